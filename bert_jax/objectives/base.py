@@ -79,7 +79,7 @@ def build_encoder(
   options = dict(model)
   name = options.pop("family")
   families = models.FAMILIES | models.WORD_FAMILIES
-  trained = [n for n in families if families[n].OBJECTIVE == objective]
+  trained = [n for n in families if objective == families[n].OBJECTIVE]
   check_family(objective, name, trained)
   family = models.family(name)
   return family, family.build(**options)

@@ -1,4 +1,4 @@
-"""Programs compiled in the background."""
+"""Programs are compiled in the background."""
 
 import jax
 import jax.numpy as jnp

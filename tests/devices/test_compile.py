@@ -1,4 +1,4 @@
-"""Compiling for TPU slices that are not here, and reading what came out."""
+"""Compiling for TPU slices that this machine does not have, and its reports."""
 
 import importlib.util
 import json
@@ -23,7 +23,7 @@ NO_DROPOUT = [
   "--config.model.dropout=0.0",
   "--config.model.attention_dropout=0.0",
 ]
-# Compiled in seconds.
+# A model this small compiles in seconds.
 TINY = ["--config.model.variant=tiny", "--config.model.vocab_size=512"]
 
 PROGRAM = """HloModule jit_step, is_scheduled=true
@@ -90,7 +90,8 @@ def test_bytes_of_types():
 
 
 def test_collectives_are_counted_as_often_as_they_run():
-  """In loops of known and of inferred counts, pairs once, fusions, branches."""
+  """The program has loops with known and inferred counts, pairs and
+  branches."""
   program = hlo.parse(PROGRAM)
   assert program.entry == "main"
   assert hlo.loops(program) == [5, 3]
@@ -174,7 +175,7 @@ CONFIG = dict(
 
 
 def compiler(monkeypatch, fits):
-  """Stands in for the compiler; returns (values, topology) of its calls."""
+  """Replaces the compiler; returns the (values, topology) of its calls."""
   seen = []
 
   def compile_step(config, number, topology):
@@ -195,13 +196,14 @@ def compiler(monkeypatch, fits):
 
 
 def test_offers_are_those_that_compiled(monkeypatch):
-  """What is offered was compiled; what does not divide is passed over."""
+  """A suggestion has compiled; sizes that do not divide are skipped."""
   seen = compiler(
     monkeypatch,
     lambda micro, remat, **_: None if micro == 8 and not remat else remat,
   )
   offer = suggestions.find_offer(CONFIG, 1, REPORT)
-  # 28 of temporaries into 16 - 4 - 1: by 4 at least; 16 rows a device.
+  # 28 of temporaries do not fit into 16 - 4 - 1, so the rows are divided by at
+  # least 4: 16 rows on a device.
   assert [values["micro"] for values in seen] == [8, 16, 32, 2]
   assert offer == dict(
     offer="--config.model.remat=True",
@@ -235,7 +237,7 @@ def test_nothing_is_offered_that_does_not_fit(monkeypatch):
 
 
 def test_a_crash_of_the_compiler_is_reported(monkeypatch):
-  """With what else compiles: the other form of remat first."""
+  """The report names a change that compiles: first the other remat setting."""
 
   def crash(function, *args):
     yield dict(REPORT)
@@ -330,14 +332,14 @@ def test_a_small_step_is_compiled_and_reported():
   (report,) = reports(done)
   assert report["devices"] == 8 and report["hbm_bytes"] == 8 * 2**30
   assert report["length"] == 128 and report["loops"] == []
-  # Float32 parameters and two moments, each device holds them all.
+  # Each device holds all float32 parameters and both moments.
   assert report["arguments_bytes"] > 3 * report["gradient_bytes"]
-  # They are given back in their own place.
+  # The outputs are written into the memory of the inputs.
   assert report["aliased_bytes"] > 0.99 * 3 * report["gradient_bytes"]
   assert report["total_bytes"] > report["temporaries_bytes"] > 0
   assert set(report["collectives"]) == {"all-reduce"}
-  # Nearly all of the gradients; some are summed in bfloat16.
-  assert 0.5 < report["all_reduced_ratio"]
+  # Nearly all gradients are summed; some of them in bfloat16.
+  assert report["all_reduced_ratio"] > 0.5
   assert report["fits"]
 
 
@@ -356,11 +358,11 @@ def compiled(topology, phase, *flags, config="bert:base"):
 @needs_libtpu
 @pytest.mark.slow
 def test_attention_in_a_kernel_needs_less():
-  """Long rows: the scores of no layer are kept. Not on the oldest TPUs."""
+  """For long rows no layer saves its scores; the oldest TPUs are refused."""
   kernel = "--config.model.attention=tpu"
   sizes = [
-    compiled("v5e:2x2", 2, *TINY, *more)["temporaries_bytes"]
-    for more in ([], [kernel])
+    compiled("v5e:2x2", 2, *TINY, *flags)["temporaries_bytes"]
+    for flags in ([], [kernel])
   ]
   assert sizes[1] < 0.8 * sizes[0]
   done = command("--topology=v2:2x2", *TINY, kernel)
@@ -371,14 +373,16 @@ def test_attention_in_a_kernel_needs_less():
 @needs_libtpu
 @pytest.mark.slow
 def test_base_fits_the_published_slice():
-  """The longer rows need more of everything: phase 2 stands for both."""
+  """Phase 2 has the longer rows and needs more, so it stands for both
+  phases."""
   compiled("v2:4x4", 2)
 
 
 @needs_libtpu
 @pytest.mark.slow
 def test_large_fits_the_published_slice_and_the_offer_is_true():
-  """Without remat phase 2 is refused; what is offered is the config's own."""
+  """Without remat phase 2 is refused; the suggestion is the setting of the
+  config."""
   flags = ("--topology=v2:8x8", "--phase=2", "--json")
   done = command(*flags, "--config.model.remat=False", config="bert:large")
   assert done.returncode == 2, done.stderr
@@ -395,7 +399,7 @@ SMALL = ["--config.model.variant=small", "--config.model.unroll=4"]
 @needs_libtpu
 @pytest.mark.slow
 def test_operations_are_the_models():
-  """Unrolled, so that no loop's body counts once."""
+  """The layers are unrolled, since a loop's body would count only once."""
   assert 0.97 <= compiled("v2:4x4", 2, *SMALL)["flops_ratio"] <= 1.1
 
 

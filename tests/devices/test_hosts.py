@@ -1,4 +1,4 @@
-"""Several processes on loopback compute, save, stop and fail as one."""
+"""Several processes on one machine compute, save, stop and fail as one run."""
 
 import os
 import pathlib
@@ -45,7 +45,7 @@ def get_config():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-  """A prepared folder and config.py; 61 pieces divide over one device only."""
+  """A prepared folder and config.py; no mesh splits its 61 pieces evenly."""
   path = tmp_path_factory.mktemp("hosts")
   train, heldout = (
     random_documents(count, seed, vocab_size=61)
@@ -62,17 +62,19 @@ def free_port():
     return s.getsockname()[1]
 
 
-def start(folder, workdir, count, flags=(), own=None, devices=1, code=None):
-  """Starts `count` processes; `own` are flags of single ones.
+def start(
+  folder, workdir, count, flags=(), own_flags=None, devices=1, code=None
+):
+  """Starts the processes of a run and returns them.
 
   Args:
     folder: with the config and the data.
-    workdir: of the run.
-    count: processes; 1 starts without `jax.distributed`.
-    flags: of all processes.
-    own: {process: flags}.
-    devices: forced, a process.
-    code: Python to run instead of the command.
+    workdir: the run's folder.
+    count: the number of processes; 1 starts without `jax.distributed`.
+    flags: the flags of all processes.
+    own_flags: {process: the flags that only this process gets}.
+    devices: the number of devices of each process.
+    code: the Python code to run instead of the command.
   """
   main = ["-c", code, "train"] if code else ["-m", "bert_jax", "train"]
   command = [
@@ -92,10 +94,11 @@ def start(folder, workdir, count, flags=(), own=None, devices=1, code=None):
       f"--num-processes={count}",
       f"--process-id={i}",
     ]
-    more = (joins if count > 1 else []) + list((own or {}).get(i, []))
+    process_flags = joins if count > 1 else []
+    process_flags += (own_flags or {}).get(i, [])
     processes.append(
       subprocess.Popen(
-        command + more,
+        command + process_flags,
         cwd=ROOT,
         env=environment,
         stdout=subprocess.PIPE,
@@ -107,7 +110,7 @@ def start(folder, workdir, count, flags=(), own=None, devices=1, code=None):
 
 
 def ends(processes, code=0):
-  """Waits for all; returns their (stdout, stderr)."""
+  """Waits for all processes; returns their (stdout, stderr)."""
   outputs = []
   for process in processes:
     try:
@@ -121,46 +124,51 @@ def ends(processes, code=0):
 
 
 def wait_for_row(processes, workdir, step):
-  path = os.path.join(workdir, "metrics.jsonl")
+  path = f"{workdir}/metrics.jsonl"
   while not any(row["step"] >= step for row in logging.read_rows(path)):
     assert processes[0].poll() is None, processes[0].communicate()
     time.sleep(0.02)
 
 
+def names(folder):
+  """Returns the names of a folder's entries."""
+  return {path.name for path in folder.iterdir()}
+
+
 def arrays(workdir, step):
-  """Every array of a checkpoint, whatever the devices that saved it."""
-  path = os.path.join(workdir, "checkpoints", str(step), "state")
+  """Returns all arrays of a checkpoint, whatever devices saved it."""
+  path = f"{workdir}/checkpoints/{step}/state"
   with ocp.PyTreeCheckpointer() as reader:
     tree = reader.metadata(path).item_metadata.tree
     whole = ocp.RestoreArgs(restore_type=np.ndarray)
     args = jax.tree.map(lambda _: whole, tree)
     restored = reader.restore(path, restore_args=args)
   return {
-    jax.tree_util.keystr(name): value
-    for name, value in jax.tree_util.tree_leaves_with_path(restored)
+    jax.tree_util.keystr(name): array
+    for name, array in jax.tree_util.tree_leaves_with_path(restored)
   }
 
 
 def assert_close_runs(one, many):
-  """Same rows and targets, losses within 1e-5, parameters of the end too."""
+  """Rows and targets are equal, losses and last parameters within 1e-5."""
   assert len(rows(one)) == len(rows(many)) == STEPS + 2
   for a, b in zip(rows(one), rows(many), strict=True):
     assert a.keys() == b.keys()
-    for key, value in a.items():
+    for key, number in a.items():
       if key == "grad_norm":
-        assert b[key] == pytest.approx(value, rel=1e-4), (a["step"], key)
-      elif isinstance(value, float):
-        assert b[key] == pytest.approx(value, abs=1e-5), (a["step"], key)
+        assert b[key] == pytest.approx(number, rel=1e-4), (a["step"], key)
+      elif isinstance(number, float):
+        assert b[key] == pytest.approx(number, abs=1e-5), (a["step"], key)
       else:
-        assert b[key] == value
+        assert b[key] == number
   a, b = arrays(one, STEPS), arrays(many, STEPS)
   assert a.keys() == b.keys() and len(a) > 60
-  for name, value in a.items():
-    np.testing.assert_allclose(b[name], value, atol=1e-5, err_msg=name)
+  for name, array in a.items():
+    np.testing.assert_allclose(b[name], array, atol=1e-5, err_msg=name)
 
 
 def spoken(output):
-  """Lines of stdout but for those of the collectives' library."""
+  """Returns the lines of stdout without those of the collectives' library."""
   return [line for line in output.splitlines() if "[Gloo]" not in line]
 
 
@@ -183,10 +191,10 @@ def two(folder, tmp_path_factory):
 
 def test_two_processes_equal_one(one, two):
   assert_close_runs(one, two)
-  # Process 0 alone writes.
+  # Only process 0 writes.
   assert spoken((two / "stdout-1").read_text()) == []
-  assert len([n for n in os.listdir(two) if n.startswith("events")]) == 1
-  saved = [set(os.listdir(run / "checkpoints")) for run in (one, two)]
+  assert len(list(two.glob("events*"))) == 1
+  saved = [names(run / "checkpoints") for run in (one, two)]
   assert saved[0] == saved[1] == {"8", "12"}
 
 
@@ -197,7 +205,7 @@ def test_two_processes_equal_one(one, two):
     (4, 1, {}),
     (2, 2, {}),
     (2, 2, {"tensor": 2}),
-    # The tensor axis joins both processes: they read the same rows.
+    # The tensor axis connects both processes, so they read the same rows.
     (2, 1, {"tensor": 2}),
     (2, 2, {"fsdp": 2, "tensor": 2}),
   ],
@@ -211,13 +219,13 @@ def test_processes_and_meshes(folder, one, tmp_path, count, devices, mesh):
 
 @pytest.fixture(scope="module")
 def stopped(folder, tmp_path_factory):
-  """Two processes, one of which got SIGTERM; returns the folder and step."""
+  """Runs two processes, one of which gets SIGTERM; returns folder and step."""
   workdir = tmp_path_factory.mktemp("stopped") / "run"
   processes = start(folder, workdir, 2)
   wait_for_row(processes, workdir, 2)
   processes[1].send_signal(signal.SIGTERM)
   outputs = ends(processes)
-  steps = [int(s) for s in os.listdir(workdir / "checkpoints")]
+  steps = [int(name) for name in names(workdir / "checkpoints")]
   assert f"stopped at step {max(steps)}; the same" in outputs[0][0]
   return workdir, max(steps)
 
@@ -225,7 +233,7 @@ def stopped(folder, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_sigterm_to_one_stops_all(folder, stopped, two, tmp_path, count):
-  """And a restart goes on, also with other processes."""
+  """A restart continues, also with another number of processes."""
   workdir, step = stopped
   assert 2 <= step < STEPS
   run = tmp_path / "run"
@@ -236,8 +244,8 @@ def test_sigterm_to_one_stops_all(folder, stopped, two, tmp_path, count):
   if count == 2:
     assert rows(run) == rows(two)
     a, b = arrays(two, STEPS), arrays(run, STEPS)
-    for name, value in a.items():
-      np.testing.assert_array_equal(b[name], value, err_msg=name)
+    for name, array in a.items():
+      np.testing.assert_array_equal(b[name], array, err_msg=name)
 
 
 BROKEN = """
@@ -264,7 +272,7 @@ def test_error_of_one_ends_all(folder, tmp_path):
 
 
 def damage_shards(workdir, step, process):
-  """Cuts what only this process wrote, and reads."""
+  """Damages the files that only this process wrote, and then reads."""
   state = workdir / "checkpoints" / str(step) / "state"
   shards = (state / f"ocdbt.process_{process}").rglob("*")
   os.truncate(max(filter(os.path.isfile, shards), key=os.path.getsize), 10)
@@ -272,7 +280,7 @@ def damage_shards(workdir, step, process):
 
 @pytest.mark.slow
 def test_a_checkpoint_that_one_process_cannot_read(folder, tmp_path):
-  """All take the one before it, or end; none waits for ever."""
+  """All processes take the checkpoint before it, or end; none waits."""
   run, flags = tmp_path / "run", ["--config.mesh.fsdp=2"]
   ends(start(folder, run, 2, flags))
   before = rows(run)
@@ -281,25 +289,25 @@ def test_a_checkpoint_that_one_process_cannot_read(folder, tmp_path):
   assert f"{run}/checkpoints/{STEPS} is damaged: " in outputs[0][0]
   assert "continuing from step 8" in outputs[0][0]
   assert rows(run) == before
-  assert os.listdir(run / "damaged")[0].startswith(f"{STEPS}-")
+  assert list((run / "damaged").glob(f"{STEPS}-*"))
   for step in (8, STEPS):
     damage_shards(run, step, process=1)
   outputs = ends(start(folder, run, 2, flags), code=1)
   for _, err in outputs:
     assert f"no checkpoint in {run}/checkpoints is whole" in err
     assert "Traceback" not in err
-  assert sorted(os.listdir(run / "checkpoints")) == [str(STEPS), "8"]
+  assert names(run / "checkpoints") == {str(STEPS), "8"}
 
 
 @pytest.mark.slow
 def test_other_config_or_folder_is_refused_by_all(folder, two, tmp_path):
-  own = {1: ["--config.seed=7"]}
-  outputs = ends(start(folder, tmp_path / "run", 2, own=own), code=1)
+  flags = {1: ["--config.seed=7"]}
+  outputs = ends(start(folder, tmp_path / "run", 2, own_flags=flags), code=1)
   assert (
     "process 1: config differs from that of process 0: seed=7, not 0"
     in (outputs[0][1])
   )
-  # A restart of the run with another config, by both.
+  # Both processes restart the run with another config.
   outputs = ends(start(folder, two, 2, ["--config.seed=7"]), code=1)
   assert all("config.seed: 0 -> 7" in err for _, err in outputs)
 
@@ -338,7 +346,7 @@ runpy.run_module("bert_jax", run_name="__main__", alter_sys=True)
 def test_a_lost_process_ends_all_in_a_sentence(
   folder, tmp_path, lost, number, words
 ):
-  """One line on stderr, status 1; no dump of C++, no traceback."""
+  """Stderr has one line and the status is 1, without a dump or a traceback."""
   run, count = tmp_path / "run", max(lost + 1, 2)
   flags = ["--config.total_steps=100000", f"--config.batch_size={4 * count}"]
   processes = start(folder, run, count, flags, code=IMPATIENT)

@@ -1,4 +1,4 @@
-"""Any mesh computes the same, splits what it should, and moves its files."""
+"""Every mesh computes the same numbers, and splits arrays as the rules say."""
 
 import json
 import os
@@ -15,12 +15,12 @@ from bert_jax.devices import sharding
 ROOT = str(pathlib.Path(__file__).parents[2])
 
 
-# A parameter, since a mark on a fixture says nothing of its tests.
+# This is a parameter, since a mark on a fixture does not mark its tests.
 @pytest.fixture(
   scope="module", params=[pytest.param("meshes", marks=pytest.mark.slow)]
 )
 def results(tmp_path_factory):
-  """What `mesh_worker.py` finds on 8 forced devices, in one process."""
+  """The report of `mesh_worker.py` on 8 forced devices, in one process."""
   folder = tmp_path_factory.mktemp("mesh")
   environment = os.environ | {
     "JAX_PLATFORMS": "cpu",
@@ -28,10 +28,9 @@ def results(tmp_path_factory):
   }
   command = [sys.executable, "-m", "tests.mesh_worker", folder]
   subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=900)
-  with open(folder / "results.json", encoding="utf-8") as f:
-    found = json.load(f)
-  assert len(found["shards"]) == 7
-  return folder, found
+  report = json.loads((folder / "results.json").read_text("utf-8"))
+  assert len(report["shards"]) == 7
+  return folder, report
 
 
 def arrays(folder, name):
@@ -39,40 +38,43 @@ def arrays(folder, name):
     return {key: file[key] for key in file}
 
 
-def assert_same_runs(folder, found, first, other):
-  """Losses and every array of the state, within 1e-5 in float32."""
-  losses = found["losses"]
+def assert_same_runs(folder, report, first, other):
+  """Losses and all arrays of the state agree within 1e-5 in float32."""
+  losses = report["losses"]
   np.testing.assert_allclose(losses[other], losses[first], rtol=0, atol=1e-5)
-  one, many = arrays(folder, first), arrays(folder, other)
-  assert one.keys() == many.keys() and len(one) > 60
-  for key, value in one.items():
+  first_arrays, other_arrays = arrays(folder, first), arrays(folder, other)
+  assert first_arrays.keys() == other_arrays.keys() and len(first_arrays) > 60
+  for key, array in first_arrays.items():
     np.testing.assert_allclose(
-      many[key], value, rtol=0, atol=1e-5, err_msg=f"{other} {key}"
+      other_arrays[key], array, rtol=0, atol=1e-5, err_msg=f"{other} {key}"
     )
 
 
 def test_losses_and_parameters_of_any_mesh(results):
-  """Dropout on, targets from 0 to 11 a row."""
-  folder, found = results
-  for mesh in found["shards"]:
-    assert_same_runs(folder, found, "1x1x1", mesh)
+  """The runs have dropout, and 0 to 11 targets in a row."""
+  folder, report = results
+  for mesh in report["shards"]:
+    assert_same_runs(folder, report, "1x1x1", mesh)
 
 
 def test_micro_batches_on_a_mesh(results):
-  """Down to one row a device: gradients were wrong without the constraint on
-  the hidden states that the masked-LM decoder reads."""
-  folder, found = results
-  parts = {name for name in found["losses"] if name.startswith("parts")}
-  assert len(parts) > 1
-  for name in parts:
-    assert_same_runs(folder, found, "parts1", name)
+  """A device gets as little as one row.
+
+  Gradients were wrong without the constraint on the hidden states that the
+  masked-LM decoder reads.
+  """
+  folder, report = results
+  names = {name for name in report["losses"] if name.startswith("parts")}
+  assert len(names) > 1
+  for name in names:
+    assert_same_runs(folder, report, "parts1", name)
 
 
 def test_what_a_rule_splits_is_split(results):
-  """A42: after init and after steps, parameters and moments."""
-  _, found = results
+  """Parameters and moments are split after init and after steps."""
+  _, report = results
   layer = ".params['encoder']['layers']['layer']"
-  for mesh, moments in found["shards"].items():
+  for mesh, moments in report["shards"].items():
     _, fsdp, tensor = map(int, mesh.split("x"))
     for split in moments.values():
       word = ".params['encoder']['embeddings']['word']['embedding']"
@@ -89,50 +91,53 @@ def test_what_a_rule_splits_is_split(results):
 
 
 def test_no_constraint_is_dropped(results):
-  """Tables of words and segments, embedding, projection, 3 of 2 norms, MLP,
-  head's input, logits."""
-  _, found = results
-  assert found["constraints"] == {"with": 10, "without": 0}
+  """The model has 10 constraints.
+
+  They are on the tables of words and segments, the embeddings, the projection,
+  3 of 2 norms, the MLP, the head's input and the logits.
+  """
+  _, report = results
+  assert report["constraints"] == {"with": 10, "without": 0}
 
 
 def test_padding_of_the_vocabulary(results):
-  """Memory has rows of zeros, files and results have 61 rows."""
-  folder, found = results
-  for mesh, rows in found["rows"].items():
+  """Memory has added rows of zeros; files and outputs have 61 rows."""
+  folder, report = results
+  for mesh, rows in report["rows"].items():
     tensor = int(mesh.split("x")[2])
     assert rows == {1: 61, 2: 62, 4: 64}[tensor]
     saved = arrays(folder, mesh)
     assert [len(v) for k, v in saved.items() if "['word']" in k] == [61] * 3
-  assert found["padded_rows_are_zero"]
-  assert found["padded_probability"] == 0.0
-  # No mask in the graph where nothing is padded.
-  assert found["masks_in_graph"] == {"60": False, "61": True}
+  assert report["padded_rows_are_zero"]
+  assert report["padded_probability"] == 0.0
+  # The graph has a mask only where rows are added.
+  assert report["masks_in_graph"] == {"60": False, "61": True}
 
 
 def test_checkpoint_moves_between_meshes(results):
-  _, found = results
-  assert found["restored"] == dict.fromkeys(found["shards"], True)
+  _, report = results
+  assert report["restored"] == dict.fromkeys(report["shards"], True)
 
 
 def test_dropout_does_not_depend_on_devices(results):
-  """A26: shards differ from one another, the whole is the same."""
-  _, found = results
-  assert found["dropout"] == {
+  """Shards differ from one another, but the whole array is the same."""
+  _, report = results
+  assert report["dropout"] == {
     str(n): {"distinct": n, "same": True} for n in (1, 2, 4)
   }
 
 
 def test_evaluation_counts_every_example_once(results):
-  """A27: 10 examples, the last two wrong, any batch and devices."""
-  _, found = results
-  assert len(found["evaluation"]) == 14
-  for name, accuracy in found["evaluation"].items():
+  """2 of 10 examples are wrong, with any batch size and number of devices."""
+  _, report = results
+  assert len(report["evaluation"]) == 14
+  for name, accuracy in report["evaluation"].items():
     assert accuracy == pytest.approx(0.8, abs=1e-6), name
 
 
 def test_sizes_that_do_not_divide_are_refused(results):
-  _, found = results
-  assert found["refused"] == {
+  _, report = results
+  assert report["refused"] == {
     "heads": "model.heads=2 (of encoder/layers/layer/attention/key/bias) is not"
     " a multiple of mesh.tensor=4; choose a mesh.tensor that divides it, for"
     " example 2.",
@@ -151,7 +156,7 @@ def test_sizes_that_do_not_divide_are_refused(results):
 
 
 class Device:
-  """A device of a process, as `host_share` sees it."""
+  """A device, with what `host_share` reads."""
 
   def __init__(self, process_index):
     self.process_index = process_index
@@ -168,11 +173,11 @@ class FakeMesh:
   "processes, tensor, shares",
   [
     ([0, 0, 1, 1], 1, [(0, 2), (1, 2)]),
-    # A tensor axis inside of a process, over both, and over pairs of four.
+    # A tensor axis is within a process, over both, or over pairs of four.
     ([0, 0, 1, 1], 2, [(0, 2), (1, 2)]),
     ([0, 0, 1, 1], 4, [(0, 1), (0, 1)]),
     ([0, 1, 2, 3], 2, [(0, 2), (0, 2), (1, 2), (1, 2)]),
-    # The order that a torus of TPUs may have.
+    # A torus of TPUs may have this order.
     ([0, 0, 1, 1, 0, 0, 1, 1], 1, [(0, 2), (1, 2)]),
   ],
 )

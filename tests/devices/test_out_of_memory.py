@@ -1,4 +1,4 @@
-"""Runs that need more memory or disk than there is end, and say so."""
+"""A run that lacks memory or disk space ends with a sentence that says so."""
 
 import pathlib
 import subprocess
@@ -13,7 +13,7 @@ from bert_jax.devices.xla_errors import is_out_of_memory
 from bert_jax.training import logging
 
 ROOT = str(pathlib.Path(__file__).parents[2])
-# More than any machine's addresses: it fails at once, whatever is free.
+# This is more than any machine's address space, so it fails at once.
 BYTES = 2**50
 PROGRAM = """
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ main()
 """
 
 
-# The events outgrow the limit first.
+# The events reach the limit before the other files.
 LOGGING = """
 import resource, signal, sys
 from bert_jax.training import logging as logs
@@ -43,8 +43,14 @@ for step in range(1, 400):
 
 def end_of(body):
   done = subprocess.run(
-    [sys.executable, "-c", PROGRAM.format(body=body)]
-    + ["train", "--config=bert:base", "--workdir=unused"],
+    [
+      sys.executable,
+      "-c",
+      PROGRAM.format(body=body),
+      "train",
+      "--config=bert:base",
+      "--workdir=unused",
+    ],
     capture_output=True,
     text=True,
     check=False,
@@ -97,12 +103,13 @@ def test_tensorboard_reads_what_is_logged(tmp_path):
   log.heldout(5, {"loss": 1.5})
   log.close()
   (path,) = tmp_path.glob("events.out.tfevents.*")
-  data, events = path.read_bytes(), []
-  while data:  # A record: length, its checksum, the event, its checksum.
-    size = int.from_bytes(data[:8], "little")
-    events.append(Event.FromString(data[12 : 12 + size]))
-    data = data[16 + size :]
+  remaining, events = path.read_bytes(), []
+  # A record is its length, a checksum, the event, a checksum.
+  while remaining:
+    size = int.from_bytes(remaining[:8], "little")
+    events.append(Event.FromString(remaining[12 : 12 + size]))
+    remaining = remaining[16 + size :]
   assert [event.step for event in events[1:]] == [5, 5]
   assert events[1].session_log.status == SessionLog.START
-  (value,) = events[2].summary.value
-  assert (value.tag, value.simple_value) == ("heldout/loss", 1.5)
+  (summary,) = events[2].summary.value
+  assert (summary.tag, summary.simple_value) == ("heldout/loss", 1.5)

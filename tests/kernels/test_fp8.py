@@ -1,4 +1,4 @@
-"""Products of 8-bit floats beside numpy's with the same roundings."""
+"""Compares products of 8-bit floats with numpy's, with the same roundings."""
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ def test_product_and_gradients_are_of_rounded_operands():
   np.testing.assert_allclose(
     dk, np.tensordot(rx, rg, ((0, 1), (0, 1))), atol=1e-5
   )
-  # Not the plain product: 3 bits of mantissa are off by up to 1/16.
+  # The plain product would not pass: 3 bits of mantissa are off by up to 1/16.
   error = np.abs(y - np.tensordot(x, kernel, 1))
   bound = np.tensordot(np.abs(x), np.abs(kernel), 1) * (2 / 16 + 1 / 256)
   assert (error <= bound + 1e-2).all() and error.max() > 1e-3
@@ -55,8 +55,10 @@ def test_it_is_taken_by_name_alone():
     for p in ("auto", "fp8")
   )
   params = jit(plain.init)(jax.random.key(0), ids)
-  one, two = (jit(model.apply)(params, ids)[0] for model in (plain, fast))
-  assert one.dtype == two.dtype
-  assert 1e-3 < jnp.abs(one - two).max() < 0.5
+  hidden, fp8_hidden = (
+    jit(model.apply)(params, ids)[0] for model in (plain, fast)
+  )
+  assert hidden.dtype == fp8_hidden.dtype
+  assert 1e-3 < jnp.abs(hidden - fp8_hidden).max() < 0.5
   with pytest.raises(ValueError, match="model.products='fp4': not one of"):
     fused.implementation("products", "fp4", jnp.bfloat16)

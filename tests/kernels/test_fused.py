@@ -1,7 +1,7 @@
-"""Fused kernels beside the plain formulas, in Pallas' interpreter.
+"""Compares fused kernels, in Pallas' interpreter, with the plain formulas.
 
-Everything is in float32 here, where both sides make the same roundings up to
-the order of their sums: 2e-6 of the largest value bounds them.
+Everything is in float32. Both sides then make the same roundings except for the
+order of their sums, so they agree within 2e-6 of the largest value.
 """
 
 import functools
@@ -42,7 +42,7 @@ def check(one, two):
 
 
 def compare(fast, plain, arguments, gradients):
-  """Outputs, and gradients by random ones of the outputs."""
+  """Compares the outputs, and the gradients for random gradients of outputs."""
 
   def run(function, arguments, gradients):
     outputs, pull = jax.vjp(function, *arguments)
@@ -81,7 +81,7 @@ def test_bias_activation(name):
   (bias,) = draw((200,))
   function = plain = layers.activation(name)
   if name == "gelu_new":
-    # The same; jax's derivative of the tanh form is off by 3.5e-6.
+    # This is exact too; jax's derivative of the tanh form is off by 3.5e-6.
     root = math.sqrt(8 / math.pi)
 
     def plain(x):
@@ -109,7 +109,7 @@ def plain_attention(qkv, bias, ids, rate, causal):
 
 SHAPES = [(3, 16, 2, 16), (2, 100, 3, 24), (1, 192, 1, 64)]
 RATES = [(0.0, False), (0.2, True), (0.2, False)]
-# The smaller shapes once; the other combinations are slow.
+# Test the smaller shapes once, since the other combinations are slow.
 CASES = [
   pytest.param(s, *r, marks=[] if i == j < 2 else [pytest.mark.slow])
   for i, s in enumerate(SHAPES)
@@ -124,7 +124,8 @@ def test_attention_of_packed_and_padded_rows(shape, rate, causal):
   ids = np.ones((b, length), np.int32)
   ids[0, length // 3 :] = 2
   ids[0, -3:] = 0
-  ids[1:2] = 0  # A row of padding alone stays finite.
+  # The outputs of a row of padding are finite.
+  ids[1:2] = 0
 
   def fast(qkv, bias):
     return fused_attention.attention(qkv, bias, ids, WORDS, rate, causal, True)
@@ -137,18 +138,18 @@ def test_attention_of_packed_and_padded_rows(shape, rate, causal):
 
 @pytest.mark.parametrize("queries", [16, 32])
 def test_attention_of_rows_of_one_block(monkeypatch, queries):
-  """Rows short enough have all their gradients from one kernel."""
+  """If a row is one block, one kernel computes all of its gradients."""
   monkeypatch.setattr(fused_attention, "ROW", (queries, 32, 4, 1))
-  made = []
+  plans = []
   kernel = attention_kernels.row_kernel
 
   def row_kernel(*refs, plan):
-    made.append(plan)
+    plans.append(plan)
     kernel(*refs, plan=plan)
 
   monkeypatch.setattr(attention_kernels, "row_kernel", row_kernel)
   test_attention_of_packed_and_padded_rows((3, 24, 2, 24), 0.2, queries == 16)
-  assert {(plan.queries, plan.blocks) for plan in made} == {(queries, 1)}
+  assert {(plan.queries, plan.blocks) for plan in plans} == {(queries, 1)}
 
 
 @pytest.mark.parametrize("rate,causal", [(0.0, False), (0.2, True)])
@@ -177,19 +178,19 @@ def test_attention_for_tpus(rate, causal):
 
 
 def test_gelu_of_kernels_is_the_exact_one():
-  """Beside double precision; 2e-7 of x is what its sources promise."""
+  """The error is that of float32 and of the formula: 2e-7 times x."""
   x = np.linspace(-12, 12, 10_001)
   below = 0.5 * np.array([math.erfc(-v / math.sqrt(2)) for v in x])
   slope = below + x * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
   single = jnp.asarray(x, jnp.float32)
   bound = 3e-7 * np.maximum(np.abs(x), 1.0)
   assert (np.abs(fused_activation.gelu(single) - x * below) < bound).all()
-  found = fused_activation.gelu_derivative(single)
-  assert (np.abs(found - slope) < bound).all()
+  derivative = fused_activation.gelu_derivative(single)
+  assert (np.abs(derivative - slope) < bound).all()
 
 
 def test_gelu_new_of_kernels_is_the_tanh_form():
-  """Beside double precision."""
+  """The expected numbers are in double precision."""
   x = np.linspace(-30, 30, 10_001)
   u = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
   below = 0.5 * (1 + np.tanh(u))
@@ -198,12 +199,12 @@ def test_gelu_new_of_kernels_is_the_tanh_form():
   single = jnp.asarray(x, jnp.float32)
   bound = 3e-7 * np.maximum(np.abs(x), 1.0)
   assert (np.abs(fused_activation.gelu_new(single) - x * below) < bound).all()
-  found = fused_activation.gelu_new_derivative(single)
-  assert (np.abs(found - slope) < 4e-7).all()
+  derivative = fused_activation.gelu_new_derivative(single)
+  assert (np.abs(derivative - slope) < 4e-7).all()
 
 
 def all_of_them(x, y, qkv, mid, ids):
-  """Each kernel once, with dropout and what a mesh splits."""
+  """Runs each kernel once, with dropout, on arrays that a mesh splits."""
   width, (_, _, h, _, k) = x.shape[-1], qkv.shape
   vector = jnp.linspace(0.5, 1.5, width)
   norm, _ = fused_norm.add_norm(
@@ -226,7 +227,7 @@ def all_of_them(x, y, qkv, mid, ids):
 
 
 def on_a_mesh():
-  """Gradients on 2 x 2 x 2 devices and without a mesh; run as a program."""
+  """Compares gradients on 2 x 2 x 2 devices and without a mesh."""
   from bert_jax.devices import sharding
 
   shapes = (8, 4, 32), (8, 4, 32), (8, 4, 2, 3, 16), (8, 4, 64)
@@ -261,7 +262,7 @@ def lowered(function, *shapes):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_kernels_lower_for_a_gpu(dtype):
-  """All but what the card's own compiler does."""
+  """The kernels pass all of the compiler except the part that needs a GPU."""
 
   def total(function):
     return lambda x, *rest: function(x, *rest).astype(jnp.float32).sum()

@@ -1,4 +1,4 @@
-"""Masks weighted by frequency: exact counts, published chances."""
+"""Masks that are weighted by frequency have exact counts, published chances."""
 
 import math
 from fractions import Fraction
@@ -34,9 +34,11 @@ def choose(rows, masks, counts, ids, lengths=None):
 
 
 def test_chances_of_a_draw_are_in_proportion_to_the_weights():
-  """One of four pieces of counts 1 to 10,000, in 40,000 rows."""
+  """One of four pieces with counts of 1 to 10,000 is drawn in each of 40,000
+  rows."""
   rows, counts = 40_000, np.zeros(64, np.int64)
-  counts[5:9] = (10_000, 100, 10, 0)  # Never seen counts as once.
+  # A piece that was never seen counts as seen once.
+  counts[5:9] = (10_000, 100, 10, 0)
   ids = np.tile(np.array([2, 5, 6, 7, 8, 3], np.int32), (rows, 1))
   masks = masking.Masks(mask_rate=0.1, **RULE)
   out = choose(rows, masks, counts, ids)
@@ -49,7 +51,7 @@ def test_chances_of_a_draw_are_in_proportion_to_the_weights():
 
 
 def test_draws_without_replacement_follow_one_another():
-  """Two of three: chances of the pair are those of one draw, then another."""
+  """The chance of a pair is that of one draw, then of one from the others."""
   rows, counts = 40_000, np.zeros(64, np.int64)
   counts[5:8] = (16, 4, 1)
   ids = np.tile(np.array([2, 5, 6, 7, 3], np.int32), (rows, 1))
@@ -68,7 +70,7 @@ def test_draws_without_replacement_follow_one_another():
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.7])
 def test_packed_rows_choose_as_single_ones(smoothing):
-  """A sequence has the same masks alone and in a packed row."""
+  """A sequence has the same masks in a row of its own and in a packed row."""
   rng = np.random.default_rng(0)
   counts = rng.integers(0, 1000, 64)
   ids = rng.integers(5, 64, (1, 24)).astype(np.int32)
@@ -93,7 +95,7 @@ def test_packed_rows_choose_as_single_ones(smoothing):
       key,
       weights[:, first:last],
     )
-    # Ties beyond the bits that a shorter row keeps are not to be seen here.
+    # Packed rows keep fewer bits of a draw; this test has no ties beyond them.
     assert packed[slot == i].tolist() == (alone + first).tolist()
 
 
@@ -106,25 +108,25 @@ def test_counts_are_those_of_all_tokens_rounded_up():
 
 @pytest.mark.parametrize("count", ["ceil", "ceil_all"])
 def test_counts_are_rounded_up_from_the_decimal_as_written(count):
-  """As floats 0.07 * 100 is above 7, and would count 8."""
+  """As a float, 0.07 * 100 is above 7 and would count as 8."""
   numbers = np.arange(513)
   for percent in range(1, 51):
     masks = masking.Masks(count=count, mask_rate=percent / 100)
     rate = Fraction(str(masks.mask_rate))
-    found = masking.count_masks(numbers, numbers, masks)
-    assert found.tolist() == [math.ceil(rate * n) for n in range(513)], rate
+    counts = masking.count_masks(numbers, numbers, masks)
+    assert counts.tolist() == [math.ceil(rate * n) for n in range(513)], rate
   masks = masking.Masks(count=count, mask_rate=0.07)
   assert masking.count_masks(numbers, numbers, masks)[100] == 7
 
 
 def test_a_stream_weighs_by_the_counts_of_training(tmp_path):
-  """Of both splits; the same rows again for the same numbers."""
+  """Both splits use the counts of training, and rows can be read again."""
   path = write_prepared(
     tmp_path / "p", random_documents(60, 0), random_documents(9, 1)
   )
   options = dict(length=32, replacement="bert", mask_rate=0.15) | RULE
-  data = loader.open_data(path, "doc_sentences", **options)
-  batch = data.read(0, 64)
+  corpus = loader.open_data(path, "doc_sentences", **options)
+  batch = corpus.read(0, 64)
   again = loader.open_data(path, "doc_sentences", **options).read(0, 64)
   for key, x in batch.items():
     np.testing.assert_array_equal(x, again[key])
@@ -171,7 +173,7 @@ def test_a_corpus_without_counts_is_refused():
 
 
 def test_the_last_lines_guess_by_how_often_a_piece_is_hidden():
-  """With s = 1 every piece that was seen is hidden equally often."""
+  """With s = 1 every piece that was seen is masked equally often."""
 
   class Heldout(list):
     def read(self, first, count):

@@ -73,7 +73,7 @@ def test_a_layer_against_straight_line(unroll):
 
 
 def test_neither_padding_nor_others_in_the_batch_matter(tiny):
-  """A13, A15: alone, beside others, padded on either side, twice."""
+  """A sentence is alone, beside others, or padded on either side."""
   _, params, apply = tiny
   batch = characters.batch(SENTENCES)
   together = apply(params, **batch)
@@ -82,8 +82,8 @@ def test_neither_padding_nor_others_in_the_batch_matter(tiny):
   for i, sentence in enumerate(SENTENCES):
     alone = characters.batch([sentence])
     length = len(sentence) + 2
-    found = apply(params, **alone)[0]
-    np.testing.assert_allclose(found, together[i, :, :length], atol=1e-5)
+    vectors = apply(params, **alone)[0]
+    np.testing.assert_allclose(vectors, together[i, :, :length], atol=1e-5)
     assert not np.asarray(together[i, :, length:]).any()
     for before, after in ((0, 14 - length), (14 - length, 0)):
       pad = ((0, 0), (before, after))
@@ -93,7 +93,7 @@ def test_neither_padding_nor_others_in_the_batch_matter(tiny):
         sequence_ids=np.pad(alone["sequence_ids"], pad),
       )[0]
       np.testing.assert_allclose(
-        wide[:, before : before + length], found, atol=1e-5
+        wide[:, before : before + length], vectors, atol=1e-5
       )
 
 
@@ -104,16 +104,16 @@ def test_sentences_of_a_packed_row_do_not_see_each_other(tiny):
   gap = np.zeros((1, 2, characters.MAX_CHARS), np.int32)
   ids = np.array([[1] * 5 + [0] * 2 + [2] * 10], np.int32)
   row = np.concatenate([chars[0], gap, chars[1]], 1)
-  found = apply(params, char_ids=row, sequence_ids=ids)[0]
-  for part, begin in zip(chars, (0, 7), strict=True):
-    alone = apply(params, char_ids=part)[0]
-    end = begin + part.shape[1]
-    np.testing.assert_allclose(found[:, begin:end], alone, atol=1e-5)
+  packed = apply(params, char_ids=row, sequence_ids=ids)[0]
+  for sentence, begin in zip(chars, (0, 7), strict=True):
+    alone = apply(params, char_ids=sentence)[0]
+    end = begin + sentence.shape[1]
+    np.testing.assert_allclose(packed[:, begin:end], alone, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(1, 0, 50), (0, 3, 50), (2, 0, 50)])
 def test_no_words_have_no_vectors(tiny, shape):
-  """One empty sentence without its boundaries, or no sentence."""
+  """There is one empty sentence without boundaries, or no sentence."""
   encoder, params, _ = tiny
   batch = characters.batch([[]] * shape[0], boundaries=False)
   ids = np.zeros(shape, np.int32)
@@ -125,13 +125,13 @@ def test_no_words_have_no_vectors(tiny, shape):
 
 
 def test_each_direction_sees_one_side(tiny):
-  """And the layer of words sees the word alone."""
+  """The layer of words sees only the word itself."""
   _, params, apply = tiny
-  one = apply(params, **characters.batch([["a", "b", "c"]]))[0]
-  two = apply(params, **characters.batch([["a", "X", "c"]]))[0]
-  differs = np.asarray((one != two).any(-1))
-  ahead = np.asarray((one[..., :5] != two[..., :5]).any(-1))
-  back = np.asarray((one[..., 5:] != two[..., 5:]).any(-1))
+  first = apply(params, **characters.batch([["a", "b", "c"]]))[0]
+  second = apply(params, **characters.batch([["a", "X", "c"]]))[0]
+  differs = np.asarray((first != second).any(-1))
+  ahead = np.asarray((first[..., :5] != second[..., :5]).any(-1))
+  back = np.asarray((first[..., 5:] != second[..., 5:]).any(-1))
   assert differs[0].tolist() == [False, False, True, False, False]
   for layer in (1, 2):
     assert ahead[layer].tolist() == [False, False, True, True, True]
@@ -152,8 +152,8 @@ def test_the_first_layer_is_the_words_twice_and_the_second_has_a_residual(tiny):
 
 
 def test_state_is_an_argument(tiny):
-  """Two halves with the state between them are the whole, going forward."""
-  module, params, apply = tiny
+  """Forward, two halves with the state between them equal the whole."""
+  module, params, _ = tiny
   row = characters.batch([["a", "b", "c", "d"]])["char_ids"]
   ids = np.ones(row.shape[:2], np.int32)
 
@@ -210,7 +210,7 @@ def test_mixture_of_layers():
 
 
 def test_characters_of_words():
-  """bilm/data.py: markers, 48 bytes, padding, then one more for each."""
+  """As in bilm/data.py: markers, 48 bytes, padding, and 1 added to each."""
   ids = characters.word_ids("aé")
   assert ids[:6] == [259, 98, 196, 170, 260, 261] and set(ids[5:]) == {261}
   long = characters.word_ids("x" * 99)
@@ -225,7 +225,8 @@ def test_characters_of_words():
 
 
 def test_published_sizes():
-  """allennlp.org/elmo: 93.6M, 28.0M, 13.6M without the softmax."""
+  """allennlp.org/elmo: 93.6M, 28.0M and 13.6M parameters without the
+  softmax."""
   chars = jax.ShapeDtypeStruct((1, 1, 50), jnp.int32)
   for variant, millions in dict(original=93.6, medium=28.0, small=13.6).items():
     module = elmo.build(variant)
@@ -243,7 +244,8 @@ def test_filters_that_are_none(filters):
 
 
 def test_padding_gets_no_gradient(tiny):
-  """A13: characters that stand at padding alone are as if not there."""
+  """Characters that only padding has do not change, as if they were not
+  there."""
   module, params, _ = tiny
   batch = characters.batch([["a", "b", "c"]])
   batch["sequence_ids"][0, 2:4] = 0
@@ -262,7 +264,7 @@ def test_padding_gets_no_gradient(tiny):
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_initial_values(activation):
-  """bilm/training.py; an LSTM's are TensorFlow's default."""
+  """The distributions are those of bilm/training.py and TensorFlow's LSTM."""
   module = elmo.build(
     "small", filters=[[3, 64]], cell=96, hidden=32, activation=activation
   )
@@ -315,11 +317,11 @@ def opened(name):
   ],
 )
 def test_published_embeddings(name, sentences):
-  """Top layers of bilm-tf, with residuals off and on, within 1e-5.
+  """The top layers of bilm-tf, with residuals off and on, agree within 1e-5.
 
-  They were recorded with the state kept from each of a group's sentences to
-  the next. A group's first sentence therefore is what a call without state
-  gives; for the others the state is passed on, which must be asked for.
+  They were recorded with a state that continued from each of a group's
+  sentences to the next. So the first sentence of a group equals a call without
+  state, and the others equal calls with the state of the sentence before.
   """
   path, module, params, h5py = opened(name)
   groups = json.loads((path / sentences).read_text())
@@ -336,17 +338,18 @@ def test_published_embeddings(name, sentences):
   files = [h5py.File(path / f"lm_embeddings_{i}.hdf5") for i in range(3)]
   for number in range(10):
     batch = characters.batch([group[number].split() for group in groups])
-    # One length, one compilation: padding changes nothing.
-    more = 55 - batch["char_ids"].shape[1]
+    # All batches have one length, so that there is one compilation; padding
+    # changes nothing.
+    missing = 55 - batch["char_ids"].shape[1]
     batch = {
-      key: np.pad(array, ((0, 0), (0, more), (0, 0))[: array.ndim])
+      key: np.pad(array, ((0, 0), (0, missing), (0, 0))[: array.ndim])
       for key, array in batch.items()
     }
-    found, states = run(batch, states)
+    vectors, states = run(batch, states)
     alone = np.asarray(plain(batch))
     for row, file in enumerate(files):
       right = np.concatenate(file[str(number)][...], -1)
-      top = found[row, -1, 1 : len(right) + 1]
+      top = vectors[row, -1, 1 : len(right) + 1]
       np.testing.assert_allclose(top, right, rtol=0, atol=1e-5)
       difference = abs(alone[row, -1, 1 : len(right) + 1] - right).max()
       assert difference < 1e-5 if number == 0 else difference > 1e-4
@@ -354,7 +357,8 @@ def test_published_embeddings(name, sentences):
 
 @fixtures
 def test_published_words():
-  """The vectors of 458 words, which no state ever reached, within 1e-5."""
+  """The vectors of 458 words, which do not depend on a state, agree within
+  1e-5."""
   path, module, params, h5py = opened("allennlp")
   marks = {
     "<S>": characters.BEGIN_SENTENCE,
@@ -363,9 +367,9 @@ def test_published_words():
   words = (path / "vocab_test.txt").read_text().split("\n")
   ids = [characters.word_ids(marks.get(word, word)) for word in words]
   chars = np.array(ids, np.int32)[:, None]
-  found = jit(lambda: module.apply({"params": params}, {"char_ids": chars}))()
+  outputs = jit(lambda: module.apply({"params": params}, {"char_ids": chars}))()
   with h5py.File(path / "elmo_token_embeddings.hdf5") as file:
     right = file["embedding"][...]
-  words = found["layers"][:, 0, 0]
+  words = outputs["layers"][:, 0, 0]
   np.testing.assert_allclose(words[:, :16], right, rtol=0, atol=1e-5)
   np.testing.assert_array_equal(words[:, :16], words[:, 16:])

@@ -1,4 +1,4 @@
-"""What every encoder keeps: padding, packing, masks, causality, dtypes."""
+"""Padding, packing, masks, causality and dtypes of every encoder."""
 
 import functools
 
@@ -17,7 +17,8 @@ from tiny_families import (
   token_ids,
 )
 
-# RoBERTa's padding id, and here everybody's: no real token has it.
+# This is RoBERTa's padding id. All families use it here, and no real token has
+# it.
 PAD = 1
 REAL = 7
 IDS = token_ids(1, REAL)
@@ -26,7 +27,8 @@ assert_close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-5)
 
 
 def segments(name, ids):
-  """The second half is another segment where the family has two."""
+  """Returns segment ids: 1 in the second half if the family has two
+  segments."""
   second = np.arange(ids.shape[1]) > ids.shape[1] // 2
   return (second & (name != "roberta")).astype(np.int32) + np.zeros_like(ids)
 
@@ -44,7 +46,7 @@ def pad(name, ids, length, left=False):
 
 @functools.cache
 def alone(name, seed=0):
-  """Hidden states of a sequence of REAL tokens, nothing beside it."""
+  """Returns the hidden states of a row that is one sequence of REAL tokens."""
   ids = token_ids(1, REAL, seed=seed)
   return encode(name, ids, segments(name, ids), np.ones_like(ids))
 
@@ -54,24 +56,25 @@ def encode(name, *inputs):
 
 
 def crowd(name):
-  """Three rows of 32: the sequence, a longer one, a full one."""
+  """Returns three rows of 32: the sequence, a longer one, a full one."""
   rows = [pad(name, token_ids(1, n), 32) for n in (REAL, 20, 32)]
   return [np.concatenate(parts) for parts in zip(*rows, strict=True)]
 
 
 @functools.cache
 def crowded(name):
-  """The rows, and what an encoder that collects makes of them."""
+  """Returns the rows, and the outputs of an encoder that collects its
+  states."""
   inputs = crowd(name)
   return inputs, encoder(name, collect=True)(*inputs)
 
 
 @ALL
 def test_padding_and_other_rows_change_nothing(name):
-  """A13, RoBERTa's positions made from the ids included."""
+  """RoBERTa makes its positions from the ids here."""
   padded = encode(name, *pad(name, IDS, 16))
   assert_close(padded[:, :REAL], alone(name))
-  # Collecting what layers give does not change their output.
+  # An encoder that collects its states has the same output.
   for hidden in crowded(name)[1][0], crowded(name)[1][1]["hidden"][-1]:
     assert_close(hidden[:1, :REAL], alone(name))
 
@@ -88,7 +91,8 @@ def test_padding_on_the_left_changes_nothing(name):
 
 @functools.cache
 def gradient(name, dtype="float32"):
-  """Of the sum over some positions, with the hidden states."""
+  """Returns the gradient of a sum over some positions, and the hidden
+  states."""
   module = build(name, dtype=dtype)
 
   def loss(params, positions, *inputs):
@@ -102,7 +106,7 @@ def gradient(name, dtype="float32"):
 
 @ALL
 def test_no_gradient_reaches_padding(name):
-  """A13: exactly 0 for rows of the tables that only padding reads."""
+  """Rows of the tables that only padding reads have a gradient of exactly 0."""
   inputs = pad(name, IDS, 16)
   tables = gradient(name)(inputs[2], *inputs)[0]["embeddings"]
   word, position = (
@@ -116,7 +120,7 @@ def test_no_gradient_reaches_padding(name):
 
 @ALL
 def test_sequences_of_a_packed_row_do_not_meet(name):
-  """Two sequences in a row of 16; positions start anew, from 0."""
+  """A row of 16 has two sequences, whose positions both start from 0."""
   second = token_ids(1, REAL, seed=1)
   rows = [pad(name, IDS, REAL), pad(name, second, REAL + 2)]
   ids, segment_ids, real = (
@@ -132,7 +136,8 @@ def test_sequences_of_a_packed_row_do_not_meet(name):
 @pytest.mark.parametrize(
   "name,dtype",
   [
-    # Half precision of encoders that differ in nothing but tables is slow.
+    # Half precision is slow, so families that differ only in tables are left
+    # out.
     pytest.param(name, dtype, marks=[pytest.mark.slow] * bool(slow))
     for name in NAMES
     for dtype in ("float32", "bfloat16", "float16")
@@ -140,7 +145,7 @@ def test_sequences_of_a_packed_row_do_not_meet(name):
   ],
 )
 def test_fully_masked_rows_stay_finite(name, dtype):
-  """A12 for whole encoders, forward and gradient."""
+  """Outputs and gradients of whole encoders are finite."""
   ids, segment_ids, _ = pad(name, IDS, 16)
   nothing, everything = np.zeros_like(ids), np.ones_like(ids)
   grads, hidden = gradient(name, dtype)(everything, ids, segment_ids, nothing)
@@ -174,8 +179,12 @@ def test_first_layer_alone_gives_the_first_collected_state(name):
   inputs, (_, seen) = crowded(name)
   first = dict(parameters(name))
   holder = first["tower"] if name == "electra" else first
-  one = dict(holder, layers=jax.tree.map(lambda x: x[:1], holder["layers"]))
-  first = dict(first, tower=one) if name == "electra" else one
+  holder_of_one = dict(
+    holder, layers=jax.tree.map(lambda x: x[:1], holder["layers"])
+  )
+  first = (
+    dict(first, tower=holder_of_one) if name == "electra" else holder_of_one
+  )
   hidden, _ = jit(build(name, num_layers=1).apply)({"params": first}, *inputs)
   assert_close(hidden, seen["hidden"][0])
 
@@ -185,7 +194,9 @@ def test_only_gpt_is_causal(name):
   """Later tokens change nothing before them, to the bit; encoders see them."""
   ids = token_ids(1, REAL)
   changed = np.concatenate([ids[:, :4], ids[:, 4:] + 1], 1)
-  rest = segments(name, ids), np.ones_like(ids)
-  one, two = (np.asarray(encode(name, i, *rest)) for i in (ids, changed))
-  same = (one == two).all(-1)[0]
+  inputs = segments(name, ids), np.ones_like(ids)
+  states, changed_states = (
+    np.asarray(encode(name, i, *inputs)) for i in (ids, changed)
+  )
+  same = (states == changed_states).all(-1)[0]
   assert same.tolist() == [name == "gpt"] * 4 + [False] * 3

@@ -1,4 +1,4 @@
-"""Published sizes, counted; axes of every array, and what splits them."""
+"""Published sizes, axes of all arrays, and the mesh axes that split them."""
 
 import flax.linen as nn
 import jax
@@ -16,25 +16,25 @@ BATCH = {
   "mlm_positions": jax.ShapeDtypeStruct((1, 2), jnp.int32),
   "cls_positions": jax.ShapeDtypeStruct((1, 1), jnp.int32),
 }
-# What is counted, millions as published, and the slack: half a unit of the last
-# published digit, or what the line says.
+# Each line has what is counted, the published number in millions, and the
+# slack. The slack is half a unit of the last published digit, or as the comment
+# says.
 PUBLISHED = [
-  # Turc et al. 2019, Table 1, and their model cards: with both heads.
+  # Turc et al. 2019, Table 1, and their model cards, which count both heads.
   ("bert", "tiny", "heads", 4.4, 0.05),
   ("bert", "mini", "heads", 11.3, 0.05),
   ("bert", "small", "heads", 29.1, 0.05),
   ("bert", "medium", "heads", 41.7, 0.05),
-  # Devlin et al. 2019, section 3. Large has 336.2M whatever is counted as
-  # published: the paper rounds up.
+  # Devlin et al. 2019, section 3. Large has 336.2M however it is counted; the
+  # paper rounds it up.
   ("bert", "base", "heads", 110.0, 0.5),
   ("bert", "large", "heads", 340.0, 5.0),
-  # Lan et al. 2020, Table 2: with 30,000 pieces, 1.1M fewer.
+  # Lan et al. 2020, Table 2; their 30,000 pieces make 1.1M fewer.
   ("bert", "xlarge", "encoder", 1270.0, 5.0),
-  # fairseq README, with the masked-LM head.
+  # fairseq README, which counts the masked-LM head.
   ("roberta", "base", "heads", 125.0, 0.5),
   ("roberta", "large", "heads", 355.0, 0.5),
-  # Lan et al. 2020; its README says 59M of xlarge, the paper 60M.
-  # xxlarge: the paper says 235M; the released file has 222.6M, with the pooler.
+  # Lan et al. 2020; the README says 59M for xlarge, the paper 60M.
   ("albert", "base_v1", "pooler", 12.0, 0.5),
   ("albert", "large_v1", "pooler", 18.0, 0.5),
   ("albert", "xlarge_v1", "pooler", 59.0, 0.5),
@@ -43,14 +43,15 @@ PUBLISHED = [
   ("albert", "large_v2", "pooler", 18.0, 0.5),
   ("albert", "xlarge_v2", "pooler", 59.0, 0.5),
   ("albert", "xxlarge_v2", "pooler", 222.6, 0.05),
-  # google-research/electra README. The discriminator alone has 13.5M, 108.9M
-  # and 334.1M: small and large round up, base is said to be as large as BERT.
+  # google-research/electra README. The discriminators have 13.5M, 108.9M and
+  # 334.1M. The README rounds small and large up, and says that base is as large
+  # as BERT.
   ("electra", "small", "encoder", 14.0, 0.6),
   ("electra", "base", "encoder", 110.0, 1.2),
   ("electra", "large", "encoder", 335.0, 1.0),
   # Sanh et al. 2019, Table 3.
   ("distilbert", "base", "encoder", 66.0, 0.5),
-  # Jiao et al. 2020, Table 1; the smaller has 14.35M.
+  # Jiao et al. 2020, Table 1; the smaller model has 14.35M.
   ("tinybert", "4x312", "pooler", 14.5, 0.2),
   ("tinybert", "6x768", "pooler", 67.0, 0.5),
   # Radford et al. 2019, Table 2.
@@ -62,13 +63,13 @@ VARIANTS = pytest.mark.parametrize(
 
 
 def build(name, variant, **overrides):
-  """A published size with its pre-training heads."""
+  """Returns a published size with its pre-training heads."""
   family = models.family(name)
   return family.ForPreTraining(family.build(variant, **overrides))
 
 
 def axes(tree):
-  """Name of each array -> its logical axes."""
+  """Returns the logical axes of each array, by its name."""
   boxes = jax.tree_util.tree_flatten_with_path(
     tree, is_leaf=lambda x: hasattr(x, "names")
   )[0]
@@ -76,8 +77,8 @@ def axes(tree):
 
 
 def test_every_published_size_is_counted():
-  known = {(n, v) for n, f in models.FAMILIES.items() for v in f.VARIANTS}
-  assert known == {(name, variant) for name, variant, *_ in PUBLISHED}
+  variants = {(n, v) for n, f in models.FAMILIES.items() for v in f.VARIANTS}
+  assert variants == {(name, variant) for name, variant, *_ in PUBLISHED}
 
 
 @pytest.mark.parametrize("name,variant,part,millions,slack", PUBLISHED)
@@ -95,7 +96,8 @@ def test_parameter_count(name, variant, part, millions, slack):
 
 
 def test_sizes_of_electras_generator():
-  """Clark et al. 2020, Table 6: 1/4, 1/3, 1/4 of the width; heads of 64."""
+  """Clark et al. 2020, Table 6: 1/4, 1/3 and 1/4 of the width; heads are 64
+  wide."""
   sizes = {
     v: electra.generator_sizes(electra.build(v)) for v in electra.VARIANTS
   }
@@ -116,7 +118,8 @@ def test_sizes_of_electras_generator():
 
 
 def test_every_axis_has_a_rule_and_every_rule_an_axis(monkeypatch):
-  """Of arrays and of activations, in pre-training and in a task."""
+  """The axes are those of arrays and activations, in pre-training and in a
+  task."""
   used = set()
   constrain = nn.with_logical_constraint
 
@@ -138,7 +141,7 @@ def test_every_axis_has_a_rule_and_every_rule_an_axis(monkeypatch):
 
 @VARIANTS
 def test_a_mesh_of_two_by_two_takes_published_sizes(name, variant):
-  """fsdp=2, tensor=2, and where a tower has one head fsdp=4."""
+  """The mesh has fsdp=2 and tensor=2, or fsdp=4 if a tower has one head."""
   shape = (1, 4, 1) if (name, variant) == ("electra", "small") else (1, 2, 2)
   mesh = jax.sharding.AbstractMesh(shape, sharding.AXES)
   tree = shapes(build(name, variant, vocab_multiple=shape[2]), BATCH)
@@ -146,11 +149,12 @@ def test_a_mesh_of_two_by_two_takes_published_sizes(name, variant):
 
 
 def test_axes_of_maps_between_widths():
-  """The tables' width is whole, the model's is split as everywhere."""
+  """The table's width is not split; the model's width is split as
+  everywhere."""
   for name in ("albert", "electra"):
     variant = next(iter(models.family(name).VARIANTS))
-    found = axes(shapes(build(name, variant), BATCH))
-    maps = {k: v for k, v in found.items() if "project" in k}
+    axis_names = axes(shapes(build(name, variant), BATCH))
+    maps = {k: v for k, v in axis_names.items() if "project" in k}
     assert len(maps) == (2 if name == "albert" else 4)
     for key, names in maps.items():
       expected = (None, "embed") if key.endswith("kernel") else ("embed",)

@@ -1,4 +1,4 @@
-"""Activations, dropout by hash, attention with masks, the scanned stack."""
+"""Activations, dropout by hash, attention with masks, the stack as a scan."""
 
 import functools
 
@@ -15,7 +15,7 @@ TINY = dict(vocab_size=50, hidden=32, num_layers=3, heads=4, mlp=64)
 
 
 def test_both_gelus():
-  """A11: the exact form and the tanh form differ in the fourth decimal."""
+  """The exact form and the tanh form differ in the fourth decimal."""
   x = jnp.array([-1.0, 1.0, 2.0, 3.0])
   np.testing.assert_allclose(
     layers.activation("gelu")(x),
@@ -33,7 +33,7 @@ def test_both_gelus():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_fully_masked_row_is_finite(dtype):
-  """A12: and a masked key gets exactly no weight."""
+  """A masked key gets a weight of exactly 0."""
   qkv = jax.random.normal(jax.random.key(0), (2, 3, 2, 3, 4), dtype)
   bias, ids = jnp.zeros((2, 3, 4)), jnp.array([[0, 0, 0], [1, 1, 0]])
   out, p = jit(attention.attention)(qkv, bias, ids)
@@ -56,7 +56,7 @@ def test_unknown_attention_is_refused():
 
 
 def test_sequences_of_a_row_do_not_see_each_other():
-  """Padding is seen by nobody and sees the first sequence."""
+  """No token sees padding, and padding sees the first sequence."""
   mask = attention.attention_mask(jnp.array([[1, 1, 2, 0]]))[0, 0]
   expected = [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [1, 1, 0, 0]]
   assert mask.astype(int).tolist() == expected
@@ -69,31 +69,32 @@ def keep(shape, rate, seed=0):
 
 def test_dropout_bits_are_uniform_and_independent():
   shape = (64, 50, 128)
-  kept = keep(shape, 0.1)
-  n = kept.size
+  keeps = keep(shape, 0.1)
+  n = keeps.size
   # Five standard deviations of a binomial mean.
   bound = 5 * np.sqrt(0.09 / n)
-  assert abs(kept.mean() - 0.9) < bound
+  assert abs(keeps.mean() - 0.9) < bound
   for axis in range(3):
-    means = kept.mean(axis=tuple(a for a in range(3) if a != axis))
+    means = keeps.mean(axis=tuple(a for a in range(3) if a != axis))
     assert abs(means - 0.9).max() < 6 * np.sqrt(0.09 * shape[axis] / n)
     # Neighbours along an axis agree as often as independent draws do.
-    a, b = np.split(kept, [shape[axis] // 2], axis)
-    for one, two in ((a, b), (kept, np.roll(kept, 1, axis))):
-      agree = (one & two).mean()
-      assert abs(agree - 0.81) < 6 * np.sqrt(0.81 * 0.19 / one.size)
+    a, b = np.split(keeps, [shape[axis] // 2], axis)
+    for first, second in ((a, b), (keeps, np.roll(keeps, 1, axis))):
+      agree = (first & second).mean()
+      assert abs(agree - 0.81) < 6 * np.sqrt(0.81 * 0.19 / first.size)
   other = keep(shape, 0.1, seed=1)
-  assert abs((kept & other).mean() - 0.81) < 6 * np.sqrt(0.81 * 0.19 / n)
+  assert abs((keeps & other).mean() - 0.81) < 6 * np.sqrt(0.81 * 0.19 / n)
 
 
 @pytest.mark.parametrize(
   "rate,bound", [(0.02, 0.05), (0.1, 0.03), (0.5, 0.012)]
 )
 def test_dropout_of_rectangles_is_independent(rate, bound):
-  """Products of four elements at the corners of rectangles have mean 0.
+  """Products of the four corners of rectangles have a mean of 0.
 
-  What mixes too little fails here alone: a product of an exclusive or has mean
-  squares of 1.04 to 1.4. Bounds: four deviations of independent draws.
+  Only this test fails if the hash mixes too little: with an exclusive or in
+  place of the product the mean squares are 1.04 to 1.4. The bounds are four
+  deviations of independent draws.
   """
   drawn = ~keep((8, 256, 512), rate, seed=5).reshape(-1, 512)
   x = (drawn - rate) / np.sqrt(rate * (1 - rate))
@@ -105,7 +106,7 @@ def test_dropout_of_rectangles_is_independent(rate, bound):
 
 
 def test_high_dropout_bits_are_random_each():
-  """A threshold looks at the high ones."""
+  """A threshold compares the high bits."""
   bits = np.asarray(
     layers.dropout_bits(jnp.array([1, 2], jnp.uint32), (256, 1024))
   )
@@ -118,17 +119,17 @@ def test_dropout_scales_and_its_gradient_uses_the_same_bits():
   x = jax.random.normal(jax.random.key(3), (8, 16, 32))
   key = jax.random.key(4)
   y = layers.dropout(x, 0.25, key)
-  kept = np.asarray(y) != 0
-  np.testing.assert_allclose(y, np.where(kept, x / 0.75, 0), rtol=1e-6)
+  keeps = np.asarray(y) != 0
+  np.testing.assert_allclose(y, np.where(keeps, x / 0.75, 0), rtol=1e-6)
   g = jax.grad(lambda x: (layers.dropout(x, 0.25, key) * 3).sum())(x)
-  np.testing.assert_allclose(g, np.where(kept, 4.0, 0.0), rtol=1e-6)
+  np.testing.assert_allclose(g, np.where(keeps, 4.0, 0.0), rtol=1e-6)
   assert layers.dropout(x, 0.0, key) is x
   with pytest.raises(ValueError, match="1.0"):
     layers.dropout(x, 1.0, key)
 
 
 def test_dropout_of_a_shard_is_that_of_the_whole():
-  """The bits depend on the global index alone, so slices agree."""
+  """The bits depend on the global index only, so slices are equal."""
   words = jnp.array([7, 9], jnp.uint32)
   whole = layers.dropout_bits(words, (8, 4, 6))
   np.testing.assert_array_equal(
@@ -165,12 +166,12 @@ def test_unroll_and_remat_keep_tree_bits_and_gradients(params, overrides):
     return (output[0] ** 2).mean()
 
   gradients = jit(jax.value_and_grad(loss), static_argnums=1)
-  one, g_one = gradients(params, encoder())
-  two, g_two = gradients(params, encoder(**overrides))
-  # Another order of float32 additions, nothing else.
-  np.testing.assert_allclose(one, two, rtol=1e-6)
+  plain, g_plain = gradients(params, encoder())
+  changed, g_changed = gradients(params, encoder(**overrides))
+  # Only the order of float32 additions differs.
+  np.testing.assert_allclose(plain, changed, rtol=1e-6)
   jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), g_one, g_two
+    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), g_plain, g_changed
   )
 
 

@@ -1,4 +1,4 @@
-"""The gradient of LSTM layers, which is made by hand."""
+"""The gradient of LSTM layers, which is written by hand."""
 
 import flax.linen as nn
 import jax
@@ -10,7 +10,8 @@ from bert_jax.models import lstm
 
 
 def test_the_gradient_made_by_hand_is_the_gradient():
-  """Against one that jax takes of a plain loop, with padding and states."""
+  """The expected gradient is jax's for a plain loop, with padding and
+  states."""
   rng = np.random.default_rng(0)
   draw = lambda *s: jnp.asarray(rng.normal(size=s), jnp.float32)  # noqa: E731
   weights = [lstm.Weights(draw(9, 24), draw(24), draw(6, 4)) for _ in (0, 1)]
@@ -59,7 +60,7 @@ def test_the_gradient_made_by_hand_is_the_gradient():
       )
     )
 
-  found, right = (
+  outcome, right = (
     jit(jax.value_and_grad(lambda *a, run=run: total(run, *a), (0, 1, 2)))(
       weights, x, states
     )
@@ -67,13 +68,13 @@ def test_the_gradient_made_by_hand_is_the_gradient():
   )
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5),
-    found,
+    outcome,
     right,
   )
 
 
 def test_no_gradient_of_the_size_of_the_weights_is_in_the_loop():
-  """What is added up over time are products of all steps at once."""
+  """Sums over time are products over all steps at once."""
   layer = lstm.Lstm(7, 5, 3.0, jnp.dtype("float32"))
   x, ids = jnp.ones((2, 6, 5)), jnp.ones((2, 6), jnp.int32)
   shapes = jax.eval_shape(layer.init, jax.random.key(0), x, ids)["params"]

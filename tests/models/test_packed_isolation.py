@@ -1,6 +1,7 @@
-"""Sequences in one row know nothing of each other: states, losses, gradients.
+"""Sequences of a packed row do not see each other: states, losses, gradients.
 
-SpanBERT's boundary objective and GPT-1's, on rows that the builders pack.
+The tests use SpanBERT's boundary objective and GPT-1's, on rows from the
+recipes.
 """
 
 import functools
@@ -39,8 +40,8 @@ KINDS = {
 
 @functools.cache
 def make(kind):
-  """Returns (objective, parameters, packed rows, the same sequences alone)."""
-  name, options, model, more, objective = KINDS[kind]
+  """Returns an objective, parameters, packed rows, and a row per sequence."""
+  name, options, model, objective_options, objective = KINDS[kind]
   docs = random_documents(60, 0, VOCAB, sentences=4, words=8)
   corpus = corpus_from_documents(
     docs, [[[True] * len(s) for s in d] for d in docs]
@@ -57,21 +58,21 @@ def make(kind):
   numbers = np.arange(ROWS, dtype=np.uint64)
   batch = packed.build(corpus, units, numbers, 0)
   row, place = np.nonzero(units["length"])
-  own = numbers[row] * np.uint64(PLACES) + place.astype(np.uint64)
+  sequence_numbers = numbers[row] * np.uint64(PLACES) + place.astype(np.uint64)
   alone = assembly.assemble(
     corpus,
     units[row, place][:, None],
-    own[:, None],
+    sequence_numbers[:, None],
     0,
     single.build.keywords["layout"],
   )
-  made = objectives.build(objective, SIZES | model, more)
-  params = nn.unbox(jit(made.init)(jax.random.key(0), batch))
-  return made, params, batch, alone
+  built = objectives.build(objective, SIZES | model, objective_options)
+  params = nn.unbox(jit(built.init)(jax.random.key(0), batch))
+  return built, params, batch, alone
 
 
 def losses(kind, params, batch, shift=0.0):
-  """Sums of the losses, with something added to each token's embedding."""
+  """Returns the sums of the losses, with `shift` added to the embeddings."""
 
   def add(call, args, kwargs, context):
     out = call(*args, **kwargs)
@@ -94,60 +95,70 @@ def zeros(batch):
 
 @pytest.fixture(autouse=True)
 def parts(monkeypatch):
-  """Parts of GPT-1's loss that begin and end within sequences."""
+  """Makes chunks of GPT-1's loss that begin and end within sequences."""
   monkeypatch.setattr(lm, "POSITIONS", 20)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_packed_row_trains_as_its_sequences_alone(kind):
-  """Within 1e-5 of an array's largest value, in float32.
+  """Gradients agree within 1e-5 of an array's largest value, in float32.
 
-  And 1e-6 of all arrays' largest: of a key's bias all is rounding.
+  1e-6 of the largest value in all arrays is added, since the gradient of a
+  key's bias consists of rounding errors only.
   """
   _, params, batch, alone = make(kind)
   assert len(alone["input_ids"]) >= 3 * ROWS
   run = jit(jax.value_and_grad(functools.partial(total, kind)))
   every = jit(functools.partial(losses, kind))
-  one, many = every(params, batch), every(params, alone)
-  for name, value in many.items():
-    assert float(value) > 1
-    np.testing.assert_allclose(one[name], value, rtol=1e-5)
-  (_, packed), (_, apart) = run(params, batch), run(params, alone)
-  apart, packed = jax.device_get([apart, packed])
-  least = 1e-6 * max(abs(x).max() for x in jax.tree.leaves(apart))
-  for a, b in zip(jax.tree.leaves(packed), jax.tree.leaves(apart), strict=True):
+  packed_losses, alone_losses = every(params, batch), every(params, alone)
+  for name, total_loss in alone_losses.items():
+    assert float(total_loss) > 1
+    np.testing.assert_allclose(packed_losses[name], total_loss, rtol=1e-5)
+  (_, packed_gradients), (_, alone_gradients) = (
+    run(params, batch),
+    run(params, alone),
+  )
+  alone_gradients, packed_gradients = jax.device_get(
+    [alone_gradients, packed_gradients]
+  )
+  least = 1e-6 * max(abs(x).max() for x in jax.tree.leaves(alone_gradients))
+  for a, b in zip(
+    jax.tree.leaves(packed_gradients),
+    jax.tree.leaves(alone_gradients),
+    strict=True,
+  ):
     np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * abs(b).max() + least)
 
 
 def other_tokens(batch, place):
-  """The batch with other tokens and labels in one sequence of each row."""
-  own = batch["sequence_ids"] == place
+  """Returns a batch that differs in one sequence of each row, and its mask."""
+  inside = batch["sequence_ids"] == place
   changed = dict(batch)
-  text = own & (batch["input_ids"] > 4)
+  text = inside & (batch["input_ids"] > 4)
   changed["input_ids"] = np.where(
     text, (batch["input_ids"] + 7) % (VOCAB - 5) + 5, batch["input_ids"]
   )
   if "lm_ids" in batch:
     changed["lm_ids"] = np.where(
-      own, (batch["lm_ids"] + 3) % VOCAB, batch["lm_ids"]
+      inside, (batch["lm_ids"] + 3) % VOCAB, batch["lm_ids"]
     )
   else:
-    inside = np.take_along_axis(own, batch["mlm_positions"], 1)
-    inside &= batch["mlm_weights"] > 0
-    assert inside.any(1).all()
+    slots = np.take_along_axis(inside, batch["mlm_positions"], 1)
+    slots &= batch["mlm_weights"] > 0
+    assert slots.any(1).all()
     changed["mlm_ids"] = np.where(
-      inside, (batch["mlm_ids"] + 3) % VOCAB, batch["mlm_ids"]
+      slots, (batch["mlm_ids"] + 3) % VOCAB, batch["mlm_ids"]
     )
   assert (changed["input_ids"] != batch["input_ids"]).any(1).all()
-  return changed, own
+  return changed, inside
 
 
 @pytest.mark.parametrize("place", [1, 2, 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_other_tokens_in_a_sequence_are_not_seen_by_the_others(kind, place):
-  """States and gradients of the embeddings, to the last bit."""
-  objective, params, batch, _ = make(kind)
-  changed, own = other_tokens(batch, place)
+  """States and the embeddings' gradients are equal to the last bit."""
+  _, params, batch, _ = make(kind)
+  changed, inside = other_tokens(batch, place)
   family = models.family(KINDS[kind][2]["family"])
   encoder = family.build(KINDS[kind][2]["variant"], **SIZES)
   names = ("input_ids", "segment_ids", "sequence_ids", "position_ids")
@@ -161,24 +172,24 @@ def test_other_tokens_in_a_sequence_are_not_seen_by_the_others(kind, place):
     [np.asarray(hidden(x)) for x in (batch, changed)],
     [np.asarray(gradient(zeros(x), x)) for x in (batch, changed)],
   ):
-    rest = ~own & (batch["sequence_ids"] > 0)
-    np.testing.assert_array_equal(values[0][rest], values[1][rest])
-    assert (values[0][own] != values[1][own]).any()
-    assert abs(values[0][rest]).max() > 1e-3
+    others = ~inside & (batch["sequence_ids"] > 0)
+    np.testing.assert_array_equal(values[0][others], values[1][others])
+    assert (values[0][inside] != values[1][inside]).any()
+    assert abs(values[0][others]).max() > 1e-3
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sequences_loss_reaches_no_other_embeddings(kind):
-  """Only one sequence of each row has weights: exact zeros elsewhere."""
+  """If one sequence of a row has weights, the others' gradients are 0."""
   _, params, batch, _ = make(kind)
-  own = batch["sequence_ids"] == 2
+  chosen = batch["sequence_ids"] == 2
   only = dict(batch)
   if "lm_weights" in batch:
-    only["lm_weights"] = np.where(own, batch["lm_weights"], 0.0)
+    only["lm_weights"] = np.where(chosen, batch["lm_weights"], 0.0)
   else:
-    inside = np.take_along_axis(own, batch["mlm_positions"], 1)
+    inside = np.take_along_axis(chosen, batch["mlm_positions"], 1)
     only["mlm_weights"] = np.where(inside, batch["mlm_weights"], 0.0)
   gradient = jit(jax.grad(lambda d, x: total(kind, params, x, d)))
-  found = np.asarray(gradient(zeros(batch), only))
-  assert not found[~own].any()
-  assert all(found[row][own[row]].any() for row in range(ROWS))
+  gradients = np.asarray(gradient(zeros(batch), only))
+  assert not gradients[~chosen].any()
+  assert all(gradients[row][chosen[row]].any() for row in range(ROWS))

@@ -1,4 +1,4 @@
-"""Our encoders and heads give transformers' numbers."""
+"""Encoders and heads compute the same numbers as transformers'."""
 
 import importlib.util
 import os
@@ -18,20 +18,23 @@ else:
     "torch and transformers are not installed", allow_module_level=True
   )
 
-# float32 on both sides and some ten thousand additions in another order; what
-# is compared is of size 1 to 10. A wrong epsilon or gelu is 1e-4 and more.
+# Both sides are float32, with some ten thousand additions in another order. The
+# compared numbers have a size of 1 to 10. A wrong epsilon or gelu would change
+# them by 1e-4 or more.
 TOLERANCE = 2e-5
 GRADIENT_TOLERANCE = 1e-4
 
 
-def check(found):
-  assert found.pop("gradients") < GRADIENT_TOLERANCE
-  assert all(value < TOLERANCE for value in found.values()), found
+def check(differences):
+  assert differences.pop("gradients") < GRADIENT_TOLERANCE
+  assert all(difference < TOLERANCE for difference in differences.values()), (
+    differences
+  )
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_small(name):
-  """Padding and pairs; the shortest rows there are."""
+  """Rows have padding and pairs, or are as short as possible."""
   only = ("padded", "one token")
   check(reference.differences(reference.MODELS[name], only=only))
 
@@ -39,7 +42,7 @@ def test_small(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_small_other_lengths(name):
-  """One row; the longest row."""
+  """There is one row, or a row of the greatest length."""
   only = ("padded", "one row", "longest")
   check(reference.differences(reference.MODELS[name], only=only))
 

@@ -1,4 +1,4 @@
-"""Positions and lengths as published; ids out of range are not a number."""
+"""Positions and lengths are as published; ids out of range give NaN."""
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +17,15 @@ from bert_jax.models import layers, roberta
   ],
 )
 def test_positions_of_roberta(padding_id, ids, positions):
-  """A14: counted from the padding's id; padding has its own row."""
-  found = roberta.make_position_ids(jnp.array(ids), padding_id)
-  assert found.tolist() == positions and found.dtype == jnp.int32
+  """Positions count from the padding's id plus 1; padding has a row of its
+  own."""
+  position_ids = roberta.make_position_ids(jnp.array(ids), padding_id)
+  assert position_ids.tolist() == positions and position_ids.dtype == jnp.int32
 
 
 @pytest.mark.parametrize("padding_id,longest", [(1, 512), (3, 510)])
 def test_longest_length_of_roberta(padding_id, longest):
-  """A14: a table of 514 rows; one token more is refused before any step."""
+  """The table has 514 rows; one token too many is refused before any step."""
   module = build("roberta", max_positions=514, padding_id=padding_id)
   assert module.max_length == longest
 
@@ -33,8 +34,8 @@ def test_longest_length_of_roberta(padding_id, longest):
     return jax.eval_shape(module.init, jax.random.key(0), ids)
 
   init(longest)
-  made = roberta.make_position_ids(np.full((1, longest), 7), padding_id)
-  assert made.max() == 513
+  position_ids = roberta.make_position_ids(np.full((1, longest), 7), padding_id)
+  assert position_ids.max() == 513
   with pytest.raises(
     ValueError,
     match=f"length {longest + 1} is over {longest}.*{padding_id + 1} in a"
@@ -43,7 +44,7 @@ def test_longest_length_of_roberta(padding_id, longest):
     init(longest + 1)
 
 
-# Segments of the published models.
+# These are the segments of the published models.
 SEGMENTS = dict(bert=2, roberta=1, albert=2, electra=2, distilbert=0, gpt=0)
 
 
@@ -60,7 +61,7 @@ def test_lengths_over_the_longest_are_refused(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ids_out_of_range_are_not_a_number(name):
-  """Neither a wrong row nor a silent zero; those a family reads."""
+  """An id out of range gives neither a wrong row nor zeros."""
   zero = np.zeros((1, 7), np.int32)
   inputs = dict(
     input_ids=token_ids(1, 7),
@@ -75,16 +76,16 @@ def test_ids_out_of_range_are_not_a_number(name):
   if segments:
     read["segment_ids"] = (-1, segments)
   for key, bad in read.items():
-    for value in bad:
+    for bad_id in bad:
       changed = inputs[key].copy()
-      changed[0, -1] = value
+      changed[0, -1] = bad_id
       hidden = run(*(inputs | {key: changed}).values())[0]
-      assert np.isnan(hidden[:, -1]).all(), (key, value)
+      assert np.isnan(hidden[:, -1]).all(), (key, bad_id)
 
 
 @pytest.mark.parametrize("one_hot", [False, True])
 def test_gradient_of_a_table_is_a_sum_over_its_readers(one_hot):
-  """With ids out of range as well: they add nothing."""
+  """Ids out of range add nothing."""
   table = layers.Embedding(
     5, 3, jax.nn.initializers.ones, (None, "embed"), one_hot=one_hot
   )
@@ -96,8 +97,8 @@ def test_gradient_of_a_table_is_a_sum_over_its_readers(one_hot):
   @jax.grad
   def gradient(params):
     rows = table.apply({"params": params}, ids)
-    known = ((ids >= 0) & (ids < 5))[..., None]
-    return (jnp.where(known, rows, 0) * weights).sum()
+    valid = ((ids >= 0) & (ids < 5))[..., None]
+    return (jnp.where(valid, rows, 0) * weights).sum()
 
   expected = np.zeros((5, 3))
   for i, w in zip(ids.ravel(), weights.reshape(-1, 3), strict=True):

@@ -1,4 +1,5 @@
-"""One loop over layers: unrolled, made again, shared, with its own dropout."""
+"""The loop over layers: unrolled, with remat, with shared layers, with
+dropout."""
 
 import functools
 import re
@@ -37,17 +38,17 @@ SLOW += [("albert", groups) for groups in (1, 2, 4)]
   [("albert", 0), *(pytest.param(*c, marks=pytest.mark.slow) for c in SLOW)],
 )
 def test_unrolled_and_made_again_equal_the_loop(name, groups):
-  """Outputs with dropout and gradients; they differ by roundings only."""
+  """Outputs with dropout, and gradients, differ by roundings only."""
   if groups:
     make, params = functools.partial(shared, groups), shared_parameters(groups)
   else:
     make, params = functools.partial(build, name), parameters(name)
-  # A wide layer sums many gradients: of order 1 after the division.
+  # A wide layer adds up many gradients; the division makes them about 1.
   weights = np.random.default_rng(0).normal(size=(2, 9, HIDDEN)) / 20
 
   def run(module):
     def loss(params):
-      # Roundings of some draws are 1.4e-6, just beyond the bound.
+      # With some draws the roundings are 1.4e-6, just above the bound.
       options = dict(train=True, rngs=rngs(1))
       hidden, _ = module.apply({"params": params}, IDS, **options)
       return (hidden * weights).sum(), hidden
@@ -56,15 +57,15 @@ def test_unrolled_and_made_again_equal_the_loop(name, groups):
     return [hidden, *jax.tree.leaves(grads)]
 
   unroll = make().num_layers
-  one, two = run(make()), run(make(unroll=unroll, remat=True))
-  for expected, found in zip(one, two, strict=True):
+  plain, changed = run(make()), run(make(unroll=unroll, remat=True))
+  for expected, array in zip(plain, changed, strict=True):
     atol = 1e-6 * max(1.0, float(np.abs(expected).max()))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
+    np.testing.assert_allclose(array, expected, rtol=0, atol=atol)
 
 
 def test_what_unrolled_layers_keep_is_not_stacked():
-  """A loop of one turn around them copied it into an array of all layers."""
-  found = {}
+  """A loop of one iteration copied what its layers save into a larger array."""
+  stacked = {}
   for unroll in (1, DEEP):
     module = shared(1, unroll=unroll)
 
@@ -73,19 +74,20 @@ def test_what_unrolled_layers_keep_is_not_stacked():
 
     grad = jit(jax.grad(lambda params, loss=loss: loss(params).sum()))
     text = grad.lower(shared_parameters(1)).compile().as_text()
-    found[unroll] = re.findall(rf"f32\[{DEEP},2,9,\S*", text)
-  assert found[1] and not found[DEEP]
+    stacked[unroll] = re.findall(rf"f32\[{DEEP},2,9,\S*", text)
+  assert stacked[1] and not stacked[DEEP]
 
 
 def states(module, params, train=False, seed=0):
-  """Hidden states of all layers."""
+  """Returns the hidden states of all layers."""
   run = jit(functools.partial(module.apply, train=train, collect=True))
   return run({"params": params}, IDS, rngs=rngs(seed))[1]["hidden"]
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_groups_are_layers_of_their_own_repeated(groups):
-  """ALBERT's stack equals one that holds each layer as often as it is used."""
+  """ALBERT's stack equals one that has a copy of a layer for each of its
+  uses."""
   module = build("bert", num_layers=DEEP)
   options = stack.build(module)
   inputs = jnp.ones((1, 4, HIDDEN)), jnp.ones((1, 4), jnp.int32)
@@ -93,19 +95,20 @@ def test_groups_are_layers_of_their_own_repeated(groups):
   many = jax.tree.map(lambda x: jnp.repeat(x, DEEP // groups, 0), few)
   x = np.random.default_rng(1).normal(size=(2, 4, HIDDEN)).astype(np.float32)
   ids = np.array([[1, 1, 2, 0], [1, 1, 1, 1]], np.int32)
-  one, two = (
+  grouped, repeated = (
     jit(functools.partial(o.apply, train=False, collect=True))(
       {"params": p}, x, ids
     )
     for o, p in ((options.copy(groups=groups), few), (options, many))
   )
   jax.tree.map(
-    functools.partial(np.testing.assert_allclose, atol=1e-6), one, two
+    functools.partial(np.testing.assert_allclose, atol=1e-6), grouped, repeated
   )
 
 
 def test_depth_of_a_shared_layer_is_free():
-  """As a Universal Transformer's: fewer and more steps, one tree."""
+  """As in a Universal Transformer, the same tree runs with more or fewer
+  steps."""
   params = shared_parameters(1)
   deep = states(build("albert", num_layers=6), params)
   usual = states(shared(1), params)
@@ -117,10 +120,11 @@ def test_depth_of_a_shared_layer_is_free():
 
 
 def kept(module, params, train=True):
-  """Which elements the MLP's dropout kept in each layer, by the states.
+  """Returns True for the elements that the MLP's dropout kept in each layer.
 
-  Kernels are 0, the MLP's bias is 1 and the first LayerNorm gives 0: a layer's
-  output is the normalised dropout of ones, positive where it kept them.
+  Kernels are 0, the MLP's bias is 1 and the first LayerNorm returns 0. So a
+  layer's output is the normalised dropout of ones, which is positive where
+  dropout kept an element.
   """
   zero = jax.tree.map(jnp.zeros_like, params["layers"])
   zero["layer"]["mlp_out"]["bias"] += 1.0
@@ -130,7 +134,7 @@ def kept(module, params, train=True):
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_each_application_of_a_layer_drops_others(groups):
-  """A16: the MLP's dropout acts, and no two applications share their bits."""
+  """The MLP's dropout acts, and no two applications have the same bits."""
   masks = kept(shared(groups, dropout=0.5), shared_parameters(groups))
   assert masks.shape[0] == DEEP
   bound = 5 * 0.5 / np.sqrt(masks[0].size)
@@ -141,7 +145,7 @@ def test_each_application_of_a_layer_drops_others(groups):
 
 
 def test_a_branch_is_dropped_before_it_is_added():
-  """A16: the output is made from what dropout gave."""
+  """The residual is added after the dropout."""
   rng = np.random.default_rng(2)
   x, y = rng.normal(size=(2, 3, 4, HIDDEN)).astype(np.float32)
   bias = rng.normal(size=HIDDEN).astype(np.float32)
@@ -161,13 +165,14 @@ def test_a_branch_is_dropped_before_it_is_added():
 
 
 def test_albert_without_dropout_has_a_classifier_with():
-  """A16: version 2; the encoder is deterministic, the logits vary."""
+  """In version 2 the encoder is deterministic, and the logits vary."""
   published = {name: albert.build(name) for name in albert.VARIANTS}
   rates = {n: (m.dropout, m.attention_dropout) for n, m in published.items()}
   dropped = [name for name, rate in rates.items() if rate == (0.1, 0.1)]
   assert dropped == ["base_v1", "large_v1", "xlarge_v1"]
-  assert {rates[n] for n in rates if n not in dropped} == {(0.0, 0.0)}
-  assert albert.POOLING == heads.Pooling("tanh", dropout=0.1)
+  others = {rate for name, rate in rates.items() if name not in dropped}
+  assert others == {(0.0, 0.0)}
+  assert heads.Pooling("tanh", dropout=0.1) == albert.POOLING
   module = build("albert", dropout=0.0, attention_dropout=0.0)
   np.testing.assert_array_equal(
     *(states(module, parameters("albert"), True, seed) for seed in (0, 1))
@@ -175,7 +180,7 @@ def test_albert_without_dropout_has_a_classifier_with():
   model = task_heads.SequenceClassifier(module, albert.POOLING, 3)
   params = fill(model, {"input_ids": IDS})
   run = jit(functools.partial(model.apply, train=True))
-  one, two = (
+  logits, other_logits = (
     run({"params": params}, {"input_ids": IDS}, rngs=rngs(s)) for s in (0, 1)
   )
-  assert (np.asarray(one) != np.asarray(two)).all()
+  assert (np.asarray(logits) != np.asarray(other_logits)).all()

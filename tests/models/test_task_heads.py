@@ -16,7 +16,7 @@ assert_close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-5)
 
 
 def batch_of(lengths, length=8):
-  """Rows of these lengths, padded."""
+  """Returns padded rows of these lengths."""
   ids = token_ids(len(lengths), length)
   real = np.arange(length) < np.array(lengths)[:, None]
   return {
@@ -26,7 +26,8 @@ def batch_of(lengths, length=8):
 
 
 def make(name, kind, *args):
-  """Parameters of a task's model; batch -> logits, the encoder's states."""
+  """Returns a task's parameters, and a function batch -> logits, hidden
+  states."""
   model = kind(build(name), *args)
   params = fill(model, batch_of([4]))
 
@@ -57,7 +58,7 @@ def test_pooling_of_each_family():
     "gpt": heads.Pooling(None, last=True),
   }
   assert heads.Pooling("tanh").dropout == 0.1
-  assert electra.DENSE_POOLING == heads.Pooling("gelu", input_dropout=True)
+  assert heads.Pooling("gelu", input_dropout=True) == electra.DENSE_POOLING
 
 
 def test_objective_and_pooler_of_each_family():
@@ -79,12 +80,12 @@ BY_HAND = {
 
 
 def by_hand(params, vectors, activation=None):
-  """A head in numpy on what the encoder gave."""
+  """Computes a head in numpy from the encoder's vectors."""
   parts = [("classifier", lambda x: x)]
   if activation:
     parts.insert(0, ("pooler", BY_HAND[activation]))
-  for part, function in parts:
-    dense = jax.tree.map(np.asarray, params[part]["dense"])
+  for name, function in parts:
+    dense = jax.tree.map(np.asarray, params[name]["dense"])
     vectors = function(np.asarray(vectors) @ dense["kernel"] + dense["bias"])
   return vectors
 
@@ -94,7 +95,7 @@ def by_hand(params, vectors, activation=None):
   [*((n, pooling(n)) for n in NAMES), ("electra", electra.DENSE_POOLING)],
 )
 def test_classifier_reads_the_published_vector(name, pooling):
-  """The first position, GPT's last real one; padding and none at all."""
+  """It is the first position, or GPT's last real one, whatever the padding."""
   lengths = [3, 8, 1]
   params, run = make(name, task_heads.SequenceClassifier, pooling, 3)
   logits, hidden = run(batch_of(lengths))
@@ -118,7 +119,7 @@ def test_without_sequence_ids_the_last_position_is_read():
   ],
 )
 def test_tokens_and_spans(name, kind, args):
-  """Every position by itself: what a linear map makes of its vector."""
+  """The logits of each position are a linear map of its vector."""
   params, run = make(name, kind, *args)
   logits, hidden = run(batch_of([3, 8]))
   assert logits.shape == (2, 8, *(args or (2,)))
@@ -128,7 +129,7 @@ def test_tokens_and_spans(name, kind, args):
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "gpt"])
 def test_choices_and_one_row(name):
-  """A39 and A35: [2, 4, 8] gives [2, 4], one row a regression [1, 1]."""
+  """Rows [2, 4, 8] give logits [2, 4]; one row of a regression gives [1, 1]."""
   _, run = make(name, task_heads.SequenceClassifier, pooling(name), 1)
   flat = batch_of([3, 8, 5, 1, 7, 2, 8, 4])
   choices = {key: x.reshape(2, 4, 8) for key, x in flat.items()}
@@ -138,14 +139,14 @@ def test_choices_and_one_row(name):
   permuted = {k: x.copy() for k, x in choices.items()}
   for x in permuted.values():
     x[0] = x[0, order]
-  found = np.asarray(run(permuted)[0])
-  assert_close(found[0], logits[0, order])
-  # The other example's rows are what they were.
-  assert_close(found[1], logits[1])
+  permuted_logits = np.asarray(run(permuted)[0])
+  assert_close(permuted_logits[0], logits[0, order])
+  # The rows of the other example have the same logits.
+  assert_close(permuted_logits[1], logits[1])
   for row in (0, 5):
-    one = run({key: x[row : row + 1] for key, x in flat.items()})[0]
-    assert one.shape == (1, 1)
-    assert_close(one[0, 0], logits.ravel()[row])
+    row_logits = run({key: x[row : row + 1] for key, x in flat.items()})[0]
+    assert row_logits.shape == (1, 1)
+    assert_close(row_logits[0, 0], logits.ravel()[row])
 
 
 def test_choices_need_one_label():
@@ -156,7 +157,7 @@ def test_choices_need_one_label():
 
 
 def test_dropout_of_heads_acts_in_training_only():
-  """The encoder has none; a head's own is all there is."""
+  """The encoders have no dropout here, so only the head's dropout acts."""
   batch = batch_of([3, 8])
   quiet = build("bert", num_layers=1, dropout=0.0, attention_dropout=0.0)
   silent = heads.Pooling("tanh", dropout=0.0, input_dropout=True)
@@ -167,19 +168,22 @@ def test_dropout_of_heads_acts_in_training_only():
     (task_heads.SpanClassifier(quiet), False),
   ):
     params = fill(model, batch)
-    jax.eval_shape(model.apply, {"params": params}, batch)  # Needs no rng.
+    # Without training no rng is needed.
+    jax.eval_shape(model.apply, {"params": params}, batch)
 
     @jit
     def run(params, key, model=model):
       rngs = {"dropout": key}
       return model.apply({"params": params}, batch, train=True, rngs=rngs)
 
-    one, two = (np.asarray(run(params, jax.random.key(s))) for s in (0, 1))
-    assert (one != two).any() == expected, model
+    logits, other_logits = (
+      np.asarray(run(params, jax.random.key(s))) for s in (0, 1)
+    )
+    assert (logits != other_logits).any() == expected, model
 
 
 def test_dropout_before_the_dense_layer_is_one_of_its_own():
-  """RoBERTa's head: with it the dense layer's input is dropped as well."""
+  """RoBERTa's head also has dropout on the input of its dense layer."""
   hidden = np.ones((1, 2, 64), np.float32)
   at = np.zeros((1, 1), np.int32)
   pooler = heads.Pooler(
@@ -219,7 +223,7 @@ def test_both_towers_read_the_same_tables():
 
 
 def test_discriminators_loss_leaves_the_generator_alone():
-  """No gradient of its own weights; the tables get some from both."""
+  """Its weights get no gradient; the tables get a gradient from both losses."""
   module, params, batch, _ = towers()
 
   def gradient(method):
@@ -229,8 +233,8 @@ def test_discriminators_loss_leaves_the_generator_alone():
 
     grads = jit(jax.grad(loss))(params)
     return {
-      part: any(np.asarray(x).any() for x in jax.tree.leaves(tree))
-      for part, tree in grads.items()
+      name: any(np.asarray(x).any() for x in jax.tree.leaves(tree))
+      for name, tree in grads.items()
     }
 
   assert gradient("discriminate") == dict(
@@ -242,7 +246,7 @@ def test_discriminators_loss_leaves_the_generator_alone():
 
 
 def test_discriminator_is_the_encoder_to_fine_tune():
-  """Electra's own tree holds the tables and one tower, of equal names."""
+  """Electra's tree has the tables and one tower, with the same names."""
   module, params, batch, _ = towers()
   assert set(parameters("electra")) == {"embeddings", "tower"}
   moved = {"embeddings": params["embeddings"], "tower": params["discriminator"]}
@@ -254,5 +258,5 @@ def test_discriminator_is_the_encoder_to_fine_tune():
     "gelu", jnp.dtype("float32"), jax.nn.initializers.ones
   )
   logits = rtd.apply({"params": params["rtd"]}, hidden)
-  found = module.apply({"params": params}, batch, method="discriminate")
-  assert_close(logits, found)
+  expected = module.apply({"params": params}, batch, method="discriminate")
+  assert_close(logits, expected)

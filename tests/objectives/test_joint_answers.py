@@ -1,4 +1,4 @@
-"""ELECTRA's head for questions against plain numpy, and runs that have it."""
+"""ELECTRA's head for questions compared with plain numpy, and runs with it."""
 
 import copy
 import functools
@@ -53,7 +53,7 @@ def log_softmax(x):
 
 
 class ByHand:
-  """One row through the head as the release writes it, in float64."""
+  """Computes the head for one row as the released program does, in float64."""
 
   def __init__(self, params, hidden, mask):
     self._params = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
@@ -65,20 +65,20 @@ class ByHand:
     return x @ self._params[name]["kernel"] + self._params[name]["bias"]
 
   def end(self, start):
-    """Logits of the ends given a start."""
+    """Returns the logits of the ends given a start."""
     at = np.tile(self._hidden[start], (len(self._hidden), 1))
     x = gelu(self._dense("end_hidden", np.concatenate([at, self._hidden], 1)))
     return self._dense("end", x)[:, 0] + self._less
 
   def null(self):
-    """The logit of no answer."""
+    """Returns the logit of no answer."""
     mean = np.exp(log_softmax(self.start)) @ self._hidden
     x = np.concatenate([self._hidden[0], mean])
     return self._dense("null", gelu(self._dense("null_hidden", x)))[0]
 
 
 def head(beam, length, seed=0):
-  """The head with parameters that are nowhere trivial; rows and masks."""
+  """Returns the head with parameters far from trivial ones, rows and masks."""
   module = question_head.JointAnswers(beam, jnp.dtype("float32"))
   rng = np.random.default_rng(seed)
   hidden = rng.normal(size=(3, length, 8)).astype(np.float32)
@@ -96,7 +96,7 @@ def test_the_loss_is_that_of_the_release():
   run = functools.partial(
     module.apply, {"params": params}, method="logits_given_starts"
   )
-  given = tiny_families.jit(run)(hidden, mask, labels[:, 0])
+  logits = tiny_families.jit(run)(hidden, mask, labels[:, 0])
   losses, right = [], []
   none = np.array([0.0, 1.0, 0.0], np.float32)
   for row, (start, end), empty in zip(rows, labels, none, strict=True):
@@ -104,40 +104,40 @@ def test_the_loss_is_that_of_the_release():
     chance = 1 / (1 + np.exp(-row.null()))
     loss = loss / 2 - 0.5 * np.log(chance if empty else 1 - chance)
     losses.append(loss)
-    found = row.start.argmax(), row.end(start).argmax()
-    right.append(found == (start, end))
-  np.testing.assert_allclose(given.start, [r.start for r in rows], rtol=1e-5)
+    span = row.start.argmax(), row.end(start).argmax()
+    right.append(span == (start, end))
+  np.testing.assert_allclose(logits.start, [r.start for r in rows], rtol=1e-5)
   for weights in ([1.0, 1.0, 1.0], [1.0, 0.5, 0.0]):
     weights = np.array(weights, np.float32)
     batch = dict(labels=labels, label_weights=weights, unanswerable=none)
-    sums = joint_sums(given, batch)
+    sums = joint_sums(logits, batch)
     np.testing.assert_allclose(sums["task_loss"], weights @ losses, rtol=1e-5)
     np.testing.assert_allclose(sums["task_accuracy"], weights @ right)
-  # The best spans are right.
+  # The label of each row is its best span, so all rows are right.
   best = [(r.start.argmax(), r.end(r.start.argmax()).argmax()) for r in rows]
   best = np.array(best, np.int32)
-  given = run(hidden, mask, best[:, 0])
+  logits = run(hidden, mask, best[:, 0])
   batch = dict(labels=best, label_weights=np.ones(3), unanswerable=none)
-  assert joint_sums(given, batch)["task_accuracy"] == 3.0
+  assert joint_sums(logits, batch)["task_accuracy"] == 3.0
 
 
 @pytest.mark.parametrize("beam", [3, 20])
 def test_a_beam_is_the_best_of_all_starts_and_ends(beam):
   module, params, hidden, mask, rows = head(beam, 9)
-  found = np.asarray(
+  beams = np.asarray(
     tiny_families.jit(module.apply)({"params": params}, hidden, mask)
   )
   k = min(beam, 9)
-  assert found.shape == (3, 1 + k * k, 4) and found.dtype == np.float32
-  for row, made in zip(rows, found, strict=True):
-    np.testing.assert_allclose(made[0], [0, 0, row.null(), 0], rtol=1e-5)
+  assert beams.shape == (3, 1 + k * k, 4) and beams.dtype == np.float32
+  for row, beam_rows in zip(rows, beams, strict=True):
+    np.testing.assert_allclose(beam_rows[0], [0, 0, row.null(), 0], rtol=1e-5)
     starts = log_softmax(row.start)
     wanted = []
     for i in np.argsort(-starts, kind="stable")[:k]:
       ends = log_softmax(row.end(i))
       for j in np.argsort(-ends, kind="stable")[:k]:
         wanted.append([i, j, starts[i], ends[j]])
-    np.testing.assert_allclose(made[1:], wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(beam_rows[1:], wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", tiny_families.NAMES)
@@ -151,43 +151,48 @@ def test_every_family_answers_from_the_context(name):
   batch |= dict(sequence_ids=real.astype(np.int32), segment_ids=context)
   params = tiny_families.fill(module, batch)
   run = tiny_families.jit(module.apply)
-  found = np.asarray(run({"params": params}, batch))
-  # Segments are the encoder's own business, where it knows them.
-  own = context if getattr(encoder, "num_segments", 0) > 1 else None
+  beams = np.asarray(run({"params": params}, batch))
+  # Only an encoder that knows segments reads them.
+  segment_ids = context if getattr(encoder, "num_segments", 0) > 1 else None
   hidden, _ = tiny_families.jit(encoder.apply)(
-    {"params": params["encoder"]}, batch["input_ids"], own, real.astype("int32")
+    {"params": params["encoder"]},
+    batch["input_ids"],
+    segment_ids,
+    real.astype("int32"),
   )
-  for made, states, mask in zip(found, hidden, context > 0, strict=True):
+  for beam_rows, states, mask in zip(beams, hidden, context > 0, strict=True):
     mask[0] = True
     row = ByHand(params["answers"], states, mask)
-    np.testing.assert_allclose(made[0, 2], row.null(), rtol=1e-4)
+    np.testing.assert_allclose(beam_rows[0, 2], row.null(), rtol=1e-4)
     i = row.start.argmax()
-    assert made[1, :2].tolist() == [i, row.end(i).argmax()]
-    assert all(mask[int(x)] for x in made[:, :2].ravel())
+    assert beam_rows[1, :2].tolist() == [i, row.end(i).argmax()]
+    assert all(mask[int(x)] for x in beam_rows[:, :2].ravel())
   del batch["segment_ids"]
   with pytest.raises(ValueError, match="needs segment_ids, 1 in the context"):
     module.apply({"params": params}, batch)
 
 
 def questions(windows=True):
-  """Examples of short contexts, a third without an answer."""
+  """Returns examples with short contexts; a third of them have no answer."""
   rng = np.random.default_rng(0)
-  made = []
+  examples = []
   for number in range(12):
     animals = rng.permutation(["cat", "dog", "bird"])
     verbs = rng.permutation(["runs", "sleeps", "sings"])
-    kept = [f"{a} {v} ." for a, v in zip(animals, verbs, strict=True)]
+    sentences = [f"{a} {v} ." for a, v in zip(animals, verbs, strict=True)]
     gone, asked = number % 3 == 0, animals[number % 2]
     if gone:
-      kept = [text for text in kept if not text.startswith(asked)]
+      sentences = [text for text in sentences if not text.startswith(asked)]
     elif windows and number % 4 == 1:
-      kept += ["red green blue ."] * 4
-    context = "  ".join(kept)
+      sentences += ["red green blue ."] * 4
+    context = "  ".join(sentences)
     verb = verbs[number % 2]
-    found = [dict(text=verb, answer_start=context.find(verb))]
+    answers = [dict(text=verb, answer_start=context.find(verb))]
     fields = dict(id=f"q{number}", title="", question=f"{asked} ?")
-    made.append(fields | dict(context=context, answers=[] if gone else found))
-  return made
+    examples.append(
+      fields | dict(context=context, answers=[] if gone else answers)
+    )
+  return examples
 
 
 def encoded(vocabulary, length=20):
@@ -196,7 +201,7 @@ def encoded(vocabulary, length=20):
 
 @pytest.mark.parametrize("null", [False, True])
 def test_a_beam_of_independent_ends_answers_as_bert_does(null):
-  """The list of answers is the official one, whatever gives the scores."""
+  """The list of answers is the official one, wherever the scores come from."""
   rows, asked = encoded(tiny_tasks.vocabulary()), questions()
   assert len(rows.example) > len(asked)
   rng = np.random.default_rng(1)
@@ -206,42 +211,47 @@ def test_a_beam_of_independent_ends_answers_as_bert_does(null):
     logits = rng.normal(size=(size, 2))
     i, j = np.argsort(-logits, 0)[:7].T
     pairs = [[a, b, logits[a, 0], logits[b, 1]] for a in i for b in j]
-    # Places in the padding are no answer's.
+    # Positions in the padding are no answers.
     pairs.insert(3, [size, size, 90.0, 90.0])
     apart.append(logits)
     joint.append(np.array([[0, 0, rng.normal(), 0], *pairs]))
   wanted = predictions.answer_questions(rows, apart, asked, False, rules)
-  found = predictions.answer_questions(rows, joint, asked, null, rules)
-  for number, (one, two) in enumerate(zip(found, wanted, strict=True)):
-    assert one["nbest"] == two["nbest"] and one["best"] == two["best"]
+  answers = predictions.answer_questions(rows, joint, asked, null, rules)
+  for number, (answer, expected) in enumerate(
+    zip(answers, wanted, strict=True)
+  ):
+    assert (
+      answer["nbest"] == expected["nbest"]
+      and answer["best"] == expected["best"]
+    )
     if not null:
-      assert one["text"] == one["best"]
+      assert answer["text"] == answer["best"]
       continue
     mine = np.flatnonzero(rows.example == number)
     least = min(joint[i][0, 2] for i in mine)
-    assert one["null_odds"] == least
-    assert one["text"] == ("" if least > 0 else one["best"])
+    assert answer["null_odds"] == least
+    assert answer["text"] == ("" if least > 0 else answer["best"])
   if null:
     never = rules._replace(threshold=-99.0)
-    found = predictions.answer_questions(rows, joint, asked, True, never)
-    assert {one["text"] for one in found} == {""}
+    answers = predictions.answer_questions(rows, joint, asked, True, never)
+    assert {answer["text"] for answer in answers} == {""}
 
 
 @pytest.mark.parametrize("family", ["wordpiece", "roberta", "gpt1"])
 def test_batches_say_which_questions_have_no_answer(family, tmp_path):
-  """A window without it is another matter."""
+  """A window without the answer may belong to a question that has one."""
   vocabulary = files.load(getattr(files, family)(tmp_path))
   rows, asked = encoded(vocabulary, 40), questions()
-  made = batches.Batches(TASK, rows, 0, 8, shuffle=False)
+  loader = batches.Batches(TASK, rows, 0, 8, shuffle=False)
   windows = 0
-  for step in range(made.steps_per_epoch):
-    batch = made.batch(step)
+  for step in range(loader.steps_per_epoch):
+    batch = loader.batch(step)
     for k, row in enumerate(batch["row"]):
       none = row >= 0 and not asked[rows.example[row]]["answers"]
       assert batch["unanswerable"][k] == none
       windows += row >= 0 and not none and not batch["labels"][k].any()
       if row >= 0:
-        # The context and what ends the row, in families without segments too.
+        # The segment is 1 in the context and at the row's end, in all families.
         offsets = rows.offsets[rows.starts[row] : rows.starts[row + 1], 0]
         segment = batch["segment_ids"][k, : len(offsets)]
         assert segment[:-1].tolist() == (offsets[:-1] >= 0).tolist()
@@ -255,11 +265,11 @@ def test_bad_options(tmp_path):
     finetune.build(model, "span", (), span_head="beam")
   with pytest.raises(ValueError, match="is for questions, and the task is tag"):
     finetune.build(model, "tagging", ("O",), span_head="joint")
-  made = finetune.build(model, "span", (), span_head="joint")
+  objective = finetune.build(model, "span", (), span_head="joint")
   batch = dict.fromkeys([*finetune.KEYS, "segment_ids"])
   with pytest.raises(ValueError, match="needs unanswerable"):
-    made.init(jax.random.key(0), batch)
-  # A folder that does not say where contexts begin.
+    objective.init(jax.random.key(0), batch)
+  # This folder does not say where the contexts begin.
   words = tiny_tasks.vocabulary()
   rows = encoded(words)
   old = rows._replace(second=np.diff(rows.starts).astype(np.int32))
@@ -293,7 +303,7 @@ def config_of(model, folder, **more):
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory, compiled):
-  """A run that has learnt twelve questions: its config and its folder."""
+  """Returns the config and the folder of a run that learnt twelve questions."""
   path = tmp_path_factory.mktemp("joint")
   tiny_tasks.write_model(path / "model")
   write_folder(str(path / "task"))
@@ -307,7 +317,7 @@ def tuned(tmp_path_factory, compiled):
 
 
 def heldout(run):
-  rows = logging.read_rows(os.path.join(run, "metrics.jsonl"))
+  rows = logging.read_rows(f"{run}/metrics.jsonl")
   return [row for row in rows if row["split"] == "heldout"]
 
 
@@ -316,16 +326,16 @@ def test_a_run_learns_answers_and_that_there_is_none(tuned):
   last = heldout(run)[-1]
   assert last["step"] == 120 and last["loss"] < 0.1
   assert last["exact"] == last["NoAns_exact"] == last["HasAns_exact"] == 100.0
-  found = runs.read(run)
-  assert found.config["head"] == {"dropout": 0.0, "beam": 20}
-  assert found.arrays["answers/end_hidden/kernel"].shape == (64, 512)
+  weights = runs.read(run)
+  assert weights.config["head"] == {"dropout": 0.0, "beam": 20}
+  assert weights.arrays["answers/end_hidden/kernel"].shape == (64, 512)
 
 
 def test_a_killed_run_equals_an_uninterrupted_one(tuned, tmp_path):
   config, run = tuned
   again = str(tmp_path / "again")
   shutil.copytree(run, again)
-  shutil.rmtree(os.path.join(again, "checkpoints", "120"))
+  shutil.rmtree(f"{again}/checkpoints/120")
   train.run(copy.deepcopy(config), again)
   old, new = (runs.read(x).arrays for x in (run, again))
   for name in old:
@@ -335,27 +345,31 @@ def test_a_killed_run_equals_an_uninterrupted_one(tuned, tmp_path):
 def test_score_and_predict_and_the_file_agree(tuned, tmp_path):
   pytest.importorskip("flatbuffers")
   config, run = tuned
-  part = batches.open_folder(config["data"]["path"])
-  split = batches.open_split(part, "validation")
+  folder = batches.open_folder(config["data"]["path"])
+  split = batches.open_split(folder, "validation")
   predictor = predict.open_predictor(run, 5, length=20, null=True)
-  made = predict.predict_split(predictor, split, "task")
-  scores = metrics.evaluate(split.task, made, split.examples)
+  outputs = predict.predict_split(predictor, split, "task")
+  scores = metrics.evaluate(split.task, outputs, split.examples)
   assert scores["exact"] == heldout(run)[-1]["exact"]
   asked = questions()
   live = predict.predict(predictor, asked)
-  for one, example in zip(live, asked, strict=True):
+  for answer, example in zip(live, asked, strict=True):
     right = example["answers"][0]["text"] if example["answers"] else ""
-    assert one["answer"] == right
-    assert (one["null_odds"] > 0) == (not right)
-    assert all(entry["text"] in example["context"] for entry in one["nbest"])
+    assert answer["answer"] == right
+    assert (answer["null_odds"] > 0) == (not right)
+    assert all(entry["text"] in example["context"] for entry in answer["nbest"])
   model = loading.open_model(run)
   path = str(tmp_path / "model.bin")
-  # Rows of 20 are padded, and the beam of 401 spans is no row.
+  # Rows of 20 are padded to 32; the 401 spans of the beam are not.
   export.save(path, model, (32, 40), ("cpu",))
   loaded = export.load(path, batch_size=3, null=True)._replace(length=20)
-  for one, two in zip(live, predict.predict(loaded, asked), strict=True):
-    assert one["answer"] == two["answer"]
-    np.testing.assert_allclose(one["null_odds"], two["null_odds"], rtol=1e-4)
+  for answer, expected in zip(
+    live, predict.predict(loaded, asked), strict=True
+  ):
+    assert answer["answer"] == expected["answer"]
+    np.testing.assert_allclose(
+      answer["null_odds"], expected["null_odds"], rtol=1e-4
+    )
   with pytest.raises(ValueError, match="transformers has no place for a head"):
     hf.write(str(tmp_path / "hf"), model.weights)
 
@@ -376,9 +390,9 @@ def test_the_head_is_taken_by_name(tuned, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA, reason="BERT_JAX_TEST_DATA is not set")
 def test_a_run_learns_real_questions(tmp_path, compiled):
-  """Of XQuAD, in windows; every fourth has lost its answer."""
-  with open(f"{DATA}/eval/squad/xquad.en.json", encoding="utf-8") as f:
-    paragraphs = json.load(f)["data"][0]["paragraphs"][:3]
+  """The questions are XQuAD's, in windows; every fourth has no answer."""
+  text = pathlib.Path(f"{DATA}/eval/squad/xquad.en.json").read_text("utf-8")
+  paragraphs = json.loads(text)["data"][0]["paragraphs"][:3]
   asked = [qa for paragraph in paragraphs for qa in paragraph["qas"]]
   for qa in asked[::4]:
     qa["answers"] = []
@@ -387,8 +401,8 @@ def test_a_run_learns_real_questions(tmp_path, compiled):
   vocab = f"{DATA}/vocab/bert-base-uncased-vocab.txt"
   inputs = [task_inputs.Input(s, str(source)) for s in ("train", "validation")]
   folder = str(tmp_path / "task")
-  known = task_inputs.find("squad2")
-  prepare_task.prepare(known, inputs, vocab, folder, 128, 64)
+  task = task_inputs.find("squad2")
+  prepare_task.prepare(task, inputs, vocab, folder, 128, 64)
   model = dict(variant="tiny", family="bert")
   config = config_of("", folder, total_steps=240)
   config["model"] |= model

@@ -1,7 +1,6 @@
-"""DistilBERT's objective, beside straight numpy; runs with a teacher."""
+"""DistilBERT's objective compared with plain numpy; runs with a teacher."""
 
 import functools
-import os
 import pathlib
 import shutil
 
@@ -48,7 +47,7 @@ def build(**options):
 
 @pytest.fixture(scope="module")
 def parameters(batch):
-  """Of student and teacher, unequal and nowhere trivial."""
+  """Returns parameters of student and teacher, unequal and far from trivial."""
   return tuple(
     fill(heads.ForPreTraining(encoder, pairs=False), batch, seed=seed)
     for seed, encoder in enumerate(
@@ -63,7 +62,7 @@ def parameters(batch):
 def measure(objective, params, frozen, batch, train=False):
   loss = jit(objective.loss, static_argnums=5)
   sums, _ = loss(params, frozen, {}, batch, jax.random.key(0), train)
-  return {name: float(value) for name, value in sums.items()}
+  return {name: float(total) for name, total in sums.items()}
 
 
 def softmax(x):
@@ -72,7 +71,7 @@ def softmax(x):
 
 
 def everywhere(params, batch, encoder):
-  """Float64 logits of all positions, and last hidden states."""
+  """Returns float64 logits of all positions, and the last hidden states."""
   module = heads.ForPreTraining(encoder, pairs=False)
   shape = batch["input_ids"].shape
   columns = jnp.broadcast_to(jnp.arange(shape[1]), shape)
@@ -92,12 +91,14 @@ def everywhere(params, batch, encoder):
 def test_sums_are_those_of_numpy(batch, parameters, tokens, monkeypatch):
   monkeypatch.setattr(distil, "POSITIONS", 4)
   objective = build(kl_tokens=tokens)
-  found = measure(objective, *parameters, batch)
-  own, x = everywhere(parameters[0], batch, distilbert.build(**SIZES))
-  theirs, y = everywhere(
+  sums = measure(objective, *parameters, batch)
+  student_logits, x = everywhere(
+    parameters[0], batch, distilbert.build(**SIZES)
+  )
+  teacher_logits, y = everywhere(
     parameters[1], batch, bert.build(**SIZES | {"num_layers": 4})
   )
-  p, q = softmax(theirs / 2.0), softmax(own / 2.0)
+  p, q = softmax(teacher_logits / 2.0), softmax(student_logits / 2.0)
   kl = 4.0 * (p * np.log(p / q)).sum(-1)
   places = [(0, 1), (0, 4), (0, 8), (1, 2), (1, 3)]
   real = [(r, c) for r, count in ((0, 11), (1, 6)) for c in range(count)]
@@ -108,16 +109,19 @@ def test_sums_are_those_of_numpy(batch, parameters, tokens, monkeypatch):
   ]
   ids = np.asarray(batch["mlm_ids"])[[0, 0, 0, 1, 1], [0, 1, 2, 0, 1]]
   mlm = [
-    -np.log(softmax(own[at])[i]) for at, i in zip(places, ids, strict=True)
+    -np.log(softmax(student_logits[at])[i])
+    for at, i in zip(places, ids, strict=True)
   ]
-  hits = [own[at].argmax() == i for at, i in zip(places, ids, strict=True)]
+  hits = [
+    student_logits[at].argmax() == i for at, i in zip(places, ids, strict=True)
+  ]
   expected = dict(
     kl_loss=sum(kl[at] for at in counted),
     cosine_loss=sum(cosine),
     mlm_loss=sum(mlm),
     mlm_accuracy=sum(hits),
   )
-  assert found == pytest.approx(expected, rel=2e-5)
+  assert sums == pytest.approx(expected, rel=2e-5)
   assert objective.weights(batch) == dict(
     kl_loss=len(counted), cosine_loss=17, mlm_loss=5, mlm_accuracy=5
   )
@@ -128,13 +132,14 @@ def test_sums_are_those_of_numpy(batch, parameters, tokens, monkeypatch):
 
 def test_an_equal_student_has_nothing_to_learn(batch, parameters):
   teacher = parameters[1]
-  same = TEACHER | {"vocab_multiple": 8}  # Its table has rows beyond.
+  # The table has added rows after the vocabulary.
+  same = TEACHER | {"vocab_multiple": 8}
   objective = objectives.factory("distil")(same, same, (0, 1, 2, 3))
   teacher = nn.unbox(jit(objective.init)(jax.random.key(3), batch))
-  found = measure(objective, teacher, teacher, batch)
-  assert found["kl_loss"] == 0.0
-  assert found["cosine_loss"] == pytest.approx(0.0, abs=1e-5)
-  assert found["mlm_loss"] > 0.0
+  sums = measure(objective, teacher, teacher, batch)
+  assert sums["kl_loss"] == 0.0
+  assert sums["cosine_loss"] == pytest.approx(0.0, abs=1e-5)
+  assert sums["mlm_loss"] > 0.0
 
 
 def test_padding_changes_nothing(batch, parameters):
@@ -146,12 +151,12 @@ def test_padding_changes_nothing(batch, parameters):
     mlm_ids=batch["mlm_ids"] + jnp.asarray(slots, jnp.int32),
   )
   objective = build()
-  a, b = (measure(objective, *parameters, one) for one in (batch, other))
+  a, b = (measure(objective, *parameters, rows) for rows in (batch, other))
   assert a == pytest.approx(b, rel=1e-6)
 
 
 def test_gradients(batch, parameters, monkeypatch):
-  """By parts as of the whole; none to the teacher."""
+  """Chunks give the same gradients as the whole; the teacher gets none."""
 
   def total(params, frozen):
     sums, _ = build().loss(params, frozen, {}, batch, None, False)
@@ -243,9 +248,6 @@ def test_what_does_not_fit_is_refused(model, teacher, options, words):
     )
 
 
-# Runs.
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
   path = tmp_path_factory.mktemp("data")
@@ -256,12 +258,12 @@ def folder(tmp_path_factory):
 
 
 def test_restart_is_exact(folder, tmp_path, compiled, capsys):
-  """And another teacher is refused; the run is loaded as any other."""
+  """Another teacher is refused, and the run opens like any other run."""
   whole, again = str(tmp_path / "whole"), str(tmp_path / "again")
   state = train.run(distilled(folder), whole)
   assert "held-out KL to the teacher" in capsys.readouterr().out
   shutil.copytree(whole, again)
-  shutil.rmtree(os.path.join(again, "checkpoints", "8"))
+  shutil.rmtree(f"{again}/checkpoints/8")
   moved = str(tmp_path / "moved")
   shutil.copytree(folder[1], moved)
   restarted = train.run(distilled((folder[0], moved)), again)
@@ -277,7 +279,7 @@ def test_restart_is_exact(folder, tmp_path, compiled, capsys):
   with checkpoint.Checkpointer.of_run(whole) as saver:
     assert len(saver._meta(8)["teacher"]) == 64
 
-  shutil.rmtree(os.path.join(again, "checkpoints", "8"))
+  shutil.rmtree(f"{again}/checkpoints/8")
   other = write_teacher(tmp_path / "other", folder[0], seed=1)
   with pytest.raises(ValueError, match="is not the teacher .*digests differ"):
     train.run(distilled((folder[0], other)), again)
@@ -296,7 +298,8 @@ def test_restart_is_exact(folder, tmp_path, compiled, capsys):
 def test_a_run_is_a_teacher_too_and_none_of_weight_0_moves(
   folder, tmp_path, compiled
 ):
-  """The student alone: what its teacher says is measured, not learnt."""
+  """Only the student is saved; a loss of weight 0 is measured and not
+  learnt."""
   first = str(tmp_path / "first")
   alone = {
     "objective.kl_weight": 0.0,
@@ -354,16 +357,13 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
   other = str(tmp_path / "other")
   shutil.copytree(teacher, other)
   tiny_models.delete_digests(other)
-  vocab = os.path.join(other, "vocab.txt")
-  with open(vocab) as f:
-    text = f.read()
-  with open(vocab, "w") as f:
-    f.write(text.replace("w9\n", "x9\n"))
+  vocab = pathlib.Path(other, "vocab.txt")
+  vocab.write_text(vocab.read_text().replace("w9\n", "x9\n"))
   with refused(
     match="prepared: its piece 9 is 'w9', but in teacher.* it is 'x9'"
   ):
     building.build(config_lib.parse(distilled((prepared, other))))
-  os.remove(vocab)
+  vocab.unlink()
   with refused(match="has no vocabulary"):
     building.build(config_lib.parse(distilled((prepared, other))))
   config = distilled(folder)
@@ -378,7 +378,8 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
 @pytest.mark.parametrize(
   "name, rows, pieces",
   [
-    # A table padded to a round number; pieces beyond the data's; both.
+    # The table is padded to a round number, or has pieces that the data lack,
+    # or both.
     ("distilbert:base", 72, 64),
     ("distilbert:base", 70, 70),
     ("distilbert:roberta", 72, 70),
@@ -390,12 +391,12 @@ def test_a_teacher_is_cut_to_the_pieces_of_the_data(
 ):
   prepared, _ = folder
   family = "roberta" if "roberta" in name else "bert"
-  more = {"padding_id": 0} if family == "roberta" else {}
+  options = {"padding_id": 0} if family == "roberta" else {}
   larger = write_teacher(
-    tmp_path / "larger", prepared, family, vocab_size=rows, **more
+    tmp_path / "larger", prepared, family, vocab_size=rows, **options
   )
   tiny_models.delete_digests(larger)
-  with open(f"{larger}/vocab.txt", "a") as f:
+  with pathlib.Path(larger, "vocab.txt").open("a") as f:
     f.writelines(f"more{i}\n" for i in range(pieces - 64))
   weights = model_folder.read(larger)
   arrays = dict(weights.arrays)
@@ -403,8 +404,7 @@ def test_a_teacher_is_cut_to_the_pieces_of_the_data(
   assert arrays[word].shape == (rows, 16)
   arrays |= {n: arrays[n][:64] for n in (word, "mlm/bias")}
   model = weights.config["model"] | {"vocab_size": 64}
-  with open(f"{prepared}/vocab.txt", "rb") as f:
-    files = {"vocab.txt": f.read()}
+  files = {"vocab.txt": pathlib.Path(prepared, "vocab.txt").read_bytes()}
   exact = str(tmp_path / "exact")
   model_folder.write(
     exact,
@@ -437,10 +437,9 @@ def test_a_teacher_with_too_few_rows_or_pieces_is_refused(folder, tmp_path):
   with pytest.raises(ValueError, match="has 60 rows for the 64 pieces of"):
     building.build(config_lib.parse(distilled((prepared, smaller))))
   tiny_models.delete_digests(smaller)
-  with open(f"{smaller}/vocab.txt") as f:
-    pieces = f.read().split()
-  with open(f"{smaller}/vocab.txt", "w") as f:
-    f.write("\n".join(pieces[:60]) + "\n")
+  vocab = pathlib.Path(smaller, "vocab.txt")
+  pieces = vocab.read_text().split()
+  vocab.write_text("\n".join(pieces[:60]) + "\n")
   with pytest.raises(
     ValueError, match="piece 60 is 'w60', and teacher.*only 60"
   ):

@@ -22,14 +22,15 @@ MODEL = dict(
   generator_hidden=16,
   max_positions=16,
   dropout=0.1,
-  # Wide, so that the generator's choices differ and gradients are seen.
+  # The wide initial range makes the generator's choices differ, and the
+  # gradients large enough to compare.
   initializer_range=0.3,
 )
 ROWS, LENGTH, SLOTS = 6, 12, 4
 
 
 def make_batch(seed=0):
-  """Rows of several lengths; the last has no real token at all."""
+  """Returns rows of several lengths; the last one has no real token."""
   rng = np.random.default_rng(seed)
   lengths = np.array([12, 9, 5, 12, 7, 0])
   real = np.arange(LENGTH) < lengths[:, None]
@@ -66,7 +67,7 @@ def params():
 
 
 def test_labels_of_a_correct_sample_and_a_wrong_one():
-  """A41, with a slot that is not used: it points at [CLS]."""
+  """One slot is unused; it points at [CLS]."""
   ids = jnp.array([[5, 4, 4, 8]])
   positions = jnp.array([[1, 2, 0]])
   weights = jnp.array([[1.0, 1.0, 0.0]])
@@ -80,7 +81,7 @@ def test_labels_of_a_correct_sample_and_a_wrong_one():
 
 
 def test_first_of_two_slots_at_one_position_counts():
-  """Positions drawn with replacement, as in the released code."""
+  """Positions are drawn with replacement, as in the released program."""
   seen = objective_lib.write_ids(
     jnp.array([[1, 4, 2]]),
     jnp.array([[1, 1]]),
@@ -102,17 +103,18 @@ def test_samples_follow_the_softmax(temperature):
   expected = np.append(expected / expected.sum(), 0.0)
   error = np.sqrt(expected * (1 - expected) / count)
   assert (np.abs(got - expected) <= 4 * error + 1e-9).all()
-  # Rows and slots draw apart.
+  # Rows and slots have independent samples.
   ids = np.asarray(ids)
   assert 0.2 < (ids[:, 0] != ids[:, 1]).mean() < 0.8
   assert 0.2 < (ids[0::2] != ids[1::2]).mean() < 0.8
 
 
 def test_rows_added_to_the_vocabulary_change_no_sample():
-  """A42: a padded id is never drawn, and the noise of the others is kept."""
+  """An added id is never drawn, and the noise of the other ids stays the
+  same."""
   logits = jax.random.normal(jax.random.key(1), (50, 4, 30))
-  more = jnp.full((50, 4, 2), jnp.finfo(jnp.float32).min)
-  padded = jnp.concatenate([logits, more], axis=-1)
+  added = jnp.full((50, 4, 2), jnp.finfo(jnp.float32).min)
+  padded = jnp.concatenate([logits, added], axis=-1)
   for key in map(jax.random.key, range(3)):
     np.testing.assert_array_equal(
       objective_lib.sample(logits, key, 1.0),
@@ -140,23 +142,26 @@ def test_sums_against_a_restatement(params):
     place = batch["mlm_positions"][row, slot]
     seen[row, place] = drawn[row, slot]
     replaced[row, place] = drawn[row, slot] != original[row, place]
-  found = apply(
+  detection = apply(
     {"params": params},
     batch | {"input_ids": jnp.asarray(seen)},
     method="discriminate",
   )
   real = np.asarray(batch["sequence_ids"]) > 0
-  found, replaced = np.asarray(found, np.float64)[real], replaced[real]
-  p = 1 / (1 + np.exp(-found))
+  detection, replaced = (
+    np.asarray(detection, np.float64)[real],
+    replaced[real],
+  )
+  p = 1 / (1 + np.exp(-detection))
   loss = -np.where(replaced, np.log(p), np.log(1 - p)).sum()
   assert sums["rtd_loss"] == pytest.approx(loss, rel=1e-5)
   assert weights["rtd_loss"] == 12 + 9 + 5 + 12 + 7
   assert 3 <= replaced.sum() <= 12
   counts = dict(
-    accuracy=((found > 0) == replaced).sum(),
+    accuracy=((detection > 0) == replaced).sum(),
     replaced=replaced.sum(),
-    flagged=(found > 0).sum(),
-    found=((found > 0) & replaced).sum(),
+    flagged=(detection > 0).sum(),
+    found=((detection > 0) & replaced).sum(),
   )
   for name, count in counts.items():
     assert sums[f"rtd_{name}"] == count, name
@@ -165,7 +170,7 @@ def test_sums_against_a_restatement(params):
 
 
 def test_discriminator_gives_the_generator_no_gradient(params):
-  """A41: only what both read is reached, and by the discriminator's look-up."""
+  """Only the shared tables get a gradient, and only from the look-up."""
   batch, _ = make_batch()
   objective, key = build(), jax.random.key(7)
 
@@ -184,19 +189,19 @@ def test_discriminator_gives_the_generator_no_gradient(params):
     return objective.loss(params, {}, {}, batch, key, False)[0][name]
 
   def alone(params):
-    """The discriminator's with the sampled ids as mere data."""
-    found = module.apply(
+    """Returns the discriminator's loss with the sampled ids as constants."""
+    detection = module.apply(
       {"params": params}, batch | {"input_ids": seen}, method="discriminate"
     )
-    each = jnp.logaddexp(0.0, jnp.where(replaced, -found, found))
+    each = jnp.logaddexp(0.0, jnp.where(replaced, -detection, detection))
     return (each * (batch["sequence_ids"] > 0)).sum()
 
   def grads(params):
     both = {n: jax.grad(loss)(params, n) for n in ("rtd_loss", "mlm_loss")}
     return both, jax.grad(alone)(params)["embeddings"]
 
-  found, expected = jit(grads)(params)
-  total = jax.tree.map(lambda g: float(jnp.abs(g).sum()), found)
+  gradients, expected = jit(grads)(params)
+  total = jax.tree.map(lambda g: float(jnp.abs(g).sum()), gradients)
   for name in ("generator", "mlm"):
     assert all(x == 0 for x in jax.tree.leaves(total["rtd_loss"][name]))
     assert any(x > 0 for x in jax.tree.leaves(total["mlm_loss"][name]))
@@ -206,7 +211,7 @@ def test_discriminator_gives_the_generator_no_gradient(params):
     assert all(x == 0 for x in jax.tree.leaves(total["mlm_loss"][name]))
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-4),
-    found["rtd_loss"]["embeddings"],
+    gradients["rtd_loss"]["embeddings"],
     expected,
   )
 

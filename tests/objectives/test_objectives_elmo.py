@@ -1,4 +1,4 @@
-"""ELMo's losses against straight numpy; what each direction sees; states."""
+"""ELMo's losses compared with plain numpy; what each direction sees; states."""
 
 import math
 
@@ -30,7 +30,7 @@ WORDS = [f"w{i}" for i in range(VOCABULARY)]
 
 
 def make_batch(rows, length, seed=0, lengths=None, back=False):
-  """Random words; targets are the neighbours, none beyond a row."""
+  """Returns random words; the targets are their neighbours in the row."""
   rng = np.random.default_rng(seed)
   ids = rng.integers(3, VOCABULARY, (rows, length))
   real = np.arange(length) < np.array(lengths or [length] * rows)[:, None]
@@ -49,7 +49,7 @@ def make_batch(rows, length, seed=0, lengths=None, back=False):
   )
   if back:
     batch["back_char_ids"] = spelt(rng.integers(3, VOCABULARY, (rows, length)))
-  return {key: jnp.asarray(value) for key, value in batch.items()}
+  return {key: jnp.asarray(array) for key, array in batch.items()}
 
 
 def fill(tree, seed=0):
@@ -62,7 +62,8 @@ def fill(tree, seed=0):
 
 @pytest.fixture(scope="module")
 def full():
-  """Objective, parameters far from their initial values, a batch, its sums."""
+  """Returns an objective, parameters far from initial ones, a batch, the
+  loss."""
   objective = objectives.build("elmo", MODEL, {})
   batch = make_batch(3, 7, lengths=[7, 4, 1])
   shapes = jax.eval_shape(objective.init, jax.random.key(0), batch)
@@ -71,7 +72,8 @@ def full():
 
 
 def test_the_loss_is_that_of_straight_numpy(full):
-  """From the layers of the encoder on; means of each direction averaged."""
+  """Numpy begins with the encoder's layers, and averages the directions'
+  means."""
   objective, params, batch, loss = full
   sums, carry = loss(params, {}, {}, batch, jax.random.key(0), False)
   assert carry == {}
@@ -94,13 +96,14 @@ def test_the_loss_is_that_of_straight_numpy(full):
     )
     right = -(np.take_along_axis(logits, ids[..., None], 2)[..., 0] * weight)
     np.testing.assert_allclose(sums[f"{way}_loss"], right.sum(), rtol=1e-5)
-    # 6, 3 and 0 words of the three rows.
+    # The three rows have 6, 3 and 0 words with a neighbour.
     assert weights[f"{way}_loss"] == 9
   assert objective.coefficients == {"forward_loss": 0.5, "backward_loss": 0.5}
 
 
 def test_padding_enters_no_loss(full):
-  """Other characters and targets there, or a row of nothing, change nothing."""
+  """Other characters and targets at padding change nothing, nor an empty
+  row."""
   _, params, batch, loss = full
   sums, _ = loss(params, {}, {}, batch, jax.random.key(0), False)
   real = batch["sequence_ids"] != 0
@@ -120,30 +123,32 @@ def test_padding_enters_no_loss(full):
 
 
 def test_a_direction_never_sees_the_word_that_it_predicts(full):
-  """Another word at t leaves what is predicted at t, bit for bit."""
+  """Another word at t changes no logit that predicts word t, to the bit."""
   _, params, batch, _ = full
   module = elmo.ForPreTraining(
     elmo.build(**{k: v for k, v in MODEL.items() if k != "family"})
   )
   run = jit(lambda params, batch: module.apply({"params": params}, batch))
-  one = run(params, batch)
+  logits = run(params, batch)
   place = 3
   chars = batch["char_ids"]
   chars = chars.at[0, place].set(np.array(characters.word_ids("zyz")))
-  two = run(params, batch | {"char_ids": chars})
-  # The forward direction predicts it one word before, the backward one after.
+  changed = run(params, batch | {"char_ids": chars})
+  # The forward direction predicts it at the word before, the backward direction
+  # at the word after.
   for name, seen_from in (
     ("next_logits", place - 1),
     ("previous_logits", place + 1),
   ):
     np.testing.assert_array_equal(
-      one[name][0, seen_from], two[name][0, seen_from]
+      logits[name][0, seen_from], changed[name][0, seen_from]
     )
-    assert (np.asarray(one[name][0, place]) != two[name][0, place]).any()
+    assert (np.asarray(logits[name][0, place]) != changed[name][0, place]).any()
 
 
 def test_parts_of_the_softmax_add_up(monkeypatch):
-  """Value and gradient, and logits of all words are never there at once."""
+  """Value and gradient are equal, and logits of all words never exist at
+  once."""
   rng = np.random.default_rng(0)
   x = jnp.asarray(rng.normal(size=(3, 7, 5)), jnp.float32)
   table, bias = (
@@ -169,7 +174,7 @@ def test_parts_of_the_softmax_add_up(monkeypatch):
 
 
 def test_the_sampled_loss_is_that_of_straight_numpy():
-  """tf.nn.sampled_softmax_loss: corrected logits, without accidental hits."""
+  """As in tf.nn.sampled_softmax_loss, hits of the label are left out."""
   rng = np.random.default_rng(1)
   v, k = 50, 12
   hidden = rng.normal(size=(2, 3, 4)).astype(np.float32)
@@ -187,18 +192,19 @@ def test_the_sampled_loss_is_that_of_straight_numpy():
   right = np.zeros((2, 3))
   for place in np.ndindex(2, 3):
     label = labels[place]
-    kept = [label, *(i for i in ids if i != label)]
-    row = logits[place][kept]
+    classes = [label, *(i for i in ids if i != label)]
+    row = logits[place][classes]
     right[place] = np.log(np.exp(row).sum()) - row[0]
   take = lambda i: (jnp.asarray(table[i], jnp.float32), jnp.asarray(bias[i]))  # noqa: E731
-  found = elmo_objective.sampled_losses(
+  losses = elmo_objective.sampled_losses(
     jnp.asarray(hidden), labels, take(labels), take(ids), ids, tries, v
   )
-  np.testing.assert_allclose(found, right, rtol=1e-4)
+  np.testing.assert_allclose(losses, right, rtol=1e-4)
 
 
 def test_candidates_are_drawn_until_there_are_enough():
-  """Different ones, as often as the formula says, in the tries it says."""
+  """The classes differ; their counts and the number of draws fit the
+  formula."""
   v, k, times = 40, 10, 3000
   ids, tries = jax.vmap(lambda key: elmo_objective.draw(key, k, v))(
     jax.random.split(jax.random.key(0), times)
@@ -209,7 +215,7 @@ def test_candidates_are_drawn_until_there_are_enough():
   assert tries.min() >= k and tries.max() <= elmo_objective.draws_for(k, v)
   share = np.bincount(ids.ravel(), minlength=v) / times
   p = np.log((np.arange(v) + 2) / (np.arange(v) + 1)) / np.log(v + 1)
-  # As numpy draws them, one after the other without those drawn before.
+  # Numpy draws one class after another, without those that were drawn before.
   rng = np.random.default_rng(0)
   race = rng.exponential(size=(times, v)) / p
   right = np.bincount(np.argsort(race, 1)[:, :k].ravel(), minlength=v) / times
@@ -219,7 +225,7 @@ def test_candidates_are_drawn_until_there_are_enough():
 
 
 def test_large_vocabularies_are_reached_as_a_whole():
-  """Classes beyond the steps of a float32 number are drawn too."""
+  """Classes between the steps of a float32 number are drawn too."""
   v = 793_471
   ids, tries = jit(elmo_objective.draw, static_argnums=(1, 2))(
     jax.random.key(1), 8192, v
@@ -227,7 +233,7 @@ def test_large_vocabularies_are_reached_as_a_whole():
   ids = np.asarray(ids)
   assert len(set(ids.tolist())) == 8192 and 12_000 < tries < 20_000
   late = ids[ids > 400_000]
-  # Of tries draws, a share of log((V + 1) / 400,001) / log(V + 1).
+  # The share of the draws is log((V + 1) / 400,001) / log(V + 1).
   share = math.log((v + 1) / 400_001) / math.log(v + 1)
   assert len(late) == pytest.approx(float(tries) * share, rel=0.15)
   assert set((late % 4).tolist()) == {0, 1, 2, 3}
@@ -239,18 +245,18 @@ def test_training_samples_and_evaluation_does_not(full):
     "elmo", MODEL | {"dropout": 0.0}, {"negatives": 8}
   )
   run = jit(objective.loss, static_argnums=5)
-  one, two = (
+  sampled, resampled = (
     run(params, {}, {}, batch, jax.random.key(i), True)[0] for i in (0, 1)
   )
   whole = run(params, {}, {}, batch, jax.random.key(0), False)[0]
   right = loss(params, {}, {}, batch, jax.random.key(0), False)[0]
-  for name, value in right.items():
-    assert one[name] != two[name]
-    np.testing.assert_allclose(whole[name], value, rtol=1e-6)
+  for name, expected in right.items():
+    assert sampled[name] != resampled[name]
+    np.testing.assert_allclose(whole[name], expected, rtol=1e-6)
 
 
 def test_states_go_on_and_are_not_trained_through():
-  """Two batches with the state between them are the words of one, forward."""
+  """Forward, two batches with the state between them equal one long batch."""
   options = {"stateful": True}
   objective = objectives.build("elmo", MODEL | {"dropout": 0.0}, options)
   batch = make_batch(2, 8, back=True)
@@ -265,13 +271,13 @@ def test_states_go_on_and_are_not_trained_through():
   name = "forward_loss"
   np.testing.assert_allclose(whole[name], first[name] + second[name], rtol=1e-5)
   assert jax.tree.structure(after) == jax.tree.structure(carry)
-  # Evaluation begins with nothing, and leaves what there is.
-  one, kept = run(params, {}, carry, parts[1], key, False)
+  # An evaluation begins without states, and does not change the carry.
+  sums, carry_after = run(params, {}, carry, parts[1], key, False)
   two, _ = run(
     params, {}, jax.tree.map(jnp.ones_like, carry), parts[1], key, False
   )
-  assert one[name] == two[name] != second[name] and (
-    jax.tree.map(lambda a, b: bool((a == b).all()), kept, carry)
+  assert sums[name] == two[name] != second[name] and (
+    jax.tree.map(lambda a, b: bool((a == b).all()), carry_after, carry)
     == jax.tree.map(lambda _: True, carry)
   )
 
@@ -295,7 +301,8 @@ def test_what_cannot_train_is_refused():
 
 
 def test_a_step_changes_every_parameter():
-  """With the published optimizer, states, sampled softmax and dropout."""
+  """The step has the published optimizer, states, sampled softmax and
+  dropout."""
   options = {"stateful": True, "negatives": 8}
   objective = objectives.build("elmo", MODEL, options)
   schedule = optim.build_schedule(10, "constant", 0.2, 0.0)

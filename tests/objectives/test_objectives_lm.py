@@ -1,4 +1,4 @@
-"""The next token's loss, made part by part."""
+"""The loss of the next token, which is computed in chunks."""
 
 import flax.linen as nn
 import jax
@@ -27,7 +27,8 @@ ROWS, LENGTH = 3, 11
 
 @pytest.fixture(scope="module")
 def batch():
-  """Rows of 11 tokens, one with padding, one that is nothing else."""
+  """Returns rows of 11 tokens, one with padding and one that is only
+  padding."""
   rng = np.random.default_rng(0)
   lengths = np.array([11, 6, 0])
   real = np.arange(LENGTH) < lengths[:, None]
@@ -53,7 +54,7 @@ def params(objective, batch):
 
 
 def test_parts_add_up_to_the_whole(objective, params, batch, monkeypatch):
-  """Loss, accuracy and gradient, where the length is no multiple of a part."""
+  """Loss, accuracy and gradient are equal if no chunk ends at the row's end."""
   monkeypatch.setattr(lm, "POSITIONS", 4)
   module = gpt.ForPreTraining(gpt.build(**MODEL))
 
@@ -99,15 +100,15 @@ def test_logits_of_all_positions_are_never_made(
 
 
 def test_no_later_token_is_seen(objective, params, batch):
-  """Another last token leaves the other positions' losses as they were."""
+  """Another last token does not change the losses of the other positions."""
   weights = batch["lm_weights"].at[0, -2:].set(0.0)
   changed = batch["input_ids"].at[0, -1].add(1) % 37
   run = jit(objective.loss, static_argnums=5)
-  one = batch | {"lm_weights": weights}
-  two = one | {"input_ids": changed}
+  original = batch | {"lm_weights": weights}
+  edited = original | {"input_ids": changed}
   losses = [
     float(run(params, {}, {}, b, jax.random.key(0), False)[0]["lm_loss"])
-    for b in (one, two)
+    for b in (original, edited)
   ]
   assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 

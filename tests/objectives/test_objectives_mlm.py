@@ -1,4 +1,4 @@
-"""Masked LM with the heads beside it: sentence order, span boundaries."""
+"""Masked LM with more heads: sentence order, span boundaries."""
 
 import functools
 import types
@@ -19,7 +19,7 @@ ALBERT = BERT | dict(family="albert", variant="base_v2", embedding_size=8)
 
 
 def make_batch():
-  """Two packed rows: two pairs and one; a span of two, and one of 18."""
+  """Returns packed rows with two pairs and one; spans have 2 and 18 tokens."""
   rng = np.random.default_rng(0)
   ids = rng.integers(5, 30, (2, 40))
   sequences = np.repeat([[1, 2], [1, 0]], 20, axis=1)
@@ -68,7 +68,7 @@ def test_a_new_family_says_which_objective_trains_it(trained_by, monkeypatch):
 
 
 def test_sentence_order_of_packed_pairs():
-  """Metrics are named sop_*; three of the four places hold a pair."""
+  """The metrics are named sop_*; three of four slots hold a pair."""
   batch = make_batch()
   objective = objectives.build("mlm", ALBERT, {"pair_name": "sop"})
   params = nn.unbox(jit(objective.init)(jax.random.key(0), batch))
@@ -104,9 +104,9 @@ def norm(x, p):
 def test_spans_at_an_edge_have_no_boundary_loss():
   """As released: `start > 0 and end < sent_length - 1` (span_masking).
 
-  Without special tokens, which are put around the masked text later.
+  There the text has no special tokens yet; they are added after masking.
   """
-  # Two sequences of 6 and 5 columns in a row of 12, and one of 12 alone.
+  # A row of 12 has two sequences of 6 and 5 columns; another has one of 12.
   sequences = jnp.array([[1] * 6 + [2] * 5 + [0], [1] * 12])
   spans = {
     0: [(1, 2), (3, 4), (7, 7), (8, 8), (9, 9)],
@@ -120,16 +120,16 @@ def test_spans_at_an_edge_have_no_boundary_loss():
     mlm_weights=np.zeros((2, 8), np.float32),
   )
   want = np.zeros((2, 8))
-  for row, found in spans.items():
+  for row, row_spans in spans.items():
     slot = 0
-    for first, last in found:
+    for first, last in row_spans:
       for column in range(first, last + 1):
         batch["mlm_positions"][row, slot] = column
         batch["span_positions"][row, slot] = first - 1, last + 1
         batch["mlm_weights"][row, slot] = 1
         want[row, slot] = (row, first, last) in inner
         slot += 1
-  batch = {key: jnp.asarray(value) for key, value in batch.items()}
+  batch = {key: jnp.asarray(array) for key, array in batch.items()}
   got = objectives.mlm.span_weights(batch)
   np.testing.assert_array_equal(got, want)
   got = objectives.mlm.span_weights(batch, span_edges=True)
@@ -137,7 +137,7 @@ def test_spans_at_an_edge_have_no_boundary_loss():
 
 
 def test_boundary_head_by_hand():
-  """Token by token, from the two states beside its span and its place."""
+  """The expected logits use the two states beside a span, and the offset."""
   batch = make_batch()
   encoder = bert.build(**{k: v for k, v in BERT.items() if k != "family"})
   module = heads.ForPreTraining(encoder, pairs=False, span_boundary=True)
@@ -150,7 +150,8 @@ def test_boundary_head_by_hand():
   p = jax.tree.map(np.asarray, params["span"])
   assert p["position"]["embedding"].shape == (15, 200)
   table = np.asarray(params["encoder"]["embeddings"]["word"]["embedding"])
-  # The second of a span of two; places 1, 15 and, as the last, 18 of the long.
+  # They are the second token of the short span, and tokens 1, 15 and 18, the
+  # last, of the long span.
   for row, slot, place in ((0, 1, 2), (1, 0, 1), (1, 14, 15), (1, 17, 15)):
     left, right = np.asarray(batch["span_positions"])[row, slot]
     x = np.concatenate(
@@ -172,10 +173,10 @@ def test_boundary_head_by_hand():
 
 
 def test_boundary_objective_sums():
-  """Places beyond the table are masked tokens, but no targets of the head."""
+  """Offsets after the table are masked tokens, but no targets of this head."""
   batch = make_batch()
   options = dict(pairs=False, span_boundary=True)
-  # The long span has the whole of its row.
+  # The long span is in a row that is one sequence.
   released = objectives.build("mlm", BERT, options)
   assert released.weights(batch)["span_loss"] == 2
   objective = objectives.build("mlm", BERT, options | {"span_edges": True})
@@ -186,14 +187,14 @@ def test_boundary_objective_sums():
   run = jit(objective.loss, static_argnums=5)
   sums, _ = run(params, {}, {}, batch, jax.random.key(0), False)
   assert sums.keys() == weights.keys()
-  # What stands in the places beyond does not matter.
+  # Tokens whose offsets are after the table do not count.
   other = batch | {"mlm_ids": batch["mlm_ids"].at[1, 15:18].set(7)}
   changed, _ = run(params, {}, {}, other, jax.random.key(0), False)
   assert changed["span_loss"] == sums["span_loss"]
   assert changed["mlm_loss"] != sums["mlm_loss"]
   plain = objectives.build("mlm", BERT, dict(pairs=False)).flops(batch)
-  more = 3 * 2 * 40 * (232 * 16 + 16 * 16 + 16 * 30)
-  assert objective.flops(batch) - plain == more
+  boundary_flops = 3 * 2 * 40 * (232 * 16 + 16 * 16 + 16 * 30)
+  assert objective.flops(batch) - plain == boundary_flops
   assert heads.SPAN_TARGETS == 15
 
 

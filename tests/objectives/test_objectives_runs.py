@@ -1,6 +1,5 @@
-"""Runs of every objective: exact restarts, both exports, their last lines."""
+"""Runs of every objective: exact restarts, exports, last lines of output."""
 
-import os
 import pathlib
 import shutil
 
@@ -35,7 +34,7 @@ def prepared(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def finished(prepared, tmp_path_factory):
-  """Runs a config once: name -> (workdir, last state)."""
+  """Runs each config once: name -> (workdir, last state)."""
   done = {}
 
   def run(name):
@@ -55,11 +54,12 @@ def finished(prepared, tmp_path_factory):
   ],
 )
 def test_restart_is_exact(name, prepared, finished, tmp_path):
-  """From the checkpoint of the middle: rows, parameters, optimizer, samples."""
+  """After the middle checkpoint rows, parameters, optimizer and samples
+  agree."""
   workdir, state = finished(name)
   again = str(tmp_path / "run")
   shutil.copytree(workdir, again)
-  shutil.rmtree(os.path.join(again, "checkpoints", str(TOTAL)))
+  shutil.rmtree(f"{again}/checkpoints/{TOTAL}")
   restarted = train.run(tiny(name, prepared), again)
   expected, got = arrays(state), arrays(restarted)
   assert expected.keys() == got.keys()
@@ -68,12 +68,12 @@ def test_restart_is_exact(name, prepared, finished, tmp_path):
   assert rows(workdir) == rows(again)
   logged = [row for row in rows(again) if row["split"] == "train"]
   assert [row["step"] for row in logged] == [*range(1, TOTAL + 1)]
-  data = loader.open_data(seed=0, **tiny(name, prepared)["data"])
-  read = data.read(0, 4 * TOTAL)["sequence_ids"].reshape(TOTAL, -1)
+  corpus = loader.open_data(seed=0, **tiny(name, prepared)["data"])
+  read = corpus.read(0, 4 * TOTAL)["sequence_ids"].reshape(TOTAL, -1)
   np.testing.assert_allclose(
     [row["padding"] for row in logged], (read == 0).mean(1), rtol=1e-6
   )
-  # Something was learnt after the checkpoint.
+  # The parameters changed after the checkpoint.
   with checkpoint.Checkpointer.of_run(workdir) as saver:
     middle, _ = saver.restore_params(HALF, restarted.params)
   moved = jax.tree.map(lambda a, b: bool((a != b).any()), middle, state.params)
@@ -81,7 +81,7 @@ def test_restart_is_exact(name, prepared, finished, tmp_path):
 
 
 def test_both_towers_are_exported(finished):
-  """Each tower by itself gives what the run's model gives."""
+  """Each tower by itself computes the same as the model of the run."""
   workdir, state = finished("electra:small")
   both = runs.read(workdir)
   ids = np.random.default_rng(0).integers(5, 60, (2, 9)).astype(np.int32)
@@ -91,13 +91,13 @@ def test_both_towers_are_exported(finished):
   module = electra.ForPreTraining(electra.build(**config | {"vocab_size": 64}))
   whole = jit(module.apply)({"params": state.params}, batch)
   for tower, logits in (("generator", "mlm_logits"), ("discriminator", "rtd")):
-    part = generator_discriminator.split(both, tower)
-    alone = model_folder.module_of(part.config)
-    params = jax.tree.map(jnp.asarray, model_folder.unflatten(part.arrays))
-    found = jit(alone.apply)({"params": params}, batch)
+    exported = generator_discriminator.split(both, tower)
+    alone = model_folder.module_of(exported.config)
+    params = jax.tree.map(jnp.asarray, model_folder.unflatten(exported.arrays))
+    outputs = jit(alone.apply)({"params": params}, batch)
     name = logits if logits in whole else "rtd_logits"
-    found = found[name] if isinstance(found, dict) else found
-    np.testing.assert_allclose(found, whole[name], atol=1e-5)
+    outputs = outputs[name] if isinstance(outputs, dict) else outputs
+    np.testing.assert_allclose(outputs, whole[name], atol=1e-5)
 
 
 def test_last_lines_of_a_run(finished, prepared, capsys):

@@ -1,6 +1,5 @@
-"""TinyBERT's general stage, beside straight numpy."""
+"""TinyBERT's general stage compared with plain numpy."""
 
-import os
 import shutil
 
 import jax
@@ -46,11 +45,11 @@ def teacher(batch):
 def measure(objective, params, frozen, batch, train=False):
   loss = jit(objective.loss, static_argnums=5)
   sums, _ = loss(params, frozen, {}, batch, jax.random.key(0), train)
-  return {name: float(value) for name, value in sums.items()}
+  return {name: float(total) for name, total in sums.items()}
 
 
 def unmasked(batch):
-  """The ids as the loss must see them."""
+  """Returns the ids without masks."""
   ids = np.array(batch["input_ids"])
   for row, slot in np.argwhere(np.asarray(batch["mlm_weights"]) > 0):
     column = batch["mlm_positions"][row, slot]
@@ -59,7 +58,8 @@ def unmasked(batch):
 
 
 def look(encoder, params, ids, batch):
-  """Embeddings and hidden states [n + 1, b, l, d], and probabilities."""
+  """Returns embeddings and hidden states [n + 1, b, l, d], and
+  probabilities."""
   run = jit(encoder.apply, static_argnames=("collect",))
   _, seen = run(
     {"params": params}, ids, None, batch["sequence_ids"], collect=True
@@ -69,7 +69,7 @@ def look(encoder, params, ids, batch):
 
 
 def raw_scores(params, layer, x):
-  """[b, h, l, l] of a layer, by its own weights."""
+  """Returns a layer's scores [b, h, l, l], computed from its weights."""
   weights = params["layers"]["layer"]["attention"]
   query, key = (
     np.einsum("bld,dhk->bhlk", x, np.asarray(weights[name]["kernel"][layer]))
@@ -86,44 +86,48 @@ def affine(weights, x):
 @pytest.mark.parametrize("maps", tinybert.MAPS)
 def test_sums_are_those_of_numpy(batch, teacher, maps):
   params = draw(STUDENT, batch, maps)
-  found = measure(build(maps=maps), params, teacher, batch)
+  sums = measure(build(maps=maps), params, teacher, batch)
   ids = unmasked(batch)
-  own, own_chances = look(
+  student_states, student_chances = look(
     tinybert.build(**STUDENT), params["encoder"], ids, batch
   )
-  theirs, _ = look(bert.build(**TEACHER), teacher["encoder"], ids, batch)
+  teacher_states, _ = look(
+    bert.build(**TEACHER), teacher["encoder"], ids, batch
+  )
   counts = (11, 6)
 
-  # The scores are those of which the model makes its probabilities.
-  scores = raw_scores(params["encoder"], 1, own[1])[1, :, :6, :6]
+  # The model computes its probabilities from the same scores.
+  scores = raw_scores(params["encoder"], 1, student_states[1])[1, :, :6, :6]
   e = np.exp(scores)
   np.testing.assert_allclose(
-    e / e.sum(-1, keepdims=True), own_chances[1][1, :, :6, :6], rtol=1e-4
+    e / e.sum(-1, keepdims=True), student_chances[1][1, :, :6, :6], rtol=1e-4
   )
 
   attention = hidden = 0.0
   for m in (1, 2):
-    a = raw_scores(params["encoder"], m - 1, own[m - 1])
-    b = raw_scores(teacher["encoder"], 3 * m - 1, theirs[3 * m - 1])
-    mapped = affine(params["fit"], own[m])
+    a = raw_scores(params["encoder"], m - 1, student_states[m - 1])
+    b = raw_scores(teacher["encoder"], 3 * m - 1, teacher_states[3 * m - 1])
+    mapped = affine(params["fit"], student_states[m])
     for row, n in enumerate(counts):
       gap = np.square(a - b)[row, :, :n, :n]
       attention += gap.mean(0).sum()
-      hidden += np.square(mapped - theirs[3 * m])[row, :n].mean(-1).sum()
+      hidden += (
+        np.square(mapped - teacher_states[3 * m])[row, :n].mean(-1).sum()
+      )
   first = params["fit_embeddings" if maps == "two" else "fit"]
-  gap = np.square(affine(first, own[0]) - theirs[0])
+  gap = np.square(affine(first, student_states[0]) - teacher_states[0])
   embedding = sum(gap[row, :n].mean(-1).sum() for row, n in enumerate(counts))
   expected = dict(
     attention_loss=attention, hidden_loss=hidden, embedding_loss=embedding
   )
-  assert found == pytest.approx(expected, rel=1e-4)
+  assert sums == pytest.approx(expected, rel=1e-4)
   assert build().weights(batch) == dict(
     attention_loss=11 * 11 + 6 * 6, hidden_loss=17, embedding_loss=17
   )
 
 
 def test_scores_of_masked_keys_count_as_nothing(batch, teacher, monkeypatch):
-  """As released, so do all at or below -100."""
+  """As released, all scores at or below -100 count as 0."""
   params = draw(STUDENT, batch)
   whole = measure(build(), params, teacher, batch)["attention_loss"]
   monkeypatch.setattr(objective_lib, "MASKED", 1e9)
@@ -132,28 +136,29 @@ def test_scores_of_masked_keys_count_as_nothing(batch, teacher, monkeypatch):
 
 
 def test_an_equal_student_has_nothing_to_learn(batch, teacher):
-  """Its map being the identity."""
+  """The map is the identity."""
   frozen = teacher["encoder"]
   eye = dict(kernel=jnp.eye(12), bias=jnp.zeros(12))
   params = {"encoder": frozen, "fit": eye}
   objective = build(TEACHER | {"family": "bert"})
-  found = measure(objective, params, teacher, batch)
-  assert found == pytest.approx(dict.fromkeys(found, 0.0), abs=1e-8)
+  sums = measure(objective, params, teacher, batch)
+  assert sums == pytest.approx(dict.fromkeys(sums, 0.0), abs=1e-8)
 
 
 def test_padding_and_masks_change_nothing(batch, teacher):
   params = draw(STUDENT, batch)
   padded = np.asarray(batch["sequence_ids"]) == 0
   ids = np.where(padded, 30, np.asarray(batch["input_ids"]))
-  ids[0, 4] = 9  # A hidden place.
+  # This position is masked.
+  ids[0, 4] = 9
   other = batch | {"input_ids": jnp.asarray(ids, jnp.int32)}
   objective = build()
-  a, b = (measure(objective, params, teacher, one) for one in (batch, other))
+  a, b = (measure(objective, params, teacher, rows) for rows in (batch, other))
   assert a == pytest.approx(b, rel=1e-6)
 
 
 def test_packed_sequences_do_not_see_each_other(batch, teacher):
-  """The pairs that count are those within a sequence."""
+  """Only pairs within a sequence count."""
   ids = np.where(np.arange(11) < 7, 1, 2) * np.ones((3, 1), np.int32)
   pairs, real = objective_lib.real_pairs_and_tokens(
     {"sequence_ids": jnp.asarray(ids)}
@@ -167,13 +172,18 @@ def test_no_gradient_reaches_the_teacher(batch, teacher):
     return sum(sums.values())
 
   params = draw(STUDENT, batch)
-  own, other = jit(jax.grad(total, argnums=(0, 1)))(params, teacher)
-  assert all(not np.any(x) for x in jax.tree.leaves(other))
+  student_gradient, teacher_gradient = jit(jax.grad(total, argnums=(0, 1)))(
+    params, teacher
+  )
+  assert all(not np.any(x) for x in jax.tree.leaves(teacher_gradient))
   for name in ("query", "key", "value"):
-    weights = own["encoder"]["layers"]["layer"]["attention"][name]["kernel"]
-    # Of the last layer its values count for its output alone.
+    weights = student_gradient["encoder"]["layers"]["layer"]["attention"][name][
+      "kernel"
+    ]
+    # The scores do not depend on the last layer's values, which have a gradient
+    # through that layer's output.
     assert np.abs(weights).max(axis=(1, 2, 3)).min() > 0
-  assert np.any(own["fit"]["kernel"])
+  assert np.any(student_gradient["fit"]["kernel"])
 
 
 @pytest.mark.parametrize(
@@ -201,7 +211,7 @@ def test_what_does_not_fit_is_refused(model, teacher, options, words):
 
 @pytest.mark.slow
 def test_restart_is_exact(tmp_path, compiled):
-  """And the encoder alone is exported."""
+  """Only the encoder is exported."""
   prepared = write_prepared(
     tmp_path / "p", random_documents(20, 0), random_documents(6, 1)
   )
@@ -215,7 +225,7 @@ def test_restart_is_exact(tmp_path, compiled):
 
   state = train.run(config(), whole)
   shutil.copytree(whole, again)
-  shutil.rmtree(os.path.join(again, "checkpoints", "4"))
+  shutil.rmtree(f"{again}/checkpoints/4")
   expected, got = arrays(state), arrays(train.run(config(), again))
   for key, x in expected.items():
     np.testing.assert_array_equal(x, got[key], err_msg=key)

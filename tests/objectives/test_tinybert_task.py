@@ -1,8 +1,7 @@
-"""TinyBERT's task stages, beside straight numpy; runs of both."""
+"""TinyBERT's task stages compared with plain numpy; runs of both stages."""
 
 import copy
 import functools
-import os
 import pathlib
 import shutil
 
@@ -50,23 +49,24 @@ def module(build_encoder, sizes, kind):
 
 @pytest.fixture(scope="module")
 def batch():
-  """Rows of 9, 5 and 7 tokens, the third without a label; one fills up."""
+  """Rows of 9, 5 and 7 tokens, the third without a label; the last is empty."""
   rng = np.random.default_rng(0)
   real = np.arange(9) < np.array(LENGTHS)[:, None]
   second = real & (np.arange(9) >= 4)
-  made = dict(
+  arrays = dict(
     input_ids=rng.integers(1, 37, real.shape) * real,
     segment_ids=second,
     sequence_ids=real,
     labels=np.array([2, 0, 0, 0]),
   )
-  made = {key: jnp.asarray(x, jnp.int32) for key, x in made.items()}
-  return made | {"label_weights": jnp.array([1.0, 1.0, 0.0, 0.0])}
+  arrays = {key: jnp.asarray(x, jnp.int32) for key, x in arrays.items()}
+  return arrays | {"label_weights": jnp.array([1.0, 1.0, 0.0, 0.0])}
 
 
 @functools.cache
 def loss_of(equal=False, **options):
-  """An objective, and its jitted loss; `equal` of a student as its teacher."""
+  """Returns an objective and its jitted loss; `equal` makes teacher =
+  student."""
   student = TEACHER | {"family": "bert"} if equal else None
   objective = build(student=student, **options)
   return objective, jit(objective.loss, static_argnums=5)
@@ -75,33 +75,33 @@ def loss_of(equal=False, **options):
 def measure(objective, params, frozen, batch):
   loss = objective[1]
   sums, _ = loss(params, frozen, {}, batch, jax.random.key(0), False)
-  return {name: float(value) for name, value in sums.items()}
+  return {name: float(total) for name, total in sums.items()}
 
 
 @pytest.fixture(scope="module")
 def models(batch):
-  """Kind -> student and teacher with a head: (module, parameters) each."""
-  made = {}
+  """Returns kind -> ((module, parameters) of the student, of the teacher)."""
+  pairs = {}
   for kind in tinybert_task.KINDS:
     modules = (
       module(tinybert.build, STUDENT, kind),
       module(bert.build, TEACHER, kind),
     )
-    made[kind] = [(m, fill(m, batch, seed=i)) for i, m in enumerate(modules)]
-  return made
+    pairs[kind] = [(m, fill(m, batch, seed=i)) for i, m in enumerate(modules)]
+  return pairs
 
 
 @pytest.fixture(scope="module")
 def layers(batch, models):
-  """Parameters of a student of the first stage, and of its teacher."""
+  """Returns parameters of a student in the first stage, and of its teacher."""
   student = tinybert.ForDistillation(tinybert.build(**STUDENT), 12, "shared")
   frozen = {"encoder": models["classification"][1][1]["encoder"]}
   return fill(student, batch), frozen
 
 
 def logits(model, batch):
-  found = jit(model[0].apply)({"params": model[1]}, batch)
-  return np.asarray(found, np.float64)
+  scores = jit(model[0].apply)({"params": model[1]}, batch)
+  return np.asarray(scores, np.float64)
 
 
 def softmax(x):
@@ -111,23 +111,27 @@ def softmax(x):
 
 def test_predictions_of_classes(batch, models):
   student, master = models["classification"]
-  objective, _ = made = loss_of(stage="prediction")
-  found = measure(made, student[1], master[1], batch)
+  objective, _ = pair = loss_of(stage="prediction")
+  sums = measure(pair, student[1], master[1], batch)
   scores = [logits(model, batch) for model in (student, master)]
 
   def divergence(temperature):
-    own, other = (softmax(x / temperature) for x in scores)
-    return (other * (np.log(other) - np.log(own))).sum(-1)
+    student_chances, teacher_chances = (
+      softmax(x / temperature) for x in scores
+    )
+    return (
+      teacher_chances * (np.log(teacher_chances) - np.log(student_chances))
+    ).sum(-1)
 
   wanted = divergence(1.0)[:3].sum()
-  assert found["prediction_loss"] == pytest.approx(wanted, rel=1e-4)
+  assert sums["prediction_loss"] == pytest.approx(wanted, rel=1e-4)
   warm = tinybert_task.soft_losses(*map(jnp.asarray, scores), 2.0)
   np.testing.assert_allclose(warm, divergence(2.0), rtol=1e-3)
   plain = softmax(scores[0])
   wanted = -np.log(plain[[0, 1], [2, 0]]).sum()
-  assert found["task_loss"] == pytest.approx(wanted, rel=1e-5)
+  assert sums["task_loss"] == pytest.approx(wanted, rel=1e-5)
   right = (plain.argmax(-1) == np.array([2, 0, -1, -1])).sum()
-  assert found["task_accuracy"] == right
+  assert sums["task_accuracy"] == right
   assert objective.weights(batch) == dict(
     prediction_loss=3, task_loss=2, task_accuracy=2
   )
@@ -138,33 +142,35 @@ def test_predictions_of_numbers(batch, models):
   batch = batch | {"labels": jnp.array([2.5, -1.0, jnp.nan, 0.0])}
   student, master = models["regression"]
   options = dict(kind="regression", stage="prediction")
-  objective, _ = made = loss_of(**options)
-  found = measure(made, student[1], master[1], batch)
-  own, other = (logits(x, batch) for x in (student, master))
-  labelled = np.square(own[:2, 0] - np.array([2.5, -1.0])).sum()
-  taught = np.square(own - other)[:3].sum()
+  objective, _ = pair = loss_of(**options)
+  sums = measure(pair, student[1], master[1], batch)
+  student_numbers, teacher_numbers = (
+    logits(x, batch) for x in (student, master)
+  )
+  labelled = np.square(student_numbers[:2, 0] - np.array([2.5, -1.0])).sum()
+  taught = np.square(student_numbers - teacher_numbers)[:3].sum()
   wanted = dict(prediction_loss=taught, task_loss=labelled)
-  assert found == pytest.approx(wanted, rel=1e-4)
-  # As released, of the gold labels.
-  args = map(jnp.asarray, (own, other))
+  assert sums == pytest.approx(wanted, rel=1e-4)
+  # The released program takes the gold labels.
+  args = map(jnp.asarray, (student_numbers, teacher_numbers))
   total = tinybert_task.prediction_sum("regression", *args, batch, "labels")
   np.testing.assert_allclose(total, labelled, rtol=1e-5)
   released = build(**options, targets="labels")
-  for one, rows in ((objective, 3), (released, 2)):
-    assert one.weights(batch)["prediction_loss"] == rows
+  for built, rows in ((objective, 3), (released, 2)):
+    assert built.weights(batch)["prediction_loss"] == rows
 
 
 def test_layers_are_those_of_the_general_stage(batch, layers):
-  """On the same tokens, none of them hidden."""
-  found = measure(loss_of(), *layers, batch)
+  """The tokens are the same, and none of them is masked."""
+  sums = measure(loss_of(), *layers, batch)
   general = objectives.factory("tinybert")(
     STUDENT | {"family": "tinybert"}, TEACHER | {"family": "bert"}
   )
   none = jnp.zeros((4, 1), jnp.int32)
   masks = dict(mlm_positions=none, mlm_ids=none, mlm_weights=none * 0.0)
-  made = general, jit(general.loss, static_argnums=5)
-  assert found == measure(made, *layers, batch | masks)
-  assert min(found.values()) > 0
+  pair = general, jit(general.loss, static_argnums=5)
+  assert sums == measure(pair, *layers, batch | masks)
+  assert min(sums.values()) > 0
   weights = loss_of()[0].weights(batch)
   assert weights == general.weights(batch | masks)
   assert weights["hidden_loss"] == sum(LENGTHS)
@@ -177,12 +183,12 @@ def test_an_equal_student_has_nothing_to_learn(batch, models, stage):
     frozen = {"encoder": params["encoder"]}
     eye = dict(kernel=jnp.eye(12), bias=jnp.zeros(12))
     params = frozen | {"fit": eye}
-  objective, _ = made = loss_of(equal=True, stage=stage)
-  found = measure(made, params, frozen, batch)
-  losses = {name: found[name] for name in objective.coefficients}
+  objective, _ = pair = loss_of(equal=True, stage=stage)
+  sums = measure(pair, params, frozen, batch)
+  losses = {name: sums[name] for name in objective.coefficients}
   assert losses == pytest.approx(dict.fromkeys(losses, 0.0), abs=1e-7)
-  more = jax.tree.map(lambda x: 1.1 * x, params)
-  other = measure(made, more, frozen, batch)
+  scaled = jax.tree.map(lambda x: 1.1 * x, params)
+  other = measure(pair, scaled, frozen, batch)
   assert min(other[name] for name in losses) > 1e-4
 
 
@@ -192,9 +198,9 @@ def test_padding_enters_no_loss(batch, models, layers, stage):
   params = layers if stage == "layers" else (student[1], master[1])
   padded = batch["sequence_ids"] == 0
   other = batch | {"input_ids": jnp.where(padded, 30, batch["input_ids"])}
-  made = loss_of() if stage == "layers" else loss_of(stage=stage)
-  wanted = measure(made, *params, batch)
-  assert measure(made, *params, other) == pytest.approx(wanted, rel=1e-6)
+  pair = loss_of() if stage == "layers" else loss_of(stage=stage)
+  wanted = measure(pair, *params, batch)
+  assert measure(pair, *params, other) == pytest.approx(wanted, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +230,7 @@ def test_heads_and_layers_are_free_where_predictions_alone_count():
 
 
 def turned(path, weights):
-  """The same model, its labels in another order."""
+  """Writes the same model with its labels in another order."""
   arrays = {
     name: x[..., ::-1] if name.startswith("classifier/") else x
     for name, x in weights.arrays.items()
@@ -234,9 +240,9 @@ def turned(path, weights):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-  """A task's folder, a teacher and a student for it."""
-  path = tmp_path_factory.mktemp("made")
+def folder(tmp_path_factory):
+  """A folder with a task, teachers and a student."""
+  path = tmp_path_factory.mktemp("folder")
   tiny_tasks.write_task(path / "task")
   weights = tiny_tasks.write_tuned(path / "teacher", "classification", seed=1)
   turned(path / "turned", weights)
@@ -245,22 +251,22 @@ def made(tmp_path_factory):
   return path
 
 
-def read(made, name, **model):
-  part = batches.open_folder(str(made / "task"))
-  task = batches.encoded_rows.task_of(part.meta["task"])
-  section = config_lib.Teacher(str(made / name), config_lib.Model.of(model))
-  return teacher.open_teacher(section, part, task)
+def read(folder, name, **model):
+  task_folder = batches.open_folder(str(folder / "task"))
+  task = batches.encoded_rows.task_of(task_folder.meta["task"])
+  section = config_lib.Teacher(str(folder / name), config_lib.Model.of(model))
+  return teacher.open_teacher(section, task_folder, task)
 
 
-def test_labels_of_a_teacher_go_by_name(made):
-  one, other = read(made, "teacher"), read(made, "turned")
-  assert one.digest == other.digest and one.model.family == "bert"
+def test_labels_of_a_teacher_go_by_name(folder):
+  section, other = read(folder, "teacher"), read(folder, "turned")
+  assert section.digest == other.digest and section.model.family == "bert"
   name = "classifier/dense/kernel"
-  np.testing.assert_array_equal(one.arrays[name], other.arrays[name])
-  assert one.model.num_layers == tiny_families.LAYERS
-  arrays = one.arrays | {name: one.arrays[name][..., ::-1]}
+  np.testing.assert_array_equal(section.arrays[name], other.arrays[name])
+  assert section.model.num_layers == tiny_families.LAYERS
+  arrays = section.arrays | {name: section.arrays[name][..., ::-1]}
   weights = model_folder.Weights({}, arrays, {})
-  assert teacher._digest(weights, ("encoder/", "classifier/")) != one.digest
+  assert teacher._digest(weights, ("encoder/", "classifier/")) != section.digest
 
 
 @pytest.mark.parametrize(
@@ -274,43 +280,46 @@ def test_labels_of_a_teacher_go_by_name(made):
     ("nowhere", {}, "no such folder"),
   ],
 )
-def test_another_teacher_is_refused(made, name, model, words):
+def test_another_teacher_is_refused(folder, name, model, words):
   with pytest.raises(ValueError, match=words):
-    read(made, name, **model)
+    read(folder, name, **model)
 
 
-def test_a_teacher_of_other_labels_is_refused(made, tmp_path):
+def test_a_teacher_of_other_labels_is_refused(folder, tmp_path):
   tiny_tasks.write_tuned(tmp_path / "t", "classification")
   weights = model_folder.read(str(tmp_path / "t"))
   config = weights.config | {"labels": ["cat", "cow"]}
   model_folder.write(str(tmp_path / "cow"), weights._replace(config=config))
   with pytest.raises(ValueError, match="labels cat, cow, the task animals cat"):
-    read(made, tmp_path / "cow")
+    read(folder, tmp_path / "cow")
 
 
-def config_of(made, stage, **changes):
+def config_of(folder, stage, **changes):
   config = configs.load_defaults(CONFIG)
-  config["data"] |= dict(path=str(made / "task"), buckets=(16,), epochs=2.0)
-  config |= dict(init_from=str(made / "student"), batch_size=8)
-  config["teacher"]["path"] = str(made / "teacher")
+  config["data"] |= dict(path=str(folder / "task"), buckets=(16,), epochs=2.0)
+  config |= dict(init_from=str(folder / "student"), batch_size=8)
+  config["teacher"]["path"] = str(folder / "teacher")
   config["model"]["dtype"] = "float32"
   config["objective"]["stage"] = stage
   config["schedule"]["peak"] = 1e-2
   config["log"]["every"] = 1
   config["checkpoint"] |= dict(every=3, keep=3)
-  for key, value in changes.items():
-    config[key] |= value
+  for key, options in changes.items():
+    config[key] |= options
   config_lib.parse(config)
   return config
 
 
 @pytest.fixture(scope="module")
-def trained(made, compiled, unoptimized):
-  """The folders of a run of each stage, the second after the first."""
-  train.run(config_of(made, "layers"), str(made / "layers"))
-  second = config_of(made, "prediction") | {"init_from": str(made / "layers")}
-  train.run(second, str(made / "prediction"))
-  return made
+def trained(folder, compiled, unoptimized):
+  """Returns the folder with a run of each stage; the second follows the
+  first."""
+  train.run(config_of(folder, "layers"), str(folder / "layers"))
+  second = config_of(folder, "prediction") | {
+    "init_from": str(folder / "layers")
+  }
+  train.run(second, str(folder / "prediction"))
+  return folder
 
 
 def test_both_stages_log_every_term_and_are_exported(trained):
@@ -349,8 +358,9 @@ def test_a_killed_stage_equals_an_uninterrupted_one(trained, stage, tmp_path):
     config["init_from"] = str(trained / "layers")
   again = str(tmp_path / "again")
   shutil.copytree(trained / stage, again)
-  shutil.rmtree(os.path.join(again, "checkpoints", "6"))
-  # The same teacher under another name, its labels in another order.
+  shutil.rmtree(f"{again}/checkpoints/6")
+  # This is the same teacher under another name, with its labels in another
+  # order.
   config["teacher"]["path"] = str(trained / "turned")
   train.run(copy.deepcopy(config), again)
   old, new = (runs.read(x).arrays for x in (str(trained / stage), again))
