@@ -54,7 +54,7 @@ def params(objective, batch):
 
 
 def test_parts_add_up_to_the_whole(objective, params, batch, monkeypatch):
-  """Loss, accuracy and gradient are equal if no chunk ends at the row's end."""
+  """The length of a row is no multiple of the size of a chunk."""
   monkeypatch.setattr(lm, "POSITIONS", 4)
   module = gpt.ForPreTraining(gpt.build(**MODEL))
 
