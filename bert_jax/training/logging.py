@@ -380,9 +380,7 @@ ACTIONS = ("none", "stop", "skip")
 
 
 class Spikes:
-  """Finds spikes: losses that are high compared with the previous window.
-
-  A window is the steps between two logged rows; see `Window`.
+  """Finds spikes: losses that are high compared with the last logged row's.
 
   Attributes:
     action: "none": spikes are ignored. "stop": the run ends at a spike. "skip":
@@ -397,8 +395,8 @@ class Spikes:
 
     Args:
       action: one of `ACTIONS`.
-      factor: the limit is the mean loss of the last logged window times this.
-      limit: what `saved` returned; None before the first window.
+      factor: the limit is the mean loss of the last logged row times this.
+      limit: what `saved` returned; None before the first logged row.
 
     Raises:
       ValueError: an unknown action, or a factor that is not above 1.
@@ -417,7 +415,7 @@ class Spikes:
     return () if self.action == "none" else (np.float32(self.limit),)
 
   def close(self, mean: float) -> None:
-    """Sets the limit of the next window from the mean loss of the last one."""
+    """Sets the limit for the next steps from the mean loss of a logged row."""
     self.limit = self._factor * mean
 
   def saved(self) -> float | None:
@@ -435,17 +433,17 @@ def steps_in_flight() -> int:
   return 1 if jax.default_backend() == "cpu" else 8
 
 
-class Window:
+class StepSums:
   """Sums the metrics of the steps since the last logged row.
 
   The sums are saved in checkpoints, so that they survive a restart.
   """
 
   def __init__(self, saved: dict[str, Any] | None = None, stops: bool = False):
-    """Begins a window or continues one.
+    """Begins with empty sums, or continues saved ones.
 
     Args:
-      saved: what the method `saved` returned; None for a new window.
+      saved: what the method `saved` returned; None for empty sums.
       stops: True if a skipped step is an error.
     """
     saved = saved or {"count": 0, "sums": {}}
@@ -500,7 +498,7 @@ class Window:
     return saved | ({"skipped": [*self._skipped]} if self._skipped else {})
 
   def close(self) -> tuple[dict[str, Any], float]:
-    """Ends the window and begins the next one.
+    """Returns the means for a logged row, and begins with empty sums again.
 
     Returns:
       The means of the metrics over all steps that were not skipped, with the

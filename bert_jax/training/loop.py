@@ -40,18 +40,18 @@ class Progress:
 
   Attributes:
     state: the train state.
-    window: sums of the steps since the last logged row.
+    step_sums: sums of the steps since the last logged row.
     best: the lowest number of `Measure` in this phase so far. Each phase starts
       anew, since longer rows are easier to predict.
     means: the results of the last evaluation.
     spikes: finds losses that are too high.
-    first_loss: mean loss of the first logged window; None for a task.
+    first_loss: mean loss of the first logged row; None for a task.
     work: floating-point operations of each step since the last logged row.
     stopped: True once SIGTERM or SIGINT came.
   """
 
   state: TrainState
-  window: logging.Window
+  step_sums: logging.StepSums
   best: float | None
   means: dict[str, float]
   spikes: logging.Spikes
@@ -120,7 +120,7 @@ def run_phase(
         *progress.spikes.argument(),
       )
     profiler.finish(step, sums["loss"])
-    progress.window.add(step, sums)
+    progress.step_sums.add(step, sums)
 
   with (
     compile_ahead.threads() as pool,
@@ -143,16 +143,16 @@ def run_phase(
       shape = batch["sequence_ids"].shape
       if shape not in compiled_shapes:
         compiled_shapes.add(shape)
-        progress.window.saved()  # Waits for the steps before.
+        progress.step_sums.saved()  # Waits for the steps before.
         with log.excluded(steps=1):  # The speed does not count compilation.
           advance(step, batch)
-          progress.window.saved()
+          progress.step_sums.saved()
       else:
         advance(step, batch)
       progress.stopped = hosts.stop_requested(step, stop)
       if due("log", step):
         work = sum(progress.work) / len(progress.work)
-        means, tokens = progress.window.close()
+        means, tokens = progress.step_sums.close()
         log.train(step, means, tokens, work)
         progress.work.clear()
         progress.spikes.close(means["loss"])
@@ -194,7 +194,7 @@ def evaluate_step(
     The number of `measure`, and True if it is the best so far. The number is
     None if the run has diverged.
   """
-  progress.window.saved()
+  progress.step_sums.saved()
   with log.excluded():
     progress.means, measured = measure(progress.state)
   log.heldout(step, progress.means)
@@ -373,7 +373,7 @@ def save(
     data=position,
     best=progress.best,
     pending=pending,
-    window=progress.window.saved(),
+    window=progress.step_sums.saved(),
     heldout=progress.means,
     fingerprint=setup.fingerprint,
     teacher=setup.digest,

@@ -116,8 +116,8 @@ def _check_spikes(run: config_lib.Run) -> None:
   logging.Spikes(run.spike.action, run.spike.factor)
   if run.spike.action != "none" and not run.log.every:
     raise UserError(
-      "config.spike compares a loss with those of the last logged window; set"
-      " config.log.every to the number of steps in one."
+      "config.spike compares a loss with that of the last logged row; set"
+      " config.log.every to the number of steps between rows."
     )
 
 

@@ -218,7 +218,7 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     stack.callback(log.close)
     progress = loop.Progress(
       state,
-      logging.Window(meta.get("window"), settings.spike.action == "stop"),
+      logging.StepSums(meta.get("window"), settings.spike.action == "stop"),
       meta.get("best"),
       meta.get("heldout", {}),
       logging.Spikes(

@@ -193,7 +193,7 @@ def test_bad_options_are_refused(prepared, spike, words):
     building.build(config_lib.parse(config))
 
 
-def test_the_limit_comes_from_the_window_before():
+def test_the_limit_comes_from_the_last_logged_row():
   spikes = logging.Spikes("skip", 1.5)
   assert spikes.saved() is None and spikes.argument() == (np.inf,)
   spikes.close(4.0)

@@ -164,11 +164,11 @@ def test_padding_is_the_share_of_all_slots(micro_batches):
 
 
 def test_padding_is_logged(tmp_path, capsys, monkeypatch):
-  """The mean of the window is in the row, the line and TensorBoard."""
-  window = logging.Window()
+  """The mean of the steps is in the row, the line and TensorBoard."""
+  step_sums = logging.StepSums()
   row = {"loss": 1.0, "grad_norm": 1.0, "learning_rate": 0.1, "tokens": 5.0}
-  window.add(1, row | {"padding": 0.125})
-  window.add(2, row | {"padding": 0.5, "tokens": 7.0})
+  step_sums.add(1, row | {"padding": 0.125})
+  step_sums.add(2, row | {"padding": 0.5, "tokens": 7.0})
   log, board = logging.Logger(str(tmp_path), 0, 10), {}
   monkeypatch.setattr(
     log._board,
@@ -177,7 +177,7 @@ def test_padding_is_logged(tmp_path, capsys, monkeypatch):
       {scalar.tag: scalar.simple_value for scalar in event.summary.value}
     ),
   )
-  log.train(2, *window.close(), 1.0)
+  log.train(2, *step_sums.close(), 1.0)
   log.close()
   (logged,) = logging.read_rows(str(tmp_path / "metrics.jsonl"))
   assert logged["padding"] == board["train/padding"] == 0.3125
@@ -282,23 +282,23 @@ def test_summary_compares_each_loss_with_guessing():
   assert evaluate.entropy(0.0) == evaluate.entropy(1.0) == 0.0
 
 
-def test_window_names_the_step_of_a_loss_that_is_not_finite():
-  window = logging.Window()
+def test_step_sums_names_the_step_of_a_loss_that_is_not_finite():
+  step_sums = logging.StepSums()
   metrics = {"loss": 1.0, "grad_norm": 1.0, "learning_rate": 0.1, "tokens": 5.0}
-  window.add(7, metrics)
-  window.add(8, metrics | {"loss": float("nan")})
+  step_sums.add(7, metrics)
+  step_sums.add(8, metrics | {"loss": float("nan")})
   with pytest.raises(FloatingPointError, match="step 8"):
-    window.saved()
+    step_sums.saved()
 
 
-def test_window_survives_a_restart():
+def test_step_sums_survives_a_restart():
   metrics = [
     {"loss": x, "grad_norm": 1.0, "learning_rate": x / 10, "tokens": 5.0}
     for x in (1.0, 2.0, 6.0)
   ]
-  window = logging.Window()
-  window.add(1, metrics[0])
-  restored = logging.Window(window.saved())
+  step_sums = logging.StepSums()
+  step_sums.add(1, metrics[0])
+  restored = logging.StepSums(step_sums.saved())
   restored.add(2, metrics[1])
   restored.add(3, metrics[2])
   means, tokens = restored.close()
@@ -342,9 +342,9 @@ def test_only_a_few_steps_are_queued():
     names = ("loss", "grad_norm", "learning_rate", "tokens")
     return dict.fromkeys(names, loss)
 
-  window = logging.Window()
+  step_sums = logging.StepSums()
   for number in range(1, 7):
-    window.add(number, step(number))
+    step_sums.add(number, step(number))
     # When a step starts, the steps before it are done.
     assert set(range(1, number)) <= set(computed)
-  assert window.saved()["count"] == 6
+  assert step_sums.saved()["count"] == 6
