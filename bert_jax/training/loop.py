@@ -198,15 +198,16 @@ def evaluate_step(
   with log.excluded():
     progress.means, measured = measure(progress.state)
   log.heldout(step, progress.means)
-  if progress.first_loss is not None and measured is not None:
-    if measured > DIVERGED * progress.first_loss:
-      print(
-        f"step {step}: the held-out loss {measured:.4g} is more than {DIVERGED}"
-        f" times the loss of the run's first steps, {progress.first_loss:.4g};"
-        " this checkpoint never counts as the best",
-        flush=True,
-      )
-      measured = None
+  first_loss = progress.first_loss
+  limit = math.inf if first_loss is None else DIVERGED * first_loss
+  if measured is not None and measured > limit:
+    print(
+      f"step {step}: the held-out loss {measured:.4g} is more than {DIVERGED}"
+      f" times the loss of the run's first steps, {first_loss:.4g}; this"
+      " checkpoint never counts as the best",
+      flush=True,
+    )
+    measured = None
   improved = measured is not None and (
     progress.best is None or measured < progress.best
   )
