@@ -28,7 +28,7 @@ from bert_jax.training import config as config_lib
 from bert_jax.training.parts import Pretrained
 from bert_jax.weights import generator_discriminator, hf_tasks
 from bert_jax.weights.load import OpenedModel, open_model
-from bert_jax.weights.model_folder import Weights, columns_of
+from bert_jax.weights.model_folder import columns_of
 
 # The report writes out this many names of a group; of a longer group it gives
 # counts.
@@ -140,7 +140,8 @@ def read_to_go_on(
   if any({family, weights.config["family"]} <= alike for alike in _ALIKE):
     weights = weights._replace(config=weights.config | {"family": family})
   if objective["name"] == "electra" and weights.config["family"] == "electra":
-    weights = _both_towers(path, weights)
+    name = f"init_from={path}"
+    weights = generator_discriminator.for_pretraining(weights, name)
   arrays = {**weights.arrays, **weights.heads}
   if objective["name"] == "elmo":
     vocabulary, note = _words_of_elmo(model, pieces, data_path)
@@ -238,29 +239,6 @@ def _check_vocabulary(
   name = f"init_from={model.path}"
   check_begins(vocabulary.pieces, pieces, name, data_path, remedy)
   return vocabulary
-
-
-def _both_towers(path: str, weights: Weights) -> Weights:
-  """Renames ELECTRA's parameters as in pre-training, which has two towers.
-
-  Raises:
-    ValueError: the model is the generator without a discriminator.
-  """
-  task = weights.config["task"]
-  if task == "pretraining":
-    return weights
-  if task == "generator":
-    names = " and ".join(generator_discriminator.TOWERS)
-    raise UserError(
-      f"init_from={path} is ELECTRA's generator without the discriminator; give"
-      f" a folder with two folders named {names}, or the discriminator's"
-      " folder."
-    )
-  return weights._replace(
-    arrays=generator_discriminator.pretraining_names(
-      weights.arrays, "discriminator"
-    )
-  )
 
 
 def _words_of_elmo(

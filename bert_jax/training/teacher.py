@@ -23,7 +23,6 @@ from bert_jax.tasks.encoded_rows import Task
 from bert_jax.text.open_vocabulary import check_begins
 from bert_jax.training import config as config_lib
 from bert_jax.training import start_from
-from bert_jax.weights.load import OpenedModel
 from bert_jax.weights.model_folder import COMPUTATION, Weights, columns_of
 
 # Settings of a model that matter only when it is trained itself.
@@ -77,9 +76,17 @@ def open_teacher(
   weights = opened.weights
   settings = _filled(section.model.options(), weights)
   _check_model(path, weights, settings)
-  weights = _cut(opened, prepared)
+  vocabulary = start_from.vocabulary_of("teacher.path", opened, prepared.path)
   if task:
     weights = _for_task(path, weights, task)
+  check_begins(
+    prepared.vocab,
+    vocabulary.pieces,
+    prepared.path,
+    f"teacher.path={path}",
+    "prepare it with the teacher's vocabulary",
+  )
+  weights = _cut(path, weights, prepared)
   heads = ("pooler/", "classifier/") if task else ("mlm/",)
   digest = _digest(weights, ("encoder/", *heads))
   names = ("family", "variant", *COMPUTATION)
@@ -193,29 +200,22 @@ def _remedy(settings: dict[str, Any], sizes: dict[str, Any]) -> str:
   return " and ".join(remedies)
 
 
-def _cut(model: OpenedModel, prepared: Prepared | TaskFolder) -> Weights:
+def _cut(
+  path: str, weights: Weights, prepared: Prepared | TaskFolder
+) -> Weights:
   """Cuts a teacher's word table to the pieces of the data.
 
   The teacher must not predict pieces that its student lacks. So the table loses
   its padding rows and the rows of pieces that the data does not have.
 
   Args:
-    model: the teacher.
+    path: the model's path, for messages.
+    weights: the teacher.
     prepared: the prepared text, or the task's folder.
 
   Raises:
-    UserError: the teacher's vocabulary differs from the data's, or the table
-      has too few rows.
+    UserError: the table has too few rows.
   """
-  weights, path = model.weights, model.path
-  vocabulary = start_from.vocabulary_of("teacher.path", model, prepared.path)
-  check_begins(
-    prepared.vocab,
-    vocabulary.pieces,
-    prepared.path,
-    f"teacher.path={path}",
-    "prepare it with the teacher's vocabulary",
-  )
   rows, size = weights.config["model"]["vocab_size"], len(prepared.vocab)
   if rows < size:
     raise UserError(

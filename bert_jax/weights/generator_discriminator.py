@@ -55,16 +55,30 @@ def _rename(path: str, prefixes: tuple[tuple[str, str], ...]) -> str:
   return path
 
 
-def pretraining_names(
-  arrays: Mapping[str, np.ndarray], tower: str
-) -> dict[str, np.ndarray]:
-  """Returns a tower's arrays by their paths in a model with both towers.
+def for_pretraining(weights: Weights, name: str) -> Weights:
+  """Renames the parameters of a model as in pre-training, with both towers.
 
   Args:
-    arrays: path -> array of a model with one tower.
-    tower: "generator" or "discriminator".
+    weights: a model of ELECTRA with both towers, or only the discriminator.
+    name: the model's name, for messages.
+
+  Raises:
+    UserError: the model is the generator without a discriminator.
   """
-  return {_rename(path, _prefixes(tower)): a for path, a in arrays.items()}
+  task = weights.config["task"]
+  if task == "pretraining":
+    return weights
+  if task == "generator":
+    raise UserError(
+      f"{name} is ELECTRA's generator without the discriminator; give"
+      f" a folder with two folders named {' and '.join(TOWERS)}, or the"
+      " discriminator's folder."
+    )
+  prefixes = _prefixes("discriminator")
+  arrays = {
+    _rename(path, prefixes): array for path, array in weights.arrays.items()
+  }
+  return weights._replace(arrays=arrays)
 
 
 def _generator(model: Mapping[str, Any]) -> dict[str, Any]:
