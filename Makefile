@@ -71,8 +71,7 @@ lint: $(VENV)/tested
 	$(BIN) -m ruff format --check .
 	$(BIN) -m mypy
 
-test: $(VENV)/tested
-	$(BIN) -m ruff check .
+test: lint
 	$(TEST)
 
 test-full: $(VENV)/tested

@@ -8,16 +8,21 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-# Triton, which torch imports where it is installed, ends a process that has
-# loaded TensorFlow with a segmentation fault. Nothing here runs Triton's code.
+# If Triton is installed, torch imports it, and a process that has loaded
+# TensorFlow ends with a segmentation fault. The tests do not need Triton.
 sys.modules.setdefault("triton", None)
+
+# An array that jax would have to give a new first axis is an error, here and in
+# child processes. The code must write the axis out.
+jax.config.update("jax_numpy_rank_promotion", "raise")
+os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-  """Programs that runs have in common are compiled once, in children as well.
+  """Compiles once the programs that several runs need.
 
-  All processes of the tests share one folder.
+  All processes of the tests and their child processes share one folder.
   """
   path = tmp_path_factory.getbasetemp()
   if "PYTEST_XDIST_WORKER" in os.environ:
@@ -33,19 +38,19 @@ def compiled(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def unoptimized():
-  """For files whose tests wait for the compiler more than for its programs."""
+  """Saves time in files whose tests compile longer than they compute."""
   with changed_options({"jax_disable_most_optimizations": True}):
     yield
 
 
 @contextlib.contextmanager
 def changed_options(options):
-  """Sets options of jax, here and in child processes, and puts them back."""
+  """Sets options of jax, here and in child processes, and resets them."""
   before = {name: jax.config.values[name] for name in options}
   with pytest.MonkeyPatch.context() as patch:
-    for name, value in options.items():
-      jax.config.update(name, value)
-      patch.setenv(name.upper(), str(value))
+    for name, setting in options.items():
+      jax.config.update(name, setting)
+      patch.setenv(name.upper(), str(setting))
     yield
-  for name, value in before.items():
-    jax.config.update(name, value)
+  for name, setting in before.items():
+    jax.config.update(name, setting)
