@@ -513,7 +513,7 @@ def section(
     cls: the dataclass. If it has a field `others`, any other key goes there.
     path: the section's name, for messages; "" for the whole config.
     values: the section.
-    task: True for the data of a task; then more keys may be None.
+    task: True if the run fine-tunes; then more keys may be None.
 
   Raises:
     UserError: see `parse`.
@@ -559,7 +559,7 @@ def _check_value(
     key: the key, for messages.
     value: the value.
     rules: the field's rules; see `_field`.
-    task: True for the data of a task.
+    task: True if the run fine-tunes.
   """
   allowed = ("data", "task") if task else ("data",)
   if rules["kind"] not in _KINDS or (
