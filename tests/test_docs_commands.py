@@ -102,6 +102,16 @@ def test_verbs_have_the_flags_that_configs_give_them():
   assert count > 20
 
 
+def test_the_glossary_is_short_and_names_files_that_exist():
+  text = (docs_commands.ROOT / "docs" / "glossary.md").read_text()
+  rows = re.findall(r"^\| (.+?) \| .+ \| `(.+?)` \|$", text, re.M)
+  assert 20 < len(rows) <= 40
+  terms = [term for term, _ in rows]
+  assert terms == sorted(set(terms))
+  for term, path in rows:
+    assert (docs_commands.ROOT / "bert_jax" / path).exists(), term
+
+
 @pytest.mark.slow
 def test_every_command_runs(tmp_path):
   failed = [d for d in docs_commands.walk(tmp_path) if d.error]
