@@ -14,8 +14,8 @@ from bert_jax.use import likelihood, text_batches
 from bert_jax.use.text_batches import Text
 from bert_jax.weights.load import OpenedModel
 
-# The most tokens of a batch, with padding: the probabilities of a row of 512
-# tokens take 151 MB in BERT-base.
+# The largest number of tokens in a batch, with padding. In BERT-base, the
+# probabilities of a row with 512 tokens take 151 MB.
 TOKENS = 512
 
 
@@ -35,7 +35,7 @@ def attention(
   """Returns the attention probabilities of every layer and head.
 
   Args:
-    model: a Transformer; of ELECTRA, one tower.
+    model: a Transformer, for ELECTRA with one tower.
     texts: the texts, none longer than the model's rows.
     report: called with the number of texts that are done, batch by batch.
 

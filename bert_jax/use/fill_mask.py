@@ -163,8 +163,8 @@ def fill(
     raise UserError(f"top={top}: must be 1 to {len(pieces)}, all pieces.")
   rows, positions = encode(model, texts)
   filled: list[list[Candidates]] = [[] for _ in texts]
-  # The model computes logits for as many masks in each row, so rows are run in
-  # smaller batches if one has many. Powers of two compile fewer programs.
+  # Every row of a batch gets logits for equally many masks, so batches are
+  # smaller if a text has many masks. Powers of two compile fewer programs.
   most = max(map(len, positions), default=1)
   masks = 1 << (most - 1).bit_length()
   longest = model.module.encoder.max_length
@@ -214,14 +214,14 @@ def results(
   decode = model.vocabulary.plain.decoder.decode
   rows = []
   for text, masks in zip(texts, masks_of_texts, strict=True):
-    filled, *parts = text.split(spelling)
-    for candidates, part in zip(masks, parts, strict=False):
-      filled += decode([candidates[0][0]]).strip() + part
-    named = [
+    filled, *texts_after = text.split(spelling)
+    for candidates, text_after in zip(masks, texts_after, strict=False):
+      filled += decode([candidates[0][0]]).strip() + text_after
+    mask_rows = [
       [{"token": piece, "probability": p} for piece, p in candidates]
       for candidates in masks
     ]
-    rows.append({"text": text, "filled": filled, "masks": named})
+    rows.append({"text": text, "filled": filled, "masks": mask_rows})
   return rows
 
 

@@ -358,10 +358,10 @@ class Model:
     """
     self._check("predict")
     predictor = self._predictor(batch_size, max_length, no_answer)
-    many, items = results.items_of(inputs, (Mapping, tuple))
+    many, input_rows = results.items_of(inputs, (Mapping, tuple))
     examples = []
-    for number, item in enumerate(items):
-      fields = results.fields_of(item, predictor.kind, number)
+    for number, row in enumerate(input_rows):
+      fields = results.fields_of(row, predictor.kind, number)
       try:
         example = requests.parse(fields, predictor.kind)
       except UserError as e:
@@ -579,10 +579,10 @@ class Model:
     self._check("attention")
     many, rows = _texts_or_words(text)
     with Progress("attention", len(rows), "texts") as progress:
-      found = attention.attention(
+      attentions = attention.attention(
         self._discriminator, rows, report=progress.report
       )
-    return _shape(many, found)
+    return _shape(many, attentions)
 
   def tokenize(self, text: Any) -> Any:
     """Returns the pieces of a text, their ids and their characters.
@@ -657,25 +657,25 @@ def _shape(many: bool, rows: list[dict[str, Any]]) -> Any:
 
 def _strings(texts: Any) -> tuple[bool, list[str]]:
   """Returns True for a collection of texts, and the texts."""
-  many, items = results.items_of(texts, (Mapping,))
-  return many, [results.text_of(item, i) for i, item in enumerate(items)]
+  many, inputs = results.items_of(texts, (Mapping,))
+  return many, [results.text_of(text, i) for i, text in enumerate(inputs)]
 
 
 def _texts_or_words(texts: Any) -> tuple[bool, list[Text]]:
   """Does what `_strings` does; in a collection, a text may be its words."""
-  many, items = results.items_of(texts, (Mapping,))
+  many, inputs = results.items_of(texts, (Mapping,))
   rows = []
-  for i, item in enumerate(items):
-    if isinstance(item, list | tuple | np.ndarray):
-      words = [results.text_of(word, i) for word in item]
+  for i, text in enumerate(inputs):
+    if isinstance(text, list | tuple | np.ndarray):
+      words = [results.text_of(word, i) for word in text]
       rows.append(text_batches.of_words(i, words))
     else:
-      rows.append(text_batches.of_text(i, results.text_of(item, i)))
+      rows.append(text_batches.of_text(i, results.text_of(text, i)))
   return many, rows
 
 
 def _with_article(description: str) -> str:
   """Returns a description after "a" or "an"."""
-  # Of the families' names, these three begin with the sound of a vowel.
+  # Only these names of families begin with the sound of a vowel.
   vowel = description.startswith(("ALBERT", "ELECTRA", "ELMo"))
   return f"{'an' if vowel else 'a'} {description}"

@@ -1,4 +1,4 @@
-"""Inputs of users as lists, and lists of results that notebooks show well."""
+"""Turns users' inputs into lists, and shows lists of results in notebooks."""
 
 import html
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,8 @@ import numpy as np
 
 from bert_jax.messages import UserError
 
-# A table in a notebook shows so many rows, entries of a list, and characters.
+# The largest numbers of rows, of entries of a list, and of characters that a
+# table in a notebook shows.
 _ROWS, _ENTRIES, _CHARACTERS = 50, 5, 100
 
 
@@ -113,22 +114,22 @@ def fields_of(item: Any, kind: str, number: int) -> dict[str, Any]:
   if isinstance(item, str):
     return {"text": str(item)}
   if isinstance(item, Mapping):
-    fields = {str(name): _plain(value) for name, value in item.items()}
+    fields = {str(name): _plain(field) for name, field in item.items()}
     return {name: x for name, x in fields.items() if x is not None}
   if not isinstance(item, list | tuple | np.ndarray):
     raise UserError(f"input {number} is {item!r:.60}, not a text.")
-  values = [_plain(value) for value in item]
+  entries = [_plain(entry) for entry in item]
   if kind == "tagging":
-    return {"words": values}
+    return {"words": entries}
   names = _PAIRS.get(kind, ("text", "text_pair"))
-  if len(values) != len(names):
+  if len(entries) != len(names):
     raise UserError(
-      f"input {number} has {len(values)} entries; pass ({', '.join(names)})."
+      f"input {number} has {len(entries)} entries; pass ({', '.join(names)})."
     )
-  return dict(zip(names, values, strict=True))
+  return dict(zip(names, entries, strict=True))
 
 
-# Kind -> the fields of an input without names; pairs of texts for other kinds.
+# Kind -> the fields of an input without names. Other kinds have pairs of texts.
 _PAIRS = {"span": ("question", "context"), "choice": ("text", "choices")}
 
 

@@ -152,9 +152,9 @@ def test_inputs_of_every_kind(classifier):
   expected = classifier.predict(pairs)
   first, second = zip(*pairs, strict=True)
   assert classifier.predict(Frame(text=first, text_pair=second)) == expected
-  one = classifier.predict(pairs[0])
-  assert one["label"] == expected[0]["label"]
-  assert one["probability"] == pytest.approx(expected[0]["probability"], 1e-5)
+  row = classifier.predict(pairs[0])
+  assert row["label"] == expected[0]["label"]
+  assert row["probability"] == pytest.approx(expected[0]["probability"], 1e-5)
   assert classifier.predict([]) == []
 
 

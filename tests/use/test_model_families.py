@@ -184,15 +184,15 @@ def test_one_tower_of_electra(tower, tmp_path):
   )
   both = used(bert_jax.load(folder))
   model = bert_jax.load(folder, tower=tower)
-  one = used(model)
+  single = used(model)
   assert ("fill_mask" in model.methods) == (tower == "generator")
   if tower == "generator":
-    same(one["fill_mask"], both["fill_mask"])
+    same(single["fill_mask"], both["fill_mask"])
     pll = bert_jax.load(folder).likelihood([TEXT, OTHER], method="pll")
-    close(one["likelihood"], pll)
+    close(single["likelihood"], pll)
   else:
     del both["fill_mask"]
-    same(one, both)
+    same(single, both)
 
 
 def kinds():
