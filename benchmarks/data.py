@@ -1,18 +1,18 @@
-"""How many tokens a CPU-second the data pipelines make.
+"""Measures how many tokens per CPU-second the data pipelines make.
 
   python benchmarks/data.py --input 'text/*.jsonl.xz' --vocab vocab.txt
 
-prepares the text (or takes a prepared folder as `--input`) and reads batches
-of every builder and kind of masks from it, beside the usual way with Hugging
-Face's libraries on the same text: tokenise, concatenate, cut into rows, mask in
-`DataCollatorForLanguageModeling` (its numpy form, which needs no torch). Where
-`transformers` is not installed, `tokenizers` and the collator's rule in plain
-numpy stand in. There is no row for pairs on that side: current `transformers`
-has no next-sentence data set any more.
+This prepares the text (or reads a prepared folder as `--input`), and reads
+batches of every recipe and kind of masks. On the same text, it measures the
+usual pipeline with Hugging Face's libraries: tokenise, concatenate, cut into
+rows, and mask in `DataCollatorForLanguageModeling` (with numpy, so torch is not
+needed). Without `transformers`, it uses `tokenizers` and the collator's rule in
+numpy instead. There is no row for pairs on that side, because current
+`transformers` has no next-sentence data set.
 
-Rates are per second of CPU time of the whole process, all its threads, so that
-libraries with and without threads compare. A real token is one that is not
-padding; slots are batch size x length.
+Rates are per second of CPU time of all threads of the process, so libraries
+with and without threads can be compared. Real tokens are those that are not
+padding. Slots are batch size x length.
 """
 
 import argparse
@@ -119,7 +119,7 @@ def cases(
 def rows(
   texts: list[str], tokenise: Callable, length: int
 ) -> Iterator[list[int]]:
-  """Tokenises, concatenates and cuts into rows, as run_mlm.py does."""
+  """Yields rows of concatenated tokens, as run_mlm.py makes them."""
   for begin in range(0, len(texts), TEXTS_PER_CALL):
     ids = tokenise(texts[begin : begin + TEXTS_PER_CALL])
     flat = list(itertools.chain.from_iterable(ids))
@@ -128,7 +128,7 @@ def rows(
 
 
 def numpy_collator(vocab_size: int, special: list[int], mask_id: int):
-  """The rule of DataCollatorForLanguageModeling in plain numpy."""
+  """Returns the rule of DataCollatorForLanguageModeling, written in numpy."""
   rng = np.random.default_rng(0)
 
   def collate(features: list[dict]) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""ELMo's training step of ours beside a cuDNN LSTM's in torch.
+"""Compares ELMo's training step with torch's cuDNN LSTM.
 
   python benchmarks/elmo_step.py
   python benchmarks/elmo_step.py --size medium --length 64 --vocab 32000 \
@@ -38,7 +38,7 @@ SIZES = {
 
 
 def make_batches(args: argparse.Namespace) -> list[dict[str, np.ndarray]]:
-  """Rows of random words of 1 to 12 letters; targets as Zipf has them."""
+  """Returns rows of random words of 1 to 12 letters; targets follow Zipf."""
   rng = np.random.default_rng(0)
   shape = (args.rows, args.length)
   column = np.arange(50)
@@ -63,7 +63,7 @@ def make_batches(args: argparse.Namespace) -> list[dict[str, np.ndarray]]:
 
 
 def speed(args: argparse.Namespace, run_steps, compile_seconds: float) -> dict:
-  """Milliseconds a step and words a second; `run_steps(n)` ends when done."""
+  """Returns milliseconds of a step and words per second of `run_steps(n)`."""
   ms, all_ms = side_by_side.windows(run_steps, args.steps, args.windows)
   return dict(
     ms=round(ms, 3),
@@ -74,7 +74,7 @@ def speed(args: argparse.Namespace, run_steps, compile_seconds: float) -> dict:
 
 
 def ours(args: argparse.Namespace) -> dict:
-  """Our step, as `bert_jax.training.train` compiles it."""
+  """Measures the step as `bert_jax.training.train` compiles it."""
   import jax
 
   from bert_jax import objectives
@@ -140,7 +140,7 @@ def ours(args: argparse.Namespace) -> dict:
 
 
 def make_peer(args: argparse.Namespace):
-  """The torch module: batch -> loss."""
+  """Returns the torch module: batch -> loss."""
   import torch
   from torch import nn
   from torch.nn import functional
@@ -215,7 +215,7 @@ def make_peer(args: argparse.Namespace):
 
 
 def peer(args: argparse.Namespace) -> dict:
-  """The peer: torch's LSTM with cuDNN, bf16 autocast and a fused optimizer."""
+  """Measures torch's LSTM with cuDNN, bf16 autocast and a fused optimizer."""
   import torch
 
   torch.manual_seed(0)

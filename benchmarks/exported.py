@@ -1,11 +1,11 @@
-"""An exported model beside the live one: outputs and rows a second.
+"""Compares an exported model with the live model: outputs and speed.
 
   python benchmarks/exported.py --model DIR [--dtype bfloat16]
 
-Both run the same batches of random ids in this call, on the same device, in
-turns; the program is read back from its file. Prints one JSON object a length:
-the largest difference of the logits, the medians of rows a second and their
-ratio (exported / live), and once the seconds until the first batch is done.
+Both run the same batches of random ids on the same device, in turns. The
+program is read from its file. It prints one JSON object for each length: the
+largest difference of the logits, the median rows per second and their ratio
+(exported / live), and the seconds until the first batch is done.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from bert_jax.weights import load as loading
 
 
 def make_batch(rows: int, length: int, size: int) -> dict[str, np.ndarray]:
-  """Random ids without padding."""
+  """Returns a batch of random ids without padding."""
   rng = np.random.default_rng(length)
   ones = np.ones((rows, length), np.int32)
   ids = rng.integers(0, size, (rows, length)).astype(np.int32)
@@ -32,7 +32,7 @@ def make_batch(rows: int, length: int, size: int) -> dict[str, np.ndarray]:
 
 
 def seconds(model: Predictor, batch: dict, steps: int) -> float:
-  """Seconds of some steps."""
+  """Returns the seconds of some steps."""
   start = time.perf_counter()
   for _ in range(steps):
     logits = model.step(model.params, batch)

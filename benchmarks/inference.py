@@ -1,13 +1,14 @@
-"""Sentence vectors a second, by length, beside transformers' compiled BERT.
+"""Compares sentence vectors per second with transformers' compiled BERT.
 
   python benchmarks/inference.py --lengths 32,128,512
 
-Both run in this call on the same device, one after the other, each in a process
-of its own: BERT with random weights in bfloat16, batches of `--tokens` places,
-rows half to wholly full, the mean over each row's real tokens. Ours gets the
-sentences of a batch in one row without padding, or, with `--padded` and where
-no kernel looks at each sentence's blocks alone, as rows. The peer is compiled
-for each length, with SDPA. Prints one JSON object; the ratio is of the medians.
+Both sides run on the same device, one after the other, each in a separate
+process: BERT with random weights in bfloat16, batches of `--tokens` tokens
+(padding included), rows that are half to completely full, and the mean over
+each row's real tokens. bert_jax reads the sentences of a batch in one row
+without padding. With `--padded`, or without the kernels that read only the
+blocks of each sentence, it reads padded rows. The peer is compiled for each
+length, with SDPA. It prints one JSON object. The ratio is that of the medians.
 """
 
 import argparse
@@ -22,7 +23,7 @@ SIZES = {"base": (768, 12, 12), "large": (1024, 24, 16)}
 def batch(
   length: int, tokens: int, vocab: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Ids and masks [rows, length], int32."""
+  """Returns ids and masks, int32 [rows, length]."""
   rng = np.random.default_rng(0)
   rows = max(tokens // length, 1)
   ids = rng.integers(1000, vocab, (rows, length), dtype=np.int32)
@@ -32,7 +33,7 @@ def batch(
 
 
 def our_inputs(args: argparse.Namespace, length: int, flat: bool) -> dict:
-  """A batch as the model takes it."""
+  """Returns a batch as the arguments of the model."""
   from bert_jax.examples.rows import flat_row
 
   ids, mask = batch(length, args.tokens, args.vocab)
@@ -43,7 +44,7 @@ def our_inputs(args: argparse.Namespace, length: int, flat: bool) -> dict:
 
 
 def ours(args: argparse.Namespace) -> dict:
-  """`models.bert` under `jax.jit`, weights cast once."""
+  """Measures `models.bert` under `jax.jit`, with weights that are cast once."""
   import flax.linen as nn
   import jax
   import jax.numpy as jnp
@@ -96,7 +97,7 @@ def ours(args: argparse.Namespace) -> dict:
 
 
 def peer(args: argparse.Namespace) -> dict:
-  """The peer: transformers' BertModel under torch.compile (not on a CPU)."""
+  """Measures transformers' BertModel, on a GPU under torch.compile."""
   import torch
   import transformers
 

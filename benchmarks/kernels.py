@@ -1,13 +1,13 @@
-"""The fused kernels alone, as they are tuned and otherwise, on one GPU.
+"""Times each fused kernel with its tuning and with others, on one GPU.
 
   python benchmarks/kernels.py --rows 128 --width 1024 --heads 16 --mlp 4096
   python benchmarks/kernels.py --rows 64 --length 512 --sweep
 
-One line of JSON for each kernel and tuning: microseconds of a call by the
-profiler, the mean of `--calls`; `all_us` is of all kernels of the same part,
-forward and backward, the sums that follow included. What the numbers of a
-tuning are stands beside it in `bert_jax/models/fused_*.py`. A tuning that the
-card has no room for gives its error. Dropout 0.1, bfloat16.
+It prints a line of JSON for each kernel and tuning: the microseconds of a call
+by the profiler, the mean of `--calls`. `all_us` includes all kernels of the
+same module, forward and backward, and the sums that follow.
+`bert_jax/kernels/fused_*.py` explains the numbers of a tuning. If a tuning does
+not fit the GPU, its line has the error. Dropout is 0.1, the dtype bfloat16.
 """
 
 import argparse
@@ -76,7 +76,7 @@ ACTIVATION = [
 
 
 def tunings(length: int, width: int) -> list[tuple[str, Any, str, list[Any]]]:
-  """Kernels by their names, the modules and names of their tunings, others."""
+  """Returns (kernel, module, name of its tuning, other tunings) for each."""
   attention, norm, activation = fused_attention, fused_norm, fused_activation
   if length <= 128:
     attention_tunings = [
@@ -102,7 +102,7 @@ def tunings(length: int, width: int) -> list[tuple[str, Any, str, list[Any]]]:
 def work(
   module: Any, args: argparse.Namespace
 ) -> tuple[Callable[..., Any], list[jax.Array]]:
-  """A module's kernels, forward and backward, and arrays to call them with."""
+  """Returns a call of all kernels of a module, and its inputs."""
   keys = iter(jax.random.split(jax.random.key(0), 8))
   rows = args.rows, args.length
   words = jax.random.bits(next(keys), (2,))
@@ -149,7 +149,7 @@ def work(
 def measure(
   name: str, compiled: Any, inputs: list[jax.Array], calls: int
 ) -> dict[str, float]:
-  """Microseconds of a call of a kernel, and of all of its module's."""
+  """Returns the microseconds of a kernel, and of all kernels of its module."""
   jax.block_until_ready(compiled(*inputs))
   with tempfile.TemporaryDirectory() as folder:
     with jax.profiler.trace(folder):

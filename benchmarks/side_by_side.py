@@ -1,4 +1,4 @@
-"""What the benchmarks beside other libraries share."""
+"""Functions for benchmarks that compare with another library."""
 
 import collections
 import json
@@ -15,15 +15,15 @@ from typing import Any
 def windows(
   run: Callable[[int], None], count: int, number: int
 ) -> tuple[float, list[float]]:
-  """Times windows of calls, after one to warm up.
+  """Times windows of calls, after one window to warm up.
 
   Args:
-    run: does its work so many times and ends when the device has.
-    count: how many times in a window.
-    number: of windows.
+    run: makes a number of calls, and returns when the device has ended them.
+    count: the number of calls in a window.
+    number: the number of windows.
 
   Returns:
-    Milliseconds of one time: their median, and each window's.
+    (The median milliseconds of a call, the milliseconds in each window).
   """
   run(count)
   seconds = []
@@ -37,15 +37,17 @@ def windows(
 def both(script: str, arguments: dict[str, Any], key: str) -> str:
   """Runs a script's two parts in processes of their own, one after the other.
 
-  Each then has the whole device. A part prints JSON as its last line.
+  So each side has the whole device. Each prints JSON as its last line.
 
   Args:
-    script: its path; it takes `--part ours` and `--part peer`.
-    arguments: what it was called with, for the result.
-    key: of a part's result, larger is better: a number, or numbers by name.
+    script: the path of a program that has the flags `--part ours` and `--part
+      peer`.
+    arguments: the flags of the program, for the report.
+    key: the key of a side's JSON that is compared: a number, or numbers by
+      name, of which larger ones are better.
 
   Returns:
-    JSON: the work, both parts and the ratio, ours over the peer's.
+    JSON with the arguments, both sides, and the ratio ours / peer.
   """
   report: dict[str, Any] = {"work": arguments}
   for side in ("ours", "peer"):
@@ -66,11 +68,11 @@ def both(script: str, arguments: dict[str, Any], key: str) -> str:
 
 
 def kernels(folder: str, steps: int) -> dict[str, float]:
-  """Milliseconds a step by kernel name, the largest first.
+  """Returns the milliseconds of a step by kernel name, the largest first.
 
   Args:
-    folder: of a trace by `jax.profiler`.
-    steps: in it.
+    folder: the folder of a trace by `jax.profiler`.
+    steps: the number of steps in the trace.
   """
   import jax
 

@@ -1,4 +1,4 @@
-"""Works that train steps are timed on, and their random rows."""
+"""The sizes of the train steps that are timed, and their random rows."""
 
 import argparse
 from typing import NamedTuple
@@ -6,8 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 BATCHES = 4
-# Of a family and size: width, layers, heads, and of ELECTRA the generator's
-# width. As in bert_jax.models, which would load jax into the peer's process.
+# Family -> size -> (width, layers, heads), for ELECTRA also the generator's
+# width. bert_jax.models has them too, but would load jax into the peer's
+# process.
 BERT = {"base": (768, 12, 12), "large": (1024, 24, 16)}
 SIZES: dict[str, dict[str, tuple[int, ...]]] = {
   "bert": BERT,
@@ -22,15 +23,15 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
 
 
 class Work(NamedTuple):
-  """What a family is timed on unless flags say otherwise.
+  """The sizes of a family's step, which flags can change.
 
   Attributes:
-    size: published name, without a version.
-    rows: of a batch; of RoBERTa and ALBERT a part of the published thousands.
-    length: tokens of a row, as in the configuration of that size.
-    predictions: of a row, likewise.
-    vocab: pieces of the published vocabulary.
-    pairs: rows are two segments with a label.
+    size: the name of a published size, without a version.
+    rows: the rows of a batch. RoBERTa and ALBERT were trained with thousands.
+    length: the tokens of a row, as in the configuration of that size.
+    predictions: the predictions of a row, as in the same configuration.
+    vocab: the number of pieces of the published vocabulary.
+    pairs: True if rows are two segments with a label.
   """
 
   size: str
@@ -50,7 +51,7 @@ WORKS = {
 
 
 def fill_in(args: argparse.Namespace) -> None:
-  """Sets what was not given: `WORKS`, predictions in proportion to the length.
+  """Sets missing flags from `WORKS`; predictions are in proportion to length.
 
   Raises:
     ValueError: a size that the family does not have; several sequences a row

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-  """What the configurations of all families have."""
+  """Returns the options that the configurations of all families have."""
   width, layers, heads = SIZES[args.family][args.size][:3]
   return dict(
     vocab_size=args.vocab,
@@ -132,7 +132,7 @@ BUILD = {
 
 
 def inputs(family: str, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """Keyword arguments of a family's model for a batch of ours, int64."""
+  """Returns the keyword arguments of a family's model for a batch, int64."""
   arrays = {"input_ids": batch["input_ids"]}
   if family != "roberta":
     arrays["token_type_ids"] = batch["segment_ids"]

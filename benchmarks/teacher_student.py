@@ -36,7 +36,7 @@ PUBLISHED = {
 
 
 def open_encoder(name: str, dtype: str) -> tuple[nn.Module, Any]:
-  """An encoder and its parameters: of `PUBLISHED`, random; else loaded."""
+  """Returns an encoder with parameters: random for `PUBLISHED`, else loaded."""
   if Path(name).is_dir():
     loaded = open_model(name, dtype=dtype)
     return loaded.module.encoder, loaded.params["encoder"]
@@ -50,7 +50,7 @@ def open_encoder(name: str, dtype: str) -> tuple[nn.Module, Any]:
 
 
 def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
-  """A row of the table."""
+  """Returns a row of the table."""
   encoder, params = open_encoder(name, args.dtype)
   count = sum(x.size for x in jax.tree.leaves(params))
   params = jax.tree.map(lambda x: x.astype(args.dtype), params)
@@ -93,7 +93,7 @@ def numbers(text: str) -> list[int]:
 
 
 def table(models_: list[str], args: argparse.Namespace) -> dict[str, Any]:
-  """Rows by name, each with its size and speed over the first one's."""
+  """Returns {name: row}, with ratios to the size and speed of the first."""
   rows = {name: measure(name, args) for name in models_}
   first = rows[models_[0]]
   for row in rows.values():

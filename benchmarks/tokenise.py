@@ -1,12 +1,12 @@
-"""Tokens a CPU-second, beside Hugging Face's libraries on the same text.
+"""Compares tokens per CPU-second with Hugging Face's libraries.
 
   python benchmarks/tokenise.py --input wiki.jsonl --vocab vocab.txt
 
-Lines of text by the thousand, through TensorFlow as in a seqio task (left out
-where it is not installed) and in Python. `cold`: a new tokenizer reads the
-first half of the text; `warm`: the same one goes on with the second half. CPU
-time is that of the whole process, all its threads, so that libraries with and
-without threads compare; of several rounds the best counts.
+Both encode the same text, a thousand lines in each call, in Python and, if
+TensorFlow is installed, through TensorFlow as in a seqio task. `cold`: a new
+tokenizer reads the first half of the text. `warm`: the same tokenizer reads the
+second half. CPU time is that of all threads of the process, so libraries with
+and without threads can be compared. The best of several rounds counts.
 """
 
 import argparse
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 
 def measure(name: str, counts: Iterable[int]) -> Row:
-  """Draws numbers of tokens until there are no more."""
+  """Times an iterator over numbers of tokens, until it ends."""
   start = time.process_time()
   tokens = sum(counts)
   spent = time.process_time() - start

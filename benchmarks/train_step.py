@@ -1,4 +1,4 @@
-"""A pre-training step of ours beside transformers', on one GPU or a CPU.
+"""Compares a pre-training step with transformers', on one GPU or a CPU.
 
   python benchmarks/train_step.py --rows 256 --length 128
   python benchmarks/train_step.py --family roberta
@@ -7,25 +7,26 @@
   JAX_PLATFORMS=cpu python benchmarks/train_step.py --rows 8 --dtype float32 \
     --steps 1 --windows 3
 
-Both run in this call on the same device, one after the other, each in a process
-of its own, on random token ids: forward and backward pass, float32 master
-weights, the published dropout, AdamW; on a GPU the peer is compiled. The family
-chooses the objective: BERT's masked LM and next sentence, RoBERTa's masked LM,
-ALBERT's masked LM and sentence order, ELECTRA's two towers, 1 x generator + 50
-x discriminator. The optimizer is AdamW for ALBERT as well, on both sides: torch
-has no LAMB.
+Both sides run on the same device, one after the other, each in a separate
+process, on random token ids. A step has forward and backward pass, float32
+master weights, the published dropout and AdamW. On a GPU the peer is compiled.
+The objective is that of the family: BERT's masked LM and next sentence,
+RoBERTa's masked LM, ALBERT's masked LM and sentence order, ELECTRA's two
+networks (1 x generator + 50 x discriminator). ALBERT has AdamW on both sides
+too, because torch has no LAMB.
 
-Ours clips the gradient where the published recipe does, and makes logits at the
-`--predictions` masked positions of a row; the peer's labels are at the same
-positions, and it makes logits for all of a row, as its users get it (ELECTRA's
-joint step, written in step_peers.py, for the masked ones alone). RoBERTa's rows
-are full: the peer gets no attention mask, also where `--sequences` packs
-several into a row of ours, each attending to itself alone and counting its own
-positions. The peer then has less to do than ours, which reads `sequence_ids`
-always. The others' peers get the mask that their padded pairs need.
+bert_jax clips the gradient if the published settings do, and computes logits at
+the `--predictions` masked positions of a row. The peer's labels are at the same
+positions, but it computes logits for all positions, as transformers does for
+its users (ELECTRA's joint step, in step_peers.py, only for masked positions).
+RoBERTa's rows are full, and its peer gets no attention mask. With
+`--sequences`, bert_jax packs several sequences into a row, each with its own
+attention and positions. The peer then has less to do, because bert_jax always
+reads `sequence_ids`. The other peers get the mask that padded pairs need.
 
-Prints one JSON object: both sides' speeds, parameters and losses (at each
-window's end); the ratio is of the medians of tokens a second.
+It prints one JSON object with speeds, numbers of parameters and losses (at the
+end of each window) of both sides. The ratio is that of the median tokens per
+second.
 """
 
 import argparse
@@ -49,7 +50,7 @@ RECIPES: dict[str, tuple[str, dict[str, Any], str, float, float]] = {
 
 
 def speed(args: argparse.Namespace, run_steps, compile_seconds: float) -> dict:
-  """Milliseconds a step and tokens a second; `run_steps(n)` ends when done."""
+  """Returns milliseconds of a step and tokens per second of `run_steps(n)`."""
   ms, all_ms = side_by_side.windows(run_steps, args.steps, args.windows)
   return dict(
     ms=round(ms, 3),
@@ -60,7 +61,7 @@ def speed(args: argparse.Namespace, run_steps, compile_seconds: float) -> dict:
 
 
 def ours(args: argparse.Namespace) -> dict:
-  """Our step, as `bert_jax.training.train` compiles it."""
+  """Measures the step as `bert_jax.training.train` compiles it."""
   import jax
 
   from bert_jax import objectives
@@ -130,14 +131,14 @@ def ours(args: argparse.Namespace) -> dict:
 
 
 def count(train_state: Any) -> int:
-  """Parameters of a state, or of its shapes."""
+  """Counts the parameters of a state, or of its shapes."""
   import jax
 
   return sum(x.size for x in jax.tree.leaves(train_state.params))
 
 
 def peer(args: argparse.Namespace) -> dict:
-  """The peer: transformers' model: SDPA, fused AdamW, torch.compile."""
+  """Measures transformers' model with SDPA, fused AdamW and torch.compile."""
   import step_peers
   import torch
   import transformers

@@ -22,7 +22,7 @@ ROOT_FILES = {"__init__.py", "__main__.py", "py.typed"} | {
 }
 FACE = ("bert_jax", "bert_jax.__main__")
 MOST_ROOMS, MOST_LINES = 20, 900
-# What a machine with a GPU need not have.
+# A machine with a GPU need not have these packages.
 SEQIO = ("seqio", "tensorflow", "tensorflow_datasets", "tensorflow_text")
 # The functions of a verb in cli/; its HELP says what they do.
 VERB = ("add_flags", "run")
@@ -280,7 +280,7 @@ def test_importing_the_models_needs_jax_flax_and_jaxtyping_alone():
     for room in ROOMS.values()
     for name in f"{room.packages} {room.lazy}".split()
   }
-  # What flax itself imports is installed with it.
+  # Packages that flax imports are installed with it.
   lacking = others - needed - {"optax", "orbax", "absl", "ml_dtypes"}
   code = (
     "import sys\n"

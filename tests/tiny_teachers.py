@@ -16,11 +16,11 @@ def write_teacher(path, prepared, family="bert", seed=0, **sizes):
   """Writes a converted folder with a masked-LM head.
 
   Args:
-    path: of the folder.
-    prepared: whose vocabulary it has.
+    path: the folder to write.
+    prepared: a prepared folder, whose vocabulary is copied.
     family: a key of `models.FAMILIES`.
-    seed: of the parameters.
-    **sizes: others than `SIZES`.
+    seed: the seed of the parameters.
+    **sizes: sizes that replace those of `SIZES`.
   """
   chosen = models.family(family)
   variant = next(iter(chosen.VARIANTS))

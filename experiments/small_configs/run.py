@@ -31,7 +31,7 @@ FOLDERS = {
   "elmo": "words",
 }
 STUDENTS = ("distil", "alone", "tinybert")
-# What the rows of metrics.jsonl hold of an objective.
+# The keys of an objective in the rows of metrics.jsonl.
 LOSSES = ("mlm_loss", "lm_loss", "forward_loss", "rtd_loss", "rtd_replaced")
 OTHERS = ("sop_accuracy", "kl_loss", "span_loss")
 
