@@ -1,7 +1,7 @@
-"""Rooms import one way, and each no more than its line of the table says.
+"""A room imports only the rooms and packages on its line of the table.
 
-docs/design.md has the reasons. What a function imports counts as well, and so
-does the full name of a module of the package in a string.
+docs/design.md has the reasons. Imports inside functions count, and so does the
+full name of a module of the package in a string.
 """
 
 import ast
@@ -29,13 +29,13 @@ VERB = ("add_flags", "run")
 
 
 class Room(NamedTuple):
-  """What the files of a room may import beside the standard library.
+  """The imports that a room may have beside the standard library.
 
   Attributes:
-    rooms: other rooms; they stand above it in `ROOMS`.
+    rooms: other rooms, which are above it in `ROOMS`.
     packages: other packages.
-    lazy: packages that only functions may import: most users lack them, or
-      need not wait for them.
+    lazy: packages that only functions may import, because most users lack them
+      or should not wait for them.
   """
 
   rooms: str = ""
@@ -95,9 +95,9 @@ class Import(NamedTuple):
   """An import of a file.
 
   Attributes:
-    name: the full name of a module, or of a member of one.
-    line: its place in the file.
-    eager: True if it is imported as soon as the file is.
+    name: the full name of a module, or of a member of a module.
+    line: the line in the file.
+    eager: True if importing the file imports it at once.
   """
 
   name: str
@@ -106,7 +106,7 @@ class Import(NamedTuple):
 
 
 def module_of(path):
-  """The name under which a file of the package is imported."""
+  """Returns the name under which a file of the package is imported."""
   name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
   return name.removesuffix(".__init__")
 
@@ -115,7 +115,7 @@ FILES = {module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def room_of(module):
-  """The room of a module; the face, which is outside of the order, is None."""
+  """Returns the room of a module; None for `FACE`, which is in no room."""
   if module in FACE:
     return None
   path = FILES[module].relative_to(PACKAGE)
@@ -152,7 +152,7 @@ def imports_of(tree):
 
 
 def imported_module(name):
-  """The file of the package that a name stands for; None for other packages."""
+  """Returns the module of the package that has a name; None for others."""
   if name.partition(".")[0] != "bert_jax":
     return None
   module = name if name in FILES else name.rpartition(".")[0]
@@ -251,7 +251,7 @@ def test_no_file_imports_the_face():
 
 
 def test_modules_of_the_package_are_not_put_together_from_strings():
-  """Or imports would be missing here, but for those within a room."""
+  """Otherwise these tests would miss imports. Within a room it is allowed."""
   for path in FILES.values():
     room = f"bert_jax.{path.parent.name}."
     for node in ast.walk(parse(path)):
@@ -273,7 +273,7 @@ def test_configs_need_ml_collections_alone():
 
 
 def test_importing_the_models_needs_jax_flax_and_jaxtyping_alone():
-  """Each other package that an installation may lack is made to fail."""
+  """Other packages that an installation may lack fail to import here."""
   needed = {"jax", "flax", "jaxtyping", "numpy"}
   others = {
     name
@@ -316,7 +316,7 @@ def test_neither_tensorflow_nor_seqio_is_loaded(modules):
 
 
 def test_files_are_one_subject():
-  """A longer file has a second one, which has a name of its own."""
+  """A longer file has a second subject, which should be another file."""
   for file in sources("bert_jax", "configs", "benchmarks", "tests"):
     count = len(file.read_text(encoding="utf-8").splitlines())
     assert count <= MOST_LINES, f"{file} has {count} lines"
@@ -339,7 +339,8 @@ def public(body):
 
 
 def test_public_functions_are_annotated_and_documented():
-  """One-liners, Flax's `setup` and a verb's functions need none."""
+  """Short functions, Flax's `setup` and a verb's functions need no
+  docstring."""
   for file in sources("bert_jax"):
     tree = parse(file)
     assert ast.get_docstring(tree), f"{file} has no docstring"
@@ -365,7 +366,7 @@ def test_public_functions_are_annotated_and_documented():
   ],
 )
 def test_commands_look_for_no_tpu(tmp_path, environment, platforms):
-  """Where libtpu is installed, no chip is there and nobody asked for one."""
+  """With libtpu but without a chip, unless the user asks for a platform."""
   devices = pathlib.Path("/dev")
   if [*devices.glob("accel*"), *devices.glob("vfio/[0-9]*")]:
     pytest.skip("this machine may have a TPU")
