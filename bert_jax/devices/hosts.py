@@ -136,13 +136,14 @@ def joined(
 class _NativeErrors:
   """Writes the output of C++ libraries to stderr one second late.
 
-  If process 0 is gone, jax's client ends this process at once by SIGABRT, and
-  writes its stack. This class replaces both by one sentence and exit status 1.
+  If process 0 is gone, jax's client prints a stack and ends this process by
+  SIGABRT. With this class, the process prints one sentence instead, and ends
+  with exit status 1.
   """
 
   def __enter__(self) -> "_NativeErrors":
     sys.stderr.flush()
-    self._stderr, self._python = os.dup(2), sys.stderr
+    self._stderr, self._python_stderr = os.dup(2), sys.stderr
     # Use a file and not a pipe: a full pipe would block the writer.
     self._file = tempfile.TemporaryFile()
     self._passed, self._lock = 0, threading.Lock()
@@ -159,7 +160,7 @@ class _NativeErrors:
 
   def __exit__(self, *exception: object) -> None:
     signal.signal(signal.SIGABRT, signal.SIG_DFL)
-    sys.stderr = self._python
+    sys.stderr = self._python_stderr
     os.dup2(self._stderr, 2)
     self.pass_on()
     os.close(self._stderr)
@@ -208,7 +209,9 @@ def _say(descriptor: int, message: str) -> None:
 
 
 class _Watch:
-  """Ends this process when another one has failed, even while it waits.
+  """Ends this process when another process has failed.
+
+  It does so even while the main thread waits for the other process.
 
   Each process increases a value in the shared table. If the value of a process
   stays the same for `_GONE_POLLS` polls, the process is gone: it was killed or
@@ -244,7 +247,8 @@ class _Watch:
     """Returns a process that sent no sign for `polls` polls, or None."""
     silent = [i for i, (_, count) in self._seen.items() if count >= polls]
     silent = [i for i in silent if i != self._state.process_id]
-    # Return the lowest number, since without process 0 no signs arrive at all.
+    # Without process 0 no signs arrive, so that all processes seem to be gone.
+    # The lowest number is then 0, which is the right one.
     return min(silent, default=None)
 
   def wait_for_gone(self) -> int | None:
@@ -327,10 +331,10 @@ def _end(message: str) -> None:
 
 @contextlib.contextmanager
 def ends_all() -> Iterator[None]:
-  """On an error inside, reports it to the other processes, and all end.
+  """Reports an error in its block to all processes, and ends all of them.
 
-  Everything that waits for other processes must be inside this context. A
-  context that waits for them when it closes must be outside.
+  Everything that waits for other processes must be inside this block. A context
+  that waits for other processes when it closes must be outside.
   """
   client = distributed.global_state.client
   try:
@@ -363,7 +367,8 @@ def check_same(name: str, values: dict[str, Any]) -> None:
   """Raises UserError unless the values are those of process 0.
 
   Args:
-    name: a name of the values, for messages; a run uses each name once.
+    name: a name of the values, for messages. No two calls in a run may have the
+      same name.
     values: {key: JSON value}, which are compared key by key.
   """
   client = distributed.global_state.client
@@ -402,7 +407,7 @@ def gather(json_value: Any) -> list[Any]:
 
 
 def wait_for_all(name: str) -> None:
-  """Waits until every process calls this; a run uses each `name` once."""
+  """Waits until every process calls this; no two calls have the same name."""
   client = distributed.global_state.client
   if client is not None:
     client.wait_at_barrier(f"bert_jax/{name}", _WAIT_MILLISECONDS)
@@ -436,7 +441,9 @@ def stop_signals() -> Iterator[list[int]]:
 
 
 def stop_requested(step: int, seen: list[int]) -> bool:
-  """Returns True at the step after which to save and stop, on all hosts.
+  """Returns True if the run must save and stop after this step.
+
+  All hosts get True at the same step.
 
   Args:
     step: the number of steps done.

@@ -24,43 +24,44 @@ Carry = tuple[Array, Array, Array]
 def forward_kernel(*refs: Ref, plan: Plan) -> None:
   """Computes the mixed values of a block of queries.
 
-  It also writes log2 of each query's sum of exponentials; and with dropout the
-  queries' hashes.
+  The module `fused_attention` says what the mixed values are. The kernel also
+  writes log2 of each query's sum of exponentials. With dropout, it writes the
+  queries' hashes too.
   """
   p = Program(plan, refs)
   exp2 = functools.partial(fused.exp2, plain=plan.interpret)
   q_first, hashes = p.block * plan.queries, None
   if plan.rate:
-    first_hashes, head_numbers, out, sums, query_hashes = p.others
+    first_hashes, head_numbers, out, log_sums, query_hashes = p.others
     index = head_numbers[p.h] * plan.length + q_first + jnp.arange(plan.queries)
     hashes = fused.row_hashes(first_hashes[p.b], index.astype(jnp.uint32))
     p.store_vector(query_hashes, hashes, q_first, plan.queries)
   else:
-    out, sums = p.others
+    out, log_sums = p.others
   query = p.projected(0, q_first, plan.queries)
   queries = p.tokens(q_first, hashes=hashes)
 
   def block_scores(j: Array | int) -> tuple[Array, Array, Tokens, Array]:
-    """Returns scores, each query's highest, the keys, the first position."""
+    """Returns (scores, each query's highest one, keys, first position)."""
     k_first = p.zero + j * plan.keys
     keys = p.tokens(k_first, keys=True)
     product = fused.dot(query, p.projected(1, k_first, plan.keys), (1, 1))
     scores = jnp.where(p.seen(queries, keys), product, UNSEEN)
     scores = p.real_keys(scores, keys)
-    return scores, scores.max(1) * plan.scale_2, keys, k_first
+    return scores, scores.max(1) * plan.exp2_scale, keys, k_first
 
   def mix(
     scores: Array, keys: Tokens, k_first: Array, highest: Array
   ) -> tuple[Array, Array]:
     """Returns the sums of exponentials, and the block's mixed values."""
-    weights = exp2(scores * plan.scale_2 - highest[:, None])
+    weights = exp2(scores * plan.exp2_scale - highest[:, None])
     total = weights.sum(1)
     weights = p.drop(queries, keys, weights).astype(plan.dtype)
     value = p.projected(2, k_first, plan.keys)
     return total, fused.dot(weights, value, (1, 0))
 
   def add_block(j: Array, carry: Carry) -> Carry:
-    """Adds a block of keys to the highest scores, the sums, the values."""
+    """Updates (highest scores, sums, mixed values) with a block of keys."""
     highest, total, mixed = carry
     scores, new_highest, keys, k_first = block_scores(j)
     new_highest = jnp.maximum(highest, new_highest)
@@ -81,7 +82,7 @@ def forward_kernel(*refs: Ref, plan: Plan) -> None:
     highest, total, mixed = p.loop(add_block, start)
   scale = plan.keep_scale / total
   p.store(out, mixed * scale[:, None], q_first, plan.queries)
-  p.store_vector(sums, highest + jnp.log2(total), q_first, plan.queries)
+  p.store_vector(log_sums, highest + jnp.log2(total), q_first, plan.queries)
 
 
 def queries_kernel(*refs: Ref, plan: Plan) -> None:
@@ -90,12 +91,12 @@ def queries_kernel(*refs: Ref, plan: Plan) -> None:
   It also writes `deltas`: each query's output times the output's gradient.
   """
   p = Program(plan, refs)
-  *hashes, log_sums, out, g, d_qkv, sums, deltas = p.others
+  *hashes, log_sums, out, out_gradient, d_qkv, sums, deltas = p.others
   size = plan.queries
   first = p.block * size
   query = p.projected(0, first, size)
   queries = p.tokens(first, hashes=p.optional_vector(hashes, first, size))
-  d_out = p.load(g, first, size)
+  d_out = p.load(out_gradient, first, size)
   mixed = p.load(out, first, size).astype(jnp.float32)
   delta = (d_out.astype(jnp.float32) * mixed).sum(1) * (1.0 / plan.keep_scale)
   p.store_vector(deltas, delta, first, size)
@@ -122,7 +123,7 @@ def queries_kernel(*refs: Ref, plan: Plan) -> None:
 def keys_kernel(*refs: Ref, plan: Plan) -> None:
   """Computes the gradients of a block of keys and values."""
   p = Program(plan, refs)
-  *hashes, log_sums, deltas, g, _, d_qkv, sums = p.others
+  *hashes, log_sums, deltas, out_gradient, _, d_qkv, sums = p.others
   size = plan.keys
   first = p.block * size
   key, value = (p.projected(n, first, size) for n in (1, 2))
@@ -133,7 +134,7 @@ def keys_kernel(*refs: Ref, plan: Plan) -> None:
     d_key, d_value = carry
     q_first = p.zero + i * plan.queries
     query = p.projected(0, q_first, plan.queries)
-    d_out = p.load(g, q_first, plan.queries)
+    d_out = p.load(out_gradient, q_first, plan.queries)
     log_sum, delta = (
       p.vector(v, q_first, plan.queries) for v in (log_sums, deltas)
     )
@@ -157,11 +158,12 @@ def keys_kernel(*refs: Ref, plan: Plan) -> None:
 def row_kernel(*refs: Ref, plan: Plan) -> None:
   """Computes all gradients of a row whose keys are one block.
 
-  The program has all keys, so that it computes the weights once for the three
-  gradients, and each query's output times gradient as a sum over the keys.
+  The program has all keys, so it computes the weights only once for the three
+  gradients. It also needs no `deltas` from another kernel: it computes them as
+  sums over the keys.
   """
   p = Program(plan, refs)
-  *hashes, log_sums, g, d_qkv, sums = p.others
+  *hashes, log_sums, out_gradient, d_qkv, sums = p.others
   size = plan.keys
   key, value = (p.projected(n, p.zero, size) for n in (1, 2))
   keys = p.tokens(p.zero, keys=True, transposed=True)
@@ -171,7 +173,7 @@ def row_kernel(*refs: Ref, plan: Plan) -> None:
     d_key, d_value, d_queries = carry
     first = p.zero + i * plan.queries
     query = p.projected(0, first, plan.queries)
-    d_out = p.load(g, first, plan.queries)
+    d_out = p.load(out_gradient, first, plan.queries)
     log_sum = p.vector(log_sums, first, plan.queries)
     query_hashes = p.optional_vector(hashes, first, plan.queries)
     queries = p.tokens(first, transposed=True, hashes=query_hashes)

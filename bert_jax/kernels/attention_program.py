@@ -89,7 +89,7 @@ class Plan:
     return 1.0 / math.sqrt(self.head_dim)
 
   @property
-  def scale_2(self) -> float:
+  def exp2_scale(self) -> float:
     """The scale of scores x for which the softmax computes 2**x."""
     return self.scale * math.log2(math.e)
 
@@ -121,7 +121,7 @@ class Program:
     b: the row of the batch.
     h: the head.
     block: the number of the block.
-    zero: an index of 0.
+    zero: an index 0 that is no constant; see `__init__`.
     others: the kernel's arrays after `ids`, `qkv` and the ranges of blocks.
   """
 
@@ -279,14 +279,14 @@ class Program:
     equal = jnp.where(
       self.sees_any(log_sums), -jnp.inf, -math.log2(self.plan.length)
     )
-    powers = product * self.plan.scale_2 - jnp.expand_dims(log_sums, axis)
+    powers = product * self.plan.exp2_scale - jnp.expand_dims(log_sums, axis)
     seen = self.seen(queries, keys)
     powers = jnp.where(seen, powers, jnp.expand_dims(equal, axis))
     return fused.exp2(self.real_keys(powers, keys), self.plan.interpret)
 
   def sees_any(self, log_sums: Array) -> Array:
     """Returns True for the queries that see a key."""
-    return log_sums > 0.5 * UNSEEN * self.plan.scale_2
+    return log_sums > 0.5 * UNSEEN * self.plan.exp2_scale
 
   def score_factor(self, log_sums: Array) -> Array:
     """Returns each query's factor of its scores' gradients.

@@ -4,6 +4,9 @@ The arithmetic is that of FlashAttention (Dao et al. 2022). A program compares a
 block of queries with one block of keys after another, and updates the
 softmax's maximum and sum. There is one kernel for the forward pass. The
 backward pass has one kernel for short rows, and two for long rows.
+
+The "mixed values" are the output of attention: for each query, the mean of the
+values weighted with the query's probabilities.
 """
 
 import functools
@@ -29,9 +32,10 @@ from bert_jax.kernels import (
 #   name           kernel           rows                  measured at
 #   FORWARD        forward_kernel   over 128 tokens       512 tokens
 #   FORWARD_SHORT  forward_kernel   up to 128 tokens      128 tokens
-#   QUERIES        queries_kernel   over ROW's keys       512 tokens
-#   KEYS           keys_kernel      over ROW's keys       512 tokens
-#   ROW            row_kernel       up to ROW's keys      128 tokens
+#   QUERIES        queries_kernel   over one block        512 tokens
+#   KEYS           keys_kernel      over one block        512 tokens
+#   ROW            row_kernel       up to one block       128 tokens
+# "One block" is a block of keys of `ROW`.
 Tuning = tuple[int, int, int, int]
 FORWARD: Tuning = (128, 64, 4, 3)
 FORWARD_SHORT: Tuning = (128, 32, 4, 3)
@@ -46,7 +50,7 @@ TOKENS = ("batch", "heads", "length")
 SUMS = ("batch", "heads", None, "head_dim")
 
 
-# The dropout rate, causal, interpret: see `attention`.
+# The arguments `rate`, `causal` and `interpret` of `attention`.
 Options = tuple[float, bool, bool]
 Shapes = tuple[jax.ShapeDtypeStruct, ...]
 
@@ -93,10 +97,10 @@ def _call(
   """
   rate, causal, interpret = options
   ids, qkv, *others = arrays
-  count, length, heads, _, head_dim = qkv.shape
+  rows, length, heads, _, head_dim = qkv.shape
   queries, keys = _blocks(tuning, length, qkv.dtype)
   plan = attention_program.Plan(
-    rows=count,
+    rows=rows,
     length=length,
     heads=heads,
     head_dim=head_dim,
@@ -118,7 +122,7 @@ def _call(
     )
   return pl.pallas_call(
     functools.partial(kernel, plan=plan),
-    grid=(count * heads, plan.blocks),
+    grid=(rows * heads, plan.blocks),
     out_shape=outputs(plan.blocks),
     input_output_aliases={len(inputs) + i: o for i, o in aliases},
     compiler_params=triton.CompilerParams(
@@ -190,7 +194,7 @@ def attention(
     qkv: queries, keys and values side by side, without their bias.
     bias: the bias, float32.
     ids: `sequence_ids`, see `attention.attention_mask`.
-    words: the key words of the dropout, see `layers.dropout_words`.
+    words: two random words that seed dropout; see `layers.dropout_words`.
     rate: the dropout rate on the probabilities, in [0, 1).
     causal: True lets no query see a key after it.
     interpret: True runs the kernels without a GPU, slowly.
@@ -225,14 +229,14 @@ def _gradients(qkv: Array, blocks: int) -> Shapes:
 
 def _row_backward(options: Options, *arrays: Array) -> tuple[Array, Array]:
   """Computes `_backward` for rows that are one block of keys."""
-  *before, _, gradient = arrays
+  *forward_arrays, _, gradient = arrays
   d_qkv, sums = _call(
     attention_kernels.row_kernel,
     ROW,
     "keys",
     options,
     functools.partial(_gradients, arrays[1]),
-    (*before, gradient),
+    (*forward_arrays, gradient),
   )
   return d_qkv, jax.lax.optimization_barrier(sums.sum((0, 1)))[None]
 
@@ -242,14 +246,15 @@ def _backward(options: Options, *arrays: Array) -> tuple[Array, Array]:
 
   Args:
     options: the options of `attention`.
-    *arrays: `ids`, `qkv`, with dropout the queries' hashes, the sums that
-      `forward_kernel` wrote, its output and the output's gradient.
+    *arrays: `ids`; `qkv`; the queries' hashes, if there is dropout; the log
+      sums of `forward_kernel`; the output of `forward_kernel`; the gradient of
+      this output.
 
   Returns:
     The gradient, and sums [1, h, 3, k].
   """
-  *before, _, gradient = arrays
-  qkv, log_sums = before[1], before[-1]
+  *forward_arrays, _, gradient = arrays
+  qkv, log_sums = forward_arrays[1], forward_arrays[-1]
   if qkv.shape[1] <= _blocks(ROW, qkv.shape[1], qkv.dtype)[1]:
     return _row_backward(options, *arrays)
 
@@ -270,8 +275,8 @@ def _backward(options: Options, *arrays: Array) -> tuple[Array, Array]:
     "keys",
     options,
     functools.partial(_gradients, qkv),
-    (*before, deltas, gradient, d_qkv),
-    aliases=[(len(before), 0)],
+    (*forward_arrays, deltas, gradient, d_qkv),
+    aliases=[(len(forward_arrays), 0)],
   )
   # The first kernel writes only the sums of the queries, and the second one
   # only those of keys and values.
@@ -290,12 +295,12 @@ def _attention_backward(
   gradient: Array,
 ) -> tuple[Array, Array, np.ndarray, np.ndarray]:
   ids, *arrays, words = saved
-  # The arrays with a number for each token: the sums, and with dropout the
-  # hashes.
-  numbers = [TOKENS] * (len(arrays) - 2)
+  # The log sums, and the hashes if there is dropout, are arrays with a number
+  # for each token.
+  number_axes = [TOKENS] * (len(arrays) - 2)
   d_qkv, sums = fused.over_shards(
     functools.partial(_backward, (rate, causal, interpret)),
-    [IDS, PROJECTED, *numbers, MIXED, MIXED],
+    [IDS, PROJECTED, *number_axes, MIXED, MIXED],
     [PROJECTED, SUMS],
     ids,
     *arrays,

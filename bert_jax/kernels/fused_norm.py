@@ -315,7 +315,7 @@ def add_norm(
     bias: that layer's bias, float32.
     scale: the scale of the LayerNorm, float32.
     shift: the bias of the LayerNorm, float32.
-    words: the key words of the dropout, see `layers.dropout_words`.
+    words: two random words that seed dropout; see `layers.dropout_words`.
     rate: the rate of the dropout, in [0, 1).
     epsilon: the epsilon of the LayerNorm.
     interpret: True runs the kernels without a GPU, slowly.

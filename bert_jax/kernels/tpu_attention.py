@@ -185,7 +185,7 @@ def attention(
     key: the keys, of the same dtype.
     value: the values, of the same dtype.
     ids: `sequence_ids`, see `attention.attention_mask`.
-    words: the key words of the dropout, see `layers.dropout_words`.
+    words: two random words that seed dropout; see `layers.dropout_words`.
     rate: the dropout rate on the probabilities, in [0, 1).
     causal: True lets no query see a key after it.
     interpret: True runs the kernels without a TPU, slowly.

@@ -39,12 +39,12 @@ def activation(name: str) -> Callable[[Array], Array]:
 
 
 def dropout_bits(words: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
-  """Returns uint32 random bits, a hash of the key words and of each index.
+  """Returns uint32 random bits, a hash of the seed words and each index.
 
   The bits of an element depend only on its global index. So the compiler can
   fuse this function into the operation that reads the bits, each device
   computes the bits of its shard, and every mesh gives the same bits. Only the
-  hashes of the first axis depend on the key; those of the other axes are
+  hashes of the first axis depend on the seed; those of the other axes are
   constants.
 
   Args:
@@ -93,7 +93,7 @@ _dropout.defvjp(_dropout_fwd, _dropout_bwd)
 
 
 def dropout_words(key: Array) -> UInt32[Array, "2"]:
-  """Makes the key words for `dropout_bits` from a jax PRNG key."""
+  """Makes two random 32-bit words that seed `dropout_bits`."""
   return jax.random.bits(key, (2,), jnp.uint32)
 
 

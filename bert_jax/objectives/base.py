@@ -43,8 +43,9 @@ class Objective(NamedTuple):
       logical axis names.
     predict: (parameters, batch) -> a task's logits of every row; None if the
       objective makes no predictions.
-    takes: path of a parameter, joined by "/" -> True if its value comes from a
-      pre-trained model. None means that such a model must have all parameters.
+    is_pretrained: path of a parameter, joined by "/" -> True if its value comes
+      from a pre-trained model. None means that such a model must have all
+      parameters.
   """
 
   init: Callable[[Array, Batch], Params]
@@ -58,7 +59,7 @@ class Objective(NamedTuple):
   inherit: Callable[[Params, Params], Params] | None = None
   carry: Callable[[Batch], Carry] = lambda batch: {}
   predict: Callable[[Params, Batch], Array] | None = None
-  takes: Callable[[str], bool] | None = None
+  is_pretrained: Callable[[str], bool] | None = None
 
 
 def build_encoder(

@@ -44,8 +44,8 @@ def sample(
   """
   logits = jax.lax.stop_gradient(logits)
   rows, predictions, vocabulary = logits.shape
-  words = jax.random.bits(rng, (2,), jnp.uint32)
-  bits = layers.dropout_bits(words, (rows * predictions, vocabulary))
+  seeds = jax.random.bits(rng, (2,), jnp.uint32)
+  bits = layers.dropout_bits(seeds, (rows * predictions, vocabulary))
   # The lowest bits are the least random ones, and here they matter too.
   bits = fused.mix(bits)
   # Large Gumbel noise, which decides the argmax, comes from exponential noise
@@ -82,7 +82,7 @@ def detection_sums(
   replaced: Float[Array, "b l"],
   real: Float[Array, "b l"],
 ) -> Sums:
-  """Returns sums over the real tokens, named `rtd_NAME`, NAME in `METRICS`.
+  """Returns `rtd_NAME` for each NAME in `METRICS`: a sum over the real tokens.
 
   `replaced` counts the tokens that are not the original ones. `flagged` counts
   the tokens that the discriminator classifies as replaced. `found` counts the

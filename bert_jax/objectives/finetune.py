@@ -386,7 +386,7 @@ def build(
   def predict(params: Params, batch: Batch) -> Any:
     return module.apply({"params": params}, _inputs(module, batch))
 
-  def takes(path: str) -> bool:
+  def is_pretrained(path: str) -> bool:
     return head == "taken" or _pretrained(path, name)
 
   language_model = {"lm_loss": lm_weight} if lm_weight else {}
@@ -401,5 +401,5 @@ def build(
     coefficients=coefficients,
     flops=flops,
     predict=predict,
-    takes=takes,
+    is_pretrained=is_pretrained,
   )

@@ -214,7 +214,7 @@ def _build_layers(
     coefficients=coefficients,
     flops=functools.partial(tinybert.count_flops, student, teacher),
     init_frozen=functools.partial(tinybert.init_encoder, teacher),
-    takes=lambda path: path.startswith("encoder/"),
+    is_pretrained=lambda path: path.startswith("encoder/"),
   )
 
 
@@ -269,7 +269,7 @@ def _build_prediction(
     # The teacher has no backward pass: one of three forward passes.
     return trained + finetune.training_flops(teacher.encoder, shape, False) / 3
 
-  def takes(path: str) -> bool:
+  def is_pretrained(path: str) -> bool:
     return path.startswith(("encoder/", "pooler/"))
 
   return Objective(
@@ -280,5 +280,5 @@ def _build_prediction(
     flops=flops,
     init_frozen=init_frozen,
     predict=predict,
-    takes=takes,
+    is_pretrained=is_pretrained,
   )

@@ -91,8 +91,9 @@ def declared(files: Mapping[str, bytes], folder: str) -> list[Declared]:
   contents = {name: _read(files, name, folder) for name in FILES}
   paths = {name: str(epath.Path(folder, name)) for name in FILES}
   named = _named_tokens(contents[NAMED]) | _named_tokens(contents[SETTINGS])
-  # transformers 5.24 normalizes a token that only the lists of further special
-  # tokens in `special_tokens_map.json` name.
+  # `special_tokens_map.json` has keys such as `cls_token`, and lists of further
+  # special tokens. transformers 5.24 normalizes a token that is named only in
+  # these lists.
   unnormalized = {
     *_named_tokens({**contents[NAMED], **dict.fromkeys(_MORE_SPECIAL)}),
     *_named_tokens(contents[SETTINGS]),
@@ -287,16 +288,18 @@ def tell_apart(tokenizer: Tokenizer) -> None:
     )
     longer = next((t for t in by_text if text in t and text != t), None)
     if longer is not None:
-      # Raw text is read first: a token there would cut the longer one.
+      # The library looks for tokens in the raw text first. It would find the
+      # changed token inside the longer one and cut the longer one.
       line += (
-        " which one is read differs from process to process, since"
-        f" {by_text[longer][0].content!r} holds them too; remove one of them."
+        " each process may find a different one, and the tokenizer cannot tell"
+        f" them apart, since {by_text[longer][0].content!r} contains them;"
+        " remove one of them."
       )
     else:
       tokenizer.add_tokens([_raw(token) for token in others])
       line += (
-        f" {first.content!r} is read for all spellings but"
-        f" {listed([token.content for token in others])}, exactly so."
+        f" {first.content!r} is found in every spelling except"
+        f" {listed([token.content for token in others])}."
       )
     note_once(line)
 
@@ -329,8 +332,8 @@ def _check_numbers(tokenizer: Tokenizer, tokens: Sequence[Declared]) -> None:
     if d.number not in (None, number):
       raise UserError(
         f"{d.source}: the token {d.token.content!r} has the id {d.number}, but"
-        f" after the pieces before it, the id is {number}; are all files of one"
-        " model?"
+        f" it would get the id {number}, the next one after the other pieces;"
+        " do all files belong to one model?"
       )
 
 

@@ -33,7 +33,7 @@ _WORD = re.compile(r"\S+")
 
 @dataclasses.dataclass(frozen=True)
 class Characters:
-  """Text to ids of characters and back, with the methods of `Vocabulary`.
+  """Turns text into ids of characters, and back; replaces a `Vocabulary`.
 
   Words are separated by white space. Only the first 48 UTF-8 bytes of a word
   are used. Lone surrogates have no bytes and are left out, as published.

@@ -462,8 +462,8 @@ class StepSums:
     if len(self._pending) > self._steps_in_flight:
       jax.block_until_ready(self._pending[-1 - self._steps_in_flight][1])
 
-  def saved(self) -> dict[str, Any]:
-    """Waits for the steps so far and returns what `__init__` takes.
+  def wait(self) -> None:
+    """Waits for the steps so far and adds their metrics.
 
     Raises:
       FloatingPointError: the loss of a step is not finite, or a step was
@@ -493,6 +493,14 @@ class StepSums:
       self._sums["learning_rate"] = metrics["learning_rate"]
       self._count += 1
     self._pending = []
+
+  def saved(self) -> dict[str, Any]:
+    """Waits for the steps so far and returns what `__init__` takes.
+
+    Raises:
+      FloatingPointError: see `wait`.
+    """
+    self.wait()
     saved = {"count": self._count, "sums": dict(self._sums)}
     # Without skipped steps, save the same keys as earlier versions did.
     return saved | ({"skipped": [*self._skipped]} if self._skipped else {})
@@ -506,7 +514,7 @@ class StepSums:
       of tokens of a step.
 
     Raises:
-      FloatingPointError: every step was skipped, or see `saved`.
+      FloatingPointError: every step was skipped, or see `wait`.
     """
     saved = self.saved()
     steps = [step for step, _ in self._skipped]

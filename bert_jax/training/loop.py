@@ -41,22 +41,22 @@ class Progress:
   Attributes:
     state: the train state.
     step_sums: sums of the steps since the last logged row.
-    best: the lowest number of `Measure` in this phase so far. Each phase starts
-      anew, since longer rows are easier to predict.
-    means: the results of the last evaluation.
+    best: the lowest number that a `Measure` has returned in this phase. Each
+      phase starts anew, since longer rows are easier to predict.
+    results: the results of the last evaluation, by name.
     spikes: finds losses that are too high.
     first_loss: mean loss of the first logged row; None for a task.
-    work: floating-point operations of each step since the last logged row.
+    flops: floating-point operations of each step since the last logged row.
     stopped: True once SIGTERM or SIGINT came.
   """
 
   state: TrainState
   step_sums: logging.StepSums
   best: float | None
-  means: dict[str, float]
+  results: dict[str, float]
   spikes: logging.Spikes
   first_loss: float | None = None
-  work: list[float] = dataclasses.field(default_factory=list)
+  flops: list[float] = dataclasses.field(default_factory=list)
   stopped: bool = False
 
 
@@ -66,7 +66,7 @@ def run_phase(
   progress: Progress,
   saver: checkpoint.Checkpointer,
   log: logging.Logger,
-  stop: list[int],
+  signals: list[int],
   profiler: logging.Profiler,
 ) -> None:
   """Trains one phase: steps, logged rows, evaluations and checkpoints.
@@ -80,7 +80,7 @@ def run_phase(
     progress: the run's current state, which this function changes.
     saver: the run's checkpoints.
     log: the run's logger.
-    stop: the signals that came; see `hosts.stop_signals`.
+    signals: the signals that came; see `hosts.stop_signals`.
     profiler: traces some steps.
   """
   phase, objective, settings = feed.phase, setup.objective, setup.config
@@ -96,7 +96,7 @@ def run_phase(
   first = int(progress.state.step)
   if first == phase.start:
     progress.best = None  # Losses of different row lengths do not compare.
-  spans = (
+  example_ranges = (
     (phase.first_example(step), phase.batch_size)
     for step in range(first, phase.end)
   )
@@ -110,7 +110,7 @@ def run_phase(
     return step % interval == 0 or step == total
 
   def advance(step: int, batch: dict[str, Any]) -> None:
-    progress.work.append(objective.flops(batch) * num_hosts)
+    progress.flops.append(objective.flops(batch) * num_hosts)
     with profiler.step(step):
       progress.state, sums = train_step(
         progress.state,
@@ -124,7 +124,7 @@ def run_phase(
 
   with (
     compile_ahead.threads() as pool,
-    loader.Batches(feed.data, spans, host, num_hosts) as batches,
+    loader.Batches(feed.data, example_ranges, host, num_hosts) as batches,
   ):
     if isinstance(feed.data, task_batches.TrainingSplit):
       for features in feed.data.shapes():
@@ -138,23 +138,23 @@ def run_phase(
         )
     measure = make_measure(setup, feed, progress.state, pool)
     # The pool compiles in this order, and the snapshot is needed last.
-    snapshot = Snapshots(pool, progress.state, setup.in_file, setup.mesh)
+    snapshot = Snapshots(pool, progress.state, setup.file_state, setup.mesh)
     for step, (batch, position) in enumerate(log.timed(batches), first + 1):
       shape = batch["sequence_ids"].shape
       if shape not in compiled_shapes:
         compiled_shapes.add(shape)
-        progress.step_sums.saved()  # Waits for the steps before.
+        progress.step_sums.wait()
         with log.excluded(steps=1):  # The speed does not count compilation.
           advance(step, batch)
-          progress.step_sums.saved()
+          progress.step_sums.wait()
       else:
         advance(step, batch)
-      progress.stopped = hosts.stop_requested(step, stop)
+      progress.stopped = hosts.stop_requested(step, signals)
       if due("log", step):
-        work = sum(progress.work) / len(progress.work)
+        flops = sum(progress.flops) / len(progress.flops)
         means, tokens = progress.step_sums.close()
-        log.train(step, means, tokens, work)
-        progress.work.clear()
+        log.train(step, means, tokens, flops)
+        progress.flops.clear()
         progress.spikes.close(means["loss"])
         if progress.first_loss is None and not setup.task:
           progress.first_loss = means["loss"]
@@ -168,7 +168,7 @@ def run_phase(
         # lost.
         save_step(pending=evaluating)
       if progress.stopped and step < total:
-        return  # After a restart the same command makes the evaluation first.
+        return  # The continued run begins with this step's evaluation.
       if evaluating and saving:
         evaluate_last(measure, phase, progress, saver, log, step)
       elif evaluating:
@@ -191,13 +191,13 @@ def evaluate_step(
     step: the number of optimizer steps done.
 
   Returns:
-    The number of `measure`, and True if it is the best so far. The number is
-    None if the run has diverged.
+    The number that `measure` returns, and True if this number is the lowest so
+    far. The number is None if the run has diverged.
   """
-  progress.step_sums.saved()
+  progress.step_sums.wait()
   with log.excluded():
-    progress.means, measured = measure(progress.state)
-  log.heldout(step, progress.means)
+    progress.results, measured = measure(progress.state)
+  log.heldout(step, progress.results)
   first_loss = progress.first_loss
   limit = math.inf if first_loss is None else DIVERGED * first_loss
   if measured is not None and measured > limit:
@@ -244,7 +244,7 @@ def evaluate_last(
     raise
   meta = dict(
     best=progress.best,
-    heldout=progress.means,
+    heldout=progress.results,
     pending=False,
     log=log.written(),
   )
@@ -278,7 +278,8 @@ def jit_step(
       setup.objective, setup.optimizer, setup.schedule, phase.micro_batches
     ),
     donate_argnums=0,
-    # Without this, the compiler may replicate an array that a rule splits.
+    # The state keeps its shardings. Otherwise the compiler may replicate an
+    # array that is split over devices.
     out_shardings=(jax.tree.map(lambda x: x.sharding, state), None),
     compiler_options=sharding.compiler_options(
       setup.mesh.devices.flat[0], remat
@@ -375,7 +376,7 @@ def save(
     best=progress.best,
     pending=pending,
     window=progress.step_sums.saved(),
-    heldout=progress.means,
+    heldout=progress.results,
     fingerprint=setup.fingerprint,
     teacher=setup.digest,
     log=log.written(),
@@ -385,5 +386,5 @@ def save(
   if setup.task:
     meta["task"] = setup.task._asdict()
   with log.waiting("checkpoint"):
-    in_file, sums = snapshot(step, progress.state)
-    saver.save(step, in_file, meta, measured, phase.number, sums)
+    file_state, checksums = snapshot(step, progress.state)
+    saver.save(step, file_state, meta, measured, phase.number, checksums)

@@ -72,7 +72,7 @@ class Setup:
     objective: the objective.
     optimizer: the optimizer.
     schedule: the learning rate by step.
-    in_file: shapes and shardings of a checkpoint; see `state.file_state`.
+    file_state: shapes and shardings of a checkpoint; see `state.file_state`.
     frozen: the teacher's parameters; {} without a teacher.
     digest: the digest of the teacher's parameters; None without a teacher.
     task: the task of a run that fine-tunes; None in pre-training.
@@ -86,7 +86,7 @@ class Setup:
   objective: Objective
   optimizer: optax.GradientTransformation
   schedule: optim.Schedule
-  in_file: TrainState
+  file_state: TrainState
   frozen: Any
   digest: str | None
   task: Task | None = None

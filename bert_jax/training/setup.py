@@ -101,7 +101,7 @@ def build(run: config_lib.Run, before: dict[str, Any] | None = None) -> Setup:
     objective=objective,
     optimizer=optimizer,
     schedule=schedule,
-    in_file=file_state(
+    file_state=file_state(
       objective, optimizer, mesh, feeds[-1].shapes, first.vocab_size
     ),
     frozen=frozen,

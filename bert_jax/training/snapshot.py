@@ -58,12 +58,14 @@ class Snapshots:
       number: cut_or_pad(leaves[number], wanted.shape)
       for number, wanted in self._changed.items()
     }
-    named = checkpoint.paths(vars(self._in_file(state, changed)))
+    named = checkpoint.paths(vars(self._file_state(state, changed)))
     sums = [checkpoint.checksum(x) for x in named.values()]
     finite = [jnp.isfinite(x).all() for x in jax.tree.leaves(state.params)]
     return changed, sums, jnp.stack(finite).all()
 
-  def _in_file(self, state: TrainState, changed: dict[int, Any]) -> TrainState:
+  def _file_state(
+    self, state: TrainState, changed: dict[int, Any]
+  ) -> TrainState:
     leaves, structure = jax.tree.flatten(state)
     leaves = [changed.get(number, x) for number, x in enumerate(leaves)]
     return jax.tree.unflatten(structure, leaves)
@@ -85,7 +87,7 @@ class Snapshots:
         " checkpoints before it are kept; lower schedule.peak or lengthen"
         " schedule.warmup in a new --workdir."
       )
-    in_file = self._in_file(state, changed)
-    paths = checkpoint.paths(vars(in_file))
+    file_state = self._file_state(state, changed)
+    paths = checkpoint.paths(vars(file_state))
     checksums = map(int, jax.device_get(sums))
-    return in_file, dict(zip(paths, checksums, strict=True))
+    return file_state, dict(zip(paths, checksums, strict=True))

@@ -322,7 +322,7 @@ def _equal(a: Any, b: Any) -> bool:
 def take(
   pretrained: Pretrained,
   params: Any,
-  takes: Callable[[str], bool] | None,
+  is_pretrained: Callable[[str], bool] | None,
   labels: Sequence[str],
   vocabulary_axes: Mapping[str, int] | None = None,
   vocab_size: int | None = None,
@@ -335,9 +335,9 @@ def take(
   Args:
     pretrained: the pre-trained model.
     params: the run's initial parameters.
-    takes: a function from a path in the tree to True if the objective takes
-      this parameter from the model. A classifier that is taken gets its columns
-      in the order of `labels`. None takes all parameters that the model has.
+    is_pretrained: path of a parameter -> True if the objective takes it from
+      the model. A classifier that is taken gets its columns in the order of
+      `labels`. None takes all parameters that the model has.
     labels: the names of the run's labels; () if it has none.
     vocabulary_axes: path -> axis along which a parameter has a row for each
       piece; see `state.vocabulary_axes`. None means the word table only.
@@ -353,7 +353,9 @@ def take(
   Raises:
     ValueError: an array is missing or has a different shape.
   """
-  takes_head = takes is not None and takes("classifier/dense/kernel")
+  takes_head = is_pretrained is not None and is_pretrained(
+    "classifier/dense/kernel"
+  )
   order = _label_order(pretrained, labels) if takes_head else None
   flat = traverse_util.flatten_dict(params, sep="/")
   electra = any(path.startswith("discriminator/") for path in flat)
@@ -364,10 +366,10 @@ def take(
   rows = VocabularyRows(pretrained, vocab_size, init_new_rows)
   for path, drawn in flat.items():
     is_missing = path not in pretrained.arrays
-    if takes is None:
+    if is_pretrained is None:
       is_new = is_missing and not path.startswith(required)
     else:
-      is_new = not takes(path)
+      is_new = not is_pretrained(path)
       is_new |= is_missing and path.startswith("pooler/") and not takes_head
     if is_new:
       new_paths.append(path)

@@ -27,10 +27,10 @@ from bert_jax.training.state import (
   vocabulary_axes,
 )
 from bert_jax.training.workdir import (
-  config_before,
   lock,
   named_errors,
   print_changed_tokenizer,
+  resumed_config,
   saved_config,
   write_workdir,
 )
@@ -79,7 +79,7 @@ def start(
     setup.feeds[0].shapes,
   )
   if saver.latest_step() is not None:
-    saved, meta, step = saver.restore_newest(setup.in_file)
+    saved, meta, step = saver.restore_newest(setup.file_state)
     _check_inputs(setup, meta)
     setup.feeds[meta["phase"]].data.restore(meta["data"])
     print(f"continuing from step {step}", flush=True)
@@ -93,7 +93,7 @@ def start(
     params, lines = start_from.take(
       start_model,
       state.params,
-      setup.objective.takes,
+      setup.objective.is_pretrained,
       setup.task.labels if setup.task else (),
       vocabulary_axes(setup.objective, setup.feeds[0].shapes),
       config.model.vocab_size,
@@ -179,7 +179,7 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     FloatingPointError: a loss is not finite; checkpoints before it are kept.
   """
   settings = config_lib.parse(config)
-  setup = build(settings, config_before(workdir))
+  setup = build(settings, resumed_config(workdir))
   settings = setup.config
   config = config_lib.to_json(config, settings)
   # Hosts may have the same data and teacher in different folders.
@@ -190,7 +190,7 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
   with contextlib.ExitStack() as stack:
     stack.enter_context(lock(workdir))
     stack.enter_context(sharding.use_mesh(setup.mesh))
-    stop = stack.enter_context(hosts.stop_signals())
+    signals = stack.enter_context(hosts.stop_signals())
     saver = checkpoint.Checkpointer(
       workdir, settings.checkpoint.keep, settings.checkpoint.keep_best
     )
@@ -235,12 +235,12 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
       loop.evaluate_saved(setup, feed, progress, saver, log)
     for feed in setup.feeds:
       if not progress.stopped and progress.state.step < feed.phase.end:
-        loop.run_phase(setup, feed, progress, saver, log, stop, profiler)
+        loop.run_phase(setup, feed, progress, saver, log, signals, profiler)
     saver.wait()
     log.plot()
   step = int(progress.state.step)
   if step == settings.steps:
-    summary(setup, progress.means, workdir)
+    summary(setup, progress.results, workdir)
   else:
     print(f"stopped at step {step}; the same command continues.", flush=True)
   return progress.state

@@ -93,7 +93,7 @@ def write_workdir(
     files.write_atomically(folder / name, content)
 
 
-def config_before(workdir: str) -> dict[str, Any] | None:
+def resumed_config(workdir: str) -> dict[str, Any] | None:
   """Returns config.json of a run; None if the run has saved no checkpoint."""
   if not checkpoint.has_saved(workdir):
     return None

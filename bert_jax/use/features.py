@@ -63,7 +63,7 @@ class Spec(NamedTuple):
       (for ELMo the vectors of the words), and -1 is the last layer.
     combine: how layers are combined.
     mix: for "mix", the learnt weights of the layers, before their softmax.
-    gamma: for "mix", the factor.
+    gamma: for "mix", the factor of the weighted sum.
     unit: what gets a vector.
     pieces: for "word": "first" takes the vector of the first piece, "mean" the
       mean of all pieces.
@@ -129,7 +129,7 @@ def extract(
   """Yields the vectors of each text, in the order of the texts.
 
   Args:
-    model: a model of any family, for ELECTRA with one tower.
+    model: a model of any family; a model of ELECTRA must have one tower only.
     texts: strings, or lists of words.
     spec: which vectors to compute.
     tokens: the largest number of tokens in a batch, with padding.
@@ -153,7 +153,7 @@ def extract_texts(
   tokens: int = 8192,
   report: Callable[[int], None] | None = None,
 ) -> Iterator[Features]:
-  """Yields the vectors of texts with ids; see `extract`.
+  """Yields the vectors of texts that have names; see `extract`.
 
   Args:
     model: see `extract`.
@@ -179,7 +179,7 @@ def extract_texts(
 def complete(
   model: OpenedModel, spec: Spec, default_unit: str = "piece"
 ) -> tuple[Spec, list[str]]:
-  """Replaces the unit of a spec that leaves it to the model.
+  """Chooses the unit of the vectors if a spec has none.
 
   Args:
     model: a model of any family.
@@ -265,22 +265,23 @@ def check(model: OpenedModel, spec: Spec) -> None:
   for layer in spec.layers or ():
     if not -count <= layer < count:
       raise UserError(
-        f"layer {layer}: the model has 0 (embeddings) to {count - 1}, -1 is the"
-        " last one."
+        f"layer {layer}: the model has layers 0 (embeddings) to {count - 1}; -1"
+        " is the last one."
       )
   if not spec.layers:
     raise UserError("no layers: name one at least.")
   mixed = len(spec.layers) if spec.combine == "mix" else 0
   if len(spec.mix) != mixed:
     raise UserError(
-      f"{len(spec.mix)} weights of a mix for {mixed} layers that are mixed."
+      f"mix has {len(spec.mix)} weights, but {mixed} layers are mixed."
     )
   if family == "elmo" and spec.unit == "cls":
     raise UserError("ELMo has no [CLS]; take the mean.")
   longest, length = _longest(model), spec.max_length
   if length is not None and not 8 <= length <= (longest or length):
     raise UserError(
-      f"windows of {length} tokens: the model takes 8 to {longest or 'any'}."
+      f"windows of {length} tokens: the model takes 8"
+      f" {f'to {longest}' if longest else 'or more'}."
     )
   if spec.overlap < 0:
     raise UserError(f"overlap {spec.overlap}: it must be 0 or more.")
@@ -377,7 +378,7 @@ def _block(
     for i, tokens_of_text in enumerate(encoded)
     for window in _windows(i, tokens_of_text, longest, spec.overlap)
   ]
-  pool = _weigher(model, spec)
+  weigh = _weigher(model, spec)
   run = functools.partial(
     _run,
     model.module.encoder,
@@ -396,14 +397,14 @@ def _block(
   done = 0
   for batch in text_batches.batches([r.ids for r in rows], longest, tokens):
     batch_rows = [rows[i] for i in batch.numbers]
-    weights = pool and pool(batch_rows, batch.inputs["sequence_ids"].shape)
+    weights = weigh and weigh(batch_rows, batch.inputs["sequence_ids"].shape)
     vectors = np.asarray(run(batch.inputs, weights))
     done += len(batch_rows)
     if report is not None:
       report(first + done * len(texts) // len(rows))
     for window, x in zip(batch_rows, vectors, strict=False):
       n = window.number
-      if pool:
+      if weigh:
         add = np.maximum if spec.unit == "max" else np.add
         sums[n] = x if sums[n] is None else add(sums[n], x)
         continue
@@ -433,9 +434,9 @@ def _windows(
     yield _Window(number, encoded.ids, 0, count, 0)
     return
   head, tail = encoded.ids[:begin], encoded.ids[end:]
-  room = longest - len(head) - len(tail)
-  stride = room - min(overlap, room // 2)
-  cuts = windows(end - begin, room, stride, full=True)
+  inner = longest - len(head) - len(tail)
+  stride = inner - min(overlap, inner // 2)
+  cuts = windows(end - begin, inner, stride, full=True)
   position = 0
   for i, (start, stop) in enumerate(cuts):
     ids = np.concatenate(
@@ -506,7 +507,7 @@ def _finish(
 def _words(
   text: Text, encoded: Tokens, x: np.ndarray, pieces: str
 ) -> tuple[list[str], np.ndarray]:
-  """Returns the words, and their vectors from those of their pieces."""
+  """Returns the words, and their vectors, computed from vectors of pieces."""
   # ELMo's tokens are words.
   if len(encoded.ids) and encoded.ids.ndim > 1:
     return encoded.pieces[1:-1], x[1:-1]

@@ -119,7 +119,7 @@ def ours_in_double(config):
       key = jax.random.key(config["seed"])
       parts = objective, optimizer, setup.mesh, 0, feed.shapes
       now = state.init_state(*parts)
-      head = objective.takes, setup.task.labels
+      head = objective.is_pretrained, setup.task.labels
       params, _ = start_from.take(setup.start_model, now.params, *head)
       params = jax.tree.map(lambda x: x.astype(jnp.float64), params)
       now = now.replace(params=params, opt_state=optimizer.init(params))

@@ -217,8 +217,8 @@ def test_every_recipe_is_a_config(name):
   )
   schedule = optim.build_schedule(100, **config["schedule"])
   optim.build_optimizer(schedule, **config["optimizer"])
-  assert objective.takes("pooler/dense/kernel")
-  assert not objective.takes("classifier/dense/kernel")
+  assert objective.is_pretrained("pooler/dense/kernel")
+  assert not objective.is_pretrained("classifier/dense/kernel")
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +247,7 @@ def test_a_run_begins_with_the_encoder_and_pooler(tuned):
   )
   takes = finetune.build(
     dict(family="bert", variant="tiny"), "classification", ("a", "b")
-  ).takes
+  ).is_pretrained
   drawn = runs.read(str(run)).arrays
   tree = traverse_util.unflatten_dict(
     {name: jnp.asarray(array) for name, array in drawn.items()}, sep="/"

@@ -35,12 +35,12 @@ def test_a_snapshot_equals_resize_and_checksums(rows):
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   state, layout = make_state(mesh, rows)
   with sharding.use_mesh(mesh), compile_ahead.threads() as pool:
-    in_file, sums = Snapshots(pool, state, layout, mesh)(2, state)
+    file_state, sums = Snapshots(pool, state, layout, mesh)(2, state)
     wanted = resize(state, layout)
-    jax.tree.map(np.testing.assert_array_equal, in_file, wanted)
+    jax.tree.map(np.testing.assert_array_equal, file_state, wanted)
     assert sums == checkpoint.checksums_of(vars(wanted))
-  assert in_file.params["table"].shape == (5, 3)
-  assert in_file.params["bias"] is state.params["bias"]  # Nothing is copied.
+  assert file_state.params["table"].shape == (5, 3)
+  assert file_state.params["bias"] is state.params["bias"]  # Nothing is copied.
 
 
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])

@@ -141,7 +141,7 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
   setup = building.build(config_lib.parse(copy.deepcopy(config)))
   with checkpoint.Checkpointer.of_run(str(run)) as saver:
     before, after, later = (
-      saver.restore_params(step, setup.in_file.params)[0]
+      saver.restore_params(step, setup.file_state.params)[0]
       for step in (BAD, BAD + 1, BAD + 2)
     )
   jax.tree.map(np.testing.assert_array_equal, before, after)
@@ -157,9 +157,9 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
     train.run(copy.deepcopy(config), str(again))
     assert rows(again) == rows(run)
     with checkpoint.Checkpointer.of_run(str(again)) as saver:
-      last = saver.restore_params(TOTAL, setup.in_file.params)[0]
+      last = saver.restore_params(TOTAL, setup.file_state.params)[0]
     with checkpoint.Checkpointer.of_run(str(run)) as saver:
-      wanted = saver.restore_params(TOTAL, setup.in_file.params)[0]
+      wanted = saver.restore_params(TOTAL, setup.file_state.params)[0]
     jax.tree.map(np.testing.assert_array_equal, last, wanted)
 
 

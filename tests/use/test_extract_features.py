@@ -293,9 +293,9 @@ def test_the_command_keeps_ids_and_order(files, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
   "arguments, words",
   [
-    (["--layers", "3"], "layer 3: the model has 0 (embeddings) to 2"),
+    (["--layers", "3"], "layer 3: the model has layers 0 (embeddings) to 2"),
     (["--layers", "x"], "--layers x"),
-    (["--combine", "mix"], "0 weights of a mix for 1 layers"),
+    (["--combine", "mix"], "mix has 0 weights, but 1 layers"),
     (["--length", "35"], "the model takes 8 to 34"),
     (["--length", "0"], "windows of 0 tokens"),
     (["--pooling", "mean", "--output", "a.txt"], "ends in none of .jsonl"),
