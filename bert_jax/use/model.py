@@ -137,7 +137,7 @@ class Model:
   def __init__(self, opened: OpenedModel):
     """Takes a model that `weights.load.open_model` opened."""
     self._opened = opened
-    self._predictors: dict[tuple[int, int, bool], Predictor] = {}
+    self._predictors: dict[tuple[int, bool], Predictor] = {}
 
   @functools.cached_property
   def _generator(self) -> OpenedModel:
@@ -217,19 +217,27 @@ class Model:
 
   def __repr__(self) -> str:
     """Returns family, size, head, parameters, tokenizer and source."""
-    lines = [self._description(), f"{self._count():,} parameters"]
-    if self._opened.has_vocabulary:
-      vocabulary = self.vocabulary
-      kind = _TOKENIZERS.get(vocabulary.kind, vocabulary.kind)
-      case = "uncased " if vocabulary.lower_case else ""
-      lines.append(
-        f"{case}{kind} tokenizer of {vocabulary.vocab_size:,} pieces"
-      )
-    else:
-      lines.append("no tokenizer")
+    arrays = self._opened.weights.arrays.values()
+    count = sum(int(array.size) for array in arrays)
     step = self.config["source"].get("step")
     at = "" if step is None else f", step {step}"
-    return f"Model({', '.join(lines)}, from {self.path!r}{at})"
+    return (
+      f"Model({self._description()}, {count:,} parameters,"
+      f" {self._tokenizer_description()}, from {self.path!r}{at})"
+    )
+
+  def _tokenizer_description(self) -> str:
+    """Returns the kind and size of the tokenizer in words."""
+    if not self._opened.has_vocabulary:
+      return "no tokenizer"
+    try:
+      vocabulary = self.vocabulary
+    except UserError:
+      # A tokenizer.json may have rules that no kind of vocabulary has.
+      return "a tokenizer of another kind"
+    kind = _TOKENIZERS.get(vocabulary.kind, vocabulary.kind)
+    case = "uncased " if vocabulary.lower_case else ""
+    return f"{case}{kind} tokenizer of {vocabulary.vocab_size:,} pieces"
 
   def _description(self) -> str:
     """Returns family, size and head in words."""
@@ -252,11 +260,11 @@ class Model:
       head = _HEADS.get(task, task)
     return f"{name} of {size}: {head}"
 
-  def _count(self) -> int:
-    return sum(int(x.size) for x in self._opened.weights.arrays.values())
-
   def _check(self, method: str) -> None:
-    """Raises a UserError if the model cannot do what a method does."""
+    """Raises a UserError if the model cannot do what a method does.
+
+    The message says what the model is, and which methods it has.
+    """
     if method in self.methods:
       return
     needed = _NEEDS[method]
@@ -357,7 +365,9 @@ class Model:
         the message names the input by its number from 0.
     """
     self._check("predict")
-    predictor = self._predictor(batch_size, max_length, no_answer)
+    predictor = self._predictor(max_length, no_answer)
+    if batch_size < 1:
+      raise UserError(f"batch_size={batch_size}: must be 1 or more.")
     many, input_rows = results.items_of(inputs, (Mapping, tuple))
     examples = []
     for number, row in enumerate(input_rows):
@@ -367,6 +377,9 @@ class Model:
       except UserError as e:
         raise UserError(f"input {number}: {e}.") from e
       examples.append({"id": str(number)} | example)
+    # In a full batch, most rows of a short list would be padding.
+    size = min(batch_size, 1 << max(len(examples) - 1, 0).bit_length())
+    predictor = predict_lib.with_batch_size(predictor, size)
     rows: list[dict[str, Any]] = []
     with Progress("predict", len(examples), "inputs") as progress:
       for chunk in predict_lib.chunks(iter(examples)):
@@ -374,20 +387,14 @@ class Model:
         rows += predict_lib.predict(predictor, chunk, report)
     return _shape(many, rows)
 
-  def _predictor(
-    self, batch_size: int, max_length: int, no_answer: bool
-  ) -> Predictor:
+  def _predictor(self, max_length: int, no_answer: bool) -> Predictor:
     """Returns the predictor for these options, which is made only once."""
-    options = batch_size, max_length, no_answer
+    options = max_length, no_answer
     if options not in self._predictors:
-      for name, number in (
-        ("batch_size", batch_size),
-        ("max_length", max_length),
-      ):
-        if number < 1:
-          raise UserError(f"{name}={number}: must be 1 or more.")
+      if max_length < 1:
+        raise UserError(f"max_length={max_length}: must be 1 or more.")
       self._predictors[options] = predict_lib.make_predictor(
-        self._generator, batch_size, max_length, null=no_answer
+        self._generator, length=max_length, null=no_answer
       )
     return self._predictors[options]
 

@@ -200,15 +200,14 @@ def make_predictor(
   vocabulary = vocabulary_of(model)
   size = vocabulary.vocab_size
   mesh = sharding.make_mesh()
-  devices = mesh.shape["data"]
   replicated = NamedSharding(mesh, PartitionSpec())
   top = min(top, size)
-  return Predictor(
+  predictor = Predictor(
     kind=kind,
     task=task_of(config, kind, null),
     vocabulary=vocabulary,
     length=min(length, module.encoder.max_length),
-    batch_size=-(-batch_size // devices) * devices,
+    batch_size=batch_size,
     top=top,
     params=jax.device_put(model.params, replicated),
     step=evaluate_task.jit_replicated(
@@ -216,6 +215,19 @@ def make_predictor(
     ),
     mesh=mesh,
   )
+  return with_batch_size(predictor, batch_size)
+
+
+def with_batch_size(predictor: Predictor, batch_size: int) -> Predictor:
+  """Returns a predictor with another number of rows in a batch.
+
+  Args:
+    predictor: the predictor.
+    batch_size: the number of rows. It is rounded up to a multiple of the number
+      of devices.
+  """
+  devices = predictor.mesh.shape["data"]
+  return predictor._replace(batch_size=-(-batch_size // devices) * devices)
 
 
 def _make_step(module: Any, kind: str, top: int, pieces: int) -> Any:

@@ -162,7 +162,7 @@ def _answer_stdin(predictor: Predictor, out: IO[str]) -> int:
   )
   # Run a small group in the smallest batch, because most rows of a full batch
   # would be padding.
-  small_batches = predictor._replace(batch_size=predictor.mesh.shape["data"])
+  small_batches = predict.with_batch_size(predictor, 1)
   groups = Groups(predictor.batch_size, predict.CHUNK)
   count = 0
   for group in groups(examples, lines.ready):

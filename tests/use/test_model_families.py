@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tiny_families
 import tiny_models
+from close_results import close, same
 
 import bert_jax
 from bert_jax.cli.main import execute
@@ -24,6 +25,8 @@ pytestmark = [
 
 TEXT, OTHER = "the cat sat on a mat", "b c"
 NAMES = tiny_families.NAMES
+# Sizes that transformers and the two towers of ELECTRA ask for.
+SIZES = {"gpt": {"mlp": 64}, "electra": {"mlp": 64, "generator_hidden": 8}}
 # Task -> the options of its model, its class in transformers, one input.
 TASKS = {
   "sequence_classification": (
@@ -72,27 +75,6 @@ def torch_run(module, ids, **inputs):
     return module(torch.tensor(ids), **inputs)
 
 
-def close(left, right):
-  np.testing.assert_allclose(left, right, rtol=2e-4, atol=2e-5)
-
-
-def same(left, right):
-  """Asserts that results are equal but for rounding."""
-  assert type(left) is type(right)
-  if isinstance(left, dict):
-    assert left.keys() == right.keys()
-    for key in left:
-      same(left[key], right[key])
-  elif isinstance(left, list | tuple):
-    assert len(left) == len(right)
-    for x, y in zip(left, right, strict=True):
-      same(x, y)
-  elif isinstance(left, float | np.ndarray):
-    close(left, right)
-  else:
-    assert left == right
-
-
 def softmax(logits):
   exponents = np.exp(logits - logits.max(-1, keepdims=True))
   return exponents / exponents.sum(-1, keepdims=True)
@@ -119,7 +101,7 @@ def used(model):
 
 @pytest.mark.parametrize("family", [*NAMES, "elmo"])
 def test_pretrained_models(family, tmp_path):
-  sizes = {"generator_hidden": 8, "mlp": 64} if family == "electra" else {}
+  sizes = SIZES.get(family, {})
   task = "encoder" if family == "elmo" else "pretraining"
   folder = tiny_models.write(tmp_path / "m", family, task, **sizes)
   first, *others = map(used, sources(tmp_path, folder))
@@ -180,7 +162,7 @@ def test_pretrained_models(family, tmp_path):
 @pytest.mark.parametrize("tower", TOWERS)
 def test_one_tower_of_electra(tower, tmp_path):
   folder = tiny_models.write(
-    tmp_path / "m", "electra", "pretraining", generator_hidden=8, mlp=64
+    tmp_path / "m", "electra", "pretraining", **SIZES["electra"]
   )
   both = used(bert_jax.load(folder))
   model = bert_jax.load(folder, tower=tower)
@@ -225,10 +207,10 @@ def test_fine_tuned_models(family, task, tmp_path, capsys):
   options, name, inputs = TASKS[task]
   if task == "sequence_classification":
     options = options | {"problem": "classification"}
-  more_rows = 3 if family == "gpt" else 0
-  folder = tiny_models.write(
-    tmp_path / "m", family, task, more_rows=more_rows, **options
-  )
+  options = options | SIZES.get(family, {})
+  if family == "gpt":
+    options["more_rows"] = len(layouts.GPT1_TOKENS)
+  folder = tiny_models.write(tmp_path / "m", family, task, **options)
   if (family, task) in MISSING:
     models = [
       bert_jax.load(folder),
