@@ -183,7 +183,7 @@ def atomic_folder(path: PathLike) -> Iterator[str]:
   Raises:
     OSError: the folder cannot be written; the error names `path`.
   """
-  # Not `resolve`, since a link in the path keeps its name in messages.
+  # Do not use `resolve`: messages must name a link in the path, not its target.
   target = pathlib.Path(os.path.abspath(path))  # noqa: PTH100
   temporary = temporary_path(target)
   try:
@@ -323,7 +323,7 @@ def read_json(path: PathLike) -> Any:
 
 def read_object(
   path: PathLike,
-  if_missing: str = "; put the run's own back",
+  if_missing: str = "; put back the file of this run",
   if_damaged: str = "; put it back",
 ) -> dict[str, Any]:
   """Reads a file that holds a JSON object.
@@ -369,7 +369,7 @@ def sync_folder(path: PathLike) -> None:
 
 
 def seal(content: dict[str, Any]) -> dict[str, Any]:
-  """Returns a JSON object with a checksum, which replaces an old one."""
+  """Adds a checksum to a JSON object, or replaces its old checksum."""
   return content | {"checksum": _checksum(content)}
 
 

@@ -10,7 +10,7 @@ from bert_jax.cli import configs, flags
 from bert_jax.messages import UserError
 
 HELP = """Runs a config with several seeds and a grid of values, and prints the
-metric of each."""
+metric of each run."""
 EXAMPLE = """\
   bert_jax sweep --config glue:rte --workdir sweeps/rte \\
     --seeds 20 --grid schedule.peak=2e-5,3e-5 --config.data.path=data/rte"""

@@ -32,70 +32,77 @@ SHARED = ("dtype", "attention", "elementwise", "unroll")
 FROM_DATA = ("vocab_size", "padding_id")
 
 
-def build(run: config_lib.Run, before: dict[str, Any] | None = None) -> Setup:
+def build(
+  config: config_lib.Run, resumed_config: dict[str, Any] | None = None
+) -> Setup:
   """Opens and builds everything that does not change during a run.
 
   Also checks that data, models, config and devices fit together.
 
   Args:
-    run: the run's config. `Setup.config` is this config with what the data,
+    config: the run's config. `Setup.config` is this config with what the data,
       `init_from` and the teacher's files decide.
-    before: the content of config.json if the run continues from its own
+    resumed_config: the content of config.json if the run continues from its own
       checkpoint. It has the sizes of the model that pre-training started from,
       so that model is not opened again.
 
   Raises:
-    ValueError: with one sentence that names the key and the remedy.
+    ValueError: the config cannot be used; the message names the key and the
+      remedy.
   """
-  _check_spikes(run)
+  _check_spikes(config)
   task = None
-  if run.is_task:
+  if config.is_task:
     # The number of steps may depend on the data.
-    run, rows, splits = inputs.open_task(run)
+    config, rows, splits = inputs.open_task(config)
     task = rows.task
-  plan = phases.plan(run)
-  mesh = sharding.make_mesh(run.mesh.data, run.mesh.fsdp, run.mesh.tensor)
+  plan = phases.plan(config)
+  mesh = sharding.make_mesh(
+    config.mesh.data, config.mesh.fsdp, config.mesh.tensor
+  )
   for phase in plan:
     sharding.check_batch(mesh, phase.batch_size, phase.micro_batches)
   if task:
     feeds = [Feed(phase, rows, splits) for phase in plan]
   else:
-    feeds = inputs.open_text(plan, run.seed, run.evaluate)
+    feeds = inputs.open_text(plan, config.seed, config.evaluate)
   first = feeds[0].data
-  start_model, taught = None, None
-  model = run.model
-  if before and not task and before.get("init_from"):
-    sizes = before.get("model", {}) | model.options()
+  start_model, opened_teacher = None, None
+  model = config.model
+  if resumed_config and not task and resumed_config.get("init_from"):
+    sizes = resumed_config.get("model", {}) | model.options()
     model = config_lib.Model.of(sizes)
-  elif run.init_from:
-    start_model, model = start_from.open_start(run, first)
+  elif config.init_from:
+    start_model, model = start_from.open_start(config, first)
   elif model.family is None:
     raise UserError(
       "init_from is empty; pass --config.init_from=PATH, a pre-trained model:"
       " the --workdir of a run, a converted folder or one of transformers."
     )
-  model = with_data(model, first, run.data.path)
-  run = dataclasses.replace(run, model=model)
-  if run.teacher:
-    taught = teacher.open_teacher(run.teacher, first.prepared[0], task)
-    section = dataclasses.replace(run.teacher, model=taught.model)
-    run = dataclasses.replace(run, teacher=section)
+  model = with_data(model, first, config.data.path)
+  config = dataclasses.replace(config, model=model)
+  if config.teacher:
+    opened_teacher = teacher.open_teacher(
+      config.teacher, first.prepared[0], task
+    )
+    section = dataclasses.replace(config.teacher, model=opened_teacher.model)
+    config = dataclasses.replace(config, teacher=section)
   objective, schedule, optimizer = make_parts(
-    run, sharding.vocab_multiple(mesh)
+    config, sharding.vocab_multiple(mesh)
   )
   for feed in feeds:
     # Fails here, before any step, if rows are longer than the position table.
     boxed = jax.eval_shape(objective.init, jax.random.key(0), feed.shapes)
   sharding.check_sizes(mesh, boxed)
   frozen = {}
-  if taught:
+  if opened_teacher:
     try:
       shapes = [frozen_shapes(objective, mesh, feed.shapes) for feed in feeds]
     except ValueError as e:  # Raised by the teacher's encoder.
-      raise UserError(f"teacher.path={taught.path}: {e}") from e
-    frozen = teacher.place(taught, shapes[0])
+      raise UserError(f"teacher.path={opened_teacher.path}: {e}") from e
+    frozen = teacher.place(opened_teacher, shapes[0])
   return Setup(
-    config=run,
+    config=config,
     mesh=mesh,
     feeds=feeds,
     objective=objective,
@@ -105,16 +112,16 @@ def build(run: config_lib.Run, before: dict[str, Any] | None = None) -> Setup:
       objective, optimizer, mesh, feeds[-1].shapes, first.vocab_size
     ),
     frozen=frozen,
-    digest=taught.digest if taught else None,
+    digest=opened_teacher.digest if opened_teacher else None,
     task=task,
     start_model=start_model,
   )
 
 
-def _check_spikes(run: config_lib.Run) -> None:
+def _check_spikes(config: config_lib.Run) -> None:
   """Raises UserError if the section `spike` cannot be used."""
-  logging.Spikes(run.spike.action, run.spike.factor)
-  if run.spike.action != "none" and not run.log.every:
+  logging.Spikes(config.spike.action, config.spike.factor)
+  if config.spike.action != "none" and not config.log.every:
     raise UserError(
       "config.spike compares a loss with that of the last logged row; set"
       " config.log.every to the number of steps between rows."
@@ -197,31 +204,33 @@ def _model_defaults(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_parts(
-  run: config_lib.Run, vocab_multiple: int = 1
+  config: config_lib.Run, vocab_multiple: int = 1
 ) -> tuple[objectives.Objective, optim.Schedule, optax.GradientTransformation]:
   """Returns objective, schedule and optimizer; opens no data and no model.
 
   Args:
-    run: the run's config, with its number of steps.
+    config: the run's config, with its number of steps.
     vocab_multiple: see `sharding.vocab_multiple`.
 
   Raises:
     ValueError: a key is unknown, or a value cannot be used.
   """
-  options = run.objective.options()
+  options = config.objective.options()
   name = options.pop("name")
-  decay = getattr(run.optimizer, "weight_decay", 0.0)
+  decay = getattr(config.optimizer, "weight_decay", 0.0)
   if name == "distil" and options.get("freeze_positions", True) and decay:
     raise UserError(
       f"optimizer.weight_decay={decay} would shrink the position embeddings"
       " that objective.freeze_positions=True keeps; set it to 0, or pass"
       " --config.objective.freeze_positions=False."
     )
-  schedule = optim.build_schedule(run.steps, **run.schedule.options())
-  make_optimizer = optim.factory(run.optimizer.name)
-  optimizer = make_optimizer(schedule, **run.optimizer.options())
-  model = run.model.options() | {"vocab_multiple": vocab_multiple}
-  teacher_model = _teacher_model(run.teacher, model) if run.teacher else None
+  schedule = optim.build_schedule(config.steps, **config.schedule.options())
+  make_optimizer = optim.factory(config.optimizer.name)
+  optimizer = make_optimizer(schedule, **config.optimizer.options())
+  model = config.model.options() | {"vocab_multiple": vocab_multiple}
+  teacher_model = (
+    _teacher_model(config.teacher, model) if config.teacher else None
+  )
   config_lib.check_keys("objective", options, objectives.defaults(name))
   objective = objectives.build(name, model, options, teacher_model)
   return objective, schedule, optimizer

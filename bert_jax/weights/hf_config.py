@@ -589,12 +589,12 @@ def make_config(
   pairs = config["head"].get("pairs", False)
   naming = hf_names.NAMINGS[family]
   cls, kind = hf_tasks.class_of(family, task, pairs), naming.model_type
-  for other_classes, other_kind in naming.others:
+  for other_classes, other_type in naming.same_names:
     # Keep the model's type, because transformers chooses the tokenizer by it;
     # XLM-R, for example, has another tokenizer than RoBERTa.
-    if old.get("model_type") == other_kind:
+    if old.get("model_type") == other_type:
       cls = other_classes + cls.removeprefix(naming.classes)
-      kind = other_kind
+      kind = other_type
   hf_config: Config = {"architectures": [cls], "model_type": kind}
   _check(family, task, model)
   for table in (SIZES[family], NUMBERS[family]):

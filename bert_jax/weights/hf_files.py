@@ -147,7 +147,7 @@ def _numpy(tensor: Any, name: str, path: str) -> np.ndarray:
 def _clean_names(
   arrays: Mapping[str, np.ndarray], source: str
 ) -> dict[str, np.ndarray]:
-  """Returns the arrays without wrappers' prefixes and by their new names."""
+  """Removes wrappers' prefixes and old endings from the arrays' names."""
   prefix, arrays = "", dict(arrays)
   while arrays:
     wrapper = next(

@@ -20,8 +20,8 @@ class Naming(NamedTuple):
     tied: arrays that are copies: name of the copy -> (True if the original's
       name has the prefix, the original's name without prefix).
     skipped: patterns of names that hold no parameter.
-    others: other models with the same parameters under the same names, each as
-      (the prefix of its classes, its `model_type`).
+    same_names: other models with the same parameters under the same names, each
+      as (the prefix of its classes, its `model_type`).
   """
 
   classes: str
@@ -29,7 +29,7 @@ class Naming(NamedTuple):
   prefix: str
   tied: dict[str, tuple[bool, str]]
   skipped: tuple[str, ...] = ()
-  others: tuple[tuple[str, str], ...] = ()
+  same_names: tuple[tuple[str, str], ...] = ()
 
 
 _WORDS = "embeddings.word_embeddings.weight"

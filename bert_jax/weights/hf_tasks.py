@@ -63,7 +63,7 @@ def tasks_of(family: str) -> dict[str, str]:
       classes_by_ending["LMHeadModel"] = "pretraining"
     if family in ("roberta", "electra"):
       classes_by_ending["ForCausalLM"] = classes_by_ending["ForMaskedLM"]
-  prefixes = [naming.classes, *(classes for classes, _ in naming.others)]
+  prefixes = [naming.classes, *(classes for classes, _ in naming.same_names)]
   return {
     prefix + end: task
     for prefix in prefixes
@@ -74,7 +74,10 @@ def tasks_of(family: str) -> dict[str, str]:
 def model_types(family: str) -> tuple[str, ...]:
   """Returns the values of `model_type` in config.json of a family's models."""
   naming = hf_names.NAMINGS[family]
-  return (naming.model_type, *(kind for _, kind in naming.others))
+  return (
+    naming.model_type,
+    *(model_type for _, model_type in naming.same_names),
+  )
 
 
 def class_of(family: str, task: str, pairs: bool = False) -> str:
@@ -105,19 +108,19 @@ class UnknownFamily(UserError):
 
 def family_of(config: Mapping[str, Any], source: str) -> str:
   """Returns the family that a config.json names, or raises UnknownFamily."""
-  kind, names = config.get("model_type"), config.get("architectures")
+  model_type, names = config.get("model_type"), config.get("architectures")
   classes = names if isinstance(names, list) else []
   for family in hf_names.NAMINGS:
     # A list, because a damaged config may hold names that are not hashable.
     family_classes = [*tasks_of(family)]
-    if kind in model_types(family) or any(
+    if model_type in model_types(family) or any(
       name in family_classes for name in classes
     ):
       return family
   raise UnknownFamily(
-    f"{source}: model_type is {kind!r}, architectures {names}. They name none"
-    f" of these families: {', '.join(hf_names.NAMINGS)}. If the model is one of"
-    " them, pass family= (--family=NAME of a command)."
+    f"{source}: model_type is {model_type!r}, architectures {names}. They name"
+    f" none of these families: {', '.join(hf_names.NAMINGS)}. If the model is"
+    " one of them, pass family=NAME, or --family=NAME to a command."
   )
 
 
@@ -154,7 +157,8 @@ def rules_of(config: Mapping[str, Any], prefix: str) -> list[Rule]:
   """Returns the rules for all parameters of a converted folder's config.
 
   Args:
-    config: the config of a converted folder, for ELECTRA with one tower.
+    config: the config of a converted folder; for ELECTRA, of one with a single
+      tower.
     prefix: the prefix of the encoder's arrays; "" for a file without a head.
   """
   family, task = config["family"], config["task"]
@@ -181,7 +185,7 @@ def has_pooler(
 
 
 def prefix_of(family: str, keys: Collection[str]) -> str:
-  """Returns the prefix of the encoder's arrays in a file; "" if none."""
+  """Returns the prefix of the encoder's arrays in a file; "" without prefix."""
   prefix = hf_names.NAMINGS[family].prefix
   return prefix if any(key.startswith(prefix) for key in keys) else ""
 
@@ -204,7 +208,8 @@ def guess_task(family: str, keys: Collection[str]) -> list[str]:
     del heads["pretraining"]
   head_names = set().union(*heads.values())
   file_names = {key for key in keys if key in head_names}
-  # A model with a masked-LM head and a head for pairs is a pre-training model.
+  # A model with only a head for pairs has the task "next_sentence". If it also
+  # has a masked-LM head, its task is pre-training: ignore the head for pairs.
   if file_names - (pairs := heads.get("next_sentence", set())):
     file_names -= pairs
   fits = [task for task, names in heads.items() if names == file_names]

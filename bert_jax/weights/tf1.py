@@ -42,7 +42,8 @@ def find_checkpoint(path: str) -> str:
       has several checkpoints, its file `checkpoint` must name one of them.
 
   Raises:
-    UserError: there is no checkpoint, or several and none is named.
+    UserError: there is no checkpoint, or the path does not say which one of
+      several.
   """
   if path.endswith(_INDEX) and epath.Path(path).is_file():
     return path.removesuffix(_INDEX)
@@ -57,7 +58,9 @@ def find_checkpoint(path: str) -> str:
   files = [p.name for p in folder.iterdir()]
   names = sorted(n.removesuffix(_INDEX) for n in files if n.endswith(_INDEX))
   if not names:
-    raise UserError(f"{path}: no TF1 checkpoint in it, no {_INDEX} file.")
+    raise UserError(
+      f"{path}: no TF1 checkpoint in it, since no file ends with {_INDEX}."
+    )
   if len(names) > 1:
     latest = _latest(folder)
     if latest not in names:
@@ -151,10 +154,10 @@ def _tower_of(
   if family != "electra" or not has("electra/"):
     families = [f for f, prefix in tf1_names.LAYERS.items() if has(prefix)]
     if family not in families:
-      owner = f"those of {families[0]}" if families else "of an unknown family"
+      actual = families[0] if families else "an unknown family"
       raise UserError(
-        f"{source}: its variables are {owner}, not of {family}, whose layers"
-        f" are called {tf1_names.LAYERS[family]}0 and so on."
+        f"{source}: its variables are those of {actual}, not of {family}, whose"
+        f" layers are called {tf1_names.LAYERS[family]}0 and so on."
       )
     return None
   layers = {
@@ -167,7 +170,9 @@ def _tower_of(
   for name in layers if tower in (None, "both") else (tower,):
     if name not in stored:
       remedy = f"; pass --tower={stored[0]}" if stored else ""
-      raise UserError(f"{source} holds no {name}, no {layers[name]}0{remedy}.")
+      raise UserError(
+        f"{source} holds no {name}: there is no {layers[name]}0{remedy}."
+      )
   return tower or "both"
 
 
@@ -231,8 +236,8 @@ def _make_config(
   elif task == "span":
     head = {"dropout": 0.0}
   elif task == "sequence_classification":
-    # Without the bias, the rows of the weights count the labels: `to_params`
-    # then reports the missing bias.
+    # There is one bias for each label. If the bias is missing, count the rows
+    # of the weights here; `to_params` then reports the missing bias.
     outputs = "output_bias" if "output_bias" in arrays else "output_weights"
     count = len(np.atleast_1d(arrays[outputs]))
     # This dropout is always 0.1 (run_classifier.py, create_model).
@@ -255,7 +260,7 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   Args:
     path: the checkpoint; see `find_checkpoint`. The config (see `FILES`) and
       the tokenizer, `vocab.txt` or `30k-clean.model`, are in the same folder.
-      ELECTRA's releases have no config; see `ELECTRA`.
+      ELECTRA's releases have no config; see `ELECTRA_VALUES`.
     family: "bert", "albert" or "electra".
     tower: for ELECTRA: "generator", "discriminator" or "both"; None takes what
       the checkpoint has.
@@ -293,7 +298,7 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
     shapes = model_folder.shapes_of(model_folder.module_of(config), config)
   except ValueError as e:
     raise UserError(f"{config_path if fields else prefix}: {e}") from e
-  sizes = "electra/embeddings/* and the layers 0 in it"
+  sizes = "its variables electra/embeddings/* and its layers 0"
   source = f"{prefix}, with the sizes of {config_path if fields else sizes}"
   rules = tf1_names.rules(config)
   params = mapping.to_params(rules, arrays, shapes, (), source)
@@ -305,9 +310,9 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   }
   if not fields:
     note(
-      f"note: {folder} has no {epath.Path(config_path).name}: sizes are those"
-      f" of the arrays, heads are {ELECTRA_HEAD_SIZE} wide, and other fields"
-      f" are as Google's code fixes them: {json.dumps(ELECTRA)}."
+      f"note: {folder} has no {epath.Path(config_path).name}: sizes come from"
+      f" the arrays, heads are {ELECTRA_HEAD_SIZE} wide, and other fields have"
+      f" the values of Google's code: {json.dumps(ELECTRA_VALUES)}."
     )
   return Weights(config, params, _read_tokenizer(folder))
 
@@ -344,7 +349,7 @@ HEADS, ACTIVATION = "num_attention_heads", "hidden_act"
 # call. It is not in any config.
 NORM_EPSILON = 1e-12
 # Field -> its supported value.
-_ONLY: Config = {
+_SUPPORTED_VALUES: Config = {
   "inner_group_num": 1,
   "net_structure_type": 0,
   "layer_norm_eps": NORM_EPSILON,
@@ -352,7 +357,7 @@ _ONLY: Config = {
 # The values of ELECTRA's code, since its releases have no config
 # (util/training_utils.py, get_bert_config; model/modeling.py, BertConfig).
 ELECTRA_HEAD_SIZE = 64
-ELECTRA: Config = {
+ELECTRA_VALUES: Config = {
   ACTIVATION: "gelu",
   "hidden_dropout_prob": 0.1,
   "attention_probs_dropout_prob": 0.1,
@@ -456,9 +461,9 @@ def read_model(
     UserError: a field is missing or wrong; the message names it.
   """
   if family == "electra":
-    config = ELECTRA | dict(config)
+    config = ELECTRA_VALUES | dict(config)
   fields = Fields(config, config_path)
-  for field, supported in _ONLY.items():
+  for field, supported in _SUPPORTED_VALUES.items():
     if field in config and config[field] != supported:
       raise fields.refuse(field, f"only {supported!r} is known here")
   is_generator = task == "generator"

@@ -268,7 +268,7 @@ def test_electra_without_a_config(electra, tower, capsys):
     activation="gelu",
     norm_epsilon=1e-12,
   )
-  assert "no electra_config.json: sizes are those" in capsys.readouterr().err
+  assert "no electra_config.json: sizes come from" in capsys.readouterr().err
   skipped = weights.config["source"]["skipped"]
   unused = {name for name in skipped if "/adam_" not in name}
   unused -= {"global_step"}
