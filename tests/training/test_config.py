@@ -151,7 +151,7 @@ def test_sizes_that_the_variant_has_can_be_set(monkeypatch):
   ],
 )
 def test_sizes_of_another_type(monkeypatch, path, flag, words):
-  path = f"{ROOT}/{path}"
+  path = str(pathlib.Path(ROOT) / path)
   argv = ["train", f"--config={path}", "--workdir=unused", f"--config.{flag}"]
   with pytest.raises(SystemExit, match=f"^error: .*{re.escape(words)}"):
     execute(argv)
