@@ -411,12 +411,12 @@ class Model:
     """Returns vectors of texts, of their words or of their pieces.
 
     >>> model.features(["the cat sat", "a mat"]).shape
-    (2, 16)
+    (2, 32)
     >>> model.features("the cat sat", layers=[-2, -1]).shape
-    (32,)
+    (64,)
     >>> row = model.features("the cat sat", unit="word")
     >>> row["tokens"], row["vectors"].shape
-    (['the', 'cat', 'sat'], (3, 16))
+    (['the', 'cat', 'sat'], (3, 32))
 
     Args:
       texts: a text or a collection of texts. A text may be a list of words if
@@ -571,7 +571,7 @@ class Model:
     >>> row["tokens"]
     ['[CLS]', 'the', 'cat', 'sat', '[SEP]']
     >>> row["attention"].shape
-    (2, 2, 5, 5)
+    (2, 4, 5, 5)
 
     Args:
       text: a text or a collection of texts, none longer than a row.
