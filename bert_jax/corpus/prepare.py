@@ -80,7 +80,7 @@ def prepare(
     errors: see `sources.find_sources`.
     heldout: the share of the documents for the split `validation`. A hash of
       the content decides, so exact copies are always in the same split.
-    processes: the number of worker processes; None for one for each core.
+    processes: the number of worker processes; None means one per core.
     lower_case: False for a cased vocabulary. None takes the setting in the
       vocabulary's files, or else True.
     keep_accents: True if accents stay. None takes the setting in the
@@ -126,7 +126,7 @@ def prepare(
     note(line)
   text_sources = sources.find_sources(inputs, format, errors)
   if tokenizer.kind == "words":
-    tokenizer = _cover(tokenizer, text_sources, filters)
+    tokenizer = _with_words_of(tokenizer, text_sources, filters)
   options = {
     "vocab_sha256": _digest(tokenizer),
     "format": format,
@@ -157,15 +157,15 @@ def prepare(
       return _complete(partial, output, tokenizer, origin, sizes, report)
 
 
-def _cover(
+def _with_words_of(
   tokenizer: Vocabulary,
   text_sources: Sequence[sources.Source],
   filters: Filters,
 ) -> Vocabulary:
   """Returns the tokenizer with ids for every word of the text."""
   note("counting words")
-  records, form = sources.read_records(text_sources), filters.normalise
-  texts = (normalised(record, form).text for record in records)
+  records, normalise = sources.read_records(text_sources), filters.normalise
+  texts = (normalised(record, normalise).text for record in records)
   return words.with_words_of(tokenizer, texts)
 
 
@@ -191,7 +191,7 @@ def _begin(
 
 
 def _digest(tokenizer: Vocabulary) -> str:
-  """Returns a SHA-256 of all on which ids depend, except for lower case."""
+  """Returns a SHA-256 of all that decides the ids, except for lower case."""
   contents = ["\n".join(tokenizer.pieces).encode("utf-8")]
   if tokenizer.kind != "wordpiece":
     contents += [tokenizer.plain.to_str().encode("utf-8")]
@@ -238,7 +238,8 @@ def _cleaned_up(partial: str) -> Iterator[None]:
   try:
     yield
   except ValueError:
-    # The text is bad. Once it is corrected, it is another input.
+    # The text is bad. The corrected text will be another input, so the work
+    # cannot be continued.
     shutil.rmtree(partial)
     raise
   except OSError as e:
@@ -308,7 +309,7 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
     old: the origin in `meta.json` or `progress.json`.
     new: the origin of this run.
   """
-  # JSON makes lists of tuples.
+  # JSON turns tuples into lists.
   new = json.loads(json.dumps(new))
   for key in {**new["options"], **old["options"]}:
     old_option, new_option = old["options"].get(key), new["options"].get(key)
@@ -365,7 +366,10 @@ def _tokenize(
     threshold = _better_threshold(progress, sizes)
     if threshold is None:
       return sizes
-    note("too few documents for this --heldout: choosing one for each split")
+    note(
+      "too few documents for this --heldout; dividing them again, so that no"
+      " split is empty"
+    )
     progress = _start(job.partial, progress["origin"], threshold)
 
 
@@ -401,6 +405,9 @@ def _better_threshold(
   progress: dict[str, Any], sizes: dict[str, dict[str, int]]
 ) -> int | None:
   """Returns a threshold for held-out documents with which no split is empty.
+
+  A document is held out if its hash is below the threshold. `progress` has the
+  smallest hashes and the largest hash.
 
   Next-sentence pairs need two documents, also in the held-out split. So this
   split gets two documents if there are four or more, else one. Returns None if
@@ -475,13 +482,15 @@ def _complete(
   _log_long_words(output, sizes)
   if unk is None:
     return meta
-  num_others = unigrams[tokenizer.vocab_size :].sum()
-  unknown = (unigrams[unk] + num_others) / unigrams.sum()
+  # Words that are not in the vocabulary have ids after its own.
+  num_unknown = unigrams[tokenizer.vocab_size :].sum()
+  unknown = (unigrams[unk] + num_unknown) / unigrams.sum()
   note(f"{tokenizer.pieces[unk]}: {unknown:.2%} of the tokens")
   if unknown > _MANY_UNKNOWN and tokenizer.kind != "words":
     note(
-      "warning: many words are unknown to the vocabulary; is it one for this"
-      " language, case (--no-lower-case) and accents (--keep-accents)?"
+      "warning: many words are unknown to the vocabulary; was it made for this"
+      " language, for this case (--no-lower-case) and for accents"
+      " (--keep-accents)?"
     )
   return meta
 
@@ -498,8 +507,8 @@ def _log_long_words(output: str, sizes: dict[str, dict[str, int]]) -> None:
     note(
       f"warning: words have {tokens / count:.0f} tokens on average, as in a"
       " language that is written without spaces: whole-word masks, n-grams and"
-      " spans take all of a word or nothing. Mask single tokens, or (a"
-      " SentencePiece model) prepare the text with --word-starts=albert."
+      " spans never take only a part of a word. Mask single tokens; or, with a"
+      " SentencePiece model, prepare the text with --word-starts=albert."
     )
 
 

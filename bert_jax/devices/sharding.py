@@ -153,7 +153,7 @@ def check_sizes(mesh: Mesh, boxed: Any) -> None:
 
 
 def vocab_multiple(mesh: Mesh) -> int:
-  """Returns the number whose multiple the rows of a word table must be.
+  """Returns a number that must divide the number of rows of a word table.
 
   It is a multiple of the number of devices that split the vocabulary. On
   accelerators it is also a multiple of 128, the width of their matrix units. No
@@ -234,7 +234,7 @@ def check_batch(mesh: Mesh, batch_size: int, micro_batches: int) -> None:
 
 
 def host_share(mesh: Mesh) -> tuple[int, int]:
-  """Returns the number of this process's share of a batch, and of all shares.
+  """Returns (index of this process's share of a batch, number of shares).
 
   All shares are equally large. Two processes whose devices hold the same rows,
   because the tensor axis connects them, read the same share.
@@ -251,7 +251,8 @@ def host_share(mesh: Mesh) -> tuple[int, int]:
   if sum(map(len, shares)) != len(rows) or len({*map(len, shares)}) != 1:
     raise UserError(
       f"mesh.tensor={mesh.shape['tensor']} does not fit the devices of a"
-      " process; choose a divisor or a multiple of their number."
+      " process; choose a number that divides the number of these devices, or a"
+      " multiple of it."
     )
   mine = tuple(sorted(held[jax.process_index()]))
   return shares.index(mine), len(shares)

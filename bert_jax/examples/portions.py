@@ -29,7 +29,8 @@ class Portion:
   Attributes:
     start: the number of its first window or record, see `Portions.read`.
     corpus: the documents.
-    elements: [N, ...] elements of the recipe's index.
+    elements: [N, ...] entries of the index that `Recipe.index` returned; the
+      recipe makes an example from each of them.
     numbers: [N] uint64 numbers of the examples if the recipe repeats fixed
       copies (static masks); otherwise None, and the global numbers are used.
   """
@@ -60,15 +61,15 @@ class Portions(Protocol):
 
   Attributes:
     key: the key of the stream.
-    kind: the key under which `Stream.position` has `identity`.
-    unit: the key under which `Stream.position` has the start of a portion.
-    identity: a number that is equal for streams that can share positions. It is
-      below 2**53, for JSON.
+    identity_key: the key of `identity` in the dict `Stream.position`.
+    unit: the key of a portion's start in the dict `Stream.position`.
+    identity: a number below 2**53, for JSON. If two streams have the same
+      number, one can continue from the position of the other.
     empty: the error message if a whole epoch gives no example.
   """
 
   key: int
-  kind: str
+  identity_key: str
   unit: str
   identity: int
   empty: str
@@ -98,7 +99,7 @@ class ShardPortions:
   more memory.
   """
 
-  kind, unit = "stream", "window"
+  identity_key, unit = "stream", "window"
   empty = (
     "a whole epoch gave no example; the documents are too short for this"
     " objective."
@@ -166,7 +167,7 @@ class ShardPortions:
 class TextPortions:
   """Groups of documents, in the order of the text; see `Portions`."""
 
-  kind, unit = "text", "record"
+  identity_key, unit = "text", "record"
 
   def __init__(self, text: GroupedText, recipe: Recipe, seed: int, name: str):
     """Describes the groups; for the arguments see `streams.Stream`."""

@@ -178,7 +178,7 @@ class Stream:
   def position(self) -> dict[str, int]:
     """Returns where the last `read` ended, for `restore`."""
     return {
-      self._portions.kind: self._portions.identity,
+      self._portions.identity_key: self._portions.identity,
       "epoch": self._epoch,
       self._portions.unit: self._start,
       "first": self._first,
@@ -190,7 +190,7 @@ class Stream:
     The position of another stream (another seed, corpus or row length) is
     ignored. A position only saves time; the examples do not depend on it.
     """
-    if position.get(self._portions.kind) == self._portions.identity:
+    if position.get(self._portions.identity_key) == self._portions.identity:
       start = position[self._portions.unit]
       self._go_to(position["epoch"], start, position["first"])
 

@@ -32,7 +32,7 @@ def build(variant: str, **overrides: Any) -> bert.Bert:
 
 
 class ForDistillation(nn.Module):
-  """An encoder, and learnt linear maps of its states to its teacher's width.
+  """Adds learnt linear maps from an encoder's states to its teacher's width.
 
   Attributes:
     encoder: the student's encoder.

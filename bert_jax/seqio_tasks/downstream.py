@@ -48,7 +48,8 @@ def register(
     **options: options of the tokenizer.
 
   Raises:
-    ValueError: the task is unknown. At the first use also: bad input.
+    ValueError: the task is unknown. The first use of the task raises it too, if
+      an input is wrong.
   """
   task_files = task_inputs.find(task) if isinstance(task, str) else task
   split_inputs = task_inputs.parse_inputs(task_files, inputs)
@@ -62,15 +63,15 @@ def register(
 
   @functools.cache
   def split_rows(split: str) -> tuple[Task, Rows]:
-    read = read_splits()
+    contents = read_splits()
     encoded = prepare_task.encode_examples(
-      read.task,
-      read.splits[split],
+      contents.task,
+      contents.splits[split],
       tokenizer(),
       length,
       context=task_files.context,
     )
-    return read.task, encoded.rows
+    return contents.task, encoded.rows
 
   names = list(dict.fromkeys(source.split for source in split_inputs))
   return _register(name, task_files.task, split_rows, names, length, tokenizer)
@@ -80,7 +81,7 @@ def register_folder(name: str, folder: str) -> seqio.Task:
   """Registers a folder that `bert_jax prepare-task` wrote.
 
   Raises:
-    ValueError: the folder is not such a folder.
+    ValueError: `bert_jax prepare-task` did not write the folder.
   """
   meta = encoded_rows.read_meta(folder)
   task = encoded_rows.task_of(meta["task"])
@@ -113,7 +114,7 @@ def _register(
   label_rank = int(task.kind in ("multi_label", "tagging", "span"))
   label_dtype = tf.float32 if task.kind == "regression" else tf.int32
   input_rank = 2 if task.kind == "choice" else 1
-  numbers = seqio.PassThroughVocabulary(size=0)
+  no_vocabulary = seqio.PassThroughVocabulary(size=0)
 
   def feature(
     vocabulary: seqio.Vocabulary, dtype: Any, rank: int
@@ -122,14 +123,16 @@ def _register(
 
   features = {
     "input_ids": feature(TextVocabulary(tokenizer), tf.int32, input_rank),
-    "segment_ids": feature(numbers, tf.int32, input_rank),
-    "sequence_ids": feature(numbers, tf.int32, input_rank),
-    "labels": feature(numbers, label_dtype, label_rank),
-    "label_weights": feature(numbers, tf.float32, int(task.kind == "tagging")),
-    "row": feature(numbers, tf.int64, 0),
+    "segment_ids": feature(no_vocabulary, tf.int32, input_rank),
+    "sequence_ids": feature(no_vocabulary, tf.int32, input_rank),
+    "labels": feature(no_vocabulary, label_dtype, label_rank),
+    "label_weights": feature(
+      no_vocabulary, tf.float32, int(task.kind == "tagging")
+    ),
+    "row": feature(no_vocabulary, tf.int64, 0),
   }
   if task.kind == "span":
-    features["unanswerable"] = feature(numbers, tf.float32, 0)
+    features["unanswerable"] = feature(no_vocabulary, tf.float32, 0)
   return seqio.TaskRegistry.add(
     name,
     source=seqio.FunctionDataSource(dataset, names),
@@ -166,8 +169,8 @@ def _dataset(task: Task, rows: Rows, length: int, pad: int) -> tf.data.Dataset:
     labelled = (
       tf.math.is_finite(labels) if labels.dtype.is_floating else labels >= 0
     )
-    several = task.kind in ("multi_label", "span")
-    weight = tf.reduce_all(labelled) if several else labelled
+    has_list = task.kind in ("multi_label", "span")
+    weight = tf.reduce_all(labelled) if has_list else labelled
     passed_on = {k: row[k] for k in ("row", "unanswerable") if k in row}
     return passed_on | {
       "input_ids": pad_to_length(row["ids"], pad),

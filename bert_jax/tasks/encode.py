@@ -17,8 +17,8 @@ class Encoded(NamedTuple):
 
   Attributes:
     rows: the rows.
-    notes: an event, such as a cut text -> the ids of its examples, or its
-      words.
+    notes: event -> the ids of the examples, or the words, to which it happened.
+      An event is for example that a text was cut.
   """
 
   rows: Rows
@@ -115,7 +115,7 @@ def _cut_choices(
   last_texts: Sequence[np.ndarray],
   parts: Sequence[Sequence[np.ndarray]],
 ) -> dict[str, list[str]]:
-  """Finds the examples that cutting rows has made harder or impossible.
+  """Finds the examples whose choices lost tokens when rows were cut.
 
   Args:
     task: a task of kind choice.

@@ -84,8 +84,8 @@ def prepare(
     **options: options of the tokenizer.
 
   Returns:
-    The content of `meta.json`. Its `notes` are split -> event -> [number of
-    examples, at most ten of them].
+    The content of `meta.json`. Its entry `notes` is split -> event -> a list of
+    two: the number of examples, and a list of the first ten examples.
 
   Raises:
     ValueError: an input is wrong, or the folder was made from other inputs.

@@ -13,7 +13,7 @@ from bert_jax.tasks.published import TASKS, TaskFiles
 
 _SPLIT = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 # Kinds whose examples have several labels -> the field with these labels.
-_SEVERAL = {"multi_label": "label", "tagging": "tags"}
+_LIST_FIELDS = {"multi_label": "label", "tagging": "tags"}
 
 
 class Input(NamedTuple):
@@ -103,7 +103,7 @@ def _label_names(
   if columns and labels and sorted(labels) != sorted(columns):
     raise UserError(
       f"--labels: each label has a column of its name ({', '.join(columns)});"
-      " leave --labels out, or give these in another order."
+      " leave --labels out, or give exactly these names in any order."
     )
   return tuple(labels or columns)
 
@@ -164,7 +164,7 @@ def read(task_files: TaskFiles, inputs: Sequence[Input]) -> Contents:
   records: dict[str, list[Record]] = {}
   task = task_files.task
   for split, path in inputs:
-    before = len(splits.setdefault(split, []))
+    count_before = len(splits.setdefault(split, []))
     needed = needs_labels(split)
     # No line of a test set may be skipped, because its predictions are matched
     # to lines by their order.
@@ -173,19 +173,19 @@ def read(task_files: TaskFiles, inputs: Sequence[Input]) -> Contents:
         splits[split].append(example)
         # Do not keep the fields, because the example has the texts already.
         records.setdefault(split, []).append(record._replace(fields={}))
-    if len(splits[split]) == before:
+    if len(splits[split]) == count_before:
       raise UserError(f"{path}: no examples in it.")
   notes: list[str] = []
   if task.kind == "multi_label":
     task = _name_labels(task_files, splits, records, notes)
-  if not task.labels and task.kind in ("classification", *_SEVERAL):
+  if not task.labels and task.kind in ("classification", *_LIST_FIELDS):
     labels = _training_labels(task, splits, records)
     metrics = custom.metrics_of(task.kind, labels)
     task = task._replace(labels=labels, metrics=metrics)
   if task.kind == "tagging" and (line := tags.warning(task.labels)):
     notes.append(line)
   for split, examples in splits.items():
-    _number(task, split, examples)
+    _set_ids(task, split, examples)
   return Contents(task, splits, skipped, notes)
 
 
@@ -210,7 +210,7 @@ def _name_labels(
     task_files: the task and its columns.
     splits: split -> examples.
     records: split -> the record of each example, for messages.
-    notes: sentences that say how the lists were read are appended.
+    notes: gets sentences that say how the lists were read.
 
   Returns:
     The task. If the lists are numbers, its labels are set.
@@ -227,31 +227,31 @@ def _name_labels(
     for example, record in zip(examples, records[split], strict=True)
     if example["label"] is not None
   ]
-  marked = label_fields.marked_labels(
+  marked_labels = label_fields.marked_labels(
     [(example["label"], needed) for example, needed, _ in pairs], task.labels
   )
-  if marked and not task.labels:
+  if marked_labels and not task.labels:
     notes.append(
-      f"each list of labels has a number for each of {len(marked)} labels; name"
-      " them by --labels."
+      f"each list of labels has a number for each of {len(marked_labels)}"
+      " labels; name them by --labels."
     )
-  elif not marked:
+  elif not marked_labels:
     lists = [example["label"] for example, *_ in pairs]
     sentence = label_fields.note(lists, task.labels)
     notes += [sentence] if sentence else []
   for example, needed, location in pairs:
     values = example["label"]
-    if not marked:
+    if not marked_labels:
       label_fields.check_not_marks(values, task.labels, location)
       example["label"] = label_fields.names_of(values, task.labels, location)
     elif values or needed:
-      marks = zip(marked, values, strict=True)
+      marks = zip(marked_labels, values, strict=True)
       example["label"] = [n for n, x in marks if label_fields.is_one(x)]
     else:
       example["label"] = None
-  if not marked:
+  if not marked_labels:
     _hide_empty(splits)
-  return task._replace(labels=marked) if marked else task
+  return task._replace(labels=marked_labels) if marked_labels else task
 
 
 def _hide_empty(splits: Mapping[str, Examples]) -> None:
@@ -284,9 +284,9 @@ def _training_labels(
     )
   for split, examples in splits.items():
     for example, record in zip(examples, records[split], strict=True):
-      content = example[_SEVERAL.get(task.kind, "label")]
-      several = task.kind in _SEVERAL
-      for i, label in enumerate((content or ()) if several else [content]):
+      content = example[_LIST_FIELDS.get(task.kind, "label")]
+      has_list = task.kind in _LIST_FIELDS
+      for i, label in enumerate((content or ()) if has_list else [content]):
         if label is not None and label not in labels:
           location = conll.location_of(record, i)
           raise UserError(
@@ -314,7 +314,7 @@ def _check_tags(
         raise UserError(f"{location}: {tags.unprefixed_message(unprefixed)}")
 
 
-def _number(task: Task, split: str, examples: Examples) -> None:
+def _set_ids(task: Task, split: str, examples: Examples) -> None:
   """Sets the `id` of each example to a text.
 
   Raises:
@@ -326,7 +326,7 @@ def _number(task: Task, split: str, examples: Examples) -> None:
     example["id"] = str(i if name is None else name)
     if task.kind == "span" and example["id"] in seen:
       raise UserError(
-        f"split {split}: two questions have the id {example['id']!r}; answers"
-        " are told apart by it."
+        f"split {split}: two questions have the id {example['id']!r}; each"
+        " question needs its own id, which names its answer."
       )
     seen.add(example["id"])

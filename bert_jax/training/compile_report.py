@@ -29,7 +29,7 @@ def gib(count: float | None) -> str:
 
 
 def offer_text(report: dict[str, Any]) -> str:
-  """Says with which flags the step fits, or which flags did not help."""
+  """Says which flags the report offers so that a step fits, or which failed."""
   if report["offer"]:
     return (
       f"fits with {report['offer']} (compiled:"
@@ -49,7 +49,7 @@ def verdict(report: dict[str, Any]) -> str:
 def text(report: dict[str, Any]) -> str:
   """Formats a report as lines of text."""
   mesh = " ".join(f"{axis}={size}" for axis, size in report["mesh"].items())
-  rows = [
+  lines = [
     f"{report['topology']}, {report['phase']}: {report['devices']} devices,"
     f" {mesh}; batch {report['batch_size']} x {report['length']} in"
     f" {report['micro_batches']} micro-batches",
@@ -59,37 +59,37 @@ def text(report: dict[str, Any]) -> str:
   hbm = gib(report["hbm_bytes"])
   if "flops" not in report:
     refused = f"; {report['refused']}" if "refused" in report else ""
-    rows.append(f"  HBM          {hbm} GiB{refused}")
+    lines.append(f"  HBM          {hbm} GiB{refused}")
   else:
     looped = ""
     if report["loops"]:
       longest = max(report["loops"])
       looped = (
-        "; the body of a loop counts once, so compare with"
-        f" --config.model.unroll={longest}"
+        "; the compiler counts the body of a loop once; compare the numbers"
+        f" with --config.model.unroll={longest}"
       )
     kinds = ", ".join(
       f"{kind} {traffic['count']} times, {gib(traffic['bytes'])} GiB"
       for kind, traffic in report["collectives"].items()
     )
-    rows += [
+    lines += [
       f"  outputs      {gib(report['outputs_bytes'])} GiB, of which"
       f" {gib(report['aliased_bytes'])} reuse the arguments' memory",
       f"  program      {gib(report['code_bytes'])} GiB",
       f"  HBM          {hbm} GiB; needed {gib(report['total_bytes'])}",
-      f"  FLOPs        {report['flops']:.4g}, the model counts"
-      f" {report['model_flops']:.4g}: {report['flops_ratio']:.3f}{looped}",
+      f"  FLOPs        {report['flops']:.4g}, {report['flops_ratio']:.3f}"
+      f" times the model's own count of {report['model_flops']:.4g}{looped}",
       f"  collectives  {kinds or 'none'}",
-      f"  all-reduced  {report['all_reduced_ratio']:.3f} times the gradients'"
-      f" {gib(report['gradient_bytes'])} GiB",
+      f"  all-reduced  {report['all_reduced_ratio']:.3f} times the size of"
+      f" the gradients, {gib(report['gradient_bytes'])} GiB",
     ]
-  rows += [
+  lines += [
     f"  compiled in  {report['compile_seconds']:.0f} s",
     f"  fits         {verdict(report)}",
   ]
   if not report["fits"]:
-    rows.append(f"  offer        {offer_text(report)}")
-  return "\n".join(rows)
+    lines.append(f"  offer        {offer_text(report)}")
+  return "\n".join(lines)
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -146,8 +146,8 @@ def compile_run(
   """
   if not slices:
     raise UserError("--topology is empty; name a slice, for example v2:4x4.")
-  run = topologies.with_published_vocabulary(config_lib.parse(config))
-  count = len(phases.plan(run))
+  parsed = topologies.with_published_vocabulary(config_lib.parse(config))
+  count = len(phases.plan(parsed))
   numbers = list(range(count))
   if phase is not None:
     if not 1 <= phase <= count:

@@ -249,7 +249,7 @@ def evaluate_last(
     log=log.written(),
   )
   with log.waiting("checkpoint"):
-    saver.add(step, meta, measured, phase.number)
+    saver.add_evaluation(step, meta, measured, phase.number)
 
 
 def evaluate_saved(
@@ -262,7 +262,7 @@ def evaluate_saved(
   """Makes the evaluation that a stopped run did not make at its last step."""
   step = int(progress.state.step)
   if not feed.heldout:
-    saver.add(step, dict(pending=False), None, feed.phase.number)
+    saver.add_evaluation(step, dict(pending=False), None, feed.phase.number)
     return
   with compile_ahead.threads() as pool:
     measure = make_measure(setup, feed, progress.state, pool)

@@ -234,9 +234,9 @@ class Checkpointer:
     best = self.best_step()
     if best is None:
       raise UserError(
-        f"{self.path} has no best checkpoint: at each step that it keeps"
-        f" ({saved_steps}), the run has not evaluated, or its metric was not"
-        " defined (nan). Name one of these steps, RUN@STEP."
+        f"{self.path} has no best checkpoint: none of its steps"
+        f" ({saved_steps}) was evaluated with a defined metric. Name one of"
+        " these steps, as in RUN@STEP."
       )
     return best
 
@@ -285,7 +285,7 @@ class Checkpointer:
         force=True,
       )
 
-  def add(
+  def add_evaluation(
     self, step: int, meta: dict[str, Any], heldout: float | None, phase: int
   ) -> None:
     """Adds the result of an evaluation to a saved checkpoint.
@@ -458,7 +458,7 @@ class Checkpointer:
       The state and the metadata.
 
     Raises:
-      Mismatch: a path, shape or dtype differs, or the format version.
+      Mismatch: a path, shape, dtype or format version differs.
       Damaged: an array or the metadata differ from what was saved.
     """
 
@@ -516,8 +516,8 @@ class Checkpointer:
         hosts.gather("moved")
         self._manager.reload()
       return restored, step
-    # Damage can look like a Mismatch, but then an older checkpoint fits. So a
-    # Mismatch counts only here, where none fits.
+    # No checkpoint could be restored. Damage can look like a Mismatch, but then
+    # an older checkpoint can be restored. So raise a Mismatch only here.
     for error in errors.values():
       if isinstance(error, Mismatch):
         raise error
@@ -555,17 +555,17 @@ class Checkpointer:
       try:
         metrics = files.read_json(str(path))
         intact = all(map(math.isfinite, _rank(metrics)))
-        intact = intact and self._is_measured(step, metrics)
+        intact = intact and self._metrics_match(step, metrics)
       except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         intact = False
       if not intact and step.isdigit():
-        message = f"{self.path}/{step} is damaged: its metrics."
+        message = f"{self.path}/{step} is damaged: its metrics are wrong."
         if self._read_only:
           raise Damaged(message)
         print(message, flush=True)
         self._move_aside(int(step))
 
-  def _is_measured(self, step: str, metrics: dict[str, float]) -> bool:
+  def _metrics_match(self, step: str, metrics: dict[str, float]) -> bool:
     """Returns True unless a checkpoint's metadata contradict its metrics."""
     path = self.path / step / "meta" / "metadata"
     # If the metadata are damaged, restoring the checkpoint reports that.
@@ -590,7 +590,7 @@ class Checkpointer:
       The parameters and their step.
 
     Raises:
-      Mismatch: a path, shape or dtype differs, or the format version.
+      Mismatch: a path, shape, dtype or format version differs.
       Damaged: an array or the metadata differ from what was saved.
       UserError: there is no checkpoint of this step.
     """
@@ -704,7 +704,9 @@ def check_same(saved: Any, model: Any, source: str) -> None:
 
 
 def checksum(x: jax.Array) -> jax.Array:
-  """Returns a uint32 checksum of an array of 32 bits or less an element.
+  """Returns a uint32 checksum of an array.
+
+  An element of the array may have at most 32 bits.
 
   It is the sum over all elements' bits, each times an odd number that depends
   on the element's position. A change of a single element always changes the

@@ -47,7 +47,7 @@ def test_a_loss_may_be_added_after_the_save(tmp_path, keep):
           saver.wait()
         else:
           saver.save(step, state, {"best": None, "pending": True}, None)
-          saver.add(step, meta, loss, 0)
+          saver.add_evaluation(step, meta, loss, 0)
         kept_steps = sorted(int(p.name) for p in tmp_path.glob(f"{name}/*/*"))
         metas = [saver.meta(step) for step in kept_steps]
         steps.append((kept_steps, saver.best_step(), metas))
