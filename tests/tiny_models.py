@@ -78,7 +78,7 @@ def write(
   head = dict(head or {})
   if task in ("sequence_classification", "multiple_choice"):
     pooling = models.family(family).POOLING
-    head["pooling"] = heads.Pooling(*pooling)._asdict()
+    head.setdefault("pooling", heads.Pooling(*pooling)._asdict())
   config = model_folder.make_config(
     family,
     task,
