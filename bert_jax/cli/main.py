@@ -113,7 +113,7 @@ def execute(argv: Sequence[str]) -> None:
 
 def main() -> None:
   """Runs the command line of this process."""
-  _look_for_no_tpu()
+  _skip_search_for_tpu()
   sys.excepthook = errors.report_uncaught
   threading.excepthook = errors.report_thread
   sys.unraisablehook = errors.report_unraisable
@@ -131,7 +131,7 @@ def _interrupt(number: int, frame: Any) -> None:
   raise KeyboardInterrupt
 
 
-def _look_for_no_tpu() -> None:
+def _skip_search_for_tpu() -> None:
   """Selects the CPU on a machine with the TPU's compiler but without a TPU.
 
   Otherwise jax asks libtpu for a TPU at every start, and libtpu complains at

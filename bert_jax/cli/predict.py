@@ -25,7 +25,7 @@ def add_flags(parser: flags.Parser) -> None:
     "input",
     help="JSON lines; - for stdin, whose lines are answered as they arrive",
   )
-  flags.add(parser, "output", metavar="FILE", help="the same; - for stdout")
+  flags.add(parser, "output", metavar="FILE", help="JSON lines; - for stdout")
   flags.add(parser, "batch-size")
   flags.add(
     parser,

@@ -43,8 +43,8 @@ DROPPING = (
   "near_duplicates",
 )
 # The number of consecutive words in a shingle. Near-duplicates of OpenWebText
-# were found with 5 words (Gokaslan and Cohen 2019). For n-grams from 5 words
-# on, Gopher's rules count all repeated ones (Rae et al. 2021, table A1).
+# were found with 5 words (Gokaslan and Cohen 2019). Gopher's rules count all
+# repeated n-grams if n is 5 or more (Rae et al. 2021, table A1).
 NGRAM = 5
 # The number of values in a MinHash sketch. The standard deviation of an
 # estimate for a similarity of 0.8 is sqrt(0.8 * 0.2 / 128) = 0.035.
@@ -82,9 +82,9 @@ class Filters(NamedTuple):
     max_repetition: the largest `repetition` of a document.
     drop_duplicates: True to drop a document if an earlier document is equal
       except for white space.
-    near_duplicates: the smallest similarity to an earlier kept document for
-      which a document is dropped; at most `MAX_SIMILARITY`. The similarity is
-      the Jaccard index of their sets of `shingles`.
+    near_duplicates: a document is dropped if its similarity to an earlier kept
+      document is at least this; at most `MAX_SIMILARITY`. The similarity is the
+      Jaccard index of their sets of `shingles`.
   """
 
   normalise: str | None = None
@@ -115,8 +115,9 @@ class Filters(NamedTuple):
     if self.near_duplicates is not None:
       if not 0 < self.near_duplicates <= MAX_SIMILARITY:
         raise UserError(
-          f"--near-duplicates={self.near_duplicates} is no similarity above 0"
-          f" and at most {MAX_SIMILARITY}; --drop-duplicates finds copies."
+          f"--near-duplicates={self.near_duplicates} is no similarity: it"
+          f" must be above 0 and at most {MAX_SIMILARITY}. For exact copies,"
+          " use --drop-duplicates."
         )
       empty_sketch()
 
@@ -293,7 +294,7 @@ def row_type(filters: Filters) -> np.dtype:
 def make_judge(
   filters: Filters,
 ) -> Callable[[list[sources.Record]], tuple[np.ndarray, float]]:
-  """Returns a function that judges a batch of records without other documents.
+  """Returns a function that judges each record of a batch by itself.
 
   Returns:
     A function from records to their rows (see `row_type`) and the share of the
@@ -354,17 +355,17 @@ class _Earlier:
     memory      11 KB   7.5 KB   5.6 KB   3.8 KB
   """
 
-  def __init__(self, chosen: Filters):
-    """Begins without documents; `chosen` are the filters in use."""
-    self._chosen = chosen
+  def __init__(self, filters: Filters):
+    """Begins without documents; `filters` are the filters in use."""
+    self._filters = filters
     self._digests: set[int] = set()
     self._sketches: list[np.ndarray] = []
-    if chosen.near_duplicates is not None:
+    if filters.near_duplicates is not None:
       import datasketch
 
       self._empty = empty_sketch()
       self._index = datasketch.MinHashLSH(
-        chosen.near_duplicates, SKETCH, _WEIGHTS
+        filters.near_duplicates, SKETCH, _WEIGHTS
       )
 
   def judge(self, row: np.void) -> int:
@@ -373,12 +374,12 @@ class _Earlier:
     Args:
       row: the document's row, with the verdict 0.
     """
-    if self._chosen.drop_duplicates:
+    if self._filters.drop_duplicates:
       digest = int(row["digest"])
       if digest in self._digests:
         return _EXACT
       self._digests.add(digest)
-    if self._chosen.near_duplicates is not None:
+    if self._filters.near_duplicates is not None:
       sketch = self._empty.copy()
       # A view would keep the whole batch in memory.
       sketch.hashvalues = row["sketch"].copy()
@@ -391,9 +392,9 @@ class _Earlier:
   def restore(self, row: np.void) -> None:
     """Remembers a document that an earlier run judged."""
     verdict = int(row["verdict"])
-    if self._chosen.drop_duplicates and verdict in (0, _NEAR):
+    if self._filters.drop_duplicates and verdict in (0, _NEAR):
       self._digests.add(int(row["digest"]))
-    if self._chosen.near_duplicates is not None and verdict == 0:
+    if self._filters.near_duplicates is not None and verdict == 0:
       sketch = self._empty.copy()
       sketch.hashvalues = row["sketch"].copy()
       if not sketch.is_empty():
@@ -401,7 +402,7 @@ class _Earlier:
 
   def _is_near(self, sketch: Any) -> bool:
     """Returns True if a remembered document is similar enough."""
-    threshold = self._chosen.near_duplicates
+    threshold = self._filters.near_duplicates
     return any(
       np.mean(self._sketches[k] == sketch.hashvalues) >= threshold
       for k in self._index.query(sketch)
@@ -412,36 +413,36 @@ class _Earlier:
     self._sketches.append(sketch.hashvalues)
 
 
-def judge_documents(job: writer.Job, chosen: Filters) -> None:
+def judge_documents(job: writer.Job, filters: Filters) -> None:
   """Judges all documents that no earlier run has judged.
 
   Args:
     job: the folder gets the file `ROWS`. The progress gets `judged`, the number
       of rows that are on the disk, and `all_judged`.
-    chosen: the filters; if there are none, nothing is done.
+    filters: the filters; if there are none, nothing is done.
 
   Raises:
     UserError: see `sources.read_records`; or no document is kept.
   """
-  if not chosen.used():
+  if not filters.used():
     return
   if not job.progress.get("all_judged"):
-    _judge(job, chosen)
+    _judge(job, filters)
     job.progress["all_judged"] = True
     writer.write_progress(job.partial, job.progress)
-  counts = filter_report(job.partial, chosen)["filtered"]
+  counts = filter_report(job.partial, filters)["filtered"]
   if counts["read"]["documents"] and not counts["kept"]["documents"]:
     most = max(counts["dropped"].items(), key=lambda x: x[1]["documents"])[0]
     raise UserError(
       f"the filters drop all {counts['read']['documents']:,} documents, most"
-      f" by --{most.replace('_', '-')}={chosen.used()[most]}; loosen it."
+      f" by --{most.replace('_', '-')}={filters.used()[most]}; loosen it."
     )
 
 
-def _judge(job: writer.Job, chosen: Filters) -> None:
+def _judge(job: writer.Job, filters: Filters) -> None:
   """Writes the rows of all documents after those that are judged already."""
-  dtype = row_type(chosen)
-  earlier = _Earlier(chosen)
+  dtype = row_type(filters)
+  earlier = _Earlier(filters)
   path = pathlib.Path(job.partial, ROWS)
   count = job.progress.get("judged", 0)
   with open_no_follow(path) as file:
@@ -451,11 +452,11 @@ def _judge(job: writer.Job, chosen: Filters) -> None:
     file.truncate()
     if count:
       note(f"filters: going on after {count:,} documents")
-    for row in _rows(job.partial, chosen):
+    for row in _rows(job.partial, filters):
       earlier.restore(row)
     records = itertools.islice(sources.read_records(job.sources), count, None)
     judged_batches = tokenize.ordered_map(
-      make_judge, (chosen,), tokenize.batches(records), job.processes
+      make_judge, (filters,), tokenize.batches(records), job.processes
     )
     saved = time.monotonic()
 
@@ -478,36 +479,36 @@ def _judge(job: writer.Job, chosen: Filters) -> None:
     save()
 
 
-def _rows(partial: str, chosen: Filters) -> np.ndarray:
+def _rows(partial: str, filters: Filters) -> np.ndarray:
   """Returns the rows in the file `ROWS` of an unfinished folder."""
   path = pathlib.Path(partial, ROWS)
-  dtype = row_type(chosen)
+  dtype = row_type(filters)
   if not path.stat().st_size:
     return np.zeros(0, dtype)
   return np.memmap(path, dtype, "r")
 
 
 def kept_records(
-  partial: str, chosen: Filters, records: Iterator[sources.Record]
+  partial: str, filters: Filters, records: Iterator[sources.Record]
 ) -> Iterator[sources.Record]:
   """Yields the normalized records of kept documents.
 
   Args:
     partial: the unfinished folder, with the verdicts of all documents.
-    chosen: the filters; if there are none, all records are kept.
+    filters: the filters; if there are none, all records are kept.
     records: all records, in the order in which they were judged.
 
   Raises:
     UserError: the number of records differs from the number of verdicts.
   """
-  if not chosen.used():
+  if not filters.used():
     yield from records
     return
-  verdicts = _rows(partial, chosen)["verdict"]
+  verdicts = _rows(partial, filters)["verdict"]
   count = 0
   for count, record in enumerate(records, 1):
     if count <= len(verdicts) and not verdicts[count - 1]:
-      yield normalised(record, chosen.normalise)
+      yield normalised(record, filters.normalise)
   if count != len(verdicts):
     raise UserError(
       f"the input had {len(verdicts):,} documents and now has {count:,}: it was"
@@ -515,17 +516,17 @@ def kept_records(
     )
 
 
-def filter_report(partial: str, chosen: Filters) -> dict[str, Any]:
+def filter_report(partial: str, filters: Filters) -> dict[str, Any]:
   """Returns `{"filtered": counts}` for `meta.json`; {} without filters.
 
   The counts are the documents and words (between white space) that were read,
   that were kept, and that each filter dropped; and the number of documents that
   normalization changed.
   """
-  used = chosen.used()
+  used = filters.used()
   if not used:
     return {}
-  rows = _rows(partial, chosen)
+  rows = _rows(partial, filters)
   size = len(DROPPING) + 1
   documents = np.bincount(rows["verdict"], minlength=size)
   # `bincount` adds doubles, which are exact up to 2**53 words.
@@ -544,7 +545,7 @@ def filter_report(partial: str, chosen: Filters) -> dict[str, Any]:
       name: counts(k) for k, name in enumerate(DROPPING, 1) if name in used
     },
   }
-  if chosen.normalise:
+  if filters.normalise:
     filtered["normalised"] = {"documents": int(rows["changed"].sum())}
   return {"filtered": filtered}
 

@@ -1,8 +1,8 @@
 """Turns examples into a batch: rows, packed or not, with masks and labels.
 
 A packed row holds several sequences. Best fit decides which sequences share a
-row, beginning with the longest. The plan of the packed rows is the index of a
-range of documents. It depends only on the range and the epoch, so streams,
+row, beginning with the longest. The recipe's index of a range of documents
+lists the packed rows. It depends only on the range and the epoch, so streams,
 restarts and hosts need no knowledge of packing. The index takes 24 bytes for
 each of the `max_sequences` of a row, used or not.
 """
@@ -19,12 +19,13 @@ from bert_jax.examples.batch_keys import Batch
 from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import SpecialIds
 
-# `fill` tries this many amounts of free room for a row with enough free
-# prediction slots. Then it begins a new row.
+# `fill` looks for a row with enough free room and enough free prediction slots.
+# It tries this many rows, each with more room than the row before. Then it
+# begins a new row.
 TRIES = 8
 
 # (corpus, [N] elements of an index, [N] uint64 example numbers, key) -> [N] of
-# `rows.EXAMPLE`, which say the tokens of each element.
+# `rows.EXAMPLE`, which say where the tokens of each element are in the corpus.
 Resolve = Callable[[Corpus, np.ndarray, np.ndarray, int], np.ndarray]
 
 
@@ -39,9 +40,9 @@ class Layout(NamedTuple):
       masks.
     pairs: True if a row is a pair of texts with a label.
     segments: True if the two texts have different segment ids.
-    returning: True if sentences of the second text may move to the first, see
-      `rows.returning_parts`.
-    crossing: True if a row may hold text of several documents.
+    moves_sentences: True if sentences of the second text may move to the first,
+      see `rows.returning_parts`.
+    crosses_documents: True if a row may hold text of several documents.
     max_sequences: S, the most sequences in a row; more than 1 packs rows.
   """
 
@@ -51,8 +52,8 @@ class Layout(NamedTuple):
   masks: masking.Masks | None
   pairs: bool = False
   segments: bool = False
-  returning: bool = False
-  crossing: bool = False
+  moves_sentences: bool = False
+  crosses_documents: bool = False
   max_sequences: int = 1
 
 
@@ -74,14 +75,16 @@ def check_layout(layout: Layout) -> Layout:
     )
   if not 1 <= layout.max_sequences <= layout.length:
     raise UserError(
-      f"max_sequences is {layout.max_sequences}; 1 to length={layout.length}."
+      f"max_sequences is {layout.max_sequences}; it must be 1 to"
+      f" length={layout.length}."
     )
   if layout.masks and layout.max_sequences > 1:
     full = round(layout.length * layout.masks.mask_rate)
     if layout.masks.max_predictions < full:
       raise UserError(
         f"max_predictions is {layout.masks.max_predictions}, but packed rows of"
-        f" length={layout.length} need {full}: sequences share them."
+        f" length={layout.length} need {full}, since all sequences of a row"
+        " share the predictions."
       )
   return layout
 
@@ -112,7 +115,7 @@ def sizes(layout: Layout) -> dict[str, int]:
 def already_resolved(
   corpus: Corpus, elements: np.ndarray, numbers: np.ndarray, key: int
 ) -> np.ndarray:
-  """Returns `elements`; a `Resolve` for an index of `rows.EXAMPLE`."""
+  """Returns `elements`, which are of `rows.EXAMPLE` already; see `Resolve`."""
   return elements
 
 
@@ -226,7 +229,7 @@ def index_packed(
   index: Callable[[Corpus, int, int, int], np.ndarray],
   resolve: Resolve,
 ) -> np.ndarray:
-  """Plans the packed rows of a range of documents; a `Recipe.index`.
+  """Plans the packed rows of a range of documents, as `Recipe.index`.
 
   Args:
     corpus: the documents.
@@ -245,11 +248,11 @@ def index_packed(
   key = hashing.make_key(key, "range", first_document)
   numbers = np.arange(len(elements), dtype=np.uint64)
   examples = resolve(corpus, elements, numbers, key)
-  text = examples["length"].astype(np.int64) + examples["second_length"]
-  lengths, demands = text, np.zeros_like(text)
+  text_lengths = examples["length"].astype(np.int64) + examples["second_length"]
+  lengths, demands = text_lengths, np.zeros_like(text_lengths)
   if layout.masks:
-    lengths = text + 2 + (examples["second_length"] > 0)
-    demands = masking.count_masks(lengths, text, layout.masks)
+    lengths = text_lengths + 2 + (examples["second_length"] > 0)
+    demands = masking.count_masks(lengths, text_lengths, layout.masks)
   return pack(
     examples,
     lengths,
@@ -270,7 +273,7 @@ def build(
   layout: Layout,
   resolve: Resolve,
 ) -> Batch:
-  """Makes a batch; a `Recipe.build`.
+  """Makes a batch, as `Recipe.build`.
 
   Args:
     corpus: the documents.
@@ -316,9 +319,9 @@ def assemble(
   special, tokens = layout.special, np.asarray(corpus.tokens)
   if layout.masks is None:
     parts = rows.bare_parts(examples)
-  elif layout.crossing:
+  elif layout.crosses_documents:
     parts = rows.separated_parts(corpus, examples, special)
-  elif layout.returning:
+  elif layout.moves_sentences:
     parts = rows.returning_parts(corpus, examples, special)
   else:
     parts = rows.pair_parts(examples, special)
@@ -339,7 +342,7 @@ def assemble(
     _check_ids(batch["lm_ids"], layout.vocab_size)
     batch["lm_weights"] = filled.text.astype(np.float32)
     return batch
-  batch |= _hide(corpus, filled, numbers, key, layout, layout.masks)
+  batch |= _mask(corpus, filled, numbers, key, layout, layout.masks)
   if layout.pairs:
     used = filled.lengths > 0
     begin = np.cumsum(filled.lengths, axis=1) - filled.lengths
@@ -359,7 +362,7 @@ def _check_ids(ids: np.ndarray, vocab_size: int) -> None:
     )
 
 
-def _hide(
+def _mask(
   corpus: Corpus,
   filled: rows.Rows,
   numbers: np.ndarray,

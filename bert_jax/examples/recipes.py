@@ -290,7 +290,7 @@ def electra_segments(
     options.length,
     options.masks(),
     segments=True,
-    returning=True,
+    moves_sentences=True,
     max_sequences=options.max_sequences,
   )
   index = functools.partial(
@@ -486,7 +486,7 @@ def _sentences(
     vocab_size,
     options.length,
     options.masks(),
-    crossing=crossing,
+    crosses_documents=crossing,
     max_sequences=options.max_sequences,
   )
   index = functools.partial(

@@ -39,7 +39,7 @@ def on_gpu() -> bool:
   return device().platform in ("gpu", "cuda")
 
 
-def implementation(kind: str, name: str, dtype: jnp.dtype) -> str:
+def implementation(option: str, name: str, dtype: jnp.dtype) -> str:
   """Chooses the implementation for one of an encoder's options.
 
   "auto" chooses the fastest implementation for the platform of `device`:
@@ -50,18 +50,18 @@ def implementation(kind: str, name: str, dtype: jnp.dtype) -> str:
     products     dtype                dtype
 
   Args:
-    kind: the option, a key of `CHOICES`.
+    option: a key of `CHOICES`.
     name: "auto" or one of the values in `CHOICES`.
     dtype: the dtype of the computation. The kernels are fast in 16 bits only.
 
   Raises:
     ValueError: the name is unknown, or it is a kernel for another platform.
   """
-  if name != "auto" and name not in CHOICES[kind]:
+  if name != "auto" and name not in CHOICES[option]:
     raise ValueError(
-      f"model.{kind}={name!r}: not one of auto, {', '.join(CHOICES[kind])}."
+      f"model.{option}={name!r}: not one of auto, {', '.join(CHOICES[option])}."
     )
-  if kind == "products":
+  if option == "products":
     return "dtype" if name == "auto" else name
   if name == "auto":
     fast = on_gpu() and jnp.dtype(dtype).itemsize == 2
@@ -75,8 +75,8 @@ def implementation(kind: str, name: str, dtype: jnp.dtype) -> str:
     runs_here, needs = name == "xla" or on_gpu(), "GPUs of NVIDIA"
   if not runs_here:
     raise ValueError(
-      f"model.{kind}={name!r} runs on {needs}, this is {device_kind!r};"
-      f" leave model.{kind}='auto'."
+      f"model.{option}={name!r} runs on {needs}, this is {device_kind!r};"
+      f" leave model.{option}='auto'."
     )
   return name
 
@@ -93,10 +93,10 @@ def mix(x: Numbers) -> Numbers:
 
 
 def first_hashes(words: UInt32[Array, "2"], count: int) -> Array:
-  """Returns hashes, uint32 [count], of the key and of indices 0, 1, ...
+  """Returns hashes, uint32 [count], of the seed and of indices 0, 1, ...
 
   Args:
-    words: the key's words.
+    words: two random words that seed the hashes; see `layers.dropout_words`.
     count: the size of the first axis.
   """
   first = jnp.arange(count, dtype=jnp.uint32)
@@ -104,18 +104,18 @@ def first_hashes(words: UInt32[Array, "2"], count: int) -> Array:
 
 
 def row_hashes(first: Array, index: Numbers) -> Array:
-  """Returns hashes, uint32, of the key and of all indices except the last.
+  """Returns hashes, uint32, of the seed and of all indices except the last.
 
   Args:
     first: the output of `first_hashes`, which broadcasts with `index`.
-    index: uint32 below 2**31: the indices on the axes between the first and the
-      last one, counted as a single axis.
+    index: uint32 below 2**31: the indices on the axis into which all axes
+      between the first and the last are flattened.
   """
   return mix(first + mix(index * np.uint32(2) + np.uint32(GOLDEN)))
 
 
 def column_hashes(index: Numbers) -> Numbers:
-  """Returns hashes, uint32, of indices on the last axis; the key has no effect.
+  """Returns hashes, uint32, of indices on the last axis, without the seed.
 
   Args:
     index: the indices, uint32.
@@ -128,10 +128,11 @@ def bits(row: Array, column: Array | np.ndarray) -> Array:
   """Returns uint32 random bits; the lowest bits are the least random.
 
   Each element costs one product and one sum. This is strongly universal hashing
-  (Dietzfelbinger 1996), except that both numbers of a row are made from the
-  row's hash. The bits are good for a comparison with a threshold: pairs,
-  rectangles of four, and sums over rows and columns are distributed as with
-  independent draws (tests/models/test_layers.py).
+  (Dietzfelbinger 1996), with one difference: the factor and the summand of a
+  row are not independent, but are both made from the row's hash. The bits are
+  good for a comparison with a threshold: pairs, rectangles of four, and sums
+  over rows and columns are distributed as with independent draws
+  (tests/models/test_layers.py).
 
   Args:
     row: the output of `row_hashes`.
@@ -142,7 +143,7 @@ def bits(row: Array, column: Array | np.ndarray) -> Array:
 
 
 def threshold(rate: float) -> np.uint32:
-  """Returns the number below which the bits of dropped elements are."""
+  """Returns the limit: dropout drops an element if its bits are below it."""
   return np.uint32(round(rate * 2**32))
 
 

@@ -14,8 +14,8 @@ _BASE = dict(hidden=768, num_layers=12, heads=12, mlp=3072)
 _LARGE = dict(hidden=1024, num_layers=24, heads=16, mlp=4096)
 _XLARGE = dict(hidden=2048, num_layers=24, heads=16, mlp=8192)
 _XXLARGE = dict(hidden=4096, num_layers=12, heads=64, mlp=16384)
-# Version 2 and version 1 of xxlarge have no dropout; the others have 0.1
-# (google-research/albert README; its author on configurations with 0.1).
+# All sizes of version 2, and xxlarge of version 1, have no dropout. The others
+# have 0.1 (google-research/albert: its README, and a comment of its author).
 _NO_DROPOUT = dict(dropout=0.0, attention_dropout=0.0)
 VARIANTS: dict[str, dict[str, Any]] = {
   "base_v1": _BASE,
@@ -27,8 +27,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
   "xlarge_v2": _XLARGE | _NO_DROPOUT,
   "xxlarge_v2": _XXLARGE | _NO_DROPOUT,
 }
-# The pooler, and then dropout whose rate is not the encoder's (albert_config:
-# classifier_dropout_prob).
+# Dropout follows the pooler. Its rate is not the encoder's, but a field of its
+# own (albert_config: classifier_dropout_prob).
 POOLING = heads.Pooling(activation="tanh")
 PRETRAINED_POOLER = True
 

@@ -30,10 +30,10 @@ def open_text(
   feeds = []
   for phase in plan:
     # A phase begins a new stream; the phases after the first need new seeds.
-    key = (
+    phase_seed = (
       hashing.make_key("phase", phase.number, seed) if phase.number else seed
     )
-    stream = loader.open_data(seed=key, **phase.data)
+    stream = loader.open_data(seed=phase_seed, **phase.data)
     heldout = None
     if evaluate.every:
       limit = evaluate.examples or None
@@ -49,7 +49,7 @@ def open_text(
 
 
 def open_task(
-  run: config_lib.Run,
+  config: config_lib.Run,
 ) -> tuple[config_lib.Run, batches.TrainingSplit, batches.Splits | None]:
   """Opens a task's rows to train on and its splits to evaluate.
 
@@ -62,25 +62,27 @@ def open_task(
   Raises:
     ValueError: the data cannot be used, or do not fit the config.
   """
-  predicts = run.objective.options().get("stage") != "layers"
-  rows = batches.open_task(run.batch_size, run.seed, **run.data.options())
+  predicts = config.objective.options().get("stage") != "layers"
+  rows = batches.open_task(
+    config.batch_size, config.seed, **config.data.options()
+  )
   splits = None
-  if run.evaluate.every != 0:
+  if config.evaluate.every != 0:
     splits = batches.open_splits(rows, predicts)
   objective = dataclasses.replace(
-    run.objective, kind=rows.task.kind, labels=rows.task.labels
+    config.objective, kind=rows.task.kind, labels=rows.task.labels
   )
   if objective.name == "finetune":
     pad = rows.folder.meta["pad"]
     objective = dataclasses.replace(objective, padding_id=pad)
-  run = dataclasses.replace(
-    run,
-    total_steps=run.total_steps or rows.steps_of_epochs,
-    evaluate=_every_epoch(run.evaluate, rows),
-    checkpoint=_every_epoch(run.checkpoint, rows),
+  config = dataclasses.replace(
+    config,
+    total_steps=config.total_steps or rows.steps_of_epochs,
+    evaluate=_every_epoch(config.evaluate, rows),
+    checkpoint=_every_epoch(config.checkpoint, rows),
     objective=objective,
   )
-  return run, rows, splits
+  return config, rows, splits
 
 
 def _every_epoch(section: T, rows: batches.TrainingSplit) -> T:

@@ -160,16 +160,16 @@ def make_train_step(
       skipped = ~(metrics["loss"] <= limit)
       skipped |= ~jnp.isfinite(metrics["grad_norm"])
       metrics["skipped"] = skipped.astype(jnp.float32)
-      new_state = _unless(skipped, state, new_state)
+      new_state = _keep_if_skipped(skipped, state, new_state)
     return new_state, metrics
 
   return train_step
 
 
-def _unless(
+def _keep_if_skipped(
   skipped: Array, before: TrainState, after: TrainState
 ) -> TrainState:
-  """Returns `after`; if skipped, `before` with the counters of `after`."""
+  """Returns `before` with the counters of `after` if skipped, else `after`."""
 
   def choose(old: Array, new: Array) -> Array:
     is_counter = not jnp.issubdtype(new.dtype, jnp.inexact)

@@ -229,8 +229,8 @@ def variants(
   words: Sequence[str],
   word_candidates: Candidates,
   options: Options,
-  line: int,
-  column: int,
+  example_number: int,
+  text_number: int,
 ) -> list[str]:
   """Returns a text, and the distinct sentences that are drawn from it.
 
@@ -239,19 +239,20 @@ def variants(
     words: the words of the text.
     word_candidates: index of a word -> the words that may replace it.
     options: how variants are drawn.
-    line: the number of the example, a key of the draws.
-    column: the number of the text in its example, a key of the draws.
+    example_number: the number of the example, a key of the draws.
+    text_number: the number of the text in its example, a key of the draws.
   """
   sentences = dict.fromkeys([text])
   changeable = np.array(sorted(word_candidates), np.int64)
   draw_numbers = np.arange(options.samples)[:, None] * len(words) + changeable
   counts = np.array([len(word_candidates[i]) for i in changeable], np.int64)
-  replace_key = hashing.make_key("augment", options.seed, column, "which")
-  choice_key = hashing.make_key("augment", options.seed, column, "what")
+  replace_key = hashing.make_key("augment", options.seed, text_number, "which")
+  choice_key = hashing.make_key("augment", options.seed, text_number, "what")
   is_replaced = (
-    hashing.uniform(replace_key, line, draw_numbers) < options.threshold
+    hashing.uniform(replace_key, example_number, draw_numbers)
+    < options.threshold
   )
-  choices = hashing.randint(choice_key, line, draw_numbers, counts)
+  choices = hashing.randint(choice_key, example_number, draw_numbers, counts)
   for sample in range(options.samples):
     sentence = list(words)
     for i, replaced, choice in zip(
@@ -281,33 +282,40 @@ def expand(
     options: how variants are drawn.
     examples: the examples. Their numbers, from 0, are keys of the draws.
   """
-  line = 0
+  example_number = 0
   for chunk in predict.chunks(iter(examples), CHUNK):
     texts = list(dict.fromkeys(text for e in chunk for text in e.texts))
     splits = split(predictor.vocabulary, texts)
-    candidate_words = candidates(predictor, vectors, splits, options.candidates)
+    chunk_candidates = candidates(
+      predictor, vectors, splits, options.candidates
+    )
     words_by_text = {
       text: (split_text.words, words)
       for text, split_text, words in zip(
-        texts, splits, candidate_words, strict=True
+        texts, splits, chunk_candidates, strict=True
       )
     }
     for example in chunk:
       yield example
-      yield from _variants(example, words_by_text, options, line)
-      line += 1
+      yield from _variants(example, words_by_text, options, example_number)
+      example_number += 1
 
 
 def _variants(
   example: Example,
   words_by_text: Mapping[str, tuple[list[str], Candidates]],
   options: Options,
-  line: int,
+  example_number: int,
 ) -> Iterator[Example]:
   """Yields the variants of an example without the example itself."""
-  for column, text in enumerate(example.texts):
+  for text_number, text in enumerate(example.texts):
     words, word_candidates = words_by_text[text]
-    sentences = variants(text, words, word_candidates, options, line, column)
-    before, after = example.texts[:column], example.texts[column + 1 :]
+    sentences = variants(
+      text, words, word_candidates, options, example_number, text_number
+    )
+    before, after = (
+      example.texts[:text_number],
+      example.texts[text_number + 1 :],
+    )
     for sentence in sentences[1:]:
       yield example._replace(texts=(*before, sentence, *after))

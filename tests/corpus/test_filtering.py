@@ -296,8 +296,8 @@ def test_the_report(tmp_path, vocab, in_process, monkeypatch, capfd):
     ("--max-symbols 1", "--max-symbols=1.0 is not a share, from 0 to below 1"),
     ("--max-symbols -0.1", "--max-symbols=-0.1 is not a share"),
     ("--max-repetition nan", "--max-repetition=nan is not a share"),
-    ("--near-duplicates 1", "--drop-duplicates finds copies"),
-    ("--near-duplicates 0.999", "similarity above 0 and at most 0.99"),
+    ("--near-duplicates 1", "For exact copies, use --drop-duplicates"),
+    ("--near-duplicates 0.999", "it must be above 0 and at most 0.99"),
     ("--near-duplicates 0", "--near-duplicates=0.0 is no similarity"),
     ("--normalise NFD", "invalid choice: 'NFD'"),
     (

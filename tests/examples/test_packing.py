@@ -191,7 +191,7 @@ def test_every_epoch_has_new_rows(corpus):
 
 
 def test_options_out_of_range():
-  with pytest.raises(ValueError, match="max_sequences is 0; 1 to length=128"):
+  with pytest.raises(ValueError, match="max_sequences is 0; it must be 1 to"):
     recipes.bert_pairs(SPECIAL, 9, max_sequences=0)
   with pytest.raises(ValueError, match="max_predictions is 20, but .* need 77"):
     recipes.bert_pairs(SPECIAL, 9, length=512, max_sequences=4)
