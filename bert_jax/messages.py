@@ -7,8 +7,10 @@ goes by its class, never by its text.
 
 import difflib
 import functools
+import importlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 # A sentence lists all names if there are no more than this.
 _MAX_LISTED = 12
@@ -59,3 +61,47 @@ def nearest(name: str, names: Iterable[str]) -> str:
   if 0 < len(names) <= _MAX_LISTED:
     return f"; choose {', '.join(names)}."
   return "."
+
+
+def lazy_names(
+  package: dict[str, Any], modules: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+  """Returns a package's `__getattr__` and `__dir__` for names imported later.
+
+  Args:
+    package: the package's `globals()`.
+    modules: the module of each name. It is imported when the name is first
+      used; then the name is one of the package.
+
+  Returns:
+    `__getattr__`, which raises AttributeError with the nearest names if there
+    is no such name, and `__dir__`, which lists the names before their import.
+  """
+
+  def get(name: str) -> Any:
+    if name not in modules:
+      raise AttributeError(
+        f"module {package['__name__']!r} has no attribute {name!r}"
+        f"{nearest(name, modules)}"
+      )
+    package[name] = getattr(importlib.import_module(modules[name]), name)
+    return package[name]
+
+  return get, lambda: sorted({*package, *modules})
+
+
+def refuse_module() -> None:
+  """Ends `python -m bert_jax.MODULE` with an error.
+
+  The only command is `bert_jax`. Without this check, Python would import the
+  module, do nothing and exit with status 0. While Python looks for the module,
+  `sys.argv[0]` is "-m".
+  """
+  if sys.argv[:1] != ["-m"] or "-m" not in sys.orig_argv:
+    return
+  name = sys.orig_argv[sys.orig_argv.index("-m") + 1]
+  if name.startswith("bert_jax."):
+    sys.exit(
+      f"error: {name} is not a command; bert_jax --help shows the command's"
+      " verbs (or python -m bert_jax --help)."
+    )

@@ -372,6 +372,8 @@ def test_the_text_of_a_model_is_short(folder, masked, classifier):
   assert classifier.labels == ["cat", "dog"] and classifier.family == "bert"
   assert masked.mask_token == "[MASK]"
   assert {"Model", "load"} <= {*dir(bert_jax)}
+  with pytest.raises(AttributeError, match="'laod'; did you mean load"):
+    bert_jax.laod  # noqa: B018
 
 
 def test_a_notebook_shows_a_table(classifier):
