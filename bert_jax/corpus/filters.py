@@ -103,7 +103,7 @@ class Filters(NamedTuple):
     """Raises UserError if a value is bad or a package is missing."""
     if self.normalise not in (None, *FORMS):
       raise UserError(
-        f"--normalise={self.normalise} is none of {', '.join(FORMS)}."
+        f"--normalise={self.normalise} is not one of {', '.join(FORMS)}."
       )
     if self.min_words is not None and self.min_words < 1:
       raise UserError(f"--min-words={self.min_words} is less than one.")

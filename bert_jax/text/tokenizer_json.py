@@ -49,7 +49,7 @@ def from_json(
       the first.
 
   Raises:
-    UserError: the file is damaged, its model is none of WordPiece, BPE and
+    UserError: the file is damaged, its model is not WordPiece, BPE or
       Unigram, or its special tokens are those of no family.
   """
   with_special = read(text, source)

@@ -54,7 +54,7 @@ def check(path: str) -> Callable[[str, Iterable[Features]], int]:
   extension = epath.Path(path).suffix
   if extension not in _WRITERS:
     raise UserError(
-      f"--output {path}: its name ends in none of {', '.join(_WRITERS)}."
+      f"--output {path}: its name does not end in one of {', '.join(_WRITERS)}."
     )
   if extension in (".h5", ".hdf5"):
     try:

@@ -109,7 +109,7 @@ def fields_of(item: Any, kind: str, number: int) -> dict[str, Any]:
     number: the number of the input, for messages.
 
   Raises:
-    UserError: the input is none of these.
+    UserError: the input is not one of these.
   """
   if isinstance(item, str):
     return {"text": str(item)}

@@ -323,7 +323,8 @@ def test_without_the_package(tmp_path, vocab, monkeypatch):
   with pytest.raises(ValueError, match=message):
     Filters(near_duplicates=0.8).check()
   Filters(drop_duplicates=True).check()
-  with pytest.raises(ValueError, match="--normalise=NFD is none of NFC, NFKC"):
+  message = "--normalise=NFD is not one of NFC, NFKC"
+  with pytest.raises(ValueError, match=message):
     Filters(normalise="NFD").check()
 
 

@@ -21,7 +21,7 @@ def rates(name, total, warmup, peak, steps):
 
 
 def test_linear_schedule_never_goes_below_zero():
-  """A18."""
+  """The rate stays at zero after the last step."""
   got = rates(
     "linear", 40_000, 0.25, 5e-3, [0, 1, 10_000, 25_000, 40_000, 40_001, 10**6]
   )
@@ -87,7 +87,7 @@ def test_warm_up_steps_are_rounded_as_published(name, total, warmup, steps):
 
 @pytest.mark.parametrize("name", ["bert", "electra", "linear"])
 def test_no_warm_up_starts_at_the_peak(name):
-  """A19."""
+  """The first rate is the peak, since the warm-up has no step."""
   got = rates(name, 10, 0.0, 1.0, range(11))
   np.testing.assert_allclose(got, [1 - i / 10 for i in range(11)], atol=1e-6)
 
@@ -109,7 +109,7 @@ def bert_params():
 
 
 def test_kernels_and_embeddings_decay_and_nothing_else():
-  """A17: the leaf's name decides, not the module's name or the rank."""
+  """The leaf's name decides, not the module's name or the rank."""
   params = bert_params()
   params["layer_norm"] = {"scale": jnp.ones((2, 3)), "bias": jnp.ones((2, 3))}
   params["ln_1"] = {"scale": jnp.ones(3)}

@@ -130,7 +130,7 @@ def checkpoint_steps(workdir):
 
 
 def test_rows_of_an_undisturbed_run(undisturbed):
-  """A24, A25: every step has one row; the rate goes by optimizer steps."""
+  """Every logged step has one row, with the rate of its optimizer step."""
   train = [r for r in rows(undisturbed) if r["split"] == "train"]
   assert [r["step"] for r in train] == [*range(7, 120, 7), 120]
   # The row of step s has the rate of step s - 1 of the schedule, which counts
@@ -173,7 +173,7 @@ def test_sigterm_saves_and_continues(folder, undisturbed, tmp_path):
 
 
 def test_latest_and_best_are_kept(undisturbed):
-  """A23: a run keeps its newest two checkpoints and the last phase's best."""
+  """A run keeps its newest two checkpoints and the last phase's best."""
   heldout = [r for r in rows(undisturbed) if r["split"] == "heldout"]
   assert [r["step"] for r in heldout] == [25, 50, 75, 100, 120]
   last = [row for row in heldout if row["step"] > 108]

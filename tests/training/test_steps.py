@@ -70,7 +70,7 @@ def assert_close(a, b, atol):
 
 @pytest.mark.parametrize("micro_batches", [2, 4, 8])
 def test_micro_batches_add_up_to_the_batch(objective, params, micro_batches):
-  """A20: the rows have unequal numbers of targets, and one row has none."""
+  """The rows have unequal numbers of targets, and one row has no target."""
   batch = make_batch([11, 1, 2, 7, 0, 3, 1, 10])
   whole = gradient(objective, params, batch)
   split = gradient(objective, params, batch, micro_batches)
@@ -97,7 +97,7 @@ def toy():
   [((11.0, 303.0), (11.0, 101.0), 2.803571), ((2.0, 12.0), (2.0, 3.0), 2.8)],
 )
 def test_tokens_weigh_alike_in_every_micro_batch(sums, counts, mean):
-  """A20: the numbers of its two examples."""
+  """A mean of the micro-batches' means would be 2.0 and 2.5."""
   batch = {"sum": jnp.array(sums), "count": jnp.array(counts)}
   grads, means, _ = gradient(toy(), {"kernel": jnp.ones(())}, batch, 2)
   assert float(means["loss_a"]) == pytest.approx(mean, abs=1e-6)
@@ -105,7 +105,7 @@ def test_tokens_weigh_alike_in_every_micro_batch(sums, counts, mean):
 
 
 def test_batch_without_targets_has_zero_loss_and_gradient(objective, params):
-  """A07: 0/0 never occurs."""
+  """The mean over no targets is 0, not 0/0."""
   batch = make_batch([0, 0]) | {"pair_weights": np.zeros((2, 1), np.float32)}
   grads, means, _ = gradient(objective, params, batch)
   assert all(float(mean) == 0.0 for mean in means.values())
@@ -113,7 +113,7 @@ def test_batch_without_targets_has_zero_loss_and_gradient(objective, params):
 
 
 def test_row_without_targets_adds_nothing(objective, params):
-  """A07: a batch with an ignored row equals the batch without it."""
+  """A batch with an ignored row equals the batch without this row."""
   batch = make_batch([0, 5])
   batch["pair_weights"][0] = 0.0
   both = gradient(objective, params, batch)
@@ -122,7 +122,7 @@ def test_row_without_targets_adds_nothing(objective, params):
 
 
 def test_optimizer_steps_count_not_micro_steps():
-  """A21: the 12 micro-batches of 3 steps use the rates 0, 0.1, 0.2."""
+  """The 12 micro-batches of 3 steps use the rates 0, 0.1, 0.2."""
   schedule = optim.build_schedule(11, "linear", 1.0, 10 / 11)
   optimizer = optim.build_optimizer(
     schedule, "adamw_bert", 0.0, 0.0, 1e-9, 0.0, 0.0
@@ -229,7 +229,7 @@ class Fixed:
 
 @pytest.mark.parametrize("batch_size", [1, 3, 4, 7, 10, 16])
 def test_evaluation_counts_every_row_once(objective, params, batch_size):
-  """A27: every batch size gives the same means, even if the last is short."""
+  """Every batch size gives the same means, even if the last batch is short."""
   batch = make_batch([4, 1, 2, 0, 3, 5, 1, 1, 2, 4])
   state = TrainState(jnp.int32(0), params, {}, {})
   mesh = sharding.make_mesh(data=1) if jax.device_count() == 1 else None
