@@ -1,4 +1,4 @@
-"""Compares and joins batches: dicts of batch key -> array."""
+"""Compares and joins batches, which are dicts of batch key -> array."""
 
 import numpy as np
 

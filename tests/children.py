@@ -1,6 +1,6 @@
-"""Functions for child processes, which import this module.
+"""Defines functions that tests run in child processes.
 
-It imports little, so that they start fast.
+This module imports little, so that the processes start fast.
 """
 
 import os

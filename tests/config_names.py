@@ -1,11 +1,11 @@
-"""The names of all configs in configs/, and their values."""
+"""Lists the names of all configs in configs/, and reads their values."""
 
 import json
 import pathlib
 
 _PATH = pathlib.Path(__file__).parent / "training" / "config_values.json"
-# Name -> {"model.variant": "base", ...}. JSON has neither tuples nor
-# placeholders: they are written as {"tuple": [...]} and {"placeholder": "int"}.
+# Name -> {"model.variant": "base", ...}. JSON has no tuples and no
+# placeholders, so the file has {"tuple": [...]} and {"placeholder": "int"}.
 VALUES = json.loads(_PATH.read_text(encoding="utf-8"))
 PRETRAINING = [name for name in VALUES if "data.builder" in VALUES[name]]
 TASKS = [name for name in VALUES if "data.builder" not in VALUES[name]]

@@ -1,4 +1,4 @@
-"""Fixtures that several files share."""
+"""Defines fixtures that several files share."""
 
 import contextlib
 import os
@@ -12,8 +12,8 @@ from jax.experimental.compilation_cache import compilation_cache
 # TensorFlow ends with a segmentation fault. The tests do not need Triton.
 sys.modules.setdefault("triton", None)
 
-# An array that jax would have to give a new first axis is an error, here and in
-# child processes. The code must write the axis out.
+# It is an error if jax would have to add a first axis to an array, here and in
+# child processes. The code must add the axis itself.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 

@@ -1,4 +1,4 @@
-"""Continues the pre-training of a model of transformers, here and there.
+"""Continues the pre-training of a model with this project and transformers.
 
 The reference trains classes of transformers with torch's AdamW on the batches
 that the run reads, in float32 and without dropout.
@@ -63,7 +63,7 @@ REFERENCES = {
     "gpt:gpt1",
   ),
 }
-# The generator's sizes; its heads are 64 wide if there are several.
+# The sizes of ELECTRA's generator. Several heads must be 64 wide each.
 GENERATOR = dict(hidden_size=8, num_attention_heads=1, intermediate_size=32)
 _MORE = {
   "roberta": {"model.padding_id": 0},
@@ -193,7 +193,7 @@ def _tensors(batch, family):
 
 
 def _at(hidden, positions):
-  """[b, l, d] -> [b, m, d]."""
+  """Gathers vectors at positions: [b, l, d] -> [b, m, d]."""
   return torch.stack(
     [x[p] for x, p in zip(hidden, positions.long(), strict=True)]
   )

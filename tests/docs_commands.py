@@ -59,7 +59,8 @@ NAMES = {
   "configs/FILE.py:NAME": "configs/bert.py:tiny",
   "SLICE": "v5e:2x2",
 }
-# The same for programs. DIR is the ELMo of the page before.
+# Placeholder -> replacement for programs only. DIR holds the ELMo model of the
+# page before.
 IN_PROGRAMS = {'"DIR"': '"runs/mine"', '"runs/elmo_original"': '"DIR"'}
 # Folder of `runs` that no command makes -> the kind of its task.
 FINE_TUNED = {"ner": "tagging", "squad": "span"}
@@ -105,7 +106,7 @@ SIZES = {
 
 
 class Command(NamedTuple):
-  """A command of a page.
+  """Holds a command of a page.
 
   Attributes:
     page: the page's path.
@@ -119,7 +120,7 @@ class Command(NamedTuple):
 
 
 class Done(NamedTuple):
-  """The outcome of a command.
+  """Holds the outcome of a command.
 
   Attributes:
     command: the command as the page prints it.

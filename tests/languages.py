@@ -1,4 +1,4 @@
-"""A few ordinary sentences in each of many languages and scripts."""
+"""Lists a few ordinary sentences in each of many languages and scripts."""
 
 import unicodedata
 
@@ -193,7 +193,8 @@ LANGUAGES = {
     "Őszi esők után nagyobb lett a tó, és hűvös szél fújt.",
   ],
 }
-# The same characters written with separate marks, and syllables in parts.
+# The same sentences in NFD: accents are separate characters, and the syllables
+# of Korean are split into their letters.
 DECOMPOSED = {
   f"{name}, decomposed": [
     unicodedata.normalize("NFD", line)

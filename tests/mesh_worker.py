@@ -36,7 +36,7 @@ STEPS = 3
 
 
 def make_batch(seed, rows=32, length=12, slots=11):
-  """Rows with 0 to 11 targets, unevenly spread over the rows."""
+  """Returns rows that have different numbers of targets, from 0 to 11."""
   rng = np.random.default_rng(seed)
   ids = rng.integers(5, 60, (rows, length), dtype=np.int32)
   counts = rng.choice([0, 1, 2, 11], rows, p=[0.3, 0.3, 0.2, 0.2])
@@ -161,7 +161,7 @@ def logits_of(mesh, **model):
 
 
 def look_at_graphs(report):
-  """Counts constraints with and without the rules, and looks for masks."""
+  """Counts sharding constraints with and without rules, and looks for masks."""
   mesh = make_mesh((2, 2, 2))
   batch = make_batch(0)
   objective, optimizer, _ = make_parts(mesh)
@@ -211,7 +211,7 @@ def run_dropout(report):
 
 
 class Ten:
-  """Ten examples, of which eight are right. Rows after them are padding."""
+  """Reads ten examples, of which eight are right, and then padding rows."""
 
   def __len__(self):
     return 10

@@ -1,8 +1,8 @@
-"""The published program that makes pairs, written as simple loops.
+"""Makes pairs as the published program does, in simple loops.
 
 It follows the description of create_pretraining_data.py (google-research/bert),
 one token and one draw at a time, with Python's random numbers. Tests compare
-the vectorised recipe with it. They share no code.
+the vectorised recipe with this one. The two share no code.
 """
 
 import random
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 
 class Row(NamedTuple):
-  """One example: its two segments, and how many tokens were removed."""
+  """Holds the two segments of an example, and how many tokens were removed."""
 
   a: list
   b: list
   is_random: bool
   front: int  # tokens removed from the fronts of both segments
-  back: int  # tokens removed from their ends
+  back: int  # tokens removed from the ends of both segments
   num_masks: int
 
 

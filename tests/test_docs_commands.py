@@ -1,4 +1,4 @@
-"""The commands that README and docs print exist, and run."""
+"""Tests that the commands in README and docs exist, and run."""
 
 import ast
 import re
@@ -90,11 +90,11 @@ def test_verbs_have_the_flags_that_the_pages_give_them():
 
 
 def test_verbs_have_the_flags_that_configs_give_them():
-  """The commands in the docstrings of configs."""
+  """Parses the commands in the docstrings of configs."""
   count = 0
   for path in sorted((docs_commands.ROOT / "configs").glob("*.py")):
     docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
-    # A backslash at a line's end is one in the docstring, or joined there.
+    # Some docstrings keep the backslash at a line's end; others join the lines.
     for line in docstring.replace("\\\n", " ").split("\n"):
       if line.strip().startswith("bert_jax "):
         parse(line.strip())

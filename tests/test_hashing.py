@@ -111,7 +111,7 @@ def test_half_binomial():
   assert (x[:, 0] == 0).all()
   np.testing.assert_allclose(x.mean(0), trials[:-1] / 2, rtol=0.03)
   np.testing.assert_allclose(x[:, 1:].var(0), trials[1:-1] / 4, rtol=0.1)
-  # All six outcomes of five coins, in binomial proportions.
+  # Five coins have six outcomes, which occur in binomial proportions.
   shares = np.bincount(x[:, 2], minlength=6) / repeats
   np.testing.assert_allclose(
     shares, np.array([1, 5, 10, 10, 5, 1]) / 32, atol=0.02
@@ -123,7 +123,7 @@ def test_half_binomial():
 def test_the_hash_of_a_text_never_changes():
   """`prepare` uses the hash to choose held-out documents.
 
-  So with another hash, old folders would have other held-out documents.
+  With another hash, old folders would have other held-out documents.
   """
   assert hashing.text_hash("a b") == 13490496012286425384
   assert hashing.text_hash("é") == 14635220546840893743

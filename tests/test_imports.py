@@ -1,4 +1,4 @@
-"""A room imports only the rooms and packages on its line of the table.
+"""Tests that a room imports only what its line of the table allows.
 
 docs/design.md has the reasons. Imports inside functions count, and so does the
 full name of a module of the package in a string.
@@ -24,12 +24,12 @@ FACE = ("bert_jax", "bert_jax.__main__")
 MOST_ROOMS, MOST_LINES = 20, 900
 # A machine with a GPU need not have these packages.
 SEQIO = ("seqio", "tensorflow", "tensorflow_datasets", "tensorflow_text")
-# The functions of a verb in cli/; its HELP says what they do.
+# The functions of each verb in cli/. The verb's HELP says what they do.
 VERB = ("add_flags", "run")
 
 
 class Room(NamedTuple):
-  """The imports that a room may have beside the standard library.
+  """Lists the imports that a room may have beside the standard library.
 
   Attributes:
     rooms: other rooms, which are above it in `ROOMS`.
@@ -43,7 +43,7 @@ class Room(NamedTuple):
   lazy: str = ""
 
 
-# From bottom to top: a room imports only from rooms above it in this table.
+# A room imports only from the rooms that stand above it in this table.
 ROOMS = {
   "root": Room(packages="etils filelock numpy"),
   "kernels": Room(packages="jax flax jaxtyping numpy"),
@@ -92,7 +92,7 @@ LOADED_BY_NAME = {"sklearn", "scipy", "seqeval"}
 
 
 class Import(NamedTuple):
-  """An import of a file.
+  """Describes an import of a file.
 
   Attributes:
     name: the full name of a module, or of a member of a module.
@@ -184,7 +184,7 @@ def test_the_root_holds_only_the_face_and_three_files():
 
 
 def test_the_installation_has_every_folder_with_python_files():
-  """And `configs`, which is installed as a folder of the package."""
+  """The folder `configs` is installed as well, as a folder of the package."""
   text = (ROOT / "pyproject.toml").read_text()
   packages = tomllib.loads(text)["tool"]["setuptools"]["packages"]
   folders = {module_of(path.parent) for path in FILES.values()}
@@ -366,7 +366,7 @@ def test_public_functions_are_annotated_and_documented():
   ],
 )
 def test_commands_look_for_no_tpu(tmp_path, environment, platforms):
-  """With libtpu but without a chip, unless the user asks for a platform."""
+  """They use the CPU if libtpu has no chip and no platform was chosen."""
   devices = pathlib.Path("/dev")
   if [*devices.glob("accel*"), *devices.glob("vfio/[0-9]*")]:
     pytest.skip("this machine may have a TPU")

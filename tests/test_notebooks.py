@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom on a tiny run."""
+"""Tests that every notebook runs from top to bottom on a tiny run."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""Folders that an earlier commit wrote still open, with the same numbers.
+"""Tests that folders of an earlier commit open and give the same numbers.
 
 tests/data/folders_of_083eab5/README.md says how the folders were made.
 """
@@ -85,7 +85,7 @@ def test_a_prepared_folder_opens(folders):
   ],
 )
 def test_a_run_continues(folders, tmp_path, name, data, recipe):
-  """From the checkpoint of step 10, with the rows that were logged before."""
+  """The run continues from step 10 and keeps the rows that were logged."""
   run = tmp_path / name
   shutil.copytree(folders / name, run)
   shutil.rmtree(run / "checkpoints" / "20")
@@ -128,7 +128,7 @@ def test_masks_are_filled_as_before(folders, capsys):
   ],
 )
 def test_models_predict_as_before(folders, tmp_path, name, texts):
-  """A run, its two converted folders, and a fine-tuned run."""
+  """Opens a run, its two converted folders, and a fine-tuned run."""
   output = tmp_path / "predictions.jsonl"
   options = {
     "--model": folders / name,

@@ -1,4 +1,4 @@
-"""Writes inputs of `prepare`, and reads documents from them."""
+"""Writes input files for `prepare`, and reads documents from them."""
 
 import json
 import pathlib

@@ -14,7 +14,7 @@ from tokenizers import AddedToken
 
 from bert_jax.text import added_tokens, open_vocabulary, unigram
 
-# A token for each flag. The last token is a piece of the vocabulary already.
+# At least one token has each flag. The last token, "a", is a piece already.
 ADDED = (
   AddedToken("covid19", normalized=True),
   AddedToken("[E1]", normalized=False, special=True),
@@ -59,7 +59,7 @@ MODEL_TYPES = {"gpt1": "openai-gpt"}
 
 
 def numbered(vocabulary):
-  """Returns {id: added token}; new tokens follow the pieces."""
+  """Returns {id: added token}. The ids of new tokens follow the pieces'."""
   pieces = list(vocabulary.pieces)
   by_id = {}
   for token in ADDED:
@@ -70,12 +70,22 @@ def numbered(vocabulary):
 
 
 def write_model(path, kind, form):
-  """Writes a transformers folder that declares the tokens in file `form`."""
+  """Writes a transformers folder whose added tokens stand in one file.
+
+  Args:
+    path: the folder to write.
+    kind: the kind of tokenizer, a key of `MAKE`.
+    form: the name of the file that declares the added tokens, one of `FORMS`.
+
+  Returns:
+    The path as a string.
+  """
   vocabulary = MAKE[kind]()
   files = open_vocabulary.contents(vocabulary)
   files.pop("pieces.json", None)
   settings = json.loads(files.pop("tokenizer_config.json"))
-  # Another program would write no digests, and the files are changed below.
+  # Delete the digests, as the files are changed below. Other programs write
+  # no digests either.
   for key in ("sha256", "checksum"):
     settings.pop(key)
   files.pop("tokenizer.json", None)

@@ -25,7 +25,8 @@ MORE_SIZES = {
   "albert": dict(embedding_size=16),
   "electra": dict(embedding_size=16, generator_hidden=8),
 }
-# These tests mostly compile. At this level they take a third of the time.
+# These tests spend most of their time compiling. Without optimization they take
+# a third of the time.
 jit = functools.partial(
   jax.jit, compiler_options={"xla_backend_optimization_level": 0}
 )

@@ -1,4 +1,4 @@
-"""Published configs in sizes that take seconds, and what their runs leave."""
+"""Shrinks published configs to runs of seconds, and reads these runs."""
 
 import pathlib
 
@@ -110,7 +110,7 @@ def tiny(name, path):
 
 
 def arrays(state):
-  """Every array of a train state by its path."""
+  """Returns {path: array} of a train state."""
   return {
     jax.tree_util.keystr(k): np.asarray(v)
     for k, v in jax.tree_util.tree_leaves_with_path(state)
@@ -118,7 +118,7 @@ def arrays(state):
 
 
 def rows(workdir):
-  """Rows of metrics.jsonl without the speed."""
+  """Returns the rows of metrics.jsonl without speeds and waiting times."""
   timed = ("steps_per_second", "tokens_per_second", "mfu")
   timed += ("data_wait", "checkpoint_wait")
   logged = logging.read_rows(f"{workdir}/metrics.jsonl")
@@ -126,7 +126,7 @@ def rows(workdir):
 
 
 def shrunk(folder):
-  """The quickstart's config at two steps of a tiny model."""
+  """Returns the quickstart's config, with two steps and a tiny model."""
   config = configs.load_defaults("quickstart")
   config["model"] |= dict(variant="tiny", unroll=1)
   config["data"] |= dict(path=folder, length=32, max_predictions=5)
@@ -136,12 +136,12 @@ def shrunk(folder):
 
 
 def distilled(folder, name="distilbert:base", **changes):
-  """The same with a teacher.
+  """Returns a config of distillation at a small size.
 
   Args:
-    folder: the prepared folder and the teacher's.
-    name: the config's.
-    **changes: values by dotted keys.
+    folder: (the prepared folder, the teacher's folder).
+    name: the name of the published config.
+    **changes: values to set, by dotted keys.
   """
   config = configs.load_defaults(name)
   prepared, teacher = folder

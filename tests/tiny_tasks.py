@@ -1,4 +1,4 @@
-"""Tiny pre-trained models and folders of tasks, for tests of fine-tuning."""
+"""Writes tiny models and task folders for tests of fine-tuning."""
 
 import numpy as np
 import tiny_families
@@ -34,7 +34,7 @@ TASKS = {
 
 
 def tokenizer_files():
-  """Name -> bytes of an uncased WordPiece tokenizer."""
+  """Returns {file name: bytes} of an uncased WordPiece tokenizer."""
   return {"vocab.txt": "".join(f"{p}\n" for p in PIECES).encode()}
 
 
@@ -63,7 +63,7 @@ def write_model(path, task="pretraining", seed=0, **rest):
 
 
 def write_tuned(path, kind, **rest):
-  """The same with the head of a kind of task."""
+  """Writes a converted folder of a tiny BERT with the head of a task's kind."""
   task = TASKS[kind]
   from bert_jax.models import bert
 

@@ -1,4 +1,4 @@
-"""Tiny vocabularies of every kind of tokenizer, and texts to cut with them."""
+"""Builds tiny vocabularies of every kind, and texts to tokenise with them."""
 
 import random
 import struct
@@ -33,7 +33,7 @@ def gpt1():
 
 
 def texts(count, seed=0):
-  """Scripts, combining marks, controls, emoji, spaces, long words mixed."""
+  """Returns random texts that mix scripts, marks, emoji and spaces."""
   rng = random.Random(seed)
   points = [*range(0x250), *range(0x300, 0x370), *range(0x5D0, 0x5EB)]
   points += [*range(0x4E00, 0x4E40), *range(0x1F600, 0x1F640), 0x200D, 0x2028]
@@ -52,7 +52,7 @@ def texts(count, seed=0):
 
 
 def tokens(vocabulary, text, special=False):
-  """[(piece, slice of the raw text)]."""
+  """Returns [(piece, slice of the raw text)] of the tokens of a text."""
   (encoded,) = vocabulary.encode_offsets([text], special)
   pieces = [vocabulary.pieces[i] for i in encoded.ids]
   slices = [text[begin:end] for begin, end in encoded.offsets]
@@ -60,7 +60,7 @@ def tokens(vocabulary, text, special=False):
 
 
 def field(number, content):
-  """A field of a protocol buffer that holds bytes."""
+  """Returns a field of a protocol buffer that holds bytes."""
   size, length = len(content), b""
   while size > 127:
     length, size = length + bytes([size & 127 | 128]), size >> 7
@@ -68,12 +68,13 @@ def field(number, content):
 
 
 def sentencepiece(pieces):
-  """A `.model`; the pieces are the less likely the later they come."""
+  """Returns the bytes of a `.model` file. A later piece is less likely."""
   model = b""
   for i, piece in enumerate(pieces):
     score = b"\x15" + struct.pack("<f", -float(i))
     model += field(1, field(1, piece.encode()) + score + b"\x18\x01")
-  # A trainer's settings, of which the model type is a number: unigram.
+  # Field 2 holds the trainer's settings. Its 3rd field, the type of the model,
+  # is 1, which means unigram.
   return model + field(2, field(1, b"text.txt") + b"\x18\x01") + field(3, b"")
 
 

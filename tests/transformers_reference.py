@@ -1,8 +1,8 @@
-"""transformers' models beside ours: everything that comes out, and gradients.
+"""Compares outputs and gradients of this project's models with transformers'.
 
-Models are random, every bias and LayerNorm too, and go through the same
-conversion that users' files do. Used by the tests and by the script that
-writes experiments/parity/README.md.
+The models are random, including every bias and LayerNorm. They are converted as
+users' files are. The tests use this module, and so does the script that writes
+experiments/parity/README.md.
 """
 
 import tempfile
@@ -29,8 +29,7 @@ SMALL = dict(
 
 
 class Model(NamedTuple):
-  """A family, transformers' class, its small and its published
-  configuration."""
+  """Holds a class of transformers with a small and the published config."""
 
   family: str
   cls: str
@@ -124,7 +123,7 @@ def converted(reference: torch.nn.Module, family: str) -> model_folder.Weights:
 
 
 class Batch(NamedTuple):
-  """Rows [b, l]: ids, 1 at real tokens, segments, targets or -100."""
+  """Holds arrays [b, l]: ids, 1 at real tokens, segments, targets or -100."""
 
   ids: np.ndarray
   mask: np.ndarray
@@ -221,9 +220,9 @@ def gradients(reference: torch.nn.Module, family: str) -> dict[str, np.ndarray]:
 def module_outputs(
   model: Model, weights: model_folder.Weights, batch: Batch, gradient: bool
 ) -> dict[str, Any]:
-  """Returns the same outputs of this project's module.
+  """Returns the outputs of `reference_outputs` for this project's module.
 
-  With `gradient` they include {path: gradient}.
+  With `gradient`, the outputs include {path: gradient}.
   """
   module = model_folder.module_of(weights.config)
   rows, length = batch.ids.shape
@@ -293,9 +292,9 @@ def _loss(model: Model, out: dict[str, jax.Array], batch: Batch) -> jax.Array:
 def differences(
   model: Model, published: bool = False, only: tuple[str, ...] = ()
 ) -> dict[str, float]:
-  """Largest absolute differences over all batches; gradients relative.
+  """Returns the largest absolute differences over all batches.
 
-  A gradient's difference is in parts of its array's largest magnitude.
+  The difference of a gradient is divided by the largest magnitude in its array.
 
   Args:
     model: an entry of `MODELS`.
