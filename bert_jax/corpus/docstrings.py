@@ -141,8 +141,8 @@ class NearDuplicates:
 
   def __init__(self) -> None:
     """Begins without paragraphs."""
-    # Words are numbered, because Python hashes tuples of integers alike in
-    # every process, but not strings.
+    # Words are numbered, because a tuple of integers has the same hash in every
+    # process. A string has not.
     self._ids: dict[str, int] = {}
     self._seen: set[int] = set()
 
@@ -231,7 +231,7 @@ def _without_code(lines: Sequence[str]) -> Iterator[str]:
   """Drops fenced blocks, doctests, directives and literal blocks."""
   fenced = doctest = False
   # The indentation of the line that opened a literal block.
-  block: int | None = None
+  block_indent: int | None = None
   for i, line in enumerate(lines):
     bare = line.strip()
     if bare.startswith(("```", "~~~")):
@@ -242,14 +242,14 @@ def _without_code(lines: Sequence[str]) -> Iterator[str]:
       yield ""
       continue
     doctest = doctest or bare.startswith((">>>", "$ "))
-    if block is not None and _indent(line) <= block:
-      block = None
-    if fenced or doctest or block is not None:
+    if block_indent is not None and _indent(line) <= block_indent:
+      block_indent = None
+    if fenced or doctest or block_indent is not None:
       continue
     if _REFERENCE.match(line) or _DIRECTIVE.match(line):
       has_prose = re.match(r"\s*\.\. (note|warning|versionchanged)::\s*", line)
       if not has_prose:
-        block = _indent(line)
+        block_indent = _indent(line)
       yield ""
       continue
     if _UNDERLINE.match(line):
@@ -258,7 +258,7 @@ def _without_code(lines: Sequence[str]) -> Iterator[str]:
     if bare.endswith("::"):
       following = next((x for x in lines[i + 1 :] if x.strip()), "")
       if _indent(following) > _indent(line):
-        block = _indent(line)
+        block_indent = _indent(line)
       line = line[: line.rindex("::") + 1]
     yield line
 

@@ -81,13 +81,13 @@ def train_vocab(
   text_sources = sources.find_sources(inputs, format, errors)
   spaces = _Spaces()
   texts = spaces.counted(_texts(sources.read_records(text_sources)))
-  wanted = Cleaning(lower_case, keep_accents).filled()
-  strips = kind in ("wordpiece", "unigram") and not wanted.keep_accents
+  chosen_cleaning = Cleaning(lower_case, keep_accents).filled()
+  strips = kind in ("wordpiece", "unigram") and not chosen_cleaning.keep_accents
   marks = cleaning.Marks(kind == "unigram") if strips else None
   if marks:
     texts = _count_marks(texts, marks)
   vocabulary = train_vocabulary.train(
-    kind, texts, size, wanted, rules or words.RULES[0]
+    kind, texts, size, chosen_cleaning, rules or words.RULES[0]
   )
   if vocabulary is None:
     names = ", ".join(source.name for source in text_sources[:3])
@@ -154,9 +154,9 @@ def _why_fewer(kind: str, size: int, count: int, spaces: _Spaces) -> str:
     )
   if kind == "words":
     return (
-      f"--size={size} is more than the text has words that occur"
-      f" {MIN_FREQUENCY} times; a model predicts the {count:,} of the"
-      " vocabulary, and reads all others by their characters."
+      f"--size={size} is too large: only {count:,} words of the text occur"
+      f" {MIN_FREQUENCY} times. A model predicts these words, and reads all"
+      " other words by their characters."
     )
   return (
     f"the text is too small for --size={size}: no further piece occurs"

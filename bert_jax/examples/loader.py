@@ -151,13 +151,14 @@ def check_cased(folders: Iterable[_Cased], cased: bool | None) -> None:
       must not; None accepts both.
 
   Raises:
-    ValueError: the text was lower-cased and must not, or must and was not.
+    ValueError: `cased` is True and the text was lower-cased, or `cased` is
+      False and the text was not lower-cased.
   """
   for folder in folders:
     if cased is not None and folder.meta["lower_case"] == cased:
-      done, remedy = ("", "with") if cased else ("not ", "without")
+      negation, remedy = ("", "with") if cased else ("not ", "without")
       raise UserError(
-        f"{folder.path} was {done}lower-cased, but data.cased={cased}; pass"
+        f"{folder.path} was {negation}lower-cased, but data.cased={cased}; pass"
         f" --config.data.cased={not cased}, or prepare the text {remedy}"
         f" --no-lower-case (a task: register it with lower_case={not cased})."
       )
@@ -262,8 +263,8 @@ def open_data(
 
   Args:
     path: a prepared folder; a mixture of folders `DIR1=0.7,DIR2=0.3`; or a
-      seqio task or mixture. The latter is `MODULE:NAME`, where MODULE registers
-      NAME, or NAME if it is registered already.
+      seqio task or mixture. A seqio name is `MODULE:NAME`, where MODULE
+      registers NAME, or only NAME if it is registered already.
     builder: the name of a recipe, a key of `recipes.RECIPES`.
     split: "train" or "validation".
     seed: the seed of the order, pairs and masks.
@@ -285,8 +286,8 @@ def open_data(
   if recipe.streams:
     if len(prepared) > 1:
       raise UserError(
-        f"data.streams={recipe.streams}: of one folder only, not of the"
-        f" {len(prepared)} of a mixture; set data.streams=0."
+        f"data.streams={recipe.streams} can read one folder only, and the"
+        f" mixture has {len(prepared)}; set data.streams=0."
       )
     corpus = split_of(prepared[0], split)
     source: Source = StatefulStreams(corpus, recipe, seed)
@@ -400,7 +401,7 @@ class Batches:
   def __init__(
     self,
     source: Source | PretrainingData,
-    spans: Iterable[tuple[int, int]],
+    example_ranges: Iterable[tuple[int, int]],
     host_index: int = 0,
     host_count: int = 1,
     prefetch: int = 2,
@@ -409,7 +410,7 @@ class Batches:
 
     Args:
       source: the source of the rows.
-      spans: (first, count) of the global batch of each step.
+      example_ranges: (first, count) of the global batch of each step.
       host_index: the number of this host, from 0. It reads the contiguous share
         of each batch with this number.
       host_count: the number of hosts, which have equal shares.
@@ -421,7 +422,7 @@ class Batches:
     self._ended = False
     self._thread = threading.Thread(
       target=self._work,
-      args=(source, iter(spans), host_index, host_count),
+      args=(source, iter(example_ranges), host_index, host_count),
       name="batches",
       daemon=True,
     )
@@ -430,13 +431,13 @@ class Batches:
   def _work(
     self,
     source: Source | PretrainingData,
-    spans: Iterator[tuple[int, int]],
+    example_ranges: Iterator[tuple[int, int]],
     host_index: int,
     host_count: int,
   ) -> None:
     """Puts the batches into the queue; the last entry is an exception."""
     try:
-      for first, count in spans:
+      for first, count in example_ranges:
         rows = host_rows(first, count, host_index, host_count)
         batch = source.read(*rows)
         self._put(HostBatch(batch, source.position()))
@@ -507,5 +508,7 @@ def batches(
     ValueError: the hosts do not divide the batch.
   """
   host_rows(0, batch_size, host_index, host_count)
-  spans = ((s * batch_size, batch_size) for s in itertools.count(start_step))
-  return Batches(source, spans, host_index, host_count, prefetch)
+  example_ranges = (
+    (s * batch_size, batch_size) for s in itertools.count(start_step)
+  )
+  return Batches(source, example_ranges, host_index, host_count, prefetch)

@@ -35,27 +35,30 @@ def token_ranges(ids: Int[Array, "b l"], causal: bool) -> tuple[Range, Range]:
   query_ids = jnp.maximum(key_ids, 1)
 
   def ends(
-    groups: Int[Array, "b l"], readers: Int[Array, "b l"]
+    groups: Int[Array, "b l"], group_numbers: Int[Array, "b l"]
   ) -> Iterator[Int[Array, "b l"]]:
-    """Returns the first and last index of the group that each reader names."""
+    """Returns the first and last index of the group with each group number."""
     first, last = (
       jax.vmap(lambda g, f=f: f(index, g, length + 1))(groups)
       for f in (jax.ops.segment_min, jax.ops.segment_max)
     )
-    return (jnp.take_along_axis(x, readers, 1) for x in (first, last))
+    return (jnp.take_along_axis(x, group_numbers, 1) for x in (first, last))
 
   first_key, last_key = ends(key_ids, query_ids)
   first_query, last_query = ends(query_ids, key_ids)
   if causal:
     last_key = jnp.minimum(last_key, index[None])
     first_query = jnp.maximum(first_query, index[None])
-  blind = first_key > last_key
-  blind_row = blind.any(1, keepdims=True)
+  sees_none = first_key > last_key
+  row_has_one = sees_none.any(1, keepdims=True)
   return (
-    (jnp.where(blind, 0, first_key), jnp.where(blind, length - 1, last_key)),
     (
-      jnp.where(blind_row, 0, first_query),
-      jnp.where(blind_row, length - 1, last_query),
+      jnp.where(sees_none, 0, first_key),
+      jnp.where(sees_none, length - 1, last_key),
+    ),
+    (
+      jnp.where(row_has_one, 0, first_query),
+      jnp.where(row_has_one, length - 1, last_query),
     ),
   )
 
@@ -63,7 +66,7 @@ def token_ranges(ids: Int[Array, "b l"], causal: bool) -> tuple[Range, Range]:
 def block_ranges(
   tokens: Range, size: int, other: int
 ) -> Int[Array, "b blocks 2"]:
-  """Returns the range of blocks for each block.
+  """Returns the range of blocks of the other side for each block of this side.
 
   The range is the first block of the other side (keys for a block of queries,
   queries for a block of keys), and the block after the last one.

@@ -39,7 +39,12 @@ _NAMED = 6
 NEW_ROWS = ("mean", "drawn")
 # Settings in which a run may differ from its model, since they change none of
 # the parameters that are taken.
-_FREE = ("dropout", "attention_dropout", "vocab_size", "initializer_range")
+_MAY_DIFFER = (
+  "dropout",
+  "attention_dropout",
+  "vocab_size",
+  "initializer_range",
+)
 # Groups of families that have the same parameters with the same names.
 _ALIKE = ({"bert", "tinybert"},)
 # Prefixes of the parameters that a run must take from its model: for ELECTRA,
@@ -50,12 +55,12 @@ _BODY = ("encoder/",)
 
 
 def open_start(
-  run: config_lib.Run, data: loader.PretrainingData | batches.TrainingSplit
+  config: config_lib.Run, data: loader.PretrainingData | batches.TrainingSplit
 ) -> tuple[Pretrained, config_lib.Model]:
   """Opens the model that a run starts from, and checks that it fits the data.
 
   Args:
-    run: the run's config.
+    config: the run's config.
     data: the data of the first phase.
 
   Returns:
@@ -65,20 +70,20 @@ def open_start(
     ValueError: the model cannot be read, or fits neither data nor config.
   """
   pieces = data.prepared[0].vocab
-  if run.is_task:
+  if config.is_task:
     pretrained = read_to_fine_tune(
-      run.init_from, pieces, run.data.path, run.model.family
+      config.init_from, pieces, config.data.path, config.model.family
     )
   else:
     pretrained = read_to_go_on(
-      run.init_from,
+      config.init_from,
       pieces,
-      run.data.path,
-      run.objective.options(),
-      run.model.family,
+      config.data.path,
+      config.objective.options(),
+      config.model.family,
     )
-  sizes, line = fill_model(run.model.options(), pretrained)
-  if line and not run.is_task:
+  sizes, line = fill_model(config.model.options(), pretrained)
+  if line and not config.is_task:
     notes = (line, *pretrained.notes)
     pretrained = dataclasses.replace(pretrained, notes=notes)
   return pretrained, config_lib.Model.of(sizes)
@@ -159,12 +164,13 @@ def read_to_go_on(
   if objective["name"] == "mlm" and pair_head and run_task != model_task:
     arrays = {k: v for k, v in arrays.items() if k not in pair_head}
     notes.append(
-      f"the model's pair head is left: it was trained for {model_task}, and"
+      f"the model's pair head is left out: it was trained for {model_task}, and"
       f" this run trains {run_task}"
     )
   if "step" in source:
     notes.append(
-      f"from step {source['step']} of that run; this run begins at step 0"
+      f"the model is from step {source['step']} of its run; this run begins at"
+      " step 0"
     )
   return Pretrained(
     path, weights.config, arrays, pieces, vocabulary, tuple(notes)
@@ -250,8 +256,8 @@ def _words_of_elmo(
   the same in every ELMo.
 
   Returns:
-    The model's words, or None if it has no softmax or other words than the
-    data; and in the second case a line of the report.
+    The model's words, and None. If the model has no softmax: None and None. If
+    its words differ from those of the data: None, and a line of the report.
   """
   arrays = {**model.weights.arrays, **model.weights.heads}
   if all(name.startswith("encoder/") for name in arrays):
@@ -285,7 +291,7 @@ def fill_model(
   sizes = {"family": family} | pretrained.config["model"]
   wrong = sorted(
     name
-    for name in settings.keys() & sizes.keys() - {*_FREE}
+    for name in settings.keys() & sizes.keys() - {*_MAY_DIFFER}
     if not _equal(settings[name], sizes[name])
   )
   if wrong:
@@ -384,8 +390,8 @@ def take(
       array = rows.fit(array, drawn, vocabulary_axes[path], path)
     flat[path] = _place(array, drawn, f"init_from={pretrained.path}: {path}")
     taken_paths.append(path)
-  left_paths = [path for path in pretrained.arrays if path not in flat]
-  lists = {"taken": taken_paths, "new": new_paths, "left": left_paths}
+  unused_paths = [path for path in pretrained.arrays if path not in flat]
+  lists = {"taken": taken_paths, "new": new_paths, "left": unused_paths}
   lines = [f"{name}: {_listed(paths)}" for name, paths in lists.items()]
   lines += [*rows.lines(), *pretrained.notes]
   return traverse_util.unflatten_dict(flat, sep="/"), lines

@@ -83,7 +83,7 @@ def file_state(
   checkpoint they have `vocab_size` entries, and a padded axis is not split.
   """
 
-  def exact(
+  def without_padding(
     x: jax.ShapeDtypeStruct, names: tuple[str | None, ...]
   ) -> jax.ShapeDtypeStruct:
     shape, spec = list(x.shape), list(x.sharding.spec)
@@ -95,7 +95,9 @@ def file_state(
 
   boxed = _boxed(objective, optimizer, batch)
   names = nn.get_partition_spec(boxed)
-  return jax.tree.map(exact, sharding.with_shardings(mesh, boxed), names)
+  return jax.tree.map(
+    without_padding, sharding.with_shardings(mesh, boxed), names
+  )
 
 
 def vocabulary_axes(objective: Objective, batch: BatchShapes) -> dict[str, int]:

@@ -166,7 +166,7 @@ class Model:
 
   @property
   def vocabulary(self) -> Vocabulary:
-    """The tokenizer as bert_jax's own functions use it."""
+    """The tokenizer in the form that bert_jax's own functions use."""
     return self._opened.vocabulary
 
   @property
@@ -307,7 +307,7 @@ class Model:
     model = self._generator
     with Progress("fill_mask", len(rows), "texts") as progress:
       masks = fill_mask.fill(model, rows, top_k, report=progress.report)
-    return _shape(many, fill_mask.results(model, rows, masks))
+    return _one_or_all(many, fill_mask.results(model, rows, masks))
 
   def predict(
     self,
@@ -356,7 +356,7 @@ class Model:
       * choices: `choice` (its number), `probability`, `probabilities`.
       * tags: `words`, `tags`, `probabilities`; and `entities`, if the tags mark
         entities, with `text`, `label`, `start`, `end` (characters of the text)
-        and `probability`, the mean of their words'.
+        and `probability`, the mean over their words.
       * answers: `answer`, `probability`, `start` and `end` (characters of the
         context; None without an answer), and `nbest` with the same fields.
 
@@ -385,7 +385,7 @@ class Model:
       for chunk in predict_lib.chunks(iter(examples)):
         report = functools.partial(_report_from, progress, len(rows))
         rows += predict_lib.predict(predictor, chunk, report)
-    return _shape(many, rows)
+    return _one_or_all(many, rows)
 
   def _predictor(self, max_length: int, no_answer: bool) -> Predictor:
     """Returns the predictor for these options, which is made only once."""
@@ -428,7 +428,8 @@ class Model:
         sentence-transformers says, and "mean" for other models.
       combine: what several layers become: "concat", "sum", "mean", or "stack",
         which gives them an axis.
-      pieces: the vector of a word is that of its "first" piece, or the "mean".
+      pieces: "first" takes the vector of a word's first piece; "mean" takes the
+        mean of the vectors of all its pieces.
       normalize: True divides each vector by its length.
 
     Returns:
@@ -447,7 +448,7 @@ class Model:
         )
       )
     if spec.unit not in features.WHOLE:
-      return _shape(
+      return _one_or_all(
         many,
         [
           {"tokens": list(x.tokens or ()), "vectors": x.vectors}
@@ -589,7 +590,7 @@ class Model:
       attentions = attention.attention(
         self._discriminator, rows, report=progress.report
       )
-    return _shape(many, attentions)
+    return _one_or_all(many, attentions)
 
   def tokenize(self, text: Any) -> Any:
     """Returns the pieces of a text, their ids and their characters.
@@ -614,7 +615,7 @@ class Model:
     """
     many, rows = _texts_or_words(text)
     encoded = text_batches.encode(self._discriminator, rows)
-    return _shape(
+    return _one_or_all(
       many,
       [
         {
@@ -657,7 +658,7 @@ def _report_from(progress: Progress, start: int, done: int) -> None:
   progress.report(start + done)
 
 
-def _shape(many: bool, rows: list[dict[str, Any]]) -> Any:
+def _one_or_all(many: bool, rows: list[dict[str, Any]]) -> Any:
   """Returns the results of a collection, or the only result."""
   return Results(rows) if many else rows[0]
 
@@ -669,7 +670,7 @@ def _strings(texts: Any) -> tuple[bool, list[str]]:
 
 
 def _texts_or_words(texts: Any) -> tuple[bool, list[Text]]:
-  """Does what `_strings` does; in a collection, a text may be its words."""
+  """Does what `_strings` does; a text in a collection may be a word list."""
   many, inputs = results.items_of(texts, (Mapping,))
   rows = []
   for i, text in enumerate(inputs):

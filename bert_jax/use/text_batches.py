@@ -222,7 +222,8 @@ def _tokens(text: Text, row: Any, clean: Callable[[str], str] | None) -> Tokens:
   special = np.array(row.special_tokens_mask, bool)
   count = len(special)
   inner = np.flatnonzero(~special)
-  # In an empty text, all special tokens but the last count as the beginning.
+  # In an empty text, the last special token is the end, and all others are the
+  # beginning.
   begin, end = (inner[0], inner[-1] + 1) if len(inner) else (count, count)
   if not len(inner) and count > 1:
     begin = end = count - 1

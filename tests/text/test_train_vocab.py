@@ -144,7 +144,11 @@ def test_split_text_does_not_overwrite(tmp_path):
       "ภาษาไทยไม่มีช่องว่างเลย" * 9,
       "a word is the text between two spaces",
     ),
-    ("words", "one two one two three\n", "words that occur 2 times; a model"),
+    (
+      "words",
+      "one two one two three\n",
+      "words of the text occur 2 times. A model",
+    ),
   ],
 )
 def test_why_there_are_fewer_pieces(tmp_path, capsys, kind, text, message):

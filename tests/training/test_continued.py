@@ -250,5 +250,7 @@ def test_a_run_starts_from_a_step_of_another_run(
     config = continued.config_of("gpt", prepared, path)
     capsys.readouterr()
     arrays, lines = begin(config, capsys)
-    assert f"from step {step} of that run; this run begins at step 0" in lines
+    assert (
+      f"the model is from step {step} of its run; this run begins at step 0"
+    ) in lines
     same(arrays, runs.read(path).arrays, arrays.keys())

@@ -212,7 +212,7 @@ def test_init_from_takes_only_the_parameters(folder, undisturbed, tmp_path):
     )
   )
   assert f"parameters from {undisturbed}\n" in output
-  assert "from step 120 of that run; this run begins at step 0" in output
+  assert "from step 120 of its run; this run begins at step 0" in output
   old, new = arrays(undisturbed, 120), arrays(tmp_path / "run", 1)
   assert new["['step']"] == 1
   for name in old:
