@@ -42,15 +42,15 @@ def add_flags(parser: flags.Parser) -> None:
   add(
     "--pooling",
     choices=features.UNITS,
-    help="a vector for each piece or word; or one for each text: that of [CLS],"
-    " or the mean or largest numbers of all pieces (default: what the model's"
-    " 1_Pooling says, or piece)",
+    help="a vector for each piece or word; or one for each text: the vector of"
+    " [CLS], or the mean or the maximum over all pieces (default: what the"
+    " model's 1_Pooling says, or piece)",
   )
   add(
     "--pieces",
     choices=features.PIECES,
     default=spec.pieces,
-    help="pieces of a word that its vector is made from (default %(default)s)",
+    help="which pieces of a word make its vector (default %(default)s)",
   )
   add("--unit-length", action="store_true", help="scale vectors to length 1")
   flags.add(

@@ -298,7 +298,9 @@ class Heldout:
       ValueError: a corpus cannot be used for the recipe, or `limit` is below 1.
     """
     if limit is not None and limit < 1:
-      raise UserError(f"the limit of held-out examples is {limit}; at least 1.")
+      raise UserError(
+        f"the limit of held-out examples is {limit}; it must be at least 1."
+      )
     self.features = recipe.features
     self._corpora, self._recipe = corpora, recipe
     self._key = hashing.make_key("held-out")

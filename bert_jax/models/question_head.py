@@ -35,7 +35,9 @@ class AnswerLogits(NamedTuple):
 
 
 class JointAnswers(nn.Module):
-  """Logits for an answer's start, for its end given the start, for no answer.
+  """Computes logits of an answer's start, of its end, and of no answer.
+
+  The logits of the end depend on the start.
 
   This is the head of google-research/electra finetune/qa/qa_tasks.py,
   QATask.get_prediction_module, with the values of configure_finetuning.py for
@@ -152,8 +154,8 @@ class JointAnswers(nn.Module):
     self, hidden: Array, start: Float[Array, "b l"]
   ) -> Float[Array, "b"]:
     """Returns the logit of no answer; `start` are the logits of the starts."""
-    chances = jax.nn.softmax(start)
-    mean = jnp.einsum("bl,bld->bd", chances, hidden.astype(jnp.float32))
+    probabilities = jax.nn.softmax(start)
+    mean = jnp.einsum("bl,bld->bd", probabilities, hidden.astype(jnp.float32))
     x = jnp.concatenate([hidden[:, 0].astype(jnp.float32), mean], -1)
     x = layers.activation("gelu")(self.null_hidden(x))
     return self.null(x)[..., 0]

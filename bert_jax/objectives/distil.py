@@ -43,8 +43,8 @@ KEYS = ("sequence_ids", *MASKED_KEYS)
 # logits of the student and those of the teacher, float32 [256, 32, 30522], are
 # 1 GB each.
 POSITIONS = 32
-# `predict` of a module with its parameters: (hidden states, positions or
-# nothing) -> logits.
+# A function that reads logits from hidden states: `predict` of a module with
+# its parameters. Its arguments are the hidden states and perhaps positions.
 Reader = Callable[..., Array]
 
 
@@ -80,12 +80,16 @@ def divergence(
     teacher: the teacher's logits.
     temperature: the temperature of both softmaxes.
   """
-  chances = jax.nn.softmax(teacher / temperature)
+  probabilities = jax.nn.softmax(teacher / temperature)
   # Subtract before dividing: in the rows after the vocabulary both logits are
   # the lowest float32, and their difference must be exactly 0.
-  gap = (chances * ((teacher - student) / temperature)).sum(-1)
-  normal = functools.partial(jax.nn.logsumexp, axis=-1)
-  return gap + normal(student / temperature) - normal(teacher / temperature)
+  gap = (probabilities * ((teacher - student) / temperature)).sum(-1)
+  log_sum_exp = functools.partial(jax.nn.logsumexp, axis=-1)
+  return (
+    gap
+    + log_sum_exp(student / temperature)
+    - log_sum_exp(teacher / temperature)
+  )
 
 
 def divergence_sum(
@@ -271,7 +275,7 @@ def build(
   encoders = teaching.make_encoders("distil", model, teacher)
   teaching.check_sizes(*encoders, layers)
   check_options(temperature, kl_tokens, freeze_positions, layers)
-  student, master = (
+  student, teacher_module = (
     heads.ForPreTraining(encoder, pairs=False) for encoder in encoders
   )
 
@@ -281,7 +285,7 @@ def build(
     return student.init(rng, batch)["params"]
 
   def init_frozen(rng: Array, batch: Batch) -> Params:
-    return master.init(rng, batch)["params"]
+    return teacher_module.init(rng, batch)["params"]
 
   def inherit(params: Params, frozen: Params) -> Params:
     return teaching.copy_layers(params, frozen, layers)
@@ -302,11 +306,13 @@ def build(
     hidden: Any = student.apply(
       variables, batch, train, rngs=rngs, method=teaching.last_hidden
     )
-    teacher_hidden: Any = master.apply(
+    teacher_hidden: Any = teacher_module.apply(
       fixed, batch, method=teaching.last_hidden
     )
     read: Any = functools.partial(student.apply, variables, method=predict)
-    read_teacher: Any = functools.partial(master.apply, fixed, method=predict)
+    read_teacher: Any = functools.partial(
+      teacher_module.apply, fixed, method=predict
+    )
     sums = sums_of(
       read,
       read_teacher,

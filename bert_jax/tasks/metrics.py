@@ -153,8 +153,8 @@ def f1(task: Task, predictions: Sequence[Any], examples: Examples) -> Scores:
   """Computes F1 of the positive class, which is the second of two labels."""
   if len(task.labels) != 2:
     raise UserError(
-      f"task {task.name}: f1 is of two classes, not {len(task.labels)}; use"
-      " f1_macro."
+      f"task {task.name}: f1 needs two classes, and there are"
+      f" {len(task.labels)}; use f1_macro."
     )
   golds, predicted = _pairs(task, predictions, examples)
   positive = task.labels[1]
@@ -184,17 +184,25 @@ def f1_micro(
   labels or predictions. `exact` is the share of examples without any error.
   """
   ids = {name: i for i, name in enumerate(task.labels)}
-  both = np.zeros((2, len(examples), len(ids)), bool)
+  right_and_predicted = np.zeros((2, len(examples), len(ids)), bool)
   golds = [gold(task, example) for example in examples]
-  for marks, sets in zip(both, (golds, predictions), strict=True):
+  for marks, sets in zip(
+    right_and_predicted, (golds, predictions), strict=True
+  ):
     for mark, names in zip(marks, sets, strict=True):
       mark[[ids[name] for name in names]] = True
   score = _library("sklearn.metrics", "scikit-learn").f1_score
   means = {
-    f"f1_{mean}": float(score(*both, average=mean, zero_division=0.0))
+    f"f1_{mean}": float(
+      score(*right_and_predicted, average=mean, zero_division=0.0)
+    )
     for mean in ("micro", "macro")
   }
-  return means | {"exact": float((both[0] == both[1]).all(-1).mean())}
+  return means | {
+    "exact": float(
+      (right_and_predicted[0] == right_and_predicted[1]).all(-1).mean()
+    )
+  }
 
 
 def matthews(
@@ -331,8 +339,8 @@ def _entities(
     iobes = tags.to_iobes(name)
     if iobes is None:
       raise UserError(
-        f"task {task.name}: {name!r} is neither O nor begins with B- or I-, and"
-        " entities cannot be told; use the metric accuracy."
+        f"task {task.name}: {name!r} is not O and does not begin with B- or I-,"
+        " so it marks no entity; use the metric accuracy."
       )
     by_name[name] = iobes
   golds = [[by_name[tag] for tag in row] for row in golds]
@@ -387,13 +395,13 @@ def _squad2(
   """Computes SQuAD 2.0's scores with one of `squad_metrics.SEARCHES`."""
   golds = [gold(task, example) for example in examples]
   scores = squad_metrics.squad2([p["text"] for p in predictions], golds)
-  swept = squad_metrics.squad2(
+  searched_scores = squad_metrics.squad2(
     [p["best"] for p in predictions],
     golds,
     [p["null_odds"] for p in predictions],
     search=search,
   )
-  scores |= {k: v for k, v in swept.items() if k.startswith("best_")}
+  scores |= {k: v for k, v in searched_scores.items() if k.startswith("best_")}
   return {"squad2": scores["f1"]} | scores
 
 
@@ -416,18 +424,20 @@ def doubts(
       words, predicted_words = (
         list(itertools.chain(*rows)) for rows in (golds, predicted)
       )
-      return _doubt_constants(first, words, predicted_words, "words")
+      return _warn_if_all_equal(first, words, predicted_words, "words")
     lines = []
     for whose, rows in (("predicted", predicted), ("right", golds)):
       if all((tag or "O") == "O" for row in rows for tag in row):
-        lines.append(f"no {whose} tag is an entity's, all are O: {first} is 0.")
+        lines.append(
+          f"all {whose} tags are O, so there is no entity: {first} is 0."
+        )
     return lines
   if task.kind == "multi_label":
     golds, predicted = (list(map(tuple, rows)) for rows in (golds, predicted))
-  return _doubt_constants(first, golds, predicted, "examples")
+  return _warn_if_all_equal(first, golds, predicted, "examples")
 
 
-def _doubt_constants(
+def _warn_if_all_equal(
   metric: str, golds: Sequence[Any], predicted: Sequence[Any], unit: str
 ) -> list[str]:
   """Returns warnings if all predictions, or all labels, are equal.

@@ -204,7 +204,9 @@ def test_conlleval_prints_thirds():
 
 def test_entities_need_prefixes_and_one_tag_for_each_word():
   spec = task("tagging", ("NN", "VB"), "tagging_f1")
-  with pytest.raises(ValueError, match="'NN' is neither O nor begins with B-"):
+  with pytest.raises(
+    ValueError, match="'NN' is not O and does not begin with B-"
+  ):
     metrics.evaluate(spec, [["NN"]], [{"tags": ["VB"]}])
   spec = spec._replace(labels=("O",))
   with pytest.raises(ValueError, match="example 1 has 2 labels and 1 pred"):
@@ -470,7 +472,7 @@ def test_wrong_predictions_and_metrics_are_refused():
   with pytest.raises(ValueError, match="no metric 'acuracy'; there are acc"):
     metrics.evaluate(spec._replace(metrics=("acuracy",)), ["0"], labelled("0"))
   three = spec._replace(labels=("a", "b", "c"), metrics=("f1",))
-  with pytest.raises(ValueError, match="f1 is of two classes, not 3"):
+  with pytest.raises(ValueError, match="f1 needs two classes, and there are 3"):
     metrics.evaluate(three, ["a"], labelled("a"))
 
 
@@ -513,11 +515,11 @@ def test_numbers_are_json():
     ),
     (
       *("tagging", ("O", "B-X"), "tagging_f1", [["O", "B-X"]], [["O", "O"]]),
-      ["no predicted tag is an entity's, all are O: tagging_f1 is 0."],
+      ["all predicted tags are O, so there is no entity: tagging_f1 is 0."],
     ),
     (
       *("tagging", ("O", "B-X"), "tagging_f1", [["O", "O"]], [["O", "B-X"]]),
-      ["no right tag is an entity's, all are O: tagging_f1 is 0."],
+      ["all right tags are O, so there is no entity: tagging_f1 is 0."],
     ),
     (
       *("tagging", ("N", "V"), "accuracy", [["N", "V"]], [["N", "N"]]),
