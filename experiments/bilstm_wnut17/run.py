@@ -1,11 +1,12 @@
-"""BERT's Table 7 on WNUT17: a biLSTM tagger on frozen features.
+"""Trains a biLSTM tagger on frozen features: BERT's Table 7, on WNUT17.
 
   python experiments/bilstm_wnut17/run.py --model MINILM --data WNUT17 \
     --output experiments/bilstm_wnut17/results.jsonl
 
-WNUT17 holds wnut17train.conll, emerging.dev.conll, emerging.test.annotated. A
-line of the output is a choice of features and a seed: F1 (conlleval's rule) of
-the epoch that is best on the development set, there and on the test set.
+WNUT17 is a folder with wnut17train.conll, emerging.dev.conll and
+emerging.test.annotated. The output has a line for each choice of features. A
+line has F1 (conlleval's rule) on the development set and on the test set, for
+the epoch that is best on the development set.
 """
 
 import argparse
@@ -30,10 +31,11 @@ FILES = dict(
   validation="emerging.dev.conll",
   test="emerging.test.annotated",
 )
-# The embeddings and the last four layers, of which most choices are made.
+# The embeddings and the last four layers, which most features need.
 LAYERS = (0, -4, -3, -2, -1)
 # Rows of Table 7, for an encoder of any depth: [words, n, d] -> [words, ...].
-# The tagger learns how to weight several layers; the sum weights all alike.
+# If several layers are left, the tagger learns a weight for each. "sum" adds
+# layers with equal weights.
 FEATURES = {
   "embeddings": lambda x: x[:, 0],
   "second_to_last": lambda x: x[:, -2],
@@ -49,9 +51,9 @@ Layers = dict[str, list[np.ndarray]]
 def extract(
   model: OpenedModel, splits: dict[str, Examples], chosen: list[str]
 ) -> Layers:
-  """Layers of each word, float32 [words, n, d] of each sentence of a split.
+  """Returns name of a split -> float32 [words, n, d] for each sentence.
 
-  `LAYERS`; where "mix_all" is chosen, all.
+  The n layers are those of `LAYERS`, or all layers if `chosen` has "mix_all".
   """
   layers = LAYERS
   if "mix_all" in chosen:
@@ -68,7 +70,7 @@ def extract(
 def sentences(
   task: Task, examples: Examples, layers: list[np.ndarray], name: str
 ) -> Sentences:
-  """Features and tags of a split."""
+  """Returns the features and tags of a split."""
   ids = {tag: i for i, tag in enumerate(task.labels)}
   tags = [np.int32([ids[tag] for tag in e["tags"]]) for e in examples]
   return Sentences([FEATURES[name](x) for x in layers], tags)
@@ -83,7 +85,7 @@ def _score(task: Task, module, params, sentences, splits, name: str) -> float:
 def run(
   args: argparse.Namespace, task: Task, splits, layers: Layers, name: str
 ) -> dict:
-  """Trains one tagger; a line of the output."""
+  """Trains one tagger; returns its line of the output."""
   start = time.perf_counter()
   inputs = {s: sentences(task, splits[s], layers[s], name) for s in FILES}
   module = BiLstmTagger(len(task.labels), args.hidden)

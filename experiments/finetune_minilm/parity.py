@@ -1,14 +1,17 @@
-r"""The losses of fine-tuning beside transformers', step by step.
+r"""Compares the losses of fine-tuning with transformers', step by step.
 
-The same weights, head, rows, order, AdamW, clip and warm-up; no dropout;
-float32 on a CPU. With --control transformers trains once more, every weight one
-float32 up or down at the start: what rounding alone becomes in so many steps.
-With --double both sides compute in float64, where rounding becomes nothing and
-what is left is a difference of the programs; torch then clips without the 1e-6
-that it adds to the norm. The embedding of [PAD], which answers' losses reach
-through the softmax over all positions, is not trained, as transformers has it
-(torch's padding_idx); with --train_padding it is on both sides, as in
-run_squad.py. Needs torch and transformers.
+Both sides have the same weights, head, rows, order, AdamW, clipping and
+warm-up. There is no dropout. They compute in float32 on a CPU. The script needs
+torch and transformers.
+
+--control: transformers trains once more, after each weight moved to the next
+  float32, up or down. This shows how far rounding alone changes the losses.
+--double: both sides compute in float64. Rounding is then negligible, so a
+  difference is one of the programs. torch clips without the 1e-6 that it
+  usually adds to the norm.
+--train_padding: both sides train the embedding of [PAD], as run_squad.py does.
+  Otherwise neither does, as in transformers (torch's padding_idx). The loss of
+  an answer has a gradient for it, through the softmax over all positions.
 
   python experiments/finetune_minilm/parity.py --model MINILM --data EVAL \\
     --output OUT [--tasks sst2,stsb,wnut17,squad] [--steps 100] [--peak 2e-5]
@@ -53,7 +56,7 @@ BOUND = 1e-4
 
 
 def prepare(name, args):
-  """Encodes a task with the model's tokenizer; returns folder and task."""
+  """Encodes a task's training rows; returns (folder, task, rows)."""
   folder = os.path.join(args.output, name, "rows")
   inputs = [task_inputs.Input("train", os.path.join(args.data, FILES[name]))]
   prepare_task.prepare(task_inputs.find(name), inputs, args.model, folder)
@@ -61,7 +64,7 @@ def prepare(name, args):
 
 
 def make_model(task, args, path):
-  """Writes the encoder with a drawn head; transformers draws it."""
+  """Writes the model with a random head, which transformers draws."""
   torch.manual_seed(0)
   names = task.labels or ("LABEL_0",)
   options = (
@@ -83,7 +86,7 @@ def make_model(task, args, path):
 
 
 def make_config(name, folder, args, model):
-  """The task's config with the numbers of `theirs`."""
+  """Returns the task's config with the settings of `theirs`."""
   file = {"wnut17": "ner", "squad": "squad"}.get(name, "glue")
   path = os.path.join(ROOT, "configs", f"{file}.py:{name}")
   config = configs.load_defaults(path)
@@ -101,14 +104,14 @@ def make_config(name, folder, args, model):
 
 
 def ours(config, workdir):
-  """The losses of `train.run`."""
+  """Returns the losses of `train.run`."""
   train.run(config, workdir)
   rows = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
   return [r["loss"] for r in rows if r["split"] == "train"]
 
 
 def ours_in_double(config):
-  """The losses of the same steps where the code's float32 is float64."""
+  """Returns the losses of the same steps, with float64 for jnp.float32."""
   with mock.patch.object(jnp, "float32", jnp.float64):
     run = config_lib.parse(config)
     model = dataclasses.replace(run.model, dtype="float64")
@@ -134,7 +137,7 @@ def ours_in_double(config):
 
 
 def inputs_of(task, batch, dtype):
-  """A batch as transformers' arguments; what is not learnt is ignored."""
+  """Returns a batch as transformers' arguments; losses skip missing labels."""
   labelled = torch.from_numpy(batch["label_weights"] > 0)
   labels = torch.from_numpy(batch["labels"])
   named = {
@@ -153,7 +156,7 @@ def inputs_of(task, batch, dtype):
 
 
 def clip(parameters, exact):
-  """The peer: torch's clip by the global norm, or one without its 1e-6."""
+  """Clips by the global norm; torch adds 1e-6 to the norm if not `exact`."""
   if not exact:
     torch.nn.utils.clip_grad_norm_(parameters, CLIP)
     return
@@ -164,9 +167,9 @@ def clip(parameters, exact):
 
 
 def theirs(task, rows, pad, buckets, args, model):
-  """The losses of transformers' model, by torch's AdamW."""
+  """Trains transformers' model with torch's AdamW; returns its losses."""
   batches = Batches(task, rows, pad, ROWS, shuffle=False, buckets=buckets)
-  plain = [[], []]  # With decay, without.
+  plain = [[], []]  # Parameters with and without decay.
   for name, parameter in model.named_parameters():
     plain["bias" in name or "LayerNorm" in name].append(parameter)
   groups = [
@@ -195,7 +198,7 @@ def theirs(task, rows, pad, buckets, args, model):
 
 
 def shake(model):
-  """Moves every weight to the next float32, up or down by chance."""
+  """Moves every weight to the next float32, up or down at random."""
   torch.manual_seed(1)
   with torch.no_grad():
     for weights in model.parameters():
@@ -206,7 +209,7 @@ def shake(model):
 
 
 def compare(name, args):
-  """Trains both ways and returns what they differ by."""
+  """Trains both sides; returns their losses and the largest difference."""
   folder, task, rows = prepare(name, args)
   path = os.path.join(args.output, name, "model")
   model = make_model(task, args, path)
@@ -250,7 +253,7 @@ def main():
   parser.add_argument("--train_padding", action="store_true")
   args = parser.parse_args()
   if args.control and args.double:
-    parser.error("--control is of float32")
+    parser.error("--control works in float32, so not with --double")
   jax.config.update("jax_enable_x64", args.double)
   jax.config.update("jax_default_matmul_precision", "highest")
   suffix = "_double" if args.double else ""

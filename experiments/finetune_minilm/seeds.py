@@ -1,11 +1,12 @@
-r"""Fine-tuning beside transformers': scores over seeds, time of a whole run.
+r"""Compares fine-tuning with transformers: scores over seeds, time of a run.
 
-Both sides with one recipe (`RECIPE`): AdamW, linear warm-up and decay, dropout
-and the head as MiniLM's config has them, bfloat16 on a GPU, the score of the
-last step on the development set. For scores, seeds share a process,
-`--chunk` of them (ours is `bert_jax sweep`), and rows are shuffled as Trainer
-does by default, or with --grouped put together by length. A timed run is a
-process of its own, and both sides group lengths.
+Both sides have the same recipe (`RECIPE`): AdamW, linear warm-up and decay,
+dropout and head of MiniLM's config, and bfloat16 on a GPU. The score is that of
+the last step, on the development set. In tables, "ours" is bert_jax.
+
+For scores, --chunk seeds share a process (ours is `bert_jax sweep`). Rows are
+shuffled as Trainer does by default; --grouped groups them by length. For times
+(--speed), each run has a separate process, and both sides group by length.
 
   python experiments/finetune_minilm/seeds.py --model MINILM --data FOLDERS \\
     --output OUT.jsonl --tasks cola,rte,stsb --seeds 20 [--side ours]
@@ -13,7 +14,8 @@ process of its own, and both sides group lengths.
   python experiments/finetune_minilm/seeds.py ... --speed sst2
   python experiments/finetune_minilm/seeds.py --output OUT.jsonl --table
 
-FOLDERS has one of `bert_jax prepare-task` for each task. --limit is for a try.
+FOLDERS has a folder of `bert_jax prepare-task` for each task. --limit makes a
+short trial.
 """
 
 import argparse
@@ -40,7 +42,7 @@ def meta_of(folder):
 
 
 def our_command(args, task, seeds, workdir):
-  """`bert_jax train` or `sweep` by the task's config and the common recipe."""
+  """Returns the command with the task's config and the common recipe."""
   folder = os.path.join(args.data, task)
   rows = meta_of(folder)["splits"]["train"]["rows"]
   steps = args.limit or -(-rows // RECIPE["batch_size"]) * RECIPE["epochs"]
@@ -60,7 +62,7 @@ def our_command(args, task, seeds, workdir):
   if args.speed:
     values["seed"] = seeds[0]
     flags = []
-  else:  # Evaluated once, at the end; every epoch otherwise.
+  else:  # Evaluate only at the end, not after every epoch.
     values |= {"evaluate.every": steps, "checkpoint.every": steps}
     flags = [f"--seeds={len(seeds)}", f"--first-seed={seeds[0]}"]
   path = os.path.join(ROOT, "configs", f"glue.py:{task}")
@@ -72,7 +74,7 @@ def our_command(args, task, seeds, workdir):
 
 
 def their_command(args, task, seeds, workdir):
-  """`theirs.py` with the common recipe."""
+  """Returns the command of `theirs.py` with the common recipe."""
   command = [args.python or sys.executable, os.path.join(HERE, "theirs.py")]
   command += [f"--model={args.model}", f"--data={args.data}/{task}"]
   command += [f"--output={workdir}/results.jsonl", "--seeds"]
@@ -84,7 +86,7 @@ def their_command(args, task, seeds, workdir):
 
 
 def lines_of(path):
-  """The JSON values of a file's lines; none of a file that is not there."""
+  """Returns the JSON values of a file's lines; [] if there is no file."""
   if not os.path.exists(path):
     return []
   with open(path, encoding="utf-8") as f:
@@ -92,7 +94,7 @@ def lines_of(path):
 
 
 def our_result(workdir, seed, metric):
-  """The scores of a run's evaluations, none of a run that did not end."""
+  """Returns the scores of a run's evaluations; [] if it did not end."""
   for folder in (os.path.join(workdir, f"seed={seed}"), workdir):
     rows = lines_of(os.path.join(folder, "metrics.jsonl"))
     rows = [row for row in rows if row["split"] == "heldout"]
@@ -111,9 +113,10 @@ def their_result(workdir, seed, metric):
 
 
 def run(args, task, seeds, side, left=None):
-  """One process; returns a row for each seed.
+  """Runs one process; returns a row for each seed.
 
-  Stopped after `left` seconds; then only the seeds that ended have rows.
+  The process is stopped after `left` seconds. Then only the seeds that ended
+  have rows.
   """
   metric = meta_of(os.path.join(args.data, task))["task"]["metrics"][0]
   command, read_result = {
@@ -159,7 +162,7 @@ def append(path, row):
 
 
 def describe(row):
-  """A row as a line of progress."""
+  """Returns a line of progress about a row."""
   name = f"{row['task']} {row['side']} seed {row['seed']}"
   if "error" in row:
     return f"{name} FAILED: {row['error']}"
@@ -167,7 +170,7 @@ def describe(row):
 
 
 def run_seeds(args):
-  """All runs, several processes at a time, each of a few seeds."""
+  """Does all runs, in several processes at a time, each with a few seeds."""
   end = args.first + args.seeds
   jobs = [
     (task, range(first, min(first + args.chunk, end)), side)
@@ -178,7 +181,8 @@ def run_seeds(args):
   began = time.monotonic()
 
   def one(job):
-    # By the clock alone: which seeds are run must not depend on results.
+    # Only the clock ends the runs. The choice of seeds must not depend on
+    # results.
     left = args.until - (time.monotonic() - began) if args.until else None
     if left is not None and left <= 0:
       return
@@ -191,7 +195,7 @@ def run_seeds(args):
 
 
 def run_speed(args):
-  """Whole runs of a task, one after the other, each evaluated every epoch."""
+  """Times whole runs of a task one after the other, with all evaluations."""
   for seed in range(args.first, args.first + args.seeds):
     for side in args.sides:
       row = run(args, args.speed, [seed], side)[0] | {"speed": True}
@@ -200,9 +204,10 @@ def run_speed(args):
 
 
 def interval(ours, theirs):
-  """The difference of means and its 95% interval, in pooled deviations.
+  """Returns the difference of means and the ends of its 95% interval.
 
-  Welch's interval, for two samples of unequal variances.
+  All three are in units of the pooled standard deviation. The interval is
+  Welch's, for two samples of unequal variances.
   """
   from scipy import stats
 
@@ -220,7 +225,7 @@ def interval(ours, theirs):
 
 
 def table(rows):
-  """Lines of a table: each task's means, deviations, interval, seconds."""
+  """Returns a table's lines with each task's means, deviations and interval."""
   lines = [
     "| task | metric | runs | ours | transformers | difference in deviations"
     " (95%) | failed |",
@@ -256,7 +261,7 @@ def ended(row, side):
 
 
 def speed_lines(rows):
-  """Lines on the time of whole runs; the ratio is of the medians."""
+  """Returns lines about the times of runs, with ratios of their medians."""
   lines, medians = [], {}
   for row in rows:
     if "value" in row:
@@ -282,7 +287,7 @@ def speed_lines(rows):
 def main():
   parser = argparse.ArgumentParser(description=__doc__)
   add = parser.add_argument
-  add("--output", required=True, help="a JSON line a run; is appended to")
+  add("--output", required=True, help="a JSON file, a line for each run")
   add("--model", help="folder of MiniLM")
   add("--data", help="folder of prepared tasks")
   add("--tasks", default="cola,rte,stsb")
@@ -290,15 +295,15 @@ def main():
   add("--first", type=int, default=0, help="first seed")
   add("--side", choices=(*SIDES, "both"), default="both")
   add("--peak", type=float, default=1e-4)
-  add("--processes", type=int, default=1, help="at a time")
-  add("--chunk", type=int, default=4, help="seeds of a process")
-  add("--until", type=float, default=0, help="end after SECONDS")
+  add("--processes", type=int, default=1, help="number of processes at a time")
+  add("--chunk", type=int, default=4, help="number of seeds in a process")
+  add("--until", type=float, default=0, help="end all runs after SECONDS")
   add("--limit", type=int, default=0, help="steps of a run; 0: all")
-  add("--grouped", action="store_true", help="rows of like length together")
-  add("--compile", action="store_true", help="torch.compile on their side")
-  add("--python", help="interpreter of their side (default: this one)")
+  add("--grouped", action="store_true", help="group rows by length")
+  add("--compile", action="store_true", help="use torch.compile on their side")
+  add("--python", help="Python of their side (default: this Python)")
   add("--speed", help="a task whose whole runs are timed")
-  add("--table", action="store_true", help="print what OUTPUT says")
+  add("--table", action="store_true", help="print a table of OUTPUT and end")
   args = parser.parse_args()
   args.grouped = args.grouped or bool(args.speed)
   args.sides = SIDES if args.side == "both" else (args.side,)

@@ -1,9 +1,10 @@
-r"""Fine-tunes one task with transformers, in a loop that waits for nothing.
+r"""Fine-tunes one task with transformers, in a fast loop without bert_jax.
 
-Rows of a folder of `bert_jax prepare`, shuffled as transformers' Trainer does,
-or with --grouped batches of like length as its LengthGroupedSampler makes them,
-padded to the longest row; bfloat16 autocast on a GPU, fused AdamW, one transfer
-a batch. Nothing of bert_jax is imported. A line of --output for each seed.
+The rows are those of a folder of `bert_jax prepare-task`. They are shuffled as
+transformers' Trainer does. With --grouped, rows of similar length share a
+batch, as in transformers' LengthGroupedSampler. A batch is padded to its
+longest row. The loop uses bfloat16 autocast on a GPU, fused AdamW, and one
+transfer for each batch. --output gets a line for each seed.
 
   python experiments/finetune_minilm/theirs.py --model MINILM --data FOLDER \\
     --output RESULTS.jsonl [--seeds 0 1] [--peak 1e-4] [--grouped]
@@ -18,22 +19,25 @@ import numpy as np
 import torch
 import transformers
 
-# Batches whose rows are sorted together (LengthGroupedSampler), tokens that the
-# length is a multiple of (tensor cores), and rows of a batch to score.
-POOL, MULTIPLE, SCORED = 50, 8, 128
+# The number of batches whose rows are sorted together (LengthGroupedSampler).
+POOL = 50
+# A batch's length is a multiple of this number of tokens, for tensor cores.
+MULTIPLE = 8
+# The number of rows in a batch of an evaluation.
+SCORED = 128
 
 
 def read(folder, split):
-  """Rows of a split: `ids` of all, `starts` of each, `second`, `labels`."""
+  """Returns a split's arrays: `ids`, `starts`, `second` and `labels`."""
   with np.load(os.path.join(folder, f"{split}.npz")) as arrays:
     return {k: arrays[k] for k in ("ids", "starts", "second", "labels")}
 
 
 def grouped(order, sizes, batch_size):
-  """An epoch's shuffled rows, those of like length together.
+  """Returns an epoch's rows in an order that groups similar lengths.
 
-  transformers' get_length_grouped_indices: within pools of batches the longest
-  come first; the longest row of all is in the first batch.
+  This is transformers' get_length_grouped_indices. In each pool of batches, the
+  longest rows come first. The longest row of all is in the first batch.
   """
   pool = batch_size * max(min(len(sizes) // (4 * batch_size), POOL), 1)
   pools = [order[i : i + pool] for i in range(0, len(order), pool)]
@@ -46,7 +50,7 @@ def grouped(order, sizes, batch_size):
 
 
 def collate(rows, chosen, pad, device):
-  """Rows by number as the model's arguments, on the device."""
+  """Returns the chosen rows as the model's arguments, on the device."""
   starts = rows["starts"][chosen][:, None]
   sizes = rows["starts"][chosen + 1][:, None] - starts
   place = np.arange(-(-int(sizes.max()) // MULTIPLE) * MULTIPLE)
@@ -73,7 +77,7 @@ def autocast(device):
 
 
 def score(model, rows, pad, kind, device):
-  """The metric of a split: accuracy, Matthews', or Pearson and Spearman."""
+  """Returns accuracy, Matthews', or the mean of Pearson and Spearman."""
   model.eval()
   sizes = np.diff(rows["starts"])
   order = np.argsort(-sizes, kind="stable")
@@ -98,8 +102,8 @@ def score(model, rows, pad, kind, device):
 
 
 def make_optimizer(model, args, steps):
-  """AdamW without decay of biases and LayerNorm, and its schedule."""
-  plain = [[], []]  # With decay, without.
+  """Returns AdamW and its schedule; biases and LayerNorm do not decay."""
+  plain = [[], []]  # Parameters with and without decay.
   for name, parameter in model.named_parameters():
     plain["bias" in name or "LayerNorm" in name].append(parameter)
   groups = [
@@ -114,7 +118,7 @@ def make_optimizer(model, args, steps):
 
 
 def train(args, seed, device):
-  """Trains, and returns the metric's name, its values and the last loss."""
+  """Trains with a seed; returns its line of the output as a dict."""
   with open(os.path.join(args.data, "meta.json"), encoding="utf-8") as f:
     meta = json.load(f)
   transformers.set_seed(seed)
@@ -170,9 +174,9 @@ def main():
   add = parser.add_argument
   add("--model", required=True, help="folder of MiniLM")
   add("--data", required=True, help="folder of bert_jax prepare-task")
-  add("--output", required=True, help="file of the results, a line a seed")
+  add("--output", required=True, help="results, a line for each seed")
   add("--seeds", type=int, nargs="+", default=[0])
-  add("--grouped", action="store_true", help="batches of like length")
+  add("--grouped", action="store_true", help="group rows by length")
   add("--peak", type=float, default=1e-4)
   add("--epochs", type=int, default=3)
   add("--batch_size", type=int, default=32)

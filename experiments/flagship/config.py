@@ -1,10 +1,11 @@
-"""BERT-base's encoder, masked LM alone, for recipes on 67 million words.
+"""Trains BERT-base's encoder by masked LM alone, on 67 million words.
 
 Sizes: BERT-base's (Devlin et al. 2019): 12 layers of 768, 12 heads; 128
-  positions, as no row is longer.
-Rows: RoBERTa's full sentences, no pairs (Liu et al. 2019, section 4.2); three
-  phases of 32, 64 and 128 tokens with the same number of tokens a step.
-Everything else is what the study beside this file varies; see README.md.
+  positions, because no row is longer.
+Rows: RoBERTa's full sentences, no pairs (Liu et al. 2019, section 4.2). Three
+  phases have rows of 32, 64 and 128 tokens, and the same number of tokens in
+  each step.
+The study in this folder varies all other settings; see README.md.
 """
 
 from bert_jax.configs.common import MASKED, PRETRAIN, choose, merge
@@ -12,7 +13,7 @@ from ml_collections import ConfigDict
 
 
 def phase(fraction: float, length: int, rate: float, scale: float) -> dict:
-  """A phase whose rows have room for all hidden tokens."""
+  """Returns a phase whose rows have slots for all hidden tokens."""
   return dict(
     fraction=fraction,
     length=length,
@@ -42,8 +43,8 @@ STUDY = dict(
 )
 
 
-# 34,000 steps of 32,768 slots, of which 77% hold tokens of the text: 858
-# million, 9.9 passes over 86.6 million.
+# 34,000 steps have 32,768 token positions each, and 77% of these hold text. So
+# the run reads 858 million tokens, 9.9 passes over 86.6 million.
 FLAGSHIP = dict(
   total_steps=34_000,
   batch_size=256,
@@ -61,7 +62,7 @@ FLAGSHIP = dict(
 
 
 def get_config(name: str = "study") -> ConfigDict:
-  """Returns what the study varies (8,000 steps), or the flagship's recipe."""
+  """Returns the base config of the study (8,000 steps), or the flagship's."""
   changes = (
     FLAGSHIP if choose(name, ("study", "flagship")) == "flagship" else {}
   )

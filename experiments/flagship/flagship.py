@@ -3,9 +3,9 @@ r"""Trains the flagship, scores it on BLiMP and fine-tunes it on five tasks.
   python experiments/flagship/flagship.py --data FOLDER --tasks TASKS \\
     --blimp TAR --output OUT --gpus 2
 
-FOLDER is the prepared text, TASKS a folder with the prepared tasks cola, rte,
-sst2, stsb and wnut17. Training that was interrupted goes on from its last
-checkpoint; scores that OUT has are not computed again.
+FOLDER is the prepared text. TASKS is a folder with the prepared tasks cola,
+rte, sst2, stsb and wnut17. Interrupted training continues from its last
+checkpoint. Scores that OUT already has are not computed again.
 """
 
 import argparse
@@ -19,7 +19,8 @@ import time
 
 from study import HERE, command
 
-# Task -> (epochs, peak of the learning rate); the rest is the task's config.
+# Task -> (epochs, peak of the learning rate). The task's config has all other
+# settings.
 TASKS = {
   "sst2": (3, 3e-5),
   "wnut17": (8, 2e-5),
@@ -31,7 +32,7 @@ CONFIGS = {task: f"glue:{task}" for task in TASKS} | {"wnut17": "ner:wnut17"}
 
 
 def train(args: argparse.Namespace) -> str:
-  """Trains, or goes on with training; returns the run's folder."""
+  """Starts or continues training; returns the run's folder."""
   folder = os.path.join(args.output, "run")
   began = time.monotonic()
   status = command(
@@ -53,7 +54,7 @@ def train(args: argparse.Namespace) -> str:
 
 
 def score(args: argparse.Namespace, folder: str, gpu: int) -> None:
-  """Writes BLiMP's results, one score a pair file."""
+  """Scores the run on BLiMP and writes a score for each of its files."""
   path = os.path.join(args.output, "blimp.json")
   if os.path.exists(path):
     return
@@ -77,7 +78,7 @@ def score(args: argparse.Namespace, folder: str, gpu: int) -> None:
 def fine_tune(
   args: argparse.Namespace, folder: str, gpu: int, task: str, seed: int
 ) -> None:
-  """Fine-tunes on a task with a seed and writes the development scores."""
+  """Fine-tunes on a task with one seed; writes the development scores."""
   workdir = os.path.join(args.output, f"{task}-{seed}")
   if os.path.exists(workdir + ".json"):
     return
@@ -120,7 +121,7 @@ def fine_tune(
 
 
 def evaluate(args: argparse.Namespace, folder: str) -> None:
-  """Runs all scoring, several jobs at once on each GPU."""
+  """Runs BLiMP and all fine-tuning, with several jobs at once on each GPU."""
   jobs: queue.SimpleQueue = queue.SimpleQueue()
   jobs.put((score, ()))
   for seed, task in itertools.product(range(args.seeds), TASKS):

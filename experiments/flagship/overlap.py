@@ -1,13 +1,14 @@
-r"""Counts evaluation texts that stand word for word in the training text.
+r"""Counts evaluation texts that occur word for word in the training text.
 
   python experiments/flagship/overlap.py --text 'TEXT*.jsonl.xz' \\
     --blimp BLIMP --tasks EVAL --output overlap.json
 
-TEXT are JSON lines with "text". EVAL is a folder with the original files of
-cola, rte, sst2, stsb and wnut17. Words are runs of letters and digits, in lower
-case; a text counts if all its words stand in one document in the same order
-with nothing between them. Texts of fewer than 6 words are left out, since
-ordinary English has them by chance. "control" are pieces of the training text.
+The files of TEXT have JSON lines with "text". EVAL is a folder with the
+original files of cola, rte, sst2, stsb and wnut17. A word is a run of letters
+and digits, in lower case. A text counts if one document has all its words, in
+the same order, with no other word between them. Texts of fewer than 6 words are
+left out, because ordinary English has them by chance. The set "control" has
+passages of the training text.
 """
 
 import argparse
@@ -51,7 +52,7 @@ def columns(path: str, names: Iterable[int | str], delimiter: str) -> list[str]:
 
 
 def evaluation_texts(blimp_path: str, folder: str) -> dict[str, list[str]]:
-  """Returns name of an evaluation set -> its texts."""
+  """Returns {name of an evaluation set: its texts}."""
   pairs = blimp.read(blimp_path)
   texts = {
     "BLiMP, acceptable": [text for file in pairs for text in file.good],
@@ -96,11 +97,11 @@ def documents(pattern: str) -> Iterator[str]:
 def found_in(
   texts: set[tuple[str, ...]], training: Iterable[str]
 ) -> set[tuple[str, ...]]:
-  """Returns those texts that stand in a document of the training text.
+  """Returns the texts that occur in a document of the training text.
 
   Args:
-    texts: the words of each text, at least `FEWEST_WORDS`.
-    training: the documents.
+    texts: the words of each text; each has at least `FEWEST_WORDS`.
+    training: the documents of the training text.
   """
   by_first_words = collections.defaultdict(list)
   for words in texts:

@@ -1,12 +1,12 @@
-r"""Runs recipes one after the other on each GPU, and scores each on BLiMP.
+r"""Trains recipes one after the other on each GPU, and scores each on BLiMP.
 
   python experiments/flagship/study.py --jobs JOBS --data DATA --blimp TAR \\
     --output OUT --gpus 2
 
-JOBS is a text file that may grow while this runs: a line is a name, the folder
-in DATA to read, and flags for `bert_jax train`. A name that OUT/results.jsonl
-has is not run again. The line "end" ends the program once all is done. A job's
-BLiMP is scored beside the next job's training.
+JOBS is a text file that may grow while this program runs. A line has a name,
+the name of a folder in DATA, and flags for `bert_jax train`. A job whose name
+is in OUT/results.jsonl is not run again. The line "end" ends the program after
+all jobs. While a job is scored on BLiMP, the next job trains.
 """
 
 import argparse
@@ -22,7 +22,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 
 
 def read_jobs(path: str) -> list[list[str]]:
-  """The lines of a file of jobs, split at spaces."""
+  """Returns the lines of a file of jobs, split at spaces."""
   with open(path, encoding="utf-8") as f:
     return [line.split() for line in f if line.strip()]
 
@@ -30,13 +30,13 @@ def read_jobs(path: str) -> list[list[str]]:
 def command(
   verb: str, log: str, gpus: str, share: float, arguments: list[str]
 ) -> int:
-  """Runs a verb of bert_jax in a process of its own.
+  """Runs a verb of bert_jax in a child process.
 
   Args:
-    verb: the verb.
-    log: the file to which the output is added.
-    gpus: the numbers of its GPUs, such as "0" or "0,1".
-    share: the share of each GPU's memory that it takes, in (0, 1].
+    verb: the name of the verb.
+    log: the file to which the process appends its output.
+    gpus: the numbers of the GPUs to use, such as "0" or "0,1".
+    share: the share of each GPU's memory to reserve, in (0, 1].
     arguments: the verb's flags.
 
   Returns:
@@ -55,7 +55,7 @@ def command(
 
 
 class Study:
-  """The state that the GPUs' threads share."""
+  """Holds the state that the threads of all GPUs share."""
 
   def __init__(self, args: argparse.Namespace):
     """Reads the results of an earlier call, if there are any."""
@@ -69,7 +69,7 @@ class Study:
         self.started = {json.loads(line)["name"] for line in f}
 
   def next_job(self) -> list[str] | None:
-    """The next job; waits for lines to come; None at the end."""
+    """Returns the next job, or None at the end; waits for new lines."""
     while True:
       with self.lock:
         for job in read_jobs(self.args.jobs):
@@ -87,7 +87,7 @@ class Study:
     print(json.dumps(row), flush=True)
 
   def score(self, row: dict, folder: str, gpu: int) -> None:
-    """Adds BLiMP's accuracy to a job's row and writes it."""
+    """Adds BLiMP's accuracy to a job's row, and writes the row."""
     scores_path = folder + "/blimp.json"
     command(
       "likelihood",
@@ -111,7 +111,7 @@ class Study:
     self.write(row)
 
   def run_gpu(self, gpu: int) -> None:
-    """Runs jobs on one GPU until there are none."""
+    """Runs jobs on one GPU until no job is left."""
     while (job := self.next_job()) is not None:
       name, corpus, *flags = job
       folder = os.path.join(self.args.output, name)
@@ -140,7 +140,7 @@ class Study:
 
 
 def curve(path: str) -> list[list[float]]:
-  """[step, held-out masked-LM loss] of each evaluation."""
+  """Returns [step, held-out masked-LM loss] of each evaluation."""
   if not os.path.exists(path):
     return []
   with open(path, encoding="utf-8") as f:

@@ -1,9 +1,10 @@
-"""Measures how far our numbers are from the references'; writes README.md.
+"""Measures differences from the reference implementations; prints README.md.
 
 python -m experiments.parity.measure --weights DIR --elmo DIR > README.md
 
-Needs torch and transformers (the extra `test`), and for the rows of real
-weights onnxruntime and a folder with unpacked packages, see the text below.
+The script needs torch and transformers (the extra `test`). For the rows of real
+weights it also needs onnxruntime and a folder with unpacked packages, which the
+text below names.
 """
 
 import argparse
@@ -82,7 +83,7 @@ REACTIONS = (
 
 
 def random_rows() -> list[str]:
-  """A line for each model and size."""
+  """Returns a line of the table for each model and size."""
   lines = []
   for name, model in reference.MODELS.items():
     for published in (False, True):
@@ -95,15 +96,15 @@ def random_rows() -> list[str]:
 
 
 def find(folder: str, pattern: str) -> str:
-  """The only path below a folder that fits."""
+  """Returns the only path below a folder that matches a pattern."""
   matches = glob.glob(os.path.join(folder, "**", pattern), recursive=True)
   if len(matches) != 1:
-    raise SystemExit(f"{folder}: {len(matches)} paths fit {pattern}, not one.")
+    raise SystemExit(f"{folder}: {len(matches)} paths match {pattern}, not 1.")
   return matches[0]
 
 
 def encoder_difference(folder: str, onnx: str) -> float:
-  """Largest difference of hidden states at real positions."""
+  """Returns the largest difference of hidden states, padding excluded."""
   import onnxruntime
 
   loaded = open_model(folder)
@@ -123,7 +124,7 @@ def encoder_difference(folder: str, onnx: str) -> float:
 
 
 def masked_accuracy(folder: str, family: str) -> float:
-  """Share of tokens that come first where they alone are masked."""
+  """Returns the share of tokens that are predicted first if masked alone."""
   loaded = open_model(folder, family=family)
   with open(os.path.join(folder, "vocab.txt"), encoding="utf-8") as f:
     index = {piece.rstrip("\n"): i for i, piece in enumerate(f)}
@@ -144,7 +145,7 @@ def masked_accuracy(folder: str, family: str) -> float:
 
 
 def real_rows(weights: str) -> list[str]:
-  """A line for each model whose weights a package carries."""
+  """Returns a line for each model whose weights are in a package."""
   model = os.path.dirname(find(weights, "sentence_bert_config.json"))
   difference = encoder_difference(model, find(weights, "model.onnx"))
   lines = [f"| MiniLM | hidden states against ONNX | {difference:.1e} |"]
@@ -159,7 +160,10 @@ def real_rows(weights: str) -> list[str]:
 
 
 def elmo_difference(folder: str, sentences: str) -> float:
-  """Largest difference of a fixture's top layer, the state passed on."""
+  """Returns the largest difference of a fixture's top layer.
+
+  The state of each batch is passed to the next batch.
+  """
   weights = bilm.read(folder, "elmo")
   module = model_folder.module_of(weights.config)
   params = model_folder.unflatten(weights.arrays)
@@ -184,7 +188,7 @@ def elmo_difference(folder: str, sentences: str) -> float:
 
 
 def elmo_rows(fixtures: str) -> list[str]:
-  """A line for each fixture."""
+  """Returns a line for each fixture."""
   lines = []
   for name, sentences in (
     ("bilm", "lm_embeddings_sentences.json"),

@@ -1,15 +1,15 @@
-r"""Runs the small configs, several at a time, and tables what they reach.
+r"""Runs the small configs, several at a time, and prints their losses.
 
   python experiments/small_configs/run.py --kind gpu --data DATA --output OUT \\
     --lanes roberta,spanbert,teacher,distil,alone electra,albert,gpt,elmo
   python experiments/small_configs/run.py --output OUT --table
 
-DATA holds prepared folders by the names of `FOLDERS`. A lane is configs that
-run one after the other, each in a process of its own; lane i has GPU i modulo
---gpus, or on a CPU all cores. A run that takes over --limit seconds gets
-SIGTERM: it saves, and the same command goes on with it. Other flags, such as
---config.total_steps=100, go to each run. OUT/results.jsonl has a line for each
-start.
+DATA has prepared folders with the names in `FOLDERS`. A lane is a list of
+configs that run one after the other, each in a child process. Lane i uses GPU i
+modulo --gpus, or all cores of a CPU. A run that takes more than --limit seconds
+gets SIGTERM. It then saves, and the same command continues it. Other flags,
+such as --config.total_steps=100, are given to each run. OUT/results.jsonl gets
+a line for each start.
 """
 
 import argparse
@@ -31,13 +31,13 @@ FOLDERS = {
   "elmo": "words",
 }
 STUDENTS = ("distil", "alone", "tinybert")
-# The keys of an objective in the rows of metrics.jsonl.
+# The keys of losses in the rows of metrics.jsonl, for the table.
 LOSSES = ("mlm_loss", "lm_loss", "forward_loss", "rtd_loss", "rtd_replaced")
 OTHERS = ("sop_accuracy", "kl_loss", "span_loss")
 
 
 def command(name: str, args: argparse.Namespace) -> list[str]:
-  """Of `bert_jax train` for a config."""
+  """Returns the command that trains a config."""
   folder = FOLDERS.get(name, "wordpiece")
   if args.kind == "cpu" and folder == "bpe":
     folder = "wordpiece"
@@ -51,7 +51,7 @@ def command(name: str, args: argparse.Namespace) -> list[str]:
 
 
 def run(name: str, lane: int, args: argparse.Namespace) -> dict:
-  """One start of a config; returns its line."""
+  """Starts or continues a config; returns its line of the results."""
   environment = dict(os.environ)
   if args.kind == "gpu":
     environment["CUDA_VISIBLE_DEVICES"] = str(lane % args.gpus)
@@ -72,7 +72,7 @@ def run(name: str, lane: int, args: argparse.Namespace) -> dict:
 
 
 def reached(name: str, args: argparse.Namespace) -> dict:
-  """The last evaluation of a run, and its unigrams' cross-entropy."""
+  """Returns a run's last evaluation and its unigrams' cross-entropy."""
   rows = []
   path = f"{args.output}/{name}/metrics.jsonl"
   if os.path.exists(path):
@@ -84,7 +84,7 @@ def reached(name: str, args: argparse.Namespace) -> dict:
   losses = {k: v for k, v in rows[-1].items() if k in (*LOSSES, *OTHERS)}
   with open(f"{args.output}/{name}.log", encoding="utf-8") as f:
     said = [line for line in f if "unigram cross-entropy" in line]
-  if said:  # Of ELMo both directions', the forward one first.
+  if said:  # ELMo's log has two lines, the forward direction first.
     losses["unigrams"] = float(said[-2:][0].rsplit(": ", 1)[1].split()[0])
   return {"step": rows[-1]["step"], **losses}
 
@@ -98,7 +98,7 @@ def run_lane(number: int, args: argparse.Namespace) -> None:
 
 
 def table(lines: list[dict]) -> str:
-  """Markdown."""
+  """Returns a Markdown table of the results."""
   rows = [
     "| config | seconds | steps | unigrams | held out |",
     "|---|---|---|---|---|",
@@ -117,13 +117,13 @@ def table(lines: list[dict]) -> str:
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
   add = parser.add_argument
-  add("--output", required=True, help="folder of the runs; is gone on with")
+  add("--output", required=True, help="folder of the runs, which are continued")
   add("--kind", choices=("cpu", "gpu"), default="gpu")
   add("--data", help="folder of prepared folders")
-  add("--lanes", nargs="*", default=[], help="names of configs, by commas")
+  add("--lanes", nargs="*", default=[], help="configs, joined by commas")
   add("--gpus", type=int, default=1)
   add("--limit", type=float, default=300.0, help="seconds of a start")
-  add("--table", action="store_true", help="print what OUTPUT says")
+  add("--table", action="store_true", help="print a table of OUTPUT and end")
   args, args.flags = parser.parse_known_args()
   args.output = os.path.abspath(args.output)
   if args.table:
