@@ -77,7 +77,7 @@ sys.argv = sys.argv[1:]
 sys.path.insert(0, sys.argv[0].rpartition("/")[0])
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-# Runs before a program of a page, and defines the names that it uses.
+# This code runs before a program of a page. It defines the program's names.
 PRELUDE = """
 import numpy as np
 PATH, texts = "runs/mine", ["Some text here.", "Some more."]
@@ -252,7 +252,8 @@ def small_flags(path: str) -> list[str]:
     settable = configs._attributes(model)
     sizes = {name: v for name, v in SIZES.items() if name in settable}
     if path.partition(":")[0].endswith("small.py"):
-      del sizes["num_layers"]  # A student copies layers by number.
+      # A student copies given layers of its teacher, so their number must stay.
+      del sizes["num_layers"]
     flags |= {f"{section}.{name}": setting for name, setting in sizes.items()}
   return [f"--config.{key}={setting}" for key, setting in flags.items()]
 

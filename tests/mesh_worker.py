@@ -22,8 +22,8 @@ from bert_jax.training.state import (
 )
 from bert_jax.weights import checkpoint
 
-# (Meshes (data, fsdp, tensor), numbers of micro-batches). A vocabulary of 61
-# divides only over 1 device.
+# Meshes (data, fsdp, tensor), and numbers of micro-batches. The vocabulary has
+# 61 pieces, which only one device can divide evenly.
 FULL = (
   [(1, 1, 1), (8, 1, 1), (4, 2, 1), (2, 4, 1), (4, 1, 2), (2, 1, 4), (2, 2, 2)],
   (1, 2, 4, 8),
@@ -179,7 +179,8 @@ def look_at_graphs(report):
     params = abstract_state(objective, optimizer, mesh, batch).params
     with sharding.use_mesh(mesh):
       text = logits_of(mesh, vocab_size=size).lower(params, batch).as_text()
-    # Only the masked-LM head has 11 slots; other masks are the attention's.
+    # Only the masked-LM head has arrays with 11 slots. The attention's masks
+    # have other shapes.
     masks = [s for s in text.splitlines() if "select" in s and "32x11x" in s]
     report["masks_in_graph"][str(size)] = bool(masks)
 

@@ -142,7 +142,7 @@ def imports_of(tree):
       names = [f"{node.module}.{alias.name}" for alias in node.names]
     elif isinstance(node, ast.Constant) and node.value in FILES:
       if node.value in FACE:
-        continue  # The package's name, in a message or for its version.
+        continue  # A message or a query of the version has the package's name.
       yield Import(node.value, node.lineno, False)
       continue
     else:

@@ -97,7 +97,8 @@ def test_a_run_continues(folders, tmp_path, name, data, recipe):
       config[key] = {k: v for k, v in written[key].items() if k in section}
     else:
       config[key] = written[key]
-  config["model"] = written["model"]  # Flags set its sizes.
+  # Flags set the sizes of the model, so they are not in the config file.
+  config["model"] = written["model"]
   config["data"]["path"] = str(folders / data)
   if config["init_from"]:
     config["init_from"] = str(folders / config["init_from"])

@@ -19,7 +19,7 @@ CONFIG = {
   "type_vocab_size": S,
   "initializer_range": 0.03,
 }
-# Fields such as Google's multilingual release has.
+# Fields like those that only Google's multilingual release has.
 EXTRA = {"directionality": "bidi", "pooler_size_per_head": 128}
 PROJECTIONS = ("query", "key", "value")
 

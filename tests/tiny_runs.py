@@ -78,7 +78,7 @@ ALBERT |= {"micro_batches": 2}
 
 ELECTRA = {"model.embedding_size": 8, "model.generator_hidden": 8}
 
-# Static masks, and the padding id of the tests' vocabulary.
+# Masks are static, and padding has its id in the tests' vocabulary.
 ROBERTA = {"model.padding_id": 0, "data.static_masks": 2}
 
 EXTRA = {

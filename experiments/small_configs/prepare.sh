@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The prepared folders that run.py reads, side by side:
+# Makes the prepared folders that run.py reads, all at the same time:
 #   prepare.sh TEXT OUTPUT WORDPIECE BYTELEVEL UNIGRAM BPE
-# TEXT is what `bert_jax prepare --input` takes; then a vocabulary of each kind
-# (BERT's, RoBERTa's, ALBERT's, GPT-1's). ELMo's 32,000 words are counted in TEXT.
+# TEXT is an input of `bert_jax prepare`. The last four are vocabularies for BERT,
+# RoBERTa, ALBERT and GPT-1. ELMo's vocabulary, 32,000 words, is made from TEXT.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 text=$1 output=$2
