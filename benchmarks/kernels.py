@@ -89,7 +89,7 @@ def tunings(length: int, width: int) -> list[tuple[str, Any, str, list[Any]]]:
       ("attention_queries", attention, "QUERIES", QUERIES),
       ("attention_keys", attention, "KEYS", KEYS),
     ]
-  of_norm = "WIDE" if width >= norm.WIDE_FROM else "NARROW"
+  of_norm = "WIDE" if width >= norm.MIN_WIDE else "NARROW"
   return [
     *attention_tunings,
     ("forward_kernel", norm, "FORWARD_WARPS", [1, 2, 4]),
@@ -105,7 +105,7 @@ def work(
   """Returns a call of all kernels of a module, and its inputs."""
   keys = iter(jax.random.split(jax.random.key(0), 8))
   rows = args.rows, args.length
-  words = jax.random.bits(next(keys), (2,))
+  seed = jax.random.bits(next(keys), (2,))
 
   def draw(*shape, dtype=jnp.bfloat16):
     return jax.random.normal(next(keys), shape, dtype)
@@ -120,7 +120,7 @@ def work(
     gradient = draw(*rows, args.heads, head)
 
     def call(qkv, bias):
-      return fused_attention.attention(qkv, bias, ids, words, RATE)
+      return fused_attention.attention(qkv, bias, ids, seed, RATE)
 
   elif module is fused_norm:
     width = args.width
@@ -129,7 +129,7 @@ def work(
     gradient = (draw(*rows, width),) * 2
 
     def call(*arrays):
-      return fused_norm.add_norm(*arrays, words, RATE, 1e-12)
+      return fused_norm.add_norm(*arrays, seed, RATE, 1e-12)
 
   else:
     inputs = [draw(*rows, args.mlp), vector(args.mlp)]

@@ -1,4 +1,4 @@
-"""Errors that a user reads as one sentence, notes, and "did you mean".
+"""Errors and notes for a user, and "did you mean"; see `nearest`.
 
 The command `bert_jax` (cli/errors.py) prints each of these classes as one
 sentence and ends with a status that is not zero. Code that reacts to an error
@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-# A sentence lists all names if there are no more than this.
-_MAX_LISTED = 12
+# A message lists all known names if their count is at most this number.
+_MAX_NAMES = 12
 
 
 class UserError(ValueError):
@@ -58,7 +58,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
   names = sorted(names)
   if close := difflib.get_close_matches(name, names, 1):
     return f"; did you mean {close[0]}?"
-  if 0 < len(names) <= _MAX_LISTED:
+  if 0 < len(names) <= _MAX_NAMES:
     return f"; choose {', '.join(names)}."
   return "."
 
@@ -66,16 +66,16 @@ def nearest(name: str, names: Iterable[str]) -> str:
 def lazy_names(
   package: dict[str, Any], modules: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-  """Returns a package's `__getattr__` and `__dir__` for names imported later.
+  """Returns a package's `__getattr__` and `__dir__`, which import names late.
 
   Args:
     package: the package's `globals()`.
-    modules: the module of each name. It is imported when the name is first
-      used; then the name is one of the package.
+    modules: the module of each name. The first use of a name imports its module
+      and adds the name to the package.
 
   Returns:
-    `__getattr__`, which raises AttributeError with the nearest names if there
-    is no such name, and `__dir__`, which lists the names before their import.
+    `__getattr__`, which raises AttributeError with the nearest names for an
+    unknown name; and `__dir__`, which lists the names before their import.
   """
 
   def get(name: str) -> Any:

@@ -21,11 +21,11 @@ _Saved = tuple[Scaled, Scaled, Array]
 
 
 def quantise(x: Float[Array, "..."], dtype: jnp.dtype) -> Scaled:
-  """Returns x / scale in 8 bits, and the scale; it is 1 if x is all zeros."""
-  largest = float(jnp.finfo(dtype).max)
-  highest = jnp.abs(x).max().astype(jnp.float32)
-  scale = jnp.where(highest > 0, highest / largest, 1.0)
-  scaled = jnp.clip(x.astype(jnp.float32) / scale, -largest, largest)
+  """Returns x / scale in 8 bits, and the scale, which is 1 if x is all 0."""
+  limit = float(jnp.finfo(dtype).max)
+  largest = jnp.abs(x).max().astype(jnp.float32)
+  scale = jnp.where(largest > 0, largest / limit, 1.0)
+  scaled = jnp.clip(x.astype(jnp.float32) / scale, -limit, limit)
   return scaled.astype(dtype), scale
 
 
@@ -64,17 +64,18 @@ _product.defvjp(_forward, _backward)
 
 
 def product(
-  x: Float[Array, "..."], kernel: Float[Array, "..."], contracted: int
+  x: Float[Array, "..."], kernel: Float[Array, "..."], num_summed: int
 ) -> Float[Array, "..."]:
-  """Multiplies an array by a kernel of the same dtype, which the product has.
+  """Multiplies an array by a kernel; both and the product have one dtype.
 
   Args:
     x: the array.
     kernel: the kernel.
-    contracted: the number of last axes of `x`, and first axes of the kernel,
-      that the product sums over.
+    num_summed: the product sums over this number of last axes of `x` and of
+      first axes of the kernel.
   """
-  left, right = x.shape[: x.ndim - contracted], kernel.shape[contracted:]
-  width = math.prod(kernel.shape[:contracted])
+  batch_shape = x.shape[: x.ndim - num_summed]
+  features = kernel.shape[num_summed:]
+  width = math.prod(kernel.shape[:num_summed])
   y = _product(x.reshape(-1, width), kernel.reshape(width, -1))
-  return y.reshape(*left, *right)
+  return y.reshape(*batch_shape, *features)

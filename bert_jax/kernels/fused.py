@@ -92,15 +92,15 @@ def mix(x: Numbers) -> Numbers:
   return x ^ (x >> 16)
 
 
-def first_hashes(words: UInt32[Array, "2"], count: int) -> Array:
+def first_hashes(seed: UInt32[Array, "2"], count: int) -> Array:
   """Returns hashes, uint32 [count], of the seed and of indices 0, 1, ...
 
   Args:
-    words: two random words that seed the hashes; see `layers.dropout_words`.
+    seed: the seed of the hashes; see `layers.dropout_seed`.
     count: the size of the first axis.
   """
   first = jnp.arange(count, dtype=jnp.uint32)
-  return mix(mix(first + words[0]) ^ words[1])
+  return mix(mix(first + seed[0]) ^ seed[1])
 
 
 def row_hashes(first: Array, index: Numbers) -> Array:

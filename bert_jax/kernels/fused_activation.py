@@ -21,7 +21,8 @@ Ref = Any  # A reference to an array, as Pallas passes it to a kernel.
 # The tuning of each kernel: rows in a block, columns in a block, warps.
 FORWARD = (32, 128, 8)
 BACKWARD = (32, 128, 8)
-# In the backward kernel, this number of programs share the blocks of a column.
+# The number of programs of the backward kernel that share the blocks of some
+# columns.
 PROGRAMS = 64
 
 
@@ -90,11 +91,11 @@ def _backward_kernel(
 
 
 def _tail(x: Array, plain: bool) -> tuple[Array, Array]:
-  """Returns the probability below -|x| in a normal distribution, exp(-x^2 / 2).
+  """Returns a normal distribution's probability below -|x|, and exp(-x^2 / 2).
 
   The probability is exact within 1e-7. Kernels have no error function, so this
-  is the formula of Abramowitz & Stegun 1964, 7.1.26. Its exponential is also
-  needed for the density. Powers of 2 and fused multiply-adds need the fewest
+  is the formula of Abramowitz & Stegun 1964, 7.1.26. The density needs the
+  formula's exponential too. Powers of 2 and fused multiply-adds need the fewest
   instructions.
   """
   bell = fused.exp2((-0.5 * math.log2(math.e)) * (x * x), plain)
@@ -116,8 +117,8 @@ def gelu_derivative(
 ) -> Float[Array, "..."]:
   """Returns the derivative of the exact gelu, within 2e-7."""
   tail, bell = _tail(x, plain)
-  below = jnp.where(x > 0, 1.0 - tail, tail)
-  return below + x * bell * (1.0 / math.sqrt(2.0 * math.pi))
+  probability = jnp.where(x > 0, 1.0 - tail, tail)
+  return probability + x * bell * (1.0 / math.sqrt(2.0 * math.pi))
 
 
 def _gate(x: Array, plain: bool) -> tuple[Array, Array]:
@@ -147,7 +148,7 @@ def gelu_new_derivative(
 
 
 # The activations that are written for kernels: name -> (function, derivative).
-WRITTEN = {
+ACTIVATIONS = {
   "gelu": (gelu, gelu_derivative),
   "gelu_new": (gelu_new, gelu_new_derivative),
 }
@@ -159,10 +160,10 @@ def functions(name: str, function: Callable) -> tuple[Function, Function]:
 
   Args:
     name: the name of the activation.
-    function: the plain function, for activations that are not in `WRITTEN`.
+    function: the plain function, for activations that are not in `ACTIVATIONS`.
   """
-  if name in WRITTEN:
-    return WRITTEN[name]
+  if name in ACTIVATIONS:
+    return ACTIVATIONS[name]
   return (
     lambda x, _: function(x),
     lambda x, _: jax.jvp(function, (x,), (jnp.ones_like(x),))[1],
@@ -179,12 +180,12 @@ def bias_activation(
 ) -> Float[Array, "b l f"]:
   """Computes function(x + bias); the arithmetic is float32.
 
-  For the gradients the compiler would make several passes. The backward kernel
+  The compiler would make several passes for the gradients. The backward kernel
   reads `x` and the gradient once, and adds up the bias's gradient too.
 
   Args:
-    x: the output of a dense layer without its bias.
-    bias: the bias, float32.
+    x: a dense layer's output, to which no bias was added.
+    bias: the bias of the dense layer, float32.
     function: an elementwise function.
     derivative: the derivative of the function.
     interpret: True runs the kernels without a GPU, slowly.

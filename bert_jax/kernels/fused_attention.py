@@ -134,7 +134,7 @@ def _call(
 
 
 def _forward(
-  qkv: Array, ids: Array, words: Array, options: Options
+  qkv: Array, ids: Array, seed: Array, options: Options
 ) -> tuple[Array, tuple[Array, ...]]:
   """Returns the mixed values, and a tuple of arrays for the backward pass."""
   drops = options[0] > 0
@@ -162,7 +162,7 @@ def _forward(
   axes: list[fused.Axes] = [IDS, PROJECTED]
   if drops:
     rows, _, heads = qkv.shape[:3]
-    arrays += [fused.first_hashes(words, rows), jnp.arange(heads)]
+    arrays += [fused.first_hashes(seed, rows), jnp.arange(heads)]
     axes += [("batch",), ("heads",)]
   out_axes = [MIXED, TOKENS, *([TOKENS] if drops else [])]
   out, *saved = fused.over_shards(on_device, axes, out_axes, *arrays)
@@ -183,7 +183,7 @@ def attention(
   qkv: Float[Array, "b l h 3 k"],
   bias: Float[Array, "h 3 k"],
   ids: Int[Array, "b l"],
-  words: UInt32[Array, "2"],
+  seed: UInt32[Array, "2"],
   rate: float,
   causal: bool = False,
   interpret: bool = False,
@@ -194,20 +194,20 @@ def attention(
     qkv: queries, keys and values side by side, without their bias.
     bias: the bias, float32.
     ids: `sequence_ids`, see `attention.attention_mask`.
-    words: two random words that seed dropout; see `layers.dropout_words`.
+    seed: the seed of dropout; see `layers.dropout_seed`.
     rate: the dropout rate on the probabilities, in [0, 1).
     causal: True lets no query see a key after it.
     interpret: True runs the kernels without a GPU, slowly.
   """
   qkv = with_bias(qkv, bias)
-  return _forward(qkv, ids, words, (rate, causal, interpret))[0]
+  return _forward(qkv, ids, seed, (rate, causal, interpret))[0]
 
 
 def _attention_forward(
   qkv: Array,
   bias: Array,
   ids: Array,
-  words: Array,
+  seed: Array,
   rate: float,
   causal: bool,
   interpret: bool,
@@ -215,10 +215,8 @@ def _attention_forward(
   # The compiler adds the bias within the product. The kernels would have to add
   # it to each block before they can go on.
   qkv = with_bias(qkv, bias)
-  out, (log_sums, *hashes) = _forward(
-    qkv, ids, words, (rate, causal, interpret)
-  )
-  return out, (ids, qkv, *hashes, log_sums, out, words)
+  out, (log_sums, *hashes) = _forward(qkv, ids, seed, (rate, causal, interpret))
+  return out, (ids, qkv, *hashes, log_sums, out, seed)
 
 
 def _gradients(qkv: Array, blocks: int) -> Shapes:
@@ -294,7 +292,7 @@ def _attention_backward(
   saved: tuple[Array, ...],
   gradient: Array,
 ) -> tuple[Array, Array, np.ndarray, np.ndarray]:
-  ids, *arrays, words = saved
+  ids, *arrays, seed = saved
   # The log sums, and the hashes if there is dropout, are arrays with a number
   # for each token.
   number_axes = [TOKENS] * (len(arrays) - 2)
@@ -307,7 +305,7 @@ def _attention_backward(
     gradient,
   )
   no_gradient = fused.no_gradient
-  return d_qkv, sums.sum(0), no_gradient(ids), no_gradient(words)
+  return d_qkv, sums.sum(0), no_gradient(ids), no_gradient(seed)
 
 
 attention.defvjp(_attention_forward, _attention_backward)

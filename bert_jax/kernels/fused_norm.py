@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, UInt32
 from bert_jax.kernels import fused
 
 Ref = Any  # A reference to an array, as Pallas passes it to a kernel.
-# The number of a row, or a slice of rows.
+# The index of a row, or a slice of rows.
 Rows = Any
 
 FORWARD_WARPS = 1
@@ -30,7 +30,7 @@ FORWARD_WARPS = 1
 #                                   1: 67 us (too few registers),
 #                                   4: 48 us, 8: 47 us
 NARROW, WIDE = (1, 1056, 1), (8, 528, 1)
-WIDE_FROM = 1024
+MIN_WIDE = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,15 +61,15 @@ class _Program:
   """One program of a kernel, which works on whole rows.
 
   Attributes:
-    number: the number of the program.
+    index: the index of the program.
     is_column: True for the columns of a block that are below the width.
   """
 
   def __init__(self, plan: _Plan):
-    self.plan, self.number = plan, pl.program_id(0)
+    self.plan, self.index = plan, pl.program_id(0)
     # The start is not a constant 0: Pallas checks the end of a slice that
     # begins with a constant, even if a mask excludes the end.
-    self.columns = pl.ds(self.number * 0, plan.columns)
+    self.columns = pl.ds(self.index * 0, plan.columns)
     self.is_column = jnp.arange(plan.columns) < plan.width
 
   def _mask(self, rows: Rows) -> Array:
@@ -87,7 +87,7 @@ class _Program:
     return triton.load(ref.at[self.columns], mask=self.is_column, other=0)
 
   def store(self, ref: Ref, *index: Rows, block: Array) -> None:
-    """Writes a row or rows."""
+    """Writes a row or a slice of rows."""
     at = ref.at[*index, self.columns]
     mask = self._mask(index[-1])
     triton.store(at, block.astype(ref.dtype), mask=mask)
@@ -117,7 +117,7 @@ def _forward_kernel(
   deviation to them.
   """
   p = _Program(plan)
-  t = p.number
+  t = p.index
   y_row = p.rows(y, t).astype(jnp.float32) + p.vector(bias)
   if plan.rate:
     row_hash = triton.load(hashes.at[t])
@@ -127,8 +127,8 @@ def _forward_kernel(
   mean = jnp.sum(row) / plan.width
   row = jnp.where(p.is_column, row - mean, 0.0)
   inverse = jax.lax.rsqrt(jnp.sum(row * row) / plan.width + plan.epsilon)
-  for ref, number in zip(stats, (mean, inverse), strict=False):
-    triton.store(ref.at[t], number)
+  for ref, value in zip(stats, (mean, inverse), strict=False):
+    triton.store(ref.at[t], value)
   row = row * inverse * p.vector(scale) + p.vector(shift)
   p.store(out, t, block=row)
 
@@ -169,12 +169,12 @@ def _backward_kernel(
       triton.load(ref.at[rows]) for ref in (means, inverses, hashes)
     )
 
-  def add_tile(number: Array, carry: Any) -> Any:
-    (d_bias, d_scale, d_shift), current = carry
-    i = p.number + number * programs
-    # Read the next tile while the current one is summed up.
-    following = read(i + programs)
-    blocks, (mean, inverse, row_hashes) = current[:4], current[4:]
+  def add_tile(step: Array, carry: Any) -> Any:
+    (d_bias, d_scale, d_shift), tile_arrays = carry
+    i = p.index + step * programs
+    # Read the next tile while this tile is summed up.
+    next_arrays = read(i + programs)
+    blocks, (mean, inverse, row_hashes) = tile_arrays[:4], tile_arrays[4:]
     x_row, y_row, g, second_g = (x.astype(jnp.float32) for x in blocks)
     y_row, g = y_row + bias_row, g + second_g
     if plan.rate:
@@ -191,15 +191,15 @@ def _backward_kernel(
     if plan.rate:
       g = g * factors
       p.store(dy, tile_rows(i), block=g)
-    return (d_bias + g.sum(0), d_scale, d_shift), following
+    return (d_bias + g.sum(0), d_scale, d_shift), next_arrays
 
   zero = jnp.zeros(plan.columns, jnp.float32)
-  # The program's tiles are number, number + programs, number + 2 programs, ...
-  count = (plan.count // tile - p.number + programs - 1) // programs
-  start = ((zero, zero, zero), read(p.number))
+  # The program's tiles are index, index + programs, index + 2 programs, ...
+  count = (plan.count // tile - p.index + programs - 1) // programs
+  start = ((zero, zero, zero), read(p.index))
   totals, _ = jax.lax.fori_loop(0, count, add_tile, start)
-  for number, total in enumerate(totals):
-    p.store(sums, p.number, p.number * 0 + number, block=total)
+  for i, total in enumerate(totals):
+    p.store(sums, p.index, p.index * 0 + i, block=total)
 
 
 def _call(
@@ -225,17 +225,17 @@ def _call(
   )(*flat)
 
 
-# The logical axes of the arrays. NUMBERS has a number for each row.
+# The logical axes of the arrays. ROW_SCALARS has a scalar for each row.
 HIDDEN = ("batch", "length", "embed_activation")
 ROW = ("embed_activation",)
-NUMBERS = ("batch", "length")
-HASHES: list[fused.Axes] = [NUMBERS, ROW]
+ROW_SCALARS = ("batch", "length")
+HASHES: list[fused.Axes] = [ROW_SCALARS, ROW]
 
 
-def _hashes(words: Array, x: Array) -> tuple[Array, Array]:
+def _hashes(seed: Array, x: Array) -> tuple[Array, Array]:
   """Returns the hashes of rows [b, l] and of columns [d] for dropout."""
   index = np.arange(x.shape[1], dtype=np.uint32)
-  rows = fused.first_hashes(words, len(x))[:, None]
+  rows = fused.first_hashes(seed, len(x))[:, None]
   rows = fused.row_hashes(rows, index[None])
   columns = np.arange(x.shape[2], dtype=np.uint32)
   return rows, jnp.asarray(fused.column_hashes(columns))
@@ -247,7 +247,7 @@ def _forward(
   bias: Array,
   scale: Array,
   shift: Array,
-  words: Array,
+  seed: Array,
   rate: float,
   epsilon: float,
   interpret: bool,
@@ -257,31 +257,31 @@ def _forward(
   num_stats = 2 if stats else 0
 
   def on_device(
-    hashes: Array, columns: Array, x: Array, *others: Array
+    hashes: Array, columns: Array, x: Array, *arrays: Array
   ) -> tuple[Array, ...]:
     rows, length, width = x.shape
     plan = _Plan(rows * length, width, rate, epsilon)
-    number = jax.ShapeDtypeStruct((plan.count,), jnp.float32)
-    whole = jax.ShapeDtypeStruct((plan.count, plan.width), x.dtype)
-    out, *numbers = _call(
+    scalars = jax.ShapeDtypeStruct((plan.count,), jnp.float32)
+    hidden = jax.ShapeDtypeStruct((plan.count, plan.width), x.dtype)
+    out, *row_stats = _call(
       _forward_kernel,
       plan,
       plan.count,
       FORWARD_WARPS,
-      (whole, *[number] * num_stats),
+      (hidden, *[scalars] * num_stats),
       interpret,
       hashes.reshape(-1),
       columns,
       x,
-      *others,
+      *arrays,
     )
-    return out.reshape(x.shape), *(a.reshape(x.shape[:2]) for a in numbers)
+    return out.reshape(x.shape), *(a.reshape(x.shape[:2]) for a in row_stats)
 
   return fused.over_shards(
     on_device,
     [*HASHES, HIDDEN, HIDDEN, ROW, ROW, ROW],
-    [HIDDEN, *[NUMBERS] * num_stats],
-    *_hashes(words, x),
+    [HIDDEN, *[ROW_SCALARS] * num_stats],
+    *_hashes(seed, x),
     x,
     y,
     bias,
@@ -297,7 +297,7 @@ def add_norm(
   bias: Float[Array, "d"],
   scale: Float[Array, "d"],
   shift: Float[Array, "d"],
-  words: UInt32[Array, "2"],
+  seed: UInt32[Array, "2"],
   rate: float,
   epsilon: float,
   interpret: bool = False,
@@ -306,22 +306,22 @@ def add_norm(
 
   The caller reads the output in two places. Since it is returned twice, the two
   gradients arrive separately, and the kernel adds them without another pass.
-  All sums are float32. Of the large arrays only x and y are saved for the
-  backward pass, which computes the others again.
+  All sums are float32. The forward pass saves no large arrays but x and y, and
+  the backward pass computes the rest again.
 
   Args:
     x: the residual.
-    y: a layer's output without its bias.
-    bias: that layer's bias, float32.
+    y: a layer's output, to which no bias was added.
+    bias: the bias of that layer, float32.
     scale: the scale of the LayerNorm, float32.
     shift: the bias of the LayerNorm, float32.
-    words: two random words that seed dropout; see `layers.dropout_words`.
+    seed: the seed of dropout; see `layers.dropout_seed`.
     rate: the rate of the dropout, in [0, 1).
     epsilon: the epsilon of the LayerNorm.
     interpret: True runs the kernels without a GPU, slowly.
   """
   (out,) = _forward(
-    x, y, bias, scale, shift, words, rate, epsilon, interpret, False
+    x, y, bias, scale, shift, seed, rate, epsilon, interpret, False
   )
   return out, out
 
@@ -332,15 +332,15 @@ def _add_norm_forward(
   bias: Array,
   scale: Array,
   shift: Array,
-  words: Array,
+  seed: Array,
   rate: float,
   epsilon: float,
   interpret: bool,
 ) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
   out, *stats = _forward(
-    x, y, bias, scale, shift, words, rate, epsilon, interpret, True
+    x, y, bias, scale, shift, seed, rate, epsilon, interpret, True
   )
-  return (out, out), (x, y, bias, scale, *stats, words)
+  return (out, out), (x, y, bias, scale, *stats, seed)
 
 
 def _add_norm_backward(
@@ -350,27 +350,27 @@ def _add_norm_backward(
   saved: tuple[Array, ...],
   gradients: tuple[Array, Array],
 ) -> tuple[Array, Array, Array, Array, Array, np.ndarray]:
-  *saved_arrays, words = saved
+  *saved_arrays, seed = saved
 
   def on_device(
-    hashes: Array, columns: Array, x: Array, *others: Array
+    hashes: Array, columns: Array, x: Array, *rest: Array
   ) -> tuple[Array, Array, Array]:
     rows, length, width = x.shape
-    warps, programs, tile = WIDE if width >= WIDE_FROM else NARROW
+    warps, programs, tile = WIDE if width >= MIN_WIDE else NARROW
     count = rows * length
     plan = _Plan(count, width, rate, epsilon, math.gcd(tile, count))
-    whole = jax.ShapeDtypeStruct((count, width), x.dtype)
+    hidden = jax.ShapeDtypeStruct((count, width), x.dtype)
     programs = min(programs, count // plan.tile)
     sums_shape = jax.ShapeDtypeStruct((programs, 3, width), jnp.float32)
     arrays = [
-      a.reshape(-1) if a.ndim == 2 else a for a in (hashes, columns, x, *others)
+      a.reshape(-1) if a.ndim == 2 else a for a in (hashes, columns, x, *rest)
     ]
     dx, dy, sums = _call(
       _backward_kernel,
       plan,
       programs,
       warps,
-      (whole, whole, sums_shape),
+      (hidden, hidden, sums_shape),
       interpret,
       *arrays,
     )
@@ -379,16 +379,26 @@ def _add_norm_backward(
 
   dx, dy, sums = fused.over_shards(
     on_device,
-    [*HASHES, HIDDEN, HIDDEN, ROW, ROW, NUMBERS, NUMBERS, HIDDEN, HIDDEN],
+    [
+      *HASHES,
+      HIDDEN,
+      HIDDEN,
+      ROW,
+      ROW,
+      ROW_SCALARS,
+      ROW_SCALARS,
+      HIDDEN,
+      HIDDEN,
+    ],
     [HIDDEN, HIDDEN, ("batch", None, "embed_activation")],
-    *_hashes(words, saved_arrays[0]),
+    *_hashes(seed, saved_arrays[0]),
     *saved_arrays,
     *gradients,
   )
-  # The barrier makes one pass over the sums; without it the compiler would make
-  # a pass for each of the three gradients.
+  # The compiler would make one pass over the sums for each of the three
+  # gradients. The barrier leaves one pass for all.
   d_bias, d_scale, d_shift = jax.lax.optimization_barrier(sums.sum(0))
-  return dx, dy, d_bias, d_scale, d_shift, fused.no_gradient(words)
+  return dx, dy, d_bias, d_scale, d_shift, fused.no_gradient(seed)
 
 
 add_norm.defvjp(_add_norm_forward, _add_norm_backward)

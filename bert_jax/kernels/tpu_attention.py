@@ -20,7 +20,7 @@ from bert_jax.kernels import fused
 
 # The length of the longest rows. Several arrays [l, l] of this length fit into
 # the local memory.
-LONGEST = 512
+MAX_LENGTH = 512
 # The score of a key that a query does not see.
 UNSEEN = -1e30
 HEADS = ("batch", "heads", "length", "head_dim")
@@ -104,7 +104,7 @@ def _backward_kernel(
   d_key[...] = fused.dot(d_scores, query[...], (0, 0)).astype(dtype)
 
 
-# The dropout rate, causal, interpret: see `attention`.
+# The arguments `rate`, `causal` and `interpret` of `attention`.
 Options = tuple[float, bool, bool]
 
 
@@ -112,7 +112,7 @@ def _call(
   kernel: Callable[..., None],
   num_outputs: int,
   options: Options,
-  words: Array,
+  seed: Array,
   ids: Array,
   *arrays: Array,
 ) -> Any:
@@ -122,8 +122,8 @@ def _call(
     kernel: `_forward_kernel` or `_backward_kernel`.
     num_outputs: the number of outputs, which have the shape of the arrays.
     options: the options of `attention`.
-    words: the key words of the dropout.
-    ids: `sequence_ids`.
+    seed: the seed of the dropout.
+    ids: the `sequence_ids`.
     *arrays: the kernel's other arrays, [b, h, l, k].
 
   Returns:
@@ -153,7 +153,7 @@ def _call(
 
   rows, heads, length = arrays[0].shape[:3]
   index = np.arange(heads * length, dtype=np.uint32).reshape(heads, length)
-  hashes = fused.first_hashes(words, rows)[:, None, None]
+  hashes = fused.first_hashes(seed, rows)[:, None, None]
   hashes = fused.row_hashes(hashes, index[None]).astype(jnp.int32)
   columns = fused.column_hashes(np.arange(ids.shape[1], dtype=np.uint32))
   return fused.over_shards(
@@ -173,28 +173,28 @@ def attention(
   key: Float[Array, "b h l k"],
   value: Float[Array, "b h l k"],
   ids: Int[Array, "b l"],
-  words: UInt32[Array, "2"],
+  seed: UInt32[Array, "2"],
   rate: float,
   causal: bool = False,
   interpret: bool = False,
 ) -> Float[Array, "b h l k"]:
-  """Attention over projected queries, keys and values.
+  """Computes attention over projected queries, keys and values.
 
   Args:
     query: the queries, with their bias.
-    key: the keys, of the same dtype.
-    value: the values, of the same dtype.
-    ids: `sequence_ids`, see `attention.attention_mask`.
-    words: two random words that seed dropout; see `layers.dropout_words`.
+    key: the keys, in the dtype of the queries.
+    value: the values, in the dtype of the queries.
+    ids: the `sequence_ids`; see `attention.attention_mask`.
+    seed: the seed of dropout; see `layers.dropout_seed`.
     rate: the dropout rate on the probabilities, in [0, 1).
     causal: True lets no query see a key after it.
     interpret: True runs the kernels without a TPU, slowly.
 
   Raises:
-    ValueError: the rows are longer than `LONGEST`.
+    ValueError: the rows are longer than `MAX_LENGTH`.
   """
   return _attention_forward(
-    query, key, value, ids, words, rate, causal, interpret
+    query, key, value, ids, seed, rate, causal, interpret
   )[0]
 
 
@@ -203,19 +203,19 @@ def _attention_forward(
   key: Array,
   value: Array,
   ids: Array,
-  words: Array,
+  seed: Array,
   rate: float,
   causal: bool,
   interpret: bool,
 ) -> tuple[Array, tuple[Array, ...]]:
   options = rate, causal, interpret
-  if query.shape[2] > LONGEST:
+  if query.shape[2] > MAX_LENGTH:
     raise ValueError(
-      f"attention 'tpu' takes rows of up to {LONGEST} tokens, this one has"
-      f" {query.shape[2]}; set model.attention='xla'."
+      f"attention 'tpu' takes rows of up to {MAX_LENGTH} tokens, and this"
+      f" row has {query.shape[2]}; set model.attention='xla'."
     )
-  (out,) = _call(_forward_kernel, 1, options, words, ids, query, key, value)
-  return out, (query, key, value, ids, words)
+  (out,) = _call(_forward_kernel, 1, options, seed, ids, query, key, value)
+  return out, (query, key, value, ids, seed)
 
 
 def _attention_backward(
@@ -225,12 +225,12 @@ def _attention_backward(
   saved: tuple[Array, ...],
   gradient: Array,
 ) -> tuple[Any, ...]:
-  query, key, value, ids, words = saved
+  query, key, value, ids, seed = saved
   options = rate, causal, interpret
   gradients = _call(
-    _backward_kernel, 3, options, words, ids, query, key, value, gradient
+    _backward_kernel, 3, options, seed, ids, query, key, value, gradient
   )
-  return (*gradients, fused.no_gradient(ids), fused.no_gradient(words))
+  return (*gradients, fused.no_gradient(ids), fused.no_gradient(seed))
 
 
 attention.defvjp(_attention_forward, _attention_backward)

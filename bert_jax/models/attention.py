@@ -1,4 +1,4 @@
-"""Multi-head attention: one function, several implementations, one module."""
+"""Multi-head attention, as a function and as a module."""
 
 import math
 
@@ -15,11 +15,12 @@ from bert_jax.models import layers
 def attention_mask(
   sequence_ids: Int[Array, "b l"],
 ) -> Bool[Array, "b 1 l l"]:
-  """Returns True where a query may see a key: in the query's own sequence.
+  """Returns True where a query may see a key: both are in the same sequence.
 
   No query sees padding. A query at padding sees the first sequence of its row,
   as published (google-research/bert modeling.py,
-  create_attention_mask_from_input_mask); nothing reads its output.
+  create_attention_mask_from_input_mask). Nothing reads the output of such a
+  query.
 
   Args:
     sequence_ids: 0 at padding, 1, 2, ... for the sequences of a row.
@@ -29,7 +30,7 @@ def attention_mask(
 
 
 def causal_mask(length: int) -> Bool[Array, "1 1 l l"]:
-  """Returns True where a query may see a key: at or before its position."""
+  """Returns True where a query may see a key, which is not after the query."""
   return jnp.tril(jnp.ones((1, 1, length, length), bool))
 
 
@@ -43,7 +44,7 @@ def attention(
   dropout_key: Array | None = None,
   implementation: str = "xla",
 ) -> tuple[Float[Array, "b l h k"], Float[Array, "b h l l"] | None]:
-  """Scaled dot-product attention with dropout on the probabilities.
+  """Computes dot-product attention with dropout on the probabilities.
 
   The softmax is computed in float32, whatever the dtype of the inputs. A masked
   key gets probability exactly 0. If all keys of a query are masked, its
@@ -61,28 +62,28 @@ def attention(
 
   Returns:
     The mixed values in the dtype of `qkv`, and the float32 probabilities before
-    dropout. Only "xla" returns probabilities, the others None. The compiler
-    removes them if nothing reads them.
+    dropout. Only "xla" returns probabilities; the other implementations
+    return None. The compiler removes probabilities that nothing reads.
 
   Raises:
     ValueError: the implementation is unknown, or does not run on this device or
       with this dropout.
   """
   implementation = fused.implementation("attention", implementation, qkv.dtype)
-  words = jnp.zeros(2, jnp.uint32)
+  seed = jnp.zeros(2, jnp.uint32)
   if dropout_rate > 0.0:
     assert dropout_key is not None
-    words = layers.dropout_words(dropout_key)
+    seed = layers.dropout_seed(dropout_key)
   if implementation == "triton":
     out = fused_attention.attention(
-      qkv, bias, sequence_ids, words, dropout_rate, causal
+      qkv, bias, sequence_ids, seed, dropout_rate, causal
     )
     return out, None
   query, key, value = jnp.moveaxis(fused_attention.with_bias(qkv, bias), 3, 0)
   if implementation == "tpu":
     query, key, value = (jnp.swapaxes(x, 1, 2) for x in (query, key, value))
     out = tpu_attention.attention(
-      query, key, value, sequence_ids, words, dropout_rate, causal
+      query, key, value, sequence_ids, seed, dropout_rate, causal
     )
     return jnp.swapaxes(out, 1, 2), None
   mask = attention_mask(sequence_ids)

@@ -38,8 +38,8 @@ def activation(name: str) -> Callable[[Array], Array]:
   return ACTIVATIONS[name]
 
 
-def dropout_bits(words: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
-  """Returns uint32 random bits, a hash of the seed words and each index.
+def dropout_bits(seed: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
+  """Returns uint32 random bits, a hash of the seed and each index.
 
   The bits of an element depend only on its global index. So the compiler can
   fuse this function into the operation that reads the bits, each device
@@ -48,7 +48,7 @@ def dropout_bits(words: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
   constants.
 
   Args:
-    words: the words of `dropout_words`.
+    seed: the output of `dropout_seed`.
     shape: the shape of the bits.
 
   Raises:
@@ -58,7 +58,7 @@ def dropout_bits(words: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
   if max(math.prod(rows[1:]), columns) > 2**31:
     raise ValueError(f"dropout over {shape}: a row has over 2**31 elements.")
   first, *between = rows or [1]
-  hashes = fused.first_hashes(words, first).reshape(first, *(1 for _ in rows))
+  hashes = fused.first_hashes(seed, first).reshape(first, *(1 for _ in rows))
   indices = np.arange(math.prod(between), dtype=np.uint32)
   indices = indices.reshape(*(1 for _ in rows[:1]), *between, 1)
   hashes = fused.row_hashes(hashes, indices)
@@ -67,33 +67,33 @@ def dropout_bits(words: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
   return fused.bits(hashes, column_hashes).reshape(shape)
 
 
-def _apply_dropout(x: Array, words: Array, rate: float) -> Array:
-  keep = dropout_bits(words, x.shape) >= fused.threshold(rate)
+def _apply_dropout(x: Array, seed: Array, rate: float) -> Array:
+  keep = dropout_bits(seed, x.shape) >= fused.threshold(rate)
   return jnp.where(keep, x * (1.0 / (1.0 - rate)), 0).astype(x.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _dropout(x: Array, words: Array, rate: float) -> Array:
-  return _apply_dropout(x, words, rate)
+def _dropout(x: Array, seed: Array, rate: float) -> Array:
+  return _apply_dropout(x, seed, rate)
 
 
-def _dropout_fwd(x: Array, words: Array, rate: float) -> tuple[Array, Array]:
-  return _apply_dropout(x, words, rate), words
+def _dropout_fwd(x: Array, seed: Array, rate: float) -> tuple[Array, Array]:
+  return _apply_dropout(x, seed, rate), seed
 
 
 def _dropout_bwd(
-  rate: float, words: Array, gradient: Array
+  rate: float, seed: Array, gradient: Array
 ) -> tuple[Array, np.ndarray]:
-  # Compute the bits again from the key words, so that the forward pass saves no
+  # Compute the bits again from the seed, so that the forward pass saves no
   # array of x's size.
-  return _apply_dropout(gradient, words, rate), fused.no_gradient(words)
+  return _apply_dropout(gradient, seed, rate), fused.no_gradient(seed)
 
 
 _dropout.defvjp(_dropout_fwd, _dropout_bwd)
 
 
-def dropout_words(key: Array) -> UInt32[Array, "2"]:
-  """Makes two random 32-bit words that seed `dropout_bits`."""
+def dropout_seed(key: Array) -> UInt32[Array, "2"]:
+  """Returns two random uint32 numbers, the seed of `dropout_bits`."""
   return jax.random.bits(key, (2,), jnp.uint32)
 
 
@@ -115,7 +115,7 @@ def dropout(x: Float[Array, "..."], rate: float, key: Array | None) -> Array:
   if not 0.0 < rate < 1.0:
     raise ValueError(f"dropout rate {rate}: must be in [0, 1).")
   assert key is not None
-  return _dropout(x, dropout_words(key), rate)
+  return _dropout(x, dropout_seed(key), rate)
 
 
 class Dropout(nn.Module):
@@ -160,7 +160,7 @@ class Dense(nn.Module):
   products: str = "dtype"
 
   @property
-  def contracted(self) -> int:
+  def num_summed(self) -> int:
     """The number of trailing axes of the input that the product sums over."""
     return len(self.axes) - len(self.features)
 
@@ -170,12 +170,12 @@ class Dense(nn.Module):
     kernel = self.param(
       "kernel",
       with_axes(self.kernel_init, self.axes),
-      input_shape[len(input_shape) - self.contracted :] + self.features,
+      input_shape[len(input_shape) - self.num_summed :] + self.features,
       jnp.float32,
     )
     bias = self.param(
       "bias",
-      with_axes(nn.initializers.zeros_init(), self.axes[self.contracted :]),
+      with_axes(nn.initializers.zeros_init(), self.axes[self.num_summed :]),
       self.features,
       jnp.float32,
     )
@@ -184,7 +184,7 @@ class Dense(nn.Module):
   def without_bias(self, x: Float[Array, "..."]) -> tuple[Array, Array]:
     """Returns the product in `dtype`, and the float32 bias to add to it."""
     kernel, bias = self.weights(x.shape)
-    y = product(x, kernel, self.contracted, self.dtype, self.products)
+    y = product(x, kernel, self.num_summed, self.dtype, self.products)
     return y, bias
 
   def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -196,7 +196,7 @@ class Dense(nn.Module):
 def product(
   x: Float[Array, "..."],
   kernel: Float[Array, "..."],
-  contracted: int,
+  num_summed: int,
   dtype: jnp.dtype,
   products: str = "dtype",
 ) -> Float[Array, "..."]:
@@ -205,15 +205,15 @@ def product(
   Args:
     x: the array.
     kernel: the kernel.
-    contracted: the number of last axes of `x`, and first axes of the kernel,
-      that the product sums over.
+    num_summed: the product sums over this number of last axes of `x` and of
+      first axes of the kernel.
     dtype: the dtype of both operands and of the product.
     products: "dtype", or "fp8"; see kernels/fp8.py.
   """
   if products == "fp8":
-    return fp8.product(x.astype(dtype), kernel.astype(dtype), contracted)
-  trailing = tuple(range(x.ndim - contracted, x.ndim))
-  dimensions = ((trailing, tuple(range(contracted))), ((), ()))
+    return fp8.product(x.astype(dtype), kernel.astype(dtype), num_summed)
+  trailing = tuple(range(x.ndim - num_summed, x.ndim))
+  dimensions = ((trailing, tuple(range(num_summed))), ((), ()))
   return jax.lax.dot_general(x.astype(dtype), kernel.astype(dtype), dimensions)
 
 
@@ -290,9 +290,9 @@ class AddNorm(nn.Module):
     rate = self.rate if train else 0.0
     key = self.make_rng("dropout") if rate else None
     if self.implementation == "triton":
-      words = jnp.zeros(2, jnp.uint32) if key is None else dropout_words(key)
+      seed = jnp.zeros(2, jnp.uint32) if key is None else dropout_seed(key)
       return fused_norm.add_norm(
-        x, y, bias, scale, shift, words, rate, self.epsilon
+        x, y, bias, scale, shift, seed, rate, self.epsilon
       )
     biased = y + jax.lax.broadcast_to_rank(bias.astype(self.dtype), y.ndim)
     y = dropout(biased, rate, key)

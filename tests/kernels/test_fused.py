@@ -26,7 +26,7 @@ from bert_jax.kernels import (
 )
 from bert_jax.models import attention, layers
 
-WORDS = jnp.array([3, 4], jnp.uint32)
+SEED = jnp.array([3, 4], jnp.uint32)
 
 
 def draw(*shapes):
@@ -65,12 +65,12 @@ def test_add_norm(shape, rate):
   def plain(x, y, bias, scale, shift):
     y = y + bias[None, None]
     if rate:
-      y = layers._dropout(y, WORDS, rate)
+      y = layers._dropout(y, SEED, rate)
     out = layers.normalise(x + y, scale, shift, 1e-5)
     return out, out
 
   def fast(*arrays):
-    return fused_norm.add_norm(*arrays, WORDS, rate, 1e-5, True)
+    return fused_norm.add_norm(*arrays, SEED, rate, 1e-5, True)
 
   compare(fast, plain, (x, y, *vectors), (g, h))
 
@@ -103,7 +103,7 @@ def plain_attention(qkv, bias, ids, rate, causal):
   scores = jnp.einsum("bqhk,bshk->bhqs", query, key) / query.shape[-1] ** 0.5
   weights = jax.nn.softmax(jnp.where(mask, scores, -1e30), -1)
   if rate:
-    weights = layers._dropout(weights, WORDS, rate)
+    weights = layers._dropout(weights, SEED, rate)
   return jnp.einsum("bhqs,bshk->bqhk", weights, value)
 
 
@@ -128,7 +128,7 @@ def test_attention_of_packed_and_padded_rows(shape, rate, causal):
   ids[1:2] = 0
 
   def fast(qkv, bias):
-    return fused_attention.attention(qkv, bias, ids, WORDS, rate, causal, True)
+    return fused_attention.attention(qkv, bias, ids, SEED, rate, causal, True)
 
   def plain(qkv, bias):
     return plain_attention(qkv, bias, ids, rate, causal)
@@ -164,7 +164,7 @@ def test_attention_for_tpus(rate, causal):
   def fast(qkv, bias):
     heads_first = jnp.moveaxis(qkv + bias[None, None], (3, 2), (0, 2))
     out = tpu_attention.attention(
-      *heads_first, jnp.asarray(ids), WORDS, rate, causal, True
+      *heads_first, jnp.asarray(ids), SEED, rate, causal, True
     )
     return jnp.swapaxes(out, 1, 2)
 
@@ -173,8 +173,8 @@ def test_attention_for_tpus(rate, causal):
 
   compare(fast, plain, (qkv, bias), g)
   long = jnp.zeros((1, 1, 513, 8))
-  with pytest.raises(ValueError, match="512 tokens, this one has 513"):
-    tpu_attention.attention(long, long, long, ids, WORDS, 0.0)
+  with pytest.raises(ValueError, match="512 tokens, and this row has 513"):
+    tpu_attention.attention(long, long, long, ids, SEED, 0.0)
 
 
 def test_gelu_of_kernels_is_the_exact_one():
@@ -208,14 +208,14 @@ def all_of_them(x, y, qkv, mid, ids):
   width, (_, _, h, _, k) = x.shape[-1], qkv.shape
   vector = jnp.linspace(0.5, 1.5, width)
   norm, _ = fused_norm.add_norm(
-    x, y, vector, vector, vector, WORDS, 0.1, 1e-5, True
+    x, y, vector, vector, vector, SEED, 0.1, 1e-5, True
   )
   bias = jnp.linspace(-1, 1, h * 3 * k).reshape(h, 3, k)
-  mixed = fused_attention.attention(qkv, bias, ids, WORDS, 0.1, False, True)
+  mixed = fused_attention.attention(qkv, bias, ids, SEED, 0.1, False, True)
   again = tpu_attention.attention(
     *jnp.moveaxis(qkv + bias[None, None], (3, 2), (0, 2)),
     ids,
-    WORDS,
+    SEED,
     0.1,
     False,
     True,
@@ -269,7 +269,7 @@ def test_kernels_lower_for_a_gpu(dtype):
 
   vector = ((96,), "float32")
   text = lowered(
-    total(lambda x, v: fused_norm.add_norm(x, x, v, v, v, WORDS, 0.1, 1e-5)[0]),
+    total(lambda x, v: fused_norm.add_norm(x, x, v, v, v, SEED, 0.1, 1e-5)[0]),
     ((2, 128, 96), dtype),
     vector,
   )
@@ -287,7 +287,7 @@ def test_kernels_lower_for_a_gpu(dtype):
   for length, kernels in ((200, 3), (20, 2)):
     ids = jnp.ones((2, length), jnp.int32)
     text = lowered(
-      total(lambda x, v, i=ids: fused_attention.attention(x, v, i, WORDS, 0.1)),
+      total(lambda x, v, i=ids: fused_attention.attention(x, v, i, SEED, 0.1)),
       ((2, length, 2, 3, 64), dtype),
       ((2, 3, 64), "float32"),
     )

@@ -130,11 +130,9 @@ def test_dropout_scales_and_its_gradient_uses_the_same_bits():
 
 def test_dropout_of_a_shard_is_that_of_the_whole():
   """The bits depend on the global index only, so slices are equal."""
-  words = jnp.array([7, 9], jnp.uint32)
-  whole = layers.dropout_bits(words, (8, 4, 6))
-  np.testing.assert_array_equal(
-    whole[:3], layers.dropout_bits(words, (3, 4, 6))
-  )
+  seed = jnp.array([7, 9], jnp.uint32)
+  whole = layers.dropout_bits(seed, (8, 4, 6))
+  np.testing.assert_array_equal(whole[:3], layers.dropout_bits(seed, (3, 4, 6)))
 
 
 def encoder(**overrides):
