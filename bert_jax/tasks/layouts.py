@@ -24,7 +24,7 @@ GPT1_TOKENS = ("_start_", "_delimiter_", "_classify_")
 
 
 class Layout(NamedTuple):
-  """The special ids around texts.
+  """Lists the special ids that a family puts around texts.
 
   Attributes:
     begin: the ids before the first text.
@@ -32,8 +32,8 @@ class Layout(NamedTuple):
     end: the ids after the last text.
     pad: the id of padding.
     segments: True if a second text has segment id 1.
-    vocab_size: the number of ids that a model needs, new ids included.
-    extra: the names of the new ids, which follow the ids of the vocabulary.
+    vocab_size: the number of ids that a model needs, also for `new_tokens`.
+    new_tokens: the special tokens whose ids follow the vocabulary's ids.
   """
 
   begin: tuple[int, ...]
@@ -42,15 +42,16 @@ class Layout(NamedTuple):
   pad: int
   segments: bool
   vocab_size: int
-  extra: tuple[str, ...] = ()
+  new_tokens: tuple[str, ...] = ()
 
 
 class LaidOutRow(NamedTuple):
-  """One or two texts with their special tokens.
+  """Holds a row: one or two texts with their special tokens.
 
   Attributes:
-    parts: int32 ids of the runs of special tokens and the texts, in order.
-    second: the column where segment 1 begins; the row's size without it.
+    parts: int32 arrays, in order: special ids and the ids of texts by turns.
+    second: the column where segment 1 begins; the row's size if it has no
+      segment 1.
     cut: True if the texts were cut.
   """
 
@@ -68,7 +69,8 @@ def of_vocabulary(vocabulary: Vocabulary) -> Layout:
   """Returns the layout of a vocabulary's family.
 
   Raises:
-    ValueError: the vocabulary is of whole words (ELMo), which have no layout.
+    ValueError: the vocabulary has whole words (ELMo), for which there is no
+      layout.
   """
   special, size = vocabulary.special, vocabulary.vocab_size
   if vocabulary.kind == "words":
@@ -85,23 +87,23 @@ def of_vocabulary(vocabulary: Vocabulary) -> Layout:
   cls, sep, pad = special.cls, special.sep, special.pad
   assert cls is not None and sep is not None and pad is not None
   # XLM-R and CamemBERT have unigram pieces, but rows like RoBERTa.
-  roberta = vocabulary.kind == "bytelevel"
-  roberta |= vocabulary.pieces[cls] == bpe.ROBERTA["cls"]
-  separators = (sep, sep) if roberta else (sep,)
-  return Layout((cls,), separators, (sep,), pad, not roberta, size)
+  like_roberta = vocabulary.kind == "bytelevel"
+  like_roberta |= vocabulary.pieces[cls] == bpe.ROBERTA["cls"]
+  separators = (sep, sep) if like_roberta else (sep,)
+  return Layout((cls,), separators, (sep,), pad, not like_roberta, size)
 
 
 def cut_pair(first: int, second: int, room: int) -> tuple[int, int]:
-  """Returns the lengths of two texts after the longer one was cut at its end.
+  """Returns the lengths of two texts when the longer one is cut at its end.
 
   `_truncate_seq_pair` in google-research/bert run_classifier.py gives the same
   lengths. It removes one token at a time from the longer text, and from the
   second one if both are equally long.
 
   Args:
-    first: the tokens of the first text.
-    second: the tokens of the second text.
-    room: the most tokens of both together.
+    first: the number of tokens of the first text.
+    second: the number of tokens of the second text.
+    room: the most tokens that both texts may have together.
   """
   if first + second <= room:
     return first, second
@@ -140,9 +142,9 @@ def row(layout: Layout, texts: Sequence[np.ndarray], length: int) -> LaidOutRow:
 
 
 def check_length(layout: Layout, length: int) -> None:
-  """Raises ValueError if rows of a length have no room for texts."""
-  least = len(layout.begin) + len(layout.between) + len(layout.end) + 4
-  if length < least:
+  """Raises ValueError if rows of this length have no room for texts."""
+  min_length = len(layout.begin) + len(layout.between) + len(layout.end) + 4
+  if length < min_length:
     raise UserError(
-      f"--length={length} leaves no room for text; give {least} or more."
+      f"--length={length} leaves no room for text; give {min_length} or more."
     )

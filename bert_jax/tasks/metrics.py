@@ -293,7 +293,7 @@ def record(
     if predicted == task.labels[1]:
       texts.setdefault(example["group"], example["answer"])
   pairs = [
-    squad_metrics.best(texts.get(group, ""), golds[group], "1.1")
+    squad_metrics.best_scores(texts.get(group, ""), golds[group], "1.1")
     for group in golds
   ]
   em, f = (float(x) for x in np.mean(pairs, 0))

@@ -1,14 +1,14 @@
 """Turns the logits of rows into one prediction for each example, in order.
 
 Answers to questions are found from the logits of starts and ends in all
-windows, like in `write_predictions` of google-research/bert run_squad.py. There
+windows, as in `write_predictions` of google-research/bert run_squad.py. There
 are two differences. An answer is a slice of the characters of the raw context.
 If no span is legal, the answer is "", where the original fails or answers
 "empty".
 
-ELECTRA's head gives the spans of a beam search instead. They are read like in
-google-research/electra finetune/qa/qa_metrics.py: their scores are log
-probabilities, and "no answer" has a separate score that is not in the list of
+ELECTRA's head gives the spans of a beam search instead. They are read as in
+google-research/electra finetune/qa/qa_metrics.py. The scores of spans are log
+probabilities. "No answer" has a separate score, and is not in the list of
 answers.
 """
 
@@ -26,7 +26,7 @@ Logits = Sequence[np.ndarray] | np.ndarray
 
 
 class SpanRules(NamedTuple):
-  """The rules for legal answers, and for "no answer".
+  """Says which answers are legal, and when a question gets no answer.
 
   The defaults come from google-research/bert run_squad.py.
 
@@ -115,8 +115,8 @@ def example_logits(task: Task, rows: Rows, logits: Logits) -> np.ndarray:
   Raises:
     ValueError: the logits are not finite, or do not fit the rows and labels.
   """
-  named = task.kind in ("classification", "multi_label")
-  width = len(task.labels) if named else 1
+  has_names = task.kind in ("classification", "multi_label")
+  width = len(task.labels) if has_names else 1
   scores = np.asarray(logits, np.float64)
   if scores.size != len(rows.example) * width:
     raise UserError(
@@ -160,7 +160,7 @@ def _check_tokens(task: Task, rows: Rows, logits: Logits) -> None:
   """Raises ValueError unless every token of every row has its logits."""
   if len(logits) != len(rows.example):
     raise UserError(
-      f"task {task.name}: logits of {len(logits)} rows, not of"
+      f"task {task.name}: the logits are of {len(logits)} rows, not of"
       f" {len(rows.example)}."
     )
   if task.kind == "span" and all(map(is_beam, logits)):
@@ -179,7 +179,7 @@ def _check_tokens(task: Task, rows: Rows, logits: Logits) -> None:
 def check_finite(*logits: np.ndarray) -> None:
   """Raises ValueError unless all logits are finite."""
   if not all(np.isfinite(x).all() for x in logits):
-    raise UserError("the model's logits are not finite; it is broken.")
+    raise UserError("the model's logits are not finite; the model is broken.")
 
 
 def _tags(
@@ -198,11 +198,13 @@ def _tags(
   ):
     words = rows.offsets[rows.starts[i] : rows.starts[i + 1], 0]
     columns = np.flatnonzero(words >= 0)
-    best = np.asarray(logits[i])[columns].argmax(1)
+    best_tags = np.asarray(logits[i])[columns].argmax(1)
     # The context is measured as in google-research/bert run_squad.py,
     # _check_is_max_context.
     contexts = np.minimum(columns, length - 1 - columns) + 0.01 * length
-    for word, tag, context in zip(words[columns], best, contexts, strict=True):
+    for word, tag, context in zip(
+      words[columns], best_tags, contexts, strict=True
+    ):
       if context > most_context[example][word]:
         tags[example][word] = task.labels[tag]
         most_context[example][word] = context
@@ -219,16 +221,16 @@ def _one_of_each_group(
     group = example["group"]
     if group not in best or margin[i] > margin[best[group]]:
       best[group] = i
-  chosen = set(best.values())
-  return [task.labels[i in chosen] for i in range(len(examples))]
+  best_indices = set(best.values())
+  return [task.labels[i in best_indices] for i in range(len(examples))]
 
 
 class _Spans(NamedTuple):
-  """K candidates for an answer.
+  """Holds K possible answers to a question.
 
   Attributes:
     begin: [K] the first character in the context.
-    end: [K] the end, in characters.
+    end: [K] the character after the answer.
     start_logit: [K] the logit of the start.
     end_logit: [K] the logit of the end.
   """
@@ -240,7 +242,7 @@ class _Spans(NamedTuple):
 
 
 class _Pairs(NamedTuple):
-  """K pairs of a start and an end in one window.
+  """Holds K pairs of a start and an end in one window.
 
   Attributes:
     start: [K] the column of the start.
@@ -266,8 +268,9 @@ def answer_questions(
 
   Args:
     rows: N rows of a task of kind span.
-    logits: for each row, the logits of starts and ends, [at least its length,
-      2]; or the spans of a beam [s, 4], see `question_head.JointAnswers`.
+    logits: for each row, the logits of starts and ends, [at least the row's
+      length, 2]; or the spans of a beam [s, 4], see
+      `question_head.JointAnswers`.
     examples: examples with `context`.
     null: True if a question may have no answer, as in SQuAD 2.0.
     rules: the rules for answers.
@@ -275,21 +278,21 @@ def answer_questions(
   Returns:
     A dict for each example:
     `text`: the answer.
-    `best`: the best answer that is not "", or "" if no answer is legal.
+    `best`: the best answer that is not ""; "" means that no answer is legal.
     `starts`: text of an answer -> the character of the context where it begins.
     `nbest`: a list of answers with `text`, `probability`, `start_logit` and
       `end_logit`.
-    `null_odds`: only if `null`, the score of "no answer" minus the score of
-      `best`, which is 0 if no answer is legal. For a beam, it is the logit of
-      "no answer".
+    `null_odds`: the score of "no answer" minus the score of `best`, only if
+      `null` is True. The score of `best` is 0 if no answer is legal. For a
+      beam, `null_odds` is the logit of "no answer".
   """
   if not examples:
     return []
   beam = is_beam(logits[0])
   bounds = np.searchsorted(rows.example, np.arange(len(examples) + 1))
   answers = []
-  for number, example in enumerate(examples):
-    windows = range(bounds[number], bounds[number + 1])
+  for index, example in enumerate(examples):
+    windows = range(bounds[index], bounds[index + 1])
     offsets = [
       rows.offsets[rows.starts[i] : rows.starts[i + 1]] for i in windows
     ]
@@ -324,7 +327,7 @@ def _pairs(scores: np.ndarray, n_best: int) -> _Pairs:
 
 
 def _beam_pairs(spans: np.ndarray, length: int) -> _Pairs:
-  """Returns the pairs of a beam, without those in the padding."""
+  """Returns the pairs of a beam, without pairs in the padding."""
   spans = spans[1:]
   spans = spans[(spans[:, :2] < length).all(1)]
   start, end = spans[:, :2].astype(np.int64).T
@@ -383,10 +386,10 @@ def _context_spans(contexts: list[np.ndarray]) -> list[tuple[int, int]]:
     For each window its pieces [begin, end).
   """
   spans = [(0, len(contexts[0]))]
-  for before, current in itertools.pairwise(contexts):
-    shift = len(before)
-    for index in np.flatnonzero((before[1:] == current[0]).all(1)) + 1:
-      if np.array_equal(before[index:], current[: len(before) - index]):
+  for previous, current in itertools.pairwise(contexts):
+    shift = len(previous)
+    for index in np.flatnonzero((previous[1:] == current[0]).all(1)) + 1:
+      if np.array_equal(previous[index:], current[: len(previous) - index]):
         shift = int(index)
         break
     begin = spans[-1][0] + shift
@@ -406,7 +409,8 @@ def _answer(
   Args:
     context: the raw context.
     spans: the legal spans.
-    null: [2] the logits of "no answer"; None if the question has an answer.
+    null: [2] the logits of "no answer"; None means that every question has an
+      answer.
     rules: the rules for answers.
     beam: True if the spans come from a beam.
 

@@ -143,7 +143,7 @@ def prepare(
     length=length,
     pad=layout.pad,
     vocab_size=layout.vocab_size,
-    extra_tokens=list(layout.extra),
+    extra_tokens=list(layout.new_tokens),
     tokenizer=vocabulary.kind,
     lower_case=vocabulary.lower_case,
     special=vocabulary.special._asdict(),

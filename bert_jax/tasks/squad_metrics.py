@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 RULES = ("2.0", "1.1")
-# The ways to search the threshold of "no answer", see `squad2`.
+# The ways to search for the threshold of "no answer", see `squad2`.
 SEARCHES = ("reachable", "official")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -28,7 +28,7 @@ def normalise(text: str) -> str:
 
 
 def exact(prediction: str, gold: str) -> float:
-  """Returns 1 if both are equal after `normalise`, else 0."""
+  """Returns 1 if both texts are equal after `normalise`, else 0."""
   return float(normalise(prediction) == normalise(gold))
 
 
@@ -49,7 +49,7 @@ def f1(prediction: str, gold: str, rule: str = "2.0") -> float:
   return 2.0 * count / (len(words) + len(gold_words)) if count else 0.0
 
 
-def best(
+def best_scores(
   prediction: str, golds: Sequence[str], rule: str = "2.0"
 ) -> tuple[float, float]:
   """Returns the largest (exact, F1) over the right answers.
@@ -78,7 +78,7 @@ def squad(
     texts: the predicted answer to each question.
     golds: the right answers to each question.
   """
-  pairs = [best(t, g, "1.1") for t, g in zip(texts, golds, strict=True)]
+  pairs = [best_scores(t, g, "1.1") for t, g in zip(texts, golds, strict=True)]
   em, f = np.mean(pairs, 0) * 100.0
   return {"exact_match": float(em), "f1": float(f)}
 
@@ -104,26 +104,28 @@ def squad2(
       threshold is 0.0 if it is best to answer no question.
 
   Returns:
-    `exact`, `f1` and `total`; the same with the prefix `HasAns_` for questions
-    with an answer, and `NoAns_` for those without. With odds also `best_exact`
-    and `best_f1`, and their thresholds `best_exact_thresh` and
-    `best_f1_thresh`.
+    `exact`, `f1` and `total` of all questions. A name with the prefix
+    `HasAns_` is the score of questions with an answer; with `NoAns_`, of
+    questions without one. If there are `null_odds`, also `best_exact` and
+    `best_f1`, and their thresholds `best_exact_thresh` and `best_f1_thresh`.
   """
-  raw = np.array([best(t, g) for t, g in zip(texts, golds, strict=True)])
-  answered = np.array([len(g) > 0 for g in golds])
-  scores = raw
+  raw_scores = np.array(
+    [best_scores(t, g) for t, g in zip(texts, golds, strict=True)]
+  )
+  answerable = np.array([len(g) > 0 for g in golds])
+  scores = raw_scores
   if null_odds is not None:
-    null = np.asarray(null_odds, np.float64) > threshold
-    scores = np.where(null[:, None], ~answered[:, None], raw)
+    is_null = np.asarray(null_odds, np.float64) > threshold
+    scores = np.where(is_null[:, None], ~answerable[:, None], raw_scores)
   means = _means(scores, "")
-  for name, chosen in (("HasAns_", answered), ("NoAns_", ~answered)):
-    if chosen.any():
-      means |= _means(scores[chosen], name)
+  for prefix, mask in (("HasAns_", answerable), ("NoAns_", ~answerable)):
+    if mask.any():
+      means |= _means(scores[mask], prefix)
   if null_odds is not None:
-    empty = np.array([not t for t in texts])
+    is_empty = np.array([not t for t in texts])
     for column, name in enumerate(("best_exact", "best_f1")):
       score, best_threshold = _best_threshold(
-        raw[:, column], null_odds, answered, empty, search
+        raw_scores[:, column], null_odds, answerable, is_empty, search
       )
       means |= {name: score, f"{name}_thresh": best_threshold}
   return means
@@ -142,8 +144,8 @@ def _means(scores: np.ndarray, prefix: str) -> dict[str, float]:
 def _best_threshold(
   scores: np.ndarray,
   null_odds: Sequence[float],
-  answered: np.ndarray,
-  empty: np.ndarray,
+  answerable: np.ndarray,
+  is_empty: np.ndarray,
   search: str,
 ) -> tuple[float, float]:
   """Finds the threshold of "no answer" that gives the best mean score.
@@ -151,36 +153,36 @@ def _best_threshold(
   Args:
     scores: [N] the score of each predicted answer.
     null_odds: [N], see `squad2`.
-    answered: [N] True if the question has an answer.
-    empty: [N] True if the predicted answer is "".
+    answerable: [N] True if the question has an answer.
+    is_empty: [N] True if the predicted answer is "".
     search: one of `SEARCHES`.
 
   Returns:
     The best score in percent, and the threshold.
   """
   if search not in SEARCHES:
-    raise ValueError(f"search {search!r}: not one of {', '.join(SEARCHES)}.")
+    raise ValueError(f"search {search!r} is not one of {', '.join(SEARCHES)}.")
   odds = np.asarray(null_odds, np.float64)
   # First count all questions as "no answer". Then answer one after the other,
   # beginning with the lowest odds.
-  wrong = np.where(empty, 0.0, -1.0)
+  unanswerable_gains = np.where(is_empty, 0.0, -1.0)
   if search == "reachable":
     # An answer without words, such as "the" or ".", is right if the question
     # has no answer.
-    wrong = scores - 1.0
-  change = np.where(answered, scores, wrong)
+    unanswerable_gains = scores - 1.0
+  gains = np.where(answerable, scores, unanswerable_gains)
   order = np.argsort(odds, kind="stable")
-  start = float((~answered).sum())
-  current = start + np.cumsum(change[order])
-  lowest = 0.0  # The threshold that answers no question.
+  null_total = float((~answerable).sum())
+  totals = null_total + np.cumsum(gains[order])
+  null_threshold = 0.0  # The threshold that answers no question.
   if search == "reachable":
     # No threshold separates questions with equal odds.
-    last = np.append(np.diff(odds[order]) > 0, True)
-    current = np.where(last, current, -np.inf)
-    least = odds[order[0]]
-    lowest = float(min(least - 1.0, np.nextafter(least, -np.inf)))
-  best_index = int(np.argmax(current))
-  if current[best_index] <= start:
-    return 100.0 * start / len(scores), lowest
-  score = 100.0 * float(current[best_index]) / len(scores)
+    is_last = np.append(np.diff(odds[order]) > 0, True)
+    totals = np.where(is_last, totals, -np.inf)
+    min_odds = odds[order[0]]
+    null_threshold = float(min(min_odds - 1.0, np.nextafter(min_odds, -np.inf)))
+  best_index = int(np.argmax(totals))
+  if totals[best_index] <= null_total:
+    return 100.0 * null_total / len(scores), null_threshold
+  score = 100.0 * float(totals[best_index]) / len(scores)
   return score, float(odds[order[best_index]])

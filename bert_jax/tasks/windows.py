@@ -1,4 +1,4 @@
-"""Windows over texts that are longer than a row, and rows of these windows."""
+"""Cuts texts that are longer than a row into windows, and encodes these."""
 
 from collections.abc import Sequence
 
@@ -23,10 +23,10 @@ def windows(
   Args:
     count: the number of tokens.
     room: the most tokens in a window.
-    stride: the tokens from one beginning to the next. If it is larger than
-      `room`, `room` is used, because no token may be left out.
+    stride: the tokens from the beginning of one window to the beginning of the
+      next. It is at most `room`, because no token may be left out.
     full: True if the last window begins earlier, so that it is as long as the
-      others.
+      other windows.
 
   Raises:
     ValueError: `room` or `stride` is below 1.
@@ -48,33 +48,33 @@ def best_windows(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray:
 
   The context of a token is the number of tokens on its left or on its right in
   the window, whichever is smaller, as in `_check_is_max_context` of
-  google-research/bert run_squad.py. Of equal windows, the first one counts.
+  google-research/bert run_squad.py. If windows are equal, the first one counts.
 
   Args:
     count: the number of tokens.
     spans: the windows [begin, end).
 
   Returns:
-    int64 [count], numbers of windows.
+    int64 [count], the index of a window for each token.
   """
   best = np.zeros(count, np.int64)
-  score = np.full(count, -1, np.float64)
+  most_context = np.full(count, -1, np.float64)
   for k, (begin, end) in enumerate(spans):
-    inside = np.arange(end - begin)
-    least = np.minimum(inside, inside[::-1]) + 0.01 * (end - begin)
-    better = least > score[begin:end]
-    best[begin:end][better] = k
-    score[begin:end][better] = least[better]
+    column = np.arange(end - begin)
+    context = np.minimum(column, column[::-1]) + 0.01 * (end - begin)
+    is_better = context > most_context[begin:end]
+    best[begin:end][is_better] = k
+    most_context[begin:end][is_better] = context[is_better]
   return best
 
 
-def parts(texts: Sequence[Ids], room: int) -> list[list[Ids]]:
+def cut_texts(texts: Sequence[Ids], room: int) -> list[list[Ids]]:
   """Cuts one or two texts into windows that fit into a row.
 
   Windows overlap by half. If a pair is too long, the longer text is cut into
-  windows, and each row has one of them and the whole other text. If the shorter
-  text has more than half of the room, both are cut, and each window of one is
-  combined with each window of the other.
+  windows, and each row has one window and the whole shorter text. If the
+  shorter text has more than half of the room, both texts are cut. Then each
+  window of the first text is combined with each window of the second.
 
   Args:
     texts: the int32 ids of each text.
@@ -105,7 +105,7 @@ def _cut(ids: Ids, room: int) -> list[Ids]:
 def rows(
   texts: Sequence[Sequence[str]], vocabulary: Vocabulary, length: int
 ) -> Rows:
-  """Encodes examples of one or two texts; the rows have no labels.
+  """Encodes examples of one or two texts as rows without labels.
 
   Args:
     texts: the one or two texts of each example.
@@ -117,25 +117,25 @@ def rows(
   """
   layout = layouts.of_vocabulary(vocabulary)
   layouts.check_length(layout, length)
-  special = len(layout.begin) + len(layout.end)
+  num_special = len(layout.begin) + len(layout.end)
   flat, counts = vocabulary.encode_flat([t for pair in texts for t in pair])
   ids = iter(np.split(flat, np.cumsum(counts)[:-1]))
-  tokens, sizes, second, number = [np.zeros(0, np.int32)], [0], [], []
+  tokens, sizes, second, indices = [np.zeros(0, np.int32)], [0], [], []
   for i, example_texts in enumerate(texts):
     text_ids = [next(ids) for _ in example_texts]
     between = len(layout.between) if len(text_ids) == 2 else 0
-    for window in parts(text_ids, length - special - between):
+    for window in cut_texts(text_ids, length - num_special - between):
       row = layouts.row(layout, window, length)
       tokens += row.parts
       sizes.append(row.size)
       second.append(row.second)
-      number.append(i)
+      indices.append(i)
   return Rows(
     np.concatenate(tokens),
     np.cumsum(sizes, dtype=np.int64),
     np.array(second, np.int32),
-    np.array(number, np.int64),
-    np.full(len(number), -1, np.int32),
+    np.array(indices, np.int64),
+    np.full(len(indices), -1, np.int32),
     np.zeros((0, 2), np.int32),
   )
 
@@ -143,9 +143,9 @@ def rows(
 def masked_rows(
   texts: Sequence[str], vocabulary: Vocabulary, length: int
 ) -> tuple[Rows, np.ndarray]:
-  """Encodes texts with mask tokens: one row for each mask token.
+  """Encodes texts with mask tokens: each mask token gets a row.
 
-  A row has the tokens around its mask. Other masks remain masks.
+  A row has the tokens around its mask. The other masks of the text stay masks.
 
   Args:
     texts: texts with the tokenizer's mask token.
@@ -153,7 +153,7 @@ def masked_rows(
     length: the most tokens in a row.
 
   Returns:
-    N rows, and int32 [N] the column of each row's mask.
+    N rows, and the column of each row's mask, int32 [N].
 
   Raises:
     ValueError: `length` has no room for text, or the tokenizer has no mask.
@@ -164,7 +164,7 @@ def masked_rows(
   if mask is None:
     raise UserError("the tokenizer has no mask token to fill.")
   room = length - len(layout.begin) - len(layout.end)
-  tokens, sizes, number, columns = [np.zeros(0, np.int32)], [0], [], []
+  tokens, sizes, indices, columns = [np.zeros(0, np.int32)], [0], [], []
   for i, text in enumerate(texts):
     ids = np.array(vocabulary.encode_special(text), np.int32)
     for index in np.flatnonzero(ids == mask):
@@ -172,13 +172,13 @@ def masked_rows(
       window = [layout.begin, ids[begin : begin + room], layout.end]
       tokens += [np.array(x, np.int32) for x in window]
       sizes.append(sum(map(len, window)))
-      number.append(i)
+      indices.append(i)
       columns.append(len(layout.begin) + int(index) - begin)
   return Rows(
     np.concatenate(tokens),
     np.cumsum(sizes, dtype=np.int64),
     np.array(sizes[1:], np.int32),
-    np.array(number, np.int64),
-    np.full(len(number), -1, np.int32),
+    np.array(indices, np.int64),
+    np.full(len(indices), -1, np.int32),
     np.zeros((0, 2), np.int32),
   ), np.array(columns, np.int32)

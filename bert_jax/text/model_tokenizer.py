@@ -24,7 +24,7 @@ def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
     folder: the folder of the files, for messages.
 
   Returns:
-    The tokenizer; None if no vocabulary is among the files.
+    The tokenizer; None means that no vocabulary is among the files.
 
   Raises:
     UserError: a file is damaged.
@@ -47,22 +47,22 @@ def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
   return added_tokens.with_special_tokens(vocabulary)
 
 
-def without_rows(tokenizer: Tokenizer, rows: int, path: str) -> str:
+def pieces_without_row(tokenizer: Tokenizer, rows: int, path: str) -> str:
   """Describes the pieces of a tokenizer for which its model has no row.
 
   Args:
     tokenizer: the model's tokenizer.
     rows: the number of rows of the model's word table.
-    path: the model, for the message.
+    path: the path of the model, for the message.
 
   Returns:
-    The message; "" if every piece has a row.
+    The message; "" means that every piece has a row.
   """
   ids = tokenizer.get_vocab(with_added_tokens=True)
-  without_row = {i: piece for piece, i in ids.items() if i >= rows}
-  if not without_row:
+  pieces = {i: piece for piece, i in ids.items() if i >= rows}
+  if not pieces:
     return ""
-  names = added_tokens.listed([without_row[i] for i in sorted(without_row)])
+  names = added_tokens.listed([pieces[i] for i in sorted(pieces)])
   return (
     f"{path}: the tokenizer has {max(ids.values()) + 1} pieces, but the word"
     f" table has {rows} rows; these pieces have no row: {names}. A text that"
@@ -71,18 +71,22 @@ def without_rows(tokenizer: Tokenizer, rows: int, path: str) -> str:
   )
 
 
-def without_rows_of(files: Mapping[str, bytes], rows: int, path: str) -> str:
-  """Does the same as `without_rows` for a tokenizer's files.
+def pieces_without_row_of(
+  files: Mapping[str, bytes], rows: int, path: str
+) -> str:
+  """Reads a tokenizer's files, and calls `pieces_without_row`.
 
-  If the files are damaged, it returns a message instead of raising an error.
+  If the files are damaged, the result is a message about the damage.
 
   Args:
     files: file name -> content.
     rows: the number of rows of the model's word table.
-    path: the model, for the message.
+    path: the path of the model, for the message.
   """
   try:
     tokenizer = build(files, path)
   except ValueError as e:
     return f"the tokenizer's files cannot be read ({e})"
-  return without_rows(tokenizer, rows, path) if tokenizer is not None else ""
+  if tokenizer is None:
+    return ""
+  return pieces_without_row(tokenizer, rows, path)

@@ -126,7 +126,7 @@ def run_cloze(model: OpenedModel, path: str, tokens: int) -> dict[str, Any]:
 def _check_finite(scores: Sequence[float] | np.ndarray) -> None:
   """Raises a UserError for NaN, which would silently count as wrong."""
   if not np.isfinite(scores).all():
-    raise UserError("the model's scores are not finite; it is broken.")
+    raise UserError("the model's scores are not finite; the model is broken.")
 
 
 def _show(results: dict[str, Any]) -> None:

@@ -104,7 +104,7 @@ def vocabulary_of(model: OpenedModel) -> Vocabulary:
   layout = layouts.of_vocabulary(vocabulary)
   needed = layout.vocab_size
   if needed > size:
-    names = [*vocabulary.pieces, *layout.extra][size:]
+    names = [*vocabulary.pieces, *layout.new_tokens][size:]
     raise UserError(
       f"{model.path}: its rows need {needed} pieces, the model has {size}, and"
       f" none for {added_tokens.listed(names)}; fine-tune it, which adds rows"

@@ -68,6 +68,8 @@ def _report_rows(path: str, weights: model_folder.Weights) -> None:
   if weights.config["family"] == "elmo":
     return  # ELMo reads characters, so it has no word table.
   rows = weights.config["model"]["vocab_size"]
-  line = model_tokenizer.without_rows_of(weights.tokenizer_files, rows, path)
+  line = model_tokenizer.pieces_without_row_of(
+    weights.tokenizer_files, rows, path
+  )
   if line:
     note(f"note: {line}")

@@ -67,7 +67,7 @@ class OpenedModel:
     tokenizer = model_tokenizer.build(self.weights.tokenizer_files, self.path)
     if tokenizer is not None and self.config["family"] != "elmo":
       rows = self.config["model"]["vocab_size"]
-      if line := model_tokenizer.without_rows(tokenizer, rows, self.path):
+      if line := model_tokenizer.pieces_without_row(tokenizer, rows, self.path):
         note(f"note: {line}")
     return tokenizer
 

@@ -127,20 +127,30 @@ BAD = [
     "tokens\tner\na b\tO B-X\na b c\tO O x\n",
     r"x\.tsv:3: tag 'x' is not O",
   ),
-  ("x.tsv", NAMES, "tokens\nin\n", r"x\.tsv:2: no column 'ner'; there are"),
+  (
+    "x.tsv",
+    NAMES,
+    "tokens\nin\n",
+    r"x\.tsv:2 has no column 'ner'; the columns are",
+  ),
   (
     "x.tsv",
     NAMES,
     FIRST,
-    r"x\.tsv:1: no column 'tokens'; there are O, in\. .* "
+    r"x\.tsv:1 has no column 'tokens'; the columns are O, in\. .* "
     r"numbers of a file with a word a line \(words=1,tags=2\)",
   ),
   ("x.tsv", NUMBERS, "B-X b\n\na b\n", r"x\.tsv:3: tag 'a' is not O"),
   ("x.tsv", NUMBERS, "a b\n\n", r"split train has 1 labels \(a\); a tagging"),
   ("x.tsv", NUMBERS, "O\ta\nB-X\n", r"x\.tsv:2: 1 columns where the first li"),
   ("x.tsv", NUMBERS, "O\ta\nB\tb\nI-X\tb", r"x\.tsv:2: tag 'B' is not O"),
-  ("x.tsv", "words=3,tags=1", FIRST, r"x\.tsv:1: no column 3 for the words"),
-  ("x.tsv", "words=1,tags=-3", FIRST, r"x\.tsv:1: no column -3 for the tags"),
+  ("x.tsv", "words=3,tags=1", FIRST, r"x\.tsv:1 has no column 3 for the words"),
+  (
+    "x.tsv",
+    "words=1,tags=-3",
+    FIRST,
+    r"x\.tsv:1 has no column -3 for the tags",
+  ),
   ("x.tsv", "words=2", FIRST, r"x\.tsv:1: of 2 columns, 2 and -1 are the same"),
   ("x.tsv", NUMBERS + ",id=3", FIRST, r"x\.tsv: --columns says id=3, but a fi"),
 ]
@@ -161,7 +171,7 @@ def test_an_error_names_the_line(tmp_path):
   path = files.write(tmp_path / "b.csv", "a cat,yes\nb,no\n")
   with pytest.raises(
     ValueError,
-    match=r"b\.csv:1: no column 'text'; there are "
+    match=r"b\.csv:1 has no column 'text'; the columns are "
     "a cat, yes. The first line of a table names its columns",
   ):
     read({"train": path}, columns=COLUMNS)

@@ -139,14 +139,18 @@ def test_a_broken_model_answers_nothing(tmp_path):
   path = str(tmp_path / "broken")
   model_folder.write(path, weights._replace(arrays=arrays))
   predictor = predict.open_predictor(path)
-  with pytest.raises(ValueError, match="logits are not finite; it is broken"):
+  with pytest.raises(
+    ValueError, match="logits are not finite; the model is broken"
+  ):
     predict.predict(predictor, [{"id": 1, "text": "cat [MASK]"}])
   pair = dict(sentence_good="cat", sentence_bad="dog", UID="x")
   lines = [pair | dict(linguistics_term="binding")]
   (tmp_path / "blimp").mkdir()
   files.write_jsonl(tmp_path / "blimp" / "x.jsonl", lines)
   model = open_model(path, default_tower="discriminator")
-  with pytest.raises(ValueError, match="scores are not finite; it is broken"):
+  with pytest.raises(
+    ValueError, match="scores are not finite; the model is broken"
+  ):
     likelihood_tests.run_blimp(model, str(tmp_path / "blimp"), "pll", None, 99)
 
 

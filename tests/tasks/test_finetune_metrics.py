@@ -265,16 +265,21 @@ def test_words_shared_with_an_answer(predicted, golds, expected):
 
 def test_answers_that_have_no_word_left():
   assert squad_metrics.f1("the", "The", "1.1") == 0
-  assert squad_metrics.best("The cat", ["dog", "cat", "a cat sat"]) == (1, 1)
-  assert squad_metrics.best("", []) == (1, 1)
-  assert squad_metrics.best("cat", []) == (0, 0)
-  assert squad_metrics.best("the", ["the", "the cat"]) == (0, 0)
-  assert squad_metrics.best("the", ["the", "the cat"], "1.1") == (1, 0)
+  assert squad_metrics.best_scores("The cat", ["dog", "cat", "a cat sat"]) == (
+    1,
+    1,
+  )
+  assert squad_metrics.best_scores("", []) == (1, 1)
+  assert squad_metrics.best_scores("cat", []) == (0, 0)
+  assert squad_metrics.best_scores("the", ["the", "the cat"]) == (0, 0)
+  assert squad_metrics.best_scores("the", ["the", "the cat"], "1.1") == (1, 0)
 
 
 def squad2_by_hand(texts, golds, odds, threshold):
   """Returns SQuAD 2.0's scores, computed one question at a time."""
-  scores = [squad_metrics.best(t, g) for t, g in zip(texts, golds, strict=True)]
+  scores = [
+    squad_metrics.best_scores(t, g) for t, g in zip(texts, golds, strict=True)
+  ]
   null = (0.0, 0.0), (1.0, 1.0)
   total = collections.defaultdict(list)
   for s, g, o in zip(scores, golds, odds, strict=True):
@@ -319,7 +324,8 @@ def test_squad2_parts_and_threshold():
 def official_search(texts, golds, odds, column):
   """Returns what `find_best_thresh` of evaluate-v2.0.py returns."""
   scores = [
-    squad_metrics.best(t, g)[column] for t, g in zip(texts, golds, strict=True)
+    squad_metrics.best_scores(t, g)[column]
+    for t, g in zip(texts, golds, strict=True)
   ]
   current = best = sum(not g for g in golds)
   cut = 0.0
@@ -382,7 +388,9 @@ def test_thresholds_of_many_equal_odds(seed):
     expected_score, cut = official_search(texts, golds, odds, column)
     assert official[f"best_{name}"] == pytest.approx(expected_score)
     assert official[f"best_{name}_thresh"] == cut
-  with pytest.raises(ValueError, match="search 'x': not one of reachable, off"):
+  with pytest.raises(
+    ValueError, match="search 'x' is not one of reachable, off"
+  ):
     squad_metrics.squad2(texts, golds, odds, search="x")
 
 

@@ -385,7 +385,7 @@ def test_logits_that_do_not_fit_are_refused():
     predictions.make_predictions(
       spec, rows, np.zeros((1, 4, 2)), [{"words": ["a"] * 2}]
     )
-  with pytest.raises(ValueError, match="logits of 2 rows, not of 1"):
+  with pytest.raises(ValueError, match="the logits are of 2 rows, not of 1"):
     predictions.make_predictions(
       spec, rows, np.zeros((2, 4, 3)), [{"words": ["a"] * 2}]
     )

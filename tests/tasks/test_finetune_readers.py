@@ -148,7 +148,7 @@ def test_test_sets_have_no_labels(tmp_path):
     examples = read(name, path, "test")
     assert [e["label"] for e in examples] == [None, None]
     assert [e["id"] for e in examples] == ["5", "6"]
-    with pytest.raises(ValueError, match=r"t\.tsv:2: no column 'label'"):
+    with pytest.raises(ValueError, match=r"t\.tsv:2 has no column 'label'"):
       read(name, path, "validation")
   line = '{"question": "a", "passage": "b", "idx": 3}'
   path = files.write(tmp_path / "t.jsonl", line)
@@ -162,7 +162,9 @@ def test_lines_that_qqp_has_broken_are_left_out_and_named(tmp_path):
   assert [e["id"] for e in examples.splits["train"]] == ["0", "2"]
   assert examples.skipped == [f"{path}:3"]
   # A server matches predictions to the lines of a test set by their order.
-  with pytest.raises(ValueError, match=r"q\.tsv:3: 2 columns, but 4 in the fi"):
+  with pytest.raises(
+    ValueError, match=r"q\.tsv:3 has 2 columns, but the first line has 4"
+  ):
     task_inputs.read(TASKS["qqp"], [Input("test", path)])
 
 
@@ -273,9 +275,13 @@ BAD = [
     "sentence\tlabel\na\t1\nb\t2",
     r"x\.tsv:3: label '2' is not one of 0, 1",
   ),
-  ("sst2", "text\tlabel\na\t1", r"x\.tsv:2: no column 'sentence'"),
+  ("sst2", "text\tlabel\na\t1", r"x\.tsv:2 has no column 'sentence'"),
   ("sst2", "sentence\tlabel\na\t", r"x\.tsv:2: no label in column 'label'"),
-  ("sst2", "sentence\tlabel\na\t1\tb", r"x\.tsv:2: 3 columns, but 2"),
+  (
+    "sst2",
+    "sentence\tlabel\na\t1\tb",
+    r"x\.tsv:2 has 3 columns, but the first line has 2",
+  ),
   ("sst2", "a\ta\n", r"x\.tsv:1: two columns have the name 'a'"),
   ("sst2", "", r"x\.tsv: the file is empty"),
   ("sst2", "sentence\tlabel\n", r"x\.tsv: no examples"),
@@ -285,8 +291,16 @@ BAD = [
     r"label 'x' is not a number",
   ),
   ("stsb", "sentence1\tsentence2\tscore\na\tb\tnan", "is not a number"),
-  ("stsb", "a cat\tb\n", r"x\.tsv:1: 2 columns, but 3 are .* the names of its"),
-  ("stsb", "a\tb\t3\nc\td\n", r"x\.tsv:2: 2 columns, but 3 are .*; mend the"),
+  (
+    "stsb",
+    "a cat\tb\n",
+    r"x\.tsv:1 has 2 columns, but a .* needs 3 .* the names of its",
+  ),
+  (
+    "stsb",
+    "a\tb\t3\nc\td\n",
+    r"x\.tsv:2 has 2 columns, but a .* needs 3 .*; mend the",
+  ),
   ("wnut17", "a\tO\nb\tperson\n", r"x\.tsv:2: tag 'person' is not O, B-TYPE"),
   (
     "wnut17",
@@ -339,7 +353,7 @@ def test_bad_flags_and_custom_files(tmp_path):
   ):
     read("mine", other, columns="text=x,label=y", labels=["p", "q"])
   files.write(tmp_path / "a.jsonl", '{"x": "a"\n')
-  with pytest.raises(ValueError, match=r"a\.jsonl:1: not a JSON object"):
+  with pytest.raises(ValueError, match=r"a\.jsonl:1 is not a JSON object"):
     read("mine", path, **options)
   line = {"words": ["a", "b"], "tags": ["O"]}
   files.write_jsonl(tmp_path / "a.jsonl", [line])
@@ -403,10 +417,18 @@ def test_published_tasks_in_json_lines(tmp_path):
     ("conll2003", {"tokens": ["a"]}, r"1: no list 'words'; a published task"),
     ("wnut17", {"text": "a"}, r"1: no list 'words'; .*give your task a new"),
     ("wnut17", {"words": ["a"], "tags": ["x"]}, r"1: tag 'x' is not O, B-TYPE"),
-    ("swag", {"text": "a"}, r"1: no column 'sent1'; there are text"),
-    ("race", {"text": "a"}, r"1: no column 'article'; there are text, id"),
+    ("swag", {"text": "a"}, r"1 has no column 'sent1'; the columns are text"),
+    (
+      "race",
+      {"text": "a"},
+      r"1 has no column 'article'; the columns are text, id",
+    ),
     ("squad", {"text": "a"}, r"1 has no answers; training and validation"),
-    ("boolq", {"text": "a"}, r"1: no column 'question'; there are text"),
+    (
+      "boolq",
+      {"text": "a"},
+      r"1 has no column 'question'; the columns are text",
+    ),
   ],
 )
 def test_json_lines_of_another_form(tmp_path, name, line, message):

@@ -66,7 +66,7 @@ def test_lists_and_commas_are_the_same(tmp_path):
     ({"moods": ["x", ["y"]]}, r"a\.jsonl:2: label \['y'\] is neither"),
     ({"moods": ["x", " "]}, r"a\.jsonl:2: label '' is neither a name"),
     ({"moods": 'x, "y'}, r"a\.jsonl:2: moods=x, \"y: unexpected end"),
-    ({}, r"a\.jsonl:2: no column 'moods'; there are text"),
+    ({}, r"a\.jsonl:2 has no column 'moods'; the columns are text"),
   ],
 )
 def test_bad_labels_are_named(tmp_path, line, message):

@@ -187,7 +187,10 @@ def test_a_column_for_each_label(tmp_path):
       r"a\.csv:2: an insult is '2', not 0 or 1",
     ),
     ("text,toxic,an insult\na,0,\n", r"a\.csv:2: an insult is '', not 0 or 1"),
-    ("text,toxic\na,0\n", r"a\.csv:2: no column 'an insult'; there are text"),
+    (
+      "text,toxic\na,0\n",
+      r"a\.csv:2 has no column 'an insult'; the columns are text",
+    ),
   ):
     path = files.write(tmp_path / "a.csv", content)
     with pytest.raises(ValueError, match=message):

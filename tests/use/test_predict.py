@@ -129,7 +129,7 @@ def test_a_long_text_is_the_mean_of_its_windows(models):
 @pytest.mark.parametrize("sizes", [(3, 40), (40, 3), (30, 40), (25,), (4, 4)])
 def test_windows_leave_no_token_and_no_pair_out(sizes):
   texts = [np.arange(n, dtype=np.int32) + 100 * i for i, n in enumerate(sizes)]
-  windows = long_texts.parts(texts, 12)
+  windows = long_texts.cut_texts(texts, 12)
   assert all(sum(map(len, w)) <= 12 for w in windows)
   for i, text in enumerate(texts):
     seen = {int(t) for window in windows for t in window[i]}

@@ -139,8 +139,8 @@ def _column_indices(
   for content, number in (("words", word), ("tags", tag)):
     if not 1 <= abs(number) <= columns:
       raise UserError(
-        f"{location}: no column {number} for the {content}; there are"
-        f" {columns}."
+        f"{location} has no column {number} for the {content}; it has {columns}"
+        " columns."
       )
   indices = [(number - (number > 0)) % columns for number in (word, tag)]
   if indices[0] == indices[1]:

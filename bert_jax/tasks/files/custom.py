@@ -161,7 +161,7 @@ def _table(path: str, kind: str, chosen: Columns) -> Iterator[Record]:
     for column in needed:
       if column not in record.fields:
         raise UserError(
-          f"{path}:1: no column {column!r}; there are"
+          f"{path}:1 has no column {column!r}; the columns are"
           f" {', '.join(record.fields)}. The first line of a table names its"
           " columns: write one, or correct --columns"
           f"{other if kind == 'tagging' else ''}."

@@ -59,11 +59,11 @@ def records(
     return tables.jsonl(path)
   first = tables.lines(path)[0].split(tables.delimiter_of(path))
   if name == "cola" and _has_no_header(first):
-    return tables.with_names(path, _COLA)
+    return tables.table_without_header(path, _COLA)
   if name == "stsb" and not {"sentence1", "sentence"} & set(first):
     if len(first) < len(_STSB):
-      return tables.with_names(path, _STSB_SHORT)
-    return tables.with_names(path, _STSB, longer=True)
+      return tables.table_without_header(path, _STSB_SHORT)
+    return tables.table_without_header(path, _STSB, allow_extra=True)
   return tables.table(path, skipped if name == "qqp" else None)
 
 

@@ -1,4 +1,4 @@
-"""The one reader of tables: TSV, CSV and JSONL files as records."""
+"""Reads the lines of TSV, CSV and JSONL files as records."""
 
 import csv
 import io
@@ -63,7 +63,7 @@ def lines(path: str) -> list[str]:
 
 
 def split_rows(path: str, delimiter: str) -> Iterator[tuple[list[str], int]]:
-  """Yields the fields of each row of a table, and the row's first line.
+  """Yields the fields of each row of a table, and its first line's number.
 
   In a file with tabs, every tab separates two fields, and quotes are part of
   the text (GLUE's files have unpaired quotes). In a file with commas, a field
@@ -78,9 +78,9 @@ def split_rows(path: str, delimiter: str) -> Iterator[tuple[list[str], int]]:
       is not closed.
   """
   if delimiter == "\t":
-    for number, line in enumerate(lines(path), 1):
+    for line_number, line in enumerate(lines(path), 1):
       if line.strip() or "\t" in line:
-        yield line.split("\t"), number
+        yield line.split("\t"), line_number
     return
   text = "\n".join(lines(path)) + "\n"
   # Some texts are longer than the default limit, which is set for the process.
@@ -88,14 +88,14 @@ def split_rows(path: str, delimiter: str) -> Iterator[tuple[list[str], int]]:
   reader = csv.reader(
     io.StringIO(text, newline=""), delimiter=delimiter, strict=True
   )
-  number = 1
+  line_number = 1
   try:
     for row in reader:
       if row:
-        yield row, number
-      number = reader.line_num + 1
+        yield row, line_number
+      line_number = reader.line_num + 1
   except csv.Error as e:
-    raise UserError(f"{path}:{number}: no CSV ({e}).") from e
+    raise UserError(f"{path}:{line_number} is not CSV ({e}).") from e
 
 
 def delimiter_of(path: str) -> str:
@@ -104,25 +104,25 @@ def delimiter_of(path: str) -> str:
   return "," if path.lower().endswith(".csv") and "\t" not in first else "\t"
 
 
-def with_names(
-  path: str, names: Sequence[str], longer: bool = False
+def table_without_header(
+  path: str, names: Sequence[str], allow_extra: bool = False
 ) -> Iterator[Record]:
   """Yields the records of a table without a header.
 
   Args:
     path: the file.
     names: the names of its columns.
-    longer: True if a row may have more columns, which are left out.
+    allow_extra: True if a row may have more columns, which are left out.
 
   Raises:
     ValueError: `split_rows` raises it, or a row has another number of columns.
   """
   rows = split_rows(path, delimiter_of(path))
-  if longer:
-    rows = ((values[: len(names)], number) for values, number in rows)
+  if allow_extra:
+    rows = ((cells[: len(names)], number) for cells, number in rows)
   remedy = (
-    "are those of a file whose first line names none ({}); mend the"
-    " line, or write the names of its columns into a first line"
+    "a file without a header needs {} ({}); mend the line, or write the names"
+    " of its columns into a first line"
   )
   yield from _records(path, rows, list(names), None, remedy)
 
@@ -132,8 +132,8 @@ def table(path: str, ragged: list[str] | None = None) -> Iterator[Record]:
 
   Args:
     path: the file, with tabs or (.csv) commas between columns.
-    ragged: rows with another number of columns are skipped, and FILE:LINE is
-      appended for each; None makes them an error.
+    ragged: a list, to which FILE:LINE of each skipped row is appended. A row is
+      skipped if it has another number of columns. None makes it an error.
 
   Raises:
     ValueError: `split_rows` raises it, two columns have the same name, or a row
@@ -152,13 +152,13 @@ def _records(
   rows: Iterator[tuple[list[str], int]],
   names: list[str],
   ragged: list[str] | None,
-  remedy: str = "in the first line ({}); mend the line",
+  remedy: str = "the first line has {} ({}); mend the line",
 ) -> Iterator[Record]:
   """Yields the records of rows.
 
   Args:
     path: the file, for messages.
-    rows: the rows and their lines, from `split_rows`.
+    rows: the cells of each row and its line number, from `split_rows`.
     names: the names of the columns.
     ragged: see `table`.
     remedy: the end of the message about a ragged row.
@@ -166,39 +166,42 @@ def _records(
   Raises:
     ValueError: a row is ragged, and `ragged` is None.
   """
-  for values, number in rows:
-    location = f"{path}:{number}"
-    if len(values) != len(names):
+  for cells, line_number in rows:
+    location = f"{path}:{line_number}"
+    if len(cells) != len(names):
       if ragged is None:
         raise UserError(
-          f"{location}: {len(values)} columns, but {len(names)}"
-          f" {remedy.format(', '.join(names))}."
+          f"{location} has {len(cells)} columns, but"
+          f" {remedy.format(len(names), ', '.join(names))}."
         )
       ragged.append(location)
       continue
-    yield Record(dict(zip(names, values, strict=True)), location)
+    yield Record(dict(zip(names, cells, strict=True)), location)
 
 
 def parse_json(text: str) -> Any:
   """Parses JSON. Half of a surrogate pair becomes U+FFFD.
 
-  JSON can spell such a half, but UTF-8 cannot, so it could not be written.
+  JSON can spell such a half, but a file in UTF-8 cannot hold it.
 
   Raises:
     ValueError: the text is not JSON, or is nested too deeply.
   """
   parsed = files.parse_json(text)
-  return _all_valid(parsed) if _SURROGATE.search(text) else parsed
+  return _without_surrogates(parsed) if _SURROGATE.search(text) else parsed
 
 
-def _all_valid(json_value: Any) -> Any:
+def _without_surrogates(json_value: Any) -> Any:
   """Replaces halves of surrogate pairs in all texts of a JSON value."""
   if isinstance(json_value, str):
     return replace_surrogates(json_value)
   if isinstance(json_value, list):
-    return [_all_valid(element) for element in json_value]
+    return [_without_surrogates(element) for element in json_value]
   if isinstance(json_value, dict):
-    return {replace_surrogates(k): _all_valid(v) for k, v in json_value.items()}
+    return {
+      replace_surrogates(k): _without_surrogates(v)
+      for k, v in json_value.items()
+    }
   return json_value
 
 
@@ -208,16 +211,16 @@ def jsonl(path: str) -> Iterator[Record]:
   Raises:
     ValueError: `lines` raises it, or a line is not a JSON object.
   """
-  for number, line in enumerate(lines(path), 1):
+  for line_number, line in enumerate(lines(path), 1):
     if not line.strip():
       continue
-    location = f"{path}:{number}"
+    location = f"{path}:{line_number}"
     try:
       fields = parse_json(line)
     except ValueError as e:
-      raise UserError(f"{location}: not a JSON object ({e}).") from e
+      raise UserError(f"{location} is not a JSON object ({e}).") from e
     if not isinstance(fields, dict):
-      raise UserError(f"{location}: not a JSON object.")
+      raise UserError(f"{location} is not a JSON object.")
     yield Record(fields, location)
 
 
@@ -245,15 +248,15 @@ def is_jsonl(path: str, whole: bool = False) -> bool:
     path: the file.
     whole: True if a .json file of this format is one JSON value (SQuAD, RACE).
   """
-  end = pathlib.PurePath(path.lower()).suffix
-  return end in (".jsonl", ".ndjson") or (end == ".json" and not whole)
+  suffix = pathlib.PurePath(path.lower()).suffix
+  return suffix in (".jsonl", ".ndjson") or (suffix == ".json" and not whole)
 
 
 def records(path: str, ragged: list[str] | None = None) -> Iterator[Record]:
   """Yields the records of JSON lines, or of a table with a header.
 
   Args:
-    path: the file; its name decides, see `is_jsonl`.
+    path: the file; `is_jsonl` decides by its name which format it has.
     ragged: see `table`.
 
   Raises:
@@ -270,7 +273,7 @@ def get(record: Record, name: str) -> Any:
   """
   if name not in record.fields:
     raise UserError(
-      f"{record.location}: no column {name!r}; there are"
+      f"{record.location} has no column {name!r}; the columns are"
       f" {', '.join(map(str, record.fields))}."
     )
   return record.fields[name]
