@@ -49,7 +49,7 @@ ROOMS = {
   "kernels": Room(packages="jax flax jaxtyping numpy"),
   "devices": Room("root", "jax flax numpy"),
   "text": Room("root", "etils numpy tokenizers", "sentencepiece"),
-  "models": Room("kernels", "jax flax jaxtyping numpy"),
+  "models": Room("root kernels", "jax flax jaxtyping numpy"),
   "objectives": Room("kernels models", "jax flax jaxtyping numpy"),
   "weights": Room(
     "root devices text models",

@@ -11,7 +11,7 @@ from tiny_families import fill
 from tokenizers import pre_tokenizers
 
 from bert_jax import models
-from bert_jax.models import elmo, heads, task_heads
+from bert_jax.models import elmo, from_config, heads, task_heads
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.text import bpe, open_vocabulary
 from bert_jax.training.state import TrainState
@@ -82,12 +82,12 @@ def write(
   config = model_folder.make_config(
     family,
     task,
-    model_folder.attributes(encoder),
+    from_config.attributes(encoder),
     head=head,
     labels=labels,
     problem=problem,
   )
-  module = model_folder.module_of(config)
+  module = from_config.build(config)
   ids = np.ones((1, 4), np.int32)
   batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids)
   if family == "elmo":
@@ -116,7 +116,7 @@ def write_run(path, folder):
   if name == "mlm":
     objective["pairs"] = "pair/dense/kernel" in arrays
   if name == "elmo":
-    encoder = model_folder.module_of(config).encoder
+    encoder = from_config.build(config).encoder
     flat = traverse_util.flatten_dict(elmo.softmax_shapes(encoder), sep="/")
     arrays |= {k: np.zeros(x.shape, np.float32) for k, x in flat.items()}
   if task in task_heads.NAMES.values():

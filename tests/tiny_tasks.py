@@ -3,7 +3,7 @@
 import numpy as np
 import tiny_families
 
-from bert_jax.models import task_heads
+from bert_jax.models import from_config, task_heads
 from bert_jax.tasks import encoded_rows, prepare_task
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.text import open_vocabulary
@@ -47,10 +47,10 @@ def write_model(path, task="pretraining", seed=0, **rest):
   encoder = tiny_families.build("bert", vocab_size=len(PIECES))
   head = {"pairs": True} if task == "pretraining" else rest.pop("head")
   config = model_folder.make_config(
-    "bert", task, model_folder.attributes(encoder), head=head, **rest
+    "bert", task, from_config.attributes(encoder), head=head, **rest
   )
   rng = np.random.default_rng(seed)
-  shapes = model_folder.shapes_of(model_folder.module_of(config), config)
+  shapes = from_config.param_shapes(config)
   arrays = {
     name: (rng.normal(size=shape) * 0.2 + name.endswith("scale")).astype(
       np.float32

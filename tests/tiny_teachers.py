@@ -6,7 +6,7 @@ import numpy as np
 from tiny_families import fill
 
 from bert_jax import models
-from bert_jax.models import heads
+from bert_jax.models import from_config, heads
 from bert_jax.weights import model_folder
 
 SIZES = dict(hidden=16, num_layers=4, heads=2, mlp=32, max_positions=34)
@@ -33,7 +33,7 @@ def write_teacher(path, prepared, family="bert", seed=0, **sizes):
   config = model_folder.make_config(
     family,
     "pretraining",
-    model_folder.attributes(encoder),
+    from_config.attributes(encoder),
     head={"pairs": False},
     source={"format": "test"},
   )

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import transformers
 
+from bert_jax.models import from_config
 from bert_jax.objectives.base import cross_entropy
 from bert_jax.weights import hf, model_folder
 
@@ -224,7 +225,7 @@ def module_outputs(
 
   With `gradient`, the outputs include {path: gradient}.
   """
-  module = model_folder.module_of(weights.config)
+  module = from_config.build(weights.config)
   rows, length = batch.ids.shape
   inputs = dict(
     input_ids=jnp.asarray(batch.ids, jnp.int32),

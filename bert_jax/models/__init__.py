@@ -3,9 +3,9 @@
   from bert_jax.models import bert
   encoder = bert.build("base")
 
-The room imports `kernels/`; of packages it needs jax, flax, jaxtyping and
-numpy. Start with `encoder.py`, the base class, and `bert.py`, the simplest
-family.
+The room imports `kernels/` and `messages.py`; of packages it needs jax, flax,
+jaxtyping and numpy. Start with `encoder.py`, the base class, and `bert.py`, the
+simplest family.
 
 Parts of every Transformer:
   encoder.py: `Encoder`, the base of the families; embeddings; `build_variant`.
@@ -26,6 +26,8 @@ Heads:
   heads.py: masked LM, span boundaries, pairs; `ForPreTraining`; pooling.
   task_heads.py: an encoder with a head for classes, tags, spans or choices.
   question_head.py: ELECTRA's head for questions.
+From a converted folder:
+  from_config.py: the module of its config, and the shapes of its parameters.
 """
 
 from types import ModuleType

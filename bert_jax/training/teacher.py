@@ -18,12 +18,13 @@ from bert_jax import models
 from bert_jax.corpus.reader import Prepared
 from bert_jax.messages import UserError
 from bert_jax.models import task_heads
+from bert_jax.models.from_config import COMPUTATION
 from bert_jax.tasks.batches import TaskFolder
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.text.open_vocabulary import check_begins
 from bert_jax.training import config as config_lib
 from bert_jax.training import start_from
-from bert_jax.weights.model_folder import COMPUTATION, Weights, columns_of
+from bert_jax.weights.model_folder import Weights, columns_of
 
 # Settings of a model that matter only when it is trained itself.
 _TRAINING = ("dropout", "attention_dropout", "initializer_range")

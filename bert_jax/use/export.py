@@ -28,7 +28,7 @@ from jaxtyping import Array
 from bert_jax import files
 from bert_jax.devices import sharding
 from bert_jax.messages import UserError
-from bert_jax.models import task_heads
+from bert_jax.models import from_config, task_heads
 from bert_jax.tasks import layouts
 from bert_jax.tasks.bucket_lengths import EXPORT_BUCKETS
 from bert_jax.tasks.encoded_rows import task_of
@@ -55,7 +55,7 @@ def program(config: Mapping[str, Any], **computation: Any) -> Program:
     config: the config of a converted folder.
     **computation: see `weights.load.open_model`.
   """
-  module = model_folder.module_of(config, **computation)
+  module = from_config.build(config, **computation)
   keys = task_heads.input_keys(module)
 
   def run(params: dict[str, Array], *inputs: Array) -> Any:
@@ -103,7 +103,7 @@ def save(
   # Use only operations that all platforms have, so that one program is enough.
   computation = dict(attention="xla", elementwise="xla", unroll=1, dtype=dtype)
   run = program(config, **computation)
-  longest = model_folder.module_of(config).encoder.max_length
+  longest = from_config.build(config).encoder.max_length
   lengths = sorted({min(length, longest) for length in lengths})
   layouts.check_length(layout, lengths[-1])
   if lengths[0] < 1:

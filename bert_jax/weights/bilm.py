@@ -8,6 +8,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.messages import UserError
+from bert_jax.models import from_config
 from bert_jax.models.elmo import MAX_CHARS, NUM_CHARS
 from bert_jax.weights import mapping, model_folder
 from bert_jax.weights.mapping import Rule
@@ -42,7 +43,7 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
     "elmo", "encoder", model, source={"format": "bilm"}
   )
   try:
-    shapes = model_folder.shapes_of(model_folder.module_of(config), config)
+    shapes = from_config.param_shapes(config)
   except ValueError as e:
     raise UserError(f"{options_path}: {e}") from e
   arrays = _read_hdf5(weights_path)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.messages import UserError
-from bert_jax.models import electra
+from bert_jax.models import electra, from_config
 from bert_jax.weights import model_folder
 from bert_jax.weights.model_folder import Weights
 
@@ -131,7 +131,7 @@ def join(towers: Mapping[str, Weights], folder: str) -> Weights:
   config = model_folder.make_config(
     "electra", "pretraining", model, source=source
   )
-  shapes = model_folder.shapes_of(model_folder.module_of(config), config)
+  shapes = from_config.param_shapes(config)
   ordered = {path: arrays[path] for path in shapes}
   return Weights(config, ordered, towers["discriminator"].tokenizer_files)
 
@@ -148,7 +148,7 @@ def split(weights: Weights, tower: str) -> Weights:
     "electra", tower, sizes, source=source.get("towers", {tower: source})[tower]
   )
   back = tuple((joined, alone) for alone, joined in _prefixes(tower))
-  shapes = model_folder.shapes_of(model_folder.module_of(config), config)
+  shapes = from_config.param_shapes(config)
   arrays = {_rename(p, back): a for p, a in weights.arrays.items()}
   return Weights(
     config, {p: arrays[p] for p in shapes}, weights.tokenizer_files

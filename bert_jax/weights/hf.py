@@ -8,6 +8,7 @@ from etils import epath
 
 from bert_jax import files
 from bert_jax.messages import Damaged, UserError, note
+from bert_jax.models import from_config
 from bert_jax.weights import (
   generator_discriminator,
   hf_config,
@@ -212,7 +213,7 @@ def _read_one(path: str, family: str) -> Weights:
   config, notes = _read_config(hf_fields, family, arrays, config_path)
   task = config["task"]
   try:
-    shapes = model_folder.shapes_of(model_folder.module_of(config), config)
+    shapes = from_config.param_shapes(config)
   except ValueError as e:
     raise UserError(f"{config_path}: {e}") from e
   zeros = {

@@ -299,7 +299,7 @@ def read_model(fields: HfFields, task: str) -> Config:
 
   Args:
     fields: the config.
-    task: a task of `model_folder.module_of`.
+    task: a task of `models.from_config.build`.
 
   Raises:
     UserError: a field is absent or has a value that is not supported; the
@@ -426,7 +426,7 @@ def read_head(
 
   Args:
     fields: the config of transformers.
-    task: a task of `model_folder.module_of`.
+    task: a task of `models.from_config.build`.
     model: the attributes of the encoder.
     num_labels: the number of a classifier's labels.
     pairs: True if a model of "pretraining" has a head for pairs.
@@ -558,7 +558,7 @@ def source_fields(config: Mapping[str, Any], family: str, task: str) -> Config:
   Args:
     config: the content of transformers' config.json.
     family: a key of `hf_names.NAMINGS`.
-    task: a task of `model_folder.module_of`.
+    task: a task of `models.from_config.build`.
   """
   tables = (SIZES[family], NUMBERS[family])
   used = {field for table in tables for field in table.values()}

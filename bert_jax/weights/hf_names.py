@@ -279,7 +279,7 @@ def head_rules(
 
   Args:
     family: a key of `NAMINGS`.
-    task: a task of `model_folder.module_of`. For "encoder" the list is empty;
+    task: a task of `models.from_config.build`. For "encoder" the list is empty;
       `pooler_rules` has the rules for its pooler.
     prefix: the prefix of the encoder's arrays.
     pairs: True if a model of "pretraining" has a pooler and a pair head.

@@ -85,7 +85,7 @@ def class_of(family: str, task: str, pairs: bool = False) -> str:
 
   Args:
     family: a key of `hf_names.NAMINGS`.
-    task: a task of `model_folder.module_of`.
+    task: a task of `models.from_config.build`.
     pairs: True if a model of "pretraining" has a head for pairs.
 
   Raises:

@@ -11,6 +11,7 @@ from etils import epath
 from tokenizers import Tokenizer
 
 from bert_jax.messages import UserError, note
+from bert_jax.models import from_config
 from bert_jax.text import model_tokenizer, open_vocabulary
 from bert_jax.text.vocabulary import Vocabulary
 from bert_jax.weights import (
@@ -120,7 +121,7 @@ def open_model(
     UserError: the model cannot be opened. The message is one sentence.
   """
   weights = read(path, family, tower, best, default_tower)
-  module = model_folder.module_of(weights.config, **computation)
+  module = from_config.build(weights.config, **computation)
   return OpenedModel(path, weights, module)
 
 
@@ -138,9 +139,9 @@ def take_tower(model: OpenedModel, tower: str) -> OpenedModel:
     return model
   encoder = model.module.encoder
   computation = {
-    name: getattr(encoder, name) for name in model_folder.COMPUTATION
+    name: getattr(encoder, name) for name in from_config.COMPUTATION
   }
-  module = model_folder.module_of(weights.config, **computation)
+  module = from_config.build(weights.config, **computation)
   return OpenedModel(model.path, weights, module)
 
 

@@ -4,7 +4,7 @@ config.json has these keys:
 
 * `format_version`: the version of this format.
 * `family`: the model's family, a key of `models.FAMILIES`.
-* `task`: the task of the model's head; see `module_of`.
+* `task`: the task of the model's head; see `models.from_config.build`.
 * `model`: the attributes of the encoder.
 * `head`: the keyword arguments of the task's module.
 * `labels`: the names of the labels in the order of their ids; null if the task
@@ -28,26 +28,19 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 from etils import epath
 from flax import traverse_util
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from bert_jax import files, messages, models
+from bert_jax import files, messages
 from bert_jax.messages import Damaged, UserError
-from bert_jax.models import electra, elmo, heads, task_heads
-from bert_jax.models import encoder as encoder_lib
-from bert_jax.models.encoder import encode
+from bert_jax.models import from_config
 from bert_jax.weights import mapping
 
 FORMAT_VERSION = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-# The largest number of layers. The deepest published encoders have 1,000.
-# Without a limit, a damaged number could fill the memory with layers' names.
-MAX_LAYERS = 10_000
 # The key of config.json that holds the digests.
 DIGESTS = "sha256"
 TOKENIZER_FILES = (
@@ -64,11 +57,6 @@ TOKENIZER_FILES = (
 KEYS = (
   *("family", "task", "model", "head"),
   *("labels", "problem", "pooler", "source"),
-)
-# Attributes of an encoder that change how it computes, but not its results.
-COMPUTATION = (
-  *("dtype", "attention", "elementwise", "products"),
-  *("unroll", "remat"),
 )
 
 
@@ -90,12 +78,6 @@ class Weights(NamedTuple):
   heads: Mapping[str, np.ndarray] = types.MappingProxyType({})
 
 
-def attributes(encoder: nn.Module) -> dict[str, Any]:
-  """Returns the attributes that define an encoder: `config["model"]`."""
-  fields = encoder_lib.attributes(encoder)
-  return without(fields, *COMPUTATION, "vocab_multiple")
-
-
 def without(config: Mapping[str, Any], *names: str) -> dict[str, Any]:
   """Returns a copy of a config without some keys."""
   return {key: config[key] for key in config if key not in names}
@@ -108,7 +90,7 @@ def make_config(
 
   Args:
     family: a key of `models.FAMILIES`.
-    task: a task of `module_of`.
+    task: a task of `models.from_config.build`.
     model: the attributes of the encoder.
     **entries: values for other keys of the config: `head`, `labels`, `problem`,
       `pooler`, `source`. A key without a value here is empty.
@@ -126,89 +108,6 @@ def make_config(
   }
   assert entries.keys() <= config.keys(), entries.keys()
   return config | entries
-
-
-def module_of(config: Mapping[str, Any], **computation: Any) -> nn.Module:
-  """Builds the module of a config.
-
-  The tasks are:
-
-  * "encoder": no head.
-  * "pretraining": the pre-training heads that the model has.
-  * "next_sentence": only BERT's head for pairs of sentences.
-  * "generator", "discriminator": one encoder of ELECTRA with its head.
-  * "sequence_classification", "multiple_choice", "token_classification",
-    "span": a fine-tuned head.
-
-  Args:
-    config: the config of a converted folder.
-    **computation: encoder attributes that `COMPUTATION` names.
-
-  Raises:
-    UserError: the family, the task or an attribute is unknown.
-  """
-  if config["family"] == "elmo":
-    return Words(elmo.build("original", **config["model"], **computation))
-  family, task = models.family(config["family"]), config["task"]
-  for name in computation:
-    if name not in COMPUTATION:
-      raise UserError(f"{name}=: may not be given, only {COMPUTATION}.")
-  variant = next(iter(family.VARIANTS))
-  encoder = family.build(variant, **config["model"], **computation)
-  head = dict(config["head"])
-  if task == "encoder":
-    return Headless(encoder, config["pooler"])
-  if task == "pretraining":
-    return family.ForPreTraining(encoder, **head)
-  if task == "next_sentence":
-    return Pairs(encoder)
-  if task == "generator":
-    return models.bert.ForPreTraining(encoder, pairs=False)
-  if task == "discriminator":
-    return Discriminator(encoder)
-  if task in task_heads.NAMES.values():
-    return task_heads.build(task, encoder, head)
-  raise UserError(f"task {task!r}: unknown.")
-
-
-def shapes_of(
-  module: nn.Module, config: Mapping[str, Any]
-) -> dict[str, mapping.Shape]:
-  """Returns path -> shape for every parameter of a folder.
-
-  A pooler that the folder has is included even if the module does not read it,
-  because a classifier that starts from the folder needs it.
-
-  Args:
-    module: the module of the config.
-    config: the config of the folder.
-
-  Raises:
-    UserError: a size in the config is too large.
-  """
-  ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-  chars = jax.ShapeDtypeStruct((1, 1, elmo.MAX_CHARS), jnp.int32)
-  batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids)
-  batch |= dict(segment_ids=ids, char_ids=chars)
-  for name, size in config["model"].items():
-    if isinstance(size, int) and size >= 2**31:
-      raise UserError(
-        f"{name} has {len(str(size))} digits; sizes are below 2**31."
-      )
-  layers = config["model"].get("num_layers", 0)
-  if layers > MAX_LAYERS:
-    raise UserError(f"num_layers={layers} is more than {MAX_LAYERS:,}.")
-  try:
-    boxed = jax.eval_shape(module.init, jax.random.key(0), batch)
-  except OverflowError as e:
-    raise UserError("one of its sizes is 2**31 or more.") from e
-  flat = traverse_util.flatten_dict(nn.unbox(boxed)["params"], sep="/")
-  shapes = {path: tuple(leaf.shape) for path, leaf in flat.items()}
-  if config["pooler"]:
-    width = config["model"]["hidden"]
-    shapes.setdefault("pooler/dense/kernel", (width, width))
-    shapes.setdefault("pooler/dense/bias", (width,))
-  return shapes
 
 
 def columns_of(
@@ -340,7 +239,7 @@ def read(path: str) -> Weights:
   _check_digests(path, config)
   config = without(config, DIGESTS, "checksum")
   try:
-    shapes = shapes_of(module_of(config), config)
+    shapes = from_config.param_shapes(config)
   # A size of zero causes ArithmeticError or IndexError.
   except (KeyError, TypeError, ValueError, ArithmeticError, IndexError) as e:
     raise Damaged(f"{config_path} is damaged: {e}") from e
@@ -362,7 +261,7 @@ def write(path: str, weights: Weights) -> None:
     UserError: `path` exists and is not empty, an array is missing or has the
       wrong shape, or the module has no parameter for it.
   """
-  shapes = shapes_of(module_of(weights.config), weights.config)
+  shapes = from_config.param_shapes(weights.config)
   array_shapes = {name: array.shape for name, array in weights.arrays.items()}
   mapping.check_shapes(array_shapes, shapes, path)
   with new_folder(path) as folder:
@@ -472,104 +371,3 @@ def new_folder(path: str) -> Iterator[str]:
       yield temporary
   except OSError as e:
     raise UserError(f"{path} could not be written: {e.strerror or e}.") from e
-
-
-Batch = dict[str, Array]
-
-
-class Headless(nn.Module):
-  """An encoder without a head. If it has a pooler, the pooler is included.
-
-  Attributes:
-    encoder: an encoder of any family.
-    pooler: True if the model has a pooler, a dense layer and a tanh on the
-      first position.
-  """
-
-  encoder: Any
-  pooler: bool = False
-
-  def setup(self) -> None:
-    """Makes the pooler, if the model has one."""
-    if self.pooler:
-      self.pool = heads.Pooler(
-        self.encoder.dtype, self.encoder.kernel_init, name="pooler"
-      )
-
-  def __call__(
-    self, batch: Batch, *, train: bool = False, collect: bool = False
-  ) -> dict[str, Array]:
-    """Returns {"hidden_states"}, [b l d], and with a pooler "pooled", [b d].
-
-    Args:
-      batch: `input_ids`, and optionally `segment_ids`, `sequence_ids` (0 at
-        padding) and `position_ids`, all [b, l].
-      train: True applies dropout, which needs a "dropout" rng.
-      collect: True adds the hidden states and attention of each layer.
-    """
-    hidden, collected = encode(
-      self.encoder, batch, train=train, collect=collect
-    )
-    outputs = {"hidden_states": hidden, **collected}
-    if self.pooler:
-      first_positions = jnp.zeros((hidden.shape[0], 1), jnp.int32)
-      outputs["pooled"] = self.pool(hidden, first_positions)[:, 0]
-    return outputs
-
-
-class Discriminator(nn.Module):
-  """ELECTRA's discriminator: its encoder and its head for replaced tokens."""
-
-  encoder: electra.Electra
-
-  def setup(self) -> None:
-    """Makes the head."""
-    e = self.encoder
-    self.rtd = electra.TokenDiscriminator(e.activation, e.dtype, e.kernel_init)
-
-  def __call__(
-    self, batch: Batch, *, train: bool = False
-  ) -> dict[str, Float[Array, "b l"]]:
-    """Returns float32 {"rtd_logits"}; see `Headless` for the batch."""
-    hidden, _ = encode(self.encoder, batch, train=train)
-    return {"rtd_logits": self.rtd(hidden)}
-
-
-class Pairs(nn.Module):
-  """An encoder with a pooler and only BERT's next-sentence head."""
-
-  encoder: Any
-
-  def setup(self) -> None:
-    """Makes the pooler and the head."""
-    e = self.encoder
-    self.pooler = heads.Pooler(e.dtype, e.kernel_init)
-    self.pair = heads.Classifier(2, 0.0, e.kernel_init)
-
-  def __call__(
-    self, batch: Batch, *, train: bool = False
-  ) -> dict[str, Float[Array, "b 1 2"]]:
-    """Returns float32 {"pair_logits"}; see `Headless` for the batch."""
-    hidden, _ = encode(self.encoder, batch, train=train)
-    first_positions = jnp.zeros((hidden.shape[0], 1), jnp.int32)
-    return {"pair_logits": self.pair(self.pooler(hidden, first_positions))}
-
-
-class Words(nn.Module):
-  """ELMo's encoder, which reads the characters of words."""
-
-  encoder: elmo.Elmo
-
-  def __call__(
-    self, batch: Batch, *, train: bool = False
-  ) -> dict[str, Float[Array, "b n l d"]]:
-    """Returns {"layers"}, [b n l d]; the first layer is the words' vectors.
-
-    Args:
-      batch: `char_ids`, [b, l, 50], and optionally `sequence_ids`, [b, l].
-      train: True applies dropout, which needs a "dropout" rng.
-    """
-    layers = self.encoder(
-      batch["char_ids"], batch.get("sequence_ids"), train=train
-    )
-    return {"layers": layers}

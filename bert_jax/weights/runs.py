@@ -7,7 +7,7 @@ from etils import epath
 
 from bert_jax import files, models
 from bert_jax.messages import Damaged, UserError
-from bert_jax.models import elmo, heads, task_heads, tinybert
+from bert_jax.models import elmo, from_config, heads, task_heads, tinybert
 from bert_jax.weights import checkpoint, hf_config, model_folder
 from bert_jax.weights.model_folder import Weights
 
@@ -119,13 +119,13 @@ def read(path: str, best: bool = False) -> Weights:
     config = model_folder.make_config(
       run["model"]["family"],
       "encoder" if name in BARE else "pretraining",
-      model_folder.attributes(encoder),
+      from_config.attributes(encoder),
       head=head,
       source={"format": "run", "dtype": "float32"},
     )
     if name == "finetune":
       config |= fine_tuned(objective, config["family"])
-    shapes = model_folder.shapes_of(model_folder.module_of(config), config)
+    shapes = from_config.param_shapes(config)
     abstract_params = model_folder.unflatten(
       {p: jax.ShapeDtypeStruct(s, "float32") for p, s in shapes.items()}
     )

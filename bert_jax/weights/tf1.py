@@ -10,6 +10,7 @@ from etils import epath
 
 from bert_jax import models
 from bert_jax.messages import UserError, note
+from bert_jax.models import from_config
 from bert_jax.weights import (
   generator_discriminator,
   hf_config,
@@ -295,7 +296,7 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   )
   config = _make_config(family, task, model, arrays)
   try:
-    shapes = model_folder.shapes_of(model_folder.module_of(config), config)
+    shapes = from_config.param_shapes(config)
   except ValueError as e:
     raise UserError(f"{config_path if fields else prefix}: {e}") from e
   sizes = "its variables electra/embeddings/* and its layers 0"

@@ -144,7 +144,9 @@ def _mlm(dense: str, norm: str, bias: str) -> list[Rule]:
 
 
 def task_of(tower: str | None, names: Iterable[str]) -> str:
-  """Returns the task whose head a checkpoint has; see `module_of`.
+  """Returns the task whose head a checkpoint has.
+
+  `models.from_config.build` lists the tasks.
 
   A head of which some variables are missing counts too: the message about
   these variables then helps more.

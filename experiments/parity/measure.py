@@ -20,6 +20,7 @@ import h5py
 import jax
 import numpy as np
 
+from bert_jax.models import from_config
 from bert_jax.text import characters
 from bert_jax.weights import bilm, model_folder
 from bert_jax.weights.load import open_model
@@ -165,7 +166,7 @@ def elmo_difference(folder: str, sentences: str) -> float:
   The state of each batch is passed to the next batch.
   """
   weights = bilm.read(folder, "elmo")
-  module = model_folder.module_of(weights.config)
+  module = from_config.build(weights.config)
   params = model_folder.unflatten(weights.arrays)
   with open(os.path.join(folder, sentences), encoding="utf-8") as f:
     groups = json.load(f)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tiny_families import jit
 
-from bert_jax.models import elmo, lstm
+from bert_jax.models import elmo, from_config, lstm
 from bert_jax.text import characters
 from bert_jax.weights import model_folder
 
@@ -305,7 +305,7 @@ def opened(name):
   path = pathlib.Path(DATA) / "elmo_fixtures" / name
   weights = bilm.read(str(path), "elmo")
   params = model_folder.unflatten(weights.arrays)
-  return path, model_folder.module_of(weights.config), params, h5py
+  return path, from_config.build(weights.config), params, h5py
 
 
 @fixtures

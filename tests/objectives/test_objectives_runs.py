@@ -12,7 +12,7 @@ from tiny_families import jit
 from tiny_runs import EXTRA, HALF, TOTAL, arrays, rows, tiny
 
 from bert_jax.examples import loader
-from bert_jax.models import electra
+from bert_jax.models import electra, from_config
 from bert_jax.training import train
 from bert_jax.weights import (
   checkpoint,
@@ -92,7 +92,7 @@ def test_both_towers_are_exported(finished):
   whole = jit(module.apply)({"params": state.params}, batch)
   for tower, logits in (("generator", "mlm_logits"), ("discriminator", "rtd")):
     exported = generator_discriminator.split(both, tower)
-    alone = model_folder.module_of(exported.config)
+    alone = from_config.build(exported.config)
     params = jax.tree.map(jnp.asarray, model_folder.unflatten(exported.arrays))
     outputs = jit(alone.apply)({"params": params}, batch)
     name = logits if logits in whole else "rtd_logits"

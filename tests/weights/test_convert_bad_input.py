@@ -11,6 +11,7 @@ import tiny_hf
 import tiny_models
 
 from bert_jax.cli.main import execute
+from bert_jax.models import from_config
 from bert_jax.weights import hf, hf_tasks, mapping, model_folder
 
 NAME = "BertForMaskedLM"
@@ -60,7 +61,7 @@ def test_a_common_prefix_of_all_names_is_named(tmp_path):
 def test_each_array_is_missed_by_its_name(tmp_path):
   name = "AlbertForPreTraining"
   config = hf.read(tiny_hf.write(tmp_path / "hf", name), "albert").config
-  shapes = model_folder.shapes_of(model_folder.module_of(config), config)
+  shapes = from_config.param_shapes(config)
   rules = hf_tasks.rules_of(config, "albert.")
   whole = tiny_hf.constants(name)
   assert len(whole) == 48

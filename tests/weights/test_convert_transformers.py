@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tiny_families import jit
 
+from bert_jax.models import from_config
 from bert_jax.weights import hf, model_folder
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -152,7 +153,7 @@ def torch_outputs(model, head, ids, mask):
 
 def module_outputs(weights, ids, mask):
   """Returns our module's outputs at all positions."""
-  module = model_folder.module_of(weights.config)
+  module = from_config.build(weights.config)
   inputs = {
     "input_ids": ids.astype(np.int32),
     "sequence_ids": mask.astype(np.int32),

@@ -16,6 +16,7 @@ from tokenizers import pre_tokenizers
 
 from bert_jax import models
 from bert_jax.cli.main import execute
+from bert_jax.models import from_config
 from bert_jax.training.state import TrainState
 from bert_jax.weights import checkpoint, hf, model_folder
 from bert_jax.weights.load import open_model
@@ -169,10 +170,10 @@ def workdir(tmp_path):
   config = model_folder.make_config(
     "bert",
     "pretraining",
-    model_folder.attributes(encoder),
+    from_config.attributes(encoder),
     head={"pairs": True},
   )
-  shapes = model_folder.shapes_of(model_folder.module_of(config), config)
+  shapes = from_config.param_shapes(config)
   rng = np.random.default_rng(0)
   with checkpoint.Checkpointer(str(path)) as saver:
     for step in (1, 2):

@@ -10,6 +10,7 @@ import pytest
 import bert_jax
 from bert_jax import models
 from bert_jax.cli.main import execute
+from bert_jax.models import from_config
 from bert_jax.training.state import TrainState
 from bert_jax.weights import checkpoint, hf, model_folder, runs
 from bert_jax.weights import load as loading
@@ -41,10 +42,10 @@ def run(tmp_path_factory):
   config = model_folder.make_config(
     "bert",
     "pretraining",
-    model_folder.attributes(encoder),
+    from_config.attributes(encoder),
     head={"pairs": False},
   )
-  shapes = model_folder.shapes_of(model_folder.module_of(config), config)
+  shapes = from_config.param_shapes(config)
   rng = np.random.default_rng(0)
   arrays = {k: rng.normal(size=s).astype("f") for k, s in shapes.items()}
   with checkpoint.Checkpointer(str(path), keep=3) as saver:

@@ -1,0 +1,214 @@
+"""From the config of a converted folder to a module and its parameters' shapes.
+
+`weights/model_folder.py` describes the config.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import traverse_util
+from jaxtyping import Array, Float
+
+from bert_jax import models
+from bert_jax.messages import UserError
+from bert_jax.models import electra, elmo, heads, task_heads
+from bert_jax.models import encoder as encoder_lib
+from bert_jax.models.encoder import encode
+
+# The largest number of layers. The deepest published encoders have 1,000.
+# Without a limit, a damaged number could fill the memory with layers' names.
+MAX_LAYERS = 10_000
+# Attributes of an encoder that change how it computes, but not its results.
+COMPUTATION = (
+  *("dtype", "attention", "elementwise", "products"),
+  *("unroll", "remat"),
+)
+
+
+def attributes(encoder: nn.Module) -> dict[str, Any]:
+  """Returns the attributes that define an encoder: `config["model"]`."""
+  left_out = (*COMPUTATION, "vocab_multiple")
+  fields = encoder_lib.attributes(encoder)
+  return {name: fields[name] for name in fields if name not in left_out}
+
+
+def build(config: Mapping[str, Any], **computation: Any) -> nn.Module:
+  """Builds the module of a config.
+
+  The tasks are:
+
+  * "encoder": no head.
+  * "pretraining": the pre-training heads that the model has.
+  * "next_sentence": only BERT's head for pairs of sentences.
+  * "generator", "discriminator": one encoder of ELECTRA with its head.
+  * "sequence_classification", "multiple_choice", "token_classification",
+    "span": a fine-tuned head.
+
+  Args:
+    config: the config of a converted folder.
+    **computation: encoder attributes that `COMPUTATION` names.
+
+  Raises:
+    UserError: the family, the task or an attribute is unknown.
+  """
+  if config["family"] == "elmo":
+    return Words(elmo.build("original", **config["model"], **computation))
+  family, task = models.family(config["family"]), config["task"]
+  for name in computation:
+    if name not in COMPUTATION:
+      raise UserError(f"{name}=: may not be given, only {COMPUTATION}.")
+  variant = next(iter(family.VARIANTS))
+  encoder = family.build(variant, **config["model"], **computation)
+  head = dict(config["head"])
+  if task == "encoder":
+    return Headless(encoder, config["pooler"])
+  if task == "pretraining":
+    return family.ForPreTraining(encoder, **head)
+  if task == "next_sentence":
+    return Pairs(encoder)
+  if task == "generator":
+    return models.bert.ForPreTraining(encoder, pairs=False)
+  if task == "discriminator":
+    return Discriminator(encoder)
+  if task in task_heads.NAMES.values():
+    return task_heads.build(task, encoder, head)
+  raise UserError(f"task {task!r}: unknown.")
+
+
+def param_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+  """Returns path -> shape for every parameter of a folder.
+
+  A pooler that the folder has is included even if the module does not read it,
+  because a classifier that starts from the folder needs it.
+
+  Raises:
+    UserError: a size in the config is too large, or `build` refuses the config.
+  """
+  module = build(config)
+  ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+  chars = jax.ShapeDtypeStruct((1, 1, elmo.MAX_CHARS), jnp.int32)
+  batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids)
+  batch |= dict(segment_ids=ids, char_ids=chars)
+  for name, size in config["model"].items():
+    if isinstance(size, int) and size >= 2**31:
+      raise UserError(
+        f"{name} has {len(str(size))} digits; sizes are below 2**31."
+      )
+  layers = config["model"].get("num_layers", 0)
+  if layers > MAX_LAYERS:
+    raise UserError(f"num_layers={layers} is more than {MAX_LAYERS:,}.")
+  try:
+    boxed = jax.eval_shape(module.init, jax.random.key(0), batch)
+  except OverflowError as e:
+    raise UserError("one of its sizes is 2**31 or more.") from e
+  flat = traverse_util.flatten_dict(nn.unbox(boxed)["params"], sep="/")
+  shapes = {path: tuple(leaf.shape) for path, leaf in flat.items()}
+  if config["pooler"]:
+    width = config["model"]["hidden"]
+    shapes.setdefault("pooler/dense/kernel", (width, width))
+    shapes.setdefault("pooler/dense/bias", (width,))
+  return shapes
+
+
+Batch = dict[str, Array]
+
+
+class Headless(nn.Module):
+  """An encoder without a head. If it has a pooler, the pooler is included.
+
+  Attributes:
+    encoder: an encoder of any family.
+    pooler: True if the model has a pooler, a dense layer and a tanh on the
+      first position.
+  """
+
+  encoder: Any
+  pooler: bool = False
+
+  def setup(self) -> None:
+    """Makes the pooler, if the model has one."""
+    if self.pooler:
+      self.pool = heads.Pooler(
+        self.encoder.dtype, self.encoder.kernel_init, name="pooler"
+      )
+
+  def __call__(
+    self, batch: Batch, *, train: bool = False, collect: bool = False
+  ) -> dict[str, Array]:
+    """Returns {"hidden_states"}, [b l d], and with a pooler "pooled", [b d].
+
+    Args:
+      batch: `input_ids`, and optionally `segment_ids`, `sequence_ids` (0 at
+        padding) and `position_ids`, all [b, l].
+      train: True applies dropout, which needs a "dropout" rng.
+      collect: True adds the hidden states and attention of each layer.
+    """
+    hidden, collected = encode(
+      self.encoder, batch, train=train, collect=collect
+    )
+    outputs = {"hidden_states": hidden, **collected}
+    if self.pooler:
+      first_positions = jnp.zeros((hidden.shape[0], 1), jnp.int32)
+      outputs["pooled"] = self.pool(hidden, first_positions)[:, 0]
+    return outputs
+
+
+class Discriminator(nn.Module):
+  """ELECTRA's discriminator: its encoder and its head for replaced tokens."""
+
+  encoder: electra.Electra
+
+  def setup(self) -> None:
+    """Makes the head."""
+    e = self.encoder
+    self.rtd = electra.TokenDiscriminator(e.activation, e.dtype, e.kernel_init)
+
+  def __call__(
+    self, batch: Batch, *, train: bool = False
+  ) -> dict[str, Float[Array, "b l"]]:
+    """Returns float32 {"rtd_logits"}; see `Headless` for the batch."""
+    hidden, _ = encode(self.encoder, batch, train=train)
+    return {"rtd_logits": self.rtd(hidden)}
+
+
+class Pairs(nn.Module):
+  """An encoder with a pooler and only BERT's next-sentence head."""
+
+  encoder: Any
+
+  def setup(self) -> None:
+    """Makes the pooler and the head."""
+    e = self.encoder
+    self.pooler = heads.Pooler(e.dtype, e.kernel_init)
+    self.pair = heads.Classifier(2, 0.0, e.kernel_init)
+
+  def __call__(
+    self, batch: Batch, *, train: bool = False
+  ) -> dict[str, Float[Array, "b 1 2"]]:
+    """Returns float32 {"pair_logits"}; see `Headless` for the batch."""
+    hidden, _ = encode(self.encoder, batch, train=train)
+    first_positions = jnp.zeros((hidden.shape[0], 1), jnp.int32)
+    return {"pair_logits": self.pair(self.pooler(hidden, first_positions))}
+
+
+class Words(nn.Module):
+  """ELMo's encoder, which reads the characters of words."""
+
+  encoder: elmo.Elmo
+
+  def __call__(
+    self, batch: Batch, *, train: bool = False
+  ) -> dict[str, Float[Array, "b n l d"]]:
+    """Returns {"layers"}, [b n l d]; the first layer is the words' vectors.
+
+    Args:
+      batch: `char_ids`, [b, l, 50], and optionally `sequence_ids`, [b, l].
+      train: True applies dropout, which needs a "dropout" rng.
+    """
+    layers = self.encoder(
+      batch["char_ids"], batch.get("sequence_ids"), train=train
+    )
+    return {"layers": layers}
