@@ -27,11 +27,11 @@ def evaluate(
       transformers folder.
     data: the prepared folder of the task.
     split: the split's name.
-    output: a folder for the predictions in the official format; None writes
-      none.
+    output: a folder for the predictions in the official format; None writes no
+      files.
     batch_size: the number of rows in a batch.
-    official_threshold: if True, searches the best threshold for SQuAD 2.0 as
-      evaluate-v2.0.py does.
+    official_threshold: if True, searches for the best threshold of SQuAD 2.0,
+      as evaluate-v2.0.py does.
     dtype: the dtype of the computation.
     family: the family of a transformers folder whose config.json names none.
 
@@ -47,8 +47,8 @@ def evaluate(
   task = task_split.task
   if official_threshold and "squad2" not in task.metrics:
     raise UserError(
-      f"--official-threshold: {data} is task {task.name}, not one whose"
-      " questions may have no answer."
+      "--official-threshold needs a task whose questions may have no answer,"
+      f" but {data} is task {task.name}."
     )
   longest = int(encoded_rows.lengths(task_split.rows).max())
   predictor = predict.open_predictor(
@@ -59,7 +59,7 @@ def evaluate(
     metrics.check_packages(task)
   if predictor.length < longest:
     raise UserError(
-      f"{data} has rows of {longest} tokens, the model takes"
+      f"{data} has rows of {longest} tokens, but the model takes"
       f" {predictor.length}; prepare it with --length={predictor.length}."
     )
   if output:

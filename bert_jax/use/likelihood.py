@@ -1,4 +1,4 @@
-"""Computes how likely a model finds a text, without training: `score`, `cloze`.
+"""Computes how likely a text is to a model, without training: `score`, `cloze`.
 
 The score of a text is a sum of natural logarithms over its tokens, without the
 special tokens. The methods are:
@@ -39,31 +39,31 @@ _MASKS = ("[MASK]", "<mask>")
 
 
 class Guess(NamedTuple):
-  """A filled blank.
+  """The piece that a model puts into a blank.
 
   Attributes:
-    answer: log P of the answer; None if the answer is not a single piece.
-    best: the most likely piece.
-    right: True if `best` is the answer.
+    answer_log_p: log P of the answer; None if the answer is not a single piece.
+    piece: the most likely piece.
+    is_right: True if `piece` is the answer.
   """
 
-  answer: float | None
-  best: str
-  right: bool
+  answer_log_p: float | None
+  piece: str
+  is_right: bool
 
 
 class _Row(NamedTuple):
-  """A row to run.
+  """A row of token ids, and the output that is read from it.
 
   Attributes:
-    number: the number of the text.
+    text: the index of the row's text.
     ids: int32 [T], the ids of the row.
     arguments: two integers for the method's program: (position, token id) of a
       masked token for "pll", "pll_word_l2r" and `cloze`; (begin, end) of the
       tokens that count for "rtd" and "lm".
   """
 
-  number: int
+  text: int
   ids: np.ndarray
   arguments: tuple[int, int]
 
@@ -86,11 +86,12 @@ def method_of(model: OpenedModel) -> str:
 def check(model: OpenedModel, method: str) -> None:
   """Raises a UserError if a method does not fit a model's head."""
   if method not in METHODS:
-    raise UserError(f"method {method!r}: not one of {METHODS}.")
+    raise UserError(f"method {method!r} is not one of {METHODS}.")
   head_method = method_of(model)
   if not method.startswith(head_method):
     raise UserError(
-      f"method {method!r}: this model's head gives {head_method!r}."
+      f"method {method!r} does not fit: this model's head gives"
+      f" {head_method!r}."
     )
 
 
@@ -118,7 +119,7 @@ def score(
   """
   method = method or method_of(model)
   check(model, method)
-  run = _PROGRAMS[method]
+  program = _PROGRAMS[method]
   # A causal model computes logits at all positions, so take smaller batches.
   tokens = tokens if method != "lm" else max(tokens // 4, 1)
   scores = np.zeros(len(texts), np.float64)
@@ -127,12 +128,12 @@ def score(
     encoded = encode(model, [text_batches.of_text(t[:40], t) for t in block])
     rows = list(_rows(model, encoded, method))
     done = 0
-    for numbers, log_p in _run(model, run, rows, tokens):
-      done += len(numbers)
+    for indices, log_p in _run(model, program, rows, tokens):
+      done += len(indices)
       if report is not None:
         report(start + done * len(block) // len(rows))
-      text_numbers = [start + rows[i].number for i in numbers]
-      np.add.at(scores, text_numbers, log_p[: len(numbers)].astype(np.float64))
+      scored_texts = [start + rows[i].text for i in indices]
+      np.add.at(scores, scored_texts, log_p[: len(indices)].astype(np.float64))
   return scores
 
 
@@ -150,12 +151,12 @@ def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
 
 
 def mask_token(model: OpenedModel) -> tuple[str, int]:
-  """Returns the mask's text and id; raises a UserError if there is none."""
+  """Returns the mask's text and id; raises a UserError if it has none."""
   for token in _MASKS:
     token_id = model.tokenizer and model.tokenizer.token_to_id(token)
     if token_id is not None:
       return token, token_id
-  raise UserError(f"the tokenizer has none of {', '.join(_MASKS)}.")
+  raise UserError(f"the tokenizer has neither {' nor '.join(_MASKS)}.")
 
 
 def _rows(
@@ -163,9 +164,9 @@ def _rows(
 ) -> Iterator[_Row]:
   """Yields the rows of texts: one for each token, or one for each text."""
   mask_id = mask_token(model)[1] if method.startswith("pll") else 0
-  for number, encoding in enumerate(encoded):
+  for text, encoding in enumerate(encoded):
     if method in ("rtd", "lm"):
-      yield _Row(number, encoding.ids, (encoding.begin, encoding.end))
+      yield _Row(text, encoding.ids, (encoding.begin, encoding.end))
       continue
     for i in range(encoding.begin, encoding.end):
       ids, end = encoding.ids.copy(), i + 1
@@ -173,7 +174,7 @@ def _rows(
         while end < encoding.end and encoding.splits[end] == encoding.splits[i]:
           end += 1
       ids[i:end] = mask_id
-      yield _Row(number, ids, (i, int(encoding.ids[i])))
+      yield _Row(text, ids, (i, int(encoding.ids[i])))
 
 
 def _run(
@@ -182,15 +183,15 @@ def _run(
   rows: Sequence[_Row],
   tokens: int,
 ) -> Iterator[tuple[np.ndarray, Any]]:
-  """Yields the numbers of a batch's rows and the program's output for them.
+  """Yields the indices of a batch's rows and the program's output for them.
 
-  The output may have more rows than numbers, because a batch is padded.
+  The output may have more rows than indices, because a batch is padded.
   """
   longest = model.module.encoder.max_length
   for batch in text_batches.batches([row.ids for row in rows], longest, tokens):
     arguments = np.zeros((2, len(batch.inputs["sequence_ids"])), np.int32)
-    for i, number in enumerate(batch.numbers):
-      arguments[:, i] = rows[number].arguments
+    for i, index in enumerate(batch.numbers):
+      arguments[:, i] = rows[index].arguments
     outputs = program(model.module, model.params, batch.inputs, *arguments)
     yield batch.numbers, jax.tree.map(np.asarray, outputs)
 
@@ -227,7 +228,7 @@ def _between(length: int, begin: Ids, end: Ids) -> Bool[Array, "b l"]:
 def _rtd(
   module: nn.Module, params: Any, inputs: Inputs, begin: Ids, end: Ids
 ) -> Float[Array, "b"]:
-  """Returns the sum of log P(token is original) from `begin` to `end` - 1."""
+  """Sums log P(token is original) from `begin` to `end` - 1."""
   outputs: Any = module.apply({"params": params}, inputs)
   log_p = jax.nn.log_sigmoid(-outputs["rtd_logits"])
   return jnp.where(_between(log_p.shape[1], begin, end), log_p, 0).sum(-1)
@@ -237,13 +238,13 @@ def _rtd(
 def _lm(
   module: nn.Module, params: Any, inputs: Inputs, begin: Ids, end: Ids
 ) -> Float[Array, "b"]:
-  """Returns the sum of log P(token | before) from `begin` to `end` - 1."""
+  """Sums log P(token | earlier tokens) from `begin` to `end` - 1."""
   ids = inputs["input_ids"]
   outputs: Any = module.apply({"params": params}, inputs)
   log_p = jax.nn.log_softmax(outputs["lm_logits"][:, :-1])
   log_p = jnp.take_along_axis(log_p, ids[:, 1:, None], -1)[..., 0]
-  counts = _between(ids.shape[1], begin, end)[:, 1:]
-  return jnp.where(counts, log_p, 0).sum(-1)
+  is_counted = _between(ids.shape[1], begin, end)[:, 1:]
+  return jnp.where(is_counted, log_p, 0).sum(-1)
 
 
 _PROGRAMS = {"pll": _pll, "pll_word_l2r": _pll, "rtd": _rtd, "lm": _lm}
@@ -257,13 +258,13 @@ def cloze(
 ) -> list[Guess]:
   """Fills the blank of each text with the most likely piece.
 
-  To compare, the text is encoded with the answer in the blank. If the answer is
-  not a single piece there, no guess is right.
+  The text with its answer is encoded too, to find the answer's piece. If the
+  answer is not a single piece there, no guess is right.
 
   Args:
     model: a masked language model.
-    texts: texts with one `[MASK]` each, also if the model's mask has another
-      spelling.
+    texts: texts with one `[MASK]` each, even for a model whose mask has
+      another spelling.
     answers: the right word for each blank.
     tokens: the largest number of tokens in a batch, with padding.
 
@@ -297,12 +298,12 @@ def cloze(
     answer_ids.append(answer_id if is_single_piece else None)
   assert model.tokenizer is not None  # `mask_token` has checked this.
   guesses: list[Any] = [None] * len(texts)
-  for numbers, (best_ids, answer_log_p) in _run(model, _guess, rows, tokens):
-    for i, number in enumerate(numbers):
-      best, answer_id = int(best_ids[i]), answer_ids[number]
-      guesses[number] = Guess(
+  for indices, (best_ids, answer_log_p) in _run(model, _guess, rows, tokens):
+    for i, index in enumerate(indices):
+      best_id, answer_id = int(best_ids[i]), answer_ids[index]
+      guesses[index] = Guess(
         None if answer_id is None else float(answer_log_p[i]),
-        model.tokenizer.id_to_token(best) or str(best),
-        best == answer_id,
+        model.tokenizer.id_to_token(best_id) or str(best_id),
+        best_id == answer_id,
       )
   return guesses

@@ -1,4 +1,4 @@
-"""Tests a pre-trained model by its likelihoods: BLiMP, filled blanks."""
+"""Tests a pre-trained model by its likelihoods, on BLiMP and on blanks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -42,8 +42,8 @@ def run(
     by its name: "blimp", "cloze".
 
   Raises:
-    UserError: a file or the model is not as described. The message is one
-      sentence.
+    UserError: a file or the model cannot be read, or they do not fit together.
+      The message is one sentence.
   """
   model = open_model(
     path,
@@ -96,35 +96,37 @@ def run_cloze(model: OpenedModel, path: str, tokens: int) -> dict[str, Any]:
     tokens: the largest number of tokens in a batch, with padding.
 
   Raises:
-    UserError: a line is wrong, and the message names it; or the file is empty;
-      or the model's scores are not finite.
+    UserError: a line is wrong, the file is empty, or the model's scores are not
+      finite. The message names the wrong line.
   """
   texts, answers = [], []
   for number, line in enumerate(text_batches.read_lines(path), 1):
     row = text_batches.parse_object(line, f"{path}:{number}")
     text, answer = row.get("text"), row.get("answer")
     if not isinstance(text, str) or text.count("[MASK]") != 1:
-      raise UserError(f'{path}:{number}: no "text" with one [MASK].')
+      raise UserError(
+        f'{path}:{number}: the line must have a "text" with one [MASK].'
+      )
     if not isinstance(answer, str) or not answer.strip():
-      raise UserError(f'{path}:{number}: no "answer".')
+      raise UserError(f'{path}:{number}: the line must have an "answer".')
     texts.append(text)
     answers.append(answer)
   if not texts:
     raise UserError(f"{path} is empty.")
   guesses = likelihood.cloze(model, texts, answers, tokens)
-  log_p = [guess.answer for guess in guesses if guess.answer is not None]
+  log_p = [g.answer_log_p for g in guesses if g.answer_log_p is not None]
   _check_finite(log_p)
   return {
-    "accuracy": float(np.mean([guess.right for guess in guesses])),
+    "accuracy": float(np.mean([guess.is_right for guess in guesses])),
     "texts": len(texts),
     "answers_of_several_pieces": len(texts) - len(log_p),
     "mean_log_probability": float(np.mean(log_p)) if log_p else None,
-    "guesses": [guess.best for guess in guesses],
+    "guesses": [guess.piece for guess in guesses],
   }
 
 
 def _check_finite(scores: Sequence[float] | np.ndarray) -> None:
-  """Raises a UserError for NaN, which would silently count as wrong."""
+  """Raises a UserError for NaN, which would count as a wrong answer."""
   if not np.isfinite(scores).all():
     raise UserError("the model's scores are not finite; the model is broken.")
 
@@ -139,5 +141,5 @@ def _show(results: dict[str, Any]) -> None:
     print(
       f"cloze: accuracy {row['accuracy']:.4f} of {row['texts']:,} texts;"
       f" {row['answers_of_several_pieces']:,} answers are not a single piece;"
-      f" mean log P of the others {log_p}"
+      f" the other answers have mean log P {log_p}"
     )

@@ -16,12 +16,12 @@ from bert_jax.tasks.files import requests
 from bert_jax.use import predict, text_batches
 from bert_jax.use.predict import Predictor
 
-# Lines of stdin are collected into groups. A group waits this many seconds for
-# another line, but its first line waits at most the second number of seconds.
+# Lines of stdin are collected into groups. A group waits `PATIENCE` seconds for
+# another line, but its first line waits at most `LONGEST_WAIT` seconds.
 PATIENCE, LONGEST_WAIT = 0.05, 0.3
-# Groups become larger if the model takes less time for a group than the first
-# number of seconds, and smaller if it takes more than the second.
-_FAST, _SLOW = 0.25, 0.75
+# Groups become larger if the model takes less than `_FAST_SECONDS` for a group,
+# and smaller if it takes more than `_SLOW_SECONDS`.
+_FAST_SECONDS, _SLOW_SECONDS = 0.25, 0.75
 
 Example = dict[str, Any]
 
@@ -42,16 +42,16 @@ class ArrivingLines:
     """
     self._lines: collections.deque[bytes] = collections.deque()
     self._incomplete_line = bytearray()
-    self._ended = False
+    self._has_ended = False
     try:
       self._descriptor = stream.fileno()
     except io.UnsupportedOperation:
       self._lines.extend(stream)
-      self._ended = True
+      self._has_ended = True
 
   def __iter__(self) -> Iterator[bytes]:
     """Yields each line, and waits for lines that have not arrived."""
-    while self._lines or not self._ended:
+    while self._lines or not self._has_ended:
       if self._lines:
         yield self._lines.popleft()
       else:
@@ -60,7 +60,7 @@ class ArrivingLines:
   def ready(self, seconds: float) -> bool:
     """Returns True if a line is ready or arrives within `seconds`."""
     deadline = time.monotonic() + seconds
-    while not self._lines and not self._ended:
+    while not self._lines and not self._has_ended:
       wait = max(deadline - time.monotonic(), 0.0)
       if not select.select([self._descriptor], [], [], wait)[0]:
         return False
@@ -70,13 +70,13 @@ class ArrivingLines:
   def _read(self) -> None:
     content = os.read(self._descriptor, 1 << 16)
     if not content:
-      self._ended = True
+      self._has_ended = True
       if self._incomplete_line:
         self._lines.append(bytes(self._incomplete_line))
       return
-    searched = len(self._incomplete_line)
+    old_length = len(self._incomplete_line)
     self._incomplete_line += content
-    if self._incomplete_line.find(b"\n", searched) >= 0:
+    if self._incomplete_line.find(b"\n", old_length) >= 0:
       *lines, last = bytes(self._incomplete_line).split(b"\n")
       self._lines.extend(lines)
       self._incomplete_line = bytearray(last)
@@ -85,33 +85,33 @@ class ArrivingLines:
 class Groups:
   """Collects the examples that have arrived into groups for the model.
 
-  The size of a group depends on how long the model took for the last group:
-  groups are small while the model is slow, and large while it is fast.
+  Groups are small while the model is slow, and large while it is fast. The time
+  of the last group decides.
   """
 
-  def __init__(self, least: int, most: int):
-    """Begins with the smallest size of a group.
+  def __init__(self, min_size: int, max_size: int):
+    """Begins with groups of the smallest size.
 
     Args:
-      least: the size of a full group while the model is slow.
-      most: the largest size of a group.
+      min_size: the size of a full group while the model is slow.
+      max_size: the largest size of a group.
     """
-    self._least, self._most = least, max(least, most)
-    self._size = least
+    self._min_size, self._max_size = min_size, max(min_size, max_size)
+    self._size = min_size
 
   def __call__(
     self, examples: Iterator[Example], ready: Callable[[float], bool]
   ) -> Iterator[list[Example]]:
     """Yields groups.
 
-    The time until the caller asks for the next group is taken as the time of
-    the model.
+    The model's time is measured from one group until the caller asks for the
+    next one.
 
     Args:
       examples: the examples in order. If this iterator raises an error, the
         examples before the error are yielded first.
-      ready: a function from seconds to True if another example arrives within
-        them.
+      ready: a function that takes seconds, and returns True if another example
+        arrives within this time.
 
     Raises:
       ValueError: the error that `examples` raises.
@@ -145,10 +145,10 @@ class Groups:
     return group, None
 
   def _resize(self, count: int, seconds: float) -> None:
-    if seconds > _SLOW:
-      self._size = max(self._size // 2, self._least)
-    elif seconds < _FAST and count == self._size:
-      self._size = min(self._size * 2, self._most)
+    if seconds > _SLOW_SECONDS:
+      self._size = max(self._size // 2, self._min_size)
+    elif seconds < _FAST_SECONDS and count == self._size:
+      self._size = min(self._size * 2, self._max_size)
 
 
 def _answer_stdin(predictor: Predictor, out: IO[str]) -> int:
@@ -215,9 +215,9 @@ def answer(predictor: Predictor, source: str, out: IO[str]) -> int:
     The number of predictions.
 
   Raises:
-    UserError: there is a bad line, which the message names, or no line. Lines
+    UserError: there is no line, or a bad line, which the message names. Lines
       of stdin before the bad line have been answered. A file is checked first,
-      so none of its lines has been answered.
+      so no line of it has been answered.
   """
   if source == "-":
     count = _answer_stdin(predictor, out)
@@ -237,16 +237,16 @@ def answer_file(
 
   Args:
     open_predictor: opens the model. It is called after the output is opened, so
-      that what is printed meanwhile is not mixed with answers on stdout.
-    source: a .jsonl file with an example a line; or "-" for stdin.
-    target: the file with a prediction a line; or "-" for stdout.
+      that lines printed meanwhile do not mix with answers on stdout.
+    source: a .jsonl file with an example on each line; or "-" for stdin.
+    target: the file with a prediction on each line; or "-" for stdout.
 
   Returns:
     The number of predictions.
 
   Raises:
-    UserError: there is a bad line, which the message names, or no line; or both
-      files are the same.
+    UserError: there is no line, or a bad line, which the message names; or
+      `source` and `target` are the same file.
   """
   if target != "-":
     text_batches.check_not_input(source, target)

@@ -8,11 +8,11 @@ from bert_jax.messages import UserError
 # The number of words to read. GloVe's files begin with the most frequent words.
 # The value is from huawei-noah/Pretrained-Language-Model TinyBERT
 # data_augmentation.py, prepare_embedding_retrieval.
-MOST = 100_000
+MAX_WORDS = 100_000
 
 
 class WordVectors:
-  """The words of a file and their vectors, scaled to length 1.
+  """Holds the words of a file and their vectors, which have length 1.
 
   Attributes:
     words: the words in the file's order.
@@ -22,71 +22,73 @@ class WordVectors:
   def __init__(self, words: list[str], matrix: np.ndarray):
     """Stores words and their vectors; see the attributes."""
     self.words, self.matrix = words, matrix
-    self._number = {word: i for i, word in enumerate(words)}
+    self._row_of_word = {word: i for i, word in enumerate(words)}
     # Cache the words that `nearest` returns: a text repeats its words, and each
     # search sorts all words, which takes 10 ms.
     self._nearest: dict[tuple[str, int], list[str]] = {}
 
   def nearest(self, word: str, count: int) -> list[str]:
-    """Returns the words whose vectors have the largest cosine with a word's.
+    """Returns the words whose vectors are most similar to a word's vector.
 
-    If the word begins with a capital, so do the words that are returned, as in
-    the released program (data_augmentation.py, _word_distance).
+    The similarity is the cosine. If the word begins with a capital, the
+    returned words do too, as in the released program (data_augmentation.py,
+    _word_distance).
 
     Args:
-      word: the word; capitals count.
-      count: the number of words to return, which exclude `word` itself.
+      word: the word; upper and lower case differ.
+      count: the number of words to return. `word` itself is not returned.
 
     Returns:
       The words, the nearest first; an empty list if `word` has no vector.
     """
-    if word not in self._number:
+    if word not in self._row_of_word:
       return []
     if (word, count) not in self._nearest:
       self._nearest[word, count] = self._find(word, count)
     return self._nearest[word, count]
 
   def _find(self, word: str, count: int) -> list[str]:
-    number = self._number[word]
-    cosines = self.matrix @ self.matrix[number]
-    cosines[number] = -np.inf
+    row = self._row_of_word[word]
+    cosines = self.matrix @ self.matrix[row]
+    cosines[row] = -np.inf
     order = np.argsort(-cosines, kind="stable")[: min(count, len(cosines) - 1)]
     words = [self.words[i] for i in order]
     return [w.title() for w in words] if word.istitle() else words
 
 
-def read(path: str, most: int = MOST) -> WordVectors:
+def read(path: str, max_lines: int = MAX_WORDS) -> WordVectors:
   """Reads the first vectors of a file in GloVe's text format.
 
-  Each line has a word and its numbers.
+  Each line has a word and the numbers of its vector.
 
   Args:
     path: a file in UTF-8 with single spaces and without a header.
-    most: the largest number of lines to read.
+    max_lines: the largest number of lines to read.
 
   Raises:
-    UserError: the file does not exist, or a line does not have a word and as
-      many finite numbers as the first line; the message names the line.
+    UserError: the file does not exist, or a line is wrong. Each line needs a
+      word and as many finite numbers as the first line. The message names the
+      wrong line.
   """
   words: list[str] = []
   rows: list[np.ndarray] = []
-  seen: set[str] = set()
+  words_read: set[str] = set()
   try:
     with epath.Path(path).open("rb") as f:
       for line_number, line in enumerate(f, 1):
-        if line_number > most:
+        if line_number > max_lines:
           break
         word, row = _parse(line, len(rows[0]) if rows else None)
         if row is None:
           raise UserError(
-            f"{path}:{line_number}: no word with"
-            f" {len(rows[0]) if rows else 'two or more'} finite numbers after"
-            " it; vectors are read from GloVe's text format, without a header."
+            f"{path}:{line_number}: the line must have a word and"
+            f" {len(rows[0]) if rows else 'two or more'} finite numbers;"
+            " vectors are read from GloVe's text format, without a header."
           )
         # Keep the first vector of a repeated word, because words are ordered
         # by frequency.
-        if word not in seen:
-          seen.add(word)
+        if word not in words_read:
+          words_read.add(word)
           words.append(word)
           rows.append(row)
   except FileNotFoundError as e:
@@ -103,9 +105,9 @@ def read(path: str, most: int = MOST) -> WordVectors:
 def _parse(line: bytes, size: int | None) -> tuple[str, np.ndarray | None]:
   """Returns a line's word and its vector, float32 [size].
 
-  The vector is None if the line has another form. If the size is known, the
-  line is split from its end, because a few words of the larger files contain
-  spaces.
+  The vector is None if the line does not have this format. If the size is
+  known, the line is split from its end, because a few words of the larger files
+  contain spaces.
   """
   try:
     text = line.decode("utf-8").rstrip("\r\n ")
@@ -113,5 +115,5 @@ def _parse(line: bytes, size: int | None) -> tuple[str, np.ndarray | None]:
     row = np.array([float(x) for x in fields[1:]], np.float32)
   except ValueError:
     return "", None
-  fits = len(row) > 1 if size is None else len(row) == size
-  return fields[0], row if fits and np.isfinite(row).all() else None
+  has_size = len(row) > 1 if size is None else len(row) == size
+  return fields[0], row if has_size and np.isfinite(row).all() else None

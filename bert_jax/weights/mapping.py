@@ -14,22 +14,24 @@ from bert_jax.messages import UserError
 
 Shape = tuple[int, ...]
 LAYER = "{i}"
-# The most problems that one message names. The message counts all others.
-MAX_NAMED = 10
+# The largest number of problems that one message names. The message counts the
+# rest.
+MAX_PROBLEMS = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-  """Where a file holds one parameter.
+  """Says where a file holds one parameter.
 
   Attributes:
     path: the parameter's path, such as "encoder/embeddings/word/embedding".
     name: the array's name in the file. A name with `{i}` stands for one array
       per layer; the parameter stacks these arrays along a new first axis.
     layout: how the array is laid out in the file, a key of `LAYOUTS`.
-    section: (index, count) if several parameters share one array: its last axis
-      has `count` equal sections, and section `index` is this parameter. The
-      rules of all sections of an array follow one another.
+    section: (index, count) if several parameters share one array. The array's
+      last axis has `count` equal sections, and section `index` is this
+      parameter. The rules of an array's sections follow one another. None if
+      the array holds only this parameter.
   """
 
   path: str
@@ -39,10 +41,10 @@ class Rule:
 
 
 class Layout(NamedTuple):
-  """How a file lays out an array, compared with the parameter.
+  """Converts between an array, as a file lays it out, and the parameter.
 
   Attributes:
-    to_parameter: (array, the parameter's shape without layer axis) ->
+    to_parameter: (array, the parameter's shape without the layer axis) ->
       parameter.
     to_array: parameter -> array, the inverse of `to_parameter`.
   """
@@ -111,7 +113,7 @@ def _inner(rule: Rule, shape: Shape) -> Shape:
 
 
 def _array_shape(rule: Rule, shape: Shape) -> Shape:
-  # A broadcast array needs no memory, even if a damaged config says huge sizes.
+  # A broadcast array needs no memory, even if a damaged config has huge sizes.
   empty = np.broadcast_to(np.float32(0), _inner(rule, shape))
   array_shape = LAYOUTS[rule.layout].to_array(empty).shape
   if rule.section:
@@ -145,40 +147,44 @@ def raise_problems(problems: Sequence[str], source: str) -> None:
   """Raises a UserError with one sentence if there are problems.
 
   Args:
-    problems: what is wrong, each a short text.
+    problems: short texts, each about one fault.
     source: where the arrays are from, for the message.
   """
   if problems:
-    unnamed = len(problems) - MAX_NAMED
+    unnamed = len(problems) - MAX_PROBLEMS
     ending = f"; and {unnamed} more" if unnamed > 0 else ""
-    raise UserError(f"{source}: {'; '.join(problems[:MAX_NAMED])}{ending}.")
+    raise UserError(f"{source}: {'; '.join(problems[:MAX_PROBLEMS])}{ending}.")
 
 
 def check_shapes(
-  shapes: Mapping[str, Shape], needed: Mapping[str, Shape], source: str
+  shapes: Mapping[str, Shape], needed_shapes: Mapping[str, Shape], source: str
 ) -> None:
-  """Raises a UserError unless both have the same names and shapes.
+  """Raises a UserError unless arrays have the names and shapes of a model.
 
   Args:
     shapes: the names and shapes of the arrays.
-    needed: the names and shapes that the model needs.
+    needed_shapes: the names and shapes that the model needs.
     source: where the arrays are from, for the message.
   """
   first = next(iter(shapes), "").partition(".")[0] + "."
-  all_prefixed = all(
-    name.startswith(first) and name not in needed for name in shapes
+  all_have_prefix = all(
+    name.startswith(first) and name not in needed_shapes for name in shapes
   )
   names_without_prefix = {name.removeprefix(first) for name in shapes}
-  if all_prefixed and names_without_prefix & needed.keys():
+  if all_have_prefix and names_without_prefix & needed_shapes.keys():
     raise UserError(
-      f"{source}: all its names begin with {first!r}; remove that from each."
+      f"{source}: all names in it begin with {first!r}; remove this prefix."
     )
   raise_problems(
-    [f"{name} is missing" for name in needed if name not in shapes]
-    + [f"{name} has no place" for name in shapes if name not in needed]
+    [f"{name} is missing" for name in needed_shapes if name not in shapes]
+    + [
+      f"{name} belongs to no parameter"
+      for name in shapes
+      if name not in needed_shapes
+    ]
     + [
       f"{name} has shape {list(shapes[name])}, not {list(shape)}"
-      for name, shape in needed.items()
+      for name, shape in needed_shapes.items()
       if name in shapes and tuple(shapes[name]) != tuple(shape)
     ],
     source,
@@ -189,7 +195,7 @@ def to_params(
   rules: Sequence[Rule],
   arrays: Mapping[str, np.ndarray],
   shapes: Mapping[str, Shape],
-  skipped: Iterable[str],
+  skipped_patterns: Iterable[str],
   source: str,
 ) -> dict[str, np.ndarray]:
   """Makes the parameters of a model from the arrays of a file.
@@ -198,7 +204,7 @@ def to_params(
     rules: one rule for each parameter.
     arrays: name in the file -> array of any float dtype.
     shapes: path -> shape of every parameter.
-    skipped: patterns of names that need no rule.
+    skipped_patterns: patterns of the names that need no rule.
     source: the file, for messages.
 
   Returns:
@@ -209,30 +215,35 @@ def to_params(
       shape. One sentence names the first such arrays.
   """
   rule_by_path = {rule.path: rule for rule in rules}
-  unmatched = sorted(rule_by_path.keys() ^ shapes.keys())
+  unmatched_paths = sorted(rule_by_path.keys() ^ shapes.keys())
   raise_problems(
-    [f"{path} has no rule or no place" for path in unmatched], source
+    [
+      f"{path} has no rule, or the model has no such parameter"
+      for path in unmatched_paths
+    ],
+    source,
   )
-  needed, skipped = shapes_in_file(rules, shapes), tuple(skipped)
+  needed_shapes = shapes_in_file(rules, shapes)
+  skipped_patterns = tuple(skipped_patterns)
   array_shapes = {
     name: array.shape
     for name, array in arrays.items()
-    if name in needed or not is_skipped(name, skipped)
+    if name in needed_shapes or not is_skipped(name, skipped_patterns)
   }
-  check_shapes(array_shapes, needed, source)
+  check_shapes(array_shapes, needed_shapes, source)
   params = {}
   for path, shape in shapes.items():
     rule = rule_by_path[path]
     params[path] = np.empty(shape, np.float32)
     # Fill the stack layer by layer, so that memory holds it only once.
-    slots = params[path] if LAYER in rule.name else params[path][None]
-    for slot, name in zip(slots, names_of(rule, shape), strict=True):
+    layers = params[path] if LAYER in rule.name else params[path][None]
+    for layer, name in zip(layers, names_of(rule, shape), strict=True):
       array = arrays[name]
       if rule.section:
         index, count = rule.section
         array = np.split(array, count, axis=-1)[index]
       to_parameter = LAYOUTS[rule.layout].to_parameter
-      slot[...] = to_parameter(array, _inner(rule, shape))
+      layer[...] = to_parameter(array, _inner(rule, shape))
   return params
 
 
@@ -252,10 +263,10 @@ def to_arrays(
   sections: dict[str, list[np.ndarray]] = {}
   for rule in rules:
     array = np.asarray(params[rule.path])
-    slots = array if LAYER in rule.name else array[None]
+    layers = array if LAYER in rule.name else array[None]
     names = names_of(rule, array.shape)
-    for slot, name in zip(slots, names, strict=True):
-      section = LAYOUTS[rule.layout].to_array(slot)
+    for layer, name in zip(layers, names, strict=True):
+      section = LAYOUTS[rule.layout].to_array(layer)
       sections.setdefault(name, []).append(section)
   return {
     name: np.ascontiguousarray(

@@ -179,7 +179,10 @@ def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
     (dict(split="tets"), "no split 'tets'; it has train, validation"),
     (dict(batch_size=0), "--batch-size=0: must be at least 1"),
     (dict(batch_size="x"), "argument --batch-size: invalid int"),
-    (dict(data=long), "has rows of 42 tokens, the model takes 40; prepare it"),
+    (
+      dict(data=long),
+      "has rows of 42 tokens, but the model takes 40; prepare it",
+    ),
     (dict(model=models / "tagging"), "kind classification, the model of tag"),
   ):
     wrong_flags = dict(output=tmp_path / "out") | wrong_flags

@@ -187,7 +187,7 @@ def test_nearest_words(folder):
   assert vectors.nearest("Cats", 3) == ["Cats", "Dogs", "Trees"]
   assert vectors.nearest("cow", 3) == []
   assert len(vectors.nearest("cats", 99)) == 5
-  few = word_vectors.read(str(folder / "vectors.txt"), most=3)
+  few = word_vectors.read(str(folder / "vectors.txt"), max_lines=3)
   assert few.words == ["cats", "Cats", "dogs"]
 
 
@@ -269,7 +269,10 @@ def test_a_custom_task(folder):
       dict(input="tab.csv", task="own", columns="text=x,label=y"),
       r"tab.csv:2: label 'a\\tb' has a tab",
     ),
-    (dict(vectors="bad.txt"), "bad.txt:2: no word with 3 finite numbers"),
+    (
+      dict(vectors="bad.txt"),
+      "bad.txt:2: the line must have a word and 3 finite numbers",
+    ),
     (dict(vectors="header.txt"), "header.txt:1: .* without a header"),
     (dict(vectors="nowhere.txt"), "nowhere.txt: no such file"),
     (dict(model="tuned"), "is a model for classification; words are pred"),

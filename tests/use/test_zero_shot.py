@@ -135,13 +135,13 @@ def test_blanks_are_filled(bert):
   first, *others = likelihood.cloze(bert, texts, answers)
   log_p = masked(bert, [2, 5, 7, 8, 12, 3], [2])
   assert first.answer == pytest.approx(log_p[7], abs=1e-4)
-  assert first.best == tiny_models.WORDS[log_p.argmax()]
-  assert first.right == (log_p.argmax() == 7)
+  assert first.piece == tiny_models.WORDS[log_p.argmax()]
+  assert first.is_right == (log_p.argmax() == 7)
   # "unaffable" has three pieces, and "unb" has no piece "b".
   assert [guess.answer for guess in others] == [None, None]
-  assert not any(guess.right for guess in others)
-  (guess,) = likelihood.cloze(bert, texts[:1], [first.best])
-  assert guess.right
+  assert not any(guess.is_right for guess in others)
+  (guess,) = likelihood.cloze(bert, texts[:1], [first.piece])
+  assert guess.is_right
 
 
 def pair(uid, term, good, bad):
@@ -272,7 +272,10 @@ def test_the_command_reads_a_folder_or_tar_and_a_cloze(
     (["--blimp", "twice"], "twice: two files have the UID 'a'; give one"),
     (["--blimp", "blimp", "--output", "no/x.json"], "no/x.json: No such file"),
     (["--blimp", "blimp", "--method", "lm"], "this model's head gives 'pll'"),
-    (["--cloze", "two.jsonl"], 'two.jsonl:1: no "text" with one [MASK]'),
+    (
+      ["--cloze", "two.jsonl"],
+      'two.jsonl:1: the line must have a "text" with one',
+    ),
     (["--cloze", "long.jsonl"], "36 tokens; the model takes 34"),
     (["--blimp", "blimp", "--pairs", "0"], "--pairs=0: must be at least 1"),
   ],

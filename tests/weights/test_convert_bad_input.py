@@ -43,10 +43,12 @@ def test_an_array_missing_extra_renamed_or_misshapen(tmp_path):
     tiny_hf.write(tmp_path / "missing", NAME, arrays), f"{QUERY} is missing"
   )
   renamed = arrays | {"bert.encoder.layer.1.attention.q": whole[QUERY]}
-  words = [f"{QUERY} is missing", "layer.1.attention.q has no place"]
+  words = [f"{QUERY} is missing", "layer.1.attention.q belongs to no parameter"]
   refused(tiny_hf.write(tmp_path / "renamed", NAME, renamed), words)
   extra = {k.replace("layer.1.", "layer.2."): v for k, v in whole.items()}
-  words = ["bert.encoder.layer.2.attention.self.value.bias has no place"]
+  words = [
+    "bert.encoder.layer.2.attention.self.value.bias belongs to no parameter"
+  ]
   refused(tiny_hf.write(tmp_path / "extra", NAME, whole | extra), words)
   path = tiny_hf.write(tmp_path / "deeper", NAME, whole, num_hidden_layers=3)
   refused(path, ["layer.2.attention.self.query.weight is missing", "more"])
@@ -54,7 +56,7 @@ def test_an_array_missing_extra_renamed_or_misshapen(tmp_path):
 
 def test_a_common_prefix_of_all_names_is_named(tmp_path):
   arrays = {f"model.{k}": v for k, v in tiny_hf.constants(NAME).items()}
-  words = "all its names begin with 'model.'; remove that from each."
+  words = "all names in it begin with 'model.'; remove this prefix."
   refused(tiny_hf.write(tmp_path / "prefixed", NAME, arrays), words)
 
 
@@ -275,7 +277,10 @@ def test_our_folder_is_read_as_strictly(tmp_path):
   bias = "encoder/embeddings/norm/bias"
   for arrays, word in (
     (without(weights.arrays, bias), f"{bias} is missing"),
-    (weights.arrays | {"x": np.ones(1, np.float32)}, "x has no place"),
+    (
+      weights.arrays | {"x": np.ones(1, np.float32)},
+      "x belongs to no parameter",
+    ),
     (weights.arrays | {bias: np.ones(9, np.float32)}, "has shape [9], not [8]"),
     (weights.arrays | {bias: np.ones(8, np.float16)}, "is float16"),
   ):
@@ -307,7 +312,9 @@ def test_our_folder_is_read_as_strictly(tmp_path):
 
 def test_rules_and_parameters_must_match():
   rules = [mapping.Rule("a", "A"), mapping.Rule("b", "B")]
-  with pytest.raises(ValueError, match="b has no rule or no place"):
+  with pytest.raises(
+    ValueError, match="b has no rule, or the model has no such parameter"
+  ):
     mapping.to_params(rules, {"A": np.ones(2)}, {"a": (2,)}, (), "file")
 
 

@@ -94,7 +94,7 @@ def test_files_that_do_not_fit_are_named(tmp_path):
 
   less = {k: v for k, v in SHAPES.items() if k != "CNN_proj/b_proj"}
   refused("CNN_proj/b_proj is missing", less)
-  refused("extra/W has no place", SHAPES | {"extra/W": (2,)})
+  refused("extra/W belongs to no parameter", SHAPES | {"extra/W": (2,)})
   refused(r"b_proj has shape \[6\]", SHAPES | {"CNN_proj/b_proj": (6,)})
   deep = SHAPES | {"CNN/W_cnn_0": (2, 1, 4, 3)}
   refused(r"W_cnn_0 has shape \[2, 1, 4, 3\]", deep)

@@ -70,15 +70,15 @@ DAMAGES = {
   ),
   "extra": (
     lambda v: v.update(extra=np.ones(3, np.float32)),
-    ["extra has no place"],
+    ["extra belongs to no parameter"],
   ),
   "a third layer": (
     lambda v: v.update({QUERY.replace("_1", "_2"): v[QUERY]}),
-    [f"{QUERY.replace('_1', '_2')} has no place"],
+    [f"{QUERY.replace('_1', '_2')} belongs to no parameter"],
   ),
   "a slot of nobody": (
     lambda v: v.update({f"{QUERY}/momentum": v[QUERY]}),
-    [f"{QUERY}/momentum has no place"],
+    [f"{QUERY}/momentum belongs to no parameter"],
   ),
   "no weight": (
     lambda v: v.update({QUERY: v[QUERY].astype(np.int32)}),
@@ -86,7 +86,7 @@ DAMAGES = {
   ),
   "renamed": (
     lambda v: v.update({f"{PAIR}_": v.pop(PAIR)}),
-    [f"{PAIR} is missing", f"{PAIR}_ has no place"],
+    [f"{PAIR} is missing", f"{PAIR}_ belongs to no parameter"],
   ),
   "transposed": (
     lambda v: v.update({PAIR: v[PAIR].T}),
