@@ -41,7 +41,7 @@ class Layout(NamedTuple):
     pairs: True if a row is a pair of texts with a label.
     segments: True if the two texts have different segment ids.
     moves_sentences: True if sentences of the second text may move to the first,
-      see `rows.returning_parts`.
+      see `rows.parts_with_moves`.
     crosses_documents: True if a row may hold text of several documents.
     max_sequences: S, the most sequences in a row; more than 1 packs rows.
   """
@@ -322,7 +322,7 @@ def assemble(
   elif layout.crosses_documents:
     parts = rows.separated_parts(corpus, examples, special)
   elif layout.moves_sentences:
-    parts = rows.returning_parts(corpus, examples, special)
+    parts = rows.parts_with_moves(corpus, examples, special)
   else:
     parts = rows.pair_parts(examples, special)
   max_sequences = examples.shape[1]

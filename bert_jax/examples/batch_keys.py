@@ -21,7 +21,7 @@ import numpy as np
 Features = dict[str, tuple[tuple[int, ...], np.dtype]]
 Batch = dict[str, np.ndarray]
 
-# key: (axes after the first, dtype)
+# Key -> (the axes after the first, dtype).
 FEATURES = {
   "input_ids": ("L", np.int32),
   # Only pairs have segments: 0 or 1.
@@ -31,7 +31,7 @@ FEATURES = {
   # 1, 2, ... for the sequences of a row, 0 for padding. The attention mask is
   # computed from this key only.
   "sequence_ids": ("L", np.int32),
-  # Unused slots: position 0, id 0, weight 0.
+  # An unused slot has position 0, id 0 and weight 0.
   "mlm_positions": ("M", np.int32),
   "mlm_ids": ("M", np.int32),
   "mlm_weights": ("M", np.float32),
@@ -39,21 +39,23 @@ FEATURES = {
   # "2" has length 2. The first token of a span has index 1 in the span, so the
   # index of a prediction is its position minus the column before its span.
   "span_positions": ("M2", np.int32),
-  # The token after each token; weight 0 and id 0 at padding.
+  # The token after each token. At padding, weight and id are 0.
   "lm_ids": ("L", np.int32),
   "lm_weights": ("L", np.float32),
   # The characters of words, 0 at padding. `back_char_ids` is only there if the
   # backward direction reads other words than the forward direction.
   "char_ids": ("LC", np.int32),
   "back_char_ids": ("LC", np.int32),
-  # The word after and the word before each word; weight 0 and id 0 if there is
-  # no such word to predict.
+  # The word after and the word before each word. If there is no such word to
+  # predict, weight and id are 0.
   "next_ids": ("L", np.int32),
   "next_weights": ("L", np.float32),
   "previous_ids": ("L", np.int32),
   "previous_weights": ("L", np.float32),
-  # google-research/bert: 0 = is next, 1 = random. google-research/albert: 0 =
-  # in order, 1 = swapped. Unused sequences have 0 and weight 0.
+  # BERT's label is 0 for a next text and 1 for a random one
+  # (google-research/bert). ALBERT's label is 0 for texts in order and 1 for
+  # swapped ones (google-research/albert). An unused sequence has label 0 and
+  # weight 0.
   "pair_labels": ("S", np.int32),
   "cls_positions": ("S", np.int32),
   "pair_weights": ("S", np.float32),

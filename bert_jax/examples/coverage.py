@@ -1,7 +1,7 @@
 """Measures the share of the text that a recipe's rows hold, before training.
 
-A run prints this share, and the share of its pairs that are random. These
-numbers show the mistake that text was read as if each line were a sentence (see
+A run prints this share, and the share of its pairs that are random. The two
+shares reveal text that was read by mistake as if each line were a sentence (see
 `corpus.sizes`).
 """
 
@@ -16,20 +16,20 @@ from bert_jax.corpus.reader import Corpus
 from bert_jax.corpus.sizes import count_filling, sizes_of
 from bert_jax.examples.recipes import Recipe
 
-# Warn if rows hold a smaller share of the tokens. ELECTRA's rows of 128 tokens
-# hold 0.86 of a text with ordinary sentences.
-LITTLE = 0.75
+# Warn if rows hold a smaller share of the text's tokens. ELECTRA's rows of 128
+# tokens hold 0.86 of a text with ordinary sentences.
+MIN_HELD_SHARE = 0.75
 # Warn if a larger share of the pairs is random. BERT's own text has about 0.57.
-MANY_RANDOM = 0.75
-# A large corpus is measured by a sample. SAMPLE is its size in tokens, and
-# PLACES is the number of positions in the corpus where it is taken.
-SAMPLE, PLACES = 2**22, 4
+MAX_RANDOM_SHARE = 0.75
+# A large corpus is measured by a sample of this many tokens, from this many
+# ranges of the corpus.
+SAMPLE_TOKENS, SAMPLE_RANGES = 2**22, 4
 # The number of special tokens in a row with a pair.
 _SPECIAL = 3
 
 
 class Coverage(NamedTuple):
-  """Measures of the rows of an epoch.
+  """Says how much of a text the rows of an epoch hold.
 
   Attributes:
     held: the share of the text's tokens that are in at least one row.
@@ -42,7 +42,7 @@ class Coverage(NamedTuple):
 
 
 def measure(corpus: Corpus, recipe: Recipe) -> Coverage | None:
-  """Measures the rows of the first epoch, for a large corpus by a sample.
+  """Measures the rows of the first epoch. A large corpus is sampled.
 
   Args:
     corpus: the documents.
@@ -73,12 +73,12 @@ def measure(corpus: Corpus, recipe: Recipe) -> Coverage | None:
 
 def _ranges(corpus: Corpus) -> Iterator[tuple[int, int]]:
   """Yields (first, end) of ranges of documents; a small corpus is one range."""
-  if corpus.num_tokens <= SAMPLE:
+  if corpus.num_tokens <= SAMPLE_TOKENS:
     yield 0, corpus.num_documents
     return
-  for i in range(PLACES):
-    start = corpus.num_tokens * i // PLACES
-    tokens = [start, start + SAMPLE // PLACES]
+  for i in range(SAMPLE_RANGES):
+    start = corpus.num_tokens * i // SAMPLE_RANGES
+    tokens = [start, start + SAMPLE_TOKENS // SAMPLE_RANGES]
     sentences = np.searchsorted(corpus.sentences, tokens)
     first, last = np.searchsorted(corpus.documents, sentences).tolist()
     first = min(first, corpus.num_documents - 1)
@@ -91,7 +91,7 @@ def _count_held(examples: np.ndarray, begin: int, end: int) -> int:
   second = examples["second"]
   second_length = examples["second_length"].astype(np.int64)
   # ELECTRA's first segment may also take sentences that follow the beginning of
-  # the second. Then count both segments as one text of their total length.
+  # the second. Count such segments as one text of their total length.
   inside = (second_length > 0) & (start < second) & (second < start + length)
   length = np.where(inside, length + second_length, length)
   second_length = np.where(inside, 0, second_length)
@@ -127,14 +127,14 @@ def coverage_lines(corpus: Corpus, recipe: Recipe) -> Iterator[str]:
     line += f"; {coverage.random:.1%} of the pairs have a random second text"
   yield line
   sizes = sizes_of(corpus.sentences, corpus.documents)
-  if coverage.held < LITTLE:
+  if coverage.held < MIN_HELD_SHARE:
     yield (
       f"warning: an epoch does not train on the other {1 - held:.1%} of the"
       f" text: a sentence has {sizes.mean:.0f} tokens on average, and tokens"
       " that do not fit into a row are cut off. Prepare the text with one"
       " sentence on each line, or with --format for plain text."
     )
-  if coverage.random is None or coverage.random <= MANY_RANDOM:
+  if coverage.random is None or coverage.random <= MAX_RANDOM_SHARE:
     return
   length = recipe.features["input_ids"][0][0]
   filling = count_filling(corpus, length - _SPECIAL)
@@ -142,10 +142,10 @@ def coverage_lines(corpus: Corpus, recipe: Recipe) -> Iterator[str]:
     yield (
       f"warning: each of {filling:,} of the {len(corpus.sentences) - 1:,}"
       f" sentences fills a whole row of {length} tokens (and {sizes.single:,}"
-      " others are a whole document), so the sentence after it is not in the"
-      " row, and the model hardly learns next sentences. Train with longer rows"
-      " (data.length), prepare the text with shorter sentences, or train"
-      " without pairs."
+      " other sentences are a whole document), so the sentence after it is"
+      " not in the row, and the model hardly learns next sentences. Train with"
+      " longer rows (data.length), prepare the text with shorter sentences, or"
+      " train without pairs."
     )
   else:
     yield (

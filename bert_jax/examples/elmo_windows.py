@@ -101,8 +101,8 @@ def index_all(
   """
   first, last = corpus.documents[[first_document, last_document]]
   begin, end = (int(corpus.sentences[s]) for s in (first, last))
-  phase = int(hashing.randint(key, np.array(first_document), 0, length))
-  cuts = np.arange(begin + phase, end, length)
+  shift = int(hashing.randint(key, np.array(first_document), 0, length))
+  cuts = np.arange(begin + shift, end, length)
   cuts = np.unique(np.concatenate([[begin], cuts, [end]]))
   return np.stack([cuts[:-1], cuts[1:]], -1)
 
@@ -157,8 +157,8 @@ def index_links(
   """Cuts a range of documents into whole windows of links; a `Recipe.index`.
 
   It is used for the held-out text, where both directions read the same windows.
-  Links that do not fill a window at the end are left out. The arguments are as
-  in `index_all`, but `key` is not used.
+  Links that do not fill a window at the end are left out. The arguments are
+  those of `index_all`, but `key` is not used.
 
   Returns:
     [N, 2] int64, the first link of the forward and of the backward direction.
@@ -213,7 +213,7 @@ def build_links(
   direction reads the left word and predicts the right one. The backward
   direction reads the right word and predicts the left one. So the forward
   direction never reads `</S>`, and the backward direction never reads `<S>`, as
-  published. The words of both are in the order of the text.
+  published. The words of both rows are in the order of the text.
 
   Args:
     corpus: the documents.

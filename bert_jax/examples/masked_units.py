@@ -1,8 +1,8 @@
-"""Chooses the tokens to hide: single tokens, words, n-grams, spans of words.
+"""Chooses the tokens to hide: single tokens, words, n-grams or spans of words.
 
-A row has one or more sequences. The draws of a sequence depend on its own
-number. So its hidden tokens are the same in a row of its own and in a packed
-row.
+A row has one or more sequences. The draws of a sequence depend on the number of
+its example. So the same tokens are hidden if the sequence has a row alone and
+if it is in a packed row.
 """
 
 from typing import NamedTuple
@@ -13,48 +13,49 @@ from bert_jax import hashing
 
 
 class Units(NamedTuple):
-  """How many consecutive words are hidden together, as a unit.
+  """Says how many consecutive words are hidden together, as a unit.
 
   Attributes:
-    ends: [N] cumulative chances of 1, 2, ... N words.
+    cumulative: [N] cumulative chances of 1, 2, ... N words.
     merge: True if a unit may contain words that are already hidden; False if
-      such a unit is left out. In both cases, a unit with more tokens than are
-      left to hide loses words at its end.
+      such a unit is left out. In both cases, a unit with more tokens than may
+      still be hidden loses words at its end.
   """
 
-  ends: np.ndarray
+  cumulative: np.ndarray
   merge: bool
 
 
-def _ends(chances: np.ndarray) -> np.ndarray:
+def _cumulate(chances: np.ndarray) -> np.ndarray:
   return np.cumsum(chances) / chances.sum()
 
 
 # "token" hides single tokens, and needs no units of words.
-KINDS: dict[str, Units | None] = {
+UNITS: dict[str, Units | None] = {
   "token": None,
   # Google-research/bert, May 31st 2019.
   "whole_word": Units(np.ones(1), False),
   # ALBERT (Lan et al. 2020, section 4.1): p(n) ~ 1/n, at most 3 words.
-  "ngram": Units(_ends(1 / np.arange(1, 4)), False),
+  "ngram": Units(_cumulate(1 / np.arange(1, 4)), False),
   # SpanBERT (Joshi et al. 2020, section 3.1): geometric, p = 0.2, between 1 and
   # 10 words: 3.8 on average.
-  "span": Units(_ends(0.8 ** np.arange(10)), True),
+  "span": Units(_cumulate(0.8 ** np.arange(10)), True),
 }
 
 
 class Sequences(NamedTuple):
-  """The sequences of a batch: S in each of B rows, so arrays are [B * S].
+  """Describes the sequences of a batch: S in each of B rows, arrays [B * S].
 
   Attributes:
-    length: the tokens of the sequence, 0 if the row has fewer sequences.
+    length: the number of tokens of the sequence, 0 if the row has fewer
+      sequences.
     begin: the column of its first token. The sequences of a row follow each
-      other from column 0. If S is 1, it is 0, even if the row begins with
+      other from column 0. If S is 1, `begin` is 0, even if the row begins with
       padding.
-    row: the number of its row.
+    row: the index of its row in the batch.
     number: uint64, the number of the example. With a key and a column in the
       sequence it determines every draw.
-    of_column: [B, L] the sequence of each column; None if S is 1.
+    of_column: [B, L] the index of each column's sequence; None if S is 1.
   """
 
   length: np.ndarray
@@ -96,7 +97,7 @@ class Order(NamedTuple):
   """The eligible columns of each sequence, in random order.
 
   Attributes:
-    columns: [B, L] columns, counted from the begin of their sequence. The
+    columns: [B, L] columns, counted from the beginning of their sequence. The
       entries of a row's sequences follow each other. Entries after the last
       one have no meaning.
     first: [B * S] the index in its row of a sequence's first entry.
@@ -108,31 +109,31 @@ class Order(NamedTuple):
   size: np.ndarray
 
   def take(
-    self, sequences: Sequences, chosen: np.ndarray, rank: np.ndarray | int
+    self, sequences: Sequences, owners: np.ndarray, rank: np.ndarray | int
   ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the columns at some ranks of the order.
 
     Args:
       sequences: the sequences of the batch.
-      chosen: [N] the numbers of sequences, in [0, B * S).
-      rank: [N] the rank in the order of each one's columns.
+      owners: [N] the indices of sequences, in [0, B * S).
+      rank: [N] for each of these, a rank in the order of its columns.
 
     Returns:
       [N] int64 columns in the sequence, and [N] int64 flat columns, which are
       indices into the raveled [B, L].
     """
-    rows = sequences.row[chosen]
-    column = self.columns[rows, self.first[chosen] + rank]
-    start = rows * self.columns.shape[1] + sequences.begin[chosen]
+    rows = sequences.row[owners]
+    column = self.columns[rows, self.first[owners] + rank]
+    start = rows * self.columns.shape[1] + sequences.begin[owners]
     return column.astype(np.int64), start + column
 
 
 def _favour(bits: np.ndarray, weights: np.ndarray) -> np.ndarray:
   """Turns uint32 draws into new draws, lower on average for larger weights.
 
-  The new draws are exponential times, whose rates are the weights. The first of
-  some times belongs to each with a chance in proportion to its weight
-  (Efraimidis & Spirakis 2006). Positive floats have the order of their bits, so
+  The new draws are exponential times, whose rates are the weights. Each draw is
+  the first of all with a chance in proportion to its weight (Efraimidis &
+  Spirakis 2006). Positive floats have the order of their bits, so
   the bits are returned.
   """
   times = -np.log((bits + 0.5) * 2.0**-32) / weights
@@ -152,7 +153,7 @@ def shuffle(
     sequences: the sequences of the batch.
     key: a key from `make_key`.
     weights: [B, L] positive. Each of the remaining columns comes next with a
-      chance in proportion to its weight. None for equal chances.
+      chance in proportion to its weight. None gives equal chances.
   """
   rows, length = eligible.shape
   columns = np.arange(length, dtype=np.uint32)
@@ -200,19 +201,19 @@ def choose_tokens(
     counts: [B * S] how many tokens to draw from each sequence; at most as many
       as are maskable.
     key: a key from `make_key`.
-    weights: [B, L] positive, see `shuffle`; None for equal chances.
+    weights: [B, L] positive, see `shuffle`; None gives equal chances.
 
   Returns:
-    [N] flat columns of the tokens, ascending, and [N] the numbers of their
+    [N] flat columns of the tokens, ascending, and [N] the indices of their
     sequences. A flat column is an index into the raveled [B, L].
   """
   order = shuffle(maskable, sequences, key, weights)
-  chosen = np.repeat(np.arange(len(counts)), counts)
-  rank = np.arange(len(chosen)) - np.repeat(np.cumsum(counts) - counts, counts)
-  _, flat = order.take(sequences, chosen, rank)
-  # Flat columns ascend with the numbers of their sequences, so that sorting
+  owners = np.repeat(np.arange(len(counts)), counts)
+  rank = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+  _, flat = order.take(sequences, owners, rank)
+  # Flat columns ascend with the indices of their sequences, so that sorting
   # does not separate the two arrays.
-  return np.sort(flat), chosen
+  return np.sort(flat), owners
 
 
 def choose_repeated(
@@ -223,10 +224,10 @@ def choose_repeated(
   starts = sequences.row * maskable.shape[1] + sequences.begin
   first = np.searchsorted(eligible, starts)
   size = np.diff(first, append=len(eligible))
-  chosen = np.repeat(np.arange(len(counts)), counts)
-  rank = np.arange(len(chosen)) - np.repeat(np.cumsum(counts) - counts, counts)
-  draw = hashing.randint(key, sequences.number[chosen], rank, size[chosen])
-  return np.sort(eligible[first[chosen] + draw]), chosen
+  owners = np.repeat(np.arange(len(counts)), counts)
+  rank = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+  draw = hashing.randint(key, sequences.number[owners], rank, size[owners])
+  return np.sort(eligible[first[owners] + draw]), owners
 
 
 def choose_words(
@@ -241,70 +242,76 @@ def choose_words(
 
   The words of a sequence are tried in random order. Each one is tried as the
   first word of a unit, and the number of words in the unit is drawn. A unit
-  ends where its run of maskable text ends. A unit with more tokens than are
-  left to hide is shortened (see `Units`). If already its first word has more,
-  the next word is tried. So fewer tokens than `counts` may be drawn.
+  ends at the first token that is not maskable. A unit with more tokens than may
+  still be hidden is shortened (see `Units`). If its first word alone has too
+  many tokens, the next word is tried. So fewer tokens than `counts` may be
+  drawn.
 
-  There are three deviations from the published programs. If truncation has
-  separated pieces from the start of their word, the pieces are a word of their
-  own, also at the front of the second segment; BERT's program adds them to the
-  last word of the first segment. ALBERT's n-grams may continue after a [SEP].
-  SpanBERT's spans begin at the word of a uniform token, here at a uniform word,
-  and their last word may be cut to reach the count.
+  There are three deviations from the published programs:
+
+  * Truncation may separate pieces from the start of their word. Here these
+    pieces are a word, also at the front of the second segment. BERT's program
+    adds them to the last word of the first segment.
+  * Here no unit continues after a [SEP]. ALBERT's n-grams may.
+  * Here a span begins at a uniform word, and its words are never cut.
+    SpanBERT's spans begin at the word of a uniform token, and their last word
+    may be cut to reach the count.
 
   Args:
     maskable: [B, L] bool; False at the first column of each sequence.
-    word_starts: [B, L] bool, True where a word starts. The first token of a run
-      of maskable tokens always counts as the start of a word.
+    word_starts: [B, L] bool, True where a word starts. The first of
+      adjacent maskable tokens always counts as the start of a word.
     sequences: the sequences of the batch.
     counts: [B * S] the most tokens to draw from each sequence.
     key: a key from `make_key`.
-    units: a value of `KINDS`.
+    units: a value of `UNITS`.
 
   Returns:
     See `choose_tokens`.
   """
-  heads = maskable & word_starts
-  heads[:, :1] = maskable[:, :1]
-  heads[:, 1:] |= maskable[:, 1:] & ~maskable[:, :-1]
+  is_start = maskable & word_starts
+  is_start[:, :1] = maskable[:, :1]
+  is_start[:, 1:] |= maskable[:, 1:] & ~maskable[:, :-1]
   # Cut the flat columns into blocks: a block is a word, or a token that is not
   # maskable.
-  cuts = np.flatnonzero(heads | ~maskable)
+  cuts = np.flatnonzero(is_start | ~maskable)
   block_sizes = np.diff(cuts, append=maskable.size)
   block_of = np.zeros(maskable.size, np.int64)
   block_of[cuts] = np.arange(len(cuts))
 
-  widest = len(units.ends)
+  widest = len(units.cumulative)
   step = np.arange(widest)
-  # After the last block there are no words.
-  is_word = np.append(heads.ravel()[cuts], np.zeros(widest, bool))
+  # There are no words after the last block.
+  is_word = np.append(is_start.ravel()[cuts], np.zeros(widest, bool))
   size = np.append(block_sizes, np.zeros(widest, np.int64))
-  picked = np.zeros(len(is_word), bool)
-  order = shuffle(heads, sequences, key)
+  is_picked = np.zeros(len(is_word), bool)
+  order = shuffle(is_start, sequences, key)
   lengths_key = hashing.make_key(key, "units")
-  room = counts.copy()
+  remaining = counts.copy()
   for rank in range(order.size.max(initial=0)):
-    chosen = np.flatnonzero((room > 0) & (rank < order.size))
-    if not len(chosen):
+    owners = np.flatnonzero((remaining > 0) & (rank < order.size))
+    if not len(owners):
       break
-    column, flat = order.take(sequences, chosen, rank)
+    column, flat = order.take(sequences, owners, rank)
     block = block_of[flat]
-    free = ~picked[block]
-    chosen, column, block = chosen[free], column[free], block[free]
+    is_free = ~is_picked[block]
+    owners, column, block = owners[is_free], column[is_free], block[is_free]
     window = block[:, None] + step
     inside = np.logical_and.accumulate(is_word[window], axis=1)
     if widest > 1:
-      draw = hashing.uniform(lengths_key, sequences.number[chosen], column)
-      inside &= step <= np.searchsorted(units.ends, draw, "right")[:, None]
-    occupied = picked[window]
+      draw = hashing.uniform(lengths_key, sequences.number[owners], column)
+      inside &= (
+        step <= np.searchsorted(units.cumulative, draw, "right")[:, None]
+      )
+    is_hidden = is_picked[window]
     costs = size[window]
     if units.merge:
-      costs = np.where(occupied, 0, costs)
-    inside &= np.cumsum(costs, axis=1) <= room[chosen][:, None]
+      costs = np.where(is_hidden, 0, costs)
+    inside &= np.cumsum(costs, axis=1) <= remaining[owners][:, None]
     if not units.merge:
-      inside &= ~(inside & occupied).any(1, keepdims=True)
-    picked[window[inside]] = True
-    room[chosen] -= (costs * inside).sum(1)
+      inside &= ~(inside & is_hidden).any(1, keepdims=True)
+    is_picked[window[inside]] = True
+    remaining[owners] -= (costs * inside).sum(1)
 
-  flat = np.flatnonzero(np.repeat(picked[: len(cuts)], block_sizes))
-  return flat, np.repeat(np.arange(len(counts)), counts - room)
+  flat = np.flatnonzero(np.repeat(is_picked[: len(cuts)], block_sizes))
+  return flat, np.repeat(np.arange(len(counts)), counts - remaining)

@@ -1,8 +1,8 @@
-"""Masked-LM predictions, as published, for a batch at a time.
+"""Makes masked-LM predictions as published, for one batch at a time.
 
 The sources for BERT are Devlin et al. 2019, section 3.1, and
 `create_masked_lm_predictions` of google-research/bert's
-create_pretraining_data.py. `Masks` and `masked_units.KINDS` name the sources of
+create_pretraining_data.py. `Masks` and `masked_units.UNITS` name the sources of
 the other families.
 """
 
@@ -18,8 +18,8 @@ from bert_jax.examples import masked_units
 from bert_jax.messages import UserError, nearest
 
 # Replacement -> the share of the chosen tokens that become [MASK], and the
-# share that do not change. The others become a random id. The source for
-# ELECTRA is google-research/electra pretrain/pretrain_helpers.py.
+# share that do not change. The other chosen tokens become a random id. The
+# source for ELECTRA is google-research/electra pretrain/pretrain_helpers.py.
 REPLACEMENTS = {
   "bert": (0.8, 0.1),
   "roberta": (0.8, 0.1),
@@ -32,7 +32,7 @@ COUNTS = ("round", "round_single", "stochastic", "ceil", "ceil_all")
 
 @dataclasses.dataclass(frozen=True)
 class Masks:
-  """Which tokens are hidden, and what replaces them.
+  """Says which tokens are hidden, and what replaces them.
 
   `replacement` is one of these:
 
@@ -56,24 +56,24 @@ class Masks:
   | "ceil_all" | rate * n rounded up | DistilBERT |
 
   "round_single" is one more than "round" at 190, 350 and 390 tokens with a rate
-  of 0.15. "ceil" and "ceil_all" use the exact product with the decimal as
+  of 0.15. "ceil" and "ceil_all" compute exactly with the decimal number that is
   written: 0.07 * 100 is 7. DistilBERT's distiller.py counts n over the batch of
   a device, but "ceil_all" counts each sequence. The other sources are fairseq's
   mask_tokens_dataset.py, ELECTRA's pretrain/pretrain_helpers.py and SpanBERT's
   data/masking.py.
 
   Attributes:
-    max_predictions: M, the prediction slots in a row (20 at length 128: flag
-      default of create_pretraining_data.py).
+    max_predictions: M, the number of prediction slots in a row. A flag of
+      create_pretraining_data.py has the default 20, at length 128.
     mask_rate: the share of a sequence's tokens to hide (0.15 in the papers).
-    masking: a key of `masked_units.KINDS`.
+    masking: a key of `masked_units.UNITS`.
     replacement: a name in the first table.
     count: a name in the second table.
     repeat_positions: True to draw positions with replacement, so that one
       position may have several predictions (ELECTRA as released).
-    smoothing: s, where a token's weight to be chosen is count**-s. The count
-      says how often its piece occurs in the training text, and is at least 1.
-      0 gives equal chances (0.7 in DistilBERT's train.py, --mlm_smoothing).
+    smoothing: s. A token is chosen with the weight count**-s. The count says
+      how often its piece occurs in the training text, and is at least 1. With s
+      = 0, chances are equal. DistilBERT's train.py has 0.7 (--mlm_smoothing).
   """
 
   max_predictions: int = 20
@@ -92,11 +92,13 @@ def check_masks(masks: Masks) -> Masks:
     ValueError: an option is out of range, or two options exclude each other.
   """
   if masks.max_predictions < 1:
-    raise UserError(f"max_predictions is {masks.max_predictions}; at least 1.")
+    raise UserError(
+      f"max_predictions is {masks.max_predictions}; it must be at least 1."
+    )
   if masks.mask_rate == 0:
     raise UserError("mask_rate is 0; there would be nothing to predict.")
   for name, choices in (
-    ("masking", masked_units.KINDS),
+    ("masking", masked_units.UNITS),
     ("replacement", REPLACEMENTS),
     ("count", COUNTS),
   ):
@@ -124,8 +126,8 @@ def check_masks(masks: Masks) -> Masks:
 
 
 def needs_words(masks: Masks) -> bool:
-  """Returns True if the kind of masking hides whole words."""
-  return masked_units.KINDS[masks.masking] is not None
+  """Returns True if whole words are hidden."""
+  return masked_units.UNITS[masks.masking] is not None
 
 
 def check_corpus(corpus: Corpus, masks: Masks) -> None:
@@ -143,11 +145,11 @@ def check_corpus(corpus: Corpus, masks: Masks) -> None:
   if masks.smoothing and corpus.unigrams is not None:
     # Beyond this limit, the times in `masked_units._favour` overflow 32 bits,
     # and the first tokens of every row would be chosen.
-    most = corpus.unigrams.max()
-    if masks.smoothing * np.log10(most + 1.0) > 36.0:
+    largest_count = corpus.unigrams.max()
+    if masks.smoothing * np.log10(largest_count + 1.0) > 36.0:
       raise UserError(
         f"smoothing={masks.smoothing} is too large for pieces that occur"
-        f" {most:,} times; lower it (0.7 in DistilBERT)."
+        f" {largest_count:,} times; lower it (0.7 in DistilBERT)."
       )
   if needs_words(masks) and 8 * len(corpus.word_starts) < corpus.num_tokens:
     raise UserError(
@@ -166,9 +168,9 @@ def count_masks(
   """Counts the tokens to hide in each sequence, without any upper limit.
 
   Args:
-    lengths: integers of any shape, the tokens of each sequence, special tokens
-      included; 0 for no sequence.
-    text: integers of the same shape, the tokens without special tokens.
+    lengths: integers of any shape, the number of tokens of each sequence,
+      special tokens included; 0 means that there is no sequence.
+    text: integers of the same shape, which do not count special tokens.
     masks: the options.
     draw: floats of the same shape, uniform in [0, 1), for the count
       "stochastic". None gives the largest count that a draw can give.
@@ -200,8 +202,8 @@ def _ceil(numbers: np.ndarray, rate: float) -> np.ndarray:
 @functools.cache
 def _ceilings(rate: float, size: int) -> np.ndarray:
   """Returns a table of `rate * n` rounded up, for n in [0, size)."""
-  over, under = Fraction(str(rate)).as_integer_ratio()
-  return np.array([-(-number * over // under) for number in range(size)])
+  numerator, denominator = Fraction(str(rate)).as_integer_ratio()
+  return np.array([-(-n * numerator // denominator) for n in range(size)])
 
 
 def weigh(
@@ -211,8 +213,8 @@ def weigh(
 
   Args:
     ids: [B, L] int32.
-    unigrams: [V] counts of the pieces in the training text. They may be None
-      only without smoothing, see `check_corpus`.
+    unigrams: [V] counts of the pieces in the training text. If `smoothing` is
+      not 0, they are not None, see `check_corpus`.
     masks: the options.
 
   Returns:
@@ -244,15 +246,15 @@ def mask_tokens(
   A sequence gets `count_masks` predictions, but at most one for each maskable
   token, and a row at most M. If whole words are hidden, there may be fewer. The
   replacement is drawn for each token. With masking="span", it is drawn for each
-  span, a run of adjacent hidden tokens: all of them become [MASK], or all
+  span of adjacent hidden tokens: all of them become [MASK], or all
   become random ids, or none is changed.
 
   Args:
     ids: [B, L] int32.
     maskable: [B, L] bool, False at special tokens and padding.
-    lengths: [B] or [B, S] integers, the tokens of each sequence, special tokens
-      included (0: none). The sequences of a row follow each other from its
-      first column.
+    lengths: [B] or [B, S] integers, the number of tokens of each sequence,
+      special tokens included; 0 means that there is no sequence. The sequences
+      of a row follow each other from its first column.
     numbers: [B] or [B, S] uint64, the numbers of the examples. With `key` and
       the column in the sequence they determine every draw.
     key: a key from `make_key`.
@@ -261,7 +263,7 @@ def mask_tokens(
     vocab_size: random ids are below this number.
     reserved: the ids that "roberta" never draws.
     word_starts: [B, L] bool; not used for single tokens.
-    weights: [B, L], from `weigh`; None for equal chances of single tokens.
+    weights: [B, L], from `weigh`; None gives single tokens equal chances.
     unigrams: [V] counts of the pieces in the training text, for "unigram".
 
   Returns:
@@ -274,8 +276,8 @@ def mask_tokens(
   """
   if maskable.shape != ids.shape:
     raise ValueError(
-      f"maskable has shape {maskable.shape}, ids {ids.shape}; make it after"
-      " padding, so that padding cannot be masked."
+      f"maskable has shape {maskable.shape}, but ids have {ids.shape}; compute"
+      " maskable after padding, so that padding cannot be masked."
     )
   width = ids.shape[1]
   sequences = masked_units.make_sequences(lengths, numbers, width)
@@ -286,24 +288,25 @@ def mask_tokens(
   labels = ids.ravel()[flat]
   index = column - sequences.begin[sequence]
   if masks.repeat_positions:
-    # With repeated positions, give each prediction its own random draw even if
-    # it hits the same token.
+    # Two predictions of one token must have different draws.
     index = np.arange(len(sequence)) - np.searchsorted(sequence, sequence)
   key = hashing.make_key(key, "replacements")
   draws = hashing.bits(key, sequences.number[sequence], index)
   is_span = masks.masking == "span"
-  starts, sizes = _runs(flat) if is_span else (np.arange(len(flat)), 1)
+  starts, sizes = _stretches(flat) if is_span else (np.arange(len(flat)), 1)
   first = np.repeat(starts, sizes)
   if masks.replacement == "unigram":
     assert unigrams is not None
-    drawn = _frequent_ids(draws, unigrams)
+    drawn_ids = _frequent_ids(draws, unigrams)
   else:
-    drawn = _random_ids(draws, vocab_size, labels, masks.replacement, reserved)
-  new = _replace(labels, drawn, draws[first], masks.replacement, mask_id)
+    drawn_ids = _random_ids(
+      draws, vocab_size, labels, masks.replacement, reserved
+    )
+  new = _replace(labels, drawn_ids, draws[first], masks.replacement, mask_id)
   input_ids = ids.copy()
   # A position with several predictions is masked if one of them masks it.
-  change = new != labels
-  input_ids.ravel()[flat[change]] = new[change]
+  is_changed = new != labels
+  input_ids.ravel()[flat[is_changed]] = new[is_changed]
 
   predictions = {
     "mlm_positions": column.astype(np.int32),
@@ -319,8 +322,8 @@ def mask_tokens(
   return {"input_ids": input_ids} | slots
 
 
-def _runs(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the first indices of runs of consecutive numbers, and their sizes.
+def _stretches(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Finds stretches of consecutive numbers: first indices, and sizes.
 
   Args:
     flat: [N] ascending integers.
@@ -331,15 +334,15 @@ def _runs(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _replace(
   labels: np.ndarray,
-  drawn: np.ndarray,
+  drawn_ids: np.ndarray,
   draws: np.ndarray,
   replacement: str,
   mask_id: int,
 ) -> np.ndarray:
-  """Returns [MASK], the label or the drawn id, by the high 32 bits of draws."""
+  """Returns [MASK], the label or the drawn id, by the draws' high 32 bits."""
   shares = (draws >> np.uint64(32)) * 2.0**-32
   masked, unchanged = REPLACEMENTS[replacement]
-  new = np.where(shares < masked + unchanged, labels, drawn)
+  new = np.where(shares < masked + unchanged, labels, drawn_ids)
   new[shares < masked] = mask_id
   return new
 
@@ -391,7 +394,7 @@ def _choose(
   key = hashing.make_key(key, "positions")
   if masks.repeat_positions:
     return masked_units.choose_repeated(maskable, sequences, counts, key)
-  units = masked_units.KINDS[masks.masking]
+  units = masked_units.UNITS[masks.masking]
   if units is None:
     return masked_units.choose_tokens(maskable, sequences, counts, key, weights)
   assert word_starts is not None

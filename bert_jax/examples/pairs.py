@@ -26,7 +26,7 @@ CHUNK = np.dtype(
     ("document", np.uint32),  # the document, in the corpus
     ("first", np.uint32),  # the number of sentences in segment A
     ("count", np.uint32),  # the number of sentences in the chunk
-    ("target", np.uint16),  # the wanted tokens of the pair
+    ("target", np.uint16),  # the number of tokens to reach
     ("random", np.bool_),  # True if B is from a random other document
     ("swapped", np.bool_),  # True if segment B comes first
   ],
@@ -47,7 +47,7 @@ def check_pairs(corpus: Corpus) -> None:
   """Raises ValueError if there is no other document to draw from."""
   if corpus.num_documents < 2:
     raise UserError(
-      f"next-sentence pairs need at least 2 documents, the corpus has"
+      "next-sentence pairs need at least 2 documents, but the corpus has"
       f" {corpus.num_documents}; a random next sentence must come from another"
       " document. Separate documents by blank lines, or add text."
     )
@@ -65,10 +65,10 @@ def walk(following: np.ndarray) -> np.ndarray:
   """Follows links from element 0 until a link leads beyond the last element.
 
   Args:
-    following: [N] integers, the number of the element after each element.
+    following: [N] integers, the index of the element that each one links to.
 
   Returns:
-    int64, the numbers of the elements that are passed.
+    int64, the indices of the elements that are passed.
   """
   links, passed, i = following.tolist(), [], 0
   while i < len(links):
@@ -93,7 +93,7 @@ def index_chunks(
   Each document has a target length. As in the program, it is drawn once: it is
   uniform in [2, max_tokens] with `short_probability`, else `max_tokens`. A
   chunk takes sentences until the target is reached or the document ends.
-  Segment A takes a uniform number of them, but leaves at least one. Segment B
+  Segment A takes a uniform number of these, but leaves at least one. Segment B
   is random with probability 1/2, and always if the chunk is one sentence. If B
   is random, the sentences after A start the next chunk.
 
@@ -175,26 +175,26 @@ def locate(
   a_start = sentences[sentence]
   a_stop = sentences[sentence + chunks["first"]]
   b_stop = sentences[sentence + chunks["count"]]
-  inside = (chunks["count"] == 1) & ~chunks["random"]
-  if inside.any():
+  is_split = (chunks["count"] == 1) & ~chunks["random"]
+  if is_split.any():
     cuts = np.maximum(b_stop - a_start - 1, 1)
     cut = a_start + 1 + hashing.randint(key, numbers, 0, cuts)
-    a_stop = np.where(inside, cut, a_stop)
+    a_stop = np.where(is_split, cut, a_stop)
   a_length = a_stop - a_start
 
   b_start, b_length = a_stop.copy(), b_stop - a_stop
   random = np.flatnonzero(chunks["random"])
   if len(random):
-    others = corpus.num_documents - 1
-    drawing = numbers[random]
-    other = hashing.randint(key, drawing, 1, others)
+    num_others = corpus.num_documents - 1
+    random_numbers = numbers[random]
+    other = hashing.randint(key, random_numbers, 1, num_others)
     other += other >= chunks["document"][random]
     first, last = documents[other], documents[other + 1]
-    start = first + hashing.randint(key, drawing, 2, last - first)
+    start = first + hashing.randint(key, random_numbers, 2, last - first)
     start_token = sentences[start]
     # B has at least one sentence, even if A alone reaches the target.
-    wanted = np.maximum(chunks["target"] - a_length, 1)[random]
-    stop = np.searchsorted(sentences, start_token + wanted)
+    max_length = np.maximum(chunks["target"] - a_length, 1)[random]
+    stop = np.searchsorted(sentences, start_token + max_length)
     b_start[random] = start_token
     b_length[random] = sentences[np.minimum(stop, last)] - start_token
   swapped = chunks["swapped"]
@@ -211,13 +211,13 @@ def truncate(
 ) -> Segments:
   """Shortens pairs to `max_tokens`: the longer segment loses tokens.
 
-  The program removes tokens one by one from the longer segment (from B if they
-  are equal), each from the front or the back with equal chance. Here the final
-  lengths are computed in closed form. A segment that loses t tokens loses
+  The program removes tokens one by one from the longer segment (from B if both
+  are equally long), each from the front or the back with equal chance. Here the
+  final lengths are computed in closed form. A segment that loses t tokens loses
   Binomial(t, 1/2) of them at the front.
 
   Args:
-    segments: B pairs, from `locate`.
+    segments: the pairs that `locate` returned.
     numbers: [B] uint64 global numbers of the examples.
     key: a key from `make_key`.
     max_tokens: the most tokens of a pair.
@@ -243,7 +243,7 @@ def resolve(
   *,
   max_tokens: int,
 ) -> np.ndarray:
-  """Finds the tokens of each pair; an `assembly.Resolve`.
+  """Finds the tokens of each pair; is an `assembly.Resolve`.
 
   Args:
     corpus: the documents.

@@ -1,8 +1,8 @@
 """Examples directly from text, which is tokenised in memory.
 
-Use this for small text, or to look at a model's input. The documents are read
-in groups. Each group becomes a small corpus in memory, and the recipes of
-prepared folders make its examples. Examples are shuffled only within their
+Use this module for a small text, or to look at a model's input. The documents
+are read in groups. Each group becomes a small corpus in memory, and the recipes
+of prepared folders make its examples. Examples are shuffled only within their
 group, and every epoch reads and tokenises the text again. Prepare a folder for
 text that is used often.
 """
@@ -23,7 +23,7 @@ Records = Callable[[], Iterator[sources.Record]]
 
 
 class Text:
-  """A text and its vocabulary, in place of a prepared folder.
+  """Reads and tokenises a text, in place of a prepared folder.
 
   Attributes:
     path: the text's name, for messages.
@@ -95,9 +95,11 @@ class Text:
     self, records: Iterator[sources.Record], split: str, threshold: int
   ) -> Iterator[writer.EncodedDocuments]:
     """Yields the tokenised documents of a split, one group at a time."""
-    run = tokenize.make_tokenizer(self.tokenizer, self._language, threshold)
-    while batch := list(itertools.islice(records, self._group)):
-      yield run(batch).documents[split]
+    encode_group = tokenize.make_tokenizer(
+      self.tokenizer, self._language, threshold
+    )
+    while group := list(itertools.islice(records, self._group)):
+      yield encode_group(group).documents[split]
 
   def _corpus(self, groups: Sequence[writer.EncodedDocuments]) -> reader.Corpus:
     """Joins groups into a corpus in memory."""
@@ -115,13 +117,13 @@ class Text:
     )
 
   def groups(self, record: int) -> Iterator[tuple[int, reader.Corpus]]:
-    """Yields each training group as (the number of its first record, corpus).
+    """Yields each training group as (the index of its first record, corpus).
 
     A group of fewer than 2 documents is joined to a neighbour, because a random
     next sentence must come from another document of the group.
 
     Args:
-      record: the record to begin with, which must be a group's first one.
+      record: the index of the record to begin with, a group's first one.
     """
     records = itertools.islice(self._train(), record, None)
     begin, count = record, 0

@@ -95,11 +95,12 @@ class RowOptions:
   A recipe has the options for which its registration gives a default.
 
   Attributes:
-    length: L, tokens in a row, special tokens included; words for ELMo.
+    length: L, the number of tokens in a row, special tokens included. For ELMo
+      it counts words.
     max_predictions, mask_rate, masking, replacement, count, repeat_positions,
       smoothing: see `masking.Masks`.
-    short_probability: the share of documents (for ELECTRA: of rows) that are
-      cut into shorter examples.
+    short_probability: the share of documents that are cut into shorter
+      examples. ELECTRA has a share of rows instead.
     random_share: the share of BERT's pairs whose second segment is random.
       With "published", half of the pairs are random, and also every pair from a
       chunk that is a single sentence, so more than half in total. With 0.5,
@@ -109,10 +110,12 @@ class RowOptions:
     single: how ALBERT makes a pair from a chunk of one sentence. "split" splits
       the sentence at a uniform position, so that both segments are always from
       one document; a single token makes no pair. "random_document" takes a
-      random second segment, with the label of swapped segments, as released.
+      random second segment, with the label of swapped segments, as the released
+      program does.
     static_masks: the number of copies with fixed pairs and masks that the
-      epochs go through (10 in BERT's released program and in RoBERTa's paper,
-      section 4.1; 40 in ALBERT's, dupe_factor); 0 for new ones in every epoch.
+      epochs go through. 0 gives every epoch new pairs and masks. BERT's
+      released program and RoBERTa's paper (section 4.1) have 10 copies.
+      ALBERT's program has 40 (dupe_factor).
     max_sequences: S, the most sequences in a row; more than 1 packs rows.
     streams: 0 or a number of text streams, for ELMo. With 0, a row is any
       window of the text, both directions read it, and each epoch shuffles the
@@ -138,7 +141,7 @@ class RowOptions:
   streams: int = 0
 
   def masks(self) -> Masks:
-    """Returns the masking options; ValueError if one is out of range."""
+    """Returns the masking options; raises ValueError if one is out of range."""
     names = [field.name for field in dataclasses.fields(Masks)]
     return check_masks(Masks(**{name: getattr(self, name) for name in names}))
 
@@ -227,7 +230,9 @@ def bert_pairs(
     raise UserError(
       f"random_share is {options.random_share!r}; choose 'published' or 0.5."
     )
-  return _pairs(special, vocab_size, options, split_single, needs_two=True)
+  return _pair_recipe(
+    special, vocab_size, options, split_single, needs_two=True
+  )
 
 
 @_register(
@@ -258,7 +263,7 @@ def albert_pairs(
       f"single is {options.single!r}{nearest(str(options.single), singles)}"
     )
   split = options.single == "split"
-  return _pairs(
+  return _pair_recipe(
     special, vocab_size, options, split, needs_two=not split, order=True
   )
 
@@ -298,11 +303,11 @@ def electra_segments(
     length=options.length,
     short_probability=options.short_probability,
   )
-  return _laid_out(layout, index, options.static_masks)
+  return _layout_recipe(layout, index, options.static_masks)
 
 
 # The options of RoBERTa's rows (fairseq).
-_ROBERTA = dict(
+_ROBERTA_OPTIONS = dict(
   length=512,
   max_predictions=80,
   mask_rate=0.15,
@@ -315,7 +320,7 @@ _ROBERTA = dict(
 )
 
 
-@_register(**_ROBERTA)
+@_register(**_ROBERTA_OPTIONS)
 def full_sentences(
   special: SpecialIds, vocab_size: int, options: RowOptions
 ) -> Recipe:
@@ -331,10 +336,10 @@ def full_sentences(
       " rows already; choose builder doc_sentences, whose rows can be packed,"
       " or max_sequences=1."
     )
-  return _sentences(special, vocab_size, options, crossing=True)
+  return _sentence_recipe(special, vocab_size, options, crosses_documents=True)
 
 
-@_register(**_ROBERTA)
+@_register(**_ROBERTA_OPTIONS)
 def doc_sentences(
   special: SpecialIds, vocab_size: int, options: RowOptions
 ) -> Recipe:
@@ -344,7 +349,7 @@ def doc_sentences(
   SpanBERT's (Joshi et al. 2020; no_nsp_span_bert_dataset.py of
   facebookresearch/SpanBERT).
   """
-  return _sentences(special, vocab_size, options, crossing=False)
+  return _sentence_recipe(special, vocab_size, options, crosses_documents=False)
 
 
 @_register(length=512, max_sequences=1)
@@ -362,7 +367,7 @@ def lm(special: SpecialIds, vocab_size: int, options: RowOptions) -> Recipe:
     max_sequences=options.max_sequences,
   )
   index = functools.partial(sentences.index_tokens, length=options.length)
-  return _laid_out(layout, index)
+  return _layout_recipe(layout, index)
 
 
 @_register(length=20, streams=0)
@@ -375,9 +380,12 @@ def elmo(special: SpecialIds, vocab_size: int, options: RowOptions) -> Recipe:
   del special
   length, streams = options.length, options.streams
   if not 2 <= length <= 2**15:
-    raise UserError(f"length is {length}; 2 to 32,768 words.")
+    raise UserError(f"length is {length}; it must be 2 to 32,768 words.")
   if streams < 0:
-    raise UserError(f"streams is {streams}; 0 for windows in any order.")
+    raise UserError(
+      f"streams is {streams}; it must be at least 0 (0 means windows in any"
+      " order)."
+    )
   keys = list(elmo_windows.KEYS)
   index, build = elmo_windows.index_all, elmo_windows.build_all
   if streams:
@@ -403,13 +411,13 @@ def make_recipe(
       one), a value is out of range, or the vocabulary lacks a special token.
   """
   if name not in RECIPES:
-    raise UserError(f"no builder {name!r}{nearest(name, RECIPES)}")
+    raise UserError(f"there is no builder {name!r}{nearest(name, RECIPES)}")
   recipe = RECIPES[name](special, vocab_size, **options)
   lacking = [role for role in recipe.roles if getattr(special, role) is None]
   if lacking:
     raise UserError(
       f"{name}: the vocabulary has no token for {', '.join(lacking)}; prepare"
-      " the text with one that has."
+      " the text with a vocabulary that has one."
     )
   return recipe
 
@@ -417,7 +425,7 @@ def make_recipe(
 def shortfall(name: str, options: Mapping[str, Any]) -> str | None:
   """Returns a warning if full rows have fewer slots than `mask_rate` asks for.
 
-  ALBERT's released data have too few. Returns None if there are enough.
+  Returns None if there are enough slots. ALBERT's released data have too few.
 
   Args:
     name: a key of `RECIPES`.
@@ -445,7 +453,7 @@ def _check_share(options: RowOptions) -> None:
     raise UserError(f"short_probability is {share}; it is a share, 0 to 1.")
 
 
-def _pairs(
+def _pair_recipe(
   special: SpecialIds,
   vocab_size: int,
   options: RowOptions,
@@ -463,22 +471,25 @@ def _pairs(
     segments=True,
     max_sequences=options.max_sequences,
   )
-  room = options.length - 3
+  max_tokens = options.length - 3
   index = functools.partial(
     pairs.index_chunks,
-    max_tokens=room,
+    max_tokens=max_tokens,
     short_probability=options.short_probability,
     split_single=split_single,
     order=order,
   )
-  resolve = functools.partial(pairs.resolve, max_tokens=room)
-  return _laid_out(
+  resolve = functools.partial(pairs.resolve, max_tokens=max_tokens)
+  return _layout_recipe(
     layout, index, options.static_masks, resolve, needs_two=needs_two
   )
 
 
-def _sentences(
-  special: SpecialIds, vocab_size: int, options: RowOptions, crossing: bool
+def _sentence_recipe(
+  special: SpecialIds,
+  vocab_size: int,
+  options: RowOptions,
+  crosses_documents: bool,
 ) -> Recipe:
   """Returns a recipe for whole sentences; see `sentences.index_sentences`."""
   layout = assembly.Layout(
@@ -486,24 +497,26 @@ def _sentences(
     vocab_size,
     options.length,
     options.masks(),
-    crosses_documents=crossing,
+    crosses_documents=crosses_documents,
     max_sequences=options.max_sequences,
   )
   index = functools.partial(
-    sentences.index_sentences, room=options.length - 2, cross=crossing
+    sentences.index_sentences,
+    max_tokens=options.length - 2,
+    crosses_documents=crosses_documents,
   )
-  return _laid_out(layout, index, options.static_masks)
+  return _layout_recipe(layout, index, options.static_masks)
 
 
 def _check(corpus: Corpus, masks: Masks | None, needs_two: bool) -> None:
-  """Does what `Recipe.check` does; the arguments are as in `_laid_out`."""
+  """Raises ValueError if a corpus cannot be used; see `_layout_recipe`."""
   if needs_two:
     pairs.check_pairs(corpus)
   if masks is not None:
     check_corpus(corpus, masks)
 
 
-def _laid_out(
+def _layout_recipe(
   layout: assembly.Layout,
   index: Callable[..., np.ndarray],
   static_masks: int = 0,
@@ -521,7 +534,10 @@ def _laid_out(
   """
   assembly.check_layout(layout)
   if static_masks < 0:
-    raise UserError(f"static_masks is {static_masks}; 0 for new ones always.")
+    raise UserError(
+      f"static_masks is {static_masks}; it must be at least 0 (0 means new"
+      " masks in every epoch)."
+    )
   if layout.max_sequences > 1:
     index = functools.partial(
       assembly.index_packed, layout=layout, index=index, resolve=resolve

@@ -2,7 +2,7 @@
 
 A sequence is described by positions in the corpus (`EXAMPLE`). The functions
 here split each sequence into parts (`Parts`), fetch the tokens of the parts,
-and pad the rows. A part is a run of text tokens, or one special token.
+and pad the rows. A part is a stretch of text tokens, or one special token.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ EXAMPLE = np.dtype(
     ("start", np.int64),  # the first token of the text, in the corpus
     ("second", np.int64),  # the first token of the second text
     # The number of tokens of the text; 0 means that there is no sequence. If
-    # start < second < start + length, see `returning_parts`.
+    # start < second < start + length, see `parts_with_moves`.
     ("length", np.uint16),
     ("second_length", np.uint16),
     ("label", np.uint8),  # the label of a pair
@@ -39,7 +39,8 @@ class Rows(NamedTuple):
     text: bool, False at special tokens and padding.
     token_index: int64, the index of each text token in the corpus; it has no
       meaning at special tokens and padding.
-    lengths: [B, S] int64, the tokens of each sequence, special tokens included.
+    lengths: [B, S] int64, the number of tokens of each sequence, with special
+      tokens.
   """
 
   ids: np.ndarray
@@ -54,14 +55,14 @@ class Rows(NamedTuple):
 class Parts(NamedTuple):
   """The parts of rows, in their order in the row.
 
-  Each array is [B, P] or [P]. A part is a run of text tokens, or one special
-  token. Its length may be 0.
+  Each array is [B, P] or [P]. A part is a stretch of text tokens, or one
+  special token. Its length may be 0.
 
   Attributes:
-    start: the index in the corpus of the first token of a run of text.
+    start: the index in the corpus of the part's first token, if it is text.
     length: the number of tokens.
     special: the id of the special token; -1 for text.
-    sequence: the number of the part's sequence in its row, from 0.
+    sequence: the index of the part's sequence in its row.
     segment: the segment id of the part, 0 or 1.
   """
 
@@ -101,7 +102,7 @@ def pair_parts(examples: np.ndarray, special: SpecialIds) -> Parts:
   )
 
 
-def _returned(
+def _moved_sentences(
   sentences: np.ndarray, second: np.ndarray, spare: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
   """Finds the sentences after B's beginning that belong to A.
@@ -112,37 +113,37 @@ def _returned(
   Args:
     sentences: `Corpus.sentences`.
     second: [N] the index of the first token of each B.
-    spare: [N] the tokens of each A that are not before B's beginning.
+    spare: [N] the number of tokens of each A beyond B's beginning.
 
   Returns:
-    [N, K] the first token of each returned sentence, and [N, K] the lengths of
+    [N, K] the first token of each moved sentence, and [N, K] the lengths of
     the sentences, with 0 after the last one.
   """
   sentence = np.searchsorted(sentences, second)
   (rows,) = np.nonzero(spare > 0)
-  count, returned = np.zeros(len(second), np.int64), []
+  count, moved = np.zeros(len(second), np.int64), []
   spare = spare.copy()
   while len(rows):
     begin = np.asarray(sentences[sentence[rows]])
     size = np.asarray(sentences[sentence[rows] + 1]) - begin
     fits = size <= spare[rows]
     fitting = rows[fits]
-    returned.append((fitting, count[fitting], begin[fits], size[fits]))
+    moved.append((fitting, count[fitting], begin[fits], size[fits]))
     count[fitting] += 1
     spare[fitting] -= size[fits]
     sentence[rows] += 1
     rows = rows[spare[rows] > 0]
   shape = len(second), int(count.max(initial=0))
   starts, lengths = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-  for fitting, number, begin, size in returned:
+  for fitting, number, begin, size in moved:
     starts[fitting, number], lengths[fitting, number] = begin, size
   return starts, lengths
 
 
-def returning_parts(
+def parts_with_moves(
   corpus: Corpus, examples: np.ndarray, special: SpecialIds
 ) -> Parts:
-  """Returns what `pair_parts` returns, but sentences of B may return to A.
+  """Returns what `pair_parts` returns, but sentences of B may move to A.
 
   A has the tokens from its beginning to B's beginning. If A is longer than
   that, it also takes later sentences, one after the other, if they fit into the
@@ -159,10 +160,10 @@ def returning_parts(
   length = flat["length"].astype(np.int64)
   spare = length - (second - start)
   spare = np.where(length > 0, np.maximum(spare, 0), 0)
-  starts, lengths = _returned(corpus.sentences, second, spare)
+  starts, lengths = _moved_sentences(corpus.sentences, second, spare)
   if not starts.shape[1]:
     return pair_parts(examples, special)
-  # The parts of B are before, between and after the returned sentences.
+  # The parts of B are before, between and after the moved sentences.
   zeros = np.zeros((len(flat), 1), np.int64)
   total = flat["second_length"].astype(np.int64)[:, None]
   begins = np.append(second[:, None], starts + lengths, 1)
@@ -252,7 +253,7 @@ def lay_out(
     tokens: [T] the token ids of the corpus.
     parts: the parts of the rows, at most `width` tokens in each row.
     max_sequences: S, the most sequences in a row.
-    width: L.
+    width: L, the length of a row.
     pad: the id of padding.
   """
   rows = len(parts.length)
@@ -278,7 +279,7 @@ def lay_out(
   ids = tokens.take(token_index, mode="clip").astype(np.int32)
   sequences = spread(parts.sequence + 1, 0, np.int32)
   ids[sequences == 0] = pad
-  # The columns of special tokens have some token of the corpus until here.
+  # Until here, the columns of special tokens hold any token of the corpus.
   row, number = np.nonzero((parts.special >= 0) & (parts.length > 0))
   ids[row, begin[row, number]] = parts.special[number]
   positions = np.arange(width, dtype=np.int32)
@@ -344,7 +345,8 @@ def flat_row(
   lengths = np.array([len(ids) for ids in sequences], np.int64)
   if not lengths.size or not lengths.all():
     raise ValueError(
-      "flat_row: no sequences, or an empty one; leave those out."
+      "flat_row: there must be sequences, and none may be empty; leave empty"
+      " sequences out."
     )
   total = int(lengths.sum())
   size = -(-total // multiple) * multiple

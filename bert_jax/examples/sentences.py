@@ -29,23 +29,25 @@ def index_sentences(
   last_document: int,
   key: int,
   *,
-  room: int,
-  cross: bool,
+  max_tokens: int,
+  crosses_documents: bool,
 ) -> np.ndarray:
   """Fills each row with as many whole consecutive sentences as fit.
 
   The rows are RoBERTa's FULL-SENTENCES and DOC-SENTENCES (Liu et al. 2019,
   section 4.2; fairseq's sample-break-mode "complete" and "complete_doc"). They
   are the same in every epoch. There is one deviation: a sentence that is longer
-  than a row is cut to rows here. fairseq makes a row of it that is too long.
+  than a row is cut into rows here. In fairseq it becomes a row that is too
+  long.
 
   Args:
     corpus: the documents.
     first_document: the first document of the range.
     last_document: the end of the range.
     key: not used.
-    room: the tokens of a row without its first and last special token.
-    cross: True if a row may continue in the next document, after a separator.
+    max_tokens: the row length without its first and last special token.
+    crosses_documents: True if a row may continue in the next document, after a
+      separator.
 
   Returns:
     `EXAMPLE` array in corpus order.
@@ -56,18 +58,20 @@ def index_sentences(
   offsets = np.asarray(corpus.sentences[begin : end + 1])
   document = np.repeat(np.arange(len(documents) - 1), np.diff(documents))
 
-  pieces = -(-np.diff(offsets) // room)
-  within = np.arange(pieces.sum()) - np.repeat(
-    np.cumsum(pieces) - pieces, pieces
+  # A sentence that is longer than a row is cut into several stretches.
+  stretches = -(-np.diff(offsets) // max_tokens)
+  within = np.arange(stretches.sum()) - np.repeat(
+    np.cumsum(stretches) - stretches, stretches
   )
-  starts = np.repeat(offsets[:-1], pieces) + room * within
+  starts = np.repeat(offsets[:-1], stretches) + max_tokens * within
   stops = np.append(starts[1:], offsets[-1:])
-  document = np.repeat(document, pieces)
-  if cross:
-    # Each end of a document inside a row takes the room of a separator.
-    last = np.searchsorted(stops + document, starts + document + room, "right")
+  document = np.repeat(document, stretches)
+  if crosses_documents:
+    # Each end of a document inside a row needs one more token, a separator.
+    limits = starts + document + max_tokens
+    last = np.searchsorted(stops + document, limits, "right")
   else:
-    last = np.searchsorted(stops, starts + room, "right")
+    last = np.searchsorted(stops, starts + max_tokens, "right")
     ends = np.searchsorted(document, np.arange(len(documents) - 1), "right")
     last = np.minimum(last, ends[document])
   passed = walk(last)
@@ -92,7 +96,7 @@ def index_segments(
   rows have two. Take the sentence with which the first segment would reach half
   of the row: with equal chance, it begins the second segment or ends the first.
   A later sentence also goes to the first segment if that segment remains
-  shorter than half of the row, see `rows.returning_parts`. Each segment is cut
+  shorter than half of the row, see `rows.parts_with_moves`. Each segment is cut
   at its end if the row has no room for all of it.
 
   Args:
@@ -130,48 +134,49 @@ def index_segments(
   # The first segment gets the sentences that end before the half, at least one.
   split = np.searchsorted(offsets, start + half) - 1
   split = np.maximum(split, sentence[passed] + 1)
-  reaches = offsets[split] - start < half
-  later = hashing.uniform(key, numbers[passed], 2) < 0.5
-  split = np.minimum(split + (reaches & later), following)
+  reaches_half = offsets[split] - start < half
+  takes_it = hashing.uniform(key, numbers[passed], 2) < 0.5
+  split = np.minimum(split + (reaches_half & takes_it), following)
   single = hashing.uniform(key, numbers[passed], 3) < 0.1
   split = np.where(single, following, split)
 
   first = offsets[split] - start
   spare = np.where(single, 0, half - 1 - first)
-  first = first + _returning(offsets, split + 1, following, spare)
-  left = offsets[following] - start - first
+  first = first + _count_moved(offsets, split + 1, following, spare)
+  remaining = offsets[following] - start - first
   first = np.minimum(first, length - 2)
-  second = np.minimum(left, np.maximum(length - 3 - first, 0))
+  second = np.minimum(remaining, np.maximum(length - 3 - first, 0))
   examples = _examples(start, first, second)
   examples["second"] = offsets[split]
   return examples
 
 
-def _returning(
+def _count_moved(
   offsets: np.ndarray, first: np.ndarray, stop: np.ndarray, spare: np.ndarray
 ) -> np.ndarray:
-  """Counts the tokens that return from second segments to first segments.
+  """Counts the tokens that move from second segments to first segments.
 
   Args:
     offsets: the first token of each sentence.
-    first: [N] the first sentence that may return, for each row.
-    stop: [N] the end of the sentences that may return.
+    first: [N] the first sentence that may move, for each row.
+    stop: [N] the end of the sentences that may move.
     spare: [N] how many tokens each first segment may still take.
 
   Returns:
     [N] integers.
   """
-  returned = np.zeros_like(spare)
+  moved = np.zeros_like(spare)
   (rows,) = np.nonzero((spare > 0) & (first < stop))
   sentence, stop, spare = first[rows], stop[rows], spare[rows]
   while len(rows):
     size = offsets[sentence + 1] - offsets[sentence]
     size = np.where(size <= spare, size, 0)
-    returned[rows] += size
+    moved[rows] += size
     spare, sentence = spare - size, sentence + 1
-    on = (spare > 0) & (sentence < stop)
-    rows, sentence, stop, spare = rows[on], sentence[on], stop[on], spare[on]
-  return returned
+    continues = (spare > 0) & (sentence < stop)
+    rows, sentence = rows[continues], sentence[continues]
+    stop, spare = stop[continues], spare[continues]
+  return moved
 
 
 def index_tokens(
@@ -205,14 +210,14 @@ def index_tokens(
   # The last token of a document is predicted, but not read.
   sizes = np.diff(offsets) - 1
   numbers = np.arange(first_document, last_document)
-  phase = hashing.randint(key, numbers, 0, length)
-  phase = np.where(sizes > length, phase, 0)
-  rows = (phase > 0) + -(-(sizes - phase) // length)
+  shift = hashing.randint(key, numbers, 0, length)
+  shift = np.where(sizes > length, shift, 0)
+  rows = (shift > 0) + -(-(sizes - shift) // length)
   within = np.arange(rows.sum()) - np.repeat(np.cumsum(rows) - rows, rows)
-  phase = np.repeat(phase, rows)
+  shift = np.repeat(shift, rows)
   size = np.repeat(sizes, rows)
-  # With a phase, row 0 begins before the document.
-  begin = within * length + np.where(phase > 0, phase - length, 0)
+  # With a shift, row 0 begins before the document.
+  begin = within * length + np.where(shift > 0, shift - length, 0)
   stop = np.minimum(begin + length, size)
   begin = np.maximum(begin, 0)
   return _examples(np.repeat(offsets[:-1], rows) + begin, stop - begin)

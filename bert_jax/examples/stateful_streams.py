@@ -15,9 +15,9 @@ class StatefulStreams:
 
   With B streams, example n is window n // B of stream n % B. So a row of a
   batch continues where the same row of the last batch ended. In an epoch, the B
-  streams have equal lengths and follow each other in the text. The first one
-  begins at another word in every epoch. Up to a window for each stream is left
-  out.
+  streams have equal lengths and follow each other in the text. The first stream
+  begins at another word in every epoch. Up to one window of words for each
+  stream is left out.
   """
 
   def __init__(self, corpus: Corpus, recipe: Recipe, seed: int):
@@ -46,7 +46,7 @@ class StatefulStreams:
       )
 
   def read(self, first: int, count: int) -> Batch:
-    """Returns examples [first, first + count), first >= 0, count >= 1."""
+    """Returns examples [first, first + count); first >= 0 and count >= 1."""
     window, stream = np.divmod(
       np.arange(first, first + count), self._recipe.streams
     )
@@ -61,7 +61,7 @@ class StatefulStreams:
     return self._recipe.build(self._corpus, rows, numbers, self._key)
 
   def position(self) -> dict[str, int]:
-    """Returns nothing, because an example depends only on its number."""
+    """Returns an empty dict: an example depends only on its number."""
     return {}
 
   def restore(self, position: dict[str, int]) -> None:

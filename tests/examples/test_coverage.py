@@ -100,7 +100,7 @@ def test_a_large_text_is_sampled(texts, monkeypatch):
   options = BUILDERS["doc_sentences"] | {"length": 32}
   recipe = recipes.make_recipe("doc_sentences", SPECIAL, 9999, options)
   assert list(coverage._ranges(text)) == [(0, text.num_documents)]
-  monkeypatch.setattr(coverage, "SAMPLE", 400)
+  monkeypatch.setattr(coverage, "SAMPLE_TOKENS", 400)
   ranges = list(coverage._ranges(text))
   assert len(ranges) == 4 and all(a < b for a, b in ranges)
   assert ranges[0][0] == 0 and ranges[-1][1] <= text.num_documents

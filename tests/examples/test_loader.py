@@ -363,7 +363,10 @@ def test_open_data_errors(tmp_path):
     (dict(lenght=24), "no option 'lenght'; did you mean length"),
     (dict(length=3), "length is 3"),
     (dict(split="validation"), "no documents in split 'validation'"),
-    (dict(builder="bert_pair"), "no builder 'bert_pair'; did you mean bert_p"),
+    (
+      dict(builder="bert_pair"),
+      "there is no builder 'bert_pair'; did you mean bert_p",
+    ),
     (dict(path=f"{a}=0.5,{small}=0.5"), "different vocabularies"),
     (dict(path=f"{a}=0.5,{small}"), "not a component of a mixture"),
     (dict(path=f"{a}=nan"), "weight nan is not a positive number"),

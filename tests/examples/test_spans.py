@@ -153,7 +153,7 @@ def test_lengths_of_spans():
 
   The source is section 3.1 of the paper.
   """
-  ends = masked_units.KINDS["span"].ends
+  ends = masked_units.UNITS["span"].cumulative
   chances = np.diff(ends, prepend=0)
   assert len(chances) == 10 and ends[-1] == 1
   np.testing.assert_allclose(chances[1:] / chances[:-1], 0.8)
