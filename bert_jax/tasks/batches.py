@@ -1,6 +1,6 @@
-"""Opens a task folder for a run: batches to train on, splits to evaluate.
+"""Opens a task folder for a run, and makes batches of its rows.
 
-A batch depends only on its number, so a restart needs only the step. An epoch
+A batch depends only on its step, so a restart needs only the step. An epoch
 is a permutation of the rows, which depends on (seed, epoch). Rows of weight 0
 fill its last batch up. The length of a batch is the smallest bucket that holds
 its longest row (see `bucket_lengths`).
@@ -23,22 +23,23 @@ from bert_jax.text import open_vocabulary
 from bert_jax.text.vocabulary import SpecialIds, Vocabulary
 
 # The key of `TaskFolder.meta` that checkpoints of earlier versions have.
-ROWS = "rows_fingerprint"
-# With `group`, rows are sorted by length within pools. POOL is the most batches
-# in a pool. POOLS is the least number of pools in an epoch, so that batches
-# differ from epoch to epoch. Both are as in transformers' group_by_length.
-POOL, POOLS = 50, 4
+ROWS_FINGERPRINT = "rows_fingerprint"
+# If `group` is True, rows are sorted by length within pools. An epoch has at
+# least MIN_POOLS pools, so that batches differ from epoch to epoch. Both
+# numbers are as in transformers' group_by_length.
+MAX_POOL_BATCHES, MIN_POOLS = 50, 4
 
 
 class Batches:
-  """The batches of one split.
+  """Makes the batches of one split.
 
-  An entry of a batch is one row. For multiple choice, it is all rows of one
-  example. Batch `step` belongs to epoch `step // steps_per_epoch`.
+  An entry of a batch is one row. For multiple choice, an entry is all rows of
+  one example. Batch `step` belongs to epoch `step // steps_per_epoch`.
 
   Attributes:
-    batch_size: the entries of a batch, over all hosts.
-    steps_per_epoch: the batches of an epoch; the last one is filled up.
+    batch_size: the number of entries in a batch, over all hosts.
+    steps_per_epoch: the number of batches in an epoch; the last one is filled
+      up.
     buckets: the lengths of batches.
   """
 
@@ -64,12 +65,12 @@ class Batches:
       pad: the id of padding.
       batch_size: the entries of a batch, over all hosts; a multiple of `hosts`.
       seed: another seed gives another order.
-      shuffle: False to keep the order of the rows in every epoch.
+      shuffle: False to keep the order of the file in every epoch.
       group: True to put rows of similar lengths together, within shuffled
         pools.
-      buckets: the lengths of batches. If the longest row fits into none, its
-        length is added.
-      host: the number of this host, which makes its own share of each batch.
+      buckets: the lengths of batches. If the longest row fits into no bucket,
+        its length is added.
+      host: the index of this host, which makes only its share of each batch.
       hosts: the number of hosts.
 
     Raises:
@@ -86,7 +87,9 @@ class Batches:
         " hosts."
       )
     if group and not shuffle:
-      raise UserError("group=True orders rows by length: shuffle is needed.")
+      raise UserError(
+        "group=True orders rows by length, and needs shuffle=True."
+      )
     self._task, self._rows, self._pad = task, rows, pad
     self.batch_size, self._seed = batch_size, seed
     self._shuffle, self._group = shuffle, group
@@ -96,9 +99,9 @@ class Batches:
     # The length of an entry is the length of its longest row.
     self._lengths = lengths(rows).reshape(-1, self._columns).max(1)
     longest = int(self._lengths.max())
-    holding = [b for b in sorted(buckets) if b >= longest]
+    fitting = [b for b in sorted(buckets) if b >= longest]
     self.buckets = tuple(b for b in sorted(buckets) if b < longest)
-    self.buckets += (holding[0] if holding else longest,)
+    self.buckets += (fitting[0] if fitting else longest,)
     self.steps_per_epoch = -(-self._count // batch_size)
     self._order = functools.lru_cache(2)(self._make_order)
 
@@ -114,20 +117,20 @@ class Batches:
       order = np.argsort(hashing.bits(key, order), kind="stable")
     if self._group:
       order = self._grouped(order)
-    fill = np.full(self.steps_per_epoch * size - count, -1, np.int64)
-    batches = np.append(order, fill).reshape(-1, size)
+    filler = np.full(self.steps_per_epoch * size - count, -1, np.int64)
+    batches = np.append(order, filler).reshape(-1, size)
     if self._group:
       # Shuffle the batches, but keep an incomplete last one at the end.
-      whole = count // size
+      num_full = count // size
       key = hashing.make_key(self._seed, "finetune batches", epoch)
-      mixed = np.argsort(hashing.bits(key, np.arange(whole)), kind="stable")
-      batches[:whole] = batches[mixed]
+      bits = hashing.bits(key, np.arange(num_full))
+      batches[:num_full] = batches[np.argsort(bits, kind="stable")]
     return batches
 
   def _grouped(self, order: np.ndarray) -> np.ndarray:
     """Sorts an order of entries by length, within each pool."""
-    batches_of_pool = len(order) // (POOLS * self.batch_size)
-    size = min(max(batches_of_pool, 1), POOL) * self.batch_size
+    batches_of_pool = len(order) // (MIN_POOLS * self.batch_size)
+    size = min(max(batches_of_pool, 1), MAX_POOL_BATCHES) * self.batch_size
     pools = [order[i : i + size] for i in range(0, len(order), size)]
     # Sort longest first, so that the incomplete last batch holds the shortest
     # rows.
@@ -164,11 +167,11 @@ class Batches:
       choice [b, c, l]. `sequence_ids` are 1, and 0 at padding.
       `labels`: int32 or float32 [b]; multi_label [b, n]; tagging [b, l]; span
       [b, 2]. A label without weight is 0.
-      `label_weights`: float32 [b], for tagging [b, l]; 0 without a label.
+      `label_weights`: float32 [b], for tagging [b, l]; 0 if there is no label.
       `unanswerable`: only for span, float32 [b], 1 if the question has no
       answer.
-      `row`: int64 [b], the number of the entry's first row; -1 if the entry
-      only fills the batch up.
+      `row`: int64 [b], the index of the entry's first row; -1 if the entry only
+      fills the batch up.
     """
     epoch, index = divmod(step, self.steps_per_epoch)
     entries = self._order(epoch)[index]
@@ -208,25 +211,25 @@ def _lay_out(rows: Rows, row: np.ndarray, length: int, pad: int) -> Batch:
 
   Args:
     rows: the rows of a split.
-    row: [b] the numbers of the rows to return; -1 for an empty row.
+    row: [b] the indices of the rows to return; -1 gives an empty row.
     length: l, the length of the batch.
     pad: the id of padding.
   """
   column = np.arange(length)
   sizes = np.where(row < 0, 0, np.diff(rows.starts)[row])[:, None]
-  real = column < sizes
+  is_token = column < sizes
   second = rows.second[row][:, None]
   index = rows.starts[row][:, None] + column
-  ids = np.where(real, rows.ids.take(index, mode="clip"), pad)
+  ids = np.where(is_token, rows.ids.take(index, mode="clip"), pad)
   return {
     "input_ids": ids.astype(np.int32),
-    "segment_ids": (real & (column >= second)).astype(np.int32),
-    "sequence_ids": real.astype(np.int32),
+    "segment_ids": (is_token & (column >= second)).astype(np.int32),
+    "sequence_ids": is_token.astype(np.int32),
   }
 
 
 def _labels(task: Task, rows: Rows, row: np.ndarray, length: int) -> Batch:
-  """Returns the labels and weights of rows; the arguments are as above."""
+  """Returns the labels and weights of rows; for `row` see `_lay_out`."""
   if task.kind == "tagging":
     column = np.arange(length)
     sizes = np.where(row < 0, 0, np.diff(rows.starts)[row])[:, None]
@@ -249,7 +252,7 @@ def _labels(task: Task, rows: Rows, row: np.ndarray, length: int) -> Batch:
 
 
 class TaskFolder(NamedTuple):
-  """An opened task folder.
+  """Holds an opened task folder.
 
   Attributes:
     path: the path of the folder.
@@ -273,7 +276,7 @@ class TaskFolder(NamedTuple):
 
 
 class Split(NamedTuple):
-  """A split to evaluate.
+  """Holds a split to evaluate.
 
   Attributes:
     name: the name of the split.
@@ -309,7 +312,7 @@ Splits = list[Split]
 
 
 class TrainingSplit:
-  """The training split of a task folder; a `Source` for `loader.Batches`.
+  """Reads a task folder's training split as a `Source` for `loader.Batches`.
 
   Attributes:
     task: the task of the folder.
@@ -370,11 +373,11 @@ class TrainingSplit:
     """Returns entries [first, first + count), which are in one batch."""
     step, begin = divmod(first, self._batches.batch_size)
     batch = self._batches.batch(step)
-    host = slice(begin, begin + count)
-    return {k: v[host] for k, v in batch.items() if k != "row"}
+    entries = slice(begin, begin + count)
+    return {k: v[entries] for k, v in batch.items() if k != "row"}
 
   def position(self) -> dict[str, int]:
-    """Returns nothing, because a batch depends only on its number."""
+    """Returns an empty dict, because a batch depends only on its step."""
     return {}
 
   def restore(self, position: dict[str, int]) -> None:
@@ -408,7 +411,7 @@ def _features(task: Task, rows: Rows, length: int) -> Features:
 
 
 def _fingerprint(rows: Rows) -> str:
-  """Returns a hash of all arrays."""
+  """Returns a hash of all arrays of the rows."""
   digest = hashlib.sha256()
   for array in rows:
     digest.update(f"{array.dtype} {array.shape}".encode())
@@ -452,7 +455,7 @@ def open_task(
   """Opens the training split of a task folder.
 
   Args:
-    batch_size: the entries of a batch, over all hosts.
+    batch_size: the number of entries in a batch, over all hosts.
     seed: another seed gives another order.
     path: the task folder.
     train: the name of the training split.
@@ -474,7 +477,7 @@ def open_task(
   row_digest = _fingerprint(rows)
   # A folder of an earlier version has no digest of all its files.
   fingerprint = folder.meta.get("fingerprint", row_digest)
-  digests = {ROWS: row_digest, "fingerprint": fingerprint}
+  digests = {ROWS_FINGERPRINT: row_digest, "fingerprint": fingerprint}
   folder = folder._replace(meta=folder.meta | digests)
   batches = Batches(
     task,
@@ -519,13 +522,13 @@ def open_splits(data: TrainingSplit, predicts: bool = True) -> Splits:
     except ValueError as e:
       raise UserError(
         f"{e} Pass --config.data.validation=SPLIT, or --config.evaluate.every=0"
-        " to train without."
+        " to train without evaluation."
       ) from e
   return splits
 
 
 def _check_varied(split: Split, path: str) -> None:
-  """Raises ValueError if all labels are equal and the metric a correlation."""
+  """Raises ValueError if a correlation is not defined: all labels are equal."""
   if not set(metrics.CORRELATIONS) & set(split.task.metrics):
     return
   labels = [metrics.gold(split.task, example) for example in split.examples]

@@ -1,4 +1,4 @@
-"""A task's examples as rows of token ids, and the task folder with these rows.
+"""Defines a task's rows of token ids, and writes and reads task folders.
 
 A task folder has these files:
 * `meta.json`: the task, how the rows were made, a checksum, and a digest of
@@ -53,20 +53,20 @@ META = "meta.json"
 FINGERPRINTS = ("fingerprint", "checksum")
 # numpy and json raise these errors for a file that is cut, empty or of another
 # format.
-_DAMAGED = (
+_DAMAGE_ERRORS = (
   *(OSError, KeyError, ValueError, EOFError, TypeError, AttributeError),
   zipfile.BadZipFile,
 )
 
 
 class Task(NamedTuple):
-  """The facts about a task that a model and a metric need.
+  """Holds the facts about a task that a model and a metric need.
 
   Attributes:
     name: "sst2", "squad", or the name of a custom task.
     kind: one of `KINDS`.
-    labels: the names of classes or tags, in the order of their ids; () for
-      regression and spans.
+    labels: the names of classes or tags, in the order of their ids. A task of
+      kind regression or span has ().
     columns: the number of choices for the kind choice, else 1. Each choice has
       a row.
     metrics: the names of the metrics; the first one decides which checkpoint is
@@ -81,7 +81,7 @@ class Task(NamedTuple):
 
 
 class Rows(NamedTuple):
-  """The encoded rows of one split: N rows with T tokens in all.
+  """Holds the encoded rows of one split: N rows with T tokens in all.
 
   The tokens of row i are `ids[starts[i]:starts[i + 1]]`, special tokens
   included, without padding. The meaning of `labels` depends on the kind:
@@ -91,7 +91,7 @@ class Rows(NamedTuple):
   | classification | [N] int32 | id of the label | -1 |
   | regression | [N] float32 | number | NaN |
   | multi_label | [N, labels] int32 | 1 if a label applies, else 0 | -1 |
-  | choice | [N] int32 | number of the example's right choice | -1 |
+  | choice | [N] int32 | index of the example's right choice | -1 |
   | tagging | [T] int32 | id of a word's tag, at its first piece | -1 |
   | span | [N, 2] int32 | the answer's first and last token | (-1, -1) |
 
@@ -104,12 +104,12 @@ class Rows(NamedTuple):
     second: int32 [N], the column where segment 1 begins; the row's length if it
       has one segment. For span, the column where the context begins, also in
       families without segments.
-    example: int64 [N], the number of each row's example, ascending. Long texts
-      and choices give several rows for an example.
+    example: int64 [N], the index of each row's example, ascending. An example
+      has several rows if it has a long text or choices.
     labels: see the table.
     offsets: int32 [T, 2] for span and tagging, else [0, 2]. For span, the
       characters (begin, end) of a token in the raw context. For tagging, at a
-      word's first piece, the number of the word in its example, twice. (-1, -1)
+      word's first piece, the index of the word in its example, twice. (-1, -1)
       at all other tokens.
   """
 
@@ -137,7 +137,7 @@ def save(
   meta: Mapping[str, Any],
   tokenizer_files: Mapping[str, bytes] | None = None,
 ) -> None:
-  """Writes a task folder. If this is interrupted, there is no folder.
+  """Writes a task folder. If the writing is interrupted, there is no folder.
 
   Args:
     folder: the path of the folder, which must not exist.
@@ -157,27 +157,31 @@ def save(
   for name, (rows, examples) in splits.items():
     _check(task, rows, len(examples), f"{target}: split {name}")
   with files.atomic_folder(target) as temporary:
-    new = pathlib.Path(temporary)
+    folder_path = pathlib.Path(temporary)
     for name, (rows, examples) in splits.items():
-      with files.create(new / f"{name}.npz") as f:
+      with files.create(folder_path / f"{name}.npz") as f:
         np.savez(f, allow_pickle=False, **rows._asdict())
         files.sync_file(f)
-      with files.create(new / f"{name}.examples.jsonl") as f:
+      with files.create(folder_path / f"{name}.examples.jsonl") as f:
         for example in examples:
           f.write(json.dumps(example).encode("utf-8") + b"\n")
         files.sync_file(f)
     for name, content in (tokenizer_files or {}).items():
-      files.write_durably(new / name, content)
-    whole = {**meta, "format_version": FORMAT_VERSION, "task": task._asdict()}
-    whole["splits"] = {
+      files.write_durably(folder_path / name, content)
+    full_meta = {
+      **meta,
+      "format_version": FORMAT_VERSION,
+      "task": task._asdict(),
+    }
+    full_meta["splits"] = {
       name: dict(examples=len(e), rows=len(r.example), tokens=len(r.ids))
       for name, (r, e) in splits.items()
     }
-    names = sorted(path.name for path in new.iterdir())
-    whole["files"] = files.digests(temporary, names)
-    whole = json.loads(json.dumps(whole))
-    whole["fingerprint"] = _fingerprint(whole)
-    files.write_json(new / META, files.seal(whole))
+    names = sorted(path.name for path in folder_path.iterdir())
+    full_meta["files"] = files.digests(temporary, names)
+    full_meta = json.loads(json.dumps(full_meta))
+    full_meta["fingerprint"] = _fingerprint(full_meta)
+    files.write_json(folder_path / META, files.seal(full_meta))
 
 
 def _fingerprint(meta: Mapping[str, Any]) -> str:
@@ -185,9 +189,9 @@ def _fingerprint(meta: Mapping[str, Any]) -> str:
 
   The hash does not depend on the names of the input files or on notes.
   """
-  skipped = (*FINGERPRINTS, "made_from", "notes")
-  read = {key: meta[key] for key in meta if key not in skipped}
-  return files.digest(json.dumps(read, sort_keys=True).encode())
+  skipped_keys = (*FINGERPRINTS, "made_from", "notes")
+  entries = {key: meta[key] for key in meta if key not in skipped_keys}
+  return files.digest(json.dumps(entries, sort_keys=True).encode())
 
 
 def read_meta(folder: files.PathLike) -> dict[str, Any]:
@@ -216,8 +220,8 @@ def read_meta(folder: files.PathLike) -> dict[str, Any]:
     raise UserError(f"{folder} is a folder, but not a task folder.")
   if meta.get("format_version") != FORMAT_VERSION:
     raise UserError(
-      f"{path}: format {meta.get('format_version')}, this program reads"
-      f" {FORMAT_VERSION}; make the folder anew."
+      f"{path} has format {meta.get('format_version')}, but this program reads"
+      f" format {FORMAT_VERSION}; make the folder anew."
     )
   if not files.is_sealed(meta):
     raise Damaged(f"{path} is damaged (its checksum differs).")
@@ -280,7 +284,7 @@ def load_split(
 
   Args:
     folder: the folder.
-    meta: the result of `read_meta` for it, which has checked all files.
+    meta: the result of `read_meta`, which has checked all files of the folder.
     split: the split's name.
 
   Raises:
@@ -288,7 +292,7 @@ def load_split(
   """
   if split not in meta["splits"]:
     raise UserError(
-      f"{folder}: no split {split!r}; it has {', '.join(meta['splits'])}."
+      f"{folder} has no split {split!r}; it has {', '.join(meta['splits'])}."
     )
   task = task_of(meta["task"])
   path = epath.Path(folder) / f"{split}.npz"
@@ -299,16 +303,16 @@ def load_split(
       examples = [files.parse_json(line) for line in f]
     _check(task, rows, meta["splits"][split]["examples"], str(path))
     if len(examples) != meta["splits"][split]["examples"]:
-      raise ValueError(f"{len(examples)} examples")
+      raise ValueError(f"it has {len(examples)} examples")
     # `save` may have been called without the size of the vocabulary.
     size = meta.get("vocab_size")
     if size is not None and rows.ids.size and rows.ids.max() >= size:
-      raise ValueError(f"piece {rows.ids.max()} of {size}")
+      raise ValueError(f"id {rows.ids.max()} is not below {size}")
     field = gold_field(task)
-    for number, example in enumerate(examples, 1):
+    for line_number, example in enumerate(examples, 1):
       if not isinstance(example, dict) or field not in example:
-        raise ValueError(f"line {number} of the examples has no {field}")
-  except _DAMAGED as e:
+        raise ValueError(f"line {line_number} of the examples has no {field}")
+  except _DAMAGE_ERRORS as e:
     raise Damaged(
       f"{folder}: split {split} is damaged ({e}); make the folder anew."
     ) from e
@@ -354,7 +358,7 @@ def _check(task: Task, rows: Rows, examples: int, location: str) -> None:
       )
   sizes = lengths(rows)
   if rows.starts[0] or rows.starts[-1] != t or (sizes < 1).any():
-    raise UserError(f"{location}: `starts` are not those of {t} tokens.")
+    raise UserError(f"{location}: `starts` do not fit {t} tokens.")
   if task.kind == "span" and (rows.second >= sizes).any():
     raise UserError(
       f"{location}: `second` is not where the contexts begin, as in folders of"
@@ -362,13 +366,14 @@ def _check(task: Task, rows: Rows, examples: int, location: str) -> None:
     )
   counts = np.bincount(rows.example, minlength=examples) if n else np.zeros(0)
   if (np.diff(rows.example) < 0).any() or len(counts) != examples:
-    raise UserError(f"{location}: rows are of other than {examples} examples.")
+    raise UserError(f"{location}: `example` does not fit {examples} examples.")
   if task.columns > 1 and (counts != task.columns).any():
-    raise UserError(f"{location}: not {task.columns} rows an example.")
+    raise UserError(f"{location}: an example has not {task.columns} rows.")
   if (counts < 1).any():
     raise UserError(f"{location}: an example has no row.")
-  named = task.kind in ("classification", "tagging")
-  if named and rows.labels.size and rows.labels.max() >= len(task.labels):
+  has_ids = task.kind in ("classification", "tagging")
+  if has_ids and rows.labels.size and rows.labels.max() >= len(task.labels):
     raise UserError(
-      f"{location}: label {rows.labels.max()}, of {len(task.labels)} labels."
+      f"{location}: label {rows.labels.max()} is not below"
+      f" {len(task.labels)}, the number of labels."
     )

@@ -26,7 +26,7 @@ def word_pieces(
 
   Returns:
     int32 [T], the ids of the pieces of all words, and int64 [W], the number of
-    pieces of each word. It may be 0, for example for control characters.
+    pieces of each word. A word of control characters has 0 pieces.
   """
   return vocabulary.encode_words(words)
 
@@ -45,8 +45,8 @@ def rows(
     examples: examples with `words` and `tags`, see `encoded_rows`.
     vocabulary: turns text into ids.
     length: the most tokens in a row.
-    context: True to fill the row with the words before and after the sentence,
-      about equally many of both, from examples with the same `document`.
+    context: True to fill the row with words from the same `document`, about
+      equally many before and after the sentence.
 
   Raises:
     ValueError: `length` has no room for text, or a tag is unknown.
@@ -58,42 +58,46 @@ def rows(
   ids, pieces = word_pieces(vocabulary, words)
   tags = [t for e in examples for t in e["tags"] or [None] * len(e["words"])]
   counts = [len(e["words"]) for e in examples]
-  number = np.cumsum([0, *counts], dtype=np.int64)
+  first_words = np.cumsum([0, *counts], dtype=np.int64)
   sentence = np.repeat(np.arange(len(examples)), counts)
-  flat = _Flat(ids, label_ids(task, tags), pieces, number, sentence)
-  # Example e has the pieces [ends[e], ends[e + 1]).
-  ends = flat.word_ends[number].tolist()
-  documents = _documents(examples, ends) if context else None
-  row_windows, long = [], []
-  for e, (begin, end) in enumerate(itertools.pairwise(ends)):
+  flat = _FlatWords(ids, label_ids(task, tags), pieces, first_words, sentence)
+  # Example e has the pieces [bounds[e], bounds[e + 1]).
+  bounds = flat.word_bounds[first_words].tolist()
+  documents = _documents(examples, bounds) if context else None
+  row_windows, long_sentences = [], []
+  for e, (begin, end) in enumerate(itertools.pairwise(bounds)):
     spans = windows(end - begin, room, max(room // 2, 1))
     if documents is not None and len(spans) == 1:
-      widened = _spread(begin, end, *documents[e], room)
+      widened = _widen(begin, end, *documents[e], room)
       row_windows.append(_Window(e, *widened, begin, end))
       continue
     best = best_windows(end - begin, spans)
     if len(spans) > 1:
-      long.append(str(examples[e]["id"]))
+      long_sentences.append(str(examples[e]["id"]))
     for k, (a, b) in enumerate(spans):
-      # The numbers in `best` ascend, so that the labelled pieces are one run.
-      first, last = (begin + np.searchsorted(best, [k, k + 1])).tolist()
-      row_windows.append(_Window(e, begin + a, begin + b, first, last))
-  silent = [ascii(words[i]) for i in np.flatnonzero(pieces == 0)]
-  notes = {"words without a piece": silent, "sentences in windows": long}
+      # `best` ascends, so that the labelled pieces of a window are adjacent.
+      labelled = (begin + np.searchsorted(best, [k, k + 1])).tolist()
+      row_windows.append(_Window(e, begin + a, begin + b, *labelled))
+  without_piece = [ascii(words[i]) for i in np.flatnonzero(pieces == 0)]
+  notes = {
+    "words without a piece": without_piece,
+    "sentences in windows": long_sentences,
+  }
   notes = {event: names for event, names in notes.items() if names}
   return Encoded(_build(layout, row_windows, flat), notes)
 
 
-class _Flat:
-  """The W words of a split, with T pieces in all.
+class _FlatWords:
+  """Holds the W words of all sentences of a split, with T pieces in all.
 
   Attributes:
     ids: int32 [T], the ids of the pieces.
-    first: int64 [T], at the first piece of a word its number; else -1.
-    word_ends: int64 [W + 1], word w has the pieces [word_ends[w],
-      word_ends[w + 1]).
+    word_of_piece: int64 [T], the index of a word at its first piece, and -1 at
+      its other pieces.
+    word_bounds: int64 [W + 1]. Word w has the pieces [word_bounds[w],
+      word_bounds[w + 1]).
     tags: int32 [W], the ids of the tags.
-    index: int64 [W], the number of each word in its example.
+    index_in_example: int64 [W], the index of each word in its example.
   """
 
   def __init__(
@@ -101,7 +105,7 @@ class _Flat:
     ids: np.ndarray,
     tags: np.ndarray,
     pieces: np.ndarray,
-    number: np.ndarray,
+    first_words: np.ndarray,
     sentence: np.ndarray,
   ):
     """Lays the words out.
@@ -110,79 +114,83 @@ class _Flat:
       ids: int32 [T], the ids of the pieces.
       tags: int32 [W], the ids of the tags.
       pieces: int64 [W], the number of pieces of each word.
-      number: int64 [E + 1], the number of each example's first word, then W.
+      first_words: int64 [E + 1], the index of each example's first word, then
+        W.
       sentence: int64 [W], the example of each word.
     """
     self.ids, self.tags = ids, tags
-    self.word_ends = np.cumsum(np.concatenate([[0], pieces]), dtype=np.int64)
-    self.first = np.full(len(ids), -1, np.int64)
-    encoded = np.flatnonzero(pieces)
-    self.first[self.word_ends[encoded]] = encoded
-    self.index = np.arange(len(tags)) - number[sentence]
+    self.word_bounds = np.cumsum(np.concatenate([[0], pieces]), dtype=np.int64)
+    self.word_of_piece = np.full(len(ids), -1, np.int64)
+    with_pieces = np.flatnonzero(pieces)
+    self.word_of_piece[self.word_bounds[with_pieces]] = with_pieces
+    self.index_in_example = np.arange(len(tags)) - first_words[sentence]
 
 
 class _Window(NamedTuple):
-  """The pieces of a row.
+  """Says which pieces a row has, and which of them may have labels.
 
   Attributes:
-    example: the number of the example.
+    example: the index of the example.
     begin: the first piece.
-    end: the end of the pieces.
-    start: the first piece that has a label.
-    stop: the end of the pieces that have labels.
+    end: the piece after the last one.
+    label_begin: the first piece that may have a label.
+    label_end: the piece after the last one that may have a label.
   """
 
   example: int
   begin: int
   end: int
-  start: int
-  stop: int
+  label_begin: int
+  label_end: int
 
 
 def _documents(
-  examples: Examples, ends: Sequence[int]
+  examples: Examples, bounds: Sequence[int]
 ) -> list[tuple[int, int]]:
   """Returns the pieces [begin, end) of each example's document.
 
-  An example whose `document` is None is a document.
+  An example whose `document` is None is a document by itself.
 
   Args:
     examples: E examples.
-    ends: the first piece of each example, then the number of pieces.
+    bounds: the first piece of each example, then the number of pieces.
   """
   names = [e["document"] for e in examples]
   names = [(i,) if name is None else name for i, name in enumerate(names)]
-  bounds: dict[Any, tuple[int, int]] = {}
+  pieces: dict[Any, tuple[int, int]] = {}
   for i, name in enumerate(names):
-    bounds[name] = bounds.get(name, (ends[i], 0))[0], ends[i + 1]
-  return [bounds[name] for name in names]
+    pieces[name] = pieces.get(name, (bounds[i], 0))[0], bounds[i + 1]
+  return [pieces[name] for name in names]
 
 
-def _spread(
-  begin: int, end: int, low: int, high: int, room: int
+def _widen(
+  begin: int, end: int, first: int, limit: int, room: int
 ) -> tuple[int, int]:
   """Widens [begin, end) to `room` pieces, equally on both sides.
 
-  If [low, high) ends on one side, the other side gets more.
+  The result stays in the document's pieces [first, limit). If one side has too
+  few pieces, the other side gets more.
   """
   spare = room - (end - begin)
-  left = min(begin - low, max(spare // 2, spare - (high - end)))
-  return begin - left, min(high, end + spare - left)
+  added = min(begin - first, max(spare // 2, spare - (limit - end)))
+  return begin - added, min(limit, end + spare - added)
 
 
-def _build(layout: layouts.Layout, windows: list[_Window], flat: _Flat) -> Rows:
+def _build(
+  layout: layouts.Layout, windows: list[_Window], flat: _FlatWords
+) -> Rows:
   """Makes a row of each window."""
-  before, after = (np.array(x, np.int32) for x in (layout.begin, layout.end))
+  prefix, suffix = (np.array(x, np.int32) for x in (layout.begin, layout.end))
   parts, words, sizes = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], [0]
   for window in windows:
     begin, end = window.begin, window.end
-    parts += [before, flat.ids[begin:end], after]
+    parts += [prefix, flat.ids[begin:end], suffix]
     # For each token of the row: the word whose first piece it is, or -1.
-    word = np.full(len(before) + end - begin + len(after), -1, np.int64)
-    shift = len(before) - begin
-    word[shift + window.start : shift + window.stop] = flat.first[
-      window.start : window.stop
-    ]
+    word = np.full(len(prefix) + end - begin + len(suffix), -1, np.int64)
+    pieces = slice(window.label_begin, window.label_end)
+    shift = len(prefix) - begin
+    columns = slice(shift + pieces.start, shift + pieces.stop)
+    word[columns] = flat.word_of_piece[pieces]
     words.append(word)
     sizes.append(len(word))
   word = np.concatenate(words)
@@ -190,7 +198,7 @@ def _build(layout: layouts.Layout, windows: list[_Window], flat: _Flat) -> Rows:
   offsets = np.full((len(word), 2), -1, np.int32)
   labelled = word >= 0
   labels[labelled] = flat.tags[word[labelled]]
-  offsets[labelled] = flat.index[word[labelled]][:, None]
+  offsets[labelled] = flat.index_in_example[word[labelled]][:, None]
   return Rows(
     np.concatenate(parts),
     np.cumsum(sizes, dtype=np.int64),

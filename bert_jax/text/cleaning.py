@@ -1,7 +1,7 @@
-"""How text is cleaned before a vocabulary is trained and before tokenization.
+"""Cleans text before a vocabulary is trained and before tokenization.
 
-Both steps must clean text in the same way. So the cleaning is one setting, and
-it is stored with the vocabulary: in a SentencePiece `.model` as its
+Both steps must clean text in the same way. So the cleaning is one setting,
+which is stored with the vocabulary: in a SentencePiece `.model` as its
 normalization rules, in `tokenizer.json` as its normalizer, and for other files
 in a `tokenizer_config.json` in the same folder.
 """
@@ -17,7 +17,7 @@ from bert_jax.messages import UserError
 
 
 class Cleaning(NamedTuple):
-  """How cleaning treats capitals and accents; None means not specified.
+  """Says how cleaning treats capitals and accents; None leaves it open.
 
   Attributes:
     lower_case: True if text is changed to lower case.
@@ -44,17 +44,17 @@ class Cleaning(NamedTuple):
     return " and ".join(filter(None, phrases))
 
 
-# Names of normalizers in a `.model`. The two in `FOLDING` are SentencePiece's
-# own: they fold case and keep accents. Those in `TRAINED` are written by this
-# package; each name has the cleaning that its rules do.
-FOLDING = ("nmt_nfkc_cf", "nfkc_cf")
-TRAINED = {
+# Names of normalizers in a `.model`. SentencePiece has the two in
+# `FOLDING_RULES`, which fold case and keep accents. This package writes the
+# names in `PACKAGE_RULES`; each name has the cleaning that its rules do.
+FOLDING_RULES = ("nmt_nfkc_cf", "nfkc_cf")
+PACKAGE_RULES = {
   "nmt_nfkc_lower_unaccented": Cleaning(True, False),
   "nmt_nfkc_lower": Cleaning(True, True),
   "nmt_nfkc_unaccented": Cleaning(False, False),
   "nmt_nfkc_cased": Cleaning(False, True),
 }
-NAMES = {cleaning: name for name, cleaning in TRAINED.items()}
+RULE_NAMES = {cleaning: name for name, cleaning in PACKAGE_RULES.items()}
 
 
 def load_options(
@@ -65,30 +65,30 @@ def load_options(
   return {name: flag for name, flag in options.items() if flag is not None}
 
 
-def check_alike(learnt: Cleaning, wanted: Cleaning, path: str) -> None:
+def check_equal(stored: Cleaning, asked: Cleaning, path: str) -> None:
   """Checks that a caller asks for the cleaning of the vocabulary.
 
   Args:
-    learnt: the cleaning that is stored with the vocabulary.
-    wanted: the cleaning that the caller asks for.
+    stored: the cleaning that is stored with the vocabulary.
+    asked: the cleaning that the caller asks for.
     path: the vocabulary, for messages.
 
   Raises:
     UserError: the two settings differ.
   """
-  for name, stored, asked_for in zip(
-    Cleaning._fields, learnt, wanted, strict=True
+  for name, stored_flag, asked_flag in zip(
+    Cleaning._fields, stored, asked, strict=True
   ):
-    if None not in (stored, asked_for) and stored != asked_for:
+    if None not in (stored_flag, asked_flag) and stored_flag != asked_flag:
       flag = {
         "lower_case": "--no-lower-case (lower_case=False)",
         "keep_accents": "--keep-accents (keep_accents=True)",
       }[name]
-      if asked_for == (name == "lower_case"):
-        flag = f"{name}={asked_for}"
+      if asked_flag == (name == "lower_case"):
+        flag = f"{name}={asked_flag}"
       raise UserError(
-        f"{path}: its pieces are those of text {learnt.words()}, and"
-        f" {flag} asks for text {wanted.words()}; leave that flag out, or train"
+        f"{path}: its pieces were learnt from text {stored.words()}, and"
+        f" {flag} asks for text {asked.words()}; leave that flag out, or train"
         " another vocabulary with it."
       )
 
@@ -109,19 +109,19 @@ class Marks:
   not counted, because writers may omit them.
 
   Attributes:
-    lost: the number of characters that are such a mark, or lose one.
-    characters: the number of all characters.
-    example: the first of the characters that `lost` counts.
+    num_changed: the number of characters that are such a mark, or lose one.
+    num_characters: the number of all characters.
+    example: the first character that `num_changed` counts.
   """
 
   def __init__(self, combining: bool):
-    """Begins with no text counted.
+    """Prepares to count; no text is counted yet.
 
     Args:
       combining: if True, the stripped marks are characters with a combining
-        class (SentencePiece); if False, those of category Mn (WordPiece).
+        class (SentencePiece); if False, characters of category Mn (WordPiece).
     """
-    self.lost = self.characters = 0
+    self.num_changed = self.num_characters = 0
     self.example = ""
     points = (
       point
@@ -129,31 +129,31 @@ class Marks:
       if not any(low <= point < high for low, high in _ACCENTED)
     )
     letters = "".join(
-      chr(point) for point in points if _loses(chr(point), combining)
+      chr(point) for point in points if _changes(chr(point), combining)
     )
     self._pattern = re.compile(f"[{letters}]")
 
   def add(self, text: str) -> None:
     """Counts the marks of one more text."""
-    self.characters += len(text)
+    self.num_characters += len(text)
     if not text.isascii():
-      lost = self._pattern.findall(text)
-      self.lost += len(lost)
-      self.example = self.example or "".join(lost[:1])
+      changed = self._pattern.findall(text)
+      self.num_changed += len(changed)
+      self.example = self.example or "".join(changed[:1])
 
   def warning(self) -> str | None:
     """Returns a warning if over 1% of the characters are or lose a mark."""
-    if self.lost <= 0.01 * self.characters:
+    if self.num_changed <= 0.01 * self.num_characters:
       return None
     return (
-      f"warning: {self.lost / self.characters:.0%} of the text are marks that"
-      f" their letters need, or letters with such marks, for example"
+      f"warning: {self.num_changed / self.num_characters:.0%} of the text are"
+      f" marks that their letters need, or letters with such marks, for example"
       f" {self.example!r} (U+{ord(self.example):04X}); these marks are stripped"
       " like accents. --keep-accents keeps them."
     )
 
 
-def _loses(character: str, combining: bool) -> bool:
+def _changes(character: str, combining: bool) -> bool:
   """Returns True if stripping accents changes a character; see `Marks`."""
   decomposed = unicodedata.normalize("NFD", character)
   if combining:
@@ -282,8 +282,8 @@ def reordered_marks() -> str:
   positions = []
   for combining_class in sorted(by_class):
     if marks:  # These have a lower class, so NFC puts them first.
-      before = _one_of(by_class[combining_class])
-      positions.append(f"(?<={before})(?={_one_of(marks)})")
+      higher_marks = _one_of(by_class[combining_class])
+      positions.append(f"(?<={higher_marks})(?={_one_of(marks)})")
     marks += by_class[combining_class]
   letters: dict[str, list[str]] = {}
   for letter, joins in _composed().items():
@@ -291,8 +291,8 @@ def reordered_marks() -> str:
       letters.setdefault(mark, []).append(letter)
   never_composed = _one_of([mark for mark in marks if mark not in letters])
   positions += [
-    f"(?<={_one_of(before)}{never_composed})(?={mark})"
-    for mark, before in letters.items()
+    f"(?<={_one_of(letters_of_mark)}{never_composed})(?={mark})"
+    for mark, letters_of_mark in letters.items()
     if unicodedata.combining(mark)
   ]
   any_mark = _one_of(marks)

@@ -316,7 +316,7 @@ def _build(
   _check_rules(settings, options, path)
   arguments = {k: settings[k] for k in settings.keys() & allowed - {*_CLEANING}}
   if "lower_case" in allowed:
-    cleaning.check_alike(learnt, wanted, path)
+    cleaning.check_equal(learnt, wanted, path)
     pairs = zip(learnt, wanted, strict=True)
     merged = cleaning.Cleaning(*(b if a is None else a for a, b in pairs))
     if merged.keep_accents is None:
@@ -326,7 +326,7 @@ def _build(
     arguments["keep_accents"] = learnt.keep_accents
   vocabulary = build(**arguments | options)
   actual = cleaning.Cleaning(vocabulary.lower_case, vocabulary.keep_accents)
-  cleaning.check_alike(actual, wanted, path)
+  cleaning.check_equal(actual, wanted, path)
   return vocabulary
 
 

@@ -364,7 +364,7 @@ def train_unigram(
     folder.cleanup()
   proto_class: Any = vars(sentencepiece_model_pb2)["ModelProto"]
   proto = proto_class.FromString(model.getvalue())
-  proto.normalizer_spec.name = cleaning.NAMES[wanted]
+  proto.normalizer_spec.name = cleaning.RULE_NAMES[wanted]
   # Remove the name of the temporary file, which differs in every run.
   proto.normalizer_spec.ClearField("normalization_rule_tsv")
   return unigram.build(proto.SerializeToString(), "the new model")

@@ -40,10 +40,10 @@ from tokenizers import (
 from bert_jax.messages import Damaged, UserError
 from bert_jax.text import bpe
 from bert_jax.text.cleaning import (
-  FOLDING,
-  TRAINED,
+  FOLDING_RULES,
+  PACKAGE_RULES,
   Cleaning,
-  check_alike,
+  check_equal,
   reordered_marks,
 )
 from bert_jax.text.vocabulary import SPACED_CHUNKS, Vocabulary, reading_special
@@ -125,7 +125,7 @@ def normalizer(model: ModelFile, cleaning: Cleaning) -> normalizers.Normalizer:
   rules = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
   # The library applies the rule of a cluster's first character to the whole
   # cluster. So other steps before the rules do as much as possible.
-  if model.normalizer in TRAINED:
+  if model.normalizer in PACKAGE_RULES:
     keep = cleaning.keep_accents
     chain.append(normalizers.NFKC() if keep else normalizers.NFKD())
     if cleaning.lower_case:
@@ -138,12 +138,12 @@ def normalizer(model: ModelFile, cleaning: Cleaning) -> normalizers.Normalizer:
   elif rules:
     order = Regex(reordered_marks())
     chain += [normalizers.Replace(order, _SEPARATOR), normalizers.NFC()]
-  if model.normalizer in FOLDING:
+  if model.normalizer in FOLDING_RULES:
     # SentencePiece does not fold this letter, so it is hidden from `Lowercase`.
     chain.append(normalizers.Replace("İ", _PLACEHOLDER))
   if cleaning.lower_case:
     chain.append(normalizers.Lowercase())
-  if model.normalizer in FOLDING:
+  if model.normalizer in FOLDING_RULES:
     chain.append(normalizers.Replace(_PLACEHOLDER, "İ"))
   if rules:
     chain += [normalizers.NFC(), *rules, normalizers.NFC()]
@@ -166,11 +166,11 @@ def cleaning_of(
     UserError: the caller's settings contradict the model's.
   """
   wanted = Cleaning(lower_case, keep_accents)
-  if name in TRAINED:
-    check_alike(TRAINED[name], wanted, source)
-    return TRAINED[name]
-  if name in FOLDING:
-    check_alike(Cleaning(True, None), Cleaning(lower_case, None), source)
+  if name in PACKAGE_RULES:
+    check_equal(PACKAGE_RULES[name], wanted, source)
+    return PACKAGE_RULES[name]
+  if name in FOLDING_RULES:
+    check_equal(Cleaning(True, None), Cleaning(lower_case, None), source)
     return Cleaning(True, keep_accents is not False)
   return wanted.filled()
 
@@ -189,8 +189,8 @@ def fixed_cleaning(model: bytes, source: str) -> Cleaning:
     UserError: the file is damaged, or holds no unigram model.
   """
   name = parse_model(model, source).normalizer
-  folds = Cleaning(True, None) if name in FOLDING else Cleaning()
-  return TRAINED.get(name, folds)
+  folds = Cleaning(True, None) if name in FOLDING_RULES else Cleaning()
+  return PACKAGE_RULES.get(name, folds)
 
 
 def build(

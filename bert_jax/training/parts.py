@@ -108,7 +108,9 @@ class Setup:
 
     Checkpoints of earlier versions have a digest of a task's training rows.
     """
-    row_digests = [folder.meta.get(batches.ROWS) for folder in self.prepared]
+    row_digests = [
+      folder.meta.get(batches.ROWS_FINGERPRINT) for folder in self.prepared
+    ]
     return [self.fingerprint, row_digests]
 
   @property

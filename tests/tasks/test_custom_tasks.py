@@ -33,7 +33,9 @@ def test_minus_one_is_a_class_of_a_custom_task(tmp_path):
     task_inputs.find("sst2"), [Input("test", table)]
   ).splits["test"]
   assert example["label"] is None
-  with pytest.raises(ValueError, match=r"c\.tsv:2: no label in column 'label'"):
+  with pytest.raises(
+    ValueError, match=r"c\.tsv:2 has no label in column 'label'"
+  ):
     task_inputs.read(task_inputs.find("sst2"), [Input("train", table)])
 
 

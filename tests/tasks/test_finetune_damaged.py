@@ -60,7 +60,10 @@ def test_a_folder_without_digests_is_opened_and_said(folder, capsys):
   change(folder)
   opened = load(folder)
   assert opened.task.labels == ("0", "1")
-  assert opened.folder.meta["fingerprint"] == opened.folder.meta[batches.ROWS]
+  assert (
+    opened.folder.meta["fingerprint"]
+    == opened.folder.meta[batches.ROWS_FINGERPRINT]
+  )
   line = "note: " + folder + " was prepared by an earlier version"
   assert capsys.readouterr().err.count(line) == 1
 
@@ -109,7 +112,11 @@ def test_the_fingerprint_is_that_of_all_splits(prepared, tmp_path):
   """It does not depend on the names and the order of the input files."""
   first = load(prepared).folder.meta
   same = load(make(tmp_path)).folder.meta
-  assert first["fingerprint"] == same["fingerprint"] != first[batches.ROWS]
+  assert (
+    first["fingerprint"]
+    == same["fingerprint"]
+    != first[batches.ROWS_FINGERPRINT]
+  )
   (tmp_path / "other").mkdir()
   other = load(make(tmp_path / "other", TEXT.replace("\t0", "\t1"))).folder.meta
   assert first["fingerprint"] != other["fingerprint"]
@@ -131,14 +138,16 @@ def test_a_bare_array(folder):
 
 def test_a_label_that_no_class_has(folder):
   change(folder, labels=np.array([1, 7], np.int32))
-  with pytest.raises(ValueError, match="train is damaged .*label 7, of 2"):
+  with pytest.raises(
+    ValueError, match="train is damaged .*label 7 is not below 2"
+  ):
     load(folder)
 
 
 def test_a_piece_that_the_vocabulary_has_not(folder):
   _, rows, _ = encoded_rows.load(folder, "train")
   change(folder, ids=np.full_like(rows.ids, 40000))
-  with pytest.raises(ValueError, match="damaged .piece 40000 of"):
+  with pytest.raises(ValueError, match="damaged .id 40000 is not below"):
     load(folder)
 
 

@@ -50,7 +50,9 @@ def test_numbers_that_a_regression_can_learn(tmp_path):
   assert labels == [-0.001, 200.0, 7.0, 0.5, -3e38]
   path = files.write(tmp_path / "b.tsv", "text\tlabel\na\t \n")
   assert read(path, split="test", **options)[0]["label"] is None
-  with pytest.raises(ValueError, match=r"b\.tsv:2: no label in column 'label'"):
+  with pytest.raises(
+    ValueError, match=r"b\.tsv:2 has no label in column 'label'"
+  ):
     read(path, **options)
   # In float32 this number would be infinite, and would not be trained on.
   path = files.write(tmp_path / "c.tsv", "text\tlabel\na\t-4e38\n")

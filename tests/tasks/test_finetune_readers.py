@@ -276,7 +276,7 @@ BAD = [
     r"x\.tsv:3: label '2' is not one of 0, 1",
   ),
   ("sst2", "text\tlabel\na\t1", r"x\.tsv:2 has no column 'sentence'"),
-  ("sst2", "sentence\tlabel\na\t", r"x\.tsv:2: no label in column 'label'"),
+  ("sst2", "sentence\tlabel\na\t", r"x\.tsv:2 has no label in column 'label'"),
   (
     "sst2",
     "sentence\tlabel\na\t1\tb",

@@ -102,7 +102,7 @@ def test_lists_in_a_table_are_those_of_json(tmp_path, values, wanted):
     (
       ["[0, 1]"],
       ("a", "b", "c"),
-      r"a\.csv:2: 2 numbers for 3 labels \(a, b, c",
+      r"a\.csv:2 has 2 numbers for 3 labels \(a, b, c",
     ),
     (
       ["[0, 2, 1]"],
@@ -128,8 +128,8 @@ def test_lists_that_say_nothing_clear(tmp_path, values, labels, message):
       "'a|b' and 2 more with |, ;",
     ),
     (["2 5 17", "3"], ["2 5 17", "3"], "'2 5 17' with |, ;"),
-    ([[1], [0], [1]], ["0", "1"], "one of 0 and 1, and these are read as the"),
-    (["1", "0", ""], ["0", "1"], "one of 0 and 1, and these are read as the"),
+    ([[1], [0], [1]], ["0", "1"], "only 0 or 1, which is read as the name"),
+    (["1", "0", ""], ["0", "1"], "only 0 or 1, which is read as the name"),
     (["0 1 0x", "x"], ["0 1 0x", "x"], None),
     (["[2]", "[1]"], ["1", "2"], None),
     # A text in quotes is always one name.

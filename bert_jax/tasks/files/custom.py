@@ -251,7 +251,7 @@ def parse(
     label = label_fields.read_list(record, column, needed)
   else:
     label = label_fields.read_name(
-      record, column, task.labels, needed, label_fields.EMPTY
+      record, column, task.labels, needed, label_fields.EMPTY_CELLS
     )
   return dict(id=number, texts=texts, label=label)
 

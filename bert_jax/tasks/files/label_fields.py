@@ -1,8 +1,8 @@
-"""Reads labels, in any of the forms in which files write them, as names.
+"""Reads the labels of files as names.
 
-Several labels of one text have one of these forms:
+Files write several labels of one text in one of these ways:
 
-| form | in JSON | in a table |
+| content | in JSON | in a table |
 |---|---|---|
 | names | `["joy", "hope"]` | `joy, hope`; `["joy"]`; `['joy']` |
 | a number for each label | `[0, 1, 0]` | `[0, 1, 0]`; `0, 1, 0`; `0 1 0` |
@@ -27,19 +27,18 @@ from bert_jax.tasks.files.tables import Record, get
 # Cells that mean "no label". In published tasks, -1 means this too, because
 # TensorFlow Datasets writes it for a hidden label. In a custom task's file, -1
 # is a class like any other.
-EMPTY = ("", None)
-PUBLISHED = (*EMPTY, "-1", -1)
+EMPTY_CELLS = ("", None)
+HIDDEN_CELLS = (*EMPTY_CELLS, "-1", -1)
 # Labels of regressions are float32.
-_LARGEST = float(np.finfo(np.float32).max)
-# Marks, as texts in lower case: spreadsheets write TRUE and FALSE.
-_ZERO = (0, "0", "0.0", "false")
-_ONE = (1, "1", "1.0", "true")
+_MAX_FLOAT32 = float(np.finfo(np.float32).max)
+# A mark is 0 or 1, and says whether a label applies. Texts are in lower case,
+# because spreadsheets write TRUE and FALSE.
+_ZERO_MARKS = (0, "0", "0.0", "false")
+_ONE_MARKS = (1, "1", "1.0", "true")
 # Separators between two marks that people write in place of a comma.
 _BETWEEN_MARKS = re.compile(r"\s*[|;]\s*|\s+")
 # Cells that may hold several names without a comma between them.
-_NO_COMMA = re.compile(r".*[|;].*|\d+(?:\s+\d+)+", re.DOTALL)
-# TensorFlow Datasets and published test sets write these for a hidden label.
-_HIDDEN = ("", None, -1, "-1")
+_NAMES_WITHOUT_COMMA = re.compile(r".*[|;].*|\d+(?:\s+\d+)+", re.DOTALL)
 
 
 def read_name(
@@ -47,7 +46,7 @@ def read_name(
   column: str,
   labels: tuple[str, ...],
   needed: bool,
-  hidden: Sequence[Any] = PUBLISHED,
+  hidden: Sequence[Any] = HIDDEN_CELLS,
 ) -> str | None:
   """Returns the name of a record's label.
 
@@ -56,10 +55,10 @@ def read_name(
     column: the name of the column with the label.
     labels: the names of the task's labels; () allows any label.
     needed: True if a line without a label is an error.
-    hidden: cells that mean "no label", `PUBLISHED` or `EMPTY`.
+    hidden: cells that mean "no label", `HIDDEN_CELLS` or `EMPTY_CELLS`.
 
   Returns:
-    The name; None for a line without a label.
+    The name; None if the line has no label.
 
   Raises:
     ValueError: a needed column or label is missing, or the name is not in
@@ -75,8 +74,8 @@ def read_name(
 
 def _check_no_list(text: str, location: str) -> None:
   """Raises ValueError if the text of a table's field is a list."""
-  begins = text[:1] in ("[", "(", "{")
-  if begins and read_literal(text) is not None:
+  has_bracket = text[:1] in ("[", "(", "{")
+  if has_bracket and read_literal(text) is not None:
     raise UserError(
       f"{location}: label {text!r:.60} is a list; several labels of a text are"
       " read by --kind multi_label."
@@ -96,14 +95,14 @@ def names_of(
   Raises:
     ValueError: a value is no name, is not in `labels`, or is repeated.
   """
-  named = [_name(location, cell, labels) for cell in values]
-  for i, label in enumerate(named):
-    if label in named[:i]:
+  names = [_name(location, cell, labels) for cell in values]
+  for i, label in enumerate(names):
+    if label in names[:i]:
       raise UserError(
         f"{location}: label {label!r:.60} is repeated; write each label that"
         " applies once."
       )
-  return named
+  return names
 
 
 def _name(location: str, cell: Any, labels: tuple[str, ...]) -> str:
@@ -117,8 +116,8 @@ def _name(location: str, cell: Any, labels: tuple[str, ...]) -> str:
   Raises:
     ValueError: the cell is not a name or a number, or is not in `labels`.
   """
-  no_number = isinstance(cell, float) and not math.isfinite(cell)
-  if no_number or cell in EMPTY or isinstance(cell, list | dict):
+  not_finite = isinstance(cell, float) and not math.isfinite(cell)
+  if not_finite or cell in EMPTY_CELLS or isinstance(cell, list | dict):
     raise UserError(
       f"{location}: label {cell!r:.60} is neither a name nor a number."
     )
@@ -126,8 +125,8 @@ def _name(location: str, cell: Any, labels: tuple[str, ...]) -> str:
     cell = str(cell).lower()
   label = str(cell)
   # pandas writes 1 as 1.0 where another line has no label.
-  whole = isinstance(cell, float) and cell.is_integer()
-  if whole and label not in labels:
+  is_whole = isinstance(cell, float) and cell.is_integer()
+  if is_whole and label not in labels:
     label = str(int(cell))
   # TensorFlow Datasets has True and False, SuperGLUE's files true and false.
   if label not in labels and label.lower() in labels:
@@ -140,7 +139,7 @@ def _name(location: str, cell: Any, labels: tuple[str, ...]) -> str:
 
 
 def read_number(record: Record, column: str, needed: bool) -> float | None:
-  """Returns the number of a regression's record; None without a label.
+  """Returns the label of a regression's record; None if it has no label.
 
   Raises:
     ValueError: a needed column or label is missing, or the cell is not a finite
@@ -149,7 +148,7 @@ def read_number(record: Record, column: str, needed: bool) -> float | None:
   # -1 may be the label of a regression, so only an empty cell is hidden.
   if column not in record.fields and not needed:
     return None
-  cell = _cell(record, column, needed, EMPTY)
+  cell = _cell(record, column, needed, EMPTY_CELLS)
   if cell is None:
     return None
   # `float` accepts 1_000 and True, but in a file neither is a number.
@@ -162,7 +161,7 @@ def read_number(record: Record, column: str, needed: bool) -> float | None:
     raise UserError(
       f"{record.location}: {column} {cell!r:.60} is not a number."
     )
-  if abs(number) > _LARGEST:
+  if abs(number) > _MAX_FLOAT32:
     raise UserError(
       f"{record.location}: {column} {cell!r:.60} is beyond what float32 holds;"
       " write the numbers in another unit."
@@ -173,7 +172,7 @@ def read_number(record: Record, column: str, needed: bool) -> float | None:
 def _cell(
   record: Record, column: str, needed: bool, hidden: Sequence[Any]
 ) -> Any:
-  """Returns the cell with a label; None without one. See `read_name`."""
+  """Returns the cell with a label; None if it has no label. See `read_name`."""
   if column not in record.fields and not needed:
     return None
   cell = get(record, column)
@@ -183,7 +182,7 @@ def _cell(
     return cell
   if needed:
     raise UserError(
-      f"{record.location}: no label in column {column!r}; training and"
+      f"{record.location} has no label in column {column!r}; training and"
       " validation need one in every line."
     )
   return None
@@ -242,8 +241,9 @@ def _split(text: str, record: Record, column: str) -> list[Any]:
       return values
   if text[:1] == "[":
     raise UserError(
-      f"{record.location}: {column} is {text!r:.60}, which begins as a list and"
-      ' is none; write it as JSON, ["a", "b"] or [0, 1], or names with commas.'
+      f"{record.location}: {column} is {text!r:.60}, which begins as a list"
+      ' but is none; write it as JSON, ["a", "b"] or [0, 1], or as names with'
+      " commas."
     )
   marks = _BETWEEN_MARKS.split(text)
   if len(marks) > 1 and is_marks(marks):
@@ -270,7 +270,7 @@ def read_columns(
   """
   values = [record.fields.get(column) for column in columns]
   values = [v.strip() if isinstance(v, str) else v for v in values]
-  if not needed and all(cell in _HIDDEN for cell in values):
+  if not needed and all(cell in HIDDEN_CELLS for cell in values):
     return None
   names = []
   for column, cell in zip(columns, values, strict=True):
@@ -287,7 +287,7 @@ def read_columns(
 
 def is_one(mark: Any) -> bool:
   """Returns True if a mark says that its label applies."""
-  return _lower(mark) in _ONE
+  return _lower(mark) in _ONE_MARKS
 
 
 def _lower(mark: Any) -> Any:
@@ -297,7 +297,8 @@ def _lower(mark: Any) -> Any:
 def is_marks(values: Iterable[Any]) -> bool:
   """Returns True if all values are 0 or 1, in any spelling."""
   return all(
-    not isinstance(mark, list | dict) and _lower(mark) in (*_ZERO, *_ONE)
+    not isinstance(mark, list | dict)
+    and _lower(mark) in (*_ZERO_MARKS, *_ONE_MARKS)
     for mark in values
   )
 
@@ -305,7 +306,7 @@ def is_marks(values: Iterable[Any]) -> bool:
 def marked_labels(
   lists: Sequence[tuple[list[Any] | None, bool]], labels: Sequence[str]
 ) -> tuple[str, ...] | None:
-  """Returns the labels of a task whose lists are numbers; None for names.
+  """Returns the labels if all lists are numbers; None if they are names.
 
   Args:
     lists: every list of the task, each with True if its line must have labels.
@@ -330,7 +331,7 @@ def marked_labels(
 def check_not_marks(
   values: Sequence[Any], labels: Sequence[str], location: str
 ) -> None:
-  """Raises ValueError for numbers that were meant for labels of another count.
+  """Raises ValueError if a list has 0 and 1 for another number of labels.
 
   Args:
     values: the list of one line, in a task whose lists are names.
@@ -342,8 +343,8 @@ def check_not_marks(
   names = {str(mark) for mark in values}
   if labels and not names & {*labels}:
     raise UserError(
-      f"{location}: {len(values)} numbers for {len(labels)} labels"
-      f" ({', '.join(labels)}); a list of 0 and 1 has one for each label."
+      f"{location} has {len(values)} numbers for {len(labels)} labels"
+      f" ({', '.join(labels)}); a list of 0 and 1 has a number for each label."
     )
   if len(values) > len(names):
     raise UserError(
@@ -364,8 +365,8 @@ def note(lists: Iterable[Sequence[Any]], labels: Sequence[str]) -> str | None:
     return None
   if all(len(values) == 1 and is_marks(values) for values in filled):
     return (
-      "warning: each list of labels is one of 0 and 1, and these are read as"
-      " the names of labels; if they say whether one label applies, use --kind"
+      "warning: each list of labels has only 0 or 1, which is read as the name"
+      " of a label; if it says whether one label applies, use --kind"
       " classification."
     )
   joined = sorted(
@@ -373,7 +374,7 @@ def note(lists: Iterable[Sequence[Any]], labels: Sequence[str]) -> str | None:
       name
       for values in filled
       for name in values
-      if isinstance(name, str) and _NO_COMMA.fullmatch(name)
+      if isinstance(name, str) and _NAMES_WITHOUT_COMMA.fullmatch(name)
     }
   )
   if not joined:
@@ -381,6 +382,6 @@ def note(lists: Iterable[Sequence[Any]], labels: Sequence[str]) -> str | None:
   return (
     f"warning: {joined[0]!r:.60}"
     + (f" and {len(joined) - 1} more" if joined[1:] else "")
-    + " with |, ; or spaces between numbers are each the name of one label;"
-    ' write commas between the names of several, or a list in JSON, ["a", "b"].'
+    + " with |, ; or spaces between numbers are each read as one name; write"
+    ' commas between the names of labels, or a list in JSON, ["a", "b"].'
   )
