@@ -59,7 +59,7 @@ def build(config: Mapping[str, Any], **computation: Any) -> nn.Module:
   family, task = models.family(config["family"]), config["task"]
   for name in computation:
     if name not in COMPUTATION:
-      raise UserError(f"{name}=: may not be given, only {COMPUTATION}.")
+      raise UserError(f"{name}= may not be given; only {COMPUTATION} may.")
   variant = next(iter(family.VARIANTS))
   encoder = family.build(variant, **config["model"], **computation)
   head = dict(config["head"])
@@ -75,7 +75,7 @@ def build(config: Mapping[str, Any], **computation: Any) -> nn.Module:
     return Discriminator(encoder)
   if task in task_heads.NAMES.values():
     return task_heads.build(task, encoder, head)
-  raise UserError(f"task {task!r}: unknown.")
+  raise UserError(f"the task {task!r} is unknown.")
 
 
 def param_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -103,7 +103,7 @@ def param_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
   try:
     boxed = jax.eval_shape(module.init, jax.random.key(0), batch)
   except OverflowError as e:
-    raise UserError("one of its sizes is 2**31 or more.") from e
+    raise UserError("a size of the model is 2**31 or more.") from e
   flat = traverse_util.flatten_dict(nn.unbox(boxed)["params"], sep="/")
   shapes = {path: tuple(leaf.shape) for path, leaf in flat.items()}
   if config["pooler"]:
@@ -117,7 +117,7 @@ Batch = dict[str, Array]
 
 
 class Headless(nn.Module):
-  """An encoder without a head. If it has a pooler, the pooler is included.
+  """Runs an encoder without a head, and its pooler if it has one.
 
   Attributes:
     encoder: an encoder of any family.
@@ -138,7 +138,7 @@ class Headless(nn.Module):
   def __call__(
     self, batch: Batch, *, train: bool = False, collect: bool = False
   ) -> dict[str, Array]:
-    """Returns {"hidden_states"}, [b l d], and with a pooler "pooled", [b d].
+    """Returns "hidden_states", [b l d]; a pooler adds "pooled", [b d].
 
     Args:
       batch: `input_ids`, and optionally `segment_ids`, `sequence_ids` (0 at
@@ -157,7 +157,7 @@ class Headless(nn.Module):
 
 
 class Discriminator(nn.Module):
-  """ELECTRA's discriminator: its encoder and its head for replaced tokens."""
+  """Finds replaced tokens with ELECTRA's discriminator and its head."""
 
   encoder: electra.Electra
 
@@ -175,7 +175,7 @@ class Discriminator(nn.Module):
 
 
 class Pairs(nn.Module):
-  """An encoder with a pooler and only BERT's next-sentence head."""
+  """Runs an encoder with a pooler and only BERT's next-sentence head."""
 
   encoder: Any
 
@@ -195,7 +195,7 @@ class Pairs(nn.Module):
 
 
 class Words(nn.Module):
-  """ELMo's encoder, which reads the characters of words."""
+  """Runs ELMo's encoder, which reads the characters of words."""
 
   encoder: elmo.Elmo
 

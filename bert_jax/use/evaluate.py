@@ -54,7 +54,7 @@ def evaluate(
   predictor = predict.open_predictor(
     model, batch_size, length=longest, dtype=dtype, family=family
   )
-  predict.label_order(predictor, task_split, data)
+  predict.label_columns(predictor, task_split, data)
   if any(metrics.gold(task, e) is not None for e in task_split.examples):
     metrics.check_packages(task)
   if predictor.length < longest:

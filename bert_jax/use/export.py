@@ -5,8 +5,8 @@ few lengths, the parameters as .npy files, and the tokenizer's files. A program
 takes any number of rows.
 
 The file runs without the Python code of models, also on other platforms and
-with later versions of jax. jax promises to read its programs for half a year at
-least.
+with later versions of jax. jax promises to read exported programs for at least
+half a year.
 """
 
 import contextlib
@@ -78,8 +78,8 @@ def save(
   Args:
     path: the file to write.
     model: the fine-tuned model.
-    lengths: the lengths of rows, in tokens. Lengths above the model's longest
-      are replaced by it.
+    lengths: the lengths of rows, in tokens. A length above the model's longest
+      is replaced by the longest.
     platforms: the platforms on which the file must run. This machine need not
       be one of them.
     dtype: the dtype of the computation.
@@ -191,15 +191,15 @@ def _check_package() -> None:
 
 
 @contextlib.contextmanager
-def _reading(path: str) -> Iterator[None]:
+def _as_user_errors(path: str) -> Iterator[None]:
   """Turns the errors that a damaged file causes into a UserError."""
   try:
     yield
   except OSError as e:
     raise UserError(f"{path}: {e.strerror or e}.") from e
-  # zipfile and numpy raise all of these for damaged files. RuntimeError occurs
-  # because a flipped bit can make a member look encrypted or compressed by
-  # another method.
+  # zipfile and numpy raise all these errors for damaged files. RuntimeError
+  # occurs because a flipped bit can make a member look encrypted, or compressed
+  # by another method.
   except (
     *(zipfile.BadZipFile, zlib.error, KeyError, TypeError, EOFError),
     *(json.JSONDecodeError, UnicodeDecodeError, AttributeError),
@@ -220,16 +220,16 @@ def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
     The predictor for `predict.predict`, on one device.
 
   Raises:
-    UserError: the file is missing or damaged, of another format, or for other
-      platforms than this one.
+    UserError: the file is missing or damaged, has another format, or does not
+      run on this platform.
   """
   _check_package()
-  with _reading(path), zipfile.ZipFile(path) as file:
+  with _as_user_errors(path), zipfile.ZipFile(path) as file:
     meta = files.parse_json(file.read(_META))
     if meta["format_version"] != FORMAT_VERSION:
       raise UserError(
-        f"{path}: format_version is {meta['format_version']}, this program"
-        f" reads {FORMAT_VERSION}; export the model again."
+        f"{path}: format_version is {meta['format_version']}, but this"
+        f" program reads {FORMAT_VERSION}; export the model again."
       )
     contents = {n: file.read(f"tokenizer/{n}") for n in meta["tokenizer"]}
     programs = {
@@ -243,9 +243,9 @@ def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
         array = np.lib.format.read_array(content, allow_pickle=False)
         params[name.removeprefix("params/").removesuffix(".npy")] = array
     # Files of earlier versions do not list their arrays.
-    unmatched = {*meta.get("arrays", params)} ^ params.keys()
-    if unmatched:
-      raise KeyError(f"params/{min(unmatched)}")
+    unmatched_names = {*meta.get("arrays", params)} ^ params.keys()
+    if unmatched_names:
+      raise KeyError(f"params/{min(unmatched_names)}")
     task = task_of(meta["task"])
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   return Predictor(
@@ -264,15 +264,15 @@ def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
 def _step(programs: Mapping[int, Program]) -> Program:
   """Returns a function from parameters and a batch to logits.
 
-  The function pads a batch to the next length that has a program. Logits of
-  single tokens then have values for the padding too.
+  The function pads a batch to the next length that has a program. If
+  each token has logits, the padding then has logits too.
   """
 
   def step(params: dict[str, Array], batch: dict[str, Array]) -> Array:
     length = batch["input_ids"].shape[1]
     padded_length = min(n for n in programs if n >= length)
-    pad = [(0, 0), (0, padded_length - length)]
-    inputs = [jnp.pad(batch[key], pad) for key in INPUTS]
+    padding = [(0, 0), (0, padded_length - length)]
+    inputs = [jnp.pad(batch[key], padding) for key in INPUTS]
     return programs[padded_length](params, *inputs)
 
   return step
@@ -293,7 +293,7 @@ def _program(content: bytearray, path: str) -> Program:
   platform = {"gpu": "cuda"}.get(platform, platform)
   if platform not in exported.platforms:
     raise UserError(
-      f"{path} is for {', '.join(exported.platforms)}, this is a {platform};"
-      " export it with --platforms."
+      f"{path} is for {', '.join(exported.platforms)}, but this platform is"
+      f" {platform}; export the model with --platforms={platform}."
     )
   return exported.call

@@ -2,7 +2,7 @@
 
 An npz or HDF5 file has the arrays `ids` and `vectors`. If each token has a
 vector, it also has `tokens` and `starts`: the tokens of text i are rows
-starts[i] to starts[i + 1] - 1.
+starts[i] to starts[i + 1] - 1 of `tokens` and `vectors`.
 """
 
 import io
@@ -40,12 +40,12 @@ def write(path: str, features: Iterable[Features]) -> int:
   Raises:
     UserError: the file has another extension, or h5py is missing.
   """
-  writer = check(path)
+  writer = writer_of(path)
   with files.atomic_file(path) as partial:
     return writer(partial, features)
 
 
-def check(path: str) -> Callable[[str, Iterable[Features]], int]:
+def writer_of(path: str) -> Callable[[str, Iterable[Features]], int]:
   """Returns the function that writes files with a path's extension.
 
   Raises:
@@ -54,7 +54,7 @@ def check(path: str) -> Callable[[str, Iterable[Features]], int]:
   extension = epath.Path(path).suffix
   if extension not in _WRITERS:
     raise UserError(
-      f"--output {path}: its name does not end in one of {', '.join(_WRITERS)}."
+      f"--output {path}: the name must end in one of {', '.join(_WRITERS)}."
     )
   if extension in (".h5", ".hdf5"):
     try:
@@ -67,22 +67,22 @@ def check(path: str) -> Callable[[str, Iterable[Features]], int]:
   return _WRITERS[extension]
 
 
-def _numbers(x: np.ndarray) -> list[Any]:
-  """Returns the shortest decimals that stand for the same float32 numbers."""
+def _decimals(x: np.ndarray) -> list[Any]:
+  """Returns the shortest decimals that keep the values of float32 numbers."""
   return x.astype(str).astype(np.float64).tolist()
 
 
 def _jsonl(path: str, features: Iterable[Features]) -> int:
-  """Writes an object for each text: its id, and a vector or several."""
+  """Writes a JSON object for each text, with its id and its vectors."""
   count = 0
   with epath.Path(path).open("w", encoding="utf-8") as f:
     for text in features:
       row: dict[str, Any] = {"id": text.id}
       if text.tokens is None:
-        row["vector"] = _numbers(text.vectors)
+        row["vector"] = _decimals(text.vectors)
       else:
         row["tokens"] = text.tokens
-        row["vectors"] = _numbers(text.vectors)
+        row["vectors"] = _decimals(text.vectors)
       f.write(json.dumps(row, ensure_ascii=False) + "\n")
       count += 1
   return count
@@ -100,8 +100,8 @@ def _npz(path: str, features: Iterable[Features]) -> int:
     longest = max(map(len, names), default=0)
     if 4 * longest * len(names) > _MAX_NAME_BYTES:
       raise UserError(
-        f"{name}: {len(names):,} texts, the longest of {longest:,} characters,"
-        " have no room in an .npz, where each takes as much as the longest;"
+        f"{name}: {len(names):,} strings are too large for an .npz, because"
+        f" each takes as much room as the longest, of {longest:,} characters;"
         " write a .jsonl or .h5."
       )
     if name in arrays:
@@ -131,7 +131,7 @@ def _arrays(features: list[Features]) -> dict[str, Any]:
 
 
 def _without_nul(text: str) -> str:
-  """Replaces NUL, which HDF5 cannot store, and NumPy not at a string's end."""
+  """Replaces NUL: HDF5 cannot store it, NumPy drops it at a string's end."""
   return text.replace("\0", "\ufffd")
 
 
@@ -139,32 +139,34 @@ def _hdf5(path: str, features: Iterable[Features]) -> int:
   """Writes the same arrays as `_npz`, a chunk of texts at a time."""
   import h5py
 
-  with _Disk(path, "w+b") as disk:
+  with _QuietFile(path, "w+b") as quiet_file:
     try:
-      with h5py.File(disk, "w") as f:
-        return _write_chunks(f, disk, iter(features))
+      with h5py.File(quiet_file, "w") as f:
+        return _write_chunks(f, quiet_file, iter(features))
     finally:
       # Closing the HDF5 file may have written to the disk, too.
-      disk.check()
+      quiet_file.check()
 
 
-def _write_chunks(f: Any, disk: "_Disk", features: Iterator[Features]) -> int:
-  rows = count = 0
+def _write_chunks(
+  f: Any, quiet_file: "_QuietFile", features: Iterator[Features]
+) -> int:
+  token_count = count = 0
   for chunk in _chunks(features):
     arrays = _arrays(chunk)
     if "starts" in arrays:
       # The starts of each chunk begin at 0. The file keeps only the first 0.
-      starts = arrays["starts"] + rows
-      rows = int(starts[-1])
+      starts = arrays["starts"] + token_count
+      token_count = int(starts[-1])
       arrays["starts"] = starts[1:] if count else starts
     for name, array in arrays.items():
       _append(f, name, array)
-    disk.check()
+    quiet_file.check()
     count += len(chunk)
   return count
 
 
-class _Disk(io.FileIO):
+class _QuietFile(io.FileIO):
   """A file for h5py that hides errors of a full disk from the HDF5 library.
 
   The library crashes if a write fails. So after the first error this class
@@ -206,7 +208,7 @@ class _Disk(io.FileIO):
 
 
 def _chunks(features: Iterator[Features]) -> Iterator[list[Features]]:
-  """Yields `_CHUNK` texts at a time; one empty chunk if there are no texts."""
+  """Yields lists of `_CHUNK` texts; if there are no texts, one empty list."""
   chunk = list(itertools.islice(features, _CHUNK))
   yield chunk
   while chunk := list(itertools.islice(features, _CHUNK)):
@@ -229,9 +231,9 @@ def _append(file: Any, name: str, array: np.ndarray | list[str]) -> None:
       maxshape=(None, *shape),
       chunks=True,
     )
-  dataset, before = file[name], len(file[name])
-  dataset.resize(before + len(array), axis=0)
-  dataset[before:] = array
+  dataset, old_length = file[name], len(file[name])
+  dataset.resize(old_length + len(array), axis=0)
+  dataset[old_length:] = array
 
 
 _WRITERS = {".jsonl": _jsonl, ".npz": _npz, ".h5": _hdf5, ".hdf5": _hdf5}
@@ -254,8 +256,8 @@ def extract_file(
     source: a file with a text on each line, or .jsonl with "text" or "words".
     target: the .jsonl, .npz, .h5 or .hdf5 file to write, completely or not at
       all.
-    spec: which vectors to compute. Here `unit` may be None, for the model's
-      pooling, or for pieces if the model has no pooling.
+    spec: which vectors to compute. If its `unit` is None, the unit follows from
+      the model's pooling. It is pieces if the model has no pooling.
     tokens: the largest number of tokens in a batch, with padding.
     dtype: the dtype of the computation.
     family: the family of a transformers folder whose config.json names none.
@@ -268,7 +270,7 @@ def extract_file(
     UserError: the input cannot be read, or the model cannot compute these
       vectors.
   """
-  check(target)
+  writer_of(target)  # Report a bad name before the model is opened.
   text_batches.check_not_input(source, target)
   loaded = open_model(
     model,

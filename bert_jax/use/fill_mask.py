@@ -22,7 +22,7 @@ from bert_jax.use import text_batches
 
 
 class MaskedModel(Protocol):
-  """The attributes of `weights.load.OpenedModel` that are read here."""
+  """Lists the attributes of `weights.load.OpenedModel` that are read here."""
 
   @property
   def path(self) -> str:
@@ -63,7 +63,7 @@ def log_probabilities(
   Args:
     module: a model with a masked-language-model head.
     params: its parameters.
-    inputs: `input_ids` and the other inputs of the encoder, [b, l] each.
+    inputs: `input_ids` and the other inputs of the encoder, each [b, l].
     positions: the masked positions. Rows with fewer masks are filled up with
       any position.
   """
@@ -74,10 +74,10 @@ def log_probabilities(
 
 
 @functools.partial(sharding.jit, static_argnums=(0, 1, 2))
-def _likeliest(
+def _top_pieces(
   module: nn.Module,
   top: int,
-  pieces: int,
+  piece_count: int,
   params: Any,
   inputs: Mapping[str, Array],
   positions: Int[Array, "b m"],
@@ -85,7 +85,7 @@ def _likeliest(
   """Returns the log-probabilities and ids of the `top` likeliest pieces."""
   log_p = log_probabilities(module, params, inputs, positions)
   # Rows of the word table beyond the pieces only pad it to a round number.
-  return jax.lax.top_k(log_p[..., :pieces], top)
+  return jax.lax.top_k(log_p[..., :piece_count], top)
 
 
 def encode(
@@ -94,8 +94,8 @@ def encode(
   """Returns rows `[CLS] text [SEP]`, int32 [T], and their masked positions.
 
   Raises:
-    UserError: the tokenizer has no mask, [CLS] or [SEP]; or a text has no mask,
-      or is too long.
+    UserError: the tokenizer lacks the mask, [CLS] or [SEP], or a text has no
+      mask or is too long.
   """
   special = model.vocabulary.special
   if special.mask is None:
@@ -115,14 +115,14 @@ def encode(
     if len(ids) > longest:
       raise UserError(
         f"{text[:40]!r}... has {len(ids)} tokens with [CLS] and [SEP]; the"
-        f" model takes {longest}. Shorten it."
+        f" model takes {longest}. Shorten the text."
       )
     rows.append(np.array(ids, np.int32))
     positions.append(masked)
   return rows, positions
 
 
-# For one mask: the (piece, probability) of the likeliest pieces.
+# The (piece, probability) of the likeliest pieces for one mask.
 Candidates = list[tuple[str, float]]
 
 
@@ -133,7 +133,7 @@ def fill(
   tokens: int = 8192,
   report: Callable[[int], None] | None = None,
 ) -> list[list[Candidates]]:
-  """Returns for each text and each [MASK] the `top` (piece, probability).
+  """Returns the `top` likeliest pieces for each [MASK] of each text.
 
   Args:
     model: a masked language model, or ELECTRA's generator.
@@ -156,17 +156,20 @@ def fill(
   pieces = model.vocabulary.pieces
   if len(pieces) > config["model"]["vocab_size"]:
     raise UserError(
-      f"{model.path}: its vocabulary has {len(pieces)} pieces, the model"
-      f" {config['model']['vocab_size']}; put the model's own tokenizer there."
+      f"{model.path}: its vocabulary has {len(pieces)} pieces, but the model"
+      f" has {config['model']['vocab_size']}; put the model's own tokenizer"
+      " there."
     )
   if not 1 <= top <= len(pieces):
-    raise UserError(f"top={top}: must be 1 to {len(pieces)}, all pieces.")
+    raise UserError(
+      f"top={top} must be from 1 to {len(pieces)}, which is all pieces."
+    )
   rows, positions = encode(model, texts)
   filled: list[list[Candidates]] = [[] for _ in texts]
   # Every row of a batch gets logits for equally many masks, so batches are
   # smaller if a text has many masks. Powers of two compile fewer programs.
-  most = max(map(len, positions), default=1)
-  masks = 1 << (most - 1).bit_length()
+  max_masks = max(map(len, positions), default=1)
+  masks = 1 << (max_masks - 1).bit_length()
   longest = model.module.encoder.max_length
   done = 0
   for batch in text_batches.batches(rows, longest, max(tokens // masks, 1)):
@@ -176,7 +179,7 @@ def fill(
       masked[i, : len(positions[number])] = positions[number]
     log_p, ids = map(
       np.asarray,
-      _likeliest(
+      _top_pieces(
         model.module, top, len(pieces), model.params, batch.inputs, masked
       ),
     )
@@ -195,7 +198,7 @@ def results(
   texts: Sequence[str],
   masks_of_texts: Sequence[Sequence[Candidates]],
 ) -> list[dict[str, Any]]:
-  """Returns what `fill` returns as dicts.
+  """Turns the candidates that `fill` returns into dicts.
 
   Args:
     model: the model that filled the masks.

@@ -145,7 +145,7 @@ def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
     if len(encoding.ids) > longest:
       raise UserError(
         f"{text.text[:40]!r}... has {len(encoding.ids)} tokens; the model takes"
-        f" {longest}. Shorten it."
+        f" {longest}. Shorten the text."
       )
   return encoded
 

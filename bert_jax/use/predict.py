@@ -36,6 +36,7 @@ from bert_jax.weights.load import OpenedModel, open_model
 # The number of examples that are read, run and written together.
 CHUNK = 1024
 Example = TypeVar("Example")
+# Task of a model's head -> the kind of its predictions.
 _KINDS = {
   "multiple_choice": "choice",
   "token_classification": "tagging",
@@ -47,7 +48,7 @@ class Predictor(NamedTuple):
   """A model that is ready to predict.
 
   Attributes:
-    kind: what it predicts, a key of `requests.PARSERS`.
+    kind: what the model predicts, a key of `requests.PARSERS`.
     task: the task with its labels and metrics.
     vocabulary: the model's vocabulary.
     length: the largest number of tokens in a row.
@@ -106,15 +107,15 @@ def vocabulary_of(model: OpenedModel) -> Vocabulary:
   if needed > size:
     names = [*vocabulary.pieces, *layout.new_tokens][size:]
     raise UserError(
-      f"{model.path}: its rows need {needed} pieces, the model has {size}, and"
-      f" none for {added_tokens.listed(names)}; fine-tune it, which adds rows"
-      " for them, or put its own tokenizer's files there."
+      f"{model.path}: its rows need {needed} pieces, but the model has {size}"
+      f" and lacks {added_tokens.listed(names)}; fine-tune the model, which"
+      " adds rows for these pieces, or put its own tokenizer's files there."
     )
   return vocabulary
 
 
 def task_of(config: dict[str, Any], kind: str, null: bool) -> Task:
-  """Returns the task of a fine-tuned model, as far as its config says.
+  """Returns the task of a fine-tuned model, as far as its config describes it.
 
   Args:
     config: the config of a converted folder.
@@ -129,7 +130,7 @@ def task_of(config: dict[str, Any], kind: str, null: bool) -> Task:
     labels = config["labels"] if has_labels else None
     count = config["head"].get("num_labels") or 1
     if kind == "regression" and count > 1:
-      # With several outputs, the predicted numbers have the outputs' names.
+      # The predicted numbers of several outputs have the outputs' names.
       labels = config["labels"] or hf_config.default_labels(count)
     task = Task(
       name="", kind=kind, labels=tuple(labels or ()), columns=1, metrics=()
@@ -154,7 +155,7 @@ def open_predictor(
     batch_size: see `make_predictor`.
     length: see `make_predictor`.
     top: see `make_predictor`.
-    best: if True, opens the checkpoint of a run with the best score.
+    best: if True, opens a run's checkpoint with the best score.
     null: see `make_predictor`.
     dtype: the dtype of the computation.
     family: the family of a transformers folder whose config.json names none.
@@ -179,7 +180,7 @@ def make_predictor(
   """Prepares an opened model to predict.
 
   Args:
-    model: a model with a head; for ELECTRA, one tower.
+    model: a model with a head. An ELECTRA must have only one tower.
     batch_size: the number of rows in a batch. It is rounded up to a multiple of
       the number of devices.
     length: the largest number of tokens in a row. The model's positions limit
@@ -258,9 +259,9 @@ def encode(
     examples: the examples, as `requests.PARSERS` makes them.
 
   Returns:
-    The rows, and the positions of masks, int32 [rows]. For kind "choice", the
-    `example` of a row is the number of a choice. For other kinds than "fill",
-    the positions are None.
+    The rows, and the positions of masks, int32 [rows]. For kind "choice", a
+    row's `example` is the index of its choice among the choices of all
+    examples. The positions are None unless the kind is "fill".
   """
   kind, vocabulary = predictor.kind, predictor.vocabulary
   examples, length = list(examples), predictor.length
@@ -299,20 +300,20 @@ def run(
   task = predictor.task._replace(kind="classification", columns=1)
   rows = rows._replace(labels=np.full(len(rows.example), -1, np.int32))
   pad = layouts.of_vocabulary(predictor.vocabulary).pad
-  shorter = [size for size in BUCKETS if size < predictor.length]
+  shorter_lengths = [size for size in BUCKETS if size < predictor.length]
   batches = Batches(
     task,
     rows,
     pad,
     predictor.batch_size,
     group=True,
-    buckets=(*shorter, predictor.length),
+    buckets=(*shorter_lengths, predictor.length),
   )
-  add = None
+  add_positions = None
   if positions is not None:
 
-    def add(numbers: np.ndarray) -> dict[str, np.ndarray]:
-      """Returns the masks' positions, 0 for padding, whose number is -1."""
+    def add_positions(numbers: np.ndarray) -> dict[str, np.ndarray]:
+      """Returns the masks' positions; rows of padding have number -1."""
       row_positions = np.where(numbers < 0, 0, positions[numbers])
       return {"mlm_positions": row_positions[:, None].astype(np.int32)}
 
@@ -321,11 +322,12 @@ def run(
     outputs: list[Any] = []
     done = 0
     for numbers, logits in evaluate_task.run_batches(
-      step, params, batches, predictor.mesh, add
+      step, params, batches, predictor.mesh, add_positions
     ):
       outputs.append((numbers, logits))
       if report is not None and len(outputs) > 1:
-        # The device computes a batch while the next one is prepared.
+        # Report the batch before the last. The device computes the last batch
+        # while the next one is prepared.
         numbers_done, logits_done = outputs[-2]
         jax.block_until_ready(logits_done)
         done += int((numbers_done >= 0).sum())
@@ -346,8 +348,8 @@ def predict(
     predictor: the model.
     examples: the examples, as `requests.PARSERS` makes them.
     report: called with the number of examples that are done, batch by batch.
-      Rows are run in the order of their lengths, and an example may have
-      several, so it is the share of the rows as a number of examples.
+      The number is an estimate from the share of rows that are done, because
+      rows run in the order of their lengths, and an example may have several.
   """
   if not examples:
     return []
@@ -363,12 +365,12 @@ def predict(
 
 
 def mask_token(predictor: Predictor) -> str | None:
-  """Returns the tokenizer's mask token as text; None if it has none."""
+  """Returns the tokenizer's mask token as text; None if it has no mask."""
   mask = predictor.vocabulary.special.mask
   return None if mask is None else predictor.vocabulary.pieces[mask]
 
 
-def label_order(
+def label_columns(
   predictor: Predictor, split: Split, data_path: str
 ) -> list[int] | None:
   """Returns the model's column for each label of a split's task.
@@ -382,12 +384,13 @@ def label_order(
     The columns; None if the task has no labels.
 
   Raises:
-    UserError: the model has another kind, vocabulary or other labels.
+    UserError: the model and the data differ in kind, vocabulary or labels.
   """
   task, model_labels = split.task, predictor.task.labels
   if predictor.kind != task.kind:
     raise UserError(
-      f"{data_path} is of kind {task.kind}, the model of {predictor.kind}."
+      f"{data_path} is of kind {task.kind}, but the model is of kind"
+      f" {predictor.kind}."
     )
   check_same(
     split.pieces,
@@ -401,8 +404,8 @@ def label_order(
   columns = model_folder.columns_of(task.labels, model_labels)
   if columns is None:
     raise UserError(
-      f"{data_path} has the labels {', '.join(task.labels)}, the model"
-      f" {', '.join(model_labels)}."
+      f"{data_path} has the labels {', '.join(task.labels)}, but the model"
+      f" has {', '.join(model_labels)}."
     )
   return columns
 
@@ -413,12 +416,12 @@ def predict_split(
   """Returns the predictions for a split; see `evaluate_task.predictions`.
 
   Labels are matched by name, because the model may have them in another order.
-  The arguments and errors are those of `label_order`.
+  The arguments and errors are described in `label_columns`.
   """
-  order = label_order(predictor, split, data_path)
+  columns = label_columns(predictor, split, data_path)
   logits = run(predictor, split.rows, None)
-  if order is not None:
-    logits = [x[..., order] for x in logits]
+  if columns is not None:
+    logits = [x[..., columns] for x in logits]
   return evaluate_task.predictions(split, logits)
 
 
@@ -436,8 +439,8 @@ Result = dict[str, Any]
 def softmax(logits: np.ndarray) -> np.ndarray:
   """Returns float64 probabilities, which sum to 1 along the last axis."""
   logits = np.asarray(logits, np.float64)
-  chances = np.exp(logits - logits.max(-1, keepdims=True))
-  return chances / chances.sum(-1, keepdims=True)
+  exponentials = np.exp(logits - logits.max(-1, keepdims=True))
+  return exponentials / exponentials.sum(-1, keepdims=True)
 
 
 def make_results(
@@ -463,12 +466,12 @@ def make_results(
     return [_answer(answer) for answer in answers]
   if kind == "tagging":
     tags = predictions.make_predictions(task, rows, logits, examples)
-    chances = tag_chances(rows, logits, examples, tags, task.labels)
+    p_of_tags = tag_probabilities(rows, logits, examples, tags, task.labels)
     marks_entities = tags_lib.letters(task.labels) is not None
     return [
       (_entities(example, names, tag_p) if marks_entities else {})
       | {"words": example["words"], "tags": names, "probabilities": tag_p}
-      for example, names, tag_p in zip(examples, tags, chances, strict=True)
+      for example, names, tag_p in zip(examples, tags, p_of_tags, strict=True)
     ]
   means = predictions.mean_of_windows(rows, np.asarray(logits, np.float64))
   predictions.check_finite(means)
@@ -483,13 +486,13 @@ def make_results(
   return [_label(task.labels, x) for x in softmax(means)]
 
 
-def _label(labels: Sequence[str], chances: np.ndarray) -> Result:
+def _label(labels: Sequence[str], probabilities: np.ndarray) -> Result:
   """Makes the result of a classification from its probabilities."""
-  best = int(chances.argmax())
+  best = int(probabilities.argmax())
   return {
     "label": labels[best],
-    "probability": float(chances[best]),
-    "probabilities": dict(zip(labels, chances.tolist(), strict=True)),
+    "probability": float(probabilities[best]),
+    "probabilities": dict(zip(labels, probabilities.tolist(), strict=True)),
   }
 
 
@@ -500,20 +503,20 @@ def _scores(names: Sequence[str], scores: np.ndarray) -> Result:
   return {"scores": dict(zip(names, scores.tolist(), strict=True))}
 
 
-def _labels(labels: Sequence[str], chances: np.ndarray) -> Result:
+def _labels(labels: Sequence[str], probabilities: np.ndarray) -> Result:
   """Makes the result of a classification with several labels."""
-  probabilities = dict(zip(labels, chances.tolist(), strict=True))
-  likely = [label for label, p in probabilities.items() if p > 0.5]
-  return {"labels": likely, "probabilities": probabilities}
+  by_label = dict(zip(labels, probabilities.tolist(), strict=True))
+  predicted_labels = [label for label, p in by_label.items() if p > 0.5]
+  return {"labels": predicted_labels, "probabilities": by_label}
 
 
-def _choice(chances: np.ndarray) -> Result:
+def _choice(probabilities: np.ndarray) -> Result:
   """Makes the result of a multiple choice from its probabilities."""
-  best = int(chances.argmax())
+  best = int(probabilities.argmax())
   return {
     "choice": best,
-    "probability": float(chances[best]),
-    "probabilities": chances.tolist(),
+    "probability": float(probabilities[best]),
+    "probabilities": probabilities.tolist(),
   }
 
 
@@ -521,32 +524,32 @@ def _answer(answer: dict[str, Any]) -> Result:
   """Makes the result of a question from its predicted answer."""
   odds = {k: answer[k] for k in ("null_odds",) if k in answer}
 
-  def characters(text: str) -> dict[str, int | None]:
-    """Returns where an answer is in the context; "" has no place in it."""
+  def span_of(text: str) -> dict[str, int | None]:
+    """Returns an answer's characters in the context; None if it is ""."""
     start = answer["starts"].get(text)
     return {"start": start, "end": None if start is None else start + len(text)}
 
   nbest = [
     {"text": candidate["text"], "probability": candidate["probability"]}
-    | characters(candidate["text"])
+    | span_of(candidate["text"])
     for candidate in answer["nbest"]
   ]
-  chances = {c["text"]: c["probability"] for c in nbest}
+  probabilities = {c["text"]: c["probability"] for c in nbest}
   text = answer["text"]
-  chance = chances.get(text, 0.0)
-  if odds and "" not in chances:
+  probability = probabilities.get(text, 0.0)
+  if odds and "" not in probabilities:
     # The probabilities of a beam assume that an answer exists. `null_odds` is
-    # the logit of the event that none exists.
+    # the logit of the event that no answer exists.
     p_none, p_exists = softmax(np.array([answer["null_odds"], 0.0])).tolist()
-    chance = chance * p_exists if text else p_none
-  first = {"answer": text, "probability": chance} | characters(text)
-  return first | odds | {"nbest": nbest}
+    probability = probability * p_exists if text else p_none
+  result = {"answer": text, "probability": probability} | span_of(text)
+  return result | odds | {"nbest": nbest}
 
 
 def _entities(
   example: dict[str, Any],
   tags: Sequence[str | None],
-  chances: Sequence[float | None],
+  probabilities: Sequence[float | None],
 ) -> Result:
   """Joins the tags of a text's words to entities.
 
@@ -554,11 +557,12 @@ def _entities(
     example: an example with `words`, and with `text` and `spans` if the words
       were split from a text. Other words are joined with spaces.
     tags: the tag of each word.
-    chances: the probability of each tag.
+    probabilities: the probability of each tag.
 
   Returns:
-    `entities`: a list of entities with `text`, `label`, `start` and `end`,
-    which are characters of the text, and `probability`, the mean of the words'.
+    `entities`: a list of entities with `text`, `label`, `start`, `end` and
+    `probability`. `start` and `end` count characters of the text. The
+    probability is the mean over the entity's words.
   """
   text, spans = example.get("text"), example.get("spans")
   if text is None or spans is None:
@@ -567,7 +571,7 @@ def _entities(
   entities = []
   for label, begin, end in tags_lib.entities(tags):
     start, stop = spans[begin][0], spans[end - 1][1]
-    mean = np.mean([chance or 0.0 for chance in chances[begin:end]])
+    mean = np.mean([p or 0.0 for p in probabilities[begin:end]])
     entities.append(
       {
         "text": text[start:stop],
@@ -580,7 +584,7 @@ def _entities(
   return {"entities": entities}
 
 
-def tag_chances(
+def tag_probabilities(
   rows: Rows,
   logits: Sequence[np.ndarray],
   examples: Examples,
@@ -589,8 +593,8 @@ def tag_chances(
 ) -> list[list[float | None]]:
   """Returns the probability of each word's tag.
 
-  `tagging.rows` chooses one window for each word. A word without pieces always
-  has the tag O, with probability 1, or None if the model has no tag O.
+  `tagging.rows` chooses one window for each word. A word without pieces has
+  the tag O with probability 1. If the model has no tag O, both are None.
 
   Args:
     rows: the rows of the examples.
@@ -600,17 +604,17 @@ def tag_chances(
     labels: the names of the tags, in the order of the logits.
   """
   ids = {name: i for i, name in enumerate(labels)}
-  chances: list[list[float | None]] = [
+  probabilities: list[list[float | None]] = [
     [1.0 if tag else None for tag in row] for row in tags
   ]
   for i, example in enumerate(rows.example):
     words = rows.offsets[rows.starts[i] : rows.starts[i + 1], 0]
     positions = np.flatnonzero(words >= 0)
-    word_chances = softmax(logits[i][positions])
-    for word, tag_chance in zip(words[positions], word_chances, strict=True):
+    p_of_words = softmax(logits[i][positions])
+    for word, p_of_tags in zip(words[positions], p_of_words, strict=True):
       tag = tags[example][word]
-      chances[example][word] = float(tag_chance[ids[tag]])
-  return chances
+      probabilities[example][word] = float(p_of_tags[ids[tag]])
+  return probabilities
 
 
 def _masks(

@@ -10,7 +10,7 @@ from bert_jax.messages import UserError
 
 # The largest numbers of rows, of entries of a list, and of characters that a
 # table in a notebook shows.
-_ROWS, _ENTRIES, _CHARACTERS = 50, 5, 100
+_MAX_ROWS, _MAX_ENTRIES, _MAX_CHARACTERS = 50, 5, 100
 
 
 class Results(list[dict[str, Any]]):
@@ -20,11 +20,11 @@ class Results(list[dict[str, Any]]):
     columns = list(dict.fromkeys(key for row in self for key in row))
     head = "".join(f"<th>{html.escape(str(name))}</th>" for name in columns)
     lines = [f"<tr><th></th>{head}</tr>"]
-    for number, row in enumerate(self[:_ROWS]):
+    for number, row in enumerate(self[:_MAX_ROWS]):
       cells = [html.escape(_short(row.get(name, ""))) for name in columns]
       line = "".join(f"<td>{cell}</td>" for cell in cells)
       lines.append(f"<tr><th>{number}</th>{line}</tr>")
-    if len(self) > _ROWS:
+    if len(self) > _MAX_ROWS:
       lines.append(f"<tr><th>...</th><td>{len(self):,} rows</td></tr>")
     return f"<table>{''.join(lines)}</table>"
 
@@ -43,32 +43,36 @@ def _short(value: Any) -> str:
     return " ".join(_short(x) for _, x in pairs)
   if isinstance(value, list | tuple):
     separator = "; " if value and isinstance(value[0], list) else ", "
-    return _join([_short(x) for x in value[: _ENTRIES + 1]], separator)
+    return _join([_short(x) for x in value[: _MAX_ENTRIES + 1]], separator)
   text = str(value)
-  return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}..."
+  return (
+    text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
+  )
 
 
 def _join(entries: list[str], separator: str = ", ") -> str:
-  if len(entries) > _ENTRIES:
-    entries = [*entries[:_ENTRIES], "..."]
+  if len(entries) > _MAX_ENTRIES:
+    entries = [*entries[:_MAX_ENTRIES], "..."]
   return separator.join(entries)
 
 
-def items_of(inputs: Any, single: tuple[type, ...]) -> tuple[bool, list[Any]]:
-  """Returns the inputs that a user passes as a list.
+def items_of(
+  inputs: Any, single_types: tuple[type, ...]
+) -> tuple[bool, list[Any]]:
+  """Returns a list of the inputs that a user passes.
 
   Args:
     inputs: one input, or a collection: a list, an array, a column, a DataFrame
-      (its rows become dicts), a data set of dicts.
-    single: the types of one input; a string always is one.
+      (its rows become dicts), or a data set of dicts.
+    single_types: the types of one input. A string is always one input.
 
   Returns:
-    True for a collection, and the list.
+    True if the inputs are a collection, and the list.
 
   Raises:
-    UserError: the inputs are neither.
+    UserError: the inputs are neither one input nor a collection.
   """
-  if isinstance(inputs, (str, *single)):
+  if isinstance(inputs, (str, *single_types)):
     return False, [inputs]
   if hasattr(inputs, "to_dicts"):  # polars
     return True, list(inputs.to_dicts())
@@ -82,19 +86,18 @@ def items_of(inputs: Any, single: tuple[type, ...]) -> tuple[bool, list[Any]]:
 
 
 def text_of(item: Any, number: int) -> str:
-  """Returns the text of an input: a string, or a dict's `text`.
+  """Returns the text of an input, which is a string or a dict with `text`.
 
   Raises:
-    UserError: the input has no text. The message names its number.
+    UserError: the input has no text. The message names the input by `number`.
   """
   text = item.get("text") if isinstance(item, Mapping) else item
   if isinstance(text, str):
     return str(text)
   if isinstance(item, Mapping):
-    names = ", ".join(map(str, item)) or "none"
+    names = ", ".join(map(str, item)) or "no field"
     raise UserError(
-      f"input {number} has no field 'text' that is a string; its fields are"
-      f" {names}."
+      f"input {number} has no field 'text' that is a string; it has {names}."
     )
   raise UserError(f"input {number} is {item!r:.60}, not a text.")
 
@@ -104,12 +107,12 @@ def fields_of(item: Any, kind: str, number: int) -> dict[str, Any]:
 
   Args:
     item: a string, a tuple or list without names, or a dict, whose values may
-      be missing numbers and arrays, as in a DataFrame.
+      be arrays, or NaN for a missing value, as in a DataFrame.
     kind: what the model predicts, a key of `requests.PARSERS`.
     number: the number of the input, for messages.
 
   Raises:
-    UserError: the input is not one of these.
+    UserError: the input has another type, or the wrong number of entries.
   """
   if isinstance(item, str):
     return {"text": str(item)}
@@ -121,7 +124,7 @@ def fields_of(item: Any, kind: str, number: int) -> dict[str, Any]:
   entries = [_plain(entry) for entry in item]
   if kind == "tagging":
     return {"words": entries}
-  names = _PAIRS.get(kind, ("text", "text_pair"))
+  names = _ENTRY_NAMES.get(kind, ("text", "text_pair"))
   if len(entries) != len(names):
     raise UserError(
       f"input {number} has {len(entries)} entries; pass ({', '.join(names)})."
@@ -129,12 +132,13 @@ def fields_of(item: Any, kind: str, number: int) -> dict[str, Any]:
   return dict(zip(names, entries, strict=True))
 
 
-# Kind -> the fields of an input without names. Other kinds have pairs of texts.
-_PAIRS = {"span": ("question", "context"), "choice": ("text", "choices")}
+# Kind -> the names of a tuple's entries. For other kinds, a tuple is a pair of
+# texts.
+_ENTRY_NAMES = {"span": ("question", "context"), "choice": ("text", "choices")}
 
 
 def _plain(value: Any) -> Any:
-  """Returns strings and lists for those of NumPy; None for a missing value."""
+  """Turns NumPy's strings and arrays into Python's, and NaN into None."""
   if isinstance(value, str):
     return str(value)
   if isinstance(value, list | tuple | np.ndarray):

@@ -37,7 +37,7 @@ _TORCH_PATTERNS = tuple(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OpenedModel:
-  """A model that was opened from files of any format.
+  """Holds a model that was opened from files of any format.
 
   Its parameters, tokenizer and vocabulary are made when they are first used.
 
@@ -64,7 +64,7 @@ class OpenedModel:
 
   @functools.cached_property
   def tokenizer(self) -> Tokenizer | None:
-    """The tokenizer, which adds special tokens; None if it has no files."""
+    """The tokenizer, which adds special tokens; None if it is missing."""
     tokenizer = model_tokenizer.build(self.weights.tokenizer_files, self.path)
     if tokenizer is not None and self.config["family"] != "elmo":
       rows = self.config["model"]["vocab_size"]
@@ -82,11 +82,11 @@ class OpenedModel:
     """The vocabulary, as `prepare` opens it.
 
     Raises:
-      UserError: the model has no tokenizer's files, or they are damaged.
+      UserError: the tokenizer's files are missing or damaged.
     """
     if not self.has_vocabulary:
       raise UserError(
-        f"{self.path} has no tokenizer's files; put them beside it."
+        f"{self.path} lacks the tokenizer's files; put them there."
       )
     files = self.weights.tokenizer_files
     return open_vocabulary.from_files(files, self.path)
@@ -126,7 +126,7 @@ def open_model(
 
 
 def take_tower(model: OpenedModel, tower: str) -> OpenedModel:
-  """Returns one tower of an ELECTRA with both; other models as they are.
+  """Returns one tower of an ELECTRA; returns other models unchanged.
 
   Args:
     model: a model of any family.
@@ -171,7 +171,9 @@ def read(
   else:
     weights = hf.read(path, family or hf.find_family(path), tower)
   if family not in (None, weights.config["family"]):
-    raise UserError(f"{path} is of family {weights.config['family']}.")
+    raise UserError(
+      f"{path} is of family {weights.config['family']}, not {family}."
+    )
   return generator_discriminator.choose(weights, tower, path, default_tower)
 
 

@@ -12,8 +12,8 @@ config.json has these keys:
 * `problem`: "classification", "multi_label" or "regression"; null if the task
   has none.
 * `pooler`: true if the folder has a pooler that the head does not read.
-* `source`: the format that the model was converted from, the dtype there, the
-  names of arrays that were dropped, and the fields to write back.
+* `source`: the format that the model was converted from, the dtype of its
+  arrays there, the names of dropped arrays, and the fields to write back.
 * `sha256`: a digest of each key above and of each other file.
 * `checksum`: a checksum of the whole config.json.
 
@@ -61,7 +61,7 @@ KEYS = (
 
 
 class Weights(NamedTuple):
-  """A model in memory.
+  """Holds a model in memory.
 
   Attributes:
     config: the content of config.json.
@@ -93,7 +93,7 @@ def make_config(
     task: a task of `models.from_config.build`.
     model: the attributes of the encoder.
     **entries: values for other keys of the config: `head`, `labels`, `problem`,
-      `pooler`, `source`. A key without a value here is empty.
+      `pooler`, `source`. All other keys are empty.
   """
   config = {
     "format_version": FORMAT_VERSION,
@@ -120,8 +120,8 @@ def columns_of(
     model_labels: the model's labels, in the order of the classifier's columns.
 
   Returns:
-    The number of the column of each task label; None unless the task and the
-    model have the same labels.
+    The index of each task label's column; None unless the task and the model
+    have the same labels.
   """
   if sorted(labels) != sorted(model_labels):
     return None
@@ -194,8 +194,8 @@ def write_tensors(
 
   contiguous = {name: np.asarray(a, order="C") for name, a in arrays.items()}
   content = save(contiguous, dict(metadata) if metadata else None)
-  # Do not use `safetensors.numpy.save_file`: its files are readable only for
-  # their owner.
+  # Do not use `safetensors.numpy.save_file`: only their owner can read its
+  # files.
   epath.Path(path).write_bytes(content)
 
 
@@ -226,12 +226,12 @@ def read(path: str) -> Weights:
   config = read_json(config_path)
   if "format_version" not in config:
     raise UserError(
-      f"{config_path} is not from a converted model: convert it first."
+      f"{config_path} is not from a converted model; convert the model first."
     )
   if config["format_version"] != FORMAT_VERSION:
     raise UserError(
-      f"{config_path}: format_version is {config['format_version']!r}, this"
-      f" program reads {FORMAT_VERSION}; convert the model again."
+      f"{config_path}: format_version is {config['format_version']!r}, but"
+      f" this program reads {FORMAT_VERSION}; convert the model again."
     )
   missing = [key for key in KEYS if key not in config]
   if missing:
@@ -277,15 +277,15 @@ def write(path: str, weights: Weights) -> None:
 
 
 def _config_digests(config: Mapping[str, Any]) -> dict[str, str]:
-  """Returns key of the config -> digest of its value."""
+  """Returns a dict from each key of the config to its value's digest."""
   texts = {key: json.dumps(config[key], sort_keys=True) for key in KEYS}
   return {key: files.digest(text.encode()) for key, text in texts.items()}
 
 
 def _check_digests(path: str, config: dict[str, Any]) -> None:
   """Raises UserError if a file was changed since `write` wrote it."""
-  # Older folders have neither key. If only one is missing, the config was
-  # changed.
+  # Older folders have neither of the two keys. If only one is missing, the
+  # config was changed.
   if DIGESTS not in config and "checksum" not in config:
     messages.note_once(
       f"note: {path} has no digests, because an earlier version wrote it; its"
@@ -295,25 +295,25 @@ def _check_digests(path: str, config: dict[str, Any]) -> None:
   digests = config.get(DIGESTS)
   if not isinstance(digests, dict) or not isinstance(digests.get(CONFIG), dict):
     digests = {CONFIG: {}}
-  current = _config_digests(config)
-  saved = digests[CONFIG]
-  keys = [repr(key) for key in KEYS if saved.get(key) != current[key]]
-  changed = [f"{', '.join(keys)} of {CONFIG}"] if saved and keys else []
-  if not changed and not files.is_sealed(config):
-    changed = [CONFIG]
-  changed += files.changed_files(without(digests, CONFIG), path)
+  new_digests = _config_digests(config)
+  old_digests = digests[CONFIG]
+  keys = [repr(k) for k in KEYS if old_digests.get(k) != new_digests[k]]
+  changes = [f"{', '.join(keys)} of {CONFIG}"] if old_digests and keys else []
+  if not changes and not files.is_sealed(config):
+    changes = [CONFIG]
+  changes += files.changed_files(without(digests, CONFIG), path)
   # A tokenizer file that was added later would change the tokenizer.
   if any(name in digests for name in TOKENIZER_FILES):
-    changed += [
+    changes += [
       name
       for name in TOKENIZER_FILES
       if name not in digests and (epath.Path(path) / name).is_file()
     ]
-  if changed:
+  if changes:
     raise UserError(
-      f"{path}: {' and '.join(changed)} changed since the folder was written."
-      " Convert the model again; or, if you changed it on purpose, delete the"
-      f" keys {DIGESTS!r} and 'checksum' of {epath.Path(path) / CONFIG}."
+      f"{path}: {' and '.join(changes)} changed since the folder was written."
+      " Convert the model again; or, if you made the change yourself, delete"
+      f" the keys {DIGESTS!r} and 'checksum' of {epath.Path(path) / CONFIG}."
     )
 
 

@@ -183,7 +183,10 @@ def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
       dict(data=long),
       "has rows of 42 tokens, but the model takes 40; prepare it",
     ),
-    (dict(model=models / "tagging"), "kind classification, the model of tag"),
+    (
+      dict(model=models / "tagging"),
+      "kind classification, but the model is of kind tag",
+    ),
   ):
     wrong_flags = dict(output=tmp_path / "out") | wrong_flags
     with pytest.raises(SystemExit) as e:
@@ -257,7 +260,7 @@ def test_a_causal_model_without_the_new_ids_is_refused(tmp_path):
     tmp_path / "gpt", "gpt", "sequence_classification", head, ["a", "b"]
   )
   with pytest.raises(
-    ValueError, match="need 60 pieces, the model has 57, and none for .*; fine"
+    ValueError, match="need 60 pieces, but the model has 57 and lacks .*; fine"
   ):
     predict.open_predictor(path)
 

@@ -258,8 +258,8 @@ def test_pieces_without_rows_are_named_when_a_model_is_opened(
     assert not output.out
     with pytest.raises(
       ValueError,
-      match="need 19 pieces, the model has 17, and"
-      " none for 'covid19', '.E1.'; fine-tune",
+      match="need 19 pieces, but the model has 17 and lacks"
+      " 'covid19', '.E1.'; fine-tune",
     ):
       predict.open_predictor(str(short / name))
   flags = ["--family=bert", "--from=hf", "--model", short / "hf"]

@@ -36,7 +36,11 @@ def test_one_long_word_does_not_fill_the_memory(tmp_path, monkeypatch):
   pytest.importorskip("h5py")
   monkeypatch.setattr(feature_files, "_MAX_NAME_BYTES", 4 * 1000 * 3 - 1)
   features, path = [make_features("x" * 1000, "a", "b")], tmp_path / "a.npz"
-  with pytest.raises(ValueError, match="tokens: 3 texts, the longest of 1,000"):
+  message = (
+    "tokens: 3 strings are too large for an .npz, because each takes as much"
+    " room as the longest, of 1,000"
+  )
+  with pytest.raises(ValueError, match=message):
     feature_files.write(str(path), features)
   assert not list(tmp_path.iterdir())
   # In an array, each of these 1001 tokens would take half a gigabyte.
@@ -55,7 +59,7 @@ def test_several_extensions_stand_for_objects_on_lines(tmp_path, name):
 
 @pytest.mark.parametrize("ending", ["h5", "npz", "jsonl"])
 def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path, ending):
-  """Without `_Disk`, HDF5's library crashes with a segmentation fault."""
+  """Without `_QuietFile`, HDF5's library crashes with a segmentation fault."""
   pytest.importorskip("h5py")
   vectors = np.random.default_rng(0).normal(size=(2, 64)).astype(np.float32)
   texts = [Features(str(i), ("a", "b"), vectors) for i in range(600)]

@@ -71,7 +71,7 @@ def test_json_has_an_object_for_each_text(workdir, monkeypatch, capsys):
     (["w9 [mask]"], "no [MASK]"),
     ([" ".join(["w9"] * 600) + " [MASK]"], "603 tokens"),
     (["--model", "RUN@7", "[MASK]"], "no step 7"),
-    (["--top", "0", "[MASK]"], "top=0: must be 1 to"),
+    (["--top", "0", "[MASK]"], "top=0 must be from 1 to"),
   ],
 )
 def test_bad_input_is_one_sentence(workdir, monkeypatch, arguments, words):
