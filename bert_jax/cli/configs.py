@@ -104,9 +104,7 @@ def _explain(
     try:
       _overridden(path, [(key, text)])
     except (flags.Error, ValueError, TypeError, AttributeError, KeyError):
-      return UserError(
-        f"config.{key}={text!r}: must be {_kind(flat.get(key))}."
-      )
+      return UserError(f"config.{key}={text!r} must be {_kind(flat.get(key))}.")
   return UserError(str(error).strip())
 
 
@@ -181,7 +179,7 @@ def _attribute_value(key: str, text: str, before: Any) -> Any:
   # A bool is an int in Python, but not a number in a config.
   same_kind = isinstance(parsed, bool) == isinstance(before, bool)
   if not same_kind or not isinstance(parsed, types):
-    raise UserError(f"config.{key}={text!r}: must be {_kind(before)}.")
+    raise UserError(f"config.{key}={text!r} must be {_kind(before)}.")
   return parsed
 
 

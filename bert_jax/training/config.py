@@ -1,10 +1,10 @@
-"""A run's config as frozen dataclasses, and what a restart may change.
+"""Holds a run's config as frozen dataclasses, and checks a restart's config.
 
 `parse` turns the dict of a config file into a `Run`, which has one dataclass
 for each section. Each field says beside its name which values it may have. An
 unknown key, a wrong type or a value out of range raises `UserError` with one
 sentence. If the default of a field is None, the function that the section's
-docstring names has the default.
+docstring names has the real default.
 """
 
 # Each call of `_field` makes a new field.
@@ -36,32 +36,37 @@ OPTIONAL: dict[str, Any] = {
   "spike": {"action": "none", "factor": 2.0},
 }
 # The smallest normal number of float32, and its largest.
-_FLOAT32 = (2.0**-126, 2.0**128 - 2.0**104)
+_FLOAT32_RANGE = (2.0**-126, 2.0**128 - 2.0**104)
 # float16 is missing: its gradients would vanish without a loss scale.
 DTYPES = ("float32", "bfloat16")
 # Builder -> the fewest tokens of a row. Other builders need 5 tokens, for
 # [CLS] A [SEP] B [SEP]. Rows of sentences are <s> A </s>.
-SHORTEST = {"full_sentences": 3, "doc_sentences": 3, "lm": 2, "elmo": 2}
+MIN_LENGTHS = {"full_sentences": 3, "doc_sentences": 3, "lm": 2, "elmo": 2}
 # Objectives that train on the rows of a task.
-TASKS = ("finetune", "tinybert_task")
-# Objectives that learn from a teacher; the others refuse one.
-WITH_TEACHER = ("distil", "tinybert", "tinybert_task")
-# Builder -> the name of its pair labels, which the metrics have too.
-PAIR_NAMES = {"bert_pairs": "nsp", "albert_pairs": "sop"}
+TASK_OBJECTIVES = ("finetune", "tinybert_task")
+# Objectives that learn from a teacher. All other objectives refuse a teacher.
+TEACHER_OBJECTIVES = ("distil", "tinybert", "tinybert_task")
+# Builder -> the name of its pair labels, which is also in names of metrics.
+PAIR_LABELS = {"bert_pairs": "nsp", "albert_pairs": "sop"}
 # Builders of rows with two segments, and all builders of masked rows.
-SEGMENTED = (*PAIR_NAMES, "electra_segments")
-MASKED = (*SEGMENTED, "full_sentences", "doc_sentences")
-# Builders whose rows have no masks; each serves the objective of the same name.
-BARE = ("lm", "elmo")
+SEGMENT_BUILDERS = (*PAIR_LABELS, "electra_segments")
+MASKED_BUILDERS = (*SEGMENT_BUILDERS, "full_sentences", "doc_sentences")
+# Builders whose rows have no masks. Each one serves the objective of its name.
+UNMASKED_BUILDERS = ("lm", "elmo")
 # Objective -> the builders whose rows it can train on.
-ROWS: dict[str, tuple[str, ...]] = {name: (name,) for name in BARE}
-ROWS |= {name: MASKED for name in ("mlm", "electra", "distil", "tinybert")}
+OBJECTIVE_BUILDERS: dict[str, tuple[str, ...]] = {
+  name: (name,) for name in UNMASKED_BUILDERS
+}
+OBJECTIVE_BUILDERS |= {
+  name: MASKED_BUILDERS for name in ("mlm", "electra", "distil", "tinybert")
+}
 
 
 def _whole(least: int, **options: Any) -> Any:
   """Returns a field for a whole number of at least `least`; see `_field`.
 
-  Most smaller numbers would train without an error, but compute something else.
+  With most smaller numbers a run would train without an error, but compute
+  something else.
   """
   return _field(int, least=least, **options)
 
@@ -81,43 +86,47 @@ def _share(**options: Any) -> Any:
   return _field(float, share=True, **options)
 
 
-def _field(kind: type, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
+def _field(
+  value_type: type, default: Any = dataclasses.MISSING, **rules: Any
+) -> Any:
   """Returns a field of a section.
 
   Args:
-    kind: the type of the value: int, float (which includes whole numbers),
-      bool, str or dict; object for a value that is not checked.
+    value_type: int, float (which includes whole numbers), bool, str or dict;
+      object means that the value is not checked.
     default: the value if a config lacks the key. Without a default, a config
       must have the key.
-    **rules: what a value must fulfil.
+    **rules: the rules that a value must fulfil.
       `least`, `above`, `below`: bounds of a number.
-      `share`: True for a number in [0, 1).
+      `share`: True if the number must be in [0, 1).
       `choices`: the allowed values.
       `open`: "data" if the key may be None, which leaves the value to the data;
       "task" if it may be None only for the data of a task.
   """
-  return dataclasses.field(default=default, metadata={"kind": kind, **rules})
+  return dataclasses.field(
+    default=default, metadata={"type": value_type, **rules}
+  )
 
 
 class Section:
-  """A section of a config; its subclasses are dataclasses."""
+  """Holds a section of a config; its subclasses are dataclasses."""
 
   __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
   def options(self) -> dict[str, Any]:
     """Returns key -> value, without keys whose value is None.
 
-    The keys of `others` are among them.
+    The keys of `other_keys` are among them.
     """
     fields = dataclasses.fields(self)
     pairs = {field.name: getattr(self, field.name) for field in fields}
-    pairs |= pairs.pop("others", None) or {}
+    pairs |= pairs.pop("other_keys", None) or {}
     return {key: pairs[key] for key in pairs if pairs[key] is not None}
 
 
 @dataclasses.dataclass(frozen=True)
 class Mesh(Section):
-  """How the devices split the work; see `sharding.make_mesh`."""
+  """Says how the devices split the work; see `sharding.make_mesh`."""
 
   data: int = _field(int, -1)
   fsdp: int = _whole(1, default=1)
@@ -126,19 +135,19 @@ class Mesh(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Log(Section):
-  """Steps between two rows of metrics.jsonl; 0 writes no rows."""
+  """Holds the steps between two rows of metrics.jsonl; 0 means no rows."""
 
   every: int = _whole(0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluate(Section):
-  """When and on what a run is evaluated.
+  """Says when a run is evaluated, and on how many examples.
 
   Attributes:
-    every: steps between two evaluations; 0 for no evaluation.
-    examples: number of held-out examples of text; 0 for all. A task is always
-      evaluated on its whole splits.
+    every: steps between two evaluations; 0 means no evaluation.
+    examples: number of held-out examples of text; 0 means all of them. A task
+      is always evaluated on its whole splits.
   """
 
   every: int = _whole(0, open="task")
@@ -147,12 +156,12 @@ class Evaluate(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint(Section):
-  """When checkpoints are saved, and which stay.
+  """Says when checkpoints are saved, and how many are kept.
 
   Attributes:
-    every: steps between two checkpoints; 0 saves one at the end only.
-    keep: how many of the newest stay.
-    keep_best: how many of the best stay.
+    every: steps between two checkpoints; 0 means only one, at the end.
+    keep: the number of newest checkpoints that are kept.
+    keep_best: the number of best checkpoints that are kept.
   """
 
   every: int = _whole(0, open="task")
@@ -162,7 +171,7 @@ class Checkpoint(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Profile(Section):
-  """The first step that the profiler traces, and the number of traced steps."""
+  """Holds the first step that the profiler traces, and the number of steps."""
 
   start: int = _whole(0)
   steps: int = _whole(0)
@@ -170,7 +179,7 @@ class Profile(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Spike(Section):
-  """What the run does if a loss is too high; see `logging.Spikes`."""
+  """Says what the run does if a loss is too high; see `logging.Spikes`."""
 
   action: str = _field(str, "none")
   factor: float = _positive(default=2.0)
@@ -178,7 +187,7 @@ class Spike(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Schedule(Section):
-  """See `optim.build_schedule`."""
+  """Holds arguments of `optim.build_schedule`."""
 
   name: str = _field(str)
   peak: float = _positive()
@@ -188,7 +197,7 @@ class Schedule(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Adam(Section):
-  """See `optim.build_optimizer`."""
+  """Holds arguments of `optim.build_optimizer`."""
 
   name: str = _field(str)
   b1: float = _share()
@@ -202,7 +211,7 @@ class Adam(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Adagrad(Section):
-  """See `optim.build_adagrad`."""
+  """Holds arguments of `optim.build_adagrad`."""
 
   name: str = _field(str)
   initial_accumulator: float = _positive()
@@ -212,7 +221,7 @@ class Adagrad(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Phase(Section):
-  """A section of `phases`.
+  """Holds the section of one phase.
 
   Attributes:
     fraction: the share of `total_steps`; all phases add up to 1.
@@ -220,8 +229,7 @@ class Phase(Section):
     batch_scale: a factor of `batch_size`; the product is a whole number.
     micro_scale: a factor of `micro_batches`.
     max_predictions: prediction slots in a row; None if no tokens are hidden.
-    mask_rate: share of the tokens that is hidden in this phase; None means
-      `data.mask_rate`.
+    mask_rate: the share of tokens that are hidden; None means `data.mask_rate`.
   """
 
   fraction: float = _field(float)
@@ -234,7 +242,7 @@ class Phase(Section):
 
 @dataclasses.dataclass(frozen=True)
 class TaskData(Section):
-  """The data of a task; see `batches.open_task`."""
+  """Names the data of a task; see `batches.open_task`."""
 
   path: str = _field(str)
   train: str = _field(str, "train")
@@ -247,7 +255,10 @@ class TaskData(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Data(Section):
-  """The text of pre-training; `others` are options of the builder's rows."""
+  """Names the text of pre-training.
+
+  `other_keys` are options of the builder's rows.
+  """
 
   RESERVED = ("seed",)
 
@@ -259,15 +270,15 @@ class Data(Section):
   streams: int | None = _whole(0, default=None)
   mask_rate: float | None = _positive(default=None)
   smoothing: float | None = _not_negative(default=None)
-  others: Mapping[str, Any] | None = None
+  other_keys: Mapping[str, Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Model(Section):
-  """A family's variant, and attributes of its encoder that differ from it.
+  """Names a family and its variant, and replaces values of the variant.
 
-  A field that is None has the variant's value. `others` are attributes that
-  only some families have; the family's `build` refuses an unknown one.
+  A field that is None has the variant's value. `other_keys` are attributes that
+  only some families have; the family's `build` refuses an unknown attribute.
   """
 
   RESERVED = ("vocab_multiple",)
@@ -292,22 +303,22 @@ class Model(Section):
   attention_dropout: float | None = _share(default=None, open="task")
   initializer_range: float | None = _positive(default=None)
   clip: float | None = _positive(default=None)
-  others: Mapping[str, Any] | None = None
+  other_keys: Mapping[str, Any] | None = None
 
   @classmethod
   def of(cls, values: Mapping[str, Any]) -> "Model":
-    """Returns the section with these keys; it checks no value."""
+    """Returns the section with these keys, and does not check the values."""
     names = {field.name for field in dataclasses.fields(cls)}
-    others = {key: values[key] for key in values.keys() - names}
+    other_keys = {key: values[key] for key in values.keys() - names}
     fields = {key: values[key] for key in values.keys() & names}
-    return cls(**fields, others=types.MappingProxyType(others))
+    return cls(**fields, other_keys=types.MappingProxyType(other_keys))
 
 
 @dataclasses.dataclass(frozen=True)
 class Objective(Section):
-  """An objective; `others` are options that any value may have.
+  """Holds an objective; `other_keys` are options that may have any value.
 
-  `kind`, `labels` and `padding_id` come from the task; `build` sets them.
+  `kind`, `labels` and `padding_id` come from the task; `setup.build` sets them.
   """
 
   RESERVED = ("kind", "labels", "padding_id")
@@ -328,12 +339,12 @@ class Objective(Section):
   kind: str | None = _field(str, None)
   labels: tuple[str, ...] | None = _field(object, None)
   padding_id: int | None = _field(int, None)
-  others: Mapping[str, Any] | None = None
+  other_keys: Mapping[str, Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Teacher(Section):
-  """The model that a student learns from; see `teacher.open_teacher`."""
+  """Names the model that a student learns from; see `teacher.open_teacher`."""
 
   path: str = _field(str)
   model: Model = _field(dict)
@@ -341,17 +352,17 @@ class Teacher(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """A whole config.
+  """Holds a whole config.
 
   Attributes:
     seed: below 2**32, since jax would lose the upper bits of a larger number.
-    total_steps: optimizer steps; None means `data.epochs` of a task. It is
-      below 2**31, like `batch_size`, because jax counts both in int32.
+    total_steps: optimizer steps; None means `data.epochs` of a task. Both
+      this and `batch_size` are below 2**31, because jax counts them in int32.
     batch_size: rows of a batch over all hosts.
-    micro_batches: number of equal pieces into which a batch is split.
-    init_from: the model to start from; "" to draw all parameters.
+    micro_batches: number of micro-batches into which a batch is split.
+    init_from: the model to start from; "" means that all parameters are drawn.
     init_new_rows: "mean" or "drawn"; see `start_from.NEW_ROWS`.
-    phases: "phase1", ... -> section; {} for a run of one phase.
+    phases: "phase1", ... -> section; {} means a run of one phase.
   """
 
   seed: int = _whole(0, below=2**32)
@@ -381,12 +392,12 @@ class Run:
 
   @property
   def steps(self) -> int:
-    """The optimizer steps, once the data have decided what the config left."""
+    """The number of optimizer steps, after `setup.build` has set it."""
     assert self.total_steps is not None
     return self.total_steps
 
 
-_CLOSED = {
+_SECTIONS = {
   "schedule": Schedule,
   "mesh": Mesh,
   "log": Log,
@@ -407,13 +418,13 @@ def parse(config: dict[str, Any]) -> Run:
     config: the nested dict of a config file.
 
   Raises:
-    UserError: a key is unknown or missing, or has a value that it may not have.
+    UserError: a key is unknown or missing, or its value is not allowed.
   """
   _check_sections(config)
   task = is_task(config)
   sections: dict[str, Any] = {
     key: section(cls, key, config[key], task)
-    for key, cls in _CLOSED.items()
+    for key, cls in _SECTIONS.items()
     if key in config
   }
   sections["data"] = section(
@@ -433,50 +444,51 @@ def parse(config: dict[str, Any]) -> Run:
       for name, values in config["phases"].items()
     }
   )
-  run = section(Run, "", config | sections, task)
-  _check_teacher(run)
-  if isinstance(run.data, Data):
-    check_length("data", run.data.builder, run.data.length)
-    for name, phase in run.phases.items():
-      check_length(f"phases.{name}", run.data.builder, phase.length)
-    check_rows(run.objective, run.data.builder, run.model.family)
-    _check_pair_name(run.objective, run.data.builder)
-    _check_streams(run, run.data.streams or 0)
-  return run
+  parsed = section(Run, "", config | sections, task)
+  _check_teacher(parsed)
+  data = parsed.data
+  if isinstance(data, Data):
+    check_length("data", data.builder, data.length)
+    for name, phase in parsed.phases.items():
+      check_length(f"phases.{name}", data.builder, phase.length)
+    check_rows(parsed.objective, data.builder, parsed.model.family)
+    _check_pair_name(parsed.objective, data.builder)
+    _check_streams(parsed, data.streams or 0)
+  return parsed
 
 
-def to_json(config: dict[str, Any], run: Run) -> dict[str, Any]:
+def to_json(config: dict[str, Any], parsed: Run) -> dict[str, Any]:
   """Returns the content of config.json.
 
   Args:
-    config: the dict that was parsed. A key that it lacks is missing in
+    config: the dict that was parsed. A key that this dict lacks is missing in
       config.json too, except for the keys of `OPTIONAL`.
-    run: the config with what `build` derived.
+    parsed: the config with the values that `setup.build` derived.
   """
   derived: dict[str, Any] = {
-    "total_steps": run.total_steps,
-    "init_new_rows": run.init_new_rows,
-    "spike": dataclasses.asdict(run.spike),
-    "model": run.model.options(),
+    "total_steps": parsed.total_steps,
+    "init_new_rows": parsed.init_new_rows,
+    "spike": dataclasses.asdict(parsed.spike),
+    "model": parsed.model.options(),
   }
   for name in ("evaluate", "checkpoint"):
-    derived[name] = config[name] | {"every": getattr(run, name).every}
-  if run.is_task:
-    objective = run.objective
+    derived[name] = config[name] | {"every": getattr(parsed, name).every}
+  if parsed.is_task:
+    objective = parsed.objective
     derived["objective"] = config["objective"] | {
       "kind": objective.kind,
       "labels": list(objective.labels or ()),
     }
     if objective.padding_id is not None:
       derived["objective"]["padding_id"] = objective.padding_id
-  if run.teacher:
-    model = run.teacher.model.options()
+  if parsed.teacher:
+    model = parsed.teacher.model.options()
     derived["teacher"] = config["teacher"] | {"model": model}
   return OPTIONAL | config | derived
 
 
 def _check_sections(config: dict[str, Any]) -> None:
-  """Raises UserError at an unknown key, or a section that is not a dict."""
+  """Raises UserError if a key is unknown or missing, or a section no dict."""
   fields = {field.name: field for field in dataclasses.fields(Run)}
   for key in config:
     if key not in fields:
@@ -485,7 +497,7 @@ def _check_sections(config: dict[str, Any]) -> None:
     if key not in config:
       if field.default is dataclasses.MISSING:
         raise UserError(f"config.{key} is missing.")
-    elif field.metadata["kind"] is dict:
+    elif field.metadata["type"] is dict:
       _check_is_section(key, config[key])
   for name, values in config["phases"].items():
     _check_is_section(f"phases.{name}", values)
@@ -493,7 +505,7 @@ def _check_sections(config: dict[str, Any]) -> None:
 
 def _check_is_section(key: str, value: Any) -> None:
   if not isinstance(value, dict):
-    raise UserError(f"config.{key}={value!r}: must be a section.")
+    raise UserError(f"config.{key}={value!r} must be a section.")
 
 
 def _check_required(config: dict[str, Any]) -> None:
@@ -510,8 +522,9 @@ def section(
   """Returns a section of a config as its dataclass.
 
   Args:
-    cls: the dataclass. If it has a field `others`, any other key goes there.
-    path: the section's name, for messages; "" for the whole config.
+    cls: the dataclass. If it has a field `other_keys`, this field gets all keys
+      that are not fields.
+    path: the section's name, for messages; "" means the whole config.
     values: the section.
     task: True if the run fine-tunes; then more keys may be None.
 
@@ -520,19 +533,19 @@ def section(
   """
   prefix = f"config.{path}." if path else "config."
   fields = {field.name: field for field in dataclasses.fields(cls)}
-  others = {key: values[key] for key in values if key not in fields}
+  other_keys = {key: values[key] for key in values if key not in fields}
   for key in values:
     if key in getattr(cls, "RESERVED", ()):
       raise UserError(f"{prefix}{key} is not a key; the program sets it.")
-  for key in others:
-    if "others" not in fields:
+  for key in other_keys:
+    if "other_keys" not in fields:
       raise UserError(f"{prefix}{key} is not a key{nearest(key, fields)}")
   for key, setting in values.items():
     _check_float32(f"{prefix}{key}", setting)
   arguments = {}
   for key, field in fields.items():
-    if key == "others":
-      arguments[key] = types.MappingProxyType(others)
+    if key == "other_keys":
+      arguments[key] = types.MappingProxyType(other_keys)
     elif key in values:
       _check_value(f"{prefix}{key}", values[key], field.metadata, task)
       arguments[key] = values[key]
@@ -541,8 +554,8 @@ def section(
   return cls(**arguments)
 
 
-# Type of a field -> the types that its value may have, and their name.
-_KINDS: dict[type, tuple[tuple[type, ...], str]] = {
+# Type of a field -> the types that its value may have, and their description.
+_VALUE_TYPES: dict[type, tuple[tuple[type, ...], str]] = {
   int: ((int,), "a whole number"),
   float: ((int, float), "a number"),
   bool: ((bool,), "True or False"),
@@ -562,17 +575,19 @@ def _check_value(
     task: True if the run fine-tunes.
   """
   allowed = ("data", "task") if task else ("data",)
-  if rules["kind"] not in _KINDS or (
+  if rules["type"] not in _VALUE_TYPES or (
     value is None and rules.get("open") in allowed
   ):
     return
-  kinds, name = _KINDS[rules["kind"]]
+  value_types, description = _VALUE_TYPES[rules["type"]]
   is_bool = isinstance(value, bool)
-  if not isinstance(value, kinds) or (is_bool and rules["kind"] is not bool):
-    raise UserError(f"{key}={value!r}: must be {name}.")
+  if not isinstance(value, value_types) or (
+    is_bool and rules["type"] is not bool
+  ):
+    raise UserError(f"{key}={value!r} must be {description}.")
   if value not in rules.get("choices", (value,)):
     raise UserError(
-      f"{key}={value!r}: not one of {', '.join(rules['choices'])}."
+      f"{key}={value!r} is not one of {', '.join(rules['choices'])}."
     )
   _check_bounds(key, value, rules)
 
@@ -589,11 +604,11 @@ def _check_bounds(key: str, value: Any, rules: Mapping[str, Any]) -> None:
   if "below" in rules:
     power = rules["below"].bit_length() - 1
     bounds.append((value < rules["below"], f"below 2**{power}"))
-  for fits, words in bounds:
+  for fits, bound in bounds:
     if math.isinf(value):
-      raise UserError(f"{key}={value!r}: must be {words}, and finite.")
+      raise UserError(f"{key}={value!r} must be {bound}, and finite.")
     if not fits:
-      raise UserError(f"{key}={value!r}: must be {words}.")
+      raise UserError(f"{key}={value!r} must be {bound}.")
 
 
 def optimizer_of(values: dict[str, Any]) -> Adam | Adagrad:
@@ -605,58 +620,64 @@ def optimizer_of(values: dict[str, Any]) -> Adam | Adagrad:
 
 def check_length(path: str, builder: str, length: int | None) -> None:
   """Raises UserError if rows are too short for their builder."""
-  shortest = SHORTEST.get(builder, 5)
+  shortest = MIN_LENGTHS.get(builder, 5)
   if length is not None and length < shortest:
     raise UserError(
-      f"config.{path}.length={length}: must be at least {shortest}."
+      f"config.{path}.length={length} must be at least {shortest}."
     )
 
 
 def is_task(config: dict[str, Any]) -> bool:
   """Returns True if a run fine-tunes: its data are the rows of a task."""
-  return config["objective"].get("name") in TASKS
+  return config["objective"].get("name") in TASK_OBJECTIVES
 
 
-def _check_teacher(run: Run) -> None:
-  """Raises UserError unless there is a teacher if and only if one is needed."""
-  name = run.objective.name
-  takes = name in WITH_TEACHER
-  if takes and run.teacher is None:
+def _check_teacher(config: Run) -> None:
+  """Raises UserError if the teacher is missing, or if no teacher is needed."""
+  name = config.objective.name
+  needs_teacher = name in TEACHER_OBJECTIVES
+  if needs_teacher and config.teacher is None:
     raise UserError(
-      f"config.teacher is missing: objective {name!r} learns from one; add"
+      f"config.teacher is missing, but objective {name!r} needs a teacher; add"
       " teacher=dict(path=..., model=dict(family=..., variant=...))."
     )
-  if run.teacher is not None and not takes:
+  if config.teacher is not None and not needs_teacher:
     raise UserError(
-      f"config.teacher: objective {name!r} learns from none; remove it."
+      f"config.teacher is set, but objective {name!r} learns from no teacher;"
+      " remove config.teacher."
     )
 
 
-def _check_streams(run: Run, streams: int) -> None:
-  """Raises UserError unless every stream of text is one row of every batch."""
-  if streams not in (0, run.batch_size):
+def _check_streams(config: Run, streams: int) -> None:
+  """Raises UserError unless each stream of text has one row in every batch."""
+  if streams not in (0, config.batch_size):
     raise UserError(
-      f"config.data.streams={streams}: must be batch_size={run.batch_size}, or"
-      " 0 for windows of text in any order."
+      f"config.data.streams={streams} must be batch_size={config.batch_size},"
+      " or 0 for windows of text in any order."
     )
-  if streams and (run.micro_batches > 1 or run.phases):
+  if streams and (config.micro_batches > 1 or config.phases):
     raise UserError(
-      f"config.data.streams={streams}: each goes on from batch to batch; set"
-      " micro_batches=1 and phases={}."
+      f"config.data.streams={streams} continues streams from batch to batch;"
+      " set micro_batches=1 and phases={}."
     )
 
 
 def check_rows(objective: Objective, builder: str, family: str | None) -> None:
   """Raises UserError if a builder's rows lack what an objective needs."""
   name = objective.name
-  if name not in ROWS or builder not in (*MASKED, *BARE):
+  if name not in OBJECTIVE_BUILDERS or builder not in (
+    *MASKED_BUILDERS,
+    *UNMASKED_BUILDERS,
+  ):
     return  # Unknown names have an error message elsewhere.
-  choices, hint = ROWS[name], ""
-  if family == "roberta":  # Its rows have one segment.
-    choices = tuple(choice for choice in choices if choice not in SEGMENTED)
+  choices, hint = OBJECTIVE_BUILDERS[name], ""
+  if family == "roberta":  # RoBERTa's rows have one segment.
+    choices = tuple(
+      choice for choice in choices if choice not in SEGMENT_BUILDERS
+    )
   elif name == "mlm" and objective.pairs is not False:
     hint = ", or set objective.pairs=False" if builder in choices else ""
-    choices = tuple(PAIR_NAMES)
+    choices = tuple(PAIR_LABELS)
   if builder not in choices:
     raise UserError(
       f"config.data.builder={builder}: objective {name} cannot train"
@@ -665,15 +686,15 @@ def check_rows(objective: Objective, builder: str, family: str | None) -> None:
 
 
 def _check_pair_name(objective: Objective, builder: str) -> None:
-  """Raises UserError if metrics would have the name of other pair labels."""
+  """Raises UserError if the metrics' name does not fit the pair labels."""
   if objective.name != "mlm" or objective.pairs is False:
     return
-  name, label = objective.options().get("pair_name"), PAIR_NAMES.get(builder)
+  name, label = objective.options().get("pair_name"), PAIR_LABELS.get(builder)
   if label and (name or "nsp") != label:
     raise UserError(
-      f"config.objective.pair_name={name!r}: the labels that data.builder"
-      f"={builder} makes are {label!r}; set objective.pair_name={label}, or"
-      " choose another builder."
+      f"config.objective.pair_name={name!r} does not fit data.builder"
+      f"={builder}, whose labels are {label!r}; set objective.pair_name="
+      f"{label}, or choose another builder."
     )
 
 
@@ -681,25 +702,26 @@ def _check_float32(key: str, value: Any) -> None:
   """Raises UserError for a number that is 0 or infinite in float32."""
   if isinstance(value, bool) or not isinstance(value, int | float):
     return
-  size = abs(value)
-  if isinstance(value, float) and (math.isinf(size) or math.isnan(size)):
+  magnitude = abs(value)
+  if isinstance(value, float) and not math.isfinite(value):
     return  # The rules of each key check infinity and NaN.
-  if size > _FLOAT32[1] or 0 < size < _FLOAT32[0]:
+  smallest, largest = _FLOAT32_RANGE
+  if magnitude > largest or 0 < magnitude < smallest:
     raise UserError(
-      f"{key}={value!r:.40}: must be 0 or between {_FLOAT32[0]:.2g} and"
-      f" {_FLOAT32[1]:.2g}, because the program computes in float32."
+      f"{key}={value!r:.40} must be 0 or between {smallest:.2g} and"
+      f" {largest:.2g}, because the program computes in float32."
     )
 
 
 def check_keys(
   name: str, values: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> None:
-  """Raises UserError unless a section has the keys that its reader takes.
+  """Raises UserError if a key of a section is unknown or missing.
 
   Args:
     name: the section's name, for the message.
     values: the section.
-    defaults: key -> default; `dataclasses.MISSING` for a key without one.
+    defaults: key -> default; `dataclasses.MISSING` means a required key.
   """
   for key in values:
     if key not in defaults:
@@ -722,7 +744,7 @@ def check_types(config: dict[str, Any], defaults: dict[str, Any]) -> None:
   """Raises UserError if an override changed the type of a value.
 
   ml_collections allows `True` for a whole number, and any value for a field
-  that was None before.
+  whose default is None.
 
   Args:
     config: the config with overrides.
@@ -730,34 +752,34 @@ def check_types(config: dict[str, Any], defaults: dict[str, Any]) -> None:
   """
   old = flatten(defaults)
   for key, setting in flatten(config).items():
-    before = old.get(key)
-    if before is None or setting is before:
+    default = old.get(key)
+    if default is None or setting is default:
       continue
-    allowed = (int, float) if isinstance(before, float) else type(before)
+    allowed = (int, float) if isinstance(default, float) else type(default)
     is_bool = isinstance(setting, bool)
-    if is_bool != isinstance(before, bool) or not isinstance(setting, allowed):
+    if is_bool != isinstance(default, bool) or not isinstance(setting, allowed):
       raise UserError(
-        f"config.{key}={setting!r}: must be of type {type(before).__name__}."
+        f"config.{key}={setting!r} must be of type {type(default).__name__}."
       )
 
 
 def check_restart(
   old: dict[str, Any], new: dict[str, Any], defaults: dict[str, Any]
 ) -> list[str]:
-  """Compares a run's config with the one it is started again with.
+  """Compares a run's saved config with the config of a restart.
 
   Args:
     old: the config in the run's folder.
-    new: the config that the run is started with now.
-    defaults: the result of `setup.defaults`: the values of keys that the old
-      config lacks, since it is older than they are.
+    new: the config of the restart.
+    defaults: the result of `setup.defaults`: the values of keys that did not
+      exist when the old config was saved.
 
   Returns:
-    A line for each key that differs and may differ.
+    A line for each changed key. A restart may change these keys.
 
   Raises:
-    UserError: keys differ that change what the run computes. The message
-      names all of them.
+    UserError: a changed key changes what the run computes. The message names
+      all such keys.
   """
   old, new, defaults = (
     flatten(json.loads(json.dumps(config))) for config in (old, new, defaults)

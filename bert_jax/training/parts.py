@@ -1,4 +1,4 @@
-"""The objects that a run consists of: `setup.build` makes them for the loop."""
+"""Holds the objects of a run, which `setup.build` makes for the loop."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from bert_jax.training.state import TrainState
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pretrained:
-  """A pre-trained model that was read from its files.
+  """Holds a pre-trained model that was read from its files.
 
   Attributes:
     path: the model's folder, run or name, as in the run's config.
@@ -43,7 +43,7 @@ class Pretrained:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Feed:
-  """A phase with its data.
+  """Holds a phase with its data.
 
   Attributes:
     phase: the phase.
@@ -63,19 +63,20 @@ class Feed:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Setup:
-  """What does not change during a run.
+  """Holds the objects that do not change during a run.
 
   Attributes:
-    config: the config with what data, `init_from` and teacher decide.
+    config: the config with the values that come from the data, from
+      `init_from` and from the teacher.
     mesh: the devices.
     feeds: the phases with their data, in order.
     objective: the objective.
     optimizer: the optimizer.
-    schedule: the learning rate by step.
+    schedule: a function from a step to its learning rate.
     file_state: shapes and shardings of a checkpoint; see `state.file_state`.
-    frozen: the teacher's parameters; {} without a teacher.
-    digest: the digest of the teacher's parameters; None without a teacher.
-    task: the task of a run that fine-tunes; None in pre-training.
+    frozen: the teacher's parameters; {} if there is no teacher.
+    digest: a digest of these parameters; None if there is no teacher.
+    task: the task of a run that fine-tunes; None means pre-training.
     start_model: the model of `init_from`; None if the run starts from the seed
       or continues from a checkpoint.
   """
@@ -104,7 +105,7 @@ class Setup:
 
   @property
   def fingerprints(self) -> list[list[str | None]]:
-    """Fingerprints of checkpoints that may continue with this data.
+    """The fingerprints that a checkpoint made from this data may have.
 
     Checkpoints of earlier versions have a digest of a task's training rows.
     """

@@ -1,8 +1,7 @@
-"""Phases of a run: the steps, row length, batch size and data of each.
+"""Plans the phases of a run: their steps, row lengths, batch sizes and data.
 
-`Run.phases` is {} for a run of one phase, or {"phase1": ..., "phase2": ...},
-each a `config.Phase`. All phases share one learning-rate schedule over
-`total_steps`.
+`config.Run.phases` is {"phase1": config.Phase, "phase2": ...}; {} means a run
+of one phase. All phases share one learning-rate schedule over `total_steps`.
 """
 
 import dataclasses
@@ -12,20 +11,20 @@ from bert_jax.messages import UserError
 from bert_jax.training import config as config_lib
 
 # Keys that a phase may set although `config.data` has them too.
-OVERRIDING = {"mask_rate"}
+OVERRIDING_KEYS = {"mask_rate"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-  """Consecutive steps with batches of one shape.
+  """Describes consecutive steps with batches of one shape.
 
   Attributes:
-    name: the name of its section, "phase1", ...; "" in a run of one phase.
-    number: its number; 0 for the first phase.
-    start: its first step; the run's first step is 0.
-    end: the step after its last step.
+    name: the name of the section, "phase1", ...; "" in a run of one phase.
+    number: the index of the phase; the first phase has 0.
+    start: the first step; the run's first step is 0.
+    end: the step after the last step.
     batch_size: rows of a batch over all hosts.
-    micro_batches: number of equal pieces into which a batch is split.
+    micro_batches: number of micro-batches into which a batch is split.
     data: keyword arguments of `loader.open_data`, except the seed.
   """
 
@@ -38,17 +37,17 @@ class Phase:
   data: dict[str, Any]
 
   def first_example(self, step: int) -> int:
-    """Returns the number of the first example in the batch of `step`."""
+    """Returns the index, in the phase, of the first example of a step."""
     return (step - self.start) * self.batch_size
 
 
-def plan(run: config_lib.Run) -> list[Phase]:
-  """Returns the phases of a run in order; together they have every step once.
+def plan(config: config_lib.Run) -> list[Phase]:
+  """Returns the phases of a run in order; each step is in one phase.
 
-  In a run of a few steps a phase may have no steps.
+  If a run has only a few steps, a phase may have no steps.
 
   Args:
-    run: the config, with its number of steps.
+    config: the config, with its number of steps.
 
   Raises:
     UserError: the phases have wrong names, the fractions do not add up to 1, a
@@ -56,98 +55,100 @@ def plan(run: config_lib.Run) -> list[Phase]:
       phase, there are more prediction slots than tokens, or `max_predictions`
       is missing or not allowed.
   """
-  shared_options = run.data.options()
-  sections = _sections(run)
+  shared_options = config.data.options()
+  sections = _sections(config)
   phases, fraction_done = [], 0.0
   for number, (name, section) in enumerate(sections.items()):
-    start = round(fraction_done * run.steps)
+    start = round(fraction_done * config.steps)
     fraction_done += section.fraction
-    end = round(fraction_done * run.steps)
+    end = round(fraction_done * config.steps)
     if number == len(sections) - 1:
-      end = run.steps
-    rows = run.batch_size * section.batch_scale
+      end = config.steps
+    rows = config.batch_size * section.batch_scale
     if not (rows >= 1 and rows % 1 == 0):
       raise UserError(
-        f"config.phases.{name}.batch_scale={section.batch_scale}: batch_size"
-        f"={run.batch_size} times it is {rows:g}, no number of rows."
+        f"config.phases.{name}.batch_scale={section.batch_scale} times"
+        f" batch_size={config.batch_size} is {rows:g}, which is no number of"
+        " rows."
       )
     options = shared_options
     if name:
       options = _with_phase(shared_options, section)
       _check_hidden(f"phases.{name}", options)
     _check_slots(f"phases.{name}" if name else "data", options)
-    micro_batches = run.micro_batches * section.micro_scale
+    micro_batches = config.micro_batches * section.micro_scale
     phases.append(
       Phase(name, number, start, end, int(rows), micro_batches, options)
     )
   return phases
 
 
-def _sections(run: config_lib.Run) -> dict[str, config_lib.Phase]:
-  """Returns name -> section of the phases in order; "" for the only phase."""
-  names = [f"phase{i + 1}" for i in range(len(run.phases))]
-  if sorted(run.phases) != sorted(names):
+def _sections(config: config_lib.Run) -> dict[str, config_lib.Phase]:
+  """Returns name -> section of the phases in order; an only phase has ""."""
+  names = [f"phase{i + 1}" for i in range(len(config.phases))]
+  if sorted(config.phases) != sorted(names):
     raise UserError(
       f"config.phases: name them phase1, phase2, ... in their order, not"
-      f" {', '.join(run.phases)}."
+      f" {', '.join(config.phases)}."
     )
   if not names:
     whole = config_lib.Phase(
       fraction=1.0, length=0, batch_scale=1.0, micro_scale=1
     )
     return {"": whole}
-  fractions = [run.phases[name].fraction for name in names]
+  fractions = [config.phases[name].fraction for name in names]
   total = sum(fractions)
   if not (all(f > 0 for f in fractions) and abs(total - 1.0) <= 1e-6):
     raise UserError(
       f"config.phases: the fractions must be positive and add up to 1; they"
       f" add up to {total:g}."
     )
-  return {name: run.phases[name] for name in names}
+  return {name: config.phases[name] for name in names}
 
 
 def _with_phase(
   data: dict[str, Any], section: config_lib.Phase
 ) -> dict[str, Any]:
-  """Returns the options of the data, with those that a phase sets."""
+  """Returns the data's options together with the options that a phase sets."""
   options = {
     name: setting
     for name, setting in section.options().items()
     if name in ("length", "max_predictions", "mask_rate")
   }
-  for key in options.keys() & data.keys() - OVERRIDING:
+  for key in options.keys() & data.keys() - OVERRIDING_KEYS:
     raise UserError(
-      f"config.data.{key}: each of config.phases has its own; remove it."
+      f"config.data.{key} is also in each phase of config.phases; remove"
+      f" config.data.{key}."
     )
   return data | options
 
 
 def _check_hidden(section: str, options: dict[str, Any]) -> None:
-  """Raises UserError unless rows have prediction slots if they hide tokens.
+  """Raises UserError if `max_predictions` is missing or not allowed.
 
   Args:
     section: the section of the phase, for messages.
     options: the options of the phase's data.
   """
   builder, key = options.get("builder"), f"config.{section}.max_predictions"
-  bare = builder in config_lib.BARE
-  if bare and "max_predictions" in options:
+  is_unmasked = builder in config_lib.UNMASKED_BUILDERS
+  if is_unmasked and "max_predictions" in options:
     raise UserError(
-      f"{key}: data.builder={builder} hides no tokens; remove it."
+      f"{key} is set, but data.builder={builder} hides no tokens; remove it."
     )
-  if not bare and "max_predictions" not in options:
+  if not is_unmasked and "max_predictions" not in options:
     raise UserError(
-      f"{key} is missing: data.builder={builder} hides tokens; say how many of"
-      " a row at most."
+      f"{key} is missing, but data.builder={builder} hides tokens; set the"
+      " largest number of hidden tokens in a row."
     )
 
 
 def _check_slots(section: str, options: dict[str, Any]) -> None:
   """Raises UserError if rows have more prediction slots than tokens."""
   slots, length = options.get("max_predictions"), options.get("length")
-  # If a config sets only one of them, the recipe checks it.
+  # If a config sets only one of these keys, the recipe checks it.
   if slots is not None and length is not None and slots > length:
     raise UserError(
-      f"config.{section}.max_predictions={slots}: must be at most"
-      f" {section}.length={length}, a slot for each token."
+      f"config.{section}.max_predictions={slots} must be at most"
+      f" {section}.length={length}, which is a slot for each token."
     )

@@ -371,7 +371,7 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
   with refused(match="config.teacher is missing: objective 'distil'"):
     building.make_parts(config_lib.parse(config))
   config = distilled(folder) | {"objective": {"name": "mlm", "pairs": False}}
-  with refused(match="objective 'mlm' learns from none; remove it"):
+  with refused(match="objective 'mlm' learns from no teacher; remove"):
     building.make_parts(config_lib.parse(config))
 
 

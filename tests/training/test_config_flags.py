@@ -157,7 +157,7 @@ def test_rows_that_an_objective_cannot_train_on(name, flag, words):
 
 
 @pytest.mark.parametrize("builder", RECIPES)
-@pytest.mark.parametrize("name", config_lib.ROWS)
+@pytest.mark.parametrize("name", config_lib.OBJECTIVE_BUILDERS)
 def test_what_is_refused_is_what_would_fail(builder, name):
   """The check of the config agrees with the keys that batches have."""
   needed = {

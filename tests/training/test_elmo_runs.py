@@ -197,7 +197,7 @@ def test_the_published_numbers():
   assert {key: flat[key] for key in PUBLISHED} == PUBLISHED
   # The run takes 10 epochs of the 1B Word Benchmark's training text.
   assert flat["total_steps"] == 10 * (768_648_884 // (384 * 20))
-  with pytest.raises(ValueError, match="streams=384: must be batch_size=8"):
+  with pytest.raises(ValueError, match="streams=384 must be batch_size=8"):
     load("elmo:original", {"batch_size": 8})
   with pytest.raises(ValueError, match="micro_batches=1"):
     load("elmo:original", {"micro_batches": 2})
