@@ -31,11 +31,11 @@ T = TypeVar("T")
 def read_rows(path: PathLike) -> list[dict[str, Any]]:
   """Reads the rows of a metrics.jsonl.
 
-  A line that is cut or damaged is reported and left out. A number that is null,
-  for a metric that is not defined, is read as NaN.
+  A line that is cut or damaged is reported and left out. An undefined metric is
+  null in the file, and is read as NaN.
 
   Args:
-    path: the file; without one there are no rows.
+    path: the file. If it is missing, there are no rows.
   """
   file = epath.Path(path)
   if not file.exists():
@@ -49,7 +49,7 @@ def read_rows(path: PathLike) -> list[dict[str, Any]]:
       row = {k: math.nan if v is None else v for k, v in row.items()}
       rows.append({"step": int(row["step"]), "split": row["split"], **row})
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-      print(f"{path}:{number}: damaged, left out.", flush=True)
+      print(f"{path}:{number} is damaged and is left out.", flush=True)
   return rows
 
 
@@ -147,7 +147,7 @@ class Logger:
     start_step: int,
     total_steps: int,
     saved: dict[str, Any] | None = None,
-    again: bool = False,
+    repeats_evaluation: bool = False,
   ):
     """Opens the files and drops rows after the restored step.
 
@@ -155,25 +155,25 @@ class Logger:
       workdir: the run's folder.
       start_step: the restored step.
       total_steps: the number of steps of the run.
-      saved: what `written` returned when the checkpoint of `start_step` was
+      saved: what `row_record` returned when the checkpoint of `start_step` was
         saved. Rows that are missing since then are reported.
-      again: True if the evaluation at `start_step` will be repeated; then its
-        old row is dropped.
+      repeats_evaluation: True if the evaluation at `start_step` will be
+        repeated; then its old row is dropped.
     """
-    self._writes = jax.process_index() == 0
-    self._total = total_steps
+    self._is_writer = jax.process_index() == 0
+    self._total_steps = total_steps
     folder = epath.Path(workdir)
-    self._path, self._plot = folder / "metrics.jsonl", folder / "loss.png"
+    self._path, self._plot_path = folder / "metrics.jsonl", folder / "loss.png"
     # The time and the step from which the speed of the next row is measured.
     self._last_time, self._last_step = time.perf_counter(), start_step
     self._waits = {"data": 0.0, "checkpoint": 0.0}
-    if not self._writes:
+    if not self._is_writer:
       return
     from tensorboardX import event_file_writer
     from tensorboardX.proto.event_pb2 import SessionLog
 
     rows = [r for r in read_rows(self._path) if r["step"] <= start_step]
-    if again:
+    if repeats_evaluation:
       last = {"step": start_step, "split": "heldout"}
       rows = [r for r in rows if not last.items() <= r.items()]
     self._record = _RowRecord()
@@ -209,9 +209,9 @@ class Logger:
     ]
     self._event(step=row["step"], summary=Summary(value=scalars))
 
-  def written(self) -> dict[str, Any]:
-    """Describes the rows so far, as `__init__` takes them from a checkpoint."""
-    return self._record.saved() if self._writes else {}
+  def row_record(self) -> dict[str, Any]:
+    """Describes the rows so far; a checkpoint saves this for `__init__`."""
+    return self._record.saved() if self._is_writer else {}
 
   @contextlib.contextmanager
   def waiting(self, name: str) -> Iterator[None]:
@@ -273,12 +273,12 @@ class Logger:
     seconds, steps = now - self._last_time, step - self._last_step
     self._last_time, self._last_step = now, step
     shares = self._wait_shares(seconds)
-    if not self._writes:
+    if not self._is_writer:
       return
     row: dict[str, Any] = {"step": step, "split": "train", **means}
     # Rounding can make the share negative; `+ 0.0` turns -0.0 into 0.0.
     row["padding"] = max(row["padding"], 0.0) + 0.0
-    line = f"step {step}/{self._total} loss {means['loss']:.4f}"
+    line = f"step {step}/{self._total_steps} loss {means['loss']:.4f}"
     if steps:
       rate = steps / seconds
       row |= {"steps_per_second": rate, "tokens_per_second": tokens * rate}
@@ -289,13 +289,13 @@ class Logger:
       if mfu is not None:
         row["mfu"] = mfu
         line += f" mfu {mfu:.1%}"
-      line += f" ETA {duration((self._total - step) / rate)}"
+      line += f" ETA {duration((self._total_steps - step) / rate)}"
     self._write(row)
     print(line, flush=True)
 
   def heldout(self, step: int, means: Mapping[str, float]) -> None:
     """Writes a row and prints a line of the evaluation on held-out text."""
-    if not self._writes:
+    if not self._is_writer:
       return
     self._write({"step": step, "split": "heldout", **means})
     metrics = " ".join(f"{name} {mean:.4f}" for name, mean in means.items())
@@ -303,7 +303,7 @@ class Logger:
 
   def plot(self) -> None:
     """Draws the losses of metrics.jsonl into loss.png."""
-    if not self._writes:
+    if not self._is_writer:
       return
     from matplotlib.figure import Figure
 
@@ -326,12 +326,12 @@ class Logger:
     axes.grid(alpha=0.3)
     if axes.lines:
       axes.legend()
-    with atomic_file(self._plot) as partial:
+    with atomic_file(self._plot_path) as partial:
       figure.savefig(partial, dpi=120, format="png")
 
   def close(self) -> None:
     """Closes the files."""
-    if self._writes:
+    if self._is_writer:
       self._file.close()
       self._board.close()
 
@@ -380,7 +380,7 @@ ACTIONS = ("none", "stop", "skip")
 
 
 class Spikes:
-  """Finds spikes: losses that are high compared with the last logged row's.
+  """Finds spikes: losses that are far above the loss of the last logged row.
 
   Attributes:
     action: "none": spikes are ignored. "stop": the run ends at a spike. "skip":
@@ -395,18 +395,18 @@ class Spikes:
 
     Args:
       action: one of `ACTIONS`.
-      factor: the limit is the mean loss of the last logged row times this.
+      factor: the limit is this factor times the last logged row's mean loss.
       limit: what `saved` returned; None before the first logged row.
 
     Raises:
-      ValueError: an unknown action, or a factor that is not above 1.
+      ValueError: the action is unknown, or the factor is not above 1.
     """
     if action not in ACTIONS:
       raise UserError(
-        f"spike.action={action!r}: not one of {', '.join(ACTIONS)}."
+        f"spike.action={action!r} is not one of {', '.join(ACTIONS)}."
       )
     if not factor > 1:
-      raise UserError(f"spike.factor={factor}: must be above 1.")
+      raise UserError(f"spike.factor={factor} must be above 1.")
     self.action, self._factor = action, factor
     self.limit = math.inf if limit is None else limit
 
@@ -425,7 +425,7 @@ class Spikes:
 
 
 def steps_in_flight() -> int:
-  """Returns how many steps may be queued behind the one that is computed.
+  """Returns how many steps may be queued behind the step that is computed.
 
   An accelerator must not wait for the host, whose time for a batch varies. On a
   CPU a queue gains nothing, and a step can take seconds.
@@ -453,10 +453,10 @@ class StepSums:
     self._steps_in_flight = steps_in_flight()
 
   def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
-    """Adds a step's metrics, and waits for the step `steps_in_flight` before.
+    """Adds a step's metrics, and waits for the step `steps_in_flight` earlier.
 
     Without the wait, jax would queue all steps until the next logged row. A run
-    that is asked to stop would first have to compute them.
+    that must stop would first have to compute all these steps.
     """
     self._pending.append((step, metrics))
     if len(self._pending) > self._steps_in_flight:
@@ -484,12 +484,12 @@ class StepSums:
       if not math.isfinite(metrics["loss"] + metrics["grad_norm"]):
         raise FloatingPointError(
           f"step {step}: the loss is {metrics['loss']} and the gradient's norm"
-          f" {metrics['grad_norm']}. The checkpoints before it are kept; lower"
+          f" is {metrics['grad_norm']}. Earlier checkpoints are kept; lower"
           " schedule.peak or lengthen schedule.warmup in a new --workdir."
         )
       for name, number in metrics.items():
         self._sums[name] = self._sums.get(name, 0.0) + number
-      # The learning rate is not averaged: the row has that of the last step.
+      # The learning rate is not averaged: the row has the last step's rate.
       self._sums["learning_rate"] = metrics["learning_rate"]
       self._count += 1
     self._pending = []
@@ -509,9 +509,9 @@ class StepSums:
     """Returns the means for a logged row, and begins with empty sums again.
 
     Returns:
-      The means of the metrics over all steps that were not skipped, with the
-      numbers of skipped steps as the entry `skipped_steps`; and the mean number
-      of tokens of a step.
+      The means of the metrics over all steps that were not skipped, and the
+      mean number of tokens of a step. The entry `skipped_steps` of the means
+      lists the skipped steps.
 
     Raises:
       FloatingPointError: every step was skipped, or see `wait`.
@@ -547,7 +547,7 @@ class Profiler:
     Args:
       workdir: the run's folder.
       start: the number of the first step to trace; the run's first step is 1.
-      steps: the number of steps to trace; 0 for no trace.
+      steps: the number of steps to trace; 0 means no trace.
     """
     self._path = epath.Path(workdir) / "profile"
     self._start, self._end = start, start + steps

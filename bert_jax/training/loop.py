@@ -246,7 +246,7 @@ def evaluate_last(
     best=progress.best,
     heldout=progress.results,
     pending=False,
-    log=log.written(),
+    log=log.row_record(),
   )
   with log.waiting("checkpoint"):
     saver.add_evaluation(step, meta, measured, phase.number)
@@ -379,7 +379,7 @@ def save(
     heldout=progress.results,
     fingerprint=setup.fingerprint,
     teacher=setup.digest,
-    log=log.written(),
+    log=log.row_record(),
     first=progress.first_loss,
     limit=progress.spikes.saved(),
   )

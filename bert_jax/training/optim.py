@@ -1,7 +1,7 @@
-"""Optimizers and learning rate schedules by name.
+"""Builds optimizers and learning rate schedules by name.
 
-The optimizers are those that the models' authors published, and versions that
-correct known faults of them.
+Some optimizers are the published optimizers of the models. Other ones correct
+known faults of the published optimizers.
 """
 
 import math
@@ -32,8 +32,8 @@ def _names(path: KeyPath) -> list[str]:
 def _axes_of_variable(path: KeyPath, x: jax.Array) -> tuple[int, ...]:
   """Returns the axes of one variable, over which its norm is computed.
 
-  Each layer of a stack is a variable, so the axis of the layers, which is the
-  first, is left out.
+  Each layer of a stack is a variable. So the first axis of a stack, the axis of
+  the layers, is left out.
   """
   return tuple(range(int("layers" in _names(path)), x.ndim))
 
@@ -41,9 +41,9 @@ def _axes_of_variable(path: KeyPath, x: jax.Array) -> tuple[int, ...]:
 def decay_mask(params: Params) -> Params:
   """Returns True at each leaf with weight decay: kernels and embeddings.
 
-  The name of the leaf decides. Its rank would not do, because the bias of a
-  stack of layers has rank 2. The module's name would not do either, because
-  there are several for the same role ("LayerNorm", "layer_norm", ...).
+  The name of the leaf decides. Its rank cannot decide, because the bias of a
+  stack of layers has rank 2. The module's name cannot decide either, because
+  modules of one role have several names ("LayerNorm", "layer_norm", ...).
 
   Raises:
     ValueError: a leaf's name has no rule.
@@ -55,7 +55,7 @@ def decay_mask(params: Params) -> Params:
   def decide(path: KeyPath, _: jax.Array) -> bool:
     names = _names(path)
     if names[-1] not in decays:
-      raise ValueError(f"parameter {'/'.join(names)}: no rule for its decay.")
+      raise ValueError(f"parameter {'/'.join(names)} has no rule for decay.")
     return decays[names[-1]]
 
   return tree_map_with_path(decide, params)
@@ -66,11 +66,11 @@ def _zeros(params: Params) -> Params:
 
 
 class UncorrectedAdamState(NamedTuple):
-  """State of `scale_by_uncorrected_adam`.
+  """Holds the state of `scale_by_uncorrected_adam`.
 
   Attributes:
-    mu: the first moment, shapes of the parameters.
-    nu: the second moment, shapes of the parameters.
+    mu: the first moment, with the shapes of the parameters.
+    nu: the second moment, with the shapes of the parameters.
   """
 
   mu: Updates
@@ -92,7 +92,10 @@ def _moments(
 def scale_by_uncorrected_adam(
   b1: float, b2: float, epsilon: float
 ) -> optax.GradientTransformation:
-  """Adam without bias correction (google-research/bert optimization.py)."""
+  """Builds Adam without bias correction.
+
+  This is the optimizer of google-research/bert optimization.py.
+  """
 
   def init(params: Params) -> UncorrectedAdamState:
     return UncorrectedAdamState(_zeros(params), _zeros(params))
@@ -111,12 +114,12 @@ def scale_by_uncorrected_adam(
 def scale_by_corrected_adam(
   b1: float, b2: float, epsilon: float
 ) -> optax.GradientTransformation:
-  """Adam with bias correction (Kingma & Ba 2015, algorithm 1).
+  """Builds Adam with bias correction (Kingma & Ba 2015, algorithm 1).
 
-  This is `optax.scale_by_adam`, with the same state, but with more exact
-  corrections. optax computes 1 - b2**count from b2 rounded to float32. For
+  This is `optax.scale_by_adam` with more exact corrections; the state is the
+  same. optax computes 1 - b2**count from b2 rounded to float32. For
   b2=0.999 this is wrong by a factor of 1 + 1.3e-5 in the first thousand steps,
-  and every update by half of that. This error alone changed the loss by 4e-4
+  and every update has half of this error. It alone changed the loss by 4e-4
   after 48 steps of fine-tuning on STS-B.
   """
   logarithms = [math.log(b) if b else -math.inf for b in (b1, b2)]
@@ -156,15 +159,16 @@ def scale_by_trust_ratio(
   """
 
   def scale(
-    path: KeyPath, update: jax.Array, param: jax.Array, scaled: bool
+    path: KeyPath, update: jax.Array, param: jax.Array, is_scaled: bool
   ) -> jax.Array:
-    if not scaled:
+    if not is_scaled:
       return update
     axes = _axes_of_variable(path, param)
-    norm = jnp.sqrt(jnp.square(param).sum(axes, keepdims=True))
-    length = jnp.sqrt(jnp.square(update).sum(axes, keepdims=True))
-    usable = (norm > 0) & (length > 0)
-    return update * jnp.where(usable, norm / jnp.where(usable, length, 1), 1)
+    param_norm = jnp.sqrt(jnp.square(param).sum(axes, keepdims=True))
+    update_norm = jnp.sqrt(jnp.square(update).sum(axes, keepdims=True))
+    has_ratio = (param_norm > 0) & (update_norm > 0)
+    ratio = param_norm / jnp.where(has_ratio, update_norm, 1)
+    return update * jnp.where(has_ratio, ratio, 1)
 
   def update(updates: Updates, params: Params | None) -> Updates:
     return tree_map_with_path(scale, updates, params, mask(params))
@@ -180,9 +184,9 @@ def every_leaf(params: Params) -> Params:
 def layer_scales(
   params: Params, decay: float, rule: str = "released"
 ) -> Params:
-  """Returns a factor for each leaf's learning rate, lower towards the input.
+  """Returns a factor for each leaf's learning rate; it falls to the input.
 
-  For n layers and decay d:
+  The factors for n layers and decay d are:
 
   | leaf | "released" | "written" |
   |---|---|---|
@@ -201,7 +205,7 @@ def layer_scales(
     rule: one of `LAYER_RULES`.
 
   Returns:
-    A tree of floats; for stacked layers float32 arrays that broadcast.
+    A tree of floats. Stacked layers have float32 arrays that broadcast.
 
   Raises:
     ValueError: the encoder has no layers.
@@ -240,11 +244,11 @@ def scale_by_layer(decay: float, rule: str) -> optax.GradientTransformation:
 
 
 class MuonState(NamedTuple):
-  """State of `scale_by_muon`.
+  """Holds the state of `scale_by_muon`.
 
   Attributes:
     count: int32 scalar, the number of updates done.
-    mu: Muon's momentum for matrices, Adam's first moment for other leaves.
+    mu: Muon's momentum of matrices, and Adam's first moment of other leaves.
     nu: Adam's second moment; zeros for matrices, which do not use it.
   """
 
@@ -254,7 +258,7 @@ class MuonState(NamedTuple):
 
 
 # The coefficients and the number of Newton-Schulz iterations (Jordan et al.).
-_QUINTIC = (3.4445, -4.7750, 2.0315)
+_QUINTIC_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
 
 
@@ -288,7 +292,7 @@ def orthogonalise(
     float32 matrices. Singular values that were not tiny are now about 0.7 to
     1.2 (Jordan et al. 2024).
   """
-  first, third, fifth = _QUINTIC
+  first, third, fifth = _QUINTIC_COEFFICIENTS
   transposes = matrices.shape[1] > matrices.shape[2]
   if transposes:
     matrices = matrices.swapaxes(1, 2)
@@ -308,7 +312,9 @@ def scale_by_muon(
   momentum: float = 0.95,
   dtype: DTypeLike = jnp.bfloat16,
 ) -> optax.GradientTransformation:
-  """Muon for the matrices of layers, Adam with bias correction for the rest.
+  """Builds Muon for the layers' matrices, and Adam for all other leaves.
+
+  Adam has bias correction.
 
   This is the optimizer of Jordan et al. 2024, "Muon: An optimizer for hidden
   layers in neural networks", with Nesterov momentum. The update of a matrix is
@@ -376,10 +382,11 @@ def scale_by_muon(
 
 
 class AdagradState(NamedTuple):
-  """State of `scale_by_adagrad`.
+  """Holds the state of `scale_by_adagrad`.
 
   Attributes:
-    accumulator: the sums of the squared gradients, shapes of the parameters.
+    accumulator: the sums of the squared gradients, with the shapes of the
+      parameters.
   """
 
   accumulator: Updates
@@ -391,8 +398,8 @@ def scale_by_adagrad(initial: float) -> optax.GradientTransformation:
   This is Duchi et al. 2011, as in tf.train.AdagradOptimizer.
 
   Args:
-    initial: the initial value of each sum. There is no epsilon, so this alone
-      keeps the sums above 0.
+    initial: the initial value of each sum. There is no epsilon, so only this
+      value keeps the sums above 0.
   """
 
   def init(params: Params) -> AdagradState:
@@ -422,8 +429,8 @@ def clip_each(norm: float) -> optax.GradientTransformation:
 
   def clip(path: KeyPath, grad: jax.Array) -> jax.Array:
     axes = _axes_of_variable(path, grad)
-    length = jnp.sqrt(jnp.square(grad).sum(axes, keepdims=True))
-    return grad * (norm / jnp.maximum(length, norm))
+    grad_norm = jnp.sqrt(jnp.square(grad).sum(axes, keepdims=True))
+    return grad * (norm / jnp.maximum(grad_norm, norm))
 
   def update(updates: Updates, params: Params | None) -> Updates:
     del params
@@ -448,21 +455,21 @@ def build_adagrad(
     initial_accumulator: see `scale_by_adagrad` (1.0 as published).
     gradient_scale: a factor of the gradients. The released code has the length
       of a row, 20. It has an effect, because the accumulator begins above 0.
-    clip_norm: the largest norm of scaled gradients, 0 for no clipping (10.0 as
-      published).
+    clip_norm: the largest norm of scaled gradients (10.0 as published); 0 means
+      no clipping.
 
   Raises:
-    ValueError: an accumulator that is not above 0.
+    ValueError: the initial accumulator is not above 0.
   """
   if initial_accumulator <= 0:
     raise ValueError(
-      f"optimizer.initial_accumulator={initial_accumulator}: must be above 0."
+      f"optimizer.initial_accumulator={initial_accumulator} must be above 0."
     )
   clip = optax.identity()
   if clip_norm:
     by_norm = {"adagrad": optax.clip_by_global_norm, "adagrad_each": clip_each}
-    # Clip before scaling, so that the norm that is clipped is the `grad_norm`
-    # that the train step reports.
+    # Clip before scaling, because the train step reports the norm before
+    # scaling as `grad_norm`.
     clip = by_norm[name](clip_norm / gradient_scale)
   return optax.chain(
     clip,
@@ -497,7 +504,7 @@ def build_optimizer(
 ) -> optax.GradientTransformation:
   """Builds an optimizer of the Adam family.
 
-  The steps of an update: clip by the global norm, Adam, weight decay, trust
+  An update has these steps: clip by the global norm, Adam, weight decay, trust
   ratio, learning rate.
 
   | name | Adam's bias | decayed | trust ratio |
@@ -517,8 +524,8 @@ def build_optimizer(
   | lamb | ALBERT (google-research/albert lamb_optimizer.py) |
   | lamb_optax | `optax.lamb`, applied to each layer of a stack |
 
-  fairseq has one group of parameters, so all are decayed. It adds epsilon
-  before the correction of v; this code adds it after.
+  fairseq has one group of parameters, so it decays all of them. It adds epsilon
+  before the correction of v, and this code adds epsilon after the correction.
 
   Args:
     schedule: step -> learning rate.
@@ -528,39 +535,39 @@ def build_optimizer(
     epsilon: Adam's epsilon.
     weight_decay: a factor of the parameters. The product is added to the
       update before the trust ratio and the learning rate scale it.
-    clip_norm: the largest global norm of the gradients, 0 for no clipping. The
-      gradients are first reduced over all devices; BERT's code clips before,
-      on each device.
-    layer_decay: the decay of `layer_scales`; 1 for one rate.
+    clip_norm: the largest global norm of the gradients; 0 means no clipping.
+      The gradients are first reduced over all devices. BERT's code clips
+      earlier, on each device.
+    layer_decay: the decay of `layer_scales`; 1 means one rate for all layers.
     layer_rule: the rule of `layer_scales`.
 
   Raises:
-    ValueError: an unknown name or rule, or a decay out of range.
+    ValueError: a name or rule is unknown, or a decay is out of range.
   """
   if not 0.0 < layer_decay <= 1.0:
-    raise ValueError(f"optimizer.layer_decay={layer_decay}: must be in (0, 1].")
+    raise ValueError(f"optimizer.layer_decay={layer_decay} must be in (0, 1].")
   if layer_rule not in LAYER_RULES:
     raise ValueError(
-      f"optimizer.layer_rule={layer_rule!r}: not one of"
+      f"optimizer.layer_rule={layer_rule!r} is not one of"
       f" {', '.join(LAYER_RULES)}."
     )
-  published = scale_by_uncorrected_adam(b1, b2, epsilon)
+  uncorrected = scale_by_uncorrected_adam(b1, b2, epsilon)
   corrected = scale_by_corrected_adam(b1, b2, epsilon)
   rules = {
-    "adamw_bert": (published, decay_mask, None),
+    "adamw_bert": (uncorrected, decay_mask, None),
     "adamw": (corrected, decay_mask, None),
     "adamw_fairseq": (corrected, every_leaf, None),
-    "lamb": (published, decay_mask, decay_mask),
+    "lamb": (uncorrected, decay_mask, decay_mask),
     "lamb_optax": (corrected, decay_mask, every_leaf),
     "muon": (scale_by_muon(b1, b2, epsilon), decay_mask, None),
   }
   if name not in rules:
     names = [*rules, *ADAGRADS]
-    raise ValueError(f"optimizer.name={name!r}: not one of {names}.")
-  adam, decayed, scaled = rules[name]
+    raise ValueError(f"optimizer.name={name!r} is not one of {names}.")
+  adam, mask_of_decay, mask_of_ratio = rules[name]
   clip = optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity()
-  decay = optax.add_decayed_weights(weight_decay, mask=decayed)
-  scales = [scale_by_trust_ratio(scaled)] if scaled else []
+  decay = optax.add_decayed_weights(weight_decay, mask=mask_of_decay)
+  scales = [scale_by_trust_ratio(mask_of_ratio)] if mask_of_ratio else []
   if layer_decay < 1.0:
     scales.append(scale_by_layer(layer_decay, layer_rule))
   rate = optax.scale_by_learning_rate(schedule)
@@ -574,8 +581,8 @@ def build_schedule(
 
   * "bert": linear decay that counts from step 0, so the rate jumps down at the
     end of warm-up (google-research/bert optimization.py).
-  * "electra": the rate of "bert", and during warm-up times the share of warm-up
-    that is done, so there is no jump (google-research/electra
+  * "electra": the rate of "bert". During warm-up it is multiplied by the share
+    of warm-up that is done, so there is no jump (google-research/electra
     model/optimization.py).
   * "linear": linear decay from the peak at the end of warm-up (fairseq, Hugging
     Face).
@@ -588,34 +595,36 @@ def build_schedule(
   Args:
     total_steps: the run's number of optimizer steps, not of micro-batches.
     name: one of these names.
-    peak: the learning rate at which warm-up aims.
+    peak: the learning rate to which warm-up rises.
     warmup: the share of `total_steps` spent in warm-up, in [0, 1). The number
       of steps is rounded down (google-research/bert run_classifier.py, also
-      ELECTRA); with "linear" it is rounded up (Hugging Face).
+      ELECTRA), but "linear" rounds it up (Hugging Face).
     decay: the share of `total_steps` in which "trapezoid" falls to 0, in
-      (0, 1]; other schedules do not use it.
+      (0, 1]. Other schedules do not use this share.
 
   Returns:
     Step -> learning rate; the first step is 0. The rate is never below 0, and
     it is 0 from `total_steps` on, unless it is constant.
 
   Raises:
-    ValueError: an unknown name, or a share out of range.
+    ValueError: the name is unknown, or a share is out of range.
   """
   names = ("bert", "electra", "linear", "cosine", "constant", "trapezoid")
   if name not in names:
-    raise ValueError(f"schedule.name={name!r}: not one of {', '.join(names)}.")
+    raise ValueError(
+      f"schedule.name={name!r} is not one of {', '.join(names)}."
+    )
   if not 0.0 <= warmup < 1.0:
     raise ValueError(
-      f"schedule.warmup={warmup}: a share of total_steps, in [0, 1)."
+      f"schedule.warmup={warmup} must be a share of total_steps, in [0, 1)."
     )
   if not 0.0 < decay <= 1.0:
     raise ValueError(
-      f"schedule.decay={decay}: a share of total_steps, in (0, 1]."
+      f"schedule.decay={decay} must be a share of total_steps, in (0, 1]."
     )
   if name != "trapezoid" and decay != 1.0:
     raise ValueError(
-      f"schedule.decay={decay}: only schedule.name=trapezoid uses it, but"
+      f"schedule.decay={decay} is only for schedule.name=trapezoid, but"
       f" schedule.name is {name}; remove schedule.decay."
     )
   steps = warmup * total_steps
@@ -624,18 +633,18 @@ def build_schedule(
 
   def schedule(step: ArrayLike) -> jax.Array:
     step = jnp.asarray(step, jnp.float32)
-    decaying = (total_steps - step) / max(total_steps - decay_start, 1)
-    decaying = jnp.maximum(decaying, 0.0)
+    decay_factor = (total_steps - step) / max(total_steps - decay_start, 1)
+    decay_factor = jnp.maximum(decay_factor, 0.0)
     if name == "constant":
-      decaying = jnp.ones_like(decaying)
+      decay_factor = jnp.ones_like(decay_factor)
     elif name == "trapezoid":
-      decaying = (total_steps - step) / max(decay * total_steps, 1)
-      decaying = jnp.clip(decaying, 0.0, 1.0)
+      decay_factor = (total_steps - step) / max(decay * total_steps, 1)
+      decay_factor = jnp.clip(decay_factor, 0.0, 1.0)
     elif name == "cosine":
-      decaying = 0.5 - 0.5 * jnp.cos(math.pi * decaying)
-    rising = step / max(warmup_steps, 1)
+      decay_factor = 0.5 - 0.5 * jnp.cos(math.pi * decay_factor)
+    warmup_factor = step / max(warmup_steps, 1)
     if name == "electra":
-      rising = rising * decaying
-    return peak * jnp.where(step < warmup_steps, rising, decaying)
+      warmup_factor = warmup_factor * decay_factor
+    return peak * jnp.where(step < warmup_steps, warmup_factor, decay_factor)
 
   return schedule

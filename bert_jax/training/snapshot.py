@@ -27,18 +27,18 @@ class Snapshots:
 
     Args:
       pool: the threads that compile, from `compile_ahead.threads`.
-      state: a state; all later ones have its shapes, dtypes and shardings.
+      state: a state; all later states have its shapes, dtypes and shardings.
       layout: the shapes and shardings of the arrays in a checkpoint, from
         `state.file_state`.
       mesh: the mesh of the arrays.
     """
     pairs = zip(jax.tree.leaves(state), jax.tree.leaves(layout), strict=True)
-    self._changed = {
-      number: wanted
-      for number, (x, wanted) in enumerate(pairs)
-      if x.shape != wanted.shape
+    self._resized = {
+      index: file_shape
+      for index, (x, file_shape) in enumerate(pairs)
+      if x.shape != file_shape.shape
     }
-    shardings = {number: x.sharding for number, x in self._changed.items()}
+    shardings = {index: x.sharding for index, x in self._resized.items()}
     self._jitted = jax.jit(self._copy, out_shardings=(shardings, None, None))
     shapes = jax.tree.map(compile_ahead.shape_of, state)
     self._program = compile_ahead.begin(pool, self._jitted, mesh, shapes)
@@ -49,25 +49,25 @@ class Snapshots:
     """Computes what a checkpoint needs beside the arrays of the state.
 
     Returns:
-      {number of a leaf: its array}, for leaves that have another shape in a
-      checkpoint; the checksum of each leaf; a boolean scalar, True if all
-      parameters are finite.
+      {index of a leaf: its array} for the leaves that have another shape in a
+      checkpoint; the checksum of each leaf; and a boolean scalar, which is True
+      if all parameters are finite.
     """
     leaves = jax.tree.leaves(state)
-    changed = {
-      number: cut_or_pad(leaves[number], wanted.shape)
-      for number, wanted in self._changed.items()
+    resized = {
+      index: cut_or_pad(leaves[index], file_shape.shape)
+      for index, file_shape in self._resized.items()
     }
-    named = checkpoint.paths(vars(self._file_state(state, changed)))
-    sums = [checkpoint.checksum(x) for x in named.values()]
+    arrays = checkpoint.paths(vars(self._file_state(state, resized)))
+    sums = [checkpoint.checksum(x) for x in arrays.values()]
     finite = [jnp.isfinite(x).all() for x in jax.tree.leaves(state.params)]
-    return changed, sums, jnp.stack(finite).all()
+    return resized, sums, jnp.stack(finite).all()
 
   def _file_state(
-    self, state: TrainState, changed: dict[int, Any]
+    self, state: TrainState, resized: dict[int, Any]
   ) -> TrainState:
     leaves, structure = jax.tree.flatten(state)
-    leaves = [changed.get(number, x) for number, x in enumerate(leaves)]
+    leaves = [resized.get(index, x) for index, x in enumerate(leaves)]
     return jax.tree.unflatten(structure, leaves)
 
   def __call__(
@@ -80,14 +80,14 @@ class Snapshots:
         not see this, because the loss is computed before the update.
     """
     program = self._program.result() if self._program else self._jitted
-    changed, sums, finite = program(state)
+    resized, sums, finite = program(state)
     if not finite:
       raise FloatingPointError(
-        f"step {step}: the update gave parameters that are not finite. The"
-        " checkpoints before it are kept; lower schedule.peak or lengthen"
-        " schedule.warmup in a new --workdir."
+        f"step {step}: the update gave parameters that are not finite. Earlier"
+        " checkpoints are kept; lower schedule.peak or lengthen schedule.warmup"
+        " in a new --workdir."
       )
-    file_state = self._file_state(state, changed)
+    file_state = self._file_state(state, resized)
     paths = checkpoint.paths(vars(file_state))
     checksums = map(int, jax.device_get(sums))
     return file_state, dict(zip(paths, checksums, strict=True))

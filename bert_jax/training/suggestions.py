@@ -10,8 +10,8 @@ from typing import Any
 
 from bert_jax.training import topologies
 
-# The most changes that are compiled. The compiler refuses one that does not fit
-# in seconds; one that fits takes a minute.
+# The largest number of changes that are compiled. A change that does not fit is
+# refused within seconds. A change that fits compiles for a minute.
 MAX_TRIALS = 10
 
 
@@ -22,7 +22,7 @@ def find_offer(
 
   Args:
     config: a config whose step does not fit or crashes the compiler.
-    number: the number of the phase; 0 is the first.
+    number: the index of the phase; the first phase has 0.
     report: the result of `topologies.compile_step` for this config and phase.
 
   Returns:
@@ -52,9 +52,9 @@ def find_offer(
 def candidates(
   config: dict[str, Any], number: int, report: dict[str, Any]
 ) -> Iterator[tuple[dict[str, Any], str]]:
-  """Yields ({config key: value}, topology); the cheapest for a run comes first.
+  """Yields ({config key: value}, topology), the cheapest for a run first.
 
-  For the arguments see `find_offer`.
+  `find_offer` describes the arguments.
   """
   topology, model = report["topology"], config["model"]
   if "crashed" in report and "remat" in model:
@@ -62,28 +62,30 @@ def candidates(
     # usually in the program that remat produces.
     yield {"model.remat": not model["remat"]}, topology
   remat = {} if model.get("remat", True) else {"model.remat": True}
-  split: dict[str, Any] = {}
+  split_settings: dict[str, Any] = {}
   if report["arguments_bytes"] + report["gradient_bytes"] > report["hbm_bytes"]:
     # One device cannot hold the whole state, so all devices split it. More
     # devices that each hold the whole state would not help.
-    split = _split(config, report["devices"])
-    yield split, topology
+    split_settings = _split_settings(config, report["devices"])
+    yield split_settings, topology
   scales = _micro_scales(report)
-  micro_batches = [_micro(config, number, scale) for scale in scales]
-  # More micro-batches cost hardly any time. Remat costs a part of a forward
-  # pass.
-  yield from ((split | setting, topology) for setting in micro_batches)
+  micro_batches = [
+    _micro_batch_setting(config, number, scale) for scale in scales
+  ]
+  # More micro-batches cost hardly any time. Remat costs the time of a part of a
+  # forward pass.
+  yield from ((split_settings | setting, topology) for setting in micro_batches)
   if remat:
-    yield split | remat, topology
+    yield split_settings | remat, topology
     yield from (
-      (split | remat | setting, topology) for setting in micro_batches
+      (split_settings | remat | setting, topology) for setting in micro_batches
     )
-  for larger, times in _larger(topology):
-    devices = round(report["devices"] * times)
-    larger_split = _split(config, devices) if split else {}
-    yield larger_split, larger
+  for larger, factor in _larger_slices(topology):
+    devices = round(report["devices"] * factor)
+    larger_settings = _split_settings(config, devices) if split_settings else {}
+    yield larger_settings, larger
     if remat:
-      yield larger_split | remat, larger
+      yield larger_settings | remat, larger
 
 
 def change(config: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
@@ -103,7 +105,7 @@ def change(config: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
   return changed
 
 
-def _split(config: dict[str, Any], devices: int) -> dict[str, Any]:
+def _split_settings(config: dict[str, Any], devices: int) -> dict[str, Any]:
   """Returns the settings with which all devices split the state."""
   return {
     "mesh.data": 1,
@@ -111,8 +113,10 @@ def _split(config: dict[str, Any], devices: int) -> dict[str, Any]:
   }
 
 
-def _micro(config: dict[str, Any], number: int, scale: int) -> dict[str, Any]:
-  """Returns the setting with `scale` times as many micro-batches of a phase."""
+def _micro_batch_setting(
+  config: dict[str, Any], number: int, scale: int
+) -> dict[str, Any]:
+  """Returns the setting that multiplies a phase's micro-batches by `scale`."""
   if config["phases"]:
     name = f"phase{number + 1}"
     old_scale = config["phases"][name]["micro_scale"]
@@ -130,24 +134,24 @@ def _micro_scales(report: dict[str, Any]) -> list[int]:
   shards = report["mesh"]["data"] * report["mesh"]["fsdp"]
   rows = report["batch_size"] // report["micro_batches"] // shards
   fixed = report["arguments_bytes"] + report["gradient_bytes"]
-  room = max(report["hbm_bytes"] - fixed, report["hbm_bytes"] // 4)
-  need = (report["temporaries_bytes"] or 2 * room) / room
-  first = 2 ** max(1, math.ceil(math.log2(max(need, 1))))
+  free_bytes = max(report["hbm_bytes"] - fixed, report["hbm_bytes"] // 4)
+  ratio = (report["temporaries_bytes"] or 2 * free_bytes) / free_bytes
+  first = 2 ** max(1, math.ceil(math.log2(max(ratio, 1))))
   factors = sorted({first, 2 * first, rows})
   return [f for f in factors if f > 1 and rows % f == 0][:3]
 
 
-def _larger(topology: str) -> Iterator[tuple[str, float]]:
+def _larger_slices(topology: str) -> Iterator[tuple[str, float]]:
   """Yields the larger slices of a generation.
 
   Args:
     topology: the name of a slice, for example "v4:2x2x1".
 
   Yields:
-    The name of a larger slice, and how many times as many chips it has.
+    The name of a larger slice, and the factor of its number of chips.
   """
   name, _, layout = topology.partition(":")
   for larger in topologies.GENERATIONS[name].layouts:
-    times = topologies.chips(larger) / topologies.chips(layout)
-    if times > 1:
-      yield f"{name}:{larger}", times
+    factor = topologies.chips(larger) / topologies.chips(layout)
+    if factor > 1:
+      yield f"{name}:{larger}", factor

@@ -1,4 +1,4 @@
-"""Sweeps: runs of one config over a grid of values and several seeds."""
+"""Runs sweeps: one config with each point of a grid and each of the seeds."""
 
 import ast
 import concurrent.futures
@@ -32,10 +32,10 @@ RESULTS = "sweep.json"
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """A run of a sweep.
+  """Describes one run of a sweep.
 
   Attributes:
-    point: {key: value}, the values of the grid that this run has.
+    point: {key: value}, the run's point of the grid.
     seed: the seed of the run.
     config: the run's complete config.
   """
@@ -53,12 +53,12 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-  """What a run of a sweep reached.
+  """Holds the result of one run of a sweep.
 
   Attributes:
     run: the run.
-    error: a sentence that says why the run failed; None if it did not.
-    rows: the rows of its metrics.jsonl for the held-out set.
+    error: a sentence that says why the run failed; None means success.
+    rows: the rows of the run's metrics.jsonl for the held-out set.
   """
 
   run: Run
@@ -67,7 +67,7 @@ class Outcome:
 
   @property
   def last(self) -> dict[str, Any]:
-    """The row of the last step; {} if there is none."""
+    """The row of the last step; {} if there are no rows."""
     return self.rows[-1] if self.rows else {}
 
 
@@ -80,18 +80,21 @@ def parse_axis(text: str, config: dict[str, Any]) -> tuple[str, list[Any]]:
 
   Args:
     text: the axis of a grid.
-    config: the config; the values get the type of its value.
+    config: the config. The values must have the type of the key's value in it.
 
   Raises:
-    UserError: an unknown key, no values, or a value of another type.
+    UserError: the key is unknown, there are no values, or a value has another
+      type.
   """
   key, _, texts = text.partition("=")
   key = key.removeprefix("config.")
   flat = flatten(config)
   if key not in flat:
-    raise UserError(f"--grid {text}: no such key{nearest(key, flat)}")
+    raise UserError(
+      f"--grid {text} names no key of the config{nearest(key, flat)}"
+    )
   if not texts:
-    raise UserError(f"--grid {text}: no values; write {key}=A,B.")
+    raise UserError(f"--grid {text} has no values; write {key}=A,B.")
   return key, [_parse(word, flat[key], text) for word in texts.split(",")]
 
 
@@ -130,7 +133,8 @@ def plan(
   keys = [key for key, _ in axes]
   if len(set(keys)) < len(keys) or "seed" in keys:
     raise UserError(
-      f"--grid: each key once, and seeds by --seeds; got {', '.join(keys)}."
+      "--grid must have each key once, and seeds are set by --seeds; the keys"
+      f" are {', '.join(keys)}."
     )
   points = [
     dict(zip(keys, values, strict=True))
@@ -189,15 +193,15 @@ def check_metric(metric: str, runs: Sequence[Run]) -> None:
   for run in runs:
     if not config_lib.is_task(run.config):
       return
-    names.update(_numbers(run.config))
+    names.update(_metric_names(run.config))
   if metric not in names:
     raise UserError(
-      f"--metric={metric}: the runs have no such number{nearest(metric, names)}"
+      f"--metric={metric} is no metric of the runs{nearest(metric, names)}"
     )
 
 
-def _numbers(config: dict[str, Any]) -> Iterator[str]:
-  """Yields the names of all numbers that a task's run reports."""
+def _metric_names(config: dict[str, Any]) -> Iterator[str]:
+  """Yields the names of all metrics that a task's run reports."""
   objective = config["objective"]
   task = _task(config)
   if objective.get("stage") == "layers":
@@ -271,8 +275,8 @@ def _has_ended(workdir: epath.Path, config: dict[str, Any]) -> bool:
   rows = logging.read_rows(workdir / "metrics.jsonl")
   if not rows or rows[-1]["step"] != old["total_steps"]:
     return False
-  # Compare only what the sweep's config sets. In the run's folder there are
-  # also the values that the program derived.
+  # Compare only the values that the sweep's config sets. The config in the
+  # run's folder also has the values that the program derived.
   old_flat = flatten(old)
   new_values = {k: v for k, v in flatten(config).items() if v is not None}
   old_values = {key: old_flat[key] for key in new_values.keys() & old_flat}
@@ -326,13 +330,14 @@ def _flag_text(setting: Any) -> str:
 def require_metric(outcomes: Sequence[Outcome], metric: str) -> list[Outcome]:
   """Marks runs without a finite metric at the last step as failed.
 
-  A metric can be NaN: a correlation is, if all predictions are the same.
+  A metric can be NaN; for example, a correlation is NaN if all predictions are
+  equal.
   """
   checked = []
   for outcome in outcomes:
     last = outcome.last
     if not outcome.error and not math.isfinite(last.get(metric, math.nan)):
-      reason = "is not a finite number" if metric in last else "is not there"
+      reason = "is not a finite number" if metric in last else "is missing"
       outcome = dataclasses.replace(
         outcome, error=f"{metric} at the last step {reason}."
       )
@@ -420,8 +425,8 @@ def report(
   ]
   table_lines += [
     f"run {outcome.run.name} failed: {outcome.error}"
-    for outcome, before in zip(checked, outcomes, strict=True)
-    if outcome.error != before.error
+    for outcome, unchecked in zip(checked, outcomes, strict=True)
+    if outcome.error != unchecked.error
   ]
   return [
     f"{metric} at the last step:",

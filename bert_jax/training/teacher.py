@@ -1,8 +1,8 @@
-"""The teacher of a run: a model that was trained before and does not change.
+"""Opens the teacher of a run, which is a trained model that does not change.
 
-It is the --workdir of a run, a converted folder or a transformers folder, and
-is opened as `open_model` does. Its parameters are an argument of the train
-step. They are never donated and never saved; a checkpoint has their digest.
+A teacher is the --workdir of a run, a converted folder or a transformers
+folder, as for `open_model`. Its parameters are an argument of the train step.
+They are never donated and never saved; a checkpoint has their digest.
 """
 
 import dataclasses
@@ -26,20 +26,20 @@ from bert_jax.training import config as config_lib
 from bert_jax.training import start_from
 from bert_jax.weights.model_folder import Weights, columns_of
 
-# Settings of a model that matter only when it is trained itself.
-_TRAINING = ("dropout", "attention_dropout", "initializer_range")
+# Settings that matter only while a model is trained.
+_TRAINING_SETTINGS = ("dropout", "attention_dropout", "initializer_range")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Teacher:
-  """A teacher that was read from its files.
+  """Holds a teacher that was read from its files.
 
   Attributes:
     path: the path of the files.
     model: the section `teacher.model` with all sizes.
     arrays: path in the parameter tree, joined by "/" -> float32 array.
-    digest: a digest of encoder and head; equal for equal parameters in any
-      format.
+    digest: a digest of encoder and head. Equal parameters have equal digests in
+      any format.
   """
 
   path: str
@@ -57,7 +57,8 @@ def open_teacher(
 
   Args:
     section: the section `teacher` of the config. A size of its model that is
-      None is taken from the files; without a variant, all sizes are.
+      None is taken from the files. If the variant is None, all sizes are taken
+      from the files.
     prepared: the prepared text, or the task's folder, that the run reads.
     task: the task for which the teacher must have been fine-tuned. The columns
       of its classifier are put in the order of the task's labels. None means
@@ -75,7 +76,7 @@ def open_teacher(
     )
   opened = start_from.open_for("teacher.path", path)
   weights = opened.weights
-  settings = _filled(section.model.options(), weights)
+  settings = _with_sizes(section.model.options(), weights)
   _check_model(path, weights, settings)
   vocabulary = start_from.vocabulary_of("teacher.path", opened, prepared.path)
   if task:
@@ -87,7 +88,7 @@ def open_teacher(
     f"teacher.path={path}",
     "prepare it with the teacher's vocabulary",
   )
-  weights = _cut(path, weights, prepared)
+  weights = _cut_table(path, weights, prepared)
   heads = ("pooler/", "classifier/") if task else ("mlm/",)
   digest = _digest(weights, ("encoder/", *heads))
   names = ("family", "variant", *COMPUTATION)
@@ -96,8 +97,8 @@ def open_teacher(
   return Teacher(path, config_lib.Model.of(model), weights.arrays, digest)
 
 
-def _filled(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:
-  """Returns a config's model, with the missing sizes from the files."""
+def _with_sizes(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:
+  """Returns a config's model with the missing sizes, taken from the files."""
   family = weights.config["family"]
   if "variant" in settings or family not in models.FAMILIES:
     return {"family": family} | settings
@@ -115,7 +116,7 @@ def _for_task(path: str, weights: Weights, task: Task) -> Weights:
     task: the task.
 
   Raises:
-    UserError: the model was not fine-tuned for such a task, or has other
+    UserError: the model was not fine-tuned for this kind of task, or has other
       labels.
   """
   config = weights.config
@@ -123,7 +124,7 @@ def _for_task(path: str, weights: Weights, task: Task) -> Weights:
   if not head_matches or config["problem"] not in (None, task.kind):
     raise UserError(
       f"teacher.path={path} is a model for"
-      f" {config['problem'] or config['task']}, the task {task.name} is a"
+      f" {config['problem'] or config['task']}, but the task {task.name} is a"
       f" {task.kind}; choose a model that was fine-tuned for it."
     )
   if task.kind != "classification":
@@ -131,9 +132,9 @@ def _for_task(path: str, weights: Weights, task: Task) -> Weights:
   order = columns_of(task.labels, config["labels"])
   if order is None:
     raise UserError(
-      f"teacher.path={path} has the labels {', '.join(config['labels'])}, the"
-      f" task {task.name} {', '.join(task.labels)}; choose a model that was"
-      " fine-tuned for it."
+      f"teacher.path={path} has the labels {', '.join(config['labels'])}, but"
+      f" the task {task.name} has {', '.join(task.labels)}; choose a model that"
+      " was fine-tuned for this task."
     )
   arrays = {
     name: array[..., order] if name.startswith("classifier/") else array
@@ -143,34 +144,36 @@ def _for_task(path: str, weights: Weights, task: Task) -> Weights:
 
 
 def _check_model(path: str, weights: Weights, settings: dict[str, Any]) -> None:
-  """Raises UserError if the files hold another model than the config says.
+  """Raises UserError if the files hold another model than the config.
 
   Args:
     path: the model's path, for messages.
     weights: the model in the files.
-    settings: the config's model; see `_filled`.
+    settings: the config's model; see `_with_sizes`.
   """
-  wanted = {"family": settings["family"]}
+  expected = {"family": settings["family"]}
   actual = {"family": weights.config["family"]}
-  if wanted == actual:
+  if expected == actual:
     family = models.family(settings["family"])
     arguments = {k: v for k, v in settings.items() if k != "family"}
     try:
       encoder = family.build(**arguments)
     except ValueError as e:
       raise UserError(f"teacher.{e}") from e
-    ignored = (*COMPUTATION, *_TRAINING, "variant")
+    ignored = (*COMPUTATION, *_TRAINING_SETTINGS, "variant")
     names = family.VARIANTS[settings["variant"]] | arguments
     names = [name for name in names if name not in ignored]
-    wanted = {name: getattr(encoder, name) for name in names}
+    expected = {name: getattr(encoder, name) for name in names}
     actual = {name: weights.config["model"][name] for name in names}
-  differing = {n: actual[n] for n in wanted if wanted[n] != actual[n]}
+  differing = {n: actual[n] for n in expected if expected[n] != actual[n]}
   if differing:
     raise UserError(
       f"teacher.path={path} has "
       + ", ".join(f"{name}={size}" for name, size in differing.items())
       + ", but the config says "
-      + ", ".join(f"teacher.model.{name}={wanted[name]}" for name in differing)
+      + ", ".join(
+        f"teacher.model.{name}={expected[name]}" for name in differing
+      )
       + f"; {_remedy(settings, differing)}, or choose another teacher."
     )
 
@@ -201,7 +204,7 @@ def _remedy(settings: dict[str, Any], sizes: dict[str, Any]) -> str:
   return " and ".join(remedies)
 
 
-def _cut(
+def _cut_table(
   path: str, weights: Weights, prepared: Prepared | TaskFolder
 ) -> Weights:
   """Cuts a teacher's word table to the pieces of the data.
@@ -261,26 +264,26 @@ def place(teacher: Teacher, layout: Any) -> Any:
 
   Args:
     teacher: the teacher.
-    layout: tree of shapes with shardings. If an array has fewer rows than its
-      shape, zeros are added at the end.
+    layout: a tree of shapes with shardings. If an array has fewer rows than its
+      shape in this tree, rows of zeros are added at the end.
 
   Raises:
     UserError: the teacher lacks one of the parameters.
   """
 
-  def put(path: str, wanted: jax.ShapeDtypeStruct) -> jax.Array:
+  def put(path: str, shape: jax.ShapeDtypeStruct) -> jax.Array:
     if path not in teacher.arrays:
       raise UserError(
         f"teacher.path={teacher.path} has no {path}, which the objective needs;"
         " choose a teacher with its masked-LM head."
       )
     array = teacher.arrays[path]
-    sizes = zip(wanted.shape, array.shape, strict=True)
+    sizes = zip(shape.shape, array.shape, strict=True)
     array = np.pad(array, [(0, size - old_size) for size, old_size in sizes])
     return jax.make_array_from_callback(
-      wanted.shape, wanted.sharding, lambda index: array[index]
+      shape.shape, shape.sharding, lambda index: array[index]
     )
 
   flat = traverse_util.flatten_dict(layout, sep="/")
-  placed = {path: put(path, wanted) for path, wanted in flat.items()}
+  placed = {path: put(path, shape) for path, shape in flat.items()}
   return traverse_util.unflatten_dict(placed, sep="/")

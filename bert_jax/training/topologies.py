@@ -1,4 +1,4 @@
-"""Compiles a run's train step for a TPU slice, without such a slice."""
+"""Compiles a run's train step for a TPU slice on a machine without TPUs."""
 
 import dataclasses
 import difflib
@@ -28,7 +28,7 @@ from bert_jax.training.state import abstract_state, frozen_shapes
 
 GIB = 2**30
 # The number of pieces of BERT's cased vocabulary (google-research/bert README).
-CASED = 28996
+CASED_VOCAB_SIZE = 28996
 # Keys of the config's section `data` that choose the text. The other keys are
 # options of the recipe.
 TEXT_OPTIONS = ("path", "split", "cased")
@@ -36,16 +36,16 @@ TEXT_OPTIONS = ("path", "split", "cased")
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-  """A generation of TPUs.
+  """Describes a generation of TPUs.
 
   Attributes:
     hbm: GiB of memory of a jax device. A device is a core on v2 and v3, and a
       chip from v4 on.
     cores: cores of a chip, as the names of Cloud TPU count them: v3-32 has 32
       cores. It is 1 if the names count chips.
-    layouts: slices from small to large; one of them is suggested instead of an
-      unknown slice or a slice that is too small.
-    options: options of the topology's description.
+    layouts: known slices from small to large. One of them is suggested if a
+      slice is unknown or too small.
+    options: the options for the description of a topology.
   """
 
   hbm: int
@@ -75,7 +75,7 @@ MAX_CHIPS = 8960
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-  """The train step of a phase, and the shapes of its arguments.
+  """Holds the train step of a phase, and the shapes of its arguments.
 
   Attributes:
     phase: the phase.
@@ -103,15 +103,18 @@ def versions() -> dict[str, str]:
 def nearest_topology(topology: str) -> str:
   """Returns the known slice that an unknown name most likely means.
 
-  The names of Cloud TPU are understood, too: v3-32 is v3:4x4.
+  The names of Cloud TPU are understood too; for example, v3-32 is v3:4x4.
   """
   prefix = re.findall(r"^[a-z]*\d*[a-z]*", topology.lower())[0]
   name, layout = prefix.replace("litepod", "e"), topology[len(prefix) :]
-  (near,) = difflib.get_close_matches(name, GENERATIONS, 1, cutoff=0.0)
-  cores, layouts = GENERATIONS[near].cores, GENERATIONS[near].layouts
+  (generation,) = difflib.get_close_matches(name, GENERATIONS, 1, cutoff=0.0)
+  cores, layouts = (
+    GENERATIONS[generation].cores,
+    GENERATIONS[generation].layouts,
+  )
   count = math.prod(int(n) for n in re.findall(r"\d+", layout))
   count //= cores if "-" in layout else 1
-  return f"{near}:{min(layouts, key=lambda x: abs(chips(x) - count))}"
+  return f"{generation}:{min(layouts, key=lambda x: abs(chips(x) - count))}"
 
 
 def chips(layout: str) -> int:
@@ -120,7 +123,7 @@ def chips(layout: str) -> int:
 
 
 def describe(topology: str) -> list[jax.Device]:
-  """Returns the devices of a slice. A program can compile for them, not run.
+  """Returns the devices of a slice; programs compile for them, but cannot run.
 
   Args:
     topology: the generation and the number of chips along each axis, for
@@ -134,12 +137,12 @@ def describe(topology: str) -> list[jax.Device]:
       "the TPU compiler, libtpu, is not installed: pip install 'bert_jax[tpu]'."
     )
   name, _, layout = topology.partition(":")
-  near = nearest_topology(topology)
-  kind = near.partition(":")[0]
+  nearest = nearest_topology(topology)
+  generation = nearest.partition(":")[0]
   unknown = ValueError(
-    f"--topology={topology}: no such slice; did you mean {near}? The"
-    f" generations are {', '.join(GENERATIONS)}; the slices of {kind} are"
-    f" {', '.join(GENERATIONS[kind].layouts)}."
+    f"--topology={topology} is no slice; did you mean {nearest}? The"
+    f" generations are {', '.join(GENERATIONS)}; the slices of {generation} are"
+    f" {', '.join(GENERATIONS[generation].layouts)}."
   )
   if name not in GENERATIONS or not re.fullmatch(r"\d+(x\d+)+", layout):
     raise unknown
@@ -163,7 +166,7 @@ def batch_shapes(vocab_size: int, phase: phases.Phase) -> sharding.Shapes:
 
   Args:
     vocab_size: the number of pieces of the vocabulary.
-    phase: the phase; its length, batch size and recipe decide.
+    phase: the phase, whose length, batch size and recipe decide the shapes.
   """
   options = {k: v for k, v in phase.data.items() if k not in TEXT_OPTIONS}
   builder = options.pop("builder")
@@ -171,28 +174,28 @@ def batch_shapes(vocab_size: int, phase: phases.Phase) -> sharding.Shapes:
   return sharding.batch_shapes(recipe.features, phase.batch_size)
 
 
-def with_published_vocabulary(run: config_lib.Run) -> config_lib.Run:
-  """Sets what the data would decide to the published model's values.
+def with_published_vocabulary(config: config_lib.Run) -> config_lib.Run:
+  """Sets keys that the data would decide to the published model's values.
 
-  These are `vocab_size`, and RoBERTa's `padding_id`.
+  These keys are `vocab_size`, and RoBERTa's `padding_id`.
 
   Raises:
-    UserError: the config fine-tunes; then the data decides more than this.
+    UserError: the config fine-tunes; then the data decides more keys.
   """
-  model = run.model
-  if not isinstance(run.data, config_lib.Data) or model.family is None:
+  model = config.model
+  if not isinstance(config.data, config_lib.Data) or model.family is None:
     raise UserError(
       "bert_jax compile compiles pre-training, but this config fine-tunes."
     )
   family = models.family(model.family)
   published = family.build(next(iter(family.VARIANTS)))
   if model.vocab_size is None:
-    cased = model.family == "bert" and run.data.cased
-    size = CASED if cased else published.vocab_size
+    cased = model.family == "bert" and config.data.cased
+    size = CASED_VOCAB_SIZE if cased else published.vocab_size
     model = dataclasses.replace(model, vocab_size=size)
   if model.family == "roberta" and model.padding_id is None:
     model = dataclasses.replace(model, padding_id=published.padding_id)
-  return dataclasses.replace(run, model=model)
+  return dataclasses.replace(config, model=model)
 
 
 def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
@@ -201,25 +204,25 @@ def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
   Args:
     config: the config that `train.run` takes. The folder `data.path` is not
       read.
-    number: the number of the phase; 0 is the first.
+    number: the index of the phase; the first phase has 0.
     topology: the slice, see `describe`.
 
   Raises:
     ValueError: the config is wrong, or there is no such slice.
   """
-  run = with_published_vocabulary(config_lib.parse(config))
+  parsed = with_published_vocabulary(config_lib.parse(config))
   mesh = sharding.make_mesh(
-    run.mesh.data, run.mesh.fsdp, run.mesh.tensor, describe(topology)
+    parsed.mesh.data, parsed.mesh.fsdp, parsed.mesh.tensor, describe(topology)
   )
-  phase = phases.plan(run)[number]
+  phase = phases.plan(parsed)[number]
   sharding.check_batch(mesh, phase.batch_size, phase.micro_batches)
   objective, schedule, optimizer = make_parts(
-    run, sharding.vocab_multiple(mesh)
+    parsed, sharding.vocab_multiple(mesh)
   )
   function = steps.make_train_step(
     objective, optimizer, schedule, phase.micro_batches
   )
-  vocab_size = run.model.vocab_size
+  vocab_size = parsed.model.vocab_size
   assert vocab_size, "`with_published_vocabulary` sets it."
   batch = sharding.global_shapes(mesh, batch_shapes(vocab_size, phase))
   key = jax.eval_shape(lambda: jax.random.key(0))
@@ -235,11 +238,11 @@ def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
   # `flops` reads only the shapes of the batch.
   flops = objective.flops(cast(Batch, batch))
   arguments = (state, frozen, batch, key)
-  return Step(phase, mesh, function, arguments, flops, run.model.remat)
+  return Step(phase, mesh, function, arguments, flops, parsed.model.remat)
 
 
 def shard_bytes(tree: Any) -> int:
-  """Returns the bytes that a device holds of arrays.
+  """Returns the number of bytes that a device holds of a tree of arrays.
 
   Args:
     tree: the shapes of the arrays, with shardings.
@@ -282,11 +285,11 @@ def compile_step(
 
   Args:
     config: the run's config, see `make_step`.
-    number: the number of the phase; 0 is the first.
+    number: the index of the phase; the first phase has 0.
     topology: the slice, see `describe`.
 
   Returns:
-    The report, which can be written as JSON. Bytes and FLOPs are those of one
+    The report, which can be written as JSON. Bytes and FLOPs are for one
     device.
 
     | outcome | entries of the report |
@@ -295,8 +298,8 @@ def compile_step(
     | out of memory | `refused` is the compiler's sentence; `fits` is False |
     | crashed | `crashed` says how; `fits` is None, which means not known |
 
-    If the memory does not suffice, `temporaries_bytes` is what the compiler
-    says that it needs.
+    If the memory does not suffice, `temporaries_bytes` is the compiler's number
+    of bytes that the step needs.
 
   Raises:
     ValueError: see `make_step`.
@@ -320,7 +323,7 @@ def compile_here(
   """Compiles a phase's step in this process.
 
   Yields:
-    The entries of the report that are known before compiling, and then those
+    The report's entries that are known before compiling, and then the entries
     that are known afterwards; see `compile_step`.
   """
   step = make_step(config, number, topology)
@@ -342,18 +345,18 @@ def compile_here(
   yield report
   start = time.monotonic()
   try:
-    report_after = measure(compile_program(step), report)
+    new_entries = measure(compile_program(step), report)
   except jax.errors.JaxRuntimeError as e:
     memory = parse_out_of_memory(str(e))
     if memory is None:
       raise UserError(f"the TPU compiler failed: {_sentence(e)}") from e
-    report_after = dict(
+    new_entries = dict(
       temporaries_bytes=memory.get("needed"),
       usable_bytes=memory.get("usable"),
       fits=False,
       refused=_sentence(e),
     )
-  yield report_after | dict(compile_seconds=round(time.monotonic() - start, 1))
+  yield new_entries | dict(compile_seconds=round(time.monotonic() - start, 1))
 
 
 def compile_program(step: Step) -> jax.stages.Compiled:
@@ -399,7 +402,7 @@ def measure(
   flops = costs["flops"]
   program = hlo.parse(text)
   collectives = hlo.collectives(program)
-  reduced = (
+  all_reduced_bytes = (
     collectives["all-reduce"].bytes if "all-reduce" in collectives else 0
   )
   return dict(
@@ -416,6 +419,6 @@ def measure(
     collectives={
       kind: dataclasses.asdict(t) for kind, t in sorted(collectives.items())
     },
-    all_reduced_bytes=reduced,
-    all_reduced_ratio=round(reduced / report["gradient_bytes"], 4),
+    all_reduced_bytes=all_reduced_bytes,
+    all_reduced_ratio=round(all_reduced_bytes / report["gradient_bytes"], 4),
   )

@@ -1,4 +1,7 @@
-"""A run from its start or a checkpoint to its end; `loop.py` has the steps."""
+"""Trains a run from its start or a checkpoint to its end.
+
+`loop.py` has the steps.
+"""
 
 import contextlib
 import dataclasses
@@ -61,7 +64,7 @@ def start(
   teacher that its objective names.
 
   Args:
-    setup: what does not change during the run.
+    setup: the objects that do not change during the run.
     saver: the run's checkpoints.
 
   Returns:
@@ -86,8 +89,8 @@ def start(
     return resize(saved, state), meta
   start_model = setup.start_model
   if start_model is None and config.init_from:
-    # `build` opened no model, since the run had checkpoints; but all of them
-    # are damaged, so the run begins again.
+    # `build` opened no model, because the run had checkpoints. All of them are
+    # damaged, so the run begins again.
     start_model, _ = start_from.open_start(config, setup.feeds[0].data)
   if start_model:
     params, lines = start_from.take(
@@ -118,7 +121,7 @@ def _check_inputs(setup: Setup, meta: dict[str, Any]) -> None:
   """Raises UserError if a checkpoint belongs to other data or another teacher.
 
   Args:
-    setup: what does not change during the run.
+    setup: the objects that do not change during the run.
     meta: the checkpoint's metadata.
   """
   config = setup.config
@@ -132,8 +135,8 @@ def _check_inputs(setup: Setup, meta: dict[str, Any]) -> None:
     path = config.teacher.path if config.teacher else ""
     raise UserError(
       f"teacher.path={path} is not the teacher that this"
-      " run was started with (digests differ); give the right one, or start"
-      " in a new --workdir."
+      " run was started with (digests differ); give the right teacher, or"
+      " start in a new --workdir."
     )
 
 
@@ -141,7 +144,7 @@ def summary(setup: Setup, means: dict[str, float], workdir: str) -> None:
   """Prints the last lines of a run: its results, and where to find more.
 
   Args:
-    setup: what does not change during the run.
+    setup: the objects that do not change during the run.
     means: the results of the last evaluation.
     workdir: the run's folder.
   """
@@ -176,17 +179,17 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
   Raises:
     ValueError: the config, the data or the checkpoint cannot be used. The
       message is one sentence.
-    FloatingPointError: a loss is not finite; checkpoints before it are kept.
+    FloatingPointError: a loss is not finite; earlier checkpoints are kept.
   """
   settings = config_lib.parse(config)
   setup = build(settings, resumed_config(workdir))
   settings = setup.config
   config = config_lib.to_json(config, settings)
   # Hosts may have the same data and teacher in different folders.
-  same = config | {"data": config["data"] | {"path": setup.fingerprint}}
+  comparable = config | {"data": config["data"] | {"path": setup.fingerprint}}
   if setup.digest:
-    same["teacher"] = config["teacher"] | {"path": setup.digest}
-  hosts.check_same("config", run_config.flatten(same))
+    comparable["teacher"] = config["teacher"] | {"path": setup.digest}
+  hosts.check_same("config", run_config.flatten(comparable))
   with contextlib.ExitStack() as stack:
     stack.enter_context(lock(workdir))
     stack.enter_context(sharding.use_mesh(setup.mesh))
@@ -200,8 +203,8 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     # Until a first checkpoint exists, a restart may use a different config.
     if saver.latest_step() is not None:
       default_values = defaults(config)
-      before = saved_config(workdir, saver, default_values)
-      for line in config_lib.check_restart(before, config, default_values):
+      old_config = saved_config(workdir, saver, default_values)
+      for line in config_lib.check_restart(old_config, config, default_values):
         print(f"changed: {line}", flush=True)
     state, meta = start(setup, saver)
     # Write config.json only after `start` has checked that this folder's
@@ -213,7 +216,11 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     print_rows(setup)
     pending = meta.get("pending", False)
     log = logging.Logger(
-      workdir, int(state.step), settings.steps, meta.get("log"), again=pending
+      workdir,
+      int(state.step),
+      settings.steps,
+      meta.get("log"),
+      repeats_evaluation=pending,
     )
     stack.callback(log.close)
     progress = loop.Progress(

@@ -368,7 +368,7 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
     building.build(config_lib.parse(distilled((prepared, other))))
   config = distilled(folder)
   del config["teacher"]
-  with refused(match="config.teacher is missing: objective 'distil'"):
+  with refused(match="config.teacher is missing, but objective 'distil'"):
     building.make_parts(config_lib.parse(config))
   config = distilled(folder) | {"objective": {"name": "mlm", "pairs": False}}
   with refused(match="objective 'mlm' learns from no teacher; remove"):

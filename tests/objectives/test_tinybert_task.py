@@ -272,8 +272,12 @@ def test_labels_of_a_teacher_go_by_name(folder):
 @pytest.mark.parametrize(
   "name, model, words",
   [
-    ("student", {}, "is a model for pretraining, the task animals is a class"),
-    ("number", {}, "is a model for regression, the task animals"),
+    (
+      "student",
+      {},
+      "is a model for pretraining, but the task animals is a class",
+    ),
+    ("number", {}, "is a model for regression, but the task animals"),
     ("teacher", dict(hidden=8), "has hidden=32, .* teacher.model.hidden=8"),
     ("teacher", dict(variant="base"), "teacher.model.hidden=768"),
     ("teacher", dict(family="roberta"), "has family=bert"),
@@ -290,7 +294,8 @@ def test_a_teacher_of_other_labels_is_refused(folder, tmp_path):
   weights = model_folder.read(str(tmp_path / "t"))
   config = weights.config | {"labels": ["cat", "cow"]}
   model_folder.write(str(tmp_path / "cow"), weights._replace(config=config))
-  with pytest.raises(ValueError, match="labels cat, cow, the task animals cat"):
+  words = "labels cat, cow, but the task animals has cat"
+  with pytest.raises(ValueError, match=words):
     read(folder, tmp_path / "cow")
 
 

@@ -25,7 +25,7 @@ def test_a_metric_that_is_not_defined_is_null(tmp_path, capsys):
   log.heldout(2, {"pearson": math.nan, "task_loss": 0.5})
   log.plot()
   log.close()
-  assert "metrics.jsonl:2: damaged, left out" in capsys.readouterr().out
+  assert "metrics.jsonl:2 is damaged and is left out" in capsys.readouterr().out
   rows = [strict(line) for line in path.read_text().splitlines()]
   wanted = [
     {"step": 1, "split": "heldout", "pearson": None},

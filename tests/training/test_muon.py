@@ -138,7 +138,7 @@ def test_trapezoid():
 
 def test_decay_is_refused_by_schedules_that_ignore_it():
   with pytest.raises(
-    ValueError, match="decay=0.3: only schedule.name=trapezoid"
+    ValueError, match="decay=0.3 is only for schedule.name=trapezoid"
   ):
     optim.build_schedule(10, "linear", 1.0, 0.1, 0.3)
   with pytest.raises(ValueError, match="schedule.decay=0"):

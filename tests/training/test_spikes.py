@@ -178,8 +178,8 @@ def test_skipping_changes_nothing_without_a_spike(prepared, tmp_path):
 @pytest.mark.parametrize(
   "spike, words",
   [
-    (dict(action="halt"), "spike.action='halt': not one of none, stop, skip"),
-    (dict(action="skip", factor=1.0), "spike.factor=1.0: must be above 1"),
+    (dict(action="halt"), "spike.action='halt' is not one of none, stop, skip"),
+    (dict(action="skip", factor=1.0), "spike.factor=1.0 must be above 1"),
     (dict(action="skip", factr=2.0), "config.spike.factr is not a key"),
   ],
 )

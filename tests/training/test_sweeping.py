@@ -32,7 +32,7 @@ def test_a_run_without_a_finite_metric_has_failed(tmp_path):
   assert (row["least"], row["median"], row["most"]) == (0.25, 0.5, 0.75)
   assert lines[-3:-1] == [
     "run seed=1 failed: pearson at the last step is not a finite number.",
-    "run seed=4 failed: pearson at the last step is not there.",
+    "run seed=4 failed: pearson at the last step is missing.",
   ]
   text = (tmp_path / "sweep.json").read_text()
   assert "NaN" not in text
