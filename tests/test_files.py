@@ -179,7 +179,7 @@ def test_a_link_with_the_name_of_an_unfinished_folder(tmp_path):
   (tmp_path / "other").mkdir()
   (tmp_path / "out.partial").symlink_to(tmp_path / "other")
   with (
-    pytest.raises(ValueError, match="out.partial is a link and in the way"),
+    pytest.raises(ValueError, match="out.partial is a link, and is in the way"),
     writer.locked(str(tmp_path / "out.partial")),
   ):
     pass

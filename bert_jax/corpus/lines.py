@@ -20,7 +20,8 @@ from etils import epath
 from bert_jax.messages import Damaged, UserError, note_once
 
 # A document or line with more characters is cut into several. This bounds the
-# memory of the reader and of a worker. "War and Peace" has 3.2 million of them.
+# memory of the reader and of a worker. "War and Peace" has 3.2 million
+# characters.
 MAX_CHARS = 4 * 2**20
 # A record (a JSON object on a line) is parsed as a whole, so a record with more
 # characters is an error.
@@ -31,7 +32,7 @@ _BLOCK = 2**17
 # 4 GB.
 _XZ_MEMORY = 2**28
 # A long line is cut at a space if there is one among this many last characters.
-_NEAR = 1000
+_SPACE_RANGE = 1000
 
 COMPRESSED = (".gz", ".xz", ".zst")
 # The first bytes of files that are not text -> the end of the error message.
@@ -89,7 +90,7 @@ def _read_block(path: str, stream: IO[bytes], offset: int) -> bytes:
       raise
     error = e
   raise Damaged(
-    f"{path}: damaged compressed file, after {offset:,} bytes of its text"
+    f"{path}: the compressed file is damaged after {offset:,} bytes of its text"
     f" ({str(error).strip('.')}). Get the file again."
   ) from error
 
@@ -98,7 +99,7 @@ def _zstd(path: str, raw: IO[bytes]) -> IO[bytes]:
   """Opens a stream of Zstandard frames; a truncated file is an error.
 
   pyarrow's reader decompresses one block at a time and reports a truncated
-  file. The package zstandard does not serve: its `stream_reader` ends at the
+  file. The package zstandard is no alternative: its `stream_reader` ends at the
   truncation without an error, and its `decompressobj` decompresses a whole
   block of input at once, however much text that is.
   """
@@ -156,7 +157,7 @@ class _XzReader(io.RawIOBase):
 
 
 def read_lines(
-  path: str, stream: IO[bytes], errors: str, cuts: bool
+  path: str, stream: IO[bytes], errors: str, cuts_lines: bool
 ) -> Iterator[str]:
   """Yields the decoded lines, without line ends and byte-order mark.
 
@@ -164,8 +165,8 @@ def read_lines(
     path: the file, for messages.
     stream: the uncompressed stream of the file.
     errors: `strict` or `replace`, for bytes that are not UTF-8.
-    cuts: True if a line of more than `MAX_CHARS` is cut into several; False if
-      a line of more than `MAX_RECORD` is an error.
+    cuts_lines: True if a line of more than `MAX_CHARS` is cut into several;
+      False if a line of more than `MAX_RECORD` is an error.
 
   Raises:
     UserError: the file is not UTF-8, a line is too long, or the file is
@@ -175,7 +176,7 @@ def read_lines(
   number, offset, held_back, has_begun = 1, 0, "", False
   # The line that has not ended yet, and its number of characters.
   line_parts: list[str] = []
-  size, limit = 0, MAX_CHARS if cuts else MAX_RECORD
+  size, limit = 0, MAX_CHARS if cuts_lines else MAX_RECORD
   while True:
     block = _read_block(path, stream, offset)
     if not offset:
@@ -187,7 +188,7 @@ def read_lines(
       valid_text = held_back + e.object[: e.start].decode("utf-8")
       bad_line = number + len(_LINE_END.findall(valid_text))
       raise UserError(
-        f"{path}: not UTF-8 in line {bad_line}, at byte {start};"
+        f"{path}: the text is not UTF-8 in line {bad_line}, at byte {start};"
         " convert the file, or pass --errors=replace to put U+FFFD for such"
         " bytes."
       ) from e
@@ -204,43 +205,45 @@ def read_lines(
     if others:
       for line in ("".join(line_parts), *others[:-1]):
         if len(line) > limit:
-          yield from _cut_line(path, number, line, cuts)
+          yield from _cut_line(path, number, line, cuts_lines)
         else:
           yield line
         number += 1
       line_parts, size = [others[-1]], len(others[-1])
     if size > limit:
-      *pieces, last = _cut_line(path, number, "".join(line_parts), cuts)
-      yield from pieces
+      *full, last = _cut_line(path, number, "".join(line_parts), cuts_lines)
+      yield from full
       line_parts, size = [last], len(last)
     if not block:
       break
-  yield from _cut_line(path, number, "".join(line_parts), cuts)
+  yield from _cut_line(path, number, "".join(line_parts), cuts_lines)
 
 
-def _cut_line(path: str, number: int, line: str, cuts: bool) -> Iterator[str]:
+def _cut_line(
+  path: str, number: int, line: str, cuts_lines: bool
+) -> Iterator[str]:
   """Yields a line, cut into several if it is too long; see `read_lines`."""
-  if not cuts:
+  if not cuts_lines:
     if len(line) > MAX_RECORD:
       raise UserError(
-        f"{path}:{number}: a line of more than {MAX_RECORD:,} characters; put"
-        " a JSON object on each line, and split so long a text into several."
+        f"{path}:{number}: the line has more than {MAX_RECORD:,} characters;"
+        " put a JSON object on each line, and split a text that is so long."
       )
     yield line
     return
   start = 0
   while len(line) - start > MAX_CHARS:
     end = start + MAX_CHARS
-    space = line.rfind(" ", max(end - _NEAR, start + 1), end) + 1
+    space = line.rfind(" ", max(end - _SPACE_RANGE, start + 1), end) + 1
     end = space or end
     yield line[start:end]
     start = end
   yield line[start:] if start else line
 
 
-def pieces(line: str) -> Iterator[str]:
+def cut_line(line: str) -> Iterator[str]:
   """Yields a line, cut into several if it is longer than `MAX_CHARS`."""
-  return _cut_line("", 0, line, cuts=True)
+  return _cut_line("", 0, line, cuts_lines=True)
 
 
 def _check_magic(path: str, block: bytes) -> None:
@@ -257,7 +260,7 @@ def join(
 
   Args:
     lines: the lines.
-    ends_document: a function from a line to True if it ends a document.
+    ends_document: a function that returns True for a line that ends a document.
   """
   document: list[str] = []
   size, blank = 0, True
@@ -291,9 +294,9 @@ def _split_lines(text: str) -> Iterator[str]:
   """Yields the lines of a text; a line that is too long is cut."""
   start = 0
   for end in (_LINE_END if "\r" in text else _NEWLINE).finditer(text):
-    yield from _cut_line("", 0, text[start : end.start()], cuts=True)
+    yield from _cut_line("", 0, text[start : end.start()], cuts_lines=True)
     start = end.end()
-  yield from _cut_line("", 0, text[start:], cuts=True)
+  yield from _cut_line("", 0, text[start:], cuts_lines=True)
 
 
 def say_nulls(path: str, nulls: int, rows: int) -> None:

@@ -75,8 +75,8 @@ def _unreadable(path: str, row: int, error: Exception) -> Damaged:
   """
   message = " ".join(str(error).split()).rstrip(".")
   return Damaged(
-    f"{path}: not a readable Parquet file, after row {row} ({message}). Get the"
-    " file again."
+    f"{path} is not a readable Parquet file after row {row} ({message}). Get"
+    " the file again."
   )
 
 
@@ -87,7 +87,7 @@ def _check_column(path: str, schema: Any, pa: Any) -> None:
     raise UserError(f"{path}: {count} columns have the name `text`.")
   if not count:
     raise UserError(
-      f"{path}: no column `text`; it has {', '.join(schema.names)}."
+      f"{path} has no column `text`; its columns are {', '.join(schema.names)}."
     )
   column_type = cell_type = schema.field(schema.names.index("text")).type
   if pa.types.is_dictionary(column_type):
@@ -102,7 +102,7 @@ def _check_column(path: str, schema: Any, pa: Any) -> None:
 def _rows_at_once(group: Any) -> int:
   """Returns how many rows make a batch of about `MAX_CHARS` bytes, at most 8.
 
-  The limit of 8 is for dictionary columns. For these the mean size of a row
+  The limit of 8 is for dictionary columns. In these, the mean size of a row
   says nothing about the longest row. Larger batches would save less than two
   microseconds for each row.
   """
@@ -113,7 +113,7 @@ def _rows_at_once(group: Any) -> int:
 
 
 def _text(cell: Any, location: str, errors: str) -> str | None:
-  """Returns the text of a cell; None for null.
+  """Returns the text of a cell; None if the cell is null.
 
   Args:
     cell: the library's value of the cell.
@@ -123,7 +123,7 @@ def _text(cell: Any, location: str, errors: str) -> str | None:
   buffer = cell.as_buffer() if hasattr(cell, "as_buffer") else None
   if buffer is not None and buffer.size > 4 * lines.MAX_RECORD:
     raise UserError(
-      f"{location}: a text of {buffer.size:,} bytes; split it into several."
+      f"{location}: the text has {buffer.size:,} bytes; split it into several."
     )
   try:
     return cell.as_py()
@@ -131,6 +131,6 @@ def _text(cell: Any, location: str, errors: str) -> str | None:
     if errors == "replace":
       return e.object.decode("utf-8", "replace")
     raise UserError(
-      f"{location}: not UTF-8 at byte {e.start} of its text; correct it, or"
+      f"{location}: the text is not UTF-8 at its byte {e.start}; correct it, or"
       " pass --errors=replace to put U+FFFD for such bytes."
     ) from e

@@ -223,7 +223,7 @@ def _origin(
 ) -> dict[str, Any]:
   """Returns the entries of `meta.json` that say from what a folder is made."""
   inputs = [
-    {"name": s.name, "format": s.kind, "version": s.version}
+    {"name": s.name, "format": s.format, "version": s.version}
     for s in text_sources
   ]
   return {"options": options, "inputs": inputs}

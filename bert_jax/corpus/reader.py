@@ -23,8 +23,8 @@ read through memory maps, so a corpus may be larger than the host's memory.
 The fingerprint covers every byte of the data. Every process that opens a folder
 checks the fingerprint once, before the first step, because each host may have
 its own copy. Files are read in parallel. One file is read at 1.8 GB/s if the
-processor has instructions for SHA-256 (measured), else at about 0.4 GB/s. For a
-folder over `VERIFY_BYTES` only sizes and metadata are checked, and a note says
+processor has instructions for SHA-256 (measured), else at about 0.4 GB/s. In a
+folder over `VERIFY_BYTES`, only sizes and metadata are checked, and a note says
 so. `prepare` checks a folder of any size if its command is given again.
 """
 
@@ -57,7 +57,7 @@ _DATA_FILES = (
 
 
 class Corpus(NamedTuple):
-  """Flat arrays of one split.
+  """Holds the flat arrays of one split.
 
   Attributes:
     tokens: [T] uint16 or uint32, the token ids. They include special tokens
@@ -65,8 +65,9 @@ class Corpus(NamedTuple):
     sentences: [S + 1] int64, offsets into `tokens`; no sentence is empty.
     documents: [D + 1] int64, offsets into `sentences`; no document is empty.
     word_starts: [ceil(T / 8)] uint8, `np.packbits(..., bitorder="little")`.
-    spellings: the spelling of every id, if pieces are whole words.
-    unigrams: [V] int64, counts of ids in the training split; may be None.
+    spellings: the spelling of every id; None unless pieces are whole words.
+    unigrams: [V] int64, counts of ids in the training split; None if they are
+      not known.
     unmasked: the ids of added special tokens, which are never masked.
   """
 
@@ -90,7 +91,7 @@ class Corpus(NamedTuple):
 
 
 class Prepared(NamedTuple):
-  """An opened prepared folder.
+  """Gives access to a prepared folder.
 
   Attributes:
     path: the folder.
@@ -140,7 +141,7 @@ def corpus_from_documents(
 
   Args:
     documents: the token ids of each sentence of each document.
-    word_starts: for each token True if it starts a word, nested like
+    word_starts: True for each token that starts a word, nested like
       `documents`; None means that every token starts a word.
     dtype: the type of the token ids.
   """
@@ -279,8 +280,8 @@ def open_prepared(path: PathLike) -> Prepared:
     raise UserError(f"{path}: no such prepared folder.")
   if not meta_path.exists():
     raise UserError(
-      f"{path} has no meta.json: not a prepared folder, or not finished. Make"
-      " one with `bert_jax prepare`."
+      f"{path} has no meta.json; it is no prepared folder, or is unfinished."
+      " Make one with `bert_jax prepare`."
     )
   try:
     meta = read_json(meta_path)
@@ -295,7 +296,7 @@ def open_prepared(path: PathLike) -> Prepared:
     )
   if version != FORMAT_VERSION:
     raise UserError(
-      f"{path} has format version {version}, this program reads"
+      f"{path} has format version {version}, but this program reads"
       f" {FORMAT_VERSION}; prepare the text again."
     )
   try:
@@ -315,8 +316,8 @@ def open_prepared(path: PathLike) -> Prepared:
       verify(prepared)
     else:
       note_once(
-        f"{path}: {size / 1e9:.0f} GB are not checked at every start;"
-        " `bert_jax prepare` with the arguments that made them does it."
+        f"{path}: {size / 1e9:.0f} GB are not checked at every start; to check"
+        " them, repeat the command `bert_jax prepare` that made them."
       )
   except (KeyError, TypeError) as e:
     raise _damaged(meta_path, e) from e

@@ -17,18 +17,18 @@ from bert_jax.corpus.reader import Corpus
 LONG_SENTENCE = 100
 # Warn if a larger share of the documents has only one sentence.
 MANY_SINGLE = 0.5
-# The formats of plain text, and what a document is in each.
-_PLAIN = {
-  "text": "a file is a document",
+# A format of plain text -> what a document is in it.
+_PLAIN_FORMATS = {
+  "text": "each file is a document",
   "text_blocks": "a blank line between documents",
-  "text_lines": "a document a line",
+  "text_lines": "each line is a document",
 }
 # The number of offsets that are read at once.
 _BLOCK = 2**20
 
 
 class Sizes(NamedTuple):
-  """Sentences and documents of a corpus.
+  """Holds sizes of a corpus.
 
   Attributes:
     mean: the mean number of tokens in a sentence.
@@ -100,7 +100,7 @@ def size_lines(split: str, sizes: Sizes, formats: Set[str]) -> Iterator[str]:
   if split != "train":
     return
   if sizes.mean > LONG_SENTENCE:
-    # Only "bert" takes a line for a sentence; the others split their text.
+    # Only "bert" takes a line for a sentence; other formats split their text.
     remedy = _remedy(formats) if "bert" in formats else ""
     yield (
       f"warning: a sentence has {sizes.mean:.0f} tokens on average, which is"
@@ -117,14 +117,14 @@ def _remedy(formats: Set[str]) -> str:
   """Returns the end of a warning, which names formats that were not used."""
   others = [
     f"{name} ({documents})"
-    for name, documents in _PLAIN.items()
+    for name, documents in _PLAIN_FORMATS.items()
     if name not in formats
   ]
   if "bert" in formats and others:
     return f"; if it is plain text, give --format: {_either(others)}"
-  if others and not formats.isdisjoint(_PLAIN):
+  if others and not formats.isdisjoint(_PLAIN_FORMATS):
     return (
-      "; if several of them belong together, give another --format:"
+      "; if several documents belong together, give another --format:"
       f" {_either(others)}"
     )
   return ""

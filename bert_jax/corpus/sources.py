@@ -74,7 +74,7 @@ class Raw(NamedTuple):
 
   Attributes:
     text: the text.
-    layout: one of three.
+    layout: one of these three.
       `lines`: each line is a sentence.
       `wrapped`: a blank line ends a paragraph; a newline is a space.
       `paragraphs`: like `wrapped`, but if the text has no blank lines, each
@@ -88,25 +88,25 @@ class Raw(NamedTuple):
 
 
 class Source(NamedTuple):
-  """A file or data set to read.
+  """Describes a file or data set to read.
 
   Attributes:
     name: the path or TFDS name.
-    kind: the format, for messages.
+    format: the format, for messages.
     size: the number of bytes on disk, or of examples; `Raw.position` ends here.
     version: a JSON value that changes when the content does.
     read: a function that yields the raw documents in a fixed order.
   """
 
   name: str
-  kind: str
+  format: str
   size: int
   version: Any
   read: Callable[[], Iterator[Raw]]
 
 
 class Record(NamedTuple):
-  """The raw text of one document.
+  """The raw text of one document, and how far reading has come.
 
   Attributes:
     text: the text.
@@ -128,7 +128,7 @@ def find_sources(
     inputs: globs, which may hold `**`; `tfds:NAME[:SPLIT]`; `docstrings`.
       Several inputs are a list, or have commas between them. A glob may begin
       with a format, such as `text:books/*.txt`. Inputs are read in the order
-      given, the files of a glob in sorted order, and no file twice.
+      given, and the files of a glob in sorted order. No file is read twice.
     format: the format of globs that do not begin with one: one of `FORMATS`, or
       `auto` for the format that the extension says (see `format_of`).
     errors: `strict` or `replace`, for bytes that are not UTF-8.
@@ -139,7 +139,7 @@ def find_sources(
   names = [inputs] if isinstance(inputs, str) else inputs
   names = [n.strip() for name in names for n in name.split(",") if n.strip()]
   if not names:
-    raise UserError("no input; give a glob, tfds:NAME or docstrings.")
+    raise UserError("there is no input; give a glob, tfds:NAME or docstrings.")
   sources: dict[str, Source] = {}
   for name in names:
     if name == "docstrings":
@@ -160,7 +160,7 @@ def find_sources(
 
 
 def _check_prefix(name: str) -> None:
-  """Raises UserError if the begin of a name looks like a format but is none."""
+  """Raises UserError if a name begins with a word that is not a format."""
   word, colon, _ = name.partition(":")
   if not colon or not _PREFIX.fullmatch(word):
     return
@@ -181,8 +181,8 @@ def _glob(pattern: str) -> list[str]:
 
 def _expand(pattern: str) -> list[str]:
   """Returns the sorted paths of the files that match a glob."""
-  # A path object would drop "./" at the begin, but the names of inputs must be
-  # equal to those in the `meta.json` of old folders.
+  # A path object would drop "./" at the beginning, but the names of inputs must
+  # be equal to those in the `meta.json` of old folders.
   pattern = os.path.expanduser(pattern)  # noqa: PTH111
   path = epath.Path(pattern)
   if path.is_file():
@@ -203,13 +203,14 @@ def _expand(pattern: str) -> list[str]:
 
 def _file(path: str, format: str, errors: str) -> Source:
   """Returns the source of one file; see `find_sources`."""
-  kind = format_of(path) if format == "auto" else format
+  if format == "auto":
+    format = format_of(path)
   watch = files.Watch([path])
   stat = pathlib.Path(path).stat()
 
   def read() -> Iterator[Raw]:
     try:
-      yield from read_file(path, kind, errors)
+      yield from read_file(path, format, errors)
     except ValueError:
       # If the file was changed while it was read, this is the better message.
       watch.check_input()
@@ -217,7 +218,7 @@ def _file(path: str, format: str, errors: str) -> Source:
     watch.check_input()
 
   version = [stat.st_size, stat.st_mtime_ns]
-  return Source(path, kind, stat.st_size, version, read)
+  return Source(path, format, stat.st_size, version, read)
 
 
 def _docstrings() -> Source:
@@ -247,7 +248,7 @@ def _tfds(name: str) -> Source:
       f"{name}: reading a TFDS data set needs the packages tensorflow and"
       " tensorflow-datasets; run `pip install 'bert_jax[data]'`."
     ) from e
-  # In a TFDS name a colon is followed by a version, which begins with a digit.
+  # In a TFDS name, a colon is followed by a version, which begins with a digit.
   match = re.fullmatch(r"tfds:([^:]+(?::\d[\d.*]*)?)(?::([^:]*))?", name)
   if not match:
     raise UserError(f"{name}: write tfds:NAME or tfds:NAME:SPLIT.")
@@ -283,13 +284,13 @@ def read_records(sources: Sequence[Source]) -> Iterator[Record]:
     UserError: see `read_file`.
   """
   total = sum(source.size for source in sources) or 1
-  before = 0
+  earlier_size = 0
   for source in sources:
     for text, layout, position in source.read():
       if not text.isspace() and text:
-        share = min((before + position) / total, 1.0)
+        share = min((earlier_size + position) / total, 1.0)
         yield Record(text, layout, share)
-    before += source.size
+    earlier_size += source.size
 
 
 def split_sentences(record: Record, language: str = "en") -> Document:
@@ -308,7 +309,7 @@ def split_sentences(record: Record, language: str = "en") -> Document:
     sentences = [
       sentence.strip()
       for line in record.text.split("\n")
-      for sentence in lines.pieces(line)
+      for sentence in lines.cut_line(line)
     ]
     return [sentence for sentence in sentences if sentence]
   from sentencex import segment
@@ -377,7 +378,7 @@ def check_language(code: str) -> None:
   if code not in LANGUAGES:
     raise UserError(
       f"--language={code} is no two-letter ISO 639 code; choose one of"
-      f" {', '.join(LANGUAGES)}; a language without one is split well by en."
+      f" {', '.join(LANGUAGES)}; en splits a language without a code well."
     )
 
 

@@ -29,7 +29,7 @@ def split_text(
     language: see `sources.read_documents`.
 
   Returns:
-    The numbers of documents and of words.
+    The number of documents, and the number of words.
 
   Raises:
     UserError: the output exists, or the inputs are bad or have no text.

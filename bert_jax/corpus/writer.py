@@ -31,7 +31,7 @@ from bert_jax.messages import Damaged, UserError
 PROGRESS = "progress.json"
 # The file on which a run holds a lock while it writes the folder.
 LOCK = "lock"
-# The arrays that `Writer` writes -> their types; None for the type of token
+# The arrays that `Writer` writes -> their types. None means the type of token
 # ids.
 _ARRAYS = {"tokens": None, "sentences": np.int64, "documents": np.int64}
 # The number of tokens that are read at once. It is a multiple of 8, so that
@@ -40,7 +40,7 @@ _BLOCK_TOKENS = 2**22
 
 
 class EncodedDocuments(NamedTuple):
-  """Consecutive documents of one split.
+  """Holds consecutive documents of one split.
 
   Attributes:
     tokens: [T] token ids.
@@ -55,7 +55,7 @@ class EncodedDocuments(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """An unfinished folder, and how it is written.
+  """Describes an unfinished folder, and how it is written.
 
   Attributes:
     partial: the unfinished folder.
@@ -111,9 +111,9 @@ def locked(partial: str) -> Iterator[None]:
   """
   folder = pathlib.Path(partial)
   if folder.is_symlink():
-    raise UserError(f"{partial} is a link and in the way; move it away.")
+    raise UserError(f"{partial} is a link, and is in the way; move it away.")
   if folder.exists() and not folder.is_dir():
-    raise UserError(f"{partial} is a file, in the way; move it away.")
+    raise UserError(f"{partial} is a file, and is in the way; move it away.")
   folder.mkdir(parents=True, exist_ok=True)
   try:
     with files.locked(folder / LOCK):
@@ -142,7 +142,7 @@ class Writer:
     # File -> the number of tokens, sentences or documents in it.
     self._counts: dict[str, int] = {}
     for split in reader.SPLITS:
-      for array, kind in _ARRAYS.items():
+      for array, array_dtype in _ARRAYS.items():
         name = f"{split}.{array}"
         path = pathlib.Path(partial, name)
         file = open_no_follow(path)
@@ -152,12 +152,12 @@ class Writer:
         file.seek(length)
         file.truncate()
         self._files[name] = file
-        if kind and not file.tell():
-          file.write(np.zeros(1, kind).tobytes())
-        itemsize = np.dtype(kind or dtype).itemsize
-        # The first offset is 0, so there is one more than sentences or
-        # documents.
-        self._counts[name] = file.tell() // itemsize - (1 if kind else 0)
+        if array_dtype and not file.tell():
+          file.write(np.zeros(1, array_dtype).tobytes())
+        itemsize = np.dtype(array_dtype or dtype).itemsize
+        # A file of offsets begins with a 0, which is not counted.
+        num_zeros = 1 if array_dtype else 0
+        self._counts[name] = file.tell() // itemsize - num_zeros
 
   def append(self, split: str, documents: EncodedDocuments) -> None:
     """Appends documents to a split; `save` makes them durable."""
@@ -226,7 +226,7 @@ def write_derived(
       pathlib.Path(partial, f"{split}.sentences"), np.int64
     )
     begin = 0
-    # True if the token before this block ends a word for sure.
+    # True if it is certain that the token before this block ends a word.
     word_ended = np.True_
     with (
       pathlib.Path(partial, f"{split}.tokens").open("rb") as tokens,

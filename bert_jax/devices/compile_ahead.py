@@ -47,7 +47,7 @@ def begin(
     return None
 
   def make() -> Callable[..., Any]:
-    # The mesh in use is a setting of each thread.
+    # Each thread has its own mesh in use.
     with sharding.use_mesh(mesh):
       return cast(sharding.Jitted, function).lower(*shapes).compile()
 
@@ -55,7 +55,7 @@ def begin(
 
 
 class CompiledAhead:
-  """A jitted function of a batch, with a program for each shape of the batch.
+  """Calls a jitted function of a batch, with a program for each shape of it.
 
   A shape that was not prepared is compiled when its first batch comes.
   """
@@ -67,7 +67,7 @@ class CompiledAhead:
 
     Args:
       function: a function from `jax.jit` or `sharding.jit`.
-      batch_index: the index of the batch among its arguments.
+      batch_index: the index of the batch among the function's arguments.
       mesh: the mesh of the arguments.
     """
     self._function = cast(sharding.Jitted, function)
@@ -107,7 +107,7 @@ class CompiledAhead:
 def shape_of(x: jax.Array) -> jax.ShapeDtypeStruct:
   """Returns an argument's shape, dtype and sharding, to compile for it."""
   # The type of random keys has no attribute `weak_type`.
-  weak = getattr(x.aval, "weak_type", False)
+  weak_type = getattr(x.aval, "weak_type", False)
   return jax.ShapeDtypeStruct(
-    x.shape, x.dtype, sharding=x.sharding, weak_type=weak
+    x.shape, x.dtype, sharding=x.sharding, weak_type=weak_type
   )

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from bert_jax.messages import UserError
 
-# The number of bits of an element of types whose name has no such number. A
-# token takes no space.
+# Type -> the number of bits of an element, for types whose names do not say it.
+# A token takes no space.
 BITS = {"pred": 8, "token": 0, "c64": 64, "c128": 128}
 COLLECTIVES = (
   "all-reduce",
@@ -23,7 +23,7 @@ _HEADER = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*-> .*\{$")
 _NAME = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (.*)$")
 _OPERATION = re.compile(r"(?:^|\s)([a-z][a-z0-9-]*)\(")
 _ARRAY = re.compile(r"\b([a-z]+)(\d*)(?:[a-z]\w*)?\[([\d,]*)\]")
-_CALLED = re.compile(
+_CALLEE = re.compile(
   r"\b(?:calls|to_apply|body|condition|true_computation|false_computation)"
   r"=%?([\w.-]+)"
 )
@@ -33,10 +33,10 @@ _KNOWN_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-  """One line of a computation.
+  """Describes one line of a computation.
 
   Attributes:
-    name: its name, without the %.
+    name: the name of its result, without the %.
     shape: the text of its type; a tuple is in brackets.
     operation: its opcode, for example "all-reduce".
     call: the text after the type: opcode, operands and attributes.
@@ -50,7 +50,7 @@ class Instruction:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-  """A compiled program.
+  """Holds a compiled program.
 
   Attributes:
     computations: the instructions of each computation, by its name.
@@ -94,10 +94,10 @@ def parse(text: str) -> Program:
     if header := _HEADER.match(line):
       current = computations.setdefault(header[2], [])
       entry = header[2] if header[1] else entry
-    elif (named := _NAME.match(line)) and current is not None:
-      shape, call = _split_type(named[2])
+    elif (assignment := _NAME.match(line)) and current is not None:
+      shape, call = _split_type(assignment[2])
       if operation := _OPERATION.search(call):
-        current.append(Instruction(named[1], shape, operation[1], call))
+        current.append(Instruction(assignment[1], shape, operation[1], call))
   if not entry:
     raise UserError("the compiled program's text has no ENTRY computation.")
   return Program(computations, entry)
@@ -108,9 +108,9 @@ def num_bytes(shape: str) -> int:
   # The expression does not match in a layout such as {1,0:T(8,128)(2,1)}.
   return sum(
     math.prod(int(n) for n in sizes.split(",") if n)
-    * BITS.get(kind + bits, int(bits or 0))
+    * BITS.get(base_type + bits, int(bits or 0))
     // 8
-    for kind, bits, sizes in _ARRAY.findall(shape)
+    for base_type, bits, sizes in _ARRAY.findall(shape)
   )
 
 
@@ -143,19 +143,19 @@ def walk(
 
   Args:
     program: the program.
-    name: the computation to begin with; the entry if None.
+    name: the computation to begin with; None means the entry.
     times: how often this computation runs.
   """
   for instruction in program.computations.get(name or program.entry, []):
     yield instruction, times
-    inner = times
+    inner_times = times
     if instruction.operation == "while":
-      inner *= trip_count(program, instruction)
-    called = _CALLED.findall(instruction.call)
+      inner_times *= trip_count(program, instruction)
+    called = _CALLEE.findall(instruction.call)
     for branches in _BRANCHES.findall(instruction.call):
       called += [branch.strip().lstrip("%") for branch in branches.split(",")]
     for computation in called:
-      yield from walk(program, computation, inner)
+      yield from walk(program, computation, inner_times)
 
 
 def loops(program: Program) -> list[int]:
@@ -169,17 +169,20 @@ def loops(program: Program) -> list[int]:
 
 
 def collectives(program: Program) -> dict[str, Traffic]:
-  """Counts the collectives of a step by kind; each trip of a loop counts.
+  """Counts the collectives of a step by opcode; each trip of a loop counts.
 
   The two instructions of an asynchronous collective count once, with the output
-  of the second one ("-done"). Bytes are those of the outputs on one device: for
-  a reduce-scatter the device's share, for an all-gather the whole array.
+  of the second one ("-done"). The bytes are the size of the output on one
+  device. A reduce-scatter has the device's share as output, an all-gather the
+  whole array.
   """
   total: dict[str, Traffic] = {}
   for instruction, times in walk(program):
-    kind = instruction.operation.removesuffix("-done")
-    if kind in COLLECTIVES:
-      before = total.get(kind, Traffic(0, 0))
+    opcode = instruction.operation.removesuffix("-done")
+    if opcode in COLLECTIVES:
+      earlier = total.get(opcode, Traffic(0, 0))
       size = num_bytes(instruction.shape)
-      total[kind] = Traffic(before.count + times, before.bytes + times * size)
+      total[opcode] = Traffic(
+        earlier.count + times, earlier.bytes + times * size
+      )
   return total

@@ -8,14 +8,14 @@ from typing import Any
 
 
 class Crash(Exception):
-  """A child process ended before its function did; the message says how."""
+  """Raised if a process ends before its function; the message says how."""
 
 
 def run(function: Callable[..., Iterator[Any]], *args: Any) -> Iterator[Any]:
   """Runs `function(*args)` in a separate process, and yields what it yields.
 
   Args:
-    function: a function that can be pickled; it yields such objects too.
+    function: a function that can be pickled, and yields objects that can.
     *args: its arguments, which can be pickled.
 
   Raises:
@@ -37,8 +37,8 @@ def run(function: Callable[..., Iterator[Any]], *args: Any) -> Iterator[Any]:
   except EOFError:
     child.join()
     code = child.exitcode or 0
-    how = signal.strsignal(-code) if code < 0 else f"exit code {code}"
-    raise Crash(f"{how}".lower()) from None
+    cause = signal.strsignal(-code) if code < 0 else f"exit code {code}"
+    raise Crash(f"{cause}".lower()) from None
   finally:
     child.join()
 

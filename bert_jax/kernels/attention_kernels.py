@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from bert_jax.kernels import fused
 from bert_jax.kernels.attention_program import (
-  UNSEEN,
+  UNSEEN_SCORE,
   Plan,
   Program,
   Ref,
@@ -32,12 +32,12 @@ def forward_kernel(*refs: Ref, plan: Plan) -> None:
   exp2 = functools.partial(fused.exp2, plain=plan.interpret)
   q_first, hashes = p.block * plan.queries, None
   if plan.rate:
-    first_hashes, head_numbers, out, log_sums, query_hashes = p.others
+    first_hashes, head_numbers, out, log_sums, query_hashes = p.other_refs
     index = head_numbers[p.h] * plan.length + q_first + jnp.arange(plan.queries)
     hashes = fused.row_hashes(first_hashes[p.b], index.astype(jnp.uint32))
     p.store_vector(query_hashes, hashes, q_first, plan.queries)
   else:
-    out, log_sums = p.others
+    out, log_sums = p.other_refs
   query = p.projected(0, q_first, plan.queries)
   queries = p.tokens(q_first, hashes=hashes)
 
@@ -46,8 +46,8 @@ def forward_kernel(*refs: Ref, plan: Plan) -> None:
     k_first = p.zero + j * plan.keys
     keys = p.tokens(k_first, keys=True)
     product = fused.dot(query, p.projected(1, k_first, plan.keys), (1, 1))
-    scores = jnp.where(p.seen(queries, keys), product, UNSEEN)
-    scores = p.real_keys(scores, keys)
+    scores = jnp.where(p.sees(queries, keys), product, UNSEEN_SCORE)
+    scores = p.mask_end(scores, keys)
     return scores, scores.max(1) * plan.exp2_scale, keys, k_first
 
   def mix(
@@ -75,7 +75,7 @@ def forward_kernel(*refs: Ref, plan: Plan) -> None:
     total, mixed = mix(scores, keys, k_first, highest)
   else:
     start = (
-      jnp.full(plan.queries, 2 * UNSEEN),
+      jnp.full(plan.queries, 2 * UNSEEN_SCORE),
       jnp.zeros(plan.queries, jnp.float32),
       jnp.zeros((plan.queries, plan.features), jnp.float32),
     )
@@ -91,7 +91,7 @@ def queries_kernel(*refs: Ref, plan: Plan) -> None:
   It also writes `deltas`: each query's output times the output's gradient.
   """
   p = Program(plan, refs)
-  *hashes, log_sums, out, out_gradient, d_qkv, sums, deltas = p.others
+  *hashes, log_sums, out, out_gradient, d_qkv, sums, deltas = p.other_refs
   size = plan.queries
   first = p.block * size
   query = p.projected(0, first, size)
@@ -123,7 +123,7 @@ def queries_kernel(*refs: Ref, plan: Plan) -> None:
 def keys_kernel(*refs: Ref, plan: Plan) -> None:
   """Computes the gradients of a block of keys and values."""
   p = Program(plan, refs)
-  *hashes, log_sums, deltas, out_gradient, _, d_qkv, sums = p.others
+  *hashes, log_sums, deltas, out_gradient, _, d_qkv, sums = p.other_refs
   size = plan.keys
   first = p.block * size
   key, value = (p.projected(n, first, size) for n in (1, 2))
@@ -163,7 +163,7 @@ def row_kernel(*refs: Ref, plan: Plan) -> None:
   sums over the keys.
   """
   p = Program(plan, refs)
-  *hashes, log_sums, out_gradient, d_qkv, sums = p.others
+  *hashes, log_sums, out_gradient, d_qkv, sums = p.other_refs
   size = plan.keys
   key, value = (p.projected(n, p.zero, size) for n in (1, 2))
   keys = p.tokens(p.zero, keys=True, transposed=True)

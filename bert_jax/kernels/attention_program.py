@@ -18,10 +18,10 @@ Ref = Any  # A reference to an array, as Pallas passes it to a kernel.
 # The score of a key that a query does not see. It is finite, so that a query
 # that sees no key gets equal weights and not 0/0. It is a power of 2, so that
 # its product with a scale is equal with and without a fused multiply-add.
-UNSEEN = -(2.0**100)
-# With more blocks of the other side than this, a kernel skips the blocks
-# without a query and a key that see each other.
-SKIP_FROM = 8
+UNSEEN_SCORE = -(2.0**100)
+# If the other side has more blocks than this, a kernel skips the blocks in
+# which no query sees a key.
+MAX_BLOCKS_WITHOUT_SKIPS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Plan:
     heads: the number of heads on a device.
     head_dim: the width of a head.
     rate: the dropout rate on the probabilities.
-    causal: True lets no query see a key after it.
+    causal: True if no query sees a key after it.
     dtype: the dtype of queries, keys and values.
     queries: the number of queries in a block.
     keys: the number of keys in a block.
@@ -69,14 +69,14 @@ class Plan:
     return pl.cdiv(self.length, other)
 
   @property
-  def skips(self) -> bool:
-    """True if a program reads the range of blocks over which it loops.
+  def skips_blocks(self) -> bool:
+    """True if a program loops over a range of blocks that it reads.
 
     A loop with static ends is faster if there is little to skip. The forward
     kernel takes 262 us with static ends and 307 us without them at 512 tokens
     (H200).
     """
-    return self.other_blocks > SKIP_FROM
+    return self.other_blocks > MAX_BLOCKS_WITHOUT_SKIPS
 
   @property
   def features(self) -> int:
@@ -100,17 +100,17 @@ class Plan:
 
 
 class Tokens(NamedTuple):
-  """The queries or the keys of a block.
+  """Describes the queries or the keys of a block.
 
   Attributes:
     position: their positions in the row.
-    ids: the numbers of their sequences.
-    hashed: their hashes for dropout; None without dropout.
+    ids: the ids of their sequences.
+    hashes: their hashes for dropout; None if there is no dropout.
   """
 
   position: Array
   ids: Array
-  hashed: Array | None
+  hashes: Array | None
 
 
 class Program:
@@ -120,9 +120,9 @@ class Program:
     plan: the kernel's plan.
     b: the row of the batch.
     h: the head.
-    block: the number of the block.
+    block: the index of the block.
     zero: an index 0 that is no constant; see `__init__`.
-    others: the kernel's arrays after `ids`, `qkv` and the ranges of blocks.
+    other_refs: the kernel's arrays after `ids`, `qkv` and the ranges of blocks.
   """
 
   def __init__(self, plan: Plan, refs: Sequence[Ref]):
@@ -137,19 +137,19 @@ class Program:
     self.ids, self.qkv = next(remaining), next(remaining)
     program, self.block = pl.program_id(0), pl.program_id(1)
     self.b, self.h = program // plan.heads, program % plan.heads
-    # A constant 0 does not do: the interpreter refuses it as an index, and
+    # A constant 0 does not work: the interpreter refuses it as an index, and
     # Pallas checks the end of a slice that begins with a constant, even if a
     # mask excludes the end.
     self.zero = program * 0
     self.features = pl.ds(self.zero, plan.features)
     self.real_features = jnp.arange(plan.features) < plan.head_dim
-    self.ranges = next(remaining) if plan.skips else None
-    self.others = tuple(remaining)
+    self.ranges = next(remaining) if plan.skips_blocks else None
+    self.other_refs = tuple(remaining)
 
-  def real(self, first: Array, size: int) -> Array | None:
+  def inside_row(self, first: Array, size: int) -> Array | None:
     """Returns True for the tokens of a block before the row's end.
 
-    It is None if no block reaches over the end.
+    The result is None if no block reaches beyond the end.
 
     Args:
       first: the position of the block's first token.
@@ -163,12 +163,12 @@ class Program:
     self, ref: Ref, first: Array, size: int, index: tuple[Array, ...]
   ) -> tuple[Ref, Array | None]:
     """Returns a reference to a block [size, features], and its mask."""
-    rows, plan = self.real(first, size), self.plan
+    inside, plan = self.inside_row(first, size), self.plan
     mask = None
-    if rows is not None or plan.features != plan.head_dim:
+    if inside is not None or plan.features != plan.head_dim:
       mask = self.real_features[None] & jnp.full((size, 1), True)
-      if rows is not None:
-        mask &= rows[:, None]
+      if inside is not None:
+        mask &= inside[:, None]
     at = (self.b, pl.ds(first, size), self.h, *index, self.features)
     return ref.at[at], mask
 
@@ -204,7 +204,7 @@ class Program:
       size: the number of tokens in the block.
     """
     index = (self.b, self.h)[: len(ref.shape) - 1]
-    mask = self.real(first, size)
+    mask = self.inside_row(first, size)
     at = ref.at[(*index, pl.ds(first, size))]
     return triton.load(at, mask=mask, other=None if mask is None else 0)
 
@@ -219,7 +219,7 @@ class Program:
   ) -> None:
     """Writes a number for each token of a block, in an array [b, h, l]."""
     at = ref.at[self.b, self.h, pl.ds(first, size)]
-    triton.store(at, numbers, mask=self.real(first, size))
+    triton.store(at, numbers, mask=self.inside_row(first, size))
 
   def tokens(
     self,
@@ -249,14 +249,14 @@ class Program:
       hashes = jnp.expand_dims(hashes, axis)
     return Tokens(position, ids, hashes)
 
-  def seen(self, queries: Tokens, keys: Tokens) -> Array:
+  def sees(self, queries: Tokens, keys: Tokens) -> Array:
     """Returns True where a query sees a key."""
-    seen = queries.ids == keys.ids
+    mask = queries.ids == keys.ids
     if self.plan.causal:
-      seen &= queries.position >= keys.position
-    return seen
+      mask &= queries.position >= keys.position
+    return mask
 
-  def real_keys(self, scores: Array, keys: Tokens) -> Array:
+  def mask_end(self, scores: Array, keys: Tokens) -> Array:
     """Returns the scores, with -inf for keys after the row's end."""
     if not self.plan.length % self.plan.keys:
       return scores
@@ -280,13 +280,13 @@ class Program:
       self.sees_any(log_sums), -jnp.inf, -math.log2(self.plan.length)
     )
     powers = product * self.plan.exp2_scale - jnp.expand_dims(log_sums, axis)
-    seen = self.seen(queries, keys)
-    powers = jnp.where(seen, powers, jnp.expand_dims(equal, axis))
-    return fused.exp2(self.real_keys(powers, keys), self.plan.interpret)
+    sees_key = self.sees(queries, keys)
+    powers = jnp.where(sees_key, powers, jnp.expand_dims(equal, axis))
+    return fused.exp2(self.mask_end(powers, keys), self.plan.interpret)
 
   def sees_any(self, log_sums: Array) -> Array:
     """Returns True for the queries that see a key."""
-    return log_sums > 0.5 * UNSEEN * self.plan.exp2_scale
+    return log_sums > 0.5 * UNSEEN_SCORE * self.plan.exp2_scale
 
   def score_factor(self, log_sums: Array) -> Array:
     """Returns each query's factor of its scores' gradients.
@@ -312,19 +312,19 @@ class Program:
     return gradient.astype(self.plan.dtype)
 
   def drop(self, queries: Tokens, keys: Tokens, weights: Array) -> Array:
-    """Sets the weights that dropout drops to 0; does not scale the others."""
+    """Sets the weights that dropout drops to 0; does not scale the rest."""
     rate = self.plan.rate
     if not rate:
       return weights
-    assert queries.hashed is not None and keys.hashed is not None
-    mask = fused.keep_mask(queries.hashed, keys.hashed, rate)
+    assert queries.hashes is not None and keys.hashes is not None
+    mask = fused.keep_mask(queries.hashes, keys.hashes, rate)
     return jnp.where(mask, weights, 0.0)
 
   def loop(self, body: Callable[[Any, Any], Any], start: Any) -> Any:
-    """Runs `body` over the blocks of the other side, as far as needed.
+    """Runs `body` over the blocks of the other side that are not skipped.
 
     Args:
-      body: (number of the block, carry) -> carry.
+      body: (index of the block, carry) -> carry.
       start: the first carry.
 
     Returns:

@@ -113,7 +113,7 @@ def _call(
     interpret=interpret,
   )
   inputs = [ids, qkv]
-  if plan.skips:
+  if plan.skips_blocks:
     ranges = attention_blocks.token_ranges(ids, causal)
     inputs.append(
       attention_blocks.block_ranges(ranges[0], queries, keys)

@@ -576,7 +576,7 @@ def _records(inputs: Any, split: str, format: str) -> tuple[Records, Any]:
   if isinstance(inputs, seqio.DataSource):
     return functools.partial(_read, inputs, split, format), repr(inputs)
   found_sources = sources.find_sources(inputs, format)
-  version = [(source.kind, source.version) for source in found_sources]
+  version = [(source.format, source.version) for source in found_sources]
   return functools.partial(sources.read_records, found_sources), version
 
 

@@ -270,14 +270,15 @@ def test_splits_of_a_small_corpus(tmp_path, vocab, heldout, capfd):
   [
     (
       "bert",
-      "; if it is plain text, give --format: text (a file is a document),"
-      " text_blocks (a blank line between documents) or text_lines (a document"
-      " a line).",
+      "; if it is plain text, give --format: text (each file is a document),"
+      " text_blocks (a blank line between documents) or text_lines (each line"
+      " is a document).",
     ),
     (
       "text_lines",
-      "; if several of them belong together, give another --format: text (a"
-      " file is a document) or text_blocks (a blank line between documents).",
+      "; if several documents belong together, give another --format: text"
+      " (each file is a document) or text_blocks (a blank line between"
+      " documents).",
     ),
     ("jsonl", "."),
   ],
@@ -311,7 +312,7 @@ def test_long_sentences_advise_a_format_only_if_lines_are_sentences():
   sizes = text_sizes.Sizes(mean=101, longest=101, single=0, documents=1)
   start = "warning: a sentence has 101 tokens on average, which is long"
   for formats, end in (
-    ({"bert"}, "; if it is plain text, give --format: text (a file is a"),
+    ({"bert"}, "; if it is plain text, give --format: text (each file is"),
     ({"text_lines"}, "."),
   ):
     _, line = text_sizes.size_lines("train", sizes, formats)

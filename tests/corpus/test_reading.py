@@ -148,7 +148,9 @@ def test_damaged_files_say_where(tmp_path, suffix):
     compressor = zstandard.ZstdCompressor(write_checksum=True)
     content = compressor.compress(text)
   path = write(tmp_path / f"a.txt{suffix}", content[: len(content) // 2])
-  message = rf"a\.txt{suffix}: damaged compressed file, after [\d,]+ bytes"
+  message = (
+    rf"a\.txt{suffix}: the compressed file is damaged after [\d,]+ bytes"
+  )
   with pytest.raises(ValueError, match=message):
     documents(path)
   write(path, content[:1000] + b"damage" + content[1006:])
@@ -172,7 +174,9 @@ def test_xz_of_a_huge_dictionary_is_refused(tmp_path):
   assert documents(path) == [["One here."]]
   content = lzma.compress(b"One here.", lzma.FORMAT_ALONE)
   write(path, content[:1] + (2**30).to_bytes(4, "little") + content[5:])
-  with pytest.raises(ValueError, match=r"a\.txt\.xz: damaged .*[Mm]emory"):
+  with pytest.raises(
+    ValueError, match=r"a\.txt\.xz: the compressed file is damaged .*[Mm]emory"
+  ):
     documents(path)
 
 
@@ -214,7 +218,7 @@ def test_a_format_for_each_input(tmp_path):
   assert documents(both) == WANT + bert
   assert documents(both, format="text") == [*WANT, WANT[0] + WANT[1]]
   text_sources = sources.find_sources(f"bert:{a},text:{tmp_path}/b*")
-  assert [(s.name, s.kind) for s in text_sources] == [
+  assert [(s.name, s.format) for s in text_sources] == [
     (str(a), "bert"),
     (str(b), "text"),
   ]
@@ -292,12 +296,14 @@ class TestParquet:
     )
     content = path.read_bytes()
     write(path, content[:200])
-    with pytest.raises(ValueError, match=r"a\.parquet: not a readable Parquet"):
+    with pytest.raises(
+      ValueError, match=r"a\.parquet is not a readable Parquet"
+    ):
       documents(path)
     begin = content.index(b"Text 4000000")  # The first row of the third group.
     end = begin + 20000
     write(path, content[:begin] + b"\xff" * 20000 + content[end:])
-    with pytest.raises(ValueError, match=r"a\.parquet: .*row 2\d\d\d\b"):
+    with pytest.raises(ValueError, match=r"a\.parquet is .*row 2\d\d\d\b"):
       documents(path)
 
   def test_columns_of_one_name(self, tmp_path):

@@ -38,7 +38,9 @@ def test_compressed(tmp_path, name, suffix, compress):
   path = write(tmp_path / (name + suffix), content)
   assert documents(path) == WANT
   write(path, content[:-6])
-  with pytest.raises(ValueError, match=f"{name}{suffix}: damaged"):
+  with pytest.raises(
+    ValueError, match=f"{name}{suffix}: the compressed file is damaged"
+  ):
     documents(path)
 
 
@@ -101,13 +103,15 @@ def test_parquet(tmp_path):
   pq.write_table(pa.table({"n": [1, 2, 3, 4], "text": texts}), path)
   assert documents(path) == WANT
   pq.write_table(pa.table({"body": texts}), path)
-  with pytest.raises(ValueError, match=r"no column `text`; it has body"):
+  with pytest.raises(
+    ValueError, match=r"has no column `text`; its columns are body"
+  ):
     documents(path)
   pq.write_table(pa.table({"text": [1, 2]}), path)
   with pytest.raises(ValueError, match="int64"):
     documents(path)
   write(path, "no parquet")
-  with pytest.raises(ValueError, match=r"a\.parquet: not a readable"):
+  with pytest.raises(ValueError, match=r"a\.parquet is not a readable"):
     documents(path)
 
 
@@ -225,7 +229,7 @@ def test_share_grows_to_one(tmp_path):
   write(tmp_path / "a.txt", BERT_FORMAT)
   write(tmp_path / "b.jsonl", jsonl("One.", "Two."))
   text_sources = sources.find_sources(str(tmp_path / "*"))
-  assert [s.kind for s in text_sources] == ["bert", "jsonl"]
+  assert [s.format for s in text_sources] == ["bert", "jsonl"]
   shares = [record.share for record in sources.read_records(text_sources)]
   assert shares == sorted(shares) and shares[-1] == 1.0
 

@@ -135,7 +135,9 @@ def test_prepare_over_metadata_without_origin(prepared, tmp_path, inputs):
 def test_a_file_that_is_no_progress(prepared, tmp_path):
   partial = tmp_path / "out.partial"
   partial.write_text("")
-  with pytest.raises(ValueError, match="out.partial is a file, in the way"):
+  with pytest.raises(
+    ValueError, match="out.partial is a file, and is in the way"
+  ):
     prepared[1](str(tmp_path / "out"))
   partial.unlink()
   partial.mkdir()
