@@ -78,6 +78,6 @@ def run(args: argparse.Namespace) -> None:
     dtype=args.dtype,
     family=args.family,
   )
-  for place in count.skipped:
-    print(f"{place}: columns are missing; left out", file=sys.stderr)
+  for line in count.skipped:
+    print(f"{line}: columns are missing; the line is left out", file=sys.stderr)
   print(f"{args.output}: {count.written} examples of {count.read}")

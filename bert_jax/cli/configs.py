@@ -18,16 +18,20 @@ from bert_jax.training import config_files
 from bert_jax.weights.run_config import flatten
 
 Override = tuple[str, str]
-_KINDS = {float: "a number", bool: "True or False", tuple: "a list in brackets"}
+_TYPE_WORDS = {
+  float: "a number",
+  bool: "True or False",
+  tuple: "a list in brackets",
+}
 
 
-def _kind(value: Any) -> str:
+def _type_words(value: Any) -> str:
   """Returns the words for the type of a value, for a message."""
-  return _KINDS.get(type(value), "a whole number")
+  return _TYPE_WORDS.get(type(value), "a whole number")
 
 
 def load_defaults(path: str) -> dict[str, Any]:
-  """Returns the config that --config=PATH means, without overrides.
+  """Returns the config that --config=PATH names, without overrides.
 
   Raises:
     UserError: the file is not a config. The message names the line at fault.
@@ -77,7 +81,7 @@ def _overridden(path: str, overrides: Sequence[Override]) -> dict[str, Any]:
   """Returns a config with overrides, as ml_collections parses them."""
   argv = ["bert_jax", f"--config={config_files.resolve(path)}"]
   argv += [f"--config.{key}={text}" for key, text in overrides]
-  # A separate set of flags, so that the command accepts no other flag of absl.
+  # Use a separate set of flags, because the command accepts no flags of absl.
   absl_flags = flags.FlagValues()
   config_flags.DEFINE_config_file(
     "config", flag_values=absl_flags, sys_argv=argv, lock_config=True
@@ -98,13 +102,15 @@ def _explain(
     path: the value of --config.
     overrides: the overrides, which cannot be parsed together.
     flat: the config without overrides, flat.
-    error: what parsing them together raised.
+    error: the error of parsing them together.
   """
   for key, text in overrides:
     try:
       _overridden(path, [(key, text)])
     except (flags.Error, ValueError, TypeError, AttributeError, KeyError):
-      return UserError(f"config.{key}={text!r} must be {_kind(flat.get(key))}.")
+      return UserError(
+        f"config.{key}={text!r} must be {_type_words(flat.get(key))}."
+      )
   return UserError(str(error).strip())
 
 
@@ -122,8 +128,8 @@ def _remedy(
   if section != "data" or not recipes or recipe_name in (None, *recipes):
     return nearest(name, {*flat, *attribute_keys})
   return (
-    f": data.builder={recipe_name} makes no use of it; choose a config with one"
-    f" of {', '.join(recipes)}."
+    f": data.builder={recipe_name} does not use this key; choose a config with"
+    f" one of {', '.join(recipes)}."
   )
 
 
@@ -158,28 +164,28 @@ def _attribute_keys(config: dict[str, Any]) -> list[str]:
   ]
 
 
-def _attribute_value(key: str, text: str, before: Any) -> Any:
+def _attribute_value(key: str, text: str, default: Any) -> Any:
   """Parses a flag that sets an attribute of an encoder.
 
   Args:
     key: the key, for messages.
     text: the value on the command line.
-    before: the attribute's value in the variant. It has the right type.
+    default: the attribute's value in the variant, which has the right type.
 
   Raises:
     UserError: the value has a different type.
   """
-  if isinstance(before, str) or not isinstance(before, int | float | tuple):
+  if isinstance(default, str) or not isinstance(default, int | float | tuple):
     return text
   try:
     parsed = ast.literal_eval(text)
   except (ValueError, SyntaxError):
     parsed = None
-  types = (int, float) if isinstance(before, float) else type(before)
+  types = (int, float) if isinstance(default, float) else type(default)
   # A bool is an int in Python, but not a number in a config.
-  same_kind = isinstance(parsed, bool) == isinstance(before, bool)
-  if not same_kind or not isinstance(parsed, types):
-    raise UserError(f"config.{key}={text!r} must be {_kind(before)}.")
+  both_or_no_bool = isinstance(parsed, bool) == isinstance(default, bool)
+  if not both_or_no_bool or not isinstance(parsed, types):
+    raise UserError(f"config.{key}={text!r} must be {_type_words(default)}.")
   return parsed
 
 

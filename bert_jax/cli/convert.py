@@ -34,7 +34,7 @@ def add_flags(parser: flags.Parser) -> None:
     parser,
     "tower",
     choices=("discriminator", "generator", "both"),
-    help="the network of an ELECTRA to convert (default: all it has)",
+    help="the network of an ELECTRA to convert (default: all its networks)",
   )
 
 

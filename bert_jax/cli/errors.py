@@ -1,7 +1,8 @@
 """Turns errors into sentences and exit statuses; no other file does this.
 
 The class of an error decides what happens to it, never its text. An error whose
-class is not in `REPORTED` is a fault of the program, and keeps its traceback.
+class is not in `REPORTED_ERRORS` is a fault of the program, and keeps its
+traceback.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from bert_jax.messages import OutOfMemory
 
 # UserError and Damaged are ValueErrors, OutOfMemory is a MemoryError. A loss
 # that is not a finite number ends a run with a FloatingPointError.
-REPORTED = (
+REPORTED_ERRORS = (
   ValueError,
   FloatingPointError,
   OSError,
@@ -37,7 +38,7 @@ def end(
   """Ends the command with a sentence about an error.
 
   Args:
-    error: an error whose class is in `REPORTED`.
+    error: an error whose class is in `REPORTED_ERRORS`.
     args: the flags, or None if they could not be parsed.
     resumes: True if the verb continues where it stopped when the user gives
       the same command again.
@@ -70,14 +71,14 @@ def end(
 
 
 def _ending(remedy: str, resumes: bool) -> str:
-  """Returns the end of a sentence about what stopped a verb."""
+  """Returns the end of a sentence that says what stopped a verb."""
   return f". {remedy}, {_RESUME}." if resumes else "; nothing was written."
 
 
 def _discard_output() -> None:
   """Redirects standard output to the null device.
 
-  Otherwise Python, at its exit, would try again to write the buffered text.
+  Otherwise Python would try again to write the buffered text at its exit.
   """
   # The errors mean that standard output is closed, or not a file.
   with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -100,7 +101,7 @@ def report_thread(args: threading.ExceptHookArgs) -> None:
 
 
 def report_unraisable(args: Any) -> None:
-  """Does the same for a callback's exception (`sys.unraisablehook`)."""
+  """Reports the exception of a callback (`sys.unraisablehook`)."""
   if isinstance(args.exc_value, OSError):
     _note(f"note: {args.err_msg or 'in a callback'}: {args.exc_value}")
   else:

@@ -124,7 +124,7 @@ def add(parser: Any, *names: str, **changes: Any) -> None:
   Args:
     parser: the verb's parser, or one of its groups.
     *names: the flags, without the two hyphens in front.
-    **changes: options of `add_argument` that replace those of `SHARED`.
+    **changes: options of `add_argument` that replace options of `SHARED`.
   """
   for name in names:
     parser.add_argument(f"--{name}", **SHARED[name] | changes)
@@ -138,7 +138,7 @@ def add_text(parser: Any) -> None:
     parser,
     "input",
     nargs="+",
-    # A second --input adds files. Without this, it would replace the first.
+    # A second --input adds files, and does not replace the first.
     action="extend",
     metavar="GLOB",
     help="files, tfds:NAME[:SPLIT] or docstrings; several are allowed, and each"
@@ -188,7 +188,7 @@ def at_least(minimum: int, args: argparse.Namespace, *names: str) -> None:
       raise UserError(f"--{flag}={number}: must be at least {minimum}.")
 
 
-def _filled(text: str) -> str:
+def _wrap(text: str) -> str:
   """Wraps text at 80 columns, but keeps lines that begin with a space."""
   paragraphs: list[str] = [""]
   for line in text.split("\n"):
@@ -234,7 +234,7 @@ class Parser(argparse.ArgumentParser):
     """
     super().__init__(
       prog,
-      description=_filled(description),
+      description=_wrap(description),
       epilog=example and f"example:\n{example}",
       formatter_class=_Formatter,
       allow_abbrev=False,
@@ -286,7 +286,7 @@ class Parser(argparse.ArgumentParser):
     raise UserError(f"{message}; {self.prog} --help shows all flags.")
 
   def format_usage(self) -> str:
-    """Returns a short usage, which has only the required flags."""
+    """Returns a short usage, which shows only the required flags."""
     return self._usage() + "\n"
 
   def format_help(self) -> str:

@@ -26,10 +26,15 @@ def add_flags(parser: flags.Parser) -> None:
   add(
     "--method",
     choices=METHODS,
-    help="how the likelihood of BLiMP's sentences is computed (default: as the"
-    " model's head allows, for masked models pll)",
+    help="how the likelihood of BLiMP's sentences is computed (default: pll for"
+    " a masked model, otherwise the method of the model's head)",
   )
-  add("--pairs", type=int, metavar="N", help="only the first N of each file")
+  add(
+    "--pairs",
+    type=int,
+    metavar="N",
+    help="use only the first N pairs of each file",
+  )
   flags.add(
     parser,
     "output",
@@ -62,7 +67,7 @@ def run(args: argparse.Namespace) -> None:
     )
 
   if args.output == "-":
-    # Inside this block, other lines that are printed go to stderr.
+    # Inside this block, all other output goes to stderr.
     with files.text_output("-") as out:
       json.dump(files.without_nan(scores()), out, ensure_ascii=False)
       out.write("\n")

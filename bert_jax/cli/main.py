@@ -105,7 +105,7 @@ def execute(argv: Sequence[str]) -> None:
         status = verb.run(args)
     finally:
       sys.stdout.flush()
-  except errors.REPORTED as e:
+  except errors.REPORTED_ERRORS as e:
     errors.end(e, args, resumes)
   if status:
     sys.exit(status)

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
   remedy = (
     "Raise config.micro_batches, which splits the"
     f" batch_size={config['batch_size']} rows of a step, or lower"
-    " config.batch_size; checkpoints are whole."
+    " config.batch_size; all checkpoints are complete."
   )
   with (
     xla_errors.reports_out_of_memory(remedy),

@@ -76,7 +76,9 @@ def test_flags_of_the_readme(name):
     key = flag.partition("=")[0]
     start = f"config.{key}: {name} has no such key: data.builder="
     message = str(refused.value)
-    assert message.startswith(f"{start}{builder} makes no use of it; choose a")
+    assert message.startswith(
+      f"{start}{builder} does not use this key; choose a"
+    )
     assert "bert_pairs" in message and message.endswith(
       "doc_sentences" + (", lm." if "max_sequences" in flag else ".")
     )
