@@ -159,8 +159,8 @@ def test_a_branch_is_dropped_before_it_is_added():
   total = x + branch
   total -= total.mean(-1, keepdims=True)
   total /= np.sqrt((total**2).mean(-1, keepdims=True))
-  expected = total * params["scale"] + params["bias"]
-  np.testing.assert_allclose(out, expected, atol=1e-5)
+  scale, shift = (np.asarray(params[name]) for name in ("scale", "bias"))
+  np.testing.assert_allclose(out, total * scale + shift, atol=1e-5)
   np.testing.assert_array_equal(out, again)
 
 
