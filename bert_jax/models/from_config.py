@@ -1,4 +1,4 @@
-"""From the config of a converted folder to a module and its parameters' shapes.
+"""Makes the module of a converted folder's config, and its parameters' shapes.
 
 `weights/model_folder.py` describes the config.
 """

@@ -264,8 +264,8 @@ def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
 def _step(programs: Mapping[int, Program]) -> Program:
   """Returns a function from parameters and a batch to logits.
 
-  The function pads a batch to the next length that has a program. If
-  each token has logits, the padding then has logits too.
+  The function pads a batch to the next length that has a program. If each token
+  has logits, the padding then has logits too.
   """
 
   def step(params: dict[str, Array], batch: dict[str, Array]) -> Array:

@@ -45,7 +45,7 @@ _KINDS = {
 
 
 class Predictor(NamedTuple):
-  """A model that is ready to predict.
+  """Holds a model that is ready to predict.
 
   Attributes:
     kind: what the model predicts, a key of `requests.PARSERS`.

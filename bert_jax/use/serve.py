@@ -57,8 +57,8 @@ class ArrivingLines:
       else:
         self._read()
 
-  def ready(self, seconds: float) -> bool:
-    """Returns True if a line is ready or arrives within `seconds`."""
+  def has_line_within(self, seconds: float) -> bool:
+    """Returns True if a line has arrived or arrives within `seconds`."""
     deadline = time.monotonic() + seconds
     while not self._lines and not self._has_ended:
       wait = max(deadline - time.monotonic(), 0.0)
@@ -100,7 +100,9 @@ class Groups:
     self._size = min_size
 
   def __call__(
-    self, examples: Iterator[Example], ready: Callable[[float], bool]
+    self,
+    examples: Iterator[Example],
+    has_next_within: Callable[[float], bool],
   ) -> Iterator[list[Example]]:
     """Yields groups.
 
@@ -110,14 +112,14 @@ class Groups:
     Args:
       examples: the examples in order. If this iterator raises an error, the
         examples before the error are yielded first.
-      ready: a function that takes seconds, and returns True if another example
-        arrives within this time.
+      has_next_within: a function that takes seconds, and returns True if
+        another example arrives within this time.
 
     Raises:
       ValueError: the error that `examples` raises.
     """
     while True:
-      group, error = self._collect(examples, ready)
+      group, error = self._collect(examples, has_next_within)
       if group:
         start = time.monotonic()
         yield group
@@ -128,7 +130,9 @@ class Groups:
         return
 
   def _collect(
-    self, examples: Iterator[Example], ready: Callable[[float], bool]
+    self,
+    examples: Iterator[Example],
+    has_next_within: Callable[[float], bool],
   ) -> tuple[list[Example], ValueError | None]:
     group: list[Example] = []
     deadline = 0.0
@@ -138,7 +142,7 @@ class Groups:
         if len(group) == 1:
           deadline = time.monotonic() + LONGEST_WAIT
         wait = min(PATIENCE, max(deadline - time.monotonic(), 0.0))
-        if len(group) >= self._size or not ready(wait):
+        if len(group) >= self._size or not has_next_within(wait):
           break
     except ValueError as e:
       return group, e
@@ -152,7 +156,7 @@ class Groups:
 
 
 def _answer_stdin(predictor: Predictor, out: IO[str]) -> int:
-  """Answers lines of stdin as they arrive; returns their number."""
+  """Answers lines of stdin as they arrive; returns their count."""
   lines = ArrivingLines(sys.stdin.buffer)
   examples = requests.read(
     text_batches.decode(lines, "stdin"),
@@ -165,7 +169,7 @@ def _answer_stdin(predictor: Predictor, out: IO[str]) -> int:
   small_batches = predict.with_batch_size(predictor, 1)
   groups = Groups(predictor.batch_size, predict.CHUNK)
   count = 0
-  for group in groups(examples, lines.ready):
+  for group in groups(examples, lines.has_line_within):
     is_small = len(group) <= predictor.batch_size // 4
     write_group(small_batches if is_small else predictor, group, out)
     count += len(group)
@@ -173,7 +177,7 @@ def _answer_stdin(predictor: Predictor, out: IO[str]) -> int:
 
 
 def _answer_file(predictor: Predictor, path: str, out: IO[str]) -> int:
-  """Answers the lines of a file; returns their number."""
+  """Answers the lines of a file; returns their count."""
 
   def examples() -> Iterator[Example]:
     mask = predict.mask_token(predictor)

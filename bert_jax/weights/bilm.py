@@ -18,8 +18,8 @@ OPTIONS = "options.json"
 # Only training uses the softmax, so the encoder does not need its variables.
 SKIPPED = ("softmax/*",)
 # The value in bin/train_elmo.py. Files for prediction do not state a dropout.
-DROPOUT = 0.1
-_LSTM = "RNN_{side}/RNN/MultiRNNCell/Cell{layer}/LSTMCell/"
+DEFAULT_DROPOUT = 0.1
+_LSTM_NAME = "RNN_{side}/RNN/MultiRNNCell/Cell{layer}/LSTMCell/"
 
 
 def read(path: str, family: str, tower: str | None = None) -> Weights:
@@ -67,13 +67,13 @@ def _find(path: str) -> tuple[str, str]:
     raise UserError(f"{path}: no such folder or file.")
   if len(weights_files) != 1:
     raise UserError(
-      f"{folder}: {len(weights_files)} files of weights (*weights*.hdf5) in it,"
+      f"{folder} has {len(weights_files)} files of weights (*weights*.hdf5),"
       " not one; name the file."
     )
   options_files = [*folder.glob(f"*{OPTIONS}")]
   if len(options_files) != 1:
     raise UserError(
-      f"{folder}: {len(options_files)} files *{OPTIONS} in it, not one."
+      f"{folder} has {len(options_files)} files *{OPTIONS}, not one."
     )
   return str(weights_files[0]), str(options_files[0])
 
@@ -83,7 +83,7 @@ def _is_number(x: Any) -> bool:
 
 
 def _are_filters(filters: Any) -> bool:
-  """Returns True for a list of [width in characters, number of filters]."""
+  """Returns True for a list of [width in characters, count of filters]."""
   return (
     isinstance(filters, list)
     and len(filters) > 0
@@ -109,7 +109,7 @@ def read_options(options: Mapping[str, Any], source: str) -> dict[str, Any]:
     entry: Any = options
     for section in name.split("."):
       if not isinstance(entry, Mapping) or section not in entry:
-        raise UserError(f"{source} has no {name}; write it in: {allowed}.")
+        raise UserError(f"{source} has no {name}; write in {allowed}.")
       entry = entry[section]
     if not accepts(entry):
       raise UserError(f"{source}: {name} is {entry!r}; it must be {allowed}.")
@@ -141,7 +141,7 @@ def read_options(options: Mapping[str, Any], source: str) -> dict[str, Any]:
     _are_filters,
     f"a list of [width up to {MAX_CHARS}, number]",
   )
-  dropout = DROPOUT
+  dropout = DEFAULT_DROPOUT
   if "dropout" in options:
     dropout = field(
       "dropout",
@@ -188,10 +188,10 @@ def _read_hdf5(path: str) -> dict[str, np.ndarray]:
     with h5py.File(path, "r") as file:
       file.visititems(visit)
   except OSError as e:
-    raise UserError(f"{path}: not an HDF5 file, or damaged ({e}).") from e
+    raise UserError(f"{path} is not an HDF5 file, or is damaged ({e}).") from e
   for name, array in arrays.items():
     if array.dtype.kind != "f":
-      raise UserError(f"{path}: {name} is {array.dtype}, not of numbers.")
+      raise UserError(f"{path}: {name} is {array.dtype}, not a float dtype.")
   return arrays
 
 
@@ -230,7 +230,7 @@ def rules(model: Mapping[str, Any]) -> list[Rule]:
       mapping_rules.append(Rule(f"{path}/bias", f"CNN_high_{i}/b_{name}"))
   for side, direction in enumerate(("forward", "backward")):
     for i in range(model["num_layers"]):
-      name = _LSTM.format(side=side, layer=i)
+      name = _LSTM_NAME.format(side=side, layer=i)
       path = f"encoder/lstm_{direction}_{i}"
       mapping_rules.append(Rule(f"{path}/kernel", f"{name}W_0"))
       mapping_rules.append(Rule(f"{path}/bias", f"{name}B"))

@@ -1,4 +1,4 @@
-"""ELECTRA's two towers: joined into one model, and split again.
+"""Joins ELECTRA's two towers into one model, and splits them again.
 
 A tower is one of ELECTRA's two encoders with its head: the generator or the
 discriminator. transformers publishes each tower as a model. Here, a model may
@@ -16,8 +16,8 @@ from bert_jax.weights import model_folder
 from bert_jax.weights.model_folder import Weights
 
 TOWERS = ("discriminator", "generator")
-# The path of the embeddings: in a model with one tower, and with both.
-_SHARED = ("encoder/embeddings/", "embeddings/")
+# The embeddings' prefix in a model with one tower, and in one with both.
+_EMBEDDINGS = ("encoder/embeddings/", "embeddings/")
 _REMEDY = "pass --tower=generator or --tower=discriminator"
 
 
@@ -28,7 +28,7 @@ def check_name(family: str, tower: str | None) -> None:
   if family != "electra":
     raise UserError(f"--tower={tower}: only ELECTRA has towers.")
   if tower not in (*TOWERS, "both"):
-    raise UserError(f"--tower={tower}: not one of {', '.join(TOWERS)}, both.")
+    raise UserError(f"--tower={tower} is not one of {', '.join(TOWERS)}, both.")
 
 
 def check_tower(weights: Weights, tower: str | None, path: str) -> None:
@@ -36,16 +36,16 @@ def check_tower(weights: Weights, tower: str | None, path: str) -> None:
   task = weights.config["task"]
   if tower == "both":
     raise UserError(
-      f"--tower=both: {path} does not hold both towers, each in a folder of"
-      f" its own named {' and '.join(TOWERS)}."
+      f"--tower=both: {path} does not hold both towers, in folders named"
+      f" {' and '.join(TOWERS)}."
     )
   if tower and task != tower:
     raise UserError(f"--tower={tower}: {path} is a model for {task}.")
 
 
 def _prefixes(tower: str) -> tuple[tuple[str, str], ...]:
-  """Returns pairs of prefixes: in a model with one tower, and with both."""
-  return (_SHARED, ("encoder/tower/", f"{tower}/"))
+  """Returns (prefix in a model with one tower, prefix in one with both)."""
+  return (_EMBEDDINGS, ("encoder/tower/", f"{tower}/"))
 
 
 def _rename(path: str, prefixes: tuple[tuple[str, str], ...]) -> str:
@@ -56,7 +56,7 @@ def _rename(path: str, prefixes: tuple[tuple[str, str], ...]) -> str:
 
 
 def for_pretraining(weights: Weights, name: str) -> Weights:
-  """Renames the parameters of a model as in pre-training, with both towers.
+  """Gives a model's parameters the names that pre-training uses.
 
   Args:
     weights: a model of ELECTRA with both towers, or only the discriminator.
@@ -81,8 +81,8 @@ def for_pretraining(weights: Weights, name: str) -> Weights:
   return weights._replace(arrays=arrays)
 
 
-def _generator(model: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the attributes of the generator for those of a discriminator."""
+def _generator_attributes(model: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns a generator's attributes from a discriminator's attributes."""
   sizes = electra.generator_sizes(electra.Electra(**model))
   return model_folder.without(model, "generator_hidden") | sizes
 
@@ -92,7 +92,7 @@ def join(towers: Mapping[str, Weights], folder: str) -> Weights:
 
   Args:
     towers: tower -> model.
-    folder: the folder that holds both, for messages.
+    folder: the folder that holds both towers, for messages.
 
   Raises:
     UserError: the sizes or the embeddings of the towers do not agree.
@@ -106,7 +106,7 @@ def join(towers: Mapping[str, Weights], folder: str) -> Weights:
   hidden = configs["generator"]["model"]["hidden"]
   model = configs["discriminator"]["model"] | {"generator_hidden": hidden}
   generator = configs["generator"]["model"]
-  for name, size in _generator(model).items():
+  for name, size in _generator_attributes(model).items():
     if generator[name] != size:
       raise UserError(
         f"{folder}: the generator's {name} is {generator[name]}, but with this"
@@ -137,19 +137,19 @@ def join(towers: Mapping[str, Weights], folder: str) -> Weights:
 
 
 def split(weights: Weights, tower: str) -> Weights:
-  """Returns one tower of a model with both, as a model."""
+  """Returns one tower as a model, from a model with both."""
   model = weights.config["model"]
   if tower == "generator":
-    sizes = _generator(model)
+    sizes = _generator_attributes(model)
   else:
     sizes = model_folder.without(model, "generator_hidden")
   source = weights.config["source"]
   config = model_folder.make_config(
     "electra", tower, sizes, source=source.get("towers", {tower: source})[tower]
   )
-  back = tuple((joined, alone) for alone, joined in _prefixes(tower))
+  prefixes = tuple((joined, single) for single, joined in _prefixes(tower))
   shapes = from_config.param_shapes(config)
-  arrays = {_rename(p, back): a for p, a in weights.arrays.items()}
+  arrays = {_rename(p, prefixes): a for p, a in weights.arrays.items()}
   return Weights(
     config, {p: arrays[p] for p in shapes}, weights.tokenizer_files
   )
@@ -158,7 +158,7 @@ def split(weights: Weights, tower: str) -> Weights:
 def choose(
   weights: Weights, tower: str | None, path: str, default: str | None = None
 ) -> Weights:
-  """Takes one of ELECTRA's towers; other models are returned as they are.
+  """Returns one of ELECTRA's towers; returns other models unchanged.
 
   Args:
     weights: a model of any family.

@@ -22,7 +22,9 @@ from bert_jax.weights.model_folder import Weights
 
 # (family, task) -> parameters that the classes of transformers do not have.
 # These parameters must be zero.
-ZERO = {("gpt", "sequence_classification"): ("classifier/dense/bias",)}
+ZERO_PARAMETERS = {
+  ("gpt", "sequence_classification"): ("classifier/dense/bias",)
+}
 
 
 def read(path: str, family: str, tower: str | None = None) -> Weights:
@@ -32,8 +34,8 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
     path: the folder. If it has the folders `generator` and `discriminator`,
       these are the two towers of an ELECTRA.
     family: a key of `hf_names.NAMINGS`.
-    tower: "generator", "discriminator" or "both"; None takes all that the
-      folder has.
+    tower: "generator", "discriminator" or "both"; None reads each tower
+      that the folder has.
 
   Raises:
     UserError: the folder cannot be read as a model. The message is one
@@ -47,16 +49,16 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   folder = epath.Path(path)
   if not folder.is_dir():
     raise UserError(f"{path}: no such folder.")
-  both = _has_towers(folder)
+  has_both = _has_towers(folder)
   generator_discriminator.check_name(family, tower)
-  if both and tower in (None, "both") and family == "electra":
+  if has_both and tower in (None, "both") and family == "electra":
     towers = {
       t: _read_one(str(folder / t), family)
       for t in generator_discriminator.TOWERS
     }
     weights = generator_discriminator.join(towers, path)
   else:
-    tower_path = str(folder / tower) if both and tower else path
+    tower_path = str(folder / tower) if has_both and tower else path
     weights = _read_one(tower_path, family)
     generator_discriminator.check_tower(weights, tower, tower_path)
   tokenizer_files = weights.tokenizer_files or model_folder.read_tokenizer(path)
@@ -89,8 +91,8 @@ def find_family(path: str) -> str:
     if family is None:
       raise
   note(
-    f"note: {config_path} names no family; by the names in {file} it is"
-    f" {family}."
+    f"note: {config_path} names no family; by the names in {file} the"
+    f" model is of {family}."
   )
   return family
 
@@ -98,7 +100,7 @@ def find_family(path: str) -> str:
 def _task(
   config: dict[str, Any], family: str, keys: Collection[str], config_path: str
 ) -> tuple[str, bool]:
-  """Finds the task of a file's head from its config and its names.
+  """Finds the task of a file's head from the config and the array names.
 
   Args:
     config: the content of config.json.
@@ -110,14 +112,14 @@ def _task(
     The task, and True if the task is "pretraining" with a head for pairs.
 
   Raises:
-    UserError: config and names do not identify a task.
+    UserError: the config and the names do not identify a task.
   """
-  classes, kinds = hf_tasks.tasks_of(family), hf_tasks.model_types(family)
-  kind = config.get("model_type")
-  if kind not in (None, *kinds):
+  classes, model_types = hf_tasks.tasks_of(family), hf_tasks.model_types(family)
+  model_type = config.get("model_type")
+  if model_type not in (None, *model_types):
     raise UserError(
-      f"{config_path}: model_type is {kind!r}, but {family} has"
-      f" {' or '.join(map(repr, kinds))}; pass the right --family."
+      f"{config_path}: model_type is {model_type!r}, but {family} has"
+      f" {' or '.join(map(repr, model_types))}; pass the right --family."
     )
   pairs = hf_tasks.has_pairs(family, keys)
   names = config.get("architectures")
@@ -132,10 +134,10 @@ def _task(
   else:
     tasks = hf_tasks.guess_task(family, keys)
   if len(tasks) != 1:
-    could = " or ".join(hf_tasks.class_of(family, task) for task in tasks)
+    candidates = [hf_tasks.class_of(family, task) for task in tasks]
     raise UserError(
-      f"{config_path} has no architectures, and the arrays could be those of"
-      f" {could or 'no known class'}; write the class in."
+      f"{config_path} has no architectures, and the arrays could be of class"
+      f" {' or '.join(candidates) or 'unknown'}; write the class in."
     )
   return tasks[0], pairs and tasks[0] == "pretraining"
 
@@ -143,10 +145,10 @@ def _task(
 def _untie(
   arrays: dict[str, np.ndarray], family: str, prefix: str, file: str
 ) -> None:
-  """Checks that tied arrays are equal, and adds an original that is missing.
+  """Checks that tied arrays are equal, and adds missing originals.
 
   Args:
-    arrays: name -> array; a copy without its original is added under the
+    arrays: name -> array. If only the copy is there, it is added under the
       original's name.
     family: a key of `hf_names.NAMINGS`.
     prefix: the prefix of the encoder's arrays.
@@ -155,8 +157,8 @@ def _untie(
   Raises:
     UserError: a copy differs from its original.
   """
-  for copy, (inner, name) in hf_names.NAMINGS[family].tied.items():
-    original = prefix + name if inner else name
+  for copy, (has_prefix, name) in hf_names.NAMINGS[family].tied.items():
+    original = prefix + name if has_prefix else name
     if copy not in arrays:
       continue
     if original not in arrays:
@@ -185,7 +187,7 @@ def _read_config(
   labels: list[str] | None = None
   problem: str | None = None
   notes: list[str] = []
-  if task in hf_config.WITH_LABELS:
+  if task in hf_config.TASKS_WITH_LABELS:
     labels, notes = hf_config.read_labels(config, config_path)
   if task == "sequence_classification":
     problem = hf_config.problem_of(config, len(labels or ()), config_path)
@@ -218,18 +220,22 @@ def _read_one(path: str, family: str) -> Weights:
     raise UserError(f"{config_path}: {e}") from e
   zeros = {
     name: np.zeros(shapes.pop(name), np.float32)
-    for name in ZERO.get((family, task), ())
+    for name in ZERO_PARAMETERS.get((family, task), ())
   }
-  skip = hf_tasks.skipped_of(family, task, prefix)
+  skipped_patterns = hf_tasks.skipped_of(family, task, prefix)
   rules = hf_tasks.rules_of(config, prefix)
-  used = set(mapping.shapes_in_file(rules, shapes))
-  dtype = hf_files.dtype_of({k: arrays[k] for k in used & arrays.keys()}, file)
+  used_names = set(mapping.shapes_in_file(rules, shapes))
+  dtype = hf_files.dtype_of(
+    {k: arrays[k] for k in used_names & arrays.keys()}, file
+  )
   name = hf_tasks.class_of(family, task, config["head"].get("pairs", False))
-  params = mapping.to_params(rules, arrays, shapes, skip, f"{file} as {name}")
+  params = mapping.to_params(
+    rules, arrays, shapes, skipped_patterns, f"{file} as {name}"
+  )
   config["source"] = {
     "format": "hf",
     "dtype": dtype,
-    "skipped": sorted(arrays.keys() - used),
+    "skipped": sorted(arrays.keys() - used_names),
     "config": hf_config.source_fields(hf_fields, family, task),
   }
   if pooling := read_pooling(path):
@@ -246,8 +252,8 @@ def write(path: str, weights: Weights, tower: str | None = None) -> None:
     path: the new folder. If the model has both towers of ELECTRA, each tower
       gets a folder in it.
     weights: the model. Its `source` has the fields and dtype to write back.
-    tower: "generator", "discriminator" or "both"; None writes all that the
-      model has.
+    tower: "generator", "discriminator" or "both"; None writes each tower
+      of the model.
 
   Raises:
     UserError: `path` exists and is not empty, or transformers has no such
@@ -259,12 +265,12 @@ def write(path: str, weights: Weights, tower: str | None = None) -> None:
     raise UserError(f"transformers has no {family}.")
   generator_discriminator.check_name(family, tower)
   split = generator_discriminator.split
-  both = family == "electra" and task == "pretraining"
-  if both and tower in (None, "both"):
+  has_both = family == "electra" and task == "pretraining"
+  if has_both and tower in (None, "both"):
     models = {
       t: _to_hf(split(weights, t)) for t in generator_discriminator.TOWERS
     }
-  elif both and tower:
+  elif has_both and tower:
     models = {"": _to_hf(split(weights, tower))}
   else:
     generator_discriminator.check_tower(weights, tower, "the model")
@@ -286,14 +292,14 @@ def _to_hf(weights: Weights) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
   if task == "span" and "beam" in config["head"]:
     raise UserError(
       "transformers has no place for a head that finds the end of an answer"
-      " from its start (objective.span_head=joint); `export` keeps it."
+      " from its start (objective.span_head=joint); `export` keeps the head."
     )
   dtype = config["source"].get("dtype", "float32")
   hf_fields = hf_config.make_config(config, weights.tokenizer_files, dtype)
-  for name in ZERO.get((family, task), ()):
+  for name in ZERO_PARAMETERS.get((family, task), ()):
     if arrays.pop(name).any():
       raise UserError(
-        f"{name} is not zero, and {hf_fields['architectures'][0]} has none."
+        f"{name} is not zero, but {hf_fields['architectures'][0]} lacks it."
       )
   prefix = "" if task == "encoder" else hf_names.NAMINGS[family].prefix
   hf_arrays = mapping.to_arrays(hf_tasks.rules_of(config, prefix), arrays)
@@ -303,6 +309,7 @@ def _to_hf(weights: Weights) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
   }
 
 
+# The file and the folder in which sentence-transformers describes a pooling.
 MODULES, POOLING = "modules.json", "1_Pooling"
 # Field of an older config -> the name of the pooling in newer configs.
 _POOLING_MODES = {
@@ -332,7 +339,7 @@ def read_pooling(path: str) -> dict[str, Any] | None:
     UserError: modules.json names a folder outside of `path`.
   """
   folder = epath.Path(path)
-  pooling_folder, normalize, others = POOLING, False, []
+  pooling_folder, normalize, unsupported = POOLING, False, []
   modules_path = folder / MODULES
   if modules_path.is_file():
     try:
@@ -346,13 +353,13 @@ def read_pooling(path: str) -> dict[str, Any] | None:
         raise Damaged(
           f"{modules_path} is damaged: {module!r:.60} names no type."
         )
-      kind = module["type"].rpartition(".")[2]
-      if kind == "Pooling":
+      module_type = module["type"].rpartition(".")[2]
+      if module_type == "Pooling":
         pooling_folder = str(module.get("path", pooling_folder))
-      elif kind == "Normalize":
+      elif module_type == "Normalize":
         normalize = True
-      elif kind not in ("Transformer", "Dropout"):
-        others.append(str(module.get("path") or kind))
+      elif module_type not in ("Transformer", "Dropout"):
+        unsupported.append(str(module.get("path") or module_type))
   # The file may come from a stranger, so its path must stay inside the folder.
   if not model_folder.is_file_name(pooling_folder):
     raise UserError(
@@ -372,4 +379,4 @@ def read_pooling(path: str) -> dict[str, Any] | None:
   if not isinstance(modes, list) or not modes:
     raise Damaged(f"{config_path} is damaged: it names no pooling.")
   modes = [_POOLING_MODES.get(mode, str(mode)) for mode in modes]
-  return {"modes": modes, "normalize": normalize, "others": others}
+  return {"modes": modes, "normalize": normalize, "others": unsupported}

@@ -1,7 +1,7 @@
 """Reads and writes Hugging Face's config.json, field by field.
 
-The names of the fields, and the values that stand for absent fields, are those
-of transformers (configuration_bert.py and similar files).
+The names and defaults of the fields are from transformers
+(configuration_bert.py and similar files).
 """
 
 import math
@@ -82,7 +82,7 @@ NUMBERS: dict[str, dict[str, str]] = {
   },
 }
 # Field -> the value that transformers uses if the field is absent.
-_ABSENT = {
+_DEFAULTS = {
   "hidden_act": "gelu",
   "hidden_dropout_prob": 0.1,
   "attention_probs_dropout_prob": 0.1,
@@ -90,22 +90,22 @@ _ABSENT = {
   "initializer_range": 0.02,
   "classifier_dropout": None,
 }
-ABSENT: dict[str, Config] = {
-  "bert": _ABSENT,
-  "tinybert": _ABSENT,
+DEFAULTS: dict[str, Config] = {
+  "bert": _DEFAULTS,
+  "tinybert": _DEFAULTS,
   "roberta": {
     field: default
-    for field, default in (_ABSENT | {"pad_token_id": 1}).items()
+    for field, default in (_DEFAULTS | {"pad_token_id": 1}).items()
     if field != "layer_norm_eps"
   },
-  "albert": _ABSENT
+  "albert": _DEFAULTS
   | {
     "hidden_act": "gelu_new",
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
     "classifier_dropout_prob": 0.1,
   },
-  "electra": _ABSENT
+  "electra": _DEFAULTS
   | {
     "summary_type": "first",
     "summary_use_proj": True,
@@ -135,13 +135,14 @@ ABSENT: dict[str, Config] = {
   },
 }
 # Field -> its supported values.
-_ONLY: dict[str, tuple[Any, ...]] = {
+_SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
   "position_embedding_type": ("absolute",),
   "is_decoder": (False, None),
   "add_cross_attention": (False, None),
   "inner_group_num": (1,),
   "pruned_heads": ({}, None),
 }
+# Field of the head for multiple choice -> its only supported value.
 _ELECTRA_SUMMARY = {
   "summary_type": "first",
   "summary_use_proj": True,
@@ -171,7 +172,7 @@ PROBLEMS = {
 }
 # The code of DistilBERT fixes this number (modeling_distilbert.py).
 DISTILBERT_EPSILON = 1e-12
-WITH_LABELS = ("sequence_classification", "token_classification")
+TASKS_WITH_LABELS = ("sequence_classification", "token_classification")
 
 
 class Fields:
@@ -217,10 +218,10 @@ class Fields:
 class HfFields(Fields):
   """Reads the fields of transformers' config.json.
 
-  An absent field has the value that transformers uses.
+  An absent field has the default of transformers.
 
   Attributes:
-    absent: the absent fields that were read -> the values that they got.
+    defaults_used: absent field that was read -> its default.
   """
 
   def __init__(self, config: Mapping[str, Any], family: str, source: str):
@@ -233,14 +234,14 @@ class HfFields(Fields):
     """
     super().__init__(config, source)
     self.family = family
-    self.absent: Config = {}
+    self.defaults_used: Config = {}
 
   def notes(self) -> list[str]:
-    """Returns a line about all absent fields; an empty list if none."""
-    if not self.absent:
+    """Returns one line about the absent fields; no line if all are there."""
+    if not self.defaults_used:
       return []
-    defaults = ", ".join(f"{f}={v!r}" for f, v in self.absent.items())
-    return [f"{self.source} lacks what transformers reads as {defaults}"]
+    defaults = ", ".join(f"{f}={v!r}" for f, v in self.defaults_used.items())
+    return [f"{self.source} lacks fields; transformers uses {defaults}"]
 
   def size(self, field: str) -> int:
     """Returns a whole number from 1; raises a UserError for other values."""
@@ -252,25 +253,25 @@ class HfFields(Fields):
     return super().size(field)
 
   def value(self, field: str) -> Any:
-    """Returns a field's value, or the value that stands for its absence.
+    """Returns a field's value; returns the default of an absent field.
 
     Raises:
-      UserError: the field is absent, and no value stands for that.
+      UserError: the field is absent and has no default.
     """
     if field in self.config:
       return self.config[field]
-    if field not in ABSENT[self.family]:
+    if field not in DEFAULTS[self.family]:
       # Only RoBERTa's `layer_norm_eps` has no entry in the table, because
       # fairseq and the class in transformers have different defaults.
       raise UserError(
         f"{self.source} has no {field}: models trained by fairseq have 1e-05,"
-        " transformers reads 1e-12; write in the right one."
+        " but transformers reads 1e-12; write in the right value."
       )
-    self.absent[field] = ABSENT[self.family][field]
-    return self.absent[field]
+    self.defaults_used[field] = DEFAULTS[self.family][field]
+    return self.defaults_used[field]
 
-  def only(self, field: str, allowed: Collection[Any]) -> None:
-    """Raises a UserError if a field is present and its value not `allowed`."""
+  def check_value(self, field: str, allowed: Collection[Any]) -> None:
+    """Raises a UserError if a field has a value that is not allowed."""
     if field in self.config and self.config[field] not in allowed:
       raise self.refuse(field, f"only {next(iter(allowed))!r} is known here")
 
@@ -306,8 +307,8 @@ def read_model(fields: HfFields, task: str) -> Config:
       message names it.
   """
   family = fields.family
-  for field, allowed in _ONLY.items():
-    fields.only(field, allowed)
+  for field, allowed in _SUPPORTED_VALUES.items():
+    fields.check_value(field, allowed)
   model: Config = {a: fields.size(f) for a, f in SIZES[family].items()}
   model |= {
     attribute: fields.number(f, LIMITS.get(attribute, 1.0))
@@ -317,10 +318,10 @@ def read_model(fields: HfFields, task: str) -> Config:
   field, names = activation_field(family), activation_names(family)
   activation = fields.value(field)
   if not isinstance(activation, str) or activation not in names:
-    raise fields.refuse(field, f"known are {sorted(names)}")
+    raise fields.refuse(field, f"it must be one of {sorted(names)}")
   model["activation"] = names[activation]
   if exact_gelu(family, task) and model["activation"] != "gelu":
-    raise fields.refuse(field, "with 'gelu' in the head, only 'gelu' is known")
+    raise fields.refuse(field, "the head has 'gelu', so only 'gelu' is known")
   if family == "distilbert":
     model["norm_epsilon"] = DISTILBERT_EPSILON
   if family == "gpt":
@@ -365,7 +366,7 @@ def dropout_field(family: str, task: str) -> str | None:
   return None if task == "span" else "classifier_dropout"
 
 
-def dropout_before(fields: HfFields, task: str, model: Config) -> float:
+def classifier_dropout(fields: HfFields, task: str, model: Config) -> float:
   """Returns the dropout before a task's classifier; 0 if the class has none.
 
   Args:
@@ -394,7 +395,7 @@ def problem_of(config: Mapping[str, Any], num_labels: int, source: str) -> str:
   problem_type = config.get("problem_type")
   if problem_type is None:
     return "regression" if num_labels == 1 else "classification"
-  # A list, because a damaged config may hold a value that is not hashable.
+  # Search a list, because the value in a damaged config may not be hashable.
   if problem_type not in [*PROBLEMS]:
     raise UserError(
       f"{source}: problem_type is {problem_type!r}, not one of"
@@ -434,26 +435,26 @@ def read_head(
   Raises:
     UserError: a field is absent or has a value that is not supported.
   """
-  family, choice = fields.family, task == "multiple_choice"
+  family, is_choice = fields.family, task == "multiple_choice"
   if task == "pretraining":
     return {} if family in ("gpt", "electra") else {"pairs": pairs}
   if task in ("encoder", "generator", "discriminator"):
     return {}
-  dropout = dropout_before(fields, task, model)
+  dropout = classifier_dropout(fields, task, model)
   if task == "span":
     return {"dropout": dropout}
   if task == "token_classification":
     return {"num_labels": num_labels, "dropout": dropout}
-  if choice and family == "electra":
+  if is_choice and family == "electra":
     for field, supported in _ELECTRA_SUMMARY.items():
-      fields.only(field, (supported,))
-    fields.only("summary_first_dropout", (0, None))
-  if choice and family == "gpt":
+      fields.check_value(field, (supported,))
+    fields.check_value("summary_first_dropout", (0, None))
+  if is_choice and family == "gpt":
     for field, supported in _GPT_SUMMARY.items():
-      fields.only(field, (supported,))
+      fields.check_value(field, (supported,))
   return {
     "pooling": pooling(family, task, dropout),
-    "num_labels": 1 if choice else num_labels,
+    "num_labels": 1 if is_choice else num_labels,
   }
 
 
@@ -484,10 +485,8 @@ def read_labels(
   if names is None:
     if count is None:
       labels = default_labels(2)
-      return labels, [
-        f"{source} has no labels: {labels}, as transformers reads"
-      ]
-    return default_labels(_counted(count, source)), []
+      return labels, [f"{source} has no labels; transformers reads {labels}"]
+    return default_labels(_label_count(count, source)), []
   try:
     by_id = {int(key): str(name) for key, name in names.items()}
   except (AttributeError, ValueError) as e:
@@ -509,15 +508,15 @@ def read_labels(
   # In files of 2019, `num_labels` has the right count, and `id2label` is often
   # the unchanged default.
   if labels == default_labels(2):
-    return default_labels(_counted(count, source)), [
-      f"{source}: id2label is the default, num_labels={count} counts"
+    return default_labels(_label_count(count, source)), [
+      f"{source}: id2label is the default, so num_labels={count} is used"
     ]
   raise UserError(
-    f"{source}: num_labels is {count}, id2label has {len(labels)} names."
+    f"{source}: num_labels is {count}, but id2label has {len(labels)} names."
   )
 
 
-def _counted(count: Any, source: str) -> int:
+def _label_count(count: Any, source: str) -> int:
   """Returns `num_labels`; raises a UserError unless it is a valid count."""
   if type(count) is not int or not 1 <= count <= MAX_LABELS:
     raise UserError(
@@ -527,15 +526,15 @@ def _counted(count: Any, source: str) -> int:
   return count
 
 
-def _agree(labels: list[str], backward: Any) -> bool:
-  """Returns True if label2id is absent, or if it agrees with `labels`.
+def _agree(labels: list[str], label2id: Any) -> bool:
+  """Returns True if `label2id` is absent or agrees with `labels`.
 
-  The ids in label2id may be strings of digits.
+  The ids in `label2id` may be strings of digits.
   """
-  if not backward:
+  if not label2id:
     return True
   try:
-    ids = {str(name): int(i) for name, i in backward.items()}
+    ids = {str(name): int(i) for name, i in label2id.items()}
   except (AttributeError, TypeError, ValueError, OverflowError):
     return False
   return ids == {name: i for i, name in enumerate(labels)}
@@ -550,7 +549,7 @@ def write_labels(labels: list[str]) -> dict[str, Any]:
 
 
 def source_fields(config: Mapping[str, Any], family: str, task: str) -> Config:
-  """Returns the fields that a converted folder does not hold otherwise.
+  """Returns the fields that no other key of a converted folder holds.
 
   `make_config` writes them back unchanged. The fields of the activation and of
   the heads' dropouts are among them, because each has several spellings.
@@ -561,13 +560,13 @@ def source_fields(config: Mapping[str, Any], family: str, task: str) -> Config:
     task: a task of `models.from_config.build`.
   """
   tables = (SIZES[family], NUMBERS[family])
-  used = {field for table in tables for field in table.values()}
-  used |= {"architectures"}
+  used_fields = {field for table in tables for field in table.values()}
+  used_fields |= {"architectures"}
   if config.get("model_type") == hf_names.NAMINGS[family].model_type:
-    used |= {"model_type"}
-  if task in WITH_LABELS:
-    used |= {"id2label", "label2id", "num_labels"}
-  return {field: v for field, v in config.items() if field not in used}
+    used_fields |= {"model_type"}
+  if task in TASKS_WITH_LABELS:
+    used_fields |= {"id2label", "label2id", "num_labels"}
+  return {field: v for field, v in config.items() if field not in used_fields}
 
 
 def make_config(
@@ -576,7 +575,7 @@ def make_config(
   """Returns the config.json of transformers for one model.
 
   Args:
-    config: the config of a converted folder, for ELECTRA with one tower.
+    config: the config of a converted folder. An ELECTRA must have one tower.
     files: name -> content of the tokenizer's files.
     dtype: the dtype of the arrays that are written.
 
@@ -585,17 +584,18 @@ def make_config(
   """
   family, task, model = config["family"], config["task"], config["model"]
   source = config["source"]
-  old = source.get("config", {}) if source.get("format") == "hf" else {}
+  old_fields = source.get("config", {}) if source.get("format") == "hf" else {}
   pairs = config["head"].get("pairs", False)
   naming = hf_names.NAMINGS[family]
-  cls, kind = hf_tasks.class_of(family, task, pairs), naming.model_type
+  class_name = hf_tasks.class_of(family, task, pairs)
+  model_type = naming.model_type
   for other_classes, other_type in naming.same_names:
     # Keep the model's type, because transformers chooses the tokenizer by it;
     # XLM-R, for example, has another tokenizer than RoBERTa.
-    if old.get("model_type") == other_type:
-      cls = other_classes + cls.removeprefix(naming.classes)
-      kind = other_type
-  hf_config: Config = {"architectures": [cls], "model_type": kind}
+    if old_fields.get("model_type") == other_type:
+      class_name = other_classes + class_name.removeprefix(naming.classes)
+      model_type = other_type
+  hf_config: Config = {"architectures": [class_name], "model_type": model_type}
   _check(family, task, model)
   for table in (SIZES[family], NUMBERS[family]):
     hf_config |= {field: model[attribute] for attribute, field in table.items()}
@@ -603,19 +603,19 @@ def make_config(
     hf_config["embd_pdrop"] = model["dropout"]
   if family == "albert":
     hf_config["inner_group_num"] = 1
-  if old.get("tie_word_embeddings") is False:
+  if old_fields.get("tie_word_embeddings") is False:
     # Our decoder is always tied to the word table, so set the field and do not
     # write a second copy.
     hf_config["tie_word_embeddings"] = True
   hf_config["dtype"] = dtype
-  if "torch_dtype" in old:
+  if "torch_dtype" in old_fields:
     hf_config["torch_dtype"] = hf_config.pop("dtype")
-  hf_config = {**old, **hf_config}
+  hf_config = {**old_fields, **hf_config}
   _set_activation(hf_config, family, model["activation"])
   if "pad_token_id" not in hf_config:
     padding_id = _padding(files)
     hf_config |= {} if padding_id is None else {"pad_token_id": padding_id}
-  if task in WITH_LABELS:
+  if task in TASKS_WITH_LABELS:
     hf_config |= write_labels(config["labels"])
   _set_problem(hf_config, config)
   _set_head(hf_config, config)
@@ -645,17 +645,18 @@ def _check(family: str, task: str, model: Config) -> None:
   if family == "distilbert" and model["norm_epsilon"] != epsilon:
     raise UserError(
       f"model.norm_epsilon={model['norm_epsilon']}: transformers' DistilBERT"
-      f" has {epsilon} and no field for it."
+      f" has no such field, and always uses {epsilon}."
     )
   if family == "gpt" and model["mlp"] != 4 * model["hidden"]:
     raise UserError(
-      f"model.mlp={model['mlp']}: transformers' GPT-1 has 4 x {model['hidden']}"
-      " and no field for it."
+      f"model.mlp={model['mlp']}: transformers' GPT-1 has no such field,"
+      f" and always uses 4 x {model['hidden']}."
     )
   if exact_gelu(family, task) and model["activation"] != "gelu":
     raise UserError(
       f"model.activation={model['activation']!r}: the head of transformers'"
-      f" {hf_tasks.class_of(family, task)} has 'gelu' and no field for it."
+      f" {hf_tasks.class_of(family, task)} has no such field, and always"
+      " uses 'gelu'."
     )
 
 
@@ -702,7 +703,7 @@ def _set_head(hf_config: Config, config: Mapping[str, Any]) -> None:
   else:
     return
   fields = HfFields(hf_config, family, "config.json")
-  if dropout_before(fields, task, config["model"]) == dropout:
+  if classifier_dropout(fields, task, config["model"]) == dropout:
     return
   field = dropout_field(family, task)
   if field is None:

@@ -18,7 +18,7 @@ class Naming(NamedTuple):
     model_type: the value of `model_type` in config.json.
     prefix: the prefix of the encoder's arrays in a file with a head.
     tied: arrays that are copies: name of the copy -> (True if the original's
-      name has the prefix, the original's name without prefix).
+      name has the prefix, the original's name without the prefix).
     skipped: patterns of names that hold no parameter.
     same_names: other models with the same parameters under the same names, each
       as (the prefix of its classes, its `model_type`).
@@ -150,17 +150,17 @@ def _layer(path: str, name: str, names: dict[str, str]) -> list[Rule]:
   """
   rules = []
   for module, module_name in names.items():
-    to, array = f"{path}/{module}", f"{name}.{module_name}"
+    target, array = f"{path}/{module}", f"{name}.{module_name}"
     if module.endswith("norm"):
-      rules += _norm(to, array)
+      rules += _norm(target, array)
     elif module == "attention/output":
-      rules.append(Rule(f"{to}/kernel", f"{array}.weight", "output"))
-      rules.append(Rule(f"{to}/bias", f"{array}.bias"))
+      rules.append(Rule(f"{target}/kernel", f"{array}.weight", "output"))
+      rules.append(Rule(f"{target}/bias", f"{array}.bias"))
     elif module.startswith("attention/"):
-      rules.append(Rule(f"{to}/kernel", f"{array}.weight", "heads"))
-      rules.append(Rule(f"{to}/bias", f"{array}.bias", "heads_bias"))
+      rules.append(Rule(f"{target}/kernel", f"{array}.weight", "heads"))
+      rules.append(Rule(f"{target}/bias", f"{array}.bias", "heads_bias"))
     else:
-      rules += _dense(to, array)
+      rules += _dense(target, array)
   return rules
 
 
@@ -298,19 +298,19 @@ def head_rules(
     return _dense("rtd/dense", f"{name}.dense") + _dense(
       "rtd/output/dense", f"{name}.dense_prediction"
     )
-  path, choice = "classifier/dense", task == "multiple_choice"
+  path, is_choice = "classifier/dense", task == "multiple_choice"
   if task == "span":
     return _dense(path, "qa_outputs")
   if task == "token_classification":
     return _dense(path, "classifier")
   if family == "gpt":
-    if choice:
+    if is_choice:
       return _dense(path, "multiple_choice_head.summary")
     return [Rule(f"{path}/kernel", "score.weight", "transpose")]
   if family == "distilbert":
     pooler = _dense("pooler/dense", "pre_classifier")
     return pooler + _dense(path, "classifier")
-  if family in ("roberta", "electra") and not choice:
+  if family in ("roberta", "electra") and not is_choice:
     pooler = _dense("pooler/dense", "classifier.dense")
     return pooler + _dense(path, "classifier.out_proj")
   if family == "electra":

@@ -111,9 +111,10 @@ def open_model(
       its newest checkpoint; RUN@best or RUN@STEP, for another checkpoint; the
       name of a model on the Hugging Face hub.
     family: the family of a folder of transformers whose config.json names none.
-    tower: for ELECTRA: "generator", "discriminator" or "both".
-    default_tower: the tower of ELECTRA to take if the model has both and
-      `tower` is None; None means both.
+    tower: the tower of an ELECTRA to open: "generator", "discriminator" or
+      "both".
+    default_tower: the tower to open if the model has both and `tower` is None;
+      None means both.
     best: if True, opens the best checkpoint of a run, as RUN@best does.
     **computation: `dtype`, `attention`, `unroll`, `remat` of the encoder.
 

@@ -1,4 +1,4 @@
-"""A converted model on disk: config.json, model.safetensors, a tokenizer.
+"""Reads and writes a converted folder: config, weights and tokenizer.
 
 config.json has these keys:
 
@@ -188,7 +188,7 @@ def write_tensors(
   Args:
     path: the file to write.
     arrays: name -> array.
-    metadata: name -> value, for the file's header.
+    metadata: name -> value, for the file's header; None adds nothing.
   """
   from safetensors.numpy import save
 
@@ -283,7 +283,7 @@ def _config_digests(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _check_digests(path: str, config: dict[str, Any]) -> None:
-  """Raises UserError if a file was changed since `write` wrote it."""
+  """Raises a UserError if a file was changed since `write` wrote it."""
   # Older folders have neither of the two keys. If only one is missing, the
   # config was changed.
   if DIGESTS not in config and "checksum" not in config:
@@ -331,7 +331,7 @@ def write_files(
     config: the content of config.json.
     arrays: name -> array.
     tokenizer_files: name -> bytes of each tokenizer file.
-    metadata: name -> value, for the header of model.safetensors.
+    metadata: see `write_tensors`.
   """
   _write_config(path, config)
   write_tensors(str(epath.Path(path) / WEIGHTS), arrays, metadata)
@@ -345,7 +345,7 @@ def _write_config(path: str, config: Mapping[str, Any]) -> None:
 
 
 def check_new(path: str) -> None:
-  """Raises UserError unless a folder can be made at `path`."""
+  """Raises a UserError unless a folder can be made at `path`."""
   if path == "-":
     raise UserError(
       "--output -: a folder cannot be written to stdout; name its path."

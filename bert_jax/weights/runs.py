@@ -12,14 +12,15 @@ from bert_jax.weights import checkpoint, hf_config, model_folder
 from bert_jax.weights.model_folder import Weights
 
 # The objectives whose models can be exported. A model has the parameters of the
-# family's ForPreTraining, except for the objectives in `BARE` and "finetune".
+# family's ForPreTraining, except for the objectives in `ENCODER_ONLY` and
+# "finetune".
 OBJECTIVES = (
   *("mlm", "electra", "lm", "elmo", "distil", "tinybert"),
   *("finetune", "tinybert_task"),
 )
 # For these objectives only the encoder is converted. Only training needs their
 # heads.
-BARE = ("elmo", "tinybert")
+ENCODER_ONLY = ("elmo", "tinybert")
 
 
 def is_run(path: str) -> bool:
@@ -32,7 +33,9 @@ def is_run(path: str) -> bool:
   return (epath.Path(folder) / "checkpoints").is_dir()
 
 
-def fine_tuned(objective: dict[str, Any], family: str) -> dict[str, Any]:
+def fine_tuned_entries(
+  objective: dict[str, Any], family: str
+) -> dict[str, Any]:
   """Returns the entries of a folder's config for a fine-tuned run's head.
 
   Args:
@@ -61,17 +64,17 @@ def fine_tuned(objective: dict[str, Any], family: str) -> dict[str, Any]:
 
 
 def _training_shapes(
-  run: dict[str, Any], name: str, encoder: Any
+  run_config: dict[str, Any], name: str, encoder: Any
 ) -> dict[str, Any]:
   """Returns the shapes of parameters that only training uses."""
-  objective = run["objective"]
+  objective = run_config["objective"]
   shapes: dict[str, Any] = {}
   if objective.get("span_boundary"):
     shapes |= {"span": heads.span_shapes(encoder)}
   if name == "elmo":
     shapes |= elmo.softmax_shapes(encoder)
   if name == "tinybert":
-    width = run["teacher"]["model"]["hidden"]
+    width = run_config["teacher"]["model"]["hidden"]
     maps = objective.get("maps", tinybert.MAPS[0])
     shapes |= tinybert.map_shapes(encoder, width, maps)
   return shapes
@@ -83,7 +86,8 @@ def read(path: str, best: bool = False) -> Weights:
   Args:
     path: the --workdir of the run, for its newest checkpoint; or RUN@best or
       RUN@STEP for another one. The run may still be training.
-    best: if True, reads the best checkpoint instead of the newest, as RUN@best.
+    best: if True, reads the best checkpoint instead of the newest, as
+      RUN@best does.
 
   Raises:
     UserError: `path` is not a run, there is no such checkpoint, or the run's
@@ -96,9 +100,9 @@ def read(path: str, best: bool = False) -> Weights:
     )
   name_of_step = checkpoint.BEST if best else name_of_step
   with checkpoint.Checkpointer.of_run(path) as saver:
-    run = files.read_object(str(epath.Path(path) / "config.json"))
+    run_config = files.read_object(str(epath.Path(path) / "config.json"))
     try:
-      objective, model = run["objective"], dict(run["model"])
+      objective, model = run_config["objective"], dict(run_config["model"])
       name, family = objective["name"], models.family(model.pop("family"))
       encoder = family.build(**model)
     except (KeyError, TypeError) as e:
@@ -117,19 +121,19 @@ def read(path: str, best: bool = False) -> Weights:
       name = stages[objective.get("stage", "layers")]
     step = saver.find_step(name_of_step)
     config = model_folder.make_config(
-      run["model"]["family"],
-      "encoder" if name in BARE else "pretraining",
+      run_config["model"]["family"],
+      "encoder" if name in ENCODER_ONLY else "pretraining",
       from_config.attributes(encoder),
       head=head,
       source={"format": "run", "dtype": "float32"},
     )
     if name == "finetune":
-      config |= fine_tuned(objective, config["family"])
+      config |= fine_tuned_entries(objective, config["family"])
     shapes = from_config.param_shapes(config)
     abstract_params = model_folder.unflatten(
       {p: jax.ShapeDtypeStruct(s, "float32") for p, s in shapes.items()}
     )
-    abstract_params |= _training_shapes(run, name, encoder)
+    abstract_params |= _training_shapes(run_config, name, encoder)
     params, step = saver.restore_params(step, abstract_params)
     if name == "finetune":
       config["source"] |= {"fine_tuned": saver.meta(step)["task"]}

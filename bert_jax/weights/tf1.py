@@ -278,7 +278,7 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   prefix = find_checkpoint(path)
   arrays, skipped = read_checkpoint(prefix)
   tower = _tower_of(family, tower, arrays, prefix)
-  other_tower = tf1_names.OTHER_TOWER.get(tower or "", ())
+  other_tower = tf1_names.OTHER_TOWER_VARIABLES.get(tower or "", ())
   for name in [n for n in arrays if mapping.is_skipped(n, other_tower)]:
     skipped.append(name)
     del arrays[name]
@@ -489,7 +489,7 @@ def read_model(
   # Google's code lower-cases the name (modeling.py, get_activation).
   name, activations = str(fields.value(ACTIVATION)).lower(), ACTIVATIONS[family]
   if name not in activations:
-    raise fields.refuse(ACTIVATION, f"known are {sorted(activations)}")
+    raise fields.refuse(ACTIVATION, f"it must be one of {sorted(activations)}")
   return model | {"activation": activations[name], "norm_epsilon": NORM_EPSILON}
 
 

@@ -23,16 +23,16 @@ LAYERS: dict[str, str] = {
   "electra": "electra/encoder/layer_",
 }
 GENERATOR_LAYERS = "generator/encoder/layer_"
-# Variables that training saves beside the weights. Adam and LAMB of the
-# releases call their slots adam_*, other versions of LAMB lamb_*. TensorFlow's
-# optimizers name a slot after the optimizer.
+# Variables that training saves beside the weights, such as an optimizer's
+# moments. Adam and LAMB of the releases call them adam_*, and other versions of
+# LAMB call them lamb_*. TensorFlow's optimizers name them after themselves.
 SKIPPED: tuple[str, ...] = (
   "global_step",
   "beta1_power",
   "beta2_power",
   *(
-    f"*/{slot}"
-    for slot in (
+    f"*/{name}"
+    for name in (
       "adam_m",
       "adam_v",
       "lamb_m",
@@ -49,7 +49,7 @@ SKIPPED: tuple[str, ...] = (
   "generator_predictions/temperature",
 )
 # Tower -> the variables of a checkpoint that only the other tower needs.
-OTHER_TOWER: dict[str, tuple[str, ...]] = {
+OTHER_TOWER_VARIABLES: dict[str, tuple[str, ...]] = {
   "discriminator": ("generator/*", "generator_predictions/*"),
   "generator": (
     "electra/encoder/*",
@@ -124,17 +124,21 @@ def _layer(path: str, name: str, names: Mapping[str, str]) -> list[Rule]:
   """
   rules = []
   for module, scope in names.items():
-    to, variable = f"{path}/layers/layer/{module}", f"{name}/{scope}"
+    target, variable = f"{path}/layers/layer/{module}", f"{name}/{scope}"
     if module.endswith("norm"):
-      rules += _norm(to, variable)
+      rules += _norm(target, variable)
     elif module == "attention/output":
-      rules.append(Rule(f"{to}/kernel", f"{variable}/kernel", "split_inputs"))
-      rules.append(Rule(f"{to}/bias", f"{variable}/bias"))
+      rules.append(
+        Rule(f"{target}/kernel", f"{variable}/kernel", "split_inputs")
+      )
+      rules.append(Rule(f"{target}/bias", f"{variable}/bias"))
     elif module.startswith("attention/"):
-      rules.append(Rule(f"{to}/kernel", f"{variable}/kernel", "split_outputs"))
-      rules.append(Rule(f"{to}/bias", f"{variable}/bias", "heads_bias"))
+      rules.append(
+        Rule(f"{target}/kernel", f"{variable}/kernel", "split_outputs")
+      )
+      rules.append(Rule(f"{target}/bias", f"{variable}/bias", "heads_bias"))
     else:
-      rules += _dense(to, variable)
+      rules += _dense(target, variable)
   return rules
 
 
@@ -148,8 +152,8 @@ def task_of(tower: str | None, names: Iterable[str]) -> str:
 
   `models.from_config.build` lists the tasks.
 
-  A head of which some variables are missing counts too: the message about
-  these variables then helps more.
+  A head counts even if some of its variables are missing, because the message
+  about the missing variables then helps more.
 
   Args:
     tower: a tower of ELECTRA; None for other families.
@@ -201,16 +205,16 @@ def rules(config: Mapping[str, Any]) -> list[Rule]:
 
 
 def _electra(task: str, model: Mapping[str, Any]) -> list[Rule]:
-  both = task == "pretraining"
-  tables = "embeddings" if both else "encoder/embeddings"
+  has_both = task == "pretraining"
+  tables = "embeddings" if has_both else "encoder/embeddings"
   model_rules = _embeddings(tables, "electra/embeddings")
   for tower, scope, hidden in (
     ("discriminator", "electra", "hidden"),
-    ("generator", "generator", "generator_hidden" if both else "hidden"),
+    ("generator", "generator", "generator_hidden" if has_both else "hidden"),
   ):
-    if not both and task != tower:
+    if not has_both and task != tower:
       continue
-    path = tower if both else "encoder/tower"
+    path = tower if has_both else "encoder/tower"
     if model[hidden] != model["embedding_size"]:
       model_rules += _dense(f"{path}/project", f"{scope}/embeddings_project")
     model_rules += _layer(path, f"{scope}/encoder/layer_{{i}}", _BERT_LAYER)

@@ -168,9 +168,9 @@ def test_lines_of_a_pipe_are_those_of_a_file(tmp_path):
   source.write_bytes(b"\n".join(lines))
   with source.open("rb") as f:
     arriving = serve.ArrivingLines(f)
-    assert arriving.ready(0.0)
+    assert arriving.has_line_within(0.0)
     assert list(arriving) == lines
-    assert not arriving.ready(0.0)
+    assert not arriving.has_line_within(0.0)
   assert list(serve.ArrivingLines(io.BytesIO(b"a\nb"))) == [b"a\n", b"b"]
 
 

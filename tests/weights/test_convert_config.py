@@ -286,7 +286,7 @@ def test_a_new_order_of_labels_renames_the_rows(tmp_path):
     (dict(label2id={"contra": 1, "neutral": 0, "entail": 2}), "disagree"),
     (dict(label2id={"contra": 0, "neutral": 1}), "disagree"),
     (dict(label2id=["contra"]), "disagree"),
-    (dict(num_labels=4), "num_labels is 4, id2label has 3"),
+    (dict(num_labels=4), "num_labels is 4, but id2label has 3"),
     (dict(id2label=None, label2id=None, num_labels="3"), "num_labels is '3'"),
     # The classifier has three rows.
     (dict(id2label={"0": "a", "1": "b"}, label2id=None), "classifier.weight"),
@@ -309,7 +309,7 @@ def test_labels_without_names(tmp_path, capsys):
   # The ids may be strings of digits.
   names = {"contra": "0", "neutral": "1", "entail": "2"}
   assert read(tmp_path / "text", CLASSIFIER, label2id=names).config["labels"]
-  assert "num_labels=3 counts" in capsys.readouterr().err
+  assert "num_labels=3 is used" in capsys.readouterr().err
   # Tasks that do not read the maps keep them.
   weights = read(tmp_path / "lm", "BertForMaskedLM", id2label=default)
   assert weights.config["labels"] is None

@@ -119,7 +119,7 @@ def test_one_wrong_variable_is_named(damage, tmp_path, capsys):
 
 FIELDS = {
   "num_attention_heads": (None, "has no num_attention_heads; write it in"),
-  "hidden_act": ("swish", "hidden_act is 'swish'; known are"),
+  "hidden_act": ("swish", "hidden_act is 'swish'; it must be one of"),
   "hidden_size": (H + 1, f"hidden={H + 1} is not a multiple of heads=3"),
   "vocab_size": (V + 1, f"has shape [{V}, {H}], not [{V + 1}, {H}]"),
   "type_vocab_size": (16, f"has shape [2, {H}], not [16, {H}]"),
