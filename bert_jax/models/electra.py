@@ -1,4 +1,4 @@
-"""ELECTRA (Clark et al. 2020): a generator and the discriminator it tests."""
+"""ELECTRA (Clark et al. 2020): a generator and a discriminator."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from bert_jax.models.encoder import (
   stack_flops,
 )
 
-# The sizes are those of google-research/electra util/training_utils.py,
+# The sizes are from google-research/electra util/training_utils.py,
 # get_bert_config. The generator is 1/4 (small, large) or 1/3 (base) as wide as
 # the discriminator (configure_pretraining.py, README). Its heads are 64 wide,
 # its MLP is 4 times as wide as its hidden states, and it has as many layers as
@@ -46,8 +46,8 @@ VARIANTS: dict[str, dict[str, int]] = {
     generator_hidden=256,
   ),
 }
-# The vector of [CLS] without a pooler, then dropout (google-research/electra
-# finetune/classification/classification_tasks.py).
+# The classifier reads the vector of [CLS] after dropout, without a pooler
+# (google-research/electra finetune/classification/classification_tasks.py).
 POOLING = heads.Pooling(activation=None)
 PRETRAINED_POOLER = False
 OBJECTIVE = "electra"
@@ -61,7 +61,7 @@ class Tower(nn.Module):
 
   Attributes:
     hidden: the width of the stack. If the embeddings have another width, a
-      linear map leads to this one.
+      linear map changes it to `hidden`.
     dtype: the dtype of the map.
     kernel_init: the initializer of the map's kernel.
     stack: the keyword arguments of `stack.Stack`.
@@ -100,8 +100,8 @@ class Tower(nn.Module):
         name="project",
       )(x)
       x = nn.with_logical_constraint(x, layers.ACTIVATION_AXES)
-    run = stack.Stack(**self.stack, name="layers")
-    last, collected = run(x, sequence_ids, train, collect)
+    layer_stack = stack.Stack(**self.stack, name="layers")
+    last, collected = layer_stack(x, sequence_ids, train, collect)
     return last, dict(embeddings=x, **collected) if collect else {}
 
 
@@ -159,10 +159,10 @@ def make_tower(encoder: Electra) -> Tower:
 
 
 class TokenDiscriminator(nn.Module):
-  """A logit at each position; above 0 it says that the token was replaced.
+  """Gives each token a logit, which is above 0 if the token seems replaced.
 
   The head is dense, activation and a linear map to one number (google-research/
-  electra run_pretraining.py, _get_discriminator_output). It reads all
+  electra run_pretraining.py, _get_discriminator_output). The head reads all
   positions, also [CLS] and [SEP].
   """
 
@@ -186,7 +186,7 @@ class TokenDiscriminator(nn.Module):
 
 
 class ForPreTraining(nn.Module):
-  """Generator and discriminator on shared embeddings, with their heads.
+  """Joins generator and discriminator, with heads and shared embeddings.
 
   Attributes:
     encoder: an encoder with the discriminator's fields. It only describes the
@@ -260,8 +260,8 @@ def generator_sizes(encoder: Electra) -> dict[str, int]:
   num_heads = max(1, hidden // 64)
   if hidden % num_heads:
     raise ValueError(
-      f"model.generator_hidden={hidden}: its {num_heads} heads of about 64 do"
-      " not split it evenly; choose a multiple of 64."
+      f"model.generator_hidden={hidden} must be a multiple of its {num_heads}"
+      " heads of about 64; choose a multiple of 64."
     )
   return dict(hidden=hidden, heads=num_heads, mlp=4 * hidden)
 

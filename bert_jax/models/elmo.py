@@ -10,10 +10,11 @@ from jaxtyping import Array, Float, Int
 from bert_jax.models import heads, layers, lstm
 from bert_jax.models.encoder import build_variant
 
-# The states of both directions, forward first, each a state for every layer.
+# The states of the forward and of the backward direction, a state for each
+# layer.
 States = tuple[tuple[lstm.State, ...], tuple[lstm.State, ...]]
-# The number of character ids, and the number of ids in a word. They equal those
-# of text/characters.py, which this room may not import; a test compares them.
+# The number of character ids, and the number of ids in a word. This room may
+# not import text/characters.py, which has them too; a test compares them.
 NUM_CHARS, MAX_CHARS = 262, 50
 # The number of words in the softmax: bin/train_elmo.py's vocabulary of the 1B
 # Word Benchmark (README.md of allenai/bilm-tf).
@@ -58,7 +59,7 @@ def convolution_init(activation: str, width: int, char_dim: int) -> layers.Init:
 
 
 class Highway(nn.Module):
-  """A gated layer: g relu(W x + b) + (1 - g) x with g = sigmoid(W' x + b').
+  """Computes g relu(W x + b) + (1 - g) x with the gate g = sigmoid(W' x + b').
 
   Source: Srivastava et al. 2015. As in allenai/bilm-tf, the bias of the gate g
   starts at -2. That program calls g the carry gate, although g is the factor of
@@ -87,7 +88,7 @@ class Highway(nn.Module):
 
 
 class CharCnn(nn.Module):
-  """Makes a vector of a word's characters, by convolutions.
+  """Makes a vector from a word's characters, by convolutions.
 
   Source: Kim et al. 2016, as in allenai/bilm-tf bilm/model.py.
 
@@ -167,7 +168,7 @@ class CharCnn(nn.Module):
 
 
 class Elmo(nn.Module):
-  """The encoder: words from characters, then LSTM layers in two directions.
+  """Makes words from characters, and encodes them in two directions.
 
   Neither direction reads the states of the other one. The module keeps no
   state between calls.
@@ -271,11 +272,11 @@ class Elmo(nn.Module):
     Returns:
       The output of `__call__`, and the states of both directions.
     """
-    outputs, states_after = self.directions(
+    outputs, last_states = self.directions(
       (char_ids,), sequence_ids, states, train=train
     )
-    layer_axis_second = [output.swapaxes(0, 1) for output in outputs]
-    return jnp.concatenate(layer_axis_second, -1), states_after
+    rows_first = [output.swapaxes(0, 1) for output in outputs]
+    return jnp.concatenate(rows_first, -1), last_states
 
   def directions(
     self,
@@ -288,8 +289,9 @@ class Elmo(nn.Module):
     """Encodes the words of each direction, which may differ.
 
     Args:
-      char_ids: one array for both directions, or one for each, forward first.
-      sequence_ids: see `__call__`; both directions have the same.
+      char_ids: an array for both directions, or one for forward and one for
+        backward.
+      sequence_ids: see `__call__`; both directions share them.
       states: see `run`.
       train: see `__call__`.
 
@@ -336,7 +338,7 @@ class Elmo(nn.Module):
 
 
 class ForPreTraining(nn.Module):
-  """The encoder, and a softmax over words that both directions share.
+  """Joins the encoder and a softmax over words that both directions share.
 
   Source: allenai/bilm-tf bilm/training.py, `_build_loss`.
   """
@@ -413,7 +415,7 @@ class ForPreTraining(nn.Module):
 
 
 class ScalarMix(nn.Module):
-  """A learnt weighted sum of layers (paper, equation 1; bilm/elmo.py).
+  """Sums layers with learnt weights (paper, equation 1; bilm/elmo.py).
 
   Attributes:
     norm: True normalises each layer by its mean and variance over the real
@@ -468,17 +470,19 @@ def _pairs(filters: Any) -> tuple[tuple[int, int], ...]:
   """Converts the option `filters` to tuples.
 
   Raises:
-    ValueError: it does not consist of pairs, or a number is out of its range.
+    ValueError: `filters` are not pairs, or a number is out of its range.
   """
   try:
     pairs = tuple((width, count) for width, count in filters)
   except (TypeError, ValueError):
     pairs = ()
-  whole = all(isinstance(n, int) and n > 0 for pair in pairs for n in pair)
-  if not pairs or not whole or max(pairs)[0] > MAX_CHARS:
+  are_positive = all(
+    isinstance(n, int) and n > 0 for pair in pairs for n in pair
+  )
+  if not pairs or not are_positive or max(pairs)[0] > MAX_CHARS:
     raise ValueError(
-      f"model.filters={filters!r}: must be pairs of characters, 1 to"
-      f" {MAX_CHARS}, and a number of filters, as ((1, 32), (2, 64))."
+      f"model.filters={filters!r} must be pairs of a width, 1 to {MAX_CHARS}"
+      " characters, and a number of filters, as ((1, 32), (2, 64))."
     )
   return pairs
 

@@ -1,8 +1,8 @@
 """The base of the Transformer encoders: shared fields, embeddings, layers.
 
 A family's file (`bert.py`, `albert.py`, ...) subclasses `Encoder` and holds
-only what differs. Also here: building a published size by its name, and
-counting operations.
+only what differs. This file also builds a published size by its name, and
+counts operations.
 """
 
 import dataclasses
@@ -23,9 +23,9 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class Embeddings(nn.Module):
-  """Word, position and segment embeddings, summed and normalised.
+  """Sums and normalises word, position and segment embeddings.
 
-  Tables, their sum, LayerNorm, dropout (Devlin et al. 2019, Figure 2).
+  LayerNorm and dropout follow the sum (Devlin et al. 2019, Figure 2).
 
   Attributes:
     vocab_size: the number of pieces; the word table has a row for each.
@@ -98,8 +98,8 @@ class Embeddings(nn.Module):
     if is_bounded and length > self.max_positions:
       raise ValueError(
         f"length {length} is over max_positions={self.max_positions}; make the"
-        " rows shorter (in a run data.length, or phases.phase1.length and the"
-        " others), or take a model with more positions."
+        " rows shorter (in a run data.length, or the length of each phase, such"
+        " as phases.phase1.length), or take a model with more positions."
       )
     if position_ids is None:
       x = self.word(input_ids) + self.position.embedding[None, :length]
@@ -162,8 +162,8 @@ class Encoder(nn.Module):
   vocab_multiple: int = 1
 
   # The number of rows of the segment table. Families with such a table declare
-  # it as a field; here it is a class attribute, so other families have no such
-  # option.
+  # it as a field. Here it is a class attribute, so that other families have no
+  # such option.
   num_segments = 0
 
   @property
@@ -254,11 +254,11 @@ class Encoder(nn.Module):
 
 
 def attributes(encoder: nn.Module) -> dict[str, Any]:
-  """Returns an encoder's fields, without those that every Flax module has."""
-  return {name: getattr(encoder, name) for name in _names(encoder)}
+  """Returns an encoder's fields, without the fields of every Flax module."""
+  return {name: getattr(encoder, name) for name in _field_names(encoder)}
 
 
-def _names(encoder: nn.Module | type[nn.Module]) -> list[str]:
+def _field_names(encoder: nn.Module | type[nn.Module]) -> list[str]:
   names = [field.name for field in dataclasses.fields(encoder)]
   return [name for name in names if name not in ("parent", "name")]
 
@@ -266,7 +266,7 @@ def _names(encoder: nn.Module | type[nn.Module]) -> list[str]:
 def encode(
   encoder: Callable[..., Any], batch: Mapping[str, Array], **options: Any
 ) -> Any:
-  """Calls an encoder with those `INPUTS` that a batch has.
+  """Calls an encoder with the `INPUTS` that a batch has.
 
   Args:
     encoder: an encoder, or its `apply` bound to parameters, or its `init` bound
@@ -292,15 +292,17 @@ def build_variant(
     encoder: the class of the family's encoder.
     variants: the published sizes: name -> fields of the encoder.
     variant: a key of `variants`.
-    overrides: fields that replace those of the variant; `dtype` may be a name.
+    overrides: fields that replace the variant's; `dtype` may be a name.
 
   Raises:
     ValueError: the variant or a field is unknown (the message suggests names),
       or `dtype` is not a floating-point dtype.
   """
   if variant not in variants:
-    raise ValueError(f"model.variant={variant!r}: not one of {list(variants)}.")
-  fields = _names(encoder)
+    raise ValueError(
+      f"model.variant={variant!r} is not one of {list(variants)}."
+    )
+  fields = _field_names(encoder)
   for name in overrides:
     if name not in fields:
       near = difflib.get_close_matches(name, fields, 1)
@@ -321,14 +323,14 @@ def _dtype(value: Any) -> jnp.dtype:
   except TypeError:
     dtype = None
   if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
-    raise ValueError(f"model.dtype={value!r}: not one of float32, bfloat16.")
+    raise ValueError(f"model.dtype={value!r} is not one of float32, bfloat16.")
   return dtype
 
 
 def default_sequence_ids(
   input_ids: Int[Array, "b l"], sequence_ids: Int[Array, "b l"] | None
 ) -> Int[Array, "b l"]:
-  """Returns `sequence_ids`; if None, ones: one sequence without padding."""
+  """Returns `sequence_ids`, or ones (one sequence, no padding) if None."""
   return jnp.ones_like(input_ids) if sequence_ids is None else sequence_ids
 
 

@@ -1,6 +1,6 @@
 """Heads on an encoder's hidden states, and an encoder with its heads.
 
-These heads are for pre-training. Those of downstream tasks are in
+These heads are for pre-training. The heads of downstream tasks are in
 `task_heads.py`.
 """
 
@@ -15,16 +15,17 @@ from bert_jax.models import layers
 from bert_jax.models.encoder import Encoder, encode, stack_flops
 
 # SpanBERT's boundary head has a table with a vector for each offset in a span.
-# These are the table's rows and columns (facebookresearch/SpanBERT
+# These are the counts of its rows and columns (facebookresearch/SpanBERT
 # pretraining/README.md, --max-pair-targets and
 # --pair-positional-embedding-size; Joshi et al. 2020, section 4.2).
 SPAN_TARGETS, SPAN_WIDTH = 15, 200
 
 
 class MaskedLanguageModel(nn.Module):
-  """Dense, activation, LayerNorm, the tied decoder and an output bias.
+  """Predicts masked tokens.
 
-  The head reads only the masked positions, so that logits of all positions,
+  The head is dense, activation, LayerNorm, the tied decoder and an output bias.
+  It reads only the masked positions, so that logits of all positions,
   [b, l, v], never exist (google-research/bert run_pretraining.py,
   get_masked_lm_output).
 
@@ -78,7 +79,7 @@ class SpanBoundary(nn.Module):
   offset in the span. The head has dense, activation and LayerNorm twice, then
   the tied decoder and an output bias (Joshi et al. 2020, section 3.2;
   facebookresearch/SpanBERT pretraining/fairseq/models/pair_bert.py,
-  BertPairTargetPredictionHead). Its attributes are those of
+  BertPairTargetPredictionHead). It has the attributes of
   `MaskedLanguageModel`.
   """
 
@@ -165,7 +166,7 @@ def decode(
     embedding: the word table.
     vocab_size: the number of pieces. The table's rows after these get the
       lowest float32 as logits.
-    bias: the output bias; None for none.
+    bias: the output bias; None means that there is no bias.
   """
   # Without this constraint the partitioner (jax 0.10) permutes rows of the
   # gradient, on a mesh of three axes with one row on each device.
@@ -198,7 +199,7 @@ class Pooling(NamedTuple):
 
 
 class Pooler(nn.Module):
-  """Dense and activation on the vectors at given positions, mostly [CLS]."""
+  """Applies dense and activation to the vectors at positions, mostly [CLS]."""
 
   dtype: jnp.dtype
   kernel_init: layers.Init
@@ -226,7 +227,7 @@ class Pooler(nn.Module):
 
 
 class Classifier(nn.Module):
-  """Dropout and a linear map to float32 logits."""
+  """Applies dropout and a linear map to float32 logits."""
 
   num_labels: int
   dropout: float
@@ -266,7 +267,7 @@ def masked_language_model(
 
 
 class ForPreTraining(nn.Module):
-  """The encoder, its masked-LM head and, if `pairs`, pooler and pair head.
+  """Joins an encoder, its masked-LM head and, if `pairs`, pooler and pair head.
 
   Attributes:
     encoder: an encoder of BERT, RoBERTa, ALBERT or DistilBERT.
@@ -297,7 +298,7 @@ class ForPreTraining(nn.Module):
     Args:
       batch: has `input_ids` and `mlm_positions`; `cls_positions` if `pairs`;
         and optionally `segment_ids`, `sequence_ids`, `position_ids` and
-        `span_positions`. Without the latter the boundary head does not run.
+        `span_positions`. The boundary head runs only with `span_positions`.
       train: True applies dropout, which needs a "dropout" rng.
 
     Returns:

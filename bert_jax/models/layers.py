@@ -32,9 +32,11 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def activation(name: str) -> Callable[[Array], Array]:
-  """Returns the activation of a published name; ValueError if unknown."""
+  """Returns the activation of a name; raises ValueError for other names."""
   if name not in ACTIVATIONS:
-    raise ValueError(f"activation {name!r}: not one of {sorted(ACTIVATIONS)}.")
+    raise ValueError(
+      f"activation {name!r} is not one of {sorted(ACTIVATIONS)}."
+    )
   return ACTIVATIONS[name]
 
 
@@ -44,8 +46,8 @@ def dropout_bits(seed: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
   The bits of an element depend only on its global index. So the compiler can
   fuse this function into the operation that reads the bits, each device
   computes the bits of its shard, and every mesh gives the same bits. Only the
-  hashes of the first axis depend on the seed; those of the other axes are
-  constants.
+  hashes of the first axis depend on the seed; the hashes of the other axes
+  are constants.
 
   Args:
     seed: the output of `dropout_seed`.
@@ -57,10 +59,10 @@ def dropout_bits(seed: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
   *rows, columns = shape
   if max(math.prod(rows[1:]), columns) > 2**31:
     raise ValueError(f"dropout over {shape}: a row has over 2**31 elements.")
-  first, *between = rows or [1]
+  first, *middle = rows or [1]
   hashes = fused.first_hashes(seed, first).reshape(first, *(1 for _ in rows))
-  indices = np.arange(math.prod(between), dtype=np.uint32)
-  indices = indices.reshape(*(1 for _ in rows[:1]), *between, 1)
+  indices = np.arange(math.prod(middle), dtype=np.uint32)
+  indices = indices.reshape(*(1 for _ in rows[:1]), *middle, 1)
   hashes = fused.row_hashes(hashes, indices)
   column_hashes = fused.column_hashes(np.arange(columns, dtype=np.uint32))
   column_hashes = column_hashes.reshape(*(1 for _ in hashes.shape[1:]), -1)
@@ -98,7 +100,7 @@ def dropout_seed(key: Array) -> UInt32[Array, "2"]:
 
 
 def dropout(x: Float[Array, "..."], rate: float, key: Array | None) -> Array:
-  """Sets elements to 0 with probability `rate`, and scales the others.
+  """Sets elements to 0 with probability `rate`, and scales all other elements.
 
   The scale 1 / (1 - rate) keeps the expected value of every element.
 
@@ -113,13 +115,13 @@ def dropout(x: Float[Array, "..."], rate: float, key: Array | None) -> Array:
   if rate == 0.0:
     return x
   if not 0.0 < rate < 1.0:
-    raise ValueError(f"dropout rate {rate}: must be in [0, 1).")
+    raise ValueError(f"dropout rate {rate} must be in [0, 1).")
   assert key is not None
   return _dropout(x, dropout_seed(key), rate)
 
 
 class Dropout(nn.Module):
-  """Dropout in training, with a key from the "dropout" rng stream."""
+  """Applies dropout in training, with a key from the "dropout" rng stream."""
 
   rate: float
 
@@ -141,12 +143,12 @@ def with_axes(init: Init, axes: tuple[str | None, ...]) -> Init:
 
 
 class Dense(nn.Module):
-  """A linear map of the trailing axes; its parameters are float32.
+  """Maps the trailing axes linearly; its parameters are float32.
 
   Attributes:
     features: the sizes of the output's trailing axes, one or several.
-    axes: the logical axes of the kernel: those of the input, which the product
-      sums over, and then one for each size in `features`.
+    axes: the logical axes of the kernel: the axes of the input that the product
+      sums over, and then an axis for each size in `features`.
     dtype: the dtype of the product.
     kernel_init: the initializer of the kernel in its full shape; the bias
       starts at zero.
@@ -251,7 +253,7 @@ float32_einsum.defvjp(_float32_einsum_forward, _float32_einsum_backward)
 
 
 class AddNorm(nn.Module):
-  """LayerNorm(x + dropout(y + bias)), which follows attention and MLP.
+  """Computes LayerNorm(x + dropout(y + bias)), after attention and MLP.
 
   Attributes:
     epsilon: the epsilon of the LayerNorm.
@@ -278,8 +280,8 @@ class AddNorm(nn.Module):
 
     Args:
       x: the residual.
-      y: the output of attention or MLP, without its bias.
-      bias: that bias, float32.
+      y: the output of attention or MLP, to which no bias was added.
+      bias: the bias of attention or MLP, float32.
       train: True applies dropout, which needs a "dropout" rng.
     """
     ones, zeros = nn.initializers.ones_init(), nn.initializers.zeros_init()
@@ -323,8 +325,8 @@ def bias_activation(
   """Computes activation(x + bias).
 
   Args:
-    x: the output of a dense layer without its bias.
-    bias: that bias, float32.
+    x: a dense layer's output, to which no bias was added.
+    bias: the bias of the dense layer, float32.
     name: a key of `ACTIVATIONS`.
     implementation: "xla"; or "triton" for one kernel in the forward pass and
       one in the backward pass.
@@ -353,20 +355,20 @@ def layer_norm(
 def padded(init: Init, rows: int) -> Init:
   """Returns `init` for the first `rows` rows, and zeros for the rows after.
 
-  The first rows are drawn as if the array had no others. The added rows only
+  The first rows are drawn as if the array had no more rows. The added rows only
   make the number of rows divisible by the devices; no id points to them.
   """
 
   def pad(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
-    drawn = init(key, (rows, *shape[1:]), dtype)
-    added = (0, shape[0] - rows)
-    return jnp.pad(drawn, [added] + [(0, 0)] * (len(shape) - 1))
+    values = init(key, (rows, *shape[1:]), dtype)
+    row_padding = (0, shape[0] - rows)
+    return jnp.pad(values, [row_padding] + [(0, 0)] * (len(shape) - 1))
 
   return pad
 
 
 class Embedding(nn.Module):
-  """A float32 table [size, features] that is read by row numbers.
+  """Holds a float32 table [size, features], and looks up rows by their ids.
 
   A look-up returns float32 rows, which the caller casts, so that its gradient
   is a float32 scatter. A bfloat16 scatter took a third of a BERT-base step on
@@ -418,7 +420,7 @@ class Embedding(nn.Module):
     # rows of the whole batch to every device.
     table = nn.with_logical_constraint(self.embedding, (self.axes[0], None))
     # `take` gives NaN for ids beyond the end, but it counts negative ids from
-    # the end, so replace those by `size`.
+    # the end. So replace negative ids by `size`.
     return jnp.take(table, jnp.where(valid, ids, self.size), axis=0)
 
 

@@ -53,7 +53,7 @@ class Roberta(Encoder):
 
   @property
   def max_length(self) -> int:
-    """The length of the longest row, `padding_id` + 1 below the table's."""
+    """The length of the longest row: `max_positions` - `padding_id` - 1."""
     return self.max_positions - self.padding_id - 1
 
   def embed(
@@ -63,7 +63,7 @@ class Roberta(Encoder):
     position_ids: Int[Array, "b l"] | None,
     train: bool,
   ) -> Float[Array, "b l d"]:
-    """See `Encoder.embed`; positions come from `make_position_ids` if None."""
+    """See `Encoder.embed`; `make_position_ids` makes missing positions."""
     # Packed rows may be longer, as in `Embeddings.__call__`.
     is_bounded = position_ids is None or train or self.is_initializing()
     if is_bounded and input_ids.shape[1] > self.max_length:
@@ -71,8 +71,8 @@ class Roberta(Encoder):
         f"length {input_ids.shape[1]} is over {self.max_length}: positions of"
         f" real tokens begin at {self.padding_id + 1} in a table of"
         f" max_positions={self.max_positions} rows; make the rows shorter (in a"
-        " run data.length, or phases.phase1.length and the others), or take a"
-        " model with more positions."
+        " run data.length, or the length of each phase, such as"
+        " phases.phase1.length), or take a model with more positions."
       )
     if position_ids is None:
       position_ids = make_position_ids(input_ids, self.padding_id)

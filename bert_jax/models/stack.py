@@ -1,4 +1,4 @@
-"""The stack of Transformer layers: the only nn.scan and nn.remat here."""
+"""The stack of Transformer layers, with their loop and rematerialisation."""
 
 import functools
 from typing import Any
@@ -14,9 +14,9 @@ from bert_jax.models.attention import Attention
 
 
 class TransformerLayer(nn.Module):
-  """Attention and MLP, each followed by dropout, residual and LayerNorm.
+  """Applies attention and MLP, each before dropout, residual and LayerNorm.
 
-  The post-LayerNorm block of Vaswani et al. 2017 as BERT uses it
+  This is the post-LayerNorm block of Vaswani et al. 2017 as BERT uses it
   (google-research/bert modeling.py, transformer_model).
   """
 
@@ -76,18 +76,17 @@ class TransformerLayer(nn.Module):
 
 
 def _scan_unroll(unroll: int, length: int) -> int:
-  """Returns the `unroll` of lax.scan, which is 0 to make no loop at all.
+  """Returns the `unroll` of lax.scan; 0 makes no loop.
 
-  It is 0 where the loop would have a single iteration. Even such a loop would
-  copy everything that its layers save for the backward pass, in order to stack
-  it.
+  It is 0 if the loop would have one iteration. Even such a loop would copy
+  everything that its layers save for the backward pass, in order to stack it.
   """
   unroll = max(unroll, 1)
   return unroll if unroll < length else 0
 
 
 class Stack(nn.Module):
-  """`num_layers` layers as one scan; every parameter has a leading layer axis.
+  """Applies layers in one scan; every parameter has a leading layer axis.
 
   Attributes:
     num_layers: the number of layers.
@@ -95,7 +94,7 @@ class Stack(nn.Module):
     unroll: the number of layers in an iteration of the loop; `num_layers`
       unrolls the whole loop, which makes steps faster and compiling slower. 0
       unrolls it on a GPU only. The tree of parameters and the dropout bits do
-      not depend on it.
+      not depend on `unroll`.
     remat: True saves only the products with weights for the backward pass, and
       computes everything else in a layer again.
     groups: 0 if each layer has its own parameters. Otherwise the number of
@@ -130,8 +129,8 @@ class Stack(nn.Module):
       collect: see `Encoder.__call__`.
 
     Returns:
-      The last hidden states; and if `collect`, "hidden" and "attention" as
-      returned by `Encoder.__call__`, else {}.
+      The last hidden states, and a dict. The dict is empty unless `collect` is
+      True; then it has "hidden" and "attention" of `Encoder.__call__`.
     """
     count, groups = self.num_layers, self.groups or self.num_layers
     if count % groups:
@@ -145,9 +144,9 @@ class Stack(nn.Module):
       x, collected = layer(x, sequence_ids, train)
       return x, collected if collect else {}
 
-    run: Any = body
+    apply_layers: Any = body
     if self.remat:
-      run = nn.remat(
+      apply_layers = nn.remat(
         body,
         # Save the products with the layers' weights. Compute scores, softmax,
         # activations and norms again: they take most of the memory, and few of
@@ -159,16 +158,16 @@ class Stack(nn.Module):
       )
     repeats = count // groups
     if self.groups:
-      run = nn.scan(
-        run,
+      apply_layers = nn.scan(
+        apply_layers,
         variable_broadcast="params",
         split_rngs={"params": False, "dropout": True},
         in_axes=nn.broadcast,
         length=repeats,
         unroll=_scan_unroll(unroll, repeats),
       )
-    run = nn.scan(
-      run,
+    apply_layers = nn.scan(
+      apply_layers,
       variable_axes={"params": 0},
       split_rngs={"params": True, "dropout": True},
       in_axes=nn.broadcast,
@@ -180,10 +179,10 @@ class Stack(nn.Module):
     for name in fused.CHOICES:
       fields[name] = fused.implementation(name, fields[name], fields["dtype"])
     if collect:
-      # Only this implementation returns the probabilities.
+      # Only "xla" returns the probabilities.
       fields["attention"] = "xla"
     layer = TransformerLayer(**fields, name="layer")
-    x, collected = run(layer, x, sequence_ids)
+    x, collected = apply_layers(layer, x, sequence_ids)
     if self.groups:
       collected = jax.tree.map(
         lambda s: s.reshape(count, *s.shape[2:]), collected
@@ -197,7 +196,7 @@ def options(
   """Returns the keyword arguments of an encoder's `Stack`.
 
   Args:
-    encoder: an encoder, whose fields are those of `encoder.Encoder`.
+    encoder: an encoder with the fields of `encoder.Encoder`.
     groups: see `Stack`.
     causal: True lets no query see a key after it.
 

@@ -61,7 +61,7 @@ def head_options(
   Args:
     kind: the kind of the task, a key of `NAMES`.
     pooling: the family's `POOLING`.
-    num_labels: the number of classes or tags; the other kinds do not read it.
+    num_labels: the number of classes or tags; other kinds do not read it.
     dropout: the dropout rate before the classifier. None means the published
       rate: the rate of the pooling, 0.1 for tags, 0 for spans.
     span_head: one of `SPAN_HEADS`; only spans read it.
@@ -134,7 +134,7 @@ class SequenceClassifier(nn.Module):
       train: True applies dropout, which needs a "dropout" rng.
 
     Raises:
-      ValueError: the rows are choices, and there are several labels.
+      ValueError: the rows are choices, and `num_labels` is not 1.
     """
     shape = batch["input_ids"].shape
     if len(shape) == 3:
@@ -251,7 +251,7 @@ class JointSpanClassifier(nn.Module):
   def logits_given_starts(
     self, batch: Batch, starts: Int[Array, "b"], *, train: bool = False
   ) -> question_head.AnswerLogits:
-    """Returns the logits when the right starts are known.
+    """Returns the logits, given the right starts.
 
     Args:
       batch: see `__call__`.
@@ -266,7 +266,7 @@ class JointSpanClassifier(nn.Module):
     if "segment_ids" not in batch:
       raise ValueError(
         "the head that finds the end of an answer by its start needs"
-        " segment_ids, 1 in the context; the batch has"
+        " segment_ids, which are 1 in the context; the batch has"
         f" {', '.join(batch)}."
       )
     mask = batch["segment_ids"] > 0

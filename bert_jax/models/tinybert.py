@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from bert_jax.models import bert, layers
 from bert_jax.models.encoder import Encoder, build_variant, encode
 
-# Paper, section 4.1. A size's name is its layers and its width.
+# The sizes of section 4.1. A name is the number of layers and the width.
 #   4x312  14.5M parameters
 #   6x768  67M parameters
 VARIANTS: dict[str, dict[str, int]] = {
@@ -86,7 +86,7 @@ def collect(
 
 
 def map_shapes(encoder: Encoder, width: int, maps: str) -> dict[str, Any]:
-  """Returns the shapes of the maps' parameters; no published file has these.
+  """Returns the shapes of the maps' parameters, which no published file has.
 
   Args:
     encoder: the student's encoder.

@@ -38,9 +38,9 @@ KEYS = (
   "previous_ids",
   "previous_weights",
 )
-# The number of logits that are in memory at once, on all devices together: 1
-# GiB in float32. The logits of a published batch, 384 rows of 20 words, would
-# be 23 GiB, and their gradient another 23 GiB.
+# The largest number of logits that are in memory at once, on all devices
+# together: 1 GiB in float32. The logits of a published batch, 384 rows of 20
+# words, would be 23 GiB, and their gradient another 23 GiB.
 LOGITS = 2**28
 
 
@@ -61,7 +61,7 @@ def log_uniform(ids: Int[Array, "*n"], vocab_size: int) -> Float[Array, "*n"]:
 def draws_for(count: int, vocab_size: int) -> int:
   """Returns a number of draws that almost surely gives enough classes.
 
-  The expected number of different classes among so many draws is at least
+  The expected number of different classes among these draws is at least
   `count` plus 8 standard deviations.
 
   Args:
@@ -69,28 +69,28 @@ def draws_for(count: int, vocab_size: int) -> int:
     vocab_size: the number of all classes.
 
   Raises:
-    ValueError: there are not as many classes.
+    ValueError: `count` is not in [1, vocab_size).
   """
   if not 1 <= count < vocab_size:
     raise ValueError(
-      f"objective.negatives={count}: 0 for the full softmax, or fewer than the"
-      f" vocabulary's {vocab_size} words."
+      f"objective.negatives={count} must be fewer than the vocabulary's"
+      f" {vocab_size} words, or 0 for the full softmax."
     )
   ids = np.arange(vocab_size)
   p = np.log1p(1.0 / (ids + 1.0)) / math.log(vocab_size + 1.0)
 
-  def enough(draws: int) -> bool:
-    missed = np.exp(draws * np.log1p(-p))
-    deviation = math.sqrt((missed * (1.0 - missed)).sum())
-    return (1.0 - missed).sum() - 8.0 * deviation >= count
+  def is_enough(draws: int) -> bool:
+    miss_chance = np.exp(draws * np.log1p(-p))
+    deviation = math.sqrt((miss_chance * (1.0 - miss_chance)).sum())
+    return (1.0 - miss_chance).sum() - 8.0 * deviation >= count
 
   high = count
-  while not enough(high):
+  while not is_enough(high):
     high *= 2
   low = high // 2
   while high - low > 1:
     middle = (low + high) // 2
-    low, high = (low, middle) if enough(middle) else (middle, high)
+    low, high = (low, middle) if is_enough(middle) else (middle, high)
   return high
 
 
@@ -105,31 +105,31 @@ def draw(
     vocab_size: the number of all classes.
 
   Returns:
-    The classes, and the number of draws until the last of them came.
+    The classes, and the number of draws until the last class came.
   """
-  number = draws_for(count, vocab_size)
+  num_draws = draws_for(count, vocab_size)
   scale = math.log(vocab_size + 1.0)
-  coarse, fine = jax.random.uniform(key, (2, number))
+  coarse, fine = jax.random.uniform(key, (2, num_draws))
   # 23 random bits are too few to reach all of 793,471 classes, so a second
   # number spreads the draws between the steps of the first.
   x = jnp.exp(coarse * scale) * (1.0 + fine * (scale * 2.0**-23))
   ids = jnp.clip(x.astype(jnp.int32) - 1, 0, vocab_size - 1)
   order = jnp.argsort(ids, stable=True)
-  ordered = ids[order]
-  is_first = jnp.append(True, ordered[1:] != ordered[:-1])
-  is_new = jnp.zeros(number, bool).at[order].set(is_first)
+  sorted_ids = ids[order]
+  is_first = jnp.append(True, sorted_ids[1:] != sorted_ids[:-1])
+  is_new = jnp.zeros(num_draws, bool).at[order].set(is_first)
   # For each draw, the index of its last new class so far.
   class_index = jnp.cumsum(is_new) - 1
   tries = (class_index < count - 1).sum() + 1
   slots = jnp.where(is_new, class_index, count)
-  chosen = jnp.zeros(count, jnp.int32).at[slots].set(ids, mode="drop")
-  return chosen, tries.astype(jnp.float32)
+  classes = jnp.zeros(count, jnp.int32).at[slots].set(ids, mode="drop")
+  return classes, tries.astype(jnp.float32)
 
 
 def log_expected(
   ids: Int[Array, "*n"], tries: Float[Array, ""], vocab_size: int
 ) -> Float[Array, "*n"]:
-  """Returns the log of how often a class is expected among the candidates.
+  """Returns the log of the expected count of a class among the candidates.
 
   Args:
     ids: the classes.
@@ -167,15 +167,16 @@ def sampled_losses(
     The losses in nats, float32.
   """
   vectors, biases = rows
-  true = (hidden.astype(jnp.float32) * vectors).sum(-1) + biases
-  true = true - log_expected(labels, tries, vocab_size)
+  label_logits = (hidden.astype(jnp.float32) * vectors).sum(-1) + biases
+  label_logits = label_logits - log_expected(labels, tries, vocab_size)
   table, bias = sampled
-  negative = heads.decode(
+  logits = heads.decode(
     hidden, table, len(ids), bias - log_expected(ids, tries, vocab_size)
   )
   hits = labels[..., None] == jax.lax.broadcast_to_rank(ids, labels.ndim + 1)
-  negative = jnp.where(hits, jnp.finfo(jnp.float32).min, negative)
-  return jnp.logaddexp(true, jax.nn.logsumexp(negative, axis=-1)) - true
+  logits = jnp.where(hits, jnp.finfo(jnp.float32).min, logits)
+  log_sums = jax.nn.logsumexp(logits, axis=-1)
+  return jnp.logaddexp(label_logits, log_sums) - label_logits
 
 
 def full_sum(
@@ -188,8 +189,8 @@ def full_sum(
 ) -> Float[Array, ""]:
   """Returns the weighted sum of the full softmax's losses, in nats.
 
-  It is computed in chunks, see `base.sum_by_chunks`, unless all logits may be
-  in memory at once.
+  The sum is computed in chunks, see `base.sum_by_chunks`, unless all logits may
+  be in memory at once.
 
   Args:
     hidden: the hidden states to decode.
@@ -214,8 +215,7 @@ def full_sum(
 def first_states(encoder: elmo.Elmo, batch: Batch) -> Any:
   """Returns states of zeros for the rows of a batch.
 
-  The structure is that of `elmo.States`; the arrays are boxed with logical
-  axes.
+  The structure is `elmo.States`; the arrays are boxed with logical axes.
 
   Args:
     encoder: the encoder, which has the sizes.
@@ -237,7 +237,7 @@ def first_states(encoder: elmo.Elmo, batch: Batch) -> Any:
 
 
 def check_rows(batch: Batch, states: elmo.States) -> None:
-  """Raises ValueError unless the number of rows is that of the states."""
+  """Raises ValueError unless batch and states have equally many rows."""
   rows, expected = batch["char_ids"].shape[0], states[0][0][0].shape[0]
   if rows != expected:
     raise ValueError(
@@ -251,8 +251,8 @@ def check_streams(batch: Batch, stateful: bool) -> None:
   if ("back_char_ids" in batch) != stateful:
     remedy = "=batch_size" if stateful else "=0"
     raise ValueError(
-      f"objective.stateful={stateful} needs data.streams{remedy}: states and"
-      " text must both continue from batch to batch, or neither."
+      f"objective.stateful={stateful} needs data.streams{remedy}: states must"
+      " continue from batch to batch exactly if the text does."
     )
 
 
@@ -267,14 +267,14 @@ def build(
   Args:
     model: keyword arguments of the family's `build`, and `family`.
     negatives: the number of words that are drawn for each direction's softmax
-      in training, besides the right word (8,192 as published); 0 for the full
-      softmax.
+      in training, besides the right word (8,192 as published); 0 means the
+      full softmax.
     stateful: True starts each row with the states at the end of the same row of
       the previous batch (as published). False starts it with zeros.
 
   Raises:
-    ValueError: the objective does not train this family, or there are not as
-      many words as negatives.
+    ValueError: the objective does not train this family, or the vocabulary does
+      not have more words than `negatives`.
   """
   _, encoder = build_encoder("elmo", model)
   module = elmo.ForPreTraining(encoder)
@@ -305,15 +305,15 @@ def build(
     train: bool,
   ) -> tuple[Sums, Any]:
     del frozen
-    first = None
+    initial_states = None
     if stateful and train:
       check_rows(batch, states)
-      first = states
+      initial_states = states
 
     def run(module: elmo.ForPreTraining) -> tuple[Sums, elmo.States]:
-      hidden, last = module.encode(batch, first, train=train)
+      hidden, last_states = module.encode(batch, initial_states, train=train)
       if train and negatives:
-        losses = _sampled(module, hidden, batch, rng, negatives)
+        losses = _direction_losses(module, hidden, batch, rng, negatives)
         sums = [
           (direction_losses * batch[f"{target}_weights"]).sum()
           for target, direction_losses in zip(
@@ -328,11 +328,13 @@ def build(
           table, bias = module.table()
           sums.append(full_sum(x, labels, weights, table, bias, size))
       names = (f"{direction}_loss" for direction in TARGETS)
-      return dict(zip(names, sums, strict=True)), last
+      return dict(zip(names, sums, strict=True)), last_states
 
     rngs = {"dropout": jax.random.fold_in(rng, 2)} if train else None
-    sums, last = nn.apply(run, module)({"params": params}, rngs=rngs)
-    return sums, jax.lax.stop_gradient(last) if first else states
+    sums, last_states = nn.apply(run, module)({"params": params}, rngs=rngs)
+    if initial_states is None:
+      return sums, states
+    return sums, jax.lax.stop_gradient(last_states)
 
   def flops(batch: Batch) -> float:
     rows, length = batch["char_ids"].shape[:2]
@@ -350,14 +352,14 @@ def build(
   )
 
 
-def _sampled(
+def _direction_losses(
   module: elmo.ForPreTraining,
   hidden: Sequence[Array],
   batch: Batch,
   rng: Array,
   negatives: int,
 ) -> list[Array]:
-  """Returns the losses of both directions.
+  """Returns the sampled losses of both directions.
 
   As published, each direction draws its own candidates.
 

@@ -42,7 +42,7 @@ KEYS = ("input_ids", "sequence_ids", "labels", "label_weights")
 # The values of the options `span_positions` and `head`; see `build`.
 SPAN_POSITIONS = ("all", "real")
 HEADS = ("new", "taken")
-# The weight of the logit of no answer (google-research/electra
+# The weight of the loss of "no answer" (google-research/electra
 # configure_finetuning.py, answerable_weight).
 NULL_WEIGHT = 0.5
 
@@ -59,7 +59,7 @@ def task_sums(
     span         mean of the cross-entropies of start and  both are right
                  end (google-research/bert run_squad.py,
                  model_fn)
-    others       cross-entropy                             the label is right
+    other kinds  cross-entropy                             the label is right
 
   Cross-entropies are in nats.
 
@@ -67,8 +67,8 @@ def task_sums(
     kind: the kind of the task, a key of `task_heads.NAMES`.
     logits: the head's logits, see models/task_heads.py.
     labels: int32 or float32: [b, n] for multi_label, [b, l] for tagging, [b, 2]
-      for spans, [b] for the others.
-    weights: [b, l] for tagging, [b] for the others. A label with weight 0 does
+      for spans, [b] for other kinds.
+    weights: [b, l] for tagging, [b] for other kinds. A label with weight 0 does
       not count.
   """
   if kind == "regression":
@@ -78,32 +78,33 @@ def task_sums(
     # This is torch's BCEWithLogitsLoss, with which transformers trains.
     logits, labels = logits.astype(jnp.float32), labels.astype(jnp.float32)
     losses = jax.nn.softplus(logits) - logits * labels
-    right = ((logits > 0) == (labels > 0)).all(-1).astype(jnp.float32)
-    return _weighted(losses.mean(-1), right, weights)
+    is_right = ((logits > 0) == (labels > 0)).all(-1).astype(jnp.float32)
+    return _weighted_sums(losses.mean(-1), is_right, weights)
   if kind == "span":
     ends = jnp.swapaxes(logits, 1, 2)
-    loss = cross_entropy(ends, labels).mean(-1)
-    right = (jnp.argmax(ends, -1) == labels).all(-1).astype(jnp.float32)
-    return _weighted(loss, right, weights)
+    losses = cross_entropy(ends, labels).mean(-1)
+    is_right = (jnp.argmax(ends, -1) == labels).all(-1).astype(jnp.float32)
+    return _weighted_sums(losses, is_right, weights)
   return classification_sums("task", logits, labels, weights)
 
 
-def _weighted(losses: Array, right: Array, weights: Array) -> Sums:
+def _weighted_sums(losses: Array, is_right: Array, weights: Array) -> Sums:
   return {
     "task_loss": (losses * weights).sum(),
-    "task_accuracy": (right * weights).sum(),
+    "task_accuracy": (is_right * weights).sum(),
   }
 
 
 def joint_sums(logits: question_head.AnswerLogits, batch: Batch) -> Sums:
   """Returns weighted sums `task_loss` and `task_accuracy` of ELECTRA's head.
 
-  The loss, in nats, is the mean of two cross-entropies, of the start and of the
-  end given the right start; plus `NULL_WEIGHT` times the binary cross-entropy
-  of no answer (google-research/electra finetune/qa/qa_tasks.py,
-  get_prediction_module). A row counts as right if both start and end are right.
-  If a window does not contain the answer, the labels of start and end are at
-  [CLS]; but `unanswerable` is 1 only if the question has no answer at all.
+  The loss, in nats, is the mean of the cross-entropies of start and end, plus
+  `NULL_WEIGHT` times the binary cross-entropy of "no answer". To predict the
+  end, the head reads the right start (google-research/electra
+  finetune/qa/qa_tasks.py, get_prediction_module). A row counts as right if both
+  start and end are right. If a window does not contain the answer, the labels
+  of start and end are at [CLS]. But `unanswerable` is 1 only if the question
+  has no answer at all.
 
   Args:
     logits: the logits given the starts of `labels`.
@@ -114,17 +115,17 @@ def joint_sums(logits: question_head.AnswerLogits, batch: Batch) -> Sums:
   loss = (
     cross_entropy(logits.start, start) + cross_entropy(logits.end, end)
   ) / 2
-  null = jax.nn.softplus(logits.null) - logits.null * batch["unanswerable"]
-  right = logits.start.argmax(-1) == start
-  right &= logits.end.argmax(-1) == end
-  right = right.astype(jnp.float32)
-  return _weighted(loss + NULL_WEIGHT * null, right, weights)
+  null_loss = jax.nn.softplus(logits.null) - logits.null * batch["unanswerable"]
+  is_right = logits.start.argmax(-1) == start
+  is_right &= logits.end.argmax(-1) == end
+  losses = loss + NULL_WEIGHT * null_loss
+  return _weighted_sums(losses, is_right.astype(jnp.float32), weights)
 
 
 def language_model_sums(
   hidden: Float[Array, "n l d"], module: Any, batch: Batch
 ) -> Sums:
-  """Returns the sums over rows of each row's mean `lm_loss`, `lm_accuracy`.
+  """Sums each row's mean `lm_loss` and `lm_accuracy` over the rows.
 
   All tokens of a row except the first are targets (openai/
   finetune-transformer-lm train.py, model: lm_losses).
@@ -170,7 +171,7 @@ def _logits_and_lm_sums(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def fixed_row(table: Float[Array, "v d"], row: int) -> Float[Array, "v d"]:
-  """Returns the table; its row number `row` gets no gradient."""
+  """Returns the table, whose row at the index `row` gets no gradient."""
   return table
 
 
@@ -186,7 +187,7 @@ fixed_row.defvjp(lambda table, row: (table, None), _fixed_row_backward)
 def fix_padding(
   params: Params, padding_id: int, tables: Sequence[str] = ("word",)
 ) -> Params:
-  """Returns the parameters; no gradient reaches the embedding of padding.
+  """Returns the parameters, and stops the gradient of padding's embedding.
 
   This is torch's `padding_idx` (transformers modeling_bert.py,
   modeling_roberta.py).
@@ -263,11 +264,11 @@ def _check_options(
     check_family("finetune with lm_weight", family, ["gpt"])
     if kind in ("tagging", "span"):
       raise ValueError(
-        f"objective.lm_weight={lm_weight}: must be 0 for {kind}."
+        f"objective.lm_weight={lm_weight} must be 0 for the kind {kind}."
       )
 
 
-def _pretrained(path: str, family: str) -> bool:
+def _is_pretrained(path: str, family: str) -> bool:
   """Returns True for a parameter of the encoder or of a pre-trained pooler."""
   if path.startswith("pooler/"):
     return models.family(family).PRETRAINED_POOLER
@@ -333,7 +334,8 @@ def build(
       depends on the padding.
     train_padding: True lets a softmax over "all" also train the embedding of
       padding (run_squad.py); False does not (transformers).
-    padding_id: the id of padding in the data's vocabulary; None without data.
+    padding_id: the id of padding in the data's vocabulary; None means that
+      there are no data.
     span_head: the head for questions. "apart" is BERT's, in which start and end
       are independent, and the score at the first position means that there is
       no answer. "joint" is ELECTRA's (see `question_head`), which reads only
@@ -353,8 +355,8 @@ def build(
   )
   module = task_heads.build(task_heads.NAMES[kind], encoder, options)
   sum_losses = _make_sums(module, kind, lm_weight, span_positions)
-  # In the position table of an encoder with a `padding_id`, the row of that
-  # number belongs to padding.
+  # If an encoder has a `padding_id`, this row of its position table belongs to
+  # padding.
   has_padding_row = "padding_id" in attributes(encoder)
   tables = ("word", "position") if has_padding_row else ("word",)
   fixed_id = padding_id if kind == "span" and not train_padding else None
@@ -387,7 +389,7 @@ def build(
     return module.apply({"params": params}, _inputs(module, batch))
 
   def is_pretrained(path: str) -> bool:
-    return head == "taken" or _pretrained(path, name)
+    return head == "taken" or _is_pretrained(path, name)
 
   language_model = {"lm_loss": lm_weight} if lm_weight else {}
   coefficients = {"task_loss": 1.0, **language_model}

@@ -58,7 +58,7 @@ def build(model: dict[str, Any]) -> Objective:
   The loss is the mean over the targets of the global batch. The softmax runs
   over the pieces only. The released program keeps the vectors of the positions
   in the same matrix, so that its softmax runs over those rows too (openai/
-  finetune-transformer-lm train.py); they are never targets.
+  finetune-transformer-lm train.py). Those rows are never targets.
 
   Args:
     model: keyword arguments of the family's `build`, and `family`.

@@ -66,7 +66,7 @@ def targets(
 
   Args:
     batch: the batch.
-    pair_name: the prefix of the pairs' metrics; None without a pair head.
+    pair_name: the prefix of the pairs' metrics; None means no pair head.
     span_boundary: True if there is a boundary head.
     span_edges: see `span_weights`.
   """
@@ -86,7 +86,7 @@ def build(
   span_boundary: bool = False,
   span_edges: bool = False,
 ) -> Objective:
-  """Builds the masked LM; optionally with pairs and span boundaries.
+  """Builds the masked LM, optionally with pairs and span boundaries.
 
   The loss is a sum of means. Each head's mean is over its targets in the global
   batch (Devlin et al. 2019, A.2: "the sum of the mean masked LM likelihood and
@@ -99,8 +99,8 @@ def build(
     pair_name: the prefix of the pairs' metrics, a key of `PAIRS`. The recipe of
       the data decides the meaning of the label.
     span_boundary: True also trains SpanBERT's boundary head.
-    span_edges: True also trains that head on spans beside the first or last
-      special token, which the released program leaves out.
+    span_edges: True also trains the boundary head on spans beside the first or
+      last special token; the released program leaves these spans out.
 
   Raises:
     ValueError: the objective does not train this family, or the name of the

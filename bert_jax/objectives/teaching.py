@@ -30,26 +30,30 @@ def make_encoders(
   Args:
     objective: the name of the objective.
     model: keyword arguments of the student's `build`, and `family`.
-    teacher: the same for the teacher.
+    teacher: keyword arguments of the teacher's `build`, and `family`.
 
   Raises:
     ValueError: the objective does not support a family, or the families read
       rows of different formats.
   """
-  student, master = str(model.get("family")), str(teacher.get("family"))
-  for role, name in (("model", student), ("teacher.model", master)):
+  student_family = str(model.get("family"))
+  teacher_family = str(teacher.get("family"))
+  for role, name in (
+    ("model", student_family),
+    ("teacher.model", teacher_family),
+  ):
     if name not in ROW_FORMATS:
       raise ValueError(
-        f"{role}.family={name!r}: objective {objective!r} knows"
-        f" {', '.join(ROW_FORMATS)}."
+        f"{role}.family={name!r} must be a family that objective {objective!r}"
+        f" supports: {', '.join(ROW_FORMATS)}."
       )
-  if ROW_FORMATS[student] != ROW_FORMATS[master]:
-    fitting = [
-      name for name in ROW_FORMATS if ROW_FORMATS[name] == ROW_FORMATS[master]
-    ]
+  row_format = ROW_FORMATS[teacher_family]
+  if ROW_FORMATS[student_family] != row_format:
+    names = [name for name in ROW_FORMATS if ROW_FORMATS[name] == row_format]
     raise ValueError(
-      f"model.family={student!r} cannot learn from"
-      f" teacher.model.family={master!r}; choose {' or '.join(fitting)}."
+      f"model.family={student_family!r} cannot learn from"
+      f" teacher.model.family={teacher_family!r}; choose"
+      f" {' or '.join(names)}."
     )
   return _encoder(**model), _encoder(**teacher)
 
@@ -59,19 +63,19 @@ def _encoder(family: str, **model: Any) -> Encoder:
 
 
 def check_sizes(
-  student: Encoder, teacher: Encoder, copied: Sequence[int]
+  student: Encoder, teacher: Encoder, layers: Sequence[int]
 ) -> None:
   """Raises ValueError unless the sizes of student and teacher fit.
 
   Args:
     student: the student's encoder.
     teacher: the teacher's encoder.
-    copied: the layers of the teacher with which the student begins; may be
+    layers: the layers of the teacher with which the student begins; may be
       empty.
   """
   names = ["hidden", "vocab_size"]
   # Copied layers compute the same function only if all of these are equal.
-  if copied:
+  if layers:
     names += ["heads", "mlp", "max_positions", "activation", "norm_epsilon"]
   names += ["padding_id"] if hasattr(student, "padding_id") else []
   for name in names:
@@ -83,17 +87,17 @@ def check_sizes(
       raise ValueError(
         f"model.{name}={size}, but the teacher's is {teacher_size}; {remedy}."
       )
-  if copied and len(copied) != student.num_layers:
+  if layers and len(layers) != student.num_layers:
     raise ValueError(
-      f"objective.layers={tuple(copied)} are {len(copied)}, but"
+      f"objective.layers={tuple(layers)} names {len(layers)} layers, but"
       f" model.num_layers={student.num_layers}; name a layer of the teacher for"
-      " each."
+      " each layer of the student."
     )
-  for layer in copied:
+  for layer in layers:
     if type(layer) is not int or not 0 <= layer < teacher.num_layers:
       raise ValueError(
-        f"objective.layers={tuple(copied)}: {layer!r} is no layer of the"
-        f" teacher; it has 0 to {teacher.num_layers - 1}."
+        f"objective.layers={tuple(layers)}: {layer!r} is no layer of the"
+        f" teacher, which has 0 to {teacher.num_layers - 1}."
       )
 
 
@@ -112,25 +116,25 @@ def check_weights(**weights: float) -> None:
 
 
 def copy_layers(
-  params: Params, teacher: Params, copied: Sequence[int]
+  params: Params, teacher: Params, layers: Sequence[int]
 ) -> Params:
-  """Replaces a student's parameters by the teacher's with the same path.
+  """Replaces a student's parameters by the teacher's of the same path.
 
   Args:
     params: the student's parameters. Parameters that the teacher lacks stay.
     teacher: the teacher's parameters. Parameters that the student lacks, such
       as the segment table, are left out, as released.
-    copied: for each layer of the student the number of the teacher's layer.
+    layers: for each layer of the student the index of the teacher's layer.
   """
   flat_params = traverse_util.flatten_dict(params)
   flat_teacher = traverse_util.flatten_dict(teacher)
-  layer_numbers = jnp.array(copied)
+  layer_indices = jnp.array(layers)
 
   def copy(path: tuple[str, ...], array: Array) -> Array:
     if path not in flat_teacher:
       return array
     teacher_array = flat_teacher[path]
-    return teacher_array[layer_numbers] if "layers" in path else teacher_array
+    return teacher_array[layer_indices] if "layers" in path else teacher_array
 
   return traverse_util.unflatten_dict(
     {path: copy(path, array) for path, array in flat_params.items()}
@@ -138,7 +142,7 @@ def copy_layers(
 
 
 def hold_positions(params: Params) -> Params:
-  """Returns the parameters; no gradient reaches the position embeddings."""
+  """Returns the parameters, and stops the gradient of position embeddings."""
   encoder = params["encoder"]
   position = jax.lax.stop_gradient(encoder["embeddings"]["position"])
   embeddings = encoder["embeddings"] | {"position": position}

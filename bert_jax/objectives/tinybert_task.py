@@ -43,9 +43,9 @@ def soft_losses(
   """Returns each row's soft cross-entropy minus the teacher's entropy, in nats.
 
   Equation 10 is the cross-entropy alone. The entropy does not depend on the
-  student, so the gradient is the same; with it, a student that equals its
-  teacher has loss 0. The released program also divides by the number of classes
-  (task_distill.py, soft_cross_entropy).
+  student, so it does not change the gradient. With the entropy, a student that
+  equals its teacher has loss 0. The released program also divides by the
+  number of classes (task_distill.py, soft_cross_entropy).
 
   Args:
     student: the student's logits.
@@ -71,8 +71,8 @@ def prediction_sum(
 
   Args:
     kind: the kind of the task, one of `KINDS`.
-    student: the student's logits; for a regression its numbers, n = 1.
-    teacher: the same for the teacher.
+    student: the student's logits; for a regression its predictions, n = 1.
+    teacher: the teacher's logits or predictions.
     batch: the batch; its padded rows do not count.
     targets: see `build`.
     temperature: the temperature of both softmaxes.
@@ -80,8 +80,8 @@ def prediction_sum(
   if kind == "classification":
     losses = soft_losses(student, teacher, temperature)
   else:
-    numbers = batch["labels"] if targets == "labels" else teacher[:, 0]
-    losses = jnp.square(student[:, 0] - numbers)
+    values = batch["labels"] if targets == "labels" else teacher[:, 0]
+    losses = jnp.square(student[:, 0] - values)
   return jnp.where(_row_weights(batch, targets) > 0, losses, 0.0).sum()
 
 
@@ -134,7 +134,7 @@ def build(
 
   Args:
     model: keyword arguments of the student's `build`, and `family`.
-    teacher: the same for the teacher.
+    teacher: keyword arguments of the teacher's `build`, and `family`.
     kind: the kind of the task, one of `KINDS`.
     labels: the names of the task's classes.
     stage: one of `STAGES`.
@@ -145,8 +145,9 @@ def build(
     embedding_weight: see `tinybert.build`.
     head_dropout: see `task_heads.head_options`; this option and the following
       ones are for stage "prediction".
-    targets: the targets of a regression: "teacher" takes the teacher's numbers,
-      "labels" takes the gold labels, as released (task_distill.py, cls_loss).
+    targets: the targets of a regression. "teacher" takes the teacher's
+      predictions; "labels" takes the gold labels, as released
+      (task_distill.py, cls_loss).
     temperature: the temperature of the softmaxes (section 4.2: 1).
 
   Raises:
@@ -165,8 +166,10 @@ def build(
   student = _classifier(
     encoders[0], model["family"], kind, len(labels), head_dropout
   )
-  master = _classifier(encoders[1], teacher["family"], kind, len(labels), None)
-  return _build_prediction(student, master, kind, targets, temperature)
+  teacher_module = _classifier(
+    encoders[1], teacher["family"], kind, len(labels), None
+  )
+  return _build_prediction(student, teacher_module, kind, targets, temperature)
 
 
 def _classifier(
@@ -203,8 +206,10 @@ def _build_layers(
     rng: Array,
     train: bool,
   ) -> tuple[Sums, Carry]:
-    master = teacher, frozen["encoder"]
-    sums = tinybert.layer_sums((module, params), master, batch, rng, train)
+    teacher_and_params = teacher, frozen["encoder"]
+    sums = tinybert.layer_sums(
+      (module, params), teacher_and_params, batch, rng, train
+    )
     return sums, carry
 
   return Objective(
@@ -231,13 +236,13 @@ def _build_prediction(
     return teacher.init(rng, batch)["params"]
 
   def weights(batch: Batch) -> Sums:
-    labelled = batch["label_weights"].sum(dtype=jnp.float32)
+    num_labels = batch["label_weights"].sum(dtype=jnp.float32)
     sums = {
       "prediction_loss": _row_weights(batch, targets).sum(),
-      "task_loss": labelled,
+      "task_loss": num_labels,
     }
     if kind != "regression":
-      sums["task_accuracy"] = labelled
+      sums["task_accuracy"] = num_labels
     return sums
 
   def loss(
@@ -265,9 +270,10 @@ def _build_prediction(
 
   def flops(batch: Batch) -> float:
     shape = batch["input_ids"].shape
-    trained = finetune.training_flops(student.encoder, shape, False)
-    # The teacher has no backward pass: one of three forward passes.
-    return trained + finetune.training_flops(teacher.encoder, shape, False) / 3
+    student_flops = finetune.training_flops(student.encoder, shape, False)
+    teacher_flops = finetune.training_flops(teacher.encoder, shape, False)
+    # A backward pass costs two forward passes, and the teacher has none.
+    return student_flops + teacher_flops / 3
 
   def is_pretrained(path: str) -> bool:
     return path.startswith(("encoder/", "pooler/"))

@@ -168,7 +168,7 @@ def test_every_family_answers_from_the_context(name):
     assert beam_rows[1, :2].tolist() == [i, row.end(i).argmax()]
     assert all(mask[int(x)] for x in beam_rows[:, :2].ravel())
   del batch["segment_ids"]
-  with pytest.raises(ValueError, match="needs segment_ids, 1 in the context"):
+  with pytest.raises(ValueError, match="needs segment_ids, which are 1 in"):
     module.apply({"params": params}, batch)
 
 

@@ -219,7 +219,7 @@ def test_the_student_begins_with_layers_of_its_teacher(batch, parameters):
 @pytest.mark.parametrize(
   "model, teacher, options, words",
   [
-    (dict(family="gpt"), {}, {}, "model.family='gpt'.* knows bert"),
+    (dict(family="gpt"), {}, {}, "model.family='gpt' must be .*: bert"),
     ({}, dict(family="albert"), {}, "teacher.model.family='albert'"),
     ({}, dict(family="roberta"), {}, "cannot learn .*choose roberta"),
     (dict(hidden=8), {}, {}, "model.hidden=8, .*model.hidden=16"),
@@ -227,7 +227,7 @@ def test_the_student_begins_with_layers_of_its_teacher(batch, parameters):
     ({}, dict(norm_epsilon=0.1), {}, "model.norm_epsilon=1e-12, .* is 0.1"),
     (dict(mlp=8), {}, {}, r"model.mlp=8.*32.*objective.layers=\(\)"),
     ({}, dict(vocab_size=9), {}, "model.vocab_size=37, .* 9"),
-    ({}, {}, dict(layers=(0, 2, 3)), "are 3, but model.num_layers=2"),
+    ({}, {}, dict(layers=(0, 2, 3)), "names 3 layers, but model.num_layers=2"),
     ({}, {}, dict(layers=(0, 4)), "4 is no layer.* 0 to 3"),
     ({}, {}, dict(layers=(0, True)), "True is no layer"),
     ({}, {}, dict(temperature=0), "temperature=0: must be above 0"),
@@ -346,7 +346,7 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
     building.build(
       config_lib.parse(distilled(folder, **{"optimizer.weight_decay": 0.1}))
     )
-  with refused(match="teacher.model.variant='nope': not one of"):
+  with refused(match="teacher.model.variant='nope' is not one of"):
     building.build(
       config_lib.parse(distilled(folder, **{"teacher.model.variant": "nope"}))
     )

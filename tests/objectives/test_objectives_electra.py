@@ -238,7 +238,9 @@ def test_what_cannot_train_is_refused():
     build(temperature=0.0)
   batch, _ = make_batch()
   odd = MODEL | {"family": "electra", "generator_hidden": 129}
-  with pytest.raises(ValueError, match="generator_hidden=129: its 2 heads"):
+  with pytest.raises(
+    ValueError, match="generator_hidden=129 must be a multiple of its 2 heads"
+  ):
     objectives.build("electra", odd, {}).init(jax.random.key(0), batch)
   del batch["mlm_ids"]
   with pytest.raises(ValueError, match="needs mlm_ids.*makes input_ids"):

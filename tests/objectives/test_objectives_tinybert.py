@@ -193,7 +193,12 @@ def test_no_gradient_reaches_the_teacher(batch, teacher):
     (dict(num_layers=4), {}, {}, "does not divide .* 6 layers.*1, 2, 3, 6"),
     (dict(num_layers=12), {}, {}, "num_layers=12 does not divide"),
     (dict(vocab_size=9), {}, {}, "model.vocab_size=9, .* 37"),
-    (dict(family="electra"), {}, {}, "family='electra': objective 'tinybert'"),
+    (
+      dict(family="electra"),
+      {},
+      {},
+      "family='electra' must be .* objective 'tinybert'",
+    ),
     ({}, dict(family="roberta"), {}, "cannot learn from"),
     (
       {},
