@@ -1,4 +1,4 @@
-"""The published tasks: their labels, metrics and files."""
+"""Lists the published tasks with their labels, metrics and files."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
@@ -23,13 +23,13 @@ Parser = Callable[[Record, bool], Iterable[dict[str, Any]]]
 
 
 class TaskFiles(NamedTuple):
-  """A task, and the functions that read its files.
+  """Holds a task and the functions that read its files.
 
   Attributes:
     task: the task, with labels in their published order.
     records: reads the records of a file.
     parse: makes the examples of a record.
-    tfds: the task's name in TensorFlow Datasets, or "".
+    tfds: the task's name in TensorFlow Datasets; "" means that it has none.
     length: the tokens in a row, as published.
     context: True if a row also has the text around a sentence, from the same
       document.
@@ -105,7 +105,7 @@ def _single(parse: Callable[..., dict[str, Any]], task: Task) -> Parser:
   return lambda record, needed: [parse(task, record, needed)]
 
 
-def _whole(read: Callable[[str], Iterator[Record]]) -> Reader:
+def _without_skipping(read: Callable[[str], Iterator[Record]]) -> Reader:
   """Returns a reader that never skips a line."""
   return lambda path, skipped: read(path)
 
@@ -126,7 +126,7 @@ def _superglue(name: str) -> TaskFiles:
   task = Task(name, kind, names, columns, metrics)
   return TaskFiles(
     task,
-    _whole(functools.partial(superglue.records, name)),
+    _without_skipping(functools.partial(superglue.records, name)),
     functools.partial(superglue.parse, task),
     f"super_glue/{name}",
     length,
@@ -137,23 +137,25 @@ def _choice(name: str) -> TaskFiles:
   if name == "swag":
     task = Task(name, "choice", ("0", "1", "2", "3"), 4, ("accuracy",))
     parser = _single(choices.parse_swag, task)
-    return TaskFiles(task, _whole(tables.records), parser, "", 128)
+    return TaskFiles(task, _without_skipping(tables.records), parser, "", 128)
   task = Task(name, "choice", choices.LETTERS, 4, ("accuracy",))
   parser = _single(choices.parse_race, task)
-  return TaskFiles(task, _whole(choices.race_records), parser, "race/high", 512)
+  return TaskFiles(
+    task, _without_skipping(choices.race_records), parser, "race/high", 512
+  )
 
 
 def _tagging(name: str) -> TaskFiles:
   labels = _tags(_TYPES[name])
   task = Task(name, "tagging", labels, 1, ("tagging_f1",))
-  paper = name == "conll2003"  # Devlin et al. 2018, section 5.3.
+  in_paper = name == "conll2003"  # Devlin et al. 2018, section 5.3.
   return TaskFiles(
     task,
-    _whole(conll.published_records),
+    _without_skipping(conll.published_records),
     _single(conll.parse, task),
-    "conll2003" if paper else "",
-    512 if paper else 128,
-    paper,
+    "conll2003" if in_paper else "",
+    512 if in_paper else 128,
+    in_paper,
   )
 
 
@@ -161,7 +163,7 @@ def _squad(name: str) -> TaskFiles:
   task = Task(name, "span", (), 1, (name,))
   tfds = "squad/v2.0" if name == "squad2" else "squad/v1.1"
   parser = _single(squad.parse, task)
-  return TaskFiles(task, _whole(squad.records), parser, tfds, 384)
+  return TaskFiles(task, _without_skipping(squad.records), parser, tfds, 384)
 
 
 TASKS: dict[str, TaskFiles] = {

@@ -20,7 +20,7 @@ STRIDE, MAX_QUESTION = 128, 64
 
 
 class Context(NamedTuple):
-  """The T pieces of a context.
+  """Holds the T pieces of a context.
 
   Attributes:
     ids: int32 [T].
@@ -31,7 +31,7 @@ class Context(NamedTuple):
   offsets: np.ndarray
 
 
-def misplaced(example: dict[str, Any]) -> bool:
+def is_misplaced(example: dict[str, Any]) -> bool:
   """Returns True if the context has another text at an answer's offset."""
   return any(
     example["context"][a["answer_start"] :][: len(a["text"])] != a["text"]
@@ -61,7 +61,7 @@ def encode_context(vocabulary: Vocabulary, context: str) -> Context:
 def answer_tokens(context: Context, begin: int, end: int) -> tuple[int, int]:
   """Returns the first and last piece that overlap characters [begin, end).
 
-  If no piece does, it returns (-1, -1).
+  If no piece overlaps them, the result is (-1, -1).
   """
   starts, ends = context.offsets.T
   inside = np.flatnonzero((ends > begin) & (starts < end) & (ends > starts))
@@ -88,8 +88,8 @@ def rows(
     vocabulary: turns text into ids.
     length: the most tokens in a row.
     stride: the tokens of the context from the beginning of one window to the
-      beginning of the next. None for `STRIDE`, or less if windows would not
-      overlap by half.
+      beginning of the next. None means `STRIDE`, or half a window if that is
+      less.
     max_question: the most tokens of the question; at most half of the row.
 
   Raises:
@@ -97,10 +97,10 @@ def rows(
   """
   layout = layouts.of_vocabulary(vocabulary)
   layouts.check_length(layout, length)
-  special = sum(map(len, (layout.begin, layout.between, layout.end)))
-  most = min(max_question, (length - special) // 2)
+  num_special = sum(map(len, (layout.begin, layout.between, layout.end)))
+  max_tokens = min(max_question, (length - num_special) // 2)
   questions = vocabulary.encode_batch([e["question"] for e in examples])
-  parts, sizes, second, number, labels, offsets = [], [], [], [], [], []
+  parts, sizes, second, indices, labels, offsets = [], [], [], [], [], []
   notes: dict[str, list[str]] = {}
   begin, between, end = (
     np.array(x, np.int32) for x in (layout.begin, layout.between, layout.end)
@@ -109,14 +109,14 @@ def rows(
   encode = functools.lru_cache(1)(functools.partial(encode_context, vocabulary))
   for e, (example, ids) in enumerate(zip(examples, questions, strict=True)):
     context = encode(example["context"])
-    if len(ids) > most:
+    if len(ids) > max_tokens:
       notes.setdefault("questions cut", []).append(example["id"])
     answer, fault = _answer(example, context)
     if fault:
       notes.setdefault(fault, []).append(example["id"])
-    query = np.array(ids[:most], np.int32)
+    query = np.array(ids[:max_tokens], np.int32)
     column = len(begin) + len(query) + len(between)
-    room = length - special - len(query)
+    room = length - num_special - len(query)
     step = min(STRIDE, max(room // 2, 1)) if stride is None else stride
     for a, b in windows(len(context.ids), room, step):
       row = [begin, query, between, context.ids[a:b], end]
@@ -126,14 +126,14 @@ def rows(
       parts += row
       sizes.append(size)
       second.append(column)
-      number.append(e)
+      indices.append(e)
       offsets.append(row_offsets)
       labels.append(_label(answer, a, b, column))
   encoded = Rows(
     np.concatenate([np.zeros(0, np.int32), *parts]),
     np.cumsum([0, *sizes], dtype=np.int64),
     np.array(second, np.int32),
-    np.array(number, np.int64),
+    np.array(indices, np.int64),
     np.array(labels, np.int32).reshape(-1, 2),
     np.concatenate([np.zeros((0, 2), np.int32), *offsets]),
   )
@@ -147,12 +147,12 @@ def _answer(
 
   Returns:
     The first and last piece of the answer; () if there is no answer; None if
-    the example has no label or a wrong one. Then a note about a wrong answer,
-    or "".
+    the example has no label or a wrong label. Then a note about a wrong label;
+    "" means that it is not wrong.
   """
   if not example["answers"]:
     return None if example["answers"] is None else (), ""
-  if misplaced(example):
+  if is_misplaced(example):
     return None, "answers that are not at their offset, not trained on"
   answer = example["answers"][0]
   begin = answer["answer_start"]
@@ -170,7 +170,7 @@ def _label(
   Args:
     answer: see `_answer`.
     begin: the first piece of the context in the row.
-    end: the end of the pieces of the context in the row.
+    end: the piece after the last one in the row.
     column: the column of piece `begin`.
   """
   if answer is None:

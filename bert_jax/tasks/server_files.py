@@ -41,8 +41,8 @@ SUPERGLUE = {
 SUPERGLUE_FILES = tuple(
   f"{n}.jsonl" for n in (*SUPERGLUE.values(), "AX-b", "AX-g")
 )
-# Task -> word in the name of a split -> file. The model of the task predicts
-# these other test sets too.
+# Task -> word in the name of a split -> file. The model of the task also
+# predicts these test sets.
 OTHER_SETS = {
   "mnli": {
     "mismatched": "MNLI-mm.tsv",
@@ -51,8 +51,9 @@ OTHER_SETS = {
   },
   "rte": {"axb": "AX-b.jsonl", "axg": "AX-g.jsonl"},
 }
-# Tasks whose classes GLUE's server reads by name. It reads others by number.
-_BY_NAME = ("mnli", "qnli", "rte")
+# Tasks whose classes GLUE's server reads by name. It reads the classes of other
+# tasks by number.
+_TASKS_WITH_NAMES = ("mnli", "qnli", "rte")
 
 
 def server_files(task: str, split: str) -> tuple[str, ...]:
@@ -85,7 +86,7 @@ def write(
   | task | files |
   |---|---|
   | span | `predictions.json` and `nbest_predictions.json`, as SQuAD has them |
-  | span with questions without an answer | these and `null_odds.json` |
+  | span, if a question may have no answer | also `null_odds.json` |
   | tagging | `predictions.conll` |
   | GLUE, SuperGLUE | see `server_files` |
   | other tasks | `predictions.jsonl` with `id` and `prediction` |
@@ -158,10 +159,10 @@ def _write_squad(
 def conll(predictions: Sequence[Sequence[str]], examples: Examples) -> str:
   """Returns a file with the columns word, right tag and predicted tag.
 
-  conlleval reads the last two columns. If the examples have no tags, there is
-  no right tag. conlleval ends a column at any space, so spaces in a word or a
-  tag become underscores. A word without a piece has no predicted tag, and gets
-  an underscore.
+  conlleval reads the last two columns. If the examples have no tags, the column
+  of right tags is left out. conlleval ends a column at any space, so spaces in
+  a word or a tag become underscores. A word without a piece has no predicted
+  tag, and gets an underscore.
 
   Args:
     predictions: for each example a tag for each word.
@@ -185,7 +186,7 @@ def glue(task: Task, predictions: Sequence[Any]) -> str:
   def cell(prediction: Any) -> str:
     if task.kind == "regression":
       return f"{min(max(prediction, 0.0), 5.0):.3f}"
-    if task.name in _BY_NAME:
+    if task.name in _TASKS_WITH_NAMES:
       return prediction
     return str(task.labels.index(prediction))
 
@@ -272,11 +273,11 @@ def submission(path: PathLike, files: Sequence[PathLike]) -> list[str]:
   for i, name in enumerate(names):
     if name not in server_names:
       raise UserError(
-        f"{files[i]}: the server knows no such file, but"
+        f"{files[i]}: the server knows no such file; it knows"
         f" {', '.join(server_names)}."
       )
     if name in names[:i]:
-      raise UserError(f"{files[i]}: a second {name}; give one.")
+      raise UserError(f"{files[i]} is a second {name}; give only one.")
   packed = io.BytesIO()
   with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
     for file, name in zip(files, names, strict=True):

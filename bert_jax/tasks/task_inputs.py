@@ -57,7 +57,7 @@ def find(
   Args:
     name: the name of the task.
     kind: for a custom task, one of `custom.KINDS`; None for classification.
-    columns: see `custom.columns`.
+    columns: see `custom.parse_columns`.
     labels: the names of the labels in the order of their ids; () for the sorted
       labels of the examples.
 
@@ -86,7 +86,7 @@ def find(
     raise UserError("--columns is missing; for example text=...,label=...")
   if labels:
     custom.check_labels(kind, labels)
-  chosen = custom.columns(columns, kind) if columns else {}
+  chosen = custom.parse_columns(columns, kind) if columns else {}
   labels = _label_names(chosen, labels)
   task = Task(name, kind, tuple(labels), 1, custom.metrics_of(kind, labels))
   return _custom_task(task, chosen)

@@ -1,4 +1,4 @@
-"""Byte-pair encodings: byte-level (GPT-2, RoBERTa) and GPT-1's.
+"""Builds byte-pair encodings: byte-level (GPT-2, RoBERTa) and GPT-1's.
 
 Byte-level BPE loses nothing: its smallest pieces are the 256 bytes, so decoding
 gives back exactly what was encoded (Radford et al. 2019, section 2.2;
@@ -27,8 +27,8 @@ from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import WORDS as BERT_CHUNKS
 from bert_jax.text.vocabulary import SpecialIds, Vocabulary, reading_special
 
-# Role -> special token of the published vocabularies; GPT-2 and GPT-1 do not
-# have all roles. RoBERTa: fairseq data/dictionary.py and gpt2_bpe.
+# Role -> special token of the published vocabularies. GPT-2 and GPT-1 do not
+# have all roles. RoBERTa's come from fairseq data/dictionary.py and gpt2_bpe.
 ROBERTA = dict(cls="<s>", pad="<pad>", sep="</s>", unk="<unk>", mask="<mask>")
 GPT2 = dict(cls="<|endoftext|>", sep="<|endoftext|>", pad="<|endoftext|>")
 GPT1 = dict(unk="<unk>")
@@ -73,8 +73,8 @@ def bytelevel(
   missing = [p for p in pre_tokenizers.ByteLevel.alphabet() if p not in vocab]
   if missing:
     raise UserError(
-      f"{source}: no byte-level BPE: {len(missing)} of the 256 bytes are not"
-      f" among its pieces, {min(missing)!r} first."
+      f"{source} is not a byte-level BPE: {len(missing)} of the 256 bytes are"
+      f" not among its pieces; the first is {min(missing)!r}."
     )
   roles = ROBERTA if ROBERTA["mask"] in vocab else GPT2
   merges = check_merges(merges, vocab, source)
@@ -140,7 +140,7 @@ def gpt1(
   merges: Sequence[tuple[str, str]],
   source: str = "vocabulary",
 ) -> Vocabulary:
-  """Builds GPT-1's tokenizer: lower case, BERT's words, `</w>` at their end.
+  """Builds GPT-1's tokenizer: BERT's words in lower case, which end in `</w>`.
 
   Args:
     vocab: piece -> id.
@@ -210,8 +210,8 @@ def pieces_by_id(vocab: Mapping[str, int], source: str) -> list[str]:
   if missing := size - len(by_id):
     first = next(i for i in range(size) if i not in by_id)
     raise UserError(
-      f"{source}: {missing} ids below {size} have no piece, {first} first; is a"
-      " piece there twice?"
+      f"{source}: {missing} ids below {size} have no piece, the first is"
+      f" {first}; is a piece there twice?"
     )
   return [by_id[i] for i in range(size)]
 
@@ -219,7 +219,7 @@ def pieces_by_id(vocab: Mapping[str, int], source: str) -> list[str]:
 def check_merges(
   merges: Sequence[tuple[str, str]], vocab: Mapping[str, int], source: str
 ) -> list[tuple[str, str]]:
-  """Returns the merges.
+  """Returns the merges as a list.
 
   Raises:
     UserError: a piece of a merge is not in the vocabulary.
@@ -284,7 +284,7 @@ def check_pieces(vocab: Mapping[str, Any], source: str) -> dict[str, int]:
     UserError: an id is not an integer.
   """
   if not all(type(i) is int for i in vocab.values()):
-    raise UserError(f"{source}: not an object from pieces to ids.")
+    raise UserError(f"{source} is not an object from pieces to ids.")
   return dict(vocab)
 
 

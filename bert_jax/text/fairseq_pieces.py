@@ -22,10 +22,9 @@ from bert_jax.text.vocabulary import Vocabulary
 
 # The name of the SentencePiece file in folders of these models.
 MODEL = "sentencepiece.bpe.model"
-# Maps the tokenizer class in tokenizer_config.json to the first pieces with
-# their scores, and the number of pieces in the SentencePiece file that these
-# replace.
-_FIRST = {
+# Tokenizer class in tokenizer_config.json -> the first pieces with their
+# scores, and the number of pieces in the SentencePiece file that they replace.
+_FIRST_PIECES = {
   "XLMRoberta": (
     [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)],
     3,
@@ -42,7 +41,7 @@ _FIRST = {
   ),
 }
 _SPACE = "▁"
-_UNKNOWN = 3
+_UNKNOWN_ID = 3
 
 
 def build(content: bytes, source: str, tokenizer_class: str = "") -> Vocabulary:
@@ -51,8 +50,8 @@ def build(content: bytes, source: str, tokenizer_class: str = "") -> Vocabulary:
   Args:
     content: the content of the file.
     source: the name of the file, for messages.
-    tokenizer_class: the class that tokenizer_config.json names; "" means that
-      of XLM-R.
+    tokenizer_class: the class that tokenizer_config.json names; "" means the
+      class of XLM-R.
 
   Raises:
     UserError: the file is damaged, or is a model of another kind.
@@ -60,14 +59,14 @@ def build(content: bytes, source: str, tokenizer_class: str = "") -> Vocabulary:
   parsed = unigram.parse_model(content, source)
   if parsed.pieces[:3] != ["<unk>", "<s>", "</s>"]:
     raise UserError(
-      f"{source}: its first pieces are {parsed.pieces[:3]}, and not <unk>, <s>,"
+      f"{source}: its first pieces are {parsed.pieces[:3]}, not <unk>, <s>,"
       " </s> as in the models of XLM-R and CamemBERT."
     )
   camembert = tokenizer_class.startswith("Camembert")
-  first, count = _FIRST["Camembert" if camembert else "XLMRoberta"]
+  first, count = _FIRST_PIECES["Camembert" if camembert else "XLMRoberta"]
   others = zip(parsed.pieces[count:], parsed.scores[count:], strict=True)
   vocab = [*first, *others, (bpe.ROBERTA["mask"], 0.0)]
-  tokenizer = Tokenizer(models.Unigram(vocab, _UNKNOWN, False))
+  tokenizer = Tokenizer(models.Unigram(vocab, _UNKNOWN_ID, False))
   if parsed.charsmap:
     tokenizer.normalizer = normalizers.Precompiled(parsed.charsmap)
   metaspace = pre_tokenizers.Metaspace(_SPACE, "always")

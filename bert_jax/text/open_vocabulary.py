@@ -1,4 +1,4 @@
-"""Opens tokenizers: vocabulary files, folders of models, `tokenizer.json`."""
+"""Opens tokenizers from vocabulary files or from folders of models."""
 
 import functools
 import inspect
@@ -94,13 +94,13 @@ def load(path: PathLike, **options: Any) -> Vocabulary:
 
   Args:
     path: a vocabulary of WordPiece or of words (one on each line), a
-      SentencePiece `.model`, `tokenizer.json`, `vocab.json` with its merges in
-      the same folder; or a folder with any of these, for example that of a
-      Hugging Face model.
-    **options: `lower_case` and `keep_accents` (or `strip_accents`) say how the
-      text was cleaned from which the pieces were learnt. They are needed only
-      if the files do not say it. The other options override the settings in
-      the files: `rules` and `tokenize_chinese_chars` (WordPiece),
+      SentencePiece `.model`, `tokenizer.json`, or `vocab.json` with its merges
+      in the same folder. It may also be a folder with any of these files, such
+      as the folder of a Hugging Face model.
+    **options: the pieces were learnt from cleaned text. `lower_case` and
+      `keep_accents` (or `strip_accents`) say how it was cleaned. They are
+      needed only if the files do not say so. The other options override the
+      settings in the files: `rules` and `tokenize_chinese_chars` (WordPiece),
       `add_prefix_space` (byte-level BPE), `word_starts` (SentencePiece).
 
   Raises:
@@ -140,7 +140,7 @@ def load(path: PathLike, **options: Any) -> Vocabulary:
 def _read_existing(
   folder: epath.Path, names: Iterable[str]
 ) -> Mapping[str, bytes]:
-  """Returns name -> content of those files that are in a folder."""
+  """Returns name -> content of the named files that are in a folder."""
   paths = {name: folder / name for name in names}
   return {n: path.read_bytes() for n, path in paths.items() if path.is_file()}
 
@@ -151,7 +151,7 @@ def _join(folder: PathLike, name: str) -> str:
 
 
 def _check_uncased(vocabulary: Vocabulary, source: str) -> None:
-  """Does the check of `wordpiece.check_uncased` for files without rules."""
+  """Calls `wordpiece.check_uncased` if the files do not say their rules."""
   if vocabulary.kind == "wordpiece" and JSON not in vocabulary.files:
     wordpiece.check_uncased(vocabulary, source)
 
@@ -232,14 +232,14 @@ def _of_folder(
   files: Mapping[str, bytes], folder: str, options: Mapping[str, Any]
 ) -> Vocabulary:
   """Builds the tokenizer of a folder's files, without declared added tokens."""
-  # tokenizer.json is exact, but it cannot follow most options. If there are any
-  # such options, another vocabulary of the folder is taken before it.
+  # tokenizer.json is exact, but it cannot follow most options. If such an
+  # option is given, another vocabulary of the folder is tried first.
   needs_options = bool(options.keys() - {*_CLEANING, "word_starts"})
   order = sorted(_VOCABULARIES, key=lambda n: n == JSON and needs_options)
   name = next((name for name in order if name in files), None)
   if name is None:
     raise UserError(
-      f"{folder}: no vocabulary in it; there is no {', '.join(_VOCABULARIES)}."
+      f"{folder} has no vocabulary; it has no {', '.join(_VOCABULARIES)}."
     )
   path = _join(folder, name)
   files = _without_foreign(files, folder, SETTINGS, name)
@@ -356,13 +356,13 @@ def _builder_options(
 def _check_rules(
   settings: Mapping[str, Any], options: Mapping[str, Any], path: str
 ) -> None:
-  """Raises UserError if words were counted by other rules than those asked."""
+  """Raises UserError if options ask for other rules than the settings have."""
   saved, asked = settings.get("rules"), options.get("rules")
   if saved in words.RULES and asked in words.RULES and saved != asked:
     raise UserError(
-      f"{path}: its words were counted with --rules={saved}, and"
-      f" --rules={asked} is contrary to that; leave it out, or train another"
-      " vocabulary with it."
+      f"{path}: its words were counted with --rules={saved}, not with"
+      f" --rules={asked}; leave this flag out, or train another vocabulary with"
+      " it."
     )
 
 
@@ -420,7 +420,8 @@ def _builder(
   merges_name = next((n for n in _MERGES if n in files), None)
   if merges_name is None:
     raise UserError(
-      f"{path}: no merges in its folder; they have one of the names {_MERGES}."
+      f"{path} has no merges in its folder; their file must have one of"
+      f" the names {_MERGES}."
     )
   merges_path = _join(folder, merges_name)
   merges = bpe.read_merges(decode(files[merges_name], merges_path), merges_path)
@@ -460,7 +461,7 @@ def read_vocab(path: PathLike) -> list[str]:
   """Reads a vocabulary file with a piece on each line.
 
   Raises:
-    UserError: there is no such file, or see `parse_pieces`.
+    UserError: there is no such file, or `parse_pieces` raises it.
   """
   if not epath.Path(path).is_file():
     raise UserError(
@@ -484,9 +485,9 @@ def read_pieces(folder: PathLike) -> list[str]:
   except ValueError as e:
     raise Damaged(f"{path} is damaged ({e}).") from e
   if not isinstance(pieces, list) or not pieces:
-    raise Damaged(f"{path} is damaged: it holds no list of pieces.")
+    raise Damaged(f"{path} is damaged: it is not a list of pieces.")
   if not all(isinstance(piece, str) for piece in pieces):
-    raise Damaged(f"{path} is damaged: a piece in it is no text.")
+    raise Damaged(f"{path} is damaged: a piece in it is not a text.")
   return pieces
 
 
@@ -503,7 +504,7 @@ def _has_all_in_vocab_txt(vocabulary: Vocabulary) -> bool:
   return "vocab.txt" in vocabulary.files
 
 
-def _unusual(vocabulary: Vocabulary) -> dict[str, Any]:
+def _unusual_settings(vocabulary: Vocabulary) -> dict[str, Any]:
   """Returns settings of a transformers class that are not its defaults.
 
   BertTokenizer and RobertaTokenizer build their rules from these settings, even
@@ -559,7 +560,7 @@ def contents(
     others = "".join(f"{word}\n" for word in vocabulary.others)
     contents_by_name[OTHERS] = others.encode("utf-8")
   settings = {_KEYS.get(k, k): v for k, v in vocabulary.options.items()}
-  settings |= _unusual(vocabulary)
+  settings |= _unusual_settings(vocabulary)
   if tokenizer_class := _class_of(vocabulary):
     settings = {"tokenizer_class": tokenizer_class} | settings
   if tokenizer_class == _JSON_CLASS and vocabulary.special.mask is not None:
@@ -583,6 +584,7 @@ def digest_settings(files: Mapping[str, bytes]) -> bytes:
 def _with_digests(
   settings: Mapping[str, Any], files: Mapping[str, bytes]
 ) -> dict[str, Any]:
+  """Adds the digests of files to settings."""
   sums = {name: digest(content) for name, content in files.items()}
   return seal({**settings, DIGESTS: sums})
 
@@ -679,7 +681,7 @@ def load_prepared(folder: PathLike, lower_case: bool) -> Vocabulary:
 
 
 class OtherVocabulary(UserError):
-  """Two vocabularies have different pieces."""
+  """Says that two vocabularies have different pieces."""
 
 
 def check_same(
@@ -721,10 +723,10 @@ def check_begins(
     remedy: the end of the message.
   """
   end = f"; {remedy}." if remedy else "."
-  for number, (old, new) in enumerate(zip(pieces, longer, strict=False)):
+  for index, (old, new) in enumerate(zip(pieces, longer, strict=False)):
     if old != new:
       raise OtherVocabulary(
-        f"{name}: its piece {number} is {old!r}, but in {longer_name} it is"
+        f"{name}: its piece {index} is {old!r}, but in {longer_name} it is"
         f" {new!r}{end}"
       )
   if len(pieces) > len(longer):

@@ -22,8 +22,8 @@ from bert_jax.text.vocabulary import Vocabulary
 def extend(vocabulary: Vocabulary, path: PathLike) -> tuple[Vocabulary, str]:
   """Adds the tokens of a file after the last piece of a vocabulary.
 
-  A token is left out if the vocabulary reads it as one piece already, or if it
-  is earlier in the file.
+  A token is left out if the vocabulary reads it as one piece already, or if an
+  earlier line of the file has it.
 
   Args:
     vocabulary: a tokenizer of any kind except WordPiece with the original
@@ -56,7 +56,7 @@ def extend(vocabulary: Vocabulary, path: PathLike) -> tuple[Vocabulary, str]:
       _check_is_word(vocabulary, token, location)
       tokens[matched_text] = token
   if not tokens and not existing:
-    raise UserError(f"{path}: no tokens in it; write one on each line.")
+    raise UserError(f"{path} has no tokens; write one on each line.")
   longer = _add(vocabulary, [*tokens.values()], path) if tokens else vocabulary
   new_pieces = list(longer.pieces[vocabulary.vocab_size :])
   new_set = set(new_pieces)
@@ -105,11 +105,11 @@ def _token(line: str, location: str) -> AddedToken:
   if fields is None:
     return AddedToken(line, normalized=True, special=False)
   flags = added_tokens.FLAGS
-  wrong = [key for key in fields if key not in ("content", *flags)]
-  wrong += [key for key in flags if type(fields.get(key, True)) is not bool]
-  if wrong or not isinstance(fields["content"], str):
+  bad_keys = [key for key in fields if key not in ("content", *flags)]
+  bad_keys += [key for key in flags if type(fields.get(key, True)) is not bool]
+  if bad_keys or not isinstance(fields["content"], str):
     raise UserError(
-      f"{location}: {(wrong or ['content'])[0]!r} is wrong; a token has"
+      f"{location}: {(bad_keys or ['content'])[0]!r} is wrong; a token has"
       " 'content', which is text, and the flags"
       f" {', '.join(flags)}, each true or false."
     )

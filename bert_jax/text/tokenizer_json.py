@@ -46,11 +46,11 @@ def from_json(
     keep_accents: the value in the settings of the same folder. It does not
       change the normalizer of the file.
     word_starts: one of `unigram.WORD_STARTS`, for a unigram model; None means
-      the first.
+      its first entry.
 
   Raises:
     UserError: the file is damaged, its model is not WordPiece, BPE or
-      Unigram, or its special tokens are those of no family.
+      Unigram, or no family has its special tokens.
   """
   with_special = read(text, source)
   kind = _kind(with_special, source)
@@ -58,9 +58,7 @@ def from_json(
   ids = {piece: i for i, piece in enumerate(pieces)}
   roles = next((r for r in _ROLES if set(r.values()) <= ids.keys()), None)
   if roles is None:
-    raise UserError(
-      f"{source}: its special tokens are not those of a known family."
-    )
+    raise UserError(f"{source}: no known family has its special tokens.")
   plain = copy_without_added(with_special)
   if kind == "unigram":
     plain.model = _model_without(text, roles.values())
@@ -111,10 +109,10 @@ def read(text: str, source: str) -> Tokenizer:
   try:
     tokenizer = Tokenizer.from_str(text)
   except Exception as e:
-    raise Damaged(f"{source}: damaged ({e}).") from e
+    raise Damaged(f"{source} is damaged ({e}).") from e
   unknown = getattr(tokenizer.model, "unk_token", None)
   if unknown is not None and tokenizer.token_to_id(unknown) is None:
-    raise UserError(f"{source}: its pieces lack {unknown!r}, the unknown one.")
+    raise UserError(f"{source}: its pieces lack the unknown token {unknown!r}.")
   tokenizer.no_padding()
   tokenizer.no_truncation()
   return tokenizer
@@ -125,7 +123,9 @@ def _kind(tokenizer: Tokenizer, source: str) -> str:
   name = type(tokenizer.model).__name__
   kinds = {"WordPiece": "wordpiece", "Unigram": "unigram", "BPE": "bytelevel"}
   if name not in kinds:
-    raise UserError(f"{source}: a {name} model: not one of {sorted(kinds)}.")
+    raise UserError(
+      f"{source}: its model {name} is not one of {sorted(kinds)}."
+    )
   ends = name == "BPE" and tokenizer.model.end_of_word_suffix
   return "gpt1" if ends else kinds[name]
 

@@ -60,7 +60,7 @@ def augment(
       unchanged.
     options: how variants are drawn.
     kind: the kind of a custom task; None for a published task.
-    columns: the columns of a custom task; see `custom.columns`.
+    columns: the columns of a custom task; see `custom.parse_columns`.
     batch_size: the number of rows in a batch.
     dtype: the dtype of the computation.
     family: the family of a transformers folder whose config.json names none.
@@ -125,7 +125,7 @@ def task_columns(
         " your own tasks with one or two texts, with --columns."
       )
     return task_files, [*glue.TEXTS[name], "label"]
-  chosen = custom.columns(columns, task_files.task.kind)
+  chosen = custom.parse_columns(columns, task_files.task.kind)
   texts = [chosen[role] for role in ("text", "pair") if role in chosen]
   labels = chosen.get(custom.LABEL_COLUMNS)
   return task_files, [*texts, *(labels or [chosen.get("label", "label")])]

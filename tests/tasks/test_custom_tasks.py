@@ -105,7 +105,9 @@ def test_a_split_may_have_words_without_tags(tmp_path):
   (example,) = contents.splits["test"]
   assert (example["words"], example["tags"]) == (["in", "5\u00a0km"], None)
   assert example["id"] == "x" and contents.splits["more"][0]["tags"] is None
-  with pytest.raises(ValueError, match=r"c\.tsv:2: no tags; training needs th"):
+  with pytest.raises(
+    ValueError, match=r"c\.tsv:2 has no tags; training needs th"
+  ):
     read({"train": empty}, kind="tagging", columns=NAMES)
   train = files.write(tmp_path / "d.conll", FIRST)
   test = files.write(tmp_path / "e.conll", "in\nRome\n")
@@ -115,14 +117,24 @@ def test_a_split_may_have_words_without_tags(tmp_path):
   (example,) = contents.splits["test"]
   assert (example["words"], example["tags"]) == (["in", "Rome"], None)
   with pytest.raises(
-    ValueError, match=r"e\.conll:1: no tags: the first line has one column"
+    ValueError, match=r"e\.conll:1 has no tags: the first line has one column"
   ):
     read({"train": test}, kind="tagging", columns=NUMBERS)
 
 
 BAD = [
-  ("x.tsv", NAMES, "tokens\tner\na\tO\na b\tO\n", r"x\.tsv:3: 1 tags for 2 wo"),
-  ("x.csv", NAMES, "tokens,ner\na,O\n\nb,O x\n", r"x\.csv:4: 2 tags for 1 wor"),
+  (
+    "x.tsv",
+    NAMES,
+    "tokens\tner\na\tO\na b\tO\n",
+    r"x\.tsv:3 has 1 tags for 2 wo",
+  ),
+  (
+    "x.csv",
+    NAMES,
+    "tokens,ner\na,O\n\nb,O x\n",
+    r"x\.csv:4 has 2 tags for 1 wor",
+  ),
   (
     "x.tsv",
     NAMES,
@@ -144,7 +156,12 @@ BAD = [
   ),
   ("x.tsv", NUMBERS, "B-X b\n\na b\n", r"x\.tsv:3: tag 'a' is not O"),
   ("x.tsv", NUMBERS, "a b\n\n", r"split train has 1 labels \(a\); a tagging"),
-  ("x.tsv", NUMBERS, "O\ta\nB-X\n", r"x\.tsv:2: 1 columns where the first li"),
+  (
+    "x.tsv",
+    NUMBERS,
+    "O\ta\nB-X\n",
+    r"x\.tsv:2 has 1 columns, but the first li",
+  ),
   ("x.tsv", NUMBERS, "O\ta\nB\tb\nI-X\tb", r"x\.tsv:2: tag 'B' is not O"),
   ("x.tsv", "words=3,tags=1", FIRST, r"x\.tsv:1 has no column 3 for the words"),
   (

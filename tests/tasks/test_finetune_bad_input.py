@@ -34,10 +34,10 @@ def read(path, **options):
   "options, message",
   [
     (COLUMNS | dict(labels=["a", "b", "a"]), "--labels: 'a' is there twice"),
-    (COLUMNS | dict(labels=["a"]), "a classification needs two or more"),
+    (COLUMNS | dict(labels=["a"]), "a classification needs two or more labels"),
     (
       COLUMNS | dict(kind="regression", labels=["1", "2"]),
-      "a regression has none",
+      "labels of a regression are numbers, without names",
     ),
     (dict(kind="tagging", labels=["O", "B-X", "Y"]), "--labels: tag 'Y' is"),
   ],

@@ -91,7 +91,7 @@ def test_glue_files(tmp_path, monkeypatch, capsys):
   assert "also wants SST-2.tsv, MRPC.tsv, QQP.tsv, MNLI-m.tsv, RTE.tsv," in (
     capsys.readouterr().err
   )
-  with pytest.raises(ValueError, match="a second CoLA.tsv"):
+  with pytest.raises(ValueError, match="is a second CoLA.tsv"):
     server_files.submission(packed, [paths[0]] * 2)
   with pytest.raises(ValueError, match="other.tsv: the server knows no such"):
     server_files.submission(packed, ["CoLA.tsv", "other.tsv"])

@@ -126,7 +126,7 @@ def test_other_spaces_are_parts_of_words(tmp_path):
   (example,) = read(path, kind="tagging")
   assert example["words"] == ["\u3000", "cats"]
   path = files.write(tmp_path / "d.conll", "cats\tB-X\n \tO\n")
-  with pytest.raises(ValueError, match=r"d\.conll:2: no word in column 1"):
+  with pytest.raises(ValueError, match=r"d\.conll:2 has no word in column 1"):
     read(path, kind="tagging")
 
 
@@ -135,10 +135,14 @@ def test_commas_between_columns_of_words(tmp_path, columns):
   options = dict(kind="tagging", columns=columns, labels=["O", "B-X"])
   path = files.write(tmp_path / "a.csv", "cats,B-X\nran,O\n")
   for split in ("train", "test"):
-    with pytest.raises(ValueError, match=r"a\.csv:1: commas between the col"):
+    with pytest.raises(
+      ValueError, match=r"a\.csv:1 has commas between the col"
+    ):
       read(path, split=split, **options)
   path = files.write(tmp_path / "a.txt", "cats,B-X\nran,O\n")
-  with pytest.raises(ValueError, match=r"a\.txt:1: no tags: .* tabs or spaces"):
+  with pytest.raises(
+    ValueError, match=r"a\.txt:1 has no tags: .* tabs or spaces"
+  ):
     read(path, **options)
   # A comma may be a word.
   path = files.write(tmp_path / "b.csv", ",\ncats\n")

@@ -307,8 +307,8 @@ BAD = [
     "a\tO\nb\tB-animal\n",
     r"x\.tsv:2: tag 'B-animal' is not one of O, B-",
   ),
-  ("wnut17", "a\tO\nb\n", r"x\.tsv:2: 1 columns where the first line has 2"),
-  ("wnut17", "a\nb\n", r"x\.tsv:1: no tags: the first"),
+  ("wnut17", "a\tO\nb\n", r"x\.tsv:2 has 1 columns, but the first line has 2"),
+  ("wnut17", "a\nb\n", r"x\.tsv:1 has no tags: the first"),
 ]
 
 
@@ -357,7 +357,7 @@ def test_bad_flags_and_custom_files(tmp_path):
     read("mine", path, **options)
   line = {"words": ["a", "b"], "tags": ["O"]}
   files.write_jsonl(tmp_path / "a.jsonl", [line])
-  with pytest.raises(ValueError, match=r"a\.jsonl:1: 1 tags for 2 words"):
+  with pytest.raises(ValueError, match=r"a\.jsonl:1 has 1 tags for 2 words"):
     read("mine", path, kind="tagging")
   vocab = files.wordpiece(tmp_path)
   with pytest.raises(ValueError, match="--length=5 leaves no room"):
@@ -414,8 +414,12 @@ def test_published_tasks_in_json_lines(tmp_path):
 @pytest.mark.parametrize(
   "name, line, message",
   [
-    ("conll2003", {"tokens": ["a"]}, r"1: no list 'words'; a published task"),
-    ("wnut17", {"text": "a"}, r"1: no list 'words'; .*give your task a new"),
+    (
+      "conll2003",
+      {"tokens": ["a"]},
+      r"1 has no list 'words'; a published task",
+    ),
+    ("wnut17", {"text": "a"}, r"1 has no list 'words'; .*give your task a new"),
     ("wnut17", {"words": ["a"], "tags": ["x"]}, r"1: tag 'x' is not O, B-TYPE"),
     ("swag", {"text": "a"}, r"1 has no column 'sent1'; the columns are text"),
     (

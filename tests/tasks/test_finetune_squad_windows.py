@@ -186,8 +186,8 @@ def test_files_of_both_versions(tmp_path):
     read("squad", "train")
   for text, message in (
     ('{"data": [{}]}', "article 1 is not as SQuAD's are"),
-    ('{"data":\n [}', r"a\.json:2: not JSON"),
-    ("[]", "not a file of SQuAD"),
+    ('{"data":\n [}', r"a\.json:2 is not JSON"),
+    ("[]", "is not a file of SQuAD"),
     (" ", "the file is empty"),
   ):
     files.write(tmp_path / "a.json", text)

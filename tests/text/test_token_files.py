@@ -136,8 +136,8 @@ def test_words_are_added_as_words(tmp_path):
 @pytest.mark.parametrize(
   "text, message",
   [
-    ("", "a.txt: no tokens in it; write one on each line"),
-    ("\n\n", "a.txt: no tokens in it"),
+    ("", "a.txt has no tokens; write one on each line"),
+    ("\n\n", "a.txt has no tokens"),
     ("x\n\u0007\n", r"a.txt:2: nothing is left of '\\x07' when"),
     ('{"content": "x", "strip": true}', "a.txt:1: 'strip' is wrong; a token"),
     ('{"content": "x", "special": 1}', "a.txt:1: 'special' is wrong"),

@@ -232,13 +232,13 @@ def test_bad_files_are_named(tmp_path):
       open_vocabulary.load(path, **options)
 
   refused(str(tmp_path / "none"), "no such vocabulary.*`bert_jax vocab`")
-  refused(str(tmp_path), "no vocabulary in it")
+  refused(str(tmp_path), "has no vocabulary; it has no")
   refused(write("vocab.txt", "a\nb\n"), r"has no \[PAD\]")
   good = write("good.txt", "\n".join(SPECIAL) + "\na\n")
   refused(good, "has no option 'add_prefix_space'", add_prefix_space=True)
   refused(good, "rules 'old': not one of", rules="old")
   pieces = write("vocab.json", json.dumps({"a": 0, "b": 0}))
-  refused(pieces, "no merges in its folder")
+  refused(pieces, "has no merges in its folder")
   merges = write("merges.txt", "#version: 0.2\na b c\n")
   refused(pieces, f"{merges}:2: 'a b c' is not a pair")
   write("merges.txt", "a b\n")
@@ -250,7 +250,10 @@ def test_bad_files_are_named(tmp_path):
   refused(write("x.model", "no"), "not a SentencePiece model|sentencepiece")
   model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
   broken = {"version": "1.0", "model": model}
-  refused(write("tokenizer.json", json.dumps(broken)), "a WordLevel model")
+  refused(
+    write("tokenizer.json", json.dumps(broken)),
+    "its model WordLevel is not one of",
+  )
   (tmp_path / "b.txt").write_bytes(b"a\xff")
   refused(str(tmp_path / "b.txt"), r"not UTF-8 \(byte 1\)")
 

@@ -162,7 +162,9 @@ def test_repeated_pieces_are_refused(tmp_path):
   twice = text.replace(b'"##n":7', b'"a":7')
   refused({"tokenizer.json": twice}, "1 ids below 12 have no piece, 6 first")
   other = text.replace(b'"unk_token":"[UNK]"', b'"unk_token":"[X]"')
-  refused({"tokenizer.json": other}, r"its pieces lack '\[X\]'")
+  refused(
+    {"tokenizer.json": other}, r"its pieces lack the unknown token '\[X\]'"
+  )
   refused({k: v for k, v in files.items() if k != "merges.txt"}, "no merges")
 
 

@@ -1,4 +1,4 @@
-"""Words with tags in CoNLL columns: one word on each line.
+"""Reads words with tags in CoNLL columns, with one word on each line.
 
 Blank lines separate sentences. In CoNLL-2003 (Tjong Kim Sang and De Meulder
 2003) there are four columns, and documents begin with -DOCSTART-. In WNUT17
@@ -19,7 +19,7 @@ _SPACES = " \t"
 
 
 class Sentence(Record):
-  """A record with one word on each line; `location` is the first line."""
+  """Holds a sentence with a word on each line; `location` is its first line."""
 
 
 def location_of(record: Record, word: int) -> str:
@@ -27,7 +27,7 @@ def location_of(record: Record, word: int) -> str:
 
   Args:
     record: a record with words.
-    word: the number of the word, from 0.
+    word: the index of the word, from 0.
   """
   if not isinstance(record, Sentence):
     return record.location
@@ -47,10 +47,10 @@ def published_records(path: str) -> Iterator[Record]:
   for record in tables.jsonl(path):
     if "words" not in record.fields:
       raise UserError(
-        f"{record.location}: no list 'words'; a published task has the columns"
-        " of CoNLL, or JSON lines with 'words' and 'tags'. If your columns have"
-        " other names, give your task a new name and pass: --kind tagging"
-        " --columns words=NAME,tags=NAME."
+        f"{record.location} has no list 'words'; a published task has the"
+        " columns of CoNLL, or JSON lines with 'words' and 'tags'. If your"
+        " columns have other names, give your task a new name and pass: --kind"
+        " tagging --columns words=NAME,tags=NAME."
       )
     yield record
 
@@ -59,14 +59,14 @@ def records(path: str, tag: int = -1, word: int = 1) -> Iterator[Sentence]:
   """Reads the sentences of a file, in order.
 
   Args:
-    path: the file. If it has only one column, that has the words.
-    tag: the number of the column of tags, from 1; or from the end, -1 is the
-      last column.
-    word: the number of the column of words, in the same way.
+    path: the file. If it has only one column, this has the words.
+    tag: the number of the column of tags. The first column is 1, the last one
+      is -1.
+    word: the number of the column of words, counted in the same way.
 
   Raises:
     ValueError: a line has another number of columns than the first line, or
-      there is no column of such a number.
+      there is no column `tag` or `word`.
   """
   words: list[str] = []
   tags: list[str] = []
@@ -90,13 +90,13 @@ def records(path: str, tag: int = -1, word: int = 1) -> Iterator[Sentence]:
       indices = _column_indices(columns, word, tag, location)
     if len(cells) != columns:
       raise UserError(
-        f"{location}: {len(cells)} columns where the first line has {columns};"
-        " a word and its tag stand in each line."
+        f"{location} has {len(cells)} columns, but the first line has"
+        f" {columns}; each line needs a word and its tag."
       )
     if not cells[indices[0]].strip(_SPACES):
       raise UserError(
-        f"{location}: no word in column {indices[0] + 1}; only blank lines"
-        " stand between sentences."
+        f"{location} has no word in column {indices[0] + 1}; a line between"
+        " sentences must be blank."
       )
     if not words:
       begin = number
@@ -117,9 +117,9 @@ def _check_commas(path: str, cells: list[str], location: str) -> None:
   columns = cells[0].split(",")
   if len(columns) > 1 and all(columns[:2]):
     raise UserError(
-      f"{location}: commas between the columns of a file with a word a line;"
-      " write tabs or spaces for them. If each line has a sentence, give the"
-      " names of its columns: --columns words=NAME,tags=NAME."
+      f"{location} has commas between the columns of a file with a word on each"
+      " line; write tabs or spaces instead. If each line has a sentence, give"
+      " the names of its columns: --columns words=NAME,tags=NAME."
     )
 
 
@@ -145,8 +145,8 @@ def _column_indices(
   indices = [(number - (number > 0)) % columns for number in (word, tag)]
   if indices[0] == indices[1]:
     raise UserError(
-      f"{location}: of {columns} columns, {word} and {tag} are the same; words"
-      " and tags need one each."
+      f"{location}: of {columns} columns, {word} and {tag} are the same column;"
+      " words and tags need one each."
     )
   return indices
 
@@ -181,15 +181,15 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
     if isinstance(record, Sentence):
       remedy = (
         ": the first line has one column, and training needs tags in another;"
-        " tabs or spaces stand between columns"
+        " write tabs or spaces between columns"
       )
-    raise UserError(f"{record.location}: no tags{remedy}.")
+    raise UserError(f"{record.location} has no tags{remedy}.")
   if tags is not None:
     if not isinstance(tags, list) or len(tags) != len(words):
       count = len(tags) if isinstance(tags, list) else "no list of"
       raise UserError(
-        f"{record.location}: {count} tags for {len(words)} words; every word"
-        " has one."
+        f"{record.location} has {count} tags for {len(words)} words; every word"
+        " needs one tag."
       )
     tags = _tag_names(task, tags, record)
     if task.name == "conll2003":

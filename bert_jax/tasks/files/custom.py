@@ -1,4 +1,4 @@
-"""Custom tasks: the columns of a user's TSV, CSV or JSONL file, by name.
+"""Reads custom tasks: the user names the columns of a TSV, CSV or JSONL file.
 
 Examples of flags:
 
@@ -12,8 +12,8 @@ Examples of flags:
 
 Words and tags are lists in JSONL. In a table they are texts with spaces between
 the words or tags. In a file with a word on each line (CoNLL), columns have
-numbers: 1 is the first, -1 the last. Without --columns, the first column has
-the words and the last one the tags.
+numbers: 1 is the first column, and -1 is the last. If --columns is not given,
+the first column has the words, and the last one has the tags.
 """
 
 import re
@@ -66,7 +66,7 @@ def metrics_of(kind: str, names: Sequence[str]) -> tuple[str, ...]:
   return _METRICS[kind]
 
 
-def columns(text: str, kind: str) -> dict[str, Any]:
+def parse_columns(text: str, kind: str) -> dict[str, Any]:
   """Parses `ROLE=COLUMN,...`.
 
   Args:
@@ -82,53 +82,57 @@ def columns(text: str, kind: str) -> dict[str, Any]:
     ValueError: a role is unknown or repeated, or the first role is missing.
   """
   roles = _ROLES[kind]
-  chosen: dict[str, Any] = {}
+  columns_by_role: dict[str, Any] = {}
   label_columns: list[str] = []
   for assignment in tables.split_commas(text, "--columns"):
     role, equal, column = map(str.strip, assignment.partition("="))
-    several = kind == "multi_label" and role == "label"
-    twice = column in label_columns if several else role in chosen
+    is_multi_label = kind == "multi_label" and role == "label"
+    twice = (
+      column in label_columns if is_multi_label else role in columns_by_role
+    )
     if not equal or role not in roles or twice or not column:
       raise UserError(
         f"--columns={text}: {assignment!r} is not ROLE=COLUMN, or is there"
         f" twice; the roles of a {kind} are {', '.join(roles)}."
       )
-    if several:
+    if is_multi_label:
       label_columns.append(column)
     else:
-      chosen[role] = column
+      columns_by_role[role] = column
   if len(label_columns) > 1:
-    chosen[LABEL_COLUMNS] = label_columns
+    columns_by_role[LABEL_COLUMNS] = label_columns
   elif label_columns:
-    chosen["label"] = label_columns[0]
-  if roles[0] not in chosen:
+    columns_by_role["label"] = label_columns[0]
+  if roles[0] not in columns_by_role:
     raise UserError(f"--columns={text}: it does not say {roles[0]}=COLUMN.")
-  return chosen
+  return columns_by_role
 
 
 def check_labels(kind: str, names: Sequence[str]) -> None:
   """Raises ValueError if a task cannot have labels with these names."""
   if kind == "regression":
-    raise UserError("--labels: a regression has none, its labels are numbers.")
+    raise UserError(
+      "--labels: the labels of a regression are numbers, without names."
+    )
   twice = [name for i, name in enumerate(names) if name in names[:i]]
   if twice:
     raise UserError(f"--labels: {twice[0]!r} is there twice.")
   if len(names) < 2:
-    raise UserError(f"--labels: a {kind} needs two or more.")
+    raise UserError(f"--labels: a {kind} needs two or more labels.")
   unprefixed = tags.find_unprefixed(names) if kind == "tagging" else None
   if unprefixed:
     raise UserError(f"--labels: {tags.unprefixed_message(unprefixed)}")
 
 
-def records(path: str, kind: str, chosen: Columns) -> Iterator[Record]:
+def records(path: str, kind: str, columns_by_role: Columns) -> Iterator[Record]:
   """Reads the records of a file.
 
   Args:
-    path: the file: .jsonl; or, for tagging with no columns or with numbers of
-      columns, a file with a word on each line; otherwise a table whose first
-      line names the columns.
+    path: a .jsonl file, or a table whose first line names the columns. If the
+      kind is tagging and the columns have numbers or are not given, it is a
+      file with a word on each line.
     kind: the kind of the task.
-    chosen: role -> column.
+    columns_by_role: role -> column.
 
   Raises:
     ValueError: a line is wrong; the message names the file and line.
@@ -136,27 +140,35 @@ def records(path: str, kind: str, chosen: Columns) -> Iterator[Record]:
   if tables.is_jsonl(path):
     return tables.jsonl(path)
   if kind != "tagging":
-    return _table(path, kind, chosen)
-  both = [chosen[role] for role in ("words", "tags") if role in chosen]
-  if not all(map(_NUMBER.fullmatch, both)):
-    return map(_splitter(chosen), _table(path, kind, chosen))
-  if "id" in chosen:
+    return _table(path, kind, columns_by_role)
+  columns = [
+    columns_by_role[role]
+    for role in ("words", "tags")
+    if role in columns_by_role
+  ]
+  if not all(map(_NUMBER.fullmatch, columns)):
+    return map(_splitter(columns_by_role), _table(path, kind, columns_by_role))
+  if "id" in columns_by_role:
     raise UserError(
-      f"{path}: --columns says id={chosen['id']}, but a file with a word a line"
-      " has no ids of sentences; leave it out."
+      f"{path}: --columns says id={columns_by_role['id']}, but a file with"
+      " a word on each line has no ids of sentences; leave the id out."
     )
-  return _conll(path, chosen)
+  return _conll(path, columns_by_role)
 
 
-def _table(path: str, kind: str, chosen: Columns) -> Iterator[Record]:
+def _table(path: str, kind: str, columns_by_role: Columns) -> Iterator[Record]:
   """Yields the records of a table, and checks that it has the columns.
 
-  Columns of labels are not checked. `parse` does so if the example needs a
-  label.
+  Columns of labels are not checked here. `parse` checks them if the example
+  needs a label.
   """
-  needed = [chosen[role] for role in _ROLES[kind] if role in chosen]
-  needed = [c for c in needed if c != chosen.get(_LABEL_ROLES[kind])]
-  other = ", or give the numbers of a file with a word a line (words=1,tags=2)"
+  needed = [
+    columns_by_role[role] for role in _ROLES[kind] if role in columns_by_role
+  ]
+  needed = [c for c in needed if c != columns_by_role.get(_LABEL_ROLES[kind])]
+  or_numbers = (
+    ", or give the numbers of a file with a word a line (words=1,tags=2)"
+  )
   for record in tables.table(path):
     for column in needed:
       if column not in record.fields:
@@ -164,17 +176,17 @@ def _table(path: str, kind: str, chosen: Columns) -> Iterator[Record]:
           f"{path}:1 has no column {column!r}; the columns are"
           f" {', '.join(record.fields)}. The first line of a table names its"
           " columns: write one, or correct --columns"
-          f"{other if kind == 'tagging' else ''}."
+          f"{or_numbers if kind == 'tagging' else ''}."
         )
     yield record
 
 
-def _splitter(chosen: Columns) -> Callable[[Record], Record]:
+def _splitter(columns_by_role: Columns) -> Callable[[Record], Record]:
   """Returns a function that splits the words and tags of a record.
 
   If the field of the tags is empty, the tags become None.
   """
-  names = [chosen.get(role, role) for role in ("words", "tags")]
+  names = [columns_by_role.get(role, role) for role in ("words", "tags")]
 
   def split(record: Record) -> Record:
     lists: dict[str, list[Any] | None] = {
@@ -191,7 +203,7 @@ def _splitter(chosen: Columns) -> Callable[[Record], Record]:
 
 
 def _words(text: str) -> list[Any]:
-  """Splits a text at white space, or reads a list in JSON or Python's form."""
+  """Splits a text at white space, or reads a list of JSON or Python."""
   if text.strip()[:1] == "[":
     words = label_fields.read_literal(text.strip())
     # A list must hold only texts, because "[1]" may be a word.
@@ -200,60 +212,63 @@ def _words(text: str) -> list[Any]:
   return [word for word in _BETWEEN.split(text) if word]
 
 
-def _conll(path: str, chosen: Columns) -> Iterator[Record]:
+def _conll(path: str, columns_by_role: Columns) -> Iterator[Record]:
   """Yields the sentences of a file with a word on each line.
 
-  Their fields have the chosen names.
+  Their fields have the names that the user gave.
   """
-  tags_column = int(chosen.get("tags", -1))
-  words_column = int(chosen.get("words", 1))
+  tags_column = int(columns_by_role.get("tags", -1))
+  words_column = int(columns_by_role.get("words", 1))
   for sentence in conll.records(path, tags_column, words_column):
     fields = {
-      chosen.get(name, name): field for name, field in sentence.fields.items()
+      columns_by_role.get(name, name): field
+      for name, field in sentence.fields.items()
     }
     yield sentence._replace(fields=fields)
 
 
 def parse(
-  task: Task, chosen: Columns, record: Record, needed: bool
+  task: Task, columns_by_role: Columns, record: Record, needed: bool
 ) -> dict[str, Any]:
   """Makes an example of a record.
 
   Args:
     task: the task; if its labels are (), any label is allowed.
-    chosen: role -> column.
+    columns_by_role: role -> column.
     record: the record.
     needed: True if a record without a label is an error.
 
   Raises:
     ValueError: the record is wrong; the message names the file and line.
   """
-  number = get(record, chosen["id"]) if "id" in chosen else None
+  name = get(record, columns_by_role["id"]) if "id" in columns_by_role else None
   if task.kind == "tagging":
-    fields = dict(words=get(record, chosen.get("words", "words")))
-    tags_column = chosen.get("tags", "tags")
+    fields = dict(words=get(record, columns_by_role.get("words", "words")))
+    tags_column = columns_by_role.get("tags", "tags")
     if tags_column in record.fields or needed:
       fields["tags"] = get(record, tags_column)
     example = conll.parse(task, record._replace(fields=fields), needed)
-    return example | {"id": number}
+    return example | {"id": name}
   texts = [
-    get_text(record, chosen[role])
+    get_text(record, columns_by_role[role])
     for role in ("text", "pair")
-    if role in chosen
+    if role in columns_by_role
   ]
-  column = chosen.get("label", "label")
+  column = columns_by_role.get("label", "label")
   if task.kind == "regression":
     label: Any = label_fields.read_number(record, column, needed)
-  elif LABEL_COLUMNS in chosen:
-    label = label_fields.read_columns(record, chosen[LABEL_COLUMNS], needed)
+  elif LABEL_COLUMNS in columns_by_role:
+    label = label_fields.read_columns(
+      record, columns_by_role[LABEL_COLUMNS], needed
+    )
   elif task.kind == "multi_label":
-    # `task_inputs.read` turns the values into names: this depends on all lines.
+    # `task_inputs.read` makes names of the values later, from all lines.
     label = label_fields.read_list(record, column, needed)
   else:
     label = label_fields.read_name(
       record, column, task.labels, needed, label_fields.EMPTY_CELLS
     )
-  return dict(id=number, texts=texts, label=label)
+  return dict(id=name, texts=texts, label=label)
 
 
 def collect_labels(

@@ -13,7 +13,7 @@ Example = dict[str, Any]
 
 # The spellings of the mask token in the published families.
 _MASKS = ("[MASK]", "<mask>")
-# Punctuation that belongs to the word that it touches, as in "@name".
+# Punctuation that is part of the word that it touches, as in "@name".
 _IN_WORDS = "@#%&*/\\_-"
 
 
@@ -36,10 +36,10 @@ def read(
 
   Args:
     lines: JSON objects; `id` and other fields are allowed.
-    kind: the kind of prediction that the model makes.
+    kind: what the model predicts, a key of `PARSERS`.
     location: the file, for messages.
     mask: the model's mask token. If it is not None, a text of kind fill must
-      have it.
+      have this token.
 
   Raises:
     ValueError: a line is not an object, lacks a field, or lacks a mask; the
@@ -80,10 +80,12 @@ def _check_mask(text: str, mask: str) -> None:
   """Raises UserError if a text has no mask."""
   if mask in text:
     return
-  others = [token for token in _MASKS if token in text]
-  has = f"; it has {others[0]}, which is another model's" if others else ""
+  other_masks = [token for token in _MASKS if token in text]
+  found = ""
+  if other_masks:
+    found = f"; it has {other_masks[0]}, the mask of another model"
   raise UserError(
-    f"the text has no mask to fill{has}: this model's mask is {mask}"
+    f"the text has no mask to fill{found}: this model's mask is {mask}"
   )
 
 
@@ -124,8 +126,8 @@ def _texts(fields: Example) -> Example:
 def _choices(fields: Example) -> Example:
   if "choices" in fields:
     choices = _list(fields, "choices")
-    before = [_field(fields, "text")] if fields.get("text") is not None else []
-    return {"texts": [[*before, choice] for choice in choices]}
+    first = [_field(fields, "text")] if fields.get("text") is not None else []
+    return {"texts": [[*first, choice] for choice in choices]}
   rows = fields.get("texts")
   if not isinstance(rows, list) or not rows:
     raise UserError("no field 'choices', a list of texts")
@@ -162,16 +164,16 @@ def split_words(text: str) -> list[tuple[int, int]]:
     while _is_split_off(text[begin]):
       spans.append((begin, begin + 1))
       begin += 1
-    last = end
-    while _is_split_off(text[last - 1]):
-      last -= 1
-    spans.append((begin, last))
-    spans += [(i, i + 1) for i in range(last, end)]
+    word_end = end
+    while _is_split_off(text[word_end - 1]):
+      word_end -= 1
+    spans.append((begin, word_end))
+    spans += [(i, i + 1) for i in range(word_end, end)]
   return spans
 
 
 def _is_split_off(character: str) -> bool:
-  """Returns True for punctuation that is a word of its own."""
+  """Returns True for punctuation that is a separate word."""
   is_punctuation = unicodedata.category(character)[0] == "P"
   return is_punctuation and character not in _IN_WORDS
 

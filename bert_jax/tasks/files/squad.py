@@ -1,4 +1,4 @@
-"""SQuAD's JSON (rajpurkar.github.io/SQuAD-explorer), 1.1 and 2.0."""
+"""Reads SQuAD's JSON (rajpurkar.github.io/SQuAD-explorer), 1.1 and 2.0."""
 
 import json
 from collections.abc import Iterator
@@ -31,11 +31,11 @@ def records(path: str) -> Iterator[Record]:
     articles = tables.parse_json(text)["data"]
   except json.JSONDecodeError as e:
     raise UserError(
-      f"{path}:{e.lineno}: not JSON ({e.msg}); a file with a question a line is"
-      " called .jsonl."
+      f"{path}:{e.lineno} is not JSON ({e.msg}); the name of a file with a"
+      " question on each line must end in .jsonl."
     ) from e
   except (KeyError, TypeError) as e:
-    raise UserError(f"{path}: not a file of SQuAD: it has no `data`.") from e
+    raise UserError(f"{path} is not a file of SQuAD: it has no `data`.") from e
   a = 0
   try:
     for a, article in enumerate(articles):
@@ -108,8 +108,8 @@ def _answers(record: Record) -> list[dict[str, Any]] | None:
   if isinstance(answers, dict):
     columns = Record(answers, record.location)
     texts, starts = get(columns, "text"), get(columns, "answer_start")
-    both = isinstance(texts, list) and isinstance(starts, list)
-    if both and len(texts) == len(starts):
+    are_lists = isinstance(texts, list) and isinstance(starts, list)
+    if are_lists and len(texts) == len(starts):
       pairs = zip(texts, starts, strict=True)
       answers = [dict(text=text, answer_start=start) for text, start in pairs]
   if not isinstance(answers, list) or not all(

@@ -1,4 +1,4 @@
-"""SuperGLUE's files (super.gluebenchmark.com): JSON lines.
+"""Reads SuperGLUE's files (super.gluebenchmark.com), which are JSON lines.
 
 `records` flattens nested lines into the records that TensorFlow Datasets has:
 one for each answer of MultiRC and one for each query of ReCoRD. SuperGLUE does
@@ -177,17 +177,17 @@ def _text(value: Any) -> str:
 
 def _alternatives(record: Record) -> list[list[str]]:
   """Returns COPA's premise and question beside each of the two choices."""
-  kind = get_text(record, "question")
-  if kind not in _COPA:
+  question = get_text(record, "question")
+  if question not in _COPA:
     raise UserError(
-      f"{record.location}: question {kind!r:.40} is not one of"
+      f"{record.location}: question {question!r:.40} is not one of"
       f" {', '.join(_COPA)}."
     )
-  premise = f"{get_text(record, 'premise')} {_COPA[kind]}"
+  premise = f"{get_text(record, 'premise')} {_COPA[question]}"
   return [[premise, get_text(record, f"choice{k}")] for k in (1, 2)]
 
 
-def _marked(record: Record) -> list[str]:
+def _mark_spans(record: Record) -> list[str]:
   """Returns WSC's text with * around its first span and # around its second."""
   words = get_text(record, "text").split(" ")
   # Mark the later span first: signs in front of a span would move its words.
@@ -212,5 +212,5 @@ _TEXTS = {
     f"{get_text(r, 'word')}: {get_text(r, 'sentence1')}",
     get_text(r, "sentence2"),
   ],
-  "wsc": _marked,
+  "wsc": _mark_spans,
 }

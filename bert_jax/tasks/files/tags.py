@@ -1,4 +1,4 @@
-"""Tags of words: tags with prefixes mark entities, other tags do not.
+"""Reads tags of words: tags with prefixes mark entities, other tags do not.
 
 | scheme | begin, inside, end, single word |
 |---|---|
@@ -24,7 +24,7 @@ _PREFIXED = re.compile(r"([BIESLUMW])(?:-(.+))?", re.DOTALL)
 _IOBES = {"L": "E", "U": "S", "M": "I", "W": "S"}
 # The type of a tag that is only a letter, as seqeval names it.
 _UNTYPED = "_"
-PUBLISHED = re.compile(r"O|[BI]-.+")
+_PUBLISHED = re.compile(r"O|[BI]-.+")
 # Other spellings of a prefix: small letters, whole words, and BD and ID from a
 # scheme for entities with gaps. A sign may separate it from the type.
 _LETTER = (
@@ -36,12 +36,12 @@ _SPELLINGS = (
   re.compile(f"(?P<type>.+){_SIGN}{_LETTER}", re.IGNORECASE | re.DOTALL),
   re.compile(r"([BI])(\w{2,})"),
 )
-_OUTSIDE = ("o", "0", "out", "outside")
+_OUTSIDE_TAGS = ("o", "0", "out", "outside")
 
 
 def check_published(tag: str, location: str) -> None:
   """Raises ValueError unless a tag is O, B-TYPE or I-TYPE."""
-  if not PUBLISHED.fullmatch(tag):
+  if not _PUBLISHED.fullmatch(tag):
     raise UserError(
       f"{location}: tag {tag!r:.60} is not O, B-TYPE or I-TYPE; entities are"
       " scored by these prefixes, so write the tags with them."
@@ -52,7 +52,7 @@ def unprefixed_message(tag: str) -> str:
   """Returns the error message for a tag that `find_unprefixed` found."""
   return (
     f"tag {tag!r:.60} is not O, B-TYPE or I-TYPE, as others are; entities are"
-    " scored by these prefixes, so write all tags with them, or none."
+    " scored by these prefixes, so write them in all tags, or in no tag."
   )
 
 
@@ -69,7 +69,7 @@ def find_unprefixed(tags: Iterable[str]) -> str | None:
 def letters(tags: Iterable[str]) -> str | None:
   """Returns the letters of the tags' scheme; None if they have no scheme.
 
-  Tags in which `find_unprefixed` finds one have no scheme.
+  Tags have no scheme if `find_unprefixed` finds one without a prefix.
   """
   entity_tags = {*tags} - {"O"}
   matches = [m for tag in entity_tags if (m := _PREFIXED.fullmatch(tag))]
@@ -85,9 +85,9 @@ def letters(tags: Iterable[str]) -> str | None:
 def warning(tags: Iterable[str]) -> str | None:
   """Returns a warning if tags look like entities in an unknown spelling.
 
-  Tags look like entities in two cases: one type has a tag for the beginning and
-  a tag for another position in it; or all tags have a prefix, or all have a
-  suffix, except the one for "outside".
+  Tags look like entities in two cases. In the first, one type has a tag for the
+  beginning and a tag for another position in an entity. In the second, all tags
+  except the tag for "outside" have a prefix, or all of them have a suffix.
 
   Args:
     tags: the labels of a task.
@@ -95,7 +95,7 @@ def warning(tags: Iterable[str]) -> str | None:
   tags = sorted({*tags})
   if letters(tags) is not None:
     return None
-  inside = [tag for tag in tags if tag.lower() not in _OUTSIDE]
+  inside = [tag for tag in tags if tag.lower() not in _OUTSIDE_TAGS]
   for spelling in _SPELLINGS:
     # Type of entity -> first letter of the spelled prefix -> tag.
     by_type: dict[str, dict[str, str]] = {}
@@ -107,7 +107,7 @@ def warning(tags: Iterable[str]) -> str | None:
       if "type" in spelling.groupindex:
         first, second = second, first
       by_type.setdefault((second or "").lower(), {})[first[0].upper()] = tag
-    named = next(
+    examples = next(
       (
         [of_type["B"], of_type[letter]]
         for of_type in by_type.values()
@@ -116,13 +116,13 @@ def warning(tags: Iterable[str]) -> str | None:
       ),
       [],
     )
-    typed = spelling is not _SPELLINGS[-1] and any(by_type)
-    alike = all(map(spelling.fullmatch, inside)) and inside != tags
-    if not named and typed and alike:
-      named = inside[:2]
-    if named and (typed or inside != tags):
+    has_types = spelling is not _SPELLINGS[-1] and any(by_type)
+    all_match = all(map(spelling.fullmatch, inside)) and inside != tags
+    if not examples and has_types and all_match:
+      examples = inside[:2]
+    if examples and (has_types or inside != tags):
       return (
-        f"warning: tags such as {' and '.join(map(repr, named))} look like"
+        f"warning: tags such as {' and '.join(map(repr, examples))} look like"
         " entities, but their scheme is not known: they are scored word by"
         " word, by accuracy. To score entities, write the tags as O, B-TYPE and"
         " I-TYPE."
@@ -134,7 +134,7 @@ def all_labels(tags: Iterable[str]) -> tuple[str, ...]:
   """Returns the labels of a task whose examples have these tags.
 
   O is the first label. Every type of entity gets all tags of the scheme, also
-  those that no example has. Tags without prefixes are sorted and not changed.
+  tags that no example has. Tags without prefixes are sorted and not changed.
   """
   tags = {*tags}
   scheme = letters(tags)
@@ -168,8 +168,8 @@ def entities(tags: Sequence[str | None]) -> list[tuple[str, int, int]]:
   """Returns the entities of a sentence's tags, of any scheme.
 
   Tags of a model may break the rules of their scheme. An entity begins at every
-  tag that begins one, and at a tag inside of one if the tag before it is of
-  another type or outside.
+  tag with B or S of IOBES. It also begins at a tag with I or E if the tag
+  before is O or has another type, or ended an entity.
 
   Args:
     tags: the tag of each word; None counts as O.
