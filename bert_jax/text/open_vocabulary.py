@@ -40,7 +40,7 @@ from bert_jax.text.vocabulary import Vocabulary
 SETTINGS = added_tokens.SETTINGS
 # transformers' file for a tokenizer of any kind.
 JSON = added_tokens.JSON
-# Files of a prepared folder: all pieces, and the words of `Vocabulary.others`.
+# Files of a prepared folder: all pieces, and `Vocabulary.other_words`.
 PIECES, OTHERS = "pieces.json", "others.txt"
 # The files that `contents` may write, with transformers' names if it has them.
 TOKENIZER_FILES = (
@@ -556,8 +556,8 @@ def contents(
   if not _has_all_in_vocab_txt(vocabulary):
     pieces = json.dumps(list(vocabulary.pieces), ensure_ascii=False)
     contents_by_name[PIECES] = pieces.encode("utf-8")
-  if vocabulary.others:
-    others = "".join(f"{word}\n" for word in vocabulary.others)
+  if vocabulary.other_words:
+    others = "".join(f"{word}\n" for word in vocabulary.other_words)
     contents_by_name[OTHERS] = others.encode("utf-8")
   settings = {_KEYS.get(k, k): v for k, v in vocabulary.options.items()}
   settings |= _unusual_settings(vocabulary)
@@ -644,7 +644,7 @@ def meta(vocabulary: Vocabulary) -> dict[str, Any]:
   if vocabulary.unmasked_ids:
     entries["unmasked"] = vocabulary.unmasked_ids
   if vocabulary.kind == "words":
-    entries["others"] = len(vocabulary.others)
+    entries["others"] = len(vocabulary.other_words)
   return entries
 
 

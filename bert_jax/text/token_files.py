@@ -183,7 +183,7 @@ def _add(
   if vocabulary.kind == "words":
     pieces = [*vocabulary.pieces, *(token.content for token in tokens)]
     rules = vocabulary.options["rules"]
-    return words.build(pieces, vocabulary.others, str(path), rules)
+    return words.build(pieces, vocabulary.other_words, str(path), rules)
   try:
     return added_tokens.add(vocabulary, tokens)
   except ValueError as e:

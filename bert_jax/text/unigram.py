@@ -1,18 +1,17 @@
-"""SentencePiece unigram models (ALBERT) through the `tokenizers` library.
+"""Builds SentencePiece unigram tokenizers (ALBERT) with `tokenizers`.
 
 The pieces, scores and normalization come from the model's file. The file of a
 model that `bert_jax vocab` trained has all rules of cleaning, so the ids are
 those of SentencePiece. For any other model, the rules of transformers'
 AlbertTokenizer are added: quotes become `"`, letters are decomposed, accents
 are stripped, and text is changed to lower case. As in transformers, words are
-cut into pieces one at a time, and a comma after a digit is not split off. In
-both, google-research/albert tokenization.py differs.
+cut into pieces one at a time, and a comma after a digit is not split off.
+google-research/albert tokenization.py differs in both points.
 
 Two rules follow SentencePiece and the original program, not transformers:
 * If a model's rules compose letters and marks (or the parts of Korean
-  syllables), they are always composed. In the library these rules sometimes do
-  not compose them, because it looks at one character or a short cluster at a
-  time.
+  syllables), they are always composed. The library sometimes does not compose
+  them, because it looks at one character or a short cluster at a time.
 * User-defined pieces are ordinary pieces. transformers 5.24 makes them added
   tokens and begins a word after each of them (`il-6`: docs/tokenizers.md).
 
@@ -56,8 +55,8 @@ LETTERS = string.ascii_lowercase
 SIGNS = '!"#$%&()*+,-./:;?@[\\]^_`{|}~'
 # Two code points that Unicode defines as noncharacters, so no text has them.
 _PLACEHOLDER, _SEPARATOR = "\ufdd0", "\ufdd1"
-# The rules for which pieces begin a word. "space": pieces with a space before
-# them. "albert": the published rule, which was written for English.
+# The rules that say which pieces begin a word. "space": pieces with a space
+# before them. "albert": the published rule, which was written for English.
 WORD_STARTS = ("space", "albert")
 # The numbers of fields. ModelProto: pieces, trainer_spec, normalizer_spec.
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
@@ -67,12 +66,12 @@ _PIECE, _SCORE = 1, 2
 _MODEL_TYPE, _UNIGRAM = 3, 1
 # NormalizerSpec: name, precompiled_charsmap.
 _NAME, _CHARSMAP = 1, 2
-# Wire types: a number, 8 bytes, a number and that many bytes, 4 bytes.
+# Wire types. _BYTES is a number and then this number of bytes.
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 
 
 class ModelFile(NamedTuple):
-  """The content of a SentencePiece file with a unigram model.
+  """Holds the content of a SentencePiece file with a unigram model.
 
   Attributes:
     pieces: the pieces in the order of their ids.
@@ -90,9 +89,9 @@ class ModelFile(NamedTuple):
 def begins_word(piece: str, word_starts: str = WORD_STARTS[0]) -> bool:
   """Returns True if a piece begins a word.
 
-  By the rule "albert" a single sign begins a word too, and so does a piece with
-  a character that is neither an English letter nor such a sign: a digit, an
-  apostrophe, a letter of another script (google-research/albert
+  By the rule "albert" a single sign begins a word too. A piece also begins a
+  word if one of its characters is neither an English letter nor such a sign: a
+  digit, an apostrophe, a letter of another script (google-research/albert
   create_pretraining_data.py, _is_start_piece_sp).
 
   Args:
@@ -112,7 +111,8 @@ def check_word_starts(word_starts: str, source: str) -> None:
   """Raises UserError if `word_starts` is not in `WORD_STARTS`."""
   if word_starts not in WORD_STARTS:
     raise UserError(
-      f"{source}: word_starts {word_starts!r}: not one of {list(WORD_STARTS)}."
+      f"{source}: word_starts {word_starts!r} is not one of"
+      f" {list(WORD_STARTS)}."
     )
 
 
@@ -124,7 +124,7 @@ def normalizer(model: ModelFile, cleaning: Cleaning) -> normalizers.Normalizer:
   ]
   rules = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
   # The library applies the rule of a cluster's first character to the whole
-  # cluster. So other steps before the rules do as much as possible.
+  # cluster. So other steps do as much as possible before the rules.
   if model.normalizer in PACKAGE_RULES:
     keep = cleaning.keep_accents
     chain.append(normalizers.NFKC() if keep else normalizers.NFKD())
@@ -158,21 +158,21 @@ def cleaning_of(
 
   Args:
     name: the name of the normalizer in the model's file.
-    lower_case: the caller's setting; None takes the setting of the model.
-    keep_accents: the caller's setting; None takes the setting of the model.
+    lower_case: the caller's setting; None means the setting of the model.
+    keep_accents: the caller's setting; None means the setting of the model.
     source: the model's name, for messages.
 
   Raises:
     UserError: the caller's settings contradict the model's.
   """
-  wanted = Cleaning(lower_case, keep_accents)
+  requested = Cleaning(lower_case, keep_accents)
   if name in PACKAGE_RULES:
-    check_equal(PACKAGE_RULES[name], wanted, source)
+    check_equal(PACKAGE_RULES[name], requested, source)
     return PACKAGE_RULES[name]
   if name in FOLDING_RULES:
     check_equal(Cleaning(True, None), Cleaning(lower_case, None), source)
     return Cleaning(True, keep_accents is not False)
-  return wanted.filled()
+  return requested.filled()
 
 
 def fixed_cleaning(model: bytes, source: str) -> Cleaning:
@@ -205,15 +205,15 @@ def build(
   Args:
     model: the content of a `.model` file.
     source: the name of the file, for messages.
-    lower_case: True if text is changed to lower case. None takes the setting of
+    lower_case: True if text is changed to lower case. None means the setting of
       the file, or else True, as published.
-    keep_accents: True if accents stay. None takes the setting of the file, or
+    keep_accents: True if accents stay. None means the setting of the file, or
       else the opposite of `lower_case`.
     word_starts: one of `WORD_STARTS`.
 
   Raises:
     UserError: the file is not a unigram model, special pieces are missing, or
-      its text was cleaned in a different way.
+      the caller's settings contradict the file's.
   """
   check_word_starts(word_starts, source)
   parsed = parse_model(model, source)
@@ -300,15 +300,15 @@ def parse_model(content: bytes, source: str) -> ModelFile:
         charsmap = _as_bytes(fields.get(_CHARSMAP, b""))
         normalizer_name = _as_bytes(fields.get(_NAME, b"")).decode("utf-8")
   except (KeyError, ValueError, TypeError, struct.error) as e:
-    raise UserError(f"{source}: not a SentencePiece model ({e}).") from e
+    raise UserError(f"{source} is not a SentencePiece model ({e}).") from e
   if not pieces or kind != _UNIGRAM:
-    raise UserError(f"{source}: not a unigram model of SentencePiece.")
+    raise UserError(f"{source} is not a unigram model of SentencePiece.")
   check_charsmap(charsmap, source)
-  seen: dict[str, int] = {}
+  first_ids: dict[str, int] = {}
   for i, piece in enumerate(pieces):
-    if seen.setdefault(piece, i) != i:
+    if first_ids.setdefault(piece, i) != i:
       raise UserError(
-        f"{source}: {piece!r} is piece {seen[piece]} and piece {i} as well."
+        f"{source}: {piece!r} is piece {first_ids[piece]} and also piece {i}."
       )
   return ModelFile(pieces, scores, charsmap, normalizer_name)
 
@@ -328,7 +328,7 @@ def check_charsmap(charsmap: bytes, source: str) -> None:
   size = int.from_bytes(charsmap[:4], "little")
   try:
     if size % 4 or len(charsmap) < 4 + size:
-      raise ValueError(f"{len(charsmap)} bytes, a trie of {size}")
+      raise ValueError(f"{len(charsmap)} bytes cannot hold a trie of {size}")
     charsmap[4 + size :].decode("utf-8")
   except ValueError as e:
     raise Damaged(f"{source}: its charsmap is damaged ({e}).") from e
@@ -360,9 +360,9 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _as_bytes(content: int | bytes) -> bytes:
-  """Returns the content of a field that holds bytes; TypeError for a number."""
+  """Returns the content of a field; raises TypeError if it is a number."""
   if isinstance(content, int):
-    raise TypeError(f"the number {content} stands for bytes")
+    raise TypeError(f"the number {content} is in the place of bytes")
   return content
 
 

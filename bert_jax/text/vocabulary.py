@@ -1,9 +1,9 @@
-"""A tokenizer: text to ids, offsets and back, around the `tokenizers` library.
+"""Defines the tokenizer, which maps text to ids and offsets, and ids to text.
 
-One class serves every kind. Other files of this room build it: `wordpiece`,
-`bpe` (byte-level and GPT-1's), `unigram` (SentencePiece models), `words`. The
-ids are those of Hugging Face's fast tokenizers, unless a docstring says
-otherwise.
+It uses the `tokenizers` library. One class serves every kind of tokenizer.
+Other files of this room build it: `wordpiece`, `bpe` (byte-level and GPT-1's),
+`unigram` (SentencePiece models), `words`. The ids are the ids of Hugging Face's
+fast tokenizers, unless a docstring says otherwise.
 
 A chunk is a substring whose ids do not depend on the text around it. Texts are
 cut into chunks, and the ids of frequent chunks are cached.
@@ -23,31 +23,32 @@ from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
 from bert_jax.messages import UserError
 
-# In the order of the ids that `bert_jax vocab` gives them.
+# The tokens are in the order of the ids that `bert_jax vocab` gives them.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # The largest number of chunks in the cache. English text needs about 10,000
 # chunks for 95% of its running words.
 _CACHE_SIZE = 2**18
 # Chunks with more characters are not cached.
 _CACHED_CHARS = 64
-# Patterns for `Vocabulary.chunk_pattern`. By this one, a text is one chunk.
+# This and the next two are patterns for `Vocabulary.chunk_pattern`. By this
+# pattern, a text is one chunk.
 WHOLE_TEXT = re.compile("(?s:.+)")
-# For tokenizers that cut words only at white space and punctuation, and always
-# cut them there.
+# This pattern is for tokenizers that cut words always and only at white space
+# and punctuation.
 WORDS = re.compile(r"[^ !-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]")
-# For tokenizers that cut words only at white space. Cleaning may join a space
-# and a mark after it to one character, so the text is not cut between them.
+# This pattern is for tokenizers that cut words only at white space. Cleaning
+# may join a space and the mark after it to one character: they stay together.
 SPACED_CHUNKS = re.compile(r" *[^ ]+(?: +(?![\w!-~])[^ ]*)*")
 # Characters that belong to the character before them, as marks do: vowels and
 # finals of decomposed Korean syllables, joiners, sound marks of half-width
 # kana.
 _ATTACHED = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff\u200c\u200d\uff9e\uff9f]")
-# A rule of cleaning joins one character with at most this many others.
+# A rule of cleaning joins a character with at most this many other characters.
 _LONGEST_RULE = 16
 
 
 class SpecialIds(NamedTuple):
-  """The ids of a vocabulary's special tokens; None for a missing token."""
+  """Holds the ids of the special tokens; None means that a token is missing."""
 
   pad: int | None
   unk: int | None
@@ -57,10 +58,10 @@ class SpecialIds(NamedTuple):
 
 
 class Encoded(NamedTuple):
-  """The ids of a text, and the characters from which they come.
+  """Holds the ids of a text, and the characters from which they come.
 
   Attributes:
-    ids: [T] ids; for `characters.Characters`, an int32 array [T, 50].
+    ids: [T] ids; `characters.Characters` gives an int32 array [T, 50].
     offsets: [T] pairs (begin, end) of character positions in the raw text.
   """
 
@@ -79,7 +80,7 @@ class AddedTokenFinder:
     normalized: matches the tokens that are looked for in the normalized text.
     normalizer: normalizes a text; None if texts are not normalized.
     base: the `uncut_pattern` of the vocabulary without added tokens.
-    normalize_ascii: normalizes printable ASCII, five times as fast as
+    normalize_ascii: normalizes printable ASCII five times as fast as
       `normalizer`; None if there is no such function.
   """
 
@@ -111,7 +112,7 @@ class AddedTokenFinder:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vocabulary:
-  """Text to ids and back; deterministic, and may be pickled.
+  """Maps text to ids and back; is deterministic, and may be pickled.
 
   Attributes:
     kind: "wordpiece", "bytelevel", "gpt1", "unigram" or "words".
@@ -119,23 +120,23 @@ class Vocabulary:
     special: the ids of the special tokens.
     plain: the library's tokenizer, which reads `[SEP]` in a text as text.
     with_special: the same tokenizer, but it reads `[SEP]` as the special token.
-    boundary: [V + len(others)] bool, True for a piece that begins a word; or,
-      if `boundary_is_end`, for a piece that ends a word.
+    boundary: [V + len(other_words)] bool, True for a piece that begins a word.
+      If `boundary_is_end`, it is True for a piece that ends a word.
     options: the options with which the tokenizer can be built from `files`.
     files: the published files, name -> content.
     boundary_is_end: True if pieces show where words end (GPT-1).
     chunk_pattern: matches the chunks of a text; only spaces are between them.
-    uncut_pattern: a text in which it matches is not cut into chunks; None if
-      every text may be cut.
+    uncut_pattern: a text in which this pattern matches is not cut into chunks;
+      None if every text may be cut.
     normalize_ascii: maps a chunk of printable ASCII to the one word that the
       model sees; None if the model may see several words.
     clean: maps a raw text to the text that the library sees and, for each of
       its characters, the index of the raw character; None if the library sees
       the raw text.
-    others: words with ids from V on; only for the kind "words".
-    around: the ids that a corpus has before and after each sentence; only for
-      the kind "words".
-    added: the added tokens without the special tokens of the family; see
+    other_words: words with ids from V on. Only the kind "words" has them.
+    around: the ids that a corpus has before and after each sentence. Only the
+      kind "words" has them.
+    added: the added tokens, except for the special tokens of the family; see
       `added_tokens`.
   """
 
@@ -152,7 +153,7 @@ class Vocabulary:
   uncut_pattern: re.Pattern | AddedTokenFinder | None = None
   normalize_ascii: Callable[[str], str] | None = None
   clean: Callable[[str], tuple[str, list[int]]] | None = None
-  others: Sequence[str] = ()
+  other_words: Sequence[str] = ()
   around: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
   added: tuple[AddedToken, ...] = ()
   _caches: list[dict[str, bytes]] = dataclasses.field(
@@ -166,8 +167,8 @@ class Vocabulary:
 
   @property
   def num_ids(self) -> int:
-    """The number of ids: those of the pieces and of `others`."""
-    return len(self.pieces) + len(self.others)
+    """The number of ids of the pieces and of `other_words` together."""
+    return len(self.pieces) + len(self.other_words)
 
   @property
   def lower_case(self) -> bool:
@@ -176,7 +177,7 @@ class Vocabulary:
 
   @property
   def keep_accents(self) -> bool:
-    """True if accents stay; by default they stay if capitals do."""
+    """True if accents stay; by default they stay if capitals stay."""
     keep = self.options.get("keep_accents")
     if keep is None and self.options.get("strip_accents") is not None:
       keep = not self.options["strip_accents"]
@@ -302,15 +303,16 @@ class Vocabulary:
   ) -> list[Encoded]:
     """Returns ids and offsets into the raw texts.
 
-    The offsets are those of the library, with two changes:
+    The offsets are the library's offsets, with two changes:
     * A piece ends after the marks that follow its last character. Cleaning
       drops these marks or composes them with the letter.
-    * If cleaning makes one character of several ones, such as the two signs of
-      a quote '', the piece includes all of them.
+    * Cleaning may make one character from more characters, such as the two
+      signs of a quote ''. Then the piece includes all of these characters.
 
     Args:
       texts: raw texts.
-      special: True if special tokens in a text are read as such.
+      special: True if special tokens that a text spells out are read as
+        special tokens.
     """
     cleaned = [self._clean(text, special) for text in texts]
     encodings = (self.with_special if special else self.plain).encode_batch(
@@ -405,7 +407,7 @@ class Vocabulary:
     return [number for token, number in pairs if token.special]
 
   def decode(self, ids: Iterable[int]) -> str:
-    """Returns the text of ids; for byte-level BPE exactly the encoded text."""
+    """Returns the text of ids; byte-level BPE gives the exact encoded text."""
     decode = self.plain.decoder.decode
     if not self.added:
       return decode([self.pieces[i] for i in ids])
@@ -472,9 +474,9 @@ def joining_cleaner(tokenizer: Tokenizer) -> Callable[[str], str] | None:
   """Returns the cleaning of a tokenizer if it may join several characters.
 
   Returns:
-    A function from a text to the cleaned text. None if the cleaning looks only
-    at single characters and marks. None too if the cleaning adds something to
-    every text, because then substrings do not show its rules.
+    A function from a text to the cleaned text. It is None if the cleaning looks
+    only at single characters and marks. It is also None if the cleaning adds
+    something to every text, because then substrings do not show its rules.
   """
   rules = tokenizer.normalizer
   if rules is None or isinstance(rules, normalizers.BertNormalizer):
@@ -488,11 +490,11 @@ def cover_marks(
   offsets: list[tuple[int, int]],
   clean: Callable[[str], str] | None = None,
 ) -> list[tuple[int, int]]:
-  """Extends each piece to the characters that belong to it and to no other.
+  """Extends each piece to the characters that belong only to this piece.
 
   These are the marks after the piece, and the characters that cleaning joins
   with its first or last character. The library gives a joined character the
-  position of only one of its characters.
+  position of only one of the raw characters.
 
   Args:
     text: the raw text.
@@ -522,9 +524,8 @@ def _cover_before(
 ) -> list[tuple[int, int]]:
   """Extends pieces to the characters before them that cleaning joins."""
   covered = []
-  # Several pieces may begin at the same character, `last_begin`. They all get
-  # the same extended begin. It is not before `stop`, the end of the pieces that
-  # begin before them.
+  # All pieces that begin at the character `last_begin` get the same extended
+  # begin. It is not before `stop`, which is where the earlier pieces end.
   last_begin, extended_begin = -1, 0
   stop = last_end = 0
   for begin, end in offsets:
@@ -541,7 +542,7 @@ def _cover_before(
 def _extended_begin(
   text: str, begin: int, stop: int, clean: Callable[[str], str]
 ) -> int:
-  """Returns where the characters begin that are joined with that at `begin`.
+  """Returns where the characters begin that are joined with text[begin].
 
   Args:
     text: the raw text.
@@ -563,7 +564,7 @@ def _extended_begin(
 def _extended_end(
   text: str, end: int, stop: int, clean: Callable[[str], str] | None
 ) -> int:
-  """Returns where the characters end that belong to the one before `end`.
+  """Returns where the characters end that belong to text[end - 1].
 
   Args:
     text: the raw text.
@@ -603,7 +604,7 @@ def _is_attached(character: str) -> bool:
 
 
 def is_simple(chunk: str) -> bool:
-  """Returns True for printable ASCII that has no space after its begin."""
+  """Returns True for printable ASCII with no space after its first sign."""
   return chunk.isascii() and chunk.isprintable() and " " not in chunk[1:]
 
 

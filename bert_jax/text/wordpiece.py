@@ -1,6 +1,6 @@
-"""WordPiece as in BERT, by Hugging Face's rules or the original ones.
+"""Builds BERT's WordPiece with Hugging Face's rules or the original rules.
 
-"huggingface" are the rules of `BertTokenizerFast`, with which published
+"huggingface" names the rules of `BertTokenizerFast`, with which published
 vocabularies are used today:
 * Control, format and private characters are dropped. Unassigned characters are
   letters.
@@ -9,10 +9,10 @@ vocabularies are used today:
 * Each Chinese character and each punctuation sign is a word by itself.
 * A word of more than 100 characters is `[UNK]`.
 
-"original" are the rules of github.com/google-research/bert tokenization.py.
-They keep private characters, lower text as Python does, and allow words of 200
-characters. They are slower, since they run in Python. docs/tokenizers.md lists
-every difference.
+"original" names the rules of github.com/google-research/bert tokenization.py.
+They keep private characters, lower the case of text as Python does, and allow
+words of 200 characters. They are slower, because they run in Python.
+docs/tokenizers.md lists every difference.
 """
 
 import functools
@@ -60,7 +60,7 @@ def normalizer(
 
   Args:
     lower_case: True if text is changed to lower case.
-    strip_accents: True if accents are stripped; None takes `lower_case`.
+    strip_accents: True if accents are stripped; None means `lower_case`.
     tokenize_chinese_chars: True if each ideograph is a word by itself.
   """
   return normalizers.BertNormalizer(
@@ -83,19 +83,19 @@ def build(
 
   Args:
     pieces: the pieces in the order of their ids.
-    lower_case: True for an uncased vocabulary.
+    lower_case: True means an uncased vocabulary.
     source: the file of the pieces, for messages.
     rules: one of `RULES`.
-    strip_accents: see `normalizer`; a few published models have lower case and
+    strip_accents: see `normalizer`. A few published models have lower case, but
       keep accents.
     tokenize_chinese_chars: see `normalizer`.
 
   Raises:
-    UserError: a special token is missing, `rules` is unknown, or the original
-      rules cannot do what the last two arguments ask for.
+    UserError: a special token is missing, `rules` is unknown, or the last two
+      arguments are set although the original rules lack these options.
   """
   if rules not in RULES:
-    raise UserError(f"{source}: rules {rules!r}: not one of {list(RULES)}.")
+    raise UserError(f"{source}: rules {rules!r} is not one of {list(RULES)}.")
   # Options with their default values are left out, because `options` says
   # whether two tokenizers give the same ids.
   unusual: dict[str, bool | None] = {}
@@ -143,14 +143,15 @@ def build(
 
 
 def check_uncased(vocabulary: Vocabulary, source: str) -> None:
-  """Refuses to change text to lower case for a cased vocabulary.
+  """Raises UserError if text is changed to lower case for cased pieces.
 
   Args:
     vocabulary: the tokenizer.
     source: the file of the vocabulary, for messages.
 
   Raises:
-    UserError: over 1% of the pieces have capitals. No text could have them.
+    UserError: over 1% of the pieces have capitals. No text in lower case could
+      have these pieces.
   """
   words = [p for p in vocabulary.pieces if not re.fullmatch(r"\[.*\]", p)]
   cased = [p for p in words if p != p.lower()]
@@ -168,18 +169,18 @@ def clean_by_original_rules(
 ) -> tuple[str, list[int]]:
   """Cleans a raw text, and splits it into words and punctuation.
 
-  This does the same as BasicTokenizer in google-research/bert tokenization.py,
-  and remembers from where each character comes. As there, the running Python
-  has the Unicode data.
+  This function does what BasicTokenizer in google-research/bert tokenization.py
+  does, and also returns from where each character comes. Both use the Unicode
+  data of the running Python.
 
   Args:
     text: the raw text.
-    lower_case: True to change text to lower case and to strip accents, as for
-      an uncased vocabulary.
+    lower_case: True means that text is changed to lower case and that accents
+      are stripped, because the vocabulary is uncased.
 
   Returns:
     The words with single spaces between them and, for each character, the index
-    of the raw character from which it comes (-1 for a space).
+    of the raw character from which it comes. A space has -1.
   """
   words: list[list[tuple[str, int]]] = []
   for word in _words(text):
@@ -218,11 +219,11 @@ def _words(text: str) -> list[list[tuple[str, int]]]:
 
 
 def _fold(word: list[tuple[str, int]]) -> list[tuple[str, int]]:
-  """Lowers the case of a word, decomposes it, and drops non-spacing marks."""
+  """Changes a word to lower case, decomposes it, and drops its marks (Mn)."""
   lowered = "".join(character for character, _ in word).lower()
-  # The word as a whole has as many lower-case characters as its characters one
-  # by one: only the lower case of a sigma depends on the letters around it, and
-  # it is one character.
+  # The lower case of the whole word has as many characters as the lower cases
+  # of its single characters. Only the lower case of a sigma depends on letters
+  # around it, and it is always one character.
   origin = [i for character, i in word for _ in character.lower()]
   origin = [
     i
@@ -253,7 +254,7 @@ def _split_punctuation(
 
 
 def is_control(character: str) -> bool:
-  """Returns True for controls and formats, except tabs and line ends."""
+  """Returns True for a control or format sign that is no tab or line end."""
   return character not in "\t\n\r" and unicodedata.category(character) in (
     "Cc",
     "Cf",

@@ -1,10 +1,12 @@
-"""Whole words as pieces, for ELMo.
+"""Builds the tokenizer of ELMo, whose pieces are whole words.
 
-A vocabulary file has a word on each line: `<S>`, `</S>`, `<UNK>`, then words by
-their count, the most frequent first (allenai/bilm-tf README.md). ELMo's softmax
-predicts these words. A prepared folder also has ids for all other words of its
-text; they follow the ids of the vocabulary. For such a word the model predicts
-`<UNK>`, but it reads the characters of the word itself.
+A vocabulary file has a word on each line. `<S>`, `</S>` and `<UNK>` come first.
+The other words go from the most to the least frequent (allenai/bilm-tf
+README.md). ELMo's softmax predicts these words.
+
+A prepared folder also has ids for all other words of its text; they follow the
+ids of the vocabulary. For such a word the model predicts `<UNK>`, but it reads
+the characters of the word itself.
 """
 
 import re
@@ -37,7 +39,9 @@ _CHUNKS = re.compile(r"\S+")
 def _splitter(rules: str) -> pre_tokenizers.PreTokenizer:
   """Returns the library's splitter for one of `RULES`."""
   if rules not in RULES:
-    raise UserError(f"rules {rules!r}: not one of {list(RULES)} for words.")
+    raise UserError(
+      f"rules {rules!r} is not one of {list(RULES)}, the rules for words."
+    )
   spaces = pre_tokenizers.WhitespaceSplit()
   if rules == "spaces":
     return spaces
@@ -47,7 +51,7 @@ def _splitter(rules: str) -> pre_tokenizers.PreTokenizer:
 
 def build(
   pieces: Sequence[str],
-  others: Sequence[str] = (),
+  other_words: Sequence[str] = (),
   source: str = "vocabulary",
   rules: str = "words",
 ) -> Vocabulary:
@@ -55,7 +59,7 @@ def build(
 
   Args:
     pieces: `SPECIAL`, then the words of the vocabulary.
-    others: further words; their ids follow those of `pieces`.
+    other_words: more words; their ids follow the ids of `pieces`.
     source: the file of the pieces, for messages.
     rules: one of `RULES`.
 
@@ -69,7 +73,7 @@ def build(
     )
   # A name with a space is never matched, because no word has a space in it.
   names = [f" {piece}" for piece in SPECIAL]
-  ids = {w: i for i, w in enumerate([*names, *pieces[3:], *others])}
+  ids = {w: i for i, w in enumerate([*names, *pieces[3:], *other_words])}
   tokenizer = Tokenizer(models.WordLevel(ids, unk_token=names[UNKNOWN]))
   tokenizer.pre_tokenizer = _splitter(rules)
   tokenizer.decoder = decoders.WordPiece(prefix=" ", cleanup=False)
@@ -79,11 +83,11 @@ def build(
     special=SpecialIds(None, UNKNOWN, BEGIN, END, None),
     plain=tokenizer,
     with_special=reading_special(tokenizer, ()),
-    boundary=np.ones(len(pieces) + len(others), bool),
+    boundary=np.ones(len(pieces) + len(other_words), bool),
     options=dict(rules=rules),
     files={"vocab.txt": "".join(f"{p}\n" for p in pieces).encode("utf-8")},
     chunk_pattern=_CHUNKS,
-    others=list(others),
+    other_words=list(other_words),
     around=((BEGIN,), (END,)),
   )
 
@@ -121,7 +125,7 @@ def count_words(texts: Iterable[str], rules: str) -> Counter[str]:
 
 
 def by_count(counts: dict[str, int]) -> list[str]:
-  """Returns the words, the most frequent first, then in alphabetical order."""
+  """Returns the words, the most frequent first; equal counts by alphabet."""
   return sorted(counts, key=lambda word: (-counts[word], word))
 
 

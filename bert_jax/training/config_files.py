@@ -2,7 +2,7 @@
 
 `bert:base` is the recipe `base` of the installed file `bert_jax.configs.bert`.
 `configs/bert.py:base` is the same recipe of a file that is named by its path;
-this is ml_collections' syntax.
+this is the syntax of ml_collections.
 """
 
 import importlib
@@ -51,8 +51,8 @@ def resolve(text: str) -> str:
   """Returns the value of --config, with the path of the file that it names.
 
   Args:
-    text: "PATH.py" or "PATH.py:NAME"; for an installed file, "FILE" or
-      "FILE:NAME".
+    text: "PATH.py" or "PATH.py:NAME"; or "FILE" or "FILE:NAME", which means an
+      installed file.
 
   Raises:
     UserError: there is no such file.
@@ -62,7 +62,9 @@ def resolve(text: str) -> str:
   if "/" not in file and not file.endswith(".py"):
     path = installed / f"{file}.py"
     if file not in names():
-      raise UserError(f"--config={text}: no config{nearest(file, names())}")
+      raise UserError(
+        f"--config={text} names no config{nearest(file, names())}"
+      )
     return f"{path}{colon}{name}"
   if not pathlib.Path(file).is_file():
     # The documentation names files of a checkout. Without a checkout, the same
@@ -71,7 +73,7 @@ def resolve(text: str) -> str:
     remedy = ""
     if stem in names():
       remedy = f"; the installed recipe is --config={stem}{colon}{name}"
-    raise UserError(f"--config={text}: no such file{remedy}.")
+    raise UserError(f"--config={text} names no file{remedy}.")
   return text
 
 
@@ -89,7 +91,7 @@ def open_config(text: str) -> ConfigDict:
   try:
     get_config = runpy.run_path(path)["get_config"]
   except KeyError as e:
-    raise UserError(f"--config={text}: it has no {e}.") from e
+    raise UserError(f"--config={text} has no {e}.") from e
   except Exception as e:
     raise _line_error(text, path, e) from e
   try:
@@ -124,7 +126,7 @@ def _line_error(text: str, path: str, error: Exception) -> UserError:
 def flat_text(config: ConfigDict) -> str:
   """Returns a config as lines of "key = value", with keys as in flags.
 
-  A value is None if the data or another model decides it.
+  A value is None if it comes from the data or from another model.
   """
   flat = flatten(config.to_dict())
   return "\n".join(f"{key} = {flat[key]!r}" for key in flat)

@@ -1,4 +1,4 @@
-"""Evaluation on held-out text: sums over the whole set, divided once."""
+"""Evaluates on held-out text: sums over the whole set are divided once."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from bert_jax.examples.streams import Heldout
 from bert_jax.objectives.base import Sums
 from bert_jax.training.state import TrainState
 
-# The losses of a student that a teacher trains, and what each is.
+# Name of a loss of a student -> what the loss is.
 DISTILLATION = {
   "kl_loss": "KL to the teacher, nats times the temperature squared",
   "cosine_loss": "1 - cosine to the teacher's hidden states",
@@ -80,7 +80,7 @@ def mean_losses(totals: Sequence[tuple[Sums, Sums]]) -> dict[str, float]:
 
 
 def perplexities(means: Mapping[str, float]) -> dict[str, float]:
-  """Returns e to the mean loss of each direction of ELMo; {} without ELMo."""
+  """Returns e to the mean loss of each direction of ELMo, or {}."""
   return {
     f"{direction}_perplexity": math.exp(min(means[f"{direction}_loss"], 700.0))
     for direction in ELMO_DIRECTIONS
@@ -93,8 +93,8 @@ def unigram_baseline(
 ) -> float:
   """Computes the cross-entropy of guessing the targets by their frequency.
 
-  A model that ignores the context can reach this loss. One is added to every
-  count, so that a piece without training text has a finite cost.
+  A model that ignores the context can reach this loss. The number 1 is added to
+  every count, so that a piece that never occurs has a finite cost.
 
   Args:
     heldout: the examples, with `TARGETS_ids` and `TARGETS_weights`.
@@ -122,7 +122,7 @@ def summary(
   means: Mapping[str, float],
   smoothing: float = 0.0,
 ) -> list[str]:
-  """Returns lines with each loss, and beside it the loss of guessing.
+  """Returns lines with each loss and the loss of guessing.
 
   Args:
     heldout: the held-out examples.
@@ -153,8 +153,8 @@ def summary(
       )
   for direction, (targets, excluded_id) in ELMO_DIRECTIONS.items():
     if f"{direction}_loss" in means:
-      excluded = np.arange(len(counts)) == excluded_id
-      target_counts = np.where(excluded, 0, counts)
+      is_excluded = np.arange(len(counts)) == excluded_id
+      target_counts = np.where(is_excluded, 0, counts)
       baseline = unigram_baseline(heldout, target_counts, targets)
       lines.append(
         f"held-out {direction} loss: {means[f'{direction}_loss']:.4f} nats,"

@@ -1,7 +1,7 @@
-"""Evaluation on the splits of a task: logits, predictions, official metrics.
+"""Evaluates on the splits of a task: logits, predictions, official metrics.
 
-A unit is what a model predicts for: a row, or for multiple choice an example
-with its rows. See `tasks/batches.py`.
+A unit is a row, or all rows of an example of multiple choice. A model predicts
+something for each unit; see `tasks/batches.py`.
 """
 
 import math
@@ -35,13 +35,13 @@ def run_batches(
   Args:
     step: (parameters, global batch) -> arrays, replicated; jitted.
     params: the model's parameters.
-    batches: the batches of a split. Each process makes all their rows and uses
-      its share.
+    batches: the batches of a split. Each process makes all rows of a batch, and
+      uses its share of them.
     mesh: the mesh of the arrays.
-    extra: numbers of units -> arrays that are added to their batch.
+    extra: indices of units -> arrays that are added to the batch.
 
   Yields:
-    The numbers of a batch's units, and what `step` returned.
+    The indices of a batch's units, and the result of `step`.
   """
   host, hosts = sharding.host_share(mesh)
   host_size = batches.batch_size // hosts
@@ -60,8 +60,8 @@ def jit_replicated(
   function: Callable[..., Any], mesh: Mesh
 ) -> Callable[..., Any]:
   """Jits a function so that every process gets its whole results."""
-  whole = NamedSharding(mesh, PartitionSpec())
-  return sharding.jit(function, out_shardings=whole)
+  replicated = NamedSharding(mesh, PartitionSpec())
+  return sharding.jit(function, out_shardings=replicated)
 
 
 def logits_of_units(
@@ -70,8 +70,8 @@ def logits_of_units(
   """Puts the logits of all units in order.
 
   Args:
-    outputs: for each batch the numbers of its units (-1 for one that only fills
-      the batch) and their logits.
+    outputs: for each batch, the indices of its units and their logits. A unit
+      that only fills the batch has the index -1.
     count: the number of units.
   """
   logits: list[Any] = [None] * count
@@ -91,12 +91,12 @@ class Scorer:
     predict: Callable[[Any, Batch], jax.Array] | None,
     mesh: Mesh,
   ):
-    """Compiles nothing yet.
+    """Stores the functions; `prepare` begins to compile them.
 
     Args:
       eval_step: (params, frozen, carry, batch) -> (sums, weights).
-      predict: (params, batch) -> logits; None for an objective without
-        predictions.
+      predict: (params, batch) -> logits; None if the objective predicts
+        nothing.
       mesh: the mesh of the arrays.
     """
 
@@ -140,7 +140,7 @@ class Scorer:
   ) -> tuple[list[np.ndarray], dict[str, float]]:
     """Returns the logits of each unit, and the mean losses of the split.
 
-    The list of logits is empty for an objective without predictions.
+    The list of logits is empty if the objective predicts nothing.
     """
     outputs = list(
       run_batches(self._step, (state.params, frozen), batches, self._mesh)
@@ -157,8 +157,8 @@ class Scorer:
 def predictions(split: Split, logits: list[np.ndarray]) -> list[Any]:
   """Makes predictions of a split's examples from the logits of its units.
 
-  For multiple choice a unit has the number of its first row, so the list of
-  logits has empty entries.
+  In multiple choice the index of a unit is the index of its first row, so the
+  list of logits has empty entries.
   """
   if split.task.kind == "choice":
     logits = [x for x in logits if x is not None]
@@ -175,9 +175,9 @@ def score(
 ) -> dict[str, float]:
   """Computes the official metrics and the losses of every split.
 
-  The names of the first split's numbers are those of the metrics, and for each
-  later split they begin with "SPLIT/". There are no official metrics for a
-  split without labels or an objective without predictions.
+  The names for the first split are the names of the metrics. The names for each
+  later split begin with "SPLIT/". A split without labels has no official
+  metrics, and neither has an objective that predicts nothing.
 
   Args:
     scorer: the model's scorer.
@@ -188,8 +188,8 @@ def score(
     coefficients: the coefficients of the losses.
 
   Returns:
-    The metrics and mean losses by name, and `loss`: the task's loss, or the
-    training loss for an objective without a task's loss.
+    The metrics and mean losses by name, and `loss`. This is the task's loss, or
+    the training loss if the objective has no task's loss.
 
   Raises:
     FloatingPointError: the loss of a split is not finite.
@@ -229,7 +229,7 @@ def note_doubts(split: Split, predictions: list[Any]) -> None:
 
 
 def _distinct_labels(kind: str, predicted: list[Any]) -> set[Hashable]:
-  """Returns the labels that occur; with several per example the tuples."""
+  """Returns the distinct labels, or tuples if an example has many labels."""
   if kind == "tagging":
     return {tag for tags in predicted for tag in tags if tag is not None}
   return set(map(tuple, predicted) if kind == "multi_label" else predicted)
@@ -239,7 +239,7 @@ def check_loss(step: int, split: str, loss: float) -> None:
   """Raises FloatingPointError if the loss of a split is not finite."""
   if not math.isfinite(loss):
     raise FloatingPointError(
-      f"step {step}: the loss of split {split} is {loss}. The checkpoints"
-      " before it are kept; lower schedule.peak or lengthen schedule.warmup in"
-      " a new --workdir."
+      f"step {step}: the loss of split {split} is {loss}. Earlier"
+      " checkpoints are kept; lower schedule.peak or lengthen schedule.warmup"
+      " in a new --workdir."
     )

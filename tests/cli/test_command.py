@@ -79,7 +79,10 @@ def test_a_flag_is_spelt_with_hyphens_and_means_one_thing():
     (["predict", "--batch_size=3"], "did you mean --batch-size?"),
     (["train", "--confg=c"], "--confg: no such flag; did you mean --config?"),
     (["train", "--workdir=w"], "required: --config; bert_jax train --help"),
-    (["train", "--config=none.py", "--workdir=w"], "--config=none.py: no such"),
+    (
+      ["train", "--config=none.py", "--workdir=w"],
+      "--config=none.py names no file",
+    ),
     (["submission", "--output=o"], "required: --input; bert_jax submission"),
     (["export", "--model=m", "--output=o", "more"], "argument 'more'"),
   ],

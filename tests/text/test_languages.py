@@ -490,7 +490,7 @@ def test_words_begin_by_the_released_rule_on_request(train, tmp_path):
     prepare.prepare(
       train.text, path, folder, processes=1, heldout=0.0, word_starts="space"
     )
-  with pytest.raises(ValueError, match="word_starts 'all': not one of"):
+  with pytest.raises(ValueError, match="word_starts 'all' is not one of"):
     open_vocabulary.load(path, word_starts="all")
   path = train("wordpiece")
   with pytest.raises(ValueError, match="has no option 'word_starts'"):

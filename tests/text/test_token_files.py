@@ -123,7 +123,7 @@ def test_words_are_added_as_words(tmp_path):
   v = words.build([*words.SPECIAL, "the", "cat"], ["dog"])
   longer, line = extend(v, tmp_path / "a.txt", "covid19\ncat\ncovid19\n")
   assert list(longer.pieces) == [*words.SPECIAL, "the", "cat", "covid19"]
-  assert list(longer.others) == ["dog"]
+  assert list(longer.other_words) == ["dog"]
   assert "1 new pieces after the 5" in line and "already: 'cat'" in line
   assert longer.encode_batch(["the covid19 dog"]) == [[3, 5, 6]]
   with pytest.raises(ValueError, match=r"a.txt:1: '\[E1\]' is 3 words by"):

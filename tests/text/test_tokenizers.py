@@ -236,7 +236,7 @@ def test_bad_files_are_named(tmp_path):
   refused(write("vocab.txt", "a\nb\n"), r"has no \[PAD\]")
   good = write("good.txt", "\n".join(SPECIAL) + "\na\n")
   refused(good, "has no option 'add_prefix_space'", add_prefix_space=True)
-  refused(good, "rules 'old': not one of", rules="old")
+  refused(good, "rules 'old' is not one of", rules="old")
   pieces = write("vocab.json", json.dumps({"a": 0, "b": 0}))
   refused(pieces, "has no merges in its folder")
   merges = write("merges.txt", "#version: 0.2\na b c\n")
@@ -247,7 +247,7 @@ def test_bad_files_are_named(tmp_path):
   refused(pieces, "254 of the 256 bytes")
   write("vocab.json", "[1")
   refused(pieces, "vocab.json:1: not JSON")
-  refused(write("x.model", "no"), "not a SentencePiece model|sentencepiece")
+  refused(write("x.model", "no"), "is not a SentencePiece model|sentencepiece")
   model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
   broken = {"version": "1.0", "model": model}
   refused(

@@ -154,7 +154,7 @@ def test_repeated_pieces_are_refused(tmp_path):
   vocab = files_of("bert")["vocab.txt"]
   refused({"vocab.txt": vocab + b"a\n"}, "'a' is in line 7 and again in")
   model = sentencepiece([*ALBERT, "n"])
-  refused({"spiece.model": model}, "'n' is piece 7 and piece 9 as well")
+  refused({"spiece.model": model}, "'n' is piece 7 and also piece 9")
   files = files_of("roberta")
   twice = files["vocab.json"].replace(b'"#"', b'"$"')
   refused(files | {"vocab.json": twice}, "1 ids below 266 have no piece, 6")

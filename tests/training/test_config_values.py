@@ -69,7 +69,7 @@ def test_the_nearest_name_comes_first():
     config_files.open_config("bert:large_wmm")
   with pytest.raises(UserError, match="no config; did you mean bert?"):
     config_files.open_config("brt:base")
-  with pytest.raises(UserError, match=r"configs/bart.py:base: no such file\.$"):
+  with pytest.raises(UserError, match=r"configs/bart.py:base names no file\.$"):
     config_files.open_config("configs/bart.py:base")
 
 

@@ -173,7 +173,7 @@ def test_a_model_of_another_name_is_roberta(kin, tmp_path, monkeypatch):
 def test_a_damaged_or_other_sentencepiece_model(kin, tmp_path, spm):
   path = tmp_path / "sentencepiece.bpe.model"
   path.write_bytes(b"\x00\x01")
-  with pytest.raises(ValueError, match="bpe.model: not a unigram model of"):
+  with pytest.raises(ValueError, match="bpe.model is not a unigram model of"):
     open_vocabulary.load(str(tmp_path))
   content = pathlib.Path(spm).read_bytes()
   path.write_bytes(content.replace(b"<s>", b"<t>"))
