@@ -1,4 +1,4 @@
-"""The attention probabilities of a model's heads over texts."""
+"""Computes the attention probabilities of a model's heads over texts."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from bert_jax.weights.load import OpenedModel
 
 # The largest number of tokens in a batch, with padding. In BERT-base, the
 # probabilities of a row with 512 tokens take 151 MB.
-TOKENS = 512
+BATCH_TOKENS = 512
 
 
 @functools.partial(sharding.jit, static_argnums=0)
@@ -35,13 +35,12 @@ def attention(
   """Returns the attention probabilities of every layer and head.
 
   Args:
-    model: a Transformer, for ELECTRA with one tower.
-    texts: the texts, none longer than the model's rows.
+    model: a Transformer. If it is ELECTRA, it has one tower.
+    texts: the texts. No text is longer than the model's rows.
     report: called with the number of texts that are done, batch by batch.
 
   Returns:
-    For each text its `tokens`, and `attention`, float32 [layers, heads, from,
-    to].
+    For each text, `tokens` and `attention`: float32 [layers, heads, from, to].
 
   Raises:
     UserError: the model has no tokenizer, or a text is too long.
@@ -50,7 +49,7 @@ def attention(
   rows = [tokens.ids for tokens in encoded]
   results: list[dict[str, Any]] = [{} for _ in texts]
   longest, done = model.module.encoder.max_length, 0
-  for batch in text_batches.batches(rows, longest, TOKENS):
+  for batch in text_batches.batches(rows, longest, BATCH_TOKENS):
     layers = np.asarray(
       _probabilities(
         model.module.encoder, model.params["encoder"], batch.inputs

@@ -1,6 +1,6 @@
-"""Augments a task's training file, as TinyBERT's task stages need it.
+"""Augments a task's training file for TinyBERT's task stages.
 
-The output has each line and its variants, all with the line's label.
+The output has each line and its variants; all have the label of the line.
 `bert_jax prepare-task` reads it as a file of the same task.
 """
 
@@ -21,13 +21,14 @@ _BREAKS = re.compile(r"[\t\r\n]")
 
 
 class Counts(NamedTuple):
-  """How many examples were read and written.
+  """Counts the examples that were read and written.
 
   Attributes:
     read: the number of examples in the input.
-    written: the number of examples in the output, which has those of the input
-      and their variants.
-    skipped: file and number of each line that was left out for lack of columns.
+    written: the number of examples in the output, which has the examples of the
+      input and their variants.
+    skipped: file and number of each line that was left out because it lacks
+      columns.
   """
 
   read: int
@@ -55,15 +56,15 @@ def augment(
       `predict.open_predictor`.
     task: the name of a published or custom task with one or two texts.
     source: the task's training file.
-    target: the .tsv file to write, completely or not at all.
-    vectors: a text file of GloVe's. None leaves words with several pieces
+    target: the .tsv file to write. It is written completely or not at all.
+    vectors: a text file of GloVe. None means that a word of many pieces stays
       unchanged.
     options: how variants are drawn.
-    kind: the kind of a custom task; None for a published task.
+    kind: the kind of a custom task; None means a published task.
     columns: the columns of a custom task; see `custom.parse_columns`.
     batch_size: the number of rows in a batch.
     dtype: the dtype of the computation.
-    family: the family of a transformers folder whose config.json names none.
+    family: the family, if a transformers folder's config.json names no family.
 
   Raises:
     UserError: an argument or a line of the file is wrong. Nothing is written.
@@ -74,7 +75,7 @@ def augment(
   # Read the whole file before the model runs, to report a bad line early.
   count = sum(1 for _ in _examples(task_files, source, skipped))
   if not count:
-    raise UserError(f"{source}: no examples in it.")
+    raise UserError(f"{source} has no examples.")
   glove = word_vectors.read(vectors) if vectors else None
   predictor = _open_model(model, batch_size, options.candidates, dtype, family)
   written = 0
@@ -93,13 +94,12 @@ def augment(
 def _check(source: str, target: str, options: Options) -> None:
   """Raises UserError if an option is out of its range."""
   if not 0 <= options.threshold <= 1:
-    raise UserError(f"--threshold={options.threshold}: must be from 0 to 1.")
+    raise UserError(f"--threshold={options.threshold} must be from 0 to 1.")
   if options.seed < 0:
-    raise UserError(f"--seed={options.seed}: must be at least 0.")
+    raise UserError(f"--seed={options.seed} must be at least 0.")
   if not target.lower().endswith(".tsv"):
     raise UserError(
-      f"--output={target}: the columns are separated by tabs; give it a name"
-      " that ends in .tsv."
+      f"--output={target} must end in .tsv: its columns are separated by tabs."
     )
   text_batches.check_not_input(source, target)
 
@@ -111,8 +111,8 @@ def task_columns(
 
   Args:
     name: the task's name.
-    kind: the kind of a custom task; None for a published task.
-    columns: the columns of a custom task; None for a published task.
+    kind: the kind of a custom task; None means a published task.
+    columns: the columns of a custom task; None means a published task.
 
   Raises:
     UserError: there is no such task, or its examples are not one or two texts.
@@ -121,14 +121,15 @@ def task_columns(
   if columns is None:
     if name not in glue.TEXTS:
       raise UserError(
-        f"--task={name}: only {', '.join(glue.TEXTS)} can be augmented, and"
-        " your own tasks with one or two texts, with --columns."
+        f"--task={name} cannot be augmented; choose one of"
+        f" {', '.join(glue.TEXTS)}, or give --columns for your own task with"
+        " one or two texts."
       )
     return task_files, [*glue.TEXTS[name], "label"]
-  chosen = custom.parse_columns(columns, task_files.task.kind)
-  texts = [chosen[role] for role in ("text", "pair") if role in chosen]
-  labels = chosen.get(custom.LABEL_COLUMNS)
-  return task_files, [*texts, *(labels or [chosen.get("label", "label")])]
+  roles = custom.parse_columns(columns, task_files.task.kind)
+  texts = [roles[role] for role in ("text", "pair") if role in roles]
+  labels = roles.get(custom.LABEL_COLUMNS)
+  return task_files, [*texts, *(labels or [roles.get("label", "label")])]
 
 
 def _examples(
@@ -140,14 +141,14 @@ def _examples(
       texts = tuple(_BREAKS.sub(" ", text) for text in example["texts"])
       columns = (task_files.columns or {}).get(custom.LABEL_COLUMNS)
       if columns:
-        marks = (str(int(name in example["label"])) for name in columns)
-        yield Example(texts, "\t".join(marks))
+        cells = (str(int(name in example["label"])) for name in columns)
+        yield Example(texts, "\t".join(cells))
         continue
       label = str(example["label"])
       if _BREAKS.search(label):
         raise UserError(
-          f"{record.location}: label {label!r:.60} has a tab or the end of a"
-          " line in it, which no .tsv can hold."
+          f"{record.location}: label {label!r:.60} has a tab or a line break,"
+          " which no .tsv can hold."
         )
       yield Example(texts, label)
 

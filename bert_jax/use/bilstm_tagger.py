@@ -1,9 +1,9 @@
-"""A tagger on frozen features: BERT's feature-based experiment.
+"""Trains a tagger on frozen features, as in BERT's feature-based experiment.
 
 Devlin et al. 2019, section 5.3 and Table 7, train "a randomly initialized
 two-layer 768-dimensional BiLSTM before the classification layer", and no
 parameter of BERT. The paper does not give the learning rate, batch size, epochs
-and dropout, so the values here are our choice.
+and dropout, so we chose the values here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,10 +20,10 @@ from bert_jax.tasks.bucket_lengths import FEATURE_BUCKETS
 
 
 class ScalarMix(nn.Module):
-  """A weighted mean of layers, times a factor; both are learnt.
+  """Computes a weighted mean of layers times a factor.
 
-  The weights are a softmax (Peters et al. 2018, equation 1). Initially the
-  output is the mean of the layers.
+  Weights and factor are learnt. The weights are a softmax (Peters et al. 2018,
+  equation 1). Initially the output is the mean of the layers.
   """
 
   @nn.compact
@@ -35,7 +35,7 @@ class ScalarMix(nn.Module):
 
 
 class BiLstmTagger(nn.Module):
-  """Bidirectional LSTM layers and a linear map to tags.
+  """Applies bidirectional LSTM layers and a linear map to tags.
 
   Attributes:
     num_labels: the number of tags.
@@ -63,7 +63,7 @@ class BiLstmTagger(nn.Module):
       features: the vectors of words. Several layers, [b, l, k, d], are mixed
         with learnt weights. Vectors after the last word of a row are ignored.
       lengths: the number of words in each row.
-      train: True applies dropout, which needs a "dropout" rng.
+      train: True means that dropout is applied; it needs a "dropout" rng.
     """
     drop = nn.Dropout(self.dropout, deterministic=not train)
     x: Any = features
@@ -78,7 +78,7 @@ class BiLstmTagger(nn.Module):
 
 
 class Recipe(NamedTuple):
-  """How a tagger is trained.
+  """Says how a tagger is trained.
 
   Attributes:
     epochs: the number of passes over the sentences.
@@ -96,7 +96,7 @@ class Recipe(NamedTuple):
 
 
 class Sentences(NamedTuple):
-  """Sentences with their tags.
+  """Holds sentences with their tags.
 
   Attributes:
     features: float32 [words, d] or [words, layers, d] for each sentence.
@@ -116,13 +116,13 @@ def batches(
   """Yields batches of sentences with similar lengths.
 
   Args:
-    sentences: the sentences. Those without words are left out.
+    sentences: the sentences. A sentence without words is left out.
     size: the number of rows in a batch. Empty rows fill up the last batch.
-    rng: shuffles the batches, and sentences of equal length; None keeps the
-      order.
+    rng: shuffles the batches, and sentences of equal length; None means that
+      the order stays.
 
   Yields:
-    The numbers of the sentences, int64 [n], and their batch.
+    The indices of the sentences, int64 [n], and their batch.
   """
   lengths = np.array([len(x) for x in sentences.features])
   order = (
@@ -132,19 +132,19 @@ def batches(
   order = order[lengths[order] > 0]
   starts = np.arange(0, len(order), size)
   for start in starts if rng is None else rng.permutation(starts):
-    numbers = order[start : start + size]
-    longest = int(lengths[numbers].max())
+    indices = order[start : start + size]
+    longest = int(lengths[indices].max())
     length = next((n for n in FEATURE_BUCKETS if n >= longest), longest)
-    shape = sentences.features[numbers[0]].shape[1:]
+    shape = sentences.features[indices[0]].shape[1:]
     features = np.zeros((size, length, *shape), np.float32)
     tags = np.zeros((size, length), np.int32)
-    for row, number in enumerate(numbers):
-      count = lengths[number]
-      features[row, :count] = sentences.features[number]
-      tags[row, :count] = sentences.tags[number]
+    for row, index in enumerate(indices):
+      count = lengths[index]
+      features[row, :count] = sentences.features[index]
+      tags[row, :count] = sentences.tags[index]
     counts = np.zeros(size, np.int32)
-    counts[: len(numbers)] = lengths[numbers]
-    yield numbers, dict(features=features, tags=tags, lengths=counts)
+    counts[: len(indices)] = lengths[indices]
+    yield indices, dict(features=features, tags=tags, lengths=counts)
 
 
 def fit(
@@ -203,9 +203,9 @@ def predict(
   """
   tags = [np.zeros(0, np.int32)] * len(sentences.features)
   run = jax.jit(module.apply)
-  for numbers, batch in batches(sentences, size):
+  for indices, batch in batches(sentences, size):
     logits = run(params, batch["features"], batch["lengths"])
     best = np.asarray(logits.argmax(-1), np.int32)
-    for row, number in enumerate(numbers):
-      tags[number] = best[row, : batch["lengths"][row]]
+    for row, index in enumerate(indices):
+      tags[index] = best[row, : batch["lengths"][row]]
   return tags

@@ -14,16 +14,16 @@ from bert_jax.use.text_batches import parse_object
 
 FILES = 67
 # A term in the files -> the phenomenon of the paper. The paper has 12
-# phenomena, and the files one term more. From memory, the paper counts the two
-# files with this term to argument structure.
+# phenomena, but the files have 13 terms. From memory, the paper counts the two
+# files with this term as argument structure.
 PHENOMENA = {"s-selection": "argument_structure"}
-# Errors, besides those of tarfile, that unpacking and decoding raise.
-_DAMAGED = (lzma.LZMAError, zlib.error, UnicodeDecodeError)
+# Errors that unpacking and decoding raise, besides the errors of tarfile.
+_DAMAGE_ERRORS = (lzma.LZMAError, zlib.error, UnicodeDecodeError)
 _FIELDS = ("sentence_good", "sentence_bad", "UID", "linguistics_term")
 
 
 class Pairs(NamedTuple):
-  """The minimal pairs of one file.
+  """Holds the minimal pairs of one file.
 
   Attributes:
     name: the file's UID.
@@ -44,7 +44,7 @@ def read(path: str, most: int | None = None) -> list[Pairs]:
   Args:
     path: a folder, whose sub-folders are read too, or a tar file, compressed or
       not.
-    most: the largest number of pairs to take from each file; None takes all.
+    most: the largest number of pairs to read from each file; None means all.
 
   Raises:
     UserError: the path or a file cannot be read, there are no files, or a line
@@ -60,7 +60,7 @@ def read(path: str, most: int | None = None) -> list[Pairs]:
       pair = parse_object(lines[i - 1], place)
       for field in _FIELDS:
         if not isinstance(pair.get(field), str):
-          raise UserError(f"{place}: no {field!r}, not BLiMP's.")
+          raise UserError(f"{place} has no {field!r}, so it is not BLiMP's.")
       pairs.append(pair)
     if not pairs:
       raise UserError(f"{path}: {name} is empty.")
@@ -71,7 +71,7 @@ def read(path: str, most: int | None = None) -> list[Pairs]:
       raise UserError(f"{path}: two files have the UID {uid[0]!r}; give one.")
     files.append(Pairs(uid[0], PHENOMENA.get(term[0], term[0]), good, bad))
   if not files:
-    raise UserError(f"{path}: no .jsonl file in it.")
+    raise UserError(f"{path} has no .jsonl file.")
   return files
 
 
@@ -92,13 +92,13 @@ def _contents(path: str) -> Iterator[tuple[str, str]]:
         if content := tar.extractfile(member):
           name = member.name.rpartition("/")[2]
           yield name, content.read().decode("utf-8")
-  except (OSError, EOFError, tarfile.TarError, *_DAMAGED) as e:
+  except (OSError, EOFError, tarfile.TarError, *_DAMAGE_ERRORS) as e:
     # tarfile's message has a line for each kind of compression. The first line
     # is enough.
     reason = getattr(e, "strerror", None) or str(e).split("\n")[0].rstrip(":")
     raise UserError(
-      f"{path}: no folder or tar file of BLiMP ({reason}); give its folder of"
-      " .jsonl files, or a tar file of that."
+      f"{path} is no folder or tar file of BLiMP ({reason}); give its folder of"
+      " .jsonl files, or a tar file of this folder."
     ) from e
 
 
@@ -107,7 +107,8 @@ def results(
 ) -> dict[str, Any]:
   """Returns the accuracy for each file, for each phenomenon, and for all.
 
-  The last two are means over files. Equal scores of a pair count as wrong.
+  The accuracy for a phenomenon or for all is a mean over files. A pair with
+  equal scores counts as wrong.
 
   Args:
     files: the files whose sentences were scored.
@@ -136,7 +137,7 @@ def results(
 
 
 def table(results: Mapping[str, Any]) -> str:
-  """Returns results as a Markdown table: phenomena with their files below."""
+  """Returns a Markdown table with each phenomenon and its files below it."""
   lines = ["| phenomenon, file | pairs | accuracy |", "|---|---|---|"]
   rows = results["files"]
   for name, phenomenon in results["phenomena"].items():

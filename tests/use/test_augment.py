@@ -259,10 +259,10 @@ def test_a_custom_task(folder):
   "flags, words",
   [
     (dict(task="sst3"), "sst3: no such task; did you mean sst2"),
-    (dict(task="squad"), "--task=squad: only cola, sst2"),
+    (dict(task="squad"), "squad cannot be augmented; choose one of cola, sst2"),
     (dict(samples=0), "--samples=0: must be at least 1"),
-    (dict(threshold=1.5), "--threshold=1.5: must be from 0 to 1"),
-    (dict(output="x.csv"), "ends in .tsv"),
+    (dict(threshold=1.5), "--threshold=1.5 must be from 0 to 1"),
+    (dict(output="x.csv"), "x.csv must end in .tsv"),
     (dict(input="nowhere.tsv"), "nowhere.tsv: no such file"),
     (dict(input="bad.tsv"), "bad.tsv:3: label '7' is not one of 0, 1"),
     (

@@ -265,10 +265,16 @@ def test_the_command_reads_a_folder_or_tar_and_a_cloze(
   [
     ([], "--blimp or --cloze"),
     (["--blimp", "none"], "folder or tar file of BLiMP (No such file or dire"),
-    (["--blimp", "two.jsonl"], "two.jsonl: no folder or tar file of BLiMP (fi"),
-    (["--blimp", "cut.tar.xz"], "cut.tar.xz: no folder or tar file of BLiMP ("),
-    (["--blimp", "empty"], "empty: no .jsonl file"),
-    (["--blimp", "bad"], "bad: a.jsonl:3: no 'sentence_bad'"),
+    (
+      ["--blimp", "two.jsonl"],
+      "two.jsonl is no folder or tar file of BLiMP (fi",
+    ),
+    (
+      ["--blimp", "cut.tar.xz"],
+      "cut.tar.xz is no folder or tar file of BLiMP (",
+    ),
+    (["--blimp", "empty"], "empty has no .jsonl file"),
+    (["--blimp", "bad"], "bad: a.jsonl:3 has no 'sentence_bad'"),
     (["--blimp", "twice"], "twice: two files have the UID 'a'; give one"),
     (["--blimp", "blimp", "--output", "no/x.json"], "no/x.json: No such file"),
     (["--blimp", "blimp", "--method", "lm"], "this model's head gives 'pll'"),
