@@ -15,7 +15,7 @@ from bert_jax.models import layers
 
 # The cells and the projected output of one direction.
 State = tuple[Float[Array, "b c"], Float[Array, "b p"]]
-# The same for w directions.
+# The states of w directions.
 States = tuple[Float[Array, "w b c"], Float[Array, "w b p"]]
 
 
@@ -23,8 +23,8 @@ class Weights(NamedTuple):
   """The float32 parameters of one direction of a layer.
 
   Attributes:
-    kernel: [d + p, 4 c]; the first d rows multiply the input, the others the
-      previous output.
+    kernel: [d + p, 4 c]; the first d rows multiply the input, and the other p
+      rows multiply the previous output.
     bias: [4 c], added to the gates.
     projection: [c, p], from the cells to the output.
   """
@@ -43,7 +43,7 @@ class Loop(NamedTuple):
 
 
 class Lstm(nn.Module):
-  """One direction of a layer, as TensorFlow's LSTMCell with num_proj.
+  """Computes one direction of a layer, as TensorFlow's LSTMCell with num_proj.
 
   The order of the gates is input, candidate, forget, output. 1 is added to the
   forget gate. The cells and the projected output are clipped.
@@ -162,17 +162,17 @@ def run(
       jnp.zeros((*shape, projection.shape[1])),
       jnp.zeros((*shape, projection.shape[2])),
     )
-  fresh, real = (
+  resets, real = (
     jnp.moveaxis(flags, -1, 0)[..., None]
-    for flags in (_begins(sequence_ids), sequence_ids != 0)
+    for flags in (_reset_mask(sequence_ids), sequence_ids != 0)
   )
   outputs, states = _recur(
-    loop, inputs, kernel[:, width:], projection, states, fresh, real
+    loop, inputs, kernel[:, width:], projection, states, resets, real
   )
   return jnp.moveaxis(jnp.where(real, outputs, 0), 0, 2), states
 
 
-def _begins(sequence_ids: Int[Array, "*b l"]) -> Bool[Array, "*b l"]:
+def _reset_mask(sequence_ids: Int[Array, "*b l"]) -> Bool[Array, "*b l"]:
   """Returns True at the words where the state is set to zeros.
 
   These are the first words, in reading order, of all sequences but the first of
@@ -203,7 +203,7 @@ def _recur(
   recurrent: Float[Array, "w p g"],
   projection: Float[Array, "w c p"],
   states: States,
-  fresh: Bool[Array, "l w b 1"],
+  resets: Bool[Array, "l w b 1"],
   real: Bool[Array, "l w b 1"],
 ) -> tuple[Float[Array, "l w b p"], States]:
   """Runs the loop over time.
@@ -218,18 +218,18 @@ def _recur(
     recurrent: the kernel's rows for the previous output, float32.
     projection: the projection, float32.
     states: the states before the first words.
-    fresh: True where the state is set to zeros.
+    resets: True at words where the state is set to zeros.
     real: False at padding.
 
   Returns:
-    The output after each word, which at padding is the last output before it;
-    and the states at the end.
+    The output after each word, and the states at the end. The output at padding
+    is the last output before the padding.
   """
-  return _forward(loop, inputs, recurrent, projection, states, fresh, real)[0]
+  return _forward(loop, inputs, recurrent, projection, states, resets, real)[0]
 
 
 # The arrays that `_forward` saves for `_backward`: gates, cells, outputs,
-# recurrent, projection, states, fresh and real.
+# recurrent, projection, states, resets and real.
 _Saved = tuple[Array, Array, Array, Array, Array, States, Array, Array]
 
 
@@ -239,7 +239,7 @@ def _forward(
   recurrent: Float[Array, "w p g"],
   projection: Float[Array, "w c p"],
   states: States,
-  fresh: Bool[Array, "l w b 1"],
+  resets: Bool[Array, "l w b 1"],
   real: Bool[Array, "l w b 1"],
 ) -> tuple[tuple[Float[Array, "l w b p"], States], _Saved]:
   """Computes the output of `_recur`, and the arrays that `_backward` needs."""
@@ -250,8 +250,8 @@ def _forward(
   def step(
     states: States, word: tuple[Array, Array, Array]
   ) -> tuple[States, tuple[Array, Array, Array]]:
-    inputs, fresh, real = word
-    cells, output = (jnp.where(fresh, 0.0, state) for state in states)
+    inputs, resets, real = word
+    cells, output = (jnp.where(resets, 0.0, state) for state in states)
     gates = inputs + jnp.einsum(
       "wbp,wpg->wbg", output.astype(dtype), recurrent_cast
     )
@@ -266,9 +266,9 @@ def _forward(
     return (cells, output), (gates, cells, output.astype(dtype))
 
   last_states, (gates, cells, outputs) = jax.lax.scan(
-    step, states, (inputs, fresh, real), unroll=loop.unroll or True
+    step, states, (inputs, resets, real), unroll=loop.unroll or True
   )
-  saved = gates, cells, outputs, recurrent, projection, states, fresh, real
+  saved = gates, cells, outputs, recurrent, projection, states, resets, real
   return (outputs, last_states), saved
 
 
@@ -280,20 +280,20 @@ def _backward(
   A local with the prefix `d_` is the gradient of the array with that name.
   """
   clip, dtype = loop.clip, loop.dtype
-  gates, cells, outputs, recurrent, projection, states, fresh, real = saved
+  gates, cells, outputs, recurrent, projection, states, resets, real = saved
   recurrent_cast = recurrent.astype(dtype)
   projection_cast = projection.astype(dtype)
   d_outputs, d_last_states = gradients
 
   def shift(first: Array, arrays: Array) -> Array:
-    """Returns for each word the array that was in the state before it."""
+    """Returns for each word the array in the state before the word."""
     first = first[None].astype(arrays.dtype)
-    return jnp.where(fresh, 0, jnp.concatenate([first, arrays[:-1]]))
+    return jnp.where(resets, 0, jnp.concatenate([first, arrays[:-1]]))
 
   def step(
     d_states: States, word: tuple[Array, ...]
   ) -> tuple[States, tuple[Array, Array, Array]]:
-    gates, previous_cells, output, d_output, fresh, real = word
+    gates, previous_cells, output, d_output, resets, real = word
     d_cells, d_state_output = d_states
     d_state_output = d_state_output + d_output.astype(jnp.float32)
     # A clipped output has no gradient, and neither has an output at padding.
@@ -315,11 +315,11 @@ def _backward(
       jnp.where(real, d_previous_cells, d_cells),
       jnp.where(real, d_previous_output, d_state_output),
     )
-    d_states = jnp.where(fresh, 0.0, d_cells), jnp.where(fresh, 0.0, d_output)
+    d_states = jnp.where(resets, 0.0, d_cells), jnp.where(resets, 0.0, d_output)
     return d_states, (d_gates, d_new_output, cell_output.astype(dtype))
 
   previous_cells = shift(states[0], cells)
-  words = (gates, previous_cells, outputs, d_outputs, fresh, real)
+  words = (gates, previous_cells, outputs, d_outputs, resets, real)
   d_states, (d_gates, d_new_outputs, cell_outputs) = jax.lax.scan(
     step, d_last_states, words, reverse=True, unroll=loop.unroll or True
   )
@@ -327,7 +327,7 @@ def _backward(
   previous_outputs = shift(states[1], outputs)
   d_recurrent = product("lwbp,lwbg->wpg", previous_outputs, d_gates)
   d_projection = product("lwbc,lwbp->wcp", cell_outputs, d_new_outputs)
-  d_flags = fused.no_gradient(fresh), fused.no_gradient(real)
+  d_flags = fused.no_gradient(resets), fused.no_gradient(real)
   return d_gates, d_recurrent, d_projection, d_states, *d_flags
 
 

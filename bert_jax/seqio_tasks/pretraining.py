@@ -5,9 +5,10 @@
   seqio.MixtureRegistry.add("both", [("wiki", 0.7), ("mine", 0.3)])
 
 A task gives the same rows as a run with the same seed. Each iteration over a
-dataset gives different rows: the next epochs, as `num_epochs=2` would in one
-iteration. Two tasks of a mixture that read the same folder give different rows,
-too. With `data.path=MODULE:NAME`, a run trains on a task that MODULE registers.
+dataset gives the rows of the next epochs: two iterations give the rows of one
+iteration with `num_epochs=2`. Two tasks of a mixture that read the same folder
+give different rows, too. With `data.path=MODULE:NAME`, a run trains on a task
+that MODULE registers.
 """
 
 import atexit
@@ -38,13 +39,15 @@ from bert_jax.text.vocabulary import SpecialIds, Vocabulary
 
 # Batch keys whose values are ids of the vocabulary.
 PIECES = ("input_ids", "mlm_ids", "lm_ids")
-# Rows that one call of a vectorised recipe makes.
+# The number of rows that one call of a vectorised recipe makes.
 BLOCK = 256
+# The number of rows of an endless dataset.
 ENDLESS = 2**62
+# The longest wait for all pipelines when Python ends.
 EXIT_SECONDS = 1.0
 
-# Largest number of open readers of a dataset. Each has an index of rows.
-OPEN_PASSES = 8
+# The largest number of open readers of a dataset. Each has an index of rows.
+MAX_READERS = 8
 
 _readers: "weakref.WeakSet[_Reader]" = weakref.WeakSet()
 _exiting = threading.Event()
@@ -54,10 +57,10 @@ _exiting = threading.Event()
 def _end_readers() -> None:
   """Ends all pipelines before Python ends.
 
-  Otherwise a TensorFlow thread that calls Python during its end waits for ever,
-  and the iterator's destructor waits for the thread. Usually the wait here is
-  short. A thread whose buffer is full makes no further call, so the wait has a
-  limit.
+  A TensorFlow thread that calls Python while Python ends would wait for ever,
+  and the iterator's destructor would wait for the thread. Usually the wait in
+  this function is short. A thread whose buffer is full makes no further call,
+  so the wait has a limit.
   """
   _exiting.set()
   readers = list(_readers)
@@ -83,10 +86,11 @@ class _Reader:
     """Describes a reader.
 
     Args:
-      source: the rows, by number.
-      end: the number after the last row; None if `read` stops by itself.
-      shard: selects a share of each block; None for the whole block.
-      start: the number of the first row.
+      source: reads rows by their indices.
+      end: the index after the last row. None means that `source.read` gives no
+        rows after the last row.
+      shard: selects a share of each block; None selects the whole block.
+      start: the index of the first row.
     """
     self._source, self._start, self.end = source, start, end
     self._shard = shard or seqio.ShardInfo(0, 1)
@@ -96,23 +100,23 @@ class _Reader:
     _readers.add(self)
 
   def close(self) -> None:
-    """Ends the rows. Waits for the block that is being made, if any."""
+    """Ends the rows, after the block that is being made."""
     with self._lock:
       self._closed = True
 
-  def __call__(self, number: int) -> list[np.ndarray]:
-    """Returns this shard's rows of block `number`, none beyond the end."""
+  def __call__(self, block: int) -> list[np.ndarray]:
+    """Returns this shard's rows of a block, without rows after the end."""
     with self._lock:
-      arrays = list(self._read(int(number)).values())
+      arrays = list(self._read(int(block)).values())
       if len(arrays[0]):
         self.ended.clear()
       else:
         self.ended.set()
       return arrays
 
-  def _read(self, number: int) -> Batch:
+  def _read(self, block: int) -> Batch:
     size = BLOCK * self._shard.num_shards
-    first = self._start + number * size
+    first = self._start + block * size
     if self._closed:
       return padding(self._source.features, 0)
     if self.end is None:
@@ -125,7 +129,7 @@ class _Reader:
     return self._source.read(first + begin, end - begin)
 
   def _share(self, rows: int) -> tuple[int, int]:
-    """Returns this shard's rows of a block of `rows`: (begin, end)."""
+    """Returns this shard's range (begin, end) in a block of `rows` rows."""
     index, shards = self._shard.index, self._shard.num_shards
     return rows * index // shards, rows * (index + 1) // shards
 
@@ -134,7 +138,7 @@ class _Passes:
   """The readers of a dataset, one for each pass (iteration) over it.
 
   TensorFlow does not tell when a pass stops before its end. So only the readers
-  that were used last are kept. Another reader is opened again when it is
+  that were used last are kept. The other readers are opened again when they are
   needed.
   """
 
@@ -142,8 +146,8 @@ class _Passes:
     """Opens the first reader, so that errors are raised here.
 
     Args:
-      open_reader: returns the reader of a pass. Its arguments are the number of
-        the pass, from 0, and the row at which the pass before ends.
+      open_reader: returns the reader of a pass. Its arguments are the index of
+        the pass, and the row at which the previous pass ends.
     """
     self._open = open_reader
     self._lock, self._count = threading.Lock(), 0
@@ -151,33 +155,33 @@ class _Passes:
     self._readers: dict[int, _Reader] = {}
     self._reader(0)
 
-  def _reader(self, number: int) -> _Reader:
+  def _reader(self, index: int) -> _Reader:
     """Returns the reader of a pass; all passes before it have begun."""
-    reader = self._readers.pop(number, None)
+    reader = self._readers.pop(index, None)
     if reader is None:
-      reader = self._open(number, self._starts[number])
-    if number + 1 == len(self._starts):
+      reader = self._open(index, self._starts[index])
+    if index + 1 == len(self._starts):
       self._starts.append(reader.end or 0)
-    self._readers[number] = reader  # The last in the dict was used last.
-    while len(self._readers) > OPEN_PASSES:
+    self._readers[index] = reader  # The last in the dict was used last.
+    while len(self._readers) > MAX_READERS:
       del self._readers[next(iter(self._readers))]
     return reader
 
   def begin(self) -> np.ndarray:
-    """Returns the number of a new pass."""
+    """Returns the index of a new pass."""
     with self._lock:
-      number, self._count = self._count, self._count + 1
-      self._reader(number)
-    return np.asarray(number, np.int64)
+      index, self._count = self._count, self._count + 1
+      self._reader(index)
+    return np.asarray(index, np.int64)
 
-  def __call__(self, number: int, block: int) -> list[np.ndarray]:
+  def __call__(self, index: int, block: int) -> list[np.ndarray]:
     """Returns a block of a pass; see `_Reader`."""
     with self._lock:
-      reader = self._reader(int(number))
+      reader = self._reader(int(index))
     arrays = reader(block)
     if not len(arrays[0]):  # The pass has ended.
       with self._lock:
-        self._readers.pop(int(number), None)
+        self._readers.pop(int(index), None)
     return arrays
 
 
@@ -194,7 +198,7 @@ class RowSource(seqio.DataSource):
   tasks of a mixture read the same folder or text, each has different examples.
 
   Attributes:
-    place: a key that is different for each folder or text.
+    path_key: a key that is different for each folder or text.
     features: the shape and dtype of each batch key of a row.
   """
 
@@ -203,7 +207,7 @@ class RowSource(seqio.DataSource):
     opener: Callable[[], reader.Prepared | Text],
     builder: str,
     options: Mapping[str, Any],
-    place: str = "",
+    path_key: str = "",
   ):
     """Describes a source; opens nothing yet.
 
@@ -211,46 +215,49 @@ class RowSource(seqio.DataSource):
       opener: returns a `reader.Prepared` or a `Text`.
       builder: the name of a recipe in `recipes.RECIPES`.
       options: the options of the recipe.
-      place: a key that is different for each folder or text.
+      path_key: a key that is different for each folder or text.
 
     Raises:
       ValueError: the builder or an option is unknown, or out of range.
     """
     super().__init__(splits=reader.SPLITS, caching_permitted=False)
     self._performs_internal_shuffling = True
-    self._opener, self.place = opener, place
+    self._opener, self.path_key = opener, path_key
     self._builder, self._options = builder, dict(options)
     # The shape of a row does not depend on the vocabulary.
     any_ids = SpecialIds(0, 1, 2, 3, 4)
     self.features = make_recipe(builder, any_ids, 5, self._options).features
 
   @functools.cached_property
-  def opened(self) -> reader.Prepared | Text:
+  def documents(self) -> reader.Prepared | Text:
     """The folder or text, opened at the first use."""
     return self._opener()
 
   def tokenizer(self) -> Vocabulary:
     """Reads and returns the tokenizer."""
-    return self.opened.tokenizer
+    return self.documents.tokenizer
 
   def recipe(self) -> Recipe:
     """Returns the recipe of the rows."""
     return make_recipe(
-      self._builder, self.opened.special, self.opened.vocab_size, self._options
+      self._builder,
+      self.documents.special,
+      self.documents.vocab_size,
+      self._options,
     )
 
   def corpus(self, split: str) -> reader.Corpus:
     """Returns the documents of a split; of a text, the held-out documents."""
-    if isinstance(self.opened, Text):
-      return self.opened.validation
-    return loader.split_of(self.opened, split)
+    if isinstance(self.documents, Text):
+      return self.documents.validation
+    return loader.split_of(self.documents, split)
 
   def stream(
     self, recipe: Recipe, split: str, seed: int, name: str
   ) -> streams.Source:
     """Returns the endless rows of a split; see `streams.Stream`."""
-    if isinstance(self.opened, Text) and split == "train":
-      return streams.Stream(self.opened, recipe, seed, name)
+    if isinstance(self.documents, Text) and split == "train":
+      return streams.Stream(self.documents, recipe, seed, name)
     return streams.Stream(self.corpus(split), recipe, seed, name)
 
   @property
@@ -264,10 +271,10 @@ class RowSource(seqio.DataSource):
 
   @functools.cache  # noqa: B019 (registered sources are never deleted)
   def num_input_examples(self, split: str) -> int | None:
-    """Returns the rows of an epoch (of seed 0); None for a training text."""
+    """Returns the row count of seed 0's epoch; None for a training text."""
     if split == "validation":
       return len(streams.heldout(self.corpus(split), self.recipe()))
-    if isinstance(self.opened, Text):
+    if isinstance(self.documents, Text):
       return None
     return streams.Stream(self.corpus(split), self.recipe(), 0, "0").count(1)
 
@@ -277,7 +284,7 @@ class RowSource(seqio.DataSource):
     seed: int,
     shard: seqio.ShardInfo | None,
     epochs: int | None,
-    number: int,
+    index: int,
     first: int,
   ) -> _Reader:
     """Opens the reader of a pass over the dataset.
@@ -285,43 +292,43 @@ class RowSource(seqio.DataSource):
     Args:
       split: the split.
       seed: the seed of the rows.
-      shard: selects a share of each block; None for the whole block.
-      epochs: epochs of the pass; None for an endless pass.
-      number: the number of the pass, from 0.
-      first: the row at which the pass before ends.
+      shard: selects a share of each block; None selects the whole block.
+      epochs: the number of epochs of the pass; None makes the pass endless.
+      index: the index of the pass.
+      first: the row at which the previous pass ends.
     """
     recipe = self.recipe()
     if split == "validation":
       heldout = streams.heldout(self.corpus(split), recipe)
       return _Reader(heldout, len(heldout), shard)
     # `loader.open_data` gives the folders of a mixture the same names.
-    name = str(self._number_in_mixture())
-    follows = epochs and not isinstance(self.opened, Text)
-    if number and not follows:
-      seed = hashing.make_key("pass", number, seed)
-    if isinstance(self.opened, Text):
-      rows = streams.Stream(self.opened, recipe, seed, name, epochs=epochs)
+    name = str(self._index_in_mixture())
+    continues_epochs = epochs and not isinstance(self.documents, Text)
+    if index and not continues_epochs:
+      seed = hashing.make_key("pass", index, seed)
+    if isinstance(self.documents, Text):
+      rows = streams.Stream(self.documents, recipe, seed, name, epochs=epochs)
       return _Reader(rows, None, shard)
     rows = streams.Stream(self.corpus(split), recipe, seed, name)
     if not epochs:
       return _Reader(rows, ENDLESS, shard)
-    end = rows.count((number + 1) * epochs, number * epochs, first)
+    end = rows.count((index + 1) * epochs, index * epochs, first)
     return _Reader(rows, end, shard, first)
 
-  def _number_in_mixture(self) -> int:
-    """Returns a number that is different for tasks of the same place.
+  def _index_in_mixture(self) -> int:
+    """Returns an index that is different for tasks of one folder or text.
 
     It is the task's index in a registered mixture, if a task before it reads
     the same folder or text. Otherwise it is 0.
     """
-    number = 0
+    index = 0
     for name in seqio.MixtureRegistry.names():
       tasks = [task.source for task in seqio.MixtureRegistry.get(name).tasks]
       if self in tasks:
-        places = [getattr(source, "place", None) for source in tasks]
-        if self.place in places[: tasks.index(self)]:
-          number = max(number, tasks.index(self))
-    return number
+        paths = [getattr(source, "path_key", None) for source in tasks]
+        if self.path_key in paths[: tasks.index(self)]:
+          index = max(index, tasks.index(self))
+    return index
 
   def get_dataset(
     self,
@@ -334,22 +341,24 @@ class RowSource(seqio.DataSource):
     use_cached: bool = False,
     num_epochs: int | None = 1,
   ) -> tf.data.Dataset:
-    """Returns the rows of `num_epochs` epochs, or endless rows for None.
+    """Returns the rows of `num_epochs` epochs; None gives endless rows.
 
     Raises:
       UserError: there is no such split.
     """
     if split not in self.splits:
-      raise UserError(f"no split {split!r}; choose {', '.join(self.splits)}.")
+      raise UserError(
+        f"there is no split {split!r}; choose {', '.join(self.splits)}."
+      )
     seed = int(seed or 0)
     passes = _Passes(
       functools.partial(self._reader, split, seed, shard_info, num_epochs)
     )
     features = self.features
 
-    def make(number: tf.Tensor, block: tf.Tensor) -> dict[str, tf.Tensor]:
+    def make(index: tf.Tensor, block: tf.Tensor) -> dict[str, tf.Tensor]:
       types = [tf.as_dtype(dtype) for _, dtype in features.values()]
-      arrays = tf.numpy_function(passes, [number, block], types)
+      arrays = tf.numpy_function(passes, [index, block], types)
       return {
         key: tf.ensure_shape(array, (None, *features[key][0]))
         for key, array in zip(features, arrays, strict=True)
@@ -357,17 +366,17 @@ class RowSource(seqio.DataSource):
 
     first_key = next(iter(features))
 
-    def blocks(number: tf.Tensor) -> tf.data.Dataset:
-      dataset = tf.data.Dataset.range(ENDLESS).map(lambda k: make(number, k))
+    def blocks(index: tf.Tensor) -> tf.data.Dataset:
+      dataset = tf.data.Dataset.range(ENDLESS).map(lambda k: make(index, k))
       return dataset.take_while(lambda batch: tf.shape(batch[first_key])[0] > 0)
 
     # TensorFlow calls `begin` whenever an iteration over the dataset starts.
-    numbers = tf.data.Dataset.from_tensors(0).map(
+    pass_indices = tf.data.Dataset.from_tensors(0).map(
       lambda _: tf.ensure_shape(
         tf.numpy_function(passes.begin, [], tf.int64), ()
       )
     )
-    rows = numbers.flat_map(blocks).unbatch()
+    rows = pass_indices.flat_map(blocks).unbatch()
     # The held-out rows are the same in every pass.
     return rows.repeat(num_epochs) if split == "validation" else rows
 
@@ -396,14 +405,14 @@ class RowTask(seqio.Task):
 
     Raises:
       ValueError: `sequence_length` is not the length of the rows. Rows are
-        never cut, because masked positions would be left beyond their end.
+        never cut, because masked positions would be beyond the end of a row.
     """
     for key, length in (sequence_length or {}).items():
       shape = self.source.features.get(key, (None,))[0]
       if shape and length not in (None, *shape, shape, list(shape)):
         raise UserError(
-          f"sequence_length[{key!r}] is {length}, the rows of {self.name} have"
-          f" {shape}; give the length when the task is registered."
+          f"sequence_length[{key!r}] is {length}, but the rows of {self.name}"
+          f" have {shape}; give the length when the task is registered."
         )
     ds = self.source.get_dataset(
       split, shuffle, seed, shard_info, num_epochs=num_epochs
@@ -442,7 +451,9 @@ class PretrainFeatureConverter(seqio.FeatureConverter):
     for key, (shape, _) in self._features.items():
       row_shape = ds.element_spec[key].shape
       if not row_shape.is_compatible_with(shape):
-        raise UserError(f"rows with {key} of shape {row_shape}, not {shape}.")
+        raise UserError(
+          f"the rows have {key} of shape {row_shape}, not {shape}."
+        )
     return ds.map(
       lambda row: {
         key: tf.ensure_shape(row[key], shape)
@@ -496,8 +507,8 @@ def register_prepared(
   def opener() -> reader.Prepared:
     return reader.open_prepared(path)
 
-  place = str(Path(path).resolve())
-  return _register(name, RowSource(opener, builder, options, place))
+  path_key = str(Path(path).resolve())
+  return _register(name, RowSource(opener, builder, options, path_key))
 
 
 def register_text(
@@ -520,19 +531,19 @@ def register_text(
 
   Args:
     name: the name of the task.
-    inputs: globs as in `sources.find_sources`; or a seqio source, of which the
-      split `train` gives strings or dicts with a string `text`.
+    inputs: globs as in `sources.find_sources`; or a seqio source, whose split
+      `train` gives strings or dicts with a string `text`.
     vocab: the path of a vocabulary of any kind (see `open_vocabulary.load`).
     builder: the name of a recipe in `recipes.RECIPES`.
-    validation: the held-out text, like `inputs` (of a seqio source, the split
-      `validation`). None holds out a share of the documents of `inputs`.
+    validation: the held-out text, like `inputs`; a seqio source gives its split
+      `validation`. None holds out a share of the documents of `inputs`.
     format: as in `sources.find_sources`. Every string of a seqio source is a
       document. With `bert`, a string is a sentence, and a blank string ends a
       document.
     lower_case: False for a cased vocabulary. None takes the setting that is
-      stored with the vocabulary, or True if there is none.
+      stored with the vocabulary, or True if no setting is stored.
     keep_accents: None takes the setting that is stored with the vocabulary. If
-      there is none, accents are kept if capitals are kept.
+      no setting is stored, accents are kept if capitals are kept.
     word_starts: the rule for a SentencePiece model (see `unigram.build`).
     heldout: see `Text`.
     language: see `Text`.
@@ -567,8 +578,8 @@ def register_text(
       version=version,
     )
 
-  place = f"text {inputs!r}"
-  return _register(name, RowSource(opener, builder, options, place))
+  path_key = f"text {inputs!r}"
+  return _register(name, RowSource(opener, builder, options, path_key))
 
 
 def _records(inputs: Any, split: str, format: str) -> tuple[Records, Any]:
@@ -630,9 +641,10 @@ def components(name: str) -> tuple[list[RowSource], list[float]]:
         " register its source with"
         " bert_jax.seqio_tasks.pretraining.register_text."
       )
-  single = len(tasks) == 1
-  rates = [1.0] if single else [registered.get_rate(task) for task in tasks]
-  return [task.source for task in tasks], rates
+  task_sources = [task.source for task in tasks]
+  if len(tasks) == 1:
+    return task_sources, [1.0]
+  return task_sources, [registered.get_rate(task) for task in tasks]
 
 
 def open_data(
@@ -645,8 +657,9 @@ def open_data(
 ) -> loader.PretrainingData:
   """Opens a task or mixture as `loader.open_data` opens a folder.
 
-  The training loop then runs without TensorFlow. The recipe and its options are
-  those of the arguments; the registered ones are for seqio's interface alone.
+  The training loop then runs without TensorFlow. The arguments give the recipe
+  and its options; the registered recipe and options are for seqio's interface
+  alone.
 
   Raises:
     ValueError: the message says in one sentence what to change.
@@ -655,24 +668,26 @@ def open_data(
   with contextlib.suppress(RuntimeError):
     tf.config.set_visible_devices([], "GPU")
   row_sources, rates = components(name)
-  opened: tuple[Any, ...] = tuple(source.opened for source in row_sources)
-  for other in opened[1:]:
+  opened: tuple[Any, ...] = tuple(source.documents for source in row_sources)
+  for data in opened[1:]:
     open_vocabulary.check_same(
       opened[0].vocab,
-      other.vocab,
+      data.vocab,
       f"{name}: {opened[0].path}",
-      other.path,
+      data.path,
       "register both with one vocab.txt",
     )
   loader.check_cased(opened, cased)
   special, size = opened[0].special, opened[0].vocab_size
   recipe = make_recipe(builder, special, size, options)
-  rows = [
+  row_streams = [
     source.stream(recipe, split, seed, str(i))
     for i, source in enumerate(row_sources)
   ]
-  single = len(rows) == 1
-  stream = rows[0] if single else streams.Mixture(rows, rates, seed)
+  if len(row_streams) == 1:
+    stream = row_streams[0]
+  else:
+    stream = streams.Mixture(row_streams, rates, seed)
   return loader.PretrainingData(stream, size, special, opened)
 
 
@@ -686,7 +701,7 @@ def open_heldout(
 ) -> streams.Heldout:
   """Opens the held-out documents as `loader.open_heldout` does for a folder."""
   row_sources, _ = components(name)
-  opened = [source.opened for source in row_sources]
+  opened = [source.documents for source in row_sources]
   loader.check_cased(opened, cased)
   special, size = opened[0].special, opened[0].vocab_size
   recipe = make_recipe(builder, special, size, options)

@@ -145,7 +145,7 @@ def test_passes_that_stop_early(folder, text, monkeypatch, epochs, kind):
   """Passes cost the same, keep few readers, and give the rows of the epochs."""
   from bert_jax.examples import streams
 
-  monkeypatch.setattr(pretraining, "OPEN_PASSES", 2)
+  monkeypatch.setattr(pretraining, "MAX_READERS", 2)
   if kind == "prepared":
     task = pretraining.register_prepared("p", folder, **SIZES)
   else:
@@ -281,8 +281,8 @@ def test_text_holds_out_the_documents_that_prepare_holds_out(text, tmp_path):
   want = loader.open_heldout(folder, "bert_pairs", **SIZES)
   assert_equal(rows("mine", "validation"), want.read(0, len(want)))
   opened = loader.open_data(folder, "bert_pairs", **SIZES).prepared[0]
-  np.testing.assert_array_equal(task.source.opened.unigrams, opened.unigrams)
-  groups = [corpus for _, corpus in task.source.opened.groups(0)]
+  np.testing.assert_array_equal(task.source.documents.unigrams, opened.unigrams)
+  groups = [corpus for _, corpus in task.source.documents.groups(0)]
   tokens = np.concatenate([corpus.tokens for corpus in groups])
   np.testing.assert_array_equal(tokens, opened.splits["train"].tokens)
 
@@ -320,9 +320,9 @@ def test_a_small_group_joins_its_neighbour(text):
   five = text / "five.txt"
   five.write_text("\n\n".join(["w1 w2 w3\nw4 w5"] * 5) + "\n")
   task = register_text(text, inputs=str(five), group=2, heldout=0.0)
-  groups = list(task.source.opened.groups(0))
+  groups = list(task.source.documents.groups(0))
   assert [(begin, c.num_documents) for begin, c in groups] == [(0, 2), (2, 3)]
-  assert [g[0] for g in task.source.opened.groups(2)] == [2]
+  assert [g[0] for g in task.source.documents.groups(2)] == [2]
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_seqio_sources_of_text(text):
   want = rows("mine", "train", 100)
   assert_equal(rows("lines", "train", 100), want)
   line = register_text(text, "line", inputs=source, validation=source)
-  opened = line.source.opened
+  opened = line.source.documents
   count = sum(corpus.num_documents for _, corpus in opened.groups(0))
   lines = [s for f in files for s in Path(f).read_text().split("\n")]
   full = [line for line in lines if line.strip()]

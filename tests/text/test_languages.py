@@ -528,13 +528,13 @@ def test_a_seqio_task_uses_the_settings_of_the_vocabulary(train):
     task = pretraining.register_text(
       name, train.text, path, length=32, **options
     )
-    tokenizer = task.source.opened.tokenizer
+    tokenizer = task.source.documents.tokenizer
     assert tokenizer.lower_case and tokenizer.keep_accents
     assert tokenizer.options["word_starts"] == rule
   seqio.TaskRegistry.remove("cased")
   task = pretraining.register_text("cased", train.text, path, **CASED)
   with pytest.raises(ValueError, match="in lower case and with accents"):
-    assert task.source.opened
+    assert task.source.documents
 
 
 def test_a_task_is_encoded_as_the_vocabulary_was_trained(train, tmp_path):
