@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from bert_jax.devices import sharding
 from bert_jax.models.encoder import encode
-from bert_jax.use import likelihood, text_batches
+from bert_jax.use import likelihood, row_batches
 from bert_jax.use.text_batches import Text
 from bert_jax.weights.load import OpenedModel
 
@@ -49,7 +49,7 @@ def attention(
   rows = [tokens.ids for tokens in encoded]
   results: list[dict[str, Any]] = [{} for _ in texts]
   longest, done = model.module.encoder.max_length, 0
-  for batch in text_batches.batches(rows, longest, BATCH_TOKENS):
+  for batch in row_batches.batches(rows, longest, BATCH_TOKENS):
     layers = np.asarray(
       _probabilities(
         model.module.encoder, model.params["encoder"], batch.inputs

@@ -23,7 +23,7 @@ from bert_jax.devices import sharding
 from bert_jax.messages import UserError
 from bert_jax.models.encoder import encode
 from bert_jax.tasks.windows import windows
-from bert_jax.use import text_batches
+from bert_jax.use import row_batches, text_batches
 from bert_jax.use.text_batches import Text, Tokens
 from bert_jax.weights.load import OpenedModel
 
@@ -395,7 +395,7 @@ def _block(
   )
   sums: list[Any] = [None] * len(texts)
   done = 0
-  for batch in text_batches.batches([r.ids for r in rows], longest, tokens):
+  for batch in row_batches.batches([r.ids for r in rows], longest, tokens):
     batch_rows = [rows[i] for i in batch.numbers]
     weights = weigh and weigh(batch_rows, batch.inputs["sequence_ids"].shape)
     vectors = np.asarray(run(batch.inputs, weights))

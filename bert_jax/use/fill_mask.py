@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from bert_jax.devices import sharding
 from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import Vocabulary
-from bert_jax.use import text_batches
+from bert_jax.use import row_batches
 
 
 class MaskedModel(Protocol):
@@ -172,7 +172,7 @@ def fill(
   masks = 1 << (max_masks - 1).bit_length()
   longest = model.module.encoder.max_length
   done = 0
-  for batch in text_batches.batches(rows, longest, max(tokens // masks, 1)):
+  for batch in row_batches.batches(rows, longest, max(tokens // masks, 1)):
     size = len(batch.inputs["sequence_ids"])
     masked = np.zeros((size, masks), np.int32)
     for i, number in enumerate(batch.numbers):

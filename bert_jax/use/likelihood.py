@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bert_jax.devices import sharding
 from bert_jax.messages import UserError
-from bert_jax.use import text_batches
+from bert_jax.use import row_batches, text_batches
 from bert_jax.use.fill_mask import can_fill, log_probabilities
 from bert_jax.use.text_batches import Text, Tokens
 from bert_jax.weights.load import OpenedModel
@@ -188,7 +188,7 @@ def _run(
   The output may have more rows than indices, because a batch is padded.
   """
   longest = model.module.encoder.max_length
-  for batch in text_batches.batches([row.ids for row in rows], longest, tokens):
+  for batch in row_batches.batches([row.ids for row in rows], longest, tokens):
     arguments = np.zeros((2, len(batch.inputs["sequence_ids"])), np.int32)
     for i, index in enumerate(batch.numbers):
       arguments[:, i] = rows[index].arguments

@@ -1,4 +1,4 @@
-"""Reads texts, encodes them for a model, and batches them by length."""
+"""Reads texts, and encodes them for a model; `row_batches.py` batches them."""
 
 import bisect
 import codecs
@@ -10,7 +10,6 @@ import numpy as np
 from etils import epath
 
 from bert_jax.messages import UserError
-from bert_jax.tasks.bucket_lengths import FEATURE_BUCKETS
 from bert_jax.tasks.files import tables
 from bert_jax.text import characters
 from bert_jax.text.vocabulary import (
@@ -58,19 +57,6 @@ class Tokens(NamedTuple):
   splits: np.ndarray
   begin: int
   end: int
-
-
-class Batch(NamedTuple):
-  """Rows that are run together.
-
-  Attributes:
-    numbers: int64 [n], the numbers of the rows.
-    inputs: `input_ids` or `char_ids`, and `sequence_ids`, int32 [B, L, ...].
-      The rows from n to B are padding.
-  """
-
-  numbers: np.ndarray
-  inputs: dict[str, np.ndarray]
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
@@ -270,59 +256,3 @@ def _characters(model: OpenedModel, text: Text) -> Tokens:
     begin=1,
     end=len(words) + 1,
   )
-
-
-def batches(
-  rows: Sequence[np.ndarray], longest: int | None, tokens: int
-) -> Iterator[Batch]:
-  """Batches rows of similar lengths, with few shapes.
-
-  A row is padded to the next of `FEATURE_BUCKETS`, or to a multiple of the last
-  one. All batches of a padded length have the same number of rows. If a length
-  has only one batch, its number of rows is a power of two.
-
-  Args:
-    rows: the ids of each row, int32 [T, ...].
-    longest: the largest number of tokens in a row; None for any number.
-    tokens: the largest number of tokens in a batch, with padding. A batch with
-      a single row may have more.
-
-  Yields:
-    Batches, in which each row occurs once.
-  """
-  lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-  last = FEATURE_BUCKETS[-1]
-  index = np.searchsorted(FEATURE_BUCKETS, lengths)
-  padded = np.where(
-    lengths > last,
-    -(-lengths // last) * last,
-    np.array([*FEATURE_BUCKETS, 0])[index],
-  )
-  if longest is not None:
-    padded = np.minimum(padded, longest)
-  for length in np.unique(padded):
-    row_numbers = np.flatnonzero(padded == length)
-    size = max(tokens // int(length), 1)
-    for start in range(0, len(row_numbers), size):
-      numbers = row_numbers[start : start + size]
-      count = size if start else min(_next_power(len(numbers)), size)
-      yield Batch(numbers, _pad(rows, numbers, count, int(length)))
-
-
-def _next_power(count: int) -> int:
-  """Returns the smallest power of two that is at least `count`."""
-  return 1 << (count - 1).bit_length()
-
-
-def _pad(
-  rows: Sequence[np.ndarray], numbers: np.ndarray, count: int, length: int
-) -> dict[str, np.ndarray]:
-  """Returns a batch's inputs, with zeros as padding."""
-  inner = rows[numbers[0]].shape[1:]
-  ids = np.zeros((count, length, *inner), np.int32)
-  sequence_ids = np.zeros((count, length), np.int32)
-  for i, number in enumerate(numbers):
-    row = rows[number]
-    ids[i, : len(row)], sequence_ids[i, : len(row)] = row, 1
-  name = "char_ids" if inner else "input_ids"
-  return {name: ids, "sequence_ids": sequence_ids}

@@ -10,7 +10,7 @@ import tiny_models
 
 from bert_jax.cli.main import execute
 from bert_jax.text import words as word_vocabulary
-from bert_jax.use import bilstm_tagger, feature_files, text_batches
+from bert_jax.use import bilstm_tagger, feature_files, row_batches, text_batches
 from bert_jax.use import features as features_lib
 from bert_jax.use.features import Spec
 from bert_jax.weights.load import open_model
@@ -214,7 +214,7 @@ def test_batches_hold_every_row_once_in_few_shapes():
   rng = np.random.default_rng(1)
   rows = [np.full(n, n, np.int32) for n in rng.integers(0, 81, 300)]
   seen, shapes = [], set()
-  for batch in text_batches.batches(rows, 80, 640):
+  for batch in row_batches.batches(rows, 80, 640):
     ids, real = batch.inputs["input_ids"], batch.inputs["sequence_ids"]
     shapes.add(ids.shape)
     assert ids.size <= 640 and ids.shape[1] <= 80
