@@ -157,10 +157,15 @@ def test_repeated_pieces_are_refused(tmp_path):
   refused({"spiece.model": model}, "'n' is piece 7 and also piece 9")
   files = files_of("roberta")
   twice = files["vocab.json"].replace(b'"#"', b'"$"')
-  refused(files | {"vocab.json": twice}, "1 ids below 266 have no piece, 6")
+  refused(
+    files | {"vocab.json": twice},
+    "1 ids below 266 have no piece, the first is 6",
+  )
   text = files_of("bert", True)["tokenizer.json"]
   twice = text.replace(b'"##n":7', b'"a":7')
-  refused({"tokenizer.json": twice}, "1 ids below 12 have no piece, 6 first")
+  refused(
+    {"tokenizer.json": twice}, "1 ids below 12 have no piece, the first is 6"
+  )
   other = text.replace(b'"unk_token":"[UNK]"', b'"unk_token":"[X]"')
   refused(
     {"tokenizer.json": other}, r"its pieces lack the unknown token '\[X\]'"
