@@ -33,7 +33,7 @@ import tokenizers
 from bert_jax.corpus import sources
 from bert_jax.corpus.reader import open_prepared
 from bert_jax.examples import loader
-from bert_jax.examples.masked_units import KINDS
+from bert_jax.examples.masked_units import UNITS
 from bert_jax.examples.recipes import RECIPES
 from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
@@ -112,7 +112,7 @@ def cases(
       yield name, name, options
       continue
     options["max_predictions"] = max(1, math.ceil(args.length * 0.15))
-    for kind in args.masking or KINDS:
+    for kind in args.masking or UNITS:
       yield f"{name}, {kind}", name, options | {"masking": kind}
 
 
@@ -215,7 +215,7 @@ def main() -> None:
     help="all that the text can serve if not given",
   )
   parser.add_argument(
-    "--masking", action="append", choices=KINDS, help="all if not given"
+    "--masking", action="append", choices=UNITS, help="all if not given"
   )
   parser.add_argument(
     "--max-sequences", type=int, default=1, help="over 1 packs rows"

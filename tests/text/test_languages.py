@@ -403,7 +403,9 @@ def test_rules_of_words_are_stored(tmp_path):
   vocabulary = open_vocabulary.load(output)
   (ids,) = vocabulary.encode_batch(["stop, stop."])
   assert [vocabulary.pieces[i] for i in ids] == ["stop,", "stop."]
-  with pytest.raises(ValueError, match="--rules=spaces, and --rules=words is"):
+  with pytest.raises(
+    ValueError, match="--rules=spaces, not with --rules=words"
+  ):
     open_vocabulary.load(output, rules="words")
 
 

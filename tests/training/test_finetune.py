@@ -342,7 +342,7 @@ def test_a_step_is_saved_before_it_is_evaluated(
     else:
       owner, name = {
         "measure": (loop, "evaluate_step"),
-        "add": (Checkpointer, "add"),
+        "add": (Checkpointer, "add_evaluation"),
       }[event]
       function, steps = getattr(owner, name), []
 
@@ -492,7 +492,9 @@ def test_a_model_with_its_labels_in_another_order_scores_the_same(
     scores = metrics.evaluate(split.task, predictions, split.examples)
     assert scores["accuracy"] == wanted and scores["examples"] == 10
   other = split._replace(task=split.task._replace(labels=("cat", "cow")))
-  with pytest.raises(ValueError, match="has the labels cat, cow, the model"):
+  with pytest.raises(
+    ValueError, match="has the labels cat, cow, but the model"
+  ):
     predict.predict_split(predictor, other, folder)
   other = split._replace(pieces=split.pieces[:-1])
   with pytest.raises(ValueError, match="the model have different vocabularies"):

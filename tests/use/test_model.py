@@ -386,7 +386,7 @@ def test_a_notebook_shows_a_table(classifier):
 
 
 def test_a_long_call_says_how_far_it_is(monkeypatch, capsys):
-  monkeypatch.setattr(progress, "FIRST", 0.01)
+  monkeypatch.setattr(progress, "FIRST_WAIT", 0.01)
   monkeypatch.setattr(progress, "INTERVAL", 0.05)
   with progress.Progress("predict", 1200, "texts") as lines:
     time.sleep(0.1)

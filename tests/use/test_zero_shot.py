@@ -134,11 +134,11 @@ def test_blanks_are_filled(bert):
   answers = ["cats", "unaffable", "b"]
   first, *others = likelihood.cloze(bert, texts, answers)
   log_p = masked(bert, [2, 5, 7, 8, 12, 3], [2])
-  assert first.answer == pytest.approx(log_p[7], abs=1e-4)
+  assert first.answer_log_p == pytest.approx(log_p[7], abs=1e-4)
   assert first.piece == tiny_models.WORDS[log_p.argmax()]
   assert first.is_right == (log_p.argmax() == 7)
   # "unaffable" has three pieces, and "unb" has no piece "b".
-  assert [guess.answer for guess in others] == [None, None]
+  assert [guess.answer_log_p for guess in others] == [None, None]
   assert not any(guess.is_right for guess in others)
   (guess,) = likelihood.cloze(bert, texts[:1], [first.piece])
   assert guess.is_right

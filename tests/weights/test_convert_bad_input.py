@@ -246,7 +246,7 @@ def test_commands_that_are_refused_write_nothing(tmp_path, monkeypatch):
     ([*common, broken, "--output", out], QUERY),
     ([*common, tmp_path, "--output", out], "config.json is missing"),
     ([*back, "--output", out], "is of bert"),
-    ([*back[:5], path, "--output", out], "convert it first"),
+    ([*back[:5], path, "--output", out], "convert the model first"),
   ):
     before = names_in(tmp_path)
     with pytest.raises(SystemExit) as caught:

@@ -270,8 +270,8 @@ def test_names_go_to_the_hub(tmp_path, monkeypatch):
       "AB b",
       [4, 3],
     ),
-    ("albert", {"spiece.model": "no"}, None, "spiece.model: not a Sentence"),
-    ("bert", {"tokenizer.json": "{"}, None, "tokenizer.json: damaged"),
+    ("albert", {"spiece.model": "no"}, None, "spiece.model is not a Sentence"),
+    ("bert", {"tokenizer.json": "{"}, None, "tokenizer.json is damaged"),
     ("bert", {"added_tokens.json": "{}"}, None, None),
   ],
 )
