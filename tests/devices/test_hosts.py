@@ -111,14 +111,15 @@ def start(
 
 def ends(processes, code=0):
   """Waits for all processes; returns their (stdout, stderr)."""
-  outputs = []
-  for process in processes:
-    try:
-      outputs.append(process.communicate(timeout=240))
-    except subprocess.TimeoutExpired:
-      for other in processes:
-        other.kill()
-      raise
+  # Read all at once: a process waits for its reader once its pipe is full, and
+  # the other processes wait for it.
+  with futures.ThreadPoolExecutor(len(processes)) as pool:
+    reads = [pool.submit(p.communicate, timeout=240) for p in processes]
+    _, unfinished = futures.wait(reads, return_when=futures.FIRST_EXCEPTION)
+    if unfinished:
+      for process in processes:
+        process.kill()
+    outputs = [read.result() for read in reads]
   assert [p.returncode for p in processes] == [code] * len(outputs), outputs
   return outputs
 
