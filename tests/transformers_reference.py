@@ -1,8 +1,8 @@
-"""Compares outputs and gradients of this project's models with transformers'.
+"""Compares this project's models with transformers': outputs and gradients.
 
 The models are random, including every bias and LayerNorm. They are converted as
-users' files are. The tests use this module, and so does the script that writes
-experiments/parity/README.md.
+by `bert_jax convert`. The tests use this module, and so does the script that
+writes experiments/parity/README.md.
 """
 
 import tempfile
@@ -29,8 +29,11 @@ SMALL = dict(
 )
 
 
-class Model(NamedTuple):
-  """Holds a class of transformers with a small and the published config."""
+class ModelClass(NamedTuple):
+  """Names a class of transformers, and sets its small and published config.
+
+  A field that is not set has the default of transformers.
+  """
 
   family: str
   cls: str
@@ -40,8 +43,8 @@ class Model(NamedTuple):
 
 _TOWER = dict(hidden_size=256, num_attention_heads=4, intermediate_size=1024)
 MODELS = {
-  "bert": Model("bert", "BertForPreTraining", SMALL, {}),
-  "roberta": Model(
+  "bert": ModelClass("bert", "BertForPreTraining", SMALL, {}),
+  "roberta": ModelClass(
     "roberta",
     "RobertaForMaskedLM",
     SMALL | dict(layer_norm_eps=1e-5, type_vocab_size=1),
@@ -52,7 +55,7 @@ MODELS = {
       type_vocab_size=1,
     ),
   ),
-  "albert": Model(
+  "albert": ModelClass(
     "albert",
     "AlbertForPreTraining",
     SMALL | dict(embedding_size=16),
@@ -63,19 +66,19 @@ MODELS = {
       num_hidden_layers=12,
     ),
   ),
-  "electra generator": Model(
+  "electra generator": ModelClass(
     "electra",
     "ElectraForMaskedLM",
     SMALL | dict(embedding_size=16),
     dict(embedding_size=768) | _TOWER,
   ),
-  "electra discriminator": Model(
+  "electra discriminator": ModelClass(
     "electra",
     "ElectraForPreTraining",
     SMALL | dict(embedding_size=16),
     dict(embedding_size=128) | _TOWER,
   ),
-  "distilbert": Model(
+  "distilbert": ModelClass(
     "distilbert",
     "DistilBertForMaskedLM",
     dict(
@@ -88,7 +91,7 @@ MODELS = {
     ),
     {},
   ),
-  "gpt": Model(
+  "gpt": ModelClass(
     "gpt",
     "OpenAIGPTLMHeadModel",
     dict(vocab_size=60, n_embd=32, n_layer=3, n_head=4, n_positions=24),
@@ -97,7 +100,7 @@ MODELS = {
 }
 
 
-def make(model: Model, published: bool = False) -> torch.nn.Module:
+def make(model: ModelClass, published: bool = False) -> torch.nn.Module:
   """Returns a model of transformers with random parameters, without dropout."""
   cls = getattr(transformers, model.cls)
   options = model.published if published else model.small
@@ -107,9 +110,9 @@ def make(model: Model, published: bool = False) -> torch.nn.Module:
   spread = 0.05 if published else 0.3
   with torch.no_grad():
     for name, parameter in reference.named_parameters():
-      norm = "norm" in name.lower() or ".ln_" in name
-      if norm or name.endswith("bias"):
-        center = 1.0 if norm and name.endswith("weight") else 0.0
+      is_norm = "norm" in name.lower() or ".ln_" in name
+      if is_norm or name.endswith("bias"):
+        center = 1.0 if is_norm and name.endswith("weight") else 0.0
         parameter.normal_(center, spread)
       elif not published:
         parameter.normal_(0.0, spread)
@@ -124,7 +127,10 @@ def converted(reference: torch.nn.Module, family: str) -> model_folder.Weights:
 
 
 class Batch(NamedTuple):
-  """Holds arrays [b, l]: ids, 1 at real tokens, segments, targets or -100."""
+  """Holds arrays [b, l].
+
+  `mask` is 1 at real tokens. `labels` are -100 at tokens without a target.
+  """
 
   ids: np.ndarray
   mask: np.ndarray
@@ -133,8 +139,7 @@ class Batch(NamedTuple):
 
 
 def batches(reference: torch.nn.Module, length: int) -> dict[str, Batch]:
-  """Returns batches with padding and pairs, one row, one token, the longest
-  row.
+  """Returns four batches: padded rows, one row, single tokens, the longest row.
 
   Args:
     reference: the model, whose sizes limit the batches.
@@ -162,32 +167,34 @@ def _batch(vocab_size: int, lengths: list[int], pad: int) -> Batch:
   ids = np.where(mask, rng.integers(3, vocab_size, shape), pad)
   segments = mask * (np.arange(shape[1]) >= np.array(lengths)[:, None] // 2)
   targets = rng.integers(3, vocab_size, shape)
-  chosen = (rng.random(shape) < 0.4) | (np.arange(shape[1]) == 0)
-  labels = np.where(mask & chosen, targets, IGNORED)
+  has_target = (rng.random(shape) < 0.4) | (np.arange(shape[1]) == 0)
+  labels = np.where(mask & has_target, targets, IGNORED)
   return Batch(ids, mask, segments, labels)
 
 
 def reference_outputs(
-  model: Model, reference: torch.nn.Module, batch: Batch
+  model: ModelClass, reference: torch.nn.Module, batch: Batch
 ) -> dict[str, Any]:
   """Returns hidden states, attention, logits and loss of `reference`.
 
-  The gradient stays in the model.
+  The gradients stay in the parameters of `reference`.
   """
-  kind = model.cls
+  class_name = model.cls
   inputs = dict(
     input_ids=torch.tensor(batch.ids), attention_mask=torch.tensor(batch.mask)
   )
-  if kind.startswith(("Bert", "Albert", "Electra")):
+  if class_name.startswith(("Bert", "Albert", "Electra")):
     inputs["token_type_ids"] = torch.tensor(batch.segments)
   labels = torch.tensor(batch.labels)
-  if kind == "ElectraForPreTraining":
+  if class_name == "ElectraForPreTraining":
     inputs["labels"] = (labels != IGNORED).long()
   else:
     inputs["labels"] = labels
-  if kind.endswith("ForPreTraining") and model.family != "electra":
+  if class_name.endswith("ForPreTraining") and model.family != "electra":
     name = (
-      "next_sentence_label" if kind[:4] == "Bert" else "sentence_order_label"
+      "next_sentence_label"
+      if class_name[:4] == "Bert"
+      else "sentence_order_label"
     )
     inputs[name] = torch.arange(len(batch.ids)) % 2
   out = reference(**inputs, output_hidden_states=True, output_attentions=True)
@@ -219,11 +226,11 @@ def gradients(reference: torch.nn.Module, family: str) -> dict[str, np.ndarray]:
 
 
 def module_outputs(
-  model: Model, weights: model_folder.Weights, batch: Batch, gradient: bool
+  model: ModelClass, weights: model_folder.Weights, batch: Batch, gradient: bool
 ) -> dict[str, Any]:
   """Returns the outputs of `reference_outputs` for this project's module.
 
-  With `gradient`, the outputs include {path: gradient}.
+  If `gradient` is True, the outputs include {path: gradient}.
   """
   module = from_config.build(weights.config)
   rows, length = batch.ids.shape
@@ -242,7 +249,7 @@ def module_outputs(
     out = out if isinstance(out, dict) else {"logits": out}
     return _loss(model, out, batch), out
 
-  def look(params):
+  def encode(params):
     names = ("input_ids", "segment_ids", "sequence_ids")
     return module.apply(
       {"params": params},
@@ -251,26 +258,30 @@ def module_outputs(
       method=lambda m, *a, **k: m.encoder(*a, **k),
     )[1]
 
-  def everything(params):
+  def run_and_encode(params):
     if not gradient:
-      return run(params), {}, look(params)
+      return run(params), {}, encode(params)
     loss_and_outputs, grads = jax.value_and_grad(run, has_aux=True)(params)
-    return loss_and_outputs, grads, look(params)
+    return loss_and_outputs, grads, encode(params)
 
   params = model_folder.unflatten(weights.arrays)
-  (loss, out), grads, seen = jax.jit(everything)(params)
-  hidden = jnp.concatenate([seen["embeddings"][None], seen["hidden"]])
+  (loss, out), grads, encoder_outputs = jax.jit(run_and_encode)(params)
+  hidden = jnp.concatenate(
+    [encoder_outputs["embeddings"][None], encoder_outputs["hidden"]]
+  )
   logits = [x[:, 0] if k == "pair_logits" else x for k, x in out.items()]
   return dict(
     hidden=np.asarray(hidden),
-    attention=np.asarray(seen["attention"]),
+    attention=np.asarray(encoder_outputs["attention"]),
     logits=[np.asarray(x) for x in logits],
     loss=float(loss),
     gradients=model_folder.flatten(grads) if gradient else {},
   )
 
 
-def _loss(model: Model, out: dict[str, jax.Array], batch: Batch) -> jax.Array:
+def _loss(
+  model: ModelClass, out: dict[str, jax.Array], batch: Batch
+) -> jax.Array:
   """Returns the published loss, computed from its definition."""
   labels, real = jnp.asarray(batch.labels), jnp.asarray(batch.mask)
   if "rtd_logits" in out:
@@ -291,7 +302,7 @@ def _loss(model: Model, out: dict[str, jax.Array], batch: Batch) -> jax.Array:
 
 
 def differences(
-  model: Model, published: bool = False, only: tuple[str, ...] = ()
+  model: ModelClass, published: bool = False, only: tuple[str, ...] = ()
 ) -> dict[str, float]:
   """Returns the largest absolute differences over all batches.
 
@@ -300,7 +311,7 @@ def differences(
   Args:
     model: an entry of `MODELS`.
     published: True for the published size, False for the small one.
-    only: names of `batches`; empty for all.
+    only: the names of the batches to compare; () means all of `batches`.
   """
   reference = make(model, published)
   weights = converted(reference, model.family)
@@ -308,7 +319,6 @@ def differences(
   for name, batch in batches(reference, 128 if published else 12).items():
     if only and name not in only:
       continue
-    # A language model has no target in a row of one token.
     a = reference_outputs(model, reference, batch)
     b = module_outputs(model, weights, batch, gradient=name == "padded")
     for key in ("hidden", "attention"):
@@ -318,6 +328,7 @@ def differences(
     for x, y in zip(a["logits"], b["logits"], strict=True):
       assert x.shape == y.shape
       worst["logits"] = max(worst["logits"], float(abs(x - y).max()))
+    # The loss of GPT-1 is NaN for rows of one token, which have no target.
     if np.isfinite(a["loss"]):
       worst["loss"] = max(worst["loss"], abs(a["loss"] - b["loss"]))
     if b["gradients"]:

@@ -7,7 +7,8 @@ files:
   vocab.txt             a WordPiece vocabulary, with a piece on each line
   pieces.json           a list of the pieces, for all other tokenizers, which
                         also have their published files
-  others.txt            the words with ids after the vocabulary, for ELMo
+  others.txt            for ELMo, the words outside the vocabulary. Their ids
+                        follow the vocabulary's ids.
   SPLIT.tokens          [T] token ids, uint16, or uint32 for over 65,536 ids
   SPLIT.sentences       [S + 1] int64, the position in tokens where each
                         sentence begins, and T
@@ -60,8 +61,8 @@ class Corpus(NamedTuple):
   """Holds the flat arrays of one split.
 
   Attributes:
-    tokens: [T] uint16 or uint32, the token ids. They include special tokens
-      only if these are in `unmasked`, or around the sentences of ELMo.
+    tokens: [T] uint16 or uint32, the token ids. The only special tokens are
+      the ids in `unmasked`, and for ELMo the two ends of each sentence.
     sentences: [S + 1] int64, offsets into `tokens`; no sentence is empty.
     documents: [D + 1] int64, offsets into `sentences`; no document is empty.
     word_starts: [ceil(T / 8)] uint8, `np.packbits(..., bitorder="little")`.
@@ -99,8 +100,8 @@ class Prepared(NamedTuple):
     splits: a `Corpus` for each split that has at least one document.
     vocab: the pieces in the order of their ids.
     special: the ids of the special tokens.
-    unigrams: [V] int64, counts of ids in the training split. Words after the
-      vocabulary are counted as the unknown token.
+    unigrams: [V] int64, counts of ids in the training split. Words outside
+      the vocabulary are counted as the unknown token.
     watch: notices if a file is changed while it is read.
   """
 
@@ -258,9 +259,9 @@ def verify(prepared: Prepared) -> None:
       for name in saved.keys() | current.keys()
       if saved.get(name) != current.get(name)
     ]
-    changed = f" ({', '.join(sorted(names))})" if saved and names else ""
+    file_list = f" ({', '.join(sorted(names))})" if saved and names else ""
     raise Damaged(
-      f"{prepared.path} is damaged: its content{changed} does not agree with"
+      f"{prepared.path} is damaged: its content{file_list} does not agree with"
       " its fingerprint. Delete it and run `bert_jax prepare` again."
     )
 
@@ -303,7 +304,8 @@ def open_prepared(path: PathLike) -> Prepared:
     prepared = _open(folder, meta)._replace(path=os.fspath(path))
     if not isinstance(meta["options"], dict):
       raise TypeError("its options are no JSON object")
-    # Skip the check only if both keys are missing: one may be damaged.
+    # Skip the check only if both keys are missing. If one is missing, the file
+    # is damaged.
     if "files" not in meta and "checksum" not in meta:
       note_once(
         f"note: {path} was prepared by an earlier version: its meta.json has no"
@@ -324,11 +326,11 @@ def open_prepared(path: PathLike) -> Prepared:
   return prepared
 
 
-def _read_others(path: pathlib.Path, count: int) -> list[str]:
-  """Reads the words after a folder's vocabulary, one on each line.
+def _read_other_words(path: pathlib.Path, count: int) -> list[str]:
+  """Reads the words outside a folder's vocabulary, one on each line.
 
   Args:
-    path: the file, which is missing if there are no such words.
+    path: the file, which is missing if the folder has no such words.
     count: the number of words.
 
   Raises:
@@ -371,9 +373,9 @@ def _open(path: pathlib.Path, meta: dict[str, Any]) -> Prepared:
       f"{vocab_path} has {len(vocab)} pieces where meta.json says"
       f" {meta['vocab_size']}; it is not the vocabulary of this folder."
     )
-  others = _read_others(path / OTHERS, meta.get("others", 0))
-  spellings = spell([*vocab, *others]) if "others" in meta else None
-  dtype = token_dtype(len(vocab) + len(others))
+  other_words = _read_other_words(path / OTHERS, meta.get("others", 0))
+  spellings = spell([*vocab, *other_words]) if "others" in meta else None
+  dtype = token_dtype(len(vocab) + len(other_words))
   splits = {
     split: open_split(path, split, meta["splits"][split], dtype)
     for split in SPLITS
@@ -385,16 +387,16 @@ def _open(path: pathlib.Path, meta: dict[str, Any]) -> Prepared:
     for name, split in splits.items()
   }
   unigrams = _map_file(
-    path / "train.unigrams", np.int64, len(vocab) + len(others)
+    path / "train.unigrams", np.int64, len(vocab) + len(other_words)
   )
   if "special" in meta:
     special = SpecialIds(**meta["special"])
   else:
     special = special_ids(vocab, str(vocab_path))
-  if others:
-    unigrams, counts_of_others = np.split(unigrams, [len(vocab)])
+  if other_words:
+    unigrams, other_counts = np.split(unigrams, [len(vocab)])
     unigrams = np.array(unigrams)
-    unigrams[special.unk] += counts_of_others.sum()
+    unigrams[special.unk] += other_counts.sum()
   watch = Watch(path / name for name in _DATA_FILES)
   return Prepared(
     path=str(path),

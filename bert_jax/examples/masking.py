@@ -56,9 +56,9 @@ class Masks:
   | "ceil_all" | rate * n rounded up | DistilBERT |
 
   "round_single" is one more than "round" at 190, 350 and 390 tokens with a rate
-  of 0.15. "ceil" and "ceil_all" compute exactly with the decimal number that is
-  written: 0.07 * 100 is 7. DistilBERT's distiller.py counts n over the batch of
-  a device, but "ceil_all" counts each sequence. The other sources are fairseq's
+  of 0.15. "ceil" and "ceil_all" take the rate as an exact decimal number:
+  0.07 * 100 is 7. DistilBERT's distiller.py counts n over the batch of a
+  device, but "ceil_all" counts each sequence. The other sources are fairseq's
   mask_tokens_dataset.py, ELECTRA's pretrain/pretrain_helpers.py and SpanBERT's
   data/masking.py.
 
@@ -143,7 +143,7 @@ def check_corpus(corpus: Corpus, masks: Masks) -> None:
       " the text, or choose replacement='bert'."
     )
   if masks.smoothing and corpus.unigrams is not None:
-    # Beyond this limit, the times in `masked_units._favour` overflow 32 bits,
+    # Beyond this limit, the draws of `masked_units._favour` overflow float32,
     # and the first tokens of every row would be chosen.
     largest_count = corpus.unigrams.max()
     if masks.smoothing * np.log10(largest_count + 1.0) > 36.0:
@@ -161,7 +161,7 @@ def check_corpus(corpus: Corpus, masks: Masks) -> None:
 
 def count_masks(
   lengths: np.ndarray,
-  text: np.ndarray,
+  text_lengths: np.ndarray,
   masks: Masks,
   draw: np.ndarray | None = None,
 ) -> np.ndarray:
@@ -170,7 +170,7 @@ def count_masks(
   Args:
     lengths: integers of any shape, the number of tokens of each sequence,
       special tokens included; 0 means that there is no sequence.
-    text: integers of the same shape, which do not count special tokens.
+    text_lengths: integers of the same shape, without special tokens.
     masks: the options.
     draw: floats of the same shape, uniform in [0, 1), for the count
       "stochastic". None gives the largest count that a draw can give.
@@ -182,10 +182,10 @@ def count_masks(
   if masks.count == "round":
     counts = np.maximum(np.rint(expected), 1)
   elif masks.count == "round_single":
-    single = lengths.astype(np.float32) * np.float32(masks.mask_rate)
-    counts = np.maximum(np.rint(single), 1)
+    product = lengths.astype(np.float32) * np.float32(masks.mask_rate)
+    counts = np.maximum(np.rint(product), 1)
   elif masks.count == "ceil":
-    counts = _ceil(text, masks.mask_rate)
+    counts = _ceil(text_lengths, masks.mask_rate)
   elif masks.count == "ceil_all":
     counts = _ceil(lengths, masks.mask_rate)
   else:
@@ -193,10 +193,10 @@ def count_masks(
   return np.where(lengths > 0, counts, 0).astype(np.int64)
 
 
-def _ceil(numbers: np.ndarray, rate: float) -> np.ndarray:
-  """Returns `rate * numbers` rounded up, without the error of floats."""
-  size = 1 << int(np.max(numbers, initial=0)).bit_length()
-  return _ceilings(float(rate), size)[numbers]
+def _ceil(lengths: np.ndarray, rate: float) -> np.ndarray:
+  """Returns `rate * lengths` rounded up, without rounding errors."""
+  size = 1 << int(np.max(lengths, initial=0)).bit_length()
+  return _ceilings(float(rate), size)[lengths]
 
 
 @functools.cache
@@ -243,11 +243,11 @@ def mask_tokens(
 ) -> dict[str, np.ndarray]:
   """Hides tokens, and returns the predictions of the original ids.
 
-  A sequence gets `count_masks` predictions, but at most one for each maskable
-  token, and a row at most M. If whole words are hidden, there may be fewer. The
-  replacement is drawn for each token. With masking="span", it is drawn for each
-  span of adjacent hidden tokens: all of them become [MASK], or all
-  become random ids, or none is changed.
+  A sequence gets `count_masks` predictions. It gets at most one for each
+  maskable token, and a row gets at most M. If whole words are hidden, there may
+  be fewer. The replacement is drawn for each token. With masking="span", it is
+  drawn for each span of adjacent hidden tokens: all of them become [MASK], or
+  all become random ids, or none is changed.
 
   Args:
     ids: [B, L] int32.
@@ -281,11 +281,11 @@ def mask_tokens(
     )
   width = ids.shape[1]
   sequences = masked_units.make_sequences(lengths, numbers, width)
-  flat, sequence = _choose(
+  indices, sequence = _choose(
     maskable, sequences, key, masks, word_starts, weights
   )
-  row, column = np.divmod(flat, width)
-  labels = ids.ravel()[flat]
+  row, column = np.divmod(indices, width)
+  labels = ids.ravel()[indices]
   index = column - sequences.begin[sequence]
   if masks.repeat_positions:
     # Two predictions of one token must have different draws.
@@ -293,8 +293,11 @@ def mask_tokens(
   key = hashing.make_key(key, "replacements")
   draws = hashing.bits(key, sequences.number[sequence], index)
   is_span = masks.masking == "span"
-  starts, sizes = _stretches(flat) if is_span else (np.arange(len(flat)), 1)
-  first = np.repeat(starts, sizes)
+  starts, sizes = (
+    _stretches(indices) if is_span else (np.arange(len(indices)), 1)
+  )
+  # The tokens of a span share the draw of its first token.
+  span_starts = np.repeat(starts, sizes)
   if masks.replacement == "unigram":
     assert unigrams is not None
     drawn_ids = _frequent_ids(draws, unigrams)
@@ -302,16 +305,18 @@ def mask_tokens(
     drawn_ids = _random_ids(
       draws, vocab_size, labels, masks.replacement, reserved
     )
-  new = _replace(labels, drawn_ids, draws[first], masks.replacement, mask_id)
+  new = _replace(
+    labels, drawn_ids, draws[span_starts], masks.replacement, mask_id
+  )
   input_ids = ids.copy()
   # A position with several predictions is masked if one of them masks it.
   is_changed = new != labels
-  input_ids.ravel()[flat[is_changed]] = new[is_changed]
+  input_ids.ravel()[indices[is_changed]] = new[is_changed]
 
   predictions = {
     "mlm_positions": column.astype(np.int32),
     "mlm_ids": labels,
-    "mlm_weights": np.ones(len(flat), np.float32),
+    "mlm_weights": np.ones(len(indices), np.float32),
   }
   if is_span:
     # Special tokens are never hidden, so both columns are in the sequence.
@@ -322,14 +327,14 @@ def mask_tokens(
   return {"input_ids": input_ids} | slots
 
 
-def _stretches(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _stretches(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Finds stretches of consecutive numbers: first indices, and sizes.
 
   Args:
-    flat: [N] ascending integers.
+    indices: [N] ascending integers.
   """
-  starts = np.flatnonzero(np.diff(flat, prepend=-2) > 1)
-  return starts, np.diff(starts, append=len(flat))
+  starts = np.flatnonzero(np.diff(indices, prepend=-2) > 1)
+  return starts, np.diff(starts, append=len(indices))
 
 
 def _replace(
@@ -380,15 +385,15 @@ def _choose(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Chooses the tokens to hide; returns what `choose_tokens` returns."""
   if sequences.of_column is None:
-    text = np.count_nonzero(maskable, axis=1)
+    text_lengths = np.count_nonzero(maskable, axis=1)
   else:
     owners = sequences.of_column[maskable]
-    text = np.bincount(owners, minlength=len(sequences.length))
+    text_lengths = np.bincount(owners, minlength=len(sequences.length))
   draw = None
   if masks.count == "stochastic":
     draw = hashing.uniform(hashing.make_key(key, "counts"), sequences.number)
-  counts = count_masks(sequences.length, text, masks, draw)
-  counts = np.minimum(counts, text).reshape(len(maskable), -1)
+  counts = count_masks(sequences.length, text_lengths, masks, draw)
+  counts = np.minimum(counts, text_lengths).reshape(len(maskable), -1)
   ends = np.minimum(np.cumsum(counts, axis=1), masks.max_predictions)
   counts = np.diff(ends, prepend=0, axis=1).ravel()
   key = hashing.make_key(key, "positions")

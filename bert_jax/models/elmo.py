@@ -13,8 +13,8 @@ from bert_jax.models.encoder import build_variant
 # The states of the forward and of the backward direction, a state for each
 # layer.
 States = tuple[tuple[lstm.State, ...], tuple[lstm.State, ...]]
-# The number of character ids, and the number of ids in a word. This room may
-# not import text/characters.py, which has them too; a test compares them.
+# The number of character ids, and the number of ids in a word. This folder may
+# not import text/characters.py, so a test compares these values with that file.
 NUM_CHARS, MAX_CHARS = 262, 50
 # The number of words in the softmax: bin/train_elmo.py's vocabulary of the 1B
 # Word Benchmark (README.md of allenai/bilm-tf).
@@ -189,8 +189,8 @@ class Elmo(nn.Module):
     unroll: see `lstm.Lstm`.
     remat: True computes the words' vectors again in the backward pass.
     vocab_size: the number of words in the softmax of `ForPreTraining`.
-    vocab_multiple: the softmax gets rows of zeros up to a multiple of this
-      number; see `encoder.Embeddings`.
+    vocab_multiple: rows of zeros make the number of the softmax's rows a
+      multiple of this; see `encoder.Embeddings`.
   """
 
   num_chars: int = NUM_CHARS
@@ -286,7 +286,7 @@ class Elmo(nn.Module):
     *,
     train: bool = False,
   ) -> tuple[tuple[Float[Array, "n b l d"], ...], States]:
-    """Encodes the words of each direction, which may differ.
+    """Encodes words, which may be different ones in each direction.
 
     Args:
       char_ids: an array for both directions, or one for forward and one for
@@ -307,7 +307,7 @@ class Elmo(nn.Module):
     # is reversed in the backward direction.
     both_ids = sequence_ids, sequence_ids[:, ::-1]
     outputs = [jnp.stack([words[0], words[-1][:, ::-1]])]
-    read_ids = jnp.stack(both_ids)
+    ids_as_read = jnp.stack(both_ids)
     layer_states = []
     loop = lstm.Loop(clip=self.clip, dtype=self.dtype, unroll=self.unroll)
     pairs = zip(self.lstm_forward, self.lstm_backward, strict=True)
@@ -323,9 +323,9 @@ class Elmo(nn.Module):
           jnp.stack([forward[1], backward[1]]),
         )
       weights = [layer.weights(self.hidden) for layer in pair]
-      y, last_states = lstm.run(weights, x, read_ids, first_states, loop)
+      y, last_states = lstm.run(weights, x, ids_as_read, first_states, loop)
       if self.residual and i:
-        y = jnp.where((read_ids != 0)[..., None], x + y, 0)
+        y = jnp.where((ids_as_read != 0)[..., None], x + y, 0)
       outputs.append(y)
       layer_states.append(last_states)
     stacked = jnp.stack(outputs)
@@ -466,7 +466,7 @@ def softmax_shapes(encoder: Elmo) -> dict[str, Any]:
   }
 
 
-def _pairs(filters: Any) -> tuple[tuple[int, int], ...]:
+def _filter_pairs(filters: Any) -> tuple[tuple[int, int], ...]:
   """Converts the option `filters` to tuples.
 
   Raises:
@@ -498,7 +498,7 @@ def build(variant: str, **overrides: Any) -> Elmo:
     ValueError: see `encoder.build_variant`; or the filters are invalid.
   """
   if "filters" in overrides:
-    overrides["filters"] = _pairs(overrides["filters"])
+    overrides["filters"] = _filter_pairs(overrides["filters"])
   return build_variant(Elmo, VARIANTS, variant, overrides)
 
 
@@ -515,9 +515,9 @@ def flops(encoder: Elmo, rows: int, length: int, predictions: int) -> float:
   """
   e = encoder
   filters = sum(count for _, count in e.filters)
-  word = 2.0 * filters * (2 * e.highways * filters + e.hidden)
+  word_flops = 2.0 * filters * (2 * e.highways * filters + e.hidden)
   for width, count in e.filters:
-    word += 2.0 * (MAX_CHARS - width + 1) * width * e.char_dim * count
-  layer = 2 * e.hidden * 4 * e.cell + e.cell * e.hidden
-  word += 2 * 2.0 * (e.num_layers * layer + predictions * e.hidden)
-  return rows * length * word
+    word_flops += 2.0 * (MAX_CHARS - width + 1) * width * e.char_dim * count
+  weights = 2 * e.hidden * 4 * e.cell + e.cell * e.hidden
+  word_flops += 2 * 2.0 * (e.num_layers * weights + predictions * e.hidden)
+  return rows * length * word_flops

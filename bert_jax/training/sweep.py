@@ -80,7 +80,8 @@ def parse_axis(text: str, config: dict[str, Any]) -> tuple[str, list[Any]]:
 
   Args:
     text: the axis of a grid.
-    config: the config. The values must have the type of the key's value in it.
+    config: the config. The type of its value for the key is the type of the
+      values.
 
   Raises:
     UserError: the key is unknown, there are no values, or a value has another
@@ -126,8 +127,8 @@ def plan(
     seeds: the seeds of each point.
 
   Raises:
-    UserError: a key or value occurs twice, there is no run, or see
-      `parse_axis`.
+    UserError: a key or a value occurs twice, there is no run, or `parse_axis`
+      raises it.
   """
   axes = [parse_axis(text, config) for text in grid]
   keys = [key for key, _ in axes]
@@ -147,9 +148,9 @@ def plan(
   if not runs:
     raise UserError("--seeds must be at least 1.")
   names = [run.name for run in runs]
-  twice = [name for i, name in enumerate(names) if name in names[:i]]
-  if twice:
-    raise UserError(f"--grid: {twice[0]} is there twice; give values once.")
+  repeats = [name for i, name in enumerate(names) if name in names[:i]]
+  if repeats:
+    raise UserError(f"--grid gives {repeats[0]} twice; give each value once.")
   return runs
 
 
@@ -390,7 +391,7 @@ def report(
 ) -> list[str]:
   """Writes `sweep.json`, and returns the lines of a table.
 
-  Below the table are the runs that ended without the metric.
+  Lines below the table name the runs that ended without the metric.
   """
   table, checked = summarise(outcomes, metric), require_metric(outcomes, metric)
   runs = [
@@ -431,5 +432,5 @@ def report(
   return [
     f"{metric} at the last step:",
     *map(str.rstrip, table_lines),
-    f"all: {path}",
+    f"all results: {path}",
   ]

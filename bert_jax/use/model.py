@@ -64,7 +64,8 @@ def load(
       RUN@STEP, for another one; a folder that `bert_jax convert` or `save`
       wrote; a folder of transformers; the name of a model on the Hugging Face
       hub.
-    family: the family of a folder of transformers whose config.json names none.
+    family: the family of a folder of transformers, if its config.json does not
+      name the family.
     tower: for ELECTRA: "generator" or "discriminator". If None, a model that
       has both uses the right one for each method.
     dtype: the dtype of the computation: "float32", or "bfloat16", which is
@@ -79,7 +80,8 @@ def load(
     opened = loading.open_model(
       str(path), family=family, tower=tower, dtype=dtype, **computation
     )
-    opened.params, opened.tokenizer  # noqa: B018, reading makes them
+    # Make both now, so that a bad file is an error of `load`.
+    opened.params, opened.tokenizer  # noqa: B018
   return Model(opened)
 
 
@@ -140,13 +142,13 @@ class Model:
     self._predictors: dict[tuple[int, bool], Predictor] = {}
 
   @functools.cached_property
-  def _generator(self) -> OpenedModel:
-    """The generator of an ELECTRA with both towers; else the model."""
+  def _generator_or_model(self) -> OpenedModel:
+    """The generator if an ELECTRA has both towers; else the whole model."""
     return loading.take_tower(self._opened, "generator")
 
   @functools.cached_property
-  def _discriminator(self) -> OpenedModel:
-    """The discriminator of an ELECTRA with both towers; else the model."""
+  def _discriminator_or_model(self) -> OpenedModel:
+    """The discriminator if an ELECTRA has both towers; else the whole model."""
     return loading.take_tower(self._opened, "discriminator")
 
   @property
@@ -161,7 +163,7 @@ class Model:
 
   @property
   def tokenizer(self) -> Tokenizer | None:
-    """The tokenizer, which adds special tokens; None without its files."""
+    """The tokenizer with special tokens; None if the model has no tokenizer."""
     return self._opened.tokenizer
 
   @property
@@ -186,7 +188,7 @@ class Model:
 
   @property
   def labels(self) -> list[str]:
-    """The names of the classes or tags that it predicts; [] if none."""
+    """The names of the predicted classes or tags; [] if there are no labels."""
     return list(self.config["labels"] or ())
 
   @property
@@ -194,8 +196,8 @@ class Model:
     """The spelling of the mask in a text; None if the tokenizer has none."""
     if not self._opened.has_vocabulary:
       return None
-    number = self.vocabulary.special.mask
-    return None if number is None else self.vocabulary.pieces[number]
+    mask_id = self.vocabulary.special.mask
+    return None if mask_id is None else self.vocabulary.pieces[mask_id]
 
   @property
   def methods(self) -> tuple[str, ...]:
@@ -203,13 +205,13 @@ class Model:
     config = self.config
     family, task = config["family"], config["task"]
     both_towers = family == "electra" and task == "pretraining"
-    fills = both_towers or fill_mask.can_fill(config)
-    scores = fills or task in ("pretraining", "discriminator")
+    can_fill = both_towers or fill_mask.can_fill(config)
+    can_score = can_fill or task in ("pretraining", "discriminator")
     pretrained = ("encoder", "pretraining", "next_sentence", *TOWERS)
     able = {  # In the order in which a message offers them.
-      "fill_mask": fills,
+      "fill_mask": can_fill,
       "predict": task not in pretrained,
-      "likelihood": scores and family != "elmo",
+      "likelihood": can_score and family != "elmo",
       "attention": family != "elmo",
     }
     names = [name for name in able if able[name]]
@@ -220,10 +222,10 @@ class Model:
     arrays = self._opened.weights.arrays.values()
     count = sum(int(array.size) for array in arrays)
     step = self.config["source"].get("step")
-    at = "" if step is None else f", step {step}"
+    step_text = "" if step is None else f", step {step}"
     return (
       f"Model({self._description()}, {count:,} parameters,"
-      f" {self._tokenizer_description()}, from {self.path!r}{at})"
+      f" {self._tokenizer_description()}, from {self.path!r}{step_text})"
     )
 
   def _tokenizer_description(self) -> str:
@@ -303,11 +305,11 @@ class Model:
       UserError: the model fills no masks, or a text has no mask or is too long.
     """
     self._check("fill_mask")
-    many, rows = _strings(texts)
-    model = self._generator
-    with Progress("fill_mask", len(rows), "texts") as progress:
-      masks = fill_mask.fill(model, rows, top_k, report=progress.report)
-    return _one_or_all(many, fill_mask.results(model, rows, masks))
+    is_collection, strings = _strings(texts)
+    model = self._generator_or_model
+    with Progress("fill_mask", len(strings), "texts") as progress:
+      masks = fill_mask.fill(model, strings, top_k, report=progress.report)
+    return _one_or_all(is_collection, fill_mask.results(model, strings, masks))
 
   def predict(
     self,
@@ -333,9 +335,9 @@ class Model:
 
     Args:
       inputs: one input, or a collection of inputs: a list, an array, a column,
-        a DataFrame or a data set of dicts. The fields of an input are
+        a DataFrame or a data set of dicts. An input is one of these:
 
-        | the model predicts | fields | without names |
+        | the model predicts | fields of a dict | string, list or tuple |
         |---|---|---|
         | classes, numbers | text, text_pair | text, or (text, text_pair) |
         | choices | text, choices | (text, choices) |
@@ -367,8 +369,8 @@ class Model:
     self._check("predict")
     predictor = self._predictor(max_length, no_answer)
     if batch_size < 1:
-      raise UserError(f"batch_size={batch_size}: must be 1 or more.")
-    many, input_rows = results.items_of(inputs, (Mapping, tuple))
+      raise UserError(f"batch_size={batch_size} must be at least 1.")
+    is_collection, input_rows = results.items_of(inputs, (Mapping, tuple))
     examples = []
     for number, row in enumerate(input_rows):
       fields = results.fields_of(row, predictor.kind, number)
@@ -377,7 +379,7 @@ class Model:
       except UserError as e:
         raise UserError(f"input {number}: {e}.") from e
       examples.append({"id": str(number)} | example)
-    # In a full batch, most rows of a short list would be padding.
+    # Few inputs get a smaller batch, which needs fewer rows of padding.
     size = min(batch_size, 1 << max(len(examples) - 1, 0).bit_length())
     predictor = predict_lib.with_batch_size(predictor, size)
     rows: list[dict[str, Any]] = []
@@ -385,16 +387,16 @@ class Model:
       for chunk in predict_lib.chunks(iter(examples)):
         report = functools.partial(_report_from, progress, len(rows))
         rows += predict_lib.predict(predictor, chunk, report)
-    return _one_or_all(many, rows)
+    return _one_or_all(is_collection, rows)
 
   def _predictor(self, max_length: int, no_answer: bool) -> Predictor:
     """Returns the predictor for these options, which is made only once."""
     options = max_length, no_answer
     if options not in self._predictors:
       if max_length < 1:
-        raise UserError(f"max_length={max_length}: must be 1 or more.")
+        raise UserError(f"max_length={max_length} must be at least 1.")
       self._predictors[options] = predict_lib.make_predictor(
-        self._generator, length=max_length, null=no_answer
+        self._generator_or_model, length=max_length, null=no_answer
       )
     return self._predictors[options]
 
@@ -426,8 +428,8 @@ class Model:
       unit: "mean", "cls" or "max" for a vector of each text; "word" or "piece"
         for vectors of its parts. None takes the pooling that a model of
         sentence-transformers says, and "mean" for other models.
-      combine: what several layers become: "concat", "sum", "mean", or "stack",
-        which gives them an axis.
+      combine: how several layers are joined: "concat", "sum", "mean", or
+        "stack", which adds an axis of layers.
       pieces: "first" takes the vector of a word's first piece; "mean" takes the
         mean of the vectors of all its pieces.
       normalize: True divides each vector by its length.
@@ -439,17 +441,17 @@ class Model:
     Raises:
       UserError: the model has no such layers, or no tokenizer.
     """
-    many, rows = _texts_or_words(texts)
+    is_collection, inputs = _texts_or_words(texts)
     spec = self._spec(layers, unit, combine, pieces, normalize)
-    with Progress("features", len(rows), "texts") as progress:
+    with Progress("features", len(inputs), "texts") as progress:
       vectors = list(
         features.extract_texts(
-          self._discriminator, rows, spec, report=progress.report
+          self._discriminator_or_model, inputs, spec, report=progress.report
         )
       )
     if spec.unit not in features.WHOLE:
       return _one_or_all(
-        many,
+        is_collection,
         [
           {"tokens": list(x.tokens or ()), "vectors": x.vectors}
           for x in vectors
@@ -459,7 +461,7 @@ class Model:
       width = self.features("", layers=layers, unit=unit, combine=combine).shape
       return np.zeros((0, *width), np.float32)
     stacked = np.stack([x.vectors for x in vectors])
-    return stacked if many else stacked[0]
+    return stacked if is_collection else stacked[0]
 
   def _spec(
     self,
@@ -484,7 +486,7 @@ class Model:
       pieces=pieces,
       normalize=normalize,
     )
-    spec, notes = features.complete(self._discriminator, spec, "mean")
+    spec, notes = features.complete(self._discriminator_or_model, spec, "mean")
     for line in notes:
       note_once(f"note: {line}.")
     return spec
@@ -514,7 +516,8 @@ class Model:
       unit: "mean", "cls" or "max"; see `features`.
 
     Returns:
-      float32 [texts of a, texts of b], without the axis of a single text.
+      float32 [texts of a, texts of b]. One text instead of a collection has no
+      axis.
 
     Raises:
       UserError: `unit` is no vector of a whole text.
@@ -543,12 +546,13 @@ class Model:
       method: what is summed over the tokens of a text. None takes the first
         that the model can do.
 
-        | method | models | of each token |
+        | method | models | value of each token |
         |---|---|---|
         | "pll" | masked LM | log P with this token alone masked |
-        | "pll_word_l2r" | the same | the later pieces of its word masked too |
+        | "pll_word_l2r" | masked LM | log P with this token and the later |
+        | | | pieces of its word masked |
         | "rtd" | ELECTRA | log P(original) of the discriminator |
-        | "lm" | GPT-1 | log P after the tokens before it, without the first |
+        | "lm" | GPT-1 | log P after the earlier tokens, from the second on |
 
     Returns:
       float64 [texts], or a float for one text.
@@ -558,12 +562,14 @@ class Model:
         long.
     """
     self._check("likelihood")
-    many, rows = _strings(texts)
+    is_collection, strings = _strings(texts)
     by_generator = method is not None and method.startswith("pll")
-    model = self._generator if by_generator else self._discriminator
-    with Progress("likelihood", len(rows), "texts") as progress:
-      scores = likelihood.score(model, rows, method, report=progress.report)
-    return scores if many else float(scores[0])
+    model = (
+      self._generator_or_model if by_generator else self._discriminator_or_model
+    )
+    with Progress("likelihood", len(strings), "texts") as progress:
+      scores = likelihood.score(model, strings, method, report=progress.report)
+    return scores if is_collection else float(scores[0])
 
   def attention(self, text: Any) -> Any:
     """Returns where each head looks.
@@ -585,12 +591,12 @@ class Model:
       UserError: the family has no attention, or a text is too long.
     """
     self._check("attention")
-    many, rows = _texts_or_words(text)
-    with Progress("attention", len(rows), "texts") as progress:
+    is_collection, inputs = _texts_or_words(text)
+    with Progress("attention", len(inputs), "texts") as progress:
       attentions = attention.attention(
-        self._discriminator, rows, report=progress.report
+        self._discriminator_or_model, inputs, report=progress.report
       )
-    return _one_or_all(many, attentions)
+    return _one_or_all(is_collection, attentions)
 
   def tokenize(self, text: Any) -> Any:
     """Returns the pieces of a text, their ids and their characters.
@@ -613,10 +619,10 @@ class Model:
     Raises:
       UserError: the model has no tokenizer.
     """
-    many, rows = _texts_or_words(text)
-    encoded = text_batches.encode(self._discriminator, rows)
+    is_collection, inputs = _texts_or_words(text)
+    encoded = text_batches.encode(self._discriminator_or_model, inputs)
     return _one_or_all(
-      many,
+      is_collection,
       [
         {
           "pieces": list(tokens.pieces),
@@ -658,28 +664,30 @@ def _report_from(progress: Progress, start: int, done: int) -> None:
   progress.report(start + done)
 
 
-def _one_or_all(many: bool, rows: list[dict[str, Any]]) -> Any:
+def _one_or_all(is_collection: bool, rows: list[dict[str, Any]]) -> Any:
   """Returns the results of a collection, or the only result."""
-  return Results(rows) if many else rows[0]
+  return Results(rows) if is_collection else rows[0]
 
 
 def _strings(texts: Any) -> tuple[bool, list[str]]:
   """Returns True for a collection of texts, and the texts."""
-  many, inputs = results.items_of(texts, (Mapping,))
-  return many, [results.text_of(text, i) for i, text in enumerate(inputs)]
+  is_collection, inputs = results.items_of(texts, (Mapping,))
+  return is_collection, [
+    results.text_of(text, i) for i, text in enumerate(inputs)
+  ]
 
 
 def _texts_or_words(texts: Any) -> tuple[bool, list[Text]]:
   """Does what `_strings` does; a text in a collection may be a word list."""
-  many, inputs = results.items_of(texts, (Mapping,))
-  rows = []
+  is_collection, inputs = results.items_of(texts, (Mapping,))
+  converted = []
   for i, text in enumerate(inputs):
     if isinstance(text, list | tuple | np.ndarray):
       words = [results.text_of(word, i) for word in text]
-      rows.append(text_batches.of_words(i, words))
+      converted.append(text_batches.of_words(i, words))
     else:
-      rows.append(text_batches.of_text(i, results.text_of(text, i)))
-  return many, rows
+      converted.append(text_batches.of_text(i, results.text_of(text, i)))
+  return is_collection, converted
 
 
 def _with_article(description: str) -> str:

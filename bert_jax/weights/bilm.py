@@ -64,7 +64,7 @@ def _find(path: str) -> tuple[str, str]:
     weights_files = [*folder.glob("*weights*.hdf5")]
     weights_files = weights_files or [*folder.glob("*.hdf5")]
   else:
-    raise UserError(f"{path}: no such folder or file.")
+    raise UserError(f"there is no folder or file {path}.")
   if len(weights_files) != 1:
     raise UserError(
       f"{folder} has {len(weights_files)} files of weights (*weights*.hdf5),"
@@ -109,7 +109,7 @@ def read_options(options: Mapping[str, Any], source: str) -> dict[str, Any]:
     entry: Any = options
     for section in name.split("."):
       if not isinstance(entry, Mapping) or section not in entry:
-        raise UserError(f"{source} has no {name}; write in {allowed}.")
+        raise UserError(f"{source} has no {name}; it must be {allowed}.")
       entry = entry[section]
     if not accepts(entry):
       raise UserError(f"{source}: {name} is {entry!r}; it must be {allowed}.")
@@ -139,7 +139,7 @@ def read_options(options: Mapping[str, Any], source: str) -> dict[str, Any]:
   filters = field(
     "char_cnn.filters",
     _are_filters,
-    f"a list of [width up to {MAX_CHARS}, number]",
+    f"a list of [width up to {MAX_CHARS}, number of filters]",
   )
   dropout = DEFAULT_DROPOUT
   if "dropout" in options:

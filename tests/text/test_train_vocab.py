@@ -1,4 +1,4 @@
-"""Tests that `train_vocab` writes the same file each time, with its size."""
+"""Tests that `train_vocab` writes --size pieces, each time the same file."""
 
 import functools
 import json
@@ -16,7 +16,7 @@ from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
 
 def some_text() -> str:
-  """Returns words in which every pair of syllables is about as frequent."""
+  """Returns words in which all pairs of syllables are equally frequent."""
   syllables = ["ka", "lo", "mi", "ru", "ste", "pon", "ta", "vi", "sol", "e"]
   words = [a + b + c for a in syllables for b in syllables for c in syllables]
   lines = [" ".join(words[i::37]) + " don't!" for i in range(37)]
@@ -160,7 +160,7 @@ def test_why_there_are_fewer_pieces(tmp_path, capsys, kind, text, message):
   assert message in warning
 
 
-def test_a_model_beside_another_vocabulary_keeps_its_cleaning(tmp_path):
+def test_a_model_is_cased_beside_an_uncased_vocabulary(tmp_path):
   text = tmp_path / "text.txt"
   text.write_text("Ete Été Zürich ete zürich im Haus " * 40, encoding="utf-8")
   train_one = functools.partial(train_vocab.train_vocab, str(text), 100)
@@ -169,26 +169,28 @@ def test_a_model_beside_another_vocabulary_keeps_its_cleaning(tmp_path):
     vocabulary = open_vocabulary.load(str(path), **options)
     return vocabulary.plain.normalizer.normalize_str("Été")
 
-  both = tmp_path / "both"
-  both.mkdir()
-  train_one(str(both / "vocab.txt"), lower_case=False)
-  train_one(str(both / "x.txt"))
+  folder = tmp_path / "folder"
+  folder.mkdir()
+  train_one(str(folder / "vocab.txt"), lower_case=False)
+  train_one(str(folder / "x.txt"))
   # `train_vocab` gives this name to the rules of a cased model.
   field, name = tiny_vocabularies.field, b"nmt_nfkc_cased"
   content = tiny_vocabularies.sentencepiece(tiny_vocabularies.ALBERT)
   content += field(3, field(1, name))
-  (both / "spiece.model").write_bytes(content)
-  (both / "x.model").write_bytes(content)
-  assert cleaned(both / "spiece.model") == cleaned(both / "x.model") == "Été"
-  assert cleaned(both / "vocab.txt") == cleaned(both) == "Été"
-  assert cleaned(both / "x.txt") == "ete"
+  (folder / "spiece.model").write_bytes(content)
+  (folder / "x.model").write_bytes(content)
+  assert (
+    cleaned(folder / "spiece.model") == cleaned(folder / "x.model") == "Été"
+  )
+  assert cleaned(folder / "vocab.txt") == cleaned(folder) == "Été"
+  assert cleaned(folder / "x.txt") == "ete"
   # The settings belong to vocab.txt, even if it has been deleted.
-  (both / "vocab.txt").unlink()
-  assert cleaned(both) == "Été"
+  (folder / "vocab.txt").unlink()
+  assert cleaned(folder) == "Été"
   only_model = tmp_path / "only_model"
   only_model.mkdir()
   model = only_model / "spiece.model"
-  (both / "spiece.model").replace(model)
+  (folder / "spiece.model").replace(model)
   for settings in (
     {"do_lower_case": False},
     {"do_lower_case": True},
@@ -203,7 +205,7 @@ def test_a_model_beside_another_vocabulary_keeps_its_cleaning(tmp_path):
       cleaned(model, lower_case=True)
 
 
-def test_settings_without_accents_leave_them_to_the_caller(tmp_path):
+def test_the_caller_sets_accents_if_the_settings_do_not(tmp_path):
   (tmp_path / "spiece.model").write_bytes(
     tiny_vocabularies.sentencepiece(tiny_vocabularies.ALBERT)
   )

@@ -290,7 +290,7 @@ def test_bad_options_are_refused(prepared, tmp_path):
   others = tmp_path / "others.txt"
   others.write_text("a\nb\n")
   with pytest.raises(ValueError, match="others.txt has 2 words.*says 3"):
-    reader._read_others(others, 3)
+    reader._read_other_words(others, 3)
 
 
 def test_the_commands(tmp_path):

@@ -205,7 +205,7 @@ def test_wrong_inputs_are_named(classifier, inputs, words):
 
 
 def test_wrong_options_are_named(classifier, masked, tmp_path):
-  with pytest.raises(UserError, match="batch_size=0: must be 1 or more"):
+  with pytest.raises(UserError, match="batch_size=0 must be at least 1"):
     classifier.predict("cat", batch_size=0)
   with pytest.raises(UserError, match="only questions can have no answer"):
     classifier.predict("cat", no_answer=True)

@@ -115,7 +115,7 @@ def test_a_line_is_answered_while_the_pipe_is_open(models):
       assert json.loads(process.stdout.readline())["id"] == number
       waits.append(time.monotonic() - begin)
     assert max(waits[1:]) < 1.0
-    process.stdin.write('{"text": "dog"}\n{"text": "bird"')  # Cut in a line.
+    process.stdin.write('{"text": "dog"}\n{"text": "bird"')  # No line end.
     process.stdin.close()
     assert json.loads(process.stdout.readline())["id"] == 5
     assert process.stdout.readline() == ""

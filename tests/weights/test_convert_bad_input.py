@@ -1,4 +1,4 @@
-"""Bad input to conversion is refused by name, and nothing is written."""
+"""The error about a bad input names it, and `convert` then writes nothing."""
 
 import json
 import resource
@@ -32,25 +32,25 @@ def without(arrays, *keys):
 
 
 def test_an_array_missing_extra_renamed_or_misshapen(tmp_path):
-  whole = tiny_hf.constants(NAME)
+  tensors = tiny_hf.constants(NAME)
   # No array is padded, cut or broadcast to fit.
   for i, shape in enumerate([(9, 8), (7, 8), (1, 8), (8,), (8, 8, 1)]):
-    arrays = whole | {QUERY: np.ones(shape, np.float32)}
+    arrays = tensors | {QUERY: np.ones(shape, np.float32)}
     words = [QUERY, f"has shape {list(shape)}, not [8, 8]"]
     refused(tiny_hf.write(tmp_path / f"shape{i}", NAME, arrays), words)
-  arrays = without(whole, QUERY)
+  arrays = without(tensors, QUERY)
   refused(
     tiny_hf.write(tmp_path / "missing", NAME, arrays), f"{QUERY} is missing"
   )
-  renamed = arrays | {"bert.encoder.layer.1.attention.q": whole[QUERY]}
+  renamed = arrays | {"bert.encoder.layer.1.attention.q": tensors[QUERY]}
   words = [f"{QUERY} is missing", "layer.1.attention.q belongs to no parameter"]
   refused(tiny_hf.write(tmp_path / "renamed", NAME, renamed), words)
-  extra = {k.replace("layer.1.", "layer.2."): v for k, v in whole.items()}
+  extra = {k.replace("layer.1.", "layer.2."): v for k, v in tensors.items()}
   words = [
     "bert.encoder.layer.2.attention.self.value.bias belongs to no parameter"
   ]
-  refused(tiny_hf.write(tmp_path / "extra", NAME, whole | extra), words)
-  path = tiny_hf.write(tmp_path / "deeper", NAME, whole, num_hidden_layers=3)
+  refused(tiny_hf.write(tmp_path / "extra", NAME, tensors | extra), words)
+  path = tiny_hf.write(tmp_path / "deeper", NAME, tensors, num_hidden_layers=3)
   refused(path, ["layer.2.attention.self.query.weight is missing", "more"])
 
 
@@ -60,21 +60,21 @@ def test_a_common_prefix_of_all_names_is_named(tmp_path):
   refused(tiny_hf.write(tmp_path / "prefixed", NAME, arrays), words)
 
 
-def test_each_array_is_missed_by_its_name(tmp_path):
+def test_the_error_names_the_missing_array(tmp_path):
   name = "AlbertForPreTraining"
   config = hf.read(tiny_hf.write(tmp_path / "hf", name), "albert").config
   shapes = from_config.param_shapes(config)
   rules = hf_tasks.rules_of(config, "albert.")
-  whole = tiny_hf.constants(name)
-  assert len(whole) == 48
-  for key in whole:
+  tensors = tiny_hf.constants(name)
+  assert len(tensors) == 48
+  for key in tensors:
     with pytest.raises(ValueError) as caught:
-      mapping.to_params(rules, without(whole, key), shapes, (), "file")
+      mapping.to_params(rules, without(tensors, key), shapes, (), "file")
     assert str(caught.value) == f"file: {key} is missing."
 
 
 def test_copies_must_equal_their_originals(tmp_path):
-  whole = tiny_hf.constants(NAME)
+  tensors = tiny_hf.constants(NAME)
   for key, original in (
     (
       "cls.predictions.decoder.weight",
@@ -82,9 +82,9 @@ def test_copies_must_equal_their_originals(tmp_path):
     ),
     ("cls.predictions.decoder.bias", "cls.predictions.bias"),
   ):
-    copy = whole[original].copy()
+    copy = tensors[original].copy()
     copy.flat[3] += 1e-6 + 1
-    path = tiny_hf.write(tmp_path / key, NAME, whole | {key: copy})
+    path = tiny_hf.write(tmp_path / key, NAME, tensors | {key: copy})
     refused(path, [f"{key} differs from {original}"])
 
 
@@ -144,29 +144,29 @@ def test_folders_that_lack_something(tmp_path):
 def test_damaged_safetensors(tmp_path):
   path = tiny_hf.write(tmp_path / "hf", NAME)
   file = tmp_path / "hf" / "model.safetensors"
-  whole = file.read_bytes()
-  length = int.from_bytes(whole[:8], "little")
-  header = json.loads(whole[8 : 8 + length])
+  content = file.read_bytes()
+  length = int.from_bytes(content[:8], "little")
+  header = json.loads(content[8 : 8 + length])
   moved = dict(header, **{QUERY: dict(header[QUERY], data_offsets=[0, 10**9])})
   wide = dict(header, **{QUERY: dict(header[QUERY], dtype="F8")})
 
   def pack(header):
     text = json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text + whole[8 + length :]
+    return len(text).to_bytes(8, "little") + text + content[8 + length :]
 
-  for content in (
+  for damaged in (
     b"",
     b"no",
-    whole[:100],
-    whole[:-1],
-    whole + b"\0",
-    (2**60).to_bytes(8, "little") + whole[8:],
+    content[:100],
+    content[:-1],
+    content + b"\0",
+    (2**60).to_bytes(8, "little") + content[8:],
     pack(moved),
     pack(wide),  # NumPy does not have this dtype.
     pack([1]),
     pack(dict(header, x=3)),
   ):
-    file.write_bytes(content)
+    file.write_bytes(damaged)
     refused(path, "model.safetensors is no whole safetensors file")
 
 
@@ -226,11 +226,11 @@ def names_in(folder):
   return sorted(path.name for path in folder.iterdir())
 
 
-def run(monkeypatch, *arguments):
+def convert(*arguments):
   execute(["convert", *map(str, arguments)])
 
 
-def test_commands_that_are_refused_write_nothing(tmp_path, monkeypatch):
+def test_commands_that_are_refused_write_nothing(tmp_path):
   path = tiny_hf.write(tmp_path / "hf", NAME)
   full, out = tmp_path / "full", tmp_path / "out"
   full.mkdir()
@@ -239,18 +239,18 @@ def test_commands_that_are_refused_write_nothing(tmp_path, monkeypatch):
   broken = tiny_hf.write(
     tmp_path / "broken", NAME, without(tiny_hf.constants(NAME), QUERY)
   )
-  run(monkeypatch, *common, path, "--output", tmp_path / "ours")
-  back = ["--family", "roberta", "--to", "hf", "--model", tmp_path / "ours"]
+  convert(*common, path, "--output", tmp_path / "ours")
+  to_hf = ["--family", "roberta", "--to", "hf", "--model"]
   for arguments, word in (
     ([*common, path, "--output", full], "exists and is not empty"),
     ([*common, broken, "--output", out], QUERY),
     ([*common, tmp_path, "--output", out], "config.json is missing"),
-    ([*back, "--output", out], "is of bert"),
-    ([*back[:5], path, "--output", out], "convert the model first"),
+    ([*to_hf, tmp_path / "ours", "--output", out], "is of bert"),
+    ([*to_hf, path, "--output", out], "convert the model first"),
   ):
     before = names_in(tmp_path)
     with pytest.raises(SystemExit) as caught:
-      run(monkeypatch, *arguments)
+      convert(*arguments)
     assert str(caught.value).startswith("error: ") and word in str(caught.value)
     assert names_in(tmp_path) == before
   assert names_in(full) == ["mine"]
@@ -269,7 +269,7 @@ def test_a_disk_that_fails_leaves_nothing(tmp_path, monkeypatch):
   assert names_in(tmp_path) == ["hf"]
 
 
-def test_our_folder_is_read_as_strictly(tmp_path):
+def test_bad_converted_folders_are_refused(tmp_path):
   weights = hf.read(tiny_hf.write(tmp_path / "hf", NAME), "bert")
   path = str(tmp_path / "ours")
   model_folder.write(path, weights)

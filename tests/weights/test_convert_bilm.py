@@ -108,7 +108,7 @@ def test_files_that_do_not_fit_are_named(tmp_path):
   (path / "lm_weights.hdf5").unlink()
   with pytest.raises(ValueError, match="0 files of weights"):
     bilm.read(str(path), "elmo")
-  with pytest.raises(ValueError, match="no such folder"):
+  with pytest.raises(ValueError, match="there is no folder or file"):
     bilm.read(str(path / "none"), "elmo")
   write(path)
   with h5py.File(path / "lm_weights.hdf5", "a") as file:
