@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent import futures
 
 import jax
 import numpy as np
