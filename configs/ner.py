@@ -3,7 +3,7 @@ r"""CoNLL-2003 and WNUT17: named entities, a tag for each word.
 conll2003 (Tjong Kim Sang 2003): people, places and organisations. The settings
   are those of Devlin et al. 2019, section 5.3 and appendix A.3: the first piece
   of each word is labelled, no CRF, a cased vocabulary. A row has 512 tokens: a
-  sentence, and as much of the document around it as there is room for. The
+  sentence, and as much of the document around it as there is space for. The
   appendix gives ranges; here are 32 sentences a batch, 5e-5 and 3 epochs.
   Warm-up over 10%, decay from step 0, clip 1.0, weight decay 0.01. Adam's bias
   is corrected.

@@ -278,8 +278,8 @@ class Parser(argparse.ArgumentParser):
     flags = [f for f in self._option_string_actions if f.startswith("--")]
     remedy = nearest(f"--{flag.lstrip('-')}", flags)
     if remedy.startswith("; did"):
-      raise UserError(f"{flag}: no such flag{remedy}")
-    self.error(f"{flag}: no such flag")
+      raise UserError(f"{flag} is no flag{remedy}")
+    self.error(f"{flag} is no flag")
 
   def error(self, message: str) -> NoReturn:
     """Raises UserError with argparse's message, where argparse would exit."""

@@ -96,7 +96,7 @@ def execute(argv: Sequence[str]) -> None:
         print(importlib.metadata.version("bert_jax"))
       elif name not in VERBS:
         remedy = f"{nearest(name, VERBS)} bert_jax --help shows all verbs."
-        raise UserError(f"{name}: no such verb{remedy}")
+        raise UserError(f"{name} is no verb{remedy}")
       else:
         verb = load_verb(name)
         resumes = getattr(verb, "RESUMES", False)

@@ -278,7 +278,7 @@ def open_prepared(path: PathLike) -> Prepared:
   folder = pathlib.Path(path)
   meta_path = folder / "meta.json"
   if not folder.is_dir():
-    raise UserError(f"{path}: no such prepared folder.")
+    raise UserError(f"there is no prepared folder {path}.")
   if not meta_path.exists():
     raise UserError(
       f"{path} has no meta.json; it is no prepared folder, or is unfinished."

@@ -168,7 +168,7 @@ def _check_prefix(name: str) -> None:
   if os.path.lexists(name) or _glob(name):
     return
   raise UserError(
-    f"{name}: no such file, and {word!r} before the colon is no format; the"
+    f"there is no file {name}, and {word!r} before the colon is no format; the"
     f" formats are {', '.join(FORMATS)}, and tfds."
   )
 
@@ -194,7 +194,7 @@ def _expand(pattern: str) -> list[str]:
   if path.exists():
     raise UserError(f"{pattern} is no regular file; write the text to one.")
   if not _GLOB.search(pattern):
-    raise UserError(f"{pattern}: no such file.")
+    raise UserError(f"there is no file {pattern}.")
   paths = sorted(p for p in _glob(pattern) if epath.Path(p).is_file())
   if not paths:
     raise UserError(f"{pattern}: no file has a name like this.")

@@ -19,9 +19,9 @@ from bert_jax.examples.batch_keys import Batch
 from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import SpecialIds
 
-# `fill` looks for a row with enough free room and enough free prediction slots.
-# It tries this many rows, each with more room than the row before. Then it
-# begins a new row.
+# `fill` looks for a row with enough free tokens and enough free prediction
+# slots. It tries this many rows, each with more free tokens than the previous
+# one. Then it begins a new row.
 TRIES = 8
 
 # (corpus, [N] elements of an index, [N] uint64 example numbers, key) -> [N] of
@@ -126,7 +126,7 @@ def fill(
   slots: int,
   max_sequences: int,
 ) -> tuple[list[int], list[int]]:
-  """Puts each sequence into the fullest row that has room for it.
+  """Puts each sequence into the fullest row that has space for it.
 
   Args:
     lengths: [N] tokens of each sequence, at most `width`; the sequences are put
@@ -139,38 +139,39 @@ def fill(
   Returns:
     For each sequence the number of its row, and its rank in that row.
   """
-  # `by_room[r]` has the rows with room for r more tokens. Bit r of `rooms` is 1
-  # if there are such rows, so the smallest sufficient room is quickly found.
-  by_room: list[list[int]] = [[] for _ in range(width + 1)]
-  rooms = 0
+  # `rows_by_space[r]` has the rows with space for r more tokens. Bit r of
+  # `space_bits` is 1 if there are such rows, so the smallest sufficient space
+  # is quickly found.
+  rows_by_space: list[list[int]] = [[] for _ in range(width + 1)]
+  space_bits = 0
   slots_left: list[int] = []
   used: list[int] = []
   row_numbers, ranks = [], []
   for length, demand in zip(lengths.tolist(), demands.tolist(), strict=True):
-    fitting, row = rooms >> length << length, -1
+    fitting, row = space_bits >> length << length, -1
     for _ in range(TRIES):
       if not fitting:
         break
       lowest = fitting & -fitting
-      room = lowest.bit_length() - 1
-      if slots_left[by_room[room][-1]] >= demand:
-        row = by_room[room].pop()
-        if not by_room[room]:
-          rooms ^= lowest
+      space = lowest.bit_length() - 1
+      if slots_left[rows_by_space[space][-1]] >= demand:
+        row = rows_by_space[space].pop()
+        if not rows_by_space[space]:
+          space_bits ^= lowest
         break
       fitting ^= lowest
     if row < 0:
-      row, room = len(used), width
+      row, space = len(used), width
       used.append(0)
       slots_left.append(slots)
     row_numbers.append(row)
     ranks.append(used[row])
     used[row] += 1
     slots_left[row] -= demand
-    room -= length
+    space -= length
     if used[row] < max_sequences:
-      by_room[room].append(row)
-      rooms |= 1 << room
+      rows_by_space[space].append(row)
+      space_bits |= 1 << space
   return row_numbers, ranks
 
 
@@ -200,7 +201,7 @@ def pack(
   Returns:
     [R, S] of `rows.EXAMPLE`, with zeros where a row has fewer sequences.
   """
-  # Most sequences leave no room even for the shortest one. Each has its own
+  # Most sequences leave no space even for the shortest one. Each has its own
   # row, which `fill` need not search for.
   alone = lengths + lengths.min(initial=width) > width
   single = np.zeros((np.count_nonzero(alone), max_sequences), rows.EXAMPLE)

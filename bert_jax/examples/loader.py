@@ -382,7 +382,7 @@ def host_rows(
     ValueError: the hosts do not divide the batch, or there is no such host.
   """
   if not 0 <= host_index < host_count:
-    raise UserError(f"host {host_index} of {host_count}: no such host.")
+    raise UserError(f"host {host_index} of {host_count} does not exist.")
   if count < 1 or count % host_count:
     raise UserError(
       f"batch size {count} is not a positive multiple of {host_count} hosts."

@@ -254,7 +254,7 @@ def albert_pairs(
 
   The source is google-research/albert create_pretraining_data.py. Its flag for
   `max_predictions` is 20, also at length 512, where 20 predictions are only 4%
-  of a row. The default here has room for the 15% of the paper.
+  of a row. The default here has space for the 15% of the paper.
   """
   _check_share(options)
   singles = ("split", "random_document")

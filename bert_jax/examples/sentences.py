@@ -97,7 +97,7 @@ def index_segments(
   of the row: with equal chance, it begins the second segment or ends the first.
   A later sentence also goes to the first segment if that segment remains
   shorter than half of the row, see `rows.parts_with_moves`. Each segment is cut
-  at its end if the row has no room for all of it.
+  at its end if the row has no space for all of it.
 
   Args:
     corpus: the documents.

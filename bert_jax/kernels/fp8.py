@@ -15,8 +15,8 @@ from jaxtyping import Array, Float
 FORWARD, BACKWARD = jnp.float8_e4m3fn, jnp.float8_e5m2
 # An array of 8-bit floats, and its float32 scale.
 Scaled = tuple[Array, Array]
-# What the forward pass saves: both operands, and an empty array with the dtype
-# of the computation.
+# The forward pass saves these arrays: both operands, and an empty array with
+# the dtype of the computation.
 _Saved = tuple[Scaled, Scaled, Array]
 
 

@@ -55,7 +55,7 @@ def build(config: Mapping[str, Any], **computation: Any) -> nn.Module:
     UserError: the family, the task or an attribute is unknown.
   """
   if config["family"] == "elmo":
-    return Words(elmo.build("original", **config["model"], **computation))
+    return WordEncoder(elmo.build("original", **config["model"], **computation))
   family, task = models.family(config["family"]), config["task"]
   for name in computation:
     if name not in COMPUTATION:
@@ -68,7 +68,7 @@ def build(config: Mapping[str, Any], **computation: Any) -> nn.Module:
   if task == "pretraining":
     return family.ForPreTraining(encoder, **head)
   if task == "next_sentence":
-    return Pairs(encoder)
+    return NextSentenceModel(encoder)
   if task == "generator":
     return models.bert.ForPreTraining(encoder, pairs=False)
   if task == "discriminator":
@@ -174,7 +174,7 @@ class Discriminator(nn.Module):
     return {"rtd_logits": self.rtd(hidden)}
 
 
-class Pairs(nn.Module):
+class NextSentenceModel(nn.Module):
   """Runs an encoder with a pooler and only BERT's next-sentence head."""
 
   encoder: Any
@@ -194,7 +194,7 @@ class Pairs(nn.Module):
     return {"pair_logits": self.pair(self.pooler(hidden, first_positions))}
 
 
-class Words(nn.Module):
+class WordEncoder(nn.Module):
   """Runs ELMo's encoder, which reads the characters of words."""
 
   encoder: elmo.Elmo

@@ -67,7 +67,7 @@ def texts(
     length: the most tokens in a row. The longer text of a pair is cut first.
 
   Raises:
-    ValueError: `length` has no room for text, or a label is unknown.
+    ValueError: `length` has no space for text, or a label is unknown.
   """
   layout = layouts.of_vocabulary(vocabulary)
   layouts.check_length(layout, length)
@@ -86,11 +86,11 @@ def texts(
     if rows[-1].cut:
       cut.append(str(examples[i // task.columns]["id"]))
   notes = {"texts cut to the length": cut}
-  parts = [row.parts for row in rows]
+  id_arrays = [row.id_arrays for row in rows]
   if choice and cut:
-    notes |= _cut_choices(task, examples, last_texts, parts)
+    notes |= _cut_choices(task, examples, last_texts, id_arrays)
   encoded = Rows(
-    np.concatenate([np.zeros(0, np.int32), *itertools.chain(*parts)]),
+    np.concatenate([np.zeros(0, np.int32), *itertools.chain(*id_arrays)]),
     np.cumsum([0, *(row.size for row in rows)], dtype=np.int64),
     np.array([row.second for row in rows], np.int32),
     np.repeat(np.arange(len(examples)), task.columns),
@@ -113,7 +113,7 @@ def _cut_choices(
   task: Task,
   examples: Examples,
   last_texts: Sequence[np.ndarray],
-  parts: Sequence[Sequence[np.ndarray]],
+  id_arrays: Sequence[Sequence[np.ndarray]],
 ) -> dict[str, list[str]]:
   """Finds the examples whose choices lost tokens when rows were cut.
 
@@ -122,8 +122,8 @@ def _cut_choices(
     examples: the E examples.
     last_texts: for each row, the uncut ids of its last text, which has the
       choice.
-    parts: the parts of each row, see `layouts.LaidOutRow`; the part before the
-      last one is the last text.
+    id_arrays: the arrays of each row, see `layouts.LaidOutRow`; the last array
+      but one has the last text.
 
   Returns:
     Description -> ids of the examples. The choices of an example differ only
@@ -134,13 +134,13 @@ def _cut_choices(
   for i, example in enumerate(examples):
     example_rows = slice(i * task.columns, (i + 1) * task.columns)
     texts = [text.tolist() for text in last_texts[example_rows]]
-    lengths = [len(row_parts[-2]) for row_parts in parts[example_rows]]
+    lengths = [len(arrays[-2]) for arrays in id_arrays[example_rows]]
     prefix = _common_prefix(texts)
     suffix = _common_prefix([text[prefix:][::-1] for text in texts])
     pairs = zip(texts, lengths, strict=True)
     if any(length < len(text) - suffix for text, length in pairs):
       lost.append(str(example["id"]))
-    rows = {np.concatenate(p).tobytes() for p in parts[example_rows]}
+    rows = {np.concatenate(p).tobytes() for p in id_arrays[example_rows]}
     if len(rows) < len({*map(tuple, texts)}):
       equal.append(str(example["id"]))
   return {

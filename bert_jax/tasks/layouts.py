@@ -49,20 +49,21 @@ class LaidOutRow(NamedTuple):
   """Holds a row: one or two texts with their special tokens.
 
   Attributes:
-    parts: int32 arrays, in order: special ids and the ids of texts by turns.
+    id_arrays: int32 arrays in the order of the row. Arrays of special ids and
+      arrays of a text's ids take turns.
     second: the column where segment 1 begins; the row's size if it has no
       segment 1.
     cut: True if the texts were cut.
   """
 
-  parts: list[np.ndarray]
+  id_arrays: list[np.ndarray]
   second: int
   cut: bool
 
   @property
   def size(self) -> int:
     """The number of tokens."""
-    return sum(map(len, self.parts))
+    return sum(map(len, self.id_arrays))
 
 
 def of_vocabulary(vocabulary: Vocabulary) -> Layout:
@@ -93,7 +94,7 @@ def of_vocabulary(vocabulary: Vocabulary) -> Layout:
   return Layout((cls,), separators, (sep,), pad, not like_roberta, size)
 
 
-def cut_pair(first: int, second: int, room: int) -> tuple[int, int]:
+def cut_pair(first: int, second: int, capacity: int) -> tuple[int, int]:
   """Returns the lengths of two texts when the longer one is cut at its end.
 
   `_truncate_seq_pair` in google-research/bert run_classifier.py gives the same
@@ -103,16 +104,16 @@ def cut_pair(first: int, second: int, room: int) -> tuple[int, int]:
   Args:
     first: the number of tokens of the first text.
     second: the number of tokens of the second text.
-    room: the most tokens that both texts may have together.
+    capacity: the most tokens that both texts may have together.
   """
-  if first + second <= room:
+  if first + second <= capacity:
     return first, second
-  half = room // 2
+  half = capacity // 2
   if second <= half:
-    return room - second, second
-  if first <= room - half:
-    return first, room - first
-  return room - half, half
+    return capacity - second, second
+  if first <= capacity - half:
+    return first, capacity - first
+  return capacity - half, half
 
 
 def row(layout: Layout, texts: Sequence[np.ndarray], length: int) -> LaidOutRow:
@@ -127,24 +128,24 @@ def row(layout: Layout, texts: Sequence[np.ndarray], length: int) -> LaidOutRow:
     np.array(ids, np.int32)
     for ids in (layout.begin, layout.between, layout.end)
   )
-  room = length - len(begin) - len(end)
+  capacity = length - len(begin) - len(end)
   if len(texts) == 1:
-    text = texts[0][:room]
+    text = texts[0][:capacity]
     total = len(begin) + len(text) + len(end)
     return LaidOutRow([begin, text, end], total, len(text) < len(texts[0]))
   first, second = texts
-  sizes = cut_pair(len(first), len(second), room - len(between))
-  parts = [begin, first[: sizes[0]], between, second[: sizes[1]], end]
-  total = sum(map(len, parts))
+  sizes = cut_pair(len(first), len(second), capacity - len(between))
+  id_arrays = [begin, first[: sizes[0]], between, second[: sizes[1]], end]
+  total = sum(map(len, id_arrays))
   column = len(begin) + sizes[0] + len(between)
   cut = sum(sizes) < len(first) + len(second)
-  return LaidOutRow(parts, column if layout.segments else total, cut)
+  return LaidOutRow(id_arrays, column if layout.segments else total, cut)
 
 
 def check_length(layout: Layout, length: int) -> None:
-  """Raises ValueError if rows of this length have no room for texts."""
+  """Raises ValueError if rows of this length have no space for texts."""
   min_length = len(layout.begin) + len(layout.between) + len(layout.end) + 4
   if length < min_length:
     raise UserError(
-      f"--length={length} leaves no room for text; give {min_length} or more."
+      f"--length={length} leaves no space for text; give {min_length} or more."
     )

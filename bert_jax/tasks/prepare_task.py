@@ -50,7 +50,7 @@ def encode_examples(
     max_question: see `questions.rows`.
 
   Raises:
-    ValueError: `length` has no room for text, or a label is unknown.
+    ValueError: `length` has no space for text, or a label is unknown.
   """
   if task.kind == "span":
     return questions.rows(examples, vocabulary, length, stride, max_question)

@@ -93,7 +93,7 @@ def rows(
     max_question: the most tokens of the question; at most half of the row.
 
   Raises:
-    ValueError: `length` has no room for text.
+    ValueError: `length` has no space for text.
   """
   layout = layouts.of_vocabulary(vocabulary)
   layouts.check_length(layout, length)
@@ -116,9 +116,9 @@ def rows(
       notes.setdefault(fault, []).append(example["id"])
     query = np.array(ids[:max_tokens], np.int32)
     column = len(begin) + len(query) + len(between)
-    room = length - num_special - len(query)
-    step = min(STRIDE, max(room // 2, 1)) if stride is None else stride
-    for a, b in windows(len(context.ids), room, step):
+    capacity = length - num_special - len(query)
+    step = min(STRIDE, max(capacity // 2, 1)) if stride is None else stride
+    for a, b in windows(len(context.ids), capacity, step):
       row = [begin, query, between, context.ids[a:b], end]
       size = sum(map(len, row))
       row_offsets = np.full((size, 2), -1, np.int32)

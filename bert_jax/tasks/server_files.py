@@ -273,7 +273,7 @@ def submission(path: PathLike, files: Sequence[PathLike]) -> list[str]:
   for i, name in enumerate(names):
     if name not in server_names:
       raise UserError(
-        f"{files[i]}: the server knows no such file; it knows"
+        f"the server knows no file {files[i]}; it knows"
         f" {', '.join(server_names)}."
       )
     if name in names[:i]:

@@ -49,11 +49,11 @@ def rows(
       equally many before and after the sentence.
 
   Raises:
-    ValueError: `length` has no room for text, or a tag is unknown.
+    ValueError: `length` has no space for text, or a tag is unknown.
   """
   layout = layouts.of_vocabulary(vocabulary)
   layouts.check_length(layout, length)
-  room = length - len(layout.begin) - len(layout.end)
+  capacity = length - len(layout.begin) - len(layout.end)
   words = [word for e in examples for word in e["words"]]
   ids, pieces = word_pieces(vocabulary, words)
   tags = [t for e in examples for t in e["tags"] or [None] * len(e["words"])]
@@ -66,9 +66,9 @@ def rows(
   documents = _documents(examples, bounds) if context else None
   row_windows, long_sentences = [], []
   for e, (begin, end) in enumerate(itertools.pairwise(bounds)):
-    spans = windows(end - begin, room, max(room // 2, 1))
+    spans = windows(end - begin, capacity, max(capacity // 2, 1))
     if documents is not None and len(spans) == 1:
-      widened = _widen(begin, end, *documents[e], room)
+      widened = _widen(begin, end, *documents[e], capacity)
       row_windows.append(_Window(e, *widened, begin, end))
       continue
     best = best_windows(end - begin, spans)
@@ -164,14 +164,14 @@ def _documents(
 
 
 def _widen(
-  begin: int, end: int, first: int, limit: int, room: int
+  begin: int, end: int, first: int, limit: int, capacity: int
 ) -> tuple[int, int]:
-  """Widens [begin, end) to `room` pieces, equally on both sides.
+  """Widens [begin, end) to `capacity` pieces, equally on both sides.
 
   The result stays in the document's pieces [first, limit). If one side has too
   few pieces, the other side gets more.
   """
-  spare = room - (end - begin)
+  spare = capacity - (end - begin)
   added = min(begin - first, max(spare // 2, spare - (limit - end)))
   return begin - added, min(limit, end + spare - added)
 

@@ -74,7 +74,7 @@ def find(
         )
       return TASKS[name]
     raise UserError(
-      f"--task={name}: no such task{nearest(name, TASKS)} For a custom task,"
+      f"--task={name} names no task{nearest(name, TASKS)} For a custom task,"
       " say its columns: --columns text=...,label=..."
     )
   if name in TASKS:

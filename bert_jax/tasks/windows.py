@@ -13,7 +13,7 @@ Ids = np.ndarray
 
 
 def windows(
-  count: int, room: int, stride: int, full: bool = False
+  count: int, capacity: int, stride: int, full: bool = False
 ) -> list[tuple[int, int]]:
   """Returns windows [begin, end) over `count` tokens, without gaps.
 
@@ -22,25 +22,26 @@ def windows(
 
   Args:
     count: the number of tokens.
-    room: the most tokens in a window.
+    capacity: the most tokens in a window.
     stride: the tokens from the beginning of one window to the beginning of the
-      next. It is at most `room`, because no token may be left out.
+      next. It is at most `capacity`, because no token may be left out.
     full: True if the last window begins earlier, so that it is as long as the
       other windows.
 
   Raises:
-    ValueError: `room` or `stride` is below 1.
+    ValueError: `capacity` or `stride` is below 1.
   """
-  if room < 1 or stride < 1:
+  if capacity < 1 or stride < 1:
     raise ValueError(
-      f"windows of {room} tokens with stride {stride}: both must be positive."
+      f"windows of {capacity} tokens with stride {stride} are not possible;"
+      " both numbers must be positive."
     )
-  stride = min(stride, room)
-  steps = max(0, -(-(count - room) // stride))
+  stride = min(stride, capacity)
+  steps = max(0, -(-(count - capacity) // stride))
   starts = [i * stride for i in range(steps + 1)]
   if full:
-    starts[-1] = max(count - room, 0)
-  return [(start, min(start + room, count)) for start in starts]
+    starts[-1] = max(count - capacity, 0)
+  return [(start, min(start + capacity, count)) for start in starts]
 
 
 def best_windows(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -68,37 +69,37 @@ def best_windows(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray:
   return best
 
 
-def cut_texts(texts: Sequence[Ids], room: int) -> list[list[Ids]]:
+def cut_texts(texts: Sequence[Ids], capacity: int) -> list[list[Ids]]:
   """Cuts one or two texts into windows that fit into a row.
 
   Windows overlap by half. If a pair is too long, the longer text is cut into
   windows, and each row has one window and the whole shorter text. If the
-  shorter text has more than half of the room, both texts are cut. Then each
+  shorter text has more than half of the capacity, both texts are cut. Then each
   window of the first text is combined with each window of the second.
 
   Args:
     texts: the int32 ids of each text.
-    room: the tokens of a row without special tokens.
+    capacity: the tokens of a row without special tokens.
 
   Returns:
     The texts of each row.
   """
-  if sum(map(len, texts)) <= room:
+  if sum(map(len, texts)) <= capacity:
     return [list(texts)]
   if len(texts) == 1:
-    return [[window] for window in _cut(texts[0], room)]
+    return [[window] for window in _cut(texts[0], capacity)]
   first, second = texts
   sizes = [len(first), len(second)]
   longer = int(len(second) > len(first))
-  sizes[longer] = room - sizes[1 - longer]
-  if sizes[longer] < room // 2:
-    sizes = [room // 2, room // 2]
+  sizes[longer] = capacity - sizes[1 - longer]
+  if sizes[longer] < capacity // 2:
+    sizes = [capacity // 2, capacity // 2]
   return [[a, b] for a in _cut(first, sizes[0]) for b in _cut(second, sizes[1])]
 
 
-def _cut(ids: Ids, room: int) -> list[Ids]:
+def _cut(ids: Ids, capacity: int) -> list[Ids]:
   """Cuts ids into windows that overlap by half."""
-  spans = windows(len(ids), max(room, 1), max(room // 2, 1))
+  spans = windows(len(ids), max(capacity, 1), max(capacity // 2, 1))
   return [ids[begin:end] for begin, end in spans]
 
 
@@ -113,7 +114,7 @@ def rows(
     length: the most tokens in a row.
 
   Raises:
-    ValueError: `length` has no room for text.
+    ValueError: `length` has no space for text.
   """
   layout = layouts.of_vocabulary(vocabulary)
   layouts.check_length(layout, length)
@@ -126,7 +127,7 @@ def rows(
     between = len(layout.between) if len(text_ids) == 2 else 0
     for window in cut_texts(text_ids, length - num_special - between):
       row = layouts.row(layout, window, length)
-      tokens += row.parts
+      tokens += row.id_arrays
       sizes.append(row.size)
       second.append(row.second)
       indices.append(i)
@@ -156,20 +157,20 @@ def masked_rows(
     N rows, and the column of each row's mask, int32 [N].
 
   Raises:
-    ValueError: `length` has no room for text, or the tokenizer has no mask.
+    ValueError: `length` has no space for text, or the tokenizer has no mask.
   """
   layout = layouts.of_vocabulary(vocabulary)
   layouts.check_length(layout, length)
   mask = vocabulary.special.mask
   if mask is None:
     raise UserError("the tokenizer has no mask token to fill.")
-  room = length - len(layout.begin) - len(layout.end)
+  capacity = length - len(layout.begin) - len(layout.end)
   tokens, sizes, indices, columns = [np.zeros(0, np.int32)], [0], [], []
   for i, text in enumerate(texts):
     ids = np.array(vocabulary.encode_special(text), np.int32)
     for index in np.flatnonzero(ids == mask):
-      begin = max(0, min(int(index) - room // 2, len(ids) - room))
-      window = [layout.begin, ids[begin : begin + room], layout.end]
+      begin = max(0, min(int(index) - capacity // 2, len(ids) - capacity))
+      window = [layout.begin, ids[begin : begin + capacity], layout.end]
       tokens += [np.array(x, np.int32) for x in window]
       sizes.append(sum(map(len, window)))
       indices.append(i)

@@ -111,7 +111,7 @@ def load(path: PathLike, **options: Any) -> Vocabulary:
   root = epath.Path(path)
   if not root.exists():
     raise UserError(
-      f"{source}: no such vocabulary; make one with `bert_jax vocab`."
+      f"there is no vocabulary {source}; make one with `bert_jax vocab`."
     )
   if root.is_dir():
     contents_by_name = _read_existing(root, INPUT_FILES)
@@ -465,7 +465,7 @@ def read_vocab(path: PathLike) -> list[str]:
   """
   if not epath.Path(path).is_file():
     raise UserError(
-      f"{path}: no such vocabulary file; make one with `bert_jax vocab`"
+      f"there is no vocabulary file {path}; make one with `bert_jax vocab`"
       ", or use a published vocab.txt."
     )
   return parse_pieces(epath.Path(path).read_bytes(), os.fspath(path))

@@ -260,17 +260,17 @@ def train_bytelevel(counts: Mapping[str, int], size: int) -> Vocabulary:
     size: the largest number of pieces, special tokens included.
 
   Raises:
-    UserError: `size` has no room for the bytes and special tokens.
+    UserError: `size` has no space for the bytes and special tokens.
   """
   alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-  room = size - len(FIRST) - len(LAST)
-  if room < len(alphabet):
+  capacity = size - len(FIRST) - len(LAST)
+  if capacity < len(alphabet):
     raise UserError(
       f"--size={size} is too small: 256 bytes and {len(FIRST + LAST)} special"
       " tokens come first; RoBERTa has 50265 pieces."
     )
   trainer = trainers.BpeTrainer(
-    vocab_size=room,
+    vocab_size=capacity,
     min_frequency=MIN_FREQUENCY,
     special_tokens=alphabet,
     show_progress=False,
@@ -300,7 +300,7 @@ def train_unigram(
     The tokenizer; None if there is no text.
 
   Raises:
-    UserError: `size` has no room for the text's characters, or the library is
+    UserError: `size` has no space for the text's characters, or the library is
       not installed.
   """
   try:

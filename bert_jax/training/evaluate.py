@@ -127,7 +127,7 @@ def summary(
   Args:
     heldout: the held-out examples.
     counts: how often each piece occurs in the training text.
-    means: what `evaluate` returned.
+    means: the dict that `evaluate` returned.
     smoothing: the smoothing of the masks. A piece is masked in proportion to
       count ** (1 - smoothing).
   """

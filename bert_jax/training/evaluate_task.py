@@ -82,7 +82,7 @@ def logits_of_units(
   return logits
 
 
-class Scorer:
+class SplitEvaluator:
   """Computes the logits and the losses of all rows of a split."""
 
   def __init__(
@@ -165,8 +165,8 @@ def predictions(split: Split, logits: list[np.ndarray]) -> list[Any]:
   return make_predictions(split.task, split.rows, logits, split.examples)
 
 
-def score(
-  scorer: Scorer,
+def evaluate_splits(
+  evaluator: SplitEvaluator,
   state: TrainState,
   frozen: Any,
   splits: Splits,
@@ -180,7 +180,7 @@ def score(
   metrics, and neither has an objective that predicts nothing.
 
   Args:
-    scorer: the model's scorer.
+    evaluator: evaluates one split.
     state: the train state.
     frozen: the teacher's parameters; {} without a teacher.
     splits: the splits.
@@ -196,7 +196,7 @@ def score(
   """
   scores: dict[str, float] = {}
   for number, split in enumerate(splits):
-    logits, means = scorer(state, frozen, split.batches(batch_size))
+    logits, means = evaluator(state, frozen, split.batches(batch_size))
     training_loss = sum(c * means[name] for name, c in coefficients.items())
     loss = means.get("task_loss", training_loss)
     check_loss(int(state.step), split.name, loss)

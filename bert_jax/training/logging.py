@@ -155,8 +155,8 @@ class Logger:
       workdir: the run's folder.
       start_step: the restored step.
       total_steps: the number of steps of the run.
-      saved: what `row_record` returned when the checkpoint of `start_step` was
-        saved. Rows that are missing since then are reported.
+      saved: the dict that `row_record` returned when the checkpoint of
+        `start_step` was saved. Rows that are missing since then are reported.
       repeats_evaluation: True if the evaluation at `start_step` will be
         repeated; then its old row is dropped.
     """
@@ -218,7 +218,7 @@ class Logger:
     """Counts the time of the block as waiting.
 
     Args:
-      name: what the run waits for, "data" or "checkpoint".
+      name: "data" or "checkpoint", for which the run waits.
     """
     start = time.perf_counter()
     try:
@@ -396,7 +396,7 @@ class Spikes:
     Args:
       action: one of `ACTIONS`.
       factor: the limit is this factor times the last logged row's mean loss.
-      limit: what `saved` returned; None before the first logged row.
+      limit: the value that `saved` returned; None before the first logged row.
 
     Raises:
       ValueError: the action is unknown, or the factor is not above 1.
@@ -443,7 +443,7 @@ class StepSums:
     """Begins with empty sums, or continues saved ones.
 
     Args:
-      saved: what the method `saved` returned; None for empty sums.
+      saved: the value that the method `saved` returned; None for empty sums.
       stops: True if a skipped step is an error.
     """
     saved = saved or {"count": 0, "sums": {}}
@@ -495,7 +495,7 @@ class StepSums:
     self._pending = []
 
   def saved(self) -> dict[str, Any]:
-    """Waits for the steps so far and returns what `__init__` takes.
+    """Waits for the steps so far and returns the argument of `__init__`.
 
     Raises:
       FloatingPointError: see `wait`.

@@ -75,7 +75,7 @@ def run_phase(
   stopped and continued does the same as one that was not.
 
   Args:
-    setup: what does not change during the run.
+    setup: the objects that do not change during the run.
     feed: the phase and its data.
     progress: the run's current state, which this function changes.
     saver: the run's checkpoints.
@@ -293,7 +293,7 @@ def make_measure(
   """Returns a function that evaluates a state on the held-out rows.
 
   Args:
-    setup: what does not change during the run.
+    setup: the objects that do not change during the run.
     feed: the phase and its data.
     state: the train state, or its shapes.
     pool: compiles a task's evaluation ahead.
@@ -305,15 +305,17 @@ def make_measure(
   if setup.task:
     task, splits = setup.task, heldout or []
     assert isinstance(splits, list)
-    scorer = evaluate_task.Scorer(eval_step, objective.predict, setup.mesh)
+    evaluator = evaluate_task.SplitEvaluator(
+      eval_step, objective.predict, setup.mesh
+    )
     if splits:
-      scorer.prepare(pool, state, setup.frozen, splits, rows)
+      evaluator.prepare(pool, state, setup.frozen, splits, rows)
 
     def measure_task(
       state: TrainState,
     ) -> tuple[dict[str, float], float | None]:
-      means = evaluate_task.score(
-        scorer, state, setup.frozen, splits, rows, objective.coefficients
+      means = evaluate_task.evaluate_splits(
+        evaluator, state, setup.frozen, splits, rows, objective.coefficients
       )
       best = means.get(task.metrics[0], -means["loss"])
       # A correlation is undefined if all predictions are equal.
@@ -355,7 +357,7 @@ def save(
   """Starts to save a checkpoint, with everything that a restart needs.
 
   Args:
-    setup: what does not change during the run.
+    setup: the objects that do not change during the run.
     phase: the phase to which the step belongs.
     progress: the run's current state.
     saver: the run's checkpoints.

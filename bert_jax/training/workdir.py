@@ -43,8 +43,7 @@ def lock(workdir: str) -> Iterator[None]:
       ) from e
     except OSError as e:
       raise UserError(
-        f"--workdir={workdir}: no such folder can be made or written"
-        f" ({e.strerror})."
+        f"--workdir={workdir} cannot be made or written ({e.strerror})."
       ) from e
     if not jax.process_index():
       files.clear_temporary(folder)

@@ -22,7 +22,7 @@ _DAMAGE_ERRORS = (lzma.LZMAError, zlib.error, UnicodeDecodeError)
 _FIELDS = ("sentence_good", "sentence_bad", "UID", "linguistics_term")
 
 
-class Pairs(NamedTuple):
+class MinimalPairs(NamedTuple):
   """Holds the minimal pairs of one file.
 
   Attributes:
@@ -38,7 +38,7 @@ class Pairs(NamedTuple):
   bad: list[str]
 
 
-def read(path: str, most: int | None = None) -> list[Pairs]:
+def read(path: str, most: int | None = None) -> list[MinimalPairs]:
   """Reads the .jsonl files in a folder or in a tar file.
 
   Args:
@@ -50,7 +50,7 @@ def read(path: str, most: int | None = None) -> list[Pairs]:
     UserError: the path or a file cannot be read, there are no files, or a line
       is not a pair.
   """
-  files: list[Pairs] = []
+  files: list[MinimalPairs] = []
   for name, content in sorted(_contents(path)):
     lines = content.removeprefix("\ufeff").split("\n")
     numbers = [i for i, line in enumerate(lines, 1) if line.strip()][:most]
@@ -69,7 +69,9 @@ def read(path: str, most: int | None = None) -> list[Pairs]:
     )
     if uid[0] in (file.name for file in files):
       raise UserError(f"{path}: two files have the UID {uid[0]!r}; give one.")
-    files.append(Pairs(uid[0], PHENOMENA.get(term[0], term[0]), good, bad))
+    files.append(
+      MinimalPairs(uid[0], PHENOMENA.get(term[0], term[0]), good, bad)
+    )
   if not files:
     raise UserError(f"{path} has no .jsonl file.")
   return files
@@ -103,7 +105,9 @@ def _contents(path: str) -> Iterator[tuple[str, str]]:
 
 
 def results(
-  files: Sequence[Pairs], good: Sequence[np.ndarray], bad: Sequence[np.ndarray]
+  files: Sequence[MinimalPairs],
+  good: Sequence[np.ndarray],
+  bad: Sequence[np.ndarray],
 ) -> dict[str, Any]:
   """Returns the accuracy for each file, for each phenomenon, and for all.
 

@@ -101,7 +101,7 @@ def _npz(path: str, features: Iterable[Features]) -> int:
     if 4 * longest * len(names) > _MAX_NAME_BYTES:
       raise UserError(
         f"{name}: {len(names):,} strings are too large for an .npz, because"
-        f" each takes as much room as the longest, of {longest:,} characters;"
+        f" each takes as much space as the longest, of {longest:,} characters;"
         " write a .jsonl or .h5."
       )
     if name in arrays:

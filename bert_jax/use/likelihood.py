@@ -38,8 +38,8 @@ Inputs = dict[str, Array]
 _MASKS = ("[MASK]", "<mask>")
 
 
-class Guess(NamedTuple):
-  """The piece that a model puts into a blank.
+class BlankPrediction(NamedTuple):
+  """Holds the piece that a model puts into a blank.
 
   Attributes:
     answer_log_p: log P of the answer; None if the answer is not a single piece.
@@ -53,7 +53,7 @@ class Guess(NamedTuple):
 
 
 class _Row(NamedTuple):
-  """A row of token ids, and the output that is read from it.
+  """Holds a row of token ids, and says which output is read from it.
 
   Attributes:
     text: the index of the row's text.
@@ -200,7 +200,7 @@ Ids = Int[Array, "b"]
 
 
 @_jit
-def _guess(
+def _predict_blank(
   module: nn.Module, params: Any, inputs: Inputs, position: Ids, token_id: Ids
 ) -> tuple[Ids, Float[Array, "b"]]:
   """Returns the most likely id at a masked position, and log P(token_id)."""
@@ -255,11 +255,11 @@ def cloze(
   texts: Sequence[str],
   answers: Sequence[str],
   tokens: int = 8192,
-) -> list[Guess]:
+) -> list[BlankPrediction]:
   """Fills the blank of each text with the most likely piece.
 
   The text with its answer is encoded too, to find the answer's piece. If the
-  answer is not a single piece there, no guess is right.
+  answer is not a single piece there, no prediction is right.
 
   Args:
     model: a masked language model.
@@ -297,13 +297,15 @@ def cloze(
     is_single_piece = np.array_equal(ids, blank.ids)
     answer_ids.append(answer_id if is_single_piece else None)
   assert model.tokenizer is not None  # `mask_token` has checked this.
-  guesses: list[Any] = [None] * len(texts)
-  for indices, (best_ids, answer_log_p) in _run(model, _guess, rows, tokens):
+  predictions: list[Any] = [None] * len(texts)
+  for indices, (best_ids, answer_log_p) in _run(
+    model, _predict_blank, rows, tokens
+  ):
     for i, index in enumerate(indices):
       best_id, answer_id = int(best_ids[i]), answer_ids[index]
-      guesses[index] = Guess(
+      predictions[index] = BlankPrediction(
         None if answer_id is None else float(answer_log_p[i]),
         model.tokenizer.id_to_token(best_id) or str(best_id),
         best_id == answer_id,
       )
-  return guesses
+  return predictions

@@ -113,15 +113,15 @@ def run_cloze(model: OpenedModel, path: str, tokens: int) -> dict[str, Any]:
     answers.append(answer)
   if not texts:
     raise UserError(f"{path} is empty.")
-  guesses = likelihood.cloze(model, texts, answers, tokens)
-  log_p = [g.answer_log_p for g in guesses if g.answer_log_p is not None]
+  predictions = likelihood.cloze(model, texts, answers, tokens)
+  log_p = [p.answer_log_p for p in predictions if p.answer_log_p is not None]
   _check_finite(log_p)
   return {
-    "accuracy": float(np.mean([guess.is_right for guess in guesses])),
+    "accuracy": float(np.mean([p.is_right for p in predictions])),
     "texts": len(texts),
     "answers_of_several_pieces": len(texts) - len(log_p),
     "mean_log_probability": float(np.mean(log_p)) if log_p else None,
-    "guesses": [guess.piece for guess in guesses],
+    "guesses": [p.piece for p in predictions],
   }
 
 

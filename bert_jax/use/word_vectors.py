@@ -92,7 +92,7 @@ def read(path: str, max_lines: int = MAX_WORDS) -> WordVectors:
           words.append(word)
           rows.append(row)
   except FileNotFoundError as e:
-    raise UserError(f"{path}: no such file.") from e
+    raise UserError(f"there is no file {path}.") from e
   except IsADirectoryError as e:
     raise UserError(f"{path} is a folder; name a file of vectors.") from e
   if not words:

@@ -58,8 +58,8 @@ def split_path(path: str) -> tuple[str, str | None]:
     return run, name
   if (epath.Path(run) / "checkpoints").is_dir():
     raise UserError(
-      f"{path}: no such folder; write {run}@best, or {run}@ and the step of a"
-      " checkpoint in digits."
+      f"there is no folder {path}; write {run}@best, or {run}@ and the step of"
+      " a checkpoint in digits."
     )
   return path, None
 

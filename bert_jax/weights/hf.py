@@ -48,7 +48,7 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
     )
   folder = epath.Path(path)
   if not folder.is_dir():
-    raise UserError(f"{path}: no such folder.")
+    raise UserError(f"there is no folder {path}.")
   has_both = _has_towers(folder)
   generator_discriminator.check_name(family, tower)
   if has_both and tower in (None, "both") and family == "electra":

@@ -182,13 +182,13 @@ def _download(name: str) -> str:
   # Names on the hub are OWNER/NAME or NAME, so anything else is a path.
   is_path = name.count("/") > 1 or name[:1] in "./~"
   if is_path or epath.Path(name).exists():
-    raise UserError(f"{name}: no such folder.")
+    raise UserError(f"there is no folder {name}.")
   try:
     import huggingface_hub
   except ImportError as e:
     raise UserError(
-      f"{name}: no such folder; to fetch a model of that name from the hub, pip"
-      " install huggingface_hub."
+      f"there is no folder {name}; to fetch a model of that name from the hub,"
+      " pip install huggingface_hub."
     ) from e
   try:
     fetch = huggingface_hub.snapshot_download
@@ -200,5 +200,5 @@ def _download(name: str) -> str:
     # The network, the hub and bad names cause errors of many types.
     reason = str(e).strip().split("\n")[0][:200] or type(e).__name__
     raise UserError(
-      f"{name}: no such folder, and the hub did not give it ({reason})."
+      f"there is no folder {name}, and the hub did not give it ({reason})."
     ) from e

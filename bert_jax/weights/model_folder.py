@@ -168,7 +168,7 @@ def read_tensors(path: str) -> dict[str, np.ndarray]:
     with safe_open(path, "numpy") as f:
       return {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118
   except FileNotFoundError as e:
-    raise UserError(f"{path}: no such file.") from e
+    raise UserError(f"there is no file {path}.") from e
   # safetensors raises AttributeError for a dtype that NumPy does not know, and
   # OSError for a file that cannot be mapped into memory.
   except (SafetensorError, AttributeError, OSError) as e:

@@ -53,7 +53,7 @@ def find_checkpoint(path: str) -> str:
   folder = epath.Path(path)
   if not folder.is_dir():
     raise UserError(
-      f"{path}: no such checkpoint; name its folder, its prefix (the files'"
+      f"there is no checkpoint {path}; name its folder, its prefix (the files'"
       f" names up to {_INDEX} and .data) or its {_INDEX} file."
     )
   files = [p.name for p in folder.iterdir()]

@@ -74,10 +74,10 @@ def test_a_flag_is_spelt_with_hyphens_and_means_one_thing():
 @pytest.mark.parametrize(
   "arguments, sentence",
   [
-    (["predit"], "predit: no such verb; did you mean predict?"),
-    (["predict", "--modle=m"], "--modle: no such flag; did you mean --model?"),
+    (["predit"], "predit is no verb; did you mean predict?"),
+    (["predict", "--modle=m"], "--modle is no flag; did you mean --model?"),
     (["predict", "--batch_size=3"], "did you mean --batch-size?"),
-    (["train", "--confg=c"], "--confg: no such flag; did you mean --config?"),
+    (["train", "--confg=c"], "--confg is no flag; did you mean --config?"),
     (["train", "--workdir=w"], "required: --config; bert_jax train --help"),
     (
       ["train", "--config=none.py", "--workdir=w"],

@@ -210,7 +210,7 @@ def test_stopped_run_says_that_it_can_be_continued(tmp_path, vocab, stop):
   _, errors = process.communicate()
   assert process.returncode == 1
   assert errors == ("stopped; the same command continues where it stopped.\n")
-  with pytest.raises(ValueError, match="no such prepared folder"):
+  with pytest.raises(ValueError, match="there is no prepared folder"):
     reader.open_prepared(output)
 
 
@@ -374,7 +374,7 @@ def run(
     ("a.txt", "", "there is no text in it"),
     ("a.txt", " \n\x00\n\u200b\n", "there is no text in it"),
     ("a.jsonl", '{"text": "word1."}\n{"text": 1}\n', "a.jsonl:2: "),
-    ("b.txt", None, "no such file"),
+    ("b.txt", None, "there is no file"),
   ],
 )
 def test_bad_text_leaves_nothing(tmp_path, vocab, name, content, message):

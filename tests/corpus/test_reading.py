@@ -222,7 +222,7 @@ def test_a_format_for_each_input(tmp_path):
     (str(a), "bert"),
     (str(b), "text"),
   ]
-  with pytest.raises(ValueError, match=r"words:.*: no such file"):
+  with pytest.raises(ValueError, match="there is no file words:.*, and"):
     documents(f"words:{a}")
 
 

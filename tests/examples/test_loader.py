@@ -372,7 +372,7 @@ def test_open_data_errors(tmp_path):
     (dict(path=f"{a}=nan"), "weight nan is not a positive number"),
     (dict(path=f"{a}=0,{small}=1"), "weight 0 is not a positive number"),
     (dict(path=f"{a}=0.5,{a}/=0.5"), "is there twice"),
-    (dict(path=str(tmp_path / "none")), "no such prepared folder"),
+    (dict(path=str(tmp_path / "none")), "there is no prepared folder"),
   ):
     with pytest.raises(ValueError, match=words):
       loader.open_data(**{"path": a, "builder": "bert_pairs"} | call)

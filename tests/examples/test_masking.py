@@ -184,7 +184,7 @@ def test_all_pieces_of_a_word_or_none():
   ids, maskable, lengths = rows([4] * 500, 4)
   starts = np.array([[False, True, False, False]] * 500)
   for rate, number in ((0.15, 0), (0.5, 2)):
-    # A count of 1 has no room for the word, so nothing is masked.
+    # A count of 1 has no space for the word, so nothing is masked.
     out = mask(
       ids, maskable, lengths, masking=WORDS, word_starts=starts, mask_rate=rate
     )

@@ -41,7 +41,7 @@ def originals(batch):
 
 def whole_sentences(documents, length, cross):
   """Returns the rows that the paper describes, from a sentence at a time."""
-  room, rows, row, fresh = length - 2, [], [], False
+  capacity, rows, row, fresh = length - 2, [], [], False
 
   def close():
     nonlocal row
@@ -51,10 +51,10 @@ def whole_sentences(documents, length, cross):
 
   for document in documents:
     for number, sentence in enumerate(document):
-      for begin in range(0, len(sentence), room):
-        tokens = sentence[begin : begin + room]
+      for begin in range(0, len(sentence), capacity):
+        tokens = sentence[begin : begin + capacity]
         fresh = cross and number == 0 and begin == 0 and bool(row)
-        if len(row) + fresh + len(tokens) > room:
+        if len(row) + fresh + len(tokens) > capacity:
           close()
           fresh = False
         row += [SEP] * fresh + tokens

@@ -333,7 +333,7 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
   refused = functools.partial(pytest.raises, ValueError)
   with refused(match="teacher.path is empty; pass --config.teacher.path"):
     building.build(config_lib.parse(distilled((prepared, ""))))
-  with refused(match="/no/such: no such folder"):
+  with refused(match="there is no folder /no/such"):
     building.build(config_lib.parse(distilled((prepared, "/no/such"))))
   with refused(match="has hidden=16, num_layers=4, but .*hidden=8.*--config"):
     sizes = {"teacher.model.hidden": 8, "teacher.model.num_layers": 3}

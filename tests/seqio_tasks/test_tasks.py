@@ -421,7 +421,7 @@ def test_vocabulary(text):
       "bert_jax.seqio_tasks.pretraining:nothing",
       "no seqio task or mixture 'nothing'",
     ),
-    ("/no/such/folder", "no such prepared folder"),
+    ("/no/such/folder", "there is no prepared folder /no/such/folder"),
   ],
 )
 def test_unknown_names(path, message):

@@ -83,8 +83,8 @@ def test_gpt1_has_three_new_tokens(folder):
 
 
 def test_pairs_are_cut_as_the_published_code_cuts_them():
-  def pop(first, second, room):
-    while first + second > room:
+  def pop(first, second, capacity):
+    while first + second > capacity:
       if first > second:
         first -= 1
       else:
@@ -93,9 +93,9 @@ def test_pairs_are_cut_as_the_published_code_cuts_them():
 
   for first in range(12):
     for second in range(12):
-      for room in range(2, 20):
-        wanted = pop(first, second, room)
-        assert layouts.cut_pair(first, second, room) == wanted
+      for capacity in range(2, 20):
+        wanted = pop(first, second, capacity)
+        assert layouts.cut_pair(first, second, capacity) == wanted
 
 
 def test_choices_are_rows_of_one_example(bert):

@@ -93,7 +93,7 @@ def test_glue_files(tmp_path, monkeypatch, capsys):
   )
   with pytest.raises(ValueError, match="is a second CoLA.tsv"):
     server_files.submission(packed, [paths[0]] * 2)
-  with pytest.raises(ValueError, match="other.tsv: the server knows no such"):
+  with pytest.raises(ValueError, match="the server knows no file other.tsv"):
     server_files.submission(packed, ["CoLA.tsv", "other.tsv"])
   with pytest.raises(SystemExit, match="error: .*no/CoLA.tsv"):
     execute(["submission", "--output", packed, "--input", "no/CoLA.tsv"])

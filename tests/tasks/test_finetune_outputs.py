@@ -178,7 +178,7 @@ def test_tags_do_not_depend_on_padding():
   assert predictions.make_predictions(spec, rows, padded, examples) == answers
 
 
-def asked(context, room, stride, question=2):
+def asked(context, capacity, stride, question=2):
   """Returns the rows of a question, its windows and the pieces' offsets.
 
   The pieces of the context are its words; a long word is two pieces.
@@ -191,7 +191,7 @@ def asked(context, room, stride, question=2):
       halves = [(begin, cut), (cut, end)]
       offsets += halves if len(word) > 4 else [(begin, end)]
     begin = end + 1
-  spans = windows(len(offsets), room, stride)
+  spans = windows(len(offsets), capacity, stride)
   no_offset = [(-1, -1)]
   row_offsets = [
     no_offset * (question + 2) + offsets[a:b] + no_offset for a, b in spans
@@ -346,9 +346,13 @@ def test_answers_are_slices_of_the_raw_context(lead):
 
 
 def test_windows_are_found_by_characters():
-  for count, room, stride in ((157, 114, 128), (400, 370, 128), (114, 114, 9)):
+  for count, capacity, stride in (
+    (157, 114, 128),
+    (400, 370, 128),
+    (114, 114, 9),
+  ):
     context = np.repeat(np.arange(count)[:, None], 2, 1)
-    spans = windows(count, room, stride)
+    spans = windows(count, capacity, stride)
     contexts = [context[a:b] for a, b in spans]
     assert predictions._context_spans(contexts) == spans
   # Several pieces of one character have the same offsets.

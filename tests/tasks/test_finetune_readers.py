@@ -320,7 +320,7 @@ def test_bad_files_are_named(tmp_path, name, content, message):
 
 
 def test_bad_flags_and_custom_files(tmp_path):
-  with pytest.raises(ValueError, match="no such task; did you mean sst2"):
+  with pytest.raises(ValueError, match="sst names no task; did you mean sst2"):
     task_inputs.find("sst")
   with pytest.raises(ValueError, match="is a published task"):
     task_inputs.find("sst2", columns="text=a,label=b")
@@ -330,7 +330,7 @@ def test_bad_flags_and_custom_files(tmp_path):
     task_inputs.find("mine", columns="text=a,tags=b")
   with pytest.raises(ValueError, match="write SPLIT=FILE"):
     task_inputs.parse_inputs(TASKS["sst2"], ["train.tsv"])
-  with pytest.raises(ValueError, match="no.tsv: no such file"):
+  with pytest.raises(ValueError, match="there is no file .*no.tsv"):
     read("sst2", tmp_path / "no.tsv")
   path = files.write_jsonl(tmp_path / "a.jsonl", [{"x": "a", "y": "p"}] * 2)
   options = dict(columns="text=x,label=y")
@@ -360,7 +360,7 @@ def test_bad_flags_and_custom_files(tmp_path):
   with pytest.raises(ValueError, match=r"a\.jsonl:1 has 1 tags for 2 words"):
     read("mine", path, kind="tagging")
   vocab = files.wordpiece(tmp_path)
-  with pytest.raises(ValueError, match="--length=5 leaves no room"):
+  with pytest.raises(ValueError, match="--length=5 leaves no space"):
     prepare_task.prepare(
       TASKS["sst2"],
       [Input("test", files.write(tmp_path / "s.tsv", "sentence\na"))],

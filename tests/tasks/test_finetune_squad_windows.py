@@ -31,7 +31,7 @@ def question(context, text=None, start=0, asked="the cat"):
 
 def test_windows_of_published_sizes():
   # At length 128, with a question of 11 tokens and three special tokens, the
-  # stride is larger than the room.
+  # stride is larger than the capacity.
   assert windows(157, 114, 128) == [(0, 114), (114, 157)]
   assert windows(400, 370, 128) == [(0, 370), (128, 400)]
   assert windows(114, 114, 128) == [(0, 114)]
@@ -43,11 +43,11 @@ def test_windows_of_published_sizes():
 def test_no_window_leaves_a_gap():
   rng = np.random.default_rng(0)
   for _ in range(500):
-    count, room, stride = (int(x) for x in rng.integers(1, 200, 3))
-    rows = windows(count, room, stride)
+    count, capacity, stride = (int(x) for x in rng.integers(1, 200, 3))
+    rows = windows(count, capacity, stride)
     covered = set().union(*(range(a, b) for a, b in rows))
     assert covered == set(range(count))
-    assert max(b - a for a, b in rows) <= room
+    assert max(b - a for a, b in rows) <= capacity
     # No window is useless: each begins and ends after the one before.
     assert (np.diff(rows, axis=0) > 0).all()
 

@@ -39,7 +39,7 @@ def notes(folder, passage, question, options, length=512):
   return counts, len({row.tobytes() for row in ids})
 
 
-# A row of 512 tokens has room for 509 tokens of texts: at most 255 and 254 for
+# A row of 512 tokens has space for 509 tokens of texts: at most 255 and 254 for
 # two long texts.
 @pytest.mark.parametrize(
   "passage, question, option, suffix, wanted, different",

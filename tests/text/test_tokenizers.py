@@ -231,7 +231,9 @@ def test_bad_files_are_named(tmp_path):
     with pytest.raises(ValueError, match=message):
       open_vocabulary.load(path, **options)
 
-  refused(str(tmp_path / "none"), "no such vocabulary.*`bert_jax vocab`")
+  refused(
+    str(tmp_path / "none"), "there is no vocabulary .*none.*`bert_jax vocab`"
+  )
   refused(str(tmp_path), "has no vocabulary; it has no")
   refused(write("vocab.txt", "a\nb\n"), r"has no \[PAD\]")
   good = write("good.txt", "\n".join(SPECIAL) + "\na\n")

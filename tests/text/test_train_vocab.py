@@ -96,7 +96,7 @@ def test_merges_go_by_count():
     ("", 500, "no text in it"),
     (" \n\x00\n", 500, "no text in it"),
     ("a", 20, "--size=20 is too small"),
-    (None, 500, "no such file"),
+    (None, 500, "there is no file"),
   ],
 )
 def test_bad_input_is_one_sentence(tmp_path, text, size, message):

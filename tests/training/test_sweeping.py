@@ -60,11 +60,11 @@ def test_a_tagger_that_predicts_one_tag_only_is_constant(tag, labels):
   logits[0][1, task.labels.index(tag)] = 2.0
   split = Split("validation", task, 0, encoded.rows, examples, (16,), ())
 
-  def scorer(*_):
+  def evaluator(*_):
     return logits, {"task_loss": 0.5}
 
   state = SimpleNamespace(step=1)
-  scores = evaluate_task.score(scorer, state, {}, [split], 4, {})
+  scores = evaluate_task.evaluate_splits(evaluator, state, {}, [split], 4, {})
   assert scores["predicted_labels"] == labels
   (row,) = sweep.summarise([outcome(0, **scores)], "tagging_f1")
   assert row["constant"] == (labels == 1)

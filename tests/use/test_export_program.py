@@ -324,7 +324,7 @@ def test_what_cannot_be_exported_is_refused(folders, tmp_path, monkeypatch):
       "--lengths",
       "0,32",
     ),
-    ("no room for text", "--model", folders["span"], "--lengths", "4"),
+    ("no space for text", "--model", folders["span"], "--lengths", "4"),
     ("--platforms gpu", "--model", folders["span"], "--platforms", "gpu"),
   ):
     arguments += ["--output", output]

@@ -299,7 +299,7 @@ def test_the_command_keeps_ids_and_order(files, tmp_path, monkeypatch, capsys):
     (["--length", "35"], "the model takes 8 to 34"),
     (["--length", "0"], "windows of 0 tokens"),
     (["--pooling", "mean", "--output", "a.txt"], "must end in one of .jsonl"),
-    (["--model", "nowhere/at/all"], "no such folder"),
+    (["--model", "nowhere/at/all"], "there is no folder"),
     (["--input", "bad.jsonl"], 'bad.jsonl:2: neither "text"'),
     (["--input", "not.jsonl"], "not.jsonl:1: no JSON"),
     (["--input", "latin.txt"], "latin.txt:2: not UTF-8"),

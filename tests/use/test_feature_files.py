@@ -38,7 +38,7 @@ def test_one_long_word_does_not_fill_the_memory(tmp_path, monkeypatch):
   features, path = [make_features("x" * 1000, "a", "b")], tmp_path / "a.npz"
   message = (
     "tokens: 3 strings are too large for an .npz, because each takes as much"
-    " room as the longest, of 1,000"
+    " space as the longest, of 1,000"
   )
   with pytest.raises(ValueError, match=message):
     feature_files.write(str(path), features)

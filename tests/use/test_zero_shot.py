@@ -173,9 +173,9 @@ def write_files(path):
 
 def test_means_are_over_files():
   files = [
-    blimp.Pairs("x", "binding", ["a"] * 4, ["b"] * 4),
-    blimp.Pairs("y", "binding", ["a"] * 2, ["b"] * 2),
-    blimp.Pairs("z", "ellipsis", ["a"] * 2, ["b"] * 2),
+    blimp.MinimalPairs("x", "binding", ["a"] * 4, ["b"] * 4),
+    blimp.MinimalPairs("y", "binding", ["a"] * 2, ["b"] * 2),
+    blimp.MinimalPairs("z", "ellipsis", ["a"] * 2, ["b"] * 2),
   ]
   good = [np.array([1, 1, 1, 0]), np.array([0, 0]), np.array([2, 2])]
   bad = [np.zeros(4), np.array([0, 1]), np.array([1, 3])]

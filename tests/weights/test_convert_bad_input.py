@@ -127,7 +127,7 @@ def test_the_wrong_family_or_class(tmp_path):
 
 
 def test_folders_that_lack_something(tmp_path):
-  refused(tmp_path / "nowhere", "no such folder")
+  refused(tmp_path / "nowhere", "there is no folder")
   path = tiny_hf.write(tmp_path / "hf", NAME)
   weights = tmp_path / "hf" / "model.safetensors"
   weights.rename(tmp_path / "hf" / "other")

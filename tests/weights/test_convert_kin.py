@@ -124,7 +124,7 @@ def test_ids_of_fairseq_are_those_of_transformers(kin, tmp_path, fast):
   pair = tokenizer("a b", "c")["input_ids"]
   assert loaded_tokenizer.encode("a b", "c").ids == pair
   texts = [np.array(opened.encode_batch([x])[0]) for x in ("a b", "c")]
-  row = np.concatenate(layouts.row(rows, texts, 20).parts)
+  row = np.concatenate(layouts.row(rows, texts, 20).id_arrays)
   assert row.tolist() == pair
   assert loaded.config["model"]["vocab_size"] == len(opened.pieces)
 

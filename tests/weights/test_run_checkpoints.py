@@ -97,7 +97,7 @@ def test_the_argument_and_the_path_name_the_same_checkpoint(
   assert step_of(runs.read(f"{run}@best", best=True)) == 8
   with pytest.raises(ValueError, match="name a step or the best one, not both"):
     runs.read(f"{run}@4", best=True)
-  with pytest.raises(ValueError, match="run@best: no such folder"):
+  with pytest.raises(ValueError, match="there is no folder .*run@best"):
     loading.open_model(f"{run}@best@4")
   (tmp_path / "in.jsonl").write_text('{"text": "ab [MASK]"}\n')
 
@@ -110,7 +110,7 @@ def test_the_argument_and_the_path_name_the_same_checkpoint(
 
   best = probabilities("--model", f"{run}@best")
   assert best == probabilities("--model", f"{run}@8")
-  with pytest.raises(SystemExit, match="error: --best: no such flag"):
+  with pytest.raises(SystemExit, match="error: --best is no flag"):
     probabilities("--model", str(run), "--best")
   assert best != probabilities("--model", str(run))
 

@@ -36,7 +36,7 @@ def read(
 
   Args:
     lines: JSON objects; `id` and other fields are allowed.
-    kind: what the model predicts, a key of `PARSERS`.
+    kind: the kind of the predictions, a key of `PARSERS`.
     location: the file, for messages.
     mask: the model's mask token. If it is not None, a text of kind fill must
       have this token.

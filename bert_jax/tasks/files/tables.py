@@ -38,7 +38,7 @@ def content(path: str) -> str:
     text = files.decode(epath.Path(path).read_bytes(), path)
     return text.removeprefix("\ufeff")
   except FileNotFoundError as e:
-    raise UserError(f"{path}: no such file.") from e
+    raise UserError(f"there is no file {path}.") from e
   except IsADirectoryError as e:
     raise UserError(f"{path} is a folder; name a file.") from e
 
