@@ -7,6 +7,7 @@ traceback.
 
 import argparse
 import contextlib
+import functools
 import os
 import sys
 import threading
@@ -104,6 +105,8 @@ def report_unraisable(args: Any) -> None:
   """Reports the exception of a callback (`sys.unraisablehook`)."""
   if isinstance(args.exc_value, OSError):
     _note(f"note: {args.err_msg or 'in a callback'}: {args.exc_value}")
+  elif _is_late_callback(args.exc_value):
+    _note(f"note: in a callback: {args.exc_value}")
   else:
     sys.__unraisablehook__(args)
 
@@ -113,17 +116,24 @@ def report_uncaught(
   error: BaseException,
   trace: types.TracebackType | None,
 ) -> None:
-  """Reports an exception that nothing caught (`sys.excepthook`).
-
-  tensorstore reports the exceptions of its callbacks here, too. If one of
-  several processes cannot read a checkpoint, orbax closes the event loop, and
-  asyncio refuses the callbacks of reads that end later. The training loop has
-  raised the error that matters by then, so one line is enough.
-  """
-  if isinstance(error, RuntimeError) and _raised_in(trace) == _EVENT_LOOP:
+  """Reports an exception that nothing caught (`sys.excepthook`)."""
+  if _is_late_callback(error):
     _note(f"note: in a callback: {error}")
   else:
     sys.__excepthook__(cls, error, trace)
+
+
+def _is_late_callback(error: BaseException | None) -> bool:
+  """Returns True if asyncio refused a callback because its loop is closed.
+
+  If a process cannot read an array of a checkpoint, orbax closes the event
+  loop, while other arrays are still being read. tensorstore and Python's
+  garbage collector report the callback of each of these reads. The training
+  loop has raised the error that matters by then, so one line is enough.
+  """
+  if not isinstance(error, RuntimeError):
+    return False
+  return _raised_in(error.__traceback__) == _EVENT_LOOP
 
 
 def _raised_in(trace: types.TracebackType | None) -> str | None:
@@ -133,5 +143,7 @@ def _raised_in(trace: types.TracebackType | None) -> str | None:
   return trace.tb_frame.f_globals.get("__name__") if trace else None
 
 
+@functools.cache
 def _note(line: str) -> None:
+  """Prints a line once: a hundred reads may fail for the same reason."""
   print(line.replace("\n", " "), file=sys.stderr, flush=True)

@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 import tomllib
+import types
 
 import pytest
 
@@ -227,7 +228,8 @@ def test_no_exception_of_a_thread_is_hidden():
   assert "Traceback" in trace and "KeyError: 'a fault'" in trace
 
 
-def test_a_late_callback_is_a_line_and_any_other_fault_a_trace(capsys):
+def test_late_callbacks_are_one_line_and_any_other_fault_a_trace(capsys):
+  errors._note.cache_clear()
   loop = asyncio.new_event_loop()
   loop.close()
   with pytest.raises(RuntimeError) as late:
@@ -235,6 +237,9 @@ def test_a_late_callback_is_a_line_and_any_other_fault_a_trace(capsys):
   errors.report_uncaught(late.type, late.value, late.tb)
   line = capsys.readouterr().err
   assert line == "note: in a callback: Event loop is closed\n"
+  unraisable = types.SimpleNamespace(exc_value=late.value, err_msg=None)
+  errors.report_unraisable(unraisable)
+  assert not capsys.readouterr().err
   with pytest.raises(RuntimeError) as fault:
     raise RuntimeError("Event loop is closed")
   errors.report_uncaught(fault.type, fault.value, fault.tb)
