@@ -133,12 +133,12 @@ def numpy_collator(vocab_size: int, special: list[int], mask_id: int):
 
   def collate(features: list[dict]) -> dict[str, np.ndarray]:
     ids = np.array([feature["input_ids"] for feature in features])
-    chosen = (rng.random(ids.shape) < 0.15) & ~np.isin(ids, special)
-    labels = np.where(chosen, ids, -100)
+    is_hidden = (rng.random(ids.shape) < 0.15) & ~np.isin(ids, special)
+    labels = np.where(is_hidden, ids, -100)
     draw = rng.random(ids.shape)
     other = rng.integers(0, vocab_size, ids.shape)
-    ids = np.where(chosen & (draw < 0.8), mask_id, ids)
-    ids = np.where(chosen & (draw >= 0.9), other, ids)
+    ids = np.where(is_hidden & (draw < 0.8), mask_id, ids)
+    ids = np.where(is_hidden & (draw >= 0.9), other, ids)
     attention = np.ones(ids.shape, np.int64)
     return {"input_ids": ids, "labels": labels, "attention_mask": attention}
 

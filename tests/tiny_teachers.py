@@ -22,11 +22,11 @@ def write_teacher(path, prepared, family="bert", seed=0, **sizes):
     seed: the seed of the parameters.
     **sizes: sizes that replace those of `SIZES`.
   """
-  chosen = models.family(family)
-  variant = next(iter(chosen.VARIANTS))
+  family_module = models.family(family)
+  variant = next(iter(family_module.VARIANTS))
   vocab = pathlib.Path(prepared, "vocab.txt").read_bytes()
   sizes = SIZES | dict(vocab_size=len(vocab.split())) | sizes
-  encoder = chosen.build(variant, **sizes)
+  encoder = family_module.build(variant, **sizes)
   module = heads.ForPreTraining(encoder, pairs=False)
   ids = np.ones((1, 2), np.int32)
   params = fill(module, dict(input_ids=ids, mlm_positions=ids), seed=seed)

@@ -138,9 +138,9 @@ def _skip_search_for_tpu() -> None:
   length. If jax has another plugin (CUDA), or the user names platforms, nothing
   is changed.
   """
-  chosen = os.environ.get("JAX_PLATFORMS")
+  platforms = os.environ.get("JAX_PLATFORMS")
   devices = Path("/dev")
   chips = [*devices.glob("accel*"), *devices.glob("vfio/[0-9]*")]
   find = importlib.util.find_spec
-  if not chosen and not chips and find("libtpu") and not find("jax_plugins"):
+  if not platforms and not chips and find("libtpu") and not find("jax_plugins"):
     os.environ["JAX_PLATFORMS"] = "cpu"

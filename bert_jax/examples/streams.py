@@ -335,10 +335,10 @@ class Heldout:
       rows = np.flatnonzero((begin <= numbers) & (numbers < end))
       if not len(rows):
         continue
-      chosen = numbers[rows]
-      elements = self._elements[i][chosen - begin]
+      row_numbers = numbers[rows]
+      elements = self._elements[i][row_numbers - begin]
       built = self._recipe.build(
-        corpus, elements, chosen.astype(np.uint64), self._key
+        corpus, elements, row_numbers.astype(np.uint64), self._key
       )
       for key, array in built.items():
         batch[key][rows] = array

@@ -82,10 +82,11 @@ def evaluate(
   if not labelled:
     return {}
   _check_names(task, predictions, examples)
-  chosen = [predictions[i] for i in labelled], [examples[i] for i in labelled]
+  labelled_predictions = [predictions[i] for i in labelled]
+  labelled_examples = [examples[i] for i in labelled]
   scores: Scores = {}
   for name in task.metrics:
-    scores |= METRICS[name](task, *chosen)
+    scores |= METRICS[name](task, labelled_predictions, labelled_examples)
   return scores | {"examples": float(len(labelled))}
 
 

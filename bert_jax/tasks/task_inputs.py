@@ -86,20 +86,20 @@ def find(
     raise UserError("--columns is missing; for example text=...,label=...")
   if labels:
     custom.check_labels(kind, labels)
-  chosen = custom.parse_columns(columns, kind) if columns else {}
-  labels = _label_names(chosen, labels)
+  custom_columns = custom.parse_columns(columns, kind) if columns else {}
+  labels = _label_names(custom_columns, labels)
   task = Task(name, kind, tuple(labels), 1, custom.metrics_of(kind, labels))
-  return _custom_task(task, chosen)
+  return _custom_task(task, custom_columns)
 
 
 def _label_names(
-  chosen: custom.Columns, labels: Sequence[str]
+  custom_columns: custom.Columns, labels: Sequence[str]
 ) -> tuple[str, ...]:
   """Returns the labels of a task.
 
   If each label has a column, the names of the columns are the labels.
   """
-  columns = chosen.get(custom.LABEL_COLUMNS, ())
+  columns = custom_columns.get(custom.LABEL_COLUMNS, ())
   if columns and labels and sorted(labels) != sorted(columns):
     raise UserError(
       f"--labels: each label has a column of its name ({', '.join(columns)});"
@@ -108,15 +108,15 @@ def _label_names(
   return tuple(labels or columns)
 
 
-def _custom_task(task: Task, chosen: custom.Columns) -> TaskFiles:
+def _custom_task(task: Task, custom_columns: custom.Columns) -> TaskFiles:
   """Returns a custom task with the functions that read its files."""
-  parse = functools.partial(custom.parse, task, chosen)
+  parse = functools.partial(custom.parse, task, custom_columns)
   return TaskFiles(
     task,
-    lambda path, skipped: custom.records(path, task.kind, chosen),
+    lambda path, skipped: custom.records(path, task.kind, custom_columns),
     lambda record, needed: [parse(record, needed)],
     "",
-    columns=dict(chosen),
+    columns=dict(custom_columns),
   )
 
 

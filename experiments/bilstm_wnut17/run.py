@@ -49,14 +49,14 @@ Layers = dict[str, list[np.ndarray]]
 
 
 def extract(
-  model: OpenedModel, splits: dict[str, Examples], chosen: list[str]
+  model: OpenedModel, splits: dict[str, Examples], features: list[str]
 ) -> Layers:
   """Returns name of a split -> float32 [words, n, d] for each sentence.
 
-  The n layers are those of `LAYERS`, or all layers if `chosen` has "mix_all".
+  The n layers are `LAYERS`, or all layers if `features` has "mix_all".
   """
   layers = LAYERS
-  if "mix_all" in chosen:
+  if "mix_all" in features:
     layers = tuple(range(features_of.num_layers(model)))
   spec = Spec(layers, "stack", unit="word")
   by_split = {}

@@ -86,7 +86,7 @@ def make_model(task, args, path):
 
 
 def make_config(name, folder, args, model):
-  """Returns the task's config with the settings of `theirs`."""
+  """Returns the task's config with the settings of `transformers_losses`."""
   file = {"wnut17": "ner", "squad": "squad"}.get(name, "glue")
   path = os.path.join(ROOT, "configs", f"{file}.py:{name}")
   config = configs.load_defaults(path)
@@ -103,14 +103,14 @@ def make_config(name, folder, args, model):
   return config
 
 
-def ours(config, workdir):
+def bert_jax_losses(config, workdir):
   """Returns the losses of `train.run`."""
   train.run(config, workdir)
   rows = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
   return [r["loss"] for r in rows if r["split"] == "train"]
 
 
-def ours_in_double(config):
+def bert_jax_losses_in_double(config):
   """Returns the losses of the same steps, with float64 for jnp.float32."""
   with mock.patch.object(jnp, "float32", jnp.float64):
     run = config_lib.parse(config)
@@ -166,7 +166,7 @@ def clip(parameters, exact):
     grad.mul_((CLIP / norm).clamp(max=1.0))
 
 
-def theirs(task, rows, pad, buckets, args, model):
+def transformers_losses(task, rows, pad, buckets, args, model):
   """Trains transformers' model with torch's AdamW; returns its losses."""
   batches = Batches(task, rows, pad, ROWS, shuffle=False, buckets=buckets)
   plain = [[], []]  # Parameters with and without decay.
@@ -215,26 +215,30 @@ def compare(name, args):
   model = make_model(task, args, path)
   config = make_config(name, folder, args, path)
   if args.double:
-    mine, model = ours_in_double(config), model.double()
+    losses, model = bert_jax_losses_in_double(config), model.double()
   else:
-    mine = ours(config, os.path.join(args.output, name, f"run_{args.steps}"))
+    losses = bert_jax_losses(
+      config, os.path.join(args.output, name, f"run_{args.steps}")
+    )
   pad = encoded_rows.read_meta(folder)["pad"]
   side = task, rows, pad, config["data"]["buckets"], args
-  other = theirs(*side, model)
-  gaps = np.abs(np.array(mine) - np.array(other))
+  peer_losses = transformers_losses(*side, model)
+  gaps = np.abs(np.array(losses) - np.array(peer_losses))
   report = {
     "task": name,
     "steps": args.steps,
     "peak": args.peak,
     "largest": float(gaps.max()),
     "at_step": int(gaps.argmax()) + 1,
-    "ours": mine,
-    "theirs": other,
+    "ours": losses,
+    "theirs": peer_losses,
   }
   if args.control:
-    again = theirs(*side, shake(CLASSES[task.kind].from_pretrained(path)))
-    gaps = np.abs(np.array(again) - np.array(other))
-    report |= {"control": float(gaps.max()), "shaken": again}
+    shaken_losses = transformers_losses(
+      *side, shake(CLASSES[task.kind].from_pretrained(path))
+    )
+    gaps = np.abs(np.array(shaken_losses) - np.array(peer_losses))
+    report |= {"control": float(gaps.max()), "shaken": shaken_losses}
   return report
 
 

@@ -2,7 +2,8 @@ r"""Compares fine-tuning with transformers: scores over seeds, time of a run.
 
 Both sides have the same recipe (`RECIPE`): AdamW, linear warm-up and decay,
 dropout and head of MiniLM's config, and bfloat16 on a GPU. The score is that of
-the last step, on the development set. In tables, "ours" is bert_jax.
+the last step, on the development set. In flags and rows, "ours" is bert_jax
+and "theirs" is transformers.
 
 For scores, --chunk seeds share a process (ours is `bert_jax sweep`). Rows are
 shuffled as Trainer does by default; --grouped groups them by length. For times
@@ -41,7 +42,7 @@ def meta_of(folder):
     return json.load(f)
 
 
-def our_command(args, task, seeds, workdir):
+def bert_jax_command(args, task, seeds, workdir):
   """Returns the command with the task's config and the common recipe."""
   folder = os.path.join(args.data, task)
   rows = meta_of(folder)["splits"]["train"]["rows"]
@@ -73,9 +74,12 @@ def our_command(args, task, seeds, workdir):
   ]
 
 
-def their_command(args, task, seeds, workdir):
-  """Returns the command of `theirs.py` with the common recipe."""
-  command = [args.python or sys.executable, os.path.join(HERE, "theirs.py")]
+def transformers_command(args, task, seeds, workdir):
+  """Returns the command of `transformers_loop.py` with the common recipe."""
+  command = [
+    args.python or sys.executable,
+    os.path.join(HERE, "transformers_loop.py"),
+  ]
   command += [f"--model={args.model}", f"--data={args.data}/{task}"]
   command += [f"--output={workdir}/results.jsonl", "--seeds"]
   command += [*map(str, seeds), f"--peak={args.peak}", f"--limit={args.limit}"]
@@ -93,7 +97,7 @@ def lines_of(path):
     return [json.loads(line) for line in f]
 
 
-def our_result(workdir, seed, metric):
+def bert_jax_result(workdir, seed, metric):
   """Returns the scores of a run's evaluations; [] if it did not end."""
   for folder in (os.path.join(workdir, f"seed={seed}"), workdir):
     rows = lines_of(os.path.join(folder, "metrics.jsonl"))
@@ -104,7 +108,7 @@ def our_result(workdir, seed, metric):
   return []
 
 
-def their_result(workdir, seed, metric):
+def transformers_result(workdir, seed, metric):
   for row in lines_of(os.path.join(workdir, "results.jsonl")):
     if row["seed"] == seed:
       assert row["metric"] == metric
@@ -120,8 +124,8 @@ def run(args, task, seeds, side, left=None):
   """
   metric = meta_of(os.path.join(args.data, task))["task"]["metrics"][0]
   command, read_result = {
-    "ours": (our_command, our_result),
-    "theirs": (their_command, their_result),
+    "ours": (bert_jax_command, bert_jax_result),
+    "theirs": (transformers_command, transformers_result),
   }[side]
   with tempfile.TemporaryDirectory() as folder:
     workdir = os.path.join(folder, "run")
@@ -203,7 +207,7 @@ def run_speed(args):
       print(describe(row), flush=True)
 
 
-def interval(ours, theirs):
+def interval(scores, peer_scores):
   """Returns the difference of means and the ends of its 95% interval.
 
   All three are in units of the pooled standard deviation. The interval is
@@ -211,16 +215,18 @@ def interval(ours, theirs):
   """
   from scipy import stats
 
-  variances = [statistics.variance(x) / len(x) for x in (ours, theirs)]
-  both = len(ours) + len(theirs) - 2
-  squares = sum((len(x) - 1) * statistics.variance(x) for x in (ours, theirs))
+  variances = [statistics.variance(x) / len(x) for x in (scores, peer_scores)]
+  both = len(scores) + len(peer_scores) - 2
+  squares = sum(
+    (len(x) - 1) * statistics.variance(x) for x in (scores, peer_scores)
+  )
   pooled = math.sqrt(squares / both)
   freedom = sum(variances) ** 2 / sum(
     variance**2 / (len(x) - 1)
-    for variance, x in zip(variances, (ours, theirs), strict=True)
+    for variance, x in zip(variances, (scores, peer_scores), strict=True)
   )
   half = float(stats.t.ppf(0.975, freedom)) * math.sqrt(sum(variances))
-  gap = statistics.fmean(ours) - statistics.fmean(theirs)
+  gap = statistics.fmean(scores) - statistics.fmean(peer_scores)
   return [(gap + shift) / pooled for shift in (0.0, -half, half)]
 
 
@@ -233,13 +239,13 @@ def table(rows):
   ]
   scored = [row for row in rows if not row.get("speed")]
   for task in dict.fromkeys(row["task"] for row in scored):
-    mine = [row for row in scored if row["task"] == task]
+    task_rows = [row for row in scored if row["task"] == task]
     scores = {
-      side: {r["seed"]: r["value"] for r in mine if ended(r, side)}
+      side: {r["seed"]: r["value"] for r in task_rows if ended(r, side)}
       for side in SIDES
     }
-    failed = sum("error" in row for row in mine)
-    metric = next((row["metric"] for row in mine if "metric" in row), "-")
+    failed = sum("error" in row for row in task_rows)
+    metric = next((row["metric"] for row in task_rows if "metric" in row), "-")
     values = [list(scores[side].values()) for side in SIDES]
     if min(map(len, values)) < 2:
       lines.append(f"| {task} | two runs of each side are needed |")

@@ -86,8 +86,7 @@ def test_each_filter_drops_and_counts(tmp_path, vocab, in_process):
 
   def dropped(**filters) -> dict[str, dict[str, int]]:
     output = str(tmp_path / "_".join(map(str, filters.values())))
-    chosen = Filters(**filters)
-    meta = prepare.prepare(path, vocab, output, filters=chosen)
+    meta = prepare.prepare(path, vocab, output, filters=Filters(**filters))
     assert meta["filtered"]["read"] == counts(*CORPUS)
     total = {
       key: sum(c[key] for c in meta["filtered"]["dropped"].values())
@@ -242,19 +241,19 @@ def test_a_finished_pass_is_not_repeated(
 def test_another_filter_is_another_folder(tmp_path, vocab, in_process, capfd):
   path = write(tmp_path / "in.jsonl", CORPUS.values())
   output = str(tmp_path / "out")
-  chosen = Filters(near_duplicates=0.8)
-  meta = prepare.prepare(path, vocab, output, filters=chosen)
-  assert prepare.prepare(path, vocab, output, filters=chosen) == meta
+  base_filters = Filters(near_duplicates=0.8)
+  meta = prepare.prepare(path, vocab, output, filters=base_filters)
+  assert prepare.prepare(path, vocab, output, filters=base_filters) == meta
   assert "nothing to do" in capfd.readouterr().err
   for other, message in (
     (Filters(near_duplicates=0.7), "near_duplicates was 0.8, is 0.7"),
     (Filters(), "near_duplicates was 0.8, is None"),
-    (chosen._replace(min_words=3), "min_words was None, is 3"),
+    (base_filters._replace(min_words=3), "min_words was None, is 3"),
   ):
     with pytest.raises(ValueError, match=message):
       prepare.prepare(path, vocab, output, filters=other)
   # The folder differs even if the other filter drops nothing.
-  with_min_words = chosen._replace(min_words=2)
+  with_min_words = base_filters._replace(min_words=2)
   other = prepare.prepare(
     path, vocab, str(tmp_path / "other"), filters=with_min_words
   )
@@ -270,9 +269,11 @@ def test_the_report(tmp_path, vocab, in_process, monkeypatch, capfd):
   path = write(tmp_path / "in.jsonl", CORPUS.values())
   output = tmp_path / "out"
   files = ["--input", path, "--vocab", vocab, "--output", output]
-  chosen = "--normalise NFKC --min-words 5 --max-symbols 0.1"
-  chosen += " --max-repetition 0.3 --drop-duplicates --near-duplicates 0.7"
-  run(monkeypatch, *files, *chosen.split())
+  filter_flags = "--normalise NFKC --min-words 5 --max-symbols 0.1"
+  filter_flags += (
+    " --max-repetition 0.3 --drop-duplicates --near-duplicates 0.7"
+  )
+  run(monkeypatch, *files, *filter_flags.split())
   lines = capfd.readouterr().err.splitlines()
   words = sum(len(text.split()) for text in CORPUS.values())
   first = lines.index(f"filters: 9 documents, {words} words read")

@@ -121,9 +121,9 @@ def test_published_rules(text, objective):
   # Check their positions: no special token and no token twice; of a word, all
   # pieces or none.
   assert maskable[row, column].all()
-  chosen = np.zeros(maskable.shape, bool)
-  chosen[row, column] = True
-  assert chosen.sum() == len(row)
+  is_hidden = np.zeros(maskable.shape, bool)
+  is_hidden[row, column] = True
+  assert is_hidden.sum() == len(row)
   if "masking" in options and options["masking"] != "token":
     before = np.pad(maskable, ((0, 0), (1, 0)))[:, :-1]
     inside = maskable & before & ~begins[original]
@@ -133,7 +133,7 @@ def test_published_rules(text, objective):
     inside &= ~np.isin(original, [*first, ids.unk])
     both = np.nonzero(inside)
     assert len(both[0]) > 10_000
-    assert (chosen[both] == chosen[both[0], both[1] - 1]).all()
+    assert (is_hidden[both] == is_hidden[both[0], both[1] - 1]).all()
 
   # Check the replacements.
   assert abs((new == ids.mask).mean() - masked) < 0.005

@@ -168,15 +168,15 @@ def test_draws_depend_on_seed_and_number_only():
 
 def published_words(words, count, rng):
   """Returns the columns that BERT's program hides, chosen word by word."""
-  words, chosen = list(words), []
+  words, hidden_columns = list(words), []
   rng.shuffle(words)
   for word in words:
-    if len(chosen) >= count:
+    if len(hidden_columns) >= count:
       break
-    if len(chosen) + len(word) > count:
+    if len(hidden_columns) + len(word) > count:
       continue
-    chosen += word
-  return set(chosen)
+    hidden_columns += word
+  return set(hidden_columns)
 
 
 def test_all_pieces_of_a_word_or_none():
@@ -196,9 +196,9 @@ def test_all_pieces_of_a_word_or_none():
   counts = out["mlm_weights"].sum(1)
   assert (counts <= single["mlm_weights"].sum(1)).all()
   assert (counts >= single["mlm_weights"].sum(1) - 1).mean() > 0.9
-  for i, chosen in enumerate(chosen_columns(out)):
+  for i, hidden_columns in enumerate(chosen_columns(out)):
     for word in words_of(maskable[i], starts[i]):
-      assert len(chosen & set(word)) in (0, len(word))
+      assert len(hidden_columns & set(word)) in (0, len(word))
   # Order, labels, padding and other ids are as with single tokens.
   row, slot = np.nonzero(out["mlm_weights"])
   column = out["mlm_positions"][row, slot]
@@ -233,9 +233,9 @@ def test_whole_words_are_chosen_as_published():
     published_words(words[i], min(20, max(1, round(n * 0.15))), rng)
     for i, n in enumerate(lengths.tolist())
   ]
-  for chosen in (chosen_by_row, published):
+  for columns_by_row in (chosen_by_row, published):
     sizes, by_column, counts = np.zeros(6), np.zeros(128), np.zeros(21)
-    for i, columns in enumerate(chosen):
+    for i, columns in enumerate(columns_by_row):
       counts[len(columns)] += 1
       by_column[list(columns)] += 1
       for word in words[i]:
@@ -283,12 +283,12 @@ def test_words_of_a_corpus_keep_together_in_its_pairs():
   row, slot = np.nonzero(out["mlm_weights"])
   ids[row, out["mlm_positions"][row, slot]] = out["mlm_ids"][row, slot]
   masked = 0
-  for tokens, chosen in zip(ids, chosen_columns(out), strict=True):
+  for tokens, hidden_columns in zip(ids, chosen_columns(out), strict=True):
     words = words_of(tokens >= 10, tokens < 500)
     at_front += sum(tokens[word[0]] >= 500 for word in words)
-    masked += sum(len(word) > 1 and word[0] in chosen for word in words)
+    masked += sum(len(word) > 1 and word[0] in hidden_columns for word in words)
     for word in words:
-      assert len(chosen & set(word)) in (0, len(word))
+      assert len(hidden_columns & set(word)) in (0, len(word))
   assert at_front > 20 and masked > 100
   # The masks of some rows do not depend on the other rows of the batch.
   some_rows = builder.build(text, chunks[7:20], numbers[7:20], 0)

@@ -29,10 +29,10 @@ SPAN = dict(masking="span", count="ceil")
 
 def albert_ngrams(words, count, rng):
   """Returns the columns that ALBERT hides, chosen one n-gram at a time."""
-  starts, chosen = list(range(len(words))), set()
+  starts, hidden_columns = list(range(len(words))), set()
   rng.shuffle(starts)
   for start in starts:
-    if len(chosen) >= count:
+    if len(hidden_columns) >= count:
       break
     n = rng.choices([1, 2, 3], [1, 1 / 2, 1 / 3])[0]
     # A run of text ends if the next word does not begin at the next column.
@@ -41,36 +41,39 @@ def albert_ngrams(words, count, rng):
       if after == len(words) or words[after][0] != words[after - 1][-1] + 1:
         n = i
         break
-    while n and len(chosen) + sum(map(len, words[start : start + n])) > count:
+    while (
+      n
+      and len(hidden_columns) + sum(map(len, words[start : start + n])) > count
+    ):
       n -= 1
     columns = {c for word in words[start : start + n] for c in word}
-    if not columns & chosen:
-      chosen |= columns
-  return chosen
+    if not columns & hidden_columns:
+      hidden_columns |= columns
+  return hidden_columns
 
 
 def spanbert_spans(words, count, rng):
   """Returns the columns that SpanBERT hides, one span of words at a time."""
-  starts, chosen = list(range(len(words))), set()
+  starts, hidden_columns = list(range(len(words))), set()
   rng.shuffle(starts)
   for start in starts:
-    if words[start][0] in chosen:
+    if words[start][0] in hidden_columns:
       continue
     n = rng.choices(range(1, 11), [0.2 * 0.8 ** (k - 1) for k in range(1, 11)])
     for i in range(start, min(start + n[0], len(words))):
       if i > start and words[i][0] != words[i - 1][-1] + 1:
         break
-      if len(chosen | set(words[i])) > count:
+      if len(hidden_columns | set(words[i])) > count:
         break
-      chosen |= set(words[i])
-  return chosen
+      hidden_columns |= set(words[i])
+  return hidden_columns
 
 
-def runs(words, chosen):
+def runs(words, hidden_columns):
   """Returns the lengths, in words, of the runs of hidden words."""
   lengths, last = [], -2
   for word in words:
-    if word[0] in chosen:
+    if word[0] in hidden_columns:
       if word[0] == last + 1:
         lengths[-1] += 1
       else:
@@ -99,10 +102,10 @@ def test_units_are_chosen_as_published(options, published):
       count = math.ceil(text[i] * 0.15)
     published_columns.append(published(words[i], min(20, count), rng))
   totals = []
-  for chosen in (chosen_columns(out), published_columns):
+  for columns_by_row in (chosen_columns(out), published_columns):
     together, sizes = collections.Counter(), np.zeros(6)
     by_column, counts = np.zeros(128), np.zeros(21)
-    for i, columns in enumerate(chosen):
+    for i, columns in enumerate(columns_by_row):
       counts[len(columns)] += 1
       by_column[list(columns)] += 1
       together.update(runs(words[i], columns))

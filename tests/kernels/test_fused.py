@@ -87,10 +87,10 @@ def test_bias_activation(name):
     def plain(x):
       return x * jax.nn.sigmoid(root * (x + 0.044715 * x**3))
 
-  chosen = fused_activation.functions(name, function)
+  fused_functions = fused_activation.functions(name, function)
 
   def fast(x, bias):
-    return fused_activation.bias_activation(x, bias, *chosen, True)
+    return fused_activation.bias_activation(x, bias, *fused_functions, True)
 
   compare(fast, lambda x, bias: plain(x + bias[None, None]), (3 * x, bias), g)
 

@@ -182,14 +182,14 @@ def test_other_tokens_in_a_sequence_are_not_seen_by_the_others(kind, place):
 def test_a_sequences_loss_reaches_no_other_embeddings(kind):
   """If one sequence of a row has weights, the others' gradients are 0."""
   _, params, batch, _ = make(kind)
-  chosen = batch["sequence_ids"] == 2
+  in_sequence_2 = batch["sequence_ids"] == 2
   only = dict(batch)
   if "lm_weights" in batch:
-    only["lm_weights"] = np.where(chosen, batch["lm_weights"], 0.0)
+    only["lm_weights"] = np.where(in_sequence_2, batch["lm_weights"], 0.0)
   else:
-    inside = np.take_along_axis(chosen, batch["mlm_positions"], 1)
+    inside = np.take_along_axis(in_sequence_2, batch["mlm_positions"], 1)
     only["mlm_weights"] = np.where(inside, batch["mlm_weights"], 0.0)
   gradient = jit(jax.grad(lambda d, x: total(kind, params, x, d)))
   gradients = np.asarray(gradient(zeros(batch), only))
-  assert not gradients[~chosen].any()
-  assert all(gradients[row][chosen[row]].any() for row in range(ROWS))
+  assert not gradients[~in_sequence_2].any()
+  assert all(gradients[row][in_sequence_2[row]].any() for row in range(ROWS))

@@ -220,9 +220,9 @@ class Fixed:
 
   def read(self, first, count):
     def rows(x):
-      chosen = x[first : first + count]
-      padding = [(0, count - len(chosen))] + [(0, 0)] * (x.ndim - 1)
-      return np.pad(chosen, padding)
+      slice_of_x = x[first : first + count]
+      padding = [(0, count - len(slice_of_x))] + [(0, 0)] * (x.ndim - 1)
+      return np.pad(slice_of_x, padding)
 
     return {key: rows(x) for key, x in self._batch.items()}
 

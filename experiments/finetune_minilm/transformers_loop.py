@@ -6,8 +6,8 @@ batch, as in transformers' LengthGroupedSampler. A batch is padded to its
 longest row. The loop uses bfloat16 autocast on a GPU, fused AdamW, and one
 transfer for each batch. --output gets a line for each seed.
 
-  python experiments/finetune_minilm/theirs.py --model MINILM --data FOLDER \\
-    --output RESULTS.jsonl [--seeds 0 1] [--peak 1e-4] [--grouped]
+  python experiments/finetune_minilm/transformers_loop.py --model MINILM \\
+    --data FOLDER --output RESULTS.jsonl [--seeds 0 1] [--peak 1e-4] [--grouped]
     [--each_epoch] [--compile]
 """
 
@@ -49,16 +49,16 @@ def grouped(order, sizes, batch_size):
   return np.concatenate(pools)
 
 
-def collate(rows, chosen, pad, device):
+def collate(rows, row_indices, pad, device):
   """Returns the chosen rows as the model's arguments, on the device."""
-  starts = rows["starts"][chosen][:, None]
-  sizes = rows["starts"][chosen + 1][:, None] - starts
+  starts = rows["starts"][row_indices][:, None]
+  sizes = rows["starts"][row_indices + 1][:, None] - starts
   place = np.arange(-(-int(sizes.max()) // MULTIPLE) * MULTIPLE)
   real = place < sizes
   ids = np.where(real, rows["ids"].take(starts + place, mode="clip"), pad)
-  types = real & (place >= rows["second"][chosen][:, None])
+  types = real & (place >= rows["second"][row_indices][:, None])
   inputs = torch.from_numpy(np.stack([ids, types, real]).astype(np.int64))
-  labels = torch.from_numpy(rows["labels"][chosen])
+  labels = torch.from_numpy(rows["labels"][row_indices])
   if labels.dtype != torch.float32:
     labels = labels.long()
   if device == "cuda":
@@ -142,8 +142,8 @@ def train(args, seed, device):
       order = torch.randperm(len(sizes), generator=generator).numpy()
       if args.grouped:
         order = grouped(order, sizes, args.batch_size)
-    chosen = order[place : place + args.batch_size]
-    batch = collate(rows, chosen, meta["pad"], device)
+    row_indices = order[place : place + args.batch_size]
+    batch = collate(rows, row_indices, meta["pad"], device)
     with autocast(device):
       loss = run(**batch).loss
     loss.backward()
