@@ -78,7 +78,7 @@ def fill_in(args: argparse.Namespace) -> None:
   for name in ("sequences", "predictions"):
     if not 0 < getattr(args, name) <= args.length:
       raise ValueError(
-        f"--{name}={getattr(args, name)}: must be 1 to --length={args.length}."
+        f"--{name}={getattr(args, name)} must be 1 to --length={args.length}."
       )
 
 

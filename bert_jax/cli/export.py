@@ -37,12 +37,12 @@ def run(args: argparse.Namespace) -> None:
   lengths = args.lengths.split(",")
   if not all(length.strip().isdigit() for length in lengths):
     raise UserError(
-      f"--lengths {args.lengths}: must be whole numbers and commas."
+      f"--lengths {args.lengths} must be whole numbers and commas."
     )
   platforms = args.platforms.split(",")
   if not set(platforms) <= set(export.PLATFORMS):
     raise UserError(
-      f"--platforms {args.platforms}: must be some of"
+      f"--platforms {args.platforms} must be some of"
       f" {', '.join(export.PLATFORMS)}."
     )
   meta = export.export_model(

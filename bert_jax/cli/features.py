@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
   begin = time.monotonic()
   flags.at_least(1, args, "batch_tokens")
   if not math.isfinite(args.gamma):
-    raise UserError(f"--gamma {args.gamma}: must be a finite number.")
+    raise UserError(f"--gamma {args.gamma} must be a finite number.")
   layers = None  # All layers of the model.
   if args.layers != "all":
     layers = flags.numbers(args.layers, int, "--layers")

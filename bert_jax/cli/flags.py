@@ -172,7 +172,7 @@ def numbers(text: str, kind: type, flag: str) -> tuple:
     values = tuple(kind(word) for word in text.split(",") if word.strip())
   except ValueError as e:
     raise UserError(
-      f"{flag} {text}: must be numbers with commas between them."
+      f"{flag} {text} must be numbers with commas between them."
     ) from e
   if not all(map(math.isfinite, values)):
     raise UserError(f"{flag} {text}: not all are finite numbers.")
@@ -185,7 +185,7 @@ def at_least(minimum: int, args: argparse.Namespace, *names: str) -> None:
     number = getattr(args, name)
     if number is not None and number < minimum:
       flag = name.replace("_", "-")
-      raise UserError(f"--{flag}={number}: must be at least {minimum}.")
+      raise UserError(f"--{flag}={number} must be at least {minimum}.")
 
 
 def _wrap(text: str) -> str:

@@ -75,12 +75,12 @@ def check_flags(
   host, _, port = coordinator.rpartition(":")
   if not host or not port.isdigit():
     raise UserError(
-      f"--coordinator={coordinator}: must be HOST:PORT, where HOST is the host"
+      f"--coordinator={coordinator} must be HOST:PORT, where HOST is the host"
       " of process 0 and PORT a free port of this host."
     )
   if not 0 <= process_id < num_processes:
     raise UserError(
-      f"--process-id={process_id}: must be 0 to {num_processes - 1}, as"
+      f"--process-id={process_id} must be 0 to {num_processes - 1}, as"
       f" --num-processes={num_processes}."
     )
 

@@ -70,7 +70,7 @@ class Text:
       raise UserError(f"heldout={heldout} is not a share between 0 and 1.")
     sources.check_language(language)
     if group < 2:
-      raise UserError(f"group={group}: must be at least 2, to pair documents.")
+      raise UserError(f"group={group} must be at least 2, to pair documents.")
     self.path = path
     self.vocab, self.special = tokenizer.pieces, tokenizer.special
     self._train, self._validation = train, validation

@@ -117,7 +117,7 @@ def check_choice(key: str, value: str, choices: Collection[str]) -> None:
 def check_temperature(temperature: float) -> None:
   """Raises ValueError unless a softmax's temperature is above 0."""
   if temperature <= 0:
-    raise ValueError(f"objective.temperature={temperature}: must be above 0.")
+    raise ValueError(f"objective.temperature={temperature} must be above 0.")
 
 
 def check_batch(objective: str, batch: Batch, keys: Iterable[str]) -> None:

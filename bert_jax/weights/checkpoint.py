@@ -110,7 +110,7 @@ class Checkpointer:
       Damaged: with `read_only`, the metrics of a checkpoint are damaged.
     """
     if keep < 1:
-      raise UserError(f"checkpoint.keep={keep}: must be at least 1.")
+      raise UserError(f"checkpoint.keep={keep} must be at least 1.")
     folder = epath.Path(workdir)
     folder = folder if folder.is_absolute() else folder.absolute()
     self.path = folder / "checkpoints"

@@ -368,8 +368,8 @@ def test_a_lost_process_ends_all_in_a_sentence(
     (("h:1", 2, None, False), "give --coordinator=HOST:PORT, --num-processes"),
     ((None, 2, 0, False), "together"),
     (("h:1", 2, 0, True), "or give only --distributed on a TPU pod slice"),
-    (("host", 2, 0, False), "--coordinator=host: must be HOST:PORT"),
-    (("h:1", 2, 2, False), "--process-id=2: must be 0 to 1"),
+    (("host", 2, 0, False), "--coordinator=host must be HOST:PORT"),
+    (("h:1", 2, 2, False), "--process-id=2 must be 0 to 1"),
   ],
 )
 def test_incomplete_flags(flags, message):

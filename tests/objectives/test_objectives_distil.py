@@ -230,7 +230,7 @@ def test_the_student_begins_with_layers_of_its_teacher(batch, parameters):
     ({}, {}, dict(layers=(0, 2, 3)), "names 3 layers, but model.num_layers=2"),
     ({}, {}, dict(layers=(0, 4)), "4 is no layer.* 0 to 3"),
     ({}, {}, dict(layers=(0, True)), "True is no layer"),
-    ({}, {}, dict(temperature=0), "temperature=0: must be above 0"),
+    ({}, {}, dict(temperature=0), "temperature=0 must be above 0"),
     ({}, {}, dict(kl_tokens="some"), "'some': not one of all, masked"),
     ({}, {}, dict(layers=()), "freeze_positions=True .*positions=False"),
     (

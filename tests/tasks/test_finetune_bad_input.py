@@ -177,7 +177,7 @@ def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
   for wrong_flags, message in (
     (dict(output=tmp_path / "file"), "file: File exists"),
     (dict(split="tets"), "no split 'tets'; it has train, validation"),
-    (dict(batch_size=0), "--batch-size=0: must be at least 1"),
+    (dict(batch_size=0), "--batch-size=0 must be at least 1"),
     (dict(batch_size="x"), "argument --batch-size: invalid int"),
     (
       dict(data=long),

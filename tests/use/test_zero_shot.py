@@ -283,7 +283,7 @@ def test_the_command_reads_a_folder_or_tar_and_a_cloze(
       'two.jsonl:1: the line must have a "text" with one',
     ),
     (["--cloze", "long.jsonl"], "36 tokens; the model takes 34"),
-    (["--blimp", "blimp", "--pairs", "0"], "--pairs=0: must be at least 1"),
+    (["--blimp", "blimp", "--pairs", "0"], "--pairs=0 must be at least 1"),
   ],
 )
 def test_bad_input_is_one_sentence(
