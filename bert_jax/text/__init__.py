@@ -18,6 +18,7 @@ Start with `vocabulary.py`, the class that all kinds share, and
 * `cleaning.py`: how text is cleaned: capitals, accents, Unicode.
 * `added_tokens.py`: tokens added at the end of a vocabulary.
 * `token_files.py`: a user's file of tokens to add, `--add-tokens`.
+* `file_contents.py`: decodes and parses files that are already in memory.
 * `open_vocabulary.py`: opens and writes the files of a tokenizer.
 * `model_tokenizer.py`: the tokenizer that comes with a converted model.
 * `train_vocabulary.py`: learns a vocabulary from texts.

@@ -21,7 +21,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from etils import epath
 from tokenizers import (
   AddedToken,
   Tokenizer,
@@ -30,8 +29,8 @@ from tokenizers import (
   processors,
 )
 
-from bert_jax.files import decode, parse_object
 from bert_jax.messages import Damaged, UserError, note_once
+from bert_jax.text import file_contents
 from bert_jax.text.vocabulary import (
   AddedTokenFinder,
   Vocabulary,
@@ -89,7 +88,7 @@ def declared(files: Mapping[str, bytes], folder: str) -> list[Declared]:
     UserError: a file is damaged, or two files give a token different ids.
   """
   contents = {name: _read(files, name, folder) for name in FILES}
-  paths = {name: str(epath.Path(folder, name)) for name in FILES}
+  paths = {name: file_contents.path_of(folder, name) for name in FILES}
   named = _named_tokens(contents[NAMED]) | _named_tokens(contents[SETTINGS])
   # `special_tokens_map.json` has keys such as `cls_token`, and lists of further
   # special tokens. transformers 5.24 normalizes a token that is named only in
@@ -128,11 +127,10 @@ def _read(files: Mapping[str, bytes], name: str, folder: str) -> dict[str, Any]:
   """Parses a file; {} if it is missing or declares no tokens."""
   if name not in files:
     return {}
-  path = str(epath.Path(folder, name))
-  text = decode(files[name], path)
+  text = file_contents.decoded(files, folder, name)
   if name == JSON and '"added_tokens"' not in text:
     return {}
-  return parse_object(text, path)
+  return file_contents.parsed(files, folder, name)
 
 
 def _named_tokens(

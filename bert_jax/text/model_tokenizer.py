@@ -7,11 +7,14 @@ tokenization_albert.py).
 
 from collections.abc import Mapping
 
-from etils import epath
 from tokenizers import Tokenizer
 
-from bert_jax.files import decode
-from bert_jax.text import added_tokens, open_vocabulary, tokenizer_json
+from bert_jax.text import (
+  added_tokens,
+  file_contents,
+  open_vocabulary,
+  tokenizer_json,
+)
 
 JSON = open_vocabulary.JSON
 
@@ -34,15 +37,15 @@ def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
   name = open_vocabulary.JSON
   if name in files:
     # tokenizer.json says itself which special tokens are added to a text.
-    path = str(epath.Path(folder) / name)
+    path = file_contents.path_of(folder, name)
     open_vocabulary.check_written(files, folder)
-    text = decode(files[name], path)
+    text = file_contents.decoded(files, folder, name)
     tokenizer = tokenizer_json.read(text, path)
     added_tokens.declare(tokenizer, added_tokens.declared(files, folder))
     return tokenizer
   vocabulary = open_vocabulary.from_files(files, folder)
   if name in vocabulary.files:
-    text = decode(vocabulary.files[name], folder)
+    text = file_contents.decoded(vocabulary.files, folder, name)
     return tokenizer_json.read(text, folder)
   return added_tokens.with_special_tokens(vocabulary)
 

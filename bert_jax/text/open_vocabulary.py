@@ -18,7 +18,6 @@ from bert_jax.files import (
   digest,
   format_json,
   is_sealed,
-  parse_object,
   read_json,
   seal,
   write_durably,
@@ -29,6 +28,7 @@ from bert_jax.text import (
   bpe,
   cleaning,
   fairseq_pieces,
+  file_contents,
   unigram,
   wordpiece,
   words,
@@ -128,9 +128,7 @@ def load(path: PathLike, **options: Any) -> Vocabulary:
     contents_by_name, folder, settings_name, name
   )
   check_written(contents_by_name, folder, settings_name, name)
-  settings = _settings(
-    contents_by_name.get(settings_name), _join(folder, settings_name)
-  )
+  settings = _settings(contents_by_name, folder, settings_name)
   build = _builder(contents_by_name, name, folder)
   vocabulary = _build(build, source, settings, options)
   _check_uncased(vocabulary, source)
@@ -143,11 +141,6 @@ def _read_existing(
   """Returns name -> content of the named files that are in a folder."""
   paths = {name: folder / name for name in names}
   return {n: path.read_bytes() for n, path in paths.items() if path.is_file()}
-
-
-def _join(folder: PathLike, name: str) -> str:
-  """Returns the path of a file in a folder."""
-  return str(epath.Path(folder, name))
 
 
 def _check_uncased(vocabulary: Vocabulary, source: str) -> None:
@@ -241,10 +234,10 @@ def _of_folder(
     raise UserError(
       f"{folder} has no vocabulary; it has no {', '.join(_VOCABULARIES)}."
     )
-  path = _join(folder, name)
+  path = file_contents.path_of(folder, name)
   files = _without_foreign(files, folder, SETTINGS, name)
   check_written(files, folder)
-  settings = _settings(files.get(SETTINGS), _join(folder, SETTINGS))
+  settings = _settings(files, folder, SETTINGS)
   return _build(_builder(files, name, folder), path, settings, options)
 
 
@@ -257,10 +250,7 @@ def _without_foreign(
   files to which they belong. `settings` and `name` are the names of the
   settings and of the vocabulary among the files.
   """
-  if settings not in files:
-    return files
-  path = _join(folder, settings)
-  sums = parse_object(decode(files[settings], path), path).get(DIGESTS)
+  sums = file_contents.parsed(files, folder, settings).get(DIGESTS)
   if not isinstance(sums, dict) or not sums:
     return files
   if _suffix(name) in map(_suffix, sums):
@@ -366,11 +356,11 @@ def _check_rules(
     )
 
 
-def _settings(content: bytes | None, path: str) -> dict[str, Any]:
-  """Returns the options in a file of settings; {} if its content is None."""
-  if content is None:
-    return {}
-  settings = parse_object(decode(content, path), path)
+def _settings(
+  files: Mapping[str, bytes], folder: PathLike, name: str
+) -> dict[str, Any]:
+  """Returns the options in a file of settings; {} if there is no such file."""
+  settings = file_contents.parsed(files, folder, name)
   options = {}
   for name, option_type in _TYPES.items():
     key = _KEYS.get(name, name)
@@ -378,6 +368,7 @@ def _settings(content: bytes | None, path: str) -> dict[str, Any]:
     if setting is None:  # transformers writes null if it takes its default.
       continue
     if not isinstance(setting, option_type):
+      path = file_contents.path_of(folder, name)
       raise UserError(
         f"{path}: {key!r} is {setting!r:.40}, not"
         f" {'text' if option_type is str else 'true or false'}."
@@ -396,13 +387,10 @@ def _builder(
     name: the name of the vocabulary's file.
     folder: the folder of the files, for messages.
   """
-  path, content = _join(folder, name), files[name]
+  path, content = file_contents.path_of(folder, name), files[name]
   if name == fairseq_pieces.MODEL:
-    settings_path = _join(folder, SETTINGS)
-    settings = decode(files.get(SETTINGS, b"{}"), settings_path)
-    tokenizer_class = str(
-      parse_object(settings, settings_path).get("tokenizer_class") or ""
-    )
+    settings = file_contents.parsed(files, folder, SETTINGS)
+    tokenizer_class = str(settings.get("tokenizer_class") or "")
     return functools.partial(
       fairseq_pieces.build, content, path, tokenizer_class
     )
@@ -413,18 +401,20 @@ def _builder(
     if set(words.SPECIAL) <= set(pieces):
       return functools.partial(words.build, pieces, source=path)
     return functools.partial(wordpiece.build, pieces, source=path)
-  decoded = decode(content, path)
+  decoded = file_contents.decoded(files, folder, name)
   if name not in _PIECE_IDS and _MODEL.search(decoded):
     return functools.partial(from_json, decoded, source=path)
-  vocab = bpe.check_pieces(parse_object(decoded, path), path)
+  vocab = bpe.check_pieces(file_contents.parsed(files, folder, name), path)
   merges_name = next((n for n in _MERGES if n in files), None)
   if merges_name is None:
     raise UserError(
       f"{path} has no merges in its folder; their file must have one of"
       f" the names {_MERGES}."
     )
-  merges_path = _join(folder, merges_name)
-  merges = bpe.read_merges(decode(files[merges_name], merges_path), merges_path)
+  merges = bpe.read_merges(
+    file_contents.decoded(files, folder, merges_name),
+    file_contents.path_of(folder, merges_name),
+  )
   ends = any(piece.endswith(bpe.END_OF_WORD) for piece in vocab)
   build = bpe.gpt1 if ends else bpe.bytelevel
   return functools.partial(build, vocab, merges, source=path)
@@ -479,7 +469,7 @@ def read_pieces(folder: PathLike) -> list[str]:
   """
   path = epath.Path(folder, PIECES)
   if not path.exists():
-    return read_vocab(_join(folder, "vocab.txt"))
+    return read_vocab(file_contents.path_of(folder, "vocab.txt"))
   try:
     pieces = read_json(path)
   except ValueError as e:
@@ -609,10 +599,7 @@ def check_written(
   Raises:
     UserError: a file is not the one that `contents` made.
   """
-  path = _join(folder, settings)
-  entries: dict[str, Any] = {}
-  if settings in files:
-    entries = parse_object(decode(files[settings], path), path)
+  entries = file_contents.parsed(files, folder, settings)
   # Skip the check only if both keys are missing: one may be damaged.
   if DIGESTS not in entries and "checksum" not in entries:
     return
@@ -623,17 +610,19 @@ def check_written(
       sums = {name: next(iter(sums.values()))}
     changed = [n for n in sums if n in files and digest(files[n]) != sums[n]]
   if changed:
+    path = file_contents.path_of(folder, changed[0])
     raise UserError(
-      f"{_join(folder, changed[0])} is not what was written with the"
-      " other files of this tokenizer. Put it back; or, if you changed it on"
-      f" purpose, delete the keys {DIGESTS!r} and 'checksum' of {path}."
+      f"{path} is not what was written with the other files of this tokenizer."
+      " Put it back; or, if you changed it on purpose, delete the keys"
+      f" {DIGESTS!r} and 'checksum' of"
+      f" {file_contents.path_of(folder, settings)}."
     )
 
 
 def save(vocabulary: Vocabulary, folder: PathLike) -> None:
   """Writes all files of a tokenizer, for `load`."""
   for name, content in contents(vocabulary).items():
-    write_durably(_join(folder, name), content)
+    write_durably(file_contents.path_of(folder, name), content)
 
 
 def meta(vocabulary: Vocabulary) -> dict[str, Any]:
