@@ -107,6 +107,8 @@ def report_unraisable(args: Any) -> None:
     _note(f"note: {args.err_msg or 'in a callback'}: {args.exc_value}")
   elif _is_late_callback(args.exc_value):
     _note(f"note: in a callback: {args.exc_value}")
+  elif _is_abandoned_read(args.object, args.exc_value):
+    _note("note: orbax could not read other arrays of the checkpoint either.")
   else:
     sys.__unraisablehook__(args)
 
@@ -134,6 +136,17 @@ def _is_late_callback(error: BaseException | None) -> bool:
   if not isinstance(error, RuntimeError):
     return False
   return _raised_in(error.__traceback__) == _EVENT_LOOP
+
+
+def _is_abandoned_read(source: Any, error: BaseException | None) -> bool:
+  """Returns True if orbax's coroutine of a read failed after the first failure.
+
+  Nothing waits for such a coroutine, so the garbage collector reports the
+  failure, with a description of some 60 lines for each array.
+  """
+  if not isinstance(source, types.CoroutineType) or error is None:
+    return False
+  return (_raised_in(error.__traceback__) or "").startswith("orbax.")
 
 
 def _raised_in(trace: types.TracebackType | None) -> str | None:

@@ -1,6 +1,7 @@
 """`bert_jax VERB`: its help, wrong verbs and flags, and what it imports."""
 
 import asyncio
+import contextlib
 import os
 import pathlib
 import subprocess
@@ -237,13 +238,33 @@ def test_late_callbacks_are_one_line_and_any_other_fault_a_trace(capsys):
   errors.report_uncaught(late.type, late.value, late.tb)
   line = capsys.readouterr().err
   assert line == "note: in a callback: Event loop is closed\n"
-  unraisable = types.SimpleNamespace(exc_value=late.value, err_msg=None)
+  unraisable = types.SimpleNamespace(
+    exc_value=late.value, err_msg=None, object=loop
+  )
   errors.report_unraisable(unraisable)
   assert not capsys.readouterr().err
   with pytest.raises(RuntimeError) as fault:
     raise RuntimeError("Event loop is closed")
   errors.report_uncaught(fault.type, fault.value, fault.tb)
   assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("module", ["orbax.checkpoint.reads", "another"])
+def test_abandoned_reads_of_a_checkpoint_are_one_line(module, capsys):
+  errors._note.cache_clear()
+  namespace = {"__name__": module}
+  exec("async def read():\n  raise Exception('60 lines')", namespace)
+  for _ in range(2):
+    coroutine = namespace["read"]()
+    with pytest.raises(Exception, match="60 lines") as failure:
+      coroutine.send(None)
+    # sys.__unraisablehook__ takes nothing but the type that Python makes.
+    args = types.SimpleNamespace(exc_value=failure.value, object=coroutine)
+    is_orbax = module.startswith("orbax.")
+    with contextlib.nullcontext() if is_orbax else pytest.raises(TypeError):
+      errors.report_unraisable(args)
+  line = "note: orbax could not read other arrays of the checkpoint either.\n"
+  assert capsys.readouterr().err == (line if is_orbax else "")
 
 
 def test_the_installed_script_is_the_same_command():
