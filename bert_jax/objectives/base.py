@@ -68,19 +68,24 @@ def build_encoder(
   """Builds the encoder that an objective pre-trains.
 
   Args:
-    objective: the name of the objective.
+    objective: `OBJECTIVE` of the families whose heads are trained.
     model: keyword arguments of the family's `build`, and `family`.
 
   Returns:
     The family's module and the encoder.
 
   Raises:
-    ValueError: the objective does not train this family.
+    ValueError: the objective does not train this family, or any family.
   """
   options = dict(model)
   name = options.pop("family")
   families = models.FAMILIES | models.WORD_FAMILIES
   trained = [n for n in families if objective == families[n].OBJECTIVE]
+  if not trained:
+    raise ValueError(
+      f"no family has OBJECTIVE={objective!r}; to train the heads that families"
+      " have, call build_encoder with their OBJECTIVE, such as 'mlm'."
+    )
   check_family(objective, name, trained)
   family = models.family(name)
   return family, family.build(**options)

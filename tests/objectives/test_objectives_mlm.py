@@ -12,6 +12,7 @@ from tiny_families import fill, jit
 
 from bert_jax import models, objectives
 from bert_jax.models import bert, heads
+from bert_jax.objectives import base
 
 SIZES = dict(vocab_size=30, hidden=16, num_layers=2, heads=2, mlp=32)
 BERT = dict(family="bert", variant="tiny", max_positions=40, **SIZES)
@@ -65,6 +66,12 @@ def test_a_new_family_says_which_objective_trains_it(trained_by, monkeypatch):
     )
   )
   assert shapes == expected
+
+
+def test_an_objective_without_a_family_says_how_to_get_one():
+  words = "no family has OBJECTIVE='new'; .*'mlm'"
+  with pytest.raises(ValueError, match=words):
+    base.build_encoder("new", BERT)
 
 
 def test_sentence_order_of_packed_pairs():

@@ -8,6 +8,7 @@ from config_names import PRETRAINING
 from prepared import random_documents, write_prepared
 from tiny_runs import shrink
 
+from bert_jax import objectives
 from bert_jax.cli import configs
 from bert_jax.examples.recipes import RECIPES
 from bert_jax.messages import UserError
@@ -156,6 +157,11 @@ def test_packed_roberta_from_the_command_line(tmp_path, compiled):
 def test_rows_that_an_objective_cannot_train_on(name, flag, words):
   with pytest.raises(ValueError, match=words):
     parsed(name, flag)
+
+
+def test_every_objective_of_text_names_its_builders():
+  of_text = objectives.OBJECTIVES.keys() - set(config_lib.TASK_OBJECTIVES)
+  assert config_lib.OBJECTIVE_BUILDERS.keys() == of_text
 
 
 @pytest.mark.parametrize("builder", RECIPES)
