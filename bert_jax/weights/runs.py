@@ -113,12 +113,14 @@ def read(path: str, best: bool = False) -> Weights:
         f" can be exported: {', '.join(OBJECTIVES)}."
       )
     head = {k: v for k, v in objective.items() if k == "pairs"}
-    head |= {"pairs": False} if name == "distil" else {}
     # The two stages of TinyBERT for a task have the models of its general stage
     # and of fine-tuning.
     if name == "tinybert_task":
       stages = {"layers": "tinybert", "prediction": "finetune"}
       name = stages[objective.get("stage", "layers")]
+    if family.OBJECTIVE == "mlm" and name not in ("mlm", *ENCODER_ONLY):
+      # Without the option `pairs`, only "mlm" trains the head for pairs.
+      head.setdefault("pairs", False)
     step = saver.find_step(name_of_step)
     config = model_folder.make_config(
       run_config["model"]["family"],

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax import models
+from bert_jax import models, objectives
 from bert_jax.cli.main import execute
 from bert_jax.models import from_config
 from bert_jax.training.state import TrainState
@@ -152,3 +152,25 @@ def test_a_folder_whose_name_has_an_at_sign(run, tmp_path):
     loading.read(str(tmp_path / "x@8@best"))
   with pytest.raises(ValueError, match="nowhere is not the .*no step 7"):
     loading.read(str(tmp_path / "nowhere@7"))
+
+
+def test_runs_of_every_objective_are_opened():
+  assert set(runs.OBJECTIVES) == set(objectives.OBJECTIVES)
+
+
+def test_only_masked_lm_has_a_head_for_pairs_by_default(
+  run, tmp_path, monkeypatch
+):
+  """The parameters have no such head, and the config does not say so."""
+  path = tmp_path / "run"
+  shutil.copytree(run, path)
+  config = json.loads((path / "config.json").read_text())
+  for name in ("distil", "new"):
+    config["objective"] = {"name": name}
+    (path / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(runs, "OBJECTIVES", (*runs.OBJECTIVES, "new"))
+    assert runs.read(str(path)).config["head"] == {"pairs": False}
+  config["objective"] = {"name": "mlm"}
+  (path / "config.json").write_text(json.dumps(config))
+  with pytest.raises(ValueError, match="pair/dense/bias is missing"):
+    runs.read(str(path))
