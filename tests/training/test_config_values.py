@@ -1,4 +1,8 @@
-"""Every key of every config in configs/, with its value and its type."""
+"""Every key of every config in configs/, with its value and its type.
+
+For a new config, add a line to config_values.json. This command prints it:
+  PYTHONPATH=tests python tests/training/test_config_values.py FILE:NAME
+"""
 
 import json
 import os
@@ -36,6 +40,13 @@ def flatten(config: ConfigDict, prefix: str = "") -> dict[str, Any]:
     else:
       flat[name] = setting
   return flat
+
+
+def line(name: str) -> str:
+  """Returns the line of a config in config_values.json."""
+  flat = flatten(config_files.open_config(name))
+  values = json.dumps(flat, sort_keys=True, separators=(",", ":"))
+  return f"{json.dumps(name)}: {values}"
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -215,3 +226,7 @@ def test_a_wheel_has_the_recipes(tmp_path):
   )
   path = tmp_path / "site" / "bert_jax" / "configs" / "glue.py"
   assert done.stdout.split() == ["tiny", f"{path}:mrpc"]
+
+
+if __name__ == "__main__":
+  print("\n".join(map(line, sys.argv[1:])))
