@@ -5,11 +5,13 @@ sentence and ends with a status that is not zero. Code that reacts to an error
 goes by its class, never by its text.
 """
 
+import contextlib
+import contextvars
 import difflib
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 # A message lists all known names if their count is at most this number.
@@ -37,6 +39,36 @@ class OutOfMemory(MemoryError):
 def note(line: str) -> None:
   """Prints a line on stderr, because stdout may carry a command's output."""
   print(line, file=sys.stderr, flush=True)
+
+
+# The function that gets the lines of `say`; None for stdout. A new thread
+# begins with None.
+_listener: contextvars.ContextVar[Callable[[str], None] | None] = (
+  contextvars.ContextVar("_listener", default=None)
+)
+
+
+def say(line: str) -> None:
+  """Prints a line of a run on stdout, or passes it on; see `said_to`."""
+  listener = _listener.get()
+  if listener is None:
+    print(line, flush=True)
+  else:
+    listener(line)
+
+
+@contextlib.contextmanager
+def said_to(listener: Callable[[str], None]) -> Iterator[None]:
+  """Passes the lines that this thread says in the block to a function.
+
+  Args:
+    listener: gets each line in place of stdout.
+  """
+  token = _listener.set(listener)
+  try:
+    yield
+  finally:
+    _listener.reset(token)
 
 
 @functools.cache

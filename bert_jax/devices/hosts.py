@@ -30,7 +30,7 @@ from jax._src import distributed
 from jax.experimental import multihost_utils
 
 from bert_jax.devices import xla_errors
-from bert_jax.messages import UserError
+from bert_jax.messages import UserError, say
 
 _FAILURE = "bert_jax/failure"
 _ALIVE = "bert_jax/alive/"
@@ -417,6 +417,9 @@ def wait_for_all(name: str) -> None:
 def stop_signals() -> Iterator[list[int]]:
   """Collects SIGTERM and SIGINT in a list; a second SIGINT interrupts.
 
+  Python handles signals in its main thread only, so a run in another thread
+  leaves them alone, and gets none.
+
   In a run of several processes jax handles SIGTERM, and notifies all of them.
   SIGINT becomes SIGTERM there.
   """
@@ -427,11 +430,13 @@ def stop_signals() -> Iterator[list[int]]:
     if number == signal.SIGINT and seen:
       signal.default_int_handler(number, frame)
     seen.append(number)
-    print("stopping: saving a checkpoint ...", flush=True)
+    say("stopping: saving a checkpoint ...")
     if several:
       os.kill(os.getpid(), signal.SIGTERM)
 
   numbers = [signal.SIGINT] if several else [signal.SIGINT, signal.SIGTERM]
+  if threading.current_thread() is not threading.main_thread():
+    numbers = []
   old = {number: signal.signal(number, note) for number in numbers}
   try:
     yield seen

@@ -9,7 +9,7 @@ import json
 import math
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -23,9 +23,11 @@ from bert_jax.files import (
   without_nan,
   write_atomically,
 )
-from bert_jax.messages import UserError
+from bert_jax.messages import UserError, say
 
 T = TypeVar("T")
+# (a row of metrics.jsonl, its progress line, the steps of the run) -> nothing.
+OnRow = Callable[[Mapping[str, Any], str, int], None]
 
 
 def read_rows(path: PathLike) -> list[dict[str, Any]]:
@@ -49,7 +51,7 @@ def read_rows(path: PathLike) -> list[dict[str, Any]]:
       row = {k: math.nan if v is None else v for k, v in row.items()}
       rows.append({"step": int(row["step"]), "split": row["split"], **row})
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-      print(f"{path}:{number} is damaged and is left out.", flush=True)
+      say(f"{path}:{number} is damaged and is left out.")
   return rows
 
 
@@ -148,6 +150,7 @@ class Logger:
     total_steps: int,
     saved: dict[str, Any] | None = None,
     repeats_evaluation: bool = False,
+    on_row: OnRow | None = None,
   ):
     """Opens the files and drops rows after the restored step.
 
@@ -159,9 +162,11 @@ class Logger:
         `start_step` was saved. Rows that are missing since then are reported.
       repeats_evaluation: True if the evaluation at `start_step` will be
         repeated; then its old row is dropped.
+      on_row: gets each new row with its progress line. None says the line; see
+        `messages.say`.
     """
     self._is_writer = jax.process_index() == 0
-    self._total_steps = total_steps
+    self._total_steps, self._on_row = total_steps, on_row
     folder = epath.Path(workdir)
     self._path, self._plot_path = folder / "metrics.jsonl", folder / "loss.png"
     # The time and the step from which the speed of the next row is measured.
@@ -180,7 +185,7 @@ class Logger:
     for row in rows:
       self._record.add(row)
     for line in self._record.differences(saved):
-      print(f"{self._path}: {line}", flush=True)
+      say(f"{self._path}: {line}")
     write_atomically(self._path, "".join(map(_json_line, rows)))
     self._file = self._path.open("a")
     # Write events in this thread. The library's writer has a thread of its own;
@@ -291,15 +296,22 @@ class Logger:
         line += f" mfu {mfu:.1%}"
       line += f" ETA {duration((self._total_steps - step) / rate)}"
     self._write(row)
-    print(line, flush=True)
+    self._report(row, line)
 
   def heldout(self, step: int, means: Mapping[str, float]) -> None:
     """Writes a row and prints a line of the evaluation on held-out text."""
     if not self._is_writer:
       return
-    self._write({"step": step, "split": "heldout", **means})
+    row = {"step": step, "split": "heldout", **means}
+    self._write(row)
     metrics = " ".join(f"{name} {mean:.4f}" for name, mean in means.items())
-    print(f"step {step} held-out: {metrics}", flush=True)
+    self._report(row, f"step {step} held-out: {metrics}")
+
+  def _report(self, row: dict[str, Any], line: str) -> None:
+    if self._on_row is None:
+      say(line)
+    else:
+      self._on_row(row, line, self._total_steps)
 
   def plot(self) -> None:
     """Draws the losses of metrics.jsonl into loss.png."""
@@ -533,7 +545,7 @@ class StepSums:
     if steps:
       means["skipped_steps"] = steps
       listed = ", ".join(f"{step} (loss {x})" for step, x in self._skipped)
-      print(f"skipped: the updates of steps {listed}", flush=True)
+      say(f"skipped: the updates of steps {listed}")
     self._count, self._sums, self._skipped = 0, {}, []
     return means, saved["sums"]["tokens"] / saved["count"]
 
@@ -582,4 +594,4 @@ class Profiler:
     if self._tracing:
       jax.profiler.stop_trace()
       self._tracing = False
-      print(f"trace: {self._path}", flush=True)
+      say(f"trace: {self._path}")

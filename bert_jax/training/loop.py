@@ -11,6 +11,7 @@ import jax
 
 from bert_jax.devices import compile_ahead, hosts, sharding
 from bert_jax.examples import loader
+from bert_jax.messages import say
 from bert_jax.tasks import batches as task_batches
 from bert_jax.training import evaluate, evaluate_task, logging, phases, steps
 from bert_jax.training.parts import Feed, Setup
@@ -201,11 +202,10 @@ def evaluate_step(
   first_loss = progress.first_loss
   limit = math.inf if first_loss is None else DIVERGED * first_loss
   if measured is not None and measured > limit:
-    print(
+    say(
       f"step {step}: the held-out loss {measured:.4g} is more than {DIVERGED}"
       f" times the loss of the run's first steps, {first_loss:.4g}; this"
-      " checkpoint never counts as the best",
-      flush=True,
+      " checkpoint never counts as the best"
     )
     measured = None
   improved = measured is not None and (

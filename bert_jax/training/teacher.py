@@ -16,7 +16,7 @@ from flax import traverse_util
 
 from bert_jax import models
 from bert_jax.corpus.reader import Prepared
-from bert_jax.messages import UserError
+from bert_jax.messages import UserError, say
 from bert_jax.models import task_heads
 from bert_jax.models.from_config import COMPUTATION
 from bert_jax.tasks.batches import TaskFolder
@@ -228,10 +228,9 @@ def _cut_table(
     )
   if rows == size:
     return weights
-  print(
+  say(
     f"teacher: it has {rows:,} rows, and the data has {size:,} pieces; it"
-    " predicts only these pieces",
-    flush=True,
+    " predicts only these pieces"
   )
   names = ("word/embedding", "mlm/bias")
   arrays = {

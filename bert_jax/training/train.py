@@ -10,10 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 from etils import epath
+from ml_collections import ConfigDict
 
 from bert_jax.devices import hosts, sharding
 from bert_jax.examples import loader, recipes
-from bert_jax.messages import UserError
+from bert_jax.messages import UserError, say
 from bert_jax.training import config as config_lib
 from bert_jax.training import (
   evaluate,
@@ -48,10 +49,10 @@ def print_rows(setup: Setup) -> None:
     assert isinstance(feed.data, loader.PretrainingData)
     options = feed.phase.data
     if line := recipes.shortfall(options["builder"], options):
-      print(*filter(None, [feed.phase.name, line]), sep=": ", flush=True)
+      say(": ".join(filter(None, [feed.phase.name, line])))
     for folder, line in loader.describe_rows(feed.data, **options):
       names = [feed.phase.name, folder if len(setup.prepared) > 1 else ""]
-      print(*filter(None, [*names, line]), sep=": ", flush=True)
+      say(": ".join(filter(None, [*names, line])))
 
 
 def start(
@@ -85,7 +86,7 @@ def start(
     saved, meta, step = saver.restore_newest(setup.file_state)
     _check_inputs(setup, meta)
     setup.feeds[meta["phase"]].data.restore(meta["data"])
-    print(f"continuing from step {step}", flush=True)
+    say(f"continuing from step {step}")
     return resize(saved, state), meta
   start_model = setup.start_model
   if start_model is None and config.init_from:
@@ -107,7 +108,7 @@ def start(
         "no parameters from the teacher: init_from overrides objective.layers"
       )
     title = f"parameters from {config.init_from}"
-    print(title, *lines, sep="\n  ", flush=True)
+    say("\n  ".join([title, *lines]))
     state = dataclasses.replace(state, params=params)
   elif setup.objective.inherit:
     shardings = jax.tree.map(lambda x: x.sharding, state.params)
@@ -151,26 +152,31 @@ def summary(setup: Setup, means: dict[str, float], workdir: str) -> None:
   first, last = setup.feeds[0].data, setup.feeds[-1]
   if setup.task:
     for name, mean in means.items():
-      print(f"{name}: {mean:.4f}")
+      say(f"{name}: {mean:.4f}")
   elif isinstance(last.heldout, loader.Heldout) and means:
     assert isinstance(first, loader.PretrainingData)
     counts = np.sum([folder.unigrams for folder in first.prepared], 0)
     smoothing = last.phase.data.get("smoothing", 0.0)
     for line in evaluate.summary(last.heldout, counts, means, smoothing):
-      print(line)
-  print(f"plot: {epath.Path(workdir) / 'loss.png'}")
-  print(f"TensorBoard: tensorboard --logdir {workdir}", flush=True)
+      say(line)
+  say(f"plot: {epath.Path(workdir) / 'loss.png'}")
+  say(f"TensorBoard: tensorboard --logdir {workdir}")
 
 
-def run(config: dict[str, Any], workdir: str) -> TrainState:
+def run(
+  config: dict[str, Any] | ConfigDict,
+  workdir: str,
+  on_row: logging.OnRow | None = None,
+) -> TrainState:
   """Trains from `workdir`'s newest checkpoint, or from scratch, to the end.
 
   Args:
-    config: nested dict with the keys of `config.Run`; see configs/. It is not
-      changed.
+    config: nested dict with the keys of `config.Run`, or a ConfigDict; see
+      configs/. It is not changed.
     workdir: the run's folder, which is made if it is missing. It gets
       config.json, the tokenizer's files, metrics.jsonl, TensorBoard files,
       loss.png and checkpoints/.
+    on_row: see `logging.Logger`.
 
   Returns:
     The last state: at the end of the run, or at the step at which SIGTERM or
@@ -181,6 +187,8 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
       message is one sentence.
     FloatingPointError: a loss is not finite; earlier checkpoints are kept.
   """
+  if isinstance(config, ConfigDict):
+    config = config.to_dict()
   settings = config_lib.parse(config)
   setup = build(settings, resumed_config(workdir))
   settings = setup.config
@@ -205,7 +213,7 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
       default_values = defaults(config)
       old_config = saved_config(workdir, saver, default_values)
       for line in config_lib.check_restart(old_config, config, default_values):
-        print(f"changed: {line}", flush=True)
+        say(f"changed: {line}")
     state, meta = start(setup, saver)
     # Write config.json only after `start` has checked that this folder's
     # checkpoints belong to this run.
@@ -221,6 +229,7 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
       settings.steps,
       meta.get("log"),
       repeats_evaluation=pending,
+      on_row=on_row,
     )
     stack.callback(log.close)
     progress = loop.Progress(
@@ -249,5 +258,5 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
   if step == settings.steps:
     summary(setup, progress.results, workdir)
   else:
-    print(f"stopped at step {step}; the same command continues.", flush=True)
+    say(f"stopped at step {step}; the same command continues.")
   return progress.state

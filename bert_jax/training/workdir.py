@@ -10,7 +10,7 @@ from etils import epath
 
 from bert_jax import files
 from bert_jax.devices import hosts
-from bert_jax.messages import UserError
+from bert_jax.messages import UserError, say
 from bert_jax.weights import checkpoint, run_config
 
 
@@ -117,7 +117,7 @@ def saved_config(
   if saved is None:
     return written
   for line in run_config.edits(written, saved, defaults=default_values):
-    print(f"config.json was changed since it was written: {line}", flush=True)
+    say(f"config.json was changed since it was written: {line}")
   return run_config.with_saved_model(written, saved)
 
 
@@ -130,4 +130,4 @@ def print_changed_tokenizer(workdir: str, saved: dict[str, str] | None) -> None:
       a fresh start.
   """
   for name in files.changed_files(saved or {}, workdir):
-    print(f"{name} was changed or deleted, and is written anew", flush=True)
+    say(f"{name} was changed or deleted, and is written anew")

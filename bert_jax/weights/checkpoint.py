@@ -19,7 +19,7 @@ from bert_jax import files, messages
 from bert_jax.devices import hosts
 from bert_jax.devices.xla_errors import RESOURCE_EXHAUSTED, has_status
 from bert_jax.files import is_sealed, seal, write_atomically
-from bert_jax.messages import Damaged, UserError, note
+from bert_jax.messages import Damaged, UserError, note, say
 from bert_jax.text import open_vocabulary
 from bert_jax.weights import run_config
 
@@ -534,7 +534,7 @@ class Checkpointer:
     if self._read_only:
       note(line)
     else:
-      print(line, flush=True)
+      say(line)
 
   def _move_aside(self, step: int) -> None:
     """Moves a damaged checkpoint away, so that its step can be saved again."""
@@ -542,7 +542,7 @@ class Checkpointer:
       target = self.path.parent / "damaged" / f"{step}-{time.time_ns()}"
       target.parent.mkdir(parents=True, exist_ok=True)
       (self.path / str(step)).rename(target)
-      print(f"It is kept in {target}.", flush=True)
+      say(f"It is kept in {target}.")
 
   def _check_metrics(self) -> None:
     """Moves aside the checkpoints whose metrics are damaged.
@@ -562,7 +562,7 @@ class Checkpointer:
         message = f"{self.path}/{step} is damaged: its metrics are wrong."
         if self._read_only:
           raise Damaged(message)
-        print(message, flush=True)
+        say(message)
         self._move_aside(int(step))
 
   def _metrics_match(self, step: str, metrics: dict[str, float]) -> bool:
