@@ -65,6 +65,7 @@ def prepare(
   filters: Filters = Filters(),  # noqa: B008
   save_seconds: float = SAVE_SECONDS,
   add_tokens: PathLike | None = None,
+  in_process: bool = False,
 ) -> dict[str, Any]:
   """Writes text as token ids into a folder that `reader.open_prepared` opens.
 
@@ -92,6 +93,8 @@ def prepare(
     save_seconds: the time between saves. An interruption loses at most the work
       of this time.
     add_tokens: a file of tokens to add to the vocabulary, see `token_files`.
+    in_process: True to start no worker process. A script that starts one must
+      do its work under `if __name__ == "__main__":`, and a notebook need not.
 
   Returns:
     The content of `meta.json`.
@@ -148,7 +151,7 @@ def prepare(
         partial=partial,
         sources=text_sources,
         progress=progress,
-        processes=processes or _cores(),
+        processes=0 if in_process else processes or _cores(),
         save_seconds=save_seconds,
       )
       judge_documents(job, filters)

@@ -180,12 +180,15 @@ def ordered_map(
       the inputs and the outputs are pickled.
     arguments: the arguments of `make_function`.
     inputs: the stream, which is read in the calling process.
-    processes: the number of processes to start.
+    processes: the number of processes to start; 0 does the work here.
 
   Raises:
     ChildProcessError: a process was killed, or could not begin.
     Exception: any error that the stream or the function raises.
   """
+  if not processes:
+    yield from map(make_function(*arguments), inputs)
+    return
   context = multiprocessing.get_context("spawn")
   workers = []
   try:
