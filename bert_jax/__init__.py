@@ -5,14 +5,22 @@ from typing import TYPE_CHECKING
 from bert_jax import messages
 
 if TYPE_CHECKING:
+  from bert_jax.use.finetune import finetune
   from bert_jax.use.model import Model, load
+  from bert_jax.use.pretrain import pretrain
 
 __version__ = "0.1.0"
-__all__ = ["Model", "__version__", "load"]
+__all__ = ["Model", "__version__", "finetune", "load", "pretrain"]
 
 messages.refuse_module()
 
 # These names are imported when they are first used, because that takes seconds.
 __getattr__, __dir__ = messages.lazy_names(
-  globals(), {"Model": "bert_jax.use.model", "load": "bert_jax.use.model"}
+  globals(),
+  {
+    "Model": "bert_jax.use.model",
+    "finetune": "bert_jax.use.finetune",
+    "load": "bert_jax.use.model",
+    "pretrain": "bert_jax.use.pretrain",
+  },
 )

@@ -76,9 +76,9 @@ ROOMS = {
     "root text corpus examples tasks", "seqio tensorflow numpy"
   ),
   "use": Room(
-    "root devices text models weights tasks training",
-    "jax flax jaxtyping numpy optax etils tokenizers",
-    "h5py",
+    "root devices text models weights corpus tasks training",
+    "jax flax jaxtyping ml_collections numpy optax etils tokenizers",
+    "h5py tqdm",
   ),
   "cli": Room(
     "root devices text models weights corpus examples tasks training use",

@@ -28,6 +28,19 @@ from bert_jax.text.vocabulary import Vocabulary
 VERSION = 1
 
 
+class MadeOtherwise(UserError):
+  """A task folder exists, and was made from other inputs or settings.
+
+  Attributes:
+    changed: the names of what differs, keys of `made_from` in `meta.json`.
+  """
+
+  def __init__(self, message: str, changed: Sequence[str]):
+    """Stores what differs."""
+    super().__init__(message)
+    self.changed = tuple(changed)
+
+
 def encode_examples(
   task: Task,
   examples: Examples,
@@ -206,9 +219,10 @@ def _check_same(output: str, made_from: dict[str, Any]) -> dict[str, Any]:
   old = meta.get("made_from", {})
   changed = [name for name in made_from if old.get(name) != made_from[name]]
   if changed:
-    raise UserError(
+    raise MadeOtherwise(
       f"{output} is there already, made with another {' and '.join(changed)};"
-      " delete it, or choose another --output."
+      " delete it, or choose another --output.",
+      changed,
     )
   return meta
 

@@ -1,14 +1,18 @@
 """Uses of a trained model, as functions for notebooks and for the commands.
 
-This room imports `devices`, `text`, `models`, `weights`, `tasks`, `training`
-and the package's root. It also imports jax, flax, optax, etils, tokenizers
-and numpy. Only functions import h5py.
+This room imports `devices`, `text`, `models`, `weights`, `corpus`, `tasks`,
+`training` and the package's root. It also imports jax, flax, optax, etils,
+tokenizers, ml_collections and numpy. Only functions import h5py and tqdm.
 
 Start with `model.py`, whose methods are thin over the other files, and with
 `fill_mask.py`, the smallest of these. `weights.load.open_model` opens the model
 that the functions take.
 
 * `model.py`: `bert_jax.load`, and the model for users that it returns.
+* `finetune.py`: `bert_jax.finetune`, from a table of a user to a model.
+* `pretrain.py`: `bert_jax.pretrain`, from a user's text to a model.
+* `labelled.py`: reads tables of labelled examples.
+* `trained.py`: runs a training, with its config, folder, progress and result.
 * `results.py`: what users pass as lists, and lists that notebooks show.
 * `progress.py`: lines on stderr about a long call.
 * `fill_mask.py`: fills the masks in texts.

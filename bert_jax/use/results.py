@@ -117,11 +117,11 @@ def fields_of(item: Any, kind: str, number: int) -> dict[str, Any]:
   if isinstance(item, str):
     return {"text": str(item)}
   if isinstance(item, Mapping):
-    fields = {str(name): _plain(field) for name, field in item.items()}
+    fields = {str(name): plain(field) for name, field in item.items()}
     return {name: x for name, x in fields.items() if x is not None}
   if not isinstance(item, list | tuple | np.ndarray):
     raise UserError(f"input {number} is {item!r:.60}, not a text.")
-  entries = [_plain(entry) for entry in item]
+  entries = [plain(entry) for entry in item]
   if kind == "tagging":
     return {"words": entries}
   names = _ENTRY_NAMES.get(kind, ("text", "text_pair"))
@@ -137,12 +137,14 @@ def fields_of(item: Any, kind: str, number: int) -> dict[str, Any]:
 _ENTRY_NAMES = {"span": ("question", "context"), "choice": ("text", "choices")}
 
 
-def _plain(value: Any) -> Any:
-  """Turns NumPy's strings and arrays into Python's, and NaN into None."""
+def plain(value: Any) -> Any:
+  """Turns NumPy's scalars and arrays into Python's, and NaN into None."""
   if isinstance(value, str):
     return str(value)
+  if isinstance(value, np.generic):
+    value = value.item()
   if isinstance(value, list | tuple | np.ndarray):
-    return [_plain(x) for x in value]
+    return [plain(x) for x in value]
   # Only a missing number differs from itself.
   if isinstance(value, float) and value != value:
     return None

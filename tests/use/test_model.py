@@ -2,13 +2,17 @@
 
 import copy
 import doctest
+import functools
 import inspect
 import json
 import pathlib
 import re
+import sys
 import threading
 import time
+import types
 
+import frames
 import matplotlib
 import numpy as np
 import pytest
@@ -134,27 +138,57 @@ def test_examples_of_docstrings(names, tmp_path, monkeypatch):
   }
 
 
+# What makes the trainings of the page small: function -> changed arguments.
+SMALLER = {
+  "finetune": {"epochs": 1, "batch_size": 8},
+  "pretrain": {
+    "steps": 2,
+    "batch_size": 4,
+    "length": 32,
+    "vocab_size": 100,
+    "config": {
+      **{"model.hidden": 16, "model.heads": 2, "model.mlp": 32},
+      **{"evaluate": {"every": 2, "examples": 8}, "checkpoint.every": 2},
+    },
+    "heldout": 0.2,
+  },
+}
+# The tests need no pandas. scikit-learn looks for the classes.
+PANDAS = types.SimpleNamespace(
+  read_csv=frames.read_csv, DataFrame=frames.Frame, Series=frames.Frame
+)
+
+
+def call(function, smaller, *arguments, **options):
+  """Calls a function of the page, with arguments that take seconds."""
+  return function(*arguments, **options | smaller)
+
+
+def write_data_of_the_page(folder):
+  """Writes the files that the page's programs read."""
+  lines = ["red cat,good", "blue dog,bad"] * 10
+  (folder / "reviews.csv").write_text("\n".join(["text,label", *lines, ""]))
+  (folder / "text").mkdir()
+  for name in ("a", "b"):
+    documents = [f"The {i} cats sat {name}.\nSome dogs ran." for i in range(30)]
+    (folder / "text" / f"{name}.txt").write_text("\n\n".join(documents))
+
+
 def test_programs_of_the_page(folder, monkeypatch):
   monkeypatch.chdir(folder)
   matplotlib.use("agg")
+  write_data_of_the_page(folder)
+  monkeypatch.setitem(sys.modules, "pandas", PANDAS)
+  for name, smaller in SMALLER.items():
+    function = getattr(bert_jax, name)
+    monkeypatch.setattr(
+      bert_jax, name, functools.partial(call, function, smaller)
+    )
   programs = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-  assert len(programs) == 10
+  assert len(programs) == 12
   for program in programs:
     assert len(program.splitlines()) <= 10
     exec(compile(program, str(PAGE), "exec"), {})
-
-
-class Frame:
-  """What pandas' DataFrame has that is read here."""
-
-  def __init__(self, **columns):
-    self.columns = list(columns)
-    self._columns = columns
-
-  def to_dict(self, orient):
-    assert orient == "records"
-    rows = zip(*self._columns.values(), strict=True)
-    return [dict(zip(self.columns, row, strict=True)) for row in rows]
 
 
 def test_inputs_of_every_kind(classifier):
@@ -165,13 +199,17 @@ def test_inputs_of_every_kind(classifier):
   # A string is one text, never characters.
   assert classifier.predict("dog")["label"] == expected[1]["label"]
   fields = [{"text": text, "label": 1} for text in texts]
-  missing = Frame(text=texts, text_pair=[None, float("nan")], other=[1, 2])
+  missing = frames.Frame(
+    text=texts, text_pair=[None, float("nan")], other=[1, 2]
+  )
   for inputs in (np.array(texts), iter(texts), fields, missing):
     assert classifier.predict(inputs) == expected
   pairs = [("red", "cat"), ("dog", "runs")]
   expected = classifier.predict(pairs)
   first, second = zip(*pairs, strict=True)
-  assert classifier.predict(Frame(text=first, text_pair=second)) == expected
+  assert (
+    classifier.predict(frames.Frame(text=first, text_pair=second)) == expected
+  )
   row = classifier.predict(pairs[0])
   assert row["label"] == expected[0]["label"]
   assert row["probability"] == pytest.approx(expected[0]["probability"], 1e-5)

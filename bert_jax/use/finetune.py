@@ -1,0 +1,222 @@
+"""Fine-tunes a model on a user's table: `bert_jax.finetune`."""
+
+import os
+import pathlib
+from typing import Any
+
+from bert_jax import files
+from bert_jax.messages import UserError, note
+from bert_jax.tasks import prepare_task
+from bert_jax.tasks.files.tables import Record
+from bert_jax.tasks.published import TaskFiles
+from bert_jax.text import open_vocabulary
+from bert_jax.use import labelled, trained
+from bert_jax.use.model import Model, load
+from bert_jax.use.trained import Config, Trained
+
+# The share of the rows that is held out if there is no `validation`.
+HELD_OUT = 0.1
+# The default config logs about this many rows, which are enough for a plot.
+_ROWS = 50
+# Kind -> its config. The others have "own".
+_CONFIGS = {"span": "squad:squad"}
+
+
+def finetune(
+  model: str | os.PathLike[str] | Model,
+  data: Any,
+  *,
+  validation: Any = None,
+  text: str | None = None,
+  pair: str | None = None,
+  label: str | None = None,
+  kind: str | None = None,
+  epochs: float | None = None,
+  batch_size: int | None = None,
+  learning_rate: float | None = None,
+  length: int | None = None,
+  seed: int | None = None,
+  config: Config = None,
+  workdir: str | os.PathLike[str] | None = None,
+) -> Trained:
+  """Fine-tunes a model on labelled texts.
+
+  >>> import bert_jax
+  >>> reviews = [("a good film", "positive"), ("a bad film", "negative")] * 20
+  >>> trained = bert_jax.finetune(PATH, reviews, epochs=1, batch_size=8)
+  >>> trained.model.labels
+  ['negative', 'positive']
+  >>> row = trained.model.predict("a good film")
+  >>> row["label"] in trained.model.labels
+  True
+  >>> trained.history[-1]["step"]
+  5
+
+  The defaults are those of Devlin et al. 2019 for GLUE: 3 epochs of batches of
+  32 rows, with a learning rate of 2e-5. It says on stderr what it does. No
+  argument is changed, and it may run in a thread.
+
+  Args:
+    model: the path or name of a pre-trained model, as `bert_jax.load` takes it,
+      or a model that `load` returned.
+    data: the rows to train on: a DataFrame of pandas or polars; a
+      `datasets.Dataset`; a list of (text, label), or of ((text, second text),
+      label); a list of dicts; a dict of columns; or the path of a file, .csv,
+      .tsv or .jsonl. A dict of data sets has them as "train" and "validation".
+    validation: the rows to evaluate on after each epoch, in any of these forms;
+      or the share of `data` to hold out for this; or 0 for no evaluation. None
+      means 0.1.
+    text: the column of texts; None for "text", or "words" if there is no such
+      column. For tags, a text is a list of words.
+    pair: the column of second texts, for tasks with pairs of texts; None for
+      "text_pair", if there is one.
+    label: the column of labels; None for "label", or "tags".
+    kind: what to predict: "classification", "multi_label" (labels are lists of
+      names), "regression", "tagging" (a list of tags for a list of words), or
+      "span" (columns question, context and answers, as in SQuAD). None takes
+      what the data suggest: whole numbers, for example, are classes.
+    epochs: how often each row is used.
+    batch_size: the number of rows of a step.
+    learning_rate: the highest learning rate, after the warm-up.
+    length: the most tokens of a row; a longer text is cut. None for 128, for
+      questions 384, or what the model can read.
+    seed: decides the order of rows, the held-out rows and the new head's
+      parameters. None means 0.
+    config: a ConfigDict, which is taken as it is; the name of a config, such as
+      "glue:rte,roberta"; or a dict of keys to change, such as
+      {"schedule.warmup": 0.06}. `bert_jax config own` prints all keys. The
+      other arguments override it.
+    workdir: the run's folder. The same call with the same folder continues a
+      run that was stopped, and returns at once if the run is complete. None for
+      a temporary folder, which is deleted when Python ends.
+
+  Returns:
+    `Trained`, with `model`, `history` and `workdir`.
+
+  Raises:
+    UserError: an argument cannot be used; the message is one sentence.
+    FloatingPointError: a loss is not finite.
+  """
+  if isinstance(data, dict) and "train" in data:
+    validation = data.get("validation") if validation is None else validation
+    data = data["train"]
+  rows = labelled.read(data, "data", text, label)
+  columns = labelled.Columns(rows, kind, text, pair, label)
+  changes = {
+    "batch_size": batch_size,
+    "data.epochs": None if epochs is None else float(epochs),
+    "schedule.peak": None if learning_rate is None else float(learning_rate),
+    "seed": seed,
+  }
+  full_config = trained.open_config(
+    config, _CONFIGS.get(columns.kind, "own"), changes
+  )
+  splits, held_out = _split(rows, validation, full_config["seed"], text, label)
+  task, inputs = labelled.task_of(columns, splits)
+  _say_task(task, splits, held_out)
+  if not isinstance(model, Model):
+    with trained.without_warnings_of_orbax():
+      model = load(os.fspath(model))
+  folder = trained.folder_of(workdir, "finetune")
+  prepared = _prepare(model, task, inputs, length, folder)
+  full_config["data"]["path"] = str(pathlib.Path(folder) / "task")
+  full_config["init_from"] = model.path
+  if not splits.get("validation"):
+    full_config["evaluate"]["every"] = 0
+  _fill(full_config, config, prepared)
+  return trained.run(full_config, folder, "finetune")
+
+
+def _split(
+  rows: list[Record],
+  validation: Any,
+  seed: int,
+  text: str | None,
+  label: str | None,
+) -> tuple[dict[str, list[Record]], str]:
+  """Returns split -> rows, and words about held-out rows, or ""."""
+  if validation is None:
+    validation = HELD_OUT
+  if not isinstance(validation, int | float):
+    evaluated = labelled.read(validation, "validation", text, label)
+    return {"train": rows, "validation": evaluated}, ""
+  if validation == 0:
+    return {"train": rows}, ""
+  train, evaluated = labelled.hold_out(rows, validation, seed)
+  words = f", held out at random by validation={validation:g}, seed={seed}"
+  return {"train": train, "validation": evaluated}, words
+
+
+def _say_task(
+  task: TaskFiles, splits: dict[str, list[Record]], held_out: str
+) -> None:
+  """Says what a run learns, since much of it may come from the data."""
+  kind, labels = task.task.kind, task.task.labels
+  names = ", ".join(labels[:8]) + (", ..." if len(labels) > 8 else "")
+  into = f" into {len(labels)} labels ({names})" if labels else ""
+  evaluated = len(splits.get("validation", ()))
+  note(
+    f"finetune: {kind}{into}; {len(splits['train'])} rows to train on,"
+    f" {evaluated} to evaluate on{held_out}"
+  )
+
+
+def _prepare(
+  model: Model,
+  task: TaskFiles,
+  inputs: list[labelled.Input],
+  length: int | None,
+  folder: str,
+) -> dict[str, Any]:
+  """Writes the tokenizer and the task into a run's folder, if they are new.
+
+  Returns:
+    The content of the task's `meta.json`.
+  """
+  tokenizer = pathlib.Path(folder) / "tokenizer"
+  if not tokenizer.exists():
+    with files.atomic_folder(tokenizer) as partial:
+      open_vocabulary.save(model.vocabulary, partial)
+  most = model.module.encoder.max_length
+  if length is not None and not 0 < length <= most:
+    raise UserError(
+      f"length={length}: the model reads rows of 1 to {most} tokens."
+    )
+  try:
+    meta = prepare_task.prepare(
+      task,
+      inputs,
+      str(tokenizer),
+      str(pathlib.Path(folder) / "task"),
+      length or min(task.length, most),
+    )
+  except prepare_task.MadeOtherwise as e:
+    raise UserError(
+      f"workdir={folder}: its run was started with another"
+      f" {' and '.join(e.changed)}; give the same data and options again, or"
+      " another workdir."
+    ) from e
+  for line in prepare_task.notes(meta):
+    note(line)
+  return meta
+
+
+def _fill(
+  config: dict[str, Any], own: Config, prepared: dict[str, Any]
+) -> None:
+  """Sets what a default config leaves to the machine and to the data.
+
+  Args:
+    config: the config, which is changed, except for keys that `own` has.
+    own: what the user passed.
+    prepared: the content of the task's `meta.json`.
+  """
+  keys = trained.keys_of(own)
+  if keys is None:
+    return
+  if "model.dtype" not in keys and trained.on_cpu():
+    config["model"]["dtype"] = "float32"
+  if "log.every" not in keys:
+    batches = prepared["splits"]["train"]["rows"] / config["batch_size"]
+    steps = config["total_steps"] or batches * config["data"]["epochs"]
+    config["log"]["every"] = max(1, min(20, int(steps / _ROWS)))

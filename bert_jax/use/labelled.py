@@ -1,0 +1,369 @@
+"""Reads users' tables of labelled examples: the data of `finetune`."""
+
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence, Sized
+from typing import Any
+
+import numpy as np
+
+from bert_jax.messages import UserError, nearest
+from bert_jax.tasks import task_inputs
+from bert_jax.tasks.files import custom, label_fields, tables
+from bert_jax.tasks.files.tables import Record
+from bert_jax.tasks.published import TASKS, TaskFiles
+from bert_jax.tasks.task_inputs import Input
+from bert_jax.use import results
+
+KINDS = (*custom.KINDS, "span")
+# The columns of a table of questions.
+QUESTION_COLUMNS = ("question", "context", "answers")
+# The column of the second texts of pairs, if the user names none.
+_PAIR = "text_pair"
+_FILES = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json")
+
+
+def read(
+  data: Any, name: str, text: str | None = None, label: str | None = None
+) -> list[Record]:
+  """Returns the rows of a table.
+
+  Args:
+    data: the path of a file (.csv, .tsv, .jsonl); a DataFrame; a
+      `datasets.Dataset`; a dict of columns; a list of dicts, or of tuples
+      (text, label), where a text may be a pair of texts.
+    name: the name of the argument, for messages.
+    text: the name that a tuple's text gets; None means "text".
+    label: the name that a tuple's label gets, and the column in which numbers
+      of a `datasets.ClassLabel` get their names; None means "label".
+
+  Returns:
+    The rows, whose fields have plain values of Python. NaN is None.
+
+  Raises:
+    UserError: there are no rows, or the data have another form.
+  """
+  text, label = text or "text", label or "label"
+  if isinstance(data, str | os.PathLike):
+    rows = _read_file(os.fspath(data), name)
+  else:
+    rows = [
+      Record(
+        _fields(item, text, label, name, number), f"row {number} of {name}"
+      )
+      for number, item in enumerate(_items(data, name))
+    ]
+  if not rows:
+    raise UserError(f"{name} has no rows.")
+  names = _class_names(data, label)
+  if names:
+    rows = [
+      row._replace(fields=row.fields | {label: _named(row, label, names)})
+      for row in rows
+      if label in row.fields
+    ]
+  return rows
+
+
+def _read_file(path: str, name: str) -> list[Record]:
+  """Reads the rows of a file, whose first line names the columns."""
+  if not path.lower().endswith(_FILES) or not pathlib.Path(path).is_file():
+    raise UserError(
+      f"{name}={path!r:.80}: a string is the path of a table, and there is no"
+      f" such file with the ending {', '.join(_FILES)}; pass a DataFrame, a"
+      " list of (text, label), or a dict of columns for data in memory."
+    )
+  return list(tables.records(path))
+
+
+def _items(data: Any, name: str) -> list[Any]:
+  """Returns the rows of a table in memory, in the form that it has."""
+  if isinstance(data, Mapping):
+    return _rows_of_columns(data, name)
+  try:
+    return results.items_of(data, ())[1]
+  except UserError as e:
+    raise UserError(
+      f"{name} is of type {type(data).__name__}; pass a DataFrame, a"
+      " datasets.Dataset, a list of (text, label) or of dicts, a dict of"
+      " columns or the path of a file."
+    ) from e
+
+
+def _rows_of_columns(
+  columns: Mapping[Any, Any], name: str
+) -> list[dict[Any, Any]]:
+  """Turns a dict of columns into a list of rows."""
+  sizes = {}
+  for column, values in columns.items():
+    if isinstance(values, str | bytes) or not isinstance(values, Sized):
+      raise UserError(
+        f"{name}: column {column!r} is {values!r:.40}, not a list of values; a"
+        " dict has a list for each column."
+      )
+    sizes[column] = len(values)
+  if len(set(sizes.values())) > 1:
+    counts = ", ".join(f"{column} {size}" for column, size in sizes.items())
+    raise UserError(f"{name}: the columns have unequal lengths: {counts}.")
+  lists = [list(values) for values in columns.values()]
+  return [
+    dict(zip(columns, values, strict=True))
+    for values in zip(*lists, strict=True)
+  ]
+
+
+def _fields(
+  item: Any, text: str, label: str, name: str, number: int
+) -> dict[str, Any]:
+  """Returns the fields of a row of a table in memory."""
+  if isinstance(item, Mapping):
+    return {str(column): results.plain(x) for column, x in item.items()}
+  if not isinstance(item, list | tuple) or len(item) != 2:
+    raise UserError(
+      f"row {number} of {name} is {item!r:.60}; pass (text, label), or a dict"
+      " with a text and a label."
+    )
+  content, answer = item
+  fields: dict[str, Any] = {label: results.plain(answer)}
+  if isinstance(content, tuple):
+    if len(content) != 2:
+      raise UserError(
+        f"row {number} of {name}: a tuple of texts is a pair, and this one has"
+        f" {len(content)} entries; words to tag are a list."
+      )
+    return fields | {text: content[0], _PAIR: content[1]}
+  return fields | {text: results.plain(content)}
+
+
+def _class_names(data: Any, label: str) -> list[str] | None:
+  """Returns the names of a `datasets.ClassLabel`, or of a list of them."""
+  features = getattr(data, "features", None)
+  if not isinstance(features, Mapping) or label not in features:
+    return None
+  feature = features[label]
+  feature = getattr(feature, "feature", feature)
+  names = getattr(feature, "names", None)
+  return list(names) if names else None
+
+
+def _named(row: Record, label: str, names: Sequence[str]) -> Any:
+  """Returns a label, or a list of labels, with names for numbers."""
+  content = row.fields[label]
+  if isinstance(content, list):
+    return [names[x] if type(x) is int else x for x in content]
+  # `datasets` writes -1 for a label that is not known.
+  if type(content) is not int:
+    return content
+  return names[content] if 0 <= content < len(names) else None
+
+
+def hold_out(
+  rows: Sequence[Record], share: float, seed: int
+) -> tuple[list[Record], list[Record]]:
+  """Splits rows at random into rows to train on and rows to evaluate on.
+
+  Args:
+    rows: the rows.
+    share: the share to evaluate on; at least one row is taken.
+    seed: the same seed takes the same rows.
+
+  Raises:
+    UserError: the share is not between 0 and 1, or there are too few rows.
+  """
+  if not 0 < share < 1:
+    raise UserError(f"validation={share}: a share must be between 0 and 1.")
+  count = max(1, round(share * len(rows)))
+  if count >= len(rows):
+    raise UserError(
+      f"data has {len(rows)} rows, too few to hold some out; pass more rows, or"
+      " validation=0 to train without an evaluation."
+    )
+  chosen = {*np.random.default_rng(seed).permutation(len(rows))[:count]}
+  train = [row for i, row in enumerate(rows) if i not in chosen]
+  return train, [row for i, row in enumerate(rows) if i in chosen]
+
+
+def infer_kind(rows: Sequence[Record], text: str, label: str) -> str:
+  """Returns the kind of a task, from its first text and from all labels.
+
+  A list of words has tags, and a list of labels means that several may apply.
+  Numbers of which one is not whole are a regression. Other labels are classes.
+  """
+  fields = rows[0].fields
+  if isinstance(fields.get(text), list):
+    return "tagging"
+  labels = [row.fields.get(label) for row in rows]
+  if any(isinstance(x, list) for x in labels):
+    return "multi_label"
+  try:
+    numbers = [float(x) for x in labels if x not in ("", None)]
+  except (TypeError, ValueError):
+    return "classification"
+  return "classification" if all(map(_is_whole, numbers)) else "regression"
+
+
+def _is_whole(number: float) -> bool:
+  return number.is_integer()
+
+
+class Columns:
+  """The columns of a table that a task reads.
+
+  Attributes:
+    kind: one of `KINDS`.
+    by_role: the role of a column in `custom.Columns` -> its name.
+  """
+
+  def __init__(
+    self,
+    rows: Sequence[Record],
+    kind: str | None,
+    text: str | None,
+    pair: str | None,
+    label: str | None,
+  ):
+    """Chooses the columns.
+
+    Args:
+      rows: the rows to train on.
+      kind: one of `KINDS`; None for the kind that the data suggest.
+      text: the column of texts; None for "text", or "words" if there is none.
+      pair: the column of second texts; None for "text_pair" if there is one.
+      label: the column of labels; None for "label", or "tags" if there is none.
+
+    Raises:
+      UserError: the kind is unknown, or a column is missing.
+    """
+    if kind is not None and kind not in KINDS:
+      raise UserError(f"kind={kind!r} is no kind of task{nearest(kind, KINDS)}")
+    names = list(rows[0].fields)
+    if kind is None and text is None and {*QUESTION_COLUMNS} <= {*names}:
+      kind = "span"
+    if kind == "span":
+      for name in QUESTION_COLUMNS:
+        _check_column(name, names, "a table of questions needs it")
+      self.kind, self.by_role = kind, {}
+      return
+    text = text or (
+      "words" if {"text", "words"} & {*names} == {"words"} else "text"
+    )
+    label = label or (
+      "tags" if {"label", "tags"} & {*names} == {"tags"} else "label"
+    )
+    _check_column(text, names, "name the column of texts by text=")
+    _check_column(label, names, "name the column of labels by label=")
+    if pair is not None:
+      _check_column(pair, names, "name the column of second texts by pair=")
+    elif _PAIR in names:
+      pair = _PAIR
+    self.kind = kind or infer_kind(rows, text, label)
+    if self.kind == "tagging":
+      self.by_role = {"words": text, "tags": label}
+    else:
+      self.by_role = {"text": text, "label": label}
+      if pair is not None:
+        self.by_role["pair"] = pair
+
+  def select(self, row: Record) -> Record:
+    """Returns a row with roles as the names of its columns."""
+    if self.kind == "span":
+      fields = {"id": row.location, "title": "", **row.fields}
+      return row._replace(fields=fields | {"id": str(fields["id"])})
+    return row._replace(
+      fields={role: row.fields.get(name) for role, name in self.by_role.items()}
+    )
+
+
+def _check_column(name: str, names: Sequence[str], remedy: str) -> None:
+  if name not in names:
+    raise UserError(
+      f"data has no column {name!r}, only {', '.join(names)}; {remedy}."
+    )
+
+
+def task_of(
+  columns: Columns, splits: Mapping[str, Sequence[Record]]
+) -> tuple[TaskFiles, list[Input]]:
+  """Returns a task and its inputs for `prepare_task.prepare`.
+
+  The inputs are in memory. Their names have a digest of the rows, so that a
+  task folder is only used again for the same rows.
+
+  Args:
+    columns: the columns of the rows.
+    splits: split -> rows, "train" first.
+
+  Raises:
+    UserError: there are fewer than two classes, or a label cannot be read.
+  """
+  selected = {
+    split: [columns.select(row) for row in rows]
+    for split, rows in splits.items()
+  }
+  inputs, records = [], {}
+  for split, rows in selected.items():
+    digest = hashlib.sha256()
+    for row in rows:
+      digest.update(json.dumps(row.fields, default=str).encode() + b"\n")
+    path = f"{split} {digest.hexdigest()}"
+    inputs.append(Input(split, path))
+    records[path] = rows
+  if columns.kind == "span":
+    has_null = any(
+      not _has_answer(row.fields["answers"])
+      for rows in selected.values()
+      for row in rows
+    )
+    files = TASKS["squad2" if has_null else "squad"]
+  else:
+    labels = _labels(columns.kind, selected)
+    names = ",".join(f"{role}={role}" for role in columns.by_role)
+    files = task_inputs.find("own", columns.kind, names, labels)
+  read_records = files._replace(
+    records=lambda path, skipped: iter(records[path])
+  )
+  return read_records, inputs
+
+
+def _has_answer(answers: Any) -> bool:
+  if isinstance(answers, Mapping):
+    answers = answers.get("text")
+  return bool(answers)
+
+
+def _labels(
+  kind: str, splits: Mapping[str, Sequence[Record]]
+) -> tuple[str, ...]:
+  """Returns the labels of all rows; () if they have no names.
+
+  Without this, a label that occurs only in a held-out row would be an error.
+  """
+  rows = [row for rows in splits.values() for row in rows]
+  if kind == "classification":
+    names = {
+      label_fields.read_name(row, "label", (), True, label_fields.EMPTY_CELLS)
+      for row in rows
+    }
+    labels = tuple(sorted(filter(None, names)))
+    if len(labels) < 2:
+      listed = labels[0] if labels else "none"
+      raise UserError(
+        f"data has {len(labels)} class ({listed}); a classification needs two"
+        " or more."
+      )
+    return labels
+  if kind == "tagging":
+    tags = [list(map(str, row.fields["tags"] or ())) for row in rows]
+    return custom.collect_labels(kind, [{"tags": names} for names in tags])
+  if kind == "multi_label":
+    lists = [(label_fields.read_list(row, "label", True), True) for row in rows]
+    if label_fields.marked_labels(lists, ()) is None:
+      applied = {
+        name
+        for (values, _), row in zip(lists, rows, strict=True)
+        for name in label_fields.names_of(values or (), (), row.location)
+      }
+      return tuple(sorted(applied))
+  return ()

@@ -1,0 +1,277 @@
+"""Pre-trains a model on a user's text: `bert_jax.pretrain`."""
+
+import json
+import os
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from bert_jax import files as files_lib
+from bert_jax.corpus import prepare, train_vocab
+from bert_jax.messages import UserError, nearest, note
+from bert_jax.use import results, trained
+from bert_jax.use.trained import Config, Trained
+
+Path = str | os.PathLike[str]
+# Size "tiny": family -> its config, 2 layers of 128 for two CPU cores. Other
+# sizes are names in the file of their family, as in `bert:base`.
+_TINY = {
+  "bert": "quickstart",
+  "roberta": "small:roberta_cpu",
+  "albert": "small:albert_cpu",
+  "electra": "small:electra_cpu",
+  "gpt": "small:gpt_cpu",
+  "spanbert": "small:spanbert_cpu",
+}
+# Family -> kind of its vocabulary. The others have WordPiece.
+_TOKENIZERS = {"roberta": "bytelevel", "gpt": "bytelevel", "albert": "unigram"}
+# Kind of vocabulary -> the name of its file or folder in a run's folder.
+_NAMES = {
+  "wordpiece": "vocabulary.txt",
+  "unigram": "vocabulary.model",
+  "bytelevel": "vocabulary",
+}
+# Slots for predictions, as a share of a row's tokens; as in BERT, 20 of 128.
+_SLOTS = 20 / 128
+# Positions that a family has beside those of the tokens.
+_FURTHER_POSITIONS = {"roberta": 2}
+# The default config logs about this many rows, which are enough for a plot.
+_ROWS = 50
+
+
+def pretrain(
+  texts: Any = None,
+  *,
+  files: Path | Sequence[Path] | None = None,
+  text: str = "text",
+  family: str = "bert",
+  size: str = "tiny",
+  vocabulary: Path | None = None,
+  vocab_size: int = 4096,
+  heldout: float = 0.02,
+  processes: int | None = None,
+  steps: int | None = None,
+  batch_size: int | None = None,
+  learning_rate: float | None = None,
+  length: int | None = None,
+  seed: int | None = None,
+  config: Config = None,
+  workdir: Path | None = None,
+) -> Trained:
+  """Pre-trains a model on text, from random parameters.
+
+  >>> import bert_jax
+  >>> texts = ["The cat sat on the mat. The dog sat, too. It ran."] * 60
+  >>> trained = bert_jax.pretrain(
+  ...   texts, steps=2, batch_size=4, length=32, vocab_size=100, config=CONFIG
+  ... )
+  >>> trained.model.family
+  'bert'
+  >>> trained.model.fill_mask("The [MASK] sat.")["text"]
+  'The [MASK] sat.'
+  >>> trained.history[-1]["step"]
+  2
+
+  The defaults train a BERT of 2 layers of 128 for 2,700 steps, which takes
+  minutes on two CPU cores. It says on stderr what it does. No argument is
+  changed, and it may run in a thread.
+
+  Args:
+    texts: the documents: a list or column of strings, a table with a column of
+      them, or a data set of dicts. A single string is one document.
+    files: in place of `texts`, the paths of text files, which may hold `*`: a
+      sentence on each line and blank lines between documents (.txt), or
+      {"text": ...} on each line (.jsonl); docs/corpus.md has all formats.
+    text: the column of the documents in a table.
+    family: "bert", "roberta", "albert", "electra", "gpt" or "spanbert".
+    size: "tiny", or a name in the family's file of configs, such as "base"; see
+      `bert_jax config`. The settings of such a name are the published ones, for
+      many accelerators and days.
+    vocabulary: the vocabulary of any model: a file or folder. None trains one
+      on the text.
+    vocab_size: the number of pieces of a trained vocabulary. For little text
+      there are fewer.
+    heldout: the share of the documents to evaluate on; 0 for none.
+    processes: the number of processes that tokenize the text. A script that
+      sets it must call `pretrain` under `if __name__ == "__main__":`. None does
+      the work in this process.
+    steps: the number of optimizer steps.
+    batch_size: the number of rows of a step.
+    learning_rate: the highest learning rate, after the warm-up.
+    length: the number of tokens of a row.
+    seed: decides the parameters, the order of rows and the masks. None means 0.
+    config: a ConfigDict, which is taken as it is; the name of a config, such as
+      "bert:base"; or a dict of keys to change, such as {"model.num_layers": 4}.
+      A ConfigDict or a name takes the place of `size`. The other arguments
+      override it.
+    workdir: the run's folder, which also gets the vocabulary and the prepared
+      text. The same call with the same folder continues a run that was stopped,
+      and returns at once if the run is complete. None for a temporary folder,
+      which is deleted when Python ends.
+
+  Returns:
+    `Trained`, with `model`, `history` and `workdir`. The numbers after
+    "validation_" are of the held-out documents.
+
+  Raises:
+    UserError: an argument cannot be used; the message is one sentence.
+    FloatingPointError: a loss is not finite.
+  """
+  if (texts is None) == (files is None):
+    raise UserError("pass either texts= or files=, the text to train on.")
+  if family not in _TINY:
+    raise UserError(f"family={family!r} is unknown{nearest(family, _TINY)}")
+  documents = None if texts is None else _documents(texts, text)
+  default = _TINY[family] if size == "tiny" else f"{family}:{size}"
+  changes = {
+    "total_steps": steps,
+    "batch_size": batch_size,
+    "schedule.peak": None if learning_rate is None else float(learning_rate),
+    "seed": seed,
+  }
+  full_config = trained.open_config(config, default, changes)
+  if length is not None:
+    _set_length(full_config, length)
+  folder = trained.folder_of(workdir, "pretrain")
+  if documents is None:
+    inputs = _paths(files)
+  else:
+    inputs = [f"jsonl:{_write_texts(documents, folder)}"]
+  if vocabulary is None:
+    vocabulary = _train_vocabulary(inputs, family, vocab_size, folder)
+  meta = prepare.prepare(
+    inputs,
+    os.fspath(vocabulary),
+    str(pathlib.Path(folder) / "text"),
+    heldout=heldout,
+    processes=processes,
+    in_process=processes is None,
+  )
+  full_config["data"]["path"] = str(pathlib.Path(folder) / "text")
+  full_config["data"]["cased"] = not meta["lower_case"]
+  if not meta["splits"]["validation"]["documents"]:
+    if heldout:
+      note("pretrain: too few documents to hold any out, so none are evaluated")
+    full_config["evaluate"]["every"] = 0
+  keys = trained.keys_of(config)
+  if keys is not None and "log.every" not in keys:
+    every = full_config["total_steps"] // _ROWS
+    full_config["log"]["every"] = max(1, min(100, every))
+  return trained.run(full_config, folder, "pretrain")
+
+
+def _documents(texts: Any, column: str) -> list[str]:
+  """Returns the texts of a user as a list of strings.
+
+  Raises:
+    UserError: there is no text, or one is not a string.
+  """
+  if isinstance(texts, os.PathLike):
+    raise UserError(
+      f"texts={os.fspath(texts)!r} is a path; pass files= for it."
+    )
+  if isinstance(texts, str) and _is_file(texts):
+    raise UserError(
+      f"texts={texts!r} is the name of a file; pass files={texts!r} to read it."
+    )
+  if isinstance(texts, Mapping):
+    texts = _column(texts, column, "texts")
+  items = results.items_of(texts, ())[1]
+  documents = []
+  for number, item in enumerate(items):
+    if isinstance(item, Mapping):
+      item = _column(item, column, f"row {number} of texts")
+    if not isinstance(item, str):
+      raise UserError(f"text {number} is {item!r:.60}, not a string.")
+    documents.append(str(item))
+  if not any(document.strip() for document in documents):
+    raise UserError("texts has no text in it.")
+  return documents
+
+
+def _is_file(text: str) -> bool:
+  # A long text is no path, and some systems raise an error for it.
+  return len(text) < 256 and "\n" not in text and pathlib.Path(text).is_file()
+
+
+def _column(fields: Mapping[Any, Any], column: str, place: str) -> Any:
+  if column not in fields:
+    raise UserError(
+      f"{place} has no column {column!r}, only {', '.join(map(str, fields))};"
+      " name the column of texts by text=."
+    )
+  return fields[column]
+
+
+def _paths(paths: Any) -> list[str]:
+  """Returns the paths of text files as a list of absolute strings."""
+  if isinstance(paths, str | os.PathLike):
+    paths = [paths]
+  if not isinstance(paths, Iterable):
+    raise UserError(f"files={paths!r:.60}: pass a path or a list of paths.")
+  return [os.fspath(path) for path in paths]
+
+
+def _write_texts(documents: Sequence[str], folder: str) -> str:
+  """Writes documents as JSON lines, unless the file has them already.
+
+  Returns:
+    The path of the file.
+
+  Raises:
+    UserError: the file has other documents.
+  """
+  path = pathlib.Path(folder) / "texts.jsonl"
+  with files_lib.atomic_file(path) as partial:
+    with pathlib.Path(partial).open("w", encoding="utf-8") as file:
+      file.writelines(_lines(documents))
+    if path.exists():
+      if files_lib.file_digest(path) != files_lib.file_digest(partial):
+        raise UserError(
+          f"workdir={folder}: its run was started with other texts; give the"
+          " same texts again, or another workdir."
+        )
+      # `prepare` knows a file by its time, which must not change.
+      stat = path.stat()
+      os.utime(partial, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+  return str(path)
+
+
+def _lines(documents: Sequence[str]) -> Iterator[str]:
+  for document in documents:
+    yield json.dumps({"text": document}) + "\n"
+
+
+def _train_vocabulary(
+  inputs: list[str], family: str, vocab_size: int, folder: str
+) -> str:
+  """Trains the vocabulary of a run, unless its folder has one; see `pretrain`.
+
+  Returns:
+    The path of the vocabulary.
+  """
+  kind = _TOKENIZERS.get(family, "wordpiece")
+  path = pathlib.Path(folder) / _NAMES[kind]
+  if not path.exists():
+    train_vocab.train_vocab(inputs, vocab_size, path, kind)
+  return str(path)
+
+
+def _set_length(config: dict[str, Any], length: int) -> None:
+  """Sets the length of rows, and what depends on it, in a config.
+
+  Raises:
+    UserError: the config has phases, each of which has its own length.
+  """
+  if config["phases"]:
+    names = ", ".join(f"phases.{name}.length" for name in config["phases"])
+    raise UserError(
+      f"length={length}: this config has phases with their own lengths; change"
+      f" {names} by config=."
+    )
+  data, model = config["data"], config["model"]
+  data["length"] = length
+  if data.get("max_predictions") is not None:
+    data["max_predictions"] = max(1, round(length * _SLOTS))
+  further = _FURTHER_POSITIONS.get(model["family"], 0)
+  model["max_positions"] = max(model["max_positions"], length + further)

@@ -1,0 +1,269 @@
+"""Runs a training inside Python: its config, its folder, progress, result."""
+
+import atexit
+import contextlib
+import copy
+import functools
+import logging as logs
+import math
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import jax
+from ml_collections import ConfigDict
+
+from bert_jax import messages
+from bert_jax.devices import xla_errors
+from bert_jax.messages import UserError, nearest, note
+from bert_jax.training import config as config_lib
+from bert_jax.training import config_files, logging, train
+from bert_jax.use.model import Model, load
+from bert_jax.use.results import Results
+
+# What a user may pass as `config`.
+Config: TypeAlias = ConfigDict | Mapping[str, Any] | str | None
+# Columns of metrics.jsonl that say nothing about learning.
+_LEFT_OUT = ("data_wait", "checkpoint_wait")
+
+
+class Trained:
+  """The result of a training.
+
+  Attributes:
+    model: the model at the last step.
+    history: a dict for each logged step, for `pandas.DataFrame(history)`. It
+      has `step`, `loss` and `learning_rate` of training, and after an
+      evaluation `validation_loss` and other numbers that begin with
+      `validation_`. A number that a step lacks is NaN.
+    workdir: the folder of the run, which `bert_jax.load` opens.
+  """
+
+  def __init__(self, model: Model, history: Results, workdir: str):
+    """Stores the attributes."""
+    self.model, self.history, self.workdir = model, history, workdir
+
+  def __repr__(self) -> str:
+    """Returns the last step, the last losses and first score, the folder."""
+    last: dict[str, float] = {}
+    for row in self.history:
+      last |= {name: x for name, x in row.items() if not math.isnan(x)}
+    score = next((n for n in last if n.startswith("validation_")), "loss")
+    names = dict.fromkeys(("loss", "validation_loss", score))
+    numbers = [f"{name} {last[name]:.4g}" for name in names if name in last]
+    words = ", ".join([f"{last.get('step', 0)} steps", *numbers])
+    return f"Trained({words}, workdir={self.workdir!r})"
+
+
+def history(workdir: str) -> Results:
+  """Returns the rows of a run's metrics.jsonl, one dict for each step."""
+  by_step: dict[int, dict[str, Any]] = {}
+  names: dict[str, None] = {}
+  for row in logging.read_rows(pathlib.Path(workdir) / "metrics.jsonl"):
+    prefix = "" if row["split"] == "train" else "validation_"
+    numbers = {
+      f"{prefix}{name}": x
+      for name, x in row.items()
+      if isinstance(x, int | float) and name not in ("step", *_LEFT_OUT)
+    }
+    by_step.setdefault(row["step"], {}).update(numbers)
+    names |= dict.fromkeys(numbers)
+  empty = dict.fromkeys(names, math.nan)
+  return Results(
+    {"step": step} | empty | by_step[step] for step in sorted(by_step)
+  )
+
+
+def folder_of(workdir: str | os.PathLike[str] | None, action: str) -> str:
+  """Returns the absolute path of a run's folder, which is made if needed.
+
+  Args:
+    workdir: the folder; None for a temporary one, which is deleted when Python
+      ends.
+    action: the name of the function, for a note.
+  """
+  if workdir is not None:
+    path = pathlib.Path(workdir).expanduser().absolute()
+    try:
+      path.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+      raise UserError(
+        f"workdir={path}: no such folder can be made ({e.strerror})."
+      ) from e
+    return str(path)
+  temporary = tempfile.mkdtemp(prefix=f"bert_jax-{action}-")
+  atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+  note(
+    f"{action}: without workdir=, the run is in {temporary} until Python ends;"
+    " keep its model with .model.save(path)."
+  )
+  return temporary
+
+
+def open_config(
+  config: Config, default: str, changes: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns a config as a nested dict, and changes nothing it is given.
+
+  Args:
+    config: a ConfigDict, which is taken as it is; the name of a config, such as
+      "bert:base"; or a dict of changes to the default, whose keys may have
+      dots. None for the default.
+    default: the name of the default config.
+    changes: key with dots -> value; a value of None changes nothing.
+
+  Raises:
+    UserError: a key is unknown, or a value has the wrong type.
+  """
+  own: dict[str, Any] = {}
+  if isinstance(config, ConfigDict):
+    base = copy.deepcopy(config.to_dict())
+  elif isinstance(config, str):
+    try:
+      base = config_files.open_config(config).to_dict()
+    except UserError as e:
+      raise UserError(str(e).removeprefix("--")) from e
+  elif config is None or isinstance(config, Mapping):
+    base = config_files.open_config(default).to_dict()
+    own = dict(_flat(config or {}))
+  else:
+    raise UserError(
+      f"config={config!r:.60}: pass a ConfigDict, the name of a config or a"
+      " dict of the keys to change."
+    )
+  changed = copy.deepcopy(base)
+  given = {key: x for key, x in changes.items() if x is not None}
+  for key, setting in {**own, **given}.items():
+    _set(changed, key, copy.deepcopy(setting))
+  config_lib.check_types(changed, base)
+  return changed
+
+
+def keys_of(config: Config) -> set[str] | None:
+  """Returns the keys that a user changes; None for a complete config."""
+  if isinstance(config, ConfigDict | str):
+    return None
+  return {key for key, _ in _flat(config or {})}
+
+
+def _flat(
+  config: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+  """Yields the keys with dots and the values of a nested dict."""
+  for name, setting in config.items():
+    if isinstance(setting, Mapping) and setting:
+      yield from _flat(setting, f"{prefix}{name}.")
+    else:
+      yield f"{prefix}{name}", setting
+
+
+def _set(config: dict[str, Any], key: str, setting: Any) -> None:
+  """Sets a value of a nested dict.
+
+  Raises:
+    UserError: the config has no such key. A model may get further ones, since
+      each attribute of its encoder can be set.
+  """
+  *sections, name = key.split(".")
+  section = config
+  for part in sections:
+    if not isinstance(section.get(part), dict):
+      raise UserError(f"config.{key} is not a key{nearest(part, section)}")
+    section = section[part]
+  if name not in section and sections != ["model"]:
+    raise UserError(f"config.{key} is not a key{nearest(name, section)}")
+  section[name] = setting
+
+
+def on_cpu() -> bool:
+  """Returns True if jax computes on a CPU, where bfloat16 is slow."""
+  return jax.default_backend() == "cpu"
+
+
+def run(config: dict[str, Any], workdir: str, action: str) -> Trained:
+  """Trains, says on stderr how far it is, and returns the result.
+
+  Args:
+    config: the complete config.
+    workdir: the run's folder.
+    action: the name of the function, for notes.
+  """
+  remedy = (
+    f"Lower batch_size, which is {config['batch_size']}, or raise"
+    " micro_batches in config, which splits the rows of a step."
+  )
+  with (
+    _progress() as on_row,
+    messages.said_to(note),
+    xla_errors.reports_out_of_memory(remedy),
+    without_warnings_of_orbax(),
+  ):
+    state = train.run(config, workdir, on_row)
+    model = load(workdir)
+  rows = history(workdir)
+  if rows and rows[-1]["step"] > int(state.step):
+    rows = Results(row for row in rows if row["step"] <= int(state.step))
+  note(f"{action}: the run is in {workdir}")
+  return Trained(model, rows, workdir)
+
+
+@contextlib.contextmanager
+def without_warnings_of_orbax() -> Iterator[None]:
+  """Hides warnings of orbax in this block, which are about its own options."""
+
+  def is_shown(record: logs.LogRecord) -> bool:
+    return record.levelno >= logs.ERROR or "orbax" not in record.pathname
+
+  logger = logs.getLogger("absl")
+  logger.addFilter(is_shown)
+  try:
+    yield
+  finally:
+    logger.removeFilter(is_shown)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[logging.OnRow]:
+  """Yields a function that shows rows: a bar in a notebook, else lines."""
+  bar_class = _notebook_bar()
+  if bar_class is None:
+    yield lambda row, line, total: note(line)
+    return
+  with contextlib.closing(bar_class(unit="step")) as bar:
+    yield functools.partial(_advance, bar)
+
+
+def _advance(bar: Any, row: Mapping[str, Any], line: str, total: int) -> None:
+  """Moves a bar of tqdm to the step of a row, and shows the row's numbers."""
+  bar.total = total
+  bar.update(row["step"] - bar.n)
+  names = ("loss",) if row["split"] == "train" else tuple(row)
+  numbers = {
+    name
+    if row["split"] == "train"
+    else f"validation_{name}": f"{row[name]:.4f}"
+    for name in names
+    if isinstance(row[name], float)
+  }
+  shown = getattr(bar, "shown", {}) | numbers
+  bar.shown = shown
+  bar.set_postfix(shown)
+
+
+def _notebook_bar() -> Any:
+  """Returns tqdm's bar in a notebook that has tqdm; else None."""
+  ipython = sys.modules.get("IPython")
+  shell = ipython.get_ipython() if ipython else None
+  # The shells of Jupyter and Colab have this class or one that is made of it.
+  names = {cls.__name__ for cls in type(shell).__mro__}
+  if "ZMQInteractiveShell" not in names:
+    return None
+  try:
+    from tqdm.auto import tqdm
+  except ImportError:
+    return None
+  return tqdm

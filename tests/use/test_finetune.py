@@ -1,0 +1,299 @@
+"""`bert_jax.finetune`: forms of data, history, restarts, messages."""
+
+import copy
+import doctest
+import math
+import sys
+import threading
+import types
+
+import jax
+import numpy as np
+import pytest
+import tiny_tasks
+from frames import Frame
+from ml_collections import ConfigDict
+
+import bert_jax
+from bert_jax.devices import hosts
+from bert_jax.messages import UserError
+from bert_jax.training import config_files
+from bert_jax.use import finetune, labelled, trained
+
+pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+
+TEXTS = ["red cat runs .", "blue dog .", "green cat .", "dog sings ."] * 6
+LABELS = ["cat", "dog"] * 12
+ROWS = list(zip(TEXTS, LABELS, strict=True))
+OPTIONS = dict(epochs=2, batch_size=8, learning_rate=1e-2, validation=1 / 3)
+
+
+class DataSet(list):
+  """What `datasets.Dataset` has that is read here."""
+
+  def __init__(self, rows, names):
+    super().__init__(rows)
+    self.features = {"label": types.SimpleNamespace(names=names)}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+  path = tmp_path_factory.mktemp("models") / "mine"
+  tiny_tasks.write_model(path)
+  return str(path)
+
+
+@pytest.fixture(scope="module")
+def run(model, tmp_path_factory):
+  """A run in a thread; no argument of it may change."""
+  config = config_files.open_config("own")
+  config.model.dtype = "float32"
+  config.log.every = 1
+  frame = Frame(verdict=LABELS, review=np.array(TEXTS), other=[None] * 24)
+  arguments = [frame, config, dict(OPTIONS)]
+  before = copy.deepcopy([vars(frame), config.to_dict(), OPTIONS])
+  results = []
+
+  def work():
+    result = bert_jax.finetune(
+      model,
+      frame,
+      text="review",
+      label="verdict",
+      config=config,
+      workdir=tmp_path_factory.mktemp("run"),
+      **arguments[2],
+    )
+    results.append(result)
+
+  thread = threading.Thread(target=work)
+  thread.start()
+  thread.join()
+  (result,) = results
+  after = [vars(frame), config.to_dict(), arguments[2]]
+  np.testing.assert_equal(after, before)
+  return result
+
+
+def test_a_table_gives_a_model_and_a_history(run):
+  assert run.model.labels == ["cat", "dog"]
+  assert run.model.predict("red cat runs .")["label"] in ("cat", "dog")
+  assert [row["step"] for row in run.history] == [1, 2, 3, 4]
+  assert all(math.isfinite(row["loss"]) for row in run.history)
+  evaluated = [not math.isnan(row["validation_loss"]) for row in run.history]
+  assert evaluated == [False, True, False, True]
+  assert run.history[1].keys() == run.history[0].keys()
+  assert 0 <= run.history[-1]["validation_accuracy"] <= 1
+  text = repr(run)
+  assert text.startswith("Trained(4 steps, loss 0.") and run.workdir in text
+  assert "validation_accuracy" in text and len(text) < 300
+  assert bert_jax.load(run.workdir).labels == run.model.labels
+
+
+def test_a_stopped_run_continues_to_the_same_numbers(
+  run, model, tmp_path, monkeypatch, capsys
+):
+  """A list of tuples has the same rows as the table of the first run."""
+
+  def go_on():
+    config = {"log": {"every": 1}}
+    return bert_jax.finetune(
+      bert_jax.load(model), ROWS, config=config, workdir=tmp_path, **OPTIONS
+    )
+
+  with monkeypatch.context() as patch:
+    patch.setattr(hosts, "stop_requested", lambda step, seen: step == 3)
+    stopped = go_on()
+  assert stopped.history[-1]["step"] == 3
+  captured = capsys.readouterr()
+  assert not captured.out
+  assert "16 rows to train on, 8 to evaluate on, held out" in captured.err
+  assert "step 3/4 loss" in captured.err
+  result = go_on()
+  assert "continuing from step 3" in capsys.readouterr().err
+  for a, b in zip(
+    jax.tree.leaves(result.model.params),
+    jax.tree.leaves(run.model.params),
+    strict=True,
+  ):
+    np.testing.assert_array_equal(a, b)
+  losses = [[row["loss"] for row in x.history] for x in (result, run)]
+  assert losses[0] == losses[1]
+  with pytest.raises(UserError, match="was started with another input"):
+    bert_jax.finetune(model, ROWS[2:], workdir=tmp_path, **OPTIONS)
+  with pytest.raises(UserError, match="schedule.peak: 0.01 -> 0.5"):
+    options = OPTIONS | {"learning_rate": 0.5}
+    bert_jax.finetune(model, ROWS, workdir=tmp_path, **options)
+
+
+def test_the_example_of_the_docstring(model):
+  names = {"PATH": model}
+  finder = doctest.DocTestFinder(exclude_empty=True)
+  tests = finder.find(finetune.finetune, "finetune", globs=names)
+  assert sum(len(test.examples) for test in tests) == 7
+  report = []
+  for test in tests:
+    doctest.DocTestRunner().run(test, out=report.append)
+  assert not report, "".join(report)
+  assert {"finetune"} <= {*bert_jax.__all__} & {*dir(bert_jax)}
+
+
+def test_every_form_of_data_gives_the_same_rows(tmp_path):
+  columns = {"text": ["a b", "c, d"], "label": ["x", "y"]}
+  dicts = [{"text": "a b", "label": "x"}, {"text": "c, d", "label": "y"}]
+  (tmp_path / "t.csv").write_text('text,label\na b,x\n"c, d",y\n')
+  numbered = [
+    {"text": "a b", "label": 0},
+    {"text": "c, d", "label": np.int64(1)},
+  ]
+  forms = (
+    columns,
+    dicts,
+    iter(dicts),
+    Frame(**columns),
+    [("a b", "x"), ("c, d", "y")],
+    tmp_path / "t.csv",
+    str(tmp_path / "t.csv"),
+    DataSet(numbered, ["x", "y"]),
+  )
+  for form in forms:
+    rows = labelled.read(form, "data")
+    assert [row.fields for row in rows] == dicts
+  pairs = labelled.read([(("a", "b"), True)], "data")
+  chosen = labelled.Columns(pairs, None, None, None, None)
+  assert chosen.select(pairs[0]).fields == {
+    **{"text": "a", "pair": "b"},
+    "label": True,
+  }
+
+
+@pytest.mark.parametrize(
+  "label, kind",
+  [
+    ("x", "classification"),
+    (3, "classification"),
+    (2.0, "classification"),
+    ("2", "classification"),
+    (True, "classification"),
+    (0.5, "regression"),
+    ("0.5", "regression"),
+    (["x", "y"], "multi_label"),
+  ],
+)
+def test_the_kind_comes_from_the_labels(label, kind):
+  rows = labelled.read([("a", label), ("b", None)], "data")
+  assert labelled.Columns(rows, None, None, None, None).kind == kind
+
+
+def test_words_have_tags_and_questions_have_answers():
+  rows = labelled.read({"words": [["a"]], "tags": [["O"]]}, "data")
+  columns = labelled.Columns(rows, None, None, None, None)
+  assert columns.kind == "tagging"
+  assert columns.select(rows[0]).fields == {"words": ["a"], "tags": ["O"]}
+  answers = {"text": ["c"], "answer_start": [0]}
+  fields = {"question": "q", "context": "c d", "answers": answers}
+  rows = labelled.read([fields], "data")
+  columns = labelled.Columns(rows, None, None, None, None)
+  task, _ = labelled.task_of(columns, {"train": rows})
+  assert task.task.name == "squad"
+
+
+@pytest.mark.parametrize(
+  "data, options, words",
+  [
+    (
+      "a good film",
+      {},
+      "a string is the path of a table, and there is no such",
+    ),
+    ([], {}, "data has no rows"),
+    (7, {}, "data is of type int; pass a DataFrame"),
+    (["abc", "def"], {}, r"row 0 of data is 'abc'; pass \(text, label\)"),
+    ([("a", "b", "c")], {}, "row 0 of data is .*; pass"),
+    ({"text": "ab", "label": [1, 2]}, {}, "column 'text' is 'ab', not a list"),
+    ({"text": ["a"], "label": [1, 2]}, {}, "unequal lengths: text 1, label 2"),
+    ({"t": ["a"], "label": [1]}, {}, "no column 'text', only t, label; name"),
+    (
+      ROWS,
+      {"label": "y", "text": "x", "pair": "z"},
+      "no column 'z', only y, x",
+    ),
+    (
+      [("a", "x")] * 9,
+      {},
+      r"data has 1 class \(x\); a classification needs two",
+    ),
+    ([("a", "x"), ("b", None)] * 9, {}, "row 1 of data has no label in column"),
+    ([("a", "x"), (5, "y")] * 9, {}, "row 1 of data: 'text' is 5, not a text"),
+    (ROWS, {"kind": "tags"}, "kind='tags' is no kind of task; choose classif"),
+    (ROWS, {"kind": "regression"}, "label 'cat' is not a number"),
+    (ROWS, {"validation": 1.5}, "validation=1.5: a share must be between"),
+    (ROWS[:1], {}, "data has 1 rows, too few to hold some out"),
+    (ROWS, {"length": 99}, "length=99: the model reads rows of 1 to 40 tokens"),
+    (ROWS, {"config": {"schedule.peek": 1.0}}, "peek is not a key; did you"),
+    (
+      ROWS,
+      {"config": {"batch_size": "8"}},
+      "batch_size='8' must be of type int",
+    ),
+    (ROWS, {"config": 8}, "config=8: pass a ConfigDict, the name of a config"),
+    (ROWS, {"config": "ovn"}, "names no config; did you mean own"),
+    (ROWS, {"workdir": "FILE/run"}, "no such folder can be made"),
+  ],
+)
+def test_wrong_arguments_are_one_sentence(
+  model, tmp_path, data, options, words
+):
+  (tmp_path / "file").touch()
+  workdir = options.get("workdir", "run").replace("FILE", "file")
+  with pytest.raises(UserError, match=words) as error:
+    bert_jax.finetune(model, data, **options | {"workdir": tmp_path / workdir})
+  assert "\n" not in str(error.value) and "--" not in str(error.value)
+
+
+def test_a_config_is_taken_as_it_is_and_dicts_change_the_default():
+  config = ConfigDict({"a": {"b": 1}, "model": {}})
+  assert trained.open_config(config, "own", {}) == config.to_dict()
+  changed = trained.open_config(
+    {"schedule": {"peak": 1e-3}, "model.num_layers": 3},
+    "own",
+    {"batch_size": 4, "seed": None},
+  )
+  default = config_files.open_config("own").to_dict()
+  assert changed["schedule"] == default["schedule"] | {"peak": 1e-3}
+  assert changed["batch_size"] == 4 and changed["seed"] == default["seed"]
+  assert changed["model"] == default["model"] | {"num_layers": 3}
+
+
+def test_a_notebook_has_a_bar(monkeypatch, capsys):
+  shell = type("ZMQInteractiveShell", (), {"config": {}})()
+  ipython = types.SimpleNamespace(get_ipython=lambda: shell)
+  monkeypatch.setitem(sys.modules, "IPython", ipython)
+  with trained._progress() as on_row:
+    on_row({"step": 5, "split": "train", "loss": 0.5}, "line", 20)
+    on_row({"step": 10, "split": "heldout", "loss": 0.25}, "line", 20)
+  shown = capsys.readouterr().err
+  assert "10/20" in shown and "validation_loss=0.25" in shown
+  assert "loss=0.5" in shown and "line" not in shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "kind", ["regression", "multi_label", "tagging", "span"]
+)
+def test_other_kinds_are_learnt(model, tmp_path, kind):
+  answers = {"text": ["cat"], "answer_start": [4]}
+  data = {
+    "regression": [(text, i / 7) for i, text in enumerate(TEXTS)],
+    "multi_label": [(text, text.split()[:2]) for text in TEXTS],
+    "tagging": [
+      (text.split(), ["B-X" if w == "cat" else "O" for w in text.split()])
+      for text in TEXTS
+    ],
+    "span": [{"question": "dog ?", "context": "red cat .", "answers": answers}]
+    * 24,
+  }[kind]
+  run = bert_jax.finetune(model, data, epochs=1, batch_size=8, workdir=tmp_path)
+  text = {"tagging": "red cat", "span": ("dog ?", "red cat .")}.get(kind, "cat")
+  assert run.model.predict(text)
+  assert math.isfinite(run.history[-1]["validation_loss"])

@@ -1,0 +1,136 @@
+"""`bert_jax.pretrain`: forms of text, restarts, messages."""
+
+import copy
+import doctest
+import threading
+
+import numpy as np
+import pytest
+from frames import Frame
+
+import bert_jax
+from bert_jax.messages import UserError
+from bert_jax.use import pretrain
+
+pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+
+TEXTS = [
+  f"The cat {i} sat on the mat. The dog sat, too. It ran off to the {i}."
+  for i in range(50)
+]
+CONFIG = {
+  **{"model.hidden": 16, "model.heads": 2, "model.mlp": 32},
+  **{"evaluate": {"every": 2, "examples": 8}, "checkpoint.every": 2},
+}
+OPTIONS = dict(
+  steps=2, batch_size=4, length=32, vocab_size=100, heldout=0.2, config=CONFIG
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+  """A run in a thread; no argument of it may change."""
+  texts = list(TEXTS)
+  before = copy.deepcopy((texts, OPTIONS))
+  results = []
+
+  def work():
+    workdir = tmp_path_factory.mktemp("run")
+    results.append(bert_jax.pretrain(texts, workdir=workdir, **OPTIONS))
+
+  thread = threading.Thread(target=work)
+  thread.start()
+  thread.join()
+  (result,) = results
+  assert (texts, OPTIONS) == before
+  return result
+
+
+def test_texts_give_a_model_and_a_history(run):
+  assert (
+    run.model.family == "bert" and run.model.config["model"]["hidden"] == 16
+  )
+  row = run.model.fill_mask("The [MASK] sat.")
+  assert "[MASK]" not in row["filled"]
+  assert [row["step"] for row in run.history] == [1, 2]
+  losses = [run.history[0]["loss"], run.history[1]["validation_loss"]]
+  assert np.isfinite(losses).all()
+  assert "validation_mlm_accuracy" in run.history[1]
+
+
+def test_the_same_call_continues_and_other_texts_are_refused(run, capsys):
+  again = bert_jax.pretrain(Frame(text=TEXTS), workdir=run.workdir, **OPTIONS)
+  captured = capsys.readouterr()
+  assert "continuing from step 2" in captured.err and not captured.out
+  assert [row["loss"] for row in again.history] == [
+    row["loss"] for row in run.history
+  ]
+  with pytest.raises(UserError, match="was started with other texts; give"):
+    bert_jax.pretrain(TEXTS[1:], workdir=run.workdir, **OPTIONS)
+
+
+def test_the_example_of_the_docstring():
+  names = {"CONFIG": CONFIG}
+  finder = doctest.DocTestFinder(exclude_empty=True)
+  tests = finder.find(pretrain.pretrain, "pretrain", globs=names)
+  assert sum(len(test.examples) for test in tests) == 6
+  report = []
+  for test in tests:
+    doctest.DocTestRunner().run(test, out=report.append)
+  assert not report, "".join(report)
+  assert "pretrain" in bert_jax.__all__ and "pretrain" in dir(bert_jax)
+
+
+def test_a_string_is_one_document_and_never_characters():
+  assert pretrain._documents("a cat sat", "text") == ["a cat sat"]
+  for texts in (
+    ["a", "b"],
+    np.array(["a", "b"]),
+    iter(["a", "b"]),
+    {"text": ["a", "b"]},
+    [{"text": "a"}, {"text": "b", "other": 1}],
+    Frame(other=[1, 2], text=["a", "b"]),
+  ):
+    assert pretrain._documents(texts, "text") == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+  "arguments, words",
+  [
+    ({}, "pass either texts= or files="),
+    ({"texts": "a", "files": "b"}, "pass either texts= or files="),
+    ({"texts": __file__}, "is the name of a file; pass files="),
+    ({"texts": ["a", 5]}, "text 1 is 5, not a string"),
+    ({"texts": []}, "texts has no text in it"),
+    ({"texts": [" "]}, "texts has no text in it"),
+    (
+      {"texts": [{"body": "a"}]},
+      "row 0 of texts has no column 'text', only body",
+    ),
+    (
+      {"texts": ["a"], "family": "brt"},
+      "family='brt' is unknown; did you mean",
+    ),
+    ({"texts": ["a"], "size": "bas"}, "bas"),
+    ({"texts": ["a"], "size": "base", "length": 9}, "phases with their own"),
+    ({"texts": ["a"], "config": {"steps": 9}}, "config.steps is not a key"),
+    ({"files": 5}, "files=5: pass a path or a list of paths"),
+    ({"files": "missing.txt"}, "missing.txt: no such file"),
+  ],
+)
+def test_wrong_arguments_are_one_sentence(arguments, words, tmp_path):
+  with pytest.raises(UserError, match=words) as error:
+    bert_jax.pretrain(workdir=tmp_path, **arguments)
+  assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "family", ["roberta", "albert", "electra", "gpt", "spanbert"]
+)
+def test_other_families_are_trained(family, tmp_path):
+  config = {"evaluate": {"every": 2, "examples": 8}, "checkpoint.every": 2}
+  options = OPTIONS | {"config": config, "vocab_size": 400}
+  run = bert_jax.pretrain(TEXTS, family=family, workdir=tmp_path, **options)
+  assert np.isfinite(run.history[-1]["validation_loss"])
+  assert run.model.features("The cat sat.").ndim == 1
