@@ -36,13 +36,15 @@ from bert_jax.text import (
 from bert_jax.text.tokenizer_json import from_json
 from bert_jax.text.vocabulary import Vocabulary
 
-# The file with a tokenizer's settings, with transformers' keys if it has them.
+# The file with a tokenizer's settings. If transformers has a setting, the key
+# is its key in transformers.
 SETTINGS = added_tokens.SETTINGS
 # transformers' file for a tokenizer of any kind.
 JSON = added_tokens.JSON
 # Files of a prepared folder: all pieces, and `Vocabulary.other_words`.
 PIECES, OTHERS = "pieces.json", "others.txt"
-# The files that `contents` may write, with transformers' names if it has them.
+# The files that `contents` may write. If transformers writes a file too, the
+# name is its name in transformers.
 TOKENIZER_FILES = (
   "vocab.txt",
   PIECES,
@@ -54,12 +56,12 @@ TOKENIZER_FILES = (
 )
 # A key of the settings: digests of the other files.
 DIGESTS = "sha256"
-# Option of `load` -> transformers' key in the settings, if that differs.
+# Option of `load` -> transformers' key in the settings, if the key differs.
 _KEYS = {"lower_case": "do_lower_case"}
 # `Vocabulary.kind` -> transformers' class for its files.
 _CLASSES = {"wordpiece": "BertTokenizer", "gpt1": "OpenAIGPTTokenizer"}
 # The class of transformers that uses tokenizer.json as it is. AlbertTokenizer,
-# RobertaTokenizer and GPT2Tokenizer replace rules of the file by others.
+# RobertaTokenizer and GPT2Tokenizer replace rules of the file by their own.
 _JSON_CLASS = "PreTrainedTokenizerFast"
 # Option of `load` -> its type.
 _TYPES = {
@@ -97,9 +99,9 @@ def load(path: PathLike, **options: Any) -> Vocabulary:
       SentencePiece `.model`, `tokenizer.json`, or `vocab.json` with its merges
       in the same folder. It may also be a folder with any of these files, such
       as the folder of a Hugging Face model.
-    **options: the pieces were learnt from cleaned text. `lower_case` and
-      `keep_accents` (or `strip_accents`) say how it was cleaned. They are
-      needed only if the files do not say so. The other options override the
+    **options: `lower_case` and `keep_accents` (or `strip_accents`) say how the
+      text was cleaned from which the pieces were learnt. They are needed only
+      if the files do not say it. The other options override the
       settings in the files: `rules` and `tokenize_chinese_chars` (WordPiece),
       `add_prefix_space` (byte-level BPE), `word_starts` (SentencePiece).
 
@@ -124,7 +126,7 @@ def load(path: PathLike, **options: Any) -> Vocabulary:
   contents_by_name = _read_existing(
     root.parent, [name, *_MERGES, settings_name]
   )
-  contents_by_name = _without_foreign(
+  contents_by_name = _without_foreign_settings(
     contents_by_name, folder, settings_name, name
   )
   check_written(contents_by_name, folder, settings_name, name)
@@ -144,7 +146,7 @@ def _read_existing(
 
 
 def _check_uncased(vocabulary: Vocabulary, source: str) -> None:
-  """Calls `wordpiece.check_uncased` if the files do not say their rules."""
+  """Calls `wordpiece.check_uncased` if no file gives the rules."""
   if vocabulary.kind == "wordpiece" and JSON not in vocabulary.files:
     wordpiece.check_uncased(vocabulary, source)
 
@@ -166,7 +168,9 @@ def warning(vocabulary: Vocabulary, path: PathLike) -> str | None:
     piece
     for piece in vocabulary.pieces
     if piece not in special
-    and _is_marked(piece, vocabulary.lower_case, vocabulary.keep_accents)
+    and _is_changed_by_cleaning(
+      piece, vocabulary.lower_case, vocabulary.keep_accents
+    )
     and normalizer.normalize_str(piece) not in (piece, _nfd(piece))
   ]
   if len(unreachable) <= 0.01 * len(vocabulary.pieces):
@@ -180,7 +184,9 @@ def warning(vocabulary: Vocabulary, path: PathLike) -> str | None:
   )
 
 
-def _is_marked(piece: str, lower_case: bool, keep_accents: bool) -> bool:
+def _is_changed_by_cleaning(
+  piece: str, lower_case: bool, keep_accents: bool
+) -> bool:
   """Returns True if a piece has capitals or accents that cleaning removes."""
   if lower_case and piece != piece.lower():
     return not _BRACKETS.fullmatch(piece)
@@ -235,13 +241,13 @@ def _of_folder(
       f"{folder} has no vocabulary; it has no {', '.join(_VOCABULARIES)}."
     )
   path = file_contents.path_of(folder, name)
-  files = _without_foreign(files, folder, SETTINGS, name)
+  files = _without_foreign_settings(files, folder, SETTINGS, name)
   check_written(files, folder)
   settings = _settings(files, folder, SETTINGS)
   return _build(_builder(files, name, folder), path, settings, options)
 
 
-def _without_foreign(
+def _without_foreign_settings(
   files: Mapping[str, bytes], folder: str, settings: str, name: str
 ) -> Mapping[str, bytes]:
   """Leaves out settings that were written with a vocabulary of another kind.
@@ -250,10 +256,10 @@ def _without_foreign(
   files to which they belong. `settings` and `name` are the names of the
   settings and of the vocabulary among the files.
   """
-  sums = file_contents.parsed(files, folder, settings).get(DIGESTS)
-  if not isinstance(sums, dict) or not sums:
+  digests = file_contents.parsed(files, folder, settings).get(DIGESTS)
+  if not isinstance(digests, dict) or not digests:
     return files
-  if _suffix(name) in map(_suffix, sums):
+  if _suffix(name) in map(_suffix, digests):
     return files
   return {n: content for n, content in files.items() if n != settings}
 
@@ -274,13 +280,13 @@ def _build(
   settings: Mapping[str, Any],
   options: Mapping[str, Any],
 ) -> Vocabulary:
-  """Builds a tokenizer by a function of `_builder`.
+  """Builds a tokenizer by a function that `_builder` returned.
 
-  The caller's options override those in the settings. Raises UserError if
+  The caller's options override the settings. Raises UserError if
   `build` does not take an option, or if an option contradicts the settings.
   """
   allowed = inspect.signature(build).parameters.keys() & _TYPES.keys()
-  wanted = _cleaning(options)
+  asked_cleaning = _cleaning(options)
   options = {k: v for k, v in options.items() if k not in _CLEANING}
   default_accents = None
   for name in options:
@@ -289,34 +295,39 @@ def _build(
         f"{path}: its kind of tokenizer has no option {name!r}; it has"
         f" {sorted(allowed) or 'none'}."
       )
-  learnt = _cleaning(settings)
-  if learnt.keep_accents is None and learnt.lower_case is not None:
+  learnt_cleaning = _cleaning(settings)
+  if (
+    learnt_cleaning.keep_accents is None
+    and learnt_cleaning.lower_case is not None
+  ):
     if "strip_accents" in allowed:
-      learnt = learnt.filled()
-    elif "lower_case" in allowed and wanted.lower_case is None:
+      learnt_cleaning = learnt_cleaning.filled()
+    elif "lower_case" in allowed and asked_cleaning.lower_case is None:
       # Take the default of transformers' AlbertTokenizer for accents.
-      default_accents = None if learnt.lower_case else False
+      default_accents = None if learnt_cleaning.lower_case else False
   if isinstance(build, functools.partial) and build.func is unigram.build:
     # The rules in a `.model` count more than the settings in another file.
-    fixed = unigram.fixed_cleaning(*build.args, **build.keywords)
-    if fixed.lower_case is not None:
-      learnt, default_accents = fixed, None
-      if fixed.keep_accents is None:
-        learnt = fixed._replace(keep_accents=_cleaning(settings).keep_accents)
+    fixed_cleaning = unigram.fixed_cleaning(*build.args, **build.keywords)
+    if fixed_cleaning.lower_case is not None:
+      learnt_cleaning, default_accents = fixed_cleaning, None
+      if fixed_cleaning.keep_accents is None:
+        learnt_cleaning = fixed_cleaning._replace(
+          keep_accents=_cleaning(settings).keep_accents
+        )
   _check_rules(settings, options, path)
   arguments = {k: settings[k] for k in settings.keys() & allowed - {*_CLEANING}}
   if "lower_case" in allowed:
-    cleaning.check_equal(learnt, wanted, path)
-    pairs = zip(learnt, wanted, strict=True)
+    cleaning.check_equal(learnt_cleaning, asked_cleaning, path)
+    pairs = zip(learnt_cleaning, asked_cleaning, strict=True)
     merged = cleaning.Cleaning(*(b if a is None else a for a, b in pairs))
     if merged.keep_accents is None:
       merged = merged._replace(keep_accents=default_accents)
     return build(**arguments | _builder_options(merged, allowed) | options)
   if "keep_accents" in allowed:
-    arguments["keep_accents"] = learnt.keep_accents
+    arguments["keep_accents"] = learnt_cleaning.keep_accents
   vocabulary = build(**arguments | options)
   actual = cleaning.Cleaning(vocabulary.lower_case, vocabulary.keep_accents)
-  cleaning.check_equal(actual, wanted, path)
+  cleaning.check_equal(actual, asked_cleaning, path)
   return vocabulary
 
 
@@ -329,15 +340,15 @@ def _cleaning(options: Mapping[str, Any]) -> cleaning.Cleaning:
 
 
 def _builder_options(
-  wanted: cleaning.Cleaning, allowed: Collection[str]
+  wanted_cleaning: cleaning.Cleaning, allowed: Collection[str]
 ) -> dict[str, bool]:
   """Returns a cleaning as options of a builder, without those that are None.
 
   Args:
-    wanted: the cleaning.
+    wanted_cleaning: the cleaning.
     allowed: the names of the builder's options.
   """
-  options = cleaning.load_options(*wanted)
+  options = cleaning.load_options(*wanted_cleaning)
   if "strip_accents" in allowed and "keep_accents" in options:
     options["strip_accents"] = not options.pop("keep_accents")
   return options
@@ -347,12 +358,13 @@ def _check_rules(
   settings: Mapping[str, Any], options: Mapping[str, Any], path: str
 ) -> None:
   """Raises UserError if options ask for other rules than the settings have."""
-  saved, asked = settings.get("rules"), options.get("rules")
-  if saved in words.RULES and asked in words.RULES and saved != asked:
+  saved_rules, asked_rules = settings.get("rules"), options.get("rules")
+  has_both = saved_rules in words.RULES and asked_rules in words.RULES
+  if has_both and saved_rules != asked_rules:
     raise UserError(
-      f"{path}: its words were counted with --rules={saved}, not with"
-      f" --rules={asked}; leave this flag out, or train another vocabulary with"
-      " it."
+      f"{path}: its words were counted with --rules={saved_rules}, not with"
+      f" --rules={asked_rules}; leave this flag out, or train another"
+      " vocabulary with it."
     )
 
 
@@ -415,8 +427,8 @@ def _builder(
     file_contents.decoded(files, folder, merges_name),
     file_contents.path_of(folder, merges_name),
   )
-  ends = any(piece.endswith(bpe.END_OF_WORD) for piece in vocab)
-  build = bpe.gpt1 if ends else bpe.bytelevel
+  marks_word_ends = any(piece.endswith(bpe.END_OF_WORD) for piece in vocab)
+  build = bpe.gpt1 if marks_word_ends else bpe.bytelevel
   return functools.partial(build, vocab, merges, source=path)
 
 
@@ -437,12 +449,12 @@ def parse_pieces(content: bytes, source: str) -> list[str]:
     pieces.pop()
   if not pieces:
     raise UserError(f"{source}: the vocabulary is empty.")
-  seen: dict[str, int] = {}
+  first_lines: dict[str, int] = {}
   for i, piece in enumerate(pieces):
-    if seen.setdefault(piece, i) != i:
+    if first_lines.setdefault(piece, i) != i:
       raise UserError(
-        f"{source}: {piece!r:.40} is in line {seen[piece] + 1} and again in"
-        f" line {i + 1}; every piece needs one id. Remove one of them."
+        f"{source}: {piece!r:.40} is in line {first_lines[piece] + 1} and again"
+        f" in line {i + 1}; every piece needs one id. Remove one of them."
       )
   return pieces
 
@@ -547,8 +559,8 @@ def contents(
     pieces = json.dumps(list(vocabulary.pieces), ensure_ascii=False)
     contents_by_name[PIECES] = pieces.encode("utf-8")
   if vocabulary.other_words:
-    others = "".join(f"{word}\n" for word in vocabulary.other_words)
-    contents_by_name[OTHERS] = others.encode("utf-8")
+    other_words = "".join(f"{word}\n" for word in vocabulary.other_words)
+    contents_by_name[OTHERS] = other_words.encode("utf-8")
   settings = {_KEYS.get(k, k): v for k, v in vocabulary.options.items()}
   settings |= _unusual_settings(vocabulary)
   if tokenizer_class := _class_of(vocabulary):
@@ -575,8 +587,8 @@ def _with_digests(
   settings: Mapping[str, Any], files: Mapping[str, bytes]
 ) -> dict[str, Any]:
   """Adds the digests of files to settings."""
-  sums = {name: digest(content) for name, content in files.items()}
-  return seal({**settings, DIGESTS: sums})
+  digests = {name: digest(content) for name, content in files.items()}
+  return seal({**settings, DIGESTS: digests})
 
 
 def check_written(
@@ -600,15 +612,18 @@ def check_written(
     UserError: a file is not the one that `contents` made.
   """
   entries = file_contents.parsed(files, folder, settings)
-  # Skip the check only if both keys are missing: one may be damaged.
+  # Skip the check only if both keys are missing. If one is missing, the file
+  # may be damaged.
   if DIGESTS not in entries and "checksum" not in entries:
     return
   changed = [settings]
   if is_sealed(entries) and isinstance(entries.get(DIGESTS), dict):
-    sums = entries[DIGESTS]
-    if name not in sums and len(sums) == 1:
-      sums = {name: next(iter(sums.values()))}
-    changed = [n for n in sums if n in files and digest(files[n]) != sums[n]]
+    digests = entries[DIGESTS]
+    if name not in digests and len(digests) == 1:
+      digests = {name: next(iter(digests.values()))}
+    changed = [
+      n for n in digests if n in files and digest(files[n]) != digests[n]
+    ]
   if changed:
     path = file_contents.path_of(folder, changed[0])
     raise UserError(
@@ -641,7 +656,7 @@ def prepared_files(folder: PathLike, lower_case: bool) -> dict[str, bytes]:
   """Reads a tokenizer's files in a prepared folder.
 
   A folder of an earlier version may have no file of settings. Then this file is
-  added.
+  added to the return value.
 
   Args:
     folder: the prepared folder.

@@ -1,14 +1,13 @@
 """Makes more examples of a task from a masked language model and word vectors.
 
-The method is that of Jiao et al. 2020, section 3.2 and algorithm 1. The details
-are those of the released program (huawei-noah/Pretrained-Language-Model
-TinyBERT data_augmentation.py). Words of ASCII letters are replaced, except stop
-words:
+The method is from Jiao et al. 2020, section 3.2 and algorithm 1. The details
+are from the released program (huawei-noah/Pretrained-Language-Model TinyBERT
+data_augmentation.py). Words of ASCII letters are replaced, except stop words:
 
 | word | its replacement |
 | --- | --- |
-| one piece | a word that the model predicts at the masked position |
-| several pieces | a word whose vector is near |
+| with one piece | a word that the model predicts at the masked position |
+| with several pieces | a word whose vector is near |
 """
 
 import dataclasses
@@ -27,8 +26,8 @@ from bert_jax.use.word_vectors import WordVectors
 
 # The number of examples whose words are predicted together.
 CHUNK = 256
-# The released list without the words that have an apostrophe. The tokenizer
-# splits these into several words.
+# The list of the released program. Words with an apostrophe are left out,
+# because the tokenizer splits them into several words.
 _STOP_WORDS = """
   a about above after again against ain all am an and any are aren as at be
   because been before being below between both but by can couldn d did didn do
@@ -49,10 +48,10 @@ Candidates = dict[int, list[str]]
 
 
 class Options(NamedTuple):
-  """How examples are made.
+  """Says how examples are made.
 
   Attributes:
-    samples: the number of variants that are drawn for each text. Equal ones
+    samples: the number of variants that are drawn for each text. Equal variants
       are written once.
     threshold: the probability that a word is replaced.
     candidates: the number of candidates for a word. Candidates of the model
@@ -67,7 +66,7 @@ class Options(NamedTuple):
 
 
 class Example(NamedTuple):
-  """A line of a task's file.
+  """Holds a line of a task's file.
 
   Attributes:
     texts: one or two texts.
@@ -80,7 +79,7 @@ class Example(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SplitText:
-  """A text as its words.
+  """Holds a text that is split into words.
 
   Attributes:
     words: the words into which the tokenizer splits the text.
@@ -142,16 +141,16 @@ def masked_rows(
   Returns:
     The rows, and the position of the mask in each row, int32 [N].
   """
-  row_ids, second = [], []
+  row_ids, second_starts = [], []
   for ids, index in jobs:
     row = np.array([special.cls, *ids, special.sep, *ids, special.sep])[:length]
     row[1 + index] = special.mask
     row_ids.append(row.astype(np.int32))
-    second.append(min(len(ids) + 2, length))
+    second_starts.append(min(len(ids) + 2, length))
   rows = Rows(
     ids=np.concatenate([np.zeros(0, np.int32), *row_ids]),
     starts=np.cumsum([0, *map(len, row_ids)], dtype=np.int64),
-    second=np.array(second, np.int32),
+    second=np.array(second_starts, np.int32),
     example=np.arange(len(jobs)),
     labels=np.full(len(jobs), -1, np.int32),
     offsets=np.zeros((0, 2), np.int32),
@@ -164,8 +163,8 @@ def predict_words(
 ) -> list[list[str]]:
   """Returns the most likely words at each job's mask.
 
-  Pieces that do not begin a word are left out, and so are special tokens, which
-  the released program keeps.
+  Special tokens and pieces that do not begin a word are left out. The released
+  program keeps special tokens.
 
   Args:
     predictor: a predictor that fills masks.
@@ -175,7 +174,7 @@ def predict_words(
   rows, positions = masked_rows(jobs, vocabulary.special, predictor.length)
   words = []
   for candidate_pairs in predict.run(predictor, rows, positions):
-    # A model may have more rows than its vocabulary has pieces.
+    # A model's word table may have more rows than its vocabulary has pieces.
     all_ids = candidate_pairs[:, 1].astype(int)
     ids = [i for i in all_ids if i < vocabulary.vocab_size]
     pieces = [vocabulary.pieces[i] for i in ids if vocabulary.boundary[i]]
@@ -199,8 +198,8 @@ def candidates(
     count: the number of nearest words.
 
   Returns:
-    For each text: index of a word that may change -> its candidates. The only
-    candidate is the word itself if there is no other.
+    For each text: index of a word that may change -> its candidates. If no
+    other word is found, the only candidate is the word itself.
   """
   jobs, job_words = [], []
   candidates_by_text: list[Candidates] = [{} for _ in texts]
@@ -211,8 +210,8 @@ def candidates(
       start, end = int(text.starts[i]), int(text.starts[i + 1])
       candidates_by_text[number][i] = [word]
       if end - start > 1:
-        near = vectors.nearest(word, count) if vectors else []
-        candidates_by_text[number][i] = near or [word]
+        near_words = vectors.nearest(word, count) if vectors else []
+        candidates_by_text[number][i] = near_words or [word]
       elif 1 + start < predictor.length:
         jobs.append((text.ids, start))
         job_words.append((number, i))
@@ -290,8 +289,8 @@ def expand(
       predictor, vectors, splits, options.candidates
     )
     words_by_text = {
-      text: (split_text.words, words)
-      for text, split_text, words in zip(
+      text: (split_text.words, word_candidates)
+      for text, split_text, word_candidates in zip(
         texts, splits, chunk_candidates, strict=True
       )
     }
@@ -313,9 +312,9 @@ def _variants(
     sentences = variants(
       text, words, word_candidates, options, example_number, text_number
     )
-    before, after = (
+    texts_before, texts_after = (
       example.texts[:text_number],
       example.texts[text_number + 1 :],
     )
     for sentence in sentences[1:]:
-      yield example._replace(texts=(*before, sentence, *after))
+      yield example._replace(texts=(*texts_before, sentence, *texts_after))

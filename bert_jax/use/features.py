@@ -38,7 +38,7 @@ BLOCK = 1024
 
 
 class Spec(NamedTuple):
-  """Which vectors to compute.
+  """Says which vectors to compute.
 
   Values of `combine`:
 
@@ -53,20 +53,21 @@ class Spec(NamedTuple):
 
   | value | vectors |
   | --- | --- |
-  | "piece" | one for each token, with special tokens |
+  | "piece" | one for each token, also for special tokens |
   | "word" | one for each word |
-  | "cls" | one for the text, at its first token (for GPT-1 at its last) |
-  | "mean", "max" | one for the text, over all tokens, with special tokens |
+  | "cls" | the vector of the text's first token (GPT-1: of its last token) |
+  | "mean", "max" | the mean or maximum over all tokens, also special tokens |
 
   Attributes:
     layers: the numbers of layers; None takes all layers. 0 is the embeddings
       (for ELMo the vectors of the words), and -1 is the last layer.
     combine: how layers are combined.
-    mix: for "mix", the learnt weights of the layers, before their softmax.
-    gamma: for "mix", the factor of the weighted sum.
+    mix: the learnt weights of the layers, before their softmax. They are empty
+      unless `combine` is "mix".
+    gamma: the factor of the weighted sum of "mix".
     unit: what gets a vector.
-    pieces: for "word": "first" takes the vector of the first piece, "mean" the
-      mean of all pieces.
+    pieces: the vector of a word: "first" takes the vector of its first piece,
+      "mean" the mean over its pieces.
     normalize: if True, divides each vector by its length.
     max_length: the number of tokens in a window. None takes the model's longest
       row; ELMo has no limit.
@@ -85,13 +86,14 @@ class Spec(NamedTuple):
 
 
 class Features(NamedTuple):
-  """The vectors of a text.
+  """Holds the vectors of a text.
 
   Attributes:
     id: the id of the text.
     tokens: the pieces or words; None if the text has one vector.
-    vectors: float32 [tokens, width], or [width] if the text has one vector;
-      with "stack" [.., layers, width]. A word without pieces has zeros.
+    vectors: float32 [tokens, width], or [width] if the text has one vector. If
+      `combine` is "stack", the last axes are [layers, width]. A word without
+      pieces has zeros.
   """
 
   id: Any
@@ -101,19 +103,19 @@ class Features(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Window:
-  """A row of the model with a text, or with a window of a long text.
+  """Holds a row for the model: a text, or a window of a long text.
 
   Windows overlap, but each token's vector is taken from one window only.
 
   Attributes:
-    number: the number of the text.
+    text_index: the index of the text in its block.
     ids: int32 [T, ...], the ids of the row's tokens.
     begin: the first position in the row whose vector is taken.
     end: the position after the last one whose vector is taken.
     position: the position of token `begin` in the text.
   """
 
-  number: int
+  text_index: int
   ids: np.ndarray
   begin: int
   end: int
@@ -153,7 +155,7 @@ def extract_texts(
   tokens: int = 8192,
   report: Callable[[int], None] | None = None,
 ) -> Iterator[Features]:
-  """Yields the vectors of texts that have names; see `extract`.
+  """Yields the vectors of texts that have ids; see `extract`.
 
   Args:
     model: see `extract`.
@@ -179,11 +181,11 @@ def extract_texts(
 def complete(
   model: OpenedModel, spec: Spec, default_unit: str = "piece"
 ) -> tuple[Spec, list[str]]:
-  """Chooses the unit of the vectors if a spec has none.
+  """Chooses the unit of the vectors if a spec has no unit.
 
   Args:
     model: a model of any family.
-    spec: a spec whose `unit` may be None, for the model's pooling.
+    spec: a spec. If its `unit` is None, the model's pooling is taken.
     default_unit: the unit for a model without a pooling.
 
   Returns:
@@ -202,7 +204,7 @@ def complete(
 def choose_pooling(
   model: OpenedModel, unit: str | None
 ) -> tuple[str, bool, list[str]]:
-  """Chooses the unit of the vectors: the user's, or else the model's.
+  """Chooses the unit that the user names, or else the model's unit.
 
   Args:
     model: a model of sentence-transformers, or any other model.
@@ -246,7 +248,7 @@ def choose_pooling(
 
 
 def num_layers(model: OpenedModel) -> int:
-  """Returns the number of a model's layers, with the embeddings as one."""
+  """Counts a model's layers; the embeddings count as one layer."""
   return model.module.encoder.num_layers + 1
 
 
@@ -303,7 +305,8 @@ def layers_of(
   Args:
     encoder: the encoder of an opened model.
     params: the parameters of the encoder.
-    batch: `sequence_ids`, and `char_ids` for ELMo or `input_ids` for others.
+    batch: `sequence_ids`, and `char_ids` (ELMo) or `input_ids` (other
+      families).
     layers: numbers of layers; see `Spec`.
   """
   variables = {"params": params}
@@ -364,12 +367,12 @@ def _block(
   spec: Spec,
   tokens: int,
   report: Callable[[int], None] | None,
-  first: int,
+  num_earlier: int,
 ) -> Iterator[Features]:
   """Yields the features of texts that are encoded and sorted together.
 
-  The arguments are those of `extract_texts`; `first` is the number of texts
-  before these.
+  See `extract_texts` for the arguments. `num_earlier` is the number of texts in
+  earlier blocks.
   """
   encoded = text_batches.encode(model, texts)
   longest = spec.max_length or _longest(model)
@@ -393,7 +396,7 @@ def _block(
     ),
     model.params["encoder"],
   )
-  sums: list[Any] = [None] * len(texts)
+  vectors_by_text: list[Any] = [None] * len(texts)
   done = 0
   for batch in row_batches.batches([r.ids for r in rows], longest, tokens):
     batch_rows = [rows[i] for i in batch.numbers]
@@ -401,21 +404,25 @@ def _block(
     vectors = np.asarray(run(batch.inputs, weights))
     done += len(batch_rows)
     if report is not None:
-      report(first + done * len(texts) // len(rows))
+      report(num_earlier + done * len(texts) // len(rows))
     for window, x in zip(batch_rows, vectors, strict=False):
-      n = window.number
+      n = window.text_index
       if weigh:
         add = np.maximum if spec.unit == "max" else np.add
-        sums[n] = x if sums[n] is None else add(sums[n], x)
+        vectors_by_text[n] = (
+          x if vectors_by_text[n] is None else add(vectors_by_text[n], x)
+        )
         continue
-      if sums[n] is None:
-        sums[n] = np.zeros((len(encoded[n].ids), *x.shape[1:]), np.float32)
+      if vectors_by_text[n] is None:
+        vectors_by_text[n] = np.zeros(
+          (len(encoded[n].ids), *x.shape[1:]), np.float32
+        )
       taken_vectors = x[window.begin : window.end]
       end = window.position + len(taken_vectors)
-      sums[n][window.position : end] = taken_vectors
-  counts = np.bincount([row.number for row in rows], minlength=len(texts))
+      vectors_by_text[n][window.position : end] = taken_vectors
+  counts = np.bincount([row.text_index for row in rows], minlength=len(texts))
   for text, tokens_of_text, x, count in zip(
-    texts, encoded, sums, counts, strict=True
+    texts, encoded, vectors_by_text, counts, strict=True
   ):
     yield _finish(text, tokens_of_text, x, int(count), spec)
 
@@ -425,9 +432,9 @@ def _windows(
 ) -> Iterator[_Window]:
   """Yields the rows of a text.
 
-  In the overlap of two windows, the left half of the tokens is taken from the
-  left window, and the right half from the right window: so no token is taken
-  from near the edge of a window.
+  In the overlap of two windows, the vectors of the left half are taken from the
+  left window, and the vectors of the right half from the right window. So no
+  vector is taken from near the edge of a window.
   """
   begin, end, count = encoded.begin, encoded.end, len(encoded.ids)
   if longest is None or count <= longest:
@@ -436,16 +443,16 @@ def _windows(
   head, tail = encoded.ids[:begin], encoded.ids[end:]
   inner = longest - len(head) - len(tail)
   stride = inner - min(overlap, inner // 2)
-  cuts = windows(end - begin, inner, stride, full=True)
+  bounds = windows(end - begin, inner, stride, full=True)
   position = 0
-  for i, (start, stop) in enumerate(cuts):
+  for i, (start, stop) in enumerate(bounds):
     ids = np.concatenate(
       [head, encoded.ids[begin + start : begin + stop], tail]
     )
-    is_last = i + 1 == len(cuts)
-    until = count if is_last else begin + (stop + cuts[i + 1][0]) // 2
-    yield _Window(number, ids, position - start, until - start, position)
-    position = until
+    is_last = i + 1 == len(bounds)
+    taken_end = count if is_last else begin + (stop + bounds[i + 1][0]) // 2
+    yield _Window(number, ids, position - start, taken_end - start, position)
+    position = taken_end
 
 
 def _weigher(
@@ -474,7 +481,7 @@ def _weigher(
 
 
 def _finish(
-  text: Text, encoded: Tokens, x: np.ndarray, rows: int, spec: Spec
+  text: Text, encoded: Tokens, x: np.ndarray, num_rows: int, spec: Spec
 ) -> Features:
   """Returns the features of a text.
 
@@ -482,7 +489,7 @@ def _finish(
     text: the text.
     encoded: the tokens of the text.
     x: the vectors of the tokens, or their sum or maximum.
-    rows: the number of the text's rows.
+    num_rows: the number of the text's rows.
     spec: which vectors to compute.
   """
   names: Sequence[str] | None = None
@@ -491,14 +498,14 @@ def _finish(
   elif spec.unit == "max":
     x = np.where(np.isfinite(x), x, 0.0)  # A text without tokens has -inf.
   elif spec.unit == "cls":
-    x = x / np.float32(rows)
+    x = x / np.float32(num_rows)
   elif spec.unit == "piece":
     names = encoded.pieces
   else:
     names, x = _words(text, encoded, x, spec.pieces)
   if spec.normalize:
-    # The bound is that of torch.nn.functional.normalize, which
-    # sentence-transformers uses.
+    # sentence-transformers uses torch.nn.functional.normalize, which has this
+    # bound.
     length = np.linalg.norm(x, axis=-1, keepdims=True)
     x = x / np.maximum(length, np.float32(1e-12))
   return Features(text.id, None if names is None else tuple(names), x)
@@ -515,8 +522,8 @@ def _words(
   in_words = np.flatnonzero(encoded.words >= 0)
   vectors = np.zeros((len(names), *x.shape[1:]), np.float32)
   if pieces == "first":
-    words, first = np.unique(encoded.words[in_words], return_index=True)
-    vectors[words] = x[in_words[first]]
+    words, first_pieces = np.unique(encoded.words[in_words], return_index=True)
+    vectors[words] = x[in_words[first_pieces]]
     return names, vectors
   np.add.at(vectors, encoded.words[in_words], x[in_words])
   counts = np.bincount(encoded.words[in_words], minlength=len(names))

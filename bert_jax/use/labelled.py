@@ -22,7 +22,7 @@ KINDS = (*custom.KINDS, "span")
 QUESTION_COLUMNS = ("question", "context", "answers")
 # The column of the second texts of pairs, if the user names none.
 _PAIR = "text_pair"
-_FILES = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json")
+_ENDINGS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json")
 
 
 def read(
@@ -36,14 +36,14 @@ def read(
       (text, label), where a text may be a pair of texts.
     name: the name of the argument, for messages.
     text: the name that a tuple's text gets; None means "text".
-    label: the name that a tuple's label gets, and the column in which numbers
-      of a `datasets.ClassLabel` get their names; None means "label".
+    label: the name that a tuple's label gets; None means "label". If this
+      column is a `datasets.ClassLabel`, its numbers are replaced by names.
 
   Returns:
     The rows, whose fields have plain values of Python. NaN is None.
 
   Raises:
-    UserError: there are no rows, or the data have another form.
+    UserError: there are no rows, or `data` is of another type.
   """
   text, label = text or "text", label or "label"
   if isinstance(data, str | os.PathLike):
@@ -60,7 +60,7 @@ def read(
   names = _class_names(data, label)
   if names:
     rows = [
-      row._replace(fields=row.fields | {label: _named(row, label, names)})
+      row._replace(fields=row.fields | {label: _with_names(row, label, names)})
       for row in rows
       if label in row.fields
     ]
@@ -69,17 +69,17 @@ def read(
 
 def _read_file(path: str, name: str) -> list[Record]:
   """Reads the rows of a file, whose first line names the columns."""
-  if not path.lower().endswith(_FILES) or not pathlib.Path(path).is_file():
+  if not path.lower().endswith(_ENDINGS) or not pathlib.Path(path).is_file():
     raise UserError(
       f"{name}={path!r:.80}: a string is the path of a table, and there is no"
-      f" such file with the ending {', '.join(_FILES)}; pass a DataFrame, a"
+      f" such file with the ending {', '.join(_ENDINGS)}; pass a DataFrame, a"
       " list of (text, label), or a dict of columns for data in memory."
     )
   return list(tables.records(path))
 
 
 def _items(data: Any, name: str) -> list[Any]:
-  """Returns the rows of a table in memory, in the form that it has."""
+  """Returns the rows of a table in memory, before `_fields` reads them."""
   if isinstance(data, Mapping):
     return _rows_of_columns(data, name)
   try:
@@ -148,8 +148,8 @@ def _class_names(data: Any, label: str) -> list[str] | None:
   return list(names) if names else None
 
 
-def _named(row: Record, label: str, names: Sequence[str]) -> Any:
-  """Returns a label, or a list of labels, with names for numbers."""
+def _with_names(row: Record, label: str, names: Sequence[str]) -> Any:
+  """Returns a label, or a list of labels; each number becomes its name."""
   content = row.fields[label]
   if isinstance(content, list):
     return [names[x] if type(x) is int else x for x in content]
@@ -166,7 +166,7 @@ def hold_out(
 
   Args:
     rows: the rows.
-    share: the share to evaluate on; at least one row is taken.
+    share: the share of the rows to evaluate on; at least one row is taken.
     seed: the same seed takes the same rows.
 
   Raises:
@@ -180,16 +180,17 @@ def hold_out(
       f"data has {len(rows)} rows, too few to hold some out; pass more rows, or"
       " validation=0 to train without an evaluation."
     )
-  chosen = {*np.random.default_rng(seed).permutation(len(rows))[:count]}
-  train = [row for i, row in enumerate(rows) if i not in chosen]
-  return train, [row for i, row in enumerate(rows) if i in chosen]
+  held_out = {*np.random.default_rng(seed).permutation(len(rows))[:count]}
+  train = [row for i, row in enumerate(rows) if i not in held_out]
+  return train, [row for i, row in enumerate(rows) if i in held_out]
 
 
 def infer_kind(rows: Sequence[Record], text: str, label: str) -> str:
   """Returns the kind of a task, from its first text and from all labels.
 
-  A list of words has tags, and a list of labels means that several may apply.
-  Numbers of which one is not whole are a regression. Other labels are classes.
+  If the text is a list of words, the kind is tagging. If a label is a list,
+  several labels may apply. Numbers are a regression if one of them is not
+  whole. Other labels are classes.
   """
   fields = rows[0].fields
   if isinstance(fields.get(text), list):
@@ -209,7 +210,7 @@ def _is_whole(number: float) -> bool:
 
 
 class Columns:
-  """The columns of a table that a task reads.
+  """Chooses the columns of a table that a task reads.
 
   Attributes:
     kind: one of `KINDS`.
@@ -228,10 +229,10 @@ class Columns:
 
     Args:
       rows: the rows to train on.
-      kind: one of `KINDS`; None for the kind that the data suggest.
-      text: the column of texts; None for "text", or "words" if there is none.
-      pair: the column of second texts; None for "text_pair" if there is one.
-      label: the column of labels; None for "label", or "tags" if there is none.
+      kind: one of `KINDS`; None infers it from the data.
+      text: the column of texts; None takes "text", or else "words".
+      pair: the column of second texts; None takes "text_pair" if it exists.
+      label: the column of labels; None takes "label", or else "tags".
 
     Raises:
       UserError: the kind is unknown, or a column is missing.
@@ -267,7 +268,7 @@ class Columns:
         self.by_role["pair"] = pair
 
   def select(self, row: Record) -> Record:
-    """Returns a row with roles as the names of its columns."""
+    """Returns a row whose columns are renamed to their roles."""
     if self.kind == "span":
       fields = {"id": row.location, "title": "", **row.fields}
       return row._replace(fields=fields | {"id": str(fields["id"])})
@@ -293,7 +294,7 @@ def task_of(
 
   Args:
     columns: the columns of the rows.
-    splits: split -> rows, "train" first.
+    splits: split -> rows; the first split is "train".
 
   Raises:
     UserError: there are fewer than two classes, or a label cannot be read.
@@ -321,10 +322,10 @@ def task_of(
     labels = _labels(columns.kind, selected)
     names = ",".join(f"{role}={role}" for role in columns.by_role)
     files = task_inputs.find("own", columns.kind, names, labels)
-  read_records = files._replace(
+  files_in_memory = files._replace(
     records=lambda path, skipped: iter(records[path])
   )
-  return read_records, inputs
+  return files_in_memory, inputs
 
 
 def _has_answer(answers: Any) -> bool:
@@ -336,9 +337,9 @@ def _has_answer(answers: Any) -> bool:
 def _labels(
   kind: str, splits: Mapping[str, Sequence[Record]]
 ) -> tuple[str, ...]:
-  """Returns the labels of all rows; () if they have no names.
+  """Returns the names of the labels in all splits; () if they have no names.
 
-  Without this, a label that occurs only in a held-out row would be an error.
+  All splits are read, because a label may occur only in a held-out row.
   """
   rows = [row for rows in splits.values() for row in rows]
   if kind == "classification":
@@ -360,10 +361,10 @@ def _labels(
   if kind == "multi_label":
     lists = [(label_fields.read_list(row, "label", True), True) for row in rows]
     if label_fields.marked_labels(lists, ()) is None:
-      applied = {
+      label_names = {
         name
         for (values, _), row in zip(lists, rows, strict=True)
         for name in label_fields.names_of(values or (), (), row.location)
       }
-      return tuple(sorted(applied))
+      return tuple(sorted(label_names))
   return ()

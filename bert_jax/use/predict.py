@@ -98,7 +98,7 @@ def vocabulary_of(model: OpenedModel) -> Vocabulary:
   """Returns a model's vocabulary.
 
   Raises:
-    UserError: the model has no vocabulary, or one that does not fit its rows.
+    UserError: the model has no vocabulary, or fewer pieces than its rows need.
   """
   vocabulary = model.vocabulary
   size = model.config["model"]["vocab_size"]
@@ -122,9 +122,9 @@ def task_of(config: dict[str, Any], kind: str, null: bool) -> Task:
     kind: the return value of `kind_of`.
     null: True if a question may have no answer, as in SQuAD 2.0.
   """
-  saved = config["source"].get("fine_tuned")
-  if saved:
-    task = encoded_rows.task_of(saved)
+  saved_task = config["source"].get("fine_tuned")
+  if saved_task:
+    task = encoded_rows.task_of(saved_task)
   else:
     has_labels = kind in ("classification", "multi_label", "tagging")
     labels = config["labels"] if has_labels else None
@@ -158,7 +158,8 @@ def open_predictor(
     best: if True, opens a run's checkpoint with the best score.
     null: see `make_predictor`.
     dtype: the dtype of the computation.
-    family: the family of a transformers folder whose config.json names none.
+    family: the family of a transformers folder; needed if its config.json does
+      not name a family.
 
   Raises:
     UserError: the model cannot be opened, has no head that predicts, or its
@@ -231,7 +232,7 @@ def with_batch_size(predictor: Predictor, batch_size: int) -> Predictor:
   return predictor._replace(batch_size=-(-batch_size // devices) * devices)
 
 
-def _make_step(module: Any, kind: str, top: int, pieces: int) -> Any:
+def _make_step(module: Any, kind: str, top: int, num_pieces: int) -> Any:
   """Returns `Predictor.step`, not yet jitted."""
   keys = task_heads.input_keys(module)
 
@@ -242,7 +243,7 @@ def _make_step(module: Any, kind: str, top: int, pieces: int) -> Any:
     positions = batch["mlm_positions"]
     log_p = fill_mask.log_probabilities(module, params, inputs, positions)
     # Rows of the word table beyond the pieces only pad it to a round number.
-    top_log_p, ids = jax.lax.top_k(log_p[:, 0, :pieces], top)
+    top_log_p, ids = jax.lax.top_k(log_p[:, 0, :num_pieces], top)
     # A float32 holds ids exactly, so both fit into one array.
     return jnp.stack([top_log_p, ids.astype(jnp.float32)], -1)
 
@@ -460,7 +461,7 @@ def make_results(
   kind, task = predictor.kind, predictor.task
   if kind == "fill":
     predictions.check_finite(*logits)
-    return _masks(predictor, rows, logits, examples)
+    return _mask_results(predictor, rows, logits, examples)
   if kind == "span":
     answers = predictions.make_predictions(task, rows, logits, examples)
     return [_answer(answer) for answer in answers]
@@ -525,7 +526,7 @@ def _answer(answer: dict[str, Any]) -> Result:
   odds = {k: answer[k] for k in ("null_odds",) if k in answer}
 
   def span_of(text: str) -> dict[str, int | None]:
-    """Returns an answer's characters in the context; None if it is ""."""
+    """Returns where an answer is in the context; None for the answer ""."""
     start = answer["starts"].get(text)
     return {"start": start, "end": None if start is None else start + len(text)}
 
@@ -594,7 +595,8 @@ def tag_probabilities(
   """Returns the probability of each word's tag.
 
   `tagging.rows` chooses one window for each word. A word without pieces has
-  the tag O with probability 1. If the model has no tag O, both are None.
+  the tag O with probability 1. If the model has no tag O, such a word has None
+  as its tag and its probability.
 
   Args:
     rows: the rows of the examples.
@@ -617,16 +619,16 @@ def tag_probabilities(
   return probabilities
 
 
-def _masks(
+def _mask_results(
   predictor: Any, rows: Rows, outputs: Sequence[np.ndarray], examples: Examples
 ) -> list[Result]:
   """Makes the results of texts with masks: candidates for each mask."""
   results: list[Result] = [{"masks": []} for _ in examples]
   pieces = predictor.vocabulary.pieces
-  for example, candidates in zip(rows.example, outputs, strict=True):
-    mask = [
+  for example, candidate_pairs in zip(rows.example, outputs, strict=True):
+    mask_candidates = [
       {"token": pieces[int(i)], "probability": float(np.exp(log_p))}
-      for log_p, i in candidates
+      for log_p, i in candidate_pairs
     ]
-    results[example]["masks"].append(mask)
+    results[example]["masks"].append(mask_candidates)
   return results

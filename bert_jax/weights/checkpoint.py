@@ -33,7 +33,7 @@ AT, BEST = "@", "best"
 
 
 class Mismatch(UserError):
-  """A checkpoint is complete, but does not fit this model or program."""
+  """Says that a complete checkpoint does not fit this model or program."""
 
 
 def split_path(path: str) -> tuple[str, str | None]:
@@ -73,14 +73,14 @@ def has_saved(workdir: str) -> bool:
 def _rank(metrics: dict[str, float]) -> tuple[float, float]:
   """Returns a key that sorts the best checkpoint first.
 
-  Checkpoints of a later phase are better. In a phase, the one with the lowest
-  held-out loss is best.
+  Checkpoints of a later phase are better. In a phase, the checkpoint with the
+  lowest held-out loss is best.
   """
   return -metrics.get(PHASE, 0), metrics[METRIC]
 
 
 class Checkpointer:
-  """The checkpoints of one run, saved in the background.
+  """Saves the checkpoints of one run in the background, and restores them.
 
   The newest and the best checkpoints are kept. A checkpoint is written under a
   temporary name and renamed once it is complete, so a kill at any moment leaves
@@ -177,7 +177,8 @@ class Checkpointer:
   ) -> None:
     """Sets what later checkpoints store about their run.
 
-    A program that opens the run compares this with the files in its folder.
+    A program that opens the run compares this with the files in the run's
+    folder.
 
     Args:
       config: the content of config.json.
@@ -263,14 +264,14 @@ class Checkpointer:
     Raises:
       OSError: this save or the previous one failed.
     """
-    measured = None
+    metrics = None
     if heldout is not None:
-      measured = {METRIC: float(heldout), PHASE: phase}
+      metrics = {METRIC: float(heldout), PHASE: phase}
     meta = {
       "format_version": FORMAT_VERSION,
       "checksums": checksums or checksums_of(vars(state)),
       "step": step,
-      "measured": measured,
+      "measured": metrics,
       **self._run_meta,
       **meta,
     }
@@ -281,7 +282,7 @@ class Checkpointer:
           state=ocp.args.StandardSave(state),
           meta=ocp.args.JsonSave(seal(meta)),
         ),
-        metrics=measured,
+        metrics=metrics,
         force=True,
       )
 
@@ -303,18 +304,18 @@ class Checkpointer:
       OSError: the disk is full or cannot be written.
     """
     self.wait()
-    measured = None
+    metrics = None
     with self._saving():
       if jax.process_index() == 0:
         folder = self.path / str(step)
         if heldout is not None:
-          measured = {METRIC: float(heldout), PHASE: phase}
+          metrics = {METRIC: float(heldout), PHASE: phase}
           (folder / "metrics").mkdir(parents=True, exist_ok=True)
           metrics_path = folder / "metrics" / "metrics"
-          write_atomically(str(metrics_path), json.dumps(measured))
-        # Write the metadata last. Until then they say that this evaluation is
-        # pending.
-        changed = seal(self._meta(step) | {"measured": measured} | meta)
+          write_atomically(str(metrics_path), json.dumps(metrics))
+        # Write the metadata last, because the old metadata say that this
+        # evaluation is pending.
+        changed = seal(self._meta(step) | {"measured": metrics} | meta)
         metadata_path = folder / "meta" / "metadata"
         write_atomically(str(metadata_path), json.dumps(changed))
     hosts.wait_for_all(f"evaluated {step}")
@@ -326,9 +327,9 @@ class Checkpointer:
     ranked = []
     steps = sorted(self._manager.all_steps())
     for step in steps:
-      measured = self._manager.metrics(step)
-      if measured is not None:
-        ranked.append((_rank(measured), -step, step))
+      metrics = self._manager.metrics(step)
+      if metrics is not None:
+        ranked.append((_rank(metrics), -step, step))
     preserved = {step for *_, step in sorted(ranked)[: self._keep_best]}
     for step in steps[: -self._keep]:
       if step not in preserved:
@@ -369,9 +370,9 @@ class Checkpointer:
 
     Raises:
       Mismatch, Damaged: `read` failed in at least one process. All processes
-        raise the error of the first of them. Every error except Mismatch means
-        a damaged checkpoint, because orbax and its libraries raise errors of
-        many types.
+        raise the error of the first process that failed. Every error except
+        Mismatch means a damaged checkpoint, because orbax and its libraries
+        raise errors of many types.
     """
     error: Mismatch | Damaged | None = None
     try:
@@ -389,12 +390,12 @@ class Checkpointer:
         f" ({reason})."
       )
       error.__cause__ = e
-    kinds = {kind.__name__: kind for kind in (Mismatch, Damaged)}
+    error_types = {cls.__name__: cls for cls in (Mismatch, Damaged)}
     report = [type(error).__name__, str(error)] if error else None
     for failure in hosts.gather(report):
       if failure:
-        kind, message = failure
-        raise kinds[kind](message) from error
+        type_name, message = failure
+        raise error_types[type_name](message) from error
     return content
 
   def meta(self, step: int) -> dict[str, Any]:
@@ -431,9 +432,9 @@ class Checkpointer:
 
   def _check(self, step: int, meta: dict[str, Any], tree: Any) -> None:
     """Raises Damaged if an array differs from what was saved."""
-    damaged = differing(meta["checksums"], tree)
-    if damaged:
-      raise Damaged(f"{self.path}/{step}: {damaged[0]} is damaged.")
+    damaged_paths = differing(meta["checksums"], tree)
+    if damaged_paths:
+      raise Damaged(f"{self.path}/{step}: {damaged_paths[0]} is damaged.")
 
   def _item(self, step: int, name: str) -> Any:
     """Returns the path of a checkpoint's "state" or "meta".
@@ -509,9 +510,9 @@ class Checkpointer:
       except (Mismatch, Damaged) as e:
         errors[step] = e
         continue
-      for newer, error in errors.items():
+      for newer_step, error in errors.items():
         self._report(f"{error} Using step {step}.")
-        self._move_aside(newer)
+        self._move_aside(newer_step)
       if errors:
         hosts.gather("moved")
         self._manager.reload()
@@ -697,9 +698,9 @@ def check_same(saved: Any, model: Any, source: str) -> None:
     # Name the optimizer's moments last, since they only repeat the problems of
     # the parameters.
     problems.sort(key=lambda problem: problem.startswith("opt_state"))
-    others = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
+    more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
     raise Mismatch(
-      f"{source} does not fit this model: {'; '.join(problems[:3])}{others}."
+      f"{source} does not fit this model: {'; '.join(problems[:3])}{more}."
     )
 
 
@@ -708,9 +709,9 @@ def checksum(x: jax.Array) -> jax.Array:
 
   An element of the array may have at most 32 bits.
 
-  It is the sum over all elements' bits, each times an odd number that depends
-  on the element's position. A change of a single element always changes the
-  sum. The sum is the same on every mesh.
+  The bits of each element are multiplied by an odd number that depends on its
+  position. The checksum is the sum of these products. A change of a single
+  element always changes the sum. The sum is the same on every mesh.
   """
   if x.dtype.itemsize == 4:
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
@@ -761,11 +762,11 @@ def check_run_files(workdir: str, step: int, meta: dict[str, Any]) -> None:
   folder = epath.Path(workdir)
   path = folder / "config.json"
   written = files.read_object(str(path))
-  lines = run_config.edits(written, meta["config"], of_model=True)
-  if lines:
+  edits = run_config.edits(written, meta["config"], of_model=True)
+  if edits:
     raise Mismatch(
       f"{path} was changed since the checkpoint of step {step} was saved:"
-      f" {'; '.join(lines)}. Put the old values back; for other values start a"
+      f" {'; '.join(edits)}. Put the old values back; for other values start a"
       " new run."
     )
   changed_files = files.changed_files(meta["tokenizer"], workdir)

@@ -291,8 +291,8 @@ def exact_gelu(family: str, task: str) -> bool:
 
   Such a head does not use the layers' activation.
   """
-  roberta = family == "roberta" and task == "pretraining"
-  return roberta or task == "generator"
+  is_roberta_head = family == "roberta" and task == "pretraining"
+  return is_roberta_head or task == "generator"
 
 
 def read_model(fields: HfFields, task: str) -> Config:
@@ -367,7 +367,7 @@ def dropout_field(family: str, task: str) -> str | None:
 
 
 def classifier_dropout(fields: HfFields, task: str, model: Config) -> float:
-  """Returns the dropout before a task's classifier; 0 if the class has none.
+  """Returns the dropout before a classifier; 0 if the class has no dropout.
 
   Args:
     fields: the config.
@@ -376,8 +376,8 @@ def classifier_dropout(fields: HfFields, task: str, model: Config) -> float:
   """
   field = dropout_field(fields.family, task)
   if field is None:
-    has_none = task == "span" or fields.family == "gpt"
-    return 0.0 if has_none else model["dropout"]
+    lacks_dropout = task == "span" or fields.family == "gpt"
+    return 0.0 if lacks_dropout else model["dropout"]
   if fields.value(field) is None:
     return model["dropout"]
   return fields.number(field)
@@ -549,7 +549,7 @@ def write_labels(labels: list[str]) -> dict[str, Any]:
 
 
 def source_fields(config: Mapping[str, Any], family: str, task: str) -> Config:
-  """Returns the fields that no other key of a converted folder holds.
+  """Returns the fields that no other key of a converted config holds.
 
   `make_config` writes them back unchanged. The fields of the activation and of
   the heads' dropouts are among them, because each has several spellings.
@@ -623,7 +623,7 @@ def make_config(
 
 
 def _padding(files: Mapping[str, bytes]) -> int | None:
-  """Returns the padding's id; None if the tokenizer's files have none."""
+  """Returns the padding's id; None if the tokenizer has no padding."""
   if "vocab.txt" in files:
     pieces = files["vocab.txt"].decode("utf-8").splitlines()
     return pieces.index("[PAD]") if "[PAD]" in pieces else None
@@ -640,7 +640,7 @@ def _padding(files: Mapping[str, bytes]) -> int | None:
 
 
 def _check(family: str, task: str, model: Config) -> None:
-  """Raises a UserError if transformers has no field for an attribute."""
+  """Raises a UserError if transformers cannot store an attribute's value."""
   epsilon = DISTILBERT_EPSILON
   if family == "distilbert" and model["norm_epsilon"] != epsilon:
     raise UserError(
@@ -661,7 +661,7 @@ def _check(family: str, task: str, model: Config) -> None:
 
 
 def _set_activation(hf_config: Config, family: str, activation: str) -> None:
-  """Writes the activation, unless the field already means the same one."""
+  """Writes the activation, unless the field already means it."""
   field = activation_field(family)
   names = activation_names(family)
   if names.get(hf_config.get(field, "")) == activation:
