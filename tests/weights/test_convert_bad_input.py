@@ -18,16 +18,18 @@ NAME = "BertForMaskedLM"
 QUERY = "bert.encoder.layer.1.attention.self.query.weight"
 
 
-def refused(path, words, family="bert", tower=None):
-  with pytest.raises(ValueError) as caught:
+def assert_refused(path, expected_words, family="bert", tower=None):
+  with pytest.raises(ValueError) as error:
     hf.read(str(path), family, tower)
-  message = str(caught.value)
-  for word in [words] if isinstance(words, str) else words:
+  message = str(error.value)
+  for word in (
+    [expected_words] if isinstance(expected_words, str) else expected_words
+  ):
     assert word in message
   assert "\n" not in message
 
 
-def without(arrays, *keys):
+def arrays_without(arrays, *keys):
   return {k: v for k, v in arrays.items() if k not in keys}
 
 
@@ -37,27 +39,31 @@ def test_an_array_missing_extra_renamed_or_misshapen(tmp_path):
   for i, shape in enumerate([(9, 8), (7, 8), (1, 8), (8,), (8, 8, 1)]):
     arrays = tensors | {QUERY: np.ones(shape, np.float32)}
     words = [QUERY, f"has shape {list(shape)}, not [8, 8]"]
-    refused(tiny_hf.write(tmp_path / f"shape{i}", NAME, arrays), words)
-  arrays = without(tensors, QUERY)
-  refused(
+    assert_refused(tiny_hf.write(tmp_path / f"shape{i}", NAME, arrays), words)
+  arrays = arrays_without(tensors, QUERY)
+  assert_refused(
     tiny_hf.write(tmp_path / "missing", NAME, arrays), f"{QUERY} is missing"
   )
   renamed = arrays | {"bert.encoder.layer.1.attention.q": tensors[QUERY]}
   words = [f"{QUERY} is missing", "layer.1.attention.q belongs to no parameter"]
-  refused(tiny_hf.write(tmp_path / "renamed", NAME, renamed), words)
+  assert_refused(tiny_hf.write(tmp_path / "renamed", NAME, renamed), words)
   extra = {k.replace("layer.1.", "layer.2."): v for k, v in tensors.items()}
   words = [
     "bert.encoder.layer.2.attention.self.value.bias belongs to no parameter"
   ]
-  refused(tiny_hf.write(tmp_path / "extra", NAME, tensors | extra), words)
+  assert_refused(
+    tiny_hf.write(tmp_path / "extra", NAME, tensors | extra), words
+  )
   path = tiny_hf.write(tmp_path / "deeper", NAME, tensors, num_hidden_layers=3)
-  refused(path, ["layer.2.attention.self.query.weight is missing", "more"])
+  assert_refused(
+    path, ["layer.2.attention.self.query.weight is missing", "more"]
+  )
 
 
 def test_a_common_prefix_of_all_names_is_named(tmp_path):
   arrays = {f"model.{k}": v for k, v in tiny_hf.constants(NAME).items()}
   words = "all names in it begin with 'model.'; remove this prefix."
-  refused(tiny_hf.write(tmp_path / "prefixed", NAME, arrays), words)
+  assert_refused(tiny_hf.write(tmp_path / "prefixed", NAME, arrays), words)
 
 
 def test_the_error_names_the_missing_array(tmp_path):
@@ -69,7 +75,7 @@ def test_the_error_names_the_missing_array(tmp_path):
   assert len(tensors) == 48
   for key in tensors:
     with pytest.raises(ValueError) as caught:
-      mapping.to_params(rules, without(tensors, key), shapes, (), "file")
+      mapping.to_params(rules, arrays_without(tensors, key), shapes, (), "file")
     assert str(caught.value) == f"file: {key} is missing."
 
 
@@ -85,15 +91,17 @@ def test_copies_must_equal_their_originals(tmp_path):
     copy = tensors[original].copy()
     copy.flat[3] += 1e-6 + 1
     path = tiny_hf.write(tmp_path / key, NAME, tensors | {key: copy})
-    refused(path, [f"{key} differs from {original}"])
+    assert_refused(path, [f"{key} differs from {original}"])
 
 
 def test_both_spellings_of_an_array(tmp_path):
-  key = "bert.embeddings.LayerNorm"
+  norm_name = "bert.embeddings.LayerNorm"
   arrays = tiny_hf.constants(NAME)
-  arrays[f"{key}.gamma"] = arrays[f"{key}.weight"]
+  arrays[f"{norm_name}.gamma"] = arrays[f"{norm_name}.weight"]
   path = tiny_hf.write(tmp_path / "hf", NAME, arrays)
-  refused(path, f"{key}.weight is there under its old name as well")
+  assert_refused(
+    path, f"{norm_name}.weight is there under its old name as well"
+  )
 
 
 def test_arrays_that_are_no_floats(tmp_path):
@@ -101,73 +109,77 @@ def test_arrays_that_are_no_floats(tmp_path):
     arrays = tiny_hf.constants(NAME)
     arrays[QUERY] = arrays[QUERY].astype(dtype)
     path = tiny_hf.write(tmp_path / np.dtype(dtype).name, NAME, arrays)
-    refused(path, [QUERY, np.dtype(dtype).name, "bfloat16"])
+    assert_refused(path, [QUERY, np.dtype(dtype).name, "bfloat16"])
 
 
 def test_the_wrong_family_or_class(tmp_path):
   path = tiny_hf.write(tmp_path / "bert", NAME)
-  refused(path, ["model_type is 'bert'", "--family"], "roberta")
-  refused(path, "--family=t5", "t5")
-  refused(path, "only ELECTRA has towers", "bert", "generator")
+  assert_refused(path, ["model_type is 'bert'", "--family"], "roberta")
+  assert_refused(path, "--family=t5", "t5")
+  assert_refused(path, "only ELECTRA has towers", "bert", "generator")
   path = tiny_hf.write(tmp_path / "odd", NAME, architectures=["BertGeneration"])
-  refused(path, ["BertGeneration", "BertForMaskedLM"])
+  assert_refused(path, ["BertGeneration", "BertForMaskedLM"])
   path = tiny_hf.write(tmp_path / "odder", NAME, architectures={"a": 1})
-  refused(path, "architectures is {'a': 1}")
+  assert_refused(path, "architectures is {'a': 1}")
   # The class and the arrays disagree.
   path = tiny_hf.write(
     tmp_path / "other", NAME, architectures=["BertForQuestionAnswering"]
   )
-  refused(path, ["qa_outputs.weight is missing", "BertForQuestionAnswering"])
+  assert_refused(
+    path, ["qa_outputs.weight is missing", "BertForQuestionAnswering"]
+  )
   path = tiny_hf.write(
     tmp_path / "pairs", NAME, architectures=["BertForPreTraining"]
   )
-  refused(path, ["cls.seq_relationship.weight is missing"])
+  assert_refused(path, ["cls.seq_relationship.weight is missing"])
   path = tiny_hf.write(tmp_path / "untyped", NAME, drop=["model_type"])
-  refused(path, "architectures", "roberta")
+  assert_refused(path, "architectures", "roberta")
 
 
 def test_folders_that_lack_something(tmp_path):
-  refused(tmp_path / "nowhere", "there is no folder")
+  assert_refused(tmp_path / "nowhere", "there is no folder")
   path = tiny_hf.write(tmp_path / "hf", NAME)
-  weights = tmp_path / "hf" / "model.safetensors"
-  weights.rename(tmp_path / "hf" / "other")
-  refused(path, ["holds no weights", "pytorch_model.bin"])
-  (tmp_path / "hf" / "other").rename(weights)
-  config = tmp_path / "hf" / "config.json"
+  weights_path = tmp_path / "hf" / "model.safetensors"
+  weights_path.rename(tmp_path / "hf" / "other")
+  assert_refused(path, ["holds no weights", "pytorch_model.bin"])
+  (tmp_path / "hf" / "other").rename(weights_path)
+  config_path = tmp_path / "hf" / "config.json"
   for text, word in (("{", "is damaged"), ("[]", "no JSON object")):
-    config.write_text(text)
-    refused(path, word)
-  config.unlink()
-  refused(path, "config.json is missing")
+    config_path.write_text(text)
+    assert_refused(path, word)
+  config_path.unlink()
+  assert_refused(path, "config.json is missing")
 
 
 def test_damaged_safetensors(tmp_path):
   path = tiny_hf.write(tmp_path / "hf", NAME)
-  file = tmp_path / "hf" / "model.safetensors"
-  content = file.read_bytes()
+  weights_path = tmp_path / "hf" / "model.safetensors"
+  content = weights_path.read_bytes()
   length = int.from_bytes(content[:8], "little")
   header = json.loads(content[8 : 8 + length])
-  moved = dict(header, **{QUERY: dict(header[QUERY], data_offsets=[0, 10**9])})
-  wide = dict(header, **{QUERY: dict(header[QUERY], dtype="F8")})
+  out_of_file = dict(
+    header, **{QUERY: dict(header[QUERY], data_offsets=[0, 10**9])}
+  )
+  unknown_dtype = dict(header, **{QUERY: dict(header[QUERY], dtype="F8")})
 
   def pack(header):
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + content[8 + length :]
 
-  for damaged in (
+  for bad_content in (
     b"",
     b"no",
     content[:100],
     content[:-1],
     content + b"\0",
     (2**60).to_bytes(8, "little") + content[8:],
-    pack(moved),
-    pack(wide),  # NumPy does not have this dtype.
+    pack(out_of_file),
+    pack(unknown_dtype),  # NumPy does not have this dtype.
     pack([1]),
     pack(dict(header, x=3)),
   ):
-    file.write_bytes(damaged)
-    refused(path, "model.safetensors is no whole safetensors file")
+    weights_path.write_bytes(bad_content)
+    assert_refused(path, "model.safetensors is no whole safetensors file")
 
 
 def test_an_index_may_not_point_outside(tmp_path):
@@ -177,12 +189,12 @@ def test_an_index_may_not_point_outside(tmp_path):
   index = tmp_path / "hf" / "model.safetensors.index.json"
   shard_by_key = dict.fromkeys(tiny_hf.shapes(NAME), "../out.safetensors")
   index.write_text(json.dumps({"weight_map": shard_by_key}))
-  refused(path, "'../out.safetensors' is no file of this folder")
+  assert_refused(path, "'../out.safetensors' is no file of this folder")
   index.write_text("{}")
-  refused(path, "no weight_map")
+  assert_refused(path, "no weight_map")
 
 
-def towers(path, **options):
+def write_towers(path, **options):
   """Writes a folder of both towers, which have equal embeddings."""
   generator = dict(num_attention_heads=1, intermediate_size=32)
   shapes = tiny_hf.shapes("ElectraForMaskedLM", f=32)
@@ -197,29 +209,33 @@ def towers(path, **options):
 
 
 def test_towers_that_do_not_fit(tmp_path):
-  both = towers(tmp_path / "both")
-  weights = hf.read(str(both), "electra", "both")
+  both_path = write_towers(tmp_path / "both")
+  weights = hf.read(str(both_path), "electra", "both")
   assert weights.config["model"]["generator_hidden"] == 8
   for tower in ("generator", "discriminator"):
-    config = hf.read(str(both), "electra", tower).config
+    config = hf.read(str(both_path), "electra", tower).config
     assert config["task"] == tower
-  generator = both / "generator"
-  refused(generator, "is a model for generator", "electra", "discriminator")
-  refused(generator, "does not hold both towers", "electra", "both")
-  refused(both, "not one of discriminator", "electra", "left")
-  other = towers(tmp_path / "other", hidden_dropout_prob=0.3)
-  refused(other, ["generator's dropout is 0.3", "--tower"], "electra")
-  file = str(both / "generator" / "model.safetensors")
-  arrays = {k: np.array(v) for k, v in model_folder.read_tensors(file).items()}
+  generator_path = both_path / "generator"
+  assert_refused(
+    generator_path, "is a model for generator", "electra", "discriminator"
+  )
+  assert_refused(generator_path, "does not hold both towers", "electra", "both")
+  assert_refused(both_path, "not one of discriminator", "electra", "left")
+  other = write_towers(tmp_path / "other", hidden_dropout_prob=0.3)
+  assert_refused(other, ["generator's dropout is 0.3", "--tower"], "electra")
+  weights_path = str(both_path / "generator" / "model.safetensors")
+  arrays = {
+    k: np.array(v) for k, v in model_folder.read_tensors(weights_path).items()
+  }
   arrays["electra.embeddings.LayerNorm.bias"][0] = 2.0
-  model_folder.write_tensors(file, arrays)
-  differs = "embeddings/norm/bias differs between generator"
-  refused(both, [differs, "--tower=generator"], "electra")
+  model_folder.write_tensors(weights_path, arrays)
+  message = "embeddings/norm/bias differs between generator"
+  assert_refused(both_path, [message, "--tower=generator"], "electra")
   # Swap the two towers.
-  generator.rename(tmp_path / "generator")
-  (both / "discriminator").rename(generator)
-  (tmp_path / "generator").rename(both / "discriminator")
-  refused(both, "is a model for", "electra")
+  generator_path.rename(tmp_path / "generator")
+  (both_path / "discriminator").rename(generator_path)
+  (tmp_path / "generator").rename(both_path / "discriminator")
+  assert_refused(both_path, "is a model for", "electra")
 
 
 def names_in(folder):
@@ -232,28 +248,28 @@ def convert(*arguments):
 
 def test_commands_that_are_refused_write_nothing(tmp_path):
   path = tiny_hf.write(tmp_path / "hf", NAME)
-  full, out = tmp_path / "full", tmp_path / "out"
-  full.mkdir()
-  (full / "mine").write_text("mine")
+  full_path, new_path = tmp_path / "full", tmp_path / "out"
+  full_path.mkdir()
+  (full_path / "mine").write_text("mine")
   common = ["--family", "bert", "--from", "hf", "--model"]
-  broken = tiny_hf.write(
-    tmp_path / "broken", NAME, without(tiny_hf.constants(NAME), QUERY)
+  broken_path = tiny_hf.write(
+    tmp_path / "broken", NAME, arrays_without(tiny_hf.constants(NAME), QUERY)
   )
   convert(*common, path, "--output", tmp_path / "ours")
   to_hf = ["--family", "roberta", "--to", "hf", "--model"]
   for arguments, word in (
-    ([*common, path, "--output", full], "exists and is not empty"),
-    ([*common, broken, "--output", out], QUERY),
-    ([*common, tmp_path, "--output", out], "config.json is missing"),
-    ([*to_hf, tmp_path / "ours", "--output", out], "is of bert"),
-    ([*to_hf, path, "--output", out], "convert the model first"),
+    ([*common, path, "--output", full_path], "exists and is not empty"),
+    ([*common, broken_path, "--output", new_path], QUERY),
+    ([*common, tmp_path, "--output", new_path], "config.json is missing"),
+    ([*to_hf, tmp_path / "ours", "--output", new_path], "is of bert"),
+    ([*to_hf, path, "--output", new_path], "convert the model first"),
   ):
-    before = names_in(tmp_path)
+    names_before = names_in(tmp_path)
     with pytest.raises(SystemExit) as caught:
       convert(*arguments)
     assert str(caught.value).startswith("error: ") and word in str(caught.value)
-    assert names_in(tmp_path) == before
-  assert names_in(full) == ["mine"]
+    assert names_in(tmp_path) == names_before
+  assert names_in(full_path) == ["mine"]
 
 
 def test_a_disk_that_fails_leaves_nothing(tmp_path, monkeypatch):
@@ -274,15 +290,18 @@ def test_bad_converted_folders_are_refused(tmp_path):
   path = str(tmp_path / "ours")
   model_folder.write(path, weights)
   tiny_models.delete_digests(path)
-  bias = "encoder/embeddings/norm/bias"
+  bias_path = "encoder/embeddings/norm/bias"
   for arrays, word in (
-    (without(weights.arrays, bias), f"{bias} is missing"),
+    (arrays_without(weights.arrays, bias_path), f"{bias_path} is missing"),
     (
       weights.arrays | {"x": np.ones(1, np.float32)},
       "x belongs to no parameter",
     ),
-    (weights.arrays | {bias: np.ones(9, np.float32)}, "has shape [9], not [8]"),
-    (weights.arrays | {bias: np.ones(8, np.float16)}, "is float16"),
+    (
+      weights.arrays | {bias_path: np.ones(9, np.float32)},
+      "has shape [9], not [8]",
+    ),
+    (weights.arrays | {bias_path: np.ones(8, np.float16)}, "is float16"),
   ):
     model_folder.write_tensors(f"{path}/model.safetensors", arrays)
     with pytest.raises(ValueError) as caught:
@@ -305,7 +324,7 @@ def test_bad_converted_folders_are_refused(tmp_path):
   with pytest.raises(ValueError, match="is missing"):
     model_folder.write(
       str(tmp_path / "bad"),
-      weights._replace(arrays=without(weights.arrays, bias)),
+      weights._replace(arrays=arrays_without(weights.arrays, bias_path)),
     )
   assert not (tmp_path / "bad").exists()
 
@@ -342,11 +361,13 @@ def test_the_command_itself(tmp_path):
 def test_sizes_that_no_file_has_take_no_memory(tmp_path, field, size):
   """A stranger's config.json may have sizes that no weights have."""
   path = tiny_hf.write(tmp_path / "hf", "BertForSequenceClassification")
-  file = tmp_path / "hf" / "config.json"
-  file.write_text(json.dumps(json.loads(file.read_text()) | {field: size}))
-  before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  config_path = tmp_path / "hf" / "config.json"
+  config_path.write_text(
+    json.dumps(json.loads(config_path.read_text()) | {field: size})
+  )
+  peak_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
   with pytest.raises(ValueError, match="config.json|model.safetensors"):
     hf.read(str(path), "bert")
-  grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-  # In kilobytes. The word table alone would take gigabytes.
-  assert grown < 200_000
+  growth = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_before
+  # The limit is in kilobytes. The word table alone would take gigabytes.
+  assert growth < 200_000

@@ -1,4 +1,4 @@
-"""Reads folders of bilm; arrays and options that do not fit are named."""
+"""Reads folders of bilm; errors name arrays and options that do not fit."""
 
 import json
 import pathlib
@@ -79,26 +79,28 @@ def test_the_command_writes_a_folder_that_opens(tmp_path):
   output = str(tmp_path / "out")
   command = ["convert", "--family", "elmo", "--from", "bilm"]
   execute([*command, "--model", write(tmp_path / "in"), "--output", output])
-  again = model_folder.read(output)
-  first = bilm.read(str(tmp_path / "in"), "elmo")
-  assert again.config["model"] == first.config["model"]
-  for path, array in first.arrays.items():
-    np.testing.assert_array_equal(array, again.arrays[path])
+  converted = model_folder.read(output)
+  source = bilm.read(str(tmp_path / "in"), "elmo")
+  assert converted.config["model"] == source.config["model"]
+  for path, array in source.arrays.items():
+    np.testing.assert_array_equal(array, converted.arrays[path])
 
 
 def test_files_that_do_not_fit_are_named(tmp_path):
-  def refused(message, shapes=SHAPES, options=OPTIONS):
+  def assert_refused(message, shapes=SHAPES, options=OPTIONS):
     path = write(tmp_path / "bad", shapes, options)
     with pytest.raises(ValueError, match=message):
       bilm.read(path, "elmo")
 
-  less = {k: v for k, v in SHAPES.items() if k != "CNN_proj/b_proj"}
-  refused("CNN_proj/b_proj is missing", less)
-  refused("extra/W belongs to no parameter", SHAPES | {"extra/W": (2,)})
-  refused(r"b_proj has shape \[6\]", SHAPES | {"CNN_proj/b_proj": (6,)})
-  deep = SHAPES | {"CNN/W_cnn_0": (2, 1, 4, 3)}
-  refused(r"W_cnn_0 has shape \[2, 1, 4, 3\]", deep)
-  refused(r"char_embed has shape \[261\]", SHAPES | {"char_embed": (261,)})
+  without_bias = {k: v for k, v in SHAPES.items() if k != "CNN_proj/b_proj"}
+  assert_refused("CNN_proj/b_proj is missing", without_bias)
+  assert_refused("extra/W belongs to no parameter", SHAPES | {"extra/W": (2,)})
+  assert_refused(r"b_proj has shape \[6\]", SHAPES | {"CNN_proj/b_proj": (6,)})
+  deep_kernel = SHAPES | {"CNN/W_cnn_0": (2, 1, 4, 3)}
+  assert_refused(r"W_cnn_0 has shape \[2, 1, 4, 3\]", deep_kernel)
+  assert_refused(
+    r"char_embed has shape \[261\]", SHAPES | {"char_embed": (261,)}
+  )
   path = pathlib.Path(write(tmp_path / "bad"))
   with pytest.raises(ValueError, match="--family=bert"):
     bilm.read(str(path), "bert")

@@ -1,4 +1,4 @@
-"""Checks where each array of a Hugging Face folder goes, and back."""
+"""Converts Hugging Face folders and back; checks where each array goes."""
 
 import json
 import re
@@ -9,9 +9,9 @@ import tiny_hf
 
 from bert_jax.weights import hf, hf_files, model_folder
 
-# (pattern of names in the file, path of the parameter); {} is kernel, bias or
-# scale.
-PLACES = [
+# Each pair has a pattern of names in the file and the path of the parameter. In
+# the path, {} stands for kernel, bias or scale.
+PATHS = [
   (r"(word_embeddings|tokens_embed)\.", "encoder/embeddings/word/embedding"),
   (
     r"(position_embeddings|positions_embed)\.",
@@ -70,8 +70,8 @@ PLACES = [
 
 
 def path_of(key, tower):
-  """Returns the path for a name in the file, and the layer or None."""
-  path = next(path for pattern, path in PLACES if re.search(pattern, key))
+  """Returns the path for a name in the file, and its layer's index or None."""
+  path = next(path for pattern, path in PATHS if re.search(pattern, key))
   norm = re.search(r"norm|ln_", key, re.IGNORECASE)
   kind = "scale" if norm else "kernel"
   path = path.format("bias" if key.endswith("bias") else kind)
@@ -92,18 +92,18 @@ def test_every_array_goes_where_it_belongs(name, tmp_path):
       layer = int(key.split(".")[2])
       kind = "bias" if key.endswith("bias") else "kernel"
       for name in ("query", "key", "value"):
-        to = f"encoder/layers/layer/attention/{name}/{kind}"
-        expected[to][layer] = constant
+        target = f"encoder/layers/layer/attention/{name}/{kind}"
+        expected[target][layer] = constant
       continue
-    to, layer = path_of(key, family == "electra")
+    target, layer = path_of(key, family == "electra")
     # Each slot gets only one array.
-    slot = expected[to] if layer is None else expected[to][layer]
-    assert not slot.any(), (key, to)
+    slot = expected[target] if layer is None else expected[target][layer]
+    assert not slot.any(), (key, target)
     slot[...] = constant
-  for to, array in expected.items():
-    np.testing.assert_array_equal(weights.arrays[to], array, err_msg=to)
-    if (family, to) != ("gpt", "classifier/dense/bias"):
-      assert array.all(), to
+  for target, array in expected.items():
+    np.testing.assert_array_equal(weights.arrays[target], array, err_msg=target)
+    if (family, target) != ("gpt", "classifier/dense/bias"):
+      assert array.all(), target
 
 
 def random_arrays(name, dtype=np.float32, **sizes):
@@ -127,11 +127,11 @@ def test_kernels_are_transposed_and_split_by_heads(tmp_path):
   arrays = random_arrays("OpenAIGPTLMHeadModel")
   path = tiny_hf.write(tmp_path / "gpt", "OpenAIGPTLMHeadModel", arrays)
   params = hf.read(path, "gpt").arrays
-  fused = arrays["transformer.h.0.attn.c_attn.weight"]
+  fused_kernel = arrays["transformer.h.0.attn.c_attn.weight"]
   for n, name in enumerate(("query", "key", "value")):
     kernel = params[f"encoder/layers/layer/attention/{name}/kernel"]
     np.testing.assert_array_equal(
-      kernel[0].reshape(8, 8), fused[:, 8 * n : 8 * n + 8]
+      kernel[0].reshape(8, 8), fused_kernel[:, 8 * n : 8 * n + 8]
     )
 
 
@@ -153,26 +153,26 @@ def test_there_and_back_is_bit_equal(name, dtype, tmp_path, capsys):
   family = tiny_hf.family_of(name)
   model_folder.write(str(tmp_path / "ours"), hf.read(path, family))
   hf.write(str(tmp_path / "back"), model_folder.read(str(tmp_path / "ours")))
-  again = model_folder.read_tensors(
+  tensors = model_folder.read_tensors(
     str(tmp_path / "back" / "model.safetensors")
   )
-  assert again.keys() == arrays.keys()
+  assert tensors.keys() == arrays.keys()
   for key, array in arrays.items():
-    assert again[key].dtype == array.dtype
-    np.testing.assert_array_equal(again[key], array, err_msg=key)
+    assert tensors[key].dtype == array.dtype
+    np.testing.assert_array_equal(tensors[key], array, err_msg=key)
   config = json.loads((tmp_path / "back" / "config.json").read_text())
   # Unknown fields come back, and `torch_dtype` is the dtype of the arrays.
   options["torch_dtype"] = dtype
   assert config == tiny_hf.config(name, **options)
   merges = (tmp_path / "back" / "merges.txt").read_bytes()
   assert merges == b"#version\r\n\xff"
-  twice = hf.read(str(tmp_path / "back"), family)
+  reread = hf.read(str(tmp_path / "back"), family)
   for path, array in model_folder.read(str(tmp_path / "ours")).arrays.items():
-    np.testing.assert_array_equal(twice.arrays[path], array)
+    np.testing.assert_array_equal(reread.arrays[path], array)
   assert "note:" not in capsys.readouterr().err
 
 
-def rename(arrays, *pairs):
+def renamed_arrays(arrays, *pairs):
   renamed = {}
   for key, array in arrays.items():
     for old, new in pairs:
@@ -186,29 +186,35 @@ def test_other_spellings_of_the_same_arrays(tmp_path):
   name = "BertForMaskedLM"
   arrays = random_arrays(name)
   expected = hf.read(tiny_hf.write(tmp_path / "new", name, arrays), "bert")
-  words = arrays["bert.embeddings.word_embeddings.weight"]
+  word_table = arrays["bert.embeddings.word_embeddings.weight"]
   bias = arrays["cls.predictions.bias"]
   copies = {
-    "cls.predictions.decoder.weight": words,
+    "cls.predictions.decoder.weight": word_table,
     "cls.predictions.decoder.bias": bias,
     "bert.embeddings.position_ids": np.arange(10)[None],
   }
-  moved = {k: v for k, v in arrays.items() if k != "cls.predictions.bias"}
-  files = {
-    "old": rename(
+  without_bias = {
+    k: v for k, v in arrays.items() if k != "cls.predictions.bias"
+  }
+  arrays_by_spelling = {
+    "old": renamed_arrays(
       arrays, (r"Norm\.weight", "Norm.gamma"), (r"Norm\.bias", "Norm.beta")
     ),
-    "bare": rename(arrays, (r"^bert\.", "")),
+    "bare": renamed_arrays(arrays, (r"^bert\.", "")),
     "copies": arrays | copies,
-    "moved": moved | {"cls.predictions.decoder.bias": bias},
+    "moved": without_bias | {"cls.predictions.decoder.bias": bias},
   }
-  for case, file_arrays in files.items():
-    path = tiny_hf.write(tmp_path / case, name, file_arrays)
+  for spelling, file_arrays in arrays_by_spelling.items():
+    path = tiny_hf.write(tmp_path / spelling, name, file_arrays)
     weights = hf.read(path, "bert")
     for path, array in expected.arrays.items():
-      np.testing.assert_array_equal(weights.arrays[path], array, err_msg=case)
-    skipped = sorted(copies) if case == "copies" else []
-    skipped = ["cls.predictions.decoder.bias"] if case == "moved" else skipped
+      np.testing.assert_array_equal(
+        weights.arrays[path], array, err_msg=spelling
+      )
+    skipped = sorted(copies) if spelling == "copies" else []
+    skipped = (
+      ["cls.predictions.decoder.bias"] if spelling == "moved" else skipped
+    )
     assert weights.config["source"]["skipped"] == skipped
   shards = tmp_path / "shards"
   tiny_hf.write(shards, name, {})
@@ -225,8 +231,8 @@ def test_other_spellings_of_the_same_arrays(tmp_path):
 
 
 def test_bare_names_and_buffers_of_other_families(tmp_path):
-  """GPT's file has buffers and no prefix, TinyBERT's has maps."""
-  for name, family, prefix, extra in (
+  """GPT's file has buffers and no prefix. TinyBERT's file has maps."""
+  for name, family, prefix, extra_arrays in (
     (
       "OpenAIGPTLMHeadModel",
       "gpt",
@@ -240,16 +246,16 @@ def test_bare_names_and_buffers_of_other_families(tmp_path):
       {"fit_dense.weight": np.ones((8, 8), np.float32)},
     ),
   ):
-    arrays = rename(random_arrays(name), (prefix, "")) | extra
+    arrays = renamed_arrays(random_arrays(name), (prefix, "")) | extra_arrays
     path = tiny_hf.write(tmp_path / family, name, arrays)
     weights = hf.read(path, family)
     assert weights.config["family"] == family
     assert weights.config["task"] == "pretraining"
-    assert weights.config["source"]["skipped"] == [*extra]
+    assert weights.config["source"]["skipped"] == [*extra_arrays]
     if family == "gpt":
-      words = arrays["tokens_embed.weight"]
+      word_table = arrays["tokens_embed.weight"]
       table = weights.arrays["encoder/embeddings/word/embedding"]
-      np.testing.assert_array_equal(table, words)
+      np.testing.assert_array_equal(table, word_table)
 
 
 def test_several_dtypes_become_the_widest(tmp_path):
@@ -258,19 +264,19 @@ def test_several_dtypes_become_the_widest(tmp_path):
   arrays["pooler.dense.bias"] = arrays["pooler.dense.bias"].astype(np.float32)
   model_folder.write_tensors(f"{path}/model.safetensors", arrays)
   hf.write(str(tmp_path / "back"), hf.read(path, "bert"))
-  again = model_folder.read_tensors(
+  tensors = model_folder.read_tensors(
     str(tmp_path / "back" / "model.safetensors")
   )
   for key, array in arrays.items():
-    assert again[key].dtype == np.float32
-    np.testing.assert_array_equal(again[key], array)
+    assert tensors[key].dtype == np.float32
+    np.testing.assert_array_equal(tensors[key], array)
   fields = json.loads((tmp_path / "back" / "config.json").read_text())
   assert fields["dtype"] == "float32"
 
 
 def test_a_pooler_that_the_head_does_not_read(tmp_path):
-  """It is kept, except in a classifier of RoBERTa, where it is a relic."""
-  extra = {
+  """The pooler is kept. A classifier of RoBERTa drops it as a relic."""
+  pooler_arrays = {
     "roberta.pooler.dense.weight": np.ones((8, 8), np.float32),
     "roberta.pooler.dense.bias": np.ones(8, np.float32),
   }
@@ -278,16 +284,16 @@ def test_a_pooler_that_the_head_does_not_read(tmp_path):
     ("RobertaForMaskedLM", True),
     ("RobertaForSequenceClassification", False),
   ):
-    arrays = random_arrays(name) | extra
+    arrays = random_arrays(name) | pooler_arrays
     path = tiny_hf.write(tmp_path / name, name, arrays)
     weights = hf.read(path, "roberta")
     assert weights.config["pooler"] is has_pooler
-    skipped = [] if has_pooler else [*extra][::-1]
-    assert weights.config["source"]["skipped"] == skipped
+    skipped_names = [] if has_pooler else [*pooler_arrays][::-1]
+    assert weights.config["source"]["skipped"] == skipped_names
     hf.write(str(tmp_path / f"{name}-back"), weights)
-    back = tmp_path / f"{name}-back" / "model.safetensors"
-    written = model_folder.read_tensors(str(back))
-    assert (extra.keys() <= written.keys()) is has_pooler
+    weights_path = tmp_path / f"{name}-back" / "model.safetensors"
+    tensors = model_folder.read_tensors(str(weights_path))
+    assert (pooler_arrays.keys() <= tensors.keys()) is has_pooler
 
 
 def test_tasks_of_files_without_architectures(tmp_path):

@@ -1,4 +1,7 @@
-"""Models with other names but a supported family's parameters; odd folders."""
+"""Reads models of other names with the parameters of a supported family.
+
+Also reads folders that lack files or fields.
+"""
 
 import importlib.util
 import json
@@ -40,7 +43,7 @@ LINES = [
 ]
 TEXTS = [*LINES, "Hello  world", "the ﬁne ① test\tx", "x 👍 y", " a", ""]
 # Class of the tokenizer -> prefix of the model's classes, model_type, the first
-# piece, and the difference between ids and numbers in the SentencePiece model.
+# piece, and what is added to a SentencePiece model's numbers to get the ids.
 KIN = {
   "XLMRobertaTokenizer": ("XLMRoberta", "xlm-roberta", "<s>", 1),
   "CamembertTokenizer": ("Camembert", "camembert", "<s>NOTUSED", 4),
@@ -146,12 +149,14 @@ def test_a_model_of_another_name_is_roberta(kin, tmp_path, monkeypatch):
   run(monkeypatch, "convert", *command, str(tmp_path / "ours"))
   command = ["--to", "hf", "--model", str(tmp_path / "ours"), "--output"]
   run(monkeypatch, "convert", *command, str(tmp_path / "back"))
-  back = json.loads((tmp_path / "back" / "config.json").read_text())
-  assert back["model_type"] == kind
-  assert back["architectures"] == [f"{begin}ForMaskedLM"]
-  again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "back")
+  fields = json.loads((tmp_path / "back" / "config.json").read_text())
+  assert fields["model_type"] == kind
+  assert fields["architectures"] == [f"{begin}ForMaskedLM"]
+  reopened = transformers.AutoModelForMaskedLM.from_pretrained(
+    tmp_path / "back"
+  )
   with torch.no_grad():
-    logits = again.eval()(torch.tensor([ids])).logits[0, 2].numpy()
+    logits = reopened.eval()(torch.tensor([ids])).logits[0, 2].numpy()
   np.testing.assert_allclose(logits, reference, atol=1e-6)
   (tmp_path / "in.jsonl").write_text('{"text": "the cat <mask> on"}\n')
   flags = ["--input", str(tmp_path / "in.jsonl"), "--top", "2"]
@@ -162,12 +167,12 @@ def test_a_model_of_another_name_is_roberta(kin, tmp_path, monkeypatch):
   with torch.no_grad():
     logits = model(**encoded).logits[0]
   position = encoded["input_ids"][0].tolist().index(tokenizer.mask_token_id)
-  chances = torch.softmax(logits[position], -1)
-  best = int(chances.argmax())
+  probabilities = torch.softmax(logits[position], -1)
+  best_id = int(probabilities.argmax())
   candidate = row["masks"][0][0]
-  assert candidate["token"] == tokenizer.convert_ids_to_tokens(best)
-  chance = pytest.approx(float(chances[best]), rel=1e-4)
-  assert candidate["probability"] == chance
+  assert candidate["token"] == tokenizer.convert_ids_to_tokens(best_id)
+  probability = pytest.approx(float(probabilities[best_id]), rel=1e-4)
+  assert candidate["probability"] == probability
 
 
 def test_a_damaged_or_other_sentencepiece_model(kin, tmp_path, spm):
@@ -190,21 +195,21 @@ def run(monkeypatch, verb, *arguments):
 )
 @pytest.mark.parametrize("name", ["BertForMaskedLM", "BertModel"])
 def test_the_prefix_of_a_wrapper_is_left_out(tmp_path, capsys, prefix, name):
-  plain = hf.read(tiny_hf.write(tmp_path / "plain", name), "bert")
+  plain_weights = hf.read(tiny_hf.write(tmp_path / "plain", name), "bert")
   arrays = tiny_hf.constants(name)
-  wrapped = {prefix + key: array for key, array in arrays.items()}
-  path = tiny_hf.write(tmp_path / "wrapped", name, wrapped)
+  wrapped_arrays = {prefix + key: array for key, array in arrays.items()}
+  path = tiny_hf.write(tmp_path / "wrapped", name, wrapped_arrays)
   weights = hf.read(path, "bert")
-  assert weights.config == plain.config
-  for key, array in plain.arrays.items():
+  assert weights.config == plain_weights.config
+  for key, array in plain_weights.arrays.items():
     np.testing.assert_array_equal(weights.arrays[key], array)
   line = f"model.safetensors: its names all begin with {prefix!r}"
   assert line in capsys.readouterr().err
   # If one name lacks the prefix, no wrapper has written the file.
-  key = next(iter(wrapped))
-  wrapped[key.removeprefix(prefix)] = wrapped.pop(key)
+  key = next(iter(wrapped_arrays))
+  wrapped_arrays[key.removeprefix(prefix)] = wrapped_arrays.pop(key)
   model_folder.write_tensors(
-    f"{path}/model.safetensors", wrapped, {"format": "pt"}
+    f"{path}/model.safetensors", wrapped_arrays, {"format": "pt"}
   )
   with pytest.raises(ValueError, match="belongs to no parameter|is missing"):
     hf.read(path, "bert")
@@ -231,8 +236,8 @@ def test_a_model_for_next_sentences(tmp_path):
   )
   weights = model_folder.read(str(tmp_path / "ours"))
   hf.write(str(tmp_path / "back"), weights)
-  again = cls.from_pretrained(tmp_path / "back").eval()
-  for old, new in zip(model.parameters(), again.parameters(), strict=True):
+  reopened = cls.from_pretrained(tmp_path / "back").eval()
+  for old, new in zip(model.parameters(), reopened.parameters(), strict=True):
     assert torch.equal(old, new)
   with pytest.raises(ValueError, match="next_sentence.*no head to predict"):
     predict.kind_of(weights.config, "x")
@@ -274,7 +279,7 @@ def test_a_class_without_architectures_is_found_by_its_head(tmp_path):
 def test_the_roots_weights_are_fetched_from_the_hub(
   tmp_path, monkeypatch, layout_
 ):
-  """A folder `onnx` has .safetensors, but the model may have only .bin."""
+  """The folder `onnx` has .safetensors, while the model may have only .bin."""
   repository = tmp_path / "repository"
   class_by_folder = {".": "BertModel"}
   if layout_ == "towers":
@@ -337,7 +342,7 @@ def test_the_arrays_identify_the_family_without_a_config(
 ):
   path = tiny_hf.write(tmp_path / "hf", name, drop=NAMING_FIELDS)
   if family is None:
-    # Without a prefix, RoBERTa has the same names.
+    # If names have no prefix, RoBERTa's are the same as BERT's.
     with pytest.raises(hf_tasks.UnknownFamily, match="--family=NAME"):
       loading.read(path)
     family = "bert"
@@ -345,16 +350,16 @@ def test_the_arrays_identify_the_family_without_a_config(
   else:
     assert loading.read(path).config["family"] == family
     assert "names no family; by the names in" in capsys.readouterr().err
-  # If the config names an unknown family, the arrays are not asked.
-  other = tiny_hf.write(
+  # If the config names an unknown family, the arrays do not decide.
+  other_path = tiny_hf.write(
     tmp_path / "t5", name, model_type="t5", drop=NAMING_FIELDS[1:]
   )
   with pytest.raises(hf_tasks.UnknownFamily, match="model_type is 't5'"):
-    loading.read(other)
+    loading.read(other_path)
 
 
 def test_every_command_has_the_flag(tmp_path, monkeypatch):
-  """Without the fields, a command reads the model only with --family."""
+  """If no field names the family, a command needs --family."""
   path = tiny_hf.write(tmp_path / "hf", "BertModel", drop=NAMING_FIELDS)
   (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
   files = ["--input", str(tmp_path / "in.jsonl"), "--output"]

@@ -32,27 +32,27 @@ from bert_jax.weights import hf, model_folder, tf1
 pytest.importorskip("tensorflow", reason="writes TF1 checkpoints")
 
 
-def layers_params(path, v, names, layer, heads):
+def layers_params(path, variables, names, name_by_module, heads):
   """Returns the expected parameters of the layers, stacked.
 
   Args:
     path: the path of the encoder.
-    v: name -> array of the checkpoint.
+    variables: name -> array of the checkpoint.
     names: the name of each layer in the checkpoint.
-    layer: module of a layer -> its name in the checkpoint.
+    name_by_module: module of a layer -> its name in the checkpoint.
     heads: the number of attention heads.
   """
   count = len(names)
   expected = {}
 
   def stack(name):
-    return np.stack([v[f"{names[i]}/{name}"] for i in range(count)])
+    return np.stack([variables[f"{names[i]}/{name}"] for i in range(count)])
 
-  for module, name in layer.items():
-    to = f"{path}/layers/layer/{module}"
+  for module, name in name_by_module.items():
+    target = f"{path}/layers/layer/{module}"
     if module.endswith("norm"):
-      expected[f"{to}/scale"] = stack(f"{name}/gamma")
-      expected[f"{to}/bias"] = stack(f"{name}/beta")
+      expected[f"{target}/scale"] = stack(f"{name}/gamma")
+      expected[f"{target}/bias"] = stack(f"{name}/beta")
       continue
     kernel, bias = stack(f"{name}/kernel"), stack(f"{name}/bias")
     if module == "attention/output":
@@ -60,7 +60,7 @@ def layers_params(path, v, names, layer, heads):
     elif module.startswith("attention"):
       kernel = kernel.reshape(count, kernel.shape[1], heads, -1)
       bias = bias.reshape(count, heads, -1)
-    expected[f"{to}/kernel"], expected[f"{to}/bias"] = kernel, bias
+    expected[f"{target}/kernel"], expected[f"{target}/bias"] = kernel, bias
   return expected
 
 
@@ -86,46 +86,56 @@ ALBERT_LAYER = {
 }
 
 
-def tables_params(at, v, scope):
+def tables_params(path, variables, scope):
   return {
-    f"{at}/word/embedding": v[f"{scope}/word_embeddings"],
-    f"{at}/position/embedding": v[f"{scope}/position_embeddings"],
-    f"{at}/segment/embedding": v[f"{scope}/token_type_embeddings"],
-    f"{at}/norm/scale": v[f"{scope}/LayerNorm/gamma"],
-    f"{at}/norm/bias": v[f"{scope}/LayerNorm/beta"],
+    f"{path}/word/embedding": variables[f"{scope}/word_embeddings"],
+    f"{path}/position/embedding": variables[f"{scope}/position_embeddings"],
+    f"{path}/segment/embedding": variables[f"{scope}/token_type_embeddings"],
+    f"{path}/norm/scale": variables[f"{scope}/LayerNorm/gamma"],
+    f"{path}/norm/bias": variables[f"{scope}/LayerNorm/beta"],
   }
 
 
-def dense_params(at, v, name):
-  return {f"{at}/kernel": v[f"{name}/kernel"], f"{at}/bias": v[f"{name}/bias"]}
-
-
-def mlm_params(v, dense, norm, bias):
-  return dense_params("mlm/dense", v, dense) | {
-    "mlm/norm/scale": v[f"{norm}/gamma"],
-    "mlm/norm/bias": v[f"{norm}/beta"],
-    "mlm/bias": v[bias],
+def dense_params(path, variables, name):
+  return {
+    f"{path}/kernel": variables[f"{name}/kernel"],
+    f"{path}/bias": variables[f"{name}/bias"],
   }
 
 
-def pretraining_params(v):
-  at = "cls/predictions"
+def mlm_params(variables, dense, norm, bias):
+  return dense_params("mlm/dense", variables, dense) | {
+    "mlm/norm/scale": variables[f"{norm}/gamma"],
+    "mlm/norm/bias": variables[f"{norm}/beta"],
+    "mlm/bias": variables[bias],
+  }
+
+
+def pretraining_params(variables):
+  scope = "cls/predictions"
   params = mlm_params(
-    v, f"{at}/transform/dense", f"{at}/transform/LayerNorm", f"{at}/output_bias"
+    variables,
+    f"{scope}/transform/dense",
+    f"{scope}/transform/LayerNorm",
+    f"{scope}/output_bias",
   )
-  params |= dense_params("pooler/dense", v, "bert/pooler/dense")
+  params |= dense_params("pooler/dense", variables, "bert/pooler/dense")
   # In the checkpoint, this kernel is [outputs, inputs].
-  params["pair/dense/kernel"] = v["cls/seq_relationship/output_weights"].T
-  return params | {"pair/dense/bias": v["cls/seq_relationship/output_bias"]}
+  params["pair/dense/kernel"] = variables[
+    "cls/seq_relationship/output_weights"
+  ].T
+  return params | {
+    "pair/dense/bias": variables["cls/seq_relationship/output_bias"]
+  }
 
 
-def bert_encoder(v):
+def bert_encoder(variables):
   names = [f"bert/encoder/layer_{i}" for i in range(LAYERS)]
-  params = tables_params("encoder/embeddings", v, "bert/embeddings")
-  return params | layers_params("encoder", v, names, BERT_LAYER, HEADS)
+  params = tables_params("encoder/embeddings", variables, "bert/embeddings")
+  return params | layers_params("encoder", variables, names, BERT_LAYER, HEADS)
 
 
-def check_equal(weights, expected):
+def assert_equal(weights, expected):
   assert weights.arrays.keys() == expected.keys()
   for path, array in expected.items():
     param = weights.arrays[path]
@@ -146,7 +156,7 @@ def bert(tmp_path_factory):
 def test_bert_with_pretraining_heads(bert, tmp_path):
   path, arrays, extra = bert
   weights = tf1.read(path, "bert")
-  check_equal(weights, bert_encoder(arrays) | pretraining_params(arrays))
+  assert_equal(weights, bert_encoder(arrays) | pretraining_params(arrays))
   config = weights.config
   assert (config["family"], config["task"]) == ("bert", "pretraining")
   assert config["head"] == {"pairs": True} and config["labels"] is None
@@ -171,7 +181,7 @@ def test_bert_with_pretraining_heads(bert, tmp_path):
   assert settings == {"do_lower_case": True}
   model_folder.write(str(tmp_path / "ours"), weights)
   again = model_folder.read(str(tmp_path / "ours"))
-  check_equal(again, weights.arrays)
+  assert_equal(again, weights.arrays)
   assert again.config == config
   assert again.tokenizer_files == weights.tokenizer_files
 
@@ -190,23 +200,23 @@ def release_albert(path, groups, **fields):
 @pytest.mark.parametrize("groups", [1, 2])
 def test_albert(tmp_path, groups):
   path = str(tmp_path)
-  unused = {"inner_group_num": 1, "net_structure_type": 0, "gap_size": 0}
-  v = release_albert(path, groups, **unused)
+  unused_fields = {"inner_group_num": 1, "net_structure_type": 0, "gap_size": 0}
+  variables = release_albert(path, groups, **unused_fields)
   weights = tf1.read(path, "albert")
   scope = "bert/encoder/transformer"
   names = [f"{scope}/group_{i}/inner_group_0" for i in range(groups)]
-  expected = tables_params("encoder/embeddings", v, "bert/embeddings")
-  expected |= layers_params("encoder", v, names, ALBERT_LAYER, HEADS)
+  expected = tables_params("encoder/embeddings", variables, "bert/embeddings")
+  expected |= layers_params("encoder", variables, names, ALBERT_LAYER, HEADS)
   expected |= dense_params(
-    "encoder/project", v, "bert/encoder/embedding_hidden_mapping_in"
+    "encoder/project", variables, "bert/encoder/embedding_hidden_mapping_in"
   )
-  check_equal(weights, expected | pretraining_params(v))
+  assert_equal(weights, expected | pretraining_params(variables))
   model = weights.config["model"]
   assert (model["num_layers"], model["groups"]) == (4, groups)
   assert model["embedding_size"] == E
-  # ALBERT calls the approximation by tanh "gelu".
+  # ALBERT's "gelu" is the approximation by tanh.
   assert model["activation"] == "gelu_new"
-  assert weights.config["source"]["config"] == unused
+  assert weights.config["source"]["config"] == unused_fields
   assert weights.tokenizer_files == {"spiece.model": b"a model"}
 
 
@@ -218,30 +228,30 @@ def electra(tmp_path_factory):
   return path, arrays
 
 
-def tower_params(at, v, scope, heads):
+def tower_params(path, variables, scope, heads):
   names = [f"{scope}/encoder/layer_{i}" for i in range(LAYERS)]
-  params = layers_params(at, v, names, BERT_LAYER, heads)
+  params = layers_params(path, variables, names, BERT_LAYER, heads)
   return params | dense_params(
-    f"{at}/project", v, f"{scope}/embeddings_project"
+    f"{path}/project", variables, f"{scope}/embeddings_project"
   )
 
 
-def electra_params(v, tower):
-  both = tower == "both"
-  at = "embeddings" if both else "encoder/embeddings"
-  params = tables_params(at, v, "electra/embeddings")
+def electra_params(variables, tower):
+  has_both = tower == "both"
+  path = "embeddings" if has_both else "encoder/embeddings"
+  params = tables_params(path, variables, "electra/embeddings")
   if tower != "generator":
-    at = "discriminator" if both else "encoder/tower"
-    params |= tower_params(at, v, "electra", D // 64)
+    path = "discriminator" if has_both else "encoder/tower"
+    params |= tower_params(path, variables, "electra", D // 64)
     scope = "discriminator_predictions"
-    params |= dense_params("rtd/dense", v, f"{scope}/dense")
-    params |= dense_params("rtd/output/dense", v, f"{scope}/dense_1")
+    params |= dense_params("rtd/dense", variables, f"{scope}/dense")
+    params |= dense_params("rtd/output/dense", variables, f"{scope}/dense_1")
   if tower != "discriminator":
-    at = "generator" if both else "encoder/tower"
-    params |= tower_params(at, v, "generator", G // 64)
+    path = "generator" if has_both else "encoder/tower"
+    params |= tower_params(path, variables, "generator", G // 64)
     scope = "generator_predictions"
     names = (f"{scope}/dense", f"{scope}/LayerNorm", f"{scope}/output_bias")
-    params |= mlm_params(v, *names)
+    params |= mlm_params(variables, *names)
   return params
 
 
@@ -249,9 +259,9 @@ def electra_params(v, tower):
 def test_electra_without_a_config(electra, tower, capsys):
   path, arrays = electra
   weights = tf1.read(path, "electra", tower)
-  check_equal(weights, electra_params(arrays, tower))
-  generator = tower == "generator"
-  width, mlp = (G, 4 * G) if generator else (D, MLP)
+  assert_equal(weights, electra_params(arrays, tower))
+  is_generator = tower == "generator"
+  width, mlp = (G, 4 * G) if is_generator else (D, MLP)
   generator_size = {"generator_hidden": G} if tower == "both" else {}
   assert weights.config["model"] == generator_size | dict(
     vocab_size=V,
@@ -269,19 +279,21 @@ def test_electra_without_a_config(electra, tower, capsys):
     norm_epsilon=1e-12,
   )
   assert "no electra_config.json: sizes come from" in capsys.readouterr().err
-  skipped = weights.config["source"]["skipped"]
-  unused = {name for name in skipped if "/adam_" not in name}
-  unused -= {"global_step"}
-  used = {name for name in arrays if name not in unused}
-  other = {"generator": "discriminator", "discriminator": "generator"}
+  skipped_names = weights.config["source"]["skipped"]
+  unused_names = {name for name in skipped_names if "/adam_" not in name}
+  unused_names -= {"global_step"}
+  used_names = {name for name in arrays if name not in unused_names}
+  other_tower = {"generator": "discriminator", "discriminator": "generator"}
   if tower == "both":
-    assert not unused
+    assert not unused_names
     assert tf1.read(path, "electra").config == weights.config
   else:
-    assert used | unused == arrays.keys()
-    assert any(n.startswith(f"{other[tower]}_predictions/") for n in unused)
-    shared = {n for n in arrays if n.startswith("electra/embeddings/")}
-    assert shared <= used and len(shared) == 5
+    assert used_names | unused_names == arrays.keys()
+    assert any(
+      n.startswith(f"{other_tower[tower]}_predictions/") for n in unused_names
+    )
+    shared_names = {n for n in arrays if n.startswith("electra/embeddings/")}
+    assert shared_names <= used_names and len(shared_names) == 5
 
 
 def test_electra_with_a_config(tmp_path):
@@ -291,8 +303,8 @@ def test_electra_with_a_config(tmp_path):
   write_json(tmp_path / "electra_config.json", config)
   model = tf1.read(str(tmp_path), "electra").config["model"]
   assert (model["heads"], model["dropout"], model["hidden"]) == (4, 0.25, D)
-  # The config is the discriminator's. The generator's heads follow from its
-  # width.
+  # The config describes the discriminator. The number of the generator's heads
+  # follows from the generator's width.
   model = tf1.read(str(tmp_path), "electra", "generator").config["model"]
   assert (model["heads"], model["dropout"], model["hidden"]) == (1, 0.25, G)
 
@@ -308,10 +320,10 @@ def test_fine_tuned_bert(tmp_path, head):
   if scope is not None:
     expected["classifier/dense/kernel"] = arrays[f"{scope}output_weights"].T
     expected["classifier/dense/bias"] = arrays[f"{scope}output_bias"]
-  check_equal(weights, expected)
+  assert_equal(weights, expected)
   config = weights.config
   assert config["model"]["activation"] == "relu"
-  # The config has no type_vocab_size, so the table's size counts.
+  # The config has no type_vocab_size, so the size of the table is used.
   assert config["model"]["num_segments"] == S
   # A span head does not read the pooler, which is kept nevertheless.
   assert config["pooler"] == (head != "classifier")
@@ -321,22 +333,28 @@ def test_fine_tuned_bert(tmp_path, head):
     assert config["labels"] == ["LABEL_0", "LABEL_1", "LABEL_2"]
     assert config["head"]["pooling"]["dropout"] == 0.1
   hf.write(str(tmp_path / "hf"), weights)
-  again = hf.read(str(tmp_path / "hf"), "bert")
-  check_equal(again, expected)
+  reread = hf.read(str(tmp_path / "hf"), "bert")
+  assert_equal(reread, expected)
   for key in ("task", "model", "head", "labels", "problem", "pooler"):
-    assert again.config[key] == config[key], key
+    assert reread.config[key] == config[key], key
 
 
 def test_slots_of_other_optimizers_and_half_precision(tmp_path):
-  half = {k: v.astype(np.float16) for k, v in draw(bert_shapes()).items()}
+  half_arrays = {
+    key: array.astype(np.float16) for key, array in draw(bert_shapes()).items()
+  }
   name, slots = "bert/pooler/dense/kernel", {}
   for slot in ("Adam", "Adam_1", "lamb_m", "lamb_v", "LAMBOptimizer_1"):
     slots[f"{name}/{slot}"] = np.zeros((H, H), np.float32)
   slots["beta1_power"] = np.float32(0.5)
-  release(str(tmp_path), half | slots)
+  release(str(tmp_path), half_arrays | slots)
   weights = tf1.read(str(tmp_path), "bert")
-  whole = {k: v.astype(np.float32) for k, v in half.items()}
-  check_equal(weights, bert_encoder(whole) | pretraining_params(whole))
+  float32_arrays = {
+    key: array.astype(np.float32) for key, array in half_arrays.items()
+  }
+  assert_equal(
+    weights, bert_encoder(float32_arrays) | pretraining_params(float32_arrays)
+  )
   source = weights.config["source"]
   assert (source["dtype"], source["skipped"]) == ("float16", sorted(slots))
 
@@ -353,10 +371,10 @@ def test_to_hugging_face_and_back(bert, electra, tmp_path):
   paths = {"bert": bert[0], "electra": electra[0]}
   paths["albert"] = str(tmp_path / "albert")
   for family, path in paths.items():
-    first = tf1.read(path, family)
-    hf.write(str(tmp_path / f"{family}_hf"), first)
-    again = hf.read(str(tmp_path / f"{family}_hf"), family)
-    check_equal(again, first.arrays)
+    weights = tf1.read(path, family)
+    hf.write(str(tmp_path / f"{family}_hf"), weights)
+    reread = hf.read(str(tmp_path / f"{family}_hf"), family)
+    assert_equal(reread, weights.arrays)
     for key in ("family", "task", "model", "head", "pooler"):
-      assert again.config[key] == first.config[key], (family, key)
-    assert again.tokenizer_files == first.tokenizer_files
+      assert reread.config[key] == weights.config[key], (family, key)
+    assert reread.tokenizer_files == weights.tokenizer_files

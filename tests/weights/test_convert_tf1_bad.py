@@ -1,4 +1,4 @@
-"""Damaged, ambiguous and unknown TF1 checkpoints are refused by name."""
+"""The error about a damaged, ambiguous or unknown TF1 checkpoint names it."""
 
 import shutil
 import subprocess
@@ -239,10 +239,10 @@ def test_damaged_files(tmp_path, capsys):
   path = tmp_path / "release"
   release(str(path), draw(bert_shapes()))
   shard = path / "bert_model.ckpt.data-00000-of-00001"
-  whole = shard.read_bytes()
-  flipped = bytearray(whole)
-  flipped[len(whole) // 2] ^= 1
-  for content in (whole[: len(whole) // 2], b"", bytes(flipped)):
+  intact = shard.read_bytes()
+  flipped_content = bytearray(intact)
+  flipped_content[len(intact) // 2] ^= 1
+  for content in (intact[: len(intact) // 2], b"", bytes(flipped_content)):
     shard.write_bytes(content)
     message = convert(capsys, path, tmp_path / "ours")
     assert "bert_model.ckpt: cannot be read" in message and "\n" not in message

@@ -1,4 +1,7 @@
-"""Converts transformers' models and back: same logits, arrays and configs."""
+"""Converts models of transformers and back.
+
+Logits, arrays and configs stay the same.
+"""
 
 import json
 
@@ -44,7 +47,7 @@ OPTIONS = {
     pad_token_id=0,
   ),
 }
-BEGIN = {
+PREFIXES = {
   "bert": "Bert",
   "roberta": "Roberta",
   "albert": "Albert",
@@ -63,7 +66,7 @@ HEADS = (
 )
 CASES = [
   (family, head)
-  for family in BEGIN
+  for family in PREFIXES
   for head in HEADS
   if family != "gpt"
   and not (head == "ForPreTraining" and family in ("roberta", "distilbert"))
@@ -88,9 +91,9 @@ QUICK = (
 LABELS = {0: "contra", 1: "neutral", 2: "entail"}
 
 
-def make(family, head, **options):
+def random_model(family, head, **options):
   """Makes a random model without parameters that are 0 or 1."""
-  cls = getattr(transformers, BEGIN[family] + head)
+  cls = getattr(transformers, PREFIXES[family] + head)
   options = OPTIONS[family] | options
   if head in ("ForSequenceClassification", "ForTokenClassification"):
     options["id2label"] = LABELS
@@ -100,13 +103,13 @@ def make(family, head, **options):
   model = cls(config).eval()
   with torch.no_grad():
     for name, parameter in model.named_parameters():
-      scale = name.endswith(("Norm.weight", "norm.weight")) or ".ln_" in name
-      parameter.normal_(1.0 if scale else 0.0, 0.3)
+      is_scale = name.endswith(("Norm.weight", "norm.weight")) or ".ln_" in name
+      parameter.normal_(1.0 if is_scale else 0.0, 0.3)
   return model
 
 
 def batch(family, head):
-  """Returns ids and a mask: two rows, or two examples of three choices."""
+  """Returns ids and a mask of two rows, or of two examples of three choices."""
   has_choices = head in ("ForMultipleChoice", "DoubleHeadsModel")
   shape = (2, 3, 6) if has_choices else (2, 6)
   ids = np.random.default_rng(0).integers(3, 30, shape)
@@ -172,20 +175,20 @@ def assert_same_arrays(model, path):
 
   Also asserts that transformers neither misses nor ignores an array.
   """
-  again, info = type(model).from_pretrained(path, output_loading_info=True)
+  reopened, info = type(model).from_pretrained(path, output_loading_info=True)
   assert not any(info.values()), info
-  state = again.state_dict()
+  state = reopened.state_dict()
   assert state.keys() == model.state_dict().keys()
   for name, tensor in model.state_dict().items():
     assert state[name].dtype == tensor.dtype, name
     assert torch.equal(state[name], tensor), name
-  return again
+  return reopened
 
 
 def fields(config):
   """Returns a config's fields without those that depend on its folder."""
-  skipped = ("_name_or_path", "dtype")
-  return {k: v for k, v in config.to_dict().items() if k not in skipped}
+  folder_fields = ("_name_or_path", "dtype")
+  return {k: v for k, v in config.to_dict().items() if k not in folder_fields}
 
 
 @pytest.mark.parametrize(
@@ -196,7 +199,7 @@ def fields(config):
   ],
 )
 def test_logits_and_round_trip(family, head, tmp_path, capsys):
-  model = make(family, head)
+  model = random_model(family, head)
   model.save_pretrained(tmp_path / "hf")
   weights = hf.read(str(tmp_path / "hf"), family)
   ids, mask = batch(family, head)
@@ -225,7 +228,7 @@ def test_logits_and_round_trip(family, head, tmp_path, capsys):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_comes_back_bit_equal(dtype, tmp_path):
-  model = make("bert", "ForMaskedLM").to(getattr(torch, dtype))
+  model = random_model("bert", "ForMaskedLM").to(getattr(torch, dtype))
   model.save_pretrained(tmp_path / "hf")
   weights = hf.read(str(tmp_path / "hf"), "bert")
   assert weights.config["source"]["dtype"] == dtype
@@ -237,18 +240,18 @@ def test_half_precision_comes_back_bit_equal(dtype, tmp_path):
 
 def test_torch_files_and_shards(tmp_path):
   """Torch before version 1.6 wrote files that are not zip files."""
-  model = make("bert", "Model")
+  model = random_model("bert", "Model")
   model.save_pretrained(tmp_path / "safe")
   expected = hf.read(str(tmp_path / "safe"), "bert")
   state = model.state_dict()
-  for name, zipped in (("new", True), ("old", False)):
-    folder_ = tmp_path / name
-    folder_.mkdir()
-    model.config.save_pretrained(folder_)
+  for name, is_zip in (("new", True), ("old", False)):
+    folder = tmp_path / name
+    folder.mkdir()
+    model.config.save_pretrained(folder)
     torch.save(
       state,
-      folder_ / "pytorch_model.bin",
-      _use_new_zipfile_serialization=zipped,
+      folder / "pytorch_model.bin",
+      _use_new_zipfile_serialization=is_zip,
     )
   shards = tmp_path / "shards"
   shards.mkdir()
@@ -277,7 +280,7 @@ def test_a_pickle_with_code_is_not_run(tmp_path):
     def __reduce__(self):
       return (open, (str(tmp_path / "ran"), "w"))
 
-  model = make("bert", "Model")
+  model = random_model("bert", "Model")
   model.config.architectures = ["BertModel"]
   model.config.save_pretrained(tmp_path)
   torch.save({"x": Bomb()}, tmp_path / "pytorch_model.bin")
@@ -294,10 +297,10 @@ def test_a_pickle_with_code_is_not_run(tmp_path):
 
 def test_both_towers(tmp_path):
   """Reads two folders as one model, and writes both towers or one."""
-  generator = make(
+  generator = random_model(
     "electra", "ForMaskedLM", num_attention_heads=1, intermediate_size=64
   )
-  discriminator = make("electra", "ForPreTraining", hidden_size=24)
+  discriminator = random_model("electra", "ForPreTraining", hidden_size=24)
   discriminator.electra.embeddings = generator.electra.embeddings
   for name, model in (
     ("generator", generator),
@@ -322,12 +325,12 @@ def test_both_towers(tmp_path):
   assert_same_arrays(generator, tmp_path / "back" / "generator")
   assert_same_arrays(discriminator, tmp_path / "back" / "discriminator")
   hf.write(str(tmp_path / "one"), weights, "generator")
-  again = assert_same_arrays(generator, tmp_path / "one")
-  assert fields(again.config) == fields(generator.config)
+  reopened = assert_same_arrays(generator, tmp_path / "one")
+  assert fields(reopened.config) == fields(generator.config)
 
 
 def test_auto_classes_open_model_and_tokenizer(tmp_path):
-  model = make("bert", "ForTokenClassification")
+  model = random_model("bert", "ForTokenClassification")
   model.save_pretrained(tmp_path / "hf")
   words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Ab", "ab", "##c"]
   (tmp_path / "hf" / "vocab.txt").write_text("\n".join(words) + "\n")

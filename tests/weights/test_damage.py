@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.fixture(scope="module", autouse=True)
 def abandoned_reads():
-  """Deletes what orbax has abandoned before tests of other files begin."""
+  """Deletes the abandoned reads before tests of other files begin."""
   yield
   gc.collect()
 
@@ -35,7 +35,7 @@ def make_state(step):
   return TrainState(jnp.int32(step), params, {"nu": params}, {})
 
 
-def same(a, b):
+def are_equal(a, b):
   return all(
     np.array_equal(x, y)
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
@@ -43,7 +43,7 @@ def same(a, b):
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
+def saved_run(tmp_path_factory):
   path = tmp_path_factory.mktemp("saved")
   with Checkpointer(str(path)) as saver:
     for step in (10, 20):
@@ -63,7 +63,7 @@ def restore(workdir):
   """Restores a state, which must be equal to a saved one; returns its step."""
   with Checkpointer(str(workdir)) as saver:
     state, meta, step = saver.restore_newest(make_state(0))
-  assert same(state, make_state(step)) and meta["data"] == {"x": step}
+  assert are_equal(state, make_state(step)) and meta["data"] == {"x": step}
   return step
 
 
@@ -81,18 +81,18 @@ def truncate(path, rng):
 @pytest.mark.parametrize("damage", [flip, truncate])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_damaged_file_never_gives_a_wrong_state(
-  saved, tmp_path, damage, seed, capfd
+  saved_run, tmp_path, damage, seed, capfd
 ):
   rng = random.Random(seed)
-  paths = files(saved / "checkpoints" / "20")
+  paths = files(saved_run / "checkpoints" / "20")
   assert len(paths) > 5
   steps = []
   for i, path in enumerate(paths):
     if not path.stat().st_size:
       continue
     workdir = tmp_path / str(i)
-    shutil.copytree(saved, workdir)
-    damage(workdir / path.relative_to(saved), rng)
+    shutil.copytree(saved_run, workdir)
+    damage(workdir / path.relative_to(saved_run), rng)
     steps.append(restore(workdir))
     if steps[-1] == 10:
       assert names_in(workdir / "checkpoints") == ["10"]
@@ -104,14 +104,14 @@ def test_a_damaged_file_never_gives_a_wrong_state(
   assert steps.count(10) >= 2
 
 
-def test_a_missing_file_is_noticed(saved, tmp_path):
-  shutil.copytree(saved, tmp_path / "run")
+def test_a_missing_file_is_noticed(saved_run, tmp_path):
+  shutil.copytree(saved_run, tmp_path / "run")
   shutil.rmtree(tmp_path / "run" / "checkpoints" / "20" / "state")
   assert restore(tmp_path / "run") == 10
 
 
-def test_nothing_whole_is_an_error(saved, tmp_path):
-  shutil.copytree(saved, tmp_path / "run")
+def test_nothing_whole_is_an_error(saved_run, tmp_path):
+  shutil.copytree(saved_run, tmp_path / "run")
   for step in ("10", "20"):
     for path in files(tmp_path / "run" / "checkpoints" / step / "state"):
       os.truncate(path, 0)
@@ -129,11 +129,11 @@ def test_nothing_whole_is_an_error(saved, tmp_path):
   ],
 )
 def test_a_reader_of_a_damaged_run_is_told_in_sentences(
-  saved, tmp_path, capfd, change
+  saved_run, tmp_path, capfd, change
 ):
   """Messages have no terms of libraries, and do not advise a new run."""
   run = tmp_path / "run"
-  shutil.copytree(saved, run)
+  shutil.copytree(saved_run, run)
   for path in files(run / "checkpoints" / "20" / "state"):
     path.write_bytes(change(path.read_bytes()))
   params = make_state(0).params
@@ -161,21 +161,21 @@ def test_a_reader_of_a_damaged_run_is_told_in_sentences(
 
 @pytest.mark.parametrize("late", [False, True])
 def test_what_another_process_cannot_read_is_not_taken(
-  saved, tmp_path, late, monkeypatch, capsys
+  saved_run, tmp_path, late, monkeypatch, capsys
 ):
   """The other process may fail before checksums are compared, or after."""
-  shutil.copytree(saved, tmp_path / "run")
+  shutil.copytree(saved_run, tmp_path / "run")
   calls = []
 
   def gather(report):
-    """Stands for a process 1 that finds step 20 damaged."""
+    """Returns reports as if process 1 had found step 20 damaged."""
     calls.append(report)
     if isinstance(report, list):
       return [report, report]
-    refused = len(calls) == (3 if late else 2)
+    is_refused = len(calls) == (3 if late else 2)
     return [
       report,
-      ["Damaged", "a shard of 20 is damaged."] if refused else None,
+      ["Damaged", "a shard of 20 is damaged."] if is_refused else None,
     ]
 
   monkeypatch.setattr(hosts, "gather", gather)
@@ -187,22 +187,22 @@ def test_what_another_process_cannot_read_is_not_taken(
 def test_checksums_notice_one_bit_anywhere():
   rng = np.random.default_rng(0)
   x = rng.normal(size=(7, 5, 3)).astype(np.float32)
-  before = checkpoint.checksums_of({"x": jnp.array(x)})
+  checksums = checkpoint.checksums_of({"x": jnp.array(x)})
   for i in range(x.size):
     bits = x.copy().view(np.uint32).reshape(-1)
     bits[i] ^= np.uint32(1) << np.uint32(rng.integers(32))
     y = bits.view(np.float32).reshape(x.shape)
-    assert checkpoint.checksums_of({"x": jnp.array(y)}) != before
-  swapped = x.copy()
-  swapped[0, 0], swapped[0, 1] = x[0, 1], x[0, 0]
-  assert checkpoint.checksums_of({"x": jnp.array(swapped)}) != before
+    assert checkpoint.checksums_of({"x": jnp.array(y)}) != checksums
+  swapped_rows = x.copy()
+  swapped_rows[0, 0], swapped_rows[0, 1] = x[0, 1], x[0, 0]
+  assert checkpoint.checksums_of({"x": jnp.array(swapped_rows)}) != checksums
 
 
-def test_an_old_checkpoint_that_a_kill_left_is_removed(saved, tmp_path):
-  """The kill came after a save and before it removed the old checkpoint."""
+def test_an_old_checkpoint_that_a_kill_left_is_removed(saved_run, tmp_path):
+  """The kill came after the new save and before the old one was removed."""
   workdir = tmp_path / "run"
-  shutil.copytree(saved, workdir)
-  for keep, left in ((2, ["10", "20"]), (1, ["20"])):
+  shutil.copytree(saved_run, workdir)
+  for keep, steps_left in ((2, ["10", "20"]), (1, ["20"])):
     with Checkpointer(str(workdir), keep=keep) as saver:
       assert saver.restore_newest(make_state(0))[2] == 20
-    assert names_in(workdir / "checkpoints") == left
+    assert names_in(workdir / "checkpoints") == steps_left

@@ -36,12 +36,12 @@ WORDS = [
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
-def run(monkeypatch, *arguments):
+def run_convert(monkeypatch, *arguments):
   execute(["convert", *map(str, arguments)])
 
 
-def same(left, right):
-  jax.tree.map(np.testing.assert_array_equal, left, right)
+def assert_equal(a, b):
+  jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
 def test_importing_the_package_loads_nothing_else():
@@ -66,12 +66,12 @@ def test_a_converted_folder_and_its_source_are_one_model(tmp_path, monkeypatch):
   path = tiny_hf.write(tmp_path / "hf", name)
   (tmp_path / "hf" / "vocab.txt").write_text("\n".join(WORDS))
   common = ["--family", "bert", "--model", path, "--output"]
-  run(monkeypatch, "--from", "hf", *common, tmp_path / "ours")
+  run_convert(monkeypatch, "--from", "hf", *common, tmp_path / "ours")
   source, model = open_model(path), open_model(str(tmp_path / "ours"))
   assert source.config == model.config
   assert model.config["labels"] == ["contra", "neutral", "entail"]
   assert model.module == source.module
-  same(source.params, model.params)
+  assert_equal(source.params, model.params)
   assert model.tokenizer.encode("abc CAFÉ").ids == [2, 5, 6, 7, 3]
   batch = {"input_ids": jnp.array([[2, 5, 6, 3]])}
   logits = jit(model.module.apply)({"params": model.params}, batch)
@@ -83,12 +83,12 @@ def test_a_converted_folder_and_its_source_are_one_model(tmp_path, monkeypatch):
 
 def test_only_the_computation_may_be_changed(tmp_path):
   path = tiny_hf.write(tmp_path / "hf", "BertModel")
-  half = open_model(path, dtype="bfloat16", unroll=2, remat=True)
-  encoder = half.module.encoder
+  half_model = open_model(path, dtype="bfloat16", unroll=2, remat=True)
+  encoder = half_model.module.encoder
   assert encoder.dtype == jnp.bfloat16 and encoder.unroll == 2
   batch = {"input_ids": jnp.array([[2, 5]])}
-  collect = functools.partial(half.module.apply, collect=True)
-  out = jit(collect)({"params": half.params}, batch)
+  collect = functools.partial(half_model.module.apply, collect=True)
+  out = jit(collect)({"params": half_model.params}, batch)
   assert out["hidden_states"].dtype == jnp.bfloat16
   assert out["pooled"].shape == (1, 8)
   assert out["attention"].shape == (2, 1, 2, 2, 2)
@@ -124,7 +124,7 @@ def test_the_family_of_a_folder(tmp_path):
     open_model(str(tmp_path / "ours"), tower="generator")
 
 
-def both_towers(path):
+def write_both_towers(path):
   for name, tower, f in (
     ("ElectraForMaskedLM", "generator", 32),
     ("ElectraForPreTraining", "discriminator", 12),
@@ -140,18 +140,18 @@ def both_towers(path):
 
 
 def test_both_towers_or_one(tmp_path):
-  path = both_towers(tmp_path / "hf")
-  both = open_model(path)
+  path = write_both_towers(tmp_path / "hf")
+  both_model = open_model(path)
   model_folder.write(str(tmp_path / "ours"), hf.read(path, "electra"))
-  same(both.params, open_model(str(tmp_path / "ours")).params)
+  assert_equal(both_model.params, open_model(str(tmp_path / "ours")).params)
   for tower, head in (("generator", "mlm"), ("discriminator", "rtd")):
     for source in (path, str(tmp_path / "ours")):
       model = open_model(source, tower=tower)
       assert model.config["task"] == tower
       encoder = model.params["encoder"]
-      same(encoder["embeddings"], both.params["embeddings"])
-      same(encoder["tower"], both.params[tower])
-      same(model.params[head], both.params[head])
+      assert_equal(encoder["embeddings"], both_model.params["embeddings"])
+      assert_equal(encoder["tower"], both_model.params[tower])
+      assert_equal(model.params[head], both_model.params[head])
 
 
 @pytest.fixture
@@ -188,14 +188,14 @@ def workdir(tmp_path):
 
 def test_a_run_is_opened_and_exported(workdir, tmp_path, monkeypatch):
   path, params = workdir
-  run_ = open_model(str(path))
-  same(run_.params, params)
-  assert run_.config["source"]["step"] == 2
-  assert run_.tokenizer.encode("Ab ab").ids == [2, 8, 5, 3]
+  opened = open_model(str(path))
+  assert_equal(opened.params, params)
+  assert opened.config["source"]["step"] == 2
+  assert opened.tokenizer.encode("Ab ab").ids == [2, 8, 5, 3]
   arguments = ["--family", "bert", "--to", "hf", "--model", path, "--output"]
-  run(monkeypatch, *arguments, tmp_path / "hf")
-  again = hf.read(str(tmp_path / "hf"), "bert")
-  same(model_folder.unflatten(again.arrays), params)
+  run_convert(monkeypatch, *arguments, tmp_path / "hf")
+  exported = hf.read(str(tmp_path / "hf"), "bert")
+  assert_equal(model_folder.unflatten(exported.arrays), params)
   fields = json.loads((tmp_path / "hf" / "config.json").read_text())
   assert fields["architectures"] == ["BertForPreTraining"]
   assert fields["pad_token_id"] == 0 and fields["hidden_act"] == "gelu"
@@ -204,13 +204,13 @@ def test_a_run_is_opened_and_exported(workdir, tmp_path, monkeypatch):
 
 def test_runs_that_cannot_be_opened(workdir, tmp_path):
   path, _ = workdir
-  run_ = json.loads((path / "config.json").read_text())
+  config = json.loads((path / "config.json").read_text())
   for change, word in (
     ({"objective": {"name": "other"}}, "the objective is 'other'"),
     ({"model": {"variant": "tiny"}}, "config.json is damaged"),
-    ({"model": run_["model"] | {"num_layers": 3}}, "does not fit"),
+    ({"model": config["model"] | {"num_layers": 3}}, "does not fit"),
   ):
-    (path / "config.json").write_text(json.dumps(run_ | change))
+    (path / "config.json").write_text(json.dumps(config | change))
     with pytest.raises(ValueError, match=word):
       open_model(str(path))
   (tmp_path / "new" / "checkpoints").mkdir(parents=True)
@@ -235,7 +235,7 @@ def test_names_go_to_the_hub(tmp_path, monkeypatch):
   hub = types.SimpleNamespace(snapshot_download=snapshot_download)
   monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
   assert open_model("somebody/model").config["family"] == "bert"
-  # Torch's files are not fetched beside safetensors.
+  # If there are safetensors, Torch's files are not fetched.
   assert len(requests) == 1 and not any("bin" in p for p in requests[0])
   with pytest.raises(ValueError, match="did not give it .401 Client Error.."):
     open_model("somebody/else")
@@ -287,7 +287,7 @@ def test_tokenizers_of_files(family, files, text, ids, tmp_path):
     (tmp_path / "hf" / file).write_text(content, encoding="utf-8")
   if isinstance(ids, str):
     with pytest.raises(ValueError, match=ids):
-      open_model(path).tokenizer  # noqa: B018, reading makes it
+      open_model(path).tokenizer  # noqa: B018, the property opens the files
     return
   tokenizer = open_model(path).tokenizer
   assert (tokenizer.encode(text).ids if tokenizer else None) == ids

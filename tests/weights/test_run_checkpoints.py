@@ -161,7 +161,7 @@ def test_runs_of_every_objective_are_opened():
 def test_only_masked_lm_has_a_head_for_pairs_by_default(
   run, tmp_path, monkeypatch
 ):
-  """The parameters have no such head, and the config does not say so."""
+  """The parameters have no such head. The config has no key `pairs`."""
   path = tmp_path / "run"
   shutil.copytree(run, path)
   config = json.loads((path / "config.json").read_text())

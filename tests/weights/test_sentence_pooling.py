@@ -21,7 +21,7 @@ FIELDS = {
 }
 
 
-def write(path, modes, normalize=False, dense=False, new=False):
+def write_model(path, modes, normalize=False, dense=False, new_format=False):
   """Writes a model with a pooling, as sentence-transformers does."""
   rng = np.random.default_rng(0)
   shapes = tiny_hf.shapes("BertModel")
@@ -38,7 +38,9 @@ def write(path, modes, normalize=False, dense=False, new=False):
   (path / "modules.json").write_text(json.dumps(modules))
   (path / "1_Pooling").mkdir()
   config = {field: name in modes for name, field in FIELDS.items()}
-  config = {"pooling_mode": modes if modes[1:] else modes[0]} if new else config
+  config = (
+    {"pooling_mode": modes if modes[1:] else modes[0]} if new_format else config
+  )
   (path / "1_Pooling" / "config.json").write_text(json.dumps(config))
   return str(path)
 
@@ -53,8 +55,8 @@ def features(monkeypatch, tmp_path, capsys, model, *flags):
   return np.load(out)["vectors"], capsys.readouterr().err
 
 
-def expected(model, mode):
-  """Returns each text's vector, from those of its pieces by NumPy."""
+def expected_vectors(model, mode):
+  """Returns each text's vector, which NumPy pools from its pieces' vectors."""
   texts = extract(open_model(model), TEXTS, Spec(unit="piece"))
   pool = {
     "cls": lambda x: x[0],
@@ -69,32 +71,36 @@ def expected(model, mode):
 def test_the_models_own_pooling_is_taken(
   tmp_path, monkeypatch, capsys, mode, normalize
 ):
-  model = write(tmp_path / "model", [mode], normalize, new=normalize)
-  vectors, printed = features(monkeypatch, tmp_path, capsys, model)
-  want = expected(model, mode)
+  model = write_model(
+    tmp_path / "model", [mode], normalize, new_format=normalize
+  )
+  vectors, stderr = features(monkeypatch, tmp_path, capsys, model)
+  expected = expected_vectors(model, mode)
   if normalize:
-    want = want / np.linalg.norm(want, axis=-1, keepdims=True)
+    expected = expected / np.linalg.norm(expected, axis=-1, keepdims=True)
   # The order of the float32 sums differs.
-  np.testing.assert_allclose(vectors, want, atol=1e-5)
-  assert f"by the model's own pooling: {mode}" in printed
-  assert ("divided by its length" in printed) == normalize
+  np.testing.assert_allclose(vectors, expected, atol=1e-5)
+  assert f"by the model's own pooling: {mode}" in stderr
+  assert ("divided by its length" in stderr) == normalize
   # A converted folder keeps the pooling.
   model_folder.write(str(tmp_path / "ours"), hf.read(model, "bert"))
-  again, _ = features(monkeypatch, tmp_path, capsys, str(tmp_path / "ours"))
-  np.testing.assert_array_equal(again, vectors)
+  reread, _ = features(monkeypatch, tmp_path, capsys, str(tmp_path / "ours"))
+  np.testing.assert_array_equal(reread, vectors)
 
 
 def test_a_flag_that_differs_is_obeyed_and_said(tmp_path, monkeypatch, capsys):
-  model = write(tmp_path / "model", ["cls"], normalize=True)
+  model = write_model(tmp_path / "model", ["cls"], normalize=True)
   vectors, printed = features(
     monkeypatch, tmp_path, capsys, model, "--pooling", "mean"
   )
-  np.testing.assert_allclose(vectors, expected(model, "mean"), atol=1e-5)
+  np.testing.assert_allclose(
+    vectors, expected_vectors(model, "mean"), atol=1e-5
+  )
   assert "own pooling is cls; mean is used instead, as" in printed
   vectors, printed = features(
     monkeypatch, tmp_path, capsys, model, "--pooling", "cls"
   )
-  np.testing.assert_allclose(vectors, expected(model, "cls"), atol=1e-5)
+  np.testing.assert_allclose(vectors, expected_vectors(model, "cls"), atol=1e-5)
   assert "is used instead" not in printed
   _, printed = features(
     monkeypatch, tmp_path, capsys, model, "--pooling", "piece"
@@ -109,25 +115,25 @@ def test_a_flag_that_differs_is_obeyed_and_said(tmp_path, monkeypatch, capsys):
 def test_an_unknown_pooling_is_named(
   tmp_path, monkeypatch, capsys, modes, name
 ):
-  model = write(tmp_path / "model", modes)
+  model = write_model(tmp_path / "model", modes)
   with pytest.raises(SystemExit, match=f"own pooling is {name}, which is not"):
     features(monkeypatch, tmp_path, capsys, model)
   assert not (tmp_path / "out.npz").exists()
   vectors, printed = features(
     monkeypatch, tmp_path, capsys, model, "--pooling", "max"
   )
-  np.testing.assert_allclose(vectors, expected(model, "max"), atol=1e-5)
+  np.testing.assert_allclose(vectors, expected_vectors(model, "max"), atol=1e-5)
   assert f"own pooling is {name}; max is used instead" in printed
 
 
 def test_modules_after_the_pooling_are_named(tmp_path, monkeypatch, capsys):
-  model = write(tmp_path / "model", ["mean"], dense=True)
+  model = write_model(tmp_path / "model", ["mean"], dense=True)
   _, printed = features(monkeypatch, tmp_path, capsys, model)
   assert "the model's 2_Dense after the pooling is not computed here" in printed
 
 
 def test_a_model_without_a_pooling_gives_pieces(tmp_path, monkeypatch, capsys):
-  model = write(tmp_path / "model", ["cls"])
+  model = write_model(tmp_path / "model", ["cls"])
   (tmp_path / "model" / "1_Pooling" / "config.json").unlink()
   vectors, printed = features(monkeypatch, tmp_path, capsys, model)
   assert len(vectors) == sum(len(text.split()) + 2 for text in TEXTS)
@@ -135,7 +141,7 @@ def test_a_model_without_a_pooling_gives_pieces(tmp_path, monkeypatch, capsys):
 
 
 def test_damaged_modules(tmp_path):
-  write(tmp_path / "model", ["cls"])
+  write_model(tmp_path / "model", ["cls"])
   modules = tmp_path / "model" / "modules.json"
   for text, words in (
     ("[{", "modules.json is damaged"),
@@ -154,8 +160,10 @@ def test_damaged_modules(tmp_path):
 
 def test_the_largest_numbers_of_a_long_text(tmp_path):
   """The text has several windows, since a row has at most ten tokens."""
-  model = open_model(write(tmp_path / "model", ["max"]))
+  model = open_model(write_model(tmp_path / "model", ["max"]))
   text = "a b c d " * 5
-  (pieces,) = extract(model, [text], Spec(unit="piece", overlap=2))
-  (pooled,) = extract(model, [text], Spec(unit="max", overlap=2))
-  np.testing.assert_allclose(pooled.vectors, pieces.vectors.max(0), atol=1e-5)
+  (piece_rows,) = extract(model, [text], Spec(unit="piece", overlap=2))
+  (pooled_row,) = extract(model, [text], Spec(unit="max", overlap=2))
+  np.testing.assert_allclose(
+    pooled_row.vectors, piece_rows.vectors.max(0), atol=1e-5
+  )
