@@ -1,4 +1,4 @@
-"""Compares augmentation with its published rules; tests the command."""
+"""Compares augmentation with its published rules, and tests the command."""
 
 import itertools
 import random
@@ -56,10 +56,10 @@ def predictor(folder):
 
 
 @pytest.fixture(scope="module")
-def likeliest(folder):
+def find_likeliest(folder):
   """Returns a function that finds the likeliest words with the module itself.
 
-  Its arguments are the ids of a text, the index of the masked one, and the
+  Its arguments are the ids of a text, the index of the masked token, and the
   number of candidates.
   """
   model = open_model(str(folder / "model"))
@@ -88,23 +88,23 @@ def likeliest(folder):
   return find
 
 
-def restated(text, line, likeliest, near):
-  """Returns a text and its variants, by a second writing of the rules."""
+def expected_variants(text, line, find, neighbours):
+  """Returns a text and its variants, by a second program for the rules."""
   pieces = tiny_tasks.PIECES
   words = re.findall(r"[a-z0-9]+|\?", text.lower())
-  split = [
+  pieces_by_word = [
     [w] if w in pieces else ["cat", "##s"] if w == "cats" else ["[UNK]"]
     for w in words
   ]
-  ids = [pieces.index(p) for word_pieces in split for p in word_pieces]
-  begins = [0, *itertools.accumulate(map(len, split))]
+  ids = [pieces.index(p) for word_pieces in pieces_by_word for p in word_pieces]
+  first_pieces = [0, *itertools.accumulate(map(len, pieces_by_word))]
   candidates_by_word = {}
   for i, word in enumerate(words):
     if not word.isalpha() or word in ("it", "of"):
       continue
-    candidates = near.get(word, [])
-    if len(split[i]) == 1:
-      candidates = likeliest(ids, begins[i], OPTIONS.candidates)
+    candidates = neighbours.get(word, [])
+    if len(pieces_by_word[i]) == 1:
+      candidates = find(ids, first_pieces[i], OPTIONS.candidates)
     candidates_by_word[i] = candidates or [word]
   labels = ["augment", OPTIONS.seed, 0]
   replace_key = hashing.make_key(*labels, "which")
@@ -125,36 +125,36 @@ def restated(text, line, likeliest, near):
 
 @pytest.mark.parametrize("with_vectors", [False, True])
 def test_variants_are_those_of_the_rules(
-  folder, predictor, likeliest, with_vectors
+  folder, predictor, find_likeliest, with_vectors
 ):
-  vectors, near = None, {}
+  vectors, neighbours = None, {}
   if with_vectors:
     vectors = word_vectors.read(str(folder / "vectors.txt"))
-    near = {"cats": ["dogs", "of two", "Cats", "birds"]}
+    neighbours = {"cats": ["dogs", "of two", "Cats", "birds"]}
   rows = (folder / "train.tsv").read_text().splitlines()[1:]
   rows = [row.split("\t") for row in rows]
   examples = [augmentation.Example((text,), label) for text, label in rows]
-  expanded = [*augmentation.expand(predictor, vectors, OPTIONS, examples)]
+  variants = [*augmentation.expand(predictor, vectors, OPTIONS, examples)]
   expected = [
     ((sentence,), label)
     for line, (text, label) in enumerate(rows)
-    for sentence in restated(text, line, likeliest, near)
+    for sentence in expected_variants(text, line, find_likeliest, neighbours)
   ]
-  assert expanded == expected and len(expanded) > 40
-  # The last line has the same text as the first, but other draws.
-  first = [e.texts[0] for e in expanded if e.label == "0"][1:4]
-  assert first != [e.texts[0] for e in expanded][-3:]
+  assert variants == expected and len(variants) > 40
+  # The first and last lines have the same text, but different draws.
+  first_variants = [e.texts[0] for e in variants if e.label == "0"][1:4]
+  assert first_variants != [e.texts[0] for e in variants][-3:]
 
 
 def test_a_variant_of_a_pair_changes_one_text(predictor):
   text, pair = "red cat runs .", "blue dog sings"
   example = augmentation.Example((text, pair), "x")
-  expanded = [*augmentation.expand(predictor, None, OPTIONS, [example])]
-  assert expanded[0] == example and {e.label for e in expanded} == {"x"}
-  for variant in expanded[1:]:
+  variants = [*augmentation.expand(predictor, None, OPTIONS, [example])]
+  assert variants[0] == example and {e.label for e in variants} == {"x"}
+  for variant in variants[1:]:
     assert (variant.texts[0] == text) != (variant.texts[1] == pair)
-  assert {e.texts[0] for e in expanded} > {text}
-  assert {e.texts[1] for e in expanded} > {pair}
+  assert {e.texts[0] for e in variants} > {text}
+  assert {e.texts[1] for e in variants} > {pair}
 
 
 def test_words_that_never_change():
@@ -182,7 +182,7 @@ def test_a_text_longer_than_the_model(predictor):
 
 def test_nearest_words(folder):
   vectors = word_vectors.read(str(folder / "vectors.txt"))
-  # The first line of a repeated word counts.
+  # If a word has two lines, the first one is used.
   assert vectors.nearest("cats", 2) == ["dogs", "of two"]
   assert vectors.nearest("Cats", 3) == ["Cats", "Dogs", "Trees"]
   assert vectors.nearest("cow", 3) == []

@@ -61,7 +61,7 @@ pytestmark = pytest.mark.usefixtures("unoptimized")
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-  """Kind of task -> the folder of a converted model for it."""
+  """Returns kind of task -> the folder of a converted model for it."""
   path = tmp_path_factory.mktemp("models")
   folder_by_kind = {}
   for kind, (task, head) in TASKS.items():
@@ -81,16 +81,16 @@ def write_lines(path, lines):
   return str(path)
 
 
-def numbers(tree):
-  """Splits a prediction into its floats and the tree without them."""
+def split_floats(tree):
+  """Returns the floats of a prediction, and the prediction without floats."""
   if isinstance(tree, float):
     return [tree], None
   if isinstance(tree, (dict, list, tuple)):
     keys = list(tree) if isinstance(tree, dict) else range(len(tree))
-    branches = [numbers(tree[key]) for key in keys]
+    branches = [split_floats(tree[key]) for key in keys]
     floats = [n for branch_floats, _ in branches for n in branch_floats]
-    others = [branch for _, branch in branches]
-    return floats, list(zip(keys, others, strict=True))
+    rests = [branch for _, branch in branches]
+    return floats, list(zip(keys, rests, strict=True))
   return [], tree
 
 
@@ -99,26 +99,26 @@ def predict(model, kind, lines):
   return predicting.predict(model, list(examples))
 
 
-def same(predictions, expected):
-  floats, others = numbers(predictions)
-  expected_floats, expected_others = numbers(expected)
-  assert others == expected_others
+def assert_close(predictions, expected):
+  floats, rest = split_floats(predictions)
+  expected_floats, expected_rest = split_floats(expected)
+  assert rest == expected_rest
   assert floats == pytest.approx(expected_floats, abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", TASKS)
 def test_the_file_predicts_what_the_live_model_does(kind, folders, tmp_path):
   path = str(tmp_path / "model.bin")
-  # Each length compiles two programs, so most kinds have only one, to which
-  # rows of 16 tokens are padded.
+  # Each length compiles two programs, so most kinds have only the length 32.
+  # Rows of 16 tokens are padded to it.
   lengths = (16, 32) if kind == "classification" else (32,)
   export.save(path, loading.open_model(folders[kind]), lengths, ("cpu",))
   loaded = export.load(path, batch_size=2)
   live = predicting.open_predictor(folders[kind], batch_size=2, length=32)
   assert loaded.task == live.task and loaded.kind == live.kind == kind
   predictions = predict(loaded, kind, LINES[kind])
-  same(predictions, predict(live, kind, LINES[kind]))
-  check(kind, predictions)
+  assert_close(predictions, predict(live, kind, LINES[kind]))
+  assert_valid(kind, predictions)
   source = write_lines(tmp_path / "in.jsonl", LINES[kind])
   output = tmp_path / "out.jsonl"
   count = serve.answer_file(lambda: loaded, source, str(output))
@@ -126,10 +126,10 @@ def test_the_file_predicts_what_the_live_model_does(kind, folders, tmp_path):
   lines = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
   for line in lines:
     del line["id"]
-  same(lines, predictions)
+  assert_close(lines, predictions)
 
 
-def check(kind, predictions):
+def assert_valid(kind, predictions):
   """Asserts that each line has a prediction with valid values."""
   for line, prediction in zip(LINES[kind], predictions, strict=True):
     if kind == "classification":
@@ -173,11 +173,11 @@ def test_commands_need_nothing_but_the_file(folders, tmp_path, monkeypatch):
   rows = [json.loads(line) for line in output.read_text().splitlines()]
   assert [row.pop("id") for row in rows] == ["x", 2, 3, 4]
   live = predicting.open_predictor(folders["classification"])
-  same(rows, predict(live, "classification", LINES["classification"]))
+  assert_close(rows, predict(live, "classification", LINES["classification"]))
 
 
 @pytest.fixture(scope="module")
-def file(folders, tmp_path_factory):
+def exported_path(folders, tmp_path_factory):
   path = str(tmp_path_factory.mktemp("file") / "model.bin")
   model = loading.open_model(folders["tagging"])
   export.save(path, model, (16,), ("cpu", "tpu"))
@@ -185,27 +185,27 @@ def file(folders, tmp_path_factory):
 
 
 @pytest.mark.parametrize("begin", [0, -1500])
-def test_a_flipped_bit_of_a_file_is_a_sentence(file, tmp_path, begin):
+def test_a_flipped_bit_of_a_file_is_a_sentence(exported_path, tmp_path, begin):
   """Flips bits at the beginning, and in the table of contents at the end."""
-  content, rng = pathlib.Path(file).read_bytes(), random.Random(0)
+  content, rng = pathlib.Path(exported_path).read_bytes(), random.Random(0)
   path = tmp_path / "a.bin"
-  refused = 0
+  errors = 0
   for _ in range(10):
-    changed, place = bytearray(content), begin + rng.randrange(1500)
-    changed[place] ^= 1 << rng.randrange(8)
+    changed, offset = bytearray(content), begin + rng.randrange(1500)
+    changed[offset] ^= 1 << rng.randrange(8)
     path.write_bytes(changed)
     try:
       predictor = export.load(str(path))
     except ValueError as e:
       assert str(path) in str(e)
-      refused += 1
+      errors += 1
       continue
-    # Some bits are not part of the model, for example those of a file's time.
-    intact = export.load(file)
+    # A bit may be outside the model, for example in the time of a file.
+    intact = export.load(exported_path)
     assert predictor.params.keys() == intact.params.keys()
     for name, array in intact.params.items():
       np.testing.assert_array_equal(predictor.params[name], array)
-  assert refused > 3
+  assert errors > 3
 
 
 # Offset in an entry of the table of contents -> (bits to set, message).
@@ -217,9 +217,9 @@ ENTRY = {
 
 
 @pytest.mark.parametrize("offset", ENTRY)
-def test_a_wrong_table_of_contents_is_refused(file, tmp_path, offset):
-  content = bytearray(pathlib.Path(file).read_bytes())
-  with zipfile.ZipFile(file) as f:
+def test_a_wrong_table_of_contents_is_refused(exported_path, tmp_path, offset):
+  content = bytearray(pathlib.Path(exported_path).read_bytes())
+  with zipfile.ZipFile(exported_path) as f:
     start = f.start_dir
   bits, words = ENTRY[offset]
   content[start + offset] |= bits
@@ -231,9 +231,9 @@ def test_a_wrong_table_of_contents_is_refused(file, tmp_path, offset):
   assert message.startswith(f"{path} is no exported model, or damaged (")
 
 
-def test_a_renamed_parameter_is_missed(file, tmp_path):
-  content = pathlib.Path(file).read_bytes()
-  with zipfile.ZipFile(file) as f:
+def test_a_renamed_parameter_is_missed(exported_path, tmp_path):
+  content = pathlib.Path(exported_path).read_bytes()
+  with zipfile.ZipFile(exported_path) as f:
     names = [name for name in f.namelist() if name.startswith("params/")]
   path = tmp_path / "a.bin"
   for name in (names[0], names[-1]):
@@ -243,14 +243,14 @@ def test_a_renamed_parameter_is_missed(file, tmp_path):
     with pytest.raises(ValueError, match=f"damaged \\('{missing}'\\)"):
       export.load(str(path))
   # Files of earlier versions have no list of arrays, and still open.
-  path = rewritten(tmp_path / "old.bin", file, arrays=None)
+  path = write_changed_copy(tmp_path / "old.bin", exported_path, arrays=None)
   assert len(export.load(path).params) == len(names)
 
 
-def rewritten(path, old, **changes):
+def write_changed_copy(path, old, **changes):
   """Writes a copy of a file with changes in its meta.json.
 
-  A change to None deletes the key. A change of "program" replaces a program.
+  The value None deletes the key. The key `program` replaces a program instead.
   """
   with zipfile.ZipFile(old) as source, zipfile.ZipFile(path, "w") as target:
     for name in source.namelist():
@@ -265,15 +265,17 @@ def rewritten(path, old, **changes):
   return str(path)
 
 
-def test_a_damaged_file_is_refused_in_a_sentence(file, tmp_path, monkeypatch):
-  content = bytearray(pathlib.Path(file).read_bytes())
+def test_a_damaged_file_is_refused_in_a_sentence(
+  exported_path, tmp_path, monkeypatch
+):
+  content = bytearray(pathlib.Path(exported_path).read_bytes())
   (tmp_path / "cut").write_bytes(content[: len(content) // 2])
-  with zipfile.ZipFile(file) as f:
-    big = max(f.infolist(), key=lambda info: info.file_size)
-  content[big.header_offset + big.file_size // 2] ^= 255
+  with zipfile.ZipFile(exported_path) as f:
+    largest = max(f.infolist(), key=lambda info: info.file_size)
+  content[largest.header_offset + largest.file_size // 2] ^= 255
   (tmp_path / "flipped").write_bytes(content)
-  rewritten(tmp_path / "format", file, format_version=9)
-  rewritten(tmp_path / "garbage", file, program="no program")
+  write_changed_copy(tmp_path / "format", exported_path, format_version=9)
+  write_changed_copy(tmp_path / "garbage", exported_path, program="no program")
   words = {
     "none": "No such file",
     "cut": "no exported model, or damaged",
@@ -284,27 +286,29 @@ def test_a_damaged_file_is_refused_in_a_sentence(file, tmp_path, monkeypatch):
   lines = write_lines(tmp_path / "in.jsonl", LINES["tagging"])
   output = str(tmp_path / "out.jsonl")
   for name, expected in words.items():
-    run_exported(expected, str(tmp_path / name), lines, output)
-  bad = write_lines(tmp_path / "bad.jsonl", [{"text": "a"}, {"texts": ["a"]}])
+    assert_run_exported_error(expected, str(tmp_path / name), lines, output)
+  bad_lines = write_lines(
+    tmp_path / "bad.jsonl", [{"text": "a"}, {"texts": ["a"]}]
+  )
   expected = "bad.jsonl:2: no field 'text'"
-  run_exported(expected, file, bad, output)
-  empty = write_lines(tmp_path / "empty.jsonl", [])
+  assert_run_exported_error(expected, exported_path, bad_lines, output)
+  no_lines = write_lines(tmp_path / "empty.jsonl", [])
   expected = "empty.jsonl has no lines"
-  run_exported(expected, file, empty, output)
+  assert_run_exported_error(expected, exported_path, no_lines, output)
   assert not pathlib.Path(output).exists()
   assert not pathlib.Path(output + ".partial").exists()
   expected = "is the input; choose another"
-  run_exported(expected, file, lines, lines)
+  assert_run_exported_error(expected, exported_path, lines, lines)
   rows = pathlib.Path(lines).read_text().splitlines()
   assert [json.loads(row) for row in rows] == LINES["tagging"]
 
 
-def run_exported(expected, model, source, target):
+def assert_run_exported_error(expected, model, source, target):
   flags = ["--model", model, "--input", source, "--output", target]
-  run(expected, "run-exported", *flags)
+  assert_command_error(expected, "run-exported", *flags)
 
 
-def run(expected, verb, *arguments):
+def assert_command_error(expected, verb, *arguments):
   with pytest.raises(SystemExit) as e:
     execute([verb, *arguments])
   assert str(e.value).startswith("error: ") and expected in str(e.value)
@@ -312,10 +316,10 @@ def run(expected, verb, *arguments):
 
 
 def test_what_cannot_be_exported_is_refused(folders, tmp_path, monkeypatch):
-  bare = tiny_models.write(tmp_path / "bare", "bert")
+  encoder_path = tiny_models.write(tmp_path / "bare", "bert")
   output = str(tmp_path / "out")
   for expected, *arguments in (
-    ("is a model for encoder", "--model", bare),
+    ("is a model for encoder", "--model", encoder_path),
     ("--lengths x", "--model", folders["span"], "--lengths", "x"),
     (
       "--lengths: 0 is below 1",
@@ -328,5 +332,5 @@ def test_what_cannot_be_exported_is_refused(folders, tmp_path, monkeypatch):
     ("--platforms gpu", "--model", folders["span"], "--platforms", "gpu"),
   ):
     arguments += ["--output", output]
-    run(expected, "export", *arguments)
+    assert_command_error(expected, "export", *arguments)
   assert [path.name for path in tmp_path.iterdir()] == ["bare"]

@@ -16,7 +16,7 @@ from bert_jax.use.features import Spec
 from bert_jax.weights.load import open_model
 
 TEXT = "the cats sat. unaffable"
-# For float32 numbers of about 1, whose sums may have another order.
+# The numbers are float32 of about 1, and their sums may have another order.
 TOLERANCE = 1e-5
 
 
@@ -38,8 +38,8 @@ def extract(model, texts, **options):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def run(encoder, params, ids):
-  """Returns all layers [l, n, d] of a row, by the encoder itself."""
+def encode_layers(encoder, params, ids):
+  """Returns all layers of a row as [l, n, d]; calls the encoder directly."""
   if ids.ndim == 2:
     return encoder.apply({"params": params}, ids[None])[0].swapaxes(0, 1)
   _, collected = encoder.apply({"params": params}, ids[None], collect=True)
@@ -47,9 +47,11 @@ def run(encoder, params, ids):
   return jax.numpy.stack([layer[0] for layer in all_layers], 1)
 
 
-def layers(model, ids):
-  ids = np.asarray(ids, np.int32)
-  return np.asarray(run(model.module.encoder, model.params["encoder"], ids))
+def expected_layers(model, token_ids):
+  token_ids = np.asarray(token_ids, np.int32)
+  return np.asarray(
+    encode_layers(model.module.encoder, model.params["encoder"], token_ids)
+  )
 
 
 @pytest.mark.parametrize("family", ["roberta", "gpt", "elmo"])
@@ -59,7 +61,7 @@ def test_layers_are_the_encoders_own(family, tmp_path):
   encoded = text_batches.encode(
     model, [text_batches.of_text(0, text) for text in texts]
   )
-  expected = layers(model, encoded[0].ids)
+  expected = expected_layers(model, encoded[0].ids)
   count = features_lib.num_layers(model)
   assert expected.shape[1] == count
   features = extract(model, texts, layers=range(count), combine="stack")
@@ -114,9 +116,9 @@ def test_layers_are_combined(bert):
     stack._replace(combine="mean"): stacked.mean(1),
     mix: 1.5 * (stacked * shares[:, None]).sum(1),
   }
-  layers_ = [stacked[None, :, i] for i in range(3)]
+  layer_vectors = [stacked[None, :, i] for i in range(3)]
   for spec, expected in expected_by_spec.items():
-    (combined,) = features_lib._combine(layers_, spec)
+    (combined,) = features_lib._combine(layer_vectors, spec)
     np.testing.assert_allclose(combined, expected, atol=TOLERANCE)
   (text,) = extract(bert, [TEXT], **mix._asdict())
   np.testing.assert_allclose(
@@ -179,7 +181,8 @@ def test_windows_have_no_gaps_and_each_token_has_the_most_context():
     spans = [(row.ids[1], row.ids[-2]) for row in rows if count]
     for row in rows if len(rows) > 1 else []:
       for token in row.ids[row.begin : row.end]:
-        # The context on the shorter side, first in this window.
+        # These are the tokens on the shorter side: first in this window, then
+        # in every window that has the token.
         contexts = [
           min(token - a if a > 1 else 99, b - token if b < count else 99)
           for a, b in [(row.ids[1], row.ids[-2]), *spans]
@@ -189,14 +192,14 @@ def test_windows_have_no_gaps_and_each_token_has_the_most_context():
 
 
 def test_a_long_text_is_read_in_windows(bert):
-  # 42 words and two special tokens, but the model takes 34 tokens.
+  # The text has 42 words and two special tokens. The model takes 34 tokens.
   words = ["the", "cat", "sat", "on", "a", "mat"] * 7
   (text,) = extract(bert, [words], overlap=10)
   (tokens,) = text_batches.encode(bert, [text_batches.of_words(0, words)])
   cls, sep = tokens.ids[[0, -1]]
-  # Two windows of 32 words share words 10 to 32, which are halved at 21.
+  # Two windows of 32 words share words 10 to 32. Word 21 divides them.
   first, second = (
-    layers(bert, [cls, *tokens.ids[1:-1][window], sep])[:, -1]
+    expected_layers(bert, [cls, *tokens.ids[1:-1][window], sep])[:, -1]
     for window in (slice(0, 32), slice(10, 42))
   )
   expected = np.concatenate([first[:22], second[12:]])
@@ -213,26 +216,28 @@ def test_a_long_text_is_read_in_windows(bert):
 def test_batches_hold_every_row_once_in_few_shapes():
   rng = np.random.default_rng(1)
   rows = [np.full(n, n, np.int32) for n in rng.integers(0, 81, 300)]
-  seen, shapes = [], set()
+  row_numbers, shapes = [], set()
   for batch in row_batches.batches(rows, 80, 640):
-    ids, real = batch.inputs["input_ids"], batch.inputs["sequence_ids"]
+    ids, token_masks = batch.inputs["input_ids"], batch.inputs["sequence_ids"]
     shapes.add(ids.shape)
     assert ids.size <= 640 and ids.shape[1] <= 80
-    for number, row, mask in zip(batch.numbers, ids, real, strict=False):
-      np.testing.assert_array_equal(row[mask == 1], rows[number])
-    assert not real[len(batch.numbers) :].any()
-    seen += batch.numbers.tolist()
-  assert sorted(seen) == list(range(300))
+    for row_number, row, mask in zip(
+      batch.numbers, ids, token_masks, strict=False
+    ):
+      np.testing.assert_array_equal(row[mask == 1], rows[row_number])
+    assert not token_masks[len(batch.numbers) :].any()
+    row_numbers += batch.numbers.tolist()
+  assert sorted(row_numbers) == list(range(300))
   assert len({length for _, length in shapes}) == len(shapes) == 6
 
 
 def test_neither_order_nor_batches_change_a_text(bert):
   rng = np.random.default_rng(2)
   texts = [["cat"] * int(n) for n in rng.integers(0, 20, 40)]
-  alone = extract(bert, texts, tokens=1, unit="mean")
-  both = extract(bert, texts[::-1], tokens=512, unit="mean")[::-1]
-  assert [f.id for f in alone] == list(range(40))
-  for a, b in zip(alone, both, strict=True):
+  one_by_one = extract(bert, texts, tokens=1, unit="mean")
+  in_batches = extract(bert, texts[::-1], tokens=512, unit="mean")[::-1]
+  assert [f.id for f in one_by_one] == list(range(40))
+  for a, b in zip(one_by_one, in_batches, strict=True):
     np.testing.assert_allclose(a.vectors, b.vectors, atol=TOLERANCE)
 
 
@@ -246,14 +251,16 @@ def test_the_three_files_hold_the_same(bert, tmp_path, monkeypatch):
   vectors = np.concatenate([f.vectors for f in features])
   rows = read_rows(tmp_path / "f.jsonl")
   assert [row["tokens"] for row in rows] == [list(f.tokens) for f in features]
-  read = np.concatenate([np.array(r["vectors"], np.float32) for r in rows])
-  np.testing.assert_array_equal(read, vectors)
+  json_vectors = np.concatenate(
+    [np.array(r["vectors"], np.float32) for r in rows]
+  )
+  np.testing.assert_array_equal(json_vectors, vectors)
   arrays = np.load(paths["npz"])
   with h5py.File(paths["h5"]) as f:
     for key in arrays:
       is_text = key in ("ids", "tokens")
-      stored = f[key].asstr()[:] if is_text else f[key][:]
-      np.testing.assert_array_equal(stored, arrays[key])
+      h5_array = f[key].asstr()[:] if is_text else f[key][:]
+      np.testing.assert_array_equal(h5_array, arrays[key])
   assert arrays["starts"].tolist() == [0, 4, 6, 11]
   np.testing.assert_array_equal(arrays["vectors"], vectors)
   assert arrays["tokens"][:4].tolist() == ["[CLS]", "the", "cat", "[SEP]"]
@@ -355,7 +362,7 @@ def test_a_tagger_on_frozen_features_learns(bert):
   rng = np.random.default_rng(3)
   words = ["cat", "cats", "a", "b", "mat"]
   texts = [rng.choice(words, n).tolist() for n in rng.integers(1, 9, 24)]
-  # A word's tag is 1 if it repeats the word before, so context is needed.
+  # The tag is 1 if a word repeats the word before it, so context is needed.
   tags = [
     np.int32([i > 0 and text[i] == text[i - 1] for i in range(len(text))])
     for text in texts
@@ -368,8 +375,10 @@ def test_a_tagger_on_frozen_features_learns(bert):
   recipe = bilstm_tagger.Recipe(epochs=60, batch_size=24, rate=0.03)
   *_, (params, loss) = bilstm_tagger.fit(module, sentences, recipe)
   predicted = bilstm_tagger.predict(module, params, sentences, size=24)
-  right = np.concatenate([a == b for a, b in zip(predicted, tags, strict=True)])
-  assert loss < 0.1 and right.mean() > 0.97
+  is_right = np.concatenate(
+    [a == b for a, b in zip(predicted, tags, strict=True)]
+  )
+  assert loss < 0.1 and is_right.mean() > 0.97
   assert [len(row) for row in predicted] == [len(row) for row in tags]
   # Vectors after the last word of a row change nothing.
   _, batch = next(bilstm_tagger.batches(sentences, 24))
@@ -378,8 +387,8 @@ def test_a_tagger_on_frozen_features_learns(bert):
   noise = batch["features"].copy()
   is_word = np.arange(noise.shape[1]) < batch["lengths"][:, None]
   noise[~is_word] = 7.0
-  again = apply(params, noise, batch["lengths"])
-  np.testing.assert_array_equal(logits[is_word], again[is_word])
+  logits_with_noise = apply(params, noise, batch["lengths"])
+  np.testing.assert_array_equal(logits[is_word], logits_with_noise[is_word])
 
 
 def test_a_tagger_learns_which_layer_to_read():
@@ -393,7 +402,7 @@ def test_a_tagger_learns_which_layer_to_read():
   *_, (params, loss) = bilstm_tagger.fit(module, sentences, recipe)
   mix = params["params"]["mix"]
   assert np.argmax(mix["weights"]) == 1 and loss < 0.3
-  # A tagger without a mix predicts the same from layers that are mixed by hand.
+  # If the test mixes the layers, a tagger without a mix predicts the same tags.
   share = np.exp(mix["weights"]) / np.exp(mix["weights"]).sum()
   mixed = [mix["gamma"] * np.einsum("lkd,k->ld", x, share) for x in features]
   params_without_mix = {k: v for k, v in params["params"].items() if k != "mix"}

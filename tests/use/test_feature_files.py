@@ -59,7 +59,7 @@ def test_several_extensions_stand_for_objects_on_lines(tmp_path, name):
 
 @pytest.mark.parametrize("ending", ["h5", "npz", "jsonl"])
 def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path, ending):
-  """Without `_QuietFile`, HDF5's library crashes with a segmentation fault."""
+  """If `_QuietFile` is missing, HDF5's library has a segmentation fault."""
   pytest.importorskip("h5py")
   vectors = np.random.default_rng(0).normal(size=(2, 64)).astype(np.float32)
   texts = [Features(str(i), ("a", "b"), vectors) for i in range(600)]
@@ -68,14 +68,14 @@ def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path, ending):
   size = path.stat().st_size
   path.unlink()
   limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-  for most in (100, 5000, size // 2, size - 1):
+  for max_size in (100, 5000, size // 2, size - 1):
     try:
-      resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
-      with pytest.raises(OSError, match="too large") as caught:
+      resource.setrlimit(resource.RLIMIT_FSIZE, (max_size, limits[1]))
+      with pytest.raises(OSError, match="too large") as error:
         feature_files.write(str(path), texts)
     finally:
       resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert caught.value.filename == str(path)
+    assert error.value.filename == str(path)
     assert not list(tmp_path.iterdir())
 
 

@@ -41,10 +41,10 @@ def test_probabilities_are_the_models(workdir):
     assert p == sorted(p, reverse=True)
     assert sum(p) == pytest.approx(1.0, abs=1e-5)
     assert len({piece for piece, _ in candidates}) == 64
-  # Other texts in the batch and padding change nothing.
-  (alone,) = fill_mask.fill(model, texts[:1], top=64)
+  # Neither padding nor other texts in the batch change the probabilities.
+  (single_masks,) = fill_mask.fill(model, texts[:1], top=64)
   np.testing.assert_allclose(
-    [p for _, p in alone[0]], [p for _, p in first[0]], rtol=1e-5
+    [p for _, p in single_masks[0]], [p for _, p in first[0]], rtol=1e-5
   )
 
 
@@ -94,8 +94,8 @@ def test_every_kind_of_path_gives_the_same(workdir, tmp_path):
   texts = ["w9 [MASK] w11", "[MASK] w25"]
   expected = fill_mask.fill(open_model(workdir), texts)
   for path in (f"{workdir}@best", str(tmp_path / "ours"), str(tmp_path / "hf")):
-    filled = fill_mask.fill(open_model(path), texts)
-    assert filled == expected, path
+    candidates = fill_mask.fill(open_model(path), texts)
+    assert candidates == expected, path
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`bert_jax.finetune`: forms of data, history, restarts, messages."""
+"""Tests `bert_jax.finetune`: forms of data, history, restarts, messages."""
 
 import copy
 import doctest
@@ -29,7 +29,7 @@ OPTIONS = dict(epochs=2, batch_size=8, learning_rate=1e-2, validation=1 / 3)
 
 
 class DataSet(list):
-  """What `datasets.Dataset` has that is read here."""
+  """Has the attributes of `datasets.Dataset` that finetune reads."""
 
   def __init__(self, rows, names):
     super().__init__(rows)
@@ -45,13 +45,13 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
-  """A run in a thread; no argument of it may change."""
+  """Returns a run in a thread, and checks that its arguments do not change."""
   config = config_files.open_config("own")
   config.model.dtype = "float32"
   config.log.every = 1
   frame = Frame(verdict=LABELS, review=np.array(TEXTS), other=[None] * 24)
   arguments = [frame, config, dict(OPTIONS)]
-  before = copy.deepcopy([vars(frame), config.to_dict(), OPTIONS])
+  originals = copy.deepcopy([vars(frame), config.to_dict(), OPTIONS])
   results = []
 
   def work():
@@ -70,8 +70,8 @@ def run(model, tmp_path_factory):
   thread.start()
   thread.join()
   (result,) = results
-  after = [vars(frame), config.to_dict(), arguments[2]]
-  np.testing.assert_equal(after, before)
+  arguments_after = [vars(frame), config.to_dict(), arguments[2]]
+  np.testing.assert_equal(arguments_after, originals)
   return result
 
 
@@ -80,8 +80,8 @@ def test_a_table_gives_a_model_and_a_history(run):
   assert run.model.predict("red cat runs .")["label"] in ("cat", "dog")
   assert [row["step"] for row in run.history] == [1, 2, 3, 4]
   assert all(math.isfinite(row["loss"]) for row in run.history)
-  evaluated = [not math.isnan(row["validation_loss"]) for row in run.history]
-  assert evaluated == [False, True, False, True]
+  is_evaluated = [not math.isnan(row["validation_loss"]) for row in run.history]
+  assert is_evaluated == [False, True, False, True]
   assert run.history[1].keys() == run.history[0].keys()
   assert 0 <= run.history[-1]["validation_accuracy"] <= 1
   text = repr(run)
@@ -95,7 +95,7 @@ def test_a_stopped_run_continues_to_the_same_numbers(
 ):
   """A list of tuples has the same rows as the table of the first run."""
 
-  def go_on():
+  def finetune_again():
     config = {"log": {"every": 1}}
     return bert_jax.finetune(
       bert_jax.load(model), ROWS, config=config, workdir=tmp_path, **OPTIONS
@@ -103,13 +103,13 @@ def test_a_stopped_run_continues_to_the_same_numbers(
 
   with monkeypatch.context() as patch:
     patch.setattr(hosts, "stop_requested", lambda step, seen: step == 3)
-    stopped = go_on()
+    stopped = finetune_again()
   assert stopped.history[-1]["step"] == 3
   captured = capsys.readouterr()
   assert not captured.out
   assert "16 rows to train on, 8 to evaluate on, held out" in captured.err
   assert "step 3/4 loss" in captured.err
-  result = go_on()
+  result = finetune_again()
   assert "continuing from step 3" in capsys.readouterr().err
   for a, b in zip(
     jax.tree.leaves(result.model.params),
@@ -142,7 +142,7 @@ def test_every_form_of_data_gives_the_same_rows(tmp_path):
   columns = {"text": ["a b", "c, d"], "label": ["x", "y"]}
   dicts = [{"text": "a b", "label": "x"}, {"text": "c, d", "label": "y"}]
   (tmp_path / "t.csv").write_text('text,label\na b,x\n"c, d",y\n')
-  numbered = [
+  dicts_with_numbers = [
     {"text": "a b", "label": 0},
     {"text": "c, d", "label": np.int64(1)},
   ]
@@ -154,14 +154,14 @@ def test_every_form_of_data_gives_the_same_rows(tmp_path):
     [("a b", "x"), ("c, d", "y")],
     tmp_path / "t.csv",
     str(tmp_path / "t.csv"),
-    DataSet(numbered, ["x", "y"]),
+    DataSet(dicts_with_numbers, ["x", "y"]),
   )
   for form in forms:
     rows = labelled.read(form, "data")
     assert [row.fields for row in rows] == dicts
   pairs = labelled.read([(("a", "b"), True)], "data")
-  chosen = labelled.Columns(pairs, None, None, None, None)
-  assert chosen.select(pairs[0]).fields == {
+  pair_columns = labelled.Columns(pairs, None, None, None, None)
+  assert pair_columns.select(pairs[0]).fields == {
     **{"text": "a", "pair": "b"},
     "label": True,
   }
@@ -272,9 +272,9 @@ def test_a_notebook_has_a_bar(monkeypatch, capsys):
   with trained._progress() as on_row:
     on_row({"step": 5, "split": "train", "loss": 0.5}, "line", 20)
     on_row({"step": 10, "split": "heldout", "loss": 0.25}, "line", 20)
-  shown = capsys.readouterr().err
-  assert "10/20" in shown and "validation_loss=0.25" in shown
-  assert "loss=0.5" in shown and "line" not in shown
+  stderr = capsys.readouterr().err
+  assert "10/20" in stderr and "validation_loss=0.25" in stderr
+  assert "loss=0.5" in stderr and "line" not in stderr
 
 
 @pytest.mark.slow

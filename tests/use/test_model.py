@@ -1,4 +1,4 @@
-"""`bert_jax.load` and the methods of its model: inputs, results, messages."""
+"""Tests `bert_jax.load` and the methods of the model that it returns."""
 
 import copy
 import doctest
@@ -37,7 +37,7 @@ RUNS = {"sst2": "classification", "ner": "tagging", "squad": "span"}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-  """A folder with tiny models of the names that the page has."""
+  """Writes a folder with tiny models, which have the names in the page."""
   path = tmp_path_factory.mktemp("page")
   tiny_tasks.write_model(path / "runs" / "mine")
   for name, kind in RUNS.items():
@@ -55,21 +55,22 @@ def classifier(folder):
   return bert_jax.load(str(folder / "runs" / "sst2"))
 
 
-# The examples of docstrings have these words; the page's models have as many.
+# The examples of docstrings use these words. The vocabularies of the page's
+# models have the same size.
 WORDS = tiny_models.WORDS[: len(tiny_tasks.PIECES)]
 
 
-def biased(path, weights, name, bias, labels=None):
-  """A model that answers the same whatever it reads.
+def write_constant_model(path, weights, name, bias, labels=None):
+  """Returns a model that gives the same logits for every input.
 
-  Its programs are those of the page's models, so they are compiled only once.
+  It shares its programs with the page's models, so that each is compiled once.
 
   Args:
     path: the new folder.
     weights: a model.
     name: the layer that gives its logits.
     bias: the logits.
-    labels: other names of its labels.
+    labels: the names of its labels; None keeps the default.
   """
   weights.arrays[f"{name}/bias"] = np.array(bias, np.float32)
   if name == "classifier/dense":
@@ -85,13 +86,13 @@ def biased(path, weights, name, bias, labels=None):
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory):
-  """The names that the examples of docstrings take for granted."""
+  """Returns the variables that the examples of docstrings use."""
   path = tmp_path_factory.mktemp("names")
   mat = 20.0 * np.array([word == "mat" for word in WORDS])
   weights = tiny_tasks.write_model(path / "fill")
-  model = biased(path / "model", weights, "mlm", mat)
+  model = write_constant_model(path / "model", weights, "mlm", mat)
   weights = tiny_tasks.write_tuned(path / "classes", "classification")
-  classifier = biased(
+  classifier = write_constant_model(
     path / "classifier",
     weights,
     "classifier/dense",
@@ -99,7 +100,7 @@ def names(tmp_path_factory):
     ["positive", "negative"],
   )
   weights = tiny_tasks.write_tuned(path / "tags", "tagging")
-  tagger = biased(
+  tagger = write_constant_model(
     path / "tagger",
     weights,
     "classifier/dense",
@@ -138,7 +139,7 @@ def test_examples_of_docstrings(names, tmp_path, monkeypatch):
   }
 
 
-# What makes the trainings of the page small: function -> changed arguments.
+# Function of the page -> arguments that make its training small.
 SMALLER = {
   "finetune": {"epochs": 1, "batch_size": 8},
   "pretrain": {
@@ -153,14 +154,14 @@ SMALLER = {
     "heldout": 0.2,
   },
 }
-# The tests need no pandas. scikit-learn looks for the classes.
+# The tests need no pandas. scikit-learn looks for these classes in it.
 PANDAS = types.SimpleNamespace(
   read_csv=frames.read_csv, DataFrame=frames.Frame, Series=frames.Frame
 )
 
 
-def call(function, smaller, *arguments, **options):
-  """Calls a function of the page, with arguments that take seconds."""
+def call_smaller(function, smaller, *arguments, **options):
+  """Calls a function of the page with arguments so small that it is fast."""
   return function(*arguments, **options | smaller)
 
 
@@ -182,7 +183,7 @@ def test_programs_of_the_page(folder, monkeypatch):
   for name, smaller in SMALLER.items():
     function = getattr(bert_jax, name)
     monkeypatch.setattr(
-      bert_jax, name, functools.partial(call, function, smaller)
+      bert_jax, name, functools.partial(call_smaller, function, smaller)
     )
   programs = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
   assert len(programs) == 12
@@ -199,10 +200,10 @@ def test_inputs_of_every_kind(classifier):
   # A string is one text, never characters.
   assert classifier.predict("dog")["label"] == expected[1]["label"]
   fields = [{"text": text, "label": 1} for text in texts]
-  missing = frames.Frame(
+  frame_with_gaps = frames.Frame(
     text=texts, text_pair=[None, float("nan")], other=[1, 2]
   )
-  for inputs in (np.array(texts), iter(texts), fields, missing):
+  for inputs in (np.array(texts), iter(texts), fields, frame_with_gaps):
     assert classifier.predict(inputs) == expected
   pairs = [("red", "cat"), ("dog", "runs")]
   expected = classifier.predict(pairs)
@@ -218,11 +219,11 @@ def test_inputs_of_every_kind(classifier):
 
 def test_inputs_are_not_changed(classifier, masked):
   inputs = [{"text": "red cat", "text_pair": None}, {"text": "dog"}]
-  before = copy.deepcopy(inputs)
+  originals = copy.deepcopy(inputs)
   classifier.predict(inputs)
   masked.features(inputs)
   masked.likelihood(inputs)
-  assert inputs == before
+  assert inputs == originals
 
 
 @pytest.mark.parametrize(
@@ -280,31 +281,31 @@ def test_what_a_model_cannot_do_is_said(masked, classifier, tmp_path):
   elmo = bert_jax.load(tiny_models.write(tmp_path / "elmo", "elmo"))
   with pytest.raises(UserError, match="is an ELMo .* which needs a Transform"):
     elmo.attention("cat")
-  bare = tiny_models.write(tmp_path / "bare", "bert")
+  encoder_path = tiny_models.write(tmp_path / "bare", "bert")
   message = "encoder without a head.* use its attention or features"
   with pytest.raises(UserError, match=message):
-    bert_jax.load(bare).predict("cat")
+    bert_jax.load(encoder_path).predict("cat")
 
 
 def test_words_and_layers_of_features(masked):
   stacked = masked.features(["red cat", "dog"], layers="all", combine="stack")
   assert stacked.shape == (2, 3, 32) and stacked.dtype == np.float32
-  last = masked.features("red cat")
-  np.testing.assert_allclose(last, stacked[0, -1], atol=1e-6)
+  last_layer = masked.features("red cat")
+  np.testing.assert_allclose(last_layer, stacked[0, -1], atol=1e-6)
   rows = masked.features(["red cats", ["red", "cat s"]], unit="word")
   assert [row["tokens"] for row in rows] == [["red", "cats"], ["red", "cat s"]]
-  length = masked.features("dog", unit="cls", normalize=True)
-  assert np.linalg.norm(length) == pytest.approx(1.0, abs=1e-6)
+  unit_vector = masked.features("dog", unit="cls", normalize=True)
+  assert np.linalg.norm(unit_vector) == pytest.approx(1.0, abs=1e-6)
   assert masked.features([]).shape == (0, 32)
 
 
 def test_similarity_has_an_axis_for_each_list(masked):
   texts = ["red cat", "dog", "blue bird sings"]
-  between = masked.similarity(texts)
-  np.testing.assert_allclose(between, between.T, atol=1e-6)
-  np.testing.assert_allclose(np.diag(between), 1.0, atol=1e-6)
+  similarities = masked.similarity(texts)
+  np.testing.assert_allclose(similarities, similarities.T, atol=1e-6)
+  np.testing.assert_allclose(np.diag(similarities), 1.0, atol=1e-6)
   row = masked.similarity(texts[0], texts)
-  np.testing.assert_allclose(row, between[0], atol=1e-6)
+  np.testing.assert_allclose(row, similarities[0], atol=1e-6)
   assert isinstance(masked.similarity(texts[0], texts[1]), float)
 
 
@@ -317,10 +318,12 @@ def test_a_long_list_is_filled_as_each_text_is(masked):
     text.count("[MASK]") for text in texts
   ]
   for row, text in list(zip(rows, texts, strict=True))[-2:]:
-    alone = masked.fill_mask(text, top_k=2)
-    assert alone["text"] == row["text"] == text
-    assert alone["filled"] == row["filled"] and "[MASK]" not in row["filled"]
-    for mask, other in zip(row["masks"], alone["masks"], strict=True):
+    single_row = masked.fill_mask(text, top_k=2)
+    assert single_row["text"] == row["text"] == text
+    assert (
+      single_row["filled"] == row["filled"] and "[MASK]" not in row["filled"]
+    )
+    for mask, other in zip(row["masks"], single_row["masks"], strict=True):
       for x, y in zip(mask, other, strict=True):
         assert x["token"] == y["token"]
         assert x["probability"] == pytest.approx(y["probability"], rel=1e-4)
@@ -373,11 +376,11 @@ def test_entities_and_answers_have_their_characters(folder):
 
 
 def test_threads_get_what_one_caller_gets(folder):
-  """Also for a model that no thread has used before."""
+  """Also tests a model that no thread has used before."""
   path = str(folder / "runs" / "mine")
   texts = ["red [MASK] runs", "dog"]
 
-  def use(model):
+  def call_methods(model):
     return [
       model.fill_mask(texts[0])["filled"],
       model.features(texts).tolist(),
@@ -385,12 +388,14 @@ def test_threads_get_what_one_caller_gets(folder):
       model.attention(texts[0])["tokens"],
     ]
 
-  expected = use(bert_jax.load(path))
-  shared = bert_jax.load(path)
+  expected = call_methods(bert_jax.load(path))
+  shared_model = bert_jax.load(path)
   results = {}
 
   def work(number):
-    results[number] = use(shared if number else bert_jax.load(path))
+    results[number] = call_methods(
+      shared_model if number else bert_jax.load(path)
+    )
 
   threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
   for thread in threads:
@@ -416,10 +421,10 @@ def test_the_text_of_a_model_is_short(folder, masked, classifier):
 
 def test_a_notebook_shows_a_table(classifier):
   row = {"text": "<b>", "p": {"x": 0.25, "y": 0.75}, "v": np.zeros((2, 3))}
-  shown = Results([row] * 60)._repr_html_()
-  assert shown.count("<tr>") == 52 and "60 rows" in shown
-  assert "&lt;b&gt;" in shown and "<b>" not in shown
-  assert "y 0.7500, x 0.2500" in shown and "float64 [2, 3]" in shown
+  html = Results([row] * 60)._repr_html_()
+  assert html.count("<tr>") == 52 and "60 rows" in html
+  assert "&lt;b&gt;" in html and "<b>" not in html
+  assert "y 0.7500, x 0.2500" in html and "float64 [2, 3]" in html
   assert "<th>label</th>" in classifier.predict(["cat"])._repr_html_()
 
 

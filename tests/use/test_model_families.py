@@ -1,4 +1,4 @@
-"""Every method over every family that can do it, beside transformers.
+"""Compares every method of every family with transformers.
 
 Each model is opened from a converted folder, from the --workdir of a run, and
 from the folder of transformers that `save` writes.
@@ -28,11 +28,11 @@ TEXT, OTHER = "the cat sat on a mat", "b c"
 NAMES = tiny_families.NAMES
 # Sizes that transformers and the two towers of ELECTRA ask for.
 SIZES = {"gpt": {"mlp": 64}, "electra": {"mlp": 64, "generator_hidden": 8}}
-# The pooling of transformers' class, where a fine-tuned run has another rate.
+# transformers' pooling, if its dropout differs from a fine-tuned run's.
 POOLINGS = {
   ("roberta", "multiple_choice"): heads.Pooling("tanh", False, False, 0.0),
 }
-# Task -> the options of its model, its class in transformers, one input.
+# Task -> options of its model, the name of transformers' class, an input.
 TASKS = {
   "sequence_classification": (
     dict(head={"num_labels": 3}, labels=["x", "y", "z"]),
@@ -53,7 +53,7 @@ TASKS = {
 }
 
 
-def sources(path, folder):
+def load_copies(path, folder):
   """Yields the models of a converted folder, its run, and saved copies."""
   model = bert_jax.load(folder)
   yield model
@@ -66,7 +66,7 @@ def sources(path, folder):
 
 
 def torch_model(path, name):
-  """The module of transformers that opens a folder."""
+  """Returns the module of transformers that opens a folder."""
   transformers = pytest.importorskip("transformers")
   options = {"attn_implementation": "eager"}
   return getattr(transformers, name).from_pretrained(path, **options).eval()
@@ -85,8 +85,8 @@ def softmax(logits):
   return exponents / exponents.sum(-1, keepdims=True)
 
 
-def used(model):
-  """The results of every method that a pre-trained model can do."""
+def method_results(model):
+  """Returns the result of every method that a pre-trained model has."""
   results = {
     "features": model.features([TEXT, OTHER]),
     "layers": model.features(TEXT, layers="all", combine="stack"),
@@ -109,7 +109,7 @@ def test_pretrained_models(family, tmp_path):
   sizes = SIZES.get(family, {})
   task = "encoder" if family == "elmo" else "pretraining"
   folder = tiny_models.write(tmp_path / "m", family, task, **sizes)
-  first, *others = map(used, sources(tmp_path, folder))
+  first, *others = map(method_results, load_copies(tmp_path, folder))
   assert len(others) == (2 if family == "elmo" else 3)
   for other in others:
     same(other, first)
@@ -135,16 +135,18 @@ def test_pretrained_models(family, tmp_path):
     module = torch_model(path, "AutoModelForCausalLM")
     logits = torch_run(module, ids).logits[0].numpy()
     log_p = np.log(softmax(logits.astype(np.float64)))
-    after = [log_p[i, token] for i, token in enumerate(ids[0][1:])]
-    close(first["likelihood"][0], sum(after))
+    log_ps = [log_p[i, token] for i, token in enumerate(ids[0][1:])]
+    close(first["likelihood"][0], sum(log_ps))
     return
   generator = path / "generator" if family == "electra" else path
   module = torch_model(generator, "AutoModelForMaskedLM")
   model = bert_jax.load(path)
   mask_id = model.vocabulary.special.mask
   text = TEXT.replace("cat", model.mask_token)
-  masked = model.tokenize(text)["ids"]
-  logits = torch_run(module, [masked]).logits[0, masked.index(mask_id)].numpy()
+  masked_ids = model.tokenize(text)["ids"]
+  logits = (
+    torch_run(module, [masked_ids]).logits[0, masked_ids.index(mask_id)].numpy()
+  )
   (candidates,) = first["fill_mask"][0]["masks"]
   p = softmax(logits)
   order = np.argsort(-p)[:4]
@@ -169,27 +171,27 @@ def test_one_tower_of_electra(tower, tmp_path):
   folder = tiny_models.write(
     tmp_path / "m", "electra", "pretraining", **SIZES["electra"]
   )
-  both = used(bert_jax.load(folder))
+  both_results = method_results(bert_jax.load(folder))
   model = bert_jax.load(folder, tower=tower)
-  single = used(model)
+  tower_results = method_results(model)
   assert ("fill_mask" in model.methods) == (tower == "generator")
   if tower == "generator":
-    same(single["fill_mask"], both["fill_mask"])
+    same(tower_results["fill_mask"], both_results["fill_mask"])
     pll = bert_jax.load(folder).likelihood([TEXT, OTHER], method="pll")
-    close(single["likelihood"], pll)
+    close(tower_results["likelihood"], pll)
   else:
-    del both["fill_mask"]
-    same(single, both)
+    del both_results["fill_mask"]
+    same(tower_results, both_results)
 
 
-def kinds():
+def family_tasks():
   for family in NAMES:
     for task in TASKS:
       yield family, task
 
 
 def torch_ids(model, family, texts):
-  """Ids of texts in the layout that the family's classifiers read."""
+  """Returns ids and segments of texts, as a family's classifiers read them."""
   layout = layouts.of_vocabulary(model.vocabulary)
   first, *second = model.vocabulary.encode_batch(texts)
   ids = [*layout.begin, *first]
@@ -202,8 +204,8 @@ def torch_ids(model, family, texts):
   return ids, segments
 
 
-# transformers has no class with the head that a run of these has.
-MISSING = {
+# transformers has no class with the head of these families and tasks.
+MISSING_CLASSES = {
   ("gpt", "sequence_classification"),
   ("gpt", "multiple_choice"),
   ("gpt", "token_classification"),
@@ -213,7 +215,7 @@ MISSING = {
 }
 
 
-@pytest.mark.parametrize("family, task", [*kinds()])
+@pytest.mark.parametrize("family, task", [*family_tasks()])
 def test_fine_tuned_models(family, task, tmp_path, capsys):
   options, name, inputs = TASKS[task]
   if task == "sequence_classification":
@@ -225,19 +227,19 @@ def test_fine_tuned_models(family, task, tmp_path, capsys):
   if family == "gpt":
     options["more_rows"] = len(layouts.GPT1_TOKENS)
   folder = tiny_models.write(tmp_path / "m", family, task, **options)
-  if (family, task) in MISSING:
+  if (family, task) in MISSING_CLASSES:
     models = [
       bert_jax.load(folder),
       bert_jax.load(tiny_models.write_run(tmp_path / "run", folder)),
     ]
   else:
-    models = list(sources(tmp_path, folder))
+    models = list(load_copies(tmp_path, folder))
   rows = [model.predict(inputs) for model in models]
   for row in rows[1:]:
     same(row, rows[0])
   row, model = rows[0], models[0]
-  many = model.predict([inputs, inputs])
-  same(many[0], row)
+  rows_of_two = model.predict([inputs, inputs])
+  same(rows_of_two[0], row)
   with pytest.raises(UserError, match="so it has no fill_mask"):
     model.fill_mask(TEXT)
   assert model.features(TEXT).shape == (16,)
@@ -253,7 +255,7 @@ def test_fine_tuned_models(family, task, tmp_path, capsys):
   printed = json.loads((tmp_path / "out.jsonl").read_text())
   assert printed.pop("id") == 1
   same(printed, row)
-  if (family, task) in MISSING:
+  if (family, task) in MISSING_CLASSES:
     return
   module = torch_model(tmp_path / "hf", name)
   if task == "sequence_classification":
@@ -277,15 +279,15 @@ def test_fine_tuned_models(family, task, tmp_path, capsys):
       .numpy()
     )
     first = len(layout.begin) + np.cumsum([0, *counts[:-1]])
-    best = softmax(logits)[first]
-    assert row["tags"] == [model.labels[i] for i in best.argmax(-1)]
-    close(row["probabilities"], best.max(-1))
+    probabilities = softmax(logits)[first]
+    assert row["tags"] == [model.labels[i] for i in probabilities.argmax(-1)]
+    close(row["probabilities"], probabilities.max(-1))
   else:
     ids, segments = torch_ids(model, family, list(inputs))
-    extra = {}
+    segment_inputs = {}
     if family in ("bert", "albert", "electra"):
-      extra["token_type_ids"] = [segments]
-    out = torch_run(module, [ids], **extra)
+      segment_inputs["token_type_ids"] = [segments]
+    out = torch_run(module, [ids], **segment_inputs)
     start, end = out.start_logits[0].numpy(), out.end_logits[0].numpy()
     offsets = model.vocabulary.encode_offsets([TEXT])[0].offsets
     # The context is before the one special token at the end.

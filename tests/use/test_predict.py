@@ -26,7 +26,7 @@ ROOT = str(pathlib.Path(__file__).parents[2])
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-  """Kind of task -> path of a tiny model."""
+  """Returns kind of task -> path of a tiny model."""
   path = tmp_path_factory.mktemp("models")
   for kind in tiny_tasks.TASKS:
     tiny_tasks.write_tuned(path / kind, kind)
@@ -41,33 +41,33 @@ def predict(path, lines, **options):
   return predictor, predicting.predict(predictor, examples)
 
 
-def close(a, b):
-  """Returns True if two trees are equal, with floats equal to rounding."""
+def are_close(a, b):
+  """Returns True if two trees are equal up to the rounding of floats."""
   if isinstance(a, dict):
-    return a.keys() == b.keys() and all(close(a[k], b[k]) for k in a)
+    return a.keys() == b.keys() and all(are_close(a[k], b[k]) for k in a)
   if isinstance(a, list):
-    return len(a) == len(b) and all(map(close, a, b))
+    return len(a) == len(b) and all(map(are_close, a, b))
   if isinstance(a, float):
     return abs(a - b) < 1e-5
   return a == b
 
 
 @functools.cache
-def module(path):
-  """Returns a function from a batch to logits, by the module itself."""
+def logits_function(path):
+  """Returns a function from a batch to logits, which calls the module."""
   model = open_model(path)
   return functools.partial(
     tiny_families.jit(model.module.apply), {"params": model.params}
   )
 
 
-def alone(path, text):
-  """Returns the logits of one text, by the module itself."""
+def text_logits(path, text):
+  """Returns the logits of one text directly from the module."""
   ids = tiny_tasks.vocabulary().encode_batch([text])[0]
   row = np.zeros((1, 12), np.int32)
   row[0, : len(ids) + 2] = [2, *ids, 3]
   batch = {"input_ids": row, "sequence_ids": (row > 0).astype(np.int32)}
-  return np.asarray(module(path)(batch)[0])
+  return np.asarray(logits_function(path)(batch)[0])
 
 
 def test_classes_in_order_for_any_batch(models):
@@ -76,22 +76,26 @@ def test_classes_in_order_for_any_batch(models):
   _, predictions = predict(models["classification"], lines, batch_size=4)
   assert len(predictions) == 11
   for text, prediction in list(zip(texts, predictions, strict=True))[:2]:
-    logits = alone(models["classification"], text)
+    logits = text_logits(models["classification"], text)
     assert prediction["label"] == ("cat", "dog")[logits.argmax()]
     np.testing.assert_allclose(
       [*prediction["probabilities"].values()],
       predicting.softmax(logits),
       atol=1e-6,
     )
-  _, again = predict(models["classification"], lines, batch_size=3)
-  assert close(predictions, again)
+  _, predictions_by_three = predict(
+    models["classification"], lines, batch_size=3
+  )
+  assert are_close(predictions, predictions_by_three)
   # A second text changes the prediction.
   _, (single, pair) = predict(
     models["classification"],
     [lines[0], lines[0] | {"text_pair": "dog runs"}],
     batch_size=3,
   )
-  assert close(single, predictions[0]) and not close(pair, predictions[0])
+  assert are_close(single, predictions[0]) and not are_close(
+    pair, predictions[0]
+  )
 
 
 def test_several_labels_at_once(tmp_path):
@@ -107,13 +111,15 @@ def test_several_labels_at_once(tmp_path):
   path, texts = str(tmp_path / "m"), tiny_tasks.sentences(3)
   _, predictions = predict(path, [{"text": text} for text in texts])
   for text, prediction in zip(texts, predictions, strict=True):
-    chances = 1 / (1 + np.exp(-alone(path, text)))
+    probabilities = 1 / (1 + np.exp(-text_logits(path, text)))
     assert list(prediction["probabilities"]) == labels
     np.testing.assert_allclose(
-      [*prediction["probabilities"].values()], chances, atol=1e-6
+      [*prediction["probabilities"].values()], probabilities, atol=1e-6
     )
-    likely = [n for n, p in zip(labels, chances, strict=True) if p > 0.5]
-    assert prediction["labels"] == likely
+    likely_labels = [
+      n for n, p in zip(labels, probabilities, strict=True) if p > 0.5
+    ]
+    assert prediction["labels"] == likely_labels
 
 
 def test_a_long_text_is_the_mean_of_its_windows(models):
@@ -132,8 +138,8 @@ def test_windows_leave_no_token_and_no_pair_out(sizes):
   windows = long_texts.cut_texts(texts, 12)
   assert all(sum(map(len, w)) <= 12 for w in windows)
   for i, text in enumerate(texts):
-    seen = {int(t) for window in windows for t in window[i]}
-    assert seen == set(text.tolist())
+    window_tokens = {int(t) for window in windows for t in window[i]}
+    assert window_tokens == set(text.tolist())
   if sum(sizes) <= 12:
     assert len(windows) == 1
 
@@ -145,10 +151,12 @@ def test_choices_of_any_number(models):
   ]
   _, predictions = predict(models["choice"], lines)
   assert [len(r["probabilities"]) for r in predictions] == [2, 3]
-  scores = [alone(models["choice"], text)[0] for text in lines[1]["choices"]]
-  chances = predicting.softmax(np.array(scores))
+  scores = [
+    text_logits(models["choice"], text)[0] for text in lines[1]["choices"]
+  ]
+  probabilities = predicting.softmax(np.array(scores))
   np.testing.assert_allclose(
-    predictions[1]["probabilities"], chances, atol=1e-6
+    predictions[1]["probabilities"], probabilities, atol=1e-6
   )
   # The order of the choices does not change which one is taken.
   reversed_choices = lines[1] | {"choices": lines[1]["choices"][::-1]}
@@ -159,13 +167,20 @@ def test_choices_of_any_number(models):
 def test_each_word_of_a_long_text_has_one_tag(models):
   words = " ".join(tiny_tasks.sentences(10)).split()
   lines = [{"words": words}, {"text": "red \u0007 cat"}]
-  _, (long, short) = predict(models["tagging"], lines, length=12)
-  assert long["words"] == words and len(long["tags"]) == len(words)
-  assert set(long["tags"]) <= {"O", "B-X", "I-X"}
-  assert all(0 < p <= 1 for p in long["probabilities"])
+  _, (long_prediction, short_prediction) = predict(
+    models["tagging"], lines, length=12
+  )
+  assert long_prediction["words"] == words and len(
+    long_prediction["tags"]
+  ) == len(words)
+  assert set(long_prediction["tags"]) <= {"O", "B-X", "I-X"}
+  assert all(0 < p <= 1 for p in long_prediction["probabilities"])
   # A word without pieces has a tag too.
-  assert len(short["tags"]) == len(short["words"]) == 3
-  assert short["tags"][1] == "O" and short["probabilities"][1] == 1.0
+  assert len(short_prediction["tags"]) == len(short_prediction["words"]) == 3
+  assert (
+    short_prediction["tags"][1] == "O"
+    and short_prediction["probabilities"][1] == 1.0
+  )
 
 
 def test_answers_are_slices_of_the_context(models):
@@ -187,22 +202,22 @@ def test_windows_of_a_context_overlap_by_half(models):
     for a, b in zip(rows.starts[:-1], rows.starts[1:], strict=True)
   ]
   first_words = [int(rows.offsets[p[0], 0]) // 4 for p in context_positions]
-  # 20 of the 24 tokens are the context's.
+  # The context has 20 of the 24 tokens.
   assert len(context_positions[0]) == 20 and set(np.diff(first_words)) == {10}
 
 
 @pytest.mark.parametrize("odds", [-1.5, 0.7, 80.0])
 def test_null_odds_set_the_chance_of_no_answer(models, odds):
-  """ELECTRA's head computes this chance, and a list for the other case."""
+  """ELECTRA's head computes this chance, and the answers if there is one."""
   predictor = predicting.open_predictor(models["span"], length=24, null=True)
-  asked = [{"id": 1, "question": "cat ?", "context": "red cat runs"}]
-  asked[0]["answers"] = None
-  rows, _ = predicting.encode(predictor, asked)
+  questions = [{"id": 1, "question": "cat ?", "context": "red cat runs"}]
+  questions[0]["answers"] = None
+  rows, _ = predicting.encode(predictor, questions)
   (first,) = np.flatnonzero(rows.offsets[:, 0] == 0)
   begins = first + np.arange(3)
   spans = [[i, i, -1.0 - k, -0.5] for k, i in enumerate(begins)]
   beam = np.array([[0, 0, odds, 0], *spans])
-  (answer,) = predicting.make_results(predictor, rows, [beam], asked)
+  (answer,) = predicting.make_results(predictor, rows, [beam], questions)
   nbest = {x["text"]: x["probability"] for x in answer["nbest"]}
   assert list(nbest) == ["red", "cat", "runs"]
   np.testing.assert_allclose(sum(nbest.values()), 1.0)
@@ -215,8 +230,8 @@ def test_null_odds_set_the_chance_of_no_answer(models, odds):
     np.testing.assert_allclose(
       answer["probability"], (1 - p_none) * nbest["red"], rtol=1e-12
     )
-  # Without a legal span, "no answer" is the only prediction.
-  (answer,) = predicting.make_results(predictor, rows, [beam[:1]], asked)
+  # If no span is legal, "no answer" is the only prediction.
+  (answer,) = predicting.make_results(predictor, rows, [beam[:1]], questions)
   assert (answer["answer"], answer["probability"]) == ("", 1.0)
 
 
@@ -227,19 +242,21 @@ def test_masks_are_filled_in_texts_of_any_length(models):
     models["fill"], [{"text": t} for t in texts], top=3, length=16
   )
   assert [len(r["masks"]) for r in predictions] == [1, 0, 2, 1]
-  best = predictions[0]["masks"][0]
-  assert len(best) == 3
-  assert best[0]["probability"] >= best[1]["probability"]
+  candidates = predictions[0]["masks"][0]
+  assert len(candidates) == 3
+  assert candidates[0]["probability"] >= candidates[1]["probability"]
   ids = tiny_tasks.vocabulary().encode_special(texts[0])
   batch = {
     "input_ids": jnp.array([[2, *ids, 3]]),
     "mlm_positions": jnp.array([[2]]),
     "cls_positions": jnp.array([[0]]),
   }
-  logits = module(models["fill"])(batch)["mlm_logits"]
-  chances = predicting.softmax(np.asarray(logits)[0, 0])
-  assert best[0]["token"] == tiny_tasks.PIECES[chances.argmax()]
-  np.testing.assert_allclose(best[0]["probability"], chances.max(), rtol=1e-5)
+  logits = logits_function(models["fill"])(batch)["mlm_logits"]
+  probabilities = predicting.softmax(np.asarray(logits)[0, 0])
+  assert candidates[0]["token"] == tiny_tasks.PIECES[probabilities.argmax()]
+  np.testing.assert_allclose(
+    candidates[0]["probability"], probabilities.max(), rtol=1e-5
+  )
 
 
 @pytest.mark.parametrize(
@@ -296,7 +313,7 @@ def test_the_command_on_several_devices(models, tmp_path):
   rows = [json.loads(line) for line in target.read_text().splitlines()]
   assert [row.pop("id") for row in rows] == [f"n{i}" for i in range(7)]
   _, predictions = predict(models["classification"], lines)
-  assert close(rows, predictions)
+  assert are_close(rows, predictions)
 
 
 def test_a_model_without_a_head_is_refused(models, tmp_path):

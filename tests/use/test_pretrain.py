@@ -1,4 +1,4 @@
-"""`bert_jax.pretrain`: forms of text, restarts, messages."""
+"""Tests `bert_jax.pretrain`: forms of text, restarts, messages."""
 
 import copy
 import doctest
@@ -29,9 +29,9 @@ OPTIONS = dict(
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-  """A run in a thread; no argument of it may change."""
+  """Returns a run in a thread, and checks that its arguments do not change."""
   texts = list(TEXTS)
-  before = copy.deepcopy((texts, OPTIONS))
+  originals = copy.deepcopy((texts, OPTIONS))
   results = []
 
   def work():
@@ -42,7 +42,7 @@ def run(tmp_path_factory):
   thread.start()
   thread.join()
   (result,) = results
-  assert (texts, OPTIONS) == before
+  assert (texts, OPTIONS) == originals
   return result
 
 
@@ -59,10 +59,12 @@ def test_texts_give_a_model_and_a_history(run):
 
 
 def test_the_same_call_continues_and_other_texts_are_refused(run, capsys):
-  again = bert_jax.pretrain(Frame(text=TEXTS), workdir=run.workdir, **OPTIONS)
+  continued = bert_jax.pretrain(
+    Frame(text=TEXTS), workdir=run.workdir, **OPTIONS
+  )
   captured = capsys.readouterr()
   assert "continuing from step 2" in captured.err and not captured.out
-  assert [row["loss"] for row in again.history] == [
+  assert [row["loss"] for row in continued.history] == [
     row["loss"] for row in run.history
   ]
   with pytest.raises(UserError, match="was started with other texts; give"):

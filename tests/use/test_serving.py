@@ -41,14 +41,14 @@ def environment():
 
 
 def test_notes_are_not_among_the_answers(models, monkeypatch, capsys):
-  """One note is about a missing field, another line is from a library."""
+  """The first line is a note on a missing field, the second from a library."""
   open_predictor = predict.open_predictor
 
-  def chatty(*arguments, **options):
+  def open_and_print(*arguments, **options):
     print("a library has something to say")
     return open_predictor(*arguments, **options)
 
-  monkeypatch.setattr(predict, "open_predictor", chatty)
+  monkeypatch.setattr(predict, "open_predictor", open_and_print)
   lines = "".join(json.dumps({"text": t}) + "\n" for t in ("red cat", "dog"))
   stdin = io.TextIOWrapper(io.BytesIO(lines.encode()))
   monkeypatch.setattr(sys, "stdin", stdin)
@@ -115,19 +115,20 @@ def test_a_line_is_answered_while_the_pipe_is_open(models):
       assert json.loads(process.stdout.readline())["id"] == number
       waits.append(time.monotonic() - begin)
     assert max(waits[1:]) < 1.0
-    process.stdin.write('{"text": "dog"}\n{"text": "bird"')  # No line end.
+    # The last line is cut, and has no line end.
+    process.stdin.write('{"text": "dog"}\n{"text": "bird"')
     process.stdin.close()
     assert json.loads(process.stdout.readline())["id"] == 5
     assert process.stdout.readline() == ""
     assert process.wait() == 1
 
 
-def examples(count):
+def make_examples(count):
   return ({"id": number} for number in range(count))
 
 
 def test_fast_lines_are_in_large_groups():
-  groups = serve.Groups(4, 32)(examples(100), lambda seconds: True)
+  groups = serve.Groups(4, 32)(make_examples(100), lambda seconds: True)
   assert [len(group) for group in groups] == [4, 8, 16, 32, 32, 8]
 
 
@@ -135,14 +136,14 @@ def test_slow_answers_make_groups_small_again(monkeypatch):
   clock = [0.0]
   monkeypatch.setattr(serve.time, "monotonic", lambda: clock[0])
   sizes = []
-  for group in serve.Groups(4, 64)(examples(100), lambda seconds: True):
+  for group in serve.Groups(4, 64)(make_examples(100), lambda seconds: True):
     sizes.append(len(group))
-    clock[0] += 0.1 * len(group)  # A tenth of a second each.
+    clock[0] += 0.1 * len(group)  # Each answer takes a tenth of a second.
   assert sizes == [4] * 25
   groups, sizes = serve.Groups(4, 64), []
-  for group in groups(examples(124), lambda seconds: True):
+  for group in groups(make_examples(124), lambda seconds: True):
     sizes.append(len(group))
-    # Fast at first, later a second for any group.
+    # The first groups are fast. Each later group takes a second.
     clock[0] += 0.01 if len(sizes) < 5 else 1.0
   assert sizes == [4, 8, 16, 32, 64]
   assert groups._size == 32
@@ -154,15 +155,15 @@ def test_lines_before_a_bad_line_are_answered():
     yield {"id": 2}
     raise ValueError("in:3: no JSON")
 
-  answered = []
+  answered_lines = []
   with pytest.raises(ValueError, match="in:3"):
     for group in serve.Groups(32, 32)(lines(), lambda seconds: True):
-      answered += group
-  assert answered == [{"id": 1}, {"id": 2}]
+      answered_lines += group
+  assert answered_lines == [{"id": 1}, {"id": 2}]
 
 
 def test_lines_of_a_pipe_are_those_of_a_file(tmp_path):
-  """A line is long, one is empty, and the last one has no line end."""
+  """The first line is long, the second empty, the last without a line end."""
   lines = [b"a" * 200_000, b"", b"\xc3\xa9", b"last"]
   source = tmp_path / "lines"
   source.write_bytes(b"\n".join(lines))

@@ -1,4 +1,4 @@
-"""Compares likelihoods with the same sums in NumPy; tests BLiMP and cloze."""
+"""Compares likelihoods with sums in NumPy, and tests BLiMP and cloze."""
 
 import io
 import json
@@ -36,24 +36,24 @@ def log_softmax(x):
   return x - x.max() - np.log(np.exp(x - x.max()).sum())
 
 
-def padded(ids):
+def padded_batch(ids):
   """Returns a batch with one row, which is padded to 16 tokens."""
   row, sequence_ids = np.zeros((2, 1, 16), np.int32)
   row[0, : len(ids)], sequence_ids[0, : len(ids)] = ids, 1
   return dict(input_ids=row, sequence_ids=sequence_ids)
 
 
-def masked(model, ids, positions):
-  """Masks all positions; returns log P of each piece at the first."""
-  batch = padded(ids)
+def masked_log_p(model, ids, positions):
+  """Masks `positions`; returns log P of each piece at the first of them."""
+  batch = padded_batch(ids)
   batch["input_ids"][0, positions] = MASK
   batch["cls_positions"] = np.zeros((1, 1), np.int32)
   batch["mlm_positions"] = np.array([positions[:1]], np.int32)
-  out = run(model.module, model.params, batch)
+  out = outputs(model.module, model.params, batch)
   return log_softmax(out["mlm_logits"][0, 0])
 
 
-def run(module, params, batch):
+def outputs(module, params, batch):
   return jax.jit(apply, static_argnums=0)(module, params, batch)
 
 
@@ -78,20 +78,20 @@ def test_rows_have_the_ids_of_the_texts(bert):
 
 def test_each_token_is_masked_in_turn(bert):
   expected = [
-    sum(masked(bert, ids, [i])[ids[i]] for i in range(1, len(ids) - 1))
+    sum(masked_log_p(bert, ids, [i])[ids[i]] for i in range(1, len(ids) - 1))
     for ids, _ in ROWS
   ]
   scores = likelihood.score(bert, TEXTS, "pll")
   np.testing.assert_allclose(scores, expected, atol=1e-4)
   # Neither order nor batch changes a text's score.
-  alone = likelihood.score(bert, TEXTS[::-1], "pll", tokens=40)
-  np.testing.assert_allclose(alone[::-1], scores, atol=1e-4)
+  reversed_scores = likelihood.score(bert, TEXTS[::-1], "pll", tokens=40)
+  np.testing.assert_allclose(reversed_scores[::-1], scores, atol=1e-4)
 
 
 def test_pll_word_l2r_masks_the_later_pieces_of_the_word(bert):
   expected = [
     sum(
-      masked(bert, ids, word[i:])[ids[word[i]]]
+      masked_log_p(bert, ids, word[i:])[ids[word[i]]]
       for word in words
       for i in range(len(word))
     )
@@ -110,7 +110,7 @@ def test_electras_discriminator_scores_the_original(tmp_path):
   assert likelihood.method_of(model) == "rtd"
   scores = likelihood.score(model, TEXTS)
   for (ids, _), score in zip(ROWS, scores, strict=True):
-    out = run(model.module, model.params, padded(ids))["rtd_logits"]
+    out = outputs(model.module, model.params, padded_batch(ids))["rtd_logits"]
     expected = log_p_original(out[0, 1 : len(ids) - 1]).sum()
     np.testing.assert_allclose(score, expected, atol=1e-4)
 
@@ -119,7 +119,7 @@ def test_causal_models_are_exact(tmp_path):
   path = tiny_models.write(tmp_path / "gpt", "gpt", "pretraining")
   model = open_model(path, default_tower="discriminator")
   (tokens,) = text_batches.encode(model, [text_batches.of_text(0, "abc de")])
-  out = run(model.module, model.params, padded(tokens.ids))
+  out = outputs(model.module, model.params, padded_batch(tokens.ids))
   logits = out["lm_logits"][0]
   expected = sum(
     log_softmax(logits[i])[token_id]
@@ -132,28 +132,28 @@ def test_causal_models_are_exact(tmp_path):
 def test_blanks_are_filled(bert):
   texts = ["the [MASK] sat.", "a [MASK] b", "un[MASK] . the"]
   answers = ["cats", "unaffable", "b"]
-  first, *others = likelihood.cloze(bert, texts, answers)
-  log_p = masked(bert, [2, 5, 7, 8, 12, 3], [2])
-  assert first.answer_log_p == pytest.approx(log_p[7], abs=1e-4)
-  assert first.piece == tiny_models.WORDS[log_p.argmax()]
-  assert first.is_right == (log_p.argmax() == 7)
+  first_guess, *unknown_guesses = likelihood.cloze(bert, texts, answers)
+  log_p = masked_log_p(bert, [2, 5, 7, 8, 12, 3], [2])
+  assert first_guess.answer_log_p == pytest.approx(log_p[7], abs=1e-4)
+  assert first_guess.piece == tiny_models.WORDS[log_p.argmax()]
+  assert first_guess.is_right == (log_p.argmax() == 7)
   # "unaffable" has three pieces, and "unb" has no piece "b".
-  assert [guess.answer_log_p for guess in others] == [None, None]
-  assert not any(guess.is_right for guess in others)
-  (guess,) = likelihood.cloze(bert, texts[:1], [first.piece])
+  assert [guess.answer_log_p for guess in unknown_guesses] == [None, None]
+  assert not any(guess.is_right for guess in unknown_guesses)
+  (guess,) = likelihood.cloze(bert, texts[:1], [first_guess.piece])
   assert guess.is_right
 
 
-def pair(uid, term, good, bad):
+def minimal_pair(uid, term, good, bad):
   return dict(
     sentence_good=good, sentence_bad=bad, UID=uid, linguistics_term=term
   )
 
 
 FILES = {
-  "x": [pair("x", "binding", "the cat", "the cats")] * 2,
-  "y": [pair("y", "s-selection", "a b", "a b")],
-  "z": [pair("z", "argument_structure", "a mat", "a on")],
+  "x": [minimal_pair("x", "binding", "the cat", "the cats")] * 2,
+  "y": [minimal_pair("y", "s-selection", "a b", "a b")],
+  "z": [minimal_pair("z", "argument_structure", "a mat", "a on")],
 }
 
 
@@ -203,7 +203,9 @@ def test_other_models_prefer_the_same_sentences_as_here(family, tmp_path):
   model = open_model(path, default_tower="discriminator")
   good = ["the cat sat", "a cat sat on", "on a mat", "b c", "sat the mat"]
   bad = ["the cats sat", "a cats sat on", "on mat a", "c b", "sit the mat"]
-  pairs = [pair("x", "binding", a, b) for a, b in zip(good, bad, strict=True)]
+  pairs = [
+    minimal_pair("x", "binding", a, b) for a, b in zip(good, bad, strict=True)
+  ]
   (tmp_path / "blimp").mkdir()
   lines = "".join(json.dumps(row) + "\n" for row in pairs)
   (tmp_path / "blimp" / "x.jsonl").write_text(lines)
@@ -215,10 +217,14 @@ def test_other_models_prefer_the_same_sentences_as_here(family, tmp_path):
       vocabulary = "abcdefghijklmnopqrstuvwxyz.,"
       vocabulary = ["?", *vocabulary, *vocabulary.upper()]
       ids = [vocabulary.index(c) for c in "".join(letters)]
-      out = run(model.module, model.params, padded(ids))["lm_logits"][0]
+      out = outputs(model.module, model.params, padded_batch(ids))["lm_logits"][
+        0
+      ]
       return sum(log_softmax(out[i - 1])[ids[i]] for i in range(1, len(ids)))
     ids = [CLS, *map(tiny_models.WORDS.index, text.split()), SEP]
-    out = run(model.module, model.params, padded(ids))["rtd_logits"][0]
+    out = outputs(model.module, model.params, padded_batch(ids))["rtd_logits"][
+      0
+    ]
     return log_p_original(out[1 : len(ids) - 1]).sum()
 
   expected = np.array([[score(t) for t in texts] for texts in (good, bad)])
@@ -232,7 +238,7 @@ def test_other_models_prefer_the_same_sentences_as_here(family, tmp_path):
   assert 0.0 < results["accuracy"] < 1.0
 
 
-def command(monkeypatch, *arguments):
+def run_command(monkeypatch, *arguments):
   execute(["likelihood", *map(str, arguments)])
 
 
@@ -243,7 +249,7 @@ def test_the_command_reads_a_folder_or_tar_and_a_cloze(
   (tmp_path / "c.jsonl").write_text('{"text": "a [MASK]", "answer": "b"}\n')
   output = tmp_path / "results.json"
   arguments = ["--model", folder, "--output", output]
-  command(
+  run_command(
     monkeypatch, *arguments, "--blimp", path, "--cloze", tmp_path / "c.jsonl"
   )
   assert "cloze: accuracy" in capsys.readouterr().out
@@ -253,9 +259,9 @@ def test_the_command_reads_a_folder_or_tar_and_a_cloze(
   assert results["blimp"]["files"]["x"]["accuracy"] == float(good > bad)
   assert results["blimp"]["files"]["y"]["ties"] == 1
   assert results["blimp"]["phenomena"]["argument_structure"]["files"] == 2
-  command(monkeypatch, *arguments, "--blimp", tmp_path / "blimp.tar.xz")
+  run_command(monkeypatch, *arguments, "--blimp", tmp_path / "blimp.tar.xz")
   assert json.loads(output.read_text())["blimp"] == results["blimp"]
-  command(monkeypatch, *arguments, "--blimp", path, "--pairs", 1)
+  run_command(monkeypatch, *arguments, "--blimp", path, "--pairs", 1)
   rows = json.loads(output.read_text())["blimp"]["files"]
   assert [row["pairs"] for row in rows.values()] == [1, 1, 1]
 
@@ -291,23 +297,25 @@ def test_bad_input_is_one_sentence(
 ):
   monkeypatch.chdir(tmp_path)
   write_files(tmp_path / "blimp")
-  whole = (tmp_path / "blimp.tar.xz").read_bytes()
-  (tmp_path / "cut.tar.xz").write_bytes(whole[: len(whole) // 2])
+  content = (tmp_path / "blimp.tar.xz").read_bytes()
+  (tmp_path / "cut.tar.xz").write_bytes(content[: len(content) // 2])
   (tmp_path / "empty").mkdir()
   (tmp_path / "bad").mkdir()
-  bad = dict(sentence_good="a", UID="a", linguistics_term="b")
-  lines = "\n\n".join(map(json.dumps, [bad | dict(sentence_bad="b"), bad]))
-  # The file has a byte-order mark and a blank line; the latter has a number.
+  bad_pair = dict(sentence_good="a", UID="a", linguistics_term="b")
+  lines = "\n\n".join(
+    map(json.dumps, [bad_pair | dict(sentence_bad="b"), bad_pair])
+  )
+  # The file has a byte-order mark, and a blank line that counts as a line.
   (tmp_path / "bad" / "a.jsonl").write_text("\ufeff" + lines)
   (tmp_path / "twice").mkdir()
   for name in "xy":
     path = tmp_path / "twice" / f"{name}.jsonl"
     path.write_text("\ufeff" + lines.split("\n")[0] + "\r\n")
   (tmp_path / "two.jsonl").write_text('{"text": "[MASK] [MASK]"}\n')
-  long = {"text": "[MASK] " + "the " * 33, "answer": "a"}
-  (tmp_path / "long.jsonl").write_text(json.dumps(long) + "\n")
+  long_cloze = {"text": "[MASK] " + "the " * 33, "answer": "a"}
+  (tmp_path / "long.jsonl").write_text(json.dumps(long_cloze) + "\n")
   with pytest.raises(SystemExit) as e:
-    command(monkeypatch, "--model", folder, *arguments)
+    run_command(monkeypatch, "--model", folder, *arguments)
   assert str(e.value).startswith("error: ") and words in str(e.value)
   assert "\n" not in str(e.value)
 
@@ -315,6 +323,6 @@ def test_bad_input_is_one_sentence(
 def test_a_model_without_such_a_head_is_refused(tmp_path, monkeypatch):
   path = tiny_models.write(tmp_path / "encoder", "bert")
   with pytest.raises(SystemExit, match="family bert for encoder; a score"):
-    command(
+    run_command(
       monkeypatch, "--model", path, "--blimp", write_files(tmp_path / "b")
     )
