@@ -6,7 +6,7 @@ from typing import Any
 
 from bert_jax import files
 from bert_jax.messages import UserError, note
-from bert_jax.tasks import prepare_task
+from bert_jax.tasks import bucket_lengths, prepare_task
 from bert_jax.tasks.files.tables import Record
 from bert_jax.tasks.published import TaskFiles
 from bert_jax.text import open_vocabulary
@@ -216,6 +216,14 @@ def _fill(
     return
   if "model.dtype" not in keys and trained.on_cpu():
     config["model"]["dtype"] = "float32"
+  if "data.buckets" not in keys:
+    # The last bucket is the length, because the model may have no positions
+    # for longer rows.
+    length, buckets = prepared["length"], config["data"]["buckets"]
+    if length > max(buckets):
+      buckets = {*buckets, *bucket_lengths.BUCKETS}
+    shorter = sorted(bucket for bucket in buckets if bucket < length)
+    config["data"]["buckets"] = (*shorter, length)
   if "log.every" not in keys:
     batches = prepared["splits"]["train"]["rows"] / config["batch_size"]
     steps = config["total_steps"] or batches * config["data"]["epochs"]

@@ -265,6 +265,23 @@ def test_a_config_is_taken_as_it_is_and_dicts_change_the_default():
   assert changed["model"] == default["model"] | {"num_layers": 3}
 
 
+@pytest.mark.parametrize(
+  "length, buckets",
+  [
+    (40, (16, 32, 40)),
+    (128, (16, 32, 48, 64, 96, 128)),
+    (200, (16, 32, 48, 64, 96, 128, 192, 200)),
+  ],
+)
+def test_no_row_is_padded_beyond_its_greatest_length(length, buckets):
+  """A model may have no positions for longer rows."""
+  config = config_files.open_config("own").to_dict()
+  prepared = {"length": length, "splits": {"train": {"rows": 64_000}}}
+  finetune._fill(config, None, prepared)
+  assert config["data"]["buckets"] == buckets
+  assert config["log"]["every"] == 20 and config["model"]["dtype"] == "float32"
+
+
 def test_a_notebook_has_a_bar(monkeypatch, capsys):
   shell = type("ZMQInteractiveShell", (), {"config": {}})()
   ipython = types.SimpleNamespace(get_ipython=lambda: shell)
