@@ -78,7 +78,8 @@ def pretrain(
 
   Args:
     texts: the documents: a list or column of strings, a table with a column of
-      them, or a data set of dicts. A single string is one document.
+      them, or a data set of dicts. A single string is one document, and BERT
+      needs two or more.
     files: in place of `texts`, the paths of text files, which may hold `*`: a
       sentence on each line and blank lines between documents (.txt), or
       {"text": ...} on each line (.jsonl); docs/corpus.md has all formats.
@@ -252,7 +253,9 @@ def _train_vocabulary(
   """
   kind = _TOKENIZERS.get(family, "wordpiece")
   path = pathlib.Path(folder) / _NAMES[kind]
-  if not path.exists():
+  if path.exists():
+    note(f"pretrain: {path} is used again, whatever vocab_size is")
+  else:
     train_vocab.train_vocab(inputs, vocab_size, path, kind)
   return str(path)
 

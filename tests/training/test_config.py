@@ -24,8 +24,8 @@ from bert_jax.examples import loader, recipes
 from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import SpecialIds
 from bert_jax.training import config as config_lib
+from bert_jax.training import config_files, train
 from bert_jax.training import setup as building
-from bert_jax.training import train
 
 pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 
@@ -479,3 +479,13 @@ def test_a_parsed_config_is_frozen():
     run.log.every = 5
   with pytest.raises(TypeError):
     run.data.other_keys["short_probability"] = 0.2
+
+
+def test_a_run_takes_a_config_dict_and_changes_nothing(tmp_path):
+  """Its sections are ConfigDicts, too. The first error is that of a dict."""
+  config = config_files.open_config("own")
+  before = config.to_dict()
+  for form in (config, config.to_dict()):
+    with pytest.raises(UserError, match="data.path is empty"):
+      train.run(form, str(tmp_path))
+  assert config.to_dict() == before

@@ -64,6 +64,7 @@ def test_the_same_call_continues_and_other_texts_are_refused(run, capsys):
   )
   captured = capsys.readouterr()
   assert "continuing from step 2" in captured.err and not captured.out
+  assert "vocabulary.txt is used again" in captured.err
   assert [row["loss"] for row in continued.history] == [
     row["loss"] for row in run.history
   ]
@@ -117,7 +118,7 @@ def test_a_string_is_one_document_and_never_characters():
     ({"texts": ["a"], "size": "base", "length": 9}, "phases with their own"),
     ({"texts": ["a"], "config": {"steps": 9}}, "config.steps is not a key"),
     ({"files": 5}, "files=5: pass a path or a list of paths"),
-    ({"files": "missing.txt"}, "missing.txt: no such file"),
+    ({"files": "missing.txt"}, "there is no file missing.txt"),
   ],
 )
 def test_wrong_arguments_are_one_sentence(arguments, words, tmp_path):
