@@ -2,8 +2,8 @@
 
 A batch depends only on its step, so a restart needs only the step. An epoch
 is a permutation of the rows, which depends on (seed, epoch). Rows of weight 0
-fill its last batch up. The length of a batch is the smallest bucket that holds
-its longest row (see `bucket_lengths`).
+fill up the last batch of an epoch. The length of a batch is the smallest bucket
+that holds its longest row (see `bucket_lengths`).
 """
 
 import functools
@@ -38,8 +38,8 @@ class Batches:
 
   Attributes:
     batch_size: the number of entries in a batch, over all hosts.
-    steps_per_epoch: the number of batches in an epoch; the last one is filled
-      up.
+    steps_per_epoch: the number of batches in an epoch; the last batch is
+      filled up.
     buckets: the lengths of batches.
   """
 
@@ -63,10 +63,11 @@ class Batches:
       task: the task of the rows.
       rows: the rows of a split, from `encoded_rows.load`.
       pad: the id of padding.
-      batch_size: the entries of a batch, over all hosts; a multiple of `hosts`.
+      batch_size: the number of entries in a batch, over all hosts. It must be
+        a multiple of `hosts`.
       seed: another seed gives another order.
-      shuffle: False to keep the order of the file in every epoch.
-      group: True to put rows of similar lengths together, within shuffled
+      shuffle: False keeps the order of the file in every epoch.
+      group: True puts rows of similar lengths together, within shuffled
         pools.
       buckets: the lengths of batches. If the longest row fits into no bucket,
         its length is added.
@@ -108,7 +109,7 @@ class Batches:
   def _make_order(self, epoch: int) -> np.ndarray:
     """Returns the entries of an epoch, int64 [steps, batch_size].
 
-    -1 fills up the last batch.
+    Entries -1 fill up the last batch.
     """
     count, size = self._count, self.batch_size
     order = np.arange(count)
@@ -116,24 +117,28 @@ class Batches:
       key = hashing.make_key(self._seed, "finetune", epoch)
       order = np.argsort(hashing.bits(key, order), kind="stable")
     if self._group:
-      order = self._grouped(order)
+      order = self._group_by_length(order)
     filler = np.full(self.steps_per_epoch * size - count, -1, np.int64)
     batches = np.append(order, filler).reshape(-1, size)
     if self._group:
-      # Shuffle the batches, but keep an incomplete last one at the end.
+      # Shuffle the batches, but keep an incomplete batch at the end.
       num_full = count // size
       key = hashing.make_key(self._seed, "finetune batches", epoch)
       bits = hashing.bits(key, np.arange(num_full))
       batches[:num_full] = batches[np.argsort(bits, kind="stable")]
     return batches
 
-  def _grouped(self, order: np.ndarray) -> np.ndarray:
-    """Sorts an order of entries by length, within each pool."""
+  def _group_by_length(self, order: np.ndarray) -> np.ndarray:
+    """Sorts the entries of each pool by length.
+
+    Args:
+      order: the entries in the order in which they are cut into pools.
+    """
     batches_of_pool = len(order) // (MIN_POOLS * self.batch_size)
     size = min(max(batches_of_pool, 1), MAX_POOL_BATCHES) * self.batch_size
     pools = [order[i : i + size] for i in range(0, len(order), size)]
-    # Sort longest first, so that the incomplete last batch holds the shortest
-    # rows.
+    # Sort the longest first, so that the incomplete last batch holds the
+    # shortest rows.
     return np.concatenate(
       [pool[np.argsort(-self._lengths[pool], kind="stable")] for pool in pools]
     )
@@ -164,10 +169,10 @@ class Batches:
 
     Returns:
       `input_ids`, `segment_ids`, `sequence_ids`: int32 [b, l]; for multiple
-      choice [b, c, l]. `sequence_ids` are 1, and 0 at padding.
+      choice [b, c, l]. `sequence_ids` are 1 at tokens and 0 at padding.
       `labels`: int32 or float32 [b]; multi_label [b, n]; tagging [b, l]; span
-      [b, 2]. A label without weight is 0.
-      `label_weights`: float32 [b], for tagging [b, l]; 0 if there is no label.
+      [b, 2]. A missing label is 0.
+      `label_weights`: float32 [b], for tagging [b, l]; 0 if a label is missing.
       `unanswerable`: only for span, float32 [b], 1 if the question has no
       answer.
       `row`: int64 [b], the index of the entry's first row; -1 if the entry only
@@ -180,8 +185,10 @@ class Batches:
     entries = entries[self._host * host_size : (self._host + 1) * host_size]
     columns = np.arange(self._columns)
     row = np.where(entries < 0, -1, entries * self._columns)
-    flat = np.where(entries[:, None] < 0, -1, row[:, None] + columns).ravel()
-    batch = _lay_out(self._rows, flat, length, self._pad)
+    flat_rows = np.where(
+      entries[:, None] < 0, -1, row[:, None] + columns
+    ).ravel()
+    batch = _lay_out(self._rows, flat_rows, length, self._pad)
     if self._columns > 1:
       shape = (host_size, self._columns, length)
       batch = {name: x.reshape(shape) for name, x in batch.items()}
@@ -202,8 +209,8 @@ def unanswerable(rows: Rows) -> np.ndarray:
   Returns:
     float32 [N].
   """
-  answered = np.bincount(rows.example, (rows.labels > 0).any(1))
-  return (answered[rows.example] == 0).astype(np.float32)
+  num_answers = np.bincount(rows.example, (rows.labels > 0).any(1))
+  return (num_answers[rows.example] == 0).astype(np.float32)
 
 
 def _lay_out(rows: Rows, row: np.ndarray, length: int, pad: int) -> Batch:
@@ -211,7 +218,7 @@ def _lay_out(rows: Rows, row: np.ndarray, length: int, pad: int) -> Batch:
 
   Args:
     rows: the rows of a split.
-    row: [b] the indices of the rows to return; -1 gives an empty row.
+    row: [b] the index of each row to return; -1 gives an empty row.
     length: l, the length of the batch.
     pad: the id of padding.
   """
@@ -235,20 +242,20 @@ def _labels(task: Task, rows: Rows, row: np.ndarray, length: int) -> Batch:
     sizes = np.where(row < 0, 0, np.diff(rows.starts)[row])[:, None]
     index = rows.starts[row][:, None] + column
     labels = rows.labels.take(index, mode="clip")
-    labelled = (column < sizes) & (labels >= 0)
-    labels = np.where(labelled, labels, 0)
+    has_label = (column < sizes) & (labels >= 0)
+    labels = np.where(has_label, labels, 0)
   else:
     labels = rows.labels[row]
     if task.kind == "regression":
-      labelled = np.isfinite(labels) & (row >= 0)
-      labels = np.where(labelled, labels, np.float32(0))
+      has_label = np.isfinite(labels) & (row >= 0)
+      labels = np.where(has_label, labels, np.float32(0))
     elif task.kind in ("span", "multi_label"):
-      labelled = (labels >= 0).all(1) & (row >= 0)
-      labels = np.where(labelled[:, None], labels, 0)
+      has_label = (labels >= 0).all(1) & (row >= 0)
+      labels = np.where(has_label[:, None], labels, 0)
     else:
-      labelled = (labels >= 0) & (row >= 0)
-      labels = np.where(labelled, labels, 0)
-  return {"labels": labels, "label_weights": labelled.astype(np.float32)}
+      has_label = (labels >= 0) & (row >= 0)
+      labels = np.where(has_label, labels, 0)
+  return {"labels": labels, "label_weights": has_label.astype(np.float32)}
 
 
 class TaskFolder(NamedTuple):
@@ -280,11 +287,11 @@ class Split(NamedTuple):
 
   Attributes:
     name: the name of the split.
-    task: the task of its folder.
+    task: the task of the split's folder.
     pad: the id of padding.
     rows: the rows.
     examples: the raw fields of the examples.
-    buckets: the lengths of its batches.
+    buckets: the lengths of the split's batches.
     pieces: the pieces of the tokenizer that made the rows.
   """
 
@@ -460,10 +467,10 @@ def open_task(
     path: the task folder.
     train: the name of the training split.
     validation: the names of the splits to evaluate, separated by commas. The
-      first one decides which checkpoint is the best.
-    epochs: the number of epochs, if the config has no `total_steps`.
-    shuffle: True for a new order in every epoch, False for the file's order.
-    group: True to group rows of similar lengths, see `Batches`.
+      first split decides which checkpoint is the best.
+    epochs: the number of epochs to train if the config has no `total_steps`.
+    shuffle: True gives a new order in every epoch, False the file's order.
+    group: True groups rows of similar lengths, see `Batches`.
     buckets: the lengths of batches.
 
   Raises:
@@ -506,8 +513,8 @@ def open_splits(data: TrainingSplit, predicts: bool = True) -> Splits:
   """
   splits = []
   if predicts and data.validation:
-    # Check it now, because a run that fails at its first evaluation has trained
-    # for nothing.
+    # Check the packages now. A run that fails at its first evaluation has
+    # trained for nothing.
     metrics.check_packages(data.task)
   for name in data.validation:
     try:
@@ -528,7 +535,7 @@ def open_splits(data: TrainingSplit, predicts: bool = True) -> Splits:
 
 
 def _check_varied(split: Split, path: str) -> None:
-  """Raises ValueError if a correlation is not defined: all labels are equal."""
+  """Raises ValueError if all labels are equal and a metric correlates them."""
   if not set(metrics.CORRELATIONS) & set(split.task.metrics):
     return
   labels = [metrics.gold(split.task, example) for example in split.examples]

@@ -6,7 +6,7 @@ A task folder has these files:
 * `SPLIT.npz`: the arrays of `Rows`;
 * `SPLIT.examples.jsonl`: the raw fields, one example on each line, in order;
 * the tokenizer's files.
-The folder exists only when it is complete.
+A folder gets its name only when it is complete.
 
 An example is a dict. Its field `id` is a text. The field with the label is None
 if the example has no label. The other fields depend on the kind of the task:
@@ -16,8 +16,8 @@ if the example has no label. The other fields depend on the kind of the task:
 | classification | texts | one or two texts |
 | | label | the name of the label |
 | | group | the question, if several examples are its possible answers |
-| | answer | with group: the text of this answer |
-| | answers | with group, in ReCoRD: the texts of all right answers |
+| | answer | the text of this answer, if there is a group |
+| | answers | the texts of all right answers (ReCoRD) |
 | regression | texts | one or two texts |
 | | label | a number |
 | multi_label | texts | one or two texts |
@@ -49,7 +49,7 @@ KINDS = (
   *("choice", "tagging", "span"),
 )
 META = "meta.json"
-# Keys of `meta.json` that check its other keys.
+# Keys of `meta.json` whose values check the other keys.
 FINGERPRINTS = ("fingerprint", "checksum")
 # numpy and json raise these errors for a file that is cut, empty or of another
 # format.
@@ -102,15 +102,15 @@ class Rows(NamedTuple):
     ids: int32 [T], token ids.
     starts: int64 [N + 1], the index of each row's first token, then T.
     second: int32 [N], the column where segment 1 begins; the row's length if it
-      has one segment. For span, the column where the context begins, also in
-      families without segments.
+      has one segment. For span, it is the column where the context begins, also
+      in families without segments.
     example: int64 [N], the index of each row's example, ascending. An example
       has several rows if it has a long text or choices.
     labels: see the table.
-    offsets: int32 [T, 2] for span and tagging, else [0, 2]. For span, the
-      characters (begin, end) of a token in the raw context. For tagging, at a
-      word's first piece, the index of the word in its example, twice. (-1, -1)
-      at all other tokens.
+    offsets: int32 [T, 2] for span and tagging, else [0, 2]. For span, a token
+      has its characters (begin, end) in the raw context. For tagging, a word's
+      first piece has the index of the word in its example, twice. All other
+      tokens have (-1, -1).
   """
 
   ids: np.ndarray
@@ -137,7 +137,7 @@ def save(
   meta: Mapping[str, Any],
   tokenizer_files: Mapping[str, bytes] | None = None,
 ) -> None:
-  """Writes a task folder. If the writing is interrupted, there is no folder.
+  """Writes a task folder; an interruption leaves no folder.
 
   Args:
     folder: the path of the folder, which must not exist.
@@ -198,8 +198,8 @@ def read_meta(folder: files.PathLike) -> dict[str, Any]:
   """Reads `meta.json`, and checks all files.
 
   Raises:
-    ValueError: this is no task folder, a folder of another version, or a
-      damaged one.
+    ValueError: the folder is no task folder, has another version, or is
+      damaged.
   """
   path = epath.Path(folder) / META
   try:
@@ -237,18 +237,19 @@ def _check_files(folder: files.PathLike, meta: Mapping[str, Any]) -> None:
       " files are not checked. Prepare it again to have them checked."
     )
     return
-  changed = files.changed_files(meta["files"], folder)
-  added = [
+  changed_files = files.changed_files(meta["files"], folder)
+  added_files = [
     name
     for name in open_vocabulary.INPUT_FILES
     if name not in meta["files"] and (epath.Path(folder) / name).exists()
   ]
-  if changed or added:
-    change = "is not the file that" if changed else "was added after"
+  if changed_files or added_files:
+    change = "is not the file that" if changed_files else "was added after"
     raise Damaged(
-      f"{folder} is damaged: {(changed + added)[0]} {change} `prepare` wrote"
-      f"{'' if changed else ' it'}. Rows, labels and tokenizer belong together:"
-      " to change one, delete the folder and prepare the task again."
+      f"{folder} is damaged: {(changed_files + added_files)[0]} {change}"
+      f" `prepare` wrote{'' if changed_files else ' it'}. Rows, labels and"
+      " tokenizer belong together: to change one, delete the folder and prepare"
+      " the task again."
     )
 
 
@@ -269,7 +270,7 @@ def gold_field(task: Task) -> str:
 
 
 def load(folder: files.PathLike, split: str) -> tuple[Task, Rows, Examples]:
-  """Opens a task folder and reads one split of it.
+  """Opens a task folder and reads one of its splits.
 
   Raises:
     ValueError: there is no such folder or split, or a file is damaged.
@@ -288,7 +289,7 @@ def load_split(
     split: the split's name.
 
   Raises:
-    ValueError: the folder has no such split, or a damaged file.
+    ValueError: the folder has no such split, or a file is damaged.
   """
   if split not in meta["splits"]:
     raise UserError(
@@ -320,7 +321,7 @@ def load_split(
 
 
 def _check(task: Task, rows: Rows, examples: int, location: str) -> None:
-  """Raises ValueError unless shapes, dtypes and numbers fit together.
+  """Raises ValueError unless shapes, dtypes and counts fit together.
 
   Args:
     task: the task.

@@ -1,8 +1,8 @@
-"""Official metrics of tasks, over the whole set.
+"""Computes the official metrics of tasks over whole splits.
 
 A metric takes the predictions of all examples, from
-`predictions.make_predictions`. It is computed once for all of them, because the
-mean over batches is another number. Scores are between 0 and 1, as in
+`predictions.make_predictions`. It is computed once for all examples, because
+the mean over batches is another number. Scores are between 0 and 1, as in
 scikit-learn, scipy and seqeval. SQuAD's scores are in percent, as its official
 scripts print them.
 
@@ -38,7 +38,7 @@ def _library(name: str, package: str) -> Any:
 
 
 def gold(task: Task, example: dict[str, Any]) -> Any:
-  """Returns the label of an example; None if the example has none.
+  """Returns the label of an example; None if the example has no label.
 
   The label of a span task is the list of the texts of the right answers. For
   other kinds, see the fields of examples in `encoded_rows`.
@@ -78,16 +78,18 @@ def evaluate(
       f"task {task.name}: no metric {min(unknown)!r}; there are"
       f" {', '.join(METRICS)}."
     )
-  labelled = [i for i, e in enumerate(examples) if gold(task, e) is not None]
-  if not labelled:
+  labelled_indices = [
+    i for i, e in enumerate(examples) if gold(task, e) is not None
+  ]
+  if not labelled_indices:
     return {}
   _check_names(task, predictions, examples)
-  labelled_predictions = [predictions[i] for i in labelled]
-  labelled_examples = [examples[i] for i in labelled]
+  labelled_predictions = [predictions[i] for i in labelled_indices]
+  labelled_examples = [examples[i] for i in labelled_indices]
   scores: Scores = {}
   for name in task.metrics:
     scores |= METRICS[name](task, labelled_predictions, labelled_examples)
-  return scores | {"examples": float(len(labelled))}
+  return scores | {"examples": float(len(labelled_indices))}
 
 
 def _check_names(
@@ -98,11 +100,11 @@ def _check_names(
     return
   names = {*task.labels, None} | ({"O"} if task.kind == "tagging" else set())
   for i, (p, example) in enumerate(zip(predictions, examples, strict=True)):
-    for kind, x in (("label", gold(task, example)), ("prediction", p)):
-      other = set(x if isinstance(x, list) else [x]) - names
-      if other:
+    for role, x in (("label", gold(task, example)), ("prediction", p)):
+      unknown = set(x if isinstance(x, list) else [x]) - names
+      if unknown:
         raise UserError(
-          f"task {task.name}: the {kind} {min(other)!r} of example {i} is not"
+          f"task {task.name}: the {role} {min(unknown)!r} of example {i} is not"
           f" one of its labels {', '.join(task.labels)}."
         )
 
@@ -187,11 +189,11 @@ def f1_micro(
   ids = {name: i for i, name in enumerate(task.labels)}
   right_and_predicted = np.zeros((2, len(examples), len(ids)), bool)
   golds = [gold(task, example) for example in examples]
-  for marks, sets in zip(
+  for applies, label_lists in zip(
     right_and_predicted, (golds, predictions), strict=True
   ):
-    for mark, names in zip(marks, sets, strict=True):
-      mark[[ids[name] for name in names]] = True
+    for row, names in zip(applies, label_lists, strict=True):
+      row[[ids[name] for name in names]] = True
   score = _library("sklearn.metrics", "scikit-learn").f1_score
   means = {
     f"f1_{mean}": float(
@@ -229,7 +231,7 @@ def pearson(
 def spearman(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """Computes Spearman's rank correlation, with the same NaN as `pearson`."""
+  """Computes Spearman's rank correlation; it is NaN as `pearson` is."""
   return {"spearman": _correlation("spearmanr", task, predictions, examples)}
 
 
@@ -248,7 +250,7 @@ def _correlation(
 
 
 def _mean_of(name: str, *metrics: Metric) -> Metric:
-  """Returns a metric: the mean of others, as GLUE and SuperGLUE report it."""
+  """Returns the mean of some metrics as a metric, as in GLUE and SuperGLUE."""
 
   def mean(
     task: Task, predictions: Sequence[Any], examples: Examples
@@ -306,9 +308,9 @@ def tagging_f1(
 ) -> Scores:
   """Computes F1, precision and recall of entities by the rule of conlleval.
 
-  conlleval is CoNLL-2003's script. By its rule an entity begins at B-, and also
-  at I- after another type or O. Tags of all schemes in `files/tags.py` are read
-  as IOBES.
+  conlleval is CoNLL-2003's script. By its rule an entity begins at B-. It also
+  begins at I- if the tag before is O or of another type. Tags of all schemes in
+  `files/tags.py` are read as IOBES.
   """
   return _entities(task, predictions, examples)
 
@@ -350,8 +352,8 @@ def _entities(
   suffix, options = "", {}
   if strict:
     schemes = _library("seqeval.scheme", "seqeval")
-    ends = any(tag[:2] in ("E-", "S-") for tag in by_name.values())
-    scheme = schemes.IOBES if ends else schemes.IOB2
+    has_end_tags = any(tag[:2] in ("E-", "S-") for tag in by_name.values())
+    scheme = schemes.IOBES if has_end_tags else schemes.IOB2
     suffix, options = "_strict", {"mode": "strict", "scheme": scheme}
   functions = {
     "tagging_f1": seqeval.f1_score,
@@ -377,8 +379,8 @@ def squad2(
 ) -> Scores:
   """Computes SQuAD 2.0's scores; `squad2` is F1. See `squad_metrics.squad2`.
 
-  The best threshold is searched with the best answers that are not empty. So it
-  does not depend on the threshold that the predictions used.
+  The search for the best threshold uses the best answers that are not empty. So
+  its result does not depend on the threshold that the predictions used.
   """
   return _squad2(task, predictions, examples, "reachable")
 
@@ -409,33 +411,36 @@ def _squad2(
 def doubts(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> list[str]:
-  """Returns warnings about scores that say little; see `evaluate`."""
-  labelled = [
+  """Returns warnings about scores that say little.
+
+  For the arguments see `evaluate`.
+  """
+  labelled_pairs = [
     (gold(task, example), prediction)
     for example, prediction in zip(examples, predictions, strict=True)
     if gold(task, example) is not None
   ]
-  if not labelled or task.kind == "span":
+  if not labelled_pairs or task.kind == "span":
     return []
-  golds: list[Any] = [label for label, _ in labelled]
-  predicted = [prediction for _, prediction in labelled]
-  first = task.metrics[0] if task.metrics else "the metric"
+  golds: list[Any] = [label for label, _ in labelled_pairs]
+  predicted = [prediction for _, prediction in labelled_pairs]
+  first_metric = task.metrics[0] if task.metrics else "the metric"
   if task.kind == "tagging":
-    if first not in ("tagging_f1", "tagging_f1_strict"):
+    if first_metric not in ("tagging_f1", "tagging_f1_strict"):
       words, predicted_words = (
         list(itertools.chain(*rows)) for rows in (golds, predicted)
       )
-      return _warn_if_all_equal(first, words, predicted_words, "words")
+      return _warn_if_all_equal(first_metric, words, predicted_words, "words")
     lines = []
     for whose, rows in (("predicted", predicted), ("right", golds)):
       if all((tag or "O") == "O" for row in rows for tag in row):
         lines.append(
-          f"all {whose} tags are O, so there is no entity: {first} is 0."
+          f"all {whose} tags are O, so there is no entity: {first_metric} is 0."
         )
     return lines
   if task.kind == "multi_label":
     golds, predicted = (list(map(tuple, rows)) for rows in (golds, predicted))
-  return _warn_if_all_equal(first, golds, predicted, "examples")
+  return _warn_if_all_equal(first_metric, golds, predicted, "examples")
 
 
 def _warn_if_all_equal(
@@ -496,13 +501,13 @@ def check_packages(task: Task) -> None:
 def names(task: Task) -> list[str]:
   """Returns the names of all scores that `evaluate` may give for a task.
 
-  It evaluates invented examples with right predictions.
+  The function evaluates invented examples with right predictions.
 
   Raises:
     ValueError: a package for the task's metrics is not installed.
   """
   examples: Examples = []
-  right: list[Any] = []
+  right_predictions: list[Any] = []
   for number, text in enumerate(task.labels or ("0", "1")):
     example: dict[str, Any] = dict(words=[text], label=text, tags=[text])
     example |= dict(group=str(number), answer="x", answers=["x"])
@@ -516,5 +521,7 @@ def names(task: Task) -> list[str]:
       example["answers"] = [dict(text=text)] if text else []
     examples.append(example)
     answer = dict(text=text, best=text, null_odds=0.0)
-    right.append(answer if task.kind == "span" else gold(task, example))
-  return [*evaluate(task, right, examples)]
+    right_predictions.append(
+      answer if task.kind == "span" else gold(task, example)
+    )
+  return [*evaluate(task, right_predictions, examples)]

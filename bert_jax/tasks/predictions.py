@@ -31,13 +31,13 @@ class SpanRules(NamedTuple):
   The defaults come from google-research/bert run_squad.py.
 
   Attributes:
-    n_best: the number of starts and of ends that are tried in each window, and
-      the most answers in a list. A model with a beam chooses its own starts and
-      ends.
-    max_length: the most pieces in an answer.
-    threshold: in SQuAD 2.0, the answer is "" if `null_odds` is larger than this
-      (ELECTRA's configure_finetuning.py has -2.75, qa_na_threshold, for the
-      test set).
+    n_best: the number of starts and the number of ends that are tried in each
+      window, and the largest number of answers in a list. A model with a beam
+      chooses its own starts and ends.
+    max_length: the largest number of pieces in an answer.
+    threshold: in SQuAD 2.0, the answer is "" if `null_odds` is larger than the
+      threshold. (ELECTRA's configure_finetuning.py has -2.75, qa_na_threshold,
+      for the test set.)
     max_context: True if a start is legal only in the window where it has the
       most context; Hugging Face's run_qa.py allows it in all windows.
   """
@@ -66,7 +66,7 @@ def make_predictions(
     logits: the logits of each row, in order, with the shape of the table.
       Columns after the row's length are padding.
     examples: the raw fields of E examples.
-    spans: the rules for answers, for kind span.
+    spans: the rules for answers; only the kind span uses them.
 
   Returns:
     A prediction for each example:
@@ -81,7 +81,7 @@ def make_predictions(
     | span | [length, 2], or the spans of a beam | see `answer_questions` |
 
     A word without a piece gets the tag O, or None if the task has no tag O. A
-    span task with the metric squad2 may have questions without an answer.
+    span task may have questions without an answer if it has the metric squad2.
 
   Raises:
     ValueError: the logits are not finite, or do not fit the rows and labels.
@@ -187,8 +187,8 @@ def _tags(
 ) -> list[list[str | None]]:
   """Returns the tag of each word, which is the tag of its first piece.
 
-  If several rows have this piece, the row with the most context around it
-  counts.
+  If several rows have this piece, the row with the most context around the
+  piece decides.
   """
   outside = "O" if "O" in task.labels else None
   tags = [[outside] * len(example["words"]) for example in examples]
@@ -278,7 +278,7 @@ def answer_questions(
   Returns:
     A dict for each example:
     `text`: the answer.
-    `best`: the best answer that is not ""; "" means that no answer is legal.
+    `best`: the best answer that is not ""; "" if no answer is legal.
     `starts`: text of an answer -> the character of the context where it begins.
     `nbest`: a list of answers with `text`, `probability`, `start_logit` and
       `end_logit`.
@@ -297,7 +297,7 @@ def answer_questions(
       rows.offsets[rows.starts[i] : rows.starts[i + 1]] for i in windows
     ]
     scores = [np.asarray(logits[i], np.float64) for i in windows]
-    # Use the window that gives "no answer" the lowest score.
+    # Use the window in which "no answer" has the lowest score.
     null_logits = min((s[0, -2:] for s in scores), key=sum) if null else None
     pairs = [
       _beam_pairs(s, len(o)) if beam else _pairs(s[: len(o)], rules.n_best)
@@ -319,7 +319,7 @@ def _pairs(scores: np.ndarray, n_best: int) -> _Pairs:
 
   Args:
     scores: [length, 2] the logits of starts and ends.
-    n_best: the number of starts, and of ends.
+    n_best: the number of starts, and also the number of ends.
   """
   order = np.argsort(-scores, 0, kind="stable")[:n_best]
   start, end = (x.ravel() for x in np.meshgrid(*order.T, indexing="ij"))
@@ -349,28 +349,29 @@ def _candidates(
   Returns:
     The spans in the order of run_squad.py.
   """
-  legal = [o[:, 0] >= 0 for o in offsets]
-  starts = legal
+  # For each window, whether a token is in the context.
+  in_context = [o[:, 0] >= 0 for o in offsets]
+  start_masks = in_context
   if rules.max_context and len(offsets) > 1:
-    starts = [mask.copy() for mask in legal]
-    contexts = [o[mask] for o, mask in zip(offsets, legal, strict=True)]
+    start_masks = [mask.copy() for mask in in_context]
+    contexts = [o[mask] for o, mask in zip(offsets, in_context, strict=True)]
     spans = _context_spans(contexts)
     best = best_windows(spans[-1][1], spans)
     for k, (begin, end) in enumerate(spans):
-      starts[k][legal[k]] = best[begin:end] == k
+      start_masks[k][in_context[k]] = best[begin:end] == k
   spans_by_window = []
   for offset, pair, start_ok, end_ok in zip(
-    offsets, pairs, starts, legal, strict=True
+    offsets, pairs, start_masks, in_context, strict=True
   ):
     size = pair.end - pair.start + 1
-    keep = start_ok[pair.start] & end_ok[pair.end]
-    keep &= (size >= 1) & (size <= rules.max_length)
+    is_legal = start_ok[pair.start] & end_ok[pair.end]
+    is_legal &= (size >= 1) & (size <= rules.max_length)
     spans_by_window.append(
       _Spans(
-        offset[pair.start[keep], 0],
-        offset[pair.end[keep], 1],
-        pair.start_logit[keep],
-        pair.end_logit[keep],
+        offset[pair.start[is_legal], 0],
+        offset[pair.end[is_legal], 1],
+        pair.start_logit[is_legal],
+        pair.end_logit[is_legal],
       )
     )
   return _Spans(*map(np.concatenate, zip(*spans_by_window, strict=True)))
@@ -404,7 +405,7 @@ def _answer(
   rules: SpanRules,
   beam: bool,
 ) -> dict[str, Any]:
-  """Lists the best answers to a question, and chooses one.
+  """Lists the best answers to a question, and chooses one of them.
 
   Args:
     context: the raw context.

@@ -17,10 +17,10 @@ _LIST_FIELDS = {"multi_label": "label", "tagging": "tags"}
 
 
 class Input(NamedTuple):
-  """An input to read.
+  """Names an input to read.
 
   Attributes:
-    split: the split of its examples.
+    split: the split to which its examples belong.
     path: a file, a folder (RACE), or `tfds:NAME:SPLIT`.
   """
 
@@ -29,7 +29,7 @@ class Input(NamedTuple):
 
 
 class Contents(NamedTuple):
-  """The contents of a task's inputs.
+  """Holds the contents of a task's inputs.
 
   Attributes:
     task: the task. If it is a custom task, its labels may come from the inputs.
@@ -56,14 +56,15 @@ def find(
 
   Args:
     name: the name of the task.
-    kind: for a custom task, one of `custom.KINDS`; None for classification.
+    kind: the kind of a custom task, one of `custom.KINDS`; None means
+      classification.
     columns: see `custom.parse_columns`.
-    labels: the names of the labels in the order of their ids; () for the sorted
-      labels of the examples.
+    labels: the names of the labels in the order of their ids; () takes the
+      sorted labels of the examples.
 
   Raises:
     ValueError: the name is unknown, a custom task has the name of a published
-      one, or the task cannot have these labels.
+      task, or the task cannot have these labels.
   """
   if kind is None and columns is None:
     if name in TASKS:
@@ -125,26 +126,26 @@ def parse_inputs(task_files: TaskFiles, texts: Iterable[str]) -> list[Input]:
 
   Args:
     task_files: the task.
-    texts: each is `SPLIT=PATH`; or, for a published task, `tfds`, which means
-      all splits of its data set.
+    texts: each is `SPLIT=PATH`. For a published task, a text may also be
+      `tfds`, which means all splits of its data set.
 
   Raises:
-    ValueError: a text has another form.
+    ValueError: a text is neither of these.
   """
-  parsed = []
+  inputs = []
   for text in texts:
     split, equal, path = text.partition("=")
     if text == tfds.TFDS and task_files.tfds:
       names = tfds.splits(task_files.tfds)
-      parsed += [Input(s, f"{tfds.PREFIX}{task_files.tfds}:{s}") for s in names]
+      inputs += [Input(s, f"{tfds.PREFIX}{task_files.tfds}:{s}") for s in names]
     elif not equal or not _SPLIT.fullmatch(split) or not path:
       raise UserError(
         f"--input={text}: write SPLIT=FILE, as in train=train.tsv"
         + (", or tfds." if task_files.tfds else ".")
       )
     else:
-      parsed.append(Input(split, path))
-  return parsed
+      inputs.append(Input(split, path))
+  return inputs
 
 
 def needs_labels(split: str) -> bool:
@@ -160,7 +161,7 @@ def read(task_files: TaskFiles, inputs: Sequence[Input]) -> Contents:
   """
   splits: dict[str, Examples] = {}
   skipped: list[str] = []
-  # split -> the record of each example, without fields.
+  # Split -> the record of each example, without fields.
   records: dict[str, list[Record]] = {}
   task = task_files.task
   for split, path in inputs:
@@ -267,19 +268,19 @@ def _training_labels(
   splits: Mapping[str, Examples],
   records: Mapping[str, list[Record]],
 ) -> tuple[str, ...]:
-  """Returns the labels of the training split, or of the first split.
+  """Returns the labels of the training split, or of the first_split split.
 
   Raises:
     ValueError: there are fewer than two labels, or another split has a label
-      that is not one of them.
+      that this split lacks.
   """
-  first = "train" if "train" in splits else next(iter(splits))
+  first_split = "train" if "train" in splits else next(iter(splits))
   if task.kind == "tagging":
     _check_tags(splits, records)
-  labels = custom.collect_labels(task.kind, splits[first])
+  labels = custom.collect_labels(task.kind, splits[first_split])
   if len(labels) < 2:
     raise UserError(
-      f"split {first} has {len(labels)} labels ({', '.join(labels)}); a"
+      f"split {first_split} has {len(labels)} labels ({', '.join(labels)}); a"
       f" {task.kind} needs two or more."
     )
   for split, examples in splits.items():
@@ -290,7 +291,7 @@ def _training_labels(
         if label is not None and label not in labels:
           location = conll.location_of(record, i)
           raise UserError(
-            f"{location}: label {label!r:.60} is not in split {first}"
+            f"{location}: label {label!r:.60} is not in split {first_split}"
             f" ({', '.join(labels)}); correct it, or give all with --labels."
           )
   return labels
@@ -299,7 +300,7 @@ def _training_labels(
 def _check_tags(
   splits: Mapping[str, Examples], records: Mapping[str, list[Record]]
 ) -> None:
-  """Raises ValueError if some tags have a prefix and others have none."""
+  """Raises ValueError if some tags have a prefix and other tags do not."""
   names = {
     t for examples in splits.values() for e in examples for t in e["tags"] or ()
   }
@@ -320,13 +321,13 @@ def _set_ids(task: Task, split: str, examples: Examples) -> None:
   Raises:
     ValueError: two questions of a span task have the same id.
   """
-  seen = set()
+  earlier_ids = set()
   for i, example in enumerate(examples):
     name = example.get("id")
     example["id"] = str(i if name is None else name)
-    if task.kind == "span" and example["id"] in seen:
+    if task.kind == "span" and example["id"] in earlier_ids:
       raise UserError(
         f"split {split}: two questions have the id {example['id']!r}; each"
         " question needs its own id, which names its answer."
       )
-    seen.add(example["id"])
+    earlier_ids.add(example["id"])

@@ -1,11 +1,11 @@
 """Learns vocabularies from texts: WordPiece, byte-level BPE, unigram, words.
 
-`corpus/train_vocab.py` opens inputs for this and writes the files.
+`corpus/train_vocab.py` opens the texts and writes the files.
 
 The `tokenizers` library learns WordPiece and byte-level BPE. Its trainers give
 different pieces in every run: they number characters in the order of a randomly
-seeded hash table, and ties between merges go by those numbers. So words are
-counted here first, and the trainer gets the alphabet in a fixed order. The
+seeded hash table, and these numbers decide ties between merges. So this file
+counts the words first, and gives the trainer the alphabet in a fixed order. The
 pieces then depend only on the text, and not on the number of threads.
 
 The library SentencePiece learns unigram models, with ALBERT's settings
@@ -35,18 +35,19 @@ from bert_jax.text.vocabulary import (
 from bert_jax.text.wordpiece import CONTINUATION, MAX_WORD_CHARS
 
 KINDS = ("wordpiece", "bytelevel", "unigram", "words")
-# Pairs that occur less often are not merged; Hugging Face's trainers have the
-# same default.
+# Pairs that occur less often are not merged. This number is the default of
+# Hugging Face's trainers.
 MIN_FREQUENCY = 2
 # WordPiece and unigram models have pieces that cover this share of a text's
 # characters, as ALBERT's SentencePiece does.
 COVERAGE = 0.99995
-# WordPiece: the most frequent characters become pieces, as many as in Hugging
-# Face's BertWordPieceTokenizer; rarer ones are [UNK]. If a text has many
-# others, as in Chinese and Korean, further characters become pieces: up to the
-# share `COVERAGE` of the text, in at most 3/4 of the vocabulary.
+# WordPiece: this many of the most frequent characters become pieces, as in
+# Hugging Face's BertWordPieceTokenizer. Rarer characters are [UNK]. If a text
+# has many more characters, as in Chinese and Korean, further characters become
+# pieces until they cover the share `COVERAGE` of the text. They take at most
+# 3/4 of the vocabulary.
 MAX_ALPHABET = 1000
-# Byte-level BPE: fairseq's dictionary begins with these; <mask> is its last.
+# Byte-level BPE: fairseq's dictionary begins with FIRST and ends with LAST.
 FIRST = ("<s>", "<pad>", "</s>", "<unk>")
 LAST = ("<mask>",)
 # Unigram: special pieces, and characters that are always pieces.
@@ -56,7 +57,7 @@ MAX_LINES = 10_000_000
 # SentencePiece silently drops lines of more than 4,192 bytes. So lines are cut
 # to this many characters, which have at most 4 bytes each.
 MAX_CHARS = 1_000
-# One thread: with several, sums over sentences are rounded in another order.
+# More threads would round sums over sentences in another order.
 THREADS = 1
 _BATCH_CHARS = 2**18
 
@@ -65,19 +66,19 @@ def train(
   kind: str,
   texts: Iterable[str],
   size: int,
-  wanted: Cleaning,
+  text_cleaning: Cleaning,
   rules: str = words.RULES[0],
 ) -> Vocabulary | None:
   """Learns a vocabulary; the result is the same in every run.
 
   Args:
-    kind: one of `KINDS`: BERT's, RoBERTa's, ALBERT's, ELMo's.
+    kind: one of `KINDS`; BERT, RoBERTa, ALBERT, ELMo use them, in this order.
     texts: the texts, which are read once.
     size: the number of pieces, special tokens included. There are fewer if the
       text is too small.
-    wanted: how capitals and accents are treated. Byte-level BPE and words keep
-      both.
-    rules: one of `words.RULES`, for words.
+    text_cleaning: how capitals and accents are treated. Byte-level BPE and
+      words keep both.
+    rules: one of `words.RULES`; only the kind "words" uses it.
 
   Returns:
     The tokenizer; None if the texts have no words.
@@ -88,26 +89,26 @@ def train(
   if kind == "words":
     return train_words(texts, size, rules)
   if kind == "unigram":
-    return train_unigram(texts, size, wanted)
+    return train_unigram(texts, size, text_cleaning)
   if kind == "bytelevel":
     counts = count_bytelevel_words(texts)
     return train_bytelevel(counts, size) if counts else None
-  counts = count_wordpiece_words(texts, wanted)
+  counts = count_wordpiece_words(texts, text_cleaning)
   if not counts:
     return None
   if line := _long_words_warning(counts):
     note(line)
   return wordpiece.build(
     train_wordpiece(counts, size),
-    bool(wanted.lower_case),
-    strip_accents=not wanted.keep_accents,
+    bool(text_cleaning.lower_case),
+    strip_accents=not text_cleaning.keep_accents,
   )
 
 
 def _cut(text: str) -> Iterator[str]:
-  """Cuts a long text at line ends.
+  """Cuts a long text at line ends, to save memory.
 
-  The reason is memory: a normalizer stores the offset of every character.
+  A normalizer stores the offset of every character.
   """
   if len(text) <= _BATCH_CHARS:
     yield text
@@ -118,7 +119,7 @@ def _cut(text: str) -> Iterator[str]:
 def _repeat(words: Sequence[str], counts: Mapping[str, int]) -> Iterator[str]:
   """Yields text in which each word occurs as often as it was counted.
 
-  The library's trainers take text only, no counts.
+  The library's trainers cannot take counts.
   """
   batch: list[str] = []
   size = 0
@@ -137,16 +138,16 @@ def _repeat(words: Sequence[str], counts: Mapping[str, int]) -> Iterator[str]:
 
 
 def count_wordpiece_words(
-  texts: Iterable[str], wanted: Cleaning
+  texts: Iterable[str], text_cleaning: Cleaning
 ) -> Counter[str]:
   """Counts the words as BERT's basic tokenizer splits them.
 
   Args:
     texts: the texts, which are read once.
-    wanted: how capitals and accents are treated.
+    text_cleaning: how capitals and accents are treated.
   """
-  strip = not wanted.keep_accents
-  lower = bool(wanted.lower_case)
+  strip = not text_cleaning.keep_accents
+  lower = bool(text_cleaning.lower_case)
   normalize = wordpiece.normalizer(lower, strip).normalize_str
   chunks: Counter[str] = Counter()
   for text in texts:
@@ -169,16 +170,18 @@ def train_wordpiece(counts: Mapping[str, int], size: int) -> list[str]:
     for word in counts
     if len(word) <= MAX_WORD_CHARS["huggingface"] and alphabet.issuperset(word)
   )
-  inner = {character for word in short_words for character in word[1:]}
-  first = [
+  inner_characters = {
+    character for word in short_words for character in word[1:]
+  }
+  first_pieces = [
     *SPECIAL_TOKENS,
     *sorted(alphabet),
-    *(CONTINUATION + character for character in sorted(inner)),
+    *(CONTINUATION + character for character in sorted(inner_characters)),
   ]
   trainer = trainers.WordPieceTrainer(
     vocab_size=size,
     min_frequency=MIN_FREQUENCY,
-    special_tokens=first,
+    special_tokens=first_pieces,
     continuing_subword_prefix=CONTINUATION,
     show_progress=False,
   )
@@ -220,15 +223,15 @@ def _alphabet(
     size: the number of pieces of the vocabulary.
   """
   inside = {character for word in counts for character in word[1:]}
-  wanted = COVERAGE * sum(characters.values())
-  covered = pieces = number = 0
+  num_to_cover = COVERAGE * sum(characters.values())
+  covered = pieces = num_taken = 0
   for character in ranked:
     pieces += 1 + (character in inside)
-    if covered >= wanted or pieces > size * 3 // 4:
+    if covered >= num_to_cover or pieces > size * 3 // 4:
       break
     covered += characters[character]
-    number += 1
-  return set(ranked[: max(number, min(MAX_ALPHABET, size // 4))])
+    num_taken += 1
+  return set(ranked[: max(num_taken, min(MAX_ALPHABET, size // 4))])
 
 
 def count_bytelevel_words(texts: Iterable[str]) -> Counter[str]:
@@ -278,23 +281,24 @@ def train_bytelevel(counts: Mapping[str, int], size: int) -> Vocabulary:
   tokenizer = Tokenizer(models.BPE())
   tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
   tokenizer.train_from_iterator(_repeat(sorted(counts), counts), trainer)
-  learnt = tokenizer.get_vocab()
-  pieces = [*FIRST, *sorted(learnt, key=learnt.__getitem__), *LAST]
+  learnt_ids = tokenizer.get_vocab()
+  learnt_pieces = sorted(learnt_ids, key=learnt_ids.__getitem__)
+  pieces = [*FIRST, *learnt_pieces, *LAST]
   content = files.parse_object(tokenizer.to_str(), "tokenizer")
   merges = [tuple(pair) for pair in content["model"]["merges"]]
   return bpe.bytelevel({p: i for i, p in enumerate(pieces)}, merges)
 
 
 def train_unigram(
-  texts: Iterable[str], size: int, wanted: Cleaning
+  texts: Iterable[str], size: int, text_cleaning: Cleaning
 ) -> Vocabulary | None:
   """Returns a tokenizer with ALBERT's special tokens and at most `size` pieces.
 
   Args:
     texts: the texts, which are read once.
     size: the number of pieces, special tokens included (ALBERT: 30,000).
-    wanted: how capitals and accents are treated. The model's file stores this
-      as normalization rules, which every reader of the file applies.
+    text_cleaning: how capitals and accents are treated. The model's file stores
+      it as normalization rules, which every reader of the file applies.
 
   Returns:
     The tokenizer; None if there is no text.
@@ -317,7 +321,7 @@ def train_unigram(
   errors: list[BaseException] = []
 
   def lines() -> Iterator[str]:
-    """Yields the lines and keeps an error, which the library would replace."""
+    """Yields the lines; keeps an error, because the library replaces it."""
     nonlocal has_text
     try:
       for text in texts:
@@ -348,7 +352,7 @@ def train_unigram(
       control_symbols=list(CONTROLS),
       user_defined_symbols=list(ALWAYS),
       character_coverage=COVERAGE,
-      normalization_rule_tsv=_write_rules(folder.name, wanted),
+      normalization_rule_tsv=_write_rules(folder.name, text_cleaning),
       input_sentence_size=MAX_LINES,
       shuffle_input_sentence=True,
       num_threads=THREADS,
@@ -364,17 +368,17 @@ def train_unigram(
     folder.cleanup()
   proto_class: Any = vars(sentencepiece_model_pb2)["ModelProto"]
   proto = proto_class.FromString(model.getvalue())
-  proto.normalizer_spec.name = cleaning.RULE_NAMES[wanted]
+  proto.normalizer_spec.name = cleaning.RULE_NAMES[text_cleaning]
   # Remove the name of the temporary file, which differs in every run.
   proto.normalizer_spec.ClearField("normalization_rule_tsv")
   return unigram.build(proto.SerializeToString(), "the new model")
 
 
-def _write_rules(folder: str, wanted: Cleaning) -> str:
+def _write_rules(folder: str, text_cleaning: Cleaning) -> str:
   """Writes normalization rules in SentencePiece's format; returns the path."""
   path = pathlib.Path(folder, "rules.tsv")
   with path.open("w", encoding="ascii") as f:
-    for pair in cleaning.rules(wanted).items():
+    for pair in cleaning.rules(text_cleaning).items():
       points = (" ".join(f"{ord(c):X}" for c in text) for text in pair)
       f.write("\t".join(points) + "\n")
   return str(path)
@@ -407,7 +411,7 @@ def train_words(
   if not counts:
     return None
   frequent = {w: n for w, n in counts.items() if n >= MIN_FREQUENCY}
-  # In a text the special names are ordinary words, which get no piece.
+  # A special name in a text is an ordinary word, but gets no second piece.
   for name in words.SPECIAL:
     frequent.pop(name, None)
   pieces = words.by_count(frequent)[: size - len(words.SPECIAL)]

@@ -1,8 +1,8 @@
 """Builds SentencePiece unigram tokenizers (ALBERT) with `tokenizers`.
 
 The pieces, scores and normalization come from the model's file. The file of a
-model that `bert_jax vocab` trained has all rules of cleaning, so the ids are
-those of SentencePiece. For any other model, the rules of transformers'
+model that `bert_jax vocab` trained has all rules of cleaning, so SentencePiece
+gives the same ids. For any other model, the rules of transformers'
 AlbertTokenizer are added: quotes become `"`, letters are decomposed, accents
 are stripped, and text is changed to lower case. As in transformers, words are
 cut into pieces one at a time, and a comma after a digit is not split off.
@@ -55,8 +55,8 @@ LETTERS = string.ascii_lowercase
 SIGNS = '!"#$%&()*+,-./:;?@[\\]^_`{|}~'
 # Two code points that Unicode defines as noncharacters, so no text has them.
 _PLACEHOLDER, _SEPARATOR = "\ufdd0", "\ufdd1"
-# The rules that say which pieces begin a word. "space": pieces with a space
-# before them. "albert": the published rule, which was written for English.
+# The rules that say which pieces begin a word. By "space", these are the pieces
+# with a space before them. "albert" is the published rule, for English.
 WORD_STARTS = ("space", "albert")
 # The numbers of fields. ModelProto: pieces, trainer_spec, normalizer_spec.
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
@@ -66,7 +66,7 @@ _PIECE, _SCORE = 1, 2
 _MODEL_TYPE, _UNIGRAM = 3, 1
 # NormalizerSpec: name, precompiled_charsmap.
 _NAME, _CHARSMAP = 1, 2
-# Wire types. _BYTES is a number and then this number of bytes.
+# Wire types. A field of type _BYTES holds a count, then so many bytes.
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 
 
@@ -89,9 +89,9 @@ class ModelFile(NamedTuple):
 def begins_word(piece: str, word_starts: str = WORD_STARTS[0]) -> bool:
   """Returns True if a piece begins a word.
 
-  By the rule "albert" a single sign begins a word too. A piece also begins a
-  word if one of its characters is neither an English letter nor such a sign: a
-  digit, an apostrophe, a letter of another script (google-research/albert
+  By the rule "albert", a piece of one sign (one of `SIGNS`) also begins a word.
+  So does a piece with a character that is neither an English letter nor a sign:
+  a digit, an apostrophe, a letter of another script (google-research/albert
   create_pretraining_data.py, _is_start_piece_sp).
 
   Args:
@@ -139,7 +139,7 @@ def normalizer(model: ModelFile, cleaning: Cleaning) -> normalizers.Normalizer:
     order = Regex(reordered_marks())
     chain += [normalizers.Replace(order, _SEPARATOR), normalizers.NFC()]
   if model.normalizer in FOLDING_RULES:
-    # SentencePiece does not fold this letter, so it is hidden from `Lowercase`.
+    # Hide this letter from `Lowercase`, because SentencePiece does not fold it.
     chain.append(normalizers.Replace("İ", _PLACEHOLDER))
   if cleaning.lower_case:
     chain.append(normalizers.Lowercase())
@@ -163,7 +163,7 @@ def cleaning_of(
     source: the model's name, for messages.
 
   Raises:
-    UserError: the caller's settings contradict the model's.
+    UserError: the caller's settings contradict the model's settings.
   """
   requested = Cleaning(lower_case, keep_accents)
   if name in PACKAGE_RULES:
@@ -213,7 +213,7 @@ def build(
 
   Raises:
     UserError: the file is not a unigram model, special pieces are missing, or
-      the caller's settings contradict the file's.
+      the caller's settings contradict the file.
   """
   check_word_starts(word_starts, source)
   parsed = parse_model(model, source)
@@ -222,7 +222,7 @@ def build(
   special = bpe.special_ids(ids, ALBERT, source)
   # A special piece with a space at its end is never matched, because no word
   # has a space in it.
-  unmatched = [p + " " if p in ALBERT.values() else p for p in pieces]
+  unmatched_pieces = [p + " " if p in ALBERT.values() else p for p in pieces]
   cleaning = cleaning_of(parsed.normalizer, lower_case, keep_accents, source)
   chain = normalizer(parsed, cleaning)
 
@@ -246,26 +246,26 @@ def build(
     )
     return tokenizer
 
-  begins = [begins_word(piece, word_starts) for piece in pieces]
+  boundary = [begins_word(piece, word_starts) for piece in pieces]
   with_special = reading_special(build_tokenizer(pieces), ALBERT.values())
   # transformers' file also adds the special tokens around a text.
-  adding = reading_special(with_special, ALBERT.values())
+  tokenizer_with_ends = reading_special(with_special, ALBERT.values())
   sep, cls = (ALBERT[role] for role in ("sep", "cls"))
-  adding.post_processor = processors.BertProcessing(
+  tokenizer_with_ends.post_processor = processors.BertProcessing(
     (sep, ids[sep]), (cls, ids[cls])
   )
   return Vocabulary(
     kind="unigram",
     pieces=pieces,
     special=special,
-    plain=build_tokenizer(unmatched),
+    plain=build_tokenizer(unmatched_pieces),
     with_special=with_special,
-    boundary=np.array(begins),
+    boundary=np.array(boundary),
     chunk_pattern=SPACED_CHUNKS,
     options=dict(**cleaning._asdict(), word_starts=word_starts),
     files={
       "spiece.model": model,
-      "tokenizer.json": adding.to_str().encode("utf-8"),
+      "tokenizer.json": tokenizer_with_ends.to_str().encode("utf-8"),
     },
   )
 
@@ -284,7 +284,7 @@ def parse_model(content: bytes, source: str) -> ModelFile:
   pieces: list[str] = []
   scores: list[float] = []
   charsmap, normalizer_name = b"", ""
-  kind: int | bytes = _UNIGRAM
+  model_type: int | bytes = _UNIGRAM
   try:
     for number, message in _fields(content):
       if number not in (_PIECES, _TRAINER, _NORMALIZER):
@@ -295,13 +295,13 @@ def parse_model(content: bytes, source: str) -> ModelFile:
         score = _as_bytes(fields.get(_SCORE, bytes(4)))
         scores.append(struct.unpack("<f", score)[0])
       elif number == _TRAINER:
-        kind = fields.get(_MODEL_TYPE, _UNIGRAM)
+        model_type = fields.get(_MODEL_TYPE, _UNIGRAM)
       else:
         charsmap = _as_bytes(fields.get(_CHARSMAP, b""))
         normalizer_name = _as_bytes(fields.get(_NAME, b"")).decode("utf-8")
   except (KeyError, ValueError, TypeError, struct.error) as e:
     raise UserError(f"{source} is not a SentencePiece model ({e}).") from e
-  if not pieces or kind != _UNIGRAM:
+  if not pieces or model_type != _UNIGRAM:
     raise UserError(f"{source} is not a unigram model of SentencePiece.")
   check_charsmap(charsmap, source)
   first_ids: dict[str, int] = {}
