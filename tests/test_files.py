@@ -224,11 +224,11 @@ def run_with_a_full_disk(*arguments):
   limits = resource.getrlimit(resource.RLIMIT_FSIZE)
   try:
     resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
-    with pytest.raises(SystemExit) as caught:
+    with pytest.raises(SystemExit) as error:
       execute([*map(str, arguments)])
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-  return caught.value.code
+  return error.value.code
 
 
 def test_a_full_disk_names_the_folder_of_a_task(tmp_path):
@@ -264,13 +264,13 @@ def test_a_full_disk_leaves_no_part_of_a_vocabulary(
 
   monkeypatch.setattr(train_vocab, "_write", write_on_a_full_disk)
   try:
-    with pytest.raises(OSError) as caught:
+    with pytest.raises(OSError) as error:
       train_vocab.train_vocab(
         str(tmp_path / "a.txt"), 300, str(tmp_path / name), kind=kind
       )
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-  assert caught.value.filename == str(tmp_path / name)
+  assert error.value.filename == str(tmp_path / name)
   assert names_in(tmp_path) == ["a.txt"]
 
 
@@ -284,6 +284,6 @@ def test_a_folder_with_an_unknown_tokenizer(tmp_path):
   path = tmp_path / "out" / "meta.json"
   meta = files.seal(json.loads(path.read_text()) | {"tokenizer": "foo"})
   path.write_text(json.dumps(meta))
-  with pytest.raises(SystemExit) as caught:
+  with pytest.raises(SystemExit) as error:
     execute(["prepare", *arguments])
-  assert f"{path} is damaged: its tokenizer is 'foo'" in caught.value.code
+  assert f"{path} is damaged: its tokenizer is 'foo'" in error.value.code

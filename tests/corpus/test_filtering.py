@@ -127,8 +127,8 @@ def test_all_together_keep_the_first_and_normalise(tmp_path, vocab, in_process):
   path = write(tmp_path / "other.jsonl", list(CORPUS.values())[::-1])
   other = str(tmp_path / "other")
   prepare.prepare(path, vocab, other, filters=ALL, heldout=0)
-  want = ["five flags fly fine over there", NEARER, PLAIN]
-  assert texts_of(other) == want
+  expected = ["five flags fly fine over there", NEARER, PLAIN]
+  assert texts_of(other) == expected
   # Without filters there is no report, and nothing is dropped.
   meta = prepare.prepare(path, vocab, str(tmp_path / "none"))
   assert "filtered" not in meta and not set(meta["options"]) & set(ALL._fields)

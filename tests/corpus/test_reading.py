@@ -110,8 +110,8 @@ def test_every_end_of_line(tmp_path, monkeypatch, end, block):
   monkeypatch.setattr(lines, "_BLOCK", block)
   texts = ["One hére.", "Two there.", "", "Third document.", ""]
   path = write(tmp_path / "a.txt", "\ufeff" + end.join(texts))
-  want = [["One hére.", "Two there."], ["Third document."]]
-  assert documents(path) == want
+  expected = [["One hére.", "Two there."], ["Third document."]]
+  assert documents(path) == expected
   path = write(tmp_path / "a.jsonl", end.join(map(jsonl_line, texts)))
   assert documents(path) == [["One hére."], ["Two there."], ["Third document."]]
   # Any other separator is a character of the line.

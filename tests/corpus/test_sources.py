@@ -47,8 +47,8 @@ def test_compressed(tmp_path, name, suffix, compress):
 def test_plain_text_joins_wrapped_lines(tmp_path):
   text = "Dr. Smith came\nin. He sat\r\ndown.\r\n \r\nA new para-\ngraph\n"
   path = write(tmp_path / "a.txt", text)
-  want = [["Dr. Smith came in.", "He sat down.", "A new para- graph"]]
-  assert documents(path, format="text") == want
+  expected = [["Dr. Smith came in.", "He sat down.", "A new para- graph"]]
+  assert documents(path, format="text") == expected
   # A plain text without blank lines is one hard-wrapped paragraph.
   write(path, "One line goes\non. Then stops.")
   assert documents(path, format="text") == [

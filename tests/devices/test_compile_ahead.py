@@ -33,8 +33,8 @@ def test_a_prepared_length_is_compiled_once_and_another_when_it_comes():
       function.prepare(pool, weight, shapes_of(length), key)
     for length in (8, 4, 8, 6, 6):
       batch = sharding.to_global(mesh, batch_of(length))
-      wanted = 4.0 * length + jax.random.uniform(key)
-      np.testing.assert_allclose(function(weight, batch, key), wanted)
+      expected = 4.0 * length + jax.random.uniform(key)
+      np.testing.assert_allclose(function(weight, batch, key), expected)
   assert sorted(traced) == [(2, 4), (2, 6), (2, 8)]
 
 

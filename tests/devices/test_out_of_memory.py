@@ -61,9 +61,9 @@ def end_of(body):
 
 @pytest.mark.parametrize("library", [jnp, np])
 def test_what_the_libraries_raise(library):
-  with pytest.raises((MemoryError, RuntimeError)) as caught:
+  with pytest.raises((MemoryError, RuntimeError)) as error:
     library.ones(BYTES, np.uint8).sum()
-  assert is_out_of_memory(caught.value)
+  assert is_out_of_memory(error.value)
 
 
 def test_other_errors_are_not():

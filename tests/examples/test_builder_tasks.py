@@ -45,16 +45,18 @@ def test_a_task_of_a_folder(folder, name):
   try:
     pretraining.register_prepared("p", folder, name, **options)
     converter = pretraining.PretrainFeatureConverter("p")
-    for split, want in (
+    for split, expected in (
       ("train", data.read(0, 300)),
       ("validation", heldout.read(0, len(heldout))),
     ):
       ds = seqio.get_dataset(
         "p", converter.lengths, converter, split, seed=2, num_epochs=None
       )
-      count = len(want["input_ids"])
+      count = len(expected["input_ids"])
       rows = list(ds.take(count).as_numpy_iterator())
-      assert_equal({k: np.stack([r[k] for r in rows]) for k in want}, want)
+      assert_equal(
+        {k: np.stack([r[k] for r in rows]) for k in expected}, expected
+      )
   finally:
     seqio.TaskRegistry.reset()
 
@@ -98,8 +100,8 @@ def test_text_restarts(name):
   source.read(0, 150)
   again = text_stream(name, BUILDERS[name])
   again.restore(source.position())
-  want = {key: value[150:] for key, value in whole.items()}
-  assert_equal(again.read(150, 50), want)
+  expected = {key: value[150:] for key, value in whole.items()}
+  assert_equal(again.read(150, 50), expected)
 
 
 def test_static_masks_of_text():

@@ -75,12 +75,12 @@ def test_packed_rows_choose_as_single_ones(smoothing):
   counts = rng.integers(0, 1000, 64)
   ids = rng.integers(5, 64, (1, 24)).astype(np.int32)
   weights = np.maximum(counts[ids], 1.0) ** -smoothing
-  key, wanted = hashing.make_key("k"), np.array([3, 4])
+  key, expected = hashing.make_key("k"), np.array([3, 4])
   numbers = np.array([7, 9], np.uint64)
   packed, slot = masked_units.choose_tokens(
     np.ones((1, 24), bool),
     masked_units.make_sequences(np.array([[10, 14]]), numbers[None], 24),
-    wanted,
+    expected,
     key,
     weights,
   )
@@ -91,7 +91,7 @@ def test_packed_rows_choose_as_single_ones(smoothing):
       masked_units.make_sequences(
         np.array([last - first]), numbers[i : i + 1], last
       ),
-      wanted[i : i + 1],
+      expected[i : i + 1],
       key,
       weights[:, first:last],
     )

@@ -132,12 +132,12 @@ def test_a_beam_is_the_best_of_all_starts_and_ends(beam):
   for row, beam_rows in zip(rows, beams, strict=True):
     np.testing.assert_allclose(beam_rows[0], [0, 0, row.null(), 0], rtol=1e-5)
     starts = log_softmax(row.start)
-    wanted = []
+    expected = []
     for i in np.argsort(-starts, kind="stable")[:k]:
       ends = log_softmax(row.end(i))
       for j in np.argsort(-ends, kind="stable")[:k]:
-        wanted.append([i, j, starts[i], ends[j]])
-    np.testing.assert_allclose(beam_rows[1:], wanted, rtol=1e-4, atol=1e-5)
+        expected.append([i, j, starts[i], ends[j]])
+    np.testing.assert_allclose(beam_rows[1:], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", tiny_families.NAMES)

@@ -126,7 +126,7 @@ def test_spans_at_an_edge_have_no_boundary_loss():
     span_positions=np.zeros((2, 8, 2), int),
     mlm_weights=np.zeros((2, 8), np.float32),
   )
-  want = np.zeros((2, 8))
+  expected = np.zeros((2, 8))
   for row, row_spans in spans.items():
     slot = 0
     for first, last in row_spans:
@@ -134,11 +134,11 @@ def test_spans_at_an_edge_have_no_boundary_loss():
         batch["mlm_positions"][row, slot] = column
         batch["span_positions"][row, slot] = first - 1, last + 1
         batch["mlm_weights"][row, slot] = 1
-        want[row, slot] = (row, first, last) in inner
+        expected[row, slot] = (row, first, last) in inner
         slot += 1
   batch = {key: jnp.asarray(array) for key, array in batch.items()}
   got = objectives.mlm.span_weights(batch)
-  np.testing.assert_array_equal(got, want)
+  np.testing.assert_array_equal(got, expected)
   got = objectives.mlm.span_weights(batch, span_edges=True)
   np.testing.assert_array_equal(got, batch["mlm_weights"])
 

@@ -123,13 +123,13 @@ def test_predictions_of_classes(batch, models):
       teacher_chances * (np.log(teacher_chances) - np.log(student_chances))
     ).sum(-1)
 
-  wanted = divergence(1.0)[:3].sum()
-  assert sums["prediction_loss"] == pytest.approx(wanted, rel=1e-4)
+  expected = divergence(1.0)[:3].sum()
+  assert sums["prediction_loss"] == pytest.approx(expected, rel=1e-4)
   warm = tinybert_task.soft_losses(*map(jnp.asarray, scores), 2.0)
   np.testing.assert_allclose(warm, divergence(2.0), rtol=1e-3)
   plain = softmax(scores[0])
-  wanted = -np.log(plain[[0, 1], [2, 0]]).sum()
-  assert sums["task_loss"] == pytest.approx(wanted, rel=1e-5)
+  expected = -np.log(plain[[0, 1], [2, 0]]).sum()
+  assert sums["task_loss"] == pytest.approx(expected, rel=1e-5)
   right = (plain.argmax(-1) == np.array([2, 0, -1, -1])).sum()
   assert sums["task_accuracy"] == right
   assert objective.weights(batch) == dict(
@@ -149,8 +149,8 @@ def test_predictions_of_numbers(batch, models):
   )
   labelled = np.square(student_numbers[:2, 0] - np.array([2.5, -1.0])).sum()
   taught = np.square(student_numbers - teacher_numbers)[:3].sum()
-  wanted = dict(prediction_loss=taught, task_loss=labelled)
-  assert sums == pytest.approx(wanted, rel=1e-4)
+  expected = dict(prediction_loss=taught, task_loss=labelled)
+  assert sums == pytest.approx(expected, rel=1e-4)
   # The released program takes the gold labels.
   args = map(jnp.asarray, (student_numbers, teacher_numbers))
   total = tinybert_task.prediction_sum("regression", *args, batch, "labels")
@@ -199,8 +199,8 @@ def test_padding_enters_no_loss(batch, models, layers, stage):
   padded = batch["sequence_ids"] == 0
   other = batch | {"input_ids": jnp.where(padded, 30, batch["input_ids"])}
   pair = loss_of() if stage == "layers" else loss_of(stage=stage)
-  wanted = measure(pair, *params, batch)
-  assert measure(pair, *params, other) == pytest.approx(wanted, rel=1e-6)
+  expected = measure(pair, *params, batch)
+  assert measure(pair, *params, other) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(

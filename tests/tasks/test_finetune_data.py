@@ -94,8 +94,8 @@ def test_pairs_are_cut_as_the_published_code_cuts_them():
   for first in range(12):
     for second in range(12):
       for capacity in range(2, 20):
-        wanted = pop(first, second, capacity)
-        assert layouts.cut_pair(first, second, capacity) == wanted
+        expected = pop(first, second, capacity)
+        assert layouts.cut_pair(first, second, capacity) == expected
 
 
 def test_choices_are_rows_of_one_example(bert):
@@ -241,11 +241,11 @@ def test_hosts_have_shares_of_one_batch():
   whole = batches.Batches(TWO, rows, 0, 8)
   hosts = [batches.Batches(TWO, rows, 0, 8, host=h, hosts=4) for h in range(4)]
   for step in range(whole.steps_per_epoch):
-    wanted = whole.batch(step)
+    expected = whole.batch(step)
     shares = [host.batch(step) for host in hosts]
-    for name in wanted:
+    for name in expected:
       joined = np.concatenate([share[name] for share in shares])
-      np.testing.assert_array_equal(joined, wanted[name])
+      np.testing.assert_array_equal(joined, expected[name])
 
 
 def test_lengths_are_few_and_grouping_pads_less():

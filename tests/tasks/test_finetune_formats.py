@@ -120,12 +120,12 @@ def test_a_splits_name_names_the_servers_file(tmp_path, name, split, names):
   server_names = {*server_files.GLUE_FILES, *server_files.SUPERGLUE_FILES}
   assert {*names} <= server_names
   by_name = name in ("mnli", "rte")
-  wanted = {
+  expected = {
     "tsv": f"index\tprediction\n0\t{'b' if by_name else 1}\n",
     "jsonl": '{"idx": 4, "label": "b"}\n',
   }
   assert [read(path) for path in paths] == [
-    wanted[path.rpartition(".")[2]] for path in paths
+    expected[path.rpartition(".")[2]] for path in paths
   ]
 
 

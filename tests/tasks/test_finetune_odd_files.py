@@ -34,8 +34,8 @@ def test_no_row_of_a_test_set_is_missing(tmp_path):
   path = files.write(tmp_path / "a.tsv", content)
   options = dict(columns="text=text,pair=pair", labels=["x", "y"])
   examples = read(path, split="test", **options)
-  wanted = [["a", "b"], ["", ""], ["c", "d"], ["", ""]]
-  assert [e["texts"] for e in examples] == wanted
+  expected = [["a", "b"], ["", ""], ["c", "d"], ["", ""]]
+  assert [e["texts"] for e in examples] == expected
   path = files.write(tmp_path / "b.tsv", "\t\n\n")
   with pytest.raises(ValueError, match=r"b\.tsv: the file is empty"):
     read(path, split="test", **options)
@@ -114,8 +114,8 @@ def test_other_spaces_are_parts_of_words(tmp_path):
   content = "10\u00a0000 O\ncats B-X\n\u00a0\n-DOCSTART- O\nran O\n"
   path = files.write(tmp_path / "a.conll", content)
   examples = read(path, kind="tagging")
-  wanted = [["10\u00a0000", "cats"], ["ran"]]
-  assert [e["words"] for e in examples] == wanted
+  expected = [["10\u00a0000", "cats"], ["ran"]]
+  assert [e["words"] for e in examples] == expected
   # A document may begin without a blank line.
   content = "cats B-X\n-DOCSTART- O\nran O\n"
   path = files.write(tmp_path / "b.conll", content)

@@ -394,13 +394,13 @@ def test_published_tasks_in_json_lines(tmp_path):
     f"ending{k}": str(k) for k in range(4)
   }
   tagged = dict(words=["EU", "ran"], tags=["I-ORG", "O"])
-  wanted = {
+  expected = {
     "squad": ([asked], [[dict(text="cat", answer_start=2)]]),
     "race": ([passage, question], ["A", "C", "D"]),
     "swag": ([sentence], ["2"]),
     "conll2003": ([tagged], [["B-ORG", "O"]]),
   }
-  for name, (lines, right) in wanted.items():
+  for name, (lines, right) in expected.items():
     path = files.write_jsonl(tmp_path / f"{name}.jsonl", lines)
     examples = read(name, path)
     field = {"squad": "answers", "conll2003": "tags"}.get(name, "label")

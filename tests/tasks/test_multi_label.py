@@ -35,7 +35,7 @@ def labels_of(contents, split):
 
 
 def test_lists_and_commas_are_the_same(tmp_path):
-  wanted = [["joy", "hope, at last"], [], ["joy"], ["7"]]
+  expected = [["joy", "hope, at last"], [], ["joy"], ["7"]]
   moods = [["joy", " hope, at last"], [], ["joy"], [7.0]]
   lines = [{"text": "a", "moods": names} for names in moods]
   train = files.write_jsonl(tmp_path / "a.jsonl", lines)
@@ -43,7 +43,9 @@ def test_lists_and_commas_are_the_same(tmp_path):
   table = files.write(tmp_path / "a.tsv", "text\tmoods\n" + rows)
   contents = read({"train": train, "validation": table})
   assert (
-    labels_of(contents, "train") == wanted == labels_of(contents, "validation")
+    labels_of(contents, "train")
+    == expected
+    == labels_of(contents, "validation")
   )
   assert contents.task.labels == ("7", "hope, at last", "joy")
   assert contents.task.metrics == ("f1_micro",)
@@ -54,7 +56,7 @@ def test_lists_and_commas_are_the_same(tmp_path):
   contents = read(inputs)
   assert labels_of(contents, "test") == [None, None]
   assert labels_of(contents, "more") == [None]
-  assert labels_of(contents, "some") == wanted
+  assert labels_of(contents, "some") == expected
 
 
 @pytest.mark.parametrize(

@@ -174,8 +174,8 @@ def test_a_column_for_each_label(tmp_path):
   test = files.write_jsonl(tmp_path / "b.jsonl", lines)
   contents = read({"train": path, "test": test}, columns=MARKED)
   both = ["toxic", "an insult"]
-  wanted = [["an insult"], both, [], ["toxic"], ["toxic"], ["an insult"]]
-  assert labels_of(contents) == wanted
+  expected = [["an insult"], both, [], ["toxic"], ["toxic"], ["an insult"]]
+  assert labels_of(contents) == expected
   assert labels_of(contents, "test") == [["an insult"], None, None]
   assert contents.task.labels == ("toxic", "an insult")
   # The flag may give the ids another order.

@@ -46,11 +46,11 @@ def test_ids_and_offsets_are_those_of_transformers(kind, form, tmp_path):
   # text.
   texts = [text for text in TEXTS if "[SEP]" not in text]
   for text in texts:
-    wanted = reference(
+    expected = reference(
       text, add_special_tokens=False, return_offsets_mapping=True
     )
-    ids = wanted["input_ids"]
-    offsets = [tuple(pair) for pair in wanted["offset_mapping"]]
+    ids = expected["input_ids"]
+    offsets = [tuple(pair) for pair in expected["offset_mapping"]]
     for vocabulary in (v, again, pickle.loads(pickle.dumps(v))):
       (encoded,) = vocabulary.encode_offsets([text])
       assert (encoded.ids, encoded.offsets) == (ids, offsets), text
@@ -86,11 +86,11 @@ FLAGS = {
 @pytest.mark.parametrize("name", FLAGS)
 def test_each_flag(name):
   """Pieces of the words between the tokens are not compared."""
-  flags, wanted = FLAGS[name]
+  flags, expected = FLAGS[name]
   fields = {"content": "covid19", **flags}
   v = longer("bert", added_tokens.make_token(fields))
   pairs = tokens(v, "the covid19n  COVID19 the")
-  assert [pair for pair in pairs if pair[0] in ("covid19", "n")] == wanted
+  assert [pair for pair in pairs if pair[0] in ("covid19", "n")] == expected
   # The words around the token are read as without it.
   assert pairs[0] == ("the", "the") and pairs[-1] == ("the", "the")
 
@@ -143,11 +143,13 @@ def test_tagged_words_are_those_of_transformers():
   )
   reference.add_tokens(list(ADDED[:3]))
   words = ["the", "covid19", "xcovid19y", "[E1]the", "Qarts", "Qart", "an"]
-  wanted = reference(words, is_split_into_words=True, add_special_tokens=False)
+  expected = reference(
+    words, is_split_into_words=True, add_special_tokens=False
+  )
   ids, counts = tagging.word_pieces(v, words)
-  assert ids.tolist() == wanted["input_ids"]
+  assert ids.tolist() == expected["input_ids"]
   numbers = np.repeat(np.arange(len(words)), counts).tolist()
-  assert numbers == wanted.word_ids()
+  assert numbers == expected.word_ids()
 
 
 def test_answers_do_not_include_the_spaces_of_a_token():
@@ -283,7 +285,7 @@ def test_tokens_that_cleaning_makes_equal(name, form, tmp_path, capfd):
   """An exact spelling always gives the same token, in every process."""
   transformers = pytest.importorskip("transformers")
   messages.note_once.cache_clear()
-  contents, text, wanted = TWINS[name]
+  contents, text, expected = TWINS[name]
   v = MAKE["bert"]()
   size = v.vocab_size
   new = [AddedToken(content, normalized=True) for content in contents]
@@ -308,7 +310,7 @@ def test_tokens_that_cleaning_makes_equal(name, form, tmp_path, capfd):
   twins = [c for c in contents if c not in ("a1", "[E]")]
   assert " and ".join(map(repr, twins)) + " are equal" in line
   assert f"{twins[0]!r} is found in every spelling except {twins[1]!r}" in line
-  numbers = [size + int(digit) for digit in wanted]
+  numbers = [size + int(digit) for digit in expected]
 
   def ids_of(ids):
     return [i for i in ids if i >= size]

@@ -69,7 +69,7 @@ def test_probabilities_are_those_of_transformers(kind, form, tmp_path):
   """The model is used as published, converted, converted back and exported."""
   path = str(tmp_path / "published")
   model, tokenizer = write(tmp_path / "published", kind, "classes", form)
-  wanted = [
+  expected = [
     torch.softmax(run(model, tokenizer, text).logits[0], -1).tolist()
     for text in PLAIN
   ]
@@ -88,7 +88,7 @@ def test_probabilities_are_those_of_transformers(kind, form, tmp_path):
     rows = predict.predict(predictor, examples)
     probabilities = [[*row["probabilities"].values()] for row in rows]
     # Two libraries compute float32 logits of about 10.
-    np.testing.assert_allclose(probabilities, wanted, atol=2e-5)
+    np.testing.assert_allclose(probabilities, expected, atol=2e-5)
   for name in ("back", "published"):
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / name)
     assert [again(t)["input_ids"] for t in PLAIN] == [
@@ -131,7 +131,7 @@ def test_scores_masks_and_vectors_are_those_of_transformers(tmp_path):
   )
   mask = tokenizer.mask_token_id
   # Mask one token after the other.
-  wanted = []
+  expected = []
   for text in PLAIN[:3]:
     ids = torch.tensor(tokenizer(text)["input_ids"])
     inner = range(1, len(ids) - 1)
@@ -141,10 +141,10 @@ def test_scores_masks_and_vectors_are_those_of_transformers(tmp_path):
     with torch.no_grad():
       log_p = torch.log_softmax(model(input_ids=rows).logits, -1)
     picked = [log_p[i - 1, i, ids[i]] for i in inner]
-    wanted.append(float(sum(picked)))
+    expected.append(float(sum(picked)))
   opened = open_model(path, default_tower="discriminator")
   scores = likelihood.score(opened, PLAIN[:3])
-  np.testing.assert_allclose(scores, wanted, rtol=1e-5)
+  np.testing.assert_allclose(scores, expected, rtol=1e-5)
   text = "the covid19 [MASK] in New York [E1]"
   logits = run(model, tokenizer, text).logits[0]
   position = tokenizer(text)["input_ids"].index(mask)

@@ -99,21 +99,21 @@ def test_seqio(bounded):
   v = CharacterVocabulary(bounded)
   assert v == CharacterVocabulary(bounded) != CharacterVocabulary(not bounded)
   assert (v.vocab_size, v.eos_id, v.unk_id, v.pad_id) == (262, None, None, 0)
-  wanted = [np.reshape(v.encode(text), (-1, 50)).tolist() for text in TEXTS]
+  expected = [np.reshape(v.encode(text), (-1, 50)).tolist() for text in TEXTS]
   many = v.encode_tf(tf.constant(TEXTS))
   assert many.dtype == tf.int32 and many.shape.as_list() == [8, None, 50]
-  assert many.to_list() == wanted
+  assert many.to_list() == expected
   texts = tf.data.Dataset.from_tensor_slices(TEXTS)
   for ds in (texts.batch(8).map(v.encode_tf).unbatch(), texts.map(v.encode_tf)):
-    assert [row.tolist() for row in ds.as_numpy_iterator()] == wanted
+    assert [row.tolist() for row in ds.as_numpy_iterator()] == expected
   decoded = texts.map(v.encode_tf).map(v.decode_tf).as_numpy_iterator()
-  assert [x.decode() for x in decoded] == [v.decode(row) for row in wanted]
+  assert [x.decode() for x in decoded] == [v.decode(row) for row in expected]
   padded = v.decode_tf(many.to_tensor()).numpy()
-  assert [x.decode() for x in padded] == [v.decode(row) for row in wanted]
+  assert [x.decode() for x in padded] == [v.decode(row) for row in expected]
   broken = [b"a\xffb \xc3", b"\xed\xa0\x80"]
-  wanted = [v.encode(text.decode("utf-8", "replace")) for text in broken]
-  assert v.encode_tf(tf.constant(broken)).to_list() == wanted
-  assert v.encode_tf(tf.constant(broken[0])).numpy().tolist() == wanted[0]
+  expected = [v.encode(text.decode("utf-8", "replace")) for text in broken]
+  assert v.encode_tf(tf.constant(broken)).to_list() == expected
+  assert v.encode_tf(tf.constant(broken[0])).numpy().tolist() == expected[0]
 
 
 def test_text_instead_of_words_is_refused():

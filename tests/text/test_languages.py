@@ -88,8 +88,8 @@ def test_nothing_is_unknown_and_offsets_slice(kind, options, train):
     if kind == "wordpiece":
       for i, (begin, end) in zip(ids, encoded.offsets, strict=True):
         piece = vocabulary.pieces[i].removeprefix("##")
-        wanted = cleaned(line[begin:end], **options)
-        assert wanted.replace("ς", "σ") == piece.replace("ς", "σ")
+        expected = cleaned(line[begin:end], **options)
+        assert expected.replace("ς", "σ") == piece.replace("ς", "σ")
 
 
 @pytest.mark.parametrize("kind, options", CASES)
@@ -154,13 +154,13 @@ def test_ids_are_those_of_transformers(kind, options, train, tmp_path):
   vocabulary = open_vocabulary.load(train(kind, **options))
   open_vocabulary.save(vocabulary, str(tmp_path))
   reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
-  wanted = reference(LINES, add_special_tokens=False)["input_ids"]
-  assert vocabulary.encode_batch(LINES) == list(map(list, wanted))
+  expected = reference(LINES, add_special_tokens=False)["input_ids"]
+  assert vocabulary.encode_batch(LINES) == list(map(list, expected))
   special = vocabulary.special
   assert reference.mask_token_id == special.mask
   assert reference.pad_token_id == special.pad
   with_special = reference(LINES[0])["input_ids"]
-  assert with_special == [special.cls, *wanted[0], special.sep]
+  assert with_special == [special.cls, *expected[0], special.sep]
   again = open_vocabulary.load(str(tmp_path))
   assert again.encode_batch(LINES) == vocabulary.encode_batch(LINES)
   assert again.lower_case == vocabulary.lower_case
@@ -198,9 +198,9 @@ def test_ids_are_those_of_sentencepiece(options, train):
   path = train("unigram", **options)
   processor = sentencepiece.SentencePieceProcessor(model_file=path)
   vocabulary = open_vocabulary.load(path)
-  wanted = cleaning.Cleaning(**options).filled()
-  assert vocabulary.lower_case == wanted.lower_case
-  assert vocabulary.keep_accents == wanted.keep_accents
+  expected = cleaning.Cleaning(**options).filled()
+  assert vocabulary.lower_case == expected.lower_case
+  assert vocabulary.keep_accents == expected.keep_accents
   lines = [
     *LINES,
     *TYPED,
@@ -272,8 +272,8 @@ def test_models_of_other_programs(rule, options, prepared):
   content = model.getvalue()
   processor = sentencepiece.SentencePieceProcessor(model_proto=content)
   vocabulary = unigram.build(content, **options)
-  wanted = processor.encode([prepared(line) for line in LINES + TYPED])
-  assert vocabulary.encode_batch(LINES + TYPED) == wanted
+  expected = processor.encode([prepared(line) for line in LINES + TYPED])
+  assert vocabulary.encode_batch(LINES + TYPED) == expected
   if rule == "nmt_nfkc_cf":
     with pytest.raises(ValueError, match="and --no-lower-case .* asks for"):
       unigram.build(content, "x.model", lower_case=False)
@@ -389,8 +389,8 @@ def test_words_are_whole_for_elmo():
   ):
     (encoded,) = vocabulary.encode_offsets([f"a {text}. b"])
     end = 2 + len(text)
-    wanted = [(0, 1), (2, end), (end, end + 1), (end + 2, end + 3)]
-    assert encoded.offsets == wanted, text
+    expected = [(0, 1), (2, end), (end, end + 1), (end + 2, end + 3)]
+    assert encoded.offsets == expected, text
 
 
 def test_rules_of_words_are_stored(tmp_path):

@@ -129,13 +129,13 @@ def compare(kind, step, count):
   rows = list(strings(points, count))
   for begin in range(0, len(rows), 10_000):
     batch = rows[begin : begin + 10_000]
-    wanted = reference(
+    expected = reference(
       batch, add_special_tokens=False, return_offsets_mapping=True
     )
     for text, ids, offsets, encoded in zip(
       batch,
-      wanted["input_ids"],
-      wanted["offset_mapping"],
+      expected["input_ids"],
+      expected["offset_mapping"],
       vocabulary.encode_offsets(batch, special=True),
       strict=True,
     ):
@@ -190,8 +190,8 @@ def test_a_models_tokenizer(kind, tmp_path):
   points = map(chr, range(0x3000))
   points = [c for c in points if unicodedata.category(c) != "Cn"]
   rows = list(strings(points, 500))
-  wanted = list(map(list, reference(rows)["input_ids"]))
-  assert [e.ids for e in tokenizer.encode_batch(rows)] == wanted
+  expected = list(map(list, reference(rows)["input_ids"]))
+  assert [e.ids for e in tokenizer.encode_batch(rows)] == expected
   pairs = tokenizer.encode_batch(list(zip(rows, rows[::-1], strict=True)))
   wanted_pairs = reference(rows, rows[::-1], return_token_type_ids=True)
   assert [e.ids for e in pairs] == list(map(list, wanted_pairs["input_ids"]))
@@ -201,6 +201,6 @@ def test_a_models_tokenizer(kind, tmp_path):
   ids = [e.ids for e in vocabulary.encode_offsets(rows)]
   assert vocabulary.encode_batch(rows) == ids
   if kind != "roberta":
-    wanted = reference(rows, add_special_tokens=False)["input_ids"]
+    expected = reference(rows, add_special_tokens=False)["input_ids"]
     ids = [e.ids for e in vocabulary.encode_offsets(rows, special=True)]
-    assert ids == list(map(list, wanted))
+    assert ids == list(map(list, expected))

@@ -86,8 +86,8 @@ def test_ids_are_those_of_add_tokens(kind, tmp_path):
     "New York, new york",
     "\u00c9LAN\u4e2d\u6587",
   ):
-    wanted = reference(text)["input_ids"]
-    assert tokenizer(text)["input_ids"] == wanted
+    expected = reference(text)["input_ids"]
+    assert tokenizer(text)["input_ids"] == expected
     ids = reference(text, add_special_tokens=False)["input_ids"]
     assert longer.encode_batch([text]) == [ids]
     saved = open_vocabulary.load(str(tmp_path / "after"))
@@ -298,8 +298,8 @@ def test_init_from_names_the_rows_it_makes(how, tmp_path):
   np.testing.assert_array_equal(rows[:17], source.arrays[table])
   # All pieces of "[E1]" are unknown, so its row is drawn.
   ids = [tiny_tasks.PIECES.index(piece) for piece in ("red", "dog", "##s")]
-  wanted = source.arrays[table][ids].mean(0) if how == "mean" else rows[17]
-  np.testing.assert_allclose(rows[18], wanted, rtol=1e-6)
+  expected = source.arrays[table][ids].mean(0) if how == "mean" else rows[17]
+  np.testing.assert_allclose(rows[18], expected, rtol=1e-6)
   assert (rows[17] == -1).all()
 
 

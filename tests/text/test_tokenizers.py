@@ -137,15 +137,15 @@ def test_seqio_vocabularies_agree(make):
   from bert_jax.seqio_tasks.text_vocabulary import TextVocabulary
 
   v, rows = TextVocabulary(make), [t for t in texts(300) if t] + [""]
-  wanted = [v.encode(row) for row in rows]
-  assert v.encode_tf(tf.constant(rows)).to_list() == wanted
+  expected = [v.encode(row) for row in rows]
+  assert v.encode_tf(tf.constant(rows)).to_list() == expected
   dataset = tf.data.Dataset.from_tensor_slices(rows).repeat(4)
   # Threads share the tokenizer.
   ds = dataset.batch(50).map(v.encode_tf, num_parallel_calls=4).unbatch()
-  assert [row.tolist() for row in ds.as_numpy_iterator()] == wanted * 4
+  assert [row.tolist() for row in ds.as_numpy_iterator()] == expected * 4
   ds = dataset.take(len(rows)).map(v.encode_tf).map(v.decode_tf)
   decoded = [text.decode() for text in ds.as_numpy_iterator()]
-  assert decoded == [v.decode(ids) for ids in wanted]
+  assert decoded == [v.decode(ids) for ids in expected]
   broken = b"the \xff\xc3"
   want = v.encode(broken.decode("utf-8", "replace"))
   assert v.encode_tf(tf.constant(broken)).numpy().tolist() == want

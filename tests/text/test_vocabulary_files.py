@@ -200,17 +200,17 @@ def test_a_quote_of_two_signs_is_whole(as_json, tmp_path):
     config={"family": "albert", "model": {"vocab_size": v.vocab_size}},
     tokenizer=model_tokenizer.build(files, path),
   )
-  for text, wanted in QUOTED:
+  for text, expected in QUOTED:
     (encoded,) = v.encode_offsets([text])
-    assert slices(text, encoded.offsets) == wanted, text
+    assert slices(text, encoded.offsets) == expected, text
     context = questions.encode_context(v, text)
-    assert slices(text, map(tuple, context.offsets.tolist())) == wanted
+    assert slices(text, map(tuple, context.offsets.tolist())) == expected
     (tokens_of,) = text_batches.encode(model, [text_batches.of_text(0, text)])
     inner = tokens_of.offsets[tokens_of.begin : tokens_of.end]
-    assert slices(text, inner) == wanted
+    assert slices(text, inner) == expected
     # The pieces are the same in the middle of a text.
     (longer,) = v.encode_offsets([f"n {text} n"])
-    assert slices(f"n {text} n", longer.offsets) == ["n", *wanted, "n"]
+    assert slices(f"n {text} n", longer.offsets) == ["n", *expected, "n"]
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,9 @@ def test_special_tokens_are_special_only_on_request():
   mask = math.special.mask
   words = ["i", "am", "going", "to", "study", "math"]
   ids = [math.pieces.index(word) for word in words]
-  want = [*ids[:4], mask, *ids[3:]]
-  assert math.encode_special("I am going to [MASK] to study math") == want
-  assert math.encode_special("I am going to[MASK]to study math") == want
+  expected = [*ids[:4], mask, *ids[3:]]
+  assert math.encode_special("I am going to [MASK] to study math") == expected
+  assert math.encode_special("I am going to[MASK]to study math") == expected
   assert math.encode_special("[MASK]") == [mask]
   assert math.encode_special(" [MASK] ") == [mask]
   three = [math.pieces.index(p) for p in ("[", "mask", "]")]
@@ -92,8 +92,8 @@ def test_longest_word_has_a_hundred_characters():
 def test_word_starts_and_decode():
   rush = tiny("good rush ##ers !")
   (ids,) = rush.encode_batch(["Good rushers!"])
-  want = np.array([True, True, False, True])
-  np.testing.assert_array_equal(rush.word_starts(ids), want)
+  expected = np.array([True, True, False, True])
+  np.testing.assert_array_equal(rush.word_starts(ids), expected)
   assert rush.word_starts([]).shape == (0,)
   assert rush.decode(ids) == "good rushers !"
   assert rush.decode([]) == ""

@@ -72,10 +72,10 @@ def split_words(vocabulary, text):
 def test_rules_of_words():
   by_words = words.build(VOCABULARY)
   text = "The cat's naïve e\u0301t 1,000.5 U.S. (x-ray) don't--stop _a_ …"
-  wanted = (
+  expected = (
     "The cat's naïve e\u0301t 1,000.5 U.S . ( x-ray ) don't - - stop _a_ …"
   )
-  assert " ".join(split_words(by_words, text)) == wanted
+  assert " ".join(split_words(by_words, text)) == expected
   by_spaces = words.build(VOCABULARY, rules="spaces")
   assert split_words(by_spaces, text) == text.split()
   ids = by_words.encode_batch(["the mat.", "No <S> </S> on"])
@@ -100,11 +100,11 @@ def test_a_vocabulary_is_words_by_count(tmp_path, capsys):
       for word in sentence.split():
         counts[word] = counts.get(word, 0) + 1
   often = [w for w in counts if counts[w] > 1 and w not in words.SPECIAL]
-  wanted = [*words.SPECIAL, *sorted(often, key=lambda w: (-counts[w], w))]
-  assert list(pieces) == wanted
-  assert out.read_text(encoding="utf-8").split() == wanted
+  expected = [*words.SPECIAL, *sorted(often, key=lambda w: (-counts[w], w))]
+  assert list(pieces) == expected
+  assert out.read_text(encoding="utf-8").split() == expected
   loaded = open_vocabulary.load(str(out), rules="spaces")
-  assert loaded.kind == "words" and list(loaded.pieces) == wanted
+  assert loaded.kind == "words" and list(loaded.pieces) == expected
   message = "--rules=spaces is only for --tokenizer=words"
   with pytest.raises(ValueError, match=message):
     train_vocab.train_vocab(text, 100, str(out) + "2", rules="spaces")

@@ -1,4 +1,4 @@
-"""ELMo's optimizer equals a plain restatement in numpy."""
+"""ELMo's optimizer equals a plain version in numpy."""
 
 import math
 
@@ -26,19 +26,27 @@ def test_adagrad_equals_numpy(name):
     )
     as_float32 = jax.tree.map(jnp.float32, grads)
     updates, state = optimizer.update(as_float32, state)
-    scaled = jax.tree.map(lambda g: g * 20.0, grads)
+    scaled_grads = jax.tree.map(lambda g: g * 20.0, grads)
     if name == "adagrad":
-      norm = math.sqrt(sum((g**2).sum() for g in jax.tree.leaves(scaled)))
-      clipped = jax.tree.map(lambda g, n=norm: g * min(1, 10 / n), scaled)
+      norm = math.sqrt(sum((g**2).sum() for g in jax.tree.leaves(scaled_grads)))
+      clipped_grads = jax.tree.map(
+        lambda g, n=norm: g * min(1, 10 / n), scaled_grads
+      )
     else:
-      shrink = lambda g: g * min(1, 10 / np.linalg.norm(g))  # noqa: E731
-      clipped = {k: shrink(scaled[k]) for k in ("a", "b")}
-      layers = scaled["layers"]["kernel"]
-      clipped["layers"] = {"kernel": np.stack([shrink(g) for g in layers])}
-    sums = jax.tree.map(lambda a, g: a + g**2, sums, clipped)
-    wanted = jax.tree.map(lambda g, a: -0.2 * g / np.sqrt(a), clipped, sums)
+      clip_by_norm = lambda g: g * min(1, 10 / np.linalg.norm(g))  # noqa: E731
+      clipped_grads = {k: clip_by_norm(scaled_grads[k]) for k in ("a", "b")}
+      layers = scaled_grads["layers"]["kernel"]
+      clipped_grads["layers"] = {
+        "kernel": np.stack([clip_by_norm(g) for g in layers])
+      }
+    sums = jax.tree.map(lambda a, g: a + g**2, sums, clipped_grads)
+    expected = jax.tree.map(
+      lambda g, a: -0.2 * g / np.sqrt(a), clipped_grads, sums
+    )
     jax.tree.map(
-      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), updates, wanted
+      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5),
+      updates,
+      expected,
     )
   with pytest.raises(ValueError, match="initial_accumulator=0"):
     optim.build_adagrad(lambda step: 0.2, name, 0.0, 1.0, 10.0)

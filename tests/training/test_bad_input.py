@@ -1,4 +1,4 @@
-"""Bad input gives one sentence, and never a different run without a word."""
+"""Bad input gives an error of one sentence, and is never silently changed."""
 
 import dataclasses
 import errno
@@ -31,7 +31,7 @@ def load(name="quickstart"):
   return configs.load_defaults(name)
 
 
-def changed(config, key, value):
+def with_value(config, key, value):
   """Sets a dotted key, even one that the config does not have."""
   *sections, last = key.split(".")
   functools.reduce(operator.getitem, sections, config)[last] = value
@@ -90,7 +90,7 @@ def changed(config, key, value):
 )
 def test_bad_values_are_refused(key, value, words):
   with pytest.raises(ValueError, match=f"config.{key}.*{words}"):
-    config_lib.parse(changed(load(), key, value))
+    config_lib.parse(with_value(load(), key, value))
 
 
 def test_the_lowest_valid_value_of_every_number_is_accepted():
@@ -114,12 +114,12 @@ def test_the_lowest_valid_value_of_every_number_is_accepted():
   assert len(lowest) >= 30
   # Rows of two segments need 5 tokens.
   for key, least in (lowest | {"data.length": 5}).items():
-    config_lib.parse(changed(load(), key, least))
+    config_lib.parse(with_value(load(), key, least))
 
 
 def test_none_is_refused_for_a_key_with_a_value():
   with pytest.raises(ValueError, match="data.path=None.*str"):
-    config_lib.check_types(changed(load(), "data.path", None), load())
+    config_lib.check_types(with_value(load(), "data.path", None), load())
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_none_is_refused_for_a_key_with_a_value():
   ],
 )
 def test_bad_phases_are_refused(key, value, words):
-  config = changed(load("bert:tiny"), f"phases.phase1.{key}", value)
+  config = with_value(load("bert:tiny"), f"phases.phase1.{key}", value)
   with pytest.raises(ValueError, match=f"config.phases.*{words}"):
     phases.plan(config_lib.parse(config))
 
@@ -144,24 +144,24 @@ def test_bad_names_and_sections_of_phases_are_refused():
   config["phases"]["warm"] = config["phases"].pop("phase1")
   with pytest.raises(ValueError, match="name them phase1, phase2"):
     phases.plan(config_lib.parse(config))
-  config = changed(load("bert:tiny"), "phases.phase1", None)
+  config = with_value(load("bert:tiny"), "phases.phase1", None)
   with pytest.raises(ValueError, match="phases.phase1=None must be a section"):
     config_lib.parse(config)
   for key, least in (("length", 5), ("max_predictions", 1)):
-    config = changed(load("bert:tiny"), f"phases.phase2.{key}", 0)
+    config = with_value(load("bert:tiny"), f"phases.phase2.{key}", 0)
     with pytest.raises(ValueError, match=f"phase2.{key}=0 .* least {least}"):
       config_lib.parse(config)
 
 
 def test_a_pair_name_of_another_builder_is_refused():
-  config = changed(load(), "data.builder", "albert_pairs")
+  config = with_value(load(), "data.builder", "albert_pairs")
   with pytest.raises(ValueError, match="set objective.pair_name=sop"):
     config_lib.parse(config)
-  config_lib.parse(changed(config, "objective.pairs", False))
+  config_lib.parse(with_value(config, "objective.pairs", False))
 
 
 def test_an_unknown_option_of_the_objective_is_refused():
-  config = changed(load(), "objective.paris", True)
+  config = with_value(load(), "objective.paris", True)
   with pytest.raises(ValueError, match="objective.paris .* mean pairs"):
     building.make_parts(config_lib.parse(config))
 
@@ -209,8 +209,8 @@ def test_an_empty_path_and_bad_weights_are_refused():
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-  """The folder of a run of two steps, and its prepared folder."""
+def finished_run(tmp_path_factory):
+  """Returns the folder of a run of two steps, and its prepared folder."""
   path = tmp_path_factory.mktemp("finished")
   folder = write_prepared(
     path / "p", random_documents(20, 0), random_documents(5, 1)
@@ -220,9 +220,9 @@ def finished(tmp_path_factory):
 
 
 @pytest.fixture
-def run(finished, tmp_path):
-  """A copy of the finished run."""
-  shutil.copytree(finished[0], tmp_path / "run")
+def run(finished_run, tmp_path):
+  """Returns a copy of the finished run."""
+  shutil.copytree(finished_run[0], tmp_path / "run")
   return tmp_path / "run"
 
 
@@ -230,58 +230,58 @@ def run(finished, tmp_path):
   "content, words",
   [(b"", "damaged"), (b"\xff", "damaged"), (b"[1]", "damaged"), (None, "miss")],
 )
-def test_a_damaged_config_is_not_overwritten(finished, run, content, words):
+def test_a_damaged_config_is_not_overwritten(finished_run, run, content, words):
   path = run / "config.json"
   path.unlink()
   if content is not None:
     path.write_bytes(content)
   with pytest.raises(ValueError, match=f"config.json is {words}"):
-    train.run(shrunk(finished[1]), str(run))
+    train.run(shrunk(finished_run[1]), str(run))
   assert path.exists() == (content is not None)
   assert content is None or path.read_bytes() == content
 
 
 def test_a_restart_before_the_first_checkpoint_may_have_another_config(
-  finished, tmp_path
+  finished_run, tmp_path
 ):
-  config = shrunk(finished[1]) | {"init_from": str(tmp_path / "none")}
+  config = shrunk(finished_run[1]) | {"init_from": str(tmp_path / "none")}
   with pytest.raises(ValueError, match="init_from: there is no folder .*none"):
     train.run(config, str(tmp_path / "run"))
-  config = shrunk(finished[1]) | {"seed": 5}
+  config = shrunk(finished_run[1]) | {"seed": 5}
   assert int(train.run(config, str(tmp_path / "run")).step) == 2
   config["seed"] = 6
   with pytest.raises(ValueError, match="config.seed: 5 -> 6"):
     train.run(config, str(tmp_path / "run"))
 
 
-def test_damaged_metrics_do_not_stop_a_run(finished, run, capsys):
+def test_damaged_metrics_do_not_stop_a_run(finished_run, run, capsys):
   path = run / "metrics.jsonl"
-  whole = path.read_text()
-  path.write_bytes(b"\xff\n{}\n" + whole.encode() + whole[:40].encode())
-  train.run(shrunk(finished[1]), str(run))
+  text = path.read_text()
+  path.write_bytes(b"\xff\n{}\n" + text.encode() + text[:40].encode())
+  train.run(shrunk(finished_run[1]), str(run))
   assert "metrics.jsonl:1 is damaged" in capsys.readouterr().out
   assert logging.read_rows(str(path)) == [
-    json.loads(line) for line in whole.splitlines()
+    json.loads(line) for line in text.splitlines()
   ]
 
 
-def test_parameters_of_another_vocabulary_are_refused(finished, tmp_path):
+def test_parameters_of_another_vocabulary_are_refused(finished_run, tmp_path):
   """Both vocabularies have the same size."""
-  other = tmp_path / "p"
-  shutil.copytree(finished[1], other)
-  text = (other / "vocab.txt").read_text()
-  (other / "vocab.txt").write_text(text.replace("w10\n", "zzz\n"))
-  meta = json.loads((other / "meta.json").read_text())
-  meta["fingerprint"] = reader.fingerprint(str(other), meta["options"])
-  meta["files"] = reader.file_digests(str(other))
-  (other / "meta.json").write_text(json.dumps(files.seal(meta)))
-  config = shrunk(str(other)) | {"init_from": str(finished[0])}
+  other_data = tmp_path / "p"
+  shutil.copytree(finished_run[1], other_data)
+  text = (other_data / "vocab.txt").read_text()
+  (other_data / "vocab.txt").write_text(text.replace("w10\n", "zzz\n"))
+  meta = json.loads((other_data / "meta.json").read_text())
+  meta["fingerprint"] = reader.fingerprint(str(other_data), meta["options"])
+  meta["files"] = reader.file_digests(str(other_data))
+  (other_data / "meta.json").write_text(json.dumps(files.seal(meta)))
+  config = shrunk(str(other_data)) | {"init_from": str(finished_run[0])}
   with pytest.raises(ValueError, match="piece 10 is 'w10', .*'zzz'"):
     train.run(config, str(tmp_path / "run"))
 
 
 def test_parameters_that_are_not_finite_are_not_saved(
-  finished, run, monkeypatch
+  finished_run, run, monkeypatch
 ):
   """A learning rate of inf in step 4 spoils the parameters of step 4."""
   from bert_jax.training import optim
@@ -296,19 +296,24 @@ def test_parameters_that_are_not_finite_are_not_saved(
   config = json.loads((run / "config.json").read_text())
   (run / "config.json").write_text(json.dumps(config | {"total_steps": 6}))
   with pytest.raises(FloatingPointError, match="step 4"):
-    train.run(shrunk(finished[1]) | {"total_steps": 6}, str(run))
+    train.run(shrunk(finished_run[1]) | {"total_steps": 6}, str(run))
   assert [path.name for path in (run / "checkpoints").iterdir()] == ["2"]
 
 
-def test_a_refused_restart_leaves_the_run_as_it_was(finished, run, tmp_path):
-  other = write_prepared(
+def test_a_refused_restart_leaves_the_run_as_it_was(
+  finished_run, run, tmp_path
+):
+  other_data = write_prepared(
     tmp_path / "p", random_documents(20, 2), random_documents(5, 3), 70
   )
   names = ("config.json", "vocab.txt", "tokenizer_config.json", "metrics.jsonl")
-  before = [(run / name).read_bytes() for name in names]
-  config = json.loads(before[0])
+  contents = [(run / name).read_bytes() for name in names]
+  config = json.loads(contents[0])
   config["model"]["vocab_size"] = 70
-  for path, words in ((other, "vocab_size: 64 -> 70"), (finished[1], "_size=")):
+  for path, words in (
+    (other_data, "vocab_size: 64 -> 70"),
+    (finished_run[1], "_size="),
+  ):
     with pytest.raises(ValueError, match=words):
       train.run(shrunk(path) | {"model": config["model"]}, str(run))
   same_size = write_prepared(
@@ -316,37 +321,37 @@ def test_a_refused_restart_leaves_the_run_as_it_was(finished, run, tmp_path):
   )
   with pytest.raises(ValueError, match="does not hold the data that this run"):
     train.run(shrunk(same_size), str(run))
-  assert [(run / name).read_bytes() for name in names] == before
+  assert [(run / name).read_bytes() for name in names] == contents
 
 
 def test_a_full_disk_at_the_start_leaves_the_old_config(
-  finished, run, monkeypatch
+  finished_run, run, monkeypatch
 ):
-  before = (run / "config.json").read_bytes()
+  content = (run / "config.json").read_bytes()
 
-  def full(descriptor):
+  def raise_disk_full(descriptor):
     raise OSError(errno.ENOSPC, "No space left on device")
 
-  monkeypatch.setattr(files.os, "fsync", full)
+  monkeypatch.setattr(files.os, "fsync", raise_disk_full)
   words = "config.json: No space left on device. Once that is mended, the same"
   with pytest.raises(OSError, match=words):
-    train.run(shrunk(finished[1]) | {"seed": 0}, str(run))
-  assert (run / "config.json").read_bytes() == before
+    train.run(shrunk(finished_run[1]) | {"seed": 0}, str(run))
+  assert (run / "config.json").read_bytes() == content
   assert not list(run.glob("*.tmp"))
 
 
-def test_a_file_named_checkpoints_is_refused(finished, tmp_path):
+def test_a_file_named_checkpoints_is_refused(finished_run, tmp_path):
   (tmp_path / "checkpoints").write_text("")
   with pytest.raises(ValueError, match="checkpoints is a file where a run has"):
-    train.run(shrunk(finished[1]), str(tmp_path))
+    train.run(shrunk(finished_run[1]), str(tmp_path))
 
 
-def test_a_bad_workdir_is_refused(tmp_path, finished):
-  prepared = pathlib.Path(finished[1])
-  before = sorted(prepared.iterdir())
+def test_a_bad_workdir_is_refused(tmp_path, finished_run):
+  prepared = pathlib.Path(finished_run[1])
+  paths = sorted(prepared.iterdir())
   with pytest.raises(ValueError, match="this is a prepared folder"):
-    train.run(shrunk(finished[1]), finished[1])
-  assert sorted(prepared.iterdir()) == before
+    train.run(shrunk(finished_run[1]), finished_run[1])
+  assert sorted(prepared.iterdir()) == paths
   (tmp_path / "file").write_text("")
   for name in ("file", "file/below"):
     with (

@@ -45,7 +45,7 @@ def command(*flags, config="configs/bert.py:base"):
   return ["train", f"--config={config}", "--workdir=unused", *flags]
 
 
-def checked(sentence):
+def error_line(sentence):
   """Returns the last line that a failed command printed.
 
   Also checks that the command made no folder.
@@ -55,12 +55,14 @@ def checked(sentence):
   return sentence.strip().splitlines()[-1]
 
 
-def refused(*flags):
-  """Runs a command in this process; it must fail. Returns its last line."""
-  with contextlib.chdir(ROOT), pytest.raises(SystemExit) as ended:
+def run_refused(*flags):
+  """Runs a command, which must fail, in this process; returns its last line."""
+  with contextlib.chdir(ROOT), pytest.raises(SystemExit) as error:
     execute(command(*flags))
-  assert isinstance(ended.value.code, str)  # Python prints it, with status 1.
-  return checked(ended.value.code)
+  assert isinstance(
+    error.value.code, str
+  )  # Python prints this text and exits with status 1.
+  return error_line(error.value.code)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,7 @@ def refused(*flags):
 )
 def test_a_bad_flag_gets_one_sentence(flag, words):
   """The command prints one line and no traceback."""
-  line = refused(flag)
+  line = run_refused(flag)
   assert line.startswith("error: ")
   for word in words:
     assert word in line, line
@@ -124,9 +126,9 @@ def test_sizes_that_the_variant_has_can_be_set(monkeypatch):
   assert config["seed"] == 7
   model = config["model"]
   assert [model[name] for name in ("num_layers", "mlp", "heads")] == [3, 96, 4]
-  before = configs.load_defaults(BERT)
-  config_lib.check_types(config, before)
-  assert before["model"].items() <= model.items()
+  defaults = configs.load_defaults(BERT)
+  config_lib.check_types(config, defaults)
+  assert defaults["model"].items() <= model.items()
   objective, *_ = building.make_parts(
     config_lib.parse(config | {"total_steps": 10})
   )
@@ -229,26 +231,26 @@ def test_a_missing_config_file_is_named():
     text=True,
   )
   assert done.returncode != 0
-  line = checked(done.stderr)
+  line = error_line(done.stderr)
   assert line.startswith("error: ") and "configs/no_such.py" in line
 
 
-def overridden(section, **values):
+def open_with_flags(section, **values):
   config = configs.load_defaults(BERT)
   return config, config | {section: config[section] | values}
 
 
 def test_types_hold_where_ml_collections_lets_them_go():
-  """ml_collections takes True for an int, and any value instead of None."""
-  defaults, config = overridden("checkpoint", keep=True)
+  """ml_collections allows True for an int, and any value for None."""
+  defaults, config = open_with_flags("checkpoint", keep=True)
   with pytest.raises(ValueError, match="checkpoint.keep=True.*int"):
     config_lib.check_types(config, defaults)
-  defaults, config = overridden("schedule", peak=1)
+  defaults, config = open_with_flags("schedule", peak=1)
   config_lib.check_types(config, defaults)
-  defaults, config = overridden("schedule", peak="1")
+  defaults, config = open_with_flags("schedule", peak="1")
   with pytest.raises(ValueError, match="schedule.peak='1'.*float"):
     config_lib.check_types(config, defaults)
-  defaults, config = overridden("model", remat=1)
+  defaults, config = open_with_flags("model", remat=1)
   with pytest.raises(ValueError, match="model.remat=1.*bool"):
     config_lib.check_types(config, defaults)
 
@@ -269,10 +271,10 @@ def test_unread_and_missing_keys_are_errors():
 
 
 def test_a_restart_may_change_what_does_not_change_the_run():
-  old, new = overridden("log", every=7)
+  old, new = open_with_flags("log", every=7)
   lines = config_lib.check_restart(old, new, {})
   assert lines == [f"config.log.every: {old['log']['every']} -> 7"]
-  old, new = overridden("optimizer", b1=0.8)
+  old, new = open_with_flags("optimizer", b1=0.8)
   new["total_steps"] = 5
   with pytest.raises(ValueError, match="optimizer.b1.*total_steps"):
     config_lib.check_restart(old, new, {})
@@ -321,7 +323,7 @@ def test_a_restart_may_have_keys_that_the_run_is_older_than(
   new_section[key] = other
   with pytest.raises(ValueError, match=rf"config.{section}.{key}: .* -> "):
     config_lib.check_restart(old, new, default_values)
-  # If the run had the key, the default does not count.
+  # If the run had the key, its own value counts, not the default.
   old_section[key] = other
   new_section[key] = default
   with pytest.raises(ValueError, match=rf"config.{section}.{key}: "):
@@ -377,10 +379,10 @@ def test_every_config_is_loaded_and_stepped(name, folder, tmp_path, compiled):
     assert setup.config.model.vocab_size == 64
     assert all(f.data.read(0, 8)["input_ids"].size for f in setup.feeds)
     return
-  before = copy.deepcopy(config)
+  original = copy.deepcopy(config)
   state = train.run(config, str(tmp_path / "run"))
   assert int(state.step) == 4
-  assert config == before  # A run changes nothing of its config.
+  assert config == original  # A run changes nothing of its config.
   saved = json.loads((tmp_path / "run" / "config.json").read_text())
   derived = {"vocab_size": 64}
   if saved["model"]["family"] == "roberta":
@@ -438,9 +440,9 @@ def test_two_runs_in_one_folder_are_refused(folder, tmp_path):
 @pytest.mark.parametrize("name", ["bert:tiny", "small:distil_cpu"])
 def test_build_changes_nothing_that_it_was_given(name, folder):
   config = shrink(configs.load_defaults(name), folder)
-  before = copy.deepcopy(config)
+  original = copy.deepcopy(config)
   setup = building.build(config_lib.parse(config))
-  assert config == before
+  assert config == original
   assert config["model"]["vocab_size"] is None
   assert setup.config.model.vocab_size == 64
 

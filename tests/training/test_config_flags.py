@@ -1,4 +1,4 @@
-"""The flags that the README names, for every pre-training config."""
+"""Tests the flags in the README on every pre-training config."""
 
 import pathlib
 
@@ -27,19 +27,19 @@ MASKS = [
 NAMED = (*MASKS, "data.max_sequences=8", "data.static_masks=10")
 
 
-def read(path, *given):
+def open_config(path, *given):
   """Returns the config of a command line."""
   return configs.read(path, [flag.split("=", 1) for flag in given])
 
 
-def parsed(path, *given):
+def open_with_vocabulary(path, *given):
   """Returns a command line's config, with the published vocabulary size."""
   return topologies.with_published_vocabulary(
-    config_lib.parse(read(path, *given))
+    config_lib.parse(open_config(path, *given))
   )
 
 
-def rows(config):
+def shapes_of_phases(config):
   """Returns the batch shapes of each phase; raises for a bad option."""
   vocab_size = config.model.vocab_size
   return [topologies.batch_shapes(vocab_size, p) for p in phases.plan(config)]
@@ -60,20 +60,20 @@ def test_flags_of_the_readme(name):
   bare = {"lm": ("data.max_sequences=8",), "elmo": ()}
   for flag in NAMED:
     if flag in bare.get(builder, NAMED):
-      run = parsed(name, flag)
+      run = open_with_vocabulary(name, flag)
       if run.data.smoothing and flag in MASKS[1:]:
         with pytest.raises(ValueError, match="; set smoothing=0 for equal"):
-          rows(run)
-        run = parsed(name, flag, "data.smoothing=0.0")
+          shapes_of_phases(run)
+        run = open_with_vocabulary(name, flag, "data.smoothing=0.0")
       if builder == "full_sentences" and "max_sequences" in flag:
         with pytest.raises(ValueError, match="builder doc_sentences, whose"):
-          rows(run)
-        run = parsed(name, flag, "data.builder=doc_sentences")
-      for batch in rows(run):
+          shapes_of_phases(run)
+        run = open_with_vocabulary(name, flag, "data.builder=doc_sentences")
+      for batch in shapes_of_phases(run):
         assert ("position_ids" in batch) == ("max_sequences" in flag)
       continue
     with pytest.raises(UserError) as refused:
-      parsed(name, flag)
+      open_with_vocabulary(name, flag)
     key = flag.partition("=")[0]
     start = f"config.{key}: {name} has no such key: data.builder="
     message = str(refused.value)
@@ -93,9 +93,9 @@ def test_packed_rows_fit_the_objective(name):
   flags = ["data.max_sequences=8"]
   if "roberta" in name:
     flags.append("data.builder=doc_sentences")
-  config = parsed(name, *flags)
+  config = open_with_vocabulary(name, *flags)
   objective, _, _ = building.make_parts(config)
-  for batch in rows(config):
+  for batch in shapes_of_phases(config):
     assert batch["position_ids"].shape == batch["input_ids"].shape
     jax.eval_shape(objective.init, jax.random.key(0), batch)
     weights = jax.eval_shape(objective.weights, batch)
@@ -103,13 +103,13 @@ def test_packed_rows_fit_the_objective(name):
 
 
 def test_packed_roberta_from_the_command_line(tmp_path, compiled):
-  """It trains, and packed rows have less padding than others."""
+  """The run trains, and packed rows have less padding than single rows."""
   folder = write_prepared(
     tmp_path / "p", random_documents(60, 0), random_documents(9, 1)
   )
   padding = []
   for places in (1, 8):
-    config = read(
+    config = open_config(
       "small:roberta_cpu",
       "data.builder=doc_sentences",
       f"data.max_sequences={places}",
@@ -156,7 +156,7 @@ def test_packed_roberta_from_the_command_line(tmp_path, compiled):
 )
 def test_rows_that_an_objective_cannot_train_on(name, flag, words):
   with pytest.raises(ValueError, match=words):
-    parsed(name, flag)
+    open_with_vocabulary(name, flag)
 
 
 def test_every_objective_of_text_names_its_builders():
@@ -167,8 +167,8 @@ def test_every_objective_of_text_names_its_builders():
 @pytest.mark.parametrize("builder", RECIPES)
 @pytest.mark.parametrize("name", config_lib.OBJECTIVE_BUILDERS)
 def test_what_is_refused_is_what_would_fail(builder, name):
-  """The check of the config agrees with the keys that batches have."""
-  needed = {
+  """The check of a config agrees with the keys in its batches."""
+  needed_keys = {
     "lm": {"lm_ids"},
     "elmo": {"next_ids"},
     "distil": set(distil.KEYS),
@@ -178,14 +178,17 @@ def test_what_is_refused_is_what_would_fail(builder, name):
   builder_keys = set(RECIPES[builder](SpecialIds(0, 1, 2, 3, 4), 64).features)
   for family in ("bert", "roberta"):
     for pairs in (True, False):
-      keys = needed.get(name) or {*mlm.MASKED_KEYS, *(mlm.PAIR_KEYS * pairs)}
+      keys = needed_keys.get(name) or {
+        *mlm.MASKED_KEYS,
+        *(mlm.PAIR_KEYS * pairs),
+      }
       if family == "roberta" and pairs:
         continue
-      fits = keys <= builder_keys and not (
+      has_keys = keys <= builder_keys and not (
         family == "roberta" and "segment_ids" in builder_keys
       )
       objective = config_lib.Objective(name, pairs=pairs)
-      if fits:
+      if has_keys:
         config_lib.check_rows(objective, builder, family)
       else:
         with pytest.raises(ValueError, match=f"builder={builder}: .* choose "):
@@ -194,9 +197,9 @@ def test_what_is_refused_is_what_would_fail(builder, name):
 
 def test_a_boundary_objective_needs_spans():
   path = "small:spanbert_cpu"
-  config = parsed(path, "data.masking=token")
+  config = open_with_vocabulary(path, "data.masking=token")
   objective, _, _ = building.make_parts(config)
-  (batch,) = rows(config)
+  (batch,) = shapes_of_phases(config)
   words = "set data.masking=span, or objective.span_boundary=False"
   with pytest.raises(ValueError, match=words):
     jax.eval_shape(objective.init, jax.random.key(0), batch)

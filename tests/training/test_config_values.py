@@ -1,4 +1,4 @@
-"""Every key of every config in configs/, with its value and its type.
+"""Tests the value and the type of every key of every config in configs/.
 
 For a new config, add a line to config_values.json. This command prints it:
   PYTHONPATH=tests python tests/training/test_config_values.py FILE:NAME
@@ -63,13 +63,13 @@ FILES = sorted({name.partition(":")[0] for name in VALUES if ":" in name})
 
 @pytest.mark.parametrize("file", FILES)
 def test_a_wrong_name_is_answered_with_all_names(file):
-  with pytest.raises(UserError) as refused:
+  with pytest.raises(UserError) as error:
     config_files.open_config(f"{file}:no such")
   start = f"--config={file}:no such: 'no such' is not a name of this file; "
-  assert str(refused.value).startswith(f"{start}choose ")
-  listed = str(refused.value).removeprefix(f"{start}choose ").strip(".")
+  assert str(error.value).startswith(f"{start}choose ")
+  listed_names = str(error.value).removeprefix(f"{start}choose ").strip(".")
   # "race,gpt1" is RACE with the settings of another family.
-  names = {name for name in listed.split(", ") if "," not in name}
+  names = {name for name in listed_names.split(", ") if "," not in name}
   assert names == {
     name.partition(":")[2] for name in VALUES if name.startswith(f"{file}:")
   }
@@ -191,7 +191,7 @@ def test_every_file_has_a_name_in_the_table():
   ],
 )
 def test_settings_of_other_families(name, values):
-  """The numbers are those of the papers that the files name."""
+  """The numbers are from the papers that the config files name."""
   flat = run_config.flatten(config_files.open_config(name).to_dict())
   assert {key: flat[key] for key in values} == values
 
@@ -205,10 +205,12 @@ def test_a_whole_config_as_text():
 
 def test_a_wheel_has_the_recipes(tmp_path):
   """`--config bert:base` works from an installed package in any folder."""
-  built = ["bdist_wheel", "--quiet", "--dist-dir", str(tmp_path)]
+  wheel_folder = ["bdist_wheel", "--quiet", "--dist-dir", str(tmp_path)]
   command = [sys.executable, "setup.py", "build", "--build-base"]
   command += [str(tmp_path / "build"), "egg_info", "--egg-base", str(tmp_path)]
-  subprocess.run([*command, *built], cwd=ROOT, check=True, capture_output=True)
+  subprocess.run(
+    [*command, *wheel_folder], cwd=ROOT, check=True, capture_output=True
+  )
   (wheel,) = tmp_path.glob("*.whl")
   with zipfile.ZipFile(wheel) as archive:
     archive.extractall(tmp_path / "site")

@@ -1,4 +1,4 @@
-"""Continued pre-training of published models, by family and objective."""
+"""Continues the pre-training of published models of every family."""
 
 import functools
 import importlib.util
@@ -32,10 +32,10 @@ from bert_jax.training import setup as building
 from bert_jax.training import train
 from bert_jax.weights import hf, runs
 
-# Relative tolerances of the first loss and of the later ones. Both programs
-# compute in float32, but sum in another order. Measured were 1e-6 in the first
-# step, and 1e-5 after 20 steps of Adam, which amplifies the noise of small
-# gradients.
+# Relative tolerances of the first loss and of later losses. Both programs
+# compute in float32, but sum in different orders. The measured differences were
+# 1e-6 in the first step, and 1e-5 after 20 steps of Adam, which amplifies the
+# noise of small gradients.
 FIRST, LATER = 2e-6, 5e-5
 FAMILIES = tuple(continued.REFERENCES)
 WORD = "encoder/embeddings/word/embedding"
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-  """Text with "newer" as the last piece, after "new" and "##er"."""
+  """Prepares a text. The last piece is "newer"; "new" and "##er" precede it."""
   path = tmp_path_factory.mktemp("data") / "prepared"
   write_prepared(path, random_documents(40, 0), random_documents(6, 1))
   pieces = (path / "vocab.txt").read_text().split()
@@ -71,32 +71,32 @@ def models(prepared, tmp_path_factory):
   return write
 
 
-def filled(config):
+def written_config(config):
   """Returns the content of config.json that a run of a config writes."""
   setup = building.build(config_lib.parse(config))
   return config_lib.to_json(config, setup.config)
 
 
-def begin(config, capsys=None):
+def start_run(config, capsys=None):
   """Returns a run's first parameters, {path: array}, and its printed lines."""
   setup = building.build(config_lib.parse(config))
   with sharding.use_mesh(setup.mesh):
     saver = types.SimpleNamespace(latest_step=lambda: None)
     state, meta = train.start(setup, saver)
   assert meta == {} and int(state.step) == 0
-  flat = traverse_util.flatten_dict(jax.device_get(state.params), sep="/")
+  arrays = traverse_util.flatten_dict(jax.device_get(state.params), sep="/")
   lines = capsys.readouterr().out.splitlines() if capsys else []
-  return flat, [line.strip() for line in lines]
+  return arrays, [line.strip() for line in lines]
 
 
-def same(arrays, others, names):
+def assert_equal_arrays(arrays, others, names):
   assert names
   for name in names:
     np.testing.assert_array_equal(arrays[name], others[name], name)
 
 
-def compare(rows, losses):
-  """Compares all losses of all steps; the first step most strictly."""
+def compare_losses(rows, losses):
+  """Compares all losses of all steps, the first step with less tolerance."""
   assert len(rows) == len(losses) > 0
   for step, (row, reference) in enumerate(zip(rows, losses, strict=True)):
     assert row["step"] == step + 1
@@ -120,7 +120,7 @@ def test_twenty_steps_equal_those_of_transformers(
   model = continued.write(tmp_path / "again", family, prepared / "vocab.txt")
   rates = [row["learning_rate"] for row in rows]
   assert len(rates) == 20
-  compare(rows, continued.train_reference(model, family, config, rates))
+  compare_losses(rows, continued.train_reference(model, family, config, rates))
   text = capsys.readouterr().out
   assert "new: nothing" in text and "left: nothing" in text
   assert "hidden=16" in text and "not those of model.variant" in text
@@ -143,13 +143,15 @@ def test_a_longer_vocabulary_trains_as_in_transformers(
   The model's tokenizer splits it into "new" and "##er".
   """
   pieces = (prepared / "vocab.txt").read_text().split()
-  shorter = tmp_path / "vocab.txt"
-  shorter.write_text("\n".join(pieces[:-1]) + "\n")
+  short_vocabulary = tmp_path / "vocab.txt"
+  short_vocabulary.write_text("\n".join(pieces[:-1]) + "\n")
   size = len(pieces)
-  model = continued.write(tmp_path / "model", family, shorter, size - 1)
+  model = continued.write(
+    tmp_path / "model", family, short_vocabulary, size - 1
+  )
   changes = {"init_new_rows": how, "total_steps": 1}
   config = continued.config_of(family, prepared, tmp_path / "model", **changes)
-  arrays, lines = begin(config, capsys)
+  arrays, lines = start_run(config, capsys)
   words = {"mean": "each the mean of its old pieces' rows", "drawn": "drawn"}
   line = f"new rows of the word table: 1 ('newer'), {words[how]}"
   assert line in lines
@@ -162,16 +164,18 @@ def test_a_longer_vocabulary_trains_as_in_transformers(
       bias = arrays["mlm/bias"]
       assert bias[-1] == pytest.approx(bias[[10, 11]].mean(), rel=1e-6)
   else:
-    drawn, _ = begin(filled(config) | {"init_from": ""})
-    np.testing.assert_array_equal(table[-1], drawn[word][-1])
+    drawn_arrays, _ = start_run(written_config(config) | {"init_from": ""})
+    np.testing.assert_array_equal(table[-1], drawn_arrays[word][-1])
     if "mlm/bias" in arrays:
-      assert arrays["mlm/bias"][-1] == drawn["mlm/bias"][-1] == 0
+      assert arrays["mlm/bias"][-1] == drawn_arrays["mlm/bias"][-1] == 0
   rows, config = continued.train_module(config, tmp_path / "run")
   bias = arrays.get("mlm/bias")
-  longer = continued.lengthen(
+  longer_model = continued.lengthen(
     model, table[-1], None if bias is None else bias[-1]
   )
-  compare(rows, continued.train_reference(longer, family, config, [0.0]))
+  compare_losses(
+    rows, continued.train_reference(longer_model, family, config, [0.0])
+  )
 
 
 @pytest.mark.parametrize(
@@ -193,21 +197,21 @@ def test_heads_that_a_model_lacks_are_drawn_and_named(
   continued.build(name, sizes).save_pretrained(tmp_path / "hf")
   shutil.copy(prepared / "vocab.txt", tmp_path / "hf")
   config = continued.config_of("bert", prepared, tmp_path / "hf")
-  arrays, lines = begin(config, capsys)
+  arrays, lines = start_run(config, capsys)
   weights = hf.read(str(tmp_path / "hf"), "bert")
   heads = {n for n in arrays if n.split("/")[0] in new}
   assert {n.split("/")[0] for n in heads} == new
-  same(arrays, weights.arrays, arrays.keys() - heads)
+  assert_equal_arrays(arrays, weights.arrays, arrays.keys() - heads)
   report = dict(line.split(": ", 1) for line in lines if ": " in line)
   for head in new:
     assert head in report["new"] and head not in report["taken"]
   classifier = "classifier" in "".join(weights.arrays)
   assert ("classifier" in report["left"]) == classifier
   # The new heads equal those of a run of this size without `init_from`.
-  model = filled(config)["model"] | config["model"]
+  model = written_config(config)["model"] | config["model"]
   config = config | {"init_from": "", "model": model}
-  drawn, _ = begin(config)
-  same(arrays, drawn, heads)
+  drawn_arrays, _ = start_run(config)
+  assert_equal_arrays(arrays, drawn_arrays, heads)
 
 
 def test_a_key_that_contradicts_the_model_is_refused(prepared, models):
@@ -231,11 +235,11 @@ def test_a_restart_does_not_need_the_model(prepared, models, tmp_path):
   rows, _ = continued.train_module(config(), tmp_path / "whole")
   shutil.rmtree(source)
   for name, path in (("gone", source), ("unnamed", "")):
-    again = tmp_path / name
-    shutil.copytree(tmp_path / "whole", again)
-    shutil.rmtree(again / "checkpoints" / "4")
-    restarted, _ = continued.train_module(config(path), again)
-    assert [r["loss"] for r in restarted] == [r["loss"] for r in rows]
+    copy = tmp_path / name
+    shutil.copytree(tmp_path / "whole", copy)
+    shutil.rmtree(copy / "checkpoints" / "4")
+    new_rows, _ = continued.train_module(config(path), copy)
+    assert [r["loss"] for r in new_rows] == [r["loss"] for r in rows]
 
 
 @pytest.mark.slow
@@ -249,8 +253,8 @@ def test_a_run_starts_from_a_step_of_another_run(
     path = f"{tmp_path / 'run'}{name}"
     config = continued.config_of("gpt", prepared, path)
     capsys.readouterr()
-    arrays, lines = begin(config, capsys)
+    arrays, lines = start_run(config, capsys)
     assert (
       f"the model is from step {step} of its run; this run begins at step 0"
     ) in lines
-    same(arrays, runs.read(path).arrays, arrays.keys())
+    assert_equal_arrays(arrays, runs.read(path).arrays, arrays.keys())

@@ -1,4 +1,4 @@
-"""Runs of ELMo: restarts, evaluation, loading, and the published config."""
+"""Tests runs of ELMo: restarts, evaluation, loading, the published config."""
 
 import copy
 import pathlib
@@ -97,63 +97,63 @@ def prepared(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def finished(prepared, tmp_path_factory, unoptimized):
-  """The folder of a run, and its last state."""
+def finished_run(prepared, tmp_path_factory, unoptimized):
+  """Returns the folder of a run, and its last state."""
   workdir = tmp_path_factory.mktemp("run") / "run"
   config = load("elmo:original", TINY | {"data.path": prepared})
   return workdir, train.run(config, str(workdir))
 
 
-def test_restart_is_exact(prepared, finished, tmp_path):
+def test_restart_is_exact(prepared, finished_run, tmp_path):
   """The LSTM states that go from batch to batch are exact, too."""
-  workdir, state = finished
-  again = tmp_path / "run"
-  shutil.copytree(workdir, again)
-  shutil.rmtree(again / "checkpoints" / str(TOTAL))
+  workdir, state = finished_run
+  copy = tmp_path / "run"
+  shutil.copytree(workdir, copy)
+  shutil.rmtree(copy / "checkpoints" / str(TOTAL))
   config = load("elmo:original", TINY | {"data.path": prepared})
-  restarted = train.run(config, str(again))
+  new_state = train.run(config, str(copy))
   assert jax.tree.leaves(state.carry)
-  jax.tree.map(np.testing.assert_array_equal, state, restarted)
-  assert rows(workdir) == rows(again)
+  jax.tree.map(np.testing.assert_array_equal, state, new_state)
+  assert rows(workdir) == rows(copy)
   last = [row for row in rows(workdir) if row["split"] == "heldout"][-1]
   for direction in ("forward", "backward"):
     assert last[f"{direction}_perplexity"] == pytest.approx(
       np.exp(last[f"{direction}_loss"]), rel=1e-5
     )
   steps = [row for row in rows(workdir) if row["split"] == "train"]
-  logged = {"forward_loss", "backward_loss", "padding"}
-  assert all(logged <= row.keys() for row in steps)
+  metric_names = {"forward_loss", "backward_loss", "padding"}
+  assert all(metric_names <= row.keys() for row in steps)
   # Streams of text have no padding.
   assert {row["padding"] for row in steps} == {0.0}
 
 
 def test_two_phases_and_a_restart_within_the_second(prepared, tmp_path):
-  """The data are windows of text; each phase has another length."""
+  """The data are windows of text, whose length differs by phase."""
   changes = TINY | {"data.path": prepared, "data.streams": 0}
   changes |= {"objective.negatives": 0, "checkpoint.every": 2}
   config = load("small:elmo_cpu", changes)
   del config["data"]["length"]
-  same = dict(batch_scale=1.0, micro_scale=1)
+  scales = dict(batch_scale=1.0, micro_scale=1)
   config["phases"] = dict(
-    phase1=dict(fraction=0.5, length=5, **same),
-    phase2=dict(fraction=0.5, length=8, **same),
+    phase1=dict(fraction=0.5, length=5, **scales),
+    phase2=dict(fraction=0.5, length=8, **scales),
   )
-  whole, again = tmp_path / "whole", tmp_path / "again"
-  state = train.run(copy.deepcopy(config), str(whole))
-  shutil.copytree(whole, again)
-  shutil.rmtree(again / "checkpoints" / str(TOTAL))
-  restarted = train.run(copy.deepcopy(config), str(again))
+  full_run, run_copy = tmp_path / "whole", tmp_path / "again"
+  state = train.run(copy.deepcopy(config), str(full_run))
+  shutil.copytree(full_run, run_copy)
+  shutil.rmtree(run_copy / "checkpoints" / str(TOTAL))
+  new_state = train.run(copy.deepcopy(config), str(run_copy))
   assert int(state.step) == TOTAL
-  jax.tree.map(np.testing.assert_array_equal, state, restarted)
-  assert rows(whole) == rows(again)
+  jax.tree.map(np.testing.assert_array_equal, state, new_state)
+  assert rows(full_run) == rows(run_copy)
   setup = building.build(config_lib.parse(config))
   lengths = [feed.data.read(0, 2)["char_ids"].shape[1] for feed in setup.feeds]
   assert lengths == [5, 8]
 
 
-def test_last_lines_of_a_run(prepared, finished, capsys):
-  """Each loss is printed beside the loss of guessing by frequency."""
-  workdir, _ = finished
+def test_last_lines_of_a_run(prepared, finished_run, capsys):
+  """Each loss is printed beside the loss of a guess by frequency."""
+  workdir, _ = finished_run
   train.run(load("elmo:original", TINY | {"data.path": prepared}), str(workdir))
   printed = capsys.readouterr().out
   counts = reader.open_prepared(prepared).unigrams
@@ -174,17 +174,17 @@ def test_last_lines_of_a_run(prepared, finished, capsys):
     ) in printed
 
 
-def test_a_run_is_loaded_as_an_encoder(finished):
-  """The softmax is left out; the layers' vectors are those of the run."""
-  workdir, state = finished
+def test_a_run_is_loaded_as_an_encoder(finished_run):
+  """The encoder has no softmax, and its vectors equal those of the run."""
+  workdir, state = finished_run
   loaded = open_model(str(workdir))
   assert set(loaded.params) == {"encoder"}
   batch = characters.batch([["w1", "never", "seen"], ["w3"]])
   out = loaded.module.apply({"params": loaded.params}, batch)["layers"]
   assert out.shape == (2, 3, 5, 16)
   encoder = loaded.module.encoder
-  wanted = encoder.apply({"params": state.params["encoder"]}, **batch)
-  np.testing.assert_allclose(out, wanted, atol=1e-5)
+  expected = encoder.apply({"params": state.params["encoder"]}, **batch)
+  np.testing.assert_allclose(out, expected, atol=1e-5)
   weights = runs.read(str(workdir))
   assert weights.config["task"] == "encoder"
   assert all(name.startswith("encoder/") for name in weights.arrays)
@@ -193,10 +193,10 @@ def test_a_run_is_loaded_as_an_encoder(finished):
 
 def test_the_published_numbers():
   config = load("elmo:original", {})
-  flat = flatten(config)
-  assert {key: flat[key] for key in PUBLISHED} == PUBLISHED
+  values = flatten(config)
+  assert {key: values[key] for key in PUBLISHED} == PUBLISHED
   # The run takes 10 epochs of the 1B Word Benchmark's training text.
-  assert flat["total_steps"] == 10 * (768_648_884 // (384 * 20))
+  assert values["total_steps"] == 10 * (768_648_884 // (384 * 20))
   with pytest.raises(ValueError, match="streams=384 must be batch_size=8"):
     load("elmo:original", {"batch_size": 8})
   with pytest.raises(ValueError, match="micro_batches=1"):
@@ -219,7 +219,7 @@ def test_every_config_is_loaded_and_built(prepared):
 
 
 def test_the_published_model_has_93_6_million_parameters():
-  """The softmax is not counted. Every axis has a rule."""
+  """The count leaves the softmax out. Every axis has a rule."""
   model = load("elmo:original", {"model.vocab_size": 793_471})["model"]
   objective = objectives.build("elmo", model, {})
   shape = jax.ShapeDtypeStruct

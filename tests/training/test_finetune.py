@@ -56,15 +56,15 @@ def test_losses_of_every_kind():
   sums = finetune.task_sums(
     "classification", x, jnp.array([1, 3, 0]), jnp.array([1.0, 0.0, 1.0])
   )
-  wanted = softmax_loss(x[0], 1) + softmax_loss(x[2], 0)
-  np.testing.assert_allclose(sums["task_loss"], wanted, rtol=1e-6)
+  expected = softmax_loss(x[0], 1) + softmax_loss(x[2], 0)
+  np.testing.assert_allclose(sums["task_loss"], expected, rtol=1e-6)
   # A label of regression is not rounded, and an unlabelled row adds nothing.
   labels = jnp.array([3.8, jnp.nan], jnp.float32)
   sums = finetune.task_sums(
     "regression", jnp.array([[1.0], [9.0]]), labels, jnp.array([1.0, 0.0])
   )
   np.testing.assert_allclose(sums["task_loss"], 2.8**2, rtol=1e-6)
-  # A batch of one row gives a scalar as well.
+  # A batch of one row gives a scalar, too.
   sums = finetune.task_sums(
     "regression", jnp.ones((1, 1)), jnp.zeros(1), jnp.ones(1)
   )
@@ -72,13 +72,13 @@ def test_losses_of_every_kind():
   # Two examples of four choices have the logits 0 to 7.
   choices = jnp.arange(8.0).reshape(2, 4)
   sums = finetune.task_sums("choice", choices, jnp.array([3, 0]), jnp.ones(2))
-  wanted = softmax_loss([0, 1, 2, 3], 3) + softmax_loss([4, 5, 6, 7], 0)
-  np.testing.assert_allclose(sums["task_loss"], wanted, rtol=1e-6)
+  expected = softmax_loss([0, 1, 2, 3], 3) + softmax_loss([4, 5, 6, 7], 0)
+  np.testing.assert_allclose(sums["task_loss"], expected, rtol=1e-6)
   assert sums["task_accuracy"] == 1.0
   spans = rng.normal(size=(1, 5, 2)).astype(np.float32)
   sums = finetune.task_sums("span", spans, jnp.array([[1, 3]]), jnp.ones(1))
-  wanted = softmax_loss(spans[0, :, 0], 1) + softmax_loss(spans[0, :, 1], 3)
-  np.testing.assert_allclose(sums["task_loss"], wanted / 2, rtol=1e-6)
+  expected = softmax_loss(spans[0, :, 0], 1) + softmax_loss(spans[0, :, 1], 3)
+  np.testing.assert_allclose(sums["task_loss"], expected / 2, rtol=1e-6)
 
 
 def tiny_batch(shape, labels):
@@ -150,19 +150,22 @@ def test_the_embedding_of_padding_is_trained_only_on_request(family):
     loss = jax.grad(lambda p: objective.loss(p, *args)[0]["task_loss"])
     return jax.tree.map(np.array, tiny_families.jit(loss)(params))
 
-  fixed = gradients(padding_id=pad)
-  trained = gradients(padding_id=pad, train_padding=True)
+  with_fixed_padding = gradients(padding_id=pad)
+  with_trained_padding = gradients(padding_id=pad, train_padding=True)
   for name in ("word", "position"):
     tables = [
-      g["encoder"]["embeddings"][name]["embedding"] for g in (fixed, trained)
+      g["encoder"]["embeddings"][name]["embedding"]
+      for g in (with_fixed_padding, with_trained_padding)
     ]
     assert tables[1][pad].any()
     if name == "word" or family == "roberta":
       assert not tables[0][pad].any()
       tables[0][pad] = tables[1][pad]
-  jax.tree.map(np.testing.assert_array_equal, fixed, trained)
-  # Without `padding_id` no embedding is fixed.
-  jax.tree.map(np.testing.assert_array_equal, gradients(), trained)
+  jax.tree.map(
+    np.testing.assert_array_equal, with_fixed_padding, with_trained_padding
+  )
+  # If `padding_id` is not set, every embedding is trained.
+  jax.tree.map(np.testing.assert_array_equal, gradients(), with_trained_padding)
 
 
 def test_layers_near_the_input_learn_slower():
@@ -177,8 +180,8 @@ def test_layers_near_the_input_learn_slower():
   for rule, top in (("released", 2), ("written", 1)):
     scales = optim.layer_scales(tree, 0.5, rule)
     layers = scales["encoder"]["layers"]["mlp"]["kernel"].ravel()
-    wanted = [0.5 ** (top + 2), 0.5 ** (top + 1), 0.5**top]
-    np.testing.assert_allclose(layers, wanted)
+    expected = [0.5 ** (top + 2), 0.5 ** (top + 1), 0.5**top]
+    np.testing.assert_allclose(layers, expected)
     embeddings = scales["encoder"]["embeddings"]["word"]["embedding"]
     assert embeddings == 0.5 ** (3 + top)
     assert scales["pooler"]["dense"]["kernel"] == 1.0
@@ -222,8 +225,8 @@ def test_every_recipe_is_a_config(name):
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory, compiled):
-  """A run of six steps: its config, its folder and the pre-trained weights."""
+def tuned_run(tmp_path_factory, compiled):
+  """Returns the config, the folder and the initial weights of six steps."""
   path = tmp_path_factory.mktemp("finetune")
   weights = tiny_tasks.write_model(path / "model")
   config = configs.load_defaults("glue:cola")
@@ -234,25 +237,25 @@ def tuned(tmp_path_factory, compiled):
   config["schedule"]["peak"] = 1e-2
   config["log"]["every"] = 1
   config["checkpoint"] |= dict(every=3, keep=3)
-  before = copy.deepcopy(config)
+  original = copy.deepcopy(config)
   train.run(config, str(path / "run"))
-  assert config == before  # Derived values are only in config.json.
+  assert config == original  # Derived values are only in config.json.
   return config, path / "run", weights
 
 
-def test_a_run_begins_with_the_encoder_and_pooler(tuned):
-  config, run, weights = tuned
+def test_a_run_begins_with_the_encoder_and_pooler(tuned_run):
+  config, run, weights = tuned_run
   read = start_from.read_to_fine_tune(
     config["init_from"], tiny_tasks.PIECES, "task"
   )
-  takes = finetune.build(
+  takes_array = finetune.build(
     dict(family="bert", variant="tiny"), "classification", ("a", "b")
   ).is_pretrained
-  drawn = runs.read(str(run)).arrays
+  drawn_arrays = runs.read(str(run)).arrays
   tree = traverse_util.unflatten_dict(
-    {name: jnp.asarray(array) for name, array in drawn.items()}, sep="/"
+    {name: jnp.asarray(array) for name, array in drawn_arrays.items()}, sep="/"
   )
-  params, lines = start_from.take(read, tree, takes, ("cat", "dog"))
+  params, lines = start_from.take(read, tree, takes_array, ("cat", "dog"))
   np.testing.assert_array_equal(
     params["pooler"]["dense"]["kernel"], weights.arrays["pooler/dense/kernel"]
   )
@@ -261,7 +264,8 @@ def test_a_run_begins_with_the_encoder_and_pooler(tuned):
     weights.arrays["encoder/embeddings/word/embedding"],
   )
   np.testing.assert_array_equal(
-    params["classifier"]["dense"]["kernel"], drawn["classifier/dense/kernel"]
+    params["classifier"]["dense"]["kernel"],
+    drawn_arrays["classifier/dense/kernel"],
   )
   assert [line.split(":")[0] for line in lines] == ["taken", "new", "left"]
   assert "classifier/dense/kernel" in lines[1] and "mlm" in lines[2]
@@ -270,14 +274,16 @@ def test_a_run_begins_with_the_encoder_and_pooler(tuned):
     start_from.read_to_fine_tune(config["init_from"], pieces, "task")
 
 
-def test_a_run_writes_its_scores_and_its_task(tuned):
-  _, run, _ = tuned
+def test_a_run_writes_its_scores_and_its_task(tuned_run):
+  _, run, _ = tuned_run
   rows = logging.read_rows(str(run / "metrics.jsonl"))
   # An epoch is 21 rows in batches of 8, which are three steps.
   assert [r["step"] for r in rows if r["split"] == "train"] == [*range(1, 7)]
-  scored = [r for r in rows if r["split"] == "heldout"]
-  assert [r["step"] for r in scored] == [3, 6]
-  assert scored[-1]["examples"] == 10 and 0 <= scored[-1]["accuracy"] <= 1
+  scored_rows = [r for r in rows if r["split"] == "heldout"]
+  assert [r["step"] for r in scored_rows] == [3, 6]
+  assert (
+    scored_rows[-1]["examples"] == 10 and 0 <= scored_rows[-1]["accuracy"] <= 1
+  )
   loaded = open_model(str(run))
   assert loaded.config["labels"] == ["cat", "dog"]
   task = loaded.config["source"]["fine_tuned"]
@@ -285,29 +291,29 @@ def test_a_run_writes_its_scores_and_its_task(tuned):
   with Checkpointer.of_run(str(run)) as saver:
     meta = saver.meta(6)
     assert meta["task"] == task and saver.best_step() in (3, 6)
-    best = max(scored, key=lambda r: (r["accuracy"], -r["step"]))
-    assert meta["best"] == -best["accuracy"]
+    best_row = max(scored_rows, key=lambda r: (r["accuracy"], -r["step"]))
+    assert meta["best"] == -best_row["accuracy"]
   # The accuracy equals that of a plain loop over the examples.
   words = tiny_tasks.vocabulary()
   apply = tiny_families.jit(loaded.module.apply)
-  correct = 0
+  num_correct = 0
   for example in tiny_tasks.classified(10, 2):
     ids = words.encode_batch(example["texts"])[0]
     row = np.zeros((1, 16), np.int32)
     row[0, : len(ids) + 2] = [2, *ids, 3]
     batch = {"input_ids": row, "sequence_ids": (row > 0).astype(np.int32)}
     logits = apply({"params": loaded.params}, batch)
-    correct += ("cat", "dog")[int(logits.argmax())] == example["label"]
-  assert correct / 10 == scored[-1]["accuracy"]
+    num_correct += ("cat", "dog")[int(logits.argmax())] == example["label"]
+  assert num_correct / 10 == scored_rows[-1]["accuracy"]
 
 
-def test_a_killed_run_equals_an_uninterrupted_one(tuned, tmp_path):
-  config, run, _ = tuned
-  again = tmp_path / "again"
-  shutil.copytree(run, again)
-  shutil.rmtree(again / "checkpoints" / "6")
-  train.run(copy.deepcopy(config), str(again))
-  old, new = (runs.read(str(workdir)).arrays for workdir in (run, again))
+def test_a_killed_run_equals_an_uninterrupted_one(tuned_run, tmp_path):
+  config, run, _ = tuned_run
+  run_copy = tmp_path / "again"
+  shutil.copytree(run, run_copy)
+  shutil.rmtree(run_copy / "checkpoints" / "6")
+  train.run(copy.deepcopy(config), str(run_copy))
+  old, new = (runs.read(str(workdir)).arrays for workdir in (run, run_copy))
   for name in old:
     np.testing.assert_array_equal(old[name], new[name], name)
 
@@ -325,14 +331,14 @@ def test_a_killed_run_equals_an_uninterrupted_one(tuned, tmp_path):
   ],
 )
 def test_a_step_is_saved_before_it_is_evaluated(
-  tuned, tmp_path, monkeypatch, event, step
+  tuned_run, tmp_path, monkeypatch, event, step
 ):
   """A run that ends during an evaluation, or before it is saved, loses no step.
 
   The run ends in the evaluation ("measure"), before the checkpoint gets its
   results ("add"), or before the evaluation by a signal ("stop").
   """
-  config, run, _ = tuned
+  config, run, _ = tuned_run
   workdir = tmp_path / "run"
 
   with monkeypatch.context() as patch:
@@ -363,11 +369,11 @@ def test_a_step_is_saved_before_it_is_evaluated(
   assert rows(workdir) == rows(run)
   with (
     Checkpointer.of_run(str(run)) as saver,
-    Checkpointer.of_run(str(workdir)) as other,
+    Checkpointer.of_run(str(workdir)) as reopened,
   ):
-    assert saver.best_step() == other.best_step()
+    assert saver.best_step() == reopened.best_step()
     for saved_step in (3, 6):
-      metas = [saver.meta(saved_step), other.meta(saved_step)]
+      metas = [saver.meta(saved_step), reopened.meta(saved_step)]
       for meta in metas:
         # The text of the rows contains times.
         del meta["checksum"], meta["log"]["checksum"]
@@ -375,34 +381,34 @@ def test_a_step_is_saved_before_it_is_evaluated(
 
 
 def test_a_diverged_evaluation_leaves_the_step_before_it(
-  tuned, tmp_path, monkeypatch
+  tuned_run, tmp_path, monkeypatch
 ):
-  config, *_ = tuned
-  check, seen = loop.evaluate_task.check_loss, []
+  config, *_ = tuned_run
+  check, checked_steps = loop.evaluate_task.check_loss, []
 
-  def diverged(step, split, loss):
-    seen.append(step)
+  def check_nan(step, split, loss):
+    checked_steps.append(step)
     check(step, split, np.nan if step == 6 else loss)
 
-  monkeypatch.setattr(loop.evaluate_task, "check_loss", diverged)
+  monkeypatch.setattr(loop.evaluate_task, "check_loss", check_nan)
   with pytest.raises(FloatingPointError, match="step 6: the loss of split"):
     train.run(copy.deepcopy(config), str(tmp_path / "run"))
-  assert seen == [3, 6]
+  assert checked_steps == [3, 6]
   with Checkpointer.of_run(str(tmp_path / "run")) as saver:
     assert saver.latest_step() == saver.best_step() == 3
 
 
 def test_a_missing_package_is_named_before_the_first_step(
-  tuned, tmp_path, monkeypatch
+  tuned_run, tmp_path, monkeypatch
 ):
-  config, *_ = tuned
+  config, *_ = tuned_run
   task = tiny_tasks.TASKS["classification"]._replace(metrics=("f1_macro",))
   monkeypatch.setattr(batches.encoded_rows, "task_of", lambda fields: task)
   monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
   with pytest.raises(ValueError, match="need scikit-learn, which is not"):
     train.run(copy.deepcopy(config), str(tmp_path / "run"))
   assert not (tmp_path / "run").exists()
-  # Without an evaluation the package is not needed.
+  # A run that does not evaluate does not need the package.
   config = copy.deepcopy(config)
   config["evaluate"]["every"] = 0
   assert building.build(config_lib.parse(config)).feeds[0].heldout is None
@@ -447,8 +453,8 @@ def test_every_metric_says_which_package_it_needs(monkeypatch, module):
   assert sorted(needing) == sorted(NEEDED[module])
 
 
-def test_labels_are_matched_by_name(tuned, tmp_path):
-  _, run, _ = tuned
+def test_labels_are_matched_by_name(tuned_run, tmp_path):
+  _, run, _ = tuned_run
   weights = runs.read(str(run))
   hf.write(str(tmp_path / "hf"), weights)
   written = json.loads((tmp_path / "hf" / "config.json").read_text())
@@ -468,29 +474,29 @@ def test_labels_are_matched_by_name(tuned, tmp_path):
 
 
 def test_a_model_with_its_labels_in_another_order_scores_the_same(
-  tuned, tmp_path
+  tuned_run, tmp_path
 ):
-  config, run, _ = tuned
+  config, run, _ = tuned_run
   weights = runs.read(str(run))
   arrays = dict(weights.arrays)
   for name in ("classifier/dense/kernel", "classifier/dense/bias"):
     arrays[name] = arrays[name][..., ::-1]
-  reordered = model_folder.without(weights.config, "labels") | {
+  config_of_reordered = model_folder.without(weights.config, "labels") | {
     "labels": ["dog", "cat"],
     "source": {},
   }
   model_folder.write(
     str(tmp_path / "reordered"),
-    weights._replace(config=reordered, arrays=arrays),
+    weights._replace(config=config_of_reordered, arrays=arrays),
   )
   folder = config["data"]["path"]
   split = batches.open_split(batches.open_folder(folder), "validation")
-  wanted = logging.read_rows(str(run / "metrics.jsonl"))[-1]["accuracy"]
+  expected = logging.read_rows(str(run / "metrics.jsonl"))[-1]["accuracy"]
   for path, size in ((run, 4), (tmp_path / "reordered", 7)):
     predictor = predict.open_predictor(str(path), size, length=16)
     predictions = predict.predict_split(predictor, split, folder)
     scores = metrics.evaluate(split.task, predictions, split.examples)
-    assert scores["accuracy"] == wanted and scores["examples"] == 10
+    assert scores["accuracy"] == expected and scores["examples"] == 10
   other = split._replace(task=split.task._replace(labels=("cat", "cow")))
   with pytest.raises(
     ValueError, match="has the labels cat, cow, but the model"
@@ -501,12 +507,12 @@ def test_a_model_with_its_labels_in_another_order_scores_the_same(
     predict.predict_split(predictor, other, folder)
 
 
-def test_a_sweep_goes_on_after_a_failed_run(tuned, tmp_path, capsys):
-  config, run, _ = tuned
+def test_a_sweep_goes_on_after_a_failed_run(tuned_run, tmp_path, capsys):
+  config, run, _ = tuned_run
   planned = sweep.plan(config, ["schedule.peak=1e-2,-1.0"], [0])
   assert [r.point["schedule.peak"] for r in planned] == [1e-2, -1.0]
   folder = tmp_path / "sweep"
-  # The first run has ended; the second has a rate that is refused.
+  # The first run has finished. The rate of the second run is refused.
   shutil.copytree(run, folder / planned[0].name)
   outcomes = sweep.run_all(planned, str(folder), "glue:cola", 0)
   jax.config.update("jax_compilation_cache_dir", None)

@@ -105,14 +105,14 @@ def test_lamb_optax_equals_optax_on_unstacked_layers():
   def unstack(tree):
     return {k: jnp.asarray(x, jnp.float32) for k, x in variables(tree).items()}
 
-  wanted = unstack(params)
-  mask = {k: k[0][-1] not in ("bias", "scale") for k in wanted}
+  expected = unstack(params)
+  mask = {k: k[0][-1] not in ("bias", "scale") for k in expected}
   reference = optax.lamb(RATE, 0.9, 0.999, 1e-6, weight_decay=0.1, mask=mask)
-  state, update = reference.init(wanted), tiny_families.jit(reference.update)
+  state, update = reference.init(expected), tiny_families.jit(reference.update)
   for g in grads:
-    updates, state = update(unstack(g), state, wanted)
-    wanted = optax.apply_updates(wanted, updates)
-  for name, x in wanted.items():
+    updates, state = update(unstack(g), state, expected)
+    expected = optax.apply_updates(expected, updates)
+  for name, x in expected.items():
     np.testing.assert_allclose(got[name], x, rtol=2e-5, err_msg=str(name))
 
 

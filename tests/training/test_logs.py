@@ -8,8 +8,8 @@ import pytest
 from bert_jax.training import logging
 
 
-def strict(line):
-  """Parses a line of strict JSON, which has no NaN."""
+def parse_strictly(line):
+  """Returns the content of a line of JSON; refuses NaN."""
 
   def refuse(name):
     raise AssertionError(f"{name} is not JSON")
@@ -26,15 +26,17 @@ def test_a_metric_that_is_not_defined_is_null(tmp_path, capsys):
   log.plot()
   log.close()
   assert "metrics.jsonl:2 is damaged and is left out" in capsys.readouterr().out
-  rows = [strict(line) for line in path.read_text().splitlines()]
-  wanted = [
+  rows = [parse_strictly(line) for line in path.read_text().splitlines()]
+  expected = [
     {"step": 1, "split": "heldout", "pearson": None},
     {"step": 2, "split": "heldout", "pearson": None, "task_loss": 0.5},
   ]
-  assert rows == wanted
+  assert rows == expected
   # A restart keeps the rows.
   logging.Logger(str(tmp_path), 2, 3).close()
-  assert [strict(line) for line in path.read_text().splitlines()] == wanted
+  assert [
+    parse_strictly(line) for line in path.read_text().splitlines()
+  ] == expected
   first, last = logging.read_rows(str(path))
   assert math.isnan(first["pearson"]) and math.isnan(last["pearson"])
   assert last["task_loss"] == 0.5

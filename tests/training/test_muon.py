@@ -1,4 +1,4 @@
-"""Muon compared with optax, the trapezoid, and mask rates by phase."""
+"""Compares Muon with optax; tests the trapezoid and mask rates by phase."""
 
 import dataclasses
 
@@ -19,7 +19,7 @@ RATE = 0.01
 
 
 def draw(seed):
-  """A tree with the kinds of leaves that the encoders have."""
+  """Returns a tree with each type of leaf of the encoders."""
   keys = iter(jax.random.split(jax.random.key(seed), 6))
   shapes = {
     "query": (3, 8, 2, 4),
@@ -37,7 +37,7 @@ def draw(seed):
 
 
 def optax_axes(params):
-  """The input and output axes for optax; None at leaves for Adam."""
+  """Returns optax's input and output axes, or None for leaves of Adam."""
   axes = optax.contrib.MuonDimensionNumbers
   leaves = jax.tree.map(lambda _: None, params)
   layers = leaves["layers"]
@@ -49,7 +49,7 @@ def optax_axes(params):
 
 
 def test_matrices_are_orthogonalised_as_by_optax():
-  """Three steps. The momentum is restated here; optax does the rest.
+  """Takes three steps. The test computes the momentum, and optax the rest.
 
   In float32 the products in another order differ by less than 1e-4 at the end.
   """
@@ -68,12 +68,12 @@ def test_matrices_are_orthogonalised_as_by_optax():
     grads = draw(seed)
     momentum = jax.tree.map(lambda m, g: 0.95 * m + 0.05 * g, momentum, grads)
     nesterov = jax.tree.map(lambda m, g: 0.95 * m + 0.05 * g, momentum, grads)
-    wanted, _ = reference.update(nesterov, reference.init(params), params)
+    expected, _ = reference.update(nesterov, reference.init(params), params)
     updates, state = jax.jit(muon.update)(grads, state, params)
     for name in ("query", "output", "mlp_in", "mlp_out"):
-      got = -RATE * updates["layers"][name]["kernel"]
-      want = wanted["layers"][name]["kernel"]
-      distance = optax.tree.norm(got - want) / optax.tree.norm(want)
+      computed = -RATE * updates["layers"][name]["kernel"]
+      want = expected["layers"][name]["kernel"]
+      distance = optax.tree.norm(computed - want) / optax.tree.norm(want)
       assert distance < 1e-4, (seed, name, distance)
 
 
@@ -86,15 +86,15 @@ def test_other_leaves_use_adam():
   states = [muon.init(params), adam.init(params)]
   for seed in range(1, 4):
     grads = draw(seed)
-    got, states[0] = muon.update(grads, states[0], params)
-    want, states[1] = adam.update(grads, states[1], params)
+    computed, states[0] = muon.update(grads, states[0], params)
+    expected, states[1] = adam.update(grads, states[1], params)
     np.testing.assert_array_equal(
-      got["word"]["embedding"], want["word"]["embedding"]
+      computed["word"]["embedding"], expected["word"]["embedding"]
     )
     np.testing.assert_array_equal(
-      got["layers"]["mlp_in"]["bias"], want["layers"]["mlp_in"]["bias"]
+      computed["layers"]["mlp_in"]["bias"], expected["layers"]["mlp_in"]["bias"]
     )
-  kernel = [tree["layers"]["mlp_in"]["kernel"] for tree in (got, want)]
+  kernel = [tree["layers"]["mlp_in"]["kernel"] for tree in (computed, expected)]
   assert not np.allclose(*kernel)
 
 
@@ -132,8 +132,8 @@ def test_every_kernel_of_a_layer_is_a_matrix(family):
 def test_trapezoid():
   schedule = optim.build_schedule(1000, "trapezoid", 2.0, 0.1, 0.2)
   steps = [0, 50, 100, 500, 800, 900, 1000, 1001]
-  got = [float(schedule(step)) for step in steps]
-  np.testing.assert_allclose(got, [0, 1, 2, 2, 2, 1, 0, 0], atol=1e-6)
+  rates = [float(schedule(step)) for step in steps]
+  np.testing.assert_allclose(rates, [0, 1, 2, 2, 2, 1, 0, 0], atol=1e-6)
 
 
 def test_decay_is_refused_by_schedules_that_ignore_it():

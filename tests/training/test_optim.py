@@ -1,4 +1,4 @@
-"""Schedules, Adam with and without bias correction, and weight decay."""
+"""Tests schedules, Adam with or without bias correction, and weight decay."""
 
 import jax
 import jax.numpy as jnp
@@ -22,38 +22,45 @@ def rates(name, total, warmup, peak, steps):
 
 def test_linear_schedule_never_goes_below_zero():
   """The rate stays at zero after the last step."""
-  got = rates(
+  computed_rates = rates(
     "linear", 40_000, 0.25, 5e-3, [0, 1, 10_000, 25_000, 40_000, 40_001, 10**6]
   )
   np.testing.assert_allclose(
-    got, [0, 5e-7, 5e-3, 2.5e-3, 0, 0, 0], rtol=1e-6, atol=1e-12
+    computed_rates, [0, 5e-7, 5e-3, 2.5e-3, 0, 0, 0], rtol=1e-6, atol=1e-12
   )
 
 
 def test_bert_schedule_jumps_down_at_the_end_of_warm_up():
   """Decay counts from step 0, so the highest rate is peak * (1 - w / T)."""
-  got = rates(
+  computed_rates = rates(
     "bert", 1_000_000, 0.01, 1e-4, [0, 1, 9_999, 10_000, 500_000, 1_000_000]
   )
   np.testing.assert_allclose(
-    got, [0, 1e-8, 0.9999e-4, 0.99e-4, 0.5e-4, 0], rtol=1e-5, atol=1e-12
+    computed_rates,
+    [0, 1e-8, 0.9999e-4, 0.99e-4, 0.5e-4, 0],
+    rtol=1e-5,
+    atol=1e-12,
   )
 
 
 def test_electra_schedule_multiplies_decay_and_warm_up():
   """There is no jump: the rate is just below the peak at the end of warm-up."""
-  got = rates("electra", 1000, 0.1, 2e-4, [0, 50, 99, 100, 500, 1000, 1001])
+  computed_rates = rates(
+    "electra", 1000, 0.1, 2e-4, [0, 50, 99, 100, 500, 1000, 1001]
+  )
   shares = [0, 0.5 * 0.95, 0.99 * 0.901, 0.9, 0.5, 0, 0]
   np.testing.assert_allclose(
-    got, np.multiply(shares, 2e-4), rtol=1e-5, atol=1e-12
+    computed_rates, np.multiply(shares, 2e-4), rtol=1e-5, atol=1e-12
   )
 
 
 def test_cosine_schedule_ends_at_zero():
-  got = rates("cosine", 1000, 0.2, 2.5e-4, [0, 100, 200, 400, 600, 1000, 2000])
+  computed_rates = rates(
+    "cosine", 1000, 0.2, 2.5e-4, [0, 100, 200, 400, 600, 1000, 2000]
+  )
   shares = [0, 0.5, 1, 0.5 + 0.5 * 0.5**0.5, 0.5, 0, 0]
   np.testing.assert_allclose(
-    got, np.multiply(shares, 2.5e-4), rtol=1e-5, atol=1e-10
+    computed_rates, np.multiply(shares, 2.5e-4), rtol=1e-5, atol=1e-10
   )
 
 
@@ -74,11 +81,11 @@ def test_cosine_schedule_ends_at_zero():
   ],
 )
 def test_warm_up_steps_are_rounded_as_published(name, total, warmup, steps):
-  rising = rates(name, total, warmup, 1.0, range(steps))
+  rising_steps = rates(name, total, warmup, 1.0, range(steps))
   shares = [step / steps for step in range(steps)]
   if name == "electra":
     shares = [x * (1 - step / total) for step, x in enumerate(shares)]
-  np.testing.assert_allclose(rising, shares, rtol=1e-5)
+  np.testing.assert_allclose(rising_steps, shares, rtol=1e-5)
   first = 1 - steps / total if name in ("bert", "electra") else 1.0
   np.testing.assert_allclose(
     rates(name, total, warmup, 1.0, [steps]), [first], rtol=1e-5
@@ -88,8 +95,10 @@ def test_warm_up_steps_are_rounded_as_published(name, total, warmup, steps):
 @pytest.mark.parametrize("name", ["bert", "electra", "linear"])
 def test_no_warm_up_starts_at_the_peak(name):
   """The first rate is the peak, since the warm-up has no step."""
-  got = rates(name, 10, 0.0, 1.0, range(11))
-  np.testing.assert_allclose(got, [1 - i / 10 for i in range(11)], atol=1e-6)
+  computed_rates = rates(name, 10, 0.0, 1.0, range(11))
+  np.testing.assert_allclose(
+    computed_rates, [1 - i / 10 for i in range(11)], atol=1e-6
+  )
 
 
 def test_bad_schedules_are_refused():
@@ -124,13 +133,13 @@ def test_kernels_and_embeddings_decay_and_nothing_else():
     return optimizer.update(zeros, optimizer.init(params), params)
 
   updates, _ = update(params)
-  changed, unchanged = set(), set()
+  changed_names, unchanged_names = set(), set()
   for path, leaf in jax.tree_util.tree_leaves_with_path(updates):
     name = "/".join(key.key for key in path)
-    (changed if np.asarray(leaf).all() else unchanged).add(name)
+    (changed_names if np.asarray(leaf).all() else unchanged_names).add(name)
     assert np.asarray(leaf).all() or not np.asarray(leaf).any(), name
   layer = "encoder/layers/layer"
-  assert changed == {
+  assert changed_names == {
     "encoder/embeddings/word/embedding",
     "encoder/embeddings/position/embedding",
     "encoder/embeddings/segment/embedding",
@@ -144,8 +153,8 @@ def test_kernels_and_embeddings_decay_and_nothing_else():
     "pooler/dense/kernel",
     "pair/dense/kernel",
   }
-  assert {"mlm/bias", "layer_norm/scale", "ln_1/scale"} < unchanged
-  assert f"{layer}/mlp_norm/scale" in unchanged
+  assert {"mlm/bias", "layer_norm/scale", "ln_1/scale"} < unchanged_names
+  assert f"{layer}/mlp_norm/scale" in unchanged_names
   with pytest.raises(ValueError, match="mystery/omega"):
     optim.decay_mask({"mystery": {"omega": jnp.ones(3)}})
 

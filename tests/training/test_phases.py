@@ -1,4 +1,4 @@
-"""Phases: their steps, their examples, and the shared learning rate."""
+"""Tests the steps and examples of phases, and their shared learning rate."""
 
 import dataclasses
 import json
@@ -26,11 +26,13 @@ SECTION = dict(
 DATA = dict(path="x", builder="bert_pairs")
 
 
-def make(total=1_000_000, batch=256, data=None, **sections):
-  return plan(total, batch, data, {k: SECTION | v for k, v in sections.items()})
+def make_scheduled_phases(total=1_000_000, batch=256, data=None, **sections):
+  return make_phases(
+    total, batch, data, {k: SECTION | v for k, v in sections.items()}
+  )
 
 
-def plan(total, batch, data, sections):
+def make_phases(total, batch, data, sections):
   run = config_lib.parse(configs.load_defaults("bert:tiny"))
   return phases.plan(
     dataclasses.replace(
@@ -49,7 +51,7 @@ def plan(total, batch, data, sections):
 
 def test_berts_two_phases():
   """Devlin et al. 2019, A.2: 128 tokens for 90% of the steps, then 512."""
-  first, second = make(
+  first, second = make_scheduled_phases(
     phase1=dict(fraction=0.9),
     phase2=dict(
       fraction=0.1,
@@ -72,7 +74,7 @@ def test_berts_two_phases():
 
 @pytest.mark.parametrize("total", range(1, 40))
 def test_every_step_is_in_one_phase(total):
-  plan = make(
+  plan = make_scheduled_phases(
     total,
     phase1=dict(fraction=0.3),
     phase2=dict(fraction=0.6),
@@ -83,8 +85,12 @@ def test_every_step_is_in_one_phase(total):
 
 
 def test_no_phases_is_one_with_the_datas_length():
-  (only,) = make(data=dict(path="x", length=64))
-  assert (only.start, only.end, only.data["length"]) == (0, 1_000_000, 64)
+  (only_phase,) = make_scheduled_phases(data=dict(path="x", length=64))
+  assert (only_phase.start, only_phase.end, only_phase.data["length"]) == (
+    0,
+    1_000_000,
+    64,
+  )
 
 
 @pytest.mark.parametrize(
@@ -105,34 +111,34 @@ def test_no_phases_is_one_with_the_datas_length():
 )
 def test_bad_phases_are_refused(sections, data, message):
   with pytest.raises(ValueError, match=message):
-    make(data=data, **sections)
+    make_scheduled_phases(data=data, **sections)
 
 
 def test_rows_that_hide_nothing_have_no_slots():
   section = {k: v for k, v in SECTION.items() if k != "max_predictions"}
   for builder in ("lm", "elmo"):
     options = dict(builder=builder)
-    (phase,) = plan(10, 4, options, dict(phase1=section))
+    (phase,) = make_phases(10, 4, options, dict(phase1=section))
     assert phase.data == dict(path="x", builder=builder, length=128)
     with pytest.raises(ValueError, match=f"{builder} hides no tokens; remove"):
-      plan(10, 4, options, dict(phase1=SECTION))
+      make_phases(10, 4, options, dict(phase1=SECTION))
   # Builders that hide tokens do not use the default of their recipe.
   with pytest.raises(ValueError, match="phase1.max_predictions is missing"):
-    plan(10, 4, dict(builder="bert_pairs"), dict(phase1=section))
+    make_phases(10, 4, dict(builder="bert_pairs"), dict(phase1=section))
 
 
 def test_too_few_slots_for_the_mask_rate_are_told(
   tmp_path, capsys, monkeypatch, compiled
 ):
-  """It is allowed: ALBERT's released data have 20 slots in rows of 512."""
-  published = dict(length=512, max_predictions=20)
-  assert recipes.shortfall("albert_pairs", published) == (
+  """A run may have too few: ALBERT's data have 20 slots in rows of 512."""
+  published_options = dict(length=512, max_predictions=20)
+  assert recipes.shortfall("albert_pairs", published_options) == (
     "max_predictions 20 hides at most 3.9% of a full row of 512, not"
     " mask_rate's 15%"
   )
   assert recipes.shortfall("bert_pairs", dict(length=512)).startswith("max_")
   for name, options in (
-    ("albert_pairs", published | dict(max_predictions=77)),
+    ("albert_pairs", published_options | dict(max_predictions=77)),
     ("albert_pairs", {}),
     ("bert_pairs", dict(mask_rate=0.16)),
     ("electra_segments", {}),
@@ -163,7 +169,7 @@ def test_too_few_slots_for_the_mask_rate_are_told(
 
 
 def test_each_phase_has_a_best_of_its_own(tmp_path, monkeypatch, compiled):
-  """This holds after a restart too; the newest and the best step stay."""
+  """A restart changes nothing. The newest and the best step stay."""
   losses = {2: 0.5, 4: 0.4, 6: 0.9, 8: 0.8, 10: 0.85}
   monkeypatch.setattr(
     evaluate,

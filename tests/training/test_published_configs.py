@@ -1,4 +1,4 @@
-"""The published numbers, once more, beside those in configs/."""
+"""Compares the numbers in configs/ with a second list of published numbers."""
 
 import pathlib
 
@@ -17,9 +17,9 @@ from bert_jax.weights.run_config import flatten
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 
-# Layers, width, heads and millions of parameters as published: the miniatures
-# with both heads and to a tenth (Turc et al. 2019, table 1), base and large
-# rounded to ten (Devlin et al. 2019, section 3).
+# Published layers, width, heads and millions of parameters. The miniatures have
+# both heads and are rounded to a tenth (Turc et al. 2019, table 1). Base and
+# large are rounded to ten (Devlin et al. 2019, section 3).
 SIZES = {
   "bert:tiny": (2, 128, 2, 4.4),
   "bert:mini": (4, 256, 4, 11.3),
@@ -286,7 +286,7 @@ SMALL = sorted(name for name in VALUES if name.startswith("small:"))
 
 @pytest.mark.parametrize("name", [*RECIPES, *SMALL])
 def test_builder_and_objective_of_a_recipe_fit(name):
-  """Every key that the objective asks for is one that the builder makes."""
+  """The builder makes every key that the objective needs."""
   config = topologies.with_published_vocabulary(config_lib.parse(load(name)))
   (phase,) = phases.plan(config)
   objective, _, _ = building.make_parts(config)
@@ -294,14 +294,14 @@ def test_builder_and_objective_of_a_recipe_fit(name):
   shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0), batch))
   if name in WIDTHS:
     count = sum(x.size for x in jax.tree.leaves(shapes))
-    assert count == parameters(name, *WIDTHS[name])
+    assert count == count_parameters(name, *WIDTHS[name])
   weights = jax.eval_shape(objective.weights, batch)
   assert set(objective.coefficients) <= set(weights)
   assert objective.flops(batch) > 0
 
 
-def parameters(name, layers, d, v, positions, segments):
-  """How many a run of it has, heads included."""
+def count_parameters(name, layers, d, v, positions, segments):
+  """Returns the number of parameters of a run, including its heads."""
   norm = 2 * d
   attention = 4 * (d * d + d) + norm
   mlp = d * 4 * d + 4 * d + 4 * d * d + d + norm
@@ -337,7 +337,7 @@ def test_numbers_are_the_published_ones(name):
 
 @pytest.mark.parametrize("name", SIZES)
 def test_parameters_are_as_many_as_published(name):
-  """By shapes alone, to the last one with a vocabulary of 30,522."""
+  """Counts by shapes. With a vocabulary of 30,522 the count is exact."""
   layers, d, heads, millions = SIZES[name]
   config = load(name)
   model = bert.build(config["model"]["variant"])

@@ -1,4 +1,4 @@
-"""A run that is killed and started again equals one that is not interrupted."""
+"""A run that is killed and restarted equals an uninterrupted run."""
 
 import json
 import os
@@ -43,7 +43,7 @@ OVERRIDES = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-  """A folder of about 45 examples, so 120 steps of 8 take many epochs."""
+  """Makes a folder of about 45 examples; 120 steps of 8 take many epochs."""
   path = tmp_path_factory.mktemp("data") / "prepared"
   return write_prepared(path, random_documents(60, 0), random_documents(9, 1))
 
@@ -68,17 +68,17 @@ def start(folder, workdir, **overrides):
   )
 
 
-def finish(process):
+def wait_for_output(process):
   output, _ = process.communicate(timeout=300)
   assert process.returncode == 0, output
   return output
 
 
 @pytest.fixture(scope="module")
-def undisturbed(folder, tmp_path_factory):
-  """The folder of a run that is not interrupted."""
+def undisturbed_run(folder, tmp_path_factory):
+  """Returns the folder of a run that is not interrupted."""
   workdir = tmp_path_factory.mktemp("runs") / "undisturbed"
-  finish(start(folder, workdir))
+  wait_for_output(start(folder, workdir))
   return workdir
 
 
@@ -122,98 +122,98 @@ def kill_and_finish(folder, workdir, steps, seed):
     time.sleep(rng.uniform(0, 0.4))
     process.kill()
     process.communicate()
-  finish(start(folder, workdir))
+  wait_for_output(start(folder, workdir))
 
 
 def checkpoint_steps(workdir):
   return {int(path.name) for path in (workdir / "checkpoints").iterdir()}
 
 
-def test_rows_of_an_undisturbed_run(undisturbed):
+def test_rows_of_an_undisturbed_run(undisturbed_run):
   """Every logged step has one row, with the rate of its optimizer step."""
-  train = [r for r in rows(undisturbed) if r["split"] == "train"]
+  train = [r for r in rows(undisturbed_run) if r["split"] == "train"]
   assert [r["step"] for r in train] == [*range(7, 120, 7), 120]
   # The row of step s has the rate of step s - 1 of the schedule, which counts
   # from 0. Warm-up is 1% of 120 steps, so there is only the linear decay.
   for row in train:
     expected = 1e-3 * (1 - (row["step"] - 1) / 120)
     assert row["learning_rate"] == pytest.approx(expected, rel=1e-5)
-  state = arrays(undisturbed, 120)
+  state = arrays(undisturbed_run, 120)
   counts = [x for name, x in state.items() if "count" in name or "step" in name]
   assert counts and all(count == 120 for count in counts)
 
 
-def test_killed_run_equals_undisturbed(folder, undisturbed, tmp_path):
+def test_killed_run_equals_undisturbed(folder, undisturbed_run, tmp_path):
   # Kill the run once in each phase.
   kill_and_finish(folder, tmp_path / "run", [35, 112], seed=0)
-  assert_same_run(tmp_path / "run", undisturbed)
+  assert_same_run(tmp_path / "run", undisturbed_run)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-def test_often_killed_run(folder, undisturbed, tmp_path, seed):
+def test_often_killed_run(folder, undisturbed_run, tmp_path, seed):
   steps = sorted(random.Random(seed).sample(range(1, 110), 3))
   kill_and_finish(folder, tmp_path / "run", steps, seed)
-  assert_same_run(tmp_path / "run", undisturbed)
+  assert_same_run(tmp_path / "run", undisturbed_run)
 
 
 @pytest.mark.slow
-def test_sigterm_saves_and_continues(folder, undisturbed, tmp_path):
+def test_sigterm_saves_and_continues(folder, undisturbed_run, tmp_path):
   process = start(folder, tmp_path / "run")
   wait_for_step(process, tmp_path / "run", 28)
   process.send_signal(signal.SIGTERM)
-  output = finish(process)
+  output = wait_for_output(process)
   assert "the same command continues" in output
-  stopped = max(checkpoint_steps(tmp_path / "run"))
-  assert 28 <= stopped < 120
-  assert f"continuing from step {stopped}" in finish(
+  last_step = max(checkpoint_steps(tmp_path / "run"))
+  assert 28 <= last_step < 120
+  assert f"continuing from step {last_step}" in wait_for_output(
     start(folder, tmp_path / "run")
   )
-  assert_same_run(tmp_path / "run", undisturbed)
+  assert_same_run(tmp_path / "run", undisturbed_run)
 
 
-def test_latest_and_best_are_kept(undisturbed):
+def test_latest_and_best_are_kept(undisturbed_run):
   """A run keeps its newest two checkpoints and the last phase's best."""
-  heldout = [r for r in rows(undisturbed) if r["split"] == "heldout"]
+  heldout = [r for r in rows(undisturbed_run) if r["split"] == "heldout"]
   assert [r["step"] for r in heldout] == [25, 50, 75, 100, 120]
   last = [row for row in heldout if row["step"] > 108]
   best = min(last, key=lambda r: r["loss"])["step"]
-  assert checkpoint_steps(undisturbed) == {110, 120, best}
+  assert checkpoint_steps(undisturbed_run) == {110, 120, best}
 
 
-def test_a_finished_run_repeats_its_last_lines(folder, undisturbed):
-  before = rows(undisturbed)
-  output = finish(start(folder, undisturbed))
+def test_a_finished_run_repeats_its_last_lines(folder, undisturbed_run):
+  lines = rows(undisturbed_run)
+  output = wait_for_output(start(folder, undisturbed_run))
   assert "continuing from step 120" in output
   assert "held-out MLM loss" in output
-  assert rows(undisturbed) == before
+  assert rows(undisturbed_run) == lines
 
 
-def test_restart_with_another_config_is_refused(folder, undisturbed):
-  process = start(folder, undisturbed, **{"schedule.peak": 5e-4})
+def test_restart_with_another_config_is_refused(folder, undisturbed_run):
+  process = start(folder, undisturbed_run, **{"schedule.peak": 5e-4})
   output, _ = process.communicate()
   assert process.returncode == 1
   assert "config.schedule.peak: 0.001 -> 0.0005" in output
   assert "Traceback" not in output
-  config = json.loads((undisturbed / "config.json").read_text())
+  config = json.loads((undisturbed_run / "config.json").read_text())
   assert config["schedule"]["peak"] == 1e-3
 
 
 @pytest.mark.slow
-def test_init_from_takes_only_the_parameters(folder, undisturbed, tmp_path):
-  output = finish(
+def test_init_from_takes_only_the_parameters(folder, undisturbed_run, tmp_path):
+  output = wait_for_output(
     start(
       folder,
       tmp_path / "run",
-      init_from=undisturbed,
+      init_from=undisturbed_run,
       total_steps=1,
       # This rate is too small to change any float32 parameter.
       **{"schedule.peak": 1e-30},
     )
   )
-  assert f"parameters from {undisturbed}\n" in output
+  assert f"parameters from {undisturbed_run}\n" in output
   assert "from step 120 of its run; this run begins at step 0" in output
-  old, new = arrays(undisturbed, 120), arrays(tmp_path / "run", 1)
+  old, new = arrays(undisturbed_run, 120), arrays(tmp_path / "run", 1)
   assert new["['step']"] == 1
   for name in old:
     if name.startswith("['params']"):

@@ -36,9 +36,9 @@ def test_a_snapshot_equals_resize_and_checksums(rows):
   state, layout = make_state(mesh, rows)
   with sharding.use_mesh(mesh), compile_ahead.threads() as pool:
     file_state, sums = Snapshots(pool, state, layout, mesh)(2, state)
-    wanted = resize(state, layout)
-    jax.tree.map(np.testing.assert_array_equal, file_state, wanted)
-    assert sums == checkpoint.checksums_of(vars(wanted))
+    expected = resize(state, layout)
+    jax.tree.map(np.testing.assert_array_equal, file_state, expected)
+    assert sums == checkpoint.checksums_of(vars(expected))
   assert file_state.params["table"].shape == (5, 3)
   assert file_state.params["bias"] is state.params["bias"]  # Nothing is copied.
 
@@ -47,9 +47,9 @@ def test_a_snapshot_equals_resize_and_checksums(rows):
 def test_parameters_that_are_not_finite_are_never_saved(bad):
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   state, layout = make_state(mesh, 8)
-  spoilt = state.params | {"bias": state.params["bias"].at[2].set(bad)}
+  bad_params = state.params | {"bias": state.params["bias"].at[2].set(bad)}
   with sharding.use_mesh(mesh), compile_ahead.threads() as pool:
     snapshots = Snapshots(pool, state, layout, mesh)
     snapshots(3, state)
     with pytest.raises(FloatingPointError, match="step 3"):
-      snapshots(3, state.replace(params=spoilt))
+      snapshots(3, state.replace(params=bad_params))

@@ -1,4 +1,4 @@
-"""A spike of the loss: its step is skipped, or the run stops before it.
+"""If the loss has a spike, a run skips the step or stops before it.
 
 A checkpoint of a diverged run is never the best one.
 """
@@ -20,8 +20,8 @@ from bert_jax.training import setup as building
 from bert_jax.weights import checkpoint
 
 TOTAL = 12  # Steps of a run.
-# The fixture `explodes` spoils the update of step 6. The fixture `bad_batch`
-# spoils the loss of the step after it.
+# The fixture `exploding_rate` spoils the update of step 6. The fixture
+# `bad_batch` spoils the loss of step 7.
 BAD = 6
 
 pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
@@ -34,7 +34,7 @@ def prepared(tmp_path_factory):
 
 
 def config_of(prepared, action="none", factor=1.5):
-  """A causal model that logs, and saves a checkpoint, every two steps."""
+  """Returns a run that logs and saves a checkpoint every two steps."""
   config = tiny("gpt:gpt1", prepared)
   config |= dict(total_steps=TOTAL, spike=dict(action=action, factor=factor))
   config["log"]["every"] = 2
@@ -45,8 +45,8 @@ def config_of(prepared, action="none", factor=1.5):
 
 
 @pytest.fixture
-def explodes(monkeypatch):
-  """The learning rate of one step is so high that the model diverges."""
+def exploding_rate(monkeypatch):
+  """Makes the learning rate of one step so high that the model diverges."""
   build_schedule = optim.build_schedule
 
   def build(total_steps, **options):
@@ -56,24 +56,24 @@ def explodes(monkeypatch):
   monkeypatch.setattr(optim, "build_schedule", build)
 
 
-def best_of(workdir):
+def best_step_of(workdir):
   with checkpoint.Checkpointer.of_run(str(workdir)) as saver:
     return saver.best_step(), sorted(saver._manager.all_steps())
 
 
 def test_a_diverged_checkpoint_is_never_the_best(
-  prepared, tmp_path, explodes, capsys
+  prepared, tmp_path, exploding_rate, capsys
 ):
   """Step 4 is evaluated before the spike, steps 8 and 12 after it."""
   train.run(config_of(prepared), str(tmp_path / "run"))
-  assert best_of(tmp_path / "run") == (4, [4, 10, 12])
+  assert best_step_of(tmp_path / "run") == (4, [4, 10, 12])
   text = capsys.readouterr().out
   assert text.count("never counts as the best") == 2
   # If only diverged steps were evaluated, there is no best checkpoint.
   config = config_of(prepared)
   config["evaluate"]["every"] = 8
   train.run(config, str(tmp_path / "late"))
-  assert best_of(tmp_path / "late") == (None, [10, 12])
+  assert best_step_of(tmp_path / "late") == (None, [10, 12])
   with (
     checkpoint.Checkpointer.of_run(str(tmp_path / "late")) as saver,
     pytest.raises(ValueError, match="no best checkpoint"),
@@ -81,17 +81,17 @@ def test_a_diverged_checkpoint_is_never_the_best(
     saver.find_step("best")
 
 
-def test_a_run_stops_before_a_spike(prepared, tmp_path, explodes):
+def test_a_run_stops_before_a_spike(prepared, tmp_path, exploding_rate):
   with pytest.raises(
     FloatingPointError, match="step 7: .*spike.*init_from=RUN@"
   ):
     train.run(config_of(prepared, "stop"), str(tmp_path / "run"))
-  best, steps = best_of(tmp_path / "run")
+  best, steps = best_step_of(tmp_path / "run")
   assert best == 4 and max(steps) == 6
 
 
 def test_a_run_that_skips_ends_if_the_model_has_diverged(
-  prepared, tmp_path, explodes
+  prepared, tmp_path, exploding_rate
 ):
   with pytest.raises(FloatingPointError, match="steps 7 to 8: every loss is"):
     train.run(config_of(prepared, "skip"), str(tmp_path / "run"))
@@ -99,7 +99,7 @@ def test_a_run_that_skips_ends_if_the_model_has_diverged(
 
 @pytest.fixture
 def bad_batch(monkeypatch):
-  """The loss of one step is a hundred times too high."""
+  """Makes the loss of one step a hundred times too high."""
   from bert_jax.objectives import lm
 
   build_lm = lm.build
@@ -133,34 +133,38 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
   assert f"skipped: the updates of steps {BAD + 1} (loss" in (
     capsys.readouterr().out
   )
-  logged = [r for r in rows(run) if r["split"] == "train"]
-  skipped = {r["step"]: r.get("skipped_steps") for r in logged}
-  assert skipped == {s: [BAD + 1] if s == 8 else None for s in range(2, 13, 2)}
+  logged_rows = [r for r in rows(run) if r["split"] == "train"]
+  skipped_by_step = {r["step"]: r.get("skipped_steps") for r in logged_rows}
+  assert skipped_by_step == {
+    s: [BAD + 1] if s == 8 else None for s in range(2, 13, 2)
+  }
   # The means do not include the skipped step.
-  assert all(r["loss"] < 10 for r in logged)
+  assert all(r["loss"] < 10 for r in logged_rows)
   setup = building.build(config_lib.parse(copy.deepcopy(config)))
   with checkpoint.Checkpointer.of_run(str(run)) as saver:
-    before, after, later = (
+    params_before, params_after, params_later = (
       saver.restore_params(step, setup.file_state.params)[0]
       for step in (BAD, BAD + 1, BAD + 2)
     )
-  jax.tree.map(np.testing.assert_array_equal, before, after)
-  pairs = zip(jax.tree.leaves(after), jax.tree.leaves(later), strict=True)
+  jax.tree.map(np.testing.assert_array_equal, params_before, params_after)
+  pairs = zip(
+    jax.tree.leaves(params_after), jax.tree.leaves(params_later), strict=True
+  )
   assert all(not np.array_equal(x, y) for x, y in pairs)
   # A run that is killed after one of these steps and started again is the same.
   for step in (BAD, BAD + 1):
-    again = tmp_path / f"again{step}"
-    shutil.copytree(run, again)
-    for path in (again / "checkpoints").iterdir():
+    run_copy = tmp_path / f"again{step}"
+    shutil.copytree(run, run_copy)
+    for path in (run_copy / "checkpoints").iterdir():
       if path.name.isdigit() and int(path.name) > step:
         shutil.rmtree(path)
-    train.run(copy.deepcopy(config), str(again))
-    assert rows(again) == rows(run)
-    with checkpoint.Checkpointer.of_run(str(again)) as saver:
+    train.run(copy.deepcopy(config), str(run_copy))
+    assert rows(run_copy) == rows(run)
+    with checkpoint.Checkpointer.of_run(str(run_copy)) as saver:
       last = saver.restore_params(TOTAL, setup.file_state.params)[0]
     with checkpoint.Checkpointer.of_run(str(run)) as saver:
-      wanted = saver.restore_params(TOTAL, setup.file_state.params)[0]
-    jax.tree.map(np.testing.assert_array_equal, last, wanted)
+      expected = saver.restore_params(TOTAL, setup.file_state.params)[0]
+    jax.tree.map(np.testing.assert_array_equal, last, expected)
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ NO_DROPOUT = dict(dropout=0.0, attention_dropout=0.0)
 
 
 def make_batch(masks, length=12, seed=0):
-  """A batch with a row for each number of masks, and random pair labels."""
+  """Returns rows with `masks` targets each, and with random pair labels."""
   rng = np.random.default_rng(seed)
   rows, predictions = len(masks), max(max(masks), 1)
   ids = rng.integers(5, 40, (rows, length), dtype=np.int32)
@@ -51,7 +51,7 @@ def params(objective):
   return nn.unbox(boxed)
 
 
-# {id of an objective: (the objective, its jitted `steps.accumulate`)}.
+# Id of an objective -> the objective and its jitted `steps.accumulate`.
 COMPILED = {}
 
 
@@ -72,14 +72,14 @@ def assert_close(a, b, atol):
 def test_micro_batches_add_up_to_the_batch(objective, params, micro_batches):
   """The rows have unequal numbers of targets, and one row has no target."""
   batch = make_batch([11, 1, 2, 7, 0, 3, 1, 10])
-  whole = gradient(objective, params, batch)
-  split = gradient(objective, params, batch, micro_batches)
-  assert_close(whole[0], split[0], 1e-6)
-  assert_close(whole[1], split[1], 1e-6)
+  full = gradient(objective, params, batch)
+  summed = gradient(objective, params, batch, micro_batches)
+  assert_close(full[0], summed[0], 1e-6)
+  assert_close(full[1], summed[1], 1e-6)
 
 
-def toy():
-  """An objective whose loss is the batch's sum times the only parameter."""
+def toy_objective():
+  """Returns an objective: the loss is the batch's sum times one parameter."""
   return Objective(
     init=lambda rng, batch: {"kernel": jnp.ones(())},
     weights=lambda batch: {"loss_a": batch["count"].sum()},
@@ -99,7 +99,9 @@ def toy():
 def test_tokens_weigh_alike_in_every_micro_batch(sums, counts, mean):
   """A mean of the micro-batches' means would be 2.0 and 2.5."""
   batch = {"sum": jnp.array(sums), "count": jnp.array(counts)}
-  grads, means, _ = gradient(toy(), {"kernel": jnp.ones(())}, batch, 2)
+  grads, means, _ = gradient(
+    toy_objective(), {"kernel": jnp.ones(())}, batch, 2
+  )
   assert float(means["loss_a"]) == pytest.approx(mean, abs=1e-6)
   assert float(grads["kernel"]) == pytest.approx(mean, abs=1e-6)
 
@@ -116,9 +118,11 @@ def test_row_without_targets_adds_nothing(objective, params):
   """A batch with an ignored row equals the batch without this row."""
   batch = make_batch([0, 5])
   batch["pair_weights"][0] = 0.0
-  both = gradient(objective, params, batch)
-  alone = gradient(objective, params, {k: v[1:] for k, v in batch.items()})
-  assert_close(both[:2], alone[:2], 1e-6)
+  with_row = gradient(objective, params, batch)
+  without_row = gradient(
+    objective, params, {k: v[1:] for k, v in batch.items()}
+  )
+  assert_close(with_row[:2], without_row[:2], 1e-6)
 
 
 def test_optimizer_steps_count_not_micro_steps():
@@ -130,7 +134,7 @@ def test_optimizer_steps_count_not_micro_steps():
   batch = {k: jnp.ones(4) for k in ("sum", "count", "sequence_ids")}
   params = {"kernel": jnp.zeros(())}
   state = TrainState(jnp.int32(0), params, optimizer.init(params), {})
-  step = steps.make_train_step(toy(), optimizer, schedule, 4)
+  step = steps.make_train_step(toy_objective(), optimizer, schedule, 4)
   rates, kernels = [], []
   for _ in range(3):
     state, metrics = step(state, {}, batch, jax.random.key(0))
@@ -157,7 +161,9 @@ def test_padding_is_the_share_of_all_slots(micro_batches):
   batch["sequence_ids"] = jnp.asarray(sequences, jnp.int32)
   params = {"kernel": jnp.zeros(())}
   state = TrainState(jnp.int32(0), params, optimizer.init(params), {})
-  step = steps.make_train_step(toy(), optimizer, schedule, micro_batches)
+  step = steps.make_train_step(
+    toy_objective(), optimizer, schedule, micro_batches
+  )
   _, metrics = jax.jit(step)(state, {}, batch, jax.random.key(0))
   assert float(metrics["tokens"]) == 12
   assert float(metrics["padding"]) == 1 - 12 / 32
@@ -179,10 +185,10 @@ def test_padding_is_logged(tmp_path, capsys, monkeypatch):
   )
   log.train(2, *step_sums.close(), 1.0)
   log.close()
-  (logged,) = logging.read_rows(str(tmp_path / "metrics.jsonl"))
-  assert logged["padding"] == board["train/padding"] == 0.3125
-  rate = logged["steps_per_second"]
-  assert logged["tokens_per_second"] == pytest.approx(6 * rate)
+  (logged_row,) = logging.read_rows(str(tmp_path / "metrics.jsonl"))
+  assert logged_row["padding"] == board["train/padding"] == 0.3125
+  rate = logged_row["steps_per_second"]
+  assert logged_row["tokens_per_second"] == pytest.approx(6 * rate)
   assert " tokens/s padding 31.2% " in capsys.readouterr().out
 
 
@@ -199,18 +205,18 @@ def test_dropout_differs_by_step_seed_and_micro_batch():
   losses = [loss(jax.random.fold_in(key, step)) for step in range(3)]
   assert len(set(losses)) == 3
   assert loss(jax.random.fold_in(key, 1)) == losses[1]
-  other = jax.random.fold_in(jax.random.key(1), 0)
-  assert loss(other) != losses[0]
+  other_key = jax.random.fold_in(jax.random.key(1), 0)
+  assert loss(other_key) != losses[0]
 
 
 def test_cross_entropy_of_simple_logits():
   logits = jnp.log(jnp.array([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]]))
-  got = cross_entropy(logits + 3.0, jnp.array([0, 2]))
-  np.testing.assert_allclose(got, [np.log(2), -np.log(0.8)], rtol=1e-6)
+  losses = cross_entropy(logits + 3.0, jnp.array([0, 2]))
+  np.testing.assert_allclose(losses, [np.log(2), -np.log(0.8)], rtol=1e-6)
 
 
-class Fixed:
-  """A held-out set with the rows of a batch, and padding after them."""
+class FixedRows:
+  """Holds a held-out set: the rows of a batch, then padding."""
 
   def __init__(self, batch):
     self._batch = batch
@@ -235,31 +241,35 @@ def test_evaluation_counts_every_row_once(objective, params, batch_size):
   mesh = sharding.make_mesh(data=1) if jax.device_count() == 1 else None
   with sharding.use_mesh(mesh):
     step = jit(steps.make_eval_step(objective))
-    got = evaluate.evaluate(
+    metrics = evaluate.evaluate(
       step,
       objective.coefficients,
       state,
       {},
-      Fixed(batch),
+      FixedRows(batch),
       batch_size,
       mesh,
     )
   _, means, _ = gradient(objective, params, batch)
   for name, mean in means.items():
-    assert got[name] == pytest.approx(float(mean), abs=1e-5), name
-  assert got["loss"] == pytest.approx(got["mlm_loss"] + got["nsp_loss"])
+    assert metrics[name] == pytest.approx(float(mean), abs=1e-5), name
+  assert metrics["loss"] == pytest.approx(
+    metrics["mlm_loss"] + metrics["nsp_loss"]
+  )
 
 
 def test_unigram_baseline_by_hand():
-  counts = np.array([0, 1, 2])  # With one added: 1/6, 2/6, 3/6.
+  counts = np.array(
+    [0, 1, 2]
+  )  # After one is added to each count, the shares are 1/6, 2/6 and 3/6.
   batch = {
     "input_ids": np.zeros((1, 2), np.int32),
     "mlm_ids": np.array([[2, 0, 1]]),
     "mlm_weights": np.array([[1.0, 1.0, 0.0]]),
   }
   expected = -(np.log(3 / 6) + np.log(1 / 6)) / 2
-  got = evaluate.unigram_baseline(Fixed(batch), counts)
-  assert got == pytest.approx(expected)
+  baseline = evaluate.unigram_baseline(FixedRows(batch), counts)
+  assert baseline == pytest.approx(expected)
 
 
 def test_summary_compares_each_loss_with_guessing():
@@ -271,7 +281,7 @@ def test_summary_compares_each_loss_with_guessing():
   means = dict(lm_loss=0.25, rtd_loss=0.29, rtd_replaced=0.1)
   means |= dict(rtd_flagged=0.08, rtd_found=0.06, sop_loss=0.6)
   means |= dict(sop_accuracy=0.75)
-  assert evaluate.summary(Fixed(batch), np.array([1, 1]), means) == [
+  assert evaluate.summary(FixedRows(batch), np.array([1, 1]), means) == [
     "unigram cross-entropy: 0.6931 nats",
     "held-out LM loss: 0.2500 nats",
     "held-out SOP loss: 0.6000 nats, accuracy 0.7500",

@@ -1,4 +1,4 @@
-"""The table of a sweep: failed runs, and runs with constant predictions."""
+"""Tests a sweep's table with failed runs and constant predictions."""
 
 import json
 import math
