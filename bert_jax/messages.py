@@ -1,4 +1,4 @@
-"""Errors and notes for a user, and "did you mean"; see `nearest`.
+"""Errors, notes and progress for a user, and "did you mean"; see `nearest`.
 
 The command `bert_jax` (cli/errors.py) prints each of these classes as one
 sentence and ends with a status that is not zero. Code that reacts to an error
@@ -11,11 +11,16 @@ import difflib
 import functools
 import importlib
 import sys
+import threading
+import time
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 # A message lists all known names if their count is at most this number.
 _MAX_NAMES = 12
+# Seconds until the first line of `Progress`, and between two lines.
+FIRST_WAIT, INTERVAL = 1.0, 5.0
 
 
 class UserError(ValueError):
@@ -75,6 +80,83 @@ def said_to(listener: Callable[[str], None]) -> Iterator[None]:
 def note_once(line: str) -> None:
   """Does what `note` does, but prints a line only once in a process."""
   note(line)
+
+
+class Progress:
+  """Prints lines about a call, in a thread, until the `with` block ends.
+
+  A call that ends within `FIRST_WAIT` seconds prints nothing. For example:
+
+  with Progress("predict", len(texts), "texts") as progress:
+    for number, text in enumerate(texts):
+      progress.report(number)
+  """
+
+  def __init__(
+    self,
+    action: str,
+    total: int = 0,
+    unit: str = "",
+    first_wait: float | None = None,
+    write: Callable[[str], None] = note,
+  ):
+    """Stores what the lines say.
+
+    Args:
+      action: what the call does.
+      total: the number of things that the call works on; 0 if it does not
+        count things.
+      unit: the name of these things, in the plural.
+      first_wait: seconds until the first line; None means `FIRST_WAIT`.
+      write: prints a line.
+    """
+    self._action, self._total, self._unit = action, total, unit
+    self._write = write
+    self._first_wait = FIRST_WAIT if first_wait is None else first_wait
+    self._done_count = 0
+    self._stop_event = threading.Event()
+    self._has_printed = False
+    self._thread = threading.Thread(target=self._print_lines, daemon=True)
+
+  def __enter__(self) -> "Progress":
+    """Starts the thread."""
+    self._begin = time.monotonic()
+    self._thread.start()
+    return self
+
+  def report(self, done: int) -> None:
+    """Stores the number of things that are done."""
+    self._done_count = done
+
+  def __exit__(
+    self,
+    cls: type[BaseException] | None,
+    error: BaseException | None,
+    trace: types.TracebackType | None,
+  ) -> None:
+    """Ends the thread, and prints a last line if there was a first one."""
+    self._stop_event.set()
+    self._thread.join()
+    if self._has_printed and error is None:
+      self._write(f"{self._action}: done in {self._seconds():.1f} s")
+
+  def _seconds(self) -> float:
+    return time.monotonic() - self._begin
+
+  def _print_lines(self) -> None:
+    if self._stop_event.wait(self._first_wait):
+      return
+    self._has_printed = True
+    unit = self._unit if self._total > 1 else self._unit.removesuffix("s")
+    total = f": {self._total:,} {unit}" if self._total else ""
+    self._write(f"{self._action}{total} ...")
+    while not self._stop_event.wait(INTERVAL):
+      count = f"{self._done_count:,} of {self._total:,} {self._unit}, "
+      if not self._total:
+        count = ""
+      elif not self._done_count:
+        count = f"{count}compiling, "
+      self._write(f"{self._action}: {count}{self._seconds():.0f} s")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

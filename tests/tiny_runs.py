@@ -132,7 +132,7 @@ def shrunk(folder):
   config["data"] |= dict(path=folder, length=32, max_predictions=5)
   config["evaluate"] |= dict(every=2, examples=8)
   config["checkpoint"]["every"] = config["log"]["every"] = 2
-  return config | dict(total_steps=2, batch_size=4)
+  return config | dict(total_steps=2, batch_size=4, phases={})
 
 
 def distilled(folder, name="distilbert:base", **changes):

@@ -52,6 +52,8 @@ def run(args: argparse.Namespace) -> None:
   if not args.workdir:
     raise UserError("--workdir is empty; name the run's folder.")
   config = configs.read(args.config, args.overrides)
+  if not args.process_id:
+    print(f"run {args.workdir}: opening data and devices ...", flush=True)
   # Import these here, so that a bad flag is refused before jax is loaded.
   from bert_jax.devices import hosts, xla_errors
   from bert_jax.training import train

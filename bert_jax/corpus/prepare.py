@@ -36,7 +36,7 @@ from bert_jax.corpus.writer import (
   write_progress,
 )
 from bert_jax.files import PathLike
-from bert_jax.messages import Damaged, UserError, note
+from bert_jax.messages import Damaged, Progress, UserError, note
 from bert_jax.text import open_vocabulary, token_files, words
 from bert_jax.text.unigram import WORD_STARTS
 from bert_jax.text.vocabulary import Vocabulary
@@ -157,7 +157,8 @@ def prepare(
       judge_documents(job, filters)
       sizes = _tokenize(job, tokenizer, filters)
       report = filter_report(partial, filters)
-      return _complete(partial, output, tokenizer, origin, sizes, report)
+      with Progress(f"completing {output}"):
+        return _complete(partial, output, tokenizer, origin, sizes, report)
 
 
 def _with_words_of(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bert_jax import files
 from bert_jax.corpus import sources
 from bert_jax.files import PathLike
-from bert_jax.messages import UserError
+from bert_jax.messages import Progress, UserError
 
 
 def split_text(
@@ -40,7 +40,7 @@ def split_text(
     raise UserError(f"{output} exists; delete it or choose another --output.")
   sources.check_language(language)
   documents = words = 0
-  with files.atomic_file(output) as temporary:
+  with Progress(f"writing {output}"), files.atomic_file(output) as temporary:
     with pathlib.Path(temporary).open("w", encoding="utf-8") as f:
       for document in sources.read_documents(inputs, format, errors, language):
         sentences = [_words(sentence) for sentence in document]

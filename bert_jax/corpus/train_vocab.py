@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from bert_jax import files
 from bert_jax.corpus import sources
 from bert_jax.files import PathLike
-from bert_jax.messages import UserError, note
+from bert_jax.messages import Progress, UserError, note
 from bert_jax.text import (
   cleaning,
   open_vocabulary,
@@ -86,9 +86,10 @@ def train_vocab(
   marks = cleaning.Marks(kind == "unigram") if strips else None
   if marks:
     texts = _count_marks(texts, marks)
-  vocabulary = train_vocabulary.train(
-    kind, texts, size, chosen_cleaning, rules or words.RULES[0]
-  )
+  with Progress("training a vocabulary"):
+    vocabulary = train_vocabulary.train(
+      kind, texts, size, chosen_cleaning, rules or words.RULES[0]
+    )
   if vocabulary is None:
     names = ", ".join(source.name for source in text_sources[:3])
     raise UserError(f"{names}: no text in it.")

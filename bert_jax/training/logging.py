@@ -5,6 +5,7 @@ draws a plot of the losses, and writes a trace of the profiler.
 """
 
 import contextlib
+import contextvars
 import json
 import math
 import time
@@ -16,6 +17,7 @@ import jax
 import numpy as np
 from etils import epath
 
+from bert_jax import messages
 from bert_jax.files import (
   PathLike,
   atomic_file,
@@ -26,6 +28,9 @@ from bert_jax.files import (
 from bert_jax.messages import UserError, say
 
 T = TypeVar("T")
+
+# Seconds of a block until its first line; see `Logger.long_call`.
+FIRST_WAIT = 3.0
 # (a row of metrics.jsonl, its progress line, the steps of the run) -> nothing.
 OnRow = Callable[[Mapping[str, Any], str, int], None]
 
@@ -171,6 +176,8 @@ class Logger:
     self._path, self._plot_path = folder / "metrics.jsonl", folder / "loss.png"
     # The time and the step from which the speed of the next row is measured.
     self._last_time, self._last_step = time.perf_counter(), start_step
+    # The time of the last line about steps.
+    self._line_time = time.perf_counter()
     self._waits = {"data": 0.0, "checkpoint": 0.0}
     if not self._is_writer:
       return
@@ -259,8 +266,28 @@ class Logger:
     """
     start = time.perf_counter()
     yield
-    self._last_time += time.perf_counter() - start
+    self._line_time = time.perf_counter()
+    self._last_time += self._line_time - start
     self._last_step += steps
+
+  def long_call(self, action: str) -> contextlib.AbstractContextManager[Any]:
+    """Says lines about a block that takes seconds; see `messages.Progress`."""
+    if not self._is_writer:
+      return contextlib.nullcontext()
+    # The lines come from a thread, and go where those of this thread go.
+    context = contextvars.copy_context()
+
+    def write(line: str) -> None:
+      context.run(say, line)
+
+    return messages.Progress(action, first_wait=FIRST_WAIT, write=write)
+
+  def step_done(self, step: int) -> None:
+    """Prints the step if no line was printed for `INTERVAL` seconds."""
+    now = time.perf_counter()
+    if self._is_writer and now - self._line_time >= messages.INTERVAL:
+      self._line_time = now
+      say(f"at step {step}/{self._total_steps} ...")
 
   def train(
     self, step: int, means: Mapping[str, Any], tokens: float, flops: float
@@ -277,6 +304,7 @@ class Logger:
     now = time.perf_counter()
     seconds, steps = now - self._last_time, step - self._last_step
     self._last_time, self._last_step = now, step
+    self._line_time = now
     shares = self._wait_shares(seconds)
     if not self._is_writer:
       return

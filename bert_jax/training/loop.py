@@ -145,12 +145,15 @@ def run_phase(
       if shape not in compiled_shapes:
         compiled_shapes.add(shape)
         progress.step_sums.wait()
-        with log.excluded(steps=1):  # The speed does not count compilation.
+        title = f"compiling the step for rows of {shape[-1]} tokens"
+        # The speed does not count compilation.
+        with log.excluded(steps=1), log.long_call(title):
           advance(step, batch)
           progress.step_sums.wait()
       else:
         advance(step, batch)
       progress.stopped = hosts.stop_requested(step, signals)
+      log.step_done(step)
       if due("log", step):
         flops = sum(progress.flops) / len(progress.flops)
         means, tokens = progress.step_sums.close()
@@ -196,7 +199,8 @@ def evaluate_step(
     far. The number is None if the run has diverged.
   """
   progress.step_sums.wait()
-  with log.excluded():
+  title = f"evaluating step {step}"
+  with log.excluded(), log.long_call(title):
     progress.results, measured = measure(progress.state)
   log.heldout(step, progress.results)
   first_loss = progress.first_loss

@@ -12,6 +12,7 @@ import numpy as np
 from etils import epath
 from ml_collections import ConfigDict
 
+from bert_jax.corpus import reader
 from bert_jax.devices import hosts, sharding
 from bert_jax.examples import loader, recipes
 from bert_jax.messages import UserError, say
@@ -161,6 +162,27 @@ def summary(setup: Setup, means: dict[str, float], workdir: str) -> None:
       say(line)
   say(f"plot: {epath.Path(workdir) / 'loss.png'}")
   say(f"TensorBoard: tensorboard --logdir {workdir}")
+  say(f"next: {next_command(setup, workdir)}")
+
+
+def next_command(setup: Setup, workdir: str) -> str:
+  """Returns a command that uses the model of a finished run.
+
+  Args:
+    setup: the objects that do not change during the run.
+    workdir: the run's folder.
+  """
+  folder = setup.prepared[0]
+  if setup.task or not isinstance(folder, reader.Prepared):
+    output = "--input texts.jsonl --output predictions.jsonl"
+    return f"bert_jax predict --model {workdir} {output}"
+  mask = folder.special.mask
+  builder = setup.feeds[0].phase.data["builder"]
+  if mask is None or builder in config_lib.UNMASKED_BUILDERS:
+    output = "--input texts.txt --output vectors.npz"
+    return f"bert_jax features --model {workdir} {output}"
+  text = f"Text with {folder.vocab[mask]}."
+  return f'bert_jax fill-mask --model {workdir} "{text}"'
 
 
 def run(

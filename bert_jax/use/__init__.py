@@ -14,7 +14,6 @@ that the functions take.
 * `labelled.py`: reads tables of labelled examples.
 * `trained.py`: runs a training, with its config, folder, progress and result.
 * `results.py`: what users pass as lists, and lists that notebooks show.
-* `progress.py`: lines on stderr about a long call.
 * `fill_mask.py`: fills the masks in texts.
 * `predict.py`: predicts with a fine-tuned model, as JSON objects.
 * `serve.py`: predicts for lines as they arrive.

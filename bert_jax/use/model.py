@@ -20,7 +20,7 @@ import flax.linen as nn
 import numpy as np
 from tokenizers import Tokenizer
 
-from bert_jax.messages import UserError, note_once
+from bert_jax.messages import Progress, UserError, note_once
 from bert_jax.tasks.files import requests
 from bert_jax.text.vocabulary import Vocabulary
 from bert_jax.use import (
@@ -34,7 +34,6 @@ from bert_jax.use import (
 from bert_jax.use import predict as predict_lib
 from bert_jax.use.features import Spec
 from bert_jax.use.predict import Predictor
-from bert_jax.use.progress import Progress
 from bert_jax.use.results import Results
 from bert_jax.use.text_batches import Text
 from bert_jax.weights import hf, model_folder

@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from bert_jax import messages
 from bert_jax.training import logging
 
 
@@ -50,3 +51,18 @@ def test_the_share_of_padding_is_never_negative(tmp_path, capsys, padding):
   assert " padding 0.0% " in capsys.readouterr().out
   (row,) = logging.read_rows(str(tmp_path / "metrics.jsonl"))
   assert math.copysign(1, row["padding"]) == 1 and row["padding"] == 0
+
+
+def test_a_run_prints_the_step_only_after_seconds_without_a_line(
+  tmp_path, capsys, monkeypatch
+):
+  log = logging.Logger(str(tmp_path), 0, 30)
+  log.step_done(1)
+  assert not capsys.readouterr().out
+  monkeypatch.setattr(messages, "INTERVAL", 0.0)
+  log.step_done(2)
+  assert capsys.readouterr().out == "at step 2/30 ...\n"
+  monkeypatch.setattr(messages, "INTERVAL", 600.0)
+  log.step_done(3)
+  assert not capsys.readouterr().out
+  log.close()

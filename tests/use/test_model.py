@@ -21,9 +21,10 @@ import tiny_tasks
 from close_results import same
 
 import bert_jax
+from bert_jax import messages
 from bert_jax.cli.main import execute
 from bert_jax.messages import UserError
-from bert_jax.use import fill_mask, progress
+from bert_jax.use import fill_mask
 from bert_jax.use import model as model_lib
 from bert_jax.use.results import Results
 from bert_jax.weights import model_folder
@@ -429,9 +430,9 @@ def test_a_notebook_shows_a_table(classifier):
 
 
 def test_a_long_call_says_how_far_it_is(monkeypatch, capsys):
-  monkeypatch.setattr(progress, "FIRST_WAIT", 0.01)
-  monkeypatch.setattr(progress, "INTERVAL", 0.05)
-  with progress.Progress("predict", 1200, "texts") as lines:
+  monkeypatch.setattr(messages, "FIRST_WAIT", 0.01)
+  monkeypatch.setattr(messages, "INTERVAL", 0.05)
+  with messages.Progress("predict", 1200, "texts") as lines:
     time.sleep(0.1)
     lines.report(700)
     time.sleep(0.2)
@@ -439,8 +440,8 @@ def test_a_long_call_says_how_far_it_is(monkeypatch, capsys):
   assert first == "predict: 1,200 texts ..."
   assert last_but_one.startswith("predict: 700 of 1,200 texts, 0 s")
   assert last.startswith("predict: done in 0.")
-  with progress.Progress("short"):
+  with messages.Progress("short"):
     pass
-  with pytest.raises(KeyError), progress.Progress("broken"):
+  with pytest.raises(KeyError), messages.Progress("broken"):
     raise KeyError
   assert not capsys.readouterr().err
