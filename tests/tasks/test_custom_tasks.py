@@ -1,4 +1,4 @@
-"""Custom tasks: the labels that a file may have, and the forms of tags."""
+"""Tests custom tasks: the labels that a file may have, and tags."""
 
 import finetune_files as files
 import pytest
@@ -22,8 +22,8 @@ def test_minus_one_is_a_class_of_a_custom_task(tmp_path):
   table = files.write(tmp_path / "a.tsv", "text\tlabel\na\t-1\nb\t0\nc\t1\n")
   lines = [{"text": "a", "label": -1}, {"text": "b", "label": None}]
   lines += [{"text": "c", "label": " "}, {"text": "d"}]
-  other = files.write_jsonl(tmp_path / "b.jsonl", lines)
-  contents = read({"train": table, "test": other}, columns=COLUMNS)
+  other_table = files.write_jsonl(tmp_path / "b.jsonl", lines)
+  contents = read({"train": table, "test": other_table}, columns=COLUMNS)
   assert contents.task.labels == ("-1", "0", "1")
   assert labels_of(contents, "train") == ["-1", "0", "1"]
   assert labels_of(contents, "test") == ["-1", None, None, None]
@@ -91,16 +91,18 @@ def test_words_and_tags(tmp_path, name, columns, content):
     for words, tags in zip(WORDS, TAGS, strict=True)
   ]
   path = files.write_jsonl(tmp_path / "b.jsonl", lines)
-  same = read({"train": path}, kind="tagging", columns=NAMES)
-  assert same.splits["train"] == [e | {"document": None} for e in examples]
+  json_lines = read({"train": path}, kind="tagging", columns=NAMES)
+  assert json_lines.splits["train"] == [
+    e | {"document": None} for e in examples
+  ]
 
 
 def test_a_split_may_have_words_without_tags(tmp_path):
   train = files.write(tmp_path / "a.tsv", TABLE)
   # A no-break space is part of a word.
   test = files.write(tmp_path / "b.tsv", "n\ttokens\nx\tin 5\u00a0km\n")
-  empty = files.write(tmp_path / "c.tsv", "n\ttokens\tner\nx\tin\t\n")
-  inputs = {"train": train, "test": test, "more": empty}
+  without_tags = files.write(tmp_path / "c.tsv", "n\ttokens\tner\nx\tin\t\n")
+  inputs = {"train": train, "test": test, "more": without_tags}
   contents = read(inputs, kind="tagging", columns=NAMES + ",id=n")
   (example,) = contents.splits["test"]
   assert (example["words"], example["tags"]) == (["in", "5\u00a0km"], None)
@@ -108,7 +110,7 @@ def test_a_split_may_have_words_without_tags(tmp_path):
   with pytest.raises(
     ValueError, match=r"c\.tsv:2 has no tags; training needs th"
   ):
-    read({"train": empty}, kind="tagging", columns=NAMES)
+    read({"train": without_tags}, kind="tagging", columns=NAMES)
   train = files.write(tmp_path / "d.conll", FIRST)
   test = files.write(tmp_path / "e.conll", "in\nRome\n")
   contents = read(

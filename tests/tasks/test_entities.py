@@ -1,4 +1,4 @@
-"""Texts to words, and the tags of words to entities."""
+"""Splits texts into words, and joins the tags of words to entities."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Odd inputs of `prepare`, `predict` and `score` work, or give one sentence."""
+"""`prepare`, `predict` and `score` accept odd inputs or give one sentence."""
 
 import io
 import json
@@ -72,8 +72,8 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
   path = tmp_path / "a.txt"
   path.write_bytes(b"\xef\xbb\xbfa\r\nb\xef\xbb\xbf")
   assert [*text_batches.read_lines(str(path))] == ["a", "b\ufeff"]
-  odd = '{"id": "\\ud800", "words": ["a\\udfff"]}'
-  (tmp_path / "a.jsonl").write_text(odd)
+  odd_text = '{"id": "\\ud800", "words": ["a\\udfff"]}'
+  (tmp_path / "a.jsonl").write_text(odd_text)
   (text,) = text_batches.read_texts(str(tmp_path / "a.jsonl"))
   assert (text.id, text.text) == ("\ufffd", "a\ufffd")
   path.write_bytes(b"a\n\xff\n")
@@ -161,7 +161,7 @@ def test_only_questions_have_no_answer(models):
 
 def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
   folder = tiny_tasks.write_task(tmp_path / "task")
-  long = str(tmp_path / "long")
+  long_folder = str(tmp_path / "long")
   task = tiny_tasks.TASKS["classification"]
   texts = [dict(id="0", texts=["red " * 40], label="cat")]
   encoded = prepare_task.encode_examples(
@@ -170,7 +170,7 @@ def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
   meta = encoded_rows.read_meta(folder)
   tokenizer = tiny_tasks.tokenizer_files()
   encoded_rows.save(
-    long, task, {"validation": (encoded.rows, texts)}, meta, tokenizer
+    long_folder, task, {"validation": (encoded.rows, texts)}, meta, tokenizer
   )
   (tmp_path / "file").write_text("")
   flags = dict(model=models / "classification", data=folder)
@@ -180,7 +180,7 @@ def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
     (dict(batch_size=0), "--batch-size=0 must be at least 1"),
     (dict(batch_size="x"), "argument --batch-size: invalid int"),
     (
-      dict(data=long),
+      dict(data=long_folder),
       "has rows of 42 tokens, but the model takes 40; prepare it",
     ),
     (
@@ -197,16 +197,16 @@ def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
 
 def test_a_split_without_labels_is_not_evaluated(tmp_path):
   path = files.write(tmp_path / "a.tsv", "my text\tmy label\nred\ta\ncat\tb\n")
-  hidden = files.write(tmp_path / "b.tsv", "my text\nred\n")
+  unlabelled_lines = files.write(tmp_path / "b.tsv", "my text\nred\n")
   vocab = files.write(tmp_path / "vocab.txt", "\n".join(tiny_tasks.PIECES))
   folder = str(tmp_path / "task")
-  inputs = [Input("train", path), Input("test", hidden)]
+  inputs = [Input("train", path), Input("test", unlabelled_lines)]
   prepare_task.prepare(
     task_inputs.find("mine", **COLUMNS), inputs, vocab, folder
   )
-  opened = batches.open_task(2, 0, folder, validation="train,test")
+  task_folder = batches.open_task(2, 0, folder, validation="train,test")
   with pytest.raises(ValueError, match="split 'test' has a label. Pass --conf"):
-    batches.open_splits(opened)
+    batches.open_splits(task_folder)
 
 
 @pytest.mark.parametrize("labels", ["2.5", "2.5 2.5", "2.5  1"])
@@ -215,29 +215,29 @@ def test_a_split_without_a_correlation_is_not_evaluated(tmp_path, labels):
   table = files.write(tmp_path / "a.tsv", "my text\tmy label\n" + lines)
   vocab = files.write(tmp_path / "vocab.txt", "\n".join(tiny_tasks.PIECES))
   folder = str(tmp_path / "task")
-  # Lines of a split with this name need no label.
+  # A split of this name needs no labels.
   inputs = [Input("held", table)]
   task = task_inputs.find("mine", "regression", **COLUMNS)
   prepare_task.prepare(task, inputs, vocab, folder)
-  opened = batches.open_task(2, 0, folder, train="held", validation="held")
+  task_folder = batches.open_task(2, 0, folder, train="held", validation="held")
   if "1" in labels:
-    (split,) = batches.open_splits(opened)
+    (split,) = batches.open_splits(task_folder)
     assert len(split.examples) == 3
     return
   with pytest.raises(
     ValueError, match=r"'held' has only the label 2.5 .*validation="
   ):
-    batches.open_splits(opened)
+    batches.open_splits(task_folder)
   # A model that predicts nothing needs no metric.
-  assert len(batches.open_splits(opened, predicts=False)) == 1
+  assert len(batches.open_splits(task_folder, predicts=False)) == 1
 
 
 def test_word_tables_grow_and_padding_is_left_out():
   word = "encoder/embeddings/word/embedding"
-  drawn = np.arange(12, dtype=np.float32).reshape(6, 2)
+  drawn_table = np.arange(12, dtype=np.float32).reshape(6, 2)
   tree = {"encoder": {"embeddings": {"word": {"embedding": None}}}}
   tree = jax.tree.map(
-    lambda _: jnp.asarray(drawn), tree, is_leaf=lambda x: x is None
+    lambda _: jnp.asarray(drawn_table), tree, is_leaf=lambda x: x is None
   )
 
   def copy_table(array):
@@ -246,10 +246,12 @@ def test_word_tables_grow_and_padding_is_left_out():
     return np.asarray(params["encoder"]["embeddings"]["word"]["embedding"])
 
   # GPT-1's three new ids keep their random rows.
-  old = np.full((3, 2), -1.0, np.float32)
-  np.testing.assert_array_equal(copy_table(old), [*old, *drawn[3:]])
-  padded = np.arange(16, dtype=np.float32).reshape(8, 2) + 50.0
-  np.testing.assert_array_equal(copy_table(padded), padded[:6])
+  old_table = np.full((3, 2), -1.0, np.float32)
+  np.testing.assert_array_equal(
+    copy_table(old_table), [*old_table, *drawn_table[3:]]
+  )
+  padded_table = np.arange(16, dtype=np.float32).reshape(8, 2) + 50.0
+  np.testing.assert_array_equal(copy_table(padded_table), padded_table[:6])
   with pytest.raises(ValueError, match=r"x: encoder/.* \[8, 3\], not \[6, 2\]"):
     copy_table(np.zeros((8, 3), np.float32))
 

@@ -15,7 +15,7 @@ from bert_jax.tasks import batches, encoded_rows, prepare_task, task_inputs
 TEXT = "sentence\tlabel\nthe good cat \t1\nbad mat\t0\n"
 
 
-def make(path, text=TEXT):
+def make_folder(path, text=TEXT):
   """Returns a task folder with two splits, made by `prepare`."""
   files.wordpiece(path)
   names = {name: files.write(path / name, text) for name in ("a.tsv", "b.tsv")}
@@ -29,7 +29,7 @@ def make(path, text=TEXT):
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-  return make(tmp_path_factory.mktemp("task"))
+  return make_folder(tmp_path_factory.mktemp("task"))
 
 
 @pytest.fixture
@@ -58,18 +58,18 @@ def load(folder):
 
 def test_a_folder_without_digests_is_opened_and_said(folder, capsys):
   change(folder)
-  opened = load(folder)
-  assert opened.task.labels == ("0", "1")
+  folder_data = load(folder)
+  assert folder_data.task.labels == ("0", "1")
   assert (
-    opened.folder.meta["fingerprint"]
-    == opened.folder.meta[batches.ROWS_FINGERPRINT]
+    folder_data.folder.meta["fingerprint"]
+    == folder_data.folder.meta[batches.ROWS_FINGERPRINT]
   )
   line = "note: " + folder + " was prepared by an earlier version"
   assert capsys.readouterr().err.count(line) == 1
 
 
 def test_one_flipped_bit_anywhere_is_noticed(prepared, tmp_path):
-  """It is noticed in every file of the folder."""
+  """The bit is noticed in every file of the folder."""
   names = sorted(path.name for path in pathlib.Path(prepared).iterdir())
   rng = random.Random(0)
   assert names == [
@@ -82,9 +82,9 @@ def test_one_flipped_bit_anywhere_is_noticed(prepared, tmp_path):
     for number in range(12):
       copy = tmp_path / f"{name}-{number}"
       shutil.copytree(prepared, copy)
-      changed, index = bytearray(content), rng.randrange(len(content))
-      changed[index] ^= 1 << rng.randrange(8)
-      (copy / name).write_bytes(changed)
+      changed_content, index = bytearray(content), rng.randrange(len(content))
+      changed_content[index] ^= 1 << rng.randrange(8)
+      (copy / name).write_bytes(changed_content)
       with pytest.raises(ValueError, match=f"{copy}.* is damaged"):
         load(str(copy))
 
@@ -109,17 +109,19 @@ def test_a_file_that_would_be_read_instead_of_the_tokenizer(copy):
 
 
 def test_the_fingerprint_is_that_of_all_splits(prepared, tmp_path):
-  """It does not depend on the names and the order of the input files."""
-  first = load(prepared).folder.meta
-  same = load(make(tmp_path)).folder.meta
+  """Names and order of the input files do not change the fingerprint."""
+  fingerprint = load(prepared).folder.meta
+  same_input = load(make_folder(tmp_path)).folder.meta
   assert (
-    first["fingerprint"]
-    == same["fingerprint"]
-    != first[batches.ROWS_FINGERPRINT]
+    fingerprint["fingerprint"]
+    == same_input["fingerprint"]
+    != fingerprint[batches.ROWS_FINGERPRINT]
   )
   (tmp_path / "other").mkdir()
-  other = load(make(tmp_path / "other", TEXT.replace("\t0", "\t1"))).folder.meta
-  assert first["fingerprint"] != other["fingerprint"]
+  other_input = load(
+    make_folder(tmp_path / "other", TEXT.replace("\t0", "\t1"))
+  ).folder.meta
+  assert fingerprint["fingerprint"] != other_input["fingerprint"]
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00"])

@@ -1,4 +1,4 @@
-"""Rows and batches of tasks: layouts of families, tags, order, padding."""
+"""Tests rows and batches of tasks: layouts, tags, order and padding."""
 
 import json
 import pathlib
@@ -115,13 +115,15 @@ def test_choices_are_rows_of_one_example(bert):
   assert batch["input_ids"][0, 1, :5].tolist() == row_of(encoded, 1)[:5]
 
 
-def tagged(words, tags, **fields):
+def tagged_example(words, tags, **fields):
   return dict(id="0", words=words, tags=tags, document=None) | fields
 
 
 def test_the_first_piece_has_the_tag(bert):
   # Each word has two pieces. The second piece must not get a copy of the B-.
-  encoded = tagging.rows(TAGS, [tagged(["xy", "zx"], ["B-X", "I-X"])], bert, 16)
+  encoded = tagging.rows(
+    TAGS, [tagged_example(["xy", "zx"], ["B-X", "I-X"])], bert, 16
+  )
   assert encoded.rows.labels.tolist() == [-1, 1, -1, 2, -1, -1]
   assert encoded.rows.offsets[:, 0].tolist() == [-1, 0, -1, 1, -1, -1]
   batch = batches.Batches(TAGS, encoded.rows, 0, 1).batch(0)
@@ -132,7 +134,7 @@ def test_the_first_piece_has_the_tag(bert):
 def test_words_without_a_piece_are_named_and_words_stay_in_step(bert):
   words = ["\u200d", "cat", "\ufe0f", "xyz"]
   encoded = tagging.rows(
-    TAGS, [tagged(words, ["B-X", "I-X", "O", "B-X"])], bert, 16
+    TAGS, [tagged_example(words, ["B-X", "I-X", "O", "B-X"])], bert, 16
   )
   assert encoded.rows.offsets[:, 0].max() == 3
   has_word = encoded.rows.offsets[:, 0] >= 0
@@ -147,9 +149,11 @@ def test_every_word_has_one_first_piece_in_all_windows(bert, length):
   examples = []
   for count in (1, 3, 9, 40, 83):
     words = ["x" * int(n) for n in rng.integers(1, 9, count)]
-    examples.append(tagged(words, [TAGS.labels[len(w) % 3] for w in words]))
+    examples.append(
+      tagged_example(words, [TAGS.labels[len(w) % 3] for w in words])
+    )
   # Add a word that is longer than any window.
-  examples.append(tagged(["cat", "x" * 60, "dog"], ["O", "B-X", "I-X"]))
+  examples.append(tagged_example(["cat", "x" * 60, "dog"], ["O", "B-X", "I-X"]))
   rows = tagging.rows(TAGS, examples, bert, length).rows
   assert encoded_rows.lengths(rows).max() <= length
   example_of = np.repeat(rows.example, encoded_rows.lengths(rows))
@@ -164,11 +168,12 @@ def test_every_word_has_one_first_piece_in_all_windows(bert, length):
 def test_a_sentence_has_its_document_around_it(bert):
   sentences = [["a"] * 3, ["b"] * 4, ["cat"] * 5, ["dog"] * 2]
   examples = [
-    tagged(words, ["O"] * len(words), document=1) for words in sentences[:3]
+    tagged_example(words, ["O"] * len(words), document=1)
+    for words in sentences[:3]
   ]
-  examples.append(tagged(sentences[3], ["O"] * 2, document=2))
+  examples.append(tagged_example(sentences[3], ["O"] * 2, document=2))
   encoded = tagging.rows(TAGS, examples, bert, 10, context=True)
-  # A row has eight pieces: the four of the sentence, and two on each side.
+  # A row has eight pieces: four pieces of the sentence, and two on each side.
   assert (
     ids(bert, row_of(encoded, 1))[1:-1] == ["a"] * 2 + ["b"] * 4 + ["cat"] * 2
   )
@@ -178,8 +183,8 @@ def test_a_sentence_has_its_document_around_it(bert):
     a, b = encoded.rows.starts[e : e + 2]
     word = encoded.rows.offsets[a:b, 0]
     assert word[word >= 0].tolist() == list(range(len(words)))
-    labelled = encoded.rows.ids[a:b][word >= 0]
-    assert {bert.pieces[i] for i in labelled} == {words[0]}
+    labelled_words = encoded.rows.ids[a:b][word >= 0]
+    assert {bert.pieces[i] for i in labelled_words} == {words[0]}
 
 
 def random_rows(count, seed=0, longest=60):
@@ -203,7 +208,7 @@ def test_an_epoch_has_every_row_once(size, group):
   assert epoch_batches.steps_per_epoch == -(-10 // size)
   orders = []
   for epoch in range(3):
-    seen = []
+    row_order = []
     for step in range(epoch_batches.steps_per_epoch):
       batch = epoch_batches.batch(epoch * epoch_batches.steps_per_epoch + step)
       assert len(batch["row"]) == size
@@ -215,46 +220,47 @@ def test_an_epoch_has_every_row_once(size, group):
         tokens = rows.ids[rows.starts[row] : rows.starts[row + 1]]
         assert batch["input_ids"][index, :length].tolist() == tokens.tolist()
         assert batch["label_weights"][index] == (rows.labels[row] >= 0)
-        seen.append(int(row))
-    assert sorted(seen) == list(range(10))
-    orders.append(seen)
+        row_order.append(int(row))
+    assert sorted(row_order) == list(range(10))
+    orders.append(row_order)
   # If one batch has all rows, sorting by length makes the epochs equal.
   assert orders[0] != orders[1] != orders[2] or (group and size >= 10)
 
 
 def test_a_batch_depends_only_on_its_number():
   rows = random_rows(50)
-  first = batches.Batches(TWO, rows, 0, 4, seed=3, group=True)
-  late = batches.Batches(TWO, rows, 0, 4, seed=3, group=True)
-  other = batches.Batches(TWO, rows, 0, 4, seed=4, group=True)
-  made_in_order = [first.batch(i) for i in range(40)]
-  for name, array in late.batch(39).items():
+  in_order = batches.Batches(TWO, rows, 0, 4, seed=3, group=True)
+  unread_batches = batches.Batches(TWO, rows, 0, 4, seed=3, group=True)
+  other_seed = batches.Batches(TWO, rows, 0, 4, seed=4, group=True)
+  made_in_order = [in_order.batch(i) for i in range(40)]
+  for name, array in unread_batches.batch(39).items():
     np.testing.assert_array_equal(array, made_in_order[39][name])
-  same = [
-    (other.batch(i)["row"] == made_in_order[i]["row"]).all() for i in range(40)
+  equal_batches = [
+    (other_seed.batch(i)["row"] == made_in_order[i]["row"]).all()
+    for i in range(40)
   ]
-  assert not all(same)
+  assert not all(equal_batches)
 
 
 def test_hosts_have_shares_of_one_batch():
   rows = random_rows(21)
-  whole = batches.Batches(TWO, rows, 0, 8)
+  single_host = batches.Batches(TWO, rows, 0, 8)
   hosts = [batches.Batches(TWO, rows, 0, 8, host=h, hosts=4) for h in range(4)]
-  for step in range(whole.steps_per_epoch):
-    expected = whole.batch(step)
+  for step in range(single_host.steps_per_epoch):
+    expected = single_host.batch(step)
     shares = [host.batch(step) for host in hosts]
     for name in expected:
-      joined = np.concatenate([share[name] for share in shares])
-      np.testing.assert_array_equal(joined, expected[name])
+      joined_shares = np.concatenate([share[name] for share in shares])
+      np.testing.assert_array_equal(joined_shares, expected[name])
 
 
 def test_lengths_are_few_and_grouping_pads_less():
   rows = random_rows(3000, longest=200)
-  plain = batches.Batches(TWO, rows, 0, 8, buckets=(32, 64, 128))
+  ungrouped = batches.Batches(TWO, rows, 0, 8, buckets=(32, 64, 128))
   group = batches.Batches(TWO, rows, 0, 8, buckets=(32, 64, 128), group=True)
-  assert plain.buckets == (32, 64, 128, 199)
+  assert ungrouped.buckets == (32, 64, 128, 199)
   shares = []
-  for split_batches in (plain, group):
+  for split_batches in (ungrouped, group):
     all_batches = [
       split_batches.batch(i) for i in range(split_batches.steps_per_epoch)
     ]
@@ -305,7 +311,7 @@ def test_a_folder_is_what_was_encoded_and_is_made_once(tmp_path, bert):
     np.testing.assert_array_equal(getattr(encoded, name), array)
   assert examples[0] == {"id": "0", "texts": ["the good cat "], "label": "1"}
   assert encoded.labels.tolist() == [1, 0]
-  # The same inputs do nothing, and any other input is an error.
+  # If the inputs are the same, nothing happens. Any other input is an error.
   assert prepare(tmp_path, "sst2", [f"train={train}"], length=12)[1] == meta
   with pytest.raises(ValueError, match="made with another length"):
     prepare(tmp_path, "sst2", [f"train={train}"], length=13)

@@ -1,4 +1,4 @@
-"""Files of predictions have the form that official scripts and servers read."""
+"""Files of predictions have the format of official scripts and servers."""
 
 import json
 import pathlib
@@ -54,13 +54,13 @@ def test_conll_columns(tmp_path):
   predicted = [["B-X", "B-X", "O"], ["O"]]
   (path,) = server_files.write(str(tmp_path), spec, predicted, examples)
   assert read(path) == "New_York B-X B-X\nis O B-X\n_ O O\n\nx O O\n"
-  hidden = [example | {"tags": None} for example in examples]
-  (path,) = server_files.write(str(tmp_path), spec, predicted, hidden)
+  unlabelled = [example | {"tags": None} for example in examples]
+  (path,) = server_files.write(str(tmp_path), spec, predicted, unlabelled)
   assert read(path) == "New_York B-X\nis B-X\n_ O\n\nx O\n"
 
 
 def test_glue_files(tmp_path, monkeypatch, capsys):
-  entailed = ("entailment", "not_entailment")
+  class_names = ("entailment", "not_entailment")
   runs = [
     (task("classification", BINARY, name="cola"), ["1", "0"], "1 0"),
     (
@@ -69,7 +69,7 @@ def test_glue_files(tmp_path, monkeypatch, capsys):
       "5.000 0.000 3.800",
     ),
     (
-      task("classification", entailed, name="qnli"),
+      task("classification", class_names, name="qnli"),
       ["entailment"],
       "entailment",
     ),
@@ -83,20 +83,20 @@ def test_glue_files(tmp_path, monkeypatch, capsys):
     lines = [f"{i}\t{v}\n" for i, v in enumerate(expected.split())]
     assert read(path) == "index\tprediction\n" + "".join(lines)
     paths.append(path)
-  packed = str(tmp_path / "glue.zip")
-  execute(["submission", "--output", packed, "--input", *paths])
-  with zipfile.ZipFile(packed) as archive:
+  archive_path = str(tmp_path / "glue.zip")
+  execute(["submission", "--output", archive_path, "--input", *paths])
+  with zipfile.ZipFile(archive_path) as archive:
     assert archive.namelist() == ["CoLA.tsv", "STS-B.tsv", "QNLI.tsv"]
     assert archive.read("CoLA.tsv") == b"index\tprediction\n0\t1\n1\t0\n"
   assert "also wants SST-2.tsv, MRPC.tsv, QQP.tsv, MNLI-m.tsv, RTE.tsv," in (
     capsys.readouterr().err
   )
   with pytest.raises(ValueError, match="is a second CoLA.tsv"):
-    server_files.submission(packed, [paths[0]] * 2)
+    server_files.submission(archive_path, [paths[0]] * 2)
   with pytest.raises(ValueError, match="the server knows no file other.tsv"):
-    server_files.submission(packed, ["CoLA.tsv", "other.tsv"])
+    server_files.submission(archive_path, ["CoLA.tsv", "other.tsv"])
   with pytest.raises(SystemExit, match="error: .*no/CoLA.tsv"):
-    execute(["submission", "--output", packed, "--input", "no/CoLA.tsv"])
+    execute(["submission", "--output", archive_path, "--input", "no/CoLA.tsv"])
 
 
 @pytest.mark.parametrize(

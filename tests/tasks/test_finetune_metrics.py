@@ -1,4 +1,4 @@
-"""Official metrics agree with their libraries and with plain versions."""
+"""Metrics agree with the official libraries and with plain versions."""
 
 import collections
 import json
@@ -21,31 +21,33 @@ def task(kind, labels, *names):
   return Task("mine", kind, labels, 1, names)
 
 
-def labelled(values):
+def with_labels(values):
   return [{"label": label} for label in values]
 
 
-def score(labels, names, golds, predicted):
+def class_scores(labels, names, golds, predicted):
   kind = "classification" if labels else "regression"
   return metrics.evaluate(
-    task(kind, labels, *names), predicted, labelled(golds)
+    task(kind, labels, *names), predicted, with_labels(golds)
   )
 
 
 def test_scores_of_a_whole_set():
   golds, predicted = [*"1" * 10], [*"1" * 8, "0", "0"]
-  scores = score(BINARY, ["accuracy"], golds, predicted)
+  scores = class_scores(BINARY, ["accuracy"], golds, predicted)
   assert scores == {"accuracy": 0.8, "examples": 10.0}
 
   golds, predicted = [*"11101000"], [*"11001101"]
-  scores = score(BINARY, ["matthews", "f1"], golds, predicted)
+  scores = class_scores(BINARY, ["matthews", "f1"], golds, predicted)
   assert scores["matthews"] == pytest.approx(0.258199, abs=1e-6)
   assert scores["f1"] == pytest.approx(0.666667, abs=1e-6)
   order = np.random.RandomState(0).permutation(8)
-  again = [[row[i] for i in order] for row in (golds, predicted)]
-  assert score(BINARY, ["matthews", "f1"], *again) == pytest.approx(scores)
+  shuffled_scores = [[row[i] for i in order] for row in (golds, predicted)]
+  assert class_scores(
+    BINARY, ["matthews", "f1"], *shuffled_scores
+  ) == pytest.approx(scores)
 
-  scores = score((), ["pearson"], [0, 1, 2, 3, 4, 5], [1, 2, 3, 0, 1, 2])
+  scores = class_scores((), ["pearson"], [0, 1, 2, 3, 4, 5], [1, 2, 3, 0, 1, 2])
   assert scores["pearson"] == pytest.approx(-0.050965, abs=1e-6)
 
 
@@ -53,7 +55,7 @@ def test_classes_agree_with_scikit_learn():
   rng = np.random.RandomState(1)
   names = ("contradiction", "entailment", "neutral")
   golds, predicted = rng.randint(3, size=(2, 400))
-  scores = score(
+  scores = class_scores(
     names,
     ["accuracy_f1_macro", "matthews"],
     [names[i] for i in golds],
@@ -69,22 +71,24 @@ def test_classes_agree_with_scikit_learn():
   assert next(iter(scores)) == "accuracy_f1_macro"
 
   golds, predicted = rng.rand(2, 300) < 0.3
-  scores = score(
+  scores = class_scores(
     ("no", "yes"),
     ["accuracy_f1"],
     [("no", "yes")[int(i)] for i in golds],
     [("no", "yes")[int(i)] for i in predicted],
   )
-  hit = (golds & predicted).sum()
+  is_right = (golds & predicted).sum()
   assert scores["f1"] == pytest.approx(
-    2 * hit / (golds.sum() + predicted.sum())
+    2 * is_right / (golds.sum() + predicted.sum())
   )
 
 
 def test_numbers_agree_with_scipy():
   golds, predicted = np.random.RandomState(2).rand(2, 200)
   predicted = (predicted + golds).round(1)  # Rounding makes equal ranks.
-  scores = score((), ["pearson_spearman"], golds.tolist(), predicted.tolist())
+  scores = class_scores(
+    (), ["pearson_spearman"], golds.tolist(), predicted.tolist()
+  )
   pearson = np.corrcoef(golds, predicted)[0, 1]
   ranks = stats.rankdata(golds), stats.rankdata(predicted)
   spearman = np.corrcoef(*ranks)[0, 1]
@@ -92,50 +96,56 @@ def test_numbers_agree_with_scipy():
   assert scores["spearman"] == pytest.approx(spearman, abs=1e-9)
   mean = (pearson + spearman) / 2
   assert scores["pearson_spearman"] == pytest.approx(mean)
-  scores = score((), ["pearson_spearman"], [1.0, 2.0], [3.0, 3.0])
+  scores = class_scores((), ["pearson_spearman"], [1.0, 2.0], [3.0, 3.0])
   assert math.isnan(scores["pearson_spearman"])
   # One example has no correlation.
-  assert math.isnan(score((), ["pearson"], [1.0], [1.0])["pearson"])
-  assert math.isnan(score((), ["spearman"], [1.0] * 2, [1.0, 2.0])["spearman"])
+  assert math.isnan(class_scores((), ["pearson"], [1.0], [1.0])["pearson"])
+  assert math.isnan(
+    class_scores((), ["spearman"], [1.0] * 2, [1.0, 2.0])["spearman"]
+  )
 
 
 def test_all_predictions_the_same_are_scored():
   golds, predicted = ["0", "1", "0"], ["0"] * 3
-  scores = score(BINARY, ["matthews", "f1", "f1_macro"], golds, predicted)
+  scores = class_scores(
+    BINARY, ["matthews", "f1", "f1_macro"], golds, predicted
+  )
   assert scores["matthews"] == scores["f1"] == 0
   assert scores["f1_macro"] == pytest.approx(0.4)
 
 
 def test_labels_go_by_name():
-  """The classes of a model may have another order: names are compared."""
+  """Names are compared, since a model may order its classes differently."""
   labels, other_order = ("c", "e", "n"), ("n", "e", "c")
   golds = [labels[i] for i in (2, 1, 0, 0)]
   predicted = [other_order[i] for i in (0, 1, 2, 2)]
-  assert score(labels, ["accuracy"], golds, predicted)["accuracy"] == 1
+  assert class_scores(labels, ["accuracy"], golds, predicted)["accuracy"] == 1
   with pytest.raises(
     ValueError, match="'x' of example 1 is not one of its labels"
   ):
-    score(labels, ["accuracy"], ["c", "c"], ["c", "x"])
+    class_scores(labels, ["accuracy"], ["c", "c"], ["c", "x"])
   with pytest.raises(ValueError, match="label 'y' of example 0"):
-    score(labels, ["accuracy"], ["y"], ["c"])
+    class_scores(labels, ["accuracy"], ["y"], ["c"])
 
 
-def conlleval(tags):
+def entities_by_conlleval(tags):
   """Returns the entities by the rule of CoNLL-2003's script."""
   entities, begin = set(), None
   for i, tag in enumerate([*tags, "O"]):
-    before = tags[i - 1] if i else "O"
-    same = tag[2:] == before[2:]
-    if begin is not None and not (tag[0] == "I" and same):
-      entities.add((before[2:], begin, i))
+    previous_tag = tags[i - 1] if i else "O"
+    is_same_type = tag[2:] == previous_tag[2:]
+    if begin is not None and not (tag[0] == "I" and is_same_type):
+      entities.add((previous_tag[2:], begin, i))
       begin = None
-    if tag != "O" and (tag[0] == "B" or before == "O" or not same):
+    if tag != "O" and (
+      tag[0] == "B" or previous_tag == "O" or not is_same_type
+    ):
       begin = i
   return entities
 
 
-def strict(tags):
-  """Returns the entities that begin at B-, with the I- of their type."""
+def entities_by_prefix(tags):
+  """Returns the entities of a B- and the I- of the same type behind it."""
   entities = set()
   for i, tag in enumerate(tags):
     if tag[0] == "B":
@@ -146,11 +156,11 @@ def strict(tags):
   return entities
 
 
-def f1_of(entities, golds, predicted):
+def f1_of_entities(entities, golds, predicted):
   rows = list(zip(map(entities, golds), map(entities, predicted), strict=True))
-  both = sum(len(a & b) for a, b in rows)
-  total = sum(len(a) + len(b) for a, b in rows)
-  return 2 * both / total
+  num_shared = sum(len(a & b) for a, b in rows)
+  num_entities = sum(len(a) + len(b) for a, b in rows)
+  return 2 * num_shared / num_entities
 
 
 def test_entities_by_both_rules():
@@ -162,9 +172,9 @@ def test_entities_by_both_rules():
   )
   spec = task("tagging", tags, "tagging_f1", "tagging_f1_strict")
   scores = metrics.evaluate(spec, predicted, [{"tags": t} for t in golds])
-  expected = f1_of(conlleval, golds, predicted)
+  expected = f1_of_entities(entities_by_conlleval, golds, predicted)
   assert scores["tagging_f1"] == pytest.approx(expected, abs=1e-9)
-  expected = f1_of(strict, golds, predicted)
+  expected = f1_of_entities(entities_by_prefix, golds, predicted)
   assert scores["tagging_f1_strict"] == pytest.approx(expected, abs=1e-9)
   assert scores["tagging_f1"] != scores["tagging_f1_strict"]
 
@@ -240,7 +250,7 @@ def test_multirc_and_record():
 def test_masked_accuracy_counts_pieces():
   spec = task("choice", (), "masked_accuracy")
   golds, predicted = [[1, 2, 3], [4]], [[1, 0, 0], [4]]
-  scores = metrics.evaluate(spec, predicted, labelled(golds))
+  scores = metrics.evaluate(spec, predicted, with_labels(golds))
   assert scores["masked_accuracy"] == 0.5  # The mean of the texts is 2/3.
 
 
@@ -275,22 +285,22 @@ def test_answers_that_have_no_word_left():
   assert squad_metrics.best_scores("the", ["the", "the cat"], "1.1") == (1, 0)
 
 
-def squad2_by_hand(texts, golds, odds, threshold):
+def expected_squad2(texts, golds, odds, threshold):
   """Returns SQuAD 2.0's scores, computed one question at a time."""
   scores = [
     squad_metrics.best_scores(t, g) for t, g in zip(texts, golds, strict=True)
   ]
-  null = (0.0, 0.0), (1.0, 1.0)
-  total = collections.defaultdict(list)
+  scores_of_empty = (0.0, 0.0), (1.0, 1.0)
+  scores_by_prefix = collections.defaultdict(list)
   for s, g, o in zip(scores, golds, odds, strict=True):
-    s = null[not g] if o > threshold else s
-    total[""].append(s)
-    total["HasAns_" if g else "NoAns_"].append(s)
-  numbers = {}
-  for prefix, values in total.items():
+    s = scores_of_empty[not g] if o > threshold else s
+    scores_by_prefix[""].append(s)
+    scores_by_prefix["HasAns_" if g else "NoAns_"].append(s)
+  results = {}
+  for prefix, values in scores_by_prefix.items():
     em, f = 100 * np.mean(values, 0)
-    numbers |= {f"{prefix}exact": em, f"{prefix}f1": f}
-    numbers[f"{prefix}total"] = len(values)
+    results |= {f"{prefix}exact": em, f"{prefix}f1": f}
+    results[f"{prefix}total"] = len(values)
   for column, name in enumerate(("exact", "f1")):
     best = 0.0
     for cut in [-math.inf, *odds]:
@@ -299,8 +309,8 @@ def squad2_by_hand(texts, golds, odds, threshold):
         for s, g, o in zip(scores, golds, odds, strict=True)
       ]
       best = max(best, 100 * np.mean(scores_at_cut))
-    numbers[f"best_{name}"] = best
-  return numbers
+    results[f"best_{name}"] = best
+  return results
 
 
 def test_squad2_parts_and_threshold():
@@ -313,12 +323,12 @@ def test_squad2_parts_and_threshold():
     golds.append([" ".join(rng.choice(words, 2)), text][i % 2 :] * (i % 3 > 0))
   odds = (rng.randn(150) - np.array([2 * (len(g) > 0) for g in golds])).tolist()
   scores = squad_metrics.squad2(texts, golds, odds, -0.5)
-  expected = squad2_by_hand(texts, golds, odds, -0.5)
+  expected = expected_squad2(texts, golds, odds, -0.5)
   assert {k: scores[k] for k in expected} == pytest.approx(expected, abs=1e-9)
   for name in ("exact", "f1"):
     cut = scores[f"best_{name}_thresh"]
-    again = squad_metrics.squad2(texts, golds, odds, cut)
-    assert again[name] == pytest.approx(scores[f"best_{name}"])
+    scores_at_cut = squad_metrics.squad2(texts, golds, odds, cut)
+    assert scores_at_cut[name] == pytest.approx(scores[f"best_{name}"])
 
 
 def official_search(texts, golds, odds, column):
@@ -339,8 +349,9 @@ def official_search(texts, golds, odds, column):
   return 100.0 * best / len(texts), cut
 
 
-# Answers, right answers, odds; the best score and its threshold; the score and
-# threshold of the official search; the score that this threshold really gives.
+# Each case has answers, right answers and odds. Then follow the best score and
+# its threshold, the score and threshold of the official search, and the score
+# that the official threshold really gives.
 CASES = [
   (["zz", "yy"], [[], []], [-5.0, -4.0], (100, -6.0), (100, 0.0), 0),
   (
@@ -378,13 +389,13 @@ def test_thresholds_of_many_equal_odds(seed):
   golds = [[" ".join(rng.choice(words, 2))][: rng.randint(2)] for _ in texts]
   odds = rng.randint(-2, 3, 30).astype(float).tolist()
   scores = squad_metrics.squad2(texts, golds, odds)
-  expected = squad2_by_hand(texts, golds, odds, 1.0)
+  expected = expected_squad2(texts, golds, odds, 1.0)
   official = squad_metrics.squad2(texts, golds, odds, search="official")
   for column, name in enumerate(("exact", "f1")):
     assert scores[f"best_{name}"] == pytest.approx(expected[f"best_{name}"])
     cut = scores[f"best_{name}_thresh"]
-    again = squad_metrics.squad2(texts, golds, odds, cut)
-    assert again[name] == pytest.approx(scores[f"best_{name}"])
+    scores_at_cut = squad_metrics.squad2(texts, golds, odds, cut)
+    assert scores_at_cut[name] == pytest.approx(scores[f"best_{name}"])
     expected_score, cut = official_search(texts, golds, odds, column)
     assert official[f"best_{name}"] == pytest.approx(expected_score)
     assert official[f"best_{name}_thresh"] == cut
@@ -402,18 +413,18 @@ def test_answers_without_a_word_at_every_threshold(seed):
   texts = rng.choice(words, 12).tolist()
   golds = [[rng.choice(words[3:])][: rng.randint(2)] for _ in texts]
   odds = rng.choice([-1e300, -1.0, 0.0, 0.5, 3.0, 7.0], 12).tolist()
-  every = [
+  all_scores = [
     squad_metrics.squad2(texts, golds, odds, cut)
     for cut in [-np.inf, *odds, np.inf]
   ]
   scores = squad_metrics.squad2(texts, golds, odds)
   for name in ("exact", "f1"):
-    best = max(scores_at_cut[name] for scores_at_cut in every)
+    best = max(scores_at_cut[name] for scores_at_cut in all_scores)
     assert scores[f"best_{name}"] == pytest.approx(best)
-    again = squad_metrics.squad2(
+    scores_at_best = squad_metrics.squad2(
       texts, golds, odds, scores[f"best_{name}_thresh"]
     )
-    assert again[name] == pytest.approx(best)
+    assert scores_at_best[name] == pytest.approx(best)
   official = squad_metrics.squad2(texts, golds, odds, search="official")
   for column, name in enumerate(("exact", "f1")):
     expected_score, cut = official_search(texts, golds, odds, column)
@@ -466,7 +477,7 @@ def test_without_labels_there_are_no_metrics():
     assert (
       metrics.evaluate(task(kind, ("O",), "f1"), ["O"], [{key: None}]) == {}
     )
-  examples = labelled(["1", None, "0"])
+  examples = with_labels(["1", None, "0"])
   scores = metrics.evaluate(
     task("classification", BINARY, "accuracy"), ["1", "1", "1"], examples
   )
@@ -476,26 +487,30 @@ def test_without_labels_there_are_no_metrics():
 def test_wrong_predictions_and_metrics_are_refused():
   spec = task("classification", BINARY, "accuracy")
   with pytest.raises(ValueError, match="2 predictions of 1 examples"):
-    metrics.evaluate(spec, ["0", "1"], labelled("0"))
+    metrics.evaluate(spec, ["0", "1"], with_labels("0"))
   with pytest.raises(ValueError, match="no metric 'acuracy'; there are acc"):
-    metrics.evaluate(spec._replace(metrics=("acuracy",)), ["0"], labelled("0"))
+    metrics.evaluate(
+      spec._replace(metrics=("acuracy",)), ["0"], with_labels("0")
+    )
   three = spec._replace(labels=("a", "b", "c"), metrics=("f1",))
   with pytest.raises(ValueError, match="f1 needs two classes, and there are 3"):
-    metrics.evaluate(three, ["a"], labelled("a"))
+    metrics.evaluate(three, ["a"], with_labels("a"))
 
 
 def test_a_missing_package_is_named(monkeypatch):
-  def broken(name):
+  def raise_import_error(name):
     raise ImportError(name)
 
-  monkeypatch.setattr(metrics.importlib, "import_module", broken)
+  monkeypatch.setattr(metrics.importlib, "import_module", raise_import_error)
   spec = task("tagging", ("O",), "tagging_f1")
   with pytest.raises(ValueError, match="pip install seqeval"):
     metrics.evaluate(spec, [["O"]], [{"tags": ["O"]}])
 
 
 def test_numbers_are_json():
-  scores = score(BINARY, ["accuracy_f1", "matthews"], ["0", "1"], ["0", "1"])
+  scores = class_scores(
+    BINARY, ["accuracy_f1", "matthews"], ["0", "1"], ["0", "1"]
+  )
   assert json.loads(json.dumps(scores)) == scores
   assert all(type(number) is float for number in scores.values())
 

@@ -1,4 +1,4 @@
-"""Rare files: long fields, empty rows, other spaces, large numbers."""
+"""Reads files with long fields, empty rows, other spaces or large numbers."""
 
 import csv
 import json
@@ -21,11 +21,11 @@ def read(path, name="mine", split="train", **options):
 def test_a_field_of_a_csv_may_be_long(tmp_path):
   text = "cat, " * 1000
   path = files.write(tmp_path / "a.csv", f'text,label\n"{text}",x\nb,y\n')
-  before = csv.field_size_limit(1000)
+  limit = csv.field_size_limit(1000)
   try:
     examples = read(path, columns=COLUMNS)
   finally:
-    csv.field_size_limit(before)
+    csv.field_size_limit(limit)
   assert examples[0]["texts"] == [text]
 
 
@@ -121,7 +121,7 @@ def test_other_spaces_are_parts_of_words(tmp_path):
   path = files.write(tmp_path / "b.conll", content)
   examples = read(path, kind="tagging")
   assert [e["words"] for e in examples] == [["cats"], ["ran"]]
-  # A word may be only white space. It has no piece then.
+  # A word of only white space has no piece.
   path = files.write(tmp_path / "c.conll", "\u3000\tO\ncats\tB-X\n")
   (example,) = read(path, kind="tagging")
   assert example["words"] == ["\u3000", "cats"]
@@ -144,7 +144,7 @@ def test_commas_between_columns_of_words(tmp_path, columns):
     ValueError, match=r"a\.txt:1 has no tags: .* tabs or spaces"
   ):
     read(path, **options)
-  # A comma may be a word.
+  # A word may be a comma.
   path = files.write(tmp_path / "b.csv", ",\ncats\n")
   assert read(path, split="test", **options)[0]["words"] == [",", "cats"]
 

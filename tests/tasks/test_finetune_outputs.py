@@ -1,4 +1,4 @@
-"""Logits become one prediction for each example, in order, for any batches."""
+"""For any batches, logits become one prediction per example, in order."""
 
 import itertools
 import json
@@ -31,25 +31,25 @@ def rows_of(sizes, example, labels, offsets=None):
   )
 
 
-def through_batches(spec, rows, size, logits):
+def logits_in_batch_order(spec, rows, size, logits):
   """Returns the logits of rows in the order in which batches have them."""
-  many = batches.Batches(spec, rows, 0, size, shuffle=False)
-  returned = [None] * len(rows.example)
-  for step in range(many.steps_per_epoch):
-    batch = many.batch(step)
+  split_batches = batches.Batches(spec, rows, 0, size, shuffle=False)
+  batch_logits = [None] * len(rows.example)
+  for step in range(split_batches.steps_per_epoch):
+    batch = split_batches.batch(step)
     for row in batch["row"]:
       for c in range(spec.columns if row >= 0 else 0):
-        returned[row + c] = logits[row + c]
-  return returned
+        batch_logits[row + c] = logits[row + c]
+  return batch_logits
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 7, 10, 16])
 def test_every_example_is_predicted_once(size):
   spec = task("classification", BINARY, "accuracy")
   rows = rows_of([2 + i for i in range(10)], range(10), [1] * 10)
-  right = np.arange(10) < 8
-  logits = np.stack([~right, right], 1).astype(np.float32)
-  logits = through_batches(spec, rows, size, logits)
+  is_right = np.arange(10) < 8
+  logits = np.stack([~is_right, is_right], 1).astype(np.float32)
+  logits = logits_in_batch_order(spec, rows, size, logits)
   examples = [{"label": "1"}] * 10
   answers = predictions.make_predictions(spec, rows, logits, examples)
   assert answers == ["1"] * 8 + ["0"] * 2
@@ -70,24 +70,30 @@ def test_one_example_in_a_larger_batch():
 def test_choices_are_of_their_example():
   spec = task("choice", tuple("ABCD"), "accuracy", columns=4)
   rows = rows_of([2] * 8, np.repeat([0, 1], 4), [3] * 4 + [0] * 4)
-  flat = np.arange(8.0)
-  assert predictions.example_logits(spec, rows, flat).tolist() == [
+  flat_logits = np.arange(8.0)
+  assert predictions.example_logits(spec, rows, flat_logits).tolist() == [
     [0, 1, 2, 3],
     [4, 5, 6, 7],
   ]
   examples = [{"label": "D"}, {"label": None}]
-  for logits in (flat, flat.reshape(2, 4), flat.reshape(8, 1)):
+  for logits in (
+    flat_logits,
+    flat_logits.reshape(2, 4),
+    flat_logits.reshape(8, 1),
+  ):
     answers = predictions.make_predictions(spec, rows, logits, examples)
     assert answers == ["D", "D"]
   logits = np.random.RandomState(0).randn(8)
   for order in itertools.permutations(range(4)):
-    mixed = np.concatenate([logits[:4][list(order)], logits[4:]])
-    answers = predictions.make_predictions(spec, rows, mixed, examples)
+    permuted = np.concatenate([logits[:4][list(order)], logits[4:]])
+    answers = predictions.make_predictions(spec, rows, permuted, examples)
     assert order["ABCD".index(answers[0])] == logits[:4].argmax()
     assert "ABCD".index(answers[1]) == logits[4:].argmax()
   for size in (1, 2, 3):
-    again = through_batches(spec, rows, size, logits)
-    assert predictions.make_predictions(spec, rows, again, examples) == [
+    in_batch_order = logits_in_batch_order(spec, rows, size, logits)
+    assert predictions.make_predictions(
+      spec, rows, in_batch_order, examples
+    ) == [
       "ABCD"[logits[:4].argmax()],
       "ABCD"[logits[4:].argmax()],
     ]
@@ -114,7 +120,7 @@ def test_each_query_has_one_entity_as_answer():
   assert answers == ["false", "true", "false", "true", "false"]
 
 
-def tagged(words, spans, pieces):
+def rows_of_sentence(words, spans, pieces):
   """Returns the rows of one sentence: windows over its pieces.
 
   Args:
@@ -136,7 +142,7 @@ def test_one_tag_a_word_from_the_window_with_most_context():
   spec = task("tagging", labels, "tagging_f1")
   pieces = [1, 2, 0, 3, 1, 1]
   spans = [(0, 5), (3, 8)]
-  rows = tagged(6, spans, pieces)
+  rows = rows_of_sentence(6, spans, pieces)
   example = {"words": [*"abcdef"], "tags": None}
   # The first window predicts only B-X, the second only I-X.
   logits = [
@@ -149,36 +155,38 @@ def test_one_tag_a_word_from_the_window_with_most_context():
   assert predictions.words_without_row(rows, [example]) == 1
   gold = ["B-X", "O", "B-X", "O", "O", "O"]
   scores = metrics.evaluate(spec, [tags], [{**example, "tags": gold}])
-  assert scores["recall"] == 0.5  # The word without a piece counts too.
+  assert scores["recall"] == 0.5  # A word without a piece counts, too.
 
 
 def test_pieces_after_the_first_do_not_count():
   labels = ("B-ORG", "I-ORG")
   spec = task("tagging", labels, "tagging_f1")
-  rows = tagged(2, [(0, 4)], [2, 2])
+  rows = rows_of_sentence(2, [(0, 4)], [2, 2])
   assert rows.offsets[:, 0].tolist() == [-1, 0, -1, 1, -1, -1]
-  best = np.array([1, 0, 0, 1, 0, 0])
-  logits = [np.eye(2)[best]]
+  best_labels = np.array([1, 0, 0, 1, 0, 0])
+  logits = [np.eye(2)[best_labels]]
   examples = [{"words": ["w1", "w2"], "tags": ["B-ORG", "I-ORG"]}]
   answers = predictions.make_predictions(spec, rows, logits, examples)
   assert answers == [["B-ORG", "I-ORG"]]
   assert metrics.evaluate(spec, answers, examples)["tagging_f1"] == 1
-  naive = np.array(["B-ORG", "B-ORG", "I-ORG", "I-ORG"]).tolist()
+  tags_by_piece = np.array(["B-ORG", "B-ORG", "I-ORG", "I-ORG"]).tolist()
   pieces = [{"tags": ["B-ORG", "I-ORG", "I-ORG", "I-ORG"]}]
-  assert metrics.evaluate(spec, [naive], pieces)["tagging_f1"] == 0
+  assert metrics.evaluate(spec, [tags_by_piece], pieces)["tagging_f1"] == 0
 
 
 def test_tags_do_not_depend_on_padding():
   spec = task("tagging", ("O", "B-X"))
-  rows = tagged(4, [(0, 4)], [1] * 4)
+  rows = rows_of_sentence(4, [(0, 4)], [1] * 4)
   logits = np.random.RandomState(0).randn(1, 6, 2)
-  padded = np.concatenate([logits, np.full((1, 5, 2), 9.0)], 1)
+  padded_logits = np.concatenate([logits, np.full((1, 5, 2), 9.0)], 1)
   examples = [{"words": [*"abcd"]}]
   answers = predictions.make_predictions(spec, rows, logits, examples)
-  assert predictions.make_predictions(spec, rows, padded, examples) == answers
+  assert (
+    predictions.make_predictions(spec, rows, padded_logits, examples) == answers
+  )
 
 
-def asked(context, capacity, stride, question=2):
+def rows_of_question(context, capacity, stride, question_length=2):
   """Returns the rows of a question, its windows and the pieces' offsets.
 
   The pieces of the context are its words; a long word is two pieces.
@@ -187,24 +195,27 @@ def asked(context, capacity, stride, question=2):
   for word in context.split(" "):
     end = begin + len(word)
     if word:
-      cut = begin + max(1, len(word) // 2)
-      halves = [(begin, cut), (cut, end)]
+      middle = begin + max(1, len(word) // 2)
+      halves = [(begin, middle), (middle, end)]
       offsets += halves if len(word) > 4 else [(begin, end)]
     begin = end + 1
   spans = windows(len(offsets), capacity, stride)
   no_offset = [(-1, -1)]
   row_offsets = [
-    no_offset * (question + 2) + offsets[a:b] + no_offset for a, b in spans
+    no_offset * (question_length + 2) + offsets[a:b] + no_offset
+    for a, b in spans
   ]
   sizes = [len(row) for row in row_offsets]
   labels = [(0, 0)] * len(spans)
-  flat = list(itertools.chain(*row_offsets))
-  rows = rows_of(sizes, [0] * len(spans), labels, flat)
+  flat_offsets = list(itertools.chain(*row_offsets))
+  rows = rows_of(sizes, [0] * len(spans), labels, flat_offsets)
   return rows, spans, offsets
 
 
-def by_hand(context, rows, spans, offsets, logits, null, rules, before=4):
-  """Returns text -> score of the best answers, the best first.
+def expected_answers(
+  context, rows, spans, offsets, logits, null, rules, begin_of_context=4
+):
+  """Returns {text: score} of the best answers, from the best on.
 
   It tries all spans of all windows, like `write_predictions` of
   google-research/bert run_squad.py.
@@ -213,12 +224,12 @@ def by_hand(context, rows, spans, offsets, logits, null, rules, before=4):
   for k, (begin, end) in enumerate(spans):
     x = np.asarray(logits[k], np.float64)
     nulls.append(x[0].sum())
-    best = [
+    best_pieces = [
       sorted(range(len(x)), key=lambda i, c=c: -x[i, c])[: rules.n_best]
       for c in (0, 1)
     ]
-    for i, j in itertools.product(*best):
-      a, b = i - before, j - before
+    for i, j in itertools.product(*best_pieces):
+      a, b = i - begin_of_context, j - begin_of_context
       if not (0 <= a <= b < end - begin and b - a < rules.max_length):
         continue
       context_of = [
@@ -256,9 +267,11 @@ def test_answers_are_those_of_the_original_rule(null, max_context):
     context = " ".join(rng.choice(words, rng.randint(8, 40)))
     if not context.strip():
       continue
-    rows, spans, offsets = asked(context, 9, rng.randint(3, 9))
+    rows, spans, offsets = rows_of_question(context, 9, rng.randint(3, 9))
     logits = [rng.randn(size, 2) for size in np.diff(rows.starts)]
-    expected = by_hand(context, rows, spans, offsets, logits, null, rules)
+    expected = expected_answers(
+      context, rows, spans, offsets, logits, null, rules
+    )
     example = {"id": "q", "context": context}
     (answers,) = predictions.make_predictions(
       spec, rows, logits, [example], rules
@@ -270,23 +283,23 @@ def test_answers_are_those_of_the_original_rule(null, max_context):
     assert scores == pytest.approx(list(expected.values()))
     odds = np.exp(scores) / np.exp(scores).sum()
     assert [e["probability"] for e in answers["nbest"]] == pytest.approx(odds)
-    best = next((text for text in expected if text), "")
-    assert answers["best"] == best and answers["text"] in context
+    best_text = next((text for text in expected if text), "")
+    assert answers["best"] == best_text and answers["text"] in context
     if null:
-      gap = expected[""] - (expected[best] if best else 0)
+      gap = expected[""] - (expected[best_text] if best_text else 0)
       assert answers["null_odds"] == pytest.approx(gap)
-      assert answers["text"] == ("" if gap > 0 else best)
-      sure = rules._replace(threshold=-1e9)
+      assert answers["text"] == ("" if gap > 0 else best_text)
+      rules_without_answers = rules._replace(threshold=-1e9)
       (answers,) = predictions.make_predictions(
-        spec, rows, logits, [example], sure
+        spec, rows, logits, [example], rules_without_answers
       )
       assert answers["text"] == ""
     else:
-      assert answers["text"] == best and "null_odds" not in answers
+      assert answers["text"] == best_text and "null_odds" not in answers
 
 
-def one_window(context="red cat", **peaks):
-  rows, *_ = asked(context, 50, 20)
+def rows_of_one_window(context="red cat", **peaks):
+  rows, *_ = rows_of_question(context, 50, 20)
   logits = np.zeros((1, rows.starts[1], 2), np.float32)
   for column, logit in peaks.items():
     logits[0, int(column[1:])] = logit
@@ -298,7 +311,7 @@ def one_window(context="red cat", **peaks):
   "rules", [SpanRules(n_best=1), SpanRules(max_length=0)]
 )
 def test_there_is_an_answer_where_no_span_is_legal(metric, rules, tmp_path):
-  rows, logits, examples = one_window(p0=9.0)
+  rows, logits, examples = rows_of_one_window(p0=9.0)
   spec = task("span", (), metric)
   (answers,) = predictions.make_predictions(spec, rows, logits, examples, rules)
   assert answers["text"] == answers["best"] == ""
@@ -308,14 +321,16 @@ def test_there_is_an_answer_where_no_span_is_legal(metric, rules, tmp_path):
   for path in server_files.write(str(tmp_path), spec, [answers], examples):
     content = pathlib.Path(path).read_text(encoding="utf-8")
     assert list(json.loads(content)) == ["q1"]
-  # Here a span is legal, and the threshold always takes it.
-  sure = SpanRules(threshold=1e9)
-  (answers,) = predictions.make_predictions(spec, rows, logits, examples, sure)
+  # Here a span is legal, and the threshold always accepts it.
+  rules_with_answers = SpanRules(threshold=1e9)
+  (answers,) = predictions.make_predictions(
+    spec, rows, logits, examples, rules_with_answers
+  )
   assert answers["text"] == "red"
 
 
 def test_a_context_without_pieces_has_no_answer():
-  rows, logits, examples = one_window(context="  ")
+  rows, logits, examples = rows_of_one_window(context="  ")
   (answers,) = predictions.make_predictions(
     task("span", (), "squad"), rows, logits, examples
   )
@@ -328,7 +343,10 @@ def test_answers_are_slices_of_the_raw_context(lead):
   begin = context.index("Pure")
   offsets = [(-1, -1)] * 3 + [
     (begin - 4, begin - 1),
-    (begin - 1, begin + 4),  # Byte-level BPE includes the space before.
+    (
+      begin - 1,
+      begin + 4,
+    ),  # A piece of byte-level BPE includes the space before it.
     (begin + 5, begin + 9),
     (begin + 11, begin + 17),
     (-1, -1),
@@ -363,16 +381,19 @@ def test_windows_are_found_by_characters():
 
 def test_answers_do_not_depend_on_padding():
   rng = np.random.RandomState(6)
-  rows, *_ = asked("the river Danube of the cathedral mat", 5, 3)
+  rows, *_ = rows_of_question("the river Danube of the cathedral mat", 5, 3)
   sizes = np.diff(rows.starts)
   logits = [rng.randn(size, 2).astype(np.float32) for size in sizes]
-  padded = np.full((len(sizes), 20, 2), 50.0, np.float32)
+  padded_logits = np.full((len(sizes), 20, 2), 50.0, np.float32)
   for i, size in enumerate(sizes):
-    padded[i, :size] = logits[i]
+    padded_logits[i, :size] = logits[i]
   example = {"id": "q", "context": "the river Danube of the cathedral mat"}
   spec = task("span", (), "squad2")
   answers = predictions.make_predictions(spec, rows, logits, [example])
-  assert predictions.make_predictions(spec, rows, padded, [example]) == answers
+  assert (
+    predictions.make_predictions(spec, rows, padded_logits, [example])
+    == answers
+  )
 
 
 def test_logits_that_do_not_fit_are_refused():
@@ -384,7 +405,7 @@ def test_logits_that_do_not_fit_are_refused():
   with pytest.raises(ValueError, match="not finite"):
     predictions.make_predictions(spec, rows, np.full((2, 2), np.nan), [{}, {}])
   spec = task("tagging", ("O", "B-X", "I-X"))
-  rows = tagged(2, [(0, 2)], [1, 1])
+  rows = rows_of_sentence(2, [(0, 2)], [1, 1])
   with pytest.raises(ValueError, match=r"row 0 are \[4, 2\], not \[4, 3\]"):
     predictions.make_predictions(
       spec, rows, np.zeros((1, 4, 2)), [{"words": ["a"] * 2}]
@@ -396,9 +417,9 @@ def test_logits_that_do_not_fit_are_refused():
 
 
 def test_no_examples():
-  none = rows_of([], [], [])
+  no_rows = rows_of([], [], [])
   for kind in ("classification", "tagging", "span"):
     spec = task(kind, BINARY, "accuracy")
-    empty = np.zeros((0, 2))
-    assert predictions.make_predictions(spec, none, empty, []) == []
+    no_logits = np.zeros((0, 2))
+    assert predictions.make_predictions(spec, no_rows, no_logits, []) == []
     assert metrics.evaluate(spec, [], []) == {}

@@ -1,4 +1,4 @@
-"""Readers of the original files of every task, and messages about bad files."""
+"""Reads the original files of every task; tests messages about bad files."""
 
 import json
 import os
@@ -19,7 +19,8 @@ def read(name, path, split="train", **options):
   return task_inputs.read(task, [Input(split, str(path))]).splits[split]
 
 
-# Task, file, content; the texts and the label of its only example.
+# Each case has a task, a file and its content, and the texts and the label of
+# the only example.
 TABLES = [
   ("cola", "a.tsv", "gj04\t1\t\tA cat.", ["A cat."], "1"),
   ("sst2", "a.tsv", 'sentence\tlabel\na "cat \t0', ['a "cat '], "0"),
@@ -249,18 +250,18 @@ def test_columns_of_a_custom_task(tmp_path):
     tmp_path / "own.csv",
     'n,first,second,same\n7,"a\nb",c,yes\n8,d,"e ""f""",no',
   )
-  options = dict(columns="text=first,pair=second,label=same,id=n")
-  examples = read("same", path, **options)
+  flags = dict(columns="text=first,pair=second,label=same,id=n")
+  examples = read("same", path, **flags)
   assert examples[0] == {"id": "7", "texts": ["a\nb", "c"], "label": "yes"}
   assert examples[1]["texts"] == ["d", 'e "f"']
-  task = task_inputs.find("same", **options)
+  task = task_inputs.find("same", **flags)
   assert task_inputs.read(task, [Input("train", path)]).task.labels == (
     "no",
     "yes",
   )
   path = files.write_jsonl(tmp_path / "o.jsonl", [{"x": "a", "y": 3}])
-  options = dict(kind="regression", columns="text=x,label=y")
-  assert read("price", path, **options)[0]["label"] == 3.0
+  flags = dict(kind="regression", columns="text=x,label=y")
+  assert read("price", path, **flags)[0]["label"] == 3.0
   lines = [{"w": ["a", "b"], "t": ["B-Z", "O"]}, {"w": ["c"], "t": ["O"]}]
   path = files.write_jsonl(tmp_path / "t.jsonl", lines)
   task = task_inputs.find("z", "tagging", "words=w,tags=t")
@@ -393,21 +394,21 @@ def test_published_tasks_in_json_lines(tmp_path):
   sentence = dict(sent1="a", sent2="b", label=2) | {
     f"ending{k}": str(k) for k in range(4)
   }
-  tagged = dict(words=["EU", "ran"], tags=["I-ORG", "O"])
+  tagged_words = dict(words=["EU", "ran"], tags=["I-ORG", "O"])
   expected = {
     "squad": ([asked], [[dict(text="cat", answer_start=2)]]),
     "race": ([passage, question], ["A", "C", "D"]),
     "swag": ([sentence], ["2"]),
-    "conll2003": ([tagged], [["B-ORG", "O"]]),
+    "conll2003": ([tagged_words], [["B-ORG", "O"]]),
   }
-  for name, (lines, right) in expected.items():
+  for name, (lines, expected_values) in expected.items():
     path = files.write_jsonl(tmp_path / f"{name}.jsonl", lines)
     examples = read(name, path)
     field = {"squad": "answers", "conll2003": "tags"}.get(name, "label")
-    assert [e[field] for e in examples] == right
+    assert [e[field] for e in examples] == expected_values
     assert len({e["id"] for e in examples}) == len(examples)
   # A .json may have JSON lines too, unless the task's own format is JSON.
-  path = files.write_jsonl(tmp_path / "a.json", [tagged])
+  path = files.write_jsonl(tmp_path / "a.json", [tagged_words])
   assert read("conll2003", path)[0]["words"] == ["EU", "ran"]
 
 

@@ -1,4 +1,4 @@
-"""Questions: windows have no gaps, answers are slices of the raw context."""
+"""Windows of a context have no gaps; answers are slices of the raw context."""
 
 import os
 
@@ -22,10 +22,10 @@ def roberta(tmp_path_factory):
   return files.load(files.roberta(tmp_path_factory.mktemp("v")))
 
 
-def question(context, text=None, start=0, asked="the cat"):
+def question(context, text=None, start=0, question_text="the cat"):
   answers = [] if text is None else [dict(text=text, answer_start=start)]
   return dict(
-    id="q", title="", question=asked, context=context, answers=answers
+    id="q", title="", question=question_text, context=context, answers=answers
   )
 
 
@@ -45,10 +45,10 @@ def test_no_window_leaves_a_gap():
   for _ in range(500):
     count, capacity, stride = (int(x) for x in rng.integers(1, 200, 3))
     rows = windows(count, capacity, stride)
-    covered = set().union(*(range(a, b) for a, b in rows))
-    assert covered == set(range(count))
+    covered_tokens = set().union(*(range(a, b) for a, b in rows))
+    assert covered_tokens == set(range(count))
     assert max(b - a for a, b in rows) <= capacity
-    # No window is useless: each begins and ends after the one before.
+    # Each window begins and ends behind the previous window, so all are needed.
     assert (np.diff(rows, axis=0) > 0).all()
 
 
@@ -67,7 +67,7 @@ def test_the_best_window_is_that_of_most_context():
 
 
 def texts(example, rows, i):
-  """The text of the context at the label of row i."""
+  """Returns the text of the context at the label of row i."""
   start, end = rows.labels[i]
   offsets = rows.offsets[rows.starts[i] : rows.starts[i + 1]]
   return example["context"][offsets[start][0] : offsets[end][1]]
@@ -136,10 +136,12 @@ def test_answers_in_windows_at_edges_and_cut(bert):
 
 
 def test_no_answer_and_no_label_and_a_wrong_place(bert):
-  there = question("the cat sat", "sat", 8)
-  moved = question("  the cat sat", "sat", 8) | {"id": "moved"}
-  hidden = there | {"answers": None, "id": "hidden"}
-  rows = questions.rows([question("the cat"), there, moved, hidden], bert, 32)
+  correct = question("the cat sat", "sat", 8)
+  misplaced = question("  the cat sat", "sat", 8) | {"id": "moved"}
+  unlabelled = correct | {"answers": None, "id": "hidden"}
+  rows = questions.rows(
+    [question("the cat"), correct, misplaced, unlabelled], bert, 32
+  )
   labels = rows.rows.labels.tolist()
   assert labels == [[0, 0], [6, 6], [-1, -1], [-1, -1]]
   event = "answers that are not at their offset, not trained on"
@@ -150,13 +152,15 @@ def test_no_answer_and_no_label_and_a_wrong_place(bert):
 
 
 def test_questions_and_contexts_of_any_size(bert):
-  long = " ".join(["dog"] * 100)
-  rows = questions.rows([question(long, asked=long)], bert, 32)
+  long_text = " ".join(["dog"] * 100)
+  rows = questions.rows(
+    [question(long_text, question_text=long_text)], bert, 32
+  )
   assert encoded_rows.lengths(rows.rows).max() <= 32
   assert rows.notes == {"questions cut": ["q"]}
-  seen = rows.rows.offsets[rows.rows.offsets[:, 0] >= 0, 0]
-  assert set(seen) == {4 * i for i in range(100)}
-  rows = questions.rows([question(" \n ", asked="")], bert, 32)
+  first_characters = rows.rows.offsets[rows.rows.offsets[:, 0] >= 0, 0]
+  assert set(first_characters) == {4 * i for i in range(100)}
+  rows = questions.rows([question(" \n ", question_text="")], bert, 32)
   assert [bert.pieces[i] for i in rows.rows.ids] == ["[CLS]", "[SEP]", "[SEP]"]
 
 

@@ -1,4 +1,4 @@
-"""Several labels of one text: files, loss, metrics, a run, its predictions."""
+"""Tests several labels per text: files, loss, metrics, run, predictions."""
 
 import json
 import pathlib
@@ -50,9 +50,14 @@ def test_lists_and_commas_are_the_same(tmp_path):
   assert contents.task.labels == ("7", "hope, at last", "joy")
   assert contents.task.metrics == ("f1_micro",)
   # A test set may have no labels, or no labels for some of its texts.
-  none = files.write(tmp_path / "b.csv", "text,moods\na,\nb,\n")
-  bare = files.write(tmp_path / "c.csv", "text\na\n")
-  inputs = {"train": train, "test": none, "more": bare, "some": table}
+  empty_labels = files.write(tmp_path / "b.csv", "text,moods\na,\nb,\n")
+  no_column = files.write(tmp_path / "c.csv", "text\na\n")
+  inputs = {
+    "train": train,
+    "test": empty_labels,
+    "more": no_column,
+    "some": table,
+  }
   contents = read(inputs)
   assert labels_of(contents, "test") == [None, None]
   assert labels_of(contents, "more") == [None]
@@ -85,34 +90,40 @@ def test_the_loss_is_the_mean_binary_cross_entropy():
   labels[1] = x[1] > 0
   weights = jnp.array([1.0, 1.0, 0.0])
   contents = finetune.task_sums("multi_label", x, jnp.array(labels), weights)
-  chances = 1 / (1 + np.exp(-x.astype(np.float64)))
-  losses = -np.log(np.where(labels, chances, 1 - chances)).mean(-1)
+  probabilities = 1 / (1 + np.exp(-x.astype(np.float64)))
+  losses = -np.log(np.where(labels, probabilities, 1 - probabilities)).mean(-1)
   np.testing.assert_allclose(contents["task_loss"], losses[:2].sum(), rtol=1e-5)
   assert contents["task_accuracy"] == 1.0 + (labels[0] == (x[0] > 0)).all()
 
 
 def test_metrics_are_those_of_the_counts():
   rng = np.random.default_rng(0)
-  right, logits = rng.integers(0, 2, (20, 3)), rng.normal(size=(20, 3))
-  right[:, 2], logits[:, 2] = 0, -1.0
+  is_label, logits = rng.integers(0, 2, (20, 3)), rng.normal(size=(20, 3))
+  is_label[:, 2], logits[:, 2] = 0, -1.0
   names = np.array(TASK.labels)
   examples = [
     dict(id=str(i), texts=["a"], label=names[mark > 0].tolist()[::-1])
-    for i, mark in enumerate(right)
+    for i, mark in enumerate(is_label)
   ]
   rows = encode.texts(TASK, examples, tiny_tasks.vocabulary(), 16).rows
-  np.testing.assert_array_equal(rows.labels, right)
+  np.testing.assert_array_equal(rows.labels, is_label)
   predicted = predictions.make_predictions(TASK, rows, logits, examples)
   assert predicted == [names[x > 0].tolist() for x in logits]
-  marked = logits > 0
-  both = (right & marked).sum(0)
-  counts = right.sum(0) + marked.sum(0)
+  is_predicted = logits > 0
+  num_shared = (is_label & is_predicted).sum(0)
+  counts = is_label.sum(0) + is_predicted.sum(0)
   contents = metrics.evaluate(TASK, predicted, examples)
   assert list(contents) == metrics.names(TASK)
-  assert contents["f1_micro"] == pytest.approx(2 * both.sum() / counts.sum())
-  each = 2 * both / np.maximum(counts, 1)
-  assert each[2] == 0 and contents["f1_macro"] == pytest.approx(each.mean())
-  assert contents["exact"] == pytest.approx((right == marked).all(-1).mean())
+  assert contents["f1_micro"] == pytest.approx(
+    2 * num_shared.sum() / counts.sum()
+  )
+  f1_by_label = 2 * num_shared / np.maximum(counts, 1)
+  assert f1_by_label[2] == 0 and contents["f1_macro"] == pytest.approx(
+    f1_by_label.mean()
+  )
+  assert contents["exact"] == pytest.approx(
+    (is_label == is_predicted).all(-1).mean()
+  )
   # Examples without labels are left out, but an unknown label is an error.
   examples[0]["label"] = None
   assert metrics.evaluate(TASK, predicted, examples)["examples"] == 19
@@ -154,25 +165,29 @@ def test_a_run_learns_and_predicts(tmp_path, capsys):
   config["batch_size"] = 16
   run = str(tmp_path / "run")
   train.run(config, run)
-  last = logging.read_rows(str(tmp_path / "run" / "metrics.jsonl"))[-1]
-  assert last["f1_micro"] > 0.9 and last["predicted_labels"] > 1
+  last_row = logging.read_rows(str(tmp_path / "run" / "metrics.jsonl"))[-1]
+  assert last_row["f1_micro"] > 0.9 and last_row["predicted_labels"] > 1
   runs = sweep.plan(config, [], [0])
   for name in ("f1_micro", "f1_macro", "exact", "task_loss", "task_accuracy"):
-    assert name in last
+    assert name in last_row
     sweep.check_metric(name, runs)
   # The run and the converted folder give the same predictions.
   flags = dict(model=run, data=tmp_path / "task", split="train")
   command("evaluate", **flags, output=tmp_path / "out")
   printed = capsys.readouterr().out
-  assert f"f1_micro: {last['f1_micro']:.6g}" in printed
-  scored = read_lines(tmp_path / "out" / "predictions.jsonl")
+  assert f"f1_micro: {last_row['f1_micro']:.6g}" in printed
+  scored_rows = read_lines(tmp_path / "out" / "predictions.jsonl")
   flags = dict(input=path, output=tmp_path / "p.jsonl")
   command("predict", model=run, **flags)
   predicted = read_lines(tmp_path / "p.jsonl")
-  assert [x["labels"] for x in predicted] == [x["prediction"] for x in scored]
+  assert [x["labels"] for x in predicted] == [
+    x["prediction"] for x in scored_rows
+  ]
   weights = load.read(str(run))
   assert weights.config["problem"] == "multi_label"
   hf.write(str(tmp_path / "hf"), weights)
   command("predict", model=tmp_path / "hf", **flags)
-  again = read_lines(tmp_path / "p.jsonl")
-  assert [x["labels"] for x in again] == [x["labels"] for x in predicted]
+  predictions_of_copy = read_lines(tmp_path / "p.jsonl")
+  assert [x["labels"] for x in predictions_of_copy] == [
+    x["labels"] for x in predicted
+  ]

@@ -1,4 +1,4 @@
-"""Labels as other people write them: marks, lists in tables, tag schemes."""
+"""Reads labels in other formats: 0 and 1, lists in tables, tag schemes."""
 
 import json
 import re
@@ -60,7 +60,7 @@ def test_a_list_with_a_number_for_each_label(tmp_path, values):
   if isinstance(values[0], str):
     path = write_csv(tmp_path / "a.csv", values)
     assert labels_of(read({"train": path})) == [["2"], ["0"], []]
-  # Without names, the numbers of the labels are their names; a note says so.
+  # If labels have no names, their numbers are used, and a note says so.
   contents = read({"train": path})
   assert labels_of(contents) == [["2"], ["0"], []]
   assert contents.task.labels == ("0", "1", "2")
@@ -173,13 +173,20 @@ def test_a_column_for_each_label(tmp_path):
   lines.append({"text": "c", "toxic": -1, "an insult": -1})
   test = files.write_jsonl(tmp_path / "b.jsonl", lines)
   contents = read({"train": path, "test": test}, columns=MARKED)
-  both = ["toxic", "an insult"]
-  expected = [["an insult"], both, [], ["toxic"], ["toxic"], ["an insult"]]
+  both_labels = ["toxic", "an insult"]
+  expected = [
+    ["an insult"],
+    both_labels,
+    [],
+    ["toxic"],
+    ["toxic"],
+    ["an insult"],
+  ]
   assert labels_of(contents) == expected
   assert labels_of(contents, "test") == [["an insult"], None, None]
   assert contents.task.labels == ("toxic", "an insult")
   # The flag may give the ids another order.
-  contents = read({"train": path}, columns=MARKED, labels=both[::-1])
+  contents = read({"train": path}, columns=MARKED, labels=both_labels[::-1])
   assert contents.task.labels == ("an insult", "toxic")
   for content, message in (
     (
@@ -203,7 +210,7 @@ def test_a_column_for_each_label(tmp_path):
     task_inputs.find("mine", "multi_label", MARKED + ",label=toxic")
 
 
-# Entities (begin, end, type) of a sentence of eight words: right, predicted.
+# Right and predicted entities (begin, end, type) of a sentence of eight words.
 RIGHT = [(0, 1, "X"), (1, 3, "X"), (4, 7, "Y")]
 OURS = [(0, 1, "X"), (1, 3, "Y"), (4, 7, "Y"), (7, 8, "X")]
 LETTERS = {
@@ -215,21 +222,21 @@ LETTERS = {
 }
 
 
-def spell(entities, letters, typed=True):
-  begin, inside, end, alone = letters
+def tags_of(entities, letters, has_type=True):
+  begin, inside, end, single = letters
   row = ["O"] * 8
   for first, stop, kind in entities:
-    several = [begin, *[inside] * (stop - first - 2), end]
-    row[first:stop] = several if stop - first > 1 else [alone]
+    span_tags = [begin, *[inside] * (stop - first - 2), end]
+    row[first:stop] = span_tags if stop - first > 1 else [single]
     for i in range(first, stop):
-      row[i] += f"-{kind}" if typed else ""
+      row[i] += f"-{kind}" if has_type else ""
   return row
 
 
 @pytest.mark.parametrize("scheme", LETTERS)
 def test_entities_are_the_same_in_every_scheme(tmp_path, scheme):
   lines = [
-    dict(words=["a"] * 8, tags=spell(entities, LETTERS[scheme]))
+    dict(words=["a"] * 8, tags=tags_of(entities, LETTERS[scheme]))
     for entities in (RIGHT, OURS)
   ]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
@@ -241,18 +248,18 @@ def test_entities_are_the_same_in_every_scheme(tmp_path, scheme):
   assert task.metrics == ("tagging_f1",)
   task = task._replace(metrics=("tagging_f1", "tagging_f1_strict"))
   scores = metrics.evaluate(task, [lines[1]["tags"]], [lines[0]])
-  same = len({*RIGHT} & {*OURS})
-  assert same == 2
+  num_shared = len({*RIGHT} & {*OURS})
+  assert num_shared == 2
   for suffix in ("", "_strict"):
-    assert scores["precision" + suffix] == pytest.approx(same / len(OURS))
-    assert scores["recall" + suffix] == pytest.approx(same / len(RIGHT))
+    assert scores["precision" + suffix] == pytest.approx(num_shared / len(OURS))
+    assert scores["recall" + suffix] == pytest.approx(num_shared / len(RIGHT))
     assert scores["tagging_f1" + suffix] == pytest.approx(4 / 7)
 
 
 def test_entities_of_one_type_without_its_name(tmp_path):
-  right = spell([(0, 2, ""), (4, 5, "")], LETTERS["IOB2"], typed=False)
-  predicted = spell([(0, 2, ""), (6, 7, "")], LETTERS["IOB2"], typed=False)
-  lines = [dict(words=["a"] * 8, tags=right)]
+  gold_tags = tags_of([(0, 2, ""), (4, 5, "")], LETTERS["IOB2"], has_type=False)
+  predicted = tags_of([(0, 2, ""), (6, 7, "")], LETTERS["IOB2"], has_type=False)
+  lines = [dict(words=["a"] * 8, tags=gold_tags)]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
   task = read({"train": path}, "tagging", None).task
   assert (task.labels, task.metrics) == (("O", "B", "I"), ("tagging_f1",))
@@ -266,7 +273,7 @@ def test_iob1_is_scored_by_its_entities(tmp_path):
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
   task = read({"train": path}, "tagging", None).task
   assert task.metrics == ("tagging_f1",)
-  predicted = spell([*RIGHT, (7, 8, "X")], LETTERS["IOB2"])
+  predicted = tags_of([*RIGHT, (7, 8, "X")], LETTERS["IOB2"])
   assert metrics.evaluate(task, [predicted], lines)["tagging_f1"] == 1.0
 
 
@@ -407,10 +414,10 @@ def test_the_command_says_how_labels_are_read(tmp_path, monkeypatch, capsys):
   flags += [f"--input=train={path}", f"--vocab={files.wordpiece(tmp_path)}"]
   flags += [f"--output={tmp_path / 'out'}", "--length=16"]
   execute(["prepare-task", *flags])
-  said = capsys.readouterr()
-  assert "labels ['0', '1'], metric f1_micro\n" in said.out
-  assert "next: bert_jax train --config own" in (said.out)
-  assert "labels: each list of labels has a number for each of 2" in said.err
+  stderr = capsys.readouterr()
+  assert "labels ['0', '1'], metric f1_micro\n" in stderr.out
+  assert "next: bert_jax train --config own" in (stderr.out)
+  assert "labels: each list of labels has a number for each of 2" in stderr.err
   content = (tmp_path / "out" / "train.examples.jsonl").read_text()
   rows = [json.loads(line) for line in content.splitlines()]
   assert [row["label"] for row in rows] == [["1"], ["0"]]
