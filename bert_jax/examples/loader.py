@@ -1,4 +1,4 @@
-"""Opens a path, and makes this host's batches ahead in a background thread."""
+"""Opens data, and makes this host's batches ahead in a background thread."""
 
 import dataclasses
 import importlib
@@ -39,7 +39,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingData:
-  """A stream or mixture, and the facts about it that a model needs.
+  """Holds a stream or mixture, and the facts about it that a model needs.
 
   Attributes:
     source: the source of the rows.
@@ -115,25 +115,25 @@ def _open_folders(path: str) -> tuple[tuple[Prepared, ...], list[float]]:
       "data.path is empty; pass --config.data.path=DIR, a folder that `bert_jax"
       " prepare` made."
     )
-  folders, weights = zip(*parse_mixture(path), strict=True)
-  prepared = tuple(open_prepared(folder) for folder in folders)
-  for other in prepared[1:]:
+  folder_paths, weights = zip(*parse_mixture(path), strict=True)
+  prepared = tuple(open_prepared(folder_path) for folder_path in folder_paths)
+  for folder in prepared[1:]:
     check_same(
       prepared[0].vocab,
-      other.vocab,
+      folder.vocab,
       prepared[0].path,
-      other.path,
+      folder.path,
       "prepare both with one vocab.txt",
     )
   return prepared, list(weights)
 
 
-class _Cased(Protocol):
-  """An opened folder or text.
+class _Opened(Protocol):
+  """Describes the type of an opened folder or text.
 
   Attributes:
     path: the name of the folder or text, for messages.
-    meta: `lower_case` says whether the text was lower-cased.
+    meta: has the key `lower_case`, which says whether the text was lower-cased.
   """
 
   @property
@@ -142,7 +142,7 @@ class _Cased(Protocol):
   def meta(self) -> dict[str, Any]: ...
 
 
-def check_cased(folders: Iterable[_Cased], cased: bool | None) -> None:
+def check_cased(folders: Iterable[_Opened], cased: bool | None) -> None:
   """Checks whether the text was lower-cased.
 
   Args:
@@ -316,7 +316,7 @@ def open_heldout(
     path: see `open_data`.
     builder: see `open_data`.
     split: the split with the held-out documents.
-    limit: the most examples, see `Heldout`.
+    limit: the largest number of examples, see `Heldout`.
     cased: see `open_data`.
     **options: see `open_data`.
 
@@ -343,7 +343,7 @@ def describe_rows(
   cased: bool | None = None,
   **options: Any,
 ) -> Iterator[tuple[str, str]]:
-  """Yields (folder, line) with the share of each folder that the rows hold.
+  """Yields (folder, line); the line says which share the rows hold.
 
   Args:
     data: the data that `open_data` returned for the other arguments.
@@ -354,7 +354,7 @@ def describe_rows(
   """
   del path, cased
   for folder in data.prepared:
-    # Text that is tokenised during training cannot be measured beforehand.
+    # The share of a text that is tokenised during training is not known.
     if isinstance(folder, Prepared):
       recipe = make_recipe(builder, folder.special, folder.vocab_size, options)
       for line in coverage.coverage_lines(split_of(folder, "train"), recipe):
@@ -362,7 +362,7 @@ def describe_rows(
 
 
 class HostBatch(NamedTuple):
-  """This host's rows of a global batch.
+  """Holds this host's rows of a global batch.
 
   Attributes:
     batch: the rows.
@@ -411,8 +411,8 @@ class Batches:
     Args:
       source: the source of the rows.
       example_ranges: (first, count) of the global batch of each step.
-      host_index: the number of this host, from 0. It reads the contiguous share
-        of each batch with this number.
+      host_index: the index of this host, from 0. The host reads the contiguous
+        share of each batch with the same index.
       host_count: the number of hosts, which have equal shares.
       prefetch: the number of batches to make ahead, at least 1.
     """
@@ -499,7 +499,7 @@ def batches(
   Args:
     source: the source of the rows.
     start_step: the first step.
-    batch_size: the rows of a batch, over all hosts.
+    batch_size: the number of rows in a batch, over all hosts.
     host_index: see `Batches`.
     host_count: see `Batches`.
     prefetch: see `Batches`.

@@ -1,7 +1,7 @@
-"""The recipes: each published way to make rows from documents, by name.
+"""Defines the recipes, the published ways to make rows from documents.
 
 A recipe is a few pure numpy functions. For one epoch, `index` cuts a range of
-documents into examples. It returns an array, the index, with one element for
+documents into examples. It returns the index, an array with one element for
 each example. `build` turns any elements of the index into a batch. Streams,
 mixtures and seqio tasks use an objective only through its recipe.
 """
@@ -27,7 +27,7 @@ ROLES = ("pad", "cls", "sep", "mask")
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """The functions and sizes that a stream needs for an objective.
+  """Holds the functions and sizes that a stream needs for an objective.
 
   Attributes:
     features: key -> (shape of one row, dtype).
@@ -62,7 +62,9 @@ class Recipe:
 
 
 def draws_key(recipe: Recipe, key: int, epoch: int, *subkeys: int) -> int:
-  """Returns the key of an epoch's draws; epochs of one copy have the same key.
+  """Returns the key of an epoch's draws.
+
+  Epochs that repeat the same copy have the same key.
 
   Args:
     recipe: the recipe of a stream.
@@ -90,7 +92,7 @@ def fixed_numbers(key: int, count: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class RowOptions:
-  """The options of all recipes.
+  """Holds the options of all recipes.
 
   A recipe has the options for which its registration gives a default.
 
@@ -103,10 +105,11 @@ class RowOptions:
       examples. ELECTRA has a share of rows instead.
     random_share: the share of BERT's pairs whose second segment is random.
       With "published", half of the pairs are random, and also every pair from a
-      chunk that is a single sentence, so more than half in total. With 0.5,
-      half of the pairs are random. A chunk that is a single sentence can then
-      make a "next" pair, by a split at a uniform position inside it. (At the
-      end of a document, a chunk of a single token still makes a random pair.)
+      chunk that is a single sentence. So more than half are random in total.
+      With 0.5, half of the pairs are random. Then a chunk that is a single
+      sentence can make a "next" pair, by a split at a uniform position inside
+      it. (At the end of a document, a chunk of a single token still makes a
+      random pair.)
     single: how ALBERT makes a pair from a chunk of one sentence. "split" splits
       the sentence at a uniform position, so that both segments are always from
       one document; a single token makes no pair. "random_document" takes a
@@ -116,13 +119,14 @@ class RowOptions:
       epochs go through. 0 gives every epoch new pairs and masks. BERT's
       released program and RoBERTa's paper (section 4.1) have 10 copies.
       ALBERT's program has 40 (dupe_factor).
-    max_sequences: S, the most sequences in a row; more than 1 packs rows.
+    max_sequences: S, the largest number of sequences in a row. A number above 1
+      packs rows.
     streams: 0 or a number of text streams, for ELMo. With 0, a row is any
       window of the text, both directions read it, and each epoch shuffles the
       windows. With a number, the text is cut into that many streams, as
       published. Each stream is one row of every batch and continues in the next
       batch. The forward direction reads the stream from its beginning. The
-      backward direction has rows of its own, from the end of the same stream.
+      backward direction has separate rows, from the end of the same stream.
   """
 
   length: int
@@ -171,7 +175,7 @@ class RecipeFactory:
       **options: fields of `RowOptions` that are in `defaults`.
 
     Raises:
-      ValueError: there is no such option, or one is out of range.
+      ValueError: there is no such option, or an option is out of range.
     """
     for option in options:
       if option not in self.defaults:
@@ -257,10 +261,10 @@ def albert_pairs(
   of a row. The default here has space for the 15% of the paper.
   """
   _check_share(options)
-  singles = ("split", "random_document")
-  if options.single not in singles:
+  choices = ("split", "random_document")
+  if options.single not in choices:
     raise UserError(
-      f"single is {options.single!r}{nearest(str(options.single), singles)}"
+      f"single is {options.single!r}{nearest(str(options.single), choices)}"
     )
   split = options.single == "split"
   return _pair_recipe(
@@ -407,17 +411,19 @@ def make_recipe(
   """Makes a recipe from its name in `RECIPES` and its options.
 
   Raises:
-    ValueError: there is no such recipe or option (the message names the nearest
-      one), a value is out of range, or the vocabulary lacks a special token.
+    ValueError: there is no such recipe or option, a value is out of range, or
+      the vocabulary lacks a special token.
   """
   if name not in RECIPES:
     raise UserError(f"there is no builder {name!r}{nearest(name, RECIPES)}")
   recipe = RECIPES[name](special, vocab_size, **options)
-  lacking = [role for role in recipe.roles if getattr(special, role) is None]
-  if lacking:
+  missing_roles = [
+    role for role in recipe.roles if getattr(special, role) is None
+  ]
+  if missing_roles:
     raise UserError(
-      f"{name}: the vocabulary has no token for {', '.join(lacking)}; prepare"
-      " the text with a vocabulary that has one."
+      f"{name}: the vocabulary has no token for {', '.join(missing_roles)};"
+      " prepare the text with a vocabulary that has one."
     )
   return recipe
 
@@ -429,7 +435,7 @@ def shortfall(name: str, options: Mapping[str, Any]) -> str | None:
 
   Args:
     name: a key of `RECIPES`.
-    options: options by name; those that the recipe does not have are ignored.
+    options: name -> option. Options that the recipe does not have are ignored.
   """
   defaults = RECIPES[name].defaults
   if "max_predictions" not in defaults:

@@ -1,4 +1,4 @@
-"""Tokens that are added at the end of a vocabulary.
+"""Adds tokens at the end of a vocabulary.
 
 The tokenizers library first finds the added tokens in a text. Then it cuts the
 text between them into the model's pieces. The flags of a token say how it is
@@ -38,7 +38,7 @@ from bert_jax.text.vocabulary import (
   copy_without_added,
 )
 
-# Files of a transformers folder. The first one describes a tokenizer of any
+# Files of a transformers folder. `tokenizer.json` describes a tokenizer of any
 # kind.
 JSON, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 BY_ID, NAMED = "added_tokens.json", "special_tokens_map.json"
@@ -51,18 +51,18 @@ _ROLES = (
   *("pad_token", "cls_token", "mask_token"),
 )
 _MORE_SPECIAL = ("additional_special_tokens", "extra_special_tokens")
-# A message writes out this many names and counts the others.
-_SHOWN = 6
+# A message writes out this many names and counts the rest.
+_MAX_LISTED = 6
 
 
 class Declared(NamedTuple):
-  """An added token as the files of a folder declare it.
+  """Holds an added token as the files of a folder declare it.
 
   Attributes:
     token: the token's content and flags.
-    number: the token's id; None if the files name a special token without id.
+    number: the token's id; None if the files give a special token no id.
     source: the file that declares the token, for messages.
-    bare: True if the file has only the name, without flags.
+    bare: True if the file gives only the token's name and no flags.
   """
 
   token: AddedToken
@@ -139,7 +139,7 @@ def _named_tokens(
   """Reads the special tokens that a file names.
 
   Returns:
-    Content -> (token, True if the file has only the name, without flags).
+    Content -> (token, True if the file gives only its name and no flags).
   """
   declarations = [settings.get(role) for role in _ROLES]
   for key in _MORE_SPECIAL:
@@ -239,8 +239,8 @@ def apply(vocabulary: Vocabulary, tokens: Sequence[Declared]) -> Vocabulary:
     # These tokenizers match the special tokens of their family only by the
     # exact spelling, and ignore the flags.
     tokens = [d for d in tokens if d.token.content not in roles]
-  new = _missing(vocabulary.with_special, tokens)
-  extended = add(vocabulary, new) if new else vocabulary
+  new_tokens = _missing(vocabulary.with_special, tokens)
+  extended = add(vocabulary, new_tokens) if new_tokens else vocabulary
   _check_numbers(extended.with_special, tokens)
   return extended
 
@@ -260,10 +260,10 @@ def tell_apart(tokenizer: Tokenizer) -> None:
   """Makes added tokens different if cleaning makes them equal.
 
   Tokens that are looked for in cleaned text may be equal there, for example
-  COVID and covid in lower case. The library then reads one of them, and not the
-  same one in every process. So the later tokens are changed: they are looked
-  for in the raw text, by their exact spelling. The first token is read for all
-  other spellings. A line is printed for each case.
+  COVID and covid in lower case. The library then finds only one of them, and
+  another one in another process. So the later tokens are changed: they are
+  looked for in the raw text, by their exact spelling. The first token is found
+  for all other spellings. A warning is printed for each group of equal tokens.
 
   Args:
     tokenizer: the library's tokenizer; the flags of its added tokens change.
@@ -284,13 +284,13 @@ def tell_apart(tokenizer: Tokenizer) -> None:
       f"warning: the added tokens {names} are equal in the text as the"
       " tokenizer cleans it:"
     )
-    longer = next((t for t in by_text if text in t and text != t), None)
-    if longer is not None:
+    longer_text = next((t for t in by_text if text in t and text != t), None)
+    if longer_text is not None:
       # The library looks for tokens in the raw text first. It would find the
-      # changed token inside the longer one and cut the longer one.
+      # changed token inside the longer token, and so cut the longer token.
       line += (
         " each process may find a different one, and the tokenizer cannot tell"
-        f" them apart, since {by_text[longer][0].content!r} contains them;"
+        f" them apart, since {by_text[longer_text][0].content!r} contains them;"
         " remove one of them."
       )
     else:
@@ -303,7 +303,7 @@ def tell_apart(tokenizer: Tokenizer) -> None:
 
 
 def _raw(token: AddedToken) -> AddedToken:
-  """Returns the token as one that is looked for in raw text."""
+  """Returns a copy of a token that is looked for in the raw text."""
   return AddedToken(token.content, **flags_of(token) | {"normalized": False})
 
 
@@ -324,7 +324,7 @@ def _missing(
 
 
 def _check_numbers(tokenizer: Tokenizer, tokens: Sequence[Declared]) -> None:
-  """Raises UserError if a token's id is not the declared one."""
+  """Raises UserError if a token's id is not the declared id."""
   for d in tokens:
     number = tokenizer.token_to_id(d.token.content)
     if d.number not in (None, number):
@@ -346,7 +346,8 @@ def add(vocabulary: Vocabulary, tokens: Sequence[AddedToken]) -> Vocabulary:
   """Returns the tokenizer with new tokens after its last piece.
 
   Args:
-    vocabulary: a tokenizer of any kind but "words", with Hugging Face's rules.
+    vocabulary: a tokenizer with Hugging Face's rules, of any kind except
+      "words".
     tokens: the tokens in the order of their ids. A token that is a piece
       already keeps its id. A token that was added before gets the new flags.
 
@@ -403,7 +404,7 @@ def with_added(vocabulary: Vocabulary, with_special: Tokenizer) -> Vocabulary:
   """Returns the tokenizer with all added tokens of `with_special`.
 
   Args:
-    vocabulary: the tokenizer; its pieces are the first ones of `with_special`.
+    vocabulary: the tokenizer; `with_special` has its pieces first.
     with_special: the library's tokenizer that reads special tokens in a text
       as special tokens.
 
@@ -421,11 +422,11 @@ def with_added(vocabulary: Vocabulary, with_special: Tokenizer) -> Vocabulary:
     )
   plain = copy_without_added(vocabulary.plain)
   size = vocabulary.vocab_size
-  new = [
+  new_pieces = [
     numbers[number].content for number in sorted(numbers) if number >= size
   ]
-  pieces = [*vocabulary.pieces, *new]
-  boundary = np.append(vocabulary.boundary, np.ones(len(new), bool))
+  pieces = [*vocabulary.pieces, *new_pieces]
+  boundary = np.append(vocabulary.boundary, np.ones(len(new_pieces), bool))
   boundary[[*numbers]] = True
   plain.add_tokens(_without_roles(by_number, roles, vocabulary, plain))
   # From now on `plain` reads every token with the flag `special` as text. So
@@ -476,8 +477,8 @@ def _without_roles(
       flags = flags_of(token) | {"special": False}
       plain_tokens.append(AddedToken(token.content, **flags))
     elif vocabulary.pieces.index(token.content) >= size:
-      # This special token is no piece of the library's model. Without it all
-      # later tokens would get too small ids.
+      # This special token is no piece of the library's model. If it were left
+      # out, all later tokens would get too small ids.
       plain_tokens.append(token)
   return plain_tokens
 
@@ -506,7 +507,7 @@ def _finder(
 
 
 def _any_of(contents: Iterable[str]) -> re.Pattern | None:
-  """Returns a pattern that matches any of the contents; None without any."""
+  """Returns a pattern that matches any of the contents; None if all are ""."""
   contents = sorted({content for content in contents if content})
   return re.compile(_branches(contents, 3)) if contents else None
 
@@ -518,7 +519,7 @@ def _branches(contents: Sequence[str], depth: int) -> str:
   would try thousands of branches at every character of a text.
 
   Args:
-    contents: the sorted contents. An empty one matches everywhere.
+    contents: the sorted contents. An empty string matches everywhere.
     depth: the number of first characters that are shared.
   """
   if not contents[0]:
@@ -532,10 +533,16 @@ def _branches(contents: Sequence[str], depth: int) -> str:
 
 
 def listed(contents: Sequence[str]) -> str:
-  """Lists the first few contents, and says how many others there are."""
-  shown = ", ".join(repr(content) for content in contents[:_SHOWN])
-  num_hidden = len(contents) - _SHOWN
-  return f"{shown} and {num_hidden} more" if num_hidden > 0 else shown
+  """Lists the first few contents, and counts the rest."""
+  listed_contents = ", ".join(
+    repr(content) for content in contents[:_MAX_LISTED]
+  )
+  num_hidden = len(contents) - _MAX_LISTED
+  return (
+    f"{listed_contents} and {num_hidden} more"
+    if num_hidden > 0
+    else listed_contents
+  )
 
 
 def with_special_tokens(vocabulary: Vocabulary) -> Tokenizer:
@@ -614,8 +621,8 @@ def old_ids(
     vocabulary = _without_later(vocabulary, size)
 
   def ids(piece: str) -> list[int]:
-    # `encode_words` reads a word as in running text, with a space before it.
-    # Some pieces begin with that space.
+    # `encode_words` puts a space before a word, as in running text. Strip the
+    # piece, because some pieces begin with that space.
     encoded, _ = vocabulary.encode_words([piece.strip()])
     return [i for i in encoded.tolist() if i != vocabulary.special.unk]
 

@@ -30,20 +30,20 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _CACHE_SIZE = 2**18
 # Chunks with more characters are not cached.
 _CACHED_CHARS = 64
-# This and the next two are patterns for `Vocabulary.chunk_pattern`. By this
-# pattern, a text is one chunk.
+# WHOLE_TEXT, WORDS and SPACED_CHUNKS are patterns for
+# `Vocabulary.chunk_pattern`. By WHOLE_TEXT, a text is one chunk.
 WHOLE_TEXT = re.compile("(?s:.+)")
-# This pattern is for tokenizers that cut words always and only at white space
-# and punctuation.
+# WORDS is for tokenizers that cut words always and only at white space and
+# punctuation.
 WORDS = re.compile(r"[^ !-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]")
-# This pattern is for tokenizers that cut words only at white space. Cleaning
+# SPACED_CHUNKS is for tokenizers that cut words only at white space. Cleaning
 # may join a space and the mark after it to one character: they stay together.
 SPACED_CHUNKS = re.compile(r" *[^ ]+(?: +(?![\w!-~])[^ ]*)*")
-# Characters that belong to the character before them, as marks do: vowels and
-# finals of decomposed Korean syllables, joiners, sound marks of half-width
-# kana.
+# Characters that belong to the character before them, as marks do. They are
+# vowels and finals of decomposed Korean syllables, joiners, and sound marks of
+# half-width kana.
 _ATTACHED = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff\u200c\u200d\uff9e\uff9f]")
-# A rule of cleaning joins a character with at most this many other characters.
+# A rule of cleaning joins a character with at most this many more characters.
 _LONGEST_RULE = 16
 
 
@@ -112,14 +112,14 @@ class AddedTokenFinder:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vocabulary:
-  """Maps text to ids and back; is deterministic, and may be pickled.
+  """Maps text to ids and back, always in the same way; it may be pickled.
 
   Attributes:
     kind: "wordpiece", "bytelevel", "gpt1", "unigram" or "words".
     pieces: the V pieces of the vocabulary in the order of their ids.
     special: the ids of the special tokens.
     plain: the library's tokenizer, which reads `[SEP]` in a text as text.
-    with_special: the same tokenizer, but it reads `[SEP]` as the special token.
+    with_special: a copy of `plain` that reads `[SEP]` as the special token.
     boundary: [V + len(other_words)] bool, True for a piece that begins a word.
       If `boundary_is_end`, it is True for a piece that ends a word.
     options: the options with which the tokenizer can be built from `files`.
@@ -136,7 +136,7 @@ class Vocabulary:
     other_words: words with ids from V on. Only the kind "words" has them.
     around: the ids that a corpus has before and after each sentence. Only the
       kind "words" has them.
-    added: the added tokens, except for the special tokens of the family; see
+    added: the added tokens without the special tokens of the family; see
       `added_tokens`.
   """
 
@@ -210,13 +210,13 @@ class Vocabulary:
   def _encode_rows(self, texts: Sequence[str]) -> list[bytes]:
     """Returns the int32 ids of each text as bytes."""
     if len(self._caches[0]) > _CACHE_SIZE:
-      # Do not clear the old cache: another thread may be reading it.
+      # Do not clear the old cache, because another thread may be reading it.
       self._caches[0] = {}
     cache = self._caches[0]
     chunks = [self._chunks(text) for text in texts]
-    new = set(itertools.chain.from_iterable(chunks)).difference(cache)
-    encoded = self._encode_chunks(new)
-    uncached = {c: encoded.pop(c) for c in new if len(c) > _CACHED_CHARS}
+    new_chunks = set(itertools.chain.from_iterable(chunks)).difference(cache)
+    encoded = self._encode_chunks(new_chunks)
+    uncached = {c: encoded.pop(c) for c in new_chunks if len(c) > _CACHED_CHARS}
     cache.update(encoded)
     return [_join(row, cache, uncached) for row in chunks]
 
@@ -293,7 +293,7 @@ class Vocabulary:
     """Returns the ids of a text in which special tokens may be spelled out.
 
     Only the exact spelling is read as a special token. So `[MASK]` has one id
-    and `[mask]` has three, also if the text is changed to lower case. No
+    and `[mask]` has three ids, also if the text is changed to lower case. No
     special token is added around the text.
     """
     return self.encode_offsets([text], special=True)[0].ids
@@ -306,7 +306,7 @@ class Vocabulary:
     The offsets are the library's offsets, with two changes:
     * A piece ends after the marks that follow its last character. Cleaning
       drops these marks or composes them with the letter.
-    * Cleaning may make one character from more characters, such as the two
+    * Cleaning may make one character from several characters, such as the two
       signs of a quote ''. Then the piece includes all of these characters.
 
     Args:
@@ -379,7 +379,8 @@ class Vocabulary:
     ids = np.asarray(ids, np.int64)
     flags = self.boundary[ids]
     if self.boundary_is_end:
-      # An added token begins a word even if the piece before it ends no word.
+      # An added token begins a word even if the piece before it does not end a
+      # word.
       flags = np.roll(flags, 1, axis=-1) | self.is_added[ids]
     elif self.added:
       flags |= np.roll(self.is_added[ids], 1, axis=-1)
@@ -492,9 +493,9 @@ def cover_marks(
 ) -> list[tuple[int, int]]:
   """Extends each piece to the characters that belong only to this piece.
 
-  These are the marks after the piece, and the characters that cleaning joins
-  with its first or last character. The library gives a joined character the
-  position of only one of the raw characters.
+  These characters are the marks after the piece, and the characters that
+  cleaning joins with its first or last character. The library gives a joined
+  character the position of only one of the raw characters.
 
   Args:
     text: the raw text.
@@ -525,7 +526,7 @@ def _cover_before(
   """Extends pieces to the characters before them that cleaning joins."""
   covered = []
   # All pieces that begin at the character `last_begin` get the same extended
-  # begin. It is not before `stop`, which is where the earlier pieces end.
+  # begin. This is not before `stop`, where the earlier pieces end.
   last_begin, extended_begin = -1, 0
   stop = last_end = 0
   for begin, end in offsets:
@@ -553,7 +554,9 @@ def _extended_begin(
   first = begin
   while first > stop and not text[first - 1].isspace():
     starts = range(first - 1, max(stop, first - _LONGEST_RULE) - 1, -1)
-    joined = (i for i in starts if _is_one(text, i, first, begin + 1, clean))
+    joined = (
+      i for i in starts if _are_joined(text, i, first, begin + 1, clean)
+    )
     start = next(joined, None)
     if start is None:
       break
@@ -578,7 +581,7 @@ def _extended_end(
       end += 1
     elif clean is not None and not text[end].isspace():
       ends = range(end + 1, min(stop, end + _LONGEST_RULE) + 1)
-      joined = (i for i in ends if _is_one(text, last, end, i, clean))
+      joined = (i for i in ends if _are_joined(text, last, end, i, clean))
       new_end = next(joined, None)
       if new_end is None:
         break
@@ -588,12 +591,12 @@ def _extended_end(
   return end
 
 
-def _is_one(
+def _are_joined(
   text: str, begin: int, middle: int, end: int, clean: Callable[[str], str]
 ) -> bool:
   """Returns True if cleaning joins text[begin:middle] and text[middle:end]."""
-  first, second = text[begin:middle], text[middle:end]
-  return clean(first + second) != clean(first) + clean(second)
+  left_text, right_text = text[begin:middle], text[middle:end]
+  return clean(left_text + right_text) != clean(left_text) + clean(right_text)
 
 
 def _is_attached(character: str) -> bool:

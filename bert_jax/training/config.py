@@ -25,7 +25,7 @@ T = TypeVar("T", bound="_Dataclass")
 
 
 class _Dataclass(Protocol):
-  """Any dataclass."""
+  """Describes the type of any dataclass."""
 
   __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
@@ -35,12 +35,12 @@ OPTIONAL: dict[str, Any] = {
   "init_new_rows": "mean",
   "spike": {"action": "none", "factor": 2.0},
 }
-# The smallest normal number of float32, and its largest.
+# The smallest and the largest normal number of float32.
 _FLOAT32_RANGE = (2.0**-126, 2.0**128 - 2.0**104)
 # float16 is missing: its gradients would vanish without a loss scale.
 DTYPES = ("float32", "bfloat16")
-# Builder -> the fewest tokens of a row. Other builders need 5 tokens, for
-# [CLS] A [SEP] B [SEP]. Rows of sentences are <s> A </s>.
+# Builder -> the smallest number of tokens in a row. Rows of sentences are
+# <s> A </s>. Any other builder needs 5 tokens, for [CLS] A [SEP] B [SEP].
 MIN_LENGTHS = {"full_sentences": 3, "doc_sentences": 3, "lm": 2, "elmo": 2}
 # Objectives that train on the rows of a task.
 TASK_OBJECTIVES = ("finetune", "tinybert_task")
@@ -51,7 +51,8 @@ PAIR_LABELS = {"bert_pairs": "nsp", "albert_pairs": "sop"}
 # Builders of rows with two segments, and all builders of masked rows.
 SEGMENT_BUILDERS = (*PAIR_LABELS, "electra_segments")
 MASKED_BUILDERS = (*SEGMENT_BUILDERS, "full_sentences", "doc_sentences")
-# Builders whose rows have no masks. Each one serves the objective of its name.
+# Builders whose rows have no masks. Each builder serves the objective of the
+# same name.
 UNMASKED_BUILDERS = ("lm", "elmo")
 # Objective -> the builders whose rows it can train on.
 OBJECTIVE_BUILDERS: dict[str, tuple[str, ...]] = {
@@ -65,8 +66,8 @@ OBJECTIVE_BUILDERS |= {
 def _whole(least: int, **options: Any) -> Any:
   """Returns a field for a whole number of at least `least`; see `_field`.
 
-  With most smaller numbers a run would train without an error, but compute
-  something else.
+  Most smaller numbers would raise no error, but the run would compute something
+  else.
   """
   return _field(int, least=least, **options)
 
@@ -307,7 +308,7 @@ class Model(Section):
 
   @classmethod
   def of(cls, values: Mapping[str, Any]) -> "Model":
-    """Returns the section with these keys, and does not check the values."""
+    """Returns the section with these values, and does not check them."""
     names = {field.name for field in dataclasses.fields(cls)}
     other_keys = {key: values[key] for key in values.keys() - names}
     fields = {key: values[key] for key in values.keys() & names}
@@ -355,9 +356,10 @@ class Run:
   """Holds a whole config.
 
   Attributes:
-    seed: below 2**32, since jax would lose the upper bits of a larger number.
-    total_steps: optimizer steps; None means `data.epochs` of a task. Both
-      this and `batch_size` are below 2**31, because jax counts them in int32.
+    seed: a number below 2**32; jax would lose the upper bits of a larger one.
+    total_steps: optimizer steps; None means `data.epochs` of a task.
+      `total_steps` and `batch_size` are below 2**31, because jax counts them in
+      int32.
     batch_size: rows of a batch over all hosts.
     micro_batches: number of micro-batches into which a batch is split.
     init_from: the model to start from; "" means that all parameters are drawn.
@@ -488,7 +490,7 @@ def to_json(config: dict[str, Any], parsed: Run) -> dict[str, Any]:
 
 
 def _check_sections(config: dict[str, Any]) -> None:
-  """Raises UserError if a key is unknown or missing, or a section no dict."""
+  """Raises UserError if a key is unknown or missing, or no section."""
   fields = {field.name: field for field in dataclasses.fields(Run)}
   for key in config:
     if key not in fields:
@@ -526,7 +528,7 @@ def section(
       that are not fields.
     path: the section's name, for messages; "" means the whole config.
     values: the section.
-    task: True if the run fine-tunes; then more keys may be None.
+    task: True if the run fine-tunes. Then more keys may be None.
 
   Raises:
     UserError: see `parse`.
@@ -750,9 +752,9 @@ def check_types(config: dict[str, Any], defaults: dict[str, Any]) -> None:
     config: the config with overrides.
     defaults: the config without overrides.
   """
-  old = flatten(defaults)
+  old_settings = flatten(defaults)
   for key, setting in flatten(config).items():
-    default = old.get(key)
+    default = old_settings.get(key)
     if default is None or setting is default:
       continue
     allowed = (int, float) if isinstance(default, float) else type(default)
@@ -771,8 +773,8 @@ def check_restart(
   Args:
     old: the config in the run's folder.
     new: the config of the restart.
-    defaults: the result of `setup.defaults`: the values of keys that did not
-      exist when the old config was saved.
+    defaults: the result of `setup.defaults`. It has the values of keys that did
+      not exist when the old config was saved.
 
   Returns:
     A line for each changed key. A restart may change these keys.
@@ -785,22 +787,25 @@ def check_restart(
     flatten(json.loads(json.dumps(config))) for config in (old, new, defaults)
   )
   old = {key: defaults[key] for key in defaults.keys() & new.keys()} | old
-  changed = [
+  changed_keys = [
     key
     for key in sorted(old.keys() | new.keys())
     if old.get(key) != new.get(key)
   ]
   lines = [
-    f"config.{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in changed
+    f"config.{key}: {old.get(key)!r} -> {new.get(key)!r}"
+    for key in changed_keys
   ]
-  refused = [
-    line for key, line in zip(changed, lines, strict=True) if not is_free(key)
+  refused_lines = [
+    line
+    for key, line in zip(changed_keys, lines, strict=True)
+    if not is_free(key)
   ]
-  if refused:
+  if refused_lines:
     raise UserError(
-      f"the run in this folder has another config: {'; '.join(refused)}. These"
-      " keys change what the run computes; undo them, or start in a new"
-      " --workdir (with --config.init_from=OLD_WORKDIR to go on from its"
-      " parameters)."
+      "the run in this folder has another config:"
+      f" {'; '.join(refused_lines)}. These keys change what the run computes;"
+      " undo them, or start in a new --workdir (with"
+      " --config.init_from=OLD_WORKDIR to go on from its parameters)."
     )
   return lines

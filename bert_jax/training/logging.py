@@ -49,7 +49,7 @@ def read_rows(path: PathLike) -> list[dict[str, Any]]:
     return []
   lines = file.read_bytes().decode("utf-8", errors="replace").split("\n")
   rows = []
-  # Whole lines end with a newline, so the last one is empty or cut.
+  # Whole lines end with a newline, so the last line is empty or cut.
   for number, line in enumerate(lines[:-1], 1):
     try:
       row = parse_json(line)
@@ -77,7 +77,8 @@ class _RowRecord:
     _extend(self._spans.setdefault(row["split"], []), row["step"])
 
   def saved(self) -> dict[str, Any]:
-    # Copy the spans: they grow while a checkpoint is written in the background.
+    # Copy the spans, because they grow while a checkpoint is written in the
+    # background.
     spans = {split: [[*span] for span in s] for split, s in self._spans.items()}
     return {"steps": spans, "checksum": self._checksum}
 
@@ -88,13 +89,13 @@ class _RowRecord:
     lines = []
     for split, spans in saved["steps"].items():
       steps = _steps(self._spans.get(split, []))
-      missing: list[list[int]] = []
+      missing_spans: list[list[int]] = []
       for step in sorted(_steps(spans) - steps):
-        _extend(missing, step)
-      if missing:
+        _extend(missing_spans, step)
+      if missing_spans:
         lines.append(
-          f"the rows of {split} of {_format_steps(missing)} are missing. The"
-          " checkpoints are complete, and the run continues; loss.png lacks"
+          f"the rows of {split} of {_format_steps(missing_spans)} are missing."
+          " The checkpoints are complete, and the run continues; loss.png lacks"
           " these points."
         )
     if not lines and saved["checksum"] != self._checksum:
@@ -166,9 +167,9 @@ class Logger:
       saved: the dict that `row_record` returned when the checkpoint of
         `start_step` was saved. Rows that are missing since then are reported.
       repeats_evaluation: True if the evaluation at `start_step` will be
-        repeated; then its old row is dropped.
-      on_row: gets each new row with its progress line. None says the line; see
-        `messages.say`.
+        repeated. Then its old row is dropped.
+      on_row: called with each new row and its progress line. None prints the
+        line by `messages.say`.
     """
     self._is_writer = jax.process_index() == 0
     self._total_steps, self._on_row = total_steps, on_row
@@ -186,8 +187,8 @@ class Logger:
 
     rows = [r for r in read_rows(self._path) if r["step"] <= start_step]
     if repeats_evaluation:
-      last = {"step": start_step, "split": "heldout"}
-      rows = [r for r in rows if not last.items() <= r.items()]
+      old_row = {"step": start_step, "split": "heldout"}
+      rows = [r for r in rows if not old_row.items() <= r.items()]
     self._record = _RowRecord()
     for row in rows:
       self._record.add(row)
@@ -195,8 +196,8 @@ class Logger:
       say(f"{self._path}: {line}")
     write_atomically(self._path, "".join(map(_json_line, rows)))
     self._file = self._path.open("a")
-    # Write events in this thread. The library's writer has a thread of its own;
-    # if a full disk ends that thread, the run waits for it forever.
+    # Write events in this thread. The library's writer starts another thread.
+    # If a full disk ends that thread, the run waits for it forever.
     self._board = event_file_writer.EventsWriter(str(folder / "events"))
     # This event makes TensorBoard drop the earlier events from its step on.
     restart = SessionLog(status=SessionLog.START)
@@ -230,7 +231,7 @@ class Logger:
     """Counts the time of the block as waiting.
 
     Args:
-      name: "data" or "checkpoint", for which the run waits.
+      name: what the run waits for, "data" or "checkpoint".
     """
     start = time.perf_counter()
     try:
@@ -239,7 +240,7 @@ class Logger:
       self._waits[name] += time.perf_counter() - start
 
   def timed(self, batches: Iterable[T]) -> Iterator[T]:
-    """Yields the batches, and counts the time of waiting for each as "data"."""
+    """Yields the batches; counts the time of waiting for them as "data"."""
     iterator = iter(batches)
     while True:
       with self.waiting("data"):
@@ -262,7 +263,8 @@ class Logger:
     The loop compiles and evaluates in such blocks.
 
     Args:
-      steps: the number of optimizer steps in the block; they are excluded too.
+      steps: the number of optimizer steps in the block. They do not count for
+        the speed.
     """
     start = time.perf_counter()
     yield
@@ -397,17 +399,19 @@ PEAK_FLOPS: dict[str, float] = {
 
 
 def peak_flops(device: jax.Device) -> float | None:
-  """Returns a device's peak FLOP/s in bfloat16, or None if not known."""
+  """Returns a device's peak FLOP/s in bfloat16; None if it is not known."""
   names = [n for n in PEAK_FLOPS if device.device_kind.startswith(n)]
   return PEAK_FLOPS[max(names, key=len)] if names else None
 
 
 def utilisation(flops: float, seconds: float) -> float | None:
-  """Returns the share of all devices' peak FLOP/s, or None if not known.
+  """Returns the share of all devices' peak FLOP/s that a run uses.
+
+  Returns None if the peak is not known.
 
   Args:
     flops: the number of floating-point operations over all devices.
-    seconds: the time that they took.
+    seconds: the time that these operations took.
   """
   peak = peak_flops(jax.devices()[0])
   if peak is None:
@@ -423,8 +427,8 @@ class Spikes:
   """Finds spikes: losses that are far above the loss of the last logged row.
 
   Attributes:
-    action: "none": spikes are ignored. "stop": the run ends at a spike. "skip":
-      a step with a spike is logged and changes nothing else.
+    action: what a spike does. "none" ignores it. "stop" ends the run. "skip"
+      logs the step, which changes nothing else.
     limit: the highest loss that is not a spike.
   """
 
@@ -467,8 +471,8 @@ class Spikes:
 def steps_in_flight() -> int:
   """Returns how many steps may be queued behind the step that is computed.
 
-  An accelerator must not wait for the host, whose time for a batch varies. On a
-  CPU a queue gains nothing, and a step can take seconds.
+  An accelerator must not wait for the host, whose time for a batch varies. A
+  CPU gains nothing from a queue, and a step can take seconds.
   """
   return 1 if jax.default_backend() == "cpu" else 8
 
@@ -480,7 +484,7 @@ class StepSums:
   """
 
   def __init__(self, saved: dict[str, Any] | None = None, stops: bool = False):
-    """Begins with empty sums, or continues saved ones.
+    """Begins with empty sums, or continues saved sums.
 
     Args:
       saved: the value that the method `saved` returned; None for empty sums.
@@ -495,8 +499,8 @@ class StepSums:
   def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
     """Adds a step's metrics, and waits for the step `steps_in_flight` earlier.
 
-    Without the wait, jax would queue all steps until the next logged row. A run
-    that must stop would first have to compute all these steps.
+    If it did not wait, jax would queue all steps until the next logged row. A
+    run that must stop would first have to compute all these steps.
     """
     self._pending.append((step, metrics))
     if len(self._pending) > self._steps_in_flight:
@@ -542,7 +546,7 @@ class StepSums:
     """
     self.wait()
     saved = {"count": self._count, "sums": dict(self._sums)}
-    # Without skipped steps, save the same keys as earlier versions did.
+    # If no step was skipped, save the same keys as earlier versions did.
     return saved | ({"skipped": [*self._skipped]} if self._skipped else {})
 
   def close(self) -> tuple[dict[str, Any], float]:
@@ -591,7 +595,7 @@ class Profiler:
     """
     self._path = epath.Path(workdir) / "profile"
     self._start, self._end = start, start + steps
-    self._tracing = False
+    self._is_tracing = False
 
   @contextlib.contextmanager
   def step(self, number: int) -> Iterator[None]:
@@ -600,9 +604,9 @@ class Profiler:
     Args:
       number: the number of the step.
     """
-    if self._start <= number < self._end and not self._tracing:
+    if self._start <= number < self._end and not self._is_tracing:
       jax.profiler.start_trace(self._path)
-      self._tracing = True
+      self._is_tracing = True
     with jax.profiler.StepTraceAnnotation("train", step_num=number):
       yield
 
@@ -613,13 +617,13 @@ class Profiler:
       number: the number of the step that was dispatched.
       wait_for: a result of this step.
     """
-    if self._tracing and number + 1 >= self._end:
+    if self._is_tracing and number + 1 >= self._end:
       wait_for.block_until_ready()
       self.close()
 
   def close(self) -> None:
     """Ends the trace, if there is one."""
-    if self._tracing:
+    if self._is_tracing:
       jax.profiler.stop_trace()
-      self._tracing = False
+      self._is_tracing = False
       say(f"trace: {self._path}")

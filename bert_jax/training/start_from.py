@@ -1,7 +1,7 @@
-"""The model that a run starts from: `init_from` of training and fine-tuning.
+"""Opens the model that a run starts from: the key `init_from`.
 
 The model is a run's --workdir (RUN@best, RUN@STEP), a converted folder or a
-transformers folder, of any family. It is opened as `open_model` does. A
+transformers folder, of any family. `open_model` opens it. A
 parameter that both the objective and the model have is taken from the model. A
 head that the model lacks is initialized. A parameter that the objective does
 not use is left out. One report lists the parameters of all three groups.
@@ -30,15 +30,15 @@ from bert_jax.weights import generator_discriminator, hf_tasks
 from bert_jax.weights.load import OpenedModel, open_model
 from bert_jax.weights.model_folder import columns_of
 
-# The report writes out this many names of a group; of a longer group it gives
-# counts.
-_NAMED = 6
+# The report writes out up to this many names of a group. If a group has more,
+# the report gives counts.
+_MAX_LISTED = 6
 # How rows of the word table are made for pieces that are new to the model. A
 # "drawn" row is random, as in a new model. A "mean" row is the mean of the rows
 # of the old pieces into which the tokenizer cut the new piece before.
 NEW_ROWS = ("mean", "drawn")
-# Settings in which a run may differ from its model, since they change none of
-# the parameters that are taken.
+# Settings in which a run may differ from its model. They do not change the
+# parameters that are taken.
 _MAY_DIFFER = (
   "dropout",
   "attention_dropout",
@@ -46,10 +46,10 @@ _MAY_DIFFER = (
   "initializer_range",
 )
 # Groups of families that have the same parameters with the same names.
-_ALIKE = ({"bert", "tinybert"},)
-# Prefixes of the parameters that a run must take from its model: for ELECTRA,
-# and for every other objective. A complete model has all of them, so a missing
-# one is an error.
+_FAMILY_GROUPS = ({"bert", "tinybert"},)
+# Prefixes of the parameters that a run must take from its model, for ELECTRA
+# and for every other objective. A complete model has all these parameters, so a
+# missing parameter is an error.
 _BODIES = {"electra": ("embeddings/", "discriminator/")}
 _BODY = ("encoder/",)
 
@@ -96,10 +96,11 @@ def read_to_fine_tune(
 
   Args:
     path: the model; see `weights.load.open_model`.
-    pieces: the pieces of the data's vocabulary: all pieces of the model's
-      vocabulary, perhaps with further pieces at the end.
+    pieces: the pieces of the data's vocabulary. They are all pieces of the
+      model's vocabulary, perhaps with further pieces at the end.
     data_path: the data's folder, for messages.
-    family: the family in the run's config, for a folder that names none.
+    family: the family in the run's config. It is used only for a folder that
+      does not name a family.
 
   Raises:
     ValueError: the files cannot be read, the family cannot be fine-tuned, or
@@ -142,7 +143,9 @@ def read_to_go_on(
   """
   model = open_for("init_from", path, family=family)
   weights, notes = model.weights, []
-  if any({family, weights.config["family"]} <= alike for alike in _ALIKE):
+  if any(
+    {family, weights.config["family"]} <= group for group in _FAMILY_GROUPS
+  ):
     weights = weights._replace(config=weights.config | {"family": family})
   if objective["name"] == "electra" and weights.config["family"] == "electra":
     name = f"init_from={path}"
@@ -230,7 +233,7 @@ def vocabulary_of(
 def _check_vocabulary(
   model: OpenedModel, pieces: Sequence[str], data_path: str, remedy: str = ""
 ) -> Vocabulary:
-  """Returns the model's own vocabulary, if the data's begins with it.
+  """Returns the model's vocabulary if the data's vocabulary begins with it.
 
   Args:
     model: the model.
@@ -239,7 +242,7 @@ def _check_vocabulary(
     remedy: the end of the message if the vocabularies differ.
 
   Raises:
-    UserError: the model has no vocabulary, or a different one.
+    UserError: the model has no vocabulary, or a different vocabulary.
   """
   vocabulary = vocabulary_of("init_from", model, data_path)
   name = f"init_from={model.path}"
@@ -250,14 +253,14 @@ def _check_vocabulary(
 def _words_of_elmo(
   model: OpenedModel, pieces: Sequence[str], data_path: str
 ) -> tuple[Vocabulary | None, str | None]:
-  """Compares ELMo's words with those of the data.
+  """Compares the words of an ELMo with the words of the data.
 
   Only the softmax depends on the words. The encoder reads characters, which are
   the same in every ELMo.
 
   Returns:
-    The model's words, and None. If the model has no softmax: None and None. If
-    its words differ from those of the data: None, and a line of the report.
+    The model's words, and None. If the model has no softmax, None and None. If
+    its words differ from the words of the data, None and a line of the report.
   """
   arrays = {**model.weights.arrays, **model.weights.heads}
   if all(name.startswith("encoder/") for name in arrays):
@@ -277,27 +280,31 @@ def fill_model(
   other sizes. Any other key that contradicts the model is an error.
 
   Args:
-    settings: the config's section, without keys of None.
+    settings: the config's section, without keys whose value is None.
     pretrained: the pre-trained model.
 
   Returns:
-    The whole section. And a line that names the sizes that differ from the
-    config's variant; None if there are none.
+    The whole section, and a line that names the sizes that differ from the
+    config's variant. The line is None if no size differs.
 
   Raises:
     UserError: the config says another family or size.
   """
   family = pretrained.config["family"]
   sizes = {"family": family} | pretrained.config["model"]
-  wrong = sorted(
+  wrong_names = sorted(
     name
     for name in settings.keys() & sizes.keys() - {*_MAY_DIFFER}
     if not _equal(settings[name], sizes[name])
   )
-  if wrong:
-    values = ", ".join(f"model.{name}={settings[name]!r}" for name in wrong)
-    model_values = ", ".join(f"{name}={sizes[name]!r}" for name in wrong)
-    flags = " ".join(f"--config.model.{name}={sizes[name]}" for name in wrong)
+  if wrong_names:
+    values = ", ".join(
+      f"model.{name}={settings[name]!r}" for name in wrong_names
+    )
+    model_values = ", ".join(f"{name}={sizes[name]!r}" for name in wrong_names)
+    flags = " ".join(
+      f"--config.model.{name}={sizes[name]}" for name in wrong_names
+    )
     raise UserError(
       f"the config has {values}, but init_from={pretrained.path} has"
       f" {model_values}; pass {flags}, or leave them out of the config file to"
@@ -305,15 +312,15 @@ def fill_model(
     )
   variants = models.family(family).VARIANTS
   published = variants.get(settings.get("variant"), {})
-  differing = [
+  differing_sizes = [
     f"{name}={sizes[name]}"
     for name in published
     if name in sizes and not _equal(published[name], sizes[name])
   ]
   line = None
-  if differing:
+  if differing_sizes:
     line = (
-      f"sizes: {', '.join(differing)}, not those of"
+      f"sizes: {', '.join(differing_sizes)}, not those of"
       f" model.variant={settings['variant']!r}"
     )
   sizes.pop("vocab_size")
@@ -334,7 +341,7 @@ def take(
   vocab_size: int | None = None,
   init_new_rows: str = NEW_ROWS[0],
 ) -> tuple[Any, list[str]]:
-  """Replaces initialized parameters by those of the pre-trained model.
+  """Replaces initialized parameters by parameters of the pre-trained model.
 
   If the model has no pooler and the classifier is new, the pooler is new too.
 
@@ -353,8 +360,8 @@ def take(
       of `NEW_ROWS`.
 
   Returns:
-    The parameters, with the shardings of `params`, and the lines of the report:
-    which parameters are taken, new and left.
+    The parameters, with the shardings of `params`, and the lines of the report.
+    They say which parameters are taken, new or left out.
 
   Raises:
     ValueError: an array is missing or has a different shape.
@@ -364,8 +371,8 @@ def take(
   )
   order = _label_order(pretrained, labels) if takes_head else None
   flat = traverse_util.flatten_dict(params, sep="/")
-  electra = any(path.startswith("discriminator/") for path in flat)
-  required = _BODIES["electra"] if electra else _BODY
+  is_electra = any(path.startswith("discriminator/") for path in flat)
+  required = _BODIES["electra"] if is_electra else _BODY
   if vocabulary_axes is None:
     vocabulary_axes = {p: 0 for p in flat if p.endswith("word/embedding")}
   taken_paths, new_paths = [], []
@@ -434,7 +441,7 @@ class VocabularyRows:
     check_init_new_rows(how)
     self._pretrained, self._vocab_size, self._how = pretrained, vocab_size, how
     self._new_pieces: Sequence[str] = ()
-    # Rows for ids that no piece has, and rows of the model that are left out.
+    # Counts of rows for ids without a piece, and of rows that are left out.
     self._num_without_piece, self._num_left = 0, 0
 
   def fit(
@@ -466,8 +473,8 @@ class VocabularyRows:
       size = min(size, len(vocabulary.pieces))
     new_pieces = pieces[size:]
     if not new_pieces:
-      # Rows beyond the pieces belong to ids that a task adds. They mean the
-      # same in the model, so take them.
+      # Rows beyond the pieces belong to ids that a task adds. The ids mean the
+      # same in the model, so take these rows.
       size = min(len(array), count)
     self._num_left = max(self._num_left, len(array) - size)
     fitted = array[:size]
@@ -503,7 +510,7 @@ class VocabularyRows:
 
 
 def _gather(x: jax.Array) -> np.ndarray:
-  """Returns the whole of an array of any sharding, on this host."""
+  """Returns all values of an array of any sharding, on this host."""
   if not x.is_fully_addressable:
     assert isinstance(x.sharding, NamedSharding)
     replicated = NamedSharding(x.sharding.mesh, PartitionSpec())
@@ -527,8 +534,8 @@ def _place(array: np.ndarray, drawn: jax.Array, name: str) -> jax.Array:
 
 
 def _listed(paths: list[str]) -> str:
-  """Lists a few paths, or counts many by their first name."""
-  if len(paths) <= _NAMED:
+  """Lists a few paths; counts more paths by their first name."""
+  if len(paths) <= _MAX_LISTED:
     return ", ".join(paths) or "nothing"
   counts: dict[str, int] = {}
   for path in paths:
@@ -585,8 +592,8 @@ def new_word_rows(
 
 def describe_new_rows(new_pieces: Sequence[str], how: str) -> str:
   """Describes the new rows: their number, their pieces, how they were made."""
-  names = ", ".join(repr(piece) for piece in new_pieces[:_NAMED])
-  num_hidden = len(new_pieces) - _NAMED
+  names = ", ".join(repr(piece) for piece in new_pieces[:_MAX_LISTED])
+  num_hidden = len(new_pieces) - _MAX_LISTED
   if num_hidden > 0:
     names += f" and {num_hidden} more"
   origin = "each the mean of its old pieces' rows" if how == "mean" else "drawn"

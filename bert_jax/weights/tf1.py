@@ -43,8 +43,8 @@ def find_checkpoint(path: str) -> str:
       has several checkpoints, its file `checkpoint` must name one of them.
 
   Raises:
-    UserError: there is no checkpoint, or the path does not say which one of
-      several.
+    UserError: there is no checkpoint, or there are several and the path does
+      not say which one to read.
   """
   if path.endswith(_INDEX) and epath.Path(path).is_file():
     return path.removesuffix(_INDEX)
@@ -74,7 +74,7 @@ def find_checkpoint(path: str) -> str:
 
 
 def _latest(folder: epath.Path) -> str | None:
-  """Returns the checkpoint's name in a folder's file `checkpoint`, if any.
+  """Returns the checkpoint's name in a folder's file `checkpoint`, or None.
 
   The file holds a path that may be absolute. Only its last component counts,
   because the folder may have been moved.
@@ -94,8 +94,8 @@ def read_checkpoint(prefix: str) -> tuple[dict[str, np.ndarray], list[str]]:
     prefix: see `find_checkpoint`.
 
   Returns:
-    Name -> array, sorted by name, and the names that `tf1_names.SKIPPED`
-    leaves out.
+    Name -> array, sorted by name; and the names of the variables that
+    `tf1_names.SKIPPED` skips.
 
   Raises:
     UserError: TensorFlow is not installed, or the files are damaged.
@@ -107,15 +107,15 @@ def read_checkpoint(prefix: str) -> tuple[dict[str, np.ndarray], list[str]]:
       "reading a TF1 checkpoint needs TensorFlow; run `pip install"
       " 'bert_jax[data]'`."
     ) from e
-  arrays, left_out = {}, []
+  arrays, skipped_names = {}, []
   try:
     reader = tf.train.load_checkpoint(prefix)
     for name in sorted(reader.get_variable_to_shape_map()):
       if mapping.is_skipped(name, tf1_names.SKIPPED):
-        left_out.append(name)
+        skipped_names.append(name)
       else:
         arrays[name] = np.asarray(reader.get_tensor(name))
-  # The reader turns some kinds of TensorFlow's errors into Python's.
+  # The reader turns some TensorFlow errors into Python's own errors.
   except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as e:
     reason = str(e).splitlines()[0] if str(e) else type(e).__name__
     raise UserError(
@@ -126,7 +126,7 @@ def read_checkpoint(prefix: str) -> tuple[dict[str, np.ndarray], list[str]]:
       f"{prefix}: a checkpoint of TensorFlow 2's objects; a TF1 checkpoint has"
       " a name for each variable."
     )
-  return arrays, left_out
+  return arrays, skipped_names
 
 
 def _tower_of(
@@ -141,8 +141,8 @@ def _tower_of(
     source: the checkpoint, for messages.
 
   Returns:
-    The named tower, or what the checkpoint has: "generator", "discriminator" or
-    "both". None for other families than ELECTRA.
+    The named tower; or else the towers of the checkpoint: "generator",
+    "discriminator" or "both". None if the family is not ELECTRA.
 
   Raises:
     UserError: the checkpoint is of another family, or lacks the tower.
@@ -192,8 +192,9 @@ def _read_config(folder: epath.Path, family: str) -> tuple[Config, str]:
 def _read_tokenizer(folder: epath.Path) -> dict[str, bytes]:
   """Returns the tokenizer's files, with the setting `do_lower_case`.
 
-  Only the name of a release says whether it lower-cases text. Without the
-  setting, a cased model would get lower-cased text.
+  The files of a release do not say whether it lower-cases text; only its name
+  does. So the setting is found from the vocabulary. If it were missing, a cased
+  model would get lower-cased text.
   """
   files = model_folder.read_tokenizer(str(folder))
   for published_name, name in _SENTENCEPIECE.items():
@@ -207,8 +208,8 @@ def _read_tokenizer(folder: epath.Path) -> dict[str, bytes]:
     except UnicodeDecodeError as e:
       raise UserError(f"{folder / 'vocab.txt'}: {e}.") from e
     words = [p for p in pieces if not (p.startswith("[") and p.endswith("]"))]
-    cased = sum(p != p.lower() for p in words) > _CASED_SHARE * len(words)
-    text = json.dumps({"do_lower_case": not cased}) + "\n"
+    is_cased = sum(p != p.lower() for p in words) > _CASED_SHARE * len(words)
+    text = json.dumps({"do_lower_case": not is_cased}) + "\n"
     files[settings] = text.encode("utf-8")
   return files
 
@@ -222,8 +223,8 @@ def _make_config(
   """Returns the config of the converted folder.
 
   A classifier with one label is taken for a regression (google-research/albert
-  classifier_utils.py, create_model). A model for multiple choice has the same
-  variables.
+  classifier_utils.py, create_model), although a model for multiple choice has
+  the same variables.
   """
 
   def has(prefix: str) -> bool:
@@ -263,8 +264,8 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
       the tokenizer, `vocab.txt` or `30k-clean.model`, are in the same folder.
       ELECTRA's releases have no config; see `ELECTRA_VALUES`.
     family: "bert", "albert" or "electra".
-    tower: for ELECTRA: "generator", "discriminator" or "both"; None takes what
-      the checkpoint has.
+    tower: the tower of an ELECTRA: "generator", "discriminator" or "both";
+      None takes the towers of the checkpoint.
 
   Raises:
     UserError: the checkpoint cannot be read as a model of this family.
@@ -347,7 +348,7 @@ NUMBERS = {
 }
 HEADS, ACTIVATION = "num_attention_heads", "hidden_act"
 # The epsilon of tf.contrib.layers.layer_norm, which all these repositories
-# call. It is not in any config.
+# call. No config has it.
 NORM_EPSILON = 1e-12
 # Field -> its supported value.
 _SUPPORTED_VALUES: Config = {
@@ -390,7 +391,7 @@ def electra_heads(hidden: int) -> int:
 
 
 def _count(names: Iterable[str], prefix: str) -> int:
-  """Returns the number of layers, or groups: the highest number plus one."""
+  """Counts the layers, or groups: the highest index plus one."""
   matches = (re.match(re.escape(prefix) + r"(\d+)/", name) for name in names)
   return max((int(m[1]) + 1 for m in matches if m), default=0)
 
@@ -407,8 +408,8 @@ def stored_sizes(
     generator: True for ELECTRA's generator, False for the discriminator.
 
   Returns:
-    Attribute of the encoder -> size. For ALBERT it has `groups` and no
-    `num_layers`, because the layers of a group share their variables.
+    Attribute of the encoder -> size. ALBERT has `groups` and no `num_layers`,
+    because the layers of a group share their variables.
 
   Raises:
     UserError: a variable whose shape is needed is missing.
@@ -451,7 +452,8 @@ def read_model(
 
   Args:
     family: a key of `FILES`.
-    task: for ELECTRA "pretraining", "discriminator" or "generator".
+    task: the return value of `tf1_names.task_of`. For ELECTRA, it is
+      "pretraining", "discriminator" or "generator".
     config: the content of the release's config. For ELECTRA it describes the
       discriminator, and may be empty.
     shapes: name -> shape in the checkpoint.
@@ -471,7 +473,8 @@ def read_model(
   stored = stored_sizes(family, shapes, checkpoint, is_generator)
   model: Config = {}
   for attribute, field in SIZES[family].items():
-    # In these sizes the generator differs from the config.
+    # The config describes the discriminator. The generator has other values of
+    # these three sizes.
     differs = is_generator and attribute in ("hidden", "num_layers", "mlp")
     if attribute in stored and (differs or field not in config):
       model[attribute] = stored[attribute]
@@ -498,5 +501,5 @@ def unused(family: str, config: Mapping[str, Any]) -> Config:
 
   Google's code does not use them either.
   """
-  used = {HEADS, ACTIVATION, *SIZES[family].values(), *NUMBERS.values()}
-  return {field: v for field, v in config.items() if field not in used}
+  used_fields = {HEADS, ACTIVATION, *SIZES[family].values(), *NUMBERS.values()}
+  return {field: v for field, v in config.items() if field not in used_fields}
