@@ -21,7 +21,7 @@ from bert_jax.text.vocabulary import SpecialIds
 
 # `fill` looks for a row with enough free tokens and enough free prediction
 # slots. It tries this many rows, each with more free tokens than the previous
-# one. Then it begins a new row.
+# row. Then it begins a new row.
 TRIES = 8
 
 # (corpus, [N] elements of an index, [N] uint64 example numbers, key) -> [N] of
@@ -30,12 +30,12 @@ Resolve = Callable[[Corpus, np.ndarray, np.ndarray, int], np.ndarray]
 
 
 class Layout(NamedTuple):
-  """The layout of the rows of a recipe.
+  """Describes the layout of the rows of a recipe.
 
   Attributes:
     special: the ids of the special tokens.
     vocab_size: the number of pieces.
-    length: L, the tokens in a row.
+    length: L, the number of tokens in a row.
     masks: how tokens are masked; None for a language model, whose rows have no
       masks.
     pairs: True if a row is a pair of texts with a label.
@@ -43,7 +43,8 @@ class Layout(NamedTuple):
     moves_sentences: True if sentences of the second text may move to the first,
       see `rows.parts_with_moves`.
     crosses_documents: True if a row may hold text of several documents.
-    max_sequences: S, the most sequences in a row; more than 1 packs rows.
+    max_sequences: S, the largest number of sequences in a row. A number above 1
+      packs rows.
   """
 
   special: SpecialIds
@@ -115,7 +116,7 @@ def sizes(layout: Layout) -> dict[str, int]:
 def already_resolved(
   corpus: Corpus, elements: np.ndarray, numbers: np.ndarray, key: int
 ) -> np.ndarray:
-  """Returns `elements`, which are of `rows.EXAMPLE` already; see `Resolve`."""
+  """Returns `elements`, whose dtype is `rows.EXAMPLE`; see `Resolve`."""
   return elements
 
 
@@ -129,47 +130,48 @@ def fill(
   """Puts each sequence into the fullest row that has space for it.
 
   Args:
-    lengths: [N] tokens of each sequence, at most `width`; the sequences are put
-      into rows in this order.
-    demands: [N] prediction slots that each sequence needs, at most `slots`.
-    width: the tokens of a row.
-    slots: the prediction slots of a row.
-    max_sequences: the most sequences in a row.
+    lengths: [N] the number of tokens of each sequence, at most `width`. The
+      sequences are put into rows in this order.
+    demands: [N] the number of prediction slots that each sequence needs, at
+      most `slots`.
+    width: the number of tokens of a row.
+    slots: the number of prediction slots of a row.
+    max_sequences: the largest number of sequences in a row.
 
   Returns:
-    For each sequence the number of its row, and its rank in that row.
+    For each sequence the index of its row, and its rank in that row.
   """
   # `rows_by_space[r]` has the rows with space for r more tokens. Bit r of
-  # `space_bits` is 1 if there are such rows, so the smallest sufficient space
-  # is quickly found.
+  # `space_bits` is 1 if there are such rows. So the smallest sufficient space
+  # is found quickly.
   rows_by_space: list[list[int]] = [[] for _ in range(width + 1)]
   space_bits = 0
   slots_left: list[int] = []
-  used: list[int] = []
+  num_sequences: list[int] = []
   row_numbers, ranks = [], []
   for length, demand in zip(lengths.tolist(), demands.tolist(), strict=True):
-    fitting, row = space_bits >> length << length, -1
+    fitting_bits, row = space_bits >> length << length, -1
     for _ in range(TRIES):
-      if not fitting:
+      if not fitting_bits:
         break
-      lowest = fitting & -fitting
-      space = lowest.bit_length() - 1
+      lowest_bit = fitting_bits & -fitting_bits
+      space = lowest_bit.bit_length() - 1
       if slots_left[rows_by_space[space][-1]] >= demand:
         row = rows_by_space[space].pop()
         if not rows_by_space[space]:
-          space_bits ^= lowest
+          space_bits ^= lowest_bit
         break
-      fitting ^= lowest
+      fitting_bits ^= lowest_bit
     if row < 0:
-      row, space = len(used), width
-      used.append(0)
+      row, space = len(num_sequences), width
+      num_sequences.append(0)
       slots_left.append(slots)
     row_numbers.append(row)
-    ranks.append(used[row])
-    used[row] += 1
+    ranks.append(num_sequences[row])
+    num_sequences[row] += 1
     slots_left[row] -= demand
     space -= length
-    if used[row] < max_sequences:
+    if num_sequences[row] < max_sequences:
       rows_by_space[space].append(row)
       space_bits |= 1 << space
   return row_numbers, ranks
@@ -189,10 +191,10 @@ def pack(
 
   Args:
     examples: [N] of `rows.EXAMPLE`.
-    lengths: [N] tokens of each sequence, special tokens included, at most
-      `width`.
-    demands: [N] the most predictions of each sequence; more than `slots` counts
-      as `slots`.
+    lengths: [N] the number of tokens of each sequence, special tokens included,
+      at most `width`.
+    demands: [N] the largest number of predictions of each sequence. A number
+      above `slots` counts as `slots`.
     key: a key from `make_key`; it orders sequences of equal length.
     width: L.
     slots: M.
@@ -201,23 +203,26 @@ def pack(
   Returns:
     [R, S] of `rows.EXAMPLE`, with zeros where a row has fewer sequences.
   """
-  # Most sequences leave no space even for the shortest one. Each has its own
-  # row, which `fill` need not search for.
-  alone = lengths + lengths.min(initial=width) > width
-  single = np.zeros((np.count_nonzero(alone), max_sequences), rows.EXAMPLE)
-  single[:, 0] = examples[alone]
-  examples, lengths = examples[~alone], lengths[~alone]
-  demands = np.minimum(demands[~alone], slots)
+  # Most sequences leave no space even for the shortest sequence. Each of them
+  # gets a whole row, without a search by `fill`.
+  is_alone = lengths + lengths.min(initial=width) > width
+  num_alone = np.count_nonzero(is_alone)
+  single_rows = np.zeros((num_alone, max_sequences), rows.EXAMPLE)
+  single_rows[:, 0] = examples[is_alone]
+  examples, lengths = examples[~is_alone], lengths[~is_alone]
+  demands = np.minimum(demands[~is_alone], slots)
 
-  chance = hashing.bits(hashing.make_key(key, "pack"), np.arange(len(lengths)))
-  order = np.lexsort((chance, -lengths))
+  random_bits = hashing.bits(
+    hashing.make_key(key, "pack"), np.arange(len(lengths))
+  )
+  order = np.lexsort((random_bits, -lengths))
   row_numbers, ranks = fill(
     lengths[order], demands[order], width, slots, max_sequences
   )
   shape = max(row_numbers, default=-1) + 1, max_sequences
-  packed = np.zeros(shape, rows.EXAMPLE)
-  packed[row_numbers, ranks] = examples[order]
-  return np.concatenate([single, packed])
+  packed_rows = np.zeros(shape, rows.EXAMPLE)
+  packed_rows[row_numbers, ranks] = examples[order]
+  return np.concatenate([single_rows, packed_rows])
 
 
 def index_packed(
@@ -230,13 +235,13 @@ def index_packed(
   index: Callable[[Corpus, int, int, int], np.ndarray],
   resolve: Resolve,
 ) -> np.ndarray:
-  """Plans the packed rows of a range of documents, as `Recipe.index`.
+  """Plans the packed rows of a range of documents; see `Recipe.index`.
 
   Args:
     corpus: the documents.
     first_document: the first document of the range.
     last_document: the end of the range, which is not part of the range.
-    key: a key from `make_key`; another key (epoch) gives other rows.
+    key: a key from `make_key`; the key of another epoch gives other rows.
     layout: the layout of the rows.
     index: a function like `Recipe.index`; each element is one sequence.
     resolve: finds the texts of the elements of `index`.
@@ -274,12 +279,12 @@ def build(
   layout: Layout,
   resolve: Resolve,
 ) -> Batch:
-  """Makes a batch, as `Recipe.build`.
+  """Makes a batch; see `Recipe.build`.
 
   Args:
     corpus: the documents.
     elements: elements of the index: [B], or [B, S] if rows are packed.
-    row_numbers: [B] uint64 numbers of the rows.
+    row_numbers: [B] uint64, the number of each row.
     key: a key from `make_key`.
     layout: the layout of the rows.
     resolve: finds the texts of the elements.
@@ -289,8 +294,8 @@ def build(
   """
   examples = resolve(corpus, elements, row_numbers, key)
   examples = examples.reshape(len(elements), -1)
-  # Number the sequences of a packed row separately; a row with one sequence
-  # keeps the row's number, so packing does not change its masks.
+  # Number the sequences of a packed row separately. A row with one sequence
+  # keeps its number, so packing does not change its masks.
   max_sequences = examples.shape[1]
   ranks = np.arange(max_sequences, dtype=np.uint64)
   numbers = row_numbers[:, None] * np.uint64(max_sequences) + ranks
@@ -309,8 +314,8 @@ def assemble(
   Args:
     corpus: the documents.
     examples: [B, S] of `rows.EXAMPLE`.
-    numbers: [B, S] uint64; the number of a sequence and `key` determine all its
-      draws.
+    numbers: [B, S] uint64, the number of each sequence. The number and `key`
+      determine all draws for the sequence.
     key: a key from `make_key`.
     layout: the layout of the rows.
 
@@ -337,19 +342,19 @@ def assemble(
   if max_sequences > 1:
     batch["position_ids"] = filled.positions
   if layout.masks is None:
-    following = tokens.take(filled.token_index + 1, mode="clip")
-    following = following.astype(np.int32)
-    batch["lm_ids"] = np.where(filled.text, following, 0).astype(np.int32)
+    next_ids = tokens.take(filled.token_index + 1, mode="clip")
+    next_ids = next_ids.astype(np.int32)
+    batch["lm_ids"] = np.where(filled.text, next_ids, 0).astype(np.int32)
     _check_ids(batch["lm_ids"], layout.vocab_size)
     batch["lm_weights"] = filled.text.astype(np.float32)
     return batch
   batch |= _mask(corpus, filled, numbers, key, layout, layout.masks)
   if layout.pairs:
-    used = filled.lengths > 0
+    has_sequence = filled.lengths > 0
     begin = np.cumsum(filled.lengths, axis=1) - filled.lengths
     batch["pair_labels"] = examples["label"].astype(np.int32)
-    batch["cls_positions"] = np.where(used, begin, 0).astype(np.int32)
-    batch["pair_weights"] = used.astype(np.float32)
+    batch["cls_positions"] = np.where(has_sequence, begin, 0).astype(np.int32)
+    batch["pair_weights"] = has_sequence.astype(np.float32)
   return batch
 
 

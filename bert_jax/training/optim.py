@@ -1,7 +1,7 @@
 """Builds optimizers and learning rate schedules by name.
 
-Some optimizers are the published optimizers of the models. Other ones correct
-known faults of the published optimizers.
+Some optimizers are the published optimizers of the models. Other optimizers
+correct known faults of these.
 """
 
 import math
@@ -25,15 +25,15 @@ ADAGRADS = ("adagrad", "adagrad_each")
 
 
 def _names(path: KeyPath) -> list[str]:
-  """Returns the names on the path to a leaf; the last is the leaf's name."""
+  """Returns the names on the path to a leaf; the leaf's name is the last."""
   return [key.key for key in path if isinstance(key, DictKey)]
 
 
 def _axes_of_variable(path: KeyPath, x: jax.Array) -> tuple[int, ...]:
   """Returns the axes of one variable, over which its norm is computed.
 
-  Each layer of a stack is a variable. So the first axis of a stack, the axis of
-  the layers, is left out.
+  Each layer of a stack is a variable. So the first axis of a stack, which
+  counts layers, is left out.
   """
   return tuple(range(int("layers" in _names(path)), x.ndim))
 
@@ -116,11 +116,11 @@ def scale_by_corrected_adam(
 ) -> optax.GradientTransformation:
   """Builds Adam with bias correction (Kingma & Ba 2015, algorithm 1).
 
-  This is `optax.scale_by_adam` with more exact corrections; the state is the
-  same. optax computes 1 - b2**count from b2 rounded to float32. For
+  This is `optax.scale_by_adam` with the same state and more exact corrections.
+  optax computes 1 - b2**count from b2 rounded to float32. For
   b2=0.999 this is wrong by a factor of 1 + 1.3e-5 in the first thousand steps,
-  and every update has half of this error. It alone changed the loss by 4e-4
-  after 48 steps of fine-tuning on STS-B.
+  and every update has half of this error. This error alone changed the loss by
+  4e-4 after 48 steps of fine-tuning on STS-B.
   """
   logarithms = [math.log(b) if b else -math.inf for b in (b1, b2)]
 
@@ -184,7 +184,9 @@ def every_leaf(params: Params) -> Params:
 def layer_scales(
   params: Params, decay: float, rule: str = "released"
 ) -> Params:
-  """Returns a factor for each leaf's learning rate; it falls to the input.
+  """Returns a factor for each leaf's learning rate.
+
+  The factor falls from the head to the embeddings.
 
   The factors for n layers and decay d are:
 
@@ -319,7 +321,7 @@ def scale_by_muon(
   This is the optimizer of Jordan et al. 2024, "Muon: An optimizer for hidden
   layers in neural networks", with Nesterov momentum. The update of a matrix is
   scaled by 0.2 times the square root of its longer side, so that Adam's
-  learning rate and weight decay can be used for it too (Liu et al. 2025, "Muon
+  learning rate and weight decay fit Muon too (Liu et al. 2025, "Muon
   is Scalable for LLM Training", section 2.2).
 
   Args:
@@ -467,10 +469,13 @@ def build_adagrad(
     )
   clip = optax.identity()
   if clip_norm:
-    by_norm = {"adagrad": optax.clip_by_global_norm, "adagrad_each": clip_each}
-    # Clip before scaling, because the train step reports the norm before
-    # scaling as `grad_norm`.
-    clip = by_norm[name](clip_norm / gradient_scale)
+    clip_functions = {
+      "adagrad": optax.clip_by_global_norm,
+      "adagrad_each": clip_each,
+    }
+    # Clip before scaling, because the train step reports `grad_norm` before
+    # scaling.
+    clip = clip_functions[name](clip_norm / gradient_scale)
   return optax.chain(
     clip,
     optax.scale(gradient_scale),
@@ -482,8 +487,8 @@ def build_adagrad(
 def factory(name: str) -> Callable[..., optax.GradientTransformation]:
   """Returns the function that builds an optimizer.
 
-  Its arguments are `schedule`, `name` and the other keys of the config's
-  section `optimizer`.
+  The arguments of this function are `schedule`, `name` and the other keys of
+  the config's section `optimizer`.
 
   Args:
     name: the optimizer's name.
@@ -594,7 +599,7 @@ def build_schedule(
 
   Args:
     total_steps: the run's number of optimizer steps, not of micro-batches.
-    name: one of these names.
+    name: the name of a decay in this list.
     peak: the learning rate to which warm-up rises.
     warmup: the share of `total_steps` spent in warm-up, in [0, 1). The number
       of steps is rounded down (google-research/bert run_classifier.py, also

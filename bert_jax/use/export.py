@@ -79,7 +79,7 @@ def save(
     path: the file to write.
     model: the fine-tuned model.
     lengths: the lengths of rows, in tokens. A length above the model's longest
-      is replaced by the longest.
+      row is replaced by the length of this row.
     platforms: the platforms on which the file must run. This machine need not
       be one of them.
     dtype: the dtype of the computation.
@@ -153,7 +153,8 @@ def export_model(
     lengths: see `save`.
     platforms: see `save`.
     dtype: the dtype of the computation.
-    family: the family of a transformers folder whose config.json names none.
+    family: the family of a transformers folder; needed if its config.json does
+      not name a family.
 
   Returns:
     The content of the file's `meta.json`.
@@ -167,7 +168,7 @@ def export_model(
 def _exported(
   run: Program, weights: Weights, length: int, platforms: Sequence[str]
 ) -> bytearray:
-  """Returns the serialized program for any number of rows of a length."""
+  """Returns the serialized program for rows of a length, in any number."""
   params = {
     name: jax.ShapeDtypeStruct(a.shape, a.dtype)
     for name, a in weights.arrays.items()

@@ -32,7 +32,7 @@ def write(path: str, features: Iterable[Features]) -> int:
   Args:
     path: the file, whose extension is .jsonl, .npz, .h5 or .hdf5.
     features: the features of texts. Either all texts have one vector, or all
-      have a vector for each token.
+      texts have a vector for each token.
 
   Returns:
     The number of texts.
@@ -89,7 +89,7 @@ def _jsonl(path: str, features: Iterable[Features]) -> int:
 
 
 def _npz(path: str, features: Iterable[Features]) -> int:
-  """Writes arrays, after collecting all of them in memory.
+  """Writes arrays; collects all of them in memory first.
 
   Raises:
     UserError: the names are too long for an array.
@@ -131,7 +131,7 @@ def _arrays(features: list[Features]) -> dict[str, Any]:
 
 
 def _without_nul(text: str) -> str:
-  """Replaces NUL: HDF5 cannot store it, NumPy drops it at a string's end."""
+  """Replaces NUL. HDF5 cannot store it; NumPy drops it at a string's end."""
   return text.replace("\0", "\ufffd")
 
 
@@ -144,7 +144,7 @@ def _hdf5(path: str, features: Iterable[Features]) -> int:
       with h5py.File(quiet_file, "w") as f:
         return _write_chunks(f, quiet_file, iter(features))
     finally:
-      # Closing the HDF5 file may have written to the disk, too.
+      # HDF5 may also have written to the disk when it closed the file.
       quiet_file.check()
 
 
@@ -167,7 +167,7 @@ def _write_chunks(
 
 
 class _QuietFile(io.FileIO):
-  """A file for h5py that hides errors of a full disk from the HDF5 library.
+  """Hides errors of a full disk from the HDF5 library; a file for h5py.
 
   The library crashes if a write fails. So after the first error this class
   writes nothing more, but reports success, so that HDF5 can close its file.
@@ -208,7 +208,7 @@ class _QuietFile(io.FileIO):
 
 
 def _chunks(features: Iterator[Features]) -> Iterator[list[Features]]:
-  """Yields lists of `_CHUNK` texts; if there are no texts, one empty list."""
+  """Yields lists of `_CHUNK` texts, or one empty list if there are no texts."""
   chunk = list(itertools.islice(features, _CHUNK))
   yield chunk
   while chunk := list(itertools.islice(features, _CHUNK)):
@@ -260,7 +260,8 @@ def extract_file(
       the model's pooling. It is pieces if the model has no pooling.
     tokens: the largest number of tokens in a batch, with padding.
     dtype: the dtype of the computation.
-    family: the family of a transformers folder whose config.json names none.
+    family: the family of a transformers folder; needed if its config.json does
+      not name a family.
     tower: "discriminator" or "generator" of an ELECTRA.
 
   Returns:

@@ -1,4 +1,4 @@
-"""Computes how likely a text is to a model, without training: `score`, `cloze`.
+"""Computes how likely a text is by a model: `score` and `cloze`.
 
 The score of a text is a sum of natural logarithms over its tokens, without the
 special tokens. The methods are:
@@ -58,9 +58,9 @@ class _Row(NamedTuple):
   Attributes:
     text: the index of the row's text.
     ids: int32 [T], the ids of the row.
-    arguments: two integers for the method's program: (position, token id) of a
-      masked token for "pll", "pll_word_l2r" and `cloze`; (begin, end) of the
-      tokens that count for "rtd" and "lm".
+    arguments: two integers for the method's program. For "pll", "pll_word_l2r"
+      and `cloze` they are (position, token id) of a masked token. For "rtd" and
+      "lm" they are (begin, end) of the tokens that count.
   """
 
   text: int
@@ -69,7 +69,7 @@ class _Row(NamedTuple):
 
 
 def method_of(model: OpenedModel) -> str:
-  """Returns the method for a model's head; raises a UserError if none fits."""
+  """Returns the method that fits a model's head, or raises a UserError."""
   family, task = model.config["family"], model.config["task"]
   if family == "gpt" and task == "pretraining":
     return "lm"
@@ -107,7 +107,7 @@ def score(
   Args:
     model: a model with a pre-training head.
     texts: N texts, which are not longer than the model's rows.
-    method: one of `METHODS`; None chooses one by the model's head.
+    method: one of `METHODS`; None chooses the method by the model's head.
     tokens: the largest number of tokens in a batch, with padding.
     report: called with the number of texts that are done, batch by batch.
 
@@ -120,7 +120,8 @@ def score(
   method = method or method_of(model)
   check(model, method)
   program = _PROGRAMS[method]
-  # A causal model computes logits at all positions, so take smaller batches.
+  # Take smaller batches for a causal model, which computes logits at all
+  # positions.
   tokens = tokens if method != "lm" else max(tokens // 4, 1)
   scores = np.zeros(len(texts), np.float64)
   for start in range(0, len(texts), BLOCK):
@@ -151,7 +152,7 @@ def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
 
 
 def mask_token(model: OpenedModel) -> tuple[str, int]:
-  """Returns the mask's text and id; raises a UserError if it has none."""
+  """Returns the mask's text and id; raises a UserError if there is no mask."""
   for token in _MASKS:
     token_id = model.tokenizer and model.tokenizer.token_to_id(token)
     if token_id is not None:
@@ -258,8 +259,8 @@ def cloze(
 ) -> list[BlankPrediction]:
   """Fills the blank of each text with the most likely piece.
 
-  The text with its answer is encoded too, to find the answer's piece. If the
-  answer is not a single piece there, no prediction is right.
+  To find the answer's piece, the text with its answer is encoded too. If the
+  answer is not a single piece in this text, no prediction is right.
 
   Args:
     model: a masked language model.
@@ -270,7 +271,7 @@ def cloze(
 
   Raises:
     UserError: the model is not a masked language model, a text does not have
-      exactly one `[MASK]`, or it is too long.
+      exactly one `[MASK]`, or a text is too long.
   """
   check(model, "pll")
   mask, mask_id = mask_token(model)

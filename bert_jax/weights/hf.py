@@ -112,7 +112,7 @@ def _task(
     The task, and True if the task is "pretraining" with a head for pairs.
 
   Raises:
-    UserError: the config and the names do not identify a task.
+    UserError: the config and the arrays' names do not identify a task.
   """
   classes, model_types = hf_tasks.tasks_of(family), hf_tasks.model_types(family)
   model_type = config.get("model_type")
@@ -148,7 +148,7 @@ def _untie(
   """Checks that tied arrays are equal, and adds missing originals.
 
   Args:
-    arrays: name -> array. If only the copy is there, it is added under the
+    arrays: name -> array. If only the copy is there, it is also added under the
       original's name.
     family: a key of `hf_names.NAMINGS`.
     prefix: the prefix of the encoder's arrays.
@@ -206,7 +206,7 @@ def _read_config(
 
 
 def _read_one(path: str, family: str) -> Weights:
-  """Reads a folder that has one model."""
+  """Reads a folder with a single model."""
   config_path = str(epath.Path(path) / model_folder.CONFIG)
   hf_fields = model_folder.read_json(config_path)
   arrays, file = hf_files.read(path)
@@ -329,7 +329,7 @@ def read_pooling(path: str) -> dict[str, Any] | None:
     path: a sentence-transformers folder, or any other folder.
 
   Returns:
-    None for a folder without a pooling. Otherwise a dict with these entries:
+    None if the folder has no pooling. Otherwise a dict with these entries:
     "modes": names of poolings, whose vectors are concatenated.
     "normalize": True if vectors are divided by their length.
     "others": names of modules that are not supported here.
@@ -360,7 +360,7 @@ def read_pooling(path: str) -> dict[str, Any] | None:
         normalize = True
       elif module_type not in ("Transformer", "Dropout"):
         unsupported.append(str(module.get("path") or module_type))
-  # The file may come from a stranger, so its path must stay inside the folder.
+  # The file may come from a stranger, so its path may not leave the folder.
   if not model_folder.is_file_name(pooling_folder):
     raise UserError(
       f"{modules_path}: {pooling_folder!r} is not the name of a folder in it."
