@@ -49,9 +49,11 @@ quickstart: $(RUN)/data/meta.json
 	  "The function returns a new [MASK] with the same shape." \
 	  "If the value is not [MASK], an error is raised." \
 	  "This [MASK] is deprecated and will be removed in a future version." \
-	  "A list of [MASK] to be passed to the function." \
-	  "The default value is [MASK]."
+	  "The default value is [MASK]." \
+	  "Returns a [MASK] of the input array."
 	@echo
+	@echo "your own sentence: $(VENV)/bin/bert_jax fill-mask --model $(RUN)" \
+	  "'This [MASK] is ignored.'"
 	@echo "plot of the losses: $(RUN)/loss.png"
 	@echo "TensorBoard: $(VENV)/bin/tensorboard --logdir $(RUN)"
 	@echo "a notebook to look inside: notebooks/predictions.ipynb"

@@ -49,7 +49,7 @@ alone_gpu: the same student without distillation: the losses of distillation
 tinybert_gpu: 4 layers of 128 with the teacher's 4 heads (Jiao et al. 2020,
   sections 3.1 and 3.2).
 distil_cpu: 1 layer of 128. It begins as the first layer of its teacher, the
-  model of `make quickstart`.
+  model of `make quickstart`, and has the same rows of 32 tokens.
 electra: the generator is 64 (cpu) or 256 (gpu) wide. On the GPU there is no
   dropout, and the embeddings are as wide as the layers, as in ELECTRA-base.
 elmo: two layers for each direction, the full softmax, rows without states,
@@ -230,6 +230,8 @@ NAMES = {
       size(1, 128, 2, unroll=0),
       dict(
         total_steps=1000,
+        batch_size=64,
+        data=dict(length=32, max_predictions=5),
         objective=dict(layers=(0,)),
         schedule=dict(peak=1e-3, warmup=0.05),
         teacher=dict(model=dict(variant="tiny", max_positions=128)),
