@@ -60,7 +60,7 @@ NAMES = {
   "SLICE": "v5e:2x2",
 }
 # Placeholder -> replacement for programs only. DIR holds the ELMo model of the
-# page before.
+# previous page.
 IN_PROGRAMS = {'"DIR"': '"runs/mine"', '"runs/elmo_original"': '"DIR"'}
 # Folder of `runs` that no command makes -> the kind of its task.
 FINE_TUNED = {"ner": "tagging", "squad": "span"}

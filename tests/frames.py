@@ -5,7 +5,7 @@ import pathlib
 
 
 class Frame:
-  """What pandas' DataFrame has that is read here."""
+  """Has the attributes of pandas' DataFrame that the package reads."""
 
   def __init__(self, rows=(), **columns):
     """Takes a list of dicts with the same keys, or columns."""

@@ -30,10 +30,10 @@ def test_deep_json_is_one_error(text):
 
 
 def test_wide_json_and_brackets_in_text_are_not_deep():
-  wide = {"a": ["[" * 500, [[1]] * 500, {"b": {}}]}
-  assert files.parse_json(json.dumps(wide)) == wide
-  deep = json.loads("[" * 100 + "]" * 100)
-  assert files.parse_json(json.dumps(deep)) == deep
+  wide_text = {"a": ["[" * 500, [[1]] * 500, {"b": {}}]}
+  assert files.parse_json(json.dumps(wide_text)) == wide_text
+  deep_text = json.loads("[" * 100 + "]" * 100)
+  assert files.parse_json(json.dumps(deep_text)) == deep_text
 
 
 def test_a_number_of_too_many_digits():
@@ -147,12 +147,12 @@ def test_no_name_that_is_written_can_be_guessed(tmp_path, monkeypatch):
   created = []
   original = os.open
 
-  def watched(path, flags, *arguments, **options):
+  def open_and_note(path, flags, *arguments, **options):
     if flags & os.O_CREAT:
       created.append((pathlib.Path(path).name, flags))
     return original(path, flags, *arguments, **options)
 
-  monkeypatch.setattr(os, "open", watched)
+  monkeypatch.setattr(os, "open", open_and_note)
   for ending in (".tmp", ".partial"):
     (tmp_path / f"a{ending}").symlink_to(victim)
   for _ in range(2):
@@ -169,7 +169,7 @@ def test_no_name_that_is_written_can_be_guessed(tmp_path, monkeypatch):
     "a.tmp",
     "victim",
   ]
-  # A new file has the same permissions as the user's other files.
+  # A new file has the permissions of the user's other files.
   plain = tmp_path / "plain"
   plain.write_text("")
   assert (tmp_path / "a").stat().st_mode == plain.stat().st_mode
@@ -235,7 +235,7 @@ def test_a_full_disk_names_the_folder_of_a_task(tmp_path):
   pieces = [*SPECIAL_TOKENS, "good", "bad"]
   (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
   (tmp_path / "a.tsv").write_text("sentence\tlabel\ngood\t1\nbad\t0\n")
-  before = names_in(tmp_path)
+  names_before = names_in(tmp_path)
   error = run_with_a_full_disk(
     *("prepare-task", "--task=sst2"),
     *(f"--input=train={tmp_path}/a.tsv", f"--vocab={tmp_path}/vocab.txt"),
@@ -244,7 +244,7 @@ def test_a_full_disk_names_the_folder_of_a_task(tmp_path):
   assert error == (
     f"error: {tmp_path}/out: File too large; nothing was written."
   )
-  assert names_in(tmp_path) == before
+  assert names_in(tmp_path) == names_before
 
 
 @pytest.mark.parametrize(

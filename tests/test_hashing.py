@@ -116,12 +116,14 @@ def test_half_binomial():
   np.testing.assert_allclose(
     shares, np.array([1, 5, 10, 10, 5, 1]) / 32, atol=0.02
   )
-  long = hashing.half_binomial(1, np.arange(20), np.full(20, 100_000))
-  assert (abs(long - 50_000) < 1000).all() and len(set(long.tolist())) > 10
+  many_repeats = hashing.half_binomial(1, np.arange(20), np.full(20, 100_000))
+  assert (abs(many_repeats - 50_000) < 1000).all() and len(
+    set(many_repeats.tolist())
+  ) > 10
 
 
 def test_the_hash_of_a_text_never_changes():
-  """`prepare` uses the hash to choose held-out documents.
+  """`prepare` chooses held-out documents by the hash.
 
   With another hash, old folders would have other held-out documents.
   """

@@ -160,7 +160,8 @@ def imported_module(name):
   return module
 
 
-# (module, its import, the module of the package that it imports or None).
+# Each entry has a module, one of its imports, and the package's module that it
+# imports, or None.
 IMPORTS = [
   (module, imported, imported_module(imported.name))
   for module, path in FILES.items()
@@ -199,26 +200,29 @@ def test_the_table_has_one_order():
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_imports_what_its_line_says_and_no_less(room):
-  allowed = ROOMS[room]
-  packages, lazy = set(allowed.packages.split()), set(allowed.lazy.split())
-  rooms, seen = {room, *allowed.rooms.split()}, set()
-  wrong = []
+  allowed_rooms = ROOMS[room]
+  packages, lazy = (
+    set(allowed_rooms.packages.split()),
+    set(allowed_rooms.lazy.split()),
+  )
+  rooms, used_imports = {room, *allowed_rooms.rooms.split()}, set()
+  wrong_imports = []
   for module, imported, target in IMPORTS:
     if room_of(module) != room:
       continue
     top = imported.name.partition(".")[0]
     if target is not None:
-      seen.add(room_of(target))
+      used_imports.add(room_of(target))
       right = room_of(target) in rooms
     elif top in sys.stdlib_module_names:
       continue
     else:
-      seen.add(top)
+      used_imports.add(top)
       right = top in packages or (top in lazy and not imported.eager)
     if not right:
-      wrong.append(place(module, imported))
-  assert not wrong, "\n".join(wrong)
-  unused = (rooms | packages | lazy) - seen - {room} - LOADED_BY_NAME
+      wrong_imports.append(place(module, imported))
+  assert not wrong_imports, "\n".join(wrong_imports)
+  unused = (rooms | packages | lazy) - used_imports - {room} - LOADED_BY_NAME
   assert not unused, f"{room}: the table has more than its files import"
 
 
@@ -227,31 +231,31 @@ def test_no_circle_between_files():
   for module, _, target in IMPORTS:
     if target not in (None, module):
       targets[module].add(target)
-  done, path = set(), []
+  visited, path = set(), []
 
   def visit(module):
     assert module not in path, [*path[path.index(module) :], module]
-    if module not in done:
+    if module not in visited:
       path.append(module)
       for target in sorted(targets[module]):
         visit(target)
-      done.add(path.pop())
+      visited.add(path.pop())
 
   for module in FILES:
     visit(module)
 
 
 def test_no_file_imports_the_face():
-  wrong = [
+  wrong_imports = [
     place(module, imported)
     for module, imported, target in IMPORTS
     if target is not None and target in FACE and module not in FACE
   ]
-  assert not wrong, "\n".join(wrong)
+  assert not wrong_imports, "\n".join(wrong_imports)
 
 
 def test_modules_of_the_package_are_not_put_together_from_strings():
-  """Otherwise these tests would miss imports. Within a room it is allowed."""
+  """These tests would miss such imports. Inside a room they are allowed."""
   for path in FILES.values():
     room = f"bert_jax.{path.parent.name}."
     for node in ast.walk(parse(path)):
@@ -293,7 +297,7 @@ def test_importing_the_models_needs_jax_flax_and_jaxtyping_alone():
   assert done.returncode == 0, done.stderr
 
 
-def sources(*folders):
+def source_files(*folders):
   return sorted(p for f in folders for p in (ROOT / f).rglob("*.py"))
 
 
@@ -317,16 +321,16 @@ def test_neither_tensorflow_nor_seqio_is_loaded(modules):
 
 def test_files_are_one_subject():
   """A longer file has a second subject, which should be another file."""
-  for file in sources("bert_jax", "configs", "benchmarks", "tests"):
+  for file in source_files("bert_jax", "configs", "benchmarks", "tests"):
     count = len(file.read_text(encoding="utf-8").splitlines())
     assert count <= MOST_LINES, f"{file} has {count} lines"
 
 
-def public(body):
+def public_functions(body):
   """Yields (argument list, node) of public functions and methods."""
   for node in body:
     if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-      for arguments, method in public(node.body):
+      for arguments, method in public_functions(node.body):
         static = any(
           d.id == "staticmethod"
           for d in method.decorator_list
@@ -341,10 +345,10 @@ def public(body):
 def test_public_functions_are_annotated_and_documented():
   """Short functions, Flax's `setup` and a verb's functions need no
   docstring."""
-  for file in sources("bert_jax"):
+  for file in source_files("bert_jax"):
     tree = parse(file)
     assert ast.get_docstring(tree), f"{file} has no docstring"
-    for arguments, node in public(tree.body):
+    for arguments, node in public_functions(tree.body):
       place_of = f"{file}:{node.lineno} {node.name}"
       if node.name == "setup":
         continue

@@ -285,16 +285,16 @@ def _loss(
   """Returns the published loss, computed from its definition."""
   labels, real = jnp.asarray(batch.labels), jnp.asarray(batch.mask)
   if "rtd_logits" in out:
-    logits, replaced = out["rtd_logits"], labels != IGNORED
-    each = jnp.logaddexp(0.0, jnp.where(replaced, -logits, logits))
-    return (each * real).sum() / real.sum()
+    logits, is_replaced = out["rtd_logits"], labels != IGNORED
+    losses = jnp.logaddexp(0.0, jnp.where(is_replaced, -logits, logits))
+    return (losses * real).sum() / real.sum()
   if "lm_logits" in out:
     logits, labels = out["lm_logits"][:, :-1], labels[:, 1:]
   else:
     logits = out["mlm_logits"]
-  weight = labels != IGNORED
-  each = cross_entropy(logits, jnp.where(weight, labels, 0))
-  loss = (each * weight).sum() / weight.sum()
+  has_target = labels != IGNORED
+  losses = cross_entropy(logits, jnp.where(has_target, labels, 0))
+  loss = (losses * has_target).sum() / has_target.sum()
   if "pair_logits" in out:
     pair = jnp.arange(len(batch.ids)) % 2
     loss += cross_entropy(out["pair_logits"][:, 0], pair).mean()
@@ -315,7 +315,7 @@ def differences(
   """
   reference = make(model, published)
   weights = converted(reference, model.family)
-  worst = dict.fromkeys(("hidden", "attention", "logits", "loss"), 0.0)
+  largest = dict.fromkeys(("hidden", "attention", "logits", "loss"), 0.0)
   for name, batch in batches(reference, 128 if published else 12).items():
     if only and name not in only:
       continue
@@ -323,19 +323,19 @@ def differences(
     b = module_outputs(model, weights, batch, gradient=name == "padded")
     for key in ("hidden", "attention"):
       assert a[key].shape == b[key].shape, (key, a[key].shape, b[key].shape)
-      worst[key] = max(worst[key], float(abs(a[key] - b[key]).max()))
+      largest[key] = max(largest[key], float(abs(a[key] - b[key]).max()))
     assert len(a["logits"]) == len(b["logits"]) > 0
     for x, y in zip(a["logits"], b["logits"], strict=True):
       assert x.shape == y.shape
-      worst["logits"] = max(worst["logits"], float(abs(x - y).max()))
+      largest["logits"] = max(largest["logits"], float(abs(x - y).max()))
     # The loss of GPT-1 is NaN for rows of one token, which have no target.
     if np.isfinite(a["loss"]):
-      worst["loss"] = max(worst["loss"], abs(a["loss"] - b["loss"]))
+      largest["loss"] = max(largest["loss"], abs(a["loss"] - b["loss"]))
     if b["gradients"]:
-      worst["gradients"] = _gradient_difference(
+      largest["gradients"] = _gradient_difference(
         gradients(reference, model.family), b["gradients"]
       )
-  return worst
+  return largest
 
 
 def _gradient_difference(

@@ -174,9 +174,9 @@ CONFIG = dict(
 )
 
 
-def compiler(monkeypatch, fits):
+def replace_compiler(monkeypatch, fits):
   """Replaces the compiler; returns the (values, topology) of its calls."""
-  seen = []
+  calls = []
 
   def compile_step(config, number, topology):
     values = dict(
@@ -185,26 +185,26 @@ def compiler(monkeypatch, fits):
       fsdp=config["mesh"]["fsdp"],
       topology=topology,
     )
-    seen.append(values)
+    calls.append(values)
     answer = fits(**values)
     if answer is None:
       raise ValueError("does not divide")
     return dict(fits=answer, total_bytes=9)
 
   monkeypatch.setattr(topologies, "compile_step", compile_step)
-  return seen
+  return calls
 
 
 def test_offers_are_those_that_compiled(monkeypatch):
-  """A suggestion has compiled; sizes that do not divide are skipped."""
-  seen = compiler(
+  """Every suggestion has compiled. Sizes that do not divide are skipped."""
+  calls = replace_compiler(
     monkeypatch,
     lambda micro, remat, **_: None if micro == 8 and not remat else remat,
   )
   offer = suggestions.find_offer(CONFIG, 1, REPORT)
-  # 28 of temporaries do not fit into 16 - 4 - 1, so the rows are divided by at
-  # least 4: 16 rows on a device.
-  assert [values["micro"] for values in seen] == [8, 16, 32, 2]
+  # Temporaries of 28 do not fit into 16 - 4 - 1, so the rows are divided by at
+  # least 4. A device then has 16 rows.
+  assert [values["micro"] for values in calls] == [8, 16, 32, 2]
   assert offer == dict(
     offer="--config.model.remat=True",
     offer_total_bytes=9,
@@ -217,11 +217,11 @@ def test_offers_are_those_that_compiled(monkeypatch):
 
 
 def test_a_state_that_is_too_large_is_split(monkeypatch):
-  seen = compiler(
+  calls = replace_compiler(
     monkeypatch, lambda topology, remat, **_: topology != "v5e:4x4" and remat
   )
   offer = suggestions.find_offer(CONFIG, 0, REPORT | dict(arguments_bytes=16))
-  assert seen[0] == dict(micro=1, remat=False, fsdp=16, topology="v5e:4x4")
+  assert calls[0] == dict(micro=1, remat=False, fsdp=16, topology="v5e:4x4")
   assert offer["tried"][0] == "--config.mesh.data=1 --config.mesh.fsdp=16"
   assert offer["offer"] == (
     "--topology=v5e:4x8 --config.mesh.data=1 --config.mesh.fsdp=32"
@@ -230,9 +230,9 @@ def test_a_state_that_is_too_large_is_split(monkeypatch):
 
 
 def test_nothing_is_offered_that_does_not_fit(monkeypatch):
-  seen = compiler(monkeypatch, lambda **_: False)
+  calls = replace_compiler(monkeypatch, lambda **_: False)
   offer = suggestions.find_offer(CONFIG, 0, REPORT)
-  assert len(seen) == len(offer["tried"]) == suggestions.MAX_TRIALS
+  assert len(calls) == len(offer["tried"]) == suggestions.MAX_TRIALS
   assert offer["offer"] is None and offer["offer_total_bytes"] is None
 
 
@@ -248,10 +248,10 @@ def test_a_crash_of_the_compiler_is_reported(monkeypatch):
   report = topologies.compile_step(config, 1, "v5e:4x4")
   assert report["fits"] is None
   assert report["crashed"] == "segmentation fault"
-  seen = compiler(monkeypatch, lambda **_: True)
+  calls = replace_compiler(monkeypatch, lambda **_: True)
   offer = suggestions.find_offer(config, 1, report)
   assert offer["offer"] == "--config.model.remat=False"
-  assert len(seen) == 1
+  assert len(calls) == 1
 
 
 def command(*flags, config="bert:base"):
@@ -266,7 +266,7 @@ def command(*flags, config="bert:base"):
   )
 
 
-def reports(done):
+def reports_in(done):
   return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -329,7 +329,7 @@ def test_a_small_step_is_compiled_and_reported():
   )
   assert done.returncode == 0, done.stderr
   assert done.stderr == ""
-  (report,) = reports(done)
+  (report,) = reports_in(done)
   assert report["devices"] == 8 and report["hbm_bytes"] == 8 * 2**30
   assert report["length"] == 128 and report["loops"] == []
   # Each device holds all float32 parameters and both moments.
@@ -338,18 +338,18 @@ def test_a_small_step_is_compiled_and_reported():
   assert report["aliased_bytes"] > 0.99 * 3 * report["gradient_bytes"]
   assert report["total_bytes"] > report["temporaries_bytes"] > 0
   assert set(report["collectives"]) == {"all-reduce"}
-  # Nearly all gradients are summed; some of them in bfloat16.
+  # Nearly all gradients are summed, some of them in bfloat16.
   assert report["all_reduced_ratio"] > 0.5
   assert report["fits"]
 
 
-def compiled(topology, phase, *flags, config="bert:base"):
+def run_compile(topology, phase, *flags, config="bert:base"):
   done = command(
     *(f"--topology={topology}", f"--phase={phase}", "--json", *flags),
     config=config,
   )
   assert done.returncode == 0, done.stderr + done.stdout
-  (report,) = reports(done)
+  (report,) = reports_in(done)
   assert report["fits"]
   assert report["all_reduced_ratio"] <= 1.05
   return report
@@ -361,7 +361,7 @@ def test_attention_in_a_kernel_needs_less():
   """For long rows no layer saves its scores; the oldest TPUs are refused."""
   kernel = "--config.model.attention=tpu"
   sizes = [
-    compiled("v5e:2x2", 2, *TINY, *flags)["temporaries_bytes"]
+    run_compile("v5e:2x2", 2, *TINY, *flags)["temporaries_bytes"]
     for flags in ([], [kernel])
   ]
   assert sizes[1] < 0.8 * sizes[0]
@@ -375,7 +375,7 @@ def test_attention_in_a_kernel_needs_less():
 def test_base_fits_the_published_slice():
   """Phase 2 has the longer rows and needs more, so it stands for both
   phases."""
-  compiled("v2:4x4", 2)
+  run_compile("v2:4x4", 2)
 
 
 @needs_libtpu
@@ -386,10 +386,10 @@ def test_large_fits_the_published_slice_and_the_offer_is_true():
   flags = ("--topology=v2:8x8", "--phase=2", "--json")
   done = command(*flags, "--config.model.remat=False", config="bert:large")
   assert done.returncode == 2, done.stderr
-  (report,) = reports(done)
+  (report,) = reports_in(done)
   assert not report["fits"] and "Ran out of memory" in report["refused"]
   assert report["offer"] == "--config.model.remat=True"
-  again = compiled("v2:8x8", 2, config="bert:large")
+  again = run_compile("v2:8x8", 2, config="bert:large")
   assert again["total_bytes"] == report["offer_total_bytes"]
 
 
@@ -400,7 +400,7 @@ SMALL = ["--config.model.variant=small", "--config.model.unroll=4"]
 @pytest.mark.slow
 def test_operations_are_the_models():
   """The layers are unrolled, since a loop's body would count only once."""
-  assert 0.97 <= compiled("v2:4x4", 2, *SMALL)["flops_ratio"] <= 1.1
+  assert 0.97 <= run_compile("v2:4x4", 2, *SMALL)["flops_ratio"] <= 1.1
 
 
 @needs_libtpu
@@ -409,6 +409,6 @@ def test_operations_are_the_models():
   strict=True, reason="attention dropout's result is kept: 1.22 times, not 1.1"
 )
 def test_dropout_costs_no_memory():
-  with_it = compiled("v2:4x4", 2, *SMALL)
-  without = compiled("v2:4x4", 2, *SMALL, *NO_DROPOUT)
+  with_it = run_compile("v2:4x4", 2, *SMALL)
+  without = run_compile("v2:4x4", 2, *SMALL, *NO_DROPOUT)
   assert with_it["temporaries_bytes"] <= 1.1 * without["temporaries_bytes"]

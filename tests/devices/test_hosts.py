@@ -46,7 +46,7 @@ def get_config():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-  """A prepared folder and config.py; no mesh splits its 61 pieces evenly."""
+  """Makes a prepared folder and config.py. No mesh splits 61 pieces evenly."""
   path = tmp_path_factory.mktemp("hosts")
   train, heldout = (
     random_documents(count, seed, vocab_size=61)
@@ -110,10 +110,10 @@ def start(
   return processes
 
 
-def ends(processes, code=0):
+def wait_for_outputs(processes, code=0):
   """Waits for all processes; returns their (stdout, stderr)."""
-  # Read all at once: a process waits for its reader once its pipe is full, and
-  # the other processes wait for it.
+  # Read all outputs at the same time. If a pipe is full, its process waits for
+  # the reader, and the other processes wait for this process.
   with futures.ThreadPoolExecutor(len(processes)) as pool:
     reads = [pool.submit(p.communicate, timeout=240) for p in processes]
     _, unfinished = futures.wait(reads, return_when=futures.FIRST_EXCEPTION)
@@ -132,13 +132,13 @@ def wait_for_row(processes, workdir, step):
     time.sleep(0.02)
 
 
-def names(folder):
+def names_in(folder):
   """Returns the names of a folder's entries."""
   return {path.name for path in folder.iterdir()}
 
 
 def arrays(workdir, step):
-  """Returns all arrays of a checkpoint, whatever devices saved it."""
+  """Returns all arrays of a checkpoint, which any devices may have saved."""
   path = f"{workdir}/checkpoints/{step}/state"
   with ocp.PyTreeCheckpointer() as reader:
     tree = reader.metadata(path).item_metadata.tree
@@ -151,10 +151,10 @@ def arrays(workdir, step):
   }
 
 
-def assert_close_runs(one, many):
+def assert_close_runs(run_of_one, many):
   """Rows and targets are equal, losses and last parameters within 1e-5."""
-  assert len(rows(one)) == len(rows(many)) == STEPS + 2
-  for a, b in zip(rows(one), rows(many), strict=True):
+  assert len(rows(run_of_one)) == len(rows(many)) == STEPS + 2
+  for a, b in zip(rows(run_of_one), rows(many), strict=True):
     assert a.keys() == b.keys()
     for key, number in a.items():
       if key == "grad_norm":
@@ -163,41 +163,43 @@ def assert_close_runs(one, many):
         assert b[key] == pytest.approx(number, abs=1e-5), (a["step"], key)
       else:
         assert b[key] == number
-  a, b = arrays(one, STEPS), arrays(many, STEPS)
+  a, b = arrays(run_of_one, STEPS), arrays(many, STEPS)
   assert a.keys() == b.keys() and len(a) > 60
   for name, array in a.items():
     np.testing.assert_allclose(b[name], array, atol=1e-5, err_msg=name)
 
 
-def spoken(output):
+def own_lines(output):
   """Returns the lines of stdout without those of the collectives' library."""
   return [line for line in output.splitlines() if "[Gloo]" not in line]
 
 
 @pytest.fixture(scope="module")
-def one(folder, tmp_path_factory):
-  """A run of one process."""
+def run_of_one(folder, tmp_path_factory):
+  """Returns the folder of a run of one process."""
   workdir = tmp_path_factory.mktemp("one") / "run"
-  ends(start(folder, workdir, 1))
+  wait_for_outputs(start(folder, workdir, 1))
   return workdir
 
 
 @pytest.fixture(scope="module")
-def two(folder, tmp_path_factory):
-  """A run of two processes."""
+def run_of_two(folder, tmp_path_factory):
+  """Returns the folder of a run of two processes."""
   workdir = tmp_path_factory.mktemp("two") / "run"
-  outputs = ends(start(folder, workdir, 2))
+  outputs = wait_for_outputs(start(folder, workdir, 2))
   (workdir / "stdout-1").write_text(outputs[1][0])
   return workdir
 
 
-def test_two_processes_equal_one(one, two):
-  assert_close_runs(one, two)
+def test_two_processes_equal_one(run_of_one, run_of_two):
+  assert_close_runs(run_of_one, run_of_two)
   # Only process 0 writes.
-  assert spoken((two / "stdout-1").read_text()) == []
-  assert len(list(two.glob("events*"))) == 1
-  saved = [names(run / "checkpoints") for run in (one, two)]
-  assert saved[0] == saved[1] == {"8", "12"}
+  assert own_lines((run_of_two / "stdout-1").read_text()) == []
+  assert len(list(run_of_two.glob("events*"))) == 1
+  step_folders = [
+    names_in(run / "checkpoints") for run in (run_of_one, run_of_two)
+  ]
+  assert step_folders[0] == step_folders[1] == {"8", "12"}
 
 
 @pytest.mark.slow
@@ -212,40 +214,44 @@ def test_two_processes_equal_one(one, two):
     (2, 2, {"fsdp": 2, "tensor": 2}),
   ],
 )
-def test_processes_and_meshes(folder, one, tmp_path, count, devices, mesh):
+def test_processes_and_meshes(
+  folder, run_of_one, tmp_path, count, devices, mesh
+):
   flags = [f"--config.mesh.{axis}={size}" for axis, size in mesh.items()]
   run = tmp_path / "run"
-  ends(start(folder, run, count, flags, devices=devices))
-  assert_close_runs(one, run)
+  wait_for_outputs(start(folder, run, count, flags, devices=devices))
+  assert_close_runs(run_of_one, run)
 
 
 @pytest.fixture(scope="module")
-def stopped(folder, tmp_path_factory):
+def stopped_run(folder, tmp_path_factory):
   """Runs two processes, one of which gets SIGTERM; returns folder and step."""
   workdir = tmp_path_factory.mktemp("stopped") / "run"
   processes = start(folder, workdir, 2)
   wait_for_row(processes, workdir, 2)
   processes[1].send_signal(signal.SIGTERM)
-  outputs = ends(processes)
-  steps = [int(name) for name in names(workdir / "checkpoints")]
+  outputs = wait_for_outputs(processes)
+  steps = [int(name) for name in names_in(workdir / "checkpoints")]
   assert f"stopped at step {max(steps)}; the same" in outputs[0][0]
   return workdir, max(steps)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_sigterm_to_one_stops_all(folder, stopped, two, tmp_path, count):
+def test_sigterm_to_one_stops_all(
+  folder, stopped_run, run_of_two, tmp_path, count
+):
   """A restart continues, also with another number of processes."""
-  workdir, step = stopped
+  workdir, step = stopped_run
   assert 2 <= step < STEPS
   run = tmp_path / "run"
   subprocess.run(["cp", "-r", str(workdir), str(run)], check=True)
-  outputs = ends(start(folder, run, count))
+  outputs = wait_for_outputs(start(folder, run, count))
   assert f"continuing from step {step}" in outputs[0][0]
-  assert_close_runs(two, run)
+  assert_close_runs(run_of_two, run)
   if count == 2:
-    assert rows(run) == rows(two)
-    a, b = arrays(two, STEPS), arrays(run, STEPS)
+    assert rows(run) == rows(run_of_two)
+    a, b = arrays(run_of_two, STEPS), arrays(run, STEPS)
     for name, array in a.items():
       np.testing.assert_array_equal(b[name], array, err_msg=name)
 
@@ -267,7 +273,9 @@ runpy.run_module("bert_jax", run_name="__main__", alter_sys=True)
 
 @pytest.mark.slow
 def test_error_of_one_ends_all(folder, tmp_path):
-  outputs = ends(start(folder, tmp_path / "run", 2, code=BROKEN), code=1)
+  outputs = wait_for_outputs(
+    start(folder, tmp_path / "run", 2, code=BROKEN), code=1
+  )
   assert "error: process 1: row 33 is broken." in outputs[0][1]
   assert "error: row 33 is broken." in outputs[1][1]
   assert not any("Traceback" in text for pair in outputs for text in pair)
@@ -282,35 +290,39 @@ def damage_shards(workdir, step, process):
 
 @pytest.mark.slow
 def test_a_checkpoint_that_one_process_cannot_read(folder, tmp_path):
-  """All processes take the checkpoint before it, or end; none waits."""
+  """All processes take the previous checkpoint or end. No process waits."""
   run, flags = tmp_path / "run", ["--config.mesh.fsdp=2"]
-  ends(start(folder, run, 2, flags))
-  before = rows(run)
+  wait_for_outputs(start(folder, run, 2, flags))
+  rows_before = rows(run)
   damage_shards(run, STEPS, process=1)
-  outputs = ends(start(folder, run, 2, flags))
+  outputs = wait_for_outputs(start(folder, run, 2, flags))
   assert f"{run}/checkpoints/{STEPS} is damaged: " in outputs[0][0]
   assert "continuing from step 8" in outputs[0][0]
-  assert rows(run) == before
+  assert rows(run) == rows_before
   assert list((run / "damaged").glob(f"{STEPS}-*"))
   for step in (8, STEPS):
     damage_shards(run, step, process=1)
-  outputs = ends(start(folder, run, 2, flags), code=1)
+  outputs = wait_for_outputs(start(folder, run, 2, flags), code=1)
   for _, err in outputs:
     assert f"no checkpoint in {run}/checkpoints is whole" in err
     assert "Traceback" not in err
-  assert names(run / "checkpoints") == {str(STEPS), "8"}
+  assert names_in(run / "checkpoints") == {str(STEPS), "8"}
 
 
 @pytest.mark.slow
-def test_other_config_or_folder_is_refused_by_all(folder, two, tmp_path):
+def test_other_config_or_folder_is_refused_by_all(folder, run_of_two, tmp_path):
   flags = {1: ["--config.seed=7"]}
-  outputs = ends(start(folder, tmp_path / "run", 2, own_flags=flags), code=1)
+  outputs = wait_for_outputs(
+    start(folder, tmp_path / "run", 2, own_flags=flags), code=1
+  )
   assert (
     "process 1: config differs from that of process 0: seed=7, not 0"
     in (outputs[0][1])
   )
   # Both processes restart the run with another config.
-  outputs = ends(start(folder, two, 2, ["--config.seed=7"]), code=1)
+  outputs = wait_for_outputs(
+    start(folder, run_of_two, 2, ["--config.seed=7"]), code=1
+  )
   assert all("config.seed: 0 -> 7" in err for _, err in outputs)
 
 
@@ -319,11 +331,13 @@ def test_a_second_run_in_the_folder_is_refused(folder, tmp_path):
   run = tmp_path / "run"
   processes = start(folder, run, 2, ["--config.total_steps=100000"])
   wait_for_row(processes, run, 2)
-  outputs = ends(start(folder, run, 2, ["--config.total_steps=100000"]), code=1)
+  outputs = wait_for_outputs(
+    start(folder, run, 2, ["--config.total_steps=100000"]), code=1
+  )
   assert all("another run is going on" in err for _, err in outputs)
   assert [process.poll() for process in processes] == [None, None]
   processes[0].terminate()
-  ends(processes)
+  wait_for_outputs(processes)
 
 
 IMPATIENT = """
@@ -354,7 +368,9 @@ def test_a_lost_process_ends_all_in_a_sentence(
   processes = start(folder, run, count, flags, code=IMPATIENT)
   wait_for_row(processes, run, 2)
   processes[lost].send_signal(number)
-  outputs = ends([p for i, p in enumerate(processes) if i != lost], code=1)
+  outputs = wait_for_outputs(
+    [p for i, p in enumerate(processes) if i != lost], code=1
+  )
   processes[lost].kill()
   processes[lost].communicate()
   for _, err in outputs:

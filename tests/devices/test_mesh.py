@@ -20,7 +20,7 @@ ROOT = str(pathlib.Path(__file__).parents[2])
   scope="module", params=[pytest.param("meshes", marks=pytest.mark.slow)]
 )
 def results(tmp_path_factory):
-  """The report of `mesh_worker.py` on 8 forced devices, in one process."""
+  """Returns the report of `mesh_worker.py` on 8 forced devices."""
   folder = tmp_path_factory.mktemp("mesh")
   environment = os.environ | {
     "JAX_PLATFORMS": "cpu",
@@ -76,18 +76,21 @@ def test_what_a_rule_splits_is_split(results):
   layer = ".params['encoder']['layers']['layer']"
   for mesh, moments in report["shards"].items():
     _, fsdp, tensor = map(int, mesh.split("x"))
-    for split in moments.values():
+    for split_arrays in moments.values():
       word = ".params['encoder']['embeddings']['word']['embedding']"
-      assert split[word] == fsdp * tensor
-      assert split[".params['mlm']['bias']"] == tensor
-      assert split[f"{layer}['mlp_in']['kernel']"] == fsdp * tensor
-      assert split[f"{layer}['attention']['query']['kernel']"] == fsdp * tensor
-      assert split[f"{layer}['attention']['query']['bias']"] == tensor
-      copies = [n for n in split if ".mu[" in n or ".nu[" in n]
+      assert split_arrays[word] == fsdp * tensor
+      assert split_arrays[".params['mlm']['bias']"] == tensor
+      assert split_arrays[f"{layer}['mlp_in']['kernel']"] == fsdp * tensor
+      assert (
+        split_arrays[f"{layer}['attention']['query']['kernel']"]
+        == fsdp * tensor
+      )
+      assert split_arrays[f"{layer}['attention']['query']['bias']"] == tensor
+      copies = [n for n in split_arrays if ".mu[" in n or ".nu[" in n]
       assert len(copies) > 40
       for name in copies:
         parameter = ".params" + name.split(".mu")[-1].split(".nu")[-1]
-        assert split[name] == split[parameter], name
+        assert split_arrays[name] == split_arrays[parameter], name
 
 
 def test_no_constraint_is_dropped(results):
@@ -101,13 +104,15 @@ def test_no_constraint_is_dropped(results):
 
 
 def test_padding_of_the_vocabulary(results):
-  """Memory has added rows of zeros; files and outputs have 61 rows."""
+  """In memory, rows of zeros are added. Files and outputs have 61 rows."""
   folder, report = results
   for mesh, rows in report["rows"].items():
     tensor = int(mesh.split("x")[2])
     assert rows == {1: 61, 2: 62, 4: 64}[tensor]
-    saved = arrays(folder, mesh)
-    assert [len(v) for k, v in saved.items() if "['word']" in k] == [61] * 3
+    saved_arrays = arrays(folder, mesh)
+    assert [len(v) for k, v in saved_arrays.items() if "['word']" in k] == [
+      61
+    ] * 3
   assert report["padded_rows_are_zero"]
   assert report["padded_probability"] == 0.0
   # The graph has a mask only where rows are added.
@@ -128,7 +133,7 @@ def test_dropout_does_not_depend_on_devices(results):
 
 
 def test_evaluation_counts_every_example_once(results):
-  """2 of 10 examples are wrong, with any batch size and number of devices."""
+  """For any batch size and number of devices, 2 of 10 examples are wrong."""
   _, report = results
   assert len(report["evaluation"]) == 14
   for name, accuracy in report["evaluation"].items():
@@ -156,7 +161,7 @@ def test_sizes_that_do_not_divide_are_refused(results):
 
 
 class Device:
-  """A device, with what `host_share` reads."""
+  """Has the attribute of a device that `host_share` reads."""
 
   def __init__(self, process_index):
     self.process_index = process_index
@@ -173,11 +178,11 @@ class FakeMesh:
   "processes, tensor, shares",
   [
     ([0, 0, 1, 1], 1, [(0, 2), (1, 2)]),
-    # A tensor axis is within a process, over both, or over pairs of four.
+    # A tensor axis lies in one process, in both, or in pairs of four processes.
     ([0, 0, 1, 1], 2, [(0, 2), (1, 2)]),
     ([0, 0, 1, 1], 4, [(0, 1), (0, 1)]),
     ([0, 1, 2, 3], 2, [(0, 2), (0, 2), (1, 2), (1, 2)]),
-    # A torus of TPUs may have this order.
+    # The devices of a torus of TPUs may have this order.
     ([0, 0, 1, 1, 0, 0, 1, 1], 1, [(0, 2), (1, 2)]),
   ],
 )

@@ -28,7 +28,7 @@ main()
 """
 
 
-# The events reach the limit before the other files.
+# The file of events reaches the limit before other files.
 LOGGING = """
 import resource, signal, sys
 from bert_jax.training import logging as logs

@@ -35,7 +35,7 @@ def prepared(tmp_path_factory):
 
 
 def flip(path, share):
-  """Flips one bit of a file, after a share of its bytes."""
+  """Flips one bit of a file, at a byte that is a share of its size."""
   content = bytearray(path.read_bytes())
   content[int(share * len(content))] ^= 2
   path.write_bytes(bytes(content))
@@ -72,8 +72,11 @@ def test_damaged_metadata(prepared, tmp_path, key, value):
   output = tmp_path / "out"
   shutil.copytree(prepared[0], output)
   meta = json.loads((output / "meta.json").read_text())
-  for damaged in ({**meta, key: value}, {k: meta[k] for k in meta if k != key}):
-    (output / "meta.json").write_text(json.dumps(damaged))
+  for damaged_text in (
+    {**meta, key: value},
+    {k: meta[k] for k in meta if k != key},
+  ):
+    (output / "meta.json").write_text(json.dumps(damaged_text))
     with pytest.raises(ValueError, match=str(output)):
       reader.open_prepared(str(output))
 
@@ -144,8 +147,15 @@ def test_a_file_that_is_no_progress(prepared, tmp_path):
   path = partial / writer.PROGRESS
   writer.write_progress(str(partial), {"records": 12345})
   assert writer.read_progress(str(partial))["records"] == 12345
-  whole = path.read_text()
-  for text in ("", "{", "[]", "3", "{}", whole.replace("12345", "12355")):
+  text_of_progress = path.read_text()
+  for text in (
+    "",
+    "{",
+    "[]",
+    "3",
+    "{}",
+    text_of_progress.replace("12345", "12355"),
+  ):
     path.write_text(text)
     with pytest.raises(ValueError, match="progress.json is damaged; delete"):
       prepared[1](str(tmp_path / "out"))

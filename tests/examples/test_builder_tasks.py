@@ -95,37 +95,37 @@ def text_stream(name, options, **stream_options):
 
 @pytest.mark.parametrize("name", BUILDERS)
 def test_text_restarts(name):
-  whole = text_stream(name, BUILDERS[name]).read(0, 200)
+  full_batch = text_stream(name, BUILDERS[name]).read(0, 200)
   source = text_stream(name, BUILDERS[name])
   source.read(0, 150)
-  again = text_stream(name, BUILDERS[name])
-  again.restore(source.position())
-  expected = {key: value[150:] for key, value in whole.items()}
-  assert_equal(again.read(150, 50), expected)
+  restarted = text_stream(name, BUILDERS[name])
+  restarted.restore(source.position())
+  expected = {key: value[150:] for key, value in full_batch.items()}
+  assert_equal(restarted.read(150, 50), expected)
 
 
 def test_static_masks_of_text():
-  """With two copies, epochs 0 and 2 have the same rows, and epoch 1 others."""
+  """With two copies, epochs 0 and 2 have equal rows, and epoch 1 other rows."""
   options = dict(max_predictions=5, static_masks=2)
   ends = [
     len(text_stream("albert_pairs", options, epochs=n).read(0, 10_000)[key])
     for key in ("input_ids",)
     for n in range(1, 4)
   ]
-  whole = text_stream("albert_pairs", options).read(0, ends[-1])
-  flat = np.concatenate(
-    [v.reshape(ends[-1], -1).astype(float) for v in whole.values()], 1
+  full_batch = text_stream("albert_pairs", options).read(0, ends[-1])
+  flat_rows = np.concatenate(
+    [v.reshape(ends[-1], -1).astype(float) for v in full_batch.values()], 1
   )
   epochs = [
-    list(map(tuple, rows.tolist())) for rows in np.split(flat, ends[:-1])
+    list(map(tuple, rows.tolist())) for rows in np.split(flat_rows, ends[:-1])
   ]
   assert sorted(epochs[0]) == sorted(epochs[2]) and epochs[0] != epochs[2]
   assert len(set(epochs[0]) & set(epochs[1])) < 0.1 * len(epochs[0])
 
 
 def test_special_tokens_that_a_recipe_needs(folder):
-  bare = SpecialIds(None, 3, None, None, None)
-  recipe = recipes.make_recipe("lm", bare, 64, LENGTH)
+  too_few_ids = SpecialIds(None, 3, None, None, None)
+  recipe = recipes.make_recipe("lm", too_few_ids, 64, LENGTH)
   assert set(recipe.features) == {
     "input_ids",
     "sequence_ids",
@@ -138,7 +138,7 @@ def test_special_tokens_that_a_recipe_needs(folder):
   words = "no token for pad, cls, sep, mask"
   for name in ("bert_pairs", "doc_sentences"):
     with pytest.raises(ValueError, match=f"{name}: .* {words}"):
-      recipes.make_recipe(name, bare, 64, LENGTH)
+      recipes.make_recipe(name, too_few_ids, 64, LENGTH)
 
 
 def test_streams_of_other_rows_do_not_mix(folder):

@@ -34,7 +34,7 @@ def config_of(data):
 
 
 @pytest.fixture(scope="module")
-def finished(data, tmp_path_factory):
+def finished_runs(data, tmp_path_factory):
   """Returns a folder with a run of six steps and the converted run."""
   path = tmp_path_factory.mktemp("finished")
   train.run(config_of(data), str(path / "run"))
@@ -43,51 +43,53 @@ def finished(data, tmp_path_factory):
 
 
 @pytest.fixture
-def run(finished, tmp_path):
-  return pathlib.Path(shutil.copytree(finished / "run", tmp_path / "run"))
+def run(finished_runs, tmp_path):
+  return pathlib.Path(shutil.copytree(finished_runs / "run", tmp_path / "run"))
 
 
 @pytest.fixture
-def model(finished, tmp_path):
-  return pathlib.Path(shutil.copytree(finished / "model", tmp_path / "model"))
+def model(finished_runs, tmp_path):
+  return pathlib.Path(
+    shutil.copytree(finished_runs / "model", tmp_path / "model")
+  )
 
 
-def opened(path):
+def read_model(path):
   """Returns the config, tokenizer files and arrays of a model."""
   weights = loading.read(str(path))
   config = {k: v for k, v in weights.config.items() if k != "source"}
   return json.dumps(config), weights.tokenizer_files, weights.arrays
 
 
-def assert_noticed(path, name, times, rng):
-  """Flips one bit, which is an error or changes nothing that is read.
+def count_errors(path, name, times, rng):
+  """Flips one bit `times` times; returns how often this is an error.
 
-  It does so several times, and returns how often there was an error.
+  If it is no error, it must not change what is read.
   """
-  before, content = opened(path), (path / name).read_bytes()
-  refused = 0
+  original, content = read_model(path), (path / name).read_bytes()
+  errors = 0
   for _ in range(times):
-    changed, index = bytearray(content), rng.randrange(len(content))
-    changed[index] ^= 1 << rng.randrange(8)
-    (path / name).write_bytes(changed)
+    flipped, index = bytearray(content), rng.randrange(len(content))
+    flipped[index] ^= 1 << rng.randrange(8)
+    (path / name).write_bytes(flipped)
     try:
-      after = opened(path)
+      read = read_model(path)
     except ValueError:
-      refused += 1
+      errors += 1
       continue
-    # For example, another seed in the config does not change the arrays.
-    assert after[0] == before[0] and name == "config.json"
-    assert all((after[2][k] == a).all() for k, a in before[2].items())
+    # A bit in the config may change a value, such as the seed, but no array.
+    assert read[0] == original[0] and name == "config.json"
+    assert all((read[2][k] == a).all() for k, a in original[2].items())
   (path / name).write_bytes(content)
-  return refused
+  return errors
 
 
 @pytest.mark.parametrize(
   "name", ["config.json", "vocab.txt", "tokenizer_config.json"]
 )
 def test_a_flipped_bit_of_a_run_is_noticed(run, name):
-  refused = assert_noticed(run, name, 16, random.Random(0))
-  assert refused == 16 if name != "config.json" else refused > 4
+  errors = count_errors(run, name, 16, random.Random(0))
+  assert errors == 16 if name != "config.json" else errors > 4
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_a_flipped_bit_of_a_run_is_noticed(run, name):
   ["config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"],
 )
 def test_a_flipped_bit_of_a_converted_folder_is_noticed(model, name):
-  assert assert_noticed(model, name, 16, random.Random(0)) == 16
+  assert count_errors(model, name, 16, random.Random(0)) == 16
 
 
 def edit(path, old, new):
@@ -116,7 +118,7 @@ def test_an_edited_config_is_named_by_its_key(run, section, key, value, words):
   config = json.loads((run / "config.json").read_text())
   config[section][key] = value
   (run / "config.json").write_text(json.dumps(config))
-  for open_run in (open_model, opened):
+  for open_run in (open_model, read_model):
     with pytest.raises(ValueError, match=f"config.json was changed.*{words}"):
       open_run(str(run))
 
@@ -125,7 +127,7 @@ def test_two_swapped_lines_of_a_vocabulary(run):
   lines = (run / "vocab.txt").read_text().split("\n")
   lines[10], lines[11] = lines[11], lines[10]
   (run / "vocab.txt").write_text("\n".join(lines))
-  for open_run in (open_model, opened):
+  for open_run in (open_model, read_model):
     with pytest.raises(ValueError, match="vocab.txt is not the file that the"):
       open_run(str(run))
 
@@ -133,14 +135,14 @@ def test_two_swapped_lines_of_a_vocabulary(run):
 def test_a_tokenizer_that_would_be_read_instead(run):
   (run / "tokenizer.json").write_text("{}")
   with pytest.raises(ValueError, match="tokenizer.json is not the file that"):
-    opened(run)
+    read_model(run)
 
 
 def test_some_keys_may_change(run):
   config = json.loads((run / "config.json").read_text())
   config["model"]["unroll"], config["log"]["every"] = 2, 9
   (run / "config.json").write_text(json.dumps(config))
-  opened(run)
+  read_model(run)
 
 
 def test_a_purposeful_edit_of_a_converted_folder(model, capsys):
@@ -149,24 +151,24 @@ def test_a_purposeful_edit_of_a_converted_folder(model, capsys):
   config["model"]["activation"] = "relu"
   (model / "config.json").write_text(json.dumps(config))
   with pytest.raises(ValueError, match="'model' of config.json changed since"):
-    opened(model)
+    read_model(model)
   del config["sha256"], config["checksum"]
   (model / "config.json").write_text(json.dumps(config))
-  assert json.loads(opened(model)[0])["model"]["activation"] == "relu"
+  assert json.loads(read_model(model)[0])["model"]["activation"] == "relu"
   assert f"note: {model} has no digests" in capsys.readouterr().err
 
 
 def test_a_tokenizer_added_to_a_converted_folder(model):
   (model / "added_tokens.json").write_text("{}")
   with pytest.raises(ValueError, match="added_tokens.json changed since"):
-    opened(model)
+    read_model(model)
   (model / "added_tokens.json").unlink()
   (model / "vocab.txt").unlink()
   with pytest.raises(ValueError, match="vocab.txt changed since"):
-    opened(model)
+    read_model(model)
 
 
-def strip(run, step):
+def remove_metadata(run, step):
   """Removes the metadata of a checkpoint that earlier versions lack."""
   path = run / "checkpoints" / str(step) / "meta" / "metadata"
   meta = json.loads(path.read_text())
@@ -177,30 +179,30 @@ def strip(run, step):
 
 def test_a_run_of_an_earlier_version_is_opened_and_continued(data, run, capsys):
   for checkpoint in (run / "checkpoints").iterdir():
-    strip(run, checkpoint.name)
-  opened(run)
+    remove_metadata(run, checkpoint.name)
+  read_model(run)
   assert f"note: {run}: the checkpoint of step 6" in capsys.readouterr().err
   train.run(config_of(data), str(run))
   assert "continuing from step 6" in capsys.readouterr().out
 
 
-def restart(data, run, capsys):
+def restart_output(data, run, capsys):
   shutil.rmtree(run / "checkpoints" / "6")
   capsys.readouterr()
   train.run(config_of(data), str(run))
   return capsys.readouterr().out
 
 
-def test_a_restart_says_what_was_changed(data, finished, run, capsys):
+def test_a_restart_says_what_was_changed(data, finished_runs, run, capsys):
   edit(run / "vocab.txt", "w10\n", "zzz\n")
   config = json.loads((run / "config.json").read_text())
   config["model"]["initializer_range"] = 0.5
   (run / "config.json").write_text(json.dumps(config))
-  out = restart(data, run, capsys)
+  out = restart_output(data, run, capsys)
   assert "vocab.txt was changed or deleted, and is written anew" in out
   assert "written: model.initializer_range is 0.5, was 0.05" in out
-  assert rows(run) == rows(finished / "run")
-  assert opened(run)[0] == opened(finished / "run")[0]
+  assert rows(run) == rows(finished_runs / "run")
+  assert read_model(run)[0] == read_model(finished_runs / "run")[0]
 
 
 @pytest.mark.parametrize(
@@ -220,13 +222,13 @@ def test_missing_rows_are_named_by_their_steps(data, run, capsys, keep, words):
   elif keep is not None:
     # The restart drops the rows of steps 5 and 6 in any case.
     path.write_text("".join(lines[: keep if keep > 0 else -len(lines) + 4]))
-  out = restart(data, run, capsys)
+  out = restart_output(data, run, capsys)
   if words:
     assert f"{path}: {words}" in out
     assert ("the rows of heldout of step" in out) == (keep is not None)
   else:
     assert "are missing" not in out and "a row was changed" not in out
-  # The line is printed once: later checkpoints know which rows are missing.
+  # The line is printed once, since later checkpoints know the missing rows.
   train.run(config_of(data), str(run))
   assert "are missing" not in capsys.readouterr().out
 
@@ -237,12 +239,12 @@ def test_a_changed_row_is_noticed(data, run, capsys):
   row = json.loads(content.split("\n")[0])
   row["loss"] += 1
   path.write_text(json.dumps(row) + content[content.index("\n") :])
-  assert f"{path}: a row was changed" in restart(data, run, capsys)
+  assert f"{path}: a row was changed" in restart_output(data, run, capsys)
 
 
 @pytest.mark.parametrize("put_back", [False, True])
 def test_data_overwritten_under_a_run(
-  data, finished, tmp_path, monkeypatch, put_back
+  data, finished_runs, tmp_path, monkeypatch, put_back
 ):
   """No checkpoint is saved; with the old data, the run continues as before."""
   copy = pathlib.Path(shutil.copytree(data, tmp_path / "p"))
@@ -266,13 +268,15 @@ def test_data_overwritten_under_a_run(
   assert max(steps, default=0) < 4
   path.write_bytes(content)
   train.run(config_of(str(copy)), str(run))
-  assert rows(run) == rows(finished / "run")
+  assert rows(run) == rows(finished_runs / "run")
 
 
-def test_a_checkpoint_copied_to_another_number(data, finished, run, capsys):
+def test_a_checkpoint_copied_to_another_number(
+  data, finished_runs, run, capsys
+):
   shutil.copytree(run / "checkpoints" / "4", run / "checkpoints" / "20")
-  assert opened(run)[0] == opened(finished / "run")[0]
+  assert read_model(run)[0] == read_model(finished_runs / "run")[0]
   assert "is a copy of the checkpoint of step 4" in capsys.readouterr().err
-  out = restart(data, run, capsys)
+  out = restart_output(data, run, capsys)
   assert "20 is a copy of the checkpoint of step 4. Using step 4" in out
-  assert rows(run) == rows(finished / "run")
+  assert rows(run) == rows(finished_runs / "run")

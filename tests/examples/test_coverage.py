@@ -1,4 +1,4 @@
-"""The share of a text that rows hold, and the lines about its sentences."""
+"""Tests the share of a text that rows hold, and lines about sentences."""
 
 import itertools
 
@@ -29,11 +29,11 @@ def unique_ids(sizes: list[list[int]]) -> reader.Corpus:
   Args:
     sizes: the sizes of the sentences of each document.
   """
-  first, documents = 5, []
+  next_id, documents = 5, []
   for sentences in sizes:
-    ends = first + np.cumsum([0, *sentences])
+    ends = next_id + np.cumsum([0, *sentences])
     documents.append([range(*pair) for pair in itertools.pairwise(ends)])
-    first = int(ends[-1])
+    next_id = int(ends[-1])
   return reader.corpus_from_documents(documents, dtype=np.uint32)
 
 
@@ -65,9 +65,9 @@ def test_share_of_the_tokens_is_that_of_the_rows(texts, text, name):
     rows, slots = np.nonzero(batch["mlm_weights"])
     positions = batch["mlm_positions"][rows, slots]
     ids[rows, positions] = batch["mlm_ids"][rows, slots]
-  held = np.setdiff1d(ids, SPECIAL).size / text.num_tokens
+  share = np.setdiff1d(ids, SPECIAL).size / text.num_tokens
   measured = coverage.measure(text, recipe)
-  assert measured.held == pytest.approx(held, abs=1e-9)
+  assert measured.held == pytest.approx(share, abs=1e-9)
   if name == "bert_pairs":
     # The label of a pair says whether its second text is random.
     random = batch["pair_labels"].mean()
@@ -91,7 +91,7 @@ def test_packed_rows_count_every_text(texts):
   ]
   # Every document is one sentence, so all pairs are random.
   assert packed.random == single.random == 1.0
-  # Packing draws other second texts for the same chunks.
+  # Packing draws different second texts for the same chunks.
   assert packed.held == pytest.approx(single.held, abs=0.05)
 
 
@@ -167,7 +167,7 @@ def test_a_run_says_what_its_rows_hold(tmp_path):
 
 @pytest.mark.parametrize("length, block", [(32, 2**20), (48, 4)])
 def test_why_pairs_are_random(monkeypatch, length, block):
-  """The warning tells long sentences from documents of one sentence."""
+  """The warning differs for long sentences and documents of one sentence."""
   monkeypatch.setattr(text_sizes, "_BLOCK", block)
   filling, limit = [[length, length - 3, 90], [200] * 4], length - 3
   text = unique_ids([*filling, [5, 6], [length], [length - 4, 2], [9]] * 3)

@@ -45,33 +45,42 @@ def test_vectors_are_those_of_each_sequence_alone(family):
   hidden, _ = apply(params, **row)
   assert np.isfinite(hidden).all()
   for number, ids in enumerate(texts, 1):
-    alone, _ = apply(params, ids[None])
+    single, _ = apply(params, ids[None])
     vectors = hidden[0][row["sequence_ids"][0] == number]
-    np.testing.assert_allclose(vectors, alone[0], atol=2e-6, rtol=0)
+    np.testing.assert_allclose(vectors, single[0], atol=2e-6, rtol=0)
 
 
-def pairs(ids, causal):
-  """Returns which query sees which key, by the definition: bool [b, l, l]."""
+def visible_pairs(ids, causal):
+  """Returns bool [b, l, l]: does a query see a key, by the definition."""
   query = np.maximum(ids, 1)
-  seen = query[:, :, None] == ids[:, None]
+  is_visible = query[:, :, None] == ids[:, None]
   if causal:
-    seen &= np.tril(np.ones(seen.shape[1:], bool))
-  seen[~seen.any(2)] = True  # A query without keys has equal weights.
-  return seen
+    is_visible &= np.tril(np.ones(is_visible.shape[1:], bool))
+  is_visible[~is_visible.any(2)] = (
+    True  # A query without keys has equal weights.
+  )
+  return is_visible
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("size,other", [(4, 4), (8, 2), (16, 5)])
 def test_blocks_hold_every_pair(size, other, causal):
   """The first row, of contiguous sequences, has no other blocks."""
-  tidy = np.repeat([1, 2, 3, 4], [9, 2, 17, 8])
+  contiguous = np.repeat([1, 2, 3, 4], [9, 2, 17, 8])
   rng = np.random.default_rng(1)
-  rows = [tidy, np.where(tidy < 4, tidy, 0), np.zeros(36), np.full(36, 99)]
+  rows = [
+    contiguous,
+    np.where(contiguous < 4, contiguous, 0),
+    np.zeros(36),
+    np.full(36, 99),
+  ]
   rows += [rng.integers(0, 5, 36), np.where(np.arange(36) < 5, 0, 1)]
   ids = np.array(rows, np.int32)
-  seen = pairs(ids, causal)
+  is_visible = visible_pairs(ids, causal)
   ranges = attention_blocks.token_ranges(jnp.asarray(ids), causal)
-  for side, mask in zip(ranges, (seen, seen.swapaxes(1, 2)), strict=True):
+  for side, mask in zip(
+    ranges, (is_visible, is_visible.swapaxes(1, 2)), strict=True
+  ):
     blocks = np.asarray(attention_blocks.block_ranges(side, size, other))
     for b, row in enumerate(mask):
       for i in range(-(-36 // size)):

@@ -38,8 +38,8 @@ def stream(seed=0, **options):
   return streams.Stream(some_corpus(), builder(), seed, **options)
 
 
-def originals(batch):
-  """Rows before masking, as tuples."""
+def unmasked_rows(batch):
+  """Returns the rows before masking, as tuples."""
   ids = batch["input_ids"].copy()
   for row, positions, labels, weight in zip(
     ids,
@@ -72,19 +72,19 @@ def epoch_sizes(source, epochs):
 
 def test_any_steps_give_the_same_rows():
   count = 2 * sum(epoch_sizes(stream(), 2))
-  whole = stream().read(0, count)
+  full_batch = stream().read(0, count)
   for step in (1, 7, 64):
     source = stream()
     batches = [
       source.read(i, min(step, count - i)) for i in range(0, count, step)
     ]
-    assert same(join(batches), whole)
+    assert same(join(batches), full_batch)
   source = stream()
-  for first in (count - 9, 3, count // 2, 0):  # Read back and forth.
+  for first in (count - 9, 3, count // 2, 0):  # The order is mixed.
     batch = source.read(first, 9)
-    assert same(batch, {k: v[first : first + 9] for k, v in whole.items()})
-  assert not same(stream(seed=1).read(0, count), whole)
-  assert not same(stream(name="other").read(0, count), whole)
+    assert same(batch, {k: v[first : first + 9] for k, v in full_batch.items()})
+  assert not same(stream(seed=1).read(0, count), full_batch)
+  assert not same(stream(name="other").read(0, count), full_batch)
 
 
 def test_restart_from_a_position_and_without():
@@ -95,15 +95,15 @@ def test_restart_from_a_position_and_without():
   assert items[-1][1]["epoch"] >= 2
   for step in (1, 7, 31, 59):
     position = json.loads(json.dumps(items[step - 1][1]))
-    resumed = stream()
-    resumed.restore(position)
+    resumed_stream = stream()
+    resumed_stream.restore(position)
     # The position says where reading continues, so that nothing is counted.
-    assert resumed._first == position["first"] <= step * batch
-    assert same(resumed.read(step * batch, batch), items[step][0])
+    assert resumed_stream._first == position["first"] <= step * batch
+    assert same(resumed_stream.read(step * batch, batch), items[step][0])
     assert same(stream().read(step * batch, batch), items[step][0])
-    foreign = stream(seed=5)
-    foreign.restore(position)
-    assert foreign.position()["first"] == 0
+    other_stream = stream(seed=5)
+    other_stream.restore(position)
+    assert other_stream.position()["first"] == 0
 
 
 def test_restart_at_epoch_edges_replays_nothing():
@@ -119,18 +119,20 @@ def test_restart_at_epoch_edges_replays_nothing():
       runs = []
       for host in range(hosts):
         with loader.batches(make(), 0, 2, host, hosts) as first:
-          before = [next(first) for _ in range(stop)]
+          batches_before = [next(first) for _ in range(stop)]
         source = make()
-        source.restore(before[-1].position)
+        source.restore(batches_before[-1].position)
         with loader.batches(source, stop, 2, host, hosts) as second:
-          after = [next(second) for _ in range(15 - stop)]
-        runs.append([x.batch["input_ids"] for x in before + after])
-      joined = [
+          batches_after = [next(second) for _ in range(15 - stop)]
+        runs.append(
+          [x.batch["input_ids"] for x in batches_before + batches_after]
+        )
+      joined_rows = [
         np.concatenate(step).tolist() for step in zip(*runs, strict=True)
       ]
-      assert joined == ids
+      assert joined_rows == ids
   # In each epoch every document starts one row, in another order.
-  rows = [originals(make().read(10 * e, 10)) for e in range(3)]
+  rows = [unmasked_rows(make().read(10 * e, 10)) for e in range(3)]
   starts = [[row[1] for row in epoch] for epoch in rows]
   assert all(sorted(epoch) == list(range(10, 20)) for epoch in starts)
   assert starts[0] != starts[1] != starts[2]
@@ -163,7 +165,7 @@ def test_an_epoch_is_every_chunk_once():
     used = np.where(chunks["random"], chunks["first"], chunks["count"])
     starts = np.append(chunks["sentence"][order], len(corpus.sentences) - 1)
     np.testing.assert_array_equal(np.cumsum(used[order]), starts[1:])
-    # The chunks of a window are shuffled, and not only those of a shard.
+    # All chunks of a window are shuffled, not only the chunks of a shard.
     assert (np.diff(chunks["sentence"]) > 0).mean() < 0.7
 
 
@@ -183,20 +185,22 @@ def test_mixture():
     shares = np.bincount(block) / streams.MIXTURE_BLOCK
     np.testing.assert_allclose(shares, [0.5, 0.3, 0.2], atol=1 / 4096)
   assert not np.array_equal(*slots.reshape(2, -1))
-  whole = mixture.read(0, count)
+  full_batch = mixture.read(0, count)
   for i, name in enumerate(names):
-    alone = stream(name=name).read(0, int((slots == i).sum()))
-    assert same(alone, {k: v[slots == i] for k, v in whole.items()})
+    single_stream = stream(name=name).read(0, int((slots == i).sum()))
+    assert same(
+      single_stream, {k: v[slots == i] for k, v in full_batch.items()}
+    )
   for first in (4090, 17, 0):
-    fresh = streams.Mixture([stream(name=n) for n in names], [5, 3, 2], 1)
-    expected = {k: v[first : first + 30] for k, v in whole.items()}
-    assert same(fresh.read(first, 30), expected)
-  again = streams.Mixture([stream(name=n) for n in names], [5, 3, 2], 1)
+    new_mixture = streams.Mixture([stream(name=n) for n in names], [5, 3, 2], 1)
+    expected = {k: v[first : first + 30] for k, v in full_batch.items()}
+    assert same(new_mixture.read(first, 30), expected)
+  restarted = streams.Mixture([stream(name=n) for n in names], [5, 3, 2], 1)
   mixture.read(4000, 96)
-  again.restore(mixture.position())
-  assert again._streams[0]._first == components[0]._first > 0
-  expected = {k: v[4096:4200] for k, v in whole.items()}
-  assert same(again.read(4096, 104), expected)
+  restarted.restore(mixture.position())
+  assert restarted._streams[0]._first == components[0]._first > 0
+  expected = {k: v[4096:4200] for k, v in full_batch.items()}
+  assert same(restarted.read(4096, 104), expected)
 
 
 @pytest.mark.parametrize("weights", [[1, 0], [1, -1], [1, 1e-5]])
@@ -214,35 +218,35 @@ def test_mixture_of_other_features():
 def test_heldout():
   corpus = some_corpus()
   full = loader.heldout(corpus, builder(), None)
-  whole = full.read(0, len(full))
+  full_batch = full.read(0, len(full))
   subset = loader.heldout(corpus, builder(), 20)
   assert len(subset) == 20 < len(full)
   batch = subset.read(0, 20)
   # The rows and their masks are equal to those of the full set.
   numbers = subset._numbers
   assert (np.diff(numbers) > 0).all()
-  assert same(batch, {k: v[numbers] for k, v in whole.items()})
+  assert same(batch, {k: v[numbers] for k, v in full_batch.items()})
   last = subset.read(16, 8)
   assert same(
     {k: v[:4] for k, v in last.items()}, {k: v[16:] for k, v in batch.items()}
   )
   assert all((v[4:] == 0).all() and len(v) == 8 for v in last.values())
-  beyond = subset.read(24, 8)
-  assert not any(v.any() for v in beyond.values())
-  assert beyond.keys() == batch.keys()
+  rows_after_end = subset.read(24, 8)
+  assert not any(v.any() for v in rows_after_end.values())
+  assert rows_after_end.keys() == batch.keys()
   with pytest.raises(ValueError, match="limit .* is 0"):
     loader.heldout(corpus, builder(), 0)
 
 
 def test_hosts_share_a_batch():
-  whole = [stream().read(24 * s, 24) for s in range(5)]
+  full_batches = [stream().read(24 * s, 24) for s in range(5)]
   for hosts in (1, 2, 4):
     runs = []
     for host in range(hosts):
       with loader.batches(stream(), 0, 24, host, hosts) as items:
         runs.append([next(items).batch for _ in range(5)])
     for step, shares in enumerate(zip(*runs, strict=True)):
-      assert same(join(shares), whole[step])
+      assert same(join(shares), full_batches[step])
   with pytest.raises(ValueError, match="batch size 24 .* 5 hosts"):
     loader.batches(stream(), 0, 24, 0, 5)
   with pytest.raises(ValueError, match="host 2 of 2"):
@@ -258,8 +262,8 @@ def test_finite_spans_of_any_size_end():
     assert same(batch, stream().read(*span))
 
 
-class Broken:
-  """A source that fails at row 16."""
+class FailingSource:
+  """Gives rows, and fails at row 16."""
 
   def __init__(self):
     self.features = {}
@@ -274,7 +278,7 @@ class Broken:
 
 
 def test_errors_of_the_thread_reach_the_consumer():
-  items = loader.batches(Broken(), 0, 8)
+  items = loader.batches(FailingSource(), 0, 8)
   assert next(items).batch["x"][0] == 0
   assert next(items).batch["x"][0] == 8
   with pytest.raises(ValueError, match="row 16 is broken"):
@@ -342,24 +346,29 @@ def test_open_data(tmp_path):
   data.restore(position)
   assert data.position() == position
 
-  mixed = loader.open_data(f"{a}=0.7,{b}=0.3", "bert_pairs", length=24)
-  assert isinstance(mixed.source, streams.Mixture)
-  assert mixed.read(0, 10)["input_ids"].shape == (10, 24)
+  mixture = loader.open_data(f"{a}=0.7,{b}=0.3", "bert_pairs", length=24)
+  assert isinstance(mixture.source, streams.Mixture)
+  assert mixture.read(0, 10)["input_ids"].shape == (10, 24)
   validation = loader.open_data(a, "bert_pairs", "validation", length=24)
   assert not same(validation.read(0, 50), data.read(0, 50))
 
-  held = loader.open_heldout(a, "bert_pairs", limit=5, length=24)
-  assert len(held) == 5
-  one = loader.open_heldout(a, "bert_pairs", length=24)
-  two = loader.open_heldout(f"{a}=0.7,{b}=0.3", "bert_pairs", length=24)
-  assert len(two) == 2 * len(one)
-  assert same(two.read(0, len(one)), one.read(0, len(one)))
+  heldout = loader.open_heldout(a, "bert_pairs", limit=5, length=24)
+  assert len(heldout) == 5
+  single_heldout = loader.open_heldout(a, "bert_pairs", length=24)
+  mixed_heldout = loader.open_heldout(
+    f"{a}=0.7,{b}=0.3", "bert_pairs", length=24
+  )
+  assert len(mixed_heldout) == 2 * len(single_heldout)
+  assert same(
+    mixed_heldout.read(0, len(single_heldout)),
+    single_heldout.read(0, len(single_heldout)),
+  )
 
 
 def test_open_data_errors(tmp_path):
   a = write_folder(tmp_path / "a", splits=("train",))
-  small = write_folder(tmp_path / "small", pieces=VOCAB + 1)
-  for call, words in (
+  other_vocabulary = write_folder(tmp_path / "small", pieces=VOCAB + 1)
+  for arguments, words in (
     (dict(lenght=24), "no option 'lenght'; did you mean length"),
     (dict(length=3), "length is 3"),
     (dict(split="validation"), "no documents in split 'validation'"),
@@ -367,15 +376,18 @@ def test_open_data_errors(tmp_path):
       dict(builder="bert_pair"),
       "there is no builder 'bert_pair'; did you mean bert_p",
     ),
-    (dict(path=f"{a}=0.5,{small}=0.5"), "different vocabularies"),
-    (dict(path=f"{a}=0.5,{small}"), "not a component of a mixture"),
+    (dict(path=f"{a}=0.5,{other_vocabulary}=0.5"), "different vocabularies"),
+    (dict(path=f"{a}=0.5,{other_vocabulary}"), "not a component of a mixture"),
     (dict(path=f"{a}=nan"), "weight nan is not a positive number"),
-    (dict(path=f"{a}=0,{small}=1"), "weight 0 is not a positive number"),
+    (
+      dict(path=f"{a}=0,{other_vocabulary}=1"),
+      "weight 0 is not a positive number",
+    ),
     (dict(path=f"{a}=0.5,{a}/=0.5"), "is there twice"),
     (dict(path=str(tmp_path / "none")), "there is no prepared folder"),
   ):
     with pytest.raises(ValueError, match=words):
-      loader.open_data(**{"path": a, "builder": "bert_pairs"} | call)
+      loader.open_data(**{"path": a, "builder": "bert_pairs"} | arguments)
 
 
 @pytest.mark.parametrize("cased", [False, True])

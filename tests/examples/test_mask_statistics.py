@@ -1,4 +1,4 @@
-"""20,000 masked rows of every objective, with the published tokenizers."""
+"""Checks 20,000 masked rows of every objective with published tokenizers."""
 
 import itertools
 import json
@@ -104,19 +104,23 @@ def test_published_rules(text, objective):
   # Check the number of predictions.
   real = (batch["sequence_ids"] > 0).sum(1)
   if objective.startswith("roberta"):
-    low = np.floor(0.15 * real)
-    assert ((counts == low) | (counts == low + 1)).all()
+    least_count = np.floor(0.15 * real)
+    assert ((counts == least_count) | (counts == least_count + 1)).all()
     assert abs(counts.sum() / real.sum() - 0.15) < 0.001
   else:
-    most = np.maximum(np.rint(0.15 * real), 1)
+    largest_count = np.maximum(np.rint(0.15 * real), 1)
     if objective == "spanbert":
-      most = np.ceil(0.15 * maskable.sum(1))
-    most = np.minimum(np.minimum(most, SLOTS), maskable.sum(1))
-    assert (counts <= most).all()
+      largest_count = np.ceil(0.15 * maskable.sum(1))
+    largest_count = np.minimum(
+      np.minimum(largest_count, SLOTS), maskable.sum(1)
+    )
+    assert (counts <= largest_count).all()
     if objective in ("bert", "electra"):
-      assert (counts == most).all()
+      assert (counts == largest_count).all()
     else:
-      assert (counts == most).mean() > 0.85 and counts.sum() > 0.97 * most.sum()
+      assert (
+        counts == largest_count
+      ).mean() > 0.85 and counts.sum() > 0.97 * largest_count.sum()
 
   # Check their positions: no special token and no token twice; of a word, all
   # pieces or none.
@@ -125,15 +129,18 @@ def test_published_rules(text, objective):
   is_hidden[row, column] = True
   assert is_hidden.sum() == len(row)
   if "masking" in options and options["masking"] != "token":
-    before = np.pad(maskable, ((0, 0), (1, 0)))[:, :-1]
-    inside = maskable & before & ~begins[original]
+    maskable_before = np.pad(maskable, ((0, 0), (1, 0)))[:, :-1]
+    continues_word = maskable & maskable_before & ~begins[original]
     # The first piece of a sentence begins a word in any case, and tokenizers
     # say that the unknown piece begins a word.
     first = np.unique(docs.tokens[docs.sentences[:-1]])
-    inside &= ~np.isin(original, [*first, ids.unk])
-    both = np.nonzero(inside)
-    assert len(both[0]) > 10_000
-    assert (is_hidden[both] == is_hidden[both[0], both[1] - 1]).all()
+    continues_word &= ~np.isin(original, [*first, ids.unk])
+    positions_inside = np.nonzero(continues_word)
+    assert len(positions_inside[0]) > 10_000
+    assert (
+      is_hidden[positions_inside]
+      == is_hidden[positions_inside[0], positions_inside[1] - 1]
+    ).all()
 
   # Check the replacements.
   assert abs((new == ids.mask).mean() - masked) < 0.005

@@ -1,4 +1,4 @@
-"""Masked-LM predictions: their number, their positions, the replacements."""
+"""Tests the number, positions and replacements of masked-LM predictions."""
 
 import random
 
@@ -62,7 +62,8 @@ def test_number_of_masks():
   lengths = [2, 3, 4, 9, 10, 11, 16, 17, 23, 30, 128, 137]
   ids, maskable, lengths = rows(lengths, 140)
   out = mask(ids, maskable, lengths)
-  # The number is round(0.15 n), at least 1, at most 20 and the maskable tokens.
+  # The number is round(0.15 n). It is at least 1, at most 20, and at most the
+  # number of maskable tokens.
   # Python rounds 1.5 (n = 10) to 2, and 2.5 down to 2.
   expected = [0, 1, 1, 1, 2, 2, 2, 3, 3, 4, 19, 20]
   assert out["mlm_weights"].sum(1).tolist() == expected
@@ -76,11 +77,11 @@ def test_number_of_masks_of_electra():
   lengths = np.arange(2, 513)
   masks = masking.Masks(99, count="round_single")
   counts = masking.count_masks(lengths, lengths - 2, masks)
-  usual = masking.count_masks(lengths, lengths - 2, masking.Masks(99))
-  differ = counts != usual
-  assert lengths[differ].tolist() == [190, 350, 390]
-  assert counts[differ].tolist() == [29, 53, 59]
-  assert usual[differ].tolist() == [28, 52, 58]
+  bert_counts = masking.count_masks(lengths, lengths - 2, masking.Masks(99))
+  is_different = counts != bert_counts
+  assert lengths[is_different].tolist() == [190, 350, 390]
+  assert counts[is_different].tolist() == [29, 53, 59]
+  assert bert_counts[is_different].tolist() == [28, 52, 58]
   assert recipes.electra_segments.defaults["count"] == "round_single"
 
 
@@ -138,9 +139,11 @@ def test_shares_of_replacements():
   others = counts[200:]
   statistic = ((others - others.mean()) ** 2 / others.mean()).sum()
   assert abs(statistic - len(others)) < 5 * np.sqrt(2 * len(others))
-  untouched = np.ones(ids.shape, bool)
-  np.put_along_axis(untouched, out["mlm_positions"], False, 1)
-  np.testing.assert_array_equal(out["input_ids"][untouched], ids[untouched])
+  is_untouched = np.ones(ids.shape, bool)
+  np.put_along_axis(is_untouched, out["mlm_positions"], False, 1)
+  np.testing.assert_array_equal(
+    out["input_ids"][is_untouched], ids[is_untouched]
+  )
 
 
 def test_every_position_is_equally_likely():
@@ -156,13 +159,15 @@ def test_every_position_is_equally_likely():
 
 def test_draws_depend_on_seed_and_number_only():
   ids, maskable, lengths = rows([128] * 8, 128)
-  whole = mask(ids, maskable, lengths, first=40)
-  half = mask(ids[4:], maskable[4:], lengths[4:], first=44)
-  for key, array in half.items():
-    np.testing.assert_array_equal(array, whole[key][4:])
+  full_batch = mask(ids, maskable, lengths, first=40)
+  second_half = mask(ids[4:], maskable[4:], lengths[4:], first=44)
+  for key, array in second_half.items():
+    np.testing.assert_array_equal(array, full_batch[key][4:])
   # Masks differ for every example of the same text, and for every seed.
-  other = mask(ids, maskable, lengths, first=40, seed=1)
-  rows_seen = np.concatenate([whole["mlm_positions"], other["mlm_positions"]])
+  other_seed = mask(ids, maskable, lengths, first=40, seed=1)
+  rows_seen = np.concatenate(
+    [full_batch["mlm_positions"], other_seed["mlm_positions"]]
+  )
   assert len(np.unique(rows_seen, axis=0)) == 16
 
 
@@ -191,11 +196,11 @@ def test_all_pieces_of_a_word_or_none():
     assert (out["mlm_weights"].sum(1) == number).all()
 
   ids, maskable, lengths, starts = word_rows(500, 128, 0)
-  single = mask(ids, maskable, lengths)
+  single_masks = mask(ids, maskable, lengths)
   out = mask(ids, maskable, lengths, masking=WORDS, word_starts=starts)
   counts = out["mlm_weights"].sum(1)
-  assert (counts <= single["mlm_weights"].sum(1)).all()
-  assert (counts >= single["mlm_weights"].sum(1) - 1).mean() > 0.9
+  assert (counts <= single_masks["mlm_weights"].sum(1)).all()
+  assert (counts >= single_masks["mlm_weights"].sum(1) - 1).mean() > 0.9
   for i, hidden_columns in enumerate(chosen_columns(out)):
     for word in words_of(maskable[i], starts[i]):
       assert len(hidden_columns & set(word)) in (0, len(word))
@@ -205,19 +210,21 @@ def test_all_pieces_of_a_word_or_none():
   np.testing.assert_array_equal(out["mlm_ids"][row, slot], ids[row, column])
   assert (np.diff(row * 128 + column) > 0).all()
   assert (slot < counts[row]).all()
-  untouched = np.ones(ids.shape, bool)
-  untouched[row, column] = False
-  np.testing.assert_array_equal(out["input_ids"][untouched], ids[untouched])
+  is_untouched = np.ones(ids.shape, bool)
+  is_untouched[row, column] = False
+  np.testing.assert_array_equal(
+    out["input_ids"][is_untouched], ids[is_untouched]
+  )
   assert not out["mlm_positions"][out["mlm_weights"] == 0].any()
 
 
 def test_words_of_one_piece_are_single_tokens():
   ids, maskable, lengths = rows([128] * 100, 128)
-  single = mask(ids, maskable, lengths)
+  single_masks = mask(ids, maskable, lengths)
   words = mask(
     ids, maskable, lengths, masking=WORDS, word_starts=np.ones(ids.shape, bool)
   )
-  for key, array in single.items():
+  for key, array in single_masks.items():
     np.testing.assert_array_equal(words[key], array)
 
 

@@ -42,7 +42,7 @@ def builder(corpus, **options):
 
 
 def test_labels(corpus):
-  """The label is 1 if the segments are swapped; 20,000 rows."""
+  """In 20,000 rows, the label is 1 if the segments are swapped."""
   recipe = builder(corpus, length=128, max_predictions=20)
   labels, neighbours = [], 0
   for batch in batches(corpus, recipe, 20_000):
@@ -107,22 +107,22 @@ def test_one_sentence():
   documents, vocab = numbered([[4], [3, 3, 3, 3, 3, 3], [1]])
   corpus = corpus_from_documents(documents)
   recipe = albert_pairs(SPECIAL, vocab, length=32)
-  seen = set()
+  labels_seen = set()
   for batch in batches(corpus, recipe, 600):
     for a, b, label in texts(batch):
       numbers = document_of(corpus, [a[0], b[0]])
       assert numbers[0] == numbers[1] and label == (a[0] > b[0])
-      seen.add(int(numbers[0]))
+      labels_seen.add(int(numbers[0]))
       if not numbers[0]:
         assert sorted([*a, *b]) == documents[0][0]
   # A single token makes no pair.
-  assert seen == {0, 1}
+  assert labels_seen == {0, 1}
   # The recipe needs no other document.
   recipe.check(corpus_from_documents([[[7, 8]]]))
 
 
 def test_random_document_by_name():
-  """As released: a single sentence gets a random text and the label 1."""
+  """As in the released program, one sentence gets a random text and label 1."""
   documents, vocab = numbered([[4], [3, 3, 3, 3, 3, 3], [1]])
   corpus = corpus_from_documents(documents)
   recipe = albert_pairs(SPECIAL, vocab, length=32, single="random_document")

@@ -1,4 +1,4 @@
-"""Packed rows: a sequence is as in a row of its own, on any number of hosts."""
+"""A sequence in a packed row equals the sequence in a single row."""
 
 import json
 
@@ -38,7 +38,7 @@ def corpus():
   return corpus_from_documents(documents, starts, dtype=np.uint32)
 
 
-def make(corpus, name, max_sequences, **options):
+def make_recipe(corpus, name, max_sequences, **options):
   factory = recipes.RECIPES[NAMES.get(name, name)]
   options = (
     dict(length=64, max_sequences=max_sequences) | BUILDERS[name] | options
@@ -48,7 +48,7 @@ def make(corpus, name, max_sequences, **options):
 
 @pytest.mark.parametrize("name", BUILDERS)
 def test_a_packed_sequence_is_as_alone(corpus, name):
-  recipe, single = make(corpus, name, 5), make(corpus, name, 1)
+  recipe, single = make_recipe(corpus, name, 5), make_recipe(corpus, name, 1)
   elements = recipe.index(corpus, 0, corpus.num_documents, 7)
   assert elements.shape[1] == 5
   numbers = np.arange(100, 100 + len(elements), dtype=np.uint64)
@@ -61,7 +61,7 @@ def test_a_packed_sequence_is_as_alone(corpus, name):
   row, rank = np.nonzero(elements["length"])
   sequence_numbers = numbers[row] * np.uint64(5) + rank.astype(np.uint64)
   layout = single.build.keywords["layout"]
-  alone = assembly.assemble(
+  single_rows = assembly.assemble(
     corpus, elements[row, rank][:, None], sequence_numbers[:, None], 3, layout
   )
   sequences = np.bincount(row)
@@ -70,34 +70,34 @@ def test_a_packed_sequence_is_as_alone(corpus, name):
     (columns,) = np.nonzero(batch["sequence_ids"][row[i]] == rank[i] + 1)
     n, begin = len(columns), columns[0]
     assert columns.tolist() == list(range(begin, begin + n))
-    assert n == (alone["sequence_ids"][i] == 1).sum()
+    assert n == (single_rows["sequence_ids"][i] == 1).sum()
     for key in ("input_ids", "segment_ids", "lm_ids", "lm_weights"):
       if key in batch:
         np.testing.assert_array_equal(
-          batch[key][row[i], columns], alone[key][i, :n]
+          batch[key][row[i], columns], single_rows[key][i, :n]
         )
     assert batch["position_ids"][row[i], columns].tolist() == list(range(n))
     if "mlm_ids" in batch:
       positions = batch["mlm_positions"][row[i]]
-      inside = (positions >= begin) & (positions < begin + n)
-      inside &= batch["mlm_weights"][row[i]] > 0
-      used = alone["mlm_weights"][i] > 0
+      is_inside = (positions >= begin) & (positions < begin + n)
+      is_inside &= batch["mlm_weights"][row[i]] > 0
+      used = single_rows["mlm_weights"][i] > 0
       np.testing.assert_array_equal(
-        positions[inside] - begin, alone["mlm_positions"][i][used]
+        positions[is_inside] - begin, single_rows["mlm_positions"][i][used]
       )
       np.testing.assert_array_equal(
-        batch["mlm_ids"][row[i]][inside], alone["mlm_ids"][i][used]
+        batch["mlm_ids"][row[i]][is_inside], single_rows["mlm_ids"][i][used]
       )
       if "span_positions" in batch:
         np.testing.assert_array_equal(
-          batch["span_positions"][row[i]][inside] - begin,
-          alone["span_positions"][i][used],
+          batch["span_positions"][row[i]][is_inside] - begin,
+          single_rows["span_positions"][i][used],
         )
     if "pair_labels" in batch:
       assert batch["pair_weights"][row[i], rank[i]] == 1
       assert batch["cls_positions"][row[i], rank[i]] == begin
       label = batch["pair_labels"][row[i], rank[i]]
-      assert label == alone["pair_labels"][i, 0]
+      assert label == single_rows["pair_labels"][i, 0]
   padding = batch["sequence_ids"] == 0
   for key in ("position_ids", "segment_ids", "lm_weights", "input_ids"):
     if key in batch:
@@ -110,21 +110,22 @@ def test_a_packed_sequence_is_as_alone(corpus, name):
 
 @pytest.mark.parametrize("name", ["doc_sentences", "lm", "electra_segments"])
 def test_packing_loses_and_repeats_nothing(corpus, name):
-  """Packed rows have every example that single rows have, once."""
-  single, packed = (
-    make(corpus, name, count).index(corpus, 30, 200, 2) for count in (1, 5)
+  """Packed rows have every example of single rows exactly once."""
+  single_rows, packed_rows = (
+    make_recipe(corpus, name, count).index(corpus, 30, 200, 2)
+    for count in (1, 5)
   )
-  packed = packed[packed["length"] > 0]
-  order = np.argsort(packed["start"])
-  np.testing.assert_array_equal(packed[order], single)
+  packed_rows = packed_rows[packed_rows["length"] > 0]
+  order = np.argsort(packed_rows["start"])
+  np.testing.assert_array_equal(packed_rows[order], single_rows)
 
 
 def test_little_padding_is_left(corpus):
-  """Short documents leave over half of single rows empty, but 3% of packed."""
+  """Single rows of short documents are over half empty, packed rows 3%."""
   for name, options in (("bert_pairs", dict(max_predictions=20)), ("lm", {})):
     shares = []
     for max_sequences in (1, 12):
-      recipe = make(corpus, name, max_sequences, length=128, **options)
+      recipe = make_recipe(corpus, name, max_sequences, length=128, **options)
       elements = recipe.index(corpus, 0, corpus.num_documents, 0)
       numbers = np.arange(len(elements), dtype=np.uint64)
       batch = recipe.build(corpus, elements, numbers, 0)
@@ -149,7 +150,7 @@ def test_fill_keeps_every_limit():
 
 
 def source(corpus, name, max_sequences=5, seed=0):
-  recipe = make(corpus, name, max_sequences)
+  recipe = make_recipe(corpus, name, max_sequences)
   # With such small shards and windows, an epoch has several of each.
   return streams.Stream(
     corpus, recipe, seed, shard_tokens=2000, window_shards=3
@@ -158,32 +159,34 @@ def source(corpus, name, max_sequences=5, seed=0):
 
 @pytest.mark.parametrize("name", BUILDERS)
 def test_hosts_steps_and_restarts_give_the_same_rows(corpus, name):
-  whole = source(corpus, name).read(0, 24 * 60)
+  full_batch = source(corpus, name).read(0, 24 * 60)
   for hosts in (1, 3):
     runs = []
     for host in range(hosts):
       with loader.batches(source(corpus, name), 0, 24, host, hosts) as items:
         runs.append([next(items).batch for _ in range(8)])
     for step, shares in enumerate(zip(*runs, strict=True)):
-      expected = {k: v[24 * step : 24 * step + 24] for k, v in whole.items()}
+      expected = {
+        k: v[24 * step : 24 * step + 24] for k, v in full_batch.items()
+      }
       assert same(join(shares), expected)
   first = source(corpus, name)
   first.read(0, 24 * 41)
   position = json.loads(json.dumps(first.position()))
   assert position["epoch"] >= 1
-  resumed = source(corpus, name)
-  resumed.restore(position)
-  expected = {k: v[24 * 41 :] for k, v in whole.items()}
-  assert same(resumed.read(24 * 41, 24 * 19), expected)
+  resumed_stream = source(corpus, name)
+  resumed_stream.restore(position)
+  expected = {k: v[24 * 41 :] for k, v in full_batch.items()}
+  assert same(resumed_stream.read(24 * 41, 24 * 19), expected)
   assert not same(source(corpus, name, seed=1).read(0, 24), first.read(0, 24))
 
 
 def test_every_epoch_has_new_rows(corpus):
-  recipe = make(corpus, "bert_pairs", 5)
-  first, second, again = (
+  recipe = make_recipe(corpus, "bert_pairs", 5)
+  first, second, first_again = (
     recipe.index(corpus, 0, corpus.num_documents, key) for key in (1, 2, 1)
   )
-  np.testing.assert_array_equal(first, again)
+  np.testing.assert_array_equal(first, first_again)
   examples = [set(x[x["length"] > 0].tolist()) for x in (first, second)]
   assert len(examples[0] & examples[1]) < 0.3 * len(examples[0])
   rows = [set(map(tuple, x.tolist())) for x in (first, second)]

@@ -1,4 +1,4 @@
-"""Sentence pairs: exact properties, and statistics of the published program."""
+"""Tests properties of sentence pairs; compares them with the program."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def batch_of(corpus, builder, seed=0, count=None):
 
 
 @pytest.fixture(scope="module")
-def both():
+def both_statistics():
   """Returns statistics of 40,000 rows of the recipe and of the program."""
   documents, vocab_size = numbered(realistic(3000, 1))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
@@ -31,18 +31,23 @@ def both():
       corpus, 0, corpus.num_documents, key, max_tokens=125
     )
     positions = np.arange(len(chunks), dtype=np.uint64)
-    before = pairs.locate(corpus, chunks, positions, key)
-    after = pairs.truncate(before, positions, key, 125)
-    total = after.a_length + after.b_length + 3
-    cut = before.a_length + before.b_length + 3 - total
-    front = after.a_start - before.a_start + after.b_start - before.b_start
+    full_segments = pairs.locate(corpus, chunks, positions, key)
+    cut_segments = pairs.truncate(full_segments, positions, key, 125)
+    row_lengths = cut_segments.a_length + cut_segments.b_length + 3
+    cut = full_segments.a_length + full_segments.b_length + 3 - row_lengths
+    front = (
+      cut_segments.a_start
+      - full_segments.a_start
+      + cut_segments.b_start
+      - full_segments.b_start
+    )
     batch = bert_pairs(SPECIAL, vocab_size).build(
       corpus, chunks, positions, key
     )
     rows.append(
       {
-        "total": total,
-        "a": after.a_length,
+        "total": row_lengths,
+        "a": cut_segments.a_length,
         "random": chunks["random"],
         "front": front,
         "back": cut - front,
@@ -64,14 +69,14 @@ def both():
 
 
 @pytest.mark.parametrize("key", ["total", "a", "masks", "front", "back"])
-def test_distributions_match_the_published_program(both, key):
-  rows, published = (x[key] for x in both)
+def test_distributions_match_the_published_program(both_statistics, key):
+  rows, published = (x[key] for x in both_statistics)
   for decile in np.quantile(published, np.arange(1, 10) / 10):
     share, expected = (rows <= decile).mean(), (published <= decile).mean()
     assert abs(share - expected) < 0.01, (decile, share, expected)
 
 
-def test_shares_match_the_published_program(both):
+def test_shares_match_the_published_program(both_statistics):
   shares = [
     (
       x["random"].mean(),
@@ -80,7 +85,7 @@ def test_shares_match_the_published_program(both):
       x["front"].sum() / x["total"].sum(),
       x["back"].sum() / x["total"].sum(),
     )
-    for x in both
+    for x in both_statistics
   ]
   np.testing.assert_allclose(*shares, atol=0.01)
   # More than half are random, because chunks of one sentence always are.
@@ -98,11 +103,11 @@ def test_closed_form_truncation():
       while x + y > limit:
         x, y = (x - 1, y) if x > y else (x, y - 1)
       assert (cut.a_length[i], cut.b_length[i]) == (x, y)
-    for before, after, start in (
+    for full_length, final_length, start in (
       (a, cut.a_length, cut.a_start),
       (b, cut.b_length, cut.b_start),
     ):
-      assert (start >= 0).all() and (start + after <= before).all()
+      assert (start >= 0).all() and (start + final_length <= full_length).all()
 
 
 def test_rows_are_cls_a_sep_b_sep():
@@ -196,12 +201,12 @@ def test_every_sentence_is_in_an_epoch():
 
 def test_a_range_of_documents_is_a_part_of_the_whole():
   corpus = corpus_from_documents(numbered(realistic(100, 4))[0])
-  whole = pairs.index_chunks(corpus, 0, 100, 9, max_tokens=61)
+  all_chunks = pairs.index_chunks(corpus, 0, 100, 9, max_tokens=61)
   ranges = [
     pairs.index_chunks(corpus, first, last, 9, max_tokens=61)
     for first, last in ((0, 1), (1, 40), (40, 100))
   ]
-  np.testing.assert_array_equal(whole, np.concatenate(ranges))
+  np.testing.assert_array_equal(all_chunks, np.concatenate(ranges))
 
 
 def test_half_of_the_pairs_are_random_by_name():
@@ -209,13 +214,15 @@ def test_half_of_the_pairs_are_random_by_name():
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   published = batch_of(corpus, bert_pairs(SPECIAL, vocab_size))
   assert published["pair_labels"].all()
-  half = batch_of(corpus, bert_pairs(SPECIAL, vocab_size, random_share=0.5))
-  assert abs(half["pair_labels"].mean() - 0.5) < 0.03
+  half_random = batch_of(
+    corpus, bert_pairs(SPECIAL, vocab_size, random_share=0.5)
+  )
+  assert abs(half_random["pair_labels"].mean() - 0.5) < 0.03
   # A "next" pair is a split sentence: both segments are one run of the text.
-  for i in np.flatnonzero(half["pair_labels"][:, 0] == 0)[:50]:
-    row = half["input_ids"][i]
-    real = (row >= FIRST_ID) & (half["sequence_ids"][i] > 0)
-    real[half["mlm_positions"][i]] = False
+  for i in np.flatnonzero(half_random["pair_labels"][:, 0] == 0)[:50]:
+    row = half_random["input_ids"][i]
+    real = (row >= FIRST_ID) & (half_random["sequence_ids"][i] > 0)
+    real[half_random["mlm_positions"][i]] = False
     assert (np.diff(row[real]) > 0).all()
     assert len(set(document_of(corpus, row[real]))) == 1
 

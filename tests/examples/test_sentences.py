@@ -26,7 +26,7 @@ def epoch(corpus, builder, key=0):
   return batch
 
 
-def originals(batch):
+def unmasked_rows(batch):
   """Returns the rows without padding, with the original ids."""
   rows = []
   for i, row in enumerate(batch["input_ids"]):
@@ -40,8 +40,8 @@ def originals(batch):
 
 
 def whole_sentences(documents, length, cross):
-  """Returns the rows that the paper describes, from a sentence at a time."""
-  capacity, rows, row, fresh = length - 2, [], [], False
+  """Returns the paper's rows, built one sentence at a time."""
+  capacity, rows, row, follows_document = length - 2, [], [], False
 
   def close():
     nonlocal row
@@ -53,11 +53,11 @@ def whole_sentences(documents, length, cross):
     for number, sentence in enumerate(document):
       for begin in range(0, len(sentence), capacity):
         tokens = sentence[begin : begin + capacity]
-        fresh = cross and number == 0 and begin == 0 and bool(row)
-        if len(row) + fresh + len(tokens) > capacity:
+        follows_document = cross and number == 0 and begin == 0 and bool(row)
+        if len(row) + follows_document + len(tokens) > capacity:
           close()
-          fresh = False
-        row += [SEP] * fresh + tokens
+          follows_document = False
+        row += [SEP] * follows_document + tokens
     if not cross:
       close()
   close()
@@ -73,7 +73,7 @@ def test_whole_sentences_fill_rows(name, length):
   builder = getattr(recipes, name)(
     SPECIAL, vocab, length=length, max_predictions=20
   )
-  rows = originals(epoch(corpus, builder))
+  rows = unmasked_rows(epoch(corpus, builder))
   assert rows == whole_sentences(documents, length, name == "full_sentences")
   assert max(map(len, rows)) == length
   separators = [row[1:-1].count(SEP) for row in rows]
@@ -81,24 +81,24 @@ def test_whole_sentences_fill_rows(name, length):
   # The rows of a range of documents do not depend on other documents.
   elements = builder.index(corpus, 20, 40, 0)
   numbers = np.arange(len(elements), dtype=np.uint64)
-  rows = originals(builder.build(corpus, elements, numbers, 0))
+  rows = unmasked_rows(builder.build(corpus, elements, numbers, 0))
   cross = name == "full_sentences"
   assert rows == whole_sentences(documents[20:40], length, cross)
 
 
 def test_many_documents_in_a_row():
-  """One row has many more ends of documents than the others."""
+  """One row has many more ends of documents than other rows."""
   documents, vocab = numbered([[2]] * 40 + [[30] * 3] + [[1]] * 7)
   corpus = corpus_from_documents(documents)
   builder = recipes.full_sentences(
     SPECIAL, vocab, length=64, max_predictions=12
   )
-  rows = originals(epoch(corpus, builder))
+  rows = unmasked_rows(epoch(corpus, builder))
   assert rows == whole_sentences(documents, 64, True)
 
 
 def test_masks_of_roberta():
-  """The count is stochastic, and random ids are not special: 20,000 rows."""
+  """In 20,000 rows, counts are stochastic and random ids are not special."""
   documents, vocab = numbered([[20] * 1500] * 10)
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   builder = recipes.doc_sentences(SPECIAL, vocab, length=42, max_predictions=10)
@@ -160,7 +160,7 @@ def electra_rows(document, length, draw):
 
 def two_segments(batch):
   """Yields (A, B) of each row, with the original ids."""
-  for i, row in enumerate(originals(batch)):
+  for i, row in enumerate(unmasked_rows(batch)):
     segments = batch["segment_ids"][i, : len(row)]
     text = np.array(row)
     a, b = (text[(segments == n) & (text >= FIRST_ID)].tolist() for n in (0, 1))
@@ -237,8 +237,8 @@ def test_rows_of_a_language_model():
   documents, vocab = numbered([[5] * 30, [1], [2], [9], [10], [11], [3, 6, 40]])
   corpus = corpus_from_documents(documents)
   # A vocabulary without any special token.
-  bare = SpecialIds(None, None, None, None, None)
-  builder = recipes.lm(bare, vocab, length=9)
+  no_special_ids = SpecialIds(None, None, None, None, None)
+  builder = recipes.lm(no_special_ids, vocab, length=9)
   assert builder.roles == ()
   starts = []
   for key in range(20):

@@ -1,4 +1,4 @@
-"""Masks that are weighted by frequency have exact counts, published chances."""
+"""Masks by frequency have exact counts and the published probabilities."""
 
 import math
 from fractions import Fraction
@@ -51,7 +51,7 @@ def test_chances_of_a_draw_are_in_proportion_to_the_weights():
 
 
 def test_draws_without_replacement_follow_one_another():
-  """The chance of a pair is that of one draw, then of one from the others."""
+  """The second draw of a pair is from the pieces that are left."""
   rows, counts = 40_000, np.zeros(64, np.int64)
   counts[5:8] = (16, 4, 1)
   ids = np.tile(np.array([2, 5, 6, 7, 3], np.int32), (rows, 1))
@@ -60,12 +60,12 @@ def test_draws_without_replacement_follow_one_another():
   assert (out["mlm_weights"].sum(1) == 2).all()
   p = np.array([16, 4, 1.0]) ** -0.7
   p /= p.sum()
-  left_out = 11 + 7 - out["mlm_ids"][:, :2].sum(1)
+  unmasked_ids = 11 + 7 - out["mlm_ids"][:, :2].sum(1)
   for i in range(3):
     j, k = {0, 1, 2} - {i}
     expected = p[j] * p[k] * (1 / (1 - p[j]) + 1 / (1 - p[k]))
     error = np.sqrt(expected / rows)
-    assert abs((left_out == 5 + i).mean() - expected) < 5 * error
+    assert abs((unmasked_ids == 5 + i).mean() - expected) < 5 * error
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.7])
@@ -77,7 +77,7 @@ def test_packed_rows_choose_as_single_ones(smoothing):
   weights = np.maximum(counts[ids], 1.0) ** -smoothing
   key, expected = hashing.make_key("k"), np.array([3, 4])
   numbers = np.array([7, 9], np.uint64)
-  packed, slot = masked_units.choose_tokens(
+  packed_columns, slot = masked_units.choose_tokens(
     np.ones((1, 24), bool),
     masked_units.make_sequences(np.array([[10, 14]]), numbers[None], 24),
     expected,
@@ -86,7 +86,7 @@ def test_packed_rows_choose_as_single_ones(smoothing):
   )
   assert np.bincount(slot).tolist() == [3, 4]
   for i, (first, last) in enumerate(((0, 10), (10, 24))):
-    alone, _ = masked_units.choose_tokens(
+    single_columns, _ = masked_units.choose_tokens(
       np.ones((1, last - first), bool),
       masked_units.make_sequences(
         np.array([last - first]), numbers[i : i + 1], last
@@ -96,7 +96,9 @@ def test_packed_rows_choose_as_single_ones(smoothing):
       weights[:, first:last],
     )
     # Packed rows keep fewer bits of a draw; this test has no ties beyond them.
-    assert packed[slot == i].tolist() == (alone + first).tolist()
+    assert (
+      packed_columns[slot == i].tolist() == (single_columns + first).tolist()
+    )
 
 
 def test_counts_are_those_of_all_tokens_rounded_up():
@@ -127,9 +129,9 @@ def test_a_stream_weighs_by_the_counts_of_training(tmp_path):
   options = dict(length=32, replacement="bert", mask_rate=0.15) | RULE
   corpus = loader.open_data(path, "doc_sentences", **options)
   batch = corpus.read(0, 64)
-  again = loader.open_data(path, "doc_sentences", **options).read(0, 64)
+  reread = loader.open_data(path, "doc_sentences", **options).read(0, 64)
   for key, x in batch.items():
-    np.testing.assert_array_equal(x, again[key])
+    np.testing.assert_array_equal(x, reread[key])
   real = (batch["sequence_ids"] > 0).sum(1)
   expected = np.minimum(np.ceil(real * 0.15), real - 2)
   np.testing.assert_array_equal(batch["mlm_weights"].sum(1), expected)

@@ -103,16 +103,16 @@ def test_units_are_chosen_as_published(options, published):
     published_columns.append(published(words[i], min(20, count), rng))
   totals = []
   for columns_by_row in (chosen_columns(out), published_columns):
-    together, sizes = collections.Counter(), np.zeros(6)
+    pair_counts, sizes = collections.Counter(), np.zeros(6)
     by_column, counts = np.zeros(128), np.zeros(21)
     for i, columns in enumerate(columns_by_row):
       counts[len(columns)] += 1
       by_column[list(columns)] += 1
-      together.update(runs(words[i], columns))
+      pair_counts.update(runs(words[i], columns))
       for word in words[i]:
         assert len(columns & set(word)) in (0, len(word))
         sizes[len(word)] += word[0] in columns
-    by_length = np.array([together[n] for n in range(1, 16)])
+    by_length = np.array([pair_counts[n] for n in range(1, 16)])
     by_column = by_column.reshape(16, 8).sum(1)
     totals.append((by_length, sizes, by_column, counts))
   for total, expected in zip(*totals, strict=True):
@@ -128,7 +128,7 @@ def test_units_are_chosen_as_published(options, published):
 
 
 def test_lengths_of_ngrams():
-  """Three single-piece words are hidden: as 3, as 2 + 1, or as 1 + 1 + 1.
+  """Three words of one piece are hidden as 3, as 2 + 1, or as 1 + 1 + 1.
 
   The chances follow from p(n) = (1/n) / (1 + 1/2 + 1/3) = 6/11, 3/11, 2/11.
   """
@@ -144,10 +144,10 @@ def test_lengths_of_ngrams():
   )
   assert (out["mlm_weights"].sum(1) == 3).all()
   steps = np.diff(out["mlm_positions"][:, :3], axis=1) == 1
-  joined = np.bincount(steps.sum(1), minlength=3) / len(ids)
+  counts_by_joins = np.bincount(steps.sum(1), minlength=3) / len(ids)
   # The tolerance is for separate units that touch: 3 among about 126 columns.
   np.testing.assert_allclose(
-    joined, [36 / 121, 3 / 11 + 30 / 121, 2 / 11], atol=0.03
+    counts_by_joins, [36 / 121, 3 / 11 + 30 / 121, 2 / 11], atol=0.03
   )
 
 
@@ -161,7 +161,7 @@ def test_lengths_of_spans():
   assert len(chances) == 10 and ends[-1] == 1
   np.testing.assert_allclose(chances[1:] / chances[:-1], 0.8)
   assert round((chances * np.arange(1, 11)).sum(), 1) == 3.8
-  # In long rows with few spans, few spans are cut or touch each other.
+  # Long rows with few spans are used, so that few spans are cut or touch.
   ids, maskable, lengths = rows([514] * 3000, 514)
   starts = np.ones(ids.shape, bool)
   out = mask(
@@ -169,12 +169,14 @@ def test_lengths_of_spans():
   )
   assert (out["mlm_weights"].sum(1) == 77).all()
   left, right = np.moveaxis(out["span_positions"], 2, 0)
-  seen = np.bincount((right - left - 1).ravel())[1:]
+  shares = np.bincount((right - left - 1).ravel())[1:]
   # A span was counted once for each of its words.
-  seen = seen / np.arange(1, len(seen) + 1)
-  assert 3.4 < (seen * np.arange(1, len(seen) + 1)).sum() / seen.sum() < 4.6
+  shares = shares / np.arange(1, len(shares) + 1)
+  assert (
+    3.4 < (shares * np.arange(1, len(shares) + 1)).sum() / shares.sum() < 4.6
+  )
   # Runs of more than ten words are spans that touch.
-  ratios = seen[1:9] / seen[:8]
+  ratios = shares[1:9] / shares[:8]
   assert (abs(ratios - 0.8) < 0.08).all()
 
 
@@ -196,17 +198,21 @@ def test_boundaries_and_replacements_of_spans():
       assert left >= 0 and right < lengths[i]
     assert not out["span_positions"][i, n:].any()
     for left, right in set(map(tuple, out["span_positions"][i, :n].tolist())):
-      now, was = new[i, left + 1 : right], ids[i, left + 1 : right]
-      if (now == MASK).any():
-        assert (now == MASK).all()
+      new_ids, old_ids = new[i, left + 1 : right], ids[i, left + 1 : right]
+      if (new_ids == MASK).any():
+        assert (new_ids == MASK).all()
         kinds["mask"] += 1
       else:
-        kinds["unchanged" if (now == was).all() else "random"] += 1
+        kinds["unchanged" if (new_ids == old_ids).all() else "random"] += 1
         # The tokens of a random span are drawn one by one.
-        assert (now == was).all() or len(now) < 3 or len(set(now.tolist())) > 1
-  total = sum(kinds.values())
+        assert (
+          (new_ids == old_ids).all()
+          or len(new_ids) < 3
+          or len(set(new_ids.tolist())) > 1
+        )
+  num_spans = sum(kinds.values())
   for kind, share in (("mask", 0.8), ("unchanged", 0.1), ("random", 0.1)):
-    assert abs(kinds[kind] / total - share) < 0.01
+    assert abs(kinds[kind] / num_spans - share) < 0.01
 
 
 # Kind of tokenizer -> some pieces, and a function that says whether a piece
@@ -247,13 +253,13 @@ def test_all_pieces_of_a_word_or_none(family, kind):
   out = builder.build(text, np.repeat(unit, 500), numbers, 0)
   hidden = [{c - 1 for c in columns} for columns in chosen_columns(out)]
   words = np.cumsum(flags) - 1
-  seen = collections.Counter()
+  word_counts = collections.Counter()
   for columns in hidden:
     for word in range(words[-1] + 1):
       word_columns = set(np.flatnonzero(words == word).tolist())
       assert columns & word_columns in (set(), word_columns)
-      seen[word] += word_columns <= columns
-  assert all(seen[word] for word in range(words[-1] + 1))
+      word_counts[word] += word_columns <= columns
+  assert all(word_counts[word] for word in range(words[-1] + 1))
 
 
 def test_unused_words_are_refused():
@@ -293,12 +299,12 @@ def test_pieces_of_every_family_count_alike():
   out = mask(ids, maskable, lengths, count="stochastic", max_predictions=80)
   counts = out["mlm_weights"].sum(1).reshape(-1, len(sizes))
   for size, column in zip(sizes, counts.T, strict=True):
-    low = math.floor(0.15 * size)
-    assert set(column.tolist()) <= {low, low + 1}
+    least = math.floor(0.15 * size)
+    assert set(column.tolist()) <= {least, least + 1}
     assert abs(column.mean() - 0.15 * size) < 0.03
   masks = masking.Masks(count="stochastic")
-  most = masking.count_masks(np.array(sizes), np.array(sizes) - 2, masks)
-  assert most.tolist() == [1, 10, 15, 77]
+  largest = masking.count_masks(np.array(sizes), np.array(sizes) - 2, masks)
+  assert largest.tolist() == [1, 10, 15, 77]
   out = mask(ids, maskable, lengths, count="ceil", max_predictions=80)
   expected = [math.ceil((size - 2) * 0.15) for size in sizes]
   assert out["mlm_weights"].sum(1)[:4].tolist() == expected
@@ -350,7 +356,7 @@ def test_electra_masks_or_keeps():
 
 
 def test_repeated_positions():
-  """As released: 19 draws from 126 tokens; any of a token's may mask it."""
+  """The program draws 19 of 126 tokens, and any draw of a token may mask it."""
   ids, maskable, lengths = rows([128] * 12_000, 128)
   out = mask(
     ids, maskable, lengths, replacement="electra", repeat_positions=True
@@ -360,15 +366,15 @@ def test_repeated_positions():
   positions = out["mlm_positions"][:, :19]
   counts = np.bincount(positions.ravel(), minlength=128)[1:127]
   assert (abs(counts - counts.mean()) < 5 * np.sqrt(counts.mean())).all()
-  distinct = np.array([len(set(row)) for row in positions.tolist()])
-  assert abs(distinct.mean() - 126 * (1 - (125 / 126) ** 19)) < 0.05
+  num_distinct = np.array([len(set(row)) for row in positions.tolist()])
+  assert abs(num_distinct.mean() - 126 * (1 - (125 / 126) ** 19)) < 0.05
   hidden = np.take_along_axis(out["input_ids"], positions, 1) == MASK
-  twice = np.zeros(positions.shape, bool)
-  twice[:, 1:] = np.diff(positions, axis=1) == 0
-  twice[:, :-1] |= np.diff(positions, axis=1) == 0
-  assert abs(hidden[~twice].mean() - 0.85) < 0.005
+  is_repeated = np.zeros(positions.shape, bool)
+  is_repeated[:, 1:] = np.diff(positions, axis=1) == 0
+  is_repeated[:, :-1] |= np.diff(positions, axis=1) == 0
+  assert abs(hidden[~is_repeated].mean() - 0.85) < 0.005
   # Nearly all repeated positions have two predictions: 1 - 0.15 ** 2.
-  assert abs(hidden[twice].mean() - 0.9775) < 0.01
+  assert abs(hidden[is_repeated].mean() - 0.9775) < 0.01
   labels = np.take_along_axis(ids, positions, 1)
   np.testing.assert_array_equal(out["mlm_ids"][:, :19], labels)
 
@@ -377,7 +383,7 @@ def test_repeated_positions():
 def test_any_part_of_a_batch_has_the_same_units(kind):
   ids, maskable, lengths, starts = word_rows(64, 128, 9)
   call = dict(masking=kind, count="stochastic")
-  whole = mask(ids, maskable, lengths, word_starts=starts, **call)
+  full_batch = mask(ids, maskable, lengths, word_starts=starts, **call)
   for first, last in itertools.pairwise((0, 1, 20, 64)):
     slice_out = mask(
       ids[first:last],
@@ -388,4 +394,4 @@ def test_any_part_of_a_batch_has_the_same_units(kind):
       **call,
     )
     for key, array in slice_out.items():
-      np.testing.assert_array_equal(array, whole[key][first:last])
+      np.testing.assert_array_equal(array, full_batch[key][first:last])
