@@ -1,4 +1,4 @@
-"""ELMo: both directions, padding, state, characters, published embeddings."""
+"""Tests ELMo: directions, padding, state, characters, published embeddings."""
 
 import json
 import os
@@ -21,8 +21,8 @@ SENTENCES = [["A", "naïve", "cat"], ["x" * 60], ["one", "two"] * 4]
 
 
 @pytest.fixture(scope="module")
-def tiny():
-  """The module, parameters far from their initial values, a jitted apply."""
+def tiny_elmo():
+  """Returns the module, parameters with large values, and a jitted apply."""
   module = elmo.build("original", **TINY)
   batch = characters.batch(SENTENCES)
   shapes = jax.eval_shape(module.init, jax.random.key(0), batch["char_ids"])
@@ -33,8 +33,8 @@ def tiny():
   return module, params, apply
 
 
-def straight_line(x, kernel, bias, projection, clip):
-  """TensorFlow's LSTMCell with num_proj, one word after the other."""
+def lstm_step_by_step(x, kernel, bias, projection, clip):
+  """Returns the outputs of TensorFlow's LSTMCell with num_proj, by a loop."""
   sigmoid = lambda v: 1 / (1 + np.exp(-v))  # noqa: E731
   c, h, outputs = np.zeros(len(projection)), np.zeros(projection.shape[1]), []
   for word in x:
@@ -63,97 +63,121 @@ def test_a_layer_against_straight_line(unroll):
     out, (_, last) = layer.apply({"params": params}, x, ids, reverse=reverse)
     for row, length in enumerate(lengths):
       words = x[row, :length]
-      right = straight_line(words[::-1] if reverse else words, *args, 0.3)
-      np.testing.assert_allclose(last[row], right[-1], atol=1e-5)
-      right = right[::-1] if reverse else right
-      np.testing.assert_allclose(out[row, :length], right, atol=1e-5)
+      expected = lstm_step_by_step(
+        words[::-1] if reverse else words, *args, 0.3
+      )
+      np.testing.assert_allclose(last[row], expected[-1], atol=1e-5)
+      expected = expected[::-1] if reverse else expected
+      np.testing.assert_allclose(out[row, :length], expected, atol=1e-5)
       assert not np.asarray(out[row, length:]).any()
     # Both bounds were reached.
     assert np.isclose(abs(np.asarray(out)).max(), 0.3)
 
 
-def test_neither_padding_nor_others_in_the_batch_matter(tiny):
-  """A sentence is alone, beside others, or padded on either side."""
-  _, params, apply = tiny
+def test_neither_padding_nor_others_in_the_batch_matter(tiny_elmo):
+  """A sentence is alone, in a batch, or padded on either side."""
+  _, params, apply = tiny_elmo
   batch = characters.batch(SENTENCES)
-  together = apply(params, **batch)
-  assert together.shape == (3, 3, 10, 10)
-  np.testing.assert_array_equal(together, apply(params, **batch))
+  batch_vectors = apply(params, **batch)
+  assert batch_vectors.shape == (3, 3, 10, 10)
+  np.testing.assert_array_equal(batch_vectors, apply(params, **batch))
   for i, sentence in enumerate(SENTENCES):
-    alone = characters.batch([sentence])
+    single_batch = characters.batch([sentence])
     length = len(sentence) + 2
-    vectors = apply(params, **alone)[0]
-    np.testing.assert_allclose(vectors, together[i, :, :length], atol=1e-5)
-    assert not np.asarray(together[i, :, length:]).any()
-    for before, after in ((0, 14 - length), (14 - length, 0)):
-      pad = ((0, 0), (before, after))
-      wide = apply(
+    vectors = apply(params, **single_batch)[0]
+    np.testing.assert_allclose(vectors, batch_vectors[i, :, :length], atol=1e-5)
+    assert not np.asarray(batch_vectors[i, :, length:]).any()
+    for pad_before, pad_after in ((0, 14 - length), (14 - length, 0)):
+      pad = ((0, 0), (pad_before, pad_after))
+      padded_vectors = apply(
         params,
-        char_ids=np.pad(alone["char_ids"], (*pad, (0, 0))),
-        sequence_ids=np.pad(alone["sequence_ids"], pad),
+        char_ids=np.pad(single_batch["char_ids"], (*pad, (0, 0))),
+        sequence_ids=np.pad(single_batch["sequence_ids"], pad),
       )[0]
       np.testing.assert_allclose(
-        wide[:, before : before + length], vectors, atol=1e-5
+        padded_vectors[:, pad_before : pad_before + length], vectors, atol=1e-5
       )
 
 
-def test_sentences_of_a_packed_row_do_not_see_each_other(tiny):
-  _, params, apply = tiny
+def test_sentences_of_a_packed_row_do_not_see_each_other(tiny_elmo):
+  _, params, apply = tiny_elmo
   parts = [characters.batch([s]) for s in (SENTENCES[0], SENTENCES[2])]
   chars = [p["char_ids"] for p in parts]
   gap = np.zeros((1, 2, characters.MAX_CHARS), np.int32)
   ids = np.array([[1] * 5 + [0] * 2 + [2] * 10], np.int32)
   row = np.concatenate([chars[0], gap, chars[1]], 1)
-  packed = apply(params, char_ids=row, sequence_ids=ids)[0]
+  row_vectors = apply(params, char_ids=row, sequence_ids=ids)[0]
   for sentence, begin in zip(chars, (0, 7), strict=True):
-    alone = apply(params, char_ids=sentence)[0]
+    sentence_vectors = apply(params, char_ids=sentence)[0]
     end = begin + sentence.shape[1]
-    np.testing.assert_allclose(packed[:, begin:end], alone, atol=1e-5)
+    np.testing.assert_allclose(
+      row_vectors[:, begin:end], sentence_vectors, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("shape", [(1, 0, 50), (0, 3, 50), (2, 0, 50)])
-def test_no_words_have_no_vectors(tiny, shape):
+def test_no_words_have_no_vectors(tiny_elmo, shape):
   """There is one empty sentence without boundaries, or no sentence."""
-  encoder, params, _ = tiny
+  encoder, params, _ = tiny_elmo
   batch = characters.batch([[]] * shape[0], boundaries=False)
   ids = np.zeros(shape, np.int32)
   if shape[1] == 0:
     np.testing.assert_array_equal(batch["char_ids"], ids)
-  got = encoder.apply({"params": params}, ids)
+  vectors = encoder.apply({"params": params}, ids)
   layers = encoder.num_layers + 1
-  assert got.shape == (shape[0], layers, shape[1], 2 * encoder.hidden)
+  assert vectors.shape == (shape[0], layers, shape[1], 2 * encoder.hidden)
 
 
-def test_each_direction_sees_one_side(tiny):
+def test_each_direction_sees_one_side(tiny_elmo):
   """The layer of words sees only the word itself."""
-  _, params, apply = tiny
+  _, params, apply = tiny_elmo
   first = apply(params, **characters.batch([["a", "b", "c"]]))[0]
   second = apply(params, **characters.batch([["a", "X", "c"]]))[0]
-  differs = np.asarray((first != second).any(-1))
-  ahead = np.asarray((first[..., :5] != second[..., :5]).any(-1))
-  back = np.asarray((first[..., 5:] != second[..., 5:]).any(-1))
-  assert differs[0].tolist() == [False, False, True, False, False]
+  is_changed = np.asarray((first != second).any(-1))
+  is_forward_changed = np.asarray((first[..., :5] != second[..., :5]).any(-1))
+  is_backward_changed = np.asarray((first[..., 5:] != second[..., 5:]).any(-1))
+  assert is_changed[0].tolist() == [False, False, True, False, False]
   for layer in (1, 2):
-    assert ahead[layer].tolist() == [False, False, True, True, True]
-    assert back[layer].tolist() == [True, True, True, False, False]
+    assert is_forward_changed[layer].tolist() == [
+      False,
+      False,
+      True,
+      True,
+      True,
+    ]
+    assert is_backward_changed[layer].tolist() == [
+      True,
+      True,
+      True,
+      False,
+      False,
+    ]
 
 
-def test_the_first_layer_is_the_words_twice_and_the_second_has_a_residual(tiny):
-  module, params, apply = tiny
+def test_the_first_layer_is_the_words_twice_and_the_second_has_a_residual(
+  tiny_elmo,
+):
+  module, params, apply = tiny_elmo
   batch = characters.batch(SENTENCES)
-  with_it = np.asarray(apply(params, **batch))
-  np.testing.assert_array_equal(with_it[:, 0, :, :5], with_it[:, 0, :, 5:])
-  other = module.copy(residual=False)
-  without = jit(lambda p: other.apply({"params": p}, **batch))(params)
-  np.testing.assert_allclose(with_it[:, 1], without[:, 1], atol=1e-6)
+  with_residual = np.asarray(apply(params, **batch))
+  np.testing.assert_array_equal(
+    with_residual[:, 0, :, :5], with_residual[:, 0, :, 5:]
+  )
+  plain_module = module.copy(residual=False)
+  without_residual = jit(lambda p: plain_module.apply({"params": p}, **batch))(
+    params
+  )
   np.testing.assert_allclose(
-    with_it[:, 2], without[:, 2] + with_it[:, 1], atol=1e-6
+    with_residual[:, 1], without_residual[:, 1], atol=1e-6
+  )
+  np.testing.assert_allclose(
+    with_residual[:, 2], without_residual[:, 2] + with_residual[:, 1], atol=1e-6
   )
 
 
-def test_state_is_an_argument(tiny):
-  """Forward, two halves with the state between them equal the whole."""
-  module, params, _ = tiny
+def test_state_is_an_argument(tiny_elmo):
+  """Forward, two halves equal the full row if the state goes between them."""
+  module, params, _ = tiny_elmo
   row = characters.batch([["a", "b", "c", "d"]])["char_ids"]
   ids = np.ones(row.shape[:2], np.int32)
 
@@ -163,17 +187,17 @@ def test_state_is_an_argument(tiny):
       {"params": params}, chars, ids, states, method=module.run
     )
 
-  whole, _ = run(row, ids, None)
+  full, _ = run(row, ids, None)
   first, states = run(row[:, :3], ids[:, :3], None)
   second, _ = run(row[:, 3:], ids[:, 3:], states)
   halves = jnp.concatenate([first, second], 2)[..., :5]
-  np.testing.assert_allclose(halves, whole[..., :5], atol=1e-6)
-  fresh, _ = run(row[:, 3:], ids[:, 3:], None)
-  assert abs(fresh - second).max() > 1e-3
+  np.testing.assert_allclose(halves, full[..., :5], atol=1e-6)
+  without_state, _ = run(row[:, 3:], ids[:, 3:], None)
+  assert abs(without_state - second).max() > 1e-3
 
 
-def test_dropout_and_finite_halves(tiny):
-  module, params, _ = tiny
+def test_dropout_and_finite_halves(tiny_elmo):
+  module, params, _ = tiny_elmo
   batch = characters.batch(SENTENCES)
 
   @jit
@@ -194,17 +218,19 @@ def test_mixture_of_layers():
   w, gamma = np.array([0.3, -1.0, 2.0], np.float32), np.float32(1.7)
   params = {"layer_weights": w, "gamma": gamma}
   exps = np.exp(w + 1 / 3)
-  mixed = elmo.ScalarMix().apply({"params": params}, stacked, ids)
-  right = gamma * np.einsum("n,bnld->bld", exps / exps.sum(), stacked)
-  np.testing.assert_allclose(mixed, right, rtol=1e-5)
+  mixture = elmo.ScalarMix().apply({"params": params}, stacked, ids)
+  expected = gamma * np.einsum("n,bnld->bld", exps / exps.sum(), stacked)
+  np.testing.assert_allclose(mixture, expected, rtol=1e-5)
   words = stacked.transpose(1, 0, 2, 3)[:, ids != 0]
-  normal = [
+  normalized = [
     (s - x.mean()) / x.std()
     for s, x in zip(stacked.transpose(1, 0, 2, 3), words, strict=True)
   ]
-  mixed = elmo.ScalarMix(norm=True).apply({"params": params}, stacked, ids)
-  right = gamma * np.einsum("n,nbld->bld", exps / exps.sum(), np.array(normal))
-  np.testing.assert_allclose(mixed, right, rtol=1e-4, atol=1e-5)
+  mixture = elmo.ScalarMix(norm=True).apply({"params": params}, stacked, ids)
+  expected = gamma * np.einsum(
+    "n,nbld->bld", exps / exps.sum(), np.array(normalized)
+  )
+  np.testing.assert_allclose(mixture, expected, rtol=1e-4, atol=1e-5)
   fresh = elmo.ScalarMix().init(jax.random.key(0), stacked, ids)["params"]
   assert not fresh["layer_weights"].any() and fresh["gamma"] == 1.0
 
@@ -213,8 +239,8 @@ def test_characters_of_words():
   """As in bilm/data.py: markers, 48 bytes, padding, and 1 added to each."""
   ids = characters.word_ids("aé")
   assert ids[:6] == [259, 98, 196, 170, 260, 261] and set(ids[5:]) == {261}
-  long = characters.word_ids("x" * 99)
-  assert long == [259] + [121] * 48 + [260]
+  long_word = characters.word_ids("x" * 99)
+  assert long_word == [259] + [121] * 48 + [260]
   assert characters.word_ids(characters.BEGIN_SENTENCE)[:3] == [259, 257, 260]
   assert elmo.NUM_CHARS == characters.NUM_CHARS == characters.PAD + 2
   assert elmo.MAX_CHARS == characters.MAX_CHARS
@@ -243,10 +269,10 @@ def test_filters_that_are_none(filters):
     elmo.build("small", filters=filters)
 
 
-def test_padding_gets_no_gradient(tiny):
+def test_padding_gets_no_gradient(tiny_elmo):
   """Characters that only padding has do not change, as if they were not
   there."""
-  module, params, _ = tiny
+  module, params, _ = tiny_elmo
   batch = characters.batch([["a", "b", "c"]])
   batch["sequence_ids"][0, 2:4] = 0
 
@@ -297,8 +323,8 @@ fixtures = pytest.mark.skipif(
 )
 
 
-def opened(name):
-  """A fixture's folder, module and parameters, and h5py."""
+def open_fixture(name):
+  """Returns a fixture's folder, module and parameters, and h5py."""
   h5py = pytest.importorskip("h5py", reason="h5py is not installed")
   from bert_jax.weights import bilm
 
@@ -321,9 +347,9 @@ def test_published_embeddings(name, sentences):
 
   They were recorded with a state that continued from each of a group's
   sentences to the next. So the first sentence of a group equals a call without
-  state, and the others equal calls with the state of the sentence before.
+  state, and later sentences equal calls with the previous sentence's state.
   """
-  path, module, params, h5py = opened(name)
+  path, module, params, h5py = open_fixture(name)
   groups = json.loads((path / sentences).read_text())
   plain = jit(lambda batch: module.apply({"params": params}, batch)["layers"])
   run = jit(
@@ -338,7 +364,7 @@ def test_published_embeddings(name, sentences):
   files = [h5py.File(path / f"lm_embeddings_{i}.hdf5") for i in range(3)]
   for number in range(10):
     batch = characters.batch([group[number].split() for group in groups])
-    # All batches have one length, so that there is one compilation; padding
+    # All batches have one length, so that jax compiles once. Padding
     # changes nothing.
     missing = 55 - batch["char_ids"].shape[1]
     batch = {
@@ -359,7 +385,7 @@ def test_published_embeddings(name, sentences):
 def test_published_words():
   """The vectors of 458 words, which do not depend on a state, agree within
   1e-5."""
-  path, module, params, h5py = opened("allennlp")
+  path, module, params, h5py = open_fixture("allennlp")
   marks = {
     "<S>": characters.BEGIN_SENTENCE,
     "</S>": characters.END_SENTENCE,

@@ -1,4 +1,4 @@
-"""Padding, packing, masks, causality and dtypes of every encoder."""
+"""Tests padding, packing, masks, causality and dtypes of every encoder."""
 
 import functools
 
@@ -35,8 +35,8 @@ def segments(name, ids):
 
 def pad(name, ids, length, left=False):
   """Returns padded ids, segments and sequence ids."""
-  missing = length - ids.shape[1]
-  width = ((0, 0), (missing, 0) if left else (0, missing))
+  padding_length = length - ids.shape[1]
+  width = ((0, 0), (padding_length, 0) if left else (0, padding_length))
   return (
     np.pad(ids, width, constant_values=PAD),
     np.pad(segments(name, ids), width),
@@ -45,7 +45,7 @@ def pad(name, ids, length, left=False):
 
 
 @functools.cache
-def alone(name, seed=0):
+def single_states(name, seed=0):
   """Returns the hidden states of a row that is one sequence of REAL tokens."""
   ids = token_ids(1, REAL, seed=seed)
   return encode(name, ids, segments(name, ids), np.ones_like(ids))
@@ -55,17 +55,17 @@ def encode(name, *inputs):
   return encoder(name)(*inputs)[0]
 
 
-def crowd(name):
-  """Returns three rows of 32: the sequence, a longer one, a full one."""
+def rows_of_three(name):
+  """Returns three rows of 32, with REAL, 20 and 32 tokens."""
   rows = [pad(name, token_ids(1, n), 32) for n in (REAL, 20, 32)]
   return [np.concatenate(parts) for parts in zip(*rows, strict=True)]
 
 
 @functools.cache
-def crowded(name):
+def outputs_of_three(name):
   """Returns the rows, and the outputs of an encoder that collects its
   states."""
-  inputs = crowd(name)
+  inputs = rows_of_three(name)
   return inputs, encoder(name, collect=True)(*inputs)
 
 
@@ -73,20 +73,23 @@ def crowded(name):
 def test_padding_and_other_rows_change_nothing(name):
   """RoBERTa makes its positions from the ids here."""
   padded = encode(name, *pad(name, IDS, 16))
-  assert_close(padded[:, :REAL], alone(name))
+  assert_close(padded[:, :REAL], single_states(name))
   # An encoder that collects its states has the same output.
-  for hidden in crowded(name)[1][0], crowded(name)[1][1]["hidden"][-1]:
-    assert_close(hidden[:1, :REAL], alone(name))
+  for hidden in (
+    outputs_of_three(name)[1][0],
+    outputs_of_three(name)[1][1]["hidden"][-1],
+  ):
+    assert_close(hidden[:1, :REAL], single_states(name))
 
 
 @ALL
 def test_padding_on_the_left_changes_nothing(name):
   positions = np.maximum(np.arange(16) - 9, 0)[None].astype(np.int32)
   padded = encode(name, *pad(name, IDS, 16, left=True), positions)
-  assert_close(padded[:, 9:], alone(name))
+  assert_close(padded[:, 9:], single_states(name))
   if name == "roberta":
     padded = encode(name, *pad(name, IDS, 16, left=True))
-    assert_close(padded[:, 9:], alone(name))
+    assert_close(padded[:, 9:], single_states(name))
 
 
 @functools.cache
@@ -129,8 +132,8 @@ def test_sequences_of_a_packed_row_do_not_meet(name):
   sequence_ids = real + (np.arange(16) >= REAL) * real
   positions = np.array([[*range(REAL), *range(REAL), 0, 0]], np.int32)
   packed = encode(name, ids, segment_ids, sequence_ids, positions)
-  assert_close(packed[:, :REAL], alone(name))
-  assert_close(packed[:, REAL:-2], alone(name, seed=1))
+  assert_close(packed[:, :REAL], single_states(name))
+  assert_close(packed[:, REAL:-2], single_states(name, seed=1))
 
 
 @pytest.mark.parametrize(
@@ -156,47 +159,51 @@ def test_fully_masked_rows_stay_finite(name, dtype):
 
 @ALL
 def test_collected_states_and_probabilities(name):
-  inputs, (hidden, seen) = crowded(name)
-  assert {key: x.shape for key, x in seen.items()} == {
+  inputs, (hidden, collected) = outputs_of_three(name)
+  assert {key: x.shape for key, x in collected.items()} == {
     "embeddings": (3, 32, HIDDEN),
     "hidden": (LAYERS, 3, 32, HIDDEN),
     "attention": (LAYERS, 3, 4, 32, 32),
   }
-  np.testing.assert_array_equal(seen["hidden"][-1], hidden)
-  attention = np.asarray(seen["attention"])
+  np.testing.assert_array_equal(collected["hidden"][-1], hidden)
+  attention = np.asarray(collected["attention"])
   assert attention.dtype == np.float32
   assert_close(attention.sum(-1), 1)
   key_is_real = inputs[2][:, None, :] * np.ones((1, 32, 1), int)
   if name == "gpt":
     key_is_real = np.tril(key_is_real)
-  masked = attention.transpose(1, 3, 4, 0, 2)[key_is_real == 0]
-  seen_by_all = attention.transpose(1, 3, 4, 0, 2)[key_is_real == 1]
-  assert masked.size and not masked.any() and (seen_by_all > 0).all()
+  masked_weights = attention.transpose(1, 3, 4, 0, 2)[key_is_real == 0]
+  real_weights = attention.transpose(1, 3, 4, 0, 2)[key_is_real == 1]
+  assert (
+    masked_weights.size
+    and not masked_weights.any()
+    and (real_weights > 0).all()
+  )
 
 
 @pytest.mark.parametrize("name", ["bert", "electra"])
 def test_first_layer_alone_gives_the_first_collected_state(name):
-  inputs, (_, seen) = crowded(name)
-  first = dict(parameters(name))
-  holder = first["tower"] if name == "electra" else first
+  inputs, (_, collected) = outputs_of_three(name)
+  params = dict(parameters(name))
+  holder = params["tower"] if name == "electra" else params
   holder_of_one = dict(
     holder, layers=jax.tree.map(lambda x: x[:1], holder["layers"])
   )
-  first = (
-    dict(first, tower=holder_of_one) if name == "electra" else holder_of_one
+  params = (
+    dict(params, tower=holder_of_one) if name == "electra" else holder_of_one
   )
-  hidden, _ = jit(build(name, num_layers=1).apply)({"params": first}, *inputs)
-  assert_close(hidden, seen["hidden"][0])
+  hidden, _ = jit(build(name, num_layers=1).apply)({"params": params}, *inputs)
+  assert_close(hidden, collected["hidden"][0])
 
 
 @ALL
 def test_only_gpt_is_causal(name):
-  """Later tokens change nothing before them, to the bit; encoders see them."""
+  """In GPT, later tokens do not change earlier states. In encoders, they do."""
   ids = token_ids(1, REAL)
-  changed = np.concatenate([ids[:, :4], ids[:, 4:] + 1], 1)
+  changed_ids = np.concatenate([ids[:, :4], ids[:, 4:] + 1], 1)
   inputs = segments(name, ids), np.ones_like(ids)
   states, changed_states = (
-    np.asarray(encode(name, i, *inputs)) for i in (ids, changed)
+    np.asarray(encode(name, i, *inputs)) for i in (ids, changed_ids)
   )
-  same = (states == changed_states).all(-1)[0]
-  assert same.tolist() == [name == "gpt"] * 4 + [False] * 3
+  is_same = (states == changed_states).all(-1)[0]
+  assert is_same.tolist() == [name == "gpt"] * 4 + [False] * 3

@@ -1,4 +1,4 @@
-"""Activations, dropout by hash, attention with masks, the stack as a scan."""
+"""Tests activations, dropout by hash, attention with masks, and the stack."""
 
 import functools
 
@@ -174,9 +174,9 @@ def test_unroll_and_remat_keep_tree_bits_and_gradients(params, overrides):
 
 
 def test_layers_draw_different_dropout(params):
-  same = jax.tree.map(lambda x: x.at[:].set(x[:1]), params["layers"])
+  equal_layers = jax.tree.map(lambda x: x.at[:].set(x[:1]), params["layers"])
   ids = jax.random.randint(jax.random.key(1), (1, 9), 0, 50)
-  zero = jax.tree.map(jnp.zeros_like, same)
+  zero = jax.tree.map(jnp.zeros_like, equal_layers)
   # With zero kernels a layer's output is its LayerNorm of dropout(0) + x, so
   # give the MLP a bias to drop.
   bias = zero["layer"]["mlp_out"]["bias"] + 1.0
@@ -185,15 +185,15 @@ def test_layers_draw_different_dropout(params):
   zero["layer"]["mlp_norm"]["bias"] += 0.0
   zero["layer"]["mlp_norm"]["scale"] += 1.0
   module = encoder(dropout=0.5)
-  _, seen = apply(
+  _, collected = apply(
     module, params | {"layers": zero}, input_ids=ids, collect=True
   )
-  first, second = seen["hidden"][0], seen["hidden"][1]
+  first, second = collected["hidden"][0], collected["hidden"][1]
   assert not np.allclose(first, second, atol=1e-3)
-  _, again = apply(
+  _, repeated = apply(
     module, params | {"layers": zero}, input_ids=ids, collect=True
   )
-  np.testing.assert_array_equal(seen["hidden"], again["hidden"])
+  np.testing.assert_array_equal(collected["hidden"], repeated["hidden"])
 
 
 def test_too_long_and_indivisible_are_refused():

@@ -1,4 +1,4 @@
-"""The gradient of LSTM layers, which is written by hand."""
+"""Tests the gradient of LSTM layers, which is written by hand."""
 
 import flax.linen as nn
 import jax
@@ -21,31 +21,35 @@ def test_the_gradient_made_by_hand_is_the_gradient():
   )
   states = draw(2, 3, 6), draw(2, 3, 4)
   loop = lstm.Loop(0.4, jnp.dtype("float32"), 2)
-  pull = draw(2, 3, 6, 4), (draw(2, 3, 6), draw(2, 3, 4))
+  weights_of_sum = draw(2, 3, 6, 4), (draw(2, 3, 6), draw(2, 3, 4))
 
   def plain(weights, x, states):
-    rows, last = [], []
-    for way, (kernel, bias, projection) in enumerate(weights):
+    rows, last_states = [], []
+    for direction, (kernel, bias, projection) in enumerate(weights):
       for row in range(3):
-        c, h = (s[way, row] for s in states)
-        seen, outputs = False, []
+        c, h = (s[direction, row] for s in states)
+        has_begun, outputs = False, []
         for t in range(6):
-          now = int(ids[way, row, t])
-          if now and seen and now != int(ids[way, row, t - 1]):
+          sequence_id = int(ids[direction, row, t])
+          if (
+            sequence_id
+            and has_begun
+            and sequence_id != int(ids[direction, row, t - 1])
+          ):
             c, h = jnp.zeros_like(c), jnp.zeros_like(h)
-          if now:
-            seen = True
-            gates = jnp.concatenate([x[way, row, t], h]) @ kernel + bias
+          if sequence_id:
+            has_begun = True
+            gates = jnp.concatenate([x[direction, row, t], h]) @ kernel + bias
             i, j, f, o = jnp.split(gates, 4)
             c = jax.nn.sigmoid(f + 1) * c + jax.nn.sigmoid(i) * jnp.tanh(j)
             c = jnp.clip(c, -0.4, 0.4)
             h = (jax.nn.sigmoid(o) * jnp.tanh(c)) @ projection
             h = jnp.clip(h, -0.4, 0.4)
-          outputs.append(h if now else jnp.zeros_like(h))
+          outputs.append(h if sequence_id else jnp.zeros_like(h))
         rows.append(jnp.stack(outputs))
-        last.append((c, h))
+        last_states.append((c, h))
     cells, output = (
-      jnp.stack(s).reshape(2, 3, -1) for s in zip(*last, strict=True)
+      jnp.stack(s).reshape(2, 3, -1) for s in zip(*last_states, strict=True)
     )
     return jnp.stack(rows).reshape(2, 3, 6, 4), (cells, output)
 
@@ -56,7 +60,9 @@ def test_the_gradient_made_by_hand_is_the_gradient():
     return sum(
       (a * b).sum()
       for a, b in zip(
-        jax.tree.leaves(run(*args)), jax.tree.leaves(pull), strict=True
+        jax.tree.leaves(run(*args)),
+        jax.tree.leaves(weights_of_sum),
+        strict=True,
       )
     )
 

@@ -25,7 +25,7 @@ LENGTH, PLACES, VOCAB, ROWS = 96, 5, 64, 3
 SIZES = dict(vocab_size=VOCAB, hidden=16, num_layers=2, heads=2, mlp=32)
 SIZES |= dict(max_positions=LENGTH, dropout=0.0, initializer_range=0.3)
 SIZES |= dict(attention_dropout=0.0)
-# (builder, its options, model, options of the objective, its name)
+# Each entry: builder, its options, model, the objective's options and name.
 KINDS = {
   "spanbert": (
     "doc_sentences",
@@ -39,36 +39,38 @@ KINDS = {
 
 
 @functools.cache
-def make(kind):
+def make_batches(kind):
   """Returns an objective, parameters, packed rows, and a row per sequence."""
   name, options, model, objective_options, objective = KINDS[kind]
   docs = random_documents(60, 0, VOCAB, sentences=4, words=8)
   corpus = corpus_from_documents(
     docs, [[[True] * len(s) for s in d] for d in docs]
   )
-  packed, single = (
+  packed_recipe, single_recipe = (
     recipes.RECIPES[name](
       SPECIAL, VOCAB, length=LENGTH, max_sequences=n, **options
     )
     for n in (PLACES, 1)
   )
-  units = packed.index(corpus, 0, corpus.num_documents, 0)
+  units = packed_recipe.index(corpus, 0, corpus.num_documents, 0)
   units = units[(units["length"] > 0).sum(1) >= 3][:ROWS]
   assert len(units) == ROWS
   numbers = np.arange(ROWS, dtype=np.uint64)
-  batch = packed.build(corpus, units, numbers, 0)
+  batch = packed_recipe.build(corpus, units, numbers, 0)
   row, place = np.nonzero(units["length"])
   sequence_numbers = numbers[row] * np.uint64(PLACES) + place.astype(np.uint64)
-  alone = assembly.assemble(
+  single_batch = assembly.assemble(
     corpus,
     units[row, place][:, None],
     sequence_numbers[:, None],
     0,
-    single.build.keywords["layout"],
+    single_recipe.build.keywords["layout"],
   )
-  built = objectives.build(objective, SIZES | model, objective_options)
-  params = nn.unbox(jit(built.init)(jax.random.key(0), batch))
-  return built, params, batch, alone
+  built_objective = objectives.build(
+    objective, SIZES | model, objective_options
+  )
+  params = nn.unbox(jit(built_objective.init)(jax.random.key(0), batch))
+  return built_objective, params, batch, single_batch
 
 
 def losses(kind, params, batch, shift=0.0):
@@ -79,7 +81,7 @@ def losses(kind, params, batch, shift=0.0):
     inputs = isinstance(context.module, Embeddings)
     return out + shift if inputs and context.method_name == "__call__" else out
 
-  objective = make(kind)[0]
+  objective = make_batches(kind)[0]
   with nn.intercept_methods(add):
     sums, _ = objective.loss(params, {}, {}, batch, jax.random.key(0), False)
   return {name: sums[name] for name in objective.coefficients}
@@ -94,7 +96,7 @@ def zeros(batch):
 
 
 @pytest.fixture(autouse=True)
-def parts(monkeypatch):
+def small_chunks(monkeypatch):
   """Makes chunks of GPT-1's loss that begin and end within sequences."""
   monkeypatch.setattr(lm, "POSITIONS", 20)
 
@@ -106,7 +108,7 @@ def test_a_packed_row_trains_as_its_sequences_alone(kind):
   1e-6 of the largest value in all arrays is added, since the gradient of a
   key's bias consists of rounding errors only.
   """
-  _, params, batch, alone = make(kind)
+  _, params, batch, alone = make_batches(kind)
   assert len(alone["input_ids"]) >= 3 * ROWS
   run = jit(jax.value_and_grad(functools.partial(total, kind)))
   every = jit(functools.partial(losses, kind))
@@ -157,7 +159,7 @@ def other_tokens(batch, place):
 @pytest.mark.parametrize("kind", KINDS)
 def test_other_tokens_in_a_sequence_are_not_seen_by_the_others(kind, place):
   """States and the embeddings' gradients are equal to the last bit."""
-  _, params, batch, _ = make(kind)
+  _, params, batch, _ = make_batches(kind)
   changed, inside = other_tokens(batch, place)
   family = models.family(KINDS[kind][2]["family"])
   encoder = family.build(KINDS[kind][2]["variant"], **SIZES)
@@ -181,7 +183,7 @@ def test_other_tokens_in_a_sequence_are_not_seen_by_the_others(kind, place):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sequences_loss_reaches_no_other_embeddings(kind):
   """If one sequence of a row has weights, the others' gradients are 0."""
-  _, params, batch, _ = make(kind)
+  _, params, batch, _ = make_batches(kind)
   in_sequence_2 = batch["sequence_ids"] == 2
   only = dict(batch)
   if "lm_weights" in batch:
