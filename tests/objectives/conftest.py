@@ -1,4 +1,4 @@
-"""A batch that the tests of several objectives share."""
+"""Defines a batch that the tests of several objectives share."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +9,7 @@ ROWS, LENGTH = 3, 11
 
 @pytest.fixture(scope="module")
 def batch():
-  """Rows of 11, 6 and 0 tokens, with 3, 2 and 0 masked positions."""
+  """Returns rows of 11, 6 and 0 tokens, with 3, 2 and 0 masked positions."""
   rng = np.random.default_rng(0)
   real = np.arange(LENGTH) < np.array([11, 6, 0])[:, None]
   used = np.array([[1, 1, 1], [1, 1, 0], [0, 0, 0]])

@@ -1,4 +1,4 @@
-"""ELECTRA's head for questions compared with plain numpy, and runs with it."""
+"""Compares ELECTRA's head for questions with plain numpy, and tests runs."""
 
 import copy
 import functools
@@ -52,7 +52,7 @@ def log_softmax(x):
   return x - np.log(np.exp(x).sum(-1, keepdims=True))
 
 
-class ByHand:
+class NumpyHead:
   """Computes the head for one row as the released program does, in float64."""
 
   def __init__(self, params, hidden, mask):
@@ -65,7 +65,7 @@ class ByHand:
     return x @ self._params[name]["kernel"] + self._params[name]["bias"]
 
   def end(self, start):
-    """Returns the logits of the ends given a start."""
+    """Returns the logits of the ends for a given start."""
     at = np.tile(self._hidden[start], (len(self._hidden), 1))
     x = gelu(self._dense("end_hidden", np.concatenate([at, self._hidden], 1)))
     return self._dense("end", x)[:, 0] + self._less
@@ -86,7 +86,7 @@ def head(beam, length, seed=0):
   mask = (place >= 3) & (place < np.array([[length], [7], [5]]))
   mask[:, 0] = True
   params = tiny_families.fill(module, hidden, mask)
-  rows = [ByHand(params, *row) for row in zip(hidden, mask, strict=True)]
+  rows = [NumpyHead(params, *row) for row in zip(hidden, mask, strict=True)]
   return module, params, hidden, mask, rows
 
 
@@ -152,7 +152,7 @@ def test_every_family_answers_from_the_context(name):
   params = tiny_families.fill(module, batch)
   run = tiny_families.jit(module.apply)
   beams = np.asarray(run({"params": params}, batch))
-  # Only an encoder that knows segments reads them.
+  # Only an encoder with segments reads them.
   segment_ids = context if getattr(encoder, "num_segments", 0) > 1 else None
   hidden, _ = tiny_families.jit(encoder.apply)(
     {"params": params["encoder"]},
@@ -162,7 +162,7 @@ def test_every_family_answers_from_the_context(name):
   )
   for beam_rows, states, mask in zip(beams, hidden, context > 0, strict=True):
     mask[0] = True
-    row = ByHand(params["answers"], states, mask)
+    row = NumpyHead(params["answers"], states, mask)
     np.testing.assert_allclose(beam_rows[0, 2], row.null(), rtol=1e-4)
     i = row.start.argmax()
     assert beam_rows[1, :2].tolist() == [i, row.end(i).argmax()]
@@ -195,14 +195,14 @@ def questions(windows=True):
   return examples
 
 
-def encoded(vocabulary, length=20):
+def encode_questions(vocabulary, length=20):
   return spans.rows(questions(), vocabulary, length, stride=6).rows
 
 
 @pytest.mark.parametrize("null", [False, True])
 def test_a_beam_of_independent_ends_answers_as_bert_does(null):
   """The list of answers is the official one, wherever the scores come from."""
-  rows, asked = encoded(tiny_tasks.vocabulary()), questions()
+  rows, asked = encode_questions(tiny_tasks.vocabulary()), questions()
   assert len(rows.example) > len(asked)
   rng = np.random.default_rng(1)
   rules = predictions.SpanRules(n_best=7, max_length=3)
@@ -239,9 +239,9 @@ def test_a_beam_of_independent_ends_answers_as_bert_does(null):
 
 @pytest.mark.parametrize("family", ["wordpiece", "roberta", "gpt1"])
 def test_batches_say_which_questions_have_no_answer(family, tmp_path):
-  """A window without the answer may belong to a question that has one."""
+  """A window may lack the answer although its question has an answer."""
   vocabulary = files.load(getattr(files, family)(tmp_path))
-  rows, asked = encoded(vocabulary, 40), questions()
+  rows, asked = encode_questions(vocabulary, 40), questions()
   loader = batches.Batches(TASK, rows, 0, 8, shuffle=False)
   windows = 0
   for step in range(loader.steps_per_epoch):
@@ -271,7 +271,7 @@ def test_bad_options(tmp_path):
     objective.init(jax.random.key(0), batch)
   # This folder does not say where the contexts begin.
   words = tiny_tasks.vocabulary()
-  rows = encoded(words)
+  rows = encode_questions(words)
   old = rows._replace(second=np.diff(rows.starts).astype(np.int32))
   with pytest.raises(ValueError, match="`second` is not where the contexts"):
     splits = {"train": (old, questions())}
@@ -280,7 +280,7 @@ def test_bad_options(tmp_path):
 
 def write_folder(path):
   words = tiny_tasks.vocabulary()
-  split = encoded(words), questions()
+  split = encode_questions(words), questions()
   meta = dict(
     pad=0,
     vocab_size=len(tiny_tasks.PIECES),
@@ -302,7 +302,7 @@ def config_of(model, folder, **more):
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory, compiled):
+def tuned_run(tmp_path_factory, compiled):
   """Returns the config and the folder of a run that learnt twelve questions."""
   path = tmp_path_factory.mktemp("joint")
   tiny_tasks.write_model(path / "model")
@@ -321,8 +321,8 @@ def heldout(run):
   return [row for row in rows if row["split"] == "heldout"]
 
 
-def test_a_run_learns_answers_and_that_there_is_none(tuned):
-  _, run = tuned
+def test_a_run_learns_answers_and_that_there_is_none(tuned_run):
+  _, run = tuned_run
   last = heldout(run)[-1]
   assert last["step"] == 120 and last["loss"] < 0.1
   assert last["exact"] == last["NoAns_exact"] == last["HasAns_exact"] == 100.0
@@ -331,20 +331,20 @@ def test_a_run_learns_answers_and_that_there_is_none(tuned):
   assert weights.arrays["answers/end_hidden/kernel"].shape == (64, 512)
 
 
-def test_a_killed_run_equals_an_uninterrupted_one(tuned, tmp_path):
-  config, run = tuned
-  again = str(tmp_path / "again")
-  shutil.copytree(run, again)
-  shutil.rmtree(f"{again}/checkpoints/120")
-  train.run(copy.deepcopy(config), again)
-  old, new = (runs.read(x).arrays for x in (run, again))
+def test_a_killed_run_equals_an_uninterrupted_one(tuned_run, tmp_path):
+  config, run = tuned_run
+  run_copy = str(tmp_path / "again")
+  shutil.copytree(run, run_copy)
+  shutil.rmtree(f"{run_copy}/checkpoints/120")
+  train.run(copy.deepcopy(config), run_copy)
+  old, new = (runs.read(x).arrays for x in (run, run_copy))
   for name in old:
     np.testing.assert_array_equal(old[name], new[name], name)
 
 
-def test_score_and_predict_and_the_file_agree(tuned, tmp_path):
+def test_score_and_predict_and_the_file_agree(tuned_run, tmp_path):
   pytest.importorskip("flatbuffers")
-  config, run = tuned
+  config, run = tuned_run
   folder = batches.open_folder(config["data"]["path"])
   split = batches.open_split(folder, "validation")
   predictor = predict.open_predictor(run, 5, length=20, null=True)
@@ -374,8 +374,8 @@ def test_score_and_predict_and_the_file_agree(tuned, tmp_path):
     hf.write(str(tmp_path / "hf"), model.weights)
 
 
-def test_the_head_is_taken_by_name(tuned, tmp_path):
-  config, run = tuned
+def test_the_head_is_taken_by_name(tuned_run, tmp_path):
+  config, run = tuned_run
   config = copy.deepcopy(config) | dict(init_from=run, total_steps=1)
   config["objective"]["head"] = "taken"
   config["evaluate"]["every"] = config["checkpoint"]["every"] = 1

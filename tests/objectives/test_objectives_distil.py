@@ -1,4 +1,4 @@
-"""DistilBERT's objective compared with plain numpy; runs with a teacher."""
+"""Compares DistilBERT's objective with plain numpy, and tests runs."""
 
 import functools
 import pathlib
@@ -70,7 +70,7 @@ def softmax(x):
   return e / e.sum(-1, keepdims=True)
 
 
-def everywhere(params, batch, encoder):
+def logits_of_all_positions(params, batch, encoder):
   """Returns float64 logits of all positions, and the last hidden states."""
   module = heads.ForPreTraining(encoder, pairs=False)
   shape = batch["input_ids"].shape
@@ -92,10 +92,10 @@ def test_sums_are_those_of_numpy(batch, parameters, tokens, monkeypatch):
   monkeypatch.setattr(distil, "POSITIONS", 4)
   objective = build(kl_tokens=tokens)
   sums = measure(objective, *parameters, batch)
-  student_logits, x = everywhere(
+  student_logits, x = logits_of_all_positions(
     parameters[0], batch, distilbert.build(**SIZES)
   )
-  teacher_logits, y = everywhere(
+  teacher_logits, y = logits_of_all_positions(
     parameters[1], batch, bert.build(**SIZES | {"num_layers": 4})
   )
   p, q = softmax(teacher_logits / 2.0), softmax(student_logits / 2.0)
@@ -133,8 +133,10 @@ def test_sums_are_those_of_numpy(batch, parameters, tokens, monkeypatch):
 def test_an_equal_student_has_nothing_to_learn(batch, parameters):
   teacher = parameters[1]
   # The table has added rows after the vocabulary.
-  same = TEACHER | {"vocab_multiple": 8}
-  objective = objectives.factory("distil")(same, same, (0, 1, 2, 3))
+  equal_config = TEACHER | {"vocab_multiple": 8}
+  objective = objectives.factory("distil")(
+    equal_config, equal_config, (0, 1, 2, 3)
+  )
   teacher = nn.unbox(jit(objective.init)(jax.random.key(3), batch))
   sums = measure(objective, teacher, teacher, batch)
   assert sums["kl_loss"] == 0.0
@@ -156,7 +158,7 @@ def test_padding_changes_nothing(batch, parameters):
 
 
 def test_gradients(batch, parameters, monkeypatch):
-  """Chunks give the same gradients as the whole; the teacher gets none."""
+  """Chunks give the gradients of the full batch. The teacher gets none."""
 
   def total(params, frozen):
     sums, _ = build().loss(params, frozen, {}, batch, None, False)
@@ -189,11 +191,11 @@ def test_only_the_student_has_dropout(batch, parameters):
     measure(objective, *parameters, batch, train) for train in (False, True)
   )
   assert all(still[name] != moved[name] for name in ("kl_loss", "cosine_loss"))
-  sure = objectives.factory("distil")(
+  without_dropout = objectives.factory("distil")(
     STUDENT | dict(dropout=0.0, attention_dropout=0.0), TEACHER, (0, 2)
   )
-  again = measure(sure, *parameters, batch, True)
-  assert again == pytest.approx(still, rel=1e-6)
+  sums = measure(without_dropout, *parameters, batch, True)
+  assert sums == pytest.approx(still, rel=1e-6)
 
 
 def test_the_student_begins_with_layers_of_its_teacher(batch, parameters):
@@ -330,27 +332,31 @@ def test_a_run_is_a_teacher_too_and_none_of_weight_0_moves(
 
 def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
   prepared, teacher = folder
-  refused = functools.partial(pytest.raises, ValueError)
-  with refused(match="teacher.path is empty; pass --config.teacher.path"):
+  raises_error = functools.partial(pytest.raises, ValueError)
+  with raises_error(match="teacher.path is empty; pass --config.teacher.path"):
     building.build(config_lib.parse(distilled((prepared, ""))))
-  with refused(match="there is no folder /no/such"):
+  with raises_error(match="there is no folder /no/such"):
     building.build(config_lib.parse(distilled((prepared, "/no/such"))))
-  with refused(match="has hidden=16, num_layers=4, but .*hidden=8.*--config"):
+  with raises_error(
+    match="has hidden=16, num_layers=4, but .*hidden=8.*--config"
+  ):
     sizes = {"teacher.model.hidden": 8, "teacher.model.num_layers": 3}
     building.build(config_lib.parse(distilled(folder, **sizes)))
-  with refused(match="write hidden=16, num_layers=4.* into teacher.model"):
+  with raises_error(match="write hidden=16, num_layers=4.* into teacher.model"):
     config = distilled(folder)
     config["teacher"]["model"] = {"family": "bert", "variant": "base"}
     building.build(config_lib.parse(config))
-  with refused(match="weight_decay=0.1 would shrink .*freeze_positions=True"):
+  with raises_error(
+    match="weight_decay=0.1 would shrink .*freeze_positions=True"
+  ):
     building.build(
       config_lib.parse(distilled(folder, **{"optimizer.weight_decay": 0.1}))
     )
-  with refused(match="teacher.model.variant='nope' is not one of"):
+  with raises_error(match="teacher.model.variant='nope' is not one of"):
     building.build(
       config_lib.parse(distilled(folder, **{"teacher.model.variant": "nope"}))
     )
-  with refused(match="family=bert, but .*teacher.model.family=roberta"):
+  with raises_error(match="family=bert, but .*teacher.model.family=roberta"):
     building.build(
       config_lib.parse(distilled(folder, **{"teacher.model.family": "roberta"}))
     )
@@ -359,19 +365,19 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
   tiny_models.delete_digests(other)
   vocab = pathlib.Path(other, "vocab.txt")
   vocab.write_text(vocab.read_text().replace("w9\n", "x9\n"))
-  with refused(
+  with raises_error(
     match="prepared: its piece 9 is 'w9', but in teacher.* it is 'x9'"
   ):
     building.build(config_lib.parse(distilled((prepared, other))))
   vocab.unlink()
-  with refused(match="has no vocabulary"):
+  with raises_error(match="has no vocabulary"):
     building.build(config_lib.parse(distilled((prepared, other))))
   config = distilled(folder)
   del config["teacher"]
-  with refused(match="config.teacher is missing, but objective 'distil'"):
+  with raises_error(match="config.teacher is missing, but objective 'distil'"):
     building.make_parts(config_lib.parse(config))
   config = distilled(folder) | {"objective": {"name": "mlm", "pairs": False}}
-  with refused(match="objective 'mlm' learns from no teacher; remove"):
+  with raises_error(match="objective 'mlm' learns from no teacher; remove"):
     building.make_parts(config_lib.parse(config))
 
 
@@ -392,13 +398,13 @@ def test_a_teacher_is_cut_to_the_pieces_of_the_data(
   prepared, _ = folder
   family = "roberta" if "roberta" in name else "bert"
   options = {"padding_id": 0} if family == "roberta" else {}
-  larger = write_teacher(
+  larger_folder = write_teacher(
     tmp_path / "larger", prepared, family, vocab_size=rows, **options
   )
-  tiny_models.delete_digests(larger)
-  with pathlib.Path(larger, "vocab.txt").open("a") as f:
+  tiny_models.delete_digests(larger_folder)
+  with pathlib.Path(larger_folder, "vocab.txt").open("a") as f:
     f.writelines(f"more{i}\n" for i in range(pieces - 64))
-  weights = model_folder.read(larger)
+  weights = model_folder.read(larger_folder)
   arrays = dict(weights.arrays)
   word = "encoder/embeddings/word/embedding"
   assert arrays[word].shape == (rows, 16)
@@ -417,14 +423,14 @@ def test_a_teacher_is_cut_to_the_pieces_of_the_data(
   if name.startswith("tiny"):
     changes |= {"model.num_layers": 2, "model.heads": 2}
   setups = []
-  for teacher in (exact, larger):
+  for teacher in (exact, larger_folder):
     config = distilled((prepared, teacher), name, **changes)
     if name.startswith("tiny"):
       del config["objective"]["layers"]
     setups.append(building.build(config_lib.parse(config)))
     assert setups[-1].config.teacher.model.vocab_size == 64
-    said = f"it has {rows:,} rows, and the data has 64 pieces"
-    assert (said in capsys.readouterr().out) == (teacher == larger)
+    message = f"it has {rows:,} rows, and the data has 64 pieces"
+    assert (message in capsys.readouterr().out) == (teacher == larger_folder)
   jax.tree.map(
     np.testing.assert_array_equal, setups[0].frozen, setups[1].frozen
   )
@@ -433,14 +439,14 @@ def test_a_teacher_is_cut_to_the_pieces_of_the_data(
 
 def test_a_teacher_with_too_few_rows_or_pieces_is_refused(folder, tmp_path):
   prepared, _ = folder
-  smaller = write_teacher(tmp_path / "rows", prepared, vocab_size=60)
+  smaller_vocab = write_teacher(tmp_path / "rows", prepared, vocab_size=60)
   with pytest.raises(ValueError, match="has 60 rows for the 64 pieces of"):
-    building.build(config_lib.parse(distilled((prepared, smaller))))
-  tiny_models.delete_digests(smaller)
-  vocab = pathlib.Path(smaller, "vocab.txt")
+    building.build(config_lib.parse(distilled((prepared, smaller_vocab))))
+  tiny_models.delete_digests(smaller_vocab)
+  vocab = pathlib.Path(smaller_vocab, "vocab.txt")
   pieces = vocab.read_text().split()
   vocab.write_text("\n".join(pieces[:60]) + "\n")
   with pytest.raises(
     ValueError, match="piece 60 is 'w60', and teacher.*only 60"
   ):
-    building.build(config_lib.parse(distilled((prepared, smaller))))
+    building.build(config_lib.parse(distilled((prepared, smaller_vocab))))

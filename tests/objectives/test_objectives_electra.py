@@ -1,4 +1,4 @@
-"""Replaced token detection: samples, labels, losses and gradients."""
+"""Tests replaced token detection: samples, labels, losses and gradients."""
 
 import flax.linen as nn
 import jax
@@ -67,7 +67,7 @@ def params():
 
 
 def test_labels_of_a_correct_sample_and_a_wrong_one():
-  """One slot is unused; it points at [CLS]."""
+  """One slot is unused and points at [CLS]."""
   ids = jnp.array([[5, 4, 4, 8]])
   positions = jnp.array([[1, 2, 0]])
   weights = jnp.array([[1.0, 1.0, 0.0]])
@@ -98,11 +98,11 @@ def test_samples_follow_the_softmax(temperature):
   ids = objective_lib.sample(
     jnp.broadcast_to(logits, (count // 8, 8, 6)), jax.random.key(0), temperature
   )
-  got = np.bincount(np.asarray(ids).ravel(), minlength=6) / count
+  shares = np.bincount(np.asarray(ids).ravel(), minlength=6) / count
   expected = np.exp(np.asarray(logits[:5], np.float64) / temperature)
   expected = np.append(expected / expected.sum(), 0.0)
   error = np.sqrt(expected * (1 - expected) / count)
-  assert (np.abs(got - expected) <= 4 * error + 1e-9).all()
+  assert (np.abs(shares - expected) <= 4 * error + 1e-9).all()
   # Rows and slots have independent samples.
   ids = np.asarray(ids)
   assert 0.2 < (ids[:, 0] != ids[:, 1]).mean() < 0.8

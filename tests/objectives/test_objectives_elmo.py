@@ -1,4 +1,4 @@
-"""ELMo's losses compared with plain numpy; what each direction sees; states."""
+"""Compares ELMo's losses with plain numpy; tests directions and states."""
 
 import math
 
@@ -215,7 +215,7 @@ def test_candidates_are_drawn_until_there_are_enough():
   assert tries.min() >= k and tries.max() <= elmo_objective.draws_for(k, v)
   share = np.bincount(ids.ravel(), minlength=v) / times
   p = np.log((np.arange(v) + 2) / (np.arange(v) + 1)) / np.log(v + 1)
-  # Numpy draws one class after another, without those that were drawn before.
+  # Numpy draws one class after another, and never draws a class twice.
   rng = np.random.default_rng(0)
   race = rng.exponential(size=(times, v)) / p
   right = np.bincount(np.argsort(race, 1)[:, :k].ravel(), minlength=v) / times

@@ -1,4 +1,4 @@
-"""The loss of the next token, which is computed in chunks."""
+"""Tests the loss of the next token, which is computed in chunks."""
 
 import flax.linen as nn
 import jax
@@ -102,10 +102,10 @@ def test_logits_of_all_positions_are_never_made(
 def test_no_later_token_is_seen(objective, params, batch):
   """Another last token does not change the losses of the other positions."""
   weights = batch["lm_weights"].at[0, -2:].set(0.0)
-  changed = batch["input_ids"].at[0, -1].add(1) % 37
+  changed_batch = batch["input_ids"].at[0, -1].add(1) % 37
   run = jit(objective.loss, static_argnums=5)
   original = batch | {"lm_weights": weights}
-  edited = original | {"input_ids": changed}
+  edited = original | {"input_ids": changed_batch}
   losses = [
     float(run(params, {}, {}, b, jax.random.key(0), False)[0]["lm_loss"])
     for b in (original, edited)

@@ -1,4 +1,4 @@
-"""Masked LM with more heads: sentence order, span boundaries."""
+"""Tests masked LM with heads for sentence order and span boundaries."""
 
 import functools
 import types
@@ -184,8 +184,8 @@ def test_boundary_objective_sums():
   batch = make_batch()
   options = dict(pairs=False, span_boundary=True)
   # The long span is in a row that is one sequence.
-  released = objectives.build("mlm", BERT, options)
-  assert released.weights(batch)["span_loss"] == 2
+  released_objective = objectives.build("mlm", BERT, options)
+  assert released_objective.weights(batch)["span_loss"] == 2
   objective = objectives.build("mlm", BERT, options | {"span_edges": True})
   weights = objective.weights(batch)
   assert weights["mlm_loss"] == 20 and weights["span_loss"] == 2 + 15
@@ -194,7 +194,7 @@ def test_boundary_objective_sums():
   run = jit(objective.loss, static_argnums=5)
   sums, _ = run(params, {}, {}, batch, jax.random.key(0), False)
   assert sums.keys() == weights.keys()
-  # Tokens whose offsets are after the table do not count.
+  # Tokens whose offsets are outside the table do not count.
   other = batch | {"mlm_ids": batch["mlm_ids"].at[1, 15:18].set(7)}
   changed, _ = run(params, {}, {}, other, jax.random.key(0), False)
   assert changed["span_loss"] == sums["span_loss"]
