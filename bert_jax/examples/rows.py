@@ -29,13 +29,15 @@ EXAMPLE = np.dtype(
 
 
 class Rows(NamedTuple):
-  """A batch of rows before masking. All arrays but `lengths` are [B, L].
+  """Holds a batch of rows before masking.
+
+  All arrays except `lengths` are [B, L].
 
   Attributes:
     ids: int32 token ids, special tokens and padding included.
-    sequences: int32, 1, 2, ... for the sequences of a row, 0 for padding.
-    segments: int32, 1 in the second text of a pair and its separator, else 0.
-    positions: int32, 0, 1, ... in each sequence; 0 at padding.
+    sequences: int32; the sequences of a row have 1, 2, ..., padding has 0.
+    segments: int32; 1 in the second text of a pair and its separator, else 0.
+    positions: int32; 0, 1, ... in each sequence, 0 at padding.
     text: bool, False at special tokens and padding.
     token_index: int64, the index of each text token in the corpus; it has no
       meaning at special tokens and padding.
@@ -53,13 +55,13 @@ class Rows(NamedTuple):
 
 
 class Parts(NamedTuple):
-  """The parts of rows, in their order in the row.
+  """Holds the parts of rows, in their order in the row.
 
   Each array is [B, P] or [P]. A part is a stretch of text tokens, or one
   special token. Its length may be 0.
 
   Attributes:
-    start: the index in the corpus of the part's first token, if it is text.
+    start: the index of the part's first token in the corpus, if it is text.
     length: the number of tokens.
     special: the id of the special token; -1 for text.
     sequence: the index of the part's sequence in its row.
@@ -108,7 +110,7 @@ def _moved_sentences(
   """Finds the sentences after B's beginning that belong to A.
 
   A and B are the first and the second text of a pair. The sentences are tried
-  in their order. A takes each one that fits into its remaining spare tokens.
+  in their order. A takes each sentence that fits into its remaining tokens.
 
   Args:
     sentences: `Corpus.sentences`.
@@ -117,26 +119,27 @@ def _moved_sentences(
 
   Returns:
     [N, K] the first token of each moved sentence, and [N, K] the lengths of
-    the sentences, with 0 after the last one.
+    the sentences, with 0 after the last sentence.
   """
   sentence = np.searchsorted(sentences, second)
   (rows,) = np.nonzero(spare > 0)
-  count, moved = np.zeros(len(second), np.int64), []
+  count, moves = np.zeros(len(second), np.int64), []
   spare = spare.copy()
   while len(rows):
     begin = np.asarray(sentences[sentence[rows]])
     size = np.asarray(sentences[sentence[rows] + 1]) - begin
     fits = size <= spare[rows]
-    fitting = rows[fits]
-    moved.append((fitting, count[fitting], begin[fits], size[fits]))
-    count[fitting] += 1
-    spare[fitting] -= size[fits]
+    fitting_rows = rows[fits]
+    moves.append((fitting_rows, count[fitting_rows], begin[fits], size[fits]))
+    count[fitting_rows] += 1
+    spare[fitting_rows] -= size[fits]
     sentence[rows] += 1
     rows = rows[spare[rows] > 0]
   shape = len(second), int(count.max(initial=0))
   starts, lengths = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-  for fitting, number, begin, size in moved:
-    starts[fitting, number], lengths[fitting, number] = begin, size
+  for fitting_rows, column, begin, size in moves:
+    starts[fitting_rows, column] = begin
+    lengths[fitting_rows, column] = size
   return starts, lengths
 
 
@@ -145,9 +148,9 @@ def parts_with_moves(
 ) -> Parts:
   """Returns what `pair_parts` returns, but sentences of B may move to A.
 
-  A has the tokens from its beginning to B's beginning. If A is longer than
-  that, it also takes later sentences, one after the other, if they fit into the
-  rest of its length. B has the other sentences.
+  A has the tokens from its beginning to B's beginning. If A is longer, it also
+  takes later sentences, one after the other, if they fit into the rest of its
+  length. B has all sentences that do not move.
 
   Args:
     corpus: the documents.
@@ -252,7 +255,7 @@ def lay_out(
   Args:
     tokens: [T] the token ids of the corpus.
     parts: the parts of the rows, at most `width` tokens in each row.
-    max_sequences: S, the most sequences in a row.
+    max_sequences: S, the largest number of sequences in a row.
     width: L, the length of a row.
     pad: the id of padding.
   """
@@ -265,8 +268,8 @@ def lay_out(
     full[:, :-1], full[:, -1] = values, padding
     return np.repeat(full.ravel(), repeats).reshape(shape)
 
-  used = parts.length.sum(1)
-  repeats = np.append(parts.length, width - used[:, None], axis=1).ravel()
+  num_tokens = parts.length.sum(1)
+  repeats = np.append(parts.length, width - num_tokens[:, None], axis=1).ravel()
   ends = np.cumsum(parts.length, axis=1)
   begin = ends - parts.length
   lengths = np.zeros((rows, max_sequences), np.int64)
@@ -279,7 +282,7 @@ def lay_out(
   ids = tokens.take(token_index, mode="clip").astype(np.int32)
   sequences = spread(parts.sequence + 1, 0, np.int32)
   ids[sequences == 0] = pad
-  # Until here, the columns of special tokens hold any token of the corpus.
+  # Replace the tokens of the corpus in the columns of special tokens.
   row, number = np.nonzero((parts.special >= 0) & (parts.length > 0))
   ids[row, begin[row, number]] = parts.special[number]
   positions = np.arange(width, dtype=np.int32)
@@ -317,8 +320,8 @@ def flat_row(
   """Puts sequences of any lengths side by side in one long row.
 
   Only the end of the row is padding. Attention kernels for GPUs skip the blocks
-  between different sequences. With them, the cost of such a row grows only with
-  its tokens.
+  between different sequences. So the cost of such a row grows only with its
+  tokens.
 
   Args:
     sequences: the ids [l] of each sequence, special tokens included.
@@ -327,8 +330,8 @@ def flat_row(
 
   Returns:
     `input_ids`, `position_ids` (from 0 in each sequence) and `sequence_ids`
-    (1, 2, ...), int32 [1, t]. The padding at the end has id 0, and forms one
-    more sequence with the next number.
+    (1, 2, ...), int32 [1, t]. The padding at the end has id 0, and is one more
+    sequence with the next number.
 
   Raises:
     ValueError: there are no sequences, a sequence has no tokens or is not an

@@ -1,4 +1,4 @@
-"""Operations that the programs of all attention kernels share."""
+"""Defines operations that the programs of all attention kernels share."""
 
 import dataclasses
 import math
@@ -16,8 +16,8 @@ from bert_jax.kernels import fused
 Ref = Any  # A reference to an array, as Pallas passes it to a kernel.
 
 # The score of a key that a query does not see. It is finite, so that a query
-# that sees no key gets equal weights and not 0/0. It is a power of 2, so that
-# its product with a scale is equal with and without a fused multiply-add.
+# that sees no key gets equal weights and not 0/0. The score is a power of 2, so
+# that a fused multiply-add does not change its product with a scale.
 UNSEEN_SCORE = -(2.0**100)
 # If the other side has more blocks than this, a kernel skips the blocks in
 # which no query sees a key.
@@ -26,10 +26,10 @@ MAX_BLOCKS_WITHOUT_SKIPS = 8
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """The static settings of a kernel: the sizes of a device's shard and blocks.
+  """Holds the static settings of a kernel: the sizes of a shard and of blocks.
 
-  Each program works on one block of its own side, queries or keys, and loops
-  over the blocks of the other side.
+  A program works on one block of queries or of keys, its side, and loops over
+  the blocks of the other side.
 
   Attributes:
     rows: the number of rows of the batch on a device.
@@ -72,9 +72,9 @@ class Plan:
   def skips_blocks(self) -> bool:
     """True if a program loops over a range of blocks that it reads.
 
-    A loop with static ends is faster if there is little to skip. The forward
-    kernel takes 262 us with static ends and 307 us without them at 512 tokens
-    (H200).
+    A loop with static ends is faster if there is little to skip. At 512 tokens,
+    the forward kernel takes 262 us with static ends and 307 us without static
+    ends (H200).
     """
     return self.other_blocks > MAX_BLOCKS_WITHOUT_SKIPS
 
@@ -103,9 +103,9 @@ class Tokens(NamedTuple):
   """Describes the queries or the keys of a block.
 
   Attributes:
-    position: their positions in the row.
-    ids: the ids of their sequences.
-    hashes: their hashes for dropout; None if there is no dropout.
+    position: the position of each token in the row.
+    ids: the id of each token's sequence.
+    hashes: the hash of each token for dropout; None if there is no dropout.
   """
 
   position: Array
@@ -114,7 +114,7 @@ class Tokens(NamedTuple):
 
 
 class Program:
-  """One program of a kernel, which works on a row, a head and a block.
+  """Runs one program of a kernel, on a row, a head and a block.
 
   Attributes:
     plan: the kernel's plan.
@@ -126,12 +126,12 @@ class Program:
   """
 
   def __init__(self, plan: Plan, refs: Sequence[Ref]):
-    """Finds out which program this is.
+    """Finds the row, the head and the block of this program.
 
     Args:
       plan: the kernel's plan.
-      refs: `ids` and `qkv`; if the plan skips blocks, the range of blocks for
-        each block; and then the kernel's other arrays.
+      refs: `ids` and `qkv`, then the kernel's other arrays. If the plan skips
+        blocks, the range of blocks for each block stands between them.
     """
     self.plan, remaining = plan, iter(refs)
     self.ids, self.qkv = next(remaining), next(remaining)
@@ -211,7 +211,7 @@ class Program:
   def optional_vector(
     self, refs: Sequence[Ref], first: Array, size: int
   ) -> Array | None:
-    """Loads `vector` from the only array in a list; None if it is empty."""
+    """Loads `vector` from the array in a list; None if the list is empty."""
     return self.vector(refs[0], first, size) if refs else None
 
   def store_vector(
@@ -291,7 +291,7 @@ class Program:
   def score_factor(self, log_sums: Array) -> Array:
     """Returns each query's factor of its scores' gradients.
 
-    It is 0 for a query that sees no key.
+    The factor is 0 for a query that sees no key.
     """
     factor = self.plan.keep_scale * self.plan.scale
     return jnp.where(self.sees_any(log_sums), factor, 0.0)
@@ -312,7 +312,7 @@ class Program:
     return gradient.astype(self.plan.dtype)
 
   def drop(self, queries: Tokens, keys: Tokens, weights: Array) -> Array:
-    """Sets the weights that dropout drops to 0; does not scale the rest."""
+    """Sets the weights that dropout drops to 0; the rest is not scaled."""
     rate = self.plan.rate
     if not rate:
       return weights

@@ -35,14 +35,14 @@ MIN_WIDE = 1024
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-  """The static settings of a kernel on a device's shard.
+  """Holds the static settings of a kernel on a device's shard.
 
   Attributes:
     count: the number of rows, which are all tokens of the shard.
     width: the number of columns.
     rate: the rate of the dropout.
     epsilon: the epsilon of the LayerNorm.
-    tile: the number of rows that a program reads at once; divides `count`.
+    tile: the number of rows that a program reads at once. It divides `count`.
   """
 
   count: int
@@ -58,7 +58,7 @@ class _Plan:
 
 
 class _Program:
-  """One program of a kernel, which works on whole rows.
+  """Runs one program of a kernel, which works on whole rows.
 
   Attributes:
     index: the index of the program.
@@ -67,7 +67,7 @@ class _Program:
 
   def __init__(self, plan: _Plan):
     self.plan, self.index = plan, pl.program_id(0)
-    # The start is not a constant 0: Pallas checks the end of a slice that
+    # A constant 0 cannot be the start: Pallas checks the end of a slice that
     # begins with a constant, even if a mask excludes the end.
     self.columns = pl.ds(self.index * 0, plan.columns)
     self.is_column = jnp.arange(plan.columns) < plan.width
@@ -253,7 +253,7 @@ def _forward(
   interpret: bool,
   stats: bool,
 ) -> tuple[Array, ...]:
-  """Computes the output; with `stats` also means and 1 / deviations."""
+  """Computes the output; if `stats`, also means and 1 / deviations."""
   num_stats = 2 if stats else 0
 
   def on_device(
@@ -306,8 +306,8 @@ def add_norm(
 
   The caller reads the output in two places. Since it is returned twice, the two
   gradients arrive separately, and the kernel adds them without another pass.
-  All sums are float32. The forward pass saves no large arrays but x and y, and
-  the backward pass computes the rest again.
+  All sums are float32. The only large arrays that the forward pass saves are x
+  and y. The backward pass computes the rest again.
 
   Args:
     x: the residual.
@@ -396,7 +396,7 @@ def _add_norm_backward(
     *gradients,
   )
   # The compiler would make one pass over the sums for each of the three
-  # gradients. The barrier leaves one pass for all.
+  # gradients. With the barrier, it makes one pass for all of them.
   d_bias, d_scale, d_shift = jax.lax.optimization_barrier(sums.sum(0))
   return dx, dy, d_bias, d_scale, d_shift, fused.no_gradient(seed)
 

@@ -1,7 +1,8 @@
-"""ELMo's objective: the next and the previous word (Peters et al. 2018).
+"""Defines ELMo's objective: the next and the previous word.
 
-In training the softmax over words may be sampled as in TensorFlow (`draw`,
-`sampled_losses`). Otherwise it is full, and computed in chunks (`full_sum`).
+The source is Peters et al. 2018. In training, the softmax over words may be
+sampled as in TensorFlow (`draw`, `sampled_losses`). Otherwise the softmax is
+full, and is computed in chunks (`full_sum`).
 """
 
 import functools
@@ -47,8 +48,8 @@ LOGITS = 2**28
 def log_uniform(ids: Int[Array, "*n"], vocab_size: int) -> Float[Array, "*n"]:
   """Returns the probability of drawing a class k as a candidate.
 
-  It is log((k + 2) / (k + 1)) / log(V + 1), which is Zipf's law for words in
-  the order of their counts (tf.random.log_uniform_candidate_sampler).
+  The probability is log((k + 2) / (k + 1)) / log(V + 1). This is Zipf's law for
+  words in the order of their counts (tf.random.log_uniform_candidate_sampler).
 
   Args:
     ids: the classes k.
@@ -105,13 +106,13 @@ def draw(
     vocab_size: the number of all classes.
 
   Returns:
-    The classes, and the number of draws until the last class came.
+    The classes, and the number of draws until the last class was found.
   """
   num_draws = draws_for(count, vocab_size)
   scale = math.log(vocab_size + 1.0)
   coarse, fine = jax.random.uniform(key, (2, num_draws))
-  # 23 random bits are too few to reach all of 793,471 classes, so a second
-  # number spreads the draws between the steps of the first.
+  # 23 random bits are too few to reach all of 793,471 classes. So a second
+  # random number spreads the draws between the steps of the first number.
   x = jnp.exp(coarse * scale) * (1.0 + fine * (scale * 2.0**-23))
   ids = jnp.clip(x.astype(jnp.int32) - 1, 0, vocab_size - 1)
   order = jnp.argsort(ids, stable=True)
@@ -143,8 +144,8 @@ def log_expected(
 def sampled_losses(
   hidden: Float[Array, "*n d"],
   labels: Int[Array, "*n"],
-  rows: tuple[Float[Array, "*n d"], Float[Array, "*n"]],
-  sampled: tuple[Float[Array, "k d"], Float[Array, "k"]],
+  label_rows: tuple[Float[Array, "*n d"], Float[Array, "*n"]],
+  candidate_rows: tuple[Float[Array, "k d"], Float[Array, "k"]],
   ids: Int[Array, "k"],
   tries: Float[Array, ""],
   vocab_size: int,
@@ -157,8 +158,8 @@ def sampled_losses(
   Args:
     hidden: the hidden states to decode.
     labels: the right classes.
-    rows: the labels' rows of the table, and their biases.
-    sampled: the candidates' rows of the table, and their biases.
+    label_rows: the labels' rows of the table, and their biases.
+    candidate_rows: the candidates' rows of the table, and their biases.
     ids: the candidates.
     tries: the number of draws, see `draw`.
     vocab_size: the number of all classes.
@@ -166,15 +167,17 @@ def sampled_losses(
   Returns:
     The losses in nats, float32.
   """
-  vectors, biases = rows
+  vectors, biases = label_rows
   label_logits = (hidden.astype(jnp.float32) * vectors).sum(-1) + biases
   label_logits = label_logits - log_expected(labels, tries, vocab_size)
-  table, bias = sampled
+  table, bias = candidate_rows
   logits = heads.decode(
     hidden, table, len(ids), bias - log_expected(ids, tries, vocab_size)
   )
-  hits = labels[..., None] == jax.lax.broadcast_to_rank(ids, labels.ndim + 1)
-  logits = jnp.where(hits, jnp.finfo(jnp.float32).min, logits)
+  is_label = labels[..., None] == jax.lax.broadcast_to_rank(
+    ids, labels.ndim + 1
+  )
+  logits = jnp.where(is_label, jnp.finfo(jnp.float32).min, logits)
   log_sums = jax.nn.logsumexp(logits, axis=-1)
   return jnp.logaddexp(label_logits, log_sums) - label_logits
 
@@ -237,7 +240,7 @@ def first_states(encoder: elmo.Elmo, batch: Batch) -> Any:
 
 
 def check_rows(batch: Batch, states: elmo.States) -> None:
-  """Raises ValueError unless batch and states have equally many rows."""
+  """Raises ValueError unless batch and states have the same number of rows."""
   rows, expected = batch["char_ids"].shape[0], states[0][0][0].shape[0]
   if rows != expected:
     raise ValueError(
@@ -270,7 +273,7 @@ def build(
       in training, besides the right word (8,192 as published); 0 means the
       full softmax.
     stateful: True starts each row with the states at the end of the same row of
-      the previous batch (as published). False starts it with zeros.
+      the previous batch (as published). False starts each row with zeros.
 
   Raises:
     ValueError: the objective does not train this family, or the vocabulary does
@@ -377,8 +380,8 @@ def _direction_losses(
     draw(jax.random.fold_in(rng, direction), negatives, size)
     for direction in directions
   ]
-  # Look up all rows at once, since the gradient of each look-up is as large as
-  # the table.
+  # Look up all rows at once, because the gradient of each look-up is as large
+  # as the table.
   needed_ids = [*labels, *(ids for ids, _ in candidates)]
   rows, biases = module.rows(
     jnp.concatenate([ids.ravel() for ids in needed_ids])

@@ -1,4 +1,4 @@
-"""Fine-tuning: the loss of a task on an encoder with the task's head.
+"""Defines fine-tuning: the loss of a task on an encoder with a head.
 
 A task has classes, a regression, choices, tags or spans (Devlin et al. 2019,
 section 4 and appendix A.5). GPT-1 can add its language model as a second loss
@@ -52,7 +52,7 @@ def task_sums(
 ) -> Sums:
   """Returns weighted sums `task_loss` and `task_accuracy`.
 
-    kind         loss of an example                        counts as right if
+    kind         loss of an example                        it is right if
     regression   squared error                             (no accuracy)
     multi_label  mean of the labels' binary cross-         all labels are right
                  entropies
@@ -148,8 +148,8 @@ def language_model_sums(
 
 def next_targets(batch: Batch) -> Float[Array, "*b l"]:
   """Returns 1 where the next token is real, else 0."""
-  real = (batch["sequence_ids"][..., 1:] > 0).astype(jnp.float32)
-  return jnp.pad(real, [(0, 0)] * (real.ndim - 1) + [(0, 1)])
+  is_real = (batch["sequence_ids"][..., 1:] > 0).astype(jnp.float32)
+  return jnp.pad(is_real, [(0, 0)] * (is_real.ndim - 1) + [(0, 1)])
 
 
 def _logits_and_lm_sums(
@@ -157,12 +157,12 @@ def _logits_and_lm_sums(
 ) -> tuple[Array, Sums]:
   """Returns the task's logits and the language model's sums.
 
-  Both read the same hidden states.
+  The task's head and the language model read the same hidden states.
   """
   length = batch["input_ids"].shape[-1]
-  flat = {key: batch[key].reshape(-1, length) for key in INPUTS if key in batch}
-  hidden, _ = encode(module.encoder, flat, train=train)
-  logits = module.classify(hidden, flat, train)
+  rows = {key: batch[key].reshape(-1, length) for key in INPUTS if key in batch}
+  hidden, _ = encode(module.encoder, rows, train=train)
+  logits = module.classify(hidden, rows, train)
   sums = language_model_sums(hidden, module, batch)
   if batch["input_ids"].ndim == 3:
     logits = logits.reshape(batch["input_ids"].shape[:2])
@@ -171,7 +171,7 @@ def _logits_and_lm_sums(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def fixed_row(table: Float[Array, "v d"], row: int) -> Float[Array, "v d"]:
-  """Returns the table, whose row at the index `row` gets no gradient."""
+  """Returns the table, and stops the gradient of the row at index `row`."""
   return table
 
 
@@ -229,8 +229,8 @@ def _make_sums(
     else:
       logits = apply(**options)
     if kind == "span" and span_positions == "real":
-      real = batch["sequence_ids"][..., None] > 0
-      logits = jnp.where(real, logits, jnp.finfo(jnp.float32).min)
+      is_real = batch["sequence_ids"][..., None] > 0
+      logits = jnp.where(is_real, logits, jnp.finfo(jnp.float32).min)
     return sums | task_sums(kind, logits, labels, weights)
 
   return sum_losses
@@ -326,20 +326,20 @@ def build(
     head: "new" takes the encoder and the pooler of a pre-trained model and
       draws the other parameters; "taken" also takes the model's classifier.
     head_dropout: see `task_heads.head_options`.
-    lm_weight: the weight of the loss of GPT-1's language model, which is the
-      mean over rows of each row's mean; 0.5 as published.
+    lm_weight: the weight of the loss of GPT-1's language model; 0.5 as
+      published. This loss is the mean over rows of each row's mean.
     span_positions: "all" lets the softmax of a span's ends run over all
       positions of a row, also over padding (google-research/bert run_squad.py,
       transformers). "real" lets it run over real tokens only, so that no loss
       depends on the padding.
     train_padding: True lets a softmax over "all" also train the embedding of
-      padding (run_squad.py); False does not (transformers).
+      padding (run_squad.py). False keeps this embedding (transformers).
     padding_id: the id of padding in the data's vocabulary; None means that
       there are no data.
-    span_head: the head for questions. "apart" is BERT's, in which start and end
-      are independent, and the score at the first position means that there is
-      no answer. "joint" is ELECTRA's (see `question_head`), which reads only
-      the context, whatever `span_positions` is.
+    span_head: the head for questions. In BERT's head "apart", start and end are
+      independent, and the score at the first position means that there is no
+      answer. ELECTRA's head "joint" (see `question_head`) reads only the
+      context, whatever `span_positions` is.
 
   Raises:
     ValueError: the objective does not train this family, or an option is out of
@@ -355,8 +355,8 @@ def build(
   )
   module = task_heads.build(task_heads.NAMES[kind], encoder, options)
   sum_losses = _make_sums(module, kind, lm_weight, span_positions)
-  # If an encoder has a `padding_id`, this row of its position table belongs to
-  # padding.
+  # If an encoder has a `padding_id`, the row with this index in its position
+  # table belongs to padding.
   has_padding_row = "padding_id" in attributes(encoder)
   tables = ("word", "position") if has_padding_row else ("word",)
   fixed_id = padding_id if kind == "span" and not train_padding else None

@@ -1,4 +1,4 @@
-"""The loop of a run: steps, logged rows, evaluations and checkpoints."""
+"""Runs the loop of a run: steps, logged rows, evaluations, checkpoints."""
 
 import dataclasses
 import functools
@@ -24,8 +24,8 @@ from bert_jax.weights import checkpoint
 DIVERGED = 1.5
 
 # A function that evaluates a state. It returns the results by name, and one
-# number to compare states by: the lower, the better. The number is the loss, or
-# minus the task's first metric; it is None if that metric is undefined.
+# number by which states are compared: the lower, the better. The number is the
+# loss, or minus the task's first metric; None if that metric is undefined.
 Measure = Callable[[TrainState], tuple[dict[str, float], float | None]]
 
 
@@ -37,7 +37,7 @@ def check_data(setup: Setup) -> None:
 
 @dataclasses.dataclass
 class Progress:
-  """What changes during a run, besides its files.
+  """Holds what changes during a run, except its files.
 
   Attributes:
     state: the train state.
@@ -72,8 +72,8 @@ def run_phase(
 ) -> None:
   """Trains one phase: steps, logged rows, evaluations and checkpoints.
 
-  What is due at a step depends on the step's number only, so a run that was
-  stopped and continued does the same as one that was not.
+  What is due at a step depends only on the step's number. So a run that was
+  stopped and continued does the same as a run that was not stopped.
 
   Args:
     setup: the objects that do not change during the run.
@@ -168,8 +168,8 @@ def run_phase(
         save, setup, phase, progress, saver, log, step, position, snapshot
       )
       if saving:
-        # Save before the evaluation: if that fails or is killed, no step is
-        # lost.
+        # Save before the evaluation. If the evaluation fails or is killed, no
+        # step is lost.
         save_step(pending=evaluating)
       if progress.stopped and step < total:
         return  # The continued run begins with this step's evaluation.
@@ -239,7 +239,7 @@ def evaluate_last(
 
   Raises:
     FloatingPointError: a loss is not finite. The checkpoint is removed, so that
-      an earlier one is the newest.
+      an earlier checkpoint is the newest.
   """
   try:
     measured, _ = evaluate_step(measure, progress, log, step)
@@ -369,8 +369,8 @@ def save(
     step: the number of optimizer steps done.
     position: the position in the data.
     snapshot: copies the state for the save.
-    measured: the result of an evaluation at this step; None without one.
-    pending: True if an evaluation at this step is still to be made.
+    measured: the result of an evaluation at this step; None if there is none.
+    pending: True if an evaluation at this step must still be made.
 
   Raises:
     OSError: the data was changed since it was opened.

@@ -43,9 +43,9 @@ class Generation:
       chip from v4 on.
     cores: cores of a chip, as the names of Cloud TPU count them: v3-32 has 32
       cores. It is 1 if the names count chips.
-    layouts: known slices from small to large. One of them is suggested if a
-      slice is unknown or too small.
-    options: the options for the description of a topology.
+    layouts: known slices from small to large. An error suggests one of them if
+      a slice is unknown or too small.
+    options: the options of jax's function that describes a topology.
   """
 
   hbm: int
@@ -69,7 +69,7 @@ GENERATIONS = {
   "v5p": Generation(95, 2, _CUBES),
   "v6e": Generation(32, 1, _SQUARES),
 }
-# The number of chips of the largest slice, which is v5p's (the same page).
+# The number of chips of the largest slice, which is of v5p (the same page).
 MAX_CHIPS = 8960
 
 
@@ -123,7 +123,7 @@ def chips(layout: str) -> int:
 
 
 def describe(topology: str) -> list[jax.Device]:
-  """Returns the devices of a slice; programs compile for them, but cannot run.
+  """Returns the devices of a slice, for which programs can only be compiled.
 
   Args:
     topology: the generation and the number of chips along each axis, for
@@ -139,17 +139,17 @@ def describe(topology: str) -> list[jax.Device]:
   name, _, layout = topology.partition(":")
   nearest = nearest_topology(topology)
   generation = nearest.partition(":")[0]
-  unknown = ValueError(
+  unknown_slice = ValueError(
     f"--topology={topology} is no slice; did you mean {nearest}? The"
     f" generations are {', '.join(GENERATIONS)}; the slices of {generation} are"
     f" {', '.join(GENERATIONS[generation].layouts)}."
   )
   if name not in GENERATIONS or not re.fullmatch(r"\d+(x\d+)+", layout):
-    raise unknown
+    raise unknown_slice
   # Check the size here, because libtpu crashes if a slice is very large.
   axes = GENERATIONS[name].layouts[0].count("x")
   if layout.count("x") != axes or chips(layout) > MAX_CHIPS:
-    raise unknown
+    raise unknown_slice
   try:
     options = GENERATIONS[name].options
     return list(
@@ -157,7 +157,7 @@ def describe(topology: str) -> list[jax.Device]:
     )
   except jax.errors.JaxRuntimeError as e:
     if has_status(e, INVALID_ARGUMENT):
-      raise unknown from e
+      raise unknown_slice from e
     raise UserError(f"the TPU compiler, libtpu: {_sentence(e)}") from e
 
 
@@ -180,7 +180,7 @@ def with_published_vocabulary(config: config_lib.Run) -> config_lib.Run:
   These keys are `vocab_size`, and RoBERTa's `padding_id`.
 
   Raises:
-    UserError: the config fine-tunes; then the data decides more keys.
+    UserError: the config fine-tunes. Then the data decides more keys.
   """
   model = config.model
   if not isinstance(config.data, config_lib.Data) or model.family is None:
@@ -258,7 +258,7 @@ def parse_out_of_memory(message: str) -> dict[str, int] | None:
 
   Returns:
     {"needed": bytes, "usable": bytes}, {} if the message has no numbers, or
-    None for a message about something else.
+    None if the message is about something else.
   """
   if "RESOURCE_EXHAUSTED" not in message:
     return None
@@ -280,8 +280,8 @@ def compile_step(
 ) -> dict[str, Any]:
   """Compiles a phase's step, and reports what a device would hold and do.
 
-  The compiler runs in its own process, because it has crashed before, and
-  because it does not free its memory.
+  The compiler runs in a separate process, because it may crash, and because it
+  does not free its memory.
 
   Args:
     config: the run's config, see `make_step`.
@@ -298,8 +298,8 @@ def compile_step(
     | out of memory | `refused` is the compiler's sentence; `fits` is False |
     | crashed | `crashed` says how; `fits` is None, which means not known |
 
-    If the memory does not suffice, `temporaries_bytes` is the compiler's number
-    of bytes that the step needs.
+    If the memory does not suffice, `temporaries_bytes` is the number of bytes
+    that the step needs, as the compiler says.
 
   Raises:
     ValueError: see `make_step`.

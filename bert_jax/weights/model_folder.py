@@ -8,12 +8,13 @@ config.json has these keys:
 * `model`: the attributes of the encoder.
 * `head`: the keyword arguments of the task's module.
 * `labels`: the names of the labels in the order of their ids; null if the task
-  has none.
+  has no labels.
 * `problem`: "classification", "multi_label" or "regression"; null if the task
-  has none.
+  has no problem.
 * `pooler`: true if the folder has a pooler that the head does not read.
-* `source`: the format that the model was converted from, the dtype of its
-  arrays there, the names of dropped arrays, and the fields to write back.
+* `source`: the format from which the model was converted, the dtype of its
+  arrays in this format, the names of dropped arrays, and the fields to write
+  back.
 * `sha256`: a digest of each key above and of each other file.
 * `checksum`: a checksum of the whole config.json.
 
@@ -69,7 +70,7 @@ class Weights(NamedTuple):
     tokenizer_files: name -> bytes of each tokenizer file, unchanged.
     heads: path -> float32 array, for parameters that only training uses: a
       run's head for span boundaries, ELMo's softmax, TinyBERT's maps. A folder
-      does not hold them.
+      does not hold these parameters.
   """
 
   config: dict[str, Any]
@@ -194,8 +195,8 @@ def write_tensors(
 
   contiguous = {name: np.asarray(a, order="C") for name, a in arrays.items()}
   content = save(contiguous, dict(metadata) if metadata else None)
-  # Do not use `safetensors.numpy.save_file`: only their owner can read its
-  # files.
+  # Do not use `safetensors.numpy.save_file`, because only the owner can read
+  # the files that it writes.
   epath.Path(path).write_bytes(content)
 
 
@@ -233,9 +234,11 @@ def read(path: str) -> Weights:
       f"{config_path}: format_version is {config['format_version']!r}, but"
       f" this program reads {FORMAT_VERSION}; convert the model again."
     )
-  missing = [key for key in KEYS if key not in config]
-  if missing:
-    raise Damaged(f"{config_path} is damaged: it has no {', '.join(missing)}.")
+  missing_keys = [key for key in KEYS if key not in config]
+  if missing_keys:
+    raise Damaged(
+      f"{config_path} is damaged: it has no {', '.join(missing_keys)}."
+    )
   _check_digests(path, config)
   config = without(config, DIGESTS, "checksum")
   try:
@@ -284,7 +287,7 @@ def _config_digests(config: Mapping[str, Any]) -> dict[str, str]:
 
 def _check_digests(path: str, config: dict[str, Any]) -> None:
   """Raises a UserError if a file was changed since `write` wrote it."""
-  # Older folders have neither of the two keys. If only one is missing, the
+  # Older folders have neither of the two keys. If only one key is missing, the
   # config was changed.
   if DIGESTS not in config and "checksum" not in config:
     messages.note_once(
