@@ -1,7 +1,8 @@
-"""DistilBERT's objective: a student learns from its teacher (Sanh et al. 2019).
+"""Defines DistilBERT's objective: a student learns from its teacher.
 
-The loss has three terms: the teacher's distribution over the pieces (Hinton et
-al. 2015), masked LM, and the direction of the teacher's last hidden states.
+The source is Sanh et al. 2019. The loss has three terms: the teacher's
+distribution over the pieces (Hinton et al. 2015), masked LM, and the direction
+of the teacher's last hidden states.
 """
 
 import functools
@@ -40,8 +41,8 @@ LAYERS = (0, 2, 4, 7, 9, 11)
 TOKENS = ("all", "masked")
 KEYS = ("sequence_ids", *MASKED_KEYS)
 # The number of positions of a row whose logits are in memory at once. The
-# logits of the student and those of the teacher, float32 [256, 32, 30522], are
-# 1 GB each.
+# logits of the student and the logits of the teacher, float32 [256, 32, 30522],
+# are 1 GB each.
 POSITIONS = 32
 # A function that reads logits from hidden states: `predict` of a module with
 # its parameters. Its arguments are the hidden states and perhaps positions.
@@ -58,7 +59,7 @@ def predict(
   Args:
     module: a `heads.ForPreTraining`.
     hidden: the last hidden states of its encoder.
-    positions: the positions to predict; all if None.
+    positions: the positions to predict; None means all positions.
   """
   if positions is None:
     columns = jnp.arange(hidden.shape[1])
@@ -73,7 +74,7 @@ def divergence(
 ) -> Float[Array, "*n"]:
   """Returns KL(teacher || student) of softmax(logits / temperature).
 
-  It is float32, in nats, and exactly 0 for equal logits.
+  The divergence is float32, in nats, and exactly 0 for equal logits.
 
   Args:
     student: the student's logits.
@@ -101,7 +102,7 @@ def divergence_sum(
 ) -> Float[Array, ""]:
   """Returns the weighted sum of `divergence`.
 
-  It is computed in chunks; see `base.sum_by_chunks`.
+  The sum is computed in chunks; see `base.sum_by_chunks`.
 
   Args:
     read: the student's reader.
@@ -135,10 +136,14 @@ def count_targets(batch: Batch, kl_tokens: str) -> Sums:
     batch: the batch.
     kl_tokens: see `build`.
   """
-  masked = batch["mlm_weights"].sum(dtype=jnp.float32)
-  real = (batch["sequence_ids"] > 0).sum(dtype=jnp.float32)
-  weights = {"mlm_loss": masked, "mlm_accuracy": masked, "cosine_loss": real}
-  return weights | {"kl_loss": real if kl_tokens == "all" else masked}
+  num_masked = batch["mlm_weights"].sum(dtype=jnp.float32)
+  num_real = (batch["sequence_ids"] > 0).sum(dtype=jnp.float32)
+  weights = {
+    "mlm_loss": num_masked,
+    "mlm_accuracy": num_masked,
+    "cosine_loss": num_real,
+  }
+  return weights | {"kl_loss": num_real if kl_tokens == "all" else num_masked}
 
 
 def sums_of(
@@ -253,20 +258,20 @@ def build(
 
   Args:
     model: keyword arguments of the student's `build`, and `family`.
-    teacher: the same for the teacher.
-    layers: the teacher's layers with which the student begins. It then also
-      begins with the teacher's embeddings and masked-LM head. () begins from
-      the seed.
+    teacher: keyword arguments of the teacher's `build`, and `family`.
+    layers: the teacher's layers with which the student begins. The student then
+      also begins with the teacher's embeddings and masked-LM head. () draws all
+      parameters from the seed.
     kl_weight: the weight of `kl_loss` (research_projects/distillation/
       README.md, --alpha_ce 5.0).
     mlm_weight: the weight of `mlm_loss` (the same file, --alpha_mlm 2.0).
     cosine_weight: the weight of `cosine_loss` (the same file, --alpha_cos 1.0).
     temperature: the temperature of the KL (the same file, --temperature 2).
     kl_tokens: "all" compares at all tokens except padding, "masked" at the
-      masked ones (distiller.py, restrict_ce_to_mask).
+      masked tokens (distiller.py, restrict_ce_to_mask).
     freeze_positions: True keeps the teacher's position embeddings (the README's
       commands, --freeze_pos_embs). A run then refuses weight decay, which would
-      shrink them.
+      shrink these embeddings.
 
   Raises:
     ValueError: teacher and student do not fit, or an option is out of its

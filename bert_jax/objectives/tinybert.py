@@ -1,8 +1,9 @@
-"""TinyBERT's general distillation of inner states (Jiao et al. 2020, 3.1).
+"""Defines TinyBERT's general distillation of inner states.
 
-A student has M layers and its teacher has N. Layer m of the student learns from
-layer g(m) = m N / M of the teacher. The student's embeddings learn from the
-teacher's (g(0) = 0). With BERT-base as the teacher, g(m) is 3m for 4 layers and
+The source is Jiao et al. 2020, section 3.1. A student has M layers and its
+teacher has N layers. Layer m of the student learns from layer g(m) = m N / M of
+the teacher. The student's embeddings learn from the teacher's embeddings
+(g(0) = 0). With BERT-base as the teacher, g(m) is 3m for 4 layers and
 2m for 6 layers (section 4.2; huawei-noah/Pretrained-Language-Model TinyBERT
 general_distill.py, layers_per_block).
 """
@@ -71,7 +72,8 @@ def attention_sum(
   Args:
     student: the stacked attention parameters of the student's layers, and the
       inputs of the layers.
-    teacher: the same for the layers from which the student learns.
+    teacher: the stacked attention parameters of the teacher's layers from which
+      the student learns, and the inputs of these layers.
     pairs: True where the scores of a query and a key count.
     dtypes: the dtypes of the student and of the teacher.
   """
@@ -99,7 +101,7 @@ def attention_sum(
 def state_sums(
   student: Float[Array, "n b l w"],
   teacher: Float[Array, "n b l w"],
-  real: Float[Array, "b l"],
+  is_real: Float[Array, "b l"],
 ) -> Sums:
   """Sums the mean squared differences of the real tokens' states.
 
@@ -108,13 +110,13 @@ def state_sums(
       the teacher's width.
     teacher: the teacher's embeddings and the outputs of the layers from which
       the student learns.
-    real: 0 for padding, else 1.
+    is_real: 0 for padding, else 1.
 
   Returns:
     `embedding_loss`, and `hidden_loss` summed over the layers.
   """
   gap = student.astype(jnp.float32) - teacher.astype(jnp.float32)
-  sums = (jnp.square(gap).mean(-1) * real[None]).sum((1, 2))
+  sums = (jnp.square(gap).mean(-1) * is_real[None]).sum((1, 2))
   return {"embedding_loss": sums[0], "hidden_loss": sums[1:].sum()}
 
 
@@ -131,7 +133,7 @@ def real_pairs_and_tokens(
 
 
 def count_targets(batch: Batch) -> Sums:
-  """Returns the weights of the terms: the numbers of pairs and of tokens."""
+  """Returns the weights of the terms: the counts of pairs and of tokens."""
   pairs, real = real_pairs_and_tokens(batch)
   tokens = real.sum()
   return {
@@ -152,10 +154,10 @@ def count_flops(student: Encoder, teacher: Encoder, batch: Batch) -> float:
     batch: arrays or shapes.
   """
   rows, length = batch["input_ids"].shape
-  mapped = rows * length * (student.num_layers + 1)
-  trained = stack_flops(student, rows, length)
-  trained += 2.0 * mapped * student.hidden * teacher.hidden
-  return 3 * trained + stack_flops(teacher, rows, length)
+  num_mapped = rows * length * (student.num_layers + 1)
+  student_flops = stack_flops(student, rows, length)
+  student_flops += 2.0 * num_mapped * student.hidden * teacher.hidden
+  return 3 * student_flops + stack_flops(teacher, rows, length)
 
 
 def unmasked_ids(batch: Batch) -> Int[Array, "b l"]:
@@ -166,7 +168,7 @@ def unmasked_ids(batch: Batch) -> Int[Array, "b l"]:
 def _attention(encoder: Params, step: int) -> Params:
   """Returns the attention parameters of every `step`-th layer of an encoder.
 
-  The first of them is layer number `step`, where 1 is the lowest layer.
+  The first of these layers has the number `step`; the lowest layer has 1.
   """
   weights = encoder["layers"]["layer"]["attention"]
   return jax.tree.map(lambda x: x[step - 1 :: step], weights)
@@ -189,10 +191,10 @@ def check_vocabulary(student: Encoder, teacher: Encoder) -> None:
 
 
 def check_sizes(student: Encoder, teacher: Encoder) -> int:
-  """Returns N / M, the teacher's layers for each layer of the student.
+  """Returns N / M, the count of teacher layers for each student layer.
 
   Raises:
-    ValueError: heads, vocabularies or numbers of layers do not fit.
+    ValueError: heads, vocabularies or counts of layers do not fit.
   """
   _check_equal(student, teacher, "heads")
   check_vocabulary(student, teacher)
@@ -282,7 +284,7 @@ def build(
   Each loss is a mean squared difference: `attention_loss` over heads and pairs
   of tokens, `hidden_loss` and `embedding_loss` over tokens and the teacher's
   width. The means of the layers are added. Padding does not count here, but it
-  does in the released program; without padding both are equal.
+  counts in the released program. Batches without padding give equal losses.
 
   No token is masked, as released (pregenerate_training_data.py,
   --masked_lm_prob 0.0). If the data have masks, the original tokens are put
@@ -290,7 +292,7 @@ def build(
 
   Args:
     model: keyword arguments of the student's `build`, and `family`.
-    teacher: the same for the teacher.
+    teacher: keyword arguments of the teacher's `build`, and `family`.
     maps: see `tinybert.ForDistillation`.
     attention_weight: the weight of `attention_loss` (all three weights are 1 in
       general_distill.py).

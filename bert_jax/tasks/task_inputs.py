@@ -268,7 +268,7 @@ def _training_labels(
   splits: Mapping[str, Examples],
   records: Mapping[str, list[Record]],
 ) -> tuple[str, ...]:
-  """Returns the labels of the training split, or of the first_split split.
+  """Returns the labels of the training split, or of the first split.
 
   Raises:
     ValueError: there are fewer than two labels, or another split has a label

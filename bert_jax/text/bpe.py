@@ -28,22 +28,23 @@ from bert_jax.text.vocabulary import WORDS as BERT_CHUNKS
 from bert_jax.text.vocabulary import SpecialIds, Vocabulary, reading_special
 
 # Role -> special token of the published vocabularies. GPT-2 and GPT-1 do not
-# have all roles. RoBERTa's come from fairseq data/dictionary.py and gpt2_bpe.
+# have all roles. RoBERTa's special tokens come from fairseq data/dictionary.py
+# and gpt2_bpe.
 ROBERTA = dict(cls="<s>", pad="<pad>", sep="</s>", unk="<unk>", mask="<mask>")
 GPT2 = dict(cls="<|endoftext|>", sep="<|endoftext|>", pad="<|endoftext|>")
 GPT1 = dict(unk="<unk>")
 END_OF_WORD = "</w>"
 # Patterns for `Vocabulary.chunk_pattern`. A space between two words belongs to
-# the second word. The first pattern cuts ASCII as encoder.py of GPT-2 does. But
-# it does not cut before a character that is not ASCII, which could belong to
-# the same word.
+# the second word. _ASCII_WORDS cuts ASCII as encoder.py of GPT-2 does. But it
+# does not cut before a character that is not ASCII, because this character
+# could belong to the same word.
 _ASCII_WORDS = re.compile(
   r"(?>'(?:[stmd]|re|ve|ll)| ?[A-Za-z]+| ?[0-9]+| ?[!-/:-@\[-`{-~]+)(?![^ -~])"
   r"| ?[^ ]+"
 )
 WORDS = re.compile(" ?[^ ]+")
-# A text with several spaces in a row, or a space at its end, is not cut: only
-# the last one of several spaces belongs to the next word.
+# A text with several spaces in a row, or a space at its end, is not cut. Only
+# the last of several spaces belongs to the next word.
 _UNCUT = re.compile(r"\s(?:\s|\Z)")
 # The printable character that stands for a space.
 SPACE = "Ġ"
@@ -57,7 +58,7 @@ def bytelevel(
 ) -> Vocabulary:
   """Builds a byte-level BPE tokenizer.
 
-  It has RoBERTa's special tokens if `vocab` has a `<mask>`, else GPT-2's.
+  If `vocab` has a `<mask>`, the special tokens are RoBERTa's, else GPT-2's.
 
   Args:
     vocab: piece -> id.
@@ -90,14 +91,14 @@ def bytelevel(
     # As in the published tokenizer, a mask includes the space before it.
     mask = AddedToken(roles["mask"], lstrip=True, normalized=False)
     with_special.add_special_tokens([mask])
-  begins = [p.startswith(SPACE) or p in tokens for p in pieces]
+  boundary = [p.startswith(SPACE) or p in tokens for p in pieces]
   return Vocabulary(
     kind="bytelevel",
     pieces=pieces,
     special=special_ids(vocab, roles, source),
     plain=tokenizer,
     with_special=with_special,
-    boundary=np.array(begins),
+    boundary=np.array(boundary),
     options=dict(add_prefix_space=add_prefix_space),
     files=to_files(vocab, merges),
     **chunk_rules(add_prefix_space),
@@ -152,14 +153,14 @@ def gpt1(
   """
   pieces = pieces_by_id(vocab, source)
   tokenizer = gpt1_rules(vocab, check_merges(merges, vocab, source))
-  ends = [p.endswith(END_OF_WORD) or p == GPT1["unk"] for p in pieces]
+  boundary = [p.endswith(END_OF_WORD) or p == GPT1["unk"] for p in pieces]
   return Vocabulary(
     kind="gpt1",
     pieces=pieces,
     special=special_ids(vocab, GPT1, source),
     plain=tokenizer,
     with_special=reading_special(tokenizer, [GPT1["unk"]]),
-    boundary=np.array(ends),
+    boundary=np.array(boundary),
     boundary_is_end=True,
     options={"lower_case": True},
     files=to_files(vocab, merges),
@@ -189,8 +190,8 @@ def gpt1_rules(
 def pieces_by_id(vocab: Mapping[str, int], source: str) -> list[str]:
   """Returns the pieces in the order of their ids.
 
-  The pieces of fairseq's fillers may be missing. They come before RoBERTa's
-  `<mask>`, and make the size of its dictionary a multiple of eight.
+  fairseq's fillers may be missing. These pieces come before RoBERTa's `<mask>`,
+  and make the size of its dictionary a multiple of eight.
 
   Args:
     vocab: piece -> id.
@@ -291,7 +292,7 @@ def check_pieces(vocab: Mapping[str, Any], source: str) -> dict[str, int]:
 def to_files(
   vocab: Mapping[str, int], merges: Sequence[tuple[str, str]]
 ) -> dict[str, bytes]:
-  """Returns name -> content of the two files, with Hugging Face's names."""
+  """Returns name -> content of Hugging Face's two files."""
   lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
   return {
     "vocab.json": json.dumps(vocab, ensure_ascii=False).encode("utf-8"),

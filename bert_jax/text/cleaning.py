@@ -1,9 +1,9 @@
 """Cleans text before a vocabulary is trained and before tokenization.
 
 Both steps must clean text in the same way. So the cleaning is one setting,
-which is stored with the vocabulary: in a SentencePiece `.model` as its
-normalization rules, in `tokenizer.json` as its normalizer, and for other files
-in a `tokenizer_config.json` in the same folder.
+which is stored with the vocabulary. A SentencePiece `.model` stores it as its
+normalization rules, and `tokenizer.json` as its normalizer. For other files, a
+`tokenizer_config.json` in the same folder stores it.
 """
 
 import functools
@@ -17,7 +17,7 @@ from bert_jax.messages import UserError
 
 
 class Cleaning(NamedTuple):
-  """Says how cleaning treats capitals and accents; None leaves it open.
+  """Says how cleaning treats capitals and accents; None means not set.
 
   Attributes:
     lower_case: True if text is changed to lower case.
@@ -44,7 +44,7 @@ class Cleaning(NamedTuple):
     return " and ".join(filter(None, phrases))
 
 
-# Names of normalizers in a `.model`. SentencePiece has the two in
+# Names of normalizers in a `.model`. SentencePiece writes the names in
 # `FOLDING_RULES`, which fold case and keep accents. This package writes the
 # names in `PACKAGE_RULES`; each name has the cleaning that its rules do.
 FOLDING_RULES = ("nmt_nfkc_cf", "nfkc_cf")
@@ -109,7 +109,7 @@ class Marks:
   not counted, because writers may omit them.
 
   Attributes:
-    num_changed: the number of characters that are such a mark, or lose one.
+    num_changed: the number of characters that are or lose such a mark.
     num_characters: the number of all characters.
     example: the first character that `num_changed` counts.
   """
@@ -200,21 +200,21 @@ def _clean(text: str, cleaning: Cleaning) -> str:
     letters = unicodedata.normalize("NFKD", text)
     text = "".join(c for c in letters if not unicodedata.combining(c))
   if cleaning.lower_case:
-    # Lower each letter by itself: `str.lower` changes a capital sigma in
+    # Lower each letter alone, because `str.lower` changes a capital sigma in
     # different ways, depending on the letters around it.
     text = "".join(c.lower() for c in text)
   return unicodedata.normalize("NFC", text)
 
 
 def _characters() -> Iterator[str]:
-  """Yields all assigned characters, without those for private use."""
+  """Yields all assigned characters except the characters for private use."""
   for character in map(chr, range(0x110000)):
     if unicodedata.category(character) not in ("Cn", "Cs", "Co"):
       yield character
 
 
 def _composed() -> dict[str, dict[str, str]]:
-  """Returns letter -> mark -> the one character that NFC makes of both."""
+  """Returns letter -> mark -> the character that NFC makes of the two."""
   composed: dict[str, dict[str, str]] = {}
   for character in _characters():
     points = unicodedata.decomposition(character).split()
@@ -268,10 +268,10 @@ def _marks_by_script() -> dict[int, list[str]]:
 def reordered_marks() -> str:
   """Returns a pattern for the positions where NFC does more than SentencePiece.
 
-  Both compose a letter with the marks that follow it directly. NFC also sorts
-  marks by their combining classes, and composes a letter with a mark that
-  follows another mark. The pattern matches the empty text between two such
-  marks. If a caller inserts a character there that is no mark, NFC changes
+  NFC and SentencePiece compose a letter with the marks that follow it directly.
+  NFC also sorts marks by their combining classes, and composes a letter with a
+  mark that follows another mark. The pattern matches the empty text between two
+  such marks. If a caller inserts a character there that is no mark, NFC changes
   neither of the marks.
   """
   by_class: dict[int, list[str]] = {}
@@ -281,7 +281,7 @@ def reordered_marks() -> str:
   marks: list[str] = []
   positions = []
   for combining_class in sorted(by_class):
-    if marks:  # These have a lower class, so NFC puts them first.
+    if marks:  # `marks` have a lower class, so NFC puts them first.
       higher_marks = _one_of(by_class[combining_class])
       positions.append(f"(?<={higher_marks})(?={_one_of(marks)})")
     marks += by_class[combining_class]

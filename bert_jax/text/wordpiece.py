@@ -10,8 +10,8 @@ vocabularies are used today:
 * A word of more than 100 characters is `[UNK]`.
 
 "original" names the rules of github.com/google-research/bert tokenization.py.
-They keep private characters, lower the case of text as Python does, and allow
-words of 200 characters. They are slower, because they run in Python.
+These rules keep private characters, lower the case of text as Python does, and
+allow words of 200 characters. They are slower, because they run in Python.
 docs/tokenizers.md lists every difference.
 """
 
@@ -98,13 +98,15 @@ def build(
     raise UserError(f"{source}: rules {rules!r} is not one of {list(RULES)}.")
   # Options with their default values are left out, because `options` says
   # whether two tokenizers give the same ids.
-  unusual: dict[str, bool | None] = {}
+  unusual_options: dict[str, bool | None] = {}
   if strip_accents not in (None, lower_case):
-    unusual["strip_accents"] = strip_accents
+    unusual_options["strip_accents"] = strip_accents
   if not tokenize_chinese_chars:
-    unusual["tokenize_chinese_chars"] = False
-  if unusual and rules == "original":
-    raise UserError(f"{source}: the original rules have no {list(unusual)}.")
+    unusual_options["tokenize_chinese_chars"] = False
+  if unusual_options and rules == "original":
+    raise UserError(
+      f"{source}: the original rules have no {list(unusual_options)}."
+    )
   pieces = list(pieces)
   special = special_ids(pieces, source)
   tokenizer = Tokenizer(
@@ -134,7 +136,7 @@ def build(
     plain=tokenizer,
     with_special=reading_special(tokenizer, SPECIAL_TOKENS),
     boundary=np.array([not p.startswith(CONTINUATION) for p in pieces]),
-    options=dict(lower_case=lower_case, rules=rules) | unusual,
+    options=dict(lower_case=lower_case, rules=rules) | unusual_options,
     files={"vocab.txt": "".join(f"{p}\n" for p in pieces).encode("utf-8")},
     chunk_pattern=chunk_pattern,
     normalize_ascii=normalize_ascii,
@@ -154,13 +156,13 @@ def check_uncased(vocabulary: Vocabulary, source: str) -> None:
       have these pieces.
   """
   words = [p for p in vocabulary.pieces if not re.fullmatch(r"\[.*\]", p)]
-  cased = [p for p in words if p != p.lower()]
-  if vocabulary.lower_case and len(cased) > 0.01 * len(words):
+  cased_pieces = [p for p in words if p != p.lower()]
+  if vocabulary.lower_case and len(cased_pieces) > 0.01 * len(words):
     raise UserError(
-      f"{source}: a cased vocabulary ({len(cased)} pieces with capitals, such"
-      f" as {cased[0]!r}) cannot be used with lower-casing; pass"
-      " --no-lower-case (lower_case=False), or set do_lower_case to false in"
-      " the tokenizer_config.json of its folder."
+      f"{source}: a cased vocabulary ({len(cased_pieces)} pieces with"
+      f" capitals, such as {cased_pieces[0]!r}) cannot be used with"
+      " lower-casing; pass --no-lower-case (lower_case=False), or set"
+      " do_lower_case to false in the tokenizer_config.json of its folder."
     )
 
 
@@ -170,8 +172,8 @@ def clean_by_original_rules(
   """Cleans a raw text, and splits it into words and punctuation.
 
   This function does what BasicTokenizer in google-research/bert tokenization.py
-  does, and also returns from where each character comes. Both use the Unicode
-  data of the running Python.
+  does, and also returns from where each character comes. Both functions use the
+  Unicode data of the running Python.
 
   Args:
     text: the raw text.
@@ -184,8 +186,8 @@ def clean_by_original_rules(
   """
   words: list[list[tuple[str, int]]] = []
   for word in _words(text):
-    folded = _fold(word) if lower_case else word
-    words += _split_punctuation(folded)
+    folded_word = _fold(word) if lower_case else word
+    words += _split_punctuation(folded_word)
   cleaned: list[str] = []
   origin: list[int] = []
   for word in words:

@@ -64,8 +64,8 @@ def log_probabilities(
     module: a model with a masked-language-model head.
     params: its parameters.
     inputs: `input_ids` and the other inputs of the encoder, each [b, l].
-    positions: the masked positions. Rows with fewer masks are filled up with
-      any position.
+    positions: the masked positions. A row with fewer masks also has other
+      positions.
   """
   batch = {**inputs, "mlm_positions": positions}
   batch["cls_positions"] = jnp.zeros_like(positions[:, :1])
@@ -108,8 +108,8 @@ def encode(
     if not text.isascii() and text.encode("utf-8", "replace").decode() != text:
       raise UserError(f"{text!r} is not UTF-8.")
     ids = [special.cls, *model.vocabulary.encode_special(text), special.sep]
-    masked = [i for i, token in enumerate(ids) if token == special.mask]
-    if not masked:
+    masked_positions = [i for i, x in enumerate(ids) if x == special.mask]
+    if not masked_positions:
       spelling = model.vocabulary.pieces[special.mask]
       raise UserError(f"{text!r} has no {spelling} to fill.")
     if len(ids) > longest:
@@ -118,7 +118,7 @@ def encode(
         f" model takes {longest}. Shorten the text."
       )
     rows.append(np.array(ids, np.int32))
-    positions.append(masked)
+    positions.append(masked_positions)
   return rows, positions
 
 
@@ -165,32 +165,38 @@ def fill(
       f"top={top} must be from 1 to {len(pieces)}, which is all pieces."
     )
   rows, positions = encode(model, texts)
-  filled: list[list[Candidates]] = [[] for _ in texts]
-  # Every row of a batch gets logits for equally many masks, so batches are
-  # smaller if a text has many masks. Powers of two compile fewer programs.
+  masks_of_texts: list[list[Candidates]] = [[] for _ in texts]
+  # Every row of a batch gets logits for the same number of masks. So batches
+  # are smaller if a text has many masks. Powers of two compile fewer programs.
   max_masks = max(map(len, positions), default=1)
-  masks = 1 << (max_masks - 1).bit_length()
+  num_masks = 1 << (max_masks - 1).bit_length()
   longest = model.module.encoder.max_length
   done = 0
-  for batch in row_batches.batches(rows, longest, max(tokens // masks, 1)):
+  for batch in row_batches.batches(rows, longest, max(tokens // num_masks, 1)):
     size = len(batch.inputs["sequence_ids"])
-    masked = np.zeros((size, masks), np.int32)
+    padded_positions = np.zeros((size, num_masks), np.int32)
     for i, number in enumerate(batch.numbers):
-      masked[i, : len(positions[number])] = positions[number]
+      row_positions = positions[number]
+      padded_positions[i, : len(row_positions)] = row_positions
     log_p, ids = map(
       np.asarray,
       _top_pieces(
-        model.module, top, len(pieces), model.params, batch.inputs, masked
+        model.module,
+        top,
+        len(pieces),
+        model.params,
+        batch.inputs,
+        padded_positions,
       ),
     )
     for i, number in enumerate(batch.numbers):
       for j in range(len(positions[number])):
         pairs = zip(ids[i, j], np.exp(log_p[i, j]), strict=True)
-        filled[number].append([(pieces[k], float(p)) for k, p in pairs])
+        masks_of_texts[number].append([(pieces[k], float(p)) for k, p in pairs])
     done += len(batch.numbers)
     if report is not None:
       report(done)
-  return filled
+  return masks_of_texts
 
 
 def results(

@@ -29,7 +29,7 @@ Example = dict[str, Any]
 class ArrivingLines:
   """Yields lines of a pipe or terminal as they arrive.
 
-  It reads without a thread, because a thread could block on stdin while the
+  No thread reads the lines, because a thread could block on stdin while the
   program ends.
   """
 
@@ -219,9 +219,9 @@ def answer(predictor: Predictor, source: str, out: IO[str]) -> int:
     The number of predictions.
 
   Raises:
-    UserError: there is no line, or a bad line, which the message names. Lines
-      of stdin before the bad line have been answered. A file is checked first,
-      so no line of it has been answered.
+    UserError: there is no line, or the message names a bad line. Lines of stdin
+      before the bad line have been answered. A file is checked first, so none
+      of its lines has been answered.
   """
   if source == "-":
     count = _answer_stdin(predictor, out)
@@ -249,8 +249,8 @@ def answer_file(
     The number of predictions.
 
   Raises:
-    UserError: there is no line, or a bad line, which the message names; or
-      `source` and `target` are the same file.
+    UserError: there is no line, a line is bad, or `source` and `target` are the
+      same file.
   """
   if target != "-":
     text_batches.check_not_input(source, target)

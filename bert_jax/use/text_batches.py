@@ -21,10 +21,10 @@ from bert_jax.weights.load import OpenedModel
 
 
 class Text(NamedTuple):
-  """A text to encode.
+  """Holds a text to encode.
 
   Attributes:
-    id: its id in the input, or its number from 0.
+    id: the text's id in the input, or its number from 0.
     text: the unchanged text; separate words are joined with spaces.
     words: (begin, end) in `text` of each word.
     has_words: True if the input has separate words, and not only a text.
@@ -37,14 +37,14 @@ class Text(NamedTuple):
 
 
 class Tokens(NamedTuple):
-  """An encoded text, with special tokens around it.
+  """Holds an encoded text, with special tokens around it.
 
   Attributes:
     ids: int32 [T]; for ELMo [T, 50], the ids of characters.
     pieces: T pieces, as the vocabulary spells them; for ELMo the words.
     offsets: (begin, end) of each piece in the text, in characters.
-    words: int32 [T], the number of each piece's word; -1 for no word.
-    splits: int32 [T], the number of each piece's word as the tokenizer splits
+    words: int32 [T], the index of each piece's word; -1 if it has no word.
+    splits: int32 [T], the index of each piece's word as the tokenizer splits
       words, which separates punctuation; -1 for special tokens.
     begin: the number of special tokens at the beginning.
     end: the position of the first special token at the end.
@@ -181,7 +181,7 @@ def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
   a single mark for a space, belongs to the next word. A word may have no piece.
 
   Raises:
-    UserError: the model has no tokenizer, or one that does not fit.
+    UserError: the model has no tokenizer, or its tokenizer does not fit.
   """
   if model.config["family"] == "elmo":
     return [_characters(model, text) for text in texts]
@@ -238,7 +238,7 @@ def _tokens(text: Text, row: Any, clean: Callable[[str], str] | None) -> Tokens:
 def _characters(model: OpenedModel, text: Text) -> Tokens:
   """Encodes a text for ELMo, whose tokens are words.
 
-  If the model has a tokenizer, it splits texts that have no separate words.
+  If the model has a tokenizer, this splits texts that have no separate words.
   """
   spans = text.words
   if model.tokenizer is not None and not text.has_words:

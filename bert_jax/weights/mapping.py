@@ -1,4 +1,4 @@
-"""Rules that turn the arrays of a file into parameters, and back.
+"""Defines rules that turn the arrays of a file into parameters, and back.
 
 Each parameter needs exactly one rule, and each array must belong to a rule.
 """
@@ -151,8 +151,8 @@ def raise_problems(problems: Sequence[str], source: str) -> None:
     source: where the arrays are from, for the message.
   """
   if problems:
-    unnamed = len(problems) - MAX_PROBLEMS
-    ending = f"; and {unnamed} more" if unnamed > 0 else ""
+    num_unnamed = len(problems) - MAX_PROBLEMS
+    ending = f"; and {num_unnamed} more" if num_unnamed > 0 else ""
     raise UserError(f"{source}: {'; '.join(problems[:MAX_PROBLEMS])}{ending}.")
 
 
@@ -166,14 +166,14 @@ def check_shapes(
     needed_shapes: the names and shapes that the model needs.
     source: where the arrays are from, for the message.
   """
-  first = next(iter(shapes), "").partition(".")[0] + "."
+  prefix = next(iter(shapes), "").partition(".")[0] + "."
   all_have_prefix = all(
-    name.startswith(first) and name not in needed_shapes for name in shapes
+    name.startswith(prefix) and name not in needed_shapes for name in shapes
   )
-  names_without_prefix = {name.removeprefix(first) for name in shapes}
+  names_without_prefix = {name.removeprefix(prefix) for name in shapes}
   if all_have_prefix and names_without_prefix & needed_shapes.keys():
     raise UserError(
-      f"{source}: all names in it begin with {first!r}; remove this prefix."
+      f"{source}: all names in it begin with {prefix!r}; remove this prefix."
     )
   raise_problems(
     [f"{name} is missing" for name in needed_shapes if name not in shapes]
