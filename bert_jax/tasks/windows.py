@@ -1,4 +1,4 @@
-"""Cuts texts that are longer than a row into windows, and encodes these."""
+"""Cuts texts that are longer than a row into windows, and encodes them."""
 
 from collections.abc import Sequence
 
@@ -17,14 +17,15 @@ def windows(
 ) -> list[tuple[int, int]]:
   """Returns windows [begin, end) over `count` tokens, without gaps.
 
-  Each window begins `stride` tokens after the one before. The last window holds
-  the last token. A text without tokens has one empty window.
+  Each window begins `stride` tokens after the window before it. The last window
+  holds the last token. A text without tokens has one empty window.
 
   Args:
     count: the number of tokens.
-    capacity: the most tokens in a window.
-    stride: the tokens from the beginning of one window to the beginning of the
-      next. It is at most `capacity`, because no token may be left out.
+    capacity: the largest number of tokens in a window.
+    stride: the number of tokens from the beginning of a window to the beginning
+      of the next window. It is at most `capacity`, because no token may be left
+      out.
     full: True if the last window begins earlier, so that it is as long as the
       other windows.
 
@@ -49,7 +50,8 @@ def best_windows(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray:
 
   The context of a token is the number of tokens on its left or on its right in
   the window, whichever is smaller, as in `_check_is_max_context` of
-  google-research/bert run_squad.py. If windows are equal, the first one counts.
+  google-research/bert run_squad.py. If windows are equal, the first window
+  counts.
 
   Args:
     count: the number of tokens.
@@ -75,11 +77,11 @@ def cut_texts(texts: Sequence[Ids], capacity: int) -> list[list[Ids]]:
   Windows overlap by half. If a pair is too long, the longer text is cut into
   windows, and each row has one window and the whole shorter text. If the
   shorter text has more than half of the capacity, both texts are cut. Then each
-  window of the first text is combined with each window of the second.
+  window of the first text is combined with each window of the second text.
 
   Args:
     texts: the int32 ids of each text.
-    capacity: the tokens of a row without special tokens.
+    capacity: the number of tokens of a row, without special tokens.
 
   Returns:
     The texts of each row.

@@ -1,4 +1,4 @@
-"""ELMo's input: words as the bytes of their characters.
+"""Defines ELMo's input: words as the bytes of their characters.
 
 The source is allenai/bilm-tf bilm/data.py, UnicodeCharsVocabulary:
 
@@ -125,7 +125,7 @@ def sentence_ids(
 
   Args:
     words: the words of the sentence.
-    boundaries: True if it gets rows for its begin and end.
+    boundaries: True if the sentence gets rows for its begin and end.
 
   Raises:
     UserError: `words` is one text.
@@ -164,7 +164,7 @@ def _ids(words: Sequence[str | int]) -> np.ndarray:
 def batch(
   sentences: Iterable[Sequence[str]], boundaries: bool = True
 ) -> dict[str, np.ndarray]:
-  """Returns a batch of sentences, padded to the longest one.
+  """Returns a batch of sentences, padded to the longest sentence.
 
   Args:
     sentences: the words of each sentence.
@@ -185,7 +185,7 @@ def batch(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Spellings:
-  """The bytes of words, at most `MAX_BYTES` of each.
+  """Holds the bytes of words, at most `MAX_BYTES` of each word.
 
   Attributes:
     letters: [N] uint8, the bytes of all words one after another.

@@ -37,8 +37,8 @@ def from_json(
 ) -> Vocabulary:
   """Builds a tokenizer with the cleaning, splitting and model of the file.
 
-  Like every `Vocabulary`, it adds no special tokens around a text, and neither
-  pads nor cuts texts.
+  Like every `Vocabulary`, the tokenizer adds no special tokens around a text,
+  and neither pads nor cuts texts.
 
   Args:
     text: the content of the file.
@@ -138,7 +138,7 @@ def _rules(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _model_without(text: str, tokens: Iterable[str]) -> models.Model:
-  """Returns the unigram model of a file; it reads `tokens` as text.
+  """Returns the unigram model of a file, which reads `tokens` as text.
 
   Args:
     text: the content of the file.

@@ -9,10 +9,10 @@ from bert_jax.tasks.bucket_lengths import FEATURE_BUCKETS
 
 
 class Batch(NamedTuple):
-  """Rows that are run together.
+  """Holds rows that are run together.
 
   Attributes:
-    numbers: int64 [n], the numbers of the rows.
+    numbers: int64 [n], the index of each row.
     inputs: `input_ids` or `char_ids`, and `sequence_ids`, int32 [B, L, ...].
       The rows from n to B are padding.
   """
@@ -26,9 +26,9 @@ def batches(
 ) -> Iterator[Batch]:
   """Batches rows of similar lengths, with few shapes.
 
-  A row is padded to the next of `FEATURE_BUCKETS`, or to a multiple of the last
-  one. All batches of a padded length have the same number of rows. If a length
-  has only one batch, its number of rows is a power of two.
+  A row is padded to the next length in `FEATURE_BUCKETS`, or to a multiple of
+  the last length. All batches of a padded length have the same number of rows.
+  If a length has only one batch, its number of rows is a power of two.
 
   Args:
     rows: the ids of each row, int32 [T, ...].
