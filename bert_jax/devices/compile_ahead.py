@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -9,7 +10,14 @@ from typing import Any, cast
 import jax
 from jax.sharding import Mesh
 
-from bert_jax.devices import sharding
+from bert_jax.devices import hosts, sharding
+
+# All processes compile the same programs in the same order, so a program has
+# the same number in each of them.
+_PROGRAM_NUMBERS = itertools.count()
+# Compiling takes minutes at most. If a process is lost, `hosts` ends the others
+# sooner.
+_COMPILE_SECONDS = 3600
 
 
 @contextlib.contextmanager
@@ -99,9 +107,25 @@ class CompiledAhead:
   def __call__(self, *arguments: Any) -> Any:
     """Calls the function, with a prepared program if there is one."""
     shape = arguments[self._batch_index]["sequence_ids"].shape
+    if shape not in self._programs and jax.process_count() > 1:
+      self._programs[shape] = self._compile_with_others(arguments)
     if shape in self._programs:
       return self._programs[shape].result()(*arguments)
     return self._function(*arguments)
+
+  def _compile_with_others(
+    self, arguments: tuple[Any, ...]
+  ) -> concurrent.futures.Future[Callable[..., Any]]:
+    """Compiles a program, and waits until every process has compiled it.
+
+    The first run of a program connects the processes. On CPUs, jax gives up if
+    one of them comes 30 seconds after another.
+    """
+    program: concurrent.futures.Future[Callable[..., Any]]
+    program = concurrent.futures.Future()
+    program.set_result(self._function.lower(*arguments).compile())
+    hosts.wait_for_all(f"program {next(_PROGRAM_NUMBERS)}", _COMPILE_SECONDS)
+    return program
 
 
 def shape_of(x: jax.Array) -> jax.ShapeDtypeStruct:

@@ -406,11 +406,19 @@ def gather(json_value: Any) -> list[Any]:
   ]
 
 
-def wait_for_all(name: str) -> None:
-  """Waits until every process calls this; no two calls have the same name."""
+def wait_for_all(name: str, seconds: int = _WAIT_MILLISECONDS // 1000) -> None:
+  """Waits until every process calls this.
+
+  Args:
+    name: a name of the place in the program; no two calls have the same name.
+    seconds: the longest time to wait.
+
+  Raises:
+    RuntimeError: a process did not call this in time.
+  """
   client = distributed.global_state.client
   if client is not None:
-    client.wait_at_barrier(f"bert_jax/{name}", _WAIT_MILLISECONDS)
+    client.wait_at_barrier(f"bert_jax/{name}", 1000 * seconds)
 
 
 @contextlib.contextmanager

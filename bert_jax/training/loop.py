@@ -326,7 +326,7 @@ def make_measure(
       return means, -best if math.isfinite(best) else None
 
     return measure_task
-  compiled = sharding.jit(eval_step)
+  compiled = compile_ahead.CompiledAhead(sharding.jit(eval_step), 3, setup.mesh)
 
   def measure_text(state: TrainState) -> tuple[dict[str, float], float | None]:
     assert isinstance(heldout, loader.Heldout)
