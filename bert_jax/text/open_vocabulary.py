@@ -374,8 +374,8 @@ def _settings(
   """Returns the options in a file of settings; {} if there is no such file."""
   settings = file_contents.parsed(files, folder, name)
   options = {}
-  for name, option_type in _TYPES.items():
-    key = _KEYS.get(name, name)
+  for option, option_type in _TYPES.items():
+    key = _KEYS.get(option, option)
     setting = settings.get(key)
     if setting is None:  # transformers writes null if it takes its default.
       continue
@@ -385,7 +385,7 @@ def _settings(
         f"{path}: {key!r} is {setting!r:.40}, not"
         f" {'text' if option_type is str else 'true or false'}."
       )
-    options[name] = setting
+    options[option] = setting
   return options
 
 

@@ -92,7 +92,10 @@ def test_settings_of_a_folder_are_used(tmp_path):
   v, _ = load(do_lower_case=False, strip_accents=None)
   assert [p for p, _ in tokens(v, "é x中")] == ["é", "[UNK]", "中"]
   for settings, message in (
-    ({"do_lower_case": "no"}, "'do_lower_case' is 'no', not true or false"),
+    (
+      {"do_lower_case": "no"},
+      "tokenizer_config.json: 'do_lower_case' is 'no', not true or false",
+    ),
     ({"do_lower_case": True, "rules": 3}, "'rules' is 3, not text"),
     ({"rules": "original", "strip_accents": False}, "have no .'strip_accents'"),
   ):
