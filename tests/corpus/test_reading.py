@@ -1,4 +1,4 @@
-"""Tests that files are read with bounded memory, and that errors are clear."""
+"""Reads files with little memory; tests messages about files that are bad."""
 
 import gzip
 import json
@@ -14,11 +14,11 @@ from bert_jax.corpus import lines, parquet, sources
 COMPRESS = {
   "": bytes,
   ".gz": gzip.compress,
-  # The dictionary has 256 KB, and the reader needs as much memory.
+  # With preset 0 the dictionary has 256 KB; the reader needs as much memory.
   ".xz": lambda content: lzma.compress(content, preset=0),
   ".zst": lambda content: zstd(content),
 }
-PLAIN = ("bert", "text", "text_blocks", "text_lines")
+TEXT_FORMATS = ("bert", "text", "text_blocks", "text_lines")
 
 
 def read(path, format: str, errors: str = "strict") -> list[sources.Raw]:
@@ -32,7 +32,7 @@ def use_small_limits(monkeypatch) -> None:
 
 
 def peak_of(path, format: str) -> tuple[int, int, int]:
-  """Reads a file, and measures the memory.
+  """Reads a file, and measures the memory that the reader uses.
 
   Returns:
     The number of characters in all documents and in the longest one, and the
@@ -49,20 +49,22 @@ def peak_of(path, format: str) -> tuple[int, int, int]:
     tracemalloc.stop()
 
 
-# Text -> how often it is repeated in a file.
-UNITS = {"word ": 2**20, "x": 2**20, "\u4e16": 2**20, " ": 2**20, "\n": 2**17}
-LINES = [(format, "", unit) for format in PLAIN for unit in UNITS]
-LINES += [("text", s, unit) for s in (".gz", ".xz", ".zst") for unit in "x\n"]
+# Text -> how often the file repeats it.
+REPEATS = {"word ": 2**20, "x": 2**20, "\u4e16": 2**20, " ": 2**20, "\n": 2**17}
+LONG_LINES = [(format, "", unit) for format in TEXT_FORMATS for unit in REPEATS]
+LONG_LINES += [
+  ("text", s, unit) for s in (".gz", ".xz", ".zst") for unit in "x\n"
+]
 
 
-@pytest.mark.parametrize("format, suffix, unit", LINES)
+@pytest.mark.parametrize("format, suffix, unit", LONG_LINES)
 def test_memory_does_not_grow_with_a_line(
   tmp_path, monkeypatch, format, suffix, unit
 ):
   use_small_limits(monkeypatch)
   if suffix == ".zst":
     pytest.importorskip("pyarrow")
-  text = unit * UNITS[unit]
+  text = unit * REPEATS[unit]
   path = write(tmp_path / f"a.txt{suffix}", COMPRESS[suffix](text.encode()))
   count, longest, peak = peak_of(path, format)
   if unit.isspace():
@@ -114,7 +116,7 @@ def test_every_end_of_line(tmp_path, monkeypatch, end, block):
   assert documents(path) == expected
   path = write(tmp_path / "a.jsonl", end.join(map(jsonl_line, texts)))
   assert documents(path) == [["One hére."], ["Two there."], ["Third document."]]
-  # Any other separator is a character of the line.
+  # Every other separator is an ordinary character of its line.
   path = write(tmp_path / "b.txt", f"A\u2028b\x0bc\x0cd\x85e.{end}F.")
   assert documents(path) == [["A\u2028b\x0bc\x0cd\x85e.", "F."]]
 
@@ -144,7 +146,8 @@ def test_damaged_files_say_where(tmp_path, suffix):
   content = COMPRESS[suffix](text)
   if suffix == ".zst":
     zstandard = pytest.importorskip("zstandard")
-    # The command zstd writes a checksum too. Without it damage may be missed.
+    # The command zstd writes a checksum too. Without a checksum the reader may
+    # not notice the damage.
     compressor = zstandard.ZstdCompressor(write_checksum=True)
     content = compressor.compress(text)
   path = write(tmp_path / f"a.txt{suffix}", content[: len(content) // 2])
@@ -168,8 +171,8 @@ def test_damaged_files_say_where(tmp_path, suffix):
 def test_xz_of_a_huge_dictionary_is_refused(tmp_path):
   filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 2**20}]
   content = lzma.compress(b"One here.", lzma.FORMAT_XZ, filters=filters)
-  # In this format a checksum protects the size of the dictionary, so the older
-  # format below is used for the huge size.
+  # In .xz a checksum protects the size of the dictionary. The older format
+  # below has no checksum, so this test can write a huge size into it.
   path = write(tmp_path / "a.txt.xz", content)
   assert documents(path) == [["One here."]]
   content = lzma.compress(b"One here.", lzma.FORMAT_ALONE)
@@ -201,22 +204,22 @@ def test_formats_of_plain_text(tmp_path):
   path = write(
     tmp_path / "a.txt", "One here. Two\nthere.\n\n \nThird. Fourth.\n"
   )
-  first, second = ["One here.", "Two there."], ["Third.", "Fourth."]
-  assert documents(path, format="text") == [first + second]
-  assert documents(path, format="text_blocks") == [first, second]
-  lines_as_documents = [["One here.", "Two"], ["there."], second]
+  first_block, second_block = ["One here.", "Two there."], ["Third.", "Fourth."]
+  assert documents(path, format="text") == [first_block + second_block]
+  assert documents(path, format="text_blocks") == [first_block, second_block]
+  lines_as_documents = [["One here.", "Two"], ["there."], second_block]
   assert documents(path, format="text_lines") == lines_as_documents
-  bert = [["One here. Two", "there."], ["Third. Fourth."]]
-  assert documents(path) == documents(path, format="bert") == bert
+  bert_documents = [["One here. Two", "there."], ["Third. Fourth."]]
+  assert documents(path) == documents(path, format="bert") == bert_documents
 
 
 def test_a_format_for_each_input(tmp_path):
   text = "One here. Two there.\n\nThird document.\n"
   a, b = (write(tmp_path / name, text) for name in ("a.txt", "b.txt"))
-  bert = [["One here. Two there."], ["Third document."]]
-  both = [f"text_blocks:{a}", str(b)]
-  assert documents(both) == WANT + bert
-  assert documents(both, format="text") == [*WANT, WANT[0] + WANT[1]]
+  bert_documents = [["One here. Two there."], ["Third document."]]
+  two_inputs = [f"text_blocks:{a}", str(b)]
+  assert documents(two_inputs) == WANT + bert_documents
+  assert documents(two_inputs, format="text") == [*WANT, WANT[0] + WANT[1]]
   text_sources = sources.find_sources(f"bert:{a},text:{tmp_path}/b*")
   assert [(s.name, s.format) for s in text_sources] == [
     (str(a), "bert"),
@@ -265,8 +268,8 @@ class TestParquet:
   def test_every_type_of_string(self, tmp_path):
     pa, path = self.pa, tmp_path / "a.parquet"
     texts = ["One here. Two there.", "", "Third document."] * 3
-    for kind in ("string", "large_string", "string_view"):
-      self.write(path, pa.array(texts, getattr(pa, kind)()))
+    for string_type in ("string", "large_string", "string_view"):
+      self.write(path, pa.array(texts, getattr(pa, string_type)()))
       assert documents(path) == WANT * 3
     self.write(path, pa.array(texts).dictionary_encode())
     assert documents(path) == WANT * 3
@@ -316,7 +319,7 @@ class TestParquet:
   def test_no_parquet_by_a_wrong_format(self, tmp_path):
     path = tmp_path / "a.parquet"
     self.write(path, ["One here."])
-    for format in (*PLAIN, "jsonl"):
+    for format in (*TEXT_FORMATS, "jsonl"):
       with pytest.raises(ValueError, match=r"a\.parquet is a Parquet file"):
         documents(path, format=format)
     write(tmp_path / "a.parquet.gz", gzip.compress(path.read_bytes()))
@@ -345,7 +348,7 @@ class TestParquet:
 def test_too_little_memory_is_a_sentence(
   tmp_path, monkeypatch, command, sentence
 ):
-  """The message names the file that was being read."""
+  """The error is one sentence, which names the file that was being read."""
   path = write(tmp_path / "a.txt", "One here.\n" * 9)
   pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "one"]
   write(tmp_path / "v.txt", "\n".join(pieces) + "\n")
@@ -357,8 +360,8 @@ def test_too_little_memory_is_a_sentence(
   argv = [command, "--input", str(path), "--output", str(tmp_path / "out")]
   argv += ["--vocab", f"{tmp_path}/v.txt"] if command == "prepare" else []
   argv += ["--size", "100"] if command == "vocab" else []
-  with pytest.raises(SystemExit) as ended:
+  with pytest.raises(SystemExit) as exit_info:
     execute(argv)
-  message = str(ended.value)
+  message = str(exit_info.value)
   assert message.startswith(f"error: {path}: there is too little memory")
   assert sentence in message

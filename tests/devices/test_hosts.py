@@ -46,7 +46,10 @@ def get_config():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-  """Makes a prepared folder and config.py. No mesh splits 61 pieces evenly."""
+  """Makes a prepared folder and config.py.
+
+  The vocabulary has 61 pieces, which no mesh splits evenly.
+  """
   path = tmp_path_factory.mktemp("hosts")
   train, heldout = (
     random_documents(count, seed, vocab_size=61)
@@ -69,13 +72,13 @@ def start(
   """Starts the processes of a run and returns them.
 
   Args:
-    folder: with the config and the data.
+    folder: the folder with the config and the data.
     workdir: the run's folder.
     count: the number of processes; 1 starts without `jax.distributed`.
     flags: the flags of all processes.
     own_flags: {process: the flags that only this process gets}.
     devices: the number of devices of each process.
-    code: the Python code to run instead of the command.
+    code: Python code that runs instead of `-m bert_jax`.
   """
   main = ["-c", code, "train"] if code else ["-m", "bert_jax", "train"]
   command = [
@@ -86,16 +89,19 @@ def start(
     f"--config.data.path={folder / 'prepared'}",
     *flags,
   ]
-  force = f"--xla_force_host_platform_device_count={devices}"
-  environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": force}
+  device_count_flag = f"--xla_force_host_platform_device_count={devices}"
+  environment = os.environ | {
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": device_count_flag,
+  }
   port, processes = free_port(), []
   for i in range(count):
-    joins = [
+    join_flags = [
       f"--coordinator=127.0.0.1:{port}",
       f"--num-processes={count}",
       f"--process-id={i}",
     ]
-    process_flags = joins if count > 1 else []
+    process_flags = join_flags if count > 1 else []
     process_flags += (own_flags or {}).get(i, [])
     processes.append(
       subprocess.Popen(
@@ -112,8 +118,8 @@ def start(
 
 def wait_for_outputs(processes, code=0):
   """Waits for all processes; returns their (stdout, stderr)."""
-  # Read all outputs at the same time. If a pipe is full, its process waits for
-  # the reader, and the other processes wait for this process.
+  # This reads all outputs at the same time. A process whose pipe is full waits
+  # for its reader, and all other processes wait for that process.
   with futures.ThreadPoolExecutor(len(processes)) as pool:
     reads = [pool.submit(p.communicate, timeout=240) for p in processes]
     _, unfinished = futures.wait(reads, return_when=futures.FIRST_EXCEPTION)
@@ -138,12 +144,12 @@ def names_in(folder):
 
 
 def arrays(workdir, step):
-  """Returns all arrays of a checkpoint, which any devices may have saved."""
+  """Returns all arrays of a checkpoint, whichever devices saved them."""
   path = f"{workdir}/checkpoints/{step}/state"
   with ocp.PyTreeCheckpointer() as reader:
     tree = reader.metadata(path).item_metadata.tree
-    whole = ocp.RestoreArgs(restore_type=np.ndarray)
-    args = jax.tree.map(lambda _: whole, tree)
+    as_numpy = ocp.RestoreArgs(restore_type=np.ndarray)
+    args = jax.tree.map(lambda _: as_numpy, tree)
     restored = reader.restore(path, restore_args=args)
   return {
     jax.tree_util.keystr(name): array
@@ -152,7 +158,10 @@ def arrays(workdir, step):
 
 
 def assert_close_runs(run_of_one, many):
-  """Rows and targets are equal, losses and last parameters within 1e-5."""
+  """Checks that two runs log equal counts, and losses within 1e-5.
+
+  The last parameters are within 1e-5 too.
+  """
   assert len(rows(run_of_one)) == len(rows(many)) == STEPS + 2
   for a, b in zip(rows(run_of_one), rows(many), strict=True):
     assert a.keys() == b.keys()
@@ -170,7 +179,7 @@ def assert_close_runs(run_of_one, many):
 
 
 def own_lines(output):
-  """Returns the lines of stdout without those of the collectives' library."""
+  """Returns the lines of stdout that are not from the library Gloo."""
   return [line for line in output.splitlines() if "[Gloo]" not in line]
 
 
@@ -225,7 +234,7 @@ def test_processes_and_meshes(
 
 @pytest.fixture(scope="module")
 def stopped_run(folder, tmp_path_factory):
-  """Runs two processes, one of which gets SIGTERM; returns folder and step."""
+  """Stops one of 2 processes by SIGTERM; returns the run's folder and step."""
   workdir = tmp_path_factory.mktemp("stopped") / "run"
   processes = start(folder, workdir, 2)
   wait_for_row(processes, workdir, 2)
@@ -241,7 +250,7 @@ def stopped_run(folder, tmp_path_factory):
 def test_sigterm_to_one_stops_all(
   folder, stopped_run, run_of_two, tmp_path, count
 ):
-  """A restart continues, also with another number of processes."""
+  """A restart continues the run, also with another number of processes."""
   workdir, step = stopped_run
   assert 2 <= step < STEPS
   run = tmp_path / "run"
@@ -282,7 +291,7 @@ def test_error_of_one_ends_all(folder, tmp_path):
 
 
 def damage_shards(workdir, step, process):
-  """Damages the files that only this process wrote, and then reads."""
+  """Damages a file that only this process wrote and that only it reads."""
   state = workdir / "checkpoints" / str(step) / "state"
   shards = (state / f"ocdbt.process_{process}").rglob("*")
   os.truncate(max(filter(os.path.isfile, shards), key=os.path.getsize), 10)
@@ -290,7 +299,7 @@ def damage_shards(workdir, step, process):
 
 @pytest.mark.slow
 def test_a_checkpoint_that_one_process_cannot_read(folder, tmp_path):
-  """All processes take the previous checkpoint or end. No process waits."""
+  """All processes continue from the previous checkpoint, or all end."""
   run, flags = tmp_path / "run", ["--config.mesh.fsdp=2"]
   wait_for_outputs(start(folder, run, 2, flags))
   rows_before = rows(run)
@@ -362,7 +371,7 @@ runpy.run_module("bert_jax", run_name="__main__", alter_sys=True)
 def test_a_lost_process_ends_all_in_a_sentence(
   folder, tmp_path, lost, number, words
 ):
-  """Stderr has one line and the status is 1, without a dump or a traceback."""
+  """Every other process prints one line, not a traceback, and exits with 1."""
   run, count = tmp_path / "run", max(lost + 1, 2)
   flags = ["--config.total_steps=100000", f"--config.batch_size={4 * count}"]
   processes = start(folder, run, count, flags, code=IMPATIENT)

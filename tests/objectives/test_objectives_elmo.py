@@ -1,4 +1,4 @@
-"""Compares ELMo's losses with plain numpy; tests directions and states."""
+"""Compares ELMo's losses with numpy; tests its directions and its states."""
 
 import math
 
@@ -16,7 +16,7 @@ from bert_jax.text import characters
 from bert_jax.training import optim, steps
 from bert_jax.training.state import TrainState
 
-VOCABULARY = 30
+VOCABULARY_SIZE = 30
 MODEL = dict(
   family="elmo",
   variant="original",
@@ -24,31 +24,33 @@ MODEL = dict(
   highways=1,
   hidden=5,
   cell=7,
-  vocab_size=VOCABULARY,
+  vocab_size=VOCABULARY_SIZE,
 )
-WORDS = [f"w{i}" for i in range(VOCABULARY)]
+WORDS = [f"w{i}" for i in range(VOCABULARY_SIZE)]
 
 
 def make_batch(rows, length, seed=0, lengths=None, back=False):
-  """Returns random words; the targets are their neighbours in the row."""
+  """Returns random words; the targets are each word's neighbours in the row."""
   rng = np.random.default_rng(seed)
-  ids = rng.integers(3, VOCABULARY, (rows, length))
-  real = np.arange(length) < np.array(lengths or [length] * rows)[:, None]
-  spelt = lambda ids: np.array(  # noqa: E731
+  ids = rng.integers(3, VOCABULARY_SIZE, (rows, length))
+  is_word = np.arange(length) < np.array(lengths or [length] * rows)[:, None]
+  spell = lambda ids: np.array(  # noqa: E731
     [[characters.word_ids(WORDS[i]) for i in row] for row in ids], np.int32
   )
-  after = np.roll(ids, -1, 1) * np.pad(real[:, 1:], ((0, 0), (0, 1)))
-  before = np.roll(ids, 1, 1) * real * (np.arange(length) > 0)
+  next_ids = np.roll(ids, -1, 1) * np.pad(is_word[:, 1:], ((0, 0), (0, 1)))
+  previous_ids = np.roll(ids, 1, 1) * is_word * (np.arange(length) > 0)
   batch = dict(
-    char_ids=spelt(ids) * real[..., None].astype(np.int32),
-    sequence_ids=real.astype(np.int32),
-    next_ids=after.astype(np.int32),
-    next_weights=(after > 0).astype(np.float32),
-    previous_ids=before.astype(np.int32),
-    previous_weights=(before > 0).astype(np.float32),
+    char_ids=spell(ids) * is_word[..., None].astype(np.int32),
+    sequence_ids=is_word.astype(np.int32),
+    next_ids=next_ids.astype(np.int32),
+    next_weights=(next_ids > 0).astype(np.float32),
+    previous_ids=previous_ids.astype(np.int32),
+    previous_weights=(previous_ids > 0).astype(np.float32),
   )
   if back:
-    batch["back_char_ids"] = spelt(rng.integers(3, VOCABULARY, (rows, length)))
+    batch["back_char_ids"] = spell(
+      rng.integers(3, VOCABULARY_SIZE, (rows, length))
+    )
   return {key: jnp.asarray(array) for key, array in batch.items()}
 
 
@@ -62,8 +64,10 @@ def fill(tree, seed=0):
 
 @pytest.fixture(scope="module")
 def full():
-  """Returns an objective, parameters far from initial ones, a batch, the
-  loss."""
+  """Returns an objective, random parameters, a batch and the compiled loss.
+
+  The parameters are larger than a model's first parameters.
+  """
   objective = objectives.build("elmo", MODEL, {})
   batch = make_batch(3, 7, lengths=[7, 4, 1])
   shapes = jax.eval_shape(objective.init, jax.random.key(0), batch)
@@ -72,8 +76,10 @@ def full():
 
 
 def test_the_loss_is_that_of_straight_numpy(full):
-  """Numpy begins with the encoder's layers, and averages the directions'
-  means."""
+  """Numpy computes both losses from the output of the encoder's last layer.
+
+  The loss of training is the mean of the two directions.
+  """
   objective, params, batch, loss = full
   sums, carry = loss(params, {}, {}, batch, jax.random.key(0), False)
   assert carry == {}
@@ -85,45 +91,48 @@ def test_the_loss_is_that_of_straight_numpy(full):
     for x in (params["softmax"]["embedding"], params["bias"])
   )
   weights = objective.weights(batch)
-  for way, target, x in (
+  for direction, target, vectors in (
     ("forward", "next", top[..., :5]),
     ("backward", "previous", top[..., 5:]),
   ):
-    logits = x @ table.T + bias
+    logits = vectors @ table.T + bias
     logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
     ids, weight = (
       np.asarray(batch[f"{target}_{k}"]) for k in ("ids", "weights")
     )
-    right = -(np.take_along_axis(logits, ids[..., None], 2)[..., 0] * weight)
-    np.testing.assert_allclose(sums[f"{way}_loss"], right.sum(), rtol=1e-5)
-    # The three rows have 6, 3 and 0 words with a neighbour.
-    assert weights[f"{way}_loss"] == 9
+    expected = -(np.take_along_axis(logits, ids[..., None], 2)[..., 0] * weight)
+    np.testing.assert_allclose(
+      sums[f"{direction}_loss"], expected.sum(), rtol=1e-5
+    )
+    # 6, 3 and 0 words of the three rows have a neighbour in this direction.
+    assert weights[f"{direction}_loss"] == 9
   assert objective.coefficients == {"forward_loss": 0.5, "backward_loss": 0.5}
 
 
 def test_padding_enters_no_loss(full):
-  """Other characters and targets at padding change nothing, nor an empty
-  row."""
+  """Other characters and other targets at padding change no loss."""
   _, params, batch, loss = full
   sums, _ = loss(params, {}, {}, batch, jax.random.key(0), False)
-  real = batch["sequence_ids"] != 0
-  other = make_batch(3, 7, seed=1)
-  changed = dict(batch)
-  changed["char_ids"] = jnp.where(
-    real[..., None], batch["char_ids"], other["char_ids"]
+  is_word = batch["sequence_ids"] != 0
+  other_batch = make_batch(3, 7, seed=1)
+  changed_batch = dict(batch)
+  changed_batch["char_ids"] = jnp.where(
+    is_word[..., None], batch["char_ids"], other_batch["char_ids"]
   )
   for name in ("next", "previous"):
-    changed[f"{name}_ids"] = jnp.where(
+    changed_batch[f"{name}_ids"] = jnp.where(
       batch[f"{name}_weights"] > 0, batch[f"{name}_ids"], 9
     )
-  again, _ = loss(params, {}, {}, changed, jax.random.key(0), False)
+  changed_sums, _ = loss(
+    params, {}, {}, changed_batch, jax.random.key(0), False
+  )
   assert {k: float(v) for k, v in sums.items()} == {
-    k: float(v) for k, v in again.items()
+    k: float(v) for k, v in changed_sums.items()
   }
 
 
 def test_a_direction_never_sees_the_word_that_it_predicts(full):
-  """Another word at t changes no logit that predicts word t, to the bit."""
+  """With another word at t, the logits that predict word t stay bit-equal."""
   _, params, batch, _ = full
   module = elmo.ForPreTraining(
     elmo.build(**{k: v for k, v in MODEL.items() if k != "family"})
@@ -133,22 +142,26 @@ def test_a_direction_never_sees_the_word_that_it_predicts(full):
   place = 3
   chars = batch["char_ids"]
   chars = chars.at[0, place].set(np.array(characters.word_ids("zyz")))
-  changed = run(params, batch | {"char_ids": chars})
-  # The forward direction predicts it at the word before, the backward direction
-  # at the word after.
-  for name, seen_from in (
+  changed_logits = run(params, batch | {"char_ids": chars})
+  # The forward direction predicts this word at the word before it, the backward
+  # direction at the word after it.
+  for name, predicted_at in (
     ("next_logits", place - 1),
     ("previous_logits", place + 1),
   ):
     np.testing.assert_array_equal(
-      logits[name][0, seen_from], changed[name][0, seen_from]
+      logits[name][0, predicted_at], changed_logits[name][0, predicted_at]
     )
-    assert (np.asarray(logits[name][0, place]) != changed[name][0, place]).any()
+    assert (
+      np.asarray(logits[name][0, place]) != changed_logits[name][0, place]
+    ).any()
 
 
 def test_parts_of_the_softmax_add_up(monkeypatch):
-  """Value and gradient are equal, and logits of all words never exist at
-  once."""
+  """A small `LOGITS` leaves the loss and its gradient as they are.
+
+  Then the program never has the logits of all words at once.
+  """
   rng = np.random.default_rng(0)
   x = jnp.asarray(rng.normal(size=(3, 7, 5)), jnp.float32)
   table, bias = (
@@ -160,66 +173,78 @@ def test_parts_of_the_softmax_add_up(monkeypatch):
   def run(x, table, bias):
     return elmo_objective.full_sum(x, labels, weights, table, bias, 30)
 
-  whole = jit(jax.value_and_grad(run, (0, 1, 2)))(x, table, bias)
+  at_once = jit(jax.value_and_grad(run, (0, 1, 2)))(x, table, bias)
   assert "f32[3,7,32]" in str(jax.make_jaxpr(run)(x, table, bias))
   monkeypatch.setattr(elmo_objective, "LOGITS", 2 * 3 * 32)
   graph = jax.make_jaxpr(jax.grad(run, (0, 1, 2)))(x, table, bias)
   assert "f32[3,2,32]" in str(graph) and "[3,7,32]" not in str(graph)
-  parts = jit(jax.value_and_grad(run, (0, 1, 2)))(x, table, bias)
+  in_parts = jit(jax.value_and_grad(run, (0, 1, 2)))(x, table, bias)
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
-    whole,
-    parts,
+    at_once,
+    in_parts,
   )
 
 
 def test_the_sampled_loss_is_that_of_straight_numpy():
-  """As in tf.nn.sampled_softmax_loss, hits of the label are left out."""
+  """As in tf.nn.sampled_softmax_loss, a drawn class that is the label is left
+  out."""
   rng = np.random.default_rng(1)
-  v, k = 50, 12
+  vocab_size, k = 50, 12
   hidden = rng.normal(size=(2, 3, 4)).astype(np.float32)
-  table, bias = rng.normal(size=(v, 4)), rng.normal(size=v)
-  labels = rng.integers(0, v, (2, 3))
+  table, bias = rng.normal(size=(vocab_size, 4)), rng.normal(size=vocab_size)
+  labels = rng.integers(0, vocab_size, (2, 3))
   ids, tries = jit(elmo_objective.draw, static_argnums=(1, 2))(
-    jax.random.key(0), k, v
+    jax.random.key(0), k, vocab_size
   )
   ids, tries = np.asarray(ids), float(tries)
   labels[0, 0] = ids[3]
-  p = np.log((np.arange(v) + 2) / (np.arange(v) + 1)) / np.log(v + 1)
+  p = np.log(
+    (np.arange(vocab_size) + 2) / (np.arange(vocab_size) + 1)
+  ) / np.log(vocab_size + 1)
   assert p.sum() == pytest.approx(1.0)
-  expected = 1 - (1 - p) ** tries
-  logits = hidden @ table.T + bias - np.log(expected)
-  right = np.zeros((2, 3))
+  expected_counts = 1 - (1 - p) ** tries
+  logits = hidden @ table.T + bias - np.log(expected_counts)
+  expected_losses = np.zeros((2, 3))
   for place in np.ndindex(2, 3):
     label = labels[place]
     classes = [label, *(i for i in ids if i != label)]
     row = logits[place][classes]
-    right[place] = np.log(np.exp(row).sum()) - row[0]
+    expected_losses[place] = np.log(np.exp(row).sum()) - row[0]
   take = lambda i: (jnp.asarray(table[i], jnp.float32), jnp.asarray(bias[i]))  # noqa: E731
   losses = elmo_objective.sampled_losses(
-    jnp.asarray(hidden), labels, take(labels), take(ids), ids, tries, v
+    jnp.asarray(hidden), labels, take(labels), take(ids), ids, tries, vocab_size
   )
-  np.testing.assert_allclose(losses, right, rtol=1e-4)
+  np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
 
 
 def test_candidates_are_drawn_until_there_are_enough():
-  """The classes differ; their counts and the number of draws fit the
-  formula."""
-  v, k, times = 40, 10, 3000
+  """All drawn classes differ.
+
+  Each class is drawn as often as numpy draws it, and the number of tries is
+  between its limits.
+  """
+  v, k, repeats = 40, 10, 3000
   ids, tries = jax.vmap(lambda key: elmo_objective.draw(key, k, v))(
-    jax.random.split(jax.random.key(0), times)
+    jax.random.split(jax.random.key(0), repeats)
   )
   ids, tries = np.asarray(ids), np.asarray(tries)
   assert all(len(set(row)) == k for row in ids.tolist())
   assert ids.min() == 0 and ids.max() == v - 1
   assert tries.min() >= k and tries.max() <= elmo_objective.draws_for(k, v)
-  share = np.bincount(ids.ravel(), minlength=v) / times
+  share = np.bincount(ids.ravel(), minlength=v) / repeats
   p = np.log((np.arange(v) + 2) / (np.arange(v) + 1)) / np.log(v + 1)
-  # Numpy draws one class after another, and never draws a class twice.
+  # Numpy draws one class after another without replacement: each class arrives
+  # at a random time, and the first k classes are the drawn ones.
   rng = np.random.default_rng(0)
-  race = rng.exponential(size=(times, v)) / p
-  right = np.bincount(np.argsort(race, 1)[:, :k].ravel(), minlength=v) / times
-  np.testing.assert_allclose(share, right, atol=5 * math.sqrt(0.5 / times))
+  arrival_times = rng.exponential(size=(repeats, v)) / p
+  expected_share = (
+    np.bincount(np.argsort(arrival_times, 1)[:, :k].ravel(), minlength=v)
+    / repeats
+  )
+  np.testing.assert_allclose(
+    share, expected_share, atol=5 * math.sqrt(0.5 / repeats)
+  )
   with pytest.raises(ValueError, match="negatives=40.*fewer"):
     elmo_objective.draws_for(v, v)
 
@@ -232,11 +257,11 @@ def test_large_vocabularies_are_reached_as_a_whole():
   )
   ids = np.asarray(ids)
   assert len(set(ids.tolist())) == 8192 and 12_000 < tries < 20_000
-  late = ids[ids > 400_000]
-  # The share of the draws is log((V + 1) / 400,001) / log(V + 1).
+  large_ids = ids[ids > 400_000]
+  # The share of draws over 400,000 is log((V + 1) / 400,001) / log(V + 1).
   share = math.log((v + 1) / 400_001) / math.log(v + 1)
-  assert len(late) == pytest.approx(float(tries) * share, rel=0.15)
-  assert set((late % 4).tolist()) == {0, 1, 2, 3}
+  assert len(large_ids) == pytest.approx(float(tries) * share, rel=0.15)
+  assert set((large_ids % 4).tolist()) == {0, 1, 2, 3}
 
 
 def test_training_samples_and_evaluation_does_not(full):
@@ -248,15 +273,18 @@ def test_training_samples_and_evaluation_does_not(full):
   sampled, resampled = (
     run(params, {}, {}, batch, jax.random.key(i), True)[0] for i in (0, 1)
   )
-  whole = run(params, {}, {}, batch, jax.random.key(0), False)[0]
-  right = loss(params, {}, {}, batch, jax.random.key(0), False)[0]
-  for name, expected in right.items():
+  evaluated = run(params, {}, {}, batch, jax.random.key(0), False)[0]
+  expected_sums = loss(params, {}, {}, batch, jax.random.key(0), False)[0]
+  for name, expected in expected_sums.items():
     assert sampled[name] != resampled[name]
-    np.testing.assert_allclose(whole[name], expected, rtol=1e-6)
+    np.testing.assert_allclose(evaluated[name], expected, rtol=1e-6)
 
 
 def test_states_go_on_and_are_not_trained_through():
-  """Forward, two batches with the state between them equal one long batch."""
+  """The state of the first batch enters the second: both equal one long batch.
+
+  This holds for the forward direction.
+  """
   options = {"stateful": True}
   objective = objectives.build("elmo", MODEL | {"dropout": 0.0}, options)
   batch = make_batch(2, 8, back=True)
@@ -265,18 +293,20 @@ def test_states_go_on_and_are_not_trained_through():
   run = jit(objective.loss, static_argnums=5)
   carry = nn.unbox(objective.carry(batch))
   key = jax.random.key(0)
-  whole, _ = run(params, {}, carry, batch, key, True)
+  long_batch_sums, _ = run(params, {}, carry, batch, key, True)
   first, carry = run(params, {}, carry, parts[0], key, True)
-  second, after = run(params, {}, carry, parts[1], key, True)
+  second, next_carry = run(params, {}, carry, parts[1], key, True)
   name = "forward_loss"
-  np.testing.assert_allclose(whole[name], first[name] + second[name], rtol=1e-5)
-  assert jax.tree.structure(after) == jax.tree.structure(carry)
+  np.testing.assert_allclose(
+    long_batch_sums[name], first[name] + second[name], rtol=1e-5
+  )
+  assert jax.tree.structure(next_carry) == jax.tree.structure(carry)
   # An evaluation begins without states, and does not change the carry.
   sums, carry_after = run(params, {}, carry, parts[1], key, False)
-  two, _ = run(
+  sums_from_ones, _ = run(
     params, {}, jax.tree.map(jnp.ones_like, carry), parts[1], key, False
   )
-  assert sums[name] == two[name] != second[name] and (
+  assert sums[name] == sums_from_ones[name] != second[name] and (
     jax.tree.map(lambda a, b: bool((a == b).all()), carry_after, carry)
     == jax.tree.map(lambda _: True, carry)
   )
@@ -290,18 +320,18 @@ def test_what_cannot_train_is_refused():
   stateful = objectives.build("elmo", MODEL, {"stateful": True})
   with pytest.raises(ValueError, match="stateful=True.*streams=batch_size"):
     stateful.init(key, batch)
-  plain = objectives.build("elmo", MODEL, {})
+  stateless = objectives.build("elmo", MODEL, {})
   with pytest.raises(ValueError, match="stateful=False.*streams=0"):
-    plain.init(key, make_batch(2, 4, back=True))
+    stateless.init(key, make_batch(2, 4, back=True))
   with pytest.raises(ValueError, match="'elmo' needs next_ids"):
-    plain.init(key, {k: batch[k] for k in ("char_ids", "sequence_ids")})
+    stateless.init(key, {k: batch[k] for k in ("char_ids", "sequence_ids")})
   states = nn.unbox(stateful.carry(make_batch(4, 4)))
   with pytest.raises(ValueError, match="4 rows.*micro_batches=1"):
     stateful.loss({}, {}, states, make_batch(2, 4, back=True), key, True)
 
 
 def test_a_step_changes_every_parameter():
-  """The step has the published optimizer, states, sampled softmax and
+  """The step uses the published optimizer, states, the sampled softmax and
   dropout."""
   options = {"stateful": True, "negatives": 8}
   objective = objectives.build("elmo", MODEL, options)
@@ -313,11 +343,15 @@ def test_a_step_changes_every_parameter():
   carry = nn.unbox(objective.carry(batch))
   state = TrainState(jnp.int32(0), params, optimizer.init(params), carry)
   step = jit(steps.make_train_step(objective, optimizer, schedule, 1))
-  after, metrics = step(state, {}, batch, jax.random.key(0))
-  moved = jax.tree.map(lambda a, b: bool((a != b).any()), params, after.params)
-  assert all(jax.tree.leaves(moved)), moved
-  moved = jax.tree.map(lambda a, b: bool((a != b).any()), carry, after.carry)
-  assert all(jax.tree.leaves(moved))
+  next_state, metrics = step(state, {}, batch, jax.random.key(0))
+  is_changed = jax.tree.map(
+    lambda a, b: bool((a != b).any()), params, next_state.params
+  )
+  assert all(jax.tree.leaves(is_changed)), is_changed
+  is_changed = jax.tree.map(
+    lambda a, b: bool((a != b).any()), carry, next_state.carry
+  )
+  assert all(jax.tree.leaves(is_changed))
   assert metrics["loss"] == pytest.approx(
     0.5 * float(metrics["forward_loss"] + metrics["backward_loss"]), rel=1e-5
   )

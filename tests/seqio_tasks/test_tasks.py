@@ -1,4 +1,7 @@
-"""seqio tasks give the rows of their folder, and text restarts exactly."""
+"""Tests the rows of seqio tasks of prepared folders and of text.
+
+A restarted task of text continues with exactly the next row.
+"""
 
 import gc
 import re
@@ -21,7 +24,8 @@ from bert_jax.seqio_tasks import pretraining  # noqa: E402
 
 SIZES = {"length": 32, "max_predictions": 5}
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##able", "."]
-PIECES += [f"w{i}" for i in range(56)]  # As many as the prepared folder has.
+# The prepared folder has 64 pieces too.
+PIECES += [f"w{i}" for i in range(56)]
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +84,7 @@ def assert_equal(a, b):
 
 
 def sort_rows(batch):
-  """Returns the rows as sorted byte strings, to compare them in any order."""
+  """Returns the rows as sorted byte strings: their order no longer matters."""
   keys = sorted(batch)
   count = len(batch[keys[0]])
   return sorted(
@@ -100,7 +104,7 @@ def test_prepared_task_equals_the_folder(folder):
 
 
 def collect(ds) -> list[bytes]:
-  """Returns the rows as bytes, with their masks."""
+  """Returns each row of the dataset as bytes. They include the masks."""
   return [
     b"".join(row[key].tobytes() for key in sorted(row))
     for row in ds.as_numpy_iterator()
@@ -113,20 +117,21 @@ def test_a_dataset_iterated_again_has_new_masks(folder, text, kind):
     task = pretraining.register_prepared("p", folder, **SIZES)
   else:
     task = register_text(text)
-  once = task.get_dataset(num_epochs=1, seed=3)
-  first, second = collect(once), collect(once)
+  one_epoch = task.get_dataset(num_epochs=1, seed=3)
+  first, second = collect(one_epoch), collect(one_epoch)
   assert len(set(first) | set(second)) == len(first) + len(second)
-  # Another dataset begins at the first epoch again, with the same passes.
+  # A new dataset of the task begins at the first epoch again: two passes
+  # (iterations) over it give the same rows.
   repeated = collect(task.get_dataset(num_epochs=1, seed=3).repeat(2))
   assert repeated == first + second
   if kind == "prepared":
     assert collect(task.get_dataset(num_epochs=2, seed=3)) == repeated
-  # Two iterators at a time do not disturb each other.
+  # Two iterators that are open at the same time do not disturb each other.
   ds = task.get_dataset(num_epochs=1, seed=3)
-  both = list(zip(*map(collect_slowly, (ds, ds)), strict=False))
-  assert [a for a, _ in both] == first[: len(both)]
-  assert [b for _, b in both] == second[: len(both)]
-  # The passes of an endless dataset differ too. Held-out rows never change.
+  pairs = list(zip(*map(collect_slowly, (ds, ds)), strict=False))
+  assert [a for a, _ in pairs] == first[: len(pairs)]
+  assert [b for _, b in pairs] == second[: len(pairs)]
+  # Two passes over an endless dataset differ too. Held-out rows never change.
   endless = task.get_dataset(num_epochs=None, seed=3).take(50)
   assert not set(collect(endless)) & set(collect(endless))
   heldout = task.get_dataset(split="validation", seed=3)
@@ -142,7 +147,10 @@ def test_a_dataset_iterated_again_has_new_masks(folder, text, kind):
   ],
 )
 def test_passes_that_stop_early(folder, text, monkeypatch, epochs, kind):
-  """Passes cost the same, keep few readers, and give the rows of the epochs."""
+  """Each pass gives the rows of its own epochs.
+
+  A later pass costs as much as the first, and only a few readers stay open.
+  """
   from bert_jax.examples import streams
 
   monkeypatch.setattr(pretraining, "MAX_READERS", 2)
@@ -151,33 +159,39 @@ def test_passes_that_stop_early(folder, text, monkeypatch, epochs, kind):
   else:
     task = register_text(text)
   options = dict(num_epochs=epochs, seed=3, shuffle=False)
-  whole = task.get_dataset(**options)
-  passes = [collect(whole) for _ in range(6)]
-  walked, load = [], streams.Stream._load
+  dataset = task.get_dataset(**options)
+  passes = [collect(dataset) for _ in range(6)]
+  loaded_epochs, original_load = [], streams.Stream._load
 
   def counted(stream):
-    walked.append(stream._epoch)
-    return load(stream)
+    loaded_epochs.append(stream._epoch)
+    return original_load(stream)
 
   monkeypatch.setattr(streams.Stream, "_load", counted)
   gc.collect()
-  before = len(pretraining._readers)
-  rows = collect(task.get_dataset(**options).take(2).repeat(6))
-  assert rows == [row for one_pass in passes for row in one_pass[:2]]
+  readers_before = len(pretraining._readers)
+  first_rows = collect(task.get_dataset(**options).take(2).repeat(6))
+  assert first_rows == [row for one_pass in passes for row in one_pass[:2]]
   if kind == "prepared":
-    # A pass counts its epochs and reads a block, which may hold all of them.
-    assert len(walked) <= 6 * (2 * epochs + 1) and max(walked) < 6 * epochs
+    # A pass goes over its epochs at most twice: to count their rows, and to
+    # read one block, which may hold the rows of all its epochs.
+    assert (
+      len(loaded_epochs) <= 6 * (2 * epochs + 1)
+      and max(loaded_epochs) < 6 * epochs
+    )
   gc.collect()
-  assert len(pretraining._readers) - before <= 2
-  # More iterators at a time than kept readers.
+  assert len(pretraining._readers) - readers_before <= 2
+  # More iterators are open at the same time than readers are kept.
   ds = task.get_dataset(**options)
   iterators = [collect_slowly(ds) for _ in range(4)]
-  rows = [[next(iterator) for iterator in iterators] for _ in range(3)]
-  assert rows == [
+  first_rows = [[next(iterator) for iterator in iterators] for _ in range(3)]
+  assert first_rows == [
     [one_pass[i] for one_pass in passes[: len(iterators)]] for i in range(3)
   ]
-  later = [list(iterator) for iterator in iterators]
-  assert later == [one_pass[3:] for one_pass in passes[: len(iterators)]]
+  remaining_rows = [list(iterator) for iterator in iterators]
+  assert remaining_rows == [
+    one_pass[3:] for one_pass in passes[: len(iterators)]
+  ]
 
 
 def collect_slowly(ds):
@@ -189,19 +203,19 @@ def test_two_tasks_of_a_folder_in_a_mixture_have_their_own_rows(folder):
   for name in "pq":
     pretraining.register_prepared(name, folder, **SIZES)
   p, q = (seqio.get_mixture_or_task(name) for name in "pq")
-  alone = collect(q.get_dataset(seed=3))
-  assert alone == collect(p.get_dataset(seed=3))
+  rows_of_q = collect(q.get_dataset(seed=3))
+  assert rows_of_q == collect(p.get_dataset(seed=3))
   seqio.MixtureRegistry.add("both", [("p", 1.0), ("q", 1.0)])
   first, second = (collect(t.get_dataset(seed=3)) for t in (p, q))
-  assert first == alone and not set(first) & set(second)
-  mixed = collect(
+  assert first == rows_of_q and not set(first) & set(second)
+  mixture_rows = collect(
     seqio.get_mixture_or_task("both").get_dataset(num_epochs=1, seed=3)
   )
-  assert len(set(mixed)) == len(mixed)
+  assert len(set(mixture_rows)) == len(mixture_rows)
 
 
 def test_epochs_of_a_prepared_task(folder):
-  """An epoch has every chunk once; the next one has other masks."""
+  """An epoch has a row for each chunk of the text; the next has other masks."""
   task = pretraining.register_prepared("p", folder, **SIZES)
   one_epoch = rows("p", "train")
   count = task.num_input_examples("train")
@@ -219,9 +233,11 @@ def test_epochs_of_a_prepared_task(folder):
   )
   heldout = rows("p", "validation")
   assert len(heldout["input_ids"]) == task.num_input_examples("validation")
-  twice = rows("p", "validation", num_epochs=2)
+  two_heldout_epochs = rows("p", "validation", num_epochs=2)
   for key, array in heldout.items():
-    np.testing.assert_array_equal(twice[key], np.concatenate([array, array]))
+    np.testing.assert_array_equal(
+      two_heldout_epochs[key], np.concatenate([array, array])
+    )
 
 
 @pytest.mark.parametrize("kind", ["prepared", "text"])
@@ -231,14 +247,14 @@ def test_shards_are_a_partition(folder, text, kind, split):
     pretraining.register_prepared("t", folder, **SIZES)
   else:
     register_text(text, "t")
-  whole = rows("t", split)
+  all_rows = rows("t", split)
   shards = [
     rows("t", split, shard_info=seqio.ShardInfo(i, 3)) for i in range(3)
   ]
   sizes = [len(shard["input_ids"]) for shard in shards]
   assert max(sizes) - min(sizes) <= 1
-  joined = {k: np.concatenate([p[k] for p in shards]) for k in whole}
-  assert sort_rows(joined) == sort_rows(whole)
+  joined_shards = {k: np.concatenate([p[k] for p in shards]) for k in all_rows}
+  assert sort_rows(joined_shards) == sort_rows(all_rows)
 
 
 def test_converter_and_lengths_refuse_what_does_not_fit(folder):
@@ -268,8 +284,8 @@ def test_text_task_equals_what_training_reads(text):
   count = len(epoch["input_ids"])
   assert 300 < count < 900
   # The second epoch has the same text with different masks.
-  again = {k: v[count : 2 * count] for k, v in task_rows.items()}
-  assert len(set(sort_rows(epoch)) & set(sort_rows(again))) == 0
+  second_epoch = {k: v[count : 2 * count] for k, v in task_rows.items()}
+  assert len(set(sort_rows(epoch)) & set(sort_rows(second_epoch))) == 0
 
 
 def test_text_holds_out_the_documents_that_prepare_holds_out(text, tmp_path):
@@ -297,26 +313,26 @@ def test_cased_text_is_told_from_uncased(text):
 
 def test_text_restarts_exactly(text):
   register_text(text)
-  straight = loader.open_data("mine", "bert_pairs", **SIZES)
-  batches = [straight.read(8 * i, 8) for i in range(120)]
+  uninterrupted = loader.open_data("mine", "bert_pairs", **SIZES)
+  batches = [uninterrupted.read(8 * i, 8) for i in range(120)]
   for start in (0, 1, 40, 119):
     opened = loader.open_data("mine", "bert_pairs", **SIZES)
     assert_equal(opened.read(8 * start, 8), batches[start])
-  # Read at an earlier number, and from a saved position.
-  assert_equal(straight.read(16, 8), batches[2])
-  straight.read(8 * 99, 8)
-  position = straight.position()
+  # A reader jumps back, and another reader continues at a saved position.
+  assert_equal(uninterrupted.read(16, 8), batches[2])
+  uninterrupted.read(8 * 99, 8)
+  position = uninterrupted.position()
   assert position["epoch"] == 1 and position["record"] > 0
   opened = loader.open_data("mine", "bert_pairs", **SIZES)
   opened.restore(position)
   assert_equal(opened.read(8 * 100, 8), batches[100])
-  other = loader.open_data("mine", "bert_pairs", seed=1, **SIZES)
-  other.restore(position)
-  assert other.position()["first"] == 0
+  other_seed = loader.open_data("mine", "bert_pairs", seed=1, **SIZES)
+  other_seed.restore(position)
+  assert other_seed.position()["first"] == 0
 
 
 def test_a_small_group_joins_its_neighbour(text):
-  """Of 5 documents in groups of 2, the last joins the group before."""
+  """5 documents make groups of 2 and 3: the last document joins a group."""
   five = text / "five.txt"
   five.write_text("\n\n".join(["w1 w2 w3\nw4 w5"] * 5) + "\n")
   task = register_text(text, inputs=str(five), group=2, heldout=0.0)
@@ -340,19 +356,23 @@ def test_text_without_pairs_says_so(text, content, message):
 
 
 def test_seqio_sources_of_text(text):
-  """BERT's format by seqio's reader, which interleaves files, equals ours."""
+  """Compares seqio's reader, which interleaves files, with our reader.
+
+  Text in BERT's format gives the same rows. Without `format`, each line that is
+  not empty is a document.
+  """
   files = [str(text / "a.txt"), str(text / "b.txt")]
   source = seqio.TextLineDataSource({"train": files, "validation": files[:1]})
   register_text(text)
   register_text(text, "lines", inputs=source, format="bert")
   want = rows("mine", "train", 100)
   assert_equal(rows("lines", "train", 100), want)
-  line = register_text(text, "line", inputs=source, validation=source)
-  opened = line.source.documents
+  task_of_lines = register_text(text, "line", inputs=source, validation=source)
+  opened = task_of_lines.source.documents
   count = sum(corpus.num_documents for _, corpus in opened.groups(0))
   lines = [s for f in files for s in Path(f).read_text().split("\n")]
-  full = [line for line in lines if line.strip()]
-  assert count == len(full)
+  nonempty_lines = [line for line in lines if line.strip()]
+  assert count == len(nonempty_lines)
   assert opened.validation.num_documents < count
 
   def numbers(split, shuffle_files):
@@ -360,14 +380,14 @@ def test_seqio_sources_of_text(text):
 
     return tf.data.Dataset.range(3).map(lambda i: {"text": i})
 
-  bad = seqio.FunctionDataSource(numbers, ["train"])
-  register_text(text, "bad", inputs=bad)
+  bad_source = seqio.FunctionDataSource(numbers, ["train"])
+  register_text(text, "bad", inputs=bad_source)
   with pytest.raises(ValueError, match="must yield strings"):
     loader.open_data("bad", "bert_pairs", **SIZES).read(0, 1)
 
 
 def test_mixture(folder, tmp_path):
-  """seqio and training mix alike: 3 of 4 rows are from `p`."""
+  """seqio and training mix the same rows: 3 of 4 rows are from `p`."""
   other = write_prepared(
     tmp_path / "other", random_documents(50, 5), random_documents(9, 6)
   )
@@ -375,18 +395,18 @@ def test_mixture(folder, tmp_path):
   pretraining.register_prepared("q", other, **SIZES)
   seqio.MixtureRegistry.add("both", [("p", 3), ("q", 1)])
   mixed = rows("both", "train", 1000, seed=1, num_epochs=None)
-  p = set(sort_rows(rows("p", "train", 1000, seed=1, num_epochs=None)))
-  q = set(sort_rows(rows("q", "train", 1000, seed=1, num_epochs=None)))
-  drawn = sort_rows(mixed)
-  assert all(row in p or row in q for row in drawn)
-  assert 650 < sum(row in p for row in drawn) < 850
+  rows_of_p = set(sort_rows(rows("p", "train", 1000, seed=1, num_epochs=None)))
+  rows_of_q = set(sort_rows(rows("q", "train", 1000, seed=1, num_epochs=None)))
+  sorted_mixed = sort_rows(mixed)
+  assert all(row in rows_of_p or row in rows_of_q for row in sorted_mixed)
+  assert 650 < sum(row in rows_of_p for row in sorted_mixed) < 850
   path = f"{folder}=3,{other}=1"
   want = loader.open_data(path, "bert_pairs", seed=1, **SIZES)
   opened = loader.open_data("both", "bert_pairs", seed=1, **SIZES)
   assert_equal(opened.read(0, 300), want.read(0, 300))
-  held = loader.open_heldout("both", "bert_pairs", **SIZES)
+  heldout = loader.open_heldout("both", "bert_pairs", **SIZES)
   want = loader.open_heldout(path, "bert_pairs", **SIZES)
-  assert_equal(held.read(0, len(held)), want.read(0, len(want)))
+  assert_equal(heldout.read(0, len(heldout)), want.read(0, len(want)))
 
 
 def test_vocabulary(text):
@@ -401,14 +421,14 @@ def test_vocabulary(text):
 
   encoded = vocabulary.encode_tf(tf.constant(sentence))
   assert encoded.dtype == tf.int32 and encoded.numpy().tolist() == ids
-  # The text does not end at [SEP].
+  # Decoding does not stop at the first [SEP].
   row = [2, 8, 3, 5, 6, 3, 0]
   assert vocabulary.decode(row) == "[CLS] w0 [SEP] unable [SEP] [PAD]"
-  both = vocabulary.decode_tf(tf.constant([row, row[::-1]])).numpy()
-  assert both[0].decode() == vocabulary.decode(row)
-  assert both[1].decode() == vocabulary.decode(row[::-1])
-  again = register_text(text, "again")
-  assert vocabulary == again.output_features["mlm_ids"].vocabulary
+  decoded_texts = vocabulary.decode_tf(tf.constant([row, row[::-1]])).numpy()
+  assert decoded_texts[0].decode() == vocabulary.decode(row)
+  assert decoded_texts[1].decode() == vocabulary.decode(row[::-1])
+  other_task = register_text(text, "again")
+  assert vocabulary == other_task.output_features["mlm_ids"].vocabulary
   ds = tf.data.Dataset.from_tensors("W1 W2").map(vocabulary.encode_tf)
   assert next(ds.as_numpy_iterator()).tolist() == [9, 10]
 
@@ -435,16 +455,16 @@ def test_without_seqio_the_extra_is_named():
     "from bert_jax.examples import loader\n"
     "loader.open_data('mine:task', 'bert_pairs')"
   )
-  done = subprocess.run(
+  process = subprocess.run(
     [sys.executable, "-c", code], capture_output=True, text=True
   )
   assert re.search(
-    r"UserError: mine:task: .*pip install 'bert_jax\[data\]'", done.stderr
+    r"UserError: mine:task: .*pip install 'bert_jax\[data\]'", process.stderr
   )
 
 
 def run(path, workdir):
-  """Three steps of a tiny model; returns the rows of metrics.jsonl."""
+  """Trains a tiny model for 3 steps; returns the rows of metrics.jsonl."""
   config = open_config("bert:base")
   config.total_steps, config.batch_size, config.micro_batches = 3, 8, 1
   config.model.update(variant="tiny", dtype="float32")
@@ -469,9 +489,9 @@ def test_training_from_a_task(
   assert run("my_tasks:wiki", tmp_path / "task") == want
   capsys.readouterr()
   register_text(text)
-  logged = run("mine", tmp_path / "text")
-  assert [row["step"] for row in logged] == [1, 2, 3, 3]
-  assert all(np.isfinite(row["mlm_loss"]) for row in logged)
+  logged_of_text = run("mine", tmp_path / "text")
+  assert [row["step"] for row in logged_of_text] == [1, 2, 3, 3]
+  assert all(np.isfinite(row["mlm_loss"]) for row in logged_of_text)
   assert "unigram cross-entropy: " in capsys.readouterr().out
 
 
@@ -498,10 +518,10 @@ for _ in range(3):
 def test_a_process_that_leaves_an_endless_task_ends(folder, text, name):
   inputs = folder if name == "p" else str(text / "a.txt")
   arguments = [name, inputs, str(text / "vocab.txt")]
-  done = subprocess.run(
+  process = subprocess.run(
     [sys.executable, "-c", ENDLESS, *arguments],
     capture_output=True,
     text=True,
     timeout=120,
   )
-  assert done.returncode == 0, done.stderr
+  assert process.returncode == 0, process.stderr

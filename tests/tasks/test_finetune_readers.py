@@ -19,8 +19,8 @@ def read(name, path, split="train", **options):
   return task_inputs.read(task, [Input(split, str(path))]).splits[split]
 
 
-# Each case has a task, a file and its content, and the texts and the label of
-# the only example.
+# Each case has a task, the name and the content of a file, and the texts and
+# the label of the only example in the file.
 TABLES = [
   ("cola", "a.tsv", "gj04\t1\t\tA cat.", ["A cat."], "1"),
   ("sst2", "a.tsv", 'sentence\tlabel\na "cat \t0', ['a "cat '], "0"),
@@ -171,9 +171,10 @@ def test_lines_that_qqp_has_broken_are_left_out_and_named(tmp_path):
 
 def test_answers_of_multirc_and_record(tmp_path):
   answers = [dict(text=t, idx=i, label=i) for i, t in enumerate("xy")]
-  asked = [dict(question="q?", idx=4, answers=answers)]
+  questions = [dict(question="q?", idx=4, answers=answers)]
   path = files.write_jsonl(
-    tmp_path / "m.jsonl", [dict(idx=2, passage=dict(text="p", questions=asked))]
+    tmp_path / "m.jsonl",
+    [dict(idx=2, passage=dict(text="p", questions=questions))],
   )
   examples = read("multirc", path)
   assert [(e["id"], e["group"], e["answer"], e["label"]) for e in examples] == [
@@ -184,12 +185,12 @@ def test_answers_of_multirc_and_record(tmp_path):
   text = "Ann met Bob.\n@highlight\nBob left"
   spans = [(0, 2), (8, 10), (24, 26)]
   entities = [dict(start=a, end=b) for a, b in spans]
-  asks = [
+  queries = [
     dict(query="@placeholder left", idx=9, answers=[dict(text="Bob", start=8)])
   ]
   path = files.write_jsonl(
     tmp_path / "r.jsonl",
-    [dict(idx=0, passage=dict(text=text, entities=entities), qas=asks)],
+    [dict(idx=0, passage=dict(text=text, entities=entities), qas=queries)],
   )
   examples = read("record", path)
   assert [(e["answer"], e["label"], e["group"]) for e in examples] == [
@@ -200,7 +201,7 @@ def test_answers_of_multirc_and_record(tmp_path):
   assert examples[0]["answers"] == ["Bob"]
   passage = dict(text=text, entities=[])
   path = files.write_jsonl(
-    tmp_path / "none.jsonl", [dict(idx=0, passage=passage, qas=asks)]
+    tmp_path / "none.jsonl", [dict(idx=0, passage=passage, qas=queries)]
   )
   with pytest.raises(ValueError, match=r"none\.jsonl:1: query 9 has no entit"):
     read("record", path)
@@ -233,7 +234,8 @@ def test_columns_of_words(tmp_path):
     "\n-DOCSTART- -X- -X- O\n\nBonn NNP B-NP I-LOC\n",
   )
   first, second = read("conll2003", path)
-  # The original files have B- only between two adjacent entities of a type.
+  # In the original files, a tag begins with B- only if the word before belongs
+  # to another entity of the same type.
   assert first["words"] == ["EU", "UN", "and"]
   assert first["tags"] == ["B-ORG", "B-ORG", "O"]
   assert (first["document"], second["document"]) == (1, 2)
@@ -337,22 +339,24 @@ def test_bad_flags_and_custom_files(tmp_path):
   options = dict(columns="text=x,label=y")
   with pytest.raises(ValueError, match=r"has 1 labels \(p\)"):
     read("mine", path, **options)
-  other = files.write_jsonl(
+  path_of_three_labels = files.write_jsonl(
     tmp_path / "b.jsonl", [{"x": "a", "y": v} for v in "pqr"]
   )
   task = task_inputs.find("mine", **options)
-  inputs = [Input("train", other), Input("validation", path)]
+  inputs = [Input("train", path_of_three_labels), Input("validation", path)]
   assert task_inputs.read(task, inputs).task.labels == ("p", "q", "r")
   files.write_jsonl(tmp_path / "a.jsonl", [{"x": "a", "y": "s"}])
   with pytest.raises(
     ValueError, match=r"a\.jsonl:1: label 's' is not in split"
   ):
     task_inputs.read(task, inputs)
-  # The file has more labels than the flag.
+  # The file has a label that the flag does not have.
   with pytest.raises(
     ValueError, match=r"b\.jsonl:3: label 'r' is not one of p, q"
   ):
-    read("mine", other, columns="text=x,label=y", labels=["p", "q"])
+    read(
+      "mine", path_of_three_labels, columns="text=x,label=y", labels=["p", "q"]
+    )
   files.write(tmp_path / "a.jsonl", '{"x": "a"\n')
   with pytest.raises(ValueError, match=r"a\.jsonl:1 is not a JSON object"):
     read("mine", path, **options)
@@ -386,19 +390,21 @@ def test_real_files():
 
 
 def test_published_tasks_in_json_lines(tmp_path):
-  asked = dict(id=7, question="who?", context="a cat")
-  asked["answers"] = dict(text=["cat"], answer_start=[2])
-  passage = dict(article="a", questions=["b", "_ d"], answers=["A", "C"])
-  passage["options"] = [list("wxyz")] * 2
-  question = dict(article="a", question="b", options=list("wxyz"), answer="D")
-  sentence = dict(sent1="a", sent2="b", label=2) | {
+  squad_question = dict(id=7, question="who?", context="a cat")
+  squad_question["answers"] = dict(text=["cat"], answer_start=[2])
+  race_passage = dict(article="a", questions=["b", "_ d"], answers=["A", "C"])
+  race_passage["options"] = [list("wxyz")] * 2
+  race_question = dict(
+    article="a", question="b", options=list("wxyz"), answer="D"
+  )
+  swag_sentence = dict(sent1="a", sent2="b", label=2) | {
     f"ending{k}": str(k) for k in range(4)
   }
   tagged_words = dict(words=["EU", "ran"], tags=["I-ORG", "O"])
   expected = {
-    "squad": ([asked], [[dict(text="cat", answer_start=2)]]),
-    "race": ([passage, question], ["A", "C", "D"]),
-    "swag": ([sentence], ["2"]),
+    "squad": ([squad_question], [[dict(text="cat", answer_start=2)]]),
+    "race": ([race_passage, race_question], ["A", "C", "D"]),
+    "swag": ([swag_sentence], ["2"]),
     "conll2003": ([tagged_words], [["B-ORG", "O"]]),
   }
   for name, (lines, expected_values) in expected.items():
@@ -407,7 +413,7 @@ def test_published_tasks_in_json_lines(tmp_path):
     field = {"squad": "answers", "conll2003": "tags"}.get(name, "label")
     assert [e[field] for e in examples] == expected_values
     assert len({e["id"] for e in examples}) == len(examples)
-  # A .json may have JSON lines too, unless the task's own format is JSON.
+  # A file .json may have JSON lines too, unless the task's own format is JSON.
   path = files.write_jsonl(tmp_path / "a.json", [tagged_words])
   assert read("conll2003", path)[0]["words"] == ["EU", "ran"]
 
