@@ -38,7 +38,7 @@ from bert_jax.text import cleaning, open_vocabulary
 from bert_jax.text.vocabulary import SpecialIds, Vocabulary
 
 # Batch keys whose values are ids of the vocabulary.
-PIECES = ("input_ids", "mlm_ids", "lm_ids")
+KEYS_OF_IDS = ("input_ids", "mlm_ids", "lm_ids")
 # The number of rows that one call of a vectorised recipe makes.
 BLOCK = 256
 # The number of rows of an endless dataset.
@@ -100,7 +100,7 @@ class _Reader:
     _readers.add(self)
 
   def close(self) -> None:
-    """Ends the rows, after the block that is being made."""
+    """Gives no more rows after the block that is being made."""
     with self._lock:
       self._closed = True
 
@@ -266,12 +266,12 @@ class RowSource(seqio.DataSource):
     return True
 
   def list_shards(self, split: str) -> Sequence[str]:
-    """Returns one name, since the rows are in no files."""
+    """Returns one name: the rows are not in files that could be shards."""
     return [split]
 
   @functools.cache  # noqa: B019 (registered sources are never deleted)
   def num_input_examples(self, split: str) -> int | None:
-    """Returns the row count of seed 0's epoch; None for a training text."""
+    """Returns the number of rows of seed 0's epoch; None for training text."""
     if split == "validation":
       return len(streams.heldout(self.corpus(split), self.recipe()))
     if isinstance(self.documents, Text):
@@ -476,7 +476,7 @@ def _register(name: str, source: RowSource) -> seqio.Task:
     source=source,
     output_features={
       key: seqio.Feature(
-        vocabulary if key in PIECES else numbers,
+        vocabulary if key in KEYS_OF_IDS else numbers,
         add_eos=False,
         dtype=tf.as_dtype(dtype),
         rank=len(shape),
@@ -535,15 +535,15 @@ def register_text(
       `train` gives strings or dicts with a string `text`.
     vocab: the path of a vocabulary of any kind (see `open_vocabulary.load`).
     builder: the name of a recipe in `recipes.RECIPES`.
-    validation: the held-out text, like `inputs`; a seqio source gives its split
-      `validation`. None holds out a share of the documents of `inputs`.
+    validation: the held-out text, like `inputs`; of a seqio source, the split
+      `validation`. If None, a share of the documents of `inputs`.
     format: as in `sources.find_sources`. Every string of a seqio source is a
       document. With `bert`, a string is a sentence, and a blank string ends a
       document.
-    lower_case: False for a cased vocabulary. None takes the setting that is
+    lower_case: False for a cased vocabulary. If None, the setting that is
       stored with the vocabulary, or True if no setting is stored.
-    keep_accents: None takes the setting that is stored with the vocabulary. If
-      no setting is stored, accents are kept if capitals are kept.
+    keep_accents: if None, the setting that is stored with the vocabulary. If no
+      setting is stored, accents are kept if capitals are kept.
     word_starts: the rule for a SentencePiece model (see `unigram.build`).
     heldout: see `Text`.
     language: see `Text`.
@@ -563,10 +563,12 @@ def register_text(
         validation, "validation", format
       )
       version = [version, heldout_version]
-    choices: dict[str, Any] = cleaning.load_options(lower_case, keep_accents)
+    vocabulary_options: dict[str, Any] = cleaning.load_options(
+      lower_case, keep_accents
+    )
     if word_starts is not None:
-      choices["word_starts"] = word_starts
-    tokenizer = open_vocabulary.load(vocab, **choices)
+      vocabulary_options["word_starts"] = word_starts
+    tokenizer = open_vocabulary.load(vocab, **vocabulary_options)
     return Text(
       name,
       train,
@@ -583,7 +585,7 @@ def register_text(
 
 
 def _records(inputs: Any, split: str, format: str) -> tuple[Records, Any]:
-  """Returns (a function that yields the raw documents, their version)."""
+  """Returns a function that yields the raw documents, and their version."""
   if isinstance(inputs, seqio.DataSource):
     return functools.partial(_read, inputs, split, format), repr(inputs)
   found_sources = sources.find_sources(inputs, format)
@@ -632,8 +634,8 @@ def components(name: str) -> tuple[list[RowSource], list[float]]:
     ValueError: this module did not register one of the tasks.
   """
   registered = seqio.get_mixture_or_task(name)
-  mixed = isinstance(registered, seqio.Mixture)
-  tasks = registered.tasks if mixed else [registered]
+  is_mixture = isinstance(registered, seqio.Mixture)
+  tasks = registered.tasks if is_mixture else [registered]
   for task in tasks:
     if not isinstance(task.source, RowSource):
       raise UserError(

@@ -45,7 +45,7 @@ def label_ids(task: Task, labels: Sequence[Any]) -> np.ndarray:
 
 
 def _marks(task: Task, labels: Sequence[list[str] | None]) -> np.ndarray:
-  """Returns int32 [N, labels]: 1 if a label applies, else 0; -1 for None."""
+  """Returns int32 [N, labels]: 1 if a label applies, else 0; -1 if unknown."""
   marks = np.zeros((len(labels), len(task.labels)), np.int32)
   for mark, names in zip(marks, labels, strict=True):
     if names is None:
@@ -71,23 +71,23 @@ def texts(
   """
   layout = layouts.of_vocabulary(vocabulary)
   layouts.check_length(layout, length)
-  choice = task.kind == "choice"
+  is_choice = task.kind == "choice"
   text_rows = [e["texts"] for e in examples]
-  if choice:
+  if is_choice:
     text_rows = [row for choices in text_rows for row in choices]
   ids = iter(_encode(vocabulary, [text for row in text_rows for text in row]))
   rows: list[layouts.LaidOutRow] = []
   last_texts = []  # The last text of each row, before it is cut.
-  cut = []
+  cut_ids = []
   for i, row_texts in enumerate(text_rows):
     text_ids = list(itertools.islice(ids, len(row_texts)))
     rows.append(layouts.row(layout, text_ids, length))
     last_texts.append(text_ids[-1])
     if rows[-1].cut:
-      cut.append(str(examples[i // task.columns]["id"]))
-  notes = {"texts cut to the length": cut}
+      cut_ids.append(str(examples[i // task.columns]["id"]))
+  notes = {"texts cut to the length": cut_ids}
   id_arrays = [row.id_arrays for row in rows]
-  if choice and cut:
+  if is_choice and cut_ids:
     notes |= _cut_choices(task, examples, last_texts, id_arrays)
   encoded = Rows(
     np.concatenate([np.zeros(0, np.int32), *itertools.chain(*id_arrays)]),
@@ -130,7 +130,7 @@ def _cut_choices(
     between their common beginning and their common end. A choice has lost
     tokens if some of the tokens between these two are missing.
   """
-  lost, equal = [], []
+  ids_with_lost, ids_with_equal = [], []
   for i, example in enumerate(examples):
     example_rows = slice(i * task.columns, (i + 1) * task.columns)
     texts = [text.tolist() for text in last_texts[example_rows]]
@@ -139,13 +139,13 @@ def _cut_choices(
     suffix = _common_prefix([text[prefix:][::-1] for text in texts])
     pairs = zip(texts, lengths, strict=True)
     if any(length < len(text) - suffix for text, length in pairs):
-      lost.append(str(example["id"]))
+      ids_with_lost.append(str(example["id"]))
     rows = {np.concatenate(p).tobytes() for p in id_arrays[example_rows]}
     if len(rows) < len({*map(tuple, texts)}):
-      equal.append(str(example["id"]))
+      ids_with_equal.append(str(example["id"]))
   return {
-    "examples whose choices lost tokens": lost,
-    "examples with choices that became equal": equal,
+    "examples whose choices lost tokens": ids_with_lost,
+    "examples with choices that became equal": ids_with_equal,
   }
 
 

@@ -1,4 +1,4 @@
-"""Text in BERT's format, written whole or not at all."""
+"""Tests that `split-text` writes all of a text in BERT's format, or nothing."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Tests the prose of docstrings: small examples and installed packages."""
+"""Tests how prose is taken from docstrings of examples and packages."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Tests what each filter measures in a document, against values by hand."""
+"""Compares what filters measure in documents with values found by hand."""
 
 import random
 import tracemalloc
@@ -36,7 +36,7 @@ def test_shares_by_hand():
     return filters.repetition(words, filters.shingles(words))
 
   assert repetition(["one", "two", "three", "four", "five"]) == 0
-  # The second run of five words is repeated, the first is not.
+  # The five words occur twice; only the second time counts as repeated.
   run = ["aa", "bb", "cc", "dd", "ee"]
   assert repetition([*run, "x", *run]) == 10 / 21
   # A word in several repeated 5-grams is counted once: 10 of 18 words.
@@ -48,8 +48,8 @@ def test_shares_by_hand():
 
 
 def test_shingles_are_equal_if_words_are():
-  draw = random.Random(0)
-  words = [draw.choice("abc") for _ in range(2000)]
+  rng = random.Random(0)
+  words = [rng.choice("abc") for _ in range(2000)]
   hashes = filters.shingles(words)
   tuples = [tuple(words[i : i + 5]) for i in range(1996)]
   assert hashes.shape == (1996,) and hashes.dtype == np.uint64
@@ -104,27 +104,27 @@ def test_near_copies_are_found_above_and_kept_below():
         500_000 + w if i % every == every // 2 else w
         for i, w in enumerate(words)
       ]
-      changed = made_of(*changed_words)
-      verdicts.setdefault(every, []).append(verdict(changed))
-      similarity = jaccard(text, changed)
+      changed_text = made_of(*changed_words)
+      verdicts.setdefault(every, []).append(verdict(changed_text))
+      similarity = jaccard(text, changed_text)
       assert similarity > 0.89 if every == 100 else similarity < 0.54
-  near = filters.DROPPING.index("near_duplicates") + 1
-  assert set(verdicts[100]) == {near} and set(verdicts[16]) == {0}
+  near_code = filters.DROPPING.index("near_duplicates") + 1
+  assert set(verdicts[100]) == {near_code} and set(verdicts[16]) == {0}
   # A document without words is never a copy.
   assert [verdict("| |"), verdict("| |")] == [0, 0]
-  # Fewer than five words are compared as a whole.
+  # Texts of fewer than five words are compared as a whole.
   assert [verdict("Ah, so!"), verdict("ah so"), verdict("ah no")] == [
     0,
-    near,
+    near_code,
     0,
   ]
 
 
 @pytest.mark.parametrize("form", filters.FORMS)
 def test_text_is_normalised_in_blocks(monkeypatch, form):
-  """The text is the same as without blocks."""
+  """The result is the same as without blocks."""
   rng = random.Random(0)
-  # Letters and marks that normalization changes or composes.
+  # These are letters and marks that normalization changes or composes.
   characters = [
     *map(chr, range(0xC0, 0x180)),
     *map(chr, range(0x300, 0x346)),
@@ -146,7 +146,7 @@ def test_text_is_normalised_in_blocks(monkeypatch, form):
 
 
 def test_a_text_that_grows_takes_little_memory():
-  """The letter U+FDFA becomes four words of 18 characters."""
+  """NFKC turns the letter U+FDFA into four words, 18 characters in all."""
   text = "\ufdfa" * 200_000
   judge = filters.make_judge(Filters("NFKC", drop_duplicates=True))
   filters.normalise("\ufdfa" * 100_000, "NFKC")  # Fills the caches.

@@ -26,7 +26,7 @@ WORDS = [f"word{i}" for i in range(300)]
 PIECES = [*SPECIAL_TOKENS, "word", "##s", "."] + [f"##{i}" for i in range(300)]
 # Batches are small, and each one is saved, so that a kill leaves unfinished
 # work.
-COMMAND = """
+SCRIPT = """
 import sys
 from bert_jax.corpus import prepare
 from bert_jax.corpus import tokenize
@@ -83,20 +83,22 @@ def test_folder_holds_the_corpus(tmp_path, text, vocab):
   output = str(tmp_path / "out")
   meta = prepare.prepare(text, vocab, output, heldout=0.2, processes=1)
   prepared = reader.open_prepared(output)
-  want = expected(text, 0.2)
+  expected_splits = expected(text, 0.2)
   assert set(prepared.splits) == {"train", "validation"}
   for split, corpus in prepared.splits.items():
     assert corpus.spellings is None
     for name, array in zip(corpus._fields[:4], corpus[:4], strict=True):
-      assert array.dtype == getattr(want[split], name).dtype
-      np.testing.assert_array_equal(array, getattr(want[split], name))
+      assert array.dtype == getattr(expected_splits[split], name).dtype
+      np.testing.assert_array_equal(
+        array, getattr(expected_splits[split], name)
+      )
     assert meta["splits"][split] == {
       "tokens": corpus.num_tokens,
       "sentences": len(corpus.sentences) - 1,
       "documents": corpus.num_documents,
     }
   assert 20 < prepared.splits["validation"].num_documents < 60
-  counts = np.bincount(want["train"].tokens, minlength=len(PIECES))
+  counts = np.bincount(expected_splits["train"].tokens, minlength=len(PIECES))
   np.testing.assert_array_equal(prepared.unigrams, counts)
   assert prepared.vocab == PIECES
   assert meta["lower_case"] is True and meta["tokenizer"] == "wordpiece"
@@ -131,14 +133,14 @@ def alive(pid: int) -> bool:
 
 
 def test_killed_run_continues_to_the_same_bytes(tmp_path, text, vocab):
-  whole, output = str(tmp_path / "whole"), str(tmp_path / "out")
-  prepare.prepare(text, vocab, whole, heldout=0.2, processes=1)
+  expected_folder, output = str(tmp_path / "whole"), str(tmp_path / "out")
+  prepare.prepare(text, vocab, expected_folder, heldout=0.2, processes=1)
   script = tmp_path / "run.py"
-  script.write_text(COMMAND)
+  script.write_text(SCRIPT)
   command = [sys.executable, str(script), text, vocab, output]
   root = pathlib.Path(bert_jax.__file__).parent.parent
   options = {"env": {**os.environ, "PYTHONPATH": str(root)}}
-  killed = 0
+  num_killed = 0
   for target in (0, 60, 120):
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, **options)
     wait_for_records(process, output, target)
@@ -153,16 +155,16 @@ def test_killed_run_continues_to_the_same_bytes(tmp_path, text, vocab):
       pytest.fail("workers outlive a killed parent")
     if pathlib.Path(output).exists():
       break
-    killed += 1
+    num_killed += 1
     # Bytes that were written after the last save must be dropped.
     with pathlib.Path(output + ".partial/train.tokens").open("ab") as f:
       f.write(b"torn")
-  assert killed
+  assert num_killed
   process = subprocess.run(command, capture_output=True, text=True, **options)
   assert process.returncode == 0, process.stderr
-  if killed == 3:
+  if num_killed == 3:
     assert "going on after" in process.stderr
-  assert contents_of(output) == contents_of(whole)
+  assert contents_of(output) == contents_of(expected_folder)
 
 
 def wait_for_records(process, output: str, target: int) -> None:
@@ -176,8 +178,8 @@ def wait_for_records(process, output: str, target: int) -> None:
 
 @pytest.mark.parametrize("call", ["replace", "rename", "unlink"])
 def test_interrupted_at_the_end(tmp_path, text, vocab, monkeypatch, call):
-  whole, output = str(tmp_path / "whole"), str(tmp_path / "out")
-  prepare.prepare(text, vocab, whole, processes=1)
+  expected_folder, output = str(tmp_path / "whole"), str(tmp_path / "out")
+  prepare.prepare(text, vocab, expected_folder, processes=1)
   original = getattr(os, call)
 
   def interrupt(path, *arguments):
@@ -190,7 +192,7 @@ def test_interrupted_at_the_end(tmp_path, text, vocab, monkeypatch, call):
     prepare.prepare(text, vocab, output, processes=1)
   monkeypatch.undo()
   prepare.prepare(text, vocab, output, processes=1)
-  assert contents_of(output) == contents_of(whole)
+  assert contents_of(output) == contents_of(expected_folder)
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
@@ -202,9 +204,9 @@ def test_stopped_run_says_that_it_can_be_continued(tmp_path, vocab, stop):
   command = [sys.executable, "-m", "bert_jax", "prepare", *arguments]
   # Tests that run in the background may ignore SIGINT, which a child process
   # inherits. It does not inherit a handler.
-  before = signal.signal(signal.SIGINT, signal.default_int_handler)
+  previous_handler = signal.signal(signal.SIGINT, signal.default_int_handler)
   process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-  signal.signal(signal.SIGINT, before)
+  signal.signal(signal.SIGINT, previous_handler)
   wait_for_records(process, output, 0)
   process.send_signal(stop)
   _, errors = process.communicate()
@@ -218,10 +220,10 @@ def test_kill_while_another_threshold_is_chosen(tmp_path, vocab, monkeypatch):
   path = tmp_path / "two.txt"
   path.write_text("word1.\n\nword2.\n\nword1.\n")
   output = str(tmp_path / "out")
-  start = prepare._start
+  original_start = prepare._start
 
   def die_late(partial, origin, threshold):
-    progress = start(partial, origin, threshold)
+    progress = original_start(partial, origin, threshold)
     if threshold != int(0.001 * 2**64):
       raise KeyboardInterrupt
     return progress
@@ -240,14 +242,14 @@ def test_kill_while_another_threshold_is_chosen(tmp_path, vocab, monkeypatch):
 def test_splits_of_a_small_corpus(tmp_path, vocab, heldout, capfd):
   path = tmp_path / "text.txt"
   path.write_text(make_text(5))
-  # Paths may be path objects.
+  # Each path may be a string or a `pathlib.Path`.
   meta = prepare.prepare(
     str(path), pathlib.Path(vocab), tmp_path / "out", heldout=heldout
   )
   assert reader.open_prepared(tmp_path / "out").meta == meta
-  held = {0.0: 0, 0.005: 2, 0.999999: 4}[heldout]
-  assert meta["splits"]["validation"]["documents"] == held
-  assert meta["splits"]["train"]["documents"] == 5 - held
+  num_heldout = {0.0: 0, 0.005: 2, 0.999999: 4}[heldout]
+  assert meta["splits"]["validation"]["documents"] == num_heldout
+  assert meta["splits"]["train"]["documents"] == 5 - num_heldout
   for content, count, description in (
     ("word1.\n\nword1.\n", 2, "2 copies of one document"),
     ("word1.\n", 1, "one document"),
@@ -345,15 +347,15 @@ def test_difference_of_inputs():
       "inputs": [{"name": n, "format": "bert", "version": [1]} for n in names],
     }
 
-  differ = prepare.difference
-  assert differ(origin("a", "b"), origin("a", "b")) == ""
-  assert differ(origin("a"), origin("a", "b")) == "the input b is new"
-  assert "a is not given any more" in differ(origin("a", "b"), origin("b"))
-  assert "order" in differ(origin("a", "b"), origin("b", "a"))
+  difference = prepare.difference
+  assert difference(origin("a", "b"), origin("a", "b")) == ""
+  assert difference(origin("a"), origin("a", "b")) == "the input b is new"
+  assert "a is not given any more" in difference(origin("a", "b"), origin("b"))
+  assert "order" in difference(origin("a", "b"), origin("b", "a"))
 
 
-# Runs the Python command line that follows with a limit on the size of files.
-SMALL_FILES = """
+# Limits the size of files, and then runs Python with the other arguments.
+SCRIPT_OF_LIMIT = """
 import os, resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
@@ -393,7 +395,7 @@ def test_bad_text_leaves_nothing(tmp_path, vocab, name, content, message):
 def test_full_disk_is_one_sentence_and_can_be_continued(tmp_path, text, vocab):
   output = str(tmp_path / "out")
   arguments = ("--input", text, "--vocab", vocab, "--output", output)
-  process = run(*arguments, launcher=("-c", SMALL_FILES))
+  process = run(*arguments, launcher=("-c", SCRIPT_OF_LIMIT))
   assert process.returncode == 1
   assert process.stderr.startswith(f"error: {output}.partial: File too large.")
   assert process.stderr.count("\n") == 1
@@ -430,25 +432,25 @@ def _divides():
 
 def test_a_wordpiece_vocabulary_only_in_tokenizer_json(text, vocab, tmp_path):
   """A folder of transformers' fast tokenizer has no vocab.txt."""
-  fast = tmp_path / "model"
-  fast.mkdir()
+  fast_folder = tmp_path / "model"
+  fast_folder.mkdir()
   vocabulary = open_vocabulary.load(vocab)
-  (fast / "tokenizer.json").write_text(vocabulary.with_special.to_str())
-  for source, name in ((vocab, "plain"), (str(fast), "fast")):
+  (fast_folder / "tokenizer.json").write_text(vocabulary.with_special.to_str())
+  for source, name in ((vocab, "plain"), (str(fast_folder), "fast")):
     prepare.prepare(text, source, str(tmp_path / name), heldout=0.2)
-  plain, same = (
+  from_text, from_json = (
     reader.open_prepared(str(tmp_path / name)) for name in ("plain", "fast")
   )
-  assert same.vocab == plain.vocab == PIECES
-  assert same.special == plain.special == (0, 1, 2, 3, 4)
+  assert from_json.vocab == from_text.vocab == PIECES
+  assert from_json.special == from_text.special == (0, 1, 2, 3, 4)
   assert not (tmp_path / "fast" / "vocab.txt").exists()
   for split in reader.SPLITS:
     np.testing.assert_array_equal(
-      same.splits[split].tokens, plain.splits[split].tokens
+      from_json.splits[split].tokens, from_text.splits[split].tokens
     )
 
 
-UNGUARDED = """
+UNGUARDED_SCRIPT = """
 import sys
 from bert_jax.corpus import prepare
 prepare.prepare(*sys.argv[1:4], processes=2)
@@ -458,15 +460,17 @@ prepare.prepare(*sys.argv[1:4], processes=2)
 def test_a_script_without_a_guard_gets_an_error(tmp_path, text, vocab):
   """Workers import the script, so each would start to prepare the text."""
   script = tmp_path / "script.py"
-  script.write_text(UNGUARDED)
-  done = subprocess.run(
+  script.write_text(UNGUARDED_SCRIPT)
+  process = subprocess.run(
     [sys.executable, str(script), text, vocab, str(tmp_path / "out")],
     capture_output=True,
     text=True,
   )
-  last = done.stderr.strip().splitlines()[-1]
-  assert last.startswith("ChildProcessError: a worker process could not begin")
-  assert 'if __name__ == "__main__":' in last and "memory" not in last
+  last_line = process.stderr.strip().splitlines()[-1]
+  assert last_line.startswith(
+    "ChildProcessError: a worker process could not begin"
+  )
+  assert 'if __name__ == "__main__":' in last_line and "memory" not in last_line
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSEGV])
@@ -488,7 +492,7 @@ def _ends(signal_number):
 
 
 def test_folders_are_told_from_those_of_tasks(tmp_path, text, vocab):
-  """Each error names the command for the folder."""
+  """Each error names the command that takes such a folder."""
   prepared = str(tmp_path / "text_folder")
   prepare.prepare(text, vocab, prepared, processes=1)
   with pytest.raises(

@@ -1,4 +1,4 @@
-"""Programs are compiled in the background."""
+"""Tests that programs are compiled in the background."""
 
 import jax
 import jax.numpy as jnp

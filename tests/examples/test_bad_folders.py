@@ -35,7 +35,7 @@ def prepared(tmp_path_factory):
 
 
 def flip(path, share):
-  """Flips one bit of a file, at a byte that is a share of its size."""
+  """Flips one bit of a file, in the byte number `share` * its size."""
   content = bytearray(path.read_bytes())
   content[int(share * len(content))] ^= 2
   path.write_bytes(bytes(content))
@@ -110,17 +110,19 @@ def test_files_are_read_once_unless_they_change(
 ):
   output = tmp_path / "out"
   shutil.copytree(prepared[0], output)
-  read, digest = [], hashlib.file_digest
+  files_read, original_digest = [], hashlib.file_digest
   monkeypatch.setattr(
-    hashlib, "file_digest", lambda f, kind: read.append(f) or digest(f, kind)
+    hashlib,
+    "file_digest",
+    lambda f, kind: files_read.append(f) or original_digest(f, kind),
   )
   for _ in range(3):
     reader.open_prepared(str(output))
-  assert len(read) == 11
+  assert len(files_read) == 11
   flip(output / "train.sentences", 0.5)
   with pytest.raises(ValueError, match="is damaged"):
     reader.open_prepared(str(output))
-  assert len(read) == 12
+  assert len(files_read) == 12
 
 
 @pytest.mark.parametrize("inputs", [None, 3, [{}], [3]])

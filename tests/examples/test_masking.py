@@ -21,7 +21,7 @@ from bert_jax.examples import masking, recipes
 from bert_jax.examples.recipes import bert_pairs
 from bert_jax.text.vocabulary import SpecialIds
 
-WORDS = "whole_word"
+WHOLE_WORD = "whole_word"
 
 
 @pytest.mark.parametrize("pad", [0, 1])
@@ -136,9 +136,13 @@ def test_shares_of_replacements():
   counts = np.bincount(drawn, minlength=VOCAB)
   assert len(counts) == VOCAB
   assert counts[[0, 1, CLS, SEP]].min() > 0
-  others = counts[200:]
-  statistic = ((others - others.mean()) ** 2 / others.mean()).sum()
-  assert abs(statistic - len(others)) < 5 * np.sqrt(2 * len(others))
+  ordinary_counts = counts[200:]
+  statistic = (
+    (ordinary_counts - ordinary_counts.mean()) ** 2 / ordinary_counts.mean()
+  ).sum()
+  assert abs(statistic - len(ordinary_counts)) < 5 * np.sqrt(
+    2 * len(ordinary_counts)
+  )
   is_untouched = np.ones(ids.shape, bool)
   np.put_along_axis(is_untouched, out["mlm_positions"], False, 1)
   np.testing.assert_array_equal(
@@ -185,26 +189,31 @@ def published_words(words, count, rng):
 
 
 def test_all_pieces_of_a_word_or_none():
-  """All pieces of a word are hidden, or none: ["test", "##ing"]."""
+  """All pieces of a word are hidden, or none, as in ["test", "##ing"]."""
   ids, maskable, lengths = rows([4] * 500, 4)
   starts = np.array([[False, True, False, False]] * 500)
   for rate, number in ((0.15, 0), (0.5, 2)):
-    # A count of 1 has no space for the word, so nothing is masked.
+    # A count of 1 is too small for a word of two pieces, so nothing is masked.
     out = mask(
-      ids, maskable, lengths, masking=WORDS, word_starts=starts, mask_rate=rate
+      ids,
+      maskable,
+      lengths,
+      masking=WHOLE_WORD,
+      word_starts=starts,
+      mask_rate=rate,
     )
     assert (out["mlm_weights"].sum(1) == number).all()
 
   ids, maskable, lengths, starts = word_rows(500, 128, 0)
   single_masks = mask(ids, maskable, lengths)
-  out = mask(ids, maskable, lengths, masking=WORDS, word_starts=starts)
+  out = mask(ids, maskable, lengths, masking=WHOLE_WORD, word_starts=starts)
   counts = out["mlm_weights"].sum(1)
   assert (counts <= single_masks["mlm_weights"].sum(1)).all()
   assert (counts >= single_masks["mlm_weights"].sum(1) - 1).mean() > 0.9
   for i, hidden_columns in enumerate(chosen_columns(out)):
     for word in words_of(maskable[i], starts[i]):
       assert len(hidden_columns & set(word)) in (0, len(word))
-  # Order, labels, padding and other ids are as with single tokens.
+  # Order, labels, padding and the other ids follow the rules of single tokens.
   row, slot = np.nonzero(out["mlm_weights"])
   column = out["mlm_positions"][row, slot]
   np.testing.assert_array_equal(out["mlm_ids"][row, slot], ids[row, column])
@@ -221,17 +230,21 @@ def test_all_pieces_of_a_word_or_none():
 def test_words_of_one_piece_are_single_tokens():
   ids, maskable, lengths = rows([128] * 100, 128)
   single_masks = mask(ids, maskable, lengths)
-  words = mask(
-    ids, maskable, lengths, masking=WORDS, word_starts=np.ones(ids.shape, bool)
+  word_masks = mask(
+    ids,
+    maskable,
+    lengths,
+    masking=WHOLE_WORD,
+    word_starts=np.ones(ids.shape, bool),
   )
   for key, array in single_masks.items():
-    np.testing.assert_array_equal(words[key], array)
+    np.testing.assert_array_equal(word_masks[key], array)
 
 
 def test_whole_words_are_chosen_as_published():
-  """The shares over 20,000 rows differ by less than 1% from the program's."""
+  """Over 20,000 rows, the shares differ by at most 1% from BERT's program."""
   ids, maskable, lengths, starts = word_rows(20_000, 128, 1)
-  out = mask(ids, maskable, lengths, masking=WORDS, word_starts=starts)
+  out = mask(ids, maskable, lengths, masking=WHOLE_WORD, word_starts=starts)
   rng = random.Random(2)
   totals = []
   chosen_by_row = chosen_columns(out)
@@ -260,7 +273,7 @@ def test_each_piece_has_its_own_replacement():
   ids, maskable, lengths = rows([128] * 4000, 128)
   starts = np.zeros(ids.shape, bool)
   starts[:, 1::2] = True
-  out = mask(ids, maskable, lengths, masking=WORDS, word_starts=starts)
+  out = mask(ids, maskable, lengths, masking=WHOLE_WORD, word_starts=starts)
   new = np.take_along_axis(out["input_ids"], out["mlm_positions"], 1)[:, :18]
   assert (out["mlm_weights"].sum(1) == 18).all()
   hidden = (new == MASK).reshape(-1, 2)
@@ -269,7 +282,7 @@ def test_each_piece_has_its_own_replacement():
 
 
 def test_words_of_a_corpus_keep_together_in_its_pairs():
-  """The word starts of a corpus reach its pairs, also if words were cut."""
+  """Pairs use the word starts of their corpus, also if words are cut."""
   rng = np.random.default_rng(3)
   documents = [
     [
@@ -282,21 +295,23 @@ def test_words_of_a_corpus_keep_together_in_its_pairs():
   starts = [[[t < 500 for t in s] for s in d] for d in documents]
   text = reader.corpus_from_documents(documents, starts)
   special = SpecialIds(0, 1, CLS, SEP, MASK)
-  builder = bert_pairs(special, VOCAB, length=32, masking=WORDS)
+  builder = bert_pairs(special, VOCAB, length=32, masking=WHOLE_WORD)
   chunks = builder.index(text, 0, text.num_documents, 0)
   numbers = np.arange(len(chunks), dtype=np.uint64)
   out = builder.build(text, chunks, numbers, 0)
-  ids, at_front = out["input_ids"].copy(), 0
+  ids, num_cut_words = out["input_ids"].copy(), 0
   row, slot = np.nonzero(out["mlm_weights"])
   ids[row, out["mlm_positions"][row, slot]] = out["mlm_ids"][row, slot]
-  masked = 0
+  num_masked_words = 0
   for tokens, hidden_columns in zip(ids, chosen_columns(out), strict=True):
     words = words_of(tokens >= 10, tokens < 500)
-    at_front += sum(tokens[word[0]] >= 500 for word in words)
-    masked += sum(len(word) > 1 and word[0] in hidden_columns for word in words)
+    num_cut_words += sum(tokens[word[0]] >= 500 for word in words)
+    num_masked_words += sum(
+      len(word) > 1 and word[0] in hidden_columns for word in words
+    )
     for word in words:
       assert len(hidden_columns & set(word)) in (0, len(word))
-  assert at_front > 20 and masked > 100
+  assert num_cut_words > 20 and num_masked_words > 100
   # The masks of some rows do not depend on the other rows of the batch.
   some_rows = builder.build(text, chunks[7:20], numbers[7:20], 0)
   for key, array in some_rows.items():

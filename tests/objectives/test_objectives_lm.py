@@ -27,18 +27,17 @@ ROWS, LENGTH = 3, 11
 
 @pytest.fixture(scope="module")
 def batch():
-  """Returns rows of 11 tokens, one with padding and one that is only
-  padding."""
+  """Returns three rows of 11 tokens; one has padding, one has only padding."""
   rng = np.random.default_rng(0)
   lengths = np.array([11, 6, 0])
-  real = np.arange(LENGTH) < lengths[:, None]
-  ids = rng.integers(0, 37, (ROWS, LENGTH)) * real
-  following = np.roll(ids, -1, axis=1)
+  is_real = np.arange(LENGTH) < lengths[:, None]
+  ids = rng.integers(0, 37, (ROWS, LENGTH)) * is_real
+  next_ids = np.roll(ids, -1, axis=1)
   targets = np.arange(LENGTH) < lengths[:, None] - 1
   return dict(
     input_ids=jnp.asarray(ids, jnp.int32),
-    sequence_ids=jnp.asarray(real, jnp.int32),
-    lm_ids=jnp.asarray(following * targets, jnp.int32),
+    sequence_ids=jnp.asarray(is_real, jnp.int32),
+    lm_ids=jnp.asarray(next_ids * targets, jnp.int32),
     lm_weights=jnp.asarray(targets, jnp.float32),
   )
 
@@ -60,11 +59,11 @@ def test_parts_add_up_to_the_whole(objective, params, batch, monkeypatch):
 
   def whole(params):
     logits = module.apply({"params": params}, batch)["lm_logits"]
-    right = jnp.take_along_axis(
+    label_log_p = jnp.take_along_axis(
       jax.nn.log_softmax(logits), batch["lm_ids"][..., None], -1
     )[..., 0]
     hits = (logits.argmax(-1) == batch["lm_ids"]) * batch["lm_weights"]
-    return -(right * batch["lm_weights"]).sum(), hits.sum()
+    return -(label_log_p * batch["lm_weights"]).sum(), hits.sum()
 
   def parts(params):
     sums, carry = objective.loss(params, {}, {}, batch, None, False)
@@ -102,13 +101,13 @@ def test_logits_of_all_positions_are_never_made(
 def test_no_later_token_is_seen(objective, params, batch):
   """Another last token does not change the losses of the other positions."""
   weights = batch["lm_weights"].at[0, -2:].set(0.0)
-  changed_batch = batch["input_ids"].at[0, -1].add(1) % 37
+  changed_ids = batch["input_ids"].at[0, -1].add(1) % 37
   run = jit(objective.loss, static_argnums=5)
   original = batch | {"lm_weights": weights}
-  edited = original | {"input_ids": changed_batch}
+  changed_batch = original | {"input_ids": changed_ids}
   losses = [
     float(run(params, {}, {}, b, jax.random.key(0), False)[0]["lm_loss"])
-    for b in (original, edited)
+    for b in (original, changed_batch)
   ]
   assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 

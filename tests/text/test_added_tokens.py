@@ -27,23 +27,30 @@ def read_folder(path):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", ["bert", "roberta", "albert", "gpt1"])
 def test_ids_and_offsets_are_those_of_transformers(kind, form, tmp_path):
-  """They agree for all files that declare tokens, and after saving."""
+  """The ids agree for each file that can declare tokens, and after saving."""
   transformers = pytest.importorskip("transformers")
-  open_there = transformers.AutoTokenizer.from_pretrained
+  open_with_transformers = transformers.AutoTokenizer.from_pretrained
   path = write_model(tmp_path / "a", kind, form)
-  reference, v = open_there(path), open_vocabulary.load(path)
+  reference, v = open_with_transformers(path), open_vocabulary.load(path)
   with_special = model_tokenizer.build(read_folder(tmp_path / "a"), path)
-  prepared = tmp_path / "b"
-  write(prepared, open_vocabulary.contents(v))
+  saved_folder = tmp_path / "b"
+  write(saved_folder, open_vocabulary.contents(v))
   config = (tmp_path / "a" / "config.json").read_bytes()
-  (prepared / "config.json").write_bytes(config)
-  again, reopened = open_vocabulary.load(str(prepared)), open_there(prepared)
-  assert v.vocab_size == again.vocab_size == len(reference)
-  assert v.added_ids == again.added_ids == sorted(numbered(MAKE[kind]()))
-  assert v.unmasked_ids == [v.pieces.index("[E1]")] == again.unmasked_ids
-  assert v.boundary.tolist() == again.boundary.tolist()
-  # transformers reads a literal [SEP] as the special token, `encode_batch` as
-  # text.
+  (saved_folder / "config.json").write_bytes(config)
+  saved_vocabulary, saved_reference = (
+    open_vocabulary.load(str(saved_folder)),
+    open_with_transformers(saved_folder),
+  )
+  assert v.vocab_size == saved_vocabulary.vocab_size == len(reference)
+  assert (
+    v.added_ids == saved_vocabulary.added_ids == sorted(numbered(MAKE[kind]()))
+  )
+  assert (
+    v.unmasked_ids == [v.pieces.index("[E1]")] == saved_vocabulary.unmasked_ids
+  )
+  assert v.boundary.tolist() == saved_vocabulary.boundary.tolist()
+  # transformers reads a literal [SEP] as the special token; `encode_batch`
+  # reads it as text.
   texts = [text for text in TEXTS if "[SEP]" not in text]
   for text in texts:
     expected = reference(
@@ -51,14 +58,16 @@ def test_ids_and_offsets_are_those_of_transformers(kind, form, tmp_path):
     )
     ids = expected["input_ids"]
     offsets = [tuple(pair) for pair in expected["offset_mapping"]]
-    for vocabulary in (v, again, pickle.loads(pickle.dumps(v))):
+    for vocabulary in (v, saved_vocabulary, pickle.loads(pickle.dumps(v))):
       (encoded,) = vocabulary.encode_offsets([text])
       assert (encoded.ids, encoded.offsets) == (ids, offsets), text
       assert vocabulary.encode_batch([text]) == [ids], text
       assert vocabulary.encode_batch([text, text]) == [ids, ids], text
       assert vocabulary.encode_special(text) == ids, text
     assert with_special.encode(text).ids == reference(text)["input_ids"]
-    assert reopened(text)["input_ids"] == reference(text)["input_ids"], text
+    assert saved_reference(text)["input_ids"] == reference(text)["input_ids"], (
+      text
+    )
   flat, lengths = v.encode_flat(texts)
   assert flat.tolist() == list(itertools.chain(*v.encode_batch(texts)))
   assert lengths.tolist() == list(map(len, v.encode_batch(texts)))
@@ -68,6 +77,7 @@ def longer(kind, *tokens):
   return added_tokens.add(MAKE[kind](), tokens or ADDED)
 
 
+# Name -> (flags of the token "covid19", expected pairs of piece and text).
 FLAGS = {
   "none": ({}, [("covid19", "covid19"), ("n", "n"), ("covid19", "COVID19")]),
   "single_word": ({"single_word": True}, [("covid19", "COVID19")]),
@@ -168,14 +178,14 @@ TEXT_OF_WORDS = "an covid19n covid19 the[E1]the an covid19."
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_an_added_token_is_one_word(kind, tmp_path):
-  """The piece after it begins a word, in memory and in prepared folders."""
+  """The piece after the token begins a word, also in prepared folders."""
   v = longer(kind)
   (ids,) = v.encode_batch([TEXT_OF_WORDS])
   starts = v.word_starts(ids)
-  added = [i for i, number in enumerate(ids) if number in v.added_ids]
-  assert len(added) >= 4 and starts[added].all()
-  after = [i + 1 for i in added if i + 1 < len(ids)]
-  assert starts[after].all()
+  added_positions = [i for i, number in enumerate(ids) if number in v.added_ids]
+  assert len(added_positions) >= 4 and starts[added_positions].all()
+  positions_after = [i + 1 for i in added_positions if i + 1 < len(ids)]
+  assert starts[positions_after].all()
   documents = writer.EncodedDocuments(
     np.array(ids, np.uint16), np.array([len(ids)]), np.array([1])
   )
@@ -196,13 +206,13 @@ def test_an_added_token_is_one_word(kind, tmp_path):
 def test_special_added_tokens_are_never_masked_or_drawn(name):
   """Other added tokens are masked like any word.
 
-  There are so many rows that a token which may be drawn is drawn.
+  There are so many rows that every token that may be drawn is drawn.
   """
   v = longer("roberta", *ADDED[:2])
-  plain, special = v.added_ids
+  ordinary_id, special_id = v.added_ids
   rng = np.random.default_rng(0)
   ids = [v.pieces.index(p) for p in ("the", "Ġthe", "Ġa", "n")]
-  choices = [*ids, plain, special]
+  choices = [*ids, ordinary_id, special_id]
   documents = [
     [rng.choice(choices, 20).tolist() for _ in range(6)] for _ in range(40)
   ]
@@ -226,15 +236,17 @@ def test_special_added_tokens_are_never_masked_or_drawn(name):
     batch = build.build(text, rows, numbers, key)
     used = batch["mlm_weights"] > 0
     labels = batch["mlm_ids"][used]
-    assert special not in labels and plain in labels
-    after = np.take_along_axis(
+    assert special_id not in labels and ordinary_id in labels
+    new_ids = np.take_along_axis(
       batch["input_ids"], batch["mlm_positions"].astype(np.int64), 1
     )[used]
-    drawn |= set(after[(after != labels) & (after != v.special.mask)].tolist())
+    drawn |= set(
+      new_ids[(new_ids != labels) & (new_ids != v.special.mask)].tolist()
+    )
     # All special tokens are still in the rows.
-    count = sum(s.count(special) for d in documents for s in d)
-    assert (batch["input_ids"] == special).sum() == count
-  assert len(drawn) > 100 and special not in drawn
+    count = sum(s.count(special_id) for d in documents for s in d)
+    assert (batch["input_ids"] == special_id).sum() == count
+  assert len(drawn) > 100 and special_id not in drawn
   assert not drawn & {i for i in v.special if i is not None}
 
 
@@ -272,6 +284,7 @@ def test_files_that_contradict_each_other_are_named(tmp_path):
     open_vocabulary.load(path, rules="original")
 
 
+# Name -> (contents of the added tokens, text, index of each token in the text).
 TWINS = {
   "covid": (["COVID", "covid"], "COVID covid Covid xcovid", "0101"),
   "last": (["a1", "Zürich", "zurich", "ZURICH"], "zurich Zürich a1", "210"),
@@ -310,22 +323,22 @@ def test_tokens_that_cleaning_makes_equal(name, form, tmp_path, capfd):
   twins = [c for c in contents if c not in ("a1", "[E]")]
   assert " and ".join(map(repr, twins)) + " are equal" in line
   assert f"{twins[0]!r} is found in every spelling except {twins[1]!r}" in line
-  numbers = [size + int(digit) for digit in expected]
+  expected_ids = [size + int(digit) for digit in expected]
 
   def ids_of(ids):
     return [i for i in ids if i >= size]
 
   write(tmp_path / "b", open_vocabulary.contents(opened))
   with_special = model_tokenizer.build(read_folder(tmp_path / "a"), path)
-  again = open_vocabulary.load(str(tmp_path / "b"))
+  reopened = open_vocabulary.load(str(tmp_path / "b"))
   (tmp_path / "b" / "config.json").write_text('{"model_type": "bert"}')
   reference = transformers.AutoTokenizer.from_pretrained(tmp_path / "b")
-  for vocabulary in (opened, again, pickle.loads(pickle.dumps(opened))):
+  for vocabulary in (opened, reopened, pickle.loads(pickle.dumps(opened))):
     (ids,) = vocabulary.encode_batch([text])
-    assert ids_of(ids) == numbers
-    assert ids_of(vocabulary.encode_special(text)) == numbers
-  assert ids_of(with_special.encode(text).ids) == numbers
-  assert ids_of(reference(text)["input_ids"]) == numbers
+    assert ids_of(ids) == expected_ids
+    assert ids_of(vocabulary.encode_special(text)) == expected_ids
+  assert ids_of(with_special.encode(text).ids) == expected_ids
+  assert ids_of(reference(text)["input_ids"]) == expected_ids
   reference_ids = reference.get_added_vocab()
   assert [reference_ids[c] for c in contents] == [
     *range(size, size + len(contents))

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 transformers = pytest.importorskip(
   "transformers", reason="transformers is not installed"
 )
-PLAIN = [text for text in TEXTS if text and "[SEP]" not in text]
+TEXTS_WITHOUT_SEP = [text for text in TEXTS if text and "[SEP]" not in text]
 SIZES = dict(
   hidden_size=16,
   num_hidden_layers=2,
@@ -33,7 +33,7 @@ HEADS = dict(
 
 
 def write(path, kind, head, form):
-  """Writes a model of transformers with random weights and its tokenizer."""
+  """Writes a random model of transformers and its tokenizer; returns both."""
   write_model(path, kind, form)
   tokenizer = transformers.AutoTokenizer.from_pretrained(path)
   name = kind.capitalize()
@@ -71,7 +71,7 @@ def test_probabilities_are_those_of_transformers(kind, form, tmp_path):
   model, tokenizer = write(tmp_path / "published", kind, "classes", form)
   expected = [
     torch.softmax(run(model, tokenizer, text).logits[0], -1).tolist()
-    for text in PLAIN
+    for text in TEXTS_WITHOUT_SEP
   ]
   opened = loading.open_model(path)
   model_folder.write(str(tmp_path / "converted"), opened.weights)
@@ -79,7 +79,9 @@ def test_probabilities_are_those_of_transformers(kind, form, tmp_path):
   export.save(
     str(tmp_path / "program"), opened, lengths=[64], platforms=["cpu"]
   )
-  examples = [{"id": i, "texts": [text]} for i, text in enumerate(PLAIN)]
+  examples = [
+    {"id": i, "texts": [text]} for i, text in enumerate(TEXTS_WITHOUT_SEP)
+  ]
   predictors = [
     predict.open_predictor(str(tmp_path / name), length=64)
     for name in ("published", "converted", "back")
@@ -87,21 +89,21 @@ def test_probabilities_are_those_of_transformers(kind, form, tmp_path):
   for predictor in (*predictors, export.load(str(tmp_path / "program"))):
     rows = predict.predict(predictor, examples)
     probabilities = [[*row["probabilities"].values()] for row in rows]
-    # Two libraries compute float32 logits of about 10.
+    # The logits are about 10, so the two libraries' float32 results differ.
     np.testing.assert_allclose(probabilities, expected, atol=2e-5)
   for name in ("back", "published"):
-    again = transformers.AutoTokenizer.from_pretrained(tmp_path / name)
-    assert [again(t)["input_ids"] for t in PLAIN] == [
-      tokenizer(t)["input_ids"] for t in PLAIN
+    reopened = transformers.AutoTokenizer.from_pretrained(tmp_path / name)
+    assert [reopened(t)["input_ids"] for t in TEXTS_WITHOUT_SEP] == [
+      tokenizer(t)["input_ids"] for t in TEXTS_WITHOUT_SEP
     ]
   _check_task(tmp_path, path, tokenizer)
 
 
 def _check_task(tmp_path, path, tokenizer):
-  """`prepare-task` gives single texts and pairs the same ids."""
+  """The ids of pairs and of single texts equal those of transformers."""
   lines = [
     json.dumps({"a": a, "b": b, "label": "x"})
-    for a, b in zip(PLAIN, PLAIN[::-1], strict=True)
+    for a, b in zip(TEXTS_WITHOUT_SEP, TEXTS_WITHOUT_SEP[::-1], strict=True)
   ]
   (tmp_path / "t.jsonl").write_text("\n".join(lines) + "\n")
   task = task_inputs.find(
@@ -116,11 +118,14 @@ def _check_task(tmp_path, path, tokenizer):
   )
   _, rows, _ = load_rows(str(tmp_path / "task"), "train")
   ids = np.split(rows.ids, rows.starts[1:-1])
-  for row, a, b in zip(ids, PLAIN, PLAIN[::-1], strict=True):
+  for row, a, b in zip(
+    ids, TEXTS_WITHOUT_SEP, TEXTS_WITHOUT_SEP[::-1], strict=True
+  ):
     assert row.tolist() == tokenizer(a, b)["input_ids"]
   saved = open_vocabulary.load(str(tmp_path / "task"))
-  assert saved.encode_batch(PLAIN) == [
-    tokenizer(text, add_special_tokens=False)["input_ids"] for text in PLAIN
+  assert saved.encode_batch(TEXTS_WITHOUT_SEP) == [
+    tokenizer(text, add_special_tokens=False)["input_ids"]
+    for text in TEXTS_WITHOUT_SEP
   ]
 
 
@@ -130,20 +135,20 @@ def test_scores_masks_and_vectors_are_those_of_transformers(tmp_path):
     tmp_path / "fill", "bert", "fill", "added_tokens.json"
   )
   mask = tokenizer.mask_token_id
-  # Mask one token after the other.
+  # Mask each token in turn, each in its own row.
   expected = []
-  for text in PLAIN[:3]:
+  for text in TEXTS_WITHOUT_SEP[:3]:
     ids = torch.tensor(tokenizer(text)["input_ids"])
-    inner = range(1, len(ids) - 1)
-    rows = torch.stack([ids.clone() for _ in inner])
-    for row, position in zip(rows, inner, strict=True):
+    inner_positions = range(1, len(ids) - 1)
+    rows = torch.stack([ids.clone() for _ in inner_positions])
+    for row, position in zip(rows, inner_positions, strict=True):
       row[position] = mask
     with torch.no_grad():
       log_p = torch.log_softmax(model(input_ids=rows).logits, -1)
-    picked = [log_p[i - 1, i, ids[i]] for i in inner]
+    picked = [log_p[i - 1, i, ids[i]] for i in inner_positions]
     expected.append(float(sum(picked)))
   opened = open_model(path, default_tower="discriminator")
-  scores = likelihood.score(opened, PLAIN[:3])
+  scores = likelihood.score(opened, TEXTS_WITHOUT_SEP[:3])
   np.testing.assert_allclose(scores, expected, rtol=1e-5)
   text = "the covid19 [MASK] in New York [E1]"
   logits = run(model, tokenizer, text).logits[0]
@@ -153,11 +158,15 @@ def test_scores_masks_and_vectors_are_those_of_transformers(tmp_path):
   (prediction,) = predict.predict(predictor, [{"id": 0, "text": text}])
   (candidates,) = prediction["masks"]
   pieces = list(predictor.vocabulary.pieces)
-  numbers = [pieces.index(candidate["token"]) for candidate in candidates]
-  assert numbers == best.indices.tolist()
+  candidate_ids = [pieces.index(candidate["token"]) for candidate in candidates]
+  assert candidate_ids == best.indices.tolist()
   probabilities = [candidate["probability"] for candidate in candidates]
   np.testing.assert_allclose(probabilities, best.values.tolist(), atol=1e-5)
-  for text, row in zip(PLAIN, features.extract(opened, PLAIN), strict=True):
-    encoder = run(model.bert, tokenizer, text).last_hidden_state[0].numpy()
+  for text, row in zip(
+    TEXTS_WITHOUT_SEP, features.extract(opened, TEXTS_WITHOUT_SEP), strict=True
+  ):
+    expected_vectors = (
+      run(model.bert, tokenizer, text).last_hidden_state[0].numpy()
+    )
     assert list(row.tokens) == tokenizer(text).tokens()
-    np.testing.assert_allclose(row.vectors, encoder, atol=2e-4)
+    np.testing.assert_allclose(row.vectors, expected_vectors, atol=2e-4)

@@ -23,6 +23,7 @@ from bert_jax.text import cleaning, open_vocabulary, unigram, words
 sentencepiece = pytest.importorskip(
   "sentencepiece", reason="the extra [data] is not there"
 )
+# Options of `train_vocab`. Without options, text loses capitals and accents.
 STRIPPED = {}
 ACCENTS = dict(keep_accents=True)
 CASED = dict(lower_case=False)
@@ -38,7 +39,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def train(tmp_path_factory):
-  """Trains a vocabulary on all lines, once for each kind and options."""
+  """Returns a function that trains once for each kind and its options."""
   path = tmp_path_factory.mktemp("languages")
   text = path / "text.txt"
   text.write_text("\n".join(LINES * 3) + "\n", encoding="utf-8")
@@ -58,7 +59,7 @@ def train(tmp_path_factory):
 
 
 def cleaned(text, lower_case=True, keep_accents=None):
-  """Returns a text that is cleaned as BERT does, by other code."""
+  """Cleans a text as BERT does, with code that the package does not use."""
   text = text.replace("\u200c", "").replace("\u200d", "")
   if lower_case:
     text = text.lower()
@@ -132,17 +133,17 @@ def test_masks_take_whole_words_of_any_script(kind, masking, train, tmp_path):
   num_inner = 0  # The number of masked pieces that begin no word.
   for row in range(64):
     ids = batch["input_ids"][row].copy()
-    masked = np.zeros(length, bool)
-    real = batch["mlm_weights"][row] > 0
-    positions = batch["mlm_positions"][row][real]
-    masked[positions] = True
-    ids[positions] = batch["mlm_ids"][row][real]
+    is_masked = np.zeros(length, bool)
+    is_used = batch["mlm_weights"][row] > 0
+    positions = batch["mlm_positions"][row][is_used]
+    is_masked[positions] = True
+    ids[positions] = batch["mlm_ids"][row][is_used]
     starts = vocabulary.boundary[ids]
-    inside = ~np.isin(ids, [*special]) | masked
-    for position in np.flatnonzero(inside[1:] & ~starts[1:]) + 1:
-      if inside[position - 1]:
-        num_inner += masked[position]
-        assert masked[position] == masked[position - 1], row
+    is_text = ~np.isin(ids, [*special]) | is_masked
+    for position in np.flatnonzero(is_text[1:] & ~starts[1:]) + 1:
+      if is_text[position - 1]:
+        num_inner += is_masked[position]
+        assert is_masked[position] == is_masked[position - 1], row
   assert num_inner > 20
 
 
@@ -161,23 +162,24 @@ def test_ids_are_those_of_transformers(kind, options, train, tmp_path):
   assert reference.pad_token_id == special.pad
   with_special = reference(LINES[0])["input_ids"]
   assert with_special == [special.cls, *expected[0], special.sep]
-  again = open_vocabulary.load(str(tmp_path))
-  assert again.encode_batch(LINES) == vocabulary.encode_batch(LINES)
-  assert again.lower_case == vocabulary.lower_case
-  assert again.keep_accents == vocabulary.keep_accents
-  assert again.boundary.tolist() == vocabulary.boundary.tolist()
+  reopened = open_vocabulary.load(str(tmp_path))
+  assert reopened.encode_batch(LINES) == vocabulary.encode_batch(LINES)
+  assert reopened.lower_case == vocabulary.lower_case
+  assert reopened.keep_accents == vocabulary.keep_accents
+  assert reopened.boundary.tolist() == vocabulary.boundary.tolist()
 
 
-# Marks in the order in which people type them, which is not Unicode's order.
-TYPED = [
+# The marks have the order in which people type them, not Unicode's order.
+TYPED_MARKS = [
   "\u0645\u064f\u062d\u064e\u0645\u0651\u064e\u062f \u062f\u0651\u064e\u0629",
   "\u05e9\u05c1\u05bc\u05b8 \u05e9\u05bc\u05c1\u05b7\u05d1\u05bc\u05b8",
   "\u1014\u103a\u1037 \u1001\u103d\u1004\u1037\u103a",
   "\u0627\u0651\u064e \u0915\u094d\u093c \u0e14\u0e48\u0e38",
 ]
-# Marks in an order that NFC changes, letters without a composed character,
-# controls, kinds of white space, quotes, ligatures, letters of full width.
-ODD = [
+# These lines have marks in an order that NFC changes, letters without a
+# composed character, controls, kinds of white space, quotes, ligatures, and
+# letters of full width.
+ODD_LINES = [
   "Tie\u0302\u0301ng Vi\u00ea\u0323t, \u00e9\u0323, E\u0302\u0323,",
   "o\u031b\u0323 J\u030c \u0130 I\u0307 \u1e9e \u01c5 \ufb01n a\u0331\u0301",
   "\uff21\uff22\uff5e \u2460 \u210c \u0390 \u1fb7 \u1f88",
@@ -194,7 +196,7 @@ ODD = [
   [STRIPPED, ACCENTS, CASED, dict(lower_case=False, keep_accents=False)],
 )
 def test_ids_are_those_of_sentencepiece(options, train):
-  """The model's file says how text is cleaned, also for SentencePiece."""
+  """The model's file also tells SentencePiece how text is cleaned."""
   path = train("unigram", **options)
   processor = sentencepiece.SentencePieceProcessor(model_file=path)
   vocabulary = open_vocabulary.load(path)
@@ -203,17 +205,17 @@ def test_ids_are_those_of_sentencepiece(options, train):
   assert vocabulary.keep_accents == expected.keep_accents
   lines = [
     *LINES,
-    *TYPED,
-    *ODD,
-    *(unicodedata.normalize("NFD", x) for x in ODD),
+    *TYPED_MARKS,
+    *ODD_LINES,
+    *(unicodedata.normalize("NFD", x) for x in ODD_LINES),
   ]
   assert vocabulary.encode_batch(lines) == processor.encode(lines)
 
 
-# If there is no letter before marks, the library treats each mark by itself, so
-# these characters differ.
+# If there is no letter before marks, the library `tokenizers` treats each mark
+# by itself, so the results for these characters differ.
 MARKS = "\u0344\u0385\u1fc1\u1fcd\u1fce\u1fcf\u1fdd\u1fde\u1fdf\u1fed\u1fee"
-# The library has no rule for this pair, because SentencePiece's tables are
+# `tokenizers` has no rule for this pair, because SentencePiece's tables are
 # older.
 NEW_PAIRS = "\U00011938"
 
@@ -221,7 +223,7 @@ NEW_PAIRS = "\U00011938"
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [STRIPPED, ACCENTS, CASED])
 def test_every_code_point_is_cleaned_as_sentencepiece_does(options, train):
-  """Characters stand between letters, composed and decomposed."""
+  """Each character is tested between letters, composed and decomposed."""
   path = train("unigram", **options)
   reference = sentencepiece.SentencePieceNormalizer(
     model_file=path,
@@ -252,7 +254,7 @@ def test_every_code_point_is_cleaned_as_sentencepiece_does(options, train):
   ],
 )
 def test_models_of_other_programs(rule, options, prepared):
-  """Their rules are used, and decomposed letters are composed."""
+  """The rules of the model are used, and decomposed letters are composed."""
   model = io.BytesIO()
   sentencepiece.SentencePieceTrainer.train(
     sentence_iterator=iter([prepared(line) for line in LINES * 3]),
@@ -272,8 +274,8 @@ def test_models_of_other_programs(rule, options, prepared):
   content = model.getvalue()
   processor = sentencepiece.SentencePieceProcessor(model_proto=content)
   vocabulary = unigram.build(content, **options)
-  expected = processor.encode([prepared(line) for line in LINES + TYPED])
-  assert vocabulary.encode_batch(LINES + TYPED) == expected
+  expected = processor.encode([prepared(line) for line in LINES + TYPED_MARKS])
+  assert vocabulary.encode_batch(LINES + TYPED_MARKS) == expected
   if rule == "nmt_nfkc_cf":
     with pytest.raises(ValueError, match="and --no-lower-case .* asks for"):
       unigram.build(content, "x.model", lower_case=False)
@@ -318,7 +320,7 @@ FRENCH = LANGUAGES["french"][-1]
 def test_text_is_prepared_as_the_vocabulary_was_trained(
   kind, options, wanted, train, tmp_path
 ):
-  """`prepare` needs no flags, and its folder has the settings too."""
+  """`prepare` needs no flags, and its folder contains the settings, too."""
   path = train(kind, **options)
   folder = str(tmp_path / "prepared")
   meta = prepare.prepare(train.text, path, folder, processes=1, heldout=0.0)
@@ -330,10 +332,10 @@ def test_text_is_prepared_as_the_vocabulary_was_trained(
   assert vocabulary.keep_accents == bool(options)
   assert meta["lower_case"] == (options != CASED) == vocabulary.lower_case
   # Flags that agree with the vocabulary change nothing.
-  again = prepare.prepare(
+  second_meta = prepare.prepare(
     train.text, path, folder, processes=1, heldout=0.0, **options
   )
-  assert again["fingerprint"] == meta["fingerprint"]
+  assert second_meta["fingerprint"] == meta["fingerprint"]
 
 
 @pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
@@ -410,7 +412,7 @@ def test_rules_of_words_are_stored(tmp_path):
 
 
 def test_settings_are_in_the_same_folder(train, tmp_path):
-  """They have transformers' name only if the vocabulary has one too."""
+  """The settings have transformers' name only if the vocabulary does, too."""
   vocabulary = open_vocabulary.load(train("wordpiece", **ACCENTS))
   content = vocabulary.files["vocab.txt"]
   settings = open_vocabulary.contents(vocabulary)["tokenizer_config.json"]
@@ -436,8 +438,8 @@ def test_a_flipped_bit_of_a_vocabulary_is_noticed(kind, train, tmp_path):
   content = path.read_bytes()
   settings = path.parent / "tokenizer_config.json"
   output = tmp_path / f"mine{path.suffix}"
-  copy = tmp_path / "mine.tokenizer_config.json"
-  copy.write_bytes(settings.read_bytes())
+  settings_copy = tmp_path / "mine.tokenizer_config.json"
+  settings_copy.write_bytes(settings.read_bytes())
   rng = random.Random(0)
   for _ in range(60):
     damaged = bytearray(content)
@@ -449,7 +451,7 @@ def test_a_flipped_bit_of_a_vocabulary_is_noticed(kind, train, tmp_path):
   pieces = open_vocabulary.load(str(path)).pieces
   assert open_vocabulary.load(str(output)).pieces == pieces
   # Earlier versions and other programs write no digest.
-  copy.unlink()
+  settings_copy.unlink()
   assert open_vocabulary.load(str(output)).pieces == pieces
 
 
@@ -461,15 +463,15 @@ def test_the_digest_of_a_model_changes_no_ids(train, tmp_path):
   assert settings.keys() == {"sha256", "checksum"}
   assert settings["sha256"].keys() == {path.name}
   (tmp_path / path.name).write_bytes(path.read_bytes())
-  with_digest, without = str(path.parent), str(tmp_path)
+  with_digest, without_digest = str(path.parent), str(tmp_path)
   model = sentencepiece.SentencePieceProcessor(model_file=str(path))
   lines = [line for line in LINES if line.isascii()]
   ids = open_vocabulary.load(with_digest).encode_batch(lines)
-  assert ids == open_vocabulary.load(without).encode_batch(lines)
+  assert ids == open_vocabulary.load(without_digest).encode_batch(lines)
   assert ids == model.encode(lines) and lines
   reference_ids = [
     transformers.AlbertTokenizer.from_pretrained(folder)(lines).input_ids
-    for folder in (with_digest, without)
+    for folder in (with_digest, without_digest)
   ]
   assert reference_ids[0] == reference_ids[1]
 

@@ -1,4 +1,4 @@
-"""Tests that `train_vocab` writes --size pieces, each time the same file."""
+"""Tests that `train_vocab` writes --size pieces, and always the same file."""
 
 import functools
 import json

@@ -36,9 +36,9 @@ from bert_jax.weights import hf, runs
 # compute in float32, but sum in different orders. The measured differences were
 # 1e-6 in the first step, and 1e-5 after 20 steps of Adam, which amplifies the
 # noise of small gradients.
-FIRST, LATER = 2e-6, 5e-5
+FIRST_TOLERANCE, LATER_TOLERANCE = 2e-6, 5e-5
 FAMILIES = tuple(continued.REFERENCES)
-WORD = "encoder/embeddings/word/embedding"
+WORD_TABLE = "encoder/embeddings/word/embedding"
 
 
 pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-  """Prepares a text. The last piece is "newer"; "new" and "##er" precede it."""
+  """Prepares a text. Its vocabulary has "new" and "##er"; "newer" is last."""
   path = tmp_path_factory.mktemp("data") / "prepared"
   write_prepared(path, random_documents(40, 0), random_documents(6, 1))
   pieces = (path / "vocab.txt").read_text().split()
@@ -60,7 +60,7 @@ def prepared(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def models(prepared, tmp_path_factory):
-  """Returns a function: family -> the folder of its model, written once."""
+  """Returns a function: family -> folder of its model, written only once."""
 
   @functools.cache
   def write(family):
@@ -72,7 +72,7 @@ def models(prepared, tmp_path_factory):
 
 
 def written_config(config):
-  """Returns the content of config.json that a run of a config writes."""
+  """Returns the content of config.json that a run with this config writes."""
   setup = building.build(config_lib.parse(config))
   return config_lib.to_json(config, setup.config)
 
@@ -96,12 +96,12 @@ def assert_equal_arrays(arrays, others, names):
 
 
 def compare_losses(rows, losses):
-  """Compares all losses of all steps, the first step with less tolerance."""
+  """Compares the losses of all steps; the first tolerance is the smallest."""
   assert len(rows) == len(losses) > 0
   for step, (row, reference) in enumerate(zip(rows, losses, strict=True)):
     assert row["step"] == step + 1
     for name, loss in reference.items():
-      tolerance = LATER if step else FIRST
+      tolerance = LATER_TOLERANCE if step else FIRST_TOLERANCE
       assert row[name] == pytest.approx(loss, rel=tolerance), (step, name)
 
 
@@ -138,9 +138,9 @@ def test_twenty_steps_equal_those_of_transformers(
 def test_a_longer_vocabulary_trains_as_in_transformers(
   family, how, prepared, tmp_path, capsys
 ):
-  """The data have one more piece than the model, "newer".
+  """The vocabulary of the data has one piece that the model lacks: "newer".
 
-  The model's tokenizer splits it into "new" and "##er".
+  The model's tokenizer splits this word into "new" and "##er".
   """
   pieces = (prepared / "vocab.txt").read_text().split()
   short_vocabulary = tmp_path / "vocab.txt"
@@ -152,11 +152,13 @@ def test_a_longer_vocabulary_trains_as_in_transformers(
   changes = {"init_new_rows": how, "total_steps": 1}
   config = continued.config_of(family, prepared, tmp_path / "model", **changes)
   arrays, lines = start_run(config, capsys)
-  words = {"mean": "each the mean of its old pieces' rows", "drawn": "drawn"}
-  line = f"new rows of the word table: 1 ('newer'), {words[how]}"
+  origins = {"mean": "each the mean of its old pieces' rows", "drawn": "drawn"}
+  line = f"new rows of the word table: 1 ('newer'), {origins[how]}"
   assert line in lines
-  word = WORD.removeprefix("encoder/") if family == "electra" else WORD
-  table = arrays[word]
+  table_path = (
+    WORD_TABLE.removeprefix("encoder/") if family == "electra" else WORD_TABLE
+  )
+  table = arrays[table_path]
   assert len(table) == size
   if how == "mean":
     np.testing.assert_allclose(table[-1], table[[10, 11]].mean(0), rtol=1e-6)
@@ -165,7 +167,7 @@ def test_a_longer_vocabulary_trains_as_in_transformers(
       assert bias[-1] == pytest.approx(bias[[10, 11]].mean(), rel=1e-6)
   else:
     drawn_arrays, _ = start_run(written_config(config) | {"init_from": ""})
-    np.testing.assert_array_equal(table[-1], drawn_arrays[word][-1])
+    np.testing.assert_array_equal(table[-1], drawn_arrays[table_path][-1])
     if "mlm/bias" in arrays:
       assert arrays["mlm/bias"][-1] == drawn_arrays["mlm/bias"][-1] == 0
   rows, config = continued.train_module(config, tmp_path / "run")
@@ -217,14 +219,16 @@ def test_heads_that_a_model_lacks_are_drawn_and_named(
 def test_a_key_that_contradicts_the_model_is_refused(prepared, models):
   changes = {"model.hidden": 32, "model.activation": "relu"}
   config = continued.config_of("gpt", prepared, models("gpt"), **changes)
-  words = "model.activation='relu', model.hidden=32, but.*gelu_new', hidden=16"
-  with pytest.raises(ValueError, match=f"{words}.*--config.model.hidden=16"):
+  pattern = (
+    "model.activation='relu', model.hidden=32, but.*gelu_new', hidden=16"
+  )
+  with pytest.raises(ValueError, match=f"{pattern}.*--config.model.hidden=16"):
     building.build(config_lib.parse(config))
 
 
 @pytest.mark.slow
 def test_a_restart_does_not_need_the_model(prepared, models, tmp_path):
-  """The run was killed after step 2. Its model is gone, or is not named."""
+  """A run stops after step 2. Then `init_from` is deleted, or left empty."""
   source = tmp_path / "model"
   shutil.copytree(models("gpt"), source)
 

@@ -1,4 +1,4 @@
-"""Fine-tuning: losses, layer-wise rates, and runs from a pre-trained model."""
+"""Tests losses, layer-wise rates and runs of fine-tuning."""
 
 import copy
 import importlib
@@ -83,18 +83,21 @@ def test_losses_of_every_kind():
 
 def tiny_batch(shape, labels):
   ids = tiny_families.token_ids(*shape)
-  real = np.ones(shape, np.int32)
-  real[..., -2:] = 0
+  sequence_ids = np.ones(shape, np.int32)
+  sequence_ids[..., -2:] = 0
   weights = np.ones(np.shape(labels), np.float32)
   return dict(
-    input_ids=ids, sequence_ids=real, labels=labels, label_weights=weights
+    input_ids=ids,
+    sequence_ids=sequence_ids,
+    labels=labels,
+    label_weights=weights,
   )
 
 
 def test_gpt_trains_its_language_model_with_the_task():
   model = dict(family="gpt", variant="base", **tiny_families.SIZES)
-  build = dict(model=model, kind="choice", labels=("0", "1"))
-  objective = finetune.build(**build, lm_weight=0.5)
+  arguments = dict(model=model, kind="choice", labels=("0", "1"))
+  objective = finetune.build(**arguments, lm_weight=0.5)
   batch = tiny_batch((2, 2, 6), np.array([1, 0], np.int32))
   init = tiny_families.jit(lambda key: nn.unbox(objective.init(key, batch)))
   params = init(jax.random.key(0))
@@ -103,16 +106,18 @@ def test_gpt_trains_its_language_model_with_the_task():
     args = {}, {}, batch, jax.random.key(0), False
     return tiny_families.jit(lambda p: objective.loss(p, *args)[0])(params)
 
-  sums, without_lm = sums_of(objective), sums_of(finetune.build(**build))
+  sums, without_lm = sums_of(objective), sums_of(finetune.build(**arguments))
   np.testing.assert_allclose(
     sums["task_loss"], without_lm["task_loss"], rtol=1e-6
   )
   assert objective.coefficients == {"task_loss": 1.0, "lm_loss": 0.5}
   # The language model's loss is a mean over the three next tokens of each row.
   encoder = tiny_families.build("gpt")
-  ids, real = (batch[k].reshape(4, 6) for k in ("input_ids", "sequence_ids"))
+  ids, sequence_ids = (
+    batch[k].reshape(4, 6) for k in ("input_ids", "sequence_ids")
+  )
   hidden, _ = tiny_families.jit(encoder.apply)(
-    {"params": params["encoder"]}, ids, None, real
+    {"params": params["encoder"]}, ids, None, sequence_ids
   )
   table = params["encoder"]["embeddings"]["word"]["embedding"]
   logits = np.asarray(hidden @ table.T)
@@ -226,7 +231,7 @@ def test_every_recipe_is_a_config(name):
 
 @pytest.fixture(scope="module")
 def tuned_run(tmp_path_factory, compiled):
-  """Returns the config, the folder and the initial weights of six steps."""
+  """Trains for six steps; returns the config, the folder, the first weights."""
   path = tmp_path_factory.mktemp("finetune")
   weights = tiny_tasks.write_model(path / "model")
   config = configs.load_defaults("glue:cola")
@@ -245,7 +250,7 @@ def tuned_run(tmp_path_factory, compiled):
 
 def test_a_run_begins_with_the_encoder_and_pooler(tuned_run):
   config, run, weights = tuned_run
-  read = start_from.read_to_fine_tune(
+  pretrained = start_from.read_to_fine_tune(
     config["init_from"], tiny_tasks.PIECES, "task"
   )
   takes_array = finetune.build(
@@ -255,7 +260,7 @@ def test_a_run_begins_with_the_encoder_and_pooler(tuned_run):
   tree = traverse_util.unflatten_dict(
     {name: jnp.asarray(array) for name, array in drawn_arrays.items()}, sep="/"
   )
-  params, lines = start_from.take(read, tree, takes_array, ("cat", "dog"))
+  params, lines = start_from.take(pretrained, tree, takes_array, ("cat", "dog"))
   np.testing.assert_array_equal(
     params["pooler"]["dense"]["kernel"], weights.arrays["pooler/dense/kernel"]
   )
@@ -277,7 +282,7 @@ def test_a_run_begins_with_the_encoder_and_pooler(tuned_run):
 def test_a_run_writes_its_scores_and_its_task(tuned_run):
   _, run, _ = tuned_run
   rows = logging.read_rows(str(run / "metrics.jsonl"))
-  # An epoch is 21 rows in batches of 8, which are three steps.
+  # An epoch has 21 rows: with batches of 8, these are three steps.
   assert [r["step"] for r in rows if r["split"] == "train"] == [*range(1, 7)]
   scored_rows = [r for r in rows if r["split"] == "heldout"]
   assert [r["step"] for r in scored_rows] == [3, 6]
@@ -294,11 +299,11 @@ def test_a_run_writes_its_scores_and_its_task(tuned_run):
     best_row = max(scored_rows, key=lambda r: (r["accuracy"], -r["step"]))
     assert meta["best"] == -best_row["accuracy"]
   # The accuracy equals that of a plain loop over the examples.
-  words = tiny_tasks.vocabulary()
+  vocabulary = tiny_tasks.vocabulary()
   apply = tiny_families.jit(loaded.module.apply)
   num_correct = 0
   for example in tiny_tasks.classified(10, 2):
-    ids = words.encode_batch(example["texts"])[0]
+    ids = vocabulary.encode_batch(example["texts"])[0]
     row = np.zeros((1, 16), np.int32)
     row[0, : len(ids) + 2] = [2, *ids, 3]
     batch = {"input_ids": row, "sequence_ids": (row > 0).astype(np.int32)}
@@ -333,7 +338,7 @@ def test_a_killed_run_equals_an_uninterrupted_one(tuned_run, tmp_path):
 def test_a_step_is_saved_before_it_is_evaluated(
   tuned_run, tmp_path, monkeypatch, event, step
 ):
-  """A run that ends during an evaluation, or before it is saved, loses no step.
+  """A run loses no step if it ends before its evaluation is saved.
 
   The run ends in the evaluation ("measure"), before the checkpoint gets its
   results ("add"), or before the evaluation by a signal ("stop").
@@ -375,7 +380,7 @@ def test_a_step_is_saved_before_it_is_evaluated(
     for saved_step in (3, 6):
       metas = [saver.meta(saved_step), reopened.meta(saved_step)]
       for meta in metas:
-        # The text of the rows contains times.
+        # The text of the rows contains times, so the checksums differ.
         del meta["checksum"], meta["log"]["checksum"]
       assert metas[0] == metas[1]
 
@@ -414,8 +419,8 @@ def test_a_missing_package_is_named_before_the_first_step(
   assert building.build(config_lib.parse(config)).feeds[0].heldout is None
 
 
-# {module: the tasks whose metrics need it}.
-NEEDED = {
+# Module -> the names of the tasks whose metrics need it.
+TASKS_BY_MODULE = {
   "sklearn.metrics": [
     "cola",
     "mrpc",
@@ -430,7 +435,7 @@ NEEDED = {
 }
 
 
-@pytest.mark.parametrize("module", NEEDED)
+@pytest.mark.parametrize("module", TASKS_BY_MODULE)
 def test_every_metric_says_which_package_it_needs(monkeypatch, module):
   custom = {
     "classes": task_inputs.find("x", None, "text=a").task,
@@ -440,34 +445,34 @@ def test_every_metric_says_which_package_it_needs(monkeypatch, module):
     "words": task_inputs.find("x", "tagging", labels=["NOUN", "VERB"]).task,
   }
   tasks = {name: task.task for name, task in TASKS.items()} | custom
-  for name in NEEDED:
+  for name in TASKS_BY_MODULE:
     importlib.import_module(name)  # Load the modules that are not removed.
   monkeypatch.setitem(sys.modules, module, None)
-  needing = []
+  names_of_dependent = []
   for name, task in tasks.items():
     try:
       metrics.check_packages(task)
     except ValueError as e:
       assert "pip install 'bert_jax[finetune]'" in str(e)
-      needing.append(name)
-  assert sorted(needing) == sorted(NEEDED[module])
+      names_of_dependent.append(name)
+  assert sorted(names_of_dependent) == sorted(TASKS_BY_MODULE[module])
 
 
 def test_labels_are_matched_by_name(tuned_run, tmp_path):
   _, run, _ = tuned_run
   weights = runs.read(str(run))
   hf.write(str(tmp_path / "hf"), weights)
-  written = json.loads((tmp_path / "hf" / "config.json").read_text())
-  assert written["id2label"] == {"0": "cat", "1": "dog"}
-  read = hf.read(str(tmp_path / "hf"), "bert")
-  assert read.config["labels"] == ["cat", "dog"]
+  hf_config = json.loads((tmp_path / "hf" / "config.json").read_text())
+  assert hf_config["id2label"] == {"0": "cat", "1": "dog"}
+  read_weights = hf.read(str(tmp_path / "hf"), "bert")
+  assert read_weights.config["labels"] == ["cat", "dog"]
   # The classes of the run have another order than the classes of the model.
-  model = parts.Pretrained("x", read.config, read.arrays)
+  model = parts.Pretrained("x", read_weights.config, read_weights.arrays)
   tree = {"classifier": {"dense": {"kernel": jnp.zeros((32, 2))}}}
   params, _ = start_from.take(model, tree, lambda path: True, ("dog", "cat"))
   np.testing.assert_array_equal(
     params["classifier"]["dense"]["kernel"],
-    read.arrays["classifier/dense/kernel"][:, ::-1],
+    read_weights.arrays["classifier/dense/kernel"][:, ::-1],
   )
   with pytest.raises(ValueError, match="has the labels"):
     start_from.take(model, tree, lambda path: True, ("dog", "cow"))
@@ -497,14 +502,14 @@ def test_a_model_with_its_labels_in_another_order_scores_the_same(
     predictions = predict.predict_split(predictor, split, folder)
     scores = metrics.evaluate(split.task, predictions, split.examples)
     assert scores["accuracy"] == expected and scores["examples"] == 10
-  other = split._replace(task=split.task._replace(labels=("cat", "cow")))
+  other_split = split._replace(task=split.task._replace(labels=("cat", "cow")))
   with pytest.raises(
     ValueError, match="has the labels cat, cow, but the model"
   ):
-    predict.predict_split(predictor, other, folder)
-  other = split._replace(pieces=split.pieces[:-1])
+    predict.predict_split(predictor, other_split, folder)
+  other_split = split._replace(pieces=split.pieces[:-1])
   with pytest.raises(ValueError, match="the model have different vocabularies"):
-    predict.predict_split(predictor, other, folder)
+    predict.predict_split(predictor, other_split, folder)
 
 
 def test_a_sweep_goes_on_after_a_failed_run(tuned_run, tmp_path, capsys):

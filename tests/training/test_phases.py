@@ -122,7 +122,7 @@ def test_rows_that_hide_nothing_have_no_slots():
     assert phase.data == dict(path="x", builder=builder, length=128)
     with pytest.raises(ValueError, match=f"{builder} hides no tokens; remove"):
       make_phases(10, 4, options, dict(phase1=SECTION))
-  # Builders that hide tokens do not use the default of their recipe.
+  # For a builder that hides tokens, a phase must set the number of slots.
   with pytest.raises(ValueError, match="phase1.max_predictions is missing"):
     make_phases(10, 4, dict(builder="bert_pairs"), dict(phase1=section))
 
@@ -130,7 +130,7 @@ def test_rows_that_hide_nothing_have_no_slots():
 def test_too_few_slots_for_the_mask_rate_are_told(
   tmp_path, capsys, monkeypatch, compiled
 ):
-  """A run may have too few: ALBERT's data have 20 slots in rows of 512."""
+  """A run may have too few slots: ALBERT's data have 20 for 512 tokens."""
   published_options = dict(length=512, max_predictions=20)
   assert recipes.shortfall("albert_pairs", published_options) == (
     "max_predictions 20 hides at most 3.9% of a full row of 512, not"
@@ -169,7 +169,7 @@ def test_too_few_slots_for_the_mask_rate_are_told(
 
 
 def test_each_phase_has_a_best_of_its_own(tmp_path, monkeypatch, compiled):
-  """A restart changes nothing. The newest and the best step stay."""
+  """With or without a restart, the newest and the phase's best step stay."""
   losses = {2: 0.5, 4: 0.4, 6: 0.9, 8: 0.8, 10: 0.85}
   monkeypatch.setattr(
     evaluate,

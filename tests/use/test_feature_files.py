@@ -1,4 +1,4 @@
-"""Files of features with unusual tokens, and on a full disk."""
+"""Tests files of features with unusual tokens, and on a full disk."""
 
 import json
 import resource
@@ -18,17 +18,17 @@ def make_features(*tokens):
 def test_a_word_may_have_a_nul(tmp_path):
   h5py = pytest.importorskip("h5py")
   features = [make_features("a\0b", "c\0"), make_features()]
-  without_nul = ["a\ufffdb", "c\ufffd"]
+  tokens_without_nul = ["a\ufffdb", "c\ufffd"]
   paths = [str(tmp_path / f"a.{end}") for end in ("jsonl", "npz", "h5")]
   for path in paths:
     assert feature_files.write(path, features) == 2
   first, _ = (tmp_path / "a.jsonl").read_text("utf-8").splitlines()
   assert json.loads(first)["tokens"] == ["a\0b", "c\0"]
   with np.load(paths[1]) as arrays:
-    assert arrays["tokens"].tolist() == without_nul
+    assert arrays["tokens"].tolist() == tokens_without_nul
     assert arrays["ids"].tolist() == ["a\ufffd"] * 2
   with h5py.File(paths[2]) as f:
-    assert f["tokens"].asstr()[:].tolist() == without_nul
+    assert f["tokens"].asstr()[:].tolist() == tokens_without_nul
     assert f["starts"][:].tolist() == [0, 2, 2]
 
 
@@ -59,7 +59,7 @@ def test_several_extensions_stand_for_objects_on_lines(tmp_path, name):
 
 @pytest.mark.parametrize("ending", ["h5", "npz", "jsonl"])
 def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path, ending):
-  """If `_QuietFile` is missing, HDF5's library has a segmentation fault."""
+  """Without `_QuietFile`, HDF5's library ends in a segmentation fault."""
   pytest.importorskip("h5py")
   vectors = np.random.default_rng(0).normal(size=(2, 64)).astype(np.float32)
   texts = [Features(str(i), ("a", "b"), vectors) for i in range(600)]

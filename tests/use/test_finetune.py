@@ -29,7 +29,7 @@ OPTIONS = dict(epochs=2, batch_size=8, learning_rate=1e-2, validation=1 / 3)
 
 
 class DataSet(list):
-  """Has the attributes of `datasets.Dataset` that finetune reads."""
+  """Imitates `datasets.Dataset`: has the attributes that finetune reads."""
 
   def __init__(self, rows, names):
     super().__init__(rows)
@@ -45,7 +45,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
-  """Returns a run in a thread, and checks that its arguments do not change."""
+  """Trains in a thread, returns the result; the arguments must not change."""
   config = config_files.open_config("own")
   config.model.dtype = "float32"
   config.log.every = 1
@@ -103,8 +103,8 @@ def test_a_stopped_run_continues_to_the_same_numbers(
 
   with monkeypatch.context() as patch:
     patch.setattr(hosts, "stop_requested", lambda step, seen: step == 3)
-    stopped = finetune_again()
-  assert stopped.history[-1]["step"] == 3
+    stopped_run = finetune_again()
+  assert stopped_run.history[-1]["step"] == 3
   captured = capsys.readouterr()
   assert not captured.out
   assert "16 rows to train on, 8 to evaluate on, held out" in captured.err
@@ -254,15 +254,18 @@ def test_wrong_arguments_are_one_sentence(
 def test_a_config_is_taken_as_it_is_and_dicts_change_the_default():
   config = ConfigDict({"a": {"b": 1}, "model": {}})
   assert trained.open_config(config, "own", {}) == config.to_dict()
-  changed = trained.open_config(
+  changed_config = trained.open_config(
     {"schedule": {"peak": 1e-3}, "model.num_layers": 3},
     "own",
     {"batch_size": 4, "seed": None},
   )
   default = config_files.open_config("own").to_dict()
-  assert changed["schedule"] == default["schedule"] | {"peak": 1e-3}
-  assert changed["batch_size"] == 4 and changed["seed"] == default["seed"]
-  assert changed["model"] == default["model"] | {"num_layers": 3}
+  assert changed_config["schedule"] == default["schedule"] | {"peak": 1e-3}
+  assert (
+    changed_config["batch_size"] == 4
+    and changed_config["seed"] == default["seed"]
+  )
+  assert changed_config["model"] == default["model"] | {"num_layers": 3}
 
 
 @pytest.mark.parametrize(
@@ -274,7 +277,7 @@ def test_a_config_is_taken_as_it_is_and_dicts_change_the_default():
   ],
 )
 def test_no_row_is_padded_beyond_its_greatest_length(length, buckets):
-  """A model may have no positions for longer rows."""
+  """A model may have no positions for tokens beyond this length."""
   config = config_files.open_config("own").to_dict()
   prepared = {"length": length, "splits": {"train": {"rows": 64_000}}}
   finetune._fill(config, None, prepared)

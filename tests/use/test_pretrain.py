@@ -29,7 +29,7 @@ OPTIONS = dict(
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-  """Returns a run in a thread, and checks that its arguments do not change."""
+  """Trains in a thread, returns the result; the arguments must not change."""
   texts = list(TEXTS)
   originals = copy.deepcopy((texts, OPTIONS))
   results = []
@@ -59,13 +59,13 @@ def test_texts_give_a_model_and_a_history(run):
 
 
 def test_the_same_call_continues_and_other_texts_are_refused(run, capsys):
-  continued = bert_jax.pretrain(
+  continued_run = bert_jax.pretrain(
     Frame(text=TEXTS), workdir=run.workdir, **OPTIONS
   )
   captured = capsys.readouterr()
   assert "continuing from step 2" in captured.err and not captured.out
   assert "vocabulary.txt is used again" in captured.err
-  assert [row["loss"] for row in continued.history] == [
+  assert [row["loss"] for row in continued_run.history] == [
     row["loss"] for row in run.history
   ]
   with pytest.raises(UserError, match="was started with other texts; give"):

@@ -83,7 +83,7 @@ def test_each_token_is_masked_in_turn(bert):
   ]
   scores = likelihood.score(bert, TEXTS, "pll")
   np.testing.assert_allclose(scores, expected, atol=1e-4)
-  # Neither order nor batch changes a text's score.
+  # The order of the texts and the size of the batches change no score.
   reversed_scores = likelihood.score(bert, TEXTS[::-1], "pll", tokens=40)
   np.testing.assert_allclose(reversed_scores[::-1], scores, atol=1e-4)
 
