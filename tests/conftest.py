@@ -22,7 +22,7 @@ os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 def compiled(tmp_path_factory):
   """Compiles once the programs that several runs need.
 
-  All processes of the tests and their child processes share one folder.
+  All processes of the tests and their child processes share the programs.
   """
   path = tmp_path_factory.getbasetemp()
   if "PYTEST_XDIST_WORKER" in os.environ:
@@ -38,7 +38,7 @@ def compiled(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def unoptimized():
-  """Saves time in files whose tests compile longer than they compute."""
+  """Compiles without optimizations, which is faster for tiny models."""
   with changed_options({"jax_disable_most_optimizations": True}):
     yield
 

@@ -63,9 +63,10 @@ REFERENCES = {
     "gpt:gpt1",
   ),
 }
-# The sizes of ELECTRA's generator. Several heads must be 64 wide each.
+# The sizes of ELECTRA's generator. If there are several heads, each must be 64
+# wide.
 GENERATOR = dict(hidden_size=8, num_attention_heads=1, intermediate_size=32)
-_MORE = {
+_CHANGES_BY_FAMILY = {
   "roberta": {"model.padding_id": 0},
   "electra": {"model.generator_hidden": None},
   "distilbert": {
@@ -81,7 +82,7 @@ _MORE = {
 
 
 def write(path, family, vocabulary, vocab_size=64, seed=0):
-  """Writes a random model of transformers, or ELECTRA's two in two folders.
+  """Writes a random model of transformers; for ELECTRA, two in two folders.
 
   Args:
     path: the new folder.
@@ -118,14 +119,14 @@ def build(name, sizes, seed=0):
   model = cls(cls.config_class(**sizes, attn_implementation="eager")).eval()
   with torch.no_grad():
     for key, parameter in model.named_parameters():
-      norm = "norm" in key.lower() or ".ln_" in key
-      weight = norm and key.endswith("weight")
-      parameter.normal_(1.0 if weight else 0.0, 0.2)
+      is_norm = "norm" in key.lower() or ".ln_" in key
+      is_scale = is_norm and key.endswith("weight")
+      parameter.normal_(1.0 if is_scale else 0.0, 0.2)
   return model
 
 
 def config_of(family, prepared, model, **changes):
-  """Returns a published config that continues `model`, with its sizes."""
+  """Returns a published config that continues `model` and takes its sizes."""
   config = configs.load_defaults(REFERENCES[family][2])
   values = {
     "init_from": str(model),
@@ -151,7 +152,9 @@ def config_of(family, prepared, model, **changes):
     "evaluate.every": 0,
     "checkpoint.every": 20,
   }
-  for key, setting in (values | _MORE.get(family, {}) | changes).items():
+  for key, setting in (
+    values | _CHANGES_BY_FAMILY.get(family, {}) | changes
+  ).items():
     section = config
     *parts, last = key.split(".")
     for name in parts:
@@ -165,7 +168,7 @@ def config_of(family, prepared, model, **changes):
 
 
 def train_module(config, workdir):
-  """Runs a config; returns the rows of metrics.jsonl and its config.json."""
+  """Runs a config; returns the rows of training and the run's config.json."""
   train.run(config, str(workdir))
   rows = logging.read_rows(str(workdir / "metrics.jsonl"))
   config = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
@@ -212,13 +215,13 @@ def _masked(logits, tensors):
 
 
 def loss(model, family, batch, noise):
-  """Returns {name: loss} of a batch. The sum, "loss", is trained.
+  """Returns {name: loss} of a batch. Only "loss", the sum, is trained.
 
   Args:
     model: the model that `write` returned.
     family: a key of `REFERENCES`.
     batch: numpy arrays of the run's batch.
-    noise: the key of ELECTRA's samples in this step.
+    noise: the random key for what ELECTRA's generator draws in this step.
   """
   tensors, inputs = _tensors(batch, family)
   if family == "electra":
@@ -248,18 +251,18 @@ def _electra(model, tensors, inputs, batch, noise):
   discriminator, generator = model
   logits = generator(**inputs).logits
   losses_by_name = {"mlm_loss": _masked(logits, tensors)}
-  slots = _at(logits, tensors["mlm_positions"]).detach().numpy()
-  drawn = electra.sample(jnp.asarray(slots), noise, 1.0)
+  slot_logits = _at(logits, tensors["mlm_positions"]).detach().numpy()
+  drawn_ids = electra.sample(jnp.asarray(slot_logits), noise, 1.0)
   slots = (batch["input_ids"], batch["mlm_positions"])
-  used = batch["mlm_weights"]
-  seen, original = (
-    np.asarray(electra.write_ids(*map(jnp.asarray, (*slots, ids, used))))
-    for ids in (drawn, batch["mlm_ids"])
+  weights = batch["mlm_weights"]
+  seen_ids, original_ids = (
+    np.asarray(electra.write_ids(*map(jnp.asarray, (*slots, ids, weights))))
+    for ids in (drawn_ids, batch["mlm_ids"])
   )
-  inputs = inputs | {"input_ids": torch.tensor(seen).long()}
-  replaced = torch.from_numpy((seen != original).astype(np.float32))
+  inputs = inputs | {"input_ids": torch.tensor(seen_ids).long()}
+  is_replaced = torch.from_numpy((seen_ids != original_ids).astype(np.float32))
   losses = functional.binary_cross_entropy_with_logits(
-    discriminator(**inputs).logits, replaced, reduction="none"
+    discriminator(**inputs).logits, is_replaced, reduction="none"
   )
   losses_by_name["rtd_loss"] = _mean(losses, inputs["attention_mask"].float())
   return losses_by_name | {
@@ -273,7 +276,7 @@ def train_reference(model, family, config, rates):
   Args:
     model: the model that `write` returned; it is trained in place.
     family: a key of `REFERENCES`.
-    config: the run's config, for its batches.
+    config: the run's config, which defines the batches.
     rates: the learning rate of each step.
   """
   modules = model if isinstance(model, tuple) else (model,)

@@ -101,22 +101,22 @@ def classified(count, seed=0):
 
 def write_task(path, length=16, train=21, validation=10):
   """Writes the task folder of a classification task."""
-  task, words = TASKS["classification"], vocabulary()
+  task, tokenizer = TASKS["classification"], vocabulary()
   splits = {}
   for split, count, seed in (
     ("train", train, 1),
     ("validation", validation, 2),
   ):
     examples = classified(count, seed)
-    encoded = prepare_task.encode_examples(task, examples, words, length)
+    encoded = prepare_task.encode_examples(task, examples, tokenizer, length)
     splits[split] = encoded.rows, examples
   meta = dict(
     pad=0,
     vocab_size=len(PIECES),
-    special=words.special._asdict(),
+    special=tokenizer.special._asdict(),
     tokenizer="wordpiece",
     lower_case=True,
   )
-  files = open_vocabulary.contents(words)
+  files = open_vocabulary.contents(tokenizer)
   encoded_rows.save(str(path), task, splits, meta, files)
   return str(path)

@@ -1,8 +1,8 @@
 """Compares this project's models with transformers': outputs and gradients.
 
-The models are random, including every bias and LayerNorm. They are converted as
-by `bert_jax convert`. The tests use this module, and so does the script that
-writes experiments/parity/README.md.
+All parameters of the models are random, also every bias and LayerNorm. The
+models are converted as `bert_jax convert` does it. The tests and the script
+that writes experiments/parity/README.md use this module.
 """
 
 import tempfile
@@ -148,7 +148,7 @@ def batches(reference: torch.nn.Module, length: int) -> dict[str, Batch]:
   config = reference.config
   positions = getattr(config, "max_position_embeddings", None)
   positions = positions or config.n_positions
-  longest = (
+  max_length = (
     positions - 2 if "Roberta" in type(reference).__name__ else positions
   )
   pad = config.pad_token_id or 0
@@ -156,7 +156,7 @@ def batches(reference: torch.nn.Module, length: int) -> dict[str, Batch]:
     "padded": _batch(config.vocab_size, [length, length // 2, 1], pad),
     "one row": _batch(config.vocab_size, [min(9, length)], pad),
     "one token": _batch(config.vocab_size, [1, 1], pad),
-    "longest": _batch(config.vocab_size, [longest], pad),
+    "longest": _batch(config.vocab_size, [max_length], pad),
   }
 
 
@@ -228,7 +228,7 @@ def gradients(reference: torch.nn.Module, family: str) -> dict[str, np.ndarray]:
 def module_outputs(
   model: ModelClass, weights: model_folder.Weights, batch: Batch, gradient: bool
 ) -> dict[str, Any]:
-  """Returns the outputs of `reference_outputs` for this project's module.
+  """Returns what `reference_outputs` returns, for this project's module.
 
   If `gradient` is True, the outputs include {path: gradient}.
   """
@@ -283,11 +283,11 @@ def _loss(
   model: ModelClass, out: dict[str, jax.Array], batch: Batch
 ) -> jax.Array:
   """Returns the published loss, computed from its definition."""
-  labels, real = jnp.asarray(batch.labels), jnp.asarray(batch.mask)
+  labels, is_real = jnp.asarray(batch.labels), jnp.asarray(batch.mask)
   if "rtd_logits" in out:
     logits, is_replaced = out["rtd_logits"], labels != IGNORED
     losses = jnp.logaddexp(0.0, jnp.where(is_replaced, -logits, logits))
-    return (losses * real).sum() / real.sum()
+    return (losses * is_real).sum() / is_real.sum()
   if "lm_logits" in out:
     logits, labels = out["lm_logits"][:, :-1], labels[:, 1:]
   else:
@@ -319,21 +319,29 @@ def differences(
   for name, batch in batches(reference, 128 if published else 12).items():
     if only and name not in only:
       continue
-    a = reference_outputs(model, reference, batch)
-    b = module_outputs(model, weights, batch, gradient=name == "padded")
+    expected = reference_outputs(model, reference, batch)
+    outputs = module_outputs(model, weights, batch, gradient=name == "padded")
     for key in ("hidden", "attention"):
-      assert a[key].shape == b[key].shape, (key, a[key].shape, b[key].shape)
-      largest[key] = max(largest[key], float(abs(a[key] - b[key]).max()))
-    assert len(a["logits"]) == len(b["logits"]) > 0
-    for x, y in zip(a["logits"], b["logits"], strict=True):
+      assert expected[key].shape == outputs[key].shape, (
+        key,
+        expected[key].shape,
+        outputs[key].shape,
+      )
+      largest[key] = max(
+        largest[key], float(abs(expected[key] - outputs[key]).max())
+      )
+    assert len(expected["logits"]) == len(outputs["logits"]) > 0
+    for x, y in zip(expected["logits"], outputs["logits"], strict=True):
       assert x.shape == y.shape
       largest["logits"] = max(largest["logits"], float(abs(x - y).max()))
     # The loss of GPT-1 is NaN for rows of one token, which have no target.
-    if np.isfinite(a["loss"]):
-      largest["loss"] = max(largest["loss"], abs(a["loss"] - b["loss"]))
-    if b["gradients"]:
+    if np.isfinite(expected["loss"]):
+      largest["loss"] = max(
+        largest["loss"], abs(expected["loss"] - outputs["loss"])
+      )
+    if outputs["gradients"]:
       largest["gradients"] = _gradient_difference(
-        gradients(reference, model.family), b["gradients"]
+        gradients(reference, model.family), outputs["gradients"]
       )
   return largest
 

@@ -19,16 +19,16 @@ from bert_jax.corpus.filters import Filters
 from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
 PIECES = [*SPECIAL_TOKENS, *LETTERS, *(f"##{c}" for c in LETTERS)]
-PLAIN = "the cat sat on a mat and the dog lay on a rug by the door"
-LOOP = "so it goes on and " * 8
-SIGNS = "tea | milk | $ 1 + 1 = 2 | ~ ~ ~ | rye < oats"
-SHORT = "not much"
-ALL = Filters("NFKC", 5, 0.1, 0.3, True, 0.7)
+KEPT_TEXT = "the cat sat on a mat and the dog lay on a rug by the door"
+REPEATED_TEXT = "so it goes on and " * 8
+TEXT_OF_SYMBOLS = "tea | milk | $ 1 + 1 = 2 | ~ ~ ~ | rye < oats"
+SHORT_TEXT = "not much"
+ALL_FILTERS = Filters("NFKC", 5, 0.1, 0.3, True, 0.7)
 
 
 @pytest.fixture
 def in_process(monkeypatch):
-  """Works in this process, because starting others takes seconds."""
+  """Runs `prepare` in one process, because starting others takes seconds."""
 
   def ordered_map(make_function, arguments, inputs, processes):
     yield from map(make_function(*arguments), inputs)
@@ -61,16 +61,17 @@ def texts_of(folder: str) -> list[str]:
   return texts
 
 
+# NEARER differs from NEAR only in its last words.
 NEAR = made_of(*range(300))
 NEARER = made_of(*range(297), 5000, 5001)
 CORPUS = {
-  "kept": PLAIN,
+  "kept": KEPT_TEXT,
   "near": NEAR,
   "copy": "  the cat sat on a mat\nand the dog lay on a rug by the door\n\n",
   "nearer": NEARER,
-  "short": SHORT,
-  "signs": SIGNS,
-  "loop": LOOP,
+  "short": SHORT_TEXT,
+  "signs": TEXT_OF_SYMBOLS,
+  "loop": REPEATED_TEXT,
   "nearer again": NEARER,
   "ligature": "ﬁve ﬂags ﬂy ﬁne over there",
 }
@@ -106,11 +107,11 @@ def test_each_filter_drops_and_counts(tmp_path, vocab, in_process):
   assert dropped(drop_duplicates=True) == exact
   near = counts("copy", "nearer", "nearer again")
   assert dropped(near_duplicates=0.8) == {"near_duplicates": near}
-  assert dropped(**ALL._asdict()) == {
+  assert dropped(**ALL_FILTERS._asdict()) == {
     "min_words": counts("short"),
     "max_symbols": counts("signs"),
     "max_repetition": counts("loop"),
-    # "nearer again" is an exact copy, though "nearer" itself is dropped.
+    # "nearer again" counts as an exact copy, although "nearer" is dropped.
     "drop_duplicates": counts("copy", "nearer again"),
     "near_duplicates": counts("nearer"),
   }
@@ -119,24 +120,26 @@ def test_each_filter_drops_and_counts(tmp_path, vocab, in_process):
 def test_all_together_keep_the_first_and_normalise(tmp_path, vocab, in_process):
   path = write(tmp_path / "in.jsonl", CORPUS.values())
   output = str(tmp_path / "out")
-  meta = prepare.prepare(path, vocab, output, filters=ALL, heldout=0)
-  assert texts_of(output) == [PLAIN, NEAR, "five flags fly fine over there"]
+  meta = prepare.prepare(path, vocab, output, filters=ALL_FILTERS, heldout=0)
+  assert texts_of(output) == [KEPT_TEXT, NEAR, "five flags fly fine over there"]
   assert meta["filtered"]["normalised"] == {"documents": 1}
   assert meta["filtered"]["kept"] == counts("kept", "near", "ligature")
-  # In the opposite order, other copies come first.
+  # In the opposite order, other copies come first, and these are kept.
   path = write(tmp_path / "other.jsonl", list(CORPUS.values())[::-1])
-  other = str(tmp_path / "other")
-  prepare.prepare(path, vocab, other, filters=ALL, heldout=0)
-  expected = ["five flags fly fine over there", NEARER, PLAIN]
-  assert texts_of(other) == expected
+  other_output = str(tmp_path / "other")
+  prepare.prepare(path, vocab, other_output, filters=ALL_FILTERS, heldout=0)
+  expected = ["five flags fly fine over there", NEARER, KEPT_TEXT]
+  assert texts_of(other_output) == expected
   # Without filters there is no report, and nothing is dropped.
   meta = prepare.prepare(path, vocab, str(tmp_path / "none"))
-  assert "filtered" not in meta and not set(meta["options"]) & set(ALL._fields)
+  assert "filtered" not in meta and not set(meta["options"]) & set(
+    ALL_FILTERS._fields
+  )
   assert sum(s["documents"] for s in meta["splits"].values()) == len(CORPUS)
 
 
 def test_sentences_stay_sentences(tmp_path, vocab, in_process):
-  """Filtered text gives the same sentences as text without bad documents."""
+  """Filtered text has the sentences of a text that never had bad documents."""
   dirty = "ﬁrst a line\nthe second is longer\n\nshort\n\nthird ﬁne line here\n"
   clean = "first a line\nthe second is longer\n\nthird fine line here\n"
   corpora = []
@@ -149,18 +152,18 @@ def test_sentences_stay_sentences(tmp_path, vocab, in_process):
     )
     corpora.append(reader.open_prepared(output).splits["train"])
   assert corpora[0].num_documents == 2 and len(corpora[0].sentences) == 4
-  for filtered, clean_array in zip(*corpora, strict=True):
-    np.testing.assert_array_equal(filtered, clean_array)
+  for filtered_array, clean_array in zip(*corpora, strict=True):
+    np.testing.assert_array_equal(filtered_array, clean_array)
 
 
 def many_texts() -> list[str]:
-  draw = random.Random(0)
+  rng = random.Random(0)
   texts = []
   for k in range(40):
-    words = list(range(1000 * k, 1000 * k + draw.randint(2, 60)))
-    texts += [made_of(*words)] * draw.randint(1, 2)
-    texts += [made_of(*words[:-1])] * draw.randint(0, 1)
-  draw.shuffle(texts)
+    words = list(range(1000 * k, 1000 * k + rng.randint(2, 60)))
+    texts += [made_of(*words)] * rng.randint(1, 2)
+    texts += [made_of(*words[:-1])] * rng.randint(0, 1)
+  rng.shuffle(texts)
   return texts
 
 
@@ -171,7 +174,7 @@ def test_bytes_do_not_depend_on_processes(tmp_path, vocab, monkeypatch):
     monkeypatch.setattr(tokenize, "_BATCH_CHARS", size)
     output = str(tmp_path / f"out{processes}")
     meta = prepare.prepare(
-      path, vocab, output, processes=processes, filters=ALL
+      path, vocab, output, processes=processes, filters=ALL_FILTERS
     )
     folders.append(contents_of(output))
   assert folders[0] == folders[1]
@@ -186,8 +189,8 @@ def test_an_interrupted_pass_goes_on(
   tmp_path, vocab, in_process, monkeypatch, capfd
 ):
   path = write(tmp_path / "in.jsonl", many_texts())
-  whole, output = str(tmp_path / "whole"), str(tmp_path / "out")
-  prepare.prepare(path, vocab, whole, filters=ALL)
+  whole_output, output = str(tmp_path / "whole"), str(tmp_path / "out")
+  prepare.prepare(path, vocab, whole_output, filters=ALL_FILTERS)
   judge, calls = filters_module._Earlier.judge, []
 
   def interrupt(self, row):
@@ -199,28 +202,30 @@ def test_an_interrupted_pass_goes_on(
   monkeypatch.setattr(filters_module._Earlier, "judge", interrupt)
   for _ in range(2):
     with pytest.raises(KeyboardInterrupt):
-      prepare.prepare(path, vocab, output, filters=ALL, save_seconds=0)
+      prepare.prepare(path, vocab, output, filters=ALL_FILTERS, save_seconds=0)
     # Bytes that were written after the last save must be dropped.
     path_of_rows = pathlib.Path(f"{output}.partial", filters_module.ROWS)
     with path_of_rows.open("ab") as f:
       f.write(b"torn")
   with pytest.raises(ValueError, match=r"min_words was 5, is None"):
-    prepare.prepare(path, vocab, output, filters=ALL._replace(min_words=None))
+    prepare.prepare(
+      path, vocab, output, filters=ALL_FILTERS._replace(min_words=None)
+    )
   capfd.readouterr()
-  prepare.prepare(path, vocab, output, filters=ALL, save_seconds=0)
+  prepare.prepare(path, vocab, output, filters=ALL_FILTERS, save_seconds=0)
   assert "filters: going on after" in capfd.readouterr().err
   # Documents with fewer than five words are dropped before they are compared.
   judged = sum(len(t.split()) >= 5 for t in many_texts())
   assert judged < len(calls) < judged + 30
-  assert contents_of(output) == contents_of(whole)
+  assert contents_of(output) == contents_of(whole_output)
 
 
 def test_a_finished_pass_is_not_repeated(
   tmp_path, vocab, in_process, monkeypatch
 ):
   path = write(tmp_path / "in.jsonl", many_texts())
-  whole, output = str(tmp_path / "whole"), str(tmp_path / "out")
-  prepare.prepare(path, vocab, whole, filters=ALL)
+  whole_output, output = str(tmp_path / "whole"), str(tmp_path / "out")
+  prepare.prepare(path, vocab, whole_output, filters=ALL_FILTERS)
   append, calls = prepare.Writer.append, []
 
   def interrupt(self, split, documents):
@@ -230,12 +235,12 @@ def test_a_finished_pass_is_not_repeated(
     append(self, split, documents)
 
   monkeypatch.setattr(prepare.Writer, "append", interrupt)
-  arguments = {"filters": ALL, "save_seconds": 0}
+  arguments = {"filters": ALL_FILTERS, "save_seconds": 0}
   with pytest.raises(KeyboardInterrupt):
     prepare.prepare(path, vocab, output, **arguments)
   monkeypatch.setattr(filters_module, "make_judge", None)
   prepare.prepare(path, vocab, output, **arguments)
-  assert contents_of(output) == contents_of(whole)
+  assert contents_of(output) == contents_of(whole_output)
 
 
 def test_another_filter_is_another_folder(tmp_path, vocab, in_process, capfd):
@@ -252,13 +257,13 @@ def test_another_filter_is_another_folder(tmp_path, vocab, in_process, capfd):
   ):
     with pytest.raises(ValueError, match=message):
       prepare.prepare(path, vocab, output, filters=other)
-  # The folder differs even if the other filter drops nothing.
+  # The fingerprint differs even if the other filter drops nothing.
   with_min_words = base_filters._replace(min_words=2)
-  other = prepare.prepare(
+  other_meta = prepare.prepare(
     path, vocab, str(tmp_path / "other"), filters=with_min_words
   )
-  assert other["splits"] == meta["splits"]
-  assert other["fingerprint"] != meta["fingerprint"]
+  assert other_meta["splits"] == meta["splits"]
+  assert other_meta["fingerprint"] != meta["fingerprint"]
 
 
 def run(monkeypatch, *arguments) -> None:
@@ -335,33 +340,35 @@ def test_text_that_changes_meanwhile(tmp_path, vocab, in_process, monkeypatch):
 
   def then_change(*arguments):
     run_filters(*arguments)
-    write(tmp_path / "in.jsonl", [PLAIN])
+    write(tmp_path / "in.jsonl", [KEPT_TEXT])
 
   monkeypatch.setattr(prepare, "judge_documents", then_change)
   with pytest.raises(
     ValueError, match="in.jsonl was changed while it was read"
   ):
-    prepare.prepare(path, vocab, str(tmp_path / "out"), filters=ALL)
+    prepare.prepare(path, vocab, str(tmp_path / "out"), filters=ALL_FILTERS)
 
 
 @pytest.mark.parametrize("change", [-1, 1])
 def test_an_input_without_a_file_that_changes(
   tmp_path, vocab, in_process, monkeypatch, change
 ):
-  """The documents are counted again, because a data set cannot be watched."""
+  """Each pass counts the documents, because a data set cannot be watched."""
   path = write(tmp_path / "in.jsonl", CORPUS.values())
-  read_records, passes = sources.read_records, []
+  read_records, counts_of_passes = sources.read_records, []
 
   def read(text_sources):
     records = list(read_records(text_sources))
-    passes.append(len(records))
-    if len(passes) == 2:
+    counts_of_passes.append(len(records))
+    if len(counts_of_passes) == 2:
       records = records[:change] if change < 0 else [*records, records[0]]
     return iter(records)
 
   monkeypatch.setattr(sources, "read_records", read)
   count = len(CORPUS)
-  words = f"had {count} documents and now has {count + change}: it was changed"
-  with pytest.raises(ValueError, match=words):
-    prepare.prepare(path, vocab, str(tmp_path / "out"), filters=ALL)
-  assert passes == [count] * 2 and not (tmp_path / "out").exists()
+  message = (
+    f"had {count} documents and now has {count + change}: it was changed"
+  )
+  with pytest.raises(ValueError, match=message):
+    prepare.prepare(path, vocab, str(tmp_path / "out"), filters=ALL_FILTERS)
+  assert counts_of_passes == [count] * 2 and not (tmp_path / "out").exists()

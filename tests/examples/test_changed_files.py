@@ -35,7 +35,7 @@ def config_of(data):
 
 @pytest.fixture(scope="module")
 def finished_runs(data, tmp_path_factory):
-  """Returns a folder with a run of six steps and the converted run."""
+  """Returns a folder with a run of six steps and its converted folder."""
   path = tmp_path_factory.mktemp("finished")
   train.run(config_of(data), str(path / "run"))
   model_folder.write(str(path / "model"), loading.read(str(path / "run")))
@@ -62,24 +62,26 @@ def read_model(path):
 
 
 def count_errors(path, name, times, rng):
-  """Flips one bit `times` times; returns how often this is an error.
+  """Flips a random bit of a file `times` times; counts how many are errors.
 
-  If it is no error, it must not change what is read.
+  A bit that is no error must not change the config or the arrays of the model.
   """
-  original, content = read_model(path), (path / name).read_bytes()
+  original_parts, content = read_model(path), (path / name).read_bytes()
   errors = 0
   for _ in range(times):
     flipped, index = bytearray(content), rng.randrange(len(content))
     flipped[index] ^= 1 << rng.randrange(8)
     (path / name).write_bytes(flipped)
     try:
-      read = read_model(path)
+      read_parts = read_model(path)
     except ValueError:
       errors += 1
       continue
-    # A bit in the config may change a value, such as the seed, but no array.
-    assert read[0] == original[0] and name == "config.json"
-    assert all((read[2][k] == a).all() for k, a in original[2].items())
+    # The bit may be in a value that the model does not use, such as the seed.
+    assert read_parts[0] == original_parts[0] and name == "config.json"
+    assert all(
+      (read_parts[2][k] == a).all() for k, a in original_parts[2].items()
+    )
   (path / name).write_bytes(content)
   return errors
 
@@ -146,7 +148,7 @@ def test_some_keys_may_change(run):
 
 
 def test_a_purposeful_edit_of_a_converted_folder(model, capsys):
-  """The error names the key; without digests, the edit is accepted."""
+  """The error names the key. Without the digests, the edit is accepted."""
   config = json.loads((model / "config.json").read_text())
   config["model"]["activation"] = "relu"
   (model / "config.json").write_text(json.dumps(config))
@@ -169,7 +171,7 @@ def test_a_tokenizer_added_to_a_converted_folder(model):
 
 
 def remove_metadata(run, step):
-  """Removes the metadata of a checkpoint that earlier versions lack."""
+  """Removes from a checkpoint the metadata that earlier versions lack."""
   path = run / "checkpoints" / str(step) / "meta" / "metadata"
   meta = json.loads(path.read_text())
   for key in ("config", "tokenizer", "log", "step", "measured"):
@@ -246,9 +248,9 @@ def test_a_changed_row_is_noticed(data, run, capsys):
 def test_data_overwritten_under_a_run(
   data, finished_runs, tmp_path, monkeypatch, put_back
 ):
-  """No checkpoint is saved; with the old data, the run continues as before."""
+  """No checkpoint is saved then. With the old data, a restart ends as usual."""
   copy = pathlib.Path(shutil.copytree(data, tmp_path / "p"))
-  path, read = copy / "train.tokens", loader.PretrainingData.read
+  path, read_batches = copy / "train.tokens", loader.PretrainingData.read
   content = path.read_bytes()
 
   def change(batches, first, count):
@@ -257,7 +259,7 @@ def test_data_overwritten_under_a_run(
         f.write(np.full(len(content) // 2, 9, np.uint16).tobytes())
     if put_back and first >= 16:
       path.write_bytes(content)
-    return read(batches, first, count)
+    return read_batches(batches, first, count)
 
   monkeypatch.setattr(loader.PretrainingData, "read", change)
   run = tmp_path / "run"

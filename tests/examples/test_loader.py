@@ -1,4 +1,4 @@
-"""Streams, mixtures and the held-out set give the same rows to any hosts."""
+"""The number of hosts does not change the rows of streams and mixtures."""
 
 import json
 import threading
@@ -80,7 +80,7 @@ def test_any_steps_give_the_same_rows():
     ]
     assert same(join(batches), full_batch)
   source = stream()
-  for first in (count - 9, 3, count // 2, 0):  # The order is mixed.
+  for first in (count - 9, 3, count // 2, 0):  # Any order is allowed.
     batch = source.read(first, 9)
     assert same(batch, {k: v[first : first + 9] for k, v in full_batch.items()})
   assert not same(stream(seed=1).read(0, count), full_batch)
@@ -88,16 +88,18 @@ def test_any_steps_give_the_same_rows():
 
 
 def test_restart_from_a_position_and_without():
-  full, batch = stream(), 16
+  full_stream, batch = stream(), 16
   items = []
   for step in range(60):
-    items.append((full.read(step * batch, batch), full.position()))
+    items.append(
+      (full_stream.read(step * batch, batch), full_stream.position())
+    )
   assert items[-1][1]["epoch"] >= 2
   for step in (1, 7, 31, 59):
     position = json.loads(json.dumps(items[step - 1][1]))
     resumed_stream = stream()
     resumed_stream.restore(position)
-    # The position says where reading continues, so that nothing is counted.
+    # Reading continues at the position, so the stream counts no earlier rows.
     assert resumed_stream._first == position["first"] <= step * batch
     assert same(resumed_stream.read(step * batch, batch), items[step][0])
     assert same(stream().read(step * batch, batch), items[step][0])
@@ -107,7 +109,7 @@ def test_restart_from_a_position_and_without():
 
 
 def test_restart_at_epoch_edges_replays_nothing():
-  """10 examples in batches of 2 for 3 epochs; stops at step 5, 7 and 10."""
+  """Reads 3 epochs of 10 examples, 2 a batch; stops after step 5, 7 or 10."""
   corpus = corpus_from_documents([[[i] * 3] for i in range(10, 20)])
 
   def make():
@@ -118,12 +120,12 @@ def test_restart_at_epoch_edges_replays_nothing():
     for stop in (5, 7, 10):
       runs = []
       for host in range(hosts):
-        with loader.batches(make(), 0, 2, host, hosts) as first:
-          batches_before = [next(first) for _ in range(stop)]
+        with loader.batches(make(), 0, 2, host, hosts) as first_loader:
+          batches_before = [next(first_loader) for _ in range(stop)]
         source = make()
         source.restore(batches_before[-1].position)
-        with loader.batches(source, stop, 2, host, hosts) as second:
-          batches_after = [next(second) for _ in range(15 - stop)]
+        with loader.batches(source, stop, 2, host, hosts) as second_loader:
+          batches_after = [next(second_loader) for _ in range(15 - stop)]
         runs.append(
           [x.batch["input_ids"] for x in batches_before + batches_after]
         )
@@ -131,7 +133,7 @@ def test_restart_at_epoch_edges_replays_nothing():
         np.concatenate(step).tolist() for step in zip(*runs, strict=True)
       ]
       assert joined_rows == ids
-  # In each epoch every document starts one row, in another order.
+  # In each epoch, every document begins one row. Each epoch has another order.
   rows = [unmasked_rows(make().read(10 * e, 10)) for e in range(3)]
   starts = [[row[1] for row in epoch] for epoch in rows]
   assert all(sorted(epoch) == list(range(10, 20)) for epoch in starts)
@@ -145,12 +147,12 @@ def test_masks_are_fresh_in_every_epoch_and_equal_on_a_second_run():
     source = streams.Stream(corpus, builder(length=128), seed)
     return source.read(0, 15)["mlm_positions"].reshape(3, 5, -1)
 
-  first = masks(0)
-  np.testing.assert_array_equal(first, masks(0))
-  # All texts are equal, so equal rows of masks would be a fault.
-  assert len(np.unique(first.reshape(15, -1), axis=0)) == 15
-  both = np.concatenate([first, masks(1)]).reshape(30, -1)
-  assert len(np.unique(both, axis=0)) == 30
+  first_masks = masks(0)
+  np.testing.assert_array_equal(first_masks, masks(0))
+  # All rows have the same text, and no two of them may have the same masks.
+  assert len(np.unique(first_masks.reshape(15, -1), axis=0)) == 15
+  masks_of_both_seeds = np.concatenate([first_masks, masks(1)]).reshape(30, -1)
+  assert len(np.unique(masks_of_both_seeds, axis=0)) == 30
 
 
 def test_an_epoch_is_every_chunk_once():
@@ -162,9 +164,11 @@ def test_an_epoch_is_every_chunk_once():
     portions = list(portions_of_an_epoch(source))
     chunks = np.concatenate([portion.elements for portion in portions])
     order = np.argsort(chunks["sentence"])
-    used = np.where(chunks["random"], chunks["first"], chunks["count"])
+    sentences_used = np.where(
+      chunks["random"], chunks["first"], chunks["count"]
+    )
     starts = np.append(chunks["sentence"][order], len(corpus.sentences) - 1)
-    np.testing.assert_array_equal(np.cumsum(used[order]), starts[1:])
+    np.testing.assert_array_equal(np.cumsum(sentences_used[order]), starts[1:])
     # All chunks of a window are shuffled, not only the chunks of a shard.
     assert (np.diff(chunks["sentence"]) > 0).mean() < 0.7
 
@@ -187,20 +191,20 @@ def test_mixture():
   assert not np.array_equal(*slots.reshape(2, -1))
   full_batch = mixture.read(0, count)
   for i, name in enumerate(names):
-    single_stream = stream(name=name).read(0, int((slots == i).sum()))
-    assert same(
-      single_stream, {k: v[slots == i] for k, v in full_batch.items()}
-    )
+    single_batch = stream(name=name).read(0, int((slots == i).sum()))
+    assert same(single_batch, {k: v[slots == i] for k, v in full_batch.items()})
   for first in (4090, 17, 0):
     new_mixture = streams.Mixture([stream(name=n) for n in names], [5, 3, 2], 1)
     expected = {k: v[first : first + 30] for k, v in full_batch.items()}
     assert same(new_mixture.read(first, 30), expected)
-  restarted = streams.Mixture([stream(name=n) for n in names], [5, 3, 2], 1)
+  restarted_mixture = streams.Mixture(
+    [stream(name=n) for n in names], [5, 3, 2], 1
+  )
   mixture.read(4000, 96)
-  restarted.restore(mixture.position())
-  assert restarted._streams[0]._first == components[0]._first > 0
+  restarted_mixture.restore(mixture.position())
+  assert restarted_mixture._streams[0]._first == components[0]._first > 0
   expected = {k: v[4096:4200] for k, v in full_batch.items()}
-  assert same(restarted.read(4096, 104), expected)
+  assert same(restarted_mixture.read(4096, 104), expected)
 
 
 @pytest.mark.parametrize("weights", [[1, 0], [1, -1], [1, 1e-5]])
@@ -217,20 +221,21 @@ def test_mixture_of_other_features():
 
 def test_heldout():
   corpus = some_corpus()
-  full = loader.heldout(corpus, builder(), None)
-  full_batch = full.read(0, len(full))
+  full_set = loader.heldout(corpus, builder(), None)
+  full_batch = full_set.read(0, len(full_set))
   subset = loader.heldout(corpus, builder(), 20)
-  assert len(subset) == 20 < len(full)
+  assert len(subset) == 20 < len(full_set)
   batch = subset.read(0, 20)
   # The rows and their masks are equal to those of the full set.
   numbers = subset._numbers
   assert (np.diff(numbers) > 0).all()
   assert same(batch, {k: v[numbers] for k, v in full_batch.items()})
-  last = subset.read(16, 8)
+  last_batch = subset.read(16, 8)
   assert same(
-    {k: v[:4] for k, v in last.items()}, {k: v[16:] for k, v in batch.items()}
+    {k: v[:4] for k, v in last_batch.items()},
+    {k: v[16:] for k, v in batch.items()},
   )
-  assert all((v[4:] == 0).all() and len(v) == 8 for v in last.values())
+  assert all((v[4:] == 0).all() and len(v) == 8 for v in last_batch.values())
   rows_after_end = subset.read(24, 8)
   assert not any(v.any() for v in rows_after_end.values())
   assert rows_after_end.keys() == batch.keys()
@@ -291,9 +296,9 @@ def test_errors_of_the_thread_reach_the_consumer():
 def test_close_stops_the_thread():
   items = loader.batches(stream(), 0, 8, prefetch=1)
   next(items)
-  started = time.monotonic()
+  start_time = time.monotonic()
   items.close()
-  assert time.monotonic() - started < 5
+  assert time.monotonic() - start_time < 5
   assert not items._thread.is_alive()
   assert items._thread not in threading.enumerate()
   with pytest.raises(StopIteration):
@@ -303,7 +308,7 @@ def test_close_stops_the_thread():
 def write_folder(
   path, pieces=VOCAB, splits=("train", "validation"), lower_case=True
 ):
-  """Writes a prepared folder by hand."""
+  """Writes a prepared folder without `prepare`."""
   path.mkdir()
   vocab = [*SPECIAL_TOKENS, *(f"w{i}" for i in range(pieces - 5))]
   (path / "vocab.txt").write_text("\n".join(vocab) + "\n")
@@ -340,8 +345,8 @@ def test_open_data(tmp_path):
   data = loader.open_data(a, "bert_pairs", seed=3, length=24)
   assert data.vocab_size == VOCAB and data.special == SpecialIds(0, 1, 2, 3, 4)
   assert data.features["input_ids"] == ((24,), np.dtype(np.int32))
-  memory = streams.Stream(some_corpus(30), builder(), 3, name="0")
-  assert same(data.read(0, 50), memory.read(0, 50))
+  memory_stream = streams.Stream(some_corpus(30), builder(), 3, name="0")
+  assert same(data.read(0, 50), memory_stream.read(0, 50))
   position = data.position()
   data.restore(position)
   assert data.position() == position
@@ -368,7 +373,7 @@ def test_open_data(tmp_path):
 def test_open_data_errors(tmp_path):
   a = write_folder(tmp_path / "a", splits=("train",))
   other_vocabulary = write_folder(tmp_path / "small", pieces=VOCAB + 1)
-  for arguments, words in (
+  for arguments, message in (
     (dict(lenght=24), "no option 'lenght'; did you mean length"),
     (dict(length=3), "length is 3"),
     (dict(split="validation"), "no documents in split 'validation'"),
@@ -386,7 +391,7 @@ def test_open_data_errors(tmp_path):
     (dict(path=f"{a}=0.5,{a}/=0.5"), "is there twice"),
     (dict(path=str(tmp_path / "none")), "there is no prepared folder"),
   ):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
       loader.open_data(**{"path": a, "builder": "bert_pairs"} | arguments)
 
 
@@ -394,7 +399,7 @@ def test_open_data_errors(tmp_path):
 def test_cased_data_is_told_from_uncased(tmp_path, cased):
   path = str(tmp_path / "a")
   write_folder(tmp_path / "a", lower_case=not cased)
-  words = (
+  message = (
     f"{path} was {'not ' if cased else ''}lower-cased.*"
     f"--config.data.cased={cased}, or prepare the text"
     f" {'without' if cased else 'with'} --no-lower-case"
@@ -402,7 +407,7 @@ def test_cased_data_is_told_from_uncased(tmp_path, cased):
   for opener in (loader.open_data, loader.open_heldout):
     opener(path, "bert_pairs", length=24, cased=cased)
     opener(path, "bert_pairs", length=24)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
       opener(path, "bert_pairs", length=24, cased=not cased)
 
 

@@ -46,12 +46,12 @@ def test_chances_of_a_draw_are_in_proportion_to_the_weights():
   shares = np.bincount(out["mlm_ids"][:, 0], minlength=64)[5:9] / rows
   weights = np.array([10_000, 100, 10, 1.0]) ** -0.7
   expected = weights / weights.sum()
-  error = np.sqrt(expected * (1 - expected) / rows)
-  assert (np.abs(shares - expected) < 5 * error + 1e-4).all(), shares
+  standard_error = np.sqrt(expected * (1 - expected) / rows)
+  assert (np.abs(shares - expected) < 5 * standard_error + 1e-4).all(), shares
 
 
 def test_draws_without_replacement_follow_one_another():
-  """The second draw of a pair is from the pieces that are left."""
+  """Each row masks two of three pieces, the second from the other two."""
   rows, counts = 40_000, np.zeros(64, np.int64)
   counts[5:8] = (16, 4, 1)
   ids = np.tile(np.array([2, 5, 6, 7, 3], np.int32), (rows, 1))
@@ -64,8 +64,8 @@ def test_draws_without_replacement_follow_one_another():
   for i in range(3):
     j, k = {0, 1, 2} - {i}
     expected = p[j] * p[k] * (1 / (1 - p[j]) + 1 / (1 - p[k]))
-    error = np.sqrt(expected / rows)
-    assert abs((unmasked_ids == 5 + i).mean() - expected) < 5 * error
+    standard_error = np.sqrt(expected / rows)
+    assert abs((unmasked_ids == 5 + i).mean() - expected) < 5 * standard_error
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.7])
@@ -95,7 +95,7 @@ def test_packed_rows_choose_as_single_ones(smoothing):
       key,
       weights[:, first:last],
     )
-    # Packed rows keep fewer bits of a draw; this test has no ties beyond them.
+    # Packed rows compare fewer bits of the draws; here these bits all differ.
     assert (
       packed_columns[slot == i].tolist() == (single_columns + first).tolist()
     )
@@ -122,7 +122,7 @@ def test_counts_are_rounded_up_from_the_decimal_as_written(count):
 
 
 def test_a_stream_weighs_by_the_counts_of_training(tmp_path):
-  """Both splits use the counts of training, and rows can be read again."""
+  """Both splits use the counts of training; reading again gives equal rows."""
   path = write_prepared(
     tmp_path / "p", random_documents(60, 0), random_documents(9, 1)
   )
@@ -132,8 +132,8 @@ def test_a_stream_weighs_by_the_counts_of_training(tmp_path):
   reread = loader.open_data(path, "doc_sentences", **options).read(0, 64)
   for key, x in batch.items():
     np.testing.assert_array_equal(x, reread[key])
-  real = (batch["sequence_ids"] > 0).sum(1)
-  expected = np.minimum(np.ceil(real * 0.15), real - 2)
+  lengths = (batch["sequence_ids"] > 0).sum(1)
+  expected = np.minimum(np.ceil(lengths * 0.15), lengths - 2)
   np.testing.assert_array_equal(batch["mlm_weights"].sum(1), expected)
   counts = reader.open_prepared(path).unigrams
   heldout = loader.open_heldout(path, "doc_sentences", **options)
@@ -141,8 +141,8 @@ def test_a_stream_weighs_by_the_counts_of_training(tmp_path):
 
   def mean(smoothing):
     options["smoothing"] = smoothing
-    read = loader.open_data(path, "doc_sentences", **options).read(0, 512)
-    return np.average(counts[read["mlm_ids"]], weights=read["mlm_weights"])
+    rows = loader.open_data(path, "doc_sentences", **options).read(0, 512)
+    return np.average(counts[rows["mlm_ids"]], weights=rows["mlm_weights"])
 
   assert mean(5.0) < mean(0.7) < mean(0.0)
 
@@ -175,7 +175,7 @@ def test_a_corpus_without_counts_is_refused():
 
 
 def test_the_last_lines_guess_by_how_often_a_piece_is_hidden():
-  """With s = 1 every piece that was seen is masked equally often."""
+  """With smoothing=1, every piece that was seen is masked equally often."""
 
   class Heldout(list):
     def read(self, first, count):

@@ -1,4 +1,4 @@
-"""Published sizes, axes of all arrays, and the mesh axes that split them."""
+"""Tests published sizes, the axes of arrays, and meshes that split the axes."""
 
 import flax.linen as nn
 import jax
@@ -29,7 +29,7 @@ PUBLISHED = [
   # paper rounds it up.
   ("bert", "base", "heads", 110.0, 0.5),
   ("bert", "large", "heads", 340.0, 5.0),
-  # Lan et al. 2020, Table 2; their 30,000 pieces make 1.1M fewer.
+  # Lan et al. 2020, Table 2; their 30,000 pieces give 1.1M fewer.
   ("bert", "xlarge", "encoder", 1270.0, 5.0),
   # fairseq README, which counts the masked-LM head.
   ("roberta", "base", "heads", 125.0, 0.5),
@@ -120,12 +120,12 @@ def test_sizes_of_electras_generator():
 def test_every_axis_has_a_rule_and_every_rule_an_axis(monkeypatch):
   """The axes are those of arrays and activations, in pre-training and in a
   task."""
-  used = set()
+  used_axes = set()
   constrain = nn.with_logical_constraint
 
   def record(x, names):
     assert len(names) == x.ndim
-    used.update(names)
+    used_axes.update(names)
     return constrain(x, names)
 
   monkeypatch.setattr(nn, "with_logical_constraint", record)
@@ -134,9 +134,9 @@ def test_every_axis_has_a_rule_and_every_rule_an_axis(monkeypatch):
     task = task_heads.SequenceClassifier(encoder, family.POOLING, 2)
     for module in (family.ForPreTraining(encoder), task):
       for names in axes(shapes(module, BATCH)).values():
-        used.update(names)
-    assert used - {None} <= dict(sharding.RULES).keys(), name
-  assert used - {None} == dict(sharding.RULES).keys()
+        used_axes.update(names)
+    assert used_axes - {None} <= dict(sharding.RULES).keys(), name
+  assert used_axes - {None} == dict(sharding.RULES).keys()
 
 
 @VARIANTS
@@ -149,8 +149,8 @@ def test_a_mesh_of_two_by_two_takes_published_sizes(name, variant):
 
 
 def test_axes_of_maps_between_widths():
-  """The table's width is not split; the model's width is split as
-  everywhere."""
+  """The table's width is not split; the model's width is split as in
+  other layers."""
   for name in ("albert", "electra"):
     variant = next(iter(models.family(name).VARIANTS))
     axis_names = axes(shapes(build(name, variant), BATCH))

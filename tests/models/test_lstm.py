@@ -10,8 +10,8 @@ from bert_jax.models import lstm
 
 
 def test_the_gradient_made_by_hand_is_the_gradient():
-  """The expected gradient is jax's for a plain loop, with padding and
-  states."""
+  """The expected gradient is jax's own for a loop in Python. The rows
+  have padding and initial states."""
   rng = np.random.default_rng(0)
   draw = lambda *s: jnp.asarray(rng.normal(size=s), jnp.float32)  # noqa: E731
   weights = [lstm.Weights(draw(9, 24), draw(24), draw(6, 4)) for _ in (0, 1)]
@@ -66,7 +66,7 @@ def test_the_gradient_made_by_hand_is_the_gradient():
       )
     )
 
-  outcome, right = (
+  value_and_gradient, expected = (
     jit(jax.value_and_grad(lambda *a, run=run: total(run, *a), (0, 1, 2)))(
       weights, x, states
     )
@@ -74,13 +74,13 @@ def test_the_gradient_made_by_hand_is_the_gradient():
   )
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5),
-    outcome,
-    right,
+    value_and_gradient,
+    expected,
   )
 
 
 def test_no_gradient_of_the_size_of_the_weights_is_in_the_loop():
-  """Sums over time are products over all steps at once."""
+  """One product over all steps, after the loop, gives a weight's gradient."""
   layer = lstm.Lstm(7, 5, 3.0, jnp.dtype("float32"))
   x, ids = jnp.ones((2, 6, 5)), jnp.ones((2, 6), jnp.int32)
   shapes = jax.eval_shape(layer.init, jax.random.key(0), x, ids)["params"]

@@ -18,7 +18,7 @@ else:
     "torch and transformers are not installed", allow_module_level=True
   )
 
-# Both sides are float32, with some ten thousand additions in another order. The
+# Both sides add some ten thousand float32 numbers, in different orders. The
 # compared numbers have a size of 1 to 10. A wrong epsilon or gelu would change
 # them by 1e-4 or more.
 TOLERANCE = 2e-5
@@ -42,7 +42,7 @@ def test_small(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_small_other_lengths(name):
-  """There is one row, or a row of the greatest length."""
+  """Two batches have one row: a row of 9 tokens, or one of the most tokens."""
   only = ("padded", "one row", "longest")
   check(reference.differences(reference.MODELS[name], only=only))
 

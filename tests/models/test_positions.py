@@ -61,7 +61,7 @@ def test_lengths_over_the_longest_are_refused(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ids_out_of_range_are_not_a_number(name):
-  """An id out of range gives neither a wrong row nor zeros."""
+  """An id out of range gives NaN, and neither a wrong row nor zeros."""
   zero = np.zeros((1, 7), np.int32)
   inputs = dict(
     input_ids=token_ids(1, 7),
@@ -71,12 +71,12 @@ def test_ids_out_of_range_are_not_a_number(name):
   )
   run = encoder(name)
   assert np.isfinite(run(*inputs.values())[0]).all()
-  read = {"input_ids": (-100, -1, 50), "position_ids": (-100, 40)}
+  bad_ids_by_key = {"input_ids": (-100, -1, 50), "position_ids": (-100, 40)}
   segments = SEGMENTS.get(name, build(name).num_segments)
   if segments:
-    read["segment_ids"] = (-1, segments)
-  for key, bad in read.items():
-    for bad_id in bad:
+    bad_ids_by_key["segment_ids"] = (-1, segments)
+  for key, bad_ids in bad_ids_by_key.items():
+    for bad_id in bad_ids:
       changed = inputs[key].copy()
       changed[0, -1] = bad_id
       hidden = run(*(inputs | {key: changed}).values())[0]
@@ -85,7 +85,7 @@ def test_ids_out_of_range_are_not_a_number(name):
 
 @pytest.mark.parametrize("one_hot", [False, True])
 def test_gradient_of_a_table_is_a_sum_over_its_readers(one_hot):
-  """Ids out of range add nothing."""
+  """Ids out of range add nothing to the gradient."""
   table = layers.Embedding(
     5, 3, jax.nn.initializers.ones, (None, "embed"), one_hot=one_hot
   )

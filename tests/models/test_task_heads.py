@@ -1,4 +1,4 @@
-"""Heads of tasks on every family, and ELECTRA's two towers on one table."""
+"""Tests the heads of tasks on every family, and the two towers of ELECTRA."""
 
 import functools
 import math
@@ -18,10 +18,10 @@ assert_close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-5)
 def batch_of(lengths, length=8):
   """Returns padded rows of these lengths."""
   ids = token_ids(len(lengths), length)
-  real = np.arange(length) < np.array(lengths)[:, None]
+  is_real = np.arange(length) < np.array(lengths)[:, None]
   return {
-    "input_ids": np.where(real, ids, 1).astype(np.int32),
-    "sequence_ids": real.astype(np.int32),
+    "input_ids": np.where(is_real, ids, 1).astype(np.int32),
+    "sequence_ids": is_real.astype(np.int32),
   }
 
 
@@ -81,10 +81,10 @@ BY_HAND = {
 
 def by_hand(params, vectors, activation=None):
   """Computes a head in numpy from the encoder's vectors."""
-  parts = [("classifier", lambda x: x)]
+  layers = [("classifier", lambda x: x)]
   if activation:
-    parts.insert(0, ("pooler", BY_HAND[activation]))
-  for name, function in parts:
+    layers.insert(0, ("pooler", BY_HAND[activation]))
+  for name, function in layers:
     dense = jax.tree.map(np.asarray, params[name]["dense"])
     vectors = function(np.asarray(vectors) @ dense["kernel"] + dense["bias"])
   return vectors
@@ -95,12 +95,12 @@ def by_hand(params, vectors, activation=None):
   [*((n, pooling(n)) for n in NAMES), ("electra", electra.DENSE_POOLING)],
 )
 def test_classifier_reads_the_published_vector(name, pooling):
-  """It is the first position, or GPT's last real one, whatever the padding."""
+  """It is the first vector; for GPT, the last vector before the padding."""
   lengths = [3, 8, 1]
   params, run = make(name, task_heads.SequenceClassifier, pooling, 3)
   logits, hidden = run(batch_of(lengths))
-  last = np.array(lengths) - 1 if name == "gpt" else 0
-  vector = np.asarray(hidden)[np.arange(3), last]
+  position = np.array(lengths) - 1 if name == "gpt" else 0
+  vector = np.asarray(hidden)[np.arange(3), position]
   assert logits.shape == (3, 3) and logits.dtype == jnp.float32
   assert_close(logits, by_hand(params, vector, pooling.activation))
 
@@ -159,13 +159,27 @@ def test_choices_need_one_label():
 def test_dropout_of_heads_acts_in_training_only():
   """The encoders have no dropout here, so only the head's dropout acts."""
   batch = batch_of([3, 8])
-  quiet = build("bert", num_layers=1, dropout=0.0, attention_dropout=0.0)
-  silent = heads.Pooling("tanh", dropout=0.0, input_dropout=True)
+  encoder_without_dropout = build(
+    "bert", num_layers=1, dropout=0.0, attention_dropout=0.0
+  )
+  pooling_without_dropout = heads.Pooling(
+    "tanh", dropout=0.0, input_dropout=True
+  )
   for model, expected in (
-    (task_heads.SequenceClassifier(quiet, heads.Pooling(None), 2), True),
-    (task_heads.SequenceClassifier(quiet, silent, 2), False),
-    (task_heads.TokenClassifier(quiet, 3), True),
-    (task_heads.SpanClassifier(quiet), False),
+    (
+      task_heads.SequenceClassifier(
+        encoder_without_dropout, heads.Pooling(None), 2
+      ),
+      True,
+    ),
+    (
+      task_heads.SequenceClassifier(
+        encoder_without_dropout, pooling_without_dropout, 2
+      ),
+      False,
+    ),
+    (task_heads.TokenClassifier(encoder_without_dropout, 3), True),
+    (task_heads.SpanClassifier(encoder_without_dropout), False),
   ):
     params = fill(model, batch)
     # Without training no rng is needed.
@@ -185,15 +199,17 @@ def test_dropout_of_heads_acts_in_training_only():
 def test_dropout_before_the_dense_layer_is_one_of_its_own():
   """RoBERTa's head also has dropout on the input of its dense layer."""
   hidden = np.ones((1, 2, 64), np.float32)
-  at = np.zeros((1, 1), np.int32)
+  positions = np.zeros((1, 1), np.int32)
   pooler = heads.Pooler(
     jnp.dtype("float32"), jax.nn.initializers.ones, "relu", dropout=0.5
   )
   params = {"dense": {"kernel": np.eye(64), "bias": np.zeros(64)}}
   key = {"dropout": jax.random.key(0)}
-  x = pooler.apply({"params": params}, hidden, at, True, rngs=key)
+  x = pooler.apply({"params": params}, hidden, positions, True, rngs=key)
   assert set(np.unique(x)) == {0.0, 2.0}
-  np.testing.assert_array_equal(pooler.apply({"params": params}, hidden, at), 1)
+  np.testing.assert_array_equal(
+    pooler.apply({"params": params}, hidden, positions), 1
+  )
 
 
 @functools.cache
@@ -215,15 +231,15 @@ def test_both_towers_read_the_same_tables():
   assert {x.dtype for x in before.values()} == {jnp.dtype("float32")}
   row = int(batch["input_ids"][0, 1])
   for table, index in (("word", row), ("position", 1), ("segment", 0)):
-    change = params["embeddings"][table]["embedding"].at[index].add(0.5)
-    tables = params["embeddings"] | {table: {"embedding": change}}
+    changed_table = params["embeddings"][table]["embedding"].at[index].add(0.5)
+    tables = params["embeddings"] | {table: {"embedding": changed_table}}
     after = run({"params": params | {"embeddings": tables}}, batch)
     for key in before:
       assert (np.asarray(before[key]) != np.asarray(after[key])).any(), table
 
 
 def test_discriminators_loss_leaves_the_generator_alone():
-  """Its weights get no gradient; the tables get a gradient from both losses."""
+  """The generator gets no gradient; the tables get one from both losses."""
   module, params, batch, _ = towers()
 
   def gradient(method):
@@ -246,12 +262,15 @@ def test_discriminators_loss_leaves_the_generator_alone():
 
 
 def test_discriminator_is_the_encoder_to_fine_tune():
-  """Electra's tree has the tables and one tower, with the same names."""
+  """An encoder of ELECTRA has the tables and the discriminator as its tower."""
   module, params, batch, _ = towers()
   assert set(parameters("electra")) == {"embeddings", "tower"}
-  moved = {"embeddings": params["embeddings"], "tower": params["discriminator"]}
+  encoder_params = {
+    "embeddings": params["embeddings"],
+    "tower": params["discriminator"],
+  }
   hidden, _ = build("electra").apply(
-    {"params": moved}, batch["input_ids"], None, batch["sequence_ids"]
+    {"params": encoder_params}, batch["input_ids"], None, batch["sequence_ids"]
   )
   assert hidden.shape == (2, 8, HIDDEN)
   rtd = electra.TokenDiscriminator(

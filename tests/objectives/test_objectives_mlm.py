@@ -20,7 +20,7 @@ ALBERT = BERT | dict(family="albert", variant="base_v2", embedding_size=8)
 
 
 def make_batch():
-  """Returns packed rows with two pairs and one; spans have 2 and 18 tokens."""
+  """Returns a row of two pairs and a span of 2 tokens; a row of one and 18."""
   rng = np.random.default_rng(0)
   ids = rng.integers(5, 30, (2, 40))
   sequences = np.repeat([[1, 2], [1, 0]], 20, axis=1)
@@ -75,7 +75,7 @@ def test_an_objective_without_a_family_says_how_to_get_one():
 
 
 def test_sentence_order_of_packed_pairs():
-  """The metrics are named sop_*; three of four slots hold a pair."""
+  """The metrics are named sop_*; three of four places hold a pair."""
   batch = make_batch()
   objective = objectives.build("mlm", ALBERT, {"pair_name": "sop"})
   params = nn.unbox(jit(objective.init)(jax.random.key(0), batch))
@@ -109,17 +109,17 @@ def norm(x, p):
 
 
 def test_spans_at_an_edge_have_no_boundary_loss():
-  """As released: `start > 0 and end < sent_length - 1` (span_masking).
+  """The released rule is `start > 0 and end < sent_length - 1` (span_masking).
 
-  There the text has no special tokens yet; they are added after masking.
+  The released code adds the special tokens only after masking.
   """
-  # A row of 12 has two sequences of 6 and 5 columns; another has one of 12.
+  # The first row has sequences of 6 and 5 columns, the second has one of 12.
   sequences = jnp.array([[1] * 6 + [2] * 5 + [0], [1] * 12])
   spans = {
     0: [(1, 2), (3, 4), (7, 7), (8, 8), (9, 9)],
     1: [(1, 1), (3, 5), (10, 10)],
   }
-  inner = {(0, 8, 8), (1, 3, 5)}
+  inner_spans = {(0, 8, 8), (1, 3, 5)}
   batch = dict(
     sequence_ids=sequences,
     mlm_positions=np.zeros((2, 8), int),
@@ -134,17 +134,17 @@ def test_spans_at_an_edge_have_no_boundary_loss():
         batch["mlm_positions"][row, slot] = column
         batch["span_positions"][row, slot] = first - 1, last + 1
         batch["mlm_weights"][row, slot] = 1
-        expected[row, slot] = (row, first, last) in inner
+        expected[row, slot] = (row, first, last) in inner_spans
         slot += 1
   batch = {key: jnp.asarray(array) for key, array in batch.items()}
-  got = objectives.mlm.span_weights(batch)
-  np.testing.assert_array_equal(got, expected)
-  got = objectives.mlm.span_weights(batch, span_edges=True)
-  np.testing.assert_array_equal(got, batch["mlm_weights"])
+  span_weights = objectives.mlm.span_weights(batch)
+  np.testing.assert_array_equal(span_weights, expected)
+  span_weights = objectives.mlm.span_weights(batch, span_edges=True)
+  np.testing.assert_array_equal(span_weights, batch["mlm_weights"])
 
 
 def test_boundary_head_by_hand():
-  """The expected logits use the two states beside a span, and the offset."""
+  """Logits are computed from the states beside a span and the offset in it."""
   batch = make_batch()
   encoder = bert.build(**{k: v for k, v in BERT.items() if k != "family"})
   module = heads.ForPreTraining(encoder, pairs=False, span_boundary=True)
@@ -157,15 +157,17 @@ def test_boundary_head_by_hand():
   p = jax.tree.map(np.asarray, params["span"])
   assert p["position"]["embedding"].shape == (15, 200)
   table = np.asarray(params["encoder"]["embeddings"]["word"]["embedding"])
-  # They are the second token of the short span, and tokens 1, 15 and 18, the
-  # last, of the long span.
-  for row, slot, place in ((0, 1, 2), (1, 0, 1), (1, 14, 15), (1, 17, 15)):
-    left, right = np.asarray(batch["span_positions"])[row, slot]
+  # The slots hold token 2 of the short span, and tokens 1, 15 and 18 of the
+  # long span. Token 18 has the last offset of the table, 15.
+  for row, slot, offset in ((0, 1, 2), (1, 0, 1), (1, 14, 15), (1, 17, 15)):
+    left_position, right_position = np.asarray(batch["span_positions"])[
+      row, slot
+    ]
     x = np.concatenate(
       [
-        hidden[row, left],
-        hidden[row, right],
-        p["position"]["embedding"][place - 1],
+        hidden[row, left_position],
+        hidden[row, right_position],
+        p["position"]["embedding"][offset - 1],
       ]
     )
     for number in ("1", "2"):
@@ -180,10 +182,11 @@ def test_boundary_head_by_hand():
 
 
 def test_boundary_objective_sums():
-  """Offsets after the table are masked tokens, but no targets of this head."""
+  """Tokens with offsets after the table are masked, but are no targets here."""
   batch = make_batch()
   options = dict(pairs=False, span_boundary=True)
-  # The long span is in a row that is one sequence.
+  # The long span is the whole text of its sequence, so it counts only with
+  # `span_edges`.
   released_objective = objectives.build("mlm", BERT, options)
   assert released_objective.weights(batch)["span_loss"] == 2
   objective = objectives.build("mlm", BERT, options | {"span_edges": True})
@@ -195,13 +198,15 @@ def test_boundary_objective_sums():
   sums, _ = run(params, {}, {}, batch, jax.random.key(0), False)
   assert sums.keys() == weights.keys()
   # Tokens whose offsets are outside the table do not count.
-  other = batch | {"mlm_ids": batch["mlm_ids"].at[1, 15:18].set(7)}
-  changed, _ = run(params, {}, {}, other, jax.random.key(0), False)
-  assert changed["span_loss"] == sums["span_loss"]
-  assert changed["mlm_loss"] != sums["mlm_loss"]
-  plain = objectives.build("mlm", BERT, dict(pairs=False)).flops(batch)
+  other_batch = batch | {"mlm_ids": batch["mlm_ids"].at[1, 15:18].set(7)}
+  changed_sums, _ = run(params, {}, {}, other_batch, jax.random.key(0), False)
+  assert changed_sums["span_loss"] == sums["span_loss"]
+  assert changed_sums["mlm_loss"] != sums["mlm_loss"]
+  flops_without_boundary = objectives.build(
+    "mlm", BERT, dict(pairs=False)
+  ).flops(batch)
   boundary_flops = 3 * 2 * 40 * (232 * 16 + 16 * 16 + 16 * 30)
-  assert objective.flops(batch) - plain == boundary_flops
+  assert objective.flops(batch) - flops_without_boundary == boundary_flops
   assert heads.SPAN_TARGETS == 15
 
 

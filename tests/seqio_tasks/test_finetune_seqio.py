@@ -1,4 +1,4 @@
-"""Tasks through seqio and TensorFlow Datasets are those of the files."""
+"""Through seqio or TensorFlow Datasets, tasks give the rows of their files."""
 
 import finetune_files as files
 import numpy as np
@@ -16,7 +16,7 @@ KEYS = ("input_ids", "segment_ids", "sequence_ids", "labels", "label_weights")
 
 @pytest.fixture(autouse=True)
 def registries():
-  """Leaves no name behind."""
+  """Forgets the registered tasks after each test."""
   yield
   seqio.TaskRegistry.reset()
 
@@ -47,28 +47,28 @@ def test_rows_are_those_of_the_batches(tmp_path, name):
   prepare_task.prepare(task_files, inputs, vocab, folder, length=24)
   task, encoded, _ = encoded_rows.load(folder, "train")
   count = len(encoded.example) // task.columns
-  wanted = batches.Batches(
+  expected = batches.Batches(
     task, encoded, 0, count, shuffle=False, buckets=(24,)
   )
-  wanted = wanted.batch(0)
-  of_files = downstream.register("one", name, split_files, vocab, 24)
-  of_folder = downstream.register_folder("two", folder)
-  for task in (of_files, of_folder):
+  expected = expected.batch(0)
+  task_of_files = downstream.register("one", name, split_files, vocab, 24)
+  task_of_folder = downstream.register_folder("two", folder)
+  for task in (task_of_files, task_of_folder):
     ds = task.get_dataset(split="train", shuffle=False)
     task_rows = list(ds.as_numpy_iterator())
     assert len(task_rows) == count
     for key in KEYS:
-      together = np.stack([row[key] for row in task_rows])
-      np.testing.assert_array_equal(together, wanted[key], key)
-      assert together.dtype == wanted[key].dtype
-  assert of_files.output_features["input_ids"].vocabulary.pad_id == 0
+      stacked_rows = np.stack([row[key] for row in task_rows])
+      np.testing.assert_array_equal(stacked_rows, expected[key], key)
+      assert stacked_rows.dtype == expected[key].dtype
+  assert task_of_files.output_features["input_ids"].vocabulary.pad_id == 0
 
 
 def test_data_sets_read_as_files(tmp_path, monkeypatch):
   tfds = pytest.importorskip("tensorflow_datasets")
   features = tfds.features
-  named = features.ClassLabel(names=["entailment", "not_entailment"])
-  other = features.ClassLabel(names=["negative", "positive"])
+  entailment_label = features.ClassLabel(names=["entailment", "not_entailment"])
+  sentiment_label = features.ClassLabel(names=["negative", "positive"])
 
   class BertJaxTinyTask(tfds.core.GeneratorBasedBuilder):
     VERSION = tfds.core.Version("1.0.0")
@@ -78,9 +78,9 @@ def test_data_sets_read_as_files(tmp_path, monkeypatch):
         "sentence1": features.Text(),
         "sentence2": features.Text(),
         "sentence": features.Text(),
-        "label": named,
+        "label": entailment_label,
         "idx": np.int32,
-        "other": other,
+        "other": sentiment_label,
         "score": np.float32,
         "words": features.Sequence(features.Text()),
         "tags": features.Sequence(features.ClassLabel(names=["O", "B-X"])),
@@ -113,9 +113,9 @@ def test_data_sets_read_as_files(tmp_path, monkeypatch):
         ),
       )
 
-  load = tfds.builder
+  open_builder = tfds.builder
   monkeypatch.setattr(
-    tfds, "builder", lambda name: load(name, data_dir=str(tmp_path))
+    tfds, "builder", lambda name: open_builder(name, data_dir=str(tmp_path))
   )
   path = "tfds:bert_jax_tiny_task:train"
   (record,) = tfds_files.records(path, ("0", "1"))
@@ -131,8 +131,8 @@ def test_data_sets_read_as_files(tmp_path, monkeypatch):
   assert read.splits["train"] == [
     {"id": "7", "texts": ["a\u00e9", "b"], "label": "not_entailment"}
   ]
-  tiny = task_files._replace(tfds="bert_jax_tiny_task")
-  assert task_inputs.parse_inputs(tiny, ["tfds"]) == [
+  tiny_task = task_files._replace(tfds="bert_jax_tiny_task")
+  assert task_inputs.parse_inputs(tiny_task, ["tfds"]) == [
     task_inputs.Input("train", path)
   ]
   task_files = task_inputs.find("mine", "tagging")

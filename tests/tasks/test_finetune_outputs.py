@@ -1,4 +1,4 @@
-"""For any batches, logits become one prediction per example, in order."""
+"""Logits become one prediction for each example, whatever the batches are."""
 
 import itertools
 import json
@@ -32,7 +32,7 @@ def rows_of(sizes, example, labels, offsets=None):
 
 
 def logits_in_batch_order(spec, rows, size, logits):
-  """Returns the logits of rows in the order in which batches have them."""
+  """Collects each row's logits from its batch; returns them in row order."""
   split_batches = batches.Batches(spec, rows, 0, size, shuffle=False)
   batch_logits = [None] * len(rows.example)
   for step in range(split_batches.steps_per_epoch):
@@ -90,9 +90,9 @@ def test_choices_are_of_their_example():
     assert order["ABCD".index(answers[0])] == logits[:4].argmax()
     assert "ABCD".index(answers[1]) == logits[4:].argmax()
   for size in (1, 2, 3):
-    in_batch_order = logits_in_batch_order(spec, rows, size, logits)
+    collected_logits = logits_in_batch_order(spec, rows, size, logits)
     assert predictions.make_predictions(
-      spec, rows, in_batch_order, examples
+      spec, rows, collected_logits, examples
     ) == [
       "ABCD"[logits[:4].argmax()],
       "ABCD"[logits[4:].argmax()],
@@ -125,13 +125,15 @@ def rows_of_sentence(words, spans, pieces):
 
   Args:
     words: the number of words.
-    spans: the windows.
+    spans: the (begin, end) of each window, in pieces.
     pieces: the number of pieces of each word.
   """
-  first = np.repeat(np.arange(words), pieces)
-  begins = np.concatenate([[True], first[1:] != first[:-1]])
-  number = np.where(begins, first, -1)
-  row_words = [[-1, *number[a:b], -1] for a, b in spans]
+  words_of_pieces = np.repeat(np.arange(words), pieces)
+  is_first = np.concatenate(
+    [[True], words_of_pieces[1:] != words_of_pieces[:-1]]
+  )
+  word_numbers = np.where(is_first, words_of_pieces, -1)
+  row_words = [[-1, *word_numbers[a:b], -1] for a, b in spans]
   offsets = np.repeat(np.concatenate(row_words), 2).reshape(-1, 2)
   sizes = [len(row) for row in row_words]
   return rows_of(sizes, [0] * len(spans), [-1] * sum(sizes), offsets)
@@ -148,14 +150,14 @@ def test_one_tag_a_word_from_the_window_with_most_context():
   logits = [
     np.tile(np.eye(3)[1 + k], (7, 1)).astype(np.float32) for k in range(2)
   ]
-  # Words begin at pieces 0, 1, 3, 6 and 7. Both windows have piece 3. In window
-  # 0, there are pieces on both sides of it; in window 1, it is the first one.
+  # Words begin at pieces 0, 1, 3, 6 and 7. Both windows have piece 3. Window 0
+  # has pieces on both sides of piece 3; in window 1, piece 3 is the first.
   (tags,) = predictions.make_predictions(spec, rows, logits, [example])
   assert tags == ["B-X", "B-X", "O", "B-X", "I-X", "I-X"]
   assert predictions.words_without_row(rows, [example]) == 1
   gold = ["B-X", "O", "B-X", "O", "O", "O"]
   scores = metrics.evaluate(spec, [tags], [{**example, "tags": gold}])
-  assert scores["recall"] == 0.5  # A word without a piece counts, too.
+  assert scores["recall"] == 0.5  # A word without a piece is counted.
 
 
 def test_pieces_after_the_first_do_not_count():
@@ -170,8 +172,10 @@ def test_pieces_after_the_first_do_not_count():
   assert answers == [["B-ORG", "I-ORG"]]
   assert metrics.evaluate(spec, answers, examples)["tagging_f1"] == 1
   tags_by_piece = np.array(["B-ORG", "B-ORG", "I-ORG", "I-ORG"]).tolist()
-  pieces = [{"tags": ["B-ORG", "I-ORG", "I-ORG", "I-ORG"]}]
-  assert metrics.evaluate(spec, [tags_by_piece], pieces)["tagging_f1"] == 0
+  piece_examples = [{"tags": ["B-ORG", "I-ORG", "I-ORG", "I-ORG"]}]
+  assert (
+    metrics.evaluate(spec, [tags_by_piece], piece_examples)["tagging_f1"] == 0
+  )
 
 
 def test_tags_do_not_depend_on_padding():
@@ -187,9 +191,9 @@ def test_tags_do_not_depend_on_padding():
 
 
 def rows_of_question(context, capacity, stride, question_length=2):
-  """Returns the rows of a question, its windows and the pieces' offsets.
+  """Returns a question's rows and windows, and the offsets of the pieces.
 
-  The pieces of the context are its words; a long word is two pieces.
+  Each word of the context is a piece; a word of over 4 characters is two.
   """
   offsets, begin = [], 0
   for word in context.split(" "):
@@ -215,15 +219,15 @@ def rows_of_question(context, capacity, stride, question_length=2):
 def expected_answers(
   context, rows, spans, offsets, logits, null, rules, begin_of_context=4
 ):
-  """Returns {text: score} of the best answers, from the best on.
+  """Returns {text: score} of the best answers, the best first.
 
   It tries all spans of all windows, like `write_predictions` of
   google-research/bert run_squad.py.
   """
-  spans_found, nulls = [], []
+  spans_found, null_scores = [], []
   for k, (begin, end) in enumerate(spans):
     x = np.asarray(logits[k], np.float64)
-    nulls.append(x[0].sum())
+    null_scores.append(x[0].sum())
     best_pieces = [
       sorted(range(len(x)), key=lambda i, c=c: -x[i, c])[: rules.n_best]
       for c in (0, 1)
@@ -232,27 +236,27 @@ def expected_answers(
       a, b = i - begin_of_context, j - begin_of_context
       if not (0 <= a <= b < end - begin and b - a < rules.max_length):
         continue
-      context_of = [
+      contexts = [
         min(begin + a - p, q - 1 - begin - a) + 0.01 * (q - p)
         if p <= begin + a < q
         else -1
         for p, q in spans
       ]
-      if rules.max_context and max(context_of) > context_of[k]:
+      if rules.max_context and max(contexts) > contexts[k]:
         continue
-      if rules.max_context and context_of.index(max(context_of)) != k:
+      if rules.max_context and contexts.index(max(contexts)) != k:
         continue
       text = context[offsets[begin + a][0] : offsets[begin + b][1]]
       spans_found.append((x[i, 0] + x[j, 1], text))
   if null:
-    spans_found.append((min(nulls), ""))
+    spans_found.append((min(null_scores), ""))
   spans_found.sort(key=lambda pair: -pair[0])
   candidates = {}
   for score, text in spans_found:
     if len(candidates) < rules.n_best:
       candidates.setdefault(text, score)
   if null:
-    candidates.setdefault("", min(nulls))
+    candidates.setdefault("", min(null_scores))
   return candidates
 
 
@@ -281,8 +285,10 @@ def test_answers_are_those_of_the_original_rule(null, max_context):
     assert [e["text"] for e in answers["nbest"]] == list(expected)
     scores = [e["start_logit"] + e["end_logit"] for e in answers["nbest"]]
     assert scores == pytest.approx(list(expected.values()))
-    odds = np.exp(scores) / np.exp(scores).sum()
-    assert [e["probability"] for e in answers["nbest"]] == pytest.approx(odds)
+    probabilities = np.exp(scores) / np.exp(scores).sum()
+    assert [e["probability"] for e in answers["nbest"]] == pytest.approx(
+      probabilities
+    )
     best_text = next((text for text in expected if text), "")
     assert answers["best"] == best_text and answers["text"] in context
     if null:
@@ -369,14 +375,14 @@ def test_windows_are_found_by_characters():
     (400, 370, 128),
     (114, 114, 9),
   ):
-    context = np.repeat(np.arange(count)[:, None], 2, 1)
+    offsets = np.repeat(np.arange(count)[:, None], 2, 1)
     spans = windows(count, capacity, stride)
-    contexts = [context[a:b] for a, b in spans]
-    assert predictions._context_spans(contexts) == spans
+    window_offsets = [offsets[a:b] for a, b in spans]
+    assert predictions._context_spans(window_offsets) == spans
   # Several pieces of one character have the same offsets.
-  context = np.repeat(np.arange(90) // 3, 2).reshape(-1, 2)
+  offsets = np.repeat(np.arange(90) // 3, 2).reshape(-1, 2)
   spans = windows(90, 20, 7)
-  assert predictions._context_spans([context[a:b] for a, b in spans]) == spans
+  assert predictions._context_spans([offsets[a:b] for a, b in spans]) == spans
 
 
 def test_answers_do_not_depend_on_padding():

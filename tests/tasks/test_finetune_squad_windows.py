@@ -44,24 +44,25 @@ def test_no_window_leaves_a_gap():
   rng = np.random.default_rng(0)
   for _ in range(500):
     count, capacity, stride = (int(x) for x in rng.integers(1, 200, 3))
-    rows = windows(count, capacity, stride)
-    covered_tokens = set().union(*(range(a, b) for a, b in rows))
+    spans = windows(count, capacity, stride)
+    covered_tokens = set().union(*(range(a, b) for a, b in spans))
     assert covered_tokens == set(range(count))
-    assert max(b - a for a, b in rows) <= capacity
-    # Each window begins and ends behind the previous window, so all are needed.
-    assert (np.diff(rows, axis=0) > 0).all()
+    assert max(b - a for a, b in spans) <= capacity
+    # Each window begins and ends later than the window before it, so each is
+    # needed.
+    assert (np.diff(spans, axis=0) > 0).all()
 
 
 def test_the_best_window_is_that_of_most_context():
-  rows = windows(20, 10, 4)
-  best = best_windows(20, rows)
+  spans = windows(20, 10, 4)
+  best = best_windows(20, spans)
   for token in range(20):
     scores = [
       min(token - a, b - 1 - token) + 0.01 * (b - a) if a <= token < b else -1
-      for a, b in rows
+      for a, b in spans
     ]
     assert scores[best[token]] == max(scores)
-  # A very long text needs no array of all windows and tokens.
+  # A very long text needs no array [windows, tokens].
   best = best_windows(10**6, windows(10**6, 100, 50))
   assert (np.diff(best) >= 0).all() and best[-1] == 19_998
 
@@ -100,13 +101,13 @@ def test_a_row_is_the_question_and_the_context(bert, roberta):
   pieces = [bert.pieces[i] for i in rows.ids]
   assert pieces == ["[CLS]", "the", "cat", "[SEP]", "a", "dog", "[SEP]"]
   assert rows.second.tolist() == [4] and rows.labels.tolist() == [[5, 5]]
-  none = [-1, -1]
-  assert rows.offsets.tolist() == [none] * 4 + [[0, 1], [2, 5], none]
+  no_offset = [-1, -1]
+  assert rows.offsets.tolist() == [no_offset] * 4 + [[0, 1], [2, 5], no_offset]
   rows = questions.rows([example], roberta, 32).rows
-  # `second` is the column of the context also without segments.
+  # `second` is the column where the context begins, also without segments.
   assert rows.second.tolist() == [np.flatnonzero(rows.offsets[:, 0] >= 0)[0]]
-  two = [i for i in rows.ids.tolist() if i == roberta.special.sep]
-  assert len(two) == 3
+  separators = [i for i in rows.ids.tolist() if i == roberta.special.sep]
+  assert len(separators) == 3
 
 
 def test_answers_in_windows_at_edges_and_cut(bert):
@@ -122,17 +123,17 @@ def test_answers_in_windows_at_edges_and_cut(bert):
       start, end = begins[first], begins[last] + len(words[last])
       example = question(context, context[start:end], int(start))
       rows = questions.rows([example], bert, 15, stride=4).rows
-      whole = 0
+      windows_with_answer = 0
       for i, (a, b) in enumerate(windows(len(words), 10, 4)):
-        inside = a <= first and last < b
-        assert (rows.labels[i, 0] > 0) == inside
-        if inside:
-          whole += 1
+        is_inside = a <= first and last < b
+        assert (rows.labels[i, 0] > 0) == is_inside
+        if is_inside:
+          windows_with_answer += 1
           assert texts(example, rows, i) == context[start:end]
           assert rows.labels[i].tolist() == [first - a + 4, last - a + 4]
         else:
           assert rows.labels[i].tolist() == [0, 0]
-      assert whole or count > 6
+      assert windows_with_answer or count > 6
 
 
 def test_no_answer_and_no_label_and_a_wrong_place(bert):
@@ -166,9 +167,13 @@ def test_questions_and_contexts_of_any_size(bert):
 
 def test_files_of_both_versions(tmp_path):
   context = "the cat sat on the mat"
-  good, none = ("1", "who", [("cat", 4)]), ("2", "why", [])
+  answered_question, question_without_answer = (
+    ("1", "who", [("cat", 4)]),
+    ("2", "why", []),
+  )
   path = files.write(
-    tmp_path / "a.json", files.squad([(context, [good, none])])
+    tmp_path / "a.json",
+    files.squad([(context, [answered_question, question_without_answer])]),
   )
 
   def read(name, split):
@@ -185,7 +190,10 @@ def test_files_of_both_versions(tmp_path):
   assert read("squad", "test")[1]["answers"] is None
   with pytest.raises(ValueError, match=r"a\.json: id 2 has no answers"):
     read("squad", "train")
-  files.write(tmp_path / "a.json", files.squad([(context, [good, good])]))
+  files.write(
+    tmp_path / "a.json",
+    files.squad([(context, [answered_question, answered_question])]),
+  )
   with pytest.raises(ValueError, match="two questions have the id '1'"):
     read("squad", "train")
   for text, message in (

@@ -1,4 +1,4 @@
-"""Tests `--add-tokens FILE`, and tokenizers with more pieces than a table."""
+"""Tests `--add-tokens FILE`, and models without rows for the new pieces."""
 
 import json
 
@@ -38,33 +38,33 @@ def extend(vocabulary, path, text):
 
 def test_each_line_is_added_or_reported(tmp_path):
   v = bert("the art new york")
-  longer, line = extend(v, tmp_path / "add.txt", LINES)
-  new = ["covid19", "[E1]", "New York", "[X]"]
-  assert list(longer.pieces[v.vocab_size :]) == new
-  assert list(longer.pieces[: v.vocab_size]) == list(v.pieces)
-  assert line == (
+  new_vocabulary, report = extend(v, tmp_path / "add.txt", LINES)
+  new_pieces = ["covid19", "[E1]", "New York", "[X]"]
+  assert list(new_vocabulary.pieces[v.vocab_size :]) == new_pieces
+  assert list(new_vocabulary.pieces[: v.vocab_size]) == list(v.pieces)
+  assert report == (
     f"{tmp_path}/add.txt: 4 new pieces after the 9 pieces of the vocabulary:"
     " 'covid19', '[E1]', 'New York', '[X]'; pieces that keep their ids and are"
     " never cut from now on: 'art'; left out, since each is one piece already:"
     " 'the', '[MASK]'; left out, since each is on an earlier line: 'covid19',"
     " 'COVID19'; empty lines: 1."
   )
-  by_name = {token.content: token for token in longer.added}
+  by_name = {token.content: token for token in new_vocabulary.added}
   assert by_name["art"].single_word and not by_name["covid19"].single_word
-  assert longer.unmasked_ids == [longer.pieces.index("[X]")]
+  assert new_vocabulary.unmasked_ids == [new_vocabulary.pieces.index("[X]")]
   # transformers' add_tokens has the same defaults: normalized and not special.
   flags = added_tokens.flags_of(by_name["[E1]"])
   assert flags == added_tokens.flags_of(added_tokens.AddedToken("a"))
-  (ids,) = longer.encode_batch(["the [e1] COVID19 new york"])
-  pieces = [longer.pieces[i] for i in ids]
+  (ids,) = new_vocabulary.encode_batch(["the [e1] COVID19 new york"])
+  pieces = [new_vocabulary.pieces[i] for i in ids]
   assert pieces == ["the", "[E1]", "covid19", "New York"]
 
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_ids_are_those_of_add_tokens(kind, tmp_path):
-  """transformers' add_tokens gives the original tokenizer the same ids."""
+  """The ids are those of the original tokenizer after its `add_tokens`."""
   transformers = pytest.importorskip("transformers")
-  names = ["covid19", "[E1]", "New York", "\u00c9lan", "\u4e2d\u6587"]
+  new_tokens = ["covid19", "[E1]", "New York", "\u00c9lan", "\u4e2d\u6587"]
 
   def write(vocabulary, name):
     (tmp_path / name).mkdir()
@@ -76,11 +76,13 @@ def test_ids_are_those_of_add_tokens(kind, tmp_path):
 
   v = MAKE[kind]()
   reference = write(v, "before")
-  longer, _ = extend(v, tmp_path / "a.txt", "\n".join(names))
-  assert reference.add_tokens(names) == len(names)
-  tokenizer = write(longer, "after")
+  new_vocabulary, _ = extend(v, tmp_path / "a.txt", "\n".join(new_tokens))
+  assert reference.add_tokens(new_tokens) == len(new_tokens)
+  tokenizer = write(new_vocabulary, "after")
   size = v.vocab_size
-  assert tokenizer.convert_tokens_to_ids(names) == list(range(size, size + 5))
+  assert tokenizer.convert_tokens_to_ids(new_tokens) == list(
+    range(size, size + 5)
+  )
   for text in (
     "the covid19[E1]an",
     "New York, new york",
@@ -89,16 +91,18 @@ def test_ids_are_those_of_add_tokens(kind, tmp_path):
     expected = reference(text)["input_ids"]
     assert tokenizer(text)["input_ids"] == expected
     ids = reference(text, add_special_tokens=False)["input_ids"]
-    assert longer.encode_batch([text]) == [ids]
+    assert new_vocabulary.encode_batch([text]) == [ids]
     saved = open_vocabulary.load(str(tmp_path / "after"))
     assert saved.encode_batch([text]) == [ids]
   # Adding the same tokens again changes nothing.
-  again, line = extend(longer, tmp_path / "a.txt", "\n".join(names))
-  assert again is longer and " 0 new pieces" in line
+  unchanged_vocabulary, report = extend(
+    new_vocabulary, tmp_path / "a.txt", "\n".join(new_tokens)
+  )
+  assert unchanged_vocabulary is new_vocabulary and " 0 new pieces" in report
 
 
 def test_fillers_between_ids_do_not_shift_new_ones(tmp_path):
-  """RoBERTa's published files lack three ids before the mask."""
+  """Three ids before the mask are missing, as in RoBERTa's published files."""
   v = MAKE["roberta"]()
   files = open_vocabulary.contents(v)
   vocab = json.loads(files["vocab.json"])
@@ -107,30 +111,48 @@ def test_fillers_between_ids_do_not_shift_new_ones(tmp_path):
   folder_path.mkdir()
   (folder_path / "vocab.json").write_text(json.dumps(vocab))
   (folder_path / "merges.txt").write_bytes(files["merges.txt"])
-  gap = open_vocabulary.load(str(folder_path))
-  assert gap.vocab_size == v.vocab_size + 3
-  longer, _ = extend(gap, tmp_path / "a.txt", "covid19\nz9\n")
-  assert longer.added_ids == [gap.vocab_size, gap.vocab_size + 1]
+  vocabulary_with_gap = open_vocabulary.load(str(folder_path))
+  assert vocabulary_with_gap.vocab_size == v.vocab_size + 3
+  new_vocabulary, _ = extend(
+    vocabulary_with_gap, tmp_path / "a.txt", "covid19\nz9\n"
+  )
+  assert new_vocabulary.added_ids == [
+    vocabulary_with_gap.vocab_size,
+    vocabulary_with_gap.vocab_size + 1,
+  ]
   (folder_path / "out").mkdir()
-  open_vocabulary.save(longer, str(folder_path / "out"))
-  again = open_vocabulary.load(str(folder_path / "out"))
-  assert list(again.pieces) == list(longer.pieces)
-  assert again.encode_batch(["the z9 a"]) == longer.encode_batch(["the z9 a"])
-  assert again.special == gap.special
+  open_vocabulary.save(new_vocabulary, str(folder_path / "out"))
+  reloaded_vocabulary = open_vocabulary.load(str(folder_path / "out"))
+  assert list(reloaded_vocabulary.pieces) == list(new_vocabulary.pieces)
+  assert reloaded_vocabulary.encode_batch(
+    ["the z9 a"]
+  ) == new_vocabulary.encode_batch(["the z9 a"])
+  assert reloaded_vocabulary.special == vocabulary_with_gap.special
 
 
 def test_words_are_added_as_words(tmp_path):
   v = words.build([*words.SPECIAL, "the", "cat"], ["dog"])
-  longer, line = extend(v, tmp_path / "a.txt", "covid19\ncat\ncovid19\n")
-  assert list(longer.pieces) == [*words.SPECIAL, "the", "cat", "covid19"]
-  assert list(longer.other_words) == ["dog"]
-  assert "1 new pieces after the 5" in line and "already: 'cat'" in line
-  assert longer.encode_batch(["the covid19 dog"]) == [[3, 5, 6]]
+  new_vocabulary, report = extend(
+    v, tmp_path / "a.txt", "covid19\ncat\ncovid19\n"
+  )
+  assert list(new_vocabulary.pieces) == [
+    *words.SPECIAL,
+    "the",
+    "cat",
+    "covid19",
+  ]
+  assert list(new_vocabulary.other_words) == ["dog"]
+  assert "1 new pieces after the 5" in report and "already: 'cat'" in report
+  assert new_vocabulary.encode_batch(["the covid19 dog"]) == [[3, 5, 6]]
   with pytest.raises(ValueError, match=r"a.txt:1: '\[E1\]' is 3 words by"):
     extend(v, tmp_path / "a.txt", "[E1]\n")
-  spaces = words.build([*words.SPECIAL, "the"], (), "v", "spaces")
-  longer, _ = extend(spaces, tmp_path / "a.txt", "[E1]\n")
-  assert longer.encode_batch(["the [E1]"]) == [[3, 4]]
+  vocabulary_split_at_spaces = words.build(
+    [*words.SPECIAL, "the"], (), "v", "spaces"
+  )
+  new_vocabulary, _ = extend(
+    vocabulary_split_at_spaces, tmp_path / "a.txt", "[E1]\n"
+  )
+  assert new_vocabulary.encode_batch(["the [E1]"]) == [[3, 4]]
 
 
 @pytest.mark.parametrize(
@@ -157,9 +179,9 @@ def test_other_bad_input(tmp_path):
     token_files.extend(bert("the"), str(tmp_path / "none"))
   with pytest.raises(ValueError, match="'original' has no added tokens"):
     extend(bert("the", "original"), tmp_path / "a.txt", "x\n")
-  # A line with a brace that is not a JSON object is text.
-  longer, _ = extend(bert("the"), tmp_path / "a.txt", "{x}\n{\n")
-  assert list(longer.pieces[-2:]) == ["{x}", "{"]
+  # A line that begins with a brace, but is no JSON object, is a text.
+  new_vocabulary, _ = extend(bert("the"), tmp_path / "a.txt", "{x}\n{\n")
+  assert list(new_vocabulary.pieces[-2:]) == ["{x}", "{"]
 
 
 def run(monkeypatch, verb, *arguments):
@@ -185,40 +207,49 @@ def test_the_command_writes_a_folder_with_the_tokens(
   assert corpus.unmasked == (opened.vocab.index("[X]"),)
   assert opened.vocab_size == len(opened.unigrams) == 13
   assert opened.unigrams[opened.vocab.index("covid19")] == 6
-  # The same command has nothing to do. Without the file it asks for another
-  # folder.
+  # The same command has nothing to do now. Without --add-tokens, it refuses the
+  # folder, which has another vocabulary.
   run(monkeypatch, "prepare", *flags, "--add-tokens", tmp_path / "add.txt")
   assert "nothing to do" in capsys.readouterr().err
   with pytest.raises(SystemExit, match="the vocabulary differs"):
     run(monkeypatch, "prepare", *flags)
-  # The folder may serve as a vocabulary.
-  again = open_vocabulary.load(str(tmp_path / "p"))
-  assert list(again.pieces) == opened.vocab
+  # The prepared folder can also be opened as a vocabulary.
+  vocabulary = open_vocabulary.load(str(tmp_path / "p"))
+  assert list(vocabulary.pieces) == opened.vocab
 
 
 def test_new_rows_are_means_or_drawn():
-  """A new piece of which all old pieces are unknown is always drawn."""
+  """The row of a new piece is drawn if all its old pieces are unknown."""
   v = bert("co ##vi ##d a")
   table = np.arange(9 * 2, dtype=np.float32).reshape(9, 2)
-  drawn = -np.ones((3, 2), np.float32)
-  names, ids = ["covid", "a a", "zzz"], added_tokens.old_ids(v)
-  assert [ids(name) for name in names] == [[5, 6, 7], [8, 8], []]
-  rows = start_from.new_word_rows(table, names, ids, "mean", drawn)
+  drawn_rows = -np.ones((3, 2), np.float32)
+  names, old_ids_of = ["covid", "a a", "zzz"], added_tokens.old_ids(v)
+  assert [old_ids_of(name) for name in names] == [[5, 6, 7], [8, 8], []]
+  rows = start_from.new_word_rows(table, names, old_ids_of, "mean", drawn_rows)
   np.testing.assert_array_equal(rows, [[12, 13], [16, 17], [-1, -1]])
-  rows = start_from.new_word_rows(table, names, ids, "drawn", drawn)
-  np.testing.assert_array_equal(rows, drawn)
-  # The tokenizer may have the new pieces already, without rows in its model.
-  longer = added_tokens.add(v, [added_tokens.AddedToken(n) for n in names])
-  assert [added_tokens.old_ids(longer)(name) for name in names] != [[], [], []]
-  old = added_tokens.old_ids(longer, v.vocab_size)
-  assert [old(name) for name in names] == [[5, 6, 7], [8, 8], []]
+  rows = start_from.new_word_rows(table, names, old_ids_of, "drawn", drawn_rows)
+  np.testing.assert_array_equal(rows, drawn_rows)
+  # The tokenizer may already have the new pieces, while its model has no rows
+  # for them.
+  new_vocabulary = added_tokens.add(
+    v, [added_tokens.AddedToken(n) for n in names]
+  )
+  assert [added_tokens.old_ids(new_vocabulary)(name) for name in names] != [
+    [],
+    [],
+    [],
+  ]
+  old_ids_before = added_tokens.old_ids(new_vocabulary, v.vocab_size)
+  assert [old_ids_before(name) for name in names] == [[5, 6, 7], [8, 8], []]
   # An output bias has one number for each piece.
-  bias = start_from.new_word_rows(table[:, 0], names, ids, "mean", drawn[:, 0])
+  bias = start_from.new_word_rows(
+    table[:, 0], names, old_ids_of, "mean", drawn_rows[:, 0]
+  )
   np.testing.assert_array_equal(bias, [12, 16, -1])
   with pytest.raises(ValueError, match="init_new_rows='x': not one of mean"):
-    start_from.new_word_rows(table, names, ids, "x", drawn)
+    start_from.new_word_rows(table, names, old_ids_of, "x", drawn_rows)
   with pytest.raises(ValueError, match=r"shape \[2, 2\] for 3 pieces"):
-    start_from.new_word_rows(table, names, ids, "mean", drawn[:2])
+    start_from.new_word_rows(table, names, old_ids_of, "mean", drawn_rows[:2])
   assert start_from.describe_new_rows(names, "mean") == (
     "new rows of the word table: 3 ('covid', 'a a', 'zzz'), each the mean of"
     " its old pieces' rows"
@@ -230,11 +261,11 @@ def test_new_rows_are_means_or_drawn():
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory):
-  """Writes models with 17 rows, two of them with a tokenizer of 19 pieces."""
+  """Writes three models with 17 rows; the tokenizers of two have 19 pieces."""
   path = tmp_path_factory.mktemp("short")
   weights = tiny_tasks.write_tuned(path / "tuned", "classification")
-  rows = len(tiny_tasks.PIECES)
-  numbers = json.dumps({"covid19": rows, "[E1]": rows + 1}).encode()
+  num_rows = len(tiny_tasks.PIECES)
+  numbers = json.dumps({"covid19": num_rows, "[E1]": num_rows + 1}).encode()
   files = tiny_tasks.tokenizer_files() | {"added_tokens.json": numbers}
   weights = weights._replace(tokenizer_files=files)
   model_folder.write(str(path / "model"), weights)
@@ -245,7 +276,7 @@ def short(tmp_path_factory):
 def test_pieces_without_rows_are_named_when_a_model_is_opened(
   short, tmp_path, monkeypatch, capsys
 ):
-  named = (
+  message = (
     "19 pieces, but the word table has 17 rows; these pieces have no row:"
     " 'covid19'"
   )
@@ -253,7 +284,7 @@ def test_pieces_without_rows_are_named_when_a_model_is_opened(
     model = bert_jax.load(str(short / name))
     assert model.config["model"]["vocab_size"] == 17
     output = capsys.readouterr()
-    line = f"note: {short}/{name}: the tokenizer has {named}, '[E1]'"
+    line = f"note: {short}/{name}: the tokenizer has {message}, '[E1]'"
     assert line in output.err
     assert not output.out
     with pytest.raises(
@@ -264,10 +295,10 @@ def test_pieces_without_rows_are_named_when_a_model_is_opened(
       predict.open_predictor(str(short / name))
   flags = ["--family=bert", "--from=hf", "--model", short / "hf"]
   run(monkeypatch, "convert", *flags, "--output", tmp_path / "a")
-  assert named in capsys.readouterr().err
+  assert message in capsys.readouterr().err
   flags = ["--family=bert", "--to=hf", "--model", short / "model"]
   run(monkeypatch, "convert", *flags, "--output", tmp_path / "b")
-  assert named in capsys.readouterr().err
+  assert message in capsys.readouterr().err
   # If every piece has a row, nothing is printed.
   bert_jax.load(str(short / "tuned"))
   assert not capsys.readouterr().err
@@ -275,7 +306,7 @@ def test_pieces_without_rows_are_named_when_a_model_is_opened(
 
 @pytest.mark.parametrize("how", start_from.NEW_ROWS)
 def test_init_from_names_the_rows_it_makes(how, tmp_path):
-  """The model has 17 rows. Its tokenizer and the data have 19 pieces."""
+  """The word table has 17 rows; the tokenizer and the data have 19 pieces."""
   pieces = [*tiny_tasks.PIECES, "[E1]", "red dogs"]
   numbers = {piece: i for i, piece in enumerate(pieces) if i >= 17}
   files = {"added_tokens.json": json.dumps(numbers).encode()}
@@ -304,7 +335,7 @@ def test_init_from_names_the_rows_it_makes(how, tmp_path):
 
 
 def test_rows_without_pieces_are_never_filled_in(tmp_path):
-  """The table is longer than the vocabulary, so its last ids have no pieces."""
+  """The table is longer than the vocabulary: its last rows have no pieces."""
   weights = tiny_tasks.write_model(tmp_path / "m")
   path = str(tmp_path / "longer")
   config = json.loads(json.dumps(weights.config))
@@ -320,12 +351,13 @@ def test_rows_without_pieces_are_never_filled_in(tmp_path):
   (prediction,) = predict.predict(predictor, [example])
   candidates = prediction["masks"][0]
   assert {c["token"] for c in candidates} <= set(tiny_tasks.PIECES)
-  # The softmax is over all rows.
+  # The softmax is over all rows. Here the rows without pieces have almost all
+  # of the probability.
   assert sum(c["probability"] for c in candidates) < 1e-6
 
 
 def test_a_tokenizer_json_of_wordpiece_prepares_text(tmp_path, monkeypatch):
-  """There is no vocab.txt, as transformers saves it; accents stay."""
+  """The folder has no vocab.txt, as transformers saves it; accents are kept."""
   content = bert("the é e").with_special.to_str()
   content = content.replace('"strip_accents":true', '"strip_accents":false')
   (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")
@@ -345,7 +377,7 @@ def test_a_tokenizer_json_of_wordpiece_prepares_text(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_padding_is_that_of_the_tokenizer(as_json, tmp_path):
-  """config.json has its id, whichever file holds the pieces."""
+  """config.json has the id of [PAD], whichever file holds the pieces."""
   weights = tiny_tasks.write_model(tmp_path / "m")
   names = [*tiny_tasks.PIECES[1:], "[PAD]"]
   files = {"vocab.txt": "".join(f"{name}\n" for name in names).encode()}

@@ -24,7 +24,7 @@ ROOT = str(pathlib.Path(__file__).parents[2])
 MASKS = [
   f"data.masking={kind}" for kind in ("token", "whole_word", "ngram", "span")
 ]
-NAMED = (*MASKS, "data.max_sequences=8", "data.static_masks=10")
+FLAGS_OF_README = (*MASKS, "data.max_sequences=8", "data.static_masks=10")
 
 
 def open_config(path, *given):
@@ -47,7 +47,7 @@ def shapes_of_phases(config):
 
 def test_readme_names_these():
   text = (pathlib.Path(ROOT) / "README.md").read_text("utf-8")
-  for flag in NAMED[len(MASKS) :]:
+  for flag in FLAGS_OF_README[len(MASKS) :]:
     assert f"`{flag}`" in text
   for flag in MASKS:
     assert f"`{flag.partition('=')[2]}`" in text
@@ -55,28 +55,28 @@ def test_readme_names_these():
 
 @pytest.mark.parametrize("name", PRETRAINING)
 def test_flags_of_the_readme(name):
-  """A config takes the flag, or an error names the builders that do."""
+  """A config accepts the flag, or an error names the builders that use it."""
   builder = configs.load_defaults(name)["data"]["builder"]
-  bare = {"lm": ("data.max_sequences=8",), "elmo": ()}
-  for flag in NAMED:
-    if flag in bare.get(builder, NAMED):
-      run = open_with_vocabulary(name, flag)
-      if run.data.smoothing and flag in MASKS[1:]:
+  allowed_flags = {"lm": ("data.max_sequences=8",), "elmo": ()}
+  for flag in FLAGS_OF_README:
+    if flag in allowed_flags.get(builder, FLAGS_OF_README):
+      config = open_with_vocabulary(name, flag)
+      if config.data.smoothing and flag in MASKS[1:]:
         with pytest.raises(ValueError, match="; set smoothing=0 for equal"):
-          shapes_of_phases(run)
-        run = open_with_vocabulary(name, flag, "data.smoothing=0.0")
+          shapes_of_phases(config)
+        config = open_with_vocabulary(name, flag, "data.smoothing=0.0")
       if builder == "full_sentences" and "max_sequences" in flag:
         with pytest.raises(ValueError, match="builder doc_sentences, whose"):
-          shapes_of_phases(run)
-        run = open_with_vocabulary(name, flag, "data.builder=doc_sentences")
-      for batch in shapes_of_phases(run):
+          shapes_of_phases(config)
+        config = open_with_vocabulary(name, flag, "data.builder=doc_sentences")
+      for batch in shapes_of_phases(config):
         assert ("position_ids" in batch) == ("max_sequences" in flag)
       continue
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as error:
       open_with_vocabulary(name, flag)
     key = flag.partition("=")[0]
     start = f"config.{key}: {name} has no such key: data.builder="
-    message = str(refused.value)
+    message = str(error.value)
     assert message.startswith(
       f"{start}{builder} does not use this key; choose a"
     )
@@ -108,16 +108,16 @@ def test_packed_roberta_from_the_command_line(tmp_path, compiled):
     tmp_path / "p", random_documents(60, 0), random_documents(9, 1)
   )
   padding = []
-  for places in (1, 8):
+  for max_sequences in (1, 8):
     config = open_config(
       "small:roberta_cpu",
       "data.builder=doc_sentences",
-      f"data.max_sequences={places}",
+      f"data.max_sequences={max_sequences}",
     )
     config = shrink(config, folder)
     config["data"] |= dict(length=128, max_predictions=20)
     config["model"] |= dict(hidden=32, mlp=64)
-    run = tmp_path / f"run{places}"
+    run = tmp_path / f"run{max_sequences}"
     assert int(train.run(config, str(run)).step) == 4
     logged_rows = logging.read_rows(str(run / "metrics.jsonl"))
     padding.append([r["padding"] for r in logged_rows if r["split"] == "train"])
@@ -160,14 +160,16 @@ def test_rows_that_an_objective_cannot_train_on(name, flag, words):
 
 
 def test_every_objective_of_text_names_its_builders():
-  of_text = objectives.OBJECTIVES.keys() - set(config_lib.TASK_OBJECTIVES)
-  assert config_lib.OBJECTIVE_BUILDERS.keys() == of_text
+  text_objectives = objectives.OBJECTIVES.keys() - set(
+    config_lib.TASK_OBJECTIVES
+  )
+  assert config_lib.OBJECTIVE_BUILDERS.keys() == text_objectives
 
 
 @pytest.mark.parametrize("builder", RECIPES)
 @pytest.mark.parametrize("name", config_lib.OBJECTIVE_BUILDERS)
 def test_what_is_refused_is_what_would_fail(builder, name):
-  """The check of a config agrees with the keys in its batches."""
+  """`check_rows` refuses the builders whose batches an objective cannot use."""
   needed_keys = {
     "lm": {"lm_ids"},
     "elmo": {"next_ids"},
@@ -184,11 +186,11 @@ def test_what_is_refused_is_what_would_fail(builder, name):
       }
       if family == "roberta" and pairs:
         continue
-      has_keys = keys <= builder_keys and not (
+      can_train = keys <= builder_keys and not (
         family == "roberta" and "segment_ids" in builder_keys
       )
       objective = config_lib.Objective(name, pairs=pairs)
-      if has_keys:
+      if can_train:
         config_lib.check_rows(objective, builder, family)
       else:
         with pytest.raises(ValueError, match=f"builder={builder}: .* choose "):

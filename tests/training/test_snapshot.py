@@ -1,4 +1,4 @@
-"""The arrays and checksums of a checkpoint, made by one program."""
+"""Tests the program that makes the arrays and checksums of a checkpoint."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from bert_jax.weights import checkpoint
 
 
 def make_state(mesh, rows):
-  """A state whose table has `rows` rows, and a layout whose table has 5."""
+  """Returns a state whose table has `rows` rows, and a layout with 5 rows."""
   replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
   def build(count):

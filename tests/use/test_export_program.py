@@ -1,4 +1,4 @@
-"""An exported file predicts what the live model does, or is refused."""
+"""An exported file predicts as the live model; a damaged file is refused."""
 
 import json
 import os
@@ -61,7 +61,7 @@ pytestmark = pytest.mark.usefixtures("unoptimized")
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-  """Returns kind of task -> the folder of a converted model for it."""
+  """Writes a converted folder for each kind; returns {kind: folder}."""
   path = tmp_path_factory.mktemp("models")
   folder_by_kind = {}
   for kind, (task, head) in TASKS.items():
@@ -110,7 +110,7 @@ def assert_close(predictions, expected):
 def test_the_file_predicts_what_the_live_model_does(kind, folders, tmp_path):
   path = str(tmp_path / "model.bin")
   # Each length compiles two programs, so most kinds have only the length 32.
-  # Rows of 16 tokens are padded to it.
+  # These kinds pad rows of 16 tokens to 32.
   lengths = (16, 32) if kind == "classification" else (32,)
   export.save(path, loading.open_model(folders[kind]), lengths, ("cpu",))
   loaded = export.load(path, batch_size=2)
@@ -186,7 +186,7 @@ def exported_path(folders, tmp_path_factory):
 
 @pytest.mark.parametrize("begin", [0, -1500])
 def test_a_flipped_bit_of_a_file_is_a_sentence(exported_path, tmp_path, begin):
-  """Flips bits at the beginning, and in the table of contents at the end."""
+  """Flips bits at the beginning or in the table of contents at the end."""
   content, rng = pathlib.Path(exported_path).read_bytes(), random.Random(0)
   path = tmp_path / "a.bin"
   errors = 0
@@ -200,7 +200,7 @@ def test_a_flipped_bit_of_a_file_is_a_sentence(exported_path, tmp_path, begin):
       assert str(path) in str(e)
       errors += 1
       continue
-    # A bit may be outside the model, for example in the time of a file.
+    # The bit may be outside the model, for example in the date of a zip entry.
     intact = export.load(exported_path)
     assert predictor.params.keys() == intact.params.keys()
     for name, array in intact.params.items():
@@ -221,11 +221,11 @@ def test_a_wrong_table_of_contents_is_refused(exported_path, tmp_path, offset):
   content = bytearray(pathlib.Path(exported_path).read_bytes())
   with zipfile.ZipFile(exported_path) as f:
     start = f.start_dir
-  bits, words = ENTRY[offset]
+  bits, pattern = ENTRY[offset]
   content[start + offset] |= bits
   path = tmp_path / "a.bin"
   path.write_bytes(content)
-  with pytest.raises(ValueError, match=words) as error:
+  with pytest.raises(ValueError, match=pattern) as error:
     export.load(str(path))
   message = str(error.value)
   assert message.startswith(f"{path} is no exported model, or damaged (")
@@ -242,7 +242,7 @@ def test_a_renamed_parameter_is_missed(exported_path, tmp_path):
     missing = name.removesuffix(".npy")
     with pytest.raises(ValueError, match=f"damaged \\('{missing}'\\)"):
       export.load(str(path))
-  # Files of earlier versions have no list of arrays, and still open.
+  # Files of earlier versions have no list of arrays, and can still be loaded.
   path = write_changed_copy(tmp_path / "old.bin", exported_path, arrays=None)
   assert len(export.load(path).params) == len(names)
 
@@ -250,7 +250,7 @@ def test_a_renamed_parameter_is_missed(exported_path, tmp_path):
 def write_changed_copy(path, old, **changes):
   """Writes a copy of a file with changes in its meta.json.
 
-  The value None deletes the key. The key `program` replaces a program instead.
+  The value None deletes its key. `program` replaces the file program_16.
   """
   with zipfile.ZipFile(old) as source, zipfile.ZipFile(path, "w") as target:
     for name in source.namelist():
@@ -276,7 +276,7 @@ def test_a_damaged_file_is_refused_in_a_sentence(
   (tmp_path / "flipped").write_bytes(content)
   write_changed_copy(tmp_path / "format", exported_path, format_version=9)
   write_changed_copy(tmp_path / "garbage", exported_path, program="no program")
-  words = {
+  message_by_file = {
     "none": "No such file",
     "cut": "no exported model, or damaged",
     "flipped": "no exported model, or damaged",
@@ -285,7 +285,7 @@ def test_a_damaged_file_is_refused_in_a_sentence(
   }
   lines = write_lines(tmp_path / "in.jsonl", LINES["tagging"])
   output = str(tmp_path / "out.jsonl")
-  for name, expected in words.items():
+  for name, expected in message_by_file.items():
     assert_run_exported_error(expected, str(tmp_path / name), lines, output)
   bad_lines = write_lines(
     tmp_path / "bad.jsonl", [{"text": "a"}, {"texts": ["a"]}]

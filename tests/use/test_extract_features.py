@@ -16,7 +16,8 @@ from bert_jax.use.features import Spec
 from bert_jax.weights.load import open_model
 
 TEXT = "the cats sat. unaffable"
-# The numbers are float32 of about 1, and their sums may have another order.
+# The compared float32 numbers are about 1. The two sides may add numbers in
+# different orders.
 TOLERANCE = 1e-5
 
 
@@ -39,7 +40,7 @@ def extract(model, texts, **options):
 
 @functools.partial(jax.jit, static_argnums=0)
 def encode_layers(encoder, params, ids):
-  """Returns all layers of a row as [l, n, d]; calls the encoder directly."""
+  """Calls the encoder directly; returns a row's [tokens, layers, width]."""
   if ids.ndim == 2:
     return encoder.apply({"params": params}, ids[None])[0].swapaxes(0, 1)
   _, collected = encoder.apply({"params": params}, ids[None], collect=True)
@@ -128,20 +129,22 @@ def test_layers_are_combined(bert):
 
 def test_words_have_their_first_piece_or_the_mean(bert):
   (text,) = extract(bert, [TEXT])
-  # [CLS] the cats sat . un ##aff ##able [SEP]
-  rows = [[1], [2], [3, 4], [5, 6, 7]]
+  # The tokens are [CLS] the cats sat . un ##aff ##able [SEP].
+  pieces_by_word = [[1], [2], [3, 4], [5, 6, 7]]
   (first,) = extract(bert, [TEXT], unit="word")
   assert first.tokens == ("the", "cats", "sat.", "unaffable")
   np.testing.assert_allclose(
     first.vectors, text.vectors[[1, 2, 3, 5]], atol=TOLERANCE
   )
   (mean,) = extract(bert, [TEXT], unit="word", pieces="mean")
-  expected = [text.vectors[row].mean(0) for row in rows]
+  expected = [
+    text.vectors[word_pieces].mean(0) for word_pieces in pieces_by_word
+  ]
   np.testing.assert_allclose(mean.vectors, expected, atol=TOLERANCE)
 
 
 def test_each_separate_word_has_one_vector(bert):
-  """Words may have a space, no characters, or no pieces."""
+  """Words may contain a space or no characters; some have no pieces."""
   words = ["the cats", "", "sat", "\u200b", "."]
   (features,) = extract(bert, [words], unit="word", pieces="mean")
   assert features.tokens == tuple(words)
@@ -181,8 +184,8 @@ def test_windows_have_no_gaps_and_each_token_has_the_most_context():
     spans = [(row.ids[1], row.ids[-2]) for row in rows if count]
     for row in rows if len(rows) > 1 else []:
       for token in row.ids[row.begin : row.end]:
-        # These are the tokens on the shorter side: first in this window, then
-        # in every window that has the token.
+        # Each number counts the tokens on the token's shorter side. The first
+        # number is that of this window; then come all windows with the token.
         contexts = [
           min(token - a if a > 1 else 99, b - token if b < count else 99)
           for a, b in [(row.ids[1], row.ids[-2]), *spans]
@@ -197,7 +200,8 @@ def test_a_long_text_is_read_in_windows(bert):
   (text,) = extract(bert, [words], overlap=10)
   (tokens,) = text_batches.encode(bert, [text_batches.of_words(0, words)])
   cls, sep = tokens.ids[[0, -1]]
-  # Two windows of 32 words share words 10 to 32. Word 21 divides them.
+  # Counted from 0, words 10 to 31 are in both windows. The vectors before word
+  # 21 come from the first window, the others from the second.
   first, second = (
     expected_layers(bert, [cls, *tokens.ids[1:-1][window], sep])[:, -1]
     for window in (slice(0, 32), slice(10, 42))
@@ -380,7 +384,7 @@ def test_a_tagger_on_frozen_features_learns(bert):
   )
   assert loss < 0.1 and is_right.mean() > 0.97
   assert [len(row) for row in predicted] == [len(row) for row in tags]
-  # Vectors after the last word of a row change nothing.
+  # Vectors in the padding of a row do not change the logits of its words.
   _, batch = next(bilstm_tagger.batches(sentences, 24))
   apply = jax.jit(module.apply)
   logits = apply(params, batch["features"], batch["lengths"])
@@ -406,11 +410,13 @@ def test_a_tagger_learns_which_layer_to_read():
   share = np.exp(mix["weights"]) / np.exp(mix["weights"]).sum()
   mixed = [mix["gamma"] * np.einsum("lkd,k->ld", x, share) for x in features]
   params_without_mix = {k: v for k, v in params["params"].items() if k != "mix"}
-  plain = bilstm_tagger.Sentences([np.asarray(x) for x in mixed], tags)
+  mixed_sentences = bilstm_tagger.Sentences(
+    [np.asarray(x) for x in mixed], tags
+  )
   for a, b in zip(
     bilstm_tagger.predict(module, params, sentences, size=32),
     bilstm_tagger.predict(
-      module, {"params": params_without_mix}, plain, size=32
+      module, {"params": params_without_mix}, mixed_sentences, size=32
     ),
     strict=True,
   ):

@@ -41,7 +41,7 @@ def environment():
 
 
 def test_notes_are_not_among_the_answers(models, monkeypatch, capsys):
-  """The first line is a note on a missing field, the second from a library."""
+  """A note on a missing field and a library's line go to stderr."""
   open_predictor = predict.open_predictor
 
   def open_and_print(*arguments, **options):
@@ -95,7 +95,7 @@ def test_no_command_makes_a_file_called_minus(name, tmp_path, monkeypatch):
 
 
 def test_a_line_is_answered_while_the_pipe_is_open(models):
-  """Each answer takes below a second once the program is compiled."""
+  """Once the program is compiled, each answer takes less than a second."""
   flags = [f"--model={models / 'classes'}", "--input=-", "--output=-"]
   with subprocess.Popen(
     [sys.executable, "-m", "bert_jax", "predict", *flags],
@@ -108,9 +108,9 @@ def test_a_line_is_answered_while_the_pipe_is_open(models):
     for number in range(4):
       begin = time.monotonic()
       line = json.dumps({"id": number, "text": "red cat"}) + "\n"
-      # A line may come in two pieces.
-      for piece in (line[:9], line[9:]):
-        process.stdin.write(piece)
+      # A line may come in two parts.
+      for part in (line[:9], line[9:]):
+        process.stdin.write(part)
         process.stdin.flush()
       assert json.loads(process.stdout.readline())["id"] == number
       waits.append(time.monotonic() - begin)
@@ -163,7 +163,7 @@ def test_lines_before_a_bad_line_are_answered():
 
 
 def test_lines_of_a_pipe_are_those_of_a_file(tmp_path):
-  """The first line is long, the second empty, the last without a line end."""
+  """The first line is long, the second is empty, the last has no line end."""
   lines = [b"a" * 200_000, b"", b"\xc3\xa9", b"last"]
   source = tmp_path / "lines"
   source.write_bytes(b"\n".join(lines))
@@ -192,5 +192,5 @@ def test_a_text_without_the_models_mask_is_refused(
   lines = [json.dumps({"text": x}) for x in (f"cat {mask}", text)]
   with pytest.raises(ValueError, match=f"in:2: the text .*{message}"):
     list(requests.read(lines, "fill", "in", mask))
-  with_mask = list(requests.read(lines[:1], "fill", "in", mask))
-  assert len(predict.predict(predictor, with_mask)[0]["masks"]) == 1
+  examples = list(requests.read(lines[:1], "fill", "in", mask))
+  assert len(predict.predict(predictor, examples)[0]["masks"]) == 1

@@ -70,11 +70,11 @@ PATHS = [
 
 
 def path_of(key, tower):
-  """Returns the path for a name in the file, and its layer's index or None."""
+  """Returns the path for a name in the file, and the layer's index or None."""
   path = next(path for pattern, path in PATHS if re.search(pattern, key))
-  norm = re.search(r"norm|ln_", key, re.IGNORECASE)
-  kind = "scale" if norm else "kernel"
-  path = path.format("bias" if key.endswith("bias") else kind)
+  is_norm = re.search(r"norm|ln_", key, re.IGNORECASE)
+  array_name = "scale" if is_norm else "kernel"
+  path = path.format("bias" if key.endswith("bias") else array_name)
   if path.startswith(("layers", "project")):
     path = f"encoder/tower/{path}" if tower else f"encoder/{path}"
   layer = re.search(r"(?:layer|h|groups)\.(\d)\.", key)
@@ -90,16 +90,16 @@ def test_every_array_goes_where_it_belongs(name, tmp_path):
     constant = array.flat[0]
     if "c_attn" in key:
       layer = int(key.split(".")[2])
-      kind = "bias" if key.endswith("bias") else "kernel"
-      for name in ("query", "key", "value"):
-        target = f"encoder/layers/layer/attention/{name}/{kind}"
+      array_name = "bias" if key.endswith("bias") else "kernel"
+      for projection in ("query", "key", "value"):
+        target = f"encoder/layers/layer/attention/{projection}/{array_name}"
         expected[target][layer] = constant
       continue
     target, layer = path_of(key, family == "electra")
-    # Each slot gets only one array.
-    slot = expected[target] if layer is None else expected[target][layer]
-    assert not slot.any(), (key, target)
-    slot[...] = constant
+    # Each part of a parameter gets only one array of the file.
+    part = expected[target] if layer is None else expected[target][layer]
+    assert not part.any(), (key, target)
+    part[...] = constant
   for target, array in expected.items():
     np.testing.assert_array_equal(weights.arrays[target], array, err_msg=target)
     if (family, target) != ("gpt", "classifier/dense/bias"):
@@ -182,7 +182,7 @@ def renamed_arrays(arrays, *pairs):
 
 
 def test_other_spellings_of_the_same_arrays(tmp_path):
-  """Files may have old names, no prefix, buffers, copies, or shards."""
+  """Files may have old names, no prefix in names, buffers, copies or shards."""
   name = "BertForMaskedLM"
   arrays = random_arrays(name)
   expected = hf.read(tiny_hf.write(tmp_path / "new", name, arrays), "bert")
@@ -231,7 +231,7 @@ def test_other_spellings_of_the_same_arrays(tmp_path):
 
 
 def test_bare_names_and_buffers_of_other_families(tmp_path):
-  """GPT's file has buffers and no prefix. TinyBERT's file has maps."""
+  """GPT's file has buffers and names without prefix. TinyBERT's has a map."""
   for name, family, prefix, extra_arrays in (
     (
       "OpenAIGPTLMHeadModel",
@@ -275,7 +275,7 @@ def test_several_dtypes_become_the_widest(tmp_path):
 
 
 def test_a_pooler_that_the_head_does_not_read(tmp_path):
-  """The pooler is kept. A classifier of RoBERTa drops it as a relic."""
+  """A masked LM keeps the pooler; RoBERTa's classifier drops it as a relic."""
   pooler_arrays = {
     "roberta.pooler.dense.weight": np.ones((8, 8), np.float32),
     "roberta.pooler.dense.bias": np.ones(8, np.float32),

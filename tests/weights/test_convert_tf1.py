@@ -1,4 +1,4 @@
-"""TF1 checkpoints that TensorFlow wrote become our parameters bit by bit."""
+"""TF1 checkpoints that TensorFlow wrote become our parameters bit for bit."""
 
 import json
 import pathlib
@@ -145,9 +145,9 @@ def assert_equal(weights, expected):
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
-  """Writes a release of BERT with an optimizer's slots.
+  """Writes a release of BERT that has the arrays of an optimizer.
 
-  Returns its path, its arrays and the names of the slots.
+  Returns its path, all arrays and the names of the optimizer's arrays.
   """
   path, arrays = str(tmp_path_factory.mktemp("bert")), draw(bert_shapes())
   return path, arrays, release(path, arrays, slots=True, **EXTRA)
@@ -180,10 +180,10 @@ def test_bert_with_pretraining_heads(bert, tmp_path):
   settings = json.loads(weights.tokenizer_files["tokenizer_config.json"])
   assert settings == {"do_lower_case": True}
   model_folder.write(str(tmp_path / "ours"), weights)
-  again = model_folder.read(str(tmp_path / "ours"))
-  assert_equal(again, weights.arrays)
-  assert again.config == config
-  assert again.tokenizer_files == weights.tokenizer_files
+  reread = model_folder.read(str(tmp_path / "ours"))
+  assert_equal(reread, weights.arrays)
+  assert reread.config == config
+  assert reread.tokenizer_files == weights.tokenizer_files
 
 
 def release_albert(path, groups, **fields):
@@ -222,7 +222,7 @@ def test_albert(tmp_path, groups):
 
 @pytest.fixture(scope="module")
 def electra(tmp_path_factory):
-  """Writes a release of ELECTRA, which has no config; returns its arrays."""
+  """Writes a release of ELECTRA, without a config; returns path and arrays."""
   path, arrays = str(tmp_path_factory.mktemp("electra")), draw(electra_shapes())
   save(path, "electra_small", arrays)
   return path, arrays
