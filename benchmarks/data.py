@@ -2,10 +2,10 @@
 
   python benchmarks/data.py --input 'text/*.jsonl.xz' --vocab vocab.txt
 
-This prepares the text (or reads a prepared folder as `--input`), and reads
-batches of every recipe and kind of masks. On the same text, it measures the
-usual pipeline with Hugging Face's libraries: tokenise, concatenate, cut into
-rows, and mask in `DataCollatorForLanguageModeling` (with numpy, so torch is not
+The program prepares the text, or takes a prepared folder as `--input`. Then it
+reads batches of every recipe and every unit of masks. On the same text, it
+measures the usual pipeline with Hugging Face's libraries: tokenise,
+concatenate, cut into rows, and mask in `DataCollatorForLanguageModeling` (with numpy, so torch is not
 needed). Without `transformers`, it uses `tokenizers` and the collator's rule in
 numpy instead. There is no row for pairs on that side, because current
 `transformers` has no next-sentence data set.
@@ -37,48 +37,57 @@ from bert_jax.examples.masked_units import UNITS
 from bert_jax.examples.recipes import RECIPES
 from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
-# Rows of Hugging Face's way are tokenised so many texts at a time, as in
+# Hugging Face's pipeline tokenises this number of texts at a time, as in
 # `datasets.map(batched=True)`.
 TEXTS_PER_CALL = 1000
 
 
 def measure(name: str, masks: Iterator[np.ndarray], seconds: float) -> dict:
   """Draws [B, L] attention masks until `seconds` of CPU time are spent."""
-  real = slots = batches = 0
+  real_tokens = slots = batches = 0
   start = time.process_time()
   for mask in masks:
-    real += int(np.count_nonzero(mask))
+    real_tokens += int(np.count_nonzero(mask))
     slots += mask.size
     batches += 1
-    spent = time.process_time() - start
-    if spent > seconds:
+    spent_seconds = time.process_time() - start
+    if spent_seconds > seconds:
       break
   return {
     "pipeline": name,
     "batches": batches,
-    "cpu_seconds": round(spent, 3),
-    "million_real_tokens_per_cpu_second": round(real / spent / 1e6, 3),
-    "million_slots_per_cpu_second": round(slots / spent / 1e6, 3),
+    "cpu_seconds": round(spent_seconds, 3),
+    "million_real_tokens_per_cpu_second": round(
+      real_tokens / spent_seconds / 1e6, 3
+    ),
+    "million_slots_per_cpu_second": round(slots / spent_seconds / 1e6, 3),
   }
 
 
 def prepare(pattern: str, vocab: str, output: str) -> dict:
   """Runs `bert_jax prepare`; returns its row of the table."""
-  before = resource.getrusage(resource.RUSAGE_CHILDREN)
+  usage_before = resource.getrusage(resource.RUSAGE_CHILDREN)
   command = [sys.executable, "-m", "bert_jax", "prepare", "--input", pattern]
-  done = subprocess.run(
+  process = subprocess.run(
     [*command, "--vocab", vocab, "--output", output], stdout=sys.stderr
   )
-  if done.returncode:
+  if process.returncode:
     raise ValueError(f"preparing {pattern} failed; its message is above.")
-  after = resource.getrusage(resource.RUSAGE_CHILDREN)
-  spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+  usage_after = resource.getrusage(resource.RUSAGE_CHILDREN)
+  spent_seconds = (
+    usage_after.ru_utime
+    + usage_after.ru_stime
+    - usage_before.ru_utime
+    - usage_before.ru_stime
+  )
   meta = json.loads(Path(output, "meta.json").read_text(encoding="utf-8"))
   tokens = sum(split["tokens"] for split in meta["splits"].values())
   return {
     "pipeline": "bert_jax prepare, once",
-    "cpu_seconds": round(spent, 3),
-    "million_real_tokens_per_cpu_second": round(tokens / spent / 1e6, 3),
+    "cpu_seconds": round(spent_seconds, 3),
+    "million_real_tokens_per_cpu_second": round(
+      tokens / spent_seconds / 1e6, 3
+    ),
   }
 
 
@@ -96,17 +105,17 @@ def cases(
 ) -> Iterator[tuple[str, str, dict]]:
   """Yields (name of a row, builder, its options), as the flags ask for.
 
-  Without a flag these are all that the prepared folder can serve: ELMo's alone
-  if it has a vocabulary of words, else all but ELMo's.
+  Without --builder, yields all builders that fit the prepared folder: only
+  ELMo's for a vocabulary of words, else all except ELMo's.
   """
-  words = open_prepared(folder).meta["tokenizer"] == "words"
-  served = [name for name in RECIPES if (name == "elmo") == words]
-  for name in args.builder or served:
+  has_words = open_prepared(folder).meta["tokenizer"] == "words"
+  fitting_names = [name for name in RECIPES if (name == "elmo") == has_words]
+  for name in args.builder or fitting_names:
     defaults = RECIPES[name].defaults
     options = {"length": args.length}
     if args.max_sequences > 1:
       if "max_sequences" not in defaults or name == "full_sentences":
-        continue  # The latter's rows are full.
+        continue  # The rows of `full_sentences` are full.
       options["max_sequences"] = args.max_sequences
     if "masking" not in defaults:
       yield name, name, options
@@ -136,9 +145,9 @@ def numpy_collator(vocab_size: int, special: list[int], mask_id: int):
     is_hidden = (rng.random(ids.shape) < 0.15) & ~np.isin(ids, special)
     labels = np.where(is_hidden, ids, -100)
     draw = rng.random(ids.shape)
-    other = rng.integers(0, vocab_size, ids.shape)
+    random_ids = rng.integers(0, vocab_size, ids.shape)
     ids = np.where(is_hidden & (draw < 0.8), mask_id, ids)
-    ids = np.where(is_hidden & (draw >= 0.9), other, ids)
+    ids = np.where(is_hidden & (draw >= 0.9), random_ids, ids)
     attention = np.ones(ids.shape, np.int64)
     return {"input_ids": ids, "labels": labels, "attention_mask": attention}
 
@@ -167,7 +176,7 @@ def hugging_face(vocab: str) -> tuple[str, Callable, Callable]:
     sep_token="[SEP]",
     mask_token="[MASK]",
   )
-  # Whole documents are wanted, so no warning about their length.
+  # Do not warn about the length of whole documents.
   tokenizer.model_max_length = sys.maxsize
   collate = transformers.DataCollatorForLanguageModeling(
     tokenizer, mlm_probability=0.15, return_tensors="np"
@@ -182,7 +191,7 @@ def hugging_face(vocab: str) -> tuple[str, Callable, Callable]:
 def compare(
   pattern: str, vocab: str, batch: int, length: int, seconds: float
 ) -> list[dict]:
-  """Measures Hugging Face's way, with and without the tokenising."""
+  """Measures Hugging Face's pipeline, with and without tokenisation."""
   name, tokenise, collate = hugging_face(vocab)
   # Reading and splitting is not measured on either side.
   documents = itertools.islice(sources.read_documents(pattern), 5000)
@@ -192,15 +201,17 @@ def compare(
     while len(chunk := list(itertools.islice(source, batch))) == batch:
       yield collate([{"input_ids": ids} for ids in chunk])["attention_mask"]
 
-  endless = itertools.chain.from_iterable(
+  endless_rows = itertools.chain.from_iterable(
     rows(texts, tokenise, length) for _ in itertools.count()
   )
-  ready = list(itertools.islice(rows(texts, tokenise, length), 20 * batch))
-  if not ready:
+  ready_rows = list(itertools.islice(rows(texts, tokenise, length), 20 * batch))
+  if not ready_rows:
     raise ValueError(f"{pattern}: too little text for one row.")
   return [
-    measure(f"{name}: tokenise, collate", masks(endless), seconds),
-    measure(f"{name}: collate only", masks(itertools.cycle(ready)), seconds),
+    measure(f"{name}: tokenise, collate", masks(endless_rows), seconds),
+    measure(
+      f"{name}: collate only", masks(itertools.cycle(ready_rows)), seconds
+    ),
   ]
 
 
@@ -225,21 +236,21 @@ def main() -> None:
   parser.add_argument("--seconds", type=float, default=5.0, help="a pipeline")
   parser.add_argument("--json", action="store_true", help="one object a line")
   args = parser.parse_args()
-  prepared = Path(args.input).is_dir()
-  if not prepared and not args.vocab:
+  is_prepared = Path(args.input).is_dir()
+  if not is_prepared and not args.vocab:
     parser.error("--vocab is needed to prepare text")
   sizes = args.batch, args.length
   table = []
   try:
     with tempfile.TemporaryDirectory() as scratch:
       folder = args.input
-      if not prepared:
+      if not is_prepared:
         folder = str(Path(scratch, "prepared"))
         table.append(prepare(args.input, args.vocab, folder))
       for name, builder, options in cases(args, folder):
         masks = our_masks(folder, args.batch, builder, options)
         table.append(measure(f"bert_jax: {name}", masks, args.seconds))
-    if not prepared:
+    if not is_prepared:
       table += compare(args.input, args.vocab, *sizes, args.seconds)
   except ValueError as e:
     sys.exit(f"error: {e}")
@@ -247,9 +258,9 @@ def main() -> None:
     if args.json:
       print(json.dumps(row | {"length": args.length, "batch": args.batch}))
     else:
-      real = row["million_real_tokens_per_cpu_second"]
-      slots = row.get("million_slots_per_cpu_second", "")
-      print(f"{row['pipeline']:48} {real:>8} {slots:>8}")
+      real_rate = row["million_real_tokens_per_cpu_second"]
+      slot_rate = row.get("million_slots_per_cpu_second", "")
+      print(f"{row['pipeline']:48} {real_rate:>8} {slot_rate:>8}")
   if not args.json:
     print("\nmillion real tokens, and slots, a CPU-second")
 

@@ -145,12 +145,12 @@ def test_no_name_that_is_written_can_be_guessed(tmp_path, monkeypatch):
   victim = tmp_path / "victim"
   victim.write_text("old")
   created = []
-  original = os.open
+  original_open = os.open
 
   def open_and_note(path, flags, *arguments, **options):
     if flags & os.O_CREAT:
       created.append((pathlib.Path(path).name, flags))
-    return original(path, flags, *arguments, **options)
+    return original_open(path, flags, *arguments, **options)
 
   monkeypatch.setattr(os, "open", open_and_note)
   for ending in (".tmp", ".partial"):
@@ -170,9 +170,9 @@ def test_no_name_that_is_written_can_be_guessed(tmp_path, monkeypatch):
     "victim",
   ]
   # A new file has the permissions of the user's other files.
-  plain = tmp_path / "plain"
-  plain.write_text("")
-  assert (tmp_path / "a").stat().st_mode == plain.stat().st_mode
+  other_file = tmp_path / "plain"
+  other_file.write_text("")
+  assert (tmp_path / "a").stat().st_mode == other_file.stat().st_mode
 
 
 def test_a_link_with_the_name_of_an_unfinished_folder(tmp_path):
@@ -199,16 +199,16 @@ def test_a_lock_is_held_only_once(tmp_path):
   with pytest.raises(OSError), files.locked(str(tmp_path / "link")):
     pass
   assert not (tmp_path / "victim").exists()
-  partial = str(tmp_path / "out.partial")
+  partial_path = str(tmp_path / "out.partial")
   with (
-    writer.locked(partial),
+    writer.locked(partial_path),
     pytest.raises(ValueError, match="partial: another run is writing it"),
-    writer.locked(partial),
+    writer.locked(partial_path),
   ):
     pass
   # An interrupted run leaves the lock's file, and the next run continues.
-  with writer.locked(partial):
-    assert writer.read_progress(partial) is None
+  with writer.locked(partial_path):
+    assert writer.read_progress(partial_path) is None
 
 
 def test_files_of_a_killed_writer_are_deleted(tmp_path):

@@ -66,12 +66,12 @@ _FUNCTION_WORDS = frozenset(_ENGLISH.split())
 
 
 class Module(NamedTuple):
-  """One source file.
+  """Describes one source file.
 
   Attributes:
-    package: the name of its package.
-    path: the file.
-    size: the number of bytes in it.
+    package: the name of the file's package.
+    path: the path of the file.
+    size: the size of the file in bytes.
   """
 
   package: str
@@ -140,9 +140,9 @@ class NearDuplicates:
   """Finds paragraphs that repeat earlier ones."""
 
   def __init__(self) -> None:
-    """Begins without paragraphs."""
+    """Begins with no known paragraphs."""
     # Words are numbered, because a tuple of integers has the same hash in every
-    # process. A string has not.
+    # process. The hash of a string differs.
     self._ids: dict[str, int] = {}
     self._seen: set[int] = set()
 
@@ -163,8 +163,8 @@ def module_docstrings(path: str) -> list[str]:
   """Returns the docstrings of a source file, from top to bottom.
 
   They include the docstrings that numpy and scipy attach with a call
-  `add_newdoc(name, docstring)`. There are none if the file cannot be parsed, or
-  has no triple quotes.
+  `add_newdoc(name, docstring)`. The list is empty if the file cannot be parsed
+  or has no triple quotes.
   """
   try:
     source = pathlib.Path(path).read_text(encoding="utf-8")
@@ -229,22 +229,22 @@ def _indent(line: str) -> int:
 
 def _without_code(lines: Sequence[str]) -> Iterator[str]:
   """Drops fenced blocks, doctests, directives and literal blocks."""
-  fenced = doctest = False
+  in_fence = in_doctest = False
   # The indentation of the line that opened a literal block.
   block_indent: int | None = None
   for i, line in enumerate(lines):
-    bare = line.strip()
-    if bare.startswith(("```", "~~~")):
-      fenced = not fenced
-      bare = ""
-    if not bare:
-      doctest = False
+    stripped_line = line.strip()
+    if stripped_line.startswith(("```", "~~~")):
+      in_fence = not in_fence
+      stripped_line = ""
+    if not stripped_line:
+      in_doctest = False
       yield ""
       continue
-    doctest = doctest or bare.startswith((">>>", "$ "))
+    in_doctest = in_doctest or stripped_line.startswith((">>>", "$ "))
     if block_indent is not None and _indent(line) <= block_indent:
       block_indent = None
-    if fenced or doctest or block_indent is not None:
+    if in_fence or in_doctest or block_indent is not None:
       continue
     if _REFERENCE.match(line) or _DIRECTIVE.match(line):
       has_prose = re.match(r"\s*\.\. (note|warning|versionchanged)::\s*", line)
@@ -255,38 +255,44 @@ def _without_code(lines: Sequence[str]) -> Iterator[str]:
     if _UNDERLINE.match(line):
       yield "\f"  # The line above is a heading.
       continue
-    if bare.endswith("::"):
-      following = next((x for x in lines[i + 1 :] if x.strip()), "")
-      if _indent(following) > _indent(line):
+    if stripped_line.endswith("::"):
+      next_line = next((x for x in lines[i + 1 :] if x.strip()), "")
+      if _indent(next_line) > _indent(line):
         block_indent = _indent(line)
       line = line[: line.rindex("::") + 1]
     yield line
 
 
 def _groups(lines: Iterator[str]) -> Iterator[list[str]]:
-  """Groups lines to paragraphs by blank lines, list entries and indentation."""
+  """Groups lines into paragraphs by blank lines, list entries and indents."""
   group: list[str] = []
   indent = 0
   # True if the line before begins a list entry. The next line belongs to the
   # same entry, even if it is indented more.
-  hanging = False
+  in_first_line = False
   for line in lines:
     if line == "\f":
       group = group[:-1]
     if _SECTION.match(line):
       line = ""
     bullet = _BULLET.match(line)
-    google = None if bullet else _GOOGLE_ENTRY.match(line)
-    header = not google and _NUMPY_ENTRY.match(line)
-    moved = _indent(line) != indent and not hanging
-    if not line.strip() or bullet or google or header or (group and moved):
+    google_entry = None if bullet else _GOOGLE_ENTRY.match(line)
+    numpy_entry = not google_entry and _NUMPY_ENTRY.match(line)
+    indent_changes = _indent(line) != indent and not in_first_line
+    if (
+      not line.strip()
+      or bullet
+      or google_entry
+      or numpy_entry
+      or (group and indent_changes)
+    ):
       if group:
         yield group
       group = []
-    hanging = bool(bullet or google)
+    in_first_line = bool(bullet or google_entry)
     indent = _indent(line)
-    if line.strip() and not header:
-      entry = bullet or google
+    if line.strip() and not numpy_entry:
+      entry = bullet or google_entry
       group.append(line[entry.end() :] if entry else line)
   if group:
     yield group
@@ -301,6 +307,8 @@ def _is_prose(text: str) -> bool:
   words = text.split()
   if len(words) < MIN_WORDS or not re.match(r"[\"'(]?[A-Za-z]", text):
     return False
-  plain = sum(bool(_PLAIN_WORD.match(word)) for word in words)
-  common = sum(word.lower() in _FUNCTION_WORDS for word in words)
-  return plain >= 0.7 * len(words) and common >= 0.15 * len(words)
+  num_plain = sum(bool(_PLAIN_WORD.match(word)) for word in words)
+  num_function_words = sum(word.lower() in _FUNCTION_WORDS for word in words)
+  return num_plain >= 0.7 * len(words) and num_function_words >= 0.15 * len(
+    words
+  )

@@ -39,8 +39,8 @@ _BY_EXTENSION = {
   ".json": "jsonl",
   ".parquet": "parquet",
 }
-# The codes of ISO 639-1. `sentencex` accepts any word, and splits text of a
-# language that it does not know like English.
+# The codes of ISO 639-1. `sentencex` accepts any word as a code, and splits
+# text in an unknown language as it splits English.
 _CODES = (
   "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch"
   " co cr cs cu cv cy da de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga"
@@ -74,7 +74,7 @@ class Raw(NamedTuple):
 
   Attributes:
     text: the text.
-    layout: one of these three.
+    layout: what the text's newlines mean; one of these three.
       `lines`: each line is a sentence.
       `wrapped`: a blank line ends a paragraph; a newline is a space.
       `paragraphs`: like `wrapped`, but if the text has no blank lines, each
@@ -93,7 +93,8 @@ class Source(NamedTuple):
   Attributes:
     name: the path or TFDS name.
     format: the format, for messages.
-    size: the number of bytes on disk, or of examples; `Raw.position` ends here.
+    size: the number of bytes on disk, or of examples; `Raw.position`
+      counts up to it.
     version: a JSON value that changes when the content does.
     read: a function that yields the raw documents in a fixed order.
   """
@@ -175,7 +176,7 @@ def _check_prefix(name: str) -> None:
 
 def _glob(pattern: str) -> list[str]:
   """Returns the paths that match a pattern, which may hold `**`."""
-  # `Path.glob` would also match hidden files, and epath's knows no `**`.
+  # `Path.glob` would also match hidden files, and epath's `glob` knows no `**`.
   return glob.glob(pattern, recursive=True)  # noqa: PTH207
 
 

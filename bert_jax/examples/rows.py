@@ -149,8 +149,8 @@ def parts_with_moves(
   """Returns what `pair_parts` returns, but sentences of B may move to A.
 
   A has the tokens from its beginning to B's beginning. If A is longer, it also
-  takes later sentences, one after the other, if they fit into the rest of its
-  length. B has all sentences that do not move.
+  takes each later sentence that fits into the rest of its length, in order. B
+  has all sentences that do not move.
 
   Args:
     corpus: the documents.

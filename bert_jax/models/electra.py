@@ -163,7 +163,7 @@ class TokenDiscriminator(nn.Module):
 
   The head is dense, activation and a linear map to one number (google-research/
   electra run_pretraining.py, _get_discriminator_output). The head reads all
-  positions, also [CLS] and [SEP].
+  positions, including [CLS] and [SEP].
   """
 
   activation: str

@@ -32,7 +32,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def activation(name: str) -> Callable[[Array], Array]:
-  """Returns the activation of a name; raises ValueError for other names."""
+  """Returns the activation with this name; raises ValueError if none has it."""
   if name not in ACTIVATIONS:
     raise ValueError(
       f"activation {name!r} is not one of {sorted(ACTIVATIONS)}."
@@ -41,7 +41,7 @@ def activation(name: str) -> Callable[[Array], Array]:
 
 
 def dropout_bits(seed: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
-  """Returns uint32 random bits, a hash of the seed and each index.
+  """Returns random uint32 bits: for each element a hash of seed and index.
 
   The bits of an element depend only on its global index. So the compiler can
   fuse this function into the operation that reads the bits, each device
@@ -54,7 +54,7 @@ def dropout_bits(seed: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
     shape: the shape of the bits.
 
   Raises:
-    ValueError: an element of the first axis has too many elements.
+    ValueError: an index of the first axis has too many elements.
   """
   *rows, columns = shape
   if max(math.prod(rows[1:]), columns) > 2**31:
@@ -207,8 +207,8 @@ def product(
   Args:
     x: the array.
     kernel: the kernel.
-    num_summed: the product sums over this number of last axes of `x` and of
-      first axes of the kernel.
+    num_summed: the number of axes that the product sums over: the last axes of
+      `x`, which are the first axes of the kernel.
     dtype: the dtype of both operands and of the product.
     products: "dtype", or "fp8"; see kernels/fp8.py.
   """
@@ -221,7 +221,7 @@ def product(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def float32_einsum(spec: str, a: Array, b: Array) -> Float[Array, "..."]:
-  """Multiplies two arrays of the same dtype; sums and returns float32.
+  """Multiplies two arrays of the same dtype; sums in float32 and returns it.
 
   The backward pass rounds the gradient to the dtype of the inputs before it
   multiplies, as all other products do. Otherwise the gradient would stay in
@@ -253,7 +253,7 @@ float32_einsum.defvjp(_float32_einsum_forward, _float32_einsum_backward)
 
 
 class AddNorm(nn.Module):
-  """Computes LayerNorm(x + dropout(y + bias)), after attention and MLP.
+  """Computes LayerNorm(x + dropout(y + bias)); it follows attention and MLP.
 
   Attributes:
     epsilon: the epsilon of the LayerNorm.
@@ -353,10 +353,10 @@ def layer_norm(
 
 
 def padded(init: Init, rows: int) -> Init:
-  """Returns `init` for the first `rows` rows, and zeros for the rows after.
+  """Returns `init` for the first `rows` rows, and zeros for the later rows.
 
   The first rows are drawn as if the array had no more rows. The added rows only
-  make the number of rows divisible by the devices; no id points to them.
+  let the devices share the table equally; no id points to them.
   """
 
   def pad(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
@@ -370,9 +370,9 @@ def padded(init: Init, rows: int) -> Init:
 class Embedding(nn.Module):
   """Holds a float32 table [size, features], and looks up rows by their ids.
 
-  A look-up returns float32 rows, which the caller casts, so that its gradient
-  is a float32 scatter. A bfloat16 scatter took a third of a BERT-base step on
-  an H100.
+  A look-up returns float32 rows, which the caller casts. So the gradient of
+  the look-up is a float32 scatter. A bfloat16 scatter took a third of a
+  BERT-base step on an H100.
 
   An id outside of [0, size) gives a row of NaN. A device cannot raise an error,
   and nobody would notice a wrong row or zeros.

@@ -31,13 +31,14 @@ _CACHE_SIZE = 2**18
 # Chunks with more characters are not cached.
 _CACHED_CHARS = 64
 # WHOLE_TEXT, WORDS and SPACED_CHUNKS are patterns for
-# `Vocabulary.chunk_pattern`. By WHOLE_TEXT, a text is one chunk.
+# `Vocabulary.chunk_pattern`. With WHOLE_TEXT, a whole text is one chunk.
 WHOLE_TEXT = re.compile("(?s:.+)")
 # WORDS is for tokenizers that cut words always and only at white space and
 # punctuation.
 WORDS = re.compile(r"[^ !-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]")
 # SPACED_CHUNKS is for tokenizers that cut words only at white space. Cleaning
-# may join a space and the mark after it to one character: they stay together.
+# may join a space and the mark after it into one character, so this pattern
+# does not separate them.
 SPACED_CHUNKS = re.compile(r" *[^ ]+(?: +(?![\w!-~])[^ ]*)*")
 # Characters that belong to the character before them, as marks do. They are
 # vowels and finals of decomposed Korean syllables, joiners, and sound marks of
@@ -293,8 +294,8 @@ class Vocabulary:
     """Returns the ids of a text in which special tokens may be spelled out.
 
     Only the exact spelling is read as a special token. So `[MASK]` has one id
-    and `[mask]` has three ids, also if the text is changed to lower case. No
-    special token is added around the text.
+    and `[mask]` has three ids, even if the tokenizer changes text to lower
+    case. No special token is added around the text.
     """
     return self.encode_offsets([text], special=True)[0].ids
 
@@ -526,7 +527,7 @@ def _cover_before(
   """Extends pieces to the characters before them that cleaning joins."""
   covered = []
   # All pieces that begin at the character `last_begin` get the same extended
-  # begin. This is not before `stop`, where the earlier pieces end.
+  # begin. It is never before `stop`, where the earlier pieces end.
   last_begin, extended_begin = -1, 0
   stop = last_end = 0
   for begin, end in offsets:
@@ -607,7 +608,7 @@ def _is_attached(character: str) -> bool:
 
 
 def is_simple(chunk: str) -> bool:
-  """Returns True for printable ASCII with no space after its first sign."""
+  """Returns True for printable ASCII without a space after the first sign."""
   return chunk.isascii() and chunk.isprintable() and " " not in chunk[1:]
 
 

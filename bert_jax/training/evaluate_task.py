@@ -33,7 +33,7 @@ def run_batches(
   """Calls a step with each batch of a split.
 
   Args:
-    step: (parameters, global batch) -> arrays, replicated; jitted.
+    step: a jitted function: (parameters, global batch) -> replicated arrays.
     params: the model's parameters.
     batches: the batches of a split. Each process makes all rows of a batch, and
       uses its share of them.
@@ -59,7 +59,7 @@ def run_batches(
 def jit_replicated(
   function: Callable[..., Any], mesh: Mesh
 ) -> Callable[..., Any]:
-  """Jits a function so that every process gets its whole results."""
+  """Jits a function so that every process gets all of its results."""
   replicated = NamedSharding(mesh, PartitionSpec())
   return sharding.jit(function, out_shardings=replicated)
 
@@ -176,8 +176,8 @@ def evaluate_splits(
   """Computes the official metrics and the losses of every split.
 
   The names for the first split are the names of the metrics. The names for each
-  later split begin with "SPLIT/". A split without labels has no official
-  metrics, and neither has an objective that predicts nothing.
+  later split begin with "SPLIT/". There are no official metrics if a split
+  has no labels or the objective predicts nothing.
 
   Args:
     evaluator: evaluates one split.
@@ -188,8 +188,8 @@ def evaluate_splits(
     coefficients: the coefficients of the losses.
 
   Returns:
-    The metrics and mean losses by name, and `loss`. This is the task's loss, or
-    the training loss if the objective has no task's loss.
+    The metrics and mean losses by name, and `loss`: the loss of the task, or
+    the training loss if the objective has no loss of the task.
 
   Raises:
     FloatingPointError: the loss of a split is not finite.

@@ -1,4 +1,4 @@
-"""Makes more examples of a task from a masked language model and word vectors.
+"""Makes more examples of a task by a masked language model and word vectors.
 
 The method is from Jiao et al. 2020, section 3.2 and algorithm 1. The details
 are from the released program (huawei-noah/Pretrained-Language-Model TinyBERT
@@ -26,7 +26,7 @@ from bert_jax.use.word_vectors import WordVectors
 
 # The number of examples whose words are predicted together.
 CHUNK = 256
-# The list of the released program. Words with an apostrophe are left out,
+# The stop words of the released program. Words with an apostrophe are left out,
 # because the tokenizer splits them into several words.
 _STOP_WORDS = """
   a about above after again against ain all am an and any are aren as at be
@@ -105,7 +105,7 @@ def split(vocabulary: Vocabulary, texts: Sequence[str]) -> list[SplitText]:
       zip(ids, offsets, strict=True)
     ):
       piece = vocabulary.pieces[token_id]
-      # A word without a piece keeps its text.
+      # A word that has no pieces in the vocabulary keeps its text.
       if token_id == unknown:
         piece = text[begin:end]
         piece = piece.lower() if vocabulary.lower_case else piece
@@ -242,9 +242,9 @@ def variants(
     text_number: the number of the text in its example, a key of the draws.
   """
   sentences = dict.fromkeys([text])
-  changeable = np.array(sorted(word_candidates), np.int64)
-  draw_numbers = np.arange(options.samples)[:, None] * len(words) + changeable
-  counts = np.array([len(word_candidates[i]) for i in changeable], np.int64)
+  word_indices = np.array(sorted(word_candidates), np.int64)
+  draw_numbers = np.arange(options.samples)[:, None] * len(words) + word_indices
+  counts = np.array([len(word_candidates[i]) for i in word_indices], np.int64)
   replace_key = hashing.make_key("augment", options.seed, text_number, "which")
   choice_key = hashing.make_key("augment", options.seed, text_number, "what")
   is_replaced = (
@@ -255,7 +255,7 @@ def variants(
   for sample in range(options.samples):
     sentence = list(words)
     for i, replaced, choice in zip(
-      changeable, is_replaced[sample], choices[sample], strict=True
+      word_indices, is_replaced[sample], choices[sample], strict=True
     ):
       if replaced:
         sentence[i] = word_candidates[i][choice]

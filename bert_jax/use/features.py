@@ -47,7 +47,7 @@ class Spec(NamedTuple):
   | "concat", "sum" | the layers concatenated or added, as in BERT's Table 7 |
   | "mean" | the mean of the layers |
   | "mix" | ELMo's weighted sum of the layers |
-  | "stack" | the layers on an axis before the last |
+  | "stack" | the layers on a new axis before the last axis |
 
   Values of `unit`:
 
@@ -93,7 +93,7 @@ class Features(NamedTuple):
     tokens: the pieces or words; None if the text has one vector.
     vectors: float32 [tokens, width], or [width] if the text has one vector. If
       `combine` is "stack", the last axes are [layers, width]. A word without
-      pieces has zeros.
+      pieces has a vector of zeros.
   """
 
   id: Any
@@ -111,7 +111,7 @@ class _Window:
     text_index: the index of the text in its block.
     ids: int32 [T, ...], the ids of the row's tokens.
     begin: the first position in the row whose vector is taken.
-    end: the position after the last one whose vector is taken.
+    end: the position after the last position whose vector is taken.
     position: the position of token `begin` in the text.
   """
 
@@ -155,7 +155,7 @@ def extract_texts(
   tokens: int = 8192,
   report: Callable[[int], None] | None = None,
 ) -> Iterator[Features]:
-  """Yields the vectors of texts that have ids; see `extract`.
+  """Yields the vectors of texts of the class `Text`; see `extract`.
 
   Args:
     model: see `extract`.
@@ -208,7 +208,7 @@ def choose_pooling(
 
   Args:
     model: a model of sentence-transformers, or any other model.
-    unit: the unit that the user names. None takes the model's pooling, or
+    unit: the unit that the user names. None means the model's pooling, or
       pieces if the model has no pooling.
 
   Returns:
@@ -272,10 +272,10 @@ def check(model: OpenedModel, spec: Spec) -> None:
       )
   if not spec.layers:
     raise UserError("no layers: name one at least.")
-  mixed = len(spec.layers) if spec.combine == "mix" else 0
-  if len(spec.mix) != mixed:
+  num_mixed = len(spec.layers) if spec.combine == "mix" else 0
+  if len(spec.mix) != num_mixed:
     raise UserError(
-      f"mix has {len(spec.mix)} weights, but {mixed} layers are mixed."
+      f"mix has {len(spec.mix)} weights, but {num_mixed} layers are mixed."
     )
   if family == "elmo" and spec.unit == "cls":
     raise UserError("ELMo has no [CLS]; take the mean.")
@@ -460,13 +460,14 @@ def _weigher(
 ) -> Callable[[list[_Window], tuple[int, int]], np.ndarray] | None:
   """Returns a function that weighs the positions of rows.
 
-  It takes rows and the batch's shape [b, l], and returns float32 [b, l]. The
-  return value is None if each position has a vector.
+  The function takes rows and the batch's shape [b, l], and returns weights,
+  float32 [b, l]. If each position has a vector, None is returned instead of a
+  function.
   """
   if spec.unit not in WHOLE:
     return None
   family = model.config["family"]
-  last = spec.unit == "cls" and models.family(family).POOLING.last
+  takes_last = spec.unit == "cls" and models.family(family).POOLING.last
 
   def weigh(rows: list[_Window], shape: tuple[int, int]) -> np.ndarray:
     weights = np.zeros(shape, np.float32)
@@ -474,7 +475,7 @@ def _weigher(
       if spec.unit in ("mean", "max"):
         weights[i, row.begin : row.end] = 1.0
       elif len(row.ids):
-        weights[i, len(row.ids) - 1 if last else 0] = 1.0
+        weights[i, len(row.ids) - 1 if takes_last else 0] = 1.0
     return weights
 
   return weigh

@@ -62,10 +62,10 @@ def log_probabilities(
 
   Args:
     module: a model with a masked-language-model head.
-    params: its parameters.
+    params: the model's parameters.
     inputs: `input_ids` and the other inputs of the encoder, each [b, l].
-    positions: the masked positions. A row with fewer masks also has other
-      positions.
+    positions: the masked positions. A row with fewer than m masks also has
+      other positions.
   """
   batch = {**inputs, "mlm_positions": positions}
   batch["cls_positions"] = jnp.zeros_like(positions[:, :1])
@@ -223,14 +223,14 @@ def results(
   decode = model.vocabulary.plain.decoder.decode
   rows = []
   for text, masks in zip(texts, masks_of_texts, strict=True):
-    filled, *texts_after = text.split(spelling)
+    filled_text, *texts_after = text.split(spelling)
     for candidates, text_after in zip(masks, texts_after, strict=False):
-      filled += decode([candidates[0][0]]).strip() + text_after
+      filled_text += decode([candidates[0][0]]).strip() + text_after
     mask_rows = [
       [{"token": piece, "probability": p} for piece, p in candidates]
       for candidates in masks
     ]
-    rows.append({"text": text, "filled": filled, "masks": mask_rows})
+    rows.append({"text": text, "filled": filled_text, "masks": mask_rows})
   return rows
 
 

@@ -8,8 +8,8 @@
 One rule holds for all methods. One text (a string, a dict, or a pair in a
 tuple) gives one result. A list of texts, or another collection of them, gives
 as many results, in order. Numbers come as one NumPy array with an entry for
-each text. Everything else comes as a dict for each text, in a list that a
-notebook shows as a table and that `pandas.DataFrame` takes.
+each text. Everything else comes as a list with a dict for each text; a
+notebook shows the list as a table, and `pandas.DataFrame` takes it.
 """
 
 import functools
@@ -65,11 +65,12 @@ def load(
       hub.
     family: the family of a folder of transformers, if its config.json does not
       name the family.
-    tower: for ELECTRA: "generator" or "discriminator". If None, a model that
-      has both uses the right one for each method.
+    tower: for ELECTRA: "generator" or "discriminator". If None, each method
+      of a model with both towers uses the tower that fits the method.
     dtype: the dtype of the computation: "float32", or "bfloat16", which is
       faster on GPUs and TPUs.
-    **computation: `attention`, `unroll`, `remat` of the encoder.
+    **computation: how the encoder computes: its options `attention`, `unroll`
+      and `remat` (see `models.from_config.build`).
 
   Raises:
     UserError: the model or its tokenizer cannot be opened. The message is one
@@ -79,13 +80,13 @@ def load(
     opened = loading.open_model(
       str(path), family=family, tower=tower, dtype=dtype, **computation
     )
-    # Make both now, so that a bad file is an error of `load`.
+    # Read parameters and tokenizer now, so that `load` reports a bad file.
     opened.params, opened.tokenizer  # noqa: B018
   return Model(opened)
 
 
-# Method -> the models that can do it.
-_NEEDS = {
+# Method -> the models that have it, in words.
+_NEEDED_MODELS = {
   "fill_mask": "a masked language model",
   "predict": "a model that was fine-tuned for a task",
   "likelihood": (
@@ -103,7 +104,7 @@ _HEADS = {
   "token_classification": "model for tags",
   "span": "model for questions",
 }
-_NAMES = {
+_FAMILY_NAMES = {
   "bert": "BERT",
   "roberta": "RoBERTa",
   "albert": "ALBERT",
@@ -200,24 +201,24 @@ class Model:
 
   @property
   def methods(self) -> tuple[str, ...]:
-    """The names of the methods that this model's family and head can do."""
+    """The names of the methods that this model has."""
     config = self.config
     family, task = config["family"], config["task"]
     both_towers = family == "electra" and task == "pretraining"
     can_fill = both_towers or fill_mask.can_fill(config)
     can_score = can_fill or task in ("pretraining", "discriminator")
     pretrained = ("encoder", "pretraining", "next_sentence", *TOWERS)
-    able = {  # In the order in which a message offers them.
+    has_method = {  # Messages offer the methods in this order.
       "fill_mask": can_fill,
       "predict": task not in pretrained,
       "likelihood": can_score and family != "elmo",
       "attention": family != "elmo",
     }
-    names = [name for name in able if able[name]]
+    names = [name for name in has_method if has_method[name]]
     return (*names, "features", "similarity", "tokenize", "save")
 
   def __repr__(self) -> str:
-    """Returns family, size, head, parameters, tokenizer and source."""
+    """Returns family, size, head, number of parameters, tokenizer, source."""
     arrays = self._opened.weights.arrays.values()
     count = sum(int(array.size) for array in arrays)
     step = self.config["source"].get("step")
@@ -234,7 +235,7 @@ class Model:
     try:
       vocabulary = self.vocabulary
     except UserError:
-      # A tokenizer.json may have rules that no kind of vocabulary has.
+      # A tokenizer.json may have rules that `Vocabulary` does not support.
       return "a tokenizer of another kind"
     kind = _TOKENIZERS.get(vocabulary.kind, vocabulary.kind)
     case = "uncased " if vocabulary.lower_case else ""
@@ -244,7 +245,7 @@ class Model:
     """Returns family, size and head in words."""
     config = self.config
     family, task, sizes = config["family"], config["task"], config["model"]
-    name = _NAMES.get(family, family)
+    name = _FAMILY_NAMES.get(family, family)
     layers = self.module.encoder.num_layers
     size = f"{layers} layers of {sizes['hidden']}"
     if task == "sequence_classification":
@@ -262,14 +263,16 @@ class Model:
     return f"{name} of {size}: {head}"
 
   def _check(self, method: str) -> None:
-    """Raises a UserError if the model cannot do what a method does.
+    """Raises a UserError if the model does not have a method.
 
     The message says what the model is, and which methods it has.
     """
     if method in self.methods:
       return
-    needed = _NEEDS[method]
-    others = [name for name in self.methods if name in (*_NEEDS, "features")]
+    needed = _NEEDED_MODELS[method]
+    others = [
+      name for name in self.methods if name in (*_NEEDED_MODELS, "features")
+    ]
     *first, last = others
     choice = f"{', '.join(first)} or {last}" if first else last
     raise UserError(
@@ -297,8 +300,8 @@ class Model:
 
     Returns:
       For each text a dict with `text`, `filled` (the text with the likeliest
-      pieces) and `masks`: for each mask a list of `token` and `probability`,
-      the likeliest first.
+      pieces) and `masks`: for each mask a list of dicts with `token` and
+      `probability`, the likeliest first.
 
     Raises:
       UserError: the model fills no masks, or a text has no mask or is too long.
@@ -352,18 +355,21 @@ class Model:
       For each input a dict, which depends on what the model predicts:
 
       * a class: `label`, `probability`, and `probabilities` by label.
-      * several classes: `labels` that apply, and `probabilities` by label.
+      * several classes: `labels` (the predicted ones), and `probabilities` by
+        label.
       * numbers: `score`, or `scores` by name.
       * choices: `choice` (its number), `probability`, `probabilities`.
-      * tags: `words`, `tags`, `probabilities`; and `entities`, if the tags mark
-        entities, with `text`, `label`, `start`, `end` (characters of the text)
-        and `probability`, the mean over their words.
+      * tags: `words`, `tags` and `probabilities`. If the tags mark entities,
+        also `entities`: for each entity `text`, `label`, `start` and `end`
+        (characters of the text), and `probability`, the mean over the entity's
+        words.
       * answers: `answer`, `probability`, `start` and `end` (characters of the
-        context; None without an answer), and `nbest` with the same fields.
+        context; None without an answer), and `nbest`: a list of answers, each
+        with `text`, `probability`, `start` and `end`.
 
     Raises:
-      UserError: the model predicts nothing, or an input is not as it should be;
-        the message names the input by its number from 0.
+      UserError: the model predicts nothing, or an input is wrong; the message
+        then names the input by its number from 0.
     """
     self._check("predict")
     predictor = self._predictor(max_length, no_answer)
@@ -423,10 +429,10 @@ class Model:
       texts: a text or a collection of texts. A text may be a list of words if
         it is in a collection.
       layers: the number of a layer, several numbers, or "all". 0 is the
-        embeddings (ELMo: the words), -1 the last layer.
+        embeddings (for ELMo the vectors of the words), and -1 the last layer.
       unit: "mean", "cls" or "max" for a vector of each text; "word" or "piece"
-        for vectors of its parts. None takes the pooling that a model of
-        sentence-transformers says, and "mean" for other models.
+        for vectors of its parts. If None, a model of sentence-transformers uses
+        the pooling of its own files, and any other model uses "mean".
       combine: how several layers are joined: "concat", "sum", "mean", or
         "stack", which adds an axis of layers.
       pieces: "first" takes the vector of a word's first piece; "mean" takes the
@@ -438,7 +444,7 @@ class Model:
       dict for each text with `tokens` and `vectors`, float32 [tokens, width].
 
     Raises:
-      UserError: the model has no such layers, or no tokenizer.
+      UserError: the model has no layer with such a number, or no tokenizer.
     """
     is_collection, inputs = _texts_or_words(texts)
     spec = self._spec(layers, unit, combine, pieces, normalize)
@@ -515,11 +521,11 @@ class Model:
       unit: "mean", "cls" or "max"; see `features`.
 
     Returns:
-      float32 [texts of a, texts of b]. One text instead of a collection has no
-      axis.
+      float32 [texts of a, texts of b]. If `a` or `b` is one text, its axis is
+      left out.
 
     Raises:
-      UserError: `unit` is no vector of a whole text.
+      UserError: `unit` does not give one vector for a whole text.
     """
     if unit not in (None, *features.WHOLE):
       raise UserError(
@@ -527,9 +533,9 @@ class Model:
         f" {', '.join(features.WHOLE)}."
       )
     options: dict[str, Any] = dict(layers=layers, unit=unit, normalize=True)
-    left = self.features(a, **options)
-    right = left if b is None else self.features(b, **options)
-    cosines = np.asarray(left @ right.T)
+    vectors_of_a = self.features(a, **options)
+    vectors_of_b = vectors_of_a if b is None else self.features(b, **options)
+    cosines = np.asarray(vectors_of_a @ vectors_of_b.T)
     return cosines if cosines.ndim else float(cosines)
 
   def likelihood(self, texts: Any, *, method: str | None = None) -> Any:
@@ -541,9 +547,9 @@ class Model:
     True
 
     Args:
-      texts: a text or a collection of texts, none longer than a row.
-      method: what is summed over the tokens of a text. None takes the first
-        that the model can do.
+      texts: a text or a collection of texts. No text may be longer than a row.
+      method: what is summed over the tokens of a text. If None, the first
+        method of this table that the model has.
 
         | method | models | value of each token |
         |---|---|---|
@@ -551,14 +557,15 @@ class Model:
         | "pll_word_l2r" | masked LM | log P with this token and the later |
         | | | pieces of its word masked |
         | "rtd" | ELECTRA | log P(original) of the discriminator |
-        | "lm" | GPT-1 | log P after the earlier tokens, from the second on |
+        | "lm" | GPT-1 | log P given the earlier tokens; the first token |
+        | | | has no value |
 
     Returns:
       float64 [texts], or a float for one text.
 
     Raises:
-      UserError: the model scores no texts, or not by this method; a text is too
-        long.
+      UserError: the model has no likelihood, or does not have this method, or
+        a text is too long.
     """
     self._check("likelihood")
     is_collection, strings = _strings(texts)
@@ -571,7 +578,7 @@ class Model:
     return scores if is_collection else float(scores[0])
 
   def attention(self, text: Any) -> Any:
-    """Returns where each head looks.
+    """Returns the attention weights of all heads in all layers.
 
     >>> row = model.attention("the cat sat")
     >>> row["tokens"]
@@ -580,7 +587,7 @@ class Model:
     (2, 4, 5, 5)
 
     Args:
-      text: a text or a collection of texts, none longer than a row.
+      text: a text or a collection of texts. No text may be longer than a row.
 
     Returns:
       For each text a dict with `tokens` and `attention`, float32 [layers,
@@ -612,8 +619,8 @@ class Model:
 
     Returns:
       For each text a dict of three lists: `pieces`, with the special tokens;
-      `ids`; and `offsets`, the characters (begin, end) of each piece. The ids
-      of ELMo are lists of 50 characters' ids for each word.
+      `ids`; and `offsets`, the characters (begin, end) of each piece. For
+      ELMo, `ids` has one list for each word: the ids of 50 characters.
 
     Raises:
       UserError: the model has no tokenizer.
@@ -642,12 +649,12 @@ class Model:
 
     Args:
       path: the new folder.
-      format: "bert_jax" for a folder of this package; "hf" for one that
-        transformers opens, too.
+      format: "bert_jax" for a folder of this package; "hf" for a folder
+        that transformers opens, too.
 
     Raises:
       UserError: the folder exists and is not empty, the format is unknown, or
-        transformers has no such model.
+        transformers has no class for such a model.
     """
     if format not in FORMATS:
       raise UserError(f"format={format!r}: choose {' or '.join(FORMATS)}.")
@@ -690,7 +697,7 @@ def _texts_or_words(texts: Any) -> tuple[bool, list[Text]]:
 
 
 def _with_article(description: str) -> str:
-  """Returns a description after "a" or "an"."""
+  """Puts "a" or "an" before a description."""
   # Only these names of families begin with the sound of a vowel.
   vowel = description.startswith(("ALBERT", "ELECTRA", "ELMo"))
   return f"{'an' if vowel else 'a'} {description}"

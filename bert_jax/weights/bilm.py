@@ -201,31 +201,33 @@ def _prepare(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
   The table of characters gets a first row, which is zero, for "no character".
   The kernels of convolutions lose their first axis, of size 1.
   """
-  prepared = dict(arrays)
+  prepared_arrays = dict(arrays)
   for name, array in arrays.items():
     if name == "char_embed" and array.ndim == 2:
-      prepared[name] = np.pad(array, ((1, 0), (0, 0)))
+      prepared_arrays[name] = np.pad(array, ((1, 0), (0, 0)))
     elif name.startswith("CNN/W_cnn_") and array.shape[:1] == (1,):
-      prepared[name] = array[0]
-  return prepared
+      prepared_arrays[name] = array[0]
+  return prepared_arrays
 
 
 def rules(model: Mapping[str, Any]) -> list[Rule]:
   """Returns the rules for an encoder with these attributes of `Elmo`."""
-  words = "encoder/words/"
+  words_path = "encoder/words/"
   mapping_rules = [
-    Rule(f"{words}chars/embedding", "char_embed"),
-    Rule(f"{words}project/kernel", "CNN_proj/W_proj"),
-    Rule(f"{words}project/bias", "CNN_proj/b_proj"),
+    Rule(f"{words_path}chars/embedding", "char_embed"),
+    Rule(f"{words_path}project/kernel", "CNN_proj/W_proj"),
+    Rule(f"{words_path}project/bias", "CNN_proj/b_proj"),
   ]
   for i in range(len(model["filters"])):
     mapping_rules.append(
-      Rule(f"{words}convolution_{i}/kernel", f"CNN/W_cnn_{i}")
+      Rule(f"{words_path}convolution_{i}/kernel", f"CNN/W_cnn_{i}")
     )
-    mapping_rules.append(Rule(f"{words}convolution_{i}/bias", f"CNN/b_cnn_{i}"))
+    mapping_rules.append(
+      Rule(f"{words_path}convolution_{i}/bias", f"CNN/b_cnn_{i}")
+    )
   for i in range(model["highways"]):
     for layer, name in (("gate", "carry"), ("new", "transform")):
-      path = f"{words}highway_{i}/{layer}"
+      path = f"{words_path}highway_{i}/{layer}"
       mapping_rules.append(Rule(f"{path}/kernel", f"CNN_high_{i}/W_{name}"))
       mapping_rules.append(Rule(f"{path}/bias", f"CNN_high_{i}/b_{name}"))
   for side, direction in enumerate(("forward", "backward")):

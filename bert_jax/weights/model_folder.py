@@ -9,12 +9,12 @@ config.json has these keys:
 * `head`: the keyword arguments of the task's module.
 * `labels`: the names of the labels in the order of their ids; null if the task
   has no labels.
-* `problem`: "classification", "multi_label" or "regression"; null if the task
-  has no problem.
+* `problem`: what a sequence classifier predicts: "classification",
+  "multi_label" or "regression"; null for other tasks.
 * `pooler`: true if the folder has a pooler that the head does not read.
 * `source`: the format from which the model was converted, the dtype of its
-  arrays in this format, the names of dropped arrays, and the fields to write
-  back.
+  arrays in this format, the names of dropped arrays, and the fields that a
+  conversion back to it writes again.
 * `sha256`: a digest of each key above and of each other file.
 * `checksum`: a checksum of the whole config.json.
 
@@ -193,8 +193,10 @@ def write_tensors(
   """
   from safetensors.numpy import save
 
-  contiguous = {name: np.asarray(a, order="C") for name, a in arrays.items()}
-  content = save(contiguous, dict(metadata) if metadata else None)
+  contiguous_arrays = {
+    name: np.asarray(a, order="C") for name, a in arrays.items()
+  }
+  content = save(contiguous_arrays, dict(metadata) if metadata else None)
   # Do not use `safetensors.numpy.save_file`, because only the owner can read
   # the files that it writes.
   epath.Path(path).write_bytes(content)
@@ -220,8 +222,8 @@ def read(path: str) -> Weights:
   """Reads a folder that `write` wrote, and checks all of it.
 
   Raises:
-    UserError: a file or an array is missing or damaged, an array has the wrong
-      shape, or the module has no parameter for it.
+    UserError: a file or an array is missing or damaged, or an array has the
+      wrong shape or belongs to no parameter of the module.
   """
   config_path = str(epath.Path(path) / CONFIG)
   config = read_json(config_path)
@@ -253,16 +255,16 @@ def read(path: str) -> Weights:
   for name, array in arrays.items():
     if array.dtype != np.float32:
       raise UserError(f"{weights_path}: {name} is {array.dtype}, not float32.")
-  ordered = {name: arrays[name] for name in shapes}
-  return Weights(config, ordered, read_tokenizer(path))
+  ordered_arrays = {name: arrays[name] for name in shapes}
+  return Weights(config, ordered_arrays, read_tokenizer(path))
 
 
 def write(path: str, weights: Weights) -> None:
   """Writes a model's folder completely, or not at all.
 
   Raises:
-    UserError: `path` exists and is not empty, an array is missing or has the
-      wrong shape, or the module has no parameter for it.
+    UserError: `path` exists and is not empty, or an array is missing, has the
+      wrong shape or belongs to no parameter of the module.
   """
   shapes = from_config.param_shapes(weights.config)
   array_shapes = {name: array.shape for name, array in weights.arrays.items()}
@@ -287,8 +289,8 @@ def _config_digests(config: Mapping[str, Any]) -> dict[str, str]:
 
 def _check_digests(path: str, config: dict[str, Any]) -> None:
   """Raises a UserError if a file was changed since `write` wrote it."""
-  # Older folders have neither of the two keys. If only one key is missing, the
-  # config was changed.
+  # Older folders have neither digests nor a checksum. If only one of the two
+  # keys is missing, the config was changed.
   if DIGESTS not in config and "checksum" not in config:
     messages.note_once(
       f"note: {path} has no digests, because an earlier version wrote it; its"

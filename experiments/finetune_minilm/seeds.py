@@ -145,12 +145,12 @@ def run(args, task, seeds, side, left=None):
       output = None
     seconds = round((time.monotonic() - began) / len(seeds), 2)
     scores = {seed: read_result(workdir, seed, metric) for seed in seeds}
-  common = {"task": task, "side": side, "peak": args.peak}
-  common["grouped"] = args.grouped
-  common |= {"compile": args.compile} if side == "theirs" else {}
+  common_fields = {"task": task, "side": side, "peak": args.peak}
+  common_fields["grouped"] = args.grouped
+  common_fields |= {"compile": args.compile} if side == "theirs" else {}
   rows = []
   for seed, values in scores.items():
-    row = common | {"seed": seed}
+    row = common_fields | {"seed": seed}
     if not values:
       if output is not None:
         rows.append(row | {"error": output[-2000:]})
@@ -174,7 +174,7 @@ def describe(row):
 
 
 def run_seeds(args):
-  """Does all runs, in several processes at a time, each with a few seeds."""
+  """Does all runs: several processes at a time, each with a few seeds."""
   end = args.first + args.seeds
   jobs = [
     (task, range(first, min(first + args.chunk, end)), side)
@@ -216,18 +216,20 @@ def interval(scores, peer_scores):
   from scipy import stats
 
   variances = [statistics.variance(x) / len(x) for x in (scores, peer_scores)]
-  both = len(scores) + len(peer_scores) - 2
+  pooled_freedom = len(scores) + len(peer_scores) - 2
   squares = sum(
     (len(x) - 1) * statistics.variance(x) for x in (scores, peer_scores)
   )
-  pooled = math.sqrt(squares / both)
+  pooled_deviation = math.sqrt(squares / pooled_freedom)
   freedom = sum(variances) ** 2 / sum(
     variance**2 / (len(x) - 1)
     for variance, x in zip(variances, (scores, peer_scores), strict=True)
   )
-  half = float(stats.t.ppf(0.975, freedom)) * math.sqrt(sum(variances))
+  half_width = float(stats.t.ppf(0.975, freedom)) * math.sqrt(sum(variances))
   gap = statistics.fmean(scores) - statistics.fmean(peer_scores)
-  return [(gap + shift) / pooled for shift in (0.0, -half, half)]
+  return [
+    (gap + shift) / pooled_deviation for shift in (0.0, -half_width, half_width)
+  ]
 
 
 def table(rows):
@@ -237,9 +239,9 @@ def table(rows):
     " (95%) | failed |",
     "|---|---|---|---|---|---|---|",
   ]
-  scored = [row for row in rows if not row.get("speed")]
-  for task in dict.fromkeys(row["task"] for row in scored):
-    task_rows = [row for row in scored if row["task"] == task]
+  score_rows = [row for row in rows if not row.get("speed")]
+  for task in dict.fromkeys(row["task"] for row in score_rows):
+    task_rows = [row for row in score_rows if row["task"] == task]
     scores = {
       side: {r["seed"]: r["value"] for r in task_rows if ended(r, side)}
       for side in SIDES
@@ -250,13 +252,13 @@ def table(rows):
     if min(map(len, values)) < 2:
       lines.append(f"| {task} | two runs of each side are needed |")
       continue
-    shown = [
+    cells = [
       f"{statistics.fmean(x):.4f} ± {statistics.stdev(x):.4f}" for x in values
     ]
     gap, low, high = interval(*values)
     counts = " + ".join(str(len(x)) for x in values)
     lines.append(
-      f"| {task} | {metric} | {counts} | {shown[0]} | {shown[1]} |"
+      f"| {task} | {metric} | {counts} | {cells[0]} | {cells[1]} |"
       f" {gap:+.2f} ({low:+.2f} to {high:+.2f}) | {failed} |"
     )
   return lines + speed_lines([r for r in rows if r.get("speed")])

@@ -24,7 +24,7 @@ POOL = 50
 # A batch's length is a multiple of this number of tokens, for tensor cores.
 MULTIPLE = 8
 # The number of rows in a batch of an evaluation.
-SCORED = 128
+EVAL_BATCH_SIZE = 128
 
 
 def read(folder, split):
@@ -39,8 +39,8 @@ def grouped(order, sizes, batch_size):
   This is transformers' get_length_grouped_indices. In each pool of batches, the
   longest rows come first. The longest row of all is in the first batch.
   """
-  pool = batch_size * max(min(len(sizes) // (4 * batch_size), POOL), 1)
-  pools = [order[i : i + pool] for i in range(0, len(order), pool)]
+  pool_size = batch_size * max(min(len(sizes) // (4 * batch_size), POOL), 1)
+  pools = [order[i : i + pool_size] for i in range(0, len(order), pool_size)]
   pools = [
     indices[np.argsort(-sizes[indices], kind="stable")] for indices in pools
   ]
@@ -54,20 +54,20 @@ def collate(rows, row_indices, pad, device):
   starts = rows["starts"][row_indices][:, None]
   sizes = rows["starts"][row_indices + 1][:, None] - starts
   place = np.arange(-(-int(sizes.max()) // MULTIPLE) * MULTIPLE)
-  real = place < sizes
-  ids = np.where(real, rows["ids"].take(starts + place, mode="clip"), pad)
-  types = real & (place >= rows["second"][row_indices][:, None])
-  inputs = torch.from_numpy(np.stack([ids, types, real]).astype(np.int64))
+  is_token = place < sizes
+  ids = np.where(is_token, rows["ids"].take(starts + place, mode="clip"), pad)
+  types = is_token & (place >= rows["second"][row_indices][:, None])
+  inputs = torch.from_numpy(np.stack([ids, types, is_token]).astype(np.int64))
   labels = torch.from_numpy(rows["labels"][row_indices])
   if labels.dtype != torch.float32:
     labels = labels.long()
   if device == "cuda":
     inputs, labels = inputs.pin_memory(), labels.pin_memory()
-  ids, types, real = inputs.to(device, non_blocking=True)
+  ids, types, is_token = inputs.to(device, non_blocking=True)
   return {
     "input_ids": ids,
     "token_type_ids": types,
-    "attention_mask": real,
+    "attention_mask": is_token,
     "labels": labels.to(device, non_blocking=True),
   }
 
@@ -83,37 +83,37 @@ def score(model, rows, pad, kind, device):
   order = np.argsort(-sizes, kind="stable")
   predicted = []
   with torch.no_grad(), autocast(device):
-    for i in range(0, len(order), SCORED):
-      batch = collate(rows, order[i : i + SCORED], pad, device)
+    for i in range(0, len(order), EVAL_BATCH_SIZE):
+      batch = collate(rows, order[i : i + EVAL_BATCH_SIZE], pad, device)
       predicted.append(model(**batch).logits.float())
   model.train()
   logits = torch.cat(predicted).cpu().numpy()[np.argsort(order)]
-  right = rows["labels"]
+  labels = rows["labels"]
   if kind == "pearson_spearman":
     from scipy import stats
 
-    pair = right.astype(np.float64), logits[:, 0].astype(np.float64)
+    pair = labels.astype(np.float64), logits[:, 0].astype(np.float64)
     return float((stats.pearsonr(*pair)[0] + stats.spearmanr(*pair)[0]) / 2)
   if kind == "matthews":
     from sklearn import metrics
 
-    return float(metrics.matthews_corrcoef(right, logits.argmax(1)))
-  return float((right == logits.argmax(1)).mean())
+    return float(metrics.matthews_corrcoef(labels, logits.argmax(1)))
+  return float((labels == logits.argmax(1)).mean())
 
 
 def make_optimizer(model, args, steps):
   """Returns AdamW and its schedule; biases and LayerNorm do not decay."""
-  plain = [[], []]  # Parameters with and without decay.
+  parameters = [[], []]  # Parameters with and without decay.
   for name, parameter in model.named_parameters():
-    plain["bias" in name or "LayerNorm" in name].append(parameter)
+    parameters["bias" in name or "LayerNorm" in name].append(parameter)
   groups = [
-    {"params": plain[0], "weight_decay": args.decay},
-    {"params": plain[1], "weight_decay": 0.0},
+    {"params": parameters[0], "weight_decay": args.decay},
+    {"params": parameters[1], "weight_decay": 0.0},
   ]
   optimizer = torch.optim.AdamW(groups, lr=args.peak, eps=1e-8, fused=True)
-  warm = round(args.warmup * steps)
+  warmup_steps = round(args.warmup * steps)
   return optimizer, transformers.get_linear_schedule_with_warmup(
-    optimizer, warm, steps
+    optimizer, warmup_steps, steps
   )
 
 
@@ -129,15 +129,15 @@ def train(args, seed, device):
   ).to(device)
   rows, dev = read(args.data, "train"), read(args.data, "validation")
   sizes = np.diff(rows["starts"])
-  epoch = -(-len(sizes) // args.batch_size)
-  steps = args.limit or epoch * args.epochs
+  epoch_steps = -(-len(sizes) // args.batch_size)
+  steps = args.limit or epoch_steps * args.epochs
   optimizer, schedule = make_optimizer(model, args, steps)
   run = torch.compile(model, dynamic=True) if args.compile else model
   generator = torch.Generator().manual_seed(seed)
   metric, values = meta["task"]["metrics"][0], []
   model.train()
   for step in range(steps):
-    place = step % epoch * args.batch_size
+    place = step % epoch_steps * args.batch_size
     if not place:
       order = torch.randperm(len(sizes), generator=generator).numpy()
       if args.grouped:
@@ -151,8 +151,8 @@ def train(args, seed, device):
     optimizer.step()
     schedule.step()
     optimizer.zero_grad()
-    last = step + 1 == steps
-    if last or (args.each_epoch and (step + 1) % epoch == 0):
+    is_last = step + 1 == steps
+    if is_last or (args.each_epoch and (step + 1) % epoch_steps == 0):
       values.append(score(model, dev, meta["pad"], metric, device))
       if args.each_epoch:
         folder = os.path.join(os.path.dirname(args.output), f"step_{step + 1}")

@@ -32,13 +32,13 @@ def run(*arguments):
 
 def test_the_overview_has_a_line_for_every_verb():
   lines = overview().splitlines()
-  for verb, does in VERBS.items():
+  for verb, summary in VERBS.items():
     assert [line for line in lines if line.split()[:1] == [verb]] != [], verb
-    assert overview().count(does) == 1
+    assert overview().count(summary) == 1
   assert max(map(len, lines)) <= 80
   modules = {path.stem for path in (ROOT / "bert_jax" / "cli").glob("*.py")}
-  others = {"__init__", "main", "flags", "configs", "errors"}
-  assert modules - others == {verb.replace("-", "_") for verb in VERBS}
+  other_modules = {"__init__", "main", "flags", "configs", "errors"}
+  assert modules - other_modules == {verb.replace("-", "_") for verb in VERBS}
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -60,17 +60,17 @@ def test_the_example_has_only_flags_that_exist(verb):
 
 
 def test_a_flag_is_spelt_with_hyphens_and_means_one_thing():
-  """A flag of two verbs is a shared one, so that it has one definition."""
-  verbs: dict[str, list[str]] = {}
+  """A flag of several verbs is in `flags.SHARED`, so it has one definition."""
+  verbs_by_flag: dict[str, list[str]] = {}
   for verb in VERBS:
     for flag in parser_of(verb)._option_string_actions:
-      verbs.setdefault(flag, []).append(verb)
-  for flag, users in verbs.items():
+      verbs_by_flag.setdefault(flag, []).append(verb)
+  for flag, users in verbs_by_flag.items():
     assert "_" not in flag
     if len(users) > 1 and flag not in ("-h", "--help", "--rules"):
       assert flag.removeprefix("--") in flags.SHARED, (flag, users)
   for flag in flags.SHARED:
-    assert f"--{flag}" in verbs
+    assert f"--{flag}" in verbs_by_flag
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_an_error_of_the_program_keeps_its_trace(monkeypatch):
 def test_a_reader_that_stops_early_gets_no_trace():
   reader, writer = os.pipe()
   os.close(reader)
-  done = subprocess.run(
+  process = subprocess.run(
     [sys.executable, "-m", "bert_jax", "config", "configs/quickstart.py"],
     stdout=writer,
     stderr=subprocess.PIPE,
@@ -127,15 +127,17 @@ def test_a_reader_that_stops_early_gets_no_trace():
     cwd=ROOT,
   )
   os.close(writer)
-  assert done.returncode == 1
-  assert done.stderr == "error: standard output: Broken pipe.\n"
+  assert process.returncode == 1
+  assert process.stderr == "error: standard output: Broken pipe.\n"
 
 
 def test_modules_are_no_commands():
-  done = run("bert_jax.training.train", "--config", "x")
-  assert done.returncode == 1 and not done.stdout
-  assert done.stderr.startswith("error: bert_jax.training.train is not a comm")
-  assert len(done.stderr.splitlines()) == 1
+  process = run("bert_jax.training.train", "--config", "x")
+  assert process.returncode == 1 and not process.stdout
+  assert process.stderr.startswith(
+    "error: bert_jax.training.train is not a comm"
+  )
+  assert len(process.stderr.splitlines()) == 1
 
 
 def test_a_verb_imports_no_other_verb():
@@ -146,10 +148,10 @@ def test_a_verb_imports_no_other_verb():
     "print(sorted(m for m in sys.modules if m.startswith('bert_jax.cli.')))\n"
     "print('jax' in sys.modules)\n"
   )
-  done = subprocess.run(
+  process = subprocess.run(
     [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
   )
-  *_, modules, jax = done.stdout.splitlines()
+  *_, modules, jax = process.stdout.splitlines()
   names = ("errors", "flags", "main", "split_text")
   assert modules == str([f"bert_jax.cli.{name}" for name in names])
   assert jax == "False"
@@ -215,11 +217,11 @@ def run_in_a_thread(error):
     "thread = threading.Thread(target=fail, name='saver')\n"
     "thread.start()\nthread.join()\n"
   )
-  done = subprocess.run(
+  process = subprocess.run(
     [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
   )
-  assert not done.stdout
-  return done.stderr
+  assert not process.stdout
+  return process.stderr
 
 
 def test_no_exception_of_a_thread_is_hidden():
@@ -233,19 +235,19 @@ def test_late_callbacks_are_one_line_and_any_other_fault_a_trace(capsys):
   errors._note.cache_clear()
   loop = asyncio.new_event_loop()
   loop.close()
-  with pytest.raises(RuntimeError) as late:
+  with pytest.raises(RuntimeError) as late_error:
     loop.call_soon_threadsafe(print)
-  errors.report_uncaught(late.type, late.value, late.tb)
+  errors.report_uncaught(late_error.type, late_error.value, late_error.tb)
   line = capsys.readouterr().err
   assert line == "note: in a callback: Event loop is closed\n"
   unraisable = types.SimpleNamespace(
-    exc_value=late.value, err_msg=None, object=loop
+    exc_value=late_error.value, err_msg=None, object=loop
   )
   errors.report_unraisable(unraisable)
   assert not capsys.readouterr().err
-  with pytest.raises(RuntimeError) as fault:
+  with pytest.raises(RuntimeError) as other_error:
     raise RuntimeError("Event loop is closed")
-  errors.report_uncaught(fault.type, fault.value, fault.tb)
+  errors.report_uncaught(other_error.type, other_error.value, other_error.tb)
   assert "Traceback" in capsys.readouterr().err
 
 
@@ -270,5 +272,5 @@ def test_abandoned_reads_of_a_checkpoint_are_one_line(module, capsys):
 def test_the_installed_script_is_the_same_command():
   project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
   assert project["scripts"] == {"bert_jax": "bert_jax.cli.main:main"}
-  done = run("bert_jax", "--help")
-  assert done.returncode == 0 and done.stdout == overview() + "\n"
+  process = run("bert_jax", "--help")
+  assert process.returncode == 0 and process.stdout == overview() + "\n"

@@ -1,4 +1,4 @@
-"""Compiling for TPU slices that this machine does not have, and its reports."""
+"""Tests compiling for TPU slices that this machine lacks, and its reports."""
 
 import importlib.util
 import json
@@ -90,8 +90,9 @@ def test_bytes_of_types():
 
 
 def test_collectives_are_counted_as_often_as_they_run():
-  """The program has loops with known and inferred counts, pairs and
-  branches."""
+  """The program has a loop with a given count, a loop whose count is inferred,
+  a start-done pair and branches.
+  """
   program = hlo.parse(PROGRAM)
   assert program.entry == "main"
   assert hlo.loops(program) == [5, 3]
@@ -175,7 +176,7 @@ CONFIG = dict(
 
 
 def replace_compiler(monkeypatch, fits):
-  """Replaces the compiler; returns the (values, topology) of its calls."""
+  """Replaces the compiler; returns a list that gets the values of each call."""
   calls = []
 
   def compile_step(config, number, topology):
@@ -196,7 +197,7 @@ def replace_compiler(monkeypatch, fits):
 
 
 def test_offers_are_those_that_compiled(monkeypatch):
-  """Every suggestion has compiled. Sizes that do not divide are skipped."""
+  """Each suggestion has been compiled; a setting that raises is skipped."""
   calls = replace_compiler(
     monkeypatch,
     lambda micro, remat, **_: None if micro == 8 and not remat else remat,
@@ -237,7 +238,7 @@ def test_nothing_is_offered_that_does_not_fit(monkeypatch):
 
 
 def test_a_crash_of_the_compiler_is_reported(monkeypatch):
-  """The report names a change that compiles: first the other remat setting."""
+  """The report offers a change that compiles; remat is turned off first."""
 
   def crash(function, *args):
     yield dict(REPORT)
@@ -358,7 +359,7 @@ def run_compile(topology, phase, *flags, config="bert:base"):
 @needs_libtpu
 @pytest.mark.slow
 def test_attention_in_a_kernel_needs_less():
-  """For long rows no layer saves its scores; the oldest TPUs are refused."""
+  """The kernel does not save the scores of long rows; TPU v2 has no kernel."""
   kernel = "--config.model.attention=tpu"
   sizes = [
     run_compile("v5e:2x2", 2, *TINY, *flags)["temporaries_bytes"]
@@ -373,24 +374,26 @@ def test_attention_in_a_kernel_needs_less():
 @needs_libtpu
 @pytest.mark.slow
 def test_base_fits_the_published_slice():
-  """Phase 2 has the longer rows and needs more, so it stands for both
-  phases."""
+  """Phase 2 has longer rows and needs more memory, so it stands for both
+  phases.
+  """
   run_compile("v2:4x4", 2)
 
 
 @needs_libtpu
 @pytest.mark.slow
 def test_large_fits_the_published_slice_and_the_offer_is_true():
-  """Without remat phase 2 is refused; the suggestion is the setting of the
-  config."""
+  """Without remat, phase 2 does not fit. The report then offers remat, which
+  the config sets.
+  """
   flags = ("--topology=v2:8x8", "--phase=2", "--json")
   done = command(*flags, "--config.model.remat=False", config="bert:large")
   assert done.returncode == 2, done.stderr
   (report,) = reports_in(done)
   assert not report["fits"] and "Ran out of memory" in report["refused"]
   assert report["offer"] == "--config.model.remat=True"
-  again = run_compile("v2:8x8", 2, config="bert:large")
-  assert again["total_bytes"] == report["offer_total_bytes"]
+  report_of_offer = run_compile("v2:8x8", 2, config="bert:large")
+  assert report_of_offer["total_bytes"] == report["offer_total_bytes"]
 
 
 SMALL = ["--config.model.variant=small", "--config.model.unroll=4"]
@@ -409,6 +412,9 @@ def test_operations_are_the_models():
   strict=True, reason="attention dropout's result is kept: 1.22 times, not 1.1"
 )
 def test_dropout_costs_no_memory():
-  with_it = run_compile("v2:4x4", 2, *SMALL)
-  without = run_compile("v2:4x4", 2, *SMALL, *NO_DROPOUT)
-  assert with_it["temporaries_bytes"] <= 1.1 * without["temporaries_bytes"]
+  dropout_report = run_compile("v2:4x4", 2, *SMALL)
+  no_dropout_report = run_compile("v2:4x4", 2, *SMALL, *NO_DROPOUT)
+  assert (
+    dropout_report["temporaries_bytes"]
+    <= 1.1 * no_dropout_report["temporaries_bytes"]
+  )

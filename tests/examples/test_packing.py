@@ -81,17 +81,17 @@ def test_a_packed_sequence_is_as_alone(corpus, name):
       positions = batch["mlm_positions"][row[i]]
       is_inside = (positions >= begin) & (positions < begin + n)
       is_inside &= batch["mlm_weights"][row[i]] > 0
-      used = single_rows["mlm_weights"][i] > 0
+      is_used = single_rows["mlm_weights"][i] > 0
       np.testing.assert_array_equal(
-        positions[is_inside] - begin, single_rows["mlm_positions"][i][used]
+        positions[is_inside] - begin, single_rows["mlm_positions"][i][is_used]
       )
       np.testing.assert_array_equal(
-        batch["mlm_ids"][row[i]][is_inside], single_rows["mlm_ids"][i][used]
+        batch["mlm_ids"][row[i]][is_inside], single_rows["mlm_ids"][i][is_used]
       )
       if "span_positions" in batch:
         np.testing.assert_array_equal(
           batch["span_positions"][row[i]][is_inside] - begin,
-          single_rows["span_positions"][i][used],
+          single_rows["span_positions"][i][is_used],
         )
     if "pair_labels" in batch:
       assert batch["pair_weights"][row[i], rank[i]] == 1
@@ -103,9 +103,9 @@ def test_a_packed_sequence_is_as_alone(corpus, name):
     if key in batch:
       assert not batch[key][padding].any()
   if "pair_weights" in batch:
-    unused = elements["length"] == 0
+    is_unused = elements["length"] == 0
     for key in ("pair_labels", "cls_positions", "pair_weights"):
-      assert not batch[key][unused].any()
+      assert not batch[key][is_unused].any()
 
 
 @pytest.mark.parametrize("name", ["doc_sentences", "lm", "electra_segments"])
@@ -121,7 +121,7 @@ def test_packing_loses_and_repeats_nothing(corpus, name):
 
 
 def test_little_padding_is_left(corpus):
-  """Single rows of short documents are over half empty, packed rows 3%."""
+  """Over 50% of single rows of short documents is padding; packed, under 3%."""
   for name, options in (("bert_pairs", dict(max_predictions=20)), ("lm", {})):
     shares = []
     for max_sequences in (1, 12):
@@ -151,7 +151,7 @@ def test_fill_keeps_every_limit():
 
 def source(corpus, name, max_sequences=5, seed=0):
   recipe = make_recipe(corpus, name, max_sequences)
-  # With such small shards and windows, an epoch has several of each.
+  # Shards and windows are so small that an epoch has several of each.
   return streams.Stream(
     corpus, recipe, seed, shard_tokens=2000, window_shards=3
   )
@@ -170,26 +170,30 @@ def test_hosts_steps_and_restarts_give_the_same_rows(corpus, name):
         k: v[24 * step : 24 * step + 24] for k, v in full_batch.items()
       }
       assert same(join(shares), expected)
-  first = source(corpus, name)
-  first.read(0, 24 * 41)
-  position = json.loads(json.dumps(first.position()))
+  first_stream = source(corpus, name)
+  first_stream.read(0, 24 * 41)
+  position = json.loads(json.dumps(first_stream.position()))
   assert position["epoch"] >= 1
   resumed_stream = source(corpus, name)
   resumed_stream.restore(position)
   expected = {k: v[24 * 41 :] for k, v in full_batch.items()}
   assert same(resumed_stream.read(24 * 41, 24 * 19), expected)
-  assert not same(source(corpus, name, seed=1).read(0, 24), first.read(0, 24))
+  assert not same(
+    source(corpus, name, seed=1).read(0, 24), first_stream.read(0, 24)
+  )
 
 
 def test_every_epoch_has_new_rows(corpus):
   recipe = make_recipe(corpus, "bert_pairs", 5)
-  first, second, first_again = (
+  first_index, second_index, first_index_again = (
     recipe.index(corpus, 0, corpus.num_documents, key) for key in (1, 2, 1)
   )
-  np.testing.assert_array_equal(first, first_again)
-  examples = [set(x[x["length"] > 0].tolist()) for x in (first, second)]
+  np.testing.assert_array_equal(first_index, first_index_again)
+  examples = [
+    set(x[x["length"] > 0].tolist()) for x in (first_index, second_index)
+  ]
   assert len(examples[0] & examples[1]) < 0.3 * len(examples[0])
-  rows = [set(map(tuple, x.tolist())) for x in (first, second)]
+  rows = [set(map(tuple, x.tolist())) for x in (first_index, second_index)]
   assert len(rows[0] & rows[1]) < 0.05 * len(rows[0])
 
 
@@ -215,14 +219,16 @@ def test_static_masks(corpus, max_sequences):
     static_masks=3,
   )
   stream = streams.Stream(corpus, recipe, 0, shard_tokens=2000, window_shards=3)
-  rows, first = [], 0
+  rows, next_begin = [], 0
   for epoch in range(7):
-    begin = first
-    first = stream.count(epoch + 1, epoch, begin)
+    begin = next_begin
+    next_begin = stream.count(epoch + 1, epoch, begin)
     batch = streams.Stream(
       corpus, recipe, 0, shard_tokens=2000, window_shards=3
-    ).read(begin, first - begin)
-    flat = [v.reshape(first - begin, -1).astype(float) for v in batch.values()]
+    ).read(begin, next_begin - begin)
+    flat = [
+      v.reshape(next_begin - begin, -1).astype(float) for v in batch.values()
+    ]
     rows.append([tuple(row) for row in np.concatenate(flat, 1).tolist()])
   for epoch in range(3, 7):
     assert sorted(rows[epoch]) == sorted(rows[epoch - 3])

@@ -1,5 +1,4 @@
-"""The loop over layers: unrolled, with remat, with shared layers, with
-dropout."""
+"""Tests the loop over layers: unrolled, with remat, shared layers, dropout."""
 
 import functools
 import re
@@ -13,7 +12,7 @@ from tiny_families import HIDDEN, NAMES, build, fill, jit, parameters, token_ids
 from bert_jax.models import albert, heads, layers, stack, task_heads
 
 IDS = token_ids(2, 9)
-DEEP = 4
+DEPTH = 4
 
 
 def rngs(seed=0):
@@ -21,7 +20,7 @@ def rngs(seed=0):
 
 
 def shared(groups, **overrides):
-  return build("albert", num_layers=DEEP, groups=groups, **overrides)
+  return build("albert", num_layers=DEPTH, groups=groups, **overrides)
 
 
 @functools.cache
@@ -38,7 +37,7 @@ SLOW += [("albert", groups) for groups in (1, 2, 4)]
   [("albert", 0), *(pytest.param(*c, marks=pytest.mark.slow) for c in SLOW)],
 )
 def test_unrolled_and_made_again_equal_the_loop(name, groups):
-  """Outputs with dropout, and gradients, differ by roundings only."""
+  """Outputs with dropout and gradients differ from the loop's by roundings."""
   if groups:
     make, params = functools.partial(shared, groups), shared_parameters(groups)
   else:
@@ -57,16 +56,19 @@ def test_unrolled_and_made_again_equal_the_loop(name, groups):
     return [hidden, *jax.tree.leaves(grads)]
 
   unroll = make().num_layers
-  plain, changed = run(make()), run(make(unroll=unroll, remat=True))
-  for expected, array in zip(plain, changed, strict=True):
+  loop_arrays, unrolled_arrays = (
+    run(make()),
+    run(make(unroll=unroll, remat=True)),
+  )
+  for expected, array in zip(loop_arrays, unrolled_arrays, strict=True):
     atol = 1e-6 * max(1.0, float(np.abs(expected).max()))
     np.testing.assert_allclose(array, expected, rtol=0, atol=atol)
 
 
 def test_what_unrolled_layers_keep_is_not_stacked():
-  """A loop of one iteration copied what its layers save into a larger array."""
-  stacked = {}
-  for unroll in (1, DEEP):
+  """Unrolled layers must not copy the arrays that they save into one array."""
+  stacked_arrays = {}
+  for unroll in (1, DEPTH):
     module = shared(1, unroll=unroll)
 
     def loss(params, module=module):
@@ -74,8 +76,8 @@ def test_what_unrolled_layers_keep_is_not_stacked():
 
     grad = jit(jax.grad(lambda params, loss=loss: loss(params).sum()))
     text = grad.lower(shared_parameters(1)).compile().as_text()
-    stacked[unroll] = re.findall(rf"f32\[{DEEP},2,9,\S*", text)
-  assert stacked[1] and not stacked[DEEP]
+    stacked_arrays[unroll] = re.findall(rf"f32\[{DEPTH},2,9,\S*", text)
+  assert stacked_arrays[1] and not stacked_arrays[DEPTH]
 
 
 def states(module, params, train=False, seed=0):
@@ -86,35 +88,42 @@ def states(module, params, train=False, seed=0):
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_groups_are_layers_of_their_own_repeated(groups):
-  """ALBERT's stack equals one that has a copy of a layer for each of its
-  uses."""
-  module = build("bert", num_layers=DEEP)
+  """ALBERT's stack equals a stack that has a copy of a layer for each use."""
+  module = build("bert", num_layers=DEPTH)
   options = stack.build(module)
   inputs = jnp.ones((1, 4, HIDDEN)), jnp.ones((1, 4), jnp.int32)
-  few = fill(options.copy(groups=groups), *inputs, train=False)
-  many = jax.tree.map(lambda x: jnp.repeat(x, DEEP // groups, 0), few)
+  shared_params = fill(options.copy(groups=groups), *inputs, train=False)
+  repeated_params = jax.tree.map(
+    lambda x: jnp.repeat(x, DEPTH // groups, 0), shared_params
+  )
   x = np.random.default_rng(1).normal(size=(2, 4, HIDDEN)).astype(np.float32)
   ids = np.array([[1, 1, 2, 0], [1, 1, 1, 1]], np.int32)
-  grouped, repeated = (
+  grouped_outputs, repeated_outputs = (
     jit(functools.partial(o.apply, train=False, collect=True))(
       {"params": p}, x, ids
     )
-    for o, p in ((options.copy(groups=groups), few), (options, many))
+    for o, p in (
+      (options.copy(groups=groups), shared_params),
+      (options, repeated_params),
+    )
   )
   jax.tree.map(
-    functools.partial(np.testing.assert_allclose, atol=1e-6), grouped, repeated
+    functools.partial(np.testing.assert_allclose, atol=1e-6),
+    grouped_outputs,
+    repeated_outputs,
   )
 
 
 def test_depth_of_a_shared_layer_is_free():
-  """As in a Universal Transformer, the same tree runs with more or fewer
-  steps."""
+  """The same parameters run with more or fewer layers, as in a Universal
+  Transformer.
+  """
   params = shared_parameters(1)
-  deep = states(build("albert", num_layers=6), params)
-  usual = states(shared(1), params)
-  shallow = states(build("albert", num_layers=1, unroll=DEEP), params)
-  np.testing.assert_allclose(deep[:DEEP], usual, atol=1e-6)
-  np.testing.assert_allclose(shallow, usual[:1], atol=1e-6)
+  deep_states = states(build("albert", num_layers=6), params)
+  usual_states = states(shared(1), params)
+  shallow_states = states(build("albert", num_layers=1, unroll=DEPTH), params)
+  np.testing.assert_allclose(deep_states[:DEPTH], usual_states, atol=1e-6)
+  np.testing.assert_allclose(shallow_states, usual_states[:1], atol=1e-6)
   with pytest.raises(ValueError, match="num_layers=3 is not a multiple of 2"):
     states(build("albert", num_layers=3, groups=2), params)
 
@@ -126,17 +135,17 @@ def kept(module, params, train=True):
   layer's output is the normalised dropout of ones, which is positive where
   dropout kept an element.
   """
-  zero = jax.tree.map(jnp.zeros_like, params["layers"])
-  zero["layer"]["mlp_out"]["bias"] += 1.0
-  zero["layer"]["mlp_norm"]["scale"] += 1.0
-  return np.asarray(states(module, params | {"layers": zero}, train)) > 0
+  zero_params = jax.tree.map(jnp.zeros_like, params["layers"])
+  zero_params["layer"]["mlp_out"]["bias"] += 1.0
+  zero_params["layer"]["mlp_norm"]["scale"] += 1.0
+  return np.asarray(states(module, params | {"layers": zero_params}, train)) > 0
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_each_application_of_a_layer_drops_others(groups):
   """The MLP's dropout acts, and no two applications have the same bits."""
   masks = kept(shared(groups, dropout=0.5), shared_parameters(groups))
-  assert masks.shape[0] == DEEP
+  assert masks.shape[0] == DEPTH
   bound = 5 * 0.5 / np.sqrt(masks[0].size)
   for i, mask in enumerate(masks):
     assert abs(mask.mean() - 0.5) < bound
@@ -153,25 +162,29 @@ def test_a_branch_is_dropped_before_it_is_added():
   params = fill(layer, x, y, bias, train=False)
   p = {"params": params}
   key = layer.apply(p, method=lambda m: m.make_rng("dropout"), rngs=rngs(0))
-  out, again = layer.apply(p, x, y, bias, train=True, rngs=rngs(0))
+  output, output_copy = layer.apply(p, x, y, bias, train=True, rngs=rngs(0))
   branch = np.asarray(layers.dropout(y + bias, 0.5, key))
   assert 0.3 < (branch == 0).mean() < 0.7
   total = x + branch
   total -= total.mean(-1, keepdims=True)
   total /= np.sqrt((total**2).mean(-1, keepdims=True))
   scale, shift = (np.asarray(params[name]) for name in ("scale", "bias"))
-  np.testing.assert_allclose(out, total * scale + shift, atol=1e-5)
-  np.testing.assert_array_equal(out, again)
+  np.testing.assert_allclose(output, total * scale + shift, atol=1e-5)
+  np.testing.assert_array_equal(output, output_copy)
 
 
 def test_albert_without_dropout_has_a_classifier_with():
-  """In version 2 the encoder is deterministic, and the logits vary."""
+  """In version 2 the encoder has no dropout, but the logits vary."""
   published = {name: albert.build(name) for name in albert.VARIANTS}
   rates = {n: (m.dropout, m.attention_dropout) for n, m in published.items()}
-  dropped = [name for name, rate in rates.items() if rate == (0.1, 0.1)]
-  assert dropped == ["base_v1", "large_v1", "xlarge_v1"]
-  others = {rate for name, rate in rates.items() if name not in dropped}
-  assert others == {(0.0, 0.0)}
+  names_with_dropout = [
+    name for name, rate in rates.items() if rate == (0.1, 0.1)
+  ]
+  assert names_with_dropout == ["base_v1", "large_v1", "xlarge_v1"]
+  other_rates = {
+    rate for name, rate in rates.items() if name not in names_with_dropout
+  }
+  assert other_rates == {(0.0, 0.0)}
   assert heads.Pooling("tanh", dropout=0.1) == albert.POOLING
   module = build("albert", dropout=0.0, attention_dropout=0.0)
   np.testing.assert_array_equal(

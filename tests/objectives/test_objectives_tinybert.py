@@ -1,4 +1,4 @@
-"""TinyBERT's general stage compared with plain numpy."""
+"""Compares TinyBERT's general stage with plain numpy."""
 
 import shutil
 
@@ -49,7 +49,7 @@ def measure(objective, params, frozen, batch, train=False):
 
 
 def unmasked(batch):
-  """Returns the ids without masks."""
+  """Returns `input_ids` with the original ids in place of masks."""
   ids = np.array(batch["input_ids"])
   for row, slot in np.argwhere(np.asarray(batch["mlm_weights"]) > 0):
     column = batch["mlm_positions"][row, slot]
@@ -59,13 +59,17 @@ def unmasked(batch):
 
 def look(encoder, params, ids, batch):
   """Returns embeddings and hidden states [n + 1, b, l, d], and
-  probabilities."""
+  attention probabilities.
+  """
   run = jit(encoder.apply, static_argnames=("collect",))
-  _, seen = run(
+  _, collected = run(
     {"params": params}, ids, None, batch["sequence_ids"], collect=True
   )
-  states = [np.asarray(seen["embeddings"]), *np.asarray(seen["hidden"])]
-  return states, np.asarray(seen["attention"])
+  states = [
+    np.asarray(collected["embeddings"]),
+    *np.asarray(collected["hidden"]),
+  ]
+  return states, np.asarray(collected["attention"])
 
 
 def raw_scores(params, layer, x):
@@ -114,8 +118,8 @@ def test_sums_are_those_of_numpy(batch, teacher, maps):
       hidden += (
         np.square(mapped - teacher_states[3 * m])[row, :n].mean(-1).sum()
       )
-  first = params["fit_embeddings" if maps == "two" else "fit"]
-  gap = np.square(affine(first, student_states[0]) - teacher_states[0])
+  embedding_map = params["fit_embeddings" if maps == "two" else "fit"]
+  gap = np.square(affine(embedding_map, student_states[0]) - teacher_states[0])
   embedding = sum(gap[row, :n].mean(-1).sum() for row, n in enumerate(counts))
   expected = dict(
     attention_loss=attention, hidden_loss=hidden, embedding_loss=embedding
@@ -127,19 +131,21 @@ def test_sums_are_those_of_numpy(batch, teacher, maps):
 
 
 def test_scores_of_masked_keys_count_as_nothing(batch, teacher, monkeypatch):
-  """As released, all scores at or below -100 count as 0."""
+  """As in the released program, all scores at or below -100 count as 0."""
   params = draw(STUDENT, batch)
-  whole = measure(build(), params, teacher, batch)["attention_loss"]
+  loss_as_released = measure(build(), params, teacher, batch)["attention_loss"]
   monkeypatch.setattr(objective_lib, "MASKED", 1e9)
-  none = measure(build(), params, teacher, batch)["attention_loss"]
-  assert whole > 0 and none == 0.0
+  loss_without_scores = measure(build(), params, teacher, batch)[
+    "attention_loss"
+  ]
+  assert loss_as_released > 0 and loss_without_scores == 0.0
 
 
 def test_an_equal_student_has_nothing_to_learn(batch, teacher):
-  """The map is the identity."""
+  """The student is the teacher, and its map is the identity."""
   frozen = teacher["encoder"]
-  eye = dict(kernel=jnp.eye(12), bias=jnp.zeros(12))
-  params = {"encoder": frozen, "fit": eye}
+  identity = dict(kernel=jnp.eye(12), bias=jnp.zeros(12))
+  params = {"encoder": frozen, "fit": identity}
   objective = build(TEACHER | {"family": "bert"})
   sums = measure(objective, params, teacher, batch)
   assert sums == pytest.approx(dict.fromkeys(sums, 0.0), abs=1e-8)
@@ -147,23 +153,25 @@ def test_an_equal_student_has_nothing_to_learn(batch, teacher):
 
 def test_padding_and_masks_change_nothing(batch, teacher):
   params = draw(STUDENT, batch)
-  padded = np.asarray(batch["sequence_ids"]) == 0
-  ids = np.where(padded, 30, np.asarray(batch["input_ids"]))
+  is_padding = np.asarray(batch["sequence_ids"]) == 0
+  ids = np.where(is_padding, 30, np.asarray(batch["input_ids"]))
   # This position is masked.
   ids[0, 4] = 9
-  other = batch | {"input_ids": jnp.asarray(ids, jnp.int32)}
+  other_batch = batch | {"input_ids": jnp.asarray(ids, jnp.int32)}
   objective = build()
-  a, b = (measure(objective, params, teacher, rows) for rows in (batch, other))
+  a, b = (
+    measure(objective, params, teacher, rows) for rows in (batch, other_batch)
+  )
   assert a == pytest.approx(b, rel=1e-6)
 
 
 def test_packed_sequences_do_not_see_each_other(batch, teacher):
   """Only pairs within a sequence count."""
   ids = np.where(np.arange(11) < 7, 1, 2) * np.ones((3, 1), np.int32)
-  pairs, real = objective_lib.real_pairs_and_tokens(
+  pairs, real_tokens = objective_lib.real_pairs_and_tokens(
     {"sequence_ids": jnp.asarray(ids)}
   )
-  assert pairs.sum() == 3 * (49 + 16) and real.sum() == 33
+  assert pairs.sum() == 3 * (49 + 16) and real_tokens.sum() == 33
 
 
 def test_no_gradient_reaches_the_teacher(batch, teacher):
@@ -216,26 +224,26 @@ def test_what_does_not_fit_is_refused(model, teacher, options, words):
 
 @pytest.mark.slow
 def test_restart_is_exact(tmp_path, compiled):
-  """Only the encoder is exported."""
+  """A restart gives the same arrays and rows; only the encoder is exported."""
   prepared = write_prepared(
     tmp_path / "p", random_documents(20, 0), random_documents(6, 1)
   )
   folder = prepared, write_teacher(tmp_path / "teacher", prepared)
   changes = {"total_steps": 4, "checkpoint.every": 2, "evaluate.every": 2}
   changes |= {"model.hidden": 8, "objective.layers": None}
-  whole, again = str(tmp_path / "whole"), str(tmp_path / "again")
+  run_path, restart_path = str(tmp_path / "whole"), str(tmp_path / "again")
 
   def config():
     return distilled(folder, "tinybert:4x312", **changes)
 
-  state = train.run(config(), whole)
-  shutil.copytree(whole, again)
-  shutil.rmtree(f"{again}/checkpoints/4")
-  expected, got = arrays(state), arrays(train.run(config(), again))
+  state = train.run(config(), run_path)
+  shutil.copytree(run_path, restart_path)
+  shutil.rmtree(f"{restart_path}/checkpoints/4")
+  expected, got = arrays(state), arrays(train.run(config(), restart_path))
   for key, x in expected.items():
     np.testing.assert_array_equal(x, got[key], err_msg=key)
-  assert rows(whole) == rows(again)
-  loaded = open_model(whole)
+  assert rows(run_path) == rows(restart_path)
+  loaded = open_model(run_path)
   assert loaded.config["task"] == "encoder" and "fit" not in loaded.params
-  words = loaded.params["encoder"]["embeddings"]["word"]["embedding"]
-  assert words.shape == (64, 8)
+  word_table = loaded.params["encoder"]["embeddings"]["word"]["embedding"]
+  assert word_table.shape == (64, 8)

@@ -1,4 +1,4 @@
-"""TinyBERT's task stages compared with plain numpy; runs of both stages."""
+"""Compares losses of TinyBERT's task stages with numpy; runs both stages."""
 
 import copy
 import functools
@@ -49,14 +49,14 @@ def module(build_encoder, sizes, kind):
 
 @pytest.fixture(scope="module")
 def batch():
-  """Rows of 9, 5 and 7 tokens, the third without a label; the last is empty."""
+  """Returns rows of 9, 5, 7 and 0 tokens; only the first two have a label."""
   rng = np.random.default_rng(0)
-  real = np.arange(9) < np.array(LENGTHS)[:, None]
-  second = real & (np.arange(9) >= 4)
+  is_token = np.arange(9) < np.array(LENGTHS)[:, None]
+  in_second_text = is_token & (np.arange(9) >= 4)
   arrays = dict(
-    input_ids=rng.integers(1, 37, real.shape) * real,
-    segment_ids=second,
-    sequence_ids=real,
+    input_ids=rng.integers(1, 37, is_token.shape) * is_token,
+    segment_ids=in_second_text,
+    sequence_ids=is_token,
     labels=np.array([2, 0, 0, 0]),
   )
   arrays = {key: jnp.asarray(x, jnp.int32) for key, x in arrays.items()}
@@ -65,8 +65,10 @@ def batch():
 
 @functools.cache
 def loss_of(equal=False, **options):
-  """Returns an objective and its jitted loss; `equal` makes teacher =
-  student."""
+  """Returns an objective and its jitted loss.
+
+  If `equal`, the student has the family and the sizes of the teacher.
+  """
   student = TEACHER | {"family": "bert"} if equal else None
   objective = build(student=student, **options)
   return objective, jit(objective.loss, static_argnums=5)
@@ -80,7 +82,7 @@ def measure(objective, params, frozen, batch):
 
 @pytest.fixture(scope="module")
 def models(batch):
-  """Returns kind -> ((module, parameters) of the student, of the teacher)."""
+  """Returns kind -> [student, teacher]; each is a pair (module, parameters)."""
   pairs = {}
   for kind in tinybert_task.KINDS:
     modules = (
@@ -125,13 +127,13 @@ def test_predictions_of_classes(batch, models):
 
   expected = divergence(1.0)[:3].sum()
   assert sums["prediction_loss"] == pytest.approx(expected, rel=1e-4)
-  warm = tinybert_task.soft_losses(*map(jnp.asarray, scores), 2.0)
-  np.testing.assert_allclose(warm, divergence(2.0), rtol=1e-3)
-  plain = softmax(scores[0])
-  expected = -np.log(plain[[0, 1], [2, 0]]).sum()
+  losses_at_2 = tinybert_task.soft_losses(*map(jnp.asarray, scores), 2.0)
+  np.testing.assert_allclose(losses_at_2, divergence(2.0), rtol=1e-3)
+  chances = softmax(scores[0])
+  expected = -np.log(chances[[0, 1], [2, 0]]).sum()
   assert sums["task_loss"] == pytest.approx(expected, rel=1e-5)
-  right = (plain.argmax(-1) == np.array([2, 0, -1, -1])).sum()
-  assert sums["task_accuracy"] == right
+  num_right = (chances.argmax(-1) == np.array([2, 0, -1, -1])).sum()
+  assert sums["task_accuracy"] == num_right
   assert objective.weights(batch) == dict(
     prediction_loss=3, task_loss=2, task_accuracy=2
   )
@@ -147,27 +149,29 @@ def test_predictions_of_numbers(batch, models):
   student_numbers, teacher_numbers = (
     logits(x, batch) for x in (student, master)
   )
-  labelled = np.square(student_numbers[:2, 0] - np.array([2.5, -1.0])).sum()
-  taught = np.square(student_numbers - teacher_numbers)[:3].sum()
-  expected = dict(prediction_loss=taught, task_loss=labelled)
+  loss_to_labels = np.square(
+    student_numbers[:2, 0] - np.array([2.5, -1.0])
+  ).sum()
+  loss_to_teacher = np.square(student_numbers - teacher_numbers)[:3].sum()
+  expected = dict(prediction_loss=loss_to_teacher, task_loss=loss_to_labels)
   assert sums == pytest.approx(expected, rel=1e-4)
-  # The released program takes the gold labels.
+  # The released program learns from the gold labels instead.
   args = map(jnp.asarray, (student_numbers, teacher_numbers))
   total = tinybert_task.prediction_sum("regression", *args, batch, "labels")
-  np.testing.assert_allclose(total, labelled, rtol=1e-5)
+  np.testing.assert_allclose(total, loss_to_labels, rtol=1e-5)
   released = build(**options, targets="labels")
   for built, rows in ((objective, 3), (released, 2)):
     assert built.weights(batch)["prediction_loss"] == rows
 
 
 def test_layers_are_those_of_the_general_stage(batch, layers):
-  """The tokens are the same, and none of them is masked."""
+  """For a batch without masks, both stages give the same losses and weights."""
   sums = measure(loss_of(), *layers, batch)
   general = objectives.factory("tinybert")(
     STUDENT | {"family": "tinybert"}, TEACHER | {"family": "bert"}
   )
-  none = jnp.zeros((4, 1), jnp.int32)
-  masks = dict(mlm_positions=none, mlm_ids=none, mlm_weights=none * 0.0)
+  zeros = jnp.zeros((4, 1), jnp.int32)
+  masks = dict(mlm_positions=zeros, mlm_ids=zeros, mlm_weights=zeros * 0.0)
   pair = general, jit(general.loss, static_argnums=5)
   assert sums == measure(pair, *layers, batch | masks)
   assert min(sums.values()) > 0
@@ -181,26 +185,30 @@ def test_an_equal_student_has_nothing_to_learn(batch, models, stage):
   params = frozen = models["classification"][1][1]
   if stage == "layers":
     frozen = {"encoder": params["encoder"]}
-    eye = dict(kernel=jnp.eye(12), bias=jnp.zeros(12))
-    params = frozen | {"fit": eye}
+    identity = dict(kernel=jnp.eye(12), bias=jnp.zeros(12))
+    params = frozen | {"fit": identity}
   objective, _ = pair = loss_of(equal=True, stage=stage)
   sums = measure(pair, params, frozen, batch)
   losses = {name: sums[name] for name in objective.coefficients}
   assert losses == pytest.approx(dict.fromkeys(losses, 0.0), abs=1e-7)
   scaled = jax.tree.map(lambda x: 1.1 * x, params)
-  other = measure(pair, scaled, frozen, batch)
-  assert min(other[name] for name in losses) > 1e-4
+  sums_of_scaled = measure(pair, scaled, frozen, batch)
+  assert min(sums_of_scaled[name] for name in losses) > 1e-4
 
 
 @pytest.mark.parametrize("stage", tinybert_task.STAGES)
 def test_padding_enters_no_loss(batch, models, layers, stage):
   student, master = models["classification"]
   params = layers if stage == "layers" else (student[1], master[1])
-  padded = batch["sequence_ids"] == 0
-  other = batch | {"input_ids": jnp.where(padded, 30, batch["input_ids"])}
+  is_padding = batch["sequence_ids"] == 0
+  other_batch = batch | {
+    "input_ids": jnp.where(is_padding, 30, batch["input_ids"])
+  }
   pair = loss_of() if stage == "layers" else loss_of(stage=stage)
   expected = measure(pair, *params, batch)
-  assert measure(pair, *params, other) == pytest.approx(expected, rel=1e-6)
+  assert measure(pair, *params, other_batch) == pytest.approx(
+    expected, rel=1e-6
+  )
 
 
 @pytest.mark.parametrize(
@@ -244,7 +252,7 @@ def turned(path, weights):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-  """A folder with a task, teachers and a student."""
+  """Returns a folder with a task, three teachers and a student."""
   path = tmp_path_factory.mktemp("folder")
   tiny_tasks.write_task(path / "task")
   weights = tiny_tasks.write_tuned(path / "teacher", "classification", seed=1)
@@ -262,14 +270,14 @@ def read(folder, name, **model):
 
 
 def test_labels_of_a_teacher_go_by_name(folder):
-  section, other = read(folder, "teacher"), read(folder, "turned")
-  assert section.digest == other.digest and section.model.family == "bert"
+  opened, opened_turned = read(folder, "teacher"), read(folder, "turned")
+  assert opened.digest == opened_turned.digest and opened.model.family == "bert"
   name = "classifier/dense/kernel"
-  np.testing.assert_array_equal(section.arrays[name], other.arrays[name])
-  assert section.model.num_layers == tiny_families.LAYERS
-  arrays = section.arrays | {name: section.arrays[name][..., ::-1]}
+  np.testing.assert_array_equal(opened.arrays[name], opened_turned.arrays[name])
+  assert opened.model.num_layers == tiny_families.LAYERS
+  arrays = opened.arrays | {name: opened.arrays[name][..., ::-1]}
   weights = model_folder.Weights({}, arrays, {})
-  assert teacher._digest(weights, ("encoder/", "classifier/")) != section.digest
+  assert teacher._digest(weights, ("encoder/", "classifier/")) != opened.digest
 
 
 @pytest.mark.parametrize(
@@ -320,8 +328,7 @@ def config_of(folder, stage, **changes):
 
 @pytest.fixture(scope="module")
 def trained(folder, compiled, unoptimized):
-  """Returns the folder with a run of each stage; the second follows the
-  first."""
+  """Returns the folder after both stages; the second starts from the first."""
   train.run(config_of(folder, "layers"), str(folder / "layers"))
   second = config_of(folder, "prediction") | {
     "init_from": str(folder / "layers")
@@ -337,24 +344,26 @@ def test_both_stages_log_every_term_and_are_exported(trained):
   }
   for stage, names in terms.items():
     rows = logging.read_rows(str(trained / stage / "metrics.jsonl"))
-    split = {
+    rows_by_split = {
       s: [r for r in rows if r["split"] == s] for s in ("train", "heldout")
     }
-    assert [r["step"] for r in split["train"]] == [*range(1, 7)]
-    assert [r["step"] for r in split["heldout"]] == [3, 6]
+    assert [r["step"] for r in rows_by_split["train"]] == [*range(1, 7)]
+    assert [r["step"] for r in rows_by_split["heldout"]] == [3, 6]
     for row in rows:
       assert names <= row.keys()
-    losses = [r["loss"] for r in split["heldout"]]
+    losses = [r["loss"] for r in rows_by_split["heldout"]]
     assert losses[1] < losses[0]
-    assert ("accuracy" in split["heldout"][0]) == (stage == "prediction")
+    assert ("accuracy" in rows_by_split["heldout"][0]) == (
+      stage == "prediction"
+    )
   layers = runs.read(str(trained / "layers"))
   assert layers.config["task"] == "encoder"
   assert not [name for name in layers.arrays if name.startswith("fit")]
   student = predict.open_predictor(str(trained / "prediction"), length=16)
   assert student.task.labels == ("cat", "dog")
-  first = logging.read_rows(str(trained / "layers" / "metrics.jsonl"))[-1]
-  total = sum(first[name] for name in terms["layers"])
-  assert first["loss"] == pytest.approx(total, rel=1e-5)
+  last_row = logging.read_rows(str(trained / "layers" / "metrics.jsonl"))[-1]
+  total = sum(last_row[name] for name in terms["layers"])
+  assert last_row["loss"] == pytest.approx(total, rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Metrics agree with the official libraries and with plain versions."""
+"""Metrics agree with the official libraries and with simple programs here."""
 
 import collections
 import json
@@ -42,9 +42,9 @@ def test_scores_of_a_whole_set():
   assert scores["matthews"] == pytest.approx(0.258199, abs=1e-6)
   assert scores["f1"] == pytest.approx(0.666667, abs=1e-6)
   order = np.random.RandomState(0).permutation(8)
-  shuffled_scores = [[row[i] for i in order] for row in (golds, predicted)]
+  shuffled_labels = [[row[i] for i in order] for row in (golds, predicted)]
   assert class_scores(
-    BINARY, ["matthews", "f1"], *shuffled_scores
+    BINARY, ["matthews", "f1"], *shuffled_labels
   ) == pytest.approx(scores)
 
   scores = class_scores((), ["pearson"], [0, 1, 2, 3, 4, 5], [1, 2, 3, 0, 1, 2])
@@ -77,9 +77,9 @@ def test_classes_agree_with_scikit_learn():
     [("no", "yes")[int(i)] for i in golds],
     [("no", "yes")[int(i)] for i in predicted],
   )
-  is_right = (golds & predicted).sum()
+  num_right = (golds & predicted).sum()
   assert scores["f1"] == pytest.approx(
-    2 * is_right / (golds.sum() + predicted.sum())
+    2 * num_right / (golds.sum() + predicted.sum())
   )
 
 
@@ -145,7 +145,7 @@ def entities_by_conlleval(tags):
 
 
 def entities_by_prefix(tags):
-  """Returns the entities of a B- and the I- of the same type behind it."""
+  """Returns the entities: each has a B- tag, then I- tags of the same type."""
   entities = set()
   for i, tag in enumerate(tags):
     if tag[0] == "B":
@@ -349,9 +349,9 @@ def official_search(texts, golds, odds, column):
   return 100.0 * best / len(texts), cut
 
 
-# Each case has answers, right answers and odds. Then follow the best score and
-# its threshold, the score and threshold of the official search, and the score
-# that the official threshold really gives.
+# Each case has predicted answers, gold answers, and odds that there is no
+# answer. Then follow the best score and its threshold, the score and threshold
+# of the official search, and the score that the official threshold gives.
 CASES = [
   (["zz", "yy"], [[], []], [-5.0, -4.0], (100, -6.0), (100, 0.0), 0),
   (
@@ -492,9 +492,9 @@ def test_wrong_predictions_and_metrics_are_refused():
     metrics.evaluate(
       spec._replace(metrics=("acuracy",)), ["0"], with_labels("0")
     )
-  three = spec._replace(labels=("a", "b", "c"), metrics=("f1",))
+  spec_of_three_classes = spec._replace(labels=("a", "b", "c"), metrics=("f1",))
   with pytest.raises(ValueError, match="f1 needs two classes, and there are 3"):
-    metrics.evaluate(three, ["a"], with_labels("a"))
+    metrics.evaluate(spec_of_three_classes, ["a"], with_labels("a"))
 
 
 def test_a_missing_package_is_named(monkeypatch):

@@ -41,7 +41,7 @@ def test_dashes_and_quotes_stand_alone(rules):
 
 @pytest.mark.parametrize("rules", wordpiece.RULES)
 def test_special_tokens_are_text_by_default(rules):
-  """On request, their exact spelling is read, with and without spaces."""
+  """With `special=True`, a text may spell them, with or without spaces."""
   v = bert("i [ mask ] to", rules)
   text = "i [MASK]to[mask] [MASK]"
   assert [p for p, _ in tokens(v, text)].count("[MASK]") == 0
@@ -58,7 +58,7 @@ def test_special_tokens_are_text_by_default(rules):
 
 
 def test_original_rules_differ_as_documented():
-  """They differ in private characters, long words and the capital sigma."""
+  """The rules differ for private characters, long words and capital sigma."""
   words = "ab a\u0378b σας " + "x" * 101
   by_hugging_face, original = bert(words), bert(words, "original")
   # Both keep characters that Unicode has not assigned.
@@ -97,7 +97,7 @@ def test_byte_level_pieces_and_offsets():
   assert [s for _, s in tokens(v, "é")] == ["é", "é"]
 
 
-# Texts in which the context decides whether there is a boundary.
+# Texts whose boundaries depend on the characters around them.
 CONTEXT = ["'ll  's", "a  'd", "a\u00a0 b", "'s\u00e9", "\u00e9's", " a", "a "]
 CONTEXT += ["  \u0301a", "a \u0301", "\u0391\u03a3.\u0392", "\u0391\u03a3,"]
 CONTEXT += ["\ud800", "\x00", "a\tb\r\n", "x" * 10_000, "\u0301" * 200, "...'s"]
@@ -116,15 +116,15 @@ CONTEXT += ["\ud800", "\x00", "a\tb\r\n", "x" * 10_000, "\u0301" * 200, "...'s"]
 def test_batches_give_what_single_texts_give(make):
   """The cache of earlier texts changes nothing."""
   v, rows = make(), texts(2000) + CONTEXT
-  together = v.encode_batch(rows)
-  flat, lengths = v.encode_flat(rows)
-  assert flat.tolist() == list(itertools.chain(*together))
-  assert flat.dtype == np.int32
-  assert lengths.tolist() == list(map(len, together))
-  assert together == [e.ids for e in v.encode_offsets(rows)]
-  assert together == v.encode_batch(rows)
+  ids_of_batch = v.encode_batch(rows)
+  flat_ids, lengths = v.encode_flat(rows)
+  assert flat_ids.tolist() == list(itertools.chain(*ids_of_batch))
+  assert flat_ids.dtype == np.int32
+  assert lengths.tolist() == list(map(len, ids_of_batch))
+  assert ids_of_batch == [e.ids for e in v.encode_offsets(rows)]
+  assert ids_of_batch == v.encode_batch(rows)
   copy = pickle.loads(pickle.dumps(v))
-  assert copy == v and copy.encode_batch(rows[::-1]) == together[::-1]
+  assert copy == v and copy.encode_batch(rows[::-1]) == ids_of_batch[::-1]
   for row, encoded in zip(rows, v.encode_offsets(rows), strict=True):
     assert all(0 <= b <= e <= len(row) for b, e in encoded.offsets)
     assert encoded.offsets == sorted(encoded.offsets)
@@ -146,14 +146,16 @@ def test_seqio_vocabularies_agree(make):
   ds = dataset.take(len(rows)).map(v.encode_tf).map(v.decode_tf)
   decoded = [text.decode() for text in ds.as_numpy_iterator()]
   assert decoded == [v.decode(ids) for ids in expected]
-  broken = b"the \xff\xc3"
-  want = v.encode(broken.decode("utf-8", "replace"))
-  assert v.encode_tf(tf.constant(broken)).numpy().tolist() == want
+  broken_bytes = b"the \xff\xc3"
+  expected_ids = v.encode(broken_bytes.decode("utf-8", "replace"))
+  assert v.encode_tf(tf.constant(broken_bytes)).numpy().tolist() == expected_ids
 
 
 def test_words_of_sentence_pieces_begin_as_published():
-  """google-research/albert create_pretraining_data.py, _is_start_piece_sp."""
-  begin = [
+  """The rule is from google-research/albert create_pretraining_data.py,
+  _is_start_piece_sp.
+  """
+  first_pieces = [
     "▁the",
     "▁",
     "<pad>",
@@ -167,16 +169,24 @@ def test_words_of_sentence_pieces_begin_as_published():
     "_",
     "日",
   ]
-  inside = ["ing", "S", ".com", "e-", "--", "[a]"]
-  assert all(unigram.begins_word(piece, "albert") for piece in begin)
-  assert not any(unigram.begins_word(piece, "albert") for piece in inside)
+  later_pieces = ["ing", "S", ".com", "e-", "--", "[a]"]
+  assert all(unigram.begins_word(piece, "albert") for piece in first_pieces)
+  assert not any(unigram.begins_word(piece, "albert") for piece in later_pieces)
 
 
 def test_words_of_sentence_pieces_begin_with_a_space_in_any_script():
-  begin = ["▁the", "▁", "▁слово", "▁단어", "▁5", "▁,", *unigram.ALBERT.values()]
-  inside = ["ing", ",", "'", "25", "é", "日", "во", "어", "ी", "<s>", "_"]
-  assert all(map(unigram.begins_word, begin))
-  assert not any(map(unigram.begins_word, inside))
+  first_pieces = [
+    "▁the",
+    "▁",
+    "▁слово",
+    "▁단어",
+    "▁5",
+    "▁,",
+    *unigram.ALBERT.values(),
+  ]
+  later_pieces = ["ing", ",", "'", "25", "é", "日", "во", "어", "ी", "<s>", "_"]
+  assert all(map(unigram.begins_word, first_pieces))
+  assert not any(map(unigram.begins_word, later_pieces))
 
 
 def test_words():
@@ -199,24 +209,26 @@ def test_files_and_folders(tmp_path):
     folder = tmp_path / name
     folder.mkdir()
     open_vocabulary.save(v, folder)
-    again = open_vocabulary.load(folder)
-    assert again == v and again.options == v.options
-    assert again.encode_batch(texts(50)) == v.encode_batch(texts(50))
-    # transformers' file of the same tokenizer.
+    loaded = open_vocabulary.load(folder)
+    assert loaded == v and loaded.options == v.options
+    assert loaded.encode_batch(texts(50)) == v.encode_batch(texts(50))
+    # Add transformers' file of the same tokenizer.
     (folder / "tokenizer.json").write_text(
       v.with_special.to_str(), encoding="utf-8"
     )
-    other = open_vocabulary.load(str(folder))
-    assert other.kind == v.kind and other.special == v.special
-    assert other.encode_batch(texts(50)) == v.encode_batch(texts(50))
-    assert other.boundary.tolist() == v.boundary.tolist()
-    assert other.boundary_is_end == v.boundary_is_end
+    loaded_from_json = open_vocabulary.load(str(folder))
+    assert (
+      loaded_from_json.kind == v.kind and loaded_from_json.special == v.special
+    )
+    assert loaded_from_json.encode_batch(texts(50)) == v.encode_batch(texts(50))
+    assert loaded_from_json.boundary.tolist() == v.boundary.tolist()
+    assert loaded_from_json.boundary_is_end == v.boundary_is_end
     # Texts are cut into the same chunks.
-    assert (other.chunk_pattern, other.uncut_pattern) == (
+    assert (loaded_from_json.chunk_pattern, loaded_from_json.uncut_pattern) == (
       v.chunk_pattern,
       v.uncut_pattern,
     )
-    assert other.normalize_ascii == v.normalize_ascii
+    assert loaded_from_json.normalize_ascii == v.normalize_ascii
   (tmp_path / "bert" / "tokenizer.json").unlink()
   original = open_vocabulary.load(str(tmp_path / "bert"), rules="original")
   assert original.options["rules"] == "original"
@@ -236,24 +248,24 @@ def test_bad_files_are_named(tmp_path):
   )
   refused(str(tmp_path), "has no vocabulary; it has no")
   refused(write("vocab.txt", "a\nb\n"), r"has no \[PAD\]")
-  good = write("good.txt", "\n".join(SPECIAL) + "\na\n")
-  refused(good, "has no option 'add_prefix_space'", add_prefix_space=True)
-  refused(good, "rules 'old' is not one of", rules="old")
-  pieces = write("vocab.json", json.dumps({"a": 0, "b": 0}))
-  refused(pieces, "has no merges in its folder")
-  merges = write("merges.txt", "#version: 0.2\na b c\n")
-  refused(pieces, f"{merges}:2: 'a b c' is not a pair")
+  good_path = write("good.txt", "\n".join(SPECIAL) + "\na\n")
+  refused(good_path, "has no option 'add_prefix_space'", add_prefix_space=True)
+  refused(good_path, "rules 'old' is not one of", rules="old")
+  pieces_path = write("vocab.json", json.dumps({"a": 0, "b": 0}))
+  refused(pieces_path, "has no merges in its folder")
+  merges_path = write("merges.txt", "#version: 0.2\na b c\n")
+  refused(pieces_path, f"{merges_path}:2: 'a b c' is not a pair")
   write("merges.txt", "a b\n")
-  refused(pieces, "ids must be different")
+  refused(pieces_path, "ids must be different")
   write("vocab.json", json.dumps({"a": 0, "b": 1}))
-  refused(pieces, "254 of the 256 bytes")
+  refused(pieces_path, "254 of the 256 bytes")
   write("vocab.json", "[1")
-  refused(pieces, "vocab.json:1: not JSON")
+  refused(pieces_path, "vocab.json:1: not JSON")
   refused(write("x.model", "no"), "is not a SentencePiece model|sentencepiece")
   model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
-  broken = {"version": "1.0", "model": model}
+  content = {"version": "1.0", "model": model}
   refused(
-    write("tokenizer.json", json.dumps(broken)),
+    write("tokenizer.json", json.dumps(content)),
     "its model WordLevel is not one of",
   )
   (tmp_path / "b.txt").write_bytes(b"a\xff")

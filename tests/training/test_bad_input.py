@@ -32,7 +32,7 @@ def load(name="quickstart"):
 
 
 def with_value(config, key, value):
-  """Sets a dotted key, even one that the config does not have."""
+  """Sets a dotted key to a value, even a key that the config does not have."""
   *sections, last = key.split(".")
   functools.reduce(operator.getitem, sections, config)[last] = value
   return config
@@ -105,15 +105,15 @@ def test_the_lowest_valid_value_of_every_number_is_accepted():
     "checkpoint.": config_lib.Checkpoint,
     "profile.": config_lib.Profile,
   }
-  lowest = {
+  lowest_values = {
     f"{prefix}{field.name}": field.metadata["least"]
     for prefix, cls in sections.items()
     for field in dataclasses.fields(cls)
     if field.metadata.get("least") is not None
   }
-  assert len(lowest) >= 30
+  assert len(lowest_values) >= 30
   # Rows of two segments need 5 tokens.
-  for key, least in (lowest | {"data.length": 5}).items():
+  for key, least in (lowest_values | {"data.length": 5}).items():
     config_lib.parse(with_value(load(), key, least))
 
 
@@ -266,7 +266,7 @@ def test_damaged_metrics_do_not_stop_a_run(finished_run, run, capsys):
 
 
 def test_parameters_of_another_vocabulary_are_refused(finished_run, tmp_path):
-  """Both vocabularies have the same size."""
+  """The vocabularies have the same size, but one piece differs."""
   other_data = tmp_path / "p"
   shutil.copytree(finished_run[1], other_data)
   text = (other_data / "vocab.txt").read_text()

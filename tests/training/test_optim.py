@@ -81,14 +81,14 @@ def test_cosine_schedule_ends_at_zero():
   ],
 )
 def test_warm_up_steps_are_rounded_as_published(name, total, warmup, steps):
-  rising_steps = rates(name, total, warmup, 1.0, range(steps))
+  rising_rates = rates(name, total, warmup, 1.0, range(steps))
   shares = [step / steps for step in range(steps)]
   if name == "electra":
     shares = [x * (1 - step / total) for step, x in enumerate(shares)]
-  np.testing.assert_allclose(rising_steps, shares, rtol=1e-5)
-  first = 1 - steps / total if name in ("bert", "electra") else 1.0
+  np.testing.assert_allclose(rising_rates, shares, rtol=1e-5)
+  first_rate = 1 - steps / total if name in ("bert", "electra") else 1.0
   np.testing.assert_allclose(
-    rates(name, total, warmup, 1.0, [steps]), [first], rtol=1e-5
+    rates(name, total, warmup, 1.0, [steps]), [first_rate], rtol=1e-5
   )
 
 
@@ -160,7 +160,7 @@ def test_kernels_and_embeddings_decay_and_nothing_else():
 
 
 def plain_adam(grads, w, rate, decay, correct):
-  """Adam in plain Python, for one number."""
+  """Computes Adam for one number in plain Python."""
   m = v = 0.0
   for t, g in enumerate(grads, 1):
     m = 0.9 * m + 0.1 * g

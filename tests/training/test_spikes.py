@@ -1,4 +1,4 @@
-"""If the loss has a spike, a run skips the step or stops before it.
+"""If the loss of a step has a spike, a run skips this step or stops before it.
 
 A checkpoint of a diverged run is never the best one.
 """
@@ -34,7 +34,7 @@ def prepared(tmp_path_factory):
 
 
 def config_of(prepared, action="none", factor=1.5):
-  """Returns a run that logs and saves a checkpoint every two steps."""
+  """Returns the config of a run that logs and saves every two steps."""
   config = tiny("gpt:gpt1", prepared)
   config |= dict(total_steps=TOTAL, spike=dict(action=action, factor=factor))
   config["log"]["every"] = 2
@@ -151,7 +151,8 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
     jax.tree.leaves(params_after), jax.tree.leaves(params_later), strict=True
   )
   assert all(not np.array_equal(x, y) for x, y in pairs)
-  # A run that is killed after one of these steps and started again is the same.
+  # A run that is killed after one of these steps and started again gives the
+  # same rows and parameters.
   for step in (BAD, BAD + 1):
     run_copy = tmp_path / f"again{step}"
     shutil.copytree(run, run_copy)
@@ -161,10 +162,10 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
     train.run(copy.deepcopy(config), str(run_copy))
     assert rows(run_copy) == rows(run)
     with checkpoint.Checkpointer.of_run(str(run_copy)) as saver:
-      last = saver.restore_params(TOTAL, setup.file_state.params)[0]
+      last_params = saver.restore_params(TOTAL, setup.file_state.params)[0]
     with checkpoint.Checkpointer.of_run(str(run)) as saver:
-      expected = saver.restore_params(TOTAL, setup.file_state.params)[0]
-    jax.tree.map(np.testing.assert_array_equal, last, expected)
+      expected_params = saver.restore_params(TOTAL, setup.file_state.params)[0]
+    jax.tree.map(np.testing.assert_array_equal, last_params, expected_params)
 
 
 @pytest.mark.slow
@@ -173,9 +174,9 @@ def test_skipping_changes_nothing_without_a_spike(prepared, tmp_path):
     train.run(config_of(prepared, action, 50.0), str(tmp_path / action))
     for action in ("none", "skip")
   ]
-  first, second = map(arrays, states)
-  for name, array in first.items():
-    np.testing.assert_array_equal(array, second[name], err_msg=name)
+  expected_arrays, new_arrays = map(arrays, states)
+  for name, array in expected_arrays.items():
+    np.testing.assert_array_equal(array, new_arrays[name], err_msg=name)
   assert rows(tmp_path / "none") == rows(tmp_path / "skip")
 
 

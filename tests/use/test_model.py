@@ -32,7 +32,7 @@ from bert_jax.weights import model_folder
 pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "python.md"
-# Folder of `runs` in the page -> the kind of its task.
+# Name of a folder in the page's `runs` -> the kind of its task.
 RUNS = {"sst2": "classification", "ner": "tagging", "squad": "span"}
 
 
@@ -64,14 +64,15 @@ WORDS = tiny_models.WORDS[: len(tiny_tasks.PIECES)]
 def write_constant_model(path, weights, name, bias, labels=None):
   """Returns a model that gives the same logits for every input.
 
-  It shares its programs with the page's models, so that each is compiled once.
+  It shares its programs with the page's models, so that each program is
+  compiled once.
 
   Args:
     path: the new folder.
-    weights: a model.
-    name: the layer that gives its logits.
+    weights: the weights of a model; they are changed.
+    name: the layer that gives the model's logits.
     bias: the logits.
-    labels: the names of its labels; None keeps the default.
+    labels: the names of the model's labels; None keeps the default.
   """
   weights.arrays[f"{name}/bias"] = np.array(bias, np.float32)
   if name == "classifier/dense":
@@ -89,9 +90,9 @@ def write_constant_model(path, weights, name, bias, labels=None):
 def names(tmp_path_factory):
   """Returns the variables that the examples of docstrings use."""
   path = tmp_path_factory.mktemp("names")
-  mat = 20.0 * np.array([word == "mat" for word in WORDS])
+  logits_of_mat = 20.0 * np.array([word == "mat" for word in WORDS])
   weights = tiny_tasks.write_model(path / "fill")
-  model = write_constant_model(path / "model", weights, "mlm", mat)
+  model = write_constant_model(path / "model", weights, "mlm", logits_of_mat)
   weights = tiny_tasks.write_tuned(path / "classes", "classification")
   classifier = write_constant_model(
     path / "classifier",
@@ -155,7 +156,8 @@ SMALLER = {
     "heldout": 0.2,
   },
 }
-# The tests need no pandas. scikit-learn looks for these classes in it.
+# This stands for pandas, which the tests do not need. scikit-learn looks for
+# these classes in pandas.
 PANDAS = types.SimpleNamespace(
   read_csv=frames.read_csv, DataFrame=frames.Frame, Series=frames.Frame
 )
@@ -370,14 +372,14 @@ def test_entities_and_answers_have_their_characters(folder):
   for answer in row["nbest"]:
     assert context[answer["start"] : answer["end"]] == answer["text"]
   assert context[row["start"] : row["end"]] == row["answer"]
-  null = squad.predict(fields, no_answer=True)["nbest"]
+  answers_with_null = squad.predict(fields, no_answer=True)["nbest"]
   assert {"text": "", "start": None, "end": None}.items() <= next(
-    answer for answer in null if not answer["text"]
+    answer for answer in answers_with_null if not answer["text"]
   ).items()
 
 
 def test_threads_get_what_one_caller_gets(folder):
-  """Also tests a model that no thread has used before."""
+  """Two threads share a model that no thread has used before."""
   path = str(folder / "runs" / "mine")
   texts = ["red [MASK] runs", "dog"]
 
@@ -432,9 +434,9 @@ def test_a_notebook_shows_a_table(classifier):
 def test_a_long_call_says_how_far_it_is(monkeypatch, capsys):
   monkeypatch.setattr(messages, "FIRST_WAIT", 0.01)
   monkeypatch.setattr(messages, "INTERVAL", 0.05)
-  with messages.Progress("predict", 1200, "texts") as lines:
+  with messages.Progress("predict", 1200, "texts") as progress:
     time.sleep(0.1)
-    lines.report(700)
+    progress.report(700)
     time.sleep(0.2)
   first, *_, last_but_one, last = capsys.readouterr().err.splitlines()
   assert first == "predict: 1,200 texts ..."

@@ -26,7 +26,7 @@ pytestmark = [
 
 TEXT, OTHER = "the cat sat on a mat", "b c"
 NAMES = tiny_families.NAMES
-# Sizes that transformers and the two towers of ELECTRA ask for.
+# Sizes that transformers and the two towers of ELECTRA need.
 SIZES = {"gpt": {"mlp": 64}, "electra": {"mlp": 64, "generator_hidden": 8}}
 # transformers' pooling, if its dropout differs from a fine-tuned run's.
 POOLINGS = {
@@ -66,7 +66,7 @@ def load_copies(path, folder):
 
 
 def torch_model(path, name):
-  """Returns the module of transformers that opens a folder."""
+  """Opens a folder with a class of transformers, and returns the module."""
   transformers = pytest.importorskip("transformers")
   options = {"attn_implementation": "eager"}
   return getattr(transformers, name).from_pretrained(path, **options).eval()
@@ -109,34 +109,34 @@ def test_pretrained_models(family, tmp_path):
   sizes = SIZES.get(family, {})
   task = "encoder" if family == "elmo" else "pretraining"
   folder = tiny_models.write(tmp_path / "m", family, task, **sizes)
-  first, *others = map(method_results, load_copies(tmp_path, folder))
+  results, *others = map(method_results, load_copies(tmp_path, folder))
   assert len(others) == (2 if family == "elmo" else 3)
   for other in others:
-    same(other, first)
+    same(other, results)
   if family == "elmo":
-    assert first["words"]["tokens"] == TEXT.split()
-    assert first["layers"].shape[0] == 3
+    assert results["words"]["tokens"] == TEXT.split()
+    assert results["layers"].shape[0] == 3
     return
-  assert ("fill_mask" in first) == (family != "gpt")
+  assert ("fill_mask" in results) == (family != "gpt")
   path = tmp_path / "hf"
-  ids = [first["tokenize"]["ids"]]
+  ids = [results["tokenize"]["ids"]]
   module = torch_model(
     path / "discriminator" if family == "electra" else path, "AutoModel"
   )
   module.config.output_attentions = module.config.output_hidden_states = True
   out = torch_run(module, ids)
-  close(first["features"][0], out.last_hidden_state[0].mean(0))
+  close(results["features"][0], out.last_hidden_state[0].mean(0))
   layers = np.stack([x[0].mean(0) for x in out.hidden_states])
-  close(first["layers"], layers)
+  close(results["layers"], layers)
   attention = np.stack([x[0] for x in out.attentions])
-  close(first["attention"]["attention"], attention)
-  assert first["attention"]["tokens"] == first["tokenize"]["pieces"]
+  close(results["attention"]["attention"], attention)
+  assert results["attention"]["tokens"] == results["tokenize"]["pieces"]
   if family == "gpt":
     module = torch_model(path, "AutoModelForCausalLM")
     logits = torch_run(module, ids).logits[0].numpy()
     log_p = np.log(softmax(logits.astype(np.float64)))
     log_ps = [log_p[i, token] for i, token in enumerate(ids[0][1:])]
-    close(first["likelihood"][0], sum(log_ps))
+    close(results["likelihood"][0], sum(log_ps))
     return
   generator = path / "generator" if family == "electra" else path
   module = torch_model(generator, "AutoModelForMaskedLM")
@@ -147,7 +147,7 @@ def test_pretrained_models(family, tmp_path):
   logits = (
     torch_run(module, [masked_ids]).logits[0, masked_ids.index(mask_id)].numpy()
   )
-  (candidates,) = first["fill_mask"][0]["masks"]
+  (candidates,) = results["fill_mask"][0]["masks"]
   p = softmax(logits)
   order = np.argsort(-p)[:4]
   close([x["probability"] for x in candidates], p[order])
@@ -156,14 +156,14 @@ def test_pretrained_models(family, tmp_path):
   if family == "electra":
     module = torch_model(path / "discriminator", "ElectraForPreTraining")
     logits = torch_run(module, ids).logits[0, 1:-1].numpy()
-    close(first["likelihood"][0], -np.log1p(np.exp(logits)).sum())
+    close(results["likelihood"][0], -np.log1p(np.exp(logits)).sum())
     return
   total = 0.0
   for i in range(1, len(ids[0]) - 1):
     row = [*ids[0][:i], mask_id, *ids[0][i + 1 :]]
     logits = torch_run(module, [row]).logits[0, i].numpy()
     total += np.log(softmax(logits.astype(np.float64))[ids[0][i]])
-  close(first["likelihood"][0], total)
+  close(results["likelihood"][0], total)
 
 
 @pytest.mark.parametrize("tower", TOWERS)
@@ -278,8 +278,8 @@ def test_fine_tuned_models(family, task, tmp_path, capsys):
       .logits[0]
       .numpy()
     )
-    first = len(layout.begin) + np.cumsum([0, *counts[:-1]])
-    probabilities = softmax(logits)[first]
+    first_positions = len(layout.begin) + np.cumsum([0, *counts[:-1]])
+    probabilities = softmax(logits)[first_positions]
     assert row["tags"] == [model.labels[i] for i in probabilities.argmax(-1)]
     close(row["probabilities"], probabilities.max(-1))
   else:

@@ -1,4 +1,4 @@
-"""Each input has one prediction, in order, for any batches and windows."""
+"""Each input gets one prediction, in order, with any batches and windows."""
 
 import functools
 import json
@@ -123,10 +123,10 @@ def test_several_labels_at_once(tmp_path):
 
 
 def test_a_long_text_is_the_mean_of_its_windows(models):
-  words = " ".join(tiny_tasks.sentences(12))
+  text = " ".join(tiny_tasks.sentences(12))
   path = models["regression"]
-  predictor, (prediction,) = predict(path, [{"text": words}], length=12)
-  rows = long_texts.rows([[words]], predictor.vocabulary, 12)
+  predictor, (prediction,) = predict(path, [{"text": text}], length=12)
+  rows = long_texts.rows([[text]], predictor.vocabulary, 12)
   assert len(rows.example) > 3 and np.diff(rows.starts).max() == 12
   logits = predicting.run(predictor, rows, None)
   np.testing.assert_allclose(prediction["score"], np.mean(logits), rtol=1e-6)
@@ -208,13 +208,13 @@ def test_windows_of_a_context_overlap_by_half(models):
 
 @pytest.mark.parametrize("odds", [-1.5, 0.7, 80.0])
 def test_null_odds_set_the_chance_of_no_answer(models, odds):
-  """ELECTRA's head computes this chance, and the answers if there is one."""
+  """ELECTRA's head gives this chance, and answers for the case of an answer."""
   predictor = predicting.open_predictor(models["span"], length=24, null=True)
   questions = [{"id": 1, "question": "cat ?", "context": "red cat runs"}]
   questions[0]["answers"] = None
   rows, _ = predicting.encode(predictor, questions)
-  (first,) = np.flatnonzero(rows.offsets[:, 0] == 0)
-  begins = first + np.arange(3)
+  (first_position,) = np.flatnonzero(rows.offsets[:, 0] == 0)
+  begins = first_position + np.arange(3)
   spans = [[i, i, -1.0 - k, -0.5] for k, i in enumerate(begins)]
   beam = np.array([[0, 0, odds, 0], *spans])
   (answer,) = predicting.make_results(predictor, rows, [beam], questions)
@@ -274,7 +274,7 @@ def test_masks_are_filled_in_texts_of_any_length(models):
   ],
 )
 def test_errors_name_the_line(kind, line, message):
-  good = {
+  good_fields = {
     "classification": {"text": "a"},
     "regression": {"text": "a"},
     "choice": {"choices": ["a"]},
@@ -282,7 +282,7 @@ def test_errors_name_the_line(kind, line, message):
     "span": {"question": "a", "context": "b"},
   }[kind]
   with pytest.raises(ValueError, match=message):
-    list(requests.read([json.dumps(good), line], kind, "in"))
+    list(requests.read([json.dumps(good_fields), line], kind, "in"))
 
 
 def command(*flags, devices=1):
@@ -307,9 +307,9 @@ def test_the_command_on_several_devices(models, tmp_path):
   source.write_text("".join(json.dumps(line) + "\n" for line in lines))
   flags = [f"--model={models['classification']}", "--batch-size=3"]
   flags += [f"--input={source}", f"--output={target}"]
-  done = command(*flags, devices=4)
-  assert done.returncode == 0, done.stderr
-  assert done.stdout == f"{target}: 7 predictions.\n"
+  process = command(*flags, devices=4)
+  assert process.returncode == 0, process.stderr
+  assert process.stdout == f"{target}: 7 predictions.\n"
   rows = [json.loads(line) for line in target.read_text().splitlines()]
   assert [row.pop("id") for row in rows] == [f"n{i}" for i in range(7)]
   _, predictions = predict(models["classification"], lines)

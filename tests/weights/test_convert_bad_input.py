@@ -1,4 +1,4 @@
-"""The error about a bad input names it, and `convert` then writes nothing."""
+"""An error about a bad input names the input; `convert` then writes nothing."""
 
 import json
 import resource
@@ -44,15 +44,19 @@ def test_an_array_missing_extra_renamed_or_misshapen(tmp_path):
   assert_refused(
     tiny_hf.write(tmp_path / "missing", NAME, arrays), f"{QUERY} is missing"
   )
-  renamed = arrays | {"bert.encoder.layer.1.attention.q": tensors[QUERY]}
+  renamed_arrays = arrays | {"bert.encoder.layer.1.attention.q": tensors[QUERY]}
   words = [f"{QUERY} is missing", "layer.1.attention.q belongs to no parameter"]
-  assert_refused(tiny_hf.write(tmp_path / "renamed", NAME, renamed), words)
-  extra = {k.replace("layer.1.", "layer.2."): v for k, v in tensors.items()}
+  assert_refused(
+    tiny_hf.write(tmp_path / "renamed", NAME, renamed_arrays), words
+  )
+  extra_arrays = {
+    k.replace("layer.1.", "layer.2."): v for k, v in tensors.items()
+  }
   words = [
     "bert.encoder.layer.2.attention.self.value.bias belongs to no parameter"
   ]
   assert_refused(
-    tiny_hf.write(tmp_path / "extra", NAME, tensors | extra), words
+    tiny_hf.write(tmp_path / "extra", NAME, tensors | extra_arrays), words
   )
   path = tiny_hf.write(tmp_path / "deeper", NAME, tensors, num_hidden_layers=3)
   assert_refused(
@@ -251,18 +255,18 @@ def test_commands_that_are_refused_write_nothing(tmp_path):
   full_path, new_path = tmp_path / "full", tmp_path / "out"
   full_path.mkdir()
   (full_path / "mine").write_text("mine")
-  common = ["--family", "bert", "--from", "hf", "--model"]
+  common_flags = ["--family", "bert", "--from", "hf", "--model"]
   broken_path = tiny_hf.write(
     tmp_path / "broken", NAME, arrays_without(tiny_hf.constants(NAME), QUERY)
   )
-  convert(*common, path, "--output", tmp_path / "ours")
-  to_hf = ["--family", "roberta", "--to", "hf", "--model"]
+  convert(*common_flags, path, "--output", tmp_path / "ours")
+  flags_to_hf = ["--family", "roberta", "--to", "hf", "--model"]
   for arguments, word in (
-    ([*common, path, "--output", full_path], "exists and is not empty"),
-    ([*common, broken_path, "--output", new_path], QUERY),
-    ([*common, tmp_path, "--output", new_path], "config.json is missing"),
-    ([*to_hf, tmp_path / "ours", "--output", new_path], "is of bert"),
-    ([*to_hf, path, "--output", new_path], "convert the model first"),
+    ([*common_flags, path, "--output", full_path], "exists and is not empty"),
+    ([*common_flags, broken_path, "--output", new_path], QUERY),
+    ([*common_flags, tmp_path, "--output", new_path], "config.json is missing"),
+    ([*flags_to_hf, tmp_path / "ours", "--output", new_path], "is of bert"),
+    ([*flags_to_hf, path, "--output", new_path], "convert the model first"),
   ):
     names_before = names_in(tmp_path)
     with pytest.raises(SystemExit) as caught:
@@ -339,7 +343,7 @@ def test_rules_and_parameters_must_match():
 
 def test_the_command_itself(tmp_path):
   """A process prints one sentence on stderr, and no traceback."""
-  done = subprocess.run(
+  process = subprocess.run(
     [
       *(sys.executable, "-m", "bert_jax", "convert", "--family", "bert"),
       *("--from", "hf", "--model", str(tmp_path), "--output"),
@@ -348,8 +352,8 @@ def test_the_command_itself(tmp_path):
     capture_output=True,
     text=True,
   )
-  assert done.returncode == 1
-  assert done.stderr == f"error: {tmp_path}/config.json is missing.\n"
+  assert process.returncode == 1
+  assert process.stderr == f"error: {tmp_path}/config.json is missing.\n"
   assert names_in(tmp_path) == []
 
 
@@ -359,7 +363,7 @@ def test_the_command_itself(tmp_path):
   ["num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size"],
 )
 def test_sizes_that_no_file_has_take_no_memory(tmp_path, field, size):
-  """A stranger's config.json may have sizes that no weights have."""
+  """Huge sizes in a config.json are refused before they take memory."""
   path = tiny_hf.write(tmp_path / "hf", "BertForSequenceClassification")
   config_path = tmp_path / "hf" / "config.json"
   config_path.write_text(

@@ -1,4 +1,4 @@
-"""Damaged checkpoints: files that are cut, changed or missing."""
+"""Tests damaged checkpoints: files that are cut, changed or missing."""
 
 import gc
 import os
@@ -199,7 +199,7 @@ def test_checksums_notice_one_bit_anywhere():
 
 
 def test_an_old_checkpoint_that_a_kill_left_is_removed(saved_run, tmp_path):
-  """The kill came after the new save and before the old one was removed."""
+  """The kill came after the new save, before the old checkpoint was removed."""
   workdir = tmp_path / "run"
   shutil.copytree(saved_run, workdir)
   for keep, steps_left in ((2, ["10", "20"]), (1, ["20"])):
