@@ -5,10 +5,10 @@
 The program prepares the text, or takes a prepared folder as `--input`. Then it
 reads batches of every recipe and every unit of masks. On the same text, it
 measures the usual pipeline with Hugging Face's libraries: tokenise,
-concatenate, cut into rows, and mask in `DataCollatorForLanguageModeling` (with numpy, so torch is not
-needed). Without `transformers`, it uses `tokenizers` and the collator's rule in
-numpy instead. There is no row for pairs on that side, because current
-`transformers` has no next-sentence data set.
+concatenate, cut into rows, and mask in `DataCollatorForLanguageModeling` (with
+numpy, so torch is not needed). Without `transformers`, it uses `tokenizers` and
+the collator's rule in numpy instead. There is no row for pairs on that side,
+because current `transformers` has no next-sentence data set.
 
 Rates are per second of CPU time of all threads of the process, so libraries
 with and without threads can be compared. Real tokens are those that are not

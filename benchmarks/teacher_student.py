@@ -3,12 +3,13 @@
   python benchmarks/teacher_student.py
   python benchmarks/teacher_student.py --models runs/teacher,runs/student
 
-Each model's encoder under `jax.jit` with its weights cast once, one after the
-other in this process: batches of `--tokens` places, rows half to wholly full,
-the mean over each row's real tokens (as benchmarks/inference.py). Random
-weights of the published sizes, or those of a folder that `open_model` opens.
-Prints one JSON object; `speedup` is over the first model. Parameters are
-counted without heads. Lengths over a model's positions are left out.
+The models run one after the other in this process. Each encoder runs under
+`jax.jit`, with weights that were cast once. A batch has `--tokens` places, and
+its rows are half full to full. The output is the mean over each row's real
+tokens, as in benchmarks/inference.py. The weights are random with the published
+sizes, or those of a folder that `open_model` opens. The program prints one JSON
+object; `speedup` is over the first model. Parameters are counted without heads.
+A length over a model's positions is left out.
 """
 
 import argparse
@@ -36,7 +37,10 @@ PUBLISHED = {
 
 
 def open_encoder(name: str, dtype: str) -> tuple[nn.Module, Any]:
-  """Returns an encoder with parameters: random for `PUBLISHED`, else loaded."""
+  """Returns an encoder and its parameters.
+
+  They are random if the name is in `PUBLISHED`, and else read from the folder.
+  """
   if Path(name).is_dir():
     loaded = open_model(name, dtype=dtype)
     return loaded.module.encoder, loaded.params["encoder"]
@@ -44,13 +48,13 @@ def open_encoder(name: str, dtype: str) -> tuple[nn.Module, Any]:
     raise ValueError(f"{name}: no folder, and not one of {list(PUBLISHED)}.")
   family, variant = PUBLISHED[name]
   encoder = models.family(family).build(variant, dtype=dtype)
-  first = jnp.zeros((1, 8), jnp.int32)
-  boxed = jax.jit(encoder.init)(jax.random.key(0), first)
+  ids = jnp.zeros((1, 8), jnp.int32)
+  boxed = jax.jit(encoder.init)(jax.random.key(0), ids)
   return encoder, nn.unbox(boxed)["params"]
 
 
 def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
-  """Returns a row of the table."""
+  """Returns the row of one model in the table."""
   encoder, params = open_encoder(name, args.dtype)
   count = sum(x.size for x in jax.tree.leaves(params))
   params = jax.tree.map(lambda x: x.astype(args.dtype), params)
@@ -61,7 +65,7 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
     weights = mask[..., None].astype(jnp.float32)
     return (hidden * weights).sum(1) / weights.sum(1)
 
-  speeds, spread = {}, {}
+  speeds, ms_by_length = {}, {}
   lengths = [n for n in args.lengths if n <= encoder.max_length]
   if not lengths:
     raise ValueError(
@@ -76,15 +80,15 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
         out = vectors(params, ids, mask)
       out.block_until_ready()
 
-    ms, each = side_by_side.windows(run, args.steps, args.windows)
+    ms, ms_of_windows = side_by_side.windows(run, args.steps, args.windows)
     speeds[str(length)] = round(len(ids) / ms * 1e3, 1)
-    spread[str(length)] = each
+    ms_by_length[str(length)] = ms_of_windows
   return dict(
     parameters=count,
     layers=encoder.num_layers,
     width=encoder.hidden,
     sentences_per_second=speeds,
-    window_ms=spread,
+    window_ms=ms_by_length,
   )
 
 
@@ -93,7 +97,7 @@ def numbers(text: str) -> list[int]:
 
 
 def table(models_: list[str], args: argparse.Namespace) -> dict[str, Any]:
-  """Returns {name: row}, with ratios to the size and speed of the first."""
+  """Returns {name: row}, with ratios to size and speed of the first model."""
   rows = {name: measure(name, args) for name in models_}
   first = rows[models_[0]]
   for row in rows.values():

@@ -193,8 +193,8 @@ LANGUAGES = {
     "Őszi esők után nagyobb lett a tó, és hűvös szél fújt.",
   ],
 }
-# The sentences in NFD. Accents are separate characters, and the syllables of
-# Korean are split into letters.
+# These are the sentences in NFD: accents are separate characters, and the
+# syllables of Korean are split into letters.
 DECOMPOSED = {
   f"{name}, decomposed": [
     unicodedata.normalize("NFD", line)

@@ -2,7 +2,7 @@
 
 It follows the description of create_pretraining_data.py (google-research/bert),
 one token and one draw at a time, with Python's random numbers. Tests compare
-the vectorised recipe with this one. The two share no code.
+the vectorised recipe with these loops. The two share no code.
 """
 
 import random
@@ -21,7 +21,11 @@ class Row(NamedTuple):
 
 
 def truncate(a, b, max_tokens, rng):
-  """Removes tokens from the longer list; returns (from fronts, from ends)."""
+  """Removes tokens from the longer list until both fit into `max_tokens`.
+
+  Returns:
+    How many tokens were removed from the fronts, and how many from the ends.
+  """
   front = back = 0
   while len(a) + len(b) > max_tokens:
     longer = a if len(a) > len(b) else b
@@ -37,7 +41,7 @@ def truncate(a, b, max_tokens, rng):
 def rows_of_document(
   documents, number, length, rng, short_probability=0.1, max_predictions=20
 ):
-  """Returns the rows of one pass over one document, a list of sentences."""
+  """Returns the rows of one pass over one document (a list of sentences)."""
   document = documents[number]
   max_tokens = length - 3
   target = max_tokens
@@ -46,37 +50,39 @@ def rows_of_document(
   rows, chunk, i = [], [], 0
   while i < len(document):
     chunk.append(document[i])
-    full = sum(map(len, chunk)) >= target
-    if not full and i < len(document) - 1:
+    is_full = sum(map(len, chunk)) >= target
+    if not is_full and i < len(document) - 1:
       i += 1
       continue
-    first = 1 if len(chunk) == 1 else rng.randint(1, len(chunk) - 1)
-    a = [token for sentence in chunk[:first] for token in sentence]
+    first_count = 1 if len(chunk) == 1 else rng.randint(1, len(chunk) - 1)
+    a = [token for sentence in chunk[:first_count] for token in sentence]
     is_random = len(chunk) == 1 or rng.random() < 0.5
     if is_random:
-      other = number
+      other_number = number
       for _ in range(10):
-        other = rng.randint(0, len(documents) - 1)
-        if other != number:
+        other_number = rng.randint(0, len(documents) - 1)
+        if other_number != number:
           break
-      b, start = [], rng.randint(0, len(documents[other]) - 1)
-      for sentence in documents[other][start:]:
+      b, start = [], rng.randint(0, len(documents[other_number]) - 1)
+      for sentence in documents[other_number][start:]:
         b.extend(sentence)
         if len(b) >= target - len(a):
           break
-      i -= len(chunk) - first
+      i -= len(chunk) - first_count
     else:
-      b = [token for sentence in chunk[first:] for token in sentence]
+      b = [token for sentence in chunk[first_count:] for token in sentence]
     front, back = truncate(a, b, max_tokens, rng)
-    masks = max(1, round((len(a) + len(b) + 3) * 0.15))
-    rows.append(Row(a, b, is_random, front, back, min(max_predictions, masks)))
+    num_masks = max(1, round((len(a) + len(b) + 3) * 0.15))
+    rows.append(
+      Row(a, b, is_random, front, back, min(max_predictions, num_masks))
+    )
     chunk = []
     i += 1
   return rows
 
 
 def published_rows(documents, length, count, seed):
-  """Passes over all documents until there are `count` rows."""
+  """Returns the rows of passes over all documents: at least `count` rows."""
   rng = random.Random(seed)
   rows = []
   while len(rows) < count:

@@ -29,10 +29,11 @@ def test_notebook(path, tmp_path, monkeypatch):
   monkeypatch.setenv("WORKDIR", str(tmp_path / "run"))
   matplotlib.use("agg")
   cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-  names: dict = {}
+  namespace: dict = {}
   for cell in cells:
     if cell["cell_type"] == "code":
       assert not cell["outputs"], "commit notebooks without outputs"
-      exec(compile("".join(cell["source"]), path, "exec"), names)
-  # The last section shows the attention. Each row of each head sums to one.
-  np.testing.assert_allclose(names["attention"].sum(-1), 1.0, rtol=1e-5)
+      exec(compile("".join(cell["source"]), path, "exec"), namespace)
+  # The last section shows the attention weights, which sum to one in each row
+  # of each head.
+  np.testing.assert_allclose(namespace["attention"].sum(-1), 1.0, rtol=1e-5)

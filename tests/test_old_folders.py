@@ -21,9 +21,9 @@ from bert_jax.weights.load import open_model
 
 pytestmark = pytest.mark.usefixtures("compiled")
 DATA = pathlib.Path(__file__).parent / "data" / "folders_of_083eab5"
-# Relative tolerances. Another CPU adds in another order, and 20 steps of Adam
-# enlarge the differences of rounding.
-PREDICTED, TRAINED = 1e-5, 5e-5
+# These tolerances are relative. Another CPU adds in another order, and 20 steps
+# of Adam enlarge the differences of rounding.
+PREDICTION_TOLERANCE, TRAINING_TOLERANCE = 1e-5, 5e-5
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def read_lines(path):
   return [json.loads(line) for line in lines]
 
 
-def close(measured, expected, rel=PREDICTED):
+def close(measured, expected, rel=PREDICTION_TOLERANCE):
   """Asserts that two JSON values are equal, with floats within `rel`."""
   if isinstance(expected, dict):
     assert list(measured) == list(expected)
@@ -89,16 +89,16 @@ def test_a_run_continues(folders, tmp_path, name, data, recipe):
   run = tmp_path / name
   shutil.copytree(folders / name, run)
   shutil.rmtree(run / "checkpoints" / "20")
-  # config.json also has what the run added to its config.
+  # config.json also has values that the run added to its config.
   config = configs.load_defaults(recipe)
-  written = json.loads((run / "config.json").read_text())
+  saved_config = json.loads((run / "config.json").read_text())
   for key, section in config.items():
     if isinstance(section, dict):
-      config[key] = {k: v for k, v in written[key].items() if k in section}
+      config[key] = {k: v for k, v in saved_config[key].items() if k in section}
     else:
-      config[key] = written[key]
+      config[key] = saved_config[key]
   # Flags set the sizes of the model, so they are not in the config file.
-  config["model"] = written["model"]
+  config["model"] = saved_config["model"]
   config["data"]["path"] = str(folders / data)
   if config["init_from"]:
     config["init_from"] = str(folders / config["init_from"])
@@ -107,8 +107,8 @@ def test_a_run_continues(folders, tmp_path, name, data, recipe):
   assert expected[-1]["step"] == 20 and expected[-1]["split"] == "heldout"
   logged = rows(run)
   assert len(logged) == len(expected)
-  for row, wanted in zip(logged, expected, strict=True):
-    close(row, wanted, TRAINED)
+  for row, expected_row in zip(logged, expected, strict=True):
+    close(row, expected_row, TRAINING_TOLERANCE)
 
 
 def test_masks_are_filled_as_before(folders, capsys):
@@ -129,7 +129,7 @@ def test_masks_are_filled_as_before(folders, capsys):
   ],
 )
 def test_models_predict_as_before(folders, tmp_path, name, texts):
-  """Opens a run, its two converted folders, and a fine-tuned run."""
+  """Predicts with a run, its two converted folders, and a fine-tuned run."""
   output = tmp_path / "predictions.jsonl"
   options = {
     "--model": folders / name,
@@ -137,7 +137,7 @@ def test_models_predict_as_before(folders, tmp_path, name, texts):
     "--output": output,
   }
   execute(
-    ["predict", *(str(word) for pair in options.items() for word in pair)]
+    ["predict", *(str(part) for pair in options.items() for part in pair)]
   )
   close(read_lines(output), read_lines(DATA / f"predicted_{texts}.jsonl"))
 

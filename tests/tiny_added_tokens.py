@@ -14,7 +14,7 @@ from tokenizers import AddedToken
 
 from bert_jax.text import added_tokens, open_vocabulary, unigram
 
-# At least one token has each flag. The last token, "a", is a piece already.
+# At least one token sets each flag. The last token, "a", is a piece already.
 ADDED = (
   AddedToken("covid19", normalized=True),
   AddedToken("[E1]", normalized=False, special=True),
@@ -59,7 +59,7 @@ MODEL_TYPES = {"gpt1": "openai-gpt"}
 
 
 def numbered(vocabulary):
-  """Returns {id: added token}. The ids of new tokens follow the pieces'."""
+  """Returns {id: added token}. The ids of new tokens follow those of pieces."""
   pieces = list(vocabulary.pieces)
   by_id = {}
   for token in ADDED:
@@ -74,7 +74,7 @@ def write_model(path, kind, form):
 
   Args:
     path: the folder to write.
-    kind: the kind of tokenizer, a key of `MAKE`.
+    kind: the name of a tokenizer, a key of `MAKE`.
     form: the name of the file that declares the added tokens, one of `FORMS`.
 
   Returns:
@@ -93,9 +93,9 @@ def write_model(path, kind, form):
     settings["tokenizer_class"] = "AlbertTokenizer"
   by_id = numbered(vocabulary)
   if form == "tokenizer.json":
-    longer = added_tokens.with_special_tokens(vocabulary)
-    longer.add_tokens([by_id[i] for i in sorted(by_id)])
-    files = {"tokenizer.json": longer.to_str().encode()}
+    tokenizer = added_tokens.with_special_tokens(vocabulary)
+    tokenizer.add_tokens([by_id[i] for i in sorted(by_id)])
+    files = {"tokenizer.json": tokenizer.to_str().encode()}
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"
   elif form == "tokenizer_config.json":
     settings["added_tokens_decoder"] = {
@@ -103,10 +103,10 @@ def write_model(path, kind, form):
       for i, t in by_id.items()
     }
   else:
-    numbers = {token.content: i for i, token in by_id.items()}
-    files["added_tokens.json"] = json.dumps(numbers).encode()
-    named = {"additional_special_tokens": ["[E1]"]}
-    files["special_tokens_map.json"] = json.dumps(named).encode()
+    ids_by_content = {token.content: i for i, token in by_id.items()}
+    files["added_tokens.json"] = json.dumps(ids_by_content).encode()
+    special_tokens = {"additional_special_tokens": ["[E1]"]}
+    files["special_tokens_map.json"] = json.dumps(special_tokens).encode()
   files["tokenizer_config.json"] = json.dumps(settings).encode()
   config = {"model_type": MODEL_TYPES.get(kind, kind)}
   return write(path, files | {"config.json": json.dumps(config).encode()})

@@ -62,7 +62,7 @@ def write(
 ):
   """Writes a converted model with random parameters, and returns its path.
 
-  Its word table has `more_rows` than the tokenizer has pieces.
+  Its word table has `more_rows` rows beyond the pieces of the tokenizer.
   """
   if family == "elmo":
     encoder, files = elmo.build("original", **ELMO | sizes), {}
@@ -103,7 +103,7 @@ def write_run(path, folder):
 
   Args:
     path: the new folder.
-    folder: the converted model: one for pre-training, or a fine-tuned one.
+    folder: the converted model, which is for pre-training or fine-tuned.
 
   Returns:
     The path as a string.
@@ -111,11 +111,13 @@ def write_run(path, folder):
   config, arrays, files, _ = model_folder.read(str(folder))
   family, task = config["family"], config["task"]
   variants = (models.FAMILIES | models.WORD_FAMILIES)[family].VARIANTS
-  name = {"electra": "electra", "gpt": "lm", "elmo": "elmo"}.get(family, "mlm")
-  objective, meta = {"name": name}, {}
-  if name == "mlm":
+  objective_name = {"electra": "electra", "gpt": "lm", "elmo": "elmo"}.get(
+    family, "mlm"
+  )
+  objective, meta = {"name": objective_name}, {}
+  if objective_name == "mlm":
     objective["pairs"] = "pair/dense/kernel" in arrays
-  if name == "elmo":
+  if objective_name == "elmo":
     encoder = from_config.build(config).encoder
     flat = traverse_util.flatten_dict(elmo.softmax_shapes(encoder), sep="/")
     arrays |= {k: np.zeros(x.shape, np.float32) for k, x in flat.items()}
@@ -129,8 +131,8 @@ def write_run(path, folder):
   path = pathlib.Path(path)
   path.mkdir(parents=True)
   model = {"family": family, "variant": next(iter(variants))} | config["model"]
-  run = {"objective": objective, "model": model}
-  (path / "config.json").write_text(json.dumps(run))
+  run_config = {"objective": objective, "model": model}
+  (path / "config.json").write_text(json.dumps(run_config))
   for file, content in files.items():
     (path / file).write_bytes(content)
   with checkpoint.Checkpointer(str(path)) as saver:

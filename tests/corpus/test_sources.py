@@ -1,4 +1,4 @@
-"""Tests that inputs of every kind are read as documents of sentences."""
+"""Tests that inputs of every format are read as documents of sentences."""
 
 import gzip
 import lzma
@@ -49,7 +49,7 @@ def test_plain_text_joins_wrapped_lines(tmp_path):
   path = write(tmp_path / "a.txt", text)
   expected = [["Dr. Smith came in.", "He sat down.", "A new para- graph"]]
   assert documents(path, format="text") == expected
-  # A plain text without blank lines is one hard-wrapped paragraph.
+  # A plain text without blank lines is one paragraph, which joins its lines.
   write(path, "One line goes\non. Then stops.")
   assert documents(path, format="text") == [
     ["One line goes on.", "Then stops."]
@@ -140,9 +140,9 @@ def test_tfds(tmp_path, monkeypatch):
       for i in range(count):
         yield i, {"text": f"Text {i}. End.", "n": i}
 
-  load = tfds.builder
+  open_builder = tfds.builder
   monkeypatch.setattr(
-    tfds, "builder", lambda name: load(name, data_dir=str(tmp_path))
+    tfds, "builder", lambda name: open_builder(name, data_dir=str(tmp_path))
   )
   train = documents("tfds:bert_jax_tiny_text")
   assert sorted(train) == [[f"Text {i}.", "End."] for i in range(3)]
@@ -164,7 +164,10 @@ def test_globs_are_sorted_and_read_once(tmp_path):
 
 
 def test_names_of_inputs_are_kept_as_they_are(tmp_path, monkeypatch):
-  """Prepared folders hold the names, and are compared by them."""
+  """A prepared folder stores the names of its inputs.
+
+  If `prepare` is called again, it compares these names.
+  """
   write(tmp_path / "a.txt", "a")
   monkeypatch.chdir(tmp_path)
   for name in ("./a.txt", f"{tmp_path}/./a.txt", "./*.txt"):
@@ -187,8 +190,10 @@ def test_missing_inputs(tmp_path):
 def test_an_unknown_format_is_named(tmp_path, monkeypatch, name):
   monkeypatch.chdir(tmp_path)
   write(tmp_path / "a.txt", "a")
-  word = name.partition(":")[0]
-  with pytest.raises(ValueError, match=f"{word!r} before the colon is no form"):
+  format_name = name.partition(":")[0]
+  with pytest.raises(
+    ValueError, match=f"{format_name!r} before the colon is no form"
+  ):
     documents(name)
   write(tmp_path / name.replace("*", "b"), "c")
   assert documents(name) == [["c"]]
@@ -201,11 +206,11 @@ def test_long_documents_are_cut(tmp_path, monkeypatch):
   monkeypatch.setattr(lines, "MAX_CHARS", 10)
   texts = [f"Line {i}." for i in range(5)]
   path = write(tmp_path / "a.txt", "\n".join(texts))
-  cut = [texts[:2], texts[2:4], texts[4:]]
-  assert documents(path) == cut
-  assert documents(path, format="text") == cut
+  expected = [texts[:2], texts[2:4], texts[4:]]
+  assert documents(path) == expected
+  assert documents(path, format="text") == expected
   path = write(tmp_path / "a.jsonl", jsonl("\n".join(texts)))
-  assert documents(path) == cut
+  assert documents(path) == expected
 
 
 @pytest.mark.parametrize("sentence", ['He said " so. ', "no-stop ", "x"])
@@ -214,8 +219,8 @@ def test_long_paragraphs_are_cut(tmp_path, sentence):
   path = write(tmp_path / "a.txt", text)
   (document,) = documents(path, format="text")
   assert max(map(len, document)) <= sources.MAX_PARAGRAPH
-  joined = "".join("".join(document).split())
-  assert joined == "".join(text.split())
+  text_without_spaces = "".join("".join(document).split())
+  assert text_without_spaces == "".join(text.split())
 
 
 @pytest.mark.parametrize("block", [1, 3, 2**16])

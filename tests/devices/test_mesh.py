@@ -15,7 +15,7 @@ from bert_jax.devices import sharding
 ROOT = str(pathlib.Path(__file__).parents[2])
 
 
-# This is a parameter, since a mark on a fixture does not mark its tests.
+# The parameter has the mark, since a mark on a fixture does not mark its tests.
 @pytest.fixture(
   scope="module", params=[pytest.param("meshes", marks=pytest.mark.slow)]
 )
@@ -51,17 +51,17 @@ def assert_same_runs(folder, report, first, other):
 
 
 def test_losses_and_parameters_of_any_mesh(results):
-  """The runs have dropout, and 0 to 11 targets in a row."""
+  """The runs use dropout, and their rows have 0 to 11 targets."""
   folder, report = results
   for mesh in report["shards"]:
     assert_same_runs(folder, report, "1x1x1", mesh)
 
 
 def test_micro_batches_on_a_mesh(results):
-  """A device gets as little as one row.
+  """Some devices get only one row of a micro-batch.
 
-  Gradients were wrong without the constraint on the hidden states that the
-  masked-LM decoder reads.
+  Without the constraint on the hidden states that the masked-LM decoder reads,
+  the gradients were wrong.
   """
   folder, report = results
   names = {name for name in report["losses"] if name.startswith("parts")}
@@ -74,37 +74,39 @@ def test_what_a_rule_splits_is_split(results):
   """Parameters and moments are split after init and after steps."""
   _, report = results
   layer = ".params['encoder']['layers']['layer']"
-  for mesh, moments in report["shards"].items():
+  for mesh, shards_by_time in report["shards"].items():
     _, fsdp, tensor = map(int, mesh.split("x"))
-    for split_arrays in moments.values():
-      word = ".params['encoder']['embeddings']['word']['embedding']"
-      assert split_arrays[word] == fsdp * tensor
-      assert split_arrays[".params['mlm']['bias']"] == tensor
-      assert split_arrays[f"{layer}['mlp_in']['kernel']"] == fsdp * tensor
+    for num_shards in shards_by_time.values():
+      word_table = ".params['encoder']['embeddings']['word']['embedding']"
+      assert num_shards[word_table] == fsdp * tensor
+      assert num_shards[".params['mlm']['bias']"] == tensor
+      assert num_shards[f"{layer}['mlp_in']['kernel']"] == fsdp * tensor
       assert (
-        split_arrays[f"{layer}['attention']['query']['kernel']"]
-        == fsdp * tensor
+        num_shards[f"{layer}['attention']['query']['kernel']"] == fsdp * tensor
       )
-      assert split_arrays[f"{layer}['attention']['query']['bias']"] == tensor
-      copies = [n for n in split_arrays if ".mu[" in n or ".nu[" in n]
-      assert len(copies) > 40
-      for name in copies:
+      assert num_shards[f"{layer}['attention']['query']['bias']"] == tensor
+      moment_names = [n for n in num_shards if ".mu[" in n or ".nu[" in n]
+      assert len(moment_names) > 40
+      for name in moment_names:
         parameter = ".params" + name.split(".mu")[-1].split(".nu")[-1]
-        assert split_arrays[name] == split_arrays[parameter], name
+        assert num_shards[name] == num_shards[parameter], name
 
 
 def test_no_constraint_is_dropped(results):
   """The model has 10 constraints.
 
   They are on the tables of words and segments, the embeddings, the projection,
-  3 of 2 norms, the MLP, the head's input and the logits.
+  the two norms (3 constraints), the MLP, the head's input and the logits.
   """
   _, report = results
   assert report["constraints"] == {"with": 10, "without": 0}
 
 
 def test_padding_of_the_vocabulary(results):
-  """In memory, rows of zeros are added. Files and outputs have 61 rows."""
+  """In memory, the word table has added rows of zeros.
+
+  Files and outputs have 61 rows.
+  """
   folder, report = results
   for mesh, rows in report["rows"].items():
     tensor = int(mesh.split("x")[2])
@@ -115,7 +117,7 @@ def test_padding_of_the_vocabulary(results):
     ] * 3
   assert report["padded_rows_are_zero"]
   assert report["padded_probability"] == 0.0
-  # The graph has a mask only where rows are added.
+  # The graph masks logits only if the table has added rows.
   assert report["masks_in_graph"] == {"60": False, "61": True}
 
 
@@ -125,7 +127,7 @@ def test_checkpoint_moves_between_meshes(results):
 
 
 def test_dropout_does_not_depend_on_devices(results):
-  """Shards differ from one another, but the whole array is the same."""
+  """All shards of a mask differ, but the whole mask is the same on any mesh."""
   _, report = results
   assert report["dropout"] == {
     str(n): {"distinct": n, "same": True} for n in (1, 2, 4)
@@ -133,7 +135,7 @@ def test_dropout_does_not_depend_on_devices(results):
 
 
 def test_evaluation_counts_every_example_once(results):
-  """For any batch size and number of devices, 2 of 10 examples are wrong."""
+  """For any batch size and number of devices, 8 of 10 examples are right."""
   _, report = results
   assert len(report["evaluation"]) == 14
   for name, accuracy in report["evaluation"].items():
@@ -178,7 +180,8 @@ class FakeMesh:
   "processes, tensor, shares",
   [
     ([0, 0, 1, 1], 1, [(0, 2), (1, 2)]),
-    # A tensor axis lies in one process, in both, or in pairs of four processes.
+    # In the next three cases, a tensor axis lies in one process, in both
+    # processes, or in two of the four processes.
     ([0, 0, 1, 1], 2, [(0, 2), (1, 2)]),
     ([0, 0, 1, 1], 4, [(0, 1), (0, 1)]),
     ([0, 1, 2, 3], 2, [(0, 2), (0, 2), (1, 2), (1, 2)]),

@@ -13,8 +13,8 @@ from bert_jax.devices.xla_errors import is_out_of_memory
 from bert_jax.training import logging
 
 ROOT = str(pathlib.Path(__file__).parents[2])
-# This is more than any machine's address space, so it fails at once.
-BYTES = 2**50
+# This is more than any machine's address space, so allocation fails at once.
+TOO_MANY_BYTES = 2**50
 PROGRAM = """
 import jax.numpy as jnp
 from bert_jax.cli.main import main
@@ -28,7 +28,7 @@ main()
 """
 
 
-# The file of events reaches the limit before other files.
+# The file of TensorBoard's events reaches the limit before any other file.
 LOGGING = """
 import resource, signal, sys
 from bert_jax.training import logging as logs
@@ -42,7 +42,7 @@ for step in range(1, 400):
 
 
 def end_of(body):
-  done = subprocess.run(
+  process = subprocess.run(
     [
       sys.executable,
       "-c",
@@ -56,13 +56,13 @@ def end_of(body):
     check=False,
     cwd=ROOT,
   )
-  return done.returncode, done.stderr.strip().splitlines()
+  return process.returncode, process.stderr.strip().splitlines()
 
 
 @pytest.mark.parametrize("library", [jnp, np])
 def test_what_the_libraries_raise(library):
   with pytest.raises((MemoryError, RuntimeError)) as error:
-    library.ones(BYTES, np.uint8).sum()
+    library.ones(TOO_MANY_BYTES, np.uint8).sum()
   assert is_out_of_memory(error.value)
 
 
@@ -72,7 +72,9 @@ def test_other_errors_are_not():
 
 
 def test_a_run_says_what_to_change():
-  code, lines = end_of(f"jnp.ones({BYTES}, 'uint8').sum().block_until_ready()")
+  code, lines = end_of(
+    f"jnp.ones({TOO_MANY_BYTES}, 'uint8').sum().block_until_ready()"
+  )
   assert code == 1
   assert lines[-1].startswith("error: out of memory (RESOURCE_EXHAUSTED")
   assert "config.micro_batches" in lines[-1] and "batch_size=256" in lines[-1]
@@ -85,7 +87,7 @@ def test_another_error_keeps_its_trace():
 
 
 def test_logging_on_a_full_disk_raises_and_never_waits(tmp_path):
-  done = subprocess.run(
+  process = subprocess.run(
     [sys.executable, "-c", LOGGING, str(tmp_path)],
     capture_output=True,
     text=True,
@@ -93,9 +95,9 @@ def test_logging_on_a_full_disk_raises_and_never_waits(tmp_path):
     cwd=ROOT,
     timeout=120,
   )
-  assert done.returncode == 1
-  assert "OSError: [Errno 27]" in done.stderr
-  assert "record_writer" in done.stderr
+  assert process.returncode == 1
+  assert "OSError: [Errno 27]" in process.stderr
+  assert "record_writer" in process.stderr
 
 
 def test_tensorboard_reads_what_is_logged(tmp_path):
@@ -104,7 +106,7 @@ def test_tensorboard_reads_what_is_logged(tmp_path):
   log.close()
   (path,) = tmp_path.glob("events.out.tfevents.*")
   remaining, events = path.read_bytes(), []
-  # A record is its length, a checksum, the event, a checksum.
+  # A record has the length of its event, a checksum, the event, and a checksum.
   while remaining:
     size = int.from_bytes(remaining[:8], "little")
     events.append(Event.FromString(remaining[12 : 12 + size]))

@@ -1,4 +1,4 @@
-"""Tests properties of sentence pairs; compares them with the program."""
+"""Tests pairs of sentences; compares them with the published program."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from bert_jax.examples.recipes import bert_pairs
 
 
 def batch_of(corpus, builder, seed=0, count=None):
-  """Builds one batch of all chunks of an epoch, or of the first `count`."""
+  """Builds one batch of an epoch's chunks, or of its first `count` chunks."""
   chunks = builder.index(corpus, 0, corpus.num_documents, seed)[:count]
   positions = np.arange(len(chunks), dtype=np.uint64)
   return builder.build(corpus, chunks, positions, seed)
@@ -20,7 +20,7 @@ def batch_of(corpus, builder, seed=0, count=None):
 
 @pytest.fixture(scope="module")
 def both_statistics():
-  """Returns statistics of 40,000 rows of the recipe and of the program."""
+  """Returns statistics of 40,000 rows of our recipe, and of the program's."""
   documents, vocab_size = numbered(realistic(3000, 1))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   rows = []
@@ -34,8 +34,10 @@ def both_statistics():
     full_segments = pairs.locate(corpus, chunks, positions, key)
     cut_segments = pairs.truncate(full_segments, positions, key, 125)
     row_lengths = cut_segments.a_length + cut_segments.b_length + 3
-    cut = full_segments.a_length + full_segments.b_length + 3 - row_lengths
-    front = (
+    num_removed = (
+      full_segments.a_length + full_segments.b_length + 3 - row_lengths
+    )
+    num_front = (
       cut_segments.a_start
       - full_segments.a_start
       + cut_segments.b_start
@@ -49,8 +51,8 @@ def both_statistics():
         "total": row_lengths,
         "a": cut_segments.a_length,
         "random": chunks["random"],
-        "front": front,
-        "back": cut - front,
+        "front": num_front,
+        "back": num_removed - num_front,
         "masks": batch["mlm_weights"].sum(1),
       }
     )
@@ -88,24 +90,27 @@ def test_shares_match_the_published_program(both_statistics):
     for x in both_statistics
   ]
   np.testing.assert_allclose(*shares, atol=0.01)
-  # More than half are random, because chunks of one sentence always are.
+  # More than half of the pairs are random, because a chunk of one sentence
+  # always makes a random pair.
   assert shares[0][0] > 0.51
 
 
 def test_closed_form_truncation():
-  """The final lengths are those after removing one token at a time."""
+  """The final lengths are those of a loop that removes one token at a time."""
   a, b = (x.ravel() for x in np.meshgrid(np.arange(1, 40), np.arange(1, 40)))
   for limit in (2, 3, 12, 13):
     segments = pairs.Segments(a * 0, a, b * 0, b)
-    cut = pairs.truncate(segments, np.arange(len(a), dtype=np.uint64), 1, limit)
+    cut_segments = pairs.truncate(
+      segments, np.arange(len(a), dtype=np.uint64), 1, limit
+    )
     for i in range(len(a)):
       x, y = int(a[i]), int(b[i])
       while x + y > limit:
         x, y = (x - 1, y) if x > y else (x, y - 1)
-      assert (cut.a_length[i], cut.b_length[i]) == (x, y)
+      assert (cut_segments.a_length[i], cut_segments.b_length[i]) == (x, y)
     for full_length, final_length, start in (
-      (a, cut.a_length, cut.a_start),
-      (b, cut.b_length, cut.b_start),
+      (a, cut_segments.a_length, cut_segments.a_start),
+      (b, cut_segments.b_length, cut_segments.b_start),
     ):
       assert (start >= 0).all() and (start + final_length <= full_length).all()
 
@@ -121,25 +126,38 @@ def test_rows_are_cls_a_sep_b_sep():
   assert set(batch) == set(builder.features)
   for i, row in enumerate(batch["input_ids"]):
     row = row.copy()
-    used = batch["mlm_weights"][i] > 0
-    row[batch["mlm_positions"][i][used]] = batch["mlm_ids"][i][used]
-    n = batch["sequence_ids"][i].sum()
+    is_used = batch["mlm_weights"][i] > 0
+    row[batch["mlm_positions"][i][is_used]] = batch["mlm_ids"][i][is_used]
+    row_length = batch["sequence_ids"][i].sum()
     seps = np.flatnonzero(row == SPECIAL.sep)
-    assert row[0] == SPECIAL.cls and len(seps) == 2 and seps[1] == n - 1
-    assert not row[n:].any() and (batch["sequence_ids"][i, n:] == 0).all()
-    segments = [0] * (seps[0] + 1) + [1] * (n - seps[0] - 1) + [0] * (64 - n)
+    assert (
+      row[0] == SPECIAL.cls and len(seps) == 2 and seps[1] == row_length - 1
+    )
+    assert (
+      not row[row_length:].any()
+      and (batch["sequence_ids"][i, row_length:] == 0).all()
+    )
+    segments = (
+      [0] * (seps[0] + 1)
+      + [1] * (row_length - seps[0] - 1)
+      + [0] * (64 - row_length)
+    )
     assert batch["segment_ids"][i].tolist() == segments
     a, b = row[1 : seps[0]], row[seps[0] + 1 : seps[1]]
     assert len(a) and len(b)
-    # Segments are runs of the text; a "next" pair is one run unless it was cut.
+    # Each segment has consecutive tokens of the text. So do both segments of a
+    # "next" pair together, unless tokens between them were removed.
     assert (np.diff(a) == 1).all() and (np.diff(b) == 1).all()
-    da, db = document_of(corpus, a), document_of(corpus, b)
-    assert len(set(da)) == len(set(db)) == 1
+    documents_of_a, documents_of_b = (
+      document_of(corpus, a),
+      document_of(corpus, b),
+    )
+    assert len(set(documents_of_a)) == len(set(documents_of_b)) == 1
     if batch["pair_labels"][i, 0]:
-      assert da[0] != db[0]
+      assert documents_of_a[0] != documents_of_b[0]
     else:
-      assert da[0] == db[0] and b[0] > a[-1]
-      if n < 64:
+      assert documents_of_a[0] == documents_of_b[0] and b[0] > a[-1]
+      if row_length < 64:
         assert b[0] == a[-1] + 1
 
 
@@ -150,13 +168,15 @@ def test_random_never_means_the_same_document():
     batch = batch_of(corpus, bert_pairs(SPECIAL, vocab_size, length=16), seed)
     for i, row in enumerate(batch["input_ids"]):
       row = row.copy()
-      used = batch["mlm_weights"][i] > 0
-      row[batch["mlm_positions"][i][used]] = batch["mlm_ids"][i][used]
+      is_used = batch["mlm_weights"][i] > 0
+      row[batch["mlm_positions"][i][is_used]] = batch["mlm_ids"][i][is_used]
       text = row[row >= FIRST_ID]
       segment = batch["segment_ids"][i][row >= FIRST_ID]
-      numbers = document_of(corpus, text)
-      same = numbers[segment == 0][0] == numbers[segment == 1][0]
-      assert same == (batch["pair_labels"][i, 0] == 0)
+      document_numbers = document_of(corpus, text)
+      is_same_document = (
+        document_numbers[segment == 0][0] == document_numbers[segment == 1][0]
+      )
+      assert is_same_document == (batch["pair_labels"][i, 0] == 0)
 
 
 @pytest.mark.parametrize("second", [[], [[[]]], [[[], []]]])
@@ -187,11 +207,12 @@ def test_every_sentence_is_in_an_epoch():
   )
   for seed in range(5):
     chunks = pairs.index_chunks(corpus, 0, 300, seed, max_tokens=125)
-    # A random pair uses `first` sentences; the others start the next chunk.
-    used = np.where(chunks["random"], chunks["first"], chunks["count"])
+    # A random pair uses only the first `first` sentences of its chunk. The next
+    # chunk begins with the other sentences.
+    num_used = np.where(chunks["random"], chunks["first"], chunks["count"])
     assert chunks["sentence"][0] == 0
     np.testing.assert_array_equal(
-      chunks["sentence"] + used,
+      chunks["sentence"] + num_used,
       np.append(chunks["sentence"][1:], len(corpus.sentences) - 1),
     )
     assert (chunks["first"] <= np.maximum(chunks["count"] - 1, 1)).all()
@@ -202,11 +223,11 @@ def test_every_sentence_is_in_an_epoch():
 def test_a_range_of_documents_is_a_part_of_the_whole():
   corpus = corpus_from_documents(numbered(realistic(100, 4))[0])
   all_chunks = pairs.index_chunks(corpus, 0, 100, 9, max_tokens=61)
-  ranges = [
+  chunks_of_ranges = [
     pairs.index_chunks(corpus, first, last, 9, max_tokens=61)
     for first, last in ((0, 1), (1, 40), (40, 100))
   ]
-  np.testing.assert_array_equal(all_chunks, np.concatenate(ranges))
+  np.testing.assert_array_equal(all_chunks, np.concatenate(chunks_of_ranges))
 
 
 def test_half_of_the_pairs_are_random_by_name():
@@ -218,13 +239,14 @@ def test_half_of_the_pairs_are_random_by_name():
     corpus, bert_pairs(SPECIAL, vocab_size, random_share=0.5)
   )
   assert abs(half_random["pair_labels"].mean() - 0.5) < 0.03
-  # A "next" pair is a split sentence: both segments are one run of the text.
+  # A "next" pair is one sentence that was split: its two segments together have
+  # consecutive tokens of the text.
   for i in np.flatnonzero(half_random["pair_labels"][:, 0] == 0)[:50]:
     row = half_random["input_ids"][i]
-    real = (row >= FIRST_ID) & (half_random["sequence_ids"][i] > 0)
-    real[half_random["mlm_positions"][i]] = False
-    assert (np.diff(row[real]) > 0).all()
-    assert len(set(document_of(corpus, row[real]))) == 1
+    is_visible = (row >= FIRST_ID) & (half_random["sequence_ids"][i] > 0)
+    is_visible[half_random["mlm_positions"][i]] = False
+    assert (np.diff(row[is_visible]) > 0).all()
+    assert len(set(document_of(corpus, row[is_visible]))) == 1
 
 
 def test_extreme_sentences():
@@ -234,8 +256,8 @@ def test_extreme_sentences():
     for seed in range(20):
       builder = bert_pairs(SPECIAL, vocab_size, length=length)
       batch = batch_of(corpus, builder, seed)
-      n = batch["sequence_ids"].sum(1)
-      assert (n <= length).all() and (n >= 5).all()
+      row_lengths = batch["sequence_ids"].sum(1)
+      assert (row_lengths <= length).all() and (row_lengths >= 5).all()
 
 
 @pytest.mark.parametrize(

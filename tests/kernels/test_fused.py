@@ -1,7 +1,7 @@
 """Compares fused kernels, in Pallas' interpreter, with the plain formulas.
 
-Everything is in float32. Both sides then make the same roundings except for the
-order of their sums, so they agree within 2e-6 of the largest value.
+Everything is in float32. The two sides differ only in the order of their sums,
+so they agree within 2e-6 of the largest value.
 """
 
 import functools
@@ -42,7 +42,10 @@ def check(one, two):
 
 
 def compare(fast, plain, arguments, gradients):
-  """Compares the outputs, and the gradients for random gradients of outputs."""
+  """Compares the outputs of two functions, and the gradients of arguments.
+
+  `gradients` are those of the outputs.
+  """
 
   def run(function, arguments, gradients):
     outputs, pull = jax.vjp(function, *arguments)
@@ -81,7 +84,8 @@ def test_bias_activation(name):
   (bias,) = draw((200,))
   function = plain = layers.activation(name)
   if name == "gelu_new":
-    # This is exact too; jax's derivative of the tanh form is off by 3.5e-6.
+    # This form is exact too. jax's derivative of the tanh form has an error of
+    # 3.5e-6.
     root = math.sqrt(8 / math.pi)
 
     def plain(x):
@@ -109,7 +113,7 @@ def plain_attention(qkv, bias, ids, rate, causal):
 
 SHAPES = [(3, 16, 2, 16), (2, 100, 3, 24), (1, 192, 1, 64)]
 RATES = [(0.0, False), (0.2, True), (0.2, False)]
-# Test the smaller shapes once, since the other combinations are slow.
+# Each of the two smaller shapes has one quick case. All other cases are slow.
 CASES = [
   pytest.param(s, *r, marks=[] if i == j < 2 else [pytest.mark.slow])
   for i, s in enumerate(SHAPES)
@@ -124,7 +128,7 @@ def test_attention_of_packed_and_padded_rows(shape, rate, causal):
   ids = np.ones((b, length), np.int32)
   ids[0, length // 3 :] = 2
   ids[0, -3:] = 0
-  # The outputs of a row of padding are finite.
+  # This row is all padding; its outputs must be finite.
   ids[1:2] = 0
 
   def fast(qkv, bias):
@@ -172,47 +176,53 @@ def test_attention_for_tpus(rate, causal):
     return plain_attention(qkv, bias, ids, rate, causal)
 
   compare(fast, plain, (qkv, bias), g)
-  long = jnp.zeros((1, 1, 513, 8))
+  long_row = jnp.zeros((1, 1, 513, 8))
   with pytest.raises(ValueError, match="512 tokens, and this row has 513"):
-    tpu_attention.attention(long, long, long, ids, SEED, 0.0)
+    tpu_attention.attention(long_row, long_row, long_row, ids, SEED, 0.0)
 
 
 def test_gelu_of_kernels_is_the_exact_one():
-  """The error is that of float32 and of the formula: 2e-7 times x."""
+  """The error of float32 and of the kernels' formula is 2e-7 times x."""
   x = np.linspace(-12, 12, 10_001)
-  below = 0.5 * np.array([math.erfc(-v / math.sqrt(2)) for v in x])
-  slope = below + x * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
-  single = jnp.asarray(x, jnp.float32)
+  probability = 0.5 * np.array([math.erfc(-v / math.sqrt(2)) for v in x])
+  expected_derivative = probability + x * np.exp(-0.5 * x * x) / math.sqrt(
+    2 * math.pi
+  )
+  x_float32 = jnp.asarray(x, jnp.float32)
   bound = 3e-7 * np.maximum(np.abs(x), 1.0)
-  assert (np.abs(fused_activation.gelu(single) - x * below) < bound).all()
-  derivative = fused_activation.gelu_derivative(single)
-  assert (np.abs(derivative - slope) < bound).all()
+  assert (
+    np.abs(fused_activation.gelu(x_float32) - x * probability) < bound
+  ).all()
+  derivative = fused_activation.gelu_derivative(x_float32)
+  assert (np.abs(derivative - expected_derivative) < bound).all()
 
 
 def test_gelu_new_of_kernels_is_the_tanh_form():
   """The expected numbers are in double precision."""
   x = np.linspace(-30, 30, 10_001)
   u = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
-  below = 0.5 * (1 + np.tanh(u))
+  factor = 0.5 * (1 + np.tanh(u))
   slope = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x**2)
-  slope = below + 0.5 * x * slope / np.cosh(np.clip(u, -300, 300)) ** 2
-  single = jnp.asarray(x, jnp.float32)
+  slope = factor + 0.5 * x * slope / np.cosh(np.clip(u, -300, 300)) ** 2
+  x_float32 = jnp.asarray(x, jnp.float32)
   bound = 3e-7 * np.maximum(np.abs(x), 1.0)
-  assert (np.abs(fused_activation.gelu_new(single) - x * below) < bound).all()
-  derivative = fused_activation.gelu_new_derivative(single)
+  assert (
+    np.abs(fused_activation.gelu_new(x_float32) - x * factor) < bound
+  ).all()
+  derivative = fused_activation.gelu_new_derivative(x_float32)
   assert (np.abs(derivative - slope) < 4e-7).all()
 
 
 def all_of_them(x, y, qkv, mid, ids):
-  """Runs each kernel once, with dropout, on arrays that a mesh splits."""
+  """Runs each kernel once, with dropout; returns the sum of squared outputs."""
   width, (_, _, h, _, k) = x.shape[-1], qkv.shape
   vector = jnp.linspace(0.5, 1.5, width)
-  norm, _ = fused_norm.add_norm(
+  normed, _ = fused_norm.add_norm(
     x, y, vector, vector, vector, SEED, 0.1, 1e-5, True
   )
   bias = jnp.linspace(-1, 1, h * 3 * k).reshape(h, 3, k)
   mixed = fused_attention.attention(qkv, bias, ids, SEED, 0.1, False, True)
-  again = tpu_attention.attention(
+  mixed_for_tpus = tpu_attention.attention(
     *jnp.moveaxis(qkv + bias[None, None], (3, 2), (0, 2)),
     ids,
     SEED,
@@ -220,23 +230,28 @@ def all_of_them(x, y, qkv, mid, ids):
     False,
     True,
   )
-  pair = fused_activation.functions("gelu", layers.activation("gelu"))
+  gelu_functions = fused_activation.functions("gelu", layers.activation("gelu"))
   bias = jnp.linspace(-1, 1, mid.shape[-1])
-  act = fused_activation.bias_activation(mid, bias, *pair, True)
-  return (norm**2).sum() + (mixed**2).sum() + (again**2).sum() + (act**2).sum()
+  activated = fused_activation.bias_activation(mid, bias, *gelu_functions, True)
+  return (
+    (normed**2).sum()
+    + (mixed**2).sum()
+    + (mixed_for_tpus**2).sum()
+    + (activated**2).sum()
+  )
 
 
 def on_a_mesh():
-  """Compares gradients on 2 x 2 x 2 devices and without a mesh."""
+  """Compares gradients on a mesh of 2 x 2 x 2 devices with those without it."""
   from bert_jax.devices import sharding
 
   shapes = (8, 4, 32), (8, 4, 32), (8, 4, 2, 3, 16), (8, 4, 64)
   arrays, ids = draw(*shapes), jnp.ones((8, 4), jnp.int32).at[:, 3].set(0)
   grad = jax.value_and_grad(all_of_them, argnums=(0, 1, 2, 3))
-  alone = jax.jit(grad)(*arrays, ids)
+  without_mesh = jax.jit(grad)(*arrays, ids)
   with sharding.use_mesh(sharding.make_mesh(2, 2, 2)):
-    spread = jax.jit(lambda *a: grad(*a))(*arrays, ids)
-  check(alone, spread)
+    with_mesh = jax.jit(lambda *a: grad(*a))(*arrays, ids)
+  check(without_mesh, with_mesh)
 
 
 @pytest.mark.slow
@@ -253,8 +268,8 @@ def test_kernels_on_a_mesh():
 
 def lowered(function, *shapes):
   arrays = [jax.ShapeDtypeStruct(s, d) for s, d in shapes]
-  card = jax.sharding.AbstractDevice("NVIDIA H100", 132, "gpu")
-  mesh = jax.sharding.AbstractMesh((), (), abstract_device=card)
+  gpu = jax.sharding.AbstractDevice("NVIDIA H100", 132, "gpu")
+  mesh = jax.sharding.AbstractMesh((), (), abstract_device=gpu)
   with jax.sharding.use_abstract_mesh(mesh):
     traced = jax.jit(jax.grad(function)).trace(*arrays)
     return traced.lower(lowering_platforms=("cuda",)).as_text()
@@ -262,7 +277,7 @@ def lowered(function, *shapes):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_kernels_lower_for_a_gpu(dtype):
-  """The kernels pass all of the compiler except the part that needs a GPU."""
+  """The kernels pass all steps of the compiler that need no GPU."""
 
   def total(function):
     return lambda x, *rest: function(x, *rest).astype(jnp.float32).sum()
@@ -284,11 +299,11 @@ def test_kernels_lower_for_a_gpu(dtype):
     vector,
   )
   assert "triton" in text
-  for length, kernels in ((200, 3), (20, 2)):
+  for length, num_kernels in ((200, 3), (20, 2)):
     ids = jnp.ones((2, length), jnp.int32)
     text = lowered(
       total(lambda x, v, i=ids: fused_attention.attention(x, v, i, SEED, 0.1)),
       ((2, length, 2, 3, 64), dtype),
       ((2, 3, 64), "float32"),
     )
-    assert text.count("triton") >= kernels
+    assert text.count("triton") >= num_kernels

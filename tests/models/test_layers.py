@@ -15,7 +15,7 @@ TINY = dict(vocab_size=50, hidden=32, num_layers=3, heads=4, mlp=64)
 
 
 def test_both_gelus():
-  """The exact form and the tanh form differ in the fourth decimal."""
+  """The exact GELU and its tanh form differ in the fourth decimal."""
   x = jnp.array([-1.0, 1.0, 2.0, 3.0])
   np.testing.assert_allclose(
     layers.activation("gelu")(x),
@@ -69,21 +69,25 @@ def keep(shape, rate, seed=0):
 
 def test_dropout_bits_are_uniform_and_independent():
   shape = (64, 50, 128)
-  keeps = keep(shape, 0.1)
-  n = keeps.size
-  # Five standard deviations of a binomial mean.
-  bound = 5 * np.sqrt(0.09 / n)
-  assert abs(keeps.mean() - 0.9) < bound
+  is_kept = keep(shape, 0.1)
+  count = is_kept.size
+  # The bound is five standard deviations of a binomial mean.
+  bound = 5 * np.sqrt(0.09 / count)
+  assert abs(is_kept.mean() - 0.9) < bound
   for axis in range(3):
-    means = keeps.mean(axis=tuple(a for a in range(3) if a != axis))
-    assert abs(means - 0.9).max() < 6 * np.sqrt(0.09 * shape[axis] / n)
+    mean_by_index = is_kept.mean(axis=tuple(a for a in range(3) if a != axis))
+    assert abs(mean_by_index - 0.9).max() < 6 * np.sqrt(
+      0.09 * shape[axis] / count
+    )
     # Neighbours along an axis agree as often as independent draws do.
-    a, b = np.split(keeps, [shape[axis] // 2], axis)
-    for first, second in ((a, b), (keeps, np.roll(keeps, 1, axis))):
-      agree = (first & second).mean()
-      assert abs(agree - 0.81) < 6 * np.sqrt(0.81 * 0.19 / first.size)
-  other = keep(shape, 0.1, seed=1)
-  assert abs((keeps & other).mean() - 0.81) < 6 * np.sqrt(0.81 * 0.19 / n)
+    a, b = np.split(is_kept, [shape[axis] // 2], axis)
+    for first, second in ((a, b), (is_kept, np.roll(is_kept, 1, axis))):
+      share_of_both = (first & second).mean()
+      assert abs(share_of_both - 0.81) < 6 * np.sqrt(0.81 * 0.19 / first.size)
+  other_is_kept = keep(shape, 0.1, seed=1)
+  assert abs((is_kept & other_is_kept).mean() - 0.81) < 6 * np.sqrt(
+    0.81 * 0.19 / count
+  )
 
 
 @pytest.mark.parametrize(
@@ -92,21 +96,21 @@ def test_dropout_bits_are_uniform_and_independent():
 def test_dropout_of_rectangles_is_independent(rate, bound):
   """Products of the four corners of rectangles have a mean of 0.
 
-  Only this test fails if the hash mixes too little: with an exclusive or in
-  place of the product the mean squares are 1.04 to 1.4. The bounds are four
-  deviations of independent draws.
+  No other test fails if the hash mixes too little. With an exclusive or instead
+  of its product, the mean squares would be 1.04 to 1.4. The bounds are four
+  standard deviations of independent draws.
   """
-  drawn = ~keep((8, 256, 512), rate, seed=5).reshape(-1, 512)
-  x = (drawn - rate) / np.sqrt(rate * (1 - rate))
+  is_dropped = ~keep((8, 256, 512), rate, seed=5).reshape(-1, 512)
+  x = (is_dropped - rate) / np.sqrt(rate * (1 - rate))
   for rows in (x, x.T):
     gram = (rows @ rows.T) / np.sqrt(rows.shape[1])
     np.fill_diagonal(gram, 0)
-    square = (gram**2).sum() / (len(gram) * (len(gram) - 1))
-    assert abs(square - 1) < bound
+    mean_square = (gram**2).sum() / (len(gram) * (len(gram) - 1))
+    assert abs(mean_square - 1) < bound
 
 
 def test_high_dropout_bits_are_random_each():
-  """A threshold compares the high bits."""
+  """Each high bit is 1 half of the time: dropout compares the high bits."""
   bits = np.asarray(
     layers.dropout_bits(jnp.array([1, 2], jnp.uint32), (256, 1024))
   )
@@ -119,20 +123,22 @@ def test_dropout_scales_and_its_gradient_uses_the_same_bits():
   x = jax.random.normal(jax.random.key(3), (8, 16, 32))
   key = jax.random.key(4)
   y = layers.dropout(x, 0.25, key)
-  keeps = np.asarray(y) != 0
-  np.testing.assert_allclose(y, np.where(keeps, x / 0.75, 0), rtol=1e-6)
+  is_kept = np.asarray(y) != 0
+  np.testing.assert_allclose(y, np.where(is_kept, x / 0.75, 0), rtol=1e-6)
   g = jax.grad(lambda x: (layers.dropout(x, 0.25, key) * 3).sum())(x)
-  np.testing.assert_allclose(g, np.where(keeps, 4.0, 0.0), rtol=1e-6)
+  np.testing.assert_allclose(g, np.where(is_kept, 4.0, 0.0), rtol=1e-6)
   assert layers.dropout(x, 0.0, key) is x
   with pytest.raises(ValueError, match="1.0"):
     layers.dropout(x, 1.0, key)
 
 
 def test_dropout_of_a_shard_is_that_of_the_whole():
-  """The bits depend on the global index only, so slices are equal."""
+  """A bit depends only on its global index, so a slice has the same bits."""
   seed = jnp.array([7, 9], jnp.uint32)
-  whole = layers.dropout_bits(seed, (8, 4, 6))
-  np.testing.assert_array_equal(whole[:3], layers.dropout_bits(seed, (3, 4, 6)))
+  all_bits = layers.dropout_bits(seed, (8, 4, 6))
+  np.testing.assert_array_equal(
+    all_bits[:3], layers.dropout_bits(seed, (3, 4, 6))
+  )
 
 
 def encoder(**overrides):
@@ -155,7 +161,10 @@ def params():
 @pytest.mark.slow
 @pytest.mark.parametrize("overrides", [dict(unroll=3), dict(remat=True)])
 def test_unroll_and_remat_keep_tree_bits_and_gradients(params, overrides):
-  """A Python loop over layers would draw other dropout bits."""
+  """The loss and its gradients stay equal, with dropout.
+
+  A Python loop over the layers would draw other dropout bits.
+  """
   ids = jax.random.randint(jax.random.key(1), (2, 9), 0, 50)
 
   def loss(params, module):
@@ -163,35 +172,39 @@ def test_unroll_and_remat_keep_tree_bits_and_gradients(params, overrides):
     output = module.apply({"params": params}, ids, rngs=rngs, train=True)
     return (output[0] ** 2).mean()
 
-  gradients = jit(jax.value_and_grad(loss), static_argnums=1)
-  plain, g_plain = gradients(params, encoder())
-  changed, g_changed = gradients(params, encoder(**overrides))
+  loss_and_gradients = jit(jax.value_and_grad(loss), static_argnums=1)
+  expected_loss, expected_gradients = loss_and_gradients(params, encoder())
+  actual_loss, actual_gradients = loss_and_gradients(
+    params, encoder(**overrides)
+  )
   # Only the order of float32 additions differs.
-  np.testing.assert_allclose(plain, changed, rtol=1e-6)
+  np.testing.assert_allclose(expected_loss, actual_loss, rtol=1e-6)
   jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), g_plain, g_changed
+    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6),
+    expected_gradients,
+    actual_gradients,
   )
 
 
 def test_layers_draw_different_dropout(params):
   equal_layers = jax.tree.map(lambda x: x.at[:].set(x[:1]), params["layers"])
   ids = jax.random.randint(jax.random.key(1), (1, 9), 0, 50)
-  zero = jax.tree.map(jnp.zeros_like, equal_layers)
-  # With zero kernels a layer's output is its LayerNorm of dropout(0) + x, so
-  # give the MLP a bias to drop.
-  bias = zero["layer"]["mlp_out"]["bias"] + 1.0
-  zero["layer"]["mlp_out"]["bias"] = bias
-  zero["layer"]["attention_norm"]["scale"] += 1.0
-  zero["layer"]["mlp_norm"]["bias"] += 0.0
-  zero["layer"]["mlp_norm"]["scale"] += 1.0
+  zero_layers = jax.tree.map(jnp.zeros_like, equal_layers)
+  # With kernels of zero, a layer's output is its LayerNorm of dropout(0) + x.
+  # Therefore the MLP gets a bias, to which dropout is applied.
+  bias = zero_layers["layer"]["mlp_out"]["bias"] + 1.0
+  zero_layers["layer"]["mlp_out"]["bias"] = bias
+  zero_layers["layer"]["attention_norm"]["scale"] += 1.0
+  zero_layers["layer"]["mlp_norm"]["bias"] += 0.0
+  zero_layers["layer"]["mlp_norm"]["scale"] += 1.0
   module = encoder(dropout=0.5)
   _, collected = apply(
-    module, params | {"layers": zero}, input_ids=ids, collect=True
+    module, params | {"layers": zero_layers}, input_ids=ids, collect=True
   )
   first, second = collected["hidden"][0], collected["hidden"][1]
   assert not np.allclose(first, second, atol=1e-3)
   _, repeated = apply(
-    module, params | {"layers": zero}, input_ids=ids, collect=True
+    module, params | {"layers": zero_layers}, input_ids=ids, collect=True
   )
   np.testing.assert_array_equal(collected["hidden"], repeated["hidden"])
 

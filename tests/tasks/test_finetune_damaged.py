@@ -18,9 +18,9 @@ TEXT = "sentence\tlabel\nthe good cat \t1\nbad mat\t0\n"
 def make_folder(path, text=TEXT):
   """Returns a task folder with two splits, made by `prepare`."""
   files.wordpiece(path)
-  names = {name: files.write(path / name, text) for name in ("a.tsv", "b.tsv")}
+  paths = {name: files.write(path / name, text) for name in ("a.tsv", "b.tsv")}
   task = task_inputs.find("sst2")
-  splits = [f"train={names['a.tsv']}", f"validation={names['b.tsv']}"]
+  splits = [f"train={paths['a.tsv']}", f"validation={paths['b.tsv']}"]
   inputs = task_inputs.parse_inputs(task, splits)
   vocab, output = str(path / "vocab.txt"), str(path / "sst2")
   prepare_task.prepare(task, inputs, vocab, output, length=12)
@@ -64,12 +64,12 @@ def test_a_folder_without_digests_is_opened_and_said(folder, capsys):
     folder_data.folder.meta["fingerprint"]
     == folder_data.folder.meta[batches.ROWS_FINGERPRINT]
   )
-  line = "note: " + folder + " was prepared by an earlier version"
-  assert capsys.readouterr().err.count(line) == 1
+  note = "note: " + folder + " was prepared by an earlier version"
+  assert capsys.readouterr().err.count(note) == 1
 
 
 def test_one_flipped_bit_anywhere_is_noticed(prepared, tmp_path):
-  """The bit is noticed in every file of the folder."""
+  """Flips random bits of each file: the folder must not open."""
   names = sorted(path.name for path in pathlib.Path(prepared).iterdir())
   rng = random.Random(0)
   assert names == [
@@ -80,23 +80,23 @@ def test_one_flipped_bit_anywhere_is_noticed(prepared, tmp_path):
   for name in names:
     content = (pathlib.Path(prepared) / name).read_bytes()
     for number in range(12):
-      copy = tmp_path / f"{name}-{number}"
-      shutil.copytree(prepared, copy)
+      damaged_copy = tmp_path / f"{name}-{number}"
+      shutil.copytree(prepared, damaged_copy)
       changed_content, index = bytearray(content), rng.randrange(len(content))
       changed_content[index] ^= 1 << rng.randrange(8)
-      (copy / name).write_bytes(changed_content)
-      with pytest.raises(ValueError, match=f"{copy}.* is damaged"):
-        load(str(copy))
+      (damaged_copy / name).write_bytes(changed_content)
+      with pytest.raises(ValueError, match=f"{damaged_copy}.* is damaged"):
+        load(str(damaged_copy))
 
 
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "vocab.txt"])
 def test_a_file_of_the_tokenizer_removed_edited_or_of_another(copy, name):
   path, content = copy / name, (copy / name).read_text()
-  names = rf"is damaged: {name} is not the file that `prepare` wrote"
-  for other in (content.replace("true", "null"), content[::-1], None):
-    path.unlink() if other is None else path.write_text(other)
-    if other != content:
-      with pytest.raises(ValueError, match=names):
+  message = rf"is damaged: {name} is not the file that `prepare` wrote"
+  for new_content in (content.replace("true", "null"), content[::-1], None):
+    path.unlink() if new_content is None else path.write_text(new_content)
+    if new_content != content:
+      with pytest.raises(ValueError, match=message):
         load(str(copy))
   path.write_text(content)
   load(str(copy))
@@ -109,19 +109,19 @@ def test_a_file_that_would_be_read_instead_of_the_tokenizer(copy):
 
 
 def test_the_fingerprint_is_that_of_all_splits(prepared, tmp_path):
-  """Names and order of the input files do not change the fingerprint."""
-  fingerprint = load(prepared).folder.meta
-  same_input = load(make_folder(tmp_path)).folder.meta
+  """The paths of the input files do not change it, but their labels do."""
+  meta = load(prepared).folder.meta
+  meta_of_same_input = load(make_folder(tmp_path)).folder.meta
   assert (
-    fingerprint["fingerprint"]
-    == same_input["fingerprint"]
-    != fingerprint[batches.ROWS_FINGERPRINT]
+    meta["fingerprint"]
+    == meta_of_same_input["fingerprint"]
+    != meta[batches.ROWS_FINGERPRINT]
   )
   (tmp_path / "other").mkdir()
-  other_input = load(
+  meta_of_other_input = load(
     make_folder(tmp_path / "other", TEXT.replace("\t0", "\t1"))
   ).folder.meta
-  assert fingerprint["fingerprint"] != other_input["fingerprint"]
+  assert meta["fingerprint"] != meta_of_other_input["fingerprint"]
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00"])

@@ -1,4 +1,4 @@
-"""Reads files with long fields, empty rows, other spaces or large numbers."""
+"""Reads files with long fields, empty rows, rare spaces or large numbers."""
 
 import csv
 import json
@@ -54,7 +54,7 @@ def test_numbers_that_a_regression_can_learn(tmp_path):
     ValueError, match=r"b\.tsv:2 has no label in column 'label'"
   ):
     read(path, **options)
-  # In float32 this number would be infinite, and would not be trained on.
+  # In float32 this number would be infinite, and no run could train on it.
   path = files.write(tmp_path / "c.tsv", "text\tlabel\na\t-4e38\n")
   with pytest.raises(ValueError, match=r"c\.tsv:2: label '-4e38' is beyond"):
     read(path, **options)
@@ -116,12 +116,12 @@ def test_other_spaces_are_parts_of_words(tmp_path):
   examples = read(path, kind="tagging")
   expected = [["10\u00a0000", "cats"], ["ran"]]
   assert [e["words"] for e in examples] == expected
-  # A document may begin without a blank line.
+  # A document may begin without a blank line before it.
   content = "cats B-X\n-DOCSTART- O\nran O\n"
   path = files.write(tmp_path / "b.conll", content)
   examples = read(path, kind="tagging")
   assert [e["words"] for e in examples] == [["cats"], ["ran"]]
-  # A word of only white space has no piece.
+  # A word may be only white space, which gives no pieces.
   path = files.write(tmp_path / "c.conll", "\u3000\tO\ncats\tB-X\n")
   (example,) = read(path, kind="tagging")
   assert example["words"] == ["\u3000", "cats"]
@@ -170,15 +170,15 @@ def test_tags_with_spaces_are_a_column_each(tmp_path):
   ],
 )
 def test_answers_are_not_silently_left_out(tmp_path, fields, message):
-  asked = dict(id="1", question="what?", is_impossible=0)
-  asked["answers"] = [dict(text="cat", answer_start=0)]
-  for extra in ({}, fields):
-    paragraph = dict(context="cat sat", qas=[asked | extra])
+  question = dict(id="1", question="what?", is_impossible=0)
+  question["answers"] = [dict(text="cat", answer_start=0)]
+  for extra_fields in ({}, fields):
+    paragraph = dict(context="cat sat", qas=[question | extra_fields])
     content = json.dumps(dict(data=[dict(paragraphs=[paragraph])]))
     path = files.write(tmp_path / "a.json", content)
-    if not extra:
+    if not extra_fields:
       (example,) = read(path, "squad2", "train")
-      assert example["answers"] == asked["answers"]
+      assert example["answers"] == question["answers"]
   with pytest.raises(ValueError, match=message):
     read(path, "squad2", "train")
 

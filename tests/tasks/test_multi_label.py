@@ -1,4 +1,4 @@
-"""Tests several labels per text: files, loss, metrics, run, predictions."""
+"""Tests tasks with several labels per text, from files to predictions."""
 
 import json
 import pathlib
@@ -89,11 +89,11 @@ def test_the_loss_is_the_mean_binary_cross_entropy():
   labels = rng.integers(0, 2, (3, 4))
   labels[1] = x[1] > 0
   weights = jnp.array([1.0, 1.0, 0.0])
-  contents = finetune.task_sums("multi_label", x, jnp.array(labels), weights)
+  sums = finetune.task_sums("multi_label", x, jnp.array(labels), weights)
   probabilities = 1 / (1 + np.exp(-x.astype(np.float64)))
   losses = -np.log(np.where(labels, probabilities, 1 - probabilities)).mean(-1)
-  np.testing.assert_allclose(contents["task_loss"], losses[:2].sum(), rtol=1e-5)
-  assert contents["task_accuracy"] == 1.0 + (labels[0] == (x[0] > 0)).all()
+  np.testing.assert_allclose(sums["task_loss"], losses[:2].sum(), rtol=1e-5)
+  assert sums["task_accuracy"] == 1.0 + (labels[0] == (x[0] > 0)).all()
 
 
 def test_metrics_are_those_of_the_counts():
@@ -102,8 +102,8 @@ def test_metrics_are_those_of_the_counts():
   is_label[:, 2], logits[:, 2] = 0, -1.0
   names = np.array(TASK.labels)
   examples = [
-    dict(id=str(i), texts=["a"], label=names[mark > 0].tolist()[::-1])
-    for i, mark in enumerate(is_label)
+    dict(id=str(i), texts=["a"], label=names[row > 0].tolist()[::-1])
+    for i, row in enumerate(is_label)
   ]
   rows = encode.texts(TASK, examples, tiny_tasks.vocabulary(), 16).rows
   np.testing.assert_array_equal(rows.labels, is_label)
@@ -112,16 +112,16 @@ def test_metrics_are_those_of_the_counts():
   is_predicted = logits > 0
   num_shared = (is_label & is_predicted).sum(0)
   counts = is_label.sum(0) + is_predicted.sum(0)
-  contents = metrics.evaluate(TASK, predicted, examples)
-  assert list(contents) == metrics.names(TASK)
-  assert contents["f1_micro"] == pytest.approx(
+  scores = metrics.evaluate(TASK, predicted, examples)
+  assert list(scores) == metrics.names(TASK)
+  assert scores["f1_micro"] == pytest.approx(
     2 * num_shared.sum() / counts.sum()
   )
   f1_by_label = 2 * num_shared / np.maximum(counts, 1)
-  assert f1_by_label[2] == 0 and contents["f1_macro"] == pytest.approx(
+  assert f1_by_label[2] == 0 and scores["f1_macro"] == pytest.approx(
     f1_by_label.mean()
   )
-  assert contents["exact"] == pytest.approx(
+  assert scores["exact"] == pytest.approx(
     (is_label == is_predicted).all(-1).mean()
   )
   # Examples without labels are left out, but an unknown label is an error.

@@ -61,7 +61,7 @@ def albert():
   return unigram.build(content, str(path)), reference
 
 
-KINDS = {
+TOKENIZERS = {
   "uncased": lambda: wordpiece("uncased", True),
   "cased": lambda: wordpiece("cased", False),
   "gpt2": gpt2,
@@ -74,8 +74,8 @@ KINDS = {
 def strings(points, count):
   """Yields test texts.
 
-  They are each code point between two letters, and then `count` random mixtures
-  and texts with bytes that were not UTF-8.
+  The first texts have each code point between two letters. Then come `count`
+  random mixtures, each with a text of random bytes, which are mostly not UTF-8.
   """
   rng = random.Random(0)
 
@@ -99,16 +99,16 @@ def strings(points, count):
 
 
 def with_marks(text, offsets):
-  """Extends transformers' offsets to all that belongs to a piece.
+  """Extends transformers' offsets to all characters that belong to a piece.
 
-  These are the marks after its last character, and the first sign of a quote
-  of two signs. ALBERT's cleaning makes one sign of such a quote; other
-  tokenizers have a piece for each sign.
+  They then include the marks after the last character of the piece, and the
+  first sign of a quote of two signs. ALBERT's cleaning turns the two signs into
+  one; other tokenizers have a piece for each sign.
   """
   covered = {i for begin, end in offsets for i in range(begin, end)}
   attached = {0x200C, 0x200D, 0xFF9E, 0xFF9F}
   attached |= {*range(0x1160, 0x1200), *range(0xD7B0, 0xD800)}
-  longer = []
+  extended = []
   for begin, end in offsets:
     while begin < end < len(text) and end not in covered:
       is_mark = unicodedata.category(text[end]).startswith("M")
@@ -118,17 +118,17 @@ def with_marks(text, offsets):
     is_quote = text[max(begin - 1, 0) : begin + 1] in ("''", "``")
     if begin < end and is_quote and begin - 1 not in covered:
       begin -= 1
-    longer.append((begin, end))
-  return longer
+    extended.append((begin, end))
+  return extended
 
 
 def compare(kind, step, count):
-  vocabulary, reference = KINDS[kind]()
+  vocabulary, reference = TOKENIZERS[kind]()
   points = [chr(p) for p in range(0x110000) if not 0xD800 <= p < 0xE000]
   points = [p for p in points if unicodedata.category(p) != "Cn"][::step]
-  rows = list(strings(points, count))
-  for begin in range(0, len(rows), 10_000):
-    batch = rows[begin : begin + 10_000]
+  texts = list(strings(points, count))
+  for begin in range(0, len(texts), 10_000):
+    batch = texts[begin : begin + 10_000]
     expected = reference(
       batch, add_special_tokens=False, return_offsets_mapping=True
     )
@@ -141,19 +141,21 @@ def compare(kind, step, count):
     ):
       assert encoded.ids == list(ids), repr(text)
       assert encoded.offsets == with_marks(text, offsets), repr(text)
-    plain = [encoded.ids for encoded in vocabulary.encode_offsets(batch)]
-    assert vocabulary.encode_batch(batch) == plain
+    ids_by_offsets = [
+      encoded.ids for encoded in vocabulary.encode_offsets(batch)
+    ]
+    assert vocabulary.encode_batch(batch) == ids_by_offsets
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TOKENIZERS)
 def test_sample(kind):
   compare(kind, step=97, count=500)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TOKENIZERS)
 def test_every_code_point(kind):
-  # The other kinds clean text like one of these two.
+  # The other tokenizers clean text as one of these two does.
   step = 1 if kind in ("uncased", "albert") else 5
   compare(kind, step=step, count=5_000)
 
@@ -172,7 +174,7 @@ def folder_of(kind, path):
     (path / "vocab.txt").write_text(read(f"bert-base-{name}-vocab.txt"))
     (path / "tokenizer_config.json").write_text(json.dumps(options))
     return transformers.BertTokenizer(str(path / "vocab.txt"), **options)
-  vocabulary, reference = KINDS[kind]()
+  vocabulary, reference = TOKENIZERS[kind]()
   for name, content in vocabulary.files.items():
     if name != "tokenizer.json":
       (path / name).write_bytes(content)
@@ -183,24 +185,31 @@ def folder_of(kind, path):
   "kind", ["uncased", "cased", "accents", "roberta", "gpt1", "albert"]
 )
 def test_a_models_tokenizer(kind, tmp_path):
-  """It adds special tokens. A vocabulary from the same files agrees with it."""
+  """The tokenizer of a model gives transformers' ids, with special tokens.
+
+  A vocabulary of the same files gives the ids without special tokens.
+  """
   reference = folder_of(kind, tmp_path)
   files = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
   tokenizer = model_tokenizer.build(files, str(tmp_path))
   points = map(chr, range(0x3000))
   points = [c for c in points if unicodedata.category(c) != "Cn"]
-  rows = list(strings(points, 500))
-  expected = list(map(list, reference(rows)["input_ids"]))
-  assert [e.ids for e in tokenizer.encode_batch(rows)] == expected
-  pairs = tokenizer.encode_batch(list(zip(rows, rows[::-1], strict=True)))
-  wanted_pairs = reference(rows, rows[::-1], return_token_type_ids=True)
-  assert [e.ids for e in pairs] == list(map(list, wanted_pairs["input_ids"]))
+  texts = list(strings(points, 500))
+  expected = list(map(list, reference(texts)["input_ids"]))
+  assert [e.ids for e in tokenizer.encode_batch(texts)] == expected
+  encoded_pairs = tokenizer.encode_batch(
+    list(zip(texts, texts[::-1], strict=True))
+  )
+  wanted_pairs = reference(texts, texts[::-1], return_token_type_ids=True)
+  assert [e.ids for e in encoded_pairs] == list(
+    map(list, wanted_pairs["input_ids"])
+  )
   segments = list(map(list, wanted_pairs["token_type_ids"]))
-  assert [e.type_ids for e in pairs] == segments
+  assert [e.type_ids for e in encoded_pairs] == segments
   vocabulary = open_vocabulary.load(str(tmp_path))
-  ids = [e.ids for e in vocabulary.encode_offsets(rows)]
-  assert vocabulary.encode_batch(rows) == ids
+  ids = [e.ids for e in vocabulary.encode_offsets(texts)]
+  assert vocabulary.encode_batch(texts) == ids
   if kind != "roberta":
-    expected = reference(rows, add_special_tokens=False)["input_ids"]
-    ids = [e.ids for e in vocabulary.encode_offsets(rows, special=True)]
+    expected = reference(texts, add_special_tokens=False)["input_ids"]
+    ids = [e.ids for e in vocabulary.encode_offsets(texts, special=True)]
     assert ids == list(map(list, expected))

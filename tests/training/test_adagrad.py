@@ -1,4 +1,4 @@
-"""ELMo's optimizer equals a plain version in numpy."""
+"""ELMo's optimizer equals a simple version in numpy."""
 
 import math
 
@@ -12,14 +12,17 @@ from bert_jax.training import optim
 
 @pytest.mark.parametrize("name", ["adagrad", "adagrad_each"])
 def test_adagrad_equals_numpy(name):
-  """allenai/bilm-tf scales, clips, and divides by the root of the sums."""
+  """As in allenai/bilm-tf, the optimizer scales gradients and clips them.
+
+  Then it divides them by the root of their sum of squares.
+  """
   optimizer = optim.factory(name)(lambda step: 0.2, name, 1.0, 20.0, 10.0)
   rng = np.random.default_rng(0)
   shapes = {"a": (3, 2), "layers": {"kernel": (2, 4)}, "b": (5,)}
   is_shape = lambda x: isinstance(x, tuple)  # noqa: E731
   params = jax.tree.map(lambda s: jnp.zeros(s), shapes, is_leaf=is_shape)
   state = optimizer.init(params)
-  sums = jax.tree.map(lambda p: np.ones(p.shape), params)
+  square_sums = jax.tree.map(lambda p: np.ones(p.shape), params)
   for scale in (0.01, 3.0):
     grads = jax.tree.map(
       lambda p, s=scale: rng.normal(size=p.shape) * s, params
@@ -39,9 +42,11 @@ def test_adagrad_equals_numpy(name):
       clipped_grads["layers"] = {
         "kernel": np.stack([clip_by_norm(g) for g in layers])
       }
-    sums = jax.tree.map(lambda a, g: a + g**2, sums, clipped_grads)
+    square_sums = jax.tree.map(
+      lambda a, g: a + g**2, square_sums, clipped_grads
+    )
     expected = jax.tree.map(
-      lambda g, a: -0.2 * g / np.sqrt(a), clipped_grads, sums
+      lambda g, a: -0.2 * g / np.sqrt(a), clipped_grads, square_sums
     )
     jax.tree.map(
       lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5),

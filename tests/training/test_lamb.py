@@ -1,4 +1,4 @@
-"""LAMB equals a restatement in plain numpy, variable by variable."""
+"""Compares LAMB with a second version in numpy, variable by variable."""
 
 import flax.linen as nn
 import jax
@@ -12,9 +12,9 @@ from bert_jax import models
 from bert_jax.training import optim
 
 SECTION = dict(b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.1, clip_norm=0.0)
-# A stack of three layers, a stack of one shared layer, and variables outside of
-# stacks. The layers have different scales, so that one ratio over a whole stack
-# would be far off.
+# Path -> shape, for a stack of three layers, a stack of one shared layer, and
+# variables outside of stacks. The layers have different scales, so that one
+# ratio for a whole stack would be far off.
 SHAPES = {
   ("encoder", "layers", "layer", "mlp_in", "kernel"): (3, 4, 5),
   ("encoder", "layers", "layer", "mlp_in", "bias"): (3, 5),
@@ -33,7 +33,7 @@ RATE, STEPS = 0.01, 4
 
 
 def draw(seed):
-  """A tree of arrays; each layer of a stack has another scale."""
+  """Returns a tree of arrays; each layer of a stack has another scale."""
   rng = np.random.default_rng(seed)
   tree = {}
   for path, shape in SHAPES.items():
@@ -89,18 +89,24 @@ def train(name, params, grads):
 
 def test_lamb_equals_the_published_rule_layer_by_layer():
   params, grads = draw(0), [draw(seed) for seed in range(1, STEPS + 1)]
-  got = variables(train("lamb", params, grads))
-  before, steps = variables(params), [variables(g) for g in grads]
-  for name in before:
+  trained = variables(train("lamb", params, grads))
+  initial, grads_by_step = variables(params), [variables(g) for g in grads]
+  for name in initial:
     np.testing.assert_allclose(
-      got[name], restated(name, before, steps), rtol=2e-5, err_msg=str(name)
+      trained[name],
+      restated(name, initial, grads_by_step),
+      rtol=2e-5,
+      err_msg=str(name),
     )
 
 
 def test_lamb_optax_equals_optax_on_unstacked_layers():
-  """It corrects the bias, and has a ratio for norms and biases, too."""
+  """`lamb_optax` corrects the bias of the moments.
+
+  It has a ratio for the parameters of norms and for biases too.
+  """
   params, grads = draw(0), [draw(seed) for seed in range(1, STEPS + 1)]
-  got = variables(train("lamb_optax", params, grads))
+  trained = variables(train("lamb_optax", params, grads))
 
   def unstack(tree):
     return {k: jnp.asarray(x, jnp.float32) for k, x in variables(tree).items()}
@@ -113,12 +119,12 @@ def test_lamb_optax_equals_optax_on_unstacked_layers():
     updates, state = update(unstack(g), state, expected)
     expected = optax.apply_updates(expected, updates)
   for name, x in expected.items():
-    np.testing.assert_allclose(got[name], x, rtol=2e-5, err_msg=str(name))
+    np.testing.assert_allclose(trained[name], x, rtol=2e-5, err_msg=str(name))
 
 
 @pytest.mark.parametrize("family", tiny_families.NAMES)
 def test_every_stack_is_recognised_by_its_path(family):
-  """If the first axis is named "layers", each layer has its own ratio."""
+  """If a first axis is named "layers", each of its layers has its own ratio."""
   module = models.family(family).ForPreTraining(tiny_families.build(family))
   ids = jnp.zeros((1, 3), jnp.int32)
   batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids[:, :1])

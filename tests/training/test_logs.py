@@ -38,9 +38,9 @@ def test_a_metric_that_is_not_defined_is_null(tmp_path, capsys):
   assert [
     parse_strictly(line) for line in path.read_text().splitlines()
   ] == expected
-  first, last = logging.read_rows(str(path))
-  assert math.isnan(first["pearson"]) and math.isnan(last["pearson"])
-  assert last["task_loss"] == 0.5
+  first_row, last_row = logging.read_rows(str(path))
+  assert math.isnan(first_row["pearson"]) and math.isnan(last_row["pearson"])
+  assert last_row["task_loss"] == 0.5
 
 
 @pytest.mark.parametrize("padding", [-6e-8, -0.0, 0.0])

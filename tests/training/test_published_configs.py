@@ -17,9 +17,10 @@ from bert_jax.weights.run_config import flatten
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 
-# Published layers, width, heads and millions of parameters. The miniatures have
-# both heads and are rounded to a tenth (Turc et al. 2019, table 1). Base and
-# large are rounded to ten (Devlin et al. 2019, section 3).
+# Config -> the published numbers of layers, width, heads and millions of
+# parameters. The parameters of the miniatures include both heads, and are
+# rounded to a tenth of a million (Turc et al. 2019, table 1). Those of base and
+# large are rounded to ten million (Devlin et al. 2019, section 3).
 SIZES = {
   "bert:tiny": (2, 128, 2, 4.4),
   "bert:mini": (4, 256, 4, 11.3),
@@ -32,7 +33,7 @@ SIZES = {
 
 # Devlin et al. 2019, A.2; README, create_pretraining_data.py, modeling.py and
 # optimization.py of google-research/bert.
-RECIPE = {
+BERT = {
   "total_steps": 1_000_000,
   "batch_size": 256,
   "model.max_positions": 512,
@@ -68,7 +69,7 @@ def test_every_bert_config_is_in_the_table():
   assert names == set(SIZES)
 
 
-# As `RECIPE`; the number of warm-up steps stands for schedule.warmup.
+# These dicts are like `BERT`, but `warmup_steps` replaces schedule.warmup.
 NO_DROPOUT = {"model.dropout": 0.0, "model.attention_dropout": 0.0}
 DROPOUT = {"model.dropout": 0.1, "model.attention_dropout": 0.1}
 # Liu et al. 2019, Table 9; fairseq config/pretraining/base.yaml.
@@ -219,7 +220,7 @@ def electra(batch_size, length, predictions, rate, peak, total_steps):
   }
 
 
-RECIPES = {
+PUBLISHED = {
   "roberta:base": ROBERTA | {"schedule.peak": 6e-4, "warmup_steps": 24_000},
   "roberta:large": ROBERTA | {"schedule.peak": 4e-4, "warmup_steps": 30_000},
   "albert:base_v1": ALBERT | DROPOUT | {"total_steps": 125_000},
@@ -254,8 +255,9 @@ RECIPES = {
     "schedule.peak": 2.5e-4,
   },
 }
-# Layers, width, pieces, positions, segments of encoders without projections.
-WIDTHS = {
+# Config -> layers, width, pieces, positions and segments of its encoder, which
+# does not project its embeddings.
+ENCODER_SIZES = {
   "roberta:base": (12, 768, 50265, 514, 1),
   "roberta:large": (24, 1024, 50265, 514, 1),
   "spanbert:base": (12, 768, 28996, 512, 2),
@@ -264,14 +266,14 @@ WIDTHS = {
 }
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_recipes_are_the_published_ones(name):
   config = load(name)
   config_lib.parse(config)
   flat = flatten(config)
   schedule = config["schedule"]
   flat["warmup_steps"] = round(schedule["warmup"] * config["total_steps"])
-  for key, published in RECIPES[name].items():
+  for key, published in PUBLISHED[name].items():
     assert flat[key] == published, key
     assert type(flat[key]) is type(published), key
   family, _, variant = name.partition(":")
@@ -281,20 +283,20 @@ def test_recipes_are_the_published_ones(name):
   assert flat["model.initializer_range"] == 0.02
 
 
-SMALL = sorted(name for name in VALUES if name.startswith("small:"))
+SMALL_CONFIGS = sorted(name for name in VALUES if name.startswith("small:"))
 
 
-@pytest.mark.parametrize("name", [*RECIPES, *SMALL])
+@pytest.mark.parametrize("name", [*PUBLISHED, *SMALL_CONFIGS])
 def test_builder_and_objective_of_a_recipe_fit(name):
-  """The builder makes every key that the objective needs."""
+  """The builder's rows have every key that the objective needs."""
   config = topologies.with_published_vocabulary(config_lib.parse(load(name)))
   (phase,) = phases.plan(config)
   objective, _, _ = building.make_parts(config)
   batch = topologies.batch_shapes(config.model.vocab_size, phase)
   shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0), batch))
-  if name in WIDTHS:
+  if name in ENCODER_SIZES:
     count = sum(x.size for x in jax.tree.leaves(shapes))
-    assert count == count_parameters(name, *WIDTHS[name])
+    assert count == count_parameters(name, *ENCODER_SIZES[name])
   weights = jax.eval_shape(objective.weights, batch)
   assert set(objective.coefficients) <= set(weights)
   assert objective.flops(batch) > 0
@@ -311,15 +313,15 @@ def count_parameters(name, layers, d, v, positions, segments):
     return total
   total += norm + d * d + d + norm + v
   if name.startswith("spanbert"):
-    first = (2 * d + 200) * d + d + norm
-    total += 15 * 200 + first + d * d + d + norm + v
+    span_dense = (2 * d + 200) * d + d + norm
+    total += 15 * 200 + span_dense + d * d + d + norm + v
   return total
 
 
 @pytest.mark.parametrize("name", SIZES)
 def test_numbers_are_the_published_ones(name):
   config = load(name)
-  for key, published in RECIPE.items():
+  for key, published in BERT.items():
     setting = config
     for name_on_path in key.split("."):
       setting = setting[name_on_path]
@@ -337,7 +339,7 @@ def test_numbers_are_the_published_ones(name):
 
 @pytest.mark.parametrize("name", SIZES)
 def test_parameters_are_as_many_as_published(name):
-  """Counts by shapes. With a vocabulary of 30,522 the count is exact."""
+  """Counts parameters by their shapes, with a vocabulary of 30,522 pieces."""
   layers, d, heads, millions = SIZES[name]
   config = load(name)
   model = bert.build(config["model"]["variant"])
@@ -355,9 +357,9 @@ def test_parameters_are_as_many_as_published(name):
   tables = (v + 512 + 2) * d + 2 * d
   attention = 4 * (d * d + d) + 2 * d
   mlp = d * 4 * d + 4 * d + 4 * d * d + d + 2 * d
-  masked = d * d + d + 2 * d + v
-  pairs = d * d + d + 2 * d + 2
-  assert count == tables + layers * (attention + mlp) + masked + pairs
+  masked_head = d * d + d + 2 * d + v
+  pair_head = d * d + d + 2 * d + 2
+  assert count == tables + layers * (attention + mlp) + masked_head + pair_head
   if millions < 100:
     assert round(count / 1e6, 1) == millions
   else:

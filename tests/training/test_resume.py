@@ -43,7 +43,10 @@ OVERRIDES = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-  """Makes a folder of about 45 examples; 120 steps of 8 take many epochs."""
+  """Makes a prepared folder of about 45 examples.
+
+  Thus 120 steps of 8 rows take many epochs.
+  """
   path = tmp_path_factory.mktemp("data") / "prepared"
   return write_prepared(path, random_documents(60, 0), random_documents(9, 1))
 
@@ -130,12 +133,12 @@ def checkpoint_steps(workdir):
 
 
 def test_rows_of_an_undisturbed_run(undisturbed_run):
-  """Every logged step has one row, with the rate of its optimizer step."""
-  train = [r for r in rows(undisturbed_run) if r["split"] == "train"]
-  assert [r["step"] for r in train] == [*range(7, 120, 7), 120]
+  """Every logged step has one row, with the learning rate of this step."""
+  train_rows = [r for r in rows(undisturbed_run) if r["split"] == "train"]
+  assert [r["step"] for r in train_rows] == [*range(7, 120, 7), 120]
   # The row of step s has the rate of step s - 1 of the schedule, which counts
-  # from 0. Warm-up is 1% of 120 steps, so there is only the linear decay.
-  for row in train:
+  # from 0. Warm-up is 1% of 120 steps, so all rows are in the linear decay.
+  for row in train_rows:
     expected = 1e-3 * (1 - (row["step"] - 1) / 120)
     assert row["learning_rate"] == pytest.approx(expected, rel=1e-5)
   state = arrays(undisturbed_run, 120)
@@ -173,11 +176,11 @@ def test_sigterm_saves_and_continues(folder, undisturbed_run, tmp_path):
 
 
 def test_latest_and_best_are_kept(undisturbed_run):
-  """A run keeps its newest two checkpoints and the last phase's best."""
-  heldout = [r for r in rows(undisturbed_run) if r["split"] == "heldout"]
-  assert [r["step"] for r in heldout] == [25, 50, 75, 100, 120]
-  last = [row for row in heldout if row["step"] > 108]
-  best = min(last, key=lambda r: r["loss"])["step"]
+  """A run keeps its two newest checkpoints, and the best of the last phase."""
+  heldout_rows = [r for r in rows(undisturbed_run) if r["split"] == "heldout"]
+  assert [r["step"] for r in heldout_rows] == [25, 50, 75, 100, 120]
+  last_phase = [row for row in heldout_rows if row["step"] > 108]
+  best = min(last_phase, key=lambda r: r["loss"])["step"]
   assert checkpoint_steps(undisturbed_run) == {110, 120, best}
 
 

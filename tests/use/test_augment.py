@@ -57,7 +57,7 @@ def predictor(folder):
 
 @pytest.fixture(scope="module")
 def find_likeliest(folder):
-  """Returns a function that finds the likeliest words with the module itself.
+  """Returns a function that runs the Flax module to find the likeliest words.
 
   Its arguments are the ids of a text, the index of the masked token, and the
   number of candidates.
@@ -89,7 +89,7 @@ def find_likeliest(folder):
 
 
 def expected_variants(text, line, find, neighbours):
-  """Returns a text and its variants, by a second program for the rules."""
+  """Returns a text and its variants, which a second program makes."""
   pieces = tiny_tasks.PIECES
   words = re.findall(r"[a-z0-9]+|\?", text.lower())
   pieces_by_word = [
@@ -141,7 +141,7 @@ def test_variants_are_those_of_the_rules(
     for sentence in expected_variants(text, line, find_likeliest, neighbours)
   ]
   assert variants == expected and len(variants) > 40
-  # The first and last lines have the same text, but different draws.
+  # The first and the last line have the same text, but different random draws.
   first_variants = [e.texts[0] for e in variants if e.label == "0"][1:4]
   assert first_variants != [e.texts[0] for e in variants][-3:]
 
@@ -187,8 +187,8 @@ def test_nearest_words(folder):
   assert vectors.nearest("Cats", 3) == ["Cats", "Dogs", "Trees"]
   assert vectors.nearest("cow", 3) == []
   assert len(vectors.nearest("cats", 99)) == 5
-  few = word_vectors.read(str(folder / "vectors.txt"), max_lines=3)
-  assert few.words == ["cats", "Cats", "dogs"]
+  first_vectors = word_vectors.read(str(folder / "vectors.txt"), max_lines=3)
+  assert first_vectors.words == ["cats", "Cats", "dogs"]
 
 
 def command(folder, **flags):
@@ -210,11 +210,11 @@ def command(folder, **flags):
 
 def test_the_output_is_read_as_the_task(folder, capsys):
   augment.run(command(folder, vectors=folder / "vectors.txt"))
-  first = (folder / "out.tsv").read_bytes()
+  first_output = (folder / "out.tsv").read_bytes()
   augment.run(command(folder, vectors=folder / "vectors.txt"))
-  assert (folder / "out.tsv").read_bytes() == first
+  assert (folder / "out.tsv").read_bytes() == first_output
   augment.run(command(folder, vectors=folder / "vectors.txt", seed=1))
-  assert (folder / "out.tsv").read_bytes() != first
+  assert (folder / "out.tsv").read_bytes() != first_output
   task = task_inputs.find("sst2")
   augmented = task_inputs.read(
     task, [task_inputs.Input("train", str(folder / "out.tsv"))]
@@ -233,10 +233,10 @@ def test_the_output_is_read_as_the_task(folder, capsys):
 
 @pytest.mark.parametrize("task", glue.TEXTS)
 def test_the_output_of_every_task_is_read(tmp_path, task):
-  task_files, names = augment_task.task_columns(task, None, None)
+  task_files, columns = augment_task.task_columns(task, None, None)
   label = (task_files.task.labels or ("2.5",))[-1]
-  texts = [f"a {i} cat" for i in range(len(names) - 1)]
-  lines = ["\t".join(names), "\t".join([*texts, label])]
+  texts = [f"a {i} cat" for i in range(len(columns) - 1)]
+  lines = ["\t".join(columns), "\t".join([*texts, label])]
   (tmp_path / "a.tsv").write_text("\n".join(lines) + "\n")
   (example,) = task_inputs.read(
     task_files, [task_inputs.Input("train", str(tmp_path / "a.tsv"))]
@@ -293,7 +293,7 @@ def test_bad_input_is_one_sentence(folder, flags, words):
 
 def test_the_command_answers_without_a_traceback(folder):
   source = folder / "train.tsv"
-  done = subprocess.run(
+  process = subprocess.run(
     [
       *(sys.executable, "-m", "bert_jax", "augment", "--model=x"),
       *("--task=sst2", f"--input={source}", f"--output={source}"),
@@ -301,6 +301,6 @@ def test_the_command_answers_without_a_traceback(folder):
     capture_output=True,
     text=True,
   )
-  assert done.returncode == 1 and not done.stdout
-  assert done.stderr.startswith("error: --output=")
-  assert done.stderr.endswith("is the input; choose another.\n")
+  assert process.returncode == 1 and not process.stdout
+  assert process.stderr.startswith("error: --output=")
+  assert process.stderr.endswith("is the input; choose another.\n")

@@ -137,12 +137,12 @@ def test_files_that_do_not_fit_are_named(tmp_path):
   ],
 )
 def test_unsupported_options_are_named(section, field, setting):
-  changed = OPTIONS | {section: OPTIONS[section] | {field: setting}}
+  changed_options = OPTIONS | {section: OPTIONS[section] | {field: setting}}
   name = f"{section}.{field}"
   with pytest.raises(ValueError, match=f"^o.json: {name} is .*must be"):
-    bilm.read_options(changed, "o.json")
-  fields = {k: v for k, v in OPTIONS[section].items() if k != field}
+    bilm.read_options(changed_options, "o.json")
+  remaining_fields = {k: v for k, v in OPTIONS[section].items() if k != field}
   with pytest.raises(ValueError, match=f"^o.json has no {name};"):
-    bilm.read_options(OPTIONS | {section: fields}, "o.json")
+    bilm.read_options(OPTIONS | {section: remaining_fields}, "o.json")
   with pytest.raises(ValueError, match="dropout is 2"):
     bilm.read_options(OPTIONS | {"dropout": 2}, "o.json")

@@ -1,4 +1,4 @@
-"""The error about a damaged, ambiguous or unknown TF1 checkpoint names it."""
+"""Tests errors about TF1 checkpoints that are damaged, ambiguous or unknown."""
 
 import shutil
 import subprocess
@@ -112,8 +112,8 @@ def test_one_wrong_variable_is_named(damage, tmp_path, capsys):
   release(str(tmp_path / "release"), arrays)
   message = convert(capsys, tmp_path / "release", tmp_path / "ours")
   assert message.startswith("error: ") and "\n" not in message
-  for words in (*problems, "bert_model.ckpt"):
-    assert words in message
+  for expected in (*problems, "bert_model.ckpt"):
+    assert expected in message
   assert [path.name for path in tmp_path.iterdir()] == ["release"]
 
 
@@ -227,7 +227,7 @@ def test_which_of_several_checkpoints(tmp_path):
   prefix = f"{path}/model.ckpt-1"
   assert tf1.find_checkpoint(prefix) == prefix
   assert tf1.find_checkpoint(f"{prefix}.index") == prefix
-  # The checkpoints may have been written in another folder.
+  # The file may name the folder in which the checkpoints were first written.
   (tmp_path / "checkpoint").write_text(
     'model_checkpoint_path: "/home/somebody/model.ckpt-20"\n'
     'all_model_checkpoint_paths: "/home/somebody/model.ckpt-1"\n'
@@ -269,15 +269,22 @@ def test_without_tensorflow(tmp_path):
     "from bert_jax.cli.main import main\n"
     "main()\n"
   )
-  words = ["--family", "bert", "--from", "tf1", "--model", str(tmp_path)]
-  words += ["--output", str(tmp_path / "ours")]
-  done = subprocess.run(
-    [sys.executable, "-c", code, "convert", *words],
+  convert_flags = [
+    "--family",
+    "bert",
+    "--from",
+    "tf1",
+    "--model",
+    str(tmp_path),
+  ]
+  convert_flags += ["--output", str(tmp_path / "ours")]
+  process = subprocess.run(
+    [sys.executable, "-c", code, "convert", *convert_flags],
     capture_output=True,
     text=True,
   )
-  assert done.returncode == 1
-  assert done.stderr == (
+  assert process.returncode == 1
+  assert process.stderr == (
     "error: reading a TF1 checkpoint needs TensorFlow; run `pip install"
     " 'bert_jax[data]'`.\n"
   )

@@ -1,4 +1,4 @@
-"""`open_model` opens folders of every kind, runs, and names on the hub."""
+"""`open_model` opens converted folders, runs, and names on the hub."""
 
 import functools
 import json
@@ -53,20 +53,20 @@ def test_importing_the_package_loads_nothing_else():
     "try: bert_jax.nothing\n"
     "except AttributeError as e: print(e)"
   )
-  done = subprocess.run(
+  process = subprocess.run(
     [sys.executable, "-c", code], capture_output=True, text=True
   )
-  assert done.returncode == 0, done.stderr
-  first, second = done.stdout.splitlines()
-  assert first == "[]" and "no attribute 'nothing'" in second
+  assert process.returncode == 0, process.stderr
+  first_line, second_line = process.stdout.splitlines()
+  assert first_line == "[]" and "no attribute 'nothing'" in second_line
 
 
 def test_a_converted_folder_and_its_source_are_one_model(tmp_path, monkeypatch):
   name = "BertForSequenceClassification"
   path = tiny_hf.write(tmp_path / "hf", name)
   (tmp_path / "hf" / "vocab.txt").write_text("\n".join(WORDS))
-  common = ["--family", "bert", "--model", path, "--output"]
-  run_convert(monkeypatch, "--from", "hf", *common, tmp_path / "ours")
+  common_flags = ["--family", "bert", "--model", path, "--output"]
+  run_convert(monkeypatch, "--from", "hf", *common_flags, tmp_path / "ours")
   source, model = open_model(path), open_model(str(tmp_path / "ours"))
   assert source.config == model.config
   assert model.config["labels"] == ["contra", "neutral", "entail"]
@@ -83,12 +83,12 @@ def test_a_converted_folder_and_its_source_are_one_model(tmp_path, monkeypatch):
 
 def test_only_the_computation_may_be_changed(tmp_path):
   path = tiny_hf.write(tmp_path / "hf", "BertModel")
-  half_model = open_model(path, dtype="bfloat16", unroll=2, remat=True)
-  encoder = half_model.module.encoder
+  bfloat16_model = open_model(path, dtype="bfloat16", unroll=2, remat=True)
+  encoder = bfloat16_model.module.encoder
   assert encoder.dtype == jnp.bfloat16 and encoder.unroll == 2
   batch = {"input_ids": jnp.array([[2, 5]])}
-  collect = functools.partial(half_model.module.apply, collect=True)
-  out = jit(collect)({"params": half_model.params}, batch)
+  collect = functools.partial(bfloat16_model.module.apply, collect=True)
+  out = jit(collect)({"params": bfloat16_model.params}, batch)
   assert out["hidden_states"].dtype == jnp.bfloat16
   assert out["pooled"].shape == (1, 8)
   assert out["attention"].shape == (2, 1, 2, 2, 2)
@@ -156,7 +156,7 @@ def test_both_towers_or_one(tmp_path):
 
 @pytest.fixture
 def workdir(tmp_path):
-  """Makes the folder of a run that has saved twice; returns its params."""
+  """Makes the folder of a run with two checkpoints; returns it and params."""
   model = dict(family="bert", variant="tiny", vocab_size=len(WORDS))
   model |= dict(hidden=8, heads=2, mlp=16, max_positions=8, dtype="bfloat16")
   path = tmp_path / "run"
@@ -235,7 +235,7 @@ def test_names_go_to_the_hub(tmp_path, monkeypatch):
   hub = types.SimpleNamespace(snapshot_download=snapshot_download)
   monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
   assert open_model("somebody/model").config["family"] == "bert"
-  # If there are safetensors, Torch's files are not fetched.
+  # A model that has files of safetensors is fetched without its files of Torch.
   assert len(requests) == 1 and not any("bin" in p for p in requests[0])
   with pytest.raises(ValueError, match="did not give it .401 Client Error.."):
     open_model("somebody/else")

@@ -28,12 +28,12 @@ def write_model(path, modes, normalize=False, dense=False, new_format=False):
   arrays = {k: rng.normal(0, 0.5, s).astype("f") for k, s in shapes.items()}
   tiny_hf.write(path, "BertModel", arrays)
   (path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
-  kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
-  kinds += [("2_Dense", "Dense")] if dense else []
-  kinds += [("3_Normalize", "Normalize")] if normalize else []
+  module_types = [("", "Transformer"), ("1_Pooling", "Pooling")]
+  module_types += [("2_Dense", "Dense")] if dense else []
+  module_types += [("3_Normalize", "Normalize")] if normalize else []
   modules = [
-    {"path": folder, "type": f"sentence_transformers.models.{kind}"}
-    for folder, kind in kinds
+    {"path": folder, "type": f"sentence_transformers.models.{module_type}"}
+    for folder, module_type in module_types
   ]
   (path / "modules.json").write_text(json.dumps(modules))
   (path / "1_Pooling").mkdir()
@@ -56,7 +56,7 @@ def features(monkeypatch, tmp_path, capsys, model, *flags):
 
 
 def expected_vectors(model, mode):
-  """Returns each text's vector, which NumPy pools from its pieces' vectors."""
+  """Returns a vector for each text: NumPy pools the vectors of its pieces."""
   texts = extract(open_model(model), TEXTS, Spec(unit="piece"))
   pool = {
     "cls": lambda x: x[0],
@@ -84,8 +84,10 @@ def test_the_models_own_pooling_is_taken(
   assert ("divided by its length" in stderr) == normalize
   # A converted folder keeps the pooling.
   model_folder.write(str(tmp_path / "ours"), hf.read(model, "bert"))
-  reread, _ = features(monkeypatch, tmp_path, capsys, str(tmp_path / "ours"))
-  np.testing.assert_array_equal(reread, vectors)
+  vectors_of_copy, _ = features(
+    monkeypatch, tmp_path, capsys, str(tmp_path / "ours")
+  )
+  np.testing.assert_array_equal(vectors_of_copy, vectors)
 
 
 def test_a_flag_that_differs_is_obeyed_and_said(tmp_path, monkeypatch, capsys):
@@ -143,13 +145,13 @@ def test_a_model_without_a_pooling_gives_pieces(tmp_path, monkeypatch, capsys):
 def test_damaged_modules(tmp_path):
   write_model(tmp_path / "model", ["cls"])
   modules = tmp_path / "model" / "modules.json"
-  for text, words in (
+  for text, message in (
     ("[{", "modules.json is damaged"),
     ("[1]", "modules.json is damaged: 1 names no type"),
     ('[{"type": "x.Pooling", "path": "../p"}]', "'../p' is not the name"),
   ):
     modules.write_text(text)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
       hf.read_pooling(str(tmp_path / "model"))
   modules.unlink()
   config = tmp_path / "model" / "1_Pooling" / "config.json"
@@ -159,7 +161,10 @@ def test_damaged_modules(tmp_path):
 
 
 def test_the_largest_numbers_of_a_long_text(tmp_path):
-  """The text has several windows, since a row has at most ten tokens."""
+  """The text has several windows, since a row has at most ten tokens.
+
+  The pooled vector has the largest numbers of all windows.
+  """
   model = open_model(write_model(tmp_path / "model", ["max"]))
   text = "a b c d " * 5
   (piece_rows,) = extract(model, [text], Spec(unit="piece", overlap=2))
