@@ -1,7 +1,7 @@
 """Tests that a room imports only what its line of the table allows.
 
-docs/design.md has the reasons. Imports inside functions count, and so does the
-full name of a module of the package in a string.
+docs/design.md has the reasons. Imports inside functions count. A string
+that is the full name of a module of the package counts as an import, too.
 """
 
 import ast
@@ -20,6 +20,7 @@ PACKAGE = ROOT / "bert_jax"
 ROOT_FILES = {"__init__.py", "__main__.py", "py.typed"} | {
   *("files.py", "messages.py", "hashing.py")
 }
+# The modules that users import or start. They belong to no room.
 FACE = ("bert_jax", "bert_jax.__main__")
 MOST_ROOMS, MOST_LINES = 20, 900
 # A machine with a GPU need not have these packages.
@@ -92,7 +93,7 @@ LOADED_BY_NAME = {"sklearn", "scipy", "seqeval"}
 
 
 class Import(NamedTuple):
-  """Describes an import of a file.
+  """Describes an import in a file.
 
   Attributes:
     name: the full name of a module, or of a member of a module.
@@ -127,8 +128,8 @@ def parse(path):
 
 
 def imports_of(tree):
-  """Yields every import of a file, also by a module's name in a string."""
-  lazy = {
+  """Yields every import in a file; a string with a module's name counts."""
+  nodes_in_functions = {
     id(node)
     for function in ast.walk(tree)
     if isinstance(function, ast.FunctionDef | ast.Lambda)
@@ -142,17 +143,17 @@ def imports_of(tree):
       names = [f"{node.module}.{alias.name}" for alias in node.names]
     elif isinstance(node, ast.Constant) and node.value in FILES:
       if node.value in FACE:
-        continue  # A message or a query of the version has the package's name.
+        continue  # Messages and queries of the version have the package's name.
       yield Import(node.value, node.lineno, False)
       continue
     else:
       continue
     for name in names:
-      yield Import(name, node.lineno, id(node) not in lazy)
+      yield Import(name, node.lineno, id(node) not in nodes_in_functions)
 
 
 def imported_module(name):
-  """Returns the module of the package that has a name; None for others."""
+  """Returns the package's module that an import names; None for other names."""
   if name.partition(".")[0] != "bert_jax":
     return None
   module = name if name in FILES else name.rpartition(".")[0]
@@ -200,12 +201,12 @@ def test_the_table_has_one_order():
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_imports_what_its_line_says_and_no_less(room):
-  allowed_rooms = ROOMS[room]
-  packages, lazy = (
-    set(allowed_rooms.packages.split()),
-    set(allowed_rooms.lazy.split()),
+  table_line = ROOMS[room]
+  packages, lazy_packages = (
+    set(table_line.packages.split()),
+    set(table_line.lazy.split()),
   )
-  rooms, used_imports = {room, *allowed_rooms.rooms.split()}, set()
+  allowed_rooms, used_imports = {room, *table_line.rooms.split()}, set()
   wrong_imports = []
   for module, imported, target in IMPORTS:
     if room_of(module) != room:
@@ -213,17 +214,24 @@ def test_a_room_imports_what_its_line_says_and_no_less(room):
     top = imported.name.partition(".")[0]
     if target is not None:
       used_imports.add(room_of(target))
-      right = room_of(target) in rooms
+      is_allowed = room_of(target) in allowed_rooms
     elif top in sys.stdlib_module_names:
       continue
     else:
       used_imports.add(top)
-      right = top in packages or (top in lazy and not imported.eager)
-    if not right:
+      is_allowed = top in packages or (
+        top in lazy_packages and not imported.eager
+      )
+    if not is_allowed:
       wrong_imports.append(place(module, imported))
   assert not wrong_imports, "\n".join(wrong_imports)
-  unused = (rooms | packages | lazy) - used_imports - {room} - LOADED_BY_NAME
-  assert not unused, f"{room}: the table has more than its files import"
+  unused_names = (
+    (allowed_rooms | packages | lazy_packages)
+    - used_imports
+    - {room}
+    - LOADED_BY_NAME
+  )
+  assert not unused_names, f"{room}: the table has more than its files import"
 
 
 def test_no_circle_between_files():
@@ -255,15 +263,17 @@ def test_no_file_imports_the_face():
 
 
 def test_modules_of_the_package_are_not_put_together_from_strings():
-  """These tests would miss such imports. Inside a room they are allowed."""
+  """Other tests cannot see such imports. A room may import itself by them."""
   for path in FILES.values():
     room = f"bert_jax.{path.parent.name}."
     for node in ast.walk(parse(path)):
       if isinstance(node, ast.JoinedStr) and node.values:
-        first = node.values[0]
-        text = str(first.value) if isinstance(first, ast.Constant) else ""
-        inside = not text.startswith("bert_jax.") or text.startswith(room)
-        assert inside, f"{path}:{node.lineno}"
+        first_part = node.values[0]
+        text = (
+          str(first_part.value) if isinstance(first_part, ast.Constant) else ""
+        )
+        is_allowed = not text.startswith("bert_jax.") or text.startswith(room)
+        assert is_allowed, f"{path}:{node.lineno}"
 
 
 def test_configs_need_ml_collections_alone():
@@ -277,24 +287,26 @@ def test_configs_need_ml_collections_alone():
 
 
 def test_importing_the_models_needs_jax_flax_and_jaxtyping_alone():
-  """Other packages that an installation may lack fail to import here."""
-  needed = {"jax", "flax", "jaxtyping", "numpy"}
-  others = {
+  """All other packages that an installation may lack fail to import here."""
+  allowed_packages = {"jax", "flax", "jaxtyping", "numpy"}
+  other_packages = {
     name
     for room in ROOMS.values()
     for name in f"{room.packages} {room.lazy}".split()
   }
-  # Packages that flax imports are installed with it.
-  lacking = others - needed - {"optax", "orbax", "absl", "ml_dtypes"}
+  # flax imports these packages, and they are installed with it.
+  missing_packages = (
+    other_packages - allowed_packages - {"optax", "orbax", "absl", "ml_dtypes"}
+  )
   code = (
     "import sys\n"
-    f"sys.modules |= dict.fromkeys({sorted(lacking)!r})\n"
+    f"sys.modules |= dict.fromkeys({sorted(missing_packages)!r})\n"
     "import bert_jax.models\n"
   )
-  done = subprocess.run(
+  process = subprocess.run(
     [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
   )
-  assert done.returncode == 0, done.stderr
+  assert process.returncode == 0, process.stderr
 
 
 def source_files(*folders):
@@ -312,11 +324,11 @@ def source_files(*folders):
 )
 def test_neither_tensorflow_nor_seqio_is_loaded(modules):
   code = f"import sys, {modules}\nprint(sorted(sys.modules.keys() & {SEQIO!r}))"
-  done = subprocess.run(
+  process = subprocess.run(
     [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
   )
-  assert done.returncode == 0, done.stderr
-  assert done.stdout.strip() == "[]"
+  assert process.returncode == 0, process.stderr
+  assert process.stdout.strip() == "[]"
 
 
 def test_files_are_one_subject():
@@ -331,12 +343,12 @@ def public_functions(body):
   for node in body:
     if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
       for arguments, method in public_functions(node.body):
-        static = any(
+        is_static = any(
           d.id == "staticmethod"
           for d in method.decorator_list
           if isinstance(d, ast.Name)
         )
-        yield arguments[0 if static else 1 :], method
+        yield arguments[0 if is_static else 1 :], method
     elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
       args = node.args
       yield args.posonlyargs + args.args + args.kwonlyargs, node
@@ -349,15 +361,15 @@ def test_public_functions_are_annotated_and_documented():
     tree = parse(file)
     assert ast.get_docstring(tree), f"{file} has no docstring"
     for arguments, node in public_functions(tree.body):
-      place_of = f"{file}:{node.lineno} {node.name}"
+      location = f"{file}:{node.lineno} {node.name}"
       if node.name == "setup":
         continue
-      short = len(node.body) == 1 or node.name in VERB
-      assert short or ast.get_docstring(node), f"{place_of} has no docstring"
-      assert node.returns, f"{place_of}: no annotation of what it returns"
+      is_short = len(node.body) == 1 or node.name in VERB
+      assert is_short or ast.get_docstring(node), f"{location} has no docstring"
+      assert node.returns, f"{location}: no annotation of what it returns"
       for argument in arguments:
         assert argument.annotation, (
-          f"{place_of}: {argument.arg} is not annotated"
+          f"{location}: {argument.arg} is not annotated"
         )
 
 
@@ -370,7 +382,7 @@ def test_public_functions_are_annotated_and_documented():
   ],
 )
 def test_commands_look_for_no_tpu(tmp_path, environment, platforms):
-  """They use the CPU if libtpu has no chip and no platform was chosen."""
+  """Commands use the CPU if libtpu has no chip and no platform was chosen."""
   devices = pathlib.Path("/dev")
   if [*devices.glob("accel*"), *devices.glob("vfio/[0-9]*")]:
     pytest.skip("this machine may have a TPU")
@@ -387,11 +399,11 @@ def test_commands_look_for_no_tpu(tmp_path, environment, platforms):
   )
   variables = {k: v for k, v in os.environ.items() if k != "JAX_PLATFORMS"}
   path = os.pathsep.join([str(tmp_path), str(ROOT)])
-  done = subprocess.run(
+  process = subprocess.run(
     [sys.executable, "-m", "bert_jax", "split-text", "--help"],
     env=variables | {"PYTHONPATH": path} | environment,
     capture_output=True,
     text=True,
   )
-  assert done.returncode == 0, done.stderr
-  assert done.stdout.splitlines()[-1] == platforms
+  assert process.returncode == 0, process.stderr
+  assert process.stdout.splitlines()[-1] == platforms

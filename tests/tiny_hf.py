@@ -1,4 +1,4 @@
-"""Writes transformers folders by hand, from a second table of their names."""
+"""Writes transformers folders by hand, from a second table of array names."""
 
 import json
 import re
@@ -7,7 +7,8 @@ import numpy as np
 
 from bert_jax.weights import model_folder
 
-V, D, E, F, P, N = 20, 8, 4, 12, 10, 2  # words, widths, MLP, positions, layers
+# Pieces, width, width of ALBERT's embeddings, MLP, positions, layers.
+V, D, E, F, P, N = 20, 8, 4, 12, 10, 2
 _SIZES = dict(
   vocab_size=V,
   hidden_size=D,
@@ -88,7 +89,8 @@ PREFIX = {
   "distilbert": "distilbert.",
   "gpt": "transformer.",
 }
-# Name without ".weight" or ".bias", and shape: [outputs, inputs] or [width].
+# A line has an array's name without ".weight" or ".bias", and its shape:
+# [outputs, inputs] or [width].
 _TABLES = """
 embeddings.word_embeddings {v},{e}
 embeddings.position_embeddings {p},{e}
@@ -146,7 +148,7 @@ _ENCODERS = {
   + _DISTILBERT,
   "gpt": _GPT,
 }
-# Class -> names of its heads. "+" stands for the encoder's prefix.
+# Class -> the arrays of its heads. "+" stands for the encoder's prefix.
 HEADS = {
   "BertModel": "+pooler.dense {d},{d}",
   "BertForPreTraining": """+pooler.dense {d},{d}
@@ -201,10 +203,10 @@ def family_of(name):
 def shapes(name, **sizes):
   """Returns {name: shape} of every array in a file of a class."""
   family = family_of(name)
-  narrow = family in ("albert", "electra")
-  sizes = dict(v=V, d=D, e=E if narrow else D, f=F, p=P) | sizes
-  alone = name.endswith("Model") and family != "gpt"
-  prefix = "" if alone else PREFIX[family]
+  has_narrow_embeddings = family in ("albert", "electra")
+  sizes = dict(v=V, d=D, e=E if has_narrow_embeddings else D, f=F, p=P) | sizes
+  has_no_head = name.endswith("Model") and family != "gpt"
+  prefix = "" if has_no_head else PREFIX[family]
   lines = [prefix + x for x in _ENCODERS[family].split("\n") if x]
   lines += [x.replace("+", prefix) for x in HEADS[name].split("\n") if x]
   by_name = {}
@@ -212,14 +214,16 @@ def shapes(name, **sizes):
     key, shape = line.format(**sizes).split()
     shape = tuple(int(n) for n in shape.split(","))
     for i in range(N) if ".I." in key else [0]:
-      at = key.replace(".I.", f".{i}.")
-      if at.endswith((".bias", "score.weight")):
-        by_name[at] = shape
+      array_name = key.replace(".I.", f".{i}.")
+      if array_name.endswith((".bias", "score.weight")):
+        by_name[array_name] = shape
         continue
-      by_name[f"{at}.weight"] = shape
-      if not at.endswith(("_embeddings", "_embed")):
+      by_name[f"{array_name}.weight"] = shape
+      if not array_name.endswith(("_embeddings", "_embed")):
         # The outputs are the last axis of GPT-1's kernels.
-        by_name[f"{at}.bias"] = shape[-1:] if ".c_" in at else shape[:1]
+        by_name[f"{array_name}.bias"] = (
+          shape[-1:] if ".c_" in array_name else shape[:1]
+        )
   return by_name
 
 

@@ -1,19 +1,19 @@
-"""A tokenised corpus as flat arrays, in memory or as a prepared folder.
+"""Opens a tokenised corpus: flat arrays, in memory or in a prepared folder.
 
 `bert_jax prepare` writes a prepared folder once. The folder needs no other
 files:
 
   meta.json             format version, sizes, fingerprint; written last
   vocab.txt             a WordPiece vocabulary, with a piece on each line
-  pieces.json           a list of the pieces, for all other tokenizers, which
-                        also have their published files
+  pieces.json           a list of the pieces, for all other tokenizers. Their
+                        published files are in the folder, too.
   others.txt            for ELMo, the words outside the vocabulary. Their ids
                         follow the vocabulary's ids.
   SPLIT.tokens          [T] token ids, uint16, or uint32 for over 65,536 ids
   SPLIT.sentences       [S + 1] int64, the position in tokens where each
-                        sentence begins, and T
+                        sentence begins, and at the end T
   SPLIT.documents       [D + 1] int64, the position in sentences where each
-                        document begins, and S
+                        document begins, and at the end S
   SPLIT.word_starts     a bit for each token, 1 if it starts a word
                         (little-endian)
   train.unigrams        [V] int64, how often each id occurs in training
@@ -46,8 +46,8 @@ from bert_jax.text.open_vocabulary import OTHERS, PIECES
 from bert_jax.text.vocabulary import SpecialIds, Vocabulary, special_ids
 
 FORMAT_VERSION = 1
-# The largest folder that is checked at every start. This takes 20 seconds at
-# 1.8 GB/s. BERT's 3.3 billion words make about 10 GB.
+# The largest folder that is checked at every start. The check takes 20 seconds
+# at 1.8 GB/s. BERT's 3.3 billion words make about 10 GB.
 VERIFY_BYTES = 2**35
 SPLITS = ("train", "validation")
 _ARRAYS = ("tokens", "sentences", "documents", "word_starts")
@@ -192,12 +192,12 @@ def _check_exists(path: pathlib.Path) -> None:
 def _map_file(path: pathlib.Path, dtype: Any, count: int) -> np.ndarray:
   """Memory-maps a file that must hold exactly `count` numbers."""
   _check_exists(path)
-  expected = count * np.dtype(dtype).itemsize
+  expected_size = count * np.dtype(dtype).itemsize
   size = path.stat().st_size
-  if size != expected:
+  if size != expected_size:
     raise Damaged(
-      f"{path} has {size} bytes where meta.json says {expected}; the folder is"
-      " damaged, delete it and run `bert_jax prepare` again."
+      f"{path} has {size} bytes where meta.json says {expected_size}; the"
+      " folder is damaged, delete it and run `bert_jax prepare` again."
     )
   if not count:
     return np.zeros(0, dtype)
@@ -240,8 +240,8 @@ def file_digests(path: PathLike) -> dict[str, str]:
 def fingerprint(path: PathLike, options: dict[str, Any]) -> str:
   """Returns a SHA-256 of the options, the vocabulary and every data file."""
   digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
-  for name, content in file_digests(path).items():
-    digest.update(f"{name} {content}\n".encode())
+  for name, file_digest in file_digests(path).items():
+    digest.update(f"{name} {file_digest}\n".encode())
   return digest.hexdigest()
 
 
@@ -253,13 +253,18 @@ def verify(prepared: Prepared) -> None:
     fingerprint(prepared.path, options) != meta["fingerprint"]
     or options.get("lower_case") != meta["lower_case"]
   ):
-    saved, current = meta.get("files", {}), file_digests(prepared.path)
+    saved_digests, current_digests = (
+      meta.get("files", {}),
+      file_digests(prepared.path),
+    )
     names = [
       name
-      for name in saved.keys() | current.keys()
-      if saved.get(name) != current.get(name)
+      for name in saved_digests.keys() | current_digests.keys()
+      if saved_digests.get(name) != current_digests.get(name)
     ]
-    file_list = f" ({', '.join(sorted(names))})" if saved and names else ""
+    file_list = (
+      f" ({', '.join(sorted(names))})" if saved_digests and names else ""
+    )
     raise Damaged(
       f"{prepared.path} is damaged: its content{file_list} does not agree with"
       " its fingerprint. Delete it and run `bert_jax prepare` again."

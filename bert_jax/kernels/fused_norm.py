@@ -53,7 +53,7 @@ class _Plan:
 
   @property
   def columns(self) -> int:
-    """The number of columns of a block: the width up to a power of 2."""
+    """The number of columns of a block: the width, raised to a power of 2."""
     return fused.power_of_2(self.width)
 
 
@@ -212,7 +212,7 @@ def _call(
   *arrays: Array,
 ) -> Any:
   """Runs a kernel; arrays [b, l, d] become [b l, d]."""
-  flat = [
+  flat_arrays = [
     a.reshape(plan.count, plan.width) if a.ndim == 3 else a for a in arrays
   ]
   return pl.pallas_call(
@@ -222,7 +222,7 @@ def _call(
     compiler_params=triton.CompilerParams(num_warps=warps),
     interpret=interpret,
     name=kernel.__name__.strip("_"),
-  )(*flat)
+  )(*flat_arrays)
 
 
 # The logical axes of the arrays. ROW_SCALARS has a scalar for each row.
@@ -261,14 +261,14 @@ def _forward(
   ) -> tuple[Array, ...]:
     rows, length, width = x.shape
     plan = _Plan(rows * length, width, rate, epsilon)
-    scalars = jax.ShapeDtypeStruct((plan.count,), jnp.float32)
-    hidden = jax.ShapeDtypeStruct((plan.count, plan.width), x.dtype)
+    scalar_shape = jax.ShapeDtypeStruct((plan.count,), jnp.float32)
+    hidden_shape = jax.ShapeDtypeStruct((plan.count, plan.width), x.dtype)
     out, *row_stats = _call(
       _forward_kernel,
       plan,
       plan.count,
       FORWARD_WARPS,
-      (hidden, *[scalars] * num_stats),
+      (hidden_shape, *[scalar_shape] * num_stats),
       interpret,
       hashes.reshape(-1),
       columns,
@@ -359,7 +359,7 @@ def _add_norm_backward(
     warps, programs, tile = WIDE if width >= MIN_WIDE else NARROW
     count = rows * length
     plan = _Plan(count, width, rate, epsilon, math.gcd(tile, count))
-    hidden = jax.ShapeDtypeStruct((count, width), x.dtype)
+    hidden_shape = jax.ShapeDtypeStruct((count, width), x.dtype)
     programs = min(programs, count // plan.tile)
     sums_shape = jax.ShapeDtypeStruct((programs, 3, width), jnp.float32)
     arrays = [
@@ -370,7 +370,7 @@ def _add_norm_backward(
       plan,
       programs,
       warps,
-      (hidden, hidden, sums_shape),
+      (hidden_shape, hidden_shape, sums_shape),
       interpret,
       *arrays,
     )

@@ -65,7 +65,7 @@ class Lstm(nn.Module):
 
   @nn.compact
   def weights(self, width: int) -> Weights:
-    """Returns the parameters for input vectors of a width."""
+    """Returns the parameters for input vectors of this width."""
     with_axes = layers.with_axes
     # The published program names no initializer, so this is TensorFlow's
     # default.
@@ -175,15 +175,16 @@ def run(
 def _reset_mask(sequence_ids: Int[Array, "*b l"]) -> Bool[Array, "*b l"]:
   """Returns True at the words where the state is set to zeros.
 
-  These are the first words, in reading order, of all sequences but the first of
-  each row. The first sequence begins with the state that the caller passes.
+  These are the first words, in reading order, of all sequences except the
+  first one of each row. The first sequence begins with the state that the
+  caller passes.
   """
-  previous, current = sequence_ids[..., :-1], sequence_ids[..., 1:]
-  later = jnp.cumsum(previous != 0, axis=-1) > 0
-  begins = (current != previous) & (current != 0) & later
-  begins = jnp.pad(begins, [(0, 0)] * (begins.ndim - 1) + [(1, 0)])
-  # Padding adds a position even to rows of length 0, so cut it off there.
-  return begins[..., : sequence_ids.shape[-1]]
+  previous_ids, current_ids = sequence_ids[..., :-1], sequence_ids[..., 1:]
+  is_after_word = jnp.cumsum(previous_ids != 0, axis=-1) > 0
+  is_begin = (current_ids != previous_ids) & (current_ids != 0) & is_after_word
+  is_begin = jnp.pad(is_begin, [(0, 0)] * (is_begin.ndim - 1) + [(1, 0)])
+  # `jnp.pad` adds a position even to rows of length 0, so cut it off.
+  return is_begin[..., : sequence_ids.shape[-1]]
 
 
 def _cell(
@@ -286,7 +287,7 @@ def _backward(
   d_outputs, d_last_states = gradients
 
   def shift(first: Array, arrays: Array) -> Array:
-    """Returns for each word the array in the state before the word."""
+    """Returns the array before each word; before the first word, `first`."""
     first = first[None].astype(arrays.dtype)
     return jnp.where(resets, 0, jnp.concatenate([first, arrays[:-1]]))
 

@@ -125,8 +125,8 @@ def cosine_distance(
 ) -> Float[Array, "*n"]:
   """Returns 1 - cosine, float32; squared norms get 1e-12 added, as in torch."""
   a, b = a.astype(jnp.float32), b.astype(jnp.float32)
-  squared = ((a * a).sum(-1) + 1e-12) * ((b * b).sum(-1) + 1e-12)
-  return 1.0 - (a * b).sum(-1) * jax.lax.rsqrt(squared)
+  squared_norms = ((a * a).sum(-1) + 1e-12) * ((b * b).sum(-1) + 1e-12)
+  return 1.0 - (a * b).sum(-1) * jax.lax.rsqrt(squared_norms)
 
 
 def count_targets(batch: Batch, kl_tokens: str) -> Sums:
@@ -164,18 +164,20 @@ def sums_of(
     temperature: see `build`.
     kl_tokens: see `build`.
   """
-  positions, ids, masked = (batch[key] for key in MASKED_KEYS)
-  real = (batch["sequence_ids"] > 0).astype(jnp.float32)
-  sums = classification_sums("mlm", read(hidden[0], positions), ids, masked)
-  sums["cosine_loss"] = (cosine_distance(*hidden) * real).sum()
-  weights = real
+  positions, ids, mask_weights = (batch[key] for key in MASKED_KEYS)
+  token_weights = (batch["sequence_ids"] > 0).astype(jnp.float32)
+  sums = classification_sums(
+    "mlm", read(hidden[0], positions), ids, mask_weights
+  )
+  sums["cosine_loss"] = (cosine_distance(*hidden) * token_weights).sum()
+  weights = token_weights
   if kl_tokens == "masked":
     student, teacher = hidden
     hidden = (
       gather_positions(student, positions),
       gather_positions(teacher, positions),
     )
-    weights = masked
+    weights = mask_weights
   total = divergence_sum(read, read_teacher, hidden, weights, temperature)
   return sums | {"kl_loss": total * temperature**2}
 
@@ -227,15 +229,17 @@ def count_flops(
     kl_tokens: see `build`.
     learns: True if the KL divergence needs a gradient.
   """
-  rows, length = batch["input_ids"].shape
-  masked = batch["mlm_positions"].shape[1]
-  compared = length if kl_tokens == "all" else masked
-  head = heads.head_flops(
-    student.hidden, student.hidden, student.vocab_size, rows, compared
+  num_rows, length = batch["input_ids"].shape
+  num_masked = batch["mlm_positions"].shape[1]
+  num_compared = length if kl_tokens == "all" else num_masked
+  logit_flops = heads.head_flops(
+    student.hidden, student.hidden, student.vocab_size, num_rows, num_compared
   )
-  comparison = head * (3 if learns else 1)
-  total = 3 * heads.flops(student, rows, length, masked) + comparison
-  return total + heads.flops(teacher, rows, length, compared)
+  comparison_flops = logit_flops * (3 if learns else 1)
+  total = (
+    3 * heads.flops(student, num_rows, length, num_masked) + comparison_flops
+  )
+  return total + heads.flops(teacher, num_rows, length, num_compared)
 
 
 def build(
@@ -260,8 +264,8 @@ def build(
     model: keyword arguments of the student's `build`, and `family`.
     teacher: keyword arguments of the teacher's `build`, and `family`.
     layers: the teacher's layers with which the student begins. The student then
-      also begins with the teacher's embeddings and masked-LM head. () draws all
-      parameters from the seed.
+      also begins with the teacher's embeddings and masked-LM head. If it
+      is (), all parameters are drawn from the seed.
     kl_weight: the weight of `kl_loss` (research_projects/distillation/
       README.md, --alpha_ce 5.0).
     mlm_weight: the weight of `mlm_loss` (the same file, --alpha_mlm 2.0).
@@ -307,16 +311,18 @@ def build(
     if freeze_positions:
       params = teaching.hold_positions(params)
     variables: dict[str, Any] = {"params": params}
-    fixed: dict[str, Any] = {"params": jax.lax.stop_gradient(frozen)}
+    teacher_variables: dict[str, Any] = {
+      "params": jax.lax.stop_gradient(frozen)
+    }
     hidden: Any = student.apply(
       variables, batch, train, rngs=rngs, method=teaching.last_hidden
     )
     teacher_hidden: Any = teacher_module.apply(
-      fixed, batch, method=teaching.last_hidden
+      teacher_variables, batch, method=teaching.last_hidden
     )
     read: Any = functools.partial(student.apply, variables, method=predict)
     read_teacher: Any = functools.partial(
-      teacher_module.apply, fixed, method=predict
+      teacher_module.apply, teacher_variables, method=predict
     )
     sums = sums_of(
       read,

@@ -109,7 +109,7 @@ class Batches:
   def _make_order(self, epoch: int) -> np.ndarray:
     """Returns the entries of an epoch, int64 [steps, batch_size].
 
-    Entries -1 fill up the last batch.
+    Entries of -1 fill up the last batch.
     """
     count, size = self._count, self.batch_size
     order = np.arange(count)
@@ -135,8 +135,8 @@ class Batches:
       order: the entries in the order in which they are cut into pools.
     """
     batches_of_pool = len(order) // (MIN_POOLS * self.batch_size)
-    size = min(max(batches_of_pool, 1), MAX_POOL_BATCHES) * self.batch_size
-    pools = [order[i : i + size] for i in range(0, len(order), size)]
+    pool_size = min(max(batches_of_pool, 1), MAX_POOL_BATCHES) * self.batch_size
+    pools = [order[i : i + pool_size] for i in range(0, len(order), pool_size)]
     # Sort the longest first, so that the incomplete last batch holds the
     # shortest rows.
     return np.concatenate(
@@ -166,6 +166,8 @@ class Batches:
 
   def batch(self, step: int) -> Batch:
     """Makes this host's share of batch `step`.
+
+    The share has b entries of length l. A task has c choices or n labels.
 
     Returns:
       `input_ids`, `segment_ids`, `sequence_ids`: int32 [b, l]; for multiple
@@ -225,12 +227,12 @@ def _lay_out(rows: Rows, row: np.ndarray, length: int, pad: int) -> Batch:
   column = np.arange(length)
   sizes = np.where(row < 0, 0, np.diff(rows.starts)[row])[:, None]
   is_token = column < sizes
-  second = rows.second[row][:, None]
+  second_start = rows.second[row][:, None]
   index = rows.starts[row][:, None] + column
   ids = np.where(is_token, rows.ids.take(index, mode="clip"), pad)
   return {
     "input_ids": ids.astype(np.int32),
-    "segment_ids": (is_token & (column >= second)).astype(np.int32),
+    "segment_ids": (is_token & (column >= second_start)).astype(np.int32),
     "sequence_ids": is_token.astype(np.int32),
   }
 
@@ -304,7 +306,7 @@ class Split(NamedTuple):
   pieces: Sequence[str]
 
   def batches(self, batch_size: int) -> Batches:
-    """Returns batches that have all rows once, grouped by length."""
+    """Returns batches that have each row once, sorted by length in pools."""
     return Batches(
       self.task,
       self.rows,
@@ -405,13 +407,13 @@ def shapes(task: Task, rows: Rows, batches: Batches) -> list[Features]:
 
 def _features(task: Task, rows: Rows, length: int) -> Features:
   """Returns key -> (shape of one entry of a batch, dtype)."""
-  row = (task.columns, length) if task.kind == "choice" else (length,)
-  shape = (length,) if task.kind == "tagging" else rows.labels.shape[1:]
-  weight = (length,) if task.kind == "tagging" else ()
+  row_shape = (task.columns, length) if task.kind == "choice" else (length,)
+  label_shape = (length,) if task.kind == "tagging" else rows.labels.shape[1:]
+  weight_shape = (length,) if task.kind == "tagging" else ()
   ids = dict.fromkeys(("input_ids", "segment_ids", "sequence_ids"))
-  row_shapes: Features = {key: (row, np.dtype(np.int32)) for key in ids}
-  row_shapes["labels"] = (shape, rows.labels.dtype)
-  row_shapes["label_weights"] = (weight, np.dtype(np.float32))
+  row_shapes: Features = {key: (row_shape, np.dtype(np.int32)) for key in ids}
+  row_shapes["labels"] = (label_shape, rows.labels.dtype)
+  row_shapes["label_weights"] = (weight_shape, np.dtype(np.float32))
   if task.kind == "span":
     row_shapes["unanswerable"] = ((), np.dtype(np.float32))
   return row_shapes

@@ -35,8 +35,8 @@ from bert_jax.text.vocabulary import (
 from bert_jax.text.wordpiece import CONTINUATION, MAX_WORD_CHARS
 
 KINDS = ("wordpiece", "bytelevel", "unigram", "words")
-# Pairs that occur less often are not merged. This number is the default of
-# Hugging Face's trainers.
+# Pairs of pieces that occur less often than this are not merged. The number is
+# the default of Hugging Face's trainers.
 MIN_FREQUENCY = 2
 # WordPiece and unigram models have pieces that cover this share of a text's
 # characters, as ALBERT's SentencePiece does.
@@ -44,8 +44,8 @@ COVERAGE = 0.99995
 # WordPiece: this many of the most frequent characters become pieces, as in
 # Hugging Face's BertWordPieceTokenizer. Rarer characters are [UNK]. If a text
 # has many more characters, as in Chinese and Korean, further characters become
-# pieces until they cover the share `COVERAGE` of the text. They take at most
-# 3/4 of the vocabulary.
+# pieces until they cover the share `COVERAGE` of the text. All
+# characters together take at most 3/4 of the vocabulary.
 MAX_ALPHABET = 1000
 # Byte-level BPE: fairseq's dictionary begins with FIRST and ends with LAST.
 FIRST = ("<s>", "<pad>", "</s>", "<unk>")
@@ -57,7 +57,7 @@ MAX_LINES = 10_000_000
 # SentencePiece silently drops lines of more than 4,192 bytes. So lines are cut
 # to this many characters, which have at most 4 bytes each.
 MAX_CHARS = 1_000
-# More threads would round sums over sentences in another order.
+# With more threads, the sums over sentences would be rounded differently.
 THREADS = 1
 _BATCH_CHARS = 2**18
 
@@ -72,7 +72,8 @@ def train(
   """Learns a vocabulary; the result is the same in every run.
 
   Args:
-    kind: one of `KINDS`; BERT, RoBERTa, ALBERT, ELMo use them, in this order.
+    kind: one of `KINDS`, which BERT, RoBERTa, ALBERT and ELMo use (in this
+      order).
     texts: the texts, which are read once.
     size: the number of pieces, special tokens included. There are fewer if the
       text is too small.
@@ -108,7 +109,7 @@ def train(
 def _cut(text: str) -> Iterator[str]:
   """Cuts a long text at line ends, to save memory.
 
-  A normalizer stores the offset of every character.
+  A normalizer stores the offset of every character of a text.
   """
   if len(text) <= _BATCH_CHARS:
     yield text
@@ -146,9 +147,9 @@ def count_wordpiece_words(
     texts: the texts, which are read once.
     text_cleaning: how capitals and accents are treated.
   """
-  strip = not text_cleaning.keep_accents
-  lower = bool(text_cleaning.lower_case)
-  normalize = wordpiece.normalizer(lower, strip).normalize_str
+  strip_accents = not text_cleaning.keep_accents
+  lower_case = bool(text_cleaning.lower_case)
+  normalize = wordpiece.normalizer(lower_case, strip_accents).normalize_str
   chunks: Counter[str] = Counter()
   for text in texts:
     for block in _cut(text):
@@ -163,8 +164,8 @@ def train_wordpiece(counts: Mapping[str, int], size: int) -> list[str]:
   for word, count in counts.items():
     for character in word:
       characters[character] += count
-  ranked = sorted(characters, key=lambda c: (-characters[c], c))
-  alphabet = _alphabet(ranked, characters, counts, size)
+  ranked_characters = sorted(characters, key=lambda c: (-characters[c], c))
+  alphabet = _alphabet(ranked_characters, characters, counts, size)
   short_words = sorted(
     word
     for word in counts
@@ -195,16 +196,16 @@ def train_wordpiece(counts: Mapping[str, int], size: int) -> list[str]:
 def _long_words_warning(counts: Mapping[str, int]) -> str | None:
   """Returns a warning if over 1% of the text are words that are too long."""
   limit = MAX_WORD_CHARS["huggingface"]
-  lost = total = 0
+  long_chars = total_chars = 0
   for word, count in counts.items():
-    total += len(word) * count
-    lost += len(word) * count * (len(word) > limit)
-  if lost <= 0.01 * total:
+    total_chars += len(word) * count
+    long_chars += len(word) * count * (len(word) > limit)
+  if long_chars <= 0.01 * total_chars:
     return None
   return (
-    f"warning: {lost / total:.0%} of the text are words of more than {limit}"
-    " characters, each of which is one [UNK]; for a language that is written"
-    " without spaces use --tokenizer=unigram or bytelevel."
+    f"warning: {long_chars / total_chars:.0%} of the text are words of more"
+    f" than {limit} characters, each of which is one [UNK]; for a language that"
+    " is written without spaces use --tokenizer=unigram or bytelevel."
   )
 
 
@@ -222,14 +223,14 @@ def _alphabet(
     counts: word -> number of times that it occurs.
     size: the number of pieces of the vocabulary.
   """
-  inside = {character for word in counts for character in word[1:]}
+  inner_characters = {character for word in counts for character in word[1:]}
   num_to_cover = COVERAGE * sum(characters.values())
-  covered = pieces = num_taken = 0
+  num_covered = num_pieces = num_taken = 0
   for character in ranked:
-    pieces += 1 + (character in inside)
-    if covered >= num_to_cover or pieces > size * 3 // 4:
+    num_pieces += 1 + (character in inner_characters)
+    if num_covered >= num_to_cover or num_pieces > size * 3 // 4:
       break
-    covered += characters[character]
+    num_covered += characters[character]
     num_taken += 1
   return set(ranked[: max(num_taken, min(MAX_ALPHABET, size // 4))])
 
@@ -263,7 +264,7 @@ def train_bytelevel(counts: Mapping[str, int], size: int) -> Vocabulary:
     size: the largest number of pieces, special tokens included.
 
   Raises:
-    UserError: `size` has no space for the bytes and special tokens.
+    UserError: `size` is too small for the bytes and the special tokens.
   """
   alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
   capacity = size - len(FIRST) - len(LAST)
@@ -304,7 +305,7 @@ def train_unigram(
     The tokenizer; None if there is no text.
 
   Raises:
-    UserError: `size` has no space for the text's characters, or the library is
+    UserError: `size` is too small for the text's characters, or the library is
       not installed.
   """
   try:
@@ -321,7 +322,7 @@ def train_unigram(
   errors: list[BaseException] = []
 
   def lines() -> Iterator[str]:
-    """Yields the lines; keeps an error, because the library replaces it."""
+    """Yields the lines. Keeps an error, because the library hides it."""
     nonlocal has_text
     try:
       for text in texts:
@@ -410,9 +411,9 @@ def train_words(
   counts = words.count_words(texts, rules)
   if not counts:
     return None
-  frequent = {w: n for w, n in counts.items() if n >= MIN_FREQUENCY}
-  # A special name in a text is an ordinary word, but gets no second piece.
+  frequent_words = {w: n for w, n in counts.items() if n >= MIN_FREQUENCY}
+  # A word that is spelled like a special token gets no second piece.
   for name in words.SPECIAL:
-    frequent.pop(name, None)
-  pieces = words.by_count(frequent)[: size - len(words.SPECIAL)]
+    frequent_words.pop(name, None)
+  pieces = words.by_count(frequent_words)[: size - len(words.SPECIAL)]
   return words.build([*words.SPECIAL, *pieces], rules=rules)

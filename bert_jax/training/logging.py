@@ -29,9 +29,10 @@ from bert_jax.messages import UserError, say
 
 T = TypeVar("T")
 
-# Seconds of a block until its first line; see `Logger.long_call`.
+# The seconds after which a block gets its first line; see `Logger.long_call`.
 FIRST_WAIT = 3.0
-# (a row of metrics.jsonl, its progress line, the steps of the run) -> nothing.
+# Its arguments: a row of metrics.jsonl, the row's progress line, and the number
+# of steps of the run.
 OnRow = Callable[[Mapping[str, Any], str, int], None]
 
 
@@ -49,7 +50,7 @@ def read_rows(path: PathLike) -> list[dict[str, Any]]:
     return []
   lines = file.read_bytes().decode("utf-8", errors="replace").split("\n")
   rows = []
-  # Whole lines end with a newline, so the last line is empty or cut.
+  # Complete lines end with a newline, so the last line is empty or cut.
   for number, line in enumerate(lines[:-1], 1):
     try:
       row = parse_json(line)
@@ -168,8 +169,8 @@ class Logger:
         `start_step` was saved. Rows that are missing since then are reported.
       repeats_evaluation: True if the evaluation at `start_step` will be
         repeated. Then its old row is dropped.
-      on_row: called with each new row and its progress line. None prints the
-        line by `messages.say`.
+      on_row: called with each new row and its progress line. If None,
+        `messages.say` prints the line.
     """
     self._is_writer = jax.process_index() == 0
     self._total_steps, self._on_row = total_steps, on_row
@@ -199,7 +200,7 @@ class Logger:
     # Write events in this thread. The library's writer starts another thread.
     # If a full disk ends that thread, the run waits for it forever.
     self._board = event_file_writer.EventsWriter(str(folder / "events"))
-    # This event makes TensorBoard drop the earlier events from its step on.
+    # START makes TensorBoard drop the events of this step and of later steps.
     restart = SessionLog(status=SessionLog.START)
     self._event(step=start_step + 1, session_log=restart)
 
@@ -273,10 +274,11 @@ class Logger:
     self._last_step += steps
 
   def long_call(self, action: str) -> contextlib.AbstractContextManager[Any]:
-    """Says lines about a block that takes seconds; see `messages.Progress`."""
+    """Prints lines while a block takes seconds; see `messages.Progress`."""
     if not self._is_writer:
       return contextlib.nullcontext()
-    # The lines come from a thread, and go where those of this thread go.
+    # Another thread prints the lines. With this context, they go where this
+    # thread's lines go.
     context = contextvars.copy_context()
 
     def write(line: str) -> None:
@@ -285,7 +287,7 @@ class Logger:
     return messages.Progress(action, first_wait=FIRST_WAIT, write=write)
 
   def step_done(self, step: int) -> None:
-    """Prints the step if no line was printed for `INTERVAL` seconds."""
+    """Prints the step if no line came for `messages.INTERVAL` seconds."""
     now = time.perf_counter()
     if self._is_writer and now - self._line_time >= messages.INTERVAL:
       self._line_time = now
@@ -368,8 +370,8 @@ class Logger:
     axes.grid(alpha=0.3)
     if axes.lines:
       axes.legend()
-    with atomic_file(self._plot_path) as partial:
-      figure.savefig(partial, dpi=120, format="png")
+    with atomic_file(self._plot_path) as temporary_path:
+      figure.savefig(temporary_path, dpi=120, format="png")
 
   def close(self) -> None:
     """Closes the files."""
@@ -427,8 +429,8 @@ class Spikes:
   """Finds spikes: losses that are far above the loss of the last logged row.
 
   Attributes:
-    action: what a spike does. "none" ignores it. "stop" ends the run. "skip"
-      logs the step, which changes nothing else.
+    action: what the run does at a spike. "none": it ignores the spike. "stop":
+      it ends. "skip": it logs the step, but makes no update.
     limit: the highest loss that is not a spike.
   """
 
@@ -455,7 +457,7 @@ class Spikes:
     self.limit = math.inf if limit is None else limit
 
   def argument(self) -> tuple[np.float32, ...]:
-    """Returns the train step's arguments that follow the key."""
+    """Returns the train step's arguments that follow the random key."""
     return () if self.action == "none" else (np.float32(self.limit),)
 
   def close(self, mean: float) -> None:
@@ -463,7 +465,7 @@ class Spikes:
     self.limit = self._factor * mean
 
   def saved(self) -> float | None:
-    """Returns the value of `limit` to pass after a restart."""
+    """Returns the argument `limit` of `__init__` for a restart."""
     has_limit = self.action != "none" and math.isfinite(self.limit)
     return self.limit if has_limit else None
 
@@ -497,10 +499,11 @@ class StepSums:
     self._steps_in_flight = steps_in_flight()
 
   def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
-    """Adds a step's metrics, and waits for the step `steps_in_flight` earlier.
+    """Adds a step's metrics, and waits for an earlier step.
 
-    If it did not wait, jax would queue all steps until the next logged row. A
-    run that must stop would first have to compute all these steps.
+    The earlier step is `steps_in_flight` steps before this step. If the run did
+    not wait, jax would queue all steps until the next logged row. A run that
+    must stop would first have to compute all these steps.
     """
     self._pending.append((step, metrics))
     if len(self._pending) > self._steps_in_flight:
@@ -511,7 +514,7 @@ class StepSums:
 
     Raises:
       FloatingPointError: the loss of a step is not finite, or a step was
-        skipped in a run that stops there.
+        skipped and `stops` is True.
     """
     for step, arrays in self._pending:
       metrics = {k: float(v) for k, v in jax.device_get(arrays).items()}
@@ -599,7 +602,7 @@ class Profiler:
 
   @contextlib.contextmanager
   def step(self, number: int) -> Iterator[None]:
-    """Wraps the dispatch of a step; starts the trace at its first step.
+    """Wraps the dispatch of a step; starts the trace at the first traced step.
 
     Args:
       number: the number of the step.

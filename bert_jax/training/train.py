@@ -43,7 +43,7 @@ from bert_jax.weights import checkpoint, run_config
 
 
 def print_rows(setup: Setup) -> None:
-  """Prints how much of the text the rows of each phase hold, on process 0."""
+  """Prints on process 0 how much of the text the rows of each phase hold."""
   if setup.task or jax.process_index():
     return
   for feed in setup.feeds:
@@ -62,8 +62,8 @@ def start(
   """Returns the state to train from.
 
   The state comes from the newest checkpoint, or else from `init_from`, or else
-  from the seed. From the seed, a student takes over the parameters of its
-  teacher that its objective names.
+  from the seed. In the last case, a student takes over those parameters of
+  its teacher that its objective names.
 
   Args:
     setup: the objects that do not change during the run.
@@ -84,11 +84,11 @@ def start(
     setup.feeds[0].shapes,
   )
   if saver.latest_step() is not None:
-    saved, meta, step = saver.restore_newest(setup.file_state)
+    saved_state, meta, step = saver.restore_newest(setup.file_state)
     _check_inputs(setup, meta)
     setup.feeds[meta["phase"]].data.restore(meta["data"])
     say(f"continuing from step {step}")
-    return resize(saved, state), meta
+    return resize(saved_state, state), meta
   start_model = setup.start_model
   if start_model is None and config.init_from:
     # `build` opened no model, because the run had checkpoints. All of them are
@@ -150,15 +150,15 @@ def summary(setup: Setup, means: dict[str, float], workdir: str) -> None:
     means: the results of the last evaluation.
     workdir: the run's folder.
   """
-  first, last = setup.feeds[0].data, setup.feeds[-1]
+  first_data, last_feed = setup.feeds[0].data, setup.feeds[-1]
   if setup.task:
     for name, mean in means.items():
       say(f"{name}: {mean:.4f}")
-  elif isinstance(last.heldout, loader.Heldout) and means:
-    assert isinstance(first, loader.PretrainingData)
-    counts = np.sum([folder.unigrams for folder in first.prepared], 0)
-    smoothing = last.phase.data.get("smoothing", 0.0)
-    for line in evaluate.summary(last.heldout, counts, means, smoothing):
+  elif isinstance(last_feed.heldout, loader.Heldout) and means:
+    assert isinstance(first_data, loader.PretrainingData)
+    counts = np.sum([folder.unigrams for folder in first_data.prepared], 0)
+    smoothing = last_feed.phase.data.get("smoothing", 0.0)
+    for line in evaluate.summary(last_feed.heldout, counts, means, smoothing):
       say(line)
   say(f"plot: {epath.Path(workdir) / 'loss.png'}")
   say(f"TensorBoard: tensorboard --logdir {workdir}")
@@ -216,10 +216,12 @@ def run(
   settings = setup.config
   config = config_lib.to_json(config, settings)
   # Hosts may have the same data and teacher in different folders.
-  comparable = config | {"data": config["data"] | {"path": setup.fingerprint}}
+  comparable_config = config | {
+    "data": config["data"] | {"path": setup.fingerprint}
+  }
   if setup.digest:
-    comparable["teacher"] = config["teacher"] | {"path": setup.digest}
-  hosts.check_same("config", run_config.flatten(comparable))
+    comparable_config["teacher"] = config["teacher"] | {"path": setup.digest}
+  hosts.check_same("config", run_config.flatten(comparable_config))
   with contextlib.ExitStack() as stack:
     stack.enter_context(lock(workdir))
     stack.enter_context(sharding.use_mesh(setup.mesh))
@@ -244,16 +246,16 @@ def run(
     write_workdir(workdir, config, tokenizer)
     saver.describe(config, tokenizer)
     print_rows(setup)
-    pending = meta.get("pending", False)
-    log = logging.Logger(
+    is_pending = meta.get("pending", False)
+    logger = logging.Logger(
       workdir,
       int(state.step),
       settings.steps,
       meta.get("log"),
-      repeats_evaluation=pending,
+      repeats_evaluation=is_pending,
       on_row=on_row,
     )
-    stack.callback(log.close)
+    stack.callback(logger.close)
     progress = loop.Progress(
       state,
       logging.StepSums(meta.get("window"), settings.spike.action == "stop"),
@@ -268,14 +270,14 @@ def run(
       workdir, settings.profile.start, settings.profile.steps
     )
     stack.callback(profiler.close)
-    if pending:
+    if is_pending:
       feed = setup.feeds[meta["phase"]]
-      loop.evaluate_saved(setup, feed, progress, saver, log)
+      loop.evaluate_saved(setup, feed, progress, saver, logger)
     for feed in setup.feeds:
       if not progress.stopped and progress.state.step < feed.phase.end:
-        loop.run_phase(setup, feed, progress, saver, log, signals, profiler)
+        loop.run_phase(setup, feed, progress, saver, logger, signals, profiler)
     saver.wait()
-    log.plot()
+    logger.plot()
   step = int(progress.state.step)
   if step == settings.steps:
     summary(setup, progress.results, workdir)

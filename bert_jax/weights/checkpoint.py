@@ -48,8 +48,8 @@ def split_path(path: str) -> tuple[str, str | None]:
     for the newest checkpoint.
 
   Raises:
-    UserError: a run's folder is before the @, but the text after it is neither
-      "best" nor digits.
+    UserError: the text before the @ is a run's folder, but the text after the @
+      is neither "best" nor digits.
   """
   run, at, name = path.rpartition(AT)
   if not at or epath.Path(path).exists():
@@ -73,8 +73,8 @@ def has_saved(workdir: str) -> bool:
 def _rank(metrics: dict[str, float]) -> tuple[float, float]:
   """Returns a key that sorts the best checkpoint first.
 
-  Checkpoints of a later phase are better. In a phase, the checkpoint with the
-  lowest held-out loss is best.
+  Checkpoints of a later phase are better. Within a phase, the checkpoint with
+  the lowest held-out loss is best.
   """
   return -metrics.get(PHASE, 0), metrics[METRIC]
 
@@ -101,13 +101,14 @@ class Checkpointer:
       keep: the number of newest checkpoints to keep.
       keep_best: the number of best checkpoints to keep, by held-out loss.
         Losses of different phases cannot be compared, since the lengths differ.
-        So checkpoints of a later phase always rank before earlier ones.
+        So checkpoints of a later phase always rank before those of earlier
+        phases.
       read_only: if True, changes nothing in the folder, because its run may
         still be training.
 
     Raises:
       UserError: `keep` is below 1, or the path of the folder is a file.
-      Damaged: with `read_only`, the metrics of a checkpoint are damaged.
+      Damaged: `read_only` is True, and the metrics of a checkpoint are damaged.
     """
     if keep < 1:
       raise UserError(f"checkpoint.keep={keep} must be at least 1.")
@@ -119,7 +120,7 @@ class Checkpointer:
     # `of_run` sets this to True. Then config.json and the tokenizer's files are
     # compared with each checkpoint that is read.
     self._checks_run_files = False
-    # `describe` sets this. Every checkpoint stores these metadata of the run.
+    # `describe` sets these metadata of the run. Every checkpoint stores them.
     self._run_meta: dict[str, Any] = {}
     if self.path.exists() and not self.path.is_dir():
       raise UserError(
@@ -177,12 +178,12 @@ class Checkpointer:
   ) -> None:
     """Sets what later checkpoints store about their run.
 
-    A program that opens the run compares this with the files in the run's
-    folder.
+    A program that opens the run compares what a checkpoint stores with the
+    files in the run's folder.
 
     Args:
       config: the content of config.json.
-      tokenizer: name -> content of the tokenizer's files.
+      tokenizer: name -> content, for each of the tokenizer's files.
     """
     digests = {name: files.digest(text) for name, text in tokenizer.items()}
     self._run_meta = {"config": config, "tokenizer": digests}
@@ -258,8 +259,8 @@ class Checkpointer:
       meta: JSON values: data position, log window, fingerprint, ...
       heldout: the held-out loss at this step; None if it is not measured.
       phase: the number of the phase to which the step belongs.
-      checksums: the return value of `checksums_of` for the state; None computes
-        it here.
+      checksums: the return value of `checksums_of` for the state. If None, it
+        is computed here.
 
     Raises:
       OSError: this save or the previous one failed.
@@ -295,7 +296,7 @@ class Checkpointer:
     its new content, never a mixture.
 
     Args:
-      step: the step of the checkpoint; waits until its save is complete.
+      step: the step of the checkpoint. Its save is waited for first.
       meta: JSON values; they replace values of the same name.
       heldout: the held-out loss at this step; None if it is not measured.
       phase: the number of the phase to which the step belongs.
@@ -315,24 +316,24 @@ class Checkpointer:
           write_atomically(str(metrics_path), json.dumps(metrics))
         # Write the metadata last, because the old metadata say that this
         # evaluation is pending.
-        changed = seal(self._meta(step) | {"measured": metrics} | meta)
+        new_meta = seal(self._meta(step) | {"measured": metrics} | meta)
         metadata_path = folder / "meta" / "metadata"
-        write_atomically(str(metadata_path), json.dumps(changed))
+        write_atomically(str(metadata_path), json.dumps(new_meta))
     hosts.wait_for_all(f"evaluated {step}")
     self._manager.reload()
     self._remove_old()
 
   def _remove_old(self) -> None:
     """Removes all checkpoints except the newest and best, as a save does."""
-    ranked = []
+    ranked_steps = []
     steps = sorted(self._manager.all_steps())
     for step in steps:
       metrics = self._manager.metrics(step)
       if metrics is not None:
-        ranked.append((_rank(metrics), -step, step))
-    preserved = {step for *_, step in sorted(ranked)[: self._keep_best]}
+        ranked_steps.append((_rank(metrics), -step, step))
+    best_steps = {step for *_, step in sorted(ranked_steps)[: self._keep_best]}
     for step in steps[: -self._keep]:
-      if step not in preserved:
+      if step not in best_steps:
         self.remove(step)
 
   def remove(self, step: int) -> None:
@@ -482,7 +483,7 @@ class Checkpointer:
   def restore_newest(self, state: Any) -> tuple[Any, dict[str, Any], int]:
     """Restores the newest checkpoint that is undamaged in every process.
 
-    Damaged checkpoints that are newer are moved aside, with a message.
+    Damaged checkpoints that are newer than it are moved aside, and reported.
 
     Args:
       state: a state with the same tree, shapes, dtypes and shardings.
@@ -555,11 +556,11 @@ class Checkpointer:
       step = path.parent.parent.name
       try:
         metrics = files.read_json(str(path))
-        intact = all(map(math.isfinite, _rank(metrics)))
-        intact = intact and self._metrics_match(step, metrics)
+        is_intact = all(map(math.isfinite, _rank(metrics)))
+        is_intact = is_intact and self._metrics_match(step, metrics)
       except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-        intact = False
-      if not intact and step.isdigit():
+        is_intact = False
+      if not is_intact and step.isdigit():
         message = f"{self.path}/{step} is damaged: its metrics are wrong."
         if self._read_only:
           raise Damaged(message)
@@ -569,7 +570,7 @@ class Checkpointer:
   def _metrics_match(self, step: str, metrics: dict[str, float]) -> bool:
     """Returns True unless a checkpoint's metadata contradict its metrics."""
     path = self.path / step / "meta" / "metadata"
-    # If the metadata are damaged, restoring the checkpoint reports that.
+    # Damaged metadata are reported when the checkpoint is restored, not here.
     try:
       meta = files.read_json(str(path))
       if not is_sealed(meta):
@@ -618,10 +619,12 @@ class Checkpointer:
     return restore(step), step
 
   def _restore_params(self, step: int, params: Any) -> Any:
-    abstract = {"params": jax.tree.map(ocp.utils.to_shape_dtype_struct, params)}
+    abstract_params = {
+      "params": jax.tree.map(ocp.utils.to_shape_dtype_struct, params)
+    }
     args = ocp.args.PyTreeRestore(
-      abstract,
-      restore_args=ocp.checkpoint_utils.construct_restore_args(abstract),
+      abstract_params,
+      restore_args=ocp.checkpoint_utils.construct_restore_args(abstract_params),
       partial_restore=True,
     )
     handler = ocp.PyTreeCheckpointHandler()
@@ -761,8 +764,8 @@ def check_run_files(workdir: str, step: int, meta: dict[str, Any]) -> None:
     return
   folder = epath.Path(workdir)
   path = folder / "config.json"
-  written = files.read_object(str(path))
-  edits = run_config.edits(written, meta["config"], of_model=True)
+  written_config = files.read_object(str(path))
+  edits = run_config.edits(written_config, meta["config"], of_model=True)
   if edits:
     raise Mismatch(
       f"{path} was changed since the checkpoint of step {step} was saved:"

@@ -17,8 +17,9 @@ class Naming(NamedTuple):
     classes: the prefix of the names of its classes.
     model_type: the value of `model_type` in config.json.
     prefix: the prefix of the encoder's arrays in a file with a head.
-    tied: arrays that are copies: name of the copy -> (True if the original's
-      name has the prefix, the original's name without the prefix).
+    tied: arrays that are copies of others. A key is the name of a copy. Its
+      value is a pair: whether `prefix` precedes the original's name, and the
+      original's name without `prefix`.
     skipped: patterns of names that hold no parameter.
     same_names: other models with the same parameters under the same names, each
       as (the prefix of its classes, its `model_type`).
@@ -126,7 +127,7 @@ _DISTILBERT_LAYER = {
 
 
 def _dense(path: str, name: str) -> list[Rule]:
-  """Returns the rules for a dense layer: its path, and its name in the file."""
+  """Returns the rules for the dense layer `path`, which files call `name`."""
   return [
     Rule(f"{path}/kernel", f"{name}.weight", "transpose"),
     Rule(f"{path}/bias", f"{name}.bias"),
@@ -150,17 +151,23 @@ def _layer(path: str, name: str, names: dict[str, str]) -> list[Rule]:
   """
   rules = []
   for module, module_name in names.items():
-    target, array = f"{path}/{module}", f"{name}.{module_name}"
+    module_path, name_in_file = f"{path}/{module}", f"{name}.{module_name}"
     if module.endswith("norm"):
-      rules += _norm(target, array)
+      rules += _norm(module_path, name_in_file)
     elif module == "attention/output":
-      rules.append(Rule(f"{target}/kernel", f"{array}.weight", "output"))
-      rules.append(Rule(f"{target}/bias", f"{array}.bias"))
+      rules.append(
+        Rule(f"{module_path}/kernel", f"{name_in_file}.weight", "output")
+      )
+      rules.append(Rule(f"{module_path}/bias", f"{name_in_file}.bias"))
     elif module.startswith("attention/"):
-      rules.append(Rule(f"{target}/kernel", f"{array}.weight", "heads"))
-      rules.append(Rule(f"{target}/bias", f"{array}.bias", "heads_bias"))
+      rules.append(
+        Rule(f"{module_path}/kernel", f"{name_in_file}.weight", "heads")
+      )
+      rules.append(
+        Rule(f"{module_path}/bias", f"{name_in_file}.bias", "heads_bias")
+      )
     else:
-      rules += _dense(target, array)
+      rules += _dense(module_path, name_in_file)
   return rules
 
 
@@ -177,10 +184,13 @@ def _gpt(prefix: str) -> list[Rule]:
     ),
   ]
   for i, projection in enumerate(("query", "key", "value")):
-    path, array = f"{layer}/attention/{projection}", f"{name}.attn.c_attn"
+    path, name_in_file = (
+      f"{layer}/attention/{projection}",
+      f"{name}.attn.c_attn",
+    )
     rules += [
-      Rule(f"{path}/kernel", f"{array}.weight", "split_outputs", (i, 3)),
-      Rule(f"{path}/bias", f"{array}.bias", "heads_bias", (i, 3)),
+      Rule(f"{path}/kernel", f"{name_in_file}.weight", "split_outputs", (i, 3)),
+      Rule(f"{path}/bias", f"{name_in_file}.bias", "heads_bias", (i, 3)),
     ]
   for module, module_name, layout in (
     ("attention/output", "attn.c_proj", "split_inputs"),
@@ -202,7 +212,7 @@ def encoder_rules(
 
   Args:
     family: a key of `NAMINGS`.
-    model: the encoder's attributes.
+    model: the sizes of the encoder: the config's `model`.
     prefix: the prefix of the encoder's arrays; "" for a file without a head.
   """
   if family == "gpt":
@@ -252,24 +262,24 @@ def _next_sentence_rules(family: str, prefix: str) -> list[Rule]:
 
 
 def _pretraining_rules(family: str, prefix: str, pairs: bool) -> list[Rule]:
-  pair_head = pooler_rules(family, prefix) if pairs else []
+  pair_rules = pooler_rules(family, prefix) if pairs else []
   if family in ("bert", "tinybert"):
     name = "cls.predictions"
     rules = _mlm(
       f"{name}.transform.dense", f"{name}.transform.LayerNorm", f"{name}.bias"
     )
-    pair_head = _next_sentence_rules(family, prefix)
+    pair_rules = _next_sentence_rules(family, prefix)
   elif family == "albert":
     name = "predictions"
     rules = _mlm(f"{name}.dense", f"{name}.LayerNorm", f"{name}.bias")
-    pair_head += _dense("pair/dense", "sop_classifier.classifier")
+    pair_rules += _dense("pair/dense", "sop_classifier.classifier")
   elif family == "roberta":
     rules = _mlm("lm_head.dense", "lm_head.layer_norm", "lm_head.bias")
   elif family == "distilbert":
     rules = _mlm("vocab_transform", "vocab_layer_norm", "vocab_projector.bias")
   else:
     rules = []
-  return rules + pair_head if pairs else rules
+  return rules + pair_rules if pairs else rules
 
 
 def head_rules(

@@ -1,4 +1,4 @@
-"""Tests the share of a text that rows hold, and lines about sentences."""
+"""Tests the share of a text that rows hold, and the lines about sentences."""
 
 import itertools
 
@@ -40,13 +40,15 @@ def unique_ids(sizes: list[list[int]]) -> reader.Corpus:
 @pytest.fixture(scope="module")
 def texts() -> dict[str, reader.Corpus]:
   rng = np.random.default_rng(0)
-  short = [rng.integers(3, 12, rng.integers(2, 9)).tolist() for _ in range(80)]
-  single = [[n] for n in rng.integers(3, 120, 60).tolist()]
-  long = [rng.integers(50, 400, 3).tolist() for _ in range(20)]
+  short_sizes = [
+    rng.integers(3, 12, rng.integers(2, 9)).tolist() for _ in range(80)
+  ]
+  single_sizes = [[n] for n in rng.integers(3, 120, 60).tolist()]
+  long_sizes = [rng.integers(50, 400, 3).tolist() for _ in range(20)]
   return {
-    "short": unique_ids(short),
-    "single": unique_ids(single),
-    "long": unique_ids(long),
+    "short": unique_ids(short_sizes),
+    "single": unique_ids(single_sizes),
+    "long": unique_ids(long_sizes),
   }
 
 
@@ -66,23 +68,23 @@ def test_share_of_the_tokens_is_that_of_the_rows(texts, text, name):
     positions = batch["mlm_positions"][rows, slots]
     ids[rows, positions] = batch["mlm_ids"][rows, slots]
   share = np.setdiff1d(ids, SPECIAL).size / text.num_tokens
-  measured = coverage.measure(text, recipe)
-  assert measured.held == pytest.approx(share, abs=1e-9)
+  measurement = coverage.measure(text, recipe)
+  assert measurement.held == pytest.approx(share, abs=1e-9)
   if name == "bert_pairs":
     # The label of a pair says whether its second text is random.
-    random = batch["pair_labels"].mean()
-    assert measured.random == pytest.approx(random, abs=1e-9)
+    random_share = batch["pair_labels"].mean()
+    assert measurement.random == pytest.approx(random_share, abs=1e-9)
   elif name == "albert_pairs":
-    random = np.mean(elements["random"])
-    assert measured.random == pytest.approx(random, abs=1e-9)
+    random_share = np.mean(elements["random"])
+    assert measurement.random == pytest.approx(random_share, abs=1e-9)
   else:
-    assert measured.random is None
+    assert measurement.random is None
 
 
 def test_packed_rows_count_every_text(texts):
   text = texts["single"]
   options = dict(length=128, max_predictions=25, max_sequences=8)
-  packed, single = [
+  packed_rows, single_rows = [
     coverage.measure(
       text,
       recipes.make_recipe("bert_pairs", SPECIAL, text.num_tokens + 5, o),
@@ -90,9 +92,9 @@ def test_packed_rows_count_every_text(texts):
     for o in (options, options | {"max_sequences": 1})
   ]
   # Every document is one sentence, so all pairs are random.
-  assert packed.random == single.random == 1.0
-  # Packing draws different second texts for the same chunks.
-  assert packed.held == pytest.approx(single.held, abs=0.05)
+  assert packed_rows.random == single_rows.random == 1.0
+  # With packing, the same first texts get other second texts.
+  assert packed_rows.held == pytest.approx(single_rows.held, abs=0.05)
 
 
 def test_a_large_text_is_sampled(texts, monkeypatch):
@@ -149,28 +151,34 @@ def test_prepare_says_how_long_sentences_are(
 
 def test_a_run_says_what_its_rows_hold(tmp_path):
   documents = random_documents(40, 0)
-  single = [[[7, 8, 9] * 200]] * 20
-  for name, docs in (("good", documents), ("single", single)):
+  single_sentences = [[[7, 8, 9] * 200]] * 20
+  for name, docs in (("good", documents), ("single", single_sentences)):
     write_prepared(tmp_path / name, docs, documents[:4])
-  both = f"{tmp_path}/good=0.5,{tmp_path}/single=0.5"
-  options = dict(path=both, builder="bert_pairs", length=32, max_predictions=5)
+  mixture = f"{tmp_path}/good=0.5,{tmp_path}/single=0.5"
+  options = dict(
+    path=mixture, builder="bert_pairs", length=32, max_predictions=5
+  )
   data = loader.open_data(**options)
   lines = list(loader.describe_rows(data, **options))
-  good = [line for path, line in lines if path == f"{tmp_path}/good"]
-  poor = [line for path, line in lines if path == f"{tmp_path}/single"]
-  assert len(good) == 1 and "of the text's tokens; " in good[0]
-  assert poor[0].endswith("; 100.0% of the pairs have a random second text")
-  assert [line.partition(":")[0] for line in poor[1:]] == ["warning"] * 2
-  assert "a sentence has 600 tokens on average" in poor[1]
-  assert "20 of 20 documents are one sentence" in poor[2]
+  good_lines = [line for path, line in lines if path == f"{tmp_path}/good"]
+  poor_lines = [line for path, line in lines if path == f"{tmp_path}/single"]
+  assert len(good_lines) == 1 and "of the text's tokens; " in good_lines[0]
+  assert poor_lines[0].endswith(
+    "; 100.0% of the pairs have a random second text"
+  )
+  assert [line.partition(":")[0] for line in poor_lines[1:]] == ["warning"] * 2
+  assert "a sentence has 600 tokens on average" in poor_lines[1]
+  assert "20 of 20 documents are one sentence" in poor_lines[2]
 
 
 @pytest.mark.parametrize("length, block", [(32, 2**20), (48, 4)])
 def test_why_pairs_are_random(monkeypatch, length, block):
   """The warning differs for long sentences and documents of one sentence."""
   monkeypatch.setattr(text_sizes, "_BLOCK", block)
-  filling, limit = [[length, length - 3, 90], [200] * 4], length - 3
-  text = unique_ids([*filling, [5, 6], [length], [length - 4, 2], [9]] * 3)
+  filling_documents, limit = [[length, length - 3, 90], [200] * 4], length - 3
+  text = unique_ids(
+    [*filling_documents, [5, 6], [length], [length - 4, 2], [9]] * 3
+  )
   assert text_sizes.count_filling(text, limit) == 3 * 7
   assert text_sizes.sizes_of(text.sentences, text.documents).single == 3 * 2
 
@@ -183,8 +191,8 @@ def test_why_pairs_are_random(monkeypatch, length, block):
   warning = f"21 of the 39 sentences fills a whole row of {length} tokens (an"
   assert warning in last_line(text)
   assert "data.length" in last_line(text)
-  # Here most of these sentences are a whole document.
-  text = unique_ids([[length]] * 30 + filling)
+  # Here most of the sentences that fill a row are whole documents.
+  text = unique_ids([[length]] * 30 + filling_documents)
   assert "30 of 32 documents are one sentence and have" in last_line(text)
-  # There is no warning if there are few of both.
+  # There is no warning if sentences are short and documents have several.
   assert "warning" not in last_line(unique_ids([[3, 4, 5, 6, 7, 8, 9]] * 20))

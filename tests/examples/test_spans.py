@@ -1,4 +1,4 @@
-"""Words, n-grams and spans are compared with plain versions of the programs."""
+"""Compares masked words, n-grams and spans with simple second versions."""
 
 import collections
 import itertools
@@ -35,7 +35,7 @@ def albert_ngrams(words, count, rng):
     if len(hidden_columns) >= count:
       break
     n = rng.choices([1, 2, 3], [1, 1 / 2, 1 / 3])[0]
-    # A run of text ends if the next word does not begin at the next column.
+    # A stretch of text ends if the next word does not begin at the next column.
     for i in range(1, n):
       after = start + i
       if after == len(words) or words[after][0] != words[after - 1][-1] + 1:
@@ -70,7 +70,7 @@ def spanbert_spans(words, count, rng):
 
 
 def runs(words, hidden_columns):
-  """Returns the lengths, in words, of the runs of hidden words."""
+  """Returns the number of words of each stretch of adjacent hidden words."""
   lengths, last = [], -2
   for word in words:
     if word[0] in hidden_columns:
@@ -87,32 +87,32 @@ def runs(words, hidden_columns):
   [(dict(masking="ngram"), albert_ngrams), (SPAN, spanbert_spans)],
 )
 def test_units_are_chosen_as_published(options, published):
-  """The shares over 20,000 rows differ by less than 1% from the program's."""
+  """Totals and shares over 20,000 rows are within 1% of `published`'s."""
   ids, maskable, lengths, starts = word_rows(20_000, 128, 1)
   # This column is like a [SEP]: no unit crosses it.
   maskable[:, 40] = False
   out = mask(ids, maskable, lengths, word_starts=starts, **options)
   rng = random.Random(2)
   words = [words_of(*row) for row in zip(maskable, starts, strict=True)]
-  text = maskable.sum(1).tolist()
+  num_maskable = maskable.sum(1).tolist()
   published_columns = []
   for i, n in enumerate(lengths.tolist()):
     count = max(1, round(n * 0.15))
     if options is SPAN:
-      count = math.ceil(text[i] * 0.15)
+      count = math.ceil(num_maskable[i] * 0.15)
     published_columns.append(published(words[i], min(20, count), rng))
   totals = []
   for columns_by_row in (chosen_columns(out), published_columns):
-    pair_counts, sizes = collections.Counter(), np.zeros(6)
+    length_counts, sizes = collections.Counter(), np.zeros(6)
     by_column, counts = np.zeros(128), np.zeros(21)
     for i, columns in enumerate(columns_by_row):
       counts[len(columns)] += 1
       by_column[list(columns)] += 1
-      pair_counts.update(runs(words[i], columns))
+      length_counts.update(runs(words[i], columns))
       for word in words[i]:
         assert len(columns & set(word)) in (0, len(word))
         sizes[len(word)] += word[0] in columns
-    by_length = np.array([pair_counts[n] for n in range(1, 16)])
+    by_length = np.array([length_counts[n] for n in range(1, 16)])
     by_column = by_column.reshape(16, 8).sum(1)
     totals.append((by_length, sizes, by_column, counts))
   for total, expected in zip(*totals, strict=True):
@@ -120,7 +120,7 @@ def test_units_are_chosen_as_published(options, published):
     np.testing.assert_allclose(
       total / total.sum(), expected / expected.sum(), rtol=0, atol=0.01
     )
-  # Nearly every row has its exact count.
+  # Nearly every row has exactly the number of masks that it should have.
   wanted = masking.count_masks(
     lengths, maskable.sum(1), masking.Masks(**options)
   )
@@ -128,7 +128,7 @@ def test_units_are_chosen_as_published(options, published):
 
 
 def test_lengths_of_ngrams():
-  """Three words of one piece are hidden as 3, as 2 + 1, or as 1 + 1 + 1.
+  """Three words of one piece are hidden as n-grams of 3, 2 + 1 or 1 + 1 + 1.
 
   The chances follow from p(n) = (1/n) / (1 + 1/2 + 1/3) = 6/11, 3/11, 2/11.
   """
@@ -143,11 +143,12 @@ def test_lengths_of_ngrams():
     mask_rate=3 / 128,
   )
   assert (out["mlm_weights"].sum(1) == 3).all()
-  steps = np.diff(out["mlm_positions"][:, :3], axis=1) == 1
-  counts_by_joins = np.bincount(steps.sum(1), minlength=3) / len(ids)
-  # The tolerance is for separate units that touch: 3 among about 126 columns.
+  are_adjacent = np.diff(out["mlm_positions"][:, :3], axis=1) == 1
+  shares_by_joins = np.bincount(are_adjacent.sum(1), minlength=3) / len(ids)
+  # The tolerance covers n-grams that touch by chance: a row hides 3 of about
+  # 126 columns.
   np.testing.assert_allclose(
-    counts_by_joins, [36 / 121, 3 / 11 + 30 / 121, 2 / 11], atol=0.03
+    shares_by_joins, [36 / 121, 3 / 11 + 30 / 121, 2 / 11], atol=0.03
   )
 
 
@@ -175,7 +176,7 @@ def test_lengths_of_spans():
   assert (
     3.4 < (shares * np.arange(1, len(shares) + 1)).sum() / shares.sum() < 4.6
   )
-  # Runs of more than ten words are spans that touch.
+  # Lengths above ten words come from spans that touch.
   ratios = shares[1:9] / shares[:8]
   assert (abs(ratios - 0.8) < 0.08).all()
 
@@ -185,37 +186,39 @@ def test_boundaries_and_replacements_of_spans():
   options = dict(replacement="roberta", reserved=(MASK,))
   out = mask(ids, maskable, lengths, word_starts=starts, **SPAN, **options)
   new = out["input_ids"]
-  kinds = collections.Counter()
+  replacement_counts = collections.Counter()
   for i in range(len(ids)):
     n = int(out["mlm_weights"][i].sum())
-    hidden = set(out["mlm_positions"][i, :n].tolist())
+    hidden_columns = set(out["mlm_positions"][i, :n].tolist())
     for position, (left, right) in zip(
       out["mlm_positions"][i, :n], out["span_positions"][i, :n], strict=True
     ):
       assert left < position < right
-      assert not {left, right} & hidden
-      assert hidden >= set(range(left + 1, right))
+      assert not {left, right} & hidden_columns
+      assert hidden_columns >= set(range(left + 1, right))
       assert left >= 0 and right < lengths[i]
     assert not out["span_positions"][i, n:].any()
     for left, right in set(map(tuple, out["span_positions"][i, :n].tolist())):
       new_ids, old_ids = new[i, left + 1 : right], ids[i, left + 1 : right]
       if (new_ids == MASK).any():
         assert (new_ids == MASK).all()
-        kinds["mask"] += 1
+        replacement_counts["mask"] += 1
       else:
-        kinds["unchanged" if (new_ids == old_ids).all() else "random"] += 1
+        replacement_counts[
+          "unchanged" if (new_ids == old_ids).all() else "random"
+        ] += 1
         # The tokens of a random span are drawn one by one.
         assert (
           (new_ids == old_ids).all()
           or len(new_ids) < 3
           or len(set(new_ids.tolist())) > 1
         )
-  num_spans = sum(kinds.values())
+  num_spans = sum(replacement_counts.values())
   for kind, share in (("mask", 0.8), ("unchanged", 0.1), ("random", 0.1)):
-    assert abs(kinds[kind] / num_spans - share) < 0.01
+    assert abs(replacement_counts[kind] / num_spans - share) < 0.01
 
 
-# Kind of tokenizer -> some pieces, and a function that says whether a piece
+# Type of tokenizer -> some pieces, and a function that says whether a piece
 # starts a word. The first pieces are from huggingface/transformers#9866.
 FAMILIES = {
   "bytelevel": (
@@ -233,7 +236,7 @@ FAMILIES = {
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", ["whole_word", "ngram", "span"])
 def test_all_pieces_of_a_word_or_none(family, kind):
-  """All pieces of a word are hidden, or none, in 500 rows."""
+  """In each of 500 rows, either all pieces of a word are hidden, or none."""
   pieces, begins = FAMILIES[family]
   flags = np.array([begins(piece) for piece in pieces])
   flags = reader.mark_starts(flags, np.array([0]))
@@ -293,7 +296,7 @@ def test_options_that_do_not_exist_or_go_together(options, words):
 
 
 def test_pieces_of_every_family_count_alike():
-  """A stochastic count is the integer part of 0.15 n + U(0, 1), maybe 0."""
+  """A stochastic count is the integer part of 0.15 n + U(0, 1)."""
   sizes = [5, 64, 100, 512]
   ids, maskable, lengths = rows(sizes * 5000, 512)
   out = mask(ids, maskable, lengths, count="stochastic", max_predictions=80)
@@ -340,7 +343,7 @@ def test_random_ids_that_differ_from_the_original():
     out = mask(ids, maskable, lengths, replacement=replacement, **call)
     new, old = drawn(out, ids)
     assert abs((new == old).mean() - unchanged) < 0.004
-    # All ids that may be drawn are equally likely, also the mask's id.
+    # All ids that may be drawn are equally likely, even the mask's id.
     share = 0.1 / (7 if replacement == "bert" else 6)
     assert abs((new == 5).mean() - share) < 0.002
     assert abs((new == 6).mean() - 0.8 - share) < 0.005
@@ -356,7 +359,7 @@ def test_electra_masks_or_keeps():
 
 
 def test_repeated_positions():
-  """The program draws 19 of 126 tokens, and any draw of a token may mask it."""
+  """The program draws one of 126 tokens 19 times; each draw may mask it."""
   ids, maskable, lengths = rows([128] * 12_000, 128)
   out = mask(
     ids, maskable, lengths, replacement="electra", repeat_positions=True
@@ -373,7 +376,8 @@ def test_repeated_positions():
   is_repeated[:, 1:] = np.diff(positions, axis=1) == 0
   is_repeated[:, :-1] |= np.diff(positions, axis=1) == 0
   assert abs(hidden[~is_repeated].mean() - 0.85) < 0.005
-  # Nearly all repeated positions have two predictions: 1 - 0.15 ** 2.
+  # Nearly all repeated positions were drawn twice, so the share of masks is
+  # 1 - 0.15 ** 2.
   assert abs(hidden[is_repeated].mean() - 0.9775) < 0.01
   labels = np.take_along_axis(ids, positions, 1)
   np.testing.assert_array_equal(out["mlm_ids"][:, :19], labels)

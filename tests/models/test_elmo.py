@@ -34,7 +34,7 @@ def tiny_elmo():
 
 
 def lstm_step_by_step(x, kernel, bias, projection, clip):
-  """Returns the outputs of TensorFlow's LSTMCell with num_proj, by a loop."""
+  """Computes TensorFlow's LSTMCell with `num_proj`, one word after another."""
   sigmoid = lambda v: 1 / (1 + np.exp(-v))  # noqa: E731
   c, h, outputs = np.zeros(len(projection)), np.zeros(projection.shape[1]), []
   for word in x:
@@ -70,12 +70,12 @@ def test_a_layer_against_straight_line(unroll):
       expected = expected[::-1] if reverse else expected
       np.testing.assert_allclose(out[row, :length], expected, atol=1e-5)
       assert not np.asarray(out[row, length:]).any()
-    # Both bounds were reached.
+    # The largest values reached the bound of clipping.
     assert np.isclose(abs(np.asarray(out)).max(), 0.3)
 
 
 def test_neither_padding_nor_others_in_the_batch_matter(tiny_elmo):
-  """A sentence is alone, in a batch, or padded on either side."""
+  """A sentence has the same vectors alone, in a batch, or padded on a side."""
   _, params, apply = tiny_elmo
   batch = characters.batch(SENTENCES)
   batch_vectors = apply(params, **batch)
@@ -117,7 +117,7 @@ def test_sentences_of_a_packed_row_do_not_see_each_other(tiny_elmo):
 
 @pytest.mark.parametrize("shape", [(1, 0, 50), (0, 3, 50), (2, 0, 50)])
 def test_no_words_have_no_vectors(tiny_elmo, shape):
-  """There is one empty sentence without boundaries, or no sentence."""
+  """A batch has empty sentences without boundaries, or no sentence."""
   encoder, params, _ = tiny_elmo
   batch = characters.batch([[]] * shape[0], boundaries=False)
   ids = np.zeros(shape, np.int32)
@@ -131,11 +131,15 @@ def test_no_words_have_no_vectors(tiny_elmo, shape):
 def test_each_direction_sees_one_side(tiny_elmo):
   """The layer of words sees only the word itself."""
   _, params, apply = tiny_elmo
-  first = apply(params, **characters.batch([["a", "b", "c"]]))[0]
-  second = apply(params, **characters.batch([["a", "X", "c"]]))[0]
-  is_changed = np.asarray((first != second).any(-1))
-  is_forward_changed = np.asarray((first[..., :5] != second[..., :5]).any(-1))
-  is_backward_changed = np.asarray((first[..., 5:] != second[..., 5:]).any(-1))
+  vectors = apply(params, **characters.batch([["a", "b", "c"]]))[0]
+  changed_vectors = apply(params, **characters.batch([["a", "X", "c"]]))[0]
+  is_changed = np.asarray((vectors != changed_vectors).any(-1))
+  is_forward_changed = np.asarray(
+    (vectors[..., :5] != changed_vectors[..., :5]).any(-1)
+  )
+  is_backward_changed = np.asarray(
+    (vectors[..., 5:] != changed_vectors[..., 5:]).any(-1)
+  )
   assert is_changed[0].tolist() == [False, False, True, False, False]
   for layer in (1, 2):
     assert is_forward_changed[layer].tolist() == [
@@ -163,10 +167,10 @@ def test_the_first_layer_is_the_words_twice_and_the_second_has_a_residual(
   np.testing.assert_array_equal(
     with_residual[:, 0, :, :5], with_residual[:, 0, :, 5:]
   )
-  plain_module = module.copy(residual=False)
-  without_residual = jit(lambda p: plain_module.apply({"params": p}, **batch))(
-    params
-  )
+  module_without_residual = module.copy(residual=False)
+  without_residual = jit(
+    lambda p: module_without_residual.apply({"params": p}, **batch)
+  )(params)
   np.testing.assert_allclose(
     with_residual[:, 1], without_residual[:, 1], atol=1e-6
   )
@@ -176,7 +180,10 @@ def test_the_first_layer_is_the_words_twice_and_the_second_has_a_residual(
 
 
 def test_state_is_an_argument(tiny_elmo):
-  """Forward, two halves equal the full row if the state goes between them."""
+  """A row's second half needs the state of the first half.
+
+  Then the forward vectors of the halves equal those of the full row.
+  """
   module, params, _ = tiny_elmo
   row = characters.batch([["a", "b", "c", "d"]])["char_ids"]
   ids = np.ones(row.shape[:2], np.int32)
@@ -187,13 +194,13 @@ def test_state_is_an_argument(tiny_elmo):
       {"params": params}, chars, ids, states, method=module.run
     )
 
-  full, _ = run(row, ids, None)
-  first, states = run(row[:, :3], ids[:, :3], None)
-  second, _ = run(row[:, 3:], ids[:, 3:], states)
-  halves = jnp.concatenate([first, second], 2)[..., :5]
-  np.testing.assert_allclose(halves, full[..., :5], atol=1e-6)
+  full_vectors, _ = run(row, ids, None)
+  first_half, states = run(row[:, :3], ids[:, :3], None)
+  second_half, _ = run(row[:, 3:], ids[:, 3:], states)
+  joined_vectors = jnp.concatenate([first_half, second_half], 2)[..., :5]
+  np.testing.assert_allclose(joined_vectors, full_vectors[..., :5], atol=1e-6)
   without_state, _ = run(row[:, 3:], ids[:, 3:], None)
-  assert abs(without_state - second).max() > 1e-3
+  assert abs(without_state - second_half).max() > 1e-3
 
 
 def test_dropout_and_finite_halves(tiny_elmo):
@@ -206,9 +213,13 @@ def test_dropout_and_finite_halves(tiny_elmo):
     return module.apply({"params": params}, **batch, train=True, rngs=rngs)
 
   assert (train(0) == train(0)).all() and (train(0) != train(1)).any()
-  other = module.copy(dtype=jnp.dtype("bfloat16"))
-  half = jit(lambda p: other.apply({"params": p}, **batch))(params)
-  assert half.dtype == jnp.bfloat16 and bool(jnp.isfinite(half).all())
+  bfloat16_module = module.copy(dtype=jnp.dtype("bfloat16"))
+  bfloat16_vectors = jit(
+    lambda p: bfloat16_module.apply({"params": p}, **batch)
+  )(params)
+  assert bfloat16_vectors.dtype == jnp.bfloat16 and bool(
+    jnp.isfinite(bfloat16_vectors).all()
+  )
 
 
 def test_mixture_of_layers():
@@ -231,12 +242,19 @@ def test_mixture_of_layers():
     "n,nbld->bld", exps / exps.sum(), np.array(normalized)
   )
   np.testing.assert_allclose(mixture, expected, rtol=1e-4, atol=1e-5)
-  fresh = elmo.ScalarMix().init(jax.random.key(0), stacked, ids)["params"]
-  assert not fresh["layer_weights"].any() and fresh["gamma"] == 1.0
+  initial_params = elmo.ScalarMix().init(jax.random.key(0), stacked, ids)[
+    "params"
+  ]
+  assert (
+    not initial_params["layer_weights"].any() and initial_params["gamma"] == 1.0
+  )
 
 
 def test_characters_of_words():
-  """As in bilm/data.py: markers, 48 bytes, padding, and 1 added to each."""
+  """The ids are those of bilm/data.py, each with 1 added.
+
+  A word has a marker, up to 48 bytes, a marker and padding.
+  """
   ids = characters.word_ids("aé")
   assert ids[:6] == [259, 98, 196, 170, 260, 261] and set(ids[5:]) == {261}
   long_word = characters.word_ids("x" * 99)
@@ -251,7 +269,7 @@ def test_characters_of_words():
 
 
 def test_published_sizes():
-  """allennlp.org/elmo: 93.6M, 28.0M and 13.6M parameters without the
+  """allennlp.org/elmo gives 93.6M, 28.0M and 13.6M parameters without the
   softmax."""
   chars = jax.ShapeDtypeStruct((1, 1, 50), jnp.int32)
   for variant, millions in dict(original=93.6, medium=28.0, small=13.6).items():
@@ -270,8 +288,7 @@ def test_filters_that_are_none(filters):
 
 
 def test_padding_gets_no_gradient(tiny_elmo):
-  """Characters that only padding has do not change, as if they were not
-  there."""
+  """The embeddings of characters that only padding has get a gradient of 0."""
   module, params, _ = tiny_elmo
   batch = characters.batch([["a", "b", "c"]])
   batch["sequence_ids"][0, 2:4] = 0
@@ -281,11 +298,11 @@ def test_padding_gets_no_gradient(tiny_elmo):
     out = lambda p: module.apply({"params": p}, **batch)  # noqa: E731
     return jax.grad(lambda p: (out(p) ** 2).sum())(params)
 
-  rows = np.asarray(gradient(params)["words"]["chars"]["embedding"])
-  assert np.isfinite(rows).all()
-  assert rows[ord("a") + 1].any()
+  char_gradients = np.asarray(gradient(params)["words"]["chars"]["embedding"])
+  assert np.isfinite(char_gradients).all()
+  assert char_gradients[ord("a") + 1].any()
   for absent in (0, ord("b") + 1, ord("c") + 1):
-    assert not rows[absent].any()
+    assert not char_gradients[absent].any()
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
@@ -343,15 +360,18 @@ def open_fixture(name):
   ],
 )
 def test_published_embeddings(name, sentences):
-  """The top layers of bilm-tf, with residuals off and on, agree within 1e-5.
+  """The top layers agree with those of bilm-tf within 1e-5.
 
-  They were recorded with a state that continued from each of a group's
-  sentences to the next. So the first sentence of a group equals a call without
-  state, and later sentences equal calls with the previous sentence's state.
+  Residuals are off in one model and on in the other. When bilm-tf's vectors
+  were recorded, the state after each sentence of a group went to the next
+  sentence. So for the first sentence of a group they equal our vectors without
+  a state, and for later sentences those with the previous sentence's state.
   """
   path, module, params, h5py = open_fixture(name)
   groups = json.loads((path / sentences).read_text())
-  plain = jit(lambda batch: module.apply({"params": params}, batch)["layers"])
+  apply_without_state = jit(
+    lambda batch: module.apply({"params": params}, batch)["layers"]
+  )
   run = jit(
     lambda batch, states: module.apply(
       {"params": params},
@@ -366,25 +386,27 @@ def test_published_embeddings(name, sentences):
     batch = characters.batch([group[number].split() for group in groups])
     # All batches have one length, so that jax compiles once. Padding
     # changes nothing.
-    missing = 55 - batch["char_ids"].shape[1]
+    num_padding = 55 - batch["char_ids"].shape[1]
     batch = {
-      key: np.pad(array, ((0, 0), (0, missing), (0, 0))[: array.ndim])
+      key: np.pad(array, ((0, 0), (0, num_padding), (0, 0))[: array.ndim])
       for key, array in batch.items()
     }
     vectors, states = run(batch, states)
-    alone = np.asarray(plain(batch))
+    vectors_without_state = np.asarray(apply_without_state(batch))
     for row, file in enumerate(files):
-      right = np.concatenate(file[str(number)][...], -1)
-      top = vectors[row, -1, 1 : len(right) + 1]
-      np.testing.assert_allclose(top, right, rtol=0, atol=1e-5)
-      difference = abs(alone[row, -1, 1 : len(right) + 1] - right).max()
+      expected = np.concatenate(file[str(number)][...], -1)
+      top = vectors[row, -1, 1 : len(expected) + 1]
+      np.testing.assert_allclose(top, expected, rtol=0, atol=1e-5)
+      difference = abs(
+        vectors_without_state[row, -1, 1 : len(expected) + 1] - expected
+      ).max()
       assert difference < 1e-5 if number == 0 else difference > 1e-4
 
 
 @fixtures
 def test_published_words():
-  """The vectors of 458 words, which do not depend on a state, agree within
-  1e-5."""
+  """The vectors of 458 words, which depend on no state, agree with the
+  published vectors within 1e-5."""
   path, module, params, h5py = open_fixture("allennlp")
   marks = {
     "<S>": characters.BEGIN_SENTENCE,
@@ -395,7 +417,7 @@ def test_published_words():
   chars = np.array(ids, np.int32)[:, None]
   outputs = jit(lambda: module.apply({"params": params}, {"char_ids": chars}))()
   with h5py.File(path / "elmo_token_embeddings.hdf5") as file:
-    right = file["embedding"][...]
-  words = outputs["layers"][:, 0, 0]
-  np.testing.assert_allclose(words[:, :16], right, rtol=0, atol=1e-5)
-  np.testing.assert_array_equal(words[:, :16], words[:, 16:])
+    expected = file["embedding"][...]
+  word_vectors = outputs["layers"][:, 0, 0]
+  np.testing.assert_allclose(word_vectors[:, :16], expected, rtol=0, atol=1e-5)
+  np.testing.assert_array_equal(word_vectors[:, :16], word_vectors[:, 16:])

@@ -1,4 +1,4 @@
-"""Compares DistilBERT's objective with plain numpy, and tests runs."""
+"""Compares DistilBERT's objective with plain numpy, and tests its runs."""
 
 import functools
 import pathlib
@@ -47,7 +47,7 @@ def build(**options):
 
 @pytest.fixture(scope="module")
 def parameters(batch):
-  """Returns parameters of student and teacher, unequal and far from trivial."""
+  """Returns the student's and the teacher's parameters, drawn separately."""
   return tuple(
     fill(heads.ForPreTraining(encoder, pairs=False), batch, seed=seed)
     for seed, encoder in enumerate(
@@ -100,30 +100,33 @@ def test_sums_are_those_of_numpy(batch, parameters, tokens, monkeypatch):
   )
   p, q = softmax(teacher_logits / 2.0), softmax(student_logits / 2.0)
   kl = 4.0 * (p * np.log(p / q)).sum(-1)
-  places = [(0, 1), (0, 4), (0, 8), (1, 2), (1, 3)]
-  real = [(r, c) for r, count in ((0, 11), (1, 6)) for c in range(count)]
-  counted = real if tokens == "all" else places
+  masked_places = [(0, 1), (0, 4), (0, 8), (1, 2), (1, 3)]
+  token_places = [
+    (r, c) for r, count in ((0, 11), (1, 6)) for c in range(count)
+  ]
+  kl_places = token_places if tokens == "all" else masked_places
   cosine = [
     1 - x[at] @ y[at] / np.linalg.norm(x[at]) / np.linalg.norm(y[at])
-    for at in real
+    for at in token_places
   ]
   ids = np.asarray(batch["mlm_ids"])[[0, 0, 0, 1, 1], [0, 1, 2, 0, 1]]
   mlm = [
     -np.log(softmax(student_logits[at])[i])
-    for at, i in zip(places, ids, strict=True)
+    for at, i in zip(masked_places, ids, strict=True)
   ]
   hits = [
-    student_logits[at].argmax() == i for at, i in zip(places, ids, strict=True)
+    student_logits[at].argmax() == i
+    for at, i in zip(masked_places, ids, strict=True)
   ]
   expected = dict(
-    kl_loss=sum(kl[at] for at in counted),
+    kl_loss=sum(kl[at] for at in kl_places),
     cosine_loss=sum(cosine),
     mlm_loss=sum(mlm),
     mlm_accuracy=sum(hits),
   )
   assert sums == pytest.approx(expected, rel=2e-5)
   assert objective.weights(batch) == dict(
-    kl_loss=len(counted), cosine_loss=17, mlm_loss=5, mlm_accuracy=5
+    kl_loss=len(kl_places), cosine_loss=17, mlm_loss=5, mlm_accuracy=5
   )
   assert objective.coefficients == dict(
     kl_loss=5.0, mlm_loss=2.0, cosine_loss=1.0
@@ -132,7 +135,7 @@ def test_sums_are_those_of_numpy(batch, parameters, tokens, monkeypatch):
 
 def test_an_equal_student_has_nothing_to_learn(batch, parameters):
   teacher = parameters[1]
-  # The table has added rows after the vocabulary.
+  # The word table has more rows than the vocabulary has pieces.
   equal_config = TEACHER | {"vocab_multiple": 8}
   objective = objectives.factory("distil")(
     equal_config, equal_config, (0, 1, 2, 3)
@@ -158,50 +161,58 @@ def test_padding_changes_nothing(batch, parameters):
 
 
 def test_gradients(batch, parameters, monkeypatch):
-  """Chunks give the gradients of the full batch. The teacher gets none."""
+  """Chunks give the full batch's gradients. The teacher gets no gradient."""
 
   def total(params, frozen):
     sums, _ = build().loss(params, frozen, {}, batch, None, False)
     return 5.0 * sums["kl_loss"] + 2.0 * sums["mlm_loss"] + sums["cosine_loss"]
 
-  whole, _ = jit(jax.grad(total, argnums=(0, 1)))(*parameters)
+  full_gradients, _ = jit(jax.grad(total, argnums=(0, 1)))(*parameters)
   monkeypatch.setattr(distil, "POSITIONS", 4)
-  parts, frozen = jit(jax.grad(total, argnums=(0, 1)))(*parameters)
+  chunk_gradients, teacher_gradients = jit(jax.grad(total, argnums=(0, 1)))(
+    *parameters
+  )
   jax.tree.map(
     functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4),
-    whole,
-    parts,
+    full_gradients,
+    chunk_gradients,
   )
-  moving = {
+  has_gradient = {
     jax.tree_util.keystr(path): bool(np.any(x))
-    for path, x in jax.tree_util.tree_leaves_with_path(whole)
+    for path, x in jax.tree_util.tree_leaves_with_path(full_gradients)
   }
-  still = [path for path, moves in moving.items() if not moves]
-  assert still == ["['encoder']['embeddings']['position']['embedding']"]
-  assert all(not np.any(x) for x in jax.tree.leaves(frozen))
-  text = str(jax.make_jaxpr(jax.grad(total))(*parameters))
-  rows, length = batch["input_ids"].shape
-  assert f"f32[{rows},4,37]" in text
-  assert not any(f"[{rows},{n},37]" in text for n in (length, 12))
+  paths_without_gradient = [
+    path for path, has_one in has_gradient.items() if not has_one
+  ]
+  assert paths_without_gradient == [
+    "['encoder']['embeddings']['position']['embedding']"
+  ]
+  assert all(not np.any(x) for x in jax.tree.leaves(teacher_gradients))
+  jaxpr = str(jax.make_jaxpr(jax.grad(total))(*parameters))
+  num_rows, length = batch["input_ids"].shape
+  assert f"f32[{num_rows},4,37]" in jaxpr
+  assert not any(f"[{num_rows},{n},37]" in jaxpr for n in (length, 12))
 
 
 def test_only_the_student_has_dropout(batch, parameters):
   objective = build()
-  still, moved = (
+  sums_without, sums_with = (
     measure(objective, *parameters, batch, train) for train in (False, True)
   )
-  assert all(still[name] != moved[name] for name in ("kl_loss", "cosine_loss"))
+  assert all(
+    sums_without[name] != sums_with[name] for name in ("kl_loss", "cosine_loss")
+  )
   without_dropout = objectives.factory("distil")(
     STUDENT | dict(dropout=0.0, attention_dropout=0.0), TEACHER, (0, 2)
   )
   sums = measure(without_dropout, *parameters, batch, True)
-  assert sums == pytest.approx(still, rel=1e-6)
+  assert sums == pytest.approx(sums_without, rel=1e-6)
 
 
 def test_the_student_begins_with_layers_of_its_teacher(batch, parameters):
   params, teacher = parameters
-  begun = build(layers=(3, 1)).inherit(params, teacher)
-  embeddings = begun["encoder"]["embeddings"]
+  initial_params = build(layers=(3, 1)).inherit(params, teacher)
+  embeddings = initial_params["encoder"]["embeddings"]
   assert "segment" not in embeddings
   for name, table in embeddings.items():
     jax.tree.map(
@@ -209,10 +220,12 @@ def test_the_student_begins_with_layers_of_its_teacher(batch, parameters):
       table,
       teacher["encoder"]["embeddings"][name],
     )
-  jax.tree.map(np.testing.assert_array_equal, begun["mlm"], teacher["mlm"])
+  jax.tree.map(
+    np.testing.assert_array_equal, initial_params["mlm"], teacher["mlm"]
+  )
   jax.tree.map(
     lambda a, b: np.testing.assert_array_equal(a, b[np.array([3, 1])]),
-    begun["encoder"]["layers"],
+    initial_params["encoder"]["layers"],
     teacher["encoder"]["layers"],
   )
   assert build(layers=(), freeze_positions=False).inherit is None
@@ -260,35 +273,38 @@ def folder(tmp_path_factory):
 
 
 def test_restart_is_exact(folder, tmp_path, compiled, capsys):
-  """Another teacher is refused, and the run opens like any other run."""
-  whole, again = str(tmp_path / "whole"), str(tmp_path / "again")
-  state = train.run(distilled(folder), whole)
+  """A restarted run gives exactly the arrays of a run that did not stop.
+
+  Another teacher is refused. The run can be opened like any other run.
+  """
+  full_run, cut_run = str(tmp_path / "whole"), str(tmp_path / "again")
+  state = train.run(distilled(folder), full_run)
   assert "held-out KL to the teacher" in capsys.readouterr().out
-  shutil.copytree(whole, again)
-  shutil.rmtree(f"{again}/checkpoints/8")
-  moved = str(tmp_path / "moved")
-  shutil.copytree(folder[1], moved)
-  restarted = train.run(distilled((folder[0], moved)), again)
-  expected, got = arrays(state), arrays(restarted)
-  for key, x in expected.items():
-    np.testing.assert_array_equal(x, got[key], err_msg=key)
-  assert rows(whole) == rows(again)
-  steps = [row for row in rows(whole) if row["split"] == "train"]
+  shutil.copytree(full_run, cut_run)
+  shutil.rmtree(f"{cut_run}/checkpoints/8")
+  moved_teacher = str(tmp_path / "moved")
+  shutil.copytree(folder[1], moved_teacher)
+  restarted_state = train.run(distilled((folder[0], moved_teacher)), cut_run)
+  expected_arrays, restarted_arrays = arrays(state), arrays(restarted_state)
+  for key, x in expected_arrays.items():
+    np.testing.assert_array_equal(x, restarted_arrays[key], err_msg=key)
+  assert rows(full_run) == rows(cut_run)
+  steps = [row for row in rows(full_run) if row["split"] == "train"]
   assert all(0 < row["padding"] < 1 for row in steps)
   terms = {"kl_loss", "mlm_loss", "cosine_loss", "mlm_accuracy"}
-  assert all(terms <= row.keys() for row in rows(whole))
-  assert not any("teacher" in key for key in expected)
-  with checkpoint.Checkpointer.of_run(whole) as saver:
+  assert all(terms <= row.keys() for row in rows(full_run))
+  assert not any("teacher" in key for key in expected_arrays)
+  with checkpoint.Checkpointer.of_run(full_run) as saver:
     assert len(saver._meta(8)["teacher"]) == 64
 
-  shutil.rmtree(f"{again}/checkpoints/8")
-  other = write_teacher(tmp_path / "other", folder[0], seed=1)
+  shutil.rmtree(f"{cut_run}/checkpoints/8")
+  other_teacher = write_teacher(tmp_path / "other", folder[0], seed=1)
   with pytest.raises(ValueError, match="is not the teacher .*digests differ"):
-    train.run(distilled((folder[0], other)), again)
+    train.run(distilled((folder[0], other_teacher)), cut_run)
 
-  filler = open_model(whole)
-  assert filler.module.encoder.num_layers == 2
-  loaded = open_model(whole)
+  opened_model = open_model(full_run)
+  assert opened_model.module.encoder.num_layers == 2
+  loaded = open_model(full_run)
   assert loaded.config["family"] == "distilbert"
   table = state.params["encoder"]["embeddings"]["word"]["embedding"]
   np.testing.assert_array_equal(
@@ -300,22 +316,24 @@ def test_restart_is_exact(folder, tmp_path, compiled, capsys):
 def test_a_run_is_a_teacher_too_and_none_of_weight_0_moves(
   folder, tmp_path, compiled
 ):
-  """Only the student is saved; a loss of weight 0 is measured and not
-  learnt."""
-  first = str(tmp_path / "first")
-  alone = {
+  """A run can be the teacher of another run, as it saves only its student.
+
+  A loss of weight 0 is measured, but nothing is learnt from it.
+  """
+  first_run = str(tmp_path / "first")
+  only_mlm = {
     "objective.kl_weight": 0.0,
     "objective.cosine_weight": 0.0,
     "objective.mlm_weight": 1.0,
     "total_steps": 4,
   }
-  train.run(distilled(folder, **alone), first)
-  last = [row for row in rows(first) if row["split"] == "heldout"][-1]
-  assert last["loss"] == pytest.approx(last["mlm_loss"])
-  assert last["kl_loss"] > 0 and last["cosine_loss"] > 0
+  train.run(distilled(folder, **only_mlm), first_run)
+  last_row = [row for row in rows(first_run) if row["split"] == "heldout"][-1]
+  assert last_row["loss"] == pytest.approx(last_row["mlm_loss"])
+  assert last_row["kl_loss"] > 0 and last_row["cosine_loss"] > 0
   config = distilled(
-    (folder[0], first),
-    **alone,
+    (folder[0], first_run),
+    **only_mlm,
     **{
       "objective.layers": (1, 0),
       "teacher.model.family": "distilbert",
@@ -325,9 +343,9 @@ def test_a_run_is_a_teacher_too_and_none_of_weight_0_moves(
   setup = building.build(config_lib.parse(config))
   teacher = setup.config.teacher
   assert setup.digest and teacher.model.dropout == 0.1
-  with checkpoint.Checkpointer.of_run(first) as saver:
-    saved, _ = saver.restore_params(None, setup.frozen)
-  jax.tree.map(np.testing.assert_array_equal, saved, setup.frozen)
+  with checkpoint.Checkpointer.of_run(first_run) as saver:
+    saved_params, _ = saver.restore_params(None, setup.frozen)
+  jax.tree.map(np.testing.assert_array_equal, saved_params, setup.frozen)
 
 
 def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
@@ -360,18 +378,18 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
     building.build(
       config_lib.parse(distilled(folder, **{"teacher.model.family": "roberta"}))
     )
-  other = str(tmp_path / "other")
-  shutil.copytree(teacher, other)
-  tiny_models.delete_digests(other)
-  vocab = pathlib.Path(other, "vocab.txt")
+  other_teacher = str(tmp_path / "other")
+  shutil.copytree(teacher, other_teacher)
+  tiny_models.delete_digests(other_teacher)
+  vocab = pathlib.Path(other_teacher, "vocab.txt")
   vocab.write_text(vocab.read_text().replace("w9\n", "x9\n"))
   with raises_error(
     match="prepared: its piece 9 is 'w9', but in teacher.* it is 'x9'"
   ):
-    building.build(config_lib.parse(distilled((prepared, other))))
+    building.build(config_lib.parse(distilled((prepared, other_teacher))))
   vocab.unlink()
   with raises_error(match="has no vocabulary"):
-    building.build(config_lib.parse(distilled((prepared, other))))
+    building.build(config_lib.parse(distilled((prepared, other_teacher))))
   config = distilled(folder)
   del config["teacher"]
   with raises_error(match="config.teacher is missing, but objective 'distil'"):
@@ -384,8 +402,8 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
 @pytest.mark.parametrize(
   "name, rows, pieces",
   [
-    # The table is padded to a round number, or has pieces that the data lack,
-    # or both.
+    # The teacher's word table is padded to a round number, or has pieces that
+    # the data lack, or both.
     ("distilbert:base", 72, 64),
     ("distilbert:base", 70, 70),
     ("distilbert:roberta", 72, 70),
@@ -406,14 +424,14 @@ def test_a_teacher_is_cut_to_the_pieces_of_the_data(
     f.writelines(f"more{i}\n" for i in range(pieces - 64))
   weights = model_folder.read(larger_folder)
   arrays = dict(weights.arrays)
-  word = "encoder/embeddings/word/embedding"
-  assert arrays[word].shape == (rows, 16)
-  arrays |= {n: arrays[n][:64] for n in (word, "mlm/bias")}
+  word_path = "encoder/embeddings/word/embedding"
+  assert arrays[word_path].shape == (rows, 16)
+  arrays |= {n: arrays[n][:64] for n in (word_path, "mlm/bias")}
   model = weights.config["model"] | {"vocab_size": 64}
   files = {"vocab.txt": pathlib.Path(prepared, "vocab.txt").read_bytes()}
-  exact = str(tmp_path / "exact")
+  exact_folder = str(tmp_path / "exact")
   model_folder.write(
-    exact,
+    exact_folder,
     model_folder.Weights(weights.config | {"model": model}, arrays, files),
   )
   changes = {"teacher.model.family": family}
@@ -423,7 +441,7 @@ def test_a_teacher_is_cut_to_the_pieces_of_the_data(
   if name.startswith("tiny"):
     changes |= {"model.num_layers": 2, "model.heads": 2}
   setups = []
-  for teacher in (exact, larger_folder):
+  for teacher in (exact_folder, larger_folder):
     config = distilled((prepared, teacher), name, **changes)
     if name.startswith("tiny"):
       del config["objective"]["layers"]

@@ -1,4 +1,4 @@
-"""`prepare`, `predict` and `score` accept odd inputs or give one sentence."""
+"""Commands of fine-tuning accept odd input, or refuse it in one sentence."""
 
 import io
 import json
@@ -98,8 +98,8 @@ def test_predictions_of_odd_lines(models, tmp_path, monkeypatch):
   source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
   lines = b'{"words": ["cat", "\\ud800", ""]}\r\n{"text": " "}'
   source.write_bytes(b"\xef\xbb\xbf" + lines)
-  wrong_flags = dict(model=models / "tagging", input=source, output=target)
-  command("predict", **wrong_flags)
+  flags = dict(model=models / "tagging", input=source, output=target)
+  command("predict", **flags)
   rows = [json.loads(line) for line in target.read_text("utf-8").splitlines()]
   assert [row["words"] for row in rows] == [["cat", "\ufffd", ""], []]
   assert [len(row["tags"]) for row in rows] == [3, 0]
@@ -197,16 +197,16 @@ def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
 
 def test_a_split_without_labels_is_not_evaluated(tmp_path):
   path = files.write(tmp_path / "a.tsv", "my text\tmy label\nred\ta\ncat\tb\n")
-  unlabelled_lines = files.write(tmp_path / "b.tsv", "my text\nred\n")
+  unlabelled_path = files.write(tmp_path / "b.tsv", "my text\nred\n")
   vocab = files.write(tmp_path / "vocab.txt", "\n".join(tiny_tasks.PIECES))
   folder = str(tmp_path / "task")
-  inputs = [Input("train", path), Input("test", unlabelled_lines)]
+  inputs = [Input("train", path), Input("test", unlabelled_path)]
   prepare_task.prepare(
     task_inputs.find("mine", **COLUMNS), inputs, vocab, folder
   )
-  task_folder = batches.open_task(2, 0, folder, validation="train,test")
+  training_split = batches.open_task(2, 0, folder, validation="train,test")
   with pytest.raises(ValueError, match="split 'test' has a label. Pass --conf"):
-    batches.open_splits(task_folder)
+    batches.open_splits(training_split)
 
 
 @pytest.mark.parametrize("labels", ["2.5", "2.5 2.5", "2.5  1"])
@@ -215,25 +215,27 @@ def test_a_split_without_a_correlation_is_not_evaluated(tmp_path, labels):
   table = files.write(tmp_path / "a.tsv", "my text\tmy label\n" + lines)
   vocab = files.write(tmp_path / "vocab.txt", "\n".join(tiny_tasks.PIECES))
   folder = str(tmp_path / "task")
-  # A split of this name needs no labels.
+  # Only in splits other than train and validation may labels be missing.
   inputs = [Input("held", table)]
   task = task_inputs.find("mine", "regression", **COLUMNS)
   prepare_task.prepare(task, inputs, vocab, folder)
-  task_folder = batches.open_task(2, 0, folder, train="held", validation="held")
+  training_split = batches.open_task(
+    2, 0, folder, train="held", validation="held"
+  )
   if "1" in labels:
-    (split,) = batches.open_splits(task_folder)
+    (split,) = batches.open_splits(training_split)
     assert len(split.examples) == 3
     return
   with pytest.raises(
     ValueError, match=r"'held' has only the label 2.5 .*validation="
   ):
-    batches.open_splits(task_folder)
+    batches.open_splits(training_split)
   # A model that predicts nothing needs no metric.
-  assert len(batches.open_splits(task_folder, predicts=False)) == 1
+  assert len(batches.open_splits(training_split, predicts=False)) == 1
 
 
 def test_word_tables_grow_and_padding_is_left_out():
-  word = "encoder/embeddings/word/embedding"
+  word_path = "encoder/embeddings/word/embedding"
   drawn_table = np.arange(12, dtype=np.float32).reshape(6, 2)
   tree = {"encoder": {"embeddings": {"word": {"embedding": None}}}}
   tree = jax.tree.map(
@@ -241,7 +243,7 @@ def test_word_tables_grow_and_padding_is_left_out():
   )
 
   def copy_table(array):
-    contents = parts.Pretrained("x", {"labels": None}, {word: array})
+    contents = parts.Pretrained("x", {"labels": None}, {word_path: array})
     params, _ = start_from.take(contents, tree, lambda path: True, ())
     return np.asarray(params["encoder"]["embeddings"]["word"]["embedding"])
 
@@ -269,7 +271,7 @@ def test_a_causal_model_without_the_new_ids_is_refused(tmp_path):
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_gaps_between_ids_are_filled_as_in_the_data(tmp_path, whole):
-  """fairseq pads its dictionaries before <mask>, with ids without a piece."""
+  """fairseq pads its dictionaries before <mask> with ids that have no piece."""
   path = tiny_models.write(tmp_path / "roberta", "roberta")
   vocab = tmp_path / "roberta" / "vocab.json"
   ids = json.loads(vocab.read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""Reads labels in other formats: 0 and 1, lists in tables, tag schemes."""
+"""Reads labels that are 0 and 1, lists in tables, or tags of a scheme."""
 
 import json
 import re
@@ -29,8 +29,10 @@ def labels_of(contents, split="train"):
 
 
 def write_csv(path, values, header="text,labels"):
-  quoted = ['"' + cell.replace('"', '""') + '"' for cell in values]
-  return files.write(path, "\n".join([header, *(f"a,{q}" for q in quoted), ""]))
+  quoted_cells = ['"' + cell.replace('"', '""') + '"' for cell in values]
+  return files.write(
+    path, "\n".join([header, *(f"a,{q}" for q in quoted_cells), ""])
+  )
 
 
 def write_lists(path, values):
@@ -162,7 +164,7 @@ def test_a_list_is_no_single_label(tmp_path):
   assert labels_of(read({"train": path}, "classification")) == ["[x]", "(a) b"]
 
 
-MARKED = "text=text,label=toxic,label=an insult"
+LABEL_COLUMNS = "text=text,label=toxic,label=an insult"
 
 
 def test_a_column_for_each_label(tmp_path):
@@ -172,7 +174,7 @@ def test_a_column_for_each_label(tmp_path):
   lines = [{"text": "a", "toxic": 0, "an insult": True}, {"text": "b"}]
   lines.append({"text": "c", "toxic": -1, "an insult": -1})
   test = files.write_jsonl(tmp_path / "b.jsonl", lines)
-  contents = read({"train": path, "test": test}, columns=MARKED)
+  contents = read({"train": path, "test": test}, columns=LABEL_COLUMNS)
   both_labels = ["toxic", "an insult"]
   expected = [
     ["an insult"],
@@ -185,8 +187,10 @@ def test_a_column_for_each_label(tmp_path):
   assert labels_of(contents) == expected
   assert labels_of(contents, "test") == [["an insult"], None, None]
   assert contents.task.labels == ("toxic", "an insult")
-  # The flag may give the ids another order.
-  contents = read({"train": path}, columns=MARKED, labels=both_labels[::-1])
+  # The flag --labels may give the labels another order.
+  contents = read(
+    {"train": path}, columns=LABEL_COLUMNS, labels=both_labels[::-1]
+  )
   assert contents.task.labels == ("an insult", "toxic")
   for content, message in (
     (
@@ -201,18 +205,20 @@ def test_a_column_for_each_label(tmp_path):
   ):
     path = files.write(tmp_path / "a.csv", content)
     with pytest.raises(ValueError, match=message):
-      read({"train": path}, columns=MARKED)
+      read({"train": path}, columns=LABEL_COLUMNS)
   with pytest.raises(
     ValueError, match="--labels: each label has a column of i"
   ):
-    task_inputs.find("mine", "multi_label", MARKED, ["x", "y"])
+    task_inputs.find("mine", "multi_label", LABEL_COLUMNS, ["x", "y"])
   with pytest.raises(ValueError, match="is there twice"):
-    task_inputs.find("mine", "multi_label", MARKED + ",label=toxic")
+    task_inputs.find("mine", "multi_label", LABEL_COLUMNS + ",label=toxic")
 
 
-# Right and predicted entities (begin, end, type) of a sentence of eight words.
-RIGHT = [(0, 1, "X"), (1, 3, "X"), (4, 7, "Y")]
-OURS = [(0, 1, "X"), (1, 3, "Y"), (4, 7, "Y"), (7, 8, "X")]
+# True and predicted entities (begin, end, type) of a sentence of eight words.
+TRUE_ENTITIES = [(0, 1, "X"), (1, 3, "X"), (4, 7, "Y")]
+PREDICTED_ENTITIES = [(0, 1, "X"), (1, 3, "Y"), (4, 7, "Y"), (7, 8, "X")]
+# Scheme -> the letters of an entity's first word, of an inner word, of its last
+# word, and of an entity of one word.
 LETTERS = {
   "IOB2": "BIIB",
   "IOBES": "BIES",
@@ -224,20 +230,20 @@ LETTERS = {
 
 def tags_of(entities, letters, has_type=True):
   begin, inside, end, single = letters
-  row = ["O"] * 8
+  word_tags = ["O"] * 8
   for first, stop, kind in entities:
     span_tags = [begin, *[inside] * (stop - first - 2), end]
-    row[first:stop] = span_tags if stop - first > 1 else [single]
+    word_tags[first:stop] = span_tags if stop - first > 1 else [single]
     for i in range(first, stop):
-      row[i] += f"-{kind}" if has_type else ""
-  return row
+      word_tags[i] += f"-{kind}" if has_type else ""
+  return word_tags
 
 
 @pytest.mark.parametrize("scheme", LETTERS)
 def test_entities_are_the_same_in_every_scheme(tmp_path, scheme):
   lines = [
     dict(words=["a"] * 8, tags=tags_of(entities, LETTERS[scheme]))
-    for entities in (RIGHT, OURS)
+    for entities in (TRUE_ENTITIES, PREDICTED_ENTITIES)
   ]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
   task = read({"train": path}, "tagging", None).task
@@ -248,11 +254,15 @@ def test_entities_are_the_same_in_every_scheme(tmp_path, scheme):
   assert task.metrics == ("tagging_f1",)
   task = task._replace(metrics=("tagging_f1", "tagging_f1_strict"))
   scores = metrics.evaluate(task, [lines[1]["tags"]], [lines[0]])
-  num_shared = len({*RIGHT} & {*OURS})
+  num_shared = len({*TRUE_ENTITIES} & {*PREDICTED_ENTITIES})
   assert num_shared == 2
   for suffix in ("", "_strict"):
-    assert scores["precision" + suffix] == pytest.approx(num_shared / len(OURS))
-    assert scores["recall" + suffix] == pytest.approx(num_shared / len(RIGHT))
+    assert scores["precision" + suffix] == pytest.approx(
+      num_shared / len(PREDICTED_ENTITIES)
+    )
+    assert scores["recall" + suffix] == pytest.approx(
+      num_shared / len(TRUE_ENTITIES)
+    )
     assert scores["tagging_f1" + suffix] == pytest.approx(4 / 7)
 
 
@@ -273,7 +283,7 @@ def test_iob1_is_scored_by_its_entities(tmp_path):
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
   task = read({"train": path}, "tagging", None).task
   assert task.metrics == ("tagging_f1",)
-  predicted = tags_of([*RIGHT, (7, 8, "X")], LETTERS["IOB2"])
+  predicted = tags_of([*TRUE_ENTITIES, (7, 8, "X")], LETTERS["IOB2"])
   assert metrics.evaluate(task, [predicted], lines)["tagging_f1"] == 1.0
 
 
@@ -304,8 +314,10 @@ def test_tags_without_prefixes_are_scored_word_by_word(tmp_path, names, metric):
     predicted = [[example["tags"][0], None, None]]
     assert metrics.evaluate(task, predicted, [example])["accuracy"] == 1 / 3
     assert metrics.names(task) == ["accuracy", "examples"]
-  named = task_inputs.find("mine", "tagging", None, [str(n) for n in names])
-  assert named.task.metrics == (metric,)
+  task_input = task_inputs.find(
+    "mine", "tagging", None, [str(n) for n in names]
+  )
+  assert task_input.task.metrics == (metric,)
 
 
 @pytest.mark.parametrize(
@@ -361,9 +373,9 @@ def test_some_tags_without_prefixes_are_a_mistake(tmp_path, odd, message):
 
 
 def test_words_and_tags_as_lists_in_a_table(tmp_path):
-  rows = "\"['EU', 'it''s']\",\"['B-ORG', 'O']\"\n"
-  rows = rows.replace("'it''s'", '""it\'s""') + '[ 1 ],"O O O"\n'
-  path = files.write(tmp_path / "a.csv", "words,tags\n" + rows)
+  table_rows = "\"['EU', 'it''s']\",\"['B-ORG', 'O']\"\n"
+  table_rows = table_rows.replace("'it''s'", '""it\'s""') + '[ 1 ],"O O O"\n'
+  path = files.write(tmp_path / "a.csv", "words,tags\n" + table_rows)
   examples = read({"train": path}, "tagging", "words=words,tags=tags")
   first, second = examples.splits["train"]
   assert first["words"] == ["EU", "it's"] and first["tags"] == ["B-ORG", "O"]
@@ -371,7 +383,7 @@ def test_words_and_tags_as_lists_in_a_table(tmp_path):
 
 
 def test_a_tagger_without_o_invents_none(tmp_path):
-  """A word without a piece has no tag in JSON, and _ for conlleval."""
+  """A word without a piece has the tag null in JSON, and _ for conlleval."""
   head = dict(num_labels=2)
   labels = ["NOUN", "VERB"]
   tiny_tasks.write_model(
@@ -382,16 +394,16 @@ def test_a_tagger_without_o_invents_none(tmp_path):
   (answer,) = predict.predict(predictor, [example])
   assert answer["tags"][1] is answer["probabilities"][1] is None
   assert {answer["tags"][0], answer["tags"][2]} <= {*labels}
-  lines = server_files.conll(
+  text = server_files.conll(
     [answer["tags"]], [example | {"tags": ["NOUN"] * 3}]
   )
-  assert lines.split("\n")[1] == "\u0007 NOUN _"
+  assert text.split("\n")[1] == "\u0007 NOUN _"
 
 
 def test_all_numbers_of_a_regression_by_name(tmp_path):
-  named = ["valence", "arousal", "dominance"]
+  given_names = ["valence", "arousal", "dominance"]
   head = dict(num_labels=3, pooling=heads.Pooling(*bert.POOLING)._asdict())
-  for labels in (named, None):
+  for labels in (given_names, None):
     path = tmp_path / str(bool(labels))
     options = dict(head=head, labels=labels, problem="regression")
     tiny_tasks.write_model(path, "sequence_classification", **options)
@@ -414,13 +426,13 @@ def test_the_command_says_how_labels_are_read(tmp_path, monkeypatch, capsys):
   flags += [f"--input=train={path}", f"--vocab={files.wordpiece(tmp_path)}"]
   flags += [f"--output={tmp_path / 'out'}", "--length=16"]
   execute(["prepare-task", *flags])
-  stderr = capsys.readouterr()
-  assert "labels ['0', '1'], metric f1_micro\n" in stderr.out
-  assert "next: bert_jax train --config own" in (stderr.out)
-  assert "labels: each list of labels has a number for each of 2" in stderr.err
+  printed = capsys.readouterr()
+  assert "labels ['0', '1'], metric f1_micro\n" in printed.out
+  assert "next: bert_jax train --config own" in (printed.out)
+  assert "labels: each list of labels has a number for each of 2" in printed.err
   content = (tmp_path / "out" / "train.examples.jsonl").read_text()
-  rows = [json.loads(line) for line in content.splitlines()]
-  assert [row["label"] for row in rows] == [["1"], ["0"]]
+  examples = [json.loads(line) for line in content.splitlines()]
+  assert [row["label"] for row in examples] == [["1"], ["0"]]
 
 
 def test_labels_of_a_scheme_are_all_there():

@@ -1,4 +1,4 @@
-"""Configs: overrides by flags, misspelt keys, and changes at a restart."""
+"""Tests configs: overrides by flags, misspelt keys, changes at a restart."""
 
 import contextlib
 import copy
@@ -30,7 +30,7 @@ from bert_jax.training import setup as building
 pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 
 ROOT = str(pathlib.Path(__file__).parents[2])
-# ELMo's configs need text of words, so test_elmo_runs.py tests them.
+# ELMo's configs need text that is split into words; see test_elmo_runs.py.
 CONFIGS = [name for name in PRETRAINING if "elmo" not in name]
 
 
@@ -56,7 +56,7 @@ def error_line(sentence):
 
 
 def run_refused(*flags):
-  """Runs a command, which must fail, in this process; returns its last line."""
+  """Runs a command in this process; it must fail. Returns its last line."""
   with contextlib.chdir(ROOT), pytest.raises(SystemExit) as error:
     execute(command(*flags))
   assert isinstance(
@@ -117,7 +117,7 @@ def test_a_flag_of_another_type(monkeypatch, arguments, words):
 
 
 def test_sizes_that_the_variant_has_can_be_set(monkeypatch):
-  """The config file has no such keys, only `model.variant`."""
+  """The config file sets `model.variant`, and has no keys for single sizes."""
   argv = [f"--config={BERT}", "--workdir=unused"]
   argv += ["--config.model.num_layers=3", "--config.model.mlp", "96"]
   argv += ["--config.seed=7", "--config.model.heads=4"]
@@ -132,7 +132,7 @@ def test_sizes_that_the_variant_has_can_be_set(monkeypatch):
   objective, *_ = building.make_parts(
     config_lib.parse(config | {"total_steps": 10})
   )
-  assert objective.flops  # The encoder takes them.
+  assert objective.flops  # The encoder accepts these sizes.
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_checkpoint_every_0_is_the_end_alone(folder, tmp_path, compiled):
   ],
 )
 def test_shortest_rows(builder, shortest):
-  """Each builder refuses shorter rows, and makes rows of this length."""
+  """Each builder makes rows of length `shortest`, and refuses shorter rows."""
   with pytest.raises(ValueError, match=f"must be at least {shortest}."):
     config_lib.check_length("data", builder, shortest - 1)
   config_lib.check_length("data", builder, shortest)
@@ -214,8 +214,8 @@ def test_shortest_rows(builder, shortest):
   batch = stream.read(0, 20)
   assert batch["input_ids"].shape == (20, shortest)
   if builder == "lm":
-    rows = batch["lm_weights"].sum(1)
-    assert set(rows.tolist()) <= {1.0, 2.0}
+    predictions_per_row = batch["lm_weights"].sum(1)
+    assert set(predictions_per_row.tolist()) <= {1.0, 2.0}
     ids = batch["input_ids"][batch["lm_weights"] > 0]
     np.testing.assert_array_equal(
       ids + 1, batch["lm_ids"][batch["lm_weights"] > 0]
@@ -223,15 +223,15 @@ def test_shortest_rows(builder, shortest):
 
 
 def test_a_missing_config_file_is_named():
-  done = subprocess.run(
+  process = subprocess.run(
     [sys.executable, "-m", "bert_jax", *command(config="configs/no_such.py")],
     cwd=ROOT,
     env=os.environ | {"JAX_PLATFORMS": "cpu"},
     capture_output=True,
     text=True,
   )
-  assert done.returncode != 0
-  line = error_line(done.stderr)
+  assert process.returncode != 0
+  line = error_line(process.stderr)
   assert line.startswith("error: ") and "configs/no_such.py" in line
 
 
@@ -241,7 +241,7 @@ def open_with_flags(section, **values):
 
 
 def test_types_hold_where_ml_collections_lets_them_go():
-  """ml_collections allows True for an int, and any value for None."""
+  """ml_collections accepts True for an int, and any value where None was."""
   defaults, config = open_with_flags("checkpoint", keep=True)
   with pytest.raises(ValueError, match="checkpoint.keep=True.*int"):
     config_lib.check_types(config, defaults)
@@ -271,14 +271,14 @@ def test_unread_and_missing_keys_are_errors():
 
 
 def test_a_restart_may_change_what_does_not_change_the_run():
-  old, new = open_with_flags("log", every=7)
-  lines = config_lib.check_restart(old, new, {})
-  assert lines == [f"config.log.every: {old['log']['every']} -> 7"]
-  old, new = open_with_flags("optimizer", b1=0.8)
-  new["total_steps"] = 5
+  old_config, new_config = open_with_flags("log", every=7)
+  lines = config_lib.check_restart(old_config, new_config, {})
+  assert lines == [f"config.log.every: {old_config['log']['every']} -> 7"]
+  old_config, new_config = open_with_flags("optimizer", b1=0.8)
+  new_config["total_steps"] = 5
   with pytest.raises(ValueError, match="optimizer.b1.*total_steps"):
-    config_lib.check_restart(old, new, {})
-  assert config_lib.check_restart(old, old, {}) == []
+    config_lib.check_restart(old_config, new_config, {})
+  assert config_lib.check_restart(old_config, old_config, {}) == []
 
 
 @pytest.mark.parametrize(
@@ -299,13 +299,13 @@ def test_a_restart_may_change_what_does_not_change_the_run():
 def test_a_restart_may_have_keys_that_the_run_is_older_than(
   name, section, key, other
 ):
-  """The keys may have their default values, but no other values."""
-  old = configs.load_defaults(name)
-  old["model"] = {"family": "bert", "variant": "base"} | {
-    k: v for k, v in old["model"].items() if v is not None
+  """A key that the old config lacks may have its default, but nothing else."""
+  old_config = configs.load_defaults(name)
+  old_config["model"] = {"family": "bert", "variant": "base"} | {
+    k: v for k, v in old_config["model"].items() if v is not None
   }
-  new = copy.deepcopy(old)
-  new_section, old_section = new[section], old[section]
+  new_config = copy.deepcopy(old_config)
+  new_section, old_section = new_config[section], old_config[section]
   if section == "teacher":
     new_section, old_section, section = (
       new_section["model"],
@@ -313,44 +313,47 @@ def test_a_restart_may_have_keys_that_the_run_is_older_than(
       "teacher.model",
     )
   old_section.pop(key, None)
-  default_values = building.defaults(new)
+  default_values = building.defaults(new_config)
   default = default_values
   for name in [*section.split("."), key]:
     default = default[name]
   assert default != other
   new_section[key] = default
-  assert config_lib.check_restart(old, new, default_values) == []
+  assert config_lib.check_restart(old_config, new_config, default_values) == []
   new_section[key] = other
   with pytest.raises(ValueError, match=rf"config.{section}.{key}: .* -> "):
-    config_lib.check_restart(old, new, default_values)
-  # If the run had the key, its own value counts, not the default.
+    config_lib.check_restart(old_config, new_config, default_values)
+  # If the old config has the key, its value there counts, not the default.
   old_section[key] = other
   new_section[key] = default
   with pytest.raises(ValueError, match=rf"config.{section}.{key}: "):
-    config_lib.check_restart(old, new, default_values)
+    config_lib.check_restart(old_config, new_config, default_values)
 
 
 def test_a_run_of_before_a_key_goes_on(folder, tmp_path, compiled, capsys):
-  """The restart prints no line about the key."""
+  """The run's config.json lacks keys that were added to the program later.
+
+  The run continues, and prints no line about these keys.
+  """
   workdir = tmp_path / "run"
   config = shrink(configs.load_defaults(BERT), folder)
   config["phases"] = {}
   config["data"] |= dict(length=32, max_predictions=5)
   train.run(config | {"total_steps": 2}, str(workdir))
-  saved = json.loads((workdir / "config.json").read_text())
+  saved_config = json.loads((workdir / "config.json").read_text())
   for section, key in (
     ("data", "static_masks"),
     ("data", "max_sequences"),
     ("model", "activation"),
     ("model", "products"),
   ):
-    del saved[section][key]
-  (workdir / "config.json").write_text(json.dumps(saved))
+    del saved_config[section][key]
+  (workdir / "config.json").write_text(json.dumps(saved_config))
   capsys.readouterr()
   train.run(config | {"total_steps": 2}, str(workdir))
   printed = capsys.readouterr().out
   assert "continuing from step 2" in printed and "changed" not in printed
-  (workdir / "config.json").write_text(json.dumps(saved))
+  (workdir / "config.json").write_text(json.dumps(saved_config))
   config["data"]["static_masks"] = 2
   with pytest.raises(ValueError, match="data.static_masks: 0 -> 2"):
     train.run(config | {"total_steps": 2}, str(workdir))
@@ -369,7 +372,7 @@ TRAINED_SLOW = ("spanbert:base", "albert:base_v1", "electra:small", "gpt:gpt1")
   ],
 )
 def test_every_config_is_loaded_and_stepped(name, folder, tmp_path, compiled):
-  """The config.json that the run writes is equal when it is read again."""
+  """A run's config.json has its config, and the values from its data."""
   for word in ("Paper:", "hardware:", "Command:"):
     assert word in docstring(name), f"{name}: its file has no {word!r}"
   config = shrink(configs.load_defaults(name), folder)
@@ -379,30 +382,32 @@ def test_every_config_is_loaded_and_stepped(name, folder, tmp_path, compiled):
     assert setup.config.model.vocab_size == 64
     assert all(f.data.read(0, 8)["input_ids"].size for f in setup.feeds)
     return
-  original = copy.deepcopy(config)
+  original_config = copy.deepcopy(config)
   state = train.run(config, str(tmp_path / "run"))
   assert int(state.step) == 4
-  assert config == original  # A run changes nothing of its config.
-  saved = json.loads((tmp_path / "run" / "config.json").read_text())
-  derived = {"vocab_size": 64}
-  if saved["model"]["family"] == "roberta":
-    derived["padding_id"] = 0
-  config["model"] |= derived
-  assert saved == json.loads(json.dumps(config))
-  assert saved["model"]["vocab_size"] == 64
-  if saved["model"]["family"] == "roberta":
-    assert saved["model"]["padding_id"] == 0  # Of the text, not the default.
+  assert config == original_config  # A run does not change its argument.
+  saved_config = json.loads((tmp_path / "run" / "config.json").read_text())
+  values_from_data = {"vocab_size": 64}
+  if saved_config["model"]["family"] == "roberta":
+    values_from_data["padding_id"] = 0
+  config["model"] |= values_from_data
+  assert saved_config == json.loads(json.dumps(config))
+  assert saved_config["model"]["vocab_size"] == 64
+  if saved_config["model"]["family"] == "roberta":
+    assert (
+      saved_config["model"]["padding_id"] == 0
+    )  # The text's, not the default.
 
 
 def test_half_of_the_second_sentences_random(
   folder, tmp_path, compiled, monkeypatch
 ):
-  """A flag gives a number for a key whose default is text."""
+  """A flag may give a number for a key whose default is text."""
   config = configs.read(BERT, [("data.random_share", "0.5")])
   config = shrink(config, folder)
   assert int(train.run(config, str(tmp_path / "run")).step) == 4
-  saved = json.loads((tmp_path / "run" / "config.json").read_text())
-  assert saved["data"]["random_share"] == "0.5"
+  saved_config = json.loads((tmp_path / "run" / "config.json").read_text())
+  assert saved_config["data"]["random_share"] == "0.5"
 
 
 def test_vocabulary_of_another_size_is_refused(folder, tmp_path):
@@ -440,9 +445,9 @@ def test_two_runs_in_one_folder_are_refused(folder, tmp_path):
 @pytest.mark.parametrize("name", ["bert:tiny", "small:distil_cpu"])
 def test_build_changes_nothing_that_it_was_given(name, folder):
   config = shrink(configs.load_defaults(name), folder)
-  original = copy.deepcopy(config)
+  original_config = copy.deepcopy(config)
   setup = building.build(config_lib.parse(config))
-  assert config == original
+  assert config == original_config
   assert config["model"]["vocab_size"] is None
   assert setup.config.model.vocab_size == 64
 
@@ -461,11 +466,11 @@ def test_build_changes_nothing_that_it_was_given(name, folder):
 )
 def test_a_key_or_type_that_a_section_has_not(key, value, words):
   config = configs.load_defaults(BERT)
-  *sections, last = key.split(".")
-  target = config
+  *sections, last_name = key.split(".")
+  section = config
   for name in sections:
-    target = target[name]
-  target[last] = value
+    section = section[name]
+  section[last_name] = value
   with pytest.raises(UserError, match=words):
     config_lib.parse(config)
 
@@ -484,10 +489,10 @@ def test_a_parsed_config_is_frozen():
 
 
 def test_a_run_takes_a_config_dict_and_changes_nothing(tmp_path):
-  """Its sections are ConfigDicts, too. The first error is that of a dict."""
+  """A ConfigDict, whose sections are ConfigDicts, gives a dict's error."""
   config = config_files.open_config("own")
-  before = config.to_dict()
+  original_dict = config.to_dict()
   for form in (config, config.to_dict()):
     with pytest.raises(UserError, match="data.path is empty"):
       train.run(form, str(tmp_path))
-  assert config.to_dict() == before
+  assert config.to_dict() == original_dict

@@ -74,13 +74,15 @@ def load(name, changes):
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-  """Sentences that count up, with 20 words of the vocabulary and others."""
+  """Returns a folder of sentences that count up, also with unknown words."""
   path = tmp_path_factory.mktemp("elmo")
   vocabulary = [f"w{i}" for i in range(20)]
   documents = []
   for i in range(30):
-    start = [(i * 7 + j) % 19 for j in range(5)]
-    lines = [" ".join(f"w{(s + k) % 21}" for k in range(8)) for s in start]
+    first_words = [(i * 7 + j) % 19 for j in range(5)]
+    lines = [
+      " ".join(f"w{(s + k) % 21}" for k in range(8)) for s in first_words
+    ]
     documents.append("\n".join([*lines, f"other{i} w3 ."]))
   (path / "t.txt").write_text("\n\n".join(documents) + "\n")
   (path / "w.txt").write_text("\n".join([*words.SPECIAL, *vocabulary]) + "\n")
@@ -105,30 +107,30 @@ def finished_run(prepared, tmp_path_factory, unoptimized):
 
 
 def test_restart_is_exact(prepared, finished_run, tmp_path):
-  """The LSTM states that go from batch to batch are exact, too."""
+  """After a restart, the LSTM states that continue are exact, too."""
   workdir, state = finished_run
-  copy = tmp_path / "run"
-  shutil.copytree(workdir, copy)
-  shutil.rmtree(copy / "checkpoints" / str(TOTAL))
+  run_copy = tmp_path / "run"
+  shutil.copytree(workdir, run_copy)
+  shutil.rmtree(run_copy / "checkpoints" / str(TOTAL))
   config = load("elmo:original", TINY | {"data.path": prepared})
-  new_state = train.run(config, str(copy))
+  new_state = train.run(config, str(run_copy))
   assert jax.tree.leaves(state.carry)
   jax.tree.map(np.testing.assert_array_equal, state, new_state)
-  assert rows(workdir) == rows(copy)
-  last = [row for row in rows(workdir) if row["split"] == "heldout"][-1]
+  assert rows(workdir) == rows(run_copy)
+  last_row = [row for row in rows(workdir) if row["split"] == "heldout"][-1]
   for direction in ("forward", "backward"):
-    assert last[f"{direction}_perplexity"] == pytest.approx(
-      np.exp(last[f"{direction}_loss"]), rel=1e-5
+    assert last_row[f"{direction}_perplexity"] == pytest.approx(
+      np.exp(last_row[f"{direction}_loss"]), rel=1e-5
     )
-  steps = [row for row in rows(workdir) if row["split"] == "train"]
+  train_rows = [row for row in rows(workdir) if row["split"] == "train"]
   metric_names = {"forward_loss", "backward_loss", "padding"}
-  assert all(metric_names <= row.keys() for row in steps)
+  assert all(metric_names <= row.keys() for row in train_rows)
   # Streams of text have no padding.
-  assert {row["padding"] for row in steps} == {0.0}
+  assert {row["padding"] for row in train_rows} == {0.0}
 
 
 def test_two_phases_and_a_restart_within_the_second(prepared, tmp_path):
-  """The data are windows of text, whose length differs by phase."""
+  """Each row is a stretch of text, whose length differs by phase."""
   changes = TINY | {"data.path": prepared, "data.streams": 0}
   changes |= {"objective.negatives": 0, "checkpoint.every": 2}
   config = load("small:elmo_cpu", changes)
@@ -152,7 +154,7 @@ def test_two_phases_and_a_restart_within_the_second(prepared, tmp_path):
 
 
 def test_last_lines_of_a_run(prepared, finished_run, capsys):
-  """Each loss is printed beside the loss of a guess by frequency."""
+  """Each loss is printed beside that of guessing words by their frequency."""
   workdir, _ = finished_run
   train.run(load("elmo:original", TINY | {"data.path": prepared}), str(workdir))
   printed = capsys.readouterr().out
@@ -160,35 +162,37 @@ def test_last_lines_of_a_run(prepared, finished_run, capsys):
   assert counts[words.BEGIN] == counts[words.END] > 0
   heldout = loader.open_heldout(prepared, "elmo", length=6, streams=4, limit=16)
   batch = heldout.read(0, len(heldout))
-  last = [row for row in rows(workdir) if row["split"] == "heldout"][-1]
+  last_row = [row for row in rows(workdir) if row["split"] == "heldout"][-1]
   for direction, targets, excluded in (
     ("forward", "next", words.BEGIN),
     ("backward", "previous", words.END),
   ):
     p = np.where(np.arange(len(counts)) == excluded, 0, counts) + 1
-    guessing = -np.log(p / p.sum())[batch[f"{targets}_ids"]].mean()
+    unigram_loss = -np.log(p / p.sum())[batch[f"{targets}_ids"]].mean()
     assert (
-      f"held-out {direction} loss: {last[f'{direction}_loss']:.4f} nats,"
-      f" perplexity {last[f'{direction}_perplexity']:.2f}; unigram"
-      f" cross-entropy: {guessing:.4f}"
+      f"held-out {direction} loss: {last_row[f'{direction}_loss']:.4f} nats,"
+      f" perplexity {last_row[f'{direction}_perplexity']:.2f}; unigram"
+      f" cross-entropy: {unigram_loss:.4f}"
     ) in printed
 
 
 def test_a_run_is_loaded_as_an_encoder(finished_run):
   """The encoder has no softmax, and its vectors equal those of the run."""
   workdir, state = finished_run
-  loaded = open_model(str(workdir))
-  assert set(loaded.params) == {"encoder"}
+  loaded_model = open_model(str(workdir))
+  assert set(loaded_model.params) == {"encoder"}
   batch = characters.batch([["w1", "never", "seen"], ["w3"]])
-  out = loaded.module.apply({"params": loaded.params}, batch)["layers"]
+  out = loaded_model.module.apply({"params": loaded_model.params}, batch)[
+    "layers"
+  ]
   assert out.shape == (2, 3, 5, 16)
-  encoder = loaded.module.encoder
+  encoder = loaded_model.module.encoder
   expected = encoder.apply({"params": state.params["encoder"]}, **batch)
   np.testing.assert_allclose(out, expected, atol=1e-5)
   weights = runs.read(str(workdir))
   assert weights.config["task"] == "encoder"
   assert all(name.startswith("encoder/") for name in weights.arrays)
-  assert loaded.tokenizer.encode("w1 w2").tokens == ["w1", "w2"]
+  assert loaded_model.tokenizer.encode("w1 w2").tokens == ["w1", "w2"]
 
 
 def test_the_published_numbers():
@@ -219,7 +223,7 @@ def test_every_config_is_loaded_and_built(prepared):
 
 
 def test_the_published_model_has_93_6_million_parameters():
-  """The count leaves the softmax out. Every axis has a rule."""
+  """The count leaves the softmax out. Every axis name has a sharding rule."""
   model = load("elmo:original", {"model.vocab_size": 793_471})["model"]
   objective = objectives.build("elmo", model, {})
   shape = jax.ShapeDtypeStruct
@@ -228,12 +232,12 @@ def test_the_published_model_has_93_6_million_parameters():
   for name in ("next", "previous"):
     batch[f"{name}_ids"] = shape((2, 4), "int32")
     batch[f"{name}_weights"] = shape((2, 4), "float32")
-  boxed = jax.eval_shape(objective.init, jax.random.key(0), batch)
-  leaves = jax.tree.leaves(boxed, is_leaf=lambda x: hasattr(x, "names"))
-  used = {name for leaf in leaves for name in leaf.names} - {None}
-  assert used <= dict(sharding.RULES).keys()
-  tree = nn.unbox(boxed)
-  count = sum(x.size for x in jax.tree.leaves(tree["encoder"]))
+  boxed_params = jax.eval_shape(objective.init, jax.random.key(0), batch)
+  leaves = jax.tree.leaves(boxed_params, is_leaf=lambda x: hasattr(x, "names"))
+  axis_names = {name for leaf in leaves for name in leaf.names} - {None}
+  assert axis_names <= dict(sharding.RULES).keys()
+  params = nn.unbox(boxed_params)
+  count = sum(x.size for x in jax.tree.leaves(params["encoder"]))
   assert count / 1e6 == pytest.approx(93.6, abs=0.05)
-  assert tree["softmax"]["embedding"].shape == (793_471, 512)
+  assert params["softmax"]["embedding"].shape == (793_471, 512)
   assert models.family("elmo").VARIANTS["original"]["cell"] == 4096

@@ -33,23 +33,28 @@ def test_every_field_becomes_an_attribute(tmp_path):
     attention_dropout=0.2,
     initializer_range=0.02,
   )
-  wide = dict(mlp=12, num_segments=2)
+  mlp_and_segments = dict(mlp=12, num_segments=2)
   for name, attributes in (
-    ("BertModel", wide | dict(activation="gelu", norm_epsilon=1e-12)),
+    (
+      "BertModel",
+      mlp_and_segments | dict(activation="gelu", norm_epsilon=1e-12),
+    ),
     (
       "RobertaForMaskedLM",
-      wide | dict(activation="gelu", norm_epsilon=1e-5, padding_id=1),
+      mlp_and_segments
+      | dict(activation="gelu", norm_epsilon=1e-5, padding_id=1),
     ),
     (
       "AlbertForPreTraining",
-      wide
+      mlp_and_segments
       | dict(
         activation="gelu_new", norm_epsilon=1e-12, embedding_size=4, groups=2
       ),
     ),
     (
       "ElectraForPreTraining",
-      wide | dict(activation="gelu", norm_epsilon=1e-12, embedding_size=4),
+      mlp_and_segments
+      | dict(activation="gelu", norm_epsilon=1e-12, embedding_size=4),
     ),
     (
       "DistilBertForMaskedLM",
@@ -98,10 +103,10 @@ def test_an_absent_field_is_noted(tmp_path, capsys):
   (note,) = capsys.readouterr().err.splitlines()
   assert note.startswith("note: ")
   assert "layer_norm_eps=1e-12" in note and "hidden_act='gelu'" in note
-  with pytest.raises(ValueError) as caught:
+  with pytest.raises(ValueError) as error:
     read(tmp_path / "roberta", "RobertaForMaskedLM", ["layer_norm_eps"])
   for word in ("layer_norm_eps", "fairseq", "1e-05", "1e-12"):
-    assert word in str(caught.value)
+    assert word in str(error.value)
   weights = read(tmp_path / "albert", "AlbertForPreTraining", ["hidden_act"])
   assert weights.config["model"]["activation"] == "gelu_new"
 
@@ -129,9 +134,9 @@ def test_an_absent_field_is_noted(tmp_path, capsys):
 )
 def test_unsupported_models_are_refused(name, options, tmp_path):
   ((field, setting),) = options.items()
-  with pytest.raises(ValueError) as caught:
+  with pytest.raises(ValueError) as error:
     read(tmp_path / "hf", name, **options)
-  assert field in str(caught.value) and repr(setting) in str(caught.value)
+  assert field in str(error.value) and repr(setting) in str(error.value)
 
 
 _SHARE = "it must be a number from 0 to below 1."
@@ -153,9 +158,9 @@ _ROW = "it must be a whole number from 0 to below 20."
 )
 def test_numbers_have_limits(name, field, values, why, tmp_path):
   for i, number in enumerate(values):
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError) as error:
       read(tmp_path / str(i), name, **{field: number})
-    message = str(caught.value)
+    message = str(error.value)
     assert f"{field} is {number!r}; it must be" in message and why in message
 
 
@@ -190,8 +195,13 @@ def test_spellings_come_back_as_they_were(tmp_path):
     assert weights.config["model"]["activation"] == activation
     fields = write_fields(tmp_path / f"{path.name}-back", weights)
     assert fields.items() >= options.items()
-  untied = read(tmp_path / "untied", "BertModel", tie_word_embeddings=False)
-  assert write_fields(tmp_path / "tied", untied)["tie_word_embeddings"] is True
+  untied_weights = read(
+    tmp_path / "untied", "BertModel", tie_word_embeddings=False
+  )
+  assert (
+    write_fields(tmp_path / "tied", untied_weights)["tie_word_embeddings"]
+    is True
+  )
 
 
 def test_models_that_transformers_cannot_describe(tmp_path):
@@ -211,9 +221,9 @@ def test_models_that_transformers_cannot_describe(tmp_path):
       "no class for roberta",
     ),
   ):
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError) as error:
       hf_config.make_config(changed, {}, "float32")
-    assert word in str(caught.value)
+    assert word in str(error.value)
   weights = read(tmp_path / "gpt", "OpenAIGPTForSequenceClassification")
   weights.arrays["classifier/dense/bias"][1] = 0.5
   with pytest.raises(ValueError, match="classifier/dense/bias is not zero"):
@@ -238,7 +248,7 @@ def test_dropout_before_the_classifier(name, options, dropout, tmp_path):
   weights = read(tmp_path / "hf", name, **options)
   head = weights.config["head"]
   assert head.get("pooling", head)["dropout"] == dropout
-  # A dropout that differs from the source's is written to its field.
+  # A changed dropout is written to the field from which it was read.
   field = {
     "BertForSequenceClassification": "classifier_dropout",
     "RobertaForTokenClassification": "classifier_dropout",
@@ -252,7 +262,7 @@ def test_dropout_before_the_classifier(name, options, dropout, tmp_path):
 
 
 def test_a_new_order_of_labels_renames_the_rows(tmp_path):
-  """The rows of the classifier keep their order."""
+  """Only the names change; the rows of the classifier keep their order."""
   orders = (["a", "b", "c"], ["c", "a", "b"])
   for labels in orders:
     # The keys in JSON are strings and may have any order.
@@ -293,9 +303,9 @@ def test_a_new_order_of_labels_renames_the_rows(tmp_path):
   ],
 )
 def test_labels_that_cannot_be_right(options, word, tmp_path):
-  with pytest.raises(ValueError) as caught:
+  with pytest.raises(ValueError) as error:
     read(tmp_path / "hf", CLASSIFIER, **options)
-  assert word in str(caught.value)
+  assert word in str(error.value)
 
 
 def test_labels_without_names(tmp_path, capsys):
@@ -310,7 +320,7 @@ def test_labels_without_names(tmp_path, capsys):
   names = {"contra": "0", "neutral": "1", "entail": "2"}
   assert read(tmp_path / "text", CLASSIFIER, label2id=names).config["labels"]
   assert "num_labels=3 is used" in capsys.readouterr().err
-  # Tasks that do not read the maps keep them.
+  # A model without a classifier keeps the maps, although it does not use them.
   weights = read(tmp_path / "lm", "BertForMaskedLM", id2label=default)
   assert weights.config["labels"] is None
   assert write_fields(tmp_path / "back", weights)["id2label"] == default

@@ -31,11 +31,11 @@ EMPTY_CELLS = ("", None)
 HIDDEN_CELLS = (*EMPTY_CELLS, "-1", -1)
 # Labels of regressions are float32.
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
-# A mark is 0 or 1, and says whether a label applies. Texts are in lower case,
-# because spreadsheets write TRUE and FALSE.
+# A mark is 0 or 1, and says whether a label applies. Marks are compared in
+# lower case, because spreadsheets write TRUE and FALSE.
 _ZERO_MARKS = (0, "0", "0.0", "false")
 _ONE_MARKS = (1, "1", "1.0", "true")
-# Separators between two marks that people write in place of a comma.
+# What people write between two marks in place of a comma.
 _BETWEEN_MARKS = re.compile(r"\s*[|;]\s*|\s+")
 # Cells that may hold several names without a comma between them.
 _NAMES_WITHOUT_COMMA = re.compile(r".*[|;].*|\d+(?:\s+\d+)+", re.DOTALL)
@@ -51,7 +51,7 @@ def read_name(
   """Returns the name of a record's label.
 
   Args:
-    record: a line.
+    record: a line of a file.
     column: the name of the column with the label.
     labels: the names of the task's labels; () allows any label.
     needed: True if a line without a label is an error.
@@ -73,7 +73,7 @@ def read_name(
 
 
 def _check_no_list(text: str, location: str) -> None:
-  """Raises ValueError if the text of a table's field is a list."""
+  """Raises ValueError if the text of a table's field spells a list."""
   has_bracket = text[:1] in ("[", "(", "{")
   if has_bracket and read_literal(text) is not None:
     raise UserError(
@@ -106,7 +106,7 @@ def names_of(
 
 
 def _name(location: str, cell: Any, labels: tuple[str, ...]) -> str:
-  """Returns the name of the label that a cell says.
+  """Returns the name of the label that a cell gives.
 
   Args:
     location: the line, for messages.
@@ -124,7 +124,7 @@ def _name(location: str, cell: Any, labels: tuple[str, ...]) -> str:
   if isinstance(cell, bool):
     cell = str(cell).lower()
   label = str(cell)
-  # pandas writes 1 as 1.0 where another line has no label.
+  # pandas writes 1 as 1.0 if some line of the file has no label.
   is_whole = isinstance(cell, float) and cell.is_integer()
   if is_whole and label not in labels:
     label = str(int(cell))
@@ -255,7 +255,7 @@ def _split(text: str, record: Record, column: str) -> list[Any]:
 def read_columns(
   record: Record, columns: Sequence[str], needed: bool
 ) -> list[str] | None:
-  """Reads the labels of a record that has 0 or 1 in a column for each.
+  """Reads the labels of a record with a column of 0 or 1 for each label.
 
   Args:
     record: a line of the file.
@@ -316,11 +316,11 @@ def marked_labels(
   Returns:
     `labels`, or "0", "1", ... if `labels` is empty.
   """
-  filled = [
+  filled_lists = [
     values for values, needed in lists if values or (needed and values == [])
   ]
-  sizes = {len(values) for values in filled}
-  if len(sizes) != 1 or not all(map(is_marks, filled)):
+  sizes = {len(values) for values in filled_lists}
+  if len(sizes) != 1 or not all(map(is_marks, filled_lists)):
     return None
   (size,) = sizes
   if size < 2 or (labels and size != len(labels)):
@@ -331,7 +331,7 @@ def marked_labels(
 def check_not_marks(
   values: Sequence[Any], labels: Sequence[str], location: str
 ) -> None:
-  """Raises ValueError if a list has 0 and 1 for another number of labels.
+  """Raises ValueError if a list is 0 and 1 for a wrong number of labels.
 
   Args:
     values: the list of one line, in a task whose lists are names.
@@ -360,28 +360,28 @@ def note(lists: Iterable[Sequence[Any]], labels: Sequence[str]) -> str | None:
     lists: every list of a task whose lists are read as names.
     labels: the labels that the user gave, or () if they come from the data.
   """
-  filled = [values for values in lists if values]
-  if labels or not filled:
+  filled_lists = [values for values in lists if values]
+  if labels or not filled_lists:
     return None
-  if all(len(values) == 1 and is_marks(values) for values in filled):
+  if all(len(values) == 1 and is_marks(values) for values in filled_lists):
     return (
       "warning: each list of labels has only 0 or 1, which is read as the name"
       " of a label; if it says whether one label applies, use --kind"
       " classification."
     )
-  joined = sorted(
+  joined_names = sorted(
     {
       name
-      for values in filled
+      for values in filled_lists
       for name in values
       if isinstance(name, str) and _NAMES_WITHOUT_COMMA.fullmatch(name)
     }
   )
-  if not joined:
+  if not joined_names:
     return None
   return (
-    f"warning: {joined[0]!r:.60}"
-    + (f" and {len(joined) - 1} more" if joined[1:] else "")
+    f"warning: {joined_names[0]!r:.60}"
+    + (f" and {len(joined_names) - 1} more" if joined_names[1:] else "")
     + " with |, ; or spaces between numbers are each read as one name; write"
     ' commas between the names of labels, or a list in JSON, ["a", "b"].'
   )
