@@ -2,10 +2,10 @@
 
   python benchmarks/exported.py --model DIR [--dtype bfloat16]
 
-Both run the same batches of random ids on the same device, in turns. The
-program is read from its file. It prints one JSON object for each length: the
-largest difference of the logits, the median rows per second and their ratio
-(exported / live), and the seconds until the first batch is done.
+Both models run the same batches of random ids on the same device, in turns. The
+exported program is read from its file. For each length, one JSON object is
+printed: the largest difference of the logits, the median rows per second and
+their ratio (exported / live), and the seconds until the first batch is done.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def make_batch(rows: int, length: int, size: int) -> dict[str, np.ndarray]:
 
 
 def seconds(model: Predictor, batch: dict, steps: int) -> float:
-  """Returns the seconds of some steps."""
+  """Returns the seconds that `steps` steps take."""
   start = time.perf_counter()
   for _ in range(steps):
     logits = model.step(model.params, batch)
@@ -57,22 +57,22 @@ def main() -> None:
     export.save(path, model, lengths, dtype=args.dtype)
     size = Path(path).stat().st_size
     start = time.perf_counter()
-    loaded = export.load(path)
-    opened = time.perf_counter() - start
+    exported = export.load(path)
+    open_seconds = time.perf_counter() - start
   live = predict.open_predictor(args.model, args.rows, dtype=args.dtype)
   for length in lengths:
-    pieces = model.config["model"]["vocab_size"]
-    batch = make_batch(args.rows, length, pieces)
-    first, outputs, times = {}, {}, {"live": [], "exported": []}
-    models = {"live": live, "exported": loaded}
+    vocab_size = model.config["model"]["vocab_size"]
+    batch = make_batch(args.rows, length, vocab_size)
+    first_seconds, outputs, times = {}, {}, {"live": [], "exported": []}
+    models = {"live": live, "exported": exported}
     for name, model in models.items():
       start = time.perf_counter()
       outputs[name] = np.asarray(model.step(model.params, batch))
-      first[name] = round(time.perf_counter() - start, 2)
+      first_seconds[name] = round(time.perf_counter() - start, 2)
     for _ in range(args.windows):
       for name, model in models.items():
         times[name].append(seconds(model, batch, args.steps))
-    rate = {
+    rates = {
       name: args.rows * args.steps / statistics.median(windows)
       for name, windows in times.items()
     }
@@ -83,10 +83,10 @@ def main() -> None:
       length=length,
       rows=args.rows,
       difference=float(difference),
-      rows_per_second={name: round(r, 1) for name, r in rate.items()},
-      ratio=round(rate["exported"] / rate["live"], 3),
-      seconds_to_open=round(opened, 2),
-      seconds_of_first_batch=first,
+      rows_per_second={name: round(r, 1) for name, r in rates.items()},
+      ratio=round(rates["exported"] / rates["live"], 3),
+      seconds_to_open=round(open_seconds, 2),
+      seconds_of_first_batch=first_seconds,
       file_bytes=size,
     )
     print(json.dumps(report), flush=True)

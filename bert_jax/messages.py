@@ -1,8 +1,8 @@
-"""Errors, notes and progress for a user, and "did you mean"; see `nearest`.
+"""Defines errors, notes and progress for users, and asks "did you mean".
 
 The command `bert_jax` (cli/errors.py) prints each of these classes as one
 sentence and ends with a status that is not zero. Code that reacts to an error
-goes by its class, never by its text.
+reads its class, never its text.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ def say(line: str) -> None:
 
 @contextlib.contextmanager
 def said_to(listener: Callable[[str], None]) -> Iterator[None]:
-  """Passes the lines that this thread says in the block to a function.
+  """Within the block, passes this thread's lines of `say` to a function.
 
   Args:
     listener: gets each line in place of stdout.

@@ -20,11 +20,11 @@ from bert_jax.text.cleaning import Cleaning
 from bert_jax.text.train_vocabulary import KINDS, MIN_FREQUENCY
 from bert_jax.text.vocabulary import Vocabulary
 
-# Warn that the text has few spaces if the mean number of characters between two
-# spaces is larger. German and Finnish have about 8.
+# If the mean number of characters between two spaces is larger, a warning says
+# that the text has few spaces. German and Finnish have about 8.
 UNSPACED = 30
-# The largest number of pieces. The largest published vocabulary has 793,471; it
-# is one of words.
+# The largest number of pieces. The largest published vocabulary has
+# 793,471, which are words.
 MAX_SIZE = 2**20
 _PROGRESS_SECONDS = 5
 
@@ -53,7 +53,7 @@ def train_vocab(
       with a piece on each line; for unigram a SentencePiece model, whose name
       ends with .model; for byte-level BPE a new folder. A second file, beside
       the first one, has the settings and the digest of the vocabulary.
-    kind: one of `train_vocabulary.KINDS`: BERT's, RoBERTa's, ALBERT's, ELMo's.
+    kind: one of `train_vocabulary.KINDS` (of BERT, RoBERTa, ALBERT and ELMo).
     format: see `sources.find_sources`.
     errors: see `sources.find_sources`.
     lower_case: True to change the text to lower case; None means True.
@@ -82,8 +82,10 @@ def train_vocab(
   spaces = _Spaces()
   texts = spaces.counted(_texts(sources.read_records(text_sources)))
   chosen_cleaning = Cleaning(lower_case, keep_accents).filled()
-  strips = kind in ("wordpiece", "unigram") and not chosen_cleaning.keep_accents
-  marks = cleaning.Marks(kind == "unigram") if strips else None
+  strips_accents = (
+    kind in ("wordpiece", "unigram") and not chosen_cleaning.keep_accents
+  )
+  marks = cleaning.Marks(kind == "unigram") if strips_accents else None
   if marks:
     texts = _count_marks(texts, marks)
   with Progress("training a vocabulary"):
@@ -104,12 +106,12 @@ def train_vocab(
 
 def _texts(records: Iterable[sources.Record]) -> Iterator[str]:
   """Yields the texts; prints from time to time how much has been read."""
-  start = shown = time.monotonic()
+  start = last_shown = time.monotonic()
   for record in records:
     yield record.text
-    if time.monotonic() > shown + _PROGRESS_SECONDS:
-      shown = time.monotonic()
-      note(f"reading: {record.share:.0%}, {shown - start:.0f} s")
+    if time.monotonic() > last_shown + _PROGRESS_SECONDS:
+      last_shown = time.monotonic()
+      note(f"reading: {record.share:.0%}, {last_shown - start:.0f} s")
 
 
 class _Spaces:
@@ -207,18 +209,18 @@ def _write(vocabulary: Vocabulary, output: str) -> None:
       open_vocabulary.save(vocabulary, folder)
     return
   contents = open_vocabulary.contents(vocabulary)
-  content = contents[next(iter(vocabulary.files))]
+  vocabulary_content = contents[next(iter(vocabulary.files))]
   settings = contents[open_vocabulary.SETTINGS]
   if vocabulary.kind == "unigram":
     # The model has all settings except its digest.
-    settings = open_vocabulary.digest_settings({path.name: content})
+    settings = open_vocabulary.digest_settings({path.name: vocabulary_content})
   path.parent.mkdir(parents=True, exist_ok=True)
   # Both files are written before one of them gets its name. The settings get
-  # their name first, since without them the vocabulary would be used in another
-  # way.
+  # their name first, since without them the vocabulary would be read with other
+  # rules.
   with (
     files.atomic_file(path) as new_vocabulary,
     files.atomic_file(_settings_path(path)) as new_settings,
   ):
-    files.write_durably(new_vocabulary, content)
+    files.write_durably(new_vocabulary, vocabulary_content)
     files.write_durably(new_settings, settings)

@@ -65,14 +65,14 @@ def check_layout(layout: Layout) -> Layout:
     ValueError: an option is out of range, or packed rows have too few
       prediction slots for all their tokens.
   """
-  shortest, row = 3, "<s> A </s>"
+  shortest, description = 3, "<s> A </s>"
   if layout.masks is None:
-    shortest, row = 2, "a language model"
+    shortest, description = 2, "a language model"
   elif layout.segments:
-    shortest, row = 5, "[CLS] A [SEP] B [SEP]"
+    shortest, description = 5, "[CLS] A [SEP] B [SEP]"
   if not shortest <= layout.length <= 2**15:
     raise UserError(
-      f"length is {layout.length}; {row} needs {shortest} to 32,768."
+      f"length is {layout.length}; {description} needs {shortest} to 32,768."
     )
   if not 1 <= layout.max_sequences <= layout.length:
     raise UserError(
@@ -80,11 +80,11 @@ def check_layout(layout: Layout) -> Layout:
       f" length={layout.length}."
     )
   if layout.masks and layout.max_sequences > 1:
-    full = round(layout.length * layout.masks.mask_rate)
-    if layout.masks.max_predictions < full:
+    needed = round(layout.length * layout.masks.mask_rate)
+    if layout.masks.max_predictions < needed:
       raise UserError(
         f"max_predictions is {layout.masks.max_predictions}, but packed rows of"
-        f" length={layout.length} need {full}, since all sequences of a row"
+        f" length={layout.length} need {needed}, since all sequences of a row"
         " share the predictions."
       )
   return layout

@@ -343,7 +343,7 @@ def describe_rows(
   cased: bool | None = None,
   **options: Any,
 ) -> Iterator[tuple[str, str]]:
-  """Yields (folder, line); the line says which share the rows hold.
+  """Yields (folder, line); the line says which share of the text is in rows.
 
   Args:
     data: the data that `open_data` returned for the other arguments.

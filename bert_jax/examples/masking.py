@@ -55,12 +55,12 @@ class Masks:
   | "ceil" | rate * n rounded up | SpanBERT |
   | "ceil_all" | rate * n rounded up | DistilBERT |
 
-  "round_single" is one more than "round" at 190, 350 and 390 tokens with a rate
-  of 0.15. "ceil" and "ceil_all" take the rate as an exact decimal number:
-  0.07 * 100 is 7. DistilBERT's distiller.py counts n over the batch of a
-  device, but "ceil_all" counts each sequence. The other sources are fairseq's
-  mask_tokens_dataset.py, ELECTRA's pretrain/pretrain_helpers.py and SpanBERT's
-  data/masking.py.
+  "round_single" gives one token more than "round" at 190, 350 and 390 tokens
+  with a rate of 0.15. "ceil" and "ceil_all" take the rate as an exact decimal
+  number: 0.07 * 100 is 7. DistilBERT's distiller.py counts n over the batch of
+  a device, but "ceil_all" counts each sequence. The other sources are
+  fairseq's mask_tokens_dataset.py, ELECTRA's pretrain/pretrain_helpers.py and
+  SpanBERT's data/masking.py.
 
   Attributes:
     max_predictions: M, the number of prediction slots in a row. A flag of
@@ -107,8 +107,8 @@ def check_masks(masks: Masks) -> Masks:
       raise UserError(f"{name} is {choice!r}{nearest(str(choice), choices)}")
   if not 0 <= masks.mask_rate <= 1:
     raise UserError(f"mask_rate is {masks.mask_rate}; it is a share, 0 to 1.")
-  plain = masks.masking == "token" and masks.replacement == "electra"
-  if masks.repeat_positions and not plain:
+  can_repeat = masks.masking == "token" and masks.replacement == "electra"
+  if masks.repeat_positions and not can_repeat:
     raise UserError(
       "repeat_positions=True draws single tokens that are masked or kept: it"
       f" needs masking='token' and replacement='electra', not {masks.masking!r}"
@@ -173,7 +173,7 @@ def count_masks(
     text_lengths: integers of the same shape, without special tokens.
     masks: the options.
     draw: floats of the same shape, uniform in [0, 1), for the count
-      "stochastic". None gives the largest count that a draw can give.
+      "stochastic". If None, the largest count that a draw can give.
 
   Returns:
     int64 of the same shape.
@@ -305,13 +305,13 @@ def mask_tokens(
     drawn_ids = _random_ids(
       draws, vocab_size, labels, masks.replacement, reserved
     )
-  new = _replace(
+  new_ids = _replace(
     labels, drawn_ids, draws[span_starts], masks.replacement, mask_id
   )
   input_ids = ids.copy()
   # A position with several predictions is masked if one of them masks it.
-  is_changed = new != labels
-  input_ids.ravel()[indices[is_changed]] = new[is_changed]
+  is_changed = new_ids != labels
+  input_ids.ravel()[indices[is_changed]] = new_ids[is_changed]
 
   predictions = {
     "mlm_positions": column.astype(np.int32),
@@ -320,15 +320,15 @@ def mask_tokens(
   }
   if is_span:
     # Special tokens are never hidden, so both columns are in the sequence.
-    ends = np.stack([column[starts] - 1, column[starts] + sizes], 1)
-    spans = np.repeat(ends, sizes, axis=0).astype(np.int32)
+    columns_beside = np.stack([column[starts] - 1, column[starts] + sizes], 1)
+    spans = np.repeat(columns_beside, sizes, axis=0).astype(np.int32)
     predictions["span_positions"] = spans
   slots = _fill_slots(predictions, row, len(ids), masks.max_predictions)
   return {"input_ids": input_ids} | slots
 
 
 def _stretches(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Finds stretches of consecutive numbers: first indices, and sizes.
+  """Returns the first index and the size of each stretch of adjacent numbers.
 
   Args:
     indices: [N] ascending integers.
@@ -344,12 +344,12 @@ def _replace(
   replacement: str,
   mask_id: int,
 ) -> np.ndarray:
-  """Returns [MASK], the label or the drawn id, by the draws' high 32 bits."""
+  """Chooses [MASK], the label or the drawn id by a draw's high 32 bits."""
   shares = (draws >> np.uint64(32)) * 2.0**-32
-  masked, unchanged = REPLACEMENTS[replacement]
-  new = np.where(shares < masked + unchanged, labels, drawn_ids)
-  new[shares < masked] = mask_id
-  return new
+  mask_share, same_share = REPLACEMENTS[replacement]
+  new_ids = np.where(shares < mask_share + same_share, labels, drawn_ids)
+  new_ids[shares < mask_share] = mask_id
+  return new_ids
 
 
 def _fill_slots(
@@ -409,7 +409,7 @@ def _choose(
 
 
 def _frequent_ids(draws: np.ndarray, unigrams: np.ndarray) -> np.ndarray:
-  """Maps the low 32 bits of uint64 draws to int32 ids, by the ids' counts."""
+  """Maps the low 32 bits of uint64 draws to int32 ids, weighted by counts."""
   ends = np.cumsum(unigrams, dtype=np.float64)
   shares = (draws & np.uint64(0xFFFFFFFF)) * 2.0**-32
   return np.searchsorted(ends, shares * ends[-1], "right").astype(np.int32)

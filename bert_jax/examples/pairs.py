@@ -35,7 +35,7 @@ CHUNK = np.dtype(
 
 
 class Segments(NamedTuple):
-  """The first token and the length of segments A and B, [B] int64 each."""
+  """The first tokens and the lengths of segments A and B, int64 arrays."""
 
   a_start: np.ndarray
   a_length: np.ndarray
@@ -65,7 +65,7 @@ def walk(following: np.ndarray) -> np.ndarray:
   """Follows links from element 0 until a link leads beyond the last element.
 
   Args:
-    following: [N] integers, the index of the element that each one links to.
+    following: [N] integers, the index of the element to which each one links.
 
   Returns:
     int64, the indices of the elements that are passed.
@@ -93,19 +93,19 @@ def index_chunks(
   Each document has a target length. As in the program, it is drawn once: it is
   uniform in [2, max_tokens] with `short_probability`, else `max_tokens`. A
   chunk takes sentences until the target is reached or the document ends.
-  Segment A takes a uniform number of these, but leaves at least one. Segment B
-  is random with probability 1/2, and always if the chunk is one sentence. If B
-  is random, the sentences after A start the next chunk.
+  Segment A takes a uniform number of the chunk's sentences, but leaves at least
+  one. Segment B is random with probability 1/2, and always if the chunk is one
+  sentence. If B is random, the sentences after A start the next chunk.
 
   The draws belong to the first sentence of a chunk. Each sentence starts at
   most one chunk, so the draws of chunks are independent. The chunk that would
   start at each sentence can be computed for all sentences at once. Then `walk`
-  goes from chunk to chunk, with one list look-up for each.
+  goes from chunk to chunk, with one look-up in a list for each.
 
   Args:
     corpus: the documents.
     first_document: the first document of the range.
-    last_document: the end of the range.
+    last_document: the end of the range, which is not part of the range.
     key: a key from `make_key`; another key (epoch) gives other chunks.
     max_tokens: the row length without special tokens.
     short_probability: 0.1 in the program's flags.
@@ -122,14 +122,14 @@ def index_chunks(
   begin, end = int(documents[0]), int(documents[-1])
   offsets = np.asarray(corpus.sentences[begin : end + 1])
   sentence = np.arange(end - begin)
-  # The arrays from here to `first` have one value for each sentence.
+  # `document`, `stop`, `count` and `first` have one value for each sentence.
   document = np.repeat(np.arange(len(documents) - 1), np.diff(documents))
 
   draws = hashing.bits(
     hashing.make_key(key, "documents"), np.arange(first_document, last_document)
   )
-  short = (draws >> np.uint64(32)) * 2.0**-32 < short_probability
-  target = np.where(short, 2 + _below(draws, max_tokens - 1), max_tokens)
+  is_short = (draws >> np.uint64(32)) * 2.0**-32 < short_probability
+  target = np.where(is_short, 2 + _below(draws, max_tokens - 1), max_tokens)
 
   stop = np.searchsorted(offsets, offsets[:-1] + target[document])
   stop = np.minimum(stop, (documents[1:] - begin)[document])
@@ -137,11 +137,11 @@ def index_chunks(
   draws = hashing.bits(
     hashing.make_key(key, "sentences"), np.arange(begin, end)
   )
-  single = count == 1
+  is_single = count == 1
   if split_single:
-    single &= np.diff(offsets) == 1
+    is_single &= np.diff(offsets) == 1
   coin = draws >> np.uint64(63) == 1
-  is_random = single if order else coin | single
+  is_random = is_single if order else coin | is_single
   first = 1 + _below(draws, np.maximum(count - 1, 1))
 
   starts = walk(sentence + np.where(is_random, first, count))
@@ -183,26 +183,33 @@ def locate(
   a_length = a_stop - a_start
 
   b_start, b_length = a_stop.copy(), b_stop - a_stop
-  random = np.flatnonzero(chunks["random"])
-  if len(random):
+  random_rows = np.flatnonzero(chunks["random"])
+  if len(random_rows):
     num_others = corpus.num_documents - 1
-    random_numbers = numbers[random]
-    other = hashing.randint(key, random_numbers, 1, num_others)
-    other += other >= chunks["document"][random]
-    first, last = documents[other], documents[other + 1]
-    start = first + hashing.randint(key, random_numbers, 2, last - first)
-    start_token = sentences[start]
+    random_numbers = numbers[random_rows]
+    other_document = hashing.randint(key, random_numbers, 1, num_others)
+    other_document += other_document >= chunks["document"][random_rows]
+    first_sentence, end_sentence = (
+      documents[other_document],
+      documents[other_document + 1],
+    )
+    start_sentence = first_sentence + hashing.randint(
+      key, random_numbers, 2, end_sentence - first_sentence
+    )
+    start_token = sentences[start_sentence]
     # B has at least one sentence, even if A alone reaches the target.
-    max_length = np.maximum(chunks["target"] - a_length, 1)[random]
+    max_length = np.maximum(chunks["target"] - a_length, 1)[random_rows]
     stop = np.searchsorted(sentences, start_token + max_length)
-    b_start[random] = start_token
-    b_length[random] = sentences[np.minimum(stop, last)] - start_token
-  swapped = chunks["swapped"]
+    b_start[random_rows] = start_token
+    b_length[random_rows] = (
+      sentences[np.minimum(stop, end_sentence)] - start_token
+    )
+  is_swapped = chunks["swapped"]
   return Segments(
-    np.where(swapped, b_start, a_start),
-    np.where(swapped, b_length, a_length),
-    np.where(swapped, a_start, b_start),
-    np.where(swapped, a_length, b_length),
+    np.where(is_swapped, b_start, a_start),
+    np.where(is_swapped, b_length, a_length),
+    np.where(is_swapped, a_start, b_start),
+    np.where(is_swapped, a_length, b_length),
   )
 
 

@@ -1,4 +1,4 @@
-"""Multi-head attention, as a function and as a module."""
+"""Defines multi-head attention, as a function and as a module."""
 
 import math
 
@@ -30,7 +30,7 @@ def attention_mask(
 
 
 def causal_mask(length: int) -> Bool[Array, "1 1 l l"]:
-  """Returns True where a query may see a key, which is not after the query."""
+  """Returns True where a query may see a key: it is not after the query."""
   return jnp.tril(jnp.ones((1, 1, length, length), bool))
 
 
@@ -54,7 +54,7 @@ def attention(
     qkv: queries, keys and values of each head, without their bias.
     bias: the float32 bias of queries, keys and values.
     sequence_ids: see `attention_mask`.
-    causal: True lets no query see a key after it.
+    causal: True means that no query sees a key that is after it.
     dropout_rate: the dropout rate on the probabilities, in [0, 1).
     dropout_key: a jax PRNG key; required if the rate is above 0.
     implementation: one of `fused.CHOICES`. All of them draw the same bits for
@@ -116,10 +116,10 @@ def _plain(
   # masked gets probabilities of 1/n and not 0/0.
   scores = jnp.where(mask, scores * scale, np.finfo(np.float32).min)
   probabilities = jax.nn.softmax(scores, axis=-1)
-  dropped = probabilities.astype(value.dtype)
+  weights = probabilities.astype(value.dtype)
   if dropout_rate > 0.0:
-    dropped = layers.dropout(dropped, dropout_rate, dropout_key)
-  return jnp.einsum("bhqs,bshk->bqhk", dropped, value), probabilities
+    weights = layers.dropout(weights, dropout_rate, dropout_key)
+  return jnp.einsum("bhqs,bshk->bqhk", weights, value), probabilities
 
 
 class Attention(nn.Module):

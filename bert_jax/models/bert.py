@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019): the encoder."""
+"""Defines BERT's encoder (Devlin et al. 2019)."""
 
 from typing import Any
 
@@ -18,8 +18,8 @@ VARIANTS: dict[str, dict[str, int]] = {
   "large": dict(hidden=1024, num_layers=24, heads=16, mlp=4096),
   "xlarge": dict(hidden=2048, num_layers=24, heads=32, mlp=8192),
 }
-# A dense layer and tanh on [CLS], then dropout (run_classifier.py,
-# create_model).
+# The pooling is a dense layer and tanh on [CLS], and then dropout
+# (run_classifier.py, create_model).
 POOLING = heads.Pooling(activation="tanh")
 PRETRAINED_POOLER = True
 

@@ -30,9 +30,9 @@ COMPUTATION = (
 
 def attributes(encoder: nn.Module) -> dict[str, Any]:
   """Returns the attributes that define an encoder: `config["model"]`."""
-  left_out = (*COMPUTATION, "vocab_multiple")
+  excluded_names = (*COMPUTATION, "vocab_multiple")
   fields = encoder_lib.attributes(encoder)
-  return {name: fields[name] for name in fields if name not in left_out}
+  return {name: fields[name] for name in fields if name not in excluded_names}
 
 
 def build(config: Mapping[str, Any], **computation: Any) -> nn.Module:
@@ -101,11 +101,13 @@ def param_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
   if layers > MAX_LAYERS:
     raise UserError(f"num_layers={layers} is more than {MAX_LAYERS:,}.")
   try:
-    boxed = jax.eval_shape(module.init, jax.random.key(0), batch)
+    boxed_params = jax.eval_shape(module.init, jax.random.key(0), batch)
   except OverflowError as e:
     raise UserError("a size of the model is 2**31 or more.") from e
-  flat = traverse_util.flatten_dict(nn.unbox(boxed)["params"], sep="/")
-  shapes = {path: tuple(leaf.shape) for path, leaf in flat.items()}
+  params_by_path = traverse_util.flatten_dict(
+    nn.unbox(boxed_params)["params"], sep="/"
+  )
+  shapes = {path: tuple(leaf.shape) for path, leaf in params_by_path.items()}
   if config["pooler"]:
     width = config["model"]["hidden"]
     shapes.setdefault("pooler/dense/kernel", (width, width))

@@ -24,15 +24,15 @@ SPAN_TARGETS, SPAN_WIDTH = 15, 200
 class MaskedLanguageModel(nn.Module):
   """Predicts masked tokens.
 
-  The head is dense, activation, LayerNorm, the tied decoder and an output bias.
-  It reads only the masked positions, so that logits of all positions,
-  [b, l, v], never exist (google-research/bert run_pretraining.py,
-  get_masked_lm_output).
+  The head consists of a dense layer, the activation, LayerNorm, the tied
+  decoder and an output bias. It reads only the masked positions, so that
+  logits of all positions, [b, l, v], never exist (google-research/bert
+  run_pretraining.py, get_masked_lm_output).
 
   Attributes:
-    vocab_size: the number of pieces. The table's rows after these get the
-      lowest float32 as logits: their probability is 0, they have no gradient
-      and are never the argmax.
+    vocab_size: the number of pieces. The table's rows beyond this number get
+      the lowest float32 as logits: their probability is 0, they have no
+      gradient and are never the argmax.
     activation: the activation between the dense layer and the LayerNorm.
     norm_epsilon: the epsilon of the LayerNorm.
     dtype: the dtype of the computation.
@@ -164,8 +164,8 @@ def decode(
   Args:
     x: the vectors.
     embedding: the word table.
-    vocab_size: the number of pieces. The table's rows after these get the
-      lowest float32 as logits.
+    vocab_size: the number of pieces. The table's rows beyond this number get
+      the lowest float32 as logits.
     bias: the output bias; None means that there is no bias.
   """
   # Without this constraint the partitioner (jax 0.10) permutes rows of the
@@ -187,7 +187,7 @@ class Pooling(NamedTuple):
   Attributes:
     activation: the activation of a dense layer on the vector; None if there is
       no such layer.
-    last: True takes the vector of the last real position, False of the first.
+    last: True takes the vector of the last real position, False the first one.
     input_dropout: True applies dropout before the dense layer too.
     dropout: the rate of the dropout before the classifier.
   """
@@ -328,8 +328,8 @@ def span_shapes(encoder: Encoder) -> dict[str, Any]:
   spans = jax.ShapeDtypeStruct((1, 1, 2), jnp.int32)
   batch = dict(input_ids=ids, mlm_positions=ids, span_positions=spans)
   module = ForPreTraining(encoder, pairs=False, span_boundary=True)
-  boxed = jax.eval_shape(module.init, jax.random.key(0), batch)
-  return nn.unbox(boxed)["params"]["span"]
+  boxed_params = jax.eval_shape(module.init, jax.random.key(0), batch)
+  return nn.unbox(boxed_params)["params"]["span"]
 
 
 def flops(

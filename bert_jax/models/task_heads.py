@@ -1,4 +1,4 @@
-"""An encoder with a task's head, for classes, tags, spans or choices."""
+"""Defines encoders with a task's head: classes, tags, spans or choices."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -66,14 +66,14 @@ def head_options(
       rate: the rate of the pooling, 0.1 for tags, 0 for spans.
     span_head: one of `SPAN_HEADS`; only spans read it.
   """
-  rate = {} if dropout is None else {"dropout": dropout}
+  dropout_option = {} if dropout is None else {"dropout": dropout}
   if kind == "span":
     beam = {"beam": question_head.BEAM} if span_head == "joint" else {}
-    return {"dropout": 0.0} | beam | rate
+    return {"dropout": 0.0} | beam | dropout_option
   if kind == "tagging":
-    return {"num_labels": num_labels, "dropout": 0.1} | rate
+    return {"num_labels": num_labels, "dropout": 0.1} | dropout_option
   return {
-    "pooling": pooling._asdict() | rate,
+    "pooling": pooling._asdict() | dropout_option,
     "num_labels": 1 if kind in ("regression", "choice") else num_labels,
   }
 
@@ -84,9 +84,9 @@ def input_keys(module: Any) -> list[str]:
   An encoder with at most one segment does not read `segment_ids`. ELECTRA's
   head for questions always reads them, in order to find the context.
   """
-  segments = module.encoder.num_segments > 1
-  segments |= isinstance(module, JointSpanClassifier)
-  return [key for key in INPUTS if segments or key != "segment_ids"]
+  reads_segments = module.encoder.num_segments > 1
+  reads_segments |= isinstance(module, JointSpanClassifier)
+  return [key for key in INPUTS if reads_segments or key != "segment_ids"]
 
 
 class SequenceClassifier(nn.Module):
@@ -162,9 +162,9 @@ class SequenceClassifier(nn.Module):
     if self.pooling.last:
       positions = positions + hidden.shape[1] - 1
       if "sequence_ids" in batch:
-        real = batch["sequence_ids"] != 0
+        is_real = batch["sequence_ids"] != 0
         index = jnp.arange(hidden.shape[1], dtype=jnp.int32)
-        positions = jnp.where(real, index, 0).max(-1, keepdims=True)
+        positions = jnp.where(is_real, index, 0).max(-1, keepdims=True)
     if self.pooling.activation is None:
       x = layers.gather_positions(hidden, positions)
     else:
@@ -251,11 +251,11 @@ class JointSpanClassifier(nn.Module):
   def logits_given_starts(
     self, batch: Batch, starts: Int[Array, "b"], *, train: bool = False
   ) -> question_head.AnswerLogits:
-    """Returns the logits, given the right starts.
+    """Returns the logits, given the true starts.
 
     Args:
       batch: see `__call__`.
-      starts: the positions of the right starts.
+      starts: the positions of the true starts.
       train: see `__call__`.
     """
     return self.answers.logits_given_starts(*self._inputs(batch, train), starts)

@@ -1,4 +1,4 @@
-"""Defines ELMo's objective: the next and the previous word.
+"""Defines ELMo's objective: to predict the next and the previous word.
 
 The source is Peters et al. 2018. In training, the softmax over words may be
 sampled as in TensorFlow (`draw`, `sampled_losses`). Otherwise the softmax is
@@ -157,7 +157,7 @@ def sampled_losses(
 
   Args:
     hidden: the hidden states to decode.
-    labels: the right classes.
+    labels: the true classes.
     label_rows: the labels' rows of the table, and their biases.
     candidate_rows: the candidates' rows of the table, and their biases.
     ids: the candidates.
@@ -197,7 +197,7 @@ def full_sum(
 
   Args:
     hidden: the hidden states to decode.
-    labels: the right classes.
+    labels: the true classes.
     weights: the weight of each position.
     table: the rows of the softmax.
     bias: the biases of the softmax.
@@ -270,7 +270,7 @@ def build(
   Args:
     model: keyword arguments of the family's `build`, and `family`.
     negatives: the number of words that are drawn for each direction's softmax
-      in training, besides the right word (8,192 as published); 0 means the
+      in training, besides the true word (8,192 as published); 0 means the
       full softmax.
     stateful: True starts each row with the states at the end of the same row of
       the previous batch (as published). False starts each row with zeros.

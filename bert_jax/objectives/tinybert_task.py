@@ -1,4 +1,4 @@
-"""TinyBERT's task stages (Jiao et al. 2020, sections 3.1, 3.2 and 4.2).
+"""Trains TinyBERT on a task (Jiao et al. 2020, sections 3.1, 3.2 and 4.2).
 
 The teacher was fine-tuned for a task. On the task's rows the student first
 learns the teacher's inner states (stage "layers"), and then its predictions
@@ -128,7 +128,7 @@ def build(
   """Builds one of the two stages; each stage is a separate run.
 
   Stage "layers" has the losses of `objectives/tinybert.py`. It trains only the
-  encoder and the maps, so that the student has no head to predict with. Stage
+  encoder and the maps, so the student has no head, and cannot predict. Stage
   "prediction" trains on `prediction_loss`, a mean over rows. It also reports
   `task_loss` and `task_accuracy` for the labels.
 

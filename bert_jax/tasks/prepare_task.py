@@ -204,8 +204,8 @@ def notes(meta: dict[str, Any]) -> list[str]:
   for split, events in meta["notes"].items():
     for event, (count, examples) in events.items():
       dots = ", ..." if count > len(examples) else ""
-      listed = f"{count} {event}: {', '.join(examples)}{dots}"
-      lines.append(f"{split}: {listed if count else event}")
+      event_line = f"{count} {event}: {', '.join(examples)}{dots}"
+      lines.append(f"{split}: {event_line if count else event}")
   return lines
 
 
@@ -216,8 +216,10 @@ def _check_same(output: str, made_from: dict[str, Any]) -> dict[str, Any]:
     ValueError: the folder was made from other inputs or settings.
   """
   meta = encoded_rows.read_meta(output)
-  old = meta.get("made_from", {})
-  changed = [name for name in made_from if old.get(name) != made_from[name]]
+  old_origin = meta.get("made_from", {})
+  changed = [
+    name for name in made_from if old_origin.get(name) != made_from[name]
+  ]
   if changed:
     raise MadeOtherwise(
       f"{output} is there already, made with another {' and '.join(changed)};"

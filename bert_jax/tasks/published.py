@@ -111,19 +111,19 @@ def _without_skipping(read: Callable[[str], Iterator[Record]]) -> Reader:
 
 
 def _glue(name: str) -> TaskFiles:
-  names, metrics, tfds = _GLUE[name]
-  kind = "classification" if names else "regression"
-  task = Task(name, kind, names, 1, metrics)
+  labels, metrics, tfds = _GLUE[name]
+  kind = "classification" if labels else "regression"
+  task = Task(name, kind, labels, 1, metrics)
   read = functools.partial(glue.records, name)
   return TaskFiles(task, read, _single(glue.parse, task), tfds)
 
 
 def _superglue(name: str) -> TaskFiles:
-  names, metrics, length = _SUPERGLUE[name]
+  labels, metrics, length = _SUPERGLUE[name]
   kind, columns = "classification", 1
   if name == "copa":
     kind, columns = "choice", 2
-  task = Task(name, kind, names, columns, metrics)
+  task = Task(name, kind, labels, columns, metrics)
   return TaskFiles(
     task,
     _without_skipping(functools.partial(superglue.records, name)),
@@ -148,14 +148,16 @@ def _choice(name: str) -> TaskFiles:
 def _tagging(name: str) -> TaskFiles:
   labels = _tags(_TYPES[name])
   task = Task(name, "tagging", labels, 1, ("tagging_f1",))
-  in_paper = name == "conll2003"  # Devlin et al. 2018, section 5.3.
+  is_conll2003 = (
+    name == "conll2003"
+  )  # Devlin et al. 2018, section 5.3, uses it.
   return TaskFiles(
     task,
     _without_skipping(conll.published_records),
     _single(conll.parse, task),
-    "conll2003" if in_paper else "",
-    512 if in_paper else 128,
-    in_paper,
+    "conll2003" if is_conll2003 else "",
+    512 if is_conll2003 else 128,
+    is_conll2003,
   )
 
 

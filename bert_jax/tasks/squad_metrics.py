@@ -37,27 +37,34 @@ def f1(prediction: str, gold: str, rule: str = "2.0") -> float:
 
   Args:
     prediction: the predicted answer.
-    gold: the right answer.
+    gold: the true answer.
     rule: the rule if an answer has no words after `normalise`: "2.0" gives 1 if
-      neither has words, else 0; "1.1" gives 0.
+      neither answer has words, else 0; "1.1" gives 0.
   """
-  words, gold_words = normalise(prediction).split(), normalise(gold).split()
-  if rule == "2.0" and not (words and gold_words):
-    return float(words == gold_words)
-  common = collections.Counter(words) & collections.Counter(gold_words)
+  predicted_words, gold_words = (
+    normalise(prediction).split(),
+    normalise(gold).split(),
+  )
+  if rule == "2.0" and not (predicted_words and gold_words):
+    return float(predicted_words == gold_words)
+  common = collections.Counter(predicted_words) & collections.Counter(
+    gold_words
+  )
   count = common.total()
-  return 2.0 * count / (len(words) + len(gold_words)) if count else 0.0
+  return (
+    2.0 * count / (len(predicted_words) + len(gold_words)) if count else 0.0
+  )
 
 
 def best_scores(
   prediction: str, golds: Sequence[str], rule: str = "2.0"
 ) -> tuple[float, float]:
-  """Returns the largest (exact, F1) over the right answers.
+  """Returns the largest (exact, F1) over the true answers.
 
   Args:
     prediction: the predicted answer, "" for no answer.
-    golds: the right answers. By rule "2.0", an answer without words after
-      `normalise` does not count. If none counts, "" is the right answer.
+    golds: the true answers. By rule "2.0", an answer without words after
+      `normalise` does not count. If none counts, "" is the true answer.
     rule: see `f1`.
   """
   if rule == "2.0":
@@ -76,7 +83,7 @@ def squad(
 
   Args:
     texts: the predicted answer to each question.
-    golds: the right answers to each question.
+    golds: the true answers to each question.
   """
   pairs = [best_scores(t, g, "1.1") for t, g in zip(texts, golds, strict=True)]
   em, f = np.mean(pairs, 0) * 100.0
@@ -94,7 +101,7 @@ def squad2(
 
   Args:
     texts: the predicted answer to each question, "" for no answer.
-    golds: the right answers to each question, [] if it has no answer.
+    golds: the true answers to each question, [] if it has no answer.
     null_odds: for each question, the score of "no answer" minus the score of
       the answer, or a probability of "no answer".
     threshold: a question with larger odds counts as "no answer".
@@ -167,7 +174,7 @@ def _best_threshold(
   # beginning with the lowest odds.
   unanswerable_gains = np.where(is_empty, 0.0, -1.0)
   if search == "reachable":
-    # An answer without words, such as "the" or ".", is right if the question
+    # An answer without words, such as "the" or ".", is correct if the question
     # has no answer.
     unanswerable_gains = scores - 1.0
   gains = np.where(answerable, scores, unanswerable_gains)

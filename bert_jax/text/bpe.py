@@ -110,7 +110,7 @@ def bytelevel_rules(
   merges: Sequence[tuple[str, str]],
   add_prefix_space: bool,
 ) -> Tokenizer:
-  """Builds the library's byte-level BPE, without special tokens."""
+  """Builds byte-level BPE with `tokenizers`, without special tokens."""
   tokenizer = Tokenizer(models.BPE(dict(vocab), list(merges)))
   tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
     add_prefix_space=add_prefix_space
@@ -172,7 +172,7 @@ def gpt1(
 def gpt1_rules(
   vocab: Mapping[str, int], merges: Sequence[tuple[str, str]]
 ) -> Tokenizer:
-  """Builds GPT-1's BPE with the library, without special tokens."""
+  """Builds GPT-1's BPE with `tokenizers`, without special tokens."""
   tokenizer = Tokenizer(
     models.BPE(
       dict(vocab),
@@ -209,10 +209,10 @@ def pieces_by_id(vocab: Mapping[str, int], source: str) -> list[str]:
   fillers = [i for i in range(max(mask - 7, 0), mask) if i not in by_id]
   by_id |= {i: f"madeupword{n:04d}" for n, i in enumerate(fillers)}
   if missing := size - len(by_id):
-    first = next(i for i in range(size) if i not in by_id)
+    first_missing = next(i for i in range(size) if i not in by_id)
     raise UserError(
       f"{source}: {missing} ids below {size} have no piece, the first is"
-      f" {first}; is a piece there twice?"
+      f" {first_missing}; is a piece there twice?"
     )
   return [by_id[i] for i in range(size)]
 

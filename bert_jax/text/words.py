@@ -1,7 +1,7 @@
 """Builds the tokenizer of ELMo, whose pieces are whole words.
 
 A vocabulary file has a word on each line. `<S>`, `</S>` and `<UNK>` come first.
-The other words go from the most to the least frequent (allenai/bilm-tf
+The other words follow from the most to the least frequent (allenai/bilm-tf
 README.md). ELMo's softmax predicts these words.
 
 A prepared folder also has ids for all other words of its text; they follow the
@@ -37,7 +37,7 @@ _CHUNKS = re.compile(r"\S+")
 
 
 def _splitter(rules: str) -> pre_tokenizers.PreTokenizer:
-  """Returns the library's splitter for one of `RULES`."""
+  """Returns the splitter of `tokenizers` for one of `RULES`."""
   if rules not in RULES:
     raise UserError(
       f"rules {rules!r} is not one of {list(RULES)}, the rules for words."
@@ -125,7 +125,7 @@ def count_words(texts: Iterable[str], rules: str) -> Counter[str]:
 
 
 def by_count(counts: dict[str, int]) -> list[str]:
-  """Returns the words, the most frequent first; equal counts by alphabet."""
+  """Returns the words by falling count; equal counts in alphabetical order."""
   return sorted(counts, key=lambda word: (-counts[word], word))
 
 

@@ -84,7 +84,7 @@ def plan(config: config_lib.Run) -> list[Phase]:
 
 
 def _sections(config: config_lib.Run) -> dict[str, config_lib.Phase]:
-  """Returns name -> section of the phases in order; an only phase has ""."""
+  """Returns name -> section of the phases in order; "" names an only phase."""
   names = [f"phase{i + 1}" for i in range(len(config.phases))]
   if sorted(config.phases) != sorted(names):
     raise UserError(
@@ -92,10 +92,10 @@ def _sections(config: config_lib.Run) -> dict[str, config_lib.Phase]:
       f" {', '.join(config.phases)}."
     )
   if not names:
-    whole = config_lib.Phase(
+    only_section = config_lib.Phase(
       fraction=1.0, length=0, batch_scale=1.0, micro_scale=1
     )
-    return {"": whole}
+    return {"": only_section}
   fractions = [config.phases[name].fraction for name in names]
   total = sum(fractions)
   if not (all(f > 0 for f in fractions) and abs(total - 1.0) <= 1e-6):

@@ -123,7 +123,7 @@ def chips(layout: str) -> int:
 
 
 def describe(topology: str) -> list[jax.Device]:
-  """Returns the devices of a slice, for which programs can only be compiled.
+  """Returns a slice's devices. Programs can be compiled for them, but not run.
 
   Args:
     topology: the generation and the number of chips along each axis, for
@@ -175,7 +175,7 @@ def batch_shapes(vocab_size: int, phase: phases.Phase) -> sharding.Shapes:
 
 
 def with_published_vocabulary(config: config_lib.Run) -> config_lib.Run:
-  """Sets keys that the data would decide to the published model's values.
+  """Gives keys that the data would decide the published model's values.
 
   These keys are `vocab_size`, and RoBERTa's `padding_id`.
 
@@ -229,10 +229,10 @@ def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
   replicated = NamedSharding(mesh, PartitionSpec())
   key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=replicated)
   with sharding.use_mesh(mesh):
-    boxed = jax.eval_shape(
+    boxed_params = jax.eval_shape(
       lambda x: objective.init(jax.random.key(0), x), batch
     )
-    sharding.check_sizes(mesh, boxed)
+    sharding.check_sizes(mesh, boxed_params)
     state = abstract_state(objective, optimizer, mesh, batch)
     frozen = frozen_shapes(objective, mesh, batch)
   # `flops` reads only the shapes of the batch.
@@ -390,9 +390,9 @@ def measure(
     report: the entries that were known before.
   """
   memory, costs = compiled.memory_analysis(), compiled.cost_analysis()
-  text = compiled.as_text()
-  assert memory and costs and text, "libtpu gives all of these."
-  total = (
+  program_text = compiled.as_text()
+  assert memory and costs and program_text, "libtpu gives all of these."
+  total_bytes = (
     memory.argument_size_in_bytes
     + memory.output_size_in_bytes
     - memory.alias_size_in_bytes
@@ -400,7 +400,7 @@ def measure(
     + memory.generated_code_size_in_bytes
   )
   flops = costs["flops"]
-  program = hlo.parse(text)
+  program = hlo.parse(program_text)
   collectives = hlo.collectives(program)
   all_reduced_bytes = (
     collectives["all-reduce"].bytes if "all-reduce" in collectives else 0
@@ -411,8 +411,8 @@ def measure(
     aliased_bytes=memory.alias_size_in_bytes,
     temporaries_bytes=memory.temp_size_in_bytes,
     code_bytes=memory.generated_code_size_in_bytes,
-    total_bytes=total,
-    fits=total <= report["hbm_bytes"],
+    total_bytes=total_bytes,
+    fits=total_bytes <= report["hbm_bytes"],
     flops=flops,
     flops_ratio=round(flops / report["model_flops"], 4),
     loops=hlo.loops(program),

@@ -22,8 +22,8 @@ from bert_jax.tasks.bucket_lengths import FEATURE_BUCKETS
 class ScalarMix(nn.Module):
   """Computes a weighted mean of layers times a factor.
 
-  Weights and factor are learnt. The weights are a softmax (Peters et al. 2018,
-  equation 1). Initially the output is the mean of the layers.
+  Weights and factor are learnt. The weights come from a softmax (Peters et al.
+  2018, equation 1). Initially the output is the mean of the layers.
   """
 
   @nn.compact
@@ -35,7 +35,7 @@ class ScalarMix(nn.Module):
 
 
 class BiLstmTagger(nn.Module):
-  """Applies bidirectional LSTM layers and a linear map to tags.
+  """Applies bidirectional LSTM layers and a linear map to the tags' logits.
 
   Attributes:
     num_labels: the number of tags.
@@ -152,8 +152,10 @@ def fit(
 ) -> Iterator[tuple[Any, float]]:
   """Trains a tagger; yields its parameters and mean loss after each epoch."""
   key = jax.random.key(recipe.seed)
-  _, first = next(batches(sentences, recipe.batch_size))
-  params = jax.jit(module.init)(key, first["features"], first["lengths"])
+  _, first_batch = next(batches(sentences, recipe.batch_size))
+  params = jax.jit(module.init)(
+    key, first_batch["features"], first_batch["lengths"]
+  )
   optimizer = optax.chain(
     optax.clip_by_global_norm(recipe.clip), optax.adam(recipe.rate)
   )
@@ -205,7 +207,7 @@ def predict(
   run = jax.jit(module.apply)
   for indices, batch in batches(sentences, size):
     logits = run(params, batch["features"], batch["lengths"])
-    best = np.asarray(logits.argmax(-1), np.int32)
+    best_tags = np.asarray(logits.argmax(-1), np.int32)
     for row, index in enumerate(indices):
-      tags[index] = best[row, : batch["lengths"][row]]
+      tags[index] = best_tags[row, : batch["lengths"][row]]
   return tags

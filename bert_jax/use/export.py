@@ -103,8 +103,8 @@ def save(
   # Use only operations that all platforms have, so that one program is enough.
   computation = dict(attention="xla", elementwise="xla", unroll=1, dtype=dtype)
   run = program(config, **computation)
-  longest = from_config.build(config).encoder.max_length
-  lengths = sorted({min(length, longest) for length in lengths})
+  max_length = from_config.build(config).encoder.max_length
+  lengths = sorted({min(length, max_length) for length in lengths})
   layouts.check_length(layout, lengths[-1])
   if lengths[0] < 1:
     raise UserError(f"--lengths: {lengths[0]} is below 1.")
@@ -168,7 +168,7 @@ def export_model(
 def _exported(
   run: Program, weights: Weights, length: int, platforms: Sequence[str]
 ) -> bytearray:
-  """Returns the serialized program for rows of a length, in any number."""
+  """Returns the serialized program for any number of rows of one length."""
   params = {
     name: jax.ShapeDtypeStruct(a.shape, a.dtype)
     for name, a in weights.arrays.items()
@@ -232,7 +232,9 @@ def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
         f"{path}: format_version is {meta['format_version']}, but this"
         f" program reads {FORMAT_VERSION}; export the model again."
       )
-    contents = {n: file.read(f"tokenizer/{n}") for n in meta["tokenizer"]}
+    tokenizer_files = {
+      n: file.read(f"tokenizer/{n}") for n in meta["tokenizer"]
+    }
     programs = {
       n: _program(bytearray(file.read(f"program_{n}")), path)
       for n in meta["lengths"]
@@ -252,7 +254,7 @@ def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
   return Predictor(
     kind=meta["kind"],
     task=task._replace(metrics=("squad2",)) if null else task,
-    vocabulary=open_vocabulary.from_files(contents, path),
+    vocabulary=open_vocabulary.from_files(tokenizer_files, path),
     length=max(programs),
     batch_size=batch_size,
     top=0,

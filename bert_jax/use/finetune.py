@@ -18,7 +18,7 @@ from bert_jax.use.trained import Config, Trained
 HELD_OUT = 0.1
 # The default config logs about this many rows, which are enough for a plot.
 _ROWS = 50
-# Kind -> its config. The others have "own".
+# Kind -> its config. Other kinds have the config "own".
 _CONFIGS = {"span": "squad:squad"}
 
 
@@ -53,8 +53,8 @@ def finetune(
   5
 
   The defaults are those of Devlin et al. 2019 for GLUE: 3 epochs of batches of
-  32 rows, with a learning rate of 2e-5. It says on stderr what it does. No
-  argument is changed, and it may run in a thread.
+  32 rows, with a learning rate of 2e-5. The function says on stderr what it
+  does. It changes no argument, and may run in a thread.
 
   Args:
     model: the path or name of a pre-trained model, as `bert_jax.load` takes it,
@@ -62,24 +62,24 @@ def finetune(
     data: the rows to train on: a DataFrame of pandas or polars; a
       `datasets.Dataset`; a list of (text, label), or of ((text, second text),
       label); a list of dicts; a dict of columns; or the path of a file, .csv,
-      .tsv or .jsonl. A dict of data sets has them as "train" and "validation".
+      .tsv or .jsonl. Or a dict with two of these: "train" and "validation".
     validation: the rows to evaluate on after each epoch, in any of these forms;
-      or the share of `data` to hold out for this; or 0 for no evaluation. None
-      means 0.1.
-    text: the column of texts; None for "text", or "words" if there is no such
+      or the share of `data` to hold out for this; or 0 for no evaluation. By
+      default 0.1.
+    text: the column of texts; by default "text", or "words" if there is no such
       column. For tags, a text is a list of words.
-    pair: the column of second texts, for tasks with pairs of texts; None for
-      "text_pair", if there is one.
-    label: the column of labels; None for "label", or "tags".
+    pair: the column of second texts, for tasks with pairs of texts; by
+      default "text_pair", if there is one.
+    label: the column of labels; by default "label", or "tags".
     kind: what to predict: "classification", "multi_label" (labels are lists of
       names), "regression", "tagging" (a list of tags for a list of words), or
-      "span" (columns question, context and answers, as in SQuAD). None takes
-      what the data suggest: whole numbers, for example, are classes.
+      "span" (columns question, context and answers, as in SQuAD). If None,
+      the data decide: whole numbers, for example, are classes.
     epochs: how often each row is used.
     batch_size: the number of rows of a step.
     learning_rate: the highest learning rate, after the warm-up.
-    length: the most tokens of a row; a longer text is cut. None for 128, for
-      questions 384, or what the model can read.
+    length: the most tokens of a row; a longer text is cut. By default
+      128, for questions 384, but never more than the model can read.
     seed: decides the order of rows, the held-out rows and the new head's
       parameters. None means 0.
     config: a ConfigDict, which is taken as it is; the name of a config, such as
@@ -87,8 +87,8 @@ def finetune(
       {"schedule.warmup": 0.06}. `bert_jax config own` prints all keys. The
       other arguments override it.
     workdir: the run's folder. The same call with the same folder continues a
-      run that was stopped, and returns at once if the run is complete. None for
-      a temporary folder, which is deleted when Python ends.
+      run that was stopped, and returns at once if the run is complete. By
+      default a temporary folder, which is deleted when Python ends.
 
   Returns:
     `Trained`, with `model`, `history` and `workdir`.
@@ -134,17 +134,19 @@ def _split(
   text: str | None,
   label: str | None,
 ) -> tuple[dict[str, list[Record]], str]:
-  """Returns split -> rows, and words about held-out rows, or ""."""
+  """Returns split -> rows, and a note on held-out rows, or ""."""
   if validation is None:
     validation = HELD_OUT
   if not isinstance(validation, int | float):
-    evaluated = labelled.read(validation, "validation", text, label)
-    return {"train": rows, "validation": evaluated}, ""
+    evaluated_rows = labelled.read(validation, "validation", text, label)
+    return {"train": rows, "validation": evaluated_rows}, ""
   if validation == 0:
     return {"train": rows}, ""
-  train, evaluated = labelled.hold_out(rows, validation, seed)
-  words = f", held out at random by validation={validation:g}, seed={seed}"
-  return {"train": train, "validation": evaluated}, words
+  train, evaluated_rows = labelled.hold_out(rows, validation, seed)
+  note_on_rows = (
+    f", held out at random by validation={validation:g}, seed={seed}"
+  )
+  return {"train": train, "validation": evaluated_rows}, note_on_rows
 
 
 def _say_task(
@@ -153,11 +155,11 @@ def _say_task(
   """Says what a run learns, since much of it may come from the data."""
   kind, labels = task.task.kind, task.task.labels
   names = ", ".join(labels[:8]) + (", ..." if len(labels) > 8 else "")
-  into = f" into {len(labels)} labels ({names})" if labels else ""
-  evaluated = len(splits.get("validation", ()))
+  labels_text = f" into {len(labels)} labels ({names})" if labels else ""
+  num_evaluated = len(splits.get("validation", ()))
   note(
-    f"finetune: {kind}{into}; {len(splits['train'])} rows to train on,"
-    f" {evaluated} to evaluate on{held_out}"
+    f"finetune: {kind}{labels_text}; {len(splits['train'])} rows to train on,"
+    f" {num_evaluated} to evaluate on{held_out}"
   )
 
 
@@ -177,10 +179,10 @@ def _prepare(
   if not tokenizer.exists():
     with files.atomic_folder(tokenizer) as partial:
       open_vocabulary.save(model.vocabulary, partial)
-  most = model.module.encoder.max_length
-  if length is not None and not 0 < length <= most:
+  max_length = model.module.encoder.max_length
+  if length is not None and not 0 < length <= max_length:
     raise UserError(
-      f"length={length}: the model reads rows of 1 to {most} tokens."
+      f"length={length}: the model reads rows of 1 to {max_length} tokens."
     )
   try:
     meta = prepare_task.prepare(
@@ -188,7 +190,7 @@ def _prepare(
       inputs,
       str(tokenizer),
       str(pathlib.Path(folder) / "task"),
-      length or min(task.length, most),
+      length or min(task.length, max_length),
     )
   except prepare_task.MadeOtherwise as e:
     raise UserError(
@@ -222,8 +224,8 @@ def _fill(
     length, buckets = prepared["length"], config["data"]["buckets"]
     if length > max(buckets):
       buckets = {*buckets, *bucket_lengths.BUCKETS}
-    shorter = sorted(bucket for bucket in buckets if bucket < length)
-    config["data"]["buckets"] = (*shorter, length)
+    shorter_buckets = sorted(bucket for bucket in buckets if bucket < length)
+    config["data"]["buckets"] = (*shorter_buckets, length)
   if "log.every" not in keys:
     batches = prepared["splits"]["train"]["rows"] / config["batch_size"]
     steps = config["total_steps"] or batches * config["data"]["epochs"]

@@ -125,8 +125,8 @@ def _fields(
       f"row {number} of {name} is {item!r:.60}; pass (text, label), or a dict"
       " with a text and a label."
     )
-  content, answer = item
-  fields: dict[str, Any] = {label: results.plain(answer)}
+  content, raw_label = item
+  fields: dict[str, Any] = {label: results.plain(raw_label)}
   if isinstance(content, tuple):
     if len(content) != 2:
       raise UserError(
@@ -149,7 +149,7 @@ def _class_names(data: Any, label: str) -> list[str] | None:
 
 
 def _with_names(row: Record, label: str, names: Sequence[str]) -> Any:
-  """Returns a label, or a list of labels; each number becomes its name."""
+  """Returns a row's label or labels, with names in place of numbers."""
   content = row.fields[label]
   if isinstance(content, list):
     return [names[x] if type(x) is int else x for x in content]
@@ -229,10 +229,10 @@ class Columns:
 
     Args:
       rows: the rows to train on.
-      kind: one of `KINDS`; None infers it from the data.
-      text: the column of texts; None takes "text", or else "words".
-      pair: the column of second texts; None takes "text_pair" if it exists.
-      label: the column of labels; None takes "label", or else "tags".
+      kind: one of `KINDS`; if None, it is inferred from the data.
+      text: the column of texts; by default "text", or else "words".
+      pair: the column of second texts; by default "text_pair", if it exists.
+      label: the column of labels; by default "label", or else "tags".
 
     Raises:
       UserError: the kind is unknown, or a column is missing.
@@ -312,12 +312,12 @@ def task_of(
     inputs.append(Input(split, path))
     records[path] = rows
   if columns.kind == "span":
-    has_null = any(
+    has_unanswered = any(
       not _has_answer(row.fields["answers"])
       for rows in selected.values()
       for row in rows
     )
-    files = TASKS["squad2" if has_null else "squad"]
+    files = TASKS["squad2" if has_unanswered else "squad"]
   else:
     labels = _labels(columns.kind, selected)
     names = ",".join(f"{role}={role}" for role in columns.by_role)

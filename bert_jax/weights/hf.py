@@ -218,7 +218,7 @@ def _read_one(path: str, family: str) -> Weights:
     shapes = from_config.param_shapes(config)
   except ValueError as e:
     raise UserError(f"{config_path}: {e}") from e
-  zeros = {
+  zero_arrays = {
     name: np.zeros(shapes.pop(name), np.float32)
     for name in ZERO_PARAMETERS.get((family, task), ())
   }
@@ -242,7 +242,9 @@ def _read_one(path: str, family: str) -> Weights:
     config["source"]["pooling"] = pooling
   for line in notes:
     note(f"note: {line}.")
-  return Weights(config, params | zeros, model_folder.read_tokenizer(path))
+  return Weights(
+    config, params | zero_arrays, model_folder.read_tokenizer(path)
+  )
 
 
 def write(path: str, weights: Weights, tower: str | None = None) -> None:

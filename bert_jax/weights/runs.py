@@ -12,7 +12,7 @@ from bert_jax.weights import checkpoint, hf_config, model_folder
 from bert_jax.weights.model_folder import Weights
 
 # The objectives whose models can be exported. A model has the parameters of the
-# family's ForPreTraining, except for the objectives in `ENCODER_ONLY` and
+# family's ForPreTraining, unless its objective is in `ENCODER_ONLY` or is
 # "finetune".
 OBJECTIVES = (
   *("mlm", "electra", "lm", "elmo", "distil", "tinybert"),
@@ -43,13 +43,13 @@ def fine_tuned_entries(
     family: a key of `models.FAMILIES`.
   """
   kind, labels = objective["kind"], list(objective["labels"])
-  rate = objective.get("head_dropout")
+  head_dropout = objective.get("head_dropout")
   span_head = objective.get("span_head", "apart")
   pooling = models.family(family).POOLING
   entries = {
     "task": task_heads.NAMES[kind],
     "head": task_heads.head_options(
-      kind, pooling, len(labels), rate, span_head
+      kind, pooling, len(labels), head_dropout, span_head
     ),
   }
   if kind == "regression":
@@ -81,7 +81,7 @@ def _training_shapes(
 
 
 def read(path: str, best: bool = False) -> Weights:
-  """Reads a whole checkpoint of a run and its tokenizer.
+  """Reads all parameters of a run's checkpoint, and its tokenizer.
 
   Args:
     path: the --workdir of the run, for its newest checkpoint; or RUN@best or
@@ -113,8 +113,8 @@ def read(path: str, best: bool = False) -> Weights:
         f" can be exported: {', '.join(OBJECTIVES)}."
       )
     head = {k: v for k, v in objective.items() if k == "pairs"}
-    # The two stages of TinyBERT for a task have the models of its general stage
-    # and of fine-tuning.
+    # TinyBERT on a task has two stages. The first has the model of TinyBERT's
+    # general stage, the second the model of fine-tuning.
     if name == "tinybert_task":
       stages = {"layers": "tinybert", "prediction": "finetune"}
       name = stages[objective.get("stage", "layers")]
@@ -143,5 +143,7 @@ def read(path: str, best: bool = False) -> Weights:
   arrays = model_folder.flatten(jax.device_get(params))
   if "pair/dense/kernel" in shapes:
     config["source"] |= {"pair_name": objective.get("pair_name", "nsp")}
-  ordered = {name: arrays.pop(name) for name in shapes}
-  return Weights(config, ordered, model_folder.read_tokenizer(path), arrays)
+  ordered_arrays = {name: arrays.pop(name) for name in shapes}
+  return Weights(
+    config, ordered_arrays, model_folder.read_tokenizer(path), arrays
+  )

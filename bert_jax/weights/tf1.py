@@ -161,18 +161,18 @@ def _tower_of(
         f" layers are called {tf1_names.LAYERS[family]}0 and so on."
       )
     return None
-  layers = {
+  prefixes = {
     "discriminator": tf1_names.LAYERS[family],
     "generator": tf1_names.GENERATOR_LAYERS,
   }
-  stored = [name for name, prefix in layers.items() if has(prefix)]
-  if tower is None and len(stored) == 1:
-    return stored[0]
-  for name in layers if tower in (None, "both") else (tower,):
-    if name not in stored:
-      remedy = f"; pass --tower={stored[0]}" if stored else ""
+  stored_towers = [name for name, prefix in prefixes.items() if has(prefix)]
+  if tower is None and len(stored_towers) == 1:
+    return stored_towers[0]
+  for name in prefixes if tower in (None, "both") else (tower,):
+    if name not in stored_towers:
+      remedy = f"; pass --tower={stored_towers[0]}" if stored_towers else ""
       raise UserError(
-        f"{source} holds no {name}: there is no {layers[name]}0{remedy}."
+        f"{source} holds no {name}: there is no {prefixes[name]}0{remedy}."
       )
   return tower or "both"
 
@@ -201,16 +201,20 @@ def _read_tokenizer(folder: epath.Path) -> dict[str, bytes]:
     path = folder / published_name
     if name not in files and path.is_file():
       files[name] = path.read_bytes()
-  settings = "tokenizer_config.json"
-  if "vocab.txt" in files and settings not in files:
+  settings_name = "tokenizer_config.json"
+  if "vocab.txt" in files and settings_name not in files:
     try:
       pieces = files["vocab.txt"].decode("utf-8").splitlines()
     except UnicodeDecodeError as e:
       raise UserError(f"{folder / 'vocab.txt'}: {e}.") from e
-    words = [p for p in pieces if not (p.startswith("[") and p.endswith("]"))]
-    is_cased = sum(p != p.lower() for p in words) > _CASED_SHARE * len(words)
+    ordinary_pieces = [
+      p for p in pieces if not (p.startswith("[") and p.endswith("]"))
+    ]
+    is_cased = sum(
+      p != p.lower() for p in ordinary_pieces
+    ) > _CASED_SHARE * len(ordinary_pieces)
     text = json.dumps({"do_lower_case": not is_cased}) + "\n"
-    files[settings] = text.encode("utf-8")
+    files[settings_name] = text.encode("utf-8")
   return files
 
 
@@ -240,8 +244,8 @@ def _make_config(
   elif task == "sequence_classification":
     # There is one bias for each label. If the bias is missing, count the rows
     # of the weights here; `to_params` then reports the missing bias.
-    outputs = "output_bias" if "output_bias" in arrays else "output_weights"
-    count = len(np.atleast_1d(arrays[outputs]))
+    output_name = "output_bias" if "output_bias" in arrays else "output_weights"
+    count = len(np.atleast_1d(arrays[output_name]))
     # This dropout is always 0.1 (run_classifier.py, create_model).
     pooling = models.family(family).POOLING._asdict()
     head = {"pooling": pooling, "num_labels": count}
@@ -265,7 +269,7 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
       ELECTRA's releases have no config; see `ELECTRA_VALUES`.
     family: "bert", "albert" or "electra".
     tower: the tower of an ELECTRA: "generator", "discriminator" or "both";
-      None takes the towers of the checkpoint.
+      if None, the towers that the checkpoint has.
 
   Raises:
     UserError: the checkpoint cannot be read as a model of this family.
@@ -300,8 +304,10 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
     shapes = from_config.param_shapes(config)
   except ValueError as e:
     raise UserError(f"{config_path if fields else prefix}: {e}") from e
-  sizes = "its variables electra/embeddings/* and its layers 0"
-  source = f"{prefix}, with the sizes of {config_path if fields else sizes}"
+  source_of_sizes = "its variables electra/embeddings/* and its layers 0"
+  source = (
+    f"{prefix}, with the sizes of {config_path if fields else source_of_sizes}"
+  )
   rules = tf1_names.rules(config)
   params = mapping.to_params(rules, arrays, shapes, (), source)
   config["source"] = {
@@ -347,8 +353,8 @@ NUMBERS = {
   "initializer_range": "initializer_range",
 }
 HEADS, ACTIVATION = "num_attention_heads", "hidden_act"
-# The epsilon of tf.contrib.layers.layer_norm, which all these repositories
-# call. No config has it.
+# The epsilon of tf.contrib.layers.layer_norm, which the repositories of BERT,
+# ALBERT and ELECTRA call. No config has it.
 NORM_EPSILON = 1e-12
 # Field -> its supported value.
 _SUPPORTED_VALUES: Config = {
@@ -435,8 +441,8 @@ def stored_sizes(
   problems += [f"{n} has shape []" for n in names if shapes.get(n) == ()]
   mapping.raise_problems(problems, source)
   sizes = {size: shapes[name][0] for size, name in variables.items()}
-  count = "groups" if family == "albert" else "num_layers"
-  return sizes | {count: _count(shapes, layer)}
+  count_name = "groups" if family == "albert" else "num_layers"
+  return sizes | {count_name: _count(shapes, layer)}
 
 
 def read_model(

@@ -87,8 +87,8 @@ def make_model(task, args, path):
 
 def make_config(name, folder, args, model):
   """Returns the task's config with the settings of `transformers_losses`."""
-  file = {"wnut17": "ner", "squad": "squad"}.get(name, "glue")
-  path = os.path.join(ROOT, "configs", f"{file}.py:{name}")
+  config_name = {"wnut17": "ner", "squad": "squad"}.get(name, "glue")
+  path = os.path.join(ROOT, "configs", f"{config_name}.py:{name}")
   config = configs.load_defaults(path)
   config |= dict(total_steps=args.steps, batch_size=ROWS, init_from=model)
   config["model"] |= dict(dtype="float32", dropout=0.0, attention_dropout=0.0)
@@ -111,7 +111,7 @@ def bert_jax_losses(config, workdir):
 
 
 def bert_jax_losses_in_double(config):
-  """Returns the losses of the same steps, with float64 for jnp.float32."""
+  """Returns the losses of the same steps, with float64 as jnp.float32."""
   with mock.patch.object(jnp, "float32", jnp.float64):
     run = config_lib.parse(config)
     model = dataclasses.replace(run.model, dtype="float64")
@@ -121,38 +121,46 @@ def bert_jax_losses_in_double(config):
     with sharding.use_mesh(setup.mesh):
       key = jax.random.key(config["seed"])
       parts = objective, optimizer, setup.mesh, 0, feed.shapes
-      now = state.init_state(*parts)
-      head = objective.is_pretrained, setup.task.labels
-      params, _ = start_from.take(setup.start_model, now.params, *head)
+      train_state = state.init_state(*parts)
+      head_arguments = objective.is_pretrained, setup.task.labels
+      params, _ = start_from.take(
+        setup.start_model, train_state.params, *head_arguments
+      )
       params = jax.tree.map(lambda x: x.astype(jnp.float64), params)
-      now = now.replace(params=params, opt_state=optimizer.init(params))
+      train_state = train_state.replace(
+        params=params, opt_state=optimizer.init(params)
+      )
       step = steps.make_train_step(objective, optimizer, setup.schedule, 1)
       step, losses = jax.jit(step), []
       for number in range(config["total_steps"]):
         batch = feed.data.read(number * ROWS, ROWS)
-        now, values = step(now, {}, batch, key)
+        train_state, values = step(train_state, {}, batch, key)
         losses.append(float(values["loss"]))
-  assert all(x.dtype == jnp.float64 for x in jax.tree.leaves(now.params))
+  assert all(
+    x.dtype == jnp.float64 for x in jax.tree.leaves(train_state.params)
+  )
   return losses
 
 
 def inputs_of(task, batch, dtype):
   """Returns a batch as transformers' arguments; losses skip missing labels."""
-  labelled = torch.from_numpy(batch["label_weights"] > 0)
+  is_labelled = torch.from_numpy(batch["label_weights"] > 0)
   labels = torch.from_numpy(batch["labels"])
-  named = {
+  arrays = {
     "input_ids": batch["input_ids"],
     "token_type_ids": batch["segment_ids"],
     "attention_mask": batch["sequence_ids"],
   }
-  tensors = {k: torch.from_numpy(v.astype(np.int64)) for k, v in named.items()}
+  tensors = {k: torch.from_numpy(v.astype(np.int64)) for k, v in arrays.items()}
   if task.kind == "regression":
     return tensors | {"labels": labels.to(dtype)}
   if task.kind == "span":
-    ends = torch.where(labelled[:, None], labels, batch["input_ids"].shape[1])
+    ends = torch.where(
+      is_labelled[:, None], labels, batch["input_ids"].shape[1]
+    )
     start, end = ends.long().unbind(1)
     return tensors | {"start_positions": start, "end_positions": end}
-  return tensors | {"labels": torch.where(labelled, labels, -100).long()}
+  return tensors | {"labels": torch.where(is_labelled, labels, -100).long()}
 
 
 def clip(parameters, exact):
@@ -169,17 +177,17 @@ def clip(parameters, exact):
 def transformers_losses(task, rows, pad, buckets, args, model):
   """Trains transformers' model with torch's AdamW; returns its losses."""
   batches = Batches(task, rows, pad, ROWS, shuffle=False, buckets=buckets)
-  plain = [[], []]  # Parameters with and without decay.
+  parameter_groups = [[], []]  # Parameters with and without decay.
   for name, parameter in model.named_parameters():
-    plain["bias" in name or "LayerNorm" in name].append(parameter)
+    parameter_groups["bias" in name or "LayerNorm" in name].append(parameter)
   groups = [
-    {"params": plain[0], "weight_decay": DECAY},
-    {"params": plain[1], "weight_decay": 0.0},
+    {"params": parameter_groups[0], "weight_decay": DECAY},
+    {"params": parameter_groups[1], "weight_decay": 0.0},
   ]
   optimizer = torch.optim.AdamW(groups, lr=args.peak, eps=1e-8)
-  warm = round(WARMUP * args.steps)
+  warmup_steps = round(WARMUP * args.steps)
   schedule = transformers.get_linear_schedule_with_warmup(
-    optimizer, warm, args.steps
+    optimizer, warmup_steps, args.steps
   )
   if args.train_padding:
     model.get_input_embeddings().padding_idx = None
@@ -202,9 +210,9 @@ def shake(model):
   torch.manual_seed(1)
   with torch.no_grad():
     for weights in model.parameters():
-      up = torch.rand_like(weights) < 0.5
-      way = torch.where(up, torch.inf, -torch.inf)
-      weights.copy_(torch.nextafter(weights, way))
+      is_up = torch.rand_like(weights) < 0.5
+      directions = torch.where(is_up, torch.inf, -torch.inf)
+      weights.copy_(torch.nextafter(weights, directions))
   return model
 
 
@@ -221,24 +229,24 @@ def compare(name, args):
       config, os.path.join(args.output, name, f"run_{args.steps}")
     )
   pad = encoded_rows.read_meta(folder)["pad"]
-  side = task, rows, pad, config["data"]["buckets"], args
-  peer_losses = transformers_losses(*side, model)
-  gaps = np.abs(np.array(losses) - np.array(peer_losses))
+  arguments = task, rows, pad, config["data"]["buckets"], args
+  peer_losses = transformers_losses(*arguments, model)
+  differences = np.abs(np.array(losses) - np.array(peer_losses))
   report = {
     "task": name,
     "steps": args.steps,
     "peak": args.peak,
-    "largest": float(gaps.max()),
-    "at_step": int(gaps.argmax()) + 1,
+    "largest": float(differences.max()),
+    "at_step": int(differences.argmax()) + 1,
     "ours": losses,
     "theirs": peer_losses,
   }
   if args.control:
     shaken_losses = transformers_losses(
-      *side, shake(CLASSES[task.kind].from_pretrained(path))
+      *arguments, shake(CLASSES[task.kind].from_pretrained(path))
     )
-    gaps = np.abs(np.array(shaken_losses) - np.array(peer_losses))
-    report |= {"control": float(gaps.max()), "shaken": shaken_losses}
+    differences = np.abs(np.array(shaken_losses) - np.array(peer_losses))
+    report |= {"control": float(differences.max()), "shaken": shaken_losses}
   return report
 
 

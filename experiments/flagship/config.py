@@ -1,7 +1,7 @@
 """Trains BERT-base's encoder by masked LM alone, on 67 million words.
 
-Sizes: BERT-base's (Devlin et al. 2019): 12 layers of 768, 12 heads; 128
-  positions, because no row is longer.
+Sizes: BERT-base's (Devlin et al. 2019): 12 layers of width 768, 12 heads;
+  128 positions, because no row is longer.
 Rows: RoBERTa's full sentences, no pairs (Liu et al. 2019, section 4.2). Three
   phases have rows of 32, 64 and 128 tokens, and the same number of tokens in
   each step.
@@ -44,7 +44,7 @@ STUDY = dict(
 
 
 # 34,000 steps have 32,768 token positions each, and 77% of these hold text. So
-# the run reads 858 million tokens, 9.9 passes over 86.6 million.
+# the run reads 858 million tokens, or 9.9 times a text of 86.6 million.
 FLAGSHIP = dict(
   total_steps=34_000,
   batch_size=256,

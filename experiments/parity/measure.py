@@ -88,8 +88,8 @@ def random_rows() -> list[str]:
   lines = []
   for name, model in reference.MODELS.items():
     for published in (False, True):
-      only = ("padded",) if published else ()
-      worst = reference.differences(model, published, only)
+      cases = ("padded",) if published else ()
+      worst = reference.differences(model, published, cases)
       values = " | ".join(f"{difference:.1e}" for difference in worst.values())
       size = "published" if published else "small"
       lines.append(f"| {name} | {size} | {values} |")
@@ -125,24 +125,28 @@ def encoder_difference(folder: str, onnx: str) -> float:
 
 
 def masked_accuracy(folder: str, family: str) -> float:
-  """Returns the share of tokens that are predicted first if masked alone."""
+  """Masks each token alone; returns the share that is predicted correctly."""
   loaded = open_model(folder, family=family)
   with open(os.path.join(folder, "vocab.txt"), encoding="utf-8") as f:
     index = {piece.rstrip("\n"): i for i, piece in enumerate(f)}
   apply = jax.jit(lambda p, b: loaded.module.apply({"params": p}, b))
-  right = total = 0
+  num_correct = num_tokens = 0
   for reaction in REACTIONS:
     tokens = ["[CLS]", *SMILES.findall(reaction), "[SEP]"]
     ids = np.array([index[token] for token in tokens], np.int32)
-    places = np.arange(1, len(ids) - 1, dtype=np.int32)
-    rows = np.tile(ids, (len(places), 1))
-    rows[np.arange(len(places)), places] = index["[MASK]"]
-    masked = places[:, None]
-    batch = dict(input_ids=rows, mlm_positions=masked, cls_positions=masked * 0)
+    positions = np.arange(1, len(ids) - 1, dtype=np.int32)
+    rows = np.tile(ids, (len(positions), 1))
+    rows[np.arange(len(positions)), positions] = index["[MASK]"]
+    masked_positions = positions[:, None]
+    batch = dict(
+      input_ids=rows,
+      mlm_positions=masked_positions,
+      cls_positions=masked_positions * 0,
+    )
     logits = apply(loaded.params, batch)["mlm_logits"]
-    right += (np.asarray(logits)[:, 0].argmax(-1) == ids[1:-1]).sum()
-    total += len(places)
-  return right / total
+    num_correct += (np.asarray(logits)[:, 0].argmax(-1) == ids[1:-1]).sum()
+    num_tokens += len(positions)
+  return num_correct / num_tokens
 
 
 def real_rows(weights: str) -> list[str]:
@@ -155,8 +159,8 @@ def real_rows(weights: str) -> list[str]:
     ("albert_heads*", "albert"),
   ):
     accuracy = masked_accuracy(find(weights, name), family)
-    what = f"{family} on reactions | masked top-1"
-    lines.append(f"| {what} | {accuracy:.3f} |")
+    row_label = f"{family} on reactions | masked top-1"
+    lines.append(f"| {row_label} | {accuracy:.3f} |")
   return lines
 
 
@@ -176,15 +180,15 @@ def elmo_difference(folder: str, sentences: str) -> float:
     )
   )
   worst, states = 0.0, None
-  for number, words in enumerate(zip(*groups, strict=True)):
-    batch = characters.batch([sentence.split() for sentence in words])
+  for number, batch_sentences in enumerate(zip(*groups, strict=True)):
+    batch = characters.batch([sentence.split() for sentence in batch_sentences])
     layers, states = run(batch["char_ids"], batch["sequence_ids"], states)
-    for row in range(len(words)):
+    for row in range(len(batch_sentences)):
       path = os.path.join(folder, f"lm_embeddings_{row}.hdf5")
       with h5py.File(path) as file:
-        right = np.concatenate(file[str(number)][...], -1)
-      top = np.asarray(layers)[row, -1, 1 : len(right) + 1]
-      worst = max(worst, float(abs(top - right).max()))
+        recorded = np.concatenate(file[str(number)][...], -1)
+      computed = np.asarray(layers)[row, -1, 1 : len(recorded) + 1]
+      worst = max(worst, float(abs(computed - recorded).max()))
   return worst
 
 

@@ -59,7 +59,7 @@ def records(path: str, tag: int = -1, word: int = 1) -> Iterator[Sentence]:
   """Reads the sentences of a file, in order.
 
   Args:
-    path: the file. If it has only one column, this has the words.
+    path: the file. If it has only one column, this column has the words.
     tag: the number of the column of tags. The first column is 1, the last one
       is -1.
     word: the number of the column of words, counted in the same way.
@@ -73,15 +73,15 @@ def records(path: str, tag: int = -1, word: int = 1) -> Iterator[Sentence]:
   document, begin, columns = 0, 0, None
   for number, line in enumerate([*tables.lines(path), ""], 1):
     # WNUT17 has a tab in its blank lines. Other white space may be a word.
-    blank = not line.strip(_SPACES if columns == 1 else None)
+    is_blank = not line.strip(_SPACES if columns == 1 else None)
     cells = line.split("\t") if "\t" in line else line.split(" ")
     if "\t" not in line:
       cells = [cell for cell in cells if cell]
-    if blank or DOCUMENT in cells:
+    if is_blank or DOCUMENT in cells:
       if words:
         yield _sentence(path, words, tags, document, begin)
       words, tags = [], []
-      document += not blank
+      document += not is_blank
       continue
     location = f"{path}:{number}"
     if columns is None:
@@ -160,7 +160,7 @@ def _sentence(
 
 
 def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
-  """Makes an example of a sentence. CoNLL-2003's IOB1 becomes IOB2.
+  """Makes an example of a sentence, and turns CoNLL-2003's IOB1 into IOB2.
 
   Args:
     task: a task of kind tagging.

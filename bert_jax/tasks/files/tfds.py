@@ -73,8 +73,8 @@ def records(path: str, labels: Sequence[str] = ()) -> Iterator[Record]:
     if name.startswith("race"):
       yield from choices.race_questions(record, str(fields["example_id"]))
     elif name.startswith("conll2003"):
-      tagged = dict(words=fields["tokens"], tags=fields["ner"])
-      yield record._replace(fields=tagged)
+      tagged_fields = dict(words=fields["tokens"], tags=fields["ner"])
+      yield record._replace(fields=tagged_fields)
     else:
       yield record
 
@@ -94,13 +94,13 @@ def _plain(content: Any, feature: Any, labels: tuple[str, ...]) -> Any:
   is_class = isinstance(feature, tfds.features.ClassLabel)
   if is_class and np.ndim(content) == 0:
     name = feature.int2str(int(content)) if content >= 0 else None
-    fits = name is None or not labels or {name, name.lower()} & {*labels}
-    return name if fits else str(int(content))
+    is_label = name is None or not labels or {name, name.lower()} & {*labels}
+    return name if is_label else str(int(content))
   is_ragged = hasattr(content, "to_list")  # This is a `tf.RaggedTensor`.
   if is_ragged or isinstance(content, list | tuple | np.ndarray):
-    inner = getattr(feature, "feature", feature)
+    inner_feature = getattr(feature, "feature", feature)
     elements = content.to_list() if is_ragged else list(content)
-    return [_plain(element, inner, labels) for element in elements]
+    return [_plain(element, inner_feature, labels) for element in elements]
   if isinstance(content, bytes):
     return content.decode("utf-8", "replace")
   return content.item() if isinstance(content, np.generic) else content
