@@ -1,4 +1,4 @@
-"""Files: written atomically, locked, read as JSON, checked by digests.
+"""Writes files atomically, locks them, reads JSON, and checks digests.
 
 A new file is written in the same folder under a random name and then renamed.
 So a reader sees either the whole old file or the whole new one. Only a local
@@ -107,7 +107,7 @@ def locked(path: PathLike) -> Iterator[None]:
 
 
 def clear_temporary(folder: PathLike) -> None:
-  """Deletes the files that killed writers left; no writer may be active."""
+  """Deletes the files of killed writers; no writer may be active."""
   for path in pathlib.Path(folder).iterdir():
     if _TEMPORARY.fullmatch(path.name) and not path.is_dir():
       with contextlib.suppress(OSError):
@@ -389,7 +389,7 @@ def digest(content: bytes) -> str:
 
 
 def file_digest(path: PathLike) -> str:
-  """Returns the SHA-256 of a file; a process reads an unchanged file once.
+  """Returns the SHA-256 of a file, which is read again only after a change.
 
   Raises:
     OSError: the file is missing or cannot be read.

@@ -3,13 +3,13 @@
   python tests/docs_commands.py [--only WORD] [--keep FOLDER]
 
 Each command is taken from the page as it is printed. It runs in a folder with
-small versions of the files that it names. More flags make its sizes and step
-counts small. Some commands are not run:
+small versions of the files that it names. This program adds flags that make the
+sizes and step counts small. Some commands are not run:
 
 * Commands that install or clone are compared with pyproject.toml and the
   Makefile.
-* The flags of benchmarks that need a GPU are only parsed. So are those of
-  commands that need the TPU's compiler, if it is not installed.
+* The flags of benchmarks that need a GPU are only parsed. The flags of commands
+  that need the TPU's compiler are only parsed too, if it is not installed.
 """
 
 import argparse
@@ -147,21 +147,21 @@ def commands() -> list[Command]:
 
 
 def _of_page(page: str, text: str) -> Iterator[Command]:
-  places = []
+  matches = []
   for match in _BLOCK.finditer(text):
-    places.append((match.start(), match[2], match[3]))
-  bare = _BLOCK.sub(lambda match: " " * len(match[0]), text)
-  for match in _INLINE.finditer(bare):
-    places.append((match.start(), "inline", " ".join(match[1].split())))
-  for _, language, content in sorted(places):
+    matches.append((match.start(), match[2], match[3]))
+  text_without_blocks = _BLOCK.sub(lambda match: " " * len(match[0]), text)
+  for match in _INLINE.finditer(text_without_blocks):
+    matches.append((match.start(), "inline", " ".join(match[1].split())))
+  for _, language, content in sorted(matches):
     if language == "python":
       yield Command(page, content, program=True)
       continue
     for line in content.replace("\\\n", " ").split("\n"):
       line = " ".join(line.partition("  #")[0].split())
-      starts = ("bert_jax ", "python ", "pip install", "make", "PYTHONPATH=")
-      starts += ("git clone",)
-      if line.startswith(starts):
+      prefixes = ("bert_jax ", "python ", "pip install", "make", "PYTHONPATH=")
+      prefixes += ("git clone",)
+      if line.startswith(prefixes):
         yield Command(page, line)
 
 
@@ -268,12 +268,16 @@ def small(words: list[str]) -> list[str] | None:
   if program in ("bert_jax train", "bert_jax compile"):
     path = words[words.index("--config") + 1]
     flags = small_flags(str(ROOT / path) if "/" in path else path)
-    named = {word.partition("=")[0] for word in words}
-    changed = ("--config.total_steps", "--config.batch_size")
-    changed += ("--config.evaluate.every",)
+    page_flags = {word.partition("=")[0] for word in words}
+    replaced_flags = ("--config.total_steps", "--config.batch_size")
+    replaced_flags += ("--config.evaluate.every",)
     # Steps and sizes are small, even if the page sets them.
-    words = [w for w in words if w.partition("=")[0] not in changed]
-    words += [f for f in flags if f.partition("=")[0] not in named - {*changed}]
+    words = [w for w in words if w.partition("=")[0] not in replaced_flags]
+    words += [
+      f
+      for f in flags
+      if f.partition("=")[0] not in page_flags - {*replaced_flags}
+    ]
   if program == "bert_jax compile":
     words[words.index("--topology") + 1] = "v5e:2x2"
   if program == "benchmarks/data.py":
@@ -302,7 +306,7 @@ def check_install(command: Command) -> str | None:
 
 
 def set_up(folder: pathlib.Path) -> list[Command]:
-  """Returns commands that make the models which the pages begin with."""
+  """Returns the commands that make the models which the pages assume."""
   tiny = "--config.data.path=data/mine --config.teacher.path=runs/mine"
   lines = [
     "bert_jax vocab --input 'text/*.txt' --size 300 --output vocab.txt",
@@ -348,23 +352,25 @@ def run(command: Command, folder: pathlib.Path) -> Done:
     if "uncased_L-12_H-768_A-12" in words:
       _write_tf1(folder / "uncased_L-12_H-768_A-12")
     words = _outputs(words, folder)
-    shrunk = small(words)
-    if shrunk is None:
+    small_words = small(words)
+    if small_words is None:
       words = words[1:]
       arguments = [sys.executable, "-c", PARSE, *words]
     else:
-      arguments = [sys.executable, *shrunk[1:]]
+      arguments = [sys.executable, *small_words[1:]]
       arguments = _expanded(arguments, folder)
-  done = subprocess.run(
+  process = subprocess.run(
     arguments, cwd=folder, env=environment, capture_output=True, text=True
   )
   seconds = time.monotonic() - start
   error = None
-  # At this error, the command has read its flags already.
-  lacking = "the TPU compiler, libtpu, is not installed" in done.stderr
-  if done.returncode and not lacking:
-    lines = (done.stderr or done.stdout).strip().splitlines()
-    error = "\n".join(lines[-6:]) or f"exit status {done.returncode}"
+  # A command that fails with this message has read its flags before.
+  lacks_compiler = (
+    "the TPU compiler, libtpu, is not installed" in process.stderr
+  )
+  if process.returncode and not lacks_compiler:
+    lines = (process.stderr or process.stdout).strip().splitlines()
+    error = "\n".join(lines[-6:]) or f"exit status {process.returncode}"
   return Done(command, shlex.join(arguments[1:]), seconds, error)
 
 
@@ -377,13 +383,22 @@ def _named(word: str) -> str:
 
 
 def _outputs(words: list[str], folder: pathlib.Path) -> list[str]:
-  """Removes an earlier command's output, because pages use names again."""
-  trains = words[1:4] == ["-m", "bert_jax", "train"]
-  for flag in ("--output", *(["--workdir"] if trains else [])):
+  """Makes room for a command's output, because pages repeat the names.
+
+  An earlier output is removed, or the new output gets another name.
+  """
+  is_training = words[1:4] == ["-m", "bert_jax", "train"]
+  for flag in ("--output", *(["--workdir"] if is_training else [])):
     if flag in words:
       path = folder / words[words.index(flag) + 1]
-      needed = ("runs/mine", "runs/sst2", "HF_FOLDER", "vocab.txt", "data/mine")
-      if str(path.relative_to(folder)) in needed and path.exists():
+      needed_outputs = (
+        "runs/mine",
+        "runs/sst2",
+        "HF_FOLDER",
+        "vocab.txt",
+        "data/mine",
+      )
+      if str(path.relative_to(folder)) in needed_outputs and path.exists():
         words = list(words)
         words[words.index(flag) + 1] += f"_{len(list(path.parent.iterdir()))}"
       elif path.is_dir() and flag == "--output":
@@ -395,8 +410,10 @@ def _expanded(words: list[str], folder: pathlib.Path) -> list[str]:
   """Expands patterns of files, as a shell would."""
   expanded = []
   for word in words:
-    bare = "*" in word and "submission" in words
-    expanded += sorted(str(p) for p in folder.glob(word)) if bare else [word]
+    is_pattern = "*" in word and "submission" in words
+    expanded += (
+      sorted(str(p) for p in folder.glob(word)) if is_pattern else [word]
+    )
   return expanded
 
 
@@ -415,11 +432,11 @@ def _write_tf1(path: pathlib.Path) -> None:
 
 def walk(folder: pathlib.Path, only: str = "") -> Iterator[Done]:
   """Yields the outcome of each command that has the word `only`."""
-  first = []
+  first_commands = []
   if not (folder / "text").exists():
     make_folder(folder)
-    first = set_up(folder)
-  for command in [*first, *commands()]:
+    first_commands = set_up(folder)
+  for command in [*first_commands, *commands()]:
     if only in command.text or command.page == "set up":
       yield run(command, folder)
       if command.text.startswith("bert_jax prepare --input 'text"):

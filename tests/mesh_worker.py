@@ -22,12 +22,12 @@ from bert_jax.training.state import (
 )
 from bert_jax.weights import checkpoint
 
-# Meshes (data, fsdp, tensor), and numbers of micro-batches. The vocabulary has
-# 61 pieces, which only one device can divide evenly.
+# Meshes (data, fsdp, tensor), and numbers of micro-batches.
 FULL = (
   [(1, 1, 1), (8, 1, 1), (4, 2, 1), (2, 4, 1), (4, 1, 2), (2, 1, 4), (2, 2, 2)],
   (1, 2, 4, 8),
 )
+# The 61 pieces cannot be divided evenly among several devices.
 MODEL = dict(
   family="bert", variant="tiny", hidden=32, heads=4, mlp=64, vocab_size=61
 )
@@ -64,7 +64,7 @@ def make_parts(mesh, **model):
   objective = objectives.build("mlm", model, {})
   schedule = optim.build_schedule(10, "bert", 1e-3, 0.1)
   # Adam's first steps follow the gradient's sign, which rounding can change if
-  # the gradient is near 0. A larger epsilon makes them smooth.
+  # the gradient is near 0. A larger epsilon makes the steps smooth.
   return (
     objective,
     optim.build_optimizer(schedule, "adamw_bert", 0.9, 0.999, 1e-3, 0.01, 1.0),
@@ -114,39 +114,43 @@ def train(mesh, micro_batches=1, **model):
 
 
 def run_meshes(folder, report, meshes):
-  first = None
+  first_state = None
   for shape in meshes:
     mesh, name = make_mesh(shape), "x".join(map(str, shape))
     with sharding.use_mesh(mesh):
       losses, shards, state, layout = train(mesh)
       report["losses"][name], report["shards"][name] = losses, shards
-      in_file = resize(state, layout)
-      np.savez(folder / name, **jax.device_get(names(in_file)))
+      state_in_file = resize(state, layout)
+      np.savez(folder / name, **jax.device_get(names(state_in_file)))
       tables = state.params["encoder"]["embeddings"]
       report["rows"][name] = len(tables["word"]["embedding"])
       if shape == (2, 2, 2):
         check_padding(report, mesh, state)
-      if first is None:
-        first = in_file
+      if first_state is None:
+        first_state = state_in_file
         with checkpoint.Checkpointer(str(folder)) as saver:
-          saver.save(STEPS, in_file, {}, None)
+          saver.save(STEPS, state_in_file, {}, None)
       with checkpoint.Checkpointer(str(folder)) as saver:
         saved, _ = saver.restore(STEPS, layout)
-      back = resize(saved, state)
-      same = jax.tree.map(lambda a, b: a.sharding == b.sharding, back, state)
-      files = jax.device_get([resize(back, layout), first])
-      equal = jax.tree.map(np.array_equal, *files)
-      report["restored"][name] = all(jax.tree.leaves([same, equal]))
+      restored = resize(saved, state)
+      same_shardings = jax.tree.map(
+        lambda a, b: a.sharding == b.sharding, restored, state
+      )
+      states_in_file = jax.device_get([resize(restored, layout), first_state])
+      equal_arrays = jax.tree.map(np.array_equal, *states_in_file)
+      report["restored"][name] = all(
+        jax.tree.leaves([same_shardings, equal_arrays])
+      )
 
 
 def check_padding(report, mesh, state):
-  padded = [
+  padding_rows = [
     x[61:]
     for name, x in names(state).items()
     if "['word']" in name or "['mlm']['bias']" in name
   ]
-  report["padded_rows_are_zero"] = len(padded) == 6 and not any(
-    np.asarray(x).any() or not len(x) for x in padded
+  report["padded_rows_are_zero"] = len(padding_rows) == 6 and not any(
+    np.asarray(x).any() or not len(x) for x in padding_rows
   )
   logits = logits_of(mesh)(state.params, make_batch(0))["mlm_logits"]
   probability = jax.nn.softmax(logits)[..., 61:].max()
@@ -198,17 +202,18 @@ def run_micro_batches(folder, report, counts):
 def run_dropout(report):
   for count in (1, 2, 4):
     mesh = make_mesh((count, 1, 1))
-    place = NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
-    make = jax.jit(
-      lambda x: layers.dropout(x, 0.5, jax.random.key(0)), out_shardings=place
+    sharding_of_rows = NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
+    apply_dropout = jax.jit(
+      lambda x: layers.dropout(x, 0.5, jax.random.key(0)),
+      out_shardings=sharding_of_rows,
     )
-    dropped = make(jax.device_put(jnp.ones((8, 16)), place))
-    parts = {np.asarray(s.data).tobytes() for s in dropped.addressable_shards}
-    whole = np.asarray(
+    dropped = apply_dropout(jax.device_put(jnp.ones((8, 16)), sharding_of_rows))
+    shards = {np.asarray(s.data).tobytes() for s in dropped.addressable_shards}
+    expected = np.asarray(
       layers.dropout(jnp.ones((8, 16)), 0.5, jax.random.key(0))
     )
-    same = bool((np.asarray(dropped) == whole).all())
-    report["dropout"][str(count)] = {"distinct": len(parts), "same": same}
+    is_same = bool((np.asarray(dropped) == expected).all())
+    report["dropout"][str(count)] = {"distinct": len(shards), "same": is_same}
 
 
 class Ten:
@@ -271,7 +276,7 @@ def run_refusals(report):
 
 
 def main(folder):
-  meshes, splits = FULL
+  meshes, micro_batch_counts = FULL
   report = {
     key: {}
     for key in (
@@ -291,7 +296,7 @@ def main(folder):
   run_evaluation(report)
   look_at_graphs(report)
   run_meshes(folder, report, meshes)
-  run_micro_batches(folder, report, splits)
+  run_micro_batches(folder, report, micro_batch_counts)
   (folder / "results.json").write_text(json.dumps(report), encoding="utf-8")
 
 

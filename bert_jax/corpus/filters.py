@@ -54,7 +54,7 @@ MAX_SIMILARITY = 0.99
 # The number of shingles that are hashed at once; temporary arrays have 4 MB.
 _CHUNK = 8192
 _WORD = re.compile(r"\w+")
-_SPACED = re.compile(r"\S+")
+_NON_SPACES = re.compile(r"\S+")
 # The number of characters that are normalized at once.
 _BLOCK = 2**16
 # The file of verdicts in the unfinished folder.
@@ -66,6 +66,7 @@ ROWS = "filters.rows"
 #   similarity of a pair             0.8    0.85   0.9
 #   probability that it is found     0.87   0.97   0.999
 _WEIGHTS = (0.1, 0.9)
+# The verdicts on exact copies and on near-copies.
 _EXACT, _NEAR = (
   DROPPING.index(name) + 1 for name in ("drop_duplicates", "near_duplicates")
 )
@@ -83,8 +84,8 @@ class Filters(NamedTuple):
     drop_duplicates: True to drop a document if an earlier document is equal
       except for white space.
     near_duplicates: a document is dropped if its similarity to an earlier kept
-      document is at least this; at most `MAX_SIMILARITY`. The similarity is the
-      Jaccard index of their sets of `shingles`.
+      document is at least this number, which is at most `MAX_SIMILARITY`. The
+      similarity is the Jaccard index of the documents' sets of `shingles`.
   """
 
   normalise: str | None = None
@@ -151,32 +152,34 @@ def normalise(text: str, form: str) -> str:
 
 
 def _is_independent(character: str, form: Form) -> bool:
-  """Returns True if a character never changes with characters before it."""
+  """Returns True if a character is normalized alone, whatever is before it."""
   if character.isascii():
     return True
-  first = unicodedata.normalize("NFD" if form == "NFC" else "NFKD", character)[
-    0
-  ]
-  return not unicodedata.combining(first) and first not in _composing()
+  first_part = unicodedata.normalize(
+    "NFD" if form == "NFC" else "NFKD", character
+  )[0]
+  return (
+    not unicodedata.combining(first_part) and first_part not in _composing()
+  )
 
 
 @functools.cache
 def _composing() -> frozenset[str]:
-  """Returns the characters that compose with one before them, about 130."""
+  """Returns the characters (about 130) that compose with one before them."""
   # The vowels and final consonants of Korean compose to syllables.
-  letters = {
+  composing = {
     chr(code) for code in (*range(0x1161, 0x1176), *range(0x11A8, 0x11C3))
   }
   for code in range(sys.maxunicode + 1):
     points = unicodedata.decomposition(chr(code)).split()
     if len(points) == 2 and not points[0].startswith("<"):
-      letters.add(chr(int(points[1], 16)))
-  return frozenset(letters)
+      composing.add(chr(int(points[1], 16)))
+  return frozenset(composing)
 
 
 def count_words(text: str) -> int:
   """Returns `len(text.split())`, but makes no list of the words."""
-  return sum(1 for _ in _SPACED.finditer(text))
+  return sum(1 for _ in _NON_SPACES.finditer(text))
 
 
 def symbol_share(text: str) -> float:
@@ -195,12 +198,12 @@ def symbol_share(text: str) -> float:
 
 
 def words_of(text: str) -> list[str]:
-  """Returns the runs of letters and digits of a text in lower case."""
+  """Returns a text's words in lower case: its runs of letters and digits."""
   return _WORD.findall(text.lower())
 
 
 def shingles(words: Sequence[str]) -> np.ndarray:
-  """Returns the hashes of all 5 consecutive words.
+  """Returns a hash of each run of 5 consecutive words.
 
   The hashes are the same in every process and on every machine.
 
@@ -212,22 +215,24 @@ def shingles(words: Sequence[str]) -> np.ndarray:
   """
   codes = [zlib.crc32(word.encode("utf-8")) for word in words]
   n = min(NGRAM, len(words))
-  columns = hashing.bits(0, np.array(codes, np.uint64)[:, None], np.arange(n))
-  total = np.zeros(len(words) - n + 1 if n else 0, np.uint64)
+  word_hashes = hashing.bits(
+    0, np.array(codes, np.uint64)[:, None], np.arange(n)
+  )
+  sums = np.zeros(len(words) - n + 1 if n else 0, np.uint64)
   for i in range(n):
-    total += columns[i : i + len(total), i]
-  return total
+    sums += word_hashes[i : i + len(sums), i]
+  return sums
 
 
 def repetition(words: Sequence[str], grams: np.ndarray) -> float:
   """Returns the share of characters that are in repeated 5-grams.
 
   A 5-gram is repeated if it occurred earlier in the document. A word is counted
-  once if any 5-gram with it is repeated.
+  once if any 5-gram that contains it is repeated.
 
   Args:
     words: the words, from `words_of`.
-    grams: their `shingles`.
+    grams: the `shingles` of these words.
   """
   if len(words) <= NGRAM:
     return 0.0
@@ -277,7 +282,7 @@ def sketch(empty: Any, grams: np.ndarray) -> np.ndarray:
 
 
 def row_type(filters: Filters) -> np.dtype:
-  """Returns the type of the rows in the file `ROWS`, one for each document.
+  """Returns the type of a row in `ROWS`, which has a row for each document.
 
   The fields are `verdict` (see `DROPPING`); `changed`, 1 if normalization
   changed the text; the number of `words`; `digest`, for `drop_duplicates`; and
@@ -297,8 +302,9 @@ def make_judge(
   """Returns a function that judges each record of a batch by itself.
 
   Returns:
-    A function from records to their rows (see `row_type`) and the share of the
-    inputs that has been read. Copies still have the verdict 0.
+    A function of records. It returns their rows (see `row_type`), and the share
+    of the inputs that has been read. In these rows, copies still have the
+    verdict 0.
   """
   dtype = row_type(filters)
   empty = None if filters.near_duplicates is None else empty_sketch()
@@ -348,8 +354,8 @@ def _judge_text(
 class _Earlier:
   """Remembers earlier documents, to find copies of them.
 
-  Exact copies take 100 bytes of memory for each document. Near-copies take this
-  much for each kept document (measured):
+  The search for exact copies takes 100 bytes of memory for each document. The
+  search for near-copies takes this much for each kept document (measured):
 
     threshold   0.5     0.7      0.8      0.9
     memory      11 KB   7.5 KB   5.6 KB   3.8 KB
@@ -369,10 +375,10 @@ class _Earlier:
       )
 
   def judge(self, row: np.void) -> int:
-    """Returns the verdict on a document that is no copy so far; remembers it.
+    """Returns the verdict on a document, and remembers the document.
 
     Args:
-      row: the document's row, with the verdict 0.
+      row: the document's row. Its verdict is 0: no other filter drops it.
     """
     if self._filters.drop_duplicates:
       digest = int(row["digest"])
@@ -381,7 +387,7 @@ class _Earlier:
       self._digests.add(digest)
     if self._filters.near_duplicates is not None:
       sketch = self._empty.copy()
-      # A view would keep the whole batch in memory.
+      # Copy, because a view would keep the whole batch in memory.
       sketch.hashvalues = row["sketch"].copy()
       if not sketch.is_empty():
         if self._is_near(sketch):
@@ -417,7 +423,7 @@ def judge_documents(job: writer.Job, filters: Filters) -> None:
   """Judges all documents that no earlier run has judged.
 
   Args:
-    job: the folder gets the file `ROWS`. The progress gets `judged`, the number
+    job: its folder gets the file `ROWS`. Its progress gets `judged`, the number
       of rows that are on the disk, and `all_judged`.
     filters: the filters; if there are none, nothing is done.
 
@@ -432,10 +438,10 @@ def judge_documents(job: writer.Job, filters: Filters) -> None:
     writer.write_progress(job.partial, job.progress)
   counts = filter_report(job.partial, filters)["filtered"]
   if counts["read"]["documents"] and not counts["kept"]["documents"]:
-    most = max(counts["dropped"].items(), key=lambda x: x[1]["documents"])[0]
+    name = max(counts["dropped"].items(), key=lambda x: x[1]["documents"])[0]
     raise UserError(
       f"the filters drop all {counts['read']['documents']:,} documents, most"
-      f" by --{most.replace('_', '-')}={filters.used()[most]}; loosen it."
+      f" by --{name.replace('_', '-')}={filters.used()[name]}; loosen it."
     )
 
 
@@ -527,10 +533,10 @@ def filter_report(partial: str, filters: Filters) -> dict[str, Any]:
   if not used:
     return {}
   rows = _rows(partial, filters)
-  size = len(DROPPING) + 1
-  documents = np.bincount(rows["verdict"], minlength=size)
+  num_verdicts = len(DROPPING) + 1
+  documents = np.bincount(rows["verdict"], minlength=num_verdicts)
   # `bincount` adds doubles, which are exact up to 2**53 words.
-  words = np.bincount(rows["verdict"], rows["words"], minlength=size)
+  words = np.bincount(rows["verdict"], rows["words"], minlength=num_verdicts)
 
   def counts(k: int | slice) -> dict[str, int]:
     return {

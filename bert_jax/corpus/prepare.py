@@ -41,7 +41,7 @@ from bert_jax.text import open_vocabulary, token_files, words
 from bert_jax.text.unigram import WORD_STARTS
 from bert_jax.text.vocabulary import Vocabulary
 
-# The time between saves.
+# The seconds between saves.
 SAVE_SECONDS = 5.0
 # Warn if a larger share of the tokens is unknown.
 _MANY_UNKNOWN = 0.03
@@ -82,19 +82,20 @@ def prepare(
     heldout: the share of the documents for the split `validation`. A hash of
       the content decides, so exact copies are always in the same split.
     processes: the number of worker processes; None means one per core.
-    lower_case: False for a cased vocabulary. None takes the setting in the
-      vocabulary's files, or else True.
-    keep_accents: True if accents stay. None takes the setting in the
-      vocabulary's files, or else the opposite of `lower_case`.
+    lower_case: False for a cased vocabulary. If None, the setting in the
+      vocabulary's files decides; without a setting it is True.
+    keep_accents: True if accents stay. If None, the setting in the vocabulary's
+      files decides; without a setting it is the opposite of `lower_case`.
     rules: see `wordpiece.build` and `words.build`.
     word_starts: see `unigram.build`.
     language: one of `sources.LANGUAGES`, for the rules that split sentences.
     filters: the filters of documents.
-    save_seconds: the time between saves. An interruption loses at most the work
-      of this time.
+    save_seconds: the seconds between saves. An interruption loses at most the
+      work of this time.
     add_tokens: a file of tokens to add to the vocabulary, see `token_files`.
-    in_process: True to start no worker process. A script that starts one must
-      do its work under `if __name__ == "__main__":`, and a notebook need not.
+    in_process: True to start no worker process. A script that starts worker
+      processes must do its work under `if __name__ == "__main__":`; a notebook
+      need not.
 
   Returns:
     The content of `meta.json`.
@@ -207,10 +208,10 @@ def _digest(tokenizer: Vocabulary) -> str:
 
 
 def _unusual(tokenizer: Vocabulary) -> dict[str, Any]:
-  """Returns settings that are not the defaults.
+  """Returns the tokenizer's settings that are not the defaults.
 
-  Folders of earlier versions do not have these settings. They must stay equal
-  to a new folder with the defaults, so the defaults are left out.
+  Folders of earlier versions do not have these settings. Such a folder must
+  stay equal to a new folder with the defaults, so the defaults are left out.
   """
   unusual: dict[str, Any] = {}
   if tokenizer.keep_accents == tokenizer.lower_case:
@@ -237,7 +238,7 @@ def _origin(
 def _cleaned_up(partial: str) -> Iterator[None]:
   """Deletes the unfinished folder if the run cannot be continued.
 
-  Errors of the disk get the name of the folder.
+  An error of the disk gets the name of the folder if it names no file.
   """
   try:
     yield
@@ -486,11 +487,11 @@ def _complete(
   _log_long_words(output, sizes)
   if unk is None:
     return meta
-  # Words that are not in the vocabulary have ids after its own.
+  # Words that are not in the vocabulary have ids after those of the pieces.
   num_unknown = unigrams[tokenizer.vocab_size :].sum()
-  unknown = (unigrams[unk] + num_unknown) / unigrams.sum()
-  note(f"{tokenizer.pieces[unk]}: {unknown:.2%} of the tokens")
-  if unknown > _MANY_UNKNOWN and tokenizer.kind != "words":
+  unknown_share = (unigrams[unk] + num_unknown) / unigrams.sum()
+  note(f"{tokenizer.pieces[unk]}: {unknown_share:.2%} of the tokens")
+  if unknown_share > _MANY_UNKNOWN and tokenizer.kind != "words":
     note(
       "warning: many words are unknown to the vocabulary; was it made for this"
       " language, for this case (--no-lower-case) and for accents"
@@ -503,13 +504,13 @@ def _log_long_words(output: str, sizes: dict[str, dict[str, int]]) -> None:
   """Warns if words have more tokens than whole-word masks can hold."""
   if not (tokens := sizes["train"]["tokens"]):
     return
-  count = 0
+  num_words = 0
   with pathlib.Path(output, "train.word_starts").open("rb") as f:
     while block := f.read(2**24):
-      count += int(np.bitwise_count(np.frombuffer(block, np.uint8)).sum())
-  if tokens > _LONG_WORD * count:
+      num_words += int(np.bitwise_count(np.frombuffer(block, np.uint8)).sum())
+  if tokens > _LONG_WORD * num_words:
     note(
-      f"warning: words have {tokens / count:.0f} tokens on average, as in a"
+      f"warning: words have {tokens / num_words:.0f} tokens on average, as in a"
       " language that is written without spaces: whole-word masks, n-grams and"
       " spans never take only a part of a word. Mask single tokens; or, with a"
       " SentencePiece model, prepare the text with --word-starts=albert."
@@ -520,7 +521,7 @@ class _Meter:
   """Makes lines that show the progress and the speed of this run."""
 
   def __init__(self, sizes: dict[str, dict[str, int]], share: float):
-    """Remembers the sizes and the share of the inputs at the begin."""
+    """Remembers the sizes and the share of the inputs at the beginning."""
     self._start, self._share = time.monotonic(), share
     self._tokens = sum(size["tokens"] for size in sizes.values())
 
@@ -534,10 +535,10 @@ class _Meter:
       f"{documents:,} documents, {tokens / 1e6:.1f} M tokens,"
       f" {rate / 1e6:.2f} M tokens/s, {share:.0%}"
     )
-    done = share - self._share
-    if done <= 0:
+    done_share = share - self._share
+    if done_share <= 0:
       return text
-    remaining = round(seconds * (1 - share) / done)
+    remaining = round(seconds * (1 - share) / done_share)
     return f"{text}, {remaining // 60}:{remaining % 60:02d} left"
 
 

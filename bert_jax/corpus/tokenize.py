@@ -28,7 +28,8 @@ from bert_jax.text.vocabulary import Vocabulary
 # of the tokenizer's memory.
 _BATCH_CHARS = 2**18
 # The largest numbers of sentences, and of their characters, that are encoded at
-# once. A long document at once would take a hundred times its size in memory.
+# once. If a long document were encoded at once, it would take a hundred times
+# its size in memory.
 _SENTENCES = 1024
 _SENTENCE_CHARS = 2**20
 # The number of inputs that a worker has at once: while it works on one of them,
@@ -44,7 +45,7 @@ class Tokenized(NamedTuple):
     records: the number of records in the batch.
     share: the share of all inputs that is read at the end of the batch.
     smallest: the four smallest different hashes of documents, or fewer.
-    largest: the largest hash of a document; None without documents.
+    largest: the largest hash of a document; None if there is no document.
   """
 
   documents: dict[str, writer.EncodedDocuments]
@@ -176,11 +177,12 @@ def ordered_map(
   inputs and outputs, so memory does not grow with the stream.
 
   Args:
-    make_function: a function that each process calls once. It, its arguments,
-      the inputs and the outputs are pickled.
+    make_function: a function that each process calls once. This function, its
+      arguments, the inputs and the outputs are pickled.
     arguments: the arguments of `make_function`.
     inputs: the stream, which is read in the calling process.
-    processes: the number of processes to start; 0 does the work here.
+    processes: the number of processes to start; if it is 0, the calling process
+      does the work.
 
   Raises:
     ChildProcessError: a process was killed, or could not begin.

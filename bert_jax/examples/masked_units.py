@@ -1,8 +1,8 @@
 """Chooses the tokens to hide: single tokens, words, n-grams or spans of words.
 
 A row has one or more sequences. The draws of a sequence depend on the number of
-its example. So the same tokens are hidden if the sequence has a row alone and
-if it is in a packed row.
+its example. So the same tokens are hidden, whether the sequence has a row alone
+or is in a packed row.
 """
 
 from typing import NamedTuple
@@ -44,7 +44,9 @@ UNITS: dict[str, Units | None] = {
 
 
 class Sequences(NamedTuple):
-  """Describes the sequences of a batch: S in each of B rows, arrays [B * S].
+  """Describes the sequences of a batch: S in each of B rows.
+
+  The arrays have the shape [B * S], except `of_column`.
 
   Attributes:
     length: the number of tokens of the sequence, 0 if the row has fewer
@@ -53,8 +55,8 @@ class Sequences(NamedTuple):
       other from column 0. If S is 1, `begin` is 0, even if the row begins with
       padding.
     row: the index of its row in the batch.
-    number: uint64, the number of the example. With a key and a column in the
-      sequence it determines every draw.
+    number: uint64, the number of the example. This number, a key and a column
+      in the sequence determine every draw.
     of_column: [B, L] the index of each column's sequence; None if S is 1.
   """
 
@@ -116,7 +118,7 @@ class Order(NamedTuple):
     Args:
       sequences: the sequences of the batch.
       owners: [N] the indices of sequences, in [0, B * S).
-      rank: [N] for each of these, a rank in the order of its columns.
+      rank: [N] for each of these sequences, a rank in its order.
 
     Returns:
       [N] int64 columns in the sequence, and [N] int64 flat columns, which are
@@ -131,10 +133,10 @@ class Order(NamedTuple):
 def _favour(bits: np.ndarray, weights: np.ndarray) -> np.ndarray:
   """Turns uint32 draws into new draws, lower on average for larger weights.
 
-  The new draws are exponential times, whose rates are the weights. Each draw is
-  the first of all with a chance in proportion to its weight (Efraimidis &
-  Spirakis 2006). Positive floats have the order of their bits, so
-  the bits are returned.
+  The new draws are exponential times, whose rates are the weights. The chance
+  that a draw is the lowest of all is proportional to its weight (Efraimidis &
+  Spirakis 2006). The bits of positive floats, read as integers, have the same
+  order as the floats. So the bits are returned.
   """
   times = -np.log((bits + 0.5) * 2.0**-32) / weights
   return times.astype(np.float32).view(np.uint32)
@@ -157,33 +159,33 @@ def shuffle(
   """
   rows, length = eligible.shape
   columns = np.arange(length, dtype=np.uint32)
-  low = np.uint32((1 << (length - 1).bit_length()) - 1)
+  low_bits = np.uint32((1 << (length - 1).bit_length()) - 1)
   # Sort by random scores. The low bits of a score are replaced by the column:
   # then there are no ties, and the sorted scores tell their columns.
   if sequences.of_column is None:
     scores = hashing.bits32(key, sequences.number[:, None], columns)
     scores = scores if weights is None else _favour(scores, weights)
-    scores &= ~low
+    scores &= ~low_bits
     scores |= columns
     np.copyto(scores, np.uint32(0xFFFFFFFF), where=~eligible)
     scores.sort(axis=1)
-    scores &= low
+    scores &= low_bits
     size = np.count_nonzero(eligible, axis=1)
     return Order(scores, np.zeros(rows, np.int64), size)
   of_column = sequences.of_column
-  local = (columns - sequences.begin[of_column]).astype(np.uint32)
-  scores = hashing.bits32(key, sequences.number[of_column], local)
+  local_columns = (columns - sequences.begin[of_column]).astype(np.uint32)
+  scores = hashing.bits32(key, sequences.number[of_column], local_columns)
   scores = scores if weights is None else _favour(scores, weights)
-  scores &= ~low
-  scores |= local
-  ranked = (of_column << 32).astype(np.uint64)
-  ranked |= scores
-  np.copyto(ranked, ~np.uint64(0), where=~eligible)
-  ranked.sort(axis=1)
+  scores &= ~low_bits
+  scores |= local_columns
+  sort_keys = (of_column << 32).astype(np.uint64)
+  sort_keys |= scores
+  np.copyto(sort_keys, ~np.uint64(0), where=~eligible)
+  sort_keys.sort(axis=1)
   size = np.bincount(of_column[eligible], minlength=len(sequences.row))
   by_row = size.reshape(rows, -1)
   first = (np.cumsum(by_row, axis=1) - by_row).ravel()
-  return Order(ranked.astype(np.uint32) & low, first, size)
+  return Order(sort_keys.astype(np.uint32) & low_bits, first, size)
 
 
 def choose_tokens(
@@ -210,10 +212,10 @@ def choose_tokens(
   order = shuffle(maskable, sequences, key, weights)
   owners = np.repeat(np.arange(len(counts)), counts)
   rank = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-  _, flat = order.take(sequences, owners, rank)
-  # Flat columns ascend with the indices of their sequences, so that sorting
-  # does not separate the two arrays.
-  return np.sort(flat), owners
+  _, flat_columns = order.take(sequences, owners, rank)
+  # Flat columns ascend with the indices of their sequences. So after sorting,
+  # each column still has its sequence beside it.
+  return np.sort(flat_columns), owners
 
 
 def choose_repeated(
@@ -297,21 +299,21 @@ def choose_words(
     is_free = ~is_picked[block]
     owners, column, block = owners[is_free], column[is_free], block[is_free]
     window = block[:, None] + step
-    inside = np.logical_and.accumulate(is_word[window], axis=1)
+    is_inside = np.logical_and.accumulate(is_word[window], axis=1)
     if widest > 1:
       draw = hashing.uniform(lengths_key, sequences.number[owners], column)
-      inside &= (
+      is_inside &= (
         step <= np.searchsorted(units.cumulative, draw, "right")[:, None]
       )
     is_hidden = is_picked[window]
     costs = size[window]
     if units.merge:
       costs = np.where(is_hidden, 0, costs)
-    inside &= np.cumsum(costs, axis=1) <= remaining[owners][:, None]
+    is_inside &= np.cumsum(costs, axis=1) <= remaining[owners][:, None]
     if not units.merge:
-      inside &= ~(inside & is_hidden).any(1, keepdims=True)
-    is_picked[window[inside]] = True
-    remaining[owners] -= (costs * inside).sum(1)
+      is_inside &= ~(is_inside & is_hidden).any(1, keepdims=True)
+    is_picked[window[is_inside]] = True
+    remaining[owners] -= (costs * is_inside).sum(1)
 
   flat = np.flatnonzero(np.repeat(is_picked[: len(cuts)], block_sizes))
   return flat, np.repeat(np.arange(len(counts)), counts - remaining)

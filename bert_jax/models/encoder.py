@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 from bert_jax.models import layers, stack
 
 # The batch keys that an encoder reads, in the order of its arguments. Only the
-# first is required.
+# first key is required.
 INPUTS = ("input_ids", "segment_ids", "sequence_ids", "position_ids")
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -305,8 +305,12 @@ def build_variant(
   fields = _field_names(encoder)
   for name in overrides:
     if name not in fields:
-      near = difflib.get_close_matches(name, fields, 1)
-      hint = f"did you mean {near[0]!r}?" if near else f"it has {fields}."
+      suggestions = difflib.get_close_matches(name, fields, 1)
+      hint = (
+        f"did you mean {suggestions[0]!r}?"
+        if suggestions
+        else f"it has {fields}."
+      )
       raise ValueError(
         f"model.{name}: {encoder.__name__} has no such attribute; {hint}"
       )
@@ -347,5 +351,5 @@ def stack_flops(encoder: Any, rows: int, length: int) -> float:
     length: the number of tokens in a row.
   """
   d, f = encoder.hidden, encoder.mlp
-  layer = 2 * length * (4 * d * d + 2 * d * f) + 4 * length * length * d
-  return float(rows * encoder.num_layers * layer)
+  layer_flops = 2 * length * (4 * d * d + 2 * d * f) + 4 * length * length * d
+  return float(rows * encoder.num_layers * layer_flops)

@@ -1,6 +1,6 @@
 """Defines fine-tuning: the loss of a task on an encoder with a head.
 
-A task has classes, a regression, choices, tags or spans (Devlin et al. 2019,
+A task predicts classes, a number, choices, tags or spans (Devlin et al. 2019,
 section 4 and appendix A.5). GPT-1 can add its language model as a second loss
 (Radford et al. 2018, section 3.2).
 """
@@ -81,9 +81,11 @@ def task_sums(
     is_right = ((logits > 0) == (labels > 0)).all(-1).astype(jnp.float32)
     return _weighted_sums(losses.mean(-1), is_right, weights)
   if kind == "span":
-    ends = jnp.swapaxes(logits, 1, 2)
-    losses = cross_entropy(ends, labels).mean(-1)
-    is_right = (jnp.argmax(ends, -1) == labels).all(-1).astype(jnp.float32)
+    span_logits = jnp.swapaxes(logits, 1, 2)
+    losses = cross_entropy(span_logits, labels).mean(-1)
+    is_right = (
+      (jnp.argmax(span_logits, -1) == labels).all(-1).astype(jnp.float32)
+    )
     return _weighted_sums(losses, is_right, weights)
   return classification_sums("task", logits, labels, weights)
 
@@ -112,13 +114,13 @@ def joint_sums(logits: question_head.AnswerLogits, batch: Batch) -> Sums:
       float32 [b], which is 1 for a question without an answer.
   """
   (start, end), weights = batch["labels"].T, batch["label_weights"]
-  loss = (
+  span_loss = (
     cross_entropy(logits.start, start) + cross_entropy(logits.end, end)
   ) / 2
   null_loss = jax.nn.softplus(logits.null) - logits.null * batch["unanswerable"]
   is_right = logits.start.argmax(-1) == start
   is_right &= logits.end.argmax(-1) == end
-  losses = loss + NULL_WEIGHT * null_loss
+  losses = span_loss + NULL_WEIGHT * null_loss
   return _weighted_sums(losses, is_right.astype(jnp.float32), weights)
 
 
@@ -333,7 +335,7 @@ def build(
       transformers). "real" lets it run over real tokens only, so that no loss
       depends on the padding.
     train_padding: True lets a softmax over "all" also train the embedding of
-      padding (run_squad.py). False keeps this embedding (transformers).
+      padding (run_squad.py). False does not change it (transformers).
     padding_id: the id of padding in the data's vocabulary; None means that
       there are no data.
     span_head: the head for questions. In BERT's head "apart", start and end are

@@ -34,8 +34,9 @@ from bert_jax.objectives.base import (
 from bert_jax.objectives.electra import write_ids
 
 KEYS = ("sequence_ids", *MASKED_KEYS)
-# A score at or below this number counts as 0. So the released program leaves
-# out masked keys, whose scores have -10,000 added (general_distill.py).
+# A score at or below this number counts as 0. In this way the released program
+# leaves out masked keys: it has added -10,000 to their scores
+# (general_distill.py).
 MASKED = -100.0
 
 
@@ -87,8 +88,8 @@ def attention_sum(
       jnp.where(x <= MASKED, 0.0, x) for x in scores
     )
     squares = jnp.square(student_scores - teacher_scores)
-    gap = jnp.where(pairs, squares, 0.0)
-    return total + gap.sum() / student_scores.shape[1], None
+    differences = jnp.where(pairs, squares, 0.0)
+    return total + differences.sum() / student_scores.shape[1], None
 
   total, _ = jax.lax.scan(
     jax.checkpoint(add, prevent_cse=False),
@@ -249,15 +250,15 @@ def layer_sums(
     rng: the key of the student's dropout.
     train: True applies the student's dropout.
   """
-  (module, params), (master, frozen) = student, teacher
+  (module, params), (teacher_encoder, frozen) = student, teacher
   encoder = module.encoder
-  step = check_sizes(encoder, master)
+  step = check_sizes(encoder, teacher_encoder)
   rngs = dropout_rngs(rng, train)
   outputs: Any = module.apply({"params": params}, batch, train=train, rngs=rngs)
   states, mapped = outputs
   frozen = jax.lax.stop_gradient(frozen)
-  run = functools.partial(master.apply, {"params": frozen})
-  teacher_states = tinybert.collect(run, batch)
+  apply_teacher = functools.partial(teacher_encoder.apply, {"params": frozen})
+  teacher_states = tinybert.collect(apply_teacher, batch)
   student_layers = _attention(params["encoder"], 1), states[:-1]
   teacher_layers = (
     _attention(frozen, step),
@@ -266,7 +267,10 @@ def layer_sums(
   pairs, real = real_pairs_and_tokens(batch)
   sums = state_sums(mapped, teacher_states[::step], real)
   total = attention_sum(
-    student_layers, teacher_layers, pairs, (encoder.dtype, master.dtype)
+    student_layers,
+    teacher_layers,
+    pairs,
+    (encoder.dtype, teacher_encoder.dtype),
   )
   return sums | {"attention_loss": total}
 
@@ -284,7 +288,8 @@ def build(
   Each loss is a mean squared difference: `attention_loss` over heads and pairs
   of tokens, `hidden_loss` and `embedding_loss` over tokens and the teacher's
   width. The means of the layers are added. Padding does not count here, but it
-  counts in the released program. Batches without padding give equal losses.
+  counts in the released program. For a batch without padding both give the
+  same losses.
 
   No token is masked, as released (pregenerate_training_data.py,
   --masked_lm_prob 0.0). If the data have masks, the original tokens are put
@@ -308,8 +313,8 @@ def build(
     hidden_weight=hidden_weight,
     embedding_weight=embedding_weight,
   )
-  encoder, master = teaching.make_encoders("tinybert", model, teacher)
-  module = make_module(encoder, master, maps)
+  encoder, teacher_encoder = teaching.make_encoders("tinybert", model, teacher)
+  module = make_module(encoder, teacher_encoder, maps)
 
   def init(rng: Array, batch: Batch) -> Params:
     check_batch("tinybert", batch, KEYS)
@@ -325,7 +330,7 @@ def build(
     train: bool,
   ) -> tuple[Sums, Carry]:
     batch = batch | {"input_ids": unmasked_ids(batch)}
-    teacher = master, frozen["encoder"]
+    teacher = teacher_encoder, frozen["encoder"]
     return layer_sums((module, params), teacher, batch, rng, train), carry
 
   coefficients = {
@@ -333,12 +338,12 @@ def build(
     "hidden_loss": hidden_weight,
     "embedding_loss": embedding_weight,
   }
-  flops = functools.partial(count_flops, encoder, master)
+  flops = functools.partial(count_flops, encoder, teacher_encoder)
   return Objective(
     init=init,
     weights=count_targets,
     loss=loss,
     coefficients=coefficients,
     flops=flops,
-    init_frozen=functools.partial(init_encoder, master),
+    init_frozen=functools.partial(init_encoder, teacher_encoder),
   )

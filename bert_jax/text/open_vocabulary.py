@@ -79,7 +79,7 @@ _CLEANING = ("lower_case", "keep_accents", "strip_accents")
 _PIECE_IDS = ("vocab.json", "encoder.json", "encoder_bpe_40000.json")
 _MERGES = ("merges.txt", "vocab.bpe", "vocab_40000.bpe")
 _MODELS = ("spiece.model", "30k-clean.model", fairseq_pieces.MODEL)
-# The names of vocabularies, in the order in which a folder is searched.
+# The names of vocabularies' files, in the order in which they are searched.
 _VOCABULARIES = (JSON, "vocab.txt", *_MODELS, *_PIECE_IDS)
 _BRACKETS = re.compile(r"\[.*\]")
 _nfd = functools.partial(unicodedata.normalize, "NFD")
@@ -87,7 +87,8 @@ _nfd = functools.partial(unicodedata.normalize, "NFD")
 INPUT_FILES = tuple(
   dict.fromkeys([*_VOCABULARIES, *_MERGES, *added_tokens.FILES])
 )
-# Matches the model in tokenizer.json. In vocab.json no value is an object.
+# Matches the key of the model in tokenizer.json. It matches nothing in
+# vocab.json, where no value is an object.
 _MODEL = re.compile(r'"model"\s*:\s*\{')
 
 
@@ -152,7 +153,7 @@ def _check_uncased(vocabulary: Vocabulary, source: str) -> None:
 
 
 def warning(vocabulary: Vocabulary, path: PathLike) -> str | None:
-  """Returns a warning if no text can give over 1% of the pieces.
+  """Returns a warning if more than 1% of the pieces can come from no text.
 
   Args:
     vocabulary: the tokenizer.
@@ -198,10 +199,10 @@ def _is_changed_by_cleaning(
 def settings_beside(path: PathLike) -> str:
   """Returns the name of the file with the settings of a vocabulary's file.
 
-  `vocab.txt` and other names of transformers have the settings
-  `tokenizer_config.json`. For any other vocabulary, such as `mine.txt`, they
-  are `mine.tokenizer_config.json`, because a folder may hold several
-  vocabularies.
+  The settings of `vocab.txt`, and of the other names that transformers uses,
+  are in `tokenizer_config.json`. The settings of any other vocabulary, such as
+  `mine.txt`, are in `mine.tokenizer_config.json`, because a folder may hold
+  several vocabularies.
   """
   vocabulary = epath.Path(path)
   prefixed = f"{vocabulary.stem}.{SETTINGS}"
@@ -230,7 +231,7 @@ def from_files(
 def _of_folder(
   files: Mapping[str, bytes], folder: str, options: Mapping[str, Any]
 ) -> Vocabulary:
-  """Builds the tokenizer of a folder's files, without declared added tokens."""
+  """Builds the tokenizer of a folder's files, but without added tokens."""
   # tokenizer.json is exact, but it cannot follow most options. If such an
   # option is given, another vocabulary of the folder is tried first.
   needs_options = bool(options.keys() - {*_CLEANING, "word_starts"})
@@ -265,7 +266,7 @@ def _without_foreign_settings(
 
 
 def _suffix(name: str) -> str:
-  """Returns the end of a name by which kinds of vocabularies are told apart."""
+  """Returns the end of a name; it tells the kinds of vocabularies apart."""
   return next((end for end in (".model", ".json") if name.endswith(end)), "")
 
 
@@ -306,7 +307,7 @@ def _build(
       # Take the default of transformers' AlbertTokenizer for accents.
       default_accents = None if learnt_cleaning.lower_case else False
   if isinstance(build, functools.partial) and build.func is unigram.build:
-    # The rules in a `.model` count more than the settings in another file.
+    # The rules in a `.model` override the settings in another file.
     fixed_cleaning = unigram.fixed_cleaning(*build.args, **build.keywords)
     if fixed_cleaning.lower_case is not None:
       learnt_cleaning, default_accents = fixed_cleaning, None
@@ -392,7 +393,7 @@ def _settings(
 def _builder(
   files: Mapping[str, bytes], name: str, folder: str
 ) -> Callable[..., Vocabulary]:
-  """Returns a function from options to the tokenizer of a file.
+  """Returns a function that takes options and builds the tokenizer of a file.
 
   Args:
     files: file name -> content.
@@ -535,7 +536,7 @@ def _unusual_settings(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _class_of(vocabulary: Vocabulary) -> str | None:
-  """Returns transformers' class; None for words, which it does not support."""
+  """Returns transformers' class; None for words, which have no such class."""
   if vocabulary.kind == "bytelevel" and "vocab.json" in vocabulary.files:
     has_mask = vocabulary.special.mask is not None
     return "RobertaTokenizer" if has_mask else "GPT2Tokenizer"
@@ -551,7 +552,7 @@ def contents(
 
   Args:
     vocabulary: the tokenizer.
-    with_digests: True if the settings get digests, with which `from_files`
+    with_digests: True if the settings get digests, by which `from_files`
       notices a damaged file.
   """
   contents_by_name = dict(vocabulary.files)

@@ -86,7 +86,7 @@ def run_phase(
   """
   phase, objective, settings = feed.phase, setup.objective, setup.config
   total = settings.steps
-  every = {
+  intervals = {
     "log": settings.log.every,
     "checkpoint": settings.checkpoint.every,
     "evaluate": settings.evaluate.every if feed.heldout else 0,
@@ -105,7 +105,7 @@ def run_phase(
   compiled_shapes = set()
 
   def due(name: str, step: int) -> bool:
-    interval = every[name]
+    interval = intervals[name]
     if not interval:  # 0 means never, but a checkpoint is saved at the end.
       return name == "checkpoint" and step == total
     return step % interval == 0 or step == total
@@ -146,7 +146,7 @@ def run_phase(
         compiled_shapes.add(shape)
         progress.step_sums.wait()
         title = f"compiling the step for rows of {shape[-1]} tokens"
-        # The speed does not count compilation.
+        # The logged speed leaves out the time of compilation.
         with log.excluded(steps=1), log.long_call(title):
           advance(step, batch)
           progress.step_sums.wait()
@@ -176,8 +176,8 @@ def run_phase(
       if evaluating and saving:
         evaluate_last(measure, phase, progress, saver, log, step)
       elif evaluating:
-        measured, improved = evaluate_step(measure, progress, log, step)
-        if improved:
+        measured, is_best = evaluate_step(measure, progress, log, step)
+        if is_best:
           save_step(measured=measured)
       if progress.stopped:
         return
@@ -212,11 +212,11 @@ def evaluate_step(
       " checkpoint never counts as the best"
     )
     measured = None
-  improved = measured is not None and (
+  is_best = measured is not None and (
     progress.best is None or measured < progress.best
   )
-  progress.best = measured if improved else progress.best
-  return measured, improved
+  progress.best = measured if is_best else progress.best
+  return measured, is_best
 
 
 def evaluate_last(

@@ -1,7 +1,7 @@
 """Builds optimizers and learning rate schedules by name.
 
-Some optimizers are the published optimizers of the models. Other optimizers
-correct known faults of these.
+Some optimizers are the published optimizers of the models. Others correct
+known faults of the published ones.
 """
 
 import math
@@ -207,7 +207,7 @@ def layer_scales(
     rule: one of `LAYER_RULES`.
 
   Returns:
-    A tree of floats. Stacked layers have float32 arrays that broadcast.
+    A tree of floats. For stacked layers it has float32 arrays that broadcast.
 
   Raises:
     ValueError: the encoder has no layers.
@@ -294,16 +294,16 @@ def orthogonalise(
     float32 matrices. Singular values that were not tiny are now about 0.7 to
     1.2 (Jordan et al. 2024).
   """
-  first, third, fifth = _QUINTIC_COEFFICIENTS
-  transposes = matrices.shape[1] > matrices.shape[2]
-  if transposes:
+  c1, c3, c5 = _QUINTIC_COEFFICIENTS
+  is_transposed = matrices.shape[1] > matrices.shape[2]
+  if is_transposed:
     matrices = matrices.swapaxes(1, 2)
   norms = jnp.sqrt(jnp.square(matrices).sum((1, 2), keepdims=True))
   x = (matrices / (norms + 1e-8)).astype(dtype)
   for _ in range(_ITERATIONS):
-    square = x @ x.swapaxes(1, 2)
-    x = first * x + (third * square + fifth * square @ square) @ x
-  x = x.swapaxes(1, 2) if transposes else x
+    gram = x @ x.swapaxes(1, 2)
+    x = c1 * x + (c3 * gram + c5 * gram @ gram) @ x
+  x = x.swapaxes(1, 2) if is_transposed else x
   return x.astype(jnp.float32)
 
 
@@ -455,8 +455,9 @@ def build_adagrad(
     name: "adagrad" clips by the global norm of all gradients, as the released
       code does; "adagrad_each" clips each variable's gradient by its norm.
     initial_accumulator: see `scale_by_adagrad` (1.0 as published).
-    gradient_scale: a factor of the gradients. The released code has the length
-      of a row, 20. It has an effect, because the accumulator begins above 0.
+    gradient_scale: the gradients are multiplied by this number. In the released
+      code it is the length of a row, 20. It has an effect, because the
+      accumulator begins above 0.
     clip_norm: the largest norm of scaled gradients (10.0 as published); 0 means
       no clipping.
 
@@ -538,7 +539,7 @@ def build_optimizer(
     b1: Adam's decay of the first moment.
     b2: Adam's decay of the second moment.
     epsilon: Adam's epsilon.
-    weight_decay: a factor of the parameters. The product is added to the
+    weight_decay: the product of this number and the parameters is added to the
       update before the trust ratio and the learning rate scale it.
     clip_norm: the largest global norm of the gradients; 0 means no clipping.
       The gradients are first reduced over all devices. BERT's code clips
@@ -582,7 +583,7 @@ def build_optimizer(
 def build_schedule(
   total_steps: int, name: str, peak: float, warmup: float, decay: float = 1.0
 ) -> Schedule:
-  """Builds a schedule: a linear warm-up, then a decay by its name.
+  """Builds a schedule: a linear warm-up, then the decay with the given name.
 
   * "bert": linear decay that counts from step 0, so the rate jumps down at the
     end of warm-up (google-research/bert optimization.py).
@@ -608,8 +609,8 @@ def build_schedule(
       (0, 1]. Other schedules do not use this share.
 
   Returns:
-    Step -> learning rate; the first step is 0. The rate is never below 0, and
-    it is 0 from `total_steps` on, unless it is constant.
+    Step -> learning rate; steps are counted from 0. The rate is never below 0,
+    and it is 0 from `total_steps` on, unless it is constant.
 
   Raises:
     ValueError: the name is unknown, or a share is out of range.
@@ -632,8 +633,10 @@ def build_schedule(
       f"schedule.decay={decay} is only for schedule.name=trapezoid, but"
       f" schedule.name is {name}; remove schedule.decay."
     )
-  steps = warmup * total_steps
-  warmup_steps = math.ceil(steps) if name == "linear" else int(steps)
+  unrounded_warmup = warmup * total_steps
+  warmup_steps = (
+    math.ceil(unrounded_warmup) if name == "linear" else int(unrounded_warmup)
+  )
   decay_start = 0 if name in ("bert", "electra") else warmup_steps
 
   def schedule(step: ArrayLike) -> jax.Array:

@@ -13,8 +13,8 @@ from bert_jax.use import results, trained
 from bert_jax.use.trained import Config, Trained
 
 Path = str | os.PathLike[str]
-# Size "tiny": family -> its config, 2 layers of 128 for two CPU cores. Other
-# sizes are names in the file of their family, as in `bert:base`.
+# Family -> the config of its size "tiny": 2 layers of width 128, for two CPU
+# cores. Other sizes are names in the family's file, as in `bert:base`.
 _TINY = {
   "bert": "quickstart",
   "roberta": "small:roberta_cpu",
@@ -23,7 +23,7 @@ _TINY = {
   "gpt": "small:gpt_cpu",
   "spanbert": "small:spanbert_cpu",
 }
-# Family -> kind of its vocabulary. The others have WordPiece.
+# Family -> kind of its vocabulary. Other families have WordPiece.
 _TOKENIZERS = {"roberta": "bytelevel", "gpt": "bytelevel", "albert": "unigram"}
 # Kind of vocabulary -> the name of its file or folder in a run's folder.
 _NAMES = {
@@ -33,7 +33,7 @@ _NAMES = {
 }
 # Slots for predictions, as a share of a row's tokens; as in BERT, 20 of 128.
 _SLOTS = 20 / 128
-# Positions that a family has beside those of the tokens.
+# Family -> the number of positions that it has besides those of the tokens.
 _FURTHER_POSITIONS = {"roberta": 2}
 # The default config logs about this many rows, which are enough for a plot.
 _ROWS = 50
@@ -72,9 +72,9 @@ def pretrain(
   >>> trained.history[-1]["step"]
   2
 
-  The defaults train a BERT of 2 layers of 128 for 2,700 steps, which takes
-  minutes on two CPU cores. It says on stderr what it does. No argument is
-  changed, and it may run in a thread.
+  The defaults train a BERT with 2 layers of width 128 for 2,700 steps, which
+  takes minutes on two CPU cores. The function says on stderr what it does. It
+  changes no argument, and may run in a thread.
 
   Args:
     texts: the documents: a list or column of strings, a table with a column of
@@ -86,16 +86,16 @@ def pretrain(
     text: the column of the documents in a table.
     family: "bert", "roberta", "albert", "electra", "gpt" or "spanbert".
     size: "tiny", or a name in the family's file of configs, such as "base"; see
-      `bert_jax config`. The settings of such a name are the published ones, for
-      many accelerators and days.
-    vocabulary: the vocabulary of any model: a file or folder. None trains one
-      on the text.
+      `bert_jax config`. Such a config has the published settings, which need
+      many accelerators for days.
+    vocabulary: the vocabulary of any model: a file or folder. If None, one is
+      trained on the text.
     vocab_size: the number of pieces of a trained vocabulary. For little text
       there are fewer.
     heldout: the share of the documents to evaluate on; 0 for none.
     processes: the number of processes that tokenize the text. A script that
-      sets it must call `pretrain` under `if __name__ == "__main__":`. None does
-      the work in this process.
+      sets it must call `pretrain` under `if __name__ == "__main__":`. If
+      None, this process does the work.
     steps: the number of optimizer steps.
     batch_size: the number of rows of a step.
     learning_rate: the highest learning rate, after the warm-up.
@@ -107,12 +107,12 @@ def pretrain(
       override it.
     workdir: the run's folder, which also gets the vocabulary and the prepared
       text. The same call with the same folder continues a run that was stopped,
-      and returns at once if the run is complete. None for a temporary folder,
-      which is deleted when Python ends.
+      and returns at once if the run is complete. If None, the folder is a
+      temporary one, which is deleted when Python ends.
 
   Returns:
-    `Trained`, with `model`, `history` and `workdir`. The numbers after
-    "validation_" are of the held-out documents.
+    `Trained`, with `model`, `history` and `workdir`. The numbers whose names
+    begin with "validation_" are of the held-out documents.
 
   Raises:
     UserError: an argument cannot be used; the message is one sentence.
@@ -276,5 +276,7 @@ def _set_length(config: dict[str, Any], length: int) -> None:
   data["length"] = length
   if data.get("max_predictions") is not None:
     data["max_predictions"] = max(1, round(length * _SLOTS))
-  further = _FURTHER_POSITIONS.get(model["family"], 0)
-  model["max_positions"] = max(model["max_positions"], length + further)
+  further_positions = _FURTHER_POSITIONS.get(model["family"], 0)
+  model["max_positions"] = max(
+    model["max_positions"], length + further_positions
+  )

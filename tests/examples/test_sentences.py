@@ -1,4 +1,4 @@
-"""Rows of running text are compared with plain versions of the programs."""
+"""Compares rows of running text with simple versions of the programs."""
 
 import random
 
@@ -31,11 +31,11 @@ def unmasked_rows(batch):
   rows = []
   for i, row in enumerate(batch["input_ids"]):
     row = row.copy()
-    used = batch["mlm_weights"][i] > 0
-    row[batch["mlm_positions"][i][used]] = batch["mlm_ids"][i][used]
-    real = batch["sequence_ids"][i] > 0
-    assert not row[~real].any() and (np.diff(real.astype(int)) <= 0).all()
-    rows.append(row[real].tolist())
+    is_used = batch["mlm_weights"][i] > 0
+    row[batch["mlm_positions"][i][is_used]] = batch["mlm_ids"][i][is_used]
+    is_real = batch["sequence_ids"][i] > 0
+    assert not row[~is_real].any() and (np.diff(is_real.astype(int)) <= 0).all()
+    rows.append(row[is_real].tolist())
   return rows
 
 
@@ -98,7 +98,7 @@ def test_many_documents_in_a_row():
 
 
 def test_masks_of_roberta():
-  """In 20,000 rows, counts are stochastic and random ids are not special."""
+  """The number of masks varies by row, and no random id is special."""
   documents, vocab = numbered([[20] * 1500] * 10)
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   builder = recipes.doc_sentences(SPECIAL, vocab, length=42, max_predictions=10)
@@ -110,13 +110,15 @@ def test_masks_of_roberta():
   # int(0.15 * 42 + U) is 6 or 7, and 6.3 on average.
   assert set(counts.tolist()) == {6, 7}
   assert abs(counts.mean() - 6.3) < 0.02
-  used = batch["mlm_weights"] > 0
-  new = np.take_along_axis(batch["input_ids"], batch["mlm_positions"], 1)[used]
-  old = batch["mlm_ids"][used]
-  assert old.min() >= FIRST_ID
-  assert abs((new == SPECIAL.mask).mean() - 0.8) < 0.005
-  assert abs((new == old).mean() - 0.1) < 0.005
-  assert set(new[new < FIRST_ID].tolist()) == {SPECIAL.mask}
+  is_used = batch["mlm_weights"] > 0
+  new_ids = np.take_along_axis(batch["input_ids"], batch["mlm_positions"], 1)[
+    is_used
+  ]
+  old_ids = batch["mlm_ids"][is_used]
+  assert old_ids.min() >= FIRST_ID
+  assert abs((new_ids == SPECIAL.mask).mean() - 0.8) < 0.005
+  assert abs((new_ids == old_ids).mean() - 0.1) < 0.005
+  assert set(new_ids[new_ids < FIRST_ID].tolist()) == {SPECIAL.mask}
 
 
 def electra_rows(document, length, draw):
@@ -132,12 +134,12 @@ def electra_rows(document, length, draw):
   rows, sentences, size, draws = [], [], 0, draw(0)
 
   def make():
-    target, single, longer = draws
-    goal = 100_000 if single else (target - 3) // 2
+    target, is_single, first_is_longer = draws
+    goal = 100_000 if is_single else (target - 3) // 2
     first, second = [], []
     for sentence in sentences:
       crosses = len(first) + len(sentence) >= goal
-      may_cross = not second and len(first) < goal and longer
+      may_cross = not second and len(first) < goal and first_is_longer
       if not first or not crosses or may_cross:
         first += sentence
       else:
@@ -177,28 +179,30 @@ def test_rows_of_electra_token_by_token(length, share):
   builder = recipes.electra_segments(
     SPECIAL, vocab, length=length, short_probability=0.3
   )
-  rows, returned = 0, 0
+  rows, num_interleaved = 0, 0
   for key in range(3):
     segments_key = hashing.make_key(key, "segments")
     numbers = np.arange(len(corpus.sentences) - 1)
-    short, longer, single = (
+    short_draws, longer_draws, single_draws = (
       hashing.uniform(segments_key, numbers, column) for column in (0, 2, 3)
     )
     targets = 5 + hashing.randint(segments_key, numbers, 1, length - 4)
-    targets = np.where(short < 0.3, targets, length)
-    draws = list(zip(targets, single < 0.1, longer < 0.5, strict=True))
+    targets = np.where(short_draws < 0.3, targets, length)
+    draws = list(
+      zip(targets, single_draws < 0.1, longer_draws < 0.5, strict=True)
+    )
     expected = []
     for document, begin in zip(documents, corpus.documents, strict=False):
       draw = draws[begin : begin + len(document)].__getitem__
       expected += electra_rows(document, length, draw)
     assert list(two_segments(epoch(corpus, builder, key))) == expected
     rows += len(expected)
-    returned += sum(bool(b) and a[-1] > b[0] for a, b in expected)
-  assert rows > 5000 and returned > share * rows
+    num_interleaved += sum(bool(b) and a[-1] > b[0] for a, b in expected)
+  assert rows > 5000 and num_interleaved > share * rows
 
 
 def test_segments_of_electra():
-  """20,000 rows have the statistics of the program with independent draws."""
+  """20,000 rows have the statistics of the program's rows with other draws."""
   documents, vocab = numbered(realistic(1500, 8))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   builder = recipes.electra_segments(SPECIAL, vocab, length=128)
@@ -219,15 +223,17 @@ def test_segments_of_electra():
       rows_made.append((a, b))
     key += 1
   assert len(published) > 20_000
-  sides = [
+  statistics = [
     np.array([(len(a), len(b), bool(b) and a[-1] > b[0]) for a, b in rows])
     for rows in (rows_made, published)
   ]
-  share, expected = ((x[:, 1] == 0).mean() for x in sides)
+  share, expected = ((x[:, 1] == 0).mean() for x in statistics)
   assert abs(share - expected) < 0.01
-  share, expected = (x[:, 2].mean() for x in sides)
+  share, expected = (x[:, 2].mean() for x in statistics)
   assert expected > 0.05 and abs(share - expected) < 0.01
-  for sizes, expected in zip(sides[0].T[:2], sides[1].T[:2], strict=True):
+  for sizes, expected in zip(
+    statistics[0].T[:2], statistics[1].T[:2], strict=True
+  ):
     for decile in np.quantile(expected, np.arange(1, 10) / 10):
       share = (sizes <= decile).mean()
       assert abs(share - (expected <= decile).mean()) < 0.012
@@ -236,31 +242,33 @@ def test_segments_of_electra():
 def test_rows_of_a_language_model():
   documents, vocab = numbered([[5] * 30, [1], [2], [9], [10], [11], [3, 6, 40]])
   corpus = corpus_from_documents(documents)
-  # A vocabulary without any special token.
+  # This vocabulary has no special token.
   no_special_ids = SpecialIds(None, None, None, None, None)
   builder = recipes.lm(no_special_ids, vocab, length=9)
   assert builder.roles == ()
   starts = []
   for key in range(20):
     batch = epoch(corpus, builder, key)
-    real = batch["sequence_ids"] == 1
-    np.testing.assert_array_equal(batch["lm_weights"], real)
-    assert not batch["lm_ids"][~real].any()
-    assert not batch["input_ids"][~real].any()
+    is_real = batch["sequence_ids"] == 1
+    np.testing.assert_array_equal(batch["lm_weights"], is_real)
+    assert not batch["lm_ids"][~is_real].any()
+    assert not batch["input_ids"][~is_real].any()
     # Each token that is not the first of a document is predicted once, from
     # the token before it.
     np.testing.assert_array_equal(
-      batch["lm_ids"][real], batch["input_ids"][real] + 1
+      batch["lm_ids"][is_real], batch["input_ids"][is_real] + 1
     )
-    first = [document[0][0] for document in documents]
-    last = [document[-1][-1] for document in documents]
-    every = set(range(FIRST_ID, vocab))
-    assert sorted(batch["lm_ids"][real]) == sorted(every - set(first))
-    assert sorted(batch["input_ids"][real]) == sorted(every - set(last))
+    first_ids = [document[0][0] for document in documents]
+    last_ids = [document[-1][-1] for document in documents]
+    all_ids = set(range(FIRST_ID, vocab))
+    assert sorted(batch["lm_ids"][is_real]) == sorted(all_ids - set(first_ids))
+    assert sorted(batch["input_ids"][is_real]) == sorted(
+      all_ids - set(last_ids)
+    )
     # Rows are contiguous. Only at the ends of documents may they be shorter.
-    for row, n in zip(batch["input_ids"], real.sum(1), strict=True):
+    for row, n in zip(batch["input_ids"], is_real.sum(1), strict=True):
       assert n and (np.diff(row[:n]) == 1).all()
-      assert n == 9 or row[0] in first or row[n - 1] + 1 in last
+      assert n == 9 or row[0] in first_ids or row[n - 1] + 1 in last_ids
     starts.append(tuple(batch["input_ids"][:, 0].tolist()))
   assert len(set(starts)) > 15
 

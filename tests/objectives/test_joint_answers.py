@@ -1,4 +1,4 @@
-"""Compares ELECTRA's head for questions with plain numpy, and tests runs."""
+"""Compares ELECTRA's head for questions with numpy, and tests its runs."""
 
 import copy
 import functools
@@ -66,8 +66,10 @@ class NumpyHead:
 
   def end(self, start):
     """Returns the logits of the ends for a given start."""
-    at = np.tile(self._hidden[start], (len(self._hidden), 1))
-    x = gelu(self._dense("end_hidden", np.concatenate([at, self._hidden], 1)))
+    start_states = np.tile(self._hidden[start], (len(self._hidden), 1))
+    x = gelu(
+      self._dense("end_hidden", np.concatenate([start_states, self._hidden], 1))
+    )
     return self._dense("end", x)[:, 0] + self._less
 
   def null(self):
@@ -78,7 +80,7 @@ class NumpyHead:
 
 
 def head(beam, length, seed=0):
-  """Returns the head with parameters far from trivial ones, rows and masks."""
+  """Returns a head, its drawn parameters, states, masks and `NumpyHead`s."""
   module = question_head.JointAnswers(beam, jnp.dtype("float32"))
   rng = np.random.default_rng(seed)
   hidden = rng.normal(size=(3, length, 8)).astype(np.float32)
@@ -93,31 +95,41 @@ def head(beam, length, seed=0):
 def test_the_loss_is_that_of_the_release():
   module, params, hidden, mask, rows = head(4, 9)
   labels = np.array([[4, 6], [0, 0], [3, 3]], np.int32)
-  run = functools.partial(
+  logits_of = functools.partial(
     module.apply, {"params": params}, method="logits_given_starts"
   )
-  logits = tiny_families.jit(run)(hidden, mask, labels[:, 0])
-  losses, right = [], []
-  none = np.array([0.0, 1.0, 0.0], np.float32)
-  for row, (start, end), empty in zip(rows, labels, none, strict=True):
+  logits = tiny_families.jit(logits_of)(hidden, mask, labels[:, 0])
+  losses, is_right = [], []
+  unanswerable = np.array([0.0, 1.0, 0.0], np.float32)
+  for row, (start, end), is_unanswerable in zip(
+    rows, labels, unanswerable, strict=True
+  ):
     loss = -log_softmax(row.start)[start] - log_softmax(row.end(start))[end]
-    chance = 1 / (1 + np.exp(-row.null()))
-    loss = loss / 2 - 0.5 * np.log(chance if empty else 1 - chance)
+    null_probability = 1 / (1 + np.exp(-row.null()))
+    loss = loss / 2 - 0.5 * np.log(
+      null_probability if is_unanswerable else 1 - null_probability
+    )
     losses.append(loss)
     span = row.start.argmax(), row.end(start).argmax()
-    right.append(span == (start, end))
+    is_right.append(span == (start, end))
   np.testing.assert_allclose(logits.start, [r.start for r in rows], rtol=1e-5)
   for weights in ([1.0, 1.0, 1.0], [1.0, 0.5, 0.0]):
     weights = np.array(weights, np.float32)
-    batch = dict(labels=labels, label_weights=weights, unanswerable=none)
+    batch = dict(
+      labels=labels, label_weights=weights, unanswerable=unanswerable
+    )
     sums = joint_sums(logits, batch)
     np.testing.assert_allclose(sums["task_loss"], weights @ losses, rtol=1e-5)
-    np.testing.assert_allclose(sums["task_accuracy"], weights @ right)
-  # The label of each row is its best span, so all rows are right.
-  best = [(r.start.argmax(), r.end(r.start.argmax()).argmax()) for r in rows]
-  best = np.array(best, np.int32)
-  logits = run(hidden, mask, best[:, 0])
-  batch = dict(labels=best, label_weights=np.ones(3), unanswerable=none)
+    np.testing.assert_allclose(sums["task_accuracy"], weights @ is_right)
+  # Now the label of each row is its best span, so all rows are right.
+  best_spans = [
+    (r.start.argmax(), r.end(r.start.argmax()).argmax()) for r in rows
+  ]
+  best_spans = np.array(best_spans, np.int32)
+  logits = logits_of(hidden, mask, best_spans[:, 0])
+  batch = dict(
+    labels=best_spans, label_weights=np.ones(3), unanswerable=unanswerable
+  )
   assert joint_sums(logits, batch)["task_accuracy"] == 3.0
 
 
@@ -145,20 +157,20 @@ def test_every_family_answers_from_the_context(name):
   encoder = tiny_families.build(name)
   module = task_heads.build("span", encoder, {"dropout": 0.0, "beam": 2})
   ids = tiny_families.token_ids(2, 8)
-  real = np.arange(8) < np.array([[8], [6]])
-  context = (real & (np.arange(8) >= 3)).astype(np.int32)
-  batch = dict(input_ids=np.where(real, ids, 1).astype(np.int32))
-  batch |= dict(sequence_ids=real.astype(np.int32), segment_ids=context)
+  is_real = np.arange(8) < np.array([[8], [6]])
+  context = (is_real & (np.arange(8) >= 3)).astype(np.int32)
+  batch = dict(input_ids=np.where(is_real, ids, 1).astype(np.int32))
+  batch |= dict(sequence_ids=is_real.astype(np.int32), segment_ids=context)
   params = tiny_families.fill(module, batch)
   run = tiny_families.jit(module.apply)
   beams = np.asarray(run({"params": params}, batch))
-  # Only an encoder with segments reads them.
+  # Only an encoder with segment embeddings reads the segment ids.
   segment_ids = context if getattr(encoder, "num_segments", 0) > 1 else None
   hidden, _ = tiny_families.jit(encoder.apply)(
     {"params": params["encoder"]},
     batch["input_ids"],
     segment_ids,
-    real.astype("int32"),
+    is_real.astype("int32"),
   )
   for beam_rows, states, mask in zip(beams, hidden, context > 0, strict=True):
     mask[0] = True
@@ -180,17 +192,19 @@ def questions(windows=True):
     animals = rng.permutation(["cat", "dog", "bird"])
     verbs = rng.permutation(["runs", "sleeps", "sings"])
     sentences = [f"{a} {v} ." for a, v in zip(animals, verbs, strict=True)]
-    gone, asked = number % 3 == 0, animals[number % 2]
-    if gone:
-      sentences = [text for text in sentences if not text.startswith(asked)]
+    is_unanswerable, asked_animal = number % 3 == 0, animals[number % 2]
+    if is_unanswerable:
+      sentences = [
+        text for text in sentences if not text.startswith(asked_animal)
+      ]
     elif windows and number % 4 == 1:
       sentences += ["red green blue ."] * 4
     context = "  ".join(sentences)
     verb = verbs[number % 2]
     answers = [dict(text=verb, answer_start=context.find(verb))]
-    fields = dict(id=f"q{number}", title="", question=f"{asked} ?")
+    fields = dict(id=f"q{number}", title="", question=f"{asked_animal} ?")
     examples.append(
-      fields | dict(context=context, answers=[] if gone else answers)
+      fields | dict(context=context, answers=[] if is_unanswerable else answers)
     )
   return examples
 
@@ -201,24 +215,26 @@ def encode_questions(vocabulary, length=20):
 
 @pytest.mark.parametrize("null", [False, True])
 def test_a_beam_of_independent_ends_answers_as_bert_does(null):
-  """The list of answers is the official one, wherever the scores come from."""
-  rows, asked = encode_questions(tiny_tasks.vocabulary()), questions()
-  assert len(rows.example) > len(asked)
+  """A beam that holds BERT's independent scores gives BERT's answers."""
+  rows, examples = encode_questions(tiny_tasks.vocabulary()), questions()
+  assert len(rows.example) > len(examples)
   rng = np.random.default_rng(1)
   rules = predictions.SpanRules(n_best=7, max_length=3)
-  apart, joint = [], []
+  apart_logits, beams = [], []
   for size in np.diff(rows.starts):
     logits = rng.normal(size=(size, 2))
     i, j = np.argsort(-logits, 0)[:7].T
     pairs = [[a, b, logits[a, 0], logits[b, 1]] for a in i for b in j]
     # Positions in the padding are no answers.
     pairs.insert(3, [size, size, 90.0, 90.0])
-    apart.append(logits)
-    joint.append(np.array([[0, 0, rng.normal(), 0], *pairs]))
-  wanted = predictions.answer_questions(rows, apart, asked, False, rules)
-  answers = predictions.answer_questions(rows, joint, asked, null, rules)
+    apart_logits.append(logits)
+    beams.append(np.array([[0, 0, rng.normal(), 0], *pairs]))
+  expected_answers = predictions.answer_questions(
+    rows, apart_logits, examples, False, rules
+  )
+  answers = predictions.answer_questions(rows, beams, examples, null, rules)
   for number, (answer, expected) in enumerate(
-    zip(answers, wanted, strict=True)
+    zip(answers, expected_answers, strict=True)
   ):
     assert (
       answer["nbest"] == expected["nbest"]
@@ -227,13 +243,15 @@ def test_a_beam_of_independent_ends_answers_as_bert_does(null):
     if not null:
       assert answer["text"] == answer["best"]
       continue
-    mine = np.flatnonzero(rows.example == number)
-    least = min(joint[i][0, 2] for i in mine)
-    assert answer["null_odds"] == least
-    assert answer["text"] == ("" if least > 0 else answer["best"])
+    windows = np.flatnonzero(rows.example == number)
+    least_null = min(beams[i][0, 2] for i in windows)
+    assert answer["null_odds"] == least_null
+    assert answer["text"] == ("" if least_null > 0 else answer["best"])
   if null:
-    never = rules._replace(threshold=-99.0)
-    answers = predictions.answer_questions(rows, joint, asked, True, never)
+    strict_rules = rules._replace(threshold=-99.0)
+    answers = predictions.answer_questions(
+      rows, beams, examples, True, strict_rules
+    )
     assert {answer["text"] for answer in answers} == {""}
 
 
@@ -241,22 +259,26 @@ def test_a_beam_of_independent_ends_answers_as_bert_does(null):
 def test_batches_say_which_questions_have_no_answer(family, tmp_path):
   """A window may lack the answer although its question has an answer."""
   vocabulary = files.load(getattr(files, family)(tmp_path))
-  rows, asked = encode_questions(vocabulary, 40), questions()
+  rows, examples = encode_questions(vocabulary, 40), questions()
   loader = batches.Batches(TASK, rows, 0, 8, shuffle=False)
-  windows = 0
+  windows_without_answer = 0
   for step in range(loader.steps_per_epoch):
     batch = loader.batch(step)
     for k, row in enumerate(batch["row"]):
-      none = row >= 0 and not asked[rows.example[row]]["answers"]
-      assert batch["unanswerable"][k] == none
-      windows += row >= 0 and not none and not batch["labels"][k].any()
+      is_unanswerable = row >= 0 and not examples[rows.example[row]]["answers"]
+      assert batch["unanswerable"][k] == is_unanswerable
+      windows_without_answer += (
+        row >= 0 and not is_unanswerable and not batch["labels"][k].any()
+      )
       if row >= 0:
         # The segment is 1 in the context and at the row's end, in all families.
         offsets = rows.offsets[rows.starts[row] : rows.starts[row + 1], 0]
         segment = batch["segment_ids"][k, : len(offsets)]
         assert segment[:-1].tolist() == (offsets[:-1] >= 0).tolist()
         assert segment[-1] == 1
-  assert batch["unanswerable"].dtype == np.float32 and windows > 3
+  assert (
+    batch["unanswerable"].dtype == np.float32 and windows_without_answer > 3
+  )
 
 
 def test_bad_options(tmp_path):
@@ -269,27 +291,29 @@ def test_bad_options(tmp_path):
   batch = dict.fromkeys([*finetune.KEYS, "segment_ids"])
   with pytest.raises(ValueError, match="needs unanswerable"):
     objective.init(jax.random.key(0), batch)
-  # This folder does not say where the contexts begin.
-  words = tiny_tasks.vocabulary()
-  rows = encode_questions(words)
-  old = rows._replace(second=np.diff(rows.starts).astype(np.int32))
+  # These rows do not say where the contexts begin.
+  vocabulary = tiny_tasks.vocabulary()
+  rows = encode_questions(vocabulary)
+  old_rows = rows._replace(second=np.diff(rows.starts).astype(np.int32))
   with pytest.raises(ValueError, match="`second` is not where the contexts"):
-    splits = {"train": (old, questions())}
+    splits = {"train": (old_rows, questions())}
     encoded_rows.save(str(tmp_path / "old"), TASK, splits, {}, {})
 
 
 def write_folder(path):
-  words = tiny_tasks.vocabulary()
-  split = encode_questions(words), questions()
+  vocabulary = tiny_tasks.vocabulary()
+  split = encode_questions(vocabulary), questions()
   meta = dict(
     pad=0,
     vocab_size=len(tiny_tasks.PIECES),
-    special=words.special._asdict(),
+    special=vocabulary.special._asdict(),
     tokenizer="wordpiece",
     lower_case=True,
   )
-  both = {"train": split, "validation": split}
-  encoded_rows.save(path, TASK, both, meta, open_vocabulary.contents(words))
+  splits = {"train": split, "validation": split}
+  encoded_rows.save(
+    path, TASK, splits, meta, open_vocabulary.contents(vocabulary)
+  )
 
 
 def config_of(model, folder, **more):
@@ -323,9 +347,14 @@ def heldout(run):
 
 def test_a_run_learns_answers_and_that_there_is_none(tuned_run):
   _, run = tuned_run
-  last = heldout(run)[-1]
-  assert last["step"] == 120 and last["loss"] < 0.1
-  assert last["exact"] == last["NoAns_exact"] == last["HasAns_exact"] == 100.0
+  last_row = heldout(run)[-1]
+  assert last_row["step"] == 120 and last_row["loss"] < 0.1
+  assert (
+    last_row["exact"]
+    == last_row["NoAns_exact"]
+    == last_row["HasAns_exact"]
+    == 100.0
+  )
   weights = runs.read(run)
   assert weights.config["head"] == {"dropout": 0.0, "beam": 20}
   assert weights.arrays["answers/end_hidden/kernel"].shape == (64, 512)
@@ -351,20 +380,21 @@ def test_score_and_predict_and_the_file_agree(tuned_run, tmp_path):
   outputs = predict.predict_split(predictor, split, "task")
   scores = metrics.evaluate(split.task, outputs, split.examples)
   assert scores["exact"] == heldout(run)[-1]["exact"]
-  asked = questions()
-  live = predict.predict(predictor, asked)
-  for answer, example in zip(live, asked, strict=True):
-    right = example["answers"][0]["text"] if example["answers"] else ""
-    assert answer["answer"] == right
-    assert (answer["null_odds"] > 0) == (not right)
+  examples = questions()
+  live_answers = predict.predict(predictor, examples)
+  for answer, example in zip(live_answers, examples, strict=True):
+    right_answer = example["answers"][0]["text"] if example["answers"] else ""
+    assert answer["answer"] == right_answer
+    assert (answer["null_odds"] > 0) == (not right_answer)
     assert all(entry["text"] in example["context"] for entry in answer["nbest"])
   model = loading.open_model(run)
   path = str(tmp_path / "model.bin")
-  # Rows of 20 are padded to 32; the 401 spans of the beam are not.
+  # Rows of 20 tokens are padded to 32 tokens, but the beam's 401 spans are not
+  # padded.
   export.save(path, model, (32, 40), ("cpu",))
   loaded = export.load(path, batch_size=3, null=True)._replace(length=20)
   for answer, expected in zip(
-    live, predict.predict(loaded, asked), strict=True
+    live_answers, predict.predict(loaded, examples), strict=True
   ):
     assert answer["answer"] == expected["answer"]
     np.testing.assert_allclose(
@@ -390,11 +420,13 @@ def test_the_head_is_taken_by_name(tuned_run, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA, reason="BERT_JAX_TEST_DATA is not set")
 def test_a_run_learns_real_questions(tmp_path, compiled):
-  """The questions are XQuAD's, in windows; every fourth has no answer."""
+  """The contexts of XQuAD are cut into windows; 1 of 4 answers is removed."""
   text = pathlib.Path(f"{DATA}/eval/squad/xquad.en.json").read_text("utf-8")
   paragraphs = json.loads(text)["data"][0]["paragraphs"][:3]
-  asked = [qa for paragraph in paragraphs for qa in paragraph["qas"]]
-  for qa in asked[::4]:
+  questions_and_answers = [
+    qa for paragraph in paragraphs for qa in paragraph["qas"]
+  ]
+  for qa in questions_and_answers[::4]:
     qa["answers"] = []
   source = tmp_path / "some.json"
   source.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
@@ -410,5 +442,5 @@ def test_a_run_learns_real_questions(tmp_path, compiled):
   config["checkpoint"] |= dict(every=240)
   config["evaluate"]["every"] = 240
   train.run(config, str(tmp_path / "run"))
-  last = heldout(str(tmp_path / "run"))[-1]
-  assert last["exact"] > 90.0, last
+  last_row = heldout(str(tmp_path / "run"))[-1]
+  assert last_row["exact"] > 90.0, last_row

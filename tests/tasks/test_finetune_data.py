@@ -20,7 +20,7 @@ from bert_jax.tasks import (
 )
 from bert_jax.tasks.encoded_rows import Rows, Task
 
-TWO = Task("two", "classification", ("no", "yes"), 1, ("accuracy",))
+CLASSIFICATION = Task("two", "classification", ("no", "yes"), 1, ("accuracy",))
 TAGS = Task("t", "tagging", ("O", "B-X", "I-X"), 1, ("tagging_f1",))
 
 
@@ -49,7 +49,7 @@ def example(*texts, label="no"):
 
 def test_pairs_and_single_texts_of_bert(bert):
   encoded = encode.texts(
-    TWO, [example("the cat"), example("the cat", "a dog")], bert, 16
+    CLASSIFICATION, [example("the cat"), example("the cat", "a dog")], bert, 16
   )
   assert ids(bert, row_of(encoded, 0)) == ["[CLS]", "the", "cat", "[SEP]"]
   assert ids(bert, row_of(encoded, 1)) == (
@@ -62,12 +62,14 @@ def test_pairs_and_single_texts_of_bert(bert):
 def test_roberta_has_two_separators_and_no_segments(folder):
   vocabulary = files.load(files.roberta(folder))
   encoded = encode.texts(
-    TWO, [example("ab", "c"), example("ab")], vocabulary, 16
+    CLASSIFICATION, [example("ab", "c"), example("ab")], vocabulary, 16
   )
   pair = ["<s>", "a", "b", "</s>", "</s>", "c", "</s>"]
   assert ids(vocabulary, row_of(encoded, 0)) == pair
   assert encoded.rows.second.tolist() == [7, 4]
-  batch = batches.Batches(TWO, encoded.rows, 1, 2, shuffle=False).batch(0)
+  batch = batches.Batches(
+    CLASSIFICATION, encoded.rows, 1, 2, shuffle=False
+  ).batch(0)
   assert not batch["segment_ids"].any()
   assert batch["input_ids"][1, 4:].tolist() == [1] * 12
 
@@ -75,7 +77,7 @@ def test_roberta_has_two_separators_and_no_segments(folder):
 def test_gpt1_has_three_new_tokens(folder):
   vocabulary = files.load(files.gpt1(folder))
   size = vocabulary.vocab_size
-  encoded = encode.texts(TWO, [example("ab", "c")], vocabulary, 16)
+  encoded = encode.texts(CLASSIFICATION, [example("ab", "c")], vocabulary, 16)
   row = row_of(encoded, 0)
   assert [row[0], row[3], row[-1]] == [size, size + 1, size + 2]
   assert len(row) == 6
@@ -120,7 +122,7 @@ def tagged_example(words, tags, **fields):
 
 
 def test_the_first_piece_has_the_tag(bert):
-  # Each word has two pieces. The second piece must not get a copy of the B-.
+  # Each word has two pieces. The second piece must not get the tag B-X too.
   encoded = tagging.rows(
     TAGS, [tagged_example(["xy", "zx"], ["B-X", "I-X"])], bert, 16
   )
@@ -204,7 +206,7 @@ def random_rows(count, seed=0, longest=60):
 @pytest.mark.parametrize("size", [1, 3, 4, 10, 16])
 def test_an_epoch_has_every_row_once(size, group):
   rows = random_rows(10)
-  epoch_batches = batches.Batches(TWO, rows, 0, size, group=group)
+  epoch_batches = batches.Batches(CLASSIFICATION, rows, 0, size, group=group)
   assert epoch_batches.steps_per_epoch == -(-10 // size)
   orders = []
   for epoch in range(3):
@@ -229,9 +231,11 @@ def test_an_epoch_has_every_row_once(size, group):
 
 def test_a_batch_depends_only_on_its_number():
   rows = random_rows(50)
-  in_order = batches.Batches(TWO, rows, 0, 4, seed=3, group=True)
-  unread_batches = batches.Batches(TWO, rows, 0, 4, seed=3, group=True)
-  other_seed = batches.Batches(TWO, rows, 0, 4, seed=4, group=True)
+  in_order = batches.Batches(CLASSIFICATION, rows, 0, 4, seed=3, group=True)
+  unread_batches = batches.Batches(
+    CLASSIFICATION, rows, 0, 4, seed=3, group=True
+  )
+  other_seed = batches.Batches(CLASSIFICATION, rows, 0, 4, seed=4, group=True)
   made_in_order = [in_order.batch(i) for i in range(40)]
   for name, array in unread_batches.batch(39).items():
     np.testing.assert_array_equal(array, made_in_order[39][name])
@@ -244,8 +248,11 @@ def test_a_batch_depends_only_on_its_number():
 
 def test_hosts_have_shares_of_one_batch():
   rows = random_rows(21)
-  single_host = batches.Batches(TWO, rows, 0, 8)
-  hosts = [batches.Batches(TWO, rows, 0, 8, host=h, hosts=4) for h in range(4)]
+  single_host = batches.Batches(CLASSIFICATION, rows, 0, 8)
+  hosts = [
+    batches.Batches(CLASSIFICATION, rows, 0, 8, host=h, hosts=4)
+    for h in range(4)
+  ]
   for step in range(single_host.steps_per_epoch):
     expected = single_host.batch(step)
     shares = [host.batch(step) for host in hosts]
@@ -256,11 +263,15 @@ def test_hosts_have_shares_of_one_batch():
 
 def test_lengths_are_few_and_grouping_pads_less():
   rows = random_rows(3000, longest=200)
-  ungrouped = batches.Batches(TWO, rows, 0, 8, buckets=(32, 64, 128))
-  group = batches.Batches(TWO, rows, 0, 8, buckets=(32, 64, 128), group=True)
-  assert ungrouped.buckets == (32, 64, 128, 199)
+  ungrouped_batches = batches.Batches(
+    CLASSIFICATION, rows, 0, 8, buckets=(32, 64, 128)
+  )
+  grouped_batches = batches.Batches(
+    CLASSIFICATION, rows, 0, 8, buckets=(32, 64, 128), group=True
+  )
+  assert ungrouped_batches.buckets == (32, 64, 128, 199)
   shares = []
-  for split_batches in (ungrouped, group):
+  for split_batches in (ungrouped_batches, grouped_batches):
     all_batches = [
       split_batches.batch(i) for i in range(split_batches.steps_per_epoch)
     ]
@@ -275,7 +286,9 @@ def test_lengths_are_few_and_grouping_pads_less():
 
 
 def test_the_order_of_the_rows_for_evaluation():
-  split_batches = batches.Batches(TWO, random_rows(7), 0, 3, shuffle=False)
+  split_batches = batches.Batches(
+    CLASSIFICATION, random_rows(7), 0, 3, shuffle=False
+  )
   order = [split_batches.batch(i)["row"].tolist() for i in range(6)]
   assert order[:3] == [[0, 1, 2], [3, 4, 5], [6, -1, -1]] == order[3:]
 
@@ -293,10 +306,12 @@ def test_numbers_stay_numbers(bert):
 
 def prepare(folder, name, inputs, **options):
   task = task_inputs.find(name)
-  parsed = task_inputs.parse_inputs(task, inputs)
+  parsed_inputs = task_inputs.parse_inputs(task, inputs)
   output = str(folder / options.pop("output", name))
   vocab = options.pop("vocab", str(folder / "vocab.txt"))
-  return output, prepare_task.prepare(task, parsed, vocab, output, **options)
+  return output, prepare_task.prepare(
+    task, parsed_inputs, vocab, output, **options
+  )
 
 
 def test_a_folder_is_what_was_encoded_and_is_made_once(tmp_path, bert):
@@ -306,8 +321,8 @@ def test_a_folder_is_what_was_encoded_and_is_made_once(tmp_path, bert):
   output, meta = prepare(tmp_path, "sst2", [f"train={train}"], length=12)
   task, encoded, examples = encoded_rows.load(output, "train")
   assert task.labels == ("0", "1") and meta["pad"] == 0
-  fresh = encode.texts(task, examples, bert, 12).rows
-  for name, array in fresh._asdict().items():
+  expected = encode.texts(task, examples, bert, 12).rows
+  for name, array in expected._asdict().items():
     np.testing.assert_array_equal(getattr(encoded, name), array)
   assert examples[0] == {"id": "0", "texts": ["the good cat "], "label": "1"}
   assert encoded.labels.tolist() == [1, 0]
@@ -338,18 +353,18 @@ def test_the_command(tmp_path):
   command = [sys.executable, "-m", "bert_jax", "prepare-task", "--task", "spam"]
   command += ["--columns=text=message,label=verdict", "--length=16"]
   command += [f"--vocab={tmp_path}/vocab.txt", f"--output={tmp_path}/out"]
-  done = subprocess.run(
+  process = subprocess.run(
     [*command, f"--input=train={tmp_path}/train.jsonl"],
     capture_output=True,
     text=True,
   )
-  assert done.returncode == 0, done.stderr
-  assert "train: 3 examples, 3 rows of 4.0 tokens" in done.stdout
+  assert process.returncode == 0, process.stderr
+  assert "train: 3 examples, 3 rows of 4.0 tokens" in process.stdout
   meta = json.loads((tmp_path / "out" / "meta.json").read_text())
   assert meta["task"]["labels"] == ["not spam", "spam"]
-  done = subprocess.run(
+  process = subprocess.run(
     [*command, f"--input=train={tmp_path}/no.jsonl"],
     capture_output=True,
     text=True,
   )
-  assert done.returncode == 1 and "Traceback" not in done.stderr
+  assert process.returncode == 1 and "Traceback" not in process.stderr

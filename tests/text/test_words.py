@@ -57,10 +57,10 @@ def sentences(prepared, split):
   opened = reader.open_prepared(prepared)
   corpus = opened.splits[split]
   others = pathlib.Path(prepared, "others.txt").read_text(encoding="utf-8")
-  names = [*opened.vocab, *others.split("\n")[:-1]]
+  spellings = [*opened.vocab, *others.split("\n")[:-1]]
   word_lists = []
   for begin, end in itertools.pairwise(corpus.sentences):
-    word_lists.append([names[i] for i in corpus.tokens[begin:end]])
+    word_lists.append([spellings[i] for i in corpus.tokens[begin:end]])
   return word_lists, corpus
 
 
@@ -99,8 +99,13 @@ def test_a_vocabulary_is_words_by_count(tmp_path, capsys):
     for sentence in document:
       for word in sentence.split():
         counts[word] = counts.get(word, 0) + 1
-  often = [w for w in counts if counts[w] > 1 and w not in words.SPECIAL]
-  expected = [*words.SPECIAL, *sorted(often, key=lambda w: (-counts[w], w))]
+  frequent_words = [
+    w for w in counts if counts[w] > 1 and w not in words.SPECIAL
+  ]
+  expected = [
+    *words.SPECIAL,
+    *sorted(frequent_words, key=lambda w: (-counts[w], w)),
+  ]
   assert list(pieces) == expected
   assert out.read_text(encoding="utf-8").split() == expected
   loaded = open_vocabulary.load(str(out), rules="spaces")
@@ -114,21 +119,21 @@ def test_the_folder_has_every_word(prepared):
   """Words that are not in the vocabulary keep their letters."""
   opened = reader.open_prepared(prepared)
   assert opened.vocab == VOCABULARY and opened.vocab_size == 12
-  everything = []
+  all_sentences = []
   for split in reader.SPLITS:
     word_lists, corpus = sentences(prepared, split)
     assert all(s[0] == "<S>" and s[-1] == "</S>" for s in word_lists)
-    everything += [" ".join(s[1:-1]) for s in word_lists]
+    all_sentences += [" ".join(s[1:-1]) for s in word_lists]
     assert corpus.spellings is not None
-  written = [s for document in DOCUMENTS for s in document]
-  assert sorted(everything) == sorted(written)
+  input_sentences = [s for document in DOCUMENTS for s in document]
+  assert sorted(all_sentences) == sorted(input_sentences)
   train, _ = sentences(prepared, "train")
-  flat = [word for sentence in train for word in sentence]
-  counts = [flat.count(word) for word in VOCABULARY]
+  flat_words = [word for sentence in train for word in sentence]
+  counts = [flat_words.count(word) for word in VOCABULARY]
   # A literal `<S>` in a text is a word that is not in the vocabulary.
-  literal = sum("<S>" in sentence[1:] for sentence in train)
-  counts[0] -= literal
-  counts[2] = sum(word not in VOCABULARY for word in flat) + literal
+  num_literal = sum("<S>" in sentence[1:] for sentence in train)
+  counts[0] -= num_literal
+  counts[2] = sum(word not in VOCABULARY for word in flat_words) + num_literal
   assert opened.unigrams.tolist() == counts
   assert opened.special == SpecialIds(None, 2, 0, 1, None)
   # A run gets the vocabulary, but not the other words of its text.
@@ -137,8 +142,8 @@ def test_the_folder_has_every_word(prepared):
     "tokenizer_config.json",
     "vocab.txt",
   ]
-  again = opened.tokenizer
-  assert again.options == {"rules": "spaces"}
+  tokenizer = opened.tokenizer
+  assert tokenizer.options == {"rules": "spaces"}
 
 
 class Word(NamedTuple):
@@ -147,8 +152,8 @@ class Word(NamedTuple):
   Attributes:
     chars: the 50 ids of its characters.
     target: the id that is predicted for it.
-    begins: True for the begin of a sentence.
-    ends: True for the end of a sentence.
+    begins: True for the first word of a sentence.
+    ends: True for the last word of a sentence.
   """
 
   chars: list[int]
@@ -162,14 +167,16 @@ def stream(prepared, split):
   word_lists, _ = sentences(prepared, split)
   stream_words = []
   for sentence in word_lists:
-    last = len(sentence) - 1
+    last_index = len(sentence) - 1
     for i, word in enumerate(sentence):
-      special = i in (0, last)
+      is_special = i in (0, last_index)
       target = words.UNKNOWN
-      if word in VOCABULARY and (special or word not in words.SPECIAL):
+      if word in VOCABULARY and (is_special or word not in words.SPECIAL):
         target = VOCABULARY.index(word)
-      chars = characters.word_ids(characters.SPECIAL[word] if special else word)
-      stream_words.append(Word(chars, target, i == 0, i == last))
+      chars = characters.word_ids(
+        characters.SPECIAL[word] if is_special else word
+      )
+      stream_words.append(Word(chars, target, i == 0, i == last_index))
   return stream_words
 
 
@@ -213,56 +220,73 @@ def test_windows_have_the_words_and_their_neighbours(prepared):
 
 
 def test_streams_continue_from_batch_to_batch(prepared):
-  """They go forward from the begin and backward from the end, as published."""
+  """Each row of a batch reads its own part of the text, batch after batch.
+
+  The forward words start at the part's beginning, the backward words at its
+  end, as published.
+  """
   rows = 3
   data = loader.open_data(prepared, "elmo", length=LENGTH, streams=rows)
   text = stream(prepared, "train")
   # Pairs of neighbours in a sentence.
   links = [
-    (left, right) for left, right in itertools.pairwise(text) if not left.ends
+    (word, next_word)
+    for word, next_word in itertools.pairwise(text)
+    if not word.ends
   ]
   windows = len(links) // (rows * LENGTH)
   batches = [data.read(s * rows, rows) for s in range(windows)]
   for row in range(rows):
-    ahead = np.concatenate([b["next_ids"][row] for b in batches])
-    read = np.concatenate([b["char_ids"][row] for b in batches]).tolist()
-    back = np.concatenate([b["previous_ids"][row] for b in batches[::-1]])
-    back_read = np.concatenate([b["back_char_ids"][row] for b in batches[::-1]])
+    next_ids = np.concatenate([b["next_ids"][row] for b in batches])
+    forward_chars = np.concatenate(
+      [b["char_ids"][row] for b in batches]
+    ).tolist()
+    previous_ids = np.concatenate(
+      [b["previous_ids"][row] for b in batches[::-1]]
+    )
+    backward_chars = np.concatenate(
+      [b["back_char_ids"][row] for b in batches[::-1]]
+    )
     size = windows * LENGTH
     begins = [
       begin
       for begin in range(len(links) - size + 1)
-      if [left.chars for left, _ in links[begin : begin + size]] == read
+      if [word.chars for word, _ in links[begin : begin + size]]
+      == forward_chars
     ]
     (begin,) = [b for b in begins if b // size == row]
     row_links = links[begin : begin + size]
-    assert [right.target for _, right in row_links] == ahead.tolist()
-    assert [left.target for left, _ in row_links] == back.tolist()
-    assert [right.chars for _, right in row_links] == back_read.tolist()
+    assert [next_word.target for _, next_word in row_links] == next_ids.tolist()
+    assert [word.target for word, _ in row_links] == previous_ids.tolist()
+    assert [
+      next_word.chars for _, next_word in row_links
+    ] == backward_chars.tolist()
   assert all(b["next_weights"].all() for b in batches)
   # `</S>` is never read forward, since nothing follows it.
-  ends = characters.word_ids(characters.END_SENTENCE)
-  assert not (batches[0]["char_ids"] == ends).all(-1).any()
+  end_chars = characters.word_ids(characters.END_SENTENCE)
+  assert not (batches[0]["char_ids"] == end_chars).all(-1).any()
 
 
 @pytest.mark.parametrize("streams", [0, 4])
 def test_rows_depend_only_on_their_number(prepared, streams):
-  """They do not depend on hosts, steps or restarts."""
+  """The rows do not depend on hosts, steps or restarts."""
   options = dict(seed=1, length=LENGTH, streams=streams)
-  whole = loader.open_data(prepared, "elmo", **options).read(0, 48)
+  expected = loader.open_data(prepared, "elmo", **options).read(0, 48)
   batches = [
     loader.open_data(prepared, "elmo", **options).read(first, 2)
     for first in range(46, -1, -2)
   ][::-1]
-  for key, array in whole.items():
+  for key, array in expected.items():
     joined = np.concatenate([batch[key] for batch in batches])
     np.testing.assert_array_equal(array, joined)
-  with_hosts = loader.open_data(prepared, "elmo", **options)
-  with loader.batches(with_hosts, 2, 4, host_index=1, host_count=2) as batches:
+  data = loader.open_data(prepared, "elmo", **options)
+  with loader.batches(data, 2, 4, host_index=1, host_count=2) as batches:
     batch = next(batches).batch
-  np.testing.assert_array_equal(batch["next_ids"], whole["next_ids"][10:12])
-  held = loader.open_heldout(prepared, "elmo", length=LENGTH, streams=streams)
-  batch = held.read(0, len(held) + 2)
+  np.testing.assert_array_equal(batch["next_ids"], expected["next_ids"][10:12])
+  heldout = loader.open_heldout(
+    prepared, "elmo", length=LENGTH, streams=streams
+  )
+  batch = heldout.read(0, len(heldout) + 2)
   assert not batch["next_weights"][-2:].any()
 
 

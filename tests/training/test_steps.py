@@ -1,4 +1,4 @@
-"""Train and evaluation steps: micro-batches, rows without targets, logging."""
+"""Tests train and evaluation steps: micro-batches, empty rows, logging."""
 
 import functools
 import time
@@ -72,14 +72,14 @@ def assert_close(a, b, atol):
 def test_micro_batches_add_up_to_the_batch(objective, params, micro_batches):
   """The rows have unequal numbers of targets, and one row has no target."""
   batch = make_batch([11, 1, 2, 7, 0, 3, 1, 10])
-  full = gradient(objective, params, batch)
-  summed = gradient(objective, params, batch, micro_batches)
-  assert_close(full[0], summed[0], 1e-6)
-  assert_close(full[1], summed[1], 1e-6)
+  result_of_batch = gradient(objective, params, batch)
+  result_of_parts = gradient(objective, params, batch, micro_batches)
+  assert_close(result_of_batch[0], result_of_parts[0], 1e-6)
+  assert_close(result_of_batch[1], result_of_parts[1], 1e-6)
 
 
 def toy_objective():
-  """Returns an objective: the loss is the batch's sum times one parameter."""
+  """Returns an objective whose loss is a batch's sum times one parameter."""
   return Objective(
     init=lambda rng, batch: {"kernel": jnp.ones(())},
     weights=lambda batch: {"loss_a": batch["count"].sum()},
@@ -97,7 +97,7 @@ def toy_objective():
   [((11.0, 303.0), (11.0, 101.0), 2.803571), ((2.0, 12.0), (2.0, 3.0), 2.8)],
 )
 def test_tokens_weigh_alike_in_every_micro_batch(sums, counts, mean):
-  """A mean of the micro-batches' means would be 2.0 and 2.5."""
+  """The mean of the micro-batches' means is 2.0 or 2.5, which is wrong."""
   batch = {"sum": jnp.array(sums), "count": jnp.array(counts)}
   grads, means, _ = gradient(
     toy_objective(), {"kernel": jnp.ones(())}, batch, 2
@@ -126,7 +126,7 @@ def test_row_without_targets_adds_nothing(objective, params):
 
 
 def test_optimizer_steps_count_not_micro_steps():
-  """The 12 micro-batches of 3 steps use the rates 0, 0.1, 0.2."""
+  """3 steps of 4 micro-batches use only the 3 rates 0, 0.1 and 0.2."""
   schedule = optim.build_schedule(11, "linear", 1.0, 10 / 11)
   optimizer = optim.build_optimizer(
     schedule, "adamw_bert", 0.0, 0.0, 1e-9, 0.0, 0.0
@@ -149,7 +149,7 @@ def test_optimizer_steps_count_not_micro_steps():
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 4])
 def test_padding_is_the_share_of_all_slots(micro_batches):
-  """The share is that of the whole batch, even if micro-batches differ."""
+  """The logged padding is the share in the whole batch, not in its parts."""
   schedule = optim.build_schedule(11, "linear", 1.0, 0.5)
   optimizer = optim.build_optimizer(
     schedule, "adamw_bert", 0.0, 0.0, 1e-9, 0.0, 0.0
@@ -170,23 +170,23 @@ def test_padding_is_the_share_of_all_slots(micro_batches):
 
 
 def test_padding_is_logged(tmp_path, capsys, monkeypatch):
-  """The mean of the steps is in the row, the line and TensorBoard."""
+  """The steps' mean padding is in the row, the line and TensorBoard."""
   step_sums = logging.StepSums()
   row = {"loss": 1.0, "grad_norm": 1.0, "learning_rate": 0.1, "tokens": 5.0}
   step_sums.add(1, row | {"padding": 0.125})
   step_sums.add(2, row | {"padding": 0.5, "tokens": 7.0})
-  log, board = logging.Logger(str(tmp_path), 0, 10), {}
+  log, board_values = logging.Logger(str(tmp_path), 0, 10), {}
   monkeypatch.setattr(
     log._board,
     "write_event",
-    lambda event: board.update(
+    lambda event: board_values.update(
       {scalar.tag: scalar.simple_value for scalar in event.summary.value}
     ),
   )
   log.train(2, *step_sums.close(), 1.0)
   log.close()
   (logged_row,) = logging.read_rows(str(tmp_path / "metrics.jsonl"))
-  assert logged_row["padding"] == board["train/padding"] == 0.3125
+  assert logged_row["padding"] == board_values["train/padding"] == 0.3125
   rate = logged_row["steps_per_second"]
   assert logged_row["tokens_per_second"] == pytest.approx(6 * rate)
   assert " tokens/s padding 31.2% " in capsys.readouterr().out
@@ -259,9 +259,8 @@ def test_evaluation_counts_every_row_once(objective, params, batch_size):
 
 
 def test_unigram_baseline_by_hand():
-  counts = np.array(
-    [0, 1, 2]
-  )  # After one is added to each count, the shares are 1/6, 2/6 and 3/6.
+  # After one is added to each count, the shares are 1/6, 2/6 and 3/6.
+  counts = np.array([0, 1, 2])
   batch = {
     "input_ids": np.zeros((1, 2), np.int32),
     "mlm_ids": np.array([[2, 0, 1]]),

@@ -1,4 +1,4 @@
-"""Reads models of other names with the parameters of a supported family.
+"""Reads models of other types that have the parameters of a known family.
 
 Also reads folders that lack files or fields.
 """
@@ -52,7 +52,7 @@ KIN = {
 
 @pytest.fixture(scope="module")
 def spm(tmp_path_factory):
-  """Trains a SentencePiece model as fairseq does: <unk>, <s>, </s> first."""
+  """Trains a SentencePiece model that begins with <unk>, <s>, </s>."""
   prefix = str(tmp_path_factory.mktemp("spm") / "m")
   sentencepiece.SentencePieceTrainer.train(
     sentence_iterator=iter(LINES * 20),
@@ -69,14 +69,14 @@ def spm(tmp_path_factory):
 def kin(request, spm, tmp_path_factory):
   """Returns a tokenizer's class, a folder, and its tokenizer and model."""
   path = tmp_path_factory.mktemp("kin") / "model"
-  begin, kind, _, _ = KIN[request.param]
+  class_prefix, model_type, _, _ = KIN[request.param]
   path.mkdir()
   shutil.copy(spm, path / "sentencepiece.bpe.model")
   (path / "tokenizer_config.json").write_text(
     json.dumps({"tokenizer_class": request.param})
   )
   tokenizer = getattr(transformers, request.param).from_pretrained(str(path))
-  cls = getattr(transformers, f"{begin}ForMaskedLM")
+  cls = getattr(transformers, f"{class_prefix}ForMaskedLM")
   sizes = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2)
   sizes |= dict(
     intermediate_size=32, max_position_embeddings=34, pad_token_id=1
@@ -88,7 +88,9 @@ def kin(request, spm, tmp_path_factory):
     for parameter in model.parameters():
       parameter.normal_(0.0, 0.3)
   model.save_pretrained(path)
-  assert json.loads((path / "config.json").read_text())["model_type"] == kind
+  assert (
+    json.loads((path / "config.json").read_text())["model_type"] == model_type
+  )
   return request.param, path, tokenizer, model
 
 
@@ -100,14 +102,14 @@ def test_ids_of_fairseq_are_those_of_transformers(kin, tmp_path, fast):
     path = tmp_path
     assert not (path / "sentencepiece.bpe.model").exists()
   opened = open_vocabulary.load(str(path))
-  first, offset = KIN[name][2:]
-  assert opened.pieces[0] == first and opened.pieces[1] == "<pad>"
+  first_piece, offset = KIN[name][2:]
+  assert opened.pieces[0] == first_piece and opened.pieces[1] == "<pad>"
   assert opened.pieces[-1] == "<mask>"
-  pieces = sentencepiece.SentencePieceProcessor(
+  processor = sentencepiece.SentencePieceProcessor(
     str(kin[1] / "sentencepiece.bpe.model")
   )
-  for number in range(3, pieces.get_piece_size()):
-    assert opened.pieces[number + offset] == pieces.id_to_piece(number)
+  for number in range(3, processor.get_piece_size()):
+    assert opened.pieces[number + offset] == processor.id_to_piece(number)
   special = opened.special
   assert special == (
     tokenizer.pad_token_id,
@@ -118,8 +120,8 @@ def test_ids_of_fairseq_are_those_of_transformers(kin, tmp_path, fast):
   )
   loaded = loading.read(str(kin[1]))
   loaded_tokenizer = loading.open_model(str(kin[1])).tokenizer
-  rows = layouts.of_vocabulary(opened)
-  assert rows.between == (special.sep,) * 2 and not rows.segments
+  layout = layouts.of_vocabulary(opened)
+  assert layout.between == (special.sep,) * 2 and not layout.segments
   for text in TEXTS:
     ids = tokenizer(text)["input_ids"]
     assert list(opened.encode_batch([text])[0]) == ids[1:-1], text
@@ -127,14 +129,14 @@ def test_ids_of_fairseq_are_those_of_transformers(kin, tmp_path, fast):
   pair = tokenizer("a b", "c")["input_ids"]
   assert loaded_tokenizer.encode("a b", "c").ids == pair
   texts = [np.array(opened.encode_batch([x])[0]) for x in ("a b", "c")]
-  row = np.concatenate(layouts.row(rows, texts, 20).id_arrays)
+  row = np.concatenate(layouts.row(layout, texts, 20).id_arrays)
   assert row.tolist() == pair
   assert loaded.config["model"]["vocab_size"] == len(opened.pieces)
 
 
 def test_a_model_of_another_name_is_roberta(kin, tmp_path, monkeypatch):
   name, path, tokenizer, model = kin
-  begin, kind = KIN[name][:2]
+  class_prefix, model_type = KIN[name][:2]
   loaded = loading.open_model(str(path))
   assert loaded.config["family"] == "roberta"
   ids = tokenizer("the cat sat")["input_ids"]
@@ -150,8 +152,8 @@ def test_a_model_of_another_name_is_roberta(kin, tmp_path, monkeypatch):
   command = ["--to", "hf", "--model", str(tmp_path / "ours"), "--output"]
   run(monkeypatch, "convert", *command, str(tmp_path / "back"))
   fields = json.loads((tmp_path / "back" / "config.json").read_text())
-  assert fields["model_type"] == kind
-  assert fields["architectures"] == [f"{begin}ForMaskedLM"]
+  assert fields["model_type"] == model_type
+  assert fields["architectures"] == [f"{class_prefix}ForMaskedLM"]
   reopened = transformers.AutoModelForMaskedLM.from_pretrained(
     tmp_path / "back"
   )
@@ -246,14 +248,14 @@ def test_a_model_for_next_sentences(tmp_path):
 @pytest.mark.parametrize("name", ["Bert", "Roberta", "Electra"])
 def test_a_class_of_decoders_may_hold_an_encoder(tmp_path, name):
   masked_lm = f"{name}ForMaskedLM"
-  other = "BertLMHeadModel" if name == "Bert" else f"{name}ForCausalLM"
+  decoder_class = "BertLMHeadModel" if name == "Bert" else f"{name}ForCausalLM"
   family = name.lower()
-  plain = hf.read(tiny_hf.write(tmp_path / "plain", masked_lm), family)
+  expected = hf.read(tiny_hf.write(tmp_path / "plain", masked_lm), family)
   for decodes in (False, True):
     path = tiny_hf.write(
       tmp_path / str(decodes),
       masked_lm,
-      architectures=[other],
+      architectures=[decoder_class],
       is_decoder=decodes,
     )
     if decodes:
@@ -261,25 +263,27 @@ def test_a_class_of_decoders_may_hold_an_encoder(tmp_path, name):
         hf.read(path, family)
       continue
     weights = hf.read(path, family)
-    assert weights.config["task"] == plain.config["task"]
-    for key, array in plain.arrays.items():
+    assert weights.config["task"] == expected.config["task"]
+    for key, array in expected.arrays.items():
       np.testing.assert_array_equal(weights.arrays[key], array)
 
 
 def test_a_class_without_architectures_is_found_by_its_head(tmp_path):
   for name in ("BertForPreTraining", "BertForMaskedLM", "BertModel"):
     path = tiny_hf.write(tmp_path / name, name, drop=["architectures"])
-    again = tiny_hf.write(tmp_path / f"{name}2", name)
-    first, second = (hf.read(x, "bert").config for x in (path, again))
-    assert first["task"] == second["task"]
-    assert first["head"] == second["head"]
+    complete_path = tiny_hf.write(tmp_path / f"{name}2", name)
+    config, complete_config = (
+      hf.read(x, "bert").config for x in (path, complete_path)
+    )
+    assert config["task"] == complete_config["task"]
+    assert config["head"] == complete_config["head"]
 
 
 @pytest.mark.parametrize("layout_", ["root", "towers", "safe"])
 def test_the_roots_weights_are_fetched_from_the_hub(
   tmp_path, monkeypatch, layout_
 ):
-  """The folder `onnx` has .safetensors, while the model may have only .bin."""
+  """The weights are fetched even if only `onnx` has a .safetensors file."""
   repository = tmp_path / "repository"
   class_by_folder = {".": "BertModel"}
   if layout_ == "towers":
@@ -342,7 +346,7 @@ def test_the_arrays_identify_the_family_without_a_config(
 ):
   path = tiny_hf.write(tmp_path / "hf", name, drop=NAMING_FIELDS)
   if family is None:
-    # If names have no prefix, RoBERTa's are the same as BERT's.
+    # Without a prefix, the arrays of RoBERTa and BERT have the same names.
     with pytest.raises(hf_tasks.UnknownFamily, match="--family=NAME"):
       loading.read(path)
     family = "bert"
@@ -362,17 +366,21 @@ def test_every_command_has_the_flag(tmp_path, monkeypatch):
   """If no field names the family, a command needs --family."""
   path = tiny_hf.write(tmp_path / "hf", "BertModel", drop=NAMING_FIELDS)
   (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
-  files = ["--input", str(tmp_path / "in.jsonl"), "--output"]
+  file_flags = ["--input", str(tmp_path / "in.jsonl"), "--output"]
   commands = [
-    ("predict", [*files, str(tmp_path / "out.jsonl")], "no head to predict"),
+    (
+      "predict",
+      [*file_flags, str(tmp_path / "out.jsonl")],
+      "no head to predict",
+    ),
     ("export", ["--output", str(tmp_path / "x")], "it has no head"),
     ("likelihood", ["--blimp", str(tmp_path)], "a score needs the head"),
   ]
-  for command, flags, words in commands:
+  for command, flags, message in commands:
     flags = ["--model", path, *flags]
     with pytest.raises(SystemExit, match="pass family="):
       run(monkeypatch, command, *flags)
-    with pytest.raises(SystemExit, match=words):
+    with pytest.raises(SystemExit, match=message):
       run(monkeypatch, command, *flags, "--family", "bert")
   flags = ["--model", "m", "--data", "d", "--family", "bert"]
   assert parser_of("evaluate").parse(flags).family == "bert"

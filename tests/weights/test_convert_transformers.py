@@ -114,7 +114,7 @@ def batch(family, head):
   shape = (2, 3, 6) if has_choices else (2, 6)
   ids = np.random.default_rng(0).integers(3, 30, shape)
   mask = np.ones(shape, np.int64)
-  # transformers' GPT-1 takes the last position for choices, padded or not.
+  # transformers' GPT-1 reads a choice at its last position, even if padded.
   if head != "DoubleHeadsModel":
     padding = OPTIONS[family].get(
       "pad_token_id", 1 if family == "roberta" else 0
@@ -136,22 +136,27 @@ def torch_outputs(model, head, ids, mask):
     out = model(**inputs)
   if head == "Model":
     pooled = {"pooled": out.pooler_output} if "pooler_output" in out else {}
-    named = {"hidden_states": out.last_hidden_state} | pooled
+    output_by_name = {"hidden_states": out.last_hidden_state} | pooled
   elif head == "DoubleHeadsModel":
-    named = {"logits": out.mc_logits}
+    output_by_name = {"logits": out.mc_logits}
   elif head == "ForQuestionAnswering":
-    named = {"logits": torch.stack([out.start_logits, out.end_logits], -1)}
+    output_by_name = {
+      "logits": torch.stack([out.start_logits, out.end_logits], -1)
+    }
   elif hasattr(out, "prediction_logits"):
     pair = out.get("seq_relationship_logits", out.get("sop_logits"))
-    named = {"mlm_logits": out.prediction_logits, "pair_logits": pair[:, None]}
+    output_by_name = {
+      "mlm_logits": out.prediction_logits,
+      "pair_logits": pair[:, None],
+    }
   else:
     names = {
       "ForMaskedLM": "mlm_logits",
       "LMHeadModel": "lm_logits",
       "ForPreTraining": "rtd_logits",
     }
-    named = {names.get(head, "logits"): out.logits}
-  return {name: tensor.numpy() for name, tensor in named.items()}
+    output_by_name = {names.get(head, "logits"): out.logits}
+  return {name: tensor.numpy() for name, tensor in output_by_name.items()}
 
 
 def module_outputs(weights, ids, mask):
@@ -207,23 +212,23 @@ def test_logits_and_round_trip(family, head, tmp_path, capsys):
   outputs = module_outputs(weights, ids, mask)
   assert outputs.keys() == expected.keys()
   for name, array in expected.items():
-    compared = mask.astype(bool)
+    positions = mask.astype(bool)
     if array.shape[: mask.ndim] != mask.shape:
-      compared = slice(None)
+      positions = slice(None)
     np.testing.assert_allclose(
-      np.asarray(outputs[name])[compared], array[compared], atol=2e-5, rtol=0
+      np.asarray(outputs[name])[positions], array[positions], atol=2e-5, rtol=0
     )
   model_folder.write(str(tmp_path / "ours"), weights)
   hf.write(str(tmp_path / "back"), model_folder.read(str(tmp_path / "ours")))
-  again = assert_same_arrays(model, tmp_path / "back")
-  assert fields(again.config) == fields(model.config)
-  assert again.config.id2label == model.config.id2label
+  reopened = assert_same_arrays(model, tmp_path / "back")
+  assert fields(reopened.config) == fields(model.config)
+  assert reopened.config.id2label == model.config.id2label
   # No field was absent, so no default was used.
   assert "note:" not in capsys.readouterr().err
-  twice = hf.read(str(tmp_path / "back"), family)
-  assert twice.config["model"] == weights.config["model"]
+  reread = hf.read(str(tmp_path / "back"), family)
+  assert reread.config["model"] == weights.config["model"]
   for path, array in weights.arrays.items():
-    np.testing.assert_array_equal(twice.arrays[path], array)
+    np.testing.assert_array_equal(reread.arrays[path], array)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -234,12 +239,12 @@ def test_half_precision_comes_back_bit_equal(dtype, tmp_path):
   assert weights.config["source"]["dtype"] == dtype
   assert {a.dtype for a in weights.arrays.values()} == {np.dtype(np.float32)}
   hf.write(str(tmp_path / "back"), weights)
-  again = assert_same_arrays(model, tmp_path / "back")
-  assert again.dtype == getattr(torch, dtype)
+  reopened = assert_same_arrays(model, tmp_path / "back")
+  assert reopened.dtype == getattr(torch, dtype)
 
 
 def test_torch_files_and_shards(tmp_path):
-  """Torch before version 1.6 wrote files that are not zip files."""
+  """Old torch files (before 1.6, no zip files) and shards are read, too."""
   model = random_model("bert", "Model")
   model.save_pretrained(tmp_path / "safe")
   expected = hf.read(str(tmp_path / "safe"), "bert")
@@ -332,16 +337,16 @@ def test_both_towers(tmp_path):
 def test_auto_classes_open_model_and_tokenizer(tmp_path):
   model = random_model("bert", "ForTokenClassification")
   model.save_pretrained(tmp_path / "hf")
-  words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Ab", "ab", "##c"]
-  (tmp_path / "hf" / "vocab.txt").write_text("\n".join(words) + "\n")
+  pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Ab", "ab", "##c"]
+  (tmp_path / "hf" / "vocab.txt").write_text("\n".join(pieces) + "\n")
   options = json.dumps({"do_lower_case": False})
   (tmp_path / "hf" / "tokenizer_config.json").write_text(options)
   hf.write(str(tmp_path / "back"), hf.read(str(tmp_path / "hf"), "bert"))
   auto = transformers.AutoModelForTokenClassification
-  again = auto.from_pretrained(tmp_path / "back")
-  assert type(again) is type(model)
-  assert again.config.id2label == LABELS
-  assert again.config.label2id == {"contra": 0, "neutral": 1, "entail": 2}
+  reopened = auto.from_pretrained(tmp_path / "back")
+  assert type(reopened) is type(model)
+  assert reopened.config.id2label == LABELS
+  assert reopened.config.label2id == {"contra": 0, "neutral": 1, "entail": 2}
   encoder = transformers.AutoModel.from_pretrained(tmp_path / "back")
   assert type(encoder).__name__ == "BertModel"
   tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
