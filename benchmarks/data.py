@@ -7,7 +7,7 @@ reads batches of every recipe and every unit of masks. On the same text, it
 measures the usual pipeline with Hugging Face's libraries: tokenise,
 concatenate, cut into rows, and mask in `DataCollatorForLanguageModeling` (with
 numpy, so torch is not needed). Without `transformers`, it uses `tokenizers` and
-the collator's rule in numpy instead. There is no row for pairs on that side,
+the collator's rule in numpy instead. That pipeline has no row for pairs,
 because current `transformers` has no next-sentence data set.
 
 Rates are per second of CPU time of all threads of the process, so libraries

@@ -3,9 +3,10 @@
   python benchmarks/kernels.py --rows 128 --width 1024 --heads 16 --mlp 4096
   python benchmarks/kernels.py --rows 64 --length 512 --sweep
 
-It prints a line of JSON for each kernel and tuning: the microseconds of a call
-by the profiler, the mean of `--calls`. `all_us` includes all kernels of the
-same module, forward and backward, and the sums that follow.
+It prints a line of JSON for each kernel and tuning. `us` is the time of a call
+in microseconds, which the profiler measures: the mean of `--calls` calls.
+`all_us` is the time of all kernels of the same module, forward and backward,
+and of the sums that follow.
 `bert_jax/kernels/fused_*.py` explains the numbers of a tuning. If a tuning does
 not fit the GPU, its line has the error. Dropout is 0.1, the dtype bfloat16.
 """
@@ -24,9 +25,9 @@ import side_by_side
 from bert_jax.kernels import fused_activation, fused_attention, fused_norm
 
 RATE = 0.1
-PROCESSORS = 132  # Of an H100 and of an H200.
+PROCESSORS = 132  # An H100 and an H200 have this number.
 
-# Values to try: see the tuning of the same kernel.
+# Tunings to try. `bert_jax/kernels/fused_*.py` explains the numbers.
 FORWARD = [
   (*block, stages)
   for block in (
@@ -76,7 +77,7 @@ ACTIVATION = [
 
 
 def tunings(length: int, width: int) -> list[tuple[str, Any, str, list[Any]]]:
-  """Returns (kernel, module, name of its tuning, other tunings) for each."""
+  """Returns (kernel, its module, name of its tuning, other tunings) of each."""
   attention, norm, activation = fused_attention, fused_norm, fused_activation
   if length <= 128:
     attention_tunings = [
@@ -89,11 +90,11 @@ def tunings(length: int, width: int) -> list[tuple[str, Any, str, list[Any]]]:
       ("attention_queries", attention, "QUERIES", QUERIES),
       ("attention_keys", attention, "KEYS", KEYS),
     ]
-  of_norm = "WIDE" if width >= norm.MIN_WIDE else "NARROW"
+  norm_tuning = "WIDE" if width >= norm.MIN_WIDE else "NARROW"
   return [
     *attention_tunings,
     ("forward_kernel", norm, "FORWARD_WARPS", [1, 2, 4]),
-    ("backward_kernel", norm, of_norm, NORM),
+    ("backward_kernel", norm, norm_tuning, NORM),
     ("bias_activation_forward", activation, "FORWARD", ACTIVATION),
     ("bias_activation_backward", activation, "BACKWARD", ACTIVATION),
   ]
@@ -134,10 +135,10 @@ def work(
   else:
     inputs = [draw(*rows, args.mlp), vector(args.mlp)]
     gradient = draw(*rows, args.mlp)
-    pair = fused_activation.gelu, fused_activation.gelu_derivative
+    function_pair = fused_activation.gelu, fused_activation.gelu_derivative
 
     def call(x, bias):
-      return fused_activation.bias_activation(x, bias, *pair)
+      return fused_activation.bias_activation(x, bias, *function_pair)
 
   def both(*arrays):
     out, back = jax.vjp(call, *arrays[:-1])
@@ -171,18 +172,20 @@ def run(
   args: argparse.Namespace,
   pool: concurrent.futures.Executor,
 ) -> None:
-  """Prints a line for each tuning of a kernel; they are compiled at once."""
+  """Prints a line for each tuning of a kernel; compiles all in parallel."""
   name, module, tuning, others = kernel
-  first = getattr(module, tuning)
-  values = [first]
-  values += [setting for setting in others if args.sweep and setting != first]
+  default_setting = getattr(module, tuning)
+  values = [default_setting]
+  values += [
+    setting for setting in others if args.sweep and setting != default_setting
+  ]
   call, inputs = work(module, args)
   programs = []
   for setting in values:
     setattr(module, tuning, setting)
-    jax.clear_caches()  # Of what was traced with another tuning.
+    jax.clear_caches()  # Do not reuse a program of another tuning.
     programs.append(pool.submit(jax.jit(call).lower(*inputs).compile))
-  setattr(module, tuning, first)
+  setattr(module, tuning, default_setting)
   for setting, program in zip(values, programs, strict=True):
     row: dict[str, Any] = {"kernel": name, tuning: setting}
     try:
@@ -204,10 +207,10 @@ def main() -> None:
   add("--kernels", default="", help="names, by commas; all if not given")
   add("--sweep", action="store_true", help="other tunings as well")
   args = parser.parse_args()
-  wanted = args.kernels.split(",") if args.kernels else None
+  wanted_names = args.kernels.split(",") if args.kernels else None
   with concurrent.futures.ThreadPoolExecutor(16) as pool:
     for kernel in tunings(args.length, args.width):
-      if not wanted or kernel[0] in wanted:
+      if not wanted_names or kernel[0] in wanted_names:
         run(kernel, args, pool)
 
 

@@ -42,7 +42,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 def made_of(*words: int) -> str:
   """Returns a text in which each number is a word of four letters.
 
-  Different numbers are different words, and no two texts share other words.
+  Two texts share only the words of the numbers that both have.
   """
   return " ".join(
     "".join(LETTERS[w // 26**i % 26] for i in range(4)) for w in words

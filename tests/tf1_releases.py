@@ -5,6 +5,8 @@ import pathlib
 
 import numpy as np
 
+# H is the width of BERT's and ALBERT's layers. E is the width of the tables of
+# ALBERT and ELECTRA. V, P, S are the numbers of pieces, positions and segments.
 H, HEADS, MLP, V, P, S, E, LAYERS = 12, 3, 20, 17, 9, 2, 5, 2
 CONFIG = {
   "vocab_size": V,
@@ -118,23 +120,23 @@ def save(path, name, arrays, slots=True):
   """Writes a checkpoint as TF1 does; returns the names that training adds."""
   import tensorflow as tf
 
-  extra = {}
+  extra_arrays = {}
   if slots:
     for key, array in arrays.items():
-      extra |= {f"{key}/adam_m": array * 0, f"{key}/adam_v": array * 0}
-    extra["global_step"] = np.int64(7)
+      extra_arrays |= {f"{key}/adam_m": array * 0, f"{key}/adam_v": array * 0}
+    extra_arrays["global_step"] = np.int64(7)
   path = pathlib.Path(path)
   path.mkdir(parents=True, exist_ok=True)
   with tf.Graph().as_default(), tf.compat.v1.Session() as session:
     variables = [
       tf.compat.v1.get_variable(key, initializer=array, use_resource=False)
-      for key, array in (arrays | extra).items()
+      for key, array in (arrays | extra_arrays).items()
     ]
     session.run(tf.compat.v1.global_variables_initializer())
     saver = tf.compat.v1.train.Saver(variables)
     prefix = str(path / name)
     saver.save(session, prefix, write_meta_graph=False, write_state=False)
-  return sorted(extra)
+  return sorted(extra_arrays)
 
 
 def write_json(path, content):
@@ -142,12 +144,12 @@ def write_json(path, content):
 
 
 def release(path, arrays, slots=False, **changes):
-  """Writes a folder like BERT's releases; returns the names of `save`."""
-  extra = save(path, "bert_model.ckpt", arrays, slots)
+  """Writes a folder like BERT's releases; returns what `save` returns."""
+  extra_names = save(path, "bert_model.ckpt", arrays, slots)
   config = {k: v for k, v in (CONFIG | changes).items() if v is not None}
   path = pathlib.Path(path)
   write_json(path / "bert_config.json", config)
   pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##s"]
   lines = "".join(f"{piece}\n" for piece in pieces)
   (path / "vocab.txt").write_text(lines, encoding="utf-8")
-  return extra
+  return extra_names

@@ -81,7 +81,7 @@ def _unreadable(path: str, row: int, error: Exception) -> Damaged:
 
 
 def _check_column(path: str, schema: Any, pa: Any) -> None:
-  """Raises UserError unless exactly one column is `text`, and holds strings."""
+  """Raises UserError unless just one column is named `text` and has strings."""
   count = schema.names.count("text")
   if count > 1:
     raise UserError(f"{path}: {count} columns have the name `text`.")

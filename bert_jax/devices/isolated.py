@@ -15,8 +15,9 @@ def run(function: Callable[..., Iterator[Any]], *args: Any) -> Iterator[Any]:
   """Runs `function(*args)` in a separate process, and yields what it yields.
 
   Args:
-    function: a function that can be pickled, and yields objects that can.
-    *args: its arguments, which can be pickled.
+    function: a function that can be pickled, and that yields objects that can
+      be pickled.
+    *args: the function's arguments, which can be pickled.
 
   Raises:
     ValueError: the function raised this error.

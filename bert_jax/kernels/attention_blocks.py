@@ -1,4 +1,4 @@
-"""Which blocks of queries and keys an attention kernel must look at.
+"""Finds the blocks of queries and keys that an attention kernel must read.
 
 In packed rows, most pairs of blocks have no query and key that see each other.
 A kernel loops only from the first block with such a pair to the last one.
@@ -50,15 +50,15 @@ def token_ranges(ids: Int[Array, "b l"], causal: bool) -> tuple[Range, Range]:
     last_key = jnp.minimum(last_key, index[None])
     first_query = jnp.maximum(first_query, index[None])
   sees_none = first_key > last_key
-  row_has_one = sees_none.any(1, keepdims=True)
+  row_has_blind_query = sees_none.any(1, keepdims=True)
   return (
     (
       jnp.where(sees_none, 0, first_key),
       jnp.where(sees_none, length - 1, last_key),
     ),
     (
-      jnp.where(row_has_one, 0, first_query),
-      jnp.where(row_has_one, length - 1, last_query),
+      jnp.where(row_has_blind_query, 0, first_query),
+      jnp.where(row_has_blind_query, length - 1, last_query),
     ),
   )
 

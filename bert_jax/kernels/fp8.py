@@ -66,13 +66,13 @@ _product.defvjp(_forward, _backward)
 def product(
   x: Float[Array, "..."], kernel: Float[Array, "..."], num_summed: int
 ) -> Float[Array, "..."]:
-  """Multiplies an array by a kernel; both and the product have one dtype.
+  """Multiplies an array by a kernel of the same dtype, the product's dtype.
 
   Args:
     x: the array.
     kernel: the kernel.
-    num_summed: the product sums over this number of last axes of `x` and of
-      first axes of the kernel.
+    num_summed: the number of axes that the product sums over: the last axes of
+      `x`, which are the first axes of the kernel.
   """
   batch_shape = x.shape[: x.ndim - num_summed]
   features = kernel.shape[num_summed:]

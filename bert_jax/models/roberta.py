@@ -30,8 +30,8 @@ def make_position_ids(
   Real tokens count from `padding_id` + 1 on. Padding reads row `padding_id`,
   and may be anywhere in a row (fairseq utils.py, make_positions).
   """
-  real = (input_ids != padding_id).astype(jnp.int32)
-  return jnp.cumsum(real, axis=1) * real + padding_id
+  is_token = (input_ids != padding_id).astype(jnp.int32)
+  return jnp.cumsum(is_token, axis=1) * is_token + padding_id
 
 
 class Roberta(Encoder):

@@ -34,8 +34,8 @@ def sample(
 
   The sample is the argmax of the logits plus Gumbel noise. The noise is a hash
   of the rng and of the indices of b, m and v, so that it does not depend on the
-  mesh. The rows that a mesh adds to the vocabulary have the lowest logits and
-  are never drawn. No gradient flows back to the logits.
+  mesh. The entries that pad the vocabulary for a mesh have the lowest logits
+  and are never drawn. No gradient flows back to the logits.
 
   Args:
     logits: the generator's logits.
@@ -72,9 +72,9 @@ def write_ids(
     weights: 0 for an unused slot.
   """
   columns = jnp.arange(input_ids.shape[1])[None, None]
-  writes = (positions[..., None] == columns) & (weights > 0)[..., None]
-  written = jnp.take_along_axis(ids, jnp.argmax(writes, axis=1), axis=1)
-  return jnp.where(writes.any(axis=1), written, input_ids)
+  is_written = (positions[..., None] == columns) & (weights > 0)[..., None]
+  new_ids = jnp.take_along_axis(ids, jnp.argmax(is_written, axis=1), axis=1)
+  return jnp.where(is_written.any(axis=1), new_ids, input_ids)
 
 
 def detection_sums(
@@ -114,9 +114,9 @@ def build(
 
   The discriminator sees a sample at each masked position. A sample that equals
   the original token counts as original. The discriminator's loss is the mean
-  over all real tokens, also [CLS] and [SEP]. Its gradient reaches the generator
-  only through the shared embeddings. In an evaluation the samples depend only
-  on the parameters and on a row's index in its batch.
+  over all real tokens, including [CLS] and [SEP]. Its gradient reaches the
+  generator only through the shared embeddings. In an evaluation the samples
+  depend only on the parameters and on a row's index in its batch.
 
   Args:
     model: keyword arguments of the family's `build`, and `family`.
@@ -138,10 +138,10 @@ def build(
     return module.init(rng, batch)["params"]
 
   def weights(batch: Batch) -> Sums:
-    masked = batch["mlm_weights"].sum(dtype=jnp.float32)
-    real = (batch["sequence_ids"] > 0).sum(dtype=jnp.float32)
-    detection = {f"rtd_{name}": real for name in METRICS}
-    return {"mlm_loss": masked, "mlm_accuracy": masked} | detection
+    num_masked = batch["mlm_weights"].sum(dtype=jnp.float32)
+    num_real = (batch["sequence_ids"] > 0).sum(dtype=jnp.float32)
+    detection = {f"rtd_{name}": num_real for name in METRICS}
+    return {"mlm_loss": num_masked, "mlm_accuracy": num_masked} | detection
 
   def loss(
     params: Params,
@@ -163,15 +163,15 @@ def build(
     logits = run("generate", batch, generator_rng)
     positions, ids, weights = (batch[key] for key in MASKED_KEYS)
     samples = sample(logits, noise_rng, temperature)
-    corrupted = write_ids(batch["input_ids"], positions, samples, weights)
-    original = write_ids(batch["input_ids"], positions, ids, weights)
+    corrupted_ids = write_ids(batch["input_ids"], positions, samples, weights)
+    original_ids = write_ids(batch["input_ids"], positions, ids, weights)
     detection_logits = run(
-      "discriminate", batch | {"input_ids": corrupted}, discriminator_rng
+      "discriminate", batch | {"input_ids": corrupted_ids}, discriminator_rng
     )
     sums = classification_sums("mlm", logits, ids, weights)
     sums |= detection_sums(
       detection_logits,
-      (corrupted != original).astype(jnp.float32),
+      (corrupted_ids != original_ids).astype(jnp.float32),
       (batch["sequence_ids"] > 0).astype(jnp.float32),
     )
     return sums, carry

@@ -33,10 +33,10 @@ _WORD = re.compile(r"\S+")
 
 @dataclasses.dataclass(frozen=True)
 class Characters:
-  """Turns text into ids of characters, and back; replaces a `Vocabulary`.
+  """Turns text into ids of characters, and back, instead of a `Vocabulary`.
 
   Words are separated by white space. Only the first 48 UTF-8 bytes of a word
-  are used. Lone surrogates have no bytes and are left out, as published.
+  are used. Lone surrogates have no bytes: they are left out, as published.
 
   Attributes:
     boundaries: True if each text gets rows for the begin and end of a sentence.
@@ -77,7 +77,7 @@ class Characters:
   ) -> list[Encoded]:
     """Returns ids and offsets into the raw texts.
 
-    The offsets of the begin and end of a sentence are empty.
+    The symbols of a sentence's begin and end have empty offsets.
 
     Args:
       texts: raw texts.
@@ -144,18 +144,18 @@ def _bounded(words: Sequence[str | int]) -> list[str | int]:
 def _ids(words: Sequence[str | int]) -> np.ndarray:
   """Returns int32 ids [T, 50], a row for each word."""
   symbols = [(i, word) for i, word in enumerate(words) if isinstance(word, int)]
-  raw = [
+  encoded_words = [
     b"\0" if isinstance(word, int) else word.encode("utf-8", "ignore")
     for word in words
   ]
-  raw = [word[:MAX_BYTES] for word in raw]
-  lengths = np.fromiter(map(len, raw), np.int64, len(raw))
+  encoded_words = [word[:MAX_BYTES] for word in encoded_words]
+  lengths = np.fromiter(map(len, encoded_words), np.int64, len(encoded_words))
   column = np.arange(MAX_CHARS)
-  inner = (column >= 1) & (column <= lengths[:, None])
-  rows = np.full(inner.shape, PAD, np.int32)
+  is_byte = (column >= 1) & (column <= lengths[:, None])
+  rows = np.full(is_byte.shape, PAD, np.int32)
   rows[:, 0] = BEGIN_WORD
-  rows[inner] = np.frombuffer(b"".join(raw), np.uint8)
-  rows[np.arange(len(raw)), lengths + 1] = END_WORD
+  rows[is_byte] = np.frombuffer(b"".join(encoded_words), np.uint8)
+  rows[np.arange(len(encoded_words)), lengths + 1] = END_WORD
   for row, symbol in symbols:
     rows[row, 1] = symbol
   return rows + 1
@@ -198,7 +198,7 @@ class Spellings:
 
 def spell(words: Sequence[str]) -> Spellings:
   """Returns the bytes of words."""
-  spelt = [word.encode("utf-8", "ignore")[:MAX_BYTES] for word in words]
-  lengths = np.fromiter(map(len, spelt), np.int64, len(spelt))
-  letters = np.frombuffer(b"".join(spelt), np.uint8)
+  encoded_words = [word.encode("utf-8", "ignore")[:MAX_BYTES] for word in words]
+  lengths = np.fromiter(map(len, encoded_words), np.int64, len(encoded_words))
+  letters = np.frombuffer(b"".join(encoded_words), np.uint8)
   return Spellings(letters, np.append(0, np.cumsum(lengths)))

@@ -23,7 +23,7 @@ class Snapshots:
   def __init__(
     self, pool: Executor, state: TrainState, layout: TrainState, mesh: Mesh
   ):
-    """Begins to compile. Several processes compile at the first call instead.
+    """Begins to compile. With several processes, the first call compiles.
 
     Args:
       pool: the threads that compile, from `compile_ahead.threads`.
@@ -46,7 +46,7 @@ class Snapshots:
   def _copy(
     self, state: TrainState
   ) -> tuple[dict[int, jax.Array], list[jax.Array], jax.Array]:
-    """Computes what a checkpoint needs beside the arrays of the state.
+    """Computes what a checkpoint needs besides the arrays of the state.
 
     Returns:
       {index of a leaf: its array} for the leaves that have another shape in a
@@ -60,8 +60,8 @@ class Snapshots:
     }
     arrays = checkpoint.paths(vars(self._file_state(state, resized)))
     sums = [checkpoint.checksum(x) for x in arrays.values()]
-    finite = [jnp.isfinite(x).all() for x in jax.tree.leaves(state.params)]
-    return resized, sums, jnp.stack(finite).all()
+    are_finite = [jnp.isfinite(x).all() for x in jax.tree.leaves(state.params)]
+    return resized, sums, jnp.stack(are_finite).all()
 
   def _file_state(
     self, state: TrainState, resized: dict[int, Any]
@@ -80,8 +80,8 @@ class Snapshots:
         not see this, because the loss is computed before the update.
     """
     program = self._program.result() if self._program else self._jitted
-    resized, sums, finite = program(state)
-    if not finite:
+    resized, sums, all_finite = program(state)
+    if not all_finite:
       raise FloatingPointError(
         f"step {step}: the update gave parameters that are not finite. Earlier"
         " checkpoints are kept; lower schedule.peak or lengthen schedule.warmup"

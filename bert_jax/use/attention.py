@@ -59,7 +59,7 @@ def attention(
       length = len(rows[number])
       results[number] = {
         "tokens": list(encoded[number].pieces),
-        # A copy, so that the padding and the other texts can be freed.
+        # Copy the slice, so that padding and other texts can be freed.
         "attention": layers[:, i, :, :length, :length].copy(),
       }
     done += len(batch.numbers)

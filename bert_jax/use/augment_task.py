@@ -1,7 +1,7 @@
 """Augments a task's training file for TinyBERT's task stages.
 
 The output has each line and its variants; all have the label of the line.
-`bert_jax prepare-task` reads it as a file of the same task.
+`bert_jax prepare-task` reads the output as a file of the same task.
 """
 
 import pathlib
@@ -49,7 +49,7 @@ def augment(
   dtype: str = "float32",
   family: str | None = None,
 ) -> Counts:
-  """Writes the examples of a file and variants of them.
+  """Writes the examples of a file, and their variants, into a new file.
 
   Args:
     model: the path of a BERT with a masked-LM head; see
@@ -81,8 +81,8 @@ def augment(
   written = 0
   examples = _examples(task_files, source, [])
   with (
-    files.atomic_file(target) as partial,
-    pathlib.Path(partial).open("w", encoding="utf-8", newline="\n") as f,
+    files.atomic_file(target) as partial_path,
+    pathlib.Path(partial_path).open("w", encoding="utf-8", newline="\n") as f,
   ):
     f.write("\t".join(names) + "\n")
     for row in augmentation.expand(predictor, glove, options, examples):
@@ -127,9 +127,12 @@ def task_columns(
       )
     return task_files, [*glue.TEXTS[name], "label"]
   roles = custom.parse_columns(columns, task_files.task.kind)
-  texts = [roles[role] for role in ("text", "pair") if role in roles]
-  labels = roles.get(custom.LABEL_COLUMNS)
-  return task_files, [*texts, *(labels or [roles.get("label", "label")])]
+  text_columns = [roles[role] for role in ("text", "pair") if role in roles]
+  label_columns = roles.get(custom.LABEL_COLUMNS)
+  return task_files, [
+    *text_columns,
+    *(label_columns or [roles.get("label", "label")]),
+  ]
 
 
 def _examples(
@@ -156,7 +159,7 @@ def _examples(
 def _open_model(
   path: str, batch_size: int, candidates: int, dtype: str, family: str | None
 ) -> predict.Predictor:
-  """Opens a model; raises a UserError unless it fills masks of WordPiece."""
+  """Opens a model, which must fill masks and have a WordPiece tokenizer."""
   predictor = predict.open_predictor(
     path, batch_size, top=candidates, dtype=dtype, family=family
   )

@@ -28,7 +28,7 @@ class MinimalPairs(NamedTuple):
   Attributes:
     name: the file's UID.
     phenomenon: one of the 12 phenomena.
-    good: the acceptable sentences.
+    good: the acceptable sentence of each pair.
     bad: the unacceptable sentence of each pair.
   """
 

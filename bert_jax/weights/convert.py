@@ -22,8 +22,8 @@ def from_published(
     path: a folder of that format, or a TF1 checkpoint.
     output: the folder to write, which must not exist.
     family: "bert", "roberta", ...; None reads it from a transformers folder.
-    tower: "discriminator", "generator" or "both" towers of an ELECTRA; None
-      takes all that the input has.
+    tower: for ELECTRA: "discriminator", "generator" or "both"; None takes all
+      towers that the input has.
 
   Raises:
     UserError: the input is not a model of that format, or the output exists.
@@ -56,9 +56,9 @@ def to_published(
   model_folder.check_new(output)
   is_run = checkpoint.split_path(path)[1] or runs.is_run(path)
   weights = (runs.read if is_run else model_folder.read)(path)
-  actual = weights.config["family"]
-  if family not in (None, actual):
-    raise UserError(f"--family={family}: {path} is of {actual}.")
+  model_family = weights.config["family"]
+  if family not in (None, model_family):
+    raise UserError(f"--family={family}: {path} is of {model_family}.")
   hf.write(output, weights, tower)
   _report_rows(path, weights)
 

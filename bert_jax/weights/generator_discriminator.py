@@ -16,7 +16,7 @@ from bert_jax.weights import model_folder
 from bert_jax.weights.model_folder import Weights
 
 TOWERS = ("discriminator", "generator")
-# The embeddings' prefix in a model with one tower, and in one with both.
+# The prefix of the embeddings in a model with one tower, and with both towers.
 _EMBEDDINGS = ("encoder/embeddings/", "embeddings/")
 _REMEDY = "pass --tower=generator or --tower=discriminator"
 
@@ -44,7 +44,7 @@ def check_tower(weights: Weights, tower: str | None, path: str) -> None:
 
 
 def _prefixes(tower: str) -> tuple[tuple[str, str], ...]:
-  """Returns (prefix in a model with one tower, prefix in one with both)."""
+  """Returns (prefix in a model with one tower, prefix with both towers)."""
   return (_EMBEDDINGS, ("encoder/tower/", f"{tower}/"))
 
 
@@ -132,12 +132,14 @@ def join(towers: Mapping[str, Weights], folder: str) -> Weights:
     "electra", "pretraining", model, source=source
   )
   shapes = from_config.param_shapes(config)
-  ordered = {path: arrays[path] for path in shapes}
-  return Weights(config, ordered, towers["discriminator"].tokenizer_files)
+  ordered_arrays = {path: arrays[path] for path in shapes}
+  return Weights(
+    config, ordered_arrays, towers["discriminator"].tokenizer_files
+  )
 
 
 def split(weights: Weights, tower: str) -> Weights:
-  """Returns one tower as a model, from a model with both."""
+  """Takes one tower out of a model with both; returns it as a model."""
   model = weights.config["model"]
   if tower == "generator":
     sizes = _generator_attributes(model)
@@ -162,7 +164,8 @@ def choose(
 
   Args:
     weights: a model of any family.
-    tower: "generator", "discriminator" or "both"; None if the user named none.
+    tower: "generator", "discriminator" or "both"; None if the user named no
+      tower.
     path: the model's path, for messages.
     default: the tower to take if the model has both and `tower` is None; None
       means both.

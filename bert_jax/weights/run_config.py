@@ -1,10 +1,10 @@
-"""The config.json of a run, and which of its keys define the saved model."""
+"""Compares a run's config.json with a saved config; lists keys of the model."""
 
 import json
 from typing import Any
 
-# Keys that a restart may change, since they only change the rounding of
-# results. The folders of `data.path` and `teacher.path` may move, but the
+# Keys that a restart may change, since they change at most the rounding
+# of results. The folders of `data.path` and `teacher.path` may move, but the
 # data's fingerprint and the teacher's digest must be the same.
 FREE = (
   "mesh",
@@ -63,9 +63,9 @@ def with_saved_model(
   merged = {}
   for key in written.keys() | saved.keys():
     name = f"{prefix}{key}"
-    new, old = written.get(key), saved.get(key)
-    if isinstance(new, dict) and isinstance(old, dict):
-      merged[key] = with_saved_model(new, old, f"{name}.")
+    written_value, saved_value = written.get(key), saved.get(key)
+    if isinstance(written_value, dict) and isinstance(saved_value, dict):
+      merged[key] = with_saved_model(written_value, saved_value, f"{name}.")
     else:
       config = saved if _defines_model(name) and not is_free(name) else written
       if key in config:
@@ -96,14 +96,16 @@ def edits(
   Returns:
     A line for each key that differs, except for keys that a restart may change.
   """
-  old, new = flatten(saved), flatten(written)
+  saved_values, written_values = flatten(saved), flatten(written)
   default_values = flatten(json.loads(json.dumps(defaults or {})))
-  shared_keys = default_values.keys() & old.keys()
-  new = {key: default_values[key] for key in shared_keys} | new
+  shared_keys = default_values.keys() & saved_values.keys()
+  written_values = {
+    key: default_values[key] for key in shared_keys
+  } | written_values
   return [
-    f"{key} is {new.get(key)!r}, was {old.get(key)!r}"
-    for key in sorted(old.keys() | new.keys())
-    if old.get(key) != new.get(key)
+    f"{key} is {written_values.get(key)!r}, was {saved_values.get(key)!r}"
+    for key in sorted(saved_values.keys() | written_values.keys())
+    if saved_values.get(key) != written_values.get(key)
     and not is_free(key)
     and (_defines_model(key) or not of_model)
   ]

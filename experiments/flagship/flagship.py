@@ -54,7 +54,7 @@ def train(args: argparse.Namespace) -> str:
 
 
 def score(args: argparse.Namespace, folder: str, gpu: int) -> None:
-  """Scores the run on BLiMP and writes a score for each of its files."""
+  """Scores the run on BLiMP, and writes a score for each file of BLiMP."""
   path = os.path.join(args.output, "blimp.json")
   if os.path.exists(path):
     return

@@ -60,7 +60,8 @@ CASED = {
   "vocab.txt": "\n".join([*SPECIAL, "The", *WORDS.split()]).encode(),
   "tokenizer_config.json": b'{"do_lower_case": false}',
 }
-# Files of a vocabulary, and the config that `prepare` names for it.
+# Kind -> (a function that makes the files of a vocabulary, the config that
+# `prepare` names for it).
 KINDS = {
   "wordpiece": (lambda: bert(WORDS).files, "bert:base"),
   "cased": (lambda: CASED, "bert:base"),
@@ -80,7 +81,7 @@ KINDS = {
 
 @pytest.fixture(params=KINDS)
 def prepared(request, tmp_path, capsys, monkeypatch):
-  """Returns the config, vocabulary, folder and last line that was printed."""
+  """Returns (config, vocabulary's path, prepared folder, last printed line)."""
 
   def ordered_map(make_function, arguments, inputs, processes):
     """Works in this process, because starting others takes seconds."""
@@ -109,15 +110,15 @@ def test_transformers_reads_the_folder_and_the_config_fits(prepared):
   )
   vocabulary = open_vocabulary.load(vocab)
   special = vocabulary.special
-  again = open_vocabulary.load(output)
+  loaded = open_vocabulary.load(output)
   tokenizer = transformers.AutoTokenizer.from_pretrained(output)
   for text in TEXTS:
     ids = vocabulary.encode_special(text)
-    assert again.encode_special(text) == ids, text
-    bare = tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert bare == ids, text
-    whole = [special.cls, *ids, special.sep] if special.mask else ids
-    assert tokenizer(text)["input_ids"] == whole, text
+    assert loaded.encode_special(text) == ids, text
+    text_ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert text_ids == ids, text
+    ids_with_special = [special.cls, *ids, special.sep] if special.mask else ids
+    assert tokenizer(text)["input_ids"] == ids_with_special, text
   assert tokenizer.mask_token_id == special.mask
   if special.mask is not None:
     assert tokenizer.pad_token_id == special.pad

@@ -1,4 +1,4 @@
-"""Sentence order: both segments are from one document, and half are swapped."""
+"""Tests sentence order: segments of one document, half of the pairs swapped."""
 
 import random
 
@@ -12,23 +12,23 @@ from bert_jax.examples.recipes import albert_pairs, bert_pairs
 
 def batches(corpus, builder, rows, first=0):
   """Yields batches of whole epochs, with at least `rows` rows in all."""
-  done = epoch = 0
-  while done < rows:
+  num_rows = epoch = 0
+  while num_rows < rows:
     chunks = builder.index(corpus, 0, corpus.num_documents, epoch)
-    numbers = np.arange(done, done + len(chunks), dtype=np.uint64)
+    numbers = np.arange(num_rows, num_rows + len(chunks), dtype=np.uint64)
     yield builder.build(corpus, chunks, numbers, first)
-    done, epoch = done + len(chunks), epoch + 1
+    num_rows, epoch = num_rows + len(chunks), epoch + 1
 
 
 def texts(batch):
   """Yields (segment A, segment B, label) with the original ids."""
   for i, row in enumerate(batch["input_ids"]):
     row = row.copy()
-    used = batch["mlm_weights"][i] > 0
-    row[batch["mlm_positions"][i][used]] = batch["mlm_ids"][i][used]
-    text, second = row >= FIRST_ID, batch["segment_ids"][i] == 1
+    is_used = batch["mlm_weights"][i] > 0
+    row[batch["mlm_positions"][i][is_used]] = batch["mlm_ids"][i][is_used]
+    is_text, in_segment_b = row >= FIRST_ID, batch["segment_ids"][i] == 1
     label = int(batch["pair_labels"][i, 0])
-    yield row[text & ~second], row[text & second], label
+    yield row[is_text & ~in_segment_b], row[is_text & in_segment_b], label
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +63,9 @@ def test_labels(corpus):
 def test_segments_are_as_long_as_published(corpus):
   """The lengths of segments are those of the published program."""
   recipe = builder(corpus, length=128, max_predictions=20)
-  rng, published = random.Random(4), []
+  rng, published_lengths = random.Random(4), []
   sizes = np.diff(corpus.sentences)
-  while len(published) < 20_000:
+  while len(published_lengths) < 20_000:
     for number in range(corpus.num_documents):
       begin, end = corpus.documents[number : number + 2]
       target = rng.randint(2, 125) if rng.random() < 0.1 else 125
@@ -87,14 +87,14 @@ def test_segments_are_as_long_as_published(corpus):
           a, b = b, a
         while a + b > 125:
           a, b = (a - 1, b) if a > b else (a, b - 1)
-        published.append((a, b))
+        published_lengths.append((a, b))
   lengths = [
     (len(a), len(b))
     for batch in batches(corpus, recipe, 20_000)
     for a, b, _ in texts(batch)
   ]
   for measured, expected in zip(
-    np.array(lengths).T, np.array(published).T, strict=True
+    np.array(lengths).T, np.array(published_lengths).T, strict=True
   ):
     for decile in np.quantile(expected, np.arange(1, 10) / 10):
       assert (
@@ -103,39 +103,39 @@ def test_segments_are_as_long_as_published(corpus):
 
 
 def test_one_sentence():
-  """Documents of one sentence, of six, and of a single token."""
+  """The documents have one sentence, six sentences, and a single token."""
   documents, vocab = numbered([[4], [3, 3, 3, 3, 3, 3], [1]])
   corpus = corpus_from_documents(documents)
   recipe = albert_pairs(SPECIAL, vocab, length=32)
-  labels_seen = set()
+  documents_seen = set()
   for batch in batches(corpus, recipe, 600):
     for a, b, label in texts(batch):
       numbers = document_of(corpus, [a[0], b[0]])
       assert numbers[0] == numbers[1] and label == (a[0] > b[0])
-      labels_seen.add(int(numbers[0]))
+      documents_seen.add(int(numbers[0]))
       if not numbers[0]:
         assert sorted([*a, *b]) == documents[0][0]
   # A single token makes no pair.
-  assert labels_seen == {0, 1}
+  assert documents_seen == {0, 1}
   # The recipe needs no other document.
   recipe.check(corpus_from_documents([[[7, 8]]]))
 
 
 def test_random_document_by_name():
-  """As in the released program, one sentence gets a random text and label 1."""
+  """As released, a document of one sentence gets a random text and label 1."""
   documents, vocab = numbered([[4], [3, 3, 3, 3, 3, 3], [1]])
   corpus = corpus_from_documents(documents)
   recipe = albert_pairs(SPECIAL, vocab, length=32, single="random_document")
-  singles = 0
+  num_random = 0
   for batch in batches(corpus, recipe, 600):
     for a, b, label in texts(batch):
-      first, second = document_of(corpus, [a[0], b[0]])
-      if first == 1 and second == 1:
+      first_document, second_document = document_of(corpus, [a[0], b[0]])
+      if first_document == 1 and second_document == 1:
         assert label == (a[0] > b[0])
       else:
-        assert first != second and label == 1
-        singles += 1
-  assert singles > 100
+        assert first_document != second_document and label == 1
+        num_random += 1
+  assert num_random > 100
   with pytest.raises(ValueError, match="at least 2 documents"):
     recipe.check(corpus_from_documents([[[7, 8]]]))
   with pytest.raises(ValueError, match="single is 'both'; choose random_d"):

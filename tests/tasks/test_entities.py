@@ -1,4 +1,4 @@
-"""Splits texts into words, and joins the tags of words to entities."""
+"""Tests how texts are split into words, and tags are joined to entities."""
 
 import pytest
 

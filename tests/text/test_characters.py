@@ -21,7 +21,7 @@ TEXTS = [
 
 
 def slow_row(word):
-  """Returns what bilm/data.py, _convert_word_to_char_ids does, plus 1."""
+  """Returns the ids of bilm/data.py, _convert_word_to_char_ids, plus 1."""
   row = [260] * 50
   row[0] = 258
   encoded = word.encode("utf-8", "ignore")[:48]
@@ -32,22 +32,27 @@ def slow_row(word):
 
 
 def test_rows_are_those_of_the_words():
-  plain, bounded = Characters(), Characters(boundaries=True)
-  for text, ids, with_ends in zip(
-    TEXTS, plain.encode_batch(TEXTS), bounded.encode_batch(TEXTS), strict=True
+  plain_encoder, bounded_encoder = Characters(), Characters(boundaries=True)
+  for text, ids, bounded_ids in zip(
+    TEXTS,
+    plain_encoder.encode_batch(TEXTS),
+    bounded_encoder.encode_batch(TEXTS),
+    strict=True,
   ):
     assert ids.dtype == np.int32 and ids.shape == (len(text.split()), 50)
     assert ids.tolist() == [slow_row(word) for word in text.split()]
     begin = characters.word_ids(characters.BEGIN_SENTENCE)
     end = characters.word_ids(characters.END_SENTENCE)
-    np.testing.assert_array_equal(with_ends[1:-1], ids)
-    assert with_ends[0].tolist() == begin and with_ends[-1].tolist() == end
+    np.testing.assert_array_equal(bounded_ids[1:-1], ids)
+    assert bounded_ids[0].tolist() == begin and bounded_ids[-1].tolist() == end
     np.testing.assert_array_equal(
-      characters.sentence_ids(text.split(), boundaries=True), with_ends
+      characters.sentence_ids(text.split(), boundaries=True), bounded_ids
     )
-  assert plain.encode_batch([]) == []
-  copy = pickle.loads(pickle.dumps(bounded))
-  assert copy == bounded != plain and plain.vocab_size == 262
+  assert plain_encoder.encode_batch([]) == []
+  copy = pickle.loads(pickle.dumps(bounded_encoder))
+  assert (
+    copy == bounded_encoder != plain_encoder and plain_encoder.vocab_size == 262
+  )
 
 
 def test_lone_surrogates_have_no_bytes():
@@ -83,8 +88,8 @@ def test_decode_gives_the_words_back(bounded):
   for text, ids in zip(TEXTS, v.encode_batch(TEXTS), strict=True):
     words = [w.encode()[:48].decode("utf-8", "ignore") for w in text.split()]
     assert v.decode(ids) == " ".join(words)
-    padded = np.concatenate([ids, np.zeros((2, MAX_CHARS), np.int32)])
-    assert v.decode(padded.tolist()) == v.decode(ids)
+    padded_ids = np.concatenate([ids, np.zeros((2, MAX_CHARS), np.int32)])
+    assert v.decode(padded_ids.tolist()) == v.decode(ids)
   (ids,) = v.encode_batch(["\u4e2d" * 17])
   assert v.decode(ids) == "\u4e2d" * 16
 
@@ -100,20 +105,30 @@ def test_seqio(bounded):
   assert v == CharacterVocabulary(bounded) != CharacterVocabulary(not bounded)
   assert (v.vocab_size, v.eos_id, v.unk_id, v.pad_id) == (262, None, None, 0)
   expected = [np.reshape(v.encode(text), (-1, 50)).tolist() for text in TEXTS]
-  many = v.encode_tf(tf.constant(TEXTS))
-  assert many.dtype == tf.int32 and many.shape.as_list() == [8, None, 50]
-  assert many.to_list() == expected
+  batch_ids = v.encode_tf(tf.constant(TEXTS))
+  assert batch_ids.dtype == tf.int32 and batch_ids.shape.as_list() == [
+    8,
+    None,
+    50,
+  ]
+  assert batch_ids.to_list() == expected
   texts = tf.data.Dataset.from_tensor_slices(TEXTS)
   for ds in (texts.batch(8).map(v.encode_tf).unbatch(), texts.map(v.encode_tf)):
     assert [row.tolist() for row in ds.as_numpy_iterator()] == expected
   decoded = texts.map(v.encode_tf).map(v.decode_tf).as_numpy_iterator()
   assert [x.decode() for x in decoded] == [v.decode(row) for row in expected]
-  padded = v.decode_tf(many.to_tensor()).numpy()
-  assert [x.decode() for x in padded] == [v.decode(row) for row in expected]
-  broken = [b"a\xffb \xc3", b"\xed\xa0\x80"]
-  expected = [v.encode(text.decode("utf-8", "replace")) for text in broken]
-  assert v.encode_tf(tf.constant(broken)).to_list() == expected
-  assert v.encode_tf(tf.constant(broken[0])).numpy().tolist() == expected[0]
+  padded_texts = v.decode_tf(batch_ids.to_tensor()).numpy()
+  assert [x.decode() for x in padded_texts] == [
+    v.decode(row) for row in expected
+  ]
+  broken_texts = [b"a\xffb \xc3", b"\xed\xa0\x80"]
+  expected = [
+    v.encode(text.decode("utf-8", "replace")) for text in broken_texts
+  ]
+  assert v.encode_tf(tf.constant(broken_texts)).to_list() == expected
+  assert (
+    v.encode_tf(tf.constant(broken_texts[0])).numpy().tolist() == expected[0]
+  )
 
 
 def test_text_instead_of_words_is_refused():

@@ -23,29 +23,33 @@ def tiny(pieces: str, lower_case: bool = True) -> Vocabulary:
 
 
 def test_symbols_outside_punctuation_stay_with_their_word():
-  vote = tiny("to send your vote good rush ##ers ! ♥")
+  tokenizer = tiny("to send your vote good rush ##ers ! ♥")
   text = "to send your vote♡♡"
-  assert tokens(vote, text) == ["to", "send", "your", "[UNK]"]
+  assert tokens(tokenizer, text) == ["to", "send", "your", "[UNK]"]
   text = "good Rushers!♥♡"
-  assert tokens(vote, text) == ["good", "rush", "##ers", "!", "[UNK]"]
+  assert tokens(tokenizer, text) == ["good", "rush", "##ers", "!", "[UNK]"]
   text = "good rushers!♥"
-  assert tokens(vote, text) == ["good", "rush", "##ers", "!", "♥"]
+  assert tokens(tokenizer, text) == ["good", "rush", "##ers", "!", "♥"]
 
 
 def test_special_tokens_are_special_only_on_request():
-  math = tiny("i am going to study math [ ] mask sep")
-  mask = math.special.mask
+  tokenizer = tiny("i am going to study math [ ] mask sep")
+  mask = tokenizer.special.mask
   words = ["i", "am", "going", "to", "study", "math"]
-  ids = [math.pieces.index(word) for word in words]
+  ids = [tokenizer.pieces.index(word) for word in words]
   expected = [*ids[:4], mask, *ids[3:]]
-  assert math.encode_special("I am going to [MASK] to study math") == expected
-  assert math.encode_special("I am going to[MASK]to study math") == expected
-  assert math.encode_special("[MASK]") == [mask]
-  assert math.encode_special(" [MASK] ") == [mask]
-  three = [math.pieces.index(p) for p in ("[", "mask", "]")]
-  assert math.encode_special("[mask]") == three
-  assert tokens(math, "[MASK]") == ["[", "mask", "]"]
-  assert tokens(math, "a[SEP]") == ["[UNK]", "[", "sep", "]"]
+  assert (
+    tokenizer.encode_special("I am going to [MASK] to study math") == expected
+  )
+  assert (
+    tokenizer.encode_special("I am going to[MASK]to study math") == expected
+  )
+  assert tokenizer.encode_special("[MASK]") == [mask]
+  assert tokenizer.encode_special(" [MASK] ") == [mask]
+  text_ids = [tokenizer.pieces.index(p) for p in ("[", "mask", "]")]
+  assert tokenizer.encode_special("[mask]") == text_ids
+  assert tokens(tokenizer, "[MASK]") == ["[", "mask", "]"]
+  assert tokens(tokenizer, "a[SEP]") == ["[UNK]", "[", "sep", "]"]
 
 
 def test_published_vocabulary():
@@ -64,47 +68,51 @@ def test_published_vocabulary():
 
 
 def test_punctuation_splits_everywhere():
-  dash = tiny("cretaceous – pale ##ogene")
+  dash_tokenizer = tiny("cretaceous – pale ##ogene")
   text = "Cretaceous–Paleogene"
-  assert tokens(dash, text) == ["cretaceous", "–", "pale", "##ogene"]
-  basic = tiny("’ tis $ 5 . 00 don ' t")
-  assert tokens(basic, "’tis") == ["’", "tis"]
-  assert tokens(basic, "$5.00") == ["$", "5", ".", "00"]
-  assert tokens(basic, "don't") == ["don", "'", "t"]
+  assert tokens(dash_tokenizer, text) == ["cretaceous", "–", "pale", "##ogene"]
+  sign_tokenizer = tiny("’ tis $ 5 . 00 don ' t")
+  assert tokens(sign_tokenizer, "’tis") == ["’", "tis"]
+  assert tokens(sign_tokenizer, "$5.00") == ["$", "5", ".", "00"]
+  assert tokens(sign_tokenizer, "don't") == ["don", "'", "t"]
 
 
 def test_normalisation():
-  words = tiny("ecole a b 中 文 x")
-  assert tokens(words, "École") == ["ecole"]
-  assert tokens(words, "中文x") == ["中", "文", "x"]
-  assert tokens(words, "a\x00\u200b\ufeff\tb\r\n") == ["a", "b"]
-  assert words.encode_batch(["", " \t", "\x01"]) == [[], [], []]
-  accents = tiny("ecole École", lower_case=False)
-  assert tokens(accents, "École ecole Ecole") == ["École", "ecole", "[UNK]"]
+  tokenizer = tiny("ecole a b 中 文 x")
+  assert tokens(tokenizer, "École") == ["ecole"]
+  assert tokens(tokenizer, "中文x") == ["中", "文", "x"]
+  assert tokens(tokenizer, "a\x00\u200b\ufeff\tb\r\n") == ["a", "b"]
+  assert tokenizer.encode_batch(["", " \t", "\x01"]) == [[], [], []]
+  cased_tokenizer = tiny("ecole École", lower_case=False)
+  assert tokens(cased_tokenizer, "École ecole Ecole") == [
+    "École",
+    "ecole",
+    "[UNK]",
+  ]
 
 
 def test_longest_word_has_a_hundred_characters():
-  long = tiny("a ##a")
-  assert tokens(long, "a" * 100) == ["a"] + ["##a"] * 99
-  assert tokens(long, "a" * 101) == ["[UNK]"]
+  tokenizer = tiny("a ##a")
+  assert tokens(tokenizer, "a" * 100) == ["a"] + ["##a"] * 99
+  assert tokens(tokenizer, "a" * 101) == ["[UNK]"]
 
 
 def test_word_starts_and_decode():
-  rush = tiny("good rush ##ers !")
-  (ids,) = rush.encode_batch(["Good rushers!"])
+  tokenizer = tiny("good rush ##ers !")
+  (ids,) = tokenizer.encode_batch(["Good rushers!"])
   expected = np.array([True, True, False, True])
-  np.testing.assert_array_equal(rush.word_starts(ids), expected)
-  assert rush.word_starts([]).shape == (0,)
-  assert rush.decode(ids) == "good rushers !"
-  assert rush.decode([]) == ""
+  np.testing.assert_array_equal(tokenizer.word_starts(ids), expected)
+  assert tokenizer.word_starts([]).shape == (0,)
+  assert tokenizer.decode(ids) == "good rushers !"
+  assert tokenizer.decode([]) == ""
 
 
 def test_pickles_to_the_same_tokenizer():
-  rush = tiny("good rush ##ers !")
-  copy = pickle.loads(pickle.dumps(rush))
+  tokenizer = tiny("good rush ##ers !")
+  copy = pickle.loads(pickle.dumps(tokenizer))
   text = "good rushers [MASK]!"
-  assert copy.encode_batch([text]) == rush.encode_batch([text])
-  assert copy.encode_special(text) == rush.encode_special(text)
+  assert copy.encode_batch([text]) == tokenizer.encode_batch([text])
+  assert copy.encode_special(text) == tokenizer.encode_special(text)
 
 
 def test_missing_special_token_is_named():

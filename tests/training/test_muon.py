@@ -1,4 +1,4 @@
-"""Compares Muon with optax; tests the trapezoid and mask rates by phase."""
+"""Compares Muon with optax; tests the trapezoid schedule and mask rates."""
 
 import dataclasses
 
@@ -19,7 +19,7 @@ RATE = 0.01
 
 
 def draw(seed):
-  """Returns a tree with each type of leaf of the encoders."""
+  """Returns random parameters, with each type of leaf that encoders have."""
   keys = iter(jax.random.split(jax.random.key(seed), 6))
   shapes = {
     "query": (3, 8, 2, 4),
@@ -49,9 +49,9 @@ def optax_axes(params):
 
 
 def test_matrices_are_orthogonalised_as_by_optax():
-  """Takes three steps. The test computes the momentum, and optax the rest.
+  """Takes three steps. The test computes the momentum; optax does the rest.
 
-  In float32 the products in another order differ by less than 1e-4 at the end.
+  optax multiplies in another order, so float32 results differ by up to 1e-4.
   """
   params = draw(0)
   muon = optim.scale_by_muon(0.9, 0.98, 1e-6, dtype=jnp.float32)
@@ -72,8 +72,10 @@ def test_matrices_are_orthogonalised_as_by_optax():
     updates, state = jax.jit(muon.update)(grads, state, params)
     for name in ("query", "output", "mlp_in", "mlp_out"):
       computed = -RATE * updates["layers"][name]["kernel"]
-      want = expected["layers"][name]["kernel"]
-      distance = optax.tree.norm(computed - want) / optax.tree.norm(want)
+      expected_update = expected["layers"][name]["kernel"]
+      distance = optax.tree.norm(computed - expected_update) / optax.tree.norm(
+        expected_update
+      )
       assert distance < 1e-4, (seed, name, distance)
 
 
@@ -94,8 +96,10 @@ def test_other_leaves_use_adam():
     np.testing.assert_array_equal(
       computed["layers"]["mlp_in"]["bias"], expected["layers"]["mlp_in"]["bias"]
     )
-  kernel = [tree["layers"]["mlp_in"]["kernel"] for tree in (computed, expected)]
-  assert not np.allclose(*kernel)
+  kernels = [
+    tree["layers"]["mlp_in"]["kernel"] for tree in (computed, expected)
+  ]
+  assert not np.allclose(*kernels)
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 32), (2, 32, 8), (1, 16, 16)])
@@ -110,7 +114,7 @@ def test_singular_values_become_about_one(shape):
 
 @pytest.mark.parametrize("family", ["bert", "albert", "electra", "gpt"])
 def test_every_kernel_of_a_layer_is_a_matrix(family):
-  """`_as_matrices` merges the right axes of every kernel."""
+  """`_as_matrices` merges the correct axes of every kernel."""
   module = models.family(family).ForPreTraining(tiny_families.build(family))
   ids = jnp.zeros((1, 3), jnp.int32)
   batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids[:, :1])
@@ -125,8 +129,8 @@ def test_every_kernel_of_a_layer_is_a_matrix(family):
   }
   assert len(shapes) >= 6
   for name, (_, rows, columns) in shapes.items():
-    attention = "attention" in name
-    assert (rows == columns) == attention, (name, rows, columns)
+    is_attention = "attention" in name
+    assert (rows == columns) == is_attention, (name, rows, columns)
 
 
 def test_trapezoid():
