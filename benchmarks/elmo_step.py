@@ -6,17 +6,19 @@
   JAX_PLATFORMS=cpu python benchmarks/elmo_step.py --rows 4 --size small \
     --vocab 2000 --negatives 100 --dtype float32 --steps 1 --windows 3
 
-Both run in this call on the same device, one after the other, each in a process
-of its own, on random words: characters, convolutions, highways, two LSTM layers
-with a projection in each direction, forward and backward pass, float32 master
-weights, dropout, the full or the sampled softmax, the same optimizer. Rows are
-windows without states, so that both directions share a pass over the words.
+Both steps run on the same device and on random words, one after the other, each
+in a process of its own. Both have characters, convolutions, highways, two LSTM
+layers with a projection in each direction, forward and backward pass, float32
+master weights, dropout, the full or the sampled softmax, and the same
+optimizer. Rows begin without states, so that both directions share a pass over
+the words.
 
-The peer is torch.nn.LSTM with proj_size and both layers in one call, bf16
-autocast, its words compiled on a GPU. It has no residual connection between the
-layers and clips neither cells nor gradients, so it has less to do; its
-candidates may repeat. Prints one JSON object; the ratio is of the medians of
-words a second.
+The peer is torch.nn.LSTM with proj_size, which computes both layers in one
+call, in bf16 autocast. On a GPU, its layer of words is compiled. The peer has
+no residual connection between the layers and clips neither cells nor gradients,
+so it has less to do. The words that it samples for the softmax may repeat. The
+program prints one JSON object. Its ratio is that of the medians of words per
+second.
 """
 
 import argparse
@@ -191,10 +193,10 @@ def make_peer(args: argparse.Namespace):
       negative = functional.linear(x, table[ids], bias[ids]).float()
       negative = negative - log_expected(ids)
       negative = negative.masked_fill(labels[:, None] == ids, -1e30)
-      true = (x.float() * table[labels]).sum(-1) + bias[labels]
-      true = (true - log_expected(labels))[:, None]
+      true_logits = (x.float() * table[labels]).sum(-1) + bias[labels]
+      true_logits = (true_logits - log_expected(labels))[:, None]
       return functional.cross_entropy(
-        torch.cat([true, negative], -1), torch.zeros_like(labels)
+        torch.cat([true_logits, negative], -1), torch.zeros_like(labels)
       )
 
     def forward(self, chars, following, preceding):

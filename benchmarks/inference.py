@@ -3,12 +3,13 @@
   python benchmarks/inference.py --lengths 32,128,512
 
 Both sides run on the same device, one after the other, each in a separate
-process: BERT with random weights in bfloat16, batches of `--tokens` tokens
-(padding included), rows that are half to completely full, and the mean over
-each row's real tokens. bert_jax reads the sentences of a batch in one row
-without padding. With `--padded`, or without the kernels that read only the
-blocks of each sentence, it reads padded rows. The peer is compiled for each
-length, with SDPA. It prints one JSON object. The ratio is that of the medians.
+process. They apply BERT with random weights in bfloat16 to batches of
+`--tokens` tokens (padding included). The rows are half full to completely full.
+A sentence's vector is the mean over its tokens without padding. bert_jax reads
+the sentences of a batch in one row without padding. With `--padded`, or without
+the kernels that read only the blocks of each sentence, it reads padded rows. The peer is compiled for each
+length, with SDPA. The program prints one JSON object. The ratio is that of the
+medians.
 """
 
 import argparse
@@ -27,8 +28,8 @@ def batch(
   rng = np.random.default_rng(0)
   rows = max(tokens // length, 1)
   ids = rng.integers(1000, vocab, (rows, length), dtype=np.int32)
-  real = rng.integers(length // 2, length + 1, (rows, 1))
-  mask = (np.arange(length) < real).astype(np.int32)
+  sizes = rng.integers(length // 2, length + 1, (rows, 1))
+  mask = (np.arange(length) < sizes).astype(np.int32)
   return ids * mask, mask
 
 
@@ -59,8 +60,8 @@ def ours(args: argparse.Namespace) -> dict:
     and fused.implementation("attention", "auto", dtype) == "triton"
   )
   model = bert.build(args.size, vocab_size=args.vocab, dtype=args.dtype)
-  first = jnp.zeros((1, 8), jnp.int32)
-  params = nn.unbox(jax.jit(model.init)(jax.random.key(0), first))
+  example_ids = jnp.zeros((1, 8), jnp.int32)
+  params = nn.unbox(jax.jit(model.init)(jax.random.key(0), example_ids))
   params = jax.tree.map(lambda x: x.astype(dtype), params)
 
   def vectors(params, inputs, count):

@@ -1,7 +1,7 @@
 """The mesh, the table of rules for logical axes, and the sharding of arrays.
 
 An array has logical axes, such as "heads". `RULES` says which axes of the mesh
-split each of them.
+split each logical axis.
 """
 
 import contextlib
@@ -113,8 +113,8 @@ def with_shardings(mesh: Mesh, boxed: Any) -> Any:
   """
   axes = nn.get_partition_spec(boxed)
   shardings = nn.logical_to_mesh_sharding(axes, mesh, RULES)
-  # Combine the leaves, because `nn.unbox` inside a mesh would constrain the
-  # arrays, and these are only shapes.
+  # Build the tree from its leaves, because `nn.unbox` inside a mesh would
+  # constrain arrays, and these leaves are only shapes.
   return jax.tree.unflatten(
     jax.tree.structure(shardings),
     [
@@ -243,19 +243,21 @@ def host_share(mesh: Mesh) -> tuple[int, int]:
     UserError: two processes hold shares that overlap and are not equal.
   """
   rows = mesh.devices.reshape(-1, mesh.shape["tensor"])
-  held: dict[int, set[int]] = {}
+  rows_by_process: dict[int, set[int]] = {}
   for number, row in enumerate(rows):
     for device in row:
-      held.setdefault(device.process_index, set()).add(number)
-  shares = sorted({tuple(sorted(indices)) for indices in held.values()})
+      rows_by_process.setdefault(device.process_index, set()).add(number)
+  shares = sorted(
+    {tuple(sorted(indices)) for indices in rows_by_process.values()}
+  )
   if sum(map(len, shares)) != len(rows) or len({*map(len, shares)}) != 1:
     raise UserError(
       f"mesh.tensor={mesh.shape['tensor']} does not fit the devices of a"
       " process; choose a number that divides the number of these devices, or a"
       " multiple of it."
     )
-  mine = tuple(sorted(held[jax.process_index()]))
-  return shares.index(mine), len(shares)
+  own_rows = tuple(sorted(rows_by_process[jax.process_index()]))
+  return shares.index(own_rows), len(shares)
 
 
 def batch_shapes(

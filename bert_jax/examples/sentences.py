@@ -60,10 +60,10 @@ def index_sentences(
 
   # A sentence that is longer than a row is cut into several stretches.
   stretches = -(-np.diff(offsets) // max_tokens)
-  within = np.arange(stretches.sum()) - np.repeat(
+  index_in_sentence = np.arange(stretches.sum()) - np.repeat(
     np.cumsum(stretches) - stretches, stretches
   )
-  starts = np.repeat(offsets[:-1], stretches) + max_tokens * within
+  starts = np.repeat(offsets[:-1], stretches) + max_tokens * index_in_sentence
   stops = np.append(starts[1:], offsets[-1:])
   document = np.repeat(document, stretches)
   if crosses_documents:
@@ -74,9 +74,9 @@ def index_sentences(
     last = np.searchsorted(stops, starts + max_tokens, "right")
     ends = np.searchsorted(document, np.arange(len(documents) - 1), "right")
     last = np.minimum(last, ends[document])
-  passed = walk(last)
-  start = starts[passed]
-  return _examples(start, stops[last[passed] - 1] - start)
+  row_starts = walk(last)
+  start = starts[row_starts]
+  return _examples(start, stops[last[row_starts] - 1] - start)
 
 
 def index_segments(
@@ -92,9 +92,10 @@ def index_segments(
 
   The source is `ExampleBuilder` of google-research/electra
   build_pretraining_dataset.py. A row takes sentences until its target length is
-  reached or the document ends. One row in ten is a single segment. The other
-  rows have two. Take the sentence with which the first segment would reach half
-  of the row: with equal chance, it begins the second segment or ends the first.
+  reached or the document ends. One row in ten has one segment, the others
+  have two. With one of the sentences, the first segment would reach half of the
+  row. With equal chance, this sentence ends the first segment or begins the
+  second.
   A later sentence also goes to the first segment if that segment remains
   shorter than half of the row, see `rows.parts_with_moves`. Each segment is cut
   at its end if the row has no space for all of it.
@@ -104,7 +105,7 @@ def index_segments(
     first_document: the first document of the range.
     last_document: the end of the range.
     key: a key from `make_key`; another key (epoch) gives other rows.
-    length: L, the tokens of a row with [CLS] and one or two [SEP].
+    length: L, the number of tokens of a row, with [CLS] and each [SEP].
     short_probability: the share of rows whose target length is uniform between
       5 and L, instead of L (0.05 in the program).
 
@@ -121,32 +122,36 @@ def index_segments(
   # `pairs.index_chunks`.
   numbers = np.arange(begin, end)
   key = hashing.make_key(key, "segments")
-  short = hashing.uniform(key, numbers, 0) < short_probability
+  is_short = hashing.uniform(key, numbers, 0) < short_probability
   target = np.where(
-    short, 5 + hashing.randint(key, numbers, 1, length - 4), length
+    is_short, 5 + hashing.randint(key, numbers, 1, length - 4), length
   )
-  following = np.searchsorted(offsets, offsets[:-1] + target)
-  passed = walk(np.minimum(following, stops))
+  next_sentence = np.searchsorted(offsets, offsets[:-1] + target)
+  row_starts = walk(np.minimum(next_sentence, stops))
 
-  start = offsets[passed]
-  following = np.minimum(following, stops)[passed]
-  half = (target[passed] - 3) // 2
+  start = offsets[row_starts]
+  next_sentence = np.minimum(next_sentence, stops)[row_starts]
+  half = (target[row_starts] - 3) // 2
   # The first segment gets the sentences that end before the half, at least one.
   split = np.searchsorted(offsets, start + half) - 1
-  split = np.maximum(split, sentence[passed] + 1)
+  split = np.maximum(split, sentence[row_starts] + 1)
   reaches_half = offsets[split] - start < half
-  takes_it = hashing.uniform(key, numbers[passed], 2) < 0.5
-  split = np.minimum(split + (reaches_half & takes_it), following)
-  single = hashing.uniform(key, numbers[passed], 3) < 0.1
-  split = np.where(single, following, split)
+  takes_it = hashing.uniform(key, numbers[row_starts], 2) < 0.5
+  split = np.minimum(split + (reaches_half & takes_it), next_sentence)
+  is_single = hashing.uniform(key, numbers[row_starts], 3) < 0.1
+  split = np.where(is_single, next_sentence, split)
 
-  first = offsets[split] - start
-  spare = np.where(single, 0, half - 1 - first)
-  first = first + _count_moved(offsets, split + 1, following, spare)
-  remaining = offsets[following] - start - first
-  first = np.minimum(first, length - 2)
-  second = np.minimum(remaining, np.maximum(length - 3 - first, 0))
-  examples = _examples(start, first, second)
+  first_length = offsets[split] - start
+  num_spare = np.where(is_single, 0, half - 1 - first_length)
+  first_length = first_length + _count_moved(
+    offsets, split + 1, next_sentence, num_spare
+  )
+  num_remaining = offsets[next_sentence] - start - first_length
+  first_length = np.minimum(first_length, length - 2)
+  second_length = np.minimum(
+    num_remaining, np.maximum(length - 3 - first_length, 0)
+  )
+  examples = _examples(start, first_length, second_length)
   examples["second"] = offsets[split]
   return examples
 
@@ -165,18 +170,18 @@ def _count_moved(
   Returns:
     [N] integers.
   """
-  moved = np.zeros_like(spare)
+  num_moved = np.zeros_like(spare)
   (rows,) = np.nonzero((spare > 0) & (first < stop))
   sentence, stop, spare = first[rows], stop[rows], spare[rows]
   while len(rows):
     size = offsets[sentence + 1] - offsets[sentence]
     size = np.where(size <= spare, size, 0)
-    moved[rows] += size
+    num_moved[rows] += size
     spare, sentence = spare - size, sentence + 1
     continues = (spare > 0) & (sentence < stop)
     rows, sentence = rows[continues], sentence[continues]
     stop, spare = stop[continues], spare[continues]
-  return moved
+  return num_moved
 
 
 def index_tokens(
@@ -190,9 +195,9 @@ def index_tokens(
   """Cuts documents into rows of `length` tokens, also inside sentences.
 
   GPT-1 is trained on contiguous sequences (Radford et al. 2018, section 4.1).
-  In a document that is longer than a row, the first row ends at another token
-  in every epoch. Each token is predicted once in an epoch, except the first
-  token of a document.
+  In a document that is longer than a row, the first row ends at a different
+  token in every epoch. Each token is predicted once in an epoch, except the
+  first token of a document.
 
   Args:
     corpus: the documents.
@@ -212,12 +217,14 @@ def index_tokens(
   numbers = np.arange(first_document, last_document)
   shift = hashing.randint(key, numbers, 0, length)
   shift = np.where(sizes > length, shift, 0)
-  rows = (shift > 0) + -(-(sizes - shift) // length)
-  within = np.arange(rows.sum()) - np.repeat(np.cumsum(rows) - rows, rows)
-  shift = np.repeat(shift, rows)
-  size = np.repeat(sizes, rows)
+  num_rows = (shift > 0) + -(-(sizes - shift) // length)
+  index_in_document = np.arange(num_rows.sum()) - np.repeat(
+    np.cumsum(num_rows) - num_rows, num_rows
+  )
+  shift = np.repeat(shift, num_rows)
+  size = np.repeat(sizes, num_rows)
   # With a shift, row 0 begins before the document.
-  begin = within * length + np.where(shift > 0, shift - length, 0)
+  begin = index_in_document * length + np.where(shift > 0, shift - length, 0)
   stop = np.minimum(begin + length, size)
   begin = np.maximum(begin, 0)
-  return _examples(np.repeat(offsets[:-1], rows) + begin, stop - begin)
+  return _examples(np.repeat(offsets[:-1], num_rows) + begin, stop - begin)

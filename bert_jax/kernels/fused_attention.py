@@ -96,7 +96,7 @@ def _call(
     A tuple of arrays.
   """
   rate, causal, interpret = options
-  ids, qkv, *others = arrays
+  ids, qkv, *other_arrays = arrays
   rows, length, heads, _, head_dim = qkv.shape
   queries, keys = _blocks(tuning, length, qkv.dtype)
   plan = attention_program.Plan(
@@ -130,14 +130,14 @@ def _call(
     ),
     interpret=interpret,
     name="attention_" + kernel.__name__.removesuffix("_kernel"),
-  )(*inputs, *others)
+  )(*inputs, *other_arrays)
 
 
 def _forward(
   qkv: Array, ids: Array, seed: Array, options: Options
 ) -> tuple[Array, tuple[Array, ...]]:
   """Returns the mixed values, and a tuple of arrays for the backward pass."""
-  drops = options[0] > 0
+  has_dropout = options[0] > 0
 
   def on_device(*arrays: Array) -> tuple[Array, ...]:
     rows, length, heads, _, head_dim = arrays[1].shape
@@ -145,7 +145,7 @@ def _forward(
     def outputs(_: int) -> Shapes:
       out = _shape((rows, length, heads, head_dim), qkv.dtype)
       tokens = (rows, heads, length)
-      hashes = (_shape(tokens, jnp.uint32),) if drops else ()
+      hashes = (_shape(tokens, jnp.uint32),) if has_dropout else ()
       return out, _shape(tokens), *hashes
 
     tuning = FORWARD_SHORT if length <= 128 else FORWARD
@@ -160,11 +160,11 @@ def _forward(
 
   arrays: list[Array] = [ids, qkv]
   axes: list[fused.Axes] = [IDS, PROJECTED]
-  if drops:
+  if has_dropout:
     rows, _, heads = qkv.shape[:3]
     arrays += [fused.first_hashes(seed, rows), jnp.arange(heads)]
     axes += [("batch",), ("heads",)]
-  out_axes = [MIXED, TOKENS, *([TOKENS] if drops else [])]
+  out_axes = [MIXED, TOKENS, *([TOKENS] if has_dropout else [])]
   out, *saved = fused.over_shards(on_device, axes, out_axes, *arrays)
   return out, tuple(saved)
 
@@ -173,9 +173,9 @@ def with_bias(
   qkv: Float[Array, "b l h 3 k"], bias: Float[Array, "h 3 k"]
 ) -> Float[Array, "b l h 3 k"]:
   """Adds the bias in the only form that the compiler fuses with a product."""
-  flat = qkv.reshape(*qkv.shape[:2], -1)
-  flat = flat + bias.reshape(1, 1, -1).astype(qkv.dtype)
-  return flat.reshape(qkv.shape)
+  flat_qkv = qkv.reshape(*qkv.shape[:2], -1)
+  flat_qkv = flat_qkv + bias.reshape(1, 1, -1).astype(qkv.dtype)
+  return flat_qkv.reshape(qkv.shape)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
@@ -188,7 +188,7 @@ def attention(
   causal: bool = False,
   interpret: bool = False,
 ) -> Float[Array, "b l h k"]:
-  """Attention over projected queries, keys and values.
+  """Computes attention over projected queries, keys and values.
 
   Args:
     qkv: queries, keys and values side by side, without their bias.

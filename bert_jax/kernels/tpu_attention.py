@@ -33,15 +33,15 @@ def _weights(
   """Returns float32 probabilities [l, l], and True where a query sees a key."""
   scores = fused.dot(query[...], key[...], (1, 1))
   scores = scores * (1.0 / math.sqrt(query.shape[-1]))
-  seen = jnp.maximum(q_ids[...], 1) == k_ids[...]
+  is_seen = jnp.maximum(q_ids[...], 1) == k_ids[...]
   if causal:
     row, column = (
       jax.lax.broadcasted_iota(jnp.int32, scores.shape, axis) for axis in (0, 1)
     )
-    seen &= row >= column
-  scores = jnp.where(seen, scores, UNSEEN)
+    is_seen &= row >= column
+  scores = jnp.where(is_seen, scores, UNSEEN)
   weights = jnp.exp(scores - scores.max(1, keepdims=True))
-  return weights / weights.sum(1, keepdims=True), seen
+  return weights / weights.sum(1, keepdims=True), is_seen
 
 
 def _dropout_factors(row: Ref, column: Ref, rate: float) -> Array:
@@ -90,16 +90,18 @@ def _backward_kernel(
   causal: bool,
 ) -> None:
   """Computes `d_query`, `d_key` and `d_value` from the output's gradient."""
-  weights, seen = _weights(query, key, q_ids, k_ids, causal)
+  weights, is_seen = _weights(query, key, q_ids, k_ids, causal)
   d_out, dtype = gradient[...], query.dtype
-  d_weights, dropped = fused.dot(d_out, value[...], (1, 1)), weights
+  d_weights, dropped_weights = fused.dot(d_out, value[...], (1, 1)), weights
   if rate:
     factors = _dropout_factors(row, column, rate)
-    d_weights, dropped = d_weights * factors, weights * factors
-  d_value[...] = fused.dot(dropped.astype(dtype), d_out, (0, 0)).astype(dtype)
+    d_weights, dropped_weights = d_weights * factors, weights * factors
+  d_value[...] = fused.dot(dropped_weights.astype(dtype), d_out, (0, 0)).astype(
+    dtype
+  )
   delta = (weights * d_weights).sum(1, keepdims=True)
   d_scores = weights * (d_weights - delta) * (1.0 / math.sqrt(query.shape[-1]))
-  d_scores = jnp.where(seen, d_scores, 0.0).astype(dtype)
+  d_scores = jnp.where(is_seen, d_scores, 0.0).astype(dtype)
   d_query[...] = fused.dot(d_scores, key[...], (1, 0)).astype(dtype)
   d_key[...] = fused.dot(d_scores, query[...], (0, 0)).astype(dtype)
 

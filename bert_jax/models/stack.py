@@ -37,7 +37,7 @@ class TransformerLayer(nn.Module):
   def __call__(
     self, x: Float[Array, "b l d"], sequence_ids: Int[Array, "b l"], train: bool
   ) -> tuple[Float[Array, "b l d"], dict[str, Array | None]]:
-    """Returns the output, and a dict of `Encoder.__call__` for one layer."""
+    """Returns the output, and the dict of `Encoder.__call__` for this layer."""
     width = x.shape[-1]
     mixed, bias, probabilities = Attention(
       heads=self.heads,

@@ -21,7 +21,7 @@ MASKED_KEYS = ("mlm_positions", "mlm_ids", "mlm_weights")
 
 
 class Objective(NamedTuple):
-  """Pure functions. They are all that the train loop knows about a model.
+  """Holds pure functions, which are all that the train loop knows of a model.
 
   Attributes:
     init: (rng, batch) -> parameters, boxed with logical axis names.
@@ -68,7 +68,7 @@ def build_encoder(
   """Builds the encoder that an objective pre-trains.
 
   Args:
-    objective: `OBJECTIVE` of the families whose heads are trained.
+    objective: the `OBJECTIVE` of the families whose heads are trained.
     model: keyword arguments of the family's `build`, and `family`.
 
   Returns:
@@ -80,13 +80,13 @@ def build_encoder(
   options = dict(model)
   name = options.pop("family")
   families = models.FAMILIES | models.WORD_FAMILIES
-  trained = [n for n in families if objective == families[n].OBJECTIVE]
-  if not trained:
+  trained_families = [n for n in families if objective == families[n].OBJECTIVE]
+  if not trained_families:
     raise ValueError(
       f"no family has OBJECTIVE={objective!r}; to train the heads that families"
       " have, call build_encoder with their OBJECTIVE, such as 'mlm'."
     )
-  check_family(objective, name, trained)
+  check_family(objective, name, trained_families)
   family = models.family(name)
   return family, family.build(**options)
 
@@ -174,15 +174,15 @@ def cross_entropy(
 
   Args:
     logits: the logits.
-    labels: the right classes. For a label outside of [0, v) the output is the
+    labels: the true classes. For a label outside of [0, v) the output is the
       log-sum-exp of the logits; its weight in the loss must be 0.
   """
   logits = logits.astype(jnp.float32)
   classes = jax.lax.broadcasted_iota(
     labels.dtype, logits.shape, logits.ndim - 1
   )
-  picked = jnp.where(classes == labels[..., None], logits, 0.0).sum(-1)
-  return jax.nn.logsumexp(logits, axis=-1) - picked
+  label_logits = jnp.where(classes == labels[..., None], logits, 0.0).sum(-1)
+  return jax.nn.logsumexp(logits, axis=-1) - label_logits
 
 
 def sum_by_chunks(
@@ -233,11 +233,11 @@ def classification_sums(
   Args:
     prefix: the prefix of both names.
     logits: the logits.
-    labels: the right classes.
+    labels: the true classes.
     weights: the weight of each label.
   """
-  correct = (jnp.argmax(logits, -1) == labels).astype(jnp.float32)
+  is_correct = (jnp.argmax(logits, -1) == labels).astype(jnp.float32)
   return {
     f"{prefix}_loss": (cross_entropy(logits, labels) * weights).sum(),
-    f"{prefix}_accuracy": (correct * weights).sum(),
+    f"{prefix}_accuracy": (is_correct * weights).sum(),
   }

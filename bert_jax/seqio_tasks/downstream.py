@@ -157,26 +157,26 @@ def _dataset(task: Task, rows: Rows, length: int, pad: int) -> tf.data.Dataset:
     table["unanswerable"] = batches.unanswerable(rows)
 
   def pad_to_length(x: tf.Tensor, filler: int) -> tf.Tensor:
-    missing = [[0, length - tf.shape(x)[0]]]
-    padded = tf.pad(x, missing, constant_values=filler)
+    padding = [[0, length - tf.shape(x)[0]]]
+    padded = tf.pad(x, padding, constant_values=filler)
     return tf.ensure_shape(padded, [length])
 
   def lay_out(row: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     size, position = tf.shape(row["ids"])[0], tf.range(length)
-    real, labels = position < size, row["labels"]
+    is_token, labels = position < size, row["labels"]
     if task.kind == "tagging":
       labels = pad_to_length(labels, -1)
-    labelled = (
+    has_label = (
       tf.math.is_finite(labels) if labels.dtype.is_floating else labels >= 0
     )
     has_list = task.kind in ("multi_label", "span")
-    weight = tf.reduce_all(labelled) if has_list else labelled
-    passed_on = {k: row[k] for k in ("row", "unanswerable") if k in row}
-    return passed_on | {
+    weight = tf.reduce_all(has_label) if has_list else has_label
+    other_columns = {k: row[k] for k in ("row", "unanswerable") if k in row}
+    return other_columns | {
       "input_ids": pad_to_length(row["ids"], pad),
-      "segment_ids": tf.cast(real & (position >= row["second"]), tf.int32),
-      "sequence_ids": tf.cast(real, tf.int32),
-      "labels": tf.where(labelled, labels, tf.zeros_like(labels)),
+      "segment_ids": tf.cast(is_token & (position >= row["second"]), tf.int32),
+      "sequence_ids": tf.cast(is_token, tf.int32),
+      "labels": tf.where(has_label, labels, tf.zeros_like(labels)),
       "label_weights": tf.cast(weight, tf.float32),
     }
 

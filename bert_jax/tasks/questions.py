@@ -41,7 +41,7 @@ def is_misplaced(example: dict[str, Any]) -> bool:
 
 
 def encode_context(vocabulary: Vocabulary, context: str) -> Context:
-  """Returns the pieces of a context; their offsets leave out outer spaces."""
+  """Returns the pieces of a context; offsets leave out spaces at their ends."""
   encoded = vocabulary.encode_offsets([context])[0]
   offsets = []
   for begin, end in encoded.offsets:
@@ -64,10 +64,10 @@ def answer_tokens(context: Context, begin: int, end: int) -> tuple[int, int]:
   If no piece overlaps them, the result is (-1, -1).
   """
   starts, ends = context.offsets.T
-  inside = np.flatnonzero((ends > begin) & (starts < end) & (ends > starts))
-  if not len(inside):
+  pieces = np.flatnonzero((ends > begin) & (starts < end) & (ends > starts))
+  if not len(pieces):
     return -1, -1
-  return int(inside[0]), int(inside[-1])
+  return int(pieces[0]), int(pieces[-1])
 
 
 def rows(
@@ -87,7 +87,7 @@ def rows(
     examples: examples of kind span, see `encoded_rows`.
     vocabulary: turns text into ids.
     length: the most tokens in a row.
-    stride: the tokens of the context from the beginning of one window to the
+    stride: the number of tokens from the beginning of one window to the
       beginning of the next. None means `STRIDE`, or half a window if that is
       less.
     max_question: the most tokens of the question; at most half of the row.
@@ -100,7 +100,7 @@ def rows(
   num_special = sum(map(len, (layout.begin, layout.between, layout.end)))
   max_tokens = min(max_question, (length - num_special) // 2)
   questions = vocabulary.encode_batch([e["question"] for e in examples])
-  parts, sizes, second, indices, labels, offsets = [], [], [], [], [], []
+  parts, sizes, starts, indices, labels, offsets = [], [], [], [], [], []
   notes: dict[str, list[str]] = {}
   begin, between, end = (
     np.array(x, np.int32) for x in (layout.begin, layout.between, layout.end)
@@ -125,14 +125,14 @@ def rows(
       row_offsets[column : column + b - a] = context.offsets[a:b]
       parts += row
       sizes.append(size)
-      second.append(column)
+      starts.append(column)
       indices.append(e)
       offsets.append(row_offsets)
       labels.append(_label(answer, a, b, column))
   encoded = Rows(
     np.concatenate([np.zeros(0, np.int32), *parts]),
     np.cumsum([0, *sizes], dtype=np.int64),
-    np.array(second, np.int32),
+    np.array(starts, np.int32),
     np.array(indices, np.int64),
     np.array(labels, np.int32).reshape(-1, 2),
     np.concatenate([np.zeros((0, 2), np.int32), *offsets]),
@@ -147,8 +147,8 @@ def _answer(
 
   Returns:
     The first and last piece of the answer; () if there is no answer; None if
-    the example has no label or a wrong label. Then a note about a wrong label;
-    "" means that it is not wrong.
+    the example has no label or a wrong label. Then a note about a wrong label,
+    which is "" if no label is wrong.
   """
   if not example["answers"]:
     return None if example["answers"] is None else (), ""

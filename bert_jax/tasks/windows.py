@@ -50,8 +50,8 @@ def best_windows(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray:
 
   The context of a token is the number of tokens on its left or on its right in
   the window, whichever is smaller, as in `_check_is_max_context` of
-  google-research/bert run_squad.py. If windows are equal, the first window
-  counts.
+  google-research/bert run_squad.py. If two windows give a token the same
+  context, the first window counts.
 
   Args:
     count: the number of tokens.
@@ -60,15 +60,15 @@ def best_windows(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray:
   Returns:
     int64 [count], the index of a window for each token.
   """
-  best = np.zeros(count, np.int64)
+  best_window = np.zeros(count, np.int64)
   most_context = np.full(count, -1, np.float64)
   for k, (begin, end) in enumerate(spans):
     column = np.arange(end - begin)
     context = np.minimum(column, column[::-1]) + 0.01 * (end - begin)
     is_better = context > most_context[begin:end]
-    best[begin:end][is_better] = k
+    best_window[begin:end][is_better] = k
     most_context[begin:end][is_better] = context[is_better]
-  return best
+  return best_window
 
 
 def cut_texts(texts: Sequence[Ids], capacity: int) -> list[list[Ids]]:
@@ -92,9 +92,9 @@ def cut_texts(texts: Sequence[Ids], capacity: int) -> list[list[Ids]]:
     return [[window] for window in _cut(texts[0], capacity)]
   first, second = texts
   sizes = [len(first), len(second)]
-  longer = int(len(second) > len(first))
-  sizes[longer] = capacity - sizes[1 - longer]
-  if sizes[longer] < capacity // 2:
+  longer_index = int(len(second) > len(first))
+  sizes[longer_index] = capacity - sizes[1 - longer_index]
+  if sizes[longer_index] < capacity // 2:
     sizes = [capacity // 2, capacity // 2]
   return [[a, b] for a in _cut(first, sizes[0]) for b in _cut(second, sizes[1])]
 
@@ -121,22 +121,22 @@ def rows(
   layout = layouts.of_vocabulary(vocabulary)
   layouts.check_length(layout, length)
   num_special = len(layout.begin) + len(layout.end)
-  flat, counts = vocabulary.encode_flat([t for pair in texts for t in pair])
-  ids = iter(np.split(flat, np.cumsum(counts)[:-1]))
-  tokens, sizes, second, indices = [np.zeros(0, np.int32)], [0], [], []
+  flat_ids, counts = vocabulary.encode_flat([t for pair in texts for t in pair])
+  ids = iter(np.split(flat_ids, np.cumsum(counts)[:-1]))
+  tokens, sizes, second_starts, indices = [np.zeros(0, np.int32)], [0], [], []
   for i, example_texts in enumerate(texts):
     text_ids = [next(ids) for _ in example_texts]
-    between = len(layout.between) if len(text_ids) == 2 else 0
-    for window in cut_texts(text_ids, length - num_special - between):
+    num_between = len(layout.between) if len(text_ids) == 2 else 0
+    for window in cut_texts(text_ids, length - num_special - num_between):
       row = layouts.row(layout, window, length)
       tokens += row.id_arrays
       sizes.append(row.size)
-      second.append(row.second)
+      second_starts.append(row.second)
       indices.append(i)
   return Rows(
     np.concatenate(tokens),
     np.cumsum(sizes, dtype=np.int64),
-    np.array(second, np.int32),
+    np.array(second_starts, np.int32),
     np.array(indices, np.int64),
     np.full(len(indices), -1, np.int32),
     np.zeros((0, 2), np.int32),

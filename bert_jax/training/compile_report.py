@@ -29,18 +29,18 @@ def gib(count: float | None) -> str:
 
 
 def offer_text(report: dict[str, Any]) -> str:
-  """Says which flags the report offers so that a step fits, or which failed."""
+  """Says which flags make a step fit, or which flags were tried in vain."""
   if report["offer"]:
     return (
       f"fits with {report['offer']} (compiled:"
       f" {gib(report['offer_total_bytes'])} GiB)"
     )
-  tried = "; ".join(report["tried"]) or "nothing"
-  return f"found nothing that makes it fit (compiled: {tried})"
+  tried_flags = "; ".join(report["tried"]) or "nothing"
+  return f"found nothing that makes it fit (compiled: {tried_flags})"
 
 
 def verdict(report: dict[str, Any]) -> str:
-  """Says "yes" or "no" for fits, or that the compiler crashed."""
+  """Says whether a step fits: "yes", "no", or that the compiler crashed."""
   if "crashed" in report:
     return f"not known, compiler crashed ({report['crashed']})"
   return "yes" if report["fits"] else "no"
@@ -58,13 +58,13 @@ def text(report: dict[str, Any]) -> str:
   ]
   hbm = gib(report["hbm_bytes"])
   if "flops" not in report:
-    refused = f"; {report['refused']}" if "refused" in report else ""
-    lines.append(f"  HBM          {hbm} GiB{refused}")
+    reason = f"; {report['refused']}" if "refused" in report else ""
+    lines.append(f"  HBM          {hbm} GiB{reason}")
   else:
-    looped = ""
+    loop_note = ""
     if report["loops"]:
       longest = max(report["loops"])
-      looped = (
+      loop_note = (
         "; the compiler counts the body of a loop once; compare the numbers"
         f" with --config.model.unroll={longest}"
       )
@@ -78,7 +78,7 @@ def text(report: dict[str, Any]) -> str:
       f"  program      {gib(report['code_bytes'])} GiB",
       f"  HBM          {hbm} GiB; needed {gib(report['total_bytes'])}",
       f"  FLOPs        {report['flops']:.4g}, {report['flops_ratio']:.3f}"
-      f" times the model's own count of {report['model_flops']:.4g}{looped}",
+      f" times the model's own count of {report['model_flops']:.4g}{loop_note}",
       f"  collectives  {kinds or 'none'}",
       f"  all-reduced  {report['all_reduced_ratio']:.3f} times the size of"
       f" the gradients, {gib(report['gradient_bytes'])} GiB",
@@ -96,9 +96,9 @@ def markdown(report: dict[str, Any]) -> str:
   """Formats a report as a row of a table with `COLUMNS`; sizes are in GiB."""
   ratios = ["-", "-"]
   if "flops" in report:
-    looped = " (scanned)" if report["loops"] else ""
+    loop_note = " (scanned)" if report["loops"] else ""
     ratios = [
-      f"{report['flops_ratio']:.3f}{looped}",
+      f"{report['flops_ratio']:.3f}{loop_note}",
       f"{report['all_reduced_ratio']:.3f}",
     ]
   cells = [
@@ -146,8 +146,8 @@ def compile_run(
   """
   if not slices:
     raise UserError("--topology is empty; name a slice, for example v2:4x4.")
-  parsed = topologies.with_published_vocabulary(config_lib.parse(config))
-  count = len(phases.plan(parsed))
+  parsed_config = topologies.with_published_vocabulary(config_lib.parse(config))
+  count = len(phases.plan(parsed_config))
   numbers = list(range(count))
   if phase is not None:
     if not 1 <= phase <= count:

@@ -140,8 +140,8 @@ def _numpy(tensor: Any, name: str, path: str) -> np.ndarray:
   try:
     return tensor.numpy()
   except (TypeError, RuntimeError) as e:
-    kind = f"{tensor.dtype} ({tensor.layout})"
-    raise UserError(f"{path}: {name} is {kind}, unknown here.") from e
+    tensor_type = f"{tensor.dtype} ({tensor.layout})"
+    raise UserError(f"{path}: {name} is {tensor_type}, unknown here.") from e
 
 
 def _clean_names(
@@ -168,18 +168,18 @@ def _new_names(
   arrays: Mapping[str, np.ndarray], source: str
 ) -> dict[str, np.ndarray]:
   """Renames `gamma` to `weight`, and `beta` to `bias`."""
-  renamed = {}
+  new_arrays = {}
   for name, array in arrays.items():
     new_name = name
     for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
       if name.endswith(old):
         new_name = name.removesuffix(old) + new
-    if new_name in renamed:
+    if new_name in new_arrays:
       raise UserError(
         f"{source}: {new_name} is there under its old name as well."
       )
-    renamed[new_name] = array
-  return renamed
+    new_arrays[new_name] = array
+  return new_arrays
 
 
 def dtype_of(arrays: Mapping[str, np.ndarray], source: str) -> str:

@@ -1,4 +1,4 @@
-"""Files of predictions have the format of official scripts and servers."""
+"""Tests that predictions have the format of official scripts and servers."""
 
 import json
 import pathlib
@@ -30,14 +30,14 @@ def test_squad_files(tmp_path):
   ]
   spec = task("span", (), "squad2")
   paths = server_files.write(str(tmp_path / "a"), spec, predicted, examples)
-  texts, lists, odds = (json.loads(read(path)) for path in paths)
+  texts, nbest_lists, odds = (json.loads(read(path)) for path in paths)
   assert [p.rsplit("/")[-1] for p in paths] == [
     "predictions.json",
     "nbest_predictions.json",
     "null_odds.json",
   ]
   assert texts == {"é1": "", "2": "red"}
-  assert lists == {"é1": [candidate], "2": [candidate]}
+  assert nbest_lists == {"é1": [candidate], "2": [candidate]}
   assert odds == {"é1": 2.5, "2": -1.0}
   with pytest.raises(ValueError, match="question id '2' occurs twice"):
     server_files.write(str(tmp_path), spec, predicted, [{"id": "2"}] * 2)
@@ -54,14 +54,16 @@ def test_conll_columns(tmp_path):
   predicted = [["B-X", "B-X", "O"], ["O"]]
   (path,) = server_files.write(str(tmp_path), spec, predicted, examples)
   assert read(path) == "New_York B-X B-X\nis O B-X\n_ O O\n\nx O O\n"
-  unlabelled = [example | {"tags": None} for example in examples]
-  (path,) = server_files.write(str(tmp_path), spec, predicted, unlabelled)
+  unlabelled_examples = [example | {"tags": None} for example in examples]
+  (path,) = server_files.write(
+    str(tmp_path), spec, predicted, unlabelled_examples
+  )
   assert read(path) == "New_York B-X\nis B-X\n_ O\n\nx O\n"
 
 
 def test_glue_files(tmp_path, monkeypatch, capsys):
   class_names = ("entailment", "not_entailment")
-  runs = [
+  cases = [
     (task("classification", BINARY, name="cola"), ["1", "0"], "1 0"),
     (
       task("regression", name="stsb"),
@@ -75,7 +77,7 @@ def test_glue_files(tmp_path, monkeypatch, capsys):
     ),
   ]
   paths = []
-  for spec, predicted, expected in runs:
+  for spec, predicted, expected in cases:
     examples = [{"id": None, "label": None}] * len(predicted)
     (path,) = server_files.write(
       str(tmp_path / spec.name), spec, predicted, examples
@@ -119,9 +121,9 @@ def test_a_splits_name_names_the_servers_file(tmp_path, name, split, names):
   assert [path.removeprefix(f"{tmp_path}/") for path in paths] == names
   server_names = {*server_files.GLUE_FILES, *server_files.SUPERGLUE_FILES}
   assert {*names} <= server_names
-  by_name = name in ("mnli", "rte")
+  writes_names = name in ("mnli", "rte")
   expected = {
-    "tsv": f"index\tprediction\n0\t{'b' if by_name else 1}\n",
+    "tsv": f"index\tprediction\n0\t{'b' if writes_names else 1}\n",
     "jsonl": '{"idx": 4, "label": "b"}\n',
   }
   assert [read(path) for path in paths] == [
@@ -130,7 +132,7 @@ def test_a_splits_name_names_the_servers_file(tmp_path, name, split, names):
 
 
 def test_superglue_files(tmp_path):
-  truth = ("false", "true")
+  truth_values = ("false", "true")
 
   def lines(spec, predicted, examples):
     (path,) = server_files.write(
@@ -140,7 +142,7 @@ def test_superglue_files(tmp_path):
     return [json.loads(line) for line in read(path).splitlines()]
 
   ids = [{"id": 0}, {"id": "1"}]
-  spec = task("classification", truth, name="boolq")
+  spec = task("classification", truth_values, name="boolq")
   expected = [{"idx": 0, "label": "true"}, {"idx": 1, "label": "false"}]
   assert lines(spec, ["true", "false"], ids) == expected
   spec = spec._replace(name="wsc")
@@ -165,7 +167,7 @@ def test_superglue_files(tmp_path):
     {"idx": 7, "passage": questions((0, [(0, 1), (1, 0)]), (1, [(2, 1)]))},
     {"idx": 8, "passage": questions((2, [(3, 0)]))},
   ]
-  spec = task("classification", truth, "record", name="record")
+  spec = task("classification", truth_values, "record", name="record")
   examples = [{"group": g, "answer": a} for g, a in ("3A", "3B", "4C")]
   expected = [{"idx": 3, "label": "B"}, {"idx": 4, "label": "C"}]
   assert lines(spec, ["false", "true", "true"], examples) == expected

@@ -25,21 +25,21 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 def flatten(config: ConfigDict, prefix: str = "") -> dict[str, Any]:
   """Returns the values of a config in the form of the JSON file."""
-  flat: dict[str, Any] = {}
+  values: dict[str, Any] = {}
   for key, setting in config.items(preserve_field_references=True):
     name = prefix + key
     if isinstance(setting, ConfigDict) and setting:
-      flat |= flatten(setting, f"{name}.")
+      values |= flatten(setting, f"{name}.")
     elif isinstance(setting, ConfigDict):
-      flat[name] = {}
+      values[name] = {}
     elif isinstance(setting, FieldReference):
       assert setting.get() is None, name
-      flat[name] = {"placeholder": setting.get_type().__name__}
+      values[name] = {"placeholder": setting.get_type().__name__}
     elif isinstance(setting, tuple):
-      flat[name] = {"tuple": list(setting)}
+      values[name] = {"tuple": list(setting)}
     else:
-      flat[name] = setting
-  return flat
+      values[name] = setting
+  return values
 
 
 def line(name: str) -> str:
@@ -52,9 +52,9 @@ def line(name: str) -> str:
 @pytest.mark.parametrize("name", VALUES)
 def test_a_config_has_the_same_keys_values_and_types(name):
   # Compare as JSON, where 1 differs from 1.0 and from True.
-  flat = json.loads(json.dumps(flatten(config_files.open_config(name))))
-  assert flat == VALUES[name]
-  for key, setting in flat.items():
+  values = json.loads(json.dumps(flatten(config_files.open_config(name))))
+  assert values == VALUES[name]
+  for key, setting in values.items():
     assert type(setting) is type(VALUES[name][key]), key
 
 
@@ -192,24 +192,24 @@ def test_every_file_has_a_name_in_the_table():
 )
 def test_settings_of_other_families(name, values):
   """The numbers are from the papers that the config files name."""
-  flat = run_config.flatten(config_files.open_config(name).to_dict())
-  assert {key: flat[key] for key in values} == values
+  all_values = run_config.flatten(config_files.open_config(name).to_dict())
+  assert {key: all_values[key] for key in values} == values
 
 
 def test_a_whole_config_as_text():
   lines = config_files.flat_text(config_files.open_config("own")).splitlines()
-  assert len(lines) == len(VALUES["own"]) - 1  # No phases.
+  assert len(lines) == len(VALUES["own"]) - 1  # Empty phases are left out.
   assert "model.family = None" in lines and "batch_size = 32" in lines
   assert "data.buckets = (16, 32, 48, 64, 96, 128)" in lines
 
 
 def test_a_wheel_has_the_recipes(tmp_path):
   """`--config bert:base` works from an installed package in any folder."""
-  wheel_folder = ["bdist_wheel", "--quiet", "--dist-dir", str(tmp_path)]
+  wheel_arguments = ["bdist_wheel", "--quiet", "--dist-dir", str(tmp_path)]
   command = [sys.executable, "setup.py", "build", "--build-base"]
   command += [str(tmp_path / "build"), "egg_info", "--egg-base", str(tmp_path)]
   subprocess.run(
-    [*command, *wheel_folder], cwd=ROOT, check=True, capture_output=True
+    [*command, *wheel_arguments], cwd=ROOT, check=True, capture_output=True
   )
   (wheel,) = tmp_path.glob("*.whl")
   with zipfile.ZipFile(wheel) as archive:
@@ -218,7 +218,7 @@ def test_a_wheel_has_the_recipes(tmp_path):
     "from bert_jax.training.config_files import open_config, resolve;"
     "print(open_config('bert:tiny').model.variant, resolve('glue:mrpc'))"
   )
-  done = subprocess.run(
+  process = subprocess.run(
     [sys.executable, "-c", code],
     cwd=tmp_path,
     env=os.environ | {"PYTHONPATH": str(tmp_path / "site")},
@@ -227,7 +227,7 @@ def test_a_wheel_has_the_recipes(tmp_path):
     check=True,
   )
   path = tmp_path / "site" / "bert_jax" / "configs" / "glue.py"
-  assert done.stdout.split() == ["tiny", f"{path}:mrpc"]
+  assert process.stdout.split() == ["tiny", f"{path}:mrpc"]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Checkpoints: strict restore, and which checkpoints are kept."""
+"""Tests the strict restore of checkpoints, and which checkpoints are kept."""
 
 import jax
 import jax.numpy as jnp
@@ -36,8 +36,8 @@ def test_newest_and_best_are_kept_and_survive_a_restart(tmp_path):
 def test_a_loss_may_be_added_after_the_save(tmp_path, keep):
   """The same checkpoints stay as if the loss had been saved at once."""
   losses = (0.6, 0.7, None, 0.6, 0.9, 0.6, 0.8, 0.5, 0.9)
-  stay: dict[str, list] = {"with": [], "after": []}
-  for name, steps in stay.items():
+  results: dict[str, list] = {"with": [], "after": []}
+  for name, steps in results.items():
     with Checkpointer(str(tmp_path / name), keep=keep, keep_best=2) as saver:
       for step, loss in enumerate(losses):
         state = make_state().replace(step=jnp.int32(step))
@@ -54,7 +54,7 @@ def test_a_loss_may_be_added_after_the_save(tmp_path, keep):
     # A new Checkpointer finds the same best step.
     with Checkpointer(str(tmp_path / name), keep=keep) as saver:
       assert saver.best_step() == steps[-1][1] == 7
-  assert stay["with"] == stay["after"]
+  assert results["with"] == results["after"]
   with Checkpointer(str(tmp_path / "after"), keep=keep, keep_best=2) as saver:
     saver.remove(8)
     assert saver.latest_step() == 7
@@ -88,15 +88,15 @@ def test_the_best_step_is_of_the_latest_phase(tmp_path):
   ],
 )
 def test_parameters_that_do_not_fit_are_refused(tmp_path, layers, message):
-  """They may be extra, missing, larger, smaller or renamed."""
+  """The model's parameters are more, fewer, larger, smaller or renamed."""
   with Checkpointer(str(tmp_path)) as saver:
     saver.save(1, make_state(), {}, None)
     saver.wait()
-    other = make_state(**layers)
+    other_state = make_state(**layers)
     with pytest.raises(ValueError, match=message):
-      saver.restore(1, other)
+      saver.restore(1, other_state)
     with pytest.raises(ValueError, match=message.replace("params/", "")):
-      saver.restore_params(None, other.params)
+      saver.restore_params(None, other_state.params)
 
 
 def test_values_and_dtypes_come_back(tmp_path):

@@ -100,8 +100,10 @@ def split_rows(path: str, delimiter: str) -> Iterator[tuple[list[str], int]]:
 
 def delimiter_of(path: str) -> str:
   """Returns a comma for a .csv whose first line has no tab, else a tab."""
-  first = lines(path)[0]
-  return "," if path.lower().endswith(".csv") and "\t" not in first else "\t"
+  first_line = lines(path)[0]
+  return (
+    "," if path.lower().endswith(".csv") and "\t" not in first_line else "\t"
+  )
 
 
 def table_without_header(
@@ -133,7 +135,7 @@ def table(path: str, ragged: list[str] | None = None) -> Iterator[Record]:
   Args:
     path: the file, with tabs or (.csv) commas between columns.
     ragged: a list, to which FILE:LINE of each skipped row is appended. A row is
-      skipped if it has another number of columns. None makes it an error.
+      skipped if it has another number of columns. If None, it is an error.
 
   Raises:
     ValueError: `split_rows` raises it, two columns have the same name, or a row
@@ -142,8 +144,8 @@ def table(path: str, ragged: list[str] | None = None) -> Iterator[Record]:
   rows = split_rows(path, delimiter_of(path))
   names = [name.strip() for name in next(rows)[0]]
   if len(set(names)) < len(names):
-    twice = next(n for n in names if names.count(n) > 1)
-    raise UserError(f"{path}:1: two columns have the name {twice!r}.")
+    repeated_name = next(n for n in names if names.count(n) > 1)
+    raise UserError(f"{path}:1: two columns have the name {repeated_name!r}.")
   yield from _records(path, rows, names, ragged)
 
 

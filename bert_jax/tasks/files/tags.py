@@ -26,7 +26,7 @@ _IOBES = {"L": "E", "U": "S", "M": "I", "W": "S"}
 _UNTYPED = "_"
 _PUBLISHED = re.compile(r"O|[BI]-.+")
 # Other spellings of a prefix: small letters, whole words, and BD and ID from a
-# scheme for entities with gaps. A sign may separate it from the type.
+# scheme for entities with gaps. A sign may separate a prefix and the type.
 _LETTER = (
   r"(begin(?:ning)?|inside|middle|end|last|single|unit|whole|[BIESLUMW][DH]?)"
 )
@@ -59,27 +59,31 @@ def unprefixed_message(tag: str) -> str:
 def find_unprefixed(tags: Iterable[str]) -> str | None:
   """Finds a tag without prefix, if other tags have the prefix B- or I-."""
   entity_tags = sorted({*tags} - {"O"})
-  prefixed = [tag for tag in entity_tags if tag[:2] in ("B-", "I-") and tag[2:]]
-  unprefixed = [
+  prefixed_tags = [
+    tag for tag in entity_tags if tag[:2] in ("B-", "I-") and tag[2:]
+  ]
+  unprefixed_tags = [
     tag for tag in entity_tags if not _PREFIXED.fullmatch(tag) or not tag[1:]
   ]
-  return unprefixed[0] if prefixed and unprefixed else None
+  return unprefixed_tags[0] if prefixed_tags and unprefixed_tags else None
 
 
 def letters(tags: Iterable[str]) -> str | None:
   """Returns the letters of the tags' scheme; None if they have no scheme.
 
-  Tags have no scheme if `find_unprefixed` finds one without a prefix.
+  Tags have no scheme if `find_unprefixed` finds a tag without a prefix.
   """
   entity_tags = {*tags} - {"O"}
   matches = [m for tag in entity_tags if (m := _PREFIXED.fullmatch(tag))]
   if not matches or len(matches) < len(entity_tags):
     return None
-  # Letters without types may be tags of another kind, unless B or I is used.
+  # Letters without types mark no entities unless B or I is among them.
   if not any(match[2] or match[1] in "BI" for match in matches):
     return None
-  used = {match[1] for match in matches}
-  return next((scheme for scheme in _SCHEMES if used <= {*scheme}), None)
+  used_letters = {match[1] for match in matches}
+  return next(
+    (scheme for scheme in _SCHEMES if used_letters <= {*scheme}), None
+  )
 
 
 def warning(tags: Iterable[str]) -> str | None:
@@ -95,11 +99,11 @@ def warning(tags: Iterable[str]) -> str | None:
   tags = sorted({*tags})
   if letters(tags) is not None:
     return None
-  inside = [tag for tag in tags if tag.lower() not in _OUTSIDE_TAGS]
+  entity_tags = [tag for tag in tags if tag.lower() not in _OUTSIDE_TAGS]
   for spelling in _SPELLINGS:
     # Type of entity -> first letter of the spelled prefix -> tag.
     by_type: dict[str, dict[str, str]] = {}
-    for tag in inside:
+    for tag in entity_tags:
       match = spelling.fullmatch(tag)
       if not match:
         continue
@@ -117,10 +121,12 @@ def warning(tags: Iterable[str]) -> str | None:
       [],
     )
     has_types = spelling is not _SPELLINGS[-1] and any(by_type)
-    all_match = all(map(spelling.fullmatch, inside)) and inside != tags
+    all_match = (
+      all(map(spelling.fullmatch, entity_tags)) and entity_tags != tags
+    )
     if not examples and has_types and all_match:
-      examples = inside[:2]
-    if examples and (has_types or inside != tags):
+      examples = entity_tags[:2]
+    if examples and (has_types or entity_tags != tags):
       return (
         f"warning: tags such as {' and '.join(map(repr, examples))} look like"
         " entities, but their scheme is not known: they are scored word by"
@@ -168,8 +174,8 @@ def entities(tags: Sequence[str | None]) -> list[tuple[str, int, int]]:
   """Returns the entities of a sentence's tags, of any scheme.
 
   Tags of a model may break the rules of their scheme. An entity begins at every
-  tag with B or S of IOBES. It also begins at a tag with I or E if the tag
-  before is O or has another type, or ended an entity.
+  tag with B or S of IOBES. It also begins at a tag with I or E if the
+  previous tag is O, has another type, or ends an entity.
 
   Args:
     tags: the tag of each word; None counts as O.
@@ -198,9 +204,9 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
   The files of CoNLL-2003 are in IOB1, where B- is only used for an entity that
   directly follows another one of the same type.
   """
-  converted, previous_tag = [], "O"
+  new_tags, previous_tag = [], "O"
   for tag in tags:
     begins = tag[:2] == "I-" and previous_tag[2:] != tag[2:]
-    converted.append("B-" + tag[2:] if begins else tag)
+    new_tags.append("B-" + tag[2:] if begins else tag)
     previous_tag = tag
-  return converted
+  return new_tags
