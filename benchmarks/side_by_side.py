@@ -37,14 +37,14 @@ def windows(
 def both(script: str, arguments: dict[str, Any], key: str) -> str:
   """Runs a script's two parts in processes of their own, one after the other.
 
-  So each side has the whole device. Each prints JSON as its last line.
+  So each side has the whole device. Each side prints JSON as its last line.
 
   Args:
     script: the path of a program that has the flags `--part ours` and `--part
       peer`.
     arguments: the flags of the program, for the report.
-    key: the key of a side's JSON that is compared: a number, or numbers by
-      name, of which larger ones are better.
+    key: the key of a side's JSON that is compared. Its value is a number or a
+      dict of numbers; larger numbers are better.
 
   Returns:
     JSON with the arguments, both sides, and the ratio ours / peer.
@@ -52,11 +52,11 @@ def both(script: str, arguments: dict[str, Any], key: str) -> str:
   report: dict[str, Any] = {"work": arguments}
   for side in ("ours", "peer"):
     command = [sys.executable, script, *sys.argv[1:], "--part", side]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-      report[side] = {"failed": done.returncode}
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if process.returncode:
+      report[side] = {"failed": process.returncode}
     else:
-      report[side] = json.loads(done.stdout.splitlines()[-1])
+      report[side] = json.loads(process.stdout.splitlines()[-1])
   rate, peer_rate = (report[side].get(key) for side in ("ours", "peer"))
   if isinstance(rate, dict) and isinstance(peer_rate, dict):
     report["ratio"] = {

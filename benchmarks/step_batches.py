@@ -7,8 +7,8 @@ import numpy as np
 
 BATCHES = 4
 # Family -> size -> (width, layers, heads), for ELECTRA also the generator's
-# width. bert_jax.models has them too, but would load jax into the peer's
-# process.
+# width. bert_jax.models has these numbers too, but importing it would load jax
+# into the peer's process.
 BERT = {"base": (768, 12, 12), "large": (1024, 24, 16)}
 SIZES: dict[str, dict[str, tuple[int, ...]]] = {
   "bert": BERT,
@@ -54,9 +54,9 @@ def fill_in(args: argparse.Namespace) -> None:
   """Sets missing flags from `WORKS`; predictions are in proportion to length.
 
   Raises:
-    ValueError: a size that the family does not have; several sequences a row
-      of another family than RoBERTa; more of them or more predictions than
-      tokens.
+    ValueError: the family does not have this size; a row has several sequences,
+      but the family is not RoBERTa; or a row has more sequences or predictions
+      than tokens.
   """
   work = WORKS[args.family]
   for name in ("size", "rows", "length", "vocab"):
@@ -83,10 +83,11 @@ def fill_in(args: argparse.Namespace) -> None:
 
 
 def make_batches(args: argparse.Namespace) -> list[dict[str, np.ndarray]]:
-  """`BATCHES` batches of random ids without padding, with our batch keys.
+  """Returns `BATCHES` batches of random ids, with our batch keys.
 
-  BERT's, ALBERT's and ELECTRA's rows are two segments. RoBERTa's have none;
-  with `sequences` over 1 a row is so many, each attending to itself alone.
+  The rows have no padding. Rows of BERT, ALBERT and ELECTRA have two segments.
+  Rows of RoBERTa have no segments, but may have several sequences (the flag
+  `sequences`), each of which attends only to itself.
   """
   rng = np.random.default_rng(0)
   shape = (args.rows, args.length)

@@ -2,11 +2,12 @@
 
   python benchmarks/tokenise.py --input wiki.jsonl --vocab vocab.txt
 
-Both encode the same text, a thousand lines in each call, in Python and, if
-TensorFlow is installed, through TensorFlow as in a seqio task. `cold`: a new
-tokenizer reads the first half of the text. `warm`: the same tokenizer reads the
-second half. CPU time is that of all threads of the process, so libraries with
-and without threads can be compared. The best of several rounds counts.
+Both sides encode the same text, a thousand lines in each call, in Python. If
+TensorFlow is installed, bert_jax also encodes it through TensorFlow, as a seqio
+task does. In a row `cold`, a new tokenizer reads the first half of the text. In
+a row `warm`, the same tokenizer reads the second half. CPU time is that of all
+threads of the process, so libraries with and without threads can be compared.
+The best of several rounds counts.
 """
 
 import argparse
@@ -31,17 +32,17 @@ def measure(name: str, counts: Iterable[int]) -> Row:
   """Times an iterator over numbers of tokens, until it ends."""
   start = time.process_time()
   tokens = sum(counts)
-  spent = time.process_time() - start
+  cpu_seconds = time.process_time() - start
   return {
     "form": name,
     "tokens": tokens,
-    "cpu_seconds": round(spent, 3),
-    "million_tokens_per_cpu_second": round(tokens / spent / 1e6, 3),
+    "cpu_seconds": round(cpu_seconds, 3),
+    "million_tokens_per_cpu_second": round(tokens / cpu_seconds / 1e6, 3),
   }
 
 
 def read(pattern: str, megabytes: float) -> list[str]:
-  """Returns lines that are not blank, at most of so many million characters."""
+  """Returns lines that are not blank, of `megabytes` million characters."""
   lines, size = [], 0
   for record in sources.read_records(sources.find_sources(pattern)):
     for line in filter(str.strip, record.text.split("\n")):
@@ -86,17 +87,17 @@ def in_python(
   lines: list[str],
   size: int,
 ) -> Row:
-  """Measures a function from texts to something as long as their ids."""
+  """Measures a function that returns a text's ids, or something as long."""
   calls = batches(lines, size)
   return measure(name, (sum(map(len, encode(texts))) for texts in calls))
 
 
 def hugging_face(tokenizer: Vocabulary, lines: list[str], size: int):
   """Measures the library's fastest call, and transformers' usual one."""
-  plain = tokenizer.plain
+  library_tokenizer = tokenizer.plain
 
   def fast(texts: list[str]) -> list[Any]:
-    return plain.encode_batch_fast(texts, add_special_tokens=False)
+    return library_tokenizer.encode_batch_fast(texts, add_special_tokens=False)
 
   name = f"tokenizers {tokenizers.__version__}, encode_batch_fast"
   rows = [in_python(name, fast, lines, size)]
@@ -104,20 +105,24 @@ def hugging_face(tokenizer: Vocabulary, lines: list[str], size: int):
     import transformers
   except ImportError:
     return rows
-  wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=plain)
-  # Whole paragraphs are wanted, so no warning about their length.
-  wrapped.model_max_length = sys.maxsize
+  transformers_tokenizer = transformers.PreTrainedTokenizerFast(
+    tokenizer_object=library_tokenizer
+  )
+  # Texts may be long paragraphs, so turn off the warning about their length.
+  transformers_tokenizer.model_max_length = sys.maxsize
   name = f"transformers {transformers.__version__}"
   return [
     *rows,
-    in_python(name, lambda t: wrapped(t)["input_ids"], lines, size),
+    in_python(
+      name, lambda t: transformers_tokenizer(t)["input_ids"], lines, size
+    ),
   ]
 
 
 def compare(
   lines: list[str], make: Callable[[], Vocabulary], size: int
 ) -> list[Row]:
-  """Measures everything once, with tokenizers that have seen nothing."""
+  """Measures everything once, with new tokenizers, whose caches are empty."""
   middle = len(lines) // 2
   halves = [lines[:middle], lines[middle:]]
   rows = tensorflow_form(make(), halves, size)
@@ -137,7 +142,7 @@ def main() -> None:
   parser.add_argument("--batch", type=int, default=1000, help="lines a call")
   parser.add_argument("--rounds", type=int, default=3)
   args = parser.parse_args()
-  # One core each; read at the libraries' first use.
+  # Give each library one core. It reads these variables at its first use.
   os.environ |= {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
   options = flags.cleaning(args)
 
@@ -152,9 +157,11 @@ def main() -> None:
     rounds = [compare(lines, make, args.batch) for _ in range(args.rounds)]
   except ValueError as e:
     sys.exit(f"error: {e}")
-  for same in zip(*rounds, strict=True):
+  for rows_of_form in zip(*rounds, strict=True):
     print(
-      json.dumps({"kind": kind} | min(same, key=lambda r: r["cpu_seconds"]))
+      json.dumps(
+        {"kind": kind} | min(rows_of_form, key=lambda r: r["cpu_seconds"])
+      )
     )
 
 

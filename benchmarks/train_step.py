@@ -9,24 +9,25 @@
 
 Both sides run on the same device, one after the other, each in a separate
 process, on random token ids. A step has forward and backward pass, float32
-master weights, the published dropout and AdamW. On a GPU the peer is compiled.
-The objective is that of the family: BERT's masked LM and next sentence,
-RoBERTa's masked LM, ALBERT's masked LM and sentence order, ELECTRA's two
-networks (1 x generator + 50 x discriminator). ALBERT has AdamW on both sides
-too, because torch has no LAMB.
+master weights, the published dropout and AdamW. The peer is transformers' model;
+on a GPU it is compiled. The objective is that of the family: BERT's masked LM
+and next sentence, RoBERTa's masked LM, ALBERT's masked LM and sentence order,
+ELECTRA's two networks (1 x generator + 50 x discriminator). ALBERT has AdamW on
+both sides too, because torch has no LAMB.
 
 bert_jax clips the gradient if the published settings do, and computes logits at
 the `--predictions` masked positions of a row. The peer's labels are at the same
 positions, but it computes logits for all positions, as transformers does for
-its users (ELECTRA's joint step, in step_peers.py, only for masked positions).
-RoBERTa's rows are full, and its peer gets no attention mask. With
-`--sequences`, bert_jax packs several sequences into a row, each with its own
-attention and positions. The peer then has less to do, because bert_jax always
-reads `sequence_ids`. The other peers get the mask that padded pairs need.
+its users. Only the peer of ELECTRA (the joint step in step_peers.py) computes
+them for masked positions alone. RoBERTa's rows are full, and its peer gets no
+attention mask. With `--sequences`, bert_jax packs several sequences into a row,
+each with its own attention and positions. The peer then has less to do, because
+bert_jax always reads `sequence_ids`. The peers of the other families get the
+mask that padded pairs need.
 
-It prints one JSON object with speeds, numbers of parameters and losses (at the
-end of each window) of both sides. The ratio is that of the median tokens per
-second.
+The program prints one JSON object with speeds, numbers of parameters and losses
+(at the end of each window) of both sides. The ratio compares the median tokens
+per second.
 """
 
 import argparse
@@ -39,8 +40,9 @@ import side_by_side
 import step_batches
 
 FAMILIES = tuple(step_batches.WORKS)
-# The objective, the optimizer's name, its b2 and largest norm of the gradient:
-# as configs/ have them, but for ALBERT's LAMB. Schedules cost nothing.
+# Family -> the objective, its options, the optimizer, its b2, and the largest
+# norm of the gradient. They are as in configs/, except for ALBERT's LAMB. All
+# have one schedule, because a schedule costs no time.
 RECIPES: dict[str, tuple[str, dict[str, Any], str, float, float]] = {
   "bert": ("mlm", dict(pairs=True), "adamw_bert", 0.999, 1.0),
   "roberta": ("mlm", dict(pairs=False), "adamw_fairseq", 0.98, 0.0),
@@ -113,21 +115,23 @@ def ours(args: argparse.Namespace) -> dict:
         train_state, metrics = step(train_state, {}, batch, key)
       losses.append(float(metrics["loss"]))
 
-    rates = speed(args, run_steps, compile_seconds)
+    report = speed(args, run_steps, compile_seconds)
     flops = objective.flops(batches[0])
     memory = step.memory_analysis()
-    rates["temporaries_gib"] = round(memory.temp_size_in_bytes / 2**30, 2)
-    rates["parameters"] = count(
+    report["temporaries_gib"] = round(memory.temp_size_in_bytes / 2**30, 2)
+    report["parameters"] = count(
       state.file_state(objective, optimizer, mesh, batches[0], args.vocab)
     )
-    rates["model_tflop"] = round(flops / 1e12, 3)
-    rates["model_tflops"] = round(flops / rates["ms"] / 1e9, 1)
-    rates["losses"] = [round(loss, 4) for loss in losses]
+    report["model_tflop"] = round(flops / 1e12, 3)
+    report["model_tflops"] = round(flops / report["ms"] / 1e9, 1)
+    report["losses"] = [round(loss, 4) for loss in losses]
     if args.profile:
       with jax.profiler.trace(args.profile):
         run_steps(args.steps)
-      rates["kernels_ms"] = side_by_side.kernels(args.profile, args.steps)
-  return dict(device=jax.devices()[0].device_kind, jax=jax.__version__, **rates)
+      report["kernels_ms"] = side_by_side.kernels(args.profile, args.steps)
+  return dict(
+    device=jax.devices()[0].device_kind, jax=jax.__version__, **report
+  )
 
 
 def count(train_state: Any) -> int:
@@ -148,7 +152,7 @@ def peer(args: argparse.Namespace) -> dict:
   device = "cuda" if torch.cuda.is_available() else "cpu"
   model = step_peers.BUILD[args.family](args).to(device).train()
   optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-  compiled = torch.compile(model) if device == "cuda" else model
+  compiled_model = torch.compile(model) if device == "cuda" else model
   dtype = getattr(torch, args.dtype)
   batches = [
     {
@@ -162,7 +166,7 @@ def peer(args: argparse.Namespace) -> dict:
   def run_steps(count):
     for i in range(count):
       with torch.autocast(device, dtype, enabled=args.dtype != "float32"):
-        loss = compiled(**batches[i % len(batches)])[0]
+        loss = compiled_model(**batches[i % len(batches)])[0]
       loss.backward()
       optimizer.step()
       optimizer.zero_grad(set_to_none=True)
@@ -172,12 +176,12 @@ def peer(args: argparse.Namespace) -> dict:
 
   start = time.perf_counter()
   run_steps(2)
-  rates = speed(args, run_steps, time.perf_counter() - start)
+  report = speed(args, run_steps, time.perf_counter() - start)
   return dict(
     device=torch.cuda.get_device_name() if device == "cuda" else "cpu",
     torch=torch.__version__,
     transformers=transformers.__version__,
-    **rates,
+    **report,
     parameters=sum(x.numel() for x in model.parameters()),
     losses=[round(loss, 4) for loss in losses],
   )

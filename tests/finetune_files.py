@@ -58,14 +58,16 @@ def load(path):
 
 
 def squad(paragraphs):
-  """Returns SQuAD's JSON from [(context, [(id, question, [(text,
-  start)])])]."""
-  articles = []
-  for context, asked in paragraphs:
+  """Returns SQuAD's JSON of [(context, [(id, question, answers)])].
+
+  The answers of a question are [(text, start)].
+  """
+  paragraph_dicts = []
+  for context, questions in paragraphs:
     qas = []
-    for name, question, answers in asked:
+    for name, question, answers in questions:
       spans = [dict(text=text, answer_start=start) for text, start in answers]
       qas.append(dict(id=name, question=question, answers=spans))
-    articles.append(dict(context=context, qas=qas))
-  titled = [dict(title="t", paragraphs=articles)]
-  return json.dumps(dict(version="1.1", data=titled))
+    paragraph_dicts.append(dict(context=context, qas=qas))
+  articles = [dict(title="t", paragraphs=paragraph_dicts)]
+  return json.dumps(dict(version="1.1", data=articles))

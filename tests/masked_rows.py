@@ -10,8 +10,10 @@ CLS, SEP, MASK, VOCAB = 2, 3, 4, 1000
 
 
 def rows(lengths, width, pad=0, left=False):
-  """Returns (ids, maskable, lengths) of rows [CLS], 10, 11, ..., [SEP],
-  padding."""
+  """Returns the ids, the maskable columns and the lengths of rows.
+
+  A row is [CLS], 10, 11, ..., [SEP] and padding.
+  """
   ids = np.full((len(lengths), width), pad, np.int32)
   maskable = np.zeros(ids.shape, bool)
   for i, n in enumerate(lengths):
@@ -34,8 +36,10 @@ def mask(ids, maskable, lengths, seed=0, first=0, **options):
 
 
 def word_rows(count, width, seed):
-  """Returns the arrays of `rows`, and marks the starts of words of 1 to 5
-  pieces."""
+  """Returns the arrays of `rows`, and True at the starts of words.
+
+  A word has 1 to 5 pieces.
+  """
   rng = np.random.default_rng(seed)
   lengths = rng.choice([width, width, width, 9, 30], count)
   ids, maskable, lengths = rows(lengths.tolist(), width)
@@ -59,6 +63,6 @@ def words_of(maskable, starts):
 
 
 def chosen_columns(out):
-  used = out["mlm_weights"] > 0
-  pairs = zip(out["mlm_positions"], used, strict=True)
+  is_used = out["mlm_weights"] > 0
+  pairs = zip(out["mlm_positions"], is_used, strict=True)
   return [set(row[use].tolist()) for row, use in pairs]

@@ -21,8 +21,7 @@ def numbered(sizes):
 
 
 def realistic(count, seed):
-  """Returns sizes like Wikipedia's: many short documents and a few long
-  ones."""
+  """Returns sizes like Wikipedia's: many short documents, a few long ones."""
   rng = np.random.default_rng(seed)
   lengths = np.ceil(rng.lognormal(2.3, 1.0, count)).astype(int)
   return [

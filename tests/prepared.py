@@ -52,14 +52,14 @@ def write_prepared(path, documents, heldout, vocab_size=64):
 def random_documents(count, seed, vocab_size=64, sentences=8, words=9):
   """Returns documents of sentences, each of consecutive ids (modulo V)."""
   rng = np.random.default_rng(seed)
-  first = len(SPECIAL_TOKENS)
+  first_id = len(SPECIAL_TOKENS)
   documents = []
   for _ in range(count):
     document = []
     for _ in range(int(rng.integers(2, sentences + 1))):
       length = int(rng.integers(3, words + 1))
-      start = int(rng.integers(vocab_size - first))
-      ids = (start + np.arange(length)) % (vocab_size - first) + first
+      start = int(rng.integers(vocab_size - first_id))
+      ids = (start + np.arange(length)) % (vocab_size - first_id) + first_id
       document.append(ids.tolist())
     documents.append(document)
   return documents

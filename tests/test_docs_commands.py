@@ -114,5 +114,5 @@ def test_the_glossary_is_short_and_names_files_that_exist():
 
 @pytest.mark.slow
 def test_every_command_runs(tmp_path):
-  failed = [d for d in docs_commands.walk(tmp_path) if d.error]
-  assert not failed, "\n\n".join(f"{d.command}\n{d.error}" for d in failed)
+  failures = [d for d in docs_commands.walk(tmp_path) if d.error]
+  assert not failures, "\n\n".join(f"{d.command}\n{d.error}" for d in failures)

@@ -17,7 +17,7 @@ def chi_square(values: np.ndarray, cells: int) -> float:
 
 
 def test_fixed_values():
-  # A run continues with the same examples only if these never change.
+  # A run continues with the same examples only if these values never change.
   assert hashing.make_key("masks", 0) == 16625206765992953639
   assert hashing.bits(9, [0, 1], 2).tolist() == [
     17496761902140886356,
@@ -58,7 +58,7 @@ def test_every_byte_is_uniform(draw):
 @pytest.mark.parametrize("draw", [hashing.bits, hashing.bits32])
 @pytest.mark.parametrize("shift", [0, 12, 26])
 def test_neighbours_are_independent(draw, shift):
-  """Pairs of draws of neighbouring rows, columns and keys fill a 64x64 grid."""
+  """Pairs of neighbouring draws fill all cells of a 64x64 grid equally."""
 
   def cells(key):
     x = draw(key, np.arange(1500)[:, None], np.arange(128))
@@ -78,14 +78,14 @@ def test_neighbours_are_independent(draw, shift):
 @pytest.mark.parametrize("draw", [hashing.bits, hashing.bits32])
 def test_one_input_bit_flips_half_the_output(draw):
   index = np.arange(4000, dtype=np.uint64)
-  base = draw(5, index, 1)
-  width = 8 * base.itemsize
-  for changed in (
+  draws = draw(5, index, 1)
+  width = 8 * draws.itemsize
+  for changed_draws in (
     [draw(5, index ^ np.uint64(1 << i), 1) for i in (0, 1, 20, 40, 63)]
     + [draw(5, index, 1 ^ (1 << i)) for i in range(9)]
     + [draw(5 ^ (1 << i), index, 1) for i in (0, 31, 63)]
   ):
-    flips = np.bitwise_count(base ^ changed)
+    flips = np.bitwise_count(draws ^ changed_draws)
     assert abs(flips.mean() / width - 0.5) < 0.01
     assert abs(flips.var() / (width / 4) - 1) < 0.15
 

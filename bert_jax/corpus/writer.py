@@ -62,7 +62,7 @@ class Job:
     sources: the inputs.
     progress: the content of `progress.json`, which the steps of the job change.
     processes: the number of worker processes.
-    save_seconds: the time between saves.
+    save_seconds: the seconds between saves.
   """
 
   partial: str
@@ -240,9 +240,9 @@ def write_derived(
           if is_added is not None:
             flags |= is_added[ids]
         elif is_added is not None:
-          whole_words = is_added[ids]
-          flags |= np.append(word_ended, whole_words[:-1])
-          word_ended = whole_words[-1]
+          is_whole_word = is_added[ids]
+          flags |= np.append(word_ended, is_whole_word[:-1])
+          word_ended = is_whole_word[-1]
         flags = reader.mark_starts(flags, sentences - begin)
         bits.write(np.packbits(flags, bitorder="little").tobytes())
         begin += len(ids)

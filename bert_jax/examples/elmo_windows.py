@@ -49,22 +49,22 @@ def char_ids(corpus: Corpus, ids: np.ndarray) -> np.ndarray:
   """
   spellings = corpus.spellings
   assert spellings is not None
-  # A batch often has the same word many times.
+  # Look up each word once, because a batch often repeats a word.
   ids, inverse = np.unique(ids, return_inverse=True)
   begin = spellings.ends[ids]
   size = (spellings.ends[ids + 1] - begin)[:, None]
   column = np.arange(MAX_CHARS)
   rows = np.full((len(ids), MAX_CHARS), PAD, np.int32)
-  inner = (column >= 1) & (column <= size)
+  is_letter = (column >= 1) & (column <= size)
   lengths = size[:, 0]
   first = np.repeat(begin - np.cumsum(lengths) + lengths, lengths)
-  rows[inner] = spellings.letters[first + np.arange(len(first))]
+  rows[is_letter] = spellings.letters[first + np.arange(len(first))]
   rows[:, 0] = BEGIN_WORD
   rows[np.arange(len(ids)), lengths + 1] = END_WORD
   for word, mark in ((words.BEGIN, BEGIN_SENTENCE), (words.END, END_SENTENCE)):
-    special = np.full(MAX_CHARS, PAD)
-    special[:3] = BEGIN_WORD, mark, END_WORD
-    rows[ids == word] = special
+    special_row = np.full(MAX_CHARS, PAD)
+    special_row[:3] = BEGIN_WORD, mark, END_WORD
+    rows[ids == word] = special_row
   rows += 1
   return rows[inverse]
 
@@ -130,16 +130,20 @@ def build_all(
   """
   del numbers, key
   position = rows[:, :1] + np.arange(length)
-  real = position < rows[:, 1:]
-  last = corpus.num_tokens - 1
-  ids = corpus.tokens[np.minimum(position, last)].astype(np.int64)
-  after = corpus.tokens[np.minimum(position + 1, last)].astype(np.int64)
-  before = corpus.tokens[np.clip(position - 1, 0, last)].astype(np.int64)
-  following = _targets(after, real & (ids != words.END), vocab_size)
-  preceding = _targets(before, real & (ids != words.BEGIN), vocab_size)
+  is_real = position < rows[:, 1:]
+  last_position = corpus.num_tokens - 1
+  ids = corpus.tokens[np.minimum(position, last_position)].astype(np.int64)
+  after = corpus.tokens[np.minimum(position + 1, last_position)].astype(
+    np.int64
+  )
+  before = corpus.tokens[np.clip(position - 1, 0, last_position)].astype(
+    np.int64
+  )
+  following = _targets(after, is_real & (ids != words.END), vocab_size)
+  preceding = _targets(before, is_real & (ids != words.BEGIN), vocab_size)
   chars = char_ids(corpus, ids)
-  chars[~real] = 0
-  arrays = (chars, real.astype(np.int32), *following, *preceding)
+  chars[~is_real] = 0
+  arrays = (chars, is_real.astype(np.int32), *following, *preceding)
   return dict(zip(KEYS, arrays, strict=True))
 
 
@@ -188,9 +192,9 @@ def _left_words(corpus: Corpus, links: np.ndarray, length: int) -> np.ndarray:
   high = np.full_like(links, len(corpus.sentences) - 1)
   while (high - low > 1).any():
     middle = (low + high) // 2
-    later = corpus.sentences[middle] - middle > links
-    high = np.where(later, middle, high)
-    low = np.where(later, low, middle)
+    is_later = corpus.sentences[middle] - middle > links
+    high = np.where(is_later, middle, high)
+    low = np.where(is_later, low, middle)
   # Every token but `</S>` is the left word of a link. The shortest sentence has
   # three tokens and two links, so 2 L tokens hold at least L links.
   position = (links + low)[:, None] + np.arange(2 * length)

@@ -51,11 +51,11 @@ class Text:
     Args:
       path: the text's name, for messages.
       train: a function that yields the same raw documents at every call.
-      validation: a function that yields the held-out documents; None takes
-        them from `train`.
+      validation: a function that yields the held-out documents; if None, they
+        are taken from `train`.
       tokenizer: the vocabulary, which turns text into ids.
       heldout: the share of the documents of `train` to hold out. As in
-        `prepare`, a hash of its content chooses a document. The share has no
+        `prepare`, a hash of a document's content decides. The share has no
         effect if `validation` is given.
       language: one of `sources.LANGUAGES`; its rules split sentences.
       group: the number of documents that are tokenised, paired and shuffled
@@ -76,11 +76,11 @@ class Text:
     self._train, self._validation = train, validation
     self.tokenizer, self._group, self._language = tokenizer, group, language
     self._threshold = 0 if validation else int(heldout * 2**64)
-    lower = tokenizer.lower_case
+    lower_case = tokenizer.lower_case
     options = sorted(tokenizer.options.items())
     key = repr((self.vocab, options, self._threshold, language, group, version))
     key += repr(tokenizer.added) if tokenizer.added else ""
-    self.meta = {"lower_case": lower, "fingerprint": _digest(key)}
+    self.meta = {"lower_case": lower_case, "fingerprint": _digest(key)}
 
   @property
   def vocab_size(self) -> int:
@@ -123,7 +123,7 @@ class Text:
     next sentence must come from another document of the group.
 
     Args:
-      record: the index of the record to begin with, a group's first one.
+      record: the index of the record to begin with: the first of a group.
     """
     records = itertools.islice(self._train(), record, None)
     begin, count = record, 0

@@ -1,4 +1,4 @@
-"""The kernels of fused attention: the work of one program, for each kernel.
+"""The kernels of fused attention; a function is one program of a kernel.
 
 A local with the prefix `d_` is the gradient of the array with that name.
 """
@@ -42,7 +42,7 @@ def forward_kernel(*refs: Ref, plan: Plan) -> None:
   queries = p.tokens(q_first, hashes=hashes)
 
   def block_scores(j: Array | int) -> tuple[Array, Array, Tokens, Array]:
-    """Returns (scores, each query's highest one, keys, first position)."""
+    """Returns (scores, each query's highest score, keys, first position)."""
     k_first = p.zero + j * plan.keys
     keys = p.tokens(k_first, keys=True)
     product = fused.dot(query, p.projected(1, k_first, plan.keys), (1, 1))
@@ -65,10 +65,10 @@ def forward_kernel(*refs: Ref, plan: Plan) -> None:
     highest, total, mixed = carry
     scores, new_highest, keys, k_first = block_scores(j)
     new_highest = jnp.maximum(highest, new_highest)
-    shrink = exp2(highest - new_highest)
+    shrink_factor = exp2(highest - new_highest)
     block_total, block_mixed = mix(scores, keys, k_first, new_highest)
-    total = total * shrink + block_total
-    return new_highest, total, mixed * shrink[:, None] + block_mixed
+    total = total * shrink_factor + block_total
+    return new_highest, total, mixed * shrink_factor[:, None] + block_mixed
 
   if plan.other_blocks == 1:
     scores, highest, keys, k_first = block_scores(0)

@@ -1,4 +1,4 @@
-"""ELECTRA's head for questions, which finds an answer's end by its start."""
+"""ELECTRA's head for questions: an answer's end depends on its start."""
 
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ class AnswerLogits(NamedTuple):
   Attributes:
     start: [b, l], for each position as the start.
     end: [b, l], for each position as the end, given the right start.
-    null: [b]; above 0 the question has no answer.
+    null: [b]; a value above 0 means that the question has no answer.
   """
 
   start: Float[Array, "b l"]

@@ -87,15 +87,15 @@ def of_vocabulary(vocabulary: Vocabulary) -> Layout:
   # A vocabulary with a mask has the other special tokens too.
   cls, sep, pad = special.cls, special.sep, special.pad
   assert cls is not None and sep is not None and pad is not None
-  # XLM-R and CamemBERT have unigram pieces, but rows like RoBERTa.
-  like_roberta = vocabulary.kind == "bytelevel"
-  like_roberta |= vocabulary.pieces[cls] == bpe.ROBERTA["cls"]
-  separators = (sep, sep) if like_roberta else (sep,)
-  return Layout((cls,), separators, (sep,), pad, not like_roberta, size)
+  # XLM-R and CamemBERT have unigram pieces, but rows like RoBERTa's.
+  is_like_roberta = vocabulary.kind == "bytelevel"
+  is_like_roberta |= vocabulary.pieces[cls] == bpe.ROBERTA["cls"]
+  separators = (sep, sep) if is_like_roberta else (sep,)
+  return Layout((cls,), separators, (sep,), pad, not is_like_roberta, size)
 
 
 def cut_pair(first: int, second: int, capacity: int) -> tuple[int, int]:
-  """Returns the lengths of two texts when the longer one is cut at its end.
+  """Returns the lengths of two texts after the longer one is cut at its end.
 
   `_truncate_seq_pair` in google-research/bert run_classifier.py gives the same
   lengths. It removes one token at a time from the longer text, and from the
@@ -137,9 +137,11 @@ def row(layout: Layout, texts: Sequence[np.ndarray], length: int) -> LaidOutRow:
   sizes = cut_pair(len(first), len(second), capacity - len(between))
   id_arrays = [begin, first[: sizes[0]], between, second[: sizes[1]], end]
   total = sum(map(len, id_arrays))
-  column = len(begin) + sizes[0] + len(between)
-  cut = sum(sizes) < len(first) + len(second)
-  return LaidOutRow(id_arrays, column if layout.segments else total, cut)
+  second_begin = len(begin) + sizes[0] + len(between)
+  is_cut = sum(sizes) < len(first) + len(second)
+  return LaidOutRow(
+    id_arrays, second_begin if layout.segments else total, is_cut
+  )
 
 
 def check_length(layout: Layout, length: int) -> None:

@@ -1,4 +1,4 @@
-"""Encodes words with tags as rows: the first piece of each word has its tag.
+"""Encodes tagged words as rows: a word's first piece has the word's tag.
 
 A sentence that is too long is cut into windows that overlap by half. A word has
 its label only in the window where it has the most context. The published recipe
@@ -22,7 +22,7 @@ from bert_jax.text.vocabulary import Vocabulary
 def word_pieces(
   vocabulary: Vocabulary, words: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Encodes each word separately, as in the middle of a text.
+  """Encodes each word separately, as if it stood in the middle of a text.
 
   Returns:
     int32 [T], the ids of the pieces of all words, and int64 [W], the number of
@@ -55,36 +55,40 @@ def rows(
   layouts.check_length(layout, length)
   capacity = length - len(layout.begin) - len(layout.end)
   words = [word for e in examples for word in e["words"]]
-  ids, pieces = word_pieces(vocabulary, words)
+  ids, piece_counts = word_pieces(vocabulary, words)
   tags = [t for e in examples for t in e["tags"] or [None] * len(e["words"])]
   counts = [len(e["words"]) for e in examples]
   first_words = np.cumsum([0, *counts], dtype=np.int64)
   sentence = np.repeat(np.arange(len(examples)), counts)
-  flat = _FlatWords(ids, label_ids(task, tags), pieces, first_words, sentence)
+  flat_words = _FlatWords(
+    ids, label_ids(task, tags), piece_counts, first_words, sentence
+  )
   # Example e has the pieces [bounds[e], bounds[e + 1]).
-  bounds = flat.word_bounds[first_words].tolist()
+  bounds = flat_words.word_bounds[first_words].tolist()
   documents = _documents(examples, bounds) if context else None
   row_windows, long_sentences = [], []
   for e, (begin, end) in enumerate(itertools.pairwise(bounds)):
     spans = windows(end - begin, capacity, max(capacity // 2, 1))
     if documents is not None and len(spans) == 1:
-      widened = _widen(begin, end, *documents[e], capacity)
-      row_windows.append(_Window(e, *widened, begin, end))
+      widened_span = _widen(begin, end, *documents[e], capacity)
+      row_windows.append(_Window(e, *widened_span, begin, end))
       continue
     best = best_windows(end - begin, spans)
     if len(spans) > 1:
       long_sentences.append(str(examples[e]["id"]))
     for k, (a, b) in enumerate(spans):
       # `best` ascends, so that the labelled pieces of a window are adjacent.
-      labelled = (begin + np.searchsorted(best, [k, k + 1])).tolist()
-      row_windows.append(_Window(e, begin + a, begin + b, *labelled))
-  without_piece = [ascii(words[i]) for i in np.flatnonzero(pieces == 0)]
+      label_bounds = (begin + np.searchsorted(best, [k, k + 1])).tolist()
+      row_windows.append(_Window(e, begin + a, begin + b, *label_bounds))
+  words_without_piece = [
+    ascii(words[i]) for i in np.flatnonzero(piece_counts == 0)
+  ]
   notes = {
-    "words without a piece": without_piece,
+    "words without a piece": words_without_piece,
     "sentences in windows": long_sentences,
   }
   notes = {event: names for event, names in notes.items() if names}
-  return Encoded(_build(layout, row_windows, flat), notes)
+  return Encoded(_build(layout, row_windows, flat_words), notes)
 
 
 class _FlatWords:
@@ -121,8 +125,8 @@ class _FlatWords:
     self.ids, self.tags = ids, tags
     self.word_bounds = np.cumsum(np.concatenate([[0], pieces]), dtype=np.int64)
     self.word_of_piece = np.full(len(ids), -1, np.int64)
-    with_pieces = np.flatnonzero(pieces)
-    self.word_of_piece[self.word_bounds[with_pieces]] = with_pieces
+    words_with_pieces = np.flatnonzero(pieces)
+    self.word_of_piece[self.word_bounds[words_with_pieces]] = words_with_pieces
     self.index_in_example = np.arange(len(tags)) - first_words[sentence]
 
 
@@ -196,9 +200,9 @@ def _build(
   word = np.concatenate(words)
   labels = np.full(len(word), -1, np.int32)
   offsets = np.full((len(word), 2), -1, np.int32)
-  labelled = word >= 0
-  labels[labelled] = flat.tags[word[labelled]]
-  offsets[labelled] = flat.index_in_example[word[labelled]][:, None]
+  is_labelled = word >= 0
+  labels[is_labelled] = flat.tags[word[is_labelled]]
+  offsets[is_labelled] = flat.index_in_example[word[is_labelled]][:, None]
   return Rows(
     np.concatenate(parts),
     np.cumsum(sizes, dtype=np.int64),

@@ -88,7 +88,7 @@ def from_json(
 
 
 def read(text: str, source: str) -> Tokenizer:
-  """Opens the file with the library, without padding and truncation.
+  """Opens the file with `tokenizers`; turns padding and truncation off.
 
   A file may store the lengths of the last batch, which transformers ignores
   too.
@@ -126,15 +126,15 @@ def _kind(tokenizer: Tokenizer, source: str) -> str:
     raise UserError(
       f"{source}: its model {name} is not one of {sorted(kinds)}."
     )
-  ends = name == "BPE" and tokenizer.model.end_of_word_suffix
-  return "gpt1" if ends else kinds[name]
+  has_end_suffix = name == "BPE" and tokenizer.model.end_of_word_suffix
+  return "gpt1" if has_end_suffix else kinds[name]
 
 
 def _rules(tokenizer: Tokenizer) -> dict[str, Any]:
   """Returns the content of the file without its model, which may be large."""
-  small = copy_without_added(tokenizer)
-  small.model = models.WordLevel({}, unk_token="")
-  return json.loads(small.to_str())
+  without_model = copy_without_added(tokenizer)
+  without_model.model = models.WordLevel({}, unk_token="")
+  return json.loads(without_model.to_str())
 
 
 def _model_without(text: str, tokens: Iterable[str]) -> models.Model:
@@ -162,17 +162,21 @@ def _chunk_rules(rules: dict[str, Any]) -> dict[str, Any]:
     rules[key] or {} for key in ("normalizer", "pre_tokenizer")
   )
   splitters = splitter.get("pretokenizers") or [splitter]
-  first = splitters[0].get("type")
-  if first == "WhitespaceSplit" and "Prepend" not in json.dumps(normalizer):
+  first_type = splitters[0].get("type")
+  if first_type == "WhitespaceSplit" and "Prepend" not in json.dumps(
+    normalizer
+  ):
     return dict(chunk_pattern=SPACED_CHUNKS)
   if len(splitters) > 1:
     return {}
   is_bert = normalizer.get("type") == "BertNormalizer"
-  if is_bert and first == "BertPreTokenizer":
-    lower = str.lower if normalizer.get("lowercase", True) else str
-    return dict(chunk_pattern=WORDS, normalize_ascii=lower)
+  if is_bert and first_type == "BertPreTokenizer":
+    normalize = str.lower if normalizer.get("lowercase", True) else str
+    return dict(chunk_pattern=WORDS, normalize_ascii=normalize)
   if (
-    not normalizer and first == "ByteLevel" and splitter.get("use_regex", True)
+    not normalizer
+    and first_type == "ByteLevel"
+    and splitter.get("use_regex", True)
   ):
     return bpe.chunk_rules(splitter.get("add_prefix_space", True))
   return {}
@@ -203,11 +207,11 @@ def _options(
   word_starts: str,
 ) -> dict[str, Any]:
   """Returns `Vocabulary.options`; leaves out an option that has its default."""
-  lower = _lowers(normalizer)
-  options: dict[str, Any] = {"lower_case": lower}
-  keep = keep_accents is not False and not _strips(normalizer)
-  if keep == lower:
-    options["keep_accents"] = keep
+  lowers_case = _lowers(normalizer)
+  options: dict[str, Any] = {"lower_case": lowers_case}
+  keeps_accents = keep_accents is not False and not _strips(normalizer)
+  if keeps_accents == lowers_case:
+    options["keep_accents"] = keeps_accents
   if kind == "unigram":
     options["word_starts"] = word_starts
   return options

@@ -1,4 +1,4 @@
-"""Evaluates on held-out text: sums over the whole set are divided once."""
+"""Evaluates on held-out text; a mean is a quotient of sums over all of it."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +46,7 @@ def evaluate(
     eval_step: (params, frozen, carry, batch) -> (sums, weights), jitted.
     coefficients: the coefficients of the losses.
     state: the train state.
-    frozen: the teacher's parameters; {} without a teacher.
+    frozen: the teacher's parameters; {} if there is no teacher.
     heldout: the held-out examples.
     batch_size: the number of rows of a batch, over all hosts.
     mesh: the mesh of the arrays.
@@ -80,7 +80,7 @@ def mean_losses(totals: Sequence[tuple[Sums, Sums]]) -> dict[str, float]:
 
 
 def perplexities(means: Mapping[str, float]) -> dict[str, float]:
-  """Returns e to the mean loss of each direction of ELMo, or {}."""
+  """Returns ELMo's perplexities, exp(mean loss), or {} for other models."""
   return {
     f"{direction}_perplexity": math.exp(min(means[f"{direction}_loss"], 700.0))
     for direction in ELMO_DIRECTIONS

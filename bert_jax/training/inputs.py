@@ -29,7 +29,7 @@ def open_text(
   """
   feeds = []
   for phase in plan:
-    # A phase begins a new stream; the phases after the first need new seeds.
+    # Each phase begins a new stream, so later phases need other seeds.
     phase_seed = (
       hashing.make_key("phase", phase.number, seed) if phase.number else seed
     )
@@ -86,7 +86,7 @@ def open_task(
 
 
 def _every_epoch(section: T, rows: batches.TrainingSplit) -> T:
-  """Returns a section; its `every` is one epoch if the config has None."""
+  """Returns a section in which one epoch replaces an `every` of None."""
   if section.every is not None:
     return section
   return dataclasses.replace(section, every=rows.steps_of_epoch)

@@ -34,11 +34,11 @@ def find_offer(
   for settings, topology in candidates(config, number, report):
     if len(tried) == MAX_TRIALS:
       break
-    changed = change(config, settings)
+    changed_config = change(config, settings)
     try:
-      new_report = topologies.compile_step(changed, number, topology)
+      new_report = topologies.compile_step(changed_config, number, topology)
     except ValueError:
-      continue  # The devices do not divide the batch or a layer.
+      continue  # The devices cannot divide the batch or a layer.
     flags = [f"--config.{key}={settings[key]}" for key in settings]
     if topology != report["topology"]:
       flags.insert(0, f"--topology={topology}")
@@ -61,7 +61,7 @@ def candidates(
     # If the compiler crashed, first try the other remat setting: the crash is
     # usually in the program that remat produces.
     yield {"model.remat": not model["remat"]}, topology
-  remat = {} if model.get("remat", True) else {"model.remat": True}
+  remat_setting = {} if model.get("remat", True) else {"model.remat": True}
   split_settings: dict[str, Any] = {}
   if report["arguments_bytes"] + report["gradient_bytes"] > report["hbm_bytes"]:
     # One device cannot hold the whole state, so all devices split it. More
@@ -75,17 +75,18 @@ def candidates(
   # More micro-batches cost hardly any time. Remat costs the time of a part of a
   # forward pass.
   yield from ((split_settings | setting, topology) for setting in micro_batches)
-  if remat:
-    yield split_settings | remat, topology
+  if remat_setting:
+    yield split_settings | remat_setting, topology
     yield from (
-      (split_settings | remat | setting, topology) for setting in micro_batches
+      (split_settings | remat_setting | setting, topology)
+      for setting in micro_batches
     )
   for larger, factor in _larger_slices(topology):
     devices = round(report["devices"] * factor)
     larger_settings = _split_settings(config, devices) if split_settings else {}
     yield larger_settings, larger
-    if remat:
-      yield larger_settings | remat, larger
+    if remat_setting:
+      yield larger_settings | remat_setting, larger
 
 
 def change(config: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
@@ -95,14 +96,14 @@ def change(config: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     config: the config.
     settings: key as in a flag ("mesh.fsdp") -> value.
   """
-  changed = copy.deepcopy(config)
+  changed_config = copy.deepcopy(config)
   for path, setting in settings.items():
     *sections, key = path.split(".")
-    section = changed
+    section = changed_config
     for name in sections:
       section = section[name]
     section[key] = setting
-  return changed
+  return changed_config
 
 
 def _split_settings(config: dict[str, Any], devices: int) -> dict[str, Any]:
@@ -136,8 +137,8 @@ def _micro_scales(report: dict[str, Any]) -> list[int]:
   fixed = report["arguments_bytes"] + report["gradient_bytes"]
   free_bytes = max(report["hbm_bytes"] - fixed, report["hbm_bytes"] // 4)
   ratio = (report["temporaries_bytes"] or 2 * free_bytes) / free_bytes
-  first = 2 ** max(1, math.ceil(math.log2(max(ratio, 1))))
-  factors = sorted({first, 2 * first, rows})
+  first_factor = 2 ** max(1, math.ceil(math.log2(max(ratio, 1))))
+  factors = sorted({first_factor, 2 * first_factor, rows})
   return [f for f in factors if f > 1 and rows % f == 0][:3]
 
 

@@ -1,4 +1,4 @@
-"""Runs a training inside Python: its config, its folder, progress, result."""
+"""Trains inside Python: opens config and folder, and shows the progress."""
 
 import atexit
 import contextlib
@@ -36,8 +36,8 @@ class Trained:
 
   Attributes:
     model: the model at the last step.
-    history: a dict for each logged step, for `pandas.DataFrame(history)`. It
-      has `step`, `loss` and `learning_rate` of training, and after an
+    history: a dict for each logged step, for `pandas.DataFrame(history)`. The
+      dict has `step`, `loss` and `learning_rate` of training, and after an
       evaluation `validation_loss` and other numbers that begin with
       `validation_`. A number that a step lacks is NaN.
     workdir: the folder of the run, which `bert_jax.load` opens.
@@ -48,15 +48,21 @@ class Trained:
     self.model, self.history, self.workdir = model, history, workdir
 
   def __repr__(self) -> str:
-    """Returns the last step, the last losses and first score, the folder."""
-    last: dict[str, float] = {}
+    """Returns a text with the last step, losses and score, and the folder."""
+    last_numbers: dict[str, float] = {}
     for row in self.history:
-      last |= {name: x for name, x in row.items() if not math.isnan(x)}
-    score = next((n for n in last if n.startswith("validation_")), "loss")
+      last_numbers |= {name: x for name, x in row.items() if not math.isnan(x)}
+    score = next(
+      (n for n in last_numbers if n.startswith("validation_")), "loss"
+    )
     names = dict.fromkeys(("loss", "validation_loss", score))
-    numbers = [f"{name} {last[name]:.4g}" for name in names if name in last]
-    words = ", ".join([f"{last.get('step', 0)} steps", *numbers])
-    return f"Trained({words}, workdir={self.workdir!r})"
+    numbers = [
+      f"{name} {last_numbers[name]:.4g}"
+      for name in names
+      if name in last_numbers
+    ]
+    content = ", ".join([f"{last_numbers.get('step', 0)} steps", *numbers])
+    return f"Trained({content}, workdir={self.workdir!r})"
 
 
 def history(workdir: str) -> Results:
@@ -82,8 +88,8 @@ def folder_of(workdir: str | os.PathLike[str] | None, action: str) -> str:
   """Returns the absolute path of a run's folder, which is made if needed.
 
   Args:
-    workdir: the folder; None for a temporary one, which is deleted when Python
-      ends.
+    workdir: the folder; if None, a temporary folder, which is deleted when
+      Python ends.
     action: the name of the function, for a note.
   """
   if workdir is not None:
@@ -107,19 +113,19 @@ def folder_of(workdir: str | os.PathLike[str] | None, action: str) -> str:
 def open_config(
   config: Config, default: str, changes: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """Returns a config as a nested dict, and changes nothing it is given.
+  """Returns a config as a nested dict, and changes none of its arguments.
 
   Args:
     config: a ConfigDict, which is taken as it is; the name of a config, such as
       "bert:base"; or a dict of changes to the default, whose keys may have
-      dots. None for the default.
+      dots. None means the default config.
     default: the name of the default config.
     changes: key with dots -> value; a value of None changes nothing.
 
   Raises:
     UserError: a key is unknown, or a value has the wrong type.
   """
-  own: dict[str, Any] = {}
+  user_changes: dict[str, Any] = {}
   if isinstance(config, ConfigDict):
     base = copy.deepcopy(config.to_dict())
   elif isinstance(config, str):
@@ -129,18 +135,18 @@ def open_config(
       raise UserError(str(e).removeprefix("--")) from e
   elif config is None or isinstance(config, Mapping):
     base = config_files.open_config(default).to_dict()
-    own = dict(_flat(config or {}))
+    user_changes = dict(_flat(config or {}))
   else:
     raise UserError(
       f"config={config!r:.60}: pass a ConfigDict, the name of a config or a"
       " dict of the keys to change."
     )
-  changed = copy.deepcopy(base)
-  given = {key: x for key, x in changes.items() if x is not None}
-  for key, setting in {**own, **given}.items():
-    _set(changed, key, copy.deepcopy(setting))
-  config_lib.check_types(changed, base)
-  return changed
+  new_config = copy.deepcopy(base)
+  set_changes = {key: x for key, x in changes.items() if x is not None}
+  for key, setting in {**user_changes, **set_changes}.items():
+    _set(new_config, key, copy.deepcopy(setting))
+  config_lib.check_types(new_config, base)
+  return new_config
 
 
 def keys_of(config: Config) -> set[str] | None:
@@ -165,8 +171,8 @@ def _set(config: dict[str, Any], key: str, setting: Any) -> None:
   """Sets a value of a nested dict.
 
   Raises:
-    UserError: the config has no such key. A model may get further ones, since
-      each attribute of its encoder can be set.
+    UserError: the config has no such key. A model may get further keys,
+      since each attribute of its encoder can be set.
   """
   *sections, name = key.split(".")
   section = config
@@ -249,9 +255,9 @@ def _advance(bar: Any, row: Mapping[str, Any], line: str, total: int) -> None:
     for name in names
     if isinstance(row[name], float)
   }
-  shown = getattr(bar, "shown", {}) | numbers
-  bar.shown = shown
-  bar.set_postfix(shown)
+  all_numbers = getattr(bar, "shown", {}) | numbers
+  bar.shown = all_numbers
+  bar.set_postfix(all_numbers)
 
 
 def _notebook_bar() -> Any:
@@ -259,8 +265,8 @@ def _notebook_bar() -> Any:
   ipython = sys.modules.get("IPython")
   shell = ipython.get_ipython() if ipython else None
   # The shells of Jupyter and Colab have this class or one that is made of it.
-  names = {cls.__name__ for cls in type(shell).__mro__}
-  if "ZMQInteractiveShell" not in names:
+  class_names = {cls.__name__ for cls in type(shell).__mro__}
+  if "ZMQInteractiveShell" not in class_names:
     return None
   try:
     from tqdm.auto import tqdm

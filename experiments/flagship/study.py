@@ -115,7 +115,7 @@ class Study:
     while (job := self.next_job()) is not None:
       name, corpus, *flags = job
       folder = os.path.join(self.args.output, name)
-      began = time.monotonic()
+      start_time = time.monotonic()
       status = command(
         "train",
         folder + ".log",
@@ -129,7 +129,7 @@ class Study:
         ],
       )
       row = {"name": name, "data": corpus, "flags": flags, "status": status}
-      row["seconds"] = round(time.monotonic() - began, 1)
+      row["seconds"] = round(time.monotonic() - start_time, 1)
       row["curve"] = curve(folder + "/metrics.jsonl")
       if status:
         self.write(row)

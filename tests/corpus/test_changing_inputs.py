@@ -39,7 +39,7 @@ def replace(path):
 
 
 def begin_again(path):
-  """Writes the begin of a new text, which ends inside a character."""
+  """Writes the beginning of a new text, which ends inside a character."""
   pathlib.Path(path).write_bytes("é".encode()[:1])
 
 
@@ -62,13 +62,13 @@ def change_while_reading(monkeypatch, change, reading_number=1):
     reading_number: the number of the reading, from 1, in which the file is
       changed, after its first document.
   """
-  read_file, times = sources.read_file, []
+  read_file, paths_read = sources.read_file, []
 
   def read(path, *arguments):
-    times.append(path)
+    paths_read.append(path)
     for i, raw in enumerate(read_file(path, *arguments)):
       yield raw
-      if i == 0 and len(times) == reading_number:
+      if i == 0 and len(paths_read) == reading_number:
         change(path)
 
   monkeypatch.setattr(sources, "read_file", read)
@@ -77,7 +77,7 @@ def change_while_reading(monkeypatch, change, reading_number=1):
 @pytest.mark.parametrize("change", [grow, overwrite, replace])
 @pytest.mark.parametrize("number", [1, 2])
 def test_prepare(text, tmp_path, monkeypatch, change, number):
-  """The file changes in the first pass, or in the second one, after filters."""
+  """The file changes in the first pass, for filters, or in the second pass."""
   output = tmp_path / "prepared"
   arguments = (str(text), str(tmp_path / "vocab.txt"), str(output))
   options = dict(processes=1, filters=Filters(min_words=1), heldout=0.0)
@@ -104,10 +104,10 @@ def test_train_vocab(text, tmp_path, monkeypatch, kind):
     pytest.importorskip("sentencepiece", reason="the extra [data]")
   change_while_reading(monkeypatch, grow)
   output = tmp_path / ("v.model" if kind == "unigram" else "v")
-  before = names_in(tmp_path)
+  names_before = names_in(tmp_path)
   with pytest.raises(files.ChangedInput, match=CHANGED):
     train_vocab.train_vocab(str(text), 100, str(output), kind=kind)
-  assert names_in(tmp_path) == before
+  assert names_in(tmp_path) == names_before
 
 
 @pytest.mark.parametrize("change", [grow, overwrite, replace, begin_again])

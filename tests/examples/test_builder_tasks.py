@@ -96,16 +96,16 @@ def text_stream(name, options, **stream_options):
 @pytest.mark.parametrize("name", BUILDERS)
 def test_text_restarts(name):
   full_batch = text_stream(name, BUILDERS[name]).read(0, 200)
-  source = text_stream(name, BUILDERS[name])
-  source.read(0, 150)
-  restarted = text_stream(name, BUILDERS[name])
-  restarted.restore(source.position())
+  old_stream = text_stream(name, BUILDERS[name])
+  old_stream.read(0, 150)
+  new_stream = text_stream(name, BUILDERS[name])
+  new_stream.restore(old_stream.position())
   expected = {key: value[150:] for key, value in full_batch.items()}
-  assert_equal(restarted.read(150, 50), expected)
+  assert_equal(new_stream.read(150, 50), expected)
 
 
 def test_static_masks_of_text():
-  """With two copies, epochs 0 and 2 have equal rows, and epoch 1 other rows."""
+  """With two copies of masks, epoch 2 repeats epoch 0, but epoch 1 does not."""
   options = dict(max_predictions=5, static_masks=2)
   ends = [
     len(text_stream("albert_pairs", options, epochs=n).read(0, 10_000)[key])
@@ -135,16 +135,16 @@ def test_special_tokens_that_a_recipe_needs(folder):
   prepared = reader.open_prepared(folder)
   rows = Stream(prepared.splits["train"], recipe, 0).read(0, 50)
   assert rows["lm_weights"].any()
-  words = "no token for pad, cls, sep, mask"
+  message = "no token for pad, cls, sep, mask"
   for name in ("bert_pairs", "doc_sentences"):
-    with pytest.raises(ValueError, match=f"{name}: .* {words}"):
+    with pytest.raises(ValueError, match=f"{name}: .* {message}"):
       recipes.make_recipe(name, too_few_ids, 64, LENGTH)
 
 
 def test_streams_of_other_rows_do_not_mix(folder):
-  one, two = (
+  unpacked_data, packed_data = (
     loader.open_data(folder, "doc_sentences", max_sequences=n, **LENGTH)
     for n in (1, 4)
   )
   with pytest.raises(ValueError, match="different batches"):
-    Mixture([one.source, two.source], [1, 1], 0)
+    Mixture([unpacked_data.source, packed_data.source], [1, 1], 0)

@@ -22,25 +22,26 @@ ROWS, LENGTH, SLOTS = 20_000, 64, 12
 BEGINS = {
   "wordpiece": lambda piece: not piece.startswith("##"),
   "bytelevel": lambda piece: piece.startswith("Ġ"),
-  # ALBERT's program: a piece that is not English letters and signs, or that is
-  # a single sign.
+  # As in ALBERT's program, a word begins at a piece that is not English letters
+  # and signs, or that is a single sign.
   "unigram": lambda piece: (
     not re.fullmatch(r"[A-Za-z]|[A-Za-z!-&(-/:;?@\[-`{-~]{2,}", piece)
   ),
 }
 # The shares of [MASK] and of unchanged tokens.
-BERT, ELECTRA = (0.8, 0.1), (0.85, 0.15)
+BERT_SHARES, ELECTRA_SHARES = (0.8, 0.1), (0.85, 0.15)
+# Name -> the recipe, its options, and the shares.
 OBJECTIVES = {
-  "bert": ("bert_pairs", dict(masking="token"), BERT),
-  "bert_words": ("bert_pairs", dict(masking="whole_word"), BERT),
-  "albert": ("albert_pairs", dict(masking="ngram"), BERT),
-  "electra": ("electra_segments", {}, ELECTRA),
-  "roberta": ("full_sentences", {}, BERT),
-  "roberta_docs": ("doc_sentences", {}, BERT),
+  "bert": ("bert_pairs", dict(masking="token"), BERT_SHARES),
+  "bert_words": ("bert_pairs", dict(masking="whole_word"), BERT_SHARES),
+  "albert": ("albert_pairs", dict(masking="ngram"), BERT_SHARES),
+  "electra": ("electra_segments", {}, ELECTRA_SHARES),
+  "roberta": ("full_sentences", {}, BERT_SHARES),
+  "roberta_docs": ("doc_sentences", {}, BERT_SHARES),
   "spanbert": (
     "doc_sentences",
     dict(masking="span", replacement="bert", count="ceil"),
-    BERT,
+    BERT_SHARES,
   ),
 }
 
@@ -62,7 +63,7 @@ def tokenizer(kind):
 
 @pytest.fixture(scope="module", params=BEGINS)
 def text(request):
-  """Returns (vocabulary, corpus of articles, [V] bool: begins a word)."""
+  """Returns a vocabulary, articles, and [V] True if a piece begins a word."""
   vocabulary = tokenizer(request.param)
   path = pathlib.Path(DATA) / "pretrain" / "wiki-valid.jsonl.xz"
   documents = []
@@ -73,14 +74,18 @@ def text(request):
       documents.append(vocabulary.encode_batch(sentences))
   starts = [[vocabulary.word_starts(s) for s in d if s] for d in documents]
   documents = [[s for s in d if s] for d in documents]
-  flags = np.array([BEGINS[request.param](p) for p in vocabulary.pieces])
-  return vocabulary, reader.corpus_from_documents(documents, starts), flags
+  begins_word = np.array([BEGINS[request.param](p) for p in vocabulary.pieces])
+  return (
+    vocabulary,
+    reader.corpus_from_documents(documents, starts),
+    begins_word,
+  )
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_published_rules(text, objective):
-  vocabulary, docs, begins = text
-  name, options, (masked, unchanged) = OBJECTIVES[objective]
+  vocabulary, docs, begins_word = text
+  name, options, (masked_share, unchanged_share) = OBJECTIVES[objective]
   ids = vocabulary.special
   recipe = recipes.RECIPES[name](
     ids,
@@ -90,25 +95,28 @@ def test_published_rules(text, objective):
     **options,
   )
   batch = streams.Stream(docs, recipe, 0).read(0, ROWS)
-  used = batch["mlm_weights"] > 0
-  counts = used.sum(1)
-  row, slot = np.nonzero(used)
-  column, old = batch["mlm_positions"][row, slot], batch["mlm_ids"][row, slot]
-  new = batch["input_ids"][row, column]
+  is_used = batch["mlm_weights"] > 0
+  counts = is_used.sum(1)
+  row, slot = np.nonzero(is_used)
+  column, old_ids = (
+    batch["mlm_positions"][row, slot],
+    batch["mlm_ids"][row, slot],
+  )
+  new_ids = batch["input_ids"][row, column]
   original = batch["input_ids"].copy()
-  original[row, column] = old
-  special = np.array(sorted({i for i in ids if i is not None}))
+  original[row, column] = old_ids
+  special_ids = np.array(sorted({i for i in ids if i is not None}))
   unmaskable = [ids.pad, ids.cls, ids.sep]
   maskable = (batch["sequence_ids"] > 0) & ~np.isin(original, unmaskable)
 
   # Check the number of predictions.
-  real = (batch["sequence_ids"] > 0).sum(1)
+  num_real = (batch["sequence_ids"] > 0).sum(1)
   if objective.startswith("roberta"):
-    least_count = np.floor(0.15 * real)
+    least_count = np.floor(0.15 * num_real)
     assert ((counts == least_count) | (counts == least_count + 1)).all()
-    assert abs(counts.sum() / real.sum() - 0.15) < 0.001
+    assert abs(counts.sum() / num_real.sum() - 0.15) < 0.001
   else:
-    largest_count = np.maximum(np.rint(0.15 * real), 1)
+    largest_count = np.maximum(np.rint(0.15 * num_real), 1)
     if objective == "spanbert":
       largest_count = np.ceil(0.15 * maskable.sum(1))
     largest_count = np.minimum(
@@ -122,19 +130,19 @@ def test_published_rules(text, objective):
         counts == largest_count
       ).mean() > 0.85 and counts.sum() > 0.97 * largest_count.sum()
 
-  # Check their positions: no special token and no token twice; of a word, all
-  # pieces or none.
+  # Check the positions: no special token is hidden, and no token is hidden
+  # twice. If words are hidden, all pieces of a word are hidden, or none.
   assert maskable[row, column].all()
   is_hidden = np.zeros(maskable.shape, bool)
   is_hidden[row, column] = True
   assert is_hidden.sum() == len(row)
   if "masking" in options and options["masking"] != "token":
     maskable_before = np.pad(maskable, ((0, 0), (1, 0)))[:, :-1]
-    continues_word = maskable & maskable_before & ~begins[original]
+    continues_word = maskable & maskable_before & ~begins_word[original]
     # The first piece of a sentence begins a word in any case, and tokenizers
     # say that the unknown piece begins a word.
-    first = np.unique(docs.tokens[docs.sentences[:-1]])
-    continues_word &= ~np.isin(original, [*first, ids.unk])
+    first_pieces = np.unique(docs.tokens[docs.sentences[:-1]])
+    continues_word &= ~np.isin(original, [*first_pieces, ids.unk])
     positions_inside = np.nonzero(continues_word)
     assert len(positions_inside[0]) > 10_000
     assert (
@@ -143,12 +151,12 @@ def test_published_rules(text, objective):
     ).all()
 
   # Check the replacements.
-  assert abs((new == ids.mask).mean() - masked) < 0.005
-  assert abs((new == old).mean() - unchanged) < 0.005
-  other = new[(new != ids.mask) & (new != old)]
+  assert abs((new_ids == ids.mask).mean() - masked_share) < 0.005
+  assert abs((new_ids == old_ids).mean() - unchanged_share) < 0.005
+  random_ids = new_ids[(new_ids != ids.mask) & (new_ids != old_ids)]
   if objective == "electra":
-    assert not len(other)
+    assert not len(random_ids)
   elif objective.startswith("roberta"):
-    assert not np.isin(other, special).any()
+    assert not np.isin(random_ids, special_ids).any()
   else:
-    assert abs(other.mean() / vocabulary.vocab_size - 0.5) < 0.01
+    assert abs(random_ids.mean() / vocabulary.vocab_size - 0.5) < 0.01

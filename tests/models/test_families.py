@@ -20,15 +20,14 @@ from tiny_families import (
 # This is RoBERTa's padding id. All families use it here, and no real token has
 # it.
 PAD = 1
-REAL = 7
-IDS = token_ids(1, REAL)
-ALL = pytest.mark.parametrize("name", NAMES)
+NUM_REAL = 7
+IDS = token_ids(1, NUM_REAL)
+EVERY_FAMILY = pytest.mark.parametrize("name", NAMES)
 assert_close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-5)
 
 
 def segments(name, ids):
-  """Returns segment ids: 1 in the second half if the family has two
-  segments."""
+  """Returns segment ids: 1 in the second half, but only 0 for RoBERTa."""
   second = np.arange(ids.shape[1]) > ids.shape[1] // 2
   return (second & (name != "roberta")).astype(np.int32) + np.zeros_like(ids)
 
@@ -46,8 +45,8 @@ def pad(name, ids, length, left=False):
 
 @functools.cache
 def single_states(name, seed=0):
-  """Returns the hidden states of a row that is one sequence of REAL tokens."""
-  ids = token_ids(1, REAL, seed=seed)
+  """Returns the hidden states of one sequence of NUM_REAL tokens."""
+  ids = token_ids(1, NUM_REAL, seed=seed)
   return encode(name, ids, segments(name, ids), np.ones_like(ids))
 
 
@@ -56,33 +55,32 @@ def encode(name, *inputs):
 
 
 def rows_of_three(name):
-  """Returns three rows of 32, with REAL, 20 and 32 tokens."""
-  rows = [pad(name, token_ids(1, n), 32) for n in (REAL, 20, 32)]
+  """Returns three rows of 32, with NUM_REAL, 20 and 32 tokens."""
+  rows = [pad(name, token_ids(1, n), 32) for n in (NUM_REAL, 20, 32)]
   return [np.concatenate(parts) for parts in zip(*rows, strict=True)]
 
 
 @functools.cache
 def outputs_of_three(name):
-  """Returns the rows, and the outputs of an encoder that collects its
-  states."""
+  """Returns three rows, and the output of an encoder with all states."""
   inputs = rows_of_three(name)
   return inputs, encoder(name, collect=True)(*inputs)
 
 
-@ALL
+@EVERY_FAMILY
 def test_padding_and_other_rows_change_nothing(name):
-  """RoBERTa makes its positions from the ids here."""
+  """No positions are given, so RoBERTa makes them from the ids."""
   padded = encode(name, *pad(name, IDS, 16))
-  assert_close(padded[:, :REAL], single_states(name))
+  assert_close(padded[:, :NUM_REAL], single_states(name))
   # An encoder that collects its states has the same output.
   for hidden in (
     outputs_of_three(name)[1][0],
     outputs_of_three(name)[1][1]["hidden"][-1],
   ):
-    assert_close(hidden[:1, :REAL], single_states(name))
+    assert_close(hidden[:1, :NUM_REAL], single_states(name))
 
 
-@ALL
+@EVERY_FAMILY
 def test_padding_on_the_left_changes_nothing(name):
   positions = np.maximum(np.arange(16) - 9, 0)[None].astype(np.int32)
   padded = encode(name, *pad(name, IDS, 16, left=True), positions)
@@ -94,20 +92,19 @@ def test_padding_on_the_left_changes_nothing(name):
 
 @functools.cache
 def gradient(name, dtype="float32"):
-  """Returns the gradient of a sum over some positions, and the hidden
-  states."""
+  """Returns a function: (positions, inputs) -> (gradients, hidden states)."""
   module = build(name, dtype=dtype)
 
   def loss(params, positions, *inputs):
     hidden, _ = module.apply({"params": params}, *inputs)
-    picked = hidden.astype(jnp.float32) ** 3 * positions[..., None]
-    return picked.sum(), hidden
+    cubes = hidden.astype(jnp.float32) ** 3 * positions[..., None]
+    return cubes.sum(), hidden
 
   run = jit(jax.grad(loss, has_aux=True))
   return functools.partial(run, parameters(name))
 
 
-@ALL
+@EVERY_FAMILY
 def test_no_gradient_reaches_padding(name):
   """Rows of the tables that only padding reads have a gradient of exactly 0."""
   inputs = pad(name, IDS, 16)
@@ -116,31 +113,30 @@ def test_no_gradient_reaches_padding(name):
     np.flatnonzero(np.abs(tables[key]["embedding"]).max(-1)).tolist()
     for key in ("word", "position")
   )
-  first = 2 if name == "roberta" else 0
+  first_position = 2 if name == "roberta" else 0
   assert word == sorted({*IDS[0].tolist()})
-  assert position == list(range(first, first + REAL))
+  assert position == list(range(first_position, first_position + NUM_REAL))
 
 
-@ALL
+@EVERY_FAMILY
 def test_sequences_of_a_packed_row_do_not_meet(name):
   """A row of 16 has two sequences, whose positions both start from 0."""
-  second = token_ids(1, REAL, seed=1)
-  rows = [pad(name, IDS, REAL), pad(name, second, REAL + 2)]
+  second = token_ids(1, NUM_REAL, seed=1)
+  rows = [pad(name, IDS, NUM_REAL), pad(name, second, NUM_REAL + 2)]
   ids, segment_ids, real = (
     np.concatenate(parts, 1) for parts in zip(*rows, strict=True)
   )
-  sequence_ids = real + (np.arange(16) >= REAL) * real
-  positions = np.array([[*range(REAL), *range(REAL), 0, 0]], np.int32)
+  sequence_ids = real + (np.arange(16) >= NUM_REAL) * real
+  positions = np.array([[*range(NUM_REAL), *range(NUM_REAL), 0, 0]], np.int32)
   packed = encode(name, ids, segment_ids, sequence_ids, positions)
-  assert_close(packed[:, :REAL], single_states(name))
-  assert_close(packed[:, REAL:-2], single_states(name, seed=1))
+  assert_close(packed[:, :NUM_REAL], single_states(name))
+  assert_close(packed[:, NUM_REAL:-2], single_states(name, seed=1))
 
 
 @pytest.mark.parametrize(
   "name,dtype",
   [
-    # Half precision is slow, so families that differ only in tables are left
-    # out.
+    # Half precision is slow, so the quick tests have it for one family only.
     pytest.param(name, dtype, marks=[pytest.mark.slow] * bool(slow))
     for name in NAMES
     for dtype in ("float32", "bfloat16", "float16")
@@ -150,14 +146,14 @@ def test_sequences_of_a_packed_row_do_not_meet(name):
 def test_fully_masked_rows_stay_finite(name, dtype):
   """Outputs and gradients of whole encoders are finite."""
   ids, segment_ids, _ = pad(name, IDS, 16)
-  nothing, everything = np.zeros_like(ids), np.ones_like(ids)
-  grads, hidden = gradient(name, dtype)(everything, ids, segment_ids, nothing)
+  zeros, ones = np.zeros_like(ids), np.ones_like(ids)
+  grads, hidden = gradient(name, dtype)(ones, ids, segment_ids, zeros)
   assert hidden.dtype == dtype
   for x in [hidden, *jax.tree.leaves(grads)]:
     assert np.isfinite(np.asarray(x, np.float32)).all()
 
 
-@ALL
+@EVERY_FAMILY
 def test_collected_states_and_probabilities(name):
   inputs, (hidden, collected) = outputs_of_three(name)
   assert {key: x.shape for key, x in collected.items()} == {
@@ -196,10 +192,10 @@ def test_first_layer_alone_gives_the_first_collected_state(name):
   assert_close(hidden, collected["hidden"][0])
 
 
-@ALL
+@EVERY_FAMILY
 def test_only_gpt_is_causal(name):
   """In GPT, later tokens do not change earlier states. In encoders, they do."""
-  ids = token_ids(1, REAL)
+  ids = token_ids(1, NUM_REAL)
   changed_ids = np.concatenate([ids[:, :4], ids[:, 4:] + 1], 1)
   inputs = segments(name, ids), np.ones_like(ids)
   states, changed_states = (

@@ -1,4 +1,4 @@
-"""Sequences of a packed row do not see each other: states, losses, gradients.
+"""Tests that the sequences of a packed row do not see each other.
 
 The tests use SpanBERT's boundary objective and GPT-1's, on rows from the
 recipes.
@@ -40,7 +40,7 @@ KINDS = {
 
 @functools.cache
 def make_batches(kind):
-  """Returns an objective, parameters, packed rows, and a row per sequence."""
+  """Returns an objective, parameters, packed rows, and unpacked rows."""
   name, options, model, objective_options, objective = KINDS[kind]
   docs = random_documents(60, 0, VOCAB, sentences=4, words=8)
   corpus = corpus_from_documents(
@@ -78,8 +78,12 @@ def losses(kind, params, batch, shift=0.0):
 
   def add(call, args, kwargs, context):
     out = call(*args, **kwargs)
-    inputs = isinstance(context.module, Embeddings)
-    return out + shift if inputs and context.method_name == "__call__" else out
+    is_embeddings = isinstance(context.module, Embeddings)
+    return (
+      out + shift
+      if is_embeddings and context.method_name == "__call__"
+      else out
+    )
 
   objective = make_batches(kind)[0]
   with nn.intercept_methods(add):
@@ -97,7 +101,7 @@ def zeros(batch):
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-  """Makes chunks of GPT-1's loss that begin and end within sequences."""
+  """Makes GPT-1's loss use chunks that begin and end inside sequences."""
   monkeypatch.setattr(lm, "POSITIONS", 20)
 
 
@@ -105,54 +109,61 @@ def small_chunks(monkeypatch):
 def test_a_packed_row_trains_as_its_sequences_alone(kind):
   """Gradients agree within 1e-5 of an array's largest value, in float32.
 
-  1e-6 of the largest value in all arrays is added, since the gradient of a
-  key's bias consists of rounding errors only.
+  1e-6 of the largest value in all arrays is added to this tolerance, since the
+  gradient of a key's bias consists of rounding errors only.
   """
-  _, params, batch, alone = make_batches(kind)
-  assert len(alone["input_ids"]) >= 3 * ROWS
-  run = jit(jax.value_and_grad(functools.partial(total, kind)))
-  every = jit(functools.partial(losses, kind))
-  packed_losses, alone_losses = every(params, batch), every(params, alone)
-  for name, total_loss in alone_losses.items():
+  _, params, batch, unpacked_batch = make_batches(kind)
+  assert len(unpacked_batch["input_ids"]) >= 3 * ROWS
+  value_and_grad = jit(jax.value_and_grad(functools.partial(total, kind)))
+  losses_of = jit(functools.partial(losses, kind))
+  packed_losses, unpacked_losses = (
+    losses_of(params, batch),
+    losses_of(params, unpacked_batch),
+  )
+  for name, total_loss in unpacked_losses.items():
     assert float(total_loss) > 1
     np.testing.assert_allclose(packed_losses[name], total_loss, rtol=1e-5)
-  (_, packed_gradients), (_, alone_gradients) = (
-    run(params, batch),
-    run(params, alone),
+  (_, packed_gradients), (_, unpacked_gradients) = (
+    value_and_grad(params, batch),
+    value_and_grad(params, unpacked_batch),
   )
-  alone_gradients, packed_gradients = jax.device_get(
-    [alone_gradients, packed_gradients]
+  unpacked_gradients, packed_gradients = jax.device_get(
+    [unpacked_gradients, packed_gradients]
   )
-  least = 1e-6 * max(abs(x).max() for x in jax.tree.leaves(alone_gradients))
+  min_tolerance = 1e-6 * max(
+    abs(x).max() for x in jax.tree.leaves(unpacked_gradients)
+  )
   for a, b in zip(
     jax.tree.leaves(packed_gradients),
-    jax.tree.leaves(alone_gradients),
+    jax.tree.leaves(unpacked_gradients),
     strict=True,
   ):
-    np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * abs(b).max() + least)
+    np.testing.assert_allclose(
+      a, b, rtol=0, atol=1e-5 * abs(b).max() + min_tolerance
+    )
 
 
 def other_tokens(batch, place):
   """Returns a batch that differs in one sequence of each row, and its mask."""
-  inside = batch["sequence_ids"] == place
-  changed = dict(batch)
-  text = inside & (batch["input_ids"] > 4)
-  changed["input_ids"] = np.where(
-    text, (batch["input_ids"] + 7) % (VOCAB - 5) + 5, batch["input_ids"]
+  is_inside = batch["sequence_ids"] == place
+  changed_batch = dict(batch)
+  is_text = is_inside & (batch["input_ids"] > 4)
+  changed_batch["input_ids"] = np.where(
+    is_text, (batch["input_ids"] + 7) % (VOCAB - 5) + 5, batch["input_ids"]
   )
   if "lm_ids" in batch:
-    changed["lm_ids"] = np.where(
-      inside, (batch["lm_ids"] + 3) % VOCAB, batch["lm_ids"]
+    changed_batch["lm_ids"] = np.where(
+      is_inside, (batch["lm_ids"] + 3) % VOCAB, batch["lm_ids"]
     )
   else:
-    slots = np.take_along_axis(inside, batch["mlm_positions"], 1)
-    slots &= batch["mlm_weights"] > 0
-    assert slots.any(1).all()
-    changed["mlm_ids"] = np.where(
-      slots, (batch["mlm_ids"] + 3) % VOCAB, batch["mlm_ids"]
+    is_slot = np.take_along_axis(is_inside, batch["mlm_positions"], 1)
+    is_slot &= batch["mlm_weights"] > 0
+    assert is_slot.any(1).all()
+    changed_batch["mlm_ids"] = np.where(
+      is_slot, (batch["mlm_ids"] + 3) % VOCAB, batch["mlm_ids"]
     )
-  assert (changed["input_ids"] != batch["input_ids"]).any(1).all()
-  return changed, inside
+  assert (changed_batch["input_ids"] != batch["input_ids"]).any(1).all()
+  return changed_batch, is_inside
 
 
 @pytest.mark.parametrize("place", [1, 2, 3])
@@ -160,7 +171,7 @@ def other_tokens(batch, place):
 def test_other_tokens_in_a_sequence_are_not_seen_by_the_others(kind, place):
   """States and the embeddings' gradients are equal to the last bit."""
   _, params, batch, _ = make_batches(kind)
-  changed, inside = other_tokens(batch, place)
+  changed_batch, is_inside = other_tokens(batch, place)
   family = models.family(KINDS[kind][2]["family"])
   encoder = family.build(KINDS[kind][2]["variant"], **SIZES)
   names = ("input_ids", "segment_ids", "sequence_ids", "position_ids")
@@ -171,27 +182,31 @@ def test_other_tokens_in_a_sequence_are_not_seen_by_the_others(kind, place):
   )
   gradient = jit(jax.grad(lambda d, x: total(kind, params, x, d)))
   for values in (
-    [np.asarray(hidden(x)) for x in (batch, changed)],
-    [np.asarray(gradient(zeros(x), x)) for x in (batch, changed)],
+    [np.asarray(hidden(x)) for x in (batch, changed_batch)],
+    [np.asarray(gradient(zeros(x), x)) for x in (batch, changed_batch)],
   ):
-    others = ~inside & (batch["sequence_ids"] > 0)
-    np.testing.assert_array_equal(values[0][others], values[1][others])
-    assert (values[0][inside] != values[1][inside]).any()
-    assert abs(values[0][others]).max() > 1e-3
+    is_other = ~is_inside & (batch["sequence_ids"] > 0)
+    np.testing.assert_array_equal(values[0][is_other], values[1][is_other])
+    assert (values[0][is_inside] != values[1][is_inside]).any()
+    assert abs(values[0][is_other]).max() > 1e-3
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sequences_loss_reaches_no_other_embeddings(kind):
-  """If one sequence of a row has weights, the others' gradients are 0."""
+  """If only sequence 2 has weights, no gradient reaches the other ones."""
   _, params, batch, _ = make_batches(kind)
   in_sequence_2 = batch["sequence_ids"] == 2
-  only = dict(batch)
+  batch_with_one_loss = dict(batch)
   if "lm_weights" in batch:
-    only["lm_weights"] = np.where(in_sequence_2, batch["lm_weights"], 0.0)
+    batch_with_one_loss["lm_weights"] = np.where(
+      in_sequence_2, batch["lm_weights"], 0.0
+    )
   else:
-    inside = np.take_along_axis(in_sequence_2, batch["mlm_positions"], 1)
-    only["mlm_weights"] = np.where(inside, batch["mlm_weights"], 0.0)
+    is_inside = np.take_along_axis(in_sequence_2, batch["mlm_positions"], 1)
+    batch_with_one_loss["mlm_weights"] = np.where(
+      is_inside, batch["mlm_weights"], 0.0
+    )
   gradient = jit(jax.grad(lambda d, x: total(kind, params, x, d)))
-  gradients = np.asarray(gradient(zeros(batch), only))
+  gradients = np.asarray(gradient(zeros(batch), batch_with_one_loss))
   assert not gradients[~in_sequence_2].any()
   assert all(gradients[row][in_sequence_2[row]].any() for row in range(ROWS))

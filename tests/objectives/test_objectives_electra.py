@@ -30,30 +30,30 @@ ROWS, LENGTH, SLOTS = 6, 12, 4
 
 
 def make_batch(seed=0):
-  """Returns rows of several lengths; the last one has no real token."""
+  """Returns a batch and its original ids; the last row has no real token."""
   rng = np.random.default_rng(seed)
   lengths = np.array([12, 9, 5, 12, 7, 0])
-  real = np.arange(LENGTH) < lengths[:, None]
-  original = rng.integers(5, 30, (ROWS, LENGTH)) * real
-  used = np.array([4, 2, 1, 3, 2, 0])
-  weights = (np.arange(SLOTS) < used[:, None]).astype(np.float32)
+  is_real = np.arange(LENGTH) < lengths[:, None]
+  original_ids = rng.integers(5, 30, (ROWS, LENGTH)) * is_real
+  num_used = np.array([4, 2, 1, 3, 2, 0])
+  weights = (np.arange(SLOTS) < num_used[:, None]).astype(np.float32)
   positions = np.zeros((ROWS, SLOTS), np.int32)
   for row in range(ROWS):
-    places = 1 + rng.permutation(max(lengths[row] - 1, 0))[: used[row]]
-    positions[row, : used[row]] = places
-  ids = np.take_along_axis(original, positions, 1) * (weights > 0)
-  masked = original.copy()
+    places = 1 + rng.permutation(max(lengths[row] - 1, 0))[: num_used[row]]
+    positions[row, : num_used[row]] = places
+  ids = np.take_along_axis(original_ids, positions, 1) * (weights > 0)
+  masked_ids = original_ids.copy()
   for row in range(ROWS):
-    masked[row, positions[row, : used[row]]] = 4
+    masked_ids[row, positions[row, : num_used[row]]] = 4
   batch = dict(
-    input_ids=masked,
-    sequence_ids=real,
-    segment_ids=np.zeros_like(masked),
+    input_ids=masked_ids,
+    sequence_ids=is_real,
+    segment_ids=np.zeros_like(masked_ids),
     mlm_positions=positions,
     mlm_ids=ids,
   )
   batch = {key: jnp.asarray(x, jnp.int32) for key, x in batch.items()}
-  return batch | {"mlm_weights": jnp.asarray(weights)}, original
+  return batch | {"mlm_weights": jnp.asarray(weights)}, original_ids
 
 
 def build(**options):
@@ -73,22 +73,22 @@ def test_labels_of_a_correct_sample_and_a_wrong_one():
   weights = jnp.array([[1.0, 1.0, 0.0]])
   samples = jnp.array([[6, 3, 9]])
   labels = jnp.array([[6, 7, 0]])
-  seen = objective_lib.write_ids(ids, positions, samples, weights)
-  original = objective_lib.write_ids(ids, positions, labels, weights)
-  np.testing.assert_array_equal(seen, [[5, 6, 3, 8]])
-  np.testing.assert_array_equal(original, [[5, 6, 7, 8]])
-  np.testing.assert_array_equal(seen != original, [[0, 0, 1, 0]])
+  sampled_input = objective_lib.write_ids(ids, positions, samples, weights)
+  original_input = objective_lib.write_ids(ids, positions, labels, weights)
+  np.testing.assert_array_equal(sampled_input, [[5, 6, 3, 8]])
+  np.testing.assert_array_equal(original_input, [[5, 6, 7, 8]])
+  np.testing.assert_array_equal(sampled_input != original_input, [[0, 0, 1, 0]])
 
 
 def test_first_of_two_slots_at_one_position_counts():
-  """Positions are drawn with replacement, as in the released program."""
-  seen = objective_lib.write_ids(
+  """As in the released program, two slots may have the same position."""
+  sampled_input = objective_lib.write_ids(
     jnp.array([[1, 4, 2]]),
     jnp.array([[1, 1]]),
     jnp.array([[7, 8]]),
     jnp.array([[1.0, 1.0]]),
   )
-  np.testing.assert_array_equal(seen, [[1, 7, 2]])
+  np.testing.assert_array_equal(sampled_input, [[1, 7, 2]])
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
@@ -110,8 +110,7 @@ def test_samples_follow_the_softmax(temperature):
 
 
 def test_rows_added_to_the_vocabulary_change_no_sample():
-  """An added id is never drawn, and the noise of the other ids stays the
-  same."""
+  """An added id is never drawn, and the other ids keep their noise."""
   logits = jax.random.normal(jax.random.key(1), (50, 4, 30))
   added = jnp.full((50, 4, 2), jnp.finfo(jnp.float32).min)
   padded = jnp.concatenate([logits, added], axis=-1)
@@ -135,33 +134,33 @@ def test_sums_against_a_restatement(params):
   apply = jit(module.apply, static_argnames="method")
   logits = apply({"params": params}, batch, method="generate")
   _, _, noise = jax.random.split(key, 3)
-  drawn = np.asarray(objective_lib.sample(logits, noise, 1.0))
+  samples = np.asarray(objective_lib.sample(logits, noise, 1.0))
 
-  seen, replaced = original.copy(), np.zeros(original.shape, bool)
+  sampled_input, is_replaced = original.copy(), np.zeros(original.shape, bool)
   for row, slot in np.argwhere(np.asarray(batch["mlm_weights"]) > 0):
     place = batch["mlm_positions"][row, slot]
-    seen[row, place] = drawn[row, slot]
-    replaced[row, place] = drawn[row, slot] != original[row, place]
+    sampled_input[row, place] = samples[row, slot]
+    is_replaced[row, place] = samples[row, slot] != original[row, place]
   detection = apply(
     {"params": params},
-    batch | {"input_ids": jnp.asarray(seen)},
+    batch | {"input_ids": jnp.asarray(sampled_input)},
     method="discriminate",
   )
-  real = np.asarray(batch["sequence_ids"]) > 0
-  detection, replaced = (
-    np.asarray(detection, np.float64)[real],
-    replaced[real],
+  is_real = np.asarray(batch["sequence_ids"]) > 0
+  detection, is_replaced = (
+    np.asarray(detection, np.float64)[is_real],
+    is_replaced[is_real],
   )
   p = 1 / (1 + np.exp(-detection))
-  loss = -np.where(replaced, np.log(p), np.log(1 - p)).sum()
+  loss = -np.where(is_replaced, np.log(p), np.log(1 - p)).sum()
   assert sums["rtd_loss"] == pytest.approx(loss, rel=1e-5)
   assert weights["rtd_loss"] == 12 + 9 + 5 + 12 + 7
-  assert 3 <= replaced.sum() <= 12
+  assert 3 <= is_replaced.sum() <= 12
   counts = dict(
-    accuracy=((detection > 0) == replaced).sum(),
-    replaced=replaced.sum(),
+    accuracy=((detection > 0) == is_replaced).sum(),
+    replaced=is_replaced.sum(),
     flagged=(detection > 0).sum(),
-    found=((detection > 0) & replaced).sum(),
+    found=((detection > 0) & is_replaced).sum(),
   )
   for name, count in counts.items():
     assert sums[f"rtd_{name}"] == count, name
@@ -170,7 +169,10 @@ def test_sums_against_a_restatement(params):
 
 
 def test_discriminator_gives_the_generator_no_gradient(params):
-  """Only the shared tables get a gradient, and only from the look-up."""
+  """`rtd_loss` gives the generator no gradient, except in the shared tables.
+
+  Their gradient comes only from the discriminator's look-up.
+  """
   batch, _ = make_batch()
   objective, key = build(), jax.random.key(7)
 
@@ -178,12 +180,14 @@ def test_discriminator_gives_the_generator_no_gradient(params):
   apply = jit(module.apply, static_argnames="method")
   _, _, noise = jax.random.split(key, 3)
   logits = apply({"params": params}, batch, method="generate")
-  ids, slots, right, used = (
+  ids, positions, original_ids, slot_weights = (
     batch[k] for k in ("input_ids", "mlm_positions", "mlm_ids", "mlm_weights")
   )
-  drawn = objective_lib.sample(logits, noise, 1.0)
-  seen = objective_lib.write_ids(ids, slots, drawn, used)
-  replaced = seen != objective_lib.write_ids(ids, slots, right, used)
+  samples = objective_lib.sample(logits, noise, 1.0)
+  sampled_input = objective_lib.write_ids(ids, positions, samples, slot_weights)
+  is_replaced = sampled_input != objective_lib.write_ids(
+    ids, positions, original_ids, slot_weights
+  )
 
   def loss(params, name):
     return objective.loss(params, {}, {}, batch, key, False)[0][name]
@@ -191,14 +195,20 @@ def test_discriminator_gives_the_generator_no_gradient(params):
   def alone(params):
     """Returns the discriminator's loss with the sampled ids as constants."""
     detection = module.apply(
-      {"params": params}, batch | {"input_ids": seen}, method="discriminate"
+      {"params": params},
+      batch | {"input_ids": sampled_input},
+      method="discriminate",
     )
-    each = jnp.logaddexp(0.0, jnp.where(replaced, -detection, detection))
-    return (each * (batch["sequence_ids"] > 0)).sum()
+    token_losses = jnp.logaddexp(
+      0.0, jnp.where(is_replaced, -detection, detection)
+    )
+    return (token_losses * (batch["sequence_ids"] > 0)).sum()
 
   def grads(params):
-    both = {n: jax.grad(loss)(params, n) for n in ("rtd_loss", "mlm_loss")}
-    return both, jax.grad(alone)(params)["embeddings"]
+    grads_of_losses = {
+      n: jax.grad(loss)(params, n) for n in ("rtd_loss", "mlm_loss")
+    }
+    return grads_of_losses, jax.grad(alone)(params)["embeddings"]
 
   gradients, expected = jit(grads)(params)
   total = jax.tree.map(lambda g: float(jnp.abs(g).sum()), gradients)
@@ -237,11 +247,11 @@ def test_what_cannot_train_is_refused():
   with pytest.raises(ValueError, match="temperature=0.0"):
     build(temperature=0.0)
   batch, _ = make_batch()
-  odd = MODEL | {"family": "electra", "generator_hidden": 129}
+  odd_model = MODEL | {"family": "electra", "generator_hidden": 129}
   with pytest.raises(
     ValueError, match="generator_hidden=129 must be a multiple of its 2 heads"
   ):
-    objectives.build("electra", odd, {}).init(jax.random.key(0), batch)
+    objectives.build("electra", odd_model, {}).init(jax.random.key(0), batch)
   del batch["mlm_ids"]
   with pytest.raises(ValueError, match="needs mlm_ids.*makes input_ids"):
     build().init(jax.random.key(0), batch)

@@ -60,14 +60,14 @@ WORDS = [["in", "New", "York"], ["it", "ran"]]
 TAGS = [["O", "B-LOC", "I-LOC"], ["O", "O"]]
 NAMES, NUMBERS = "words=tokens,tags=ner", "words=2,tags=1"
 TABLE = "n\ttokens\tner\n7\tin New  York\tO B-LOC I-LOC\n8\tit ran \tO O\n"
-FIRST = "O\tin\nB-LOC\tNew\nI-LOC\tYork\n\nO\tit\nO\tran\n"
-# File, --columns, content.
-TAGGED = [
+TAGS_FIRST = "O\tin\nB-LOC\tNew\nI-LOC\tYork\n\nO\tit\nO\tran\n"
+# Each case: the file's name, --columns, and the file's content.
+TAGGED_FILES = [
   ("a.tsv", NAMES, TABLE),
   ("a.txt", NAMES, TABLE),
   ("a.csv", NAMES, 'tokens,ner\nin New York,O B-LOC I-LOC\n"it\nran",O O\n'),
-  ("a.tsv", NUMBERS, FIRST),
-  ("a.conll", NUMBERS, "O -X- -DOCSTART-\n\n" + FIRST.replace("\t", " ")),
+  ("a.tsv", NUMBERS, TAGS_FIRST),
+  ("a.conll", NUMBERS, "O -X- -DOCSTART-\n\n" + TAGS_FIRST.replace("\t", " ")),
   (
     "a.csv",
     "words=2,tags=-1",
@@ -77,7 +77,7 @@ TAGGED = [
 ]
 
 
-@pytest.mark.parametrize("name, columns, content", TAGGED)
+@pytest.mark.parametrize("name, columns, content", TAGGED_FILES)
 def test_words_and_tags(tmp_path, name, columns, content):
   path = files.write(tmp_path / name, content)
   contents = read({"train": path}, kind="tagging", columns=columns)
@@ -111,7 +111,7 @@ def test_a_split_may_have_words_without_tags(tmp_path):
     ValueError, match=r"c\.tsv:2 has no tags; training needs th"
   ):
     read({"train": without_tags}, kind="tagging", columns=NAMES)
-  train = files.write(tmp_path / "d.conll", FIRST)
+  train = files.write(tmp_path / "d.conll", TAGS_FIRST)
   test = files.write(tmp_path / "e.conll", "in\nRome\n")
   contents = read(
     {"train": train, "test": test}, kind="tagging", columns=NUMBERS
@@ -124,7 +124,8 @@ def test_a_split_may_have_words_without_tags(tmp_path):
     read({"train": test}, kind="tagging", columns=NUMBERS)
 
 
-BAD = [
+# Each case: the file's name, --columns, the file's content, and the message.
+BAD_FILES = [
   (
     "x.tsv",
     NAMES,
@@ -152,7 +153,7 @@ BAD = [
   (
     "x.tsv",
     NAMES,
-    FIRST,
+    TAGS_FIRST,
     r"x\.tsv:1 has no column 'tokens'; the columns are O, in\. .* "
     r"numbers of a file with a word a line \(words=1,tags=2\)",
   ),
@@ -165,19 +166,34 @@ BAD = [
     r"x\.tsv:2 has 1 columns, but the first li",
   ),
   ("x.tsv", NUMBERS, "O\ta\nB\tb\nI-X\tb", r"x\.tsv:2: tag 'B' is not O"),
-  ("x.tsv", "words=3,tags=1", FIRST, r"x\.tsv:1 has no column 3 for the words"),
+  (
+    "x.tsv",
+    "words=3,tags=1",
+    TAGS_FIRST,
+    r"x\.tsv:1 has no column 3 for the words",
+  ),
   (
     "x.tsv",
     "words=1,tags=-3",
-    FIRST,
+    TAGS_FIRST,
     r"x\.tsv:1 has no column -3 for the tags",
   ),
-  ("x.tsv", "words=2", FIRST, r"x\.tsv:1: of 2 columns, 2 and -1 are the same"),
-  ("x.tsv", NUMBERS + ",id=3", FIRST, r"x\.tsv: --columns says id=3, but a fi"),
+  (
+    "x.tsv",
+    "words=2",
+    TAGS_FIRST,
+    r"x\.tsv:1: of 2 columns, 2 and -1 are the same",
+  ),
+  (
+    "x.tsv",
+    NUMBERS + ",id=3",
+    TAGS_FIRST,
+    r"x\.tsv: --columns says id=3, but a fi",
+  ),
 ]
 
 
-@pytest.mark.parametrize("name, columns, content, message", BAD)
+@pytest.mark.parametrize("name, columns, content, message", BAD_FILES)
 def test_bad_words_and_tags(tmp_path, name, columns, content, message):
   path = files.write(tmp_path / name, content)
   with pytest.raises(ValueError, match=message):

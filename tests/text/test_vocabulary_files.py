@@ -47,23 +47,27 @@ def test_a_sentencepiece_model_without_other_files(tmp_path):
   tokenizer = model_tokenizer.build({"spiece.model": content}, folder)
   assert tokenizer.encode("the", "an [MASK]").ids == [2, 5, 3, 6, 7, 4, 3]
   # A run's folder also has a tokenizer.json.
-  of_run = model_tokenizer.build(v.files, folder)
-  assert of_run.encode("the", "an [MASK]").ids == [2, 5, 3, 6, 7, 4, 3]
-  assert of_run.decode([2, 5, 3]) == tokenizer.decode([2, 5, 3]) == "the"
+  run_tokenizer = model_tokenizer.build(v.files, folder)
+  assert run_tokenizer.encode("the", "an [MASK]").ids == [2, 5, 3, 6, 7, 4, 3]
+  assert run_tokenizer.decode([2, 5, 3]) == tokenizer.decode([2, 5, 3]) == "the"
   assert model_tokenizer.build({"config.json": b"{}"}, folder) is None
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "gpt1", "albert"])
 def test_tokenizer_json_gives_the_same_tokenizer(kind, tmp_path):
   v = open_vocabulary.load(write(tmp_path / "a", files_of(kind)))
-  of_json = open_vocabulary.load(write(tmp_path / "b", files_of(kind, True)))
+  json_vocabulary = open_vocabulary.load(
+    write(tmp_path / "b", files_of(kind, True))
+  )
   rows = texts(200)
-  assert v.encode_batch(rows) == of_json.encode_batch(rows)
-  assert v.encode_offsets(rows, True) == of_json.encode_offsets(rows, True)
-  assert v.special == of_json.special
-  assert list(v.pieces) == list(of_json.pieces)
-  assert v.chunk_pattern == of_json.chunk_pattern
-  assert v.normalize_ascii == of_json.normalize_ascii
+  assert v.encode_batch(rows) == json_vocabulary.encode_batch(rows)
+  assert v.encode_offsets(rows, True) == json_vocabulary.encode_offsets(
+    rows, True
+  )
+  assert v.special == json_vocabulary.special
+  assert list(v.pieces) == list(json_vocabulary.pieces)
+  assert v.chunk_pattern == json_vocabulary.chunk_pattern
+  assert v.normalize_ascii == json_vocabulary.normalize_ascii
 
 
 def test_settings_of_a_folder_are_used(tmp_path):
@@ -87,8 +91,8 @@ def test_settings_of_a_folder_are_used(tmp_path):
     folder = tmp_path / "again"
     folder.mkdir(exist_ok=True)
     open_vocabulary.save(v, str(folder))
-    again = open_vocabulary.load(str(folder))
-    assert again == v and again.options == v.options
+    reloaded = open_vocabulary.load(str(folder))
+    assert reloaded == v and reloaded.options == v.options
   v, _ = load(do_lower_case=False, strip_accents=None)
   assert [p for p, _ in tokens(v, "é x中")] == ["é", "[UNK]", "中"]
   for settings, message in (
@@ -124,27 +128,32 @@ def error_of(folder, damage):
 @pytest.mark.parametrize("kind", ["bert", "roberta", "gpt1", "albert"])
 @pytest.mark.parametrize("as_json", [False, True])
 def test_damaged_files_are_named(kind, as_json, tmp_path):
-  good, rng = files_of(kind, as_json), random.Random(0)
-  for name, content in good.items():
-    broken = {
+  contents, rng = files_of(kind, as_json), random.Random(0)
+  for name, content in contents.items():
+    damaged_contents = {
       "empty": b"",
       "binary": bytes(range(128, 256)) + content,
       "cut": content[: len(content) // 2 - 1],
     }
     if name == "merges.txt":
-      # A shorter file of merges is valid. Half a pair and other pieces are not.
-      broken["empty"], broken["cut"] = b"a b", content[:-1] + b" x"
-    for damage, bad in broken.items():
-      folder = write(tmp_path / "x", good | {name: bad})
+      # A shorter file of merges is valid. Half a pair or another piece is not.
+      damaged_contents["empty"], damaged_contents["cut"] = (
+        b"a b",
+        content[:-1] + b" x",
+      )
+    for damage, damaged_content in damaged_contents.items():
+      folder = write(tmp_path / "x", contents | {name: damaged_content})
       message = error_of(folder, f"{name} ({damage})")
       assert name in message or name == "merges.txt", message
   # Any other damage may be accepted, but no other error may be raised.
   for _ in range(60):
-    name = rng.choice(list(good))
-    bad = bytearray(good[name])
+    name = rng.choice(list(contents))
+    damaged_content = bytearray(contents[name])
     for _ in range(3):
-      bad[rng.randrange(len(bad))] = rng.randrange(256)
-    error_of(write(tmp_path / "x", good | {name: bytes(bad)}), None)
+      damaged_content[rng.randrange(len(damaged_content))] = rng.randrange(256)
+    error_of(
+      write(tmp_path / "x", contents | {name: bytes(damaged_content)}), None
+    )
 
 
 def test_repeated_pieces_are_refused(tmp_path):
@@ -159,19 +168,23 @@ def test_repeated_pieces_are_refused(tmp_path):
   model = sentencepiece([*ALBERT, "n"])
   refused({"spiece.model": model}, "'n' is piece 7 and also piece 9")
   files = files_of("roberta")
-  twice = files["vocab.json"].replace(b'"#"', b'"$"')
+  changed_text = files["vocab.json"].replace(b'"#"', b'"$"')
   refused(
-    files | {"vocab.json": twice},
+    files | {"vocab.json": changed_text},
     "1 ids below 266 have no piece, the first is 6",
   )
   text = files_of("bert", True)["tokenizer.json"]
-  twice = text.replace(b'"##n":7', b'"a":7')
+  changed_text = text.replace(b'"##n":7', b'"a":7')
   refused(
-    {"tokenizer.json": twice}, "1 ids below 12 have no piece, the first is 6"
+    {"tokenizer.json": changed_text},
+    "1 ids below 12 have no piece, the first is 6",
   )
-  other = text.replace(b'"unk_token":"[UNK]"', b'"unk_token":"[X]"')
+  text_with_other_unk = text.replace(
+    b'"unk_token":"[UNK]"', b'"unk_token":"[X]"'
+  )
   refused(
-    {"tokenizer.json": other}, r"its pieces lack the unknown token '\[X\]'"
+    {"tokenizer.json": text_with_other_unk},
+    r"its pieces lack the unknown token '\[X\]'",
   )
   refused({k: v for k, v in files.items() if k != "merges.txt"}, "no merges")
 
@@ -193,7 +206,7 @@ def slices(text, offsets):
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_quote_of_two_signs_is_whole(as_json, tmp_path):
-  """Cleaning makes one sign of both, and gives it the position of one."""
+  """Cleaning makes one sign of two, but the offsets must include both."""
   content = sentencepiece([*ALBERT, '"', "'", "a"])
   name = "tokenizer.json" if as_json else "spiece.model"
   files = {name: unigram.build(content).files[name]}
@@ -208,12 +221,18 @@ def test_a_quote_of_two_signs_is_whole(as_json, tmp_path):
     assert slices(text, encoded.offsets) == expected, text
     context = questions.encode_context(v, text)
     assert slices(text, map(tuple, context.offsets.tolist())) == expected
-    (tokens_of,) = text_batches.encode(model, [text_batches.of_text(0, text)])
-    inner = tokens_of.offsets[tokens_of.begin : tokens_of.end]
-    assert slices(text, inner) == expected
+    (encoded_text,) = text_batches.encode(
+      model, [text_batches.of_text(0, text)]
+    )
+    text_offsets = encoded_text.offsets[encoded_text.begin : encoded_text.end]
+    assert slices(text, text_offsets) == expected
     # The pieces are the same in the middle of a text.
-    (longer,) = v.encode_offsets([f"n {text} n"])
-    assert slices(f"n {text} n", longer.offsets) == ["n", *expected, "n"]
+    (encoded_in_middle,) = v.encode_offsets([f"n {text} n"])
+    assert slices(f"n {text} n", encoded_in_middle.offsets) == [
+      "n",
+      *expected,
+      "n",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Every command that opens a run also opens RUN@best and RUN@STEP."""
+"""Tests that each command that opens a run opens RUN@best and RUN@STEP."""
 
 import json
 import shutil
@@ -60,7 +60,7 @@ def run(tmp_path_factory):
 
 
 def step_of(weights):
-  """Returns the step in a model's word table, which its config must have."""
+  """Returns the step in the word table; the config must have it too."""
   table = weights.arrays["encoder/embeddings/word/embedding"]
   (step,) = set(table.ravel().tolist())
   assert weights.config["source"]["step"] == step
@@ -85,8 +85,8 @@ def test_every_reader_opens_the_checkpoint_that_is_named(
   assert table[0, 0] == step
   arguments = ["--to", "hf", "--family", "bert", "--model", path]
   execute(["convert", *arguments, "--output", str(tmp_path / "hf")])
-  written = hf.read(str(tmp_path / "hf"), "bert")
-  table = written.arrays["encoder/embeddings/word/embedding"]
+  converted = hf.read(str(tmp_path / "hf"), "bert")
+  table = converted.arrays["encoder/embeddings/word/embedding"]
   np.testing.assert_array_equal(table, word_table(step))
 
 
@@ -104,15 +104,15 @@ def test_the_argument_and_the_path_name_the_same_checkpoint(
   def probabilities(*flags):
     out = tmp_path / "out.jsonl"
     out.unlink(missing_ok=True)
-    common = ["--input", str(tmp_path / "in.jsonl"), "--output", str(out)]
-    execute(["predict", *flags, *common])
+    file_flags = ["--input", str(tmp_path / "in.jsonl"), "--output", str(out)]
+    execute(["predict", *flags, *file_flags])
     return out.read_text()
 
-  best = probabilities("--model", f"{run}@best")
-  assert best == probabilities("--model", f"{run}@8")
+  best_text = probabilities("--model", f"{run}@best")
+  assert best_text == probabilities("--model", f"{run}@8")
   with pytest.raises(SystemExit, match="error: --best is no flag"):
     probabilities("--model", str(run), "--best")
-  assert best != probabilities("--model", str(run))
+  assert best_text != probabilities("--model", str(run))
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_runs_of_every_objective_are_opened():
 def test_only_masked_lm_has_a_head_for_pairs_by_default(
   run, tmp_path, monkeypatch
 ):
-  """The parameters have no such head. The config has no key `pairs`."""
+  """This run has no head for pairs, and its config has no key `pairs`."""
   path = tmp_path / "run"
   shutil.copytree(run, path)
   config = json.loads((path / "config.json").read_text())

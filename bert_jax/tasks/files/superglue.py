@@ -31,7 +31,7 @@ def records(name: str, path: str) -> Iterator[Record]:
     path: the task's .jsonl file.
 
   Raises:
-    UserError: names the file and the line that is wrong.
+    UserError: a line is wrong; the message names the file and the line.
   """
   for record in tables.jsonl(path):
     if name == "multirc":
@@ -117,7 +117,7 @@ def parse(task: Task, record: Record, needed: bool) -> Iterator[dict[str, Any]]:
     needed: True if a record without a label is an error.
 
   Raises:
-    UserError: names the file and the line that is wrong.
+    UserError: a line is wrong; the message names the file and the line.
   """
   if task.name == "record":
     yield from _entities(record, needed)
