@@ -9,9 +9,9 @@
 
 Both sides run on the same device, one after the other, each in a separate
 process, on random token ids. A step has forward and backward pass, float32
-master weights, the published dropout and AdamW. The peer is transformers' model;
-on a GPU it is compiled. The objective is that of the family: BERT's masked LM
-and next sentence, RoBERTa's masked LM, ALBERT's masked LM and sentence order,
+master weights, the published dropout and AdamW. The peer, transformers' model,
+is compiled on a GPU. The objective is that of the family: BERT's masked LM and
+next sentence, RoBERTa's masked LM, ALBERT's masked LM and sentence order,
 ELECTRA's two networks (1 x generator + 50 x discriminator). ALBERT has AdamW on
 both sides too, because torch has no LAMB.
 

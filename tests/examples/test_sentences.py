@@ -98,7 +98,7 @@ def test_many_documents_in_a_row():
 
 
 def test_masks_of_roberta():
-  """The number of masks varies by row, and no random id is special."""
+  """In 20,000 rows, counts vary at random, and no random id is special."""
   documents, vocab = numbered([[20] * 1500] * 10)
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   builder = recipes.doc_sentences(SPECIAL, vocab, length=42, max_predictions=10)

@@ -420,7 +420,7 @@ def test_the_head_is_taken_by_name(tuned_run, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA, reason="BERT_JAX_TEST_DATA is not set")
 def test_a_run_learns_real_questions(tmp_path, compiled):
-  """The contexts of XQuAD are cut into windows; 1 of 4 answers is removed."""
+  """XQuAD's contexts are cut into windows; 1 of 4 questions has no answer."""
   text = pathlib.Path(f"{DATA}/eval/squad/xquad.en.json").read_text("utf-8")
   paragraphs = json.loads(text)["data"][0]["paragraphs"][:3]
   questions_and_answers = [
