@@ -144,12 +144,12 @@ def test_no_name_that_is_written_can_be_guessed(tmp_path, monkeypatch):
   """A writer follows no link that another user put into the folder."""
   victim = tmp_path / "victim"
   victim.write_text("old")
-  created = []
+  created_files = []
   original_open = os.open
 
   def open_and_note(path, flags, *arguments, **options):
     if flags & os.O_CREAT:
-      created.append((pathlib.Path(path).name, flags))
+      created_files.append((pathlib.Path(path).name, flags))
     return original_open(path, flags, *arguments, **options)
 
   monkeypatch.setattr(os, "open", open_and_note)
@@ -160,9 +160,9 @@ def test_no_name_that_is_written_can_be_guessed(tmp_path, monkeypatch):
     with files.atomic_file(str(tmp_path / "a")) as temporary:
       pathlib.Path(temporary).write_text("newer")
   assert victim.read_text() == "old" and (tmp_path / "a").read_text() == "newer"
-  names = [name for name, _ in created]
+  names = [name for name, _ in created_files]
   assert len(set(names)) == len(names) == 4
-  assert all(flags & os.O_EXCL for _, flags in created)
+  assert all(flags & os.O_EXCL for _, flags in created_files)
   assert names_in(tmp_path) == [
     "a",
     "a.partial",

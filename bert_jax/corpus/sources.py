@@ -481,7 +481,7 @@ def _jsonl(path: str, text_lines: Iterator[str], errors: str) -> _Documents:
     text_lines: the lines of the file.
     errors: `strict` or `replace`, for text that UTF-8 cannot encode.
   """
-  rows = nulls = 0
+  num_rows = num_nulls = 0
   for number, line in enumerate(text_lines, 1):
     if not line.strip():
       continue
@@ -497,16 +497,16 @@ def _jsonl(path: str, text_lines: Iterator[str], errors: str) -> _Documents:
         f"{location}: not a JSON object with a string `text`; every line must"
         ' be like {"text": "..."}.'
       )
-    rows += 1
+    num_rows += 1
     text = record["text"]
     if text is None:
-      nulls += 1
+      num_nulls += 1
       continue
     # JSON may spell half of a surrogate pair, which UTF-8 cannot encode.
     if any(half in line for half in ("\\ud", "\\uD")):
       text = _without_surrogates(text, location, errors)
     yield from lines.cut(text)
-  lines.say_nulls(path, nulls, rows)
+  lines.say_nulls(path, num_nulls, num_rows)
 
 
 def _without_surrogates(text: str, location: str, errors: str) -> str:

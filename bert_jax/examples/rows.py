@@ -85,19 +85,21 @@ def pair_parts(examples: np.ndarray, special: SpecialIds) -> Parts:
     special: the ids of [CLS] and [SEP].
   """
   rows, max_sequences = examples.shape
-  first = examples["length"].astype(np.int64)
-  second = examples["second_length"].astype(np.int64)
-  has_first = (first > 0).astype(np.int64)
-  has_second = (second > 0).astype(np.int64)
-  zeros = np.zeros_like(first)
-  length = np.stack([has_first, first, has_first, second, has_second], 2)
-  start = np.stack(
+  first_length = examples["length"].astype(np.int64)
+  second_length = examples["second_length"].astype(np.int64)
+  has_first = (first_length > 0).astype(np.int64)
+  has_second = (second_length > 0).astype(np.int64)
+  zeros = np.zeros_like(first_length)
+  part_lengths = np.stack(
+    [has_first, first_length, has_first, second_length, has_second], 2
+  )
+  part_starts = np.stack(
     [zeros, examples["start"], zeros, examples["second"], zeros], 2
   )
   specials = np.array([special.cls, -1, special.sep, -1, special.sep])
   return Parts(
-    start.reshape(rows, -1),
-    length.reshape(rows, -1),
+    part_starts.reshape(rows, -1),
+    part_lengths.reshape(rows, -1),
     np.tile(specials, max_sequences),
     np.repeat(np.arange(max_sequences), 5),
     np.tile([0, 0, 0, 1, 1], max_sequences),
@@ -168,16 +170,18 @@ def parts_with_moves(
     return pair_parts(examples, special)
   # The parts of B are before, between and after the moved sentences.
   zeros = np.zeros((len(flat), 1), np.int64)
-  total = flat["second_length"].astype(np.int64)[:, None]
+  second_length = flat["second_length"].astype(np.int64)[:, None]
   begins = np.append(second[:, None], starts + lengths, 1)
   gaps = np.append(starts, zeros, 1) - begins
-  gaps = np.where(np.append(lengths, zeros, 1) > 0, gaps, total)
-  sizes = np.diff(np.minimum(np.cumsum(gaps, 1), total), axis=1, prepend=0)
-  has_first, has_second = length[:, None] > 0, total > 0
+  gaps = np.where(np.append(lengths, zeros, 1) > 0, gaps, second_length)
+  sizes = np.diff(
+    np.minimum(np.cumsum(gaps, 1), second_length), axis=1, prepend=0
+  )
+  has_first, has_second = length[:, None] > 0, second_length > 0
   first_length = (length - spare)[:, None]
-  split = 2 + lengths.shape[1]
-  specials = np.full(split + sizes.shape[1] + 2, -1)
-  specials[0], specials[split], specials[-1] = (
+  first_sep = 2 + lengths.shape[1]
+  specials = np.full(first_sep + sizes.shape[1] + 2, -1)
+  specials[0], specials[first_sep], specials[-1] = (
     special.cls,
     special.sep,
     special.sep,
@@ -191,7 +195,9 @@ def parts_with_moves(
     ).reshape(rows, -1),
     np.tile(specials, max_sequences),
     np.repeat(np.arange(max_sequences), len(specials)),
-    np.tile((np.arange(len(specials)) > split).astype(np.int64), max_sequences),
+    np.tile(
+      (np.arange(len(specials)) > first_sep).astype(np.int64), max_sequences
+    ),
   )
 
 
@@ -224,27 +230,33 @@ def separated_parts(
   start = examples["start"][:, 0]
   stop = start + examples["length"][:, 0]
   sentences, documents = corpus.sentences, corpus.documents
-  first, last = (
+  first_document, last_document = (
     np.searchsorted(
       documents, np.searchsorted(sentences, tokens, "right") - 1, "right"
     )
     for tokens in (start, stop - 1)
   )
-  count = int((last - first).max(initial=0)) + 1
-  number = np.minimum(first[:, None] + np.arange(count), last[:, None])
-  ends = np.minimum(np.asarray(sentences)[documents[number]], stop[:, None])
+  max_documents = int((last_document - first_document).max(initial=0)) + 1
+  document_numbers = np.minimum(
+    first_document[:, None] + np.arange(max_documents), last_document[:, None]
+  )
+  ends = np.minimum(
+    np.asarray(sentences)[documents[document_numbers]], stop[:, None]
+  )
   begins = np.concatenate([start[:, None], ends[:, :-1]], 1)
-  lengths = ends - begins
-  parts = 1 + 2 * count
-  length = np.ones((len(examples), parts), np.int64)
-  length[:, 1::2] = lengths
-  length[:, 2::2] = lengths > 0
-  starts = np.zeros_like(length)
-  starts[:, 1::2] = begins
-  specials = np.full(parts, special.sep)
+  text_lengths = ends - begins
+  num_parts = 1 + 2 * max_documents
+  part_lengths = np.ones((len(examples), num_parts), np.int64)
+  part_lengths[:, 1::2] = text_lengths
+  part_lengths[:, 2::2] = text_lengths > 0
+  part_starts = np.zeros_like(part_lengths)
+  part_starts[:, 1::2] = begins
+  specials = np.full(num_parts, special.sep)
   specials[0], specials[1::2] = special.cls, -1
-  zeros = np.zeros(parts, np.int64)
-  return Parts(starts, length, specials, sequence=zeros, segment=zeros)
+  zeros = np.zeros(num_parts, np.int64)
+  return Parts(
+    part_starts, part_lengths, specials, sequence=zeros, segment=zeros
+  )
 
 
 def lay_out(
@@ -264,29 +276,33 @@ def lay_out(
 
   def spread(values: np.ndarray, padding: int, dtype: Any) -> np.ndarray:
     """Returns [B, L]: the value of each part in all columns of the part."""
-    full = np.empty((rows, parts.length.shape[1] + 1), dtype)
-    full[:, :-1], full[:, -1] = values, padding
-    return np.repeat(full.ravel(), repeats).reshape(shape)
+    values_and_padding = np.empty((rows, parts.length.shape[1] + 1), dtype)
+    values_and_padding[:, :-1], values_and_padding[:, -1] = values, padding
+    return np.repeat(values_and_padding.ravel(), repeats).reshape(shape)
 
   num_tokens = parts.length.sum(1)
   repeats = np.append(parts.length, width - num_tokens[:, None], axis=1).ravel()
   ends = np.cumsum(parts.length, axis=1)
-  begin = ends - parts.length
+  part_begins = ends - parts.length
   lengths = np.zeros((rows, max_sequences), np.int64)
   for sequence in range(max_sequences):
     in_sequence = parts.sequence == sequence
     lengths[:, sequence] = parts.length[:, in_sequence].sum(1)
-  origin = np.cumsum(lengths, axis=1) - lengths
+  sequence_begins = np.cumsum(lengths, axis=1) - lengths
 
-  token_index = spread(parts.start - begin, 0, np.int64) + np.arange(width)
+  token_index = spread(parts.start - part_begins, 0, np.int64) + np.arange(
+    width
+  )
   ids = tokens.take(token_index, mode="clip").astype(np.int32)
   sequences = spread(parts.sequence + 1, 0, np.int32)
   ids[sequences == 0] = pad
   # Replace the tokens of the corpus in the columns of special tokens.
-  row, number = np.nonzero((parts.special >= 0) & (parts.length > 0))
-  ids[row, begin[row, number]] = parts.special[number]
+  row, part = np.nonzero((parts.special >= 0) & (parts.length > 0))
+  ids[row, part_begins[row, part]] = parts.special[part]
   positions = np.arange(width, dtype=np.int32)
-  positions = positions - spread(origin[:, parts.sequence], 0, np.int32)
+  positions = positions - spread(
+    sequence_begins[:, parts.sequence], 0, np.int32
+  )
   positions[sequences == 0] = 0
   return Rows(
     ids,
@@ -351,15 +367,15 @@ def flat_row(
       "flat_row: there must be sequences, and none may be empty; leave empty"
       " sequences out."
     )
-  total = int(lengths.sum())
-  size = -(-total // multiple) * multiple
-  lengths = np.append(lengths, size - total)
-  input_ids = np.zeros(size, np.int32)
-  input_ids[:total] = np.concatenate(list(sequences))
+  num_tokens = int(lengths.sum())
+  row_length = -(-num_tokens // multiple) * multiple
+  lengths = np.append(lengths, row_length - num_tokens)
+  input_ids = np.zeros(row_length, np.int32)
+  input_ids[:num_tokens] = np.concatenate(list(sequences))
   sequence_ids = np.repeat(np.arange(1, len(lengths) + 1), lengths)
-  first = np.repeat(np.cumsum(lengths) - lengths, lengths)
+  begins = np.repeat(np.cumsum(lengths) - lengths, lengths)
   # The padding must have no larger position than the other sequences have.
-  positions = (np.arange(size) - first) % lengths[:-1].max()
+  positions = (np.arange(row_length) - begins) % lengths[:-1].max()
   return {
     "input_ids": input_ids[None],
     "position_ids": positions.astype(np.int32)[None],

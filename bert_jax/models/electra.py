@@ -282,12 +282,12 @@ def flops(encoder: Electra, rows: int, length: int, predictions: int) -> float:
 
   Its arguments are those of `heads.flops`.
   """
-  e, total = encoder, 0.0
+  e, total_flops = encoder, 0.0
   for tower in (e, generator(e)):
-    total += stack_flops(tower, rows, length)
+    total_flops += stack_flops(tower, rows, length)
     if tower.hidden != e.embedding_size:
-      total += 2.0 * rows * length * e.embedding_size * tower.hidden
-  total += 2.0 * rows * length * e.hidden * (e.hidden + 1)
-  head = 2 * generator(e).hidden * e.embedding_size
-  head += 2 * e.embedding_size * e.vocab_size
-  return total + rows * predictions * head
+      total_flops += 2.0 * rows * length * e.embedding_size * tower.hidden
+  total_flops += 2.0 * rows * length * e.hidden * (e.hidden + 1)
+  head_flops = 2 * generator(e).hidden * e.embedding_size
+  head_flops += 2 * e.embedding_size * e.vocab_size
+  return total_flops + rows * predictions * head_flops

@@ -70,8 +70,8 @@ def dropout_bits(seed: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
 
 
 def _apply_dropout(x: Array, seed: Array, rate: float) -> Array:
-  keep = dropout_bits(seed, x.shape) >= fused.threshold(rate)
-  return jnp.where(keep, x * (1.0 / (1.0 - rate)), 0).astype(x.dtype)
+  is_kept = dropout_bits(seed, x.shape) >= fused.threshold(rate)
+  return jnp.where(is_kept, x * (1.0 / (1.0 - rate)), 0).astype(x.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))

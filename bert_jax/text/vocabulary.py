@@ -33,8 +33,8 @@ _CACHED_CHARS = 64
 # WHOLE_TEXT, WORDS and SPACED_CHUNKS are patterns for
 # `Vocabulary.chunk_pattern`. With WHOLE_TEXT, a whole text is one chunk.
 WHOLE_TEXT = re.compile("(?s:.+)")
-# WORDS is for tokenizers that cut words always and only at white space and
-# punctuation.
+# WORDS is for tokenizers that always cut words at white space and punctuation,
+# and nowhere else.
 WORDS = re.compile(r"[^ !-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]")
 # SPACED_CHUNKS is for tokenizers that cut words only at white space. Cleaning
 # may join a space and the mark after it into one character, so this pattern

@@ -200,8 +200,10 @@ def evaluate_splits(
     training_loss = sum(c * means[name] for name, c in coefficients.items())
     loss = means.get("task_loss", training_loss)
     check_loss(int(state.step), split.name, loss)
-    official, counts = _prediction_scores(split, logits) if logits else ({}, {})
-    split_scores = official | means | {"loss": loss} | counts
+    official_scores, counts = (
+      _prediction_scores(split, logits) if logits else ({}, {})
+    )
+    split_scores = official_scores | means | {"loss": loss} | counts
     prefix = f"{split.name}/" if number else ""
     scores |= {prefix + name: score for name, score in split_scores.items()}
   return scores
@@ -212,12 +214,12 @@ def _prediction_scores(
 ) -> tuple[dict[str, float], dict[str, float]]:
   """Returns (the official metrics, the number of predicted labels by name)."""
   predicted = predictions(split, logits)
-  official = metrics.evaluate(split.task, predicted, split.examples)
+  official_scores = metrics.evaluate(split.task, predicted, split.examples)
   note_doubts(split, predicted)
   if split.task.kind in ("regression", "span"):
-    return official, {}
+    return official_scores, {}
   labels = _distinct_labels(split.task.kind, predicted)
-  return official, {"predicted_labels": float(len(labels))}
+  return official_scores, {"predicted_labels": float(len(labels))}
 
 
 def note_doubts(split: Split, predictions: list[Any]) -> None:

@@ -56,11 +56,11 @@ def read(path: str, most: int | None = None) -> list[MinimalPairs]:
     numbers = [i for i, line in enumerate(lines, 1) if line.strip()][:most]
     pairs = []
     for i in numbers:
-      place = f"{path}: {name}:{i}"
-      pair = parse_object(lines[i - 1], place)
+      location = f"{path}: {name}:{i}"
+      pair = parse_object(lines[i - 1], location)
       for field in _FIELDS:
         if not isinstance(pair.get(field), str):
-          raise UserError(f"{place} has no {field!r}, so it is not BLiMP's.")
+          raise UserError(f"{location} has no {field!r}, so it is not BLiMP's.")
       pairs.append(pair)
     if not pairs:
       raise UserError(f"{path}: {name} is empty.")

@@ -94,6 +94,7 @@ _NEEDED_MODELS = {
   ),
   "attention": "a Transformer",
 }
+# These dicts turn tasks, families and kinds of tokenizers into words.
 _HEADS = {
   "encoder": "encoder without a head",
   "pretraining": "masked language model",
@@ -282,7 +283,7 @@ class Model:
     )
 
   def fill_mask(self, texts: Any, top_k: int = 5) -> Any:
-    """Fills each mask of texts with the pieces that the model finds likely.
+    """Fills each mask in texts with the pieces that the model finds likely.
 
     >>> row = model.fill_mask("the cat sat on the [MASK] .", top_k=3)
     >>> row["filled"]

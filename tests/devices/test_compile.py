@@ -324,13 +324,13 @@ def test_an_unknown_slice_gets_the_nearest_and_all_generations(monkeypatch):
 
 @needs_libtpu
 def test_a_small_step_is_compiled_and_reported():
-  done = command(
+  process = command(
     *("--topology=v2:2x2", "--phase=1", "--json", *TINY, *NO_DROPOUT),
     "--config.model.unroll=2",
   )
-  assert done.returncode == 0, done.stderr
-  assert done.stderr == ""
-  (report,) = reports_in(done)
+  assert process.returncode == 0, process.stderr
+  assert process.stderr == ""
+  (report,) = reports_in(process)
   assert report["devices"] == 8 and report["hbm_bytes"] == 8 * 2**30
   assert report["length"] == 128 and report["loops"] == []
   # Each device holds all float32 parameters and both moments.
@@ -345,12 +345,12 @@ def test_a_small_step_is_compiled_and_reported():
 
 
 def run_compile(topology, phase, *flags, config="bert:base"):
-  done = command(
+  process = command(
     *(f"--topology={topology}", f"--phase={phase}", "--json", *flags),
     config=config,
   )
-  assert done.returncode == 0, done.stderr + done.stdout
-  (report,) = reports_in(done)
+  assert process.returncode == 0, process.stderr + process.stdout
+  (report,) = reports_in(process)
   assert report["fits"]
   assert report["all_reduced_ratio"] <= 1.05
   return report
@@ -360,15 +360,15 @@ def run_compile(topology, phase, *flags, config="bert:base"):
 @pytest.mark.slow
 def test_attention_in_a_kernel_needs_less():
   """The kernel does not save the scores of long rows; TPU v2 has no kernel."""
-  kernel = "--config.model.attention=tpu"
+  kernel_flag = "--config.model.attention=tpu"
   sizes = [
     run_compile("v5e:2x2", 2, *TINY, *flags)["temporaries_bytes"]
-    for flags in ([], [kernel])
+    for flags in ([], [kernel_flag])
   ]
   assert sizes[1] < 0.8 * sizes[0]
-  done = command("--topology=v2:2x2", *TINY, kernel)
-  assert done.returncode != 0
-  assert "TPUs from v4 on, this is 'TPU v2'" in done.stderr
+  process = command("--topology=v2:2x2", *TINY, kernel_flag)
+  assert process.returncode != 0
+  assert "TPUs from v4 on, this is 'TPU v2'" in process.stderr
 
 
 @needs_libtpu
@@ -387,9 +387,9 @@ def test_large_fits_the_published_slice_and_the_offer_is_true():
   the config sets.
   """
   flags = ("--topology=v2:8x8", "--phase=2", "--json")
-  done = command(*flags, "--config.model.remat=False", config="bert:large")
-  assert done.returncode == 2, done.stderr
-  (report,) = reports_in(done)
+  process = command(*flags, "--config.model.remat=False", config="bert:large")
+  assert process.returncode == 2, process.stderr
+  (report,) = reports_in(process)
   assert not report["fits"] and "Ran out of memory" in report["refused"]
   assert report["offer"] == "--config.model.remat=True"
   report_of_offer = run_compile("v2:8x8", 2, config="bert:large")

@@ -129,7 +129,7 @@ def test_depth_of_a_shared_layer_is_free():
 
 
 def kept(module, params, train=True):
-  """Returns True for the elements that the MLP's dropout kept in each layer.
+  """Returns which elements the MLP's dropout kept in each layer, as bools.
 
   Kernels are 0, the MLP's bias is 1 and the first LayerNorm returns 0. So a
   layer's output is the normalised dropout of ones, which is positive where

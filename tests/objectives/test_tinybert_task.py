@@ -112,10 +112,10 @@ def softmax(x):
 
 
 def test_predictions_of_classes(batch, models):
-  student, master = models["classification"]
+  student, teacher_model = models["classification"]
   objective, _ = pair = loss_of(stage="prediction")
-  sums = measure(pair, student[1], master[1], batch)
-  scores = [logits(model, batch) for model in (student, master)]
+  sums = measure(pair, student[1], teacher_model[1], batch)
+  scores = [logits(model, batch) for model in (student, teacher_model)]
 
   def divergence(temperature):
     student_chances, teacher_chances = (
@@ -142,12 +142,12 @@ def test_predictions_of_classes(batch, models):
 
 def test_predictions_of_numbers(batch, models):
   batch = batch | {"labels": jnp.array([2.5, -1.0, jnp.nan, 0.0])}
-  student, master = models["regression"]
+  student, teacher_model = models["regression"]
   options = dict(kind="regression", stage="prediction")
   objective, _ = pair = loss_of(**options)
-  sums = measure(pair, student[1], master[1], batch)
+  sums = measure(pair, student[1], teacher_model[1], batch)
   student_numbers, teacher_numbers = (
-    logits(x, batch) for x in (student, master)
+    logits(x, batch) for x in (student, teacher_model)
   )
   loss_to_labels = np.square(
     student_numbers[:2, 0] - np.array([2.5, -1.0])
@@ -191,15 +191,15 @@ def test_an_equal_student_has_nothing_to_learn(batch, models, stage):
   sums = measure(pair, params, frozen, batch)
   losses = {name: sums[name] for name in objective.coefficients}
   assert losses == pytest.approx(dict.fromkeys(losses, 0.0), abs=1e-7)
-  scaled = jax.tree.map(lambda x: 1.1 * x, params)
-  sums_of_scaled = measure(pair, scaled, frozen, batch)
+  scaled_params = jax.tree.map(lambda x: 1.1 * x, params)
+  sums_of_scaled = measure(pair, scaled_params, frozen, batch)
   assert min(sums_of_scaled[name] for name in losses) > 1e-4
 
 
 @pytest.mark.parametrize("stage", tinybert_task.STAGES)
 def test_padding_enters_no_loss(batch, models, layers, stage):
-  student, master = models["classification"]
-  params = layers if stage == "layers" else (student[1], master[1])
+  student, teacher_model = models["classification"]
+  params = layers if stage == "layers" else (student[1], teacher_model[1])
   is_padding = batch["sequence_ids"] == 0
   other_batch = batch | {
     "input_ids": jnp.where(is_padding, 30, batch["input_ids"])
@@ -373,13 +373,17 @@ def test_a_killed_stage_equals_an_uninterrupted_one(trained, stage, tmp_path):
   config = config_of(trained, stage)
   if stage == "prediction":
     config["init_from"] = str(trained / "layers")
-  again = str(tmp_path / "again")
-  shutil.copytree(trained / stage, again)
-  shutil.rmtree(f"{again}/checkpoints/6")
+  restart_path = str(tmp_path / "again")
+  shutil.copytree(trained / stage, restart_path)
+  shutil.rmtree(f"{restart_path}/checkpoints/6")
   # This is the same teacher under another name, with its labels in another
   # order.
   config["teacher"]["path"] = str(trained / "turned")
-  train.run(copy.deepcopy(config), again)
-  old, new = (runs.read(x).arrays for x in (str(trained / stage), again))
-  for name in old:
-    np.testing.assert_array_equal(old[name], new[name], name)
+  train.run(copy.deepcopy(config), restart_path)
+  expected_arrays, restarted_arrays = (
+    runs.read(x).arrays for x in (str(trained / stage), restart_path)
+  )
+  for name in expected_arrays:
+    np.testing.assert_array_equal(
+      expected_arrays[name], restarted_arrays[name], name
+    )

@@ -199,8 +199,8 @@ def test_entities_by_conlleval_and_strict(golds, predicted, expected):
   )
   scores = metrics.evaluate(spec, [predicted], [{"tags": golds}])
   assert (scores["tagging_f1"], scores["tagging_f1_strict"]) == expected
-  same = [a == b for a, b in zip(golds, predicted, strict=True)]
-  assert scores["accuracy"] == np.mean(same)
+  is_same = [a == b for a, b in zip(golds, predicted, strict=True)]
+  assert scores["accuracy"] == np.mean(is_same)
 
 
 def test_conlleval_prints_thirds():
