@@ -2,7 +2,7 @@
 
 The command `bert_jax` (cli/errors.py) prints each of these classes as one
 sentence and ends with a status that is not zero. Code that reacts to an error
-reads its class, never its text.
+checks its class, never its text.
 """
 
 import contextlib

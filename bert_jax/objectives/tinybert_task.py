@@ -1,8 +1,8 @@
 """Trains TinyBERT on a task (Jiao et al. 2020, sections 3.1, 3.2 and 4.2).
 
 The teacher was fine-tuned for a task. On the task's rows the student first
-learns the teacher's inner states (stage "layers"), and then its predictions
-(stage "prediction").
+learns the teacher's inner states (stage "layers"), and then the teacher's
+predictions (stage "prediction").
 """
 
 import functools

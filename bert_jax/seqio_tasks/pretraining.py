@@ -66,9 +66,9 @@ def _end_readers() -> None:
   readers = list(_readers)
   for block_reader in readers:
     block_reader.close()
-  limit = time.monotonic() + EXIT_SECONDS
+  deadline = time.monotonic() + EXIT_SECONDS
   for block_reader in readers:
-    block_reader.ended.wait(max(limit - time.monotonic(), 0))
+    block_reader.ended.wait(max(deadline - time.monotonic(), 0))
   if readers:
     time.sleep(0.1)  # Let the last call return.
 
@@ -247,7 +247,7 @@ class RowSource(seqio.DataSource):
     )
 
   def corpus(self, split: str) -> reader.Corpus:
-    """Returns the documents of a split; of a text, the held-out documents."""
+    """Returns a split's documents; for a text, always the held-out ones."""
     if isinstance(self.documents, Text):
       return self.documents.validation
     return loader.split_of(self.documents, split)
@@ -670,17 +670,19 @@ def open_data(
   with contextlib.suppress(RuntimeError):
     tf.config.set_visible_devices([], "GPU")
   row_sources, rates = components(name)
-  opened: tuple[Any, ...] = tuple(source.documents for source in row_sources)
-  for data in opened[1:]:
+  opened_documents: tuple[Any, ...] = tuple(
+    source.documents for source in row_sources
+  )
+  for data in opened_documents[1:]:
     open_vocabulary.check_same(
-      opened[0].vocab,
+      opened_documents[0].vocab,
       data.vocab,
-      f"{name}: {opened[0].path}",
+      f"{name}: {opened_documents[0].path}",
       data.path,
       "register both with one vocab.txt",
     )
-  loader.check_cased(opened, cased)
-  special, size = opened[0].special, opened[0].vocab_size
+  loader.check_cased(opened_documents, cased)
+  special, size = opened_documents[0].special, opened_documents[0].vocab_size
   recipe = make_recipe(builder, special, size, options)
   row_streams = [
     source.stream(recipe, split, seed, str(i))
@@ -690,7 +692,7 @@ def open_data(
     stream = row_streams[0]
   else:
     stream = streams.Mixture(row_streams, rates, seed)
-  return loader.PretrainingData(stream, size, special, opened)
+  return loader.PretrainingData(stream, size, special, opened_documents)
 
 
 def open_heldout(
@@ -703,9 +705,9 @@ def open_heldout(
 ) -> streams.Heldout:
   """Opens the held-out documents as `loader.open_heldout` does for a folder."""
   row_sources, _ = components(name)
-  opened = [source.documents for source in row_sources]
-  loader.check_cased(opened, cased)
-  special, size = opened[0].special, opened[0].vocab_size
+  opened_documents = [source.documents for source in row_sources]
+  loader.check_cased(opened_documents, cased)
+  special, size = opened_documents[0].special, opened_documents[0].vocab_size
   recipe = make_recipe(builder, special, size, options)
   return streams.Heldout([s.corpus(split) for s in row_sources], recipe, limit)
 

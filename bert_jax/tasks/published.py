@@ -148,9 +148,8 @@ def _choice(name: str) -> TaskFiles:
 def _tagging(name: str) -> TaskFiles:
   labels = _tags(_TYPES[name])
   task = Task(name, "tagging", labels, 1, ("tagging_f1",))
-  is_conll2003 = (
-    name == "conll2003"
-  )  # Devlin et al. 2018, section 5.3, uses it.
+  # The task of Devlin et al. 2018, section 5.3.
+  is_conll2003 = name == "conll2003"
   return TaskFiles(
     task,
     _without_skipping(conll.published_records),

@@ -1,8 +1,8 @@
 """Builds the tokenizer of ELMo, whose pieces are whole words.
 
 A vocabulary file has a word on each line. `<S>`, `</S>` and `<UNK>` come first.
-The other words follow from the most to the least frequent (allenai/bilm-tf
-README.md). ELMo's softmax predicts these words.
+The other words are sorted from the most to the least frequent
+(allenai/bilm-tf README.md). ELMo's softmax predicts these words.
 
 A prepared folder also has ids for all other words of its text; they follow the
 ids of the vocabulary. For such a word the model predicts `<UNK>`, but it reads

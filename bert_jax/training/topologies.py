@@ -112,9 +112,9 @@ def nearest_topology(topology: str) -> str:
     GENERATIONS[generation].cores,
     GENERATIONS[generation].layouts,
   )
-  count = math.prod(int(n) for n in re.findall(r"\d+", layout))
-  count //= cores if "-" in layout else 1
-  return f"{generation}:{min(layouts, key=lambda x: abs(chips(x) - count))}"
+  num_chips = math.prod(int(n) for n in re.findall(r"\d+", layout))
+  num_chips //= cores if "-" in layout else 1
+  return f"{generation}:{min(layouts, key=lambda x: abs(chips(x) - num_chips))}"
 
 
 def chips(layout: str) -> int:

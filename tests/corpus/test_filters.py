@@ -25,20 +25,20 @@ def jaccard(*texts: str) -> float:
 
 
 def test_shares_by_hand():
-  share = filters.symbol_share
-  assert share("") == share("Plain, «text» 12% naïve!\t\n") == 0
-  assert share("a|b$") == 0.5
+  symbol_share = filters.symbol_share
+  assert symbol_share("") == symbol_share("Plain, «text» 12% naïve!\t\n") == 0
+  assert symbol_share("a|b$") == 0.5
   # Vowel signs and viramas are marks of letters; U+FFFD and controls are not.
-  assert share("हिन्दी नमस्ते") == 0
-  assert share("ab\ufffd\x00") == 0.5
+  assert symbol_share("हिन्दी नमस्ते") == 0
+  assert symbol_share("ab\ufffd\x00") == 0.5
 
   def repetition(words: list[str]) -> float:
     return filters.repetition(words, filters.shingles(words))
 
   assert repetition(["one", "two", "three", "four", "five"]) == 0
   # The five words occur twice; only the second time counts as repeated.
-  run = ["aa", "bb", "cc", "dd", "ee"]
-  assert repetition([*run, "x", *run]) == 10 / 21
+  five_words = ["aa", "bb", "cc", "dd", "ee"]
+  assert repetition([*five_words, "x", *five_words]) == 10 / 21
   # A word in several repeated 5-grams is counted once: 10 of 18 words.
   assert repetition(list("abcde" * 3 + "xyz")) == 10 / 18
   assert repetition(list("aaaaaaa")) == 6 / 7
@@ -68,12 +68,13 @@ def test_digests_ignore_only_white_space():
 
 
 def test_sketches_estimate_the_jaccard_index():
-  empty = filters.empty_sketch()
+  empty_sketch = filters.empty_sketch()
   errors = []
   for shared in range(20, 400, 20):
     texts = made_of(*range(400)), made_of(*range(400 - shared, 800 - shared))
     sketches = [
-      filters.sketch(empty, filters.shingles(text.split())) for text in texts
+      filters.sketch(empty_sketch, filters.shingles(text.split()))
+      for text in texts
     ]
     estimate = np.mean(sketches[0] == sketches[1])
     errors.append(estimate - jaccard(*texts))
@@ -81,7 +82,7 @@ def test_sketches_estimate_the_jaccard_index():
   # sqrt(1 / 4 / 128) = 0.044.
   assert np.sqrt(np.mean(np.square(errors))) < 0.05
   assert abs(np.mean(errors)) < 0.03
-  assert empty.is_empty()
+  assert empty_sketch.is_empty()
 
 
 def test_near_copies_are_found_above_and_kept_below():
@@ -166,9 +167,9 @@ def test_a_text_that_grows_takes_little_memory():
 def test_lines_that_have_grown_are_cut(layout, monkeypatch):
   monkeypatch.setattr(lines, "MAX_CHARS", 30)
   record = Record("a b\n" + "\ufdfa" * 4, layout, 1.0)
-  grown = filters.normalised(record, "NFKC")
-  document = sources.split_sentences(grown)
-  assert " ".join(document).split() == grown.text.split()
+  grown_record = filters.normalised(record, "NFKC")
+  document = sources.split_sentences(grown_record)
+  assert " ".join(document).split() == grown_record.text.split()
   if layout == "lines":
     assert max(map(len, document)) <= 30 and document[0] == "a b"
     assert len(document) == 4

@@ -37,13 +37,13 @@ if __name__ == "__main__":
 
 
 def make_text(documents: int, seed: int = 0) -> str:
-  draw = random.Random(seed)
+  rng = random.Random(seed)
 
   def sentence() -> str:
-    return " ".join(draw.choices(WORDS, k=draw.randint(1, 9))) + "."
+    return " ".join(rng.choices(WORDS, k=rng.randint(1, 9))) + "."
 
   texts = [
-    "\n".join(sentence() for _ in range(draw.randint(1, 6)))
+    "\n".join(sentence() for _ in range(rng.randint(1, 6)))
     for _ in range(documents)
   ]
   return "\n\n".join(texts) + "\n"

@@ -19,10 +19,10 @@ def shapes_of(length):
 
 def test_a_prepared_length_is_compiled_once_and_another_when_it_comes():
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
-  traced = []
+  traced_shapes = []
 
   def step(weight, batch, key):
-    traced.append(batch["sequence_ids"].shape)
+    traced_shapes.append(batch["sequence_ids"].shape)
     assert not jax.sharding.get_abstract_mesh().empty
     return weight * batch["sequence_ids"].sum() + jax.random.uniform(key)
 
@@ -35,7 +35,7 @@ def test_a_prepared_length_is_compiled_once_and_another_when_it_comes():
       batch = sharding.to_global(mesh, batch_of(length))
       expected = 4.0 * length + jax.random.uniform(key)
       np.testing.assert_allclose(function(weight, batch, key), expected)
-  assert sorted(traced) == [(2, 4), (2, 6), (2, 8)]
+  assert sorted(traced_shapes) == [(2, 4), (2, 6), (2, 8)]
 
 
 def test_what_fails_in_the_background_is_raised_where_it_is_needed():

@@ -72,11 +72,11 @@ def test_damaged_metadata(prepared, tmp_path, key, value):
   output = tmp_path / "out"
   shutil.copytree(prepared[0], output)
   meta = json.loads((output / "meta.json").read_text())
-  for damaged_text in (
+  for damaged_meta in (
     {**meta, key: value},
     {k: meta[k] for k in meta if k != key},
   ):
-    (output / "meta.json").write_text(json.dumps(damaged_text))
+    (output / "meta.json").write_text(json.dumps(damaged_meta))
     with pytest.raises(ValueError, match=str(output)):
       reader.open_prepared(str(output))
 

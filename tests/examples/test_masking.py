@@ -286,7 +286,7 @@ def test_words_of_a_corpus_keep_together_in_its_pairs():
   rng = np.random.default_rng(3)
   documents = [
     [
-      # Ids from 500 on continue a word, and no sentence begins with one.
+      # Ids from 500 on continue a word; no sentence begins with such an id.
       [10, *rng.choice([*range(11, 20), *range(500, 510)], 12).tolist()]
       for _ in range(6)
     ]

@@ -71,13 +71,16 @@ def test_parts_add_up_to_the_whole(objective, params, batch, monkeypatch):
     return sums["lm_loss"], sums["lm_accuracy"]
 
   (loss, hits), grads = jit(jax.value_and_grad(whole, has_aux=True))(params)
-  (got, got_hits), got_grads = jit(jax.value_and_grad(parts, has_aux=True))(
-    params
+  (chunked_loss, chunked_hits), chunked_grads = jit(
+    jax.value_and_grad(parts, has_aux=True)
+  )(params)
+  assert (
+    chunked_loss == pytest.approx(float(loss), rel=1e-6)
+    and chunked_hits == hits
   )
-  assert got == pytest.approx(float(loss), rel=1e-6) and got_hits == hits
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
-    got_grads,
+    chunked_grads,
     grads,
   )
   weights = objective.weights(batch)

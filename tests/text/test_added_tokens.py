@@ -31,24 +31,31 @@ def test_ids_and_offsets_are_those_of_transformers(kind, form, tmp_path):
   transformers = pytest.importorskip("transformers")
   open_with_transformers = transformers.AutoTokenizer.from_pretrained
   path = write_model(tmp_path / "a", kind, form)
-  reference, v = open_with_transformers(path), open_vocabulary.load(path)
+  reference, vocabulary = (
+    open_with_transformers(path),
+    open_vocabulary.load(path),
+  )
   with_special = model_tokenizer.build(read_folder(tmp_path / "a"), path)
   saved_folder = tmp_path / "b"
-  write(saved_folder, open_vocabulary.contents(v))
+  write(saved_folder, open_vocabulary.contents(vocabulary))
   config = (tmp_path / "a" / "config.json").read_bytes()
   (saved_folder / "config.json").write_bytes(config)
   saved_vocabulary, saved_reference = (
     open_vocabulary.load(str(saved_folder)),
     open_with_transformers(saved_folder),
   )
-  assert v.vocab_size == saved_vocabulary.vocab_size == len(reference)
+  assert vocabulary.vocab_size == saved_vocabulary.vocab_size == len(reference)
   assert (
-    v.added_ids == saved_vocabulary.added_ids == sorted(numbered(MAKE[kind]()))
+    vocabulary.added_ids
+    == saved_vocabulary.added_ids
+    == sorted(numbered(MAKE[kind]()))
   )
   assert (
-    v.unmasked_ids == [v.pieces.index("[E1]")] == saved_vocabulary.unmasked_ids
+    vocabulary.unmasked_ids
+    == [vocabulary.pieces.index("[E1]")]
+    == saved_vocabulary.unmasked_ids
   )
-  assert v.boundary.tolist() == saved_vocabulary.boundary.tolist()
+  assert vocabulary.boundary.tolist() == saved_vocabulary.boundary.tolist()
   # transformers reads a literal [SEP] as the special token; `encode_batch`
   # reads it as text.
   texts = [text for text in TEXTS if "[SEP]" not in text]
@@ -58,19 +65,23 @@ def test_ids_and_offsets_are_those_of_transformers(kind, form, tmp_path):
     )
     ids = expected["input_ids"]
     offsets = [tuple(pair) for pair in expected["offset_mapping"]]
-    for vocabulary in (v, saved_vocabulary, pickle.loads(pickle.dumps(v))):
-      (encoded,) = vocabulary.encode_offsets([text])
+    for same_vocabulary in (
+      vocabulary,
+      saved_vocabulary,
+      pickle.loads(pickle.dumps(vocabulary)),
+    ):
+      (encoded,) = same_vocabulary.encode_offsets([text])
       assert (encoded.ids, encoded.offsets) == (ids, offsets), text
-      assert vocabulary.encode_batch([text]) == [ids], text
-      assert vocabulary.encode_batch([text, text]) == [ids, ids], text
-      assert vocabulary.encode_special(text) == ids, text
+      assert same_vocabulary.encode_batch([text]) == [ids], text
+      assert same_vocabulary.encode_batch([text, text]) == [ids, ids], text
+      assert same_vocabulary.encode_special(text) == ids, text
     assert with_special.encode(text).ids == reference(text)["input_ids"]
     assert saved_reference(text)["input_ids"] == reference(text)["input_ids"], (
       text
     )
-  flat, lengths = v.encode_flat(texts)
-  assert flat.tolist() == list(itertools.chain(*v.encode_batch(texts)))
-  assert lengths.tolist() == list(map(len, v.encode_batch(texts)))
+  flat, lengths = vocabulary.encode_flat(texts)
+  assert flat.tolist() == list(itertools.chain(*vocabulary.encode_batch(texts)))
+  assert lengths.tolist() == list(map(len, vocabulary.encode_batch(texts)))
 
 
 def longer(kind, *tokens):
@@ -98,8 +109,8 @@ def test_each_flag(name):
   """Pieces of the words between the tokens are not compared."""
   flags, expected = FLAGS[name]
   fields = {"content": "covid19", **flags}
-  v = longer("bert", added_tokens.make_token(fields))
-  pairs = tokens(v, "the covid19n  COVID19 the")
+  vocabulary = longer("bert", added_tokens.make_token(fields))
+  pairs = tokens(vocabulary, "the covid19n  COVID19 the")
   assert [pair for pair in pairs if pair[0] in ("covid19", "n")] == expected
   # The words around the token are read as without it.
   assert pairs[0] == ("the", "the") and pairs[-1] == ("the", "the")
@@ -108,26 +119,30 @@ def test_each_flag(name):
 @pytest.mark.parametrize("kind", MAKE)
 def test_special_tokens_of_the_family_stay_text(kind):
   """The text of a corpus cannot contain [MASK], whatever tokens are added."""
-  v = longer(kind)
-  names = sorted(added_tokens.role_tokens(v))
+  vocabulary = longer(kind)
+  names = sorted(added_tokens.role_tokens(vocabulary))
   text = " ".join(f"{name}[E1]" for name in names)
-  (ids,) = v.encode_batch([text])
-  roles = {v.pieces.index(name) for name in names} - {v.special.unk}
+  (ids,) = vocabulary.encode_batch([text])
+  roles = {vocabulary.pieces.index(name) for name in names} - {
+    vocabulary.special.unk
+  }
   assert not roles & set(ids)
-  assert ids.count(v.pieces.index("[E1]")) == len(names)
+  assert ids.count(vocabulary.pieces.index("[E1]")) == len(names)
   # `encode_special` reads the family's special tokens as well.
-  ids = v.encode_special(text)
-  assert set(ids) >= {v.pieces.index(name) for name in names}
+  ids = vocabulary.encode_special(text)
+  assert set(ids) >= {vocabulary.pieces.index(name) for name in names}
 
 
 def test_a_special_token_outside_of_the_model_keeps_later_ids():
   """The mask is an added token here, and not a piece of the model."""
-  v = MAKE["bert"]()
-  content = json.loads(added_tokens.with_special_tokens(v).to_str())
+  vocabulary = MAKE["bert"]()
+  content = json.loads(added_tokens.with_special_tokens(vocabulary).to_str())
   size = len(content["model"]["vocab"])
   del content["model"]["vocab"]["[MASK]"]
   for piece, number in content["model"]["vocab"].items():
-    content["model"]["vocab"][piece] = number - (number > v.special.mask)
+    content["model"]["vocab"][piece] = number - (
+      number > vocabulary.special.mask
+    )
   content["added_tokens"] = [
     {"id": number, "content": name}
     | added_tokens.flags_of(AddedToken(name, special=True))
@@ -143,9 +158,9 @@ def test_a_special_token_outside_of_the_model_keeps_later_ids():
 def test_tagged_words_are_those_of_transformers():
   """Each word gets a space before it, unless it is an added token."""
   transformers = pytest.importorskip("transformers")
-  v = longer("roberta", *ADDED[:3])
+  vocabulary = longer("roberta", *ADDED[:3])
   vocab = {p: i for i, p in enumerate(MAKE["roberta"]().pieces)}
-  merges = v.files["merges.txt"].decode().split("\n")[1:-1]
+  merges = vocabulary.files["merges.txt"].decode().split("\n")[1:-1]
   reference = transformers.RobertaTokenizerFast(
     vocab=vocab,
     merges=[tuple(line.split(" ")) for line in merges],
@@ -156,7 +171,7 @@ def test_tagged_words_are_those_of_transformers():
   expected = reference(
     words, is_split_into_words=True, add_special_tokens=False
   )
-  ids, counts = tagging.word_pieces(v, words)
+  ids, counts = tagging.word_pieces(vocabulary, words)
   assert ids.tolist() == expected["input_ids"]
   numbers = np.repeat(np.arange(len(words)), counts).tolist()
   assert numbers == expected.word_ids()
@@ -166,10 +181,10 @@ def test_answers_do_not_include_the_spaces_of_a_token():
   token = added_tokens.make_token(
     {"content": "<x>", "lstrip": True, "rstrip": True}
   )
-  v, text = longer("bert", token), "the  <x>  the"
-  context = questions.encode_context(v, text)
+  vocabulary, text = longer("bert", token), "the  <x>  the"
+  context = questions.encode_context(vocabulary, text)
   assert [text[a:b] for a, b in context.offsets] == ["the", "<x>", "the"]
-  (encoded,) = v.encode_offsets([text])
+  (encoded,) = vocabulary.encode_offsets([text])
   assert [text[a:b] for a, b in encoded.offsets] == ["the", "  <x>  ", "the"]
 
 
@@ -179,10 +194,12 @@ TEXT_OF_WORDS = "an covid19n covid19 the[E1]the an covid19."
 @pytest.mark.parametrize("kind", MAKE)
 def test_an_added_token_is_one_word(kind, tmp_path):
   """The piece after the token begins a word, also in prepared folders."""
-  v = longer(kind)
-  (ids,) = v.encode_batch([TEXT_OF_WORDS])
-  starts = v.word_starts(ids)
-  added_positions = [i for i, number in enumerate(ids) if number in v.added_ids]
+  vocabulary = longer(kind)
+  (ids,) = vocabulary.encode_batch([TEXT_OF_WORDS])
+  starts = vocabulary.word_starts(ids)
+  added_positions = [
+    i for i, number in enumerate(ids) if number in vocabulary.added_ids
+  ]
   assert len(added_positions) >= 4 and starts[added_positions].all()
   positions_after = [i + 1 for i in added_positions if i + 1 < len(ids)]
   assert starts[positions_after].all()
@@ -195,7 +212,11 @@ def test_an_added_token_is_one_word(kind, tmp_path):
   split_writer.save({})
   split_writer.close()
   writer.write_derived(
-    str(tmp_path), v.num_ids, v.boundary, v.boundary_is_end, v.is_added
+    str(tmp_path),
+    vocabulary.num_ids,
+    vocabulary.boundary,
+    vocabulary.boundary_is_end,
+    vocabulary.is_added,
   )
   bits = np.fromfile(tmp_path / "train.word_starts", np.uint8)
   flags = np.unpackbits(bits, bitorder="little")[: len(ids)].astype(bool)
@@ -208,20 +229,22 @@ def test_special_added_tokens_are_never_masked_or_drawn(name):
 
   There are so many rows that every token that may be drawn is drawn.
   """
-  v = longer("roberta", *ADDED[:2])
-  ordinary_id, special_id = v.added_ids
+  vocabulary = longer("roberta", *ADDED[:2])
+  ordinary_id, special_id = vocabulary.added_ids
   rng = np.random.default_rng(0)
-  ids = [v.pieces.index(p) for p in ("the", "Ġthe", "Ġa", "n")]
+  ids = [vocabulary.pieces.index(p) for p in ("the", "Ġthe", "Ġa", "n")]
   choices = [*ids, ordinary_id, special_id]
   documents = [
     [rng.choice(choices, 20).tolist() for _ in range(6)] for _ in range(40)
   ]
-  starts = [[v.word_starts(s) for s in document] for document in documents]
+  starts = [
+    [vocabulary.word_starts(s) for s in document] for document in documents
+  ]
   text = reader.corpus_from_documents(documents, starts)
-  text = text._replace(unmasked=tuple(v.unmasked_ids))
-  build = recipes.doc_sentences(
-    v.special,
-    v.vocab_size,
+  text = text._replace(unmasked=tuple(vocabulary.unmasked_ids))
+  recipe = recipes.doc_sentences(
+    vocabulary.special,
+    vocabulary.vocab_size,
     length=64,
     max_predictions=30,
     mask_rate=0.5,
@@ -229,11 +252,11 @@ def test_special_added_tokens_are_never_masked_or_drawn(name):
     replacement="roberta",
     count="ceil",
   )
-  rows = build.index(text, 0, text.num_documents, 1)
+  rows = recipe.index(text, 0, text.num_documents, 1)
   numbers = np.arange(len(rows), dtype=np.uint64)
   drawn = set()
   for key in range(5):
-    batch = build.build(text, rows, numbers, key)
+    batch = recipe.build(text, rows, numbers, key)
     used = batch["mlm_weights"] > 0
     labels = batch["mlm_ids"][used]
     assert special_id not in labels and ordinary_id in labels
@@ -241,13 +264,15 @@ def test_special_added_tokens_are_never_masked_or_drawn(name):
       batch["input_ids"], batch["mlm_positions"].astype(np.int64), 1
     )[used]
     drawn |= set(
-      new_ids[(new_ids != labels) & (new_ids != v.special.mask)].tolist()
+      new_ids[
+        (new_ids != labels) & (new_ids != vocabulary.special.mask)
+      ].tolist()
     )
     # All special tokens are still in the rows.
     count = sum(s.count(special_id) for d in documents for s in d)
     assert (batch["input_ids"] == special_id).sum() == count
   assert len(drawn) > 100 and special_id not in drawn
-  assert not drawn & {i for i in v.special if i is not None}
+  assert not drawn & {i for i in vocabulary.special if i is not None}
 
 
 def test_files_that_contradict_each_other_are_named(tmp_path):
@@ -262,9 +287,11 @@ def test_files_that_contradict_each_other_are_named(tmp_path):
       model_tokenizer.build(read_folder(tmp_path / "x"), path)
 
   size = MAKE["bert"]().vocab_size
-  number = f"added_tokens.json: the token 'covid19' has the id {size + 7}, but"
+  message_start = (
+    f"added_tokens.json: the token 'covid19' has the id {size + 7}, but"
+  )
   refused(
-    f"{number} it would get the id {size}, the next one after",
+    f"{message_start} it would get the id {size}, the next one after",
     added_tokens={"covid19": size + 7},
   )
   entry = {"content": "covid19", "special": False}
@@ -299,24 +326,24 @@ def test_tokens_that_cleaning_makes_equal(name, form, tmp_path, capfd):
   transformers = pytest.importorskip("transformers")
   messages.note_once.cache_clear()
   contents, text, expected = TWINS[name]
-  v = MAKE["bert"]()
-  size = v.vocab_size
-  new = [AddedToken(content, normalized=True) for content in contents]
-  written = {"vocab.txt": v.files["vocab.txt"]}
+  vocabulary = MAKE["bert"]()
+  size = vocabulary.vocab_size
+  new_tokens = [AddedToken(content, normalized=True) for content in contents]
+  files = {"vocab.txt": vocabulary.files["vocab.txt"]}
   if form == "added_tokens.json":
-    by_id = {content: size + i for i, content in enumerate(contents)}
-    written[form] = json.dumps(by_id).encode()
+    ids_by_content = {content: size + i for i, content in enumerate(contents)}
+    files[form] = json.dumps(ids_by_content).encode()
   elif form == "tokenizer_config.json":
     by_id = {
       str(size + i): {"content": t.content, **added_tokens.flags_of(t)}
-      for i, t in enumerate(new)
+      for i, t in enumerate(new_tokens)
     }
     settings = {"do_lower_case": True, "added_tokens_decoder": by_id}
-    written[form] = json.dumps(settings).encode()
+    files[form] = json.dumps(settings).encode()
   else:
-    v.with_special.add_tokens(new)
-    written = {form: v.with_special.to_str().encode()}
-  path = write(tmp_path / "a", written)
+    vocabulary.with_special.add_tokens(new_tokens)
+    files = {form: vocabulary.with_special.to_str().encode()}
+  path = write(tmp_path / "a", files)
   opened = open_vocabulary.load(path)
   line = capfd.readouterr().err
   assert line.startswith("warning: the added tokens ") and line.count("\n") == 1
@@ -333,10 +360,10 @@ def test_tokens_that_cleaning_makes_equal(name, form, tmp_path, capfd):
   reopened = open_vocabulary.load(str(tmp_path / "b"))
   (tmp_path / "b" / "config.json").write_text('{"model_type": "bert"}')
   reference = transformers.AutoTokenizer.from_pretrained(tmp_path / "b")
-  for vocabulary in (opened, reopened, pickle.loads(pickle.dumps(opened))):
-    (ids,) = vocabulary.encode_batch([text])
+  for same_vocabulary in (opened, reopened, pickle.loads(pickle.dumps(opened))):
+    (ids,) = same_vocabulary.encode_batch([text])
     assert ids_of(ids) == expected_ids
-    assert ids_of(vocabulary.encode_special(text)) == expected_ids
+    assert ids_of(same_vocabulary.encode_special(text)) == expected_ids
   assert ids_of(with_special.encode(text).ids) == expected_ids
   assert ids_of(reference(text)["input_ids"]) == expected_ids
   reference_ids = reference.get_added_vocab()
@@ -360,9 +387,9 @@ def test_equal_tokens_inside_a_longer_one_give_a_warning(capfd):
 
 def test_a_shared_tokenizer_reads_the_same_in_a_worker():
   """The library's pickle loses a setting, which is restored."""
-  v = longer("bert")
-  copy = pickle.loads(pickle.dumps(v))
-  assert copy == v and copy.plain.encode_special_tokens
+  vocabulary = longer("bert")
+  copy = pickle.loads(pickle.dumps(vocabulary))
+  assert copy == vocabulary and copy.plain.encode_special_tokens
   text = "[SEP] covid19 [E1]"
-  assert copy.encode_batch([text]) == v.encode_batch([text])
-  assert v.special.sep not in copy.encode_batch([text])[0]
+  assert copy.encode_batch([text]) == vocabulary.encode_batch([text])
+  assert vocabulary.special.sep not in copy.encode_batch([text])[0]

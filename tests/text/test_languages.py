@@ -75,9 +75,9 @@ def cleaned(text, lower_case=True, keep_accents=None):
 @pytest.mark.parametrize("kind, options", CASES)
 def test_nothing_is_unknown_and_offsets_slice(kind, options, train):
   vocabulary = open_vocabulary.load(train(kind, **options))
-  encoded_rows = vocabulary.encode_batch(LINES)
+  ids_of_lines = vocabulary.encode_batch(LINES)
   for line, ids, encoded in zip(
-    LINES, encoded_rows, vocabulary.encode_offsets(LINES), strict=True
+    LINES, ids_of_lines, vocabulary.encode_offsets(LINES), strict=True
   ):
     assert vocabulary.special.unk not in ids, line
     assert encoded.ids == ids
@@ -102,17 +102,19 @@ def test_whole_words_are_whole(kind, options, train):
     starts = np.flatnonzero(vocabulary.word_starts(encoded.ids))
     begins = [encoded.offsets[i][0] for i in starts]
     stops = [*begins[1:], len(line)]
-    words = [line[b:e].strip() for b, e in zip(begins, stops, strict=True)]
+    found_words = [
+      line[b:e].strip() for b, e in zip(begins, stops, strict=True)
+    ]
     if kind in ("unigram", "bytelevel"):
-      assert words == line.split()
+      assert found_words == line.split()
     elif kind == "wordpiece":
       pieces = vocabulary.plain.pre_tokenizer.pre_tokenize_str(
         vocabulary.plain.normalizer.normalize_str(line)
       )
-      assert len(words) == len(pieces)
-      assert "".join(words) == "".join(line.split())
+      assert len(found_words) == len(pieces)
+      assert "".join(found_words) == "".join(line.split())
     else:
-      assert all(words) and "".join(words) == "".join(line.split())
+      assert all(found_words) and "".join(found_words) == "".join(line.split())
 
 
 @pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
@@ -238,8 +240,8 @@ def test_every_code_point_is_cleaned_as_sentencepiece_does(options, train):
       continue
     for text in (character, unicodedata.normalize("NFD", character)):
       text = f"a{text}b"
-      words = normalizer.normalize_str(text).split()
-      if reference.normalize(text).split() != words:
+      cleaned_words = normalizer.normalize_str(text).split()
+      if reference.normalize(text).split() != cleaned_words:
         different.add(character)
   assert different <= {*MARKS, *NEW_PAIRS}
 
@@ -284,9 +286,21 @@ def test_models_of_other_programs(rule, options, prepared):
 @pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
 def test_korean_words_are_not_unknown(kind, tmp_path):
   """Syllables may be composed or decomposed, and accents may be stripped."""
-  words = ["바다", "학교", "선생님", "저녁", "친구", "도시", "골목", "커피"]
+  korean_words = [
+    "바다",
+    "학교",
+    "선생님",
+    "저녁",
+    "친구",
+    "도시",
+    "골목",
+    "커피",
+  ]
   lines = [
-    f"{a} {b}에서 {c}을 보았다." for a in words for b in words for c in words
+    f"{a} {b}에서 {c}을 보았다."
+    for a in korean_words
+    for b in korean_words
+    for c in korean_words
   ]
   text = tmp_path / "text.txt"
   text.write_text("\n".join(lines), encoding="utf-8")
@@ -340,21 +354,41 @@ def test_text_is_prepared_as_the_vocabulary_was_trained(
 
 @pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
 def test_contrary_flags_are_refused(kind, train):
-  stripped, accents, cased = (
+  stripped_vocab, accents_vocab, cased_vocab = (
     train(kind, **options) for options in (STRIPPED, ACCENTS, CASED)
   )
   for path, options, message in (
-    (stripped, CASED, "in lower case and without accents, and --no-lower-case"),
-    (stripped, ACCENTS, "without accents, and --keep-accents .*text with acc"),
-    (accents, CASED, "in lower case and with accents, and --no-lower-case"),
-    (cased, dict(lower_case=True), "with capitals and .*lower_case=True"),
-    (cased, dict(keep_accents=False), "with accents, and keep_accents=False"),
-    (accents, dict(strip_accents=True), "with accents, and keep_accents=False"),
+    (
+      stripped_vocab,
+      CASED,
+      "in lower case and without accents, and --no-lower-case",
+    ),
+    (
+      stripped_vocab,
+      ACCENTS,
+      "without accents, and --keep-accents .*text with acc",
+    ),
+    (
+      accents_vocab,
+      CASED,
+      "in lower case and with accents, and --no-lower-case",
+    ),
+    (cased_vocab, dict(lower_case=True), "with capitals and .*lower_case=True"),
+    (
+      cased_vocab,
+      dict(keep_accents=False),
+      "with accents, and keep_accents=False",
+    ),
+    (
+      accents_vocab,
+      dict(strip_accents=True),
+      "with accents, and keep_accents=False",
+    ),
   ):
     with pytest.raises(ValueError, match=message) as error:
       open_vocabulary.load(path, **options)
     assert path in str(error.value) and "\n" not in str(error.value)
-  open_vocabulary.load(cased, lower_case=False, keep_accents=True)
+  open_vocabulary.load(cased_vocab, lower_case=False, keep_accents=True)
 
 
 def test_a_folder_with_tokenizer_json_refuses_them_too(train, tmp_path):
@@ -478,7 +512,7 @@ def test_the_digest_of_a_model_changes_no_ids(train, tmp_path):
 
 def test_words_begin_by_the_released_rule_on_request(train, tmp_path):
   path = train("unigram", **CASED)
-  starts = {}
+  num_starts = {}
   for rule in unigram.WORD_STARTS:
     folder = str(tmp_path / rule)
     prepare.prepare(
@@ -486,10 +520,10 @@ def test_words_begin_by_the_released_rule_on_request(train, tmp_path):
     )
     opened = reader.open_prepared(folder).splits["train"]
     bits = np.unpackbits(opened.word_starts, bitorder="little")
-    starts[rule] = bits[: opened.num_tokens].sum()
+    num_starts[rule] = bits[: opened.num_tokens].sum()
     assert open_vocabulary.load(folder).options["word_starts"] == rule
   count = sum(len(line.split()) for line in LINES) * 3
-  assert starts["space"] == count < starts["albert"]
+  assert num_starts["space"] == count < num_starts["albert"]
   with pytest.raises(ValueError, match="from something else: word_starts was"):
     prepare.prepare(
       train.text, path, folder, processes=1, heldout=0.0, word_starts="space"

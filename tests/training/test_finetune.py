@@ -184,11 +184,11 @@ def test_layers_near_the_input_learn_slower():
   }
   for rule, top in (("released", 2), ("written", 1)):
     scales = optim.layer_scales(tree, 0.5, rule)
-    layers = scales["encoder"]["layers"]["mlp"]["kernel"].ravel()
+    layer_scales = scales["encoder"]["layers"]["mlp"]["kernel"].ravel()
     expected = [0.5 ** (top + 2), 0.5 ** (top + 1), 0.5**top]
-    np.testing.assert_allclose(layers, expected)
-    embeddings = scales["encoder"]["embeddings"]["word"]["embedding"]
-    assert embeddings == 0.5 ** (3 + top)
+    np.testing.assert_allclose(layer_scales, expected)
+    embedding_scale = scales["encoder"]["embeddings"]["word"]["embedding"]
+    assert embedding_scale == 0.5 ** (3 + top)
     assert scales["pooler"]["dense"]["kernel"] == 1.0
     assert scales["classifier"]["dense"]["bias"] == 1.0
   # The whole update is scaled, including the weight decay.
@@ -437,14 +437,14 @@ TASKS_BY_MODULE = {
 
 @pytest.mark.parametrize("module", TASKS_BY_MODULE)
 def test_every_metric_says_which_package_it_needs(monkeypatch, module):
-  custom = {
+  custom_tasks = {
     "classes": task_inputs.find("x", None, "text=a").task,
     "moods": task_inputs.find("x", "multi_label", "text=a", ["a", "b"]).task,
     "price": task_inputs.find("x", "regression", "text=a").task,
     "names": task_inputs.find("x", "tagging", labels=["O", "B-X"]).task,
     "words": task_inputs.find("x", "tagging", labels=["NOUN", "VERB"]).task,
   }
-  tasks = {name: task.task for name, task in TASKS.items()} | custom
+  tasks = {name: task.task for name, task in TASKS.items()} | custom_tasks
   for name in TASKS_BY_MODULE:
     importlib.import_module(name)  # Load the modules that are not removed.
   monkeypatch.setitem(sys.modules, module, None)
@@ -514,18 +514,21 @@ def test_a_model_with_its_labels_in_another_order_scores_the_same(
 
 def test_a_sweep_goes_on_after_a_failed_run(tuned_run, tmp_path, capsys):
   config, run, _ = tuned_run
-  planned = sweep.plan(config, ["schedule.peak=1e-2,-1.0"], [0])
-  assert [r.point["schedule.peak"] for r in planned] == [1e-2, -1.0]
+  planned_runs = sweep.plan(config, ["schedule.peak=1e-2,-1.0"], [0])
+  assert [r.point["schedule.peak"] for r in planned_runs] == [1e-2, -1.0]
   folder = tmp_path / "sweep"
   # The first run has finished. The rate of the second run is refused.
-  shutil.copytree(run, folder / planned[0].name)
-  outcomes = sweep.run_all(planned, str(folder), "glue:cola", 0)
+  shutil.copytree(run, folder / planned_runs[0].name)
+  outcomes = sweep.run_all(planned_runs, str(folder), "glue:cola", 0)
   jax.config.update("jax_compilation_cache_dir", None)
   assert outcomes[0].error is None and "schedule.peak" in outcomes[1].error
   lines = sweep.report(str(folder), outcomes, sweep.metric_of(config))
-  saved = json.loads((folder / "sweep.json").read_text())
-  assert [row["failed"] for row in saved["table"]] == [0, 1]
-  assert saved["table"][0]["median"] == saved["runs"][0]["last"]["accuracy"]
+  saved_report = json.loads((folder / "sweep.json").read_text())
+  assert [row["failed"] for row in saved_report["table"]] == [0, 1]
+  assert (
+    saved_report["table"][0]["median"]
+    == saved_report["runs"][0]["last"]["accuracy"]
+  )
   assert lines[0] == "accuracy at the last step:"
   with pytest.raises(ValueError, match="gives .*peak=0.01,seed=0 twice"):
     sweep.plan(config, ["schedule.peak=1e-2,0.01"], [0])
@@ -534,9 +537,9 @@ def test_a_sweep_goes_on_after_a_failed_run(tuned_run, tmp_path, capsys):
   # A metric that no run has is refused before the first run begins.
   for name in logging.read_rows(str(run / "metrics.jsonl"))[-1]:
     if name not in ("split", "step", "time"):
-      sweep.check_metric(name, planned)
+      sweep.check_metric(name, planned_runs)
   with pytest.raises(ValueError, match="--metric=acuracy .* mean accuracy?"):
-    sweep.check_metric("acuracy", planned)
+    sweep.check_metric("acuracy", planned_runs)
   with pytest.raises(ValueError, match="data.path is empty; pass"):
     sweep.metric_of(config | {"data": config["data"] | {"path": ""}})
 

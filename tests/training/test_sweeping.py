@@ -48,12 +48,12 @@ def test_a_run_without_a_finite_metric_has_failed(tmp_path):
 
 @pytest.mark.parametrize("tag, labels", [("O", 1), ("B-X", 2)])
 def test_a_tagger_that_predicts_one_tag_only_is_constant(tag, labels):
-  task, words = tiny_tasks.TASKS["tagging"], tiny_tasks.vocabulary()
+  task, vocabulary = tiny_tasks.TASKS["tagging"], tiny_tasks.vocabulary()
   examples = [
     dict(id=str(i), words=text.split(), tags=["O"] * len(text.split()))
     for i, text in enumerate(tiny_tasks.sentences(4))
   ]
-  encoded = prepare_task.encode_examples(task, examples, words, 16)
+  encoded = prepare_task.encode_examples(task, examples, vocabulary, 16)
   sizes = np.diff(encoded.rows.starts)
   logits = [np.tile([1.0, 0.0, 0.0], (size, 1)) for size in sizes]
   # Token 1 is the first word; token 0 is [CLS].

@@ -62,9 +62,9 @@ def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path, ending):
   """Without `_QuietFile`, HDF5's library ends in a segmentation fault."""
   pytest.importorskip("h5py")
   vectors = np.random.default_rng(0).normal(size=(2, 64)).astype(np.float32)
-  texts = [Features(str(i), ("a", "b"), vectors) for i in range(600)]
+  features = [Features(str(i), ("a", "b"), vectors) for i in range(600)]
   path = tmp_path / f"a.{ending}"
-  assert feature_files.write(str(path), texts) == 600
+  assert feature_files.write(str(path), features) == 600
   size = path.stat().st_size
   path.unlink()
   limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -72,7 +72,7 @@ def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path, ending):
     try:
       resource.setrlimit(resource.RLIMIT_FSIZE, (max_size, limits[1]))
       with pytest.raises(OSError, match="too large") as error:
-        feature_files.write(str(path), texts)
+        feature_files.write(str(path), features)
     finally:
       resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert error.value.filename == str(path)
