@@ -1,6 +1,7 @@
-"""transformers' models for the families that train steps are timed on.
+"""Builds transformers' models of the families whose train steps are timed.
 
-Each returns its loss first, of keyword arguments that `inputs` makes.
+Each model takes the keyword arguments that `inputs` makes, and returns its loss
+first.
 """
 
 import argparse
@@ -29,13 +30,13 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def bert(args: argparse.Namespace) -> torch.nn.Module:
-  """Masked LM and next sentence prediction."""
+  """Builds BERT with masked LM and next sentence prediction."""
   config = transformers.BertConfig(**_options(args))
   return transformers.BertForPreTraining(config)
 
 
 def roberta(args: argparse.Namespace) -> torch.nn.Module:
-  """Masked LM."""
+  """Builds RoBERTa with masked LM."""
   config = transformers.RobertaConfig(
     max_position_embeddings=514,
     type_vocab_size=1,
@@ -46,7 +47,7 @@ def roberta(args: argparse.Namespace) -> torch.nn.Module:
 
 
 def albert(args: argparse.Namespace) -> torch.nn.Module:
-  """Masked LM and sentence order prediction."""
+  """Builds ALBERT with masked LM and sentence order prediction."""
   config = transformers.AlbertConfig(
     embedding_size=128, classifier_dropout_prob=0.0, **_options(args)
   )
@@ -54,28 +55,30 @@ def albert(args: argparse.Namespace) -> torch.nn.Module:
 
 
 class Electra(torch.nn.Module):
-  """Generator and discriminator on one set of embeddings.
+  """Holds a generator and a discriminator, which share their embeddings.
 
-  transformers has both models and not the joint step. The generator's head sees
-  the masked positions alone.
+  transformers has both models, but no step that trains them together. The
+  generator's head reads only the masked positions.
   """
 
   def __init__(self, args: argparse.Namespace) -> None:
     """Builds both models with random weights and shared embeddings."""
     super().__init__()
-    width = SIZES["electra"][args.size][3]
-    embedding = 128 if args.size == "small" else _options(args)["hidden_size"]
-    options = _options(args) | dict(embedding_size=embedding)
-    generator = options | dict(
-      hidden_size=width,
-      num_attention_heads=width // 64,
-      intermediate_size=4 * width,
+    generator_width = SIZES["electra"][args.size][3]
+    embedding_size = (
+      128 if args.size == "small" else _options(args)["hidden_size"]
+    )
+    options = _options(args) | dict(embedding_size=embedding_size)
+    generator_options = options | dict(
+      hidden_size=generator_width,
+      num_attention_heads=generator_width // 64,
+      intermediate_size=4 * generator_width,
     )
     self.discriminator = transformers.ElectraForPreTraining(
       transformers.ElectraConfig(**options)
     )
     self.generator = transformers.ElectraForMaskedLM(
-      transformers.ElectraConfig(**generator)
+      transformers.ElectraConfig(**generator_options)
     )
     embeddings = self.discriminator.electra.embeddings
     self.generator.electra.embeddings = embeddings
@@ -92,32 +95,33 @@ class Electra(torch.nn.Module):
     """Returns 1 x the generator's loss + 50 x the discriminator's.
 
     Args:
-      input_ids: [b, l], masked.
+      input_ids: [b, l], with masks.
       token_type_ids: [b, l].
       attention_mask: [b, l], 1 at real tokens.
-      positions: [b, m], the masked ones.
-      original: [b, m], the ids there.
+      positions: [b, m], the positions of the masked tokens.
+      original: [b, m], the original ids at these positions.
     """
-    optional = dict(
+    other_inputs = dict(
       token_type_ids=token_type_ids, attention_mask=attention_mask
     )
-    hidden = self.generator.electra(input_ids=input_ids, **optional)[0]
-    places = positions[..., None].expand(-1, -1, hidden.shape[-1])
-    hidden = hidden.gather(1, places)
+    hidden = self.generator.electra(input_ids=input_ids, **other_inputs)[0]
+    indices = positions[..., None].expand(-1, -1, hidden.shape[-1])
+    hidden = hidden.gather(1, indices)
     head = self.generator.generator_lm_head
     logits = head(self.generator.generator_predictions(hidden)).float()
     generator_loss = functional.cross_entropy(
       logits.flatten(0, 1), original.flatten()
     )
-    chances = logits.detach().softmax(-1)
-    # The least exponential noise over chance: a draw from them.
-    noise = torch.empty_like(chances).exponential_()
-    drawn = (chances / noise).argmax(-1)
-    seen = input_ids.scatter(1, positions, drawn)
-    replaced = seen != input_ids.scatter(1, positions, original)
-    logits = self.discriminator(input_ids=seen, **optional).logits
+    probabilities = logits.detach().softmax(-1)
+    # The largest probability / exponential noise is a draw from the
+    # probabilities.
+    noise = torch.empty_like(probabilities).exponential_()
+    drawn_ids = (probabilities / noise).argmax(-1)
+    seen_ids = input_ids.scatter(1, positions, drawn_ids)
+    is_replaced = seen_ids != input_ids.scatter(1, positions, original)
+    logits = self.discriminator(input_ids=seen_ids, **other_inputs).logits
     losses = functional.binary_cross_entropy_with_logits(
-      logits.float(), replaced.float(), reduction="none"
+      logits.float(), is_replaced.float(), reduction="none"
     )
     loss = (losses * attention_mask).sum() / attention_mask.sum()
     return (generator_loss + 50 * loss,)

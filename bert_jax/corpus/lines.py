@@ -173,7 +173,7 @@ def read_lines(
       damaged.
   """
   decoder = codecs.getincrementaldecoder("utf-8")(errors)
-  number, offset, held_back, has_begun = 1, 0, "", False
+  number, offset, held_back_text, has_begun = 1, 0, "", False
   # The line that has not ended yet, and its number of characters.
   line_parts: list[str] = []
   size, limit = 0, MAX_CHARS if cuts_lines else MAX_RECORD
@@ -182,10 +182,10 @@ def read_lines(
     if not offset:
       _check_magic(path, block)
     try:
-      text = held_back + decoder.decode(block, final=not block)
+      text = held_back_text + decoder.decode(block, final=not block)
     except UnicodeDecodeError as e:
       start = offset + len(block) - len(e.object) + e.start
-      valid_text = held_back + e.object[: e.start].decode("utf-8")
+      valid_text = held_back_text + e.object[: e.start].decode("utf-8")
       bad_line = number + len(_LINE_END.findall(valid_text))
       raise UserError(
         f"{path}: the text is not UTF-8 in line {bad_line}, at byte {start};"
@@ -196,8 +196,8 @@ def read_lines(
       text, has_begun = text.removeprefix("\ufeff"), True
     offset += len(block)
     # Hold back "\r" at the end: its line end may continue in the next block.
-    held_back = text[len(text.rstrip("\r")) :][-2:] if block else ""
-    text = text[: len(text) - len(held_back)]
+    held_back_text = text[len(text.rstrip("\r")) :][-2:] if block else ""
+    text = text[: len(text) - len(held_back_text)]
     # The regular expression is slow, and most files have no "\r".
     first, *others = _LINE_END.split(text) if "\r" in text else text.split("\n")
     line_parts.append(first)
@@ -211,9 +211,11 @@ def read_lines(
         number += 1
       line_parts, size = [others[-1]], len(others[-1])
     if size > limit:
-      *full, last = _cut_line(path, number, "".join(line_parts), cuts_lines)
-      yield from full
-      line_parts, size = [last], len(last)
+      *finished_parts, last_part = _cut_line(
+        path, number, "".join(line_parts), cuts_lines
+      )
+      yield from finished_parts
+      line_parts, size = [last_part], len(last_part)
     if not block:
       break
   yield from _cut_line(path, number, "".join(line_parts), cuts_lines)
@@ -262,19 +264,19 @@ def join(
     lines: the lines.
     ends_document: a function that returns True for a line that ends a document.
   """
-  document: list[str] = []
-  size, blank = 0, True
+  document_lines: list[str] = []
+  size, is_blank = 0, True
   for line in lines:
     # Blank lines count too, since a file may have only blank lines.
     if ends_document(line) or size > MAX_CHARS:
-      if not blank:
-        yield "\n".join(document)
-      document, size, blank = [], 0, True
-    document.append(line)
+      if not is_blank:
+        yield "\n".join(document_lines)
+      document_lines, size, is_blank = [], 0, True
+    document_lines.append(line)
     size += len(line) + 1
-    blank = blank and not line.strip()
-  if not blank:
-    yield "\n".join(document)
+    is_blank = is_blank and not line.strip()
+  if not is_blank:
+    yield "\n".join(document_lines)
 
 
 def cut(text: str) -> Iterator[tuple[str, str]]:

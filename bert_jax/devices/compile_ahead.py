@@ -63,7 +63,7 @@ def begin(
 
 
 class CompiledAhead:
-  """Calls a jitted function of a batch, with a program for each shape of it.
+  """Calls a jitted function of a batch; each batch shape has its own program.
 
   A shape that was not prepared is compiled when its first batch comes.
   """
@@ -119,7 +119,7 @@ class CompiledAhead:
     """Compiles a program, and waits until every process has compiled it.
 
     The first run of a program connects the processes. On CPUs, jax gives up if
-    one of them comes 30 seconds after another.
+    a process comes 30 seconds after another process.
     """
     program: concurrent.futures.Future[Callable[..., Any]]
     program = concurrent.futures.Future()

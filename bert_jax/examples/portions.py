@@ -27,7 +27,8 @@ class Portion:
   """The shuffled examples of a portion.
 
   Attributes:
-    start: the number of its first window or record, see `Portions.read`.
+    start: the number of the portion's window or of its first record; see
+      `Portions.read`.
     corpus: the documents.
     elements: [N, ...] entries of the index that `Recipe.index` returned; the
       recipe makes an example from each of them.
@@ -93,10 +94,10 @@ def shard_bounds(corpus: Corpus, shard_tokens: int) -> np.ndarray:
 class ShardPortions:
   """Windows of consecutive shards of a corpus; see `Portions`.
 
-  Epoch e visits all shards in an order permuted by (seed, e). The examples of
-  16 consecutive shards of this order, a window, are permuted together. So a
-  corpus below 2**28 tokens is shuffled as a whole, and a larger one needs no
-  more memory.
+  Epoch e visits all shards in a random order that depends on (seed, e). The
+  examples of a window, which is 16 consecutive shards of this order, are
+  shuffled together. So a corpus below 2**28 tokens is shuffled as a whole. A
+  larger corpus needs no more memory.
   """
 
   identity_key, unit = "stream", "window"
@@ -144,24 +145,24 @@ class ShardPortions:
   def _window(self, epoch: int, window: int) -> Portion:
     """Indexes the shards of a window, and shuffles their examples."""
     key = hashing.make_key(self.key, "epoch", epoch)
-    draws = draws_key(self._recipe, self.key, epoch)
+    key_of_draws = draws_key(self._recipe, self.key, epoch)
     shards = np.arange(len(self._bounds) - 1)
     order = np.argsort(hashing.bits(hashing.make_key(key, "shards"), shards))
     begin = window * self._window_shards
     indices, numbers = [], []
     for shard in order[begin : begin + self._window_shards]:
       first, last = self._bounds[shard : shard + 2].tolist()
-      index_key = hashing.make_key(draws, "index")
+      index_key = hashing.make_key(key_of_draws, "index")
       index = self._recipe.index(self._corpus, first, last, index_key)
       indices.append(index)
       if self._recipe.copies:
-        shard_key = hashing.make_key(draws, "shard", first)
+        shard_key = hashing.make_key(key_of_draws, "shard", first)
         numbers.append(fixed_numbers(shard_key, len(index)))
     elements = np.concatenate(indices)
     key = hashing.make_key(key, "chunks", window)
     order = np.argsort(hashing.bits(key, np.arange(len(elements))))
-    fixed = np.concatenate(numbers)[order] if numbers else None
-    return Portion(window, self._corpus, elements[order], fixed)
+    portion_numbers = np.concatenate(numbers)[order] if numbers else None
+    return Portion(window, self._corpus, elements[order], portion_numbers)
 
 
 class TextPortions:
@@ -190,12 +191,12 @@ class TextPortions:
     """Indexes the documents of a group, and shuffles their examples."""
     self._recipe.check(corpus)
     key = hashing.make_key(self.key, "epoch", epoch, record)
-    draws = draws_key(self._recipe, self.key, epoch, record)
+    key_of_draws = draws_key(self._recipe, self.key, epoch, record)
     elements = self._recipe.index(
-      corpus, 0, corpus.num_documents, hashing.make_key(draws, "rows")
+      corpus, 0, corpus.num_documents, hashing.make_key(key_of_draws, "rows")
     )
     order = np.argsort(hashing.bits(key, np.arange(len(elements))))
     numbers = None
     if self._recipe.copies:
-      numbers = fixed_numbers(draws, len(elements))[order]
+      numbers = fixed_numbers(key_of_draws, len(elements))[order]
     return Portion(record, corpus, elements[order], numbers)

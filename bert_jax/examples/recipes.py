@@ -104,8 +104,8 @@ class RowOptions:
     short_probability: the share of documents that are cut into shorter
       examples. ELECTRA has a share of rows instead.
     random_share: the share of BERT's pairs whose second segment is random.
-      With "published", half of the pairs are random, and also every pair from a
-      chunk that is a single sentence. So more than half are random in total.
+      With "published", every pair from a chunk of a single sentence is random,
+      and half of the other pairs are. So more than half of all are random.
       With 0.5, half of the pairs are random. Then a chunk that is a single
       sentence can make a "next" pair, by a split at a uniform position inside
       it. (At the end of a document, a chunk of a single token still makes a

@@ -1,4 +1,4 @@
-"""Examples in order: endless streams, mixtures of them, the held-out set.
+"""Gives examples in order: endless streams, their mixtures, held-out sets.
 
 Each class has `read(first, count)`, which returns rows [first, first + count)
 as a batch. The rows depend only on the arguments. They are the same for any
@@ -46,7 +46,7 @@ class Source(Protocol):
     """Returns where the last `read` ended, for `restore`."""
 
   def restore(self, position: dict[str, int]) -> None:
-    """Continues from a `position()` without counting up to it."""
+    """Continues from a `position()`, and counts no examples before it."""
 
 
 class Stream:
@@ -133,7 +133,7 @@ class Stream:
     Args:
       epochs: the number of epochs.
       epoch: the epoch where counting begins, at most `epochs`. The stream
-        continues at its beginning.
+        is then at the beginning of this epoch.
       first: the number of the first example of `epoch`.
     """
     limit, self._epochs = self._epochs, epochs
@@ -185,7 +185,7 @@ class Stream:
     }
 
   def restore(self, position: dict[str, int]) -> None:
-    """Continues from a `position()` without counting up to it.
+    """Continues from a `position()`, and counts no examples before it.
 
     The position of another stream (another seed, corpus or row length) is
     ignored. A position only saves time; the examples do not depend on it.
@@ -196,11 +196,11 @@ class Stream:
 
 
 class Mixture:
-  """Examples of several streams in fixed shares.
+  """Mixes the examples of several streams in fixed shares.
 
   Each block of 4096 examples has the same number of examples from each stream,
-  in an order permuted by (seed, block). The stream of an example depends only
-  on the number of the example.
+  in a random order that depends on (seed, block). The stream of an example
+  depends only on the number of the example.
   """
 
   def __init__(
@@ -268,7 +268,7 @@ class Mixture:
     }
 
   def restore(self, position: dict[str, int]) -> None:
-    """Continues from a `position()` without counting up to it."""
+    """Continues from a `position()`, and counts no examples before it."""
     for i, stream in enumerate(self._streams):
       prefix = f"{i}."
       stream.restore(
@@ -292,7 +292,7 @@ class Heldout:
       corpora: the held-out documents of each component of a mixture.
       recipe: makes the rows.
       limit: the number of examples. They are chosen by a hash, and are in the
-        order of the corpora. None takes all examples.
+        order of the corpora. If it is None, all examples are used.
 
     Raises:
       ValueError: a corpus cannot be used for the recipe, or `limit` is below 1.

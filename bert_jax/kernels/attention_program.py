@@ -70,7 +70,7 @@ class Plan:
 
   @property
   def skips_blocks(self) -> bool:
-    """True if a program loops over a range of blocks that it reads.
+    """True if a program reads the range of blocks for its loop from an array.
 
     A loop with static ends is faster if there is little to skip. At 512 tokens,
     the forward kernel takes 262 us with static ends and 307 us without static
@@ -163,17 +163,17 @@ class Program:
     self, ref: Ref, first: Array, size: int, index: tuple[Array, ...]
   ) -> tuple[Ref, Array | None]:
     """Returns a reference to a block [size, features], and its mask."""
-    inside, plan = self.inside_row(first, size), self.plan
+    is_inside, plan = self.inside_row(first, size), self.plan
     mask = None
-    if inside is not None or plan.features != plan.head_dim:
+    if is_inside is not None or plan.features != plan.head_dim:
       mask = self.real_features[None] & jnp.full((size, 1), True)
-      if inside is not None:
-        mask &= inside[:, None]
-    at = (self.b, pl.ds(first, size), self.h, *index, self.features)
-    return ref.at[at], mask
+      if is_inside is not None:
+        mask &= is_inside[:, None]
+    indices = (self.b, pl.ds(first, size), self.h, *index, self.features)
+    return ref.at[indices], mask
 
   def load(self, ref: Ref, first: Array, size: int, *index: Array) -> Array:
-    """Loads a block [size, features]; elements after its end are 0.
+    """Loads a block [size, features]; elements outside the array are 0.
 
     Args:
       ref: an array [b, l, h, ..., k].
@@ -181,15 +181,17 @@ class Program:
       size: the number of tokens in the block.
       *index: the indices on the axes between h and k.
     """
-    at, mask = self._block(ref, first, size, index)
-    return triton.load(at, mask=mask, other=None if mask is None else 0.0)
+    block_ref, mask = self._block(ref, first, size, index)
+    return triton.load(
+      block_ref, mask=mask, other=None if mask is None else 0.0
+    )
 
   def store(
     self, ref: Ref, block: Array, first: Array, size: int, *index: Array
   ) -> None:
     """Writes a block where `load` would read it."""
-    at, mask = self._block(ref, first, size, index)
-    triton.store(at, block.astype(self.plan.dtype), mask=mask)
+    block_ref, mask = self._block(ref, first, size, index)
+    triton.store(block_ref, block.astype(self.plan.dtype), mask=mask)
 
   def projected(self, number: int, first: Array, size: int) -> Array:
     """Loads a block of queries (number 0), keys (1) or values (2)."""
@@ -205,8 +207,8 @@ class Program:
     """
     index = (self.b, self.h)[: len(ref.shape) - 1]
     mask = self.inside_row(first, size)
-    at = ref.at[(*index, pl.ds(first, size))]
-    return triton.load(at, mask=mask, other=None if mask is None else 0)
+    vector_ref = ref.at[(*index, pl.ds(first, size))]
+    return triton.load(vector_ref, mask=mask, other=None if mask is None else 0)
 
   def optional_vector(
     self, refs: Sequence[Ref], first: Array, size: int
@@ -218,8 +220,8 @@ class Program:
     self, ref: Ref, numbers: Array, first: Array, size: int
   ) -> None:
     """Writes a number for each token of a block, in an array [b, h, l]."""
-    at = ref.at[self.b, self.h, pl.ds(first, size)]
-    triton.store(at, numbers, mask=self.inside_row(first, size))
+    vector_ref = ref.at[self.b, self.h, pl.ds(first, size)]
+    triton.store(vector_ref, numbers, mask=self.inside_row(first, size))
 
   def tokens(
     self,
@@ -276,12 +278,12 @@ class Program:
       log_sums: the sums that `forward_kernel` wrote.
     """
     axis = 0 if queries.ids.shape[0] == 1 else 1
-    equal = jnp.where(
+    equal_powers = jnp.where(
       self.sees_any(log_sums), -jnp.inf, -math.log2(self.plan.length)
     )
     powers = product * self.plan.exp2_scale - jnp.expand_dims(log_sums, axis)
     sees_key = self.sees(queries, keys)
-    powers = jnp.where(sees_key, powers, jnp.expand_dims(equal, axis))
+    powers = jnp.where(sees_key, powers, jnp.expand_dims(equal_powers, axis))
     return fused.exp2(self.mask_end(powers, keys), self.plan.interpret)
 
   def sees_any(self, log_sums: Array) -> Array:
@@ -289,7 +291,7 @@ class Program:
     return log_sums > 0.5 * UNSEEN_SCORE * self.plan.exp2_scale
 
   def score_factor(self, log_sums: Array) -> Array:
-    """Returns each query's factor of its scores' gradients.
+    """Returns the factor that multiplies the gradients of a query's scores.
 
     The factor is 0 for a query that sees no key.
     """
@@ -368,5 +370,5 @@ class Program:
       number: 0 for queries, 1 for keys, 2 for values.
       block_sum: the sum of the gradient over the block's tokens.
     """
-    at = (self.b, self.block, self.h, self.zero + number, self.features)
-    triton.store(sums.at[at], block_sum, mask=self.real_features)
+    indices = (self.b, self.block, self.h, self.zero + number, self.features)
+    triton.store(sums.at[indices], block_sum, mask=self.real_features)

@@ -25,7 +25,7 @@ CHOICES = {
 
 
 def device() -> Any:
-  """Returns a device of the mesh in use, or the first device without a mesh.
+  """Returns a device of the mesh in use; without a mesh, the first device.
 
   A program for a TPU or a GPU may be compiled on a machine without one, so the
   device may be abstract: it has only `platform` and `device_kind`.
@@ -64,8 +64,8 @@ def implementation(option: str, name: str, dtype: jnp.dtype) -> str:
   if option == "products":
     return "dtype" if name == "auto" else name
   if name == "auto":
-    fast = on_gpu() and jnp.dtype(dtype).itemsize == 2
-    return "triton" if fast else "xla"
+    is_fast = on_gpu() and jnp.dtype(dtype).itemsize == 2
+    return "triton" if is_fast else "xla"
   device_kind = device().device_kind
   if name == "tpu":
     # The matrix units of TPU v2 and v3 lack some products of the kernels.
@@ -99,8 +99,8 @@ def first_hashes(seed: UInt32[Array, "2"], count: int) -> Array:
     seed: the seed of the hashes; see `layers.dropout_seed`.
     count: the size of the first axis.
   """
-  first = jnp.arange(count, dtype=jnp.uint32)
-  return mix(mix(first + seed[0]) ^ seed[1])
+  index = jnp.arange(count, dtype=jnp.uint32)
+  return mix(mix(index + seed[0]) ^ seed[1])
 
 
 def row_hashes(first: Array, index: Numbers) -> Array:
@@ -167,7 +167,7 @@ def _instruction(asm: str, x: Array) -> Array:
 def exp2(x: Float[Array, "..."], plain: bool) -> Float[Array, "..."]:
   """Returns 2**x in a kernel, within 2 units in the last place.
 
-  Numbers below 2**-126 become 0, because exact ones would cost three more
+  Results below 2**-126 become 0, because exact results would cost three more
   instructions.
 
   Args:

@@ -39,7 +39,7 @@ class ForDistillation(nn.Module):
     width: the width of the teacher's hidden states.
     maps: "shared" for one map of both embeddings and hidden states (huawei-
       noah/Pretrained-Language-Model TinyBERT transformer/modeling.py,
-      fit_dense); "two" for one map of each (paper, equations 8 and 9).
+      fit_dense); "two" for a map of each of the two (paper, equations 8 and 9).
   """
 
   encoder: Encoder
@@ -53,8 +53,10 @@ class ForDistillation(nn.Module):
       self.fit_embeddings = self._make_map()
 
   def _make_map(self) -> layers.Dense:
-    e = self.encoder
-    return layers.Dense((self.width,), ("embed", None), e.dtype, e.kernel_init)
+    encoder = self.encoder
+    return layers.Dense(
+      (self.width,), ("embed", None), encoder.dtype, encoder.kernel_init
+    )
 
   def __call__(
     self, batch: dict[str, Array], *, train: bool = False
@@ -67,8 +69,8 @@ class ForDistillation(nn.Module):
     """
     states = collect(self.encoder, batch, train)
     embeddings_map = self.fit_embeddings if self.maps == "two" else self.fit
-    mapped = embeddings_map(states[:1]), self.fit(states[1:])
-    return states, jnp.concatenate(mapped)
+    mapped_states = embeddings_map(states[:1]), self.fit(states[1:])
+    return states, jnp.concatenate(mapped_states)
 
 
 def collect(

@@ -43,16 +43,16 @@ def span_weights(batch: Batch, span_edges: bool = False) -> Float[Array, "b m"]:
     batch: a batch with `span_positions`.
     span_edges: True also predicts the spans at the edges.
   """
-  left, right = jnp.moveaxis(batch["span_positions"], -1, 0)
-  offsets = batch["mlm_positions"] - left
+  left_positions, right_positions = jnp.moveaxis(batch["span_positions"], -1, 0)
+  offsets = batch["mlm_positions"] - left_positions
   weights = batch["mlm_weights"] * (offsets <= heads.SPAN_TARGETS)
   if span_edges:
     return weights
   # In a packed row each sequence has its own edges.
   rows = jnp.pad(batch["sequence_ids"], ((0, 0), (1, 1)))
-  ends = rows[:, 1:] != rows[:, :-1]  # [b, l + 1], between the columns.
-  for columns in (left, right + 1):
-    weights *= ~jnp.take_along_axis(ends, columns, 1)
+  is_edge = rows[:, 1:] != rows[:, :-1]  # [b, l + 1], between the columns.
+  for columns in (left_positions, right_positions + 1):
+    weights *= ~jnp.take_along_axis(is_edge, columns, 1)
   return weights
 
 

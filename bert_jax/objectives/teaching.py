@@ -65,7 +65,7 @@ def _encoder(family: str, **model: Any) -> Encoder:
 def check_sizes(
   student: Encoder, teacher: Encoder, layers: Sequence[int]
 ) -> None:
-  """Raises ValueError unless the sizes of student and teacher fit.
+  """Raises ValueError unless student and teacher have fitting sizes.
 
   Args:
     student: the student's encoder.
@@ -118,12 +118,12 @@ def check_weights(**weights: float) -> None:
 def copy_layers(
   params: Params, teacher: Params, layers: Sequence[int]
 ) -> Params:
-  """Replaces a student's parameters by the teacher's of the same path.
+  """Replaces a student's parameters by the teacher's with the same paths.
 
   Args:
     params: the student's parameters. Parameters that the teacher lacks stay.
     teacher: the teacher's parameters. Parameters that the student lacks, such
-      as the segment table, are left out, as released.
+      as the segment table, are left out, as in the released program.
     layers: for each layer of the student the index of the teacher's layer.
   """
   flat_params = traverse_util.flatten_dict(params)

@@ -59,8 +59,8 @@ def find(
     kind: the kind of a custom task, one of `custom.KINDS`; None means
       classification.
     columns: see `custom.parse_columns`.
-    labels: the names of the labels in the order of their ids; () takes the
-      sorted labels of the examples.
+    labels: the names of the labels in the order of their ids; () means
+      the sorted labels of the examples.
 
   Raises:
     ValueError: the name is unknown, a custom task has the name of a published
@@ -130,7 +130,7 @@ def parse_inputs(task_files: TaskFiles, texts: Iterable[str]) -> list[Input]:
       `tfds`, which means all splits of its data set.
 
   Raises:
-    ValueError: a text is neither of these.
+    ValueError: a text has neither of these forms.
   """
   inputs = []
   for text in texts:
@@ -222,14 +222,15 @@ def _name_labels(
   task = task_files.task
   if custom.LABEL_COLUMNS in (task_files.columns or {}):
     return task
-  pairs = [
+  labelled_examples = [
     (example, needs_labels(split), record.location)
     for split, examples in splits.items()
     for example, record in zip(examples, records[split], strict=True)
     if example["label"] is not None
   ]
   marked_labels = label_fields.marked_labels(
-    [(example["label"], needed) for example, needed, _ in pairs], task.labels
+    [(example["label"], needed) for example, needed, _ in labelled_examples],
+    task.labels,
   )
   if marked_labels and not task.labels:
     notes.append(
@@ -237,10 +238,10 @@ def _name_labels(
       " labels; name them by --labels."
     )
   elif not marked_labels:
-    lists = [example["label"] for example, *_ in pairs]
+    lists = [example["label"] for example, *_ in labelled_examples]
     sentence = label_fields.note(lists, task.labels)
     notes += [sentence] if sentence else []
-  for example, needed, location in pairs:
+  for example, needed, location in labelled_examples:
     values = example["label"]
     if not marked_labels:
       label_fields.check_not_marks(values, task.labels, location)

@@ -89,11 +89,13 @@ def declared(files: Mapping[str, bytes], folder: str) -> list[Declared]:
   """
   contents = {name: _read(files, name, folder) for name in FILES}
   paths = {name: file_contents.path_of(folder, name) for name in FILES}
-  named = _named_tokens(contents[NAMED]) | _named_tokens(contents[SETTINGS])
+  special_by_content = _named_tokens(contents[NAMED]) | _named_tokens(
+    contents[SETTINGS]
+  )
   # `special_tokens_map.json` has keys such as `cls_token`, and lists of further
   # special tokens. transformers 5.24 normalizes a token that is named only in
   # these lists.
-  unnormalized = {
+  unnormalized_contents = {
     *_named_tokens({**contents[NAMED], **dict.fromkeys(_MORE_SPECIAL)}),
     *_named_tokens(contents[SETTINGS]),
   }
@@ -101,7 +103,9 @@ def declared(files: Mapping[str, bytes], folder: str) -> list[Declared]:
   for name, tokens in (
     (
       BY_ID,
-      _numbered_tokens(contents[BY_ID], named, unnormalized, paths[BY_ID]),
+      _numbered_tokens(
+        contents[BY_ID], special_by_content, unnormalized_contents, paths[BY_ID]
+      ),
     ),
     (JSON, _json_tokens(contents[JSON], paths[JSON])),
     (SETTINGS, _settings_tokens(contents[SETTINGS], paths[SETTINGS])),
@@ -115,10 +119,12 @@ def declared(files: Mapping[str, bytes], folder: str) -> list[Declared]:
           f" id {earlier.number} in {earlier.source}; every token needs one id."
         )
       by_content[token.content] = Declared(token, number, source)
-  numbered = sorted(by_content.values(), key=lambda d: cast(int, d.number))
-  return numbered + [
+  tokens_with_id = sorted(
+    by_content.values(), key=lambda d: cast(int, d.number)
+  )
+  return tokens_with_id + [
     Declared(token, None, paths[SETTINGS], bare)
-    for content, (token, bare) in named.items()
+    for content, (token, bare) in special_by_content.items()
     if content not in by_content
   ]
 
@@ -260,22 +266,23 @@ def tell_apart(tokenizer: Tokenizer) -> None:
   """Makes added tokens different if cleaning makes them equal.
 
   Tokens that are looked for in cleaned text may be equal there, for example
-  COVID and covid in lower case. The library then finds only one of them, and
-  another one in another process. So the later tokens are changed: they are
-  looked for in the raw text, by their exact spelling. The first token is found
-  for all other spellings. A warning is printed for each group of equal tokens.
+  COVID and covid in lower case. The library then finds only one of them; in
+  another process, it may find another one. So the later tokens are changed:
+  they are looked for in the raw text, by their exact spelling. The first token
+  is found for all other spellings. A warning is printed for each group of equal
+  tokens.
 
   Args:
     tokenizer: the library's tokenizer; the flags of its added tokens change.
   """
   if tokenizer.normalizer is None:
     return
-  numbers = tokenizer.get_added_tokens_decoder()
+  token_by_id = tokenizer.get_added_tokens_decoder()
   by_text: dict[str, list[AddedToken]] = {}
-  for number in sorted(numbers):
-    if numbers[number].normalized:
-      text = tokenizer.normalizer.normalize_str(numbers[number].content)
-      by_text.setdefault(text, []).append(numbers[number])
+  for number in sorted(token_by_id):
+    if token_by_id[number].normalized:
+      text = tokenizer.normalizer.normalize_str(token_by_id[number].content)
+      by_text.setdefault(text, []).append(token_by_id[number])
   for text, (first, *others) in by_text.items():
     if not (text and others):
       continue
@@ -311,16 +318,18 @@ def _missing(
   tokenizer: Tokenizer, tokens: Sequence[Declared]
 ) -> list[AddedToken]:
   """Returns the tokens that a tokenizer lacks, or has with different flags."""
-  present = tokenizer.get_added_tokens_decoder().values()
-  flags = {token.content: flags_of(token) for token in present}
-  missing = []
+  present_tokens = tokenizer.get_added_tokens_decoder().values()
+  flags_by_content = {
+    token.content: flags_of(token) for token in present_tokens
+  }
+  missing_tokens = []
   for d in tokens:
-    present_flags = flags.get(d.token.content)
+    present_flags = flags_by_content.get(d.token.content)
     if present_flags is None or (
       not d.bare and present_flags != flags_of(d.token)
     ):
-      missing.append(d.token)
-  return missing
+      missing_tokens.append(d.token)
+  return missing_tokens
 
 
 def _check_numbers(tokenizer: Tokenizer, tokens: Sequence[Declared]) -> None:
@@ -413,9 +422,9 @@ def with_added(vocabulary: Vocabulary, with_special: Tokenizer) -> Vocabulary:
   """
   tell_apart(with_special)
   roles = role_tokens(vocabulary)
-  numbers = with_special.get_added_tokens_decoder()
-  by_number = [numbers[number] for number in sorted(numbers)]
-  added = tuple(token for token in by_number if token.content not in roles)
+  token_by_id = with_special.get_added_tokens_decoder()
+  sorted_tokens = [token_by_id[number] for number in sorted(token_by_id)]
+  added = tuple(token for token in sorted_tokens if token.content not in roles)
   if not added:
     return dataclasses.replace(
       vocabulary, with_special=with_special, _caches=[{}]
@@ -423,12 +432,14 @@ def with_added(vocabulary: Vocabulary, with_special: Tokenizer) -> Vocabulary:
   plain = copy_without_added(vocabulary.plain)
   size = vocabulary.vocab_size
   new_pieces = [
-    numbers[number].content for number in sorted(numbers) if number >= size
+    token_by_id[number].content
+    for number in sorted(token_by_id)
+    if number >= size
   ]
   pieces = [*vocabulary.pieces, *new_pieces]
   boundary = np.append(vocabulary.boundary, np.ones(len(new_pieces), bool))
-  boundary[[*numbers]] = True
-  plain.add_tokens(_without_roles(by_number, roles, vocabulary, plain))
+  boundary[[*token_by_id]] = True
+  plain.add_tokens(_without_roles(sorted_tokens, roles, vocabulary, plain))
   # From now on `plain` reads every token with the flag `special` as text. So
   # `_without_roles` removed this flag from all but the family's special tokens.
   plain.encode_special_tokens = True
@@ -494,15 +505,21 @@ def _finder(
     base: the `uncut_pattern` of the vocabulary without added tokens.
   """
   normalizer = plain.normalizer
-  raw = [token.content for token in tokens if not token.normalized]
-  normalized = [token.content for token in tokens if token.normalized]
+  raw_contents = [token.content for token in tokens if not token.normalized]
+  normalized_contents = [token.content for token in tokens if token.normalized]
   if normalizer is not None:
-    normalized = [normalizer.normalize_str(content) for content in normalized]
+    normalized_contents = [
+      normalizer.normalize_str(content) for content in normalized_contents
+    ]
   normalize_ascii = None
   if isinstance(normalizer, normalizers.BertNormalizer):
     normalize_ascii = str.lower if normalizer.lowercase else str
   return AddedTokenFinder(
-    _any_of(raw), _any_of(normalized), normalizer, base, normalize_ascii
+    _any_of(raw_contents),
+    _any_of(normalized_contents),
+    normalizer,
+    base,
+    normalize_ascii,
   )
 
 
@@ -580,9 +597,11 @@ def settings_of(vocabulary: Vocabulary) -> dict[str, Any]:
     for number in sorted(tokens)
   }
   settings: dict[str, Any] = {"added_tokens_decoder": entries}
-  special = [token.content for token in vocabulary.added if token.special]
-  if special:
-    settings["additional_special_tokens"] = special
+  special_contents = [
+    token.content for token in vocabulary.added if token.special
+  ]
+  if special_contents:
+    settings["additional_special_tokens"] = special_contents
   return settings
 
 

@@ -62,10 +62,14 @@ def build(content: bytes, source: str, tokenizer_class: str = "") -> Vocabulary:
       f"{source}: its first pieces are {parsed.pieces[:3]}, not <unk>, <s>,"
       " </s> as in the models of XLM-R and CamemBERT."
     )
-  camembert = tokenizer_class.startswith("Camembert")
-  first, count = _FIRST_PIECES["Camembert" if camembert else "XLMRoberta"]
-  others = zip(parsed.pieces[count:], parsed.scores[count:], strict=True)
-  vocab = [*first, *others, (bpe.ROBERTA["mask"], 0.0)]
+  is_camembert = tokenizer_class.startswith("Camembert")
+  first_pieces, num_replaced = _FIRST_PIECES[
+    "Camembert" if is_camembert else "XLMRoberta"
+  ]
+  other_pieces = zip(
+    parsed.pieces[num_replaced:], parsed.scores[num_replaced:], strict=True
+  )
+  vocab = [*first_pieces, *other_pieces, (bpe.ROBERTA["mask"], 0.0)]
   tokenizer = Tokenizer(models.Unigram(vocab, _UNKNOWN_ID, False))
   if parsed.charsmap:
     tokenizer.normalizer = normalizers.Precompiled(parsed.charsmap)
@@ -80,8 +84,8 @@ def build(content: bytes, source: str, tokenizer_class: str = "") -> Vocabulary:
   tokenizer.add_special_tokens(
     [AddedToken(t, normalized=False) for t in special]
   )
-  token = AddedToken(mask, lstrip=camembert, normalized=False)
-  tokenizer.add_special_tokens([token])
+  mask_token = AddedToken(mask, lstrip=is_camembert, normalized=False)
+  tokenizer.add_special_tokens([mask_token])
   cls, sep = bpe.ROBERTA["cls"], bpe.ROBERTA["sep"]
   tokenizer.post_processor = processors.TemplateProcessing(
     f"{cls} $A {sep}",

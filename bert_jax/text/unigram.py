@@ -1,12 +1,12 @@
 """Builds SentencePiece unigram tokenizers (ALBERT) with `tokenizers`.
 
 The pieces, scores and normalization come from the model's file. The file of a
-model that `bert_jax vocab` trained has all rules of cleaning, so SentencePiece
-gives the same ids. For any other model, the rules of transformers'
-AlbertTokenizer are added: quotes become `"`, letters are decomposed, accents
-are stripped, and text is changed to lower case. As in transformers, words are
-cut into pieces one at a time, and a comma after a digit is not split off.
-google-research/albert tokenization.py differs in both points.
+model that `bert_jax vocab` trained has all rules of cleaning, so the library
+SentencePiece gives the same ids as this tokenizer. For any other model, the
+rules of transformers' AlbertTokenizer are added: quotes become `"`, letters are
+decomposed, accents are stripped, and text is changed to lower case. As in
+transformers, words are cut into pieces one at a time, and a comma after a digit
+is not split off. google-research/albert tokenization.py differs in both points.
 
 Two rules follow SentencePiece and the original program, not transformers:
 * If a model's rules compose letters and marks (or the parts of Korean
@@ -55,18 +55,21 @@ LETTERS = string.ascii_lowercase
 SIGNS = '!"#$%&()*+,-./:;?@[\\]^_`{|}~'
 # Two code points that Unicode defines as noncharacters, so no text has them.
 _PLACEHOLDER, _SEPARATOR = "\ufdd0", "\ufdd1"
-# The rules that say which pieces begin a word. By "space", these are the pieces
-# with a space before them. "albert" is the published rule, for English.
+# The rules that say which pieces begin a word. With the rule "space", these are
+# the pieces with a space before them. "albert" is the published rule, for
+# English.
 WORD_STARTS = ("space", "albert")
-# The numbers of fields. ModelProto: pieces, trainer_spec, normalizer_spec.
+# The numbers of ModelProto's fields pieces, trainer_spec and normalizer_spec.
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
-# SentencePiece: piece, score.
+# The numbers of the fields piece and score of the message SentencePiece.
 _PIECE, _SCORE = 1, 2
-# TrainerSpec.model_type, and its value for a unigram model, the default.
+# The number of TrainerSpec's field model_type, and the value of this field for
+# a unigram model, the default.
 _MODEL_TYPE, _UNIGRAM = 3, 1
-# NormalizerSpec: name, precompiled_charsmap.
+# The numbers of NormalizerSpec's fields name and precompiled_charsmap.
 _NAME, _CHARSMAP = 1, 2
-# Wire types. A field of type _BYTES holds a count, then so many bytes.
+# The wire types of fields. A field of type _BYTES holds a count, and then as
+# many bytes.
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 
 
@@ -126,18 +129,21 @@ def normalizer(model: ModelFile, cleaning: Cleaning) -> normalizers.Normalizer:
   # The library applies the rule of a cluster's first character to the whole
   # cluster. So other steps do as much as possible before the rules.
   if model.normalizer in PACKAGE_RULES:
-    keep = cleaning.keep_accents
-    chain.append(normalizers.NFKC() if keep else normalizers.NFKD())
+    keeps_accents = cleaning.keep_accents
+    chain.append(normalizers.NFKC() if keeps_accents else normalizers.NFKD())
     if cleaning.lower_case:
       chain.append(normalizers.Lowercase())
     return normalizers.Sequence(
-      [*chain, *rules, *([] if keep else [normalizers.NFC()])]
+      [*chain, *rules, *([] if keeps_accents else [normalizers.NFC()])]
     )
   if not cleaning.keep_accents:
     chain += [normalizers.NFKD(), normalizers.StripAccents()]
   elif rules:
-    order = Regex(reordered_marks())
-    chain += [normalizers.Replace(order, _SEPARATOR), normalizers.NFC()]
+    misordered_marks = Regex(reordered_marks())
+    chain += [
+      normalizers.Replace(misordered_marks, _SEPARATOR),
+      normalizers.NFC(),
+    ]
   if model.normalizer in FOLDING_RULES:
     # Hide this letter from `Lowercase`, because SentencePiece does not fold it.
     chain.append(normalizers.Replace("İ", _PLACEHOLDER))
@@ -189,8 +195,8 @@ def fixed_cleaning(model: bytes, source: str) -> Cleaning:
     UserError: the file is damaged, or holds no unigram model.
   """
   name = parse_model(model, source).normalizer
-  folds = Cleaning(True, None) if name in FOLDING_RULES else Cleaning()
-  return PACKAGE_RULES.get(name, folds)
+  fallback = Cleaning(True, None) if name in FOLDING_RULES else Cleaning()
+  return PACKAGE_RULES.get(name, fallback)
 
 
 def build(

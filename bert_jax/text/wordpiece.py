@@ -155,9 +155,11 @@ def check_uncased(vocabulary: Vocabulary, source: str) -> None:
     UserError: over 1% of the pieces have capitals. No text in lower case could
       have these pieces.
   """
-  words = [p for p in vocabulary.pieces if not re.fullmatch(r"\[.*\]", p)]
-  cased_pieces = [p for p in words if p != p.lower()]
-  if vocabulary.lower_case and len(cased_pieces) > 0.01 * len(words):
+  ordinary_pieces = [
+    p for p in vocabulary.pieces if not re.fullmatch(r"\[.*\]", p)
+  ]
+  cased_pieces = [p for p in ordinary_pieces if p != p.lower()]
+  if vocabulary.lower_case and len(cased_pieces) > 0.01 * len(ordinary_pieces):
     raise UserError(
       f"{source}: a cased vocabulary ({len(cased_pieces)} pieces with"
       f" capitals, such as {cased_pieces[0]!r}) cannot be used with"
@@ -226,16 +228,16 @@ def _fold(word: list[tuple[str, int]]) -> list[tuple[str, int]]:
   # The lower case of the whole word has as many characters as the lower cases
   # of its single characters. Only the lower case of a sigma depends on letters
   # around it, and it is always one character.
-  origin = [i for character, i in word for _ in character.lower()]
-  origin = [
+  origins = [i for character, i in word for _ in character.lower()]
+  origins = [
     i
-    for character, i in zip(lowered, origin, strict=True)
+    for character, i in zip(lowered, origins, strict=True)
     for _ in unicodedata.normalize("NFD", character)
   ]
   decomposed = unicodedata.normalize("NFD", lowered)
   return [
     (character, i)
-    for character, i in zip(decomposed, origin, strict=True)
+    for character, i in zip(decomposed, origins, strict=True)
     if unicodedata.category(character) != "Mn"
   ]
 

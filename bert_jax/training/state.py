@@ -1,4 +1,4 @@
-"""The train state and its initial value."""
+"""Defines the train state and its initial value."""
 
 from collections.abc import Callable
 from typing import Any
@@ -125,7 +125,7 @@ def resize(tree: Any, layout: Any) -> Any:
   Args:
     tree: arrays, with the shapes of the memory or of a checkpoint.
     layout: arrays or shapes, with shardings. An array of `tree` that already
-      has its shape here is returned unchanged.
+      has its shape in `layout` is returned unchanged.
   """
 
   def change(x: jax.Array, wanted: jax.ShapeDtypeStruct) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Pure train and eval steps for any objective."""
+"""Defines train and eval steps for any objective, as pure functions."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -117,7 +117,7 @@ def make_train_step(
   """Returns the train step, (state, frozen, batch, key) -> (state, metrics).
 
   All randomness derives from (key, state.step). The metrics are float32
-  scalars: the objective's means and
+  scalars: the objective's means, and the metrics of this table.
 
   | metric | meaning |
   |---|---|
@@ -179,13 +179,16 @@ def _keep_if_skipped(
 
 
 def make_eval_step(objective: Objective) -> Callable[..., tuple[Sums, Sums]]:
-  """Returns (params, frozen, carry, batch) -> (sums, weights), no dropout."""
+  """Returns the eval step, which has no dropout.
+
+  The step is (params, frozen, carry, batch) -> (sums, weights).
+  """
 
   def eval_step(
     params: Any, frozen: Any, carry: Any, batch: Batch
   ) -> tuple[Sums, Sums]:
-    unused = jax.random.key(0)
-    sums, _ = objective.loss(params, frozen, carry, batch, unused, False)
+    unused_key = jax.random.key(0)
+    sums, _ = objective.loss(params, frozen, carry, batch, unused_key, False)
     return sums, objective.weights(batch)
 
   return eval_step

@@ -160,9 +160,9 @@ def _check_model(path: str, weights: Weights, settings: dict[str, Any]) -> None:
       encoder = family.build(**arguments)
     except ValueError as e:
       raise UserError(f"teacher.{e}") from e
-    ignored = (*COMPUTATION, *_TRAINING_SETTINGS, "variant")
+    ignored_names = (*COMPUTATION, *_TRAINING_SETTINGS, "variant")
     names = family.VARIANTS[settings["variant"]] | arguments
-    names = [name for name in names if name not in ignored]
+    names = [name for name in names if name not in ignored_names]
     expected = {name: getattr(encoder, name) for name in names}
     actual = {name: weights.config["model"][name] for name in names}
   differing = {n: actual[n] for n in expected if expected[n] != actual[n]}
@@ -187,18 +187,20 @@ def _remedy(settings: dict[str, Any], sizes: dict[str, Any]) -> str:
     settings: the section `teacher.model`.
     sizes: the sizes to set.
   """
-  flags = [name for name in sizes if name in settings]
-  lines = [name for name in sizes if name not in settings]
+  names_for_flags = [name for name in sizes if name in settings]
+  names_for_file = [name for name in sizes if name not in settings]
   remedies = []
-  if flags:
+  if names_for_flags:
     remedies.append(
       "pass "
-      + " ".join(f"--config.teacher.model.{n}={sizes[n]}" for n in flags)
+      + " ".join(
+        f"--config.teacher.model.{n}={sizes[n]}" for n in names_for_flags
+      )
     )
-  if lines:
+  if names_for_file:
     remedies.append(
       "write "
-      + ", ".join(f"{n}={sizes[n]!r}" for n in lines)
+      + ", ".join(f"{n}={sizes[n]!r}" for n in names_for_file)
       + " into teacher.model of the config's file"
     )
   return " and ".join(remedies)
@@ -283,6 +285,8 @@ def place(teacher: Teacher, layout: Any) -> Any:
       shape.shape, shape.sharding, lambda index: array[index]
     )
 
-  flat = traverse_util.flatten_dict(layout, sep="/")
-  placed = {path: put(path, shape) for path, shape in flat.items()}
-  return traverse_util.unflatten_dict(placed, sep="/")
+  flat_layout = traverse_util.flatten_dict(layout, sep="/")
+  placed_arrays = {
+    path: put(path, shape) for path, shape in flat_layout.items()
+  }
+  return traverse_util.unflatten_dict(placed_arrays, sep="/")

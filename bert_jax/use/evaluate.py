@@ -27,8 +27,8 @@ def evaluate(
       transformers folder.
     data: the prepared folder of the task.
     split: the split's name.
-    output: a folder for the predictions in the official format; None writes no
-      files.
+    output: a folder for the predictions in the official format; if it is None,
+      no files are written.
     batch_size: the number of rows in a batch.
     official_threshold: if True, searches for the best threshold of SQuAD 2.0,
       as evaluate-v2.0.py does.
@@ -50,16 +50,16 @@ def evaluate(
       "--official-threshold needs a task whose questions may have no answer,"
       f" but {data} is task {task.name}."
     )
-  longest = int(encoded_rows.lengths(task_split.rows).max())
+  max_length = int(encoded_rows.lengths(task_split.rows).max())
   predictor = predict.open_predictor(
-    model, batch_size, length=longest, dtype=dtype, family=family
+    model, batch_size, length=max_length, dtype=dtype, family=family
   )
   predict.label_columns(predictor, task_split, data)
   if any(metrics.gold(task, e) is not None for e in task_split.examples):
     metrics.check_packages(task)
-  if predictor.length < longest:
+  if predictor.length < max_length:
     raise UserError(
-      f"{data} has rows of {longest} tokens, but the model takes"
+      f"{data} has rows of {max_length} tokens, but the model takes"
       f" {predictor.length}; prepare it with --length={predictor.length}."
     )
   if output:

@@ -98,7 +98,8 @@ def vocabulary_of(model: OpenedModel) -> Vocabulary:
   """Returns a model's vocabulary.
 
   Raises:
-    UserError: the model has no vocabulary, or fewer pieces than its rows need.
+    UserError: the model has no vocabulary, or its word table lacks rows for
+      pieces that its inputs need.
   """
   vocabulary = model.vocabulary
   size = model.config["model"]["vocab_size"]
@@ -293,11 +294,11 @@ def run(
     rows: the rows.
     positions: the position of the mask in each row, int32 [rows]; None if the
       rows have no masks.
-    report: called with the number of rows that are done, batch by batch.
+    report: called after each batch with the number of rows done so far.
   """
   if not len(rows.example):
     return []
-  # The step does not read labels, so batches without labels fit all kinds.
+  # The step reads no labels, so the same batches without labels fit all kinds.
   task = predictor.task._replace(kind="classification", columns=1)
   rows = rows._replace(labels=np.full(len(rows.example), -1, np.int32))
   pad = layouts.of_vocabulary(predictor.vocabulary).pad
@@ -350,7 +351,8 @@ def predict(
     examples: the examples, as `requests.PARSERS` makes them.
     report: called with the number of examples that are done, batch by batch.
       The number is an estimate from the share of rows that are done, because
-      rows run in the order of their lengths, and an example may have several.
+      rows run in the order of their lengths, and an example may have several
+      rows.
   """
   if not examples:
     return []
@@ -523,7 +525,7 @@ def _choice(probabilities: np.ndarray) -> Result:
 
 def _answer(answer: dict[str, Any]) -> Result:
   """Makes the result of a question from its predicted answer."""
-  odds = {k: answer[k] for k in ("null_odds",) if k in answer}
+  null_odds = {k: answer[k] for k in ("null_odds",) if k in answer}
 
   def span_of(text: str) -> dict[str, int | None]:
     """Returns where an answer is in the context; None for the answer ""."""
@@ -538,13 +540,13 @@ def _answer(answer: dict[str, Any]) -> Result:
   probabilities = {c["text"]: c["probability"] for c in nbest}
   text = answer["text"]
   probability = probabilities.get(text, 0.0)
-  if odds and "" not in probabilities:
+  if null_odds and "" not in probabilities:
     # The probabilities of a beam assume that an answer exists. `null_odds` is
     # the logit of the event that no answer exists.
     p_none, p_exists = softmax(np.array([answer["null_odds"], 0.0])).tolist()
     probability = probability * p_exists if text else p_none
   result = {"answer": text, "probability": probability} | span_of(text)
-  return result | odds | {"nbest": nbest}
+  return result | null_odds | {"nbest": nbest}
 
 
 def _entities(
@@ -572,14 +574,14 @@ def _entities(
   entities = []
   for label, begin, end in tags_lib.entities(tags):
     start, stop = spans[begin][0], spans[end - 1][1]
-    mean = np.mean([p or 0.0 for p in probabilities[begin:end]])
+    mean_probability = np.mean([p or 0.0 for p in probabilities[begin:end]])
     entities.append(
       {
         "text": text[start:stop],
         "label": label,
         "start": start,
         "end": stop,
-        "probability": float(mean),
+        "probability": float(mean_probability),
       }
     )
   return {"entities": entities}

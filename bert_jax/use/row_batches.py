@@ -28,7 +28,7 @@ def batches(
 
   A row is padded to the next length in `FEATURE_BUCKETS`, or to a multiple of
   the last length. All batches of a padded length have the same number of rows.
-  If a length has only one batch, its number of rows is a power of two.
+  If a length has only one batch, this number is a power of two.
 
   Args:
     rows: the ids of each row, int32 [T, ...].
@@ -40,17 +40,17 @@ def batches(
     Batches, in which each row occurs once.
   """
   lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-  last = FEATURE_BUCKETS[-1]
-  index = np.searchsorted(FEATURE_BUCKETS, lengths)
-  padded = np.where(
-    lengths > last,
-    -(-lengths // last) * last,
-    np.array([*FEATURE_BUCKETS, 0])[index],
+  last_bucket = FEATURE_BUCKETS[-1]
+  bucket_numbers = np.searchsorted(FEATURE_BUCKETS, lengths)
+  padded_lengths = np.where(
+    lengths > last_bucket,
+    -(-lengths // last_bucket) * last_bucket,
+    np.array([*FEATURE_BUCKETS, 0])[bucket_numbers],
   )
   if longest is not None:
-    padded = np.minimum(padded, longest)
-  for length in np.unique(padded):
-    row_numbers = np.flatnonzero(padded == length)
+    padded_lengths = np.minimum(padded_lengths, longest)
+  for length in np.unique(padded_lengths):
+    row_numbers = np.flatnonzero(padded_lengths == length)
     size = max(tokens // int(length), 1)
     for start in range(0, len(row_numbers), size):
       numbers = row_numbers[start : start + size]
@@ -67,11 +67,11 @@ def _pad(
   rows: Sequence[np.ndarray], numbers: np.ndarray, count: int, length: int
 ) -> dict[str, np.ndarray]:
   """Returns a batch's inputs, with zeros as padding."""
-  inner = rows[numbers[0]].shape[1:]
-  ids = np.zeros((count, length, *inner), np.int32)
+  inner_shape = rows[numbers[0]].shape[1:]
+  ids = np.zeros((count, length, *inner_shape), np.int32)
   sequence_ids = np.zeros((count, length), np.int32)
   for i, number in enumerate(numbers):
     row = rows[number]
     ids[i, : len(row)], sequence_ids[i, : len(row)] = row, 1
-  name = "char_ids" if inner else "input_ids"
+  name = "char_ids" if inner_shape else "input_ids"
   return {name: ids, "sequence_ids": sequence_ids}

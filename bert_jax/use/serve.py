@@ -77,9 +77,9 @@ class ArrivingLines:
     old_length = len(self._incomplete_line)
     self._incomplete_line += content
     if self._incomplete_line.find(b"\n", old_length) >= 0:
-      *lines, last = bytes(self._incomplete_line).split(b"\n")
+      *lines, rest = bytes(self._incomplete_line).split(b"\n")
       self._lines.extend(lines)
-      self._incomplete_line = bytearray(last)
+      self._incomplete_line = bytearray(rest)
 
 
 class Groups:
@@ -219,9 +219,9 @@ def answer(predictor: Predictor, source: str, out: IO[str]) -> int:
     The number of predictions.
 
   Raises:
-    UserError: there is no line, or the message names a bad line. Lines of stdin
-      before the bad line have been answered. A file is checked first, so none
-      of its lines has been answered.
+    UserError: there is no line, or a line is bad; the message names it. Lines
+      of stdin before the bad line have been answered. A file is checked first,
+      so none of its lines has been answered.
   """
   if source == "-":
     count = _answer_stdin(predictor, out)

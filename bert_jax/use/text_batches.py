@@ -44,8 +44,8 @@ class Tokens(NamedTuple):
     pieces: T pieces, as the vocabulary spells them; for ELMo the words.
     offsets: (begin, end) of each piece in the text, in characters.
     words: int32 [T], the index of each piece's word; -1 if it has no word.
-    splits: int32 [T], the index of each piece's word as the tokenizer splits
-      words, which separates punctuation; -1 for special tokens.
+    splits: int32 [T], as `words`, but for the words into which the tokenizer
+      splits the text. It separates punctuation. Special tokens have -1.
     begin: the number of special tokens at the beginning.
     end: the position of the first special token at the end.
   """
@@ -61,12 +61,12 @@ class Tokens(NamedTuple):
 
 def word_spans(text: str) -> list[tuple[int, int]]:
   """Returns (begin, end) of each word that white space separates."""
-  offsets, begin = [], 0
+  spans, begin = [], 0
   for word in text.split():
     begin = text.index(word, begin)
-    offsets.append((begin, begin + len(word)))
+    spans.append((begin, begin + len(word)))
     begin += len(word)
-  return offsets
+  return spans
 
 
 def of_text(id: Any, text: str) -> Text:
@@ -104,11 +104,11 @@ def read_texts(path: str) -> Iterator[Text]:
     place = f"{path}:{number + 1}"
     row = parse_object(line, place)
     words = row.get("words")
-    name = row.get("id", number)
+    text_id = row.get("id", number)
     if isinstance(words, list) and all(isinstance(w, str) for w in words):
-      yield of_words(name, words)
+      yield of_words(text_id, words)
     elif isinstance(row.get("text"), str) and words is None:
-      yield of_text(name, row["text"])
+      yield of_text(text_id, row["text"])
     else:
       raise UserError(
         f'{place}: neither "text" (a string) nor "words" (a list of strings).'
@@ -205,13 +205,17 @@ def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
 
 def _tokens(text: Text, row: Any, clean: Callable[[str], str] | None) -> Tokens:
   """Turns an encoding of the tokenizers library into `Tokens`."""
-  special = np.array(row.special_tokens_mask, bool)
-  count = len(special)
-  inner = np.flatnonzero(~special)
+  is_special = np.array(row.special_tokens_mask, bool)
+  count = len(is_special)
+  inner_positions = np.flatnonzero(~is_special)
   # In an empty text, the last special token is the end, and all others are the
   # beginning.
-  begin, end = (inner[0], inner[-1] + 1) if len(inner) else (count, count)
-  if not len(inner) and count > 1:
+  begin, end = (
+    (inner_positions[0], inner_positions[-1] + 1)
+    if len(inner_positions)
+    else (count, count)
+  )
+  if not len(inner_positions) and count > 1:
     begin = end = count - 1
   words = np.full(count, -1, np.int32)
   ends = [e for _, e in text.words]
@@ -238,21 +242,21 @@ def _tokens(text: Text, row: Any, clean: Callable[[str], str] | None) -> Tokens:
 def _characters(model: OpenedModel, text: Text) -> Tokens:
   """Encodes a text for ELMo, whose tokens are words.
 
-  If the model has a tokenizer, this splits texts that have no separate words.
+  If the model has a tokenizer, it splits a text without separate words.
   """
   spans = text.words
   if model.tokenizer is not None and not text.has_words:
-    split = model.tokenizer.pre_tokenizer.pre_tokenize_str(text.text)
-    spans = [span for _, span in split]
+    words_with_spans = model.tokenizer.pre_tokenizer.pre_tokenize_str(text.text)
+    spans = [span for _, span in words_with_spans]
   words = [text.text[b:e] for b, e in spans]
   count = len(text.text)
-  numbers = np.array([-1, *range(len(words)), -1], np.int32)
+  word_numbers = np.array([-1, *range(len(words)), -1], np.int32)
   return Tokens(
     ids=characters.sentence_ids(words),
     pieces=["<S>", *words, "</S>"],
     offsets=[(0, 0), *spans, (count, count)],
-    words=numbers,
-    splits=numbers,
+    words=word_numbers,
+    splits=word_numbers,
     begin=1,
     end=len(words) + 1,
   )

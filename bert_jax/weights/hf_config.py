@@ -31,7 +31,7 @@ _SIZES = {
   "max_positions": "max_position_embeddings",
   "num_segments": "type_vocab_size",
 }
-# Family -> attribute of the encoder -> field. All sizes are required.
+# Family -> attribute of the encoder -> field. A config must have all sizes.
 SIZES: dict[str, dict[str, str]] = {
   "bert": _SIZES,
   "tinybert": _SIZES,
@@ -478,8 +478,8 @@ def read_labels(
     source: the file, for messages.
 
   Raises:
-    UserError: the ids are not 0, 1, ..., two labels have the same name, or the
-      two maps or the count disagree.
+    UserError: the ids are not 0, 1, 2 and so on; two labels have the same name;
+      or `id2label`, `label2id` and `num_labels` disagree.
   """
   names, count = config.get("id2label"), config.get("num_labels")
   if names is None:
@@ -488,14 +488,14 @@ def read_labels(
       return labels, [f"{source} has no labels; transformers reads {labels}"]
     return default_labels(_label_count(count, source)), []
   try:
-    by_id = {int(key): str(name) for key, name in names.items()}
+    name_by_id = {int(key): str(name) for key, name in names.items()}
   except (AttributeError, ValueError) as e:
     raise UserError(f"{source}: id2label is no map from ids to names.") from e
-  if sorted(by_id) != list(range(len(names))) or not by_id:
+  if sorted(name_by_id) != list(range(len(names))) or not name_by_id:
     raise UserError(
-      f"{source}: the ids of id2label are {sorted(by_id)}, not 0, 1, ... ."
+      f"{source}: the ids of id2label are {sorted(name_by_id)}, not 0, 1, ... ."
     )
-  labels = [by_id[i] for i in range(len(by_id))]
+  labels = [name_by_id[i] for i in range(len(name_by_id))]
   if len(set(labels)) != len(labels):
     repeated = next(name for name in labels if labels.count(name) > 1)
     raise UserError(f"{source}: id2label names {repeated!r} twice.")
@@ -534,10 +534,10 @@ def _agree(labels: list[str], label2id: Any) -> bool:
   if not label2id:
     return True
   try:
-    ids = {str(name): int(i) for name, i in label2id.items()}
+    id_by_label = {str(name): int(i) for name, i in label2id.items()}
   except (AttributeError, TypeError, ValueError, OverflowError):
     return False
-  return ids == {name: i for i, name in enumerate(labels)}
+  return id_by_label == {name: i for i, name in enumerate(labels)}
 
 
 def write_labels(labels: list[str]) -> dict[str, Any]:
@@ -604,8 +604,8 @@ def make_config(
   if family == "albert":
     hf_config["inner_group_num"] = 1
   if old_fields.get("tie_word_embeddings") is False:
-    # Our decoder is always tied to the word table, so set the field and do not
-    # write a second copy.
+    # Our decoder is always tied to the word table, so set the field to True and
+    # do not write a second copy of the table.
     hf_config["tie_word_embeddings"] = True
   hf_config["dtype"] = dtype
   if "torch_dtype" in old_fields:

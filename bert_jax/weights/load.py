@@ -116,7 +116,8 @@ def open_model(
     default_tower: the tower to open if the model has both and `tower` is None;
       None means both.
     best: if True, opens the best checkpoint of a run, as RUN@best does.
-    **computation: `dtype`, `attention`, `unroll`, `remat` of the encoder.
+    **computation: the encoder's options of computation: `dtype`, `attention`,
+      `unroll` and `remat`.
 
   Raises:
     UserError: the model cannot be opened. The message is one sentence.

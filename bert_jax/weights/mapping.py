@@ -30,8 +30,8 @@ class Rule:
     layout: how the array is laid out in the file, a key of `LAYOUTS`.
     section: (index, count) if several parameters share one array. The array's
       last axis has `count` equal sections, and section `index` is this
-      parameter. The rules of an array's sections follow one another. None if
-      the array holds only this parameter.
+      parameter. The rules of an array's sections are in the order of the
+      sections. None if the array holds only this parameter.
   """
 
   path: str
@@ -114,8 +114,8 @@ def _inner(rule: Rule, shape: Shape) -> Shape:
 
 def _array_shape(rule: Rule, shape: Shape) -> Shape:
   # A broadcast array needs no memory, even if a damaged config has huge sizes.
-  empty = np.broadcast_to(np.float32(0), _inner(rule, shape))
-  array_shape = LAYOUTS[rule.layout].to_array(empty).shape
+  zeros = np.broadcast_to(np.float32(0), _inner(rule, shape))
+  array_shape = LAYOUTS[rule.layout].to_array(zeros).shape
   if rule.section:
     return (*array_shape[:-1], array_shape[-1] * rule.section[1])
   return array_shape

@@ -1,4 +1,4 @@
-"""Names of variables in Google's TF1 checkpoints: rules by family and task.
+"""Defines the rules for the variables in Google's TF1 checkpoints.
 
 The names are those in the graphs of these programs:
 
@@ -80,7 +80,7 @@ _ALBERT_LAYER = {
 
 
 def _dense(path: str, name: str) -> list[Rule]:
-  """Returns the rules for a dense layer: its path, and its name in the file."""
+  """Returns the rules for the dense layer that the file calls `name`."""
   return [
     Rule(f"{path}/kernel", f"{name}/kernel"),
     Rule(f"{path}/bias", f"{name}/bias"),
@@ -124,21 +124,26 @@ def _layer(path: str, name: str, names: Mapping[str, str]) -> list[Rule]:
   """
   rules = []
   for module, scope in names.items():
-    target, variable = f"{path}/layers/layer/{module}", f"{name}/{scope}"
+    module_path, name_in_file = (
+      f"{path}/layers/layer/{module}",
+      f"{name}/{scope}",
+    )
     if module.endswith("norm"):
-      rules += _norm(target, variable)
+      rules += _norm(module_path, name_in_file)
     elif module == "attention/output":
       rules.append(
-        Rule(f"{target}/kernel", f"{variable}/kernel", "split_inputs")
+        Rule(f"{module_path}/kernel", f"{name_in_file}/kernel", "split_inputs")
       )
-      rules.append(Rule(f"{target}/bias", f"{variable}/bias"))
+      rules.append(Rule(f"{module_path}/bias", f"{name_in_file}/bias"))
     elif module.startswith("attention/"):
       rules.append(
-        Rule(f"{target}/kernel", f"{variable}/kernel", "split_outputs")
+        Rule(f"{module_path}/kernel", f"{name_in_file}/kernel", "split_outputs")
       )
-      rules.append(Rule(f"{target}/bias", f"{variable}/bias", "heads_bias"))
+      rules.append(
+        Rule(f"{module_path}/bias", f"{name_in_file}/bias", "heads_bias")
+      )
     else:
-      rules += _dense(target, variable)
+      rules += _dense(module_path, name_in_file)
   return rules
 
 
@@ -206,16 +211,16 @@ def rules(config: Mapping[str, Any]) -> list[Rule]:
 
 def _electra(task: str, model: Mapping[str, Any]) -> list[Rule]:
   has_both = task == "pretraining"
-  tables = "embeddings" if has_both else "encoder/embeddings"
-  model_rules = _embeddings(tables, "electra/embeddings")
-  for tower, scope, hidden in (
+  embeddings_path = "embeddings" if has_both else "encoder/embeddings"
+  model_rules = _embeddings(embeddings_path, "electra/embeddings")
+  for tower, scope, width_key in (
     ("discriminator", "electra", "hidden"),
     ("generator", "generator", "generator_hidden" if has_both else "hidden"),
   ):
     if not has_both and task != tower:
       continue
     path = tower if has_both else "encoder/tower"
-    if model[hidden] != model["embedding_size"]:
+    if model[width_key] != model["embedding_size"]:
       model_rules += _dense(f"{path}/project", f"{scope}/embeddings_project")
     model_rules += _layer(path, f"{scope}/encoder/layer_{{i}}", _BERT_LAYER)
     head = f"{tower}_predictions"

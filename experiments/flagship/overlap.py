@@ -129,7 +129,8 @@ def main() -> None:
     name: [words for text in sentences if (words := words_of(text))]
     for name, sentences in evaluation_texts(args.blimp, args.tasks).items()
   }
-  # Twelve words of each of 200 documents: the search must find all of them.
+  # The control has twelve words of each of 200 documents. The search must find
+  # all of them.
   first_documents = itertools.islice(documents(args.text), 200)
   texts["control"] = [words_of(text)[50:62] for text in first_documents]
   long_texts = {
@@ -141,11 +142,11 @@ def main() -> None:
   occurring = found_in(long_texts, documents(args.text))
   report = {}
   for name, sentences in texts.items():
-    counted = {words for words in sentences if len(words) >= FEWEST_WORDS}
+    counted_texts = {words for words in sentences if len(words) >= FEWEST_WORDS}
     report[name] = {
       "texts": len(set(sentences)),
-      "of_6_words_or_more": len(counted),
-      "in_the_training_text": len(counted & occurring),
+      "of_6_words_or_more": len(counted_texts),
+      "in_the_training_text": len(counted_texts & occurring),
     }
     print(name, report[name], flush=True)
   with open(args.output, "w", encoding="utf-8") as f:

@@ -90,7 +90,7 @@ def race_questions(passage: Record, name: str) -> Iterator[Record]:
 
 
 def parse_swag(task: Task, record: Record, needed: bool) -> dict[str, Any]:
-  """Makes SWAG's example: the first sentence beside each possible second one.
+  """Makes SWAG's example: pairs of the first and a possible second sentence.
 
   A second sentence is its given beginning and an ending (Devlin et al. 2018,
   section 4.4).
@@ -110,10 +110,10 @@ def parse_swag(task: Task, record: Record, needed: bool) -> dict[str, Any]:
 
 
 def parse_race(task: Task, record: Record, needed: bool) -> dict[str, Any]:
-  """Makes RACE's example: the passage beside the question with each option.
+  """Makes RACE's example: pairs of the passage and a question with an option.
 
-  An option replaces the `_` of its question. If the question has none, the
-  option follows it (fairseq examples/roberta/preprocess_RACE.py).
+  An option replaces the `_` of its question. If the question has no `_`,
+  the option follows the question (fairseq examples/roberta/preprocess_RACE.py).
 
   Args:
     task: RACE's task.

@@ -126,8 +126,10 @@ def _texts(fields: Example) -> Example:
 def _choices(fields: Example) -> Example:
   if "choices" in fields:
     choices = _list(fields, "choices")
-    first = [_field(fields, "text")] if fields.get("text") is not None else []
-    return {"texts": [[*first, choice] for choice in choices]}
+    first_texts = (
+      [_field(fields, "text")] if fields.get("text") is not None else []
+    )
+    return {"texts": [[*first_texts, choice] for choice in choices]}
   rows = fields.get("texts")
   if not isinstance(rows, list) or not rows:
     raise UserError("no field 'choices', a list of texts")
@@ -187,7 +189,7 @@ def _masked(fields: Example) -> Example:
   return {"text": _field(fields, "text")}
 
 
-# Kind -> the function that makes an example of a line's fields.
+# Kind -> the function that makes an example from the fields of a line.
 PARSERS: dict[str, Callable[[Example], Example]] = {
   "classification": _texts,
   "regression": _texts,

@@ -60,7 +60,7 @@ def _lines(path: str) -> Iterator[Record]:
 
 
 def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
-  """Makes an example of a question.
+  """Makes an example from a question.
 
   If the list of answers is empty, the question has no answer (2.0), or the
   answers are hidden (1.1).
@@ -75,16 +75,16 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
     ValueError: the record is wrong; the message names the file and question.
   """
   answers = _answers(record)
-  impossible = record.fields.get("is_impossible")
-  if impossible not in (True, False, None):
+  is_impossible = record.fields.get("is_impossible")
+  if is_impossible not in (True, False, None):
     raise UserError(
-      f"{record.location}: is_impossible is {impossible!r:.60}, not true or"
+      f"{record.location}: is_impossible is {is_impossible!r:.60}, not true or"
       " false."
     )
-  if impossible:
+  if is_impossible:
     answers = []
-  unanswerable = "squad2" in task.metrics
-  if not answers and not unanswerable:
+  may_lack_answers = "squad2" in task.metrics
+  if not answers and not may_lack_answers:
     answers = None
   if answers is None and needed:
     raise UserError(
