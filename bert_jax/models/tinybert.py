@@ -39,7 +39,8 @@ class ForDistillation(nn.Module):
     width: the width of the teacher's hidden states.
     maps: "shared" for one map of both embeddings and hidden states (huawei-
       noah/Pretrained-Language-Model TinyBERT transformer/modeling.py,
-      fit_dense); "two" for a map of each of the two (paper, equations 8 and 9).
+      fit_dense); "two" for a map of the embeddings and one of the hidden states
+      (paper, equations 8 and 9).
   """
 
   encoder: Encoder

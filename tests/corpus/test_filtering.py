@@ -353,7 +353,10 @@ def test_text_that_changes_meanwhile(tmp_path, vocab, in_process, monkeypatch):
 def test_an_input_without_a_file_that_changes(
   tmp_path, vocab, in_process, monkeypatch, change
 ):
-  """Each pass counts the documents, because a data set cannot be watched."""
+  """An input without a file, such as a data set, cannot be watched for changes.
+
+  So each pass counts its documents, and another count is an error.
+  """
   path = write(tmp_path / "in.jsonl", CORPUS.values())
   read_records, counts_of_passes = sources.read_records, []
 

@@ -148,7 +148,10 @@ def test_some_keys_may_change(run):
 
 
 def test_a_purposeful_edit_of_a_converted_folder(model, capsys):
-  """The error names the key. Without the digests, the edit is accepted."""
+  """The error names the key that was edited.
+
+  If the user also deletes the digests, the edit is accepted.
+  """
   config = json.loads((model / "config.json").read_text())
   config["model"]["activation"] = "relu"
   (model / "config.json").write_text(json.dumps(config))
@@ -248,7 +251,10 @@ def test_a_changed_row_is_noticed(data, run, capsys):
 def test_data_overwritten_under_a_run(
   data, finished_runs, tmp_path, monkeypatch, put_back
 ):
-  """No checkpoint is saved then. With the old data, a restart ends as usual."""
+  """The run stops, and saves no checkpoint after the data have changed.
+
+  When the old data are back, a restart gives the rows of a run without change.
+  """
   copy = pathlib.Path(shutil.copytree(data, tmp_path / "p"))
   path, read_batches = copy / "train.tokens", loader.PretrainingData.read
   content = path.read_bytes()

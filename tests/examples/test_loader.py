@@ -103,13 +103,17 @@ def test_restart_from_a_position_and_without():
     assert resumed_stream._first == position["first"] <= step * batch
     assert same(resumed_stream.read(step * batch, batch), items[step][0])
     assert same(stream().read(step * batch, batch), items[step][0])
+    # A stream with another seed ignores the position.
     other_stream = stream(seed=5)
     other_stream.restore(position)
     assert other_stream.position()["first"] == 0
 
 
 def test_restart_at_epoch_edges_replays_nothing():
-  """Reads 3 epochs of 10 examples, 2 a batch; stops after step 5, 7 or 10."""
+  """Reads 3 epochs of 10 examples in batches of 2.
+
+  A run stops after step 5, 7 or 10, and a second loader continues.
+  """
   corpus = corpus_from_documents([[[i] * 3] for i in range(10, 20)])
 
   def make():

@@ -51,7 +51,10 @@ def test_chances_of_a_draw_are_in_proportion_to_the_weights():
 
 
 def test_draws_without_replacement_follow_one_another():
-  """Each row masks two of three pieces, the second from the other two."""
+  """Each row masks two of three pieces.
+
+  The second draw is from the two pieces that the first draw leaves.
+  """
   rows, counts = 40_000, np.zeros(64, np.int64)
   counts[5:8] = (16, 4, 1)
   ids = np.tile(np.array([2, 5, 6, 7, 3], np.int32), (rows, 1))

@@ -80,7 +80,10 @@ def test_the_gradient_made_by_hand_is_the_gradient():
 
 
 def test_no_gradient_of_the_size_of_the_weights_is_in_the_loop():
-  """One product over all steps, after the loop, gives a weight's gradient."""
+  """The gradient of a weight is a sum over all steps.
+
+  One product after the loop computes it, so the loop carries no such sum.
+  """
   layer = lstm.Lstm(7, 5, 3.0, jnp.dtype("float32"))
   x, ids = jnp.ones((2, 6, 5)), jnp.ones((2, 6), jnp.int32)
   shapes = jax.eval_shape(layer.init, jax.random.key(0), x, ids)["params"]

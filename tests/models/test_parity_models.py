@@ -42,7 +42,7 @@ def test_small(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_small_other_lengths(name):
-  """Two batches have one row: a row of 9 tokens, or one of the most tokens."""
+  """Two batches have a single row, of 9 tokens or of the greatest length."""
   only = ("padded", "one row", "longest")
   check(reference.differences(reference.MODELS[name], only=only))
 

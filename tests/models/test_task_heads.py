@@ -95,7 +95,10 @@ def by_hand(params, vectors, activation=None):
   [*((n, pooling(n)) for n in NAMES), ("electra", electra.DENSE_POOLING)],
 )
 def test_classifier_reads_the_published_vector(name, pooling):
-  """It is the first vector; for GPT, the last vector before the padding."""
+  """Only one vector is read: that of the first token.
+
+  GPT's classifier reads the vector of the last token before the padding.
+  """
   lengths = [3, 8, 1]
   params, run = make(name, task_heads.SequenceClassifier, pooling, 3)
   logits, hidden = run(batch_of(lengths))
@@ -129,7 +132,7 @@ def test_tokens_and_spans(name, kind, args):
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "gpt"])
 def test_choices_and_one_row(name):
-  """Rows [2, 4, 8] give logits [2, 4]; one row of a regression gives [1, 1]."""
+  """Two examples of four choices give logits [2, 4]; one row gives [1, 1]."""
   _, run = make(name, task_heads.SequenceClassifier, pooling(name), 1)
   flat = batch_of([3, 8, 5, 1, 7, 2, 8, 4])
   choices = {key: x.reshape(2, 4, 8) for key, x in flat.items()}

@@ -20,7 +20,11 @@ ALBERT = BERT | dict(family="albert", variant="base_v2", embedding_size=8)
 
 
 def make_batch():
-  """Returns a row of two pairs and a span of 2 tokens; a row of one and 18."""
+  """Returns a batch of two packed rows.
+
+  The first row has two pairs and a masked span of 2 tokens. The second row has
+  one pair and a masked span of 18 tokens.
+  """
   rng = np.random.default_rng(0)
   ids = rng.integers(5, 30, (2, 40))
   sequences = np.repeat([[1, 2], [1, 0]], 20, axis=1)
@@ -144,7 +148,11 @@ def test_spans_at_an_edge_have_no_boundary_loss():
 
 
 def test_boundary_head_by_hand():
-  """Logits are computed from the states beside a span and the offset in it."""
+  """Computes some logits again in numpy.
+
+  They depend on the hidden states of the two tokens beside a span, and on the
+  offset of a token in the span.
+  """
   batch = make_batch()
   encoder = bert.build(**{k: v for k, v in BERT.items() if k != "family"})
   module = heads.ForPreTraining(encoder, pairs=False, span_boundary=True)

@@ -62,7 +62,7 @@ def test_each_line_is_added_or_reported(tmp_path):
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_ids_are_those_of_add_tokens(kind, tmp_path):
-  """The ids are those of the original tokenizer after its `add_tokens`."""
+  """transformers' tokenizer gives the same ids after its `add_tokens`."""
   transformers = pytest.importorskip("transformers")
   new_tokens = ["covid19", "[E1]", "New York", "\u00c9lan", "\u4e2d\u6587"]
 
@@ -219,7 +219,10 @@ def test_the_command_writes_a_folder_with_the_tokens(
 
 
 def test_new_rows_are_means_or_drawn():
-  """The row of a new piece is drawn if all its old pieces are unknown."""
+  """A new row is the mean of old pieces' rows, or is drawn at random.
+
+  It is always drawn if all old pieces are unknown.
+  """
   v = bert("co ##vi ##d a")
   table = np.arange(9 * 2, dtype=np.float32).reshape(9, 2)
   drawn_rows = -np.ones((3, 2), np.float32)

@@ -250,7 +250,8 @@ def test_a_renamed_parameter_is_missed(exported_path, tmp_path):
 def write_changed_copy(path, old, **changes):
   """Writes a copy of a file with changes in its meta.json.
 
-  The value None deletes its key. `program` replaces the file program_16.
+  The value None deletes its key. The key `program` replaces the content of the
+  file program_16.
   """
   with zipfile.ZipFile(old) as source, zipfile.ZipFile(path, "w") as target:
     for name in source.namelist():

@@ -41,7 +41,7 @@ def extract(model, texts, **options):
 @functools.partial(jax.jit, static_argnums=0)
 def encode_layers(encoder, params, ids):
   """Calls the encoder directly; returns a row's [tokens, layers, width]."""
-  if ids.ndim == 2:
+  if ids.ndim == 2:  # ELMo reads the characters of words, [words, 50].
     return encoder.apply({"params": params}, ids[None])[0].swapaxes(0, 1)
   _, collected = encoder.apply({"params": params}, ids[None], collect=True)
   all_layers = [collected["embeddings"], *collected["hidden"]]

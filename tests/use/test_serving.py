@@ -41,7 +41,7 @@ def environment():
 
 
 def test_notes_are_not_among_the_answers(models, monkeypatch, capsys):
-  """A note on a missing field and a library's line go to stderr."""
+  """A note on a missing field and a line from a library go to stderr."""
   open_predictor = predict.open_predictor
 
   def open_and_print(*arguments, **options):

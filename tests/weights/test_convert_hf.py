@@ -182,7 +182,10 @@ def renamed_arrays(arrays, *pairs):
 
 
 def test_other_spellings_of_the_same_arrays(tmp_path):
-  """Files may have old names, no prefix in names, buffers, copies or shards."""
+  """Arrays may have old names or no prefix, and be copied or in shards.
+
+  Files may also have buffers, which are skipped.
+  """
   name = "BertForMaskedLM"
   arrays = random_arrays(name)
   expected = hf.read(tiny_hf.write(tmp_path / "new", name, arrays), "bert")
@@ -231,7 +234,10 @@ def test_other_spellings_of_the_same_arrays(tmp_path):
 
 
 def test_bare_names_and_buffers_of_other_families(tmp_path):
-  """GPT's file has buffers and names without prefix. TinyBERT's has a map."""
+  """Extra arrays are skipped: GPT's buffers, and TinyBERT's linear map.
+
+  The names in GPT's file have no prefix.
+  """
   for name, family, prefix, extra_arrays in (
     (
       "OpenAIGPTLMHeadModel",
@@ -275,7 +281,7 @@ def test_several_dtypes_become_the_widest(tmp_path):
 
 
 def test_a_pooler_that_the_head_does_not_read(tmp_path):
-  """A masked LM keeps the pooler; RoBERTa's classifier drops it as a relic."""
+  """A masked LM keeps the pooler. A classifier of RoBERTa drops the pooler."""
   pooler_arrays = {
     "roberta.pooler.dense.weight": np.ones((8, 8), np.float32),
     "roberta.pooler.dense.bias": np.ones(8, np.float32),
