@@ -46,7 +46,7 @@ def shapes(module, *inputs, **static):
 
 
 def fill(module, *inputs, seed=0, scale=0.2, **static):
-  """Returns random parameters of a module; scales are about 1."""
+  """Returns random parameters of a module; LayerNorm's scales are about 1."""
   rng = np.random.default_rng(seed)
 
   def draw(path, leaf):
@@ -71,6 +71,6 @@ def encoder(name, collect=False):
 
 
 def token_ids(*shape, seed=0):
-  """Returns random ids from 5, which are not special."""
+  """Returns random ids from 5 on, so that none is a special token."""
   rng = np.random.default_rng(seed)
   return rng.integers(5, VOCABULARY - 5, shape).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Shrinks published configs to runs of seconds, and reads these runs."""
+"""Shrinks published configs, so that a run takes seconds; reads its rows."""
 
 import pathlib
 
@@ -23,7 +23,7 @@ MORE_SIZES = {
 
 
 def shrink(config, folder):
-  """Returns a config with a model and a run so small that it takes seconds."""
+  """Returns a config of a tiny model and of a run that takes seconds."""
   model, data_section = config["model"], config["data"]
   model |= SIZES | MORE_SIZES.get(model["family"], {}) | dict(dtype="float32")
   data_section |= dict(path=folder, cased=False)
@@ -78,7 +78,7 @@ ALBERT |= {"micro_batches": 2}
 
 ELECTRA = {"model.embedding_size": 8, "model.generator_hidden": 8}
 
-# Masks are static, and padding has its id in the tests' vocabulary.
+# Masks are static. The padding id is that of the tests' vocabulary.
 ROBERTA = {"model.padding_id": 0, "data.static_masks": 2}
 
 EXTRA = {
@@ -119,14 +119,16 @@ def arrays(state):
 
 def rows(workdir):
   """Returns the rows of metrics.jsonl without speeds and waiting times."""
-  timed = ("steps_per_second", "tokens_per_second", "mfu")
-  timed += ("data_wait", "checkpoint_wait")
-  logged = logging.read_rows(f"{workdir}/metrics.jsonl")
-  return [{k: v for k, v in r.items() if k not in timed} for r in logged]
+  timing_keys = ("steps_per_second", "tokens_per_second", "mfu")
+  timing_keys += ("data_wait", "checkpoint_wait")
+  all_rows = logging.read_rows(f"{workdir}/metrics.jsonl")
+  return [
+    {k: v for k, v in r.items() if k not in timing_keys} for r in all_rows
+  ]
 
 
 def shrunk(folder):
-  """Returns the quickstart's config, with two steps and a tiny model."""
+  """Returns the quickstart's config with two steps and a tiny model."""
   config = configs.load_defaults("quickstart")
   config["model"] |= dict(variant="tiny", unroll=1)
   config["data"] |= dict(path=folder, length=32, max_predictions=5)

@@ -20,7 +20,7 @@ def write_teacher(path, prepared, family="bert", seed=0, **sizes):
     prepared: a prepared folder, whose vocabulary is copied.
     family: a key of `models.FAMILIES`.
     seed: the seed of the parameters.
-    **sizes: sizes that replace those of `SIZES`.
+    **sizes: sizes that replace or extend `SIZES`.
   """
   family_module = models.family(family)
   variant = next(iter(family_module.VARIANTS))

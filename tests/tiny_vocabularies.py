@@ -1,4 +1,4 @@
-"""Builds tiny vocabularies of every kind, and texts to tokenise with them."""
+"""Builds a tiny vocabulary of each tokenizer, and texts to tokenise."""
 
 import random
 import struct
@@ -40,8 +40,8 @@ def texts(count, seed=0):
   points += [0xFFFD, 0xE000, 0x378, 0x0, 0xFEFF]
 
   def word():
-    kind = rng.random()
-    if kind < 0.5:
+    chance = rng.random()
+    if chance < 0.5:
       return rng.choice(["the", "a", "an", "Word", "don't", "x" * 150, "  "])
     return "".join(chr(rng.choice(points)) for _ in range(rng.randrange(6)))
 

@@ -39,7 +39,7 @@ def split_text(
   if os.path.lexists(output):
     raise UserError(f"{output} exists; delete it or choose another --output.")
   sources.check_language(language)
-  documents = words = 0
+  num_documents = num_words = 0
   with Progress(f"writing {output}"), files.atomic_file(output) as temporary:
     with pathlib.Path(temporary).open("w", encoding="utf-8") as f:
       for document in sources.read_documents(inputs, format, errors, language):
@@ -47,13 +47,13 @@ def split_text(
         sentences = [sentence for sentence in sentences if sentence]
         if not sentences:
           continue
-        f.write("\n" * bool(documents))
+        f.write("\n" * bool(num_documents))
         f.writelines(" ".join(sentence) + "\n" for sentence in sentences)
-        words += sum(map(len, sentences))
-        documents += 1
-    if not documents:
+        num_words += sum(map(len, sentences))
+        num_documents += 1
+    if not num_documents:
       raise UserError(f"{', '.join(inputs)}: there is no text in it.")
-  return documents, words
+  return num_documents, num_words
 
 
 def _words(sentence: str) -> list[str]:

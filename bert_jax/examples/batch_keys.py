@@ -1,4 +1,4 @@
-"""The one table of batch keys, their shapes and dtypes.
+"""Defines the one table of batch keys, with their shapes and dtypes.
 
 A batch is a dict with a subset of these keys. The first axis of each array is
 the row. The other axes have these sizes:
@@ -52,9 +52,9 @@ FEATURES = {
   "next_weights": ("L", np.float32),
   "previous_ids": ("L", np.int32),
   "previous_weights": ("L", np.float32),
-  # BERT's label is 0 for a next text and 1 for a random one
+  # BERT's label is 0 for the next text and 1 for a random text
   # (google-research/bert). ALBERT's label is 0 for texts in order and 1 for
-  # swapped ones (google-research/albert). An unused sequence has label 0 and
+  # swapped texts (google-research/albert). An unused sequence has label 0 and
   # weight 0.
   "pair_labels": ("S", np.int32),
   "cls_positions": ("S", np.int32),

@@ -1,8 +1,8 @@
 """Finds config files by name, opens them, and prints them as flat lists.
 
-`bert:base` is the recipe `base` of the installed file `bert_jax.configs.bert`.
-`configs/bert.py:base` is the same recipe of a file that is named by its path;
-this is the syntax of ml_collections.
+`bert:base` is the config `base` of the installed module
+`bert_jax.configs.bert`. `configs/bert.py:base` names the same config by the
+path of its file, in the syntax of ml_collections.
 """
 
 import importlib
@@ -17,26 +17,31 @@ from ml_collections import ConfigDict
 from bert_jax.messages import UserError, nearest
 from bert_jax.weights.run_config import flatten
 
-_PACKAGE = "bert_jax.configs"
-_ROOT = pathlib.Path(__file__).parents[1]
+_CONFIGS_MODULE = "bert_jax.configs"
+_PACKAGE_FOLDER = pathlib.Path(__file__).parents[1]
 
 
 def _folder() -> pathlib.Path:
-  """Returns the folder of the recipes, and makes them importable.
+  """Returns the folder of the config files, and makes them importable.
 
-  `pip install` puts the recipes inside the package. In a checkout they are in a
+  `pip install` puts these files inside the package. In a checkout they are in a
   folder beside the package, so Python would not find `bert_jax.configs`.
   """
-  if _PACKAGE not in sys.modules and not (_ROOT / "configs").is_dir():
-    path = _ROOT.parent / "configs"
+  if (
+    _CONFIGS_MODULE not in sys.modules
+    and not (_PACKAGE_FOLDER / "configs").is_dir()
+  ):
+    path = _PACKAGE_FOLDER.parent / "configs"
     spec = importlib.util.spec_from_file_location(
-      _PACKAGE, path / "__init__.py", submodule_search_locations=[str(path)]
+      _CONFIGS_MODULE,
+      path / "__init__.py",
+      submodule_search_locations=[str(path)],
     )
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    sys.modules[_PACKAGE] = module
-  file = importlib.import_module(_PACKAGE).__file__
+    sys.modules[_CONFIGS_MODULE] = module
+  file = importlib.import_module(_CONFIGS_MODULE).__file__
   assert file
   return pathlib.Path(file).parent
 
@@ -48,7 +53,7 @@ def names() -> list[str]:
 
 
 def resolve(text: str) -> str:
-  """Returns the value of --config, with the path of the file that it names.
+  """Returns the value of --config, with a path in place of an installed name.
 
   Args:
     text: "PATH.py" or "PATH.py:NAME"; or "FILE" or "FILE:NAME", which means an
@@ -58,17 +63,17 @@ def resolve(text: str) -> str:
     UserError: there is no such file.
   """
   file, colon, name = text.partition(":")
-  installed = _folder()
+  folder = _folder()
   if "/" not in file and not file.endswith(".py"):
-    path = installed / f"{file}.py"
+    path = folder / f"{file}.py"
     if file not in names():
       raise UserError(
         f"--config={text} names no config{nearest(file, names())}"
       )
     return f"{path}{colon}{name}"
   if not pathlib.Path(file).is_file():
-    # The documentation names files of a checkout. Without a checkout, the same
-    # recipes are installed.
+    # The documentation gives paths in a checkout. A user who has only the
+    # installed package finds the same configs under their short names.
     stem = pathlib.PurePath(file).stem
     remedy = ""
     if stem in names():
@@ -126,7 +131,7 @@ def _line_error(text: str, path: str, error: Exception) -> UserError:
 def flat_text(config: ConfigDict) -> str:
   """Returns a config as lines of "key = value", with keys as in flags.
 
-  A value is None if it comes from the data or from another model.
+  None means that a run takes the value from its data or from another model.
   """
-  flat = flatten(config.to_dict())
-  return "\n".join(f"{key} = {flat[key]!r}" for key in flat)
+  values = flatten(config.to_dict())
+  return "\n".join(f"{key} = {values[key]!r}" for key in values)

@@ -1,4 +1,4 @@
-"""A run's folder: its lock, config.json and the tokenizer's files."""
+"""Locks a run's folder, and writes its config.json and tokenizer's files."""
 
 import contextlib
 import pathlib
@@ -102,7 +102,7 @@ def resumed_config(workdir: str) -> dict[str, Any] | None:
 def saved_config(
   workdir: str, saver: checkpoint.Checkpointer, default_values: dict[str, Any]
 ) -> dict[str, Any]:
-  """Returns a run's config.json, with the model of its newest checkpoint.
+  """Returns a run's config.json, with the `model` of its newest checkpoint.
 
   Prints a line for each value of config.json that was changed since that
   checkpoint was saved.
@@ -112,13 +112,15 @@ def saved_config(
     saver: the run's checkpoints.
     default_values: the values of keys that config.json lacks.
   """
-  written = files.read_object(epath.Path(workdir) / "config.json")
-  saved = saver.newest_config()
-  if saved is None:
-    return written
-  for line in run_config.edits(written, saved, defaults=default_values):
+  written_config = files.read_object(epath.Path(workdir) / "config.json")
+  checkpoint_config = saver.newest_config()
+  if checkpoint_config is None:
+    return written_config
+  for line in run_config.edits(
+    written_config, checkpoint_config, defaults=default_values
+  ):
     say(f"config.json was changed since it was written: {line}")
-  return run_config.with_saved_model(written, saved)
+  return run_config.with_saved_model(written_config, checkpoint_config)
 
 
 def print_changed_tokenizer(workdir: str, saved: dict[str, str] | None) -> None:

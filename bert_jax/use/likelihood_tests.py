@@ -25,12 +25,12 @@ def run(
 
   Args:
     path: a path that `open_model` opens.
-    blimp_path: a folder or tar file with BLiMP's .jsonl files; None leaves this
-      test out.
+    blimp_path: a folder or tar file with BLiMP's .jsonl files; if None, this
+      test is left out.
     cloze_path: a .jsonl file, where each line has a "text" with one [MASK] and
-      an "answer"; None leaves this test out.
-    method: how BLiMP's sentences are scored; see `likelihood.score`. None
-      chooses by the model's head.
+      an "answer"; if None, this test is left out.
+    method: how BLiMP's sentences are scored; see `likelihood.score`. If
+      None, the model's head decides.
     pairs: the number of pairs to take from each file of BLiMP; None takes all.
     tokens: the largest number of tokens in a batch, with padding.
     dtype: the dtype of the computation.
@@ -38,8 +38,8 @@ def run(
     tower: "discriminator" or "generator" of an ELECTRA.
 
   Returns:
-    A dict with the keys "model" and "method", and with the results of each test
-    by its name: "blimp", "cloze".
+    A dict with the keys "model" and "method". The results of each test have the
+    test's name as their key: "blimp", "cloze".
 
   Raises:
     UserError: a file or the model cannot be read, or they do not fit together.
@@ -88,7 +88,7 @@ def run_blimp(
 
 
 def run_cloze(model: OpenedModel, path: str, tokens: int) -> dict[str, Any]:
-  """Returns the accuracy over a file of texts with one `[MASK]` each.
+  """Returns the accuracy over a file, in which each text has one `[MASK]`.
 
   Args:
     model: a masked language model.
@@ -136,10 +136,10 @@ def _show(results: dict[str, Any]) -> None:
     print(blimp.table(results["blimp"]))
   if "cloze" in results:
     row = results["cloze"]
-    mean = row["mean_log_probability"]
-    log_p = "none" if mean is None else f"{mean:.4f}"
+    mean_log_p = row["mean_log_probability"]
+    mean_text = "none" if mean_log_p is None else f"{mean_log_p:.4f}"
     print(
       f"cloze: accuracy {row['accuracy']:.4f} of {row['texts']:,} texts;"
       f" {row['answers_of_several_pieces']:,} answers are not a single piece;"
-      f" the other answers have mean log P {log_p}"
+      f" the other answers have mean log P {mean_text}"
     )

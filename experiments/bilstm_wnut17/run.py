@@ -34,8 +34,8 @@ FILES = dict(
 # The embeddings and the last four layers, which most features need.
 LAYERS = (0, -4, -3, -2, -1)
 # Rows of Table 7, for an encoder of any depth: [words, n, d] -> [words, ...].
-# If several layers are left, the tagger learns a weight for each. "sum" adds
-# layers with equal weights.
+# If a function returns several layers, the tagger learns a weight for each.
+# "sum" adds layers with equal weights.
 FEATURES = {
   "embeddings": lambda x: x[:, 0],
   "second_to_last": lambda x: x[:, -2],
@@ -51,7 +51,7 @@ Layers = dict[str, list[np.ndarray]]
 def extract(
   model: OpenedModel, splits: dict[str, Examples], features: list[str]
 ) -> Layers:
-  """Returns name of a split -> float32 [words, n, d] for each sentence.
+  """Returns split's name -> float32 arrays [words, n, d] of its sentences.
 
   The n layers are `LAYERS`, or all layers if `features` has "mix_all".
   """
@@ -62,8 +62,8 @@ def extract(
   by_split = {}
   for name in FILES:
     words = [example["words"] for example in splits[name]]
-    extracted = features_of.extract(model, words, spec)
-    by_split[name] = [features.vectors for features in extracted]
+    sentence_features = features_of.extract(model, words, spec)
+    by_split[name] = [features.vectors for features in sentence_features]
   return by_split
 
 
@@ -90,7 +90,7 @@ def run(
   inputs = {s: sentences(task, splits[s], layers[s], name) for s in FILES}
   module = BiLstmTagger(len(task.labels), args.hidden)
   recipe = Recipe(epochs=args.epochs, seed=args.seed)
-  best: dict = {"validation": -1.0}
+  best_scores: dict = {"validation": -1.0}
   mix: list[float] = []
   for epoch, (params, loss) in enumerate(
     bilstm_tagger.fit(module, inputs["train"], recipe), 1
@@ -98,16 +98,16 @@ def run(
     score = functools.partial(_score, task, module, params, inputs, splits)
     validation = score("validation")
     print(name, epoch, f"{loss:.4f} {validation:.4f}", flush=True)
-    if validation > best["validation"]:
-      best = dict(epoch=epoch, validation=validation, test=score("test"))
-      learnt = params["params"].get("mix", {"weights": np.zeros(0)})
-      shares = np.asarray(jax.nn.softmax(learnt["weights"]), np.float64)
+    if validation > best_scores["validation"]:
+      best_scores = dict(epoch=epoch, validation=validation, test=score("test"))
+      mix_params = params["params"].get("mix", {"weights": np.zeros(0)})
+      shares = np.asarray(jax.nn.softmax(mix_params["weights"]), np.float64)
       mix = shares.round(3).tolist()
   return dict(
     features=name,
     hidden=args.hidden,
     **recipe._asdict(),
-    best=best,
+    best=best_scores,
     mix=mix,
     seconds=round(time.perf_counter() - start, 1),
   )
@@ -129,11 +129,11 @@ def main() -> None:
     task_inputs.Input(split, os.path.join(args.data, name))
     for split, name in FILES.items()
   ]
-  read = task_inputs.read(task, inputs)
+  contents = task_inputs.read(task, inputs)
   model = open_model(args.model, default_tower="discriminator")
-  layers = extract(model, read.splits, args.features)
+  layers = extract(model, contents.splits, args.features)
   for name in args.features:
-    row = run(args, read.task, read.splits, layers, name)
+    row = run(args, contents.task, contents.splits, layers, name)
     with open(args.output, "a", encoding="utf-8") as f:
       f.write(json.dumps(row) + "\n")
 

@@ -9,7 +9,7 @@ configs that run one after the other, each in a child process. Lane i uses GPU i
 modulo --gpus, or all cores of a CPU. A run that takes more than --limit seconds
 gets SIGTERM. It then saves, and the same command continues it. Other flags,
 such as --config.total_steps=100, are given to each run. OUT/results.jsonl gets
-a line for each start.
+a line each time that a run is started or continued.
 """
 
 import argparse
@@ -41,13 +41,13 @@ def command(name: str, args: argparse.Namespace) -> list[str]:
   folder = FOLDERS.get(name, "wordpiece")
   if args.kind == "cpu" and folder == "bpe":
     folder = "wordpiece"
-  words = [sys.executable, "-m", "bert_jax", "train"]
-  words += [f"--config=configs/small.py:{name}_{args.kind}"]
-  words += [f"--workdir={args.output}/{name}"]
-  words += [f"--config.data.path={args.data}/{folder}"]
+  arguments = [sys.executable, "-m", "bert_jax", "train"]
+  arguments += [f"--config=configs/small.py:{name}_{args.kind}"]
+  arguments += [f"--workdir={args.output}/{name}"]
+  arguments += [f"--config.data.path={args.data}/{folder}"]
   if name in STUDENTS:
-    words += [f"--config.teacher.path={args.output}/teacher"]
-  return words + args.flags
+    arguments += [f"--config.teacher.path={args.output}/teacher"]
+  return arguments + args.flags
 
 
 def run(name: str, lane: int, args: argparse.Namespace) -> dict:
@@ -55,9 +55,9 @@ def run(name: str, lane: int, args: argparse.Namespace) -> dict:
   environment = dict(os.environ)
   if args.kind == "gpu":
     environment["CUDA_VISIBLE_DEVICES"] = str(lane % args.gpus)
-    sharing = -(-len(args.lanes) // args.gpus)
-    environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 / sharing:.2f}"
-  began = time.monotonic()
+    runs_per_gpu = -(-len(args.lanes) // args.gpus)
+    environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 / runs_per_gpu:.2f}"
+  start = time.monotonic()
   with open(f"{args.output}/{name}.log", "a", encoding="utf-8") as log:
     process = subprocess.Popen(
       command(name, args), cwd=ROOT, env=environment, stdout=log, stderr=log
@@ -68,11 +68,11 @@ def run(name: str, lane: int, args: argparse.Namespace) -> dict:
       process.send_signal(signal.SIGTERM)
       process.wait()
   row = {"config": f"small:{name}_{args.kind}", "status": process.returncode}
-  return row | {"seconds": round(time.monotonic() - began, 1)}
+  return row | {"seconds": round(time.monotonic() - start, 1)}
 
 
 def reached(name: str, args: argparse.Namespace) -> dict:
-  """Returns a run's last evaluation and its unigrams' cross-entropy."""
+  """Returns the metrics of a run's last evaluation, and of unigrams."""
   rows = []
   path = f"{args.output}/{name}/metrics.jsonl"
   if os.path.exists(path):
@@ -83,9 +83,11 @@ def reached(name: str, args: argparse.Namespace) -> dict:
     return {}
   losses = {k: v for k, v in rows[-1].items() if k in (*LOSSES, *OTHERS)}
   with open(f"{args.output}/{name}.log", encoding="utf-8") as f:
-    said = [line for line in f if "unigram cross-entropy" in line]
-  if said:  # ELMo's log has two lines, the forward direction first.
-    losses["unigrams"] = float(said[-2:][0].rsplit(": ", 1)[1].split()[0])
+    unigram_lines = [line for line in f if "unigram cross-entropy" in line]
+  if unigram_lines:  # ELMo's log has two lines; forward is first.
+    losses["unigrams"] = float(
+      unigram_lines[-2:][0].rsplit(": ", 1)[1].split()[0]
+    )
   return {"step": rows[-1]["step"], **losses}
 
 
@@ -104,12 +106,12 @@ def table(lines: list[dict]) -> str:
     "|---|---|---|---|---|",
   ]
   for line in lines:
-    shown = [
+    metrics = [
       f"{key} {line[key]:.3f}" for key in (*LOSSES, *OTHERS) if key in line
     ]
-    first = (line["config"], line["seconds"], line.get("step", "-"))
+    first_cells = (line["config"], line["seconds"], line.get("step", "-"))
     unigrams = line.get("unigrams", "-")
-    cells = " | ".join(map(str, (*first, unigrams, ", ".join(shown))))
+    cells = " | ".join(map(str, (*first_cells, unigrams, ", ".join(metrics))))
     rows.append(f"| {cells} |")
   return "\n".join(rows)
 

@@ -1,4 +1,4 @@
-"""A sequence has the same vectors in one long row and alone."""
+"""Tests that a sequence has the same vectors in one long row and alone."""
 
 import flax.linen as nn
 import jax
@@ -28,9 +28,12 @@ def test_a_row_holds_its_sequences():
     flat_row([np.array([5]), np.array([], int)])
   with pytest.raises(ValueError, match="multiple=0 must be at least 1"):
     flat_row([np.array([5])], multiple=0)
-  for wrong in ([np.array([5]), np.array([1.5])], [np.ones((2, 2), int)]):
+  for wrong_sequences in (
+    [np.array([5]), np.array([1.5])],
+    [np.ones((2, 2), int)],
+  ):
     with pytest.raises(ValueError, match=r"sequence \d is .*; pass the ids"):
-      flat_row(wrong)
+      flat_row(wrong_sequences)
 
 
 @pytest.mark.parametrize("family", [bert, roberta])
@@ -51,7 +54,7 @@ def test_vectors_are_those_of_each_sequence_alone(family):
 
 
 def visible_pairs(ids, causal):
-  """Returns bool [b, l, l]: does a query see a key, by the definition."""
+  """Returns bool [b, l, l], True where a query sees a key by the definition."""
   query = np.maximum(ids, 1)
   is_visible = query[:, :, None] == ids[:, None]
   if causal:
@@ -65,12 +68,15 @@ def visible_pairs(ids, causal):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("size,other", [(4, 4), (8, 2), (16, 5)])
 def test_blocks_hold_every_pair(size, other, causal):
-  """The first row, of contiguous sequences, has no other blocks."""
-  contiguous = np.repeat([1, 2, 3, 4], [9, 2, 17, 8])
+  """The range of a block has every block with a visible pair.
+
+  In the first row, whose sequences are contiguous, it has no other blocks.
+  """
+  contiguous_ids = np.repeat([1, 2, 3, 4], [9, 2, 17, 8])
   rng = np.random.default_rng(1)
   rows = [
-    contiguous,
-    np.where(contiguous < 4, contiguous, 0),
+    contiguous_ids,
+    np.where(contiguous_ids < 4, contiguous_ids, 0),
     np.zeros(36),
     np.full(36, 99),
   ]
@@ -84,11 +90,13 @@ def test_blocks_hold_every_pair(size, other, causal):
     blocks = np.asarray(attention_blocks.block_ranges(side, size, other))
     for b, row in enumerate(mask):
       for i in range(-(-36 // size)):
-        needed = np.flatnonzero(row[i * size : (i + 1) * size].any(0)) // other
+        needed_blocks = (
+          np.flatnonzero(row[i * size : (i + 1) * size].any(0)) // other
+        )
         first, end = blocks[b, i]
-        if not needed.size:
+        if not needed_blocks.size:
           assert end <= first or b > 1
           continue
-        assert first <= needed.min() and end > needed.max()
+        assert first <= needed_blocks.min() and end > needed_blocks.max()
         if b == 0:
-          assert (first, end) == (needed.min(), needed.max() + 1)
+          assert (first, end) == (needed_blocks.min(), needed_blocks.max() + 1)

@@ -1,4 +1,4 @@
-"""Compares products of 8-bit floats with numpy's, with the same roundings."""
+"""Compares products of 8-bit floats with numpy's products of rounded arrays."""
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,8 @@ def test_product_and_gradients_are_of_rounded_operands():
   np.testing.assert_allclose(
     dk, np.tensordot(rx, rg, ((0, 1), (0, 1))), atol=1e-5
   )
-  # The plain product would not pass: 3 bits of mantissa are off by up to 1/16.
+  # A product without rounding would fail here: 3 bits of mantissa are off by up
+  # to 1/16.
   error = np.abs(y - np.tensordot(x, kernel, 1))
   bound = np.tensordot(np.abs(x), np.abs(kernel), 1) * (2 / 16 + 1 / 256)
   assert (error <= bound + 1e-2).all() and error.max() > 1e-3
@@ -42,21 +43,21 @@ def test_product_and_gradients_are_of_rounded_operands():
 
 def test_zeros_and_large_values_stay_finite():
   x = jnp.array([[0.0, 3e38], [1.0, -3e38]])
-  q, scale = fp8.quantise(x, fp8.FORWARD)
-  assert np.isfinite(q.astype(jnp.float32)).all() and np.isfinite(scale)
+  quantised, scale = fp8.quantise(x, fp8.FORWARD)
+  assert np.isfinite(quantised.astype(jnp.float32)).all() and np.isfinite(scale)
   zeros, scale = fp8.quantise(jnp.zeros((2, 2)), fp8.BACKWARD)
   assert not zeros.astype(jnp.float32).any() and scale == 1.0
 
 
 def test_it_is_taken_by_name_alone():
   ids = jnp.arange(12).reshape(1, 12)
-  plain, fast = (
+  default_model, fp8_model = (
     bert.build("tiny", vocab_size=50, hidden=32, heads=2, mlp=64, products=p)
     for p in ("auto", "fp8")
   )
-  params = jit(plain.init)(jax.random.key(0), ids)
+  params = jit(default_model.init)(jax.random.key(0), ids)
   hidden, fp8_hidden = (
-    jit(model.apply)(params, ids)[0] for model in (plain, fast)
+    jit(model.apply)(params, ids)[0] for model in (default_model, fp8_model)
   )
   assert hidden.dtype == fp8_hidden.dtype
   assert 1e-3 < jnp.abs(hidden - fp8_hidden).max() < 0.5

@@ -1,4 +1,4 @@
-"""Runs of every objective: exact restarts, exports, last lines of output."""
+"""Tests runs of every objective: exact restarts, exports, printed results."""
 
 import pathlib
 import shutil
@@ -34,14 +34,14 @@ def prepared(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def finished(prepared, tmp_path_factory):
-  """Runs each config once: name -> (workdir, last state)."""
-  done = {}
+  """Returns a function: config's name -> (workdir, last state of its run)."""
+  results = {}
 
   def run(name):
-    if name not in done:
+    if name not in results:
       workdir = str(tmp_path_factory.mktemp(name) / "run")
-      done[name] = workdir, train.run(tiny(name, prepared), workdir)
-    return done[name]
+      results[name] = workdir, train.run(tiny(name, prepared), workdir)
+    return results[name]
 
   return run
 
@@ -54,50 +54,56 @@ def finished(prepared, tmp_path_factory):
   ],
 )
 def test_restart_is_exact(name, prepared, finished, tmp_path):
-  """After the middle checkpoint rows, parameters, optimizer and samples
-  agree."""
+  """A run from its middle checkpoint ends with the rows and the state of a run
+  that did not stop."""
   workdir, state = finished(name)
-  again = str(tmp_path / "run")
-  shutil.copytree(workdir, again)
-  shutil.rmtree(f"{again}/checkpoints/{TOTAL}")
-  restarted = train.run(tiny(name, prepared), again)
-  expected, got = arrays(state), arrays(restarted)
-  assert expected.keys() == got.keys()
-  for key, x in expected.items():
-    np.testing.assert_array_equal(x, got[key], err_msg=key)
-  assert rows(workdir) == rows(again)
-  logged = [row for row in rows(again) if row["split"] == "train"]
-  assert [row["step"] for row in logged] == [*range(1, TOTAL + 1)]
+  restarted_run = str(tmp_path / "run")
+  shutil.copytree(workdir, restarted_run)
+  shutil.rmtree(f"{restarted_run}/checkpoints/{TOTAL}")
+  restarted_state = train.run(tiny(name, prepared), restarted_run)
+  expected_arrays, restarted_arrays = arrays(state), arrays(restarted_state)
+  assert expected_arrays.keys() == restarted_arrays.keys()
+  for key, x in expected_arrays.items():
+    np.testing.assert_array_equal(x, restarted_arrays[key], err_msg=key)
+  assert rows(workdir) == rows(restarted_run)
+  train_rows = [row for row in rows(restarted_run) if row["split"] == "train"]
+  assert [row["step"] for row in train_rows] == [*range(1, TOTAL + 1)]
   corpus = loader.open_data(seed=0, **tiny(name, prepared)["data"])
-  read = corpus.read(0, 4 * TOTAL)["sequence_ids"].reshape(TOTAL, -1)
+  sequence_ids = corpus.read(0, 4 * TOTAL)["sequence_ids"].reshape(TOTAL, -1)
   np.testing.assert_allclose(
-    [row["padding"] for row in logged], (read == 0).mean(1), rtol=1e-6
+    [row["padding"] for row in train_rows],
+    (sequence_ids == 0).mean(1),
+    rtol=1e-6,
   )
   # The parameters changed after the checkpoint.
   with checkpoint.Checkpointer.of_run(workdir) as saver:
-    middle, _ = saver.restore_params(HALF, restarted.params)
-  moved = jax.tree.map(lambda a, b: bool((a != b).any()), middle, state.params)
-  assert any(jax.tree.leaves(moved))
+    middle_params, _ = saver.restore_params(HALF, restarted_state.params)
+  has_changed = jax.tree.map(
+    lambda a, b: bool((a != b).any()), middle_params, state.params
+  )
+  assert any(jax.tree.leaves(has_changed))
 
 
 def test_both_towers_are_exported(finished):
-  """Each tower by itself computes the same as the model of the run."""
+  """Each exported tower computes the same as this tower in the run's model."""
   workdir, state = finished("electra:small")
-  both = runs.read(workdir)
+  both_towers = runs.read(workdir)
   ids = np.random.default_rng(0).integers(5, 60, (2, 9)).astype(np.int32)
   batch = dict(input_ids=ids, mlm_positions=np.array([[1, 2], [3, 8]]))
   config = tiny("electra:small", "")["model"]
   del config["family"]
   module = electra.ForPreTraining(electra.build(**config | {"vocab_size": 64}))
-  whole = jit(module.apply)({"params": state.params}, batch)
+  outputs_of_both = jit(module.apply)({"params": state.params}, batch)
   for tower, logits in (("generator", "mlm_logits"), ("discriminator", "rtd")):
-    exported = generator_discriminator.split(both, tower)
-    alone = from_config.build(exported.config)
-    params = jax.tree.map(jnp.asarray, model_folder.unflatten(exported.arrays))
-    outputs = jit(alone.apply)({"params": params}, batch)
-    name = logits if logits in whole else "rtd_logits"
+    tower_weights = generator_discriminator.split(both_towers, tower)
+    tower_module = from_config.build(tower_weights.config)
+    params = jax.tree.map(
+      jnp.asarray, model_folder.unflatten(tower_weights.arrays)
+    )
+    outputs = jit(tower_module.apply)({"params": params}, batch)
+    name = logits if logits in outputs_of_both else "rtd_logits"
     outputs = outputs[name] if isinstance(outputs, dict) else outputs
-    np.testing.assert_allclose(outputs, whole[name], atol=1e-5)
+    np.testing.assert_allclose(outputs, outputs_of_both[name], atol=1e-5)
 
 
 def test_last_lines_of_a_run(finished, prepared, capsys):
@@ -105,12 +111,12 @@ def test_last_lines_of_a_run(finished, prepared, capsys):
   capsys.readouterr()
   train.run(tiny("electra:small", prepared), workdir)
   printed = capsys.readouterr().out
-  last = [row for row in rows(workdir) if row["split"] == "heldout"][-1]
-  assert f"held-out MLM loss: {last['mlm_loss']:.4f} nats" in printed
-  assert f"held-out RTD loss: {last['rtd_loss']:.4f} nats" in printed
-  assert f"replaced share, {last['rtd_replaced']:.4f}" in printed
-  assert last["loss"] == pytest.approx(
-    last["mlm_loss"] + 50 * last["rtd_loss"], rel=1e-5
+  last_row = [row for row in rows(workdir) if row["split"] == "heldout"][-1]
+  assert f"held-out MLM loss: {last_row['mlm_loss']:.4f} nats" in printed
+  assert f"held-out RTD loss: {last_row['rtd_loss']:.4f} nats" in printed
+  assert f"replaced share, {last_row['rtd_replaced']:.4f}" in printed
+  assert last_row["loss"] == pytest.approx(
+    last_row["mlm_loss"] + 50 * last_row["rtd_loss"], rel=1e-5
   )
 
 

@@ -1,4 +1,4 @@
-"""Tests that choices which lose tokens, because rows are short, are counted."""
+"""Tests that choices are counted if they lose tokens because rows are short."""
 
 import json
 
@@ -39,8 +39,8 @@ def notes(folder, passage, question, options, length=512):
   return counts, len({row.tobytes() for row in ids})
 
 
-# A row of 512 tokens has space for 509 tokens of texts: at most 255 and 254 for
-# two long texts.
+# A row of 512 tokens has space for 509 tokens of texts. Two long texts get 255
+# and 254 of them.
 @pytest.mark.parametrize(
   "passage, question, option, suffix, wanted, different",
   [
@@ -50,7 +50,8 @@ def notes(folder, passage, question, options, length=512):
     (600, 250, 8, "", {CUT: 4, LOST: 1}, 4),
     # Only the passage is cut.
     (600, 100, 10, "", {CUT: 4}, 4),
-    # The end that all options share is cut, or the question after a blank.
+    # Only the end that all options share is cut. Then: only the question's part
+    # after the blank that an option fills.
     (600, 244, 10, "cat cat", {CUT: 4}, 4),
     (600, -300, 10, "", {CUT: 4}, 4),
     (300, 100, 10, "", {}, 4),
@@ -60,8 +61,8 @@ def test_options_that_are_cut_are_counted(
   tmp_path, passage, question, option, suffix, wanted, different
 ):
   options = [f"{words(option, seed)} {suffix}" for seed in range(1, 5)]
-  asked = words(question) if question > 0 else "_ " + words(-question)
-  counts = notes(tmp_path, words(passage, 9), asked, options)
+  question_text = words(question) if question > 0 else "_ " + words(-question)
+  counts = notes(tmp_path, words(passage, 9), question_text, options)
   assert counts == (wanted, different)
 
 
@@ -71,7 +72,7 @@ def test_options_that_were_equal_before_are_not_counted(tmp_path):
 
 
 def test_the_command_prints_the_examples(tmp_path, monkeypatch, capsys):
-  """It prints the number of such examples, and the ids of the first ones."""
+  """A line has the number of examples with cut choices, and the first ids."""
   header = ",sent1,sent2,ending0,ending1,ending2,ending3,label\n"
   examples = [
     f"{i},{words(30, i)},{words(size)},a,b,cat,dog,1\n"

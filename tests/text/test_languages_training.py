@@ -26,7 +26,7 @@ CASED = dict(lower_case=False)
   ],
 )
 def test_stripped_marks_that_are_no_accents_are_counted(kind, language, share):
-  """Stripping accents removes them too, so training prints a warning."""
+  """Stripping accents removes such marks too, so training prints a warning."""
   marks = cleaning.Marks(kind == "unigram")
   for line in TEXTS[language]:
     marks.add(line)
@@ -46,7 +46,8 @@ def test_training_warns_that_it_strips_marks(tmp_path, capsys):
 def test_long_words_give_warnings(tmp_path, capsys):
   """A sentence without spaces is one word.
 
-  WordPiece makes it unknown; a unigram model masks all of it or nothing.
+  WordPiece makes this word [UNK]. With a unigram model, either all its pieces
+  are masked or none.
   """
   text = tmp_path / "text.txt"
   line = "".join(LANGUAGES["thai"]).replace(" ", "")
@@ -68,7 +69,7 @@ def test_long_words_give_warnings(tmp_path, capsys):
 
 
 def test_long_lines_are_not_dropped(tmp_path):
-  """SentencePiece leaves out lines of more than 4,192 bytes."""
+  """SentencePiece would leave out lines of more than 4,192 bytes."""
   text = tmp_path / "text.txt"
   line = " ".join(LANGUAGES["hindi"] * 20) + "".join(LANGUAGES["thai"] * 40)
   assert len(line.encode()) > 20_000
@@ -83,7 +84,7 @@ def test_long_lines_are_not_dropped(tmp_path):
 
 
 def test_many_characters_are_pieces_of_a_large_vocabulary(tmp_path):
-  """There may be more than the 1,000 characters of Hugging Face's trainer."""
+  """Hugging Face's trainer keeps 1,000 characters, ours more if needed."""
   characters = [chr(0x4E00 + i) for i in range(1500)]
   text = tmp_path / "text.txt"
   text.write_text("".join(characters) * 2, encoding="utf-8")
