@@ -96,8 +96,8 @@ def our_masks(
 ) -> Iterator[np.ndarray]:
   """Yields sequence_ids of endless training batches, indexing included."""
   opened = loader.open_data(folder, builder, **options)
-  for first in itertools.count(0, batch):
-    yield opened.read(first, batch)["sequence_ids"]
+  for first_row in itertools.count(0, batch):
+    yield opened.read(first_row, batch)["sequence_ids"]
 
 
 def cases(

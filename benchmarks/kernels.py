@@ -173,11 +173,13 @@ def run(
   pool: concurrent.futures.Executor,
 ) -> None:
   """Prints a line for each tuning of a kernel; compiles all in parallel."""
-  name, module, tuning, others = kernel
+  name, module, tuning, other_settings = kernel
   default_setting = getattr(module, tuning)
   values = [default_setting]
   values += [
-    setting for setting in others if args.sweep and setting != default_setting
+    setting
+    for setting in other_settings
+    if args.sweep and setting != default_setting
   ]
   call, inputs = work(module, args)
   programs = []

@@ -25,8 +25,8 @@ def quantise(x: Float[Array, "..."], dtype: jnp.dtype) -> Scaled:
   limit = float(jnp.finfo(dtype).max)
   largest = jnp.abs(x).max().astype(jnp.float32)
   scale = jnp.where(largest > 0, largest / limit, 1.0)
-  scaled = jnp.clip(x.astype(jnp.float32) / scale, -limit, limit)
-  return scaled.astype(dtype), scale
+  scaled_x = jnp.clip(x.astype(jnp.float32) / scale, -limit, limit)
+  return scaled_x.astype(dtype), scale
 
 
 def _dot(

@@ -48,7 +48,7 @@ def attention(
   encoded = likelihood.encode(model, texts)
   rows = [tokens.ids for tokens in encoded]
   results: list[dict[str, Any]] = [{} for _ in texts]
-  longest, done = model.module.encoder.max_length, 0
+  longest, num_done = model.module.encoder.max_length, 0
   for batch in row_batches.batches(rows, longest, BATCH_TOKENS):
     layers = np.asarray(
       _probabilities(
@@ -62,7 +62,7 @@ def attention(
         # Copy the slice, so that padding and other texts can be freed.
         "attention": layers[:, i, :, :length, :length].copy(),
       }
-    done += len(batch.numbers)
+    num_done += len(batch.numbers)
     if report is not None:
-      report(done)
+      report(num_done)
   return results

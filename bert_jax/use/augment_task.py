@@ -70,7 +70,7 @@ def augment(
     UserError: an argument or a line of the file is wrong. Nothing is written.
   """
   _check(source, target, options)
-  task_files, names = task_columns(task, kind, columns)
+  task_files, column_names = task_columns(task, kind, columns)
   skipped: list[str] = []
   # Read the whole file before the model runs, to report a bad line early.
   count = sum(1 for _ in _examples(task_files, source, skipped))
@@ -84,7 +84,7 @@ def augment(
     files.atomic_file(target) as partial_path,
     pathlib.Path(partial_path).open("w", encoding="utf-8", newline="\n") as f,
   ):
-    f.write("\t".join(names) + "\n")
+    f.write("\t".join(column_names) + "\n")
     for row in augmentation.expand(predictor, glove, options, examples):
       f.write("\t".join([*row.texts, row.label]) + "\n")
       written += 1

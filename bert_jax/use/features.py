@@ -312,8 +312,8 @@ def layers_of(
   variables = {"params": params}
   if "char_ids" in batch:
     char_ids, sequence_ids = batch["char_ids"], batch["sequence_ids"]
-    stacked: Any = encoder.apply(variables, char_ids, sequence_ids)
-    return [stacked[:, layer] for layer in layers]
+    all_layers: Any = encoder.apply(variables, char_ids, sequence_ids)
+    return [all_layers[:, layer] for layer in layers]
   count = encoder.num_layers + 1
   numbers = [layer % count for layer in layers]
   # The fast kernels compute only the last layer, so use them if that is enough.
@@ -397,14 +397,14 @@ def _block(
     model.params["encoder"],
   )
   vectors_by_text: list[Any] = [None] * len(texts)
-  done = 0
+  num_done = 0
   for batch in row_batches.batches([r.ids for r in rows], longest, tokens):
     batch_rows = [rows[i] for i in batch.numbers]
     weights = weigh and weigh(batch_rows, batch.inputs["sequence_ids"].shape)
     vectors = np.asarray(run(batch.inputs, weights))
-    done += len(batch_rows)
+    num_done += len(batch_rows)
     if report is not None:
-      report(num_earlier + done * len(texts) // len(rows))
+      report(num_earlier + num_done * len(texts) // len(rows))
     for window, x in zip(batch_rows, vectors, strict=False):
       n = window.text_index
       if weigh:

@@ -171,7 +171,7 @@ def fill(
   max_masks = max(map(len, positions), default=1)
   num_masks = 1 << (max_masks - 1).bit_length()
   longest = model.module.encoder.max_length
-  done = 0
+  num_done = 0
   for batch in row_batches.batches(rows, longest, max(tokens // num_masks, 1)):
     size = len(batch.inputs["sequence_ids"])
     padded_positions = np.zeros((size, num_masks), np.int32)
@@ -193,9 +193,9 @@ def fill(
       for j in range(len(positions[number])):
         pairs = zip(ids[i, j], np.exp(log_p[i, j]), strict=True)
         masks_of_texts[number].append([(pieces[k], float(p)) for k, p in pairs])
-    done += len(batch.numbers)
+    num_done += len(batch.numbers)
     if report is not None:
-      report(done)
+      report(num_done)
   return masks_of_texts
 
 

@@ -271,10 +271,10 @@ class Model:
     if method in self.methods:
       return
     needed = _NEEDED_MODELS[method]
-    others = [
+    other_methods = [
       name for name in self.methods if name in (*_NEEDED_MODELS, "features")
     ]
-    *first, last = others
+    *first, last = other_methods
     choice = f"{', '.join(first)} or {last}" if first else last
     raise UserError(
       f"{self.path} is {_with_article(self._description())}, so it has no"
@@ -466,8 +466,8 @@ class Model:
     if not vectors:
       width = self.features("", layers=layers, unit=unit, combine=combine).shape
       return np.zeros((0, *width), np.float32)
-    stacked = np.stack([x.vectors for x in vectors])
-    return stacked if is_collection else stacked[0]
+    all_vectors = np.stack([x.vectors for x in vectors])
+    return all_vectors if is_collection else all_vectors[0]
 
   def _spec(
     self,

@@ -49,9 +49,9 @@ def _prefixes(tower: str) -> tuple[tuple[str, str], ...]:
 
 
 def _rename(path: str, prefixes: tuple[tuple[str, str], ...]) -> str:
-  for old, new in prefixes:
-    if path.startswith(old):
-      return new + path.removeprefix(old)
+  for old_prefix, new_prefix in prefixes:
+    if path.startswith(old_prefix):
+      return new_prefix + path.removeprefix(old_prefix)
   return path
 
 
@@ -149,7 +149,10 @@ def split(weights: Weights, tower: str) -> Weights:
   config = model_folder.make_config(
     "electra", tower, sizes, source=source.get("towers", {tower: source})[tower]
   )
-  prefixes = tuple((joined, single) for single, joined in _prefixes(tower))
+  prefixes = tuple(
+    (joined_prefix, single_prefix)
+    for single_prefix, joined_prefix in _prefixes(tower)
+  )
   shapes = from_config.param_shapes(config)
   arrays = {_rename(p, prefixes): a for p, a in weights.arrays.items()}
   return Weights(

@@ -130,7 +130,7 @@ def run(args, task, seeds, side, left=None):
   with tempfile.TemporaryDirectory() as folder:
     workdir = os.path.join(folder, "run")
     os.makedirs(workdir)
-    began = time.monotonic()
+    start_time = time.monotonic()
     try:
       output = subprocess.run(
         command(args, task, seeds, workdir),
@@ -143,7 +143,7 @@ def run(args, task, seeds, side, left=None):
       ).stdout
     except subprocess.TimeoutExpired:
       output = None
-    seconds = round((time.monotonic() - began) / len(seeds), 2)
+    seconds = round((time.monotonic() - start_time) / len(seeds), 2)
     scores = {seed: read_result(workdir, seed, metric) for seed in seeds}
   common_fields = {"task": task, "side": side, "peak": args.peak}
   common_fields["grouped"] = args.grouped
@@ -182,17 +182,21 @@ def run_seeds(args):
     for task in args.tasks.split(",")
     for side in args.sides
   ]
-  began = time.monotonic()
+  start_time = time.monotonic()
 
   def one(job):
     # Only the clock ends the runs. The choice of seeds must not depend on
     # results.
-    left = args.until - (time.monotonic() - began) if args.until else None
-    if left is not None and left <= 0:
+    seconds_left = (
+      args.until - (time.monotonic() - start_time) if args.until else None
+    )
+    if seconds_left is not None and seconds_left <= 0:
       return
-    for row in run(args, *job, left):
+    for row in run(args, *job, seconds_left):
       append(args.output, row)
-      print(f"{time.monotonic() - began:5.0f} s  {describe(row)}", flush=True)
+      print(
+        f"{time.monotonic() - start_time:5.0f} s  {describe(row)}", flush=True
+      )
 
   with concurrent.futures.ThreadPoolExecutor(args.processes) as pool:
     list(pool.map(one, jobs))

@@ -53,10 +53,10 @@ def collate(rows, row_indices, pad, device):
   """Returns the chosen rows as the model's arguments, on the device."""
   starts = rows["starts"][row_indices][:, None]
   sizes = rows["starts"][row_indices + 1][:, None] - starts
-  place = np.arange(-(-int(sizes.max()) // MULTIPLE) * MULTIPLE)
-  is_token = place < sizes
-  ids = np.where(is_token, rows["ids"].take(starts + place, mode="clip"), pad)
-  types = is_token & (place >= rows["second"][row_indices][:, None])
+  columns = np.arange(-(-int(sizes.max()) // MULTIPLE) * MULTIPLE)
+  is_token = columns < sizes
+  ids = np.where(is_token, rows["ids"].take(starts + columns, mode="clip"), pad)
+  types = is_token & (columns >= rows["second"][row_indices][:, None])
   inputs = torch.from_numpy(np.stack([ids, types, is_token]).astype(np.int64))
   labels = torch.from_numpy(rows["labels"][row_indices])
   if labels.dtype != torch.float32:
@@ -137,12 +137,12 @@ def train(args, seed, device):
   metric, values = meta["task"]["metrics"][0], []
   model.train()
   for step in range(steps):
-    place = step % epoch_steps * args.batch_size
-    if not place:
+    row_begin = step % epoch_steps * args.batch_size
+    if not row_begin:
       order = torch.randperm(len(sizes), generator=generator).numpy()
       if args.grouped:
         order = grouped(order, sizes, args.batch_size)
-    row_indices = order[place : place + args.batch_size]
+    row_indices = order[row_begin : row_begin + args.batch_size]
     batch = collate(rows, row_indices, meta["pad"], device)
     with autocast(device):
       loss = run(**batch).loss

@@ -34,7 +34,7 @@ CONFIGS = {task: f"glue:{task}" for task in TASKS} | {"wnut17": "ner:wnut17"}
 def train(args: argparse.Namespace) -> str:
   """Starts or continues training; returns the run's folder."""
   folder = os.path.join(args.output, "run")
-  began = time.monotonic()
+  start_time = time.monotonic()
   status = command(
     "train",
     folder + ".log",
@@ -47,7 +47,7 @@ def train(args: argparse.Namespace) -> str:
       *args.flags,
     ],
   )
-  print(f"training: {time.monotonic() - began:.0f} s", flush=True)
+  print(f"training: {time.monotonic() - start_time:.0f} s", flush=True)
   if status:
     sys.exit(f"training failed; see {folder}.log.")
   return folder
@@ -83,7 +83,7 @@ def fine_tune(
   if os.path.exists(workdir + ".json"):
     return
   epochs, peak = TASKS[task]
-  began = time.monotonic()
+  start_time = time.monotonic()
   status = command(
     "train",
     workdir + ".log",
@@ -110,7 +110,7 @@ def fine_tune(
     "task": task,
     "seed": seed,
     "status": status,
-    "seconds": round(time.monotonic() - began, 1),
+    "seconds": round(time.monotonic() - start_time, 1),
     "scores": [row for row in rows if row["split"] != "train"],
   }
   with open(workdir + ".json", "w", encoding="utf-8") as f:

@@ -145,14 +145,14 @@ def test_the_nearest_slice_is_found(name, near):
 
 def test_a_process_apart_gives_its_values_and_errors():
   assert list(isolated.run(children.two)) == [1, 2]
-  for function, error, words in (
+  for function, error, pattern in (
     (children.wrong, ValueError, "a sentence"),
     (children.killed, isolated.Crash, "segmentation fault"),
     (children.leaving, isolated.Crash, "exit code 3"),
   ):
     values = isolated.run(function)
     assert next(values) == 1
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=pattern):
       next(values)
 
 
@@ -197,14 +197,14 @@ def replace_compiler(monkeypatch, fits):
 
 
 def test_offers_are_those_that_compiled(monkeypatch):
-  """Each suggestion has been compiled; a setting that raises is skipped."""
+  """Each suggestion has been compiled; a setting that fails is skipped."""
   calls = replace_compiler(
     monkeypatch,
     lambda micro, remat, **_: None if micro == 8 and not remat else remat,
   )
   offer = suggestions.find_offer(CONFIG, 1, REPORT)
   # Temporaries of 28 do not fit into 16 - 4 - 1, so the rows are divided by at
-  # least 4. A device then has 16 rows.
+  # least 4. A device has 16 rows, so 4, 8 and 16 are tried, and then remat.
   assert [values["micro"] for values in calls] == [8, 16, 32, 2]
   assert offer == dict(
     offer="--config.model.remat=True",
@@ -359,7 +359,7 @@ def run_compile(topology, phase, *flags, config="bert:base"):
 @needs_libtpu
 @pytest.mark.slow
 def test_attention_in_a_kernel_needs_less():
-  """The kernel does not save the scores of long rows; TPU v2 has no kernel."""
+  """The kernel does not save scores of long rows; TPUs before v4 lack it."""
   kernel_flag = "--config.model.attention=tpu"
   sizes = [
     run_compile("v5e:2x2", 2, *TINY, *flags)["temporaries_bytes"]

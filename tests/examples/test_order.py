@@ -51,10 +51,10 @@ def test_labels(corpus):
       for segment in (a, b):
         assert len(segment) and (np.diff(segment) == 1).all()
       assert len(set(document_of(corpus, [a[0], b[0]]))) == 1
-      first, second = (b, a) if label else (a, b)
-      assert first[-1] < second[0]
+      first_segment, second_segment = (b, a) if label else (a, b)
+      assert first_segment[-1] < second_segment[0]
       if len(a) + len(b) < 125:  # The pair was not truncated.
-        assert second[0] == first[-1] + 1
+        assert second_segment[0] == first_segment[-1] + 1
         neighbours += 1
   assert neighbours > 5000
   assert abs(np.mean(labels) - 0.5) < 0.015

@@ -48,7 +48,10 @@ def make_recipe(corpus, name, max_sequences, **options):
 
 @pytest.mark.parametrize("name", BUILDERS)
 def test_a_packed_sequence_is_as_alone(corpus, name):
-  recipe, single = make_recipe(corpus, name, 5), make_recipe(corpus, name, 1)
+  recipe, single_recipe = (
+    make_recipe(corpus, name, 5),
+    make_recipe(corpus, name, 1),
+  )
   elements = recipe.index(corpus, 0, corpus.num_documents, 7)
   assert elements.shape[1] == 5
   numbers = np.arange(100, 100 + len(elements), dtype=np.uint64)
@@ -60,7 +63,7 @@ def test_a_packed_sequence_is_as_alone(corpus, name):
   # Assemble the same examples with one sequence in each row.
   row, rank = np.nonzero(elements["length"])
   sequence_numbers = numbers[row] * np.uint64(5) + rank.astype(np.uint64)
-  layout = single.build.keywords["layout"]
+  layout = single_recipe.build.keywords["layout"]
   single_rows = assembly.assemble(
     corpus, elements[row, rank][:, None], sequence_numbers[:, None], 3, layout
   )

@@ -239,9 +239,12 @@ def test_restart_is_exact(tmp_path, compiled):
   state = train.run(config(), run_path)
   shutil.copytree(run_path, restart_path)
   shutil.rmtree(f"{restart_path}/checkpoints/4")
-  expected, got = arrays(state), arrays(train.run(config(), restart_path))
+  expected, restarted_arrays = (
+    arrays(state),
+    arrays(train.run(config(), restart_path)),
+  )
   for key, x in expected.items():
-    np.testing.assert_array_equal(x, got[key], err_msg=key)
+    np.testing.assert_array_equal(x, restarted_arrays[key], err_msg=key)
   assert rows(run_path) == rows(restart_path)
   loaded = open_model(run_path)
   assert loaded.config["task"] == "encoder" and "fit" not in loaded.params

@@ -305,8 +305,8 @@ def test_a_teacher_of_other_labels_is_refused(folder, tmp_path):
   weights = model_folder.read(str(tmp_path / "t"))
   config = weights.config | {"labels": ["cat", "cow"]}
   model_folder.write(str(tmp_path / "cow"), weights._replace(config=config))
-  words = "labels cat, cow, but the task animals has cat"
-  with pytest.raises(ValueError, match=words):
+  pattern = "labels cat, cow, but the task animals has cat"
+  with pytest.raises(ValueError, match=pattern):
     read(folder, tmp_path / "cow")
 
 

@@ -310,11 +310,11 @@ def test_a_refused_restart_leaves_the_run_as_it_was(
   contents = [(run / name).read_bytes() for name in names]
   config = json.loads(contents[0])
   config["model"]["vocab_size"] = 70
-  for path, words in (
+  for path, pattern in (
     (other_data, "vocab_size: 64 -> 70"),
     (finished_run[1], "_size="),
   ):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=pattern):
       train.run(shrunk(path) | {"model": config["model"]}, str(run))
   same_size = write_prepared(
     tmp_path / "q", random_documents(20, 2), random_documents(5, 3)
@@ -333,8 +333,10 @@ def test_a_full_disk_at_the_start_leaves_the_old_config(
     raise OSError(errno.ENOSPC, "No space left on device")
 
   monkeypatch.setattr(files.os, "fsync", raise_disk_full)
-  words = "config.json: No space left on device. Once that is mended, the same"
-  with pytest.raises(OSError, match=words):
+  pattern = (
+    "config.json: No space left on device. Once that is mended, the same"
+  )
+  with pytest.raises(OSError, match=pattern):
     train.run(shrunk(finished_run[1]) | {"seed": 0}, str(run))
   assert (run / "config.json").read_bytes() == content
   assert not list(run.glob("*.tmp"))

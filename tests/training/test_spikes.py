@@ -64,7 +64,7 @@ def best_step_of(workdir):
 def test_a_diverged_checkpoint_is_never_the_best(
   prepared, tmp_path, exploding_rate, capsys
 ):
-  """Step 4 is evaluated before the spike, steps 8 and 12 after it."""
+  """Step 4 is evaluated before the spike, and steps 8 and 12 are after it."""
   train.run(config_of(prepared), str(tmp_path / "run"))
   assert best_step_of(tmp_path / "run") == (4, [4, 10, 12])
   text = capsys.readouterr().out

@@ -210,9 +210,10 @@ def test_inputs_of_every_kind(classifier):
     assert classifier.predict(inputs) == expected
   pairs = [("red", "cat"), ("dog", "runs")]
   expected = classifier.predict(pairs)
-  first, second = zip(*pairs, strict=True)
+  first_texts, second_texts = zip(*pairs, strict=True)
   assert (
-    classifier.predict(frames.Frame(text=first, text_pair=second)) == expected
+    classifier.predict(frames.Frame(text=first_texts, text_pair=second_texts))
+    == expected
   )
   row = classifier.predict(pairs[0])
   assert row["label"] == expected[0]["label"]

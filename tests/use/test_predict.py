@@ -88,13 +88,13 @@ def test_classes_in_order_for_any_batch(models):
   )
   assert are_close(predictions, predictions_by_three)
   # A second text changes the prediction.
-  _, (single, pair) = predict(
+  _, (text_prediction, pair_prediction) = predict(
     models["classification"],
     [lines[0], lines[0] | {"text_pair": "dog runs"}],
     batch_size=3,
   )
-  assert are_close(single, predictions[0]) and not are_close(
-    pair, predictions[0]
+  assert are_close(text_prediction, predictions[0]) and not are_close(
+    pair_prediction, predictions[0]
   )
 
 
