@@ -152,11 +152,13 @@ def half_binomial(
     [B] int64, each in [0, trials].
   """
   # The number of 64-bit words that hold the coins of each row.
-  words = (trials + 63) // 64
-  row = np.repeat(np.arange(len(trials)), words)
-  word = np.arange(len(row)) - np.repeat(np.cumsum(words) - words, words)
-  coins = bits(key, np.asarray(index)[row], word)
-  # Shift out the bits of a row's last word that are no coins.
-  spare = np.maximum(64 - (trials[row] - 64 * word), 0)
-  heads = np.bitwise_count(coins << spare.astype(np.uint64))
+  words_per_row = (trials + 63) // 64
+  row = np.repeat(np.arange(len(trials)), words_per_row)
+  word_in_row = np.arange(len(row)) - np.repeat(
+    np.cumsum(words_per_row) - words_per_row, words_per_row
+  )
+  coins = bits(key, np.asarray(index)[row], word_in_row)
+  # Shift out the bits of a row's last word that stand for no coin.
+  num_spare = np.maximum(64 - (trials[row] - 64 * word_in_row), 0)
+  heads = np.bitwise_count(coins << num_spare.astype(np.uint64))
   return np.bincount(row, heads, len(trials)).astype(np.int64)

@@ -13,7 +13,7 @@ import numpy as np
 
 from bert_jax.corpus.reader import Corpus
 
-# Warn if the mean sentence has more tokens. An English sentence has about 25.
+# Warn if a sentence has more tokens on average. In English it has about 25.
 LONG_SENTENCE = 100
 # Warn if a larger share of the documents has only one sentence.
 MANY_SINGLE = 0.5
@@ -77,8 +77,8 @@ def count_filling(corpus: Corpus, tokens: int) -> int:
     count += int(np.count_nonzero(lengths >= tokens))
   for start in range(0, len(documents) - 1, _BLOCK):
     offsets = np.asarray(documents[start : start + _BLOCK + 1])
-    single = offsets[:-1][np.diff(offsets) == 1]
-    lengths = sentences[single + 1] - sentences[single]
+    single_sentences = offsets[:-1][np.diff(offsets) == 1]
+    lengths = sentences[single_sentences + 1] - sentences[single_sentences]
     count -= int(np.count_nonzero(lengths >= tokens))
   return count
 
@@ -115,17 +115,17 @@ def size_lines(split: str, sizes: Sizes, formats: Set[str]) -> Iterator[str]:
 
 def _remedy(formats: Set[str]) -> str:
   """Returns the end of a warning, which names formats that were not used."""
-  others = [
+  other_formats = [
     f"{name} ({documents})"
     for name, documents in _PLAIN_FORMATS.items()
     if name not in formats
   ]
-  if "bert" in formats and others:
-    return f"; if it is plain text, give --format: {_either(others)}"
-  if others and not formats.isdisjoint(_PLAIN_FORMATS):
+  if "bert" in formats and other_formats:
+    return f"; if it is plain text, give --format: {_either(other_formats)}"
+  if other_formats and not formats.isdisjoint(_PLAIN_FORMATS):
     return (
       "; if several documents belong together, give another --format:"
-      f" {_either(others)}"
+      f" {_either(other_formats)}"
     )
   return ""
 

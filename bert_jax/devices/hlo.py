@@ -63,7 +63,7 @@ class Program:
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-  """How often a step runs a collective, and the bytes of its outputs."""
+  """Holds how often a step runs a collective, and the bytes of its outputs."""
 
   count: int
   bytes: int
@@ -105,7 +105,7 @@ def parse(text: str) -> Program:
 
 def num_bytes(shape: str) -> int:
   """Returns the bytes of the arrays in a type's text, without padding."""
-  # The expression does not match in a layout such as {1,0:T(8,128)(2,1)}.
+  # `_ARRAY` matches nothing in a layout such as {1,0:T(8,128)(2,1)}.
   return sum(
     math.prod(int(n) for n in sizes.split(",") if n)
     * BITS.get(base_type + bits, int(bits or 0))
@@ -117,8 +117,8 @@ def num_bytes(shape: str) -> int:
 def trip_count(program: Program, loop: Instruction) -> int:
   """Returns how often a `while` runs its body; 1 if the text does not say.
 
-  XLA writes the number as known_trip_count. The TPU compiler does not, but a
-  scan counts from 0 to the only integer constant in its condition.
+  XLA writes the number as known_trip_count. The TPU compiler does not write it.
+  There, a scan counts from 0 to the only integer constant in its condition.
   """
   if count := _KNOWN_COUNT.search(loop.call):
     return int(count[1])
@@ -151,10 +151,10 @@ def walk(
     inner_times = times
     if instruction.operation == "while":
       inner_times *= trip_count(program, instruction)
-    called = _CALLEE.findall(instruction.call)
+    callees = _CALLEE.findall(instruction.call)
     for branches in _BRANCHES.findall(instruction.call):
-      called += [branch.strip().lstrip("%") for branch in branches.split(",")]
-    for computation in called:
+      callees += [branch.strip().lstrip("%") for branch in branches.split(",")]
+    for computation in callees:
       yield from walk(program, computation, inner_times)
 
 
@@ -173,16 +173,16 @@ def collectives(program: Program) -> dict[str, Traffic]:
 
   The two instructions of an asynchronous collective count once, with the output
   of the second one ("-done"). The bytes are the size of the output on one
-  device. A reduce-scatter has the device's share as output, an all-gather the
-  whole array.
+  device. The output of a reduce-scatter is the device's share. The output of an
+  all-gather is the whole array.
   """
   total: dict[str, Traffic] = {}
   for instruction, times in walk(program):
     opcode = instruction.operation.removesuffix("-done")
     if opcode in COLLECTIVES:
-      earlier = total.get(opcode, Traffic(0, 0))
+      previous = total.get(opcode, Traffic(0, 0))
       size = num_bytes(instruction.shape)
       total[opcode] = Traffic(
-        earlier.count + times, earlier.bytes + times * size
+        previous.count + times, previous.bytes + times * size
       )
   return total

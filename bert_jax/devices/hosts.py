@@ -1,4 +1,4 @@
-"""Several processes as one run: they join, compare configs, stop and end.
+"""Makes several processes one run: they join, compare configs, stop and end.
 
 Jax's coordination service runs in process 0 and keeps a table of keys and
 values that every process sees. In a run of one process, most functions of this
@@ -100,8 +100,8 @@ def joined(
     coordinator: HOST:PORT of process 0.
     num_processes: the number of processes of the run.
     process_id: the number of this process.
-    auto: True takes all three from the environment: a TPU pod slice, Slurm or
-      Open MPI.
+    auto: True takes the other three arguments from the environment: a TPU pod
+      slice, Slurm or Open MPI.
 
   Raises:
     UserError: the flags are incomplete, or the processes do not connect.
@@ -245,11 +245,15 @@ class _Watch:
 
   def gone(self, polls: int = _GONE_POLLS) -> int | None:
     """Returns a process that sent no sign for `polls` polls, or None."""
-    silent = [i for i, (_, count) in self._seen.items() if count >= polls]
-    silent = [i for i in silent if i != self._state.process_id]
+    silent_processes = [
+      i for i, (_, count) in self._seen.items() if count >= polls
+    ]
+    silent_processes = [
+      i for i in silent_processes if i != self._state.process_id
+    ]
     # Without process 0 no signs arrive, so that all processes seem to be gone.
-    # The lowest number is then 0, which is the right one.
-    return min(silent, default=None)
+    # The lowest number is then 0, and process 0 is indeed gone.
+    return min(silent_processes, default=None)
 
   def wait_for_gone(self) -> int | None:
     """Returns the process that is gone after a collective failed, or None."""
@@ -278,7 +282,7 @@ class _Watch:
       self._native.pass_on(sizes.pop(0))
 
   def _exchange(self) -> None:
-    """Sends signs that this process is alive, and reads those of the others."""
+    """Sends signs that this process is alive, and reads the others' signs."""
     beats = 0
     while not self._stop.wait(_POLL_SECONDS):
       try:
@@ -378,31 +382,31 @@ def check_same(name: str, values: dict[str, Any]) -> None:
     client.key_value_set(f"bert_jax/{name}", json.dumps(values))
     return
   text = client.blocking_key_value_get(f"bert_jax/{name}", _WAIT_MILLISECONDS)
-  first, values = json.loads(text), json.loads(json.dumps(values))
-  different = [
-    f"{key}={values.get(key)!r}, not {first.get(key)!r}"
-    for key in sorted(first.keys() | values.keys())
-    if first.get(key) != values.get(key)
+  values_of_0, values = json.loads(text), json.loads(json.dumps(values))
+  differences = [
+    f"{key}={values.get(key)!r}, not {values_of_0.get(key)!r}"
+    for key in sorted(values_of_0.keys() | values.keys())
+    if values_of_0.get(key) != values.get(key)
   ]
-  if different:
+  if differences:
     raise UserError(
-      f"{name} differs from that of process 0: {'; '.join(different)}; start"
+      f"{name} differs from that of process 0: {'; '.join(differences)}; start"
       " every process with the same command and the same data."
     )
 
 
 def gather(json_value: Any) -> list[Any]:
-  """Returns the JSON values of all processes, in order; all must call it."""
+  """Returns the values of all processes, in order; each must call this."""
   if jax.process_count() == 1:
     return [json_value]
   text = np.frombuffer(json.dumps(json_value).encode(), np.uint8)
   sizes = multihost_utils.process_allgather(np.int32(len(text)))
   padded = np.zeros(sizes.max(), np.uint8)
   padded[: len(text)] = text
-  rows = multihost_utils.process_allgather(padded)
+  padded_texts = multihost_utils.process_allgather(padded)
   return [
     json.loads(row[:size].tobytes())
-    for row, size in zip(rows, sizes, strict=True)
+    for row, size in zip(padded_texts, sizes, strict=True)
   ]
 
 
@@ -425,31 +429,35 @@ def wait_for_all(name: str, seconds: int = _WAIT_MILLISECONDS // 1000) -> None:
 def stop_signals() -> Iterator[list[int]]:
   """Collects SIGTERM and SIGINT in a list; a second SIGINT interrupts.
 
-  Python handles signals in its main thread only, so a run in another thread
-  leaves them alone, and gets none.
+  Python handles signals in its main thread only. So a run in another thread
+  leaves signals alone, and its list stays empty.
 
-  In a run of several processes jax handles SIGTERM, and notifies all of them.
-  SIGINT becomes SIGTERM there.
+  In a run of several processes, jax handles SIGTERM and notifies all processes.
+  Such a run turns SIGINT into SIGTERM.
   """
   seen: list[int] = []
-  several = jax.process_count() > 1
+  has_several_processes = jax.process_count() > 1
 
   def note(number: int, frame: types.FrameType | None) -> None:
     if number == signal.SIGINT and seen:
       signal.default_int_handler(number, frame)
     seen.append(number)
     say("stopping: saving a checkpoint ...")
-    if several:
+    if has_several_processes:
       os.kill(os.getpid(), signal.SIGTERM)
 
-  numbers = [signal.SIGINT] if several else [signal.SIGINT, signal.SIGTERM]
+  numbers = (
+    [signal.SIGINT]
+    if has_several_processes
+    else [signal.SIGINT, signal.SIGTERM]
+  )
   if threading.current_thread() is not threading.main_thread():
     numbers = []
-  old = {number: signal.signal(number, note) for number in numbers}
+  old_handlers = {number: signal.signal(number, note) for number in numbers}
   try:
     yield seen
   finally:
-    for number, handler in old.items():
+    for number, handler in old_handlers.items():
       signal.signal(number, handler)
 
 

@@ -46,7 +46,7 @@ def measure(corpus: Corpus, recipe: Recipe) -> Coverage | None:
 
   Args:
     corpus: the documents.
-    recipe: makes rows of the documents.
+    recipe: the recipe that makes rows of the documents.
 
   Returns:
     The measures; None if the recipe has no `resolve` (ELMo).
@@ -54,7 +54,7 @@ def measure(corpus: Corpus, recipe: Recipe) -> Coverage | None:
   if recipe.resolve is None:
     return None
   key = hashing.make_key("reach")
-  tokens = held = pairs = random = 0
+  num_tokens = num_held = num_pairs = num_random = 0
   for first, last in _ranges(corpus):
     units = recipe.index(corpus, first, last, key)
     numbers = np.arange(len(units), dtype=np.uint64)
@@ -62,13 +62,13 @@ def measure(corpus: Corpus, recipe: Recipe) -> Coverage | None:
     examples = examples[examples["length"] > 0]
     offsets = np.asarray(corpus.documents[[first, last]])
     begin, end = np.asarray(corpus.sentences)[offsets].tolist()
-    tokens += end - begin
-    held += _count_held(examples, begin, end)
+    num_tokens += end - begin
+    num_held += _count_held(examples, begin, end)
     if recipe.pairs:
-      pairs += len(examples)
-      random += _count_random(corpus, examples)
-  share = random / pairs if pairs else None
-  return Coverage(held / max(tokens, 1), share)
+      num_pairs += len(examples)
+      num_random += _count_random(corpus, examples)
+  share = num_random / num_pairs if num_pairs else None
+  return Coverage(num_held / max(num_tokens, 1), share)
 
 
 def _ranges(corpus: Corpus) -> Iterator[tuple[int, int]]:
@@ -92,9 +92,9 @@ def _count_held(examples: np.ndarray, begin: int, end: int) -> int:
   second_length = examples["second_length"].astype(np.int64)
   # ELECTRA's first segment may also take sentences that follow the beginning of
   # the second. Count such segments as one text of their total length.
-  inside = (second_length > 0) & (start < second) & (second < start + length)
-  length = np.where(inside, length + second_length, length)
-  second_length = np.where(inside, 0, second_length)
+  is_inside = (second_length > 0) & (start < second) & (second < start + length)
+  length = np.where(is_inside, length + second_length, length)
+  second_length = np.where(is_inside, 0, second_length)
   change = np.zeros(end - begin + 1, np.int64)
   for first, count in ((start, length), (second, second_length)):
     np.add.at(change, np.clip(first, begin, end) - begin, 1)
@@ -137,10 +137,10 @@ def coverage_lines(corpus: Corpus, recipe: Recipe) -> Iterator[str]:
   if coverage.random is None or coverage.random <= MAX_RANDOM_SHARE:
     return
   length = recipe.features["input_ids"][0][0]
-  filling = count_filling(corpus, length - _SPECIAL)
-  if filling > sizes.single:
+  num_filling = count_filling(corpus, length - _SPECIAL)
+  if num_filling > sizes.single:
     yield (
-      f"warning: each of {filling:,} of the {len(corpus.sentences) - 1:,}"
+      f"warning: each of {num_filling:,} of the {len(corpus.sentences) - 1:,}"
       f" sentences fills a whole row of {length} tokens (and {sizes.single:,}"
       " other sentences are a whole document), so the sentence after it is"
       " not in the row, and the model hardly learns next sentences. Train with"

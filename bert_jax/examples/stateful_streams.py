@@ -11,7 +11,7 @@ from bert_jax.messages import UserError
 
 
 class StatefulStreams:
-  """The endless sequence of a corpus's windows, with one stream for each row.
+  """Gives the windows of a corpus endlessly, with one stream for each row.
 
   With B streams, example n is window n // B of stream n % B. So a row of a
   batch continues where the same row of the last batch ended. In an epoch, the B
@@ -26,7 +26,7 @@ class StatefulStreams:
     Args:
       corpus: the documents.
       recipe: a recipe whose `streams` is not 0.
-      seed: the seed of the words where epochs begin.
+      seed: decides at which word each epoch begins.
 
     Raises:
       ValueError: the corpus cannot be used for the recipe, or is too short.

@@ -6,7 +6,7 @@ from typing import Any
 from bert_jax.models import heads
 from bert_jax.models.encoder import Encoder, build_variant
 
-# The paper (section 2) takes BERT-base with every second layer.
+# The paper (section 2) keeps every second layer of BERT-base.
 VARIANTS: dict[str, dict[str, int]] = {
   "base": dict(hidden=768, num_layers=6, heads=12, mlp=3072),
 }

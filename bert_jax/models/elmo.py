@@ -10,8 +10,8 @@ from jaxtyping import Array, Float, Int
 from bert_jax.models import heads, layers, lstm
 from bert_jax.models.encoder import build_variant
 
-# The states of the forward and of the backward direction, a state for each
-# layer.
+# The states of the forward direction, then of the backward direction. Each
+# direction has a state for each layer.
 States = tuple[tuple[lstm.State, ...], tuple[lstm.State, ...]]
 # The number of character ids, and the number of ids in a word. This folder may
 # not import text/characters.py, so a test compares these values with that file.
@@ -247,8 +247,8 @@ class Elmo(nn.Module):
 
     Returns:
       n is num_layers + 1: first the words' vectors, then the output of each
-      layer. d is 2 `hidden`: the forward and the backward direction side by
-      side (the words' vectors twice). Padding is 0.
+      layer. d is 2 `hidden`: first the forward, then the backward direction.
+      Words' vectors have no direction, so both halves are equal. Padding is 0.
     """
     return self.run(char_ids, sequence_ids, None, train=train)[0]
 
@@ -286,7 +286,7 @@ class Elmo(nn.Module):
     *,
     train: bool = False,
   ) -> tuple[tuple[Float[Array, "n b l d"], ...], States]:
-    """Encodes words, which may be different ones in each direction.
+    """Encodes words; the two directions may read different words.
 
     Args:
       char_ids: an array for both directions, or one for forward and one for
@@ -301,17 +301,17 @@ class Elmo(nn.Module):
     """
     if sequence_ids is None:
       sequence_ids = (char_ids[0] != 0).any(-1).astype(jnp.int32)
-    real = (sequence_ids != 0)[..., None]
-    words = [jnp.where(real, self.words(ids), 0) for ids in char_ids]
-    # The first axis is the direction. Words are in the order of reading, which
-    # is reversed in the backward direction.
+    is_word = (sequence_ids != 0)[..., None]
+    vectors = [jnp.where(is_word, self.words(ids), 0) for ids in char_ids]
+    # The first axis of the arrays below is the direction. Words are in the
+    # order of reading, which is reversed in the backward direction.
     both_ids = sequence_ids, sequence_ids[:, ::-1]
-    outputs = [jnp.stack([words[0], words[-1][:, ::-1]])]
+    outputs = [jnp.stack([vectors[0], vectors[-1][:, ::-1]])]
     ids_as_read = jnp.stack(both_ids)
     layer_states = []
     loop = lstm.Loop(clip=self.clip, dtype=self.dtype, unroll=self.unroll)
-    pairs = zip(self.lstm_forward, self.lstm_backward, strict=True)
-    for i, pair in enumerate(pairs):
+    layer_pairs = zip(self.lstm_forward, self.lstm_backward, strict=True)
+    for i, pair in enumerate(layer_pairs):
       # Dropout is outside of the residual connection, as published
       # (bilm/training.py: DropoutWrapper around ResidualWrapper).
       x = jnp.stack([self.drop(output, train) for output in outputs[-1]])
@@ -444,10 +444,10 @@ class ScalarMix(nn.Module):
     gamma = self.param("gamma", ones, (), jnp.float32)
     x = stacked.astype(jnp.float32)
     if self.norm:
-      real = (sequence_ids != 0)[:, None, :, None]
-      size = jnp.maximum(real.sum(), 1) * x.shape[-1]
-      mean = jnp.where(real, x, 0).sum((0, 2, 3), keepdims=True) / size
-      squares = jnp.where(real, (x - mean) ** 2, 0)
+      is_word = (sequence_ids != 0)[:, None, :, None]
+      size = jnp.maximum(is_word.sum(), 1) * x.shape[-1]
+      mean = jnp.where(is_word, x, 0).sum((0, 2, 3), keepdims=True) / size
+      squares = jnp.where(is_word, (x - mean) ** 2, 0)
       variance = squares.sum((0, 2, 3), keepdims=True) / size
       x = (x - mean) / jnp.sqrt(variance + 1e-12)
     weights = jax.nn.softmax(w + 1.0 / count)

@@ -87,7 +87,7 @@ class TextVocabulary(seqio.Vocabulary):
 
 
 class CharacterVocabulary(seqio.Vocabulary):
-  """Presents ELMo's characters through seqio's interface: 50 ids a word."""
+  """Presents ELMo's characters through seqio's interface: 50 ids per word."""
 
   def __init__(self, boundaries: bool = False):
     """Makes the vocabulary.

@@ -51,8 +51,8 @@ KINDS = (
 META = "meta.json"
 # Keys of `meta.json` whose values check the other keys.
 FINGERPRINTS = ("fingerprint", "checksum")
-# numpy and json raise these errors for a file that is cut, empty or of another
-# format.
+# numpy and json raise these errors for a file that is cut off, empty or of
+# another format.
 _DAMAGE_ERRORS = (
   *(OSError, KeyError, ValueError, EOFError, TypeError, AttributeError),
   zipfile.BadZipFile,
@@ -137,7 +137,7 @@ def save(
   meta: Mapping[str, Any],
   tokenizer_files: Mapping[str, bytes] | None = None,
 ) -> None:
-  """Writes a task folder; an interruption leaves no folder.
+  """Writes a task folder; after an interruption there is no folder.
 
   Args:
     folder: the path of the folder, which must not exist.
@@ -357,10 +357,10 @@ def _check(task: Task, rows: Rows, examples: int, location: str) -> None:
         f"{location}: {name} is {array.dtype} {list(array.shape)}, not"
         f" {np.dtype(dtype)} {list(shape)}."
       )
-  sizes = lengths(rows)
-  if rows.starts[0] or rows.starts[-1] != t or (sizes < 1).any():
+  row_lengths = lengths(rows)
+  if rows.starts[0] or rows.starts[-1] != t or (row_lengths < 1).any():
     raise UserError(f"{location}: `starts` do not fit {t} tokens.")
-  if task.kind == "span" and (rows.second >= sizes).any():
+  if task.kind == "span" and (rows.second >= row_lengths).any():
     raise UserError(
       f"{location}: `second` is not where the contexts begin, as in folders of"
       " earlier versions."

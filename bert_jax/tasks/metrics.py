@@ -40,7 +40,7 @@ def _library(name: str, package: str) -> Any:
 def gold(task: Task, example: dict[str, Any]) -> Any:
   """Returns the label of an example; None if the example has no label.
 
-  The label of a span task is the list of the texts of the right answers. For
+  For a span task, the label is a list of the texts of the right answers. For
   other kinds, see the fields of examples in `encoded_rows`.
   """
   if task.kind == "span" and example["answers"] is not None:
@@ -60,8 +60,8 @@ def evaluate(
 
   Returns:
     name -> score; {} if no example has a label. The first name is the name of
-    the task's first metric, which decides which checkpoint is the best.
-    `examples` is the number of examples with a label.
+    the task's first metric, which decides which checkpoint is the best. The
+    score `examples` is the number of examples with a label.
 
   Raises:
     ValueError: the numbers of predictions and examples differ, a metric does
@@ -99,9 +99,14 @@ def _check_names(
   if not task.labels:
     return
   names = {*task.labels, None} | ({"O"} if task.kind == "tagging" else set())
-  for i, (p, example) in enumerate(zip(predictions, examples, strict=True)):
-    for role, x in (("label", gold(task, example)), ("prediction", p)):
-      unknown = set(x if isinstance(x, list) else [x]) - names
+  for i, (prediction, example) in enumerate(
+    zip(predictions, examples, strict=True)
+  ):
+    for role, value in (
+      ("label", gold(task, example)),
+      ("prediction", prediction),
+    ):
+      unknown = set(value if isinstance(value, list) else [value]) - names
       if unknown:
         raise UserError(
           f"task {task.name}: the {role} {min(unknown)!r} of example {i} is not"
@@ -136,7 +141,7 @@ def _check_lengths(
 def accuracy(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """Computes the share of right examples, or of right words or pieces."""
+  """Computes the share of right predictions, for examples, words or pieces."""
   golds, predicted = _pairs(task, predictions, examples)
   return {"accuracy": float((golds == predicted).mean())}
 
@@ -187,23 +192,23 @@ def f1_micro(
   labels or predictions. `exact` is the share of examples without any error.
   """
   ids = {name: i for i, name in enumerate(task.labels)}
-  right_and_predicted = np.zeros((2, len(examples), len(ids)), bool)
+  true_and_predicted = np.zeros((2, len(examples), len(ids)), bool)
   golds = [gold(task, example) for example in examples]
-  for applies, label_lists in zip(
-    right_and_predicted, (golds, predictions), strict=True
+  for is_label, label_lists in zip(
+    true_and_predicted, (golds, predictions), strict=True
   ):
-    for row, names in zip(applies, label_lists, strict=True):
+    for row, names in zip(is_label, label_lists, strict=True):
       row[[ids[name] for name in names]] = True
   score = _library("sklearn.metrics", "scikit-learn").f1_score
   means = {
     f"f1_{mean}": float(
-      score(*right_and_predicted, average=mean, zero_division=0.0)
+      score(*true_and_predicted, average=mean, zero_division=0.0)
     )
     for mean in ("micro", "macro")
   }
   return means | {
     "exact": float(
-      (right_and_predicted[0] == right_and_predicted[1]).all(-1).mean()
+      (true_and_predicted[0] == true_and_predicted[1]).all(-1).mean()
     )
   }
 
@@ -211,7 +216,7 @@ def f1_micro(
 def matthews(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """Computes Matthews' correlation, 0 if all predictions are equal (CoLA)."""
+  """Computes Matthews' correlation (CoLA); 0 if all predictions are equal."""
   score = _library("sklearn.metrics", "scikit-learn").matthews_corrcoef(
     *_pairs(task, predictions, examples)
   )
@@ -231,7 +236,7 @@ def pearson(
 def spearman(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """Computes Spearman's rank correlation; it is NaN as `pearson` is."""
+  """Computes Spearman's rank correlation; it is NaN when `pearson` is NaN."""
   return {"spearman": _correlation("spearmanr", task, predictions, examples)}
 
 
@@ -273,9 +278,9 @@ def multirc(
   """
   golds, predicted = _pairs(task, predictions, examples)
   questions: dict[Any, bool] = {}
-  for example, right in zip(examples, golds == predicted, strict=True):
+  for example, is_right in zip(examples, golds == predicted, strict=True):
     group = example["group"]
-    questions[group] = questions.get(group, True) and bool(right)
+    questions[group] = questions.get(group, True) and bool(is_right)
   f1a = f1(task, predictions, examples)["f1"]
   em = float(np.mean(list(questions.values())))
   return {"multirc": (f1a + em) / 2, "f1a": f1a, "em": em}
@@ -427,10 +432,12 @@ def doubts(
   first_metric = task.metrics[0] if task.metrics else "the metric"
   if task.kind == "tagging":
     if first_metric not in ("tagging_f1", "tagging_f1_strict"):
-      words, predicted_words = (
+      tags_of_words, predicted_tags = (
         list(itertools.chain(*rows)) for rows in (golds, predicted)
       )
-      return _warn_if_all_equal(first_metric, words, predicted_words, "words")
+      return _warn_if_all_equal(
+        first_metric, tags_of_words, predicted_tags, "words"
+      )
     lines = []
     for whose, rows in (("predicted", predicted), ("right", golds)):
       if all((tag or "O") == "O" for row in rows for tag in row):

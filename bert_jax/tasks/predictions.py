@@ -3,7 +3,7 @@
 Answers to questions are found from the logits of starts and ends in all
 windows, as in `write_predictions` of google-research/bert run_squad.py. There
 are two differences. An answer is a slice of the characters of the raw context.
-If no span is legal, the answer is "", where the original fails or answers
+If no span is legal, the answer is "", while run_squad.py fails or answers
 "empty".
 
 ELECTRA's head gives the spans of a beam search instead. They are read as in
@@ -36,8 +36,8 @@ class SpanRules(NamedTuple):
       chooses its own starts and ends.
     max_length: the largest number of pieces in an answer.
     threshold: in SQuAD 2.0, the answer is "" if `null_odds` is larger than the
-      threshold. (ELECTRA's configure_finetuning.py has -2.75, qa_na_threshold,
-      for the test set.)
+      threshold. (For the test set, ELECTRA's configure_finetuning.py has -2.75:
+      qa_na_threshold.)
     max_context: True if a start is legal only in the window where it has the
       most context; Hugging Face's run_qa.py allows it in all windows.
   """
@@ -63,7 +63,7 @@ def make_predictions(
   Args:
     task: the task.
     rows: N rows of the examples.
-    logits: the logits of each row, in order, with the shape of the table.
+    logits: the logits of each row, in order; the table below has their shapes.
       Columns after the row's length are padding.
     examples: the raw fields of E examples.
     spans: the rules for answers; only the kind span uses them.
@@ -90,8 +90,10 @@ def make_predictions(
     _check_tokens(task, rows, logits)
     if task.kind == "tagging":
       return _tags(task, rows, logits, examples)
-    null = "squad2" in task.metrics
-    return answer_questions(rows, list(logits), examples, null, spans)
+    may_lack_answer = "squad2" in task.metrics
+    return answer_questions(
+      rows, list(logits), examples, may_lack_answer, spans
+    )
   scores = example_logits(task, rows, logits)
   if task.kind == "regression":
     return scores[:, 0].tolist()
@@ -152,8 +154,8 @@ def words_without_row(rows: Rows, examples: Examples) -> int:
     examples: the raw fields of the examples.
   """
   pairs = np.stack([rows.example.repeat(lengths(rows)), rows.offsets[:, 0]], 1)
-  words = np.unique(pairs[pairs[:, 1] >= 0], axis=0)
-  return sum(len(e["words"]) for e in examples) - len(words)
+  words_with_piece = np.unique(pairs[pairs[:, 1] >= 0], axis=0)
+  return sum(len(e["words"]) for e in examples) - len(words_with_piece)
 
 
 def _check_tokens(task: Task, rows: Rows, logits: Logits) -> None:
@@ -190,20 +192,20 @@ def _tags(
   If several rows have this piece, the row with the most context around the
   piece decides.
   """
-  outside = "O" if "O" in task.labels else None
-  tags = [[outside] * len(example["words"]) for example in examples]
+  outside_tag = "O" if "O" in task.labels else None
+  tags = [[outside_tag] * len(example["words"]) for example in examples]
   most_context = [[-1.0] * len(example["words"]) for example in examples]
   for i, (example, length) in enumerate(
     zip(rows.example, lengths(rows), strict=True)
   ):
-    words = rows.offsets[rows.starts[i] : rows.starts[i + 1], 0]
-    columns = np.flatnonzero(words >= 0)
+    word_indices = rows.offsets[rows.starts[i] : rows.starts[i + 1], 0]
+    columns = np.flatnonzero(word_indices >= 0)
     best_tags = np.asarray(logits[i])[columns].argmax(1)
     # The context is measured as in google-research/bert run_squad.py,
     # _check_is_max_context.
     contexts = np.minimum(columns, length - 1 - columns) + 0.01 * length
     for word, tag, context in zip(
-      words[columns], best_tags, contexts, strict=True
+      word_indices[columns], best_tags, contexts, strict=True
     ):
       if context > most_context[example][word]:
         tags[example][word] = task.labels[tag]
@@ -349,22 +351,22 @@ def _candidates(
   Returns:
     The spans in the order of run_squad.py.
   """
-  # For each window, whether a token is in the context.
+  # For each window, True at the tokens of the context.
   in_context = [o[:, 0] >= 0 for o in offsets]
   start_masks = in_context
   if rules.max_context and len(offsets) > 1:
     start_masks = [mask.copy() for mask in in_context]
     contexts = [o[mask] for o, mask in zip(offsets, in_context, strict=True)]
-    spans = _context_spans(contexts)
-    best = best_windows(spans[-1][1], spans)
-    for k, (begin, end) in enumerate(spans):
-      start_masks[k][in_context[k]] = best[begin:end] == k
+    piece_ranges = _context_spans(contexts)
+    best_window = best_windows(piece_ranges[-1][1], piece_ranges)
+    for k, (begin, end) in enumerate(piece_ranges):
+      start_masks[k][in_context[k]] = best_window[begin:end] == k
   spans_by_window = []
-  for offset, pair, start_ok, end_ok in zip(
+  for offset, pair, can_start, can_end in zip(
     offsets, pairs, start_masks, in_context, strict=True
   ):
     size = pair.end - pair.start + 1
-    is_legal = start_ok[pair.start] & end_ok[pair.end]
+    is_legal = can_start[pair.start] & can_end[pair.end]
     is_legal &= (size >= 1) & (size <= rules.max_length)
     spans_by_window.append(
       _Spans(
@@ -445,9 +447,9 @@ def _answer(
   answer: dict[str, Any] = {"text": best, "best": best, "starts": starts}
   if null is not None:
     best_score = sum(candidates[best]) if best and not beam else 0.0
-    odds = float(null.sum()) - best_score
-    answer["null_odds"] = odds
-    answer["text"] = "" if odds > rules.threshold else best
+    null_odds = float(null.sum()) - best_score
+    answer["null_odds"] = null_odds
+    answer["text"] = "" if null_odds > rules.threshold else best
   totals = np.array([sum(pair) for pair in candidates.values()])
   weights = np.exp(totals - totals.max())
   answer["nbest"] = [

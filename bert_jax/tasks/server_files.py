@@ -41,8 +41,8 @@ SUPERGLUE = {
 SUPERGLUE_FILES = tuple(
   f"{n}.jsonl" for n in (*SUPERGLUE.values(), "AX-b", "AX-g")
 )
-# Task -> word in the name of a split -> file. The model of the task also
-# predicts these test sets.
+# Other test sets that a task's model also predicts: task -> word in the name of
+# the test set's split -> file.
 OTHER_SETS = {
   "mnli": {
     "mismatched": "MNLI-mm.tsv",
@@ -53,7 +53,7 @@ OTHER_SETS = {
 }
 # Tasks whose classes GLUE's server reads by name. It reads the classes of other
 # tasks by number.
-_TASKS_WITH_NAMES = ("mnli", "qnli", "rte")
+_TASKS_WITH_CLASS_NAMES = ("mnli", "qnli", "rte")
 
 
 def server_files(task: str, split: str) -> tuple[str, ...]:
@@ -61,9 +61,9 @@ def server_files(task: str, split: str) -> tuple[str, ...]:
 
   Args:
     task: the name of the task.
-    split: the name of the split. For example, "test_mismatched" of mnli gives
-      MNLI-mm.tsv, "diagnostic" of mnli AX.tsv, and "axb" of rte AX-b.jsonl; see
-      `OTHER_SETS`.
+    split: the name of the split. For example, mnli's split "test_mismatched"
+      gives MNLI-mm.tsv, its split "diagnostic" gives AX.tsv, and rte's split
+      "axb" gives AX-b.jsonl; see `OTHER_SETS`.
   """
   for word in split.lower().split("_"):
     if name := OTHER_SETS.get(task, {}).get(word):
@@ -140,11 +140,11 @@ def _write_squad(
   examples: Examples,
 ) -> list[str]:
   """Writes the files of SQuAD; see `write`."""
-  names = [example["id"] for example in examples]
-  if len(set(names)) < len(names):
-    twice = next(n for i, n in enumerate(names) if n in names[:i])
+  ids = [example["id"] for example in examples]
+  if len(set(ids)) < len(ids):
+    repeated_id = next(n for i, n in enumerate(ids) if n in ids[:i])
     raise UserError(
-      f"question id {twice!r} occurs twice; SQuAD's files have one answer"
+      f"question id {repeated_id!r} occurs twice; SQuAD's files have one answer"
       " for each id."
     )
   files = {"predictions.json": "text", "nbest_predictions.json": "nbest"}
@@ -152,16 +152,16 @@ def _write_squad(
     files["null_odds.json"] = "null_odds"
   for file, key in files.items():
     answers = (prediction[key] for prediction in predictions)
-    write_json(folder / file, dict(zip(names, answers, strict=True)))
+    write_json(folder / file, dict(zip(ids, answers, strict=True)))
   return [str(folder / file) for file in files]
 
 
 def conll(predictions: Sequence[Sequence[str]], examples: Examples) -> str:
-  """Returns a file with the columns word, right tag and predicted tag.
+  """Returns the text of a file with the columns word, true tag, predicted tag.
 
-  conlleval reads the last two columns. If the examples have no tags, the column
-  of right tags is left out. conlleval ends a column at any space, so spaces in
-  a word or a tag become underscores. A word without a piece has no predicted
+  conlleval reads the last two columns. If the examples have no tags, there is
+  no column of true tags. conlleval ends a column at any space, so spaces in a
+  word or a tag become underscores. A word without a piece has no predicted
   tag, and gets an underscore.
 
   Args:
@@ -181,12 +181,12 @@ def conll(predictions: Sequence[Sequence[str]], examples: Examples) -> str:
 
 
 def glue(task: Task, predictions: Sequence[Any]) -> str:
-  """Returns a file for GLUE's server, with `index` and `prediction`."""
+  """Returns the text of GLUE's file, with columns `index` and `prediction`."""
 
   def cell(prediction: Any) -> str:
     if task.kind == "regression":
       return f"{min(max(prediction, 0.0), 5.0):.3f}"
-    if task.name in _TASKS_WITH_NAMES:
+    if task.name in _TASKS_WITH_CLASS_NAMES:
       return prediction
     return str(task.labels.index(prediction))
 
@@ -197,7 +197,7 @@ def glue(task: Task, predictions: Sequence[Any]) -> str:
 def superglue(
   task: Task, predictions: Sequence[str], examples: Examples
 ) -> str:
-  """Returns a file for SuperGLUE's server, with `idx` and `label`."""
+  """Returns the text of SuperGLUE's file, with keys `idx` and `label`."""
   pairs = zip(examples, predictions, strict=True)
   if task.name == "multirc":
     return _multirc(task, pairs)
@@ -219,7 +219,7 @@ def superglue(
 
 
 def _multirc(task: Task, pairs: Iterable[tuple[dict[str, Any], str]]) -> str:
-  """Returns MultiRC's file: a line for each passage, with its questions.
+  """Returns the text of MultiRC's file: a line for each passage.
 
   Args:
     task: the task.
@@ -262,7 +262,7 @@ def submission(path: PathLike, files: Sequence[PathLike]) -> list[str]:
       GLUE, or all of SuperGLUE.
 
   Returns:
-    The names of the files that the server also needs.
+    The names of the files that the server needs too, but the zip lacks.
 
   Raises:
     ValueError: the server does not know a name, or a name is repeated.

@@ -109,7 +109,7 @@ class Marks:
   not counted, because writers may omit them.
 
   Attributes:
-    num_changed: the number of characters that are or lose such a mark.
+    num_changed: the number of characters that are such a mark or lose one.
     num_characters: the number of all characters.
     example: the first character that `num_changed` counts.
   """
@@ -142,7 +142,7 @@ class Marks:
       self.example = self.example or "".join(changed[:1])
 
   def warning(self) -> str | None:
-    """Returns a warning if over 1% of the characters are or lose a mark."""
+    """Returns a warning if `num_changed` is over 1% of all characters."""
     if self.num_changed <= 0.01 * self.num_characters:
       return None
     return (
@@ -190,8 +190,8 @@ def rules(cleaning: Cleaning) -> dict[str, str]:
   # split Persian words.
   del changes["\u200c"]
   changes = {character: character for character in _characters()} | changes
-  replaced = {text: _clean(new, cleaning) for text, new in changes.items()}
-  return {text: new for text, new in sorted(replaced.items()) if text != new}
+  cleaned = {text: _clean(new, cleaning) for text, new in changes.items()}
+  return {text: new for text, new in sorted(cleaned.items()) if text != new}
 
 
 def _clean(text: str, cleaning: Cleaning) -> str:

@@ -39,8 +39,8 @@ def extend(vocabulary: Vocabulary, path: PathLike) -> tuple[Vocabulary, str]:
       token, or this kind of vocabulary cannot have the token. The message names
       the file and the line.
   """
-  existing: list[str] = []
-  repeated: list[str] = []
+  existing_tokens: list[str] = []
+  repeated_tokens: list[str] = []
   num_empty = 0
   tokens: dict[str, AddedToken] = {}
   for location, token in _read(path):
@@ -49,16 +49,18 @@ def extend(vocabulary: Vocabulary, path: PathLike) -> tuple[Vocabulary, str]:
       continue
     matched_text = _matched_text(vocabulary, token, location)
     if matched_text in tokens:
-      repeated.append(token.content)
+      repeated_tokens.append(token.content)
     elif _is_one_piece(vocabulary, token):
-      existing.append(token.content)
+      existing_tokens.append(token.content)
     else:
       _check_is_word(vocabulary, token, location)
       tokens[matched_text] = token
-  if not tokens and not existing:
+  if not tokens and not existing_tokens:
     raise UserError(f"{path} has no tokens; write one on each line.")
-  longer = _add(vocabulary, [*tokens.values()], path) if tokens else vocabulary
-  new_pieces = list(longer.pieces[vocabulary.vocab_size :])
+  extended = (
+    _add(vocabulary, [*tokens.values()], path) if tokens else vocabulary
+  )
+  new_pieces = list(extended.pieces[vocabulary.vocab_size :])
   new_set = set(new_pieces)
   old_pieces = [t.content for t in tokens.values() if t.content not in new_set]
   names = f": {added_tokens.listed(new_pieces)}" if new_pieces else ""
@@ -71,15 +73,15 @@ def extend(vocabulary: Vocabulary, path: PathLike) -> tuple[Vocabulary, str]:
     phrases.append(
       f"pieces that keep their ids and are never cut from now on: {names}"
     )
-  if existing:
-    names = added_tokens.listed(existing)
+  if existing_tokens:
+    names = added_tokens.listed(existing_tokens)
     phrases.append(f"left out, since each is one piece already: {names}")
-  if repeated:
-    names = added_tokens.listed(repeated)
+  if repeated_tokens:
+    names = added_tokens.listed(repeated_tokens)
     phrases.append(f"left out, since each is on an earlier line: {names}")
   if num_empty:
     phrases.append(f"empty lines: {num_empty}")
-  return longer, "; ".join(phrases) + "."
+  return extended, "; ".join(phrases) + "."
 
 
 def _read(path: PathLike) -> Iterator[tuple[str, AddedToken | None]]:
@@ -167,10 +169,10 @@ def _check_is_word(
   """Raises UserError if a vocabulary of words would cut the token."""
   if vocabulary.kind != "words":
     return
-  split = vocabulary.plain.pre_tokenizer.pre_tokenize_str(token.content)
-  if len(split) != 1:
+  parts = vocabulary.plain.pre_tokenizer.pre_tokenize_str(token.content)
+  if len(parts) != 1:
     raise UserError(
-      f"{location}: {token.content!r} is {len(split)} words by the rules"
+      f"{location}: {token.content!r} is {len(parts)} words by the rules"
       f" {vocabulary.options['rules']!r}; only single words can be added to a"
       " vocabulary of words (with --rules=spaces, text without white space)."
     )

@@ -39,14 +39,15 @@ OPTIONAL: dict[str, Any] = {
 _FLOAT32_RANGE = (2.0**-126, 2.0**128 - 2.0**104)
 # float16 is missing: its gradients would vanish without a loss scale.
 DTYPES = ("float32", "bfloat16")
-# Builder -> the smallest number of tokens in a row. Rows of sentences are
-# <s> A </s>. Any other builder needs 5 tokens, for [CLS] A [SEP] B [SEP].
+# Builder -> the smallest number of tokens in a row. Rows of full_sentences and
+# doc_sentences are <s> A </s>. A builder that is not in this table needs 5
+# tokens, for [CLS] A [SEP] B [SEP].
 MIN_LENGTHS = {"full_sentences": 3, "doc_sentences": 3, "lm": 2, "elmo": 2}
 # Objectives that train on the rows of a task.
 TASK_OBJECTIVES = ("finetune", "tinybert_task")
 # Objectives that learn from a teacher. All other objectives refuse a teacher.
 TEACHER_OBJECTIVES = ("distil", "tinybert", "tinybert_task")
-# Builder -> the name of its pair labels, which is also in names of metrics.
+# Builder -> the name of its pair labels, which is a part of names of metrics.
 PAIR_LABELS = {"bert_pairs": "nsp", "albert_pairs": "sop"}
 # Builders of rows with two segments, and all builders of masked rows.
 SEGMENT_BUILDERS = (*PAIR_LABELS, "electra_segments")
@@ -66,8 +67,8 @@ OBJECTIVE_BUILDERS |= {
 def _whole(least: int, **options: Any) -> Any:
   """Returns a field for a whole number of at least `least`; see `_field`.
 
-  Most smaller numbers would raise no error, but the run would compute something
-  else.
+  Without this check, most smaller numbers would raise no error, but the run
+  would compute something else.
   """
   return _field(int, least=least, **options)
 
@@ -101,8 +102,8 @@ def _field(
       `least`, `above`, `below`: bounds of a number.
       `share`: True if the number must be in [0, 1).
       `choices`: the allowed values.
-      `open`: "data" if the key may be None, which leaves the value to the data;
-      "task" if it may be None only for the data of a task.
+      `open`: "data" if the key may be None, so that the data decide its value;
+      "task" if this is allowed only for a task's data.
   """
   return dataclasses.field(
     default=default, metadata={"type": value_type, **rules}
@@ -117,7 +118,7 @@ class Section:
   def options(self) -> dict[str, Any]:
     """Returns key -> value, without keys whose value is None.
 
-    The keys of `other_keys` are among them.
+    The result also has the keys in `other_keys`.
     """
     fields = dataclasses.fields(self)
     pairs = {field.name: getattr(self, field.name) for field in fields}
@@ -136,7 +137,7 @@ class Mesh(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Log(Section):
-  """Holds the steps between two rows of metrics.jsonl; 0 means no rows."""
+  """Holds how many steps are between two rows of metrics.jsonl; 0: no rows."""
 
   every: int = _whole(0)
 
@@ -356,13 +357,13 @@ class Run:
   """Holds a whole config.
 
   Attributes:
-    seed: a number below 2**32; jax would lose the upper bits of a larger one.
+    seed: below 2**32, since jax would lose the upper bits of a larger number.
     total_steps: optimizer steps; None means `data.epochs` of a task.
       `total_steps` and `batch_size` are below 2**31, because jax counts them in
       int32.
     batch_size: rows of a batch over all hosts.
     micro_batches: number of micro-batches into which a batch is split.
-    init_from: the model to start from; "" means that all parameters are drawn.
+    init_from: the model to start from; "" means that all parameters are random.
     init_new_rows: "mean" or "drawn"; see `start_from.NEW_ROWS`.
     phases: "phase1", ... -> section; {} means a run of one phase.
   """
@@ -490,7 +491,7 @@ def to_json(config: dict[str, Any], parsed: Run) -> dict[str, Any]:
 
 
 def _check_sections(config: dict[str, Any]) -> None:
-  """Raises UserError if a key is unknown or missing, or no section."""
+  """Raises UserError if a key is unknown or missing, or must be a section."""
   fields = {field.name: field for field in dataclasses.fields(Run)}
   for key in config:
     if key not in fields:
@@ -511,7 +512,7 @@ def _check_is_section(key: str, value: Any) -> None:
 
 
 def _check_required(config: dict[str, Any]) -> None:
-  """Raises UserError if pre-training lacks a key that a task may lack."""
+  """Raises UserError if a key is missing that only a task's config may lack."""
   for key in ("model.family", "model.variant", "evaluate.examples"):
     name, _, option = key.partition(".")
     if option not in config[name]:
@@ -614,7 +615,7 @@ def _check_bounds(key: str, value: Any, rules: Mapping[str, Any]) -> None:
 
 
 def optimizer_of(values: dict[str, Any]) -> Adam | Adagrad:
-  """Returns the section `optimizer` as the dataclass of its name."""
+  """Returns the section `optimizer` as the dataclass that its `name` needs."""
   if str(values.get("name", "")).startswith("adagrad"):
     return section(Adagrad, "optimizer", values)
   return section(Adam, "optimizer", values)
@@ -671,7 +672,7 @@ def check_rows(objective: Objective, builder: str, family: str | None) -> None:
     *MASKED_BUILDERS,
     *UNMASKED_BUILDERS,
   ):
-    return  # Unknown names have an error message elsewhere.
+    return  # Other functions refuse unknown names.
   choices, hint = OBJECTIVE_BUILDERS[name], ""
   if family == "roberta":  # RoBERTa's rows have one segment.
     choices = tuple(
@@ -688,7 +689,7 @@ def check_rows(objective: Objective, builder: str, family: str | None) -> None:
 
 
 def _check_pair_name(objective: Objective, builder: str) -> None:
-  """Raises UserError if the metrics' name does not fit the pair labels."""
+  """Raises UserError if `pair_name` is not the name of the pair labels."""
   if objective.name != "mlm" or objective.pairs is False:
     return
   name, label = objective.options().get("pair_name"), PAIR_LABELS.get(builder)
@@ -752,9 +753,9 @@ def check_types(config: dict[str, Any], defaults: dict[str, Any]) -> None:
     config: the config with overrides.
     defaults: the config without overrides.
   """
-  old_settings = flatten(defaults)
+  default_settings = flatten(defaults)
   for key, setting in flatten(config).items():
-    default = old_settings.get(key)
+    default = default_settings.get(key)
     if default is None or setting is default:
       continue
     allowed = (int, float) if isinstance(default, float) else type(default)

@@ -30,7 +30,7 @@ class Pretrained:
     arrays: path in the run's parameter tree, joined by "/", -> float32 array.
     pieces: the pieces of the data's vocabulary, in the order of their ids.
     vocabulary: the model's own vocabulary; None if the run needs none.
-    notes: lines for the report.
+    notes: lines for the report of `start_from.take`.
   """
 
   path: str
@@ -75,7 +75,7 @@ class Setup:
     schedule: a function from a step to its learning rate.
     file_state: shapes and shardings of a checkpoint; see `state.file_state`.
     frozen: the teacher's parameters; {} if there is no teacher.
-    digest: a digest of these parameters; None if there is no teacher.
+    digest: a digest of the teacher's parameters; None if there is no teacher.
     task: the task of a run that fine-tunes; None means pre-training.
     start_model: the model of `init_from`; None if the run starts from the seed
       or continues from a checkpoint.
@@ -105,7 +105,7 @@ class Setup:
 
   @property
   def fingerprints(self) -> list[list[str | None]]:
-    """The fingerprints that a checkpoint made from this data may have.
+    """The lists of fingerprints that a checkpoint of this data may have.
 
     Checkpoints of earlier versions have a digest of a task's training rows.
     """

@@ -40,11 +40,11 @@ def build(
   Also checks that data, models, config and devices fit together.
 
   Args:
-    config: the run's config. `Setup.config` is this config with what the data,
-      `init_from` and the teacher's files decide.
+    config: the run's config. `Setup.config` is this config with the values that
+      the data, `init_from` and the teacher's files decide.
     resumed_config: the content of config.json if the run continues from its own
       checkpoint. It has the sizes of the model that pre-training started from,
-      so that model is not opened again.
+      so this model is not opened again.
 
   Raises:
     ValueError: the config cannot be used; the message names the key and the
@@ -66,24 +66,24 @@ def build(
     feeds = [Feed(phase, rows, splits) for phase in plan]
   else:
     feeds = inputs.open_text(plan, config.seed, config.evaluate)
-  first = feeds[0].data
+  first_data = feeds[0].data
   start_model, opened_teacher = None, None
   model = config.model
   if resumed_config and not task and resumed_config.get("init_from"):
     sizes = resumed_config.get("model", {}) | model.options()
     model = config_lib.Model.of(sizes)
   elif config.init_from:
-    start_model, model = start_from.open_start(config, first)
+    start_model, model = start_from.open_start(config, first_data)
   elif model.family is None:
     raise UserError(
       "init_from is empty; pass --config.init_from=PATH, a pre-trained model:"
       " the --workdir of a run, a converted folder or one of transformers."
     )
-  model = with_data(model, first, config.data.path)
+  model = with_data(model, first_data, config.data.path)
   config = dataclasses.replace(config, model=model)
   if config.teacher:
     opened_teacher = teacher.open_teacher(
-      config.teacher, first.prepared[0], task
+      config.teacher, first_data.prepared[0], task
     )
     section = dataclasses.replace(config.teacher, model=opened_teacher.model)
     config = dataclasses.replace(config, teacher=section)
@@ -91,9 +91,11 @@ def build(
     config, sharding.vocab_multiple(mesh)
   )
   for feed in feeds:
-    # Fails here, before any step, if rows are longer than the position table.
-    boxed = jax.eval_shape(objective.init, jax.random.key(0), feed.shapes)
-  sharding.check_sizes(mesh, boxed)
+    # Rows that are longer than the position table fail here, before any step.
+    boxed_shapes = jax.eval_shape(
+      objective.init, jax.random.key(0), feed.shapes
+    )
+  sharding.check_sizes(mesh, boxed_shapes)
   frozen = {}
   if opened_teacher:
     try:
@@ -109,7 +111,7 @@ def build(
     optimizer=optimizer,
     schedule=schedule,
     file_state=file_state(
-      objective, optimizer, mesh, feeds[-1].shapes, first.vocab_size
+      objective, optimizer, mesh, feeds[-1].shapes, first_data.vocab_size
     ),
     frozen=frozen,
     digest=opened_teacher.digest if opened_teacher else None,
@@ -149,12 +151,12 @@ def with_data(
     # skips tokens that have this id.
     padding_id = data.special.pad
   from_data = {"vocab_size": vocab_size, "padding_id": padding_id}
-  for name, right in from_data.items():
-    stated = getattr(model, name)
-    if stated is not None and stated != right:
+  for name, data_value in from_data.items():
+    setting = getattr(model, name)
+    if setting is not None and setting != data_value:
       raise UserError(
-        f"model.{name}={stated}, but with the vocabulary of {data_path} it is"
-        f" {right}; leave model.{name} unset to take it from the data."
+        f"model.{name}={setting}, but with the vocabulary of {data_path} it is"
+        f" {data_value}; leave model.{name} unset to take it from the data."
       )
   return dataclasses.replace(
     model, vocab_size=vocab_size, padding_id=padding_id

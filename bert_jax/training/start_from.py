@@ -1,10 +1,10 @@
 """Opens the model that a run starts from: the key `init_from`.
 
 The model is a run's --workdir (RUN@best, RUN@STEP), a converted folder or a
-transformers folder, of any family. `open_model` opens it. A
-parameter that both the objective and the model have is taken from the model. A
-head that the model lacks is initialized. A parameter that the objective does
-not use is left out. One report lists the parameters of all three groups.
+transformers folder, of any family. `open_model` opens it. A parameter that both
+the objective and the model have is taken from the model. A head that the model
+lacks is initialized. A parameter of the model that the objective does not use
+is left out. A report lists the parameters of these three groups.
 """
 
 import dataclasses
@@ -30,12 +30,12 @@ from bert_jax.weights import generator_discriminator, hf_tasks
 from bert_jax.weights.load import OpenedModel, open_model
 from bert_jax.weights.model_folder import columns_of
 
-# The report writes out up to this many names of a group. If a group has more,
-# the report gives counts.
+# The report lists the names of a group if they are at most this many. For a
+# larger group it gives counts.
 _MAX_LISTED = 6
 # How rows of the word table are made for pieces that are new to the model. A
 # "drawn" row is random, as in a new model. A "mean" row is the mean of the rows
-# of the old pieces into which the tokenizer cut the new piece before.
+# of the old pieces into which the model's tokenizer splits the new piece.
 NEW_ROWS = ("mean", "drawn")
 # Settings in which a run may differ from its model. They do not change the
 # parameters that are taken.
@@ -96,8 +96,8 @@ def read_to_fine_tune(
 
   Args:
     path: the model; see `weights.load.open_model`.
-    pieces: the pieces of the data's vocabulary. They are all pieces of the
-      model's vocabulary, perhaps with further pieces at the end.
+    pieces: the pieces of the data's vocabulary. First come all pieces of the
+      model's vocabulary; further pieces may follow.
     data_path: the data's folder, for messages.
     family: the family in the run's config. It is used only for a folder that
       does not name a family.
@@ -209,7 +209,7 @@ def open_for(
 def vocabulary_of(
   option: str, model: OpenedModel, data_path: str
 ) -> Vocabulary:
-  """Returns the model's own vocabulary, built as `prepare` does.
+  """Returns the model's own vocabulary, built as `prepare` builds it.
 
   Args:
     option: the key of the config that names the model, for messages.
@@ -350,7 +350,7 @@ def take(
     params: the run's initial parameters.
     is_pretrained: path of a parameter -> True if the objective takes it from
       the model. A classifier that is taken gets its columns in the order of
-      `labels`. None takes all parameters that the model has.
+      `labels`. If None, all parameters that the model has are taken.
     labels: the names of the run's labels; () if it has none.
     vocabulary_axes: path -> axis along which a parameter has a row for each
       piece; see `state.vocabulary_axes`. None means the word table only.
@@ -360,8 +360,8 @@ def take(
       of `NEW_ROWS`.
 
   Returns:
-    The parameters, with the shardings of `params`, and the lines of the report.
-    They say which parameters are taken, new or left out.
+    The parameters, with the shardings of `params`, and the lines of the report,
+    which say which parameters are taken, new or left out.
 
   Raises:
     ValueError: an array is missing or has a different shape.
@@ -369,15 +369,17 @@ def take(
   takes_head = is_pretrained is not None and is_pretrained(
     "classifier/dense/kernel"
   )
-  order = _label_order(pretrained, labels) if takes_head else None
-  flat = traverse_util.flatten_dict(params, sep="/")
-  is_electra = any(path.startswith("discriminator/") for path in flat)
+  column_order = _label_order(pretrained, labels) if takes_head else None
+  flat_params = traverse_util.flatten_dict(params, sep="/")
+  is_electra = any(path.startswith("discriminator/") for path in flat_params)
   required = _BODIES["electra"] if is_electra else _BODY
   if vocabulary_axes is None:
-    vocabulary_axes = {p: 0 for p in flat if p.endswith("word/embedding")}
+    vocabulary_axes = {
+      p: 0 for p in flat_params if p.endswith("word/embedding")
+    }
   taken_paths, new_paths = [], []
   rows = VocabularyRows(pretrained, vocab_size, init_new_rows)
-  for path, drawn in flat.items():
+  for path, initial in flat_params.items():
     is_missing = path not in pretrained.arrays
     if is_pretrained is None:
       is_new = is_missing and not path.startswith(required)
@@ -391,17 +393,19 @@ def take(
       hint = "; pass --config.objective.head=new" if takes_head else ""
       raise UserError(f"init_from={pretrained.path} has no {path}{hint}.")
     array = pretrained.arrays[path]
-    if order is not None and path.startswith("classifier/"):
-      array = array[..., order]
+    if column_order is not None and path.startswith("classifier/"):
+      array = array[..., column_order]
     if path in vocabulary_axes:
-      array = rows.fit(array, drawn, vocabulary_axes[path], path)
-    flat[path] = _place(array, drawn, f"init_from={pretrained.path}: {path}")
+      array = rows.fit(array, initial, vocabulary_axes[path], path)
+    flat_params[path] = _place(
+      array, initial, f"init_from={pretrained.path}: {path}"
+    )
     taken_paths.append(path)
-  unused_paths = [path for path in pretrained.arrays if path not in flat]
+  unused_paths = [path for path in pretrained.arrays if path not in flat_params]
   lists = {"taken": taken_paths, "new": new_paths, "left": unused_paths}
   lines = [f"{name}: {_listed(paths)}" for name, paths in lists.items()]
   lines += [*rows.lines(), *pretrained.notes]
-  return traverse_util.unflatten_dict(flat, sep="/"), lines
+  return traverse_util.unflatten_dict(flat_params, sep="/"), lines
 
 
 def _label_order(pretrained: Pretrained, labels: Sequence[str]) -> Any:
@@ -473,8 +477,8 @@ class VocabularyRows:
       size = min(size, len(vocabulary.pieces))
     new_pieces = pieces[size:]
     if not new_pieces:
-      # Rows beyond the pieces belong to ids that a task adds. The ids mean the
-      # same in the model, so take these rows.
+      # Rows beyond the pieces belong to ids that a task adds. These ids mean
+      # the same in the model, so its rows for them are taken.
       size = min(len(array), count)
     self._num_left = max(self._num_left, len(array) - size)
     fitted = array[:size]
@@ -534,7 +538,7 @@ def _place(array: np.ndarray, drawn: jax.Array, name: str) -> jax.Array:
 
 
 def _listed(paths: list[str]) -> str:
-  """Lists a few paths; counts more paths by their first name."""
+  """Lists the paths, or counts them by their first name if there are many."""
   if len(paths) <= _MAX_LISTED:
     return ", ".join(paths) or "nothing"
   counts: dict[str, int] = {}

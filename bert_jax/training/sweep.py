@@ -1,4 +1,4 @@
-"""Runs sweeps: one config with each point of a grid and each of the seeds."""
+"""Runs sweeps: one config with each point of a grid and each seed."""
 
 import ast
 import concurrent.futures
@@ -80,8 +80,8 @@ def parse_axis(text: str, config: dict[str, Any]) -> tuple[str, list[Any]]:
 
   Args:
     text: the axis of a grid.
-    config: the config. The type of its value for the key is the type of the
-      values.
+    config: the config. The values must have the type of its value for the
+      key.
 
   Raises:
     UserError: the key is unknown, there are no values, or a value has another
@@ -158,11 +158,11 @@ def _with_point(
   config: dict[str, Any], point: dict[str, Any]
 ) -> dict[str, Any]:
   """Returns a copy of a config that has the values of a grid's point."""
-  changed = copy.deepcopy(config)
+  changed_config = copy.deepcopy(config)
   for path, setting in point.items():
     *sections, key = path.split(".")
-    functools.reduce(operator.getitem, sections, changed)[key] = setting
-  return changed
+    functools.reduce(operator.getitem, sections, changed_config)[key] = setting
+  return changed_config
 
 
 def metric_of(config: dict[str, Any]) -> str:
@@ -233,9 +233,9 @@ def run_all(
     runs: the runs, from `plan`.
     folder: the sweep's folder; each run has a folder in it.
     command: the words that start a run in another process. `--workdir` and the
-      values of its config are added.
-    processes: the number of runs at a time, each in its own process; 0 to run
-      one after the other in this process.
+      values of the run's config are added.
+    processes: the number of runs at a time, each in its own process. If it is
+      0, the runs follow one another in this process.
 
   Raises:
     UserError: a run was stopped by a signal.
@@ -272,16 +272,20 @@ def _has_ended(workdir: epath.Path, config: dict[str, Any]) -> bool:
   path = workdir / "config.json"
   if not path.exists():
     return False
-  old = files.read_object(path)
+  saved_config = files.read_object(path)
   rows = logging.read_rows(workdir / "metrics.jsonl")
-  if not rows or rows[-1]["step"] != old["total_steps"]:
+  if not rows or rows[-1]["step"] != saved_config["total_steps"]:
     return False
   # Compare only the values that the sweep's config sets. The config in the
   # run's folder also has the values that the program derived.
-  old_flat = flatten(old)
+  saved_flat = flatten(saved_config)
   new_values = {k: v for k, v in flatten(config).items() if v is not None}
-  old_values = {key: old_flat[key] for key in new_values.keys() & old_flat}
-  config_lib.check_restart(old_values, new_values, flatten(default_values(old)))
+  saved_values = {
+    key: saved_flat[key] for key in new_values.keys() & saved_flat
+  }
+  config_lib.check_restart(
+    saved_values, new_values, flatten(default_values(saved_config))
+  )
   return True
 
 

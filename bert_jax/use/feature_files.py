@@ -22,7 +22,7 @@ from bert_jax.weights.load import open_model
 
 # The number of texts that are written to an HDF5 file at once.
 _CHUNK = 256
-# The largest size in bytes of an array of names in an .npz file.
+# The largest size in bytes of an array of ids or tokens in an .npz file.
 _MAX_NAME_BYTES = 1 << 33
 
 
@@ -92,20 +92,20 @@ def _npz(path: str, features: Iterable[Features]) -> int:
   """Writes arrays; collects all of them in memory first.
 
   Raises:
-    UserError: the names are too long for an array.
+    UserError: the ids or the tokens are too long for an array.
   """
   arrays = _arrays(list(features))
   for name in ("ids", "tokens"):
-    names = arrays.get(name, [])
-    longest = max(map(len, names), default=0)
-    if 4 * longest * len(names) > _MAX_NAME_BYTES:
+    strings = arrays.get(name, [])
+    longest = max(map(len, strings), default=0)
+    if 4 * longest * len(strings) > _MAX_NAME_BYTES:
       raise UserError(
-        f"{name}: {len(names):,} strings are too large for an .npz, because"
+        f"{name}: {len(strings):,} strings are too large for an .npz, because"
         f" each takes as much space as the longest, of {longest:,} characters;"
         " write a .jsonl or .h5."
       )
     if name in arrays:
-      arrays[name] = np.array(names, str)
+      arrays[name] = np.array(strings, str)
   with epath.Path(path).open("wb") as f:
     np.savez(f, **arrays)
   return len(arrays["ids"])
@@ -167,7 +167,7 @@ def _write_chunks(
 
 
 class _QuietFile(io.FileIO):
-  """Hides errors of a full disk from the HDF5 library; a file for h5py.
+  """A file for h5py that hides errors of a full disk from the HDF5 library.
 
   The library crashes if a write fails. So after the first error this class
   writes nothing more, but reports success, so that HDF5 can close its file.

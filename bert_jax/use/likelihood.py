@@ -1,4 +1,4 @@
-"""Computes how likely a text is by a model: `score` and `cloze`.
+"""Computes how likely a text is according to a model: `score` and `cloze`.
 
 The score of a text is a sum of natural logarithms over its tokens, without the
 special tokens. The methods are:
@@ -128,11 +128,11 @@ def score(
     block = texts[start : start + BLOCK]
     encoded = encode(model, [text_batches.of_text(t[:40], t) for t in block])
     rows = list(_rows(model, encoded, method))
-    done = 0
+    num_done = 0
     for indices, log_p in _run(model, program, rows, tokens):
-      done += len(indices)
+      num_done += len(indices)
       if report is not None:
-        report(start + done * len(block) // len(rows))
+        report(start + num_done * len(block) // len(rows))
       scored_texts = [start + rows[i].text for i in indices]
       np.add.at(scores, scored_texts, log_p[: len(indices)].astype(np.float64))
   return scores
@@ -284,18 +284,20 @@ def cloze(
   encoded = encode(
     model, [text_batches.of_text("", t.replace("[MASK]", mask)) for t in texts]
   )
-  filled = text_batches.encode(
+  encoded_with_answers = text_batches.encode(
     model, [text_batches.of_text("", t.replace("[MASK]", a)) for t, a in pairs]
   )
   rows = []
   answer_ids: list[int | None] = []
-  for i, (blank, answered) in enumerate(zip(encoded, filled, strict=True)):
-    position = int(np.flatnonzero(blank.ids == mask_id)[0])
-    ids, answer_id = answered.ids.copy(), 0
-    if len(ids) == len(blank.ids):
+  for i, (with_blank, with_answer) in enumerate(
+    zip(encoded, encoded_with_answers, strict=True)
+  ):
+    position = int(np.flatnonzero(with_blank.ids == mask_id)[0])
+    ids, answer_id = with_answer.ids.copy(), 0
+    if len(ids) == len(with_blank.ids):
       answer_id, ids[position] = int(ids[position]), mask_id
-    rows.append(_Row(i, blank.ids, (position, answer_id)))
-    is_single_piece = np.array_equal(ids, blank.ids)
+    rows.append(_Row(i, with_blank.ids, (position, answer_id)))
+    is_single_piece = np.array_equal(ids, with_blank.ids)
     answer_ids.append(answer_id if is_single_piece else None)
   assert model.tokenizer is not None  # `mask_token` has checked this.
   predictions: list[Any] = [None] * len(texts)

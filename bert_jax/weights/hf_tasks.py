@@ -41,8 +41,8 @@ def tasks_of(family: str) -> dict[str, str]:
   """Returns class of transformers -> task, for all supported classes."""
   naming = hf_names.NAMINGS[family]
   if family == "gpt":
-    ends = ("Model", "ForSequenceClassification")
-    classes_by_ending = {end: _CLASSES[end] for end in ends}
+    class_endings = ("Model", "ForSequenceClassification")
+    classes_by_ending = {end: _CLASSES[end] for end in class_endings}
     classes_by_ending |= {
       "LMHeadModel": "pretraining",
       "DoubleHeadsModel": "multiple_choice",
@@ -111,7 +111,7 @@ def family_of(config: Mapping[str, Any], source: str) -> str:
   model_type, names = config.get("model_type"), config.get("architectures")
   classes = names if isinstance(names, list) else []
   for family in hf_names.NAMINGS:
-    # A list, because a damaged config may hold names that are not hashable.
+    # This is a list, because a damaged config may hold names that have no hash.
     family_classes = [*tasks_of(family)]
     if model_type in model_types(family) or any(
       name in family_classes for name in classes
@@ -157,8 +157,8 @@ def rules_of(config: Mapping[str, Any], prefix: str) -> list[Rule]:
   """Returns the rules for all parameters of a converted folder's config.
 
   Args:
-    config: the config of a converted folder; for ELECTRA, of one with a single
-      tower.
+    config: the config of a converted folder; for ELECTRA, of a folder with a
+      single tower.
     prefix: the prefix of the encoder's arrays; "" for a file without a head.
   """
   family, task = config["family"], config["task"]
@@ -210,19 +210,19 @@ def guess_task(family: str, keys: Collection[str]) -> list[str]:
   file_names = {key for key in keys if key in head_names}
   # A model with only a head for pairs has the task "next_sentence". If it also
   # has a masked-LM head, its task is pre-training: ignore the head for pairs.
-  if file_names - (pairs := heads.get("next_sentence", set())):
-    file_names -= pairs
-  fits = [task for task, names in heads.items() if names == file_names]
+  if file_names - (pair_names := heads.get("next_sentence", set())):
+    file_names -= pair_names
+  fitting_tasks = [task for task, names in heads.items() if names == file_names]
   # The head of GPT-1's language model is tied, so it adds no array.
-  if family == "gpt" and "pretraining" in fits:
+  if family == "gpt" and "pretraining" in fitting_tasks:
     return ["pretraining"]
-  return fits
+  return fitting_tasks
 
 
 def skipped_of(family: str, task: str, prefix: str) -> tuple[str, ...]:
-  """Returns patterns of names that a file may have and that are dropped.
+  """Returns patterns of the names of arrays in a file that are not read.
 
-  A RoBERTa classifier does not use the pooler, since it has another dense
+  A RoBERTa classifier does not use the pooler, since it has its own dense
   layer. Older versions of transformers saved the pooler nevertheless.
 
   Args:

@@ -75,8 +75,8 @@ def parse_columns(text: str, kind: str) -> dict[str, Any]:
       other kinds have text, pair, label and id.
 
   Returns:
-    Role -> column. If each label has its own column, `LABEL_COLUMNS` -> these
-    columns, in place of the role "label".
+    Role -> column. If each label has its own column, the key `LABEL_COLUMNS`
+    replaces the role "label", and has a list of these columns.
 
   Raises:
     ValueError: a role is unknown or repeated, or the first role is missing.
@@ -87,10 +87,10 @@ def parse_columns(text: str, kind: str) -> dict[str, Any]:
   for assignment in tables.split_commas(text, "--columns"):
     role, equal, column = map(str.strip, assignment.partition("="))
     is_multi_label = kind == "multi_label" and role == "label"
-    twice = (
+    is_repeated = (
       column in label_columns if is_multi_label else role in columns_by_role
     )
-    if not equal or role not in roles or twice or not column:
+    if not equal or role not in roles or is_repeated or not column:
       raise UserError(
         f"--columns={text}: {assignment!r} is not ROLE=COLUMN, or is there"
         f" twice; the roles of a {kind} are {', '.join(roles)}."
@@ -114,14 +114,14 @@ def check_labels(kind: str, names: Sequence[str]) -> None:
     raise UserError(
       "--labels: the labels of a regression are numbers, without names."
     )
-  twice = [name for i, name in enumerate(names) if name in names[:i]]
-  if twice:
-    raise UserError(f"--labels: {twice[0]!r} is there twice.")
+  repeated_names = [name for i, name in enumerate(names) if name in names[:i]]
+  if repeated_names:
+    raise UserError(f"--labels: {repeated_names[0]!r} is there twice.")
   if len(names) < 2:
     raise UserError(f"--labels: a {kind} needs two or more labels.")
-  unprefixed = tags.find_unprefixed(names) if kind == "tagging" else None
-  if unprefixed:
-    raise UserError(f"--labels: {tags.unprefixed_message(unprefixed)}")
+  unprefixed_tag = tags.find_unprefixed(names) if kind == "tagging" else None
+  if unprefixed_tag:
+    raise UserError(f"--labels: {tags.unprefixed_message(unprefixed_tag)}")
 
 
 def records(path: str, kind: str, columns_by_role: Columns) -> Iterator[Record]:
@@ -166,7 +166,7 @@ def _table(path: str, kind: str, columns_by_role: Columns) -> Iterator[Record]:
     columns_by_role[role] for role in _ROLES[kind] if role in columns_by_role
   ]
   needed = [c for c in needed if c != columns_by_role.get(_LABEL_ROLES[kind])]
-  or_numbers = (
+  number_hint = (
     ", or give the numbers of a file with a word a line (words=1,tags=2)"
   )
   for record in tables.table(path):
@@ -176,7 +176,7 @@ def _table(path: str, kind: str, columns_by_role: Columns) -> Iterator[Record]:
           f"{path}:1 has no column {column!r}; the columns are"
           f" {', '.join(record.fields)}. The first line of a table names its"
           " columns: write one, or correct --columns"
-          f"{or_numbers if kind == 'tagging' else ''}."
+          f"{number_hint if kind == 'tagging' else ''}."
         )
     yield record
 
@@ -262,7 +262,7 @@ def parse(
       record, columns_by_role[LABEL_COLUMNS], needed
     )
   elif task.kind == "multi_label":
-    # `task_inputs.read` makes names of the values later, from all lines.
+    # Later `task_inputs.read` turns the values of all lines into names.
     label = label_fields.read_list(record, column, needed)
   else:
     label = label_fields.read_name(

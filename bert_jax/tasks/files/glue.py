@@ -1,4 +1,4 @@
-"""GLUE's files (gluebenchmark.com), and files of the sets it was made from."""
+"""Reads files of GLUE (gluebenchmark.com) and of the data sets behind it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -57,11 +57,11 @@ def records(
   """
   if tables.is_jsonl(path):
     return tables.jsonl(path)
-  first = tables.lines(path)[0].split(tables.delimiter_of(path))
-  if name == "cola" and _has_no_header(first):
+  first_line = tables.lines(path)[0].split(tables.delimiter_of(path))
+  if name == "cola" and _has_no_header(first_line):
     return tables.table_without_header(path, _COLA)
-  if name == "stsb" and not {"sentence1", "sentence"} & set(first):
-    if len(first) < len(_STSB):
+  if name == "stsb" and not {"sentence1", "sentence"} & set(first_line):
+    if len(first_line) < len(_STSB):
       return tables.table_without_header(path, _STSB_SHORT)
     return tables.table_without_header(path, _STSB, allow_extra=True)
   return tables.table(path, skipped if name == "qqp" else None)
