@@ -91,8 +91,8 @@ def make_batches(args: argparse.Namespace) -> list[dict[str, np.ndarray]]:
   """
   rng = np.random.default_rng(0)
   shape = (args.rows, args.length)
-  places = np.arange(args.length)
-  sequence = places * args.sequences // args.length
+  columns = np.arange(args.length)
+  sequence = columns * args.sequences // args.length
   batches = []
   for _ in range(BATCHES):
     positions = rng.random(shape).argsort(1)[:, : args.predictions]
@@ -112,10 +112,10 @@ def make_batches(args: argparse.Namespace) -> list[dict[str, np.ndarray]]:
       mlm_weights=np.ones(labels.shape, np.float32),
     )
     if args.family != "roberta":
-      batch["segment_ids"] = same(places >= args.length // 2)
+      batch["segment_ids"] = same(columns >= args.length // 2)
     if args.sequences > 1:
       starts = np.searchsorted(sequence, sequence)
-      batch["position_ids"] = same(places - starts)
+      batch["position_ids"] = same(columns - starts)
     if WORKS[args.family].pairs:
       batch |= dict(
         pair_labels=rng.integers(0, 2, (args.rows, 1), dtype=np.int32),

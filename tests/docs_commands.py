@@ -196,8 +196,8 @@ def make_folder(folder: pathlib.Path) -> None:
   for name in ("texts.jsonl", "in.jsonl"):
     (folder / name).write_text("".join(texts))
   (folder / "texts.txt").write_text("\n".join(sentence() for _ in range(5)))
-  blank = {"text": "Some [MASK] of words .", "answer": "text"}
-  (folder / "blanks.jsonl").write_text(json.dumps(blank) + "\n")
+  cloze_row = {"text": "Some [MASK] of words .", "answer": "text"}
+  (folder / "blanks.jsonl").write_text(json.dumps(cloze_row) + "\n")
   vectors = [f"{w} {draw.random()} {draw.random()}\n" for w in words]
   (folder / "glove.txt").write_text("".join(vectors))
   for name, kind in FINE_TUNED.items():
@@ -236,11 +236,11 @@ def _write_zst(path: pathlib.Path, content: bytes) -> None:
 def small_flags(path: str) -> list[str]:
   """Returns flags of `bert_jax train` that make a config's run small."""
   config = configs.load_defaults(path)
-  flat = flatten(config)
-  flags = {key: setting for key, setting in SMALL.items() if key in flat}
+  flat_config = flatten(config)
+  flags = {key: setting for key, setting in SMALL.items() if key in flat_config}
   if config_lib.is_task(config):
     flags.pop("data.max_predictions", None)
-  for key in flat:
+  for key in flat_config:
     if key.startswith("phases.") and key.endswith(".length"):
       flags[key] = 48
     if key.startswith("phases.") and key.endswith(".max_predictions"):
@@ -307,7 +307,7 @@ def check_install(command: Command) -> str | None:
 
 def set_up(folder: pathlib.Path) -> list[Command]:
   """Returns the commands that make the models which the pages assume."""
-  tiny = "--config.data.path=data/mine --config.teacher.path=runs/mine"
+  run_flags = "--config.data.path=data/mine --config.teacher.path=runs/mine"
   lines = [
     "bert_jax vocab --input 'text/*.txt' --size 300 --output vocab.txt",
     "bert_jax prepare --input 'text/*.txt' --vocab vocab.txt"
@@ -316,7 +316,7 @@ def set_up(folder: pathlib.Path) -> list[Command]:
     " --config.data.path=data/mine",
     "bert_jax convert --to hf --model runs/mine --output HF_FOLDER",
     "bert_jax train --config configs/tinybert.py:4x312 --workdir"
-    f" runs/tinybert_4x312 {tiny}",
+    f" runs/tinybert_4x312 {run_flags}",
   ]
   return [Command("set up", line) for line in lines]
 
@@ -456,13 +456,17 @@ def main() -> None:
   with tempfile.TemporaryDirectory() as scratch:
     folder = pathlib.Path(args.keep or scratch)
     folder.mkdir(exist_ok=True)
-    for done in walk(folder, args.only):
-      failed += done.error is not None
-      state = "FAILED" if done.error else "ran" if done.ran else "compared"
-      line = " ".join(done.command.text.split())[:110]
-      print(f"{state:8} {done.seconds:5.1f} s  {done.command.page}: {line}")
-      if done.error:
-        print(f"  {done.ran}\n  {done.error}")
+    for outcome in walk(folder, args.only):
+      failed += outcome.error is not None
+      state = (
+        "FAILED" if outcome.error else "ran" if outcome.ran else "compared"
+      )
+      line = " ".join(outcome.command.text.split())[:110]
+      print(
+        f"{state:8} {outcome.seconds:5.1f} s  {outcome.command.page}: {line}"
+      )
+      if outcome.error:
+        print(f"  {outcome.ran}\n  {outcome.error}")
       sys.stdout.flush()
   sys.exit(f"error: {failed} commands failed." if failed else 0)
 

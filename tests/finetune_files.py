@@ -35,21 +35,21 @@ def roberta(folder):
   """Writes a byte-level vocabulary with RoBERTa's special tokens, no merges."""
   from tokenizers import pre_tokenizers
 
-  names = ["<s>", "<pad>", "</s>", "<unk>"]
-  names += sorted(pre_tokenizers.ByteLevel.alphabet())
-  pieces = {p: i for i, p in enumerate([*names, "<mask>"])}
+  pieces = ["<s>", "<pad>", "</s>", "<unk>"]
+  pieces += sorted(pre_tokenizers.ByteLevel.alphabet())
+  id_of_piece = {p: i for i, p in enumerate([*pieces, "<mask>"])}
   write(folder / "roberta" / "merges.txt", "#version: 0.2\n")
-  write(folder / "roberta" / "vocab.json", json.dumps(pieces))
+  write(folder / "roberta" / "vocab.json", json.dumps(id_of_piece))
   return str(folder / "roberta")
 
 
 def gpt1(folder):
   """Writes a vocabulary of GPT-1's BPE without merges."""
   letters = string.ascii_lowercase
-  names = ["<unk>", *letters, *(f"{c}</w>" for c in letters)]
-  pieces = {p: i for i, p in enumerate(names)}
+  pieces = ["<unk>", *letters, *(f"{c}</w>" for c in letters)]
+  id_of_piece = {p: i for i, p in enumerate(pieces)}
   write(folder / "gpt1" / "merges.txt", "#version: 0.2\n")
-  write(folder / "gpt1" / "vocab.json", json.dumps(pieces))
+  write(folder / "gpt1" / "vocab.json", json.dumps(id_of_piece))
   return str(folder / "gpt1")
 
 

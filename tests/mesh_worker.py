@@ -1,4 +1,4 @@
-"""Runs a tiny model on every mesh of 8 forced devices; see test_mesh.py."""
+"""Runs a tiny model on meshes of 8 simulated devices; see test_mesh.py."""
 
 import json
 import pathlib

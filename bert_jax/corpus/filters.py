@@ -307,7 +307,7 @@ def make_judge(
     verdict 0.
   """
   dtype = row_type(filters)
-  empty = None if filters.near_duplicates is None else empty_sketch()
+  empty_minhash = None if filters.near_duplicates is None else empty_sketch()
 
   def judge(batch: list[sources.Record]) -> tuple[np.ndarray, float]:
     rows = np.zeros(len(batch), dtype)
@@ -319,8 +319,8 @@ def make_judge(
       row["verdict"] = verdict
       if not verdict and filters.drop_duplicates:
         row["digest"] = digest(text)
-      if empty is not None and grams is not None:
-        row["sketch"] = sketch(empty, grams)
+      if empty_minhash is not None and grams is not None:
+        row["sketch"] = sketch(empty_minhash, grams)
     return rows, batch[-1].share
 
   return judge
@@ -464,7 +464,7 @@ def _judge(job: writer.Job, filters: Filters) -> None:
     judged_batches = tokenize.ordered_map(
       make_judge, (filters,), tokenize.batches(records), job.processes
     )
-    saved = time.monotonic()
+    last_save = time.monotonic()
 
     def save() -> None:
       sync_file(file)
@@ -478,10 +478,10 @@ def _judge(job: writer.Job, filters: Filters) -> None:
             row["verdict"] = earlier.judge(row)
         file.write(rows.tobytes())
         count += len(rows)
-        if time.monotonic() >= saved + job.save_seconds:
+        if time.monotonic() >= last_save + job.save_seconds:
           save()
           note(f"filters: {count:,} documents, {share:.0%}")
-          saved = time.monotonic()
+          last_save = time.monotonic()
     save()
 
 
@@ -529,26 +529,30 @@ def filter_report(partial: str, filters: Filters) -> dict[str, Any]:
   that were kept, and that each filter dropped; and the number of documents that
   normalization changed.
   """
-  used = filters.used()
-  if not used:
+  used_filters = filters.used()
+  if not used_filters:
     return {}
   rows = _rows(partial, filters)
   num_verdicts = len(DROPPING) + 1
-  documents = np.bincount(rows["verdict"], minlength=num_verdicts)
+  document_counts = np.bincount(rows["verdict"], minlength=num_verdicts)
   # `bincount` adds doubles, which are exact up to 2**53 words.
-  words = np.bincount(rows["verdict"], rows["words"], minlength=num_verdicts)
+  word_counts = np.bincount(
+    rows["verdict"], rows["words"], minlength=num_verdicts
+  )
 
   def counts(k: int | slice) -> dict[str, int]:
     return {
-      "documents": int(np.sum(documents[k])),
-      "words": int(np.sum(words[k])),
+      "documents": int(np.sum(document_counts[k])),
+      "words": int(np.sum(word_counts[k])),
     }
 
   filtered = {
     "read": counts(slice(None)),
     "kept": counts(0),
     "dropped": {
-      name: counts(k) for k, name in enumerate(DROPPING, 1) if name in used
+      name: counts(k)
+      for k, name in enumerate(DROPPING, 1)
+      if name in used_filters
     },
   }
   if filters.normalise:

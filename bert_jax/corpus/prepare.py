@@ -322,16 +322,18 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
       if key == "vocab_sha256":
         return "the vocabulary differs"
       return f"{key} was {old_option}, is {new_option}"
-  before = {i["name"]: i for i in old["inputs"]}
-  after = {i["name"]: i for i in new["inputs"]}
-  for name in sorted(before.keys() | after.keys()):
-    if name not in before:
+  old_inputs = {i["name"]: i for i in old["inputs"]}
+  new_inputs = {i["name"]: i for i in new["inputs"]}
+  for name in sorted(old_inputs.keys() | new_inputs.keys()):
+    if name not in old_inputs:
       return f"the input {name} is new"
-    if name not in after:
+    if name not in new_inputs:
       return f"the input {name} is not given any more"
-    if before[name] != after[name]:
+    if old_inputs[name] != new_inputs[name]:
       return f"the input {name} has changed since"
-  return "" if list(before) == list(after) else "the inputs' order differs"
+  return (
+    "" if list(old_inputs) == list(new_inputs) else "the inputs' order differs"
+  )
 
 
 def _tokenize(
@@ -386,7 +388,7 @@ def _write(
 ) -> dict[str, dict[str, int]]:
   """Writes batches, updates `progress`, and saves from time to time."""
   meter = None
-  saved = time.monotonic()
+  last_save = time.monotonic()
   for batch in batches:
     meter = meter or _Meter(writer.sizes(), batch.share)
     for split, documents in batch.documents.items():
@@ -398,10 +400,10 @@ def _write(
     progress["largest"] = max(
       (h for h in largest if h is not None), default=None
     )
-    if time.monotonic() >= saved + save_seconds:
+    if time.monotonic() >= last_save + save_seconds:
       writer.save(progress)
       note(meter.line(writer.sizes(), batch.share))
-      saved = time.monotonic()
+      last_save = time.monotonic()
   writer.save(progress)
   return writer.sizes()
 
@@ -421,9 +423,11 @@ def _better_threshold(
   if not sizes["train"]["documents"]:
     return progress["largest"]
   smallest = progress["smallest"]
-  wanted = len(smallest) // 2
-  if not progress["threshold"] or sizes["validation"]["documents"] >= wanted:
-    if not wanted and progress["threshold"]:
+  num_wanted = len(smallest) // 2
+  if (
+    not progress["threshold"] or sizes["validation"]["documents"] >= num_wanted
+  ):
+    if not num_wanted and progress["threshold"]:
       # There is only one hash, and copies of a text have the same hash.
       count = sizes["train"]["documents"]
       copies = f"{count:,} copies of " if count > 1 else ""
@@ -432,7 +436,7 @@ def _better_threshold(
         " out."
       )
     return None
-  return smallest[wanted - 1] + 1
+  return smallest[num_wanted - 1] + 1
 
 
 def _complete(

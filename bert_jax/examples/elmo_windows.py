@@ -57,8 +57,10 @@ def char_ids(corpus: Corpus, ids: np.ndarray) -> np.ndarray:
   rows = np.full((len(ids), MAX_CHARS), PAD, np.int32)
   is_letter = (column >= 1) & (column <= size)
   lengths = size[:, 0]
-  first = np.repeat(begin - np.cumsum(lengths) + lengths, lengths)
-  rows[is_letter] = spellings.letters[first + np.arange(len(first))]
+  first_letters = np.repeat(begin - np.cumsum(lengths) + lengths, lengths)
+  rows[is_letter] = spellings.letters[
+    first_letters + np.arange(len(first_letters))
+  ]
   rows[:, 0] = BEGIN_WORD
   rows[np.arange(len(ids)), lengths + 1] = END_WORD
   for word, mark in ((words.BEGIN, BEGIN_SENTENCE), (words.END, END_SENTENCE)):
@@ -99,8 +101,12 @@ def index_all(
   Returns:
     [N, 2] int64, the first word and the end of each window, in the corpus.
   """
-  first, last = corpus.documents[[first_document, last_document]]
-  begin, end = (int(corpus.sentences[s]) for s in (first, last))
+  first_sentence, last_sentence = corpus.documents[
+    [first_document, last_document]
+  ]
+  begin, end = (
+    int(corpus.sentences[s]) for s in (first_sentence, last_sentence)
+  )
   shift = int(hashing.randint(key, np.array(first_document), 0, length))
   cuts = np.arange(begin + shift, end, length)
   cuts = np.unique(np.concatenate([[begin], cuts, [end]]))
@@ -133,17 +139,19 @@ def build_all(
   is_real = position < rows[:, 1:]
   last_position = corpus.num_tokens - 1
   ids = corpus.tokens[np.minimum(position, last_position)].astype(np.int64)
-  after = corpus.tokens[np.minimum(position + 1, last_position)].astype(
+  next_words = corpus.tokens[np.minimum(position + 1, last_position)].astype(
     np.int64
   )
-  before = corpus.tokens[np.clip(position - 1, 0, last_position)].astype(
-    np.int64
+  previous_words = corpus.tokens[
+    np.clip(position - 1, 0, last_position)
+  ].astype(np.int64)
+  next_targets = _targets(next_words, is_real & (ids != words.END), vocab_size)
+  previous_targets = _targets(
+    previous_words, is_real & (ids != words.BEGIN), vocab_size
   )
-  following = _targets(after, is_real & (ids != words.END), vocab_size)
-  preceding = _targets(before, is_real & (ids != words.BEGIN), vocab_size)
   chars = char_ids(corpus, ids)
   chars[~is_real] = 0
-  arrays = (chars, is_real.astype(np.int32), *following, *preceding)
+  arrays = (chars, is_real.astype(np.int32), *next_targets, *previous_targets)
   return dict(zip(KEYS, arrays, strict=True))
 
 
@@ -168,8 +176,12 @@ def index_links(
     [N, 2] int64, the first link of the forward and of the backward direction.
   """
   del key
-  first, last = corpus.documents[[first_document, last_document]]
-  begin, end = (int(corpus.sentences[s] - s) for s in (first, last))
+  first_sentence, last_sentence = corpus.documents[
+    [first_document, last_document]
+  ]
+  begin, end = (
+    int(corpus.sentences[s] - s) for s in (first_sentence, last_sentence)
+  )
   starts = np.arange(begin, end - length + 1, length)
   return np.stack([starts, starts], -1)
 

@@ -294,8 +294,8 @@ def choose_words(
     owners = np.flatnonzero((remaining > 0) & (rank < order.size))
     if not len(owners):
       break
-    column, flat = order.take(sequences, owners, rank)
-    block = block_of[flat]
+    column, flat_columns = order.take(sequences, owners, rank)
+    block = block_of[flat_columns]
     is_free = ~is_picked[block]
     owners, column, block = owners[is_free], column[is_free], block[is_free]
     window = block[:, None] + step
@@ -315,5 +315,5 @@ def choose_words(
     is_picked[window[is_inside]] = True
     remaining[owners] -= (costs * is_inside).sum(1)
 
-  flat = np.flatnonzero(np.repeat(is_picked[: len(cuts)], block_sizes))
-  return flat, np.repeat(np.arange(len(counts)), counts - remaining)
+  flat_columns = np.flatnonzero(np.repeat(is_picked[: len(cuts)], block_sizes))
+  return flat_columns, np.repeat(np.arange(len(counts)), counts - remaining)

@@ -14,8 +14,9 @@ _BASE = dict(hidden=768, num_layers=12, heads=12, mlp=3072)
 _LARGE = dict(hidden=1024, num_layers=24, heads=16, mlp=4096)
 _XLARGE = dict(hidden=2048, num_layers=24, heads=16, mlp=8192)
 _XXLARGE = dict(hidden=4096, num_layers=12, heads=64, mlp=16384)
-# All sizes of version 2, and xxlarge of version 1, have no dropout. The others
-# have 0.1 (google-research/albert: its README, and a comment of its author).
+# All sizes of version 2, and xxlarge of version 1, have no dropout. The other
+# sizes have 0.1 (google-research/albert: its README, and a comment of its
+# author).
 _NO_DROPOUT = dict(dropout=0.0, attention_dropout=0.0)
 VARIANTS: dict[str, dict[str, Any]] = {
   "base_v1": _BASE,

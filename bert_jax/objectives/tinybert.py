@@ -135,8 +135,8 @@ def real_pairs_and_tokens(
 
 def count_targets(batch: Batch) -> Sums:
   """Returns the weights of the terms: the counts of pairs and of tokens."""
-  pairs, real = real_pairs_and_tokens(batch)
-  tokens = real.sum()
+  pairs, is_real = real_pairs_and_tokens(batch)
+  tokens = is_real.sum()
   return {
     "attention_loss": pairs.sum(dtype=jnp.float32),
     "hidden_loss": tokens,
@@ -264,8 +264,8 @@ def layer_sums(
     _attention(frozen, step),
     teacher_states[:-1][step - 1 :: step],
   )
-  pairs, real = real_pairs_and_tokens(batch)
-  sums = state_sums(mapped, teacher_states[::step], real)
+  pairs, is_real = real_pairs_and_tokens(batch)
+  sums = state_sums(mapped, teacher_states[::step], is_real)
   total = attention_sum(
     student_layers,
     teacher_layers,

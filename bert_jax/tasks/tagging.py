@@ -73,12 +73,14 @@ def rows(
       widened_span = _widen(begin, end, *documents[e], capacity)
       row_windows.append(_Window(e, *widened_span, begin, end))
       continue
-    best = best_windows(end - begin, spans)
+    window_of_piece = best_windows(end - begin, spans)
     if len(spans) > 1:
       long_sentences.append(str(examples[e]["id"]))
     for k, (a, b) in enumerate(spans):
-      # `best` ascends, so that the labelled pieces of a window are adjacent.
-      label_bounds = (begin + np.searchsorted(best, [k, k + 1])).tolist()
+      # `window_of_piece` ascends, so a window's labelled pieces are adjacent.
+      label_bounds = (
+        begin + np.searchsorted(window_of_piece, [k, k + 1])
+      ).tolist()
       row_windows.append(_Window(e, begin + a, begin + b, *label_bounds))
   words_without_piece = [
     ascii(words[i]) for i in np.flatnonzero(piece_counts == 0)
@@ -175,9 +177,9 @@ def _widen(
   The result stays in the document's pieces [first, limit). If one side has too
   few pieces, the other side gets more.
   """
-  spare = capacity - (end - begin)
-  added = min(begin - first, max(spare // 2, spare - (limit - end)))
-  return begin - added, min(limit, end + spare - added)
+  num_spare = capacity - (end - begin)
+  added = min(begin - first, max(num_spare // 2, num_spare - (limit - end)))
+  return begin - added, min(limit, end + num_spare - added)
 
 
 def _build(
@@ -185,26 +187,30 @@ def _build(
 ) -> Rows:
   """Makes a row of each window."""
   prefix, suffix = (np.array(x, np.int32) for x in (layout.begin, layout.end))
-  parts, words, sizes = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], [0]
+  id_arrays, word_arrays, sizes = (
+    [np.zeros(0, np.int32)],
+    [np.zeros(0, np.int64)],
+    [0],
+  )
   for window in windows:
     begin, end = window.begin, window.end
-    parts += [prefix, flat.ids[begin:end], suffix]
+    id_arrays += [prefix, flat.ids[begin:end], suffix]
     # For each token of the row: the word whose first piece it is, or -1.
     word = np.full(len(prefix) + end - begin + len(suffix), -1, np.int64)
     pieces = slice(window.label_begin, window.label_end)
     shift = len(prefix) - begin
     columns = slice(shift + pieces.start, shift + pieces.stop)
     word[columns] = flat.word_of_piece[pieces]
-    words.append(word)
+    word_arrays.append(word)
     sizes.append(len(word))
-  word = np.concatenate(words)
+  word = np.concatenate(word_arrays)
   labels = np.full(len(word), -1, np.int32)
   offsets = np.full((len(word), 2), -1, np.int32)
   is_labelled = word >= 0
   labels[is_labelled] = flat.tags[word[is_labelled]]
   offsets[is_labelled] = flat.index_in_example[word[is_labelled]][:, None]
   return Rows(
-    np.concatenate(parts),
+    np.concatenate(id_arrays),
     np.cumsum(sizes, dtype=np.int64),
     np.array(sizes[1:], np.int32),
     np.array([window.example for window in windows], np.int64),

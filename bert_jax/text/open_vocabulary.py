@@ -164,11 +164,13 @@ def warning(vocabulary: Vocabulary, path: PathLike) -> str | None:
     vocabulary.keep_accents and not vocabulary.lower_case
   ):
     return None
-  special = {vocabulary.pieces[i] for i in vocabulary.special if i is not None}
+  special_pieces = {
+    vocabulary.pieces[i] for i in vocabulary.special if i is not None
+  }
   unreachable = [
     piece
     for piece in vocabulary.pieces
-    if piece not in special
+    if piece not in special_pieces
     and _is_changed_by_cleaning(
       piece, vocabulary.lower_case, vocabulary.keep_accents
     )
@@ -557,8 +559,8 @@ def contents(
   """
   contents_by_name = dict(vocabulary.files)
   if not _has_all_in_vocab_txt(vocabulary):
-    pieces = json.dumps(list(vocabulary.pieces), ensure_ascii=False)
-    contents_by_name[PIECES] = pieces.encode("utf-8")
+    pieces_json = json.dumps(list(vocabulary.pieces), ensure_ascii=False)
+    contents_by_name[PIECES] = pieces_json.encode("utf-8")
   if vocabulary.other_words:
     other_words = "".join(f"{word}\n" for word in vocabulary.other_words)
     contents_by_name[OTHERS] = other_words.encode("utf-8")
@@ -567,8 +569,10 @@ def contents(
   if tokenizer_class := _class_of(vocabulary):
     settings = {"tokenizer_class": tokenizer_class} | settings
   if tokenizer_class == _JSON_CLASS and vocabulary.special.mask is not None:
-    special = vocabulary.special._asdict().items()
-    settings |= {f"{role}_token": vocabulary.pieces[i] for role, i in special}
+    id_of_role = vocabulary.special._asdict().items()
+    settings |= {
+      f"{role}_token": vocabulary.pieces[i] for role, i in id_of_role
+    }
   settings |= added_tokens.settings_of(vocabulary)
   if with_digests:
     settings = _with_digests(settings, vocabulary.files)
@@ -617,16 +621,16 @@ def check_written(
   # may be damaged.
   if DIGESTS not in entries and "checksum" not in entries:
     return
-  changed = [settings]
+  changed_files = [settings]
   if is_sealed(entries) and isinstance(entries.get(DIGESTS), dict):
     digests = entries[DIGESTS]
     if name not in digests and len(digests) == 1:
       digests = {name: next(iter(digests.values()))}
-    changed = [
+    changed_files = [
       n for n in digests if n in files and digest(files[n]) != digests[n]
     ]
-  if changed:
-    path = file_contents.path_of(folder, changed[0])
+  if changed_files:
+    path = file_contents.path_of(folder, changed_files[0])
     raise UserError(
       f"{path} is not what was written with the other files of this tokenizer."
       " Put it back; or, if you changed it on purpose, delete the keys"
@@ -727,15 +731,17 @@ def check_begins(
     longer_name: the owner of the second one, for the message.
     remedy: the end of the message.
   """
-  end = f"; {remedy}." if remedy else "."
-  for index, (old, new) in enumerate(zip(pieces, longer, strict=False)):
-    if old != new:
+  ending = f"; {remedy}." if remedy else "."
+  for index, (piece, longer_piece) in enumerate(
+    zip(pieces, longer, strict=False)
+  ):
+    if piece != longer_piece:
       raise OtherVocabulary(
-        f"{name}: its piece {index} is {old!r}, but in {longer_name} it is"
-        f" {new!r}{end}"
+        f"{name}: its piece {index} is {piece!r}, but in {longer_name} it is"
+        f" {longer_piece!r}{ending}"
       )
   if len(pieces) > len(longer):
     raise OtherVocabulary(
       f"{name}: its piece {len(longer)} is {pieces[len(longer)]!r}, and"
-      f" {longer_name} has only {len(longer):,} pieces{end}"
+      f" {longer_name} has only {len(longer):,} pieces{ending}"
     )

@@ -110,9 +110,11 @@ def read(text: str, source: str) -> Tokenizer:
     tokenizer = Tokenizer.from_str(text)
   except Exception as e:
     raise Damaged(f"{source} is damaged ({e}).") from e
-  unknown = getattr(tokenizer.model, "unk_token", None)
-  if unknown is not None and tokenizer.token_to_id(unknown) is None:
-    raise UserError(f"{source}: its pieces lack the unknown token {unknown!r}.")
+  unknown_token = getattr(tokenizer.model, "unk_token", None)
+  if unknown_token is not None and tokenizer.token_to_id(unknown_token) is None:
+    raise UserError(
+      f"{source}: its pieces lack the unknown token {unknown_token!r}."
+    )
   tokenizer.no_padding()
   tokenizer.no_truncation()
   return tokenizer
@@ -138,7 +140,7 @@ def _rules(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _model_without(text: str, tokens: Iterable[str]) -> models.Model:
-  """Returns the unigram model of a file, which reads `tokens` as text.
+  """Returns the unigram model of a file, changed to read `tokens` as text.
 
   Args:
     text: the content of the file.

@@ -94,12 +94,12 @@ def run_phase(
   jitted = jit_step(setup, phase, progress.state, bool(settings.model.remat))
   train_step = compile_ahead.CompiledAhead(jitted, 2, setup.mesh)
   key = jax.random.key(settings.seed)
-  first = int(progress.state.step)
-  if first == phase.start:
+  start_step = int(progress.state.step)
+  if start_step == phase.start:
     progress.best = None  # Losses of different row lengths do not compare.
   example_ranges = (
     (phase.first_example(step), phase.batch_size)
-    for step in range(first, phase.end)
+    for step in range(start_step, phase.end)
   )
   host, num_hosts = sharding.host_share(setup.mesh)
   compiled_shapes = set()
@@ -140,7 +140,9 @@ def run_phase(
     measure = make_measure(setup, feed, progress.state, pool)
     # The pool compiles in this order, and the snapshot is needed last.
     snapshot = Snapshots(pool, progress.state, setup.file_state, setup.mesh)
-    for step, (batch, position) in enumerate(log.timed(batches), first + 1):
+    for step, (batch, position) in enumerate(
+      log.timed(batches), start_step + 1
+    ):
       shape = batch["sequence_ids"].shape
       if shape not in compiled_shapes:
         compiled_shapes.add(shape)
@@ -321,9 +323,9 @@ def make_measure(
       means = evaluate_task.evaluate_splits(
         evaluator, state, setup.frozen, splits, rows, objective.coefficients
       )
-      best = means.get(task.metrics[0], -means["loss"])
+      score = means.get(task.metrics[0], -means["loss"])
       # A correlation is undefined if all predictions are equal.
-      return means, -best if math.isfinite(best) else None
+      return means, -score if math.isfinite(score) else None
 
     return measure_task
   compiled = compile_ahead.CompiledAhead(sharding.jit(eval_step), 3, setup.mesh)

@@ -134,8 +134,8 @@ def _micro_scales(report: dict[str, Any]) -> list[int]:
   """
   shards = report["mesh"]["data"] * report["mesh"]["fsdp"]
   rows = report["batch_size"] // report["micro_batches"] // shards
-  fixed = report["arguments_bytes"] + report["gradient_bytes"]
-  free_bytes = max(report["hbm_bytes"] - fixed, report["hbm_bytes"] // 4)
+  fixed_bytes = report["arguments_bytes"] + report["gradient_bytes"]
+  free_bytes = max(report["hbm_bytes"] - fixed_bytes, report["hbm_bytes"] // 4)
   ratio = (report["temporaries_bytes"] or 2 * free_bytes) / free_bytes
   first_factor = 2 ** max(1, math.ceil(math.log2(max(ratio, 1))))
   factors = sorted({first_factor, 2 * first_factor, rows})

@@ -156,8 +156,8 @@ def pretrain(
     full_config["evaluate"]["every"] = 0
   keys = trained.keys_of(config)
   if keys is not None and "log.every" not in keys:
-    every = full_config["total_steps"] // _ROWS
-    full_config["log"]["every"] = max(1, min(100, every))
+    log_every = full_config["total_steps"] // _ROWS
+    full_config["log"]["every"] = max(1, min(100, log_every))
   return trained.run(full_config, folder, "pretrain")
 
 
@@ -232,7 +232,7 @@ def _write_texts(documents: Sequence[str], folder: str) -> str:
           f"workdir={folder}: its run was started with other texts; give the"
           " same texts again, or another workdir."
         )
-      # `prepare` knows a file by its time, which must not change.
+      # `prepare` recognises an unchanged file by its time, so keep the time.
       stat = path.stat()
       os.utime(partial, ns=(stat.st_atime_ns, stat.st_mtime_ns))
   return str(path)

@@ -78,9 +78,9 @@ def history(workdir: str) -> Results:
     }
     by_step.setdefault(row["step"], {}).update(numbers)
     names |= dict.fromkeys(numbers)
-  empty = dict.fromkeys(names, math.nan)
+  missing_numbers = dict.fromkeys(names, math.nan)
   return Results(
-    {"step": step} | empty | by_step[step] for step in sorted(by_step)
+    {"step": step} | missing_numbers | by_step[step] for step in sorted(by_step)
   )
 
 
@@ -264,7 +264,7 @@ def _notebook_bar() -> Any:
   """Returns tqdm's bar in a notebook that has tqdm; else None."""
   ipython = sys.modules.get("IPython")
   shell = ipython.get_ipython() if ipython else None
-  # The shells of Jupyter and Colab have this class or one that is made of it.
+  # The shells of Jupyter and Colab have this class or a subclass of it.
   class_names = {cls.__name__ for cls in type(shell).__mro__}
   if "ZMQInteractiveShell" not in class_names:
     return None

@@ -31,11 +31,11 @@ def overwrite(path):
 
 def replace(path):
   """Puts another file with the same size and time in place of the file."""
-  old, new = pathlib.Path(path), pathlib.Path(f"{path}.new")
-  stat = old.stat()
-  new.write_bytes(old.read_bytes().replace(b"words", b"wordy"))
-  os.utime(new, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-  new.replace(old)
+  old_path, new_path = pathlib.Path(path), pathlib.Path(f"{path}.new")
+  stat = old_path.stat()
+  new_path.write_bytes(old_path.read_bytes().replace(b"words", b"wordy"))
+  os.utime(new_path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+  new_path.replace(old_path)
 
 
 def begin_again(path):

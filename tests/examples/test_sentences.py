@@ -164,8 +164,8 @@ def two_segments(batch):
   """Yields (A, B) of each row, with the original ids."""
   for i, row in enumerate(unmasked_rows(batch)):
     segments = batch["segment_ids"][i, : len(row)]
-    text = np.array(row)
-    a, b = (text[(segments == n) & (text >= FIRST_ID)].tolist() for n in (0, 1))
+    ids = np.array(row)
+    a, b = (ids[(segments == n) & (ids >= FIRST_ID)].tolist() for n in (0, 1))
     assert row == [CLS, *a, SEP, *b, *[SEP] * bool(b)]
     assert segments.sum() == (len(b) + 1 if b else 0)
     yield a, b

@@ -28,8 +28,8 @@ assert_close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-5)
 
 def segments(name, ids):
   """Returns segment ids: 1 in the second half, but only 0 for RoBERTa."""
-  second = np.arange(ids.shape[1]) > ids.shape[1] // 2
-  return (second & (name != "roberta")).astype(np.int32) + np.zeros_like(ids)
+  is_second = np.arange(ids.shape[1]) > ids.shape[1] // 2
+  return (is_second & (name != "roberta")).astype(np.int32) + np.zeros_like(ids)
 
 
 def pad(name, ids, length, left=False):
@@ -121,12 +121,12 @@ def test_no_gradient_reaches_padding(name):
 @EVERY_FAMILY
 def test_sequences_of_a_packed_row_do_not_meet(name):
   """A row of 16 has two sequences, whose positions both start from 0."""
-  second = token_ids(1, NUM_REAL, seed=1)
-  rows = [pad(name, IDS, NUM_REAL), pad(name, second, NUM_REAL + 2)]
-  ids, segment_ids, real = (
+  second_ids = token_ids(1, NUM_REAL, seed=1)
+  rows = [pad(name, IDS, NUM_REAL), pad(name, second_ids, NUM_REAL + 2)]
+  ids, segment_ids, is_real = (
     np.concatenate(parts, 1) for parts in zip(*rows, strict=True)
   )
-  sequence_ids = real + (np.arange(16) >= NUM_REAL) * real
+  sequence_ids = is_real + (np.arange(16) >= NUM_REAL) * is_real
   positions = np.array([[*range(NUM_REAL), *range(NUM_REAL), 0, 0]], np.int32)
   packed = encode(name, ids, segment_ids, sequence_ids, positions)
   assert_close(packed[:, :NUM_REAL], single_states(name))
@@ -181,12 +181,15 @@ def test_collected_states_and_probabilities(name):
 def test_first_layer_alone_gives_the_first_collected_state(name):
   inputs, (_, collected) = outputs_of_three(name)
   params = dict(parameters(name))
-  holder = params["tower"] if name == "electra" else params
-  holder_of_one = dict(
-    holder, layers=jax.tree.map(lambda x: x[:1], holder["layers"])
+  encoder_params = params["tower"] if name == "electra" else params
+  one_layer_params = dict(
+    encoder_params,
+    layers=jax.tree.map(lambda x: x[:1], encoder_params["layers"]),
   )
   params = (
-    dict(params, tower=holder_of_one) if name == "electra" else holder_of_one
+    dict(params, tower=one_layer_params)
+    if name == "electra"
+    else one_layer_params
   )
   hidden, _ = jit(build(name, num_layers=1).apply)({"params": params}, *inputs)
   assert_close(hidden, collected["hidden"][0])

@@ -144,7 +144,7 @@ def test_a_packed_row_trains_as_its_sequences_alone(kind):
 
 
 def other_tokens(batch, place):
-  """Returns a batch that differs in one sequence of each row, and its mask."""
+  """Changes one sequence of each row; also returns True at its tokens."""
   is_inside = batch["sequence_ids"] == place
   changed_batch = dict(batch)
   is_text = is_inside & (batch["input_ids"] > 4)
@@ -169,7 +169,7 @@ def other_tokens(batch, place):
 @pytest.mark.parametrize("place", [1, 2, 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_other_tokens_in_a_sequence_are_not_seen_by_the_others(kind, place):
-  """States and the embeddings' gradients are equal to the last bit."""
+  """The other sequences keep all bits of their states and gradients."""
   _, params, batch, _ = make_batches(kind)
   changed_batch, is_inside = other_tokens(batch, place)
   family = models.family(KINDS[kind][2]["family"])

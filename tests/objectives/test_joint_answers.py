@@ -84,8 +84,8 @@ def head(beam, length, seed=0):
   module = question_head.JointAnswers(beam, jnp.dtype("float32"))
   rng = np.random.default_rng(seed)
   hidden = rng.normal(size=(3, length, 8)).astype(np.float32)
-  place = np.arange(length)
-  mask = (place >= 3) & (place < np.array([[length], [7], [5]]))
+  positions = np.arange(length)
+  mask = (positions >= 3) & (positions < np.array([[length], [7], [5]]))
   mask[:, 0] = True
   params = tiny_families.fill(module, hidden, mask)
   rows = [NumpyHead(params, *row) for row in zip(hidden, mask, strict=True)]
@@ -366,9 +366,9 @@ def test_a_killed_run_equals_an_uninterrupted_one(tuned_run, tmp_path):
   shutil.copytree(run, run_copy)
   shutil.rmtree(f"{run_copy}/checkpoints/120")
   train.run(copy.deepcopy(config), run_copy)
-  old, new = (runs.read(x).arrays for x in (run, run_copy))
-  for name in old:
-    np.testing.assert_array_equal(old[name], new[name], name)
+  expected, arrays = (runs.read(x).arrays for x in (run, run_copy))
+  for name in expected:
+    np.testing.assert_array_equal(expected[name], arrays[name], name)
 
 
 def test_score_and_predict_and_the_file_agree(tuned_run, tmp_path):

@@ -39,8 +39,10 @@ def make_batch(seed=0):
   weights = (np.arange(SLOTS) < num_used[:, None]).astype(np.float32)
   positions = np.zeros((ROWS, SLOTS), np.int32)
   for row in range(ROWS):
-    places = 1 + rng.permutation(max(lengths[row] - 1, 0))[: num_used[row]]
-    positions[row, : num_used[row]] = places
+    masked_positions = (
+      1 + rng.permutation(max(lengths[row] - 1, 0))[: num_used[row]]
+    )
+    positions[row, : num_used[row]] = masked_positions
   ids = np.take_along_axis(original_ids, positions, 1) * (weights > 0)
   masked_ids = original_ids.copy()
   for row in range(ROWS):
@@ -113,11 +115,11 @@ def test_rows_added_to_the_vocabulary_change_no_sample():
   """An added id is never drawn, and the other ids keep their noise."""
   logits = jax.random.normal(jax.random.key(1), (50, 4, 30))
   added = jnp.full((50, 4, 2), jnp.finfo(jnp.float32).min)
-  padded = jnp.concatenate([logits, added], axis=-1)
+  padded_logits = jnp.concatenate([logits, added], axis=-1)
   for key in map(jax.random.key, range(3)):
     np.testing.assert_array_equal(
       objective_lib.sample(logits, key, 1.0),
-      objective_lib.sample(padded, key, 1.0),
+      objective_lib.sample(padded_logits, key, 1.0),
     )
 
 
@@ -229,10 +231,10 @@ def test_discriminator_gives_the_generator_no_gradient(params):
 def test_samples_are_keyed_and_dropout_differs_between_towers(params):
   batch, _ = make_batch()
   objective = build()
-  run = jit(objective.loss, static_argnums=5)
+  jitted_loss = jit(objective.loss, static_argnums=5)
 
   def losses(seed, train):
-    sums, _ = run(params, {}, {}, batch, jax.random.key(seed), train)
+    sums, _ = jitted_loss(params, {}, {}, batch, jax.random.key(seed), train)
     return {k: float(v) for k, v in sums.items()}
 
   assert losses(0, False) == losses(0, False)

@@ -1,4 +1,4 @@
-"""Tests custom tasks: the labels that a file may have, and tags."""
+"""Tests custom tasks: labels as files may write them, and words with tags."""
 
 import finetune_files as files
 import pytest
@@ -58,16 +58,20 @@ def test_whole_numbers_are_one_class_however_they_are_written(tmp_path):
 
 WORDS = [["in", "New", "York"], ["it", "ran"]]
 TAGS = [["O", "B-LOC", "I-LOC"], ["O", "O"]]
-NAMES, NUMBERS = "words=tokens,tags=ner", "words=2,tags=1"
+BY_NAME, BY_NUMBER = "words=tokens,tags=ner", "words=2,tags=1"
 TABLE = "n\ttokens\tner\n7\tin New  York\tO B-LOC I-LOC\n8\tit ran \tO O\n"
 TAGS_FIRST = "O\tin\nB-LOC\tNew\nI-LOC\tYork\n\nO\tit\nO\tran\n"
 # Each case: the file's name, --columns, and the file's content.
 TAGGED_FILES = [
-  ("a.tsv", NAMES, TABLE),
-  ("a.txt", NAMES, TABLE),
-  ("a.csv", NAMES, 'tokens,ner\nin New York,O B-LOC I-LOC\n"it\nran",O O\n'),
-  ("a.tsv", NUMBERS, TAGS_FIRST),
-  ("a.conll", NUMBERS, "O -X- -DOCSTART-\n\n" + TAGS_FIRST.replace("\t", " ")),
+  ("a.tsv", BY_NAME, TABLE),
+  ("a.txt", BY_NAME, TABLE),
+  ("a.csv", BY_NAME, 'tokens,ner\nin New York,O B-LOC I-LOC\n"it\nran",O O\n'),
+  ("a.tsv", BY_NUMBER, TAGS_FIRST),
+  (
+    "a.conll",
+    BY_NUMBER,
+    "O -X- -DOCSTART-\n\n" + TAGS_FIRST.replace("\t", " "),
+  ),
   (
     "a.csv",
     "words=2,tags=-1",
@@ -91,7 +95,7 @@ def test_words_and_tags(tmp_path, name, columns, content):
     for words, tags in zip(WORDS, TAGS, strict=True)
   ]
   path = files.write_jsonl(tmp_path / "b.jsonl", lines)
-  json_lines = read({"train": path}, kind="tagging", columns=NAMES)
+  json_lines = read({"train": path}, kind="tagging", columns=BY_NAME)
   assert json_lines.splits["train"] == [
     e | {"document": None} for e in examples
   ]
@@ -103,69 +107,69 @@ def test_a_split_may_have_words_without_tags(tmp_path):
   test = files.write(tmp_path / "b.tsv", "n\ttokens\nx\tin 5\u00a0km\n")
   without_tags = files.write(tmp_path / "c.tsv", "n\ttokens\tner\nx\tin\t\n")
   inputs = {"train": train, "test": test, "more": without_tags}
-  contents = read(inputs, kind="tagging", columns=NAMES + ",id=n")
+  contents = read(inputs, kind="tagging", columns=BY_NAME + ",id=n")
   (example,) = contents.splits["test"]
   assert (example["words"], example["tags"]) == (["in", "5\u00a0km"], None)
   assert example["id"] == "x" and contents.splits["more"][0]["tags"] is None
   with pytest.raises(
     ValueError, match=r"c\.tsv:2 has no tags; training needs th"
   ):
-    read({"train": without_tags}, kind="tagging", columns=NAMES)
+    read({"train": without_tags}, kind="tagging", columns=BY_NAME)
   train = files.write(tmp_path / "d.conll", TAGS_FIRST)
   test = files.write(tmp_path / "e.conll", "in\nRome\n")
   contents = read(
-    {"train": train, "test": test}, kind="tagging", columns=NUMBERS
+    {"train": train, "test": test}, kind="tagging", columns=BY_NUMBER
   )
   (example,) = contents.splits["test"]
   assert (example["words"], example["tags"]) == (["in", "Rome"], None)
   with pytest.raises(
     ValueError, match=r"e\.conll:1 has no tags: the first line has one column"
   ):
-    read({"train": test}, kind="tagging", columns=NUMBERS)
+    read({"train": test}, kind="tagging", columns=BY_NUMBER)
 
 
 # Each case: the file's name, --columns, the file's content, and the message.
 BAD_FILES = [
   (
     "x.tsv",
-    NAMES,
+    BY_NAME,
     "tokens\tner\na\tO\na b\tO\n",
     r"x\.tsv:3 has 1 tags for 2 wo",
   ),
   (
     "x.csv",
-    NAMES,
+    BY_NAME,
     "tokens,ner\na,O\n\nb,O x\n",
     r"x\.csv:4 has 2 tags for 1 wor",
   ),
   (
     "x.tsv",
-    NAMES,
+    BY_NAME,
     "tokens\tner\na b\tO B-X\na b c\tO O x\n",
     r"x\.tsv:3: tag 'x' is not O",
   ),
   (
     "x.tsv",
-    NAMES,
+    BY_NAME,
     "tokens\nin\n",
     r"x\.tsv:2 has no column 'ner'; the columns are",
   ),
   (
     "x.tsv",
-    NAMES,
+    BY_NAME,
     TAGS_FIRST,
     r"x\.tsv:1 has no column 'tokens'; the columns are O, in\. .* "
     r"numbers of a file with a word a line \(words=1,tags=2\)",
   ),
-  ("x.tsv", NUMBERS, "B-X b\n\na b\n", r"x\.tsv:3: tag 'a' is not O"),
-  ("x.tsv", NUMBERS, "a b\n\n", r"split train has 1 labels \(a\); a tagging"),
+  ("x.tsv", BY_NUMBER, "B-X b\n\na b\n", r"x\.tsv:3: tag 'a' is not O"),
+  ("x.tsv", BY_NUMBER, "a b\n\n", r"split train has 1 labels \(a\); a tagging"),
   (
     "x.tsv",
-    NUMBERS,
+    BY_NUMBER,
     "O\ta\nB-X\n",
     r"x\.tsv:2 has 1 columns, but the first li",
   ),
-  ("x.tsv", NUMBERS, "O\ta\nB\tb\nI-X\tb", r"x\.tsv:2: tag 'B' is not O"),
+  ("x.tsv", BY_NUMBER, "O\ta\nB\tb\nI-X\tb", r"x\.tsv:2: tag 'B' is not O"),
   (
     "x.tsv",
     "words=3,tags=1",
@@ -186,7 +190,7 @@ BAD_FILES = [
   ),
   (
     "x.tsv",
-    NUMBERS + ",id=3",
+    BY_NUMBER + ",id=3",
     TAGS_FIRST,
     r"x\.tsv: --columns says id=3, but a fi",
   ),
@@ -204,7 +208,7 @@ def test_an_error_names_the_line(tmp_path):
   lines = [{"tokens": ["a", "b"], "ner": ["B-X", "x"]}]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
   with pytest.raises(ValueError, match=r"a\.jsonl:1: tag 'x' is not O, B-TYPE"):
-    read({"train": path}, kind="tagging", columns=NAMES)
+    read({"train": path}, kind="tagging", columns=BY_NAME)
   path = files.write(tmp_path / "b.csv", "a cat,yes\nb,no\n")
   with pytest.raises(
     ValueError,

@@ -56,8 +56,8 @@ def sentences(prepared, split):
   """Returns the words of each sentence of a split, and the split's corpus."""
   opened = reader.open_prepared(prepared)
   corpus = opened.splits[split]
-  others = pathlib.Path(prepared, "others.txt").read_text(encoding="utf-8")
-  spellings = [*opened.vocab, *others.split("\n")[:-1]]
+  other_words = pathlib.Path(prepared, "others.txt").read_text(encoding="utf-8")
+  spellings = [*opened.vocab, *other_words.split("\n")[:-1]]
   word_lists = []
   for begin, end in itertools.pairwise(corpus.sentences):
     word_lists.append([spellings[i] for i in corpus.tokens[begin:end]])
@@ -90,9 +90,9 @@ def test_rules_of_words():
 
 def test_a_vocabulary_is_words_by_count(tmp_path, capsys):
   text = write_text(tmp_path / "t.txt")
-  out = tmp_path / "w.txt"
+  output = tmp_path / "w.txt"
   pieces = train_vocab.train_vocab(
-    text, 100, str(out), kind="words", rules="spaces"
+    text, 100, str(output), kind="words", rules="spaces"
   )
   counts = {}
   for document in DOCUMENTS:
@@ -107,12 +107,12 @@ def test_a_vocabulary_is_words_by_count(tmp_path, capsys):
     *sorted(frequent_words, key=lambda w: (-counts[w], w)),
   ]
   assert list(pieces) == expected
-  assert out.read_text(encoding="utf-8").split() == expected
-  loaded = open_vocabulary.load(str(out), rules="spaces")
+  assert output.read_text(encoding="utf-8").split() == expected
+  loaded = open_vocabulary.load(str(output), rules="spaces")
   assert loaded.kind == "words" and list(loaded.pieces) == expected
   message = "--rules=spaces is only for --tokenizer=words"
   with pytest.raises(ValueError, match=message):
-    train_vocab.train_vocab(text, 100, str(out) + "2", rules="spaces")
+    train_vocab.train_vocab(text, 100, str(output) + "2", rules="spaces")
 
 
 def test_the_folder_has_every_word(prepared):
@@ -187,9 +187,9 @@ def test_windows_have_the_words_and_their_neighbours(prepared):
   num_words = 0
   batch = data.read(0, len(text) // LENGTH + 2)
   for row in range(len(batch["char_ids"])):
-    real = batch["sequence_ids"][row] == 1
-    count = int(real.sum())
-    assert real[:count].all() and not batch["char_ids"][row, count:].any()
+    is_real = batch["sequence_ids"][row] == 1
+    count = int(is_real.sum())
+    assert is_real[:count].all() and not batch["char_ids"][row, count:].any()
     chars = batch["char_ids"][row, :count].tolist()
     starts = [
       i
@@ -304,17 +304,17 @@ def test_bad_options_are_refused(prepared, tmp_path):
     loader.open_data(prepared, "elmo", streams=-1)
   with pytest.raises(ValueError, match="too few for data.streams=900"):
     loader.open_data(prepared, "elmo", streams=900)
-  other = shutil.copytree(prepared, tmp_path / "other")
+  other_folder = shutil.copytree(prepared, tmp_path / "other")
   with pytest.raises(ValueError, match="one folder only"):
     loader.open_data(
-      f"{prepared}=0.5,{other}=0.5", "elmo", length=LENGTH, streams=2
+      f"{prepared}=0.5,{other_folder}=0.5", "elmo", length=LENGTH, streams=2
     )
   with pytest.raises(ValueError, match="no token for pad, mask"):
     loader.open_data(prepared, "doc_sentences", length=16)
-  others = tmp_path / "others.txt"
-  others.write_text("a\nb\n")
+  file_of_words = tmp_path / "others.txt"
+  file_of_words.write_text("a\nb\n")
   with pytest.raises(ValueError, match="others.txt has 2 words.*says 3"):
-    reader._read_other_words(others, 3)
+    reader._read_other_words(file_of_words, 3)
 
 
 def test_the_commands(tmp_path):

@@ -67,7 +67,7 @@ def spm(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=KIN)
 def kin(request, spm, tmp_path_factory):
-  """Returns a tokenizer's class, a folder, and its tokenizer and model."""
+  """Returns a tokenizer class's name, and a folder, tokenizer and model."""
   path = tmp_path_factory.mktemp("kin") / "model"
   class_prefix, model_type, _, _ = KIN[request.param]
   path.mkdir()
@@ -239,8 +239,10 @@ def test_a_model_for_next_sentences(tmp_path):
   weights = model_folder.read(str(tmp_path / "ours"))
   hf.write(str(tmp_path / "back"), weights)
   reopened = cls.from_pretrained(tmp_path / "back").eval()
-  for old, new in zip(model.parameters(), reopened.parameters(), strict=True):
-    assert torch.equal(old, new)
+  for parameter, reopened_parameter in zip(
+    model.parameters(), reopened.parameters(), strict=True
+  ):
+    assert torch.equal(parameter, reopened_parameter)
   with pytest.raises(ValueError, match="next_sentence.*no head to predict"):
     predict.kind_of(weights.config, "x")
 

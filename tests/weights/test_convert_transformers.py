@@ -133,20 +133,22 @@ def torch_outputs(model, head, ids, mask):
     # This class does not take a mask of choices.
     del inputs["attention_mask"]
   with torch.no_grad():
-    out = model(**inputs)
+    outputs = model(**inputs)
   if head == "Model":
-    pooled = {"pooled": out.pooler_output} if "pooler_output" in out else {}
-    output_by_name = {"hidden_states": out.last_hidden_state} | pooled
+    pooled = (
+      {"pooled": outputs.pooler_output} if "pooler_output" in outputs else {}
+    )
+    output_by_name = {"hidden_states": outputs.last_hidden_state} | pooled
   elif head == "DoubleHeadsModel":
-    output_by_name = {"logits": out.mc_logits}
+    output_by_name = {"logits": outputs.mc_logits}
   elif head == "ForQuestionAnswering":
     output_by_name = {
-      "logits": torch.stack([out.start_logits, out.end_logits], -1)
+      "logits": torch.stack([outputs.start_logits, outputs.end_logits], -1)
     }
-  elif hasattr(out, "prediction_logits"):
-    pair = out.get("seq_relationship_logits", out.get("sop_logits"))
+  elif hasattr(outputs, "prediction_logits"):
+    pair = outputs.get("seq_relationship_logits", outputs.get("sop_logits"))
     output_by_name = {
-      "mlm_logits": out.prediction_logits,
+      "mlm_logits": outputs.prediction_logits,
       "pair_logits": pair[:, None],
     }
   else:
@@ -155,7 +157,7 @@ def torch_outputs(model, head, ids, mask):
       "LMHeadModel": "lm_logits",
       "ForPreTraining": "rtd_logits",
     }
-    output_by_name = {names.get(head, "logits"): out.logits}
+    output_by_name = {names.get(head, "logits"): outputs.logits}
   return {name: tensor.numpy() for name, tensor in output_by_name.items()}
 
 
@@ -171,8 +173,8 @@ def module_outputs(weights, ids, mask):
     inputs["mlm_positions"] = np.broadcast_to(positions, ids.shape)
     inputs["cls_positions"] = np.zeros((len(ids), 1), np.int32)
   params = model_folder.unflatten(weights.arrays)
-  out = jit(module.apply)({"params": params}, inputs)
-  return out if isinstance(out, dict) else {"logits": out}
+  outputs = jit(module.apply)({"params": params}, inputs)
+  return outputs if isinstance(outputs, dict) else {"logits": outputs}
 
 
 def assert_same_arrays(model, path):
@@ -180,8 +182,10 @@ def assert_same_arrays(model, path):
 
   Also asserts that transformers neither misses nor ignores an array.
   """
-  reopened, info = type(model).from_pretrained(path, output_loading_info=True)
-  assert not any(info.values()), info
+  reopened, loading_info = type(model).from_pretrained(
+    path, output_loading_info=True
+  )
+  assert not any(loading_info.values()), loading_info
   state = reopened.state_dict()
   assert state.keys() == model.state_dict().keys()
   for name, tensor in model.state_dict().items():

@@ -102,11 +102,16 @@ def test_the_argument_and_the_path_name_the_same_checkpoint(
   (tmp_path / "in.jsonl").write_text('{"text": "ab [MASK]"}\n')
 
   def probabilities(*flags):
-    out = tmp_path / "out.jsonl"
-    out.unlink(missing_ok=True)
-    file_flags = ["--input", str(tmp_path / "in.jsonl"), "--output", str(out)]
+    output = tmp_path / "out.jsonl"
+    output.unlink(missing_ok=True)
+    file_flags = [
+      "--input",
+      str(tmp_path / "in.jsonl"),
+      "--output",
+      str(output),
+    ]
     execute(["predict", *flags, *file_flags])
-    return out.read_text()
+    return output.read_text()
 
   best_text = probabilities("--model", f"{run}@best")
   assert best_text == probabilities("--model", f"{run}@8")
