@@ -41,7 +41,7 @@ def our_inputs(args: argparse.Namespace, length: int, flat: bool) -> dict:
   if not flat:
     return dict(input_ids=ids, sequence_ids=mask)
   rows = zip(ids, mask.sum(1), strict=True)
-  return flat_row([row[:real] for row, real in rows])
+  return flat_row([row[:size] for row, size in rows])
 
 
 def ours(args: argparse.Namespace) -> dict:
@@ -55,7 +55,7 @@ def ours(args: argparse.Namespace) -> dict:
   from bert_jax.models import bert
 
   dtype = jnp.dtype(args.dtype)
-  flat = (
+  is_flat = (
     not args.padded
     and fused.implementation("attention", "auto", dtype) == "triton"
   )
@@ -67,7 +67,7 @@ def ours(args: argparse.Namespace) -> dict:
   def vectors(params, inputs, count):
     hidden, _ = model.apply(params, **inputs)
     ids = inputs["sequence_ids"]
-    if flat:
+    if is_flat:
       in_sequence = (ids == jnp.arange(1, count + 1)[:, None]).astype(
         hidden.dtype
       )
@@ -79,7 +79,7 @@ def ours(args: argparse.Namespace) -> dict:
   vectors = sharding.jit(vectors, static_argnums=2)
   speeds = {}
   for length in map(int, args.lengths.split(",")):
-    inputs = jax.tree.map(jnp.asarray, our_inputs(args, length, flat))
+    inputs = jax.tree.map(jnp.asarray, our_inputs(args, length, is_flat))
     rows = max(args.tokens // length, 1)
 
     def run(count, inputs=inputs, rows=rows):
@@ -92,7 +92,7 @@ def ours(args: argparse.Namespace) -> dict:
   return dict(
     device=jax.devices()[0].device_kind,
     jax=jax.__version__,
-    flat=flat,
+    flat=is_flat,
     sentences_per_second=speeds,
   )
 

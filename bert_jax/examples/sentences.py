@@ -69,14 +69,14 @@ def index_sentences(
   if crosses_documents:
     # Each end of a document inside a row needs one more token, a separator.
     limits = starts + document + max_tokens
-    last = np.searchsorted(stops + document, limits, "right")
+    row_ends = np.searchsorted(stops + document, limits, "right")
   else:
-    last = np.searchsorted(stops, starts + max_tokens, "right")
+    row_ends = np.searchsorted(stops, starts + max_tokens, "right")
     ends = np.searchsorted(document, np.arange(len(documents) - 1), "right")
-    last = np.minimum(last, ends[document])
-  row_starts = walk(last)
+    row_ends = np.minimum(row_ends, ends[document])
+  row_starts = walk(row_ends)
   start = starts[row_starts]
-  return _examples(start, stops[last[row_starts] - 1] - start)
+  return _examples(start, stops[row_ends[row_starts] - 1] - start)
 
 
 def index_segments(
@@ -131,18 +131,18 @@ def index_segments(
 
   start = offsets[row_starts]
   next_sentence = np.minimum(next_sentence, stops)[row_starts]
-  half = (target[row_starts] - 3) // 2
+  half_length = (target[row_starts] - 3) // 2
   # The first segment gets the sentences that end before the half, at least one.
-  split = np.searchsorted(offsets, start + half) - 1
+  split = np.searchsorted(offsets, start + half_length) - 1
   split = np.maximum(split, sentence[row_starts] + 1)
-  reaches_half = offsets[split] - start < half
+  reaches_half = offsets[split] - start < half_length
   takes_it = hashing.uniform(key, numbers[row_starts], 2) < 0.5
   split = np.minimum(split + (reaches_half & takes_it), next_sentence)
   is_single = hashing.uniform(key, numbers[row_starts], 3) < 0.1
   split = np.where(is_single, next_sentence, split)
 
   first_length = offsets[split] - start
-  num_spare = np.where(is_single, 0, half - 1 - first_length)
+  num_spare = np.where(is_single, 0, half_length - 1 - first_length)
   first_length = first_length + _count_moved(
     offsets, split + 1, next_sentence, num_spare
   )

@@ -41,9 +41,9 @@ def _forward_kernel(
   columns = pl.ds(pl.program_id(1) * breadth, breadth)
   is_column = pl.program_id(1) * breadth + jnp.arange(breadth) < width
   bias_row = triton.load(bias.at[columns], mask=is_column, other=0.0)
-  first = pl.program_id(0) * height
-  rows = pl.ds(first, height)
-  mask = (first + jnp.arange(height) < count)[:, None] & is_column[None]
+  first_row = pl.program_id(0) * height
+  rows = pl.ds(first_row, height)
+  mask = (first_row + jnp.arange(height) < count)[:, None] & is_column[None]
   block = triton.load(x.at[rows, columns], mask=mask, other=0.0)
   out = function(block.astype(jnp.float32) + bias_row[None], interpret)
   triton.store(y.at[rows, columns], out.astype(block.dtype), mask=mask)
@@ -73,9 +73,9 @@ def _backward_kernel(
   program, programs = pl.program_id(1), pl.num_programs(1)
 
   def add_block(i: Array, total: Array) -> Array:
-    first = (program + i * programs) * height
-    rows = pl.ds(first, height)
-    mask = (first + jnp.arange(height) < count)[:, None] & is_column[None]
+    first_row = (program + i * programs) * height
+    rows = pl.ds(first_row, height)
+    mask = (first_row + jnp.arange(height) < count)[:, None] & is_column[None]
     block = triton.load(x.at[rows, columns], mask=mask, other=0.0)
     gradient = triton.load(g.at[rows, columns], mask=mask, other=0.0)
     block_32 = block.astype(jnp.float32) + bias_row[None]

@@ -133,17 +133,17 @@ def check_batch(objective: str, batch: Batch, keys: Iterable[str]) -> None:
     batch: the batch, arrays or shapes.
     keys: the keys that the objective reads.
   """
-  missing = [key for key in keys if key not in batch]
-  if missing == ["span_positions"]:
+  missing_keys = [key for key in keys if key not in batch]
+  if missing_keys == ["span_positions"]:
     raise ValueError(
       f"objective {objective!r} with span_boundary=True predicts spans from"
       " their ends, but the masks of these rows are not spans; set"
       " data.masking=span, or objective.span_boundary=False."
     )
-  if missing:
+  if missing_keys:
     raise ValueError(
-      f"objective {objective!r} needs {', '.join(missing)}, which data.builder"
-      f" does not make; it makes {', '.join(batch)}."
+      f"objective {objective!r} needs {', '.join(missing_keys)}, which"
+      f" data.builder does not make; it makes {', '.join(batch)}."
     )
 
 

@@ -22,7 +22,8 @@ from bert_jax.tasks.encoded_rows import Examples, Rows, Task, lengths
 from bert_jax.text import open_vocabulary
 from bert_jax.text.vocabulary import SpecialIds, Vocabulary
 
-# The key of `TaskFolder.meta` that checkpoints of earlier versions have.
+# The key of `TaskFolder.meta` with the fingerprint of the training rows, which
+# checkpoints of earlier versions store.
 ROWS_FINGERPRINT = "rows_fingerprint"
 # If `group` is True, rows are sorted by length within pools. An epoch has at
 # least MIN_POOLS pools, so that batches differ from epoch to epoch. Both

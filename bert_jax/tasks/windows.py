@@ -90,13 +90,17 @@ def cut_texts(texts: Sequence[Ids], capacity: int) -> list[list[Ids]]:
     return [list(texts)]
   if len(texts) == 1:
     return [[window] for window in _cut(texts[0], capacity)]
-  first, second = texts
-  sizes = [len(first), len(second)]
-  longer_index = int(len(second) > len(first))
+  first_text, second_text = texts
+  sizes = [len(first_text), len(second_text)]
+  longer_index = int(len(second_text) > len(first_text))
   sizes[longer_index] = capacity - sizes[1 - longer_index]
   if sizes[longer_index] < capacity // 2:
     sizes = [capacity // 2, capacity // 2]
-  return [[a, b] for a in _cut(first, sizes[0]) for b in _cut(second, sizes[1])]
+  return [
+    [a, b]
+    for a in _cut(first_text, sizes[0])
+    for b in _cut(second_text, sizes[1])
+  ]
 
 
 def _cut(ids: Ids, capacity: int) -> list[Ids]:

@@ -44,8 +44,8 @@ COVERAGE = 0.99995
 # WordPiece: this many of the most frequent characters become pieces, as in
 # Hugging Face's BertWordPieceTokenizer. Rarer characters are [UNK]. If a text
 # has many more characters, as in Chinese and Korean, further characters become
-# pieces until they cover the share `COVERAGE` of the text. All
-# characters together take at most 3/4 of the vocabulary.
+# pieces until they cover the share `COVERAGE` of the text. All characters
+# together take at most 3/4 of the vocabulary.
 MAX_ALPHABET = 1000
 # Byte-level BPE: fairseq's dictionary begins with FIRST and ends with LAST.
 FIRST = ("<s>", "<pad>", "</s>", "<unk>")

@@ -134,7 +134,7 @@ class Checkpointer:
     if not read_only:
       hosts.wait_for_all("checkpoints")
     policies = checkpoint_managers
-    best = policies.BestN(
+    best_policy = policies.BestN(
       get_metric_fn=_rank,
       reverse=True,
       n=keep_best,
@@ -144,7 +144,7 @@ class Checkpointer:
       self.path,
       options=ocp.CheckpointManagerOptions(
         preservation_policy=policies.AnyPreservationPolicy(
-          [policies.LatestN(keep), best]
+          [policies.LatestN(keep), best_policy]
         ),
         best_fn=_rank,
         best_mode="min",
@@ -163,7 +163,7 @@ class Checkpointer:
     """Opens the checkpoints of a run to read them.
 
     Raises:
-      UserError: `workdir` is not a run, or the run has saved no checkpoint.
+      UserError: `workdir` is not a run's folder, or has no checkpoint.
     """
     if not (epath.Path(workdir) / "checkpoints").is_dir():
       raise UserError(f"{workdir}: not the --workdir of a run.")
@@ -233,14 +233,14 @@ class Checkpointer:
           f"{self.path} has no step {int(name)}, only {saved_steps}."
         )
       return int(name)
-    best = self.best_step()
-    if best is None:
+    best_step = self.best_step()
+    if best_step is None:
       raise UserError(
         f"{self.path} has no best checkpoint: none of its steps"
         f" ({saved_steps}) was evaluated with a defined metric. Name one of"
         " these steps, as in RUN@STEP."
       )
-    return best
+    return best_step
 
   def save(
     self,
@@ -256,7 +256,7 @@ class Checkpointer:
     Args:
       step: the number of optimizer steps done.
       state: the train state.
-      meta: JSON values: data position, log window, fingerprint, ...
+      meta: JSON values: position in the data, sums of metrics, fingerprint, ...
       heldout: the held-out loss at this step; None if it is not measured.
       phase: the number of the phase to which the step belongs.
       checksums: the return value of `checksums_of` for the state. If None, it
@@ -296,7 +296,7 @@ class Checkpointer:
     its new content, never a mixture.
 
     Args:
-      step: the step of the checkpoint. Its save is waited for first.
+      step: the step of the checkpoint. Its save is completed first.
       meta: JSON values; they replace values of the same name.
       heldout: the held-out loss at this step; None if it is not measured.
       phase: the number of the phase to which the step belongs.

@@ -139,9 +139,9 @@ def test_prepare_says_how_long_sentences_are(
   tmp_path, capsys, text, sizes, warning
 ):
   lines = prepare_lines(tmp_path, capsys, text)
-  mean, longest, single, documents = sizes
+  mean, longest, num_single, documents = sizes
   start = f"train: {mean} tokens a sentence, {longest} in the longest;"
-  start += f" {single} of {documents} documents ("
+  start += f" {num_single} of {documents} documents ("
   assert sum(line.startswith(start) for line in lines) == 1
   warnings = [line for line in lines if line.startswith("warning: ")]
   assert len(warnings) == bool(warning)

@@ -48,9 +48,9 @@ def test_vectors_are_those_of_each_sequence_alone(family):
   hidden, _ = apply(params, **row)
   assert np.isfinite(hidden).all()
   for number, ids in enumerate(texts, 1):
-    single, _ = apply(params, ids[None])
+    single_vectors, _ = apply(params, ids[None])
     vectors = hidden[0][row["sequence_ids"][0] == number]
-    np.testing.assert_allclose(vectors, single[0], atol=2e-6, rtol=0)
+    np.testing.assert_allclose(vectors, single_vectors[0], atol=2e-6, rtol=0)
 
 
 def visible_pairs(ids, causal):
@@ -93,10 +93,10 @@ def test_blocks_hold_every_pair(size, other, causal):
         needed_blocks = (
           np.flatnonzero(row[i * size : (i + 1) * size].any(0)) // other
         )
-        first, end = blocks[b, i]
+        begin, end = blocks[b, i]
         if not needed_blocks.size:
-          assert end <= first or b > 1
+          assert end <= begin or b > 1
           continue
-        assert first <= needed_blocks.min() and end > needed_blocks.max()
+        assert begin <= needed_blocks.min() and end > needed_blocks.max()
         if b == 0:
-          assert (first, end) == (needed_blocks.min(), needed_blocks.max() + 1)
+          assert (begin, end) == (needed_blocks.min(), needed_blocks.max() + 1)

@@ -71,14 +71,14 @@ def spanbert_spans(words, count, rng):
 
 def runs(words, hidden_columns):
   """Returns the number of words of each stretch of adjacent hidden words."""
-  lengths, last = [], -2
+  lengths, last_column = [], -2
   for word in words:
     if word[0] in hidden_columns:
-      if word[0] == last + 1:
+      if word[0] == last_column + 1:
         lengths[-1] += 1
       else:
         lengths.append(1)
-      last = word[-1]
+      last_column = word[-1]
   return lengths
 
 
@@ -121,10 +121,12 @@ def test_units_are_chosen_as_published(options, published):
       total / total.sum(), expected / expected.sum(), rtol=0, atol=0.01
     )
   # Nearly every row has exactly the number of masks that it should have.
-  wanted = masking.count_masks(
+  wanted_counts = masking.count_masks(
     lengths, maskable.sum(1), masking.Masks(**options)
   )
-  assert (out["mlm_weights"].sum(1) == np.minimum(wanted, 20)).mean() > 0.95
+  assert (
+    out["mlm_weights"].sum(1) == np.minimum(wanted_counts, 20)
+  ).mean() > 0.95
 
 
 def test_lengths_of_ngrams():
@@ -169,8 +171,8 @@ def test_lengths_of_spans():
     ids, maskable, lengths, word_starts=starts, max_predictions=77, **SPAN
   )
   assert (out["mlm_weights"].sum(1) == 77).all()
-  left, right = np.moveaxis(out["span_positions"], 2, 0)
-  shares = np.bincount((right - left - 1).ravel())[1:]
+  columns_before, columns_after = np.moveaxis(out["span_positions"], 2, 0)
+  shares = np.bincount((columns_after - columns_before - 1).ravel())[1:]
   # A span was counted once for each of its words.
   shares = shares / np.arange(1, len(shares) + 1)
   assert (
@@ -185,21 +187,26 @@ def test_boundaries_and_replacements_of_spans():
   ids, maskable, lengths, starts = word_rows(6000, 128, 5)
   options = dict(replacement="roberta", reserved=(MASK,))
   out = mask(ids, maskable, lengths, word_starts=starts, **SPAN, **options)
-  new = out["input_ids"]
+  all_new_ids = out["input_ids"]
   replacement_counts = collections.Counter()
   for i in range(len(ids)):
     n = int(out["mlm_weights"][i].sum())
     hidden_columns = set(out["mlm_positions"][i, :n].tolist())
-    for position, (left, right) in zip(
+    for position, (column_before, column_after) in zip(
       out["mlm_positions"][i, :n], out["span_positions"][i, :n], strict=True
     ):
-      assert left < position < right
-      assert not {left, right} & hidden_columns
-      assert hidden_columns >= set(range(left + 1, right))
-      assert left >= 0 and right < lengths[i]
+      assert column_before < position < column_after
+      assert not {column_before, column_after} & hidden_columns
+      assert hidden_columns >= set(range(column_before + 1, column_after))
+      assert column_before >= 0 and column_after < lengths[i]
     assert not out["span_positions"][i, n:].any()
-    for left, right in set(map(tuple, out["span_positions"][i, :n].tolist())):
-      new_ids, old_ids = new[i, left + 1 : right], ids[i, left + 1 : right]
+    for column_before, column_after in set(
+      map(tuple, out["span_positions"][i, :n].tolist())
+    ):
+      new_ids, old_ids = (
+        all_new_ids[i, column_before + 1 : column_after],
+        ids[i, column_before + 1 : column_after],
+      )
       if (new_ids == MASK).any():
         assert (new_ids == MASK).all()
         replacement_counts["mask"] += 1
@@ -254,10 +261,10 @@ def test_all_pieces_of_a_word_or_none(family, kind):
   unit = builder.index(text, 0, 1, 0)
   numbers = np.arange(500, dtype=np.uint64)
   out = builder.build(text, np.repeat(unit, 500), numbers, 0)
-  hidden = [{c - 1 for c in columns} for columns in chosen_columns(out)]
+  hidden_columns = [{c - 1 for c in columns} for columns in chosen_columns(out)]
   words = np.cumsum(flags) - 1
   word_counts = collections.Counter()
-  for columns in hidden:
+  for columns in hidden_columns:
     for word in range(words[-1] + 1):
       word_columns = set(np.flatnonzero(words == word).tolist())
       assert columns & word_columns in (set(), word_columns)
@@ -315,20 +322,22 @@ def test_pieces_of_every_family_count_alike():
 
 def drawn(out, ids):
   """Returns the new ids and the original ids of all predictions."""
-  used = out["mlm_weights"] > 0
-  new = np.take_along_axis(out["input_ids"], out["mlm_positions"], 1)[used]
-  return new, out["mlm_ids"][used]
+  is_used = out["mlm_weights"] > 0
+  new_ids = np.take_along_axis(out["input_ids"], out["mlm_positions"], 1)[
+    is_used
+  ]
+  return new_ids, out["mlm_ids"][is_used]
 
 
 def test_roberta_draws_no_special_token():
   ids, maskable, lengths = rows([128] * 12_000, 128)
   reserved = (0, 1, CLS, SEP, MASK, VOCAB - 1)
   out = mask(ids, maskable, lengths, replacement="roberta", reserved=reserved)
-  new, old = drawn(out, ids)
-  assert abs((new == MASK).mean() - 0.8) < 0.005
-  assert abs((new == old).mean() - 0.1) < 0.005
-  other = new[(new != MASK) & (new != old)]
-  counts = np.bincount(other, minlength=VOCAB)
+  new_ids, old_ids = drawn(out, ids)
+  assert abs((new_ids == MASK).mean() - 0.8) < 0.005
+  assert abs((new_ids == old_ids).mean() - 0.1) < 0.005
+  random_ids = new_ids[(new_ids != MASK) & (new_ids != old_ids)]
+  counts = np.bincount(random_ids, minlength=VOCAB)
   assert not counts[list(reserved)].any()
   counts = counts[200 : VOCAB - 1]
   statistic = ((counts - counts.mean()) ** 2 / counts.mean()).sum()
@@ -341,20 +350,20 @@ def test_random_ids_that_differ_from_the_original():
   call = dict(mask_id=6, vocab_size=7)
   for replacement, unchanged in (("bert", 0.1 + 0.1 / 7), ("other", 0.1)):
     out = mask(ids, maskable, lengths, replacement=replacement, **call)
-    new, old = drawn(out, ids)
-    assert abs((new == old).mean() - unchanged) < 0.004
+    new_ids, old_ids = drawn(out, ids)
+    assert abs((new_ids == old_ids).mean() - unchanged) < 0.004
     # All ids that may be drawn are equally likely, even the mask's id.
     share = 0.1 / (7 if replacement == "bert" else 6)
-    assert abs((new == 5).mean() - share) < 0.002
-    assert abs((new == 6).mean() - 0.8 - share) < 0.005
+    assert abs((new_ids == 5).mean() - share) < 0.002
+    assert abs((new_ids == 6).mean() - 0.8 - share) < 0.005
 
 
 def test_electra_masks_or_keeps():
   ids, maskable, lengths = rows([128] * 12_000, 128)
   out = mask(ids, maskable, lengths, replacement="electra")
-  new, old = drawn(out, ids)
-  assert ((new == MASK) | (new == old)).all()
-  assert abs((new == MASK).mean() - 0.85) < 0.003
+  new_ids, old_ids = drawn(out, ids)
+  assert ((new_ids == MASK) | (new_ids == old_ids)).all()
+  assert abs((new_ids == MASK).mean() - 0.85) < 0.003
   assert all(len(set(row[:19])) == 19 for row in out["mlm_positions"].tolist())
 
 
@@ -364,21 +373,21 @@ def test_repeated_positions():
   out = mask(
     ids, maskable, lengths, replacement="electra", repeat_positions=True
   )
-  used = out["mlm_weights"] > 0
-  assert (used.sum(1) == 19).all()
+  is_used = out["mlm_weights"] > 0
+  assert (is_used.sum(1) == 19).all()
   positions = out["mlm_positions"][:, :19]
   counts = np.bincount(positions.ravel(), minlength=128)[1:127]
   assert (abs(counts - counts.mean()) < 5 * np.sqrt(counts.mean())).all()
   num_distinct = np.array([len(set(row)) for row in positions.tolist()])
   assert abs(num_distinct.mean() - 126 * (1 - (125 / 126) ** 19)) < 0.05
-  hidden = np.take_along_axis(out["input_ids"], positions, 1) == MASK
+  is_hidden = np.take_along_axis(out["input_ids"], positions, 1) == MASK
   is_repeated = np.zeros(positions.shape, bool)
   is_repeated[:, 1:] = np.diff(positions, axis=1) == 0
   is_repeated[:, :-1] |= np.diff(positions, axis=1) == 0
-  assert abs(hidden[~is_repeated].mean() - 0.85) < 0.005
+  assert abs(is_hidden[~is_repeated].mean() - 0.85) < 0.005
   # Nearly all repeated positions were drawn twice, so the share of masks is
   # 1 - 0.15 ** 2.
-  assert abs(hidden[is_repeated].mean() - 0.9775) < 0.01
+  assert abs(is_hidden[is_repeated].mean() - 0.9775) < 0.01
   labels = np.take_along_axis(ids, positions, 1)
   np.testing.assert_array_equal(out["mlm_ids"][:, :19], labels)
 
@@ -388,14 +397,14 @@ def test_any_part_of_a_batch_has_the_same_units(kind):
   ids, maskable, lengths, starts = word_rows(64, 128, 9)
   call = dict(masking=kind, count="stochastic")
   full_batch = mask(ids, maskable, lengths, word_starts=starts, **call)
-  for first, last in itertools.pairwise((0, 1, 20, 64)):
+  for begin, end in itertools.pairwise((0, 1, 20, 64)):
     slice_out = mask(
-      ids[first:last],
-      maskable[first:last],
-      lengths[first:last],
-      first=first,
-      word_starts=starts[first:last],
+      ids[begin:end],
+      maskable[begin:end],
+      lengths[begin:end],
+      first=begin,
+      word_starts=starts[begin:end],
       **call,
     )
     for key, array in slice_out.items():
-      np.testing.assert_array_equal(array, full_batch[key][first:last])
+      np.testing.assert_array_equal(array, full_batch[key][begin:end])

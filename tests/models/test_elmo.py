@@ -60,13 +60,15 @@ def test_a_layer_against_straight_line(unroll):
   )
   args = [params[name] for name in ("kernel", "bias", "projection")]
   for reverse in (False, True):
-    out, (_, last) = layer.apply({"params": params}, x, ids, reverse=reverse)
+    out, (_, last_outputs) = layer.apply(
+      {"params": params}, x, ids, reverse=reverse
+    )
     for row, length in enumerate(lengths):
       words = x[row, :length]
       expected = lstm_step_by_step(
         words[::-1] if reverse else words, *args, 0.3
       )
-      np.testing.assert_allclose(last[row], expected[-1], atol=1e-5)
+      np.testing.assert_allclose(last_outputs[row], expected[-1], atol=1e-5)
       expected = expected[::-1] if reverse else expected
       np.testing.assert_allclose(out[row, :length], expected, atol=1e-5)
       assert not np.asarray(out[row, length:]).any()
@@ -180,9 +182,10 @@ def test_the_first_layer_is_the_words_twice_and_the_second_has_a_residual(
 
 
 def test_state_is_an_argument(tiny_elmo):
-  """A row's second half needs the state of the first half.
+  """The forward vectors of a row's two halves equal those of the full row.
 
-  Then the forward vectors of the halves equal those of the full row.
+  The second half must get the state of the first half. Without it, its vectors
+  differ.
   """
   module, params, _ = tiny_elmo
   row = characters.batch([["a", "b", "c", "d"]])["char_ids"]
@@ -288,7 +291,7 @@ def test_filters_that_are_none(filters):
 
 
 def test_padding_gets_no_gradient(tiny_elmo):
-  """The embeddings of characters that only padding has get a gradient of 0."""
+  """Embeddings of characters that occur only at padding get a gradient of 0."""
   module, params, _ = tiny_elmo
   batch = characters.batch([["a", "b", "c"]])
   batch["sequence_ids"][0, 2:4] = 0

@@ -148,15 +148,17 @@ def test_an_equal_student_has_nothing_to_learn(batch, parameters):
 
 
 def test_padding_changes_nothing(batch, parameters):
-  padded = np.asarray(batch["sequence_ids"]) == 0
-  ids = np.where(padded, 30, np.asarray(batch["input_ids"]))
+  is_padding = np.asarray(batch["sequence_ids"]) == 0
+  ids = np.where(is_padding, 30, np.asarray(batch["input_ids"]))
   slots = np.where(np.asarray(batch["mlm_weights"]) > 0, 0, 7)
-  other = batch | dict(
+  changed_batch = batch | dict(
     input_ids=jnp.asarray(ids, jnp.int32),
     mlm_ids=batch["mlm_ids"] + jnp.asarray(slots, jnp.int32),
   )
   objective = build()
-  a, b = (measure(objective, *parameters, rows) for rows in (batch, other))
+  a, b = (
+    measure(objective, *parameters, rows) for rows in (batch, changed_batch)
+  )
   assert a == pytest.approx(b, rel=1e-6)
 
 
@@ -304,11 +306,11 @@ def test_restart_is_exact(folder, tmp_path, compiled, capsys):
 
   opened_model = open_model(full_run)
   assert opened_model.module.encoder.num_layers == 2
-  loaded = open_model(full_run)
-  assert loaded.config["family"] == "distilbert"
+  loaded_model = open_model(full_run)
+  assert loaded_model.config["family"] == "distilbert"
   table = state.params["encoder"]["embeddings"]["word"]["embedding"]
   np.testing.assert_array_equal(
-    loaded.params["encoder"]["embeddings"]["word"]["embedding"], table
+    loaded_model.params["encoder"]["embeddings"]["word"]["embedding"], table
   )
 
 

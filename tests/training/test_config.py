@@ -396,7 +396,8 @@ def test_every_config_is_loaded_and_stepped(name, folder, tmp_path, compiled):
   if saved_config["model"]["family"] == "roberta":
     assert (
       saved_config["model"]["padding_id"] == 0
-    )  # The text's, not the default.
+      # The padding id is that of the text's vocabulary, not the default.
+    )
 
 
 def test_half_of_the_second_sentences_random(
@@ -489,7 +490,7 @@ def test_a_parsed_config_is_frozen():
 
 
 def test_a_run_takes_a_config_dict_and_changes_nothing(tmp_path):
-  """A ConfigDict, whose sections are ConfigDicts, gives a dict's error."""
+  """A ConfigDict is read like a dict, so both give the same first error."""
   config = config_files.open_config("own")
   original_dict = config.to_dict()
   for form in (config, config.to_dict()):

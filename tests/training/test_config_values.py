@@ -44,8 +44,8 @@ def flatten(config: ConfigDict, prefix: str = "") -> dict[str, Any]:
 
 def line(name: str) -> str:
   """Returns the line of a config in config_values.json."""
-  flat = flatten(config_files.open_config(name))
-  values = json.dumps(flat, sort_keys=True, separators=(",", ":"))
+  config_values = flatten(config_files.open_config(name))
+  values = json.dumps(config_values, sort_keys=True, separators=(",", ":"))
   return f"{json.dumps(name)}: {values}"
 
 

@@ -212,7 +212,7 @@ def test_models_that_transformers_cannot_describe(tmp_path):
     model = config["model"] | fields
     return config | {"model": model, "source": {"format": "run"}}
 
-  for changed, word in (
+  for changed_config, word in (
     (change(norm_epsilon=1e-5), "norm_epsilon=1e-05"),
     (change(activation="tanh"), "activation='tanh'"),
     (config | {"head": {"pairs": True}}, "no class for distilbert"),
@@ -222,7 +222,7 @@ def test_models_that_transformers_cannot_describe(tmp_path):
     ),
   ):
     with pytest.raises(ValueError) as error:
-      hf_config.make_config(changed, {}, "float32")
+      hf_config.make_config(changed_config, {}, "float32")
     assert word in str(error.value)
   weights = read(tmp_path / "gpt", "OpenAIGPTForSequenceClassification")
   weights.arrays["classifier/dense/bias"][1] = 0.5
@@ -278,11 +278,13 @@ def test_a_new_order_of_labels_renames_the_rows(tmp_path):
     fields = write_fields(tmp_path / f"{folder}-back", weights)
     assert fields["id2label"] == {str(i): x for i, x in enumerate(labels)}
     assert fields["label2id"] == {x: i for i, x in enumerate(labels)}
-    old, new = (
+    old_arrays, new_arrays = (
       model_folder.read_tensors(str(tmp_path / name / "model.safetensors"))
       for name in (folder, f"{folder}-back")
     )
-    assert (new["classifier.weight"] == old["classifier.weight"]).all()
+    assert (
+      new_arrays["classifier.weight"] == old_arrays["classifier.weight"]
+    ).all()
 
 
 @pytest.mark.parametrize(

@@ -189,8 +189,10 @@ def parse_json(text: str) -> Any:
   Raises:
     ValueError: the text is not JSON, or is nested too deeply.
   """
-  parsed = files.parse_json(text)
-  return _without_surrogates(parsed) if _SURROGATE.search(text) else parsed
+  json_value = files.parse_json(text)
+  return (
+    _without_surrogates(json_value) if _SURROGATE.search(text) else json_value
+  )
 
 
 def _without_surrogates(json_value: Any) -> Any:

@@ -107,10 +107,12 @@ def warning(tags: Iterable[str]) -> str | None:
       match = spelling.fullmatch(tag)
       if not match:
         continue
-      first, second = match.groups()
+      prefix, entity_type = match.groups()
       if "type" in spelling.groupindex:
-        first, second = second, first
-      by_type.setdefault((second or "").lower(), {})[first[0].upper()] = tag
+        prefix, entity_type = entity_type, prefix
+      by_type.setdefault((entity_type or "").lower(), {})[prefix[0].upper()] = (
+        tag
+      )
     examples = next(
       (
         [of_type["B"], of_type[letter]]
