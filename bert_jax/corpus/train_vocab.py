@@ -22,7 +22,7 @@ from bert_jax.text.vocabulary import Vocabulary
 
 # If the mean number of characters between two spaces is larger, a warning says
 # that the text has few spaces. German and Finnish have about 8.
-UNSPACED = 30
+MAX_SPACE_DISTANCE = 30
 # The largest number of pieces. The largest published vocabulary has
 # 793,471, which are words.
 MAX_SIZE = 2**20
@@ -143,7 +143,7 @@ def _count_marks(texts: Iterable[str], marks: cleaning.Marks) -> Iterator[str]:
 
 def _why_fewer(kind: str, size: int, count: int, spaces: _Spaces) -> str:
   """Returns the reason why a vocabulary has fewer pieces than `size`."""
-  if kind in ("wordpiece", "words") and spaces.distance > UNSPACED:
+  if kind in ("wordpiece", "words") and spaces.distance > MAX_SPACE_DISTANCE:
     rule = (
       "a word is the text between two spaces"
       if kind == "words"

@@ -65,14 +65,14 @@ def check_layout(layout: Layout) -> Layout:
     ValueError: an option is out of range, or packed rows have too few
       prediction slots for all their tokens.
   """
-  shortest, description = 3, "<s> A </s>"
+  min_length, description = 3, "<s> A </s>"
   if layout.masks is None:
-    shortest, description = 2, "a language model"
+    min_length, description = 2, "a language model"
   elif layout.segments:
-    shortest, description = 5, "[CLS] A [SEP] B [SEP]"
-  if not shortest <= layout.length <= 2**15:
+    min_length, description = 5, "[CLS] A [SEP] B [SEP]"
+  if not min_length <= layout.length <= 2**15:
     raise UserError(
-      f"length is {layout.length}; {description} needs {shortest} to 32,768."
+      f"length is {layout.length}; {description} needs {min_length} to 32,768."
     )
   if not 1 <= layout.max_sequences <= layout.length:
     raise UserError(

@@ -78,16 +78,16 @@ def texts(
   ids = iter(_encode(vocabulary, [text for row in text_rows for text in row]))
   rows: list[layouts.LaidOutRow] = []
   last_texts = []  # The last text of each row, before it is cut.
-  cut_ids = []
+  ids_of_cut_examples = []
   for i, row_texts in enumerate(text_rows):
     text_ids = list(itertools.islice(ids, len(row_texts)))
     rows.append(layouts.row(layout, text_ids, length))
     last_texts.append(text_ids[-1])
     if rows[-1].cut:
-      cut_ids.append(str(examples[i // task.columns]["id"]))
-  notes = {"texts cut to the length": cut_ids}
+      ids_of_cut_examples.append(str(examples[i // task.columns]["id"]))
+  notes = {"texts cut to the length": ids_of_cut_examples}
   id_arrays = [row.id_arrays for row in rows]
-  if is_choice and cut_ids:
+  if is_choice and ids_of_cut_examples:
     notes |= _cut_choices(task, examples, last_texts, id_arrays)
   encoded = Rows(
     np.concatenate([np.zeros(0, np.int32), *itertools.chain(*id_arrays)]),
@@ -130,7 +130,7 @@ def _cut_choices(
     between their common beginning and their common end. A choice has lost
     tokens if some of the tokens between these two are missing.
   """
-  ids_with_lost, ids_with_equal = [], []
+  ids_with_lost_tokens, ids_with_equal_choices = [], []
   for i, example in enumerate(examples):
     example_rows = slice(i * task.columns, (i + 1) * task.columns)
     texts = [text.tolist() for text in last_texts[example_rows]]
@@ -139,27 +139,29 @@ def _cut_choices(
     suffix = _common_prefix([text[prefix:][::-1] for text in texts])
     pairs = zip(texts, lengths, strict=True)
     if any(length < len(text) - suffix for text, length in pairs):
-      ids_with_lost.append(str(example["id"]))
+      ids_with_lost_tokens.append(str(example["id"]))
     rows = {np.concatenate(p).tobytes() for p in id_arrays[example_rows]}
     if len(rows) < len({*map(tuple, texts)}):
-      ids_with_equal.append(str(example["id"]))
+      ids_with_equal_choices.append(str(example["id"]))
   return {
-    "examples whose choices lost tokens": ids_with_lost,
-    "examples with choices that became equal": ids_with_equal,
+    "examples whose choices lost tokens": ids_with_lost_tokens,
+    "examples with choices that became equal": ids_with_equal_choices,
   }
 
 
 def _common_prefix(texts: Sequence[Sequence[int]]) -> int:
   """Returns the number of first ids that are equal in all texts."""
   columns = zip(*texts, strict=False)
-  equal = (len({*column}) == 1 for column in columns)
-  return sum(itertools.takewhile(bool, equal))
+  is_equal = (len({*column}) == 1 for column in columns)
+  return sum(itertools.takewhile(bool, is_equal))
 
 
 def _encode(vocabulary: Vocabulary, texts: list[str]) -> list[np.ndarray]:
   """Returns the ids of each text. Equal texts are encoded only once."""
-  distinct = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-  flat, lengths = vocabulary.encode_flat(list(distinct))
+  index_of_text = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+  flat, lengths = vocabulary.encode_flat(list(index_of_text))
   ends = np.cumsum(lengths)
   begins = ends - lengths
-  return [flat[begins[i] : ends[i]] for i in map(distinct.__getitem__, texts)]
+  return [
+    flat[begins[i] : ends[i]] for i in map(index_of_text.__getitem__, texts)
+  ]

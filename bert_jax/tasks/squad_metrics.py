@@ -119,20 +119,20 @@ def squad2(
   raw_scores = np.array(
     [best_scores(t, g) for t, g in zip(texts, golds, strict=True)]
   )
-  answerable = np.array([len(g) > 0 for g in golds])
+  is_answerable = np.array([len(g) > 0 for g in golds])
   scores = raw_scores
   if null_odds is not None:
     is_null = np.asarray(null_odds, np.float64) > threshold
-    scores = np.where(is_null[:, None], ~answerable[:, None], raw_scores)
+    scores = np.where(is_null[:, None], ~is_answerable[:, None], raw_scores)
   means = _means(scores, "")
-  for prefix, mask in (("HasAns_", answerable), ("NoAns_", ~answerable)):
+  for prefix, mask in (("HasAns_", is_answerable), ("NoAns_", ~is_answerable)):
     if mask.any():
       means |= _means(scores[mask], prefix)
   if null_odds is not None:
     is_empty = np.array([not t for t in texts])
     for column, name in enumerate(("best_exact", "best_f1")):
       score, best_threshold = _best_threshold(
-        raw_scores[:, column], null_odds, answerable, is_empty, search
+        raw_scores[:, column], null_odds, is_answerable, is_empty, search
       )
       means |= {name: score, f"{name}_thresh": best_threshold}
   return means

@@ -137,10 +137,10 @@ def describe(topology: str) -> list[jax.Device]:
       "the TPU compiler, libtpu, is not installed: pip install 'bert_jax[tpu]'."
     )
   name, _, layout = topology.partition(":")
-  nearest = nearest_topology(topology)
-  generation = nearest.partition(":")[0]
+  nearest_slice = nearest_topology(topology)
+  generation = nearest_slice.partition(":")[0]
   unknown_slice = ValueError(
-    f"--topology={topology} is no slice; did you mean {nearest}? The"
+    f"--topology={topology} is no slice; did you mean {nearest_slice}? The"
     f" generations are {', '.join(GENERATIONS)}; the slices of {generation} are"
     f" {', '.join(GENERATIONS[generation].layouts)}."
   )
@@ -188,13 +188,13 @@ def with_published_vocabulary(config: config_lib.Run) -> config_lib.Run:
       "bert_jax compile compiles pre-training, but this config fine-tunes."
     )
   family = models.family(model.family)
-  published = family.build(next(iter(family.VARIANTS)))
+  published_model = family.build(next(iter(family.VARIANTS)))
   if model.vocab_size is None:
-    cased = model.family == "bert" and config.data.cased
-    size = CASED_VOCAB_SIZE if cased else published.vocab_size
+    is_cased = model.family == "bert" and config.data.cased
+    size = CASED_VOCAB_SIZE if is_cased else published_model.vocab_size
     model = dataclasses.replace(model, vocab_size=size)
   if model.family == "roberta" and model.padding_id is None:
-    model = dataclasses.replace(model, padding_id=published.padding_id)
+    model = dataclasses.replace(model, padding_id=published_model.padding_id)
   return dataclasses.replace(config, model=model)
 
 
@@ -226,8 +226,8 @@ def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
   assert vocab_size, "`with_published_vocabulary` sets it."
   batch = sharding.global_shapes(mesh, batch_shapes(vocab_size, phase))
   key = jax.eval_shape(lambda: jax.random.key(0))
-  replicated = NamedSharding(mesh, PartitionSpec())
-  key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=replicated)
+  replicated_sharding = NamedSharding(mesh, PartitionSpec())
+  key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=replicated_sharding)
   with sharding.use_mesh(mesh):
     boxed_params = jax.eval_shape(
       lambda x: objective.init(jax.random.key(0), x), batch

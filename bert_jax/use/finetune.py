@@ -17,7 +17,7 @@ from bert_jax.use.trained import Config, Trained
 # The share of the rows that is held out if there is no `validation`.
 HELD_OUT = 0.1
 # The default config logs about this many rows, which are enough for a plot.
-_ROWS = 50
+_LOGGED_ROWS = 50
 # Kind -> its config. Other kinds have the config "own".
 _CONFIGS = {"span": "squad:squad"}
 
@@ -229,4 +229,4 @@ def _fill(
   if "log.every" not in keys:
     batches = prepared["splits"]["train"]["rows"] / config["batch_size"]
     steps = config["total_steps"] or batches * config["data"]["epochs"]
-    config["log"]["every"] = max(1, min(20, int(steps / _ROWS)))
+    config["log"]["every"] = max(1, min(20, int(steps / _LOGGED_ROWS)))

@@ -476,14 +476,20 @@ def read_model(
     if field in config and config[field] != supported:
       raise fields.refuse(field, f"only {supported!r} is known here")
   is_generator = task == "generator"
-  stored = stored_sizes(family, shapes, checkpoint, is_generator)
+  sizes_in_file = stored_sizes(family, shapes, checkpoint, is_generator)
   model: Config = {}
   for attribute, field in SIZES[family].items():
     # The config describes the discriminator. The generator has other values of
     # these three sizes.
-    differs = is_generator and attribute in ("hidden", "num_layers", "mlp")
-    if attribute in stored and (differs or field not in config):
-      model[attribute] = stored[attribute]
+    differs_from_config = is_generator and attribute in (
+      "hidden",
+      "num_layers",
+      "mlp",
+    )
+    if attribute in sizes_in_file and (
+      differs_from_config or field not in config
+    ):
+      model[attribute] = sizes_in_file[attribute]
     else:
       model[attribute] = fields.size(field)
   if family == "electra" and (is_generator or HEADS not in config):

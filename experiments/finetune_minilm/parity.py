@@ -51,8 +51,8 @@ CLASSES = {
   "tagging": transformers.AutoModelForTokenClassification,
   "span": transformers.AutoModelForQuestionAnswering,
 }
-WARMUP, DECAY, CLIP, ROWS = 0.1, 0.01, 1.0, 8
-BOUND = 1e-4
+WARMUP, WEIGHT_DECAY, CLIP_NORM, BATCH_SIZE = 0.1, 0.01, 1.0, 8
+TOLERANCE = 1e-4
 
 
 def prepare(name, args):
@@ -90,12 +90,14 @@ def make_config(name, folder, args, model):
   config_name = {"wnut17": "ner", "squad": "squad"}.get(name, "glue")
   path = os.path.join(ROOT, "configs", f"{config_name}.py:{name}")
   config = configs.load_defaults(path)
-  config |= dict(total_steps=args.steps, batch_size=ROWS, init_from=model)
+  config |= dict(total_steps=args.steps, batch_size=BATCH_SIZE, init_from=model)
   config["model"] |= dict(dtype="float32", dropout=0.0, attention_dropout=0.0)
   config["objective"] |= dict(head="taken", head_dropout=0.0)
   config["objective"]["train_padding"] = args.train_padding
   config["data"] |= dict(path=folder, shuffle=False)
-  config["optimizer"] |= dict(epsilon=1e-8, weight_decay=DECAY, clip_norm=CLIP)
+  config["optimizer"] |= dict(
+    epsilon=1e-8, weight_decay=WEIGHT_DECAY, clip_norm=CLIP_NORM
+  )
   config["schedule"] = dict(name="linear", peak=args.peak, warmup=WARMUP)
   config["log"]["every"] = 1
   config["evaluate"]["every"] = 0
@@ -133,7 +135,7 @@ def bert_jax_losses_in_double(config):
       step = steps.make_train_step(objective, optimizer, setup.schedule, 1)
       step, losses = jax.jit(step), []
       for number in range(config["total_steps"]):
-        batch = feed.data.read(number * ROWS, ROWS)
+        batch = feed.data.read(number * BATCH_SIZE, BATCH_SIZE)
         train_state, values = step(train_state, {}, batch, key)
         losses.append(float(values["loss"]))
   assert all(
@@ -166,22 +168,22 @@ def inputs_of(task, batch, dtype):
 def clip(parameters, exact):
   """Clips by the global norm; torch adds 1e-6 to the norm if not `exact`."""
   if not exact:
-    torch.nn.utils.clip_grad_norm_(parameters, CLIP)
+    torch.nn.utils.clip_grad_norm_(parameters, CLIP_NORM)
     return
   grads = [p.grad for p in parameters if p.grad is not None]
   norm = torch.nn.utils.get_total_norm(grads)
   for grad in grads:
-    grad.mul_((CLIP / norm).clamp(max=1.0))
+    grad.mul_((CLIP_NORM / norm).clamp(max=1.0))
 
 
 def transformers_losses(task, rows, pad, buckets, args, model):
   """Trains transformers' model with torch's AdamW; returns its losses."""
-  batches = Batches(task, rows, pad, ROWS, shuffle=False, buckets=buckets)
+  batches = Batches(task, rows, pad, BATCH_SIZE, shuffle=False, buckets=buckets)
   parameter_groups = [[], []]  # Parameters with and without decay.
   for name, parameter in model.named_parameters():
     parameter_groups["bias" in name or "LayerNorm" in name].append(parameter)
   groups = [
-    {"params": parameter_groups[0], "weight_decay": DECAY},
+    {"params": parameter_groups[0], "weight_decay": WEIGHT_DECAY},
     {"params": parameter_groups[1], "weight_decay": 0.0},
   ]
   optimizer = torch.optim.AdamW(groups, lr=args.peak, eps=1e-8)
@@ -275,12 +277,12 @@ def main():
     path = os.path.join(args.output, f"{name}_{args.steps}{suffix}.json")
     with open(path, "w", encoding="utf-8") as f:
       json.dump(report, f, indent=1)
-    verdict = "within" if report["largest"] <= BOUND else "BEYOND"
+    verdict = "within" if report["largest"] <= TOLERANCE else "BEYOND"
     control = report.get("control")
     rounding = f"; by rounding alone {control:.2g}" if args.control else ""
     print(
       f"{name}: losses of {args.steps} steps differ by {report['largest']:.2g}"
-      f" at most (step {report['at_step']}), {verdict} {BOUND:g}{rounding};"
+      f" at most (step {report['at_step']}), {verdict} {TOLERANCE:g}{rounding};"
       f" {report['ours'][0]:.5f} at first, {report['ours'][-1]:.5f} at last",
       flush=True,
     )

@@ -26,7 +26,7 @@ from bert_jax.weights import bilm, model_folder
 from bert_jax.weights.load import open_model
 from tests import transformers_reference as reference
 
-TEXT = """# Differences from the reference implementations
+TEMPLATE = """# Differences from the reference implementations
 
 Written by `python -m experiments.parity.measure --weights DIR --elmo DIR2`,
 commit {commit}, Python {python}, {versions},
@@ -89,8 +89,10 @@ def random_rows() -> list[str]:
   for name, model in reference.MODELS.items():
     for published in (False, True):
       cases = ("padded",) if published else ()
-      worst = reference.differences(model, published, cases)
-      values = " | ".join(f"{difference:.1e}" for difference in worst.values())
+      largest = reference.differences(model, published, cases)
+      values = " | ".join(
+        f"{difference:.1e}" for difference in largest.values()
+      )
       size = "published" if published else "small"
       lines.append(f"| {name} | {size} | {values} |")
   return lines
@@ -179,7 +181,7 @@ def elmo_difference(folder: str, sentences: str) -> float:
       {"params": params}, *inputs, method=lambda m, *a: m.encoder.run(*a)
     )
   )
-  worst, states = 0.0, None
+  largest, states = 0.0, None
   for number, batch_sentences in enumerate(zip(*groups, strict=True)):
     batch = characters.batch([sentence.split() for sentence in batch_sentences])
     layers, states = run(batch["char_ids"], batch["sequence_ids"], states)
@@ -188,8 +190,8 @@ def elmo_difference(folder: str, sentences: str) -> float:
       with h5py.File(path) as file:
         recorded = np.concatenate(file[str(number)][...], -1)
       computed = np.asarray(layers)[row, -1, 1 : len(recorded) + 1]
-      worst = max(worst, float(abs(computed - recorded).max()))
-  return worst
+      largest = max(largest, float(abs(computed - recorded).max()))
+  return largest
 
 
 def elmo_rows(fixtures: str) -> list[str]:
@@ -216,7 +218,7 @@ def main() -> None:
   head = ["git", "rev-parse", "--short", "HEAD"]
   commit = subprocess.run(head, capture_output=True, text=True).stdout.strip()
   print(
-    TEXT.format(
+    TEMPLATE.format(
       commit=commit,
       python=platform.python_version(),
       versions=", ".join(versions),

@@ -99,7 +99,7 @@ def test_near_copies_are_found_above_and_kept_below():
     words = list(range(1000 * k, 1000 * k + 300))
     text = made_of(*words)
     assert verdict(text) == 0
-    # Change every 100th or 16th word; this changes five 5-grams.
+    # Change every 100th or 16th word; each change affects five 5-grams.
     for every in (100, 16):
       changed_words = [
         500_000 + w if i % every == every // 2 else w

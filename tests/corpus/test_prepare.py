@@ -180,12 +180,12 @@ def wait_for_records(process, output: str, target: int) -> None:
 def test_interrupted_at_the_end(tmp_path, text, vocab, monkeypatch, call):
   expected_folder, output = str(tmp_path / "whole"), str(tmp_path / "out")
   prepare.prepare(text, vocab, expected_folder, processes=1)
-  original = getattr(os, call)
+  original_call = getattr(os, call)
 
   def interrupt(path, *arguments):
     if call != "replace" or "/.meta.json." in str(path):
       raise KeyboardInterrupt
-    original(path, *arguments)
+    original_call(path, *arguments)
 
   monkeypatch.setattr(os, call, interrupt)
   with pytest.raises(KeyboardInterrupt):
@@ -202,8 +202,8 @@ def test_stopped_run_says_that_it_can_be_continued(tmp_path, vocab, stop):
   output = str(tmp_path / "out")
   arguments = ("--input", str(path), "--vocab", vocab, "--output", output)
   command = [sys.executable, "-m", "bert_jax", "prepare", *arguments]
-  # Tests that run in the background may ignore SIGINT, which a child process
-  # inherits. It does not inherit a handler.
+  # Tests that run in the background may ignore SIGINT. A child process inherits
+  # this setting, but it does not inherit a handler.
   previous_handler = signal.signal(signal.SIGINT, signal.default_int_handler)
   process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
   signal.signal(signal.SIGINT, previous_handler)
@@ -383,13 +383,13 @@ def test_bad_text_leaves_nothing(tmp_path, vocab, name, content, message):
   path = tmp_path / name
   if content is not None:
     path.write_text(content, encoding="utf-8")
-  before = names_in(tmp_path)
+  names_before = names_in(tmp_path)
   output = str(tmp_path / "out")
   process = run("--input", str(path), "--vocab", vocab, "--output", output)
   assert process.returncode == 1
   assert process.stderr.startswith("error: ") and message in process.stderr
   assert process.stderr.count("\n") == 1
-  assert names_in(tmp_path) == before
+  assert names_in(tmp_path) == names_before
 
 
 def test_full_disk_is_one_sentence_and_can_be_continued(tmp_path, text, vocab):

@@ -97,13 +97,13 @@ def test_random_pieces_by_their_counts():
     max_predictions=400,
     unigrams=counts,
   )
-  new = out["input_ids"][maskable]
-  drawn = new[(new != MASK) & (new != ids[maskable])]
-  assert set(drawn.tolist()) == {7, 50, 999}
+  new_ids = out["input_ids"][maskable]
+  drawn_ids = new_ids[(new_ids != MASK) & (new_ids != ids[maskable])]
+  assert set(drawn_ids.tolist()) == {7, 50, 999}
   # There are 16,000 draws, so the standard deviation is 0.004.
-  shares = [np.mean(drawn == piece) for piece in (7, 50, 999)]
+  shares = [np.mean(drawn_ids == piece) for piece in (7, 50, 999)]
   np.testing.assert_allclose(shares, [0.6, 0.3, 0.1], atol=0.015)
-  assert abs(np.mean(new == MASK) - 0.8) < 0.005
+  assert abs(np.mean(new_ids == MASK) - 0.8) < 0.005
   text = reader.corpus_from_documents([[[10, 11]]] * 2)
   builder = recipes.doc_sentences(
     SpecialIds(0, 1, CLS, SEP, MASK), VOCAB, replacement="unigram"
@@ -126,14 +126,14 @@ def test_shares_of_replacements():
   ids, maskable, lengths = rows([128] * 4000, 128)
   out = mask(ids, maskable, lengths)
   used = out["mlm_weights"] > 0
-  new = np.take_along_axis(out["input_ids"], out["mlm_positions"], 1)[used]
-  old = out["mlm_ids"][used]
-  assert abs((new == MASK).mean() - 0.8) < 0.005
-  assert abs((new == old).mean() - 0.1) < 0.005
-  drawn = new[(new != MASK) & (new != old)]
-  assert abs(len(drawn) / len(new) - 0.1) < 0.005
+  new_ids = np.take_along_axis(out["input_ids"], out["mlm_positions"], 1)[used]
+  old_ids = out["mlm_ids"][used]
+  assert abs((new_ids == MASK).mean() - 0.8) < 0.005
+  assert abs((new_ids == old_ids).mean() - 0.1) < 0.005
+  drawn_ids = new_ids[(new_ids != MASK) & (new_ids != old_ids)]
+  assert abs(len(drawn_ids) / len(new_ids) - 0.1) < 0.005
   # Random ids are uniform over the whole vocabulary, special tokens included.
-  counts = np.bincount(drawn, minlength=VOCAB)
+  counts = np.bincount(drawn_ids, minlength=VOCAB)
   assert len(counts) == VOCAB
   assert counts[[0, 1, CLS, SEP]].min() > 0
   ordinary_counts = counts[200:]
@@ -249,11 +249,11 @@ def test_whole_words_are_chosen_as_published():
   totals = []
   chosen_by_row = chosen_columns(out)
   words = [words_of(*row) for row in zip(maskable, starts, strict=True)]
-  published = [
+  columns_of_program = [
     published_words(words[i], min(20, max(1, round(n * 0.15))), rng)
     for i, n in enumerate(lengths.tolist())
   ]
-  for columns_by_row in (chosen_by_row, published):
+  for columns_by_row in (chosen_by_row, columns_of_program):
     sizes, by_column, counts = np.zeros(6), np.zeros(128), np.zeros(21)
     for i, columns in enumerate(columns_by_row):
       counts[len(columns)] += 1
@@ -274,11 +274,13 @@ def test_each_piece_has_its_own_replacement():
   starts = np.zeros(ids.shape, bool)
   starts[:, 1::2] = True
   out = mask(ids, maskable, lengths, masking=WHOLE_WORD, word_starts=starts)
-  new = np.take_along_axis(out["input_ids"], out["mlm_positions"], 1)[:, :18]
+  new_ids = np.take_along_axis(out["input_ids"], out["mlm_positions"], 1)[
+    :, :18
+  ]
   assert (out["mlm_weights"].sum(1) == 18).all()
-  hidden = (new == MASK).reshape(-1, 2)
-  assert abs(hidden.mean() - 0.8) < 0.005
-  assert abs(hidden.all(1).mean() - 0.64) < 0.01
+  is_mask = (new_ids == MASK).reshape(-1, 2)
+  assert abs(is_mask.mean() - 0.8) < 0.005
+  assert abs(is_mask.all(1).mean() - 0.64) < 0.01
 
 
 def test_words_of_a_corpus_keep_together_in_its_pairs():

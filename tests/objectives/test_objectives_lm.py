@@ -106,11 +106,11 @@ def test_no_later_token_is_seen(objective, params, batch):
   weights = batch["lm_weights"].at[0, -2:].set(0.0)
   changed_ids = batch["input_ids"].at[0, -1].add(1) % 37
   run = jit(objective.loss, static_argnums=5)
-  original = batch | {"lm_weights": weights}
-  changed_batch = original | {"input_ids": changed_ids}
+  original_batch = batch | {"lm_weights": weights}
+  changed_batch = original_batch | {"input_ids": changed_ids}
   losses = [
     float(run(params, {}, {}, b, jax.random.key(0), False)[0]["lm_loss"])
-    for b in (original, changed_batch)
+    for b in (original_batch, changed_batch)
   ]
   assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 

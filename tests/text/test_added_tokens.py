@@ -112,7 +112,7 @@ def test_each_flag(name):
   vocabulary = longer("bert", added_tokens.make_token(fields))
   pairs = tokens(vocabulary, "the covid19n  COVID19 the")
   assert [pair for pair in pairs if pair[0] in ("covid19", "n")] == expected
-  # The words around the token are read as without it.
+  # The words around the token are read as if it were not there.
   assert pairs[0] == ("the", "the") and pairs[-1] == ("the", "the")
 
 

@@ -89,7 +89,7 @@ def test_probabilities_are_those_of_transformers(kind, form, tmp_path):
   for predictor in (*predictors, export.load(str(tmp_path / "program"))):
     rows = predict.predict(predictor, examples)
     probabilities = [[*row["probabilities"].values()] for row in rows]
-    # The logits are about 10, so the two libraries' float32 results differ.
+    # The logits are about 10, so the libraries' float32 results differ a bit.
     np.testing.assert_allclose(probabilities, expected, atol=2e-5)
   for name in ("back", "published"):
     reopened = transformers.AutoTokenizer.from_pretrained(tmp_path / name)
@@ -153,15 +153,17 @@ def test_scores_masks_and_vectors_are_those_of_transformers(tmp_path):
   text = "the covid19 [MASK] in New York [E1]"
   logits = run(model, tokenizer, text).logits[0]
   position = tokenizer(text)["input_ids"].index(mask)
-  best = torch.softmax(logits[position], -1).topk(3)
+  top_three = torch.softmax(logits[position], -1).topk(3)
   predictor = predict.open_predictor(path, top=3)
   (prediction,) = predict.predict(predictor, [{"id": 0, "text": text}])
   (candidates,) = prediction["masks"]
   pieces = list(predictor.vocabulary.pieces)
   candidate_ids = [pieces.index(candidate["token"]) for candidate in candidates]
-  assert candidate_ids == best.indices.tolist()
+  assert candidate_ids == top_three.indices.tolist()
   probabilities = [candidate["probability"] for candidate in candidates]
-  np.testing.assert_allclose(probabilities, best.values.tolist(), atol=1e-5)
+  np.testing.assert_allclose(
+    probabilities, top_three.values.tolist(), atol=1e-5
+  )
   for text, row in zip(
     TEXTS_WITHOUT_SEP, features.extract(opened, TEXTS_WITHOUT_SEP), strict=True
   ):

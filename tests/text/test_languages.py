@@ -39,7 +39,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def train(tmp_path_factory):
-  """Returns a function that trains once for each kind and its options."""
+  """Returns a function: (kind, options) -> path of a trained vocabulary."""
   path = tmp_path_factory.mktemp("languages")
   text = path / "text.txt"
   text.write_text("\n".join(LINES * 3) + "\n", encoding="utf-8")
@@ -81,11 +81,11 @@ def test_nothing_is_unknown_and_offsets_slice(kind, options, train):
   ):
     assert vocabulary.special.unk not in ids, line
     assert encoded.ids == ids
-    covered = np.zeros(len(line), bool)
+    is_covered = np.zeros(len(line), bool)
     for begin, end in encoded.offsets:
-      covered[begin:end] = True
-    uncovered = "".join(np.array(list(line))[~covered])
-    assert uncovered.strip() == "", line
+      is_covered[begin:end] = True
+    uncovered_text = "".join(np.array(list(line))[~is_covered])
+    assert uncovered_text.strip() == "", line
     if kind == "wordpiece":
       for i, (begin, end) in zip(ids, encoded.offsets, strict=True):
         piece = vocabulary.pieces[i].removeprefix("##")
@@ -131,7 +131,7 @@ def test_masks_take_whole_words_of_any_script(kind, masking, train, tmp_path):
     folder, "doc_sentences", length=length, masking=masking
   )
   batch = opened.read(0, 64)
-  special = {i for i in vocabulary.special if i is not None}
+  special_ids = {i for i in vocabulary.special if i is not None}
   num_inner = 0  # The number of masked pieces that begin no word.
   for row in range(64):
     ids = batch["input_ids"][row].copy()
@@ -141,7 +141,7 @@ def test_masks_take_whole_words_of_any_script(kind, masking, train, tmp_path):
     is_masked[positions] = True
     ids[positions] = batch["mlm_ids"][row][is_used]
     starts = vocabulary.boundary[ids]
-    is_text = ~np.isin(ids, [*special]) | is_masked
+    is_text = ~np.isin(ids, [*special_ids]) | is_masked
     for position in np.flatnonzero(is_text[1:] & ~starts[1:]) + 1:
       if is_text[position - 1]:
         num_inner += is_masked[position]
@@ -162,8 +162,8 @@ def test_ids_are_those_of_transformers(kind, options, train, tmp_path):
   special = vocabulary.special
   assert reference.mask_token_id == special.mask
   assert reference.pad_token_id == special.pad
-  with_special = reference(LINES[0])["input_ids"]
-  assert with_special == [special.cls, *expected[0], special.sep]
+  ids_with_special = reference(LINES[0])["input_ids"]
+  assert ids_with_special == [special.cls, *expected[0], special.sep]
   reopened = open_vocabulary.load(str(tmp_path))
   assert reopened.encode_batch(LINES) == vocabulary.encode_batch(LINES)
   assert reopened.lower_case == vocabulary.lower_case
@@ -234,7 +234,7 @@ def test_every_code_point_is_cleaned_as_sentencepiece_does(options, train):
     remove_extra_whitespaces=False,
   )
   normalizer = open_vocabulary.load(path).plain.normalizer
-  different = set()
+  different_characters = set()
   for character in map(chr, range(0x110000)):
     if unicodedata.category(character) in ("Cn", "Cs"):
       continue
@@ -242,8 +242,8 @@ def test_every_code_point_is_cleaned_as_sentencepiece_does(options, train):
       text = f"a{text}b"
       cleaned_words = normalizer.normalize_str(text).split()
       if reference.normalize(text).split() != cleaned_words:
-        different.add(character)
-  assert different <= {*MARKS, *NEW_PAIRS}
+        different_characters.add(character)
+  assert different_characters <= {*MARKS, *NEW_PAIRS}
 
 
 @pytest.mark.parametrize(
@@ -313,10 +313,10 @@ def test_korean_words_are_not_unknown(kind, tmp_path):
     opened = reader.open_prepared(prepared)
     assert opened.unigrams[opened.special.unk] == 0
     vocabulary = open_vocabulary.load(prepared)
-    decomposed = [unicodedata.normalize("NFD", line) for line in lines]
+    decomposed_lines = [unicodedata.normalize("NFD", line) for line in lines]
     if kind == "unigram" or not options:
       ids = vocabulary.encode_batch(lines)
-      assert vocabulary.encode_batch(decomposed) == ids
+      assert vocabulary.encode_batch(decomposed_lines) == ids
 
 
 FRENCH = LANGUAGES["french"][-1]
@@ -451,10 +451,10 @@ def test_settings_are_in_the_same_folder(train, tmp_path):
   content = vocabulary.files["vocab.txt"]
   settings = open_vocabulary.contents(vocabulary)["tokenizer_config.json"]
   (tmp_path / "tokenizer_config.json").write_bytes(settings)
-  for name, keep in (("vocab.txt", True), ("other.txt", False)):
+  for name, keeps_accents in (("vocab.txt", True), ("other.txt", False)):
     (tmp_path / name).write_bytes(content)
     vocabulary = open_vocabulary.load(str(tmp_path / name))
-    assert vocabulary.keep_accents == keep
+    assert vocabulary.keep_accents == keeps_accents
   (tmp_path / "other.tokenizer_config.json").write_bytes(settings)
   assert open_vocabulary.load(str(tmp_path / "other.txt")).keep_accents
   # A new vocabulary must not get the settings of another one.
@@ -476,9 +476,9 @@ def test_a_flipped_bit_of_a_vocabulary_is_noticed(kind, train, tmp_path):
   settings_copy.write_bytes(settings.read_bytes())
   rng = random.Random(0)
   for _ in range(60):
-    damaged = bytearray(content)
-    damaged[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-    output.write_bytes(bytes(damaged))
+    damaged_content = bytearray(content)
+    damaged_content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    output.write_bytes(bytes(damaged_content))
     with pytest.raises(ValueError, match=r"mine\.\w+ is not what was written"):
       open_vocabulary.load(str(output))
   output.write_bytes(content)
@@ -490,7 +490,7 @@ def test_a_flipped_bit_of_a_vocabulary_is_noticed(kind, train, tmp_path):
 
 
 def test_the_digest_of_a_model_changes_no_ids(train, tmp_path):
-  """This package, SentencePiece and transformers agree."""
+  """This package, SentencePiece and transformers ignore the digest."""
   transformers = pytest.importorskip("transformers")
   path = pathlib.Path(train("unigram"))
   settings = json.loads((path.parent / "tokenizer_config.json").read_text())
@@ -553,7 +553,7 @@ def test_preparing_warns_that_no_text_gives_pieces(train, tmp_path, capsys):
 
 
 def test_a_seqio_task_uses_the_settings_of_the_vocabulary(train):
-  """An option is needed only for `word_starts`, which is not in the file."""
+  """Only `word_starts` must be given, because no file stores it."""
   seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
   from bert_jax.seqio_tasks import pretraining
 

@@ -83,10 +83,10 @@ def test_merges_go_by_count():
   # pairs are e-s and s-t, which occur 9 times each.
   alphabet = sorted(set("lowernewestwidest"))
   assert pieces[5 : 5 + len(alphabet)] == alphabet
-  inner = sorted({c for word in counts for c in word[1:]})
+  inner_letters = sorted({c for word in counts for c in word[1:]})
   start = 5 + len(alphabet)
-  stop = start + len(inner)
-  assert pieces[start:stop] == [f"##{c}" for c in inner]
+  stop = start + len(inner_letters)
+  assert pieces[start:stop] == [f"##{c}" for c in inner_letters]
   assert pieces[stop : stop + 2] == ["##es", "##est"]
 
 

@@ -96,7 +96,7 @@ def assert_equal_arrays(arrays, others, names):
 
 
 def compare_losses(rows, losses):
-  """Compares the losses of all steps; the first tolerance is the smallest."""
+  """Compares the losses of all steps; the first step's tolerance is smaller."""
   assert len(rows) == len(losses) > 0
   for step, (row, reference) in enumerate(zip(rows, losses, strict=True)):
     assert row["step"] == step + 1
@@ -229,20 +229,20 @@ def test_a_key_that_contradicts_the_model_is_refused(prepared, models):
 @pytest.mark.slow
 def test_a_restart_does_not_need_the_model(prepared, models, tmp_path):
   """A run stops after step 2. Then `init_from` is deleted, or left empty."""
-  source = tmp_path / "model"
-  shutil.copytree(models("gpt"), source)
+  model_copy = tmp_path / "model"
+  shutil.copytree(models("gpt"), model_copy)
 
-  def config(path=source):
+  def config(path=model_copy):
     changes = {"total_steps": 4, "checkpoint.every": 2}
     return continued.config_of("gpt", prepared, path, **changes)
 
   rows, _ = continued.train_module(config(), tmp_path / "whole")
-  shutil.rmtree(source)
-  for name, path in (("gone", source), ("unnamed", "")):
-    copy = tmp_path / name
-    shutil.copytree(tmp_path / "whole", copy)
-    shutil.rmtree(copy / "checkpoints" / "4")
-    new_rows, _ = continued.train_module(config(path), copy)
+  shutil.rmtree(model_copy)
+  for name, path in (("gone", model_copy), ("unnamed", "")):
+    run_copy = tmp_path / name
+    shutil.copytree(tmp_path / "whole", run_copy)
+    shutil.rmtree(run_copy / "checkpoints" / "4")
+    new_rows, _ = continued.train_module(config(path), run_copy)
     assert [r["loss"] for r in new_rows] == [r["loss"] for r in rows]
 
 

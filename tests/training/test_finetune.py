@@ -106,9 +106,12 @@ def test_gpt_trains_its_language_model_with_the_task():
     args = {}, {}, batch, jax.random.key(0), False
     return tiny_families.jit(lambda p: objective.loss(p, *args)[0])(params)
 
-  sums, without_lm = sums_of(objective), sums_of(finetune.build(**arguments))
+  sums, sums_without_lm = (
+    sums_of(objective),
+    sums_of(finetune.build(**arguments)),
+  )
   np.testing.assert_allclose(
-    sums["task_loss"], without_lm["task_loss"], rtol=1e-6
+    sums["task_loss"], sums_without_lm["task_loss"], rtol=1e-6
   )
   assert objective.coefficients == {"task_loss": 1.0, "lm_loss": 0.5}
   # The language model's loss is a mean over the three next tokens of each row.
@@ -231,7 +234,7 @@ def test_every_recipe_is_a_config(name):
 
 @pytest.fixture(scope="module")
 def tuned_run(tmp_path_factory, compiled):
-  """Trains for six steps; returns the config, the folder, the first weights."""
+  """Trains for six steps; returns the config, folder and initial weights."""
   path = tmp_path_factory.mktemp("finetune")
   weights = tiny_tasks.write_model(path / "model")
   config = configs.load_defaults("glue:cola")
@@ -318,9 +321,11 @@ def test_a_killed_run_equals_an_uninterrupted_one(tuned_run, tmp_path):
   shutil.copytree(run, run_copy)
   shutil.rmtree(run_copy / "checkpoints" / "6")
   train.run(copy.deepcopy(config), str(run_copy))
-  old, new = (runs.read(str(workdir)).arrays for workdir in (run, run_copy))
-  for name in old:
-    np.testing.assert_array_equal(old[name], new[name], name)
+  old_arrays, new_arrays = (
+    runs.read(str(workdir)).arrays for workdir in (run, run_copy)
+  )
+  for name in old_arrays:
+    np.testing.assert_array_equal(old_arrays[name], new_arrays[name], name)
 
 
 @pytest.mark.parametrize(
@@ -340,8 +345,8 @@ def test_a_step_is_saved_before_it_is_evaluated(
 ):
   """A run loses no step if it ends before its evaluation is saved.
 
-  The run ends in the evaluation ("measure"), before the checkpoint gets its
-  results ("add"), or before the evaluation by a signal ("stop").
+  The run ends in the evaluation ("measure"), before the checkpoint gets the
+  evaluation's results ("add"), or by a signal before the evaluation ("stop").
   """
   config, run, _ = tuned_run
   workdir = tmp_path / "run"
@@ -446,16 +451,16 @@ def test_every_metric_says_which_package_it_needs(monkeypatch, module):
   }
   tasks = {name: task.task for name, task in TASKS.items()} | custom_tasks
   for name in TASKS_BY_MODULE:
-    importlib.import_module(name)  # Load the modules that are not removed.
+    importlib.import_module(name)  # Load all modules before one is removed.
   monkeypatch.setitem(sys.modules, module, None)
-  names_of_dependent = []
+  dependent_tasks = []
   for name, task in tasks.items():
     try:
       metrics.check_packages(task)
     except ValueError as e:
       assert "pip install 'bert_jax[finetune]'" in str(e)
-      names_of_dependent.append(name)
-  assert sorted(names_of_dependent) == sorted(TASKS_BY_MODULE[module])
+      dependent_tasks.append(name)
+  assert sorted(dependent_tasks) == sorted(TASKS_BY_MODULE[module])
 
 
 def test_labels_are_matched_by_name(tuned_run, tmp_path):

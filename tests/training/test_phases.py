@@ -51,7 +51,7 @@ def make_phases(total, batch, data, sections):
 
 def test_berts_two_phases():
   """Devlin et al. 2019, A.2: 128 tokens for 90% of the steps, then 512."""
-  first, second = make_scheduled_phases(
+  first_phase, second_phase = make_scheduled_phases(
     phase1=dict(fraction=0.9),
     phase2=dict(
       fraction=0.1,
@@ -61,15 +61,17 @@ def test_berts_two_phases():
       micro_scale=4,
     ),
   )
-  assert (first.start, first.end) == (0, 900_000)
-  assert (second.start, second.end) == (900_000, 1_000_000)
-  assert (first.batch_size, first.micro_batches) == (256, 2)
-  assert (second.batch_size, second.micro_batches) == (128, 8)
-  assert first.data == DATA | dict(length=128, max_predictions=20)
-  assert second.data == DATA | dict(length=512, max_predictions=80)
-  assert first.first_example(0) == 0 and first.first_example(3) == 768
-  assert second.first_example(900_000) == 0
-  assert second.first_example(900_003) == 3 * 128
+  assert (first_phase.start, first_phase.end) == (0, 900_000)
+  assert (second_phase.start, second_phase.end) == (900_000, 1_000_000)
+  assert (first_phase.batch_size, first_phase.micro_batches) == (256, 2)
+  assert (second_phase.batch_size, second_phase.micro_batches) == (128, 8)
+  assert first_phase.data == DATA | dict(length=128, max_predictions=20)
+  assert second_phase.data == DATA | dict(length=512, max_predictions=80)
+  assert (
+    first_phase.first_example(0) == 0 and first_phase.first_example(3) == 768
+  )
+  assert second_phase.first_example(900_000) == 0
+  assert second_phase.first_example(900_003) == 3 * 128
 
 
 @pytest.mark.parametrize("total", range(1, 40))

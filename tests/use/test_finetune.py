@@ -45,7 +45,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
-  """Trains in a thread, returns the result; the arguments must not change."""
+  """Trains in a thread and returns the result; no argument may change."""
   config = config_files.open_config("own")
   config.model.dtype = "float32"
   config.log.every = 1

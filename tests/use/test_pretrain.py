@@ -29,7 +29,7 @@ OPTIONS = dict(
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-  """Trains in a thread, returns the result; the arguments must not change."""
+  """Trains in a thread and returns the result; no argument may change."""
   texts = list(TEXTS)
   originals = copy.deepcopy((texts, OPTIONS))
   results = []
