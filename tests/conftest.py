@@ -46,11 +46,11 @@ def unoptimized():
 @contextlib.contextmanager
 def changed_options(options):
   """Sets options of jax, here and in child processes, and resets them."""
-  before = {name: jax.config.values[name] for name in options}
+  old_options = {name: jax.config.values[name] for name in options}
   with pytest.MonkeyPatch.context() as patch:
     for name, setting in options.items():
       jax.config.update(name, setting)
       patch.setenv(name.upper(), str(setting))
     yield
-  for name, setting in before.items():
+  for name, setting in old_options.items():
     jax.config.update(name, setting)

@@ -215,7 +215,7 @@ def _masked(logits, tensors):
 
 
 def loss(model, family, batch, noise):
-  """Returns {name: loss} of a batch. Only "loss", the sum, is trained.
+  """Returns {name: loss} of a batch; "loss" is the sum, which is trained.
 
   Args:
     model: the model that `write` returned.

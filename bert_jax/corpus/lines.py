@@ -199,17 +199,19 @@ def read_lines(
     held_back_text = text[len(text.rstrip("\r")) :][-2:] if block else ""
     text = text[: len(text) - len(held_back_text)]
     # The regular expression is slow, and most files have no "\r".
-    first, *others = _LINE_END.split(text) if "\r" in text else text.split("\n")
-    line_parts.append(first)
-    size += len(first)
-    if others:
-      for line in ("".join(line_parts), *others[:-1]):
+    first_line, *other_lines = (
+      _LINE_END.split(text) if "\r" in text else text.split("\n")
+    )
+    line_parts.append(first_line)
+    size += len(first_line)
+    if other_lines:
+      for line in ("".join(line_parts), *other_lines[:-1]):
         if len(line) > limit:
           yield from _cut_line(path, number, line, cuts_lines)
         else:
           yield line
         number += 1
-      line_parts, size = [others[-1]], len(others[-1])
+      line_parts, size = [other_lines[-1]], len(other_lines[-1])
     if size > limit:
       *finished_parts, last_part = _cut_line(
         path, number, "".join(line_parts), cuts_lines

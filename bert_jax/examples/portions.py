@@ -151,12 +151,14 @@ class ShardPortions:
     begin = window * self._window_shards
     indices, numbers = [], []
     for shard in order[begin : begin + self._window_shards]:
-      first, last = self._bounds[shard : shard + 2].tolist()
+      first_document, end_document = self._bounds[shard : shard + 2].tolist()
       index_key = hashing.make_key(key_of_draws, "index")
-      index = self._recipe.index(self._corpus, first, last, index_key)
+      index = self._recipe.index(
+        self._corpus, first_document, end_document, index_key
+      )
       indices.append(index)
       if self._recipe.copies:
-        shard_key = hashing.make_key(key_of_draws, "shard", first)
+        shard_key = hashing.make_key(key_of_draws, "shard", first_document)
         numbers.append(fixed_numbers(shard_key, len(index)))
     elements = np.concatenate(indices)
     key = hashing.make_key(key, "chunks", window)

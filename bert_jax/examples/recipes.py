@@ -266,9 +266,14 @@ def albert_pairs(
     raise UserError(
       f"single is {options.single!r}{nearest(str(options.single), choices)}"
     )
-  split = options.single == "split"
+  splits_sentence = options.single == "split"
   return _pair_recipe(
-    special, vocab_size, options, split, needs_two=not split, order=True
+    special,
+    vocab_size,
+    options,
+    splits_sentence,
+    needs_two=not splits_sentence,
+    order=True,
   )
 
 

@@ -244,17 +244,22 @@ class Mixture:
   def read(self, first: int, count: int) -> Batch:
     """Returns examples [first, first + count), first >= 0, count >= 1."""
     block, skip = divmod(first, MIXTURE_BLOCK)
-    last = (first + count - 1) // MIXTURE_BLOCK
+    last_block = (first + count - 1) // MIXTURE_BLOCK
     components = np.concatenate(
-      [self._components(i) for i in range(block, last + 1)]
+      [self._components(i) for i in range(block, last_block + 1)]
     )
-    before, wanted = components[:skip], components[skip : skip + count]
+    skipped_components, row_components = (
+      components[:skip],
+      components[skip : skip + count],
+    )
     batch = padding(self.features, count)
     for i, stream in enumerate(self._streams):
-      rows = np.flatnonzero(wanted == i)
+      rows = np.flatnonzero(row_components == i)
       if not len(rows):
         continue
-      begin = block * int(self._counts[i]) + int(np.sum(before == i))
+      begin = block * int(self._counts[i]) + int(
+        np.sum(skipped_components == i)
+      )
       for key, array in stream.read(begin, len(rows)).items():
         batch[key][rows] = array
     return batch
@@ -310,8 +315,8 @@ class Heldout:
       bounds = shard_bounds(corpus, SHARD_TOKENS).tolist()
       elements = np.concatenate(
         [
-          recipe.index(corpus, first, last, self._key)
-          for first, last in itertools.pairwise(bounds)
+          recipe.index(corpus, first_document, end_document, self._key)
+          for first_document, end_document in itertools.pairwise(bounds)
         ]
       )
       self._elements.append(elements)
@@ -337,10 +342,10 @@ class Heldout:
         continue
       row_numbers = numbers[rows]
       elements = self._elements[i][row_numbers - begin]
-      built = self._recipe.build(
+      built_batch = self._recipe.build(
         corpus, elements, row_numbers.astype(np.uint64), self._key
       )
-      for key, array in built.items():
+      for key, array in built_batch.items():
         batch[key][rows] = array
     return batch
 

@@ -334,11 +334,13 @@ class Program:
     """
     if self.plan.other_blocks == 1:
       return body(0, start)
-    first: Any = 0
-    end: Any = self.plan.other_blocks
+    first_block: Any = 0
+    end_block: Any = self.plan.other_blocks
     if self.ranges is not None:
-      first, end = (self.ranges[self.b, self.block, i] for i in (0, 1))
-    return jax.lax.fori_loop(first, end, body, start)
+      first_block, end_block = (
+        self.ranges[self.b, self.block, i] for i in (0, 1)
+      )
+    return jax.lax.fori_loop(first_block, end_block, body, start)
 
   def store_gradient(
     self,

@@ -283,10 +283,12 @@ def tell_apart(tokenizer: Tokenizer) -> None:
     if token_by_id[number].normalized:
       text = tokenizer.normalizer.normalize_str(token_by_id[number].content)
       by_text.setdefault(text, []).append(token_by_id[number])
-  for text, (first, *others) in by_text.items():
-    if not (text and others):
+  for text, (first_token, *other_tokens) in by_text.items():
+    if not (text and other_tokens):
       continue
-    names = " and ".join(repr(token.content) for token in (first, *others))
+    names = " and ".join(
+      repr(token.content) for token in (first_token, *other_tokens)
+    )
     line = (
       f"warning: the added tokens {names} are equal in the text as the"
       " tokenizer cleans it:"
@@ -301,10 +303,10 @@ def tell_apart(tokenizer: Tokenizer) -> None:
         " remove one of them."
       )
     else:
-      tokenizer.add_tokens([_raw(token) for token in others])
+      tokenizer.add_tokens([_raw(token) for token in other_tokens])
       line += (
-        f" {first.content!r} is found in every spelling except"
-        f" {listed([token.content for token in others])}."
+        f" {first_token.content!r} is found in every spelling except"
+        f" {listed([token.content for token in other_tokens])}."
       )
     note_once(line)
 

@@ -142,7 +142,10 @@ def resize(tree: Any, layout: Any) -> Any:
 def cut_or_pad(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
   """Cuts an array at the end of each axis, or pads it there with zeros."""
   x = x[tuple(slice(size) for size in shape)]
-  padding = [(0, new - old) for new, old in zip(shape, x.shape, strict=True)]
+  padding = [
+    (0, new_size - old_size)
+    for new_size, old_size in zip(shape, x.shape, strict=True)
+  ]
   return jnp.pad(x, padding)
 
 

@@ -322,7 +322,7 @@ def run(
   with sharding.use_mesh(predictor.mesh):
     step, params = predictor.step, predictor.params
     outputs: list[Any] = []
-    done = 0
+    num_done = 0
     for numbers, logits in evaluate_task.run_batches(
       step, params, batches, predictor.mesh, add_positions
     ):
@@ -332,8 +332,8 @@ def run(
         # while the next one is prepared.
         numbers_done, logits_done = outputs[-2]
         jax.block_until_ready(logits_done)
-        done += int((numbers_done >= 0).sum())
-        report(done)
+        num_done += int((numbers_done >= 0).sum())
+        report(num_done)
   return evaluate_task.logits_of_units(
     jax.device_get(outputs), len(rows.example)
   )
@@ -491,10 +491,10 @@ def make_results(
 
 def _label(labels: Sequence[str], probabilities: np.ndarray) -> Result:
   """Makes the result of a classification from its probabilities."""
-  best = int(probabilities.argmax())
+  best_index = int(probabilities.argmax())
   return {
-    "label": labels[best],
-    "probability": float(probabilities[best]),
+    "label": labels[best_index],
+    "probability": float(probabilities[best_index]),
     "probabilities": dict(zip(labels, probabilities.tolist(), strict=True)),
   }
 
@@ -515,10 +515,10 @@ def _labels(labels: Sequence[str], probabilities: np.ndarray) -> Result:
 
 def _choice(probabilities: np.ndarray) -> Result:
   """Makes the result of a multiple choice from its probabilities."""
-  best = int(probabilities.argmax())
+  best_index = int(probabilities.argmax())
   return {
-    "choice": best,
-    "probability": float(probabilities[best]),
+    "choice": best_index,
+    "probability": float(probabilities[best_index]),
     "probabilities": probabilities.tolist(),
   }
 

@@ -194,10 +194,10 @@ def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
   clean = joining_cleaner(model.tokenizer)
   encoded = [_tokens(t, row, clean) for t, row in zip(texts, rows, strict=True)]
   size = model.config["model"]["vocab_size"]
-  highest = max((int(t.ids.max()) for t in encoded if len(t.ids)), default=0)
-  if highest >= size:
+  max_id = max((int(t.ids.max()) for t in encoded if len(t.ids)), default=0)
+  if max_id >= size:
     raise UserError(
-      f"the tokenizer gives id {highest}, the model has {size} pieces: they do"
+      f"the tokenizer gives id {max_id}, the model has {size} pieces: they do"
       " not belong together."
     )
   return encoded

@@ -250,13 +250,13 @@ def test_another_filter_is_another_folder(tmp_path, vocab, in_process, capfd):
   meta = prepare.prepare(path, vocab, output, filters=base_filters)
   assert prepare.prepare(path, vocab, output, filters=base_filters) == meta
   assert "nothing to do" in capfd.readouterr().err
-  for other, message in (
+  for other_filters, message in (
     (Filters(near_duplicates=0.7), "near_duplicates was 0.8, is 0.7"),
     (Filters(), "near_duplicates was 0.8, is None"),
     (base_filters._replace(min_words=3), "min_words was None, is 3"),
   ):
     with pytest.raises(ValueError, match=message):
-      prepare.prepare(path, vocab, output, filters=other)
+      prepare.prepare(path, vocab, output, filters=other_filters)
   # The fingerprint differs even if the other filter drops nothing.
   with_min_words = base_filters._replace(min_words=2)
   other_meta = prepare.prepare(
@@ -314,13 +314,13 @@ def test_the_report(tmp_path, vocab, in_process, monkeypatch, capfd):
 )
 def test_refusals(tmp_path, vocab, in_process, monkeypatch, arguments, message):
   path = write(tmp_path / "in.jsonl", CORPUS.values())
-  before = names_in(tmp_path)
+  names_before = names_in(tmp_path)
   files = ["--input", path, "--vocab", vocab, "--output", tmp_path / "out"]
   with pytest.raises(SystemExit) as e:
     run(monkeypatch, *files, *arguments.split())
   assert e.value.code.startswith("error: ") and message in e.value.code
   assert "\n" not in e.value.code
-  assert names_in(tmp_path) == before
+  assert names_in(tmp_path) == names_before
 
 
 def test_without_the_package(tmp_path, vocab, monkeypatch):

@@ -253,7 +253,8 @@ def test_data_overwritten_under_a_run(
 ):
   """The run stops, and saves no checkpoint after the data have changed.
 
-  When the old data are back, a restart gives the rows of a run without change.
+  When the old data are back, a restart gives the rows of a run whose data
+  never changed.
   """
   copy = pathlib.Path(shutil.copytree(data, tmp_path / "p"))
   path, read_batches = copy / "train.tokens", loader.PretrainingData.read

@@ -80,9 +80,11 @@ def test_any_steps_give_the_same_rows():
     ]
     assert same(join(batches), full_batch)
   source = stream()
-  for first in (count - 9, 3, count // 2, 0):  # Any order is allowed.
-    batch = source.read(first, 9)
-    assert same(batch, {k: v[first : first + 9] for k, v in full_batch.items()})
+  for first_row in (count - 9, 3, count // 2, 0):  # Any order is allowed.
+    batch = source.read(first_row, 9)
+    assert same(
+      batch, {k: v[first_row : first_row + 9] for k, v in full_batch.items()}
+    )
   assert not same(stream(seed=1).read(0, count), full_batch)
   assert not same(stream(name="other").read(0, count), full_batch)
 
@@ -197,10 +199,10 @@ def test_mixture():
   for i, name in enumerate(names):
     single_batch = stream(name=name).read(0, int((slots == i).sum()))
     assert same(single_batch, {k: v[slots == i] for k, v in full_batch.items()})
-  for first in (4090, 17, 0):
+  for first_row in (4090, 17, 0):
     new_mixture = streams.Mixture([stream(name=n) for n in names], [5, 3, 2], 1)
-    expected = {k: v[first : first + 30] for k, v in full_batch.items()}
-    assert same(new_mixture.read(first, 30), expected)
+    expected = {k: v[first_row : first_row + 30] for k, v in full_batch.items()}
+    assert same(new_mixture.read(first_row, 30), expected)
   restarted_mixture = streams.Mixture(
     [stream(name=n) for n in names], [5, 3, 2], 1
   )

@@ -88,19 +88,20 @@ def test_packed_rows_choose_as_single_ones(smoothing):
     weights,
   )
   assert np.bincount(slot).tolist() == [3, 4]
-  for i, (first, last) in enumerate(((0, 10), (10, 24))):
+  for i, (first_column, end_column) in enumerate(((0, 10), (10, 24))):
     single_columns, _ = masked_units.choose_tokens(
-      np.ones((1, last - first), bool),
+      np.ones((1, end_column - first_column), bool),
       masked_units.make_sequences(
-        np.array([last - first]), numbers[i : i + 1], last
+        np.array([end_column - first_column]), numbers[i : i + 1], end_column
       ),
       expected[i : i + 1],
       key,
-      weights[:, first:last],
+      weights[:, first_column:end_column],
     )
     # Packed rows compare fewer bits of the draws; here these bits all differ.
     assert (
-      packed_columns[slot == i].tolist() == (single_columns + first).tolist()
+      packed_columns[slot == i].tolist()
+      == (single_columns + first_column).tolist()
     )
 
 

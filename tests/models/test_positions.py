@@ -44,7 +44,7 @@ def test_longest_length_of_roberta(padding_id, longest):
     init(longest + 1)
 
 
-# These are the segments of the published models.
+# The number of segments of each published model.
 SEGMENTS = dict(bert=2, roberta=1, albert=2, electra=2, distilbert=0, gpt=0)
 
 
@@ -77,9 +77,9 @@ def test_ids_out_of_range_are_not_a_number(name):
     bad_ids_by_key["segment_ids"] = (-1, segments)
   for key, bad_ids in bad_ids_by_key.items():
     for bad_id in bad_ids:
-      changed = inputs[key].copy()
-      changed[0, -1] = bad_id
-      hidden = run(*(inputs | {key: changed}).values())[0]
+      changed_ids = inputs[key].copy()
+      changed_ids[0, -1] = bad_id
+      hidden = run(*(inputs | {key: changed_ids}).values())[0]
       assert np.isnan(hidden[:, -1]).all(), (key, bad_id)
 
 

@@ -33,12 +33,12 @@ def make(name, kind, *args):
 
   @jit
   def run(params, batch):
-    logits, seen = model.apply(
+    logits, captured = model.apply(
       {"params": params},
       batch,
       capture_intermediates=lambda module, _: module.name == "encoder",
     )
-    return logits, seen["intermediates"]["encoder"]["__call__"][0][0]
+    return logits, captured["intermediates"]["encoder"]["__call__"][0][0]
 
   return params, functools.partial(run, params)
 
@@ -226,23 +226,28 @@ def towers():
 
 def test_both_towers_read_the_same_tables():
   _, params, batch, run = towers()
-  before = run({"params": params}, batch)
-  assert {k: x.shape for k, x in before.items()} == {
+  old_outputs = run({"params": params}, batch)
+  assert {k: x.shape for k, x in old_outputs.items()} == {
     "mlm_logits": (2, 2, 50),
     "rtd_logits": (2, 8),
   }
-  assert {x.dtype for x in before.values()} == {jnp.dtype("float32")}
+  assert {x.dtype for x in old_outputs.values()} == {jnp.dtype("float32")}
   row = int(batch["input_ids"][0, 1])
   for table, index in (("word", row), ("position", 1), ("segment", 0)):
     changed_table = params["embeddings"][table]["embedding"].at[index].add(0.5)
     tables = params["embeddings"] | {table: {"embedding": changed_table}}
-    after = run({"params": params | {"embeddings": tables}}, batch)
-    for key in before:
-      assert (np.asarray(before[key]) != np.asarray(after[key])).any(), table
+    new_outputs = run({"params": params | {"embeddings": tables}}, batch)
+    for key in old_outputs:
+      assert (
+        np.asarray(old_outputs[key]) != np.asarray(new_outputs[key])
+      ).any(), table
 
 
 def test_discriminators_loss_leaves_the_generator_alone():
-  """The generator gets no gradient; the tables get one from both losses."""
+  """The discriminator's loss gives the generator's weights no gradient.
+
+  The tables get a gradient from the losses of both towers.
+  """
   module, params, batch, _ = towers()
 
   def gradient(method):

@@ -79,7 +79,7 @@ def test_an_objective_without_a_family_says_how_to_get_one():
 
 
 def test_sentence_order_of_packed_pairs():
-  """The metrics are named sop_*; three of four places hold a pair."""
+  """The metrics are named sop_*; three of four places have a pair."""
   batch = make_batch()
   objective = objectives.build("mlm", ALBERT, {"pair_name": "sop"})
   params = nn.unbox(jit(objective.init)(jax.random.key(0), batch))
@@ -113,9 +113,10 @@ def norm(x, p):
 
 
 def test_spans_at_an_edge_have_no_boundary_loss():
-  """The released rule is `start > 0 and end < sent_length - 1` (span_masking).
+  """A span has this loss if `start > 0 and end < sent_length - 1`.
 
-  The released code adds the special tokens only after masking.
+  This is the rule of the released code (span_masking), which adds the special
+  tokens only after masking.
   """
   # The first row has sequences of 6 and 5 columns, the second has one of 12.
   sequences = jnp.array([[1] * 6 + [2] * 5 + [0], [1] * 12])
@@ -133,12 +134,12 @@ def test_spans_at_an_edge_have_no_boundary_loss():
   expected = np.zeros((2, 8))
   for row, row_spans in spans.items():
     slot = 0
-    for first, last in row_spans:
-      for column in range(first, last + 1):
+    for first_column, last_column in row_spans:
+      for column in range(first_column, last_column + 1):
         batch["mlm_positions"][row, slot] = column
-        batch["span_positions"][row, slot] = first - 1, last + 1
+        batch["span_positions"][row, slot] = first_column - 1, last_column + 1
         batch["mlm_weights"][row, slot] = 1
-        expected[row, slot] = (row, first, last) in inner_spans
+        expected[row, slot] = (row, first_column, last_column) in inner_spans
         slot += 1
   batch = {key: jnp.asarray(array) for key, array in batch.items()}
   span_weights = objectives.mlm.span_weights(batch)

@@ -115,22 +115,25 @@ def test_answers_in_windows_at_edges_and_cut(bert):
   context = " ".join(words)
   begins = np.cumsum([0] + [len(w) + 1 for w in words[:-1]])
   # A row of length 15 has 15 - 3 - 2 = 10 tokens of the context.
-  for first in range(len(words)):
+  for first_word in range(len(words)):
     for count in (1, 3, 10, 11):
-      last = first + count - 1
-      if last >= len(words):
+      last_word = first_word + count - 1
+      if last_word >= len(words):
         continue
-      start, end = begins[first], begins[last] + len(words[last])
+      start, end = begins[first_word], begins[last_word] + len(words[last_word])
       example = question(context, context[start:end], int(start))
       rows = questions.rows([example], bert, 15, stride=4).rows
       windows_with_answer = 0
       for i, (a, b) in enumerate(windows(len(words), 10, 4)):
-        is_inside = a <= first and last < b
+        is_inside = a <= first_word and last_word < b
         assert (rows.labels[i, 0] > 0) == is_inside
         if is_inside:
           windows_with_answer += 1
           assert texts(example, rows, i) == context[start:end]
-          assert rows.labels[i].tolist() == [first - a + 4, last - a + 4]
+          assert rows.labels[i].tolist() == [
+            first_word - a + 4,
+            last_word - a + 4,
+          ]
         else:
           assert rows.labels[i].tolist() == [0, 0]
       assert windows_with_answer or count > 6

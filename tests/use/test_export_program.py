@@ -161,15 +161,15 @@ def test_commands_need_nothing_but_the_file(folders, tmp_path, monkeypatch):
   lines = write_lines(tmp_path / "in.jsonl", LINES["classification"])
   output = tmp_path / "out.jsonl"
   command = [sys.executable, "-m", "bert_jax", "run-exported", "--model", path]
-  done = subprocess.run(
+  process = subprocess.run(
     [*command, "--input", lines, "--output", output],
     capture_output=True,
     text=True,
     cwd=tmp_path,
     env=os.environ | {"PYTHONPATH": str(pathlib.Path(__file__).parents[2])},
   )
-  assert done.returncode == 0, done.stderr
-  assert "4 predictions" in done.stdout
+  assert process.returncode == 0, process.stderr
+  assert "4 predictions" in process.stdout
   rows = [json.loads(line) for line in output.read_text().splitlines()]
   assert [row.pop("id") for row in rows] == ["x", 2, 3, 4]
   live = predicting.open_predictor(folders["classification"])
@@ -191,9 +191,9 @@ def test_a_flipped_bit_of_a_file_is_a_sentence(exported_path, tmp_path, begin):
   path = tmp_path / "a.bin"
   errors = 0
   for _ in range(10):
-    changed, offset = bytearray(content), begin + rng.randrange(1500)
-    changed[offset] ^= 1 << rng.randrange(8)
-    path.write_bytes(changed)
+    changed_content, offset = bytearray(content), begin + rng.randrange(1500)
+    changed_content[offset] ^= 1 << rng.randrange(8)
+    path.write_bytes(changed_content)
     try:
       predictor = export.load(str(path))
     except ValueError as e:
@@ -239,8 +239,8 @@ def test_a_renamed_parameter_is_missed(exported_path, tmp_path):
   for name in (names[0], names[-1]):
     renamed = f"q{name[1:]}".encode()
     path.write_bytes(content.replace(name.encode(), renamed))
-    missing = name.removesuffix(".npy")
-    with pytest.raises(ValueError, match=f"damaged \\('{missing}'\\)"):
+    missing_name = name.removesuffix(".npy")
+    with pytest.raises(ValueError, match=f"damaged \\('{missing_name}'\\)"):
       export.load(str(path))
   # Files of earlier versions have no list of arrays, and can still be loaded.
   path = write_changed_copy(tmp_path / "old.bin", exported_path, arrays=None)

@@ -1,4 +1,4 @@
-"""Tests features of texts, their files, and a tagger on features."""
+"""Tests features of texts, files of features, and a tagger on features."""
 
 import functools
 import json
@@ -131,20 +131,23 @@ def test_words_have_their_first_piece_or_the_mean(bert):
   (text,) = extract(bert, [TEXT])
   # The tokens are [CLS] the cats sat . un ##aff ##able [SEP].
   pieces_by_word = [[1], [2], [3, 4], [5, 6, 7]]
-  (first,) = extract(bert, [TEXT], unit="word")
-  assert first.tokens == ("the", "cats", "sat.", "unaffable")
+  (first_pieces,) = extract(bert, [TEXT], unit="word")
+  assert first_pieces.tokens == ("the", "cats", "sat.", "unaffable")
   np.testing.assert_allclose(
-    first.vectors, text.vectors[[1, 2, 3, 5]], atol=TOLERANCE
+    first_pieces.vectors, text.vectors[[1, 2, 3, 5]], atol=TOLERANCE
   )
-  (mean,) = extract(bert, [TEXT], unit="word", pieces="mean")
+  (mean_pieces,) = extract(bert, [TEXT], unit="word", pieces="mean")
   expected = [
     text.vectors[word_pieces].mean(0) for word_pieces in pieces_by_word
   ]
-  np.testing.assert_allclose(mean.vectors, expected, atol=TOLERANCE)
+  np.testing.assert_allclose(mean_pieces.vectors, expected, atol=TOLERANCE)
 
 
 def test_each_separate_word_has_one_vector(bert):
-  """Words may contain a space or no characters; some have no pieces."""
+  """A word may contain a space, or have no characters or no pieces.
+
+  A word without pieces has a vector of zeros.
+  """
   words = ["the cats", "", "sat", "\u200b", "."]
   (features,) = extract(bert, [words], unit="word", pieces="mean")
   assert features.tokens == tuple(words)
@@ -202,18 +205,18 @@ def test_a_long_text_is_read_in_windows(bert):
   cls, sep = tokens.ids[[0, -1]]
   # Counted from 0, words 10 to 31 are in both windows. The vectors before word
   # 21 come from the first window, the others from the second.
-  first, second = (
+  first_window, second_window = (
     expected_layers(bert, [cls, *tokens.ids[1:-1][window], sep])[:, -1]
     for window in (slice(0, 32), slice(10, 42))
   )
-  expected = np.concatenate([first[:22], second[12:]])
+  expected = np.concatenate([first_window[:22], second_window[12:]])
   np.testing.assert_allclose(text.vectors, expected, atol=TOLERANCE)
   (text,) = extract(bert, [words], overlap=10, unit="mean", normalize=True)
   mean = expected.mean(0) / np.linalg.norm(expected.mean(0))
   np.testing.assert_allclose(text.vectors, mean, atol=TOLERANCE)
   (text,) = extract(bert, [words], overlap=10, unit="cls")
   np.testing.assert_allclose(
-    text.vectors, (first[0] + second[0]) / 2, atol=TOLERANCE
+    text.vectors, (first_window[0] + second_window[0]) / 2, atol=TOLERANCE
   )
 
 
@@ -328,12 +331,12 @@ def test_bad_input_is_one_sentence(
   (tmp_path / "not.jsonl").write_text("a\n")
   (tmp_path / "latin.txt").write_bytes(b"a\n\xe9\n")
   (tmp_path / "empty.txt").touch()
-  before = sorted(tmp_path.iterdir())
+  files_before = sorted(tmp_path.iterdir())
   with pytest.raises(SystemExit) as e:
     command(monkeypatch, *files, "in.txt", *arguments)
   assert str(e.value).startswith("error: ") and words in str(e.value)
   assert "\n" not in str(e.value)
-  assert sorted(tmp_path.iterdir()) == before
+  assert sorted(tmp_path.iterdir()) == files_before
 
 
 def test_sentence_vectors_are_those_of_transformers(tmp_path):

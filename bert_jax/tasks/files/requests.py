@@ -81,11 +81,11 @@ def _check_mask(text: str, mask: str) -> None:
   if mask in text:
     return
   other_masks = [token for token in _MASKS if token in text]
-  found = ""
+  hint = ""
   if other_masks:
-    found = f"; it has {other_masks[0]}, the mask of another model"
+    hint = f"; it has {other_masks[0]}, the mask of another model"
   raise UserError(
-    f"the text has no mask to fill{found}: this model's mask is {mask}"
+    f"the text has no mask to fill{hint}: this model's mask is {mask}"
   )
 
 
