@@ -56,13 +56,13 @@ _MARKUP = (
   (re.compile(r"\*\*?(\w[^*\s]*)\*\*?"), r"\1"),
 )
 _PLAIN_WORD = re.compile(r"[\"'(]*[A-Za-z]+(['’-][A-Za-z]+)*[\"').,;:!?]*$")
-_ENGLISH = (
+_FUNCTION_WORD_LIST = (
   "a an and are as at be been but by can do does each for from has have if in"
   " into is it its may more not of on one only or other should so such than"
   " that the their then there these they this to used was we when where which"
   " will with you your"
 )
-_FUNCTION_WORDS = frozenset(_ENGLISH.split())
+_FUNCTION_WORDS = frozenset(_FUNCTION_WORD_LIST.split())
 
 
 class Module(NamedTuple):

@@ -25,7 +25,7 @@ from bert_jax.messages import UserError
 
 # The formats of files; docs/corpus.md describes them.
 FORMATS = ("bert", "text", "text_blocks", "text_lines", "jsonl", "parquet")
-_BY_EXTENSION = {
+_FORMAT_BY_EXTENSION = {
   "": "bert",
   ".txt": "bert",
   ".text": "bert",
@@ -41,7 +41,7 @@ _BY_EXTENSION = {
 }
 # The codes of ISO 639-1. `sentencex` accepts any word as a code, and splits
 # text in an unknown language as it splits English.
-_CODES = (
+_LANGUAGE_CODES = (
   "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch"
   " co cr cs cu cv cy da de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga"
   " gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja"
@@ -51,7 +51,7 @@ _CODES = (
   " ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi"
   " vo wa wo xh yi yo za zh zu"
 )
-LANGUAGES = tuple(_CODES.split())
+LANGUAGES = tuple(_LANGUAGE_CODES.split())
 # A document is a list of sentences that are not blank.
 Document = list[str]
 
@@ -393,15 +393,15 @@ def format_of(path: str) -> str:
   for extension in lines.COMPRESSED:
     base = base.removesuffix(extension)
   extension = epath.Path(base).suffix
-  if extension in _BY_EXTENSION:
-    return _BY_EXTENSION[extension]
+  if extension in _FORMAT_BY_EXTENSION:
+    return _FORMAT_BY_EXTENSION[extension]
   # An extension that ends with a number, as in shard.0001 or
   # news.en-00001-of-00100, says nothing about the format.
   if re.search(r"[.-]\d+$", extension):
     return "bert"
   raise UserError(
     f"{path}: the name does not tell the format of the file ({extension} is"
-    f" not {', '.join(filter(None, _BY_EXTENSION))}); give --format, or"
+    f" not {', '.join(filter(None, _FORMAT_BY_EXTENSION))}); give --format, or"
     f" --input FORMAT:{path}, with one of {', '.join(FORMATS)}."
   )
 

@@ -136,8 +136,8 @@ class Dropout(nn.Module):
 def with_axes(init: Init, axes: tuple[str | None, ...]) -> Init:
   """Returns an initializer whose array is boxed with logical axis names.
 
-  Its type says "array", because `nn.Module.param` returns the array without the
-  box.
+  The initializer's type says "array", because `nn.Module.param` returns the
+  array without the box.
   """
   return cast(Init, nn.with_logical_partitioning(init, axes))
 

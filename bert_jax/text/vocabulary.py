@@ -25,11 +25,11 @@ from bert_jax.messages import UserError
 
 # The tokens are in the order of the ids that `bert_jax vocab` gives them.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# The largest number of chunks in the cache. English text needs about 10,000
-# chunks for 95% of its running words.
-_CACHE_SIZE = 2**18
+# The largest number of chunks in the cache. In English text, about 10,000
+# chunks make up 95% of the words.
+_MAX_CACHED_CHUNKS = 2**18
 # Chunks with more characters are not cached.
-_CACHED_CHARS = 64
+_MAX_CACHED_CHARS = 64
 # WHOLE_TEXT, WORDS and SPACED_CHUNKS are patterns for
 # `Vocabulary.chunk_pattern`. With WHOLE_TEXT, a whole text is one chunk.
 WHOLE_TEXT = re.compile("(?s:.+)")
@@ -43,7 +43,9 @@ SPACED_CHUNKS = re.compile(r" *[^ ]+(?: +(?![\w!-~])[^ ]*)*")
 # Characters that belong to the character before them, as marks do. They are
 # vowels and finals of decomposed Korean syllables, joiners, and sound marks of
 # half-width kana.
-_ATTACHED = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff\u200c\u200d\uff9e\uff9f]")
+_ATTACHED_CHARS = re.compile(
+  "[\u1160-\u11ff\ud7b0-\ud7ff\u200c\u200d\uff9e\uff9f]"
+)
 # A rule of cleaning joins a character with at most this many more characters.
 _LONGEST_RULE = 16
 
@@ -137,7 +139,7 @@ class Vocabulary:
     other_words: words with ids from V on. Only the kind "words" has them.
     around: the ids that a corpus has before and after each sentence. Only the
       kind "words" has them.
-    added: the added tokens without the special tokens of the family; see
+    added: the added tokens except the special tokens of the family; see
       `added_tokens`.
   """
 
@@ -210,14 +212,16 @@ class Vocabulary:
 
   def _encode_rows(self, texts: Sequence[str]) -> list[bytes]:
     """Returns the int32 ids of each text as bytes."""
-    if len(self._caches[0]) > _CACHE_SIZE:
+    if len(self._caches[0]) > _MAX_CACHED_CHUNKS:
       # Do not clear the old cache, because another thread may be reading it.
       self._caches[0] = {}
     cache = self._caches[0]
     chunks = [self._chunks(text) for text in texts]
     new_chunks = set(itertools.chain.from_iterable(chunks)).difference(cache)
     encoded = self._encode_chunks(new_chunks)
-    uncached = {c: encoded.pop(c) for c in new_chunks if len(c) > _CACHED_CHARS}
+    uncached = {
+      c: encoded.pop(c) for c in new_chunks if len(c) > _MAX_CACHED_CHARS
+    }
     cache.update(encoded)
     return [_join(row, cache, uncached) for row in chunks]
 
@@ -601,9 +605,9 @@ def _are_joined(
 
 
 def _is_attached(character: str) -> bool:
-  """Returns True for a mark, or another character of `_ATTACHED`."""
+  """Returns True for a mark, or another character of `_ATTACHED_CHARS`."""
   return unicodedata.category(character)[0] == "M" or bool(
-    _ATTACHED.match(character)
+    _ATTACHED_CHARS.match(character)
   )
 
 

@@ -272,7 +272,8 @@ def expand(
   """Yields each example and its variants, in order.
 
   A variant of a pair changes only one of the two texts. (The released program
-  combines the variants of the second text with the last variant of the first.)
+  combines the variants of the second text with the last variant of the first
+  text.)
 
   Args:
     predictor: a predictor that fills each mask with `options.candidates`

@@ -138,7 +138,7 @@ _ENTRY_NAMES = {"span": ("question", "context"), "choice": ("text", "choices")}
 
 
 def plain(value: Any) -> Any:
-  """Turns NumPy's scalars and arrays into Python's, and NaN into None."""
+  """Turns NumPy's scalars and arrays into numbers and lists, NaN into None."""
   if isinstance(value, str):
     return str(value)
   if isinstance(value, np.generic):

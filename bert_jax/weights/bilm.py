@@ -94,7 +94,7 @@ def _are_filters(filters: Any) -> bool:
 
 
 def read_options(options: Mapping[str, Any], source: str) -> dict[str, Any]:
-  """Translates options.json to attributes of `Elmo`, field by field.
+  """Translates options.json into attributes of `Elmo`, field by field.
 
   Args:
     options: the content of options.json.

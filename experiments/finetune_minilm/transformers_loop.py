@@ -20,9 +20,9 @@ import torch
 import transformers
 
 # The number of batches whose rows are sorted together (LengthGroupedSampler).
-POOL = 50
+BATCHES_IN_POOL = 50
 # A batch's length is a multiple of this number of tokens, for tensor cores.
-MULTIPLE = 8
+LENGTH_MULTIPLE = 8
 # The number of rows in a batch of an evaluation.
 EVAL_BATCH_SIZE = 128
 
@@ -39,7 +39,9 @@ def grouped(order, sizes, batch_size):
   This is transformers' get_length_grouped_indices. In each pool of batches, the
   longest rows come first. The longest row of all is in the first batch.
   """
-  pool_size = batch_size * max(min(len(sizes) // (4 * batch_size), POOL), 1)
+  pool_size = batch_size * max(
+    min(len(sizes) // (4 * batch_size), BATCHES_IN_POOL), 1
+  )
   pools = [order[i : i + pool_size] for i in range(0, len(order), pool_size)]
   pools = [
     indices[np.argsort(-sizes[indices], kind="stable")] for indices in pools
@@ -53,7 +55,7 @@ def collate(rows, row_indices, pad, device):
   """Returns the chosen rows as the model's arguments, on the device."""
   starts = rows["starts"][row_indices][:, None]
   sizes = rows["starts"][row_indices + 1][:, None] - starts
-  columns = np.arange(-(-int(sizes.max()) // MULTIPLE) * MULTIPLE)
+  columns = np.arange(-(-int(sizes.max()) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
   is_token = columns < sizes
   ids = np.where(is_token, rows["ids"].take(starts + columns, mode="clip"), pad)
   types = is_token & (columns >= rows["second"][row_indices][:, None])

@@ -19,10 +19,10 @@ from bert_jax.training import logging, optim, train
 from bert_jax.training import setup as building
 from bert_jax.weights import checkpoint
 
-TOTAL = 12  # Steps of a run.
+TOTAL_STEPS = 12  # Steps of a run.
 # The fixture `exploding_rate` spoils the update of step 6. The fixture
 # `bad_batch` spoils the loss of step 7.
-BAD = 6
+SPIKE_STEP = 6
 
 pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 
@@ -36,7 +36,9 @@ def prepared(tmp_path_factory):
 def config_of(prepared, action="none", factor=1.5):
   """Returns the config of a run that logs and saves every two steps."""
   config = tiny("gpt:gpt1", prepared)
-  config |= dict(total_steps=TOTAL, spike=dict(action=action, factor=factor))
+  config |= dict(
+    total_steps=TOTAL_STEPS, spike=dict(action=action, factor=factor)
+  )
   config["log"]["every"] = 2
   config["evaluate"] |= dict(every=4, examples=8)
   config["checkpoint"] |= dict(every=2, keep=2)
@@ -51,7 +53,7 @@ def exploding_rate(monkeypatch):
 
   def build(total_steps, **options):
     schedule = build_schedule(total_steps, **options)
-    return lambda step: jnp.where(step == BAD - 1, 100.0, schedule(step))
+    return lambda step: jnp.where(step == SPIKE_STEP - 1, 100.0, schedule(step))
 
   monkeypatch.setattr(optim, "build_schedule", build)
 
@@ -109,7 +111,7 @@ def bad_batch(monkeypatch):
 
     def loss(params, frozen, carry, batch, rng, train):
       sums, carry = objective.loss(params, frozen, carry, batch, rng, train)
-      key = jax.random.fold_in(jax.random.key(0), BAD)
+      key = jax.random.fold_in(jax.random.key(0), SPIKE_STEP)
       is_bad = (jax.random.key_data(rng) == jax.random.key_data(key)).all()
       factor = jnp.where(is_bad & train, 100.0, 1.0)
       return sums | {"lm_loss": sums["lm_loss"] * factor}, carry
@@ -127,16 +129,16 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
 ):
   config = config_of(prepared, "skip")
   config["seed"] = 0
-  config["checkpoint"] |= dict(every=1, keep=TOTAL)
+  config["checkpoint"] |= dict(every=1, keep=TOTAL_STEPS)
   run = tmp_path / "run"
   train.run(copy.deepcopy(config), str(run))
-  assert f"skipped: the updates of steps {BAD + 1} (loss" in (
+  assert f"skipped: the updates of steps {SPIKE_STEP + 1} (loss" in (
     capsys.readouterr().out
   )
   logged_rows = [r for r in rows(run) if r["split"] == "train"]
   skipped_by_step = {r["step"]: r.get("skipped_steps") for r in logged_rows}
   assert skipped_by_step == {
-    s: [BAD + 1] if s == 8 else None for s in range(2, 13, 2)
+    s: [SPIKE_STEP + 1] if s == 8 else None for s in range(2, 13, 2)
   }
   # The means do not include the skipped step.
   assert all(r["loss"] < 10 for r in logged_rows)
@@ -144,7 +146,7 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
   with checkpoint.Checkpointer.of_run(str(run)) as saver:
     params_before, params_after, params_later = (
       saver.restore_params(step, setup.file_state.params)[0]
-      for step in (BAD, BAD + 1, BAD + 2)
+      for step in (SPIKE_STEP, SPIKE_STEP + 1, SPIKE_STEP + 2)
     )
   jax.tree.map(np.testing.assert_array_equal, params_before, params_after)
   pairs = zip(
@@ -153,7 +155,7 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
   assert all(not np.array_equal(x, y) for x, y in pairs)
   # A run that is killed after one of these steps and started again gives the
   # same rows and parameters.
-  for step in (BAD, BAD + 1):
+  for step in (SPIKE_STEP, SPIKE_STEP + 1):
     run_copy = tmp_path / f"again{step}"
     shutil.copytree(run, run_copy)
     for path in (run_copy / "checkpoints").iterdir():
@@ -162,9 +164,13 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
     train.run(copy.deepcopy(config), str(run_copy))
     assert rows(run_copy) == rows(run)
     with checkpoint.Checkpointer.of_run(str(run_copy)) as saver:
-      last_params = saver.restore_params(TOTAL, setup.file_state.params)[0]
+      last_params = saver.restore_params(TOTAL_STEPS, setup.file_state.params)[
+        0
+      ]
     with checkpoint.Checkpointer.of_run(str(run)) as saver:
-      expected_params = saver.restore_params(TOTAL, setup.file_state.params)[0]
+      expected_params = saver.restore_params(
+        TOTAL_STEPS, setup.file_state.params
+      )[0]
     jax.tree.map(np.testing.assert_array_equal, last_params, expected_params)
 
 
