@@ -1,4 +1,4 @@
-"""Sentence pairs for next-sentence and sentence-order prediction, vectorised.
+"""Makes pairs for next-sentence and sentence-order prediction, vectorised.
 
 The functions follow `create_instances_from_document` and `truncate_seq_pair` of
 google-research's bert/create_pretraining_data.py, with one deviation: the
@@ -90,9 +90,10 @@ def index_chunks(
 ) -> np.ndarray:
   """Cuts the documents [first_document, last_document) into chunks.
 
-  Each document has a target length. As in the program, it is drawn once: it is
-  uniform in [2, max_tokens] with `short_probability`, else `max_tokens`. A
-  chunk takes sentences until the target is reached or the document ends.
+  Each document has a target length. As in the program, it is drawn once: with
+  probability `short_probability` it is uniform in [2, max_tokens], else it is
+  `max_tokens`. A chunk takes sentences until the target is reached or the
+  document ends.
   Segment A takes a uniform number of the chunk's sentences, but leaves at least
   one. Segment B is random with probability 1/2, and always if the chunk is one
   sentence. If B is random, the sentences after A start the next chunk.
@@ -250,7 +251,7 @@ def resolve(
   *,
   max_tokens: int,
 ) -> np.ndarray:
-  """Finds the tokens of each pair; is an `assembly.Resolve`.
+  """Finds the tokens of each pair; its type is `assembly.Resolve`.
 
   Args:
     corpus: the documents.

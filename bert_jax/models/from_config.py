@@ -1,4 +1,4 @@
-"""Makes the module of a converted folder's config, and its parameters' shapes.
+"""Makes a module from a converted folder's config, and its parameters' shapes.
 
 `weights/model_folder.py` describes the config.
 """

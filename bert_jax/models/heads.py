@@ -1,4 +1,4 @@
-"""Heads on an encoder's hidden states, and an encoder with its heads.
+"""Defines heads on an encoder's hidden states, and encoders with heads.
 
 These heads are for pre-training. The heads of downstream tasks are in
 `task_heads.py`.
@@ -76,7 +76,7 @@ class SpanBoundary(nn.Module):
   """SpanBERT's head, which predicts a token from both sides of its span.
 
   The inputs are the hidden states beside the span and a vector for the token's
-  offset in the span. The head has dense, activation and LayerNorm twice, then
+  offset in the span. The head applies dense, activation, LayerNorm twice, then
   the tied decoder and an output bias (Joshi et al. 2020, section 3.2;
   facebookresearch/SpanBERT pretraining/fairseq/models/pair_bert.py,
   BertPairTargetPredictionHead). It has the attributes of
@@ -182,13 +182,13 @@ def decode(
 
 
 class Pooling(NamedTuple):
-  """How a family reduces a sequence to one vector for a classifier.
+  """Says how a family reduces a sequence to one vector for a classifier.
 
   Attributes:
     activation: the activation of a dense layer on the vector; None if there is
       no such layer.
     last: True takes the vector of the last real position, False the first one.
-    input_dropout: True applies dropout before the dense layer too.
+    input_dropout: True also applies dropout before the dense layer.
     dropout: the rate of the dropout before the classifier.
   """
 
@@ -199,7 +199,7 @@ class Pooling(NamedTuple):
 
 
 class Pooler(nn.Module):
-  """Applies dense and activation to the vectors at positions, mostly [CLS]."""
+  """Applies dense and activation to the vectors at positions such as [CLS]."""
 
   dtype: jnp.dtype
   kernel_init: layers.Init

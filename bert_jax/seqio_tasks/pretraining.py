@@ -316,7 +316,7 @@ class RowSource(seqio.DataSource):
     return _Reader(rows, end, shard, first)
 
   def _index_in_mixture(self) -> int:
-    """Returns an index that is different for tasks of one folder or text.
+    """Returns an index that differs between tasks of the same folder or text.
 
     It is the task's index in a registered mixture, if a task before it reads
     the same folder or text. Otherwise it is 0.
@@ -382,7 +382,7 @@ class RowSource(seqio.DataSource):
 
 
 class RowTask(seqio.Task):
-  """A task with different examples in each epoch, which its source counts.
+  """A task whose examples differ in each epoch; its source counts the epochs.
 
   `seqio.Task` would repeat the rows and masks of the first epoch, and would
   keep small datasets in memory.
@@ -424,7 +424,7 @@ class PretrainFeatureConverter(seqio.FeatureConverter):
   """Checks the shapes of a task's rows, and passes the rows on unchanged.
 
   seqio's `EncoderFeatureConverter` computes a loss only where the input is the
-  mask id. A fifth of BERT's targets would have no loss.
+  mask id. With it, a fifth of BERT's targets would have no loss.
 
     converter = PretrainFeatureConverter("wiki")
     seqio.get_dataset("wiki", converter.lengths, converter, "train")

@@ -90,7 +90,7 @@ def prepare(
     inputs: the files to read.
     vocab: the path of the vocabulary, see `open_vocabulary.load`.
     output: the path of the task folder.
-    length: the most tokens in a row; None for the task's published length.
+    length: the most tokens in a row; by default the task's published length.
     stride: see `questions.rows`.
     max_question: see `questions.rows`.
     add_tokens: a file of tokens to add to the vocabulary, see `token_files`.

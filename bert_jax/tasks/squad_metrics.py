@@ -111,8 +111,8 @@ def squad2(
       threshold is 0.0 if it is best to answer no question.
 
   Returns:
-    `exact`, `f1` and `total` of all questions. A name with the prefix
-    `HasAns_` is the score of questions with an answer; with `NoAns_`, of
+    `exact`, `f1` and `total` of all questions. The prefix
+    `HasAns_` marks scores of questions with an answer, `NoAns_` scores of
     questions without one. If there are `null_odds`, also `best_exact` and
     `best_f1`, and their thresholds `best_exact_thresh` and `best_f1_thresh`.
   """

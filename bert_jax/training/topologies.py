@@ -175,7 +175,7 @@ def batch_shapes(vocab_size: int, phase: phases.Phase) -> sharding.Shapes:
 
 
 def with_published_vocabulary(config: config_lib.Run) -> config_lib.Run:
-  """Gives keys that the data would decide the published model's values.
+  """Sets the keys that the data would decide, to the published model's values.
 
   These keys are `vocab_size`, and RoBERTa's `padding_id`.
 

@@ -62,7 +62,7 @@ def finetune(
     data: the rows to train on: a DataFrame of pandas or polars; a
       `datasets.Dataset`; a list of (text, label), or of ((text, second text),
       label); a list of dicts; a dict of columns; or the path of a file, .csv,
-      .tsv or .jsonl. Or a dict with two of these: "train" and "validation".
+      .tsv or .jsonl. A dict {"train": rows, "validation": rows} is taken, too.
     validation: the rows to evaluate on after each epoch, in any of these forms;
       or the share of `data` to hold out for this; or 0 for no evaluation. By
       default 0.1.

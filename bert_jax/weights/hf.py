@@ -34,8 +34,8 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
     path: the folder. If it has the folders `generator` and `discriminator`,
       these are the two towers of an ELECTRA.
     family: a key of `hf_names.NAMINGS`.
-    tower: "generator", "discriminator" or "both"; None reads each tower
-      that the folder has.
+    tower: "generator", "discriminator" or "both"; by default each tower that
+      the folder has.
 
   Raises:
     UserError: the folder cannot be read as a model. The message is one
@@ -254,8 +254,8 @@ def write(path: str, weights: Weights, tower: str | None = None) -> None:
     path: the new folder. If the model has both towers of ELECTRA, each tower
       gets a folder in it.
     weights: the model. Its `source` has the fields and dtype to write back.
-    tower: "generator", "discriminator" or "both"; None writes each tower
-      of the model.
+    tower: "generator", "discriminator" or "both"; by default each tower of
+      the model.
 
   Raises:
     UserError: `path` exists and is not empty, or transformers has no such

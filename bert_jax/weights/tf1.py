@@ -269,7 +269,7 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
       ELECTRA's releases have no config; see `ELECTRA_VALUES`.
     family: "bert", "albert" or "electra".
     tower: the tower of an ELECTRA: "generator", "discriminator" or "both";
-      if None, the towers that the checkpoint has.
+      by default the towers that the checkpoint has.
 
   Raises:
     UserError: the checkpoint cannot be read as a model of this family.
