@@ -23,7 +23,8 @@ def windows(
     number: the number of windows.
 
   Returns:
-    (The median milliseconds of a call, the milliseconds in each window).
+    (The median milliseconds of a call, the milliseconds of a call in each
+    window).
   """
   run(count)
   seconds = []

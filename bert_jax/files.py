@@ -200,7 +200,7 @@ def atomic_folder(path: PathLike) -> Iterator[str]:
 
 
 def rename(source: PathLike, target: PathLike) -> None:
-  """Gives a file or folder another name in the same folder, durably."""
+  """Renames a file or folder inside its folder, and waits for the disk."""
   pathlib.Path(source).rename(target)
   sync_folder(pathlib.Path(target).parent)
 

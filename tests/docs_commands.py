@@ -252,7 +252,7 @@ def small_flags(path: str) -> list[str]:
     settable = configs._attributes(model)
     sizes = {name: v for name, v in SIZES.items() if name in settable}
     if path.partition(":")[0].endswith("small.py"):
-      # A student copies given layers of its teacher, so their number must stay.
+      # A student copies given layers of its teacher, which must exist.
       del sizes["num_layers"]
     flags |= {f"{section}.{name}": setting for name, setting in sizes.items()}
   return [f"--config.{key}={setting}" for key, setting in flags.items()]
@@ -431,7 +431,7 @@ def _write_tf1(path: pathlib.Path) -> None:
 
 
 def walk(folder: pathlib.Path, only: str = "") -> Iterator[Done]:
-  """Yields the outcome of each command that has the word `only`."""
+  """Yields the outcome of each command that contains the text `only`."""
   first_commands = []
   if not (folder / "text").exists():
     make_folder(folder)

@@ -91,8 +91,8 @@ def train(mesh, micro_batches=1, **model):
   """Trains for `STEPS` steps.
 
   Returns:
-    (losses, numbers of shards before and after, the state, the layout of the
-    state in files).
+    (losses, numbers of shards before and after training, the state, the layout
+    of the state in files).
   """
   objective, optimizer, schedule = make_parts(mesh, **model)
   batches = [make_batch(i) for i in range(STEPS)]

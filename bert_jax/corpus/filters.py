@@ -49,7 +49,8 @@ NGRAM = 5
 # The number of values in a MinHash sketch. The standard deviation of an
 # estimate for a similarity of 0.8 is sqrt(0.8 * 0.2 / 128) = 0.035.
 SKETCH = 128
-# For a larger threshold datasketch would make a single band of all 128 values.
+# The largest threshold. For a larger one, datasketch would make a single band
+# of all 128 values.
 MAX_SIMILARITY = 0.99
 # The number of shingles that are hashed at once; temporary arrays have 4 MB.
 _CHUNK = 8192
@@ -124,7 +125,7 @@ class Filters(NamedTuple):
 
 
 def normalised(record: sources.Record, form: str | None) -> sources.Record:
-  """Returns the record with its text in a form of `FORMS`, or unchanged."""
+  """Returns the record with normalized text; unchanged if the form is None."""
   if form is None:
     return record
   return record._replace(text=normalise(record.text, form))

@@ -89,7 +89,7 @@ def prepare(
     rules: see `wordpiece.build` and `words.build`.
     word_starts: see `unigram.build`.
     language: one of `sources.LANGUAGES`, for the rules that split sentences.
-    filters: the filters of documents.
+    filters: the filters, which drop documents or normalize their text.
     save_seconds: the seconds between saves. An interruption loses at most the
       work of this time.
     add_tokens: a file of tokens to add to the vocabulary, see `token_files`.
@@ -102,7 +102,7 @@ def prepare(
 
   Raises:
     UserError: the inputs, the vocabulary or the options are bad, the text is
-      empty, or the output exists and was made from something else. The
+      empty, or the output exists and was made from something else. Then the
       unfinished folder is deleted.
     OSError: a file cannot be read or written, or a worker was killed. The same
       call can continue the run.
@@ -428,7 +428,7 @@ def _better_threshold(
     not progress["threshold"] or sizes["validation"]["documents"] >= num_wanted
   ):
     if not num_wanted and progress["threshold"]:
-      # There is only one hash, and copies of a text have the same hash.
+      # There is only one hash, so all documents are copies of one text.
       count = sizes["train"]["documents"]
       copies = f"{count:,} copies of " if count > 1 else ""
       note(

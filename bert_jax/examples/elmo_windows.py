@@ -94,7 +94,7 @@ def index_all(
   Args:
     corpus: the documents.
     first_document: the first document of the range.
-    last_document: the end of the range.
+    last_document: the document after the last one of the range.
     key: a key from `make_key`; another key (epoch) cuts at other words.
     length: L.
 

@@ -33,7 +33,7 @@ def _cumulate(chances: np.ndarray) -> np.ndarray:
 # "token" hides single tokens, and needs no units of words.
 UNITS: dict[str, Units | None] = {
   "token": None,
-  # Google-research/bert, May 31st 2019.
+  # As released in google-research/bert on May 31st 2019.
   "whole_word": Units(np.ones(1), False),
   # ALBERT (Lan et al. 2020, section 4.1): p(n) ~ 1/n, at most 3 words.
   "ngram": Units(_cumulate(1 / np.arange(1, 4)), False),
@@ -255,9 +255,9 @@ def choose_words(
     pieces are a word, also at the front of the second segment. BERT's program
     adds them to the last word of the first segment.
   * Here no unit continues after a [SEP]. ALBERT's n-grams may.
-  * Here a span begins at a uniform word, and its words are never cut.
-    SpanBERT's spans begin at the word of a uniform token, and their last word
-    may be cut to reach the count.
+  * Here the first word of a span is drawn uniformly, and no word is cut. In
+    SpanBERT a token is drawn uniformly, the span begins at its word, and the
+    last word may be cut to reach the count.
 
   Args:
     maskable: [B, L] bool; False at the first column of each sequence.

@@ -1,4 +1,4 @@
-"""ALBERT (Lan et al. 2020): factorised embeddings, one layer many times."""
+"""ALBERT (Lan et al. 2020): factorised embeddings, and a repeated layer."""
 
 from typing import Any
 

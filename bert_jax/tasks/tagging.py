@@ -114,7 +114,7 @@ class _FlatWords:
     first_words: np.ndarray,
     sentence: np.ndarray,
   ):
-    """Lays the words out.
+    """Computes where the pieces of each word are.
 
     Args:
       ids: int32 [T], the ids of the pieces.
@@ -185,7 +185,7 @@ def _widen(
 def _build(
   layout: layouts.Layout, windows: list[_Window], flat: _FlatWords
 ) -> Rows:
-  """Makes a row of each window."""
+  """Makes a row from each window."""
   prefix, suffix = (np.array(x, np.int32) for x in (layout.begin, layout.end))
   id_arrays, word_arrays, sizes = (
     [np.zeros(0, np.int32)],

@@ -36,15 +36,15 @@ from bert_jax.text import (
 from bert_jax.text.tokenizer_json import from_json
 from bert_jax.text.vocabulary import Vocabulary
 
-# The file with a tokenizer's settings. If transformers has a setting, the key
-# is its key in transformers.
+# The file with a tokenizer's settings. A setting that transformers has too
+# stands under the key of transformers.
 SETTINGS = added_tokens.SETTINGS
 # transformers' file for a tokenizer of any kind.
 JSON = added_tokens.JSON
 # Files of a prepared folder: all pieces, and `Vocabulary.other_words`.
 PIECES, OTHERS = "pieces.json", "others.txt"
-# The files that `contents` may write. If transformers writes a file too, the
-# name is its name in transformers.
+# The files that `contents` may write. A file that transformers writes too has
+# the same name there.
 TOKENIZER_FILES = (
   "vocab.txt",
   PIECES,
@@ -101,10 +101,10 @@ def load(path: PathLike, **options: Any) -> Vocabulary:
       in the same folder. It may also be a folder with any of these files, such
       as the folder of a Hugging Face model.
     **options: `lower_case` and `keep_accents` (or `strip_accents`) say how the
-      text was cleaned from which the pieces were learnt. They are needed only
-      if the files do not say it. The other options override the
-      settings in the files: `rules` and `tokenize_chinese_chars` (WordPiece),
-      `add_prefix_space` (byte-level BPE), `word_starts` (SentencePiece).
+      vocabulary's training text was cleaned. They are needed only if the files
+      do not say this. The other options override the settings in the files:
+      `rules` and `tokenize_chinese_chars` (WordPiece), `add_prefix_space`
+      (byte-level BPE), `word_starts` (SentencePiece).
 
   Raises:
     UserError: there is no vocabulary, a file is damaged, this kind of tokenizer
@@ -466,7 +466,8 @@ def read_vocab(path: PathLike) -> list[str]:
   """Reads a vocabulary file with a piece on each line.
 
   Raises:
-    UserError: there is no such file, or `parse_pieces` raises it.
+    UserError: there is no such file, or its content is bad; see
+      `parse_pieces`.
   """
   if not epath.Path(path).is_file():
     raise UserError(

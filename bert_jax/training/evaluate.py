@@ -1,4 +1,4 @@
-"""Evaluates on held-out text; a mean is a quotient of sums over all of it."""
+"""Evaluates on held-out text; sums over all its rows give each mean."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -52,8 +52,8 @@ def evaluate(
     mesh: the mesh of the arrays.
 
   Returns:
-    The means by name, `loss`, which is the weighted sum of the mean losses, and
-    perplexities.
+    A dict of the means, of perplexities, and of `loss`, the weighted sum of the
+    mean losses.
   """
   rows = host_rows(0, batch_size, *sharding.host_share(mesh))
   totals = []

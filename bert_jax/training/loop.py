@@ -48,7 +48,7 @@ class Progress:
     spikes: finds losses that are too high.
     first_loss: mean loss of the first logged row; None for a task.
     flops: floating-point operations of each step since the last logged row.
-    stopped: True once SIGTERM or SIGINT came.
+    stopped: True after a SIGTERM or SIGINT.
   """
 
   state: TrainState

@@ -49,7 +49,7 @@ def decay_mask(params: Params) -> Params:
     ValueError: a leaf's name has no rule.
   """
   decays = {"kernel": True, "embedding": True, "bias": False, "scale": False}
-  # ELMo: the projection of an LSTM's output, the mixture of its layers.
+  # ELMo: the projections of the LSTMs' outputs, and the mixture of the layers.
   decays |= {"projection": True, "layer_weights": False, "gamma": False}
 
   def decide(path: KeyPath, _: jax.Array) -> bool:
@@ -535,7 +535,7 @@ def build_optimizer(
 
   Args:
     schedule: step -> learning rate.
-    name: a name of the table.
+    name: a name in the first table.
     b1: Adam's decay of the first moment.
     b2: Adam's decay of the second moment.
     epsilon: Adam's epsilon.

@@ -58,7 +58,7 @@ def change_while_reading(monkeypatch, change, reading_number=1):
 
   Args:
     monkeypatch: pytest's fixture.
-    change: a function that changes the file of a path.
+    change: a function of a path, which changes the file.
     reading_number: the number of the reading, from 1, in which the file is
       changed, after its first document.
   """

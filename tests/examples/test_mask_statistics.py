@@ -28,7 +28,7 @@ BEGINS = {
     not re.fullmatch(r"[A-Za-z]|[A-Za-z!-&(-/:;?@\[-`{-~]{2,}", piece)
   ),
 }
-# The shares of [MASK] and of unchanged tokens.
+# The shares of predicted tokens that become [MASK], and that stay unchanged.
 BERT_SHARES, ELECTRA_SHARES = (0.8, 0.1), (0.85, 0.15)
 # Name -> the recipe, its options, and the shares.
 OBJECTIVES = {

@@ -106,7 +106,7 @@ def gradient(name, dtype="float32"):
 
 @EVERY_FAMILY
 def test_no_gradient_reaches_padding(name):
-  """Rows of the tables that only padding reads have a gradient of exactly 0."""
+  """Table rows that only padding reads get a gradient of exactly 0."""
   inputs = pad(name, IDS, 16)
   tables = gradient(name)(inputs[2], *inputs)[0]["embeddings"]
   word, position = (

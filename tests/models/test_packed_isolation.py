@@ -1,7 +1,7 @@
 """Tests that the sequences of a packed row do not see each other.
 
-The tests use SpanBERT's boundary objective and GPT-1's, on rows from the
-recipes.
+The tests use the objectives of SpanBERT (with its boundary loss) and of GPT-1,
+on rows from the recipes.
 """
 
 import functools
@@ -25,7 +25,7 @@ LENGTH, PLACES, VOCAB, ROWS = 96, 5, 64, 3
 SIZES = dict(vocab_size=VOCAB, hidden=16, num_layers=2, heads=2, mlp=32)
 SIZES |= dict(max_positions=LENGTH, dropout=0.0, initializer_range=0.3)
 SIZES |= dict(attention_dropout=0.0)
-# Each entry: builder, its options, model, the objective's options and name.
+# Name -> builder, its options, the model, the objective's options and name.
 KINDS = {
   "spanbert": (
     "doc_sentences",

@@ -80,7 +80,7 @@ class NumpyHead:
 
 
 def head(beam, length, seed=0):
-  """Returns a head, its drawn parameters, states, masks and `NumpyHead`s."""
+  """Returns a head, its parameters, states and masks, and `NumpyHead`s."""
   module = question_head.JointAnswers(beam, jnp.dtype("float32"))
   rng = np.random.default_rng(seed)
   hidden = rng.normal(size=(3, length, 8)).astype(np.float32)
@@ -225,7 +225,7 @@ def test_a_beam_of_independent_ends_answers_as_bert_does(null):
     logits = rng.normal(size=(size, 2))
     i, j = np.argsort(-logits, 0)[:7].T
     pairs = [[a, b, logits[a, 0], logits[b, 1]] for a in i for b in j]
-    # Positions in the padding are no answers.
+    # A span in the padding is no answer.
     pairs.insert(3, [size, size, 90.0, 90.0])
     apart_logits.append(logits)
     beams.append(np.array([[0, 0, rng.normal(), 0], *pairs]))

@@ -33,7 +33,7 @@ def write_text(path):
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-  """Returns a prepared folder of the documents, split at spaces.
+  """Returns a prepared folder of the documents; words are split at spaces.
 
   Its vocabulary has 12 pieces.
   """
@@ -262,7 +262,7 @@ def test_streams_continue_from_batch_to_batch(prepared):
       next_word.chars for _, next_word in row_links
     ] == backward_chars.tolist()
   assert all(b["next_weights"].all() for b in batches)
-  # `</S>` is never read forward, since nothing follows it.
+  # The forward direction never reads `</S>`, since nothing follows it.
   end_chars = characters.word_ids(characters.END_SENTENCE)
   assert not (batches[0]["char_ids"] == end_chars).all(-1).any()
 
@@ -318,7 +318,7 @@ def test_bad_options_are_refused(prepared, tmp_path):
 
 
 def test_the_commands(tmp_path):
-  """`vocab` and `prepare` make a vocabulary of words and its folder."""
+  """`vocab` makes a vocabulary of words, and `prepare` a folder with it."""
   text, vocab = write_text(tmp_path / "t.txt"), str(tmp_path / "w.txt")
 
   def run(*arguments):

@@ -21,7 +21,7 @@ NO_DROPOUT = dict(dropout=0.0, attention_dropout=0.0)
 
 
 def make_batch(masks, length=12, seed=0):
-  """Returns rows with `masks` targets each, and with random pair labels."""
+  """Returns rows with the given numbers of targets, and random pair labels."""
   rng = np.random.default_rng(seed)
   rows, predictions = len(masks), max(max(masks), 1)
   ids = rng.integers(5, 40, (rows, length), dtype=np.int32)
@@ -354,6 +354,6 @@ def test_only_a_few_steps_are_queued():
   step_sums = logging.StepSums()
   for number in range(1, 7):
     step_sums.add(number, step(number))
-    # When a step starts, the steps before it are done.
+    # After a step is added, all steps before it are done.
     assert set(range(1, number)) <= set(computed)
   assert step_sums.saved()["count"] == 6

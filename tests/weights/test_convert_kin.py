@@ -145,7 +145,7 @@ def test_a_model_of_another_name_is_roberta(kin, tmp_path, monkeypatch):
   outputs = jit(loaded.module.apply)({"params": loaded.params}, batch)
   with torch.no_grad():
     reference = model(torch.tensor([ids])).logits[0, 2].numpy()
-  # The logits are 1 to 10, and the order of float32 sums differs.
+  # The logits are 1 to 10, and each library has its own order of float32 sums.
   np.testing.assert_allclose(outputs["mlm_logits"][0, 0], reference, atol=2e-5)
   command = ["--from", "hf", "--model", str(path), "--output"]
   run(monkeypatch, "convert", *command, str(tmp_path / "ours"))

@@ -248,7 +248,7 @@ def test_half_precision_comes_back_bit_equal(dtype, tmp_path):
 
 
 def test_torch_files_and_shards(tmp_path):
-  """Old torch files (before 1.6, no zip files) and shards are read, too."""
+  """Reads files of torch before 1.6, which are no zip files, and shards."""
   model = random_model("bert", "Model")
   model.save_pretrained(tmp_path / "safe")
   expected = hf.read(str(tmp_path / "safe"), "bert")

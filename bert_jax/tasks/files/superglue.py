@@ -3,7 +3,7 @@
 `records` flattens nested lines into the records that TensorFlow Datasets has:
 one for each answer of MultiRC and one for each query of ReCoRD. SuperGLUE does
 not say how WSC's spans are marked and how ReCoRD's summary points are joined to
-the passage. Both are done as in T5 (Raffel et al. 2019, appendix D).
+the passage. This module does both as T5 does (Raffel et al. 2019, appendix D).
 """
 
 import re
