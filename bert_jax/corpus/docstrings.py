@@ -42,9 +42,9 @@ _UNDERLINE = re.compile(r"\s*([-=~^*#+`])\1{2,}\s*$")
 _SECTION = re.compile(r"\s*[A-Z]\w+( \w+)?:$")
 # The marks that begin the entry of a list.
 _BULLET = re.compile(r"\s*([-*+•]|\(?\d+[.)])\s+(?=\S)")
-# numpydoc's `x, y : array_like`; the lines below have the description.
+# Matches numpydoc's `x, y : array_like`. The lines below it describe x and y.
 _NUMPY_ENTRY = re.compile(r"\s*[\w*`.,\[\]{}\\ ]{1,60} : \S")
-# Google's `name (type): description`.
+# Matches Google's `name (type): description`.
 _GOOGLE_ENTRY = re.compile(r"\s*[*`]*[\w.]+`?( \([^)]*\))?: +(?=\S)")
 # Patterns of markup -> the text that replaces them.
 _MARKUP = (
@@ -142,7 +142,7 @@ class NearDuplicates:
   def __init__(self) -> None:
     """Begins with no known paragraphs."""
     # Words are numbered, because a tuple of integers has the same hash in every
-    # process. The hash of a string differs.
+    # process. A string has another hash in each process.
     self._ids: dict[str, int] = {}
     self._seen: set[int] = set()
 

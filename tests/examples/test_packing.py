@@ -124,7 +124,9 @@ def test_packing_loses_and_repeats_nothing(corpus, name):
 
 
 def test_little_padding_is_left(corpus):
-  """Over 50% of single rows of short documents is padding; packed, under 3%."""
+  """Short documents give padding: over 50% of the tokens of single rows, but
+  under 3% of the tokens of packed rows.
+  """
   for name, options in (("bert_pairs", dict(max_predictions=20)), ("lm", {})):
     shares = []
     for max_sequences in (1, 12):

@@ -47,7 +47,7 @@ def test_unrolled_and_made_again_equal_the_loop(name, groups):
 
   def run(module):
     def loss(params):
-      # With some draws the roundings are 1.4e-6, just above the bound.
+      # With some seeds the roundings are 1.4e-6, just above the bound.
       options = dict(train=True, rngs=rngs(1))
       hidden, _ = module.apply({"params": params}, IDS, **options)
       return (hidden * weights).sum(), hidden

@@ -155,7 +155,7 @@ def test_padding_and_masks_change_nothing(batch, teacher):
   params = draw(STUDENT, batch)
   is_padding = np.asarray(batch["sequence_ids"]) == 0
   ids = np.where(is_padding, 30, np.asarray(batch["input_ids"]))
-  # This position is masked.
+  # Position 4 of row 0 is masked, so its id must not matter.
   ids[0, 4] = 9
   other_batch = batch | {"input_ids": jnp.asarray(ids, jnp.int32)}
   objective = build()
@@ -166,7 +166,7 @@ def test_padding_and_masks_change_nothing(batch, teacher):
 
 
 def test_packed_sequences_do_not_see_each_other(batch, teacher):
-  """Only pairs within a sequence count."""
+  """Only pairs of two tokens of the same sequence count."""
   ids = np.where(np.arange(11) < 7, 1, 2) * np.ones((3, 1), np.int32)
   pairs, real_tokens = objective_lib.real_pairs_and_tokens(
     {"sequence_ids": jnp.asarray(ids)}

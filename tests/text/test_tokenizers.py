@@ -19,7 +19,7 @@ needs_data = pytest.mark.skipif(
 
 @pytest.mark.parametrize("rules", wordpiece.RULES)
 def test_symbols_are_no_punctuation(rules):
-  """A heart is a symbol and stays in its word."""
+  """A heart is a symbol, so it is not split off its word."""
   v = bert("to send your vote good rush ##ers ! ♥", rules)
   assert tokens(v, "to send your vote♡♡")[-1] == ("[UNK]", "vote♡♡")
   pieces = [piece for piece, _ in tokens(v, "good Rushers!♥♡")]
@@ -41,7 +41,9 @@ def test_dashes_and_quotes_stand_alone(rules):
 
 @pytest.mark.parametrize("rules", wordpiece.RULES)
 def test_special_tokens_are_text_by_default(rules):
-  """With `special=True`, a text may spell them, with or without spaces."""
+  """With `special=True`, their spellings in a text are read as special tokens,
+  with or without spaces around them.
+  """
   v = bert("i [ mask ] to", rules)
   text = "i [MASK]to[mask] [MASK]"
   assert [p for p, _ in tokens(v, text)].count("[MASK]") == 0
@@ -61,7 +63,7 @@ def test_original_rules_differ_as_documented():
   """The rules differ for private characters, long words and capital sigma."""
   words = "ab a\u0378b σας " + "x" * 101
   by_hugging_face, original = bert(words), bert(words, "original")
-  # Both keep characters that Unicode has not assigned.
+  # Both rules keep characters that Unicode has not assigned.
   for v in (by_hugging_face, original):
     assert [p for p, _ in tokens(v, "a\u0378b")] == ["a\u0378b"]
   assert [p for p, _ in tokens(by_hugging_face, "a\ue000b")] == ["ab"]
@@ -114,7 +116,7 @@ CONTEXT += ["\ud800", "\x00", "a\tb\r\n", "x" * 10_000, "\u0301" * 200, "...'s"]
   ],
 )
 def test_batches_give_what_single_texts_give(make):
-  """The cache of earlier texts changes nothing."""
+  """The cache of earlier texts does not change the ids."""
   v, rows = make(), texts(2000) + CONTEXT
   ids_of_batch = v.encode_batch(rows)
   flat_ids, lengths = v.encode_flat(rows)

@@ -54,7 +54,7 @@ TASKS = {
 
 
 def load_copies(path, folder):
-  """Yields the models of a converted folder, its run, and saved copies."""
+  """Yields the models of a converted folder, of its run and of saved copies."""
   model = bert_jax.load(folder)
   yield model
   yield bert_jax.load(tiny_models.write_run(path / "run", folder))
