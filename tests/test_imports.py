@@ -263,7 +263,10 @@ def test_no_file_imports_the_face():
 
 
 def test_modules_of_the_package_are_not_put_together_from_strings():
-  """Other tests cannot see such imports. A room may import itself by them."""
+  """Other tests do not see such imports.
+
+  They are allowed only for modules of the file's own room.
+  """
   for path in FILES.values():
     room = f"bert_jax.{path.parent.name}."
     for node in ast.walk(parse(path)):

@@ -7,7 +7,8 @@ import numpy as np
 
 from bert_jax.weights import model_folder
 
-# Pieces, width, width of ALBERT's embeddings, MLP, positions, layers.
+# The sizes of the vocabulary, the hidden states, the embeddings of ALBERT and
+# ELECTRA, the MLP and the position table; the number of layers.
 V, D, E, F, P, N = 20, 8, 4, 12, 10, 2
 _SIZES = dict(
   vocab_size=V,

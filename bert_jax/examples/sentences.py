@@ -92,10 +92,9 @@ def index_segments(
 
   The source is `ExampleBuilder` of google-research/electra
   build_pretraining_dataset.py. A row takes sentences until its target length is
-  reached or the document ends. One row in ten has one segment, the others
-  have two. With one of the sentences, the first segment would reach half of the
-  row. With equal chance, this sentence ends the first segment or begins the
-  second.
+  reached or the document ends. One row in ten has one segment, the others have
+  two. With one of the sentences, the first segment would reach half of the row.
+  With equal chance, this sentence ends the first segment or begins the second.
   A later sentence also goes to the first segment if that segment remains
   shorter than half of the row, see `rows.parts_with_moves`. Each segment is cut
   at its end if the row has no space for all of it.

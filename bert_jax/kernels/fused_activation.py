@@ -94,9 +94,9 @@ def _tail(x: Array, plain: bool) -> tuple[Array, Array]:
   """Returns a normal distribution's probability below -|x|, and exp(-x^2 / 2).
 
   The probability is exact within 1e-7. Kernels have no error function, so this
-  is the formula of Abramowitz & Stegun 1964, 7.1.26. The density needs the
-  formula's exponential too. Powers of 2 and fused multiply-adds need the fewest
-  instructions.
+  is the formula of Abramowitz & Stegun 1964, 7.1.26. The distribution's
+  density needs the formula's exponential too. Powers of 2 and fused
+  multiply-adds need the fewest instructions.
   """
   bell = fused.exp2((-0.5 * math.log2(math.e)) * (x * x), plain)
   t = 0.3275911 * math.sqrt(0.5) * jnp.abs(x) + 1.0

@@ -6,7 +6,7 @@ softmax's maximum and sum. There is one kernel for the forward pass. The
 backward pass has one kernel for short rows, and two for long rows.
 
 The "mixed values" are the output of attention: for each query, the mean of the
-values weighted with the query's probabilities.
+values, weighted with the query's probabilities.
 """
 
 import functools

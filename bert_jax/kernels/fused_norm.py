@@ -53,7 +53,7 @@ class _Plan:
 
   @property
   def columns(self) -> int:
-    """The number of columns of a block: the width, raised to a power of 2."""
+    """The columns of a block: the smallest power of 2 that holds the width."""
     return fused.power_of_2(self.width)
 
 

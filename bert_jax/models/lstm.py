@@ -1,4 +1,4 @@
-"""ELMo's LSTM layers, whose outputs are projected to a smaller width."""
+"""Defines ELMo's LSTM layers, whose outputs are projected to a smaller size."""
 
 import functools
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ States = tuple[Float[Array, "w b c"], Float[Array, "w b p"]]
 
 
 class Weights(NamedTuple):
-  """The float32 parameters of one direction of a layer.
+  """Holds the float32 parameters of one direction of a layer.
 
   Attributes:
     kernel: [d + p, 4 c]; the first d rows multiply the input, and the other p
@@ -35,7 +35,7 @@ class Weights(NamedTuple):
 
 
 class Loop(NamedTuple):
-  """The static settings of a loop over time; see the attributes of `Lstm`."""
+  """Holds the settings of a loop over time; see the attributes of `Lstm`."""
 
   clip: float
   dtype: jnp.dtype
@@ -287,7 +287,7 @@ def _backward(
   d_outputs, d_last_states = gradients
 
   def shift(first: Array, arrays: Array) -> Array:
-    """Returns the array before each word; before the first word, `first`."""
+    """Moves each array to the next word; the first word gets `first`."""
     first = first[None].astype(arrays.dtype)
     return jnp.where(resets, 0, jnp.concatenate([first, arrays[:-1]]))
 

@@ -92,15 +92,15 @@ class Stack(nn.Module):
     num_layers: the number of layers.
     layer: the keyword arguments of `TransformerLayer`.
     unroll: the number of layers in an iteration of the loop; `num_layers`
-      unrolls the whole loop, which makes steps faster and compiling slower. 0
-      unrolls it on a GPU only. The tree of parameters and the dropout bits do
-      not depend on `unroll`.
+      unrolls the whole loop, which makes steps faster and compiling slower. If
+      0, it is unrolled on a GPU only. The tree of parameters and the dropout
+      bits do not depend on `unroll`.
     remat: True saves only the products with weights for the backward pass, and
       computes everything else in a layer again.
     groups: 0 if each layer has its own parameters. Otherwise the number of
       sets of parameters (ALBERT). Each set is applied `num_layers` / `groups`
-      times in a row, each time with other dropout bits, and the leading axis of
-      a parameter is the group's.
+      times in succession, each time with other dropout bits, and the leading
+      axis of a parameter is the group's.
 
   Raises:
     ValueError: `num_layers` is not a multiple of `groups`.

@@ -146,9 +146,9 @@ def _answer(
   """Finds the answer of an example.
 
   Returns:
-    The first and last piece of the answer; () if there is no answer; None if
-    the example has no label or a wrong label. Then a note about a wrong label,
-    which is "" if no label is wrong.
+    A pair. First the first and last piece of the answer; () if there is no
+    answer; None if the example has no label or a wrong label. Then a note about
+    a wrong label; "" if no label is wrong.
   """
   if not example["answers"]:
     return None if example["answers"] is None else (), ""

@@ -68,9 +68,10 @@ def visible_pairs(ids, causal):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("size,other", [(4, 4), (8, 2), (16, 5)])
 def test_blocks_hold_every_pair(size, other, causal):
-  """The range of a block has every block with a visible pair.
+  """The range of a block of queries or keys has all blocks that it must read.
 
-  In the first row, whose sequences are contiguous, it has no other blocks.
+  These are the blocks with a visible pair. In the first row, whose sequences
+  are contiguous, the range has no other blocks.
   """
   contiguous_ids = np.repeat([1, 2, 3, 4], [9, 2, 17, 8])
   rng = np.random.default_rng(1)

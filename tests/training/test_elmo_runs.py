@@ -74,7 +74,7 @@ def load(name, changes):
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-  """Returns a folder of sentences that count up, also with unknown words."""
+  """Returns a folder of sentences such as "w18 w19 w20"; w20 is unknown."""
   path = tmp_path_factory.mktemp("elmo")
   vocabulary = [f"w{i}" for i in range(20)]
   documents = []
@@ -107,7 +107,7 @@ def finished_run(prepared, tmp_path_factory, unoptimized):
 
 
 def test_restart_is_exact(prepared, finished_run, tmp_path):
-  """After a restart, the LSTM states that continue are exact, too."""
+  """After a restart, the states of the LSTMs are exact, too."""
   workdir, state = finished_run
   run_copy = tmp_path / "run"
   shutil.copytree(workdir, run_copy)

@@ -34,7 +34,7 @@ def test_newest_and_best_are_kept_and_survive_a_restart(tmp_path):
 
 @pytest.mark.parametrize("keep", [1, 2])
 def test_a_loss_may_be_added_after_the_save(tmp_path, keep):
-  """The same checkpoints stay as if the loss had been saved at once."""
+  """The checkpoints that stay are those that stay if the save has the loss."""
   losses = (0.6, 0.7, None, 0.6, 0.9, 0.6, 0.8, 0.5, 0.9)
   results: dict[str, list] = {"with": [], "after": []}
   for name, steps in results.items():
@@ -61,7 +61,7 @@ def test_a_loss_may_be_added_after_the_save(tmp_path, keep):
 
 
 def test_the_best_step_is_of_the_latest_phase(tmp_path):
-  """Losses at different lengths cannot be compared."""
+  """A later phase has other lengths, so its losses cannot be compared."""
   saves = ((100, 0.4, 0), (200, 0.9, 1), (300, 0.7, 1), (400, 0.8, 1))
   best_steps = []
   for step, loss, phase in saves:

@@ -17,7 +17,7 @@ _SURROGATE = re.compile(r"\\u[dD]")
 
 
 class Record(NamedTuple):
-  """One line of a table.
+  """Holds one line of a table.
 
   Attributes:
     fields: column -> cell.
