@@ -76,11 +76,11 @@ class SpanBoundary(nn.Module):
   """SpanBERT's head, which predicts a token from both sides of its span.
 
   The inputs are the hidden states beside the span and a vector for the token's
-  offset in the span. The head applies dense, activation, LayerNorm twice, then
-  the tied decoder and an output bias (Joshi et al. 2020, section 3.2;
-  facebookresearch/SpanBERT pretraining/fairseq/models/pair_bert.py,
-  BertPairTargetPredictionHead). It has the attributes of
-  `MaskedLanguageModel`.
+  offset in the span. The head applies a dense layer, activation and LayerNorm,
+  all three twice, and then the tied decoder and an output bias (Joshi et al.
+  2020, section 3.2; facebookresearch/SpanBERT
+  pretraining/fairseq/models/pair_bert.py, BertPairTargetPredictionHead). It has
+  the attributes of `MaskedLanguageModel`.
   """
 
   vocab_size: int
