@@ -153,7 +153,7 @@ def normalise(text: str, form: str) -> str:
 
 
 def _is_independent(character: str, form: Form) -> bool:
-  """Returns True if a character is normalized alone, whatever is before it."""
+  """Returns True if no character before this one changes its normal form."""
   if character.isascii():
     return True
   first_part = unicodedata.normalize(

@@ -233,7 +233,7 @@ def from_files(
 def _of_folder(
   files: Mapping[str, bytes], folder: str, options: Mapping[str, Any]
 ) -> Vocabulary:
-  """Builds the tokenizer of a folder's files, but without added tokens."""
+  """Builds the tokenizer of a folder's files; adds no declared tokens."""
   # tokenizer.json is exact, but it cannot follow most options. If such an
   # option is given, another vocabulary of the folder is tried first.
   needs_options = bool(options.keys() - {*_CLEANING, "word_starts"})

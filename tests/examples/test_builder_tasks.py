@@ -1,4 +1,4 @@
-"""Each recipe gives the same rows from folders, from text and through seqio."""
+"""Tests that a recipe gives equal rows from folders, text and seqio."""
 
 import numpy as np
 import pytest

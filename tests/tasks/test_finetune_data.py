@@ -289,8 +289,10 @@ def test_the_order_of_the_rows_for_evaluation():
   split_batches = batches.Batches(
     CLASSIFICATION, random_rows(7), 0, 3, shuffle=False
   )
-  order = [split_batches.batch(i)["row"].tolist() for i in range(6)]
-  assert order[:3] == [[0, 1, 2], [3, 4, 5], [6, -1, -1]] == order[3:]
+  row_numbers = [split_batches.batch(i)["row"].tolist() for i in range(6)]
+  assert (
+    row_numbers[:3] == [[0, 1, 2], [3, 4, 5], [6, -1, -1]] == row_numbers[3:]
+  )
 
 
 def test_numbers_stay_numbers(bert):
@@ -326,7 +328,7 @@ def test_a_folder_is_what_was_encoded_and_is_made_once(tmp_path, bert):
     np.testing.assert_array_equal(getattr(encoded, name), array)
   assert examples[0] == {"id": "0", "texts": ["the good cat "], "label": "1"}
   assert encoded.labels.tolist() == [1, 0]
-  # If the inputs are the same, nothing happens. Any other input is an error.
+  # With the same inputs nothing happens. Any other input is an error.
   assert prepare(tmp_path, "sst2", [f"train={train}"], length=12)[1] == meta
   with pytest.raises(ValueError, match="made with another length"):
     prepare(tmp_path, "sst2", [f"train={train}"], length=13)

@@ -1,6 +1,6 @@
-"""Reads models of other types that have the parameters of a known family.
+"""Tests models of other types that have the parameters of a known family.
 
-Also reads folders that lack files or fields.
+Also tests folders that lack files or fields.
 """
 
 import importlib.util

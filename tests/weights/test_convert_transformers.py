@@ -1,6 +1,6 @@
-"""Converts models of transformers and back.
+"""Tests models that are converted from transformers and back.
 
-Logits, arrays and configs stay the same.
+Their logits, arrays and configs must stay the same.
 """
 
 import json
