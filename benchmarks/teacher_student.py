@@ -99,13 +99,13 @@ def numbers(text: str) -> list[int]:
 def table(models_: list[str], args: argparse.Namespace) -> dict[str, Any]:
   """Returns {name: row}, with ratios to size and speed of the first model."""
   rows = {name: measure(name, args) for name in models_}
-  first = rows[models_[0]]
+  first_row = rows[models_[0]]
   for row in rows.values():
-    row["of_parameters"] = round(row["parameters"] / first["parameters"], 3)
+    row["of_parameters"] = round(row["parameters"] / first_row["parameters"], 3)
     row["speedup"] = {
-      length: round(speed / first["sentences_per_second"][length], 2)
+      length: round(speed / first_row["sentences_per_second"][length], 2)
       for length, speed in row["sentences_per_second"].items()
-      if length in first["sentences_per_second"]
+      if length in first_row["sentences_per_second"]
     }
   return rows
 

@@ -12,7 +12,7 @@ import zlib
 import numpy as np
 from numpy.typing import ArrayLike
 
-# The fraction of the golden ratio in 64 bits, SplitMix64's step.
+# The fractional part of the golden ratio in 64 bits: SplitMix64's step.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 # The multipliers of SplitMix64.
 _MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -54,8 +54,8 @@ def text_hash(text: str) -> int:
 def _row_bits(key: int, index: ArrayLike) -> np.ndarray:
   """Returns 64 random bits for each index, in an array with at least one axis.
 
-  The products overflow on purpose. Numpy warns of this for scalars, but not for
-  arrays.
+  The products overflow on purpose. Numpy warns of an overflow of scalars, but
+  not of arrays.
   """
   indices = np.atleast_1d(index).astype(np.uint64)
   return _mix(indices * _GOLDEN + np.uint64(key))

@@ -26,16 +26,16 @@ def truncate(a, b, max_tokens, rng):
   Returns:
     How many tokens were removed from the fronts, and how many from the ends.
   """
-  front = back = 0
+  num_front = num_back = 0
   while len(a) + len(b) > max_tokens:
     longer = a if len(a) > len(b) else b
     if rng.random() < 0.5:
       del longer[0]
-      front += 1
+      num_front += 1
     else:
       longer.pop()
-      back += 1
-  return front, back
+      num_back += 1
+  return num_front, num_back
 
 
 def rows_of_document(
@@ -71,10 +71,10 @@ def rows_of_document(
       i -= len(chunk) - first_count
     else:
       b = [token for sentence in chunk[first_count:] for token in sentence]
-    front, back = truncate(a, b, max_tokens, rng)
+    num_front, num_back = truncate(a, b, max_tokens, rng)
     num_masks = max(1, round((len(a) + len(b) + 3) * 0.15))
     rows.append(
-      Row(a, b, is_random, front, back, min(max_predictions, num_masks))
+      Row(a, b, is_random, num_front, num_back, min(max_predictions, num_masks))
     )
     chunk = []
     i += 1

@@ -105,9 +105,9 @@ def test_a_run_continues(folders, tmp_path, name, data, recipe):
   assert int(train.run(config, str(run)).step) == 20
   expected = rows(folders / name)
   assert expected[-1]["step"] == 20 and expected[-1]["split"] == "heldout"
-  logged = rows(run)
-  assert len(logged) == len(expected)
-  for row, expected_row in zip(logged, expected, strict=True):
+  logged_rows = rows(run)
+  assert len(logged_rows) == len(expected)
+  for row, expected_row in zip(logged_rows, expected, strict=True):
     close(row, expected_row, TRAINING_TOLERANCE)
 
 

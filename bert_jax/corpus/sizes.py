@@ -50,14 +50,14 @@ def sizes_of(sentences: np.ndarray, documents: np.ndarray) -> Sizes:
     sentences: the offset of the first token of each sentence, and the end.
     documents: the offset of the first sentence of each document, and the end.
   """
-  longest = single = 0
+  longest = num_single = 0
   for lengths in _lengths(sentences):
     longest = max(longest, int(lengths.max(initial=0)))
   for lengths in _lengths(documents):
-    single += int(np.count_nonzero(lengths == 1))
+    num_single += int(np.count_nonzero(lengths == 1))
   count = len(sentences) - 1
   mean = int(sentences[-1]) / max(count, 1)
-  return Sizes(mean, longest, single, len(documents) - 1)
+  return Sizes(mean, longest, num_single, len(documents) - 1)
 
 
 def _lengths(offsets: np.ndarray) -> Iterator[np.ndarray]:

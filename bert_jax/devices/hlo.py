@@ -176,13 +176,13 @@ def collectives(program: Program) -> dict[str, Traffic]:
   device. The output of a reduce-scatter is the device's share. The output of an
   all-gather is the whole array.
   """
-  total: dict[str, Traffic] = {}
+  traffic: dict[str, Traffic] = {}
   for instruction, times in walk(program):
     opcode = instruction.operation.removesuffix("-done")
     if opcode in COLLECTIVES:
-      previous = total.get(opcode, Traffic(0, 0))
+      previous = traffic.get(opcode, Traffic(0, 0))
       size = num_bytes(instruction.shape)
-      total[opcode] = Traffic(
+      traffic[opcode] = Traffic(
         previous.count + times, previous.bytes + times * size
       )
-  return total
+  return traffic

@@ -396,7 +396,7 @@ def check_same(name: str, values: dict[str, Any]) -> None:
 
 
 def gather(json_value: Any) -> list[Any]:
-  """Returns the values of all processes, in order; each must call this."""
+  """Returns the values of all processes, in order; all processes call it."""
   if jax.process_count() == 1:
     return [json_value]
   text = np.frombuffer(json.dumps(json_value).encode(), np.uint8)
@@ -411,14 +411,14 @@ def gather(json_value: Any) -> list[Any]:
 
 
 def wait_for_all(name: str, seconds: int = _WAIT_MILLISECONDS // 1000) -> None:
-  """Waits until every process calls this.
+  """Waits until every process calls this function.
 
   Args:
     name: a name of the place in the program; no two calls have the same name.
     seconds: the longest time to wait.
 
   Raises:
-    RuntimeError: a process did not call this in time.
+    RuntimeError: a process did not call this function in time.
   """
   client = distributed.global_state.client
   if client is not None:

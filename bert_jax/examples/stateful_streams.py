@@ -52,8 +52,8 @@ class StatefulStreams:
     )
     epoch, window = np.divmod(window, self._windows)
     size = self._windows * self._length
-    spare = self._links - self._recipe.streams * size
-    begin = stream * size + hashing.randint(self._key, epoch, 0, spare + 1)
+    num_spare = self._links - self._recipe.streams * size
+    begin = stream * size + hashing.randint(self._key, epoch, 0, num_spare + 1)
     forward = begin + window * self._length
     backward = begin + (self._windows - 1 - window) * self._length
     rows = np.stack([forward, backward], -1)

@@ -14,7 +14,7 @@ from bert_jax.models.encoder import build_variant
 # direction has a state for each layer.
 States = tuple[tuple[lstm.State, ...], tuple[lstm.State, ...]]
 # The number of character ids, and the number of ids in a word. This folder may
-# not import text/characters.py, so a test compares these values with that file.
+# not import text/characters.py, so a test compares both numbers with that file.
 NUM_CHARS, MAX_CHARS = 262, 50
 # The number of words in the softmax: bin/train_elmo.py's vocabulary of the 1B
 # Word Benchmark (README.md of allenai/bilm-tf).
@@ -241,8 +241,8 @@ class Elmo(nn.Module):
     Args:
       char_ids: the characters of each word, 0 after its end.
       sequence_ids: 0 at padding and 1 at words; in a packed row 1, 2, ... are
-        the numbers of its sentences, which do not see each other. If None, a
-        word is real if it has a character.
+        the numbers of its sentences, which do not see each other. If None,
+        each position that has a character is a word.
       train: True applies dropout, which needs a "dropout" rng.
 
     Returns:
@@ -289,8 +289,8 @@ class Elmo(nn.Module):
     """Encodes words; the two directions may read different words.
 
     Args:
-      char_ids: an array for both directions, or one for forward and one for
-        backward.
+      char_ids: one array for both directions, or two arrays, for forward and
+        for backward.
       sequence_ids: see `__call__`; both directions share them.
       states: see `run`.
       train: see `__call__`.

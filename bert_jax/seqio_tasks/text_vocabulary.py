@@ -170,11 +170,11 @@ def _decode_tf(
 
   @tf.autograph.experimental.do_not_convert
   def decode_all(rows: np.ndarray) -> np.ndarray:
-    outer, inner = rows.shape[:-rank], rows.shape[-rank:]
+    outer_shape, inner_shape = rows.shape[:-rank], rows.shape[-rank:]
     # Do not write -1 for the first size: it is ambiguous if rows are empty.
-    flat = rows.reshape(math.prod(outer), *inner)
+    flat = rows.reshape(math.prod(outer_shape), *inner_shape)
     texts = [decode(row).encode("utf-8") for row in flat]
-    return np.array(texts, object).reshape(outer)
+    return np.array(texts, object).reshape(outer_shape)
 
   text = tf.numpy_function(decode_all, [ids], tf.string, stateful=False)
   text.set_shape(ids.shape[:-rank])

@@ -16,7 +16,7 @@ if the example has no label. The other fields depend on the kind of the task:
 | classification | texts | one or two texts |
 | | label | the name of the label |
 | | group | the question, if several examples are its possible answers |
-| | answer | the text of this answer, if there is a group |
+| | answer | the text of the possible answer, if there is a group |
 | | answers | the texts of all right answers (ReCoRD) |
 | regression | texts | one or two texts |
 | | label | a number |

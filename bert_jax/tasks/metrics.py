@@ -2,7 +2,7 @@
 
 A metric takes the predictions of all examples, from
 `predictions.make_predictions`. It is computed once for all examples, because
-the mean over batches is another number. Scores are between 0 and 1, as in
+the mean over batches would be another number. Scores are between 0 and 1, as in
 scikit-learn, scipy and seqeval. SQuAD's scores are in percent, as its official
 scripts print them.
 
@@ -117,7 +117,7 @@ def _check_names(
 def _pairs(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns (golds, predicted), [N] each, for N examples or words."""
+  """Returns labels and predictions, [N] each, of N examples or words."""
   golds = [gold(task, example) for example in examples]
   if any(isinstance(row, list) for row in golds):
     _check_lengths(task, predictions, golds)
@@ -149,7 +149,7 @@ def accuracy(
 def masked_accuracy(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """Computes the share of hidden pieces of all texts that are guessed.
+  """Computes the share of right predictions for the hidden pieces of all texts.
 
   Each prediction, and the `label` of each example, is a list of pieces or of
   ids.
@@ -188,8 +188,8 @@ def f1_micro(
   """Computes three scores for examples with several labels.
 
   `f1_micro` is F1 over the labels of all examples together. `f1_macro` is the
-  mean of F1 over the task's labels; it is 0 for a label that does not occur in
-  labels or predictions. `exact` is the share of examples without any error.
+  mean of F1 over the task's labels; F1 is 0 for a label that occurs neither in
+  labels nor in predictions. `exact` is the share of examples without any error.
   """
   ids = {name: i for i, name in enumerate(task.labels)}
   true_and_predicted = np.zeros((2, len(examples), len(ids)), bool)

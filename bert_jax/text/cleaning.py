@@ -46,7 +46,7 @@ class Cleaning(NamedTuple):
 
 # Names of normalizers in a `.model`. SentencePiece writes the names in
 # `FOLDING_RULES`, which fold case and keep accents. This package writes the
-# names in `PACKAGE_RULES`; each name has the cleaning that its rules do.
+# names in `PACKAGE_RULES`; each name has the cleaning that the rules do.
 FOLDING_RULES = ("nmt_nfkc_cf", "nfkc_cf")
 PACKAGE_RULES = {
   "nmt_nfkc_lower_unaccented": Cleaning(True, False),
@@ -137,9 +137,9 @@ class Marks:
     """Counts the marks of one more text."""
     self.num_characters += len(text)
     if not text.isascii():
-      changed = self._pattern.findall(text)
-      self.num_changed += len(changed)
-      self.example = self.example or "".join(changed[:1])
+      changed_characters = self._pattern.findall(text)
+      self.num_changed += len(changed_characters)
+      self.example = self.example or "".join(changed_characters[:1])
 
   def warning(self) -> str | None:
     """Returns a warning if `num_changed` is over 1% of all characters."""
@@ -238,11 +238,13 @@ def _sequences() -> dict[str, str]:
   sequences: dict[str, str] = {}
   for letter, marks in _composed().items():
     texts = [x + mark for mark in marks for x in (letter, letter.upper())]
-    for first in {*marks, *_marks_beside(letter)}:
-      for second in marks:
-        text = letter + first + second
-        composed = marks.get(first, "") + second
-        texts += [t for t in (text, composed) if t != second and not _is_nfc(t)]
+    for first_mark in {*marks, *_marks_beside(letter)}:
+      for second_mark in marks:
+        text = letter + first_mark + second_mark
+        composed = marks.get(first_mark, "") + second_mark
+        texts += [
+          t for t in (text, composed) if t != second_mark and not _is_nfc(t)
+        ]
     sequences |= {text: unicodedata.normalize("NFC", text) for text in texts}
   for script_marks in _marks_by_script().values():
     # Take three marks in a row only for combining classes below 100, which

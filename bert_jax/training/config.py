@@ -30,7 +30,7 @@ class _Dataclass(Protocol):
   __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
 
-# Sections that a config may lack -> their default values.
+# Keys that a config may lack -> their default values.
 OPTIONAL: dict[str, Any] = {
   "init_new_rows": "mean",
   "spike": {"action": "none", "factor": 2.0},
@@ -309,7 +309,7 @@ class Model(Section):
 
   @classmethod
   def of(cls, values: Mapping[str, Any]) -> "Model":
-    """Returns the section with these values, and does not check them."""
+    """Returns the section with the given values, and does not check them."""
     names = {field.name for field in dataclasses.fields(cls)}
     other_keys = {key: values[key] for key in values.keys() - names}
     fields = {key: values[key] for key in values.keys() & names}
@@ -491,7 +491,7 @@ def to_json(config: dict[str, Any], parsed: Run) -> dict[str, Any]:
 
 
 def _check_sections(config: dict[str, Any]) -> None:
-  """Raises UserError if a key is unknown or missing, or must be a section."""
+  """Raises UserError for an unknown or missing key, or a wrong section."""
   fields = {field.name: field for field in dataclasses.fields(Run)}
   for key in config:
     if key not in fields:
@@ -778,7 +778,7 @@ def check_restart(
       not exist when the old config was saved.
 
   Returns:
-    A line for each changed key. A restart may change these keys.
+    A line for each changed key that a restart may change.
 
   Raises:
     UserError: a changed key changes what the run computes. The message names

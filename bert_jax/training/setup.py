@@ -171,7 +171,7 @@ def defaults(config: dict[str, Any]) -> dict[str, Any]:
       keys there are.
 
   Returns:
-    {"data": {...}, "objective": {...}, ...}, nested as the config.
+    {"data": {...}, "objective": {...}, ...}, nested like the config.
   """
   if config_lib.is_task(config):
     fields = dataclasses.fields(config_lib.TaskData)
@@ -245,7 +245,7 @@ def _teacher_model(
 
   Args:
     section: the section `teacher`.
-    model: the same arguments for the student.
+    model: the keyword arguments of the student's `build`.
   """
   from_student = {k: model[k] for k in (*FROM_DATA, *SHARED) if k in model}
   multiple = {"vocab_multiple": model["vocab_multiple"]}

@@ -288,7 +288,7 @@ def fill_model(
     config's variant. The line is None if no size differs.
 
   Raises:
-    UserError: the config says another family or size.
+    UserError: the config has another family, or a key contradicts the model.
   """
   family = pretrained.config["family"]
   sizes = {"family": family} | pretrained.config["model"]
@@ -350,7 +350,7 @@ def take(
     params: the run's initial parameters.
     is_pretrained: path of a parameter -> True if the objective takes it from
       the model. A classifier that is taken gets its columns in the order of
-      `labels`. If None, all parameters that the model has are taken.
+      `labels`. None means that the objective takes all of the model.
     labels: the names of the run's labels; () if it has none.
     vocabulary_axes: path -> axis along which a parameter has a row for each
       piece; see `state.vocabulary_axes`. None means the word table only.

@@ -80,8 +80,7 @@ def parse_axis(text: str, config: dict[str, Any]) -> tuple[str, list[Any]]:
 
   Args:
     text: the axis of a grid.
-    config: the config. The values must have the type of its value for the
-      key.
+    config: the config. Its value for the key decides the type of the values.
 
   Raises:
     UserError: the key is unknown, there are no values, or a value has another
@@ -340,9 +339,9 @@ def require_metric(outcomes: Sequence[Outcome], metric: str) -> list[Outcome]:
   """
   checked = []
   for outcome in outcomes:
-    last = outcome.last
-    if not outcome.error and not math.isfinite(last.get(metric, math.nan)):
-      reason = "is not a finite number" if metric in last else "is missing"
+    last_row = outcome.last
+    if not outcome.error and not math.isfinite(last_row.get(metric, math.nan)):
+      reason = "is not a finite number" if metric in last_row else "is missing"
       outcome = dataclasses.replace(
         outcome, error=f"{metric} at the last step {reason}."
       )

@@ -33,7 +33,7 @@ _WITHOUT_PREFIX = ("albert", "distilbert", "gpt")
 
 
 def has_pair_head(family: str) -> bool:
-  """Returns True if there is a class with a head for pairs of segments."""
+  """Returns True if transformers has a class with a head for pairs."""
   return family in ("bert", "tinybert", "albert")
 
 

@@ -70,11 +70,11 @@ def test_memory_does_not_grow_with_a_line(
   if unit.isspace():
     assert count == 0
   else:
-    # A document that is cut gets additional newlines.
+    # Documents that are cut from a longer text get additional newlines.
     assert len(text) <= count <= len(text) * 1.01
   assert longest <= 2 * lines.MAX_CHARS + 1
-  # There are blocks, a few copies of a document, and a decompressor. All lines
-  # together would have over 1 MB.
+  # The memory holds blocks of the file, a few copies of a document, and a
+  # decompressor. The whole text would need over 1 MB.
   assert peak < 8e5
 
 
@@ -303,7 +303,7 @@ class TestParquet:
       ValueError, match=r"a\.parquet is not a readable Parquet"
     ):
       documents(path)
-    begin = content.index(b"Text 4000000")  # The first row of the third group.
+    begin = content.index(b"Text 4000000")  # This begins group 3.
     end = begin + 20000
     write(path, content[:begin] + b"\xff" * 20000 + content[end:])
     with pytest.raises(ValueError, match=r"a\.parquet is .*row 2\d\d\d\b"):

@@ -20,7 +20,7 @@ def batch_of(corpus, builder, seed=0, count=None):
 
 @pytest.fixture(scope="module")
 def both_statistics():
-  """Returns statistics of 40,000 rows of our recipe, and of the program's."""
+  """Returns statistics of 40,000 rows of the recipe, and of the program."""
   documents, vocab_size = numbered(realistic(3000, 1))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   rows = []

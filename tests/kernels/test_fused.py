@@ -42,9 +42,9 @@ def check(one, two):
 
 
 def compare(fast, plain, arguments, gradients):
-  """Compares the outputs of two functions, and the gradients of arguments.
+  """Compares two functions: their outputs, and the gradients of `arguments`.
 
-  `gradients` are those of the outputs.
+  `gradients` are the gradients of the outputs.
   """
 
   def run(function, arguments, gradients):

@@ -33,7 +33,10 @@ def test_both_gelus():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_fully_masked_row_is_finite(dtype):
-  """A masked key gets a weight of exactly 0."""
+  """Outputs and gradients are finite, also in a row of padding.
+
+  In a row with words, a masked key gets a weight of exactly 0.
+  """
   qkv = jax.random.normal(jax.random.key(0), (2, 3, 2, 3, 4), dtype)
   bias, ids = jnp.zeros((2, 3, 4)), jnp.array([[0, 0, 0], [1, 1, 0]])
   out, p = jit(attention.attention)(qkv, bias, ids)

@@ -66,7 +66,7 @@ def fill(tree, seed=0):
 def full():
   """Returns an objective, random parameters, a batch and the compiled loss.
 
-  The parameters are larger than a model's first parameters.
+  The parameters are larger than initial parameters.
   """
   objective = objectives.build("elmo", MODEL, {})
   batch = make_batch(3, 7, lengths=[7, 4, 1])
@@ -250,7 +250,7 @@ def test_candidates_are_drawn_until_there_are_enough():
 
 
 def test_large_vocabularies_are_reached_as_a_whole():
-  """Classes between the steps of a float32 number are drawn too."""
+  """Large classes that the steps of a float32 draw would skip are drawn too."""
   v = 793_471
   ids, tries = jit(elmo_objective.draw, static_argnums=(1, 2))(
     jax.random.key(1), 8192, v

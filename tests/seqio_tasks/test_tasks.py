@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-  """300 documents in BERT's format, in two files, and a vocabulary."""
+  """Makes a vocabulary, and two files of 300 documents in BERT's format."""
   path = tmp_path_factory.mktemp("text")
   rng = np.random.default_rng(0)
   (path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
@@ -84,7 +84,7 @@ def assert_equal(a, b):
 
 
 def sort_rows(batch):
-  """Returns the rows as sorted byte strings: their order no longer matters."""
+  """Returns the rows as sorted bytes, so that their order does not matter."""
   keys = sorted(batch)
   count = len(batch[keys[0]])
   return sorted(
@@ -118,19 +118,21 @@ def test_a_dataset_iterated_again_has_new_masks(folder, text, kind):
   else:
     task = register_text(text)
   one_epoch = task.get_dataset(num_epochs=1, seed=3)
-  first, second = collect(one_epoch), collect(one_epoch)
-  assert len(set(first) | set(second)) == len(first) + len(second)
+  first_pass, second_pass = collect(one_epoch), collect(one_epoch)
+  assert len(set(first_pass) | set(second_pass)) == len(first_pass) + len(
+    second_pass
+  )
   # A new dataset of the task begins at the first epoch again: two passes
   # (iterations) over it give the same rows.
-  repeated = collect(task.get_dataset(num_epochs=1, seed=3).repeat(2))
-  assert repeated == first + second
+  two_passes = collect(task.get_dataset(num_epochs=1, seed=3).repeat(2))
+  assert two_passes == first_pass + second_pass
   if kind == "prepared":
-    assert collect(task.get_dataset(num_epochs=2, seed=3)) == repeated
+    assert collect(task.get_dataset(num_epochs=2, seed=3)) == two_passes
   # Two iterators that are open at the same time do not disturb each other.
   ds = task.get_dataset(num_epochs=1, seed=3)
   pairs = list(zip(*map(collect_slowly, (ds, ds)), strict=False))
-  assert [a for a, _ in pairs] == first[: len(pairs)]
-  assert [b for _, b in pairs] == second[: len(pairs)]
+  assert [a for a, _ in pairs] == first_pass[: len(pairs)]
+  assert [b for _, b in pairs] == second_pass[: len(pairs)]
   # Two passes over an endless dataset differ too. Held-out rows never change.
   endless = task.get_dataset(num_epochs=None, seed=3).take(50)
   assert not set(collect(endless)) & set(collect(endless))
@@ -263,14 +265,14 @@ def test_converter_and_lengths_refuse_what_does_not_fit(folder):
     task.get_dataset({"input_ids": 16})
   converter = pretraining.PretrainFeatureConverter("p")
   ds = task.get_dataset(split="validation")
-  short = ds.map(lambda row: row | {"input_ids": row["input_ids"][:8]})
+  short_rows = ds.map(lambda row: row | {"input_ids": row["input_ids"][:8]})
   with pytest.raises(
     ValueError, match=r"input_ids of shape \(8,\), not \(32,\)"
   ):
-    converter(short, converter.lengths)
-  floats = ds.map(lambda row: row | {"mlm_ids": row["mlm_weights"]})
+    converter(short_rows, converter.lengths)
+  float_rows = ds.map(lambda row: row | {"mlm_ids": row["mlm_weights"]})
   with pytest.raises(ValueError, match="incorrect type for feature 'mlm_ids'"):
-    converter(floats, converter.lengths)
+    converter(float_rows, converter.lengths)
   with pytest.raises(ValueError, match="did you mean length"):
     pretraining.register_prepared("q", folder, lenght=32)
 
@@ -294,8 +296,8 @@ def test_text_holds_out_the_documents_that_prepare_holds_out(text, tmp_path):
   inputs = [str(text / "a.txt"), str(text / "b.txt")]
   vocab = str(text / "vocab.txt")
   prepare.prepare(inputs, vocab, folder, heldout=0.1, processes=1)
-  want = loader.open_heldout(folder, "bert_pairs", **SIZES)
-  assert_equal(rows("mine", "validation"), want.read(0, len(want)))
+  expected = loader.open_heldout(folder, "bert_pairs", **SIZES)
+  assert_equal(rows("mine", "validation"), expected.read(0, len(expected)))
   opened = loader.open_data(folder, "bert_pairs", **SIZES).prepared[0]
   np.testing.assert_array_equal(task.source.documents.unigrams, opened.unigrams)
   groups = [corpus for _, corpus in task.source.documents.groups(0)]
@@ -332,7 +334,7 @@ def test_text_restarts_exactly(text):
 
 
 def test_a_small_group_joins_its_neighbour(text):
-  """5 documents make groups of 2 and 3: the last document joins a group."""
+  """5 documents give groups of 2 and 3: the last one joins the second group."""
   five = text / "five.txt"
   five.write_text("\n\n".join(["w1 w2 w3\nw4 w5"] * 5) + "\n")
   task = register_text(text, inputs=str(five), group=2, heldout=0.0)
@@ -365,8 +367,8 @@ def test_seqio_sources_of_text(text):
   source = seqio.TextLineDataSource({"train": files, "validation": files[:1]})
   register_text(text)
   register_text(text, "lines", inputs=source, format="bert")
-  want = rows("mine", "train", 100)
-  assert_equal(rows("lines", "train", 100), want)
+  expected = rows("mine", "train", 100)
+  assert_equal(rows("lines", "train", 100), expected)
   task_of_lines = register_text(text, "line", inputs=source, validation=source)
   opened = task_of_lines.source.documents
   count = sum(corpus.num_documents for _, corpus in opened.groups(0))
@@ -388,25 +390,25 @@ def test_seqio_sources_of_text(text):
 
 def test_mixture(folder, tmp_path):
   """seqio and training mix the same rows: 3 of 4 rows are from `p`."""
-  other = write_prepared(
+  other_folder = write_prepared(
     tmp_path / "other", random_documents(50, 5), random_documents(9, 6)
   )
   pretraining.register_prepared("p", folder, **SIZES)
-  pretraining.register_prepared("q", other, **SIZES)
+  pretraining.register_prepared("q", other_folder, **SIZES)
   seqio.MixtureRegistry.add("both", [("p", 3), ("q", 1)])
-  mixed = rows("both", "train", 1000, seed=1, num_epochs=None)
+  mixture_rows = rows("both", "train", 1000, seed=1, num_epochs=None)
   rows_of_p = set(sort_rows(rows("p", "train", 1000, seed=1, num_epochs=None)))
   rows_of_q = set(sort_rows(rows("q", "train", 1000, seed=1, num_epochs=None)))
-  sorted_mixed = sort_rows(mixed)
+  sorted_mixed = sort_rows(mixture_rows)
   assert all(row in rows_of_p or row in rows_of_q for row in sorted_mixed)
   assert 650 < sum(row in rows_of_p for row in sorted_mixed) < 850
-  path = f"{folder}=3,{other}=1"
-  want = loader.open_data(path, "bert_pairs", seed=1, **SIZES)
+  path = f"{folder}=3,{other_folder}=1"
+  expected = loader.open_data(path, "bert_pairs", seed=1, **SIZES)
   opened = loader.open_data("both", "bert_pairs", seed=1, **SIZES)
-  assert_equal(opened.read(0, 300), want.read(0, 300))
+  assert_equal(opened.read(0, 300), expected.read(0, 300))
   heldout = loader.open_heldout("both", "bert_pairs", **SIZES)
-  want = loader.open_heldout(path, "bert_pairs", **SIZES)
-  assert_equal(heldout.read(0, len(heldout)), want.read(0, len(want)))
+  expected = loader.open_heldout(path, "bert_pairs", **SIZES)
+  assert_equal(heldout.read(0, len(heldout)), expected.read(0, len(expected)))
 
 
 def test_vocabulary(text):
@@ -414,9 +416,11 @@ def test_vocabulary(text):
   vocabulary = task.output_features["input_ids"].vocabulary
   assert vocabulary.vocab_size == len(PIECES)
   sentence = "W3 unable W5. zebra [SEP]"
-  want = [PIECES.index(p) for p in ("w3", "un", "##able", "w5", ".", "[UNK]")]
+  expected = [
+    PIECES.index(p) for p in ("w3", "un", "##able", "w5", ".", "[UNK]")
+  ]
   ids = vocabulary.encode(sentence)
-  assert ids[:6] == want
+  assert ids[:6] == expected
   import tensorflow as tf
 
   encoded = vocabulary.encode_tf(tf.constant(sentence))
@@ -484,9 +488,9 @@ def test_training_from_a_task(
     f"tasks.register_prepared('wiki', {folder!r})\n"
   )
   monkeypatch.syspath_prepend(str(tmp_path))
-  want = run(folder, tmp_path / "folder")
-  assert len(want) == 4
-  assert run("my_tasks:wiki", tmp_path / "task") == want
+  expected = run(folder, tmp_path / "folder")
+  assert len(expected) == 4
+  assert run("my_tasks:wiki", tmp_path / "task") == expected
   capsys.readouterr()
   register_text(text)
   logged_of_text = run("mine", tmp_path / "text")

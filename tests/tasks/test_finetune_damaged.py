@@ -109,7 +109,7 @@ def test_a_file_that_would_be_read_instead_of_the_tokenizer(copy):
 
 
 def test_the_fingerprint_is_that_of_all_splits(prepared, tmp_path):
-  """The paths of the input files do not change it, but their labels do."""
+  """The fingerprint depends on the labels, but not on the paths of inputs."""
   meta = load(prepared).folder.meta
   meta_of_same_input = load(make_folder(tmp_path)).folder.meta
   assert (

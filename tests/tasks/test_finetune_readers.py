@@ -222,9 +222,9 @@ def test_race_is_a_folder(tmp_path):
   ]
   assert examples[0]["texts"][1] == ["p", "I x it."]
   assert examples[1]["texts"][3] == ["p", "Why? v"]
-  bad = files.write(tmp_path / "x" / "1.txt", '{"article": "p"}')
+  bad_path = files.write(tmp_path / "x" / "1.txt", '{"article": "p"}')
   with pytest.raises(ValueError, match=r"1\.txt: not a passage of RACE"):
-    read("race", bad)
+    read("race", bad_path)
 
 
 def test_columns_of_words(tmp_path):

@@ -139,7 +139,7 @@ def test_every_stack_is_recognised_by_its_path(family):
 
   updates = jax.tree.map(scale_layers, params)
   ratio = optim.scale_by_trust_ratio(optim.every_leaf)
-  scaled, _ = tiny_families.jit(ratio.update)(updates, (), params)
+  scaled_updates, _ = tiny_families.jit(ratio.update)(updates, (), params)
 
   def check(path, x, spec, update):
     ratios = np.asarray(x) / update
@@ -152,7 +152,7 @@ def test_every_stack_is_recognised_by_its_path(family):
       ratios, np.broadcast_to(expected, x.shape), rtol=1e-4, err_msg=str(path)
     )
 
-  jax.tree_util.tree_map_with_path(check, scaled, names, updates)
+  jax.tree_util.tree_map_with_path(check, scaled_updates, names, updates)
 
 
 @pytest.mark.parametrize("name", ["lamb", "lamb_optax"])

@@ -216,8 +216,11 @@ def test_init_from_takes_only_the_parameters(folder, undisturbed_run, tmp_path):
   )
   assert f"parameters from {undisturbed_run}\n" in output
   assert "from step 120 of its run; this run begins at step 0" in output
-  old, new = arrays(undisturbed_run, 120), arrays(tmp_path / "run", 1)
-  assert new["['step']"] == 1
-  for name in old:
+  old_arrays, new_arrays = (
+    arrays(undisturbed_run, 120),
+    arrays(tmp_path / "run", 1),
+  )
+  assert new_arrays["['step']"] == 1
+  for name in old_arrays:
     if name.startswith("['params']"):
-      np.testing.assert_array_equal(old[name], new[name])
+      np.testing.assert_array_equal(old_arrays[name], new_arrays[name])

@@ -239,10 +239,14 @@ def test_damaged_files(tmp_path, capsys):
   path = tmp_path / "release"
   release(str(path), draw(bert_shapes()))
   shard = path / "bert_model.ckpt.data-00000-of-00001"
-  intact = shard.read_bytes()
-  flipped_content = bytearray(intact)
-  flipped_content[len(intact) // 2] ^= 1
-  for content in (intact[: len(intact) // 2], b"", bytes(flipped_content)):
+  intact_content = shard.read_bytes()
+  flipped_content = bytearray(intact_content)
+  flipped_content[len(intact_content) // 2] ^= 1
+  for content in (
+    intact_content[: len(intact_content) // 2],
+    b"",
+    bytes(flipped_content),
+  ):
     shard.write_bytes(content)
     message = convert(capsys, path, tmp_path / "ours")
     assert "bert_model.ckpt: cannot be read" in message and "\n" not in message

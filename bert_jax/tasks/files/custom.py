@@ -59,7 +59,7 @@ def metrics_of(kind: str, names: Sequence[str]) -> tuple[str, ...]:
 
   Args:
     kind: one of `KINDS`.
-    names: the task's labels; () if they are not read yet.
+    names: the task's labels; () if the files are not read yet.
   """
   if kind == "tagging" and names and tags.letters(names) is None:
     return ("accuracy",)
@@ -215,7 +215,7 @@ def _words(text: str) -> list[Any]:
 def _conll(path: str, columns_by_role: Columns) -> Iterator[Record]:
   """Yields the sentences of a file with a word on each line.
 
-  Their fields have the names that the user gave.
+  The fields of a sentence have the names that the user gave to columns.
   """
   tags_column = int(columns_by_role.get("tags", -1))
   words_column = int(columns_by_role.get("words", 1))
