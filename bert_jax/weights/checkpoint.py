@@ -321,10 +321,14 @@ class Checkpointer:
         write_atomically(str(metadata_path), json.dumps(new_meta))
     hosts.wait_for_all(f"evaluated {step}")
     self._manager.reload()
-    self._remove_old()
+    old_steps = self._old_steps()
+    # Process 0 removes the folders, and another process may still read them.
+    hosts.wait_for_all(f"ranked {step}")
+    for old_step in old_steps:
+      self.remove(old_step)
 
-  def _remove_old(self) -> None:
-    """Removes all checkpoints except the newest and best, as a save does."""
+  def _old_steps(self) -> list[int]:
+    """Returns the steps that a save would remove: not the newest, not best."""
     ranked_steps = []
     steps = sorted(self._manager.all_steps())
     for step in steps:
@@ -332,9 +336,7 @@ class Checkpointer:
       if metrics is not None:
         ranked_steps.append((_rank(metrics), -step, step))
     best_steps = {step for *_, step in sorted(ranked_steps)[: self._keep_best]}
-    for step in steps[: -self._keep]:
-      if step not in best_steps:
-        self.remove(step)
+    return [step for step in steps[: -self._keep] if step not in best_steps]
 
   def remove(self, step: int) -> None:
     """Removes a checkpoint, after waiting until its save is complete."""

@@ -127,7 +127,8 @@ def wait_for_outputs(processes, code=0):
       for process in processes:
         process.kill()
     outputs = [read.result() for read in reads]
-  assert [p.returncode for p in processes] == [code] * len(outputs), outputs
+  text = "\n".join(text for output in outputs for text in output)
+  assert [p.returncode for p in processes] == [code] * len(outputs), text
   return outputs
 
 
