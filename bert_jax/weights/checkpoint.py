@@ -321,14 +321,15 @@ class Checkpointer:
         write_atomically(str(metadata_path), json.dumps(new_meta))
     hosts.wait_for_all(f"evaluated {step}")
     self._manager.reload()
-    old_steps = self._old_steps()
-    # Process 0 removes the folders, and another process may still read them.
-    hosts.wait_for_all(f"ranked {step}")
-    for old_step in old_steps:
-      self.remove(old_step)
+    self._remove_old(f"ranked after {step}")
 
-  def _old_steps(self) -> list[int]:
-    """Returns the steps that a save would remove: not the newest, not best."""
+  def _remove_old(self, barrier: str) -> None:
+    """Removes all checkpoints except the newest and best, as a save does.
+
+    Args:
+      barrier: a name that no other call has. Process 0 removes the folders only
+        when no other process reads them any more.
+    """
     ranked_steps = []
     steps = sorted(self._manager.all_steps())
     for step in steps:
@@ -336,7 +337,10 @@ class Checkpointer:
       if metrics is not None:
         ranked_steps.append((_rank(metrics), -step, step))
     best_steps = {step for *_, step in sorted(ranked_steps)[: self._keep_best]}
-    return [step for step in steps[: -self._keep] if step not in best_steps]
+    hosts.wait_for_all(barrier)
+    for step in steps[: -self._keep]:
+      if step not in best_steps:
+        self.remove(step)
 
   def remove(self, step: int) -> None:
     """Removes a checkpoint, after waiting until its save is complete."""
@@ -499,7 +503,7 @@ class Checkpointer:
     (restored, meta), step = self._newest(lambda s: self.restore(s, state))
     # If the run was killed after a save, old checkpoints may be left that this
     # save would have removed.
-    self._remove_old()
+    self._remove_old("ranked after the restart")
     return restored, meta, step
 
   def _newest(self, restore: Callable[[int], Content]) -> tuple[Content, int]:
