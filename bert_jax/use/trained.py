@@ -25,7 +25,7 @@ from bert_jax.training import config_files, logging, train
 from bert_jax.use.model import Model, load
 from bert_jax.use.results import Results
 
-# What a user may pass as `config`.
+# A user may pass these types as `config`.
 Config: TypeAlias = ConfigDict | Mapping[str, Any] | str | None
 # Columns of metrics.jsonl that say nothing about learning.
 _LEFT_OUT = ("data_wait", "checkpoint_wait")

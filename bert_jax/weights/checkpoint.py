@@ -707,9 +707,9 @@ def check_same(saved: Any, model: Any, source: str) -> None:
     # Name the optimizer's moments last, since they only repeat the problems of
     # the parameters.
     problems.sort(key=lambda problem: problem.startswith("opt_state"))
-    more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
+    ending = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
     raise Mismatch(
-      f"{source} does not fit this model: {'; '.join(problems[:3])}{more}."
+      f"{source} does not fit this model: {'; '.join(problems[:3])}{ending}."
     )
 
 
