@@ -59,19 +59,19 @@ def main() -> None:
     start = time.perf_counter()
     exported = export.load(path)
     open_seconds = time.perf_counter() - start
+  vocab_size = model.config["model"]["vocab_size"]
   live = predict.open_predictor(args.model, args.rows, dtype=args.dtype)
   for length in lengths:
-    vocab_size = model.config["model"]["vocab_size"]
     batch = make_batch(args.rows, length, vocab_size)
     first_seconds, outputs, times = {}, {}, {"live": [], "exported": []}
-    models = {"live": live, "exported": exported}
-    for name, model in models.items():
+    predictors = {"live": live, "exported": exported}
+    for name, predictor in predictors.items():
       start = time.perf_counter()
-      outputs[name] = np.asarray(model.step(model.params, batch))
+      outputs[name] = np.asarray(predictor.step(predictor.params, batch))
       first_seconds[name] = round(time.perf_counter() - start, 2)
     for _ in range(args.windows):
-      for name, model in models.items():
-        times[name].append(seconds(model, batch, args.steps))
+      for name, predictor in predictors.items():
+        times[name].append(seconds(predictor, batch, args.steps))
     rates = {
       name: args.rows * args.steps / statistics.median(windows)
       for name, windows in times.items()

@@ -80,7 +80,7 @@ class Module(NamedTuple):
 
 
 def find_modules() -> list[Module]:
-  """Finds the source files of all installed packages, in a fixed order.
+  """Finds the source files of `PACKAGES` and of Python's library, in order.
 
   Raises:
     UserError: there are no source files.

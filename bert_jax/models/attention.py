@@ -47,8 +47,8 @@ def attention(
   """Computes dot-product attention with dropout on the probabilities.
 
   The softmax is computed in float32, whatever the dtype of the inputs. A masked
-  key gets probability exactly 0. If all keys of a query are masked, its
-  probabilities are equal and finite.
+  key gets probability exactly 0 if its query has a key that is not masked. If
+  all keys of a query are masked, they get equal, finite probabilities.
 
   Args:
     qkv: queries, keys and values of each head, without their bias.

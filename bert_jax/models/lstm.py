@@ -133,7 +133,7 @@ def run(
   states: States | None,
   loop: Loop,
 ) -> tuple[Float[Array, "w b l p"], States]:
-  """Runs several layers of equal sizes in one loop, each over its own rows.
+  """Runs w layers, one for each direction, side by side in one loop.
 
   Args:
     weights: the parameters of each layer.

@@ -71,7 +71,7 @@ class Outcome:
     return self.rows[-1] if self.rows else {}
 
 
-# Starts a run in a folder, and returns an error in a sentence, or None.
+# Trains a run in a folder to its end; returns the message of an error, or None.
 Start = Callable[[Run, epath.Path], str | None]
 
 
@@ -167,8 +167,8 @@ def _with_point(
 def metric_of(config: dict[str, Any]) -> str:
   """Returns the name of the metric that a sweep reports by default.
 
-  It is the first metric of the config's task, or "loss" if the run predicts
-  nothing.
+  It is the first metric of the config's task, or "loss" if the run has no task
+  whose answers it predicts.
   """
   stage = config["objective"].get("stage")
   if not config_lib.is_task(config) or stage == "layers":

@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-  """Makes a vocabulary, and two files of 300 documents in BERT's format."""
+  """Makes a vocabulary and two files of 150 documents each in BERT's format."""
   path = tmp_path_factory.mktemp("text")
   rng = np.random.default_rng(0)
   (path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
@@ -122,8 +122,8 @@ def test_a_dataset_iterated_again_has_new_masks(folder, text, kind):
   assert len(set(first_pass) | set(second_pass)) == len(first_pass) + len(
     second_pass
   )
-  # A new dataset of the task begins at the first epoch again: two passes
-  # (iterations) over it give the same rows.
+  # A new dataset of the task begins at the first epoch again: its two passes
+  # give the rows of the two passes above, in the same order.
   two_passes = collect(task.get_dataset(num_epochs=1, seed=3).repeat(2))
   assert two_passes == first_pass + second_pass
   if kind == "prepared":

@@ -106,7 +106,7 @@ FLAGS = {
 
 @pytest.mark.parametrize("name", FLAGS)
 def test_each_flag(name):
-  """Pieces of the words between the tokens are not compared."""
+  """Compares only the pieces "covid19" and "n"."""
   flags, expected = FLAGS[name]
   fields = {"content": "covid19", **flags}
   vocabulary = longer("bert", added_tokens.make_token(fields))
@@ -118,7 +118,7 @@ def test_each_flag(name):
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_special_tokens_of_the_family_stay_text(kind):
-  """The text of a corpus cannot contain [MASK], whatever tokens are added."""
+  """A literal [MASK] in a corpus is read as text, whatever tokens are added."""
   vocabulary = longer(kind)
   names = sorted(added_tokens.role_tokens(vocabulary))
   text = " ".join(f"{name}[E1]" for name in names)
@@ -311,7 +311,8 @@ def test_files_that_contradict_each_other_are_named(tmp_path):
     open_vocabulary.load(path, rules="original")
 
 
-# Name -> (contents of the added tokens, text, index of each token in the text).
+# Name -> (contents of the added tokens, a text, and for each token in the text
+# its index in the contents).
 TWINS = {
   "covid": (["COVID", "covid"], "COVID covid Covid xcovid", "0101"),
   "last": (["a1", "Zürich", "zurich", "ZURICH"], "zurich Zürich a1", "210"),
