@@ -61,7 +61,11 @@ NAMES = {
 }
 # Placeholder -> replacement for programs only. DIR holds the ELMo model of the
 # previous page.
-IN_PROGRAMS = {'"DIR"': '"runs/mine"', '"runs/elmo_original"': '"DIR"'}
+IN_PROGRAMS = {
+  '"DIR"': '"runs/mine"',
+  '"runs/elmo_original"': '"DIR"',
+  "steps=2700": "steps=20",
+}
 # Folder of `runs` that no command makes -> the kind of its task.
 FINE_TUNED = {"ner": "tagging", "squad": "span"}
 # Programs whose flags are only parsed, because they need a GPU or much time.
