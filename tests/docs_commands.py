@@ -13,6 +13,7 @@ sizes and step counts small. Some commands are not run:
 """
 
 import argparse
+import importlib.util
 import io
 import json
 import lzma
@@ -334,6 +335,10 @@ def run(command: Command, folder: pathlib.Path) -> Done:
   ):
     return Done(command, "", 0.0, check_install(command))
   if "elmo_original" in text and not (folder / "bilm").exists():
+    return Done(command, "", 0.0, None)
+  has_pandas = importlib.util.find_spec("pandas") is not None
+  if command.program and "import pandas" in text and not has_pandas:
+    # tests/use/test_model.py runs these programs with a stand-in for pandas.
     return Done(command, "", 0.0, None)
   environment = os.environ | {"JAX_PLATFORMS": "cpu"}
   path = [str(ROOT), environment.get("PYTHONPATH", "")]
