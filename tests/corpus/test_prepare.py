@@ -207,7 +207,9 @@ def test_stopped_run_says_that_it_can_be_continued(tmp_path, vocab, stop):
   previous_handler = signal.signal(signal.SIGINT, signal.default_int_handler)
   process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
   signal.signal(signal.SIGINT, previous_handler)
-  wait_for_records(process, output, 0)
+  # Once there are records, the worker processes have started. A worker that
+  # still starts when its parent ends would print a traceback.
+  wait_for_records(process, output, 1)
   process.send_signal(stop)
   _, errors = process.communicate()
   assert process.returncode == 1
