@@ -9,10 +9,9 @@ Start with `recipes.py`: it names every recipe and its options. These files
 follow the way from a path to a batch:
 
   loader.py: opens a path, and makes this host's batches in a thread
-  streams.py: puts examples in order: endless, mixed, held out
+  streams.py: puts examples in order: endless, mixed, held out, ELMo's streams
   portions.py: the portions of an epoch; each is shuffled as a whole
   plain_text.py: text that is tokenised during training, without a folder
-  stateful_streams.py: ELMo's text streams, which continue in the next batch
   recipes.py: the recipes by name, and the options of their rows
   pairs.py: pairs for next-sentence and sentence-order prediction
   sentences.py: whole sentences, ELECTRA's segments, plain tokens

@@ -17,8 +17,14 @@ from bert_jax.corpus.reader import Corpus, Prepared, open_prepared
 from bert_jax.examples import coverage
 from bert_jax.examples.batch_keys import Batch, Features
 from bert_jax.examples.recipes import make_recipe
-from bert_jax.examples.stateful_streams import StatefulStreams
-from bert_jax.examples.streams import Heldout, Mixture, Source, Stream, heldout
+from bert_jax.examples.streams import (
+  Heldout,
+  Mixture,
+  Source,
+  StatefulStreams,
+  Stream,
+  heldout,
+)
 from bert_jax.messages import UserError
 from bert_jax.text.open_vocabulary import check_same
 from bert_jax.text.vocabulary import SpecialIds

@@ -43,7 +43,7 @@ class Recipe:
       examples of epoch e mod `copies`, with the same masks, in another order.
     streams: the number of text streams, one for each row of a batch, that
       continue in the next batch; 0 if there are none. See
-      `stateful_streams.StatefulStreams`.
+      `streams.StatefulStreams`.
     resolve: finds the texts that elements of the index stand for, see
       `assembly.Resolve`; None if these texts cannot be described by
       `rows.EXAMPLE`.
