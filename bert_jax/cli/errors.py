@@ -7,14 +7,13 @@ traceback.
 
 import argparse
 import contextlib
-import functools
 import os
 import sys
 import threading
 import types
 from typing import Any, NoReturn
 
-from bert_jax.messages import OutOfMemory
+from bert_jax.messages import OutOfMemory, note_once
 
 # UserError and Damaged are ValueErrors, OutOfMemory is a MemoryError. A loss
 # that is not a finite number ends a run with a FloatingPointError.
@@ -156,7 +155,6 @@ def _raised_in(trace: types.TracebackType | None) -> str | None:
   return trace.tb_frame.f_globals.get("__name__") if trace else None
 
 
-@functools.cache
 def _note(line: str) -> None:
   """Prints a line once: a hundred reads may fail for the same reason."""
-  print(line.replace("\n", " "), file=sys.stderr, flush=True)
+  note_once(line.replace("\n", " "))

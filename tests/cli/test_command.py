@@ -11,6 +11,7 @@ import types
 
 import pytest
 
+from bert_jax import messages
 from bert_jax.cli import errors, flags
 from bert_jax.cli.errors import Stopped
 from bert_jax.cli.main import VERBS, execute, overview, parser_of
@@ -232,7 +233,7 @@ def test_no_exception_of_a_thread_is_hidden():
 
 
 def test_late_callbacks_are_one_line_and_any_other_fault_a_trace(capsys):
-  errors._note.cache_clear()
+  messages.note_once.cache_clear()
   loop = asyncio.new_event_loop()
   loop.close()
   with pytest.raises(RuntimeError) as late_error:
@@ -253,7 +254,7 @@ def test_late_callbacks_are_one_line_and_any_other_fault_a_trace(capsys):
 
 @pytest.mark.parametrize("module", ["orbax.checkpoint.reads", "another"])
 def test_abandoned_reads_of_a_checkpoint_are_one_line(module, capsys):
-  errors._note.cache_clear()
+  messages.note_once.cache_clear()
   namespace = {"__name__": module}
   exec("async def read():\n  raise Exception('60 lines')", namespace)
   for _ in range(2):
