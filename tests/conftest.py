@@ -6,7 +6,7 @@ import sys
 
 import jax
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 # If Triton is installed, torch imports it, and a process that has loaded
 # TensorFlow ends with a segmentation fault. The tests do not need Triton.
@@ -19,8 +19,8 @@ os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-  """Compiles once the programs that several runs need.
+def compilation_cache(tmp_path_factory):
+  """Keeps compiled programs, so that each program is compiled only once.
 
   All processes of the tests and their child processes share the programs.
   """
@@ -33,11 +33,11 @@ def compiled(tmp_path_factory):
   }
   with changed_options(options):
     yield
-  compilation_cache.reset_cache()
+  reset_cache()
 
 
 @pytest.fixture(scope="module")
-def unoptimized():
+def fast_compilation():
   """Compiles without optimizations, which is faster for tiny models."""
   with changed_options({"jax_disable_most_optimizations": True}):
     yield

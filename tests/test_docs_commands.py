@@ -10,7 +10,7 @@ import pytest
 from bert_jax.cli.main import parser_of
 
 # The commands run in child processes, which inherit these options.
-pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 PAGE = """
 Text with `bert_jax evaluate --model
 A` and `a value`.

@@ -12,7 +12,7 @@ from tiny_runs import BERT, shrink
 from bert_jax.cli import configs
 from bert_jax.training import train
 
-pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 ROOT = pathlib.Path(__file__).parents[1]
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))

@@ -19,7 +19,7 @@ from bert_jax.examples import loader
 from bert_jax.training import train
 from bert_jax.weights.load import open_model
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = pytest.mark.usefixtures("compilation_cache")
 DATA = pathlib.Path(__file__).parent / "data" / "folders_of_083eab5"
 # These tolerances are relative. Another CPU adds in another order, and 20 steps
 # of Adam enlarge the differences of rounding.

@@ -19,7 +19,7 @@ from tiny_runs import rows
 from bert_jax.devices import hosts
 from bert_jax.training import logging
 
-pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 ROOT = str(pathlib.Path(__file__).parents[2])
 STEPS = 12
 CONFIG = """

@@ -17,7 +17,7 @@ from bert_jax.weights import load as loading
 from bert_jax.weights import model_folder
 from bert_jax.weights.load import open_model
 
-pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 
 @pytest.fixture(scope="module")

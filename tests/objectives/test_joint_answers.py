@@ -36,7 +36,7 @@ from bert_jax.use import export, predict
 from bert_jax.weights import hf, runs
 from bert_jax.weights import load as loading
 
-pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 DATA = os.environ.get("BERT_JAX_TEST_DATA")
@@ -326,7 +326,7 @@ def config_of(model, folder, **more):
 
 
 @pytest.fixture(scope="module")
-def tuned_run(tmp_path_factory, compiled):
+def tuned_run(tmp_path_factory, compilation_cache):
   """Returns the config and the folder of a run that learnt twelve questions."""
   path = tmp_path_factory.mktemp("joint")
   tiny_tasks.write_model(path / "model")
@@ -419,7 +419,7 @@ def test_the_head_is_taken_by_name(tuned_run, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA, reason="BERT_JAX_TEST_DATA is not set")
-def test_a_run_learns_real_questions(tmp_path, compiled):
+def test_a_run_learns_real_questions(tmp_path, compilation_cache):
   """XQuAD's contexts are cut into windows; 1 of 4 questions has no answer."""
   text = pathlib.Path(f"{DATA}/eval/squad/xquad.en.json").read_text("utf-8")
   paragraphs = json.loads(text)["data"][0]["paragraphs"][:3]

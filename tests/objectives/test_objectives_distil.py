@@ -24,7 +24,7 @@ from bert_jax.training import train
 from bert_jax.weights import checkpoint, model_folder
 from bert_jax.weights.load import open_model
 
-pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 ROOT = str(pathlib.Path(__file__).parents[2])
 SIZES = dict(
   variant="base",
@@ -274,7 +274,7 @@ def folder(tmp_path_factory):
   return prepared, write_teacher(path / "teacher", prepared)
 
 
-def test_restart_is_exact(folder, tmp_path, compiled, capsys):
+def test_restart_is_exact(folder, tmp_path, compilation_cache, capsys):
   """A restarted run gives exactly the arrays of a run that did not stop.
 
   Another teacher is refused. The run can be opened like any other run.
@@ -316,7 +316,7 @@ def test_restart_is_exact(folder, tmp_path, compiled, capsys):
 
 @pytest.mark.slow
 def test_a_run_is_a_teacher_too_and_none_of_weight_0_moves(
-  folder, tmp_path, compiled
+  folder, tmp_path, compilation_cache
 ):
   """A run can be the teacher of another run, as it saves only its student.
 

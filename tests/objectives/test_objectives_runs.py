@@ -23,7 +23,7 @@ from bert_jax.weights import (
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 QUICK = ("gpt:gpt1",)
-pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from bert_jax.objectives import tinybert as objective_lib
 from bert_jax.training import train
 from bert_jax.weights.load import open_model
 
-pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 SIZES = dict(vocab_size=37, heads=2, max_positions=16, initializer_range=0.3)
 STUDENT = SIZES | dict(variant="4x312", hidden=8, num_layers=2, mlp=16)
 TEACHER = SIZES | dict(variant="base", hidden=12, num_layers=6, mlp=24)
@@ -223,7 +223,7 @@ def test_what_does_not_fit_is_refused(model, teacher, options, words):
 
 
 @pytest.mark.slow
-def test_restart_is_exact(tmp_path, compiled):
+def test_restart_is_exact(tmp_path, compilation_cache):
   """A restart gives the same arrays and rows; only the encoder is exported."""
   prepared = write_prepared(
     tmp_path / "p", random_documents(20, 0), random_documents(6, 1)

@@ -23,7 +23,7 @@ from bert_jax.training import logging, teacher, train
 from bert_jax.use import predict
 from bert_jax.weights import model_folder, runs
 
-pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 ROOT = str(pathlib.Path(__file__).parents[2])
 CONFIG = "tinybert:sst2"
 SIZES = dict(vocab_size=37, heads=2, max_positions=16, initializer_range=0.3)
@@ -327,7 +327,7 @@ def config_of(folder, stage, **changes):
 
 
 @pytest.fixture(scope="module")
-def trained(folder, compiled, unoptimized):
+def trained(folder, compilation_cache, fast_compilation):
   """Returns the folder after both stages; the second starts from the first."""
   train.run(config_of(folder, "layers"), str(folder / "layers"))
   second = config_of(folder, "prediction") | {

@@ -480,7 +480,13 @@ def run(path, workdir):
 
 
 def test_training_from_a_task(
-  folder, text, tmp_path, monkeypatch, capsys, compiled, unoptimized
+  folder,
+  text,
+  tmp_path,
+  monkeypatch,
+  capsys,
+  compilation_cache,
+  fast_compilation,
 ):
   module = tmp_path / "my_tasks.py"
   module.write_text(

@@ -18,7 +18,7 @@ from bert_jax.tasks.task_inputs import Input
 from bert_jax.training import logging, sweep, train
 from bert_jax.weights import hf, load
 
-pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 COLUMNS = "text=text,label=moods"

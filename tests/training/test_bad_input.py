@@ -23,7 +23,7 @@ from bert_jax.training import config as config_lib
 from bert_jax.training import logging, phases, train, workdir
 from bert_jax.training import setup as building
 
-pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 ROOT = str(pathlib.Path(__file__).parents[2])
 
 

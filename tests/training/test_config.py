@@ -27,7 +27,7 @@ from bert_jax.training import config as config_lib
 from bert_jax.training import config_files, train
 from bert_jax.training import setup as building
 
-pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 # ELMo's configs need text that is split into words; see test_elmo_runs.py.
@@ -178,7 +178,9 @@ def test_a_key_that_a_config_lacks_is_named(folder, key):
     building.make_parts(config_lib.parse(config))
 
 
-def test_checkpoint_every_0_is_the_end_alone(folder, tmp_path, compiled):
+def test_checkpoint_every_0_is_the_end_alone(
+  folder, tmp_path, compilation_cache
+):
   config = shrink(configs.load_defaults(BERT), folder)
   config["checkpoint"] |= {"every": 0, "keep": 9}
   config["evaluate"]["every"] = 0
@@ -330,7 +332,9 @@ def test_a_restart_may_have_keys_that_the_run_is_older_than(
     config_lib.check_restart(old_config, new_config, default_values)
 
 
-def test_a_run_of_before_a_key_goes_on(folder, tmp_path, compiled, capsys):
+def test_a_run_of_before_a_key_goes_on(
+  folder, tmp_path, compilation_cache, capsys
+):
   """The run's config.json lacks keys that were added to the program later.
 
   The run continues, and prints no line about these keys.
@@ -371,7 +375,9 @@ TRAINED_SLOW = ("spanbert:base", "albert:base_v1", "electra:small", "gpt:gpt1")
     for name in CONFIGS
   ],
 )
-def test_every_config_is_loaded_and_stepped(name, folder, tmp_path, compiled):
+def test_every_config_is_loaded_and_stepped(
+  name, folder, tmp_path, compilation_cache
+):
   """A run's config.json has its config, and the values from its data."""
   for word in ("Paper:", "hardware:", "Command:"):
     assert word in docstring(name), f"{name}: its file has no {word!r}"
@@ -401,7 +407,7 @@ def test_every_config_is_loaded_and_stepped(name, folder, tmp_path, compiled):
 
 
 def test_half_of_the_second_sentences_random(
-  folder, tmp_path, compiled, monkeypatch
+  folder, tmp_path, compilation_cache, monkeypatch
 ):
   """A flag may give a number for a key whose default is text."""
   config = configs.read(BERT, [("data.random_share", "0.5")])

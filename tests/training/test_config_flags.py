@@ -18,7 +18,7 @@ from bert_jax.training import config as config_lib
 from bert_jax.training import logging, phases, topologies, train
 from bert_jax.training import setup as building
 
-pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 MASKS = [
@@ -102,7 +102,7 @@ def test_packed_rows_fit_the_objective(name):
     assert set(objective.coefficients) <= set(weights)
 
 
-def test_packed_roberta_from_the_command_line(tmp_path, compiled):
+def test_packed_roberta_from_the_command_line(tmp_path, compilation_cache):
   """The run trains, and packed rows have less padding than single rows."""
   folder = write_prepared(
     tmp_path / "p", random_documents(60, 0), random_documents(9, 1)

@@ -41,7 +41,7 @@ FAMILIES = tuple(continued.REFERENCES)
 WORD_TABLE = "encoder/embeddings/word/embedding"
 
 
-pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 
 @pytest.fixture(scope="module")

@@ -99,7 +99,7 @@ def prepared(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def finished_run(prepared, tmp_path_factory, unoptimized):
+def finished_run(prepared, tmp_path_factory, fast_compilation):
   """Returns the folder of a run, and its last state."""
   workdir = tmp_path_factory.mktemp("run") / "run"
   config = load("elmo:original", TINY | {"data.path": prepared})

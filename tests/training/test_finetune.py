@@ -38,7 +38,7 @@ from bert_jax.weights import hf, model_folder, runs
 from bert_jax.weights.checkpoint import Checkpointer
 from bert_jax.weights.load import open_model
 
-pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 # test_tinybert_task.py tests the config of TinyBERT's stages.
@@ -233,7 +233,7 @@ def test_every_recipe_is_a_config(name):
 
 
 @pytest.fixture(scope="module")
-def tuned_run(tmp_path_factory, compiled):
+def tuned_run(tmp_path_factory, compilation_cache):
   """Trains for six steps; returns the config, folder and initial weights."""
   path = tmp_path_factory.mktemp("finetune")
   weights = tiny_tasks.write_model(path / "model")

@@ -14,7 +14,7 @@ from bert_jax.training import config as config_lib
 from bert_jax.training import evaluate, loop, phases, train
 from bert_jax.weights import checkpoint
 
-pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 
@@ -130,7 +130,7 @@ def test_rows_that_hide_nothing_have_no_slots():
 
 
 def test_too_few_slots_for_the_mask_rate_are_told(
-  tmp_path, capsys, monkeypatch, compiled
+  tmp_path, capsys, monkeypatch, compilation_cache
 ):
   """A run may have too few slots: ALBERT's data have 20 for 512 tokens."""
   published_options = dict(length=512, max_predictions=20)
@@ -170,7 +170,9 @@ def test_too_few_slots_for_the_mask_rate_are_told(
   ]
 
 
-def test_each_phase_has_a_best_of_its_own(tmp_path, monkeypatch, compiled):
+def test_each_phase_has_a_best_of_its_own(
+  tmp_path, monkeypatch, compilation_cache
+):
   """With or without a restart, the newest and the phase's best step stay."""
   losses = {2: 0.5, 4: 0.4, 6: 0.9, 8: 0.8, 10: 0.85}
   monkeypatch.setattr(

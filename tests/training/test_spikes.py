@@ -24,7 +24,7 @@ TOTAL_STEPS = 12  # Steps of a run.
 # `bad_batch` spoils the loss of step 7.
 SPIKE_STEP = 6
 
-pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 
 @pytest.fixture(scope="module")

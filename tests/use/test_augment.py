@@ -19,7 +19,7 @@ from bert_jax.tasks.files import glue
 from bert_jax.use import augment_task, augmentation, predict, word_vectors
 from bert_jax.weights.load import open_model
 
-pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 # "cats" has two pieces, "ox" has none, and "it" is a stop word.
 WORDS = (*tiny_tasks.WORDS, "cats", "it", "ox", "?", "12")

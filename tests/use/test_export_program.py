@@ -56,7 +56,7 @@ LABELS = {
 }
 
 
-pytestmark = pytest.mark.usefixtures("unoptimized")
+pytestmark = pytest.mark.usefixtures("fast_compilation")
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ TEXT = "the cats sat. unaffable"
 TOLERANCE = 1e-5
 
 
-pytestmark = pytest.mark.usefixtures("unoptimized")
+pytestmark = pytest.mark.usefixtures("fast_compilation")
 
 
 def open_tiny(path, family, **options):

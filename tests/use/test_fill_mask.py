@@ -16,7 +16,7 @@ from bert_jax.use import fill_mask
 from bert_jax.weights import hf, model_folder
 from bert_jax.weights.load import open_model
 
-pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 
 @pytest.fixture(scope="module")

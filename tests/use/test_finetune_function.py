@@ -20,7 +20,7 @@ from bert_jax.messages import UserError
 from bert_jax.training import config_files
 from bert_jax.use import finetune, labelled, trained
 
-pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 TEXTS = ["red cat runs .", "blue dog .", "green cat .", "dog sings ."] * 6
 LABELS = ["cat", "dog"] * 12

@@ -29,7 +29,7 @@ from bert_jax.use import model as model_lib
 from bert_jax.use.results import Results
 from bert_jax.weights import model_folder
 
-pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "python.md"
 # Name of a folder in the page's `runs` -> the kind of its task.

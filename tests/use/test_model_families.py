@@ -21,7 +21,7 @@ from bert_jax.weights.generator_discriminator import TOWERS
 
 pytestmark = [
   pytest.mark.slow,
-  pytest.mark.usefixtures("compiled", "unoptimized"),
+  pytest.mark.usefixtures("compilation_cache", "fast_compilation"),
 ]
 
 TEXT, OTHER = "the cat sat on a mat", "b c"

@@ -19,7 +19,7 @@ from bert_jax.tasks.files import requests
 from bert_jax.use import predict as predicting
 from bert_jax.weights.load import open_model
 
-pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 

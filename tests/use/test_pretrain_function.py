@@ -12,7 +12,7 @@ import bert_jax
 from bert_jax.messages import UserError
 from bert_jax.use import pretrain
 
-pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 TEXTS = [
   f"The cat {i} sat on the mat. The dog sat, too. It ran off to the {i}."

@@ -17,7 +17,7 @@ TEXTS = ["the cats sat.", "", "unaffable cat", "a b cd . the mat"]
 MASK, CLS, SEP = 4, 2, 3
 
 
-pytestmark = pytest.mark.usefixtures("unoptimized")
+pytestmark = pytest.mark.usefixtures("fast_compilation")
 
 
 @pytest.fixture(scope="module")
