@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Model", "__version__", "finetune", "load", "pretrain"]
 
-messages.refuse_module()
+messages.refuse_module_as_command()
 
 # These names are imported when they are first used, because that takes seconds.
 __getattr__, __dir__ = messages.lazy_names(

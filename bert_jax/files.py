@@ -24,20 +24,20 @@ from typing import IO, Any, BinaryIO
 import filelock
 from etils import epath
 
-from bert_jax.messages import Damaged, UserError, note_once
+from bert_jax.messages import DamagedFile, UserError, note_once
 
 # The type of a path that a caller gives: a str or a path object.
 PathLike = str | os.PathLike[str]
 # The digest of a larger file takes seconds, so a line announces it.
-_LARGE = 2**32
+_LARGE_BYTES = 2**32
 # The most levels of nested JSON. Python's own limit of about 1,000 depends on
 # the caller's depth, and the files that are read here need only a few levels.
 _MAX_DEPTH = 100
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.(tmp|partial)")
+_TEMPORARY_NAME = re.compile(r"\..+\.[0-9a-f]{16}\.(tmp|partial)")
 
 
-class Changed(OSError):
-  """A file of the data was changed while a run was reading it."""
+class ChangedData(OSError):
+  """A file of a run's data was changed while the run was reading it."""
 
 
 class ChangedInput(UserError):
@@ -53,7 +53,7 @@ def temporary_path(path: PathLike) -> str:
   return str(target.parent / f".{target.name}.{secrets.token_hex(8)}.tmp")
 
 
-def create(path: PathLike) -> BinaryIO:
+def create_file(path: PathLike) -> BinaryIO:
   """Creates a file and opens it for bytes.
 
   Raises:
@@ -63,7 +63,7 @@ def create(path: PathLike) -> BinaryIO:
   return os.fdopen(os.open(path, flags, 0o666), "w+b")
 
 
-def open_no_follow(
+def open_unless_link(
   path: PathLike, flags: int = os.O_RDWR | os.O_CREAT
 ) -> BinaryIO:
   """Opens a file whose name other users can guess, for reading and writing.
@@ -80,36 +80,39 @@ def open_no_follow(
   return os.fdopen(os.open(path, flags, 0o666), "r+b")
 
 
-class Locked(UserError):
-  """Another process holds the lock of a path."""
+class LockHeld(UserError):
+  """Another process holds a lock that this process needs."""
 
 
 @contextlib.contextmanager
-def locked(path: PathLike) -> Iterator[None]:
+def hold_lock(path: PathLike) -> Iterator[None]:
   """Holds a lock until the end of the block, or of the process.
 
   Args:
     path: the lock's file, which is made if needed and never deleted.
 
   Raises:
-    Locked: another process, or another block of this one, holds the lock.
+    LockHeld: another process, or another block of this one, holds the lock.
     OSError: the file cannot be written, or it is a symbolic link.
   """
   lock = filelock.FileLock(path, timeout=0)
   try:
     lock.acquire()
   except filelock.Timeout as e:
-    raise Locked(f"{path}: another process holds this lock.") from e
+    raise LockHeld(f"{path}: another process holds this lock.") from e
   try:
     yield
   finally:
     lock.release()
 
 
-def clear_temporary(folder: PathLike) -> None:
-  """Deletes the files of killed writers; no writer may be active."""
+def delete_temporary_files(folder: PathLike) -> None:
+  """Deletes the temporary files of killed writers.
+
+  No writer may be active in the folder.
+  """
   for path in pathlib.Path(folder).iterdir():
-    if _TEMPORARY.fullmatch(path.name) and not path.is_dir():
+    if _TEMPORARY_NAME.fullmatch(path.name) and not path.is_dir():
       with contextlib.suppress(OSError):
         path.unlink()
 
@@ -118,16 +121,16 @@ def clear_temporary(folder: PathLike) -> None:
 def atomic_file(path: PathLike) -> Iterator[str]:
   """Yields the path of a new file, which is renamed to `path` at the end.
 
-  The content is on the disk before the file is renamed. So a kill or a full
-  disk at any moment leaves the old file or the new one. After an error the old
-  file is as it was, and the temporary file is deleted.
+  The content is on the disk before the file is renamed. So if the process is
+  killed or the disk is full, `path` is either the old file or the new one.
+  After an error the old file is as it was, and the temporary file is deleted.
 
   Raises:
     OSError: the file cannot be written; the error names `path`.
   """
   temporary = temporary_path(path)
   try:
-    create(temporary).close()
+    create_file(temporary).close()
     yield temporary
     with pathlib.Path(temporary).open("rb") as f:
       os.fsync(f.fileno())
@@ -151,7 +154,7 @@ def write_atomically(path: PathLike, content: str | bytes) -> None:
 
 
 @contextlib.contextmanager
-def text_output(path: PathLike) -> Iterator[IO[str]]:
+def open_text_output(path: PathLike) -> Iterator[IO[str]]:
   """Opens a command's output, a UTF-8 text file; "-" is stdout.
 
   A file gets its name only when it is complete. If the output is stdout, all
@@ -190,7 +193,7 @@ def atomic_folder(path: PathLike) -> Iterator[str]:
     target.parent.mkdir(parents=True, exist_ok=True)
     pathlib.Path(temporary).mkdir()
     yield temporary
-    rename(temporary, target)
+    rename_durably(temporary, target)
   except OSError as e:
     if e.filename is None or str(e.filename).startswith(temporary):
       raise OSError(e.errno, e.strerror, str(target)) from e
@@ -199,8 +202,8 @@ def atomic_folder(path: PathLike) -> Iterator[str]:
     shutil.rmtree(temporary, ignore_errors=True)
 
 
-def rename(source: PathLike, target: PathLike) -> None:
-  """Renames a file or folder inside its folder, and waits for the disk."""
+def rename_durably(source: PathLike, target: PathLike) -> None:
+  """Renames a file or folder, and waits until the new name is on the disk."""
   pathlib.Path(source).rename(target)
   sync_folder(pathlib.Path(target).parent)
 
@@ -274,7 +277,7 @@ def _check_depth(content: Any) -> None:
     raise json.JSONDecodeError("nested too deeply", "", 0)
 
 
-def decode(content: bytes, path: PathLike) -> str:
+def decode_utf8(content: bytes, path: PathLike) -> str:
   """Decodes the content of a file.
 
   Args:
@@ -287,10 +290,10 @@ def decode(content: bytes, path: PathLike) -> str:
   try:
     return content.decode("utf-8")
   except UnicodeDecodeError as e:
-    raise UserError(f"{path}: not UTF-8 (byte {e.start}).") from e
+    raise UserError(f"{path} is not UTF-8 (byte {e.start}).") from e
 
 
-def parse_object(text: str, source: PathLike) -> dict[str, Any]:
+def parse_json_object(text: str, source: PathLike) -> dict[str, Any]:
   """Parses a file that holds a JSON object.
 
   Args:
@@ -303,11 +306,11 @@ def parse_object(text: str, source: PathLike) -> dict[str, Any]:
   try:
     content = parse_json(text)
   except json.JSONDecodeError as e:
-    raise UserError(f"{source}:{e.lineno}: not JSON ({e.msg}).") from e
+    raise UserError(f"{source}:{e.lineno} is not JSON ({e.msg}).") from e
   except ValueError as e:
-    raise UserError(f"{source}: not JSON ({e}).") from e
+    raise UserError(f"{source} is not JSON ({e}).") from e
   if not isinstance(content, dict):
-    raise UserError(f"{source}: not a JSON object.")
+    raise UserError(f"{source} is not a JSON object.")
   return content
 
 
@@ -321,7 +324,7 @@ def read_json(path: PathLike) -> Any:
   return parse_json(epath.Path(path).read_bytes())
 
 
-def read_object(
+def read_json_object(
   path: PathLike,
   if_missing: str = "; put back the file of this run",
   if_damaged: str = "; put it back",
@@ -335,21 +338,21 @@ def read_object(
     if_damaged: the end of the error message for a file that is not JSON.
 
   Raises:
-    Damaged: the file is missing or damaged.
+    DamagedFile: the file is missing or damaged.
   """
   try:
     content = read_json(path)
   except FileNotFoundError as e:
-    raise Damaged(f"{path} is missing{if_missing}.") from e
+    raise DamagedFile(f"{path} is missing{if_missing}.") from e
   except ValueError as e:
-    raise Damaged(f"{path} is damaged ({e}){if_damaged}.") from e
+    raise DamagedFile(f"{path} is damaged ({e}){if_damaged}.") from e
   if not isinstance(content, dict):
-    raise Damaged(f"{path} is damaged: it holds no JSON object.")
+    raise DamagedFile(f"{path} is damaged: it holds no JSON object.")
   return content
 
 
 def without_nan(content: Any) -> Any:
-  """Returns a JSON value with null for NaN and infinity, which JSON lacks."""
+  """Returns a JSON value in which NaN and infinity are replaced by null."""
   if isinstance(content, dict):
     return {key: without_nan(child) for key, child in content.items()}
   if isinstance(content, list | tuple):
@@ -368,13 +371,13 @@ def sync_folder(path: PathLike) -> None:
     os.close(descriptor)
 
 
-def seal(content: dict[str, Any]) -> dict[str, Any]:
+def add_checksum(content: dict[str, Any]) -> dict[str, Any]:
   """Adds a checksum to a JSON object, or replaces its old checksum."""
   return content | {"checksum": _checksum(content)}
 
 
-def is_sealed(content: dict[str, Any]) -> bool:
-  """Returns True if a JSON object is unchanged since it was sealed."""
+def has_valid_checksum(content: dict[str, Any]) -> bool:
+  """Returns True if a JSON object is unchanged since `add_checksum`."""
   return content.get("checksum") == _checksum(content)
 
 
@@ -383,13 +386,15 @@ def _checksum(content: dict[str, Any]) -> int:
   return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
-def digest(content: bytes) -> str:
+def content_digest(content: bytes) -> str:
   """Returns the SHA-256 of bytes as hexadecimal digits."""
   return hashlib.sha256(content).hexdigest()
 
 
 def file_digest(path: PathLike) -> str:
-  """Returns the SHA-256 of a file, which is read again only after a change.
+  """Returns the SHA-256 of a file.
+
+  The file is read again only if it has changed since the last call.
 
   Raises:
     OSError: the file is missing or cannot be read.
@@ -403,14 +408,16 @@ def file_digest(path: PathLike) -> str:
 def _file_digest(path: str, size: int, version: tuple[int, ...]) -> str:
   """Returns the SHA-256 of a file; all arguments are the key of the cache."""
   del version
-  if size > _LARGE:
+  if size > _LARGE_BYTES:
     note_once(f"checking the {size / 1e9:.1f} GB of {path} ...")
   with pathlib.Path(path).open("rb") as f:
     return hashlib.file_digest(f, "sha256").hexdigest()
 
 
-def digests(folder: PathLike, names: Iterable[str]) -> dict[str, str]:
-  """Returns name -> SHA-256 of files in a folder, which are read in parallel.
+def folder_digests(folder: PathLike, names: Iterable[str]) -> dict[str, str]:
+  """Returns name -> SHA-256 of some files of a folder.
+
+  The files are read in parallel.
 
   Raises:
     OSError: a file is missing or cannot be read.
@@ -429,11 +436,11 @@ def changed_files(saved: Mapping[str, str], folder: PathLike) -> list[str]:
     folder: the folder of the files.
   """
   present = [name for name in saved if pathlib.Path(folder, name).is_file()]
-  current = digests(folder, present)
+  current = folder_digests(folder, present)
   return [name for name in saved if current.get(name) != saved[name]]
 
 
-class Watch:
+class FileWatch:
   """Notices if files are changed while they are being read."""
 
   def __init__(self, paths: Iterable[PathLike]):
@@ -444,22 +451,25 @@ class Watch:
     Raises:
       OSError: a file is missing.
     """
-    self._states = {path: _state(path) for path in paths}
+    self._states = {path: _file_state(path) for path in paths}
 
   def _changes(self) -> Iterator[tuple[PathLike, str]]:
     """Yields (path, "deleted" or "changed") for each file that differs."""
     for path, remembered in self._states.items():
       try:
-        current = _state(path)
+        current = _file_state(path)
       except FileNotFoundError:
         current = None
       if current != remembered:
         yield path, "deleted" if current is None else "changed"
 
-  def check(self) -> None:
-    """Raises Changed if a file was changed or deleted; reads no content."""
+  def check_data(self) -> None:
+    """Raises ChangedData if a run's data were changed or deleted.
+
+    It compares the files' states, and reads no content.
+    """
     for path, change in self._changes():
-      raise Changed(
+      raise ChangedData(
         f"{path} was {change} while this run was reading it, so the steps since"
         " the last checkpoint may have used other data; no further checkpoint"
         " is saved. Put the right folder back and give the same command again:"
@@ -467,7 +477,7 @@ class Watch:
       )
 
   def check_input(self) -> None:
-    """Raises ChangedInput if a file was changed or deleted."""
+    """Raises ChangedInput if an input was changed or deleted."""
     for path, change in self._changes():
       raise ChangedInput(
         f"{path} was {change} while it was read, so the text that was read is a"
@@ -476,7 +486,7 @@ class Watch:
       )
 
 
-def _state(path: PathLike) -> tuple[int, int, int]:
+def _file_state(path: PathLike) -> tuple[int, int, int]:
   """Returns the size, time of change and inode of a file."""
   stat = pathlib.Path(path).stat()
   return stat.st_size, stat.st_mtime_ns, stat.st_ino

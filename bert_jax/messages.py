@@ -30,7 +30,7 @@ class UserError(ValueError):
   """
 
 
-class Damaged(UserError):
+class DamagedFile(UserError):
   """A file or folder is incomplete, or its content was changed or damaged."""
 
 
@@ -54,7 +54,7 @@ _listener: contextvars.ContextVar[Callable[[str], None] | None] = (
 
 
 def say(line: str) -> None:
-  """Prints a line of a run on stdout, or passes it on; see `said_to`."""
+  """Prints a line of a run on stdout, or passes it on; see `pass_lines_to`."""
   listener = _listener.get()
   if listener is None:
     print(line, flush=True)
@@ -63,7 +63,7 @@ def say(line: str) -> None:
 
 
 @contextlib.contextmanager
-def said_to(listener: Callable[[str], None]) -> Iterator[None]:
+def pass_lines_to(listener: Callable[[str], None]) -> Iterator[None]:
   """Within the block, passes this thread's lines of `say` to a function.
 
   Args:
@@ -159,7 +159,7 @@ class Progress:
       self._write(f"{self._action}: {count}{self._seconds():.0f} s")
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
   """Returns the end of a sentence about an unknown name.
 
   It is "; did you mean X?" if a known name is similar, else "; choose A, B, C."
@@ -196,7 +196,7 @@ def lazy_names(
     if name not in modules:
       raise AttributeError(
         f"module {package['__name__']!r} has no attribute {name!r}"
-        f"{nearest(name, modules)}"
+        f"{did_you_mean(name, modules)}"
       )
     package[name] = getattr(importlib.import_module(modules[name]), name)
     return package[name]
@@ -204,7 +204,7 @@ def lazy_names(
   return get, lambda: sorted({*package, *modules})
 
 
-def refuse_module() -> None:
+def refuse_module_as_command() -> None:
   """Ends `python -m bert_jax.MODULE` with an error.
 
   The only command is `bert_jax`. Without this check, Python would import the

@@ -180,7 +180,7 @@ def test_a_link_with_the_name_of_an_unfinished_folder(tmp_path):
   (tmp_path / "out.partial").symlink_to(tmp_path / "other")
   with (
     pytest.raises(ValueError, match="out.partial is a link, and is in the way"),
-    writer.locked(str(tmp_path / "out.partial")),
+    writer.hold_folder_lock(str(tmp_path / "out.partial")),
   ):
     pass
   assert not names_in(tmp_path / "other")
@@ -190,24 +190,24 @@ def test_a_lock_is_held_only_once(tmp_path):
   path = str(tmp_path / "lock")
   for _ in range(2):
     with (
-      files.locked(path),
-      pytest.raises(files.Locked, match="lock: another process holds"),
-      files.locked(path),
+      files.hold_lock(path),
+      pytest.raises(files.LockHeld, match="lock: another process holds"),
+      files.hold_lock(path),
     ):
       pass
   (tmp_path / "link").symlink_to(tmp_path / "victim")
-  with pytest.raises(OSError), files.locked(str(tmp_path / "link")):
+  with pytest.raises(OSError), files.hold_lock(str(tmp_path / "link")):
     pass
   assert not (tmp_path / "victim").exists()
   partial_path = str(tmp_path / "out.partial")
   with (
-    writer.locked(partial_path),
+    writer.hold_folder_lock(partial_path),
     pytest.raises(ValueError, match="partial: another run is writing it"),
-    writer.locked(partial_path),
+    writer.hold_folder_lock(partial_path),
   ):
     pass
   # An interrupted run leaves the lock's file, and the next run continues.
-  with writer.locked(partial_path):
+  with writer.hold_folder_lock(partial_path):
     assert writer.read_progress(partial_path) is None
 
 
@@ -215,7 +215,7 @@ def test_files_of_a_killed_writer_are_deleted(tmp_path):
   leftover = files.temporary_path(str(tmp_path / "progress.json"))
   for path in (leftover, tmp_path / ".a.tmp", tmp_path / "b.tmp"):
     pathlib.Path(path).touch()
-  files.clear_temporary(str(tmp_path))
+  files.delete_temporary_files(str(tmp_path))
   assert names_in(tmp_path) == [".a.tmp", "b.tmp"]
 
 
@@ -282,7 +282,7 @@ def test_a_folder_with_an_unknown_tokenizer(tmp_path):
   arguments += [f"--output={tmp_path}/out", "--processes=1"]
   execute(["prepare", *arguments])
   path = tmp_path / "out" / "meta.json"
-  meta = files.seal(json.loads(path.read_text()) | {"tokenizer": "foo"})
+  meta = files.add_checksum(json.loads(path.read_text()) | {"tokenizer": "foo"})
   path.write_text(json.dumps(meta))
   with pytest.raises(SystemExit) as error:
     execute(["prepare", *arguments])

@@ -12,7 +12,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from bert_jax.examples.recipes import RECIPES
-from bert_jax.messages import UserError, nearest
+from bert_jax.messages import UserError, did_you_mean
 from bert_jax.training import config as config_lib
 from bert_jax.training import config_files
 from bert_jax.weights.run_config import flatten
@@ -126,7 +126,7 @@ def _remedy(
   ]
   recipe_name = flat.get("data.builder")
   if section != "data" or not recipes or recipe_name in (None, *recipes):
-    return nearest(name, {*flat, *attribute_keys})
+    return did_you_mean(name, {*flat, *attribute_keys})
   return (
     f": data.builder={recipe_name} does not use this key; choose a config with"
     f" one of {', '.join(recipes)}."

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 
 from bert_jax.messages import OutOfMemory, note_once
 
-# UserError and Damaged are ValueErrors, OutOfMemory is a MemoryError. A loss
-# that is not a finite number ends a run with a FloatingPointError.
+# UserError and DamagedFile are ValueErrors, OutOfMemory is a MemoryError. A
+# loss that is not a finite number ends a run with a FloatingPointError.
 REPORTED_ERRORS = (
   ValueError,
   FloatingPointError,

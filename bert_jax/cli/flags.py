@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from bert_jax.messages import UserError, nearest
+from bert_jax.messages import UserError, did_you_mean
 
 # Name -> options of `argparse.add_argument`. A verb takes flags from this table
 # with `add`, which can replace some of the options, such as the default or
@@ -276,7 +276,7 @@ class Parser(argparse.ArgumentParser):
       self.error(f"unexpected argument {argument!r}")
     flag = argument.partition("=")[0]
     flags = [f for f in self._option_string_actions if f.startswith("--")]
-    remedy = nearest(f"--{flag.lstrip('-')}", flags)
+    remedy = did_you_mean(f"--{flag.lstrip('-')}", flags)
     if remedy.startswith("; did"):
       raise UserError(f"{flag} is no flag{remedy}")
     self.error(f"{flag} is no flag")

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> None:
 
   if args.output == "-":
     # Inside this block, all other output goes to stderr.
-    with files.text_output("-") as out:
+    with files.open_text_output("-") as out:
       json.dump(files.without_nan(scores()), out, ensure_ascii=False)
       out.write("\n")
     return

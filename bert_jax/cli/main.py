@@ -16,7 +16,7 @@ from absl import logging
 
 from bert_jax.cli import errors
 from bert_jax.cli.flags import Parser
-from bert_jax.messages import UserError, nearest
+from bert_jax.messages import UserError, did_you_mean
 
 # In the order of a project: prepare text, train, use the model, convert it.
 VERBS = {
@@ -95,7 +95,7 @@ def execute(argv: Sequence[str]) -> None:
       elif name == "--version":
         print(importlib.metadata.version("bert_jax"))
       elif name not in VERBS:
-        remedy = f"{nearest(name, VERBS)} bert_jax --help shows all verbs."
+        remedy = f"{did_you_mean(name, VERBS)} bert_jax --help shows all verbs."
         raise UserError(f"{name} is no verb{remedy}")
       else:
         verb = load_verb(name)

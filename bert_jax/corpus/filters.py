@@ -26,7 +26,7 @@ import numpy as np
 
 from bert_jax import hashing
 from bert_jax.corpus import sources, tokenize, writer
-from bert_jax.files import open_no_follow, sync_file
+from bert_jax.files import open_unless_link, sync_file
 from bert_jax.messages import UserError, note
 
 # Forms of Unicode normalization.
@@ -452,7 +452,7 @@ def _judge(job: writer.Job, filters: Filters) -> None:
   earlier = _Earlier(filters)
   path = pathlib.Path(job.partial, ROWS)
   count = job.progress.get("judged", 0)
-  with open_no_follow(path) as file:
+  with open_unless_link(path) as file:
     if file.seek(0, os.SEEK_END) < count * dtype.itemsize:
       raise OSError(f"{path} is damaged; delete {job.partial}.")
     file.seek(count * dtype.itemsize)

@@ -17,7 +17,7 @@ from typing import IO, Any, cast
 
 from etils import epath
 
-from bert_jax.messages import Damaged, UserError, note_once
+from bert_jax.messages import DamagedFile, UserError, note_once
 
 # A document or line with more characters is cut into several. This bounds the
 # memory of the reader and of a worker. "War and Peace" has 3.2 million
@@ -89,7 +89,7 @@ def _read_block(path: str, stream: IO[bytes], offset: int) -> bytes:
     if e.errno is not None:
       raise
     error = e
-  raise Damaged(
+  raise DamagedFile(
     f"{path}: the compressed file is damaged after {offset:,} bytes of its text"
     f" ({str(error).strip('.')}). Get the file again."
   ) from error

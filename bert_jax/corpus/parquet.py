@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.corpus import lines
-from bert_jax.messages import Damaged, UserError
+from bert_jax.messages import DamagedFile, UserError
 
 
 def read(path: str, errors: str) -> Iterator[tuple[str, str, int]]:
@@ -65,7 +65,7 @@ def read(path: str, errors: str) -> Iterator[tuple[str, str, int]]:
   lines.say_nulls(path, nulls, row)
 
 
-def _unreadable(path: str, row: int, error: Exception) -> Damaged:
+def _unreadable(path: str, row: int, error: Exception) -> DamagedFile:
   """Returns the error for a damaged file.
 
   Args:
@@ -74,7 +74,7 @@ def _unreadable(path: str, row: int, error: Exception) -> Damaged:
     error: the library's error.
   """
   message = " ".join(str(error).split()).rstrip(".")
-  return Damaged(
+  return DamagedFile(
     f"{path} is not a readable Parquet file after row {row} ({message}). Get"
     " the file again."
   )

@@ -29,14 +29,14 @@ from bert_jax.corpus.writer import (
   Job,
   Writer,
   finish,
-  locked,
+  hold_folder_lock,
   read_progress,
   remove_leftovers,
   write_derived,
   write_progress,
 )
 from bert_jax.files import PathLike
-from bert_jax.messages import Damaged, Progress, UserError, note
+from bert_jax.messages import DamagedFile, Progress, UserError, note
 from bert_jax.text import open_vocabulary, token_files, words
 from bert_jax.text.unigram import WORD_STARTS
 from bert_jax.text.vocabulary import Vocabulary
@@ -145,7 +145,7 @@ def prepare(
   if pathlib.Path(output).exists():
     return _check_existing(output, origin, tokenizer.kind)
   partial = output + ".partial"
-  with locked(partial):
+  with hold_folder_lock(partial):
     progress = _begin(partial, origin, int(heldout * 2**64))
     with _cleaned_up(partial):
       job = Job(
@@ -285,7 +285,7 @@ def _check_existing(
   try:
     different = difference(meta, origin)
   except (KeyError, TypeError) as e:
-    raise Damaged(
+    raise DamagedFile(
       f"{output}/meta.json is damaged: it does not say what the folder was made"
       " from. Delete the folder and give the same command again."
     ) from e
@@ -295,7 +295,7 @@ def _check_existing(
       " it or choose another --output."
     )
   if meta.get("tokenizer") != kind:
-    raise Damaged(
+    raise DamagedFile(
       f"{output}/meta.json is damaged: its tokenizer is"
       f" {meta.get('tokenizer')!r:.40}, not {kind!r}. Delete the folder and"
       " give the same command again."

@@ -38,8 +38,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.files import PathLike, Watch, digests, is_sealed, read_json
-from bert_jax.messages import Damaged, UserError, note_once
+from bert_jax.files import (
+  FileWatch,
+  PathLike,
+  folder_digests,
+  has_valid_checksum,
+  read_json,
+)
+from bert_jax.messages import DamagedFile, UserError, note_once
 from bert_jax.text import open_vocabulary
 from bert_jax.text.characters import Spellings, spell
 from bert_jax.text.open_vocabulary import OTHERS, PIECES
@@ -111,7 +117,7 @@ class Prepared(NamedTuple):
   vocab: list[str]
   special: SpecialIds
   unigrams: np.ndarray
-  watch: Watch
+  watch: FileWatch
 
   @property
   def vocab_size(self) -> int:
@@ -182,9 +188,9 @@ def mark_starts(flags: np.ndarray, sentences: np.ndarray) -> np.ndarray:
 
 
 def _check_exists(path: pathlib.Path) -> None:
-  """Raises Damaged if a file is missing."""
+  """Raises DamagedFile if a file is missing."""
   if not path.exists():
-    raise Damaged(
+    raise DamagedFile(
       f"{path} is missing; delete the folder and run `bert_jax prepare` again."
     )
 
@@ -195,7 +201,7 @@ def _map_file(path: pathlib.Path, dtype: Any, count: int) -> np.ndarray:
   expected_size = count * np.dtype(dtype).itemsize
   size = path.stat().st_size
   if size != expected_size:
-    raise Damaged(
+    raise DamagedFile(
       f"{path} has {size} bytes where meta.json says {expected_size}; the"
       " folder is damaged, delete it and run `bert_jax prepare` again."
     )
@@ -216,7 +222,7 @@ def open_split(
     dtype: the type of the token ids.
 
   Raises:
-    Damaged: a file is missing, or has a different size.
+    DamagedFile: a file is missing, or has a different size.
   """
   t, s, d = sizes["tokens"], sizes["sentences"], sizes["documents"]
   tokens, sentences, documents, word_starts = (
@@ -234,7 +240,7 @@ def file_digests(path: PathLike) -> dict[str, str]:
   """Returns name -> SHA-256 of the tokenizer's files and of all data files."""
   names = [*open_vocabulary.tokenizer_files(path), *_DATA_FILES]
   names += [OTHERS] if pathlib.Path(path, OTHERS).exists() else []
-  return digests(path, names)
+  return folder_digests(path, names)
 
 
 def fingerprint(path: PathLike, options: dict[str, Any]) -> str:
@@ -246,7 +252,7 @@ def fingerprint(path: PathLike, options: dict[str, Any]) -> str:
 
 
 def verify(prepared: Prepared) -> None:
-  """Reads the whole folder; raises Damaged if a byte has changed."""
+  """Reads the whole folder; raises DamagedFile if a byte has changed."""
   meta = prepared.meta
   options = meta["options"]
   if (
@@ -265,7 +271,7 @@ def verify(prepared: Prepared) -> None:
     file_list = (
       f" ({', '.join(sorted(names))})" if saved_digests and names else ""
     )
-    raise Damaged(
+    raise DamagedFile(
       f"{prepared.path} is damaged: its content{file_list} does not agree with"
       " its fingerprint. Delete it and run `bert_jax prepare` again."
     )
@@ -316,7 +322,7 @@ def open_prepared(path: PathLike) -> Prepared:
         f"note: {path} was prepared by an earlier version: its meta.json has no"
         " checksum and is not checked."
       )
-    elif not is_sealed(meta):
+    elif not has_valid_checksum(meta):
       raise TypeError("its checksum differs")
     size = sum(file.stat().st_size for file in folder.iterdir())
     if size <= VERIFY_BYTES:
@@ -339,7 +345,7 @@ def _read_other_words(path: pathlib.Path, count: int) -> list[str]:
     count: the number of words.
 
   Raises:
-    Damaged: the file has a different number of words.
+    DamagedFile: the file has a different number of words.
   """
   if not count:
     return []
@@ -347,17 +353,17 @@ def _read_other_words(path: pathlib.Path, count: int) -> list[str]:
   if path.exists():
     words = path.read_bytes().decode("utf-8", "replace").split("\n")[:-1]
   if len(words) != count:
-    raise Damaged(
+    raise DamagedFile(
       f"{path} has {len(words)} words where meta.json says {count}; the folder"
       " is damaged, delete it and run `bert_jax prepare` again."
     )
   return words
 
 
-def _damaged(path: pathlib.Path, error: Exception) -> Damaged:
+def _damaged(path: pathlib.Path, error: Exception) -> DamagedFile:
   """Returns the error for a damaged `meta.json`."""
   fault = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-  return Damaged(
+  return DamagedFile(
     f"{path} is damaged: {fault}. Delete its folder and run `bert_jax prepare`"
     " again."
   )
@@ -374,7 +380,7 @@ def _open(path: pathlib.Path, meta: dict[str, Any]) -> Prepared:
   _check_exists(vocab_path)
   vocab = open_vocabulary.read_pieces(path)
   if len(vocab) != meta["vocab_size"]:
-    raise Damaged(
+    raise DamagedFile(
       f"{vocab_path} has {len(vocab)} pieces where meta.json says"
       f" {meta['vocab_size']}; it is not the vocabulary of this folder."
     )
@@ -402,7 +408,7 @@ def _open(path: pathlib.Path, meta: dict[str, Any]) -> Prepared:
     unigrams, other_counts = np.split(unigrams, [len(vocab)])
     unigrams = np.array(unigrams)
     unigrams[special.unk] += other_counts.sum()
-  watch = Watch(path / name for name in _DATA_FILES)
+  watch = FileWatch(path / name for name in _DATA_FILES)
   return Prepared(
     path=str(path),
     meta=meta,

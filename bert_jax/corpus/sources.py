@@ -206,7 +206,7 @@ def _file(path: str, format: str, errors: str) -> Source:
   """Returns the source of one file; see `find_sources`."""
   if format == "auto":
     format = format_of(path)
-  watch = files.Watch([path])
+  watch = files.FileWatch([path])
   stat = pathlib.Path(path).stat()
 
   def read() -> Iterator[Raw]:

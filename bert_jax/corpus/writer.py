@@ -18,15 +18,15 @@ import numpy as np
 from bert_jax import files
 from bert_jax.corpus import reader, sources
 from bert_jax.files import (
-  clear_temporary,
-  is_sealed,
-  open_no_follow,
+  add_checksum,
+  delete_temporary_files,
+  has_valid_checksum,
+  open_unless_link,
   read_json,
-  seal,
   sync_file,
   write_json,
 )
-from bert_jax.messages import Damaged, UserError
+from bert_jax.messages import DamagedFile, UserError
 
 PROGRESS = "progress.json"
 # The file on which a run holds a lock while it writes the folder.
@@ -82,7 +82,7 @@ def read_progress(partial: str) -> dict[str, Any] | None:
   if not path.parent.is_dir():
     return None
   if not path.exists():
-    clear_temporary(partial)
+    delete_temporary_files(partial)
     names = {file.name for file in path.parent.iterdir()}
     if names - {PROGRESS + ".tmp", LOCK}:
       raise UserError(
@@ -92,18 +92,18 @@ def read_progress(partial: str) -> dict[str, Any] | None:
     return None
   with contextlib.suppress(ValueError):
     progress = read_json(path)
-    if isinstance(progress, dict) and is_sealed(progress):
+    if isinstance(progress, dict) and has_valid_checksum(progress):
       return progress
-  raise Damaged(f"{path} is damaged; delete {partial}.")
+  raise DamagedFile(f"{path} is damaged; delete {partial}.")
 
 
 def write_progress(partial: str, progress: dict[str, Any]) -> None:
   """Writes `progress.json`, for `read_progress`."""
-  write_json(pathlib.Path(partial, PROGRESS), seal(progress))
+  write_json(pathlib.Path(partial, PROGRESS), add_checksum(progress))
 
 
 @contextlib.contextmanager
-def locked(partial: str) -> Iterator[None]:
+def hold_folder_lock(partial: str) -> Iterator[None]:
   """Makes the unfinished folder, and keeps other runs from writing it.
 
   Raises:
@@ -116,10 +116,10 @@ def locked(partial: str) -> Iterator[None]:
     raise UserError(f"{partial} is a file, and is in the way; move it away.")
   folder.mkdir(parents=True, exist_ok=True)
   try:
-    with files.locked(folder / LOCK):
+    with files.hold_lock(folder / LOCK):
       yield
-  except files.Locked as e:
-    raise files.Locked(f"{partial}: another run is writing it.") from e
+  except files.LockHeld as e:
+    raise files.LockHeld(f"{partial}: another run is writing it.") from e
 
 
 class Writer:
@@ -145,7 +145,7 @@ class Writer:
       for array, array_dtype in _ARRAYS.items():
         name = f"{split}.{array}"
         path = pathlib.Path(partial, name)
-        file = open_no_follow(path)
+        file = open_unless_link(path)
         length = progress["files"].get(name, 0)
         if file.seek(0, os.SEEK_END) < length:
           raise OSError(f"{path} is damaged; delete {partial}.")
@@ -258,15 +258,15 @@ def write_derived(
 def _rewrite(path: pathlib.Path) -> BinaryIO:
   """Opens a file of the unfinished folder and empties it; refuses a link."""
   flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
-  return open_no_follow(path, flags)
+  return open_unless_link(path, flags)
 
 
 def finish(partial: str, output: str, meta: dict[str, Any]) -> dict[str, Any]:
   """Writes `meta.json` with digests, and renames the folder to `output`."""
-  meta = seal(meta | {"files": reader.file_digests(partial)})
+  meta = add_checksum(meta | {"files": reader.file_digests(partial)})
   write_json(pathlib.Path(partial, "meta.json"), meta)
-  clear_temporary(partial)
-  files.rename(partial, output)
+  delete_temporary_files(partial)
+  files.rename_durably(partial, output)
   remove_leftovers(output)
   return meta
 

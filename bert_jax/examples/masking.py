@@ -15,7 +15,7 @@ import numpy as np
 from bert_jax import hashing
 from bert_jax.corpus.reader import Corpus
 from bert_jax.examples import masked_units
-from bert_jax.messages import UserError, nearest
+from bert_jax.messages import UserError, did_you_mean
 
 # Replacement -> the share of the chosen tokens that become [MASK], and the
 # share that do not change. The other chosen tokens become a random id. The
@@ -104,7 +104,9 @@ def check_masks(masks: Masks) -> Masks:
   ):
     choice = getattr(masks, name)
     if choice not in choices:
-      raise UserError(f"{name} is {choice!r}{nearest(str(choice), choices)}")
+      raise UserError(
+        f"{name} is {choice!r}{did_you_mean(str(choice), choices)}"
+      )
   if not 0 <= masks.mask_rate <= 1:
     raise UserError(f"mask_rate is {masks.mask_rate}; it is a share, 0 to 1.")
   can_repeat = masks.masking == "token" and masks.replacement == "electra"

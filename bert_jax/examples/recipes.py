@@ -18,7 +18,7 @@ from bert_jax.corpus.reader import Corpus, SpecialIds
 from bert_jax.examples import assembly, elmo_windows, pairs, sentences
 from bert_jax.examples.batch_keys import Batch, Features, select
 from bert_jax.examples.masking import Masks, check_corpus, check_masks
-from bert_jax.messages import UserError, nearest
+from bert_jax.messages import UserError, did_you_mean
 from bert_jax.text.characters import MAX_CHARS
 
 # The fields of `SpecialIds` that a masked language model needs.
@@ -181,7 +181,7 @@ class RecipeFactory:
       if option not in self.defaults:
         raise UserError(
           f"{self.name} has no option {option!r}"
-          f"{nearest(option, self.defaults)}"
+          f"{did_you_mean(option, self.defaults)}"
         )
     options = {**self.defaults, **options}
     return self.function(special, vocab_size, RowOptions(**options))
@@ -264,7 +264,8 @@ def albert_pairs(
   choices = ("split", "random_document")
   if options.single not in choices:
     raise UserError(
-      f"single is {options.single!r}{nearest(str(options.single), choices)}"
+      f"single is {options.single!r}"
+      f"{did_you_mean(str(options.single), choices)}"
     )
   splits_sentence = options.single == "split"
   return _pair_recipe(
@@ -420,7 +421,9 @@ def make_recipe(
       the vocabulary lacks a special token.
   """
   if name not in RECIPES:
-    raise UserError(f"there is no builder {name!r}{nearest(name, RECIPES)}")
+    raise UserError(
+      f"there is no builder {name!r}{did_you_mean(name, RECIPES)}"
+    )
   recipe = RECIPES[name](special, vocab_size, **options)
   missing_roles = [
     role for role in recipe.roles if getattr(special, role) is None

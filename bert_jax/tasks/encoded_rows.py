@@ -40,7 +40,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax import files
-from bert_jax.messages import Damaged, UserError, note_once
+from bert_jax.messages import DamagedFile, UserError, note_once
 from bert_jax.text import open_vocabulary
 
 FORMAT_VERSION = 1
@@ -159,10 +159,10 @@ def save(
   with files.atomic_folder(target) as temporary:
     folder_path = pathlib.Path(temporary)
     for name, (rows, examples) in splits.items():
-      with files.create(folder_path / f"{name}.npz") as f:
+      with files.create_file(folder_path / f"{name}.npz") as f:
         np.savez(f, allow_pickle=False, **rows._asdict())
         files.sync_file(f)
-      with files.create(folder_path / f"{name}.examples.jsonl") as f:
+      with files.create_file(folder_path / f"{name}.examples.jsonl") as f:
         for example in examples:
           f.write(json.dumps(example).encode("utf-8") + b"\n")
         files.sync_file(f)
@@ -178,10 +178,10 @@ def save(
       for name, (r, e) in splits.items()
     }
     names = sorted(path.name for path in folder_path.iterdir())
-    full_meta["files"] = files.digests(temporary, names)
+    full_meta["files"] = files.folder_digests(temporary, names)
     full_meta = json.loads(json.dumps(full_meta))
     full_meta["fingerprint"] = _fingerprint(full_meta)
-    files.write_json(folder_path / META, files.seal(full_meta))
+    files.write_json(folder_path / META, files.add_checksum(full_meta))
 
 
 def _fingerprint(meta: Mapping[str, Any]) -> str:
@@ -191,7 +191,7 @@ def _fingerprint(meta: Mapping[str, Any]) -> str:
   """
   skipped_keys = (*FINGERPRINTS, "made_from", "notes")
   entries = {key: meta[key] for key in meta if key not in skipped_keys}
-  return files.digest(json.dumps(entries, sort_keys=True).encode())
+  return files.content_digest(json.dumps(entries, sort_keys=True).encode())
 
 
 def read_meta(folder: files.PathLike) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def read_meta(folder: files.PathLike) -> dict[str, Any]:
       " `bert_jax prepare-task --task NAME`."
     ) from e
   except ValueError as e:
-    raise Damaged(f"{path} is damaged ({e}); make it anew.") from e
+    raise DamagedFile(f"{path} is damaged ({e}); make it anew.") from e
   if not isinstance(meta, dict) or "task" not in meta:
     if isinstance(meta, dict) and "splits" in meta:
       raise UserError(
@@ -223,8 +223,8 @@ def read_meta(folder: files.PathLike) -> dict[str, Any]:
       f"{path} has format {meta.get('format_version')}, but this program reads"
       f" format {FORMAT_VERSION}; make the folder anew."
     )
-  if not files.is_sealed(meta):
-    raise Damaged(f"{path} is damaged (its checksum differs).")
+  if not files.has_valid_checksum(meta):
+    raise DamagedFile(f"{path} is damaged (its checksum differs).")
   _check_files(folder, meta)
   return meta
 
@@ -245,7 +245,7 @@ def _check_files(folder: files.PathLike, meta: Mapping[str, Any]) -> None:
   ]
   if changed_files or added_files:
     change = "is not the file that" if changed_files else "was added after"
-    raise Damaged(
+    raise DamagedFile(
       f"{folder} is damaged: {(changed_files + added_files)[0]} {change}"
       f" `prepare` wrote{'' if changed_files else ' it'}. Rows, labels and"
       " tokenizer belong together: to change one, delete the folder and prepare"
@@ -314,7 +314,7 @@ def load_split(
       if not isinstance(example, dict) or field not in example:
         raise ValueError(f"line {line_number} of the examples has no {field}")
   except _DAMAGE_ERRORS as e:
-    raise Damaged(
+    raise DamagedFile(
       f"{folder}: split {split} is damaged ({e}); make the folder anew."
     ) from e
   return task, rows, examples

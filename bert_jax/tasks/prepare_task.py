@@ -111,7 +111,9 @@ def prepare(
     note(line)
   length = length or task_files.length
   paths = [path for i in inputs for path in _paths(i.path)]
-  watch = files.Watch(path for path in paths if pathlib.Path(path).is_file())
+  watch = files.FileWatch(
+    path for path in paths if pathlib.Path(path).is_file()
+  )
   made_from: dict[str, Any] = dict(
     version=VERSION,
     # JSON has lists instead of tuples.

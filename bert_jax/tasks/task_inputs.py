@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from bert_jax.messages import UserError, nearest
+from bert_jax.messages import UserError, did_you_mean
 from bert_jax.tasks.encoded_rows import Examples, Task
 from bert_jax.tasks.files import conll, custom, label_fields, tags, tfds
 from bert_jax.tasks.files.tables import Record
@@ -75,8 +75,8 @@ def find(
         )
       return TASKS[name]
     raise UserError(
-      f"--task={name} names no task{nearest(name, TASKS)} For a custom task,"
-      " say its columns: --columns text=...,label=..."
+      f"--task={name} names no task{did_you_mean(name, TASKS)} For a custom"
+      " task, say its columns: --columns text=...,label=..."
     )
   if name in TASKS:
     raise UserError(

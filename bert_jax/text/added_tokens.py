@@ -29,7 +29,7 @@ from tokenizers import (
   processors,
 )
 
-from bert_jax.messages import Damaged, UserError, note_once
+from bert_jax.messages import DamagedFile, UserError, note_once
 from bert_jax.text import file_contents
 from bert_jax.text.vocabulary import (
   AddedTokenFinder,
@@ -201,7 +201,7 @@ def _json_tokens(
   try:
     return [(make_token(entry), _number(entry["id"])) for entry in entries]
   except (KeyError, TypeError, ValueError) as e:
-    raise Damaged(f"{path}: its added_tokens are damaged.") from e
+    raise DamagedFile(f"{path}: its added_tokens are damaged.") from e
 
 
 def _settings_tokens(
@@ -212,7 +212,7 @@ def _settings_tokens(
   try:
     return [(make_token(entries[key]), _number(key)) for key in entries]
   except (KeyError, TypeError, ValueError) as e:
-    raise Damaged(f"{path}: its added_tokens_decoder is damaged.") from e
+    raise DamagedFile(f"{path}: its added_tokens_decoder is damaged.") from e
 
 
 def _number(entry: Any) -> int:

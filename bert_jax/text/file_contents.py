@@ -5,7 +5,7 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax.files import PathLike, decode, parse_object
+from bert_jax.files import PathLike, decode_utf8, parse_json_object
 
 
 def path_of(folder: PathLike, name: str) -> str:
@@ -24,7 +24,7 @@ def decoded(files: Mapping[str, bytes], folder: PathLike, name: str) -> str:
   Raises:
     UserError: the file is not UTF-8.
   """
-  return decode(files[name], path_of(folder, name))
+  return decode_utf8(files[name], path_of(folder, name))
 
 
 def parsed(
@@ -42,4 +42,4 @@ def parsed(
   """
   if name not in files:
     return {}
-  return parse_object(decoded(files, folder, name), path_of(folder, name))
+  return parse_json_object(decoded(files, folder, name), path_of(folder, name))

@@ -14,15 +14,15 @@ from tokenizers import normalizers
 
 from bert_jax.files import (
   PathLike,
-  decode,
-  digest,
+  add_checksum,
+  content_digest,
+  decode_utf8,
   format_json,
-  is_sealed,
+  has_valid_checksum,
   read_json,
-  seal,
   write_durably,
 )
-from bert_jax.messages import Damaged, UserError
+from bert_jax.messages import DamagedFile, UserError
 from bert_jax.text import (
   added_tokens,
   bpe,
@@ -446,7 +446,7 @@ def parse_pieces(content: bytes, source: str) -> list[str]:
     UserError: the file is not UTF-8 or is empty, or a piece occurs twice; the
       message names the lines.
   """
-  lines = decode(content, source).split("\n")
+  lines = decode_utf8(content, source).split("\n")
   pieces = [line.rstrip("\r") for line in lines]
   while pieces and not pieces[-1]:
     pieces.pop()
@@ -489,11 +489,11 @@ def read_pieces(folder: PathLike) -> list[str]:
   try:
     pieces = read_json(path)
   except ValueError as e:
-    raise Damaged(f"{path} is damaged ({e}).") from e
+    raise DamagedFile(f"{path} is damaged ({e}).") from e
   if not isinstance(pieces, list) or not pieces:
-    raise Damaged(f"{path} is damaged: it is not a list of pieces.")
+    raise DamagedFile(f"{path} is damaged: it is not a list of pieces.")
   if not all(isinstance(piece, str) for piece in pieces):
-    raise Damaged(f"{path} is damaged: a piece in it is not a text.")
+    raise DamagedFile(f"{path} is damaged: a piece in it is not a text.")
   return pieces
 
 
@@ -593,8 +593,8 @@ def _with_digests(
   settings: Mapping[str, Any], files: Mapping[str, bytes]
 ) -> dict[str, Any]:
   """Adds the digests of files to settings."""
-  digests = {name: digest(content) for name, content in files.items()}
-  return seal({**settings, DIGESTS: digests})
+  digests = {name: content_digest(content) for name, content in files.items()}
+  return add_checksum({**settings, DIGESTS: digests})
 
 
 def check_written(
@@ -623,12 +623,14 @@ def check_written(
   if DIGESTS not in entries and "checksum" not in entries:
     return
   changed_files = [settings]
-  if is_sealed(entries) and isinstance(entries.get(DIGESTS), dict):
+  if has_valid_checksum(entries) and isinstance(entries.get(DIGESTS), dict):
     digests = entries[DIGESTS]
     if name not in digests and len(digests) == 1:
       digests = {name: next(iter(digests.values()))}
     changed_files = [
-      n for n in digests if n in files and digest(files[n]) != digests[n]
+      n
+      for n in digests
+      if n in files and content_digest(files[n]) != digests[n]
     ]
   if changed_files:
     path = file_contents.path_of(folder, changed_files[0])

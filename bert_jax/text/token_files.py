@@ -13,7 +13,7 @@ from typing import Any
 from etils import epath
 from tokenizers import AddedToken
 
-from bert_jax.files import PathLike, decode
+from bert_jax.files import PathLike, decode_utf8
 from bert_jax.messages import UserError
 from bert_jax.text import added_tokens, words
 from bert_jax.text.vocabulary import Vocabulary
@@ -90,7 +90,7 @@ def _read(path: PathLike) -> Iterator[tuple[str, AddedToken | None]]:
     content = epath.Path(path).read_bytes()
   except OSError as e:
     raise UserError(f"--add-tokens={path}: {e.strerror}.") from e
-  text = decode(content, path).removeprefix("\ufeff")
+  text = decode_utf8(content, path).removeprefix("\ufeff")
   lines = text.split("\n")
   for number, line in enumerate(lines, 1):
     line = line.strip()

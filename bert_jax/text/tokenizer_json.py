@@ -10,7 +10,7 @@ import numpy as np
 from tokenizers import Tokenizer, models
 
 from bert_jax.files import parse_json
-from bert_jax.messages import Damaged, UserError
+from bert_jax.messages import DamagedFile, UserError
 from bert_jax.text import added_tokens, bpe, unigram, wordpiece
 from bert_jax.text.vocabulary import (
   SPACED_CHUNKS,
@@ -104,12 +104,12 @@ def read(text: str, source: str) -> Tokenizer:
     try:
       charsmap = base64.b64decode(parse_json(match[1]), validate=True)
     except (ValueError, TypeError) as e:
-      raise Damaged(f"{source}: its charsmap is damaged ({e}).") from e
+      raise DamagedFile(f"{source}: its charsmap is damaged ({e}).") from e
     unigram.check_charsmap(charsmap, source)
   try:
     tokenizer = Tokenizer.from_str(text)
   except Exception as e:
-    raise Damaged(f"{source} is damaged ({e}).") from e
+    raise DamagedFile(f"{source} is damaged ({e}).") from e
   unknown_token = getattr(tokenizer.model, "unk_token", None)
   if unknown_token is not None and tokenizer.token_to_id(unknown_token) is None:
     raise UserError(

@@ -285,7 +285,7 @@ def train_bytelevel(counts: Mapping[str, int], size: int) -> Vocabulary:
   learnt_ids = tokenizer.get_vocab()
   learnt_pieces = sorted(learnt_ids, key=learnt_ids.__getitem__)
   pieces = [*FIRST, *learnt_pieces, *LAST]
-  content = files.parse_object(tokenizer.to_str(), "tokenizer")
+  content = files.parse_json_object(tokenizer.to_str(), "tokenizer")
   merges = [tuple(pair) for pair in content["model"]["merges"]]
   return bpe.bytelevel({p: i for i, p in enumerate(pieces)}, merges)
 

@@ -36,7 +36,7 @@ from tokenizers import (
   processors,
 )
 
-from bert_jax.messages import Damaged, UserError
+from bert_jax.messages import DamagedFile, UserError
 from bert_jax.text import bpe
 from bert_jax.text.cleaning import (
   FOLDING_RULES,
@@ -327,7 +327,7 @@ def check_charsmap(charsmap: bytes, source: str) -> None:
     source: the file of the rules, for messages.
 
   Raises:
-    Damaged: the rules are cut off, or are something else.
+    DamagedFile: the rules are cut off, or are something else.
   """
   if not charsmap:
     return
@@ -337,7 +337,7 @@ def check_charsmap(charsmap: bytes, source: str) -> None:
       raise ValueError(f"{len(charsmap)} bytes cannot hold a trie of {size}")
     charsmap[4 + size :].decode("utf-8")
   except ValueError as e:
-    raise Damaged(f"{source}: its charsmap is damaged ({e}).") from e
+    raise DamagedFile(f"{source}: its charsmap is damaged ({e}).") from e
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:

@@ -17,7 +17,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from bert_jax.messages import UserError, nearest
+from bert_jax.messages import UserError, did_you_mean
 from bert_jax.tasks.bucket_lengths import BUCKETS
 from bert_jax.weights.run_config import flatten, is_free
 
@@ -495,7 +495,7 @@ def _check_sections(config: dict[str, Any]) -> None:
   fields = {field.name: field for field in dataclasses.fields(Run)}
   for key in config:
     if key not in fields:
-      raise UserError(f"config.{key} is not a key{nearest(key, fields)}")
+      raise UserError(f"config.{key} is not a key{did_you_mean(key, fields)}")
   for key, field in fields.items():
     if key not in config:
       if field.default is dataclasses.MISSING:
@@ -542,7 +542,7 @@ def section(
       raise UserError(f"{prefix}{key} is not a key; the program sets it.")
   for key in other_keys:
     if "other_keys" not in fields:
-      raise UserError(f"{prefix}{key} is not a key{nearest(key, fields)}")
+      raise UserError(f"{prefix}{key} is not a key{did_you_mean(key, fields)}")
   for key, setting in values.items():
     _check_float32(f"{prefix}{key}", setting)
   arguments = {}
@@ -729,7 +729,7 @@ def check_keys(
   for key in values:
     if key not in defaults:
       raise UserError(
-        f"config.{name}.{key} is not a key{nearest(key, defaults)}"
+        f"config.{name}.{key} is not a key{did_you_mean(key, defaults)}"
       )
   for key, default in defaults.items():
     if default is dataclasses.MISSING and key not in values:

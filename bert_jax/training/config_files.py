@@ -14,7 +14,7 @@ import traceback
 
 from ml_collections import ConfigDict
 
-from bert_jax.messages import UserError, nearest
+from bert_jax.messages import UserError, did_you_mean
 from bert_jax.weights.run_config import flatten
 
 _CONFIGS_MODULE = "bert_jax.configs"
@@ -68,7 +68,7 @@ def resolve(text: str) -> str:
     path = folder / f"{file}.py"
     if file not in names():
       raise UserError(
-        f"--config={text} names no config{nearest(file, names())}"
+        f"--config={text} names no config{did_you_mean(file, names())}"
       )
     return f"{path}{colon}{name}"
   if not pathlib.Path(file).is_file():

@@ -32,7 +32,7 @@ Measure = Callable[[TrainState], tuple[dict[str, float], float | None]]
 def check_data(setup: Setup) -> None:
   """Raises OSError if the data was changed since the run opened it."""
   for prepared in setup.mapped_folders:
-    prepared.watch.check()
+    prepared.watch.check_data()
 
 
 @dataclasses.dataclass

@@ -20,7 +20,7 @@ from etils import epath
 
 from bert_jax import files
 from bert_jax.files import PathLike, without_nan, write_json
-from bert_jax.messages import UserError, nearest
+from bert_jax.messages import UserError, did_you_mean
 from bert_jax.tasks import batches, encoded_rows, metrics
 from bert_jax.training import config as config_lib
 from bert_jax.training import logging, train
@@ -91,7 +91,7 @@ def parse_axis(text: str, config: dict[str, Any]) -> tuple[str, list[Any]]:
   flat = flatten(config)
   if key not in flat:
     raise UserError(
-      f"--grid {text} names no key of the config{nearest(key, flat)}"
+      f"--grid {text} names no key of the config{did_you_mean(key, flat)}"
     )
   if not texts:
     raise UserError(f"--grid {text} has no values; write {key}=A,B.")
@@ -196,7 +196,7 @@ def check_metric(metric: str, runs: Sequence[Run]) -> None:
     names.update(_metric_names(run.config))
   if metric not in names:
     raise UserError(
-      f"--metric={metric} is no metric of the runs{nearest(metric, names)}"
+      f"--metric={metric} is no metric of the runs{did_you_mean(metric, names)}"
     )
 
 
@@ -271,7 +271,7 @@ def _has_ended(workdir: epath.Path, config: dict[str, Any]) -> bool:
   path = workdir / "config.json"
   if not path.exists():
     return False
-  saved_config = files.read_object(path)
+  saved_config = files.read_json_object(path)
   rows = logging.read_rows(workdir / "metrics.jsonl")
   if not rows or rows[-1]["step"] != saved_config["total_steps"]:
     return False
@@ -295,7 +295,7 @@ def _in_this_process(run: Run, workdir: epath.Path) -> str | None:
     return str(e) or type(e).__name__
   finally:
     jax.clear_caches()  # The next run has other programs.
-  total = files.read_object(workdir / "config.json")["total_steps"]
+  total = files.read_json_object(workdir / "config.json")["total_steps"]
   if int(state.step) < total:
     raise UserError(
       f"run {run.name} was stopped; the same command continues the sweep."

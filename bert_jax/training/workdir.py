@@ -35,9 +35,9 @@ def lock(workdir: str) -> Iterator[None]:
   with contextlib.ExitStack() as stack:
     try:
       folder.mkdir(parents=True, exist_ok=True)
-      stack.enter_context(files.locked(folder / name))
-    except files.Locked as e:
-      raise files.Locked(
+      stack.enter_context(files.hold_lock(folder / name))
+    except files.LockHeld as e:
+      raise files.LockHeld(
         f"{workdir}: another run is going on in this folder; stop it, or take"
         " another --workdir."
       ) from e
@@ -46,7 +46,7 @@ def lock(workdir: str) -> Iterator[None]:
         f"--workdir={workdir} cannot be made or written ({e.strerror})."
       ) from e
     if not jax.process_index():
-      files.clear_temporary(folder)
+      files.delete_temporary_files(folder)
     hosts.wait_for_all("lock")
     if not (folder / "lock").exists():
       raise UserError(
@@ -96,7 +96,7 @@ def resumed_config(workdir: str) -> dict[str, Any] | None:
   """Returns config.json of a run; None if the run has saved no checkpoint."""
   if not checkpoint.has_saved(workdir):
     return None
-  return files.read_object(epath.Path(workdir) / "config.json")
+  return files.read_json_object(epath.Path(workdir) / "config.json")
 
 
 def saved_config(
@@ -112,7 +112,7 @@ def saved_config(
     saver: the run's checkpoints.
     default_values: the values of keys that config.json lacks.
   """
-  written_config = files.read_object(epath.Path(workdir) / "config.json")
+  written_config = files.read_json_object(epath.Path(workdir) / "config.json")
   checkpoint_config = saver.newest_config()
   if checkpoint_config is None:
     return written_config

@@ -10,7 +10,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.messages import UserError
-from bert_jax.use.text_batches import parse_object
+from bert_jax.use.text_batches import parse_json_object
 
 FILES = 67
 # A term in the files -> the phenomenon of the paper. The paper has 12
@@ -57,7 +57,7 @@ def read(path: str, most: int | None = None) -> list[MinimalPairs]:
     pairs = []
     for i in numbers:
       location = f"{path}: {name}:{i}"
-      pair = parse_object(lines[i - 1], location)
+      pair = parse_json_object(lines[i - 1], location)
       for field in _FIELDS:
         if not isinstance(pair.get(field), str):
           raise UserError(f"{location} has no {field!r}, so it is not BLiMP's.")

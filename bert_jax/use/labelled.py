@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.messages import UserError, nearest
+from bert_jax.messages import UserError, did_you_mean
 from bert_jax.tasks import task_inputs
 from bert_jax.tasks.files import custom, label_fields, tables
 from bert_jax.tasks.files.tables import Record
@@ -238,7 +238,9 @@ class Columns:
       UserError: the kind is unknown, or a column is missing.
     """
     if kind is not None and kind not in KINDS:
-      raise UserError(f"kind={kind!r} is no kind of task{nearest(kind, KINDS)}")
+      raise UserError(
+        f"kind={kind!r} is no kind of task{did_you_mean(kind, KINDS)}"
+      )
     names = list(rows[0].fields)
     if kind is None and text is None and {*QUESTION_COLUMNS} <= {*names}:
       kind = "span"

@@ -101,7 +101,7 @@ def run_cloze(model: OpenedModel, path: str, tokens: int) -> dict[str, Any]:
   """
   texts, answers = [], []
   for number, line in enumerate(text_batches.read_lines(path), 1):
-    row = text_batches.parse_object(line, f"{path}:{number}")
+    row = text_batches.parse_json_object(line, f"{path}:{number}")
     text, answer = row.get("text"), row.get("answer")
     if not isinstance(text, str) or text.count("[MASK]") != 1:
       raise UserError(

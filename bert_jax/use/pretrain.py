@@ -8,7 +8,7 @@ from typing import Any
 
 from bert_jax import files as files_lib
 from bert_jax.corpus import prepare, train_vocab
-from bert_jax.messages import UserError, nearest, note
+from bert_jax.messages import UserError, did_you_mean, note
 from bert_jax.use import results, trained
 from bert_jax.use.trained import Config, Trained
 
@@ -121,7 +121,9 @@ def pretrain(
   if (texts is None) == (files is None):
     raise UserError("pass either texts= or files=, the text to train on.")
   if family not in _TINY:
-    raise UserError(f"family={family!r} is unknown{nearest(family, _TINY)}")
+    raise UserError(
+      f"family={family!r} is unknown{did_you_mean(family, _TINY)}"
+    )
   documents = None if texts is None else _documents(texts, text)
   default = _TINY[family] if size == "tiny" else f"{family}:{size}"
   changes = {

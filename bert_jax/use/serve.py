@@ -254,5 +254,5 @@ def answer_file(
   """
   if target != "-":
     text_batches.check_not_input(source, target)
-  with files.text_output(target) as out:
+  with files.open_text_output(target) as out:
     return answer(open_predictor(), source, out)

@@ -102,7 +102,7 @@ def read_texts(path: str) -> Iterator[Text]:
       yield of_text(number, line)
       continue
     place = f"{path}:{number + 1}"
-    row = parse_object(line, place)
+    row = parse_json_object(line, place)
     words = row.get("words")
     text_id = row.get("id", number)
     if isinstance(words, list) and all(isinstance(w, str) for w in words):
@@ -148,7 +148,7 @@ def decode(lines: Iterable[bytes], source: str) -> Iterator[str]:
       raise UserError(f"{source}:{number}: not UTF-8.") from e
 
 
-def parse_object(line: str, place: str) -> dict[str, Any]:
+def parse_json_object(line: str, place: str) -> dict[str, Any]:
   """Parses a line with a JSON object.
 
   Args:

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 
 from bert_jax import messages
 from bert_jax.devices import xla_errors
-from bert_jax.messages import UserError, nearest, note
+from bert_jax.messages import UserError, did_you_mean, note
 from bert_jax.training import config as config_lib
 from bert_jax.training import config_files, logging, train
 from bert_jax.use.model import Model, load
@@ -178,10 +178,10 @@ def _set(config: dict[str, Any], key: str, setting: Any) -> None:
   section = config
   for part in sections:
     if not isinstance(section.get(part), dict):
-      raise UserError(f"config.{key} is not a key{nearest(part, section)}")
+      raise UserError(f"config.{key} is not a key{did_you_mean(part, section)}")
     section = section[part]
   if name not in section and sections != ["model"]:
-    raise UserError(f"config.{key} is not a key{nearest(name, section)}")
+    raise UserError(f"config.{key} is not a key{did_you_mean(name, section)}")
   section[name] = setting
 
 
@@ -204,7 +204,7 @@ def run(config: dict[str, Any], workdir: str, action: str) -> Trained:
   )
   with (
     _progress() as on_row,
-    messages.said_to(note),
+    messages.pass_lines_to(note),
     xla_errors.reports_out_of_memory(remedy),
     without_warnings_of_orbax(),
   ):

@@ -18,8 +18,8 @@ from orbax.checkpoint import checkpoint_managers
 from bert_jax import files, messages
 from bert_jax.devices import hosts
 from bert_jax.devices.xla_errors import RESOURCE_EXHAUSTED, has_status
-from bert_jax.files import is_sealed, seal, write_atomically
-from bert_jax.messages import Damaged, UserError, note, say
+from bert_jax.files import add_checksum, has_valid_checksum, write_atomically
+from bert_jax.messages import DamagedFile, UserError, note, say
 from bert_jax.text import open_vocabulary
 from bert_jax.weights import run_config
 
@@ -108,7 +108,8 @@ class Checkpointer:
 
     Raises:
       UserError: `keep` is below 1, or the path of the folder is a file.
-      Damaged: `read_only` is True, and the metrics of a checkpoint are damaged.
+      DamagedFile: `read_only` is True, and the metrics of a checkpoint are
+        damaged.
     """
     if keep < 1:
       raise UserError(f"checkpoint.keep={keep} must be at least 1.")
@@ -185,7 +186,9 @@ class Checkpointer:
       config: the content of config.json.
       tokenizer: name -> content, for each of the tokenizer's files.
     """
-    digests = {name: files.digest(text) for name, text in tokenizer.items()}
+    digests = {
+      name: files.content_digest(text) for name, text in tokenizer.items()
+    }
     self._run_meta = {"config": config, "tokenizer": digests}
 
   def newest_config(self) -> dict[str, Any] | None:
@@ -200,7 +203,7 @@ class Checkpointer:
       return None
     try:
       return self.meta(step).get("config")
-    except (Mismatch, Damaged):
+    except (Mismatch, DamagedFile):
       return None
 
   def latest_step(self) -> int | None:
@@ -281,7 +284,7 @@ class Checkpointer:
         step,
         args=ocp.args.Composite(
           state=ocp.args.StandardSave(state),
-          meta=ocp.args.JsonSave(seal(meta)),
+          meta=ocp.args.JsonSave(add_checksum(meta)),
         ),
         metrics=metrics,
         force=True,
@@ -316,7 +319,7 @@ class Checkpointer:
           write_atomically(str(metrics_path), json.dumps(metrics))
         # Write the metadata last, because the old metadata say that this
         # evaluation is pending.
-        new_meta = seal(self._meta(step) | {"measured": metrics} | meta)
+        new_meta = add_checksum(self._meta(step) | {"measured": metrics} | meta)
         metadata_path = folder / "meta" / "metadata"
         write_atomically(str(metadata_path), json.dumps(new_meta))
     hosts.wait_for_all(f"evaluated {step}")
@@ -376,15 +379,15 @@ class Checkpointer:
       read: the function. It must not wait for other processes.
 
     Raises:
-      Mismatch, Damaged: `read` failed in at least one process. All processes
-        raise the error of the first process that failed. Every error except
-        Mismatch means a damaged checkpoint, because orbax and its libraries
-        raise errors of many types.
+      Mismatch, DamagedFile: `read` failed in at least one process. All
+        processes raise the error of the first process that failed. Every error
+        except Mismatch means a damaged checkpoint, because orbax and its
+        libraries raise errors of many types.
     """
-    error: Mismatch | Damaged | None = None
+    error: Mismatch | DamagedFile | None = None
     try:
       content = read()
-    except (Mismatch, Damaged) as e:
+    except (Mismatch, DamagedFile) as e:
       error = e
     except Exception as e:
       # Do not repeat the library's own message: it is long, and its terms (byte
@@ -392,12 +395,12 @@ class Checkpointer:
       reason = type(e).__name__
       if isinstance(e, OSError) and e.strerror:
         reason = e.strerror
-      error = Damaged(
+      error = DamagedFile(
         f"{self.path}/{step} is damaged: a file in it cannot be read"
         f" ({reason})."
       )
       error.__cause__ = e
-    error_types = {cls.__name__: cls for cls in (Mismatch, Damaged)}
+    error_types = {cls.__name__: cls for cls in (Mismatch, DamagedFile)}
     report = [type(error).__name__, str(error)] if error else None
     for failure in hosts.gather(report):
       if failure:
@@ -414,14 +417,14 @@ class Checkpointer:
     Raises:
       Mismatch: the checkpoint has another format version, or the run's files
         changed since it was saved.
-      Damaged: the metadata differ from what was saved.
+      DamagedFile: the metadata differ from what was saved.
     """
     return self._in_all_processes(step, lambda: self._meta(step))
 
   def _meta(self, step: int) -> dict[str, Any]:
     meta = ocp.JsonCheckpointHandler().restore(self._item(step, "meta"))
-    if not is_sealed(meta):
-      raise Damaged(f"{self.path}/{step}: its metadata are damaged.")
+    if not has_valid_checksum(meta):
+      raise DamagedFile(f"{self.path}/{step}: its metadata are damaged.")
     if meta["format_version"] != FORMAT_VERSION:
       raise Mismatch(
         f"{self.path}/{step} has format version {meta['format_version']}, this"
@@ -429,7 +432,7 @@ class Checkpointer:
       )
     # Checkpoints of earlier versions do not store their step.
     if meta.get("step", step) != step:
-      raise Damaged(
+      raise DamagedFile(
         f"{self.path}/{step} is a copy of the checkpoint of step"
         f" {meta['step']}."
       )
@@ -438,10 +441,10 @@ class Checkpointer:
     return meta
 
   def _check(self, step: int, meta: dict[str, Any], tree: Any) -> None:
-    """Raises Damaged if an array differs from what was saved."""
+    """Raises DamagedFile if an array differs from what was saved."""
     damaged_paths = differing(meta["checksums"], tree)
     if damaged_paths:
-      raise Damaged(f"{self.path}/{step}: {damaged_paths[0]} is damaged.")
+      raise DamagedFile(f"{self.path}/{step}: {damaged_paths[0]} is damaged.")
 
   def _item(self, step: int, name: str) -> Any:
     """Returns the path of a checkpoint's "state" or "meta".
@@ -467,7 +470,7 @@ class Checkpointer:
 
     Raises:
       Mismatch: a path, shape, dtype or format version differs.
-      Damaged: an array or the metadata differ from what was saved.
+      DamagedFile: an array or the metadata differ from what was saved.
     """
 
     def read() -> tuple[Any, dict[str, Any]]:
@@ -514,7 +517,7 @@ class Checkpointer:
     for step in hosts.gather(sorted(self._manager.all_steps()))[0][::-1]:
       try:
         restored = restore(step)
-      except (Mismatch, Damaged) as e:
+      except (Mismatch, DamagedFile) as e:
         errors[step] = e
         continue
       for newer_step, error in errors.items():
@@ -569,7 +572,7 @@ class Checkpointer:
       if not is_intact and step.isdigit():
         message = f"{self.path}/{step} is damaged: its metrics are wrong."
         if self._read_only:
-          raise Damaged(message)
+          raise DamagedFile(message)
         say(message)
         self._move_aside(int(step))
 
@@ -579,7 +582,7 @@ class Checkpointer:
     # Damaged metadata are reported when the checkpoint is restored, not here.
     try:
       meta = files.read_json(str(path))
-      if not is_sealed(meta):
+      if not has_valid_checksum(meta):
         return True
     except (OSError, ValueError, AttributeError):
       return True
@@ -599,7 +602,7 @@ class Checkpointer:
 
     Raises:
       Mismatch: a path, shape, dtype or format version differs.
-      Damaged: an array or the metadata differ from what was saved.
+      DamagedFile: an array or the metadata differ from what was saved.
       UserError: there is no checkpoint of this step.
     """
 
@@ -770,7 +773,7 @@ def check_run_files(workdir: str, step: int, meta: dict[str, Any]) -> None:
     return
   folder = epath.Path(workdir)
   path = folder / "config.json"
-  written_config = files.read_object(str(path))
+  written_config = files.read_json_object(str(path))
   edits = run_config.edits(written_config, meta["config"], of_model=True)
   if edits:
     raise Mismatch(

@@ -7,7 +7,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax import files
-from bert_jax.messages import Damaged, UserError, note
+from bert_jax.messages import DamagedFile, UserError, note
 from bert_jax.models import from_config
 from bert_jax.weights import (
   generator_discriminator,
@@ -337,7 +337,7 @@ def read_pooling(path: str) -> dict[str, Any] | None:
     "others": names of modules that are not supported here.
 
   Raises:
-    Damaged: a file is damaged.
+    DamagedFile: a file is damaged.
     UserError: modules.json names a folder outside of `path`.
   """
   folder = epath.Path(path)
@@ -347,12 +347,12 @@ def read_pooling(path: str) -> dict[str, Any] | None:
     try:
       modules = files.read_json(str(modules_path))
     except ValueError as e:
-      raise Damaged(f"{modules_path} is damaged ({e}).") from e
+      raise DamagedFile(f"{modules_path} is damaged ({e}).") from e
     for module in modules if isinstance(modules, list) else [modules]:
       if not isinstance(module, Mapping) or not isinstance(
         module.get("type"), str
       ):
-        raise Damaged(
+        raise DamagedFile(
           f"{modules_path} is damaged: {module!r:.60} names no type."
         )
       module_type = module["type"].rpartition(".")[2]
@@ -379,6 +379,6 @@ def read_pooling(path: str) -> dict[str, Any] | None:
   if isinstance(modes, str):
     modes = [modes]
   if not isinstance(modes, list) or not modes:
-    raise Damaged(f"{config_path} is damaged: it names no pooling.")
+    raise DamagedFile(f"{config_path} is damaged: it names no pooling.")
   modes = [_POOLING_MODES.get(mode, str(mode)) for mode in modes]
   return {"modes": modes, "normalize": normalize, "others": unsupported}

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 from etils import epath
 
-from bert_jax.messages import Damaged, UserError, note
+from bert_jax.messages import DamagedFile, UserError, note
 from bert_jax.weights import generator_discriminator, model_folder
 
 SAFE, SAFE_INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -80,9 +80,9 @@ def _shards(index: str) -> list[str]:
   """Returns the names of the files that an index lists."""
   shard_by_array = model_folder.read_json(index).get("weight_map")
   if not isinstance(shard_by_array, dict) or not shard_by_array:
-    raise Damaged(f"{index} is damaged: it has no weight_map.")
+    raise DamagedFile(f"{index} is damaged: it has no weight_map.")
   if not all(isinstance(shard, str) for shard in shard_by_array.values()):
-    raise Damaged(f"{index} is damaged: its weight_map names no files.")
+    raise DamagedFile(f"{index} is damaged: its weight_map names no files.")
   shards = sorted(set(shard_by_array.values()))
   for shard in shards:
     # The index may come from a stranger, so its names must stay in the folder.
@@ -120,7 +120,7 @@ def read_torch(path: str) -> dict[str, np.ndarray]:
   except Exception as e:
     # torch raises errors of many types for a damaged file.
     reason = str(e).strip().split("\n")[0][:200] or type(e).__name__
-    raise Damaged(f"{path} is damaged ({reason}); get it again.") from e
+    raise DamagedFile(f"{path} is damaged ({reason}); get it again.") from e
   if not isinstance(tensors, Mapping) or not all(
     isinstance(tensor, torch.Tensor) for tensor in tensors.values()
   ):

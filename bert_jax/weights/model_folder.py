@@ -36,7 +36,7 @@ from flax import traverse_util
 from jaxtyping import Array
 
 from bert_jax import files, messages
-from bert_jax.messages import Damaged, UserError
+from bert_jax.messages import DamagedFile, UserError
 from bert_jax.models import from_config
 from bert_jax.weights import mapping
 
@@ -153,7 +153,7 @@ def is_file_name(name: str) -> bool:
 
 def read_json(path: str) -> dict[str, Any]:
   """Reads a JSON object; raises a UserError if it is missing or damaged."""
-  return files.read_object(path, if_missing="", if_damaged="")
+  return files.read_json_object(path, if_missing="", if_damaged="")
 
 
 def read_tensors(path: str) -> dict[str, np.ndarray]:
@@ -173,7 +173,7 @@ def read_tensors(path: str) -> dict[str, np.ndarray]:
   # safetensors raises AttributeError for a dtype that NumPy does not know, and
   # OSError for a file that cannot be mapped into memory.
   except (SafetensorError, AttributeError, OSError) as e:
-    raise Damaged(
+    raise DamagedFile(
       f"{path} is no whole safetensors file of known dtypes ({e}); get it"
       " again."
     ) from e
@@ -238,7 +238,7 @@ def read(path: str) -> Weights:
     )
   missing_keys = [key for key in KEYS if key not in config]
   if missing_keys:
-    raise Damaged(
+    raise DamagedFile(
       f"{config_path} is damaged: it has no {', '.join(missing_keys)}."
     )
   _check_digests(path, config)
@@ -247,7 +247,7 @@ def read(path: str) -> Weights:
     shapes = from_config.param_shapes(config)
   # A size of zero causes ArithmeticError or IndexError.
   except (KeyError, TypeError, ValueError, ArithmeticError, IndexError) as e:
-    raise Damaged(f"{config_path} is damaged: {e}") from e
+    raise DamagedFile(f"{config_path} is damaged: {e}") from e
   weights_path = str(epath.Path(path) / WEIGHTS)
   arrays = read_tensors(weights_path)
   array_shapes = {name: array.shape for name, array in arrays.items()}
@@ -273,18 +273,20 @@ def write(path: str, weights: Weights) -> None:
     write_files(folder, weights.config, weights.arrays, weights.tokenizer_files)
     names = {file.name for file in epath.Path(folder).iterdir()}
     digests: dict[str, Any] = dict(
-      files.digests(folder, sorted(names - {CONFIG}))
+      files.folder_digests(folder, sorted(names - {CONFIG}))
     )
     digests[CONFIG] = _config_digests(weights.config)
     # Seal the values that a reader of the JSON gets: lists in place of tuples.
     config = json.loads(json.dumps({**weights.config, DIGESTS: digests}))
-    _write_config(folder, files.seal(config))
+    _write_config(folder, files.add_checksum(config))
 
 
 def _config_digests(config: Mapping[str, Any]) -> dict[str, str]:
   """Returns a dict from each key of the config to its value's digest."""
   texts = {key: json.dumps(config[key], sort_keys=True) for key in KEYS}
-  return {key: files.digest(text.encode()) for key, text in texts.items()}
+  return {
+    key: files.content_digest(text.encode()) for key, text in texts.items()
+  }
 
 
 def _check_digests(path: str, config: dict[str, Any]) -> None:
@@ -304,7 +306,7 @@ def _check_digests(path: str, config: dict[str, Any]) -> None:
   old_digests = digests[CONFIG]
   keys = [repr(k) for k in KEYS if old_digests.get(k) != new_digests[k]]
   changes = [f"{', '.join(keys)} of {CONFIG}"] if old_digests and keys else []
-  if not changes and not files.is_sealed(config):
+  if not changes and not files.has_valid_checksum(config):
     changes = [CONFIG]
   changes += files.changed_files(without(digests, CONFIG), path)
   # A tokenizer file that was added later would change the tokenizer.

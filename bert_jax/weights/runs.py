@@ -6,7 +6,7 @@ import jax
 from etils import epath
 
 from bert_jax import files, models
-from bert_jax.messages import Damaged, UserError
+from bert_jax.messages import DamagedFile, UserError
 from bert_jax.models import elmo, from_config, heads, task_heads, tinybert
 from bert_jax.weights import checkpoint, hf_config, model_folder
 from bert_jax.weights.model_folder import Weights
@@ -100,13 +100,13 @@ def read(path: str, best: bool = False) -> Weights:
     )
   name_of_step = checkpoint.BEST if best else name_of_step
   with checkpoint.Checkpointer.of_run(path) as saver:
-    run_config = files.read_object(str(epath.Path(path) / "config.json"))
+    run_config = files.read_json_object(str(epath.Path(path) / "config.json"))
     try:
       objective, model = run_config["objective"], dict(run_config["model"])
       name, family = objective["name"], models.family(model.pop("family"))
       encoder = family.build(**model)
     except (KeyError, TypeError) as e:
-      raise Damaged(f"{path}/config.json is damaged ({e}).") from e
+      raise DamagedFile(f"{path}/config.json is damaged ({e}).") from e
     if name not in OBJECTIVES:
       raise UserError(
         f"{path}: the objective is {name!r}; only models of these objectives"

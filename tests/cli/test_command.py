@@ -16,7 +16,7 @@ from bert_jax.cli import errors, flags
 from bert_jax.cli.errors import Stopped
 from bert_jax.cli.main import VERBS, execute, overview, parser_of
 from bert_jax.corpus import prepare, split_text
-from bert_jax.messages import Damaged, OutOfMemory
+from bert_jax.messages import DamagedFile, OutOfMemory
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -171,7 +171,7 @@ def test_a_verb_imports_no_other_verb():
     ),
     (MemoryError(), "split-text", "too little memory; nothing was written."),
     (OutOfMemory("Lower it."), "split-text", "Lower it."),
-    (Damaged("f is damaged."), "split-text", "f is damaged."),
+    (DamagedFile("f is damaged."), "split-text", "f is damaged."),
     (FloatingPointError("loss is nan."), "split-text", "loss is nan."),
   ],
 )

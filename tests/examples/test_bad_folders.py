@@ -132,7 +132,7 @@ def test_prepare_over_metadata_without_origin(prepared, tmp_path, inputs):
   meta = json.loads((output / "meta.json").read_text()) | {"inputs": inputs}
   if inputs is None:
     del meta["inputs"]
-  (output / "meta.json").write_text(json.dumps(files.seal(meta)))
+  (output / "meta.json").write_text(json.dumps(files.add_checksum(meta)))
   with pytest.raises(ValueError, match="meta.json is damaged.*Delete the fold"):
     prepared[1](str(output))
 

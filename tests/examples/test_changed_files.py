@@ -179,7 +179,7 @@ def remove_metadata(run, step):
   meta = json.loads(path.read_text())
   for key in ("config", "tokenizer", "log", "step", "measured"):
     del meta[key]
-  path.write_text(json.dumps(files.seal(meta)))
+  path.write_text(json.dumps(files.add_checksum(meta)))
 
 
 def test_a_run_of_an_earlier_version_is_opened_and_continued(data, run, capsys):

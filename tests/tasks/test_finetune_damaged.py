@@ -9,7 +9,7 @@ import finetune_files as files
 import numpy as np
 import pytest
 
-from bert_jax.files import seal
+from bert_jax.files import add_checksum
 from bert_jax.tasks import batches, encoded_rows, prepare_task, task_inputs
 
 TEXT = "sentence\tlabel\nthe good cat \t1\nbad mat\t0\n"
@@ -42,7 +42,7 @@ def folder(copy):
   """Returns a task folder without digests, as earlier versions wrote it."""
   meta = json.loads((copy / "meta.json").read_text())
   del meta["files"], meta["fingerprint"]
-  (copy / "meta.json").write_text(json.dumps(seal(meta)))
+  (copy / "meta.json").write_text(json.dumps(add_checksum(meta)))
   return str(copy)
 
 

@@ -301,7 +301,7 @@ def test_files_that_contradict_each_other_are_named(tmp_path):
     tokenizer_config={"added_tokens_decoder": {"5": entry}},
   )
   refused("added_tokens.json: not an object from", added_tokens={"a": "b"})
-  refused("added_tokens.json:1: not JSON", added_tokens="[1")
+  refused("added_tokens.json:1 is not JSON", added_tokens="[1")
   refused(
     "tokenizer_config.json: its added_tokens_decoder is damaged",
     tokenizer_config={"added_tokens_decoder": {"x": entry}},

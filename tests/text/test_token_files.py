@@ -164,7 +164,7 @@ def test_words_are_added_as_words(tmp_path):
     ('{"content": "x", "strip": true}', "a.txt:1: 'strip' is wrong; a token"),
     ('{"content": "x", "special": 1}', "a.txt:1: 'special' is wrong"),
     ('{"content": 3}', "a.txt:1: 'content' is wrong"),
-    (b"a\xff", r"a.txt: not UTF-8 \(byte 1\)"),
+    (b"a\xff", r"a.txt is not UTF-8 \(byte 1\)"),
   ],
 )
 def test_bad_files_are_refused_in_a_sentence(text, message, tmp_path):

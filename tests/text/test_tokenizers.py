@@ -262,7 +262,7 @@ def test_bad_files_are_named(tmp_path):
   write("vocab.json", json.dumps({"a": 0, "b": 1}))
   refused(pieces_path, "254 of the 256 bytes")
   write("vocab.json", "[1")
-  refused(pieces_path, "vocab.json:1: not JSON")
+  refused(pieces_path, "vocab.json:1 is not JSON")
   refused(write("x.model", "no"), "is not a SentencePiece model|sentencepiece")
   model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
   content = {"version": "1.0", "model": model}

@@ -274,7 +274,7 @@ def test_parameters_of_another_vocabulary_are_refused(finished_run, tmp_path):
   meta = json.loads((other_data / "meta.json").read_text())
   meta["fingerprint"] = reader.fingerprint(str(other_data), meta["options"])
   meta["files"] = reader.file_digests(str(other_data))
-  (other_data / "meta.json").write_text(json.dumps(files.seal(meta)))
+  (other_data / "meta.json").write_text(json.dumps(files.add_checksum(meta)))
   config = shrunk(str(other_data)) | {"init_from": str(finished_run[0])}
   with pytest.raises(ValueError, match="piece 10 is 'w10', .*'zzz'"):
     train.run(config, str(tmp_path / "run"))

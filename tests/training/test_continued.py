@@ -54,7 +54,7 @@ def prepared(tmp_path_factory):
   (path / "vocab.txt").write_text("\n".join(pieces) + "\n")
   meta = json.loads((path / "meta.json").read_text())
   meta["fingerprint"] = reader.fingerprint(str(path), meta["options"])
-  (path / "meta.json").write_text(json.dumps(files.seal(meta)))
+  (path / "meta.json").write_text(json.dumps(files.add_checksum(meta)))
   return path
 
 

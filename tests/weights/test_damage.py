@@ -175,7 +175,7 @@ def test_what_another_process_cannot_read_is_not_taken(
     is_refused = len(calls) == (3 if late else 2)
     return [
       report,
-      ["Damaged", "a shard of 20 is damaged."] if is_refused else None,
+      ["DamagedFile", "a shard of 20 is damaged."] if is_refused else None,
     ]
 
   monkeypatch.setattr(hosts, "gather", gather)

@@ -35,7 +35,7 @@ def content(path: str) -> str:
     ValueError: there is no such file, or it is not UTF-8.
   """
   try:
-    text = files.decode(epath.Path(path).read_bytes(), path)
+    text = files.decode_utf8(epath.Path(path).read_bytes(), path)
     return text.removeprefix("\ufeff")
   except FileNotFoundError as e:
     raise UserError(f"there is no file {path}.") from e
