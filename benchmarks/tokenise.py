@@ -94,7 +94,7 @@ def in_python(
 
 def hugging_face(tokenizer: Vocabulary, lines: list[str], size: int):
   """Measures the library's fastest call, and transformers' usual one."""
-  library_tokenizer = tokenizer.plain
+  library_tokenizer = tokenizer.literal_tokenizer
 
   def fast(texts: list[str]) -> list[Any]:
     return library_tokenizer.encode_batch_fast(texts, add_special_tokens=False)

@@ -199,11 +199,11 @@ def _digest(tokenizer: Vocabulary) -> str:
   """Returns a SHA-256 of all that decides the ids, except for lower case."""
   contents = ["\n".join(tokenizer.pieces).encode("utf-8")]
   if tokenizer.kind != "wordpiece":
-    contents += [tokenizer.plain.to_str().encode("utf-8")]
+    contents += [tokenizer.literal_tokenizer.to_str().encode("utf-8")]
   elif tokenizer.clean is not None:
     contents += [b"original"]
-  elif tokenizer.added:
-    contents += [repr(tokenizer.added).encode("utf-8")]
+  elif tokenizer.added_tokens:
+    contents += [repr(tokenizer.added_tokens).encode("utf-8")]
   return hashlib.sha256(b"\0".join(contents)).hexdigest()
 
 
@@ -455,9 +455,9 @@ def _complete(
   unigrams = write_derived(
     partial,
     tokenizer.num_ids,
-    tokenizer.boundary,
-    boundary_is_end=tokenizer.boundary_is_end,
-    is_added=tokenizer.is_added if tokenizer.added else None,
+    tokenizer.at_word_boundary,
+    marks_word_ends=tokenizer.marks_word_ends,
+    is_added=tokenizer.is_added if tokenizer.added_tokens else None,
   )
   meta = {
     "format_version": reader.FORMAT_VERSION,

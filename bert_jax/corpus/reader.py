@@ -49,7 +49,7 @@ from bert_jax.messages import DamagedFile, UserError, note_once
 from bert_jax.text import open_vocabulary
 from bert_jax.text.characters import Spellings, spell
 from bert_jax.text.open_vocabulary import OTHERS, PIECES
-from bert_jax.text.vocabulary import SpecialIds, Vocabulary, special_ids
+from bert_jax.text.vocabulary import SpecialIds, Vocabulary, bert_special_ids
 
 FORMAT_VERSION = 1
 # The largest folder that is checked at every start. The check takes 20 seconds
@@ -403,7 +403,7 @@ def _open(path: pathlib.Path, meta: dict[str, Any]) -> Prepared:
   if "special" in meta:
     special = SpecialIds(**meta["special"])
   else:
-    special = special_ids(vocab, str(vocab_path))
+    special = bert_special_ids(vocab, str(vocab_path))
   if other_words:
     unigrams, other_counts = np.split(unigrams, [len(vocab)])
     unigrams = np.array(unigrams)

@@ -126,7 +126,7 @@ def encode(
     array of int64 [S].
   """
   tokens, lengths = [np.zeros(0, dtype)], []
-  before, after = tokenizer.around
+  before, after = tokenizer.ids_around_sentence
   for sentences in _sentence_groups(document):
     encoded = [ids for ids in tokenizer.encode_batch(sentences) if ids]
     if before or after:

@@ -201,8 +201,8 @@ class Writer:
 def write_derived(
   partial: str,
   vocab_size: int,
-  boundary: np.ndarray,
-  boundary_is_end: bool = False,
+  at_word_boundary: np.ndarray,
+  marks_word_ends: bool = False,
   is_added: np.ndarray | None = None,
 ) -> np.ndarray:
   """Writes the files that are computed from the tokens.
@@ -210,8 +210,8 @@ def write_derived(
   Args:
     partial: the unfinished folder, with all tokens in it.
     vocab_size: V, the number of ids.
-    boundary: [V] bool, see `Vocabulary.boundary`.
-    boundary_is_end: see `Vocabulary.boundary_is_end`.
+    at_word_boundary: [V] bool, see `Vocabulary.at_word_boundary`.
+    marks_word_ends: see `Vocabulary.marks_word_ends`.
     is_added: [V] bool, True for a piece that is always a whole word; None if
       there are no such pieces.
 
@@ -234,8 +234,8 @@ def write_derived(
     ):
       while block := tokens.read(_BLOCK_TOKENS * dtype.itemsize):
         ids = np.frombuffer(block, dtype)
-        flags = boundary[ids]
-        if boundary_is_end:
+        flags = at_word_boundary[ids]
+        if marks_word_ends:
           flags, word_ended = np.append(word_ended, flags[:-1]), flags[-1]
           if is_added is not None:
             flags |= is_added[ids]

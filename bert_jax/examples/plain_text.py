@@ -79,7 +79,7 @@ class Text:
     lower_case = tokenizer.lower_case
     options = sorted(tokenizer.options.items())
     key = repr((self.vocab, options, self._threshold, language, group, version))
-    key += repr(tokenizer.added) if tokenizer.added else ""
+    key += repr(tokenizer.added_tokens) if tokenizer.added_tokens else ""
     self.meta = {"lower_case": lower_case, "fingerprint": _digest(key)}
 
   @property
@@ -107,13 +107,13 @@ class Text:
       np.concatenate(arrays) for arrays in zip(*groups, strict=True)
     )
     ends = np.append(0, np.cumsum(sentences))
-    starts = reader.mark_starts(self.tokenizer.word_starts(tokens), ends)
+    starts = reader.mark_starts(self.tokenizer.find_word_starts(tokens), ends)
     return reader.Corpus(
       tokens,
       ends,
       np.append(0, np.cumsum(documents)),
       np.packbits(starts, bitorder="little"),
-      unmasked=tuple(self.tokenizer.unmasked_ids),
+      unmasked=tuple(self.tokenizer.never_masked_ids),
     )
 
   def groups(self, record: int) -> Iterator[tuple[int, reader.Corpus]]:

@@ -124,8 +124,10 @@ def prepare(
     tokenizer=_digest_tokenizer(vocabulary),
     input=[[i.split, _digest(i.path)] for i in inputs],
   )
-  if vocabulary.added:
-    made_from["added_tokens"] = [token.content for token in vocabulary.added]
+  if vocabulary.added_tokens:
+    made_from["added_tokens"] = [
+      token.content for token in vocabulary.added_tokens
+    ]
   if task_files.columns is not None:
     made_from["columns"] = task_files.columns
   if epath.Path(output).exists():

@@ -245,9 +245,9 @@ def apply(vocabulary: Vocabulary, tokens: Sequence[Declared]) -> Vocabulary:
     # These tokenizers match the special tokens of their family only by the
     # exact spelling, and ignore the flags.
     tokens = [d for d in tokens if d.token.content not in roles]
-  new_tokens = _missing(vocabulary.with_special, tokens)
+  new_tokens = _missing(vocabulary.special_tokenizer, tokens)
   extended = add(vocabulary, new_tokens) if new_tokens else vocabulary
-  _check_numbers(extended.with_special, tokens)
+  _check_numbers(extended.special_tokenizer, tokens)
   return extended
 
 
@@ -371,14 +371,15 @@ def add(vocabulary: Vocabulary, tokens: Sequence[AddedToken]) -> Vocabulary:
       f"a tokenizer with the rules {rules!r} has no added tokens"
       f" ({listed([token.content for token in tokens])}); leave --rules out."
     )
-  if vocabulary.with_special.get_vocab_size() < vocabulary.vocab_size:
+  if vocabulary.special_tokenizer.get_vocab_size() < vocabulary.vocab_size:
     vocabulary = _filled(vocabulary)
   with_special = copy_added(
-    vocabulary.with_special, copy_without_added(vocabulary.with_special)
+    vocabulary.special_tokenizer,
+    copy_without_added(vocabulary.special_tokenizer),
   )
   with_special.add_tokens(list(tokens))
   extended = with_added(vocabulary, with_special)
-  if not extended.added:
+  if not extended.added_tokens:
     return extended
   # If tokenizer.json is the only file, its tokenizer has a post-processor that
   # adds the special tokens around a text.
@@ -406,8 +407,8 @@ def _filled(vocabulary: Vocabulary) -> Vocabulary:
 
   return dataclasses.replace(
     vocabulary,
-    plain=fill(vocabulary.plain),
-    with_special=fill(vocabulary.with_special),
+    literal_tokenizer=fill(vocabulary.literal_tokenizer),
+    special_tokenizer=fill(vocabulary.special_tokenizer),
   )
 
 
@@ -429,9 +430,9 @@ def with_added(vocabulary: Vocabulary, with_special: Tokenizer) -> Vocabulary:
   added = tuple(token for token in sorted_tokens if token.content not in roles)
   if not added:
     return dataclasses.replace(
-      vocabulary, with_special=with_special, _caches=[{}]
+      vocabulary, special_tokenizer=with_special, _caches=[{}]
     )
-  plain = copy_without_added(vocabulary.plain)
+  plain = copy_without_added(vocabulary.literal_tokenizer)
   size = vocabulary.vocab_size
   new_pieces = [
     token_by_id[number].content
@@ -439,8 +440,10 @@ def with_added(vocabulary: Vocabulary, with_special: Tokenizer) -> Vocabulary:
     if number >= size
   ]
   pieces = [*vocabulary.pieces, *new_pieces]
-  boundary = np.append(vocabulary.boundary, np.ones(len(new_pieces), bool))
-  boundary[[*token_by_id]] = True
+  at_word_boundary = np.append(
+    vocabulary.at_word_boundary, np.ones(len(new_pieces), bool)
+  )
+  at_word_boundary[[*token_by_id]] = True
   plain.add_tokens(_without_roles(sorted_tokens, roles, vocabulary, plain))
   # From now on `plain` reads every token with the flag `special` as text. So
   # `_without_roles` removed this flag from all but the family's special tokens.
@@ -454,11 +457,11 @@ def with_added(vocabulary: Vocabulary, with_special: Tokenizer) -> Vocabulary:
   return dataclasses.replace(
     vocabulary,
     pieces=pieces,
-    plain=plain,
-    with_special=with_special,
-    boundary=boundary,
+    literal_tokenizer=plain,
+    special_tokenizer=with_special,
+    at_word_boundary=at_word_boundary,
     uncut_pattern=_finder(added, plain, _base_pattern(vocabulary)),
-    added=added,
+    added_tokens=added,
     _caches=[{}],
   )
 
@@ -466,7 +469,9 @@ def with_added(vocabulary: Vocabulary, with_special: Tokenizer) -> Vocabulary:
 def _base_pattern(vocabulary: Vocabulary) -> re.Pattern | None:
   """Returns `uncut_pattern` of a vocabulary before tokens were added to it."""
   pattern = vocabulary.uncut_pattern
-  return pattern.base if isinstance(pattern, AddedTokenFinder) else pattern
+  return (
+    pattern.base_pattern if isinstance(pattern, AddedTokenFinder) else pattern
+  )
 
 
 def _without_roles(
@@ -572,9 +577,10 @@ def with_special_tokens(vocabulary: Vocabulary) -> Tokenizer:
   """
   special, pieces = vocabulary.special, vocabulary.pieces
   if special.mask is None or special.sep is None or special.cls is None:
-    return vocabulary.with_special
+    return vocabulary.special_tokenizer
   tokenizer = copy_added(
-    vocabulary.with_special, copy_without_added(vocabulary.with_special)
+    vocabulary.special_tokenizer,
+    copy_without_added(vocabulary.special_tokenizer),
   )
   sep = pieces[special.sep], special.sep
   cls = pieces[special.cls], special.cls
@@ -591,16 +597,16 @@ def with_special_tokens(vocabulary: Vocabulary) -> Tokenizer:
 
 def settings_of(vocabulary: Vocabulary) -> dict[str, Any]:
   """Returns the entries for added tokens in `tokenizer_config.json`."""
-  if not vocabulary.added:
+  if not vocabulary.added_tokens:
     return {}
-  tokens = vocabulary.with_special.get_added_tokens_decoder()
+  tokens = vocabulary.special_tokenizer.get_added_tokens_decoder()
   entries = {
     str(number): {"content": tokens[number].content, **flags_of(tokens[number])}
     for number in sorted(tokens)
   }
   settings: dict[str, Any] = {"added_tokens_decoder": entries}
   special_contents = [
-    token.content for token in vocabulary.added if token.special
+    token.content for token in vocabulary.added_tokens if token.special
   ]
   if special_contents:
     settings["additional_special_tokens"] = special_contents
@@ -609,16 +615,16 @@ def settings_of(vocabulary: Vocabulary) -> dict[str, Any]:
 
 def _without_later(vocabulary: Vocabulary, size: int) -> Vocabulary:
   """Returns the tokenizer without the added tokens whose id is >= `size`."""
-  tokens = vocabulary.with_special.get_added_tokens_decoder()
-  with_special = copy_without_added(vocabulary.with_special)
+  tokens = vocabulary.special_tokenizer.get_added_tokens_decoder()
+  with_special = copy_without_added(vocabulary.special_tokenizer)
   with_special.add_tokens([tokens[i] for i in sorted(tokens) if i < size])
   base = dataclasses.replace(
     vocabulary,
     pieces=vocabulary.pieces[:size],
-    plain=copy_without_added(vocabulary.plain),
-    boundary=vocabulary.boundary[:size],
+    literal_tokenizer=copy_without_added(vocabulary.literal_tokenizer),
+    at_word_boundary=vocabulary.at_word_boundary[:size],
     uncut_pattern=_base_pattern(vocabulary),
-    added=(),
+    added_tokens=(),
     _caches=[{}],
   )
   return with_added(base, with_special)

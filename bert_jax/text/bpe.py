@@ -24,8 +24,8 @@ from tokenizers import (
 )
 
 from bert_jax.messages import UserError
-from bert_jax.text.vocabulary import WORDS as BERT_CHUNKS
-from bert_jax.text.vocabulary import SpecialIds, Vocabulary, reading_special
+from bert_jax.text.vocabulary import WORD_PATTERN as BERT_WORD_PATTERN
+from bert_jax.text.vocabulary import SpecialIds, Vocabulary, copy_that_reads
 
 # Role -> special token of the published vocabularies. GPT-2 and GPT-1 do not
 # have all roles. RoBERTa's special tokens come from fairseq data/dictionary.py
@@ -35,17 +35,17 @@ GPT2 = dict(cls="<|endoftext|>", sep="<|endoftext|>", pad="<|endoftext|>")
 GPT1 = dict(unk="<unk>")
 END_OF_WORD = "</w>"
 # Patterns for `Vocabulary.chunk_pattern`. A space between two words belongs to
-# the second word. _ASCII_WORDS cuts ASCII as encoder.py of GPT-2 does. But it
+# the second word. _ASCII_PATTERN cuts ASCII as encoder.py of GPT-2 does. But it
 # does not cut before a character that is not ASCII, because this character
 # could belong to the same word.
-_ASCII_WORDS = re.compile(
+_ASCII_PATTERN = re.compile(
   r"(?>'(?:[stmd]|re|ve|ll)| ?[A-Za-z]+| ?[0-9]+| ?[!-/:-@\[-`{-~]+)(?![^ -~])"
   r"| ?[^ ]+"
 )
-WORDS = re.compile(" ?[^ ]+")
+SPACE_WORD_PATTERN = re.compile(" ?[^ ]+")
 # A text with several spaces in a row, or a space at its end, is not cut. Only
 # the last of several spaces belongs to the next word.
-_UNCUT = re.compile(r"\s(?:\s|\Z)")
+_UNCUT_PATTERN = re.compile(r"\s(?:\s|\Z)")
 # The printable character that stands for a space.
 SPACE = "Ġ"
 
@@ -86,19 +86,19 @@ def bytelevel(
       add_prefix_space=add_prefix_space, trim_offsets=True
     )
   tokens = [t for t in dict.fromkeys(roles.values()) if t in vocab]
-  with_special = reading_special(tokenizer, tokens)
+  with_special = copy_that_reads(tokenizer, tokens)
   if roles is ROBERTA:
     # As in the published tokenizer, a mask includes the space before it.
     mask = AddedToken(roles["mask"], lstrip=True, normalized=False)
     with_special.add_special_tokens([mask])
-  boundary = [p.startswith(SPACE) or p in tokens for p in pieces]
+  at_word_boundary = [p.startswith(SPACE) or p in tokens for p in pieces]
   return Vocabulary(
     kind="bytelevel",
     pieces=pieces,
     special=special_ids(vocab, roles, source),
-    plain=tokenizer,
-    with_special=with_special,
-    boundary=np.array(boundary),
+    literal_tokenizer=tokenizer,
+    special_tokenizer=with_special,
+    at_word_boundary=np.array(at_word_boundary),
     options=dict(add_prefix_space=add_prefix_space),
     files=to_files(vocab, merges),
     **chunk_rules(add_prefix_space),
@@ -123,10 +123,10 @@ def chunk_rules(add_prefix_space: bool) -> dict[str, Any]:
   """Returns the fields of `Vocabulary` that say how a text is cut."""
   if add_prefix_space:
     # Take whole words, because each chunk gets a space before it.
-    return dict(chunk_pattern=WORDS, uncut_pattern=_UNCUT)
+    return dict(chunk_pattern=SPACE_WORD_PATTERN, uncut_pattern=_UNCUT_PATTERN)
   return dict(
-    chunk_pattern=_ASCII_WORDS,
-    uncut_pattern=_UNCUT,
+    chunk_pattern=_ASCII_PATTERN,
+    uncut_pattern=_UNCUT_PATTERN,
     normalize_ascii=_to_letters,
   )
 
@@ -153,18 +153,20 @@ def gpt1(
   """
   pieces = pieces_by_id(vocab, source)
   tokenizer = gpt1_rules(vocab, check_merges(merges, vocab, source))
-  boundary = [p.endswith(END_OF_WORD) or p == GPT1["unk"] for p in pieces]
+  at_word_boundary = [
+    p.endswith(END_OF_WORD) or p == GPT1["unk"] for p in pieces
+  ]
   return Vocabulary(
     kind="gpt1",
     pieces=pieces,
     special=special_ids(vocab, GPT1, source),
-    plain=tokenizer,
-    with_special=reading_special(tokenizer, [GPT1["unk"]]),
-    boundary=np.array(boundary),
-    boundary_is_end=True,
+    literal_tokenizer=tokenizer,
+    special_tokenizer=copy_that_reads(tokenizer, [GPT1["unk"]]),
+    at_word_boundary=np.array(at_word_boundary),
+    marks_word_ends=True,
     options={"lower_case": True},
     files=to_files(vocab, merges),
-    chunk_pattern=BERT_CHUNKS,
+    chunk_pattern=BERT_WORD_PATTERN,
     normalize_ascii=str.lower,
   )
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from bert_jax.messages import UserError
-from bert_jax.text.vocabulary import Encoded
+from bert_jax.text.vocabulary import EncodedText
 
 MAX_CHARS = 50
 # A word has at most this many bytes, besides the symbols of its begin and end.
@@ -74,7 +74,7 @@ class Characters:
 
   def encode_offsets(
     self, texts: Sequence[str], special: bool = False
-  ) -> list[Encoded]:
+  ) -> list[EncodedText]:
     """Returns ids and offsets into the raw texts.
 
     The symbols of a sentence's begin and end have empty offsets.
@@ -91,7 +91,7 @@ class Characters:
       offsets = [match.span() for match in matches]
       if self.boundaries:
         offsets = [(0, 0), *offsets, (len(text), len(text))]
-      encoded.append(Encoded(_ids(self._tokens(words)), offsets))
+      encoded.append(EncodedText(_ids(self._tokens(words)), offsets))
     return encoded
 
   def _tokens(self, words: Sequence[str | int]) -> Sequence[str | int]:

@@ -159,7 +159,7 @@ def warning(vocabulary: Vocabulary, path: PathLike) -> str | None:
     vocabulary: the tokenizer.
     path: the path from which it was opened.
   """
-  normalizer = vocabulary.plain.normalizer
+  normalizer = vocabulary.literal_tokenizer.normalizer
   if normalizer is None or (
     vocabulary.keep_accents and not vocabulary.lower_case
   ):
@@ -505,7 +505,7 @@ def tokenizer_files(folder: PathLike) -> list[str]:
 
 def _has_all_in_vocab_txt(vocabulary: Vocabulary) -> bool:
   """Returns True if there is a vocab.txt that lists all pieces."""
-  if vocabulary.kind != "wordpiece" or vocabulary.added:
+  if vocabulary.kind != "wordpiece" or vocabulary.added_tokens:
     return False
   return "vocab.txt" in vocabulary.files
 
@@ -517,13 +517,13 @@ def _unusual_settings(vocabulary: Vocabulary) -> dict[str, Any]:
   if there is a `tokenizer.json`.
   """
   settings: dict[str, Any] = {}
-  rules = vocabulary.plain.normalizer
-  splitter = vocabulary.plain.pre_tokenizer
+  rules = vocabulary.literal_tokenizer.normalizer
+  splitter = vocabulary.literal_tokenizer.pre_tokenizer
   if vocabulary.kind == "bytelevel":
     if getattr(splitter, "add_prefix_space", False):
       settings["add_prefix_space"] = True
     if _class_of(vocabulary) == "RobertaTokenizer":
-      tokens = vocabulary.with_special.get_added_tokens_decoder()
+      tokens = vocabulary.special_tokenizer.get_added_tokens_decoder()
       mask = tokens[cast(int, vocabulary.special.mask)]
       settings["mask_token"] = {
         "__type": "AddedToken",
@@ -653,8 +653,8 @@ def meta(vocabulary: Vocabulary) -> dict[str, Any]:
   if _has_all_in_vocab_txt(vocabulary):
     return {}
   entries: dict[str, Any] = {"special": vocabulary.special._asdict()}
-  if vocabulary.unmasked_ids:
-    entries["unmasked"] = vocabulary.unmasked_ids
+  if vocabulary.never_masked_ids:
+    entries["unmasked"] = vocabulary.never_masked_ids
   if vocabulary.kind == "words":
     entries["others"] = len(vocabulary.other_words)
   return entries

@@ -137,7 +137,7 @@ def _matched_text(
   Raises:
     UserError: normalization leaves nothing of the token.
   """
-  text, normalizer = token.content, vocabulary.plain.normalizer
+  text, normalizer = token.content, vocabulary.literal_tokenizer.normalizer
   if token.normalized and normalizer is not None:
     text = normalizer.normalize_str(text)
   if not text.strip():
@@ -169,7 +169,9 @@ def _check_is_word(
   """Raises UserError if a vocabulary of words would cut the token."""
   if vocabulary.kind != "words":
     return
-  parts = vocabulary.plain.pre_tokenizer.pre_tokenize_str(token.content)
+  parts = vocabulary.literal_tokenizer.pre_tokenizer.pre_tokenize_str(
+    token.content
+  )
   if len(parts) != 1:
     raise UserError(
       f"{location}: {token.content!r} is {len(parts)} words by the rules"

@@ -13,9 +13,9 @@ from bert_jax.files import parse_json
 from bert_jax.messages import DamagedFile, UserError
 from bert_jax.text import added_tokens, bpe, unigram, wordpiece
 from bert_jax.text.vocabulary import (
-  SPACED_CHUNKS,
+  SPACED_PATTERN,
   SPECIAL_TOKENS,
-  WORDS,
+  WORD_PATTERN,
   SpecialIds,
   Vocabulary,
   copy_without_added,
@@ -74,14 +74,14 @@ def from_json(
     kind=kind,
     pieces=pieces,
     special=bpe.special_ids(ids, roles, source),
-    plain=plain,
-    with_special=with_special,
-    boundary=np.array(
+    literal_tokenizer=plain,
+    special_tokenizer=with_special,
+    at_word_boundary=np.array(
       [_is_boundary(kind, piece, roles, word_starts) for piece in pieces]
     ),
     options=_options(kind, rules["normalizer"], keep_accents, word_starts),
     files={"tokenizer.json": text.encode("utf-8")},
-    boundary_is_end=kind == "gpt1",
+    marks_word_ends=kind == "gpt1",
     **_chunk_rules(rules),
   )
   return added_tokens.with_added(vocabulary, with_special)
@@ -168,13 +168,13 @@ def _chunk_rules(rules: dict[str, Any]) -> dict[str, Any]:
   if first_type == "WhitespaceSplit" and "Prepend" not in json.dumps(
     normalizer
   ):
-    return dict(chunk_pattern=SPACED_CHUNKS)
+    return dict(chunk_pattern=SPACED_PATTERN)
   if len(splitters) > 1:
     return {}
   is_bert = normalizer.get("type") == "BertNormalizer"
   if is_bert and first_type == "BertPreTokenizer":
     normalize = str.lower if normalizer.get("lowercase", True) else str
-    return dict(chunk_pattern=WORDS, normalize_ascii=normalize)
+    return dict(chunk_pattern=WORD_PATTERN, normalize_ascii=normalize)
   if (
     not normalizer
     and first_type == "ByteLevel"
@@ -222,7 +222,7 @@ def _options(
 def _is_boundary(
   kind: str, piece: str, roles: dict[str, str], word_starts: str
 ) -> bool:
-  """Returns the entry of `Vocabulary.boundary` for a piece."""
+  """Returns the entry of `Vocabulary.at_word_boundary` for a piece."""
   if piece in roles.values():
     return True
   if kind == "wordpiece":

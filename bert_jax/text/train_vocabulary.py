@@ -247,7 +247,7 @@ def count_bytelevel_words(texts: Iterable[str]) -> Counter[str]:
   for text in texts:
     for block in _cut(text):
       if block.isprintable() and "  " not in block and block.strip() == block:
-        chunks.update(bpe.WORDS.findall(block))
+        chunks.update(bpe.SPACE_WORD_PATTERN.findall(block))
       else:
         chunks[block] += 1
   split = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str

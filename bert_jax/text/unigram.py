@@ -45,7 +45,7 @@ from bert_jax.text.cleaning import (
   check_equal,
   reordered_marks,
 )
-from bert_jax.text.vocabulary import SPACED_CHUNKS, Vocabulary, reading_special
+from bert_jax.text.vocabulary import SPACED_PATTERN, Vocabulary, copy_that_reads
 
 # Role -> special token, in the order of the published model's pieces
 # (google-research/albert).
@@ -252,10 +252,10 @@ def build(
     )
     return tokenizer
 
-  boundary = [begins_word(piece, word_starts) for piece in pieces]
-  with_special = reading_special(build_tokenizer(pieces), ALBERT.values())
+  at_word_boundary = [begins_word(piece, word_starts) for piece in pieces]
+  with_special = copy_that_reads(build_tokenizer(pieces), ALBERT.values())
   # transformers' file also adds the special tokens around a text.
-  tokenizer_with_ends = reading_special(with_special, ALBERT.values())
+  tokenizer_with_ends = copy_that_reads(with_special, ALBERT.values())
   sep, cls = (ALBERT[role] for role in ("sep", "cls"))
   tokenizer_with_ends.post_processor = processors.BertProcessing(
     (sep, ids[sep]), (cls, ids[cls])
@@ -264,10 +264,10 @@ def build(
     kind="unigram",
     pieces=pieces,
     special=special,
-    plain=build_tokenizer(unmatched_pieces),
-    with_special=with_special,
-    boundary=np.array(boundary),
-    chunk_pattern=SPACED_CHUNKS,
+    literal_tokenizer=build_tokenizer(unmatched_pieces),
+    special_tokenizer=with_special,
+    at_word_boundary=np.array(at_word_boundary),
+    chunk_pattern=SPACED_PATTERN,
     options=dict(**cleaning._asdict(), word_starts=word_starts),
     files={
       "spiece.model": model,

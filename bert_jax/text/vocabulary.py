@@ -30,16 +30,17 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _MAX_CACHED_CHUNKS = 2**18
 # Chunks with more characters are not cached.
 _MAX_CACHED_CHARS = 64
-# WHOLE_TEXT, WORDS and SPACED_CHUNKS are patterns for
-# `Vocabulary.chunk_pattern`. With WHOLE_TEXT, a whole text is one chunk.
-WHOLE_TEXT = re.compile("(?s:.+)")
-# WORDS is for tokenizers that always cut words at white space and punctuation,
-# and nowhere else.
-WORDS = re.compile(r"[^ !-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]")
-# SPACED_CHUNKS is for tokenizers that cut words only at white space. Cleaning
+# WHOLE_TEXT_PATTERN, WORD_PATTERN and SPACED_PATTERN are patterns for
+# `Vocabulary.chunk_pattern`. With WHOLE_TEXT_PATTERN, the whole text is one
+# chunk.
+WHOLE_TEXT_PATTERN = re.compile("(?s:.+)")
+# WORD_PATTERN is for tokenizers that always cut words at white space and
+# punctuation, and nowhere else.
+WORD_PATTERN = re.compile(r"[^ !-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]")
+# SPACED_PATTERN is for tokenizers that cut words only at white space. Cleaning
 # may join a space and the mark after it into one character, so this pattern
 # does not separate them.
-SPACED_CHUNKS = re.compile(r" *[^ ]+(?: +(?![\w!-~])[^ ]*)*")
+SPACED_PATTERN = re.compile(r" *[^ ]+(?: +(?![\w!-~])[^ ]*)*")
 # Characters that belong to the character before them, as marks do. They are
 # vowels and finals of decomposed Korean syllables, joiners, and sound marks of
 # half-width kana.
@@ -47,7 +48,7 @@ _ATTACHED_CHARS = re.compile(
   "[\u1160-\u11ff\ud7b0-\ud7ff\u200c\u200d\uff9e\uff9f]"
 )
 # A rule of cleaning joins a character with at most this many more characters.
-_LONGEST_RULE = 16
+_MAX_RULE_CHARS = 16
 
 
 class SpecialIds(NamedTuple):
@@ -60,7 +61,7 @@ class SpecialIds(NamedTuple):
   mask: int | None
 
 
-class Encoded(NamedTuple):
+class EncodedText(NamedTuple):
   """Holds the ids of a text, and the characters from which they come.
 
   Attributes:
@@ -79,38 +80,41 @@ class AddedTokenFinder:
   It serves as the `uncut_pattern` of a vocabulary with added tokens.
 
   Attributes:
-    raw: matches the tokens that are looked for in the raw text.
-    normalized: matches the tokens that are looked for in the normalized text.
+    raw_pattern: matches the tokens that are looked for in the raw text; None if
+      there are no such tokens.
+    normalized_pattern: matches the tokens that are looked for in the normalized
+      text; None if there are no such tokens.
     normalizer: normalizes a text; None if texts are not normalized.
-    base: the `uncut_pattern` of the vocabulary without added tokens.
+    base_pattern: the `uncut_pattern` of the same vocabulary without added
+      tokens.
     normalize_ascii: normalizes printable ASCII five times as fast as
       `normalizer`; None if there is no such function.
   """
 
-  raw: re.Pattern | None
-  normalized: re.Pattern | None
+  raw_pattern: re.Pattern | None
+  normalized_pattern: re.Pattern | None
   normalizer: normalizers.Normalizer | None
-  base: re.Pattern | None = None
+  base_pattern: re.Pattern | None = None
   normalize_ascii: Callable[[str], str] | None = None
 
   def search(self, text: str) -> bool:
     """Returns True if `text` must not be cut into chunks."""
-    if self.base is not None and self.base.search(text):
+    if self.base_pattern is not None and self.base_pattern.search(text):
       return True
     return self.finds_token(text)
 
   def finds_token(self, text: str) -> bool:
     """Returns True if `text` may hold an added token."""
-    if self.raw is not None and self.raw.search(text):
+    if self.raw_pattern is not None and self.raw_pattern.search(text):
       return True
-    if self.normalized is None:
+    if self.normalized_pattern is None:
       return False
     is_ascii = text.isascii() and text.isprintable()
     if self.normalize_ascii is not None and is_ascii:
       text = self.normalize_ascii(text)
     elif self.normalizer is not None:
       text = self.normalizer.normalize_str(replace_surrogates(text))
-    return self.normalized.search(text) is not None
+    return self.normalized_pattern.search(text) is not None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -121,13 +125,15 @@ class Vocabulary:
     kind: "wordpiece", "bytelevel", "gpt1", "unigram" or "words".
     pieces: the V pieces of the vocabulary in the order of their ids.
     special: the ids of the special tokens.
-    plain: the library's tokenizer, which reads `[SEP]` in a text as text.
-    with_special: a copy of `plain` that reads `[SEP]` as the special token.
-    boundary: [V + len(other_words)] bool, True for a piece that begins a word.
-      If `boundary_is_end`, it is True for a piece that ends a word.
+    literal_tokenizer: the library's tokenizer, which reads `[SEP]` in a text as
+      text.
+    special_tokenizer: a copy of it that reads `[SEP]` as the special token.
+    at_word_boundary: [V + len(other_words)] bool, True for a piece that begins
+      a word. If `marks_word_ends`, it is True for a piece that ends a word.
     options: the options with which the tokenizer can be built from `files`.
     files: the published files, name -> content.
-    boundary_is_end: True if pieces show where words end (GPT-1).
+    marks_word_ends: True if pieces show where words end, and not where they
+      begin (GPT-1).
     chunk_pattern: matches the chunks of a text; only spaces are between them.
     uncut_pattern: a text in which this pattern matches is not cut into chunks;
       None if every text may be cut.
@@ -137,28 +143,28 @@ class Vocabulary:
       its characters, the index of the raw character; None if the library sees
       the raw text.
     other_words: words with ids from V on. Only the kind "words" has them.
-    around: the ids that a corpus has before and after each sentence. Only the
-      kind "words" has them.
-    added: the added tokens except the special tokens of the family; see
-      `added_tokens`.
+    ids_around_sentence: the ids that a corpus has before each sentence, and the
+      ids that it has after it. Only the kind "words" has them.
+    added_tokens: the added tokens except the special tokens of the family; see
+      `text/added_tokens.py`.
   """
 
   kind: str
   pieces: Sequence[str]
   special: SpecialIds
-  plain: Tokenizer
-  with_special: Tokenizer
-  boundary: np.ndarray
+  literal_tokenizer: Tokenizer
+  special_tokenizer: Tokenizer
+  at_word_boundary: np.ndarray
   options: Mapping[str, Any]
   files: Mapping[str, bytes]
-  boundary_is_end: bool = False
-  chunk_pattern: re.Pattern = WHOLE_TEXT
+  marks_word_ends: bool = False
+  chunk_pattern: re.Pattern = WHOLE_TEXT_PATTERN
   uncut_pattern: re.Pattern | AddedTokenFinder | None = None
   normalize_ascii: Callable[[str], str] | None = None
   clean: Callable[[str], tuple[str, list[int]]] | None = None
   other_words: Sequence[str] = ()
-  around: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-  added: tuple[AddedToken, ...] = ()
+  ids_around_sentence: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+  added_tokens: tuple[AddedToken, ...] = ()
   _caches: list[dict[str, bytes]] = dataclasses.field(
     default_factory=lambda: [{}], repr=False
   )
@@ -192,7 +198,7 @@ class Vocabulary:
     No special token is added. A literal `[SEP]` is read as text, so that the
     text of a corpus cannot contain special tokens.
     """
-    rows = self._encode_rows(texts)
+    rows = self._encode_as_bytes(texts)
     return [np.frombuffer(row, np.int32).tolist() for row in rows]
 
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -205,12 +211,12 @@ class Vocabulary:
       An int32 array [T] with the ids of all texts, and an int64 array [N] with
       the number of ids of each text.
     """
-    rows = self._encode_rows(texts)
+    rows = self._encode_as_bytes(texts)
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     size = np.dtype(np.int32).itemsize
     return np.frombuffer(b"".join(rows), np.int32), lengths // size
 
-  def _encode_rows(self, texts: Sequence[str]) -> list[bytes]:
+  def _encode_as_bytes(self, texts: Sequence[str]) -> list[bytes]:
     """Returns the int32 ids of each text as bytes."""
     if len(self._caches[0]) > _MAX_CACHED_CHUNKS:
       # Do not clear the old cache, because another thread may be reading it.
@@ -223,7 +229,7 @@ class Vocabulary:
       c: encoded.pop(c) for c in new_chunks if len(c) > _MAX_CACHED_CHARS
     }
     cache.update(encoded)
-    return [_join(row, cache, uncached) for row in chunks]
+    return [_join_ids(row, cache, uncached) for row in chunks]
 
   def _chunks(self, text: str) -> list[str]:
     """Cuts a text into chunks."""
@@ -235,7 +241,7 @@ class Vocabulary:
     """Returns chunk -> its int32 ids as bytes."""
     other_chunks: list[str] = []
     ids: dict[str, list[int]] = {}
-    model, normalize_ascii = self.plain.model, self.normalize_ascii
+    model, normalize_ascii = self.literal_tokenizer.model, self.normalize_ascii
     finder = self.uncut_pattern
     finds_token = (
       finder.finds_token if isinstance(finder, AddedTokenFinder) else None
@@ -244,7 +250,7 @@ class Vocabulary:
       # Simple chunks need only the model, which is six times faster.
       if (
         normalize_ascii is not None
-        and is_simple(chunk)
+        and is_simple_chunk(chunk)
         and not (finds_token is not None and finds_token(chunk))
       ):
         text = normalize_ascii(chunk)
@@ -256,7 +262,9 @@ class Vocabulary:
 
   def _encode(self, texts: list[str]) -> list[list[int]]:
     cleaned = [self._clean(text, False)[0] for text in texts]
-    encodings = self.plain.encode_batch_fast(cleaned, add_special_tokens=False)
+    encodings = self.literal_tokenizer.encode_batch_fast(
+      cleaned, add_special_tokens=False
+    )
     return [encoding.ids for encoding in encodings]
 
   def encode_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -273,23 +281,29 @@ class Vocabulary:
     """
     if self.kind != "bytelevel":
       return self.encode_flat(words)
-    splitter = self.plain.pre_tokenizer
-    if not self.added or not isinstance(splitter, pre_tokenizers.ByteLevel):
+    splitter = self.literal_tokenizer.pre_tokenizer
+    if not self.added_tokens or not isinstance(
+      splitter, pre_tokenizers.ByteLevel
+    ):
       return self.encode_flat([f" {word}" for word in words])
-    return self._spaced.encode_flat(words)
+    return self._with_space_before.encode_flat(words)
 
   @functools.cached_property
-  def _spaced(self) -> "Vocabulary":
+  def _with_space_before(self) -> "Vocabulary":
     """A copy of this byte-level BPE that puts a space before every text."""
-    plain = copy_added(self.plain, copy_without_added(self.plain))
-    regex = self.plain.pre_tokenizer.use_regex
-    plain.pre_tokenizer = pre_tokenizers.ByteLevel(True, use_regex=regex)
+    literal_tokenizer = copy_added(
+      self.literal_tokenizer, copy_without_added(self.literal_tokenizer)
+    )
+    regex = self.literal_tokenizer.pre_tokenizer.use_regex
+    literal_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
+      True, use_regex=regex
+    )
     return dataclasses.replace(
       self,
-      plain=plain,
-      chunk_pattern=WHOLE_TEXT,
+      literal_tokenizer=literal_tokenizer,
+      chunk_pattern=WHOLE_TEXT_PATTERN,
       # This pattern matches every text, so no text is cut into chunks.
-      uncut_pattern=WHOLE_TEXT,
+      uncut_pattern=WHOLE_TEXT_PATTERN,
       normalize_ascii=None,
       _caches=[{}],
     )
@@ -305,7 +319,7 @@ class Vocabulary:
 
   def encode_offsets(
     self, texts: Sequence[str], special: bool = False
-  ) -> list[Encoded]:
+  ) -> list[EncodedText]:
     """Returns ids and offsets into the raw texts.
 
     The offsets are the library's offsets, with two changes:
@@ -320,9 +334,9 @@ class Vocabulary:
         special tokens.
     """
     cleaned = [self._clean(text, special) for text in texts]
-    encodings = (self.with_special if special else self.plain).encode_batch(
-      [text for text, _ in cleaned], add_special_tokens=False
-    )
+    encodings = (
+      self.special_tokenizer if special else self.literal_tokenizer
+    ).encode_batch([text for text, _ in cleaned], add_special_tokens=False)
     encoded = []
     for text, encoding, (_, origin) in zip(
       texts, encodings, cleaned, strict=True
@@ -330,13 +344,17 @@ class Vocabulary:
       offsets = encoding.offsets
       if origin is not None:
         offsets = [(origin[b], origin[e - 1] + 1) for b, e in offsets]
-      offsets = cover_marks(text, offsets, self._joining_cleaner)
-      encoded.append(Encoded(encoding.ids, offsets))
+      offsets = extend_offsets(text, offsets, self._joining_cleaner)
+      encoded.append(EncodedText(encoding.ids, offsets))
     return encoded
 
   @functools.cached_property
   def _joining_cleaner(self) -> Callable[[str], str] | None:
-    return None if self.clean is not None else joining_cleaner(self.plain)
+    return (
+      None
+      if self.clean is not None
+      else joining_cleaner(self.literal_tokenizer)
+    )
 
   def _clean(self, text: str, special: bool) -> tuple[str, list[int] | None]:
     """Cleans a text for the library.
@@ -371,23 +389,23 @@ class Vocabulary:
 
   @functools.cached_property
   def _special_contents(self) -> list[str]:
-    """The spellings that `with_special` reads as special tokens."""
-    added = self.with_special.get_added_tokens_decoder().values()
+    """The spellings that `special_tokenizer` reads as special tokens."""
+    added = self.special_tokenizer.get_added_tokens_decoder().values()
     return [token.content for token in added]
 
-  def word_starts(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
+  def find_word_starts(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
     """Returns a bool array with the shape of `ids`, True where a word starts.
 
     The first id along the last axis always starts a word, because the first
     word of a text has no space before it.
     """
     ids = np.asarray(ids, np.int64)
-    flags = self.boundary[ids]
-    if self.boundary_is_end:
+    flags = self.at_word_boundary[ids]
+    if self.marks_word_ends:
       # An added token begins a word even if the piece before it does not end a
       # word.
       flags = np.roll(flags, 1, axis=-1) | self.is_added[ids]
-    elif self.added:
+    elif self.added_tokens:
       flags |= np.roll(self.is_added[ids], 1, axis=-1)
     if flags.size:
       flags[..., 0] = True
@@ -402,20 +420,23 @@ class Vocabulary:
 
   @functools.cached_property
   def added_ids(self) -> list[int]:
-    """The ids of `added`."""
-    ids = (self.with_special.token_to_id(token.content) for token in self.added)
+    """The ids of `added_tokens`."""
+    ids = (
+      self.special_tokenizer.token_to_id(token.content)
+      for token in self.added_tokens
+    )
     return [number for number in ids if number is not None]
 
   @functools.cached_property
-  def unmasked_ids(self) -> list[int]:
+  def never_masked_ids(self) -> list[int]:
     """The ids of added tokens that are special; they are never masked."""
-    pairs = zip(self.added, self.added_ids, strict=True)
+    pairs = zip(self.added_tokens, self.added_ids, strict=True)
     return [number for token, number in pairs if token.special]
 
   def decode(self, ids: Iterable[int]) -> str:
     """Returns the text of ids; byte-level BPE gives the exact encoded text."""
-    decode = self.plain.decoder.decode
-    if not self.added:
+    decode = self.literal_tokenizer.decoder.decode
+    if not self.added_tokens:
       return decode([self.pieces[i] for i in ids])
     if self.kind != "bytelevel":
       # Spell added tokens as the model spells pieces that are whole words.
@@ -441,14 +462,14 @@ class Vocabulary:
     """Restores the fields of `__getstate__`."""
     self.__dict__.update(state)
     # The library's pickle does not store this setting.
-    self.plain.encode_special_tokens = True
+    self.literal_tokenizer.encode_special_tokens = True
 
   def __eq__(self, other: object) -> bool:
     """Returns True if both tokenizers give every text the same ids."""
     if not isinstance(other, Vocabulary):
       return False
-    return (self.plain.to_str(), self.special) == (
-      other.plain.to_str(),
+    return (self.literal_tokenizer.to_str(), self.special) == (
+      other.literal_tokenizer.to_str(),
       other.special,
     )
 
@@ -469,7 +490,7 @@ def copy_added(source: Tokenizer, target: Tokenizer) -> Tokenizer:
   return target
 
 
-def reading_special(tokenizer: Tokenizer, tokens: Iterable[str]) -> Tokenizer:
+def copy_that_reads(tokenizer: Tokenizer, tokens: Iterable[str]) -> Tokenizer:
   """Returns a copy that reads exactly these texts as special tokens."""
   copy = copy_without_added(tokenizer)
   copy.add_special_tokens([AddedToken(t, normalized=False) for t in tokens])
@@ -491,7 +512,7 @@ def joining_cleaner(tokenizer: Tokenizer) -> Callable[[str], str] | None:
   return clean if clean("xy") == clean("x") + clean("y") else None
 
 
-def cover_marks(
+def extend_offsets(
   text: str,
   offsets: list[tuple[int, int]],
   clean: Callable[[str], str] | None = None,
@@ -508,7 +529,7 @@ def cover_marks(
     clean: see `joining_cleaner`.
   """
   if clean is not None:
-    offsets = _cover_before(text, offsets, clean)
+    offsets = _extend_begins(text, offsets, clean)
   elif text.isascii():
     return offsets
   covered = []
@@ -525,7 +546,7 @@ def cover_marks(
   return covered[::-1]
 
 
-def _cover_before(
+def _extend_begins(
   text: str, offsets: list[tuple[int, int]], clean: Callable[[str], str]
 ) -> list[tuple[int, int]]:
   """Extends pieces to the characters before them that cleaning joins."""
@@ -558,7 +579,7 @@ def _extended_begin(
   """
   first = begin
   while first > stop and not text[first - 1].isspace():
-    starts = range(first - 1, max(stop, first - _LONGEST_RULE) - 1, -1)
+    starts = range(first - 1, max(stop, first - _MAX_RULE_CHARS) - 1, -1)
     joined = (
       i for i in starts if _are_joined(text, i, first, begin + 1, clean)
     )
@@ -585,7 +606,7 @@ def _extended_end(
     if _is_attached(text[end]):
       end += 1
     elif clean is not None and not text[end].isspace():
-      ends = range(end + 1, min(stop, end + _LONGEST_RULE) + 1)
+      ends = range(end + 1, min(stop, end + _MAX_RULE_CHARS) + 1)
       joined = (i for i in ends if _are_joined(text, last, end, i, clean))
       new_end = next(joined, None)
       if new_end is None:
@@ -611,12 +632,12 @@ def _is_attached(character: str) -> bool:
   )
 
 
-def is_simple(chunk: str) -> bool:
+def is_simple_chunk(chunk: str) -> bool:
   """Returns True for printable ASCII without a space after the first sign."""
   return chunk.isascii() and chunk.isprintable() and " " not in chunk[1:]
 
 
-def _join(
+def _join_ids(
   chunks: list[str], cache: dict[str, bytes], uncached: dict[str, bytes]
 ) -> bytes:
   """Joins the ids of chunks, which are in the cache or in `uncached`."""
@@ -637,7 +658,7 @@ def replace_surrogates(text: str) -> str:
   return text
 
 
-def special_ids(vocab: Sequence[str], source: str) -> SpecialIds:
+def bert_special_ids(vocab: Sequence[str], source: str) -> SpecialIds:
   """Returns the ids of BERT's special tokens.
 
   Args:

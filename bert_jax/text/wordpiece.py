@@ -26,10 +26,10 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import (
   SPECIAL_TOKENS,
-  WORDS,
+  WORD_PATTERN,
   Vocabulary,
-  reading_special,
-  special_ids,
+  bert_special_ids,
+  copy_that_reads,
 )
 
 CONTINUATION = "##"
@@ -37,7 +37,7 @@ MAX_WORD_CHARS = {"huggingface": 100, "original": 200}
 RULES = tuple(MAX_WORD_CHARS)
 # Chunks for the original rules. The lower case of a capital sigma depends on
 # the punctuation around it, so a text is cut only at spaces.
-_ORIGINAL_CHUNKS = re.compile("[^ ]+")
+_ORIGINAL_CHUNK_PATTERN = re.compile("[^ ]+")
 # Blocks of CJK ideographs, from _is_chinese_char of the original program.
 _CHINESE = (
   (0x4E00, 0x9FFF),
@@ -108,7 +108,7 @@ def build(
       f"{source}: the original rules have no {list(unusual_options)}."
     )
   pieces = list(pieces)
-  special = special_ids(pieces, source)
+  special = bert_special_ids(pieces, source)
   tokenizer = Tokenizer(
     models.WordPiece(
       {piece: i for i, piece in enumerate(pieces)},
@@ -122,20 +122,20 @@ def build(
       lower_case, strip_accents, tokenize_chinese_chars
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    chunk_pattern = WORDS
+    chunk_pattern = WORD_PATTERN
     clean, normalize_ascii = None, str.lower if lower_case else str
   else:
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     clean = functools.partial(clean_by_original_rules, lower_case=lower_case)
-    chunk_pattern, normalize_ascii = _ORIGINAL_CHUNKS, None
+    chunk_pattern, normalize_ascii = _ORIGINAL_CHUNK_PATTERN, None
   tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION, cleanup=False)
   return Vocabulary(
     kind="wordpiece",
     pieces=pieces,
     special=special,
-    plain=tokenizer,
-    with_special=reading_special(tokenizer, SPECIAL_TOKENS),
-    boundary=np.array([not p.startswith(CONTINUATION) for p in pieces]),
+    literal_tokenizer=tokenizer,
+    special_tokenizer=copy_that_reads(tokenizer, SPECIAL_TOKENS),
+    at_word_boundary=np.array([not p.startswith(CONTINUATION) for p in pieces]),
     options=dict(lower_case=lower_case, rules=rules) | unusual_options,
     files={"vocab.txt": "".join(f"{p}\n" for p in pieces).encode("utf-8")},
     chunk_pattern=chunk_pattern,

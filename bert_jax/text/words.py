@@ -18,7 +18,7 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from bert_jax.messages import UserError
-from bert_jax.text.vocabulary import SpecialIds, Vocabulary, reading_special
+from bert_jax.text.vocabulary import SpecialIds, Vocabulary, copy_that_reads
 
 SPECIAL = ("<S>", "</S>", "<UNK>")
 BEGIN, END, UNKNOWN = range(3)
@@ -32,8 +32,8 @@ RULES = ("words", "spaces")
 _LETTERS = (
   r"[\p{L}\p{M}\p{N}_][\p{L}\p{M}\p{N}_\u200c\u200d\u055b\u055c\u055e]*"
 )
-_PATTERN = rf"{_LETTERS}(?:['’.,·״׳-]{_LETTERS})*|[^\s]"
-_CHUNKS = re.compile(r"\S+")
+_WORD_PATTERN = rf"{_LETTERS}(?:['’.,·״׳-]{_LETTERS})*|[^\s]"
+_CHUNK_PATTERN = re.compile(r"\S+")
 
 
 def _splitter(rules: str) -> pre_tokenizers.PreTokenizer:
@@ -45,7 +45,7 @@ def _splitter(rules: str) -> pre_tokenizers.PreTokenizer:
   spaces = pre_tokenizers.WhitespaceSplit()
   if rules == "spaces":
     return spaces
-  split = pre_tokenizers.Split(Regex(_PATTERN), "removed", invert=True)
+  split = pre_tokenizers.Split(Regex(_WORD_PATTERN), "removed", invert=True)
   return pre_tokenizers.Sequence([spaces, split])
 
 
@@ -81,14 +81,14 @@ def build(
     kind="words",
     pieces=list(pieces),
     special=SpecialIds(None, UNKNOWN, BEGIN, END, None),
-    plain=tokenizer,
-    with_special=reading_special(tokenizer, ()),
-    boundary=np.ones(len(pieces) + len(other_words), bool),
+    literal_tokenizer=tokenizer,
+    special_tokenizer=copy_that_reads(tokenizer, ()),
+    at_word_boundary=np.ones(len(pieces) + len(other_words), bool),
     options=dict(rules=rules),
     files={"vocab.txt": "".join(f"{p}\n" for p in pieces).encode("utf-8")},
-    chunk_pattern=_CHUNKS,
+    chunk_pattern=_CHUNK_PATTERN,
     other_words=list(other_words),
-    around=((BEGIN,), (END,)),
+    ids_around_sentence=((BEGIN,), (END,)),
   )
 
 

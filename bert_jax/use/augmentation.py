@@ -109,7 +109,7 @@ def split(vocabulary: Vocabulary, texts: Sequence[str]) -> list[SplitText]:
       if token_id == unknown:
         piece = text[begin:end]
         piece = piece.lower() if vocabulary.lower_case else piece
-      if vocabulary.boundary[token_id]:
+      if vocabulary.at_word_boundary[token_id]:
         words.append(piece)
         starts.append(position)
       else:
@@ -177,7 +177,9 @@ def predict_words(
     # A model's word table may have more rows than its vocabulary has pieces.
     all_ids = candidate_pairs[:, 1].astype(int)
     ids = [i for i in all_ids if i < vocabulary.vocab_size]
-    pieces = [vocabulary.pieces[i] for i in ids if vocabulary.boundary[i]]
+    pieces = [
+      vocabulary.pieces[i] for i in ids if vocabulary.at_word_boundary[i]
+    ]
     words.append([p for p in pieces if not _SPECIAL.fullmatch(p)])
   return words
 

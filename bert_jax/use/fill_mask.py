@@ -220,7 +220,7 @@ def results(
   mask = model.vocabulary.special.mask
   assert mask is not None  # `encode` has checked this.
   spelling = model.vocabulary.pieces[mask]
-  decode = model.vocabulary.plain.decoder.decode
+  decode = model.vocabulary.literal_tokenizer.decoder.decode
   rows = []
   for text, masks in zip(texts, masks_of_texts, strict=True):
     filled_text, *texts_after = text.split(spelling)

@@ -13,7 +13,7 @@ from bert_jax.messages import UserError
 from bert_jax.tasks.files import tables
 from bert_jax.text import characters
 from bert_jax.text.vocabulary import (
-  cover_marks,
+  extend_offsets,
   joining_cleaner,
   replace_surrogates,
 )
@@ -231,7 +231,7 @@ def _tokens(text: Text, row: Any, clean: Callable[[str], str] | None) -> Tokens:
   return Tokens(
     ids=ids,
     pieces=row.tokens,
-    offsets=cover_marks(text.text, row.offsets, clean),
+    offsets=extend_offsets(text.text, row.offsets, clean),
     words=words,
     splits=splits,
     begin=int(begin),

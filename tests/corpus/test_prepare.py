@@ -73,7 +73,7 @@ def expected(inputs: str, heldout: float) -> dict[str, reader.Corpus]:
     documents[split].append(tokenizer.encode_batch(document))
   return {
     split: reader.corpus_from_documents(
-      d, [[tokenizer.word_starts(s) for s in sentences] for sentences in d]
+      d, [[tokenizer.find_word_starts(s) for s in sentences] for sentences in d]
     )
     for split, d in documents.items()
   }
@@ -437,7 +437,9 @@ def test_a_wordpiece_vocabulary_only_in_tokenizer_json(text, vocab, tmp_path):
   fast_folder = tmp_path / "model"
   fast_folder.mkdir()
   vocabulary = open_vocabulary.load(vocab)
-  (fast_folder / "tokenizer.json").write_text(vocabulary.with_special.to_str())
+  (fast_folder / "tokenizer.json").write_text(
+    vocabulary.special_tokenizer.to_str()
+  )
   for source, name in ((vocab, "plain"), (str(fast_folder), "fast")):
     prepare.prepare(text, source, str(tmp_path / name), heldout=0.2)
   from_text, from_json = (

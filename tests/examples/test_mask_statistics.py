@@ -72,7 +72,7 @@ def text(request):
       article = json.loads(line)["text"][:20_000]
       sentences = [s for s in article.replace("\n", " ").split(". ") if s]
       documents.append(vocabulary.encode_batch(sentences))
-  starts = [[vocabulary.word_starts(s) for s in d if s] for d in documents]
+  starts = [[vocabulary.find_word_starts(s) for s in d if s] for d in documents]
   documents = [[s for s in d if s] for d in documents]
   begins_word = np.array([BEGINS[request.param](p) for p in vocabulary.pieces])
   return (

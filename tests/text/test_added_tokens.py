@@ -51,11 +51,14 @@ def test_ids_and_offsets_are_those_of_transformers(kind, form, tmp_path):
     == sorted(numbered(MAKE[kind]()))
   )
   assert (
-    vocabulary.unmasked_ids
+    vocabulary.never_masked_ids
     == [vocabulary.pieces.index("[E1]")]
-    == saved_vocabulary.unmasked_ids
+    == saved_vocabulary.never_masked_ids
   )
-  assert vocabulary.boundary.tolist() == saved_vocabulary.boundary.tolist()
+  assert (
+    vocabulary.at_word_boundary.tolist()
+    == saved_vocabulary.at_word_boundary.tolist()
+  )
   # transformers reads a literal [SEP] as the special token; `encode_batch`
   # reads it as text.
   texts = [text for text in TEXTS if "[SEP]" not in text]
@@ -196,7 +199,7 @@ def test_an_added_token_is_one_word(kind, tmp_path):
   """The piece after the token begins a word, also in prepared folders."""
   vocabulary = longer(kind)
   (ids,) = vocabulary.encode_batch([TEXT_OF_WORDS])
-  starts = vocabulary.word_starts(ids)
+  starts = vocabulary.find_word_starts(ids)
   added_positions = [
     i for i, number in enumerate(ids) if number in vocabulary.added_ids
   ]
@@ -214,8 +217,8 @@ def test_an_added_token_is_one_word(kind, tmp_path):
   writer.write_derived(
     str(tmp_path),
     vocabulary.num_ids,
-    vocabulary.boundary,
-    vocabulary.boundary_is_end,
+    vocabulary.at_word_boundary,
+    vocabulary.marks_word_ends,
     vocabulary.is_added,
   )
   bits = np.fromfile(tmp_path / "train.word_starts", np.uint8)
@@ -238,10 +241,10 @@ def test_special_added_tokens_are_never_masked_or_drawn(name):
     [rng.choice(choices, 20).tolist() for _ in range(6)] for _ in range(40)
   ]
   starts = [
-    [vocabulary.word_starts(s) for s in document] for document in documents
+    [vocabulary.find_word_starts(s) for s in document] for document in documents
   ]
   text = reader.corpus_from_documents(documents, starts)
-  text = text._replace(unmasked=tuple(vocabulary.unmasked_ids))
+  text = text._replace(unmasked=tuple(vocabulary.never_masked_ids))
   recipe = recipes.doc_sentences(
     vocabulary.special,
     vocabulary.vocab_size,
@@ -342,8 +345,8 @@ def test_tokens_that_cleaning_makes_equal(name, form, tmp_path, capfd):
     settings = {"do_lower_case": True, "added_tokens_decoder": by_id}
     files[form] = json.dumps(settings).encode()
   else:
-    vocabulary.with_special.add_tokens(new_tokens)
-    files = {form: vocabulary.with_special.to_str().encode()}
+    vocabulary.special_tokenizer.add_tokens(new_tokens)
+    files = {form: vocabulary.special_tokenizer.to_str().encode()}
   path = write(tmp_path / "a", files)
   opened = open_vocabulary.load(path)
   line = capfd.readouterr().err
@@ -390,7 +393,7 @@ def test_a_shared_tokenizer_reads_the_same_in_a_worker():
   """The library's pickle loses a setting, which is restored."""
   vocabulary = longer("bert")
   copy = pickle.loads(pickle.dumps(vocabulary))
-  assert copy == vocabulary and copy.plain.encode_special_tokens
+  assert copy == vocabulary and copy.literal_tokenizer.encode_special_tokens
   text = "[SEP] covid19 [E1]"
   assert copy.encode_batch([text]) == vocabulary.encode_batch([text])
   assert vocabulary.special.sep not in copy.encode_batch([text])[0]

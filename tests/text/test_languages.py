@@ -99,7 +99,7 @@ def test_whole_words_are_whole(kind, options, train):
   vocabulary = open_vocabulary.load(train(kind, **options))
   for line in LINES:
     (encoded,) = vocabulary.encode_offsets([line])
-    starts = np.flatnonzero(vocabulary.word_starts(encoded.ids))
+    starts = np.flatnonzero(vocabulary.find_word_starts(encoded.ids))
     begins = [encoded.offsets[i][0] for i in starts]
     stops = [*begins[1:], len(line)]
     found_words = [
@@ -108,8 +108,8 @@ def test_whole_words_are_whole(kind, options, train):
     if kind in ("unigram", "bytelevel"):
       assert found_words == line.split()
     elif kind == "wordpiece":
-      pieces = vocabulary.plain.pre_tokenizer.pre_tokenize_str(
-        vocabulary.plain.normalizer.normalize_str(line)
+      pieces = vocabulary.literal_tokenizer.pre_tokenizer.pre_tokenize_str(
+        vocabulary.literal_tokenizer.normalizer.normalize_str(line)
       )
       assert len(found_words) == len(pieces)
       assert "".join(found_words) == "".join(line.split())
@@ -140,7 +140,7 @@ def test_masks_take_whole_words_of_any_script(kind, masking, train, tmp_path):
     positions = batch["mlm_positions"][row][is_used]
     is_masked[positions] = True
     ids[positions] = batch["mlm_ids"][row][is_used]
-    starts = vocabulary.boundary[ids]
+    starts = vocabulary.at_word_boundary[ids]
     is_text = ~np.isin(ids, [*special_ids]) | is_masked
     for position in np.flatnonzero(is_text[1:] & ~starts[1:]) + 1:
       if is_text[position - 1]:
@@ -168,7 +168,9 @@ def test_ids_are_those_of_transformers(kind, options, train, tmp_path):
   assert reopened.encode_batch(LINES) == vocabulary.encode_batch(LINES)
   assert reopened.lower_case == vocabulary.lower_case
   assert reopened.keep_accents == vocabulary.keep_accents
-  assert reopened.boundary.tolist() == vocabulary.boundary.tolist()
+  assert (
+    reopened.at_word_boundary.tolist() == vocabulary.at_word_boundary.tolist()
+  )
 
 
 # The marks have the order in which people type them, not Unicode's order.
@@ -233,7 +235,7 @@ def test_every_code_point_is_cleaned_as_sentencepiece_does(options, train):
     escape_whitespaces=False,
     remove_extra_whitespaces=False,
   )
-  normalizer = open_vocabulary.load(path).plain.normalizer
+  normalizer = open_vocabulary.load(path).literal_tokenizer.normalizer
   different_characters = set()
   for character in map(chr, range(0x110000)):
     if unicodedata.category(character) in ("Cn", "Cs"):
@@ -533,7 +535,7 @@ def test_words_begin_by_the_released_rule_on_request(train, tmp_path):
   path = train("wordpiece")
   with pytest.raises(ValueError, match="has no option 'word_starts'"):
     open_vocabulary.load(path, word_starts="albert")
-  content = open_vocabulary.load(path).with_special.to_str()
+  content = open_vocabulary.load(path).special_tokenizer.to_str()
   (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")
   with pytest.raises(ValueError, match="is for SentencePiece models"):
     open_vocabulary.load(str(tmp_path), word_starts="albert")

@@ -49,9 +49,9 @@ def test_each_line_is_added_or_reported(tmp_path):
     " 'the', '[MASK]'; left out, since each is on an earlier line: 'covid19',"
     " 'COVID19'; empty lines: 1."
   )
-  by_name = {token.content: token for token in new_vocabulary.added}
+  by_name = {token.content: token for token in new_vocabulary.added_tokens}
   assert by_name["art"].single_word and not by_name["covid19"].single_word
-  assert new_vocabulary.unmasked_ids == [new_vocabulary.pieces.index("[X]")]
+  assert new_vocabulary.never_masked_ids == [new_vocabulary.pieces.index("[X]")]
   # transformers' add_tokens has the same defaults: normalized and not special.
   flags = added_tokens.flags_of(by_name["[E1]"])
   assert flags == added_tokens.flags_of(added_tokens.AddedToken("a"))
@@ -361,7 +361,7 @@ def test_rows_without_pieces_are_never_filled_in(tmp_path):
 
 def test_a_tokenizer_json_of_wordpiece_prepares_text(tmp_path, monkeypatch):
   """The folder has no vocab.txt, as transformers saves it; accents are kept."""
-  content = bert("the é e").with_special.to_str()
+  content = bert("the é e").special_tokenizer.to_str()
   content = content.replace('"strip_accents":true', '"strip_accents":false')
   (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")
   (tmp_path / "t.txt").write_text("the É.\nthe e.\n\nthe é.\nE e.\n" * 3)

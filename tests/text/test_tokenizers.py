@@ -195,15 +195,15 @@ def test_words():
   """The first piece of a text starts a word, whatever piece it is."""
   v = roberta()
   (ids,) = v.encode_batch(["than the an"])
-  starts = v.word_starts(np.array(ids)).astype(int).tolist()
+  starts = v.find_word_starts(np.array(ids)).astype(int).tolist()
   assert [v.pieces[i] for i in ids] == ["th", "an", "Ġthe", "Ġa", "n"]
   assert starts == [1, 0, 1, 1, 0]
   (ids,) = bert("a ##n the").encode_batch(["an the"])
-  assert bert("a ##n the").word_starts(ids).tolist() == [True, False, True]
+  assert bert("a ##n the").find_word_starts(ids).tolist() == [True, False, True]
   v = gpt1()
   (ids,) = v.encode_batch(["cat bat."])
   assert [v.pieces[i] for i in ids] == ["cat</w>", "b", "at</w>", ".</w>"]
-  assert v.word_starts(ids).tolist() == [True, True, False, True]
+  assert v.find_word_starts(ids).tolist() == [True, True, False, True]
 
 
 def test_files_and_folders(tmp_path):
@@ -216,15 +216,17 @@ def test_files_and_folders(tmp_path):
     assert loaded.encode_batch(texts(50)) == v.encode_batch(texts(50))
     # Add transformers' file of the same tokenizer.
     (folder / "tokenizer.json").write_text(
-      v.with_special.to_str(), encoding="utf-8"
+      v.special_tokenizer.to_str(), encoding="utf-8"
     )
     loaded_from_json = open_vocabulary.load(str(folder))
     assert (
       loaded_from_json.kind == v.kind and loaded_from_json.special == v.special
     )
     assert loaded_from_json.encode_batch(texts(50)) == v.encode_batch(texts(50))
-    assert loaded_from_json.boundary.tolist() == v.boundary.tolist()
-    assert loaded_from_json.boundary_is_end == v.boundary_is_end
+    assert (
+      loaded_from_json.at_word_boundary.tolist() == v.at_word_boundary.tolist()
+    )
+    assert loaded_from_json.marks_word_ends == v.marks_word_ends
     # Texts are cut into the same chunks.
     assert (loaded_from_json.chunk_pattern, loaded_from_json.uncut_pattern) == (
       v.chunk_pattern,
@@ -294,20 +296,20 @@ def test_published_files():
   assert gpt2.encode_batch(["Hello world"]) == [[15496, 995]]
   albert = vocabularies["albert"]
   assert albert.special == (0, 1, 2, 3, 4)
-  assert albert.with_special.token_to_id("[MASK]") == 4
+  assert albert.special_tokenizer.token_to_id("[MASK]") == 4
   # The text of a corpus cannot contain special tokens, though they are pieces.
   (ids,) = albert.encode_batch(["<pad> [MASK] [CLS] <unk>"])
   assert not {0, 2, 3, 4} & set(ids)
   assert albert.encode_special("<pad>[MASK]") == [0, 4]
   words = albert.encode_batch(["Testing masking"])[0]
   pieces = [albert.pieces[i] for i in words]
-  assert albert.word_starts(words).tolist() == [
+  assert albert.find_word_starts(words).tolist() == [
     p.startswith(unigram.SPACE) for p in pieces
   ]
   path = f"{DATA}/vocab/albert_like/30k-clean.model"
   albert = open_vocabulary.load(path, word_starts="albert")
   (ids,) = albert.encode_batch(["masking, don't re-mask 25ths"])
   starts = zip(
-    (albert.pieces[i] for i in ids), albert.word_starts(ids), strict=True
+    (albert.pieces[i] for i in ids), albert.find_word_starts(ids), strict=True
   )
   assert [p for p, begins in starts if not begins and p in ",'-"] == []

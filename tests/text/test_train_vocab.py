@@ -167,7 +167,7 @@ def test_a_model_is_cased_beside_an_uncased_vocabulary(tmp_path):
 
   def cleaned(path, **options):
     vocabulary = open_vocabulary.load(str(path), **options)
-    return vocabulary.plain.normalizer.normalize_str("Été")
+    return vocabulary.literal_tokenizer.normalizer.normalize_str("Été")
 
   folder = tmp_path / "folder"
   folder.mkdir()
@@ -214,7 +214,7 @@ def test_the_caller_sets_accents_if_the_settings_do_not(tmp_path):
 
   def cleaned(**options):
     vocabulary = open_vocabulary.load(str(tmp_path), **options)
-    return vocabulary.plain.normalizer.normalize_str("Été")
+    return vocabulary.literal_tokenizer.normalizer.normalize_str("Été")
 
   # transformers' AlbertTokenizer strips accents with these settings.
   assert cleaned() == "Ete" and cleaned(keep_accents=False) == "Ete"

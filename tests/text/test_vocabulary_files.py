@@ -32,7 +32,7 @@ def files_of(kind, as_json=False):
   files = open_vocabulary.contents(vocabulary, with_digests=False)
   files.pop("pieces.json", None)
   if as_json:
-    return {"tokenizer.json": vocabulary.with_special.to_str().encode()}
+    return {"tokenizer.json": vocabulary.special_tokenizer.to_str().encode()}
   return {n: c for n, c in files.items() if n != "tokenizer.json"}
 
 

@@ -101,8 +101,8 @@ def test_word_starts_and_decode():
   tokenizer = tiny("good rush ##ers !")
   (ids,) = tokenizer.encode_batch(["Good rushers!"])
   expected = np.array([True, True, False, True])
-  np.testing.assert_array_equal(tokenizer.word_starts(ids), expected)
-  assert tokenizer.word_starts([]).shape == (0,)
+  np.testing.assert_array_equal(tokenizer.find_word_starts(ids), expected)
+  assert tokenizer.find_word_starts([]).shape == (0,)
   assert tokenizer.decode(ids) == "good rushers !"
   assert tokenizer.decode([]) == ""
 

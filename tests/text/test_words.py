@@ -65,7 +65,7 @@ def sentences(prepared, split):
 
 
 def split_words(vocabulary, text):
-  pairs = vocabulary.plain.pre_tokenizer.pre_tokenize_str(text)
+  pairs = vocabulary.literal_tokenizer.pre_tokenizer.pre_tokenize_str(text)
   return [word for word, _ in pairs]
 
 
@@ -83,7 +83,7 @@ def test_rules_of_words():
   # A text cannot contain special words.
   unk = words.UNKNOWN
   assert by_spaces.encode_batch(["<S> on </S> <UNK>"])[0] == [unk, 7, unk, unk]
-  assert by_words.word_starts(ids[0]).all() and by_words.vocab_size == 12
+  assert by_words.find_word_starts(ids[0]).all() and by_words.vocab_size == 12
   with pytest.raises(ValueError, match="rules 'letters'"):
     words.build(VOCABULARY, rules="letters")
 
