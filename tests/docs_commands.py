@@ -243,7 +243,7 @@ def small_flags(path: str) -> list[str]:
   config = configs.load_defaults(path)
   flat_config = flatten(config)
   flags = {key: setting for key, setting in SMALL.items() if key in flat_config}
-  if config_lib.is_task(config):
+  if config_lib.trains_on_task(config):
     flags.pop("data.max_predictions", None)
   for key in flat_config:
     if key.startswith("phases.") and key.endswith(".length"):

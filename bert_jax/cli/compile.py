@@ -60,5 +60,7 @@ def run(args: argparse.Namespace) -> int:
   output_format = (
     "json" if args.json else "markdown" if args.markdown else "text"
   )
-  fits = compile_report.compile_run(config, slices, args.phase, output_format)
+  fits = compile_report.compile_phases(
+    config, slices, args.phase, output_format
+  )
   return 0 if fits else 2

@@ -43,7 +43,7 @@ def read(path: str, overrides: Sequence[Override] = ()) -> dict[str, Any]:
   """Returns the config of a file, with overrides.
 
   Args:
-    path: the value of --config (see `config_files.resolve`).
+    path: the value of --config (see `config_files.resolve_name`).
     overrides: the (key, value) pairs of the flags --config.KEY=VALUE.
 
   Raises:
@@ -79,7 +79,7 @@ def _has(config: dict[str, Any], key: str) -> bool:
 
 def _overridden(path: str, overrides: Sequence[Override]) -> dict[str, Any]:
   """Returns a config with overrides, as ml_collections parses them."""
-  argv = ["bert_jax", f"--config={config_files.resolve(path)}"]
+  argv = ["bert_jax", f"--config={config_files.resolve_name(path)}"]
   argv += [f"--config.{key}={text}" for key, text in overrides]
   # Use a separate set of flags, because the command accepts no flags of absl.
   absl_flags = flags.FlagValues()

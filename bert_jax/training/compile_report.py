@@ -23,40 +23,40 @@ COLUMNS = (
 )
 
 
-def gib(count: float | None) -> str:
+def format_gib(num_bytes: float | None) -> str:
   """Formats a number of bytes as GiB with two decimals; None as "?"."""
-  return "?" if count is None else f"{count / GIB:.2f}"
+  return "?" if num_bytes is None else f"{num_bytes / GIB:.2f}"
 
 
-def offer_text(report: dict[str, Any]) -> str:
-  """Says which flags make a step fit, or which flags were tried in vain."""
+def describe_suggestion(report: dict[str, Any]) -> str:
+  """Says which flags make a step fit, or which flags do not suffice."""
   if report["offer"]:
     return (
       f"fits with {report['offer']} (compiled:"
-      f" {gib(report['offer_total_bytes'])} GiB)"
+      f" {format_gib(report['offer_total_bytes'])} GiB)"
     )
   tried_flags = "; ".join(report["tried"]) or "nothing"
   return f"found nothing that makes it fit (compiled: {tried_flags})"
 
 
-def verdict(report: dict[str, Any]) -> str:
+def describe_fit(report: dict[str, Any]) -> str:
   """Says whether a step fits: "yes", "no", or that the compiler crashed."""
   if "crashed" in report:
     return f"not known, compiler crashed ({report['crashed']})"
   return "yes" if report["fits"] else "no"
 
 
-def text(report: dict[str, Any]) -> str:
+def as_text(report: dict[str, Any]) -> str:
   """Formats a report as lines of text."""
   mesh = " ".join(f"{axis}={size}" for axis, size in report["mesh"].items())
   lines = [
     f"{report['topology']}, {report['phase']}: {report['devices']} devices,"
     f" {mesh}; batch {report['batch_size']} x {report['length']} in"
     f" {report['micro_batches']} micro-batches",
-    f"  arguments    {gib(report['arguments_bytes'])} GiB a device",
-    f"  temporaries  {gib(report['temporaries_bytes'])} GiB",
+    f"  arguments    {format_gib(report['arguments_bytes'])} GiB a device",
+    f"  temporaries  {format_gib(report['temporaries_bytes'])} GiB",
   ]
-  hbm = gib(report["hbm_bytes"])
+  hbm = format_gib(report["hbm_bytes"])
   if "flops" not in report:
     reason = f"; {report['refused']}" if "refused" in report else ""
     lines.append(f"  HBM          {hbm} GiB{reason}")
@@ -68,31 +68,31 @@ def text(report: dict[str, Any]) -> str:
         "; the compiler counts the body of a loop once; compare the numbers"
         f" with --config.model.unroll={longest}"
       )
-    kinds = ", ".join(
-      f"{kind} {traffic['count']} times, {gib(traffic['bytes'])} GiB"
+    collectives = ", ".join(
+      f"{kind} {traffic['count']} times, {format_gib(traffic['bytes'])} GiB"
       for kind, traffic in report["collectives"].items()
     )
     lines += [
-      f"  outputs      {gib(report['outputs_bytes'])} GiB, of which"
-      f" {gib(report['aliased_bytes'])} reuse the arguments' memory",
-      f"  program      {gib(report['code_bytes'])} GiB",
-      f"  HBM          {hbm} GiB; needed {gib(report['total_bytes'])}",
+      f"  outputs      {format_gib(report['outputs_bytes'])} GiB, of which"
+      f" {format_gib(report['aliased_bytes'])} reuse the arguments' memory",
+      f"  program      {format_gib(report['code_bytes'])} GiB",
+      f"  HBM          {hbm} GiB; needed {format_gib(report['total_bytes'])}",
       f"  FLOPs        {report['flops']:.4g}, {report['flops_ratio']:.3f}"
       f" times the model's own count of {report['model_flops']:.4g}{loop_note}",
-      f"  collectives  {kinds or 'none'}",
+      f"  collectives  {collectives or 'none'}",
       f"  all-reduced  {report['all_reduced_ratio']:.3f} times the size of"
-      f" the gradients, {gib(report['gradient_bytes'])} GiB",
+      f" the gradients, {format_gib(report['gradient_bytes'])} GiB",
     ]
   lines += [
     f"  compiled in  {report['compile_seconds']:.0f} s",
-    f"  fits         {verdict(report)}",
+    f"  fits         {describe_fit(report)}",
   ]
   if not report["fits"]:
-    lines.append(f"  offer        {offer_text(report)}")
+    lines.append(f"  offer        {describe_suggestion(report)}")
   return "\n".join(lines)
 
 
-def markdown(report: dict[str, Any]) -> str:
+def as_markdown_row(report: dict[str, Any]) -> str:
   """Formats a report as a row of a table with `COLUMNS`; sizes are in GiB."""
   ratios = ["-", "-"]
   if "flops" in report:
@@ -105,10 +105,11 @@ def markdown(report: dict[str, Any]) -> str:
     report["topology"],
     str(report["devices"]),
     report["phase"],
-    gib(report["arguments_bytes"]),
-    gib(report["temporaries_bytes"]),
-    gib(report["hbm_bytes"]),
-    verdict(report) + ("" if report["fits"] else f"; {offer_text(report)}"),
+    format_gib(report["arguments_bytes"]),
+    format_gib(report["temporaries_bytes"]),
+    format_gib(report["hbm_bytes"]),
+    describe_fit(report)
+    + ("" if report["fits"] else f"; {describe_suggestion(report)}"),
     *ratios,
     f"{report['compile_seconds']:.0f}",
   ]
@@ -116,13 +117,13 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 FORMATS: dict[str, Callable[[dict[str, Any]], str]] = {
-  "text": text,
-  "markdown": markdown,
+  "text": as_text,
+  "markdown": as_markdown_row,
   "json": json.dumps,
 }
 
 
-def compile_run(
+def compile_phases(
   config: dict[str, Any],
   slices: Sequence[str],
   phase: int | None = None,
@@ -145,7 +146,7 @@ def compile_run(
     ValueError: the config is wrong, or the compiler is not installed.
   """
   if not slices:
-    raise UserError("--topology is empty; name a slice, for example v2:4x4.")
+    raise UserError("--topology is empty; give a slice, for example v2:4x4.")
   parsed_config = topologies.with_published_vocabulary(config_lib.parse(config))
   count = len(phases.plan(parsed_config))
   numbers = list(range(count))
@@ -166,8 +167,8 @@ def compile_run(
     for number in numbers:
       report = topologies.compile_step(config, number, topology)
       if not report["fits"]:
-        report |= suggestions.find_offer(config, number, report)
+        report |= suggestions.find_suggestion(config, number, report)
         fits = False
-      text_of = FORMATS[output_format]
-      print(text_of(report | topologies.versions()), flush=True)
+      format_report = FORMATS[output_format]
+      print(format_report(report | topologies.versions()), flush=True)
   return fits

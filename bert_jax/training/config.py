@@ -1,10 +1,10 @@
 """Holds a run's config as frozen dataclasses, and checks a restart's config.
 
-`parse` turns the dict of a config file into a `Run`, which has one dataclass
-for each section. Each field says beside its name which values it may have. An
-unknown key, a wrong type or a value out of range raises `UserError` with one
-sentence. If the default of a field is None, the function that the section's
-docstring names has the real default.
+`parse` turns the dict of a config file into a `RunConfig`, which has one
+dataclass for each section. Each field says beside its name which values it may
+have. An unknown key, a wrong type or a value out of range raises `UserError`
+with one sentence. If the default of a field is None, the function that the
+section's docstring names has the real default.
 """
 
 # Each call of `_field` makes a new field.
@@ -31,7 +31,7 @@ class _Dataclass(Protocol):
 
 
 # Keys that a config may lack -> their default values.
-OPTIONAL: dict[str, Any] = {
+OPTIONAL_KEYS: dict[str, Any] = {
   "init_new_rows": "mean",
   "spike": {"action": "none", "factor": 2.0},
 }
@@ -47,10 +47,11 @@ MIN_LENGTHS = {"full_sentences": 3, "doc_sentences": 3, "lm": 2, "elmo": 2}
 TASK_OBJECTIVES = ("finetune", "tinybert_task")
 # Objectives that learn from a teacher. All other objectives refuse a teacher.
 TEACHER_OBJECTIVES = ("distil", "tinybert", "tinybert_task")
-# Builder -> the name of its pair labels, which is a part of names of metrics.
-PAIR_LABELS = {"bert_pairs": "nsp", "albert_pairs": "sop"}
+# Builder -> the name of its task with pairs of segments. This name is a part of
+# the names of metrics, such as nsp_loss.
+PAIR_NAMES = {"bert_pairs": "nsp", "albert_pairs": "sop"}
 # Builders of rows with two segments, and all builders of masked rows.
-SEGMENT_BUILDERS = (*PAIR_LABELS, "electra_segments")
+SEGMENT_BUILDERS = (*PAIR_NAMES, "electra_segments")
 MASKED_BUILDERS = (*SEGMENT_BUILDERS, "full_sentences", "doc_sentences")
 # Builders whose rows have no masks. Each builder serves the objective of the
 # same name.
@@ -64,7 +65,7 @@ OBJECTIVE_BUILDERS |= {
 }
 
 
-def _whole(least: int, **options: Any) -> Any:
+def _whole_number(least: int, **options: Any) -> Any:
   """Returns a field for a whole number of at least `least`; see `_field`.
 
   Without this check, most smaller numbers would raise no error, but the run
@@ -73,12 +74,12 @@ def _whole(least: int, **options: Any) -> Any:
   return _field(int, least=least, **options)
 
 
-def _positive(**options: Any) -> Any:
+def _positive_number(**options: Any) -> Any:
   """Returns a field for a number above 0; see `_field`."""
   return _field(float, above=0, **options)
 
 
-def _not_negative(**options: Any) -> Any:
+def _nonnegative_number(**options: Any) -> Any:
   """Returns a field for a number of at least 0; see `_field`."""
   return _field(float, least=0, **options)
 
@@ -102,8 +103,8 @@ def _field(
       `least`, `above`, `below`: bounds of a number.
       `share`: True if the number must be in [0, 1).
       `choices`: the allowed values.
-      `open`: "data" if the key may be None, so that the data decide its value;
-      "task" if this is allowed only for a task's data.
+      `may_be_none`: "always" if the key may be None, so that the data decide
+      its value; "task" if only the config of a task may have None.
   """
   return dataclasses.field(
     default=default, metadata={"type": value_type, **rules}
@@ -131,15 +132,15 @@ class Mesh(Section):
   """Says how the devices split the work; see `sharding.make_mesh`."""
 
   data: int = _field(int, -1)
-  fsdp: int = _whole(1, default=1)
-  tensor: int = _whole(1, default=1)
+  fsdp: int = _whole_number(1, default=1)
+  tensor: int = _whole_number(1, default=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Log(Section):
   """Holds how many steps are between two rows of metrics.jsonl; 0: no rows."""
 
-  every: int = _whole(0)
+  every: int = _whole_number(0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,8 +153,8 @@ class Evaluate(Section):
       is always evaluated on its whole splits.
   """
 
-  every: int = _whole(0, open="task")
-  examples: int = _whole(0, default=0)
+  every: int = _whole_number(0, may_be_none="task")
+  examples: int = _whole_number(0, default=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,17 +167,17 @@ class Checkpoint(Section):
     keep_best: the number of best checkpoints that are kept.
   """
 
-  every: int = _whole(0, open="task")
-  keep: int = _whole(1, default=2)
-  keep_best: int = _whole(0, default=1)
+  every: int = _whole_number(0, may_be_none="task")
+  keep: int = _whole_number(1, default=2)
+  keep_best: int = _whole_number(0, default=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Profile(Section):
   """Holds the first step that the profiler traces, and the number of steps."""
 
-  start: int = _whole(0)
-  steps: int = _whole(0)
+  start: int = _whole_number(0)
+  steps: int = _whole_number(0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,7 +185,7 @@ class Spike(Section):
   """Says what the run does if a loss is too high; see `logging.Spikes`."""
 
   action: str = _field(str, "none")
-  factor: float = _positive(default=2.0)
+  factor: float = _positive_number(default=2.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,7 +193,7 @@ class Schedule(Section):
   """Holds arguments of `optim.build_schedule`."""
 
   name: str = _field(str)
-  peak: float = _positive()
+  peak: float = _positive_number()
   warmup: float = _field(float)
   decay: float | None = _field(float, None)
 
@@ -204,10 +205,10 @@ class Adam(Section):
   name: str = _field(str)
   b1: float = _share()
   b2: float = _share()
-  epsilon: float = _positive()
-  weight_decay: float = _not_negative()
-  clip_norm: float = _not_negative()
-  layer_decay: float | None = _positive(default=None)
+  epsilon: float = _positive_number()
+  weight_decay: float = _nonnegative_number()
+  clip_norm: float = _nonnegative_number()
+  layer_decay: float | None = _positive_number(default=None)
   layer_rule: str | None = _field(str, None)
 
 
@@ -216,9 +217,9 @@ class Adagrad(Section):
   """Holds arguments of `optim.build_adagrad`."""
 
   name: str = _field(str)
-  initial_accumulator: float = _positive()
-  gradient_scale: float = _positive()
-  clip_norm: float = _not_negative()
+  initial_accumulator: float = _positive_number()
+  gradient_scale: float = _positive_number()
+  clip_norm: float = _nonnegative_number()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,9 +238,9 @@ class Phase(Section):
   fraction: float = _field(float)
   length: int = _field(int)
   batch_scale: float = _field(float)
-  micro_scale: int = _whole(1)
-  max_predictions: int | None = _whole(1, default=None)
-  mask_rate: float | None = _positive(default=None)
+  micro_scale: int = _whole_number(1)
+  max_predictions: int | None = _whole_number(1, default=None)
+  mask_rate: float | None = _positive_number(default=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,7 +250,7 @@ class TaskData(Section):
   path: str = _field(str)
   train: str = _field(str, "train")
   validation: str = _field(str, "validation")
-  epochs: float = _positive(default=3.0)
+  epochs: float = _positive_number(default=3.0)
   shuffle: bool = _field(bool, True)
   group: bool = _field(bool, True)
   buckets: tuple[int, ...] = _field(object, BUCKETS)
@@ -262,16 +263,16 @@ class Data(Section):
   `other_keys` are options of the builder's rows.
   """
 
-  RESERVED = ("seed",)
+  RESERVED_KEYS = ("seed",)
 
   path: str = _field(str)
   builder: str = _field(str)
-  cased: bool | None = _field(bool, None, open="data")
+  cased: bool | None = _field(bool, None, may_be_none="always")
   length: int | None = _field(int, None)
-  max_predictions: int | None = _whole(1, default=None)
-  streams: int | None = _whole(0, default=None)
-  mask_rate: float | None = _positive(default=None)
-  smoothing: float | None = _not_negative(default=None)
+  max_predictions: int | None = _whole_number(1, default=None)
+  streams: int | None = _whole_number(0, default=None)
+  mask_rate: float | None = _positive_number(default=None)
+  smoothing: float | None = _nonnegative_number(default=None)
   other_keys: Mapping[str, Any] | None = None
 
 
@@ -283,32 +284,32 @@ class Model(Section):
   only some families have; the family's `build` refuses an unknown attribute.
   """
 
-  RESERVED = ("vocab_multiple",)
+  RESERVED_KEYS = ("vocab_multiple",)
 
   remat: bool | None = _field(bool, None)
-  family: str | None = _field(str, None, open="task")
-  variant: str | None = _field(str, None, open="task")
+  family: str | None = _field(str, None, may_be_none="task")
+  variant: str | None = _field(str, None, may_be_none="task")
   dtype: str | None = _field(str, None, choices=DTYPES)
-  vocab_size: int | None = _whole(1, default=None, open="data")
-  padding_id: int | None = _whole(0, default=None, open="data")
-  hidden: int | None = _whole(1, default=None)
-  embedding_size: int | None = _whole(1, default=None)
-  generator_hidden: int | None = _whole(1, default=None)
-  num_layers: int | None = _whole(1, default=None)
-  heads: int | None = _whole(1, default=None)
-  mlp: int | None = _whole(1, default=None)
-  max_positions: int | None = _whole(1, default=None)
-  cell: int | None = _whole(1, default=None)
-  highways: int | None = _whole(0, default=None)
-  unroll: int | None = _whole(0, default=None)
-  dropout: float | None = _share(default=None, open="task")
-  attention_dropout: float | None = _share(default=None, open="task")
-  initializer_range: float | None = _positive(default=None)
-  clip: float | None = _positive(default=None)
+  vocab_size: int | None = _whole_number(1, default=None, may_be_none="always")
+  padding_id: int | None = _whole_number(0, default=None, may_be_none="always")
+  hidden: int | None = _whole_number(1, default=None)
+  embedding_size: int | None = _whole_number(1, default=None)
+  generator_hidden: int | None = _whole_number(1, default=None)
+  num_layers: int | None = _whole_number(1, default=None)
+  heads: int | None = _whole_number(1, default=None)
+  mlp: int | None = _whole_number(1, default=None)
+  max_positions: int | None = _whole_number(1, default=None)
+  cell: int | None = _whole_number(1, default=None)
+  highways: int | None = _whole_number(0, default=None)
+  unroll: int | None = _whole_number(0, default=None)
+  dropout: float | None = _share(default=None, may_be_none="task")
+  attention_dropout: float | None = _share(default=None, may_be_none="task")
+  initializer_range: float | None = _positive_number(default=None)
+  clip: float | None = _positive_number(default=None)
   other_keys: Mapping[str, Any] | None = None
 
   @classmethod
-  def of(cls, values: Mapping[str, Any]) -> "Model":
+  def from_values(cls, values: Mapping[str, Any]) -> "Model":
     """Returns the section with the given values, and does not check them."""
     names = {field.name for field in dataclasses.fields(cls)}
     other_keys = {key: values[key] for key in values.keys() - names}
@@ -323,21 +324,21 @@ class Objective(Section):
   `kind`, `labels` and `padding_id` come from the task; `setup.build` sets them.
   """
 
-  RESERVED = ("kind", "labels", "padding_id")
+  RESERVED_KEYS = ("kind", "labels", "padding_id")
 
   name: str = _field(str)
   pairs: bool | None = _field(bool, None)
-  negatives: int | None = _whole(0, default=None)
-  temperature: float | None = _positive(default=None)
-  discriminator_weight: float | None = _not_negative(default=None)
-  kl_weight: float | None = _not_negative(default=None)
-  mlm_weight: float | None = _not_negative(default=None)
-  cosine_weight: float | None = _not_negative(default=None)
-  attention_weight: float | None = _not_negative(default=None)
-  hidden_weight: float | None = _not_negative(default=None)
-  embedding_weight: float | None = _not_negative(default=None)
-  lm_weight: float | None = _not_negative(default=None)
-  head_dropout: float | None = _share(default=None, open="task")
+  negatives: int | None = _whole_number(0, default=None)
+  temperature: float | None = _positive_number(default=None)
+  discriminator_weight: float | None = _nonnegative_number(default=None)
+  kl_weight: float | None = _nonnegative_number(default=None)
+  mlm_weight: float | None = _nonnegative_number(default=None)
+  cosine_weight: float | None = _nonnegative_number(default=None)
+  attention_weight: float | None = _nonnegative_number(default=None)
+  hidden_weight: float | None = _nonnegative_number(default=None)
+  embedding_weight: float | None = _nonnegative_number(default=None)
+  lm_weight: float | None = _nonnegative_number(default=None)
+  head_dropout: float | None = _share(default=None, may_be_none="task")
   kind: str | None = _field(str, None)
   labels: tuple[str, ...] | None = _field(object, None)
   padding_id: int | None = _field(int, None)
@@ -353,7 +354,7 @@ class Teacher(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class RunConfig:
   """Holds a whole config.
 
   Attributes:
@@ -368,10 +369,10 @@ class Run:
     phases: "phase1", ... -> section; {} means a run of one phase.
   """
 
-  seed: int = _whole(0, below=2**32)
-  total_steps: int | None = _whole(1, below=2**31, open="task")
-  batch_size: int = _whole(1, below=2**31)
-  micro_batches: int = _whole(1)
+  seed: int = _whole_number(0, below=2**32)
+  total_steps: int | None = _whole_number(1, below=2**31, may_be_none="task")
+  batch_size: int = _whole_number(1, below=2**31)
+  micro_batches: int = _whole_number(1)
   phases: Mapping[str, Phase] = _field(dict)
   init_from: str = _field(str)
   model: Model = _field(dict)
@@ -384,13 +385,13 @@ class Run:
   evaluate: Evaluate = _field(dict)
   checkpoint: Checkpoint = _field(dict)
   profile: Profile = _field(dict)
-  init_new_rows: str = _field(str, OPTIONAL["init_new_rows"])
+  init_new_rows: str = _field(str, OPTIONAL_KEYS["init_new_rows"])
   spike: Spike = _field(dict, Spike())
   teacher: Teacher | None = _field(dict, None)
 
   @property
-  def is_task(self) -> bool:
-    """True if the run fine-tunes: its data are the rows of a task."""
+  def trains_on_task(self) -> bool:
+    """True if the data of the run are the rows of a task."""
     return isinstance(self.data, TaskData)
 
   @property
@@ -414,7 +415,7 @@ _SECTIONS = {
 }
 
 
-def parse(config: dict[str, Any]) -> Run:
+def parse(config: dict[str, Any]) -> RunConfig:
   """Returns a config as dataclasses.
 
   Args:
@@ -424,48 +425,50 @@ def parse(config: dict[str, Any]) -> Run:
     UserError: a key is unknown or missing, or its value is not allowed.
   """
   _check_sections(config)
-  task = is_task(config)
+  on_task = trains_on_task(config)
   sections: dict[str, Any] = {
-    key: section(cls, key, config[key], task)
+    key: parse_section(cls, key, config[key], on_task)
     for key, cls in _SECTIONS.items()
     if key in config
   }
-  sections["data"] = section(
-    TaskData if task else Data, "data", config["data"], task
+  sections["data"] = parse_section(
+    TaskData if on_task else Data, "data", config["data"], on_task
   )
-  sections["optimizer"] = optimizer_of(config["optimizer"])
+  sections["optimizer"] = parse_optimizer(config["optimizer"])
   if "remat" not in config["model"]:
     raise UserError("config.model.remat is missing.")
-  if not task:
-    _check_required(config)
+  if not on_task:
+    _check_pretraining_keys(config)
   if "teacher" in config:
-    model = section(Model, "teacher.model", config["teacher"]["model"], True)
+    model = parse_section(
+      Model, "teacher.model", config["teacher"]["model"], True
+    )
     sections["teacher"] = dataclasses.replace(sections["teacher"], model=model)
   sections["phases"] = types.MappingProxyType(
     {
-      name: section(Phase, f"phases.{name}", values)
+      name: parse_section(Phase, f"phases.{name}", values)
       for name, values in config["phases"].items()
     }
   )
-  parsed = section(Run, "", config | sections, task)
+  parsed = parse_section(RunConfig, "", config | sections, on_task)
   _check_teacher(parsed)
   data = parsed.data
   if isinstance(data, Data):
     check_length("data", data.builder, data.length)
     for name, phase in parsed.phases.items():
       check_length(f"phases.{name}", data.builder, phase.length)
-    check_rows(parsed.objective, data.builder, parsed.model.family)
+    check_builder(parsed.objective, data.builder, parsed.model.family)
     _check_pair_name(parsed.objective, data.builder)
     _check_streams(parsed, data.streams or 0)
   return parsed
 
 
-def to_json(config: dict[str, Any], parsed: Run) -> dict[str, Any]:
+def to_json(config: dict[str, Any], parsed: RunConfig) -> dict[str, Any]:
   """Returns the content of config.json.
 
   Args:
     config: the dict that was parsed. A key that this dict lacks is missing in
-      config.json too, except for the keys of `OPTIONAL`.
+      config.json too, except for the keys of `OPTIONAL_KEYS`.
     parsed: the config with the values that `setup.build` derived.
   """
   derived: dict[str, Any] = {
@@ -476,7 +479,7 @@ def to_json(config: dict[str, Any], parsed: Run) -> dict[str, Any]:
   }
   for name in ("evaluate", "checkpoint"):
     derived[name] = config[name] | {"every": getattr(parsed, name).every}
-  if parsed.is_task:
+  if parsed.trains_on_task:
     objective = parsed.objective
     derived["objective"] = config["objective"] | {
       "kind": objective.kind,
@@ -487,12 +490,12 @@ def to_json(config: dict[str, Any], parsed: Run) -> dict[str, Any]:
   if parsed.teacher:
     model = parsed.teacher.model.options()
     derived["teacher"] = config["teacher"] | {"model": model}
-  return OPTIONAL | config | derived
+  return OPTIONAL_KEYS | config | derived
 
 
 def _check_sections(config: dict[str, Any]) -> None:
   """Raises UserError for an unknown or missing key, or a wrong section."""
-  fields = {field.name: field for field in dataclasses.fields(Run)}
+  fields = {field.name: field for field in dataclasses.fields(RunConfig)}
   for key in config:
     if key not in fields:
       raise UserError(f"config.{key} is not a key{did_you_mean(key, fields)}")
@@ -511,7 +514,7 @@ def _check_is_section(key: str, value: Any) -> None:
     raise UserError(f"config.{key}={value!r} must be a section.")
 
 
-def _check_required(config: dict[str, Any]) -> None:
+def _check_pretraining_keys(config: dict[str, Any]) -> None:
   """Raises UserError if a key is missing that only a task's config may lack."""
   for key in ("model.family", "model.variant", "evaluate.examples"):
     name, _, option = key.partition(".")
@@ -519,8 +522,8 @@ def _check_required(config: dict[str, Any]) -> None:
       raise UserError(f"config.{key} is missing.")
 
 
-def section(
-  cls: type[T], path: str, values: Mapping[str, Any], task: bool = False
+def parse_section(
+  cls: type[T], path: str, values: Mapping[str, Any], on_task: bool = False
 ) -> T:
   """Returns a section of a config as its dataclass.
 
@@ -529,7 +532,7 @@ def section(
       that are not fields.
     path: the section's name, for messages; "" means the whole config.
     values: the section.
-    task: True if the run fine-tunes. Then more keys may be None.
+    on_task: True if the run trains on a task. Then more keys may be None.
 
   Raises:
     UserError: see `parse`.
@@ -538,7 +541,7 @@ def section(
   fields = {field.name: field for field in dataclasses.fields(cls)}
   other_keys = {key: values[key] for key in values if key not in fields}
   for key in values:
-    if key in getattr(cls, "RESERVED", ()):
+    if key in getattr(cls, "RESERVED_KEYS", ()):
       raise UserError(f"{prefix}{key} is not a key; the program sets it.")
   for key in other_keys:
     if "other_keys" not in fields:
@@ -550,7 +553,7 @@ def section(
     if key == "other_keys":
       arguments[key] = types.MappingProxyType(other_keys)
     elif key in values:
-      _check_value(f"{prefix}{key}", values[key], field.metadata, task)
+      _check_value(f"{prefix}{key}", values[key], field.metadata, on_task)
       arguments[key] = values[key]
     elif field.default is dataclasses.MISSING:
       raise UserError(f"{prefix}{key} is missing.")
@@ -567,7 +570,7 @@ _VALUE_TYPES: dict[type, tuple[tuple[type, ...], str]] = {
 
 
 def _check_value(
-  key: str, value: Any, rules: Mapping[str, Any], task: bool
+  key: str, value: Any, rules: Mapping[str, Any], on_task: bool
 ) -> None:
   """Raises UserError if a value breaks the rules of its field.
 
@@ -575,11 +578,11 @@ def _check_value(
     key: the key, for messages.
     value: the value.
     rules: the field's rules; see `_field`.
-    task: True if the run fine-tunes.
+    on_task: True if the run trains on a task.
   """
-  allowed = ("data", "task") if task else ("data",)
+  allowed = ("always", "task") if on_task else ("always",)
   if rules["type"] not in _VALUE_TYPES or (
-    value is None and rules.get("open") in allowed
+    value is None and rules.get("may_be_none") in allowed
   ):
     return
   value_types, description = _VALUE_TYPES[rules["type"]]
@@ -614,11 +617,11 @@ def _check_bounds(key: str, value: Any, rules: Mapping[str, Any]) -> None:
       raise UserError(f"{key}={value!r} must be {bound}.")
 
 
-def optimizer_of(values: dict[str, Any]) -> Adam | Adagrad:
+def parse_optimizer(values: dict[str, Any]) -> Adam | Adagrad:
   """Returns the section `optimizer` as the dataclass that its `name` needs."""
   if str(values.get("name", "")).startswith("adagrad"):
-    return section(Adagrad, "optimizer", values)
-  return section(Adam, "optimizer", values)
+    return parse_section(Adagrad, "optimizer", values)
+  return parse_section(Adam, "optimizer", values)
 
 
 def check_length(path: str, builder: str, length: int | None) -> None:
@@ -630,12 +633,12 @@ def check_length(path: str, builder: str, length: int | None) -> None:
     )
 
 
-def is_task(config: dict[str, Any]) -> bool:
-  """Returns True if a run fine-tunes: its data are the rows of a task."""
+def trains_on_task(config: dict[str, Any]) -> bool:
+  """Returns True if the data of a run are the rows of a task."""
   return config["objective"].get("name") in TASK_OBJECTIVES
 
 
-def _check_teacher(config: Run) -> None:
+def _check_teacher(config: RunConfig) -> None:
   """Raises UserError if the teacher is missing, or if no teacher is needed."""
   name = config.objective.name
   needs_teacher = name in TEACHER_OBJECTIVES
@@ -651,7 +654,7 @@ def _check_teacher(config: Run) -> None:
     )
 
 
-def _check_streams(config: Run, streams: int) -> None:
+def _check_streams(config: RunConfig, streams: int) -> None:
   """Raises UserError unless each stream of text has one row in every batch."""
   if streams not in (0, config.batch_size):
     raise UserError(
@@ -665,7 +668,9 @@ def _check_streams(config: Run, streams: int) -> None:
     )
 
 
-def check_rows(objective: Objective, builder: str, family: str | None) -> None:
+def check_builder(
+  objective: Objective, builder: str, family: str | None
+) -> None:
   """Raises UserError if a builder's rows lack what an objective needs."""
   name = objective.name
   if name not in OBJECTIVE_BUILDERS or builder not in (
@@ -680,7 +685,7 @@ def check_rows(objective: Objective, builder: str, family: str | None) -> None:
     )
   elif name == "mlm" and objective.pairs is not False:
     hint = ", or set objective.pairs=False" if builder in choices else ""
-    choices = tuple(PAIR_LABELS)
+    choices = tuple(PAIR_NAMES)
   if builder not in choices:
     raise UserError(
       f"config.data.builder={builder}: objective {name} cannot train"
@@ -689,15 +694,16 @@ def check_rows(objective: Objective, builder: str, family: str | None) -> None:
 
 
 def _check_pair_name(objective: Objective, builder: str) -> None:
-  """Raises UserError if `pair_name` is not the name of the pair labels."""
+  """Raises UserError if the objective's `pair_name` is not its builder's."""
   if objective.name != "mlm" or objective.pairs is False:
     return
-  name, label = objective.options().get("pair_name"), PAIR_LABELS.get(builder)
-  if label and (name or "nsp") != label:
+  name = objective.options().get("pair_name")
+  builder_name = PAIR_NAMES.get(builder)
+  if builder_name and (name or "nsp") != builder_name:
     raise UserError(
       f"config.objective.pair_name={name!r} does not fit data.builder"
-      f"={builder}, whose labels are {label!r}; set objective.pair_name="
-      f"{label}, or choose another builder."
+      f"={builder}, whose labels are {builder_name!r}; set"
+      f" objective.pair_name={builder_name}, or choose another builder."
     )
 
 

@@ -21,7 +21,7 @@ _CONFIGS_MODULE = "bert_jax.configs"
 _PACKAGE_FOLDER = pathlib.Path(__file__).parents[1]
 
 
-def _folder() -> pathlib.Path:
+def _configs_folder() -> pathlib.Path:
   """Returns the folder of the config files, and makes them importable.
 
   `pip install` puts these files inside the package. In a checkout they are in a
@@ -46,13 +46,13 @@ def _folder() -> pathlib.Path:
   return pathlib.Path(file).parent
 
 
-def names() -> list[str]:
+def installed_names() -> list[str]:
   """Returns the names of the installed config files."""
-  paths = _folder().glob("[!_]*.py")
+  paths = _configs_folder().glob("[!_]*.py")
   return sorted(path.stem for path in paths if path.stem != "common")
 
 
-def resolve(text: str) -> str:
+def resolve_name(text: str) -> str:
   """Returns the value of --config, with a path in place of an installed name.
 
   Args:
@@ -63,22 +63,21 @@ def resolve(text: str) -> str:
     UserError: there is no such file.
   """
   file, colon, name = text.partition(":")
-  folder = _folder()
+  folder = _configs_folder()
   if "/" not in file and not file.endswith(".py"):
     path = folder / f"{file}.py"
-    if file not in names():
-      raise UserError(
-        f"--config={text} names no config{did_you_mean(file, names())}"
-      )
+    if file not in installed_names():
+      suggestion = did_you_mean(file, installed_names())
+      raise UserError(f"--config={text}: there is no such config{suggestion}")
     return f"{path}{colon}{name}"
   if not pathlib.Path(file).is_file():
     # The documentation gives paths in a checkout. A user who has only the
     # installed package finds the same configs under their short names.
     stem = pathlib.PurePath(file).stem
     remedy = ""
-    if stem in names():
-      remedy = f"; the installed recipe is --config={stem}{colon}{name}"
-    raise UserError(f"--config={text} names no file{remedy}.")
+    if stem in installed_names():
+      remedy = f"; pass --config={stem}{colon}{name}, which is installed"
+    raise UserError(f"--config={text}: there is no such file{remedy}.")
   return text
 
 
@@ -86,13 +85,13 @@ def open_config(text: str) -> ConfigDict:
   """Returns the config that --config=TEXT means, without overrides.
 
   Args:
-    text: see `resolve`.
+    text: see `resolve_name`.
 
   Raises:
     UserError: the file is not a config. If the file raises an error, the
       message names its line.
   """
-  path, colon, name = resolve(text).partition(":")
+  path, colon, name = resolve_name(text).partition(":")
   try:
     get_config = runpy.run_path(path)["get_config"]
   except KeyError as e:

@@ -1,4 +1,4 @@
-"""Evaluates on held-out text; sums over all its rows give each mean."""
+"""Evaluates on held-out text: means over all its rows."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from bert_jax.objectives.base import Sums
 from bert_jax.training.state import TrainState
 
 # Name of a loss of a student -> what the loss is.
-DISTILLATION = {
+DISTILLATION_LOSSES = {
   "kl_loss": "KL to the teacher, nats times the temperature squared",
   "cosine_loss": "1 - cosine to the teacher's hidden states",
   "attention_loss": "squared difference of attention scores, all layers",
@@ -111,18 +111,18 @@ def unigram_baseline(
   return float(-(log_p[ids] * weights).sum() / weights.sum())
 
 
-def entropy(share: float) -> float:
+def binary_entropy(share: float) -> float:
   """Returns the entropy in nats of a coin with this probability of heads."""
   return -sum(p * math.log(p) for p in (share, 1.0 - share) if p > 0.0)
 
 
-def summary(
+def summary_lines(
   heldout: Heldout,
   counts: Float[np.ndarray, " v"],
   means: Mapping[str, float],
   smoothing: float = 0.0,
 ) -> list[str]:
-  """Returns lines with each loss and the loss of guessing.
+  """Returns lines that compare each loss with the loss of guessing.
 
   Args:
     heldout: the held-out examples.
@@ -142,7 +142,7 @@ def summary(
       ]
   lines += [
     f"held-out {description}: {means[name]:.4f}"
-    for name, description in DISTILLATION.items()
+    for name, description in DISTILLATION_LOSSES.items()
     if name in means
   ]
   for name in ("span", "nsp", "sop"):
@@ -168,13 +168,14 @@ def summary(
 
 def _replaced_token_lines(means: Mapping[str, float]) -> list[str]:
   """Returns the lines about ELECTRA's replaced token detection (RTD)."""
-  loss, replaced = means["rtd_loss"], means["rtd_replaced"]
-  flagged, correct = means["rtd_flagged"], means["rtd_found"]
-  guessing = entropy(replaced)
-  gain = 1.0 - loss / guessing if guessing else 0.0
+  loss, replaced_share = means["rtd_loss"], means["rtd_replaced"]
+  flagged_share, found_share = means["rtd_flagged"], means["rtd_found"]
+  guessing_loss = binary_entropy(replaced_share)
+  gain = 1.0 - loss / guessing_loss if guessing_loss else 0.0
   return [
-    f"entropy of the replaced share, {replaced:.4f}: {guessing:.4f} nats",
-    f"held-out RTD loss: {loss:.4f} nats, {gain:.1%} under it",
-    f"replaced tokens: precision {correct / max(flagged, 1e-30):.4f},"
-    f" recall {correct / max(replaced, 1e-30):.4f}",
+    f"entropy of the replaced share, {replaced_share:.4f}:"
+    f" {guessing_loss:.4f} nats",
+    f"held-out RTD loss: {loss:.4f} nats, {gain:.1%} below this entropy",
+    f"replaced tokens: precision {found_share / max(flagged_share, 1e-30):.4f},"
+    f" recall {found_share / max(replaced_share, 1e-30):.4f}",
   ]

@@ -154,7 +154,7 @@ class SplitEvaluator:
     return logits_of_units(logits, count), means
 
 
-def predictions(split: Split, logits: list[np.ndarray]) -> list[Any]:
+def split_predictions(split: Split, logits: list[np.ndarray]) -> list[Any]:
   """Makes predictions of a split's examples from the logits of its units.
 
   In multiple choice the index of a unit is the index of its first row, so the
@@ -213,7 +213,7 @@ def _prediction_scores(
   split: Split, logits: list[np.ndarray]
 ) -> tuple[dict[str, float], dict[str, float]]:
   """Returns (the official metrics, the number of predicted labels by name)."""
-  predicted = predictions(split, logits)
+  predicted = split_predictions(split, logits)
   official_scores = metrics.evaluate(split.task, predicted, split.examples)
   note_doubts(split, predicted)
   if split.task.kind in ("regression", "span"):

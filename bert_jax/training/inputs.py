@@ -49,8 +49,8 @@ def open_text(
 
 
 def open_task(
-  config: config_lib.Run,
-) -> tuple[config_lib.Run, batches.TrainingSplit, batches.Splits | None]:
+  config: config_lib.RunConfig,
+) -> tuple[config_lib.RunConfig, batches.TrainingSplit, batches.Splits | None]:
   """Opens a task's rows to train on and its splits to evaluate.
 
   Returns:

@@ -81,7 +81,7 @@ class Setup:
       or continues from a checkpoint.
   """
 
-  config: config_lib.Run
+  config: config_lib.RunConfig
   mesh: Mesh
   feeds: list[Feed]
   objective: Objective

@@ -1,7 +1,8 @@
 """Plans the phases of a run: their steps, row lengths, batch sizes and data.
 
-`config.Run.phases` is {"phase1": config.Phase, "phase2": ...}; {} means a run
-of one phase. All phases share one learning-rate schedule over `total_steps`.
+`config.RunConfig.phases` is {"phase1": config.Phase, "phase2": ...}; {} means a
+run of one phase. All phases share one learning-rate schedule over
+`total_steps`.
 """
 
 import dataclasses
@@ -41,7 +42,7 @@ class Phase:
     return (step - self.start) * self.batch_size
 
 
-def plan(config: config_lib.Run) -> list[Phase]:
+def plan(config: config_lib.RunConfig) -> list[Phase]:
   """Returns the phases of a run in order; each step is in one phase.
 
   If a run has only a few steps, a phase may have no steps.
@@ -83,7 +84,7 @@ def plan(config: config_lib.Run) -> list[Phase]:
   return phases
 
 
-def _sections(config: config_lib.Run) -> dict[str, config_lib.Phase]:
+def _sections(config: config_lib.RunConfig) -> dict[str, config_lib.Phase]:
   """Returns name -> section of the phases in order; "" names an only phase."""
   names = [f"phase{i + 1}" for i in range(len(config.phases))]
   if sorted(config.phases) != sorted(names):

@@ -33,7 +33,7 @@ FROM_DATA = ("vocab_size", "padding_id")
 
 
 def build(
-  config: config_lib.Run, resumed_config: dict[str, Any] | None = None
+  config: config_lib.RunConfig, resumed_config: dict[str, Any] | None = None
 ) -> Setup:
   """Opens and builds everything that does not change during a run.
 
@@ -52,7 +52,7 @@ def build(
   """
   _check_spikes(config)
   task = None
-  if config.is_task:
+  if config.trains_on_task:
     # The number of steps may depend on the data.
     config, rows, splits = inputs.open_task(config)
     task = rows.task
@@ -71,7 +71,7 @@ def build(
   model = config.model
   if resumed_config and not task and resumed_config.get("init_from"):
     sizes = resumed_config.get("model", {}) | model.options()
-    model = config_lib.Model.of(sizes)
+    model = config_lib.Model.from_values(sizes)
   elif config.init_from:
     start_model, model = start_from.open_start(config, first_data)
   elif model.family is None:
@@ -120,7 +120,7 @@ def build(
   )
 
 
-def _check_spikes(config: config_lib.Run) -> None:
+def _check_spikes(config: config_lib.RunConfig) -> None:
   """Raises UserError if the section `spike` cannot be used."""
   logging.Spikes(config.spike.action, config.spike.factor)
   if config.spike.action != "none" and not config.log.every:
@@ -173,7 +173,7 @@ def defaults(config: dict[str, Any]) -> dict[str, Any]:
   Returns:
     {"data": {...}, "objective": {...}, ...}, nested like the config.
   """
-  if config_lib.is_task(config):
+  if config_lib.trains_on_task(config):
     fields = dataclasses.fields(config_lib.TaskData)
     data_defaults: dict[str, Any] = {
       field.name: field.default for field in fields
@@ -186,7 +186,7 @@ def defaults(config: dict[str, Any]) -> dict[str, Any]:
     "objective": objectives.defaults(config["objective"]["name"]),
     "model": _model_defaults(config["model"]),
   }
-  nested = config_lib.OPTIONAL | {
+  nested = config_lib.OPTIONAL_KEYS | {
     name: {
       key: default
       for key, default in section.items()
@@ -206,7 +206,7 @@ def _model_defaults(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_parts(
-  config: config_lib.Run, vocab_multiple: int = 1
+  config: config_lib.RunConfig, vocab_multiple: int = 1
 ) -> tuple[objectives.Objective, optim.Schedule, optax.GradientTransformation]:
   """Returns objective, schedule and optimizer; opens no data and no model.
 

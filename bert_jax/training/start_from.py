@@ -55,7 +55,8 @@ _BODY = ("encoder/",)
 
 
 def open_start(
-  config: config_lib.Run, data: loader.PretrainingData | batches.TrainingSplit
+  config: config_lib.RunConfig,
+  data: loader.PretrainingData | batches.TrainingSplit,
 ) -> tuple[Pretrained, config_lib.Model]:
   """Opens the model that a run starts from, and checks that it fits the data.
 
@@ -70,7 +71,7 @@ def open_start(
     ValueError: the model cannot be read, or fits neither data nor config.
   """
   pieces = data.prepared[0].vocab
-  if config.is_task:
+  if config.trains_on_task:
     pretrained = read_to_fine_tune(
       config.init_from, pieces, config.data.path, config.model.family
     )
@@ -83,10 +84,10 @@ def open_start(
       config.model.family,
     )
   sizes, line = fill_model(config.model.options(), pretrained)
-  if line and not config.is_task:
+  if line and not config.trains_on_task:
     notes = (line, *pretrained.notes)
     pretrained = dataclasses.replace(pretrained, notes=notes)
-  return pretrained, config_lib.Model.of(sizes)
+  return pretrained, config_lib.Model.from_values(sizes)
 
 
 def read_to_fine_tune(

@@ -15,7 +15,7 @@ from bert_jax.training import topologies
 MAX_TRIALS = 10
 
 
-def find_offer(
+def find_suggestion(
   config: dict[str, Any], number: int, report: dict[str, Any]
 ) -> dict[str, Any]:
   """Looks for a change with which a phase's step fits.
@@ -54,7 +54,7 @@ def candidates(
 ) -> Iterator[tuple[dict[str, Any], str]]:
   """Yields ({config key: value}, topology), the cheapest for a run first.
 
-  `find_offer` describes the arguments.
+  `find_suggestion` describes the arguments.
   """
   topology, model = report["topology"], config["model"]
   if "crashed" in report and "remat" in model:

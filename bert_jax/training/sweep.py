@@ -171,7 +171,7 @@ def metric_of(config: dict[str, Any]) -> str:
   whose answers it predicts.
   """
   stage = config["objective"].get("stage")
-  if not config_lib.is_task(config) or stage == "layers":
+  if not config_lib.trains_on_task(config) or stage == "layers":
     return "loss"
   return _task(config).metrics[0]
 
@@ -191,7 +191,7 @@ def check_metric(metric: str, runs: Sequence[Run]) -> None:
   """
   names: set[str] = set()
   for run in runs:
-    if not config_lib.is_task(run.config):
+    if not config_lib.trains_on_task(run.config):
       return
     names.update(_metric_names(run.config))
   if metric not in names:

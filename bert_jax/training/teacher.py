@@ -94,7 +94,9 @@ def open_teacher(
   names = ("family", "variant", *COMPUTATION)
   model = {name: settings[name] for name in names if name in settings}
   model |= weights.config["model"]
-  return Teacher(path, config_lib.Model.of(model), weights.arrays, digest)
+  return Teacher(
+    path, config_lib.Model.from_values(model), weights.arrays, digest
+  )
 
 
 def _with_sizes(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:

@@ -174,7 +174,9 @@ def batch_shapes(vocab_size: int, phase: phases.Phase) -> sharding.Shapes:
   return sharding.batch_shapes(recipe.features, phase.batch_size)
 
 
-def with_published_vocabulary(config: config_lib.Run) -> config_lib.Run:
+def with_published_vocabulary(
+  config: config_lib.RunConfig,
+) -> config_lib.RunConfig:
   """Sets the keys that the data would decide, to the published model's values.
 
   These keys are `vocab_size`, and RoBERTa's `padding_id`.

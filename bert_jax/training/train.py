@@ -158,7 +158,9 @@ def summary(setup: Setup, means: dict[str, float], workdir: str) -> None:
     assert isinstance(first_data, loader.PretrainingData)
     counts = np.sum([folder.unigrams for folder in first_data.prepared], 0)
     smoothing = last_feed.phase.data.get("smoothing", 0.0)
-    for line in evaluate.summary(last_feed.heldout, counts, means, smoothing):
+    for line in evaluate.summary_lines(
+      last_feed.heldout, counts, means, smoothing
+    ):
       say(line)
   say(f"plot: {epath.Path(workdir) / 'loss.png'}")
   say(f"TensorBoard: tensorboard --logdir {workdir}")
@@ -193,8 +195,8 @@ def run(
   """Trains from `workdir`'s newest checkpoint, or from scratch, to the end.
 
   Args:
-    config: nested dict with the keys of `config.Run`, or a ConfigDict; see
-      configs/. It is not changed.
+    config: nested dict with the keys of `config.RunConfig`, or a ConfigDict;
+      see configs/. It is not changed.
     workdir: the run's folder, which is made if it is missing. It gets
       config.json, the tokenizer's files, metrics.jsonl, TensorBoard files,
       loss.png and checkpoints/.

@@ -416,7 +416,7 @@ def label_columns(
 def predict_split(
   predictor: Predictor, split: Split, data_path: str
 ) -> list[Any]:
-  """Returns the predictions for a split; see `evaluate_task.predictions`.
+  """Returns the predictions for a split; see `evaluate_task.split_predictions`.
 
   Labels are matched by name, because the model may have them in another order.
   The arguments and errors are described in `label_columns`.
@@ -425,7 +425,7 @@ def predict_split(
   logits = run(predictor, split.rows, None)
   if columns is not None:
     logits = [x[..., columns] for x in logits]
-  return evaluate_task.predictions(split, logits)
+  return evaluate_task.split_predictions(split, logits)
 
 
 def chunks(

@@ -84,7 +84,7 @@ def test_a_flag_is_spelt_with_hyphens_and_means_one_thing():
     (["train", "--workdir=w"], "required: --config; bert_jax train --help"),
     (
       ["train", "--config=none.py", "--workdir=w"],
-      "--config=none.py names no file",
+      "--config=none.py: there is no such file",
     ),
     (["submission", "--output=o"], "required: --input; bert_jax submission"),
     (["export", "--model=m", "--output=o", "more"], "argument 'more'"),

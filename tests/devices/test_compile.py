@@ -202,7 +202,7 @@ def test_offers_are_those_that_compiled(monkeypatch):
     monkeypatch,
     lambda micro, remat, **_: None if micro == 8 and not remat else remat,
   )
-  offer = suggestions.find_offer(CONFIG, 1, REPORT)
+  offer = suggestions.find_suggestion(CONFIG, 1, REPORT)
   # Temporaries of 28 do not fit into 16 - 4 - 1, so the rows are divided by at
   # least 4. A device has 16 rows, so 4, 8 and 16 are tried, and then remat.
   assert [values["micro"] for values in calls] == [8, 16, 32, 2]
@@ -221,7 +221,9 @@ def test_a_state_that_is_too_large_is_split(monkeypatch):
   calls = replace_compiler(
     monkeypatch, lambda topology, remat, **_: topology != "v5e:4x4" and remat
   )
-  offer = suggestions.find_offer(CONFIG, 0, REPORT | dict(arguments_bytes=16))
+  offer = suggestions.find_suggestion(
+    CONFIG, 0, REPORT | dict(arguments_bytes=16)
+  )
   assert calls[0] == dict(micro=1, remat=False, fsdp=16, topology="v5e:4x4")
   assert offer["tried"][0] == "--config.mesh.data=1 --config.mesh.fsdp=16"
   assert offer["offer"] == (
@@ -232,7 +234,7 @@ def test_a_state_that_is_too_large_is_split(monkeypatch):
 
 def test_nothing_is_offered_that_does_not_fit(monkeypatch):
   calls = replace_compiler(monkeypatch, lambda **_: False)
-  offer = suggestions.find_offer(CONFIG, 0, REPORT)
+  offer = suggestions.find_suggestion(CONFIG, 0, REPORT)
   assert len(calls) == len(offer["tried"]) == suggestions.MAX_TRIALS
   assert offer["offer"] is None and offer["offer_total_bytes"] is None
 
@@ -250,7 +252,7 @@ def test_a_crash_of_the_compiler_is_reported(monkeypatch):
   assert report["fits"] is None
   assert report["crashed"] == "segmentation fault"
   calls = replace_compiler(monkeypatch, lambda **_: True)
-  offer = suggestions.find_offer(config, 1, report)
+  offer = suggestions.find_suggestion(config, 1, report)
   assert offer["offer"] == "--config.model.remat=False"
   assert len(calls) == 1
 
@@ -299,7 +301,7 @@ def test_bad_flags_get_one_sentence(flags, words):
 def test_a_config_that_fine_tunes_is_refused():
   config = configs.load_defaults("glue:cola")
   with pytest.raises(UserError, match="compiles pre-training, but"):
-    compile_report.compile_run(config, ["v2:4x4"])
+    compile_report.compile_phases(config, ["v2:4x4"])
 
 
 def test_a_missing_compiler_is_named(monkeypatch):

@@ -187,5 +187,5 @@ def test_the_last_lines_guess_by_how_often_a_piece_is_hidden():
 
   counts = np.array([1000, 3])
   means = {"mlm_loss": 0.5}
-  lines = evaluate.summary(Heldout(), counts, means, smoothing=1.0)
+  lines = evaluate.summary_lines(Heldout(), counts, means, smoothing=1.0)
   assert lines[0] == f"unigram cross-entropy: {np.log(2):.4f} nats"

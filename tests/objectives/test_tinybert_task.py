@@ -265,7 +265,9 @@ def folder(tmp_path_factory):
 def read(folder, name, **model):
   task_folder = batches.open_folder(str(folder / "task"))
   task = batches.encoded_rows.task_of(task_folder.meta["task"])
-  section = config_lib.Teacher(str(folder / name), config_lib.Model.of(model))
+  section = config_lib.Teacher(
+    str(folder / name), config_lib.Model.from_values(model)
+  )
   return teacher.open_teacher(section, task_folder, task)
 
 

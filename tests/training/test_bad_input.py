@@ -95,7 +95,7 @@ def test_bad_values_are_refused(key, value, words):
 
 def test_the_lowest_valid_value_of_every_number_is_accepted():
   sections = {
-    "": config_lib.Run,
+    "": config_lib.RunConfig,
     "data.": config_lib.Data,
     "model.": config_lib.Model,
     "objective.": config_lib.Objective,

@@ -169,7 +169,7 @@ def test_every_objective_of_text_names_its_builders():
 @pytest.mark.parametrize("builder", RECIPES)
 @pytest.mark.parametrize("name", config_lib.OBJECTIVE_BUILDERS)
 def test_what_is_refused_is_what_would_fail(builder, name):
-  """`check_rows` refuses the builders whose batches an objective cannot use."""
+  """`check_builder` refuses builders whose batches an objective cannot use."""
   needed_keys = {
     "lm": {"lm_ids"},
     "elmo": {"next_ids"},
@@ -191,10 +191,10 @@ def test_what_is_refused_is_what_would_fail(builder, name):
       )
       objective = config_lib.Objective(name, pairs=pairs)
       if can_train:
-        config_lib.check_rows(objective, builder, family)
+        config_lib.check_builder(objective, builder, family)
       else:
         with pytest.raises(ValueError, match=f"builder={builder}: .* choose "):
-          config_lib.check_rows(objective, builder, family)
+          config_lib.check_builder(objective, builder, family)
 
 
 def test_a_boundary_objective_needs_spans():

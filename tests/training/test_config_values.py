@@ -78,23 +78,27 @@ def test_a_wrong_name_is_answered_with_all_names(file):
 def test_the_nearest_name_comes_first():
   with pytest.raises(UserError, match=": 'large_wmm' .* choose large_wwm, la"):
     config_files.open_config("bert:large_wmm")
-  with pytest.raises(UserError, match="no config; did you mean bert?"):
+  with pytest.raises(
+    UserError, match="there is no such config; did you mean bert?"
+  ):
     config_files.open_config("brt:base")
-  with pytest.raises(UserError, match=r"configs/bart.py:base names no file\.$"):
+  with pytest.raises(
+    UserError, match=r"configs/bart.py:base: there is no such file\.$"
+  ):
     config_files.open_config("configs/bart.py:base")
 
 
 def test_a_path_of_the_pages_names_the_installed_recipe(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   with pytest.raises(
-    UserError, match=r"installed recipe is --config=bert:mini\."
+    UserError, match=r"pass --config=bert:mini, which is installed\."
   ):
     config_files.open_config("configs/bert.py:mini")
 
 
 def test_every_file_has_a_name_in_the_table():
   files = {name.partition(":")[0] for name in VALUES}
-  assert set(config_files.names()) == files
+  assert set(config_files.installed_names()) == files
 
 
 @pytest.mark.parametrize(
@@ -215,8 +219,8 @@ def test_a_wheel_has_the_recipes(tmp_path):
   with zipfile.ZipFile(wheel) as archive:
     archive.extractall(tmp_path / "site")
   code = (
-    "from bert_jax.training.config_files import open_config, resolve;"
-    "print(open_config('bert:tiny').model.variant, resolve('glue:mrpc'))"
+    "from bert_jax.training.config_files import open_config, resolve_name;"
+    "print(open_config('bert:tiny').model.variant, resolve_name('glue:mrpc'))"
   )
   process = subprocess.run(
     [sys.executable, "-c", code],

@@ -40,9 +40,13 @@ def make_phases(total, batch, data, sections):
       total_steps=total,
       batch_size=batch,
       micro_batches=2,
-      data=config_lib.section(config_lib.Data, "data", DATA | (data or {})),
+      data=config_lib.parse_section(
+        config_lib.Data, "data", DATA | (data or {})
+      ),
       phases={
-        name: config_lib.section(config_lib.Phase, f"phases.{name}", section)
+        name: config_lib.parse_section(
+          config_lib.Phase, f"phases.{name}", section
+        )
         for name, section in sections.items()
       },
     )

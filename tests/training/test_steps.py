@@ -280,15 +280,15 @@ def test_summary_compares_each_loss_with_guessing():
   means = dict(lm_loss=0.25, rtd_loss=0.29, rtd_replaced=0.1)
   means |= dict(rtd_flagged=0.08, rtd_found=0.06, sop_loss=0.6)
   means |= dict(sop_accuracy=0.75)
-  assert evaluate.summary(FixedRows(batch), np.array([1, 1]), means) == [
+  assert evaluate.summary_lines(FixedRows(batch), np.array([1, 1]), means) == [
     "unigram cross-entropy: 0.6931 nats",
     "held-out LM loss: 0.2500 nats",
     "held-out SOP loss: 0.6000 nats, accuracy 0.7500",
     "entropy of the replaced share, 0.1000: 0.3251 nats",
-    "held-out RTD loss: 0.2900 nats, 10.8% under it",
+    "held-out RTD loss: 0.2900 nats, 10.8% below this entropy",
     "replaced tokens: precision 0.7500, recall 0.6000",
   ]
-  assert evaluate.entropy(0.0) == evaluate.entropy(1.0) == 0.0
+  assert evaluate.binary_entropy(0.0) == evaluate.binary_entropy(1.0) == 0.0
 
 
 def test_step_sums_names_the_step_of_a_loss_that_is_not_finite():

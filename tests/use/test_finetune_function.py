@@ -237,7 +237,7 @@ def test_words_have_tags_and_questions_have_answers():
       "batch_size='8' must be of type int",
     ),
     (ROWS, {"config": 8}, "config=8: pass a ConfigDict, the name of a config"),
-    (ROWS, {"config": "ovn"}, "names no config; did you mean own"),
+    (ROWS, {"config": "ovn"}, "there is no such config; did you mean own"),
     (ROWS, {"workdir": "FILE/run"}, "no such folder can be made"),
   ],
 )
