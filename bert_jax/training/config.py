@@ -182,7 +182,7 @@ class Profile(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Spike(Section):
-  """Says what the run does if a loss is too high; see `logging.Spikes`."""
+  """Holds arguments of `logging.SpikeDetector`: what a too high loss causes."""
 
   action: str = _field(str, "none")
   factor: float = _positive_number(default=2.0)

@@ -29,11 +29,11 @@ from bert_jax.messages import UserError, say
 
 T = TypeVar("T")
 
-# The seconds after which a block gets its first line; see `Logger.long_call`.
+# The seconds before the first line of `Logger.report_progress`.
 FIRST_WAIT = 3.0
-# Its arguments: a row of metrics.jsonl, the row's progress line, and the number
-# of steps of the run.
-OnRow = Callable[[Mapping[str, Any], str, int], None]
+# A function that is called with each new row of metrics.jsonl, with the row's
+# progress line, and with the number of steps of the run.
+RowCallback = Callable[[Mapping[str, Any], str, int], None]
 
 
 def read_rows(path: PathLike) -> list[dict[str, Any]]:
@@ -75,27 +75,27 @@ class _RowRecord:
 
   def add(self, row: dict[str, Any]) -> None:
     self._checksum = zlib.crc32(_json_line(row).encode(), self._checksum)
-    _extend(self._spans.setdefault(row["split"], []), row["step"])
+    _add_step(self._spans.setdefault(row["split"], []), row["step"])
 
-  def saved(self) -> dict[str, Any]:
+  def to_save(self) -> dict[str, Any]:
     # Copy the spans, because they grow while a checkpoint is written in the
     # background.
     spans = {split: [[*span] for span in s] for split, s in self._spans.items()}
     return {"steps": spans, "checksum": self._checksum}
 
-  def differences(self, saved: dict[str, Any] | None) -> list[str]:
-    """Returns sentences about saved rows that are missing or were changed."""
+  def describe_differences(self, saved: dict[str, Any] | None) -> list[str]:
+    """Returns sentences on saved rows that are missing or were changed."""
     if not saved:
       return []
     lines = []
     for split, spans in saved["steps"].items():
-      steps = _steps(self._spans.get(split, []))
+      steps = _steps_in(self._spans.get(split, []))
       missing_spans: list[list[int]] = []
-      for step in sorted(_steps(spans) - steps):
-        _extend(missing_spans, step)
+      for step in sorted(_steps_in(spans) - steps):
+        _add_step(missing_spans, step)
       if missing_spans:
         lines.append(
-          f"the rows of {split} of {_format_steps(missing_spans)} are missing."
+          f"the {split} rows of {_format_steps(missing_spans)} are missing."
           " The checkpoints are complete, and the run continues; loss.png lacks"
           " these points."
         )
@@ -104,7 +104,7 @@ class _RowRecord:
     return lines
 
 
-def _extend(spans: list[list[int]], step: int) -> None:
+def _add_step(spans: list[list[int]], step: int) -> None:
   """Adds a step to a list of arithmetic progressions [first, last, every]."""
   if spans:
     first, last, every = spans[-1]
@@ -117,7 +117,7 @@ def _extend(spans: list[list[int]], step: int) -> None:
   spans.append([step, step, 1])
 
 
-def _steps(spans: list[list[int]]) -> set[int]:
+def _steps_in(spans: list[list[int]]) -> set[int]:
   return {
     step
     for first, last, every in spans
@@ -134,11 +134,11 @@ def _format_steps(spans: list[list[int]]) -> str:
     else:
       distance = f" (every {every})" if every > 1 else ""
       names.append(f"{first} to {last}{distance}")
-  return f"step{'s' if len(_steps(spans)) > 1 else ''} {', '.join(names)}"
+  return f"step{'s' if len(_steps_in(spans)) > 1 else ''} {', '.join(names)}"
 
 
-def duration(seconds: float) -> str:
-  """Formats a duration, for example as 1h02m, 2m03s or 4s."""
+def format_duration(seconds: float) -> str:
+  """Formats a format_duration, for example as 1h02m, 2m03s or 4s."""
   seconds = round(seconds)
   if seconds >= 3600:
     return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
@@ -157,7 +157,7 @@ class Logger:
     total_steps: int,
     saved: dict[str, Any] | None = None,
     repeats_evaluation: bool = False,
-    on_row: OnRow | None = None,
+    on_row: RowCallback | None = None,
   ):
     """Opens the files and drops rows after the restored step.
 
@@ -193,7 +193,7 @@ class Logger:
     self._record = _RowRecord()
     for row in rows:
       self._record.add(row)
-    for line in self._record.differences(saved):
+    for line in self._record.describe_differences(saved):
       say(f"{self._path}: {line}")
     write_atomically(self._path, "".join(map(_json_line, rows)))
     self._file = self._path.open("a")
@@ -225,11 +225,11 @@ class Logger:
 
   def row_record(self) -> dict[str, Any]:
     """Describes the rows so far; a checkpoint saves this for `__init__`."""
-    return self._record.saved() if self._is_writer else {}
+    return self._record.to_save() if self._is_writer else {}
 
   @contextlib.contextmanager
-  def waiting(self, name: str) -> Iterator[None]:
-    """Counts the time of the block as waiting.
+  def count_wait(self, name: str) -> Iterator[None]:
+    """Adds the time of the block to the waiting time.
 
     Args:
       name: what the run waits for, "data" or "checkpoint".
@@ -240,11 +240,11 @@ class Logger:
     finally:
       self._waits[name] += time.perf_counter() - start
 
-  def timed(self, batches: Iterable[T]) -> Iterator[T]:
-    """Yields the batches; counts the time of waiting for them as "data"."""
+  def count_data_wait(self, batches: Iterable[T]) -> Iterator[T]:
+    """Yields the batches, and counts the time of waiting for them."""
     iterator = iter(batches)
     while True:
-      with self.waiting("data"):
+      with self.count_wait("data"):
         try:
           batch = next(iterator)
         except StopIteration:
@@ -258,7 +258,7 @@ class Logger:
     return shares
 
   @contextlib.contextmanager
-  def excluded(self, steps: int = 0) -> Iterator[None]:
+  def exclude_from_speed(self, steps: int = 0) -> Iterator[None]:
     """Excludes the time of the block from the speed of training.
 
     The loop compiles and evaluates in such blocks.
@@ -273,7 +273,9 @@ class Logger:
     self._last_time += self._line_time - start
     self._last_step += steps
 
-  def long_call(self, action: str) -> contextlib.AbstractContextManager[Any]:
+  def report_progress(
+    self, action: str
+  ) -> contextlib.AbstractContextManager[Any]:
     """Prints lines while a block takes seconds; see `messages.Progress`."""
     if not self._is_writer:
       return contextlib.nullcontext()
@@ -286,14 +288,14 @@ class Logger:
 
     return messages.Progress(action, first_wait=FIRST_WAIT, write=write)
 
-  def step_done(self, step: int) -> None:
+  def print_if_silent(self, step: int) -> None:
     """Prints the step if no line came for `messages.INTERVAL` seconds."""
     now = time.perf_counter()
     if self._is_writer and now - self._line_time >= messages.INTERVAL:
       self._line_time = now
       say(f"at step {step}/{self._total_steps} ...")
 
-  def train(
+  def log_training(
     self, step: int, means: Mapping[str, Any], tokens: float, flops: float
   ) -> None:
     """Writes a row and prints a progress line.
@@ -322,30 +324,30 @@ class Logger:
       row |= shares
       line += f" {rate:.2f} steps/s {tokens * rate:,.0f} tokens/s"
       line += f" padding {row['padding']:.1%}"
-      mfu = utilisation(flops * steps, seconds)
+      mfu = flops_utilisation(flops * steps, seconds)
       if mfu is not None:
         row["mfu"] = mfu
         line += f" mfu {mfu:.1%}"
-      line += f" ETA {duration((self._total_steps - step) / rate)}"
+      line += f" ETA {format_duration((self._total_steps - step) / rate)}"
     self._write(row)
-    self._report(row, line)
+    self._print_row(row, line)
 
-  def heldout(self, step: int, means: Mapping[str, float]) -> None:
+  def log_evaluation(self, step: int, means: Mapping[str, float]) -> None:
     """Writes a row and prints a line of the evaluation on held-out text."""
     if not self._is_writer:
       return
     row = {"step": step, "split": "heldout", **means}
     self._write(row)
     metrics = " ".join(f"{name} {mean:.4f}" for name, mean in means.items())
-    self._report(row, f"step {step} held-out: {metrics}")
+    self._print_row(row, f"step {step} held-out: {metrics}")
 
-  def _report(self, row: dict[str, Any], line: str) -> None:
+  def _print_row(self, row: dict[str, Any], line: str) -> None:
     if self._on_row is None:
       say(line)
     else:
       self._on_row(row, line, self._total_steps)
 
-  def plot(self) -> None:
+  def plot_losses(self) -> None:
     """Draws the losses of metrics.jsonl into loss.png."""
     if not self._is_writer:
       return
@@ -406,7 +408,7 @@ def peak_flops(device: jax.Device) -> float | None:
   return PEAK_FLOPS[max(names, key=len)] if names else None
 
 
-def utilisation(flops: float, seconds: float) -> float | None:
+def flops_utilisation(flops: float, seconds: float) -> float | None:
   """Returns the share of all devices' peak FLOP/s that a run uses.
 
   Returns None if the peak is not known.
@@ -421,11 +423,11 @@ def utilisation(flops: float, seconds: float) -> float | None:
   return flops / seconds / (peak * jax.device_count())
 
 
-# The values of `Spikes.action`.
-ACTIONS = ("none", "stop", "skip")
+# The values of `SpikeDetector.action`.
+SPIKE_ACTIONS = ("none", "stop", "skip")
 
 
-class Spikes:
+class SpikeDetector:
   """Finds spikes: losses that are far above the loss of the last logged row.
 
   Attributes:
@@ -440,31 +442,31 @@ class Spikes:
     """Begins a run or continues one.
 
     Args:
-      action: one of `ACTIONS`.
+      action: one of `SPIKE_ACTIONS`.
       factor: the limit is this factor times the last logged row's mean loss.
-      limit: the value that `saved` returned; None before the first logged row.
+      limit: the value that `to_save` returned; None before the first row.
 
     Raises:
       ValueError: the action is unknown, or the factor is not above 1.
     """
-    if action not in ACTIONS:
+    if action not in SPIKE_ACTIONS:
       raise UserError(
-        f"spike.action={action!r} is not one of {', '.join(ACTIONS)}."
+        f"spike.action={action!r} is not one of {', '.join(SPIKE_ACTIONS)}."
       )
     if not factor > 1:
       raise UserError(f"spike.factor={factor} must be above 1.")
     self.action, self._factor = action, factor
     self.limit = math.inf if limit is None else limit
 
-  def argument(self) -> tuple[np.float32, ...]:
+  def step_arguments(self) -> tuple[np.float32, ...]:
     """Returns the train step's arguments that follow the random key."""
     return () if self.action == "none" else (np.float32(self.limit),)
 
-  def close(self, mean: float) -> None:
+  def set_limit(self, mean: float) -> None:
     """Sets the limit for the next steps from the mean loss of a logged row."""
     self.limit = self._factor * mean
 
-  def saved(self) -> float | None:
+  def to_save(self) -> float | None:
     """Returns the argument `limit` of `__init__` for a restart."""
     has_limit = self.action != "none" and math.isfinite(self.limit)
     return self.limit if has_limit else None
@@ -485,16 +487,21 @@ class StepSums:
   The sums are saved in checkpoints, so that they survive a restart.
   """
 
-  def __init__(self, saved: dict[str, Any] | None = None, stops: bool = False):
+  def __init__(
+    self, saved: dict[str, Any] | None = None, skip_is_error: bool = False
+  ):
     """Begins with empty sums, or continues saved sums.
 
     Args:
-      saved: the value that the method `saved` returned; None for empty sums.
-      stops: True if a skipped step is an error.
+      saved: the value that the method `to_save` returned; None for empty sums.
+      skip_is_error: True if a skipped step is an error.
     """
     saved = saved or {"count": 0, "sums": {}}
     self._count, self._sums = saved["count"], dict(saved["sums"])
-    self._skipped, self._stops = list(saved.get("skipped", [])), stops
+    self._skipped, self._skip_is_error = (
+      list(saved.get("skipped", [])),
+      skip_is_error,
+    )
     self._pending: list[tuple[int, dict[str, jax.Array]]] = []
     self._steps_in_flight = steps_in_flight()
 
@@ -514,12 +521,12 @@ class StepSums:
 
     Raises:
       FloatingPointError: the loss of a step is not finite, or a step was
-        skipped and `stops` is True.
+        skipped and `skip_is_error` is True.
     """
     for step, arrays in self._pending:
       metrics = {k: float(v) for k, v in jax.device_get(arrays).items()}
       if metrics.pop("skipped", 0.0):
-        if self._stops:
+        if self._skip_is_error:
           raise FloatingPointError(
             f"step {step}: the loss {metrics['loss']:.6g} is a spike by"
             " config.spike, and the run stops before it. Earlier checkpoints"
@@ -541,7 +548,7 @@ class StepSums:
       self._count += 1
     self._pending = []
 
-  def saved(self) -> dict[str, Any]:
+  def to_save(self) -> dict[str, Any]:
     """Waits for the steps so far and returns the argument of `__init__`.
 
     Raises:
@@ -552,7 +559,7 @@ class StepSums:
     # If no step was skipped, save the same keys as earlier versions did.
     return saved | ({"skipped": [*self._skipped]} if self._skipped else {})
 
-  def close(self) -> tuple[dict[str, Any], float]:
+  def take_means(self) -> tuple[dict[str, Any], float]:
     """Returns the means for a logged row, and begins with empty sums again.
 
     Returns:
@@ -563,7 +570,7 @@ class StepSums:
     Raises:
       FloatingPointError: every step was skipped, or see `wait`.
     """
-    saved = self.saved()
+    saved = self.to_save()
     steps = [step for step, _ in self._skipped]
     if not saved["count"]:
       raise FloatingPointError(
@@ -613,8 +620,8 @@ class Profiler:
     with jax.profiler.StepTraceAnnotation("train", step_num=number):
       yield
 
-  def finish(self, number: int, wait_for: jax.Array) -> None:
-    """Ends the trace after its last step.
+  def stop_if_complete(self, number: int, wait_for: jax.Array) -> None:
+    """Ends the trace if this was its last step.
 
     Args:
       number: the number of the step that was dispatched.

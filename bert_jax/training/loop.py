@@ -21,50 +21,50 @@ from bert_jax.weights import checkpoint
 
 # The run has diverged if the held-out loss is more than this many times the
 # loss of the run's first steps. A checkpoint at such a step is never the best.
-DIVERGED = 1.5
+DIVERGENCE_FACTOR = 1.5
 
-# A function that evaluates a state. It returns the results by name, and one
-# number by which states are compared: the lower, the better. The number is the
-# loss, or minus the task's first metric; None if that metric is undefined.
-Measure = Callable[[TrainState], tuple[dict[str, float], float | None]]
+# A function that evaluates a state. It returns the results by name, and the
+# state's cost: the lower, the better. The cost is the loss, or minus the task's
+# first metric; None if that metric is undefined.
+StateEvaluator = Callable[[TrainState], tuple[dict[str, float], float | None]]
 
 
-def check_data(setup: Setup) -> None:
+def check_data_unchanged(setup: Setup) -> None:
   """Raises OSError if the data was changed since the run opened it."""
   for prepared in setup.mapped_folders:
     prepared.watch.check_data()
 
 
 @dataclasses.dataclass
-class Progress:
+class RunProgress:
   """Holds what changes during a run, except its files.
 
   Attributes:
     state: the train state.
     step_sums: sums of the steps since the last logged row.
-    best: the lowest number that a `Measure` has returned in this phase. Each
-      phase starts anew, since longer rows are easier to predict.
+    best_cost: the lowest cost in this phase; None before its first evaluation.
+      Each phase starts anew, since longer rows are easier to predict.
     results: the results of the last evaluation, by name.
     spikes: finds losses that are too high.
     first_loss: mean loss of the first logged row; None for a task.
     flops: floating-point operations of each step since the last logged row.
-    stopped: True after a SIGTERM or SIGINT.
+    stop_requested: True after a SIGTERM or SIGINT.
   """
 
   state: TrainState
   step_sums: logging.StepSums
-  best: float | None
+  best_cost: float | None
   results: dict[str, float]
-  spikes: logging.Spikes
+  spikes: logging.SpikeDetector
   first_loss: float | None = None
   flops: list[float] = dataclasses.field(default_factory=list)
-  stopped: bool = False
+  stop_requested: bool = False
 
 
 def run_phase(
   setup: Setup,
   feed: Feed,
-  progress: Progress,
+  progress: RunProgress,
   saver: checkpoint.Checkpointer,
   log: logging.Logger,
   signals: list[int],
@@ -72,8 +72,8 @@ def run_phase(
 ) -> None:
   """Trains one phase: steps, logged rows, evaluations and checkpoints.
 
-  What is due at a step depends only on the step's number. So a run that was
-  stopped and continued does the same as a run that was not stopped.
+  Whether to log, evaluate or save depends only on the number of the step. So a
+  run that was stopped and continued does the same as any other run.
 
   Args:
     setup: the objects that do not change during the run.
@@ -96,7 +96,7 @@ def run_phase(
   key = jax.random.key(settings.seed)
   start_step = int(progress.state.step)
   if start_step == phase.start:
-    progress.best = None  # Losses of different row lengths do not compare.
+    progress.best_cost = None  # Losses of different row lengths do not compare.
   example_ranges = (
     (phase.first_example(step), phase.batch_size)
     for step in range(start_step, phase.end)
@@ -104,13 +104,13 @@ def run_phase(
   host, num_hosts = sharding.host_share(setup.mesh)
   compiled_shapes = set()
 
-  def due(name: str, step: int) -> bool:
+  def is_due(name: str, step: int) -> bool:
     interval = intervals[name]
     if not interval:  # 0 means never, but a checkpoint is saved at the end.
       return name == "checkpoint" and step == total
     return step % interval == 0 or step == total
 
-  def advance(step: int, batch: dict[str, Any]) -> None:
+  def take_step(step: int, batch: dict[str, Any]) -> None:
     progress.flops.append(objective.flops(batch) * num_hosts)
     with profiler.step(step):
       progress.state, sums = train_step(
@@ -118,9 +118,9 @@ def run_phase(
         setup.frozen,
         sharding.to_global(setup.mesh, batch),
         key,
-        *progress.spikes.argument(),
+        *progress.spikes.step_arguments(),
       )
-    profiler.finish(step, sums["loss"])
+    profiler.stop_if_complete(step, sums["loss"])
     progress.step_sums.add(step, sums)
 
   with (
@@ -135,13 +135,13 @@ def run_phase(
           setup.frozen,
           sharding.batch_shapes(features, phase.batch_size),
           key,
-          *progress.spikes.argument(),
+          *progress.spikes.step_arguments(),
         )
-    measure = make_measure(setup, feed, progress.state, pool)
+    evaluate_state = make_state_evaluator(setup, feed, progress.state, pool)
     # The pool compiles in this order, and the snapshot is needed last.
     snapshot = Snapshots(pool, progress.state, setup.file_state, setup.mesh)
     for step, (batch, position) in enumerate(
-      log.timed(batches), start_step + 1
+      log.count_data_wait(batches), start_step + 1
     ):
       shape = batch["sequence_ids"].shape
       if shape not in compiled_shapes:
@@ -149,82 +149,93 @@ def run_phase(
         progress.step_sums.wait()
         title = f"compiling the step for rows of {shape[-1]} tokens"
         # The logged speed leaves out the time of compilation.
-        with log.excluded(steps=1), log.long_call(title):
-          advance(step, batch)
+        with log.exclude_from_speed(steps=1), log.report_progress(title):
+          take_step(step, batch)
           progress.step_sums.wait()
       else:
-        advance(step, batch)
-      progress.stopped = hosts.stop_requested(step, signals)
-      log.step_done(step)
-      if due("log", step):
+        take_step(step, batch)
+      progress.stop_requested = hosts.stop_requested(step, signals)
+      log.print_if_silent(step)
+      if is_due("log", step):
         flops = sum(progress.flops) / len(progress.flops)
-        means, tokens = progress.step_sums.close()
-        log.train(step, means, tokens, flops)
+        means, tokens = progress.step_sums.take_means()
+        log.log_training(step, means, tokens, flops)
         progress.flops.clear()
-        progress.spikes.close(means["loss"])
+        progress.spikes.set_limit(means["loss"])
         if progress.first_loss is None and not setup.task:
           progress.first_loss = means["loss"]
-      evaluating = due("evaluate", step)
-      saving = due("checkpoint", step) or progress.stopped
+      must_evaluate = is_due("evaluate", step)
+      must_save = is_due("checkpoint", step) or progress.stop_requested
       save_step = functools.partial(
-        save, setup, phase, progress, saver, log, step, position, snapshot
+        save_checkpoint,
+        setup,
+        phase,
+        progress,
+        saver,
+        log,
+        step,
+        position,
+        snapshot,
       )
-      if saving:
+      if must_save:
         # Save before the evaluation. If the evaluation fails or is killed, no
         # step is lost.
-        save_step(pending=evaluating)
-      if progress.stopped and step < total:
+        save_step(evaluation_pending=must_evaluate)
+      if progress.stop_requested and step < total:
         return  # The continued run begins with this step's evaluation.
-      if evaluating and saving:
-        evaluate_last(measure, phase, progress, saver, log, step)
-      elif evaluating:
-        measured, is_best = evaluate_step(measure, progress, log, step)
+      if must_evaluate and must_save:
+        evaluate_checkpoint(evaluate_state, phase, progress, saver, log, step)
+      elif must_evaluate:
+        cost, is_best = evaluate_step(evaluate_state, progress, log, step)
         if is_best:
-          save_step(measured=measured)
-      if progress.stopped:
+          save_step(cost=cost)
+      if progress.stop_requested:
         return
 
 
 def evaluate_step(
-  measure: Measure, progress: Progress, log: logging.Logger, step: int
+  evaluate_state: StateEvaluator,
+  progress: RunProgress,
+  log: logging.Logger,
+  step: int,
 ) -> tuple[float | None, bool]:
   """Evaluates the current state of a run.
 
   Args:
-    measure: evaluates the state.
+    evaluate_state: evaluates the state.
     progress: the run's current state; gets the results.
     log: the run's logger.
     step: the number of optimizer steps done.
 
   Returns:
-    The number that `measure` returns, and True if this number is the lowest so
-    far. The number is None if the run has diverged.
+    The cost of the state, and True if this cost is the lowest so far. The cost
+    is None if the run has diverged.
   """
   progress.step_sums.wait()
   title = f"evaluating step {step}"
-  with log.excluded(), log.long_call(title):
-    progress.results, measured = measure(progress.state)
-  log.heldout(step, progress.results)
+  with log.exclude_from_speed(), log.report_progress(title):
+    progress.results, cost = evaluate_state(progress.state)
+  log.log_evaluation(step, progress.results)
   first_loss = progress.first_loss
-  limit = math.inf if first_loss is None else DIVERGED * first_loss
-  if measured is not None and measured > limit:
+  limit = math.inf if first_loss is None else DIVERGENCE_FACTOR * first_loss
+  if cost is not None and cost > limit:
     say(
-      f"step {step}: the held-out loss {measured:.4g} is more than {DIVERGED}"
-      f" times the loss of the run's first steps, {first_loss:.4g}; this"
-      " checkpoint never counts as the best"
+      f"step {step}: the held-out loss {cost:.4g} is more than"
+      f" {DIVERGENCE_FACTOR} times the loss of the run's first steps,"
+      f" {first_loss:.4g}; this checkpoint never counts as the best"
     )
-    measured = None
-  is_best = measured is not None and (
-    progress.best is None or measured < progress.best
+    cost = None
+  is_best = cost is not None and (
+    progress.best_cost is None or cost < progress.best_cost
   )
-  progress.best = measured if is_best else progress.best
-  return measured, is_best
+  progress.best_cost = cost if is_best else progress.best_cost
+  return cost, is_best
 
 
-def evaluate_last(
-  measure: Measure,
+def evaluate_checkpoint(
+  evaluate_state: StateEvaluator,
   phase: phases.Phase,
-  progress: Progress,
+  progress: RunProgress,
   saver: checkpoint.Checkpointer,
   log: logging.Logger,
   step: int,
@@ -232,7 +243,7 @@ def evaluate_last(
   """Evaluates the checkpoint that was just saved, and adds the result to it.
 
   Args:
-    measure: evaluates the state.
+    evaluate_state: evaluates the state.
     phase: the phase to which the step belongs.
     progress: the run's current state; gets the results.
     saver: the run's checkpoints.
@@ -244,24 +255,24 @@ def evaluate_last(
       an earlier checkpoint is the newest.
   """
   try:
-    measured, _ = evaluate_step(measure, progress, log, step)
+    cost, _ = evaluate_step(evaluate_state, progress, log, step)
   except FloatingPointError:
     saver.remove(step)
     raise
   meta = dict(
-    best=progress.best,
+    best=progress.best_cost,
     heldout=progress.results,
     pending=False,
     log=log.row_record(),
   )
-  with log.waiting("checkpoint"):
-    saver.add_evaluation(step, meta, measured, phase.number)
+  with log.count_wait("checkpoint"):
+    saver.add_evaluation(step, meta, cost, phase.number)
 
 
-def evaluate_saved(
+def make_missed_evaluation(
   setup: Setup,
   feed: Feed,
-  progress: Progress,
+  progress: RunProgress,
   saver: checkpoint.Checkpointer,
   log: logging.Logger,
 ) -> None:
@@ -271,8 +282,8 @@ def evaluate_saved(
     saver.add_evaluation(step, dict(pending=False), None, feed.phase.number)
     return
   with compile_ahead.threads() as pool:
-    measure = make_measure(setup, feed, progress.state, pool)
-    evaluate_last(measure, feed.phase, progress, saver, log, step)
+    evaluate_state = make_state_evaluator(setup, feed, progress.state, pool)
+    evaluate_checkpoint(evaluate_state, feed.phase, progress, saver, log, step)
 
 
 def jit_step(
@@ -293,9 +304,9 @@ def jit_step(
   )
 
 
-def make_measure(
+def make_state_evaluator(
   setup: Setup, feed: Feed, state: TrainState, pool: Executor
-) -> Measure:
+) -> StateEvaluator:
   """Returns a function that evaluates a state on the held-out rows.
 
   Args:
@@ -317,7 +328,7 @@ def make_measure(
     if splits:
       evaluator.prepare(pool, state, setup.frozen, splits, rows)
 
-    def measure_task(
+    def evaluate_on_task(
       state: TrainState,
     ) -> tuple[dict[str, float], float | None]:
       means = evaluate_task.evaluate_splits(
@@ -327,10 +338,12 @@ def make_measure(
       # A correlation is undefined if all predictions are equal.
       return means, -score if math.isfinite(score) else None
 
-    return measure_task
+    return evaluate_on_task
   compiled = compile_ahead.CompiledAhead(sharding.jit(eval_step), 3, setup.mesh)
 
-  def measure_text(state: TrainState) -> tuple[dict[str, float], float | None]:
+  def evaluate_on_text(
+    state: TrainState,
+  ) -> tuple[dict[str, float], float | None]:
     assert isinstance(heldout, loader.Heldout)
     means = evaluate.evaluate(
       compiled,
@@ -342,23 +355,23 @@ def make_measure(
       setup.mesh,
     )
     evaluate_task.check_loss(int(state.step), "held-out", means["loss"])
-    check_data(setup)
+    check_data_unchanged(setup)
     return means, means["loss"]
 
-  return measure_text
+  return evaluate_on_text
 
 
-def save(
+def save_checkpoint(
   setup: Setup,
   phase: phases.Phase,
-  progress: Progress,
+  progress: RunProgress,
   saver: checkpoint.Checkpointer,
   log: logging.Logger,
   step: int,
   position: dict[str, int],
   snapshot: Snapshots,
-  measured: float | None = None,
-  pending: bool = False,
+  cost: float | None = None,
+  evaluation_pending: bool = False,
 ) -> None:
   """Starts to save a checkpoint, with everything that a restart needs.
 
@@ -371,28 +384,28 @@ def save(
     step: the number of optimizer steps done.
     position: the position in the data.
     snapshot: copies the state for the save.
-    measured: the result of an evaluation at this step; None if there is none.
-    pending: True if an evaluation at this step must still be made.
+    cost: the cost that an evaluation at this step gave; None without one.
+    evaluation_pending: True if an evaluation at this step must still be made.
 
   Raises:
     OSError: the data was changed since it was opened.
   """
-  check_data(setup)
+  check_data_unchanged(setup)
   meta = dict(
     phase=phase.number,
     data=position,
-    best=progress.best,
-    pending=pending,
-    window=progress.step_sums.saved(),
+    best=progress.best_cost,
+    pending=evaluation_pending,
+    window=progress.step_sums.to_save(),
     heldout=progress.results,
     fingerprint=setup.fingerprint,
     teacher=setup.digest,
     log=log.row_record(),
     first=progress.first_loss,
-    limit=progress.spikes.saved(),
+    limit=progress.spikes.to_save(),
   )
   if setup.task:
     meta["task"] = setup.task._asdict()
-  with log.waiting("checkpoint"):
+  with log.count_wait("checkpoint"):
     file_state, checksums = snapshot(step, progress.state)
-    saver.save(step, file_state, meta, measured, phase.number, checksums)
+    saver.save(step, file_state, meta, cost, phase.number, checksums)

@@ -122,7 +122,7 @@ def build(
 
 def _check_spikes(config: config_lib.RunConfig) -> None:
   """Raises UserError if the section `spike` cannot be used."""
-  logging.Spikes(config.spike.action, config.spike.factor)
+  logging.SpikeDetector(config.spike.action, config.spike.factor)
   if config.spike.action != "none" and not config.log.every:
     raise UserError(
       "config.spike compares a loss with that of the last logged row; set"

@@ -190,7 +190,7 @@ def next_command(setup: Setup, workdir: str) -> str:
 def run(
   config: dict[str, Any] | ConfigDict,
   workdir: str,
-  on_row: logging.OnRow | None = None,
+  on_row: logging.RowCallback | None = None,
 ) -> TrainState:
   """Trains from `workdir`'s newest checkpoint, or from scratch, to the end.
 
@@ -258,12 +258,12 @@ def run(
       on_row=on_row,
     )
     stack.callback(logger.close)
-    progress = loop.Progress(
+    progress = loop.RunProgress(
       state,
       logging.StepSums(meta.get("window"), settings.spike.action == "stop"),
       meta.get("best"),
       meta.get("heldout", {}),
-      logging.Spikes(
+      logging.SpikeDetector(
         settings.spike.action, settings.spike.factor, meta.get("limit")
       ),
       meta.get("first"),
@@ -274,12 +274,12 @@ def run(
     stack.callback(profiler.close)
     if is_pending:
       feed = setup.feeds[meta["phase"]]
-      loop.evaluate_saved(setup, feed, progress, saver, logger)
+      loop.make_missed_evaluation(setup, feed, progress, saver, logger)
     for feed in setup.feeds:
-      if not progress.stopped and progress.state.step < feed.phase.end:
+      if not progress.stop_requested and progress.state.step < feed.phase.end:
         loop.run_phase(setup, feed, progress, saver, logger, signals, profiler)
     saver.wait()
-    logger.plot()
+    logger.plot_losses()
   step = int(progress.state.step)
   if step == settings.steps:
     summary(setup, progress.results, workdir)

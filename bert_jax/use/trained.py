@@ -233,7 +233,7 @@ def without_warnings_of_orbax() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[logging.OnRow]:
+def _progress() -> Iterator[logging.RowCallback]:
   """Yields a function that shows rows: a bar in a notebook, else lines."""
   bar_class = _notebook_bar()
   if bar_class is None:

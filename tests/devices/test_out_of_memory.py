@@ -37,7 +37,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
 row = {"loss": 1.0, "padding": 0.0, "mlm_loss": 1.0}
 for step in range(1, 400):
-  log.train(step, row, 1, 1)
+  log.log_training(step, row, 1, 1)
 """
 
 
@@ -102,7 +102,7 @@ def test_logging_on_a_full_disk_raises_and_never_waits(tmp_path):
 
 def test_tensorboard_reads_what_is_logged(tmp_path):
   log = logging.Logger(str(tmp_path), 4, 10)
-  log.heldout(5, {"loss": 1.5})
+  log.log_evaluation(5, {"loss": 1.5})
   log.close()
   (path,) = tmp_path.glob("events.out.tfevents.*")
   remaining, events = path.read_bytes(), []

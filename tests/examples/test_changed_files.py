@@ -213,9 +213,9 @@ def test_a_restart_says_what_was_changed(data, finished_runs, run, capsys):
 @pytest.mark.parametrize(
   "keep, words",
   [
-    (0, "the rows of train of steps 1 to 4 are missing"),
-    (1, "the rows of train of steps 2, 3, 4 are missing"),
-    (-3, "the rows of train of step 4 are missing"),
+    (0, "the train rows of steps 1 to 4 are missing"),
+    (1, "the train rows of steps 2, 3, 4 are missing"),
+    (-3, "the train rows of step 4 are missing"),
     (None, None),
   ],
 )

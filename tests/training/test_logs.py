@@ -23,8 +23,8 @@ def test_a_metric_that_is_not_defined_is_null(tmp_path, capsys):
   # Earlier versions wrote NaN.
   path.write_text('{"step": 1, "split": "heldout", "pearson": NaN}\n[1]\n')
   log = logging.Logger(str(tmp_path), 1, 3)
-  log.heldout(2, {"pearson": math.nan, "task_loss": 0.5})
-  log.plot()
+  log.log_evaluation(2, {"pearson": math.nan, "task_loss": 0.5})
+  log.plot_losses()
   log.close()
   assert "metrics.jsonl:2 is damaged and is left out" in capsys.readouterr().out
   rows = [parse_strictly(line) for line in path.read_text().splitlines()]
@@ -46,7 +46,7 @@ def test_a_metric_that_is_not_defined_is_null(tmp_path, capsys):
 @pytest.mark.parametrize("padding", [-6e-8, -0.0, 0.0])
 def test_the_share_of_padding_is_never_negative(tmp_path, capsys, padding):
   log = logging.Logger(str(tmp_path), 0, 3)
-  log.train(1, {"loss": 1.0, "padding": padding}, 8.0, 1.0)
+  log.log_training(1, {"loss": 1.0, "padding": padding}, 8.0, 1.0)
   log.close()
   assert " padding 0.0% " in capsys.readouterr().out
   (row,) = logging.read_rows(str(tmp_path / "metrics.jsonl"))
@@ -57,12 +57,12 @@ def test_a_run_prints_the_step_only_after_seconds_without_a_line(
   tmp_path, capsys, monkeypatch
 ):
   log = logging.Logger(str(tmp_path), 0, 30)
-  log.step_done(1)
+  log.print_if_silent(1)
   assert not capsys.readouterr().out
   monkeypatch.setattr(messages, "INTERVAL", 0.0)
-  log.step_done(2)
+  log.print_if_silent(2)
   assert capsys.readouterr().out == "at step 2/30 ...\n"
   monkeypatch.setattr(messages, "INTERVAL", 600.0)
-  log.step_done(3)
+  log.print_if_silent(3)
   assert not capsys.readouterr().out
   log.close()

@@ -205,10 +205,12 @@ def test_bad_options_are_refused(prepared, spike, words):
 
 
 def test_the_limit_comes_from_the_last_logged_row():
-  spikes = logging.Spikes("skip", 1.5)
-  assert spikes.saved() is None and spikes.argument() == (np.inf,)
-  spikes.close(4.0)
-  assert spikes.saved() == 6.0 and spikes.argument() == (np.float32(6.0),)
-  assert logging.Spikes("skip", 1.5, spikes.saved()).limit == 6.0
-  assert logging.Spikes().argument() == ()
-  assert json.dumps(spikes.saved()) == "6.0"
+  spikes = logging.SpikeDetector("skip", 1.5)
+  assert spikes.to_save() is None and spikes.step_arguments() == (np.inf,)
+  spikes.set_limit(4.0)
+  assert spikes.to_save() == 6.0 and spikes.step_arguments() == (
+    np.float32(6.0),
+  )
+  assert logging.SpikeDetector("skip", 1.5, spikes.to_save()).limit == 6.0
+  assert logging.SpikeDetector().argument() == ()
+  assert json.dumps(spikes.to_save()) == "6.0"

@@ -183,7 +183,7 @@ def test_padding_is_logged(tmp_path, capsys, monkeypatch):
       {scalar.tag: scalar.simple_value for scalar in event.summary.value}
     ),
   )
-  log.train(2, *step_sums.close(), 1.0)
+  log.log_training(2, *step_sums.take_means(), 1.0)
   log.close()
   (logged_row,) = logging.read_rows(str(tmp_path / "metrics.jsonl"))
   assert logged_row["padding"] == board_values["train/padding"] == 0.3125
@@ -297,7 +297,7 @@ def test_step_sums_names_the_step_of_a_loss_that_is_not_finite():
   step_sums.add(7, metrics)
   step_sums.add(8, metrics | {"loss": float("nan")})
   with pytest.raises(FloatingPointError, match="step 8"):
-    step_sums.saved()
+    step_sums.to_save()
 
 
 def test_step_sums_survives_a_restart():
@@ -307,10 +307,10 @@ def test_step_sums_survives_a_restart():
   ]
   step_sums = logging.StepSums()
   step_sums.add(1, metrics[0])
-  restored = logging.StepSums(step_sums.saved())
+  restored = logging.StepSums(step_sums.to_save())
   restored.add(2, metrics[1])
   restored.add(3, metrics[2])
-  means, tokens = restored.close()
+  means, tokens = restored.take_means()
   assert means == {"loss": 3.0, "grad_norm": 1.0, "learning_rate": 0.6}
   assert tokens == 5.0
 
@@ -356,4 +356,4 @@ def test_only_a_few_steps_are_queued():
     step_sums.add(number, step(number))
     # After a step is added, all steps before it are done.
     assert set(range(1, number)) <= set(computed)
-  assert step_sums.saved()["count"] == 6
+  assert step_sums.to_save()["count"] == 6
