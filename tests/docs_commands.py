@@ -219,7 +219,7 @@ def make_folder(folder: pathlib.Path) -> None:
 def _write_blimp(path: pathlib.Path) -> None:
   """Writes as many files as BLiMP has, each with one pair."""
   with tarfile.open(path, "w:xz") as archive:
-    for number in range(blimp.FILES):
+    for number in range(blimp.NUM_FILES):
       pair = {"sentence_good": "some text .", "sentence_bad": "text some ."}
       pair |= {"UID": f"uid_{number}", "linguistics_term": "quantifiers"}
       content = (json.dumps(pair) + "\n").encode()

@@ -33,7 +33,7 @@ def add_flags(parser: flags.Parser) -> None:
   )
   add(
     "--combine",
-    choices=features.COMBINE,
+    choices=features.COMBINATIONS,
     default=spec.combine,
     help="how several layers become one vector (default %(default)s)",
   )
@@ -48,7 +48,7 @@ def add_flags(parser: flags.Parser) -> None:
   )
   add(
     "--pieces",
-    choices=features.PIECES,
+    choices=features.PIECE_CHOICES,
     default=spec.pieces,
     help="which pieces of a word make its vector (default %(default)s)",
   )

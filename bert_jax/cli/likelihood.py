@@ -54,13 +54,13 @@ def run(args: argparse.Namespace) -> None:
   flags.at_least(1, args, "batch_tokens", "pairs")
 
   def scores() -> dict[str, Any]:
-    return likelihood_tests.run(
+    return likelihood_tests.run_tests(
       args.model,
       args.blimp,
       args.cloze,
       method=args.method,
-      pairs=args.pairs,
-      tokens=args.batch_tokens,
+      max_pairs=args.pairs,
+      batch_tokens=args.batch_tokens,
       dtype=args.dtype,
       family=args.family,
       tower=args.tower,

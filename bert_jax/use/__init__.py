@@ -21,7 +21,7 @@ that the functions take.
 * `export.py`: writes a fine-tuned model and its compiled program to one file.
 * `features.py`: computes vectors of texts with a frozen encoder.
 * `feature_files.py`: writes these vectors to a file: JSONL, npz, HDF5.
-* `text_batches.py`: reads texts and encodes them.
+* `text_inputs.py`: reads texts and encodes them.
 * `row_batches.py`: batches encoded rows of similar lengths.
 * `attention.py`: computes where the heads of a model look.
 * `likelihood.py`: computes how likely a model finds a text, and fills blanks.

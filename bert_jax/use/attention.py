@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from bert_jax.devices import sharding
 from bert_jax.models.encoder import encode
 from bert_jax.use import likelihood, row_batches
-from bert_jax.use.text_batches import Text
+from bert_jax.use.text_inputs import Text
 from bert_jax.weights.load import OpenedModel
 
 # The largest number of tokens in a batch, with padding. In BERT-base, the
@@ -55,14 +55,14 @@ def attention(
         model.module.encoder, model.params["encoder"], batch.inputs
       )
     )
-    for i, number in enumerate(batch.numbers):
+    for i, number in enumerate(batch.row_numbers):
       length = len(rows[number])
       results[number] = {
         "tokens": list(encoded[number].pieces),
         # Copy the slice, so that padding and other texts can be freed.
         "attention": layers[:, i, :, :length, :length].copy(),
       }
-    num_done += len(batch.numbers)
+    num_done += len(batch.row_numbers)
     if report is not None:
       report(num_done)
   return results

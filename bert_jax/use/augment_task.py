@@ -14,7 +14,7 @@ from bert_jax.messages import UserError
 from bert_jax.tasks import task_inputs
 from bert_jax.tasks.files import custom, glue
 from bert_jax.tasks.published import TaskFiles
-from bert_jax.use import augmentation, predict, text_batches, word_vectors
+from bert_jax.use import augmentation, predict, text_inputs, word_vectors
 from bert_jax.use.augmentation import Example, Options
 
 _BREAKS = re.compile(r"[\t\r\n]")
@@ -101,7 +101,7 @@ def _check(source: str, target: str, options: Options) -> None:
     raise UserError(
       f"--output={target} must end in .tsv: its columns are separated by tabs."
     )
-  text_batches.check_not_input(source, target)
+  text_inputs.check_not_same_file(source, target)
 
 
 def task_columns(

@@ -10,13 +10,13 @@ import numpy as np
 from etils import epath
 
 from bert_jax.messages import UserError
-from bert_jax.use.text_batches import parse_json_object
+from bert_jax.use.text_inputs import parse_json_object
 
-FILES = 67
-# A term in the files -> the phenomenon of the paper. The paper has 12
-# phenomena, but the files have 13 terms. From memory, the paper counts the two
-# files with this term as argument structure.
-PHENOMENA = {"s-selection": "argument_structure"}
+NUM_FILES = 67
+# A term in the files -> its phenomenon in the paper, if their names differ. The
+# paper has 12 phenomena, but the files have 13 terms. From memory, the paper
+# counts the two files with this term as argument structure.
+PHENOMENON_BY_TERM = {"s-selection": "argument_structure"}
 # Errors that unpacking and decoding raise, besides the errors of tarfile.
 _DAMAGE_ERRORS = (lzma.LZMAError, zlib.error, UnicodeDecodeError)
 _FIELDS = ("sentence_good", "sentence_bad", "UID", "linguistics_term")
@@ -28,39 +28,42 @@ class MinimalPairs(NamedTuple):
   Attributes:
     name: the file's UID.
     phenomenon: one of the 12 phenomena.
-    good: the acceptable sentence of each pair.
-    bad: the unacceptable sentence of each pair.
+    good_sentences: the acceptable sentence of each pair.
+    bad_sentences: the unacceptable sentence of each pair.
   """
 
   name: str
   phenomenon: str
-  good: list[str]
-  bad: list[str]
+  good_sentences: list[str]
+  bad_sentences: list[str]
 
 
-def read(path: str, most: int | None = None) -> list[MinimalPairs]:
+def read(path: str, max_pairs: int | None = None) -> list[MinimalPairs]:
   """Reads the .jsonl files in a folder or in a tar file.
 
   Args:
     path: a folder, whose sub-folders are read too, or a tar file, compressed or
       not.
-    most: the largest number of pairs to read from each file; None means all.
+    max_pairs: the largest number of pairs to read from each file; None means
+      all.
 
   Raises:
     UserError: the path or a file cannot be read, there are no files, or a line
       is not a pair.
   """
   files: list[MinimalPairs] = []
-  for name, content in sorted(_contents(path)):
+  for name, content in sorted(_read_contents(path)):
     lines = content.removeprefix("\ufeff").split("\n")
-    numbers = [i for i, line in enumerate(lines, 1) if line.strip()][:most]
+    numbers = [i for i, line in enumerate(lines, 1) if line.strip()][:max_pairs]
     pairs = []
     for i in numbers:
       location = f"{path}: {name}:{i}"
       pair = parse_json_object(lines[i - 1], location)
       for field in _FIELDS:
         if not isinstance(pair.get(field), str):
-          raise UserError(f"{location} has no {field!r}, so it is not BLiMP's.")
+          raise UserError(
+            f"{location} has no {field!r}, so it is not a line of BLiMP."
+          )
       pairs.append(pair)
     if not pairs:
       raise UserError(f"{path}: {name} is empty.")
@@ -68,17 +71,19 @@ def read(path: str, most: int | None = None) -> list[MinimalPairs]:
       [pair[field] for pair in pairs] for field in _FIELDS
     )
     if uid[0] in (file.name for file in files):
-      raise UserError(f"{path}: two files have the UID {uid[0]!r}; give one.")
+      raise UserError(
+        f"{path}: two files have the UID {uid[0]!r}; remove one of them."
+      )
     files.append(
-      MinimalPairs(uid[0], PHENOMENA.get(term[0], term[0]), good, bad)
+      MinimalPairs(uid[0], PHENOMENON_BY_TERM.get(term[0], term[0]), good, bad)
     )
   if not files:
     raise UserError(f"{path} has no .jsonl file.")
   return files
 
 
-def _contents(path: str) -> Iterator[tuple[str, str]]:
-  """Yields names and texts of the .jsonl files."""
+def _read_contents(path: str) -> Iterator[tuple[str, str]]:
+  """Yields the name and the text of each .jsonl file."""
   folder = epath.Path(path)
   try:
     if folder.is_dir():
@@ -99,15 +104,15 @@ def _contents(path: str) -> Iterator[tuple[str, str]]:
     # is enough.
     reason = getattr(e, "strerror", None) or str(e).split("\n")[0].rstrip(":")
     raise UserError(
-      f"{path} is no folder or tar file of BLiMP ({reason}); give its folder of"
-      " .jsonl files, or a tar file of this folder."
+      f"{path} is not a folder or tar file of BLiMP ({reason}); give the folder"
+      " with BLiMP's .jsonl files, or a tar file of this folder."
     ) from e
 
 
-def results(
+def accuracies(
   files: Sequence[MinimalPairs],
-  good: Sequence[np.ndarray],
-  bad: Sequence[np.ndarray],
+  good_scores: Sequence[np.ndarray],
+  bad_scores: Sequence[np.ndarray],
 ) -> dict[str, Any]:
   """Returns the accuracy for each file, for each phenomenon, and for all.
 
@@ -116,16 +121,16 @@ def results(
 
   Args:
     files: the files whose sentences were scored.
-    good: for each file, the scores of its acceptable sentences, [pairs].
-    bad: for each file, the scores of its unacceptable sentences, [pairs].
+    good_scores: the scores of the acceptable sentences of each file, [pairs].
+    bad_scores: the scores of the unacceptable sentences of each file, [pairs].
   """
   rows: dict[str, dict[str, Any]] = {}
-  for pairs, g, b in zip(files, good, bad, strict=True):
-    rows[pairs.name] = {
-      "phenomenon": pairs.phenomenon,
-      "accuracy": float(np.mean(g > b)),
-      "pairs": len(pairs.good),
-      "ties": int(np.sum(g == b)),
+  for file, good, bad in zip(files, good_scores, bad_scores, strict=True):
+    rows[file.name] = {
+      "phenomenon": file.phenomenon,
+      "accuracy": float(np.mean(good > bad)),
+      "pairs": len(file.good_sentences),
+      "ties": int(np.sum(good == bad)),
     }
   phenomena = {}
   for name in sorted({row["phenomenon"] for row in rows.values()}):
@@ -140,8 +145,12 @@ def results(
   return {"accuracy": overall, "phenomena": phenomena, "files": rows}
 
 
-def table(results: Mapping[str, Any]) -> str:
-  """Returns a Markdown table with each phenomenon and its files below it."""
+def markdown_table(results: Mapping[str, Any]) -> str:
+  """Returns a Markdown table: each phenomenon, and below it its files.
+
+  Args:
+    results: the dict that `accuracies` returns.
+  """
   lines = ["| phenomenon, file | pairs | accuracy |", "|---|---|---|"]
   rows = results["files"]
   for name, phenomenon in results["phenomena"].items():
@@ -154,7 +163,7 @@ def table(results: Mapping[str, Any]) -> str:
     ]
   total = sum(row["pairs"] for row in rows.values())
   lines.append(
-    f"| **mean of {len(rows)} of {FILES} files** | {total:,} |"
+    f"| **mean of {len(rows)} of {NUM_FILES} files** | {total:,} |"
     f" {results['accuracy']:.4f} |"
   )
   return "\n".join(lines)

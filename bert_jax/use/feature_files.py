@@ -16,14 +16,14 @@ from etils import epath
 
 from bert_jax import files
 from bert_jax.messages import UserError, note
-from bert_jax.use import features, text_batches
+from bert_jax.use import features, text_inputs
 from bert_jax.use.features import Features
 from bert_jax.weights.load import open_model
 
 # The number of texts that are written to an HDF5 file at once.
-_CHUNK = 256
+_CHUNK_SIZE = 256
 # The largest size in bytes of an array of ids or tokens in an .npz file.
-_MAX_NAME_BYTES = 1 << 33
+_MAX_STRING_BYTES = 1 << 33
 
 
 def write(path: str, features: Iterable[Features]) -> int:
@@ -54,41 +54,41 @@ def writer_of(path: str) -> Callable[[str, Iterable[Features]], int]:
   extension = epath.Path(path).suffix
   if extension not in _WRITERS:
     raise UserError(
-      f"--output {path}: the name must end in one of {', '.join(_WRITERS)}."
+      f"{path}: the name of the output must end in {' or '.join(_WRITERS)}."
     )
   if extension in (".h5", ".hdf5"):
     try:
       import h5py  # noqa: F401
     except ImportError as e:
       raise UserError(
-        f"--output {path}: HDF5 needs the package h5py: pip install"
+        f"{path}: an HDF5 file needs the package h5py: pip install"
         " 'bert_jax[convert]'."
       ) from e
   return _WRITERS[extension]
 
 
-def _decimals(x: np.ndarray) -> list[Any]:
-  """Returns the shortest decimals that keep the values of float32 numbers."""
+def _shortest_decimals(x: np.ndarray) -> list[Any]:
+  """Returns the shortest decimals that give the same float32 numbers again."""
   return x.astype(str).astype(np.float64).tolist()
 
 
-def _jsonl(path: str, features: Iterable[Features]) -> int:
+def _write_jsonl(path: str, features: Iterable[Features]) -> int:
   """Writes a JSON object for each text, with its id and its vectors."""
   count = 0
   with epath.Path(path).open("w", encoding="utf-8") as f:
     for text in features:
       row: dict[str, Any] = {"id": text.id}
       if text.tokens is None:
-        row["vector"] = _decimals(text.vectors)
+        row["vector"] = _shortest_decimals(text.vectors)
       else:
         row["tokens"] = text.tokens
-        row["vectors"] = _decimals(text.vectors)
+        row["vectors"] = _shortest_decimals(text.vectors)
       f.write(json.dumps(row, ensure_ascii=False) + "\n")
       count += 1
   return count
 
 
-def _npz(path: str, features: Iterable[Features]) -> int:
+def _write_npz(path: str, features: Iterable[Features]) -> int:
   """Writes arrays; collects all of them in memory first.
 
   Raises:
@@ -98,7 +98,7 @@ def _npz(path: str, features: Iterable[Features]) -> int:
   for name in ("ids", "tokens"):
     strings = arrays.get(name, [])
     longest = max(map(len, strings), default=0)
-    if 4 * longest * len(strings) > _MAX_NAME_BYTES:
+    if 4 * longest * len(strings) > _MAX_STRING_BYTES:
       raise UserError(
         f"{name}: {len(strings):,} strings are too large for an .npz, because"
         f" each takes as much space as the longest, of {longest:,} characters;"
@@ -135,21 +135,21 @@ def _without_nul(text: str) -> str:
   return text.replace("\0", "\ufffd")
 
 
-def _hdf5(path: str, features: Iterable[Features]) -> int:
-  """Writes the same arrays as `_npz`, a chunk of texts at a time."""
+def _write_hdf5(path: str, features: Iterable[Features]) -> int:
+  """Writes the same arrays as `_write_npz`, a chunk of texts at a time."""
   import h5py
 
-  with _QuietFile(path, "w+b") as quiet_file:
+  with _ErrorKeepingFile(path, "w+b") as file_for_h5py:
     try:
-      with h5py.File(quiet_file, "w") as f:
-        return _write_chunks(f, quiet_file, iter(features))
+      with h5py.File(file_for_h5py, "w") as f:
+        return _write_chunks(f, file_for_h5py, iter(features))
     finally:
       # HDF5 may also have written to the disk when it closed the file.
-      quiet_file.check()
+      file_for_h5py.raise_error()
 
 
 def _write_chunks(
-  f: Any, quiet_file: "_QuietFile", features: Iterator[Features]
+  f: Any, file_for_h5py: "_ErrorKeepingFile", features: Iterator[Features]
 ) -> int:
   token_count = count = 0
   for chunk in _chunks(features):
@@ -161,57 +161,58 @@ def _write_chunks(
       arrays["starts"] = starts[1:] if count else starts
     for name, array in arrays.items():
       _append(f, name, array)
-    quiet_file.check()
+    file_for_h5py.raise_error()
     count += len(chunk)
   return count
 
 
-class _QuietFile(io.FileIO):
-  """A file for h5py that hides errors of a full disk from the HDF5 library.
+class _ErrorKeepingFile(io.FileIO):
+  """A file for h5py that keeps the first error instead of raising it.
 
-  The library crashes if a write fails. So after the first error this class
-  writes nothing more, but reports success, so that HDF5 can close its file.
+  The HDF5 library crashes if a write fails, for example on a full disk. So
+  after the first error this class writes nothing more, but reports success, so
+  that HDF5 can close its file.
   """
 
-  error: OSError | None = None
+  first_error: OSError | None = None
 
   def write(self, content: Any) -> int:
     """Writes bytes; after an error it only pretends to write them."""
     unwritten = memoryview(content).cast("B")
     try:
-      while self.error is None and len(unwritten):
+      while self.first_error is None and len(unwritten):
         unwritten = unwritten[super().write(unwritten) :]
     except OSError as e:
-      self.error = e
+      self.first_error = e
     return len(memoryview(content).cast("B"))
 
   def truncate(self, size: int | None = None) -> int:
-    """Sets the file's size; remembers an error instead of raising it."""
+    """Sets the file's size; keeps an error instead of raising it."""
     try:
       return super().truncate(size)
     except OSError as e:
-      self.error = self.error or e
+      self.first_error = self.first_error or e
       return size or 0
 
   def readinto(self, buffer: Any) -> int:
     """Reads bytes; returns zeros for bytes that could not be written."""
     count = super().readinto(buffer)
-    if self.error is not None:
+    if self.first_error is not None:
       memoryview(buffer).cast("B")[count:] = bytes(len(buffer) - count)
       return len(buffer)
     return count
 
-  def check(self) -> None:
+  def raise_error(self) -> None:
     """Raises the first error, if there was one."""
-    if self.error is not None:
-      raise self.error
+    if self.first_error is not None:
+      raise self.first_error
 
 
 def _chunks(features: Iterator[Features]) -> Iterator[list[Features]]:
-  """Yields lists of `_CHUNK` texts, or one empty list if there are no texts."""
-  chunk = list(itertools.islice(features, _CHUNK))
+  """Yields chunks of texts; one empty chunk if there are no texts."""
+  chunk = list(itertools.islice(features, _CHUNK_SIZE))
   yield chunk
-  while chunk := list(itertools.islice(features, _CHUNK)):
+  while chunk := list(itertools.islice(features, _CHUNK_SIZE)):
     yield chunk
 
 
@@ -236,7 +237,12 @@ def _append(file: Any, name: str, array: np.ndarray | list[str]) -> None:
   dataset[old_length:] = array
 
 
-_WRITERS = {".jsonl": _jsonl, ".npz": _npz, ".h5": _hdf5, ".hdf5": _hdf5}
+_WRITERS = {
+  ".jsonl": _write_jsonl,
+  ".npz": _write_npz,
+  ".h5": _write_hdf5,
+  ".hdf5": _write_hdf5,
+}
 
 
 def extract_file(
@@ -244,7 +250,7 @@ def extract_file(
   source: str,
   target: str,
   spec: features.Spec,
-  tokens: int = 8192,
+  batch_tokens: int = 8192,
   dtype: str = "float32",
   family: str | None = None,
   tower: str | None = None,
@@ -258,7 +264,7 @@ def extract_file(
       all.
     spec: which vectors to compute. If its `unit` is None, the unit follows from
       the model's pooling. It is pieces if the model has no pooling.
-    tokens: the largest number of tokens in a batch, with padding.
+    batch_tokens: the largest number of tokens in a batch, with padding.
     dtype: the dtype of the computation.
     family: the family of a transformers folder; needed if its config.json does
       not name a family.
@@ -271,19 +277,19 @@ def extract_file(
     UserError: the input cannot be read, or the model cannot compute these
       vectors.
   """
-  writer_of(target)  # Report a bad name before the model is opened.
-  text_batches.check_not_input(source, target)
-  loaded = open_model(
+  writer_of(target)  # Refuse a bad extension before the model is opened.
+  text_inputs.check_not_same_file(source, target)
+  opened_model = open_model(
     model,
     family=family,
     tower=tower,
     default_tower="discriminator",
     dtype=dtype,
   )
-  spec, notes = features.complete(loaded, spec)
+  spec, notes = features.complete_spec(opened_model, spec)
   for line in notes:
     note(f"note: {line}.")
   vectors = features.extract_texts(
-    loaded, text_batches.read_texts(source), spec, tokens
+    opened_model, text_inputs.read_texts(source), spec, batch_tokens
   )
   return write(target, vectors)

@@ -23,18 +23,18 @@ from bert_jax.devices import sharding
 from bert_jax.messages import UserError
 from bert_jax.models.encoder import encode
 from bert_jax.tasks.windows import windows
-from bert_jax.use import row_batches, text_batches
-from bert_jax.use.text_batches import Text, Tokens
+from bert_jax.use import row_batches, text_inputs
+from bert_jax.use.text_inputs import Text, Tokens
 from bert_jax.weights.load import OpenedModel
 
-COMBINE = ("concat", "sum", "mean", "mix", "stack")
+COMBINATIONS = ("concat", "sum", "mean", "mix", "stack")
 UNITS = ("piece", "word", "cls", "mean", "max")
-# The units that give one vector for a whole text.
-WHOLE = ("cls", "mean", "max")
-PIECES = ("first", "mean")
-# The number of texts that are sorted by length together. Memory holds the
-# vectors of all of them.
-BLOCK = 1024
+# The units that give one vector for each text.
+TEXT_UNITS = ("cls", "mean", "max")
+PIECE_CHOICES = ("first", "mean")
+# The number of texts in a block: they are sorted by length together, and the
+# memory holds the vectors of all of them.
+BLOCK_SIZE = 1024
 
 
 class Spec(NamedTuple):
@@ -66,11 +66,11 @@ class Spec(NamedTuple):
       unless `combine` is "mix".
     gamma: the factor of the weighted sum of "mix".
     unit: what gets a vector.
-    pieces: the vector of a word: "first" takes the vector of its first piece,
-      "mean" the mean over its pieces.
+    pieces: how the vector of a word is made: "first" takes the vector of its
+      first piece, "mean" takes the mean over all its pieces.
     normalize: if True, divides each vector by its length.
-    max_length: the number of tokens in a window. None takes the model's longest
-      row; ELMo has no limit.
+    max_length: the number of tokens in a window. None takes the largest number
+      that the model can read; ELMo has no limit.
     overlap: the least number of tokens that neighbouring windows share.
   """
 
@@ -112,21 +112,21 @@ class _Window:
     ids: int32 [T, ...], the ids of the row's tokens.
     begin: the first position in the row whose vector is taken.
     end: the position after the last position whose vector is taken.
-    position: the position of token `begin` in the text.
+    text_position: the position of token `begin` in the text.
   """
 
   text_index: int
   ids: np.ndarray
   begin: int
   end: int
-  position: int
+  text_position: int
 
 
 def extract(
   model: OpenedModel,
   texts: Iterable[str | Sequence[str]],
   spec: Spec = Spec(),  # noqa: B008, it is immutable
-  tokens: int = 8192,
+  batch_tokens: int = 8192,
 ) -> Iterator[Features]:
   """Yields the vectors of each text, in the order of the texts.
 
@@ -134,34 +134,34 @@ def extract(
     model: a model of any family; a model of ELECTRA must have one tower only.
     texts: strings, or lists of words.
     spec: which vectors to compute.
-    tokens: the largest number of tokens in a batch, with padding.
+    batch_tokens: the largest number of tokens in a batch, with padding.
 
   Raises:
     UserError: the model cannot compute these vectors.
   """
   prepared_texts = (
-    text_batches.of_text(i, text)
+    text_inputs.text_of_string(i, text)
     if isinstance(text, str)
-    else text_batches.of_words(i, text)
+    else text_inputs.text_of_words(i, text)
     for i, text in enumerate(texts)
   )
-  return extract_texts(model, prepared_texts, spec, tokens)
+  return extract_texts(model, prepared_texts, spec, batch_tokens)
 
 
 def extract_texts(
   model: OpenedModel,
   texts: Iterable[Text],
   spec: Spec,
-  tokens: int = 8192,
+  batch_tokens: int = 8192,
   report: Callable[[int], None] | None = None,
 ) -> Iterator[Features]:
-  """Yields the vectors of texts of the class `Text`; see `extract`.
+  """Does what `extract` does, but for texts of the class `Text`.
 
   Args:
     model: see `extract`.
     texts: the texts.
     spec: see `extract`.
-    tokens: see `extract`.
+    batch_tokens: see `extract`.
     report: called with the number of texts that are done, batch by batch.
 
   Raises:
@@ -169,16 +169,18 @@ def extract_texts(
   """
   if spec.layers is None:
     spec = spec._replace(layers=tuple(range(num_layers(model))))
-  check(model, spec)
+  check_spec(model, spec)
   texts = iter(texts)
-  blocks = iter(lambda: list(itertools.islice(texts, BLOCK)), [])
+  blocks = iter(lambda: list(itertools.islice(texts, BLOCK_SIZE)), [])
   return itertools.chain.from_iterable(
-    _block(model, block, spec, tokens, report, number * BLOCK)
+    _block_features(
+      model, block, spec, batch_tokens, report, number * BLOCK_SIZE
+    )
     for number, block in enumerate(blocks)
   )
 
 
-def complete(
+def complete_spec(
   model: OpenedModel, spec: Spec, default_unit: str = "piece"
 ) -> tuple[Spec, list[str]]:
   """Chooses the unit of the vectors if a spec has no unit.
@@ -204,7 +206,7 @@ def complete(
 def choose_pooling(
   model: OpenedModel, unit: str | None
 ) -> tuple[str, bool, list[str]]:
-  """Chooses the unit that the user names, or else the model's unit.
+  """Chooses a unit: the user's, or else the model's pooling.
 
   Args:
     model: a model of sentence-transformers, or any other model.
@@ -224,10 +226,10 @@ def choose_pooling(
   model_unit = " and ".join(pooling["modes"])
   if unit in ("piece", "word"):
     return unit, False, []
-  if unit is None and model_unit not in WHOLE:
+  if unit is None and model_unit not in TEXT_UNITS:
     raise UserError(
       f"the model's own pooling is {model_unit}, which is not computed here;"
-      f" pass --pooling={' or --pooling='.join(UNITS)}."
+      f" choose another: {' or '.join(UNITS)}."
     )
   lines = []
   if unit not in (None, model_unit):
@@ -239,7 +241,7 @@ def choose_pooling(
     divided = ", divided by its length" if pooling["normalize"] else ""
     lines.append(
       "one vector for each text, by the model's own pooling:"
-      f" {model_unit}{divided}; --pooling=piece gives one for each piece"
+      f" {model_unit}{divided}; choose piece for a vector of each piece"
     )
   if pooling["others"]:
     names = ", ".join(pooling["others"])
@@ -252,7 +254,7 @@ def num_layers(model: OpenedModel) -> int:
   return model.module.encoder.num_layers + 1
 
 
-def check(model: OpenedModel, spec: Spec) -> None:
+def check_spec(model: OpenedModel, spec: Spec) -> None:
   """Raises a UserError if a model cannot compute the vectors of a spec."""
   count, family = num_layers(model), model.config["family"]
   if "encoder" not in model.params:
@@ -260,10 +262,12 @@ def check(model: OpenedModel, spec: Spec) -> None:
       "the model has both towers of ELECTRA; load it with tower="
       '"discriminator" or "generator".'
     )
-  choices = dict(combine=COMBINE, unit=UNITS, pieces=PIECES)
+  choices = dict(combine=COMBINATIONS, unit=UNITS, pieces=PIECE_CHOICES)
   for name, allowed in choices.items():
     if getattr(spec, name) not in allowed:
-      raise UserError(f"{name}={getattr(spec, name)!r}: not one of {allowed}.")
+      raise UserError(
+        f"{name}={getattr(spec, name)!r} is not one of {', '.join(allowed)}."
+      )
   for layer in spec.layers or ():
     if not -count <= layer < count:
       raise UserError(
@@ -271,30 +275,30 @@ def check(model: OpenedModel, spec: Spec) -> None:
         " is the last one."
       )
   if not spec.layers:
-    raise UserError("no layers: name one at least.")
+    raise UserError("no layer is chosen; give the number of at least one.")
   num_mixed = len(spec.layers) if spec.combine == "mix" else 0
   if len(spec.mix) != num_mixed:
     raise UserError(
       f"mix has {len(spec.mix)} weights, but {num_mixed} layers are mixed."
     )
   if family == "elmo" and spec.unit == "cls":
-    raise UserError("ELMo has no [CLS]; take the mean.")
-  longest, length = _longest(model), spec.max_length
-  if length is not None and not 8 <= length <= (longest or length):
+    raise UserError("ELMo has no [CLS] token; choose the mean.")
+  max_length, length = _max_length_of(model), spec.max_length
+  if length is not None and not 8 <= length <= (max_length or length):
     raise UserError(
-      f"windows of {length} tokens: the model takes 8"
-      f" {f'to {longest}' if longest else 'or more'}."
+      f"windows of {length} tokens are not possible: the model takes 8"
+      f" {f'to {max_length}' if max_length else 'or more'}."
     )
   if spec.overlap < 0:
-    raise UserError(f"overlap {spec.overlap}: it must be 0 or more.")
+    raise UserError(f"overlap={spec.overlap} must be 0 or more.")
 
 
-def _longest(model: OpenedModel) -> int | None:
-  """Returns the length of the model's longest row; None for any length."""
+def _max_length_of(model: OpenedModel) -> int | None:
+  """Returns the most tokens that the model reads; None if it has no limit."""
   return getattr(model.module.encoder, "max_length", None)
 
 
-def layers_of(
+def compute_layers(
   encoder: nn.Module,
   params: Any,
   batch: dict[str, Array],
@@ -327,20 +331,20 @@ def layers_of(
 
 
 @functools.partial(sharding.jit, static_argnums=(0, 1))
-def _run(
+def _compute_vectors(
   encoder: nn.Module,
   spec: Spec,
   params: Any,
   batch: dict[str, Array],
   weights: Float[Array, "b l"] | None,
 ) -> Array:
-  """Computes the vectors of all positions, or of rows if weights are given.
+  """Computes a vector for each position, or for each row if weights are given.
 
   The vector of a row is the weighted sum over its positions, or the maximum
   over positions with a weight above 0.
   """
-  layers = layers_of(encoder, params, batch, spec.layers or ())
-  x = _combine([layer.astype(jnp.float32) for layer in layers], spec)
+  layers = compute_layers(encoder, params, batch, spec.layers or ())
+  x = _combine_layers([layer.astype(jnp.float32) for layer in layers], spec)
   if weights is None:
     return x
   if spec.unit == "max":
@@ -349,7 +353,8 @@ def _run(
   return jnp.einsum("bl,bl...->b...", weights, x)
 
 
-def _combine(layers: list[Array], spec: Spec) -> Array:
+def _combine_layers(layers: list[Array], spec: Spec) -> Array:
+  """Combines layers, each [b, l, d], as `spec.combine` says."""
   if spec.combine == "concat":
     return jnp.concatenate(layers, -1)
   stacked = jnp.stack(layers, 2)
@@ -361,29 +366,29 @@ def _combine(layers: list[Array], spec: Spec) -> Array:
   return stacked.sum(2) if spec.combine == "sum" else stacked.mean(2)
 
 
-def _block(
+def _block_features(
   model: OpenedModel,
   texts: list[Text],
   spec: Spec,
-  tokens: int,
+  batch_tokens: int,
   report: Callable[[int], None] | None,
-  num_earlier: int,
+  num_earlier_texts: int,
 ) -> Iterator[Features]:
-  """Yields the features of texts that are encoded and sorted together.
+  """Yields the features of one block of texts.
 
-  See `extract_texts` for the arguments. `num_earlier` is the number of texts in
-  earlier blocks.
+  See `extract_texts` for the arguments. `num_earlier_texts` is the number of
+  texts in earlier blocks.
   """
-  encoded = text_batches.encode(model, texts)
-  longest = spec.max_length or _longest(model)
+  encoded = text_inputs.encode(model, texts)
+  max_length = spec.max_length or _max_length_of(model)
   rows = [
     window
     for i, tokens_of_text in enumerate(encoded)
-    for window in _windows(i, tokens_of_text, longest, spec.overlap)
+    for window in _windows_of(i, tokens_of_text, max_length, spec.overlap)
   ]
-  weigh = _weigher(model, spec)
+  weigh = _make_weigher(model, spec)
   run = functools.partial(
-    _run,
+    _compute_vectors,
     model.module.encoder,
     # Keep only the fields that change the compiled program, so that other
     # options reuse the jit cache.
@@ -398,13 +403,15 @@ def _block(
   )
   vectors_by_text: list[Any] = [None] * len(texts)
   num_done = 0
-  for batch in row_batches.batches([r.ids for r in rows], longest, tokens):
-    batch_rows = [rows[i] for i in batch.numbers]
+  for batch in row_batches.batches(
+    [r.ids for r in rows], max_length, batch_tokens
+  ):
+    batch_rows = [rows[i] for i in batch.row_numbers]
     weights = weigh and weigh(batch_rows, batch.inputs["sequence_ids"].shape)
     vectors = np.asarray(run(batch.inputs, weights))
     num_done += len(batch_rows)
     if report is not None:
-      report(num_earlier + num_done * len(texts) // len(rows))
+      report(num_earlier_texts + num_done * len(texts) // len(rows))
     for window, x in zip(batch_rows, vectors, strict=False):
       n = window.text_index
       if weigh:
@@ -418,30 +425,30 @@ def _block(
           (len(encoded[n].ids), *x.shape[1:]), np.float32
         )
       taken_vectors = x[window.begin : window.end]
-      end = window.position + len(taken_vectors)
-      vectors_by_text[n][window.position : end] = taken_vectors
+      end = window.text_position + len(taken_vectors)
+      vectors_by_text[n][window.text_position : end] = taken_vectors
   counts = np.bincount([row.text_index for row in rows], minlength=len(texts))
   for text, tokens_of_text, x, count in zip(
     texts, encoded, vectors_by_text, counts, strict=True
   ):
-    yield _finish(text, tokens_of_text, x, int(count), spec)
+    yield _features_of(text, tokens_of_text, x, int(count), spec)
 
 
-def _windows(
-  number: int, encoded: Tokens, longest: int | None, overlap: int
+def _windows_of(
+  text_index: int, encoded: Tokens, max_length: int | None, overlap: int
 ) -> Iterator[_Window]:
-  """Yields the rows of a text.
+  """Yields the windows of a text: one row, or several if the text is long.
 
   In the overlap of two windows, the vectors of the left half are taken from the
   left window, and the vectors of the right half from the right window. So no
   vector is taken from near the edge of a window.
   """
   begin, end, count = encoded.begin, encoded.end, len(encoded.ids)
-  if longest is None or count <= longest:
-    yield _Window(number, encoded.ids, 0, count, 0)
+  if max_length is None or count <= max_length:
+    yield _Window(text_index, encoded.ids, 0, count, 0)
     return
   head, tail = encoded.ids[:begin], encoded.ids[end:]
-  inner = longest - len(head) - len(tail)
+  inner = max_length - len(head) - len(tail)
   stride = inner - min(overlap, inner // 2)
   bounds = windows(end - begin, inner, stride, full=True)
   position = 0
@@ -451,20 +458,22 @@ def _windows(
     )
     is_last = i + 1 == len(bounds)
     taken_end = count if is_last else begin + (stop + bounds[i + 1][0]) // 2
-    yield _Window(number, ids, position - start, taken_end - start, position)
+    yield _Window(
+      text_index, ids, position - start, taken_end - start, position
+    )
     position = taken_end
 
 
-def _weigher(
+def _make_weigher(
   model: OpenedModel, spec: Spec
 ) -> Callable[[list[_Window], tuple[int, int]], np.ndarray] | None:
-  """Returns a function that weighs the positions of rows.
+  """Returns a function that computes the weights of positions in rows.
 
   The function takes rows and the batch's shape [b, l], and returns weights,
-  float32 [b, l]. If each position has a vector, None is returned instead of a
-  function.
+  float32 [b, l]. If the spec asks for a vector of each position, no weights are
+  needed, and `_make_weigher` returns None.
   """
-  if spec.unit not in WHOLE:
+  if spec.unit not in TEXT_UNITS:
     return None
   family = model.config["family"]
   takes_last = spec.unit == "cls" and models.family(family).POOLING.last
@@ -481,7 +490,7 @@ def _weigher(
   return weigh
 
 
-def _finish(
+def _features_of(
   text: Text, encoded: Tokens, x: np.ndarray, num_rows: int, spec: Spec
 ) -> Features:
   """Returns the features of a text.
@@ -503,7 +512,7 @@ def _finish(
   elif spec.unit == "piece":
     names = encoded.pieces
   else:
-    names, x = _words(text, encoded, x, spec.pieces)
+    names, x = _words_with_vectors(text, encoded, x, spec.pieces)
   if spec.normalize:
     # sentence-transformers uses torch.nn.functional.normalize, which has this
     # bound.
@@ -512,7 +521,7 @@ def _finish(
   return Features(text.id, None if names is None else tuple(names), x)
 
 
-def _words(
+def _words_with_vectors(
   text: Text, encoded: Tokens, x: np.ndarray, pieces: str
 ) -> tuple[list[str], np.ndarray]:
   """Returns the words, and their vectors, computed from vectors of pieces."""

@@ -130,7 +130,7 @@ def fill(
   model: MaskedModel,
   texts: Sequence[str],
   top: int = 5,
-  tokens: int = 8192,
+  batch_tokens: int = 8192,
   report: Callable[[int], None] | None = None,
 ) -> list[list[Candidates]]:
   """Returns the `top` likeliest pieces for each [MASK] of each text.
@@ -139,7 +139,7 @@ def fill(
     model: a masked language model, or ELECTRA's generator.
     texts: texts with at least one mask each, in the tokenizer's spelling.
     top: the number of pieces to return, the likeliest first.
-    tokens: the largest number of tokens in a batch, with padding.
+    batch_tokens: the largest number of tokens in a batch, with padding.
     report: called with the number of texts that are done, batch by batch.
 
   Raises:
@@ -172,10 +172,12 @@ def fill(
   num_masks = 1 << (max_masks - 1).bit_length()
   longest = model.module.encoder.max_length
   num_done = 0
-  for batch in row_batches.batches(rows, longest, max(tokens // num_masks, 1)):
+  for batch in row_batches.batches(
+    rows, longest, max(batch_tokens // num_masks, 1)
+  ):
     size = len(batch.inputs["sequence_ids"])
     padded_positions = np.zeros((size, num_masks), np.int32)
-    for i, number in enumerate(batch.numbers):
+    for i, number in enumerate(batch.row_numbers):
       row_positions = positions[number]
       padded_positions[i, : len(row_positions)] = row_positions
     log_p, ids = map(
@@ -189,11 +191,11 @@ def fill(
         padded_positions,
       ),
     )
-    for i, number in enumerate(batch.numbers):
+    for i, number in enumerate(batch.row_numbers):
       for j in range(len(positions[number])):
         pairs = zip(ids[i, j], np.exp(log_p[i, j]), strict=True)
         masks_of_texts[number].append([(pieces[k], float(p)) for k, p in pairs])
-    num_done += len(batch.numbers)
+    num_done += len(batch.row_numbers)
     if report is not None:
       report(num_done)
   return masks_of_texts

@@ -1,4 +1,4 @@
-"""Computes how likely a text is according to a model: `score` and `cloze`.
+"""Computes how likely a model finds a text: `score` and `predict_blanks`.
 
 The score of a text is a sum of natural logarithms over its tokens, without the
 special tokens. The methods are:
@@ -6,7 +6,7 @@ special tokens. The methods are:
 - "pll", pseudo-log-likelihood: log P(token | all other tokens), with each token
   masked in turn (Salazar et al. 2020, equation 1).
 - "pll_word_l2r": like "pll", but the later pieces of the same word are masked
-  too, because they reveal the piece (Kauf and Ivanova 2023).
+  too, because they would reveal the masked piece (Kauf and Ivanova 2023).
 - "rtd": log P(token is original), from ELECTRA's discriminator in one pass.
 - "lm": log P(token | the tokens before it), from a causal model in one pass.
   The first token does not count, because no token is before it.
@@ -24,18 +24,18 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bert_jax.devices import sharding
 from bert_jax.messages import UserError
-from bert_jax.use import row_batches, text_batches
+from bert_jax.use import row_batches, text_inputs
 from bert_jax.use.fill_mask import can_fill, log_probabilities
-from bert_jax.use.text_batches import Text, Tokens
+from bert_jax.use.text_inputs import Text, Tokens
 from bert_jax.weights.load import OpenedModel
 
 METHODS = ("pll", "pll_word_l2r", "rtd", "lm")
 # The number of texts whose rows are made and sorted together.
-BLOCK = 2048
+BLOCK_SIZE = 2048
 _jit = functools.partial(sharding.jit, static_argnums=0)
 # `input_ids` and the other inputs of the encoder, [b, l] each.
 Inputs = dict[str, Array]
-_MASKS = ("[MASK]", "<mask>")
+_MASK_SPELLINGS = ("[MASK]", "<mask>")
 
 
 class BlankPrediction(NamedTuple):
@@ -56,19 +56,19 @@ class _Row(NamedTuple):
   """Holds a row of token ids, and says which output is read from it.
 
   Attributes:
-    text: the index of the row's text.
+    text_index: the index of the row's text.
     ids: int32 [T], the ids of the row.
     arguments: two integers for the method's program. For "pll", "pll_word_l2r"
-      and `cloze` they are (position, token id) of a masked token. For "rtd" and
-      "lm" they are (begin, end) of the tokens that count.
+      and `predict_blanks` they are (position, token id) of a masked token. For
+      "rtd" and "lm" they are (begin, end) of the tokens that count.
   """
 
-  text: int
+  text_index: int
   ids: np.ndarray
   arguments: tuple[int, int]
 
 
-def method_of(model: OpenedModel) -> str:
+def default_method(model: OpenedModel) -> str:
   """Returns the method that fits a model's head, or raises a UserError."""
   family, task = model.config["family"], model.config["task"]
   if family == "gpt" and task == "pretraining":
@@ -78,19 +78,19 @@ def method_of(model: OpenedModel) -> str:
   if can_fill(model.config):
     return "pll"
   raise UserError(
-    f"the model is of family {family} for {task}; a score needs the head of a"
-    " masked or causal language model or of ELECTRA's discriminator."
+    f"a model of family {family} for {task} has no likelihood; use a masked or"
+    " causal language model, or ELECTRA's discriminator."
   )
 
 
-def check(model: OpenedModel, method: str) -> None:
+def check_method(model: OpenedModel, method: str) -> None:
   """Raises a UserError if a method does not fit a model's head."""
   if method not in METHODS:
-    raise UserError(f"method {method!r} is not one of {METHODS}.")
-  head_method = method_of(model)
+    raise UserError(f"method {method!r} is not one of {', '.join(METHODS)}.")
+  head_method = default_method(model)
   if not method.startswith(head_method):
     raise UserError(
-      f"method {method!r} does not fit: this model's head gives"
+      f"method {method!r} does not fit this model's head; choose"
       f" {head_method!r}."
     )
 
@@ -99,7 +99,7 @@ def score(
   model: OpenedModel,
   texts: Sequence[str],
   method: str | None = None,
-  tokens: int = 8192,
+  batch_tokens: int = 8192,
   report: Callable[[int], None] | None = None,
 ) -> np.ndarray:
   """Scores texts; the top of this file explains the methods.
@@ -108,7 +108,7 @@ def score(
     model: a model with a pre-training head.
     texts: N texts, which are not longer than the model's rows.
     method: one of `METHODS`; None chooses the method by the model's head.
-    tokens: the largest number of tokens in a batch, with padding.
+    batch_tokens: the largest number of tokens in a batch, with padding.
     report: called with the number of texts that are done, batch by batch.
 
   Returns:
@@ -117,93 +117,107 @@ def score(
   Raises:
     UserError: the method does not fit the model's head, or a text is too long.
   """
-  method = method or method_of(model)
-  check(model, method)
+  method = method or default_method(model)
+  check_method(model, method)
   program = _PROGRAMS[method]
-  # Take smaller batches for a causal model, which computes logits at all
-  # positions.
-  tokens = tokens if method != "lm" else max(tokens // 4, 1)
+  # A causal model computes logits at all positions, so take smaller batches.
+  batch_tokens = batch_tokens if method != "lm" else max(batch_tokens // 4, 1)
   scores = np.zeros(len(texts), np.float64)
-  for start in range(0, len(texts), BLOCK):
-    block = texts[start : start + BLOCK]
-    encoded = encode(model, [text_batches.of_text(t[:40], t) for t in block])
-    rows = list(_rows(model, encoded, method))
+  for start in range(0, len(texts), BLOCK_SIZE):
+    block = texts[start : start + BLOCK_SIZE]
+    encoded = encode(
+      model, [text_inputs.text_of_string(t[:40], t) for t in block]
+    )
+    rows = list(_make_rows(model, encoded, method))
     num_done = 0
-    for indices, log_p in _run(model, program, rows, tokens):
+    for indices, log_p in _run_batches(model, program, rows, batch_tokens):
       num_done += len(indices)
       if report is not None:
         report(start + num_done * len(block) // len(rows))
-      scored_texts = [start + rows[i].text for i in indices]
+      scored_texts = [start + rows[i].text_index for i in indices]
       np.add.at(scores, scored_texts, log_p[: len(indices)].astype(np.float64))
   return scores
 
 
 def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
   """Encodes texts; raises a UserError for a text that is too long."""
-  encoded = text_batches.encode(model, texts)
-  longest = model.module.encoder.max_length
+  encoded = text_inputs.encode(model, texts)
+  max_length = model.module.encoder.max_length
   for text, encoding in zip(texts, encoded, strict=True):
-    if len(encoding.ids) > longest:
+    if len(encoding.ids) > max_length:
       raise UserError(
         f"{text.text[:40]!r}... has {len(encoding.ids)} tokens; the model takes"
-        f" {longest}. Shorten the text."
+        f" {max_length}. Shorten the text."
       )
   return encoded
 
 
 def mask_token(model: OpenedModel) -> tuple[str, int]:
   """Returns the mask's text and id; raises a UserError if there is no mask."""
-  for token in _MASKS:
+  for token in _MASK_SPELLINGS:
     token_id = model.tokenizer and model.tokenizer.token_to_id(token)
     if token_id is not None:
       return token, token_id
-  raise UserError(f"the tokenizer has neither {' nor '.join(_MASKS)}.")
+  raise UserError(
+    f"the tokenizer has no mask, neither {' nor '.join(_MASK_SPELLINGS)}; use a"
+    " masked language model with its own tokenizer."
+  )
 
 
-def _rows(
+def _make_rows(
   model: OpenedModel, encoded: Sequence[Tokens], method: str
 ) -> Iterator[_Row]:
   """Yields the rows of texts: one for each token, or one for each text."""
   mask_id = mask_token(model)[1] if method.startswith("pll") else 0
-  for text, encoding in enumerate(encoded):
+  for text_index, encoding in enumerate(encoded):
     if method in ("rtd", "lm"):
-      yield _Row(text, encoding.ids, (encoding.begin, encoding.end))
+      yield _Row(text_index, encoding.ids, (encoding.begin, encoding.end))
       continue
     for i in range(encoding.begin, encoding.end):
       ids, end = encoding.ids.copy(), i + 1
       if method == "pll_word_l2r":
-        while end < encoding.end and encoding.splits[end] == encoding.splits[i]:
+        while (
+          end < encoding.end
+          and encoding.tokenizer_words[end] == encoding.tokenizer_words[i]
+        ):
           end += 1
       ids[i:end] = mask_id
-      yield _Row(text, ids, (i, int(encoding.ids[i])))
+      yield _Row(text_index, ids, (i, int(encoding.ids[i])))
 
 
-def _run(
+def _run_batches(
   model: OpenedModel,
   program: Callable[..., Any],
   rows: Sequence[_Row],
-  tokens: int,
+  batch_tokens: int,
 ) -> Iterator[tuple[np.ndarray, Any]]:
   """Yields the indices of a batch's rows and the program's output for them.
 
   The output may have more rows than indices, because a batch is padded.
   """
-  longest = model.module.encoder.max_length
-  for batch in row_batches.batches([row.ids for row in rows], longest, tokens):
+  max_length = model.module.encoder.max_length
+  for batch in row_batches.batches(
+    [row.ids for row in rows], max_length, batch_tokens
+  ):
     arguments = np.zeros((2, len(batch.inputs["sequence_ids"])), np.int32)
-    for i, index in enumerate(batch.numbers):
+    for i, index in enumerate(batch.row_numbers):
       arguments[:, i] = rows[index].arguments
     outputs = program(model.module, model.params, batch.inputs, *arguments)
-    yield batch.numbers, jax.tree.map(np.asarray, outputs)
+    yield batch.row_numbers, jax.tree.map(np.asarray, outputs)
 
 
-Ids = Int[Array, "b"]
+# An integer for each row of a batch: a position or a token id.
+RowIntegers = Int[Array, "b"]
 
 
 @_jit
 def _predict_blank(
-  module: nn.Module, params: Any, inputs: Inputs, position: Ids, token_id: Ids
-) -> tuple[Ids, Float[Array, "b"]]:
+  module: nn.Module,
+  params: Any,
+  inputs: Inputs,
+  position: RowIntegers,
+  token_id: RowIntegers,
+) -> tuple[RowIntegers, Float[Array, "b"]]:
   """Returns the most likely id at a masked position, and log P(token_id)."""
   log_p = log_probabilities(module, params, inputs, position[:, None])[:, 0]
   token_log_p = jnp.take_along_axis(log_p, token_id[:, None], 1)[:, 0]
@@ -212,14 +226,20 @@ def _predict_blank(
 
 @_jit
 def _pll(
-  module: nn.Module, params: Any, inputs: Inputs, position: Ids, token_id: Ids
+  module: nn.Module,
+  params: Any,
+  inputs: Inputs,
+  position: RowIntegers,
+  token_id: RowIntegers,
 ) -> Float[Array, "b"]:
   """Returns log P(token_id) at a masked position."""
   log_p = log_probabilities(module, params, inputs, position[:, None])[:, 0]
   return jnp.take_along_axis(log_p, token_id[:, None], 1)[:, 0]
 
 
-def _between(length: int, begin: Ids, end: Ids) -> Bool[Array, "b l"]:
+def _is_between(
+  length: int, begin: RowIntegers, end: RowIntegers
+) -> Bool[Array, "b l"]:
   """Returns True at the positions from `begin` to `end` - 1 of each row."""
   index = jnp.arange(length)[None]
   return (index >= begin[:, None]) & (index < end[:, None])
@@ -227,65 +247,76 @@ def _between(length: int, begin: Ids, end: Ids) -> Bool[Array, "b l"]:
 
 @_jit
 def _rtd(
-  module: nn.Module, params: Any, inputs: Inputs, begin: Ids, end: Ids
+  module: nn.Module,
+  params: Any,
+  inputs: Inputs,
+  begin: RowIntegers,
+  end: RowIntegers,
 ) -> Float[Array, "b"]:
   """Sums log P(token is original) from `begin` to `end` - 1."""
   outputs: Any = module.apply({"params": params}, inputs)
   log_p = jax.nn.log_sigmoid(-outputs["rtd_logits"])
-  return jnp.where(_between(log_p.shape[1], begin, end), log_p, 0).sum(-1)
+  return jnp.where(_is_between(log_p.shape[1], begin, end), log_p, 0).sum(-1)
 
 
 @_jit
 def _lm(
-  module: nn.Module, params: Any, inputs: Inputs, begin: Ids, end: Ids
+  module: nn.Module,
+  params: Any,
+  inputs: Inputs,
+  begin: RowIntegers,
+  end: RowIntegers,
 ) -> Float[Array, "b"]:
   """Sums log P(token | earlier tokens) from `begin` to `end` - 1."""
   ids = inputs["input_ids"]
   outputs: Any = module.apply({"params": params}, inputs)
   log_p = jax.nn.log_softmax(outputs["lm_logits"][:, :-1])
   log_p = jnp.take_along_axis(log_p, ids[:, 1:, None], -1)[..., 0]
-  is_counted = _between(ids.shape[1], begin, end)[:, 1:]
+  is_counted = _is_between(ids.shape[1], begin, end)[:, 1:]
   return jnp.where(is_counted, log_p, 0).sum(-1)
 
 
 _PROGRAMS = {"pll": _pll, "pll_word_l2r": _pll, "rtd": _rtd, "lm": _lm}
 
 
-def cloze(
+def predict_blanks(
   model: OpenedModel,
   texts: Sequence[str],
   answers: Sequence[str],
-  tokens: int = 8192,
+  batch_tokens: int = 8192,
 ) -> list[BlankPrediction]:
-  """Fills the blank of each text with the most likely piece.
+  """Fills the blank of each text with the most likely piece (a cloze test).
 
-  To find the answer's piece, the text with its answer is encoded too. If the
-  answer is not a single piece in this text, no prediction is right.
+  To find the answer's piece, the text is also encoded with the answer in its
+  blank. If the answer is not a single piece there, no prediction is right.
 
   Args:
     model: a masked language model.
     texts: texts with one `[MASK]` each, even for a model whose mask has
       another spelling.
     answers: the right word for each blank.
-    tokens: the largest number of tokens in a batch, with padding.
+    batch_tokens: the largest number of tokens in a batch, with padding.
 
   Raises:
     UserError: the model is not a masked language model, a text does not have
       exactly one `[MASK]`, or a text is too long.
   """
-  check(model, "pll")
+  check_method(model, "pll")
   mask, mask_id = mask_token(model)
   for text in texts:
     if text.count("[MASK]") != 1:
       raise UserError(
-        f"{text[:60]!r} has {text.count('[MASK]')} [MASK], not one."
+        f"{text[:60]!r} has {text.count('[MASK]')} times [MASK]; it must have"
+        " exactly one."
       )
   pairs = zip(texts, answers, strict=True)
   encoded = encode(
-    model, [text_batches.of_text("", t.replace("[MASK]", mask)) for t in texts]
+    model,
+    [text_inputs.text_of_string("", t.replace("[MASK]", mask)) for t in texts],
   )
-  encoded_with_answers = text_batches.encode(
-    model, [text_batches.of_text("", t.replace("[MASK]", a)) for t, a in pairs]
+  encoded_with_answers = text_inputs.encode(
+    model,
+    [text_inputs.text_of_string("", t.replace("[MASK]", a)) for t, a in pairs],
   )
   rows = []
   answer_ids: list[int | None] = []
@@ -301,8 +332,8 @@ def cloze(
     answer_ids.append(answer_id if is_single_piece else None)
   assert model.tokenizer is not None  # `mask_token` has checked this.
   predictions: list[Any] = [None] * len(texts)
-  for indices, (best_ids, answer_log_p) in _run(
-    model, _predict_blank, rows, tokens
+  for indices, (best_ids, answer_log_p) in _run_batches(
+    model, _predict_blank, rows, batch_tokens
   ):
     for i, index in enumerate(indices):
       best_id, answer_id = int(best_ids[i]), answer_ids[index]

@@ -6,22 +6,22 @@ from typing import Any
 import numpy as np
 
 from bert_jax.messages import UserError
-from bert_jax.use import blimp, likelihood, text_batches
+from bert_jax.use import blimp, likelihood, text_inputs
 from bert_jax.weights.load import OpenedModel, open_model
 
 
-def run(
+def run_tests(
   path: str,
   blimp_path: str | None,
   cloze_path: str | None,
   method: str | None = None,
-  pairs: int | None = None,
-  tokens: int = 8192,
+  max_pairs: int | None = None,
+  batch_tokens: int = 8192,
   dtype: str = "float32",
   family: str | None = None,
   tower: str | None = None,
 ) -> dict[str, Any]:
-  """Runs one or both tests, and prints a table of their results.
+  """Runs one or both tests, and prints their results.
 
   Args:
     path: a path that `open_model` opens.
@@ -31,8 +31,9 @@ def run(
       an "answer"; if None, this test is left out.
     method: how BLiMP's sentences are scored; see `likelihood.score`. If
       None, the model's head decides.
-    pairs: the number of pairs to take from each file of BLiMP; None takes all.
-    tokens: the largest number of tokens in a batch, with padding.
+    max_pairs: the largest number of pairs to take from each file of BLiMP; None
+      takes all.
+    batch_tokens: the largest number of tokens in a batch, with padding.
     dtype: the dtype of the computation.
     family: the family of a transformers folder whose config.json names none.
     tower: "discriminator" or "generator" of an ELECTRA.
@@ -52,56 +53,73 @@ def run(
     default_tower="discriminator",
     dtype=dtype,
   )
-  method = method or likelihood.method_of(model)
+  method = method or likelihood.default_method(model)
   results: dict[str, Any] = {"model": path, "method": method}
   if blimp_path:
-    results["blimp"] = run_blimp(model, blimp_path, method, pairs, tokens)
+    results["blimp"] = run_blimp(
+      model, blimp_path, method, max_pairs, batch_tokens
+    )
   if cloze_path:
-    results["cloze"] = run_cloze(model, cloze_path, tokens)
+    results["cloze"] = run_cloze(model, cloze_path, batch_tokens)
   # Print the results here, because the caller may fail to write them.
-  _show(results)
+  _print_results(results)
   return results
 
 
 def run_blimp(
-  model: OpenedModel, path: str, method: str, pairs: int | None, tokens: int
+  model: OpenedModel,
+  path: str,
+  method: str,
+  max_pairs: int | None,
+  batch_tokens: int,
 ) -> dict[str, Any]:
-  """Scores both sentences of each pair; returns `blimp.results`.
+  """Scores both sentences of each pair; returns what `blimp.accuracies` does.
 
   Args:
     model: a model with a pre-training head.
     path: see `blimp.read`.
     method: see `likelihood.score`.
-    pairs: the number of pairs to take from each file; None takes all.
-    tokens: the largest number of tokens in a batch, with padding.
+    max_pairs: the largest number of pairs to take from each file; None takes
+      all.
+    batch_tokens: the largest number of tokens in a batch, with padding.
 
   Raises:
     UserError: a file is damaged, or the model's scores are not finite.
   """
-  files = blimp.read(path, pairs)
-  texts = [text for file in files for text in (*file.good, *file.bad)]
-  scores = likelihood.score(model, texts, method, tokens)
+  files = blimp.read(path, max_pairs)
+  texts = [
+    text
+    for file in files
+    for text in (*file.good_sentences, *file.bad_sentences)
+  ]
+  scores = likelihood.score(model, texts, method, batch_tokens)
   _check_finite(scores)
-  counts = [n for file in files for n in (len(file.good), len(file.bad))]
-  groups = np.split(scores, np.cumsum(counts)[:-1])
-  return blimp.results(files, groups[::2], groups[1::2])
+  counts = [
+    len(sentences)
+    for file in files
+    for sentences in (file.good_sentences, file.bad_sentences)
+  ]
+  scores_of_lists = np.split(scores, np.cumsum(counts)[:-1])
+  return blimp.accuracies(files, scores_of_lists[::2], scores_of_lists[1::2])
 
 
-def run_cloze(model: OpenedModel, path: str, tokens: int) -> dict[str, Any]:
+def run_cloze(
+  model: OpenedModel, path: str, batch_tokens: int
+) -> dict[str, Any]:
   """Returns the accuracy over a file, in which each text has one `[MASK]`.
 
   Args:
     model: a masked language model.
     path: a .jsonl file with "text" and "answer" in each line.
-    tokens: the largest number of tokens in a batch, with padding.
+    batch_tokens: the largest number of tokens in a batch, with padding.
 
   Raises:
     UserError: a line is wrong, the file is empty, or the model's scores are not
       finite. The message names the wrong line.
   """
   texts, answers = [], []
-  for number, line in enumerate(text_batches.read_lines(path), 1):
-    row = text_batches.parse_json_object(line, f"{path}:{number}")
+  for number, line in enumerate(text_inputs.read_lines(path), 1):
+    row = text_inputs.parse_json_object(line, f"{path}:{number}")
     text, answer = row.get("text"), row.get("answer")
     if not isinstance(text, str) or text.count("[MASK]") != 1:
       raise UserError(
@@ -113,7 +131,7 @@ def run_cloze(model: OpenedModel, path: str, tokens: int) -> dict[str, Any]:
     answers.append(answer)
   if not texts:
     raise UserError(f"{path} is empty.")
-  predictions = likelihood.cloze(model, texts, answers, tokens)
+  predictions = likelihood.predict_blanks(model, texts, answers, batch_tokens)
   log_p = [p.answer_log_p for p in predictions if p.answer_log_p is not None]
   _check_finite(log_p)
   return {
@@ -128,12 +146,16 @@ def run_cloze(model: OpenedModel, path: str, tokens: int) -> dict[str, Any]:
 def _check_finite(scores: Sequence[float] | np.ndarray) -> None:
   """Raises a UserError for NaN, which would count as a wrong answer."""
   if not np.isfinite(scores).all():
-    raise UserError("the model's scores are not finite; the model is broken.")
+    raise UserError(
+      "the model's scores are not finite; use a checkpoint whose parameters are"
+      " finite."
+    )
 
 
-def _show(results: dict[str, Any]) -> None:
+def _print_results(results: dict[str, Any]) -> None:
+  """Prints a table for BLiMP and a line for the blanks."""
   if "blimp" in results:
-    print(blimp.table(results["blimp"]))
+    print(blimp.markdown_table(results["blimp"]))
   if "cloze" in results:
     row = results["cloze"]
     mean_log_p = row["mean_log_probability"]

@@ -29,13 +29,13 @@ from bert_jax.use import (
   fill_mask,
   likelihood,
   results,
-  text_batches,
+  text_inputs,
 )
 from bert_jax.use import predict as predict_lib
 from bert_jax.use.features import Spec
 from bert_jax.use.predict import Predictor
 from bert_jax.use.results import Results
-from bert_jax.use.text_batches import Text
+from bert_jax.use.text_inputs import Text
 from bert_jax.weights import hf, model_folder
 from bert_jax.weights import load as loading
 from bert_jax.weights.generator_discriminator import TOWERS
@@ -95,7 +95,7 @@ _NEEDED_MODELS = {
   "attention": "a Transformer",
 }
 # These dicts turn tasks, families and kinds of tokenizers into words.
-_HEADS = {
+_HEAD_NAMES = {
   "encoder": "encoder without a head",
   "pretraining": "masked language model",
   "next_sentence": "model with a head for pairs of sentences",
@@ -115,7 +115,7 @@ _FAMILY_NAMES = {
   "gpt": "GPT-1",
   "elmo": "ELMo",
 }
-_TOKENIZERS = {
+_TOKENIZER_NAMES = {
   "wordpiece": "WordPiece",
   "bytelevel": "byte-level BPE",
   "gpt1": "BPE",
@@ -238,7 +238,7 @@ class Model:
     except UserError:
       # A tokenizer.json may have rules that `Vocabulary` does not support.
       return "a tokenizer of another kind"
-    kind = _TOKENIZERS.get(vocabulary.kind, vocabulary.kind)
+    kind = _TOKENIZER_NAMES.get(vocabulary.kind, vocabulary.kind)
     case = "uncased " if vocabulary.lower_case else ""
     return f"{case}{kind} tokenizer of {vocabulary.vocab_size:,} pieces"
 
@@ -260,10 +260,10 @@ class Model:
     elif family == "electra" and task == "pretraining":
       head = "generator and discriminator"
     else:
-      head = _HEADS.get(task, task)
+      head = _HEAD_NAMES.get(task, task)
     return f"{name} of {size}: {head}"
 
-  def _check(self, method: str) -> None:
+  def _check_method(self, method: str) -> None:
     """Raises a UserError if the model does not have a method.
 
     The message says what the model is, and which methods it has.
@@ -307,8 +307,8 @@ class Model:
     Raises:
       UserError: the model fills no masks, or a text has no mask or is too long.
     """
-    self._check("fill_mask")
-    is_collection, strings = _strings(texts)
+    self._check_method("fill_mask")
+    is_collection, strings = _texts_as_strings(texts)
     model = self._generator_or_model
     with Progress("fill_mask", len(strings), "texts") as progress:
       masks = fill_mask.fill(model, strings, top_k, report=progress.report)
@@ -372,7 +372,7 @@ class Model:
       UserError: the model predicts nothing, or an input is wrong; the message
         then names the input by its number from 0.
     """
-    self._check("predict")
+    self._check_method("predict")
     predictor = self._predictor(max_length, no_answer)
     if batch_size < 1:
       raise UserError(f"batch_size={batch_size} must be at least 1.")
@@ -448,14 +448,14 @@ class Model:
       UserError: the model has no layer with such a number, or no tokenizer.
     """
     is_collection, inputs = _texts_or_words(texts)
-    spec = self._spec(layers, unit, combine, pieces, normalize)
+    spec = self._make_spec(layers, unit, combine, pieces, normalize)
     with Progress("features", len(inputs), "texts") as progress:
       vectors = list(
         features.extract_texts(
           self._discriminator_or_model, inputs, spec, report=progress.report
         )
       )
-    if spec.unit not in features.WHOLE:
+    if spec.unit not in features.TEXT_UNITS:
       return _one_or_all(
         is_collection,
         [
@@ -469,7 +469,7 @@ class Model:
     all_vectors = np.stack([x.vectors for x in vectors])
     return all_vectors if is_collection else all_vectors[0]
 
-  def _spec(
+  def _make_spec(
     self,
     layers: int | Sequence[int] | str,
     unit: str | None,
@@ -488,11 +488,13 @@ class Model:
     spec = Spec(
       layers=numbers,
       combine=combine,
-      unit=unit,  # type: ignore[arg-type]  # `complete` replaces None.
+      unit=unit,  # type: ignore[arg-type]  # `complete_spec` replaces None.
       pieces=pieces,
       normalize=normalize,
     )
-    spec, notes = features.complete(self._discriminator_or_model, spec, "mean")
+    spec, notes = features.complete_spec(
+      self._discriminator_or_model, spec, "mean"
+    )
     for line in notes:
       note_once(f"note: {line}.")
     return spec
@@ -528,10 +530,10 @@ class Model:
     Raises:
       UserError: `unit` does not give one vector for a whole text.
     """
-    if unit not in (None, *features.WHOLE):
+    if unit not in (None, *features.TEXT_UNITS):
       raise UserError(
         f"unit={unit!r}: a similarity needs a vector of each text; choose"
-        f" {', '.join(features.WHOLE)}."
+        f" {', '.join(features.TEXT_UNITS)}."
       )
     options: dict[str, Any] = dict(layers=layers, unit=unit, normalize=True)
     vectors_of_a = self.features(a, **options)
@@ -568,8 +570,8 @@ class Model:
       UserError: the model has no likelihood, or does not have this method, or
         a text is too long.
     """
-    self._check("likelihood")
-    is_collection, strings = _strings(texts)
+    self._check_method("likelihood")
+    is_collection, strings = _texts_as_strings(texts)
     by_generator = method is not None and method.startswith("pll")
     model = (
       self._generator_or_model if by_generator else self._discriminator_or_model
@@ -597,7 +599,7 @@ class Model:
     Raises:
       UserError: the family has no attention, or a text is too long.
     """
-    self._check("attention")
+    self._check_method("attention")
     is_collection, inputs = _texts_or_words(text)
     with Progress("attention", len(inputs), "texts") as progress:
       attentions = attention.attention(
@@ -627,7 +629,7 @@ class Model:
       UserError: the model has no tokenizer.
     """
     is_collection, inputs = _texts_or_words(text)
-    encoded = text_batches.encode(self._discriminator_or_model, inputs)
+    encoded = text_inputs.encode(self._discriminator_or_model, inputs)
     return _one_or_all(
       is_collection,
       [
@@ -676,7 +678,7 @@ def _one_or_all(is_collection: bool, rows: list[dict[str, Any]]) -> Any:
   return Results(rows) if is_collection else rows[0]
 
 
-def _strings(texts: Any) -> tuple[bool, list[str]]:
+def _texts_as_strings(texts: Any) -> tuple[bool, list[str]]:
   """Returns True for a collection of texts, and the texts."""
   is_collection, inputs = results.items_of(texts, (Mapping,))
   return is_collection, [
@@ -685,15 +687,18 @@ def _strings(texts: Any) -> tuple[bool, list[str]]:
 
 
 def _texts_or_words(texts: Any) -> tuple[bool, list[Text]]:
-  """Does what `_strings` does; a text in a collection may be a word list."""
+  """Returns True for a collection of texts, and the texts.
+
+  A text in a collection may be a list of words.
+  """
   is_collection, inputs = results.items_of(texts, (Mapping,))
   converted = []
   for i, text in enumerate(inputs):
     if isinstance(text, list | tuple | np.ndarray):
       words = [results.text_of(word, i) for word in text]
-      converted.append(text_batches.of_words(i, words))
+      converted.append(text_inputs.text_of_words(i, words))
     else:
-      converted.append(text_batches.of_text(i, results.text_of(text, i)))
+      converted.append(text_inputs.text_of_string(i, results.text_of(text, i)))
   return is_collection, converted
 
 

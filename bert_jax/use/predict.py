@@ -29,7 +29,7 @@ from bert_jax.text import added_tokens
 from bert_jax.text.open_vocabulary import check_same
 from bert_jax.text.vocabulary import Vocabulary
 from bert_jax.training import evaluate_task
-from bert_jax.use import fill_mask, text_batches
+from bert_jax.use import fill_mask, text_inputs
 from bert_jax.weights import hf_config, model_folder
 from bert_jax.weights.load import OpenedModel, open_model
 
@@ -569,7 +569,7 @@ def _entities(
   """
   text, spans = example.get("text"), example.get("spans")
   if text is None or spans is None:
-    words = text_batches.of_words("", example["words"])
+    words = text_inputs.text_of_words("", example["words"])
     text, spans = words.text, words.words
   entities = []
   for label, begin, end in tags_lib.entities(tags):

@@ -1,4 +1,4 @@
-"""Batches rows of similar lengths, with few shapes."""
+"""Puts rows of similar lengths into batches with few different shapes."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -12,29 +12,29 @@ class Batch(NamedTuple):
   """Holds rows that are run together.
 
   Attributes:
-    numbers: int64 [n], the index of each row.
+    row_numbers: int64 [n], the index of each row in the list of all rows.
     inputs: `input_ids` or `char_ids`, and `sequence_ids`, int32 [B, L, ...].
-      The rows from n to B are padding.
+      The last B - n rows are padding.
   """
 
-  numbers: np.ndarray
+  row_numbers: np.ndarray
   inputs: dict[str, np.ndarray]
 
 
 def batches(
-  rows: Sequence[np.ndarray], longest: int | None, tokens: int
+  rows: Sequence[np.ndarray], max_length: int | None, batch_tokens: int
 ) -> Iterator[Batch]:
-  """Batches rows of similar lengths, with few shapes.
+  """Puts rows of similar lengths into batches with few different shapes.
 
   A row is padded to the next length in `FEATURE_BUCKETS`, or to a multiple of
   the last length. All batches of a padded length have the same number of rows.
-  If a length has only one batch, this number is a power of two.
+  If there is only one batch of a length, this number is a power of two.
 
   Args:
     rows: the ids of each row, int32 [T, ...].
-    longest: the largest number of tokens in a row; None for any number.
-    tokens: the largest number of tokens in a batch, with padding. A batch with
-      a single row may have more.
+    max_length: the largest number of tokens in a row; None for any number.
+    batch_tokens: the largest number of tokens in a batch, with padding. A batch
+      with a single row may have more.
 
   Yields:
     Batches, in which each row occurs once.
@@ -47,31 +47,34 @@ def batches(
     -(-lengths // last_bucket) * last_bucket,
     np.array([*FEATURE_BUCKETS, 0])[bucket_numbers],
   )
-  if longest is not None:
-    padded_lengths = np.minimum(padded_lengths, longest)
+  if max_length is not None:
+    padded_lengths = np.minimum(padded_lengths, max_length)
   for length in np.unique(padded_lengths):
-    row_numbers = np.flatnonzero(padded_lengths == length)
-    size = max(tokens // int(length), 1)
-    for start in range(0, len(row_numbers), size):
-      numbers = row_numbers[start : start + size]
-      count = size if start else min(_next_power(len(numbers)), size)
-      yield Batch(numbers, _pad(rows, numbers, count, int(length)))
+    rows_of_length = np.flatnonzero(padded_lengths == length)
+    max_count = max(batch_tokens // int(length), 1)
+    for start in range(0, len(rows_of_length), max_count):
+      row_numbers = rows_of_length[start : start + max_count]
+      count = max_count
+      if not start:
+        count = min(_next_power_of_two(len(row_numbers)), max_count)
+      inputs = _pad_rows(rows, row_numbers, count, int(length))
+      yield Batch(row_numbers, inputs)
 
 
-def _next_power(count: int) -> int:
+def _next_power_of_two(count: int) -> int:
   """Returns the smallest power of two that is at least `count`."""
   return 1 << (count - 1).bit_length()
 
 
-def _pad(
-  rows: Sequence[np.ndarray], numbers: np.ndarray, count: int, length: int
+def _pad_rows(
+  rows: Sequence[np.ndarray], row_numbers: np.ndarray, count: int, length: int
 ) -> dict[str, np.ndarray]:
-  """Returns a batch's inputs, with zeros as padding."""
-  inner_shape = rows[numbers[0]].shape[1:]
+  """Returns the inputs of a batch with `count` rows; padding is zeros."""
+  inner_shape = rows[row_numbers[0]].shape[1:]
   ids = np.zeros((count, length, *inner_shape), np.int32)
   sequence_ids = np.zeros((count, length), np.int32)
-  for i, number in enumerate(numbers):
-    row = rows[number]
+  for i, row_number in enumerate(row_numbers):
+    row = rows[row_number]
     ids[i, : len(row)], sequence_ids[i, : len(row)] = row, 1
   name = "char_ids" if inner_shape else "input_ids"
   return {name: ids, "sequence_ids": sequence_ids}

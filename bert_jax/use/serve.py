@@ -13,7 +13,7 @@ from typing import IO, Any
 from bert_jax import files
 from bert_jax.messages import UserError
 from bert_jax.tasks.files import requests
-from bert_jax.use import predict, text_batches
+from bert_jax.use import predict, text_inputs
 from bert_jax.use.predict import Predictor
 
 # Lines of stdin are collected into groups. A group waits `PATIENCE` seconds for
@@ -159,7 +159,7 @@ def _answer_stdin(predictor: Predictor, out: IO[str]) -> int:
   """Answers lines of stdin as they arrive; returns their count."""
   lines = ArrivingLines(sys.stdin.buffer)
   examples = requests.read(
-    text_batches.decode(lines, "stdin"),
+    text_inputs.decode_lines(lines, "stdin"),
     predictor.kind,
     "stdin",
     predict.mask_token(predictor),
@@ -182,7 +182,7 @@ def _answer_file(predictor: Predictor, path: str, out: IO[str]) -> int:
   def examples() -> Iterator[Example]:
     mask = predict.mask_token(predictor)
     return requests.read(
-      text_batches.read_lines(path), predictor.kind, path, mask
+      text_inputs.read_lines(path), predictor.kind, path, mask
     )
 
   # Read all lines once, to report a bad line before the model runs.
@@ -253,6 +253,6 @@ def answer_file(
       same file.
   """
   if target != "-":
-    text_batches.check_not_input(source, target)
+    text_inputs.check_not_same_file(source, target)
   with files.open_text_output(target) as out:
     return answer(open_predictor(), source, out)

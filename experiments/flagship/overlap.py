@@ -53,10 +53,14 @@ def columns(path: str, names: Iterable[int | str], delimiter: str) -> list[str]:
 
 def evaluation_texts(blimp_path: str, folder: str) -> dict[str, list[str]]:
   """Returns {name of an evaluation set: its texts}."""
-  pairs = blimp.read(blimp_path)
+  blimp_files = blimp.read(blimp_path)
   texts = {
-    "BLiMP, acceptable": [text for file in pairs for text in file.good],
-    "BLiMP, unacceptable": [text for file in pairs for text in file.bad],
+    "BLiMP, acceptable": [
+      text for file in blimp_files for text in file.good_sentences
+    ],
+    "BLiMP, unacceptable": [
+      text for file in blimp_files for text in file.bad_sentences
+    ],
   }
   tables = {
     "CoLA, development": (

@@ -18,7 +18,7 @@ from bert_jax.tasks.files import tables
 from bert_jax.tasks.task_inputs import Input
 from bert_jax.text import model_tokenizer
 from bert_jax.training import parts, start_from
-from bert_jax.use import likelihood_tests, predict, text_batches
+from bert_jax.use import likelihood_tests, predict, text_inputs
 from bert_jax.weights import model_folder
 from bert_jax.weights.load import open_model
 
@@ -71,14 +71,14 @@ def test_names_with_spaces_marks_and_halves_of_pairs(tmp_path):
 def test_a_byte_order_mark_is_no_text(tmp_path):
   path = tmp_path / "a.txt"
   path.write_bytes(b"\xef\xbb\xbfa\r\nb\xef\xbb\xbf")
-  assert [*text_batches.read_lines(str(path))] == ["a", "b\ufeff"]
+  assert [*text_inputs.read_lines(str(path))] == ["a", "b\ufeff"]
   odd_text = '{"id": "\\ud800", "words": ["a\\udfff"]}'
   (tmp_path / "a.jsonl").write_text(odd_text)
-  (text,) = text_batches.read_texts(str(tmp_path / "a.jsonl"))
+  (text,) = text_inputs.read_texts(str(tmp_path / "a.jsonl"))
   assert (text.id, text.text) == ("\ufffd", "a\ufffd")
   path.write_bytes(b"a\n\xff\n")
-  with pytest.raises(ValueError, match=r"a\.txt:2: not UTF-8"):
-    list(text_batches.read_lines(str(path)))
+  with pytest.raises(ValueError, match=r"a\.txt:2: the line is not UTF-8"):
+    list(text_inputs.read_lines(str(path)))
 
 
 @pytest.fixture(scope="module")
@@ -110,13 +110,13 @@ def test_predictions_of_odd_lines(models, tmp_path, monkeypatch):
   [
     (b"", {}, "in.jsonl has no lines"),
     (b'{"text": "a"}\n[]', {}, "in.jsonl:2: no object"),
-    (b"\xff", {}, "in.jsonl:1: not UTF-8"),
+    (b"\xff", {}, "in.jsonl:1: the line is not UTF-8"),
     (b'{"text": "a"}', dict(output="in.jsonl"), "--output=in.jsonl is the inp"),
     (b'{"text": "a"}', dict(input="no"), "error: no: No such file or directo"),
     (b'{"text": "a"}', dict(output="no/o"), "no/o: No such file"),
     (b'{"text": "a"}', dict(dtype="half"), "error: argument --dtype: invalid"),
     (b"", dict(input="-"), "error: stdin has no lines"),
-    (b"\xff", dict(input="-"), "error: stdin:1: not UTF-8"),
+    (b"\xff", dict(input="-"), "error: stdin:1: the line is not UTF-8"),
   ],
 )
 def test_predict_says_what_is_wrong(
@@ -149,7 +149,7 @@ def test_a_broken_model_answers_nothing(tmp_path):
   files.write_jsonl(tmp_path / "blimp" / "x.jsonl", lines)
   model = open_model(path, default_tower="discriminator")
   with pytest.raises(
-    ValueError, match="scores are not finite; the model is broken"
+    ValueError, match="scores are not finite; use a checkpoint"
   ):
     likelihood_tests.run_blimp(model, str(tmp_path / "blimp"), "pll", None, 99)
 

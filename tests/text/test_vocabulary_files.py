@@ -18,7 +18,7 @@ from tiny_vocabularies import (
 
 from bert_jax.tasks import questions
 from bert_jax.text import model_tokenizer, open_vocabulary, unigram
-from bert_jax.use import text_batches
+from bert_jax.use import text_inputs
 
 
 def files_of(kind, as_json=False):
@@ -221,8 +221,8 @@ def test_a_quote_of_two_signs_is_whole(as_json, tmp_path):
     assert slices(text, encoded.offsets) == expected, text
     context = questions.encode_context(v, text)
     assert slices(text, map(tuple, context.offsets.tolist())) == expected
-    (encoded_text,) = text_batches.encode(
-      model, [text_batches.of_text(0, text)]
+    (encoded_text,) = text_inputs.encode(
+      model, [text_inputs.text_of_string(0, text)]
     )
     text_offsets = encoded_text.offsets[encoded_text.begin : encoded_text.end]
     assert slices(text, text_offsets) == expected

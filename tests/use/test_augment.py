@@ -302,5 +302,7 @@ def test_the_command_answers_without_a_traceback(folder):
     text=True,
   )
   assert process.returncode == 1 and not process.stdout
-  assert process.stderr.startswith("error: --output=")
-  assert process.stderr.endswith("is the input; choose another.\n")
+  assert process.stderr.startswith("error: the output ")
+  assert process.stderr.endswith(
+    "is the input; choose another file for the output.\n"
+  )

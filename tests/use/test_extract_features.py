@@ -10,7 +10,7 @@ import tiny_models
 
 from bert_jax.cli.main import execute
 from bert_jax.text import words as word_vocabulary
-from bert_jax.use import bilstm_tagger, feature_files, row_batches, text_batches
+from bert_jax.use import bilstm_tagger, feature_files, row_batches, text_inputs
 from bert_jax.use import features as features_lib
 from bert_jax.use.features import Spec
 from bert_jax.weights.load import open_model
@@ -59,8 +59,8 @@ def expected_layers(model, token_ids):
 def test_layers_are_the_encoders_own(family, tmp_path):
   model = open_tiny(tmp_path, family)
   texts = [TEXT, "", "cat"]
-  encoded = text_batches.encode(
-    model, [text_batches.of_text(0, text) for text in texts]
+  encoded = text_inputs.encode(
+    model, [text_inputs.text_of_string(0, text) for text in texts]
   )
   expected = expected_layers(model, encoded[0].ids)
   count = features_lib.num_layers(model)
@@ -95,10 +95,10 @@ def test_elmos_tokenizer_splits_texts_without_separate_words(tmp_path):
   vocabulary = word_vocabulary.build([*word_vocabulary.SPECIAL, "a"])
   vars(model)["tokenizer"] = vocabulary.special_tokenizer
   texts = [
-    text_batches.of_text(0, "a-b (c)"),
-    text_batches.of_words(0, ["(c)", "a"]),
+    text_inputs.text_of_string(0, "a-b (c)"),
+    text_inputs.text_of_words(0, ["(c)", "a"]),
   ]
-  text, words = text_batches.encode(model, texts)
+  text, words = text_inputs.encode(model, texts)
   assert text.pieces[1:-1] == ["a-b", "(", "c", ")"]
   assert words.pieces[1:-1] == ["(c)", "a"]
   assert text.ids.shape == (6, 50) and words.ids.shape == (4, 50)
@@ -119,7 +119,7 @@ def test_layers_are_combined(bert):
   }
   layer_vectors = [stacked[None, :, i] for i in range(3)]
   for spec, expected in expected_by_spec.items():
-    (combined,) = features_lib._combine(layer_vectors, spec)
+    (combined,) = features_lib._combine_layers(layer_vectors, spec)
     np.testing.assert_allclose(combined, expected, atol=TOLERANCE)
   (text,) = extract(bert, [TEXT], **mix._asdict())
   np.testing.assert_allclose(
@@ -161,8 +161,8 @@ def test_each_separate_word_has_one_vector(bert):
 
 def test_words_of_bytes_begin_after_the_space(tmp_path):
   model = open_tiny(tmp_path, "roberta")
-  (tokens,) = text_batches.encode(
-    model, [text_batches.of_words(0, ["é", "a b", "c"])]
+  (tokens,) = text_inputs.encode(
+    model, [text_inputs.text_of_words(0, ["é", "a b", "c"])]
   )
   # The first tokens are <s> and the two bytes of é. A space belongs to the word
   # after it.
@@ -175,13 +175,13 @@ def test_windows_have_no_gaps_and_each_token_has_the_most_context():
     count, longest = int(rng.integers(0, 60)), int(rng.integers(8, 20))
     overlap = int(rng.integers(0, 12))
     ids = np.arange(count + 2)
-    tokens = text_batches.Tokens(ids, [], [], ids, ids, 1, count + 1)
-    rows = list(features_lib._windows(0, tokens, longest, overlap))
+    tokens = text_inputs.Tokens(ids, [], [], ids, ids, 1, count + 1)
+    rows = list(features_lib._windows_of(0, tokens, longest, overlap))
     taken_ids = []
     for row in rows:
       assert len(row.ids) <= longest and row.begin < row.end
       assert row.ids[0] == 0 and row.ids[-1] == count + 1
-      assert row.position == len(taken_ids)
+      assert row.text_position == len(taken_ids)
       taken_ids += row.ids[row.begin : row.end].tolist()
     assert taken_ids == ids.tolist()
     spans = [(row.ids[1], row.ids[-2]) for row in rows if count]
@@ -201,7 +201,7 @@ def test_a_long_text_is_read_in_windows(bert):
   # The text has 42 words and two special tokens. The model takes 34 tokens.
   words = ["the", "cat", "sat", "on", "a", "mat"] * 7
   (text,) = extract(bert, [words], overlap=10)
-  (tokens,) = text_batches.encode(bert, [text_batches.of_words(0, words)])
+  (tokens,) = text_inputs.encode(bert, [text_inputs.text_of_words(0, words)])
   cls, sep = tokens.ids[[0, -1]]
   # Counted from 0, words 10 to 31 are in both windows. The vectors before word
   # 21 come from the first window, the others from the second.
@@ -229,11 +229,11 @@ def test_batches_hold_every_row_once_in_few_shapes():
     shapes.add(ids.shape)
     assert ids.size <= 640 and ids.shape[1] <= 80
     for row_number, row, mask in zip(
-      batch.numbers, ids, token_masks, strict=False
+      batch.row_numbers, ids, token_masks, strict=False
     ):
       np.testing.assert_array_equal(row[mask == 1], rows[row_number])
-    assert not token_masks[len(batch.numbers) :].any()
-    row_numbers += batch.numbers.tolist()
+    assert not token_masks[len(batch.row_numbers) :].any()
+    row_numbers += batch.row_numbers.tolist()
   assert sorted(row_numbers) == list(range(300))
   assert len({length for _, length in shapes}) == len(shapes) == 6
 
@@ -250,7 +250,7 @@ def test_neither_order_nor_batches_change_a_text(bert):
 
 def test_the_three_files_hold_the_same(bert, tmp_path, monkeypatch):
   h5py = pytest.importorskip("h5py")
-  monkeypatch.setattr(feature_files, "_CHUNK", 2)
+  monkeypatch.setattr(feature_files, "_CHUNK_SIZE", 2)
   features = extract(bert, ["the cat", "", "a b c"], layers=(0, 1))
   paths = {e: str(tmp_path / f"f.{e}") for e in ("jsonl", "npz", "h5")}
   for path in paths.values():
@@ -312,11 +312,14 @@ def test_the_command_keeps_ids_and_order(files, tmp_path, monkeypatch, capsys):
     (["--combine", "mix"], "mix has 0 weights, but 1 layers"),
     (["--length", "35"], "the model takes 8 to 34"),
     (["--length", "0"], "windows of 0 tokens"),
-    (["--pooling", "mean", "--output", "a.txt"], "must end in one of .jsonl"),
+    (
+      ["--pooling", "mean", "--output", "a.txt"],
+      "must end in .jsonl or .npz or",
+    ),
     (["--model", "nowhere/at/all"], "there is no folder"),
-    (["--input", "bad.jsonl"], 'bad.jsonl:2: neither "text"'),
-    (["--input", "not.jsonl"], "not.jsonl:1: no JSON"),
-    (["--input", "latin.txt"], "latin.txt:2: not UTF-8"),
+    (["--input", "bad.jsonl"], 'bad.jsonl:2: the object has neither "text"'),
+    (["--input", "not.jsonl"], "not.jsonl:1: the line is not JSON"),
+    (["--input", "latin.txt"], "latin.txt:2: the line is not UTF-8"),
     (["--input", "none.txt"], "none.txt: No such file"),
     (["--input", "empty.txt"], "empty.txt has no lines"),
     (["--combine", "mix", "--mix", "nan"], "--mix nan: not all are finite"),

@@ -6,7 +6,7 @@ import resource
 import numpy as np
 import pytest
 
-from bert_jax.use import feature_files, text_batches
+from bert_jax.use import feature_files, text_inputs
 from bert_jax.use.features import Features
 
 
@@ -34,7 +34,7 @@ def test_a_word_may_have_a_nul(tmp_path):
 
 def test_one_long_word_does_not_fill_the_memory(tmp_path, monkeypatch):
   pytest.importorskip("h5py")
-  monkeypatch.setattr(feature_files, "_MAX_NAME_BYTES", 4 * 1000 * 3 - 1)
+  monkeypatch.setattr(feature_files, "_MAX_STRING_BYTES", 4 * 1000 * 3 - 1)
   features, path = [make_features("x" * 1000, "a", "b")], tmp_path / "a.npz"
   message = (
     "tokens: 3 strings are too large for an .npz, because each takes as much"
@@ -53,13 +53,13 @@ def test_one_long_word_does_not_fill_the_memory(tmp_path, monkeypatch):
 def test_several_extensions_stand_for_objects_on_lines(tmp_path, name):
   path = tmp_path / name
   path.write_text('{"text": "the cat", "id": "x"}\n')
-  (text,) = text_batches.read_texts(str(path))
+  (text,) = text_inputs.read_texts(str(path))
   assert (text.id, text.text) == ("x", "the cat")
 
 
 @pytest.mark.parametrize("ending", ["h5", "npz", "jsonl"])
 def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path, ending):
-  """Without `_QuietFile`, HDF5's library ends in a segmentation fault."""
+  """Without `_ErrorKeepingFile`, HDF5 ends with a segmentation fault."""
   pytest.importorskip("h5py")
   vectors = np.random.default_rng(0).normal(size=(2, 64)).astype(np.float32)
   features = [Features(str(i), ("a", "b"), vectors) for i in range(600)]
@@ -84,5 +84,5 @@ def test_a_link_to_the_input_is_no_output(tmp_path):
   source.touch()
   link.symlink_to(source)
   with pytest.raises(ValueError, match="out.jsonl is the input"):
-    text_batches.check_not_input(str(source), str(link))
-  text_batches.check_not_input(str(source), str(tmp_path / "other.jsonl"))
+    text_inputs.check_not_same_file(str(source), str(link))
+  text_inputs.check_not_same_file(str(source), str(tmp_path / "other.jsonl"))

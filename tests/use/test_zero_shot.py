@@ -10,7 +10,7 @@ import pytest
 import tiny_models
 
 from bert_jax.cli.main import execute
-from bert_jax.use import blimp, likelihood, likelihood_tests, text_batches
+from bert_jax.use import blimp, likelihood, likelihood_tests, text_inputs
 from bert_jax.weights.load import open_model
 
 TEXTS = ["the cats sat.", "", "unaffable cat", "a b cd . the mat"]
@@ -71,8 +71,8 @@ ROWS = [
 
 
 def test_rows_have_the_ids_of_the_texts(bert):
-  texts = [text_batches.of_text(0, t) for t in TEXTS]
-  encoded = text_batches.encode(bert, texts)
+  texts = [text_inputs.text_of_string(0, t) for t in TEXTS]
+  encoded = text_inputs.encode(bert, texts)
   assert [tokens.ids.tolist() for tokens in encoded] == [ids for ids, _ in ROWS]
 
 
@@ -84,7 +84,7 @@ def test_each_token_is_masked_in_turn(bert):
   scores = likelihood.score(bert, TEXTS, "pll")
   np.testing.assert_allclose(scores, expected, atol=1e-4)
   # The order of the texts and the size of the batches change no score.
-  reversed_scores = likelihood.score(bert, TEXTS[::-1], "pll", tokens=40)
+  reversed_scores = likelihood.score(bert, TEXTS[::-1], "pll", batch_tokens=40)
   np.testing.assert_allclose(reversed_scores[::-1], scores, atol=1e-4)
 
 
@@ -107,7 +107,7 @@ def test_electras_discriminator_scores_the_original(tmp_path):
     tmp_path / "electra", "electra", "pretraining", generator_hidden=8, mlp=64
   )
   model = open_model(path, default_tower="discriminator")
-  assert likelihood.method_of(model) == "rtd"
+  assert likelihood.default_method(model) == "rtd"
   scores = likelihood.score(model, TEXTS)
   for (ids, _), score in zip(ROWS, scores, strict=True):
     out = outputs(model.module, model.params, padded_batch(ids))["rtd_logits"]
@@ -118,7 +118,9 @@ def test_electras_discriminator_scores_the_original(tmp_path):
 def test_causal_models_are_exact(tmp_path):
   path = tiny_models.write(tmp_path / "gpt", "gpt", "pretraining")
   model = open_model(path, default_tower="discriminator")
-  (tokens,) = text_batches.encode(model, [text_batches.of_text(0, "abc de")])
+  (tokens,) = text_inputs.encode(
+    model, [text_inputs.text_of_string(0, "abc de")]
+  )
   out = outputs(model.module, model.params, padded_batch(tokens.ids))
   logits = out["lm_logits"][0]
   expected = sum(
@@ -132,7 +134,9 @@ def test_causal_models_are_exact(tmp_path):
 def test_blanks_are_filled(bert):
   texts = ["the [MASK] sat.", "a [MASK] b", "un[MASK] . the"]
   answers = ["cats", "unaffable", "b"]
-  first_guess, *unknown_guesses = likelihood.cloze(bert, texts, answers)
+  first_guess, *unknown_guesses = likelihood.predict_blanks(
+    bert, texts, answers
+  )
   log_p = masked_log_p(bert, [2, 5, 7, 8, 12, 3], [2])
   assert first_guess.answer_log_p == pytest.approx(log_p[7], abs=1e-4)
   assert first_guess.piece == tiny_models.WORDS[log_p.argmax()]
@@ -140,7 +144,7 @@ def test_blanks_are_filled(bert):
   # "unaffable" has three pieces, and "unb" has no piece "b".
   assert [guess.answer_log_p for guess in unknown_guesses] == [None, None]
   assert not any(guess.is_right for guess in unknown_guesses)
-  (guess,) = likelihood.cloze(bert, texts[:1], [first_guess.piece])
+  (guess,) = likelihood.predict_blanks(bert, texts[:1], [first_guess.piece])
   assert guess.is_right
 
 
@@ -179,14 +183,14 @@ def test_means_are_over_files():
   ]
   good = [np.array([1, 1, 1, 0]), np.array([0, 0]), np.array([2, 2])]
   bad = [np.zeros(4), np.array([0, 1]), np.array([1, 3])]
-  results = blimp.results(files, good, bad)
+  results = blimp.accuracies(files, good, bad)
   assert results["files"]["x"]["accuracy"] == 0.75
   assert results["files"]["y"] == dict(
     phenomenon="binding", accuracy=0.0, pairs=2, ties=1
   )
   assert results["phenomena"]["binding"] == dict(accuracy=0.375, files=2)
   assert results["accuracy"] == pytest.approx((0.75 + 0.0 + 0.5) / 3)
-  table = blimp.table(results)
+  table = blimp.markdown_table(results)
   assert "| **binding** | 6 | 0.3750 |" in table
   assert "| **mean of 3 of 67 files** | 8 | 0.4167 |" in table
 
@@ -230,7 +234,7 @@ def test_other_models_prefer_the_same_sentences_as_here(family, tmp_path):
   expected = np.array([[score(t) for t in texts] for texts in (good, bad)])
   scores = likelihood.score(model, [*good, *bad]).reshape(2, -1)
   np.testing.assert_allclose(scores, expected, atol=1e-4)
-  method = likelihood.method_of(model)
+  method = likelihood.default_method(model)
   path = str(tmp_path / "blimp")
   results = likelihood_tests.run_blimp(model, path, method, None, 99)
   accuracy = np.mean(expected[0] > expected[1])
@@ -273,17 +277,23 @@ def test_the_command_reads_a_folder_or_tar_and_a_cloze(
     (["--blimp", "none"], "folder or tar file of BLiMP (No such file or dire"),
     (
       ["--blimp", "two.jsonl"],
-      "two.jsonl is no folder or tar file of BLiMP (fi",
+      "two.jsonl is not a folder or tar file of BLiMP (fi",
     ),
     (
       ["--blimp", "cut.tar.xz"],
-      "cut.tar.xz is no folder or tar file of BLiMP (",
+      "cut.tar.xz is not a folder or tar file of BLiMP (",
     ),
     (["--blimp", "empty"], "empty has no .jsonl file"),
     (["--blimp", "bad"], "bad: a.jsonl:3 has no 'sentence_bad'"),
-    (["--blimp", "twice"], "twice: two files have the UID 'a'; give one"),
+    (
+      ["--blimp", "twice"],
+      "twice: two files have the UID 'a'; remove one of them",
+    ),
     (["--blimp", "blimp", "--output", "no/x.json"], "no/x.json: No such file"),
-    (["--blimp", "blimp", "--method", "lm"], "this model's head gives 'pll'"),
+    (
+      ["--blimp", "blimp", "--method", "lm"],
+      "'lm' does not fit this model's head; choose 'pll'",
+    ),
     (
       ["--cloze", "two.jsonl"],
       'two.jsonl:1: the line must have a "text" with one',
@@ -322,7 +332,9 @@ def test_bad_input_is_one_sentence(
 
 def test_a_model_without_such_a_head_is_refused(tmp_path, monkeypatch):
   path = tiny_models.write(tmp_path / "encoder", "bert")
-  with pytest.raises(SystemExit, match="family bert for encoder; a score"):
+  with pytest.raises(
+    SystemExit, match="family bert for encoder has no likelihood; use"
+  ):
     run_command(
       monkeypatch, "--model", path, "--blimp", write_files(tmp_path / "b")
     )

@@ -376,7 +376,7 @@ def test_every_command_has_the_flag(tmp_path, monkeypatch):
       "no head to predict",
     ),
     ("export", ["--output", str(tmp_path / "x")], "it has no head"),
-    ("likelihood", ["--blimp", str(tmp_path)], "a score needs the head"),
+    ("likelihood", ["--blimp", str(tmp_path)], "has no likelihood; use"),
   ]
   for command, flags, message in commands:
     flags = ["--model", path, *flags]

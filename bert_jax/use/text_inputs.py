@@ -43,9 +43,10 @@ class Tokens(NamedTuple):
     ids: int32 [T]; for ELMo [T, 50], the ids of characters.
     pieces: T pieces, as the vocabulary spells them; for ELMo the words.
     offsets: (begin, end) of each piece in the text, in characters.
-    words: int32 [T], the index of each piece's word; -1 if it has no word.
-    splits: int32 [T], as `words`, but for the words into which the tokenizer
-      splits the text. It separates punctuation. Special tokens have -1.
+    words: int32 [T], the index in `Text.words` of each piece's word; -1 if it
+      has no word.
+    tokenizer_words: int32 [T], the same for the words into which the tokenizer
+      splits the text; punctuation is a word of its own. Special tokens have -1.
     begin: the number of special tokens at the beginning.
     end: the position of the first special token at the end.
   """
@@ -54,13 +55,13 @@ class Tokens(NamedTuple):
   pieces: list[str]
   offsets: list[tuple[int, int]]
   words: np.ndarray
-  splits: np.ndarray
+  tokenizer_words: np.ndarray
   begin: int
   end: int
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-  """Returns (begin, end) of each word that white space separates."""
+  """Returns (begin, end) of each word; white space separates the words."""
   spans, begin = [], 0
   for word in text.split():
     begin = text.index(word, begin)
@@ -69,13 +70,13 @@ def word_spans(text: str) -> list[tuple[int, int]]:
   return spans
 
 
-def of_text(id: Any, text: str) -> Text:
+def text_of_string(id: Any, text: str) -> Text:
   """Makes a text whose words are separated by white space."""
   text = replace_surrogates(text)
   return Text(id, text, word_spans(text))
 
 
-def of_words(id: Any, words: Sequence[str]) -> Text:
+def text_of_words(id: Any, words: Sequence[str]) -> Text:
   """Makes a text from separate words."""
   words = [replace_surrogates(word) for word in words]
   ends = np.cumsum([len(word) + 1 for word in words]).tolist()
@@ -99,19 +100,20 @@ def read_texts(path: str) -> Iterator[Text]:
   number = -1
   for number, line in enumerate(read_lines(path)):
     if not tables.is_jsonl(path):
-      yield of_text(number, line)
+      yield text_of_string(number, line)
       continue
     place = f"{path}:{number + 1}"
     row = parse_json_object(line, place)
     words = row.get("words")
     text_id = row.get("id", number)
     if isinstance(words, list) and all(isinstance(w, str) for w in words):
-      yield of_words(text_id, words)
+      yield text_of_words(text_id, words)
     elif isinstance(row.get("text"), str) and words is None:
-      yield of_text(text_id, row["text"])
+      yield text_of_string(text_id, row["text"])
     else:
       raise UserError(
-        f'{place}: neither "text" (a string) nor "words" (a list of strings).'
+        f'{place}: the object has neither "text" (a string) nor "words" (a list'
+        " of strings)."
       )
   if number < 0:
     raise UserError(f"{path} has no lines.")
@@ -125,12 +127,12 @@ def read_lines(path: str) -> Iterator[str]:
   """
   try:
     with epath.Path(path).open("rb") as f:
-      yield from decode(f, path)
+      yield from decode_lines(f, path)
   except OSError as e:
     raise UserError(f"{path}: {e.strerror}.") from e
 
 
-def decode(lines: Iterable[bytes], source: str) -> Iterator[str]:
+def decode_lines(lines: Iterable[bytes], source: str) -> Iterator[str]:
   """Decodes lines of UTF-8 without line ends and byte-order mark.
 
   Args:
@@ -145,7 +147,9 @@ def decode(lines: Iterable[bytes], source: str) -> Iterator[str]:
     try:
       yield line.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as e:
-      raise UserError(f"{source}:{number}: not UTF-8.") from e
+      raise UserError(
+        f"{source}:{number}: the line is not UTF-8; convert the text to UTF-8."
+      ) from e
 
 
 def parse_json_object(line: str, place: str) -> dict[str, Any]:
@@ -161,17 +165,19 @@ def parse_json_object(line: str, place: str) -> dict[str, Any]:
   try:
     parsed = tables.parse_json(line)
   except ValueError as e:
-    raise UserError(f"{place}: no JSON ({e}).") from e
+    raise UserError(f"{place}: the line is not JSON ({e}).") from e
   if not isinstance(parsed, dict):
-    raise UserError(f"{place}: no JSON object.")
+    raise UserError(f"{place}: the line is not a JSON object.")
   return parsed
 
 
-def check_not_input(source: str, target: str) -> None:
-  """Raises a UserError if a command's output is the same file as its input."""
+def check_not_same_file(source: str, target: str) -> None:
+  """Raises a UserError if the output is the same file as the input."""
   # Unlike epath's, pathlib's `resolve` follows links.
   if pathlib.Path(target).resolve() == pathlib.Path(source).resolve():
-    raise UserError(f"--output={target} is the input; choose another.")
+    raise UserError(
+      f"the output {target} is the input; choose another file for the output."
+    )
 
 
 def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
@@ -184,26 +190,31 @@ def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
     UserError: the model has no tokenizer, or its tokenizer does not fit.
   """
   if model.config["family"] == "elmo":
-    return [_characters(model, text) for text in texts]
+    return [_tokens_of_characters(model, text) for text in texts]
   if model.tokenizer is None:
     raise UserError(
-      "the model came without a tokenizer; put its vocab.txt, vocab.json with"
-      " merges.txt, spiece.model or tokenizer.json into its folder."
+      "the model's folder has no tokenizer; put its vocab.txt, vocab.json with"
+      " merges.txt, spiece.model or tokenizer.json there."
     )
   rows = model.tokenizer.encode_batch([text.text for text in texts])
   clean = joining_cleaner(model.tokenizer)
-  encoded = [_tokens(t, row, clean) for t, row in zip(texts, rows, strict=True)]
+  encoded = [
+    _tokens_of_encoding(t, row, clean)
+    for t, row in zip(texts, rows, strict=True)
+  ]
   size = model.config["model"]["vocab_size"]
   max_id = max((int(t.ids.max()) for t in encoded if len(t.ids)), default=0)
   if max_id >= size:
     raise UserError(
-      f"the tokenizer gives id {max_id}, the model has {size} pieces: they do"
-      " not belong together."
+      f"the tokenizer gives id {max_id}, but the model has only {size} pieces;"
+      " put the model's own tokenizer into its folder."
     )
   return encoded
 
 
-def _tokens(text: Text, row: Any, clean: Callable[[str], str] | None) -> Tokens:
+def _tokens_of_encoding(
+  text: Text, row: Any, clean: Callable[[str], str] | None
+) -> Tokens:
   """Turns an encoding of the tokenizers library into `Tokens`."""
   is_special = np.array(row.special_tokens_mask, bool)
   count = len(is_special)
@@ -227,19 +238,21 @@ def _tokens(text: Text, row: Any, clean: Callable[[str], str] | None) -> Tokens:
     word = bisect.bisect_right(ends, start)
     words[i] = min(word, len(ends) - 1)
   ids = np.array(row.ids, np.int32)
-  splits = np.array([-1 if n is None else n for n in row.word_ids], np.int32)
+  tokenizer_words = np.array(
+    [-1 if n is None else n for n in row.word_ids], np.int32
+  )
   return Tokens(
     ids=ids,
     pieces=row.tokens,
     offsets=extend_offsets(text.text, row.offsets, clean),
     words=words,
-    splits=splits,
+    tokenizer_words=tokenizer_words,
     begin=int(begin),
     end=int(end),
   )
 
 
-def _characters(model: OpenedModel, text: Text) -> Tokens:
+def _tokens_of_characters(model: OpenedModel, text: Text) -> Tokens:
   """Encodes a text for ELMo, whose tokens are words.
 
   If the model has a tokenizer, it splits a text without separate words.
@@ -256,7 +269,7 @@ def _characters(model: OpenedModel, text: Text) -> Tokens:
     pieces=["<S>", *words, "</S>"],
     offsets=[(0, 0), *spans, (count, count)],
     words=word_numbers,
-    splits=word_numbers,
+    tokenizer_words=word_numbers,
     begin=1,
     end=len(words) + 1,
   )
