@@ -111,7 +111,11 @@ def test_predictions_of_odd_lines(models, tmp_path, monkeypatch):
     (b"", {}, "in.jsonl has no lines"),
     (b'{"text": "a"}\n[]', {}, "in.jsonl:2: no object"),
     (b"\xff", {}, "in.jsonl:1: the line is not UTF-8"),
-    (b'{"text": "a"}', dict(output="in.jsonl"), "--output=in.jsonl is the inp"),
+    (
+      b'{"text": "a"}',
+      dict(output="in.jsonl"),
+      "the output in.jsonl is the inp",
+    ),
     (b'{"text": "a"}', dict(input="no"), "error: no: No such file or directo"),
     (b'{"text": "a"}', dict(output="no/o"), "no/o: No such file"),
     (b'{"text": "a"}', dict(dtype="half"), "error: argument --dtype: invalid"),
