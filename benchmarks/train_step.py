@@ -120,7 +120,9 @@ def ours(args: argparse.Namespace) -> dict:
     memory = step.memory_analysis()
     report["temporaries_gib"] = round(memory.temp_size_in_bytes / 2**30, 2)
     report["parameters"] = count(
-      state.file_state(objective, optimizer, mesh, batches[0], args.vocab)
+      state.checkpoint_layout(
+        objective, optimizer, mesh, batches[0], args.vocab
+      )
     )
     report["model_tflop"] = round(flops / 1e12, 3)
     report["model_tflops"] = round(flops / report["ms"] / 1e9, 1)

@@ -16,9 +16,9 @@ from bert_jax.objectives.base import Objective
 from bert_jax.training import evaluate, optim, steps
 from bert_jax.training.state import (
   abstract_state,
-  file_state,
+  checkpoint_layout,
   init_state,
-  resize,
+  resize_to_layout,
 )
 from bert_jax.weights import checkpoint
 
@@ -59,7 +59,7 @@ def make_mesh(shape):
   return sharding.make_mesh(*shape, jax.devices()[: np.prod(shape)])
 
 
-def make_parts(mesh, **model):
+def make_objective_and_optimizer(mesh, **model):
   model = MODEL | {"vocab_multiple": mesh.shape["tensor"]} | model
   objective = objectives.build("mlm", model, {})
   schedule = optim.build_schedule(10, "bert", 1e-3, 0.1)
@@ -94,10 +94,10 @@ def train(mesh, micro_batches=1, **model):
     (losses, numbers of shards before and after training, the state, the layout
     of the state in files).
   """
-  objective, optimizer, schedule = make_parts(mesh, **model)
+  objective, optimizer, schedule = make_objective_and_optimizer(mesh, **model)
   batches = [make_batch(i) for i in range(STEPS)]
   state = init_state(objective, optimizer, mesh, 0, batches[0])
-  layout = file_state(objective, optimizer, mesh, batches[0], 61)
+  layout = checkpoint_layout(objective, optimizer, mesh, batches[0], 61)
   shards = {"init": count_shards(state)}
   step = jax.jit(
     steps.make_train_step(objective, optimizer, schedule, micro_batches),
@@ -120,7 +120,7 @@ def run_meshes(folder, report, meshes):
     with sharding.use_mesh(mesh):
       losses, shards, state, layout = train(mesh)
       report["losses"][name], report["shards"][name] = losses, shards
-      state_in_file = resize(state, layout)
+      state_in_file = resize_to_layout(state, layout)
       np.savez(folder / name, **jax.device_get(names(state_in_file)))
       tables = state.params["encoder"]["embeddings"]
       report["rows"][name] = len(tables["word"]["embedding"])
@@ -132,11 +132,13 @@ def run_meshes(folder, report, meshes):
           saver.save(STEPS, state_in_file, {}, None)
       with checkpoint.Checkpointer(str(folder)) as saver:
         saved, _ = saver.restore(STEPS, layout)
-      restored = resize(saved, state)
+      restored = resize_to_layout(saved, state)
       same_shardings = jax.tree.map(
         lambda a, b: a.sharding == b.sharding, restored, state
       )
-      states_in_file = jax.device_get([resize(restored, layout), first_state])
+      states_in_file = jax.device_get(
+        [resize_to_layout(restored, layout), first_state]
+      )
       equal_arrays = jax.tree.map(np.array_equal, *states_in_file)
       report["restored"][name] = all(
         jax.tree.leaves([same_shardings, equal_arrays])
@@ -168,7 +170,7 @@ def look_at_graphs(report):
   """Counts sharding constraints with and without rules, and looks for masks."""
   mesh = make_mesh((2, 2, 2))
   batch = make_batch(0)
-  objective, optimizer, _ = make_parts(mesh)
+  objective, optimizer, _ = make_objective_and_optimizer(mesh)
   params = abstract_state(objective, optimizer, mesh, batch).params
 
   def constraints(function):
@@ -179,7 +181,9 @@ def look_at_graphs(report):
     report["constraints"]["with"] = constraints(logits_of(mesh))
   report["constraints"]["without"] = constraints(logits_of(mesh))
   for size in (60, 61):
-    objective, optimizer, _ = make_parts(mesh, vocab_size=size)
+    objective, optimizer, _ = make_objective_and_optimizer(
+      mesh, vocab_size=size
+    )
     params = abstract_state(objective, optimizer, mesh, batch).params
     with sharding.use_mesh(mesh):
       text = logits_of(mesh, vocab_size=size).lower(params, batch).as_text()
@@ -195,7 +199,7 @@ def run_micro_batches(folder, report, counts):
     for micro_batches in counts:
       losses, _, state, layout = train(mesh, micro_batches, **NO_DROPOUT)
       report["losses"][f"parts{micro_batches}"] = losses
-      saved = jax.device_get(names(resize(state, layout)))
+      saved = jax.device_get(names(resize_to_layout(state, layout)))
       np.savez(folder / f"parts{micro_batches}", **saved)
 
 
@@ -263,7 +267,7 @@ def refuse(report, name, function):
 def run_refusals(report):
   def sizes(shape, **model):
     mesh = make_mesh(shape)
-    objective, _, _ = make_parts(mesh, **model)
+    objective, _, _ = make_objective_and_optimizer(mesh, **model)
     boxed = jax.eval_shape(objective.init, jax.random.key(0), make_batch(0))
     sharding.check_sizes(mesh, boxed)
 

@@ -365,7 +365,7 @@ class RunConfig:
     batch_size: rows of a batch over all hosts.
     micro_batches: number of micro-batches into which a batch is split.
     init_from: the model to start from; "" means that all parameters are random.
-    init_new_rows: "mean" or "drawn"; see `start_from.NEW_ROWS`.
+    init_new_rows: "mean" or "drawn"; see `start_from.NEW_ROW_METHODS`.
     phases: "phase1", ... -> section; {} means a run of one phase.
   """
 

@@ -15,7 +15,7 @@ from bert_jax.messages import say
 from bert_jax.tasks import batches as task_batches
 from bert_jax.training import evaluate, evaluate_task, logging, phases, steps
 from bert_jax.training.parts import Feed, Setup
-from bert_jax.training.snapshot import Snapshots
+from bert_jax.training.snapshot import SnapshotMaker
 from bert_jax.training.state import TrainState
 from bert_jax.weights import checkpoint
 
@@ -139,7 +139,9 @@ def run_phase(
         )
     evaluate_state = make_state_evaluator(setup, feed, progress.state, pool)
     # The pool compiles in this order, and the snapshot is needed last.
-    snapshot = Snapshots(pool, progress.state, setup.file_state, setup.mesh)
+    snapshot = SnapshotMaker(
+      pool, progress.state, setup.checkpoint_layout, setup.mesh
+    )
     for step, (batch, position) in enumerate(
       log.count_data_wait(batches), start_step + 1
     ):
@@ -369,7 +371,7 @@ def save_checkpoint(
   log: logging.Logger,
   step: int,
   position: dict[str, int],
-  snapshot: Snapshots,
+  snapshot: SnapshotMaker,
   cost: float | None = None,
   evaluation_pending: bool = False,
 ) -> None:
@@ -398,8 +400,8 @@ def save_checkpoint(
     pending=evaluation_pending,
     window=progress.step_sums.to_save(),
     heldout=progress.results,
-    fingerprint=setup.fingerprint,
-    teacher=setup.digest,
+    fingerprint=setup.fingerprints,
+    teacher=setup.teacher_digest,
     log=log.row_record(),
     first=progress.first_loss,
     limit=progress.spikes.to_save(),

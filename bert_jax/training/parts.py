@@ -21,7 +21,7 @@ from bert_jax.training.state import TrainState
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Pretrained:
+class PretrainedModel:
   """Holds a pre-trained model that was read from its files.
 
   Attributes:
@@ -30,7 +30,7 @@ class Pretrained:
     arrays: path in the run's parameter tree, joined by "/", -> float32 array.
     pieces: the pieces of the data's vocabulary, in the order of their ids.
     vocabulary: the model's own vocabulary; None if the run needs none.
-    notes: lines for the report of `start_from.take`.
+    notes: lines for the report of `start_from.take_parameters`.
   """
 
   path: str
@@ -43,7 +43,7 @@ class Pretrained:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Feed:
-  """Holds a phase with its data.
+  """Holds a phase and its data.
 
   Attributes:
     phase: the phase.
@@ -73,9 +73,10 @@ class Setup:
     objective: the objective.
     optimizer: the optimizer.
     schedule: a function from a step to its learning rate.
-    file_state: shapes and shardings of a checkpoint; see `state.file_state`.
+    checkpoint_layout: the shapes and shardings of a checkpoint's state.
     frozen: the teacher's parameters; {} if there is no teacher.
-    digest: a digest of the teacher's parameters; None if there is no teacher.
+    teacher_digest: a digest of the teacher's parameters; None if there is no
+      teacher.
     task: the task of a run that fine-tunes; None means pre-training.
     start_model: the model of `init_from`; None if the run starts from the seed
       or continues from a checkpoint.
@@ -87,32 +88,32 @@ class Setup:
   objective: Objective
   optimizer: optax.GradientTransformation
   schedule: optim.Schedule
-  file_state: TrainState
+  checkpoint_layout: TrainState
   frozen: Any
-  digest: str | None
+  teacher_digest: str | None
   task: Task | None = None
-  start_model: Pretrained | None = None
+  start_model: PretrainedModel | None = None
 
   @property
-  def prepared(self) -> Sequence[reader.Prepared | batches.TaskFolder]:
+  def data_folders(self) -> Sequence[reader.Prepared | batches.TaskFolder]:
     """The folders of the first phase's data."""
     return self.feeds[0].data.prepared
 
   @property
-  def fingerprint(self) -> list[str | None]:
+  def fingerprints(self) -> list[str | None]:
     """The fingerprint of each folder of the data."""
-    return [folder.meta["fingerprint"] for folder in self.prepared]
+    return [folder.meta["fingerprint"] for folder in self.data_folders]
 
   @property
-  def fingerprints(self) -> list[list[str | None]]:
-    """The lists of fingerprints that a checkpoint of this data may have.
+  def accepted_fingerprints(self) -> list[list[str | None]]:
+    """The lists of fingerprints that a checkpoint of these data may have.
 
     Checkpoints of earlier versions have a digest of a task's training rows.
     """
     row_digests = [
-      folder.meta.get(batches.ROWS_FINGERPRINT) for folder in self.prepared
+      folder.meta.get(batches.ROWS_FINGERPRINT) for folder in self.data_folders
     ]
-    return [self.fingerprint, row_digests]
+    return [self.fingerprints, row_digests]
 
   @property
   def mapped_folders(self) -> list[reader.Prepared]:

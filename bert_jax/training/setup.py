@@ -23,13 +23,13 @@ from bert_jax.training import (
   teacher,
 )
 from bert_jax.training.parts import Feed, Setup
-from bert_jax.training.state import file_state, frozen_shapes
+from bert_jax.training.state import checkpoint_layout, frozen_shapes
 
-# Keys of the student's section `model` that its teacher takes over, unless the
-# section `teacher.model` has them too.
-SHARED = ("dtype", "attention", "elementwise", "unroll")
+# Keys of the student's section `model` that also hold for its teacher, unless
+# the section `teacher.model` has them too.
+KEYS_FROM_STUDENT = ("dtype", "attention", "elementwise", "unroll")
 # Keys that student and teacher take from the data.
-FROM_DATA = ("vocab_size", "padding_id")
+KEYS_FROM_DATA = ("vocab_size", "padding_id")
 
 
 def build(
@@ -73,13 +73,13 @@ def build(
     sizes = resumed_config.get("model", {}) | model.options()
     model = config_lib.Model.from_values(sizes)
   elif config.init_from:
-    start_model, model = start_from.open_start(config, first_data)
+    start_model, model = start_from.open_start_model(config, first_data)
   elif model.family is None:
     raise UserError(
       "init_from is empty; pass --config.init_from=PATH, a pre-trained model:"
       " the --workdir of a run, a converted folder or one of transformers."
     )
-  model = with_data(model, first_data, config.data.path)
+  model = fill_from_data(model, first_data, config.data.path)
   config = dataclasses.replace(config, model=model)
   if config.teacher:
     opened_teacher = teacher.open_teacher(
@@ -87,7 +87,7 @@ def build(
     )
     section = dataclasses.replace(config.teacher, model=opened_teacher.model)
     config = dataclasses.replace(config, teacher=section)
-  objective, schedule, optimizer = make_parts(
+  objective, schedule, optimizer = make_objective_and_optimizer(
     config, sharding.vocab_multiple(mesh)
   )
   for feed in feeds:
@@ -110,11 +110,11 @@ def build(
     objective=objective,
     optimizer=optimizer,
     schedule=schedule,
-    file_state=file_state(
+    checkpoint_layout=checkpoint_layout(
       objective, optimizer, mesh, feeds[-1].shapes, first_data.vocab_size
     ),
     frozen=frozen,
-    digest=opened_teacher.digest if opened_teacher else None,
+    teacher_digest=opened_teacher.digest if opened_teacher else None,
     task=task,
     start_model=start_model,
   )
@@ -130,7 +130,7 @@ def _check_spikes(config: config_lib.RunConfig) -> None:
     )
 
 
-def with_data(
+def fill_from_data(
   model: config_lib.Model,
   data: loader.PretrainingData | batches.TrainingSplit,
   data_path: str,
@@ -163,7 +163,7 @@ def with_data(
   )
 
 
-def defaults(config: dict[str, Any]) -> dict[str, Any]:
+def default_values(config: dict[str, Any]) -> dict[str, Any]:
   """Returns the values of keys that the config of a run may lack.
 
   Args:
@@ -205,7 +205,7 @@ def _model_defaults(model: dict[str, Any]) -> dict[str, Any]:
   return attributes(encoder) | {"dtype": jnp.dtype(encoder.dtype).name}
 
 
-def make_parts(
+def make_objective_and_optimizer(
   config: config_lib.RunConfig, vocab_multiple: int = 1
 ) -> tuple[objectives.Objective, optim.Schedule, optax.GradientTransformation]:
   """Returns objective, schedule and optimizer; opens no data and no model.
@@ -247,6 +247,8 @@ def _teacher_model(
     section: the section `teacher`.
     model: the keyword arguments of the student's `build`.
   """
-  from_student = {k: model[k] for k in (*FROM_DATA, *SHARED) if k in model}
+  from_student = {
+    k: model[k] for k in (*KEYS_FROM_DATA, *KEYS_FROM_STUDENT) if k in model
+  }
   multiple = {"vocab_multiple": model["vocab_multiple"]}
   return from_student | section.model.options() | multiple

@@ -12,8 +12,8 @@ from bert_jax.training.state import TrainState, cut_or_pad
 from bert_jax.weights import checkpoint
 
 
-class Snapshots:
-  """Turns train states into the arrays that a checkpoint saves.
+class SnapshotMaker:
+  """Makes the arrays that a checkpoint saves from a train state.
 
   One program makes the arrays, their checksums and a check for numbers that
   are not finite. It is compiled in the background while the run begins, so
@@ -29,24 +29,26 @@ class Snapshots:
       pool: the threads that compile, from `compile_ahead.threads`.
       state: a state; all later states have its shapes, dtypes and shardings.
       layout: the shapes and shardings of the arrays in a checkpoint, from
-        `state.file_state`.
+        `state.checkpoint_layout`.
       mesh: the mesh of the arrays.
     """
     pairs = zip(jax.tree.leaves(state), jax.tree.leaves(layout), strict=True)
-    self._resized = {
+    self._resized_shapes = {
       index: file_shape
       for index, (x, file_shape) in enumerate(pairs)
       if x.shape != file_shape.shape
     }
-    shardings = {index: x.sharding for index, x in self._resized.items()}
-    self._jitted = jax.jit(self._copy, out_shardings=(shardings, None, None))
+    shardings = {index: x.sharding for index, x in self._resized_shapes.items()}
+    self._jitted = jax.jit(
+      self._resize_and_checksum, out_shardings=(shardings, None, None)
+    )
     shapes = jax.tree.map(compile_ahead.shape_of, state)
     self._program = compile_ahead.begin(pool, self._jitted, mesh, shapes)
 
-  def _copy(
+  def _resize_and_checksum(
     self, state: TrainState
   ) -> tuple[dict[int, jax.Array], list[jax.Array], jax.Array]:
-    """Computes what a checkpoint needs besides the arrays of the state.
+    """Makes the arrays of a checkpoint that differ from those of the state.
 
     Returns:
       {index of a leaf: its array} for the leaves that have another shape in a
@@ -54,20 +56,20 @@ class Snapshots:
       if all parameters are finite.
     """
     leaves = jax.tree.leaves(state)
-    resized = {
+    resized_arrays = {
       index: cut_or_pad(leaves[index], file_shape.shape)
-      for index, file_shape in self._resized.items()
+      for index, file_shape in self._resized_shapes.items()
     }
-    arrays = checkpoint.paths(vars(self._file_state(state, resized)))
+    arrays = checkpoint.paths(vars(self._file_state(state, resized_arrays)))
     sums = [checkpoint.checksum(x) for x in arrays.values()]
     are_finite = [jnp.isfinite(x).all() for x in jax.tree.leaves(state.params)]
-    return resized, sums, jnp.stack(are_finite).all()
+    return resized_arrays, sums, jnp.stack(are_finite).all()
 
   def _file_state(
-    self, state: TrainState, resized: dict[int, Any]
+    self, state: TrainState, resized_arrays: dict[int, Any]
   ) -> TrainState:
     leaves, structure = jax.tree.flatten(state)
-    leaves = [resized.get(index, x) for index, x in enumerate(leaves)]
+    leaves = [resized_arrays.get(index, x) for index, x in enumerate(leaves)]
     return jax.tree.unflatten(structure, leaves)
 
   def __call__(
@@ -80,14 +82,14 @@ class Snapshots:
         not see this, because the loss is computed before the update.
     """
     program = self._program.result() if self._program else self._jitted
-    resized, sums, all_finite = program(state)
+    resized_arrays, sums, all_finite = program(state)
     if not all_finite:
       raise FloatingPointError(
         f"step {step}: the update gave parameters that are not finite. Earlier"
         " checkpoints are kept; lower schedule.peak or lengthen schedule.warmup"
         " in a new --workdir."
       )
-    file_state = self._file_state(state, resized)
+    file_state = self._file_state(state, resized_arrays)
     paths = checkpoint.paths(vars(file_state))
     checksums = map(int, jax.device_get(sums))
     return file_state, dict(zip(paths, checksums, strict=True))

@@ -3,8 +3,8 @@
 The model is a run's --workdir (RUN@best, RUN@STEP), a converted folder or a
 transformers folder, of any family. `open_model` opens it. A parameter that both
 the objective and the model have is taken from the model. A head that the model
-lacks is initialized. A parameter of the model that the objective does not use
-is left out. A report lists the parameters of these three groups.
+lacks is initialized. A parameter of the model that the objective does not have
+is not used. A report lists the parameters of these three groups.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from bert_jax.text import added_tokens
 from bert_jax.text.open_vocabulary import OtherVocabulary, check_begins
 from bert_jax.text.vocabulary import Vocabulary
 from bert_jax.training import config as config_lib
-from bert_jax.training.parts import Pretrained
+from bert_jax.training.parts import PretrainedModel
 from bert_jax.weights import generator_discriminator, hf_tasks
 from bert_jax.weights.load import OpenedModel, open_model
 from bert_jax.weights.model_folder import columns_of
@@ -33,13 +33,13 @@ from bert_jax.weights.model_folder import columns_of
 # The report lists the names of a group if they are at most this many. For a
 # larger group it gives counts.
 _MAX_LISTED = 6
-# How rows of the word table are made for pieces that are new to the model. A
+# How to make rows of the word table for pieces that are new to the model. A
 # "drawn" row is random, as in a new model. A "mean" row is the mean of the rows
 # of the old pieces into which the model's tokenizer splits the new piece.
-NEW_ROWS = ("mean", "drawn")
+NEW_ROW_METHODS = ("mean", "drawn")
 # Settings in which a run may differ from its model. They do not change the
 # parameters that are taken.
-_MAY_DIFFER = (
+_SETTINGS_THAT_MAY_DIFFER = (
   "dropout",
   "attention_dropout",
   "vocab_size",
@@ -50,14 +50,14 @@ _FAMILY_GROUPS = ({"bert", "tinybert"},)
 # Prefixes of the parameters that a run must take from its model, for ELECTRA
 # and for every other objective. A complete model has all these parameters, so a
 # missing parameter is an error.
-_BODIES = {"electra": ("embeddings/", "discriminator/")}
-_BODY = ("encoder/",)
+_REQUIRED_OF_ELECTRA = ("embeddings/", "discriminator/")
+_REQUIRED_OF_OTHERS = ("encoder/",)
 
 
-def open_start(
+def open_start_model(
   config: config_lib.RunConfig,
   data: loader.PretrainingData | batches.TrainingSplit,
-) -> tuple[Pretrained, config_lib.Model]:
+) -> tuple[PretrainedModel, config_lib.Model]:
   """Opens the model that a run starts from, and checks that it fits the data.
 
   Args:
@@ -72,27 +72,27 @@ def open_start(
   """
   pieces = data.prepared[0].vocab
   if config.trains_on_task:
-    pretrained = read_to_fine_tune(
+    pretrained_model = read_for_fine_tuning(
       config.init_from, pieces, config.data.path, config.model.family
     )
   else:
-    pretrained = read_to_go_on(
+    pretrained_model = read_for_pretraining(
       config.init_from,
       pieces,
       config.data.path,
       config.objective.options(),
       config.model.family,
     )
-  sizes, line = fill_model(config.model.options(), pretrained)
+  sizes, line = fill_model_section(config.model.options(), pretrained_model)
   if line and not config.trains_on_task:
-    notes = (line, *pretrained.notes)
-    pretrained = dataclasses.replace(pretrained, notes=notes)
-  return pretrained, config_lib.Model.from_values(sizes)
+    notes = (line, *pretrained_model.notes)
+    pretrained_model = dataclasses.replace(pretrained_model, notes=notes)
+  return pretrained_model, config_lib.Model.from_values(sizes)
 
 
-def read_to_fine_tune(
+def read_for_fine_tuning(
   path: str, pieces: Sequence[str], data_path: str, family: str | None = None
-) -> Pretrained:
+) -> PretrainedModel:
   """Reads a model to fine-tune, and checks that it fits the data's vocabulary.
 
   Args:
@@ -107,42 +107,42 @@ def read_to_fine_tune(
     ValueError: the files cannot be read, the family cannot be fine-tuned, or
       the vocabularies differ. The message is one sentence.
   """
-  model = open_for(
+  model = open_configured_model(
     "init_from", path, family=family, default_tower="discriminator"
   )
   if model.config["family"] not in models.FAMILIES:
     raise UserError(
-      f"init_from={path} is of family {model.config['family']}; the families"
-      f" that can be fine-tuned are {', '.join(models.FAMILIES)}."
+      f"init_from={path} is of the family {model.config['family']}; the"
+      f" families that can be fine-tuned are {', '.join(models.FAMILIES)}."
     )
   remedy = "prepare the task with the model's tokenizer"
   vocabulary = _check_vocabulary(model, pieces, data_path, remedy)
-  return Pretrained(
+  return PretrainedModel(
     path, model.config, model.weights.arrays, pieces, vocabulary
   )
 
 
-def read_to_go_on(
+def read_for_pretraining(
   path: str,
   pieces: Sequence[str],
   data_path: str,
   objective: Mapping[str, Any],
   family: str | None = None,
-) -> Pretrained:
+) -> PretrainedModel:
   """Reads a model to continue its pre-training on the data of this run.
 
   Args:
-    path: the model; see `read_to_fine_tune`.
-    pieces: the pieces of the data's vocabulary; see `read_to_fine_tune`.
+    path: the model; see `read_for_fine_tuning`.
+    pieces: the pieces of the data's vocabulary; see `read_for_fine_tuning`.
     data_path: the data's folder, for messages.
     objective: the section `objective` of the config.
-    family: the family in the run's config; see `read_to_fine_tune`.
+    family: the family in the run's config; see `read_for_fine_tuning`.
 
   Raises:
     ValueError: the files cannot be read, or the vocabularies differ. The
       message is one sentence.
   """
-  model = open_for("init_from", path, family=family)
+  model = open_configured_model("init_from", path, family=family)
   weights, notes = model.weights, []
   if any(
     {family, weights.config["family"]} <= group for group in _FAMILY_GROUPS
@@ -176,12 +176,12 @@ def read_to_go_on(
       f"the model is from step {source['step']} of its run; this run begins at"
       " step 0"
     )
-  return Pretrained(
+  return PretrainedModel(
     path, weights.config, arrays, pieces, vocabulary, tuple(notes)
   )
 
 
-def open_for(
+def open_configured_model(
   option: str, path: str, family: str | None = None, **options: Any
 ) -> OpenedModel:
   """Opens the model that a key of the config names.
@@ -269,11 +269,14 @@ def _words_of_elmo(
   try:
     return _check_vocabulary(model, pieces, data_path), None
   except OtherVocabulary as e:
-    return None, f"the softmax is drawn anew, since the words differ ({e})"
+    return (
+      None,
+      f"the softmax is newly initialized, because the words differ ({e})",
+    )
 
 
-def fill_model(
-  settings: Mapping[str, Any], pretrained: Pretrained
+def fill_model_section(
+  settings: Mapping[str, Any], pretrained_model: PretrainedModel
 ) -> tuple[dict[str, Any], str | None]:
   """Returns the section `model` for a run that starts from a pre-trained model.
 
@@ -282,7 +285,7 @@ def fill_model(
 
   Args:
     settings: the config's section, without keys whose value is None.
-    pretrained: the pre-trained model.
+    pretrained_model: the pre-trained model.
 
   Returns:
     The whole section, and a line that names the sizes that differ from the
@@ -291,12 +294,12 @@ def fill_model(
   Raises:
     UserError: the config has another family, or a key contradicts the model.
   """
-  family = pretrained.config["family"]
-  sizes = {"family": family} | pretrained.config["model"]
+  family = pretrained_model.config["family"]
+  sizes = {"family": family} | pretrained_model.config["model"]
   wrong_names = sorted(
     name
-    for name in settings.keys() & sizes.keys() - {*_MAY_DIFFER}
-    if not _equal(settings[name], sizes[name])
+    for name in settings.keys() & sizes.keys() - {*_SETTINGS_THAT_MAY_DIFFER}
+    if not _equal_in_json(settings[name], sizes[name])
   )
   if wrong_names:
     values = ", ".join(
@@ -307,7 +310,7 @@ def fill_model(
       f"--config.model.{name}={sizes[name]}" for name in wrong_names
     )
     raise UserError(
-      f"the config has {values}, but init_from={pretrained.path} has"
+      f"the config has {values}, but init_from={pretrained_model.path} has"
       f" {model_values}; pass {flags}, or leave them out of the config file to"
       " take the values of the model."
     )
@@ -316,7 +319,7 @@ def fill_model(
   differing_sizes = [
     f"{name}={sizes[name]}"
     for name in published
-    if name in sizes and not _equal(published[name], sizes[name])
+    if name in sizes and not _equal_in_json(published[name], sizes[name])
   ]
   line = None
   if differing_sizes:
@@ -328,26 +331,26 @@ def fill_model(
   return {"variant": next(iter(variants))} | sizes | settings, line
 
 
-def _equal(a: Any, b: Any) -> bool:
+def _equal_in_json(a: Any, b: Any) -> bool:
   """Returns True if two values are equal in JSON, which has no tuples."""
   return json.dumps(a) == json.dumps(b) or a == b
 
 
-def take(
-  pretrained: Pretrained,
+def take_parameters(
+  pretrained_model: PretrainedModel,
   params: Any,
   is_pretrained: Callable[[str], bool] | None,
   labels: Sequence[str],
   vocabulary_axes: Mapping[str, int] | None = None,
   vocab_size: int | None = None,
-  init_new_rows: str = NEW_ROWS[0],
+  init_new_rows: str = NEW_ROW_METHODS[0],
 ) -> tuple[Any, list[str]]:
   """Replaces initialized parameters by parameters of the pre-trained model.
 
   If the model has no pooler and the classifier is new, the pooler is new too.
 
   Args:
-    pretrained: the pre-trained model.
+    pretrained_model: the pre-trained model.
     params: the run's initial parameters.
     is_pretrained: path of a parameter -> True if the objective takes it from
       the model. A classifier that is taken gets its columns in the order of
@@ -358,11 +361,11 @@ def take(
     vocab_size: the number of ids. Rows of `params` beyond it are padding for
       the mesh. None means that every row has an id.
     init_new_rows: how to make rows for pieces that the model does not have, one
-      of `NEW_ROWS`.
+      of `NEW_ROW_METHODS`.
 
   Returns:
     The parameters, with the shardings of `params`, and the lines of the report,
-    which say which parameters are taken, new or left out.
+    which name the parameters that are taken, new or not used.
 
   Raises:
     ValueError: an array is missing or has a different shape.
@@ -370,18 +373,18 @@ def take(
   takes_head = is_pretrained is not None and is_pretrained(
     "classifier/dense/kernel"
   )
-  column_order = _label_order(pretrained, labels) if takes_head else None
+  column_order = _label_order(pretrained_model, labels) if takes_head else None
   flat_params = traverse_util.flatten_dict(params, sep="/")
   is_electra = any(path.startswith("discriminator/") for path in flat_params)
-  required = _BODIES["electra"] if is_electra else _BODY
+  required = _REQUIRED_OF_ELECTRA if is_electra else _REQUIRED_OF_OTHERS
   if vocabulary_axes is None:
     vocabulary_axes = {
       p: 0 for p in flat_params if p.endswith("word/embedding")
     }
   taken_paths, new_paths = [], []
-  rows = VocabularyRows(pretrained, vocab_size, init_new_rows)
+  rows = VocabularyFitter(pretrained_model, vocab_size, init_new_rows)
   for path, initial in flat_params.items():
-    is_missing = path not in pretrained.arrays
+    is_missing = path not in pretrained_model.arrays
     if is_pretrained is None:
       is_new = is_missing and not path.startswith(required)
     else:
@@ -392,71 +395,82 @@ def take(
       continue
     if is_missing:
       hint = "; pass --config.objective.head=new" if takes_head else ""
-      raise UserError(f"init_from={pretrained.path} has no {path}{hint}.")
-    array = pretrained.arrays[path]
+      raise UserError(f"init_from={pretrained_model.path} has no {path}{hint}.")
+    array = pretrained_model.arrays[path]
     if column_order is not None and path.startswith("classifier/"):
       array = array[..., column_order]
     if path in vocabulary_axes:
       array = rows.fit(array, initial, vocabulary_axes[path], path)
-    flat_params[path] = _place(
-      array, initial, f"init_from={pretrained.path}: {path}"
+    flat_params[path] = _place_like(
+      array, initial, f"init_from={pretrained_model.path}: {path}"
     )
     taken_paths.append(path)
-  unused_paths = [path for path in pretrained.arrays if path not in flat_params]
-  lists = {"taken": taken_paths, "new": new_paths, "left": unused_paths}
-  lines = [f"{name}: {_listed(paths)}" for name, paths in lists.items()]
-  lines += [*rows.lines(), *pretrained.notes]
+  unused_paths = [
+    path for path in pretrained_model.arrays if path not in flat_params
+  ]
+  lists = {
+    "taken": taken_paths,
+    "newly initialized": new_paths,
+    "not used": unused_paths,
+  }
+  lines = [f"{name}: {_list_or_count(paths)}" for name, paths in lists.items()]
+  lines += [*rows.lines(), *pretrained_model.notes]
   return traverse_util.unflatten_dict(flat_params, sep="/"), lines
 
 
-def _label_order(pretrained: Pretrained, labels: Sequence[str]) -> Any:
+def _label_order(
+  pretrained_model: PretrainedModel, labels: Sequence[str]
+) -> Any:
   """Returns the columns of the model's classifier in the order of `labels`.
 
   Raises:
     ValueError: the model has different labels.
   """
-  model_labels = pretrained.config["labels"]
+  model_labels = pretrained_model.config["labels"]
   if not labels or model_labels is None:
     return None
   columns = columns_of(labels, model_labels)
   if columns is None:
     raise UserError(
-      f"init_from={pretrained.path} has the labels {model_labels}, the task"
-      f" {list(labels)}; pass --config.objective.head=new."
+      f"init_from={pretrained_model.path} has the labels {model_labels}, and"
+      f" the task has {list(labels)}; pass --config.objective.head=new."
     )
   return columns
 
 
-class VocabularyRows:
+class VocabularyFitter:
   """Fits arrays with a row for each piece to the data's vocabulary.
 
   The rows of the model's own pieces are taken. Further pieces at the end of the
   data's vocabulary get new rows. Rows that the model has beyond its pieces (a
-  table padded to a round number) are left out.
+  table padded to a round number) are not used.
   """
 
-  def __init__(self, pretrained: Pretrained, vocab_size: int | None, how: str):
+  def __init__(
+    self, pretrained_model: PretrainedModel, vocab_size: int | None, method: str
+  ):
     """Prepares to fit arrays.
 
     Args:
-      pretrained: the pre-trained model.
-      vocab_size: the number of ids; see `take`.
-      how: how new rows are made, one of `NEW_ROWS`.
+      pretrained_model: the pre-trained model.
+      vocab_size: the number of ids; see `take_parameters`.
+      method: how new rows are made, one of `NEW_ROW_METHODS`.
     """
-    check_init_new_rows(how)
-    self._pretrained, self._vocab_size, self._how = pretrained, vocab_size, how
+    check_init_new_rows(method)
+    self._pretrained_model, self._vocab_size = pretrained_model, vocab_size
+    self._method = method
     self._new_pieces: Sequence[str] = ()
-    # Counts of rows for ids without a piece, and of rows that are left out.
-    self._num_without_piece, self._num_left = 0, 0
+    # The numbers of rows for ids without a piece, and of unused rows.
+    self._num_without_piece, self._num_unused = 0, 0
 
   def fit(
-    self, array: np.ndarray, drawn: jax.Array, axis: int, path: str
+    self, array: np.ndarray, initial: jax.Array, axis: int, path: str
   ) -> np.ndarray:
-    """Returns the model's array with as many rows as `drawn`.
+    """Returns the model's array with as many rows as `initial`.
 
     Args:
       array: the model's parameter, float32.
-      drawn: the run's initial parameter. It may have rows beyond the data's
+      initial: the run's initial parameter. It may have rows beyond the data's
         pieces: for ids that a task adds, and as padding for the mesh.
       axis: the axis of the rows in both arrays.
       path: the parameter's path, for messages.
@@ -464,15 +478,18 @@ class VocabularyRows:
     Raises:
       ValueError: the shapes differ along another axis.
     """
-    shapes = [list(x.shape) for x in (array, drawn)]
+    shapes = [list(x.shape) for x in (array, initial)]
     other_axes = [shape[:axis] + shape[axis + 1 :] for shape in shapes]
-    if array.ndim != drawn.ndim or other_axes[0] != other_axes[1]:
+    if array.ndim != initial.ndim or other_axes[0] != other_axes[1]:
       raise UserError(
-        f"init_from={self._pretrained.path}: {path} has shape {shapes[0]}, not"
-        f" {shapes[1]}."
+        f"init_from={self._pretrained_model.path}: {path} has shape"
+        f" {shapes[0]}, not {shapes[1]}."
       )
-    array, count = np.moveaxis(array, axis, 0), drawn.shape[axis]
-    pieces, vocabulary = self._pretrained.pieces, self._pretrained.vocabulary
+    array, count = np.moveaxis(array, axis, 0), initial.shape[axis]
+    pieces, vocabulary = (
+      self._pretrained_model.pieces,
+      self._pretrained_model.vocabulary,
+    )
     size = len(array)
     if vocabulary is not None:
       size = min(size, len(vocabulary.pieces))
@@ -481,40 +498,40 @@ class VocabularyRows:
       # Rows beyond the pieces belong to ids that a task adds. These ids mean
       # the same in the model, so its rows for them are taken.
       size = min(len(array), count)
-    self._num_left = max(self._num_left, len(array) - size)
+    self._num_unused = max(self._num_unused, len(array) - size)
     fitted = array[:size]
     if size < count:
-      drawn_rows = np.moveaxis(np.asarray(_gather(drawn)), axis, 0)
+      initial_rows = np.moveaxis(np.asarray(_gather_on_host(initial)), axis, 0)
       if new_pieces and vocabulary is not None:
         end = size + len(new_pieces)
         old_ids = added_tokens.old_ids(vocabulary, size)
         piece_rows = new_word_rows(
-          fitted, new_pieces, old_ids, self._how, drawn_rows[size:end]
+          fitted, new_pieces, old_ids, self._method, initial_rows[size:end]
         )
         fitted = np.concatenate([fitted, piece_rows])
         self._new_pieces = new_pieces
       num_without_piece = (self._vocab_size or count) - len(fitted)
       self._num_without_piece = max(self._num_without_piece, num_without_piece)
-      fitted = np.concatenate([fitted, drawn_rows[len(fitted) :]])
+      fitted = np.concatenate([fitted, initial_rows[len(fitted) :]])
     return np.moveaxis(fitted, 0, axis)
 
   def lines(self) -> list[str]:
     """Returns the lines of the report on rows."""
     lines = []
     if self._new_pieces:
-      lines.append(describe_new_rows(self._new_pieces, self._how))
+      lines.append(describe_new_rows(self._new_pieces, self._method))
     if self._num_without_piece:
       lines.append(
-        f"drawn rows for ids without a piece: {self._num_without_piece}"
+        f"random rows for ids without a piece: {self._num_without_piece}"
       )
-    if self._num_left:
+    if self._num_unused:
       lines.append(
-        f"left rows of the word table beyond the pieces: {self._num_left}"
+        f"unused rows of the word table, beyond its pieces: {self._num_unused}"
       )
     return lines
 
 
-def _gather(x: jax.Array) -> np.ndarray:
+def _gather_on_host(x: jax.Array) -> np.ndarray:
   """Returns all values of an array of any sharding, on this host."""
   if not x.is_fully_addressable:
     assert isinstance(x.sharding, NamedSharding)
@@ -523,25 +540,25 @@ def _gather(x: jax.Array) -> np.ndarray:
   return jax.device_get(x)
 
 
-def _place(array: np.ndarray, drawn: jax.Array, name: str) -> jax.Array:
-  """Returns `array` with the sharding of `drawn`.
+def _place_like(array: np.ndarray, initial: jax.Array, name: str) -> jax.Array:
+  """Returns an array with the sharding of an initial array.
 
   Raises:
     ValueError: the shapes differ.
   """
-  if array.shape != drawn.shape:
+  if array.shape != initial.shape:
     raise UserError(
-      f"{name} has shape {list(array.shape)}, not {list(drawn.shape)}."
+      f"{name} has shape {list(array.shape)}, not {list(initial.shape)}."
     )
   return jax.make_array_from_callback(
-    drawn.shape, drawn.sharding, lambda index: array[index]
+    initial.shape, initial.sharding, lambda index: array[index]
   )
 
 
-def _listed(paths: list[str]) -> str:
+def _list_or_count(paths: list[str]) -> str:
   """Lists the paths, or counts them by their first name if there are many."""
   if len(paths) <= _MAX_LISTED:
-    return ", ".join(paths) or "nothing"
+    return ", ".join(paths) or "none"
   counts: dict[str, int] = {}
   for path in paths:
     module = path.split("/")[0]
@@ -549,18 +566,20 @@ def _listed(paths: list[str]) -> str:
   return ", ".join(f"{n} of {module}" for module, n in counts.items())
 
 
-def check_init_new_rows(how: str) -> None:
-  """Raises UserError if `how` is not one of `NEW_ROWS`."""
-  if how not in NEW_ROWS:
-    raise UserError(f"init_new_rows={how!r}: not one of {', '.join(NEW_ROWS)}.")
+def check_init_new_rows(method: str) -> None:
+  """Raises UserError if `method` is not one of `NEW_ROW_METHODS`."""
+  if method not in NEW_ROW_METHODS:
+    raise UserError(
+      f"init_new_rows={method!r}: not one of {', '.join(NEW_ROW_METHODS)}."
+    )
 
 
 def new_word_rows(
   table: np.ndarray,
   new_pieces: Sequence[str],
   old_ids_of: Callable[[str], list[int]],
-  how: str,
-  drawn: np.ndarray,
+  method: str,
+  random_rows: np.ndarray,
 ) -> np.ndarray:
   """Makes the rows of new pieces for a word table or an output bias.
 
@@ -569,25 +588,26 @@ def new_word_rows(
     new_pieces: the pieces at the vocabulary's end that have no row yet.
     old_ids_of: a function from a text to ids of `table`; see
       `added_tokens.old_ids`.
-    how: one of `NEW_ROWS`. With "mean", a piece for which `old_ids_of` returns
-      no ids keeps its drawn row.
-    drawn: [new, ...] randomly drawn rows, as in a new model.
+    method: one of `NEW_ROW_METHODS`. With "mean", a piece for which
+      `old_ids_of` returns no ids keeps its random row.
+    random_rows: [new, ...] random rows, as in a new model.
 
   Returns:
     [new, ...] rows with the dtype of `table`.
 
   Raises:
-    ValueError: `how` is unknown, or `drawn` does not have one row for each
-      piece.
+    ValueError: the method is unknown, or `random_rows` does not have one row
+      for each piece.
   """
-  check_init_new_rows(how)
-  if drawn.shape != (len(new_pieces), *table.shape[1:]):
+  check_init_new_rows(method)
+  if random_rows.shape != (len(new_pieces), *table.shape[1:]):
     raise UserError(
-      f"drawn rows of shape {list(drawn.shape)} for {len(new_pieces)} pieces"
-      f" beside a table of shape {list(table.shape)}."
+      f"the random rows have shape {list(random_rows.shape)}, but there are"
+      f" {len(new_pieces)} new pieces, and the table has shape"
+      f" {list(table.shape)}."
     )
-  rows = np.array(drawn, table.dtype)
-  if how == "mean":
+  rows = np.array(random_rows, table.dtype)
+  if method == "mean":
     for row, piece in enumerate(new_pieces):
       ids = [i for i in old_ids_of(piece) if i < len(table)]
       if ids:
@@ -595,11 +615,11 @@ def new_word_rows(
   return rows
 
 
-def describe_new_rows(new_pieces: Sequence[str], how: str) -> str:
+def describe_new_rows(new_pieces: Sequence[str], method: str) -> str:
   """Describes the new rows: their number, their pieces, how they were made."""
   names = ", ".join(repr(piece) for piece in new_pieces[:_MAX_LISTED])
   num_hidden = len(new_pieces) - _MAX_LISTED
   if num_hidden > 0:
     names += f" and {num_hidden} more"
-  origin = "each the mean of its old pieces' rows" if how == "mean" else "drawn"
+  origin = "each the mean of old rows" if method == "mean" else "all random"
   return f"new rows of the word table: {len(new_pieces)} ({names}), {origin}"

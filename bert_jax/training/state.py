@@ -14,11 +14,11 @@ from bert_jax.devices import sharding
 from bert_jax.objectives.base import Batch, Objective
 
 # A batch, or only the shapes of its arrays.
-BatchShapes = Batch | sharding.Shapes
+BatchOrShapes = Batch | sharding.Shapes
 
 
 class TrainState(struct.PyTreeNode):
-  """Everything that changes from step to step.
+  """Holds everything that changes from step to step.
 
   Attributes:
     step: int32 scalar, the number of optimizer steps done.
@@ -37,7 +37,7 @@ def abstract_state(
   objective: Objective,
   optimizer: optax.GradientTransformation,
   mesh: Mesh,
-  batch: BatchShapes,
+  batch: BatchOrShapes,
 ) -> TrainState:
   """Returns the state as shapes and dtypes with shardings, without arrays.
 
@@ -47,10 +47,14 @@ def abstract_state(
     mesh: the mesh; its devices need not exist on this machine.
     batch: a batch, or its shapes.
   """
-  return sharding.with_shardings(mesh, _boxed(objective, optimizer, batch))
+  return sharding.with_shardings(
+    mesh, _boxed_shapes(objective, optimizer, batch)
+  )
 
 
-def frozen_shapes(objective: Objective, mesh: Mesh, batch: BatchShapes) -> Any:
+def frozen_shapes(
+  objective: Objective, mesh: Mesh, batch: BatchOrShapes
+) -> Any:
   """Returns the teacher's parameters as shapes and dtypes with shardings.
 
   Returns {} for an objective without a teacher. For the arguments see
@@ -70,11 +74,11 @@ def frozen_shapes(objective: Objective, mesh: Mesh, batch: BatchShapes) -> Any:
   return sharding.with_shardings(mesh, boxed)
 
 
-def file_state(
+def checkpoint_layout(
   objective: Objective,
   optimizer: optax.GradientTransformation,
   mesh: Mesh,
-  batch: BatchShapes,
+  batch: BatchOrShapes,
   vocab_size: int,
 ) -> TrainState:
   """Returns `abstract_state` with the shapes that a checkpoint has.
@@ -93,14 +97,16 @@ def file_state(
     unpadded = NamedSharding(mesh, PartitionSpec(*spec))
     return jax.ShapeDtypeStruct(shape, x.dtype, sharding=unpadded)
 
-  boxed = _boxed(objective, optimizer, batch)
+  boxed = _boxed_shapes(objective, optimizer, batch)
   names = nn.get_partition_spec(boxed)
   return jax.tree.map(
     without_padding, sharding.with_shardings(mesh, boxed), names
   )
 
 
-def vocabulary_axes(objective: Objective, batch: BatchShapes) -> dict[str, int]:
+def vocabulary_axes(
+  objective: Objective, batch: BatchOrShapes
+) -> dict[str, int]:
   """Finds the parameters that have one entry for each vocabulary piece.
 
   Args:
@@ -119,7 +125,7 @@ def vocabulary_axes(objective: Objective, batch: BatchShapes) -> dict[str, int]:
   }
 
 
-def resize(tree: Any, layout: Any) -> Any:
+def resize_to_layout(tree: Any, layout: Any) -> Any:
   """Cuts arrays, or pads them with zeros, to the shapes of `layout`.
 
   Args:
@@ -128,15 +134,15 @@ def resize(tree: Any, layout: Any) -> Any:
       has its shape in `layout` is returned unchanged.
   """
 
-  def change(x: jax.Array, wanted: jax.ShapeDtypeStruct) -> jax.Array:
-    if x.shape == wanted.shape:
+  def resize(x: jax.Array, target: jax.ShapeDtypeStruct) -> jax.Array:
+    if x.shape == target.shape:
       return x
     jitted = jax.jit(
-      cut_or_pad, static_argnums=1, out_shardings=wanted.sharding
+      cut_or_pad, static_argnums=1, out_shardings=target.sharding
     )
-    return jitted(x, wanted.shape)
+    return jitted(x, target.shape)
 
-  return jax.tree.map(change, tree, layout)
+  return jax.tree.map(resize, tree, layout)
 
 
 def cut_or_pad(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -154,7 +160,7 @@ def init_state(
   optimizer: optax.GradientTransformation,
   mesh: Mesh,
   seed: int,
-  batch: BatchShapes,
+  batch: BatchOrShapes,
 ) -> TrainState:
   """Draws the initial state; each array is made on the devices that hold it.
 
@@ -165,7 +171,7 @@ def init_state(
     seed: the seed of the initial parameters.
     batch: a batch, or its shapes.
   """
-  init = _init(objective, optimizer)
+  init = _make_init(objective, optimizer)
   abstract = abstract_state(objective, optimizer, mesh, batch)
   jitted = jax.jit(
     lambda key: nn.unbox(init(key, jax.tree.map(_zeros, batch))),
@@ -174,7 +180,7 @@ def init_state(
   return jitted(jax.random.key(seed))
 
 
-def _init(
+def _make_init(
   objective: Objective, optimizer: optax.GradientTransformation
 ) -> Callable[[jax.Array, Batch], TrainState]:
   """Returns (key, batch) -> the initial state, boxed with logical axes."""
@@ -188,13 +194,13 @@ def _init(
   return init
 
 
-def _boxed(
+def _boxed_shapes(
   objective: Objective,
   optimizer: optax.GradientTransformation,
-  batch: BatchShapes,
+  batch: BatchOrShapes,
 ) -> TrainState:
   """Returns the shapes of the initial state, boxed with logical axes."""
-  init = _init(objective, optimizer)
+  init = _make_init(objective, optimizer)
   # Make the key inside: a mesh of devices that do not exist cannot make one.
   return jax.eval_shape(lambda x: init(jax.random.key(0), x), batch)
 

@@ -24,7 +24,7 @@ from bert_jax.messages import UserError, did_you_mean
 from bert_jax.tasks import batches, encoded_rows, metrics
 from bert_jax.training import config as config_lib
 from bert_jax.training import logging, train
-from bert_jax.training.setup import defaults as default_values
+from bert_jax.training.setup import default_values
 from bert_jax.weights.run_config import flatten
 
 RESULTS = "sweep.json"

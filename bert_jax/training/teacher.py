@@ -74,7 +74,7 @@ def open_teacher(
       "teacher.path is empty; pass --config.teacher.path=PATH, the --workdir of"
       " a run, a converted folder or one of transformers."
     )
-  opened = start_from.open_for("teacher.path", path)
+  opened = start_from.open_configured_model("teacher.path", path)
   weights = opened.weights
   settings = _with_sizes(section.model.options(), weights)
   _check_model(path, weights, settings)

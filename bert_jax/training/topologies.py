@@ -23,7 +23,7 @@ from bert_jax.objectives.base import Batch
 from bert_jax.text.vocabulary import SpecialIds
 from bert_jax.training import config as config_lib
 from bert_jax.training import phases, steps
-from bert_jax.training.setup import make_parts
+from bert_jax.training.setup import make_objective_and_optimizer
 from bert_jax.training.state import abstract_state, frozen_shapes
 
 GIB = 2**30
@@ -218,7 +218,7 @@ def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
   )
   phase = phases.plan(parsed)[number]
   sharding.check_batch(mesh, phase.batch_size, phase.micro_batches)
-  objective, schedule, optimizer = make_parts(
+  objective, schedule, optimizer = make_objective_and_optimizer(
     parsed, sharding.vocab_multiple(mesh)
   )
   function = steps.make_train_step(

@@ -24,25 +24,25 @@ from bert_jax.training import (
   start_from,
 )
 from bert_jax.training.parts import Setup
-from bert_jax.training.setup import build, defaults
+from bert_jax.training.setup import build, default_values
 from bert_jax.training.state import (
   TrainState,
   init_state,
-  resize,
+  resize_to_layout,
   vocabulary_axes,
 )
 from bert_jax.training.workdir import (
   lock,
-  named_errors,
+  name_files_of_errors,
   print_changed_tokenizer,
-  resumed_config,
-  saved_config,
-  write_workdir,
+  read_resumed_config,
+  read_saved_config,
+  write_config_and_tokenizer,
 )
 from bert_jax.weights import checkpoint, run_config
 
 
-def print_rows(setup: Setup) -> None:
+def print_row_statistics(setup: Setup) -> None:
   """Prints on process 0 how much of the text the rows of each phase hold."""
   if setup.task or jax.process_index():
     return
@@ -52,11 +52,11 @@ def print_rows(setup: Setup) -> None:
     if line := recipes.shortfall(options["builder"], options):
       say(": ".join(filter(None, [feed.phase.name, line])))
     for folder, line in loader.describe_rows(feed.data, **options):
-      names = [feed.phase.name, folder if len(setup.prepared) > 1 else ""]
+      names = [feed.phase.name, folder if len(setup.data_folders) > 1 else ""]
       say(": ".join(filter(None, [*names, line])))
 
 
-def start(
+def starting_state(
   setup: Setup, saver: checkpoint.Checkpointer
 ) -> tuple[TrainState, dict[str, Any]]:
   """Returns the state to train from.
@@ -84,18 +84,18 @@ def start(
     setup.feeds[0].shapes,
   )
   if saver.latest_step() is not None:
-    saved_state, meta, step = saver.restore_newest(setup.file_state)
+    saved_state, meta, step = saver.restore_newest(setup.checkpoint_layout)
     _check_inputs(setup, meta)
     setup.feeds[meta["phase"]].data.restore(meta["data"])
     say(f"continuing from step {step}")
-    return resize(saved_state, state), meta
+    return resize_to_layout(saved_state, state), meta
   start_model = setup.start_model
   if start_model is None and config.init_from:
     # `build` opened no model, because the run had checkpoints. All of them are
     # damaged, so the run begins again.
-    start_model, _ = start_from.open_start(config, setup.feeds[0].data)
+    start_model, _ = start_from.open_start_model(config, setup.feeds[0].data)
   if start_model:
-    params, lines = start_from.take(
+    params, lines = start_from.take_parameters(
       start_model,
       state.params,
       setup.objective.is_pretrained,
@@ -127,13 +127,13 @@ def _check_inputs(setup: Setup, meta: dict[str, Any]) -> None:
     meta: the checkpoint's metadata.
   """
   config = setup.config
-  if meta["fingerprint"] not in setup.fingerprints:
+  if meta["fingerprint"] not in setup.accepted_fingerprints:
     raise UserError(
       f"data.path={config.data.path} does not hold the data that this"
       " run was started with (fingerprints differ); give the right folder, or"
       " start in a new --workdir."
     )
-  if meta.get("teacher") != setup.digest:
+  if meta.get("teacher") != setup.teacher_digest:
     path = config.teacher.path if config.teacher else ""
     raise UserError(
       f"teacher.path={path} is not the teacher that this"
@@ -142,7 +142,7 @@ def _check_inputs(setup: Setup, meta: dict[str, Any]) -> None:
     )
 
 
-def summary(setup: Setup, means: dict[str, float], workdir: str) -> None:
+def print_summary(setup: Setup, means: dict[str, float], workdir: str) -> None:
   """Prints the last lines of a run: its results, and where to find more.
 
   Args:
@@ -174,7 +174,7 @@ def next_command(setup: Setup, workdir: str) -> str:
     setup: the objects that do not change during the run.
     workdir: the run's folder.
   """
-  folder = setup.prepared[0]
+  folder = setup.data_folders[0]
   if setup.task or not isinstance(folder, reader.Prepared):
     output = "--input texts.jsonl --output predictions.jsonl"
     return f"bert_jax predict --model {workdir} {output}"
@@ -214,15 +214,17 @@ def run(
   if isinstance(config, ConfigDict):
     config = config.to_dict()
   settings = config_lib.parse(config)
-  setup = build(settings, resumed_config(workdir))
+  setup = build(settings, read_resumed_config(workdir))
   settings = setup.config
   config = config_lib.to_json(config, settings)
   # Hosts may have the same data and teacher in different folders.
   comparable_config = config | {
-    "data": config["data"] | {"path": setup.fingerprint}
+    "data": config["data"] | {"path": setup.fingerprints}
   }
-  if setup.digest:
-    comparable_config["teacher"] = config["teacher"] | {"path": setup.digest}
+  if setup.teacher_digest:
+    comparable_config["teacher"] = config["teacher"] | {
+      "path": setup.teacher_digest
+    }
   hosts.check_same("config", run_config.flatten(comparable_config))
   with contextlib.ExitStack() as stack:
     stack.enter_context(lock(workdir))
@@ -233,21 +235,21 @@ def run(
     )
     stack.callback(saver.close)
     stack.enter_context(hosts.ends_all())
-    stack.enter_context(named_errors(workdir))
+    stack.enter_context(name_files_of_errors(workdir))
     # Until a first checkpoint exists, a restart may use a different config.
     if saver.latest_step() is not None:
-      default_values = defaults(config)
-      old_config = saved_config(workdir, saver, default_values)
-      for line in config_lib.check_restart(old_config, config, default_values):
+      defaults = default_values(config)
+      old_config = read_saved_config(workdir, saver, defaults)
+      for line in config_lib.check_restart(old_config, config, defaults):
         say(f"changed: {line}")
-    state, meta = start(setup, saver)
-    # Write config.json only after `start` has checked that this folder's
+    state, meta = starting_state(setup, saver)
+    # Write config.json only now: `starting_state` has checked that the folder's
     # checkpoints belong to this run.
-    tokenizer = setup.prepared[0].tokenizer_files()
+    tokenizer = setup.data_folders[0].tokenizer_files()
     print_changed_tokenizer(workdir, meta.get("tokenizer"))
-    write_workdir(workdir, config, tokenizer)
+    write_config_and_tokenizer(workdir, config, tokenizer)
     saver.describe(config, tokenizer)
-    print_rows(setup)
+    print_row_statistics(setup)
     is_pending = meta.get("pending", False)
     logger = logging.Logger(
       workdir,
@@ -282,7 +284,7 @@ def run(
     logger.plot_losses()
   step = int(progress.state.step)
   if step == settings.steps:
-    summary(setup, progress.results, workdir)
+    print_summary(setup, progress.results, workdir)
   else:
     say(f"stopped at step {step}; the same command continues.")
   return progress.state

@@ -29,7 +29,7 @@ def lock(workdir: str) -> Iterator[None]:
   if (folder / "meta.json").exists():
     raise UserError(
       f"--workdir={workdir}: this is a prepared folder (it has a meta.json)"
-      ", and a run would write over its vocab.txt; take another."
+      ", and a run would write over its vocab.txt; take another --workdir."
     )
   name = f"lock-{jax.process_index()}" if jax.process_index() else "lock"
   with contextlib.ExitStack() as stack:
@@ -57,7 +57,7 @@ def lock(workdir: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def named_errors(workdir: str) -> Iterator[None]:
+def name_files_of_errors(workdir: str) -> Iterator[None]:
   """Adds the file and the remedy to an error of the operating system.
 
   Args:
@@ -74,7 +74,7 @@ def named_errors(workdir: str) -> Iterator[None]:
     ) from e
 
 
-def write_workdir(
+def write_config_and_tokenizer(
   workdir: str, config: dict[str, Any], tokenizer: dict[str, bytes]
 ) -> None:
   """Writes config.json and the tokenizer's files; only process 0 writes.
@@ -92,17 +92,17 @@ def write_workdir(
     files.write_atomically(folder / name, content)
 
 
-def resumed_config(workdir: str) -> dict[str, Any] | None:
-  """Returns config.json of a run; None if the run has saved no checkpoint."""
+def read_resumed_config(workdir: str) -> dict[str, Any] | None:
+  """Reads a run's config.json; None if the run has saved no checkpoint."""
   if not checkpoint.has_saved(workdir):
     return None
   return files.read_json_object(epath.Path(workdir) / "config.json")
 
 
-def saved_config(
+def read_saved_config(
   workdir: str, saver: checkpoint.Checkpointer, default_values: dict[str, Any]
 ) -> dict[str, Any]:
-  """Returns a run's config.json, with the `model` of its newest checkpoint.
+  """Reads a run's config.json, with the `model` of its newest checkpoint.
 
   Prints a line for each value of config.json that was changed since that
   checkpoint was saved.

@@ -125,7 +125,7 @@ def bert_jax_losses_in_double(config):
       parts = objective, optimizer, setup.mesh, 0, feed.shapes
       train_state = state.init_state(*parts)
       head_arguments = objective.is_pretrained, setup.task.labels
-      params, _ = start_from.take(
+      params, _ = start_from.take_parameters(
         setup.start_model, train_state.params, *head_arguments
       )
       params = jax.tree.map(lambda x: x.astype(jnp.float64), params)

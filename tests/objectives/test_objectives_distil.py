@@ -344,7 +344,7 @@ def test_a_run_is_a_teacher_too_and_none_of_weight_0_moves(
   )
   setup = building.build(config_lib.parse(config))
   teacher = setup.config.teacher
-  assert setup.digest and teacher.model.dropout == 0.1
+  assert setup.teacher_digest and teacher.model.dropout == 0.1
   with checkpoint.Checkpointer.of_run(first_run) as saver:
     saved_params, _ = saver.restore_params(None, setup.frozen)
   jax.tree.map(np.testing.assert_array_equal, saved_params, setup.frozen)
@@ -395,10 +395,10 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
   config = distilled(folder)
   del config["teacher"]
   with raises_error(match="config.teacher is missing, but objective 'distil'"):
-    building.make_parts(config_lib.parse(config))
+    building.make_objective_and_optimizer(config_lib.parse(config))
   config = distilled(folder) | {"objective": {"name": "mlm", "pairs": False}}
   with raises_error(match="objective 'mlm' learns from no teacher; remove"):
-    building.make_parts(config_lib.parse(config))
+    building.make_objective_and_optimizer(config_lib.parse(config))
 
 
 @pytest.mark.parametrize(

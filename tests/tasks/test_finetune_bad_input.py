@@ -247,8 +247,10 @@ def test_word_tables_grow_and_padding_is_left_out():
   )
 
   def copy_table(array):
-    contents = parts.Pretrained("x", {"labels": None}, {word_path: array})
-    params, _ = start_from.take(contents, tree, lambda path: True, ())
+    contents = parts.PretrainedModel("x", {"labels": None}, {word_path: array})
+    params, _ = start_from.take_parameters(
+      contents, tree, lambda path: True, ()
+    )
     return np.asarray(params["encoder"]["embeddings"]["word"]["embedding"])
 
   # GPT-1's three new ids keep their random rows.
@@ -291,7 +293,7 @@ def test_gaps_between_ids_are_filled_as_in_the_data(tmp_path, whole):
   prepare_task.prepare(task, inputs, path, folder)
   pieces = batches.open_folder(folder).vocab
   assert len(pieces) == ids["<mask>"] + 1 and pieces[-2] == "madeupword0002"
-  start_from.read_to_fine_tune(path, pieces, folder)
+  start_from.read_for_fine_tuning(path, pieces, folder)
   message = "its piece 262 is 'madeupword0002', but in"
   with pytest.raises(ValueError, match=message):
-    start_from.read_to_fine_tune(path, [*pieces[:-2], "x", "<mask>"], folder)
+    start_from.read_for_fine_tuning(path, [*pieces[:-2], "x", "<mask>"], folder)

@@ -251,14 +251,14 @@ def test_new_rows_are_means_or_drawn():
   np.testing.assert_array_equal(bias, [12, 16, -1])
   with pytest.raises(ValueError, match="init_new_rows='x': not one of mean"):
     start_from.new_word_rows(table, names, old_ids_of, "x", drawn_rows)
-  with pytest.raises(ValueError, match=r"shape \[2, 2\] for 3 pieces"):
+  with pytest.raises(ValueError, match=r"shape \[2, 2\], .* 3 new pieces"):
     start_from.new_word_rows(table, names, old_ids_of, "mean", drawn_rows[:2])
   assert start_from.describe_new_rows(names, "mean") == (
     "new rows of the word table: 3 ('covid', 'a a', 'zzz'), each the mean of"
-    " its old pieces' rows"
+    " old rows"
   )
   assert start_from.describe_new_rows([*"abcdefgh"], "drawn").endswith(
-    "and 2 more), drawn"
+    "and 2 more), all random"
   )
 
 
@@ -307,7 +307,7 @@ def test_pieces_without_rows_are_named_when_a_model_is_opened(
   assert "piece" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("how", start_from.NEW_ROWS)
+@pytest.mark.parametrize("how", start_from.NEW_ROW_METHODS)
 def test_init_from_names_the_rows_it_makes(how, tmp_path):
   """The word table has 17 rows; the tokenizer and the data have 19 pieces."""
   pieces = [*tiny_tasks.PIECES, "[E1]", "red dogs"]
@@ -317,15 +317,15 @@ def test_init_from_names_the_rows_it_makes(how, tmp_path):
   files |= tiny_tasks.tokenizer_files()
   path = tmp_path / "longer"
   model_folder.write(str(path), weights._replace(tokenizer_files=files))
-  source = start_from.read_to_fine_tune(str(path), pieces, "data")
+  source = start_from.read_for_fine_tuning(str(path), pieces, "data")
   table = "encoder/embeddings/word/embedding"
   flat = {name: jnp.asarray(array) for name, array in source.arrays.items()}
   flat[table] = jnp.full((19, flat[table].shape[1]), -1.0)
   tree = traverse_util.unflatten_dict(flat, sep="/")
-  params, lines = start_from.take(
+  params, lines = start_from.take_parameters(
     source, tree, lambda name: name == table, (), init_new_rows=how
   )
-  method = {"mean": "each the mean of its old pieces' rows", "drawn": "drawn"}
+  method = {"mean": "each the mean of old rows", "drawn": "all random"}
   line = f"new rows of the word table: 2 ('[E1]', 'red dogs'), {method[how]}"
   assert line in lines
   rows = np.asarray(traverse_util.flatten_dict(params, sep="/")[table])

@@ -163,7 +163,7 @@ def test_a_pair_name_of_another_builder_is_refused():
 def test_an_unknown_option_of_the_objective_is_refused():
   config = with_value(load(), "objective.paris", True)
   with pytest.raises(ValueError, match="objective.paris .* mean pairs"):
-    building.make_parts(config_lib.parse(config))
+    building.make_objective_and_optimizer(config_lib.parse(config))
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_sizes_that_the_variant_has_can_be_set(monkeypatch):
   defaults = configs.load_defaults(BERT)
   config_lib.check_types(config, defaults)
   assert defaults["model"].items() <= model.items()
-  objective, *_ = building.make_parts(
+  objective, *_ = building.make_objective_and_optimizer(
     config_lib.parse(config | {"total_steps": 10})
   )
   assert objective.flops  # The encoder accepts these sizes.
@@ -175,7 +175,7 @@ def test_a_key_that_a_config_lacks_is_named(folder, key):
   del section[name]
   with pytest.raises(ValueError, match=f"^config.{re.escape(key)} is missing"):
     config_lib.parse(config)
-    building.make_parts(config_lib.parse(config))
+    building.make_objective_and_optimizer(config_lib.parse(config))
 
 
 def test_checkpoint_every_0_is_the_end_alone(
@@ -315,7 +315,7 @@ def test_a_restart_may_have_keys_that_the_run_is_older_than(
       "teacher.model",
     )
   old_section.pop(key, None)
-  default_values = building.defaults(new_config)
+  default_values = building.default_values(new_config)
   default = default_values
   for name in [*section.split("."), key]:
     default = default[name]

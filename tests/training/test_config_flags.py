@@ -94,7 +94,7 @@ def test_packed_rows_fit_the_objective(name):
   if "roberta" in name:
     flags.append("data.builder=doc_sentences")
   config = open_with_vocabulary(name, *flags)
-  objective, _, _ = building.make_parts(config)
+  objective, _, _ = building.make_objective_and_optimizer(config)
   for batch in shapes_of_phases(config):
     assert batch["position_ids"].shape == batch["input_ids"].shape
     jax.eval_shape(objective.init, jax.random.key(0), batch)
@@ -200,7 +200,7 @@ def test_what_is_refused_is_what_would_fail(builder, name):
 def test_a_boundary_objective_needs_spans():
   path = "small:spanbert_cpu"
   config = open_with_vocabulary(path, "data.masking=token")
-  objective, _, _ = building.make_parts(config)
+  objective, _, _ = building.make_objective_and_optimizer(config)
   (batch,) = shapes_of_phases(config)
   words = "set data.masking=span, or objective.span_boundary=False"
   with pytest.raises(ValueError, match=words):

@@ -82,7 +82,7 @@ def start_run(config, capsys=None):
   setup = building.build(config_lib.parse(config))
   with sharding.use_mesh(setup.mesh):
     saver = types.SimpleNamespace(latest_step=lambda: None)
-    state, meta = train.start(setup, saver)
+    state, meta = train.starting_state(setup, saver)
   assert meta == {} and int(state.step) == 0
   arrays = traverse_util.flatten_dict(jax.device_get(state.params), sep="/")
   lines = capsys.readouterr().out.splitlines() if capsys else []
@@ -122,7 +122,7 @@ def test_twenty_steps_equal_those_of_transformers(
   assert len(rates) == 20
   compare_losses(rows, continued.train_reference(model, family, config, rates))
   text = capsys.readouterr().out
-  assert "new: nothing" in text and "left: nothing" in text
+  assert "newly initialized: none" in text and "not used: none" in text
   assert "hidden=16" in text and "not those of model.variant" in text
   assert config["model"]["hidden"] == 16
 
@@ -152,7 +152,7 @@ def test_a_longer_vocabulary_trains_as_in_transformers(
   changes = {"init_new_rows": how, "total_steps": 1}
   config = continued.config_of(family, prepared, tmp_path / "model", **changes)
   arrays, lines = start_run(config, capsys)
-  origins = {"mean": "each the mean of its old pieces' rows", "drawn": "drawn"}
+  origins = {"mean": "each the mean of old rows", "drawn": "all random"}
   line = f"new rows of the word table: 1 ('newer'), {origins[how]}"
   assert line in lines
   table_path = (
@@ -206,9 +206,9 @@ def test_heads_that_a_model_lacks_are_drawn_and_named(
   assert_equal_arrays(arrays, weights.arrays, arrays.keys() - heads)
   report = dict(line.split(": ", 1) for line in lines if ": " in line)
   for head in new:
-    assert head in report["new"] and head not in report["taken"]
+    assert head in report["newly initialized"] and head not in report["taken"]
   classifier = "classifier" in "".join(weights.arrays)
-  assert ("classifier" in report["left"]) == classifier
+  assert ("classifier" in report["not used"]) == classifier
   # The new heads equal those of a run of this size without `init_from`.
   model = written_config(config)["model"] | config["model"]
   config = config | {"init_from": "", "model": model}

@@ -253,7 +253,7 @@ def tuned_run(tmp_path_factory, compilation_cache):
 
 def test_a_run_begins_with_the_encoder_and_pooler(tuned_run):
   config, run, weights = tuned_run
-  pretrained = start_from.read_to_fine_tune(
+  pretrained = start_from.read_for_fine_tuning(
     config["init_from"], tiny_tasks.PIECES, "task"
   )
   takes_array = finetune.build(
@@ -263,7 +263,9 @@ def test_a_run_begins_with_the_encoder_and_pooler(tuned_run):
   tree = traverse_util.unflatten_dict(
     {name: jnp.asarray(array) for name, array in drawn_arrays.items()}, sep="/"
   )
-  params, lines = start_from.take(pretrained, tree, takes_array, ("cat", "dog"))
+  params, lines = start_from.take_parameters(
+    pretrained, tree, takes_array, ("cat", "dog")
+  )
   np.testing.assert_array_equal(
     params["pooler"]["dense"]["kernel"], weights.arrays["pooler/dense/kernel"]
   )
@@ -275,11 +277,15 @@ def test_a_run_begins_with_the_encoder_and_pooler(tuned_run):
     params["classifier"]["dense"]["kernel"],
     drawn_arrays["classifier/dense/kernel"],
   )
-  assert [line.split(":")[0] for line in lines] == ["taken", "new", "left"]
+  assert [line.split(":")[0] for line in lines] == [
+    "taken",
+    "newly initialized",
+    "not used",
+  ]
   assert "classifier/dense/kernel" in lines[1] and "mlm" in lines[2]
   with pytest.raises(ValueError, match="piece 5 is 'red', but in task"):
     pieces = (*tiny_tasks.SPECIAL, "other")
-    start_from.read_to_fine_tune(config["init_from"], pieces, "task")
+    start_from.read_for_fine_tuning(config["init_from"], pieces, "task")
 
 
 def test_a_run_writes_its_scores_and_its_task(tuned_run):
@@ -472,15 +478,17 @@ def test_labels_are_matched_by_name(tuned_run, tmp_path):
   read_weights = hf.read(str(tmp_path / "hf"), "bert")
   assert read_weights.config["labels"] == ["cat", "dog"]
   # The classes of the run have another order than the classes of the model.
-  model = parts.Pretrained("x", read_weights.config, read_weights.arrays)
+  model = parts.PretrainedModel("x", read_weights.config, read_weights.arrays)
   tree = {"classifier": {"dense": {"kernel": jnp.zeros((32, 2))}}}
-  params, _ = start_from.take(model, tree, lambda path: True, ("dog", "cat"))
+  params, _ = start_from.take_parameters(
+    model, tree, lambda path: True, ("dog", "cat")
+  )
   np.testing.assert_array_equal(
     params["classifier"]["dense"]["kernel"],
     read_weights.arrays["classifier/dense/kernel"][:, ::-1],
   )
   with pytest.raises(ValueError, match="has the labels"):
-    start_from.take(model, tree, lambda path: True, ("dog", "cow"))
+    start_from.take_parameters(model, tree, lambda path: True, ("dog", "cow"))
 
 
 def test_a_model_with_its_labels_in_another_order_scores_the_same(

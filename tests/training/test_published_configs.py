@@ -291,7 +291,7 @@ def test_builder_and_objective_of_a_recipe_fit(name):
   """The builder's rows have every key that the objective needs."""
   config = topologies.with_published_vocabulary(config_lib.parse(load(name)))
   (phase,) = phases.plan(config)
-  objective, _, _ = building.make_parts(config)
+  objective, _, _ = building.make_objective_and_optimizer(config)
   batch = topologies.batch_shapes(config.model.vocab_size, phase)
   shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0), batch))
   if name in ENCODER_SIZES:

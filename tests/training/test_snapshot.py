@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bert_jax.devices import compile_ahead, sharding
-from bert_jax.training.snapshot import Snapshots
-from bert_jax.training.state import TrainState, resize
+from bert_jax.training.snapshot import SnapshotMaker
+from bert_jax.training.state import TrainState, resize_to_layout
 from bert_jax.weights import checkpoint
 
 
@@ -35,8 +35,8 @@ def test_a_snapshot_equals_resize_and_checksums(rows):
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   state, layout = make_state(mesh, rows)
   with sharding.use_mesh(mesh), compile_ahead.threads() as pool:
-    file_state, sums = Snapshots(pool, state, layout, mesh)(2, state)
-    expected = resize(state, layout)
+    file_state, sums = SnapshotMaker(pool, state, layout, mesh)(2, state)
+    expected = resize_to_layout(state, layout)
     jax.tree.map(np.testing.assert_array_equal, file_state, expected)
     assert sums == checkpoint.checksums_of(vars(expected))
   assert file_state.params["table"].shape == (5, 3)
@@ -49,7 +49,7 @@ def test_parameters_that_are_not_finite_are_never_saved(bad):
   state, layout = make_state(mesh, 8)
   bad_params = state.params | {"bias": state.params["bias"].at[2].set(bad)}
   with sharding.use_mesh(mesh), compile_ahead.threads() as pool:
-    snapshots = Snapshots(pool, state, layout, mesh)
+    snapshots = SnapshotMaker(pool, state, layout, mesh)
     snapshots(3, state)
     with pytest.raises(FloatingPointError, match="step 3"):
       snapshots(3, state.replace(params=bad_params))

@@ -145,7 +145,7 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
   setup = building.build(config_lib.parse(copy.deepcopy(config)))
   with checkpoint.Checkpointer.of_run(str(run)) as saver:
     params_before, params_after, params_later = (
-      saver.restore_params(step, setup.file_state.params)[0]
+      saver.restore_params(step, setup.checkpoint_layout.params)[0]
       for step in (SPIKE_STEP, SPIKE_STEP + 1, SPIKE_STEP + 2)
     )
   jax.tree.map(np.testing.assert_array_equal, params_before, params_after)
@@ -164,12 +164,12 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
     train.run(copy.deepcopy(config), str(run_copy))
     assert rows(run_copy) == rows(run)
     with checkpoint.Checkpointer.of_run(str(run_copy)) as saver:
-      last_params = saver.restore_params(TOTAL_STEPS, setup.file_state.params)[
-        0
-      ]
+      last_params = saver.restore_params(
+        TOTAL_STEPS, setup.checkpoint_layout.params
+      )[0]
     with checkpoint.Checkpointer.of_run(str(run)) as saver:
       expected_params = saver.restore_params(
-        TOTAL_STEPS, setup.file_state.params
+        TOTAL_STEPS, setup.checkpoint_layout.params
       )[0]
     jax.tree.map(np.testing.assert_array_equal, last_params, expected_params)
 
