@@ -431,11 +431,11 @@ def _write_tf1(path: pathlib.Path) -> None:
   import tf1_releases
 
   if not path.exists():
-    arrays = tf1_releases.draw(tf1_releases.bert_shapes())
-    tf1_releases.save(str(path), "bert_model.ckpt", arrays)
+    arrays = tf1_releases.random_arrays(tf1_releases.bert_shapes())
+    tf1_releases.save_checkpoint(str(path), "bert_model.ckpt", arrays)
     tf1_releases.write_json(path / "bert_config.json", tf1_releases.CONFIG)
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    pieces += [f"w{i}" for i in range(tf1_releases.V - len(pieces))]
+    pieces += [f"w{i}" for i in range(tf1_releases.VOCAB_SIZE - len(pieces))]
     (path / "vocab.txt").write_text("\n".join(pieces) + "\n")
 
 

@@ -54,7 +54,7 @@ def in_folder(read):
     ("meta.json", in_folder(encoded_rows.read_meta)),
     ("meta.json", in_folder(reader.open_prepared)),
     ("pieces.json", in_folder(open_vocabulary.read_pieces)),
-    (hf_files.SAFE_INDEX, in_folder(hf_files.read)),
+    (hf_files.SAFETENSORS_INDEX, in_folder(hf_files.read)),
     ("tokenizer.json", open_vocabulary.load),
     ("vocab.json", open_vocabulary.load),
     ("progress.json", in_folder(writer.read_progress)),
@@ -106,7 +106,9 @@ def test_offsets_in_a_safetensors_file(tmp_path, entries, size, message):
   if message is None:
     assert sorted(model_folder.read_tensors(str(path))) == ["a", "b"]
     return
-  with pytest.raises(ValueError, match=f"{path} is no whole.*{message}"):
+  with pytest.raises(
+    ValueError, match=f"{path} is damaged, or has an unknown dtype.*{message}"
+  ):
     model_folder.read_tensors(str(path))
 
 
@@ -126,7 +128,9 @@ def test_offsets_in_a_safetensors_file(tmp_path, entries, size, message):
 def test_wrong_types_in_a_safetensors_file(tmp_path, entry):
   path = tmp_path / "a.safetensors"
   path.write_bytes(header(a=entry) + bytes(4))
-  with pytest.raises(ValueError, match=f"{path} is no whole"):
+  with pytest.raises(
+    ValueError, match=f"{path} is damaged, or has an unknown dtype"
+  ):
     model_folder.read_tensors(str(path))
 
 

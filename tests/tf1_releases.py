@@ -5,110 +5,144 @@ import pathlib
 
 import numpy as np
 
-# H is the width of BERT's and ALBERT's layers. E is the width of the tables of
-# ALBERT and ELECTRA. V, P, S are the numbers of pieces, positions and segments.
-H, HEADS, MLP, V, P, S, E, LAYERS = 12, 3, 20, 17, 9, 2, 5, 2
+# The width of the layers of BERT and ALBERT.
+HIDDEN = 12
+# The width of the tables of ALBERT and ELECTRA.
+EMBEDDING_SIZE = 5
+NUM_HEADS, NUM_LAYERS, MLP = 3, 2, 20
+VOCAB_SIZE, NUM_POSITIONS, NUM_SEGMENTS = 17, 9, 2
 CONFIG = {
-  "vocab_size": V,
-  "hidden_size": H,
-  "num_hidden_layers": LAYERS,
-  "num_attention_heads": HEADS,
+  "vocab_size": VOCAB_SIZE,
+  "hidden_size": HIDDEN,
+  "num_hidden_layers": NUM_LAYERS,
+  "num_attention_heads": NUM_HEADS,
   "intermediate_size": MLP,
   "hidden_act": "gelu",
   "hidden_dropout_prob": 0.1,
   "attention_probs_dropout_prob": 0.2,
-  "max_position_embeddings": P,
-  "type_vocab_size": S,
+  "max_position_embeddings": NUM_POSITIONS,
+  "type_vocab_size": NUM_SEGMENTS,
   "initializer_range": 0.03,
 }
 # Fields like those that only Google's multilingual release has.
-EXTRA = {"directionality": "bidi", "pooler_size_per_head": 128}
+EXTRA_FIELDS = {"directionality": "bidi", "pooler_size_per_head": 128}
 PROJECTIONS = ("query", "key", "value")
 
 
-def dense(name, inputs, outputs):
+def dense_shapes(name, inputs, outputs):
   return {f"{name}/kernel": (inputs, outputs), f"{name}/bias": (outputs,)}
 
 
-def norm(name, width):
+def norm_shapes(name, width):
   return {f"{name}/gamma": (width,), f"{name}/beta": (width,)}
 
 
-def tables(scope, width):
-  names = {"word": V, "position": P, "token_type": S}
+def table_shapes(scope, width):
+  names = {
+    "word": VOCAB_SIZE,
+    "position": NUM_POSITIONS,
+    "token_type": NUM_SEGMENTS,
+  }
   shapes = {f"{scope}/{n}_embeddings": (r, width) for n, r in names.items()}
-  return shapes | norm(f"{scope}/LayerNorm", width)
+  return shapes | norm_shapes(f"{scope}/LayerNorm", width)
 
 
-def bert_layer(name, h, mlp):
+def bert_layer_shapes(name, hidden, mlp):
   shapes = {}
   for projection in PROJECTIONS:
-    shapes |= dense(f"{name}/attention/self/{projection}", h, h)
-  shapes |= dense(f"{name}/attention/output/dense", h, h)
-  shapes |= norm(f"{name}/attention/output/LayerNorm", h)
-  shapes |= dense(f"{name}/intermediate/dense", h, mlp)
-  shapes |= dense(f"{name}/output/dense", mlp, h)
-  return shapes | norm(f"{name}/output/LayerNorm", h)
+    shapes |= dense_shapes(
+      f"{name}/attention/self/{projection}", hidden, hidden
+    )
+  shapes |= dense_shapes(f"{name}/attention/output/dense", hidden, hidden)
+  shapes |= norm_shapes(f"{name}/attention/output/LayerNorm", hidden)
+  shapes |= dense_shapes(f"{name}/intermediate/dense", hidden, mlp)
+  shapes |= dense_shapes(f"{name}/output/dense", mlp, hidden)
+  return shapes | norm_shapes(f"{name}/output/LayerNorm", hidden)
 
 
 def bert_shapes(head="pretraining"):
-  shapes = tables("bert/embeddings", H) | dense("bert/pooler/dense", H, H)
-  for i in range(LAYERS):
-    shapes |= bert_layer(f"bert/encoder/layer_{i}", H, MLP)
+  shapes = table_shapes("bert/embeddings", HIDDEN) | dense_shapes(
+    "bert/pooler/dense", HIDDEN, HIDDEN
+  )
+  for i in range(NUM_LAYERS):
+    shapes |= bert_layer_shapes(f"bert/encoder/layer_{i}", HIDDEN, MLP)
   if head == "pretraining":
-    return shapes | pretraining_shapes(H)
+    return shapes | pretraining_shapes(HIDDEN)
   if head == "classifier":
-    return shapes | {"output_weights": (3, H), "output_bias": (3,)}
+    return shapes | {"output_weights": (3, HIDDEN), "output_bias": (3,)}
   if head == "encoder":
     return shapes
   scope = "cls/squad"
   return shapes | {
-    f"{scope}/output_weights": (2, H),
+    f"{scope}/output_weights": (2, HIDDEN),
     f"{scope}/output_bias": (2,),
   }
 
 
 def pretraining_shapes(width):
-  shapes = dense("cls/predictions/transform/dense", H, width)
-  shapes |= norm("cls/predictions/transform/LayerNorm", width)
-  shapes["cls/predictions/output_bias"] = (V,)
-  shapes["cls/seq_relationship/output_weights"] = (2, H)
+  shapes = dense_shapes("cls/predictions/transform/dense", HIDDEN, width)
+  shapes |= norm_shapes("cls/predictions/transform/LayerNorm", width)
+  shapes["cls/predictions/output_bias"] = (VOCAB_SIZE,)
+  shapes["cls/seq_relationship/output_weights"] = (2, HIDDEN)
   return shapes | {"cls/seq_relationship/output_bias": (2,)}
 
 
 def albert_shapes(groups):
-  shapes = tables("bert/embeddings", E) | dense("bert/pooler/dense", H, H)
-  shapes |= dense("bert/encoder/embedding_hidden_mapping_in", E, H)
+  shapes = table_shapes("bert/embeddings", EMBEDDING_SIZE) | dense_shapes(
+    "bert/pooler/dense", HIDDEN, HIDDEN
+  )
+  shapes |= dense_shapes(
+    "bert/encoder/embedding_hidden_mapping_in", EMBEDDING_SIZE, HIDDEN
+  )
   for i in range(groups):
     name = f"bert/encoder/transformer/group_{i}/inner_group_0"
     for projection in PROJECTIONS:
-      shapes |= dense(f"{name}/attention_1/self/{projection}", H, H)
-    shapes |= dense(f"{name}/attention_1/output/dense", H, H)
-    shapes |= norm(f"{name}/LayerNorm", H) | norm(f"{name}/LayerNorm_1", H)
-    shapes |= dense(f"{name}/ffn_1/intermediate/dense", H, MLP)
-    shapes |= dense(f"{name}/ffn_1/intermediate/output/dense", MLP, H)
-  return shapes | pretraining_shapes(E)
+      shapes |= dense_shapes(
+        f"{name}/attention_1/self/{projection}", HIDDEN, HIDDEN
+      )
+    shapes |= dense_shapes(f"{name}/attention_1/output/dense", HIDDEN, HIDDEN)
+    shapes |= norm_shapes(f"{name}/LayerNorm", HIDDEN) | norm_shapes(
+      f"{name}/LayerNorm_1", HIDDEN
+    )
+    shapes |= dense_shapes(f"{name}/ffn_1/intermediate/dense", HIDDEN, MLP)
+    shapes |= dense_shapes(
+      f"{name}/ffn_1/intermediate/output/dense", MLP, HIDDEN
+    )
+  return shapes | pretraining_shapes(EMBEDDING_SIZE)
 
 
 # ELECTRA's widths: heads are 64 wide, and the generator's MLP is 4 times as
 # wide as its layers.
-D, G = 128, 64
+DISCRIMINATOR_HIDDEN, GENERATOR_HIDDEN = 128, 64
 
 
 def electra_shapes():
-  shapes = tables("electra/embeddings", E)
-  for scope, h, mlp in (("electra", D, MLP), ("generator", G, 4 * G)):
-    shapes |= dense(f"{scope}/embeddings_project", E, h)
-    for i in range(LAYERS):
-      shapes |= bert_layer(f"{scope}/encoder/layer_{i}", h, mlp)
-  shapes |= dense("generator_predictions/dense", G, E)
-  shapes |= norm("generator_predictions/LayerNorm", E)
-  shapes["generator_predictions/output_bias"] = (V,)
-  shapes |= dense("discriminator_predictions/dense", D, D)
-  return shapes | dense("discriminator_predictions/dense_1", D, 1)
+  shapes = table_shapes("electra/embeddings", EMBEDDING_SIZE)
+  for scope, hidden, mlp in (
+    ("electra", DISCRIMINATOR_HIDDEN, MLP),
+    ("generator", GENERATOR_HIDDEN, 4 * GENERATOR_HIDDEN),
+  ):
+    shapes |= dense_shapes(
+      f"{scope}/embeddings_project", EMBEDDING_SIZE, hidden
+    )
+    for i in range(NUM_LAYERS):
+      shapes |= bert_layer_shapes(f"{scope}/encoder/layer_{i}", hidden, mlp)
+  shapes |= dense_shapes(
+    "generator_predictions/dense", GENERATOR_HIDDEN, EMBEDDING_SIZE
+  )
+  shapes |= norm_shapes("generator_predictions/LayerNorm", EMBEDDING_SIZE)
+  shapes["generator_predictions/output_bias"] = (VOCAB_SIZE,)
+  shapes |= dense_shapes(
+    "discriminator_predictions/dense",
+    DISCRIMINATOR_HIDDEN,
+    DISCRIMINATOR_HIDDEN,
+  )
+  return shapes | dense_shapes(
+    "discriminator_predictions/dense_1", DISCRIMINATOR_HIDDEN, 1
+  )
 
 
-def draw(shapes, seed=0):
+def random_arrays(shapes, seed=0):
   rng = np.random.default_rng(seed)
   return {
     name: rng.normal(size=shape).astype(np.float32)
@@ -116,12 +150,12 @@ def draw(shapes, seed=0):
   }
 
 
-def save(path, name, arrays, slots=True):
+def save_checkpoint(path, name, arrays, has_slots=True):
   """Writes a checkpoint as TF1 does; returns the names that training adds."""
   import tensorflow as tf
 
   extra_arrays = {}
-  if slots:
+  if has_slots:
     for key, array in arrays.items():
       extra_arrays |= {f"{key}/adam_m": array * 0, f"{key}/adam_v": array * 0}
     extra_arrays["global_step"] = np.int64(7)
@@ -143,9 +177,9 @@ def write_json(path, content):
   pathlib.Path(path).write_text(json.dumps(content), encoding="utf-8")
 
 
-def release(path, arrays, slots=False, **changes):
-  """Writes a folder like BERT's releases; returns what `save` returns."""
-  extra_names = save(path, "bert_model.ckpt", arrays, slots)
+def write_release(path, arrays, has_slots=False, **changes):
+  """Writes a folder like BERT's releases; returns names that training adds."""
+  extra_names = save_checkpoint(path, "bert_model.ckpt", arrays, has_slots)
   config = {k: v for k, v in (CONFIG | changes).items() if v is not None}
   path = pathlib.Path(path)
   write_json(path / "bert_config.json", config)

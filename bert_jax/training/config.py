@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from bert_jax.messages import UserError, did_you_mean
 from bert_jax.tasks.bucket_lengths import BUCKETS
-from bert_jax.weights.run_config import flatten, is_free
+from bert_jax.weights.run_config import flatten, restart_may_change
 
 T = TypeVar("T", bound="_Dataclass")
 
@@ -806,7 +806,7 @@ def check_restart(
   refused_lines = [
     line
     for key, line in zip(changed_keys, lines, strict=True)
-    if not is_free(key)
+    if not restart_may_change(key)
   ]
   if refused_lines:
     raise UserError(

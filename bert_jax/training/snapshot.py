@@ -60,7 +60,9 @@ class SnapshotMaker:
       index: cut_or_pad(leaves[index], file_shape.shape)
       for index, file_shape in self._resized_shapes.items()
     }
-    arrays = checkpoint.paths(vars(self._file_state(state, resized_arrays)))
+    arrays = checkpoint.leaves_by_path(
+      vars(self._file_state(state, resized_arrays))
+    )
     sums = [checkpoint.checksum(x) for x in arrays.values()]
     are_finite = [jnp.isfinite(x).all() for x in jax.tree.leaves(state.params)]
     return resized_arrays, sums, jnp.stack(are_finite).all()
@@ -90,6 +92,6 @@ class SnapshotMaker:
         " in a new --workdir."
       )
     file_state = self._file_state(state, resized_arrays)
-    paths = checkpoint.paths(vars(file_state))
+    paths = checkpoint.leaves_by_path(vars(file_state))
     checksums = map(int, jax.device_get(sums))
     return file_state, dict(zip(paths, checksums, strict=True))

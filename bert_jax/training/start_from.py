@@ -28,7 +28,7 @@ from bert_jax.training import config as config_lib
 from bert_jax.training.parts import PretrainedModel
 from bert_jax.weights import generator_discriminator, hf_tasks
 from bert_jax.weights.load import OpenedModel, open_model
-from bert_jax.weights.model_folder import columns_of
+from bert_jax.weights.model_folder import columns_in_task_order
 
 # The report lists the names of a group if they are at most this many. For a
 # larger group it gives counts.
@@ -150,8 +150,8 @@ def read_for_pretraining(
     weights = weights._replace(config=weights.config | {"family": family})
   if objective["name"] == "electra" and weights.config["family"] == "electra":
     name = f"init_from={path}"
-    weights = generator_discriminator.for_pretraining(weights, name)
-  arrays = {**weights.arrays, **weights.heads}
+    weights = generator_discriminator.rename_for_pretraining(weights, name)
+  arrays = {**weights.arrays, **weights.training_arrays}
   if objective["name"] == "elmo":
     vocabulary, note = _words_of_elmo(model, pieces, data_path)
     if note:
@@ -263,7 +263,7 @@ def _words_of_elmo(
     The model's words, and None. If the model has no softmax, None and None. If
     its words differ from the words of the data, None and a line of the report.
   """
-  arrays = {**model.weights.arrays, **model.weights.heads}
+  arrays = {**model.weights.arrays, **model.weights.training_arrays}
   if all(name.startswith("encoder/") for name in arrays):
     return None, None
   try:
@@ -429,7 +429,7 @@ def _label_order(
   model_labels = pretrained_model.config["labels"]
   if not labels or model_labels is None:
     return None
-  columns = columns_of(labels, model_labels)
+  columns = columns_in_task_order(labels, model_labels)
   if columns is None:
     raise UserError(
       f"init_from={pretrained_model.path} has the labels {model_labels}, and"

@@ -24,7 +24,7 @@ from bert_jax.tasks.encoded_rows import Task
 from bert_jax.text.open_vocabulary import check_begins
 from bert_jax.training import config as config_lib
 from bert_jax.training import start_from
-from bert_jax.weights.model_folder import Weights, columns_of
+from bert_jax.weights.model_folder import Weights, columns_in_task_order
 
 # Settings that matter only while a model is trained.
 _TRAINING_SETTINGS = ("dropout", "attention_dropout", "initializer_range")
@@ -131,7 +131,7 @@ def _for_task(path: str, weights: Weights, task: Task) -> Weights:
     )
   if task.kind != "classification":
     return weights
-  order = columns_of(task.labels, config["labels"])
+  order = columns_in_task_order(task.labels, config["labels"])
   if order is None:
     raise UserError(
       f"teacher.path={path} has the labels {', '.join(config['labels'])}, but"

@@ -248,7 +248,7 @@ def run(
     tokenizer = setup.data_folders[0].tokenizer_files()
     print_changed_tokenizer(workdir, meta.get("tokenizer"))
     write_config_and_tokenizer(workdir, config, tokenizer)
-    saver.describe(config, tokenizer)
+    saver.set_run_metadata(config, tokenizer)
     print_row_statistics(setup)
     is_pending = meta.get("pending", False)
     logger = logging.Logger(

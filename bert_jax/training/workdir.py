@@ -94,7 +94,7 @@ def write_config_and_tokenizer(
 
 def read_resumed_config(workdir: str) -> dict[str, Any] | None:
   """Reads a run's config.json; None if the run has saved no checkpoint."""
-  if not checkpoint.has_saved(workdir):
+  if not checkpoint.has_checkpoint(workdir):
     return None
   return files.read_json_object(epath.Path(workdir) / "config.json")
 
@@ -116,11 +116,11 @@ def read_saved_config(
   checkpoint_config = saver.newest_config()
   if checkpoint_config is None:
     return written_config
-  for line in run_config.edits(
+  for line in run_config.list_changes(
     written_config, checkpoint_config, defaults=default_values
   ):
     say(f"config.json was changed since it was written: {line}")
-  return run_config.with_saved_model(written_config, checkpoint_config)
+  return run_config.with_saved_model_keys(written_config, checkpoint_config)
 
 
 def print_changed_tokenizer(workdir: str, saved: dict[str, str] | None) -> None:

@@ -404,7 +404,7 @@ def label_columns(
   )
   if task.kind not in ("classification", "multi_label", "tagging"):
     return None
-  columns = model_folder.columns_of(task.labels, model_labels)
+  columns = model_folder.columns_in_task_order(task.labels, model_labels)
   if columns is None:
     raise UserError(
       f"{data_path} has the labels {', '.join(task.labels)}, but the model"

@@ -14,9 +14,9 @@ from bert_jax.weights import mapping, model_folder
 from bert_jax.weights.mapping import Rule
 from bert_jax.weights.model_folder import Weights
 
-OPTIONS = "options.json"
+OPTIONS_FILE = "options.json"
 # Only training uses the softmax, so the encoder does not need its variables.
-SKIPPED = ("softmax/*",)
+SKIPPED_VARIABLES = ("softmax/*",)
 # The value in bin/train_elmo.py. Files for prediction do not state a dropout.
 DEFAULT_DROPOUT = 0.1
 _LSTM_NAME = "RNN_{side}/RNN/MultiRNNCell/Cell{layer}/LSTMCell/"
@@ -34,10 +34,14 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
     UserError: the files are missing, damaged or not ELMo's.
   """
   if family != "elmo":
-    raise UserError(f"--family={family}: bilm's files hold a model of elmo.")
+    raise UserError(
+      f"--family={family}: bilm's files hold ELMo; pass --family=elmo."
+    )
   if tower is not None:
-    raise UserError(f"--tower={tower}: elmo has no towers.")
-  weights_path, options_path = _find(path)
+    raise UserError(
+      f"--tower={tower}: only ELECTRA has towers; leave out --tower."
+    )
+  weights_path, options_path = _find_files(path)
   model = read_options(model_folder.read_json(options_path), options_path)
   config = model_folder.make_config(
     "elmo", "encoder", model, source={"format": "bilm"}
@@ -47,15 +51,21 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   except ValueError as e:
     raise UserError(f"{options_path}: {e}") from e
   arrays = _read_hdf5(weights_path)
-  skipped = sorted(n for n in arrays if mapping.is_skipped(n, SKIPPED))
+  skipped = sorted(
+    n for n in arrays if mapping.matches_pattern(n, SKIPPED_VARIABLES)
+  )
   config["source"] |= {"dtype": "float32", "skipped": skipped}
   params = mapping.to_params(
-    rules(model), _prepare(arrays), shapes, SKIPPED, weights_path
+    rules(model),
+    _to_parameter_shapes(arrays),
+    shapes,
+    SKIPPED_VARIABLES,
+    weights_path,
   )
   return Weights(config, params, {})
 
 
-def _find(path: str) -> tuple[str, str]:
+def _find_files(path: str) -> tuple[str, str]:
   """Returns the paths of the HDF5 file and of the options."""
   folder = epath.Path(path)
   if folder.is_file():
@@ -68,12 +78,13 @@ def _find(path: str) -> tuple[str, str]:
   if len(weights_files) != 1:
     raise UserError(
       f"{folder} has {len(weights_files)} files of weights (*weights*.hdf5),"
-      " not one; name the file."
+      " not one; pass the path of the right file."
     )
-  options_files = [*folder.glob(f"*{OPTIONS}")]
+  options_files = [*folder.glob(f"*{OPTIONS_FILE}")]
   if len(options_files) != 1:
     raise UserError(
-      f"{folder} has {len(options_files)} files *{OPTIONS}, not one."
+      f"{folder} has {len(options_files)} files *{OPTIONS_FILE}, not one;"
+      " keep the right one."
     )
   return str(weights_files[0]), str(options_files[0])
 
@@ -82,7 +93,7 @@ def _is_number(x: Any) -> bool:
   return isinstance(x, numbers.Real) and not isinstance(x, bool)
 
 
-def _are_filters(filters: Any) -> bool:
+def _is_filter_list(filters: Any) -> bool:
   """Returns True for a list of [width in characters, count of filters]."""
   return (
     isinstance(filters, list)
@@ -115,11 +126,11 @@ def read_options(options: Mapping[str, Any], source: str) -> dict[str, Any]:
       raise UserError(f"{source}: {name} is {entry!r}; it must be {allowed}.")
     return entry
 
-  def size(name: str, least: int = 1) -> int:
+  def size(name: str, minimum: int = 1) -> int:
     return field(
       name,
-      lambda v: type(v) is int and v >= least,
-      f"a whole number from {least}",
+      lambda v: type(v) is int and v >= minimum,
+      f"a whole number from {minimum}",
     )
 
   clip = field(
@@ -132,13 +143,15 @@ def read_options(options: Mapping[str, Any], source: str) -> dict[str, Any]:
     f"{MAX_CHARS}",
   )
   # Files of training do not count the id for "no character"; other files do.
-  supported = NUM_CHARS - 1, NUM_CHARS
+  supported_counts = NUM_CHARS - 1, NUM_CHARS
   field(
-    "char_cnn.n_characters", lambda v: v in supported, f"one of {supported}"
+    "char_cnn.n_characters",
+    lambda v: v in supported_counts,
+    f"one of {supported_counts}",
   )
   filters = field(
     "char_cnn.filters",
-    _are_filters,
+    _is_filter_list,
     f"a list of [width up to {MAX_CHARS}, number of filters]",
   )
   dropout = DEFAULT_DROPOUT
@@ -152,7 +165,7 @@ def read_options(options: Mapping[str, Any], source: str) -> dict[str, Any]:
     num_chars=NUM_CHARS,
     char_dim=size("char_cnn.embedding.dim"),
     filters=[list(pair) for pair in filters],
-    highways=size("char_cnn.n_highway", least=0),
+    highways=size("char_cnn.n_highway", minimum=0),
     hidden=size("lstm.projection_dim"),
     cell=size("lstm.dim"),
     num_layers=size("lstm.n_layers"),
@@ -195,8 +208,10 @@ def _read_hdf5(path: str) -> dict[str, np.ndarray]:
   return arrays
 
 
-def _prepare(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """Gives the arrays the shapes that the parameters have.
+def _to_parameter_shapes(
+  arrays: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+  """Returns arrays with the shapes of the parameters.
 
   The table of characters gets a first row, which is zero, for "no character".
   The kernels of convolutions lose their first axis, of size 1.

@@ -24,8 +24,8 @@ from bert_jax.text import open_vocabulary
 from bert_jax.weights import run_config
 
 FORMAT_VERSION = 1
-METRIC = "heldout_loss"
-PHASE = "phase"
+METRIC_KEY = "heldout_loss"
+PHASE_KEY = "phase"
 # The type of what is read from a checkpoint: a state, parameters or metadata.
 Content = TypeVar("Content")
 # These make up the paths RUN@best and RUN@STEP; see `split_path`.
@@ -64,19 +64,19 @@ def split_path(path: str) -> tuple[str, str | None]:
   return path, None
 
 
-def has_saved(workdir: str) -> bool:
+def has_checkpoint(workdir: str) -> bool:
   """Returns True if a run's folder has a checkpoint, even a damaged one."""
   folder = epath.Path(workdir) / "checkpoints"
   return folder.is_dir() and any(p.name.isdigit() for p in folder.iterdir())
 
 
-def _rank(metrics: dict[str, float]) -> tuple[float, float]:
+def _rank_key(metrics: dict[str, float]) -> tuple[float, float]:
   """Returns a key that sorts the best checkpoint first.
 
   Checkpoints of a later phase are better. Within a phase, the checkpoint with
   the lowest held-out loss is best.
   """
-  return -metrics.get(PHASE, 0), metrics[METRIC]
+  return -metrics.get(PHASE_KEY, 0), metrics[METRIC_KEY]
 
 
 class Checkpointer:
@@ -118,10 +118,11 @@ class Checkpointer:
     self.path = folder / "checkpoints"
     self._workdir, self._read_only = workdir, read_only
     self._keep, self._keep_best = keep, keep_best
-    # `of_run` sets this to True. Then config.json and the tokenizer's files are
-    # compared with each checkpoint that is read.
+    # `for_reading` sets this to True. Then config.json and the tokenizer's
+    # files are compared with each checkpoint that is read.
     self._checks_run_files = False
-    # `describe` sets these metadata of the run. Every checkpoint stores them.
+    # `set_run_metadata` sets these metadata of the run. Every checkpoint stores
+    # them.
     self._run_meta: dict[str, Any] = {}
     if self.path.exists() and not self.path.is_dir():
       raise UserError(
@@ -136,7 +137,7 @@ class Checkpointer:
       hosts.wait_for_all("checkpoints")
     policies = checkpoint_managers
     best_policy = policies.BestN(
-      get_metric_fn=_rank,
+      get_metric_fn=_rank_key,
       reverse=True,
       n=keep_best,
       keep_checkpoints_without_metrics=False,
@@ -147,7 +148,7 @@ class Checkpointer:
         preservation_policy=policies.AnyPreservationPolicy(
           [policies.LatestN(keep), best_policy]
         ),
-        best_fn=_rank,
+        best_fn=_rank_key,
         best_mode="min",
         enable_async_checkpointing=True,
         cleanup_tmp_directories=not read_only,
@@ -160,7 +161,7 @@ class Checkpointer:
     )
 
   @classmethod
-  def of_run(cls, workdir: str) -> "Checkpointer":
+  def for_reading(cls, workdir: str) -> "Checkpointer":
     """Opens the checkpoints of a run to read them.
 
     Raises:
@@ -174,8 +175,8 @@ class Checkpointer:
     checkpointer._checks_run_files = True
     return checkpointer
 
-  def describe(
-    self, config: dict[str, Any], tokenizer: dict[str, bytes]
+  def set_run_metadata(
+    self, config: dict[str, Any], tokenizer_files: dict[str, bytes]
   ) -> None:
     """Sets what later checkpoints store about their run.
 
@@ -184,10 +185,10 @@ class Checkpointer:
 
     Args:
       config: the content of config.json.
-      tokenizer: name -> content, for each of the tokenizer's files.
+      tokenizer_files: name -> content of each tokenizer file.
     """
     digests = {
-      name: files.content_digest(text) for name, text in tokenizer.items()
+      name: files.content_digest(text) for name, text in tokenizer_files.items()
     }
     self._run_meta = {"config": config, "tokenizer": digests}
 
@@ -202,7 +203,7 @@ class Checkpointer:
     if step is None:
       return None
     try:
-      return self.meta(step).get("config")
+      return self.read_metadata(step).get("config")
     except (Mismatch, DamagedFile):
       return None
 
@@ -250,7 +251,7 @@ class Checkpointer:
     step: int,
     state: Any,
     meta: dict[str, Any],
-    heldout: float | None,
+    heldout_loss: float | None,
     phase: int = 0,
     checksums: dict[str, int] | None = None,
   ) -> None:
@@ -260,7 +261,7 @@ class Checkpointer:
       step: the number of optimizer steps done.
       state: the train state.
       meta: JSON values: position in the data, sums of metrics, fingerprint, ...
-      heldout: the held-out loss at this step; None if it is not measured.
+      heldout_loss: the held-out loss at this step; None if it is not measured.
       phase: the number of the phase to which the step belongs.
       checksums: the return value of `checksums_of` for the state. If None, it
         is computed here.
@@ -269,8 +270,8 @@ class Checkpointer:
       OSError: this save or the previous one failed.
     """
     metrics = None
-    if heldout is not None:
-      metrics = {METRIC: float(heldout), PHASE: phase}
+    if heldout_loss is not None:
+      metrics = {METRIC_KEY: float(heldout_loss), PHASE_KEY: phase}
     meta = {
       "format_version": FORMAT_VERSION,
       "checksums": checksums or checksums_of(vars(state)),
@@ -279,7 +280,7 @@ class Checkpointer:
       **self._run_meta,
       **meta,
     }
-    with self._saving():
+    with self._reports_save_errors():
       self._manager.save(
         step,
         args=ocp.args.Composite(
@@ -291,7 +292,11 @@ class Checkpointer:
       )
 
   def add_evaluation(
-    self, step: int, meta: dict[str, Any], heldout: float | None, phase: int
+    self,
+    step: int,
+    meta: dict[str, Any],
+    heldout_loss: float | None,
+    phase: int,
   ) -> None:
     """Adds the result of an evaluation to a saved checkpoint.
 
@@ -301,7 +306,7 @@ class Checkpointer:
     Args:
       step: the step of the checkpoint. Its save is completed first.
       meta: JSON values; they replace values of the same name.
-      heldout: the held-out loss at this step; None if it is not measured.
+      heldout_loss: the held-out loss at this step; None if it is not measured.
       phase: the number of the phase to which the step belongs.
 
     Raises:
@@ -309,17 +314,19 @@ class Checkpointer:
     """
     self.wait()
     metrics = None
-    with self._saving():
+    with self._reports_save_errors():
       if jax.process_index() == 0:
         folder = self.path / str(step)
-        if heldout is not None:
-          metrics = {METRIC: float(heldout), PHASE: phase}
+        if heldout_loss is not None:
+          metrics = {METRIC_KEY: float(heldout_loss), PHASE_KEY: phase}
           (folder / "metrics").mkdir(parents=True, exist_ok=True)
           metrics_path = folder / "metrics" / "metrics"
           write_atomically(str(metrics_path), json.dumps(metrics))
         # Write the metadata last, because the old metadata say that this
         # evaluation is pending.
-        new_meta = add_checksum(self._meta(step) | {"measured": metrics} | meta)
+        new_meta = add_checksum(
+          self._read_metadata(step) | {"measured": metrics} | meta
+        )
         metadata_path = folder / "meta" / "metadata"
         write_atomically(str(metadata_path), json.dumps(new_meta))
     hosts.wait_for_all(f"evaluated {step}")
@@ -338,7 +345,7 @@ class Checkpointer:
     for step in steps:
       metrics = self._manager.metrics(step)
       if metrics is not None:
-        ranked_steps.append((_rank(metrics), -step, step))
+        ranked_steps.append((_rank_key(metrics), -step, step))
     best_steps = {step for *_, step in sorted(ranked_steps)[: self._keep_best]}
     hosts.wait_for_all(barrier)
     for step in steps[: -self._keep]:
@@ -351,8 +358,8 @@ class Checkpointer:
     self._manager.delete(step)
 
   @contextlib.contextmanager
-  def _saving(self) -> Iterator[None]:
-    """Turns every error of this save or the previous one into an OSError.
+  def _reports_save_errors(self) -> Iterator[None]:
+    """Raises every error of this save or the previous one as an OSError.
 
     Raises:
       OSError: the save failed, for example because the disk is full.
@@ -365,11 +372,11 @@ class Checkpointer:
       if is_full or has_status(e, RESOURCE_EXHAUSTED):
         reason = "no space left on the disk"
       raise OSError(
-        f"{self.path}: a checkpoint could not be saved ({reason}); those before"
-        " it are kept. Free the disk and give the same command again."
+        f"{self.path}: a checkpoint could not be saved ({reason}); earlier"
+        " checkpoints are kept. Free the disk and give the same command again."
       ) from e
 
-  def _in_all_processes(
+  def _read_in_all_processes(
     self, step: int, read: Callable[[], Content]
   ) -> Content:
     """Calls `read` in every process; if it fails in one, it fails in all.
@@ -408,7 +415,7 @@ class Checkpointer:
         raise error_types[type_name](message) from error
     return content
 
-  def meta(self, step: int) -> dict[str, Any]:
+  def read_metadata(self, step: int) -> dict[str, Any]:
     """Reads the metadata that a checkpoint was saved with.
 
     Args:
@@ -419,10 +426,10 @@ class Checkpointer:
         changed since it was saved.
       DamagedFile: the metadata differ from what was saved.
     """
-    return self._in_all_processes(step, lambda: self._meta(step))
+    return self._read_in_all_processes(step, lambda: self._read_metadata(step))
 
-  def _meta(self, step: int) -> dict[str, Any]:
-    meta = ocp.JsonCheckpointHandler().restore(self._item(step, "meta"))
+  def _read_metadata(self, step: int) -> dict[str, Any]:
+    meta = ocp.JsonCheckpointHandler().restore(self._item_path(step, "meta"))
     if not has_valid_checksum(meta):
       raise DamagedFile(f"{self.path}/{step}: its metadata are damaged.")
     if meta["format_version"] != FORMAT_VERSION:
@@ -440,13 +447,15 @@ class Checkpointer:
       check_run_files(self._workdir, step, meta)
     return meta
 
-  def _check(self, step: int, meta: dict[str, Any], tree: Any) -> None:
+  def _check_checksums(
+    self, step: int, meta: dict[str, Any], tree: Any
+  ) -> None:
     """Raises DamagedFile if an array differs from what was saved."""
-    damaged_paths = differing(meta["checksums"], tree)
+    damaged_paths = changed_paths(meta["checksums"], tree)
     if damaged_paths:
       raise DamagedFile(f"{self.path}/{step}: {damaged_paths[0]} is damaged.")
 
-  def _item(self, step: int, name: str) -> Any:
+  def _item_path(self, step: int, name: str) -> Any:
     """Returns the path of a checkpoint's "state" or "meta".
 
     Orbax's handlers take this path. Unlike the manager, they do not wait for
@@ -454,8 +463,10 @@ class Checkpointer:
     """
     return self._manager.directory / str(step) / name
 
-  def _saved_state(self, step: int) -> Any:
-    return ocp.StandardCheckpointHandler().metadata(self._item(step, "state"))
+  def _saved_shapes(self, step: int) -> Any:
+    return ocp.StandardCheckpointHandler().metadata(
+      self._item_path(step, "state")
+    )
 
   def restore(self, step: int, state: Any) -> tuple[Any, dict[str, Any]]:
     """Restores a whole train state.
@@ -474,18 +485,18 @@ class Checkpointer:
     """
 
     def read() -> tuple[Any, dict[str, Any]]:
-      meta = self._meta(step)
+      meta = self._read_metadata(step)
       source = str(self.path / str(step))
-      check_same(self._saved_state(step), vars(state), source)
+      check_same_shapes(self._saved_shapes(step), vars(state), source)
       abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
       restored = ocp.StandardCheckpointHandler().restore(
-        self._item(step, "state"), args=ocp.args.StandardRestore(abstract)
+        self._item_path(step, "state"), args=ocp.args.StandardRestore(abstract)
       )
       return restored, meta
 
-    restored, meta = self._in_all_processes(step, read)
-    self._in_all_processes(
-      step, lambda: self._check(step, meta, vars(restored))
+    restored, meta = self._read_in_all_processes(step, read)
+    self._read_in_all_processes(
+      step, lambda: self._check_checksums(step, meta, vars(restored))
     )
     return restored, meta
 
@@ -503,13 +514,17 @@ class Checkpointer:
     Raises:
       UserError: all checkpoints are damaged, or do not fit the state.
     """
-    (restored, meta), step = self._newest(lambda s: self.restore(s, state))
+    (restored, meta), step = self._restore_newest(
+      lambda s: self.restore(s, state)
+    )
     # If the run was killed after a save, old checkpoints may be left that this
     # save would have removed.
     self._remove_old("ranked after the restart")
     return restored, meta, step
 
-  def _newest(self, restore: Callable[[int], Content]) -> tuple[Content, int]:
+  def _restore_newest(
+    self, restore: Callable[[int], Content]
+  ) -> tuple[Content, int]:
     """Restores the newest undamaged checkpoint; returns it and its step."""
     errors: dict[int, ValueError] = {}
     # All processes use process 0's list, because a shared file system may show
@@ -537,7 +552,7 @@ class Checkpointer:
       remedy = "Put a copy of the run's folder back, or name another model."
     reasons = "; ".join(str(error).rstrip(".") for error in errors.values())
     raise UserError(
-      f"no checkpoint in {self.path} is whole ({reasons}). {remedy}"
+      f"no checkpoint in {self.path} is undamaged ({reasons}). {remedy}"
     )
 
   def _report(self, line: str) -> None:
@@ -565,7 +580,7 @@ class Checkpointer:
       step = path.parent.parent.name
       try:
         metrics = files.read_json(str(path))
-        is_intact = all(map(math.isfinite, _rank(metrics)))
+        is_intact = all(map(math.isfinite, _rank_key(metrics)))
         is_intact = is_intact and self._metrics_match(step, metrics)
       except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         is_intact = False
@@ -607,19 +622,21 @@ class Checkpointer:
     """
 
     def read(step: int) -> tuple[Any, dict[str, Any]]:
-      meta = self._meta(step)
+      meta = self._read_metadata(step)
       source = str(self.path / str(step))
-      check_same(self._saved_state(step)["params"], params, source)
+      check_same_shapes(self._saved_shapes(step)["params"], params, source)
       return self._restore_params(step, params), meta
 
     def restore(step: int) -> Any:
-      restored, meta = self._in_all_processes(step, lambda: read(step))
+      restored, meta = self._read_in_all_processes(step, lambda: read(step))
       tree = {"params": restored}
-      self._in_all_processes(step, lambda: self._check(step, meta, tree))
+      self._read_in_all_processes(
+        step, lambda: self._check_checksums(step, meta, tree)
+      )
       return restored
 
     if step is None:
-      return self._newest(restore)
+      return self._restore_newest(restore)
     if step not in self._manager.all_steps():
       raise UserError(
         f"{self.path} has no step {step}, only"
@@ -637,11 +654,11 @@ class Checkpointer:
       partial_restore=True,
     )
     handler = ocp.PyTreeCheckpointHandler()
-    return handler.restore(self._item(step, "state"), args=args)["params"]
+    return handler.restore(self._item_path(step, "state"), args=args)["params"]
 
   def wait(self) -> None:
     """Waits until the last save is complete; raises OSError if it failed."""
-    with self._saving():
+    with self._reports_save_errors():
       self._manager.wait_until_finished()
 
   def close(self) -> None:
@@ -657,7 +674,7 @@ class Checkpointer:
     self.close()
 
 
-def paths(tree: Any) -> dict[str, Any]:
+def leaves_by_path(tree: Any) -> dict[str, Any]:
   """Returns path -> leaf of a tree, such as {"params/encoder/...": leaf}.
 
   Args:
@@ -673,15 +690,15 @@ def paths(tree: Any) -> dict[str, Any]:
   }
 
 
-def _describe(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
-  """Returns path -> (shape, dtype) of a tree; see `paths`."""
+def _shapes_and_dtypes(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
+  """Returns path -> (shape, dtype) of a tree; see `leaves_by_path`."""
   return {
     path: (tuple(leaf.shape), str(leaf.dtype))
-    for path, leaf in paths(tree).items()
+    for path, leaf in leaves_by_path(tree).items()
   }
 
 
-def check_same(saved: Any, model: Any, source: str) -> None:
+def check_same_shapes(saved: Any, model: Any, source: str) -> None:
   """Raises Mismatch unless both trees have the same paths, shapes, dtypes.
 
   Orbax's partial restore and `strict=False` would silently keep, pad or cut
@@ -692,7 +709,7 @@ def check_same(saved: Any, model: Any, source: str) -> None:
     model: the tree of this model: arrays, or shapes and dtypes.
     source: the checkpoint, for the message.
   """
-  saved_leaves, leaves = _describe(saved), _describe(model)
+  saved_leaves, leaves = _shapes_and_dtypes(saved), _shapes_and_dtypes(model)
   problems = (
     [f"{path} is missing" for path in leaves if path not in saved_leaves]
     + [
@@ -743,12 +760,12 @@ def _checksums(leaves: list[jax.Array]) -> list[jax.Array]:
 
 def checksums_of(tree: Any) -> dict[str, int]:
   """Returns path -> checksum of a tree of arrays; see `checksum`."""
-  arrays = paths(tree)
+  arrays = leaves_by_path(tree)
   sums = jax.device_get(_checksums(list(arrays.values())))
   return {path: int(s) for path, s in zip(arrays, sums, strict=True)}
 
 
-def differing(saved: dict[str, int], tree: Any) -> list[str]:
+def changed_paths(saved: dict[str, int], tree: Any) -> list[str]:
   """Returns the paths of `tree` whose checksums differ from the saved ones."""
   return [p for p, s in checksums_of(tree).items() if saved.get(p) != s]
 
@@ -774,12 +791,14 @@ def check_run_files(workdir: str, step: int, meta: dict[str, Any]) -> None:
   folder = epath.Path(workdir)
   path = folder / "config.json"
   written_config = files.read_json_object(str(path))
-  edits = run_config.edits(written_config, meta["config"], of_model=True)
-  if edits:
+  changes = run_config.list_changes(
+    written_config, meta["config"], only_model_keys=True
+  )
+  if changes:
     raise Mismatch(
       f"{path} was changed since the checkpoint of step {step} was saved:"
-      f" {'; '.join(edits)}. Put the old values back; for other values start a"
-      " new run."
+      f" {'; '.join(changes)}. Put the old values back; for other values start"
+      " a new run."
     )
   changed_files = files.changed_files(meta["tokenizer"], workdir)
   changed_files += [

@@ -9,7 +9,7 @@ READERS = {"hf": hf.read, "tf1": tf1.read, "bilm": bilm.read}
 
 
 def from_published(
-  source: str,
+  source_format: str,
   path: str,
   output: str,
   family: str | None = None,
@@ -18,7 +18,7 @@ def from_published(
   """Reads a published format and writes a converted folder.
 
   Args:
-    source: a key of `READERS`.
+    source_format: a key of `READERS`.
     path: a folder of that format, or a TF1 checkpoint.
     output: the folder to write, which must not exist.
     family: "bert", "roberta", ...; None reads it from a transformers folder.
@@ -28,14 +28,14 @@ def from_published(
   Raises:
     UserError: the input is not a model of that format, or the output exists.
   """
-  model_folder.check_new(output)
-  if family is None and source == "hf":
+  model_folder.check_new_folder(output)
+  if family is None and source_format == "hf":
     family = hf.find_family(path)
   if family is None:
-    raise UserError(f"--from {source} needs --family=NAME.")
-  weights = READERS[source](path, family, tower)
+    raise UserError(f"--from {source_format} needs --family=NAME.")
+  weights = READERS[source_format](path, family, tower)
   model_folder.write(output, weights)
-  _report_rows(path, weights)
+  _note_pieces_without_row(path, weights)
 
 
 def to_published(
@@ -53,23 +53,25 @@ def to_published(
     UserError: the model cannot be read or is of another family, or the output
       exists.
   """
-  model_folder.check_new(output)
+  model_folder.check_new_folder(output)
   is_run = checkpoint.split_path(path)[1] or runs.is_run(path)
   weights = (runs.read if is_run else model_folder.read)(path)
   model_family = weights.config["family"]
   if family not in (None, model_family):
-    raise UserError(f"--family={family}: {path} is of {model_family}.")
+    raise UserError(
+      f"--family={family}: the model in {path} is of the family {model_family}."
+    )
   hf.write(output, weights, tower)
-  _report_rows(path, weights)
+  _note_pieces_without_row(path, weights)
 
 
-def _report_rows(path: str, weights: model_folder.Weights) -> None:
-  """Says which pieces of the tokenizer have no row in the word table."""
+def _note_pieces_without_row(path: str, weights: model_folder.Weights) -> None:
+  """Prints which pieces of the tokenizer have no row in the word table."""
   if weights.config["family"] == "elmo":
     return  # ELMo reads characters, so it has no word table.
-  rows = weights.config["model"]["vocab_size"]
+  num_rows = weights.config["model"]["vocab_size"]
   line = model_tokenizer.pieces_without_row_of(
-    weights.tokenizer_files, rows, path
+    weights.tokenizer_files, num_rows, path
   )
   if line:
     note(f"note: {line}")

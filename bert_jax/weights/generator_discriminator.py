@@ -17,11 +17,11 @@ from bert_jax.weights.model_folder import Weights
 
 TOWERS = ("discriminator", "generator")
 # The prefix of the embeddings in a model with one tower, and with both towers.
-_EMBEDDINGS = ("encoder/embeddings/", "embeddings/")
+_EMBEDDING_PREFIXES = ("encoder/embeddings/", "embeddings/")
 _REMEDY = "pass --tower=generator or --tower=discriminator"
 
 
-def check_name(family: str, tower: str | None) -> None:
+def check_tower_name(family: str, tower: str | None) -> None:
   """Raises a UserError if a family has no such tower."""
   if tower is None:
     return
@@ -31,7 +31,7 @@ def check_name(family: str, tower: str | None) -> None:
     raise UserError(f"--tower={tower} is not one of {', '.join(TOWERS)}, both.")
 
 
-def check_tower(weights: Weights, tower: str | None, path: str) -> None:
+def check_is_tower(weights: Weights, tower: str | None, path: str) -> None:
   """Raises a UserError unless a model is the tower that the user names."""
   task = weights.config["task"]
   if tower == "both":
@@ -45,17 +45,17 @@ def check_tower(weights: Weights, tower: str | None, path: str) -> None:
 
 def _prefixes(tower: str) -> tuple[tuple[str, str], ...]:
   """Returns (prefix in a model with one tower, prefix with both towers)."""
-  return (_EMBEDDINGS, ("encoder/tower/", f"{tower}/"))
+  return (_EMBEDDING_PREFIXES, ("encoder/tower/", f"{tower}/"))
 
 
-def _rename(path: str, prefixes: tuple[tuple[str, str], ...]) -> str:
+def _replace_prefix(path: str, prefixes: tuple[tuple[str, str], ...]) -> str:
   for old_prefix, new_prefix in prefixes:
     if path.startswith(old_prefix):
       return new_prefix + path.removeprefix(old_prefix)
   return path
 
 
-def for_pretraining(weights: Weights, name: str) -> Weights:
+def rename_for_pretraining(weights: Weights, name: str) -> Weights:
   """Gives a model's parameters the names that pre-training uses.
 
   Args:
@@ -76,7 +76,8 @@ def for_pretraining(weights: Weights, name: str) -> Weights:
     )
   prefixes = _prefixes("discriminator")
   arrays = {
-    _rename(path, prefixes): array for path, array in weights.arrays.items()
+    _replace_prefix(path, prefixes): array
+    for path, array in weights.arrays.items()
   }
   return weights._replace(arrays=arrays)
 
@@ -84,10 +85,10 @@ def for_pretraining(weights: Weights, name: str) -> Weights:
 def _generator_attributes(model: Mapping[str, Any]) -> dict[str, Any]:
   """Returns a generator's attributes from a discriminator's attributes."""
   sizes = electra.generator_sizes(electra.Electra(**model))
-  return model_folder.without(model, "generator_hidden") | sizes
+  return model_folder.without_keys(model, "generator_hidden") | sizes
 
 
-def join(towers: Mapping[str, Weights], folder: str) -> Weights:
+def join_towers(towers: Mapping[str, Weights], folder: str) -> Weights:
   """Makes one model from both towers, which share their embeddings.
 
   Args:
@@ -115,7 +116,7 @@ def join(towers: Mapping[str, Weights], folder: str) -> Weights:
   arrays: dict[str, np.ndarray] = {}
   for tower, weights in towers.items():
     for path, array in weights.arrays.items():
-      joined_path = _rename(path, _prefixes(tower))
+      joined_path = _replace_prefix(path, _prefixes(tower))
       if joined_path in arrays and not np.array_equal(
         array, arrays[joined_path]
       ):
@@ -138,13 +139,13 @@ def join(towers: Mapping[str, Weights], folder: str) -> Weights:
   )
 
 
-def split(weights: Weights, tower: str) -> Weights:
+def extract_tower(weights: Weights, tower: str) -> Weights:
   """Takes one tower out of a model with both; returns it as a model."""
   model = weights.config["model"]
   if tower == "generator":
     sizes = _generator_attributes(model)
   else:
-    sizes = model_folder.without(model, "generator_hidden")
+    sizes = model_folder.without_keys(model, "generator_hidden")
   source = weights.config["source"]
   config = model_folder.make_config(
     "electra", tower, sizes, source=source.get("towers", {tower: source})[tower]
@@ -154,14 +155,17 @@ def split(weights: Weights, tower: str) -> Weights:
     for single_prefix, joined_prefix in _prefixes(tower)
   )
   shapes = from_config.param_shapes(config)
-  arrays = {_rename(p, prefixes): a for p, a in weights.arrays.items()}
+  arrays = {_replace_prefix(p, prefixes): a for p, a in weights.arrays.items()}
   return Weights(
     config, {p: arrays[p] for p in shapes}, weights.tokenizer_files
   )
 
 
-def choose(
-  weights: Weights, tower: str | None, path: str, default: str | None = None
+def choose_tower(
+  weights: Weights,
+  tower: str | None,
+  path: str,
+  default_tower: str | None = None,
 ) -> Weights:
   """Returns one of ELECTRA's towers; returns other models unchanged.
 
@@ -170,16 +174,16 @@ def choose(
     tower: "generator", "discriminator" or "both"; None if the user named no
       tower.
     path: the model's path, for messages.
-    default: the tower to take if the model has both and `tower` is None; None
-      means both.
+    default_tower: the tower to take if the model has both and `tower` is None;
+      None means both.
 
   Raises:
     UserError: the model is not the tower that the user named.
   """
   family, task = weights.config["family"], weights.config["task"]
-  check_name(family, tower)
+  check_tower_name(family, tower)
   if family != "electra" or task != "pretraining":
-    check_tower(weights, tower, path)
+    check_is_tower(weights, tower, path)
     return weights
-  tower = tower or default
-  return weights if tower in (None, "both") else split(weights, tower)
+  tower = tower or default_tower
+  return weights if tower in (None, "both") else extract_tower(weights, tower)

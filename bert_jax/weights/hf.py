@@ -49,18 +49,18 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   folder = epath.Path(path)
   if not folder.is_dir():
     raise UserError(f"there is no folder {path}.")
-  has_both = _has_towers(folder)
-  generator_discriminator.check_name(family, tower)
-  if has_both and tower in (None, "both") and family == "electra":
+  has_both_towers = _has_towers(folder)
+  generator_discriminator.check_tower_name(family, tower)
+  if has_both_towers and tower in (None, "both") and family == "electra":
     towers = {
-      t: _read_one(str(folder / t), family)
+      t: _read_single_model(str(folder / t), family)
       for t in generator_discriminator.TOWERS
     }
-    weights = generator_discriminator.join(towers, path)
+    weights = generator_discriminator.join_towers(towers, path)
   else:
-    tower_path = str(folder / tower) if has_both and tower else path
-    weights = _read_one(tower_path, family)
-    generator_discriminator.check_tower(weights, tower, tower_path)
+    tower_path = str(folder / tower) if has_both_towers and tower else path
+    weights = _read_single_model(tower_path, family)
+    generator_discriminator.check_is_tower(weights, tower, tower_path)
   tokenizer_files = weights.tokenizer_files or model_folder.read_tokenizer(path)
   return weights._replace(tokenizer_files=tokenizer_files)
 
@@ -79,15 +79,15 @@ def find_family(path: str) -> str:
   """
   if _has_towers(epath.Path(path)):
     return "electra"
-  config_path = str(epath.Path(path) / model_folder.CONFIG)
+  config_path = str(epath.Path(path) / model_folder.CONFIG_FILE)
   config = model_folder.read_json(config_path)
   try:
-    return hf_tasks.family_of(config, config_path)
+    return hf_tasks.family_from_config(config, config_path)
   except hf_tasks.UnknownFamily:
     if config.get("model_type") or config.get("architectures"):
       raise
     arrays, file = hf_files.read(path)
-    family = hf_tasks.family_by_names(arrays)
+    family = hf_tasks.family_from_arrays(arrays)
     if family is None:
       raise
   note(
@@ -97,55 +97,62 @@ def find_family(path: str) -> str:
   return family
 
 
-def _task(
-  config: dict[str, Any], family: str, keys: Collection[str], config_path: str
+def _find_task(
+  config: dict[str, Any],
+  family: str,
+  array_names: Collection[str],
+  config_path: str,
 ) -> tuple[str, bool]:
   """Finds the task of a file's head from the config and the array names.
 
   Args:
     config: the content of config.json.
     family: a key of `hf_names.NAMINGS`.
-    keys: the names of all arrays.
+    array_names: the names of all arrays.
     config_path: the path of config.json, for messages.
 
   Returns:
-    The task, and True if the task is "pretraining" with a head for pairs.
+    The task, and whether it is "pretraining" with a head for pairs.
 
   Raises:
     UserError: the config and the arrays' names do not identify a task.
   """
-  classes, model_types = hf_tasks.tasks_of(family), hf_tasks.model_types(family)
+  task_by_class, model_types = (
+    hf_tasks.task_by_class(family),
+    hf_tasks.model_types(family),
+  )
   model_type = config.get("model_type")
   if model_type not in (None, *model_types):
     raise UserError(
       f"{config_path}: model_type is {model_type!r}, but {family} has"
       f" {' or '.join(map(repr, model_types))}; pass the right --family."
     )
-  pairs = hf_tasks.has_pairs(family, keys)
+  has_pair_head = hf_tasks.file_has_pair_head(family, array_names)
   names = config.get("architectures")
   if names:
-    if not isinstance(names, list) or names[0] not in [*classes]:
+    if not isinstance(names, list) or names[0] not in [*task_by_class]:
       raise UserError(
         f"{config_path}: architectures is {names}; for {family} it can be one"
-        f" of {', '.join(classes)}."
+        f" of {', '.join(task_by_class)}."
       )
-    pairs |= names[0].endswith("ForPreTraining")
-    tasks = [classes[names[0]]]
+    has_pair_head |= names[0].endswith("ForPreTraining")
+    tasks = [task_by_class[names[0]]]
   else:
-    tasks = hf_tasks.guess_task(family, keys)
+    tasks = hf_tasks.guess_task(family, array_names)
   if len(tasks) != 1:
     candidates = [hf_tasks.class_of(family, task) for task in tasks]
     raise UserError(
       f"{config_path} has no architectures, and the arrays could be of class"
-      f" {' or '.join(candidates) or 'unknown'}; write the class in."
+      f" {' or '.join(candidates) or 'unknown'}; write the class into"
+      " architectures."
     )
-  return tasks[0], pairs and tasks[0] == "pretraining"
+  return tasks[0], has_pair_head and tasks[0] == "pretraining"
 
 
-def _untie(
+def _resolve_tied_arrays(
   arrays: dict[str, np.ndarray], family: str, prefix: str, file: str
 ) -> None:
-  """Checks that tied arrays are equal, and adds missing originals.
+  """Checks that tied arrays are equal, and adds an original that is missing.
 
   Args:
     arrays: name -> array. If only the copy is there, it is also added under the
@@ -157,8 +164,9 @@ def _untie(
   Raises:
     UserError: a copy differs from its original.
   """
-  for copy, (has_prefix, name) in hf_names.NAMINGS[family].tied.items():
-    original = prefix + name if has_prefix else name
+  tied_arrays = hf_names.NAMINGS[family].tied_arrays
+  for copy, (takes_prefix, name) in tied_arrays.items():
+    original = prefix + name if takes_prefix else name
     if copy not in arrays:
       continue
     if original not in arrays:
@@ -171,17 +179,20 @@ def _untie(
 
 
 def _read_config(
-  config: dict[str, Any], family: str, keys: Collection[str], config_path: str
+  config: dict[str, Any],
+  family: str,
+  array_names: Collection[str],
+  config_path: str,
 ) -> tuple[dict[str, Any], list[str]]:
   """Returns a folder's config without its source, and notes on absent fields.
 
   Args:
     config: the content of transformers' config.json.
     family: a key of `hf_names.NAMINGS`.
-    keys: the names of all arrays.
+    array_names: the names of all arrays.
     config_path: the path of config.json, for messages.
   """
-  task, pairs = _task(config, family, keys, config_path)
+  task, has_pair_head = _find_task(config, family, array_names, config_path)
   fields = hf_config.HfFields(config, family, config_path)
   model = hf_config.read_model(fields, task)
   labels: list[str] | None = None
@@ -191,8 +202,10 @@ def _read_config(
     labels, notes = hf_config.read_labels(config, config_path)
   if task == "sequence_classification":
     problem = hf_config.problem_of(config, len(labels or ()), config_path)
-  head = hf_config.read_head(fields, task, model, len(labels or ()), pairs)
-  prefix = hf_tasks.prefix_of(family, keys)
+  head = hf_config.read_head(
+    fields, task, model, len(labels or ()), has_pair_head
+  )
+  prefix = hf_tasks.encoder_prefix(family, array_names)
   folder_config = model_folder.make_config(
     family,
     task,
@@ -200,18 +213,20 @@ def _read_config(
     head=head,
     labels=labels,
     problem=problem,
-    pooler=hf_tasks.has_pooler(family, task, prefix, pairs, keys),
+    pooler=hf_tasks.has_pooler(
+      family, task, prefix, has_pair_head, array_names
+    ),
   )
   return folder_config, notes + fields.notes()
 
 
-def _read_one(path: str, family: str) -> Weights:
+def _read_single_model(path: str, family: str) -> Weights:
   """Reads a folder with a single model."""
-  config_path = str(epath.Path(path) / model_folder.CONFIG)
+  config_path = str(epath.Path(path) / model_folder.CONFIG_FILE)
   hf_fields = model_folder.read_json(config_path)
   arrays, file = hf_files.read(path)
-  prefix = hf_tasks.prefix_of(family, arrays)
-  _untie(arrays, family, prefix, file)
+  prefix = hf_tasks.encoder_prefix(family, arrays)
+  _resolve_tied_arrays(arrays, family, prefix, file)
   config, notes = _read_config(hf_fields, family, arrays, config_path)
   task = config["task"]
   try:
@@ -222,10 +237,10 @@ def _read_one(path: str, family: str) -> Weights:
     name: np.zeros(shapes.pop(name), np.float32)
     for name in ZERO_PARAMETERS.get((family, task), ())
   }
-  skipped_patterns = hf_tasks.skipped_of(family, task, prefix)
+  skipped_patterns = hf_tasks.skipped_patterns(family, task, prefix)
   rules = hf_tasks.rules_of(config, prefix)
   used_names = set(mapping.shapes_in_file(rules, shapes))
-  dtype = hf_files.dtype_of(
+  dtype = hf_files.common_dtype(
     {k: arrays[k] for k in used_names & arrays.keys()}, file
   )
   name = hf_tasks.class_of(family, task, config["head"].get("pairs", False))
@@ -236,7 +251,7 @@ def _read_one(path: str, family: str) -> Weights:
     "format": "hf",
     "dtype": dtype,
     "skipped": sorted(arrays.keys() - used_names),
-    "config": hf_config.source_fields(hf_fields, family, task),
+    "config": hf_config.remaining_fields(hf_fields, family, task),
   }
   if pooling := read_pooling(path):
     config["source"]["pooling"] = pooling
@@ -261,21 +276,23 @@ def write(path: str, weights: Weights, tower: str | None = None) -> None:
     UserError: `path` exists and is not empty, or transformers has no such
       model. Nothing is written.
   """
-  model_folder.check_new(path)
+  model_folder.check_new_folder(path)
   family, task = weights.config["family"], weights.config["task"]
   if family not in hf_names.NAMINGS:
-    raise UserError(f"transformers has no {family}.")
-  generator_discriminator.check_name(family, tower)
-  split = generator_discriminator.split
-  has_both = family == "electra" and task == "pretraining"
-  if has_both and tower in (None, "both"):
+    raise UserError(
+      f"transformers has no family {family}, so it cannot open this model."
+    )
+  generator_discriminator.check_tower_name(family, tower)
+  split = generator_discriminator.extract_tower
+  has_both_towers = family == "electra" and task == "pretraining"
+  if has_both_towers and tower in (None, "both"):
     models = {
       t: _to_hf(split(weights, t)) for t in generator_discriminator.TOWERS
     }
-  elif has_both and tower:
+  elif has_both_towers and tower:
     models = {"": _to_hf(split(weights, tower))}
   else:
-    generator_discriminator.check_tower(weights, tower, "the model")
+    generator_discriminator.check_is_tower(weights, tower, "the model")
     models = {"": _to_hf(weights)}
   with model_folder.new_folder(path) as temporary:
     for name, (config, arrays) in models.items():
@@ -301,18 +318,19 @@ def _to_hf(weights: Weights) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
   for name in ZERO_PARAMETERS.get((family, task), ()):
     if arrays.pop(name).any():
       raise UserError(
-        f"{name} is not zero, but {hf_fields['architectures'][0]} lacks it."
+        f"{name} is not zero, but transformers' {hf_fields['architectures'][0]}"
+        " has no such parameter, so it cannot hold this model."
       )
   prefix = "" if task == "encoder" else hf_names.NAMINGS[family].prefix
   hf_arrays = mapping.to_arrays(hf_tasks.rules_of(config, prefix), arrays)
   return hf_fields, {
-    name: array.astype(hf_files.FLOATS[dtype])
+    name: array.astype(hf_files.FLOAT_DTYPES[dtype])
     for name, array in hf_arrays.items()
   }
 
 
 # The file and the folder in which sentence-transformers describes a pooling.
-MODULES, POOLING = "modules.json", "1_Pooling"
+MODULES_FILE, POOLING_FOLDER = "modules.json", "1_Pooling"
 # Field of an older config -> the name of the pooling in newer configs.
 _POOLING_MODES = {
   "pooling_mode_cls_token": "cls",
@@ -341,8 +359,8 @@ def read_pooling(path: str) -> dict[str, Any] | None:
     UserError: modules.json names a folder outside of `path`.
   """
   folder = epath.Path(path)
-  pooling_folder, normalize, unsupported = POOLING, False, []
-  modules_path = folder / MODULES
+  pooling_folder, normalize, unsupported = POOLING_FOLDER, False, []
+  modules_path = folder / MODULES_FILE
   if modules_path.is_file():
     try:
       modules = files.read_json(str(modules_path))
@@ -367,7 +385,7 @@ def read_pooling(path: str) -> dict[str, Any] | None:
     raise UserError(
       f"{modules_path}: {pooling_folder!r} is not the name of a folder in it."
     )
-  config_path = folder / pooling_folder / model_folder.CONFIG
+  config_path = folder / pooling_folder / model_folder.CONFIG_FILE
   if not config_path.is_file():
     return None
   config = model_folder.read_json(str(config_path))

@@ -20,9 +20,9 @@ Config = dict[str, Any]
 # Attribute of the encoder -> a bound that its number must be below. All other
 # numbers are dropout rates and epsilons, and must be below 1. The bound of
 # `padding_id` depends on the sizes; `_check_padding` checks it.
-LIMITS = {"initializer_range": 100.0, "padding_id": math.inf}
+NUMBER_LIMITS = {"initializer_range": 100.0, "padding_id": math.inf}
 
-_SIZES = {
+_SIZE_FIELDS = {
   "vocab_size": "vocab_size",
   "hidden": "hidden_size",
   "num_layers": "num_hidden_layers",
@@ -32,13 +32,13 @@ _SIZES = {
   "num_segments": "type_vocab_size",
 }
 # Family -> attribute of the encoder -> field. A config must have all sizes.
-SIZES: dict[str, dict[str, str]] = {
-  "bert": _SIZES,
-  "tinybert": _SIZES,
-  "roberta": _SIZES,
-  "albert": _SIZES
+SIZE_FIELDS: dict[str, dict[str, str]] = {
+  "bert": _SIZE_FIELDS,
+  "tinybert": _SIZE_FIELDS,
+  "roberta": _SIZE_FIELDS,
+  "albert": _SIZE_FIELDS
   | {"embedding_size": "embedding_size", "groups": "num_hidden_groups"},
-  "electra": _SIZES | {"embedding_size": "embedding_size"},
+  "electra": _SIZE_FIELDS | {"embedding_size": "embedding_size"},
   "distilbert": {
     "vocab_size": "vocab_size",
     "hidden": "dim",
@@ -55,20 +55,20 @@ SIZES: dict[str, dict[str, str]] = {
     "max_positions": "n_positions",
   },
 }
-PADDING = "pad_token_id"
-_NUMBERS = {
+PADDING_FIELD = "pad_token_id"
+_NUMBER_FIELDS = {
   "dropout": "hidden_dropout_prob",
   "attention_dropout": "attention_probs_dropout_prob",
   "norm_epsilon": "layer_norm_eps",
   "initializer_range": "initializer_range",
 }
 # Family -> attribute of the encoder -> field that holds a number.
-NUMBERS: dict[str, dict[str, str]] = {
-  "bert": _NUMBERS,
-  "tinybert": _NUMBERS,
-  "roberta": _NUMBERS | {"padding_id": PADDING},
-  "albert": _NUMBERS,
-  "electra": _NUMBERS,
+NUMBER_FIELDS: dict[str, dict[str, str]] = {
+  "bert": _NUMBER_FIELDS,
+  "tinybert": _NUMBER_FIELDS,
+  "roberta": _NUMBER_FIELDS | {"padding_id": PADDING_FIELD},
+  "albert": _NUMBER_FIELDS,
+  "electra": _NUMBER_FIELDS,
   "distilbert": {
     "dropout": "dropout",
     "attention_dropout": "attention_dropout",
@@ -82,7 +82,7 @@ NUMBERS: dict[str, dict[str, str]] = {
   },
 }
 # Field -> the value that transformers uses if the field is absent.
-_DEFAULTS = {
+_BERT_DEFAULTS = {
   "hidden_act": "gelu",
   "hidden_dropout_prob": 0.1,
   "attention_probs_dropout_prob": 0.1,
@@ -90,22 +90,22 @@ _DEFAULTS = {
   "initializer_range": 0.02,
   "classifier_dropout": None,
 }
-DEFAULTS: dict[str, Config] = {
-  "bert": _DEFAULTS,
-  "tinybert": _DEFAULTS,
+FIELD_DEFAULTS: dict[str, Config] = {
+  "bert": _BERT_DEFAULTS,
+  "tinybert": _BERT_DEFAULTS,
   "roberta": {
     field: default
-    for field, default in (_DEFAULTS | {"pad_token_id": 1}).items()
+    for field, default in (_BERT_DEFAULTS | {"pad_token_id": 1}).items()
     if field != "layer_norm_eps"
   },
-  "albert": _DEFAULTS
+  "albert": _BERT_DEFAULTS
   | {
     "hidden_act": "gelu_new",
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
     "classifier_dropout_prob": 0.1,
   },
-  "electra": _DEFAULTS
+  "electra": _BERT_DEFAULTS
   | {
     "summary_type": "first",
     "summary_use_proj": True,
@@ -187,7 +187,7 @@ class Fields:
     """
     self.config, self.source = config, source
 
-  def refuse(self, field: str, reason: str) -> ValueError:
+  def refusal(self, field: str, reason: str) -> ValueError:
     """Returns the error for a field whose value is not supported."""
     return UserError(
       f"{self.source}: {field} is {self.config.get(field)!r}; {reason}."
@@ -203,7 +203,7 @@ class Fields:
     """Returns a whole number from 1; raises a UserError for other values."""
     size = self.value(field)
     if type(size) is not int or size < 1:
-      raise self.refuse(field, "it must be a whole number from 1")
+      raise self.refusal(field, "it must be a whole number from 1")
     return size
 
   def number(self, field: str, limit: float = 1.0) -> float:
@@ -211,7 +211,9 @@ class Fields:
     number = self.value(field)
     is_number = isinstance(number, numbers.Real)
     if not is_number or isinstance(number, bool) or not 0 <= number < limit:
-      raise self.refuse(field, f"it must be a number from 0 to below {limit:g}")
+      raise self.refusal(
+        field, f"it must be a number from 0 to below {limit:g}"
+      )
     return number
 
 
@@ -260,20 +262,20 @@ class HfFields(Fields):
     """
     if field in self.config:
       return self.config[field]
-    if field not in DEFAULTS[self.family]:
+    if field not in FIELD_DEFAULTS[self.family]:
       # Only RoBERTa's `layer_norm_eps` has no entry in the table, because
       # fairseq and the class in transformers have different defaults.
       raise UserError(
         f"{self.source} has no {field}: models trained by fairseq have 1e-05,"
         " but transformers reads 1e-12; write in the right value."
       )
-    self.defaults_used[field] = DEFAULTS[self.family][field]
+    self.defaults_used[field] = FIELD_DEFAULTS[self.family][field]
     return self.defaults_used[field]
 
   def check_value(self, field: str, allowed: Collection[Any]) -> None:
     """Raises a UserError if a field has a value that is not allowed."""
     if field in self.config and self.config[field] not in allowed:
-      raise self.refuse(field, f"only {next(iter(allowed))!r} is known here")
+      raise self.refusal(field, f"only {next(iter(allowed))!r} is supported")
 
 
 def activation_field(family: str) -> str:
@@ -286,7 +288,7 @@ def activation_names(family: str) -> dict[str, str]:
   return _GPT_ACTIVATIONS if family == "gpt" else _ACTIVATIONS
 
 
-def exact_gelu(family: str, task: str) -> bool:
+def head_has_exact_gelu(family: str, task: str) -> bool:
   """Returns True if the head always has the exact gelu.
 
   Such a head does not use the layers' activation.
@@ -309,41 +311,43 @@ def read_model(fields: HfFields, task: str) -> Config:
   family = fields.family
   for field, allowed in _SUPPORTED_VALUES.items():
     fields.check_value(field, allowed)
-  model: Config = {a: fields.size(f) for a, f in SIZES[family].items()}
+  model: Config = {a: fields.size(f) for a, f in SIZE_FIELDS[family].items()}
   model |= {
-    attribute: fields.number(f, LIMITS.get(attribute, 1.0))
-    for attribute, f in NUMBERS[family].items()
+    attribute: fields.number(f, NUMBER_LIMITS.get(attribute, 1.0))
+    for attribute, f in NUMBER_FIELDS[family].items()
   }
   _check_padding(fields, model)
   field, names = activation_field(family), activation_names(family)
   activation = fields.value(field)
   if not isinstance(activation, str) or activation not in names:
-    raise fields.refuse(field, f"it must be one of {sorted(names)}")
+    raise fields.refusal(field, f"it must be one of {sorted(names)}")
   model["activation"] = names[activation]
-  if exact_gelu(family, task) and model["activation"] != "gelu":
-    raise fields.refuse(field, "the head has 'gelu', so only 'gelu' is known")
+  if head_has_exact_gelu(family, task) and model["activation"] != "gelu":
+    raise fields.refusal(
+      field, "the head has 'gelu', so only 'gelu' is supported"
+    )
   if family == "distilbert":
     model["norm_epsilon"] = DISTILBERT_EPSILON
   if family == "gpt":
     model["mlp"] = 4 * model["hidden"]
     if fields.number("embd_pdrop") != model["dropout"]:
-      raise fields.refuse("embd_pdrop", "it must be resid_pdrop")
+      raise fields.refusal("embd_pdrop", "it must be resid_pdrop")
   return model
 
 
 def _check_padding(fields: HfFields, model: Config) -> None:
   """Raises a UserError if the tables have no row for the padding's id."""
-  padding_id, limit = fields.config.get(PADDING), model["vocab_size"]
+  padding_id, limit = fields.config.get(PADDING_FIELD), model["vocab_size"]
   if fields.family == "roberta":
     # RoBERTa's positions start after the padding's id. At least one row of the
     # table of positions must remain.
-    padding_id = fields.value(PADDING)
+    padding_id = fields.value(PADDING_FIELD)
     limit = min(limit, model["max_positions"] - 1)
   elif padding_id is None or fields.family == "gpt":
     return  # GPT-1 has no padding, so its config may have any id.
   if type(padding_id) is not int or not 0 <= padding_id < limit:
-    raise fields.refuse(
-      PADDING, f"it must be a whole number from 0 to below {limit}"
+    raise fields.refusal(
+      PADDING_FIELD, f"it must be a whole number from 0 to below {limit}"
     )
 
 
@@ -404,7 +408,7 @@ def problem_of(config: Mapping[str, Any], num_labels: int, source: str) -> str:
   return PROBLEMS[problem_type]
 
 
-def pooling(family: str, task: str, dropout: float) -> Config:
+def class_pooling(family: str, task: str, dropout: float) -> Config:
   """Returns the fields of `heads.Pooling` for the class of transformers.
 
   Args:
@@ -412,16 +416,20 @@ def pooling(family: str, task: str, dropout: float) -> Config:
     task: "sequence_classification" or "multiple_choice".
     dropout: the rate before the classifier.
   """
-  class_pooling = models.family(family).POOLING
+  pooling = models.family(family).POOLING
   if family == "electra":
-    class_pooling = electra.DENSE_POOLING
+    pooling = electra.DENSE_POOLING
   if task == "multiple_choice":
-    class_pooling = class_pooling._replace(input_dropout=False)
-  return class_pooling._replace(dropout=dropout)._asdict()
+    pooling = pooling._replace(input_dropout=False)
+  return pooling._replace(dropout=dropout)._asdict()
 
 
 def read_head(
-  fields: HfFields, task: str, model: Config, num_labels: int, pairs: bool
+  fields: HfFields,
+  task: str,
+  model: Config,
+  num_labels: int,
+  has_pair_head: bool,
 ) -> Config:
   """Returns the config's `head`: the arguments of the task's module.
 
@@ -430,14 +438,14 @@ def read_head(
     task: a task of `models.from_config.build`.
     model: the attributes of the encoder.
     num_labels: the number of a classifier's labels.
-    pairs: True if a model of "pretraining" has a head for pairs.
+    has_pair_head: True if a model of "pretraining" has a head for pairs.
 
   Raises:
     UserError: a field is absent or has a value that is not supported.
   """
   family, is_choice = fields.family, task == "multiple_choice"
   if task == "pretraining":
-    return {} if family in ("gpt", "electra") else {"pairs": pairs}
+    return {} if family in ("gpt", "electra") else {"pairs": has_pair_head}
   if task in ("encoder", "generator", "discriminator"):
     return {}
   dropout = classifier_dropout(fields, task, model)
@@ -453,7 +461,7 @@ def read_head(
     for field, supported in _GPT_SUMMARY.items():
       fields.check_value(field, (supported,))
   return {
-    "pooling": pooling(family, task, dropout),
+    "pooling": class_pooling(family, task, dropout),
     "num_labels": 1 if is_choice else num_labels,
   }
 
@@ -486,11 +494,11 @@ def read_labels(
     if count is None:
       labels = default_labels(2)
       return labels, [f"{source} has no labels; transformers reads {labels}"]
-    return default_labels(_label_count(count, source)), []
+    return default_labels(_checked_label_count(count, source)), []
   try:
     name_by_id = {int(key): str(name) for key, name in names.items()}
   except (AttributeError, ValueError) as e:
-    raise UserError(f"{source}: id2label is no map from ids to names.") from e
+    raise UserError(f"{source}: id2label must map ids to names.") from e
   if sorted(name_by_id) != list(range(len(names))) or not name_by_id:
     raise UserError(
       f"{source}: the ids of id2label are {sorted(name_by_id)}, not 0, 1, ... ."
@@ -499,7 +507,7 @@ def read_labels(
   if len(set(labels)) != len(labels):
     repeated = next(name for name in labels if labels.count(name) > 1)
     raise UserError(f"{source}: id2label names {repeated!r} twice.")
-  if not _agree(labels, config.get("label2id")):
+  if not _labels_agree(labels, config.get("label2id")):
     raise UserError(
       f"{source}: id2label and label2id disagree; take out the wrong one."
     )
@@ -508,7 +516,7 @@ def read_labels(
   # In files of 2019, `num_labels` has the right count, and `id2label` is often
   # the unchanged default.
   if labels == default_labels(2):
-    return default_labels(_label_count(count, source)), [
+    return default_labels(_checked_label_count(count, source)), [
       f"{source}: id2label is the default, so num_labels={count} is used"
     ]
   raise UserError(
@@ -516,7 +524,7 @@ def read_labels(
   )
 
 
-def _label_count(count: Any, source: str) -> int:
+def _checked_label_count(count: Any, source: str) -> int:
   """Returns `num_labels`; raises a UserError unless it is a valid count."""
   if type(count) is not int or not 1 <= count <= MAX_LABELS:
     raise UserError(
@@ -526,7 +534,7 @@ def _label_count(count: Any, source: str) -> int:
   return count
 
 
-def _agree(labels: list[str], label2id: Any) -> bool:
+def _labels_agree(labels: list[str], label2id: Any) -> bool:
   """Returns True if `label2id` is absent or agrees with `labels`.
 
   The ids in `label2id` may be strings of digits.
@@ -540,7 +548,7 @@ def _agree(labels: list[str], label2id: Any) -> bool:
   return id_by_label == {name: i for i, name in enumerate(labels)}
 
 
-def write_labels(labels: list[str]) -> dict[str, Any]:
+def label_fields(labels: list[str]) -> dict[str, Any]:
   """Returns the fields of transformers for labels."""
   return {
     "id2label": {str(i): name for i, name in enumerate(labels)},
@@ -548,7 +556,9 @@ def write_labels(labels: list[str]) -> dict[str, Any]:
   }
 
 
-def source_fields(config: Mapping[str, Any], family: str, task: str) -> Config:
+def remaining_fields(
+  config: Mapping[str, Any], family: str, task: str
+) -> Config:
   """Returns the fields that no other key of a converted config holds.
 
   `make_config` writes them back unchanged. The fields of the activation and of
@@ -559,7 +569,7 @@ def source_fields(config: Mapping[str, Any], family: str, task: str) -> Config:
     family: a key of `hf_names.NAMINGS`.
     task: a task of `models.from_config.build`.
   """
-  tables = (SIZES[family], NUMBERS[family])
+  tables = (SIZE_FIELDS[family], NUMBER_FIELDS[family])
   used_fields = {field for table in tables for field in table.values()}
   used_fields |= {"architectures"}
   if config.get("model_type") == hf_names.NAMINGS[family].model_type:
@@ -585,19 +595,19 @@ def make_config(
   family, task, model = config["family"], config["task"], config["model"]
   source = config["source"]
   old_fields = source.get("config", {}) if source.get("format") == "hf" else {}
-  pairs = config["head"].get("pairs", False)
+  has_pair_head = config["head"].get("pairs", False)
   naming = hf_names.NAMINGS[family]
-  class_name = hf_tasks.class_of(family, task, pairs)
+  class_name = hf_tasks.class_of(family, task, has_pair_head)
   model_type = naming.model_type
-  for other_classes, other_type in naming.same_names:
+  for other_prefix, other_type in naming.models_with_same_names:
     # Keep the model's type, because transformers chooses the tokenizer by it;
     # XLM-R, for example, has another tokenizer than RoBERTa.
     if old_fields.get("model_type") == other_type:
-      class_name = other_classes + class_name.removeprefix(naming.classes)
+      class_name = other_prefix + class_name.removeprefix(naming.class_prefix)
       model_type = other_type
   hf_config: Config = {"architectures": [class_name], "model_type": model_type}
-  _check(family, task, model)
-  for table in (SIZES[family], NUMBERS[family]):
+  _check_storable(family, task, model)
+  for table in (SIZE_FIELDS[family], NUMBER_FIELDS[family]):
     hf_config |= {field: model[attribute] for attribute, field in table.items()}
   if family == "gpt":
     hf_config["embd_pdrop"] = model["dropout"]
@@ -613,16 +623,16 @@ def make_config(
   hf_config = {**old_fields, **hf_config}
   _set_activation(hf_config, family, model["activation"])
   if "pad_token_id" not in hf_config:
-    padding_id = _padding(files)
+    padding_id = _padding_id(files)
     hf_config |= {} if padding_id is None else {"pad_token_id": padding_id}
   if task in TASKS_WITH_LABELS:
-    hf_config |= write_labels(config["labels"])
+    hf_config |= label_fields(config["labels"])
   _set_problem(hf_config, config)
   _set_head(hf_config, config)
   return hf_config
 
 
-def _padding(files: Mapping[str, bytes]) -> int | None:
+def _padding_id(files: Mapping[str, bytes]) -> int | None:
   """Returns the padding's id; None if the tokenizer has no padding."""
   if "vocab.txt" in files:
     pieces = files["vocab.txt"].decode("utf-8").splitlines()
@@ -639,7 +649,7 @@ def _padding(files: Mapping[str, bytes]) -> int | None:
   return next((i for i in ids if i is not None), None)
 
 
-def _check(family: str, task: str, model: Config) -> None:
+def _check_storable(family: str, task: str, model: Config) -> None:
   """Raises a UserError if transformers cannot store an attribute's value."""
   epsilon = DISTILBERT_EPSILON
   if family == "distilbert" and model["norm_epsilon"] != epsilon:
@@ -652,7 +662,7 @@ def _check(family: str, task: str, model: Config) -> None:
       f"model.mlp={model['mlp']}: transformers' GPT-1 has no such field,"
       f" and always uses 4 x {model['hidden']}."
     )
-  if exact_gelu(family, task) and model["activation"] != "gelu":
+  if head_has_exact_gelu(family, task) and model["activation"] != "gelu":
     raise UserError(
       f"model.activation={model['activation']!r}: the head of transformers'"
       f" {hf_tasks.class_of(family, task)} has no such field, and always"
@@ -691,12 +701,12 @@ def _set_head(hf_config: Config, config: Mapping[str, Any]) -> None:
   family, task, head = config["family"], config["task"], config["head"]
   if "pooling" in head:
     dropout = head["pooling"]["dropout"]
-    default_pooling = pooling(family, task, dropout)
-    if head["pooling"] != default_pooling:
+    supported_pooling = class_pooling(family, task, dropout)
+    if head["pooling"] != supported_pooling:
       name = hf_config["architectures"][0]
       raise UserError(
         f"head.pooling={head['pooling']}: transformers' {name} has"
-        f" {default_pooling}."
+        f" {supported_pooling}."
       )
   elif "dropout" in head:
     dropout = head["dropout"]

@@ -15,13 +15,14 @@ from etils import epath
 from bert_jax.messages import DamagedFile, UserError, note
 from bert_jax.weights import generator_discriminator, model_folder
 
-SAFE, SAFE_INDEX = "model.safetensors", "model.safetensors.index.json"
+SAFETENSORS = "model.safetensors"
+SAFETENSORS_INDEX = "model.safetensors.index.json"
 TORCH, TORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 # Prefixes that torch's wrappers put before every name, for models on several
 # devices and for compiled models.
-WRAPPERS = ("module.", "_orig_mod.")
+WRAPPER_PREFIXES = ("module.", "_orig_mod.")
 # The dtypes that a parameter may have; float32 can hold each of their values.
-FLOATS = {
+FLOAT_DTYPES = {
   "float32": np.dtype(np.float32),
   "float16": np.dtype(np.float16),
   "bfloat16": np.dtype(ml_dtypes.bfloat16),
@@ -46,7 +47,7 @@ def read(path: str) -> tuple[dict[str, np.ndarray], str]:
   """
   folder = epath.Path(path)
   for name, read_file in (
-    (SAFE, model_folder.read_tensors),
+    (SAFETENSORS, model_folder.read_tensors),
     (TORCH, read_torch),
   ):
     file = folder / name
@@ -55,12 +56,12 @@ def read(path: str) -> tuple[dict[str, np.ndarray], str]:
     index = folder / f"{name}.index.json"
     if index.is_file():
       arrays: dict[str, np.ndarray] = {}
-      for shard in _shards(str(index)):
+      for shard in _shard_names(str(index)):
         arrays |= read_file(str(folder / shard))
       return _clean_names(arrays, str(index)), str(index)
   raise UserError(
-    f"{path} holds no weights: none of {SAFE}, {SAFE_INDEX}, {TORCH},"
-    f" {TORCH_INDEX}."
+    f"{path} holds no weights: none of {SAFETENSORS}, {SAFETENSORS_INDEX},"
+    f" {TORCH}, {TORCH_INDEX}."
   )
 
 
@@ -68,7 +69,7 @@ def has_weights(path: str) -> bool:
   """Returns True if a folder, or each of its ELECTRA towers, has weights."""
 
   def has_file(folder: epath.Path) -> bool:
-    names = (SAFE, SAFE_INDEX, TORCH, TORCH_INDEX)
+    names = (SAFETENSORS, SAFETENSORS_INDEX, TORCH, TORCH_INDEX)
     return any((folder / name).is_file() for name in names)
 
   folder = epath.Path(path)
@@ -76,7 +77,7 @@ def has_weights(path: str) -> bool:
   return has_file(folder) or all(has_file(folder / t) for t in towers)
 
 
-def _shards(index: str) -> list[str]:
+def _shard_names(index: str) -> list[str]:
   """Returns the names of the files that an index lists."""
   shard_by_array = model_folder.read_json(index).get("weight_map")
   if not isinstance(shard_by_array, dict) or not shard_by_array:
@@ -87,7 +88,9 @@ def _shards(index: str) -> list[str]:
   for shard in shards:
     # The index may come from a stranger, so its names must stay in the folder.
     if not model_folder.is_file_name(shard):
-      raise UserError(f"{index}: {shard!r} is no file of this folder.")
+      raise UserError(
+        f"{index}: {shard!r} must be the name of a file in this folder."
+      )
   return shards
 
 
@@ -105,7 +108,7 @@ def read_torch(path: str) -> dict[str, np.ndarray]:
   except ImportError as e:
     raise UserError(
       f"{path} needs torch to be read: pip install torch (or get the model's"
-      f" {SAFE})."
+      f" {SAFETENSORS})."
     ) from e
   try:
     # A memory map leaves the arrays on the disk. Files of old versions of torch
@@ -115,7 +118,7 @@ def read_torch(path: str) -> dict[str, np.ndarray]:
   except pickle.UnpicklingError as e:
     raise UserError(
       f"{path} holds more than tensors and is not opened: loading it could run"
-      f" its code; get the model's {SAFE}."
+      f" its code; get the model's {SAFETENSORS}."
     ) from e
   except Exception as e:
     # torch raises errors of many types for a damaged file.
@@ -124,11 +127,15 @@ def read_torch(path: str) -> dict[str, np.ndarray]:
   if not isinstance(tensors, Mapping) or not all(
     isinstance(tensor, torch.Tensor) for tensor in tensors.values()
   ):
-    raise UserError(f"{path} is no dictionary of tensors.")
-  return {name: _numpy(tensor, name, path) for name, tensor in tensors.items()}
+    raise UserError(
+      f"{path} is not a dictionary of tensors; get the model's {SAFETENSORS}."
+    )
+  return {
+    name: _to_numpy(tensor, name, path) for name, tensor in tensors.items()
+  }
 
 
-def _numpy(tensor: Any, name: str, path: str) -> np.ndarray:
+def _to_numpy(tensor: Any, name: str, path: str) -> np.ndarray:
   """Returns a torch tensor as an array."""
   import torch
 
@@ -141,7 +148,9 @@ def _numpy(tensor: Any, name: str, path: str) -> np.ndarray:
     return tensor.numpy()
   except (TypeError, RuntimeError) as e:
     tensor_type = f"{tensor.dtype} ({tensor.layout})"
-    raise UserError(f"{path}: {name} is {tensor_type}, unknown here.") from e
+    raise UserError(
+      f"{path}: {name} is {tensor_type}, a type that is not supported."
+    ) from e
 
 
 def _clean_names(
@@ -151,7 +160,8 @@ def _clean_names(
   prefix, arrays = "", dict(arrays)
   while arrays:
     wrapper = next(
-      (p for p in WRAPPERS if all(k.startswith(p) for k in arrays)), None
+      (p for p in WRAPPER_PREFIXES if all(k.startswith(p) for k in arrays)),
+      None,
     )
     if wrapper is None:
       break
@@ -159,12 +169,13 @@ def _clean_names(
     prefix += wrapper
   if prefix:
     note(
-      f"note: {source}: its names all begin with {prefix!r}, which is left out."
+      f"note: {source}: the names of all arrays begin with {prefix!r}; this"
+      " prefix is left out."
     )
-  return _new_names(arrays, source)
+  return _rename_norms(arrays, source)
 
 
-def _new_names(
+def _rename_norms(
   arrays: Mapping[str, np.ndarray], source: str
 ) -> dict[str, np.ndarray]:
   """Renames `gamma` to `weight`, and `beta` to `bias`."""
@@ -176,13 +187,14 @@ def _new_names(
         new_name = name.removesuffix(old) + new
     if new_name in new_arrays:
       raise UserError(
-        f"{source}: {new_name} is there under its old name as well."
+        f"{source}: {new_name} is there twice, once under its old name (with"
+        " gamma or beta); remove that copy."
       )
     new_arrays[new_name] = array
   return new_arrays
 
 
-def dtype_of(arrays: Mapping[str, np.ndarray], source: str) -> str:
+def common_dtype(arrays: Mapping[str, np.ndarray], source: str) -> str:
   """Returns the dtype of a model's parameters; "float32" if it has several.
 
   Args:
@@ -190,13 +202,14 @@ def dtype_of(arrays: Mapping[str, np.ndarray], source: str) -> str:
     source: the file, for messages.
 
   Raises:
-    UserError: an array's dtype is not a key of `FLOATS`.
+    UserError: an array's dtype is not a key of `FLOAT_DTYPES`.
   """
-  names = {dtype: name for name, dtype in FLOATS.items()}
+  names = {dtype: name for name, dtype in FLOAT_DTYPES.items()}
   for key, array in arrays.items():
     if array.dtype not in names:
       raise UserError(
-        f"{source}: {key} is {array.dtype}, not one of {', '.join(FLOATS)}."
+        f"{source}: {key} is {array.dtype}, not one of"
+        f" {', '.join(FLOAT_DTYPES)}."
       )
   dtypes = {names[array.dtype] for array in arrays.values()}
   return dtypes.pop() if len(dtypes) == 1 else "float32"

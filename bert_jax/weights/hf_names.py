@@ -14,51 +14,53 @@ class Naming(NamedTuple):
   """The names that transformers gives a family and its arrays.
 
   Attributes:
-    classes: the prefix of the names of its classes.
+    class_prefix: the prefix of the names of its classes.
     model_type: the value of `model_type` in config.json.
     prefix: the prefix of the encoder's arrays in a file with a head.
-    tied: arrays that are copies of others. A key is the name of a copy. Its
-      value is a pair: whether `prefix` precedes the original's name, and the
-      original's name without `prefix`.
-    skipped: patterns of names that hold no parameter.
-    same_names: other models with the same parameters under the same names, each
-      as (the prefix of its classes, its `model_type`).
+    tied_arrays: arrays that are copies of others. A key is the name of a copy.
+      Its value is a pair: whether `prefix` precedes the original's name, and
+      the original's name without `prefix`.
+    skipped_patterns: patterns of names that hold no parameter.
+    models_with_same_names: other models with the same parameters under the same
+      names, each as (the prefix of its classes, its `model_type`).
   """
 
-  classes: str
+  class_prefix: str
   model_type: str
   prefix: str
-  tied: dict[str, tuple[bool, str]]
-  skipped: tuple[str, ...] = ()
-  same_names: tuple[tuple[str, str], ...] = ()
+  tied_arrays: dict[str, tuple[bool, str]]
+  skipped_patterns: tuple[str, ...] = ()
+  models_with_same_names: tuple[tuple[str, str], ...] = ()
 
 
-_WORDS = "embeddings.word_embeddings.weight"
+_WORD_TABLE = "embeddings.word_embeddings.weight"
 # Buffers that some versions save. They follow from the model's sizes.
-_BUFFERS = ("*embeddings.position_ids", "*embeddings.token_type_ids")
-_BERT = Naming(
+_BUFFER_PATTERNS = ("*embeddings.position_ids", "*embeddings.token_type_ids")
+_BERT_NAMING = Naming(
   "Bert",
   "bert",
   "bert.",
   {
-    "cls.predictions.decoder.weight": (True, _WORDS),
+    "cls.predictions.decoder.weight": (True, _WORD_TABLE),
     "cls.predictions.decoder.bias": (False, "cls.predictions.bias"),
   },
-  _BUFFERS,
+  _BUFFER_PATTERNS,
 )
 NAMINGS: dict[str, Naming] = {
-  "bert": _BERT,
+  "bert": _BERT_NAMING,
   # `fit_dense` maps to the teacher's width. Only distillation uses it.
-  "tinybert": _BERT._replace(skipped=(*_BUFFERS, "fit_dense*")),
+  "tinybert": _BERT_NAMING._replace(
+    skipped_patterns=(*_BUFFER_PATTERNS, "fit_dense*")
+  ),
   "roberta": Naming(
     "Roberta",
     "roberta",
     "roberta.",
     {
-      "lm_head.decoder.weight": (True, _WORDS),
+      "lm_head.decoder.weight": (True, _WORD_TABLE),
       "lm_head.decoder.bias": (False, "lm_head.bias"),
     },
-    _BUFFERS,
+    _BUFFER_PATTERNS,
     (("XLMRoberta", "xlm-roberta"), ("Camembert", "camembert")),
   ),
   "albert": Naming(
@@ -66,24 +68,24 @@ NAMINGS: dict[str, Naming] = {
     "albert",
     "albert.",
     {
-      "predictions.decoder.weight": (True, _WORDS),
+      "predictions.decoder.weight": (True, _WORD_TABLE),
       "predictions.decoder.bias": (False, "predictions.bias"),
     },
-    _BUFFERS,
+    _BUFFER_PATTERNS,
   ),
   "electra": Naming(
     "Electra",
     "electra",
     "electra.",
-    {"generator_lm_head.weight": (True, _WORDS)},
-    _BUFFERS,
+    {"generator_lm_head.weight": (True, _WORD_TABLE)},
+    _BUFFER_PATTERNS,
   ),
   "distilbert": Naming(
     "DistilBert",
     "distilbert",
     "distilbert.",
-    {"vocab_projector.weight": (True, _WORDS)},
-    _BUFFERS,
+    {"vocab_projector.weight": (True, _WORD_TABLE)},
+    _BUFFER_PATTERNS,
   ),
   "gpt": Naming(
     "OpenAIGPT",
@@ -126,7 +128,7 @@ _DISTILBERT_LAYER = {
 }
 
 
-def _dense(path: str, name: str) -> list[Rule]:
+def _dense_rules(path: str, name: str) -> list[Rule]:
   """Returns the rules for the dense layer `path`, which files call `name`."""
   return [
     Rule(f"{path}/kernel", f"{name}.weight", "transpose"),
@@ -134,14 +136,14 @@ def _dense(path: str, name: str) -> list[Rule]:
   ]
 
 
-def _norm(path: str, name: str) -> list[Rule]:
+def _norm_rules(path: str, name: str) -> list[Rule]:
   return [
     Rule(f"{path}/scale", f"{name}.weight"),
     Rule(f"{path}/bias", f"{name}.bias"),
   ]
 
 
-def _layer(path: str, name: str, names: dict[str, str]) -> list[Rule]:
+def _layer_rules(path: str, name: str, names: dict[str, str]) -> list[Rule]:
   """Returns the rules for the layers of an encoder.
 
   Args:
@@ -153,7 +155,7 @@ def _layer(path: str, name: str, names: dict[str, str]) -> list[Rule]:
   for module, module_name in names.items():
     module_path, name_in_file = f"{path}/{module}", f"{name}.{module_name}"
     if module.endswith("norm"):
-      rules += _norm(module_path, name_in_file)
+      rules += _norm_rules(module_path, name_in_file)
     elif module == "attention/output":
       rules.append(
         Rule(f"{module_path}/kernel", f"{name_in_file}.weight", "output")
@@ -167,11 +169,11 @@ def _layer(path: str, name: str, names: dict[str, str]) -> list[Rule]:
         Rule(f"{module_path}/bias", f"{name_in_file}.bias", "heads_bias")
       )
     else:
-      rules += _dense(module_path, name_in_file)
+      rules += _dense_rules(module_path, name_in_file)
   return rules
 
 
-def _gpt(prefix: str) -> list[Rule]:
+def _gpt_rules(prefix: str) -> list[Rule]:
   """Returns the rules for the encoder of GPT-1.
 
   Its kernels are [inputs, outputs], and one array holds query, key and value.
@@ -201,8 +203,8 @@ def _gpt(prefix: str) -> list[Rule]:
       Rule(f"{layer}/{module}/kernel", f"{name}.{module_name}.weight", layout),
       Rule(f"{layer}/{module}/bias", f"{name}.{module_name}.bias"),
     ]
-  rules += _norm(f"{layer}/attention_norm", f"{name}.ln_1")
-  return rules + _norm(f"{layer}/mlp_norm", f"{name}.ln_2")
+  rules += _norm_rules(f"{layer}/attention_norm", f"{name}.ln_1")
+  return rules + _norm_rules(f"{layer}/mlp_norm", f"{name}.ln_2")
 
 
 def encoder_rules(
@@ -216,74 +218,84 @@ def encoder_rules(
     prefix: the prefix of the encoder's arrays; "" for a file without a head.
   """
   if family == "gpt":
-    return _gpt(prefix)
+    return _gpt_rules(prefix)
   path, name = "encoder/embeddings", f"{prefix}embeddings"
   rules = [
     Rule(f"{path}/word/embedding", f"{name}.word_embeddings.weight"),
     Rule(f"{path}/position/embedding", f"{name}.position_embeddings.weight"),
-    *_norm(f"{path}/norm", f"{name}.LayerNorm"),
+    *_norm_rules(f"{path}/norm", f"{name}.LayerNorm"),
   ]
   if family == "distilbert":
     layer = f"{prefix}transformer.layer.{{i}}"
-    return rules + _layer("encoder/layers/layer", layer, _DISTILBERT_LAYER)
+    return rules + _layer_rules(
+      "encoder/layers/layer", layer, _DISTILBERT_LAYER
+    )
   rules.append(
     Rule(f"{path}/segment/embedding", f"{name}.token_type_embeddings.weight")
   )
   if family == "albert":
-    rules += _dense(
+    rules += _dense_rules(
       "encoder/project", f"{prefix}encoder.embedding_hidden_mapping_in"
     )
     layer = f"{prefix}encoder.albert_layer_groups.{{i}}.albert_layers.0"
-    return rules + _layer("encoder/layers/layer", layer, _ALBERT_LAYER)
+    return rules + _layer_rules("encoder/layers/layer", layer, _ALBERT_LAYER)
   encoder = "encoder"
   if family == "electra":
     encoder = "encoder/tower"
     if model["embedding_size"] != model["hidden"]:
-      rules += _dense(f"{encoder}/project", f"{prefix}embeddings_project")
+      rules += _dense_rules(f"{encoder}/project", f"{prefix}embeddings_project")
   layer = f"{prefix}encoder.layer.{{i}}"
-  return rules + _layer(f"{encoder}/layers/layer", layer, _BERT_LAYER)
+  return rules + _layer_rules(f"{encoder}/layers/layer", layer, _BERT_LAYER)
 
 
 def pooler_rules(family: str, prefix: str) -> list[Rule]:
   """Returns the rules for the pooler; an empty list if a family has none."""
   if family in ("bert", "tinybert", "roberta"):
-    return _dense("pooler/dense", f"{prefix}pooler.dense")
-  return _dense("pooler/dense", f"{prefix}pooler") if family == "albert" else []
+    return _dense_rules("pooler/dense", f"{prefix}pooler.dense")
+  return (
+    _dense_rules("pooler/dense", f"{prefix}pooler")
+    if family == "albert"
+    else []
+  )
 
 
-def _mlm(dense: str, norm: str, bias: str) -> list[Rule]:
-  rules = _dense("mlm/dense", dense) + _norm("mlm/norm", norm)
+def _mlm_rules(dense: str, norm: str, bias: str) -> list[Rule]:
+  rules = _dense_rules("mlm/dense", dense) + _norm_rules("mlm/norm", norm)
   return [*rules, Rule("mlm/bias", bias)]
 
 
 def _next_sentence_rules(family: str, prefix: str) -> list[Rule]:
-  head = _dense("pair/dense", "cls.seq_relationship")
+  head = _dense_rules("pair/dense", "cls.seq_relationship")
   return pooler_rules(family, prefix) + head
 
 
-def _pretraining_rules(family: str, prefix: str, pairs: bool) -> list[Rule]:
-  pair_rules = pooler_rules(family, prefix) if pairs else []
+def _pretraining_rules(
+  family: str, prefix: str, has_pair_head: bool
+) -> list[Rule]:
+  pair_rules = pooler_rules(family, prefix) if has_pair_head else []
   if family in ("bert", "tinybert"):
     name = "cls.predictions"
-    rules = _mlm(
+    rules = _mlm_rules(
       f"{name}.transform.dense", f"{name}.transform.LayerNorm", f"{name}.bias"
     )
     pair_rules = _next_sentence_rules(family, prefix)
   elif family == "albert":
     name = "predictions"
-    rules = _mlm(f"{name}.dense", f"{name}.LayerNorm", f"{name}.bias")
-    pair_rules += _dense("pair/dense", "sop_classifier.classifier")
+    rules = _mlm_rules(f"{name}.dense", f"{name}.LayerNorm", f"{name}.bias")
+    pair_rules += _dense_rules("pair/dense", "sop_classifier.classifier")
   elif family == "roberta":
-    rules = _mlm("lm_head.dense", "lm_head.layer_norm", "lm_head.bias")
+    rules = _mlm_rules("lm_head.dense", "lm_head.layer_norm", "lm_head.bias")
   elif family == "distilbert":
-    rules = _mlm("vocab_transform", "vocab_layer_norm", "vocab_projector.bias")
+    rules = _mlm_rules(
+      "vocab_transform", "vocab_layer_norm", "vocab_projector.bias"
+    )
   else:
     rules = []
-  return rules + pair_rules if pairs else rules
+  return rules + pair_rules if has_pair_head else rules
 
 
 def head_rules(
-  family: str, task: str, prefix: str, pairs: bool = False
+  family: str, task: str, prefix: str, has_pair_head: bool = False
 ) -> list[Rule]:
   """Returns the rules for the parameters outside of the encoder.
 
@@ -292,39 +304,42 @@ def head_rules(
     task: a task of `models.from_config.build`. For "encoder" the list is empty;
       `pooler_rules` has the rules for its pooler.
     prefix: the prefix of the encoder's arrays.
-    pairs: True if a model of "pretraining" has a pooler and a pair head.
+    has_pair_head: True if a model of "pretraining" has a pooler and a pair
+      head.
   """
   if task == "encoder":
     return []
   if task == "pretraining":
-    return _pretraining_rules(family, prefix, pairs)
+    return _pretraining_rules(family, prefix, has_pair_head)
   if task == "next_sentence":
     return _next_sentence_rules(family, prefix)
   if task == "generator":
     name = "generator_predictions"
-    return _mlm(f"{name}.dense", f"{name}.LayerNorm", "generator_lm_head.bias")
+    return _mlm_rules(
+      f"{name}.dense", f"{name}.LayerNorm", "generator_lm_head.bias"
+    )
   if task == "discriminator":
     name = "discriminator_predictions"
-    return _dense("rtd/dense", f"{name}.dense") + _dense(
+    return _dense_rules("rtd/dense", f"{name}.dense") + _dense_rules(
       "rtd/output/dense", f"{name}.dense_prediction"
     )
   path, is_choice = "classifier/dense", task == "multiple_choice"
   if task == "span":
-    return _dense(path, "qa_outputs")
+    return _dense_rules(path, "qa_outputs")
   if task == "token_classification":
-    return _dense(path, "classifier")
+    return _dense_rules(path, "classifier")
   if family == "gpt":
     if is_choice:
-      return _dense(path, "multiple_choice_head.summary")
+      return _dense_rules(path, "multiple_choice_head.summary")
     return [Rule(f"{path}/kernel", "score.weight", "transpose")]
   if family == "distilbert":
-    pooler = _dense("pooler/dense", "pre_classifier")
-    return pooler + _dense(path, "classifier")
+    pooler = _dense_rules("pooler/dense", "pre_classifier")
+    return pooler + _dense_rules(path, "classifier")
   if family in ("roberta", "electra") and not is_choice:
-    pooler = _dense("pooler/dense", "classifier.dense")
-    return pooler + _dense(path, "classifier.out_proj")
+    pooler = _dense_rules("pooler/dense", "classifier.dense")
+    return pooler + _dense_rules(path, "classifier.out_proj")
   if family == "electra":
-    pooler = _dense("pooler/dense", "sequence_summary.summary")
+    pooler = _dense_rules("pooler/dense", "sequence_summary.summary")
   else:
     pooler = pooler_rules(family, prefix)
-  return pooler + _dense(path, "classifier")
+  return pooler + _dense_rules(path, "classifier")

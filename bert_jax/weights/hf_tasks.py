@@ -7,7 +7,7 @@ from bert_jax.messages import UserError
 from bert_jax.weights import hf_names
 from bert_jax.weights.mapping import Rule
 
-_CLASSES = {
+_TASK_BY_ENDING = {
   "Model": "encoder",
   "ForPreTraining": "pretraining",
   "ForMaskedLM": "pretraining",
@@ -19,55 +19,58 @@ _CLASSES = {
 
 
 # Family -> the name of an array in its encoder. With the family's prefix, this
-# name identifies the family. For the families in `_WITHOUT_PREFIX`, the name
-# identifies the family even without the prefix.
-_IDENTIFYING = dict.fromkeys(
+# name identifies the family. For the families in `_IDENTIFIED_WITHOUT_PREFIX`,
+# the name identifies the family even without the prefix.
+_IDENTIFYING_ARRAYS = dict.fromkeys(
   ("bert", "roberta", "electra"), "encoder.layer.0.attention.self.query.weight"
 )
-_IDENTIFYING |= {
+_IDENTIFYING_ARRAYS |= {
   "albert": "encoder.embedding_hidden_mapping_in.weight",
   "distilbert": "transformer.layer.0.attention.q_lin.weight",
   "gpt": "h.0.attn.c_attn.weight",
 }
-_WITHOUT_PREFIX = ("albert", "distilbert", "gpt")
+_IDENTIFIED_WITHOUT_PREFIX = ("albert", "distilbert", "gpt")
 
 
-def has_pair_head(family: str) -> bool:
+def family_has_pair_head(family: str) -> bool:
   """Returns True if transformers has a class with a head for pairs."""
   return family in ("bert", "tinybert", "albert")
 
 
-def tasks_of(family: str) -> dict[str, str]:
+def task_by_class(family: str) -> dict[str, str]:
   """Returns class of transformers -> task, for all supported classes."""
   naming = hf_names.NAMINGS[family]
   if family == "gpt":
     class_endings = ("Model", "ForSequenceClassification")
-    classes_by_ending = {end: _CLASSES[end] for end in class_endings}
-    classes_by_ending |= {
+    task_by_ending = {end: _TASK_BY_ENDING[end] for end in class_endings}
+    task_by_ending |= {
       "LMHeadModel": "pretraining",
       "DoubleHeadsModel": "multiple_choice",
     }
   else:
-    classes_by_ending = dict(_CLASSES)
+    task_by_ending = dict(_TASK_BY_ENDING)
     if family == "electra":
-      classes_by_ending |= {
+      task_by_ending |= {
         "ForPreTraining": "discriminator",
         "ForMaskedLM": "generator",
       }
-    elif not has_pair_head(family):
-      del classes_by_ending["ForPreTraining"]
+    elif not family_has_pair_head(family):
+      del task_by_ending["ForPreTraining"]
     if family in ("bert", "tinybert"):
-      classes_by_ending["ForNextSentencePrediction"] = "next_sentence"
+      task_by_ending["ForNextSentencePrediction"] = "next_sentence"
       # LMHeadModel has the same parameters as ForMaskedLM. The config says
       # whether the model is a decoder.
-      classes_by_ending["LMHeadModel"] = "pretraining"
+      task_by_ending["LMHeadModel"] = "pretraining"
     if family in ("roberta", "electra"):
-      classes_by_ending["ForCausalLM"] = classes_by_ending["ForMaskedLM"]
-  prefixes = [naming.classes, *(classes for classes, _ in naming.same_names)]
+      task_by_ending["ForCausalLM"] = task_by_ending["ForMaskedLM"]
+  prefixes = [
+    naming.class_prefix,
+    *(class_prefix for class_prefix, _ in naming.models_with_same_names),
+  ]
   return {
     prefix + end: task
     for prefix in prefixes
-    for end, task in classes_by_ending.items()
+    for end, task in task_by_ending.items()
   }
 
 
@@ -76,28 +79,28 @@ def model_types(family: str) -> tuple[str, ...]:
   naming = hf_names.NAMINGS[family]
   return (
     naming.model_type,
-    *(model_type for _, model_type in naming.same_names),
+    *(model_type for _, model_type in naming.models_with_same_names),
   )
 
 
-def class_of(family: str, task: str, pairs: bool = False) -> str:
+def class_of(family: str, task: str, has_pair_head: bool = False) -> str:
   """Returns the class of transformers for a task.
 
   Args:
     family: a key of `hf_names.NAMINGS`.
     task: a task of `models.from_config.build`.
-    pairs: True if a model of "pretraining" has a head for pairs.
+    has_pair_head: True if a model of "pretraining" has a head for pairs.
 
   Raises:
     UserError: transformers has no such class.
   """
-  classes = [c for c, t in tasks_of(family).items() if t == task]
+  classes = [c for c, t in task_by_class(family).items() if t == task]
   if task == "pretraining":
-    ending = "ForPreTraining" if pairs else "ForMaskedLM"
+    ending = "ForPreTraining" if has_pair_head else "ForMaskedLM"
     ending = "LMHeadModel" if family == "gpt" else ending
     classes = [c for c in classes if c.endswith(ending)]
   if not classes:
-    head = f"{task} with a head for pairs" if pairs else task
+    head = f"{task} with a head for pairs" if has_pair_head else task
     raise UserError(f"transformers has no class for {family} with {head}.")
   return classes[0]
 
@@ -106,13 +109,13 @@ class UnknownFamily(UserError):
   """The files of a model do not name its family."""
 
 
-def family_of(config: Mapping[str, Any], source: str) -> str:
+def family_from_config(config: Mapping[str, Any], source: str) -> str:
   """Returns the family that a config.json names, or raises UnknownFamily."""
   model_type, names = config.get("model_type"), config.get("architectures")
   classes = names if isinstance(names, list) else []
   for family in hf_names.NAMINGS:
     # This is a list, because a damaged config may hold names that have no hash.
-    family_classes = [*tasks_of(family)]
+    family_classes = [*task_by_class(family)]
     if model_type in model_types(family) or any(
       name in family_classes for name in classes
     ):
@@ -124,33 +127,33 @@ def family_of(config: Mapping[str, Any], source: str) -> str:
   )
 
 
-def family_by_names(keys: Collection[str]) -> str | None:
+def family_from_arrays(array_names: Collection[str]) -> str | None:
   """Finds a model's family from its arrays, if config.json does not name it.
 
   Args:
-    keys: the names of the arrays.
+    array_names: the names of the arrays.
 
   Returns:
     The family; None if the names fit several families. For example, an encoder
     of BERT without a prefix has the same names as RoBERTa's.
   """
   matching = []
-  for family, name in _IDENTIFYING.items():
+  for family, name in _IDENTIFYING_ARRAYS.items():
     prefix = hf_names.NAMINGS[family].prefix
     names = [prefix + name]
-    if family in _WITHOUT_PREFIX:
+    if family in _IDENTIFIED_WITHOUT_PREFIX:
       names.append(name)
-    if any(name in keys for name in names):
+    if any(name in array_names for name in names):
       matching.append(family)
   return matching[0] if len(matching) == 1 else None
 
 
-def has_pairs(family: str, keys: Collection[str]) -> bool:
+def file_has_pair_head(family: str, array_names: Collection[str]) -> bool:
   """Returns True if a head for pairs has arrays among these names."""
-  if not has_pair_head(family):
+  if not family_has_pair_head(family):
     return False
-  rules = hf_names.head_rules(family, "pretraining", "", pairs=True)
-  return any(r.name in keys for r in rules if r.path.startswith("pair/"))
+  rules = hf_names.head_rules(family, "pretraining", "", has_pair_head=True)
+  return any(r.name in array_names for r in rules if r.path.startswith("pair/"))
 
 
 def rules_of(config: Mapping[str, Any], prefix: str) -> list[Rule]:
@@ -162,9 +165,9 @@ def rules_of(config: Mapping[str, Any], prefix: str) -> list[Rule]:
     prefix: the prefix of the encoder's arrays; "" for a file without a head.
   """
   family, task = config["family"], config["task"]
-  pairs = config["head"].get("pairs", False)
+  has_pair_head = config["head"].get("pairs", False)
   rules = hf_names.encoder_rules(family, config["model"], prefix)
-  rules += hf_names.head_rules(family, task, prefix, pairs)
+  rules += hf_names.head_rules(family, task, prefix, has_pair_head)
   if config["pooler"] and not _reads_pooler(rules):
     rules += hf_names.pooler_rules(family, prefix)
   return rules
@@ -175,39 +178,43 @@ def _reads_pooler(rules: list[Rule]) -> bool:
 
 
 def has_pooler(
-  family: str, task: str, prefix: str, pairs: bool, keys: Collection[str]
+  family: str,
+  task: str,
+  prefix: str,
+  has_pair_head: bool,
+  array_names: Collection[str],
 ) -> bool:
   """Returns True if a file has a pooler that its task's head does not read."""
-  if _reads_pooler(hf_names.head_rules(family, task, prefix, pairs)):
+  if _reads_pooler(hf_names.head_rules(family, task, prefix, has_pair_head)):
     return False
   rules = hf_names.pooler_rules(family, prefix)
-  return any(rule.name in keys for rule in rules)
+  return any(rule.name in array_names for rule in rules)
 
 
-def prefix_of(family: str, keys: Collection[str]) -> str:
+def encoder_prefix(family: str, array_names: Collection[str]) -> str:
   """Returns the prefix of the encoder's arrays in a file; "" without prefix."""
   prefix = hf_names.NAMINGS[family].prefix
-  return prefix if any(key.startswith(prefix) for key in keys) else ""
+  return prefix if any(key.startswith(prefix) for key in array_names) else ""
 
 
-def guess_task(family: str, keys: Collection[str]) -> list[str]:
+def guess_task(family: str, array_names: Collection[str]) -> list[str]:
   """Returns the tasks whose heads have exactly the names that a file has.
 
   Args:
     family: a key of `hf_names.NAMINGS`.
-    keys: the names of all arrays in the file.
+    array_names: the names of all arrays in the file.
   """
-  prefix = prefix_of(family, keys)
+  prefix = encoder_prefix(family, array_names)
   pooler = {rule.name for rule in hf_names.pooler_rules(family, prefix)}
   heads = {
     task: {rule.name for rule in hf_names.head_rules(family, task, prefix)}
     - pooler
-    for task in sorted(set(tasks_of(family).values()))
+    for task in sorted(set(task_by_class(family).values()))
   }
-  if family == "gpt" and "lm_head.weight" not in keys:
+  if family == "gpt" and "lm_head.weight" not in array_names:
     del heads["pretraining"]
   head_names = set().union(*heads.values())
-  file_names = {key for key in keys if key in head_names}
+  file_names = {key for key in array_names if key in head_names}
   # A model with only a head for pairs has the task "next_sentence". If it also
   # has a masked-LM head, its task is pre-training: ignore the head for pairs.
   if file_names - (pair_names := heads.get("next_sentence", set())):
@@ -219,7 +226,7 @@ def guess_task(family: str, keys: Collection[str]) -> list[str]:
   return fitting_tasks
 
 
-def skipped_of(family: str, task: str, prefix: str) -> tuple[str, ...]:
+def skipped_patterns(family: str, task: str, prefix: str) -> tuple[str, ...]:
   """Returns patterns of the names of arrays in a file that are not read.
 
   A RoBERTa classifier does not use the pooler, since it has its own dense
@@ -230,7 +237,10 @@ def skipped_of(family: str, task: str, prefix: str) -> tuple[str, ...]:
     task: the task of the file's head.
     prefix: the prefix of the encoder's arrays.
   """
-  patterns = (*hf_names.NAMINGS[family].skipped, *hf_names.NAMINGS[family].tied)
+  patterns = (
+    *hf_names.NAMINGS[family].skipped_patterns,
+    *hf_names.NAMINGS[family].tied_arrays,
+  )
   if family == "roberta" and task == "sequence_classification":
     patterns += (f"{prefix}pooler.dense.*",)
   return patterns

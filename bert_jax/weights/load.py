@@ -25,11 +25,11 @@ from bert_jax.weights import (
 from bert_jax.weights.model_folder import Weights
 
 # The files that are fetched for a model on the hub.
-_PATTERNS = ("*.json", "*.txt", "*.model", "*.safetensors")
+_HUB_PATTERNS = ("*.json", "*.txt", "*.model", "*.safetensors")
 # Torch's files are fetched only if the model's folder, or the folders of both
 # ELECTRA towers, have no safetensors. Safetensors in other folders of the
 # repository may be of another format, so they do not count.
-_TORCH_PATTERNS = tuple(
+_HUB_TORCH_PATTERNS = tuple(
   f"{folder}pytorch_model*.bin"
   for folder in ("", *(f"{tower}/" for tower in generator_discriminator.TOWERS))
 )
@@ -67,8 +67,10 @@ class OpenedModel:
     """The tokenizer, which adds special tokens; None if it is missing."""
     tokenizer = model_tokenizer.build(self.weights.tokenizer_files, self.path)
     if tokenizer is not None and self.config["family"] != "elmo":
-      rows = self.config["model"]["vocab_size"]
-      if line := model_tokenizer.pieces_without_row(tokenizer, rows, self.path):
+      num_rows = self.config["model"]["vocab_size"]
+      if line := model_tokenizer.pieces_without_row(
+        tokenizer, num_rows, self.path
+      ):
         note(f"note: {line}")
     return tokenizer
 
@@ -134,7 +136,7 @@ def take_tower(model: OpenedModel, tower: str) -> OpenedModel:
     model: a model of any family.
     tower: "generator" or "discriminator".
   """
-  weights = generator_discriminator.choose(
+  weights = generator_discriminator.choose_tower(
     model.weights, None, model.path, tower
   )
   if weights is model.weights:
@@ -168,7 +170,7 @@ def read(
     path = _download(folder)
   if is_run:
     weights = runs.read(path, best)
-  elif model_folder.is_folder(path):
+  elif model_folder.is_converted_folder(path):
     weights = model_folder.read(path)
   else:
     weights = hf.read(path, family or hf.find_family(path), tower)
@@ -176,7 +178,9 @@ def read(
     raise UserError(
       f"{path} is of family {weights.config['family']}, not {family}."
     )
-  return generator_discriminator.choose(weights, tower, path, default_tower)
+  return generator_discriminator.choose_tower(
+    weights, tower, path, default_tower
+  )
 
 
 def _download(name: str) -> str:
@@ -193,9 +197,9 @@ def _download(name: str) -> str:
     ) from e
   try:
     fetch = huggingface_hub.snapshot_download
-    path = fetch(name, allow_patterns=[*_PATTERNS])
+    path = fetch(name, allow_patterns=[*_HUB_PATTERNS])
     if not hf_files.has_weights(path):
-      path = fetch(name, allow_patterns=[*_PATTERNS, *_TORCH_PATTERNS])
+      path = fetch(name, allow_patterns=[*_HUB_PATTERNS, *_HUB_TORCH_PATTERNS])
     return path
   except Exception as e:
     # The network, the hub and bad names cause errors of many types.

@@ -13,10 +13,10 @@ import numpy as np
 from bert_jax.messages import UserError
 
 Shape = tuple[int, ...]
-LAYER = "{i}"
+LAYER_INDEX = "{i}"
 # The largest number of problems that one message names. The message counts the
 # rest.
-MAX_PROBLEMS = 10
+MAX_NAMED_PROBLEMS = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,26 +95,26 @@ LAYOUTS: dict[str, Layout] = {
 }
 
 
-def names_of(rule: Rule, shape: Shape) -> list[str]:
+def names_in_file(rule: Rule, shape: Shape) -> list[str]:
   """Returns the names of a rule's arrays in the file.
 
   Args:
     rule: the rule.
     shape: the shape of the parameter.
   """
-  if LAYER not in rule.name:
+  if LAYER_INDEX not in rule.name:
     return [rule.name]
-  return [rule.name.replace(LAYER, str(i)) for i in range(shape[0])]
+  return [rule.name.replace(LAYER_INDEX, str(i)) for i in range(shape[0])]
 
 
-def _inner(rule: Rule, shape: Shape) -> Shape:
+def _shape_of_layer(rule: Rule, shape: Shape) -> Shape:
   """Returns a parameter's shape without the axis of layers."""
-  return shape[1:] if LAYER in rule.name else shape
+  return shape[1:] if LAYER_INDEX in rule.name else shape
 
 
 def _array_shape(rule: Rule, shape: Shape) -> Shape:
   # A broadcast array needs no memory, even if a damaged config has huge sizes.
-  zeros = np.broadcast_to(np.float32(0), _inner(rule, shape))
+  zeros = np.broadcast_to(np.float32(0), _shape_of_layer(rule, shape))
   array_shape = LAYOUTS[rule.layout].to_array(zeros).shape
   if rule.section:
     return (*array_shape[:-1], array_shape[-1] * rule.section[1])
@@ -134,16 +134,16 @@ def shapes_in_file(
     name: _array_shape(rule, shapes[rule.path])
     for rule in rules
     if rule.path in shapes
-    for name in names_of(rule, shapes[rule.path])
+    for name in names_in_file(rule, shapes[rule.path])
   }
 
 
-def is_skipped(name: str, patterns: Iterable[str]) -> bool:
+def matches_pattern(name: str, patterns: Iterable[str]) -> bool:
   """Returns True if a name matches a pattern; `*` stands for any characters."""
   return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def raise_problems(problems: Sequence[str], source: str) -> None:
+def raise_if_problems(problems: Sequence[str], source: str) -> None:
   """Raises a UserError with one sentence if there are problems.
 
   Args:
@@ -151,9 +151,11 @@ def raise_problems(problems: Sequence[str], source: str) -> None:
     source: where the arrays are from, for the message.
   """
   if problems:
-    num_unnamed = len(problems) - MAX_PROBLEMS
+    num_unnamed = len(problems) - MAX_NAMED_PROBLEMS
     ending = f"; and {num_unnamed} more" if num_unnamed > 0 else ""
-    raise UserError(f"{source}: {'; '.join(problems[:MAX_PROBLEMS])}{ending}.")
+    raise UserError(
+      f"{source}: {'; '.join(problems[:MAX_NAMED_PROBLEMS])}{ending}."
+    )
 
 
 def check_shapes(
@@ -175,7 +177,7 @@ def check_shapes(
     raise UserError(
       f"{source}: all names in it begin with {prefix!r}; remove this prefix."
     )
-  raise_problems(
+  raise_if_problems(
     [f"{name} is missing" for name in needed_shapes if name not in shapes]
     + [
       f"{name} belongs to no parameter"
@@ -216,7 +218,7 @@ def to_params(
   """
   rule_by_path = {rule.path: rule for rule in rules}
   unmatched_paths = sorted(rule_by_path.keys() ^ shapes.keys())
-  raise_problems(
+  raise_if_problems(
     [
       f"{path} has no rule, or the model has no such parameter"
       for path in unmatched_paths
@@ -228,7 +230,7 @@ def to_params(
   array_shapes = {
     name: array.shape
     for name, array in arrays.items()
-    if name in needed_shapes or not is_skipped(name, skipped_patterns)
+    if name in needed_shapes or not matches_pattern(name, skipped_patterns)
   }
   check_shapes(array_shapes, needed_shapes, source)
   params = {}
@@ -236,14 +238,14 @@ def to_params(
     rule = rule_by_path[path]
     params[path] = np.empty(shape, np.float32)
     # Fill the stack layer by layer, so that memory holds it only once.
-    layers = params[path] if LAYER in rule.name else params[path][None]
-    for layer, name in zip(layers, names_of(rule, shape), strict=True):
+    layers = params[path] if LAYER_INDEX in rule.name else params[path][None]
+    for layer, name in zip(layers, names_in_file(rule, shape), strict=True):
       array = arrays[name]
       if rule.section:
         index, count = rule.section
         array = np.split(array, count, axis=-1)[index]
       to_parameter = LAYOUTS[rule.layout].to_parameter
-      layer[...] = to_parameter(array, _inner(rule, shape))
+      layer[...] = to_parameter(array, _shape_of_layer(rule, shape))
   return params
 
 
@@ -263,8 +265,8 @@ def to_arrays(
   sections: dict[str, list[np.ndarray]] = {}
   for rule in rules:
     array = np.asarray(params[rule.path])
-    layers = array if LAYER in rule.name else array[None]
-    names = names_of(rule, array.shape)
+    layers = array if LAYER_INDEX in rule.name else array[None]
+    names = names_in_file(rule, array.shape)
     for layer, name in zip(layers, names, strict=True):
       section = LAYOUTS[rule.layout].to_array(layer)
       sections.setdefault(name, []).append(section)

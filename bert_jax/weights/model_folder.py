@@ -41,9 +41,9 @@ from bert_jax.models import from_config
 from bert_jax.weights import mapping
 
 FORMAT_VERSION = 1
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 # The key of config.json that holds the digests.
-DIGESTS = "sha256"
+DIGESTS_KEY = "sha256"
 TOKENIZER_FILES = (
   "vocab.txt",
   "vocab.json",
@@ -55,7 +55,7 @@ TOKENIZER_FILES = (
   "spiece.model",
   "sentencepiece.bpe.model",
 )
-KEYS = (
+CONFIG_KEYS = (
   *("family", "task", "model", "head"),
   *("labels", "problem", "pooler", "source"),
 )
@@ -68,18 +68,18 @@ class Weights(NamedTuple):
     config: the content of config.json.
     arrays: path in the parameter tree, joined by "/" -> float32 array.
     tokenizer_files: name -> bytes of each tokenizer file, unchanged.
-    heads: path -> float32 array, for parameters that only training uses: a
-      run's head for span boundaries, ELMo's softmax, TinyBERT's maps. A folder
-      does not hold these parameters.
+    training_arrays: path -> float32 array, for parameters that only training
+      uses: a run's head for span boundaries, ELMo's softmax, TinyBERT's maps. A
+      folder does not hold these parameters.
   """
 
   config: dict[str, Any]
   arrays: dict[str, np.ndarray]
   tokenizer_files: dict[str, bytes]
-  heads: Mapping[str, np.ndarray] = types.MappingProxyType({})
+  training_arrays: Mapping[str, np.ndarray] = types.MappingProxyType({})
 
 
-def without(config: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def without_keys(config: Mapping[str, Any], *names: str) -> dict[str, Any]:
   """Returns a copy of a config without some keys."""
   return {key: config[key] for key in config if key not in names}
 
@@ -111,7 +111,7 @@ def make_config(
   return config | entries
 
 
-def columns_of(
+def columns_in_task_order(
   labels: Sequence[str], model_labels: Sequence[str]
 ) -> list[int] | None:
   """Returns a classifier's columns in the order of a task's labels.
@@ -174,8 +174,7 @@ def read_tensors(path: str) -> dict[str, np.ndarray]:
   # OSError for a file that cannot be mapped into memory.
   except (SafetensorError, AttributeError, OSError) as e:
     raise DamagedFile(
-      f"{path} is no whole safetensors file of known dtypes ({e}); get it"
-      " again."
+      f"{path} is damaged, or has an unknown dtype ({e}); get it again."
     ) from e
 
 
@@ -212,9 +211,9 @@ def read_tokenizer(path: str) -> dict[str, bytes]:
   }
 
 
-def is_folder(path: str) -> bool:
+def is_converted_folder(path: str) -> bool:
   """Returns True if `path` is a folder that `write` wrote."""
-  config = epath.Path(path) / CONFIG
+  config = epath.Path(path) / CONFIG_FILE
   return config.is_file() and "format_version" in read_json(str(config))
 
 
@@ -225,7 +224,7 @@ def read(path: str) -> Weights:
     UserError: a file or an array is missing or damaged, or an array has the
       wrong shape or belongs to no parameter of the module.
   """
-  config_path = str(epath.Path(path) / CONFIG)
+  config_path = str(epath.Path(path) / CONFIG_FILE)
   config = read_json(config_path)
   if "format_version" not in config:
     raise UserError(
@@ -236,19 +235,19 @@ def read(path: str) -> Weights:
       f"{config_path}: format_version is {config['format_version']!r}, but"
       f" this program reads {FORMAT_VERSION}; convert the model again."
     )
-  missing_keys = [key for key in KEYS if key not in config]
+  missing_keys = [key for key in CONFIG_KEYS if key not in config]
   if missing_keys:
     raise DamagedFile(
       f"{config_path} is damaged: it has no {', '.join(missing_keys)}."
     )
   _check_digests(path, config)
-  config = without(config, DIGESTS, "checksum")
+  config = without_keys(config, DIGESTS_KEY, "checksum")
   try:
     shapes = from_config.param_shapes(config)
   # A size of zero causes ArithmeticError or IndexError.
   except (KeyError, TypeError, ValueError, ArithmeticError, IndexError) as e:
     raise DamagedFile(f"{config_path} is damaged: {e}") from e
-  weights_path = str(epath.Path(path) / WEIGHTS)
+  weights_path = str(epath.Path(path) / WEIGHTS_FILE)
   arrays = read_tensors(weights_path)
   array_shapes = {name: array.shape for name, array in arrays.items()}
   mapping.check_shapes(array_shapes, shapes, weights_path)
@@ -273,17 +272,17 @@ def write(path: str, weights: Weights) -> None:
     write_files(folder, weights.config, weights.arrays, weights.tokenizer_files)
     names = {file.name for file in epath.Path(folder).iterdir()}
     digests: dict[str, Any] = dict(
-      files.folder_digests(folder, sorted(names - {CONFIG}))
+      files.folder_digests(folder, sorted(names - {CONFIG_FILE}))
     )
-    digests[CONFIG] = _config_digests(weights.config)
+    digests[CONFIG_FILE] = _config_digests(weights.config)
     # Seal the values that a reader of the JSON gets: lists in place of tuples.
-    config = json.loads(json.dumps({**weights.config, DIGESTS: digests}))
+    config = json.loads(json.dumps({**weights.config, DIGESTS_KEY: digests}))
     _write_config(folder, files.add_checksum(config))
 
 
 def _config_digests(config: Mapping[str, Any]) -> dict[str, str]:
   """Returns a dict from each key of the config to its value's digest."""
-  texts = {key: json.dumps(config[key], sort_keys=True) for key in KEYS}
+  texts = {key: json.dumps(config[key], sort_keys=True) for key in CONFIG_KEYS}
   return {
     key: files.content_digest(text.encode()) for key, text in texts.items()
   }
@@ -293,22 +292,26 @@ def _check_digests(path: str, config: dict[str, Any]) -> None:
   """Raises a UserError if a file was changed since `write` wrote it."""
   # Older folders have neither digests nor a checksum. If only one of the two
   # keys is missing, the config was changed.
-  if DIGESTS not in config and "checksum" not in config:
+  if DIGESTS_KEY not in config and "checksum" not in config:
     messages.note_once(
       f"note: {path} has no digests, because an earlier version wrote it; its"
       " files are not checked."
     )
     return
-  digests = config.get(DIGESTS)
-  if not isinstance(digests, dict) or not isinstance(digests.get(CONFIG), dict):
-    digests = {CONFIG: {}}
+  digests = config.get(DIGESTS_KEY)
+  if not isinstance(digests, dict) or not isinstance(
+    digests.get(CONFIG_FILE), dict
+  ):
+    digests = {CONFIG_FILE: {}}
   new_digests = _config_digests(config)
-  old_digests = digests[CONFIG]
-  keys = [repr(k) for k in KEYS if old_digests.get(k) != new_digests[k]]
-  changes = [f"{', '.join(keys)} of {CONFIG}"] if old_digests and keys else []
+  old_digests = digests[CONFIG_FILE]
+  keys = [repr(k) for k in CONFIG_KEYS if old_digests.get(k) != new_digests[k]]
+  changes = (
+    [f"{', '.join(keys)} of {CONFIG_FILE}"] if old_digests and keys else []
+  )
   if not changes and not files.has_valid_checksum(config):
-    changes = [CONFIG]
-  changes += files.changed_files(without(digests, CONFIG), path)
+    changes = [CONFIG_FILE]
+  changes += files.changed_files(without_keys(digests, CONFIG_FILE), path)
   # A tokenizer file that was added later would change the tokenizer.
   if any(name in digests for name in TOKENIZER_FILES):
     changes += [
@@ -320,7 +323,8 @@ def _check_digests(path: str, config: dict[str, Any]) -> None:
     raise UserError(
       f"{path}: {' and '.join(changes)} changed since the folder was written."
       " Convert the model again; or, if you made the change yourself, delete"
-      f" the keys {DIGESTS!r} and 'checksum' of {epath.Path(path) / CONFIG}."
+      f" the keys {DIGESTS_KEY!r} and 'checksum' of"
+      f" {epath.Path(path) / CONFIG_FILE}."
     )
 
 
@@ -341,17 +345,17 @@ def write_files(
     metadata: see `write_tensors`.
   """
   _write_config(path, config)
-  write_tensors(str(epath.Path(path) / WEIGHTS), arrays, metadata)
+  write_tensors(str(epath.Path(path) / WEIGHTS_FILE), arrays, metadata)
   for name, content in tokenizer_files.items():
     (epath.Path(path) / name).write_bytes(content)
 
 
 def _write_config(path: str, config: Mapping[str, Any]) -> None:
   content = files.format_json(config).encode()
-  files.write_durably(str(epath.Path(path) / CONFIG), content)
+  files.write_durably(str(epath.Path(path) / CONFIG_FILE), content)
 
 
-def check_new(path: str) -> None:
+def check_new_folder(path: str) -> None:
   """Raises a UserError unless a folder can be made at `path`."""
   if path == "-":
     raise UserError(
@@ -372,7 +376,7 @@ def new_folder(path: str) -> Iterator[str]:
   Raises:
     UserError: `path` exists and is not empty, or cannot be written.
   """
-  check_new(path)
+  check_new_folder(path)
   try:
     with files.atomic_folder(path) as temporary:
       yield temporary

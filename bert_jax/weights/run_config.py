@@ -1,4 +1,4 @@
-"""Compares a run's config.json with a saved config; lists keys of the model."""
+"""Compares a run's config.json with the config in a checkpoint."""
 
 import json
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 # Keys that a restart may change, since they change at most the rounding
 # of results. The folders of `data.path` and `teacher.path` may move, but the
 # data's fingerprint and the teacher's digest must be the same.
-FREE = (
+CHANGEABLE_KEYS = (
   "mesh",
   "log",
   "checkpoint",
@@ -44,30 +44,39 @@ def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
   return flat
 
 
-def is_free(key: str) -> bool:
+def restart_may_change(key: str) -> bool:
   """Returns True if a restart may change a key like "data.path"."""
-  return any(key == free or key.startswith(free + ".") for free in FREE)
+  return any(
+    key == changeable or key.startswith(f"{changeable}.")
+    for changeable in CHANGEABLE_KEYS
+  )
 
 
-def with_saved_model(
-  written: dict[str, Any], saved: dict[str, Any], prefix: str = ""
+def with_saved_model_keys(
+  written_config: dict[str, Any],
+  saved_config: dict[str, Any],
+  prefix: str = "",
 ) -> dict[str, Any]:
-  """Returns `written` with the values of `saved` that define the model.
+  """Returns a run's written config, in which the model is the saved one.
 
   Args:
-    written: the content of config.json.
-    saved: the config in a checkpoint.
+    written_config: the content of config.json.
+    saved_config: the config in a checkpoint. Its values replace those of the
+      keys that define the model and that a restart may not change.
     prefix: the path of these sections with a dot at its end; "" for a whole
       config.
   """
   merged = {}
-  for key in written.keys() | saved.keys():
-    name = f"{prefix}{key}"
-    written_value, saved_value = written.get(key), saved.get(key)
+  for key in written_config.keys() | saved_config.keys():
+    path = f"{prefix}{key}"
+    written_value, saved_value = written_config.get(key), saved_config.get(key)
     if isinstance(written_value, dict) and isinstance(saved_value, dict):
-      merged[key] = with_saved_model(written_value, saved_value, f"{name}.")
+      merged[key] = with_saved_model_keys(
+        written_value, saved_value, f"{path}."
+      )
     else:
-      config = saved if _defines_model(name) and not is_free(name) else written
+      takes_saved = _defines_model(path) and not restart_may_change(path)
+      config = saved_config if takes_saved else written_config
       if key in config:
         merged[key] = config[key]
   return merged
@@ -79,24 +88,26 @@ def _defines_model(key: str) -> bool:
   )
 
 
-def edits(
-  written: dict[str, Any],
-  saved: dict[str, Any],
-  of_model: bool = False,
+def list_changes(
+  written_config: dict[str, Any],
+  saved_config: dict[str, Any],
+  only_model_keys: bool = False,
   defaults: dict[str, Any] | None = None,
 ) -> list[str]:
   """Lists the changes of a run's config.json since a checkpoint was saved.
 
   Args:
-    written: the content of config.json now.
-    saved: the config in the checkpoint.
-    of_model: if True, only compare keys that define what the model computes.
+    written_config: the content of config.json now.
+    saved_config: the config in the checkpoint.
+    only_model_keys: if True, only compare keys that define what the model
+      computes.
     defaults: the values of keys that config.json lacks.
 
   Returns:
     A line for each key that differs, except for keys that a restart may change.
   """
-  saved_values, written_values = flatten(saved), flatten(written)
+  saved_values = flatten(saved_config)
+  written_values = flatten(written_config)
   default_values = flatten(json.loads(json.dumps(defaults or {})))
   shared_keys = default_values.keys() & saved_values.keys()
   written_values = {
@@ -106,6 +117,6 @@ def edits(
     f"{key} is {written_values.get(key)!r}, was {saved_values.get(key)!r}"
     for key in sorted(saved_values.keys() | written_values.keys())
     if saved_values.get(key) != written_values.get(key)
-    and not is_free(key)
-    and (_defines_model(key) or not of_model)
+    and not restart_may_change(key)
+    and (_defines_model(key) or not only_model_keys)
   ]

@@ -12,15 +12,15 @@ from bert_jax.weights import checkpoint, hf_config, model_folder
 from bert_jax.weights.model_folder import Weights
 
 # The objectives whose models can be exported. A model has the parameters of the
-# family's ForPreTraining, unless its objective is in `ENCODER_ONLY` or is
+# family's ForPreTraining, unless its objective is in `ENCODER_OBJECTIVES` or is
 # "finetune".
-OBJECTIVES = (
+EXPORTABLE_OBJECTIVES = (
   *("mlm", "electra", "lm", "elmo", "distil", "tinybert"),
   *("finetune", "tinybert_task"),
 )
 # For these objectives only the encoder is converted. Only training needs their
 # heads.
-ENCODER_ONLY = ("elmo", "tinybert")
+ENCODER_OBJECTIVES = ("elmo", "tinybert")
 
 
 def is_run(path: str) -> bool:
@@ -33,9 +33,7 @@ def is_run(path: str) -> bool:
   return (epath.Path(folder) / "checkpoints").is_dir()
 
 
-def fine_tuned_entries(
-  objective: dict[str, Any], family: str
-) -> dict[str, Any]:
+def head_entries(objective: dict[str, Any], family: str) -> dict[str, Any]:
   """Returns the entries of a folder's config for a fine-tuned run's head.
 
   Args:
@@ -63,17 +61,17 @@ def fine_tuned_entries(
   return entries
 
 
-def _training_shapes(
-  run_config: dict[str, Any], name: str, encoder: Any
+def _training_only_shapes(
+  run_config: dict[str, Any], objective_name: str, encoder: Any
 ) -> dict[str, Any]:
   """Returns the shapes of parameters that only training uses."""
   objective = run_config["objective"]
   shapes: dict[str, Any] = {}
   if objective.get("span_boundary"):
     shapes |= {"span": heads.span_shapes(encoder)}
-  if name == "elmo":
+  if objective_name == "elmo":
     shapes |= elmo.softmax_shapes(encoder)
-  if name == "tinybert":
+  if objective_name == "tinybert":
     width = run_config["teacher"]["model"]["hidden"]
     maps = objective.get("maps", tinybert.MAPS[0])
     shapes |= tinybert.map_shapes(encoder, width, maps)
@@ -99,7 +97,7 @@ def read(path: str, best: bool = False) -> Weights:
       f"{path}@{name_of_step}: name a step or the best one, not both."
     )
   name_of_step = checkpoint.BEST if best else name_of_step
-  with checkpoint.Checkpointer.of_run(path) as saver:
+  with checkpoint.Checkpointer.for_reading(path) as checkpointer:
     run_config = files.read_json_object(str(epath.Path(path) / "config.json"))
     try:
       objective, model = run_config["objective"], dict(run_config["model"])
@@ -107,10 +105,10 @@ def read(path: str, best: bool = False) -> Weights:
       encoder = family.build(**model)
     except (KeyError, TypeError) as e:
       raise DamagedFile(f"{path}/config.json is damaged ({e}).") from e
-    if name not in OBJECTIVES:
+    if name not in EXPORTABLE_OBJECTIVES:
       raise UserError(
         f"{path}: the objective is {name!r}; only models of these objectives"
-        f" can be exported: {', '.join(OBJECTIVES)}."
+        f" can be exported: {', '.join(EXPORTABLE_OBJECTIVES)}."
       )
     head = {k: v for k, v in objective.items() if k == "pairs"}
     # TinyBERT on a task has two stages. The first has the model of TinyBERT's
@@ -118,27 +116,29 @@ def read(path: str, best: bool = False) -> Weights:
     if name == "tinybert_task":
       stages = {"layers": "tinybert", "prediction": "finetune"}
       name = stages[objective.get("stage", "layers")]
-    if family.OBJECTIVE == "mlm" and name not in ("mlm", *ENCODER_ONLY):
+    if family.OBJECTIVE == "mlm" and name not in ("mlm", *ENCODER_OBJECTIVES):
       # Without the option `pairs`, only "mlm" trains the head for pairs.
       head.setdefault("pairs", False)
-    step = saver.find_step(name_of_step)
+    step = checkpointer.find_step(name_of_step)
     config = model_folder.make_config(
       run_config["model"]["family"],
-      "encoder" if name in ENCODER_ONLY else "pretraining",
+      "encoder" if name in ENCODER_OBJECTIVES else "pretraining",
       from_config.attributes(encoder),
       head=head,
       source={"format": "run", "dtype": "float32"},
     )
     if name == "finetune":
-      config |= fine_tuned_entries(objective, config["family"])
+      config |= head_entries(objective, config["family"])
     shapes = from_config.param_shapes(config)
     abstract_params = model_folder.unflatten(
       {p: jax.ShapeDtypeStruct(s, "float32") for p, s in shapes.items()}
     )
-    abstract_params |= _training_shapes(run_config, name, encoder)
-    params, step = saver.restore_params(step, abstract_params)
+    abstract_params |= _training_only_shapes(run_config, name, encoder)
+    params, step = checkpointer.restore_params(step, abstract_params)
     if name == "finetune":
-      config["source"] |= {"fine_tuned": saver.meta(step)["task"]}
+      config["source"] |= {
+        "fine_tuned": checkpointer.read_metadata(step)["task"]
+      }
   config["source"] |= {"step": step}
   arrays = model_folder.flatten(jax.device_get(params))
   if "pair/dense/kernel" in shapes:

@@ -19,20 +19,20 @@ from bert_jax.weights import (
   model_folder,
   tf1_names,
 )
-from bert_jax.weights.hf_config import LIMITS, Fields
+from bert_jax.weights.hf_config import NUMBER_LIMITS, Fields
 from bert_jax.weights.mapping import Shape
 from bert_jax.weights.model_folder import Weights
 
 Config = dict[str, Any]
-_INDEX = ".index"
+_INDEX_ENDING = ".index"
 # Name of a tokenizer's file in ALBERT's releases -> its name in our folders.
-_SENTENCEPIECE = {"30k-clean.model": "spiece.model"}
+_SENTENCEPIECE_NAMES = {"30k-clean.model": "spiece.model"}
 # A vocabulary is cased if more than this share of its pieces has capitals.
 # Lower-cased vocabularies may have a few such pieces by accident.
 _CASED_SHARE = 0.01
 # TensorFlow 2 saves a variable of this name, which describes Python objects.
 # The other variables then have no stable names.
-_OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
 def find_checkpoint(path: str) -> str:
@@ -46,24 +46,27 @@ def find_checkpoint(path: str) -> str:
     UserError: there is no checkpoint, or there are several and the path does
       not say which one to read.
   """
-  if path.endswith(_INDEX) and epath.Path(path).is_file():
-    return path.removesuffix(_INDEX)
-  if epath.Path(path + _INDEX).is_file():
+  if path.endswith(_INDEX_ENDING) and epath.Path(path).is_file():
+    return path.removesuffix(_INDEX_ENDING)
+  if epath.Path(path + _INDEX_ENDING).is_file():
     return path
   folder = epath.Path(path)
   if not folder.is_dir():
     raise UserError(
       f"there is no checkpoint {path}; name its folder, its prefix (the files'"
-      f" names up to {_INDEX} and .data) or its {_INDEX} file."
+      f" names up to {_INDEX_ENDING} and .data) or its {_INDEX_ENDING} file."
     )
   files = [p.name for p in folder.iterdir()]
-  names = sorted(n.removesuffix(_INDEX) for n in files if n.endswith(_INDEX))
+  names = sorted(
+    n.removesuffix(_INDEX_ENDING) for n in files if n.endswith(_INDEX_ENDING)
+  )
   if not names:
     raise UserError(
-      f"{path}: no TF1 checkpoint in it, since no file ends with {_INDEX}."
+      f"{path}: no TF1 checkpoint in it, since no file ends with"
+      f" {_INDEX_ENDING}."
     )
   if len(names) > 1:
-    latest = _latest(folder)
+    latest = _latest_name(folder)
     if latest not in names:
       raise UserError(
         f"{path} holds several checkpoints, {', '.join(names)}; name one by"
@@ -73,7 +76,7 @@ def find_checkpoint(path: str) -> str:
   return str(folder / names[0])
 
 
-def _latest(folder: epath.Path) -> str | None:
+def _latest_name(folder: epath.Path) -> str | None:
   """Returns the checkpoint's name in a folder's file `checkpoint`, or None.
 
   The file holds a path that may be absolute. Only its last component counts,
@@ -95,7 +98,7 @@ def read_checkpoint(prefix: str) -> tuple[dict[str, np.ndarray], list[str]]:
 
   Returns:
     Name -> array, sorted by name; and the names of the variables that
-    `tf1_names.SKIPPED` skips.
+    `tf1_names.SKIPPED_VARIABLES` skips.
 
   Raises:
     UserError: TensorFlow is not installed, or the files are damaged.
@@ -111,7 +114,7 @@ def read_checkpoint(prefix: str) -> tuple[dict[str, np.ndarray], list[str]]:
   try:
     reader = tf.train.load_checkpoint(prefix)
     for name in sorted(reader.get_variable_to_shape_map()):
-      if mapping.is_skipped(name, tf1_names.SKIPPED):
+      if mapping.matches_pattern(name, tf1_names.SKIPPED_VARIABLES):
         skipped_names.append(name)
       else:
         arrays[name] = np.asarray(reader.get_tensor(name))
@@ -121,7 +124,7 @@ def read_checkpoint(prefix: str) -> tuple[dict[str, np.ndarray], list[str]]:
     raise UserError(
       f"{prefix}: cannot be read ({reason}); get it again."
     ) from e
-  if _OBJECTS in arrays:
+  if _OBJECT_GRAPH in arrays:
     raise UserError(
       f"{prefix}: a checkpoint of TensorFlow 2's objects; a TF1 checkpoint has"
       " a name for each variable."
@@ -129,13 +132,13 @@ def read_checkpoint(prefix: str) -> tuple[dict[str, np.ndarray], list[str]]:
   return arrays, skipped_names
 
 
-def _tower_of(
+def _find_tower(
   family: str, tower: str | None, names: Iterable[str], source: str
 ) -> str | None:
   """Finds which tower of a checkpoint to read.
 
   Args:
-    family: a key of `FILES`.
+    family: a key of `CONFIG_FILES`.
     tower: the tower that the user named, or None.
     names: the names of the variables.
     source: the checkpoint, for messages.
@@ -149,23 +152,29 @@ def _tower_of(
   """
   names = tuple(names)
 
-  def has(prefix: str) -> bool:
+  def has_variable(prefix: str) -> bool:
     return any(name.startswith(prefix) for name in names)
 
-  if family != "electra" or not has("electra/"):
-    families = [f for f, prefix in tf1_names.LAYERS.items() if has(prefix)]
+  if family != "electra" or not has_variable("electra/"):
+    families = [
+      f
+      for f, prefix in tf1_names.LAYER_PREFIXES.items()
+      if has_variable(prefix)
+    ]
     if family not in families:
       actual = families[0] if families else "an unknown family"
       raise UserError(
         f"{source}: its variables are those of {actual}, not of {family}, whose"
-        f" layers are called {tf1_names.LAYERS[family]}0 and so on."
+        f" layers are called {tf1_names.LAYER_PREFIXES[family]}0 and so on."
       )
     return None
   prefixes = {
-    "discriminator": tf1_names.LAYERS[family],
-    "generator": tf1_names.GENERATOR_LAYERS,
+    "discriminator": tf1_names.LAYER_PREFIXES[family],
+    "generator": tf1_names.GENERATOR_LAYER_PREFIX,
   }
-  stored_towers = [name for name, prefix in prefixes.items() if has(prefix)]
+  stored_towers = [
+    name for name, prefix in prefixes.items() if has_variable(prefix)
+  ]
   if tower is None and len(stored_towers) == 1:
     return stored_towers[0]
   for name in prefixes if tower in (None, "both") else (tower,):
@@ -182,7 +191,7 @@ def _read_config(folder: epath.Path, family: str) -> tuple[Config, str]:
 
   The config of an ELECTRA is empty if the folder has no file for it.
   """
-  paths = [folder / name for name in FILES[family]]
+  paths = [folder / name for name in CONFIG_FILES[family]]
   for path in paths:
     if family != "electra" or path.is_file():
       return model_folder.read_json(str(path)), str(path)
@@ -197,7 +206,7 @@ def _read_tokenizer(folder: epath.Path) -> dict[str, bytes]:
   model would get lower-cased text.
   """
   files = model_folder.read_tokenizer(str(folder))
-  for published_name, name in _SENTENCEPIECE.items():
+  for published_name, name in _SENTENCEPIECE_NAMES.items():
     path = folder / published_name
     if name not in files and path.is_file():
       files[name] = path.read_bytes()
@@ -231,12 +240,12 @@ def _make_config(
   the same variables.
   """
 
-  def has(prefix: str) -> bool:
+  def has_variable(prefix: str) -> bool:
     return any(name.startswith(prefix) for name in arrays)
 
   head: Config = {}
   entries: Config = {}
-  pairs = task == "pretraining" and has("cls/seq_relationship/")
+  pairs = task == "pretraining" and has_variable("cls/seq_relationship/")
   if task == "pretraining" and family != "electra":
     head = {"pairs": pairs}
   elif task == "span":
@@ -254,7 +263,7 @@ def _make_config(
       "problem": "regression" if count == 1 else "classification",
     }
   head_reads_pooler = pairs or task == "sequence_classification"
-  pooler = has("bert/pooler/") and not head_reads_pooler
+  pooler = has_variable("bert/pooler/") and not head_reads_pooler
   return model_folder.make_config(
     family, task, model, head=head, pooler=pooler, **entries
   )
@@ -264,9 +273,9 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   """Reads a TF1 checkpoint with its config and tokenizer.
 
   Args:
-    path: the checkpoint; see `find_checkpoint`. The config (see `FILES`) and
-      the tokenizer, `vocab.txt` or `30k-clean.model`, are in the same folder.
-      ELECTRA's releases have no config; see `ELECTRA_VALUES`.
+    path: the checkpoint; see `find_checkpoint`. The config (see `CONFIG_FILES`)
+      and the tokenizer, `vocab.txt` or `30k-clean.model`, are in the same
+      folder. ELECTRA's releases have no config; see `ELECTRA_VALUES`.
     family: "bert", "albert" or "electra".
     tower: the tower of an ELECTRA: "generator", "discriminator" or "both";
       by default the towers that the checkpoint has.
@@ -274,20 +283,20 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   Raises:
     UserError: the checkpoint cannot be read as a model of this family.
   """
-  if family not in FILES:
+  if family not in CONFIG_FILES:
     raise UserError(
       f"--family={family}: TF1 checkpoints can be read for these families:"
-      f" {', '.join(FILES)}."
+      f" {', '.join(CONFIG_FILES)}."
     )
-  generator_discriminator.check_name(family, tower)
+  generator_discriminator.check_tower_name(family, tower)
   prefix = find_checkpoint(path)
   arrays, skipped = read_checkpoint(prefix)
-  tower = _tower_of(family, tower, arrays, prefix)
+  tower = _find_tower(family, tower, arrays, prefix)
   other_tower = tf1_names.OTHER_TOWER_VARIABLES.get(tower or "", ())
-  for name in [n for n in arrays if mapping.is_skipped(n, other_tower)]:
+  for name in [n for n in arrays if mapping.matches_pattern(n, other_tower)]:
     skipped.append(name)
     del arrays[name]
-  task = tf1_names.task_of(tower, arrays)
+  task = tf1_names.find_task(tower, arrays)
   folder = epath.Path(prefix).parent
   fields, config_path = _read_config(folder, family)
   array_shapes = {name: array.shape for name, array in arrays.items()}
@@ -312,9 +321,9 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   params = mapping.to_params(rules, arrays, shapes, (), source)
   config["source"] = {
     "format": "tf1",
-    "dtype": hf_files.dtype_of(arrays, prefix),
+    "dtype": hf_files.common_dtype(arrays, prefix),
     "skipped": sorted(skipped),
-    "config": unused(family, fields),
+    "config": unused_fields(family, fields),
   }
   if not fields:
     note(
@@ -327,13 +336,13 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
 
 # Family -> names of its config. ELECTRA's releases have no config, but users
 # may add one.
-FILES: dict[str, tuple[str, ...]] = {
+CONFIG_FILES: dict[str, tuple[str, ...]] = {
   "bert": ("bert_config.json",),
   "albert": ("albert_config.json",),
   "electra": ("electra_config.json", "config.json"),
 }
 # Attribute of the encoder -> field of the config.
-_SIZES = {
+_SIZE_FIELDS = {
   "vocab_size": "vocab_size",
   "hidden": "hidden_size",
   "num_layers": "num_hidden_layers",
@@ -342,17 +351,17 @@ _SIZES = {
   "num_segments": "type_vocab_size",
 }
 _EMBEDDING_SIZE = {"embedding_size": "embedding_size"}
-SIZES: dict[str, dict[str, str]] = {
-  "bert": _SIZES,
-  "albert": _SIZES | _EMBEDDING_SIZE | {"groups": "num_hidden_groups"},
-  "electra": _SIZES | _EMBEDDING_SIZE,
+SIZE_FIELDS: dict[str, dict[str, str]] = {
+  "bert": _SIZE_FIELDS,
+  "albert": _SIZE_FIELDS | _EMBEDDING_SIZE | {"groups": "num_hidden_groups"},
+  "electra": _SIZE_FIELDS | _EMBEDDING_SIZE,
 }
-NUMBERS = {
+NUMBER_FIELDS = {
   "dropout": "hidden_dropout_prob",
   "attention_dropout": "attention_probs_dropout_prob",
   "initializer_range": "initializer_range",
 }
-HEADS, ACTIVATION = "num_attention_heads", "hidden_act"
+HEADS_FIELD, ACTIVATION_FIELD = "num_attention_heads", "hidden_act"
 # The epsilon of tf.contrib.layers.layer_norm, which the repositories of BERT,
 # ALBERT and ELECTRA call. No config has it.
 NORM_EPSILON = 1e-12
@@ -366,7 +375,7 @@ _SUPPORTED_VALUES: Config = {
 # (util/training_utils.py, get_bert_config; model/modeling.py, BertConfig).
 ELECTRA_HEAD_SIZE = 64
 ELECTRA_VALUES: Config = {
-  ACTIVATION: "gelu",
+  ACTIVATION_FIELD: "gelu",
   "hidden_dropout_prob": 0.1,
   "attention_probs_dropout_prob": 0.1,
   "initializer_range": 0.02,
@@ -387,7 +396,7 @@ ACTIVATIONS: dict[str, dict[str, str]] = {
 }
 
 
-def electra_heads(hidden: int) -> int:
+def electra_head_count(hidden: int) -> int:
   """Returns the number of a tower's attention heads (get_bert_config).
 
   Args:
@@ -396,22 +405,25 @@ def electra_heads(hidden: int) -> int:
   return max(1, hidden // ELECTRA_HEAD_SIZE)
 
 
-def _count(names: Iterable[str], prefix: str) -> int:
+def _count_layers(names: Iterable[str], prefix: str) -> int:
   """Counts the layers, or groups: the highest index plus one."""
   matches = (re.match(re.escape(prefix) + r"(\d+)/", name) for name in names)
   return max((int(m[1]) + 1 for m in matches if m), default=0)
 
 
-def stored_sizes(
-  family: str, shapes: Mapping[str, Shape], source: str, generator: bool = False
+def sizes_in_checkpoint(
+  family: str,
+  shapes: Mapping[str, Shape],
+  source: str,
+  is_generator: bool = False,
 ) -> dict[str, int]:
   """Reads sizes of the encoder from the shapes in a checkpoint.
 
   Args:
-    family: a key of `FILES`.
+    family: a key of `CONFIG_FILES`.
     shapes: name -> shape.
     source: the checkpoint, for messages.
-    generator: True for ELECTRA's generator, False for the discriminator.
+    is_generator: True for ELECTRA's generator, False for the discriminator.
 
   Returns:
     Attribute of the encoder -> size. ALBERT has `groups` and no `num_layers`,
@@ -421,7 +433,11 @@ def stored_sizes(
     UserError: a variable whose shape is needed is missing.
   """
   tables = "electra/embeddings" if family == "electra" else "bert/embeddings"
-  layer = tf1_names.GENERATOR_LAYERS if generator else tf1_names.LAYERS[family]
+  layer = (
+    tf1_names.GENERATOR_LAYER_PREFIX
+    if is_generator
+    else tf1_names.LAYER_PREFIXES[family]
+  )
   attention, mlp = "attention/output/dense/bias", "intermediate/dense/bias"
   if family == "albert":
     attention = f"inner_group_0/{attention.replace('/', '_1/', 1)}"
@@ -439,10 +455,10 @@ def stored_sizes(
   names = variables.values()
   problems = [f"{n} is missing" for n in names if n not in shapes]
   problems += [f"{n} has shape []" for n in names if shapes.get(n) == ()]
-  mapping.raise_problems(problems, source)
+  mapping.raise_if_problems(problems, source)
   sizes = {size: shapes[name][0] for size, name in variables.items()}
   count_name = "groups" if family == "albert" else "num_layers"
-  return sizes | {count_name: _count(shapes, layer)}
+  return sizes | {count_name: _count_layers(shapes, layer)}
 
 
 def read_model(
@@ -457,8 +473,8 @@ def read_model(
   """Returns the attributes of the encoder.
 
   Args:
-    family: a key of `FILES`.
-    task: the return value of `tf1_names.task_of`. For ELECTRA, it is
+    family: a key of `CONFIG_FILES`.
+    task: the return value of `tf1_names.find_task`. For ELECTRA, it is
       "pretraining", "discriminator" or "generator".
     config: the content of the release's config. For ELECTRA it describes the
       discriminator, and may be empty.
@@ -474,11 +490,11 @@ def read_model(
   fields = Fields(config, config_path)
   for field, supported in _SUPPORTED_VALUES.items():
     if field in config and config[field] != supported:
-      raise fields.refuse(field, f"only {supported!r} is known here")
+      raise fields.refusal(field, f"only {supported!r} is supported")
   is_generator = task == "generator"
-  sizes_in_file = stored_sizes(family, shapes, checkpoint, is_generator)
+  sizes_in_file = sizes_in_checkpoint(family, shapes, checkpoint, is_generator)
   model: Config = {}
-  for attribute, field in SIZES[family].items():
+  for attribute, field in SIZE_FIELDS[family].items():
     # The config describes the discriminator. The generator has other values of
     # these three sizes.
     differs_from_config = is_generator and attribute in (
@@ -492,26 +508,38 @@ def read_model(
       model[attribute] = sizes_in_file[attribute]
     else:
       model[attribute] = fields.size(field)
-  if family == "electra" and (is_generator or HEADS not in config):
-    model["heads"] = electra_heads(model["hidden"])
+  if family == "electra" and (is_generator or HEADS_FIELD not in config):
+    model["heads"] = electra_head_count(model["hidden"])
   else:
-    model["heads"] = fields.size(HEADS)
+    model["heads"] = fields.size(HEADS_FIELD)
   if task == "pretraining" and family == "electra":
-    generator_sizes = stored_sizes(family, shapes, checkpoint, generator=True)
+    generator_sizes = sizes_in_checkpoint(
+      family, shapes, checkpoint, is_generator=True
+    )
     model["generator_hidden"] = generator_sizes["hidden"]
-  for attribute, field in NUMBERS.items():
-    model[attribute] = fields.number(field, LIMITS.get(attribute, 1.0))
+  for attribute, field in NUMBER_FIELDS.items():
+    model[attribute] = fields.number(field, NUMBER_LIMITS.get(attribute, 1.0))
   # Google's code lower-cases the name (modeling.py, get_activation).
-  name, activations = str(fields.value(ACTIVATION)).lower(), ACTIVATIONS[family]
+  name, activations = (
+    str(fields.value(ACTIVATION_FIELD)).lower(),
+    ACTIVATIONS[family],
+  )
   if name not in activations:
-    raise fields.refuse(ACTIVATION, f"it must be one of {sorted(activations)}")
+    raise fields.refusal(
+      ACTIVATION_FIELD, f"it must be one of {sorted(activations)}"
+    )
   return model | {"activation": activations[name], "norm_epsilon": NORM_EPSILON}
 
 
-def unused(family: str, config: Mapping[str, Any]) -> Config:
+def unused_fields(family: str, config: Mapping[str, Any]) -> Config:
   """Returns the fields that `read_model` does not read.
 
   Google's code does not use them either.
   """
-  used_fields = {HEADS, ACTIVATION, *SIZES[family].values(), *NUMBERS.values()}
+  used_fields = {
+    HEADS_FIELD,
+    ACTIVATION_FIELD,
+    *SIZE_FIELDS[family].values(),
+    *NUMBER_FIELDS.values(),
+  }
   return {field: v for field, v in config.items() if field not in used_fields}

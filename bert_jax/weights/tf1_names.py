@@ -17,16 +17,16 @@ from typing import Any
 from bert_jax.weights.mapping import Rule
 
 # Family -> the prefix of its layers' names. Each prefix identifies its family.
-LAYERS: dict[str, str] = {
+LAYER_PREFIXES: dict[str, str] = {
   "bert": "bert/encoder/layer_",
   "albert": "bert/encoder/transformer/group_",
   "electra": "electra/encoder/layer_",
 }
-GENERATOR_LAYERS = "generator/encoder/layer_"
+GENERATOR_LAYER_PREFIX = "generator/encoder/layer_"
 # Variables that training saves beside the weights, such as an optimizer's
 # moments. Adam and LAMB of the releases call them adam_*, and other versions of
 # LAMB call them lamb_*. TensorFlow's optimizers name them after themselves.
-SKIPPED: tuple[str, ...] = (
+SKIPPED_VARIABLES: tuple[str, ...] = (
   "global_step",
   "beta1_power",
   "beta2_power",
@@ -79,7 +79,7 @@ _ALBERT_LAYER = {
 }
 
 
-def _dense(path: str, name: str) -> list[Rule]:
+def _dense_rules(path: str, name: str) -> list[Rule]:
   """Returns the rules for the dense layer that the file calls `name`."""
   return [
     Rule(f"{path}/kernel", f"{name}/kernel"),
@@ -87,21 +87,21 @@ def _dense(path: str, name: str) -> list[Rule]:
   ]
 
 
-def _norm(path: str, name: str) -> list[Rule]:
+def _norm_rules(path: str, name: str) -> list[Rule]:
   return [
     Rule(f"{path}/scale", f"{name}/gamma"),
     Rule(f"{path}/bias", f"{name}/beta"),
   ]
 
 
-def _output(path: str, scope: str) -> list[Rule]:
+def _output_rules(path: str, scope: str) -> list[Rule]:
   return [
     Rule(f"{path}/kernel", f"{scope}output_weights", "transpose"),
     Rule(f"{path}/bias", f"{scope}output_bias"),
   ]
 
 
-def _embeddings(path: str, scope: str) -> list[Rule]:
+def _embedding_rules(path: str, scope: str) -> list[Rule]:
   names = {
     "word": "word_embeddings",
     "position": "position_embeddings",
@@ -111,10 +111,10 @@ def _embeddings(path: str, scope: str) -> list[Rule]:
     Rule(f"{path}/{table}/embedding", f"{scope}/{name}")
     for table, name in names.items()
   ]
-  return rules + _norm(f"{path}/norm", f"{scope}/LayerNorm")
+  return rules + _norm_rules(f"{path}/norm", f"{scope}/LayerNorm")
 
 
-def _layer(path: str, name: str, names: Mapping[str, str]) -> list[Rule]:
+def _layer_rules(path: str, name: str, names: Mapping[str, str]) -> list[Rule]:
   """Returns the rules for the layers of an encoder.
 
   Args:
@@ -129,7 +129,7 @@ def _layer(path: str, name: str, names: Mapping[str, str]) -> list[Rule]:
       f"{name}/{scope}",
     )
     if module.endswith("norm"):
-      rules += _norm(module_path, name_in_file)
+      rules += _norm_rules(module_path, name_in_file)
     elif module == "attention/output":
       rules.append(
         Rule(f"{module_path}/kernel", f"{name_in_file}/kernel", "split_inputs")
@@ -143,16 +143,16 @@ def _layer(path: str, name: str, names: Mapping[str, str]) -> list[Rule]:
         Rule(f"{module_path}/bias", f"{name_in_file}/bias", "heads_bias")
       )
     else:
-      rules += _dense(module_path, name_in_file)
+      rules += _dense_rules(module_path, name_in_file)
   return rules
 
 
-def _mlm(dense: str, norm: str, bias: str) -> list[Rule]:
-  rules = _dense("mlm/dense", dense) + _norm("mlm/norm", norm)
+def _mlm_rules(dense: str, norm: str, bias: str) -> list[Rule]:
+  rules = _dense_rules("mlm/dense", dense) + _norm_rules("mlm/norm", norm)
   return [*rules, Rule("mlm/bias", bias)]
 
 
-def task_of(tower: str | None, names: Iterable[str]) -> str:
+def find_task(tower: str | None, names: Iterable[str]) -> str:
   """Returns the task whose head a checkpoint has.
 
   `models.from_config.build` lists the tasks.
@@ -181,38 +181,40 @@ def rules(config: Mapping[str, Any]) -> list[Rule]:
   """Returns the rules for all parameters of a converted folder's config."""
   family, task = config["family"], config["task"]
   if family == "electra":
-    return _electra(task, config["model"])
-  model_rules = _embeddings("encoder/embeddings", "bert/embeddings")
+    return _electra_rules(task, config["model"])
+  model_rules = _embedding_rules("encoder/embeddings", "bert/embeddings")
   if family == "albert":
     mapping_in = "bert/encoder/embedding_hidden_mapping_in"
-    model_rules += _dense("encoder/project", mapping_in)
-    layer = f"{LAYERS[family]}{{i}}/inner_group_0"
-    model_rules += _layer("encoder", layer, _ALBERT_LAYER)
+    model_rules += _dense_rules("encoder/project", mapping_in)
+    layer = f"{LAYER_PREFIXES[family]}{{i}}/inner_group_0"
+    model_rules += _layer_rules("encoder", layer, _ALBERT_LAYER)
   else:
-    model_rules += _layer("encoder", f"{LAYERS[family]}{{i}}", _BERT_LAYER)
+    model_rules += _layer_rules(
+      "encoder", f"{LAYER_PREFIXES[family]}{{i}}", _BERT_LAYER
+    )
   pairs = config["head"].get("pairs", False)
   if config["pooler"] or pairs or task == "sequence_classification":
-    model_rules += _dense("pooler/dense", "bert/pooler/dense")
+    model_rules += _dense_rules("pooler/dense", "bert/pooler/dense")
   if task == "pretraining":
     scope = "cls/predictions"
-    model_rules += _mlm(
+    model_rules += _mlm_rules(
       f"{scope}/transform/dense",
       f"{scope}/transform/LayerNorm",
       f"{scope}/output_bias",
     )
     if pairs:
-      model_rules += _output("pair/dense", "cls/seq_relationship/")
+      model_rules += _output_rules("pair/dense", "cls/seq_relationship/")
   elif task == "span":
-    model_rules += _output("classifier/dense", "cls/squad/")
+    model_rules += _output_rules("classifier/dense", "cls/squad/")
   elif task == "sequence_classification":
-    model_rules += _output("classifier/dense", "")
+    model_rules += _output_rules("classifier/dense", "")
   return model_rules
 
 
-def _electra(task: str, model: Mapping[str, Any]) -> list[Rule]:
+def _electra_rules(task: str, model: Mapping[str, Any]) -> list[Rule]:
   has_both = task == "pretraining"
   embeddings_path = "embeddings" if has_both else "encoder/embeddings"
-  model_rules = _embeddings(embeddings_path, "electra/embeddings")
+  model_rules = _embedding_rules(embeddings_path, "electra/embeddings")
   for tower, scope, width_key in (
     ("discriminator", "electra", "hidden"),
     ("generator", "generator", "generator_hidden" if has_both else "hidden"),
@@ -221,14 +223,18 @@ def _electra(task: str, model: Mapping[str, Any]) -> list[Rule]:
       continue
     path = tower if has_both else "encoder/tower"
     if model[width_key] != model["embedding_size"]:
-      model_rules += _dense(f"{path}/project", f"{scope}/embeddings_project")
-    model_rules += _layer(path, f"{scope}/encoder/layer_{{i}}", _BERT_LAYER)
+      model_rules += _dense_rules(
+        f"{path}/project", f"{scope}/embeddings_project"
+      )
+    model_rules += _layer_rules(
+      path, f"{scope}/encoder/layer_{{i}}", _BERT_LAYER
+    )
     head = f"{tower}_predictions"
     if tower == "discriminator":
-      model_rules += _dense("rtd/dense", f"{head}/dense")
-      model_rules += _dense("rtd/output/dense", f"{head}/dense_1")
+      model_rules += _dense_rules("rtd/dense", f"{head}/dense")
+      model_rules += _dense_rules("rtd/output/dense", f"{head}/dense_1")
     else:
-      model_rules += _mlm(
+      model_rules += _mlm_rules(
         f"{head}/dense", f"{head}/LayerNorm", f"{head}/output_bias"
       )
   return model_rules

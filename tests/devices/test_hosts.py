@@ -314,7 +314,7 @@ def test_a_checkpoint_that_one_process_cannot_read(folder, tmp_path):
     damage_shards(run, step, process=1)
   outputs = wait_for_outputs(start(folder, run, 2, flags), code=1)
   for _, err in outputs:
-    assert f"no checkpoint in {run}/checkpoints is whole" in err
+    assert f"no checkpoint in {run}/checkpoints is undamaged" in err
     assert "Traceback" not in err
   assert names_in(run / "checkpoints") == {str(STEPS), "8"}
 

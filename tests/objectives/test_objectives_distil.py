@@ -296,7 +296,7 @@ def test_restart_is_exact(folder, tmp_path, compilation_cache, capsys):
   terms = {"kl_loss", "mlm_loss", "cosine_loss", "mlm_accuracy"}
   assert all(terms <= row.keys() for row in rows(full_run))
   assert not any("teacher" in key for key in expected_arrays)
-  with checkpoint.Checkpointer.of_run(full_run) as saver:
+  with checkpoint.Checkpointer.for_reading(full_run) as saver:
     assert len(saver._meta(8)["teacher"]) == 64
 
   shutil.rmtree(f"{cut_run}/checkpoints/8")
@@ -345,7 +345,7 @@ def test_a_run_is_a_teacher_too_and_none_of_weight_0_moves(
   setup = building.build(config_lib.parse(config))
   teacher = setup.config.teacher
   assert setup.teacher_digest and teacher.model.dropout == 0.1
-  with checkpoint.Checkpointer.of_run(first_run) as saver:
+  with checkpoint.Checkpointer.for_reading(first_run) as saver:
     saved_params, _ = saver.restore_params(None, setup.frozen)
   jax.tree.map(np.testing.assert_array_equal, saved_params, setup.frozen)
 

@@ -76,7 +76,7 @@ def test_restart_is_exact(name, prepared, finished, tmp_path):
     rtol=1e-6,
   )
   # The parameters changed after the checkpoint.
-  with checkpoint.Checkpointer.of_run(workdir) as saver:
+  with checkpoint.Checkpointer.for_reading(workdir) as saver:
     middle_params, _ = saver.restore_params(HALF, restarted_state.params)
   has_changed = jax.tree.map(
     lambda a, b: bool((a != b).any()), middle_params, state.params
@@ -95,7 +95,7 @@ def test_both_towers_are_exported(finished):
   module = electra.ForPreTraining(electra.build(**config | {"vocab_size": 64}))
   outputs_of_both = jit(module.apply)({"params": state.params}, batch)
   for tower, logits in (("generator", "mlm_logits"), ("discriminator", "rtd")):
-    tower_weights = generator_discriminator.split(both_towers, tower)
+    tower_weights = generator_discriminator.extract_tower(both_towers, tower)
     tower_module = from_config.build(tower_weights.config)
     params = jax.tree.map(
       jnp.asarray, model_folder.unflatten(tower_weights.arrays)

@@ -302,8 +302,8 @@ def test_a_run_writes_its_scores_and_its_task(tuned_run):
   assert loaded.config["labels"] == ["cat", "dog"]
   task = loaded.config["source"]["fine_tuned"]
   assert (task["name"], task["metrics"]) == ("animals", ["accuracy"])
-  with Checkpointer.of_run(str(run)) as saver:
-    meta = saver.meta(6)
+  with Checkpointer.for_reading(str(run)) as saver:
+    meta = saver.read_metadata(6)
     assert meta["task"] == task and saver.best_step() in (3, 6)
     best_row = max(scored_rows, key=lambda r: (r["accuracy"], -r["step"]))
     assert meta["best"] == -best_row["accuracy"]
@@ -378,18 +378,21 @@ def test_a_step_is_saved_before_it_is_evaluated(
       with pytest.raises(OSError, match="killed"):
         train.run(copy.deepcopy(config), str(workdir))
   if event != "stop" or step == 3:
-    with Checkpointer.of_run(str(workdir)) as saver:
+    with Checkpointer.for_reading(str(workdir)) as saver:
       assert saver.latest_step() == step
-      assert saver.meta(step)["pending"]
+      assert saver.read_metadata(step)["pending"]
     train.run(copy.deepcopy(config), str(workdir))
   assert rows(workdir) == rows(run)
   with (
-    Checkpointer.of_run(str(run)) as saver,
-    Checkpointer.of_run(str(workdir)) as reopened,
+    Checkpointer.for_reading(str(run)) as saver,
+    Checkpointer.for_reading(str(workdir)) as reopened,
   ):
     assert saver.best_step() == reopened.best_step()
     for saved_step in (3, 6):
-      metas = [saver.meta(saved_step), reopened.meta(saved_step)]
+      metas = [
+        saver.read_metadata(saved_step),
+        reopened.read_metadata(saved_step),
+      ]
       for meta in metas:
         # The text of the rows contains times, so the checksums differ.
         del meta["checksum"], meta["log"]["checksum"]
@@ -410,7 +413,7 @@ def test_a_diverged_evaluation_leaves_the_step_before_it(
   with pytest.raises(FloatingPointError, match="step 6: the loss of split"):
     train.run(copy.deepcopy(config), str(tmp_path / "run"))
   assert checked_steps == [3, 6]
-  with Checkpointer.of_run(str(tmp_path / "run")) as saver:
+  with Checkpointer.for_reading(str(tmp_path / "run")) as saver:
     assert saver.latest_step() == saver.best_step() == 3
 
 
@@ -499,7 +502,7 @@ def test_a_model_with_its_labels_in_another_order_scores_the_same(
   arrays = dict(weights.arrays)
   for name in ("classifier/dense/kernel", "classifier/dense/bias"):
     arrays[name] = arrays[name][..., ::-1]
-  config_of_reordered = model_folder.without(weights.config, "labels") | {
+  config_of_reordered = model_folder.without_keys(weights.config, "labels") | {
     "labels": ["dog", "cat"],
     "source": {},
   }

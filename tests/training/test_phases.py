@@ -204,7 +204,7 @@ def test_each_phase_has_a_best_of_its_own(
   assert sorted(path.name for path in folder.iterdir()) == ["4", "6"]
   assert int(train.run(config, run).step) == 10
   assert sorted(path.name for path in folder.iterdir()) == ["10", "8"]
-  with checkpoint.Checkpointer.of_run(run) as saver:
+  with checkpoint.Checkpointer.for_reading(run) as saver:
     assert saver.best_step() == 8
   metadata = json.loads((folder / "10/meta/metadata").read_text())
   assert metadata["best"] == 0.8

@@ -59,7 +59,7 @@ def exploding_rate(monkeypatch):
 
 
 def best_step_of(workdir):
-  with checkpoint.Checkpointer.of_run(str(workdir)) as saver:
+  with checkpoint.Checkpointer.for_reading(str(workdir)) as saver:
     return saver.best_step(), sorted(saver._manager.all_steps())
 
 
@@ -77,7 +77,7 @@ def test_a_diverged_checkpoint_is_never_the_best(
   train.run(config, str(tmp_path / "late"))
   assert best_step_of(tmp_path / "late") == (None, [10, 12])
   with (
-    checkpoint.Checkpointer.of_run(str(tmp_path / "late")) as saver,
+    checkpoint.Checkpointer.for_reading(str(tmp_path / "late")) as saver,
     pytest.raises(ValueError, match="no best checkpoint"),
   ):
     saver.find_step("best")
@@ -143,7 +143,7 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
   # The means do not include the skipped step.
   assert all(r["loss"] < 10 for r in logged_rows)
   setup = building.build(config_lib.parse(copy.deepcopy(config)))
-  with checkpoint.Checkpointer.of_run(str(run)) as saver:
+  with checkpoint.Checkpointer.for_reading(str(run)) as saver:
     params_before, params_after, params_later = (
       saver.restore_params(step, setup.checkpoint_layout.params)[0]
       for step in (SPIKE_STEP, SPIKE_STEP + 1, SPIKE_STEP + 2)
@@ -163,11 +163,11 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
         shutil.rmtree(path)
     train.run(copy.deepcopy(config), str(run_copy))
     assert rows(run_copy) == rows(run)
-    with checkpoint.Checkpointer.of_run(str(run_copy)) as saver:
+    with checkpoint.Checkpointer.for_reading(str(run_copy)) as saver:
       last_params = saver.restore_params(
         TOTAL_STEPS, setup.checkpoint_layout.params
       )[0]
-    with checkpoint.Checkpointer.of_run(str(run)) as saver:
+    with checkpoint.Checkpointer.for_reading(str(run)) as saver:
       expected_params = saver.restore_params(
         TOTAL_STEPS, setup.checkpoint_layout.params
       )[0]

@@ -33,8 +33,8 @@ def test_newest_and_best_are_kept_and_survive_a_restart(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [1, 2])
-def test_a_loss_may_be_added_after_the_save(tmp_path, keep):
-  """The checkpoints that stay are those that stay if the save has the loss."""
+def test_a_loss_added_after_the_save_keeps_the_same_checkpoints(tmp_path, keep):
+  """The same checkpoints are kept if the loss is part of the save."""
   losses = (0.6, 0.7, None, 0.6, 0.9, 0.6, 0.8, 0.5, 0.9)
   results: dict[str, list] = {"with": [], "after": []}
   for name, steps in results.items():
@@ -49,7 +49,7 @@ def test_a_loss_may_be_added_after_the_save(tmp_path, keep):
           saver.save(step, state, {"best": None, "pending": True}, None)
           saver.add_evaluation(step, meta, loss, 0)
         kept_steps = sorted(int(p.name) for p in tmp_path.glob(f"{name}/*/*"))
-        metas = [saver.meta(step) for step in kept_steps]
+        metas = [saver.read_metadata(step) for step in kept_steps]
         steps.append((kept_steps, saver.best_step(), metas))
     # A new Checkpointer finds the same best step.
     with Checkpointer(str(tmp_path / name), keep=keep) as saver:
@@ -99,7 +99,7 @@ def test_parameters_that_do_not_fit_are_refused(tmp_path, layers, message):
       saver.restore_params(None, other_state.params)
 
 
-def test_values_and_dtypes_come_back(tmp_path):
+def test_values_and_dtypes_are_restored(tmp_path):
   state = make_state()
   with Checkpointer(str(tmp_path)) as saver:
     saver.save(1, state, {"data": {"epoch": 3}}, None)
@@ -133,9 +133,9 @@ def test_a_donated_state_does_not_change_what_is_saved(tmp_path):
       assert (kernel == 4 * step - 3).all()
 
 
-def test_no_run_and_no_checkpoint(tmp_path):
+def test_a_folder_without_a_run_or_checkpoint_is_refused(tmp_path):
   with pytest.raises(ValueError, match="not the --workdir of a run"):
-    Checkpointer.of_run(str(tmp_path))
+    Checkpointer.for_reading(str(tmp_path))
   (tmp_path / "checkpoints").mkdir()
   with pytest.raises(ValueError, match="no checkpoint yet"):
-    Checkpointer.of_run(str(tmp_path))
+    Checkpointer.for_reading(str(tmp_path))

@@ -1,4 +1,4 @@
-"""An error about a bad input names the input; `convert` then writes nothing."""
+"""Tests that an error names the bad input; `convert` then writes nothing."""
 
 import json
 import resource
@@ -14,7 +14,7 @@ from bert_jax.cli.main import execute
 from bert_jax.models import from_config
 from bert_jax.weights import hf, hf_tasks, mapping, model_folder
 
-NAME = "BertForMaskedLM"
+CLASS_NAME = "BertForMaskedLM"
 QUERY = "bert.encoder.layer.1.attention.self.query.weight"
 
 
@@ -33,21 +33,24 @@ def arrays_without(arrays, *keys):
   return {k: v for k, v in arrays.items() if k not in keys}
 
 
-def test_an_array_missing_extra_renamed_or_misshapen(tmp_path):
-  tensors = tiny_hf.constants(NAME)
+def test_missing_extra_renamed_and_misshapen_arrays_are_named(tmp_path):
+  tensors = tiny_hf.constants(CLASS_NAME)
   # No array is padded, cut or broadcast to fit.
   for i, shape in enumerate([(9, 8), (7, 8), (1, 8), (8,), (8, 8, 1)]):
     arrays = tensors | {QUERY: np.ones(shape, np.float32)}
     words = [QUERY, f"has shape {list(shape)}, not [8, 8]"]
-    assert_refused(tiny_hf.write(tmp_path / f"shape{i}", NAME, arrays), words)
+    assert_refused(
+      tiny_hf.write(tmp_path / f"shape{i}", CLASS_NAME, arrays), words
+    )
   arrays = arrays_without(tensors, QUERY)
   assert_refused(
-    tiny_hf.write(tmp_path / "missing", NAME, arrays), f"{QUERY} is missing"
+    tiny_hf.write(tmp_path / "missing", CLASS_NAME, arrays),
+    f"{QUERY} is missing",
   )
   renamed_arrays = arrays | {"bert.encoder.layer.1.attention.q": tensors[QUERY]}
   words = [f"{QUERY} is missing", "layer.1.attention.q belongs to no parameter"]
   assert_refused(
-    tiny_hf.write(tmp_path / "renamed", NAME, renamed_arrays), words
+    tiny_hf.write(tmp_path / "renamed", CLASS_NAME, renamed_arrays), words
   )
   extra_arrays = {
     k.replace("layer.1.", "layer.2."): v for k, v in tensors.items()
@@ -56,18 +59,22 @@ def test_an_array_missing_extra_renamed_or_misshapen(tmp_path):
     "bert.encoder.layer.2.attention.self.value.bias belongs to no parameter"
   ]
   assert_refused(
-    tiny_hf.write(tmp_path / "extra", NAME, tensors | extra_arrays), words
+    tiny_hf.write(tmp_path / "extra", CLASS_NAME, tensors | extra_arrays), words
   )
-  path = tiny_hf.write(tmp_path / "deeper", NAME, tensors, num_hidden_layers=3)
+  path = tiny_hf.write(
+    tmp_path / "deeper", CLASS_NAME, tensors, num_hidden_layers=3
+  )
   assert_refused(
     path, ["layer.2.attention.self.query.weight is missing", "more"]
   )
 
 
 def test_a_common_prefix_of_all_names_is_named(tmp_path):
-  arrays = {f"model.{k}": v for k, v in tiny_hf.constants(NAME).items()}
+  arrays = {f"model.{k}": v for k, v in tiny_hf.constants(CLASS_NAME).items()}
   words = "all names in it begin with 'model.'; remove this prefix."
-  assert_refused(tiny_hf.write(tmp_path / "prefixed", NAME, arrays), words)
+  assert_refused(
+    tiny_hf.write(tmp_path / "prefixed", CLASS_NAME, arrays), words
+  )
 
 
 def test_the_error_names_the_missing_array(tmp_path):
@@ -84,7 +91,7 @@ def test_the_error_names_the_missing_array(tmp_path):
 
 
 def test_copies_must_equal_their_originals(tmp_path):
-  tensors = tiny_hf.constants(NAME)
+  tensors = tiny_hf.constants(CLASS_NAME)
   for key, original in (
     (
       "cls.predictions.decoder.weight",
@@ -94,55 +101,57 @@ def test_copies_must_equal_their_originals(tmp_path):
   ):
     copy = tensors[original].copy()
     copy.flat[3] += 1e-6 + 1
-    path = tiny_hf.write(tmp_path / key, NAME, tensors | {key: copy})
+    path = tiny_hf.write(tmp_path / key, CLASS_NAME, tensors | {key: copy})
     assert_refused(path, [f"{key} differs from {original}"])
 
 
-def test_both_spellings_of_an_array(tmp_path):
+def test_an_array_under_two_names_is_refused(tmp_path):
   norm_name = "bert.embeddings.LayerNorm"
-  arrays = tiny_hf.constants(NAME)
+  arrays = tiny_hf.constants(CLASS_NAME)
   arrays[f"{norm_name}.gamma"] = arrays[f"{norm_name}.weight"]
-  path = tiny_hf.write(tmp_path / "hf", NAME, arrays)
+  path = tiny_hf.write(tmp_path / "hf", CLASS_NAME, arrays)
   assert_refused(
-    path, f"{norm_name}.weight is there under its old name as well"
+    path, f"{norm_name}.weight is there twice, once under its old name"
   )
 
 
-def test_arrays_that_are_no_floats(tmp_path):
+def test_arrays_that_are_not_floats_are_refused(tmp_path):
   for dtype in (np.float64, np.int32):
-    arrays = tiny_hf.constants(NAME)
+    arrays = tiny_hf.constants(CLASS_NAME)
     arrays[QUERY] = arrays[QUERY].astype(dtype)
-    path = tiny_hf.write(tmp_path / np.dtype(dtype).name, NAME, arrays)
+    path = tiny_hf.write(tmp_path / np.dtype(dtype).name, CLASS_NAME, arrays)
     assert_refused(path, [QUERY, np.dtype(dtype).name, "bfloat16"])
 
 
-def test_the_wrong_family_or_class(tmp_path):
-  path = tiny_hf.write(tmp_path / "bert", NAME)
+def test_a_wrong_family_or_class_is_refused(tmp_path):
+  path = tiny_hf.write(tmp_path / "bert", CLASS_NAME)
   assert_refused(path, ["model_type is 'bert'", "--family"], "roberta")
   assert_refused(path, "--family=t5", "t5")
   assert_refused(path, "only ELECTRA has towers", "bert", "generator")
-  path = tiny_hf.write(tmp_path / "odd", NAME, architectures=["BertGeneration"])
+  path = tiny_hf.write(
+    tmp_path / "odd", CLASS_NAME, architectures=["BertGeneration"]
+  )
   assert_refused(path, ["BertGeneration", "BertForMaskedLM"])
-  path = tiny_hf.write(tmp_path / "odder", NAME, architectures={"a": 1})
+  path = tiny_hf.write(tmp_path / "odder", CLASS_NAME, architectures={"a": 1})
   assert_refused(path, "architectures is {'a': 1}")
   # The class and the arrays disagree.
   path = tiny_hf.write(
-    tmp_path / "other", NAME, architectures=["BertForQuestionAnswering"]
+    tmp_path / "other", CLASS_NAME, architectures=["BertForQuestionAnswering"]
   )
   assert_refused(
     path, ["qa_outputs.weight is missing", "BertForQuestionAnswering"]
   )
   path = tiny_hf.write(
-    tmp_path / "pairs", NAME, architectures=["BertForPreTraining"]
+    tmp_path / "pairs", CLASS_NAME, architectures=["BertForPreTraining"]
   )
   assert_refused(path, ["cls.seq_relationship.weight is missing"])
-  path = tiny_hf.write(tmp_path / "untyped", NAME, drop=["model_type"])
+  path = tiny_hf.write(tmp_path / "untyped", CLASS_NAME, drop=["model_type"])
   assert_refused(path, "architectures", "roberta")
 
 
-def test_folders_that_lack_something(tmp_path):
+def test_folders_with_missing_files_are_refused(tmp_path):
   assert_refused(tmp_path / "nowhere", "there is no folder")
-  path = tiny_hf.write(tmp_path / "hf", NAME)
+  path = tiny_hf.write(tmp_path / "hf", CLASS_NAME)
   weights_path = tmp_path / "hf" / "model.safetensors"
   weights_path.rename(tmp_path / "hf" / "other")
   assert_refused(path, ["holds no weights", "pytorch_model.bin"])
@@ -155,8 +164,8 @@ def test_folders_that_lack_something(tmp_path):
   assert_refused(path, "config.json is missing")
 
 
-def test_damaged_safetensors(tmp_path):
-  path = tiny_hf.write(tmp_path / "hf", NAME)
+def test_damaged_safetensors_are_refused(tmp_path):
+  path = tiny_hf.write(tmp_path / "hf", CLASS_NAME)
   weights_path = tmp_path / "hf" / "model.safetensors"
   content = weights_path.read_bytes()
   length = int.from_bytes(content[:8], "little")
@@ -183,22 +192,26 @@ def test_damaged_safetensors(tmp_path):
     pack(dict(header, x=3)),
   ):
     weights_path.write_bytes(bad_content)
-    assert_refused(path, "model.safetensors is no whole safetensors file")
+    assert_refused(
+      path, "model.safetensors is damaged, or has an unknown dtype"
+    )
 
 
-def test_an_index_may_not_point_outside(tmp_path):
-  path = tiny_hf.write(tmp_path / "hf", NAME)
+def test_an_index_may_not_name_a_file_outside_its_folder(tmp_path):
+  path = tiny_hf.write(tmp_path / "hf", CLASS_NAME)
   weights = tmp_path / "hf" / "model.safetensors"
   weights.rename(tmp_path / "out.safetensors")
   index = tmp_path / "hf" / "model.safetensors.index.json"
-  shard_by_key = dict.fromkeys(tiny_hf.shapes(NAME), "../out.safetensors")
+  shard_by_key = dict.fromkeys(tiny_hf.shapes(CLASS_NAME), "../out.safetensors")
   index.write_text(json.dumps({"weight_map": shard_by_key}))
-  assert_refused(path, "'../out.safetensors' is no file of this folder")
+  assert_refused(
+    path, "'../out.safetensors' must be the name of a file in this folder"
+  )
   index.write_text("{}")
   assert_refused(path, "no weight_map")
 
 
-def write_towers(path, **options):
+def write_both_towers(path, **options):
   """Writes a folder of both towers, which have equal embeddings."""
   generator = dict(num_attention_heads=1, intermediate_size=32)
   shapes = tiny_hf.shapes("ElectraForMaskedLM", f=32)
@@ -212,8 +225,8 @@ def write_towers(path, **options):
   return path
 
 
-def test_towers_that_do_not_fit(tmp_path):
-  both_path = write_towers(tmp_path / "both")
+def test_towers_that_do_not_fit_are_refused(tmp_path):
+  both_path = write_both_towers(tmp_path / "both")
   weights = hf.read(str(both_path), "electra", "both")
   assert weights.config["model"]["generator_hidden"] == 8
   for tower in ("generator", "discriminator"):
@@ -225,7 +238,7 @@ def test_towers_that_do_not_fit(tmp_path):
   )
   assert_refused(generator_path, "does not hold both towers", "electra", "both")
   assert_refused(both_path, "not one of discriminator", "electra", "left")
-  other = write_towers(tmp_path / "other", hidden_dropout_prob=0.3)
+  other = write_both_towers(tmp_path / "other", hidden_dropout_prob=0.3)
   assert_refused(other, ["generator's dropout is 0.3", "--tower"], "electra")
   weights_path = str(both_path / "generator" / "model.safetensors")
   arrays = {
@@ -251,13 +264,15 @@ def convert(*arguments):
 
 
 def test_commands_that_are_refused_write_nothing(tmp_path):
-  path = tiny_hf.write(tmp_path / "hf", NAME)
+  path = tiny_hf.write(tmp_path / "hf", CLASS_NAME)
   full_path, new_path = tmp_path / "full", tmp_path / "out"
   full_path.mkdir()
   (full_path / "mine").write_text("mine")
   common_flags = ["--family", "bert", "--from", "hf", "--model"]
   broken_path = tiny_hf.write(
-    tmp_path / "broken", NAME, arrays_without(tiny_hf.constants(NAME), QUERY)
+    tmp_path / "broken",
+    CLASS_NAME,
+    arrays_without(tiny_hf.constants(CLASS_NAME), QUERY),
   )
   convert(*common_flags, path, "--output", tmp_path / "ours")
   flags_to_hf = ["--family", "roberta", "--to", "hf", "--model"]
@@ -265,7 +280,10 @@ def test_commands_that_are_refused_write_nothing(tmp_path):
     ([*common_flags, path, "--output", full_path], "exists and is not empty"),
     ([*common_flags, broken_path, "--output", new_path], QUERY),
     ([*common_flags, tmp_path, "--output", new_path], "config.json is missing"),
-    ([*flags_to_hf, tmp_path / "ours", "--output", new_path], "is of bert"),
+    (
+      [*flags_to_hf, tmp_path / "ours", "--output", new_path],
+      "is of the family bert",
+    ),
     ([*flags_to_hf, path, "--output", new_path], "convert the model first"),
   ):
     names_before = names_in(tmp_path)
@@ -276,8 +294,8 @@ def test_commands_that_are_refused_write_nothing(tmp_path):
   assert names_in(full_path) == ["mine"]
 
 
-def test_a_disk_that_fails_leaves_nothing(tmp_path, monkeypatch):
-  weights = hf.read(tiny_hf.write(tmp_path / "hf", NAME), "bert")
+def test_a_full_disk_leaves_no_folder(tmp_path, monkeypatch):
+  weights = hf.read(tiny_hf.write(tmp_path / "hf", CLASS_NAME), "bert")
 
   def fail(*arguments):
     raise OSError(28, "No space left on device")
@@ -290,7 +308,7 @@ def test_a_disk_that_fails_leaves_nothing(tmp_path, monkeypatch):
 
 
 def test_bad_converted_folders_are_refused(tmp_path):
-  weights = hf.read(tiny_hf.write(tmp_path / "hf", NAME), "bert")
+  weights = hf.read(tiny_hf.write(tmp_path / "hf", CLASS_NAME), "bert")
   path = str(tmp_path / "ours")
   model_folder.write(path, weights)
   tiny_models.delete_digests(path)
@@ -341,7 +359,7 @@ def test_rules_and_parameters_must_match():
     mapping.to_params(rules, {"A": np.ones(2)}, {"a": (2,)}, (), "file")
 
 
-def test_the_command_itself(tmp_path):
+def test_an_error_of_the_command_is_one_line(tmp_path):
   """A process prints one sentence on stderr, and no traceback."""
   process = subprocess.run(
     [

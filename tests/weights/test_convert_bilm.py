@@ -1,4 +1,4 @@
-"""Reads folders of bilm; errors name arrays and options that do not fit."""
+"""Tests that folders of bilm are read, and that errors name what is wrong."""
 
 import json
 import pathlib
@@ -11,7 +11,7 @@ from bert_jax.weights import bilm, model_folder
 
 h5py = pytest.importorskip("h5py", reason="h5py is not installed")
 
-OPTIONS = {
+FULL_OPTIONS = {
   "lstm": dict(
     cell_clip=3,
     proj_clip=3,
@@ -50,7 +50,7 @@ SHAPES = {
 }
 
 
-def write(path, shapes=SHAPES, options=OPTIONS):
+def write_folder(path, shapes=SHAPES, options=FULL_OPTIONS):
   """Writes a folder in which all elements of array number n are n."""
   path.mkdir(exist_ok=True)
   with h5py.File(path / "lm_weights.hdf5", "w") as file:
@@ -61,7 +61,7 @@ def write(path, shapes=SHAPES, options=OPTIONS):
 
 
 def test_every_array_becomes_a_parameter(tmp_path):
-  weights = bilm.read(write(tmp_path / "in"), "elmo")
+  weights = bilm.read(write_folder(tmp_path / "in"), "elmo")
   number_by_name = {name: i for i, name in enumerate(SHAPES, 1)}
   for rule in bilm.rules(weights.config["model"]):
     param = weights.arrays[rule.path]
@@ -78,7 +78,9 @@ def test_every_array_becomes_a_parameter(tmp_path):
 def test_the_command_writes_a_folder_that_opens(tmp_path):
   output = str(tmp_path / "out")
   command = ["convert", "--family", "elmo", "--from", "bilm"]
-  execute([*command, "--model", write(tmp_path / "in"), "--output", output])
+  execute(
+    [*command, "--model", write_folder(tmp_path / "in"), "--output", output]
+  )
   converted = model_folder.read(output)
   source = bilm.read(str(tmp_path / "in"), "elmo")
   assert converted.config["model"] == source.config["model"]
@@ -87,8 +89,8 @@ def test_the_command_writes_a_folder_that_opens(tmp_path):
 
 
 def test_files_that_do_not_fit_are_named(tmp_path):
-  def assert_refused(message, shapes=SHAPES, options=OPTIONS):
-    path = write(tmp_path / "bad", shapes, options)
+  def assert_refused(message, shapes=SHAPES, options=FULL_OPTIONS):
+    path = write_folder(tmp_path / "bad", shapes, options)
     with pytest.raises(ValueError, match=message):
       bilm.read(path, "elmo")
 
@@ -101,7 +103,7 @@ def test_files_that_do_not_fit_are_named(tmp_path):
   assert_refused(
     r"char_embed has shape \[261\]", SHAPES | {"char_embed": (261,)}
   )
-  path = pathlib.Path(write(tmp_path / "bad"))
+  path = pathlib.Path(write_folder(tmp_path / "bad"))
   with pytest.raises(ValueError, match="--family=bert"):
     bilm.read(str(path), "bert")
   (path / "lm_weights.hdf5").write_bytes(b"no")
@@ -112,7 +114,7 @@ def test_files_that_do_not_fit_are_named(tmp_path):
     bilm.read(str(path), "elmo")
   with pytest.raises(ValueError, match="there is no folder or file"):
     bilm.read(str(path / "none"), "elmo")
-  write(path)
+  write_folder(path)
   with h5py.File(path / "lm_weights.hdf5", "a") as file:
     file["softmax/b"] = [b"text"]
   with pytest.raises(ValueError, match=r"softmax/b is .*, not a float dtype"):
@@ -137,12 +139,16 @@ def test_files_that_do_not_fit_are_named(tmp_path):
   ],
 )
 def test_unsupported_options_are_named(section, field, setting):
-  changed_options = OPTIONS | {section: OPTIONS[section] | {field: setting}}
+  changed_options = FULL_OPTIONS | {
+    section: FULL_OPTIONS[section] | {field: setting}
+  }
   name = f"{section}.{field}"
   with pytest.raises(ValueError, match=f"^o.json: {name} is .*must be"):
     bilm.read_options(changed_options, "o.json")
-  remaining_fields = {k: v for k, v in OPTIONS[section].items() if k != field}
+  remaining_fields = {
+    k: v for k, v in FULL_OPTIONS[section].items() if k != field
+  }
   with pytest.raises(ValueError, match=f"^o.json has no {name};"):
-    bilm.read_options(OPTIONS | {section: remaining_fields}, "o.json")
+    bilm.read_options(FULL_OPTIONS | {section: remaining_fields}, "o.json")
   with pytest.raises(ValueError, match="dropout is 2"):
-    bilm.read_options(OPTIONS | {"dropout": 2}, "o.json")
+    bilm.read_options(FULL_OPTIONS | {"dropout": 2}, "o.json")

@@ -1,4 +1,4 @@
-"""Reads and writes the fields of Hugging Face's config.json."""
+"""Tests how the fields of Hugging Face's config.json are read and written."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from bert_jax.weights import hf, hf_config, model_folder
 CLASSIFIER = "BertForSequenceClassification"
 
 
-def read(path, name, drop=(), **options):
+def read_tiny(path, name, drop=(), **options):
   folder = tiny_hf.write(path, name, drop=drop, **options)
   return hf.read(folder, tiny_hf.family_of(name))
 
@@ -65,7 +65,7 @@ def test_every_field_becomes_an_attribute(tmp_path):
       dict(mlp=32, activation="gelu_new", norm_epsilon=1e-5),
     ),
   ):
-    config = read(tmp_path / name, name).config
+    config = read_tiny(tmp_path / name, name).config
     assert config["model"] == common | attributes, name
     assert config["family"] == tiny_hf.family_of(name)
 
@@ -89,25 +89,27 @@ def test_no_size_has_a_default(name, tmp_path):
   for field in sizes & tiny_hf.CONFIGS[family].keys():
     path = tmp_path / field
     with pytest.raises(ValueError, match=f"has no {field}, without which"):
-      read(path, name, drop=[field])
+      read_tiny(path, name, drop=[field])
     for i, size in enumerate((0, -1, 2.0, "2", True)):
       with pytest.raises(ValueError, match=f"{field} is {size!r}; it must be"):
-        read(tmp_path / f"{field}{i}", name, **{field: size})
+        read_tiny(tmp_path / f"{field}{i}", name, **{field: size})
 
 
 def test_an_absent_field_is_noted(tmp_path, capsys):
   drop = ["layer_norm_eps", "hidden_act"]
-  config = read(tmp_path / "bert", CLASSIFIER, drop).config
+  config = read_tiny(tmp_path / "bert", CLASSIFIER, drop).config
   assert config["model"]["norm_epsilon"] == 1e-12
   assert config["model"]["activation"] == "gelu"
   (note,) = capsys.readouterr().err.splitlines()
   assert note.startswith("note: ")
   assert "layer_norm_eps=1e-12" in note and "hidden_act='gelu'" in note
   with pytest.raises(ValueError) as error:
-    read(tmp_path / "roberta", "RobertaForMaskedLM", ["layer_norm_eps"])
+    read_tiny(tmp_path / "roberta", "RobertaForMaskedLM", ["layer_norm_eps"])
   for word in ("layer_norm_eps", "fairseq", "1e-05", "1e-12"):
     assert word in str(error.value)
-  weights = read(tmp_path / "albert", "AlbertForPreTraining", ["hidden_act"])
+  weights = read_tiny(
+    tmp_path / "albert", "AlbertForPreTraining", ["hidden_act"]
+  )
   assert weights.config["model"]["activation"] == "gelu_new"
 
 
@@ -135,42 +137,64 @@ def test_an_absent_field_is_noted(tmp_path, capsys):
 def test_unsupported_models_are_refused(name, options, tmp_path):
   ((field, setting),) = options.items()
   with pytest.raises(ValueError) as error:
-    read(tmp_path / "hf", name, **options)
+    read_tiny(tmp_path / "hf", name, **options)
   assert field in str(error.value) and repr(setting) in str(error.value)
 
 
-_SHARE = "it must be a number from 0 to below 1."
-_ROW = "it must be a whole number from 0 to below 20."
+_SHARE_LIMITS = "it must be a number from 0 to below 1."
+_ROW_LIMITS = "it must be a whole number from 0 to below 20."
 
 
 @pytest.mark.parametrize(
-  "name, field, values, why",
+  "name, field, values, reason",
   [
-    (CLASSIFIER, "layer_norm_eps", (1e300, math.inf, 1e9, math.nan), _SHARE),
-    (CLASSIFIER, "hidden_dropout_prob", (2.5, math.inf, 1, 10**400), _SHARE),
-    (CLASSIFIER, "classifier_dropout", (1.5, -0.5), _SHARE),
+    (
+      CLASSIFIER,
+      "layer_norm_eps",
+      (1e300, math.inf, 1e9, math.nan),
+      _SHARE_LIMITS,
+    ),
+    (
+      CLASSIFIER,
+      "hidden_dropout_prob",
+      (2.5, math.inf, 1, 10**400),
+      _SHARE_LIMITS,
+    ),
+    (CLASSIFIER, "classifier_dropout", (1.5, -0.5), _SHARE_LIMITS),
     (CLASSIFIER, "initializer_range", (1e9, math.nan), "from 0 to below 100."),
-    (CLASSIFIER, "pad_token_id", (-1, math.nan, 10**9, 20, 1.0, True), _ROW),
+    (
+      CLASSIFIER,
+      "pad_token_id",
+      (-1, math.nan, 10**9, 20, 1.0, True),
+      _ROW_LIMITS,
+    ),
     ("RobertaForMaskedLM", "pad_token_id", (-1, 9, None), "it must be"),
-    ("OpenAIGPTLMHeadModel", "layer_norm_epsilon", (1e9, math.inf), _SHARE),
-    ("OpenAIGPTLMHeadModel", "attn_pdrop", (2.5,), _SHARE),
+    (
+      "OpenAIGPTLMHeadModel",
+      "layer_norm_epsilon",
+      (1e9, math.inf),
+      _SHARE_LIMITS,
+    ),
+    ("OpenAIGPTLMHeadModel", "attn_pdrop", (2.5,), _SHARE_LIMITS),
   ],
 )
-def test_numbers_have_limits(name, field, values, why, tmp_path):
+def test_numbers_outside_their_limits_are_refused(
+  name, field, values, reason, tmp_path
+):
   for i, number in enumerate(values):
     with pytest.raises(ValueError) as error:
-      read(tmp_path / str(i), name, **{field: number})
+      read_tiny(tmp_path / str(i), name, **{field: number})
     message = str(error.value)
-    assert f"{field} is {number!r}; it must be" in message and why in message
+    assert f"{field} is {number!r}; it must be" in message and reason in message
 
 
 def test_the_largest_numbers_are_read(tmp_path):
   options = dict(layer_norm_eps=0.5, hidden_dropout_prob=0.99, pad_token_id=19)
-  model = read(tmp_path / "bert", CLASSIFIER, **options).config["model"]
+  model = read_tiny(tmp_path / "bert", CLASSIFIER, **options).config["model"]
   assert model["norm_epsilon"] == 0.5 and model["dropout"] == 0.99
   for name in (CLASSIFIER, "OpenAIGPTLMHeadModel"):
     path = tmp_path / f"{name}-none"
-    assert read(path, name, pad_token_id=None).config["model"]
+    assert read_tiny(path, name, pad_token_id=None).config["model"]
 
 
 def test_sizes_that_do_not_divide_name_their_file(tmp_path):
@@ -181,21 +205,21 @@ def test_sizes_that_do_not_divide_name_their_file(tmp_path):
     )
   ):
     with pytest.raises(ValueError, match="config.json: .* multiple of"):
-      read(tmp_path / str(i), name, **options)
+      read_tiny(tmp_path / str(i), name, **options)
 
 
-def test_spellings_come_back_as_they_were(tmp_path):
+def test_spellings_of_fields_are_written_back(tmp_path):
   for name, options, activation in (
     ("BertModel", dict(hidden_act="gelu_pytorch_tanh"), "gelu_new"),
     ("BertModel", dict(hidden_act="gelu_python"), "gelu"),
     ("OpenAIGPTLMHeadModel", dict(afn="gelu"), "gelu_new"),
   ):
     path = tmp_path / "-".join([name, *options.values()])
-    weights = read(path, name, **options)
+    weights = read_tiny(path, name, **options)
     assert weights.config["model"]["activation"] == activation
     fields = write_fields(tmp_path / f"{path.name}-back", weights)
     assert fields.items() >= options.items()
-  untied_weights = read(
+  untied_weights = read_tiny(
     tmp_path / "untied", "BertModel", tie_word_embeddings=False
   )
   assert (
@@ -204,8 +228,8 @@ def test_spellings_come_back_as_they_were(tmp_path):
   )
 
 
-def test_models_that_transformers_cannot_describe(tmp_path):
-  weights = read(tmp_path / "hf", "DistilBertForMaskedLM")
+def test_models_that_transformers_cannot_describe_are_refused(tmp_path):
+  weights = read_tiny(tmp_path / "hf", "DistilBertForMaskedLM")
   config = weights.config
 
   def change(**fields):
@@ -224,7 +248,7 @@ def test_models_that_transformers_cannot_describe(tmp_path):
     with pytest.raises(ValueError) as error:
       hf_config.make_config(changed_config, {}, "float32")
     assert word in str(error.value)
-  weights = read(tmp_path / "gpt", "OpenAIGPTForSequenceClassification")
+  weights = read_tiny(tmp_path / "gpt", "OpenAIGPTForSequenceClassification")
   weights.arrays["classifier/dense/bias"][1] = 0.5
   with pytest.raises(ValueError, match="classifier/dense/bias is not zero"):
     hf.write(str(tmp_path / "back"), weights)
@@ -244,8 +268,10 @@ def test_models_that_transformers_cannot_describe(tmp_path):
     ("OpenAIGPTForSequenceClassification", {}, 0.0),
   ],
 )
-def test_dropout_before_the_classifier(name, options, dropout, tmp_path):
-  weights = read(tmp_path / "hf", name, **options)
+def test_the_dropout_of_a_classifier_is_read_and_written(
+  name, options, dropout, tmp_path
+):
+  weights = read_tiny(tmp_path / "hf", name, **options)
   head = weights.config["head"]
   assert head.get("pooling", head)["dropout"] == dropout
   # A changed dropout is written to the field from which it was read.
@@ -268,7 +294,7 @@ def test_a_new_order_of_labels_renames_the_rows(tmp_path):
     # The keys in JSON are strings and may have any order.
     by_id = {str(i): labels[i] for i in (2, 0, 1)}
     folder = "-".join(labels)
-    weights = read(
+    weights = read_tiny(
       tmp_path / folder,
       CLASSIFIER,
       id2label=by_id,
@@ -292,8 +318,8 @@ def test_a_new_order_of_labels_renames_the_rows(tmp_path):
   [
     (dict(id2label={"0": "a", "2": "b"}, label2id=None), "not 0, 1"),
     (dict(id2label={}, label2id=None), "not 0, 1"),
-    (dict(id2label={"x": "a"}, label2id=None), "no map"),
-    (dict(id2label=["a"], label2id=None), "no map"),
+    (dict(id2label={"x": "a"}, label2id=None), "must map"),
+    (dict(id2label=["a"], label2id=None), "must map"),
     (dict(id2label={"0": "a", "1": "a"}, label2id=None), "'a' twice"),
     (dict(label2id={"contra": 1, "neutral": 0, "entail": 2}), "disagree"),
     (dict(label2id={"contra": 0, "neutral": 1}), "disagree"),
@@ -304,31 +330,33 @@ def test_a_new_order_of_labels_renames_the_rows(tmp_path):
     (dict(id2label={"0": "a", "1": "b"}, label2id=None), "classifier.weight"),
   ],
 )
-def test_labels_that_cannot_be_right(options, word, tmp_path):
+def test_inconsistent_labels_are_refused(options, word, tmp_path):
   with pytest.raises(ValueError) as error:
-    read(tmp_path / "hf", CLASSIFIER, **options)
+    read_tiny(tmp_path / "hf", CLASSIFIER, **options)
   assert word in str(error.value)
 
 
-def test_labels_without_names(tmp_path, capsys):
+def test_labels_without_names_get_default_names(tmp_path, capsys):
   default = {"0": "LABEL_0", "1": "LABEL_1"}
   for i, options in enumerate(
     (dict(num_labels=3), dict(num_labels=3, id2label=default))
   ):
     options = dict(id2label=None, label2id=None) | options
-    config = read(tmp_path / str(i), CLASSIFIER, **options).config
+    config = read_tiny(tmp_path / str(i), CLASSIFIER, **options).config
     assert config["labels"] == ["LABEL_0", "LABEL_1", "LABEL_2"]
   # The ids may be strings of digits.
   names = {"contra": "0", "neutral": "1", "entail": "2"}
-  assert read(tmp_path / "text", CLASSIFIER, label2id=names).config["labels"]
+  assert read_tiny(tmp_path / "text", CLASSIFIER, label2id=names).config[
+    "labels"
+  ]
   assert "num_labels=3 is used" in capsys.readouterr().err
   # A model without a classifier keeps the maps, although it does not use them.
-  weights = read(tmp_path / "lm", "BertForMaskedLM", id2label=default)
+  weights = read_tiny(tmp_path / "lm", "BertForMaskedLM", id2label=default)
   assert weights.config["labels"] is None
   assert write_fields(tmp_path / "back", weights)["id2label"] == default
 
 
-def test_problems(tmp_path):
+def test_problem_types_are_read_and_written(tmp_path):
   for i, (problem_type, problem) in enumerate(
     (
       (None, "classification"),
@@ -337,7 +365,9 @@ def test_problems(tmp_path):
       ("regression", "regression"),
     )
   ):
-    weights = read(tmp_path / str(i), CLASSIFIER, problem_type=problem_type)
+    weights = read_tiny(
+      tmp_path / str(i), CLASSIFIER, problem_type=problem_type
+    )
     assert weights.config["problem"] == problem
     path = tmp_path / f"ours{i}"
     model_folder.write(str(path), weights)
@@ -352,8 +382,8 @@ def test_problems(tmp_path):
   assert hf_config.problem_of({}, 1, "file") == "regression"
 
 
-def test_the_padding_id_is_the_vocabularys(tmp_path):
-  weights = read(tmp_path / "hf", "BertModel", drop=["pad_token_id"])
+def test_a_missing_padding_id_comes_from_the_vocabulary(tmp_path):
+  weights = read_tiny(tmp_path / "hf", "BertModel", drop=["pad_token_id"])
   files = {"vocab.txt": b"[UNK]\n[CLS]\n[PAD]\n"}
   weights = weights._replace(tokenizer_files=files)
   assert write_fields(tmp_path / "back", weights)["pad_token_id"] == 2

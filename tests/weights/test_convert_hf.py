@@ -1,4 +1,4 @@
-"""Converts Hugging Face folders and back; checks where each array goes."""
+"""Tests where each array of a Hugging Face folder goes, and the way back."""
 
 import json
 import re
@@ -69,14 +69,14 @@ PATHS = [
 ]
 
 
-def path_of(key, tower):
+def path_of(key, is_in_tower):
   """Returns the path for a name in the file, and the layer's index or None."""
   path = next(path for pattern, path in PATHS if re.search(pattern, key))
   is_norm = re.search(r"norm|ln_", key, re.IGNORECASE)
   array_name = "scale" if is_norm else "kernel"
   path = path.format("bias" if key.endswith("bias") else array_name)
   if path.startswith(("layers", "project")):
-    path = f"encoder/tower/{path}" if tower else f"encoder/{path}"
+    path = f"encoder/tower/{path}" if is_in_tower else f"encoder/{path}"
   layer = re.search(r"(?:layer|h|groups)\.(\d)\.", key)
   return path, int(layer[1]) if layer else None
 
@@ -147,8 +147,8 @@ def test_kernels_are_transposed_and_split_by_heads(tmp_path):
     ("ElectraForMultipleChoice", "float32"),
   ],
 )
-def test_there_and_back_is_bit_equal(name, dtype, tmp_path, capsys):
-  arrays = random_arrays(name, hf_files.FLOATS[dtype])
+def test_a_round_trip_is_bit_equal(name, dtype, tmp_path, capsys):
+  arrays = random_arrays(name, hf_files.FLOAT_DTYPES[dtype])
   options = {"unknown_field": [1, {"a": None}], "torch_dtype": "float32"}
   path = tiny_hf.write(tmp_path / "hf", name, arrays, **options)
   (tmp_path / "hf" / "merges.txt").write_bytes(b"#version\r\n\xff")
@@ -174,7 +174,7 @@ def test_there_and_back_is_bit_equal(name, dtype, tmp_path, capsys):
   assert "note:" not in capsys.readouterr().err
 
 
-def renamed_arrays(arrays, *pairs):
+def with_renamed_arrays(arrays, *pairs):
   renamed = {}
   for key, array in arrays.items():
     for old, new in pairs:
@@ -183,7 +183,7 @@ def renamed_arrays(arrays, *pairs):
   return renamed
 
 
-def test_other_spellings_of_the_same_arrays(tmp_path):
+def test_other_spellings_of_the_arrays_give_the_same_model(tmp_path):
   """Arrays may have old names or no prefix, and be copied or in shards.
 
   Files may also have buffers, which are skipped.
@@ -202,10 +202,10 @@ def test_other_spellings_of_the_same_arrays(tmp_path):
     k: v for k, v in arrays.items() if k != "cls.predictions.bias"
   }
   arrays_by_spelling = {
-    "old": renamed_arrays(
+    "old": with_renamed_arrays(
       arrays, (r"Norm\.weight", "Norm.gamma"), (r"Norm\.bias", "Norm.beta")
     ),
-    "bare": renamed_arrays(arrays, (r"^bert\.", "")),
+    "bare": with_renamed_arrays(arrays, (r"^bert\.", "")),
     "copies": arrays | copies,
     "moved": without_bias | {"cls.predictions.decoder.bias": bias},
   }
@@ -235,7 +235,7 @@ def test_other_spellings_of_the_same_arrays(tmp_path):
     np.testing.assert_array_equal(weights.arrays[path], array)
 
 
-def test_bare_names_and_buffers_of_other_families(tmp_path):
+def test_names_without_prefix_and_extra_arrays_are_read(tmp_path):
   """Extra arrays are skipped: GPT's buffers, and TinyBERT's linear map.
 
   The names in GPT's file have no prefix.
@@ -254,7 +254,9 @@ def test_bare_names_and_buffers_of_other_families(tmp_path):
       {"fit_dense.weight": np.ones((8, 8), np.float32)},
     ),
   ):
-    arrays = renamed_arrays(random_arrays(name), (prefix, "")) | extra_arrays
+    arrays = (
+      with_renamed_arrays(random_arrays(name), (prefix, "")) | extra_arrays
+    )
     path = tiny_hf.write(tmp_path / family, name, arrays)
     weights = hf.read(path, family)
     assert weights.config["family"] == family
@@ -282,7 +284,7 @@ def test_several_dtypes_become_the_widest(tmp_path):
   assert fields["dtype"] == "float32"
 
 
-def test_a_pooler_that_the_head_does_not_read(tmp_path):
+def test_only_a_masked_lm_keeps_a_pooler_that_its_head_does_not_read(tmp_path):
   """A masked LM keeps the pooler. A classifier of RoBERTa drops the pooler."""
   pooler_arrays = {
     "roberta.pooler.dense.weight": np.ones((8, 8), np.float32),
@@ -304,7 +306,7 @@ def test_a_pooler_that_the_head_does_not_read(tmp_path):
     assert (pooler_arrays.keys() <= tensors.keys()) is has_pooler
 
 
-def test_tasks_of_files_without_architectures(tmp_path):
+def test_the_task_is_found_without_architectures(tmp_path):
   for name, task in (
     ("BertModel", "encoder"),
     ("BertForPreTraining", "pretraining"),

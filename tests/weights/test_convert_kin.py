@@ -1,4 +1,4 @@
-"""Tests models of other types that have the parameters of a known family.
+"""Tests models of other types that have the parameters of RoBERTa or BERT.
 
 Also tests folders that lack files or fields.
 """
@@ -23,15 +23,15 @@ from bert_jax.use import predict
 from bert_jax.weights import hf, hf_files, hf_tasks, mapping, model_folder
 from bert_jax.weights import load as loading
 
-NEEDED = ("torch", "transformers", "sentencepiece")
-if all(map(importlib.util.find_spec, NEEDED)):
+NEEDED_PACKAGES = ("torch", "transformers", "sentencepiece")
+if all(map(importlib.util.find_spec, NEEDED_PACKAGES)):
   import sentencepiece
   import torch
   import transformers
 elif "BERT_JAX_TEST_DATA" in os.environ:
-  raise ImportError(f"these tests need {', '.join(NEEDED)} here.")
+  raise ImportError(f"these tests need {', '.join(NEEDED_PACKAGES)} here.")
 else:
-  pytest.skip(f"needs {', '.join(NEEDED)}", allow_module_level=True)
+  pytest.skip(f"needs {', '.join(NEEDED_PACKAGES)}", allow_module_level=True)
 
 LINES = [
   "L'été, le café était fermé.",
@@ -44,14 +44,14 @@ LINES = [
 TEXTS = [*LINES, "Hello  world", "the ﬁne ① test\tx", "x 👍 y", " a", ""]
 # Class of the tokenizer -> prefix of the model's classes, model_type, the first
 # piece, and what is added to a SentencePiece model's numbers to get the ids.
-KIN = {
+ROBERTA_TYPES = {
   "XLMRobertaTokenizer": ("XLMRoberta", "xlm-roberta", "<s>", 1),
   "CamembertTokenizer": ("Camembert", "camembert", "<s>NOTUSED", 4),
 }
 
 
 @pytest.fixture(scope="module")
-def spm(tmp_path_factory):
+def sentencepiece_path(tmp_path_factory):
   """Trains a SentencePiece model that begins with <unk>, <s>, </s>."""
   prefix = str(tmp_path_factory.mktemp("spm") / "m")
   sentencepiece.SentencePieceTrainer.train(
@@ -65,13 +65,13 @@ def spm(tmp_path_factory):
   return f"{prefix}.model"
 
 
-@pytest.fixture(scope="module", params=KIN)
-def kin(request, spm, tmp_path_factory):
+@pytest.fixture(scope="module", params=ROBERTA_TYPES)
+def roberta_model(request, sentencepiece_path, tmp_path_factory):
   """Returns a tokenizer class's name, and a folder, tokenizer and model."""
   path = tmp_path_factory.mktemp("kin") / "model"
-  class_prefix, model_type, _, _ = KIN[request.param]
+  class_prefix, model_type, _, _ = ROBERTA_TYPES[request.param]
   path.mkdir()
-  shutil.copy(spm, path / "sentencepiece.bpe.model")
+  shutil.copy(sentencepiece_path, path / "sentencepiece.bpe.model")
   (path / "tokenizer_config.json").write_text(
     json.dumps({"tokenizer_class": request.param})
   )
@@ -94,19 +94,21 @@ def kin(request, spm, tmp_path_factory):
   return request.param, path, tokenizer, model
 
 
-@pytest.mark.parametrize("fast", [False, True])
-def test_ids_of_fairseq_are_those_of_transformers(kin, tmp_path, fast):
-  name, path, tokenizer, _ = kin
-  if fast:
+@pytest.mark.parametrize("is_fast", [False, True])
+def test_ids_of_fairseq_are_those_of_transformers(
+  roberta_model, tmp_path, is_fast
+):
+  name, path, tokenizer, _ = roberta_model
+  if is_fast:
     tokenizer.save_pretrained(tmp_path)
     path = tmp_path
     assert not (path / "sentencepiece.bpe.model").exists()
   opened = open_vocabulary.load(str(path))
-  first_piece, offset = KIN[name][2:]
+  first_piece, offset = ROBERTA_TYPES[name][2:]
   assert opened.pieces[0] == first_piece and opened.pieces[1] == "<pad>"
   assert opened.pieces[-1] == "<mask>"
   processor = sentencepiece.SentencePieceProcessor(
-    str(kin[1] / "sentencepiece.bpe.model")
+    str(roberta_model[1] / "sentencepiece.bpe.model")
   )
   for number in range(3, processor.get_piece_size()):
     assert opened.pieces[number + offset] == processor.id_to_piece(number)
@@ -118,8 +120,8 @@ def test_ids_of_fairseq_are_those_of_transformers(kin, tmp_path, fast):
     tokenizer.sep_token_id,
     tokenizer.mask_token_id,
   )
-  loaded = loading.read(str(kin[1]))
-  loaded_tokenizer = loading.open_model(str(kin[1])).tokenizer
+  loaded = loading.read(str(roberta_model[1]))
+  loaded_tokenizer = loading.open_model(str(roberta_model[1])).tokenizer
   layout = layouts.of_vocabulary(opened)
   assert layout.between == (special.sep,) * 2 and not layout.segments
   for text in TEXTS:
@@ -134,9 +136,11 @@ def test_ids_of_fairseq_are_those_of_transformers(kin, tmp_path, fast):
   assert loaded.config["model"]["vocab_size"] == len(opened.pieces)
 
 
-def test_a_model_of_another_name_is_roberta(kin, tmp_path, monkeypatch):
-  name, path, tokenizer, model = kin
-  class_prefix, model_type = KIN[name][:2]
+def test_a_model_of_another_type_is_read_as_roberta(
+  roberta_model, tmp_path, monkeypatch
+):
+  name, path, tokenizer, model = roberta_model
+  class_prefix, model_type = ROBERTA_TYPES[name][:2]
   loaded = loading.open_model(str(path))
   assert loaded.config["family"] == "roberta"
   ids = tokenizer("the cat sat")["input_ids"]
@@ -148,9 +152,9 @@ def test_a_model_of_another_name_is_roberta(kin, tmp_path, monkeypatch):
   # The logits are 1 to 10, and each library has its own order of float32 sums.
   np.testing.assert_allclose(outputs["mlm_logits"][0, 0], reference, atol=2e-5)
   command = ["--from", "hf", "--model", str(path), "--output"]
-  run(monkeypatch, "convert", *command, str(tmp_path / "ours"))
+  run_command(monkeypatch, "convert", *command, str(tmp_path / "ours"))
   command = ["--to", "hf", "--model", str(tmp_path / "ours"), "--output"]
-  run(monkeypatch, "convert", *command, str(tmp_path / "back"))
+  run_command(monkeypatch, "convert", *command, str(tmp_path / "back"))
   fields = json.loads((tmp_path / "back" / "config.json").read_text())
   assert fields["model_type"] == model_type
   assert fields["architectures"] == [f"{class_prefix}ForMaskedLM"]
@@ -163,7 +167,7 @@ def test_a_model_of_another_name_is_roberta(kin, tmp_path, monkeypatch):
   (tmp_path / "in.jsonl").write_text('{"text": "the cat <mask> on"}\n')
   flags = ["--input", str(tmp_path / "in.jsonl"), "--top", "2"]
   flags += ["--output", str(tmp_path / "out.jsonl"), "--model", str(path)]
-  run(monkeypatch, "predict", *flags)
+  run_command(monkeypatch, "predict", *flags)
   row = json.loads((tmp_path / "out.jsonl").read_text())
   encoded = tokenizer("the cat <mask> on", return_tensors="pt")
   with torch.no_grad():
@@ -177,18 +181,20 @@ def test_a_model_of_another_name_is_roberta(kin, tmp_path, monkeypatch):
   assert candidate["probability"] == probability
 
 
-def test_a_damaged_or_other_sentencepiece_model(kin, tmp_path, spm):
+def test_a_damaged_or_different_sentencepiece_model_is_refused(
+  roberta_model, tmp_path, sentencepiece_path
+):
   path = tmp_path / "sentencepiece.bpe.model"
   path.write_bytes(b"\x00\x01")
   with pytest.raises(ValueError, match="bpe.model is not a unigram model of"):
     open_vocabulary.load(str(tmp_path))
-  content = pathlib.Path(spm).read_bytes()
+  content = pathlib.Path(sentencepiece_path).read_bytes()
   path.write_bytes(content.replace(b"<s>", b"<t>"))
   with pytest.raises(ValueError, match="first pieces are .*'<t>'.*of XLM-R"):
     open_vocabulary.load(str(tmp_path))
 
 
-def run(monkeypatch, verb, *arguments):
+def run_command(monkeypatch, verb, *arguments):
   execute([verb, *arguments])
 
 
@@ -205,7 +211,7 @@ def test_the_prefix_of_a_wrapper_is_left_out(tmp_path, capsys, prefix, name):
   assert weights.config == plain_weights.config
   for key, array in plain_weights.arrays.items():
     np.testing.assert_array_equal(weights.arrays[key], array)
-  line = f"model.safetensors: its names all begin with {prefix!r}"
+  line = f"model.safetensors: the names of all arrays begin with {prefix!r}"
   assert line in capsys.readouterr().err
   # If one name lacks the prefix, no wrapper has written the file.
   key = next(iter(wrapped_arrays))
@@ -217,7 +223,7 @@ def test_the_prefix_of_a_wrapper_is_left_out(tmp_path, capsys, prefix, name):
     hf.read(path, "bert")
 
 
-def test_a_model_for_next_sentences(tmp_path):
+def test_a_model_for_next_sentences_is_read_and_written(tmp_path):
   cls = transformers.BertForNextSentencePrediction
   torch.manual_seed(0)
   fields = tiny_hf.config("BertModel")
@@ -253,14 +259,14 @@ def test_a_class_of_decoders_may_hold_an_encoder(tmp_path, name):
   decoder_class = "BertLMHeadModel" if name == "Bert" else f"{name}ForCausalLM"
   family = name.lower()
   expected = hf.read(tiny_hf.write(tmp_path / "plain", masked_lm), family)
-  for decodes in (False, True):
+  for is_decoder in (False, True):
     path = tiny_hf.write(
-      tmp_path / str(decodes),
+      tmp_path / str(is_decoder),
       masked_lm,
       architectures=[decoder_class],
-      is_decoder=decodes,
+      is_decoder=is_decoder,
     )
-    if decodes:
+    if is_decoder:
       with pytest.raises(ValueError, match="is_decoder is True"):
         hf.read(path, family)
       continue
@@ -270,7 +276,7 @@ def test_a_class_of_decoders_may_hold_an_encoder(tmp_path, name):
       np.testing.assert_array_equal(weights.arrays[key], array)
 
 
-def test_a_class_without_architectures_is_found_by_its_head(tmp_path):
+def test_without_architectures_the_head_tells_the_class(tmp_path):
   for name in ("BertForPreTraining", "BertForMaskedLM", "BertModel"):
     path = tiny_hf.write(tmp_path / name, name, drop=["architectures"])
     complete_path = tiny_hf.write(tmp_path / f"{name}2", name)
@@ -281,14 +287,14 @@ def test_a_class_without_architectures_is_found_by_its_head(tmp_path):
     assert config["head"] == complete_config["head"]
 
 
-@pytest.mark.parametrize("layout_", ["root", "towers", "safe"])
+@pytest.mark.parametrize("weight_files", ["root", "towers", "safe"])
 def test_the_roots_weights_are_fetched_from_the_hub(
-  tmp_path, monkeypatch, layout_
+  tmp_path, monkeypatch, weight_files
 ):
   """The weights are fetched even if only `onnx` has a .safetensors file."""
   repository = tmp_path / "repository"
   class_by_folder = {".": "BertModel"}
-  if layout_ == "towers":
+  if weight_files == "towers":
     class_by_folder = {
       "generator": "ElectraForMaskedLM",
       "discriminator": "ElectraForPreTraining",
@@ -296,7 +302,7 @@ def test_the_roots_weights_are_fetched_from_the_hub(
   for folder, cls in class_by_folder.items():
     tiny_hf.write(repository / folder, cls)
     safetensors = repository / folder / "model.safetensors"
-    if layout_ != "safe":
+    if weight_files != "safe":
       arrays = model_folder.read_tensors(str(safetensors))
       tensors = {k: torch.from_numpy(np.array(v)) for k, v in arrays.items()}
       torch.save(tensors, repository / folder / "pytorch_model.bin")
@@ -312,7 +318,7 @@ def test_the_roots_weights_are_fetched_from_the_hub(
     for file in repository.rglob("*"):
       path = file.relative_to(repository)
       # As on the hub, an asterisk stands for slashes too.
-      if file.is_file() and mapping.is_skipped(str(path), allow_patterns):
+      if file.is_file() and mapping.matches_pattern(str(path), allow_patterns):
         (local / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, local / path)
     return str(local)
@@ -321,8 +327,8 @@ def test_the_roots_weights_are_fetched_from_the_hub(
   monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
   path = loading._download("somebody/model")
   assert hf_files.has_weights(path)
-  assert len(requests) == (1 if layout_ == "safe" else 2)
-  if layout_ != "towers":
+  assert len(requests) == (1 if weight_files == "safe" else 2)
+  if weight_files != "towers":
     weights = loading.read("somebody/model")
     assert weights.config["family"] == "bert"
 
@@ -364,7 +370,7 @@ def test_the_arrays_identify_the_family_without_a_config(
     loading.read(other_path)
 
 
-def test_every_command_has_the_flag(tmp_path, monkeypatch):
+def test_every_command_has_the_flag_family(tmp_path, monkeypatch):
   """If no field names the family, a command needs --family."""
   path = tiny_hf.write(tmp_path / "hf", "BertModel", drop=NAMING_FIELDS)
   (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
@@ -381,8 +387,8 @@ def test_every_command_has_the_flag(tmp_path, monkeypatch):
   for command, flags, message in commands:
     flags = ["--model", path, *flags]
     with pytest.raises(SystemExit, match="pass family="):
-      run(monkeypatch, command, *flags)
+      run_command(monkeypatch, command, *flags)
     with pytest.raises(SystemExit, match=message):
-      run(monkeypatch, command, *flags, "--family", "bert")
+      run_command(monkeypatch, command, *flags, "--family", "bert")
   flags = ["--model", "m", "--data", "d", "--family", "bert"]
   assert parser_of("evaluate").parse(flags).family == "bert"

@@ -7,24 +7,24 @@ import numpy as np
 import pytest
 from tf1_releases import (
   CONFIG,
-  EXTRA,
-  HEADS,
-  LAYERS,
+  DISCRIMINATOR_HIDDEN,
+  EMBEDDING_SIZE,
+  EXTRA_FIELDS,
+  GENERATOR_HIDDEN,
+  HIDDEN,
   MLP,
-  D,
-  E,
-  G,
-  H,
-  P,
-  S,
-  V,
+  NUM_HEADS,
+  NUM_LAYERS,
+  NUM_POSITIONS,
+  NUM_SEGMENTS,
+  VOCAB_SIZE,
   albert_shapes,
   bert_shapes,
-  draw,
   electra_shapes,
-  release,
-  save,
+  random_arrays,
+  save_checkpoint,
   write_json,
+  write_release,
 )
 
 from bert_jax.weights import hf, model_folder, tf1
@@ -32,7 +32,7 @@ from bert_jax.weights import hf, model_folder, tf1
 pytest.importorskip("tensorflow", reason="writes TF1 checkpoints")
 
 
-def layers_params(path, variables, names, name_by_module, heads):
+def layer_params(path, variables, names, name_by_module, heads):
   """Returns the expected parameters of the layers, stacked.
 
   Args:
@@ -86,7 +86,7 @@ ALBERT_LAYER = {
 }
 
 
-def tables_params(path, variables, scope):
+def table_params(path, variables, scope):
   return {
     f"{path}/word/embedding": variables[f"{scope}/word_embeddings"],
     f"{path}/position/embedding": variables[f"{scope}/position_embeddings"],
@@ -129,10 +129,12 @@ def pretraining_params(variables):
   }
 
 
-def bert_encoder(variables):
-  names = [f"bert/encoder/layer_{i}" for i in range(LAYERS)]
-  params = tables_params("encoder/embeddings", variables, "bert/embeddings")
-  return params | layers_params("encoder", variables, names, BERT_LAYER, HEADS)
+def bert_encoder_params(variables):
+  names = [f"bert/encoder/layer_{i}" for i in range(NUM_LAYERS)]
+  params = table_params("encoder/embeddings", variables, "bert/embeddings")
+  return params | layer_params(
+    "encoder", variables, names, BERT_LAYER, NUM_HEADS
+  )
 
 
 def assert_equal(weights, expected):
@@ -144,30 +146,39 @@ def assert_equal(weights, expected):
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory):
+def bert_release(tmp_path_factory):
   """Writes a release of BERT that has the arrays of an optimizer.
 
   Returns its path, all arrays and the names of the optimizer's arrays.
   """
-  path, arrays = str(tmp_path_factory.mktemp("bert")), draw(bert_shapes())
-  return path, arrays, release(path, arrays, slots=True, **EXTRA)
+  path, arrays = (
+    str(tmp_path_factory.mktemp("bert")),
+    random_arrays(bert_shapes()),
+  )
+  return (
+    path,
+    arrays,
+    write_release(path, arrays, has_slots=True, **EXTRA_FIELDS),
+  )
 
 
-def test_bert_with_pretraining_heads(bert, tmp_path):
-  path, arrays, extra = bert
+def test_bert_with_pretraining_heads_is_read(bert_release, tmp_path):
+  path, arrays, optimizer_names = bert_release
   weights = tf1.read(path, "bert")
-  assert_equal(weights, bert_encoder(arrays) | pretraining_params(arrays))
+  assert_equal(
+    weights, bert_encoder_params(arrays) | pretraining_params(arrays)
+  )
   config = weights.config
   assert (config["family"], config["task"]) == ("bert", "pretraining")
   assert config["head"] == {"pairs": True} and config["labels"] is None
   assert config["model"] == dict(
-    vocab_size=V,
-    hidden=H,
-    num_layers=LAYERS,
-    heads=HEADS,
+    vocab_size=VOCAB_SIZE,
+    hidden=HIDDEN,
+    num_layers=NUM_LAYERS,
+    heads=NUM_HEADS,
     mlp=MLP,
-    max_positions=P,
-    num_segments=S,
+    max_positions=NUM_POSITIONS,
+    num_segments=NUM_SEGMENTS,
     dropout=0.1,
     attention_dropout=0.2,
     initializer_range=0.03,
@@ -175,7 +186,7 @@ def test_bert_with_pretraining_heads(bert, tmp_path):
     norm_epsilon=1e-12,
   )
   assert config["source"] == dict(
-    format="tf1", dtype="float32", skipped=extra, config=EXTRA
+    format="tf1", dtype="float32", skipped=optimizer_names, config=EXTRA_FIELDS
   )
   settings = json.loads(weights.tokenizer_files["tokenizer_config.json"])
   assert settings == {"do_lower_case": True}
@@ -186,11 +197,13 @@ def test_bert_with_pretraining_heads(bert, tmp_path):
   assert reread.tokenizer_files == weights.tokenizer_files
 
 
-def release_albert(path, groups, **fields):
+def write_albert_release(path, groups, **fields):
   """Writes a release of ALBERT with 4 layers; returns its arrays."""
-  arrays = draw(albert_shapes(groups))
-  save(path, "model.ckpt-best", arrays, slots=False)
-  config = CONFIG | {"embedding_size": E, "num_hidden_layers": 4} | fields
+  arrays = random_arrays(albert_shapes(groups))
+  save_checkpoint(path, "model.ckpt-best", arrays, has_slots=False)
+  config = (
+    CONFIG | {"embedding_size": EMBEDDING_SIZE, "num_hidden_layers": 4} | fields
+  )
   config |= {"num_hidden_groups": groups}
   write_json(f"{path}/albert_config.json", config)
   pathlib.Path(path, "30k-clean.model").write_bytes(b"a model")
@@ -198,22 +211,22 @@ def release_albert(path, groups, **fields):
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-def test_albert(tmp_path, groups):
+def test_albert_is_read(tmp_path, groups):
   path = str(tmp_path)
   unused_fields = {"inner_group_num": 1, "net_structure_type": 0, "gap_size": 0}
-  variables = release_albert(path, groups, **unused_fields)
+  variables = write_albert_release(path, groups, **unused_fields)
   weights = tf1.read(path, "albert")
   scope = "bert/encoder/transformer"
   names = [f"{scope}/group_{i}/inner_group_0" for i in range(groups)]
-  expected = tables_params("encoder/embeddings", variables, "bert/embeddings")
-  expected |= layers_params("encoder", variables, names, ALBERT_LAYER, HEADS)
+  expected = table_params("encoder/embeddings", variables, "bert/embeddings")
+  expected |= layer_params("encoder", variables, names, ALBERT_LAYER, NUM_HEADS)
   expected |= dense_params(
     "encoder/project", variables, "bert/encoder/embedding_hidden_mapping_in"
   )
   assert_equal(weights, expected | pretraining_params(variables))
   model = weights.config["model"]
   assert (model["num_layers"], model["groups"]) == (4, groups)
-  assert model["embedding_size"] == E
+  assert model["embedding_size"] == EMBEDDING_SIZE
   # ALBERT's "gelu" is the approximation by tanh.
   assert model["activation"] == "gelu_new"
   assert weights.config["source"]["config"] == unused_fields
@@ -221,16 +234,19 @@ def test_albert(tmp_path, groups):
 
 
 @pytest.fixture(scope="module")
-def electra(tmp_path_factory):
+def electra_release(tmp_path_factory):
   """Writes a release of ELECTRA, without a config; returns path and arrays."""
-  path, arrays = str(tmp_path_factory.mktemp("electra")), draw(electra_shapes())
-  save(path, "electra_small", arrays)
+  path, arrays = (
+    str(tmp_path_factory.mktemp("electra")),
+    random_arrays(electra_shapes()),
+  )
+  save_checkpoint(path, "electra_small", arrays)
   return path, arrays
 
 
 def tower_params(path, variables, scope, heads):
-  names = [f"{scope}/encoder/layer_{i}" for i in range(LAYERS)]
-  params = layers_params(path, variables, names, BERT_LAYER, heads)
+  names = [f"{scope}/encoder/layer_{i}" for i in range(NUM_LAYERS)]
+  params = layer_params(path, variables, names, BERT_LAYER, heads)
   return params | dense_params(
     f"{path}/project", variables, f"{scope}/embeddings_project"
   )
@@ -239,16 +255,18 @@ def tower_params(path, variables, scope, heads):
 def electra_params(variables, tower):
   has_both = tower == "both"
   path = "embeddings" if has_both else "encoder/embeddings"
-  params = tables_params(path, variables, "electra/embeddings")
+  params = table_params(path, variables, "electra/embeddings")
   if tower != "generator":
     path = "discriminator" if has_both else "encoder/tower"
-    params |= tower_params(path, variables, "electra", D // 64)
+    params |= tower_params(
+      path, variables, "electra", DISCRIMINATOR_HIDDEN // 64
+    )
     scope = "discriminator_predictions"
     params |= dense_params("rtd/dense", variables, f"{scope}/dense")
     params |= dense_params("rtd/output/dense", variables, f"{scope}/dense_1")
   if tower != "discriminator":
     path = "generator" if has_both else "encoder/tower"
-    params |= tower_params(path, variables, "generator", G // 64)
+    params |= tower_params(path, variables, "generator", GENERATOR_HIDDEN // 64)
     scope = "generator_predictions"
     names = (f"{scope}/dense", f"{scope}/LayerNorm", f"{scope}/output_bias")
     params |= mlm_params(variables, *names)
@@ -256,22 +274,28 @@ def electra_params(variables, tower):
 
 
 @pytest.mark.parametrize("tower", ["both", "generator", "discriminator"])
-def test_electra_without_a_config(electra, tower, capsys):
-  path, arrays = electra
+def test_electra_without_a_config_is_read(electra_release, tower, capsys):
+  path, arrays = electra_release
   weights = tf1.read(path, "electra", tower)
   assert_equal(weights, electra_params(arrays, tower))
   is_generator = tower == "generator"
-  width, mlp = (G, 4 * G) if is_generator else (D, MLP)
-  generator_size = {"generator_hidden": G} if tower == "both" else {}
+  width, mlp = (
+    (GENERATOR_HIDDEN, 4 * GENERATOR_HIDDEN)
+    if is_generator
+    else (DISCRIMINATOR_HIDDEN, MLP)
+  )
+  generator_size = (
+    {"generator_hidden": GENERATOR_HIDDEN} if tower == "both" else {}
+  )
   assert weights.config["model"] == generator_size | dict(
-    vocab_size=V,
-    embedding_size=E,
+    vocab_size=VOCAB_SIZE,
+    embedding_size=EMBEDDING_SIZE,
     hidden=width,
-    num_layers=LAYERS,
+    num_layers=NUM_LAYERS,
     heads=width // 64,
     mlp=mlp,
-    max_positions=P,
-    num_segments=S,
+    max_positions=NUM_POSITIONS,
+    num_segments=NUM_SEGMENTS,
     dropout=0.1,
     attention_dropout=0.1,
     initializer_range=0.02,
@@ -296,26 +320,34 @@ def test_electra_without_a_config(electra, tower, capsys):
     assert shared_names <= used_names and len(shared_names) == 5
 
 
-def test_electra_with_a_config(tmp_path):
-  arrays = draw(electra_shapes())
-  save(str(tmp_path), "model.ckpt-7", arrays, slots=False)
+def test_electra_with_a_config_is_read(tmp_path):
+  arrays = random_arrays(electra_shapes())
+  save_checkpoint(str(tmp_path), "model.ckpt-7", arrays, has_slots=False)
   config = {"num_attention_heads": 4, "hidden_dropout_prob": 0.25}
   write_json(tmp_path / "electra_config.json", config)
   model = tf1.read(str(tmp_path), "electra").config["model"]
-  assert (model["heads"], model["dropout"], model["hidden"]) == (4, 0.25, D)
+  assert (model["heads"], model["dropout"], model["hidden"]) == (
+    4,
+    0.25,
+    DISCRIMINATOR_HIDDEN,
+  )
   # The config describes the discriminator. The number of the generator's heads
   # follows from the generator's width.
   model = tf1.read(str(tmp_path), "electra", "generator").config["model"]
-  assert (model["heads"], model["dropout"], model["hidden"]) == (1, 0.25, G)
+  assert (model["heads"], model["dropout"], model["hidden"]) == (
+    1,
+    0.25,
+    GENERATOR_HIDDEN,
+  )
 
 
 @pytest.mark.parametrize("head", ["classifier", "span", "encoder"])
-def test_fine_tuned_bert(tmp_path, head):
-  arrays = draw(bert_shapes(head))
-  release(str(tmp_path), arrays, hidden_act="relu", type_vocab_size=None)
+def test_a_fine_tuned_bert_is_read(tmp_path, head):
+  arrays = random_arrays(bert_shapes(head))
+  write_release(str(tmp_path), arrays, hidden_act="relu", type_vocab_size=None)
   weights = tf1.read(str(tmp_path), "bert")
   scope = {"classifier": "", "span": "cls/squad/"}.get(head)
-  expected = bert_encoder(arrays)
+  expected = bert_encoder_params(arrays)
   expected |= dense_params("pooler/dense", arrays, "bert/pooler/dense")
   if scope is not None:
     expected["classifier/dense/kernel"] = arrays[f"{scope}output_weights"].T
@@ -324,7 +356,7 @@ def test_fine_tuned_bert(tmp_path, head):
   config = weights.config
   assert config["model"]["activation"] == "relu"
   # The config has no type_vocab_size, so the size of the table is used.
-  assert config["model"]["num_segments"] == S
+  assert config["model"]["num_segments"] == NUM_SEGMENTS
   # A span head does not read the pooler, which is kept nevertheless.
   assert config["pooler"] == (head != "classifier")
   if head == "classifier":
@@ -339,36 +371,40 @@ def test_fine_tuned_bert(tmp_path, head):
     assert reread.config[key] == config[key], key
 
 
-def test_slots_of_other_optimizers_and_half_precision(tmp_path):
+def test_slots_of_optimizers_are_skipped_and_half_precision_is_read(tmp_path):
   half_arrays = {
-    key: array.astype(np.float16) for key, array in draw(bert_shapes()).items()
+    key: array.astype(np.float16)
+    for key, array in random_arrays(bert_shapes()).items()
   }
-  name, slots = "bert/pooler/dense/kernel", {}
+  name, has_slots = "bert/pooler/dense/kernel", {}
   for slot in ("Adam", "Adam_1", "lamb_m", "lamb_v", "LAMBOptimizer_1"):
-    slots[f"{name}/{slot}"] = np.zeros((H, H), np.float32)
-  slots["beta1_power"] = np.float32(0.5)
-  release(str(tmp_path), half_arrays | slots)
+    has_slots[f"{name}/{slot}"] = np.zeros((HIDDEN, HIDDEN), np.float32)
+  has_slots["beta1_power"] = np.float32(0.5)
+  write_release(str(tmp_path), half_arrays | has_slots)
   weights = tf1.read(str(tmp_path), "bert")
   float32_arrays = {
     key: array.astype(np.float32) for key, array in half_arrays.items()
   }
   assert_equal(
-    weights, bert_encoder(float32_arrays) | pretraining_params(float32_arrays)
+    weights,
+    bert_encoder_params(float32_arrays) | pretraining_params(float32_arrays),
   )
   source = weights.config["source"]
-  assert (source["dtype"], source["skipped"]) == ("float16", sorted(slots))
+  assert (source["dtype"], source["skipped"]) == ("float16", sorted(has_slots))
 
 
 def test_a_cased_vocabulary_is_not_lower_cased(tmp_path):
-  release(str(tmp_path), draw(bert_shapes()))
+  write_release(str(tmp_path), random_arrays(bert_shapes()))
   (tmp_path / "vocab.txt").write_text("[PAD]\n[CLS]\nthe\nThe\n")
   files = tf1.read(str(tmp_path), "bert").tokenizer_files
   assert json.loads(files["tokenizer_config.json"]) == {"do_lower_case": False}
 
 
-def test_to_hugging_face_and_back(bert, electra, tmp_path):
-  release_albert(str(tmp_path / "albert"), 2)
-  paths = {"bert": bert[0], "electra": electra[0]}
+def test_a_round_trip_through_hugging_face_keeps_the_model(
+  bert_release, electra_release, tmp_path
+):
+  write_albert_release(str(tmp_path / "albert"), 2)
+  paths = {"bert": bert_release[0], "electra": electra_release[0]}
   paths["albert"] = str(tmp_path / "albert")
   for family, path in paths.items():
     weights = tf1.read(path, family)

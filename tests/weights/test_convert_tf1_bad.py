@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from tf1_releases import (
   CONFIG,
-  E,
-  H,
-  P,
-  V,
+  EMBEDDING_SIZE,
+  HIDDEN,
+  NUM_POSITIONS,
+  VOCAB_SIZE,
   albert_shapes,
   bert_shapes,
-  draw,
   electra_shapes,
-  release,
-  save,
+  random_arrays,
+  save_checkpoint,
   write_json,
+  write_release,
 )
 
 from bert_jax.cli.main import execute
@@ -38,7 +38,7 @@ def convert(capsys, source, output):
 
 
 def test_the_command_writes_a_folder(tmp_path, capsys):
-  release(str(tmp_path / "release"), draw(bert_shapes()))
+  write_release(str(tmp_path / "release"), random_arrays(bert_shapes()))
   output = tmp_path / "ours"
   for path in (
     tmp_path / "release",
@@ -90,11 +90,11 @@ DAMAGES = {
   ),
   "transposed": (
     lambda v: v.update({PAIR: v[PAIR].T}),
-    [f"{PAIR} has shape [{H}, 2], not [2, {H}]"],
+    [f"{PAIR} has shape [{HIDDEN}, 2], not [2, {HIDDEN}]"],
   ),
   "longer": (
     lambda v: v.update(
-      {"bert/embeddings/position_embeddings": np.ones((5, H), np.float32)}
+      {"bert/embeddings/position_embeddings": np.ones((5, HIDDEN), np.float32)}
     ),
     [
       "bert/embeddings/position_embeddings has shape [5, 12], not [9, 12]",
@@ -106,10 +106,10 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_one_wrong_variable_is_named(damage, tmp_path, capsys):
-  arrays = draw(bert_shapes())
+  arrays = random_arrays(bert_shapes())
   change, problems = DAMAGES[damage]
   change(arrays)
-  release(str(tmp_path / "release"), arrays)
+  write_release(str(tmp_path / "release"), arrays)
   message = convert(capsys, tmp_path / "release", tmp_path / "ours")
   assert message.startswith("error: ") and "\n" not in message
   for expected in (*problems, "bert_model.ckpt"):
@@ -117,38 +117,49 @@ def test_one_wrong_variable_is_named(damage, tmp_path, capsys):
   assert [path.name for path in tmp_path.iterdir()] == ["release"]
 
 
-FIELDS = {
+WRONG_FIELDS = {
   "num_attention_heads": (None, "has no num_attention_heads; write it in"),
   "hidden_act": ("swish", "hidden_act is 'swish'; it must be one of"),
-  "hidden_size": (H + 1, f"hidden={H + 1} is not a multiple of heads=3"),
-  "vocab_size": (V + 1, f"has shape [{V}, {H}], not [{V + 1}, {H}]"),
-  "type_vocab_size": (16, f"has shape [2, {H}], not [16, {H}]"),
+  "hidden_size": (
+    HIDDEN + 1,
+    f"hidden={HIDDEN + 1} is not a multiple of heads=3",
+  ),
+  "vocab_size": (
+    VOCAB_SIZE + 1,
+    f"has shape [{VOCAB_SIZE}, {HIDDEN}], not [{VOCAB_SIZE + 1}, {HIDDEN}]",
+  ),
+  "type_vocab_size": (16, f"has shape [2, {HIDDEN}], not [16, {HIDDEN}]"),
   "max_position_embeddings": ("many", "it must be a whole number from 1"),
   "hidden_dropout_prob": (-0.1, "it must be a number from 0"),
-  "inner_group_num": (2, "only 1 is known here"),
-  "layer_norm_eps": (1e-5, "only 1e-12 is known here"),
+  "inner_group_num": (2, "only 1 is supported"),
+  "layer_norm_eps": (1e-5, "only 1e-12 is supported"),
 }
 
 
-@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("field", WRONG_FIELDS)
 def test_one_wrong_field_is_named(field, tmp_path):
-  setting, problem = FIELDS[field]
+  setting, problem = WRONG_FIELDS[field]
   path = str(tmp_path)
-  release(path, draw(bert_shapes()), **{field: setting})
+  write_release(path, random_arrays(bert_shapes()), **{field: setting})
   with pytest.raises(ValueError) as e:
     tf1.read(path, "bert")
   assert problem in str(e.value) and "bert_config.json" in str(e.value)
 
 
 def test_a_release_needs_its_config(tmp_path):
-  save(str(tmp_path), "bert_model.ckpt", draw(bert_shapes()), slots=False)
+  save_checkpoint(
+    str(tmp_path),
+    "bert_model.ckpt",
+    random_arrays(bert_shapes()),
+    has_slots=False,
+  )
   with pytest.raises(ValueError, match="bert_config.json is missing"):
     tf1.read(str(tmp_path), "bert")
 
 
-def test_families_and_towers(tmp_path):
+def test_wrong_families_and_towers_are_refused(tmp_path):
   path = str(tmp_path / "bert")
-  release(path, draw(bert_shapes()))
+  write_release(path, random_arrays(bert_shapes()))
   with pytest.raises(ValueError, match="those of bert, not of albert"):
     tf1.read(path, "albert")
   with pytest.raises(ValueError, match="those of bert, not of electra"):
@@ -158,13 +169,15 @@ def test_families_and_towers(tmp_path):
   with pytest.raises(ValueError, match="only ELECTRA has towers"):
     tf1.read(path, "bert", "generator")
   path = str(tmp_path / "albert")
-  save(path, "model.ckpt-best", draw(albert_shapes(1)), slots=False)
+  save_checkpoint(
+    path, "model.ckpt-best", random_arrays(albert_shapes(1)), has_slots=False
+  )
   with pytest.raises(ValueError, match="those of albert, not of bert"):
     tf1.read(path, "bert")
-  arrays = draw(electra_shapes())
+  arrays = random_arrays(electra_shapes())
   arrays = {k: v for k, v in arrays.items() if not k.startswith("generator")}
   path = str(tmp_path / "electra")
-  save(path, "electra", arrays, slots=False)
+  save_checkpoint(path, "electra", arrays, has_slots=False)
   assert tf1.read(path, "electra").config["task"] == "discriminator"
   for tower in ("both", "generator"):
     with pytest.raises(ValueError) as e:
@@ -184,35 +197,42 @@ def test_families_and_towers(tmp_path):
   ],
 )
 def test_one_missing_variable_of_electra_is_named(name, tmp_path):
-  arrays = draw(electra_shapes())
+  arrays = random_arrays(electra_shapes())
   del arrays[name]
-  save(str(tmp_path), "electra", arrays, slots=False)
+  save_checkpoint(str(tmp_path), "electra", arrays, has_slots=False)
   with pytest.raises(ValueError, match=f"{name} is missing"):
     tf1.read(str(tmp_path), "electra")
 
 
-def test_shapes_of_electra_that_disagree(tmp_path):
-  arrays = draw(electra_shapes())
+def test_a_wrong_shape_of_electra_is_named(tmp_path):
+  arrays = random_arrays(electra_shapes())
   name = "generator_predictions/output_bias"
   arrays[name] = arrays[name][1:]
-  save(str(tmp_path), "electra", arrays, slots=False)
+  save_checkpoint(str(tmp_path), "electra", arrays, has_slots=False)
   with pytest.raises(ValueError) as e:
     tf1.read(str(tmp_path), "electra")
   assert "electra, with the sizes of its variables electra/embeddings" in str(
     e.value
   )
-  assert f"{name} has shape [{V - 1}], not [{V}]" in str(e.value)
+  assert f"{name} has shape [{VOCAB_SIZE - 1}], not [{VOCAB_SIZE}]" in str(
+    e.value
+  )
 
 
-def test_groups_that_do_not_divide_the_layers(tmp_path):
-  save(str(tmp_path), "model.ckpt-best", draw(albert_shapes(2)), slots=False)
-  config = CONFIG | {"embedding_size": E, "num_hidden_layers": 3}
+def test_groups_that_do_not_divide_the_layers_are_refused(tmp_path):
+  save_checkpoint(
+    str(tmp_path),
+    "model.ckpt-best",
+    random_arrays(albert_shapes(2)),
+    has_slots=False,
+  )
+  config = CONFIG | {"embedding_size": EMBEDDING_SIZE, "num_hidden_layers": 3}
   write_json(tmp_path / "albert_config.json", config)
   with pytest.raises(ValueError, match="json: num_layers=3 is not a multiple"):
     tf1.read(str(tmp_path), "albert")
 
 
-def test_which_of_several_checkpoints(tmp_path):
+def test_one_of_several_checkpoints_must_be_named(tmp_path):
   path = str(tmp_path)
   with pytest.raises(ValueError, match="no TF1 checkpoint in it"):
     tf1.find_checkpoint(path)
@@ -235,9 +255,9 @@ def test_which_of_several_checkpoints(tmp_path):
   assert tf1.find_checkpoint(path) == f"{path}/model.ckpt-20"
 
 
-def test_damaged_files(tmp_path, capsys):
+def test_damaged_files_are_refused(tmp_path, capsys):
   path = tmp_path / "release"
-  release(str(path), draw(bert_shapes()))
+  write_release(str(path), random_arrays(bert_shapes()))
   shard = path / "bert_model.ckpt.data-00000-of-00001"
   intact_content = shard.read_bytes()
   flipped_content = bytearray(intact_content)
@@ -256,16 +276,18 @@ def test_damaged_files(tmp_path, capsys):
   assert [path.name for path in tmp_path.iterdir()] == ["release"]
 
 
-def test_tensorflow_2s_objects(tmp_path):
+def test_a_checkpoint_of_tensorflow_2_objects_is_refused(tmp_path):
   import tensorflow as tf
 
-  model = tf.train.Checkpoint(table=tf.Variable(np.ones((P, H), np.float32)))
+  model = tf.train.Checkpoint(
+    table=tf.Variable(np.ones((NUM_POSITIONS, HIDDEN), np.float32))
+  )
   prefix = model.write(str(tmp_path / "model.ckpt"))
   with pytest.raises(ValueError, match="of TensorFlow 2's objects"):
     tf1.read(prefix, "bert")
 
 
-def test_without_tensorflow(tmp_path):
+def test_an_error_says_that_tensorflow_is_missing(tmp_path):
   (tmp_path / "bert_model.ckpt.index").write_bytes(b"")
   code = (
     "import sys\n"

@@ -25,7 +25,7 @@ SIZES = dict(
   intermediate_size=24,
   max_position_embeddings=20,
 )
-OPTIONS = {
+CONFIG_OPTIONS = {
   "bert": SIZES,
   "roberta": SIZES | dict(layer_norm_eps=1e-5, type_vocab_size=1),
   "albert": SIZES | dict(embedding_size=8, num_hidden_groups=2),
@@ -47,7 +47,7 @@ OPTIONS = {
     pad_token_id=0,
   ),
 }
-PREFIXES = {
+CLASS_PREFIXES = {
   "bert": "Bert",
   "roberta": "Roberta",
   "albert": "Albert",
@@ -55,7 +55,7 @@ PREFIXES = {
   "distilbert": "DistilBert",
   "gpt": "OpenAIGPT",
 }
-HEADS = (
+CLASS_ENDINGS = (
   "Model",
   "ForPreTraining",
   "ForMaskedLM",
@@ -66,8 +66,8 @@ HEADS = (
 )
 CASES = [
   (family, head)
-  for family in PREFIXES
-  for head in HEADS
+  for family in CLASS_PREFIXES
+  for head in CLASS_ENDINGS
   if family != "gpt"
   and not (head == "ForPreTraining" and family in ("roberta", "distilbert"))
 ] + [
@@ -80,7 +80,7 @@ CASES = [
   )
 ]
 # The quick tests have one case of each family.
-QUICK = (
+QUICK_CASES = (
   ("bert", "ForPreTraining"),
   ("roberta", "ForSequenceClassification"),
   ("albert", "ForMultipleChoice"),
@@ -93,8 +93,8 @@ LABELS = {0: "contra", 1: "neutral", 2: "entail"}
 
 def random_model(family, head, **options):
   """Makes a random model without parameters that are 0 or 1."""
-  cls = getattr(transformers, PREFIXES[family] + head)
-  options = OPTIONS[family] | options
+  cls = getattr(transformers, CLASS_PREFIXES[family] + head)
+  options = CONFIG_OPTIONS[family] | options
   if head in ("ForSequenceClassification", "ForTokenClassification"):
     options["id2label"] = LABELS
     options["label2id"] = {name: i for i, name in LABELS.items()}
@@ -108,7 +108,7 @@ def random_model(family, head, **options):
   return model
 
 
-def batch(family, head):
+def make_inputs(family, head):
   """Returns ids and a mask of two rows, or of two examples of three choices."""
   has_choices = head in ("ForMultipleChoice", "DoubleHeadsModel")
   shape = (2, 3, 6) if has_choices else (2, 6)
@@ -116,7 +116,7 @@ def batch(family, head):
   mask = np.ones(shape, np.int64)
   # transformers' GPT-1 reads a choice at its last position, even if padded.
   if head != "DoubleHeadsModel":
-    padding = OPTIONS[family].get(
+    padding = CONFIG_OPTIONS[family].get(
       "pad_token_id", 1 if family == "roberta" else 0
     )
     ids[-1, ..., 4:], mask[-1, ..., 4:] = padding, 0
@@ -194,7 +194,7 @@ def assert_same_arrays(model, path):
   return reopened
 
 
-def fields(config):
+def stable_fields(config):
   """Returns a config's fields without those that depend on its folder."""
   folder_fields = ("_name_or_path", "dtype")
   return {k: v for k, v in config.to_dict().items() if k not in folder_fields}
@@ -203,15 +203,15 @@ def fields(config):
 @pytest.mark.parametrize(
   "family, head",
   [
-    case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow)
+    case if case in QUICK_CASES else pytest.param(*case, marks=pytest.mark.slow)
     for case in CASES
   ],
 )
-def test_logits_and_round_trip(family, head, tmp_path, capsys):
+def test_logits_and_a_round_trip_agree(family, head, tmp_path, capsys):
   model = random_model(family, head)
   model.save_pretrained(tmp_path / "hf")
   weights = hf.read(str(tmp_path / "hf"), family)
-  ids, mask = batch(family, head)
+  ids, mask = make_inputs(family, head)
   expected = torch_outputs(model, head, ids, mask)
   outputs = module_outputs(weights, ids, mask)
   assert outputs.keys() == expected.keys()
@@ -225,7 +225,7 @@ def test_logits_and_round_trip(family, head, tmp_path, capsys):
   model_folder.write(str(tmp_path / "ours"), weights)
   hf.write(str(tmp_path / "back"), model_folder.read(str(tmp_path / "ours")))
   reopened = assert_same_arrays(model, tmp_path / "back")
-  assert fields(reopened.config) == fields(model.config)
+  assert stable_fields(reopened.config) == stable_fields(model.config)
   assert reopened.config.id2label == model.config.id2label
   # No field was absent, so no default was used.
   assert "note:" not in capsys.readouterr().err
@@ -247,7 +247,7 @@ def test_half_precision_comes_back_bit_equal(dtype, tmp_path):
   assert reopened.dtype == getattr(torch, dtype)
 
 
-def test_torch_files_and_shards(tmp_path):
+def test_torch_files_and_shards_are_read(tmp_path):
   """Reads files of torch before 1.6, which are no zip files, and shards."""
   model = random_model("bert", "Model")
   model.save_pretrained(tmp_path / "safe")
@@ -297,14 +297,14 @@ def test_a_pickle_with_code_is_not_run(tmp_path):
     hf.read(str(tmp_path), "bert")
   assert not (tmp_path / "ran").exists()
   torch.save({"x": {"y": torch.ones(1)}}, tmp_path / "pytorch_model.bin")
-  with pytest.raises(ValueError, match="no dictionary of tensors"):
+  with pytest.raises(ValueError, match="not a dictionary of tensors"):
     hf.read(str(tmp_path), "bert")
   (tmp_path / "pytorch_model.bin").write_bytes(b"no weights")
   with pytest.raises(ValueError, match="pytorch_model.bin"):
     hf.read(str(tmp_path), "bert")
 
 
-def test_both_towers(tmp_path):
+def test_both_towers_are_read_and_written(tmp_path):
   """Reads two folders as one model, and writes both towers or one."""
   generator = random_model(
     "electra", "ForMaskedLM", num_attention_heads=1, intermediate_size=64
@@ -318,7 +318,7 @@ def test_both_towers(tmp_path):
     model.save_pretrained(tmp_path / "hf" / name)
   weights = hf.read(str(tmp_path / "hf"), "electra")
   assert weights.config["model"]["generator_hidden"] == 16
-  ids, mask = batch("electra", "ForMaskedLM")
+  ids, mask = make_inputs("electra", "ForMaskedLM")
   outputs, is_token = module_outputs(weights, ids, mask), mask.astype(bool)
   for name, model, head in (
     ("mlm_logits", generator, "ForMaskedLM"),
@@ -335,7 +335,7 @@ def test_both_towers(tmp_path):
   assert_same_arrays(discriminator, tmp_path / "back" / "discriminator")
   hf.write(str(tmp_path / "one"), weights, "generator")
   reopened = assert_same_arrays(generator, tmp_path / "one")
-  assert fields(reopened.config) == fields(generator.config)
+  assert stable_fields(reopened.config) == stable_fields(generator.config)
 
 
 def test_auto_classes_open_model_and_tokenizer(tmp_path):

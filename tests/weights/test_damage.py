@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @pytest.fixture(scope="module", autouse=True)
-def abandoned_reads():
+def delete_abandoned_reads():
   """Deletes the abandoned reads before tests of other files begin."""
   yield
   gc.collect()
@@ -51,7 +51,7 @@ def saved_run(tmp_path_factory):
   return path
 
 
-def files(folder):
+def files_in(folder):
   return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
@@ -67,7 +67,7 @@ def restore(workdir):
   return step
 
 
-def flip(path, rng):
+def flip_bit(path, rng):
   content = bytearray(path.read_bytes())
   offset = rng.randrange(len(content))
   content[offset] ^= 1 << rng.randrange(8)
@@ -78,13 +78,13 @@ def truncate(path, rng):
   os.truncate(path, rng.randrange(path.stat().st_size))
 
 
-@pytest.mark.parametrize("damage", [flip, truncate])
+@pytest.mark.parametrize("damage", [flip_bit, truncate])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_damaged_file_never_gives_a_wrong_state(
   saved_run, tmp_path, damage, seed, capfd
 ):
   rng = random.Random(seed)
-  paths = files(saved_run / "checkpoints" / "20")
+  paths = files_in(saved_run / "checkpoints" / "20")
   assert len(paths) > 5
   steps = []
   for i, path in enumerate(paths):
@@ -104,18 +104,20 @@ def test_a_damaged_file_never_gives_a_wrong_state(
   assert steps.count(10) >= 2
 
 
-def test_a_missing_file_is_noticed(saved_run, tmp_path):
+def test_a_checkpoint_without_its_state_is_not_used(saved_run, tmp_path):
   shutil.copytree(saved_run, tmp_path / "run")
   shutil.rmtree(tmp_path / "run" / "checkpoints" / "20" / "state")
   assert restore(tmp_path / "run") == 10
 
 
-def test_nothing_whole_is_an_error(saved_run, tmp_path):
+def test_a_run_with_only_damaged_checkpoints_is_refused(saved_run, tmp_path):
   shutil.copytree(saved_run, tmp_path / "run")
   for step in ("10", "20"):
-    for path in files(tmp_path / "run" / "checkpoints" / step / "state"):
+    for path in files_in(tmp_path / "run" / "checkpoints" / step / "state"):
       os.truncate(path, 0)
-  with pytest.raises(ValueError, match="no checkpoint .* is whole") as error:
+  with pytest.raises(
+    ValueError, match="no checkpoint .* is undamaged"
+  ) as error:
     restore(tmp_path / "run")
   assert str(error.value).endswith("). Start in a new --workdir.")
 
@@ -128,16 +130,16 @@ def test_nothing_whole_is_an_error(saved_run, tmp_path):
     lambda content: bytes(255 - byte for byte in content),
   ],
 )
-def test_a_reader_of_a_damaged_run_is_told_in_sentences(
+def test_messages_about_a_damaged_run_are_plain(
   saved_run, tmp_path, capfd, change
 ):
   """Messages have no terms of libraries, and do not advise a new run."""
   run = tmp_path / "run"
   shutil.copytree(saved_run, run)
-  for path in files(run / "checkpoints" / "20" / "state"):
+  for path in files_in(run / "checkpoints" / "20" / "state"):
     path.write_bytes(change(path.read_bytes()))
   params = make_state(0).params
-  with Checkpointer.of_run(str(run)) as saver:
+  with Checkpointer.for_reading(str(run)) as saver:
     assert saver.restore_params(None, params)[1] == 10
   folder = run / "checkpoints"
   (note,) = [
@@ -146,11 +148,11 @@ def test_a_reader_of_a_damaged_run_is_told_in_sentences(
   start, end = f"{folder}/20 is damaged: a file in it cannot be read (", ")."
   reason = note.removeprefix(start).removesuffix(f"{end} Using step 10.")
   assert reason.isidentifier(), note
-  for path in files(run / "checkpoints" / "10" / "state"):
+  for path in files_in(run / "checkpoints" / "10" / "state"):
     path.write_bytes(change(path.read_bytes()))
   with (
-    Checkpointer.of_run(str(run)) as saver,
-    pytest.raises(ValueError, match="no checkpoint .* is whole") as error,
+    Checkpointer.for_reading(str(run)) as saver,
+    pytest.raises(ValueError, match="no checkpoint .* is undamaged") as error,
   ):
     saver.restore_params(None, params)
   text = str(error.value)
@@ -159,9 +161,9 @@ def test_a_reader_of_a_damaged_run_is_told_in_sentences(
   assert text.count("a file in it cannot be read (") == 2 and ".)" not in text
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_what_another_process_cannot_read_is_not_taken(
-  saved_run, tmp_path, late, monkeypatch, capsys
+@pytest.mark.parametrize("fails_late", [False, True])
+def test_a_checkpoint_that_is_damaged_in_one_process_is_not_used(
+  saved_run, tmp_path, fails_late, monkeypatch, capsys
 ):
   """The other process may fail before checksums are compared, or after."""
   shutil.copytree(saved_run, tmp_path / "run")
@@ -172,7 +174,7 @@ def test_what_another_process_cannot_read_is_not_taken(
     calls.append(report)
     if isinstance(report, list):
       return [report, report]
-    is_refused = len(calls) == (3 if late else 2)
+    is_refused = len(calls) == (3 if fails_late else 2)
     return [
       report,
       ["DamagedFile", "a shard of 20 is damaged."] if is_refused else None,
@@ -202,7 +204,7 @@ def test_an_old_checkpoint_that_a_kill_left_is_removed(saved_run, tmp_path):
   """The kill came after the new save, before the old checkpoint was removed."""
   workdir = tmp_path / "run"
   shutil.copytree(saved_run, workdir)
-  for keep, steps_left in ((2, ["10", "20"]), (1, ["20"])):
+  for keep, kept_steps in ((2, ["10", "20"]), (1, ["20"])):
     with Checkpointer(str(workdir), keep=keep) as saver:
       assert saver.restore_newest(make_state(0))[2] == 20
-    assert names_in(workdir / "checkpoints") == steps_left
+    assert names_in(workdir / "checkpoints") == kept_steps

@@ -1,4 +1,4 @@
-"""`open_model` opens converted folders, runs, and names on the hub."""
+"""Tests that `open_model` opens folders, runs, and names on the hub."""
 
 import functools
 import json
@@ -44,7 +44,7 @@ def assert_equal(a, b):
   jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
-def test_importing_the_package_loads_nothing_else():
+def test_importing_the_package_imports_no_libraries():
   code = (
     "import sys, bert_jax\n"
     "print(sorted({'jax', 'flax', 'numpy', 'tokenizers'} & set(sys.modules)))\n"
@@ -100,7 +100,7 @@ def test_only_the_computation_may_be_changed(tmp_path):
       open_model(path, dtype=dtype)
 
 
-def test_the_family_of_a_folder(tmp_path):
+def test_the_family_is_found_in_a_folder(tmp_path):
   for i, (name, drop) in enumerate(
     (
       ("AlbertForQuestionAnswering", ()),
@@ -139,7 +139,7 @@ def write_both_towers(path):
   return str(path)
 
 
-def test_both_towers_or_one(tmp_path):
+def test_towers_are_opened_together_or_alone(tmp_path):
   path = write_both_towers(tmp_path / "hf")
   both_model = open_model(path)
   model_folder.write(str(tmp_path / "ours"), hf.read(path, "electra"))
@@ -155,7 +155,7 @@ def test_both_towers_or_one(tmp_path):
 
 
 @pytest.fixture
-def workdir(tmp_path):
+def run_and_params(tmp_path):
   """Makes the folder of a run with two checkpoints; returns it and params."""
   model = dict(family="bert", variant="tiny", vocab_size=len(WORDS))
   model |= dict(hidden=8, heads=2, mlp=16, max_positions=8, dtype="bfloat16")
@@ -186,8 +186,8 @@ def workdir(tmp_path):
   return path, params
 
 
-def test_a_run_is_opened_and_exported(workdir, tmp_path, monkeypatch):
-  path, params = workdir
+def test_a_run_is_opened_and_exported(run_and_params, tmp_path, monkeypatch):
+  path, params = run_and_params
   opened = open_model(str(path))
   assert_equal(opened.params, params)
   assert opened.config["source"]["step"] == 2
@@ -202,8 +202,8 @@ def test_a_run_is_opened_and_exported(workdir, tmp_path, monkeypatch):
   assert (tmp_path / "hf" / "vocab.txt").read_text().split() == WORDS
 
 
-def test_runs_that_cannot_be_opened(workdir, tmp_path):
-  path, _ = workdir
+def test_runs_that_cannot_be_opened_are_refused(run_and_params, tmp_path):
+  path, _ = run_and_params
   config = json.loads((path / "config.json").read_text())
   for change, word in (
     ({"objective": {"name": "other"}}, "the objective is 'other'"),
@@ -218,7 +218,7 @@ def test_runs_that_cannot_be_opened(workdir, tmp_path):
     open_model(str(tmp_path / "new"))
 
 
-def test_names_go_to_the_hub(tmp_path, monkeypatch):
+def test_a_name_is_fetched_from_the_hub(tmp_path, monkeypatch):
   with pytest.raises(ValueError, match="^there is no folder /nowhere/at/all.$"):
     open_model("/nowhere/at/all")
   monkeypatch.setitem(sys.modules, "huggingface_hub", None)
@@ -244,7 +244,7 @@ def test_names_go_to_the_hub(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-  "family, files, text, ids",
+  "family, files, text, ids_or_error",
   [
     (
       "roberta",
@@ -275,7 +275,9 @@ def test_names_go_to_the_hub(tmp_path, monkeypatch):
     ("bert", {"added_tokens.json": "{}"}, None, None),
   ],
 )
-def test_tokenizers_of_files(family, files, text, ids, tmp_path):
+def test_tokenizers_are_built_from_files(
+  family, files, text, ids_or_error, tmp_path
+):
   name = {
     "roberta": "RobertaForMaskedLM",
     "gpt": "OpenAIGPTLMHeadModel",
@@ -285,9 +287,9 @@ def test_tokenizers_of_files(family, files, text, ids, tmp_path):
   path = tiny_hf.write(tmp_path / "hf", name)
   for file, content in files.items():
     (tmp_path / "hf" / file).write_text(content, encoding="utf-8")
-  if isinstance(ids, str):
-    with pytest.raises(ValueError, match=ids):
+  if isinstance(ids_or_error, str):
+    with pytest.raises(ValueError, match=ids_or_error):
       open_model(path).tokenizer  # noqa: B018, the property opens the files
     return
   tokenizer = open_model(path).tokenizer
-  assert (tokenizer.encode(text).ids if tokenizer else None) == ids
+  assert (tokenizer.encode(text).ids if tokenizer else None) == ids_or_error

@@ -34,18 +34,18 @@ def run(tmp_path_factory):
   path = tmp_path_factory.mktemp("runs") / "run"
   path.mkdir()
   model = dict(family="bert", variant="tiny", **MODEL)
-  config = {"objective": {"name": "mlm", "pairs": False}, "model": model}
-  (path / "config.json").write_text(json.dumps(config))
+  run_config = {"objective": {"name": "mlm", "pairs": False}, "model": model}
+  (path / "config.json").write_text(json.dumps(run_config))
   (path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
   (path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
   encoder = models.bert.build("tiny", **MODEL)
-  config = model_folder.make_config(
+  model_config = model_folder.make_config(
     "bert",
     "pretraining",
     from_config.attributes(encoder),
     head={"pairs": False},
   )
-  shapes = from_config.param_shapes(config)
+  shapes = from_config.param_shapes(model_config)
   rng = np.random.default_rng(0)
   arrays = {k: rng.normal(size=s).astype("f") for k, s in shapes.items()}
   with checkpoint.Checkpointer(str(path), keep=3) as saver:
@@ -87,7 +87,7 @@ def test_every_reader_opens_the_checkpoint_that_is_named(
   np.testing.assert_array_equal(table, word_table(step))
 
 
-def test_the_argument_and_the_path_name_the_same_checkpoint(
+def test_best_may_be_an_argument_or_a_part_of_the_path(
   run, tmp_path, monkeypatch
 ):
   assert step_of(runs.read(str(run), best=True)) == 8
@@ -98,7 +98,7 @@ def test_the_argument_and_the_path_name_the_same_checkpoint(
     loading.open_model(f"{run}@best@4")
   (tmp_path / "in.jsonl").write_text('{"text": "ab [MASK]"}\n')
 
-  def probabilities(*flags):
+  def predicted_text(*flags):
     output = tmp_path / "out.jsonl"
     output.unlink(missing_ok=True)
     file_flags = [
@@ -110,24 +110,24 @@ def test_the_argument_and_the_path_name_the_same_checkpoint(
     execute(["predict", *flags, *file_flags])
     return output.read_text()
 
-  best_text = probabilities("--model", f"{run}@best")
-  assert best_text == probabilities("--model", f"{run}@8")
+  best_text = predicted_text("--model", f"{run}@best")
+  assert best_text == predicted_text("--model", f"{run}@8")
   with pytest.raises(SystemExit, match="error: --best is no flag"):
-    probabilities("--model", str(run), "--best")
-  assert best_text != probabilities("--model", str(run))
+    predicted_text("--model", str(run), "--best")
+  assert best_text != predicted_text("--model", str(run))
 
 
 @pytest.mark.parametrize(
-  "name, words",
+  "name, message",
   [
     ("@5", "has no step 5, only 4, 8, 12"),
     ("@newest", "write .*run@best, or .*run@ and the step of a"),
     ("@", "write .*run@best, or .*run@ and the step of a"),
   ],
 )
-def test_a_checkpoint_that_is_not_there(run, name, words):
+def test_a_missing_checkpoint_is_named(run, name, message):
   for read in (loading.read, loading.open_model, bert_jax.load):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
       read(f"{run}{name}")
 
 
@@ -141,7 +141,7 @@ def test_a_run_that_never_evaluated_has_no_best(tmp_path):
     assert saver.find_step("3") == 3 and saver.find_step(None) is None
 
 
-def test_a_folder_whose_name_has_an_at_sign(run, tmp_path):
+def test_the_name_of_a_folder_may_have_an_at_sign(run, tmp_path):
   for name in ("my@run", "run@best", "run@4"):
     path = tmp_path / name
     shutil.copytree(run, path)
@@ -157,20 +157,22 @@ def test_a_folder_whose_name_has_an_at_sign(run, tmp_path):
 
 
 def test_runs_of_every_objective_are_opened():
-  assert set(runs.OBJECTIVES) == set(objectives.OBJECTIVES)
+  assert set(runs.EXPORTABLE_OBJECTIVES) == set(objectives.OBJECTIVES)
 
 
 def test_only_masked_lm_has_a_head_for_pairs_by_default(
   run, tmp_path, monkeypatch
 ):
-  """This run has no head for pairs, and its config has no key `pairs`."""
+  """The run has no head for pairs; the test removes the key `pairs` as well."""
   path = tmp_path / "run"
   shutil.copytree(run, path)
   config = json.loads((path / "config.json").read_text())
   for name in ("distil", "new"):
     config["objective"] = {"name": name}
     (path / "config.json").write_text(json.dumps(config))
-    monkeypatch.setattr(runs, "OBJECTIVES", (*runs.OBJECTIVES, "new"))
+    monkeypatch.setattr(
+      runs, "EXPORTABLE_OBJECTIVES", (*runs.EXPORTABLE_OBJECTIVES, "new")
+    )
     assert runs.read(str(path)).config["head"] == {"pairs": False}
   config["objective"] = {"name": "mlm"}
   (path / "config.json").write_text(json.dumps(config))

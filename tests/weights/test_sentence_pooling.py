@@ -1,4 +1,4 @@
-"""`features` uses the pooling of a model of sentence-transformers."""
+"""`run_features` uses the pooling of a model of sentence-transformers."""
 
 import json
 
@@ -13,7 +13,7 @@ from bert_jax.weights.load import open_model
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d"]
 TEXTS = ["a b", "c", "d c b a", ""]
-FIELDS = {
+FIELD_BY_MODE = {
   "cls": "pooling_mode_cls_token",
   "mean": "pooling_mode_mean_tokens",
   "max": "pooling_mode_max_tokens",
@@ -21,7 +21,9 @@ FIELDS = {
 }
 
 
-def write_model(path, modes, normalize=False, dense=False, new_format=False):
+def write_model(
+  path, modes, normalize=False, has_dense=False, is_new_format=False
+):
   """Writes a model with a pooling, as sentence-transformers does."""
   rng = np.random.default_rng(0)
   shapes = tiny_hf.shapes("BertModel")
@@ -29,7 +31,7 @@ def write_model(path, modes, normalize=False, dense=False, new_format=False):
   tiny_hf.write(path, "BertModel", arrays)
   (path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
   module_types = [("", "Transformer"), ("1_Pooling", "Pooling")]
-  module_types += [("2_Dense", "Dense")] if dense else []
+  module_types += [("2_Dense", "Dense")] if has_dense else []
   module_types += [("3_Normalize", "Normalize")] if normalize else []
   modules = [
     {"path": folder, "type": f"sentence_transformers.models.{module_type}"}
@@ -37,15 +39,17 @@ def write_model(path, modes, normalize=False, dense=False, new_format=False):
   ]
   (path / "modules.json").write_text(json.dumps(modules))
   (path / "1_Pooling").mkdir()
-  config = {field: name in modes for name, field in FIELDS.items()}
+  config = {field: name in modes for name, field in FIELD_BY_MODE.items()}
   config = (
-    {"pooling_mode": modes if modes[1:] else modes[0]} if new_format else config
+    {"pooling_mode": modes if modes[1:] else modes[0]}
+    if is_new_format
+    else config
   )
   (path / "1_Pooling" / "config.json").write_text(json.dumps(config))
   return str(path)
 
 
-def features(monkeypatch, tmp_path, capsys, model, *flags):
+def run_features(monkeypatch, tmp_path, capsys, model, *flags):
   """Runs the command; returns the vectors and the text on stderr."""
   (tmp_path / "in.txt").write_text("\n".join(TEXTS) + "\n")
   out = tmp_path / "out.npz"
@@ -68,13 +72,13 @@ def expected_vectors(model, mode):
 
 @pytest.mark.parametrize("mode", ["cls", "mean", "max"])
 @pytest.mark.parametrize("normalize", [False, True])
-def test_the_models_own_pooling_is_taken(
+def test_the_pooling_of_the_model_is_used(
   tmp_path, monkeypatch, capsys, mode, normalize
 ):
   model = write_model(
-    tmp_path / "model", [mode], normalize, new_format=normalize
+    tmp_path / "model", [mode], normalize, is_new_format=normalize
   )
-  vectors, stderr = features(monkeypatch, tmp_path, capsys, model)
+  vectors, stderr = run_features(monkeypatch, tmp_path, capsys, model)
   expected = expected_vectors(model, mode)
   if normalize:
     expected = expected / np.linalg.norm(expected, axis=-1, keepdims=True)
@@ -84,27 +88,29 @@ def test_the_models_own_pooling_is_taken(
   assert ("divided by its length" in stderr) == normalize
   # A converted folder keeps the pooling.
   model_folder.write(str(tmp_path / "ours"), hf.read(model, "bert"))
-  vectors_of_copy, _ = features(
+  vectors_of_copy, _ = run_features(
     monkeypatch, tmp_path, capsys, str(tmp_path / "ours")
   )
   np.testing.assert_array_equal(vectors_of_copy, vectors)
 
 
-def test_a_flag_that_differs_is_obeyed_and_said(tmp_path, monkeypatch, capsys):
+def test_another_pooling_by_flag_is_used_and_noted(
+  tmp_path, monkeypatch, capsys
+):
   model = write_model(tmp_path / "model", ["cls"], normalize=True)
-  vectors, printed = features(
+  vectors, printed = run_features(
     monkeypatch, tmp_path, capsys, model, "--pooling", "mean"
   )
   np.testing.assert_allclose(
     vectors, expected_vectors(model, "mean"), atol=1e-5
   )
   assert "own pooling is cls; mean is used instead, as" in printed
-  vectors, printed = features(
+  vectors, printed = run_features(
     monkeypatch, tmp_path, capsys, model, "--pooling", "cls"
   )
   np.testing.assert_allclose(vectors, expected_vectors(model, "cls"), atol=1e-5)
   assert "is used instead" not in printed
-  _, printed = features(
+  _, printed = run_features(
     monkeypatch, tmp_path, capsys, model, "--pooling", "piece"
   )
   assert "pooling" not in printed
@@ -119,9 +125,9 @@ def test_an_unknown_pooling_is_named(
 ):
   model = write_model(tmp_path / "model", modes)
   with pytest.raises(SystemExit, match=f"own pooling is {name}, which is not"):
-    features(monkeypatch, tmp_path, capsys, model)
+    run_features(monkeypatch, tmp_path, capsys, model)
   assert not (tmp_path / "out.npz").exists()
-  vectors, printed = features(
+  vectors, printed = run_features(
     monkeypatch, tmp_path, capsys, model, "--pooling", "max"
   )
   np.testing.assert_allclose(vectors, expected_vectors(model, "max"), atol=1e-5)
@@ -129,20 +135,20 @@ def test_an_unknown_pooling_is_named(
 
 
 def test_modules_after_the_pooling_are_named(tmp_path, monkeypatch, capsys):
-  model = write_model(tmp_path / "model", ["mean"], dense=True)
-  _, printed = features(monkeypatch, tmp_path, capsys, model)
+  model = write_model(tmp_path / "model", ["mean"], has_dense=True)
+  _, printed = run_features(monkeypatch, tmp_path, capsys, model)
   assert "the model's 2_Dense after the pooling is not computed here" in printed
 
 
 def test_a_model_without_a_pooling_gives_pieces(tmp_path, monkeypatch, capsys):
   model = write_model(tmp_path / "model", ["cls"])
   (tmp_path / "model" / "1_Pooling" / "config.json").unlink()
-  vectors, printed = features(monkeypatch, tmp_path, capsys, model)
+  vectors, printed = run_features(monkeypatch, tmp_path, capsys, model)
   assert len(vectors) == sum(len(text.split()) + 2 for text in TEXTS)
   assert "pooling" not in printed
 
 
-def test_damaged_modules(tmp_path):
+def test_damaged_modules_are_refused(tmp_path):
   write_model(tmp_path / "model", ["cls"])
   modules = tmp_path / "model" / "modules.json"
   for text, message in (
@@ -160,7 +166,7 @@ def test_damaged_modules(tmp_path):
     hf.read_pooling(str(tmp_path / "model"))
 
 
-def test_the_largest_numbers_of_a_long_text(tmp_path):
+def test_max_pooling_covers_all_windows_of_a_text(tmp_path):
   """The text has several windows, since a row has at most ten tokens.
 
   The pooled vector has the largest numbers of all windows.
