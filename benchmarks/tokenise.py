@@ -150,7 +150,7 @@ def main() -> None:
     return open_vocabulary.load(args.vocab, **options)
 
   try:
-    kind = make().kind
+    kind = make().algorithm
     lines = read(args.input, args.megabytes)
     if len(lines) < 2:
       raise ValueError(f"{args.input}: fewer than two lines of text.")

@@ -81,7 +81,7 @@ def write_model(path, kind, form):
     The path as a string.
   """
   vocabulary = MAKE[kind]()
-  files = open_vocabulary.contents(vocabulary)
+  files = open_vocabulary.to_files(vocabulary)
   files.pop("pieces.json", None)
   settings = json.loads(files.pop("tokenizer_config.json"))
   # Delete the digests, as the files are changed below. Other programs write
@@ -93,7 +93,7 @@ def write_model(path, kind, form):
     settings["tokenizer_class"] = "AlbertTokenizer"
   by_id = numbered(vocabulary)
   if form == "tokenizer.json":
-    tokenizer = added_tokens.with_special_tokens(vocabulary)
+    tokenizer = added_tokens.make_model_tokenizer(vocabulary)
     tokenizer.add_tokens([by_id[i] for i in sorted(by_id)])
     files = {"tokenizer.json": tokenizer.to_str().encode()}
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"

@@ -39,7 +39,7 @@ def _tokenizer(family):
   else:
     return {"vocab.txt": "".join(f"{w}\n" for w in WORDS).encode()}, len(WORDS)
   # The files are like those of another library, which have no digests.
-  return open_vocabulary.contents(tokenizer, with_digests=False), len(pieces)
+  return open_vocabulary.to_files(tokenizer, with_digests=False), len(pieces)
 
 
 def delete_digests(path):

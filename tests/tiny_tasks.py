@@ -117,6 +117,6 @@ def write_task(path, length=16, train=21, validation=10):
     tokenizer="wordpiece",
     lower_case=True,
   )
-  files = open_vocabulary.contents(tokenizer)
+  files = open_vocabulary.to_files(tokenizer)
   encoded_rows.save(str(path), task, splits, meta, files)
   return str(path)

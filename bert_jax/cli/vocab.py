@@ -12,7 +12,7 @@ EXAMPLE = (
 
 
 def add_flags(parser: flags.Parser) -> None:
-  from bert_jax.text.train_vocabulary import KINDS
+  from bert_jax.text.train_vocabulary import ALGORITHMS
 
   flags.add_text(parser)
   parser.add_argument(
@@ -24,7 +24,7 @@ def add_flags(parser: flags.Parser) -> None:
   )
   parser.add_argument(
     "--tokenizer",
-    choices=KINDS,
+    choices=ALGORITHMS,
     default="wordpiece",
     help="wordpiece (default): BERT's; bytelevel: RoBERTa's byte-level BPE;"
     " unigram: ALBERT's SentencePiece model; words: ELMo's most frequent words",
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> None:
     args.input,
     args.size,
     args.output,
-    kind=args.tokenizer,
+    algorithm=args.tokenizer,
     format=args.format,
     errors=args.errors,
     rules=args.rules,

@@ -123,13 +123,13 @@ def prepare(
   }
   choices = {k: choice for k, choice in choices.items() if choice is not None}
   tokenizer = open_vocabulary.load(vocab, **choices)
-  if line := open_vocabulary.warning(tokenizer, vocab):
+  if line := open_vocabulary.unreachable_warning(tokenizer, vocab):
     note(line)
   if add_tokens is not None:
     tokenizer, line = token_files.extend(tokenizer, add_tokens)
     note(line)
   text_sources = sources.find_sources(inputs, format, errors)
-  if tokenizer.kind == "words":
+  if tokenizer.algorithm == "words":
     tokenizer = _with_words_of(tokenizer, text_sources, filters)
   options = {
     "vocab_sha256": _digest(tokenizer),
@@ -143,7 +143,7 @@ def prepare(
   }
   origin = _origin(options, text_sources)
   if pathlib.Path(output).exists():
-    return _check_existing(output, origin, tokenizer.kind)
+    return _check_existing(output, origin, tokenizer.algorithm)
   partial = output + ".partial"
   with hold_folder_lock(partial):
     progress = _begin(partial, origin, int(heldout * 2**64))
@@ -198,7 +198,7 @@ def _begin(
 def _digest(tokenizer: Vocabulary) -> str:
   """Returns a SHA-256 of all that decides the ids, except for lower case."""
   contents = ["\n".join(tokenizer.pieces).encode("utf-8")]
-  if tokenizer.kind != "wordpiece":
+  if tokenizer.algorithm != "wordpiece":
     contents += [tokenizer.literal_tokenizer.to_str().encode("utf-8")]
   elif tokenizer.clean is not None:
     contents += [b"original"]
@@ -270,7 +270,7 @@ def _start(
 
 
 def _check_existing(
-  output: str, origin: dict[str, Any], kind: str
+  output: str, origin: dict[str, Any], algorithm: str
 ) -> dict[str, Any]:
   """Returns the content of `meta.json` of an existing folder.
 
@@ -294,11 +294,11 @@ def _check_existing(
       f"{output} is prepared already, from something else: {different}. Delete"
       " it or choose another --output."
     )
-  if meta.get("tokenizer") != kind:
+  if meta.get("tokenizer") != algorithm:
     raise DamagedFile(
       f"{output}/meta.json is damaged: its tokenizer is"
-      f" {meta.get('tokenizer')!r:.40}, not {kind!r}. Delete the folder and"
-      " give the same command again."
+      f" {meta.get('tokenizer')!r:.40}, not {algorithm!r}. Delete the folder"
+      " and give the same command again."
     )
   reader.verify(prepared)
   remove_leftovers(output)
@@ -462,11 +462,11 @@ def _complete(
   meta = {
     "format_version": reader.FORMAT_VERSION,
     "created_by": f"bert_jax {_version()}",
-    "tokenizer": tokenizer.kind,
+    "tokenizer": tokenizer.algorithm,
     "lower_case": tokenizer.lower_case,
     "vocab_size": tokenizer.vocab_size,
     "splits": sizes,
-    **open_vocabulary.meta(tokenizer),
+    **open_vocabulary.meta_entries(tokenizer),
     **report,
     "fingerprint": reader.fingerprint(partial, origin["options"]),
     **origin,
@@ -495,7 +495,7 @@ def _complete(
   num_unknown = unigrams[tokenizer.vocab_size :].sum()
   unknown_share = (unigrams[unk] + num_unknown) / unigrams.sum()
   note(f"{tokenizer.pieces[unk]}: {unknown_share:.2%} of the tokens")
-  if unknown_share > _MANY_UNKNOWN and tokenizer.kind != "words":
+  if unknown_share > _MANY_UNKNOWN and tokenizer.algorithm != "words":
     note(
       "warning: many words are unknown to the vocabulary; was it made for this"
       " language, for this case (--no-lower-case) and for accents"

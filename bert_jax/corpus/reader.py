@@ -48,7 +48,7 @@ from bert_jax.files import (
 from bert_jax.messages import DamagedFile, UserError, note_once
 from bert_jax.text import open_vocabulary
 from bert_jax.text.characters import Spellings, spell
-from bert_jax.text.open_vocabulary import OTHERS, PIECES
+from bert_jax.text.open_vocabulary import OTHER_WORDS_FILE, PIECES_FILE
 from bert_jax.text.vocabulary import SpecialIds, Vocabulary, bert_special_ids
 
 FORMAT_VERSION = 1
@@ -131,7 +131,9 @@ class Prepared(NamedTuple):
 
   def tokenizer_files(self) -> dict[str, bytes]:
     """Returns name -> content of the tokenizer's files."""
-    return open_vocabulary.prepared_files(self.path, self.meta["lower_case"])
+    return open_vocabulary.read_prepared_files(
+      self.path, self.meta["lower_case"]
+    )
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -239,7 +241,9 @@ def open_split(
 def file_digests(path: PathLike) -> dict[str, str]:
   """Returns name -> SHA-256 of the tokenizer's files and of all data files."""
   names = [*open_vocabulary.tokenizer_files(path), *_DATA_FILES]
-  names += [OTHERS] if pathlib.Path(path, OTHERS).exists() else []
+  names += (
+    [OTHER_WORDS_FILE] if pathlib.Path(path, OTHER_WORDS_FILE).exists() else []
+  )
   return folder_digests(path, names)
 
 
@@ -376,7 +380,7 @@ def _open(path: pathlib.Path, meta: dict[str, Any]) -> Prepared:
     KeyError, TypeError: `meta` is damaged.
     UserError: another file is damaged.
   """
-  vocab_path = path / (PIECES if "special" in meta else "vocab.txt")
+  vocab_path = path / (PIECES_FILE if "special" in meta else "vocab.txt")
   _check_exists(vocab_path)
   vocab = open_vocabulary.read_pieces(path)
   if len(vocab) != meta["vocab_size"]:
@@ -384,7 +388,9 @@ def _open(path: pathlib.Path, meta: dict[str, Any]) -> Prepared:
       f"{vocab_path} has {len(vocab)} pieces where meta.json says"
       f" {meta['vocab_size']}; it is not the vocabulary of this folder."
     )
-  other_words = _read_other_words(path / OTHERS, meta.get("others", 0))
+  other_words = _read_other_words(
+    path / OTHER_WORDS_FILE, meta.get("others", 0)
+  )
   spellings = spell([*vocab, *other_words]) if "others" in meta else None
   dtype = token_dtype(len(vocab) + len(other_words))
   splits = {

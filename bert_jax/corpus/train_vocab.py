@@ -17,7 +17,7 @@ from bert_jax.text import (
   words,
 )
 from bert_jax.text.cleaning import Cleaning
-from bert_jax.text.train_vocabulary import KINDS, MIN_FREQUENCY
+from bert_jax.text.train_vocabulary import ALGORITHMS, MIN_FREQUENCY
 from bert_jax.text.vocabulary import Vocabulary
 
 # If the mean number of characters between two spaces is larger, a warning says
@@ -33,7 +33,7 @@ def train_vocab(
   inputs: str | Sequence[str],
   size: int,
   output: PathLike,
-  kind: str = "wordpiece",
+  algorithm: str = "wordpiece",
   format: str = "auto",
   errors: str = "strict",
   lower_case: bool | None = None,
@@ -53,44 +53,46 @@ def train_vocab(
       with a piece on each line; for unigram a SentencePiece model, whose name
       ends with .model; for byte-level BPE a new folder. A second file, beside
       the first one, has the settings and the digest of the vocabulary.
-    kind: one of `train_vocabulary.KINDS` (of BERT, RoBERTa, ALBERT and ELMo).
+    algorithm: one of `train_vocabulary.ALGORITHMS`; in this order, they are the
+      algorithms of BERT, RoBERTa, ALBERT and ELMo.
     format: see `sources.find_sources`.
     errors: see `sources.find_sources`.
     lower_case: True to change the text to lower case; None means True.
       Byte-level BPE and words always keep capitals and accents.
     keep_accents: True to keep accents; None means the opposite of `lower_case`.
-    rules: one of `words.RULES`, if `kind` is "words"; None means the first.
+    rules: one of `words.RULES`, for the algorithm "words"; None means the first
+      of them.
 
   Returns:
     The pieces.
 
   Raises:
     UserError: an input is bad or has no text, `size` is far too small, the name
-      of `output` is wrong for the kind, or there is such a file already.
+      of `output` is wrong for the algorithm, or there is such a file already.
   """
   output = os.fspath(output)
   if size < 100:
     raise UserError(f"--size={size} is too small: 100 or more (BERT: 30522).")
   if size > MAX_SIZE:
     raise UserError(f"--size={size} is over {MAX_SIZE}; BERT has 30522.")
-  if rules is not None and kind != "words":
+  if rules is not None and algorithm != "words":
     raise UserError(
       f"--rules={rules} is only for --tokenizer=words; leave it out."
     )
-  _check_output(output, kind)
+  _check_output(output, algorithm)
   text_sources = sources.find_sources(inputs, format, errors)
   spaces = _Spaces()
   texts = spaces.counted(_texts(sources.read_records(text_sources)))
   chosen_cleaning = Cleaning(lower_case, keep_accents).filled()
   strips_accents = (
-    kind in ("wordpiece", "unigram") and not chosen_cleaning.keep_accents
+    algorithm in ("wordpiece", "unigram") and not chosen_cleaning.keep_accents
   )
-  marks = cleaning.Marks(kind == "unigram") if strips_accents else None
+  marks = cleaning.Marks(algorithm == "unigram") if strips_accents else None
   if marks:
     texts = _count_marks(texts, marks)
   with Progress("training a vocabulary"):
     vocabulary = train_vocabulary.train(
-      kind, texts, size, chosen_cleaning, rules or words.RULES[0]
+      algorithm, texts, size, chosen_cleaning, rules or words.RULES[0]
     )
   if vocabulary is None:
     names = ", ".join(source.name for source in text_sources[:3])
@@ -98,7 +100,9 @@ def train_vocab(
   _write(vocabulary, output)
   note(f"{output}: {vocabulary.vocab_size:,} pieces.")
   if vocabulary.vocab_size < size:
-    note(f"warning: {_why_fewer(kind, size, vocabulary.vocab_size, spaces)}")
+    note(
+      f"warning: {_why_fewer(algorithm, size, vocabulary.vocab_size, spaces)}"
+    )
   if marks and (line := marks.warning()):
     note(line)
   return vocabulary.pieces
@@ -141,12 +145,14 @@ def _count_marks(texts: Iterable[str], marks: cleaning.Marks) -> Iterator[str]:
     yield text
 
 
-def _why_fewer(kind: str, size: int, count: int, spaces: _Spaces) -> str:
+def _why_fewer(algorithm: str, size: int, count: int, spaces: _Spaces) -> str:
   """Returns the reason why a vocabulary has fewer pieces than `size`."""
-  if kind in ("wordpiece", "words") and spaces.distance > MAX_SPACE_DISTANCE:
+  if (
+    algorithm in ("wordpiece", "words") and spaces.distance > MAX_SPACE_DISTANCE
+  ):
     rule = (
       "a word is the text between two spaces"
-      if kind == "words"
+      if algorithm == "words"
       else "WordPiece learns only from words between spaces that have at most"
       f" {wordpiece.MAX_WORD_CHARS['huggingface']} characters"
     )
@@ -155,7 +161,7 @@ def _why_fewer(kind: str, size: int, count: int, spaces: _Spaces) -> str:
       f" every {spaces.distance:.0f} characters only, and {rule}. Use"
       " --tokenizer=unigram, or put spaces between the words."
     )
-  if kind == "words":
+  if algorithm == "words":
     return (
       f"--size={size} is too large: only {count:,} words of the text occur"
       f" {MIN_FREQUENCY} times. A model predicts these words, and reads all"
@@ -167,14 +173,16 @@ def _why_fewer(kind: str, size: int, count: int, spaces: _Spaces) -> str:
   )
 
 
-def _check_output(output: str, kind: str) -> None:
+def _check_output(output: str, algorithm: str) -> None:
   """Raises UserError if the files of a vocabulary cannot be written."""
   path = pathlib.Path(output)
-  if kind not in KINDS:
-    raise UserError(f"kind {kind!r}: not one of {list(KINDS)}.")
+  if algorithm not in ALGORITHMS:
+    raise UserError(
+      f"--tokenizer={algorithm} is not one of {', '.join(ALGORITHMS)}."
+    )
   if not output:
     raise UserError("--output is empty; name what to write.")
-  if kind == "bytelevel":
+  if algorithm == "bytelevel":
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
       raise UserError(
         f"{output} is in the way; name a new folder for vocab.json and"
@@ -182,7 +190,7 @@ def _check_output(output: str, kind: str) -> None:
       )
   elif path.is_dir():
     raise UserError(f"{output} is a folder; name a file.")
-  elif (kind == "unigram") != output.endswith(".model"):
+  elif (algorithm == "unigram") != output.endswith(".model"):
     raise UserError(
       f"{output}: the name of a unigram model, and of no other vocabulary, ends"
       " with .model."
@@ -198,20 +206,20 @@ def _check_output(output: str, kind: str) -> None:
 
 def _settings_path(output: pathlib.Path) -> pathlib.Path:
   """Returns the file with the settings of a vocabulary's file."""
-  return output.parent / open_vocabulary.settings_beside(output)
+  return output.parent / open_vocabulary.settings_name_for(output)
 
 
 def _write(vocabulary: Vocabulary, output: str) -> None:
   """Writes the files of a vocabulary; after an error nothing is left."""
   path = pathlib.Path(output)
-  if vocabulary.kind == "bytelevel":
+  if vocabulary.algorithm == "bytelevel":
     with files.atomic_folder(path) as folder:
       open_vocabulary.save(vocabulary, folder)
     return
-  contents = open_vocabulary.contents(vocabulary)
+  contents = open_vocabulary.to_files(vocabulary)
   vocabulary_content = contents[next(iter(vocabulary.files))]
-  settings = contents[open_vocabulary.SETTINGS]
-  if vocabulary.kind == "unigram":
+  settings = contents[open_vocabulary.SETTINGS_FILE]
+  if vocabulary.algorithm == "unigram":
     # The model has all settings except its digest.
     settings = open_vocabulary.digest_settings({path.name: vocabulary_content})
   path.parent.mkdir(parents=True, exist_ok=True)

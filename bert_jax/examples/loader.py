@@ -26,7 +26,7 @@ from bert_jax.examples.streams import (
   heldout,
 )
 from bert_jax.messages import UserError
-from bert_jax.text.open_vocabulary import check_same
+from bert_jax.text.open_vocabulary import check_same_pieces
 from bert_jax.text.vocabulary import SpecialIds
 
 __all__ = [
@@ -124,7 +124,7 @@ def _open_folders(path: str) -> tuple[tuple[Prepared, ...], list[float]]:
   folder_paths, weights = zip(*parse_mixture(path), strict=True)
   prepared = tuple(open_prepared(folder_path) for folder_path in folder_paths)
   for folder in prepared[1:]:
-    check_same(
+    check_same_pieces(
       prepared[0].vocab,
       folder.vocab,
       prepared[0].path,

@@ -89,7 +89,7 @@ class Text:
 
   def tokenizer_files(self) -> dict[str, bytes]:
     """Returns name -> content of the tokenizer's files."""
-    return open_vocabulary.contents(self.tokenizer)
+    return open_vocabulary.to_files(self.tokenizer)
 
   def _encode(
     self, records: Iterator[sources.Record], split: str, threshold: int

@@ -674,7 +674,7 @@ def open_data(
     source.documents for source in row_sources
   )
   for data in opened_documents[1:]:
-    open_vocabulary.check_same(
+    open_vocabulary.check_same_pieces(
       opened_documents[0].vocab,
       data.vocab,
       f"{name}: {opened_documents[0].path}",

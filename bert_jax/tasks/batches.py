@@ -282,7 +282,7 @@ class TaskFolder(NamedTuple):
 
   def tokenizer_files(self) -> dict[str, bytes]:
     """Returns name -> content of the tokenizer's files."""
-    return open_vocabulary.contents(self.tokenizer)
+    return open_vocabulary.to_files(self.tokenizer)
 
 
 class Split(NamedTuple):

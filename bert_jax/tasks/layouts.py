@@ -74,7 +74,7 @@ def of_vocabulary(vocabulary: Vocabulary) -> Layout:
       layout.
   """
   special, size = vocabulary.special, vocabulary.vocab_size
-  if vocabulary.kind == "words":
+  if vocabulary.algorithm == "words":
     raise UserError(
       "a vocabulary of whole words is ELMo's, which is not fine-tuned; extract"
       " its features instead, or give the vocabulary of a Transformer."
@@ -88,7 +88,7 @@ def of_vocabulary(vocabulary: Vocabulary) -> Layout:
   cls, sep, pad = special.cls, special.sep, special.pad
   assert cls is not None and sep is not None and pad is not None
   # XLM-R and CamemBERT have unigram pieces, but rows like RoBERTa's.
-  is_like_roberta = vocabulary.kind == "bytelevel"
+  is_like_roberta = vocabulary.algorithm == "bytelevel"
   is_like_roberta |= vocabulary.pieces[cls] == bpe.ROBERTA["cls"]
   separators = (sep, sep) if is_like_roberta else (sep,)
   return Layout((cls,), separators, (sep,), pad, not is_like_roberta, size)

@@ -104,7 +104,7 @@ def prepare(
     ValueError: an input is wrong, or the folder was made from other inputs.
   """
   vocabulary = open_vocabulary.load(vocab, **options)
-  if line := open_vocabulary.warning(vocabulary, vocab):
+  if line := open_vocabulary.unreachable_warning(vocabulary, vocab):
     note(line)
   if add_tokens is not None:
     vocabulary, line = token_files.extend(vocabulary, add_tokens)
@@ -161,13 +161,13 @@ def prepare(
     pad=layout.pad,
     vocab_size=layout.vocab_size,
     extra_tokens=list(layout.new_tokens),
-    tokenizer=vocabulary.kind,
+    tokenizer=vocabulary.algorithm,
     lower_case=vocabulary.lower_case,
     special=vocabulary.special._asdict(),
     notes=notes,
     made_from=made_from,
   )
-  tokenizer_files = open_vocabulary.contents(vocabulary)
+  tokenizer_files = open_vocabulary.to_files(vocabulary)
   encoded_rows.save(output, contents.task, splits, meta, tokenizer_files)
   return encoded_rows.read_meta(output)
 
@@ -236,7 +236,7 @@ def _check_same(output: str, made_from: dict[str, Any]) -> dict[str, Any]:
 def _digest_tokenizer(vocabulary: Vocabulary) -> str:
   """Returns a hash of all files of a tokenizer, including its settings."""
   digest = hashlib.sha256()
-  contents = open_vocabulary.contents(vocabulary, with_digests=False)
+  contents = open_vocabulary.to_files(vocabulary, with_digests=False)
   for name, content in sorted(contents.items()):
     digest.update(f"{name} {len(content)}\n".encode() + content)
   return digest.hexdigest()

@@ -38,47 +38,56 @@ from bert_jax.text.vocabulary import (
   copy_without_added,
 )
 
-# Files of a transformers folder. `tokenizer.json` describes a tokenizer of any
-# kind.
-JSON, SETTINGS = "tokenizer.json", "tokenizer_config.json"
-BY_ID, NAMED = "added_tokens.json", "special_tokens_map.json"
-# Files that may declare tokens.
-FILES = (JSON, SETTINGS, BY_ID, NAMED)
+# Files of a transformers folder that may declare tokens. `tokenizer.json`
+# describes a tokenizer of any kind.
+TOKENIZER_JSON = "tokenizer.json"
+SETTINGS_JSON = "tokenizer_config.json"
+ADDED_TOKENS_JSON = "added_tokens.json"
+SPECIAL_TOKENS_JSON = "special_tokens_map.json"
+DECLARING_FILES = (
+  TOKENIZER_JSON,
+  SETTINGS_JSON,
+  ADDED_TOKENS_JSON,
+  SPECIAL_TOKENS_JSON,
+)
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
-# The keys that name special tokens in transformers' files.
-_ROLES = (
+# The keys of transformers' files that name one special token, and the keys that
+# list several.
+_SPECIAL_KEYS = (
   *("bos_token", "eos_token", "unk_token", "sep_token"),
   *("pad_token", "cls_token", "mask_token"),
 )
-_MORE_SPECIAL = ("additional_special_tokens", "extra_special_tokens")
+_SPECIAL_LIST_KEYS = ("additional_special_tokens", "extra_special_tokens")
 # A message writes out this many names and counts the rest.
 _MAX_LISTED = 6
 
 
-class Declared(NamedTuple):
+class DeclaredToken(NamedTuple):
   """Holds an added token as the files of a folder declare it.
 
   Attributes:
     token: the token's content and flags.
-    number: the token's id; None if the files give a special token no id.
+    token_id: the token's id; None if the files give a special token no id.
     source: the file that declares the token, for messages.
-    bare: True if the file gives only the token's name and no flags.
+    has_name_only: True if the file gives the token's name, but no flags.
   """
 
   token: AddedToken
-  number: int | None
+  token_id: int | None
   source: str
-  bare: bool = False
+  has_name_only: bool = False
 
 
-def declared(files: Mapping[str, bytes], folder: str) -> list[Declared]:
+def read_declared_tokens(
+  files: Mapping[str, bytes], folder: str
+) -> list[DeclaredToken]:
   """Reads which tokens a folder's files add, as transformers does.
 
   If several files declare a token, its flags come from `tokenizer_config.json`,
   or else from `tokenizer.json`, or else from `added_tokens.json`.
 
   Args:
-    files: file name -> content; only the names in `FILES` are read.
+    files: file name -> content; only the names in `DECLARING_FILES` are read.
     folder: the folder of the files, for messages.
 
   Returns:
@@ -87,54 +96,67 @@ def declared(files: Mapping[str, bytes], folder: str) -> list[Declared]:
   Raises:
     UserError: a file is damaged, or two files give a token different ids.
   """
-  contents = {name: _read(files, name, folder) for name in FILES}
-  paths = {name: file_contents.path_of(folder, name) for name in FILES}
-  special_by_content = _named_tokens(contents[NAMED]) | _named_tokens(
-    contents[SETTINGS]
-  )
+  contents = {name: _read(files, name, folder) for name in DECLARING_FILES}
+  paths = {
+    name: file_contents.path_of(folder, name) for name in DECLARING_FILES
+  }
+  special_by_content = _named_tokens(
+    contents[SPECIAL_TOKENS_JSON]
+  ) | _named_tokens(contents[SETTINGS_JSON])
   # `special_tokens_map.json` has keys such as `cls_token`, and lists of further
   # special tokens. transformers 5.24 normalizes a token that is named only in
   # these lists.
   unnormalized_contents = {
-    *_named_tokens({**contents[NAMED], **dict.fromkeys(_MORE_SPECIAL)}),
-    *_named_tokens(contents[SETTINGS]),
+    *_named_tokens(
+      {**contents[SPECIAL_TOKENS_JSON], **dict.fromkeys(_SPECIAL_LIST_KEYS)}
+    ),
+    *_named_tokens(contents[SETTINGS_JSON]),
   }
-  by_content: dict[str, Declared] = {}
+  by_content: dict[str, DeclaredToken] = {}
   for name, tokens in (
     (
-      BY_ID,
-      _numbered_tokens(
-        contents[BY_ID], special_by_content, unnormalized_contents, paths[BY_ID]
+      ADDED_TOKENS_JSON,
+      _added_json_tokens(
+        contents[ADDED_TOKENS_JSON],
+        special_by_content,
+        unnormalized_contents,
+        paths[ADDED_TOKENS_JSON],
       ),
     ),
-    (JSON, _json_tokens(contents[JSON], paths[JSON])),
-    (SETTINGS, _settings_tokens(contents[SETTINGS], paths[SETTINGS])),
+    (
+      TOKENIZER_JSON,
+      _tokenizer_json_tokens(contents[TOKENIZER_JSON], paths[TOKENIZER_JSON]),
+    ),
+    (
+      SETTINGS_JSON,
+      _settings_tokens(contents[SETTINGS_JSON], paths[SETTINGS_JSON]),
+    ),
   ):
     source = paths[name]
-    for token, number in tokens:
+    for token, token_id in tokens:
       earlier = by_content.get(token.content)
-      if earlier is not None and earlier.number != number:
+      if earlier is not None and earlier.token_id != token_id:
         raise UserError(
-          f"{source}: the token {token.content!r} has the id {number}, but the"
-          f" id {earlier.number} in {earlier.source}; every token needs one id."
+          f"{source}: the token {token.content!r} has the id {token_id}, but"
+          f" the id {earlier.token_id} in {earlier.source}; use one id in both."
         )
-      by_content[token.content] = Declared(token, number, source)
+      by_content[token.content] = DeclaredToken(token, token_id, source)
   tokens_with_id = sorted(
-    by_content.values(), key=lambda d: cast(int, d.number)
+    by_content.values(), key=lambda declared: cast(int, declared.token_id)
   )
   return tokens_with_id + [
-    Declared(token, None, paths[SETTINGS], bare)
-    for content, (token, bare) in special_by_content.items()
+    DeclaredToken(token, None, paths[SETTINGS_JSON], has_name_only)
+    for content, (token, has_name_only) in special_by_content.items()
     if content not in by_content
   ]
 
 
 def _read(files: Mapping[str, bytes], name: str, folder: str) -> dict[str, Any]:
-  """Parses a file; {} if it is missing or declares no tokens."""
+  """Parses a file; returns {} if it is missing or declares no tokens."""
   if name not in files:
     return {}
   text = file_contents.decoded(files, folder, name)
-  if name == JSON and '"added_tokens"' not in text:
+  if name == TOKENIZER_JSON and '"added_tokens"' not in text:
     return {}
   return file_contents.parsed(files, folder, name)
 
@@ -147,8 +169,8 @@ def _named_tokens(
   Returns:
     Content -> (token, True if the file gives only its name and no flags).
   """
-  declarations = [settings.get(role) for role in _ROLES]
-  for key in _MORE_SPECIAL:
+  declarations = [settings.get(key) for key in _SPECIAL_KEYS]
+  for key in _SPECIAL_LIST_KEYS:
     entries = settings.get(key) or ()
     declarations += entries.values() if isinstance(entries, dict) else entries
   tokens = {}
@@ -168,38 +190,41 @@ def make_token(fields: Mapping[str, Any]) -> AddedToken:
   return AddedToken(fields["content"], **flags)
 
 
-def _numbered_tokens(
-  numbers: Mapping[str, Any],
-  named: Collection[str],
-  unnormalized: Collection[str],
+def _added_json_tokens(
+  ids_by_content: Mapping[str, Any],
+  special_contents: Collection[str],
+  unnormalized_contents: Collection[str],
   path: str,
 ) -> list[tuple[AddedToken, int]]:
   """Returns the tokens of `added_tokens.json`, which holds no flags.
 
   Args:
-    numbers: the content of the file: token -> id.
-    named: the special tokens that other files name.
-    unnormalized: the tokens that are matched in the text before normalization.
+    ids_by_content: the content of the file: token -> id.
+    special_contents: the special tokens that other files name.
+    unnormalized_contents: the tokens that are matched in the text before it is
+      normalized.
     path: the file, for messages.
   """
   tokens = []
-  for content, number in numbers.items():
-    if type(number) is not int or number < 0 or not content:
-      raise UserError(f"{path}: not an object from tokens to ids.")
-    special = content in named
-    normalized = content not in unnormalized
+  for content, token_id in ids_by_content.items():
+    if type(token_id) is not int or token_id < 0 or not content:
+      raise UserError(
+        f"{path} must be a JSON object with a token and its id in each entry."
+      )
+    special = content in special_contents
+    normalized = content not in unnormalized_contents
     token = AddedToken(content, normalized=normalized, special=special)
-    tokens.append((token, number))
+    tokens.append((token, token_id))
   return tokens
 
 
-def _json_tokens(
+def _tokenizer_json_tokens(
   content: Mapping[str, Any], path: str
 ) -> list[tuple[AddedToken, int]]:
   """Returns the tokens of `tokenizer.json` with their ids."""
   entries = content.get("added_tokens") or []
   try:
-    return [(make_token(entry), _number(entry["id"])) for entry in entries]
+    return [(make_token(entry), _parse_id(entry["id"])) for entry in entries]
   except (KeyError, TypeError, ValueError) as e:
     raise DamagedFile(f"{path}: its added_tokens are damaged.") from e
 
@@ -210,17 +235,21 @@ def _settings_tokens(
   """Returns the tokens of `tokenizer_config.json` with their ids."""
   entries = settings.get("added_tokens_decoder") or {}
   try:
-    return [(make_token(entries[key]), _number(key)) for key in entries]
+    return [(make_token(entries[key]), _parse_id(key)) for key in entries]
   except (KeyError, TypeError, ValueError) as e:
     raise DamagedFile(f"{path}: its added_tokens_decoder is damaged.") from e
 
 
-def _number(entry: Any) -> int:
-  """Converts the entry of a file to an id; ValueError if it is negative."""
-  number = int(entry)
-  if number < 0:
-    raise ValueError(f"the id {number}")
-  return number
+def _parse_id(entry: Any) -> int:
+  """Converts the entry of a file to an id.
+
+  Raises:
+    ValueError: the entry is no number, or is negative.
+  """
+  token_id = int(entry)
+  if token_id < 0:
+    raise ValueError(f"the id {token_id} is negative")
+  return token_id
 
 
 def flags_of(token: AddedToken) -> dict[str, bool]:
@@ -228,41 +257,49 @@ def flags_of(token: AddedToken) -> dict[str, bool]:
   return {name: getattr(token, name) for name in FLAGS}
 
 
-def apply(vocabulary: Vocabulary, tokens: Sequence[Declared]) -> Vocabulary:
+def add_declared_tokens(
+  vocabulary: Vocabulary, tokens: Sequence[DeclaredToken]
+) -> Vocabulary:
   """Returns the tokenizer with the tokens that its folder's files declare.
 
   Args:
     vocabulary: the tokenizer. If it was built from `tokenizer.json`, it has the
       added tokens of that file already.
-    tokens: the declared tokens, from `declared`.
+    tokens: the declared tokens, from `read_declared_tokens`.
 
   Raises:
     UserError: a token would get a different id than the files say, or this
       kind of tokenizer cannot have added tokens.
   """
-  roles = role_tokens(vocabulary)
-  if vocabulary.kind == "words" or vocabulary.clean is not None:
+  family_tokens = family_special_tokens(vocabulary)
+  if vocabulary.algorithm == "words" or vocabulary.clean is not None:
     # These tokenizers match the special tokens of their family only by the
     # exact spelling, and ignore the flags.
-    tokens = [d for d in tokens if d.token.content not in roles]
-  new_tokens = _missing(vocabulary.special_tokenizer, tokens)
-  extended = add(vocabulary, new_tokens) if new_tokens else vocabulary
-  _check_numbers(extended.special_tokenizer, tokens)
+    tokens = [
+      declared
+      for declared in tokens
+      if declared.token.content not in family_tokens
+    ]
+  new_tokens = _missing_tokens(vocabulary.special_tokenizer, tokens)
+  extended = add_tokens(vocabulary, new_tokens) if new_tokens else vocabulary
+  _check_ids(extended.special_tokenizer, tokens)
   return extended
 
 
-def declare(tokenizer: Tokenizer, tokens: Sequence[Declared]) -> None:
+def add_declared_in_place(
+  tokenizer: Tokenizer, tokens: Sequence[DeclaredToken]
+) -> None:
   """Adds declared tokens to a tokenizer of the library, in place.
 
   Raises:
-    UserError: see `apply`.
+    UserError: see `add_declared_tokens`.
   """
-  tokenizer.add_tokens(_missing(tokenizer, tokens))
-  _check_numbers(tokenizer, tokens)
-  tell_apart(tokenizer)
+  tokenizer.add_tokens(_missing_tokens(tokenizer, tokens))
+  _check_ids(tokenizer, tokens)
+  make_distinct(tokenizer)
 
 
-def tell_apart(tokenizer: Tokenizer) -> None:
+def make_distinct(tokenizer: Tokenizer) -> None:
   """Makes added tokens different if cleaning makes them equal.
 
   Tokens that are looked for in cleaned text may be equal there, for example
@@ -278,12 +315,12 @@ def tell_apart(tokenizer: Tokenizer) -> None:
   if tokenizer.normalizer is None:
     return
   token_by_id = tokenizer.get_added_tokens_decoder()
-  by_text: dict[str, list[AddedToken]] = {}
+  tokens_by_text: dict[str, list[AddedToken]] = {}
   for number in sorted(token_by_id):
     if token_by_id[number].normalized:
       text = tokenizer.normalizer.normalize_str(token_by_id[number].content)
-      by_text.setdefault(text, []).append(token_by_id[number])
-  for text, (first_token, *other_tokens) in by_text.items():
+      tokens_by_text.setdefault(text, []).append(token_by_id[number])
+  for text, (first_token, *other_tokens) in tokens_by_text.items():
     if not (text and other_tokens):
       continue
     names = " and ".join(
@@ -291,69 +328,76 @@ def tell_apart(tokenizer: Tokenizer) -> None:
     )
     line = (
       f"warning: the added tokens {names} are equal in the text as the"
-      " tokenizer cleans it:"
+      " tokenizer cleans it;"
     )
-    longer_text = next((t for t in by_text if text in t and text != t), None)
+    longer_text = next(
+      (t for t in tokens_by_text if text in t and text != t), None
+    )
     if longer_text is not None:
       # The library looks for tokens in the raw text first. It would find the
       # changed token inside the longer token, and so cut the longer token.
+      longer_token = tokens_by_text[longer_text][0]
       line += (
         " each process may find a different one, and the tokenizer cannot tell"
-        f" them apart, since {by_text[longer_text][0].content!r} contains them;"
-        " remove one of them."
+        f" them apart, since {longer_token.content!r} contains them; remove one"
+        " of them."
       )
     else:
-      tokenizer.add_tokens([_raw(token) for token in other_tokens])
+      tokenizer.add_tokens(
+        [_without_normalization(token) for token in other_tokens]
+      )
       line += (
         f" {first_token.content!r} is found in every spelling except"
-        f" {listed([token.content for token in other_tokens])}."
+        f" {short_list([token.content for token in other_tokens])}."
       )
     note_once(line)
 
 
-def _raw(token: AddedToken) -> AddedToken:
+def _without_normalization(token: AddedToken) -> AddedToken:
   """Returns a copy of a token that is looked for in the raw text."""
   return AddedToken(token.content, **flags_of(token) | {"normalized": False})
 
 
-def _missing(
-  tokenizer: Tokenizer, tokens: Sequence[Declared]
+def _missing_tokens(
+  tokenizer: Tokenizer, tokens: Sequence[DeclaredToken]
 ) -> list[AddedToken]:
-  """Returns the tokens that a tokenizer lacks, or has with different flags."""
+  """Returns the tokens that a tokenizer does not have with these flags."""
   present_tokens = tokenizer.get_added_tokens_decoder().values()
   flags_by_content = {
     token.content: flags_of(token) for token in present_tokens
   }
   missing_tokens = []
-  for d in tokens:
-    present_flags = flags_by_content.get(d.token.content)
+  for declared in tokens:
+    present_flags = flags_by_content.get(declared.token.content)
     if present_flags is None or (
-      not d.bare and present_flags != flags_of(d.token)
+      not declared.has_name_only and present_flags != flags_of(declared.token)
     ):
-      missing_tokens.append(d.token)
+      missing_tokens.append(declared.token)
   return missing_tokens
 
 
-def _check_numbers(tokenizer: Tokenizer, tokens: Sequence[Declared]) -> None:
+def _check_ids(tokenizer: Tokenizer, tokens: Sequence[DeclaredToken]) -> None:
   """Raises UserError if a token's id is not the declared id."""
-  for d in tokens:
-    number = tokenizer.token_to_id(d.token.content)
-    if d.number not in (None, number):
+  for declared in tokens:
+    actual_id = tokenizer.token_to_id(declared.token.content)
+    if declared.token_id not in (None, actual_id):
       raise UserError(
-        f"{d.source}: the token {d.token.content!r} has the id {d.number}, but"
-        f" it would get the id {number}, the next one after the other pieces;"
-        " do all files belong to one model?"
+        f"{declared.source}: the token {declared.token.content!r} has the id"
+        f" {declared.token_id}, but it would get the id {actual_id}, the next"
+        " one after the other pieces; use files that all belong to one model."
       )
 
 
-def role_tokens(vocabulary: Vocabulary) -> set[str]:
+def family_special_tokens(vocabulary: Vocabulary) -> set[str]:
   """Returns the special tokens of a tokenizer's family ([CLS], [SEP], ...)."""
   size = len(vocabulary.pieces)
   numbers = {i for i in vocabulary.special if i is not None and i < size}
   return {vocabulary.pieces[i] for i in numbers}
 
 
-def add(vocabulary: Vocabulary, tokens: Sequence[AddedToken]) -> Vocabulary:
+def add_tokens(
+  vocabulary: Vocabulary, tokens: Sequence[AddedToken]
+) -> Vocabulary:
   """Returns the tokenizer with new tokens after its last piece.
 
   Args:
@@ -365,31 +409,37 @@ def add(vocabulary: Vocabulary, tokens: Sequence[AddedToken]) -> Vocabulary:
   Raises:
     UserError: this kind of tokenizer cannot have added tokens.
   """
-  if vocabulary.kind == "words" or vocabulary.clean is not None:
+  if vocabulary.algorithm == "words" or vocabulary.clean is not None:
     rules = vocabulary.options.get("rules")
     raise UserError(
-      f"a tokenizer with the rules {rules!r} has no added tokens"
-      f" ({listed([token.content for token in tokens])}); leave --rules out."
+      f"a tokenizer with the rules {rules!r} cannot have added tokens"
+      f" ({short_list([token.content for token in tokens])}); leave out"
+      " --rules."
     )
   if vocabulary.special_tokenizer.get_vocab_size() < vocabulary.vocab_size:
-    vocabulary = _filled(vocabulary)
-  with_special = copy_added(
+    vocabulary = _fill_id_gaps(vocabulary)
+  special_tokenizer = copy_added(
     vocabulary.special_tokenizer,
     copy_without_added(vocabulary.special_tokenizer),
   )
-  with_special.add_tokens(list(tokens))
-  extended = with_added(vocabulary, with_special)
+  special_tokenizer.add_tokens(list(tokens))
+  extended = take_library_tokens(vocabulary, special_tokenizer)
   if not extended.added_tokens:
     return extended
   # If tokenizer.json is the only file, its tokenizer has a post-processor that
   # adds the special tokens around a text.
-  has_processor = {*vocabulary.files} == {JSON}
-  to_write = with_special if has_processor else with_special_tokens(extended)
-  files = {**vocabulary.files, JSON: to_write.to_str().encode("utf-8")}
+  has_processor = {*vocabulary.files} == {TOKENIZER_JSON}
+  to_write = (
+    special_tokenizer if has_processor else make_model_tokenizer(extended)
+  )
+  files = {
+    **vocabulary.files,
+    TOKENIZER_JSON: to_write.to_str().encode("utf-8"),
+  }
   return dataclasses.replace(extended, files=files)
 
 
-def _filled(vocabulary: Vocabulary) -> Vocabulary:
+def _fill_id_gaps(vocabulary: Vocabulary) -> Vocabulary:
   """Adds the pieces that fill gaps between ids to the library's model.
 
   The library takes the number of pieces as the next free id. So ids without a
@@ -412,27 +462,31 @@ def _filled(vocabulary: Vocabulary) -> Vocabulary:
   )
 
 
-def with_added(vocabulary: Vocabulary, with_special: Tokenizer) -> Vocabulary:
-  """Returns the tokenizer with all added tokens of `with_special`.
+def take_library_tokens(
+  vocabulary: Vocabulary, special_tokenizer: Tokenizer
+) -> Vocabulary:
+  """Returns the tokenizer with all added tokens of `special_tokenizer`.
 
   Args:
-    vocabulary: the tokenizer; `with_special` has its pieces first.
-    with_special: the library's tokenizer that reads special tokens in a text
-      as special tokens.
+    vocabulary: the tokenizer; `special_tokenizer` has its pieces first.
+    special_tokenizer: the library's tokenizer that reads `[SEP]` in a text as
+      the special token.
 
   Raises:
     UserError: an added token is spelled like another piece.
   """
-  tell_apart(with_special)
-  roles = role_tokens(vocabulary)
-  token_by_id = with_special.get_added_tokens_decoder()
+  make_distinct(special_tokenizer)
+  family_tokens = family_special_tokens(vocabulary)
+  token_by_id = special_tokenizer.get_added_tokens_decoder()
   sorted_tokens = [token_by_id[number] for number in sorted(token_by_id)]
-  added = tuple(token for token in sorted_tokens if token.content not in roles)
+  added = tuple(
+    token for token in sorted_tokens if token.content not in family_tokens
+  )
   if not added:
     return dataclasses.replace(
-      vocabulary, special_tokenizer=with_special, _caches=[{}]
+      vocabulary, special_tokenizer=special_tokenizer, _caches=[{}]
     )
-  plain = copy_without_added(vocabulary.literal_tokenizer)
+  literal_tokenizer = copy_without_added(vocabulary.literal_tokenizer)
   size = vocabulary.vocab_size
   new_pieces = [
     token_by_id[number].content
@@ -444,23 +498,32 @@ def with_added(vocabulary: Vocabulary, with_special: Tokenizer) -> Vocabulary:
     vocabulary.at_word_boundary, np.ones(len(new_pieces), bool)
   )
   at_word_boundary[[*token_by_id]] = True
-  plain.add_tokens(_without_roles(sorted_tokens, roles, vocabulary, plain))
-  # From now on `plain` reads every token with the flag `special` as text. So
-  # `_without_roles` removed this flag from all but the family's special tokens.
-  plain.encode_special_tokens = True
+  literal_tokenizer.add_tokens(
+    _tokens_for_literal(
+      sorted_tokens, family_tokens, vocabulary, literal_tokenizer
+    )
+  )
+  # From now on `literal_tokenizer` reads every token with the flag `special` as
+  # text. So `_tokens_for_literal` removed this flag from all tokens except the
+  # special tokens of the family.
+  literal_tokenizer.encode_special_tokens = True
   for token in added:
     content = token.content
-    if plain.token_to_id(content) != with_special.token_to_id(content):
+    if literal_tokenizer.token_to_id(content) != special_tokenizer.token_to_id(
+      content
+    ):
       raise UserError(
-        f"the added token {content!r} is spelled like another piece."
+        f"the added token {content!r} is spelled like another piece; remove it."
       )
   return dataclasses.replace(
     vocabulary,
     pieces=pieces,
-    literal_tokenizer=plain,
-    special_tokenizer=with_special,
+    literal_tokenizer=literal_tokenizer,
+    special_tokenizer=special_tokenizer,
     at_word_boundary=at_word_boundary,
-    uncut_pattern=_finder(added, plain, _base_pattern(vocabulary)),
+    uncut_pattern=_make_finder(
+      added, literal_tokenizer, _base_pattern(vocabulary)
+    ),
     added_tokens=added,
     _caches=[{}],
   )
@@ -474,24 +537,27 @@ def _base_pattern(vocabulary: Vocabulary) -> re.Pattern | None:
   )
 
 
-def _without_roles(
+def _tokens_for_literal(
   tokens: Iterable[AddedToken],
-  roles: set[str],
+  family_tokens: set[str],
   vocabulary: Vocabulary,
-  plain: Tokenizer,
+  literal_tokenizer: Tokenizer,
 ) -> list[AddedToken]:
-  """Returns the tokens for `plain`, which reads the special tokens as text.
+  """Returns the tokens that `literal_tokenizer` needs.
+
+  It reads the special tokens of the family as text.
 
   Args:
     tokens: all added tokens in the order of their ids.
-    roles: the special tokens of the family.
+    family_tokens: the special tokens of the family.
     vocabulary: the tokenizer, for its pieces.
-    plain: the library's tokenizer to which the tokens will be added.
+    literal_tokenizer: the library's tokenizer, to which the caller adds the
+      tokens.
   """
   plain_tokens = []
-  size = plain.get_vocab_size(with_added_tokens=False)
+  size = literal_tokenizer.get_vocab_size(with_added_tokens=False)
   for token in tokens:
-    if token.content not in roles:
+    if token.content not in family_tokens:
       flags = flags_of(token) | {"special": False}
       plain_tokens.append(AddedToken(token.content, **flags))
     elif vocabulary.pieces.index(token.content) >= size:
@@ -501,17 +567,19 @@ def _without_roles(
   return plain_tokens
 
 
-def _finder(
-  tokens: Sequence[AddedToken], plain: Tokenizer, base: re.Pattern | None
+def _make_finder(
+  tokens: Sequence[AddedToken],
+  literal_tokenizer: Tokenizer,
+  base_pattern: re.Pattern | None,
 ) -> AddedTokenFinder:
   """Returns a filter for texts that may hold one of the tokens.
 
   Args:
     tokens: the added tokens.
-    plain: the library's tokenizer, for its normalizer.
-    base: the `uncut_pattern` of the vocabulary without added tokens.
+    literal_tokenizer: the library's tokenizer, for its normalizer.
+    base_pattern: the `uncut_pattern` of the vocabulary without added tokens.
   """
-  normalizer = plain.normalizer
+  normalizer = literal_tokenizer.normalizer
   raw_contents = [token.content for token in tokens if not token.normalized]
   normalized_contents = [token.content for token in tokens if token.normalized]
   if normalizer is not None:
@@ -522,15 +590,15 @@ def _finder(
   if isinstance(normalizer, normalizers.BertNormalizer):
     normalize_ascii = str.lower if normalizer.lowercase else str
   return AddedTokenFinder(
-    _any_of(raw_contents),
-    _any_of(normalized_contents),
+    _pattern_of_any(raw_contents),
+    _pattern_of_any(normalized_contents),
     normalizer,
-    base,
+    base_pattern,
     normalize_ascii,
   )
 
 
-def _any_of(contents: Iterable[str]) -> re.Pattern | None:
+def _pattern_of_any(contents: Iterable[str]) -> re.Pattern | None:
   """Returns a pattern that matches any of the contents; None if all are ""."""
   contents = sorted({content for content in contents if content})
   return re.compile(_branches(contents, 3)) if contents else None
@@ -556,8 +624,8 @@ def _branches(contents: Sequence[str], depth: int) -> str:
   )
 
 
-def listed(contents: Sequence[str]) -> str:
-  """Lists the first few contents, and counts the rest."""
+def short_list(contents: Sequence[str]) -> str:
+  """Returns a text that lists the first few contents and counts the rest."""
   listed_contents = ", ".join(
     repr(content) for content in contents[:_MAX_LISTED]
   )
@@ -569,7 +637,7 @@ def listed(contents: Sequence[str]) -> str:
   )
 
 
-def with_special_tokens(vocabulary: Vocabulary) -> Tokenizer:
+def make_model_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
   """Returns a library tokenizer that adds special tokens as transformers does.
 
   It encodes a text as [CLS] text [SEP], with the token names and the segments
@@ -584,13 +652,13 @@ def with_special_tokens(vocabulary: Vocabulary) -> Tokenizer:
   )
   sep = pieces[special.sep], special.sep
   cls = pieces[special.cls], special.cls
-  if vocabulary.kind == "bytelevel":
+  if vocabulary.algorithm == "bytelevel":
     tokenizer.post_processor = processors.RobertaProcessing(
       sep, cls, add_prefix_space=vocabulary.options["add_prefix_space"]
     )
   else:
     tokenizer.post_processor = processors.BertProcessing(sep, cls)
-  if vocabulary.kind == "wordpiece":
+  if vocabulary.algorithm == "wordpiece":
     tokenizer.decoder = decoders.WordPiece(prefix="##")
   return tokenizer
 
@@ -613,11 +681,11 @@ def settings_of(vocabulary: Vocabulary) -> dict[str, Any]:
   return settings
 
 
-def _without_later(vocabulary: Vocabulary, size: int) -> Vocabulary:
+def _without_tokens_from(vocabulary: Vocabulary, size: int) -> Vocabulary:
   """Returns the tokenizer without the added tokens whose id is >= `size`."""
   tokens = vocabulary.special_tokenizer.get_added_tokens_decoder()
-  with_special = copy_without_added(vocabulary.special_tokenizer)
-  with_special.add_tokens([tokens[i] for i in sorted(tokens) if i < size])
+  special_tokenizer = copy_without_added(vocabulary.special_tokenizer)
+  special_tokenizer.add_tokens([tokens[i] for i in sorted(tokens) if i < size])
   base = dataclasses.replace(
     vocabulary,
     pieces=vocabulary.pieces[:size],
@@ -627,13 +695,13 @@ def _without_later(vocabulary: Vocabulary, size: int) -> Vocabulary:
     added_tokens=(),
     _caches=[{}],
   )
-  return with_added(base, with_special)
+  return take_library_tokens(base, special_tokenizer)
 
 
-def old_ids(
+def old_piece_cutter(
   vocabulary: Vocabulary, size: int | None = None
 ) -> Callable[[str], list[int]]:
-  """Returns a function that cuts a new piece into old pieces.
+  """Returns a function that cuts the text of a new piece into old pieces.
 
   Args:
     vocabulary: a tokenizer.
@@ -645,12 +713,12 @@ def old_ids(
     piece, so the list may be empty.
   """
   if size is not None and any(i >= size for i in vocabulary.added_ids):
-    vocabulary = _without_later(vocabulary, size)
+    vocabulary = _without_tokens_from(vocabulary, size)
 
-  def ids(piece: str) -> list[int]:
+  def cut(piece: str) -> list[int]:
     # `encode_words` puts a space before a word, as in running text. Strip the
     # piece, because some pieces begin with that space.
     encoded, _ = vocabulary.encode_words([piece.strip()])
     return [i for i in encoded.tolist() if i != vocabulary.special.unk]
 
-  return ids
+  return cut

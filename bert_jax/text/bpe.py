@@ -86,18 +86,18 @@ def bytelevel(
       add_prefix_space=add_prefix_space, trim_offsets=True
     )
   tokens = [t for t in dict.fromkeys(roles.values()) if t in vocab]
-  with_special = copy_that_reads(tokenizer, tokens)
+  special_tokenizer = copy_that_reads(tokenizer, tokens)
   if roles is ROBERTA:
     # As in the published tokenizer, a mask includes the space before it.
     mask = AddedToken(roles["mask"], lstrip=True, normalized=False)
-    with_special.add_special_tokens([mask])
+    special_tokenizer.add_special_tokens([mask])
   at_word_boundary = [p.startswith(SPACE) or p in tokens for p in pieces]
   return Vocabulary(
-    kind="bytelevel",
+    algorithm="bytelevel",
     pieces=pieces,
     special=special_ids(vocab, roles, source),
     literal_tokenizer=tokenizer,
-    special_tokenizer=with_special,
+    special_tokenizer=special_tokenizer,
     at_word_boundary=np.array(at_word_boundary),
     options=dict(add_prefix_space=add_prefix_space),
     files=to_files(vocab, merges),
@@ -157,7 +157,7 @@ def gpt1(
     p.endswith(END_OF_WORD) or p == GPT1["unk"] for p in pieces
   ]
   return Vocabulary(
-    kind="gpt1",
+    algorithm="gpt1",
     pieces=pieces,
     special=special_ids(vocab, GPT1, source),
     literal_tokenizer=tokenizer,

@@ -16,7 +16,7 @@ from bert_jax.text import (
   tokenizer_json,
 )
 
-JSON = open_vocabulary.JSON
+TOKENIZER_JSON = open_vocabulary.TOKENIZER_JSON
 
 
 def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
@@ -34,20 +34,22 @@ def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
   """
   if not open_vocabulary.has_tokenizer(files):
     return None
-  name = open_vocabulary.JSON
+  name = open_vocabulary.TOKENIZER_JSON
   if name in files:
     # tokenizer.json says itself which special tokens are added to a text.
     path = file_contents.path_of(folder, name)
-    open_vocabulary.check_written(files, folder)
+    open_vocabulary.check_digests(files, folder)
     text = file_contents.decoded(files, folder, name)
     tokenizer = tokenizer_json.read(text, path)
-    added_tokens.declare(tokenizer, added_tokens.declared(files, folder))
+    added_tokens.add_declared_in_place(
+      tokenizer, added_tokens.read_declared_tokens(files, folder)
+    )
     return tokenizer
   vocabulary = open_vocabulary.from_files(files, folder)
   if name in vocabulary.files:
     text = file_contents.decoded(vocabulary.files, folder, name)
     return tokenizer_json.read(text, folder)
-  return added_tokens.with_special_tokens(vocabulary)
+  return added_tokens.make_model_tokenizer(vocabulary)
 
 
 def pieces_without_row(tokenizer: Tokenizer, rows: int, path: str) -> str:
@@ -65,7 +67,7 @@ def pieces_without_row(tokenizer: Tokenizer, rows: int, path: str) -> str:
   pieces = {i: piece for piece, i in ids.items() if i >= rows}
   if not pieces:
     return ""
-  names = added_tokens.listed([pieces[i] for i in sorted(pieces)])
+  names = added_tokens.short_list([pieces[i] for i in sorted(pieces)])
   return (
     f"{path}: the tokenizer has {max(ids.values()) + 1} pieces, but the word"
     f" table has {rows} rows; these pieces have no row: {names}. A text that"

@@ -38,16 +38,16 @@ from bert_jax.text.vocabulary import Vocabulary
 
 # The file with a tokenizer's settings. A setting that transformers has too
 # stands under the key of transformers.
-SETTINGS = added_tokens.SETTINGS
+SETTINGS_FILE = added_tokens.SETTINGS_JSON
 # transformers' file for a tokenizer of any kind.
-JSON = added_tokens.JSON
+TOKENIZER_JSON = added_tokens.TOKENIZER_JSON
 # Files of a prepared folder: all pieces, and `Vocabulary.other_words`.
-PIECES, OTHERS = "pieces.json", "others.txt"
-# The files that `contents` may write. A file that transformers writes too has
+PIECES_FILE, OTHER_WORDS_FILE = "pieces.json", "others.txt"
+# The files that `to_files` may write. A file that transformers writes too has
 # the same name there.
 TOKENIZER_FILES = (
   "vocab.txt",
-  PIECES,
+  PIECES_FILE,
   "vocab.json",
   "merges.txt",
   "spiece.model",
@@ -55,16 +55,19 @@ TOKENIZER_FILES = (
   "tokenizer_config.json",
 )
 # A key of the settings: digests of the other files.
-DIGESTS = "sha256"
-# Option of `load` -> transformers' key in the settings, if the key differs.
-_KEYS = {"lower_case": "do_lower_case"}
-# `Vocabulary.kind` -> transformers' class for its files.
-_CLASSES = {"wordpiece": "BertTokenizer", "gpt1": "OpenAIGPTTokenizer"}
+DIGESTS_KEY = "sha256"
+# Option of `load` -> transformers' key in the settings, if the names differ.
+_SETTINGS_KEYS = {"lower_case": "do_lower_case"}
+# `Vocabulary.algorithm` -> transformers' class for its files.
+_TRANSFORMERS_CLASSES = {
+  "wordpiece": "BertTokenizer",
+  "gpt1": "OpenAIGPTTokenizer",
+}
 # The class of transformers that uses tokenizer.json as it is. AlbertTokenizer,
 # RobertaTokenizer and GPT2Tokenizer replace rules of the file by their own.
 _JSON_CLASS = "PreTrainedTokenizerFast"
 # Option of `load` -> its type.
-_TYPES = {
+_OPTION_TYPES = {
   "lower_case": bool,
   "rules": str,
   "add_prefix_space": bool,
@@ -74,22 +77,30 @@ _TYPES = {
   "tokenize_chinese_chars": bool,
 }
 # The options that say how text is cleaned. The last two are opposites.
-_CLEANING = ("lower_case", "keep_accents", "strip_accents")
-# transformers' name of a file, then the names that other releases give it.
-_PIECE_IDS = ("vocab.json", "encoder.json", "encoder_bpe_40000.json")
-_MERGES = ("merges.txt", "vocab.bpe", "vocab_40000.bpe")
-_MODELS = ("spiece.model", "30k-clean.model", fairseq_pieces.MODEL)
+_CLEANING_OPTIONS = ("lower_case", "keep_accents", "strip_accents")
+# Each list begins with transformers' name of a file. The other names are those
+# of other releases.
+_PIECE_ID_FILES = ("vocab.json", "encoder.json", "encoder_bpe_40000.json")
+_MERGES_FILES = ("merges.txt", "vocab.bpe", "vocab_40000.bpe")
+_MODEL_FILES = ("spiece.model", "30k-clean.model", fairseq_pieces.MODEL)
 # The names of vocabularies' files, in the order in which they are searched.
-_VOCABULARIES = (JSON, "vocab.txt", *_MODELS, *_PIECE_IDS)
-_BRACKETS = re.compile(r"\[.*\]")
-_nfd = functools.partial(unicodedata.normalize, "NFD")
+_VOCABULARY_FILES = (
+  TOKENIZER_JSON,
+  "vocab.txt",
+  *_MODEL_FILES,
+  *_PIECE_ID_FILES,
+)
+_BRACKETS_PATTERN = re.compile(r"\[.*\]")
+_decompose = functools.partial(unicodedata.normalize, "NFD")
 # All files that are read from a folder.
 INPUT_FILES = tuple(
-  dict.fromkeys([*_VOCABULARIES, *_MERGES, *added_tokens.FILES])
+  dict.fromkeys(
+    [*_VOCABULARY_FILES, *_MERGES_FILES, *added_tokens.DECLARING_FILES]
+  )
 )
 # Matches the key of the model in tokenizer.json. It matches nothing in
 # vocab.json, where no value is an object.
-_MODEL = re.compile(r'"model"\s*:\s*\{')
+_MODEL_KEY_PATTERN = re.compile(r'"model"\s*:\s*\{')
 
 
 def load(path: PathLike, **options: Any) -> Vocabulary:
@@ -118,22 +129,22 @@ def load(path: PathLike, **options: Any) -> Vocabulary:
     )
   if root.is_dir():
     contents_by_name = _read_existing(root, INPUT_FILES)
-    vocabulary = _of_folder(contents_by_name, source, options)
+    vocabulary = _build_from_folder(contents_by_name, source, options)
     _check_uncased(vocabulary, source)
-    tokens = added_tokens.declared(contents_by_name, source)
-    return added_tokens.apply(vocabulary, tokens)
+    tokens = added_tokens.read_declared_tokens(contents_by_name, source)
+    return added_tokens.add_declared_tokens(vocabulary, tokens)
   name, folder = root.name, str(root.parent)
-  settings_name = settings_beside(path)
+  settings_name = settings_name_for(path)
   contents_by_name = _read_existing(
-    root.parent, [name, *_MERGES, settings_name]
+    root.parent, [name, *_MERGES_FILES, settings_name]
   )
   contents_by_name = _without_foreign_settings(
     contents_by_name, folder, settings_name, name
   )
-  check_written(contents_by_name, folder, settings_name, name)
-  settings = _settings(contents_by_name, folder, settings_name)
-  build = _builder(contents_by_name, name, folder)
-  vocabulary = _build(build, source, settings, options)
+  check_digests(contents_by_name, folder, settings_name, name)
+  settings = _read_settings(contents_by_name, folder, settings_name)
+  build = _choose_builder(contents_by_name, name, folder)
+  vocabulary = _build_with_options(build, source, settings, options)
   _check_uncased(vocabulary, source)
   return vocabulary
 
@@ -148,11 +159,14 @@ def _read_existing(
 
 def _check_uncased(vocabulary: Vocabulary, source: str) -> None:
   """Calls `wordpiece.check_uncased` if no file gives the rules."""
-  if vocabulary.kind == "wordpiece" and JSON not in vocabulary.files:
+  if (
+    vocabulary.algorithm == "wordpiece"
+    and TOKENIZER_JSON not in vocabulary.files
+  ):
     wordpiece.check_uncased(vocabulary, source)
 
 
-def warning(vocabulary: Vocabulary, path: PathLike) -> str | None:
+def unreachable_warning(vocabulary: Vocabulary, path: PathLike) -> str | None:
   """Returns a warning if more than 1% of the pieces can come from no text.
 
   Args:
@@ -174,7 +188,7 @@ def warning(vocabulary: Vocabulary, path: PathLike) -> str | None:
     and _is_changed_by_cleaning(
       piece, vocabulary.lower_case, vocabulary.keep_accents
     )
-    and normalizer.normalize_str(piece) not in (piece, _nfd(piece))
+    and normalizer.normalize_str(piece) not in (piece, _decompose(piece))
   ]
   if len(unreachable) <= 0.01 * len(vocabulary.pieces):
     return None
@@ -192,13 +206,13 @@ def _is_changed_by_cleaning(
 ) -> bool:
   """Returns True if a piece has capitals or accents that cleaning removes."""
   if lower_case and piece != piece.lower():
-    return not _BRACKETS.fullmatch(piece)
+    return not _BRACKETS_PATTERN.fullmatch(piece)
   return not (keep_accents or piece.isascii()) and any(
-    unicodedata.category(c) == "Mn" for c in _nfd(piece)
+    unicodedata.category(c) == "Mn" for c in _decompose(piece)
   )
 
 
-def settings_beside(path: PathLike) -> str:
+def settings_name_for(path: PathLike) -> str:
   """Returns the name of the file with the settings of a vocabulary's file.
 
   The settings of `vocab.txt`, and of the other names that transformers uses,
@@ -207,10 +221,10 @@ def settings_beside(path: PathLike) -> str:
   several vocabularies.
   """
   vocabulary = epath.Path(path)
-  prefixed = f"{vocabulary.stem}.{SETTINGS}"
-  if vocabulary.name not in _VOCABULARIES:
+  prefixed = f"{vocabulary.stem}.{SETTINGS_FILE}"
+  if vocabulary.name not in _VOCABULARY_FILES:
     return prefixed
-  return prefixed if (vocabulary.parent / prefixed).is_file() else SETTINGS
+  return prefixed if (vocabulary.parent / prefixed).is_file() else SETTINGS_FILE
 
 
 def from_files(
@@ -226,28 +240,34 @@ def from_files(
   Raises:
     UserError: see `load`.
   """
-  vocabulary = _of_folder(files, folder, options)
-  return added_tokens.apply(vocabulary, added_tokens.declared(files, folder))
+  vocabulary = _build_from_folder(files, folder, options)
+  return added_tokens.add_declared_tokens(
+    vocabulary, added_tokens.read_declared_tokens(files, folder)
+  )
 
 
-def _of_folder(
+def _build_from_folder(
   files: Mapping[str, bytes], folder: str, options: Mapping[str, Any]
 ) -> Vocabulary:
   """Builds the tokenizer of a folder's files; adds no declared tokens."""
   # tokenizer.json is exact, but it cannot follow most options. If such an
   # option is given, another vocabulary of the folder is tried first.
-  needs_options = bool(options.keys() - {*_CLEANING, "word_starts"})
-  order = sorted(_VOCABULARIES, key=lambda n: n == JSON and needs_options)
+  needs_options = bool(options.keys() - {*_CLEANING_OPTIONS, "word_starts"})
+  order = sorted(
+    _VOCABULARY_FILES, key=lambda n: n == TOKENIZER_JSON and needs_options
+  )
   name = next((name for name in order if name in files), None)
   if name is None:
     raise UserError(
-      f"{folder} has no vocabulary; it has no {', '.join(_VOCABULARIES)}."
+      f"{folder} has no vocabulary; it has no {', '.join(_VOCABULARY_FILES)}."
     )
   path = file_contents.path_of(folder, name)
-  files = _without_foreign_settings(files, folder, SETTINGS, name)
-  check_written(files, folder)
-  settings = _settings(files, folder, SETTINGS)
-  return _build(_builder(files, name, folder), path, settings, options)
+  files = _without_foreign_settings(files, folder, SETTINGS_FILE, name)
+  check_digests(files, folder)
+  settings = _read_settings(files, folder, SETTINGS_FILE)
+  return _build_with_options(
+    _choose_builder(files, name, folder), path, settings, options
+  )
 
 
 def _without_foreign_settings(
@@ -255,11 +275,16 @@ def _without_foreign_settings(
 ) -> Mapping[str, bytes]:
   """Leaves out settings that were written with a vocabulary of another kind.
 
-  A folder may hold two vocabularies. Settings that `contents` wrote list the
-  files to which they belong. `settings` and `name` are the names of the
-  settings and of the vocabulary among the files.
+  A folder may hold two vocabularies. Settings that `to_files` wrote list the
+  files to which they belong.
+
+  Args:
+    files: file name -> content.
+    folder: the folder of the files, for messages.
+    settings: the name of the file of settings.
+    name: the name of the vocabulary's file.
   """
-  digests = file_contents.parsed(files, folder, settings).get(DIGESTS)
+  digests = file_contents.parsed(files, folder, settings).get(DIGESTS_KEY)
   if not isinstance(digests, dict) or not digests:
     return files
   if _suffix(name) in map(_suffix, digests):
@@ -274,23 +299,23 @@ def _suffix(name: str) -> str:
 
 def has_tokenizer(files: Mapping[str, bytes]) -> bool:
   """Returns True if a vocabulary is among the files."""
-  return any(name in files for name in _VOCABULARIES)
+  return any(name in files for name in _VOCABULARY_FILES)
 
 
-def _build(
+def _build_with_options(
   build: Callable[..., Vocabulary],
   path: str,
   settings: Mapping[str, Any],
   options: Mapping[str, Any],
 ) -> Vocabulary:
-  """Builds a tokenizer by a function that `_builder` returned.
+  """Builds a tokenizer by a function that `_choose_builder` returned.
 
   The caller's options override the settings. Raises UserError if
   `build` does not take an option, or if an option contradicts the settings.
   """
-  allowed = inspect.signature(build).parameters.keys() & _TYPES.keys()
-  asked_cleaning = _cleaning(options)
-  options = {k: v for k, v in options.items() if k not in _CLEANING}
+  allowed = inspect.signature(build).parameters.keys() & _OPTION_TYPES.keys()
+  asked_cleaning = _cleaning_from(options)
+  options = {k: v for k, v in options.items() if k not in _CLEANING_OPTIONS}
   default_accents = None
   for name in options:
     if name not in allowed:
@@ -298,7 +323,7 @@ def _build(
         f"{path}: its kind of tokenizer has no option {name!r}; it has"
         f" {sorted(allowed) or 'none'}."
       )
-  learnt_cleaning = _cleaning(settings)
+  learnt_cleaning = _cleaning_from(settings)
   if (
     learnt_cleaning.keep_accents is None
     and learnt_cleaning.lower_case is not None
@@ -315,17 +340,19 @@ def _build(
       learnt_cleaning, default_accents = fixed_cleaning, None
       if fixed_cleaning.keep_accents is None:
         learnt_cleaning = fixed_cleaning._replace(
-          keep_accents=_cleaning(settings).keep_accents
+          keep_accents=_cleaning_from(settings).keep_accents
         )
   _check_rules(settings, options, path)
-  arguments = {k: settings[k] for k in settings.keys() & allowed - {*_CLEANING}}
+  arguments = {
+    k: settings[k] for k in settings.keys() & allowed - {*_CLEANING_OPTIONS}
+  }
   if "lower_case" in allowed:
     cleaning.check_equal(learnt_cleaning, asked_cleaning, path)
     pairs = zip(learnt_cleaning, asked_cleaning, strict=True)
     merged = cleaning.Cleaning(*(b if a is None else a for a, b in pairs))
     if merged.keep_accents is None:
       merged = merged._replace(keep_accents=default_accents)
-    return build(**arguments | _builder_options(merged, allowed) | options)
+    return build(**arguments | _as_builder_options(merged, allowed) | options)
   if "keep_accents" in allowed:
     arguments["keep_accents"] = learnt_cleaning.keep_accents
   vocabulary = build(**arguments | options)
@@ -334,7 +361,7 @@ def _build(
   return vocabulary
 
 
-def _cleaning(options: Mapping[str, Any]) -> cleaning.Cleaning:
+def _cleaning_from(options: Mapping[str, Any]) -> cleaning.Cleaning:
   """Returns the cleaning that settings or options ask for."""
   keep = options.get("keep_accents")
   if keep is None and options.get("strip_accents") is not None:
@@ -342,7 +369,7 @@ def _cleaning(options: Mapping[str, Any]) -> cleaning.Cleaning:
   return cleaning.Cleaning(options.get("lower_case"), keep)
 
 
-def _builder_options(
+def _as_builder_options(
   wanted_cleaning: cleaning.Cleaning, allowed: Collection[str]
 ) -> dict[str, bool]:
   """Returns a cleaning as options of a builder, without those that are None.
@@ -371,14 +398,14 @@ def _check_rules(
     )
 
 
-def _settings(
+def _read_settings(
   files: Mapping[str, bytes], folder: PathLike, name: str
 ) -> dict[str, Any]:
   """Returns the options in a file of settings; {} if there is no such file."""
   settings = file_contents.parsed(files, folder, name)
   options = {}
-  for option, option_type in _TYPES.items():
-    key = _KEYS.get(option, option)
+  for option, option_type in _OPTION_TYPES.items():
+    key = _SETTINGS_KEYS.get(option, option)
     setting = settings.get(key)
     if setting is None:  # transformers writes null if it takes its default.
       continue
@@ -392,7 +419,7 @@ def _settings(
   return options
 
 
-def _builder(
+def _choose_builder(
   files: Mapping[str, bytes], name: str, folder: str
 ) -> Callable[..., Vocabulary]:
   """Returns a function that takes options and builds the tokenizer of a file.
@@ -404,7 +431,7 @@ def _builder(
   """
   path, content = file_contents.path_of(folder, name), files[name]
   if name == fairseq_pieces.MODEL:
-    settings = file_contents.parsed(files, folder, SETTINGS)
+    settings = file_contents.parsed(files, folder, SETTINGS_FILE)
     tokenizer_class = str(settings.get("tokenizer_class") or "")
     return functools.partial(
       fairseq_pieces.build, content, path, tokenizer_class
@@ -417,14 +444,14 @@ def _builder(
       return functools.partial(words.build, pieces, source=path)
     return functools.partial(wordpiece.build, pieces, source=path)
   decoded = file_contents.decoded(files, folder, name)
-  if name not in _PIECE_IDS and _MODEL.search(decoded):
+  if name not in _PIECE_ID_FILES and _MODEL_KEY_PATTERN.search(decoded):
     return functools.partial(from_json, decoded, source=path)
   vocab = bpe.check_pieces(file_contents.parsed(files, folder, name), path)
-  merges_name = next((n for n in _MERGES if n in files), None)
+  merges_name = next((n for n in _MERGES_FILES if n in files), None)
   if merges_name is None:
     raise UserError(
       f"{path} has no merges in its folder; their file must have one of"
-      f" the names {_MERGES}."
+      f" the names {_MERGES_FILES}."
     )
   merges = bpe.read_merges(
     file_contents.decoded(files, folder, merges_name),
@@ -483,7 +510,7 @@ def read_pieces(folder: PathLike) -> list[str]:
   Raises:
     UserError: the file is missing or damaged.
   """
-  path = epath.Path(folder, PIECES)
+  path = epath.Path(folder, PIECES_FILE)
   if not path.exists():
     return read_vocab(file_contents.path_of(folder, "vocab.txt"))
   try:
@@ -505,7 +532,7 @@ def tokenizer_files(folder: PathLike) -> list[str]:
 
 def _has_all_in_vocab_txt(vocabulary: Vocabulary) -> bool:
   """Returns True if there is a vocab.txt that lists all pieces."""
-  if vocabulary.kind != "wordpiece" or vocabulary.added_tokens:
+  if vocabulary.algorithm != "wordpiece" or vocabulary.added_tokens:
     return False
   return "vocab.txt" in vocabulary.files
 
@@ -519,10 +546,10 @@ def _unusual_settings(vocabulary: Vocabulary) -> dict[str, Any]:
   settings: dict[str, Any] = {}
   rules = vocabulary.literal_tokenizer.normalizer
   splitter = vocabulary.literal_tokenizer.pre_tokenizer
-  if vocabulary.kind == "bytelevel":
+  if vocabulary.algorithm == "bytelevel":
     if getattr(splitter, "add_prefix_space", False):
       settings["add_prefix_space"] = True
-    if _class_of(vocabulary) == "RobertaTokenizer":
+    if _transformers_class(vocabulary) == "RobertaTokenizer":
       tokens = vocabulary.special_tokenizer.get_added_tokens_decoder()
       mask = tokens[cast(int, vocabulary.special.mask)]
       settings["mask_token"] = {
@@ -538,17 +565,17 @@ def _unusual_settings(vocabulary: Vocabulary) -> dict[str, Any]:
   return settings
 
 
-def _class_of(vocabulary: Vocabulary) -> str | None:
+def _transformers_class(vocabulary: Vocabulary) -> str | None:
   """Returns transformers' class; None for words, which have no such class."""
-  if vocabulary.kind == "bytelevel" and "vocab.json" in vocabulary.files:
+  if vocabulary.algorithm == "bytelevel" and "vocab.json" in vocabulary.files:
     has_mask = vocabulary.special.mask is not None
     return "RobertaTokenizer" if has_mask else "GPT2Tokenizer"
-  if vocabulary.kind in ("bytelevel", "unigram"):
+  if vocabulary.algorithm in ("bytelevel", "unigram"):
     return _JSON_CLASS
-  return _CLASSES.get(vocabulary.kind)
+  return _TRANSFORMERS_CLASSES.get(vocabulary.algorithm)
 
 
-def contents(
+def to_files(
   vocabulary: Vocabulary, with_digests: bool = True
 ) -> dict[str, bytes]:
   """Returns name -> content of all files of a tokenizer, with its settings.
@@ -561,13 +588,15 @@ def contents(
   contents_by_name = dict(vocabulary.files)
   if not _has_all_in_vocab_txt(vocabulary):
     pieces_json = json.dumps(list(vocabulary.pieces), ensure_ascii=False)
-    contents_by_name[PIECES] = pieces_json.encode("utf-8")
+    contents_by_name[PIECES_FILE] = pieces_json.encode("utf-8")
   if vocabulary.other_words:
     other_words = "".join(f"{word}\n" for word in vocabulary.other_words)
-    contents_by_name[OTHERS] = other_words.encode("utf-8")
-  settings = {_KEYS.get(k, k): v for k, v in vocabulary.options.items()}
+    contents_by_name[OTHER_WORDS_FILE] = other_words.encode("utf-8")
+  settings = {
+    _SETTINGS_KEYS.get(k, k): v for k, v in vocabulary.options.items()
+  }
   settings |= _unusual_settings(vocabulary)
-  if tokenizer_class := _class_of(vocabulary):
+  if tokenizer_class := _transformers_class(vocabulary):
     settings = {"tokenizer_class": tokenizer_class} | settings
   if tokenizer_class == _JSON_CLASS and vocabulary.special.mask is not None:
     id_of_role = vocabulary.special._asdict().items()
@@ -577,7 +606,7 @@ def contents(
   settings |= added_tokens.settings_of(vocabulary)
   if with_digests:
     settings = _with_digests(settings, vocabulary.files)
-  return contents_by_name | {SETTINGS: format_json(settings).encode()}
+  return contents_by_name | {SETTINGS_FILE: format_json(settings).encode()}
 
 
 def digest_settings(files: Mapping[str, bytes]) -> bytes:
@@ -594,16 +623,16 @@ def _with_digests(
 ) -> dict[str, Any]:
   """Adds the digests of files to settings."""
   digests = {name: content_digest(content) for name, content in files.items()}
-  return add_checksum({**settings, DIGESTS: digests})
+  return add_checksum({**settings, DIGESTS_KEY: digests})
 
 
-def check_written(
+def check_digests(
   files: Mapping[str, bytes],
   folder: str,
-  settings: str = SETTINGS,
+  settings: str = SETTINGS_FILE,
   name: str | None = None,
 ) -> None:
-  """Checks that files are as `contents` made them.
+  """Checks that files are as `to_files` made them.
 
   A file may be missing. Files of another program have no digests, and are not
   checked.
@@ -615,16 +644,16 @@ def check_written(
     name: the name of the vocabulary's file, if the user chose it.
 
   Raises:
-    UserError: a file is not the one that `contents` made.
+    UserError: a file is not the one that `to_files` made.
   """
   entries = file_contents.parsed(files, folder, settings)
   # Skip the check only if both keys are missing. If one is missing, the file
   # may be damaged.
-  if DIGESTS not in entries and "checksum" not in entries:
+  if DIGESTS_KEY not in entries and "checksum" not in entries:
     return
   changed_files = [settings]
-  if has_valid_checksum(entries) and isinstance(entries.get(DIGESTS), dict):
-    digests = entries[DIGESTS]
+  if has_valid_checksum(entries) and isinstance(entries.get(DIGESTS_KEY), dict):
+    digests = entries[DIGESTS_KEY]
     if name not in digests and len(digests) == 1:
       digests = {name: next(iter(digests.values()))}
     changed_files = [
@@ -637,30 +666,30 @@ def check_written(
     raise UserError(
       f"{path} is not what was written with the other files of this tokenizer."
       " Put it back; or, if you changed it on purpose, delete the keys"
-      f" {DIGESTS!r} and 'checksum' of"
+      f" {DIGESTS_KEY!r} and 'checksum' of"
       f" {file_contents.path_of(folder, settings)}."
     )
 
 
 def save(vocabulary: Vocabulary, folder: PathLike) -> None:
   """Writes all files of a tokenizer, for `load`."""
-  for name, content in contents(vocabulary).items():
+  for name, content in to_files(vocabulary).items():
     write_durably(file_contents.path_of(folder, name), content)
 
 
-def meta(vocabulary: Vocabulary) -> dict[str, Any]:
+def meta_entries(vocabulary: Vocabulary) -> dict[str, Any]:
   """Returns the entries for a tokenizer in `meta.json` of a prepared folder."""
   if _has_all_in_vocab_txt(vocabulary):
     return {}
   entries: dict[str, Any] = {"special": vocabulary.special._asdict()}
   if vocabulary.never_masked_ids:
     entries["unmasked"] = vocabulary.never_masked_ids
-  if vocabulary.kind == "words":
+  if vocabulary.algorithm == "words":
     entries["others"] = len(vocabulary.other_words)
   return entries
 
 
-def prepared_files(folder: PathLike, lower_case: bool) -> dict[str, bytes]:
+def read_prepared_files(folder: PathLike, lower_case: bool) -> dict[str, bytes]:
   """Reads a tokenizer's files in a prepared folder.
 
   A folder of an earlier version may have no file of settings. Then this file is
@@ -675,35 +704,35 @@ def prepared_files(folder: PathLike, lower_case: bool) -> dict[str, bytes]:
   """
   names = tokenizer_files(folder)
   contents_by_name = {n: epath.Path(folder, n).read_bytes() for n in names}
-  if SETTINGS not in contents_by_name:
+  if SETTINGS_FILE not in contents_by_name:
     settings = {
-      "tokenizer_class": _CLASSES["wordpiece"],
-      _KEYS["lower_case"]: lower_case,
+      "tokenizer_class": _TRANSFORMERS_CLASSES["wordpiece"],
+      _SETTINGS_KEYS["lower_case"]: lower_case,
     }
     settings = _with_digests(settings, contents_by_name)
-    contents_by_name[SETTINGS] = format_json(settings).encode()
+    contents_by_name[SETTINGS_FILE] = format_json(settings).encode()
   return contents_by_name
 
 
 def load_prepared(folder: PathLike, lower_case: bool) -> Vocabulary:
-  """Opens the tokenizer of a prepared folder; see `prepared_files`."""
-  if epath.Path(folder, SETTINGS).exists():
+  """Opens the tokenizer of a prepared folder; see `read_prepared_files`."""
+  if epath.Path(folder, SETTINGS_FILE).exists():
     return load(folder)
   return load(folder, lower_case=lower_case)
 
 
-class OtherVocabulary(UserError):
-  """Says that two vocabularies have different pieces."""
+class DifferentVocabularies(UserError):
+  """An error: two vocabularies that must agree have different pieces."""
 
 
-def check_same(
+def check_same_pieces(
   pieces: Sequence[str],
   other_pieces: Sequence[str],
   name: str,
   other_name: str,
   remedy: str,
 ) -> None:
-  """Raises OtherVocabulary unless two vocabularies have the same pieces.
+  """Raises DifferentVocabularies unless two vocabularies have the same pieces.
 
   Args:
     pieces: the pieces of the first vocabulary.
@@ -713,38 +742,39 @@ def check_same(
     remedy: the end of the message.
   """
   if list(pieces) != list(other_pieces):
-    raise OtherVocabulary(
+    raise DifferentVocabularies(
       f"{name} and {other_name} have different vocabularies; {remedy}."
     )
 
 
-def check_begins(
+def check_begins_with(
   pieces: Sequence[str],
-  longer: Sequence[str],
+  longer_pieces: Sequence[str],
   name: str,
   longer_name: str,
   remedy: str = "",
 ) -> None:
-  """Raises OtherVocabulary unless `longer` begins with all of `pieces`.
+  """Raises DifferentVocabularies unless `pieces` come first in `longer_pieces`.
 
   Args:
     pieces: the pieces of the first vocabulary.
-    longer: the pieces of the second one, which may have more at its end.
+    longer_pieces: the pieces of the second one, which may have more at its end.
     name: the owner of the first vocabulary, for the message.
     longer_name: the owner of the second one, for the message.
     remedy: the end of the message.
   """
   ending = f"; {remedy}." if remedy else "."
   for index, (piece, longer_piece) in enumerate(
-    zip(pieces, longer, strict=False)
+    zip(pieces, longer_pieces, strict=False)
   ):
     if piece != longer_piece:
-      raise OtherVocabulary(
+      raise DifferentVocabularies(
         f"{name}: its piece {index} is {piece!r}, but in {longer_name} it is"
         f" {longer_piece!r}{ending}"
       )
-  if len(pieces) > len(longer):
-    raise OtherVocabulary(
-      f"{name}: its piece {len(longer)} is {pieces[len(longer)]!r}, and"
-      f" {longer_name} has only {len(longer):,} pieces{ending}"
+  if len(pieces) > len(longer_pieces):
+    raise DifferentVocabularies(
+      f"{name}: its piece {len(longer_pieces)} is"
+      f" {pieces[len(longer_pieces)]!r}, and"
+      f" {longer_name} has only {len(longer_pieces):,} pieces{ending}"
     )

@@ -63,21 +63,21 @@ def extend(vocabulary: Vocabulary, path: PathLike) -> tuple[Vocabulary, str]:
   new_pieces = list(extended.pieces[vocabulary.vocab_size :])
   new_set = set(new_pieces)
   old_pieces = [t.content for t in tokens.values() if t.content not in new_set]
-  names = f": {added_tokens.listed(new_pieces)}" if new_pieces else ""
+  names = f": {added_tokens.short_list(new_pieces)}" if new_pieces else ""
   phrases = [
     f"{path}: {len(new_pieces)} new pieces after the"
     f" {vocabulary.vocab_size:,} pieces of the vocabulary{names}"
   ]
   if old_pieces:
-    names = added_tokens.listed(old_pieces)
+    names = added_tokens.short_list(old_pieces)
     phrases.append(
       f"pieces that keep their ids and are never cut from now on: {names}"
     )
   if existing_tokens:
-    names = added_tokens.listed(existing_tokens)
+    names = added_tokens.short_list(existing_tokens)
     phrases.append(f"left out, since each is one piece already: {names}")
   if repeated_tokens:
-    names = added_tokens.listed(repeated_tokens)
+    names = added_tokens.short_list(repeated_tokens)
     phrases.append(f"left out, since each is on an earlier line: {names}")
   if num_empty:
     phrases.append(f"empty lines: {num_empty}")
@@ -150,11 +150,11 @@ def _matched_text(
 
 def _is_one_piece(vocabulary: Vocabulary, token: AddedToken) -> bool:
   """Returns True if the vocabulary reads the token as one piece already."""
-  if token.content in added_tokens.role_tokens(vocabulary):
+  if token.content in added_tokens.family_special_tokens(vocabulary):
     return True
   if added_tokens.flags_of(token) != added_tokens.flags_of(_PLAIN):
     return False
-  if vocabulary.kind == "words":
+  if vocabulary.algorithm == "words":
     return token.content in vocabulary.pieces
   ids, _ = vocabulary.encode_words([token.content])
   return len(ids) == 1 and ids[0] != vocabulary.special.unk
@@ -167,7 +167,7 @@ def _check_is_word(
   vocabulary: Vocabulary, token: AddedToken, location: str
 ) -> None:
   """Raises UserError if a vocabulary of words would cut the token."""
-  if vocabulary.kind != "words":
+  if vocabulary.algorithm != "words":
     return
   parts = vocabulary.literal_tokenizer.pre_tokenizer.pre_tokenize_str(
     token.content
@@ -184,11 +184,11 @@ def _add(
   vocabulary: Vocabulary, tokens: list[AddedToken], path: PathLike
 ) -> Vocabulary:
   """Returns the vocabulary with new tokens after its last piece."""
-  if vocabulary.kind == "words":
+  if vocabulary.algorithm == "words":
     pieces = [*vocabulary.pieces, *(token.content for token in tokens)]
     rules = vocabulary.options["rules"]
     return words.build(pieces, vocabulary.other_words, str(path), rules)
   try:
-    return added_tokens.add(vocabulary, tokens)
+    return added_tokens.add_tokens(vocabulary, tokens)
   except ValueError as e:
     raise UserError(f"--add-tokens={path}: {e}") from e

@@ -52,18 +52,18 @@ def from_json(
     UserError: the file is damaged, its model is not WordPiece, BPE or
       Unigram, or no family has its special tokens.
   """
-  with_special = read(text, source)
-  kind = _kind(with_special, source)
-  pieces = bpe.pieces_by_id(with_special.get_vocab(), source)
+  special_tokenizer = read(text, source)
+  algorithm = _read_algorithm(special_tokenizer, source)
+  pieces = bpe.pieces_by_id(special_tokenizer.get_vocab(), source)
   ids = {piece: i for i, piece in enumerate(pieces)}
   roles = next((r for r in _ROLES if set(r.values()) <= ids.keys()), None)
   if roles is None:
     raise UserError(f"{source}: no known family has its special tokens.")
-  plain = copy_without_added(with_special)
-  if kind == "unigram":
-    plain.model = _model_without(text, roles.values())
-  rules = _rules(with_special)
-  if word_starts and kind != "unigram":
+  literal_tokenizer = copy_without_added(special_tokenizer)
+  if algorithm == "unigram":
+    literal_tokenizer.model = _model_without(text, roles.values())
+  rules = _rules(special_tokenizer)
+  if word_starts and algorithm != "unigram":
     raise UserError(
       f"{source}: --word-starts={word_starts} is for SentencePiece models;"
       " leave it out."
@@ -71,20 +71,20 @@ def from_json(
   word_starts = word_starts or unigram.WORD_STARTS[0]
   unigram.check_word_starts(word_starts, source)
   vocabulary = Vocabulary(
-    kind=kind,
+    algorithm=algorithm,
     pieces=pieces,
     special=bpe.special_ids(ids, roles, source),
-    literal_tokenizer=plain,
-    special_tokenizer=with_special,
+    literal_tokenizer=literal_tokenizer,
+    special_tokenizer=special_tokenizer,
     at_word_boundary=np.array(
-      [_is_boundary(kind, piece, roles, word_starts) for piece in pieces]
+      [_is_boundary(algorithm, piece, roles, word_starts) for piece in pieces]
     ),
-    options=_options(kind, rules["normalizer"], keep_accents, word_starts),
+    options=_options(algorithm, rules["normalizer"], keep_accents, word_starts),
     files={"tokenizer.json": text.encode("utf-8")},
-    marks_word_ends=kind == "gpt1",
+    marks_word_ends=algorithm == "gpt1",
     **_chunk_rules(rules),
   )
-  return added_tokens.with_added(vocabulary, with_special)
+  return added_tokens.take_library_tokens(vocabulary, special_tokenizer)
 
 
 def read(text: str, source: str) -> Tokenizer:
@@ -120,16 +120,20 @@ def read(text: str, source: str) -> Tokenizer:
   return tokenizer
 
 
-def _kind(tokenizer: Tokenizer, source: str) -> str:
-  """Returns the `Vocabulary.kind` of a tokenizer."""
+def _read_algorithm(tokenizer: Tokenizer, source: str) -> str:
+  """Returns the `Vocabulary.algorithm` of a tokenizer."""
   name = type(tokenizer.model).__name__
-  kinds = {"WordPiece": "wordpiece", "Unigram": "unigram", "BPE": "bytelevel"}
-  if name not in kinds:
+  algorithms = {
+    "WordPiece": "wordpiece",
+    "Unigram": "unigram",
+    "BPE": "bytelevel",
+  }
+  if name not in algorithms:
     raise UserError(
-      f"{source}: its model {name} is not one of {sorted(kinds)}."
+      f"{source}: its model {name} is not one of {sorted(algorithms)}."
     )
   has_end_suffix = name == "BPE" and tokenizer.model.end_of_word_suffix
-  return "gpt1" if has_end_suffix else kinds[name]
+  return "gpt1" if has_end_suffix else algorithms[name]
 
 
 def _rules(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -203,7 +207,7 @@ def _strips(normalizer: dict[str, Any] | None) -> bool:
 
 
 def _options(
-  kind: str,
+  algorithm: str,
   normalizer: dict[str, Any] | None,
   keep_accents: bool | None,
   word_starts: str,
@@ -214,21 +218,21 @@ def _options(
   keeps_accents = keep_accents is not False and not _strips(normalizer)
   if keeps_accents == lowers_case:
     options["keep_accents"] = keeps_accents
-  if kind == "unigram":
+  if algorithm == "unigram":
     options["word_starts"] = word_starts
   return options
 
 
 def _is_boundary(
-  kind: str, piece: str, roles: dict[str, str], word_starts: str
+  algorithm: str, piece: str, roles: dict[str, str], word_starts: str
 ) -> bool:
   """Returns the entry of `Vocabulary.at_word_boundary` for a piece."""
   if piece in roles.values():
     return True
-  if kind == "wordpiece":
+  if algorithm == "wordpiece":
     return not piece.startswith(wordpiece.CONTINUATION)
-  if kind == "gpt1":
+  if algorithm == "gpt1":
     return piece.endswith(bpe.END_OF_WORD)
-  if kind == "bytelevel":
+  if algorithm == "bytelevel":
     return piece.startswith(bpe.SPACE)
   return unigram.begins_word(piece, word_starts)

@@ -34,7 +34,7 @@ from bert_jax.text.vocabulary import (
 )
 from bert_jax.text.wordpiece import CONTINUATION, MAX_WORD_CHARS
 
-KINDS = ("wordpiece", "bytelevel", "unigram", "words")
+ALGORITHMS = ("wordpiece", "bytelevel", "unigram", "words")
 # Pairs of pieces that occur less often than this are not merged. The number is
 # the default of Hugging Face's trainers.
 MIN_FREQUENCY = 2
@@ -63,7 +63,7 @@ _BATCH_CHARS = 2**18
 
 
 def train(
-  kind: str,
+  algorithm: str,
   texts: Iterable[str],
   size: int,
   text_cleaning: Cleaning,
@@ -72,26 +72,26 @@ def train(
   """Learns a vocabulary; the result is the same in every run.
 
   Args:
-    kind: one of `KINDS`, which BERT, RoBERTa, ALBERT and ELMo use (in this
-      order).
+    algorithm: one of `ALGORITHMS`; in this order, they are the algorithms of
+      BERT, RoBERTa, ALBERT and ELMo.
     texts: the texts, which are read once.
     size: the number of pieces, special tokens included. There are fewer if the
       text is too small.
     text_cleaning: how capitals and accents are treated. Byte-level BPE and
       words keep both.
-    rules: one of `words.RULES`; only the kind "words" uses it.
+    rules: one of `words.RULES`; only the algorithm "words" uses it.
 
   Returns:
     The tokenizer; None if the texts have no words.
 
   Raises:
-    UserError: `size` is too small for the kind.
+    UserError: `size` is too small for the algorithm.
   """
-  if kind == "words":
+  if algorithm == "words":
     return train_words(texts, size, rules)
-  if kind == "unigram":
+  if algorithm == "unigram":
     return train_unigram(texts, size, text_cleaning)
-  if kind == "bytelevel":
+  if algorithm == "bytelevel":
     counts = count_bytelevel_words(texts)
     return train_bytelevel(counts, size) if counts else None
   counts = count_wordpiece_words(texts, text_cleaning)

@@ -253,19 +253,19 @@ def build(
     return tokenizer
 
   at_word_boundary = [begins_word(piece, word_starts) for piece in pieces]
-  with_special = copy_that_reads(build_tokenizer(pieces), ALBERT.values())
+  special_tokenizer = copy_that_reads(build_tokenizer(pieces), ALBERT.values())
   # transformers' file also adds the special tokens around a text.
-  tokenizer_with_ends = copy_that_reads(with_special, ALBERT.values())
+  tokenizer_with_ends = copy_that_reads(special_tokenizer, ALBERT.values())
   sep, cls = (ALBERT[role] for role in ("sep", "cls"))
   tokenizer_with_ends.post_processor = processors.BertProcessing(
     (sep, ids[sep]), (cls, ids[cls])
   )
   return Vocabulary(
-    kind="unigram",
+    algorithm="unigram",
     pieces=pieces,
     special=special,
     literal_tokenizer=build_tokenizer(unmatched_pieces),
-    special_tokenizer=with_special,
+    special_tokenizer=special_tokenizer,
     at_word_boundary=np.array(at_word_boundary),
     chunk_pattern=SPACED_PATTERN,
     options=dict(**cleaning._asdict(), word_starts=word_starts),

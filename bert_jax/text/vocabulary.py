@@ -122,7 +122,7 @@ class Vocabulary:
   """Maps text to ids and back, always in the same way; it may be pickled.
 
   Attributes:
-    kind: "wordpiece", "bytelevel", "gpt1", "unigram" or "words".
+    algorithm: "wordpiece", "bytelevel", "gpt1", "unigram" or "words".
     pieces: the V pieces of the vocabulary in the order of their ids.
     special: the ids of the special tokens.
     literal_tokenizer: the library's tokenizer, which reads `[SEP]` in a text as
@@ -142,14 +142,14 @@ class Vocabulary:
     clean: maps a raw text to the text that the library sees and, for each of
       its characters, the index of the raw character; None if the library sees
       the raw text.
-    other_words: words with ids from V on. Only the kind "words" has them.
+    other_words: words with ids from V on. Only the algorithm "words" has them.
     ids_around_sentence: the ids that a corpus has before each sentence, and the
-      ids that it has after it. Only the kind "words" has them.
+      ids that it has after it. Only the algorithm "words" has them.
     added_tokens: the added tokens except the special tokens of the family; see
       `text/added_tokens.py`.
   """
 
-  kind: str
+  algorithm: str
   pieces: Sequence[str]
   special: SpecialIds
   literal_tokenizer: Tokenizer
@@ -279,7 +279,7 @@ class Vocabulary:
     Returns:
       See `encode_flat`.
     """
-    if self.kind != "bytelevel":
+    if self.algorithm != "bytelevel":
       return self.encode_flat(words)
     splitter = self.literal_tokenizer.pre_tokenizer
     if not self.added_tokens or not isinstance(
@@ -438,9 +438,9 @@ class Vocabulary:
     decode = self.literal_tokenizer.decoder.decode
     if not self.added_tokens:
       return decode([self.pieces[i] for i in ids])
-    if self.kind != "bytelevel":
+    if self.algorithm != "bytelevel":
       # Spell added tokens as the model spells pieces that are whole words.
-      spelling = {"gpt1": "{}</w>", "unigram": "▁{}"}.get(self.kind, "{}")
+      spelling = {"gpt1": "{}</w>", "unigram": "▁{}"}.get(self.algorithm, "{}")
       pieces: list[str] = []
       for i in ids:
         piece = self.pieces[i]

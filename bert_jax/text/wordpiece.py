@@ -130,7 +130,7 @@ def build(
     chunk_pattern, normalize_ascii = _ORIGINAL_CHUNK_PATTERN, None
   tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION, cleanup=False)
   return Vocabulary(
-    kind="wordpiece",
+    algorithm="wordpiece",
     pieces=pieces,
     special=special,
     literal_tokenizer=tokenizer,

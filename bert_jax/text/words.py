@@ -78,7 +78,7 @@ def build(
   tokenizer.pre_tokenizer = _splitter(rules)
   tokenizer.decoder = decoders.WordPiece(prefix=" ", cleanup=False)
   return Vocabulary(
-    kind="words",
+    algorithm="words",
     pieces=list(pieces),
     special=SpecialIds(None, UNKNOWN, BEGIN, END, None),
     literal_tokenizer=tokenizer,
@@ -133,7 +133,7 @@ def with_words_of(vocabulary: Vocabulary, texts: Iterable[str]) -> Vocabulary:
   """Returns the tokenizer with ids for all words of texts.
 
   Args:
-    vocabulary: a tokenizer of the kind "words".
+    vocabulary: a tokenizer of the algorithm "words".
     texts: the texts, which are read once.
   """
   rules = vocabulary.options["rules"]

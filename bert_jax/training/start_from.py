@@ -22,7 +22,10 @@ from bert_jax.examples import loader
 from bert_jax.messages import UserError
 from bert_jax.tasks import batches
 from bert_jax.text import added_tokens
-from bert_jax.text.open_vocabulary import OtherVocabulary, check_begins
+from bert_jax.text.open_vocabulary import (
+  DifferentVocabularies,
+  check_begins_with,
+)
 from bert_jax.text.vocabulary import Vocabulary
 from bert_jax.training import config as config_lib
 from bert_jax.training.parts import PretrainedModel
@@ -247,7 +250,7 @@ def _check_vocabulary(
   """
   vocabulary = vocabulary_of("init_from", model, data_path)
   name = f"init_from={model.path}"
-  check_begins(vocabulary.pieces, pieces, name, data_path, remedy)
+  check_begins_with(vocabulary.pieces, pieces, name, data_path, remedy)
   return vocabulary
 
 
@@ -268,7 +271,7 @@ def _words_of_elmo(
     return None, None
   try:
     return _check_vocabulary(model, pieces, data_path), None
-  except OtherVocabulary as e:
+  except DifferentVocabularies as e:
     return (
       None,
       f"the softmax is newly initialized, because the words differ ({e})",
@@ -504,7 +507,7 @@ class VocabularyFitter:
       initial_rows = np.moveaxis(np.asarray(_gather_on_host(initial)), axis, 0)
       if new_pieces and vocabulary is not None:
         end = size + len(new_pieces)
-        old_ids = added_tokens.old_ids(vocabulary, size)
+        old_ids = added_tokens.old_piece_cutter(vocabulary, size)
         piece_rows = new_word_rows(
           fitted, new_pieces, old_ids, self._method, initial_rows[size:end]
         )
@@ -587,7 +590,7 @@ def new_word_rows(
     table: [old, ...] the trained rows, without padding rows.
     new_pieces: the pieces at the vocabulary's end that have no row yet.
     old_ids_of: a function from a text to ids of `table`; see
-      `added_tokens.old_ids`.
+      `added_tokens.old_piece_cutter`.
     method: one of `NEW_ROW_METHODS`. With "mean", a piece for which
       `old_ids_of` returns no ids keeps its random row.
     random_rows: [new, ...] random rows, as in a new model.

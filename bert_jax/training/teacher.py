@@ -21,7 +21,7 @@ from bert_jax.models import task_heads
 from bert_jax.models.from_config import COMPUTATION
 from bert_jax.tasks.batches import TaskFolder
 from bert_jax.tasks.encoded_rows import Task
-from bert_jax.text.open_vocabulary import check_begins
+from bert_jax.text.open_vocabulary import check_begins_with
 from bert_jax.training import config as config_lib
 from bert_jax.training import start_from
 from bert_jax.weights.model_folder import Weights, columns_in_task_order
@@ -81,7 +81,7 @@ def open_teacher(
   vocabulary = start_from.vocabulary_of("teacher.path", opened, prepared.path)
   if task:
     weights = _for_task(path, weights, task)
-  check_begins(
+  check_begins_with(
     prepared.vocab,
     vocabulary.pieces,
     prepared.path,

@@ -168,9 +168,9 @@ def _open_model(
       f"--model={path} is a model for {predictor.kind}; words are predicted by"
       " a pre-trained model with its masked-LM head."
     )
-  if predictor.vocabulary.kind != "wordpiece":
+  if predictor.vocabulary.algorithm != "wordpiece":
     raise UserError(
-      f"--model={path} has a tokenizer of kind {predictor.vocabulary.kind};"
-      " augmentation needs BERT's WordPiece."
+      f"--model={path} has a tokenizer of kind"
+      f" {predictor.vocabulary.algorithm}; augmentation needs BERT's WordPiece."
     )
   return predictor

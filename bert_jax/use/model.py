@@ -238,7 +238,7 @@ class Model:
     except UserError:
       # A tokenizer.json may have rules that `Vocabulary` does not support.
       return "a tokenizer of another kind"
-    kind = _TOKENIZER_NAMES.get(vocabulary.kind, vocabulary.kind)
+    kind = _TOKENIZER_NAMES.get(vocabulary.algorithm, vocabulary.algorithm)
     case = "uncased " if vocabulary.lower_case else ""
     return f"{case}{kind} tokenizer of {vocabulary.vocab_size:,} pieces"
 

@@ -26,7 +26,7 @@ from bert_jax.tasks.bucket_lengths import BUCKETS
 from bert_jax.tasks.encoded_rows import Examples, Rows, Task
 from bert_jax.tasks.files import tags as tags_lib
 from bert_jax.text import added_tokens
-from bert_jax.text.open_vocabulary import check_same
+from bert_jax.text.open_vocabulary import check_same_pieces
 from bert_jax.text.vocabulary import Vocabulary
 from bert_jax.training import evaluate_task
 from bert_jax.use import fill_mask, text_inputs
@@ -109,7 +109,7 @@ def vocabulary_of(model: OpenedModel) -> Vocabulary:
     names = [*vocabulary.pieces, *layout.new_tokens][size:]
     raise UserError(
       f"{model.path}: its rows need {needed} pieces, but the model has {size}"
-      f" and lacks {added_tokens.listed(names)}; fine-tune the model, which"
+      f" and lacks {added_tokens.short_list(names)}; fine-tune the model, which"
       " adds rows for these pieces, or put its own tokenizer's files there."
     )
   return vocabulary
@@ -395,7 +395,7 @@ def label_columns(
       f"{data_path} is of kind {task.kind}, but the model is of kind"
       f" {predictor.kind}."
     )
-  check_same(
+  check_same_pieces(
     split.pieces,
     predictor.vocabulary.pieces,
     data_path,

@@ -637,7 +637,7 @@ def _padding_id(files: Mapping[str, bytes]) -> int | None:
   if "vocab.txt" in files:
     pieces = files["vocab.txt"].decode("utf-8").splitlines()
     return pieces.index("[PAD]") if "[PAD]" in pieces else None
-  if model_tokenizer.JSON not in files:
+  if model_tokenizer.TOKENIZER_JSON not in files:
     return None
   try:
     tokenizer = model_tokenizer.build(files, "the model")

@@ -98,15 +98,15 @@ def test_prepare_names_a_file_that_is_gone(text, tmp_path, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("kind", train_vocabulary.KINDS)
-def test_train_vocab(text, tmp_path, monkeypatch, kind):
-  if kind == "unigram":
+@pytest.mark.parametrize("algorithm", train_vocabulary.ALGORITHMS)
+def test_train_vocab(text, tmp_path, monkeypatch, algorithm):
+  if algorithm == "unigram":
     pytest.importorskip("sentencepiece", reason="the extra [data]")
   change_while_reading(monkeypatch, grow)
-  output = tmp_path / ("v.model" if kind == "unigram" else "v")
+  output = tmp_path / ("v.model" if algorithm == "unigram" else "v")
   names_before = names_in(tmp_path)
   with pytest.raises(files.ChangedInput, match=CHANGED):
-    train_vocab.train_vocab(str(text), 100, str(output), kind=kind)
+    train_vocab.train_vocab(str(text), 100, str(output), algorithm=algorithm)
   assert names_in(tmp_path) == names_before
 
 

@@ -43,7 +43,7 @@ def with_gap():
 
 
 def as_json(vocabulary):
-  tokenizer = added_tokens.with_special_tokens(vocabulary)
+  tokenizer = added_tokens.make_model_tokenizer(vocabulary)
   return {"tokenizer.json": tokenizer.to_str().encode()}
 
 

@@ -312,7 +312,7 @@ def write_folder(path):
   )
   splits = {"train": split, "validation": split}
   encoded_rows.save(
-    path, TASK, splits, meta, open_vocabulary.contents(vocabulary)
+    path, TASK, splits, meta, open_vocabulary.to_files(vocabulary)
   )
 
 

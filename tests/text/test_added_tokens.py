@@ -37,7 +37,7 @@ def test_ids_and_offsets_are_those_of_transformers(kind, form, tmp_path):
   )
   with_special = model_tokenizer.build(read_folder(tmp_path / "a"), path)
   saved_folder = tmp_path / "b"
-  write(saved_folder, open_vocabulary.contents(vocabulary))
+  write(saved_folder, open_vocabulary.to_files(vocabulary))
   config = (tmp_path / "a" / "config.json").read_bytes()
   (saved_folder / "config.json").write_bytes(config)
   saved_vocabulary, saved_reference = (
@@ -88,7 +88,7 @@ def test_ids_and_offsets_are_those_of_transformers(kind, form, tmp_path):
 
 
 def longer(kind, *tokens):
-  return added_tokens.add(MAKE[kind](), tokens or ADDED)
+  return added_tokens.add_tokens(MAKE[kind](), tokens or ADDED)
 
 
 # Name -> (flags of the token "covid19", expected pairs of piece and text).
@@ -123,7 +123,7 @@ def test_each_flag(name):
 def test_special_tokens_of_the_family_stay_text(kind):
   """A literal [MASK] in a corpus is read as text, whatever tokens are added."""
   vocabulary = longer(kind)
-  names = sorted(added_tokens.role_tokens(vocabulary))
+  names = sorted(added_tokens.family_special_tokens(vocabulary))
   text = " ".join(f"{name}[E1]" for name in names)
   (ids,) = vocabulary.encode_batch([text])
   roles = {vocabulary.pieces.index(name) for name in names} - {
@@ -139,7 +139,7 @@ def test_special_tokens_of_the_family_stay_text(kind):
 def test_a_special_token_outside_of_the_model_keeps_later_ids():
   """The mask is an added token here, and not a piece of the model."""
   vocabulary = MAKE["bert"]()
-  content = json.loads(added_tokens.with_special_tokens(vocabulary).to_str())
+  content = json.loads(added_tokens.make_model_tokenizer(vocabulary).to_str())
   size = len(content["model"]["vocab"])
   del content["model"]["vocab"]["[MASK]"]
   for piece, number in content["model"]["vocab"].items():
@@ -303,14 +303,17 @@ def test_files_that_contradict_each_other_are_named(tmp_path):
     f" {size} in",
     tokenizer_config={"added_tokens_decoder": {"5": entry}},
   )
-  refused("added_tokens.json: not an object from", added_tokens={"a": "b"})
+  refused(
+    "added_tokens.json must be a JSON object with a token and its id",
+    added_tokens={"a": "b"},
+  )
   refused("added_tokens.json:1 is not JSON", added_tokens="[1")
   refused(
     "tokenizer_config.json: its added_tokens_decoder is damaged",
     tokenizer_config={"added_tokens_decoder": {"x": entry}},
   )
   path = write_model(tmp_path / "y", "bert", "added_tokens.json")
-  with pytest.raises(ValueError, match="'original' has no added tokens"):
+  with pytest.raises(ValueError, match="'original' cannot have added tokens"):
     open_vocabulary.load(path, rules="original")
 
 
@@ -359,7 +362,7 @@ def test_tokens_that_cleaning_makes_equal(name, form, tmp_path, capfd):
   def ids_of(ids):
     return [i for i in ids if i >= size]
 
-  write(tmp_path / "b", open_vocabulary.contents(opened))
+  write(tmp_path / "b", open_vocabulary.to_files(opened))
   with_special = model_tokenizer.build(read_folder(tmp_path / "a"), path)
   reopened = open_vocabulary.load(str(tmp_path / "b"))
   (tmp_path / "b" / "config.json").write_text('{"model_type": "bert"}')

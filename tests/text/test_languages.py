@@ -27,30 +27,32 @@ sentencepiece = pytest.importorskip(
 STRIPPED = {}
 ACCENTS = dict(keep_accents=True)
 CASED = dict(lower_case=False)
+# Algorithm -> the size of its vocabulary; algorithm -> the name of its file.
 SIZES = dict(wordpiece=3000, bytelevel=1000, words=3000, unigram=1500)
 NAMES = dict(wordpiece="vocab.txt", words="vocab.txt", unigram="spiece.model")
+# Pairs of (algorithm, options).
 CASES = [
-  *((kind, options) for kind in ("wordpiece", "unigram") for options in
-    (STRIPPED, ACCENTS, CASED)),
+  *(("wordpiece", options) for options in (STRIPPED, ACCENTS, CASED)),
+  *(("unigram", options) for options in (STRIPPED, ACCENTS, CASED)),
   ("bytelevel", STRIPPED),
   ("words", STRIPPED),
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")
 def train(tmp_path_factory):
-  """Returns a function: (kind, options) -> path of a trained vocabulary."""
+  """Returns a function that trains a vocabulary and returns its path."""
   path = tmp_path_factory.mktemp("languages")
   text = path / "text.txt"
   text.write_text("\n".join(LINES * 3) + "\n", encoding="utf-8")
 
   @functools.cache
-  def run(kind, **options):
-    name = "-".join([kind, *map(str, options.items())])
+  def run(algorithm, **options):
+    name = "-".join([algorithm, *map(str, options.items())])
     (path / name).mkdir()
-    output = str(path / name / NAMES.get(kind, "pieces"))
+    output = str(path / name / NAMES.get(algorithm, "pieces"))
     train_vocab.train_vocab(
-      str(text), SIZES[kind], output, kind=kind, **options
+      str(text), SIZES[algorithm], output, algorithm=algorithm, **options
     )
     return output
 
@@ -72,9 +74,9 @@ def cleaned(text, lower_case=True, keep_accents=None):
   return text
 
 
-@pytest.mark.parametrize("kind, options", CASES)
-def test_nothing_is_unknown_and_offsets_slice(kind, options, train):
-  vocabulary = open_vocabulary.load(train(kind, **options))
+@pytest.mark.parametrize("algorithm, options", CASES)
+def test_nothing_is_unknown_and_offsets_slice(algorithm, options, train):
+  vocabulary = open_vocabulary.load(train(algorithm, **options))
   ids_of_lines = vocabulary.encode_batch(LINES)
   for line, ids, encoded in zip(
     LINES, ids_of_lines, vocabulary.encode_offsets(LINES), strict=True
@@ -86,17 +88,17 @@ def test_nothing_is_unknown_and_offsets_slice(kind, options, train):
       is_covered[begin:end] = True
     uncovered_text = "".join(np.array(list(line))[~is_covered])
     assert uncovered_text.strip() == "", line
-    if kind == "wordpiece":
+    if algorithm == "wordpiece":
       for i, (begin, end) in zip(ids, encoded.offsets, strict=True):
         piece = vocabulary.pieces[i].removeprefix("##")
         expected = cleaned(line[begin:end], **options)
         assert expected.replace("ς", "σ") == piece.replace("ς", "σ")
 
 
-@pytest.mark.parametrize("kind, options", CASES)
-def test_whole_words_are_whole(kind, options, train):
+@pytest.mark.parametrize("algorithm, options", CASES)
+def test_whole_words_are_whole(algorithm, options, train):
   """Words begin after white space; in WordPiece also at punctuation."""
-  vocabulary = open_vocabulary.load(train(kind, **options))
+  vocabulary = open_vocabulary.load(train(algorithm, **options))
   for line in LINES:
     (encoded,) = vocabulary.encode_offsets([line])
     starts = np.flatnonzero(vocabulary.find_word_starts(encoded.ids))
@@ -105,9 +107,9 @@ def test_whole_words_are_whole(kind, options, train):
     found_words = [
       line[b:e].strip() for b, e in zip(begins, stops, strict=True)
     ]
-    if kind in ("unigram", "bytelevel"):
+    if algorithm in ("unigram", "bytelevel"):
       assert found_words == line.split()
-    elif kind == "wordpiece":
+    elif algorithm == "wordpiece":
       pieces = vocabulary.literal_tokenizer.pre_tokenizer.pre_tokenize_str(
         vocabulary.literal_tokenizer.normalizer.normalize_str(line)
       )
@@ -117,13 +119,15 @@ def test_whole_words_are_whole(kind, options, train):
       assert all(found_words) and "".join(found_words) == "".join(line.split())
 
 
-@pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
+@pytest.mark.parametrize("algorithm", ["unigram", "wordpiece"])
 @pytest.mark.parametrize("masking", ["whole_word", "ngram"])
-def test_masks_take_whole_words_of_any_script(kind, masking, train, tmp_path):
+def test_masks_take_whole_words_of_any_script(
+  algorithm, masking, train, tmp_path
+):
   """Either all pieces of a word are masked, or none is."""
   folder = str(tmp_path / "prepared")
   prepare.prepare(
-    train.text, train(kind, **CASED), folder, processes=1, heldout=0.0
+    train.text, train(algorithm, **CASED), folder, processes=1, heldout=0.0
   )
   vocabulary = open_vocabulary.load(folder)
   length = 96
@@ -149,12 +153,12 @@ def test_masks_take_whole_words_of_any_script(kind, masking, train, tmp_path):
   assert num_inner > 20
 
 
-@pytest.mark.parametrize("kind, options", CASES[:-1])
-def test_ids_are_those_of_transformers(kind, options, train, tmp_path):
+@pytest.mark.parametrize("algorithm, options", CASES[:-1])
+def test_ids_are_those_of_transformers(algorithm, options, train, tmp_path):
   transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed"
   )
-  vocabulary = open_vocabulary.load(train(kind, **options))
+  vocabulary = open_vocabulary.load(train(algorithm, **options))
   open_vocabulary.save(vocabulary, str(tmp_path))
   reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
   expected = reference(LINES, add_special_tokens=False)["input_ids"]
@@ -285,8 +289,8 @@ def test_models_of_other_programs(rule, options, prepared):
       unigram.build(content, "x.model", lower_case=False)
 
 
-@pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
-def test_korean_words_are_not_unknown(kind, tmp_path):
+@pytest.mark.parametrize("algorithm", ["unigram", "wordpiece"])
+def test_korean_words_are_not_unknown(algorithm, tmp_path):
   """Syllables may be composed or decomposed, and accents may be stripped."""
   korean_words = [
     "바다",
@@ -306,17 +310,19 @@ def test_korean_words_are_not_unknown(kind, tmp_path):
   ]
   text = tmp_path / "text.txt"
   text.write_text("\n".join(lines), encoding="utf-8")
-  name = {"unigram": "k.model", "wordpiece": "k.txt"}[kind]
-  for options in (STRIPPED,) if kind == "unigram" else (STRIPPED, CASED):
+  name = {"unigram": "k.model", "wordpiece": "k.txt"}[algorithm]
+  for options in (STRIPPED,) if algorithm == "unigram" else (STRIPPED, CASED):
     output = str(tmp_path / "-".join([*options, name]))
-    train_vocab.train_vocab(str(text), 200, output, kind=kind, **options)
+    train_vocab.train_vocab(
+      str(text), 200, output, algorithm=algorithm, **options
+    )
     prepared = str(tmp_path / "-".join([*options, "prepared"]))
     prepare.prepare(str(text), output, prepared, processes=1)
     opened = reader.open_prepared(prepared)
     assert opened.unigrams[opened.special.unk] == 0
     vocabulary = open_vocabulary.load(prepared)
     decomposed_lines = [unicodedata.normalize("NFD", line) for line in lines]
-    if kind == "unigram" or not options:
+    if algorithm == "unigram" or not options:
       ids = vocabulary.encode_batch(lines)
       assert vocabulary.encode_batch(decomposed_lines) == ids
 
@@ -324,7 +330,7 @@ def test_korean_words_are_not_unknown(kind, tmp_path):
 FRENCH = LANGUAGES["french"][-1]
 
 
-@pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
+@pytest.mark.parametrize("algorithm", ["unigram", "wordpiece"])
 @pytest.mark.parametrize(
   "options, wanted",
   [
@@ -334,10 +340,10 @@ FRENCH = LANGUAGES["french"][-1]
   ],
 )
 def test_text_is_prepared_as_the_vocabulary_was_trained(
-  kind, options, wanted, train, tmp_path
+  algorithm, options, wanted, train, tmp_path
 ):
   """`prepare` needs no flags, and its folder contains the settings, too."""
-  path = train(kind, **options)
+  path = train(algorithm, **options)
   folder = str(tmp_path / "prepared")
   meta = prepare.prepare(train.text, path, folder, processes=1, heldout=0.0)
   vocabulary = open_vocabulary.load(folder)
@@ -354,10 +360,10 @@ def test_text_is_prepared_as_the_vocabulary_was_trained(
   assert second_meta["fingerprint"] == meta["fingerprint"]
 
 
-@pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
-def test_contrary_flags_are_refused(kind, train):
+@pytest.mark.parametrize("algorithm", ["unigram", "wordpiece"])
+def test_contrary_flags_are_refused(algorithm, train):
   stripped_vocab, accents_vocab, cased_vocab = (
-    train(kind, **options) for options in (STRIPPED, ACCENTS, CASED)
+    train(algorithm, **options) for options in (STRIPPED, ACCENTS, CASED)
   )
   for path, options, message in (
     (
@@ -404,12 +410,12 @@ def test_a_folder_with_tokenizer_json_refuses_them_too(train, tmp_path):
   assert vocabulary.options["word_starts"] == "space"
 
 
-def test_other_kinds_keep_capitals_and_accents(train):
-  for kind in ("bytelevel", "words"):
-    vocabulary = open_vocabulary.load(train(kind), **CASED, **ACCENTS)
+def test_byte_level_and_words_keep_capitals_and_accents(train):
+  for algorithm in ("bytelevel", "words"):
+    vocabulary = open_vocabulary.load(train(algorithm), **CASED, **ACCENTS)
     assert not vocabulary.lower_case and vocabulary.keep_accents
     with pytest.raises(ValueError, match="with capitals and with accents"):
-      open_vocabulary.load(train(kind), lower_case=True)
+      open_vocabulary.load(train(algorithm), lower_case=True)
 
 
 def test_words_are_whole_for_elmo():
@@ -435,7 +441,9 @@ def test_rules_of_words_are_stored(tmp_path):
   text = tmp_path / "text.txt"
   text.write_text("don't stop, don't stop.\n" * 5, encoding="utf-8")
   output = str(tmp_path / "mine.txt")
-  train_vocab.train_vocab(str(text), 100, output, kind="words", rules="spaces")
+  train_vocab.train_vocab(
+    str(text), 100, output, algorithm="words", rules="spaces"
+  )
   settings = json.loads((tmp_path / "mine.tokenizer_config.json").read_text())
   assert settings["rules"] == "spaces"
   vocabulary = open_vocabulary.load(output)
@@ -451,7 +459,7 @@ def test_settings_are_in_the_same_folder(train, tmp_path):
   """The settings have transformers' name only if the vocabulary does, too."""
   vocabulary = open_vocabulary.load(train("wordpiece", **ACCENTS))
   content = vocabulary.files["vocab.txt"]
-  settings = open_vocabulary.contents(vocabulary)["tokenizer_config.json"]
+  settings = open_vocabulary.to_files(vocabulary)["tokenizer_config.json"]
   (tmp_path / "tokenizer_config.json").write_bytes(settings)
   for name, keeps_accents in (("vocab.txt", True), ("other.txt", False)):
     (tmp_path / name).write_bytes(content)
@@ -463,14 +471,14 @@ def test_settings_are_in_the_same_folder(train, tmp_path):
   (tmp_path / "vocab.txt").unlink()
   with pytest.raises(ValueError, match="tokenizer_config.json is in the way"):
     train_vocab.train_vocab(
-      train.text, 1000, str(tmp_path / "vocab.txt"), kind="words"
+      train.text, 1000, str(tmp_path / "vocab.txt"), algorithm="words"
     )
 
 
-@pytest.mark.parametrize("kind", ["unigram", "wordpiece", "words"])
-def test_a_flipped_bit_of_a_vocabulary_is_noticed(kind, train, tmp_path):
+@pytest.mark.parametrize("algorithm", ["unigram", "wordpiece", "words"])
+def test_a_flipped_bit_of_a_vocabulary_is_noticed(algorithm, train, tmp_path):
   """The digest in the settings differs, even if the pieces are valid."""
-  path = pathlib.Path(train(kind))
+  path = pathlib.Path(train(algorithm))
   content = path.read_bytes()
   settings = path.parent / "tokenizer_config.json"
   output = tmp_path / f"mine{path.suffix}"
@@ -582,9 +590,9 @@ def test_a_task_is_encoded_as_the_vocabulary_was_trained(train, tmp_path):
   texts.write_text(f"sentence\tlabel\n{FRENCH}\t1\n", encoding="utf-8")
   task = task_inputs.find("sst2")
   inputs = task_inputs.parse_inputs(task, [f"train={texts}"])
-  for kind in ("unigram", "wordpiece"):
-    path = train(kind, **ACCENTS)
-    folder = str(tmp_path / kind)
+  for algorithm in ("unigram", "wordpiece"):
+    path = train(algorithm, **ACCENTS)
+    folder = str(tmp_path / algorithm)
     meta = prepare_task.prepare(task, inputs, path, folder, 64)
     assert meta["lower_case"]
     _, encoded, _ = encoded_rows.load(folder, "train")

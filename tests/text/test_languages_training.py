@@ -13,7 +13,7 @@ CASED = dict(lower_case=False)
 
 
 @pytest.mark.parametrize(
-  "kind, language, share",
+  "algorithm, language, share",
   [
     ("wordpiece", "hindi", "20%"),
     ("wordpiece", "thai", "18%"),
@@ -25,9 +25,11 @@ CASED = dict(lower_case=False)
     ("unigram", "hebrew", None),
   ],
 )
-def test_stripped_marks_that_are_no_accents_are_counted(kind, language, share):
+def test_stripped_marks_that_are_no_accents_are_counted(
+  algorithm, language, share
+):
   """Stripping accents removes such marks too, so training prints a warning."""
-  marks = cleaning.Marks(kind == "unigram")
+  marks = cleaning.Marks(algorithm == "unigram")
   for line in TEXTS[language]:
     marks.add(line)
   line = marks.warning()
@@ -59,7 +61,7 @@ def test_long_words_give_warnings(tmp_path, capsys):
   )
   output = str(tmp_path / "thai.model")
   train_vocab.train_vocab(
-    str(text), 100, output, kind="unigram", keep_accents=True
+    str(text), 100, output, algorithm="unigram", keep_accents=True
   )
   for rule, warns in (("space", True), ("albert", False)):
     prepare.prepare(
@@ -76,7 +78,7 @@ def test_long_lines_are_not_dropped(tmp_path):
   text.write_text(line + "\n", encoding="utf-8")
   output = str(tmp_path / "long.model")
   train_vocab.train_vocab(
-    str(text), 300, output, kind="unigram", keep_accents=True
+    str(text), 300, output, algorithm="unigram", keep_accents=True
   )
   vocabulary = open_vocabulary.load(output)
   (ids,) = vocabulary.encode_batch([line])

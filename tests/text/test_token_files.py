@@ -104,7 +104,7 @@ def test_ids_are_those_of_add_tokens(kind, tmp_path):
 def test_fillers_between_ids_do_not_shift_new_ones(tmp_path):
   """Three ids before the mask are missing, as in RoBERTa's published files."""
   v = MAKE["roberta"]()
-  files = open_vocabulary.contents(v)
+  files = open_vocabulary.to_files(v)
   vocab = json.loads(files["vocab.json"])
   vocab["<mask>"] += 3
   folder_path = tmp_path / "gap"
@@ -177,7 +177,7 @@ def test_bad_files_are_refused_in_a_sentence(text, message, tmp_path):
 def test_other_bad_input(tmp_path):
   with pytest.raises(ValueError, match="--add-tokens=.*none: No such file"):
     token_files.extend(bert("the"), str(tmp_path / "none"))
-  with pytest.raises(ValueError, match="'original' has no added tokens"):
+  with pytest.raises(ValueError, match="'original' cannot have added tokens"):
     extend(bert("the", "original"), tmp_path / "a.txt", "x\n")
   # A line that begins with a brace, but is no JSON object, is a text.
   new_vocabulary, _ = extend(bert("the"), tmp_path / "a.txt", "{x}\n{\n")
@@ -226,7 +226,7 @@ def test_new_rows_are_means_or_drawn():
   v = bert("co ##vi ##d a")
   table = np.arange(9 * 2, dtype=np.float32).reshape(9, 2)
   drawn_rows = -np.ones((3, 2), np.float32)
-  names, old_ids_of = ["covid", "a a", "zzz"], added_tokens.old_ids(v)
+  names, old_ids_of = ["covid", "a a", "zzz"], added_tokens.old_piece_cutter(v)
   assert [old_ids_of(name) for name in names] == [[5, 6, 7], [8, 8], []]
   rows = start_from.new_word_rows(table, names, old_ids_of, "mean", drawn_rows)
   np.testing.assert_array_equal(rows, [[12, 13], [16, 17], [-1, -1]])
@@ -234,15 +234,17 @@ def test_new_rows_are_means_or_drawn():
   np.testing.assert_array_equal(rows, drawn_rows)
   # The tokenizer may already have the new pieces, while its model has no rows
   # for them.
-  new_vocabulary = added_tokens.add(
+  new_vocabulary = added_tokens.add_tokens(
     v, [added_tokens.AddedToken(n) for n in names]
   )
-  assert [added_tokens.old_ids(new_vocabulary)(name) for name in names] != [
+  assert [
+    added_tokens.old_piece_cutter(new_vocabulary)(name) for name in names
+  ] != [
     [],
     [],
     [],
   ]
-  old_ids_before = added_tokens.old_ids(new_vocabulary, v.vocab_size)
+  old_ids_before = added_tokens.old_piece_cutter(new_vocabulary, v.vocab_size)
   assert [old_ids_before(name) for name in names] == [[5, 6, 7], [8, 8], []]
   # An output bias has one number for each piece.
   bias = start_from.new_word_rows(
@@ -386,7 +388,7 @@ def test_padding_is_that_of_the_tokenizer(as_json, tmp_path):
   files = {"vocab.txt": "".join(f"{name}\n" for name in names).encode()}
   if as_json:
     vocabulary = open_vocabulary.from_files(files, "x", lower_case=True)
-    tokenizer = added_tokens.with_special_tokens(vocabulary)
+    tokenizer = added_tokens.make_model_tokenizer(vocabulary)
     files = {"tokenizer.json": tokenizer.to_str().encode()}
   hf.write(str(tmp_path / "hf"), weights._replace(tokenizer_files=files))
   config = json.loads((tmp_path / "hf" / "config.json").read_text())

@@ -220,7 +220,8 @@ def test_files_and_folders(tmp_path):
     )
     loaded_from_json = open_vocabulary.load(str(folder))
     assert (
-      loaded_from_json.kind == v.kind and loaded_from_json.special == v.special
+      loaded_from_json.algorithm == v.algorithm
+      and loaded_from_json.special == v.special
     )
     assert loaded_from_json.encode_batch(texts(50)) == v.encode_batch(texts(50))
     assert (

@@ -112,16 +112,16 @@ def test_bad_input_is_one_sentence(tmp_path, text, size, message):
 
 
 @pytest.mark.parametrize(
-  "kind, name",
+  "algorithm, name",
   [("wordpiece", "v.txt"), ("words", "v.txt"), ("unigram", "v.model")],
 )
-def test_a_vocabulary_is_not_overwritten(tmp_path, kind, name):
+def test_a_vocabulary_is_not_overwritten(tmp_path, algorithm, name):
   text = tmp_path / "text.txt"
   text.write_text("Some words and more words.\n" * 9)
   output = tmp_path / name
   output.write_text("somebody's own\n")
   with pytest.raises(ValueError, match=f"{name} exists; delete it or choose"):
-    train_vocab.train_vocab(str(text), 100, str(output), kind=kind)
+    train_vocab.train_vocab(str(text), 100, str(output), algorithm=algorithm)
   assert output.read_text() == "somebody's own\n"
   assert len(list(tmp_path.iterdir())) == 2
 
@@ -135,7 +135,7 @@ def test_split_text_does_not_overwrite(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "kind, text, message",
+  "algorithm, text, message",
   [
     ("wordpiece", "one two one two\n", "the text is too small for --size=500"),
     ("wordpiece", "ภาษาไทยไม่มีช่องว่างเลย" * 9, "a space every 207 charac"),
@@ -151,10 +151,12 @@ def test_split_text_does_not_overwrite(tmp_path):
     ),
   ],
 )
-def test_why_there_are_fewer_pieces(tmp_path, capsys, kind, text, message):
+def test_why_there_are_fewer_pieces(tmp_path, capsys, algorithm, text, message):
   (tmp_path / "text.txt").write_text(text)
   output = str(tmp_path / "v.txt")
-  train_vocab.train_vocab(str(tmp_path / "text.txt"), 500, output, kind=kind)
+  train_vocab.train_vocab(
+    str(tmp_path / "text.txt"), 500, output, algorithm=algorithm
+  )
   lines = capsys.readouterr().err.splitlines()
   (warning,) = [line for line in lines if "--size=500" in line]
   assert message in warning

@@ -29,7 +29,7 @@ def files_of(kind, as_json=False):
     "gpt1": gpt1,
     "albert": lambda: unigram.build(sentencepiece(ALBERT)),
   }[kind]()
-  files = open_vocabulary.contents(vocabulary, with_digests=False)
+  files = open_vocabulary.to_files(vocabulary, with_digests=False)
   files.pop("pieces.json", None)
   if as_json:
     return {"tokenizer.json": vocabulary.special_tokenizer.to_str().encode()}

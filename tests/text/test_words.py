@@ -92,7 +92,7 @@ def test_a_vocabulary_is_words_by_count(tmp_path, capsys):
   text = write_text(tmp_path / "t.txt")
   output = tmp_path / "w.txt"
   pieces = train_vocab.train_vocab(
-    text, 100, str(output), kind="words", rules="spaces"
+    text, 100, str(output), algorithm="words", rules="spaces"
   )
   counts = {}
   for document in DOCUMENTS:
@@ -109,7 +109,7 @@ def test_a_vocabulary_is_words_by_count(tmp_path, capsys):
   assert list(pieces) == expected
   assert output.read_text(encoding="utf-8").split() == expected
   loaded = open_vocabulary.load(str(output), rules="spaces")
-  assert loaded.kind == "words" and list(loaded.pieces) == expected
+  assert loaded.algorithm == "words" and list(loaded.pieces) == expected
   message = "--rules=spaces is only for --tokenizer=words"
   with pytest.raises(ValueError, match=message):
     train_vocab.train_vocab(text, 100, str(output) + "2", rules="spaces")
