@@ -112,7 +112,7 @@ def ours(args: argparse.Namespace) -> dict:
       compiler_options=sharding.compiler_options(jax.devices()[0], args.remat)
       | json.loads(args.compiler_options),
     )
-    batches = [sharding.to_global(mesh, batch) for batch in batches]
+    batches = [sharding.to_global_batch(mesh, batch) for batch in batches]
     key = jax.random.key(0)
     start = time.perf_counter()
     step = step.lower(train_state, {}, batches[0], key).compile()

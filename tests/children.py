@@ -7,21 +7,21 @@ import os
 import signal
 
 
-def two():
+def yield_two_values():
   yield 1
   yield 2
 
 
-def wrong():
+def raise_value_error():
   yield 1
   raise ValueError("a sentence")
 
 
-def killed():
+def end_by_signal():
   yield 1
   os.kill(os.getpid(), signal.SIGSEGV)
 
 
-def leaving():
+def end_by_exit():
   yield 1
   os._exit(3)

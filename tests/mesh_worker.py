@@ -106,7 +106,7 @@ def train(mesh, micro_batches=1, **model):
   )
   losses = []
   for batch in batches:
-    batch = sharding.to_global(mesh, batch)
+    batch = sharding.to_global_batch(mesh, batch)
     state, metrics = step(state, {}, batch, jax.random.key(0))
     losses.append(float(metrics["loss"]))
   shards["after"] = count_shards(state)
@@ -269,13 +269,13 @@ def run_refusals(report):
     mesh = make_mesh(shape)
     objective, _, _ = make_objective_and_optimizer(mesh, **model)
     boxed = jax.eval_shape(objective.init, jax.random.key(0), make_batch(0))
-    sharding.check_sizes(mesh, boxed)
+    sharding.check_parameter_sizes(mesh, boxed)
 
   refuse(report, "heads", lambda: sizes((2, 1, 4), heads=2))
   refuse(report, "mlp", lambda: sizes((2, 1, 4), mlp=62))
   refuse(report, "hidden", lambda: sizes((1, 8, 1), hidden=36))
   mesh = make_mesh((4, 2, 1))
-  refuse(report, "batch", lambda: sharding.check_batch(mesh, 12, 1))
+  refuse(report, "batch", lambda: sharding.check_batch_size(mesh, 12, 1))
   refuse(report, "devices", lambda: sharding.make_mesh(3, 1, 2))
 
 

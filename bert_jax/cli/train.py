@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
   )
   with (
     xla_errors.reports_out_of_memory(remedy),
-    hosts.joined(
+    hosts.join_run(
       args.coordinator, args.num_processes, args.process_id, args.distributed
     ),
   ):

@@ -17,11 +17,11 @@ from bert_jax.devices import hosts, sharding
 _PROGRAM_NUMBERS = itertools.count()
 # Compiling takes minutes at most. If a process is lost, `hosts` ends the others
 # sooner.
-_COMPILE_SECONDS = 3600
+_COMPILE_TIMEOUT_SECONDS = 3600
 
 
 @contextlib.contextmanager
-def threads() -> Iterator[concurrent.futures.Executor]:
+def compile_threads() -> Iterator[concurrent.futures.Executor]:
   """Makes threads that compile; the compiler does not hold Python's lock.
 
   At the end, compilations that have not begun are cancelled.
@@ -33,7 +33,7 @@ def threads() -> Iterator[concurrent.futures.Executor]:
     executor.shutdown(wait=False, cancel_futures=True)
 
 
-def begin(
+def begin_compilation(
   pool: concurrent.futures.Executor,
   function: Callable[..., Any],
   mesh: Mesh,
@@ -42,7 +42,7 @@ def begin(
   """Begins to compile a jitted function for arguments of given shapes.
 
   Args:
-    pool: the threads from `threads`.
+    pool: the threads from `compile_threads`.
     function: a function from `jax.jit` or `sharding.jit`.
     mesh: the mesh of the arguments.
     *shapes: the shapes of the arguments, with shardings.
@@ -54,18 +54,18 @@ def begin(
   if jax.process_count() > 1:
     return None
 
-  def make() -> Callable[..., Any]:
+  def compile_program() -> Callable[..., Any]:
     # Each thread has its own mesh in use.
     with sharding.use_mesh(mesh):
-      return cast(sharding.Jitted, function).lower(*shapes).compile()
+      return cast(sharding.JittedFunction, function).lower(*shapes).compile()
 
-  return pool.submit(make)
+  return pool.submit(compile_program)
 
 
 class CompiledAhead:
   """Calls a jitted function of a batch; each batch shape has its own program.
 
-  A shape that was not prepared is compiled when its first batch comes.
+  A shape that was not begun ahead is compiled when its first batch comes.
   """
 
   def __init__(
@@ -78,18 +78,20 @@ class CompiledAhead:
       batch_index: the index of the batch among the function's arguments.
       mesh: the mesh of the arguments.
     """
-    self._function = cast(sharding.Jitted, function)
+    self._function = cast(sharding.JittedFunction, function)
     self._mesh = mesh
     self._batch_index = batch_index
     self._programs: dict[
       tuple[int, ...], concurrent.futures.Future[Callable[..., Any]]
     ] = {}
 
-  def prepare(self, pool: concurrent.futures.Executor, *arguments: Any) -> None:
+  def begin_compilation(
+    self, pool: concurrent.futures.Executor, *arguments: Any
+  ) -> None:
     """Begins to compile; does nothing in a run of several processes.
 
     Args:
-      pool: the threads from `threads`.
+      pool: the threads from `compile_threads`.
       *arguments: the arguments of a call, but with shapes in place of the
         batch.
     """
@@ -98,14 +100,14 @@ class CompiledAhead:
       shapes = list(arguments)
       batch = shapes.pop(self._batch_index)
       shapes = jax.tree.map(shape_of, shapes)
-      batch_shapes = sharding.global_shapes(self._mesh, batch)
+      batch_shapes = sharding.global_batch_shapes(self._mesh, batch)
       shapes.insert(self._batch_index, batch_shapes)
-      program = begin(pool, self._function, self._mesh, *shapes)
+      program = begin_compilation(pool, self._function, self._mesh, *shapes)
       if program:
         self._programs[shape] = program
 
   def __call__(self, *arguments: Any) -> Any:
-    """Calls the function, with a prepared program if there is one."""
+    """Calls the function, with a program compiled ahead if there is one."""
     shape = arguments[self._batch_index]["sequence_ids"].shape
     if shape not in self._programs and jax.process_count() > 1:
       self._programs[shape] = self._compile_with_others(arguments)
@@ -124,7 +126,9 @@ class CompiledAhead:
     program: concurrent.futures.Future[Callable[..., Any]]
     program = concurrent.futures.Future()
     program.set_result(self._function.lower(*arguments).compile())
-    hosts.wait_for_all(f"program {next(_PROGRAM_NUMBERS)}", _COMPILE_SECONDS)
+    hosts.wait_for_all(
+      f"program {next(_PROGRAM_NUMBERS)}", _COMPILE_TIMEOUT_SECONDS
+    )
     return program
 
 

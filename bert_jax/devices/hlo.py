@@ -9,7 +9,7 @@ from bert_jax.messages import UserError
 
 # Type -> the number of bits of an element, for types whose names do not say it.
 # A token takes no space.
-BITS = {"pred": 8, "token": 0, "c64": 64, "c128": 128}
+BITS_BY_TYPE = {"pred": 8, "token": 0, "c64": 64, "c128": 128}
 COLLECTIVES = (
   "all-reduce",
   "all-gather",
@@ -19,16 +19,16 @@ COLLECTIVES = (
   "collective-permute",
   "collective-broadcast",
 )
-_HEADER = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*-> .*\{$")
-_NAME = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (.*)$")
+_COMPUTATION_HEADER = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*-> .*\{$")
+_ASSIGNMENT = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (.*)$")
 _OPERATION = re.compile(r"(?:^|\s)([a-z][a-z0-9-]*)\(")
-_ARRAY = re.compile(r"\b([a-z]+)(\d*)(?:[a-z]\w*)?\[([\d,]*)\]")
+_ARRAY_TYPE = re.compile(r"\b([a-z]+)(\d*)(?:[a-z]\w*)?\[([\d,]*)\]")
 _CALLEE = re.compile(
   r"\b(?:calls|to_apply|body|condition|true_computation|false_computation)"
   r"=%?([\w.-]+)"
 )
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
-_KNOWN_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_KNOWN_TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _split_type(text: str) -> tuple[str, str]:
   raise UserError(f"unbalanced brackets in the program's line {text[:60]!r}.")
 
 
-def parse(text: str) -> Program:
+def parse_program(text: str) -> Program:
   """Parses the text of an HLO module, which `Compiled.as_text()` returns.
 
   Raises:
@@ -91,10 +91,10 @@ def parse(text: str) -> Program:
   computations: dict[str, list[Instruction]] = {}
   entry, current = "", None
   for line in text.splitlines():
-    if header := _HEADER.match(line):
+    if header := _COMPUTATION_HEADER.match(line):
       current = computations.setdefault(header[2], [])
       entry = header[2] if header[1] else entry
-    elif (assignment := _NAME.match(line)) and current is not None:
+    elif (assignment := _ASSIGNMENT.match(line)) and current is not None:
       shape, call = _split_type(assignment[2])
       if operation := _OPERATION.search(call):
         current.append(Instruction(assignment[1], shape, operation[1], call))
@@ -105,12 +105,12 @@ def parse(text: str) -> Program:
 
 def num_bytes(shape: str) -> int:
   """Returns the bytes of the arrays in a type's text, without padding."""
-  # `_ARRAY` matches nothing in a layout such as {1,0:T(8,128)(2,1)}.
+  # `_ARRAY_TYPE` matches nothing in a layout such as {1,0:T(8,128)(2,1)}.
   return sum(
     math.prod(int(n) for n in sizes.split(",") if n)
-    * BITS.get(base_type + bits, int(bits or 0))
+    * BITS_BY_TYPE.get(base_type + bits, int(bits or 0))
     // 8
-    for base_type, bits, sizes in _ARRAY.findall(shape)
+    for base_type, bits, sizes in _ARRAY_TYPE.findall(shape)
   )
 
 
@@ -120,7 +120,7 @@ def trip_count(program: Program, loop: Instruction) -> int:
   XLA writes the number as known_trip_count. The TPU compiler does not write it.
   There, a scan counts from 0 to the only integer constant in its condition.
   """
-  if count := _KNOWN_COUNT.search(loop.call):
+  if count := _KNOWN_TRIP_COUNT.search(loop.call):
     return int(count[1])
   condition = re.search(r"\bcondition=%?([\w.-]+)", loop.call)
   name = condition[1] if condition else ""
@@ -133,8 +133,8 @@ def trip_count(program: Program, loop: Instruction) -> int:
   return constants[0] if len(constants) == 1 else 1
 
 
-def walk(
-  program: Program, name: str | None = None, times: int = 1
+def walk_instructions(
+  program: Program, name: str | None = None, num_runs: int = 1
 ) -> Iterator[tuple[Instruction, int]]:
   """Yields each instruction, and how often it runs in a run of the program.
 
@@ -144,31 +144,31 @@ def walk(
   Args:
     program: the program.
     name: the computation to begin with; None means the entry.
-    times: how often this computation runs.
+    num_runs: how often this computation runs.
   """
   for instruction in program.computations.get(name or program.entry, []):
-    yield instruction, times
-    inner_times = times
+    yield instruction, num_runs
+    inner_runs = num_runs
     if instruction.operation == "while":
-      inner_times *= trip_count(program, instruction)
+      inner_runs *= trip_count(program, instruction)
     callees = _CALLEE.findall(instruction.call)
     for branches in _BRANCHES.findall(instruction.call):
       callees += [branch.strip().lstrip("%") for branch in branches.split(",")]
     for computation in callees:
-      yield from walk(program, computation, inner_times)
+      yield from walk_instructions(program, computation, inner_runs)
 
 
-def loops(program: Program) -> list[int]:
+def loop_trip_counts(program: Program) -> list[int]:
   """Returns the trip counts of all loops that run more than once."""
   counts = [
     trip_count(program, instruction)
-    for instruction, _ in walk(program)
+    for instruction, _ in walk_instructions(program)
     if instruction.operation == "while"
   ]
   return [count for count in counts if count > 1]
 
 
-def collectives(program: Program) -> dict[str, Traffic]:
+def collective_traffic(program: Program) -> dict[str, Traffic]:
   """Counts the collectives of a step by opcode; each trip of a loop counts.
 
   The two instructions of an asynchronous collective count once, with the output
@@ -177,12 +177,12 @@ def collectives(program: Program) -> dict[str, Traffic]:
   all-gather is the whole array.
   """
   traffic: dict[str, Traffic] = {}
-  for instruction, times in walk(program):
+  for instruction, num_runs in walk_instructions(program):
     opcode = instruction.operation.removesuffix("-done")
     if opcode in COLLECTIVES:
       previous = traffic.get(opcode, Traffic(0, 0))
       size = num_bytes(instruction.shape)
       traffic[opcode] = Traffic(
-        previous.count + times, previous.bytes + times * size
+        previous.count + num_runs, previous.bytes + num_runs * size
       )
   return traffic

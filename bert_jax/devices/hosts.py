@@ -32,41 +32,46 @@ from jax.experimental import multihost_utils
 from bert_jax.devices import xla_errors
 from bert_jax.messages import UserError, say
 
-_FAILURE = "bert_jax/failure"
-_ALIVE = "bert_jax/alive/"
+_FAILURE_KEY = "bert_jax/failure"
+_ALIVE_KEY_PREFIX = "bert_jax/alive/"
 _POLL_SECONDS = 0.5
 # Every process sends a sign that it is alive after this many polls.
-_BEAT_POLLS = 2
+_POLLS_PER_BEAT = 2
 # A process counts as gone after this many polls without a sign from it. Jax
 # itself waits for 100 seconds, and then ends a process by a signal.
-_GONE_POLLS = 90
+_POLLS_UNTIL_GONE = 90
 # After a collective has failed, a process counts as gone after this many polls.
 # The limit is lower, since a process that is gone is the usual reason.
-_BROKEN_POLLS = 12
+_POLLS_UNTIL_GONE_AFTER_FAILURE = 12
 _CONNECT_SECONDS = 3.0
 _WAIT_MILLISECONDS = 300_000
 
 # Errors whose message is a sentence for the user; they need no traceback.
-SENTENCES = (ValueError, FloatingPointError, OSError)
+SENTENCE_ERRORS = (ValueError, FloatingPointError, OSError)
 
 
 def check_flags(
   coordinator: str | None,
   num_processes: int | None,
   process_id: int | None,
-  auto: bool,
+  from_environment: bool,
 ) -> None:
   """Raises UserError if the flags are incomplete or out of their range.
 
   Args:
-    coordinator: see `joined`.
-    num_processes: see `joined`.
-    process_id: see `joined`.
-    auto: see `joined`.
+    coordinator: see `join_run`.
+    num_processes: see `join_run`.
+    process_id: see `join_run`.
+    from_environment: see `join_run`.
   """
   if coordinator is None and num_processes is None and process_id is None:
     return
-  if coordinator is None or num_processes is None or process_id is None or auto:
+  if (
+    coordinator is None
+    or num_processes is None
+    or process_id is None
+    or from_environment
+  ):
     raise UserError(
       "give --coordinator=HOST:PORT, --num-processes=N and --process-id=I"
       " together, with the same HOST:PORT and N in every process; or give only"
@@ -86,11 +91,11 @@ def check_flags(
 
 
 @contextlib.contextmanager
-def joined(
+def join_run(
   coordinator: str | None = None,
   num_processes: int | None = None,
   process_id: int | None = None,
-  auto: bool = False,
+  from_environment: bool = False,
 ) -> Iterator[None]:
   """Makes this process a member of a run; enter it before any use of a device.
 
@@ -100,14 +105,14 @@ def joined(
     coordinator: HOST:PORT of process 0.
     num_processes: the number of processes of the run.
     process_id: the number of this process.
-    auto: True takes the other three arguments from the environment: a TPU pod
-      slice, Slurm or Open MPI.
+    from_environment: True takes the other three arguments from the environment:
+      a TPU pod slice, Slurm or Open MPI.
 
   Raises:
     UserError: the flags are incomplete, or the processes do not connect.
   """
-  check_flags(coordinator, num_processes, process_id, auto)
-  if coordinator is None and not auto:
+  check_flags(coordinator, num_processes, process_id, from_environment)
+  if coordinator is None and not from_environment:
     yield
     return
   try:
@@ -124,16 +129,16 @@ def joined(
       " 0 is on this host, and that all processes were started."
     ) from e
   with contextlib.ExitStack() as stack:
-    native = stack.enter_context(_NativeErrors())
-    stack.enter_context(_Watch(native))
+    native_output = stack.enter_context(_DelayedNativeOutput())
+    stack.enter_context(_ProcessWatch(native_output))
     if distributed.global_state.process_id:
       null = stack.enter_context(pathlib.Path(os.devnull).open("w"))
       stack.enter_context(contextlib.redirect_stdout(null))
-    stack.enter_context(ends_all())
+    stack.enter_context(end_all_on_error())
     yield
 
 
-class _NativeErrors:
+class _DelayedNativeOutput:
   """Writes the output of C++ libraries to stderr one second late.
 
   If process 0 is gone, jax's client prints a stack and ends this process by
@@ -141,12 +146,12 @@ class _NativeErrors:
   with exit status 1.
   """
 
-  def __enter__(self) -> "_NativeErrors":
+  def __enter__(self) -> "_DelayedNativeOutput":
     sys.stderr.flush()
     self._stderr, self._python_stderr = os.dup(2), sys.stderr
     # Use a file and not a pipe: a full pipe would block the writer.
     self._file = tempfile.TemporaryFile()
-    self._passed, self._lock = 0, threading.Lock()
+    self._num_written, self._lock = 0, threading.Lock()
     os.dup2(self._file.fileno(), 2)
     sys.stderr = os.fdopen(
       os.dup(self._stderr), "w", buffering=1, errors="backslashreplace"
@@ -162,29 +167,29 @@ class _NativeErrors:
     signal.signal(signal.SIGABRT, signal.SIG_DFL)
     sys.stderr = self._python_stderr
     os.dup2(self._stderr, 2)
-    self.pass_on()
+    self.write_collected()
     os.close(self._stderr)
     self._file.close()
 
-  def size(self) -> int:
+  def num_collected_bytes(self) -> int:
     """Returns the number of bytes that the libraries have written."""
     return os.fstat(self._file.fileno()).st_size
 
-  def pass_on(self, end: int | None = None) -> None:
+  def write_collected(self, end: int | None = None) -> None:
     """Writes the collected output up to byte `end` to the real stderr."""
     with self._lock:
-      end = self.size() if end is None else end
-      while self._passed < end:
-        count = min(end - self._passed, 2**16)
-        text = os.pread(self._file.fileno(), count, self._passed)
-        self._passed += os.write(self._stderr, text)
+      end = self.num_collected_bytes() if end is None else end
+      while self._num_written < end:
+        count = min(end - self._num_written, 2**16)
+        text = os.pread(self._file.fileno(), count, self._num_written)
+        self._num_written += os.write(self._stderr, text)
 
   def _on_abort(self, number: int) -> None:
     """Handles SIGABRT; the process ends when this function returns."""
     if distributed.global_state.process_id and not _reaches_process_0():
-      _say(self._stderr, _gone(0))
+      _write_error(self._stderr, _gone_message(0))
       os._exit(1)
-    self.pass_on()
+    self.write_collected()
 
 
 def _reaches_process_0() -> bool:
@@ -200,39 +205,39 @@ def _reaches_process_0() -> bool:
   return True
 
 
-def _gone(process: int) -> str:
+def _gone_message(process: int) -> str:
   return f"process {process} is gone; its own output, if any, says why."
 
 
-def _say(descriptor: int, message: str) -> None:
+def _write_error(descriptor: int, message: str) -> None:
   os.write(descriptor, f"error: {message}\n".encode())
 
 
-class _Watch:
+class _ProcessWatch:
   """Ends this process when another process has failed.
 
   It does so even while the main thread waits for the other process.
 
   Each process increases a value in the shared table. If the value of a process
-  stays the same for `_GONE_POLLS` polls, the process is gone: it was killed or
-  stopped, or the network failed. The limit is in polls and not in seconds, so
-  that a pause of all processes does not count as the loss of one.
+  stays the same for `_POLLS_UNTIL_GONE` polls, the process is gone: it was
+  killed or stopped, or the network failed. The limit is in polls and not in
+  seconds, so that a pause of all processes does not count as the loss of one.
   """
 
-  current: "_Watch | None" = None
+  current: "_ProcessWatch | None" = None
 
-  def __init__(self, native: _NativeErrors):
-    self._native, self._stop = native, threading.Event()
+  def __init__(self, native_output: _DelayedNativeOutput):
+    self._native_output, self._stop = native_output, threading.Event()
     self._state = distributed.global_state
     # Process -> (its last value, the number of polls since that value came).
     num_processes = self._state.num_processes or 0
-    self._seen = {i: ("", 0) for i in range(num_processes)}
+    self._last_beats = {i: ("", 0) for i in range(num_processes)}
     self._threads = [
       threading.Thread(target=target, daemon=True)
-      for target in (self._poll, self._exchange)
+      for target in (self._poll_processes, self._exchange_beats)
     ]
 
-  def __enter__(self) -> "_Watch":
+  def __enter__(self) -> "_ProcessWatch":
     type(self).current = self
     for thread in self._threads:
       thread.start()
@@ -243,10 +248,10 @@ class _Watch:
     type(self).current = None
     self._threads[0].join()
 
-  def gone(self, polls: int = _GONE_POLLS) -> int | None:
+  def find_gone_process(self, polls: int = _POLLS_UNTIL_GONE) -> int | None:
     """Returns a process that sent no sign for `polls` polls, or None."""
     silent_processes = [
-      i for i, (_, count) in self._seen.items() if count >= polls
+      i for i, (_, count) in self._last_beats.items() if count >= polls
     ]
     silent_processes = [
       i for i in silent_processes if i != self._state.process_id
@@ -255,56 +260,58 @@ class _Watch:
     # The lowest number is then 0, and process 0 is indeed gone.
     return min(silent_processes, default=None)
 
-  def wait_for_gone(self) -> int | None:
+  def wait_for_gone_process(self) -> int | None:
     """Returns the process that is gone after a collective failed, or None."""
-    for _ in range(_BROKEN_POLLS + 2 * _BEAT_POLLS):
-      process = self.gone(_BROKEN_POLLS)
+    for _ in range(_POLLS_UNTIL_GONE_AFTER_FAILURE + 2 * _POLLS_PER_BEAT):
+      process = self.find_gone_process(_POLLS_UNTIL_GONE_AFTER_FAILURE)
       if process is not None:
         return process
       time.sleep(_POLL_SECONDS)
     return None
 
-  def pass_on(self) -> None:
+  def write_collected(self) -> None:
     """Writes all collected output of C++ libraries."""
-    self._native.pass_on()
+    self._native_output.write_collected()
 
-  def _poll(self) -> None:
+  def _poll_processes(self) -> None:
     """Counts polls and writes native output; makes no call that may block."""
     sizes = [0, 0]
     while not self._stop.wait(_POLL_SECONDS):
-      for process, (beat, count) in list(self._seen.items()):
-        self._seen[process] = beat, count + 1
-      lost = self.gone()
+      for process, (beat, count) in list(self._last_beats.items()):
+        self._last_beats[process] = beat, count + 1
+      lost = self.find_gone_process()
       if lost is not None and not self._stop.is_set():
-        seconds = _GONE_POLLS * _POLL_SECONDS
-        _end(f"process {lost} is gone: no sign of it for {seconds:.0f} s.")
-      sizes.append(self._native.size())
-      self._native.pass_on(sizes.pop(0))
+        seconds = _POLLS_UNTIL_GONE * _POLL_SECONDS
+        _exit_with_error(
+          f"process {lost} is gone: no sign of it for {seconds:.0f} s."
+        )
+      sizes.append(self._native_output.num_collected_bytes())
+      self._native_output.write_collected(sizes.pop(0))
 
-  def _exchange(self) -> None:
+  def _exchange_beats(self) -> None:
     """Sends signs that this process is alive, and reads the others' signs."""
     beats = 0
     while not self._stop.wait(_POLL_SECONDS):
       try:
         failure = _read_failure()
-        if beats % _BEAT_POLLS == 0:
-          self._beat(beats)
+        if beats % _POLLS_PER_BEAT == 0:
+          self._send_and_read_beats(beats)
       except RuntimeError:
-        failure = _gone(0)
+        failure = _gone_message(0)
       beats += 1
       # Do not end the process if it is ending by itself.
       if failure is not None and not self._stop.is_set():
-        _end(failure)
+        _exit_with_error(failure)
 
-  def _beat(self, number: int) -> None:
+  def _send_and_read_beats(self, number: int) -> None:
     """Sends beat `number` of this process, and reads the others' beats."""
     client: Any = self._state.client
-    key = f"{_ALIVE}{self._state.process_id}"
+    key = f"{_ALIVE_KEY_PREFIX}{self._state.process_id}"
     client.key_value_set(key, str(number), allow_overwrite=True)
-    for key, beat in client.key_value_dir_get(_ALIVE):
+    for key, beat in client.key_value_dir_get(_ALIVE_KEY_PREFIX):
       process = int(key.rpartition("/")[2])
-      if self._seen[process][0] != beat:
-        self._seen[process] = beat, 0
+      if self._last_beats[process][0] != beat:
+        self._last_beats[process] = beat, 0
 
 
 def _read_failure() -> str | None:
@@ -315,14 +322,14 @@ def _read_failure() -> str | None:
   """
   client: Any = distributed.global_state.client
   try:
-    return client.key_value_try_get(_FAILURE)
+    return client.key_value_try_get(_FAILURE_KEY)
   except RuntimeError as e:
     if xla_errors.has_status(e, xla_errors.NOT_FOUND):
       return None
     raise
 
 
-def _end(message: str) -> None:
+def _exit_with_error(message: str) -> None:
   """Exits at once, since a normal exit would wait for the other processes.
 
   Process 0 exits last, because the others read the reason from it.
@@ -334,7 +341,7 @@ def _end(message: str) -> None:
 
 
 @contextlib.contextmanager
-def ends_all() -> Iterator[None]:
+def end_all_on_error() -> Iterator[None]:
   """Reports an error in its block to all processes, and ends all of them.
 
   Everything that waits for other processes must be inside this block. A context
@@ -348,26 +355,26 @@ def ends_all() -> Iterator[None]:
       raise
     process = distributed.global_state.process_id
     message = str(e)
-    if not isinstance(e, SENTENCES):
+    if not isinstance(e, SENTENCE_ERRORS):
       # Most often a collective failed because another process ended.
       with contextlib.suppress(RuntimeError):
         if failure := _read_failure():
-          _end(failure)
-      if isinstance(e, jax.errors.JaxRuntimeError) and _Watch.current:
-        lost = _Watch.current.wait_for_gone()
+          _exit_with_error(failure)
+      if isinstance(e, jax.errors.JaxRuntimeError) and _ProcessWatch.current:
+        lost = _ProcessWatch.current.wait_for_gone_process()
         if lost is not None:
-          _end(_gone(lost))
-      if _Watch.current:
-        _Watch.current.pass_on()
+          _exit_with_error(_gone_message(lost))
+      if _ProcessWatch.current:
+        _ProcessWatch.current.write_collected()
       traceback.print_exc()
       message = f"{type(e).__name__}: {message.strip().splitlines()[:1]}"
     # The call fails if another process reported its failure first.
     with contextlib.suppress(RuntimeError):
-      client.key_value_set(_FAILURE, f"process {process}: {message}")
-    _end(message)
+      client.key_value_set(_FAILURE_KEY, f"process {process}: {message}")
+    _exit_with_error(message)
 
 
-def check_same(name: str, values: dict[str, Any]) -> None:
+def check_same_as_process_0(name: str, values: dict[str, Any]) -> None:
   """Raises UserError unless the values are those of process 0.
 
   Args:
@@ -435,13 +442,13 @@ def stop_signals() -> Iterator[list[int]]:
   In a run of several processes, jax handles SIGTERM and notifies all processes.
   Such a run turns SIGINT into SIGTERM.
   """
-  seen: list[int] = []
+  signals: list[int] = []
   has_several_processes = jax.process_count() > 1
 
-  def note(number: int, frame: types.FrameType | None) -> None:
-    if number == signal.SIGINT and seen:
+  def record_signal(number: int, frame: types.FrameType | None) -> None:
+    if number == signal.SIGINT and signals:
       signal.default_int_handler(number, frame)
-    seen.append(number)
+    signals.append(number)
     say("stopping: saving a checkpoint ...")
     if has_several_processes:
       os.kill(os.getpid(), signal.SIGTERM)
@@ -453,23 +460,25 @@ def stop_signals() -> Iterator[list[int]]:
   )
   if threading.current_thread() is not threading.main_thread():
     numbers = []
-  old_handlers = {number: signal.signal(number, note) for number in numbers}
+  old_handlers = {
+    number: signal.signal(number, record_signal) for number in numbers
+  }
   try:
-    yield seen
+    yield signals
   finally:
     for number, handler in old_handlers.items():
       signal.signal(number, handler)
 
 
-def stop_requested(step: int, seen: list[int]) -> bool:
+def stop_requested(step: int, signals: list[int]) -> bool:
   """Returns True if the run must save and stop after this step.
 
   All hosts get True at the same step.
 
   Args:
     step: the number of steps done.
-    seen: the signals that `stop_signals` collected on this host.
+    signals: the signals that `stop_signals` collected on this host.
   """
   if jax.process_count() > 1:
     return multihost_utils.reached_preemption_sync_point(step)
-  return bool(seen)
+  return bool(signals)

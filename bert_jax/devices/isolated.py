@@ -11,7 +11,9 @@ class Crash(Exception):
   """Raised if a process ends before its function; the message says how."""
 
 
-def run(function: Callable[..., Iterator[Any]], *args: Any) -> Iterator[Any]:
+def run_in_process(
+  function: Callable[..., Iterator[Any]], *args: Any
+) -> Iterator[Any]:
   """Runs `function(*args)` in a separate process, and yields what it yields.
 
   Args:
@@ -26,7 +28,7 @@ def run(function: Callable[..., Iterator[Any]], *args: Any) -> Iterator[Any]:
   context = multiprocessing.get_context("spawn")
   receiver, sender = context.Pipe(duplex=False)
   child = context.Process(
-    target=_send, args=(sender, function, args), daemon=True
+    target=_send_results, args=(sender, function, args), daemon=True
   )
   child.start()
   sender.close()
@@ -44,7 +46,7 @@ def run(function: Callable[..., Iterator[Any]], *args: Any) -> Iterator[Any]:
     child.join()
 
 
-def _send(
+def _send_results(
   connection: multiprocessing.connection.Connection,
   function: Callable[..., Iterator[Any]],
   args: tuple[Any, ...],

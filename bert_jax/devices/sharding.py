@@ -1,7 +1,7 @@
 """The mesh, the table of rules for logical axes, and the sharding of arrays.
 
-An array has logical axes, such as "heads". `RULES` says which axes of the mesh
-split each logical axis.
+An array has logical axes, such as "heads". `AXIS_RULES` says which axes of the
+mesh split each logical axis.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.messages import UserError
 
-Shapes = dict[str, jax.ShapeDtypeStruct]
-AXES = ("data", "fsdp", "tensor")
+BatchShapes = dict[str, jax.ShapeDtypeStruct]
+MESH_AXES = ("data", "fsdp", "tensor")
 
 # Logical axis of a parameter or activation -> the mesh axes that split it.
-RULES: tuple[tuple[str, Any], ...] = (
+AXIS_RULES: tuple[tuple[str, Any], ...] = (
   ("batch", ("data", "fsdp")),
   ("length", None),
   ("vocab", "tensor"),
@@ -34,7 +34,7 @@ RULES: tuple[tuple[str, Any], ...] = (
   ("norm", None),
   ("layers", None),
 )
-BATCH = PartitionSpec(("data", "fsdp"))
+BATCH_SPEC = PartitionSpec(("data", "fsdp"))
 # Logical axis of a parameter -> the config key that sets its size.
 SIZE_KEYS = {
   "vocab": "model.vocab_size",
@@ -45,7 +45,7 @@ SIZE_KEYS = {
 }
 
 
-class Jitted(Protocol):
+class JittedFunction(Protocol):
   """A function from `jax.jit` or from `jit`."""
 
   def __call__(self, *arguments: Any) -> Any:
@@ -81,13 +81,13 @@ def make_mesh(
   if data < 1 or data * fsdp * tensor != count:
     raise UserError(
       f"mesh data={data} x fsdp={fsdp} x tensor={tensor} does not make up the"
-      f" {count} devices; the product must be {count} (data=-1 takes all that"
-      " are left)."
+      f" {count} devices; the product must be {count} (data=-1 takes all"
+      " remaining devices)."
     )
   # Linen's constraints refuse explicit axes, which are make_mesh's default.
-  types = (AxisType.Auto,) * len(AXES)
+  axis_types = (AxisType.Auto,) * len(MESH_AXES)
   shape = (data, fsdp, tensor)
-  return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
+  return jax.make_mesh(shape, MESH_AXES, axis_types=axis_types, devices=devices)
 
 
 @contextlib.contextmanager
@@ -96,7 +96,7 @@ def use_mesh(mesh: Mesh) -> Iterator[None]:
 
   Without either of them, the constraints in the models have no effect.
   """
-  with jax.set_mesh(mesh), nn.logical_axis_rules(RULES):
+  with jax.set_mesh(mesh), nn.logical_axis_rules(AXIS_RULES):
     yield
 
 
@@ -112,7 +112,7 @@ def with_shardings(mesh: Mesh, boxed: Any) -> Any:
     A tree of `jax.ShapeDtypeStruct` with the structure of the unboxed tree.
   """
   axes = nn.get_partition_spec(boxed)
-  shardings = nn.logical_to_mesh_sharding(axes, mesh, RULES)
+  shardings = nn.logical_to_mesh_sharding(axes, mesh, AXIS_RULES)
   # Build the tree from its leaves, because `nn.unbox` inside a mesh would
   # constrain arrays, and these leaves are only shapes.
   return jax.tree.unflatten(
@@ -126,7 +126,7 @@ def with_shardings(mesh: Mesh, boxed: Any) -> Any:
   )
 
 
-def check_sizes(mesh: Mesh, boxed: Any) -> None:
+def check_parameter_sizes(mesh: Mesh, boxed: Any) -> None:
   """Raises UserError unless the mesh splits every parameter evenly.
 
   Otherwise XLA would silently put the whole parameter on every device.
@@ -135,7 +135,7 @@ def check_sizes(mesh: Mesh, boxed: Any) -> None:
     mesh: the mesh.
     boxed: parameters or their shapes, boxed with logical axis names.
   """
-  rules = dict(RULES)
+  rules = dict(AXIS_RULES)
   leaves = jax.tree_util.tree_leaves_with_path(
     boxed, is_leaf=lambda x: hasattr(x, "names")
   )
@@ -196,7 +196,7 @@ def _gpu_options() -> dict[str, Any]:
   return options
 
 
-def jit(function: Callable[..., Any], **keywords: Any) -> Jitted:
+def jit(function: Callable[..., Any], **keywords: Any) -> JittedFunction:
   """Returns `jax.jit` of a function, with the device's `compiler_options`.
 
   Args:
@@ -222,7 +222,7 @@ def jit(function: Callable[..., Any], **keywords: Any) -> Jitted:
   return wrapper
 
 
-def check_batch(mesh: Mesh, batch_size: int, micro_batches: int) -> None:
+def check_batch_size(mesh: Mesh, batch_size: int, micro_batches: int) -> None:
   """Raises UserError unless each micro-batch splits evenly over the mesh."""
   shards = mesh.shape["data"] * mesh.shape["fsdp"]
   if batch_size % (micro_batches * shards):
@@ -233,7 +233,7 @@ def check_batch(mesh: Mesh, batch_size: int, micro_batches: int) -> None:
     )
 
 
-def host_share(mesh: Mesh) -> tuple[int, int]:
+def batch_share_of_host(mesh: Mesh) -> tuple[int, int]:
   """Returns (index of this process's share of a batch, number of shares).
 
   All shares are equally large. Two processes whose devices hold the same rows,
@@ -261,32 +261,34 @@ def host_share(mesh: Mesh) -> tuple[int, int]:
 
 
 def batch_shapes(
-  features: Mapping[str, tuple[tuple[int, ...], Any]], batch_size: int
-) -> Shapes:
+  row_shapes: Mapping[str, tuple[tuple[int, ...], Any]], batch_size: int
+) -> BatchShapes:
   """Returns the shapes of a batch over all hosts.
 
   Args:
-    features: {key: (shape of one row, dtype)}.
+    row_shapes: {key: (shape of one row, dtype)}.
     batch_size: the number of rows over all hosts.
   """
   return {
     key: jax.ShapeDtypeStruct((batch_size, *shape), dtype)
-    for key, (shape, dtype) in features.items()
+    for key, (shape, dtype) in row_shapes.items()
   }
 
 
-def global_shapes(mesh: Mesh, batch: Shapes) -> Shapes:
-  """Returns the shapes of a batch with the sharding that `to_global` gives."""
-  sharding = NamedSharding(mesh, BATCH)
+def global_batch_shapes(mesh: Mesh, batch: BatchShapes) -> BatchShapes:
+  """Returns a batch's shapes, sharded as `to_global_batch` shards the batch."""
+  sharding = NamedSharding(mesh, BATCH_SPEC)
   return {
     key: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
     for key, x in batch.items()
   }
 
 
-def to_global(mesh: Mesh, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+def to_global_batch(
+  mesh: Mesh, batch: dict[str, np.ndarray]
+) -> dict[str, jax.Array]:
   """Makes global arrays from this process's rows of each array."""
-  sharding = NamedSharding(mesh, BATCH)
+  sharding = NamedSharding(mesh, BATCH_SPEC)
   return {
     key: jax.make_array_from_process_local_data(sharding, rows)
     for key, rows in batch.items()

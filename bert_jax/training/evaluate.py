@@ -55,10 +55,12 @@ def evaluate(
     A dict of the means, of perplexities, and of `loss`, the weighted sum of the
     mean losses.
   """
-  rows = host_rows(0, batch_size, *sharding.host_share(mesh))
+  rows = host_rows(0, batch_size, *sharding.batch_share_of_host(mesh))
   totals = []
   for first in range(0, len(heldout), batch_size):
-    batch = sharding.to_global(mesh, heldout.read(first + rows[0], rows[1]))
+    batch = sharding.to_global_batch(
+      mesh, heldout.read(first + rows[0], rows[1])
+    )
     totals.append(eval_step(state.params, frozen, state.carry, batch))
   means = mean_losses(jax.device_get(totals))
   loss = sum(factor * means[name] for name, factor in coefficients.items())

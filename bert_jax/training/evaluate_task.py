@@ -43,14 +43,14 @@ def run_batches(
   Yields:
     The indices of a batch's units, and the result of `step`.
   """
-  host, hosts = sharding.host_share(mesh)
+  host, hosts = sharding.batch_share_of_host(mesh)
   host_size = batches.batch_size // hosts
   share = slice(host * host_size, (host + 1) * host_size)
   for number in range(batches.steps_per_epoch):
     batch = batches.batch(number)
     units = batch.pop("row")
     batch |= extra(units) if extra else {}
-    global_batch = sharding.to_global(
+    global_batch = sharding.to_global_batch(
       mesh, {key: x[share] for key, x in batch.items()}
     )
     yield units, step(params, global_batch)
@@ -123,7 +123,7 @@ class SplitEvaluator:
     """Begins to compile for the batches of the splits.
 
     Args:
-      pool: the threads that compile, from `compile_ahead.threads`.
+      pool: the threads that compile, from `compile_ahead.compile_threads`.
       state: the train state.
       frozen: the teacher's parameters; {} without a teacher.
       splits: the splits to be evaluated.
@@ -133,7 +133,7 @@ class SplitEvaluator:
       batches = split.batches(batch_size)
       for row in shapes(split.task, split.rows, batches):
         batch = sharding.batch_shapes(row, batch_size)
-        self._step.prepare(pool, (state.params, frozen), batch)
+        self._step.begin_compilation(pool, (state.params, frozen), batch)
 
   def __call__(
     self, state: TrainState, frozen: Any, batches: Batches

@@ -101,7 +101,7 @@ def run_phase(
     (phase.first_example(step), phase.batch_size)
     for step in range(start_step, phase.end)
   )
-  host, num_hosts = sharding.host_share(setup.mesh)
+  host, num_hosts = sharding.batch_share_of_host(setup.mesh)
   compiled_shapes = set()
 
   def is_due(name: str, step: int) -> bool:
@@ -116,7 +116,7 @@ def run_phase(
       progress.state, sums = train_step(
         progress.state,
         setup.frozen,
-        sharding.to_global(setup.mesh, batch),
+        sharding.to_global_batch(setup.mesh, batch),
         key,
         *progress.spikes.step_arguments(),
       )
@@ -124,12 +124,12 @@ def run_phase(
     progress.step_sums.add(step, sums)
 
   with (
-    compile_ahead.threads() as pool,
+    compile_ahead.compile_threads() as pool,
     loader.Batches(feed.data, example_ranges, host, num_hosts) as batches,
   ):
     if isinstance(feed.data, task_batches.TrainingSplit):
       for features in feed.data.shapes():
-        train_step.prepare(
+        train_step.begin_compilation(
           pool,
           progress.state,
           setup.frozen,
@@ -283,7 +283,7 @@ def make_missed_evaluation(
   if not feed.heldout:
     saver.add_evaluation(step, dict(pending=False), None, feed.phase.number)
     return
-  with compile_ahead.threads() as pool:
+  with compile_ahead.compile_threads() as pool:
     evaluate_state = make_state_evaluator(setup, feed, progress.state, pool)
     evaluate_checkpoint(evaluate_state, feed.phase, progress, saver, log, step)
 

@@ -56,7 +56,7 @@ class Feed:
   heldout: loader.Heldout | batches.Splits | None
 
   @property
-  def shapes(self) -> sharding.Shapes:
+  def shapes(self) -> sharding.BatchShapes:
     """The shapes of the largest batch, over all hosts."""
     return sharding.batch_shapes(self.data.features, self.phase.batch_size)
 

@@ -61,7 +61,7 @@ def build(
     config.mesh.data, config.mesh.fsdp, config.mesh.tensor
   )
   for phase in plan:
-    sharding.check_batch(mesh, phase.batch_size, phase.micro_batches)
+    sharding.check_batch_size(mesh, phase.batch_size, phase.micro_batches)
   if task:
     feeds = [Feed(phase, rows, splits) for phase in plan]
   else:
@@ -95,7 +95,7 @@ def build(
     boxed_shapes = jax.eval_shape(
       objective.init, jax.random.key(0), feed.shapes
     )
-  sharding.check_sizes(mesh, boxed_shapes)
+  sharding.check_parameter_sizes(mesh, boxed_shapes)
   frozen = {}
   if opened_teacher:
     try:

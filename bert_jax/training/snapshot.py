@@ -26,7 +26,7 @@ class SnapshotMaker:
     """Begins to compile. With several processes, the first call compiles.
 
     Args:
-      pool: the threads that compile, from `compile_ahead.threads`.
+      pool: the threads that compile, from `compile_ahead.compile_threads`.
       state: a state; all later states have its shapes, dtypes and shardings.
       layout: the shapes and shardings of the arrays in a checkpoint, from
         `state.checkpoint_layout`.
@@ -43,7 +43,9 @@ class SnapshotMaker:
       self._resize_and_checksum, out_shardings=(shardings, None, None)
     )
     shapes = jax.tree.map(compile_ahead.shape_of, state)
-    self._program = compile_ahead.begin(pool, self._jitted, mesh, shapes)
+    self._program = compile_ahead.begin_compilation(
+      pool, self._jitted, mesh, shapes
+    )
 
   def _resize_and_checksum(
     self, state: TrainState

@@ -14,7 +14,7 @@ from bert_jax.devices import sharding
 from bert_jax.objectives.base import Batch, Objective
 
 # A batch, or only the shapes of its arrays.
-BatchOrShapes = Batch | sharding.Shapes
+BatchOrShapes = Batch | sharding.BatchShapes
 
 
 class TrainState(struct.PyTreeNode):
@@ -68,7 +68,7 @@ def frozen_shapes(
   init = objective.init_frozen
   boxed = jax.eval_shape(lambda x: init(jax.random.key(0), x), batch)
   try:
-    sharding.check_sizes(mesh, boxed)
+    sharding.check_parameter_sizes(mesh, boxed)
   except ValueError as e:
     raise ValueError(f"the teacher's {e}") from e
   return sharding.with_shardings(mesh, boxed)

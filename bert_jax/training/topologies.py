@@ -161,7 +161,7 @@ def describe(topology: str) -> list[jax.Device]:
     raise UserError(f"the TPU compiler, libtpu: {_sentence(e)}") from e
 
 
-def batch_shapes(vocab_size: int, phase: phases.Phase) -> sharding.Shapes:
+def batch_shapes(vocab_size: int, phase: phases.Phase) -> sharding.BatchShapes:
   """Returns {batch key: shape} for a phase of pre-training, without its data.
 
   Args:
@@ -217,7 +217,7 @@ def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
     parsed.mesh.data, parsed.mesh.fsdp, parsed.mesh.tensor, describe(topology)
   )
   phase = phases.plan(parsed)[number]
-  sharding.check_batch(mesh, phase.batch_size, phase.micro_batches)
+  sharding.check_batch_size(mesh, phase.batch_size, phase.micro_batches)
   objective, schedule, optimizer = make_objective_and_optimizer(
     parsed, sharding.vocab_multiple(mesh)
   )
@@ -226,7 +226,7 @@ def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
   )
   vocab_size = parsed.model.vocab_size
   assert vocab_size, "`with_published_vocabulary` sets it."
-  batch = sharding.global_shapes(mesh, batch_shapes(vocab_size, phase))
+  batch = sharding.global_batch_shapes(mesh, batch_shapes(vocab_size, phase))
   key = jax.eval_shape(lambda: jax.random.key(0))
   replicated_sharding = NamedSharding(mesh, PartitionSpec())
   key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=replicated_sharding)
@@ -234,7 +234,7 @@ def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
     boxed_params = jax.eval_shape(
       lambda x: objective.init(jax.random.key(0), x), batch
     )
-    sharding.check_sizes(mesh, boxed_params)
+    sharding.check_parameter_sizes(mesh, boxed_params)
     state = abstract_state(objective, optimizer, mesh, batch)
     frozen = frozen_shapes(objective, mesh, batch)
   # `flops` reads only the shapes of the batch.
@@ -309,7 +309,9 @@ def compile_step(
   report: dict[str, Any] = {}
   start = time.monotonic()
   try:
-    for entries in isolated.run(compile_here, config, number, topology):
+    for entries in isolated.run_in_process(
+      compile_here, config, number, topology
+    ):
       report |= entries
   except isolated.Crash as e:
     if not report:
@@ -402,8 +404,8 @@ def measure(
     + memory.generated_code_size_in_bytes
   )
   flops = costs["flops"]
-  program = hlo.parse(program_text)
-  collectives = hlo.collectives(program)
+  program = hlo.parse_program(program_text)
+  collectives = hlo.collective_traffic(program)
   all_reduced_bytes = (
     collectives["all-reduce"].bytes if "all-reduce" in collectives else 0
   )
@@ -417,7 +419,7 @@ def measure(
     fits=total_bytes <= report["hbm_bytes"],
     flops=flops,
     flops_ratio=round(flops / report["model_flops"], 4),
-    loops=hlo.loops(program),
+    loops=hlo.loop_trip_counts(program),
     collectives={
       kind: dataclasses.asdict(t) for kind, t in sorted(collectives.items())
     },

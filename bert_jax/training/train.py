@@ -225,7 +225,7 @@ def run(
     comparable_config["teacher"] = config["teacher"] | {
       "path": setup.teacher_digest
     }
-  hosts.check_same("config", run_config.flatten(comparable_config))
+  hosts.check_same_as_process_0("config", run_config.flatten(comparable_config))
   with contextlib.ExitStack() as stack:
     stack.enter_context(lock(workdir))
     stack.enter_context(sharding.use_mesh(setup.mesh))
@@ -234,7 +234,7 @@ def run(
       workdir, settings.checkpoint.keep, settings.checkpoint.keep_best
     )
     stack.callback(saver.close)
-    stack.enter_context(hosts.ends_all())
+    stack.enter_context(hosts.end_all_on_error())
     stack.enter_context(name_files_of_errors(workdir))
     # Until a first checkpoint exists, a restart may use a different config.
     if saver.latest_step() is not None:

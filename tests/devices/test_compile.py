@@ -19,12 +19,12 @@ needs_libtpu = pytest.mark.skipif(
   importlib.util.find_spec("libtpu") is None,
   reason="libtpu is not installed: pip install 'bert_jax[tpu]'",
 )
-NO_DROPOUT = [
+NO_DROPOUT_FLAGS = [
   "--config.model.dropout=0.0",
   "--config.model.attention_dropout=0.0",
 ]
 # A model this small compiles in seconds.
-TINY = ["--config.model.variant=tiny", "--config.model.vocab_size=512"]
+TINY_FLAGS = ["--config.model.variant=tiny", "--config.model.vocab_size=512"]
 
 PROGRAM = """HloModule jit_step, is_scheduled=true
 
@@ -76,7 +76,7 @@ ENTRY %main (w: f32[8]) -> f32[8] {
 """  # noqa: E501
 
 
-def test_bytes_of_types():
+def test_bytes_of_types_are_counted():
   sizes = {
     "f32[2,3]{1,0:T(8,128)}": 24,
     "bf16[4]": 8,
@@ -93,10 +93,10 @@ def test_collectives_are_counted_as_often_as_they_run():
   """The program has a loop with a given count, a loop whose count is inferred,
   a start-done pair and branches.
   """
-  program = hlo.parse(PROGRAM)
+  program = hlo.parse_program(PROGRAM)
   assert program.entry == "main"
-  assert hlo.loops(program) == [5, 3]
-  assert hlo.collectives(program) == {
+  assert hlo.loop_trip_counts(program) == [5, 3]
+  assert hlo.collective_traffic(program) == {
     "reduce-scatter": hlo.Traffic(1, 8),
     "collective-permute": hlo.Traffic(1, 8),
     "all-reduce": hlo.Traffic(5 + 1, 5 * (32 + 12) + 32),
@@ -106,10 +106,10 @@ def test_collectives_are_counted_as_often_as_they_run():
 
 def test_a_text_without_a_program_is_refused():
   with pytest.raises(ValueError, match="no ENTRY"):
-    hlo.parse("HloModule nothing\n")
+    hlo.parse_program("HloModule nothing\n")
 
 
-def test_sentences_of_the_compiler_without_memory():
+def test_memory_sizes_are_read_from_messages_of_the_compiler():
   messages = [
     "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required"
     " for HLO temporaries (27.50G) exceeds available HBM (15.75G).",
@@ -127,7 +127,7 @@ def test_sentences_of_the_compiler_without_memory():
 
 
 @pytest.mark.parametrize(
-  "name, near",
+  "name, nearest",
   [
     ("v2:3x3", "v2:2x2"),
     ("V4:2X2X4", "v4:2x2x4"),
@@ -139,18 +139,18 @@ def test_sentences_of_the_compiler_without_memory():
     ("", "v6e:2x2"),
   ],
 )
-def test_the_nearest_slice_is_found(name, near):
-  assert topologies.nearest_topology(name) == near
+def test_the_nearest_slice_is_found(name, nearest):
+  assert topologies.nearest_topology(name) == nearest
 
 
-def test_a_process_apart_gives_its_values_and_errors():
-  assert list(isolated.run(children.two)) == [1, 2]
+def test_an_isolated_process_gives_its_values_and_errors():
+  assert list(isolated.run_in_process(children.yield_two_values)) == [1, 2]
   for function, error, pattern in (
-    (children.wrong, ValueError, "a sentence"),
-    (children.killed, isolated.Crash, "segmentation fault"),
-    (children.leaving, isolated.Crash, "exit code 3"),
+    (children.raise_value_error, ValueError, "a sentence"),
+    (children.end_by_signal, isolated.Crash, "segmentation fault"),
+    (children.end_by_exit, isolated.Crash, "exit code 3"),
   ):
-    values = isolated.run(function)
+    values = isolated.run_in_process(function)
     assert next(values) == 1
     with pytest.raises(error, match=pattern):
       next(values)
@@ -175,7 +175,7 @@ CONFIG = dict(
 )
 
 
-def replace_compiler(monkeypatch, fits):
+def replace_compiler(monkeypatch, fits_memory):
   """Replaces the compiler; returns a list that gets the values of each call."""
   calls = []
 
@@ -187,7 +187,7 @@ def replace_compiler(monkeypatch, fits):
       topology=topology,
     )
     calls.append(values)
-    answer = fits(**values)
+    answer = fits_memory(**values)
     if answer is None:
       raise ValueError("does not divide")
     return dict(fits=answer, total_bytes=9)
@@ -196,7 +196,7 @@ def replace_compiler(monkeypatch, fits):
   return calls
 
 
-def test_offers_are_those_that_compiled(monkeypatch):
+def test_only_settings_that_compiled_are_suggested(monkeypatch):
   """Each suggestion has been compiled; a setting that fails is skipped."""
   calls = replace_compiler(
     monkeypatch,
@@ -217,7 +217,7 @@ def test_offers_are_those_that_compiled(monkeypatch):
   assert not CONFIG["model"]["remat"]
 
 
-def test_a_state_that_is_too_large_is_split(monkeypatch):
+def test_a_larger_mesh_is_suggested_for_a_state_that_is_too_large(monkeypatch):
   calls = replace_compiler(
     monkeypatch, lambda topology, remat, **_: topology != "v5e:4x4" and remat
   )
@@ -232,7 +232,7 @@ def test_a_state_that_is_too_large_is_split(monkeypatch):
   )
 
 
-def test_nothing_is_offered_that_does_not_fit(monkeypatch):
+def test_nothing_is_suggested_if_nothing_fits(monkeypatch):
   calls = replace_compiler(monkeypatch, lambda **_: False)
   offer = suggestions.find_suggestion(CONFIG, 0, REPORT)
   assert len(calls) == len(offer["tried"]) == suggestions.MAX_TRIALS
@@ -246,7 +246,7 @@ def test_a_crash_of_the_compiler_is_reported(monkeypatch):
     yield dict(REPORT)
     raise isolated.Crash("segmentation fault")
 
-  monkeypatch.setattr(isolated, "run", crash)
+  monkeypatch.setattr(isolated, "run_in_process", crash)
   config = CONFIG | dict(model=dict(remat=True))
   report = topologies.compile_step(config, 1, "v5e:4x4")
   assert report["fits"] is None
@@ -257,7 +257,7 @@ def test_a_crash_of_the_compiler_is_reported(monkeypatch):
   assert len(calls) == 1
 
 
-def command(*flags, config="bert:base"):
+def run_command(*flags, config="bert:base"):
   return subprocess.run(
     [
       *(sys.executable, "-m", "bert_jax", "compile"),
@@ -269,15 +269,17 @@ def command(*flags, config="bert:base"):
   )
 
 
-def reports_in(done):
-  return [json.loads(line) for line in done.stdout.splitlines()]
+def reports_in(process):
+  return [json.loads(line) for line in process.stdout.splitlines()]
 
 
-def assert_refused(done, *words):
-  assert done.returncode == 1 and not done.stdout
-  assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+def assert_refused(process, *words):
+  assert process.returncode == 1 and not process.stdout
+  assert (
+    process.stderr.startswith("error: ") and process.stderr.count("\n") == 1
+  )
   for word in words:
-    assert word in done.stderr
+    assert word in process.stderr
 
 
 @needs_libtpu
@@ -295,7 +297,7 @@ def assert_refused(done, *words):
   ],
 )
 def test_bad_flags_get_one_sentence(flags, words):
-  assert_refused(command(*flags), *words)
+  assert_refused(run_command(*flags), *words)
 
 
 def test_a_config_that_fine_tunes_is_refused():
@@ -326,8 +328,14 @@ def test_an_unknown_slice_gets_the_nearest_and_all_generations(monkeypatch):
 
 @needs_libtpu
 def test_a_small_step_is_compiled_and_reported():
-  process = command(
-    *("--topology=v2:2x2", "--phase=1", "--json", *TINY, *NO_DROPOUT),
+  process = run_command(
+    *(
+      "--topology=v2:2x2",
+      "--phase=1",
+      "--json",
+      *TINY_FLAGS,
+      *NO_DROPOUT_FLAGS,
+    ),
     "--config.model.unroll=2",
   )
   assert process.returncode == 0, process.stderr
@@ -347,7 +355,7 @@ def test_a_small_step_is_compiled_and_reported():
 
 
 def run_compile(topology, phase, *flags, config="bert:base"):
-  process = command(
+  process = run_command(
     *(f"--topology={topology}", f"--phase={phase}", "--json", *flags),
     config=config,
   )
@@ -360,15 +368,15 @@ def run_compile(topology, phase, *flags, config="bert:base"):
 
 @needs_libtpu
 @pytest.mark.slow
-def test_attention_in_a_kernel_needs_less():
+def test_attention_in_a_kernel_needs_less_memory():
   """The kernel does not save scores of long rows; TPUs before v4 lack it."""
   kernel_flag = "--config.model.attention=tpu"
   sizes = [
-    run_compile("v5e:2x2", 2, *TINY, *flags)["temporaries_bytes"]
+    run_compile("v5e:2x2", 2, *TINY_FLAGS, *flags)["temporaries_bytes"]
     for flags in ([], [kernel_flag])
   ]
   assert sizes[1] < 0.8 * sizes[0]
-  process = command("--topology=v2:2x2", *TINY, kernel_flag)
+  process = run_command("--topology=v2:2x2", *TINY_FLAGS, kernel_flag)
   assert process.returncode != 0
   assert "TPUs from v4 on, this is 'TPU v2'" in process.stderr
 
@@ -384,12 +392,14 @@ def test_base_fits_the_published_slice():
 
 @needs_libtpu
 @pytest.mark.slow
-def test_large_fits_the_published_slice_and_the_offer_is_true():
+def test_large_fits_the_published_slice_with_the_suggested_setting():
   """Without remat, phase 2 does not fit. The report then offers remat, which
   the config sets.
   """
   flags = ("--topology=v2:8x8", "--phase=2", "--json")
-  process = command(*flags, "--config.model.remat=False", config="bert:large")
+  process = run_command(
+    *flags, "--config.model.remat=False", config="bert:large"
+  )
   assert process.returncode == 2, process.stderr
   (report,) = reports_in(process)
   assert not report["fits"] and "Ran out of memory" in report["refused"]
@@ -398,14 +408,14 @@ def test_large_fits_the_published_slice_and_the_offer_is_true():
   assert report_of_offer["total_bytes"] == report["offer_total_bytes"]
 
 
-SMALL = ["--config.model.variant=small", "--config.model.unroll=4"]
+SMALL_FLAGS = ["--config.model.variant=small", "--config.model.unroll=4"]
 
 
 @needs_libtpu
 @pytest.mark.slow
-def test_operations_are_the_models():
+def test_the_counted_operations_are_those_of_the_model():
   """The layers are unrolled, since a loop's body would count only once."""
-  assert 0.97 <= run_compile("v2:4x4", 2, *SMALL)["flops_ratio"] <= 1.1
+  assert 0.97 <= run_compile("v2:4x4", 2, *SMALL_FLAGS)["flops_ratio"] <= 1.1
 
 
 @needs_libtpu
@@ -413,9 +423,9 @@ def test_operations_are_the_models():
 @pytest.mark.xfail(
   strict=True, reason="attention dropout's result is kept: 1.22 times, not 1.1"
 )
-def test_dropout_costs_no_memory():
-  dropout_report = run_compile("v2:4x4", 2, *SMALL)
-  no_dropout_report = run_compile("v2:4x4", 2, *SMALL, *NO_DROPOUT)
+def test_dropout_needs_no_more_memory():
+  dropout_report = run_compile("v2:4x4", 2, *SMALL_FLAGS)
+  no_dropout_report = run_compile("v2:4x4", 2, *SMALL_FLAGS, *NO_DROPOUT_FLAGS)
   assert (
     dropout_report["temporaries_bytes"]
     <= 1.1 * no_dropout_report["temporaries_bytes"]

@@ -8,16 +8,16 @@ import pytest
 from bert_jax.devices import compile_ahead, sharding
 
 
-def batch_of(length):
+def make_batch(length):
   return {"sequence_ids": np.ones((2, length), np.int32)}
 
 
-def shapes_of(length):
-  batch = batch_of(length)
+def make_shapes(length):
+  batch = make_batch(length)
   return {k: jax.ShapeDtypeStruct(x.shape, x.dtype) for k, x in batch.items()}
 
 
-def test_a_prepared_length_is_compiled_once_and_another_when_it_comes():
+def test_a_length_begun_ahead_is_compiled_once_and_another_when_it_comes():
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   traced_shapes = []
 
@@ -28,24 +28,24 @@ def test_a_prepared_length_is_compiled_once_and_another_when_it_comes():
 
   function = compile_ahead.CompiledAhead(sharding.jit(step), 1, mesh)
   key, weight = jax.random.key(0), jnp.float32(2.0)
-  with sharding.use_mesh(mesh), compile_ahead.threads() as pool:
+  with sharding.use_mesh(mesh), compile_ahead.compile_threads() as pool:
     for length in (4, 8, 4):
-      function.prepare(pool, weight, shapes_of(length), key)
+      function.begin_compilation(pool, weight, make_shapes(length), key)
     for length in (8, 4, 8, 6, 6):
-      batch = sharding.to_global(mesh, batch_of(length))
+      batch = sharding.to_global_batch(mesh, make_batch(length))
       expected = 4.0 * length + jax.random.uniform(key)
       np.testing.assert_allclose(function(weight, batch, key), expected)
   assert sorted(traced_shapes) == [(2, 4), (2, 6), (2, 8)]
 
 
-def test_what_fails_in_the_background_is_raised_where_it_is_needed():
+def test_an_error_in_the_background_is_raised_by_the_call():
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
 
   def step(batch):
     raise ValueError("length 4 is over 2.")
 
   function = compile_ahead.CompiledAhead(sharding.jit(step), 0, mesh)
-  with sharding.use_mesh(mesh), compile_ahead.threads() as pool:
-    function.prepare(pool, shapes_of(4))
+  with sharding.use_mesh(mesh), compile_ahead.compile_threads() as pool:
+    function.begin_compilation(pool, make_shapes(4))
     with pytest.raises(ValueError, match="over 2"):
-      function(sharding.to_global(mesh, batch_of(4)))
+      function(sharding.to_global_batch(mesh, make_batch(4)))

@@ -66,7 +66,7 @@ def free_port():
     return s.getsockname()[1]
 
 
-def start(
+def start_processes(
   folder, workdir, count, flags=(), own_flags=None, devices=1, code=None
 ):
   """Starts the processes of a run and returns them.
@@ -144,7 +144,7 @@ def names_in(folder):
   return {path.name for path in folder.iterdir()}
 
 
-def arrays(workdir, step):
+def read_arrays(workdir, step):
   """Returns all arrays of a checkpoint, whichever devices saved them."""
   path = f"{workdir}/checkpoints/{step}/state"
   with ocp.PyTreeCheckpointer() as reader:
@@ -158,22 +158,28 @@ def arrays(workdir, step):
   }
 
 
-def assert_close_runs(run_of_one, many):
+def assert_close_runs(run_of_one, run_of_many):
   """Checks that two runs log equal counts, and losses within 1e-5.
 
   The last parameters are within 1e-5 too.
   """
-  assert len(rows(run_of_one)) == len(rows(many)) == STEPS + 2
-  for a, b in zip(rows(run_of_one), rows(many), strict=True):
+  assert len(rows(run_of_one)) == len(rows(run_of_many)) == STEPS + 2
+  for a, b in zip(rows(run_of_one), rows(run_of_many), strict=True):
     assert a.keys() == b.keys()
     for key, number in a.items():
       if key == "grad_norm":
-        assert b[key] == pytest.approx(number, rel=1e-4), (a["step"], key)
+        assert b[key] == pytest.approx(number, rel=1e-4), (
+          a["step"],
+          key,
+        )
       elif isinstance(number, float):
-        assert b[key] == pytest.approx(number, abs=1e-5), (a["step"], key)
+        assert b[key] == pytest.approx(number, abs=1e-5), (
+          a["step"],
+          key,
+        )
       else:
         assert b[key] == number
-  a, b = arrays(run_of_one, STEPS), arrays(many, STEPS)
+  a, b = read_arrays(run_of_one, STEPS), read_arrays(run_of_many, STEPS)
   assert a.keys() == b.keys() and len(a) > 60
   for name, array in a.items():
     np.testing.assert_allclose(b[name], array, atol=1e-5, err_msg=name)
@@ -188,7 +194,7 @@ def own_lines(output):
 def run_of_one(folder, tmp_path_factory):
   """Returns the folder of a run of one process."""
   workdir = tmp_path_factory.mktemp("one") / "run"
-  wait_for_outputs(start(folder, workdir, 1))
+  wait_for_outputs(start_processes(folder, workdir, 1))
   return workdir
 
 
@@ -196,12 +202,12 @@ def run_of_one(folder, tmp_path_factory):
 def run_of_two(folder, tmp_path_factory):
   """Returns the folder of a run of two processes."""
   workdir = tmp_path_factory.mktemp("two") / "run"
-  outputs = wait_for_outputs(start(folder, workdir, 2))
+  outputs = wait_for_outputs(start_processes(folder, workdir, 2))
   (workdir / "stdout-1").write_text(outputs[1][0])
   return workdir
 
 
-def test_two_processes_equal_one(run_of_one, run_of_two):
+def test_a_run_of_two_processes_equals_a_run_of_one(run_of_one, run_of_two):
   assert_close_runs(run_of_one, run_of_two)
   # Only process 0 writes.
   assert own_lines((run_of_two / "stdout-1").read_text()) == []
@@ -224,12 +230,12 @@ def test_two_processes_equal_one(run_of_one, run_of_two):
     (2, 2, {"fsdp": 2, "tensor": 2}),
   ],
 )
-def test_processes_and_meshes(
+def test_a_run_of_several_processes_and_devices_equals_a_run_of_one(
   folder, run_of_one, tmp_path, count, devices, mesh
 ):
   flags = [f"--config.mesh.{axis}={size}" for axis, size in mesh.items()]
   run = tmp_path / "run"
-  wait_for_outputs(start(folder, run, count, flags, devices=devices))
+  wait_for_outputs(start_processes(folder, run, count, flags, devices=devices))
   assert_close_runs(run_of_one, run)
 
 
@@ -237,7 +243,7 @@ def test_processes_and_meshes(
 def stopped_run(folder, tmp_path_factory):
   """Stops one of 2 processes by SIGTERM; returns the run's folder and step."""
   workdir = tmp_path_factory.mktemp("stopped") / "run"
-  processes = start(folder, workdir, 2)
+  processes = start_processes(folder, workdir, 2)
   wait_for_row(processes, workdir, 2)
   processes[1].send_signal(signal.SIGTERM)
   outputs = wait_for_outputs(processes)
@@ -248,7 +254,7 @@ def stopped_run(folder, tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_sigterm_to_one_stops_all(
+def test_sigterm_to_one_process_stops_all(
   folder, stopped_run, run_of_two, tmp_path, count
 ):
   """A restart continues the run, also with another number of processes."""
@@ -256,17 +262,17 @@ def test_sigterm_to_one_stops_all(
   assert 2 <= step < STEPS
   run = tmp_path / "run"
   subprocess.run(["cp", "-r", str(workdir), str(run)], check=True)
-  outputs = wait_for_outputs(start(folder, run, count))
+  outputs = wait_for_outputs(start_processes(folder, run, count))
   assert f"continuing from step {step}" in outputs[0][0]
   assert_close_runs(run_of_two, run)
   if count == 2:
     assert rows(run) == rows(run_of_two)
-    a, b = arrays(run_of_two, STEPS), arrays(run, STEPS)
+    a, b = read_arrays(run_of_two, STEPS), read_arrays(run, STEPS)
     for name, array in a.items():
       np.testing.assert_array_equal(b[name], array, err_msg=name)
 
 
-BROKEN = """
+BROKEN_PROGRAM = """
 import runpy, sys
 from bert_jax.examples import loader
 read = loader.PretrainingData.read
@@ -282,9 +288,9 @@ runpy.run_module("bert_jax", run_name="__main__", alter_sys=True)
 
 
 @pytest.mark.slow
-def test_error_of_one_ends_all(folder, tmp_path):
+def test_an_error_in_one_process_ends_all(folder, tmp_path):
   outputs = wait_for_outputs(
-    start(folder, tmp_path / "run", 2, code=BROKEN), code=1
+    start_processes(folder, tmp_path / "run", 2, code=BROKEN_PROGRAM), code=1
   )
   assert "error: process 1: row 33 is broken." in outputs[0][1]
   assert "error: row 33 is broken." in outputs[1][1]
@@ -299,20 +305,22 @@ def damage_shards(workdir, step, process):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_one_process_cannot_read(folder, tmp_path):
+def test_a_checkpoint_that_one_process_cannot_read_is_used_by_none(
+  folder, tmp_path
+):
   """All processes continue from the previous checkpoint, or all end."""
   run, flags = tmp_path / "run", ["--config.mesh.fsdp=2"]
-  wait_for_outputs(start(folder, run, 2, flags))
+  wait_for_outputs(start_processes(folder, run, 2, flags))
   rows_before = rows(run)
   damage_shards(run, STEPS, process=1)
-  outputs = wait_for_outputs(start(folder, run, 2, flags))
+  outputs = wait_for_outputs(start_processes(folder, run, 2, flags))
   assert f"{run}/checkpoints/{STEPS} is damaged: " in outputs[0][0]
   assert "continuing from step 8" in outputs[0][0]
   assert rows(run) == rows_before
   assert list((run / "damaged").glob(f"{STEPS}-*"))
   for step in (8, STEPS):
     damage_shards(run, step, process=1)
-  outputs = wait_for_outputs(start(folder, run, 2, flags), code=1)
+  outputs = wait_for_outputs(start_processes(folder, run, 2, flags), code=1)
   for _, err in outputs:
     assert f"no checkpoint in {run}/checkpoints is undamaged" in err
     assert "Traceback" not in err
@@ -320,10 +328,12 @@ def test_a_checkpoint_that_one_process_cannot_read(folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_other_config_or_folder_is_refused_by_all(folder, run_of_two, tmp_path):
+def test_another_config_is_refused_by_all_processes(
+  folder, run_of_two, tmp_path
+):
   flags = {1: ["--config.seed=7"]}
   outputs = wait_for_outputs(
-    start(folder, tmp_path / "run", 2, own_flags=flags), code=1
+    start_processes(folder, tmp_path / "run", 2, own_flags=flags), code=1
   )
   assert (
     "process 1: config differs from that of process 0: seed=7, not 0"
@@ -331,18 +341,18 @@ def test_other_config_or_folder_is_refused_by_all(folder, run_of_two, tmp_path):
   )
   # Both processes restart the run with another config.
   outputs = wait_for_outputs(
-    start(folder, run_of_two, 2, ["--config.seed=7"]), code=1
+    start_processes(folder, run_of_two, 2, ["--config.seed=7"]), code=1
   )
   assert all("config.seed: 0 -> 7" in err for _, err in outputs)
 
 
 @pytest.mark.slow
-def test_a_second_run_in_the_folder_is_refused(folder, tmp_path):
+def test_a_second_run_in_the_same_folder_is_refused(folder, tmp_path):
   run = tmp_path / "run"
-  processes = start(folder, run, 2, ["--config.total_steps=100000"])
+  processes = start_processes(folder, run, 2, ["--config.total_steps=100000"])
   wait_for_row(processes, run, 2)
   outputs = wait_for_outputs(
-    start(folder, run, 2, ["--config.total_steps=100000"]), code=1
+    start_processes(folder, run, 2, ["--config.total_steps=100000"]), code=1
   )
   assert all("another run is going on" in err for _, err in outputs)
   assert [process.poll() for process in processes] == [None, None]
@@ -350,18 +360,18 @@ def test_a_second_run_in_the_folder_is_refused(folder, tmp_path):
   wait_for_outputs(processes)
 
 
-IMPATIENT = """
+IMPATIENT_PROGRAM = """
 import runpy
 from bert_jax.devices import hosts
 
-hosts._GONE_POLLS = 20
+hosts._POLLS_UNTIL_GONE = 20
 runpy.run_module("bert_jax", run_name="__main__", alter_sys=True)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  "lost, number, words",
+  "lost_process, signal_number, message_end",
   [
     (0, signal.SIGKILL, "its own output, if any, says why."),
     (2, signal.SIGKILL, "its own output, if any, says why."),
@@ -369,23 +379,23 @@ runpy.run_module("bert_jax", run_name="__main__", alter_sys=True)
     (1, signal.SIGSTOP, "no sign of it for 10 s."),
   ],
 )
-def test_a_lost_process_ends_all_in_a_sentence(
-  folder, tmp_path, lost, number, words
+def test_if_a_process_is_lost_the_others_end_with_a_message(
+  folder, tmp_path, lost_process, signal_number, message_end
 ):
   """Every other process prints one line, not a traceback, and exits with 1."""
-  run, count = tmp_path / "run", max(lost + 1, 2)
+  run, count = tmp_path / "run", max(lost_process + 1, 2)
   flags = ["--config.total_steps=100000", f"--config.batch_size={4 * count}"]
-  processes = start(folder, run, count, flags, code=IMPATIENT)
+  processes = start_processes(folder, run, count, flags, code=IMPATIENT_PROGRAM)
   wait_for_row(processes, run, 2)
-  processes[lost].send_signal(number)
+  processes[lost_process].send_signal(signal_number)
   outputs = wait_for_outputs(
-    [p for i, p in enumerate(processes) if i != lost], code=1
+    [p for i, p in enumerate(processes) if i != lost_process], code=1
   )
-  processes[lost].kill()
-  processes[lost].communicate()
+  processes[lost_process].kill()
+  processes[lost_process].communicate()
   for _, err in outputs:
-    assert err.startswith(f"error: process {lost} is gone")
-    assert err.endswith(words + "\n") and err.count("\n") == 1
+    assert err.startswith(f"error: process {lost_process} is gone")
+    assert err.endswith(message_end + "\n") and err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -398,6 +408,6 @@ def test_a_lost_process_ends_all_in_a_sentence(
     (("h:1", 2, 2, False), "--process-id=2 must be 0 to 1"),
   ],
 )
-def test_incomplete_flags(flags, message):
+def test_incomplete_flags_are_refused(flags, message):
   with pytest.raises(ValueError, match=message):
     hosts.check_flags(*flags)

@@ -19,7 +19,7 @@ ROOT = str(pathlib.Path(__file__).parents[2])
 @pytest.fixture(
   scope="module", params=[pytest.param("meshes", marks=pytest.mark.slow)]
 )
-def results(tmp_path_factory):
+def folder_and_report(tmp_path_factory):
   """Returns the report of `mesh_worker.py` on 8 forced devices."""
   folder = tmp_path_factory.mktemp("mesh")
   environment = os.environ | {
@@ -33,46 +33,51 @@ def results(tmp_path_factory):
   return folder, report
 
 
-def arrays(folder, name):
+def read_arrays(folder, name):
   with np.load(folder / f"{name}.npz") as file:
     return {key: file[key] for key in file}
 
 
-def assert_same_runs(folder, report, first, other):
+def assert_same_runs(folder, report, first_run, other_run):
   """Losses and all arrays of the state agree within 1e-5 in float32."""
   losses = report["losses"]
-  np.testing.assert_allclose(losses[other], losses[first], rtol=0, atol=1e-5)
-  first_arrays, other_arrays = arrays(folder, first), arrays(folder, other)
+  np.testing.assert_allclose(
+    losses[other_run], losses[first_run], rtol=0, atol=1e-5
+  )
+  first_arrays, other_arrays = (
+    read_arrays(folder, first_run),
+    read_arrays(folder, other_run),
+  )
   assert first_arrays.keys() == other_arrays.keys() and len(first_arrays) > 60
   for key, array in first_arrays.items():
     np.testing.assert_allclose(
-      other_arrays[key], array, rtol=0, atol=1e-5, err_msg=f"{other} {key}"
+      other_arrays[key], array, rtol=0, atol=1e-5, err_msg=f"{other_run} {key}"
     )
 
 
-def test_losses_and_parameters_of_any_mesh(results):
+def test_losses_and_parameters_are_equal_on_any_mesh(folder_and_report):
   """The runs use dropout, and their rows have 0 to 11 targets."""
-  folder, report = results
+  folder, report = folder_and_report
   for mesh in report["shards"]:
     assert_same_runs(folder, report, "1x1x1", mesh)
 
 
-def test_micro_batches_on_a_mesh(results):
+def test_micro_batches_on_a_mesh_change_no_result(folder_and_report):
   """Some devices get only one row of a micro-batch.
 
   Without the constraint on the hidden states that the masked-LM decoder reads,
   the gradients were wrong.
   """
-  folder, report = results
+  folder, report = folder_and_report
   names = {name for name in report["losses"] if name.startswith("parts")}
   assert len(names) > 1
   for name in names:
     assert_same_runs(folder, report, "parts1", name)
 
 
-def test_what_a_rule_splits_is_split(results):
+def test_arrays_are_split_as_the_rules_say(folder_and_report):
   """Parameters and moments are split after init and after steps."""
-  _, report = results
+  _, report = folder_and_report
   layer = ".params['encoder']['layers']['layer']"
   for mesh, shards_by_time in report["shards"].items():
     _, fsdp, tensor = map(int, mesh.split("x"))
@@ -92,26 +97,26 @@ def test_what_a_rule_splits_is_split(results):
         assert num_shards[name] == num_shards[parameter], name
 
 
-def test_no_constraint_is_dropped(results):
+def test_no_constraint_is_dropped(folder_and_report):
   """The model has 10 constraints.
 
   They are on the tables of words and segments, the embeddings, the projection,
   the two norms (3 constraints), the MLP, the head's input and the logits.
   """
-  _, report = results
+  _, report = folder_and_report
   assert report["constraints"] == {"with": 10, "without": 0}
 
 
-def test_padding_of_the_vocabulary(results):
+def test_added_rows_of_the_word_table_stay_zero(folder_and_report):
   """In memory, the word table has added rows of zeros.
 
   Files and outputs have 61 rows.
   """
-  folder, report = results
+  folder, report = folder_and_report
   for mesh, rows in report["rows"].items():
     tensor = int(mesh.split("x")[2])
     assert rows == {1: 61, 2: 62, 4: 64}[tensor]
-    saved_arrays = arrays(folder, mesh)
+    saved_arrays = read_arrays(folder, mesh)
     assert [len(v) for k, v in saved_arrays.items() if "['word']" in k] == [
       61
     ] * 3
@@ -121,29 +126,29 @@ def test_padding_of_the_vocabulary(results):
   assert report["masks_in_graph"] == {"60": False, "61": True}
 
 
-def test_checkpoint_moves_between_meshes(results):
-  _, report = results
+def test_a_checkpoint_can_be_restored_on_any_mesh(folder_and_report):
+  _, report = folder_and_report
   assert report["restored"] == dict.fromkeys(report["shards"], True)
 
 
-def test_dropout_does_not_depend_on_devices(results):
+def test_dropout_does_not_depend_on_the_number_of_devices(folder_and_report):
   """All shards of a mask differ, but the whole mask is the same on any mesh."""
-  _, report = results
+  _, report = folder_and_report
   assert report["dropout"] == {
     str(n): {"distinct": n, "same": True} for n in (1, 2, 4)
   }
 
 
-def test_evaluation_counts_every_example_once(results):
+def test_evaluation_counts_every_example_once(folder_and_report):
   """For any batch size and number of devices, 8 of 10 examples are right."""
-  _, report = results
+  _, report = folder_and_report
   assert len(report["evaluation"]) == 14
   for name, accuracy in report["evaluation"].items():
     assert accuracy == pytest.approx(0.8, abs=1e-6), name
 
 
-def test_sizes_that_do_not_divide_are_refused(results):
-  _, report = results
+def test_sizes_that_do_not_divide_are_refused(folder_and_report):
+  _, report = folder_and_report
   assert report["refused"] == {
     "heads": "model.heads=2 (of encoder/layers/layer/attention/key/bias) is not"
     " a multiple of mesh.tensor=4; choose a mesh.tensor that divides it, for"
@@ -158,26 +163,26 @@ def test_sizes_that_do_not_divide_are_refused(results):
     " devices that split the batch; change batch_size, micro_batches or the"
     " mesh.",
     "devices": "mesh data=3 x fsdp=1 x tensor=2 does not make up the 8"
-    " devices; the product must be 8 (data=-1 takes all that are left).",
+    " devices; the product must be 8 (data=-1 takes all remaining devices).",
   }
 
 
-class Device:
-  """Has the attribute of a device that `host_share` reads."""
+class FakeDevice:
+  """Has the attribute of a device that `batch_share_of_host` reads."""
 
   def __init__(self, process_index):
     self.process_index = process_index
 
 
 class FakeMesh:
-  def __init__(self, processes, tensor):
-    devices = [Device(p) for p in processes]
+  def __init__(self, process_by_device, tensor):
+    devices = [FakeDevice(p) for p in process_by_device]
     self.devices = np.array(devices).reshape(-1, 1, tensor)
     self.shape = {"tensor": tensor}
 
 
 @pytest.mark.parametrize(
-  "processes, tensor, shares",
+  "process_by_device, tensor, shares",
   [
     ([0, 0, 1, 1], 1, [(0, 2), (1, 2)]),
     # In the next three cases, a tensor axis lies in one process, in both
@@ -189,16 +194,18 @@ class FakeMesh:
     ([0, 0, 1, 1, 0, 0, 1, 1], 1, [(0, 2), (1, 2)]),
   ],
 )
-def test_share_of_a_host(monkeypatch, processes, tensor, shares):
-  mesh = FakeMesh(processes, tensor)
+def test_each_host_has_its_share_of_a_batch(
+  monkeypatch, process_by_device, tensor, shares
+):
+  mesh = FakeMesh(process_by_device, tensor)
   for process, share in enumerate(shares):
     monkeypatch.setattr(jax, "process_index", lambda p=process: p)
-    assert sharding.host_share(mesh) == share
+    assert sharding.batch_share_of_host(mesh) == share
 
 
-def test_tensor_axis_that_cuts_through_hosts_is_refused():
+def test_a_tensor_axis_that_splits_hosts_unevenly_is_refused():
   with pytest.raises(ValueError, match="mesh.tensor=2 does not fit"):
-    sharding.host_share(FakeMesh([0, 0, 0, 1, 1, 1], 2))
+    sharding.batch_share_of_host(FakeMesh([0, 0, 0, 1, 1, 1], 2))
 
 
 @pytest.mark.parametrize(
@@ -210,7 +217,7 @@ def test_tensor_axis_that_cuts_through_hosts_is_refused():
     ("cpu", True, {}),
   ],
 )
-def test_one_generation_needs_a_word_to_its_compiler(kind, remat, options):
-  device = Device(0)
+def test_only_tpu_v6_with_remat_gets_a_compiler_option(kind, remat, options):
+  device = FakeDevice(0)
   device.device_kind, device.platform = kind, kind.split()[0].lower()
   assert sharding.compiler_options(device, remat) == options

@@ -29,7 +29,7 @@ main()
 
 
 # The file of TensorBoard's events reaches the limit before any other file.
-LOGGING = """
+LOGGING_PROGRAM = """
 import resource, signal, sys
 from bert_jax.training import logging as logs
 log = logs.Logger(sys.argv[1], 0, 1000)
@@ -41,7 +41,7 @@ for step in range(1, 400):
 """
 
 
-def end_of(body):
+def run_program(body):
   process = subprocess.run(
     [
       sys.executable,
@@ -60,19 +60,19 @@ def end_of(body):
 
 
 @pytest.mark.parametrize("library", [jnp, np])
-def test_what_the_libraries_raise(library):
+def test_errors_of_the_libraries_are_recognised(library):
   with pytest.raises((MemoryError, RuntimeError)) as error:
     library.ones(TOO_MANY_BYTES, np.uint8).sum()
   assert is_out_of_memory(error.value)
 
 
-def test_other_errors_are_not():
+def test_other_errors_are_not_out_of_memory():
   assert not is_out_of_memory(RuntimeError("INTERNAL: no such kernel"))
   assert not is_out_of_memory(ValueError("RESOURCE_EXHAUSTED"))
 
 
-def test_a_run_says_what_to_change():
-  code, lines = end_of(
+def test_a_run_out_of_memory_says_what_to_change():
+  code, lines = run_program(
     f"jnp.ones({TOO_MANY_BYTES}, 'uint8').sum().block_until_ready()"
   )
   assert code == 1
@@ -81,14 +81,14 @@ def test_a_run_says_what_to_change():
   assert not any("Traceback" in line for line in lines)
 
 
-def test_another_error_keeps_its_trace():
-  code, lines = end_of("raise RuntimeError('INTERNAL: no such kernel')")
+def test_another_error_keeps_its_traceback():
+  code, lines = run_program("raise RuntimeError('INTERNAL: no such kernel')")
   assert code == 1 and any("Traceback" in line for line in lines)
 
 
-def test_logging_on_a_full_disk_raises_and_never_waits(tmp_path):
+def test_logging_on_a_full_disk_raises_at_once(tmp_path):
   process = subprocess.run(
-    [sys.executable, "-c", LOGGING, str(tmp_path)],
+    [sys.executable, "-c", LOGGING_PROGRAM, str(tmp_path)],
     capture_output=True,
     text=True,
     check=False,
@@ -100,7 +100,7 @@ def test_logging_on_a_full_disk_raises_and_never_waits(tmp_path):
   assert "record_writer" in process.stderr
 
 
-def test_tensorboard_reads_what_is_logged(tmp_path):
+def test_events_are_written_in_the_format_of_tensorboard(tmp_path):
   log = logging.Logger(str(tmp_path), 4, 10)
   log.log_evaluation(5, {"loss": 1.5})
   log.close()

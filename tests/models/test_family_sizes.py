@@ -135,17 +135,17 @@ def test_every_axis_has_a_rule_and_every_rule_an_axis(monkeypatch):
     for module in (family.ForPreTraining(encoder), task):
       for names in axes(shapes(module, BATCH)).values():
         used_axes.update(names)
-    assert used_axes - {None} <= dict(sharding.RULES).keys(), name
-  assert used_axes - {None} == dict(sharding.RULES).keys()
+    assert used_axes - {None} <= dict(sharding.AXIS_RULES).keys(), name
+  assert used_axes - {None} == dict(sharding.AXIS_RULES).keys()
 
 
 @VARIANTS
 def test_a_mesh_of_two_by_two_takes_published_sizes(name, variant):
   """The mesh has fsdp=2 and tensor=2, or fsdp=4 if a tower has one head."""
   shape = (1, 4, 1) if (name, variant) == ("electra", "small") else (1, 2, 2)
-  mesh = jax.sharding.AbstractMesh(shape, sharding.AXES)
+  mesh = jax.sharding.AbstractMesh(shape, sharding.MESH_AXES)
   tree = shapes(build(name, variant, vocab_multiple=shape[2]), BATCH)
-  sharding.check_sizes(mesh, tree)
+  sharding.check_parameter_sizes(mesh, tree)
 
 
 def test_axes_of_maps_between_widths():

@@ -235,7 +235,7 @@ def test_the_published_model_has_93_6_million_parameters():
   boxed_params = jax.eval_shape(objective.init, jax.random.key(0), batch)
   leaves = jax.tree.leaves(boxed_params, is_leaf=lambda x: hasattr(x, "names"))
   axis_names = {name for leaf in leaves for name in leaf.names} - {None}
-  assert axis_names <= dict(sharding.RULES).keys()
+  assert axis_names <= dict(sharding.AXIS_RULES).keys()
   params = nn.unbox(boxed_params)
   count = sum(x.size for x in jax.tree.leaves(params["encoder"]))
   assert count / 1e6 == pytest.approx(93.6, abs=0.05)

@@ -34,7 +34,7 @@ def make_state(mesh, rows):
 def test_a_snapshot_equals_resize_and_checksums(rows):
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   state, layout = make_state(mesh, rows)
-  with sharding.use_mesh(mesh), compile_ahead.threads() as pool:
+  with sharding.use_mesh(mesh), compile_ahead.compile_threads() as pool:
     file_state, sums = SnapshotMaker(pool, state, layout, mesh)(2, state)
     expected = resize_to_layout(state, layout)
     jax.tree.map(np.testing.assert_array_equal, file_state, expected)
@@ -48,7 +48,7 @@ def test_parameters_that_are_not_finite_are_never_saved(bad):
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   state, layout = make_state(mesh, 8)
   bad_params = state.params | {"bias": state.params["bias"].at[2].set(bad)}
-  with sharding.use_mesh(mesh), compile_ahead.threads() as pool:
+  with sharding.use_mesh(mesh), compile_ahead.compile_threads() as pool:
     snapshots = SnapshotMaker(pool, state, layout, mesh)
     snapshots(3, state)
     with pytest.raises(FloatingPointError, match="step 3"):

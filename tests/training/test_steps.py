@@ -323,7 +323,7 @@ def test_every_axis_of_the_state_has_a_rule():
     nn.get_partition_spec(boxed), is_leaf=lambda x: hasattr(x, "index")
   )
   parameter_axes = {axis for spec in specs for axis in spec if axis}
-  rules = {axis for axis, _ in sharding.RULES}
+  rules = {axis for axis, _ in sharding.AXIS_RULES}
   assert parameter_axes <= rules
   # Only activations have these axes.
   assert rules - parameter_axes == {"batch", "length", "embed_activation"}
