@@ -12,7 +12,7 @@ from tokenizers import pre_tokenizers
 
 from bert_jax import models
 from bert_jax.models import elmo, from_config, heads, task_heads
-from bert_jax.tasks.encoded_rows import Task
+from bert_jax.tasks.encoded_rows import Task, task_fields
 from bert_jax.text import bpe, open_vocabulary
 from bert_jax.training.state import TrainState
 from bert_jax.weights import checkpoint, model_folder
@@ -127,7 +127,7 @@ def write_run(path, folder):
     )
     labels = config["labels"] or []
     objective = {"name": "finetune", "kind": kind, "labels": labels}
-    meta = {"task": Task("tiny", kind, tuple(labels), 1, ())._asdict()}
+    meta = {"task": task_fields(Task("tiny", kind, tuple(labels), 1, ()))}
   path = pathlib.Path(path)
   path.mkdir(parents=True)
   model = {"family": family, "variant": next(iter(variants))} | config["model"]

@@ -91,8 +91,8 @@ def run(args: argparse.Namespace) -> None:
     add_tokens=args.add_tokens,
     **flags.cleaning(args),
   )
-  print("\n".join(prepare_task.sizes(meta)))
-  for note in prepare_task.notes(meta):
+  print("\n".join(prepare_task.size_lines(meta)))
+  for note in prepare_task.note_lines(meta):
     print(note, file=sys.stderr)
   settings = meta["task"]
   print(

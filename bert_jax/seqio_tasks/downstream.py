@@ -69,7 +69,7 @@ def register(
       contents.splits[split],
       tokenizer(),
       length,
-      context=task_files.context,
+      with_context=task_files.with_context,
     )
     return contents.task, encoded.rows
 
@@ -108,7 +108,7 @@ def _register(
   def dataset(
     split: str, shuffle_files: bool, seed: int | None = None
   ) -> tf.data.Dataset:
-    pad = layouts.of_vocabulary(tokenizer()).pad
+    pad = layouts.layout_of(tokenizer()).pad
     return _dataset(*split_rows(split), length, pad)
 
   label_rank = int(task.kind in ("multi_label", "tagging", "span"))
@@ -149,12 +149,12 @@ def _dataset(task: Task, rows: Rows, length: int, pad: int) -> tf.data.Dataset:
   labels = rows.labels
   table = {
     "ids": ragged(rows.ids),
-    "second": rows.second,
+    "second": rows.second_begins,
     "labels": ragged(labels) if task.kind == "tagging" else labels,
-    "row": np.arange(len(rows.example)),
+    "row": np.arange(len(rows.example_indices)),
   }
   if task.kind == "span":
-    table["unanswerable"] = batches.unanswerable(rows)
+    table["unanswerable"] = batches.mark_unanswerable(rows)
 
   def pad_to_length(x: tf.Tensor, filler: int) -> tf.Tensor:
     padding = [[0, length - tf.shape(x)[0]]]
@@ -183,6 +183,6 @@ def _dataset(task: Task, rows: Rows, length: int, pad: int) -> tf.data.Dataset:
   ds = tf.data.Dataset.from_tensor_slices(table).map(lay_out)
   if task.kind != "choice":
     return ds
-  ds = ds.batch(task.columns, drop_remainder=True)
+  ds = ds.batch(task.num_choices, drop_remainder=True)
   inputs = ("input_ids", "segment_ids", "sequence_ids")
   return ds.map(lambda e: {k: e[k] if k in inputs else e[k][0] for k in e})

@@ -79,9 +79,9 @@ class Batches:
       ValueError: there are no rows, the hosts do not divide the batch, or
         `group` is used without `shuffle`.
     """
-    self._columns = task.columns if task.kind == "choice" else 1
-    self._count = len(rows.example) // self._columns
-    if not self._count:
+    self._rows_per_entry = task.num_choices if task.kind == "choice" else 1
+    self._num_entries = len(rows.example_indices) // self._rows_per_entry
+    if not self._num_entries:
       raise UserError(f"task {task.name}: a split without rows has no batch.")
     if batch_size < 1 or batch_size % hosts:
       raise UserError(
@@ -90,29 +90,30 @@ class Batches:
       )
     if group and not shuffle:
       raise UserError(
-        "group=True orders rows by length, and needs shuffle=True."
+        "group=True puts rows of similar lengths together, and needs"
+        " shuffle=True."
       )
     self._task, self._rows, self._pad = task, rows, pad
     self.batch_size, self._seed = batch_size, seed
     self._shuffle, self._group = shuffle, group
     self._host, self._hosts = host, hosts
     if task.kind == "span":
-      self._unanswerable = unanswerable(rows)
+      self._unanswerable = mark_unanswerable(rows)
     # The length of an entry is the length of its longest row.
-    self._lengths = lengths(rows).reshape(-1, self._columns).max(1)
+    self._lengths = lengths(rows).reshape(-1, self._rows_per_entry).max(1)
     longest = int(self._lengths.max())
     fitting = [b for b in sorted(buckets) if b >= longest]
     self.buckets = tuple(b for b in sorted(buckets) if b < longest)
     self.buckets += (fitting[0] if fitting else longest,)
-    self.steps_per_epoch = -(-self._count // batch_size)
-    self._order = functools.lru_cache(2)(self._make_order)
+    self.steps_per_epoch = -(-self._num_entries // batch_size)
+    self._epoch_order = functools.lru_cache(2)(self._make_order)
 
   def _make_order(self, epoch: int) -> np.ndarray:
     """Returns the entries of an epoch, int64 [steps, batch_size].
 
     Entries of -1 fill up the last batch.
     """
-    count, size = self._count, self.batch_size
+    count, size = self._num_entries, self.batch_size
     order = np.arange(count)
     if self._shuffle:
       key = hashing.make_key(self._seed, "finetune", epoch)
@@ -147,22 +148,26 @@ class Batches:
   def length(self, step: int) -> int:
     """Returns the length of batch `step`, which is the same on all hosts."""
     epoch, index = divmod(step, self.steps_per_epoch)
-    return int(self._batch_lengths(self._order(epoch)[index : index + 1])[0])
+    return int(
+      self._batch_lengths(self._epoch_order(epoch)[index : index + 1])[0]
+    )
 
   def _batch_lengths(self, entries: np.ndarray) -> np.ndarray:
     """Returns the lengths [N] of batches of entries, [N, batch_size]."""
     longest = np.where(entries < 0, 0, self._lengths[entries]).max(1)
     return np.array(self.buckets)[np.searchsorted(self.buckets, longest)]
 
-  def first_lengths(self) -> list[int]:
+  def first_epoch_lengths(self) -> list[int]:
     """Returns the distinct lengths of the first epoch's batches, in order."""
-    lengths = self._batch_lengths(self._order(0)).tolist()
+    lengths = self._batch_lengths(self._epoch_order(0)).tolist()
     return list(dict.fromkeys(lengths))
 
   def padding(self, epoch: int = 0) -> float:
     """Returns the share of padding in the batches of an epoch."""
-    order = self._order(epoch)
-    size = self._batch_lengths(order).sum() * self.batch_size * self._columns
+    order = self._epoch_order(epoch)
+    size = (
+      self._batch_lengths(order).sum() * self.batch_size * self._rows_per_entry
+    )
     return 1.0 - len(self._rows.ids) / float(size)
 
   def batch(self, step: int) -> Batch:
@@ -182,27 +187,31 @@ class Batches:
       fills the batch up.
     """
     epoch, index = divmod(step, self.steps_per_epoch)
-    entries = self._order(epoch)[index]
+    entries = self._epoch_order(epoch)[index]
     length = self.length(step)
     host_size = self.batch_size // self._hosts
     entries = entries[self._host * host_size : (self._host + 1) * host_size]
-    columns = np.arange(self._columns)
-    row = np.where(entries < 0, -1, entries * self._columns)
-    flat_rows = np.where(
-      entries[:, None] < 0, -1, row[:, None] + columns
+    first_rows = np.where(entries < 0, -1, entries * self._rows_per_entry)
+    row_indices = np.where(
+      entries[:, None] < 0,
+      -1,
+      first_rows[:, None] + np.arange(self._rows_per_entry),
     ).ravel()
-    batch = _lay_out(self._rows, flat_rows, length, self._pad)
-    if self._columns > 1:
-      shape = (host_size, self._columns, length)
+    batch = _lay_out(self._rows, row_indices, length, self._pad)
+    if self._rows_per_entry > 1:
+      shape = (host_size, self._rows_per_entry, length)
       batch = {name: x.reshape(shape) for name, x in batch.items()}
-    batch |= _labels(self._task, self._rows, row, length) | {"row": row}
+    batch |= _label_arrays(self._task, self._rows, first_rows, length)
+    batch["row"] = first_rows
     if self._task.kind == "span":
-      batch["unanswerable"] = np.where(row < 0, 0, self._unanswerable[row])
+      batch["unanswerable"] = np.where(
+        first_rows < 0, 0, self._unanswerable[first_rows]
+      )
     return batch
 
 
-def unanswerable(rows: Rows) -> np.ndarray:
-  """Returns 1 for the rows of questions without an answer, else 0.
+def mark_unanswerable(rows: Rows) -> np.ndarray:
+  """Marks the rows of questions without an answer by 1, other rows by 0.
 
   A question has no answer if none of its windows holds a whole answer.
 
@@ -212,51 +221,55 @@ def unanswerable(rows: Rows) -> np.ndarray:
   Returns:
     float32 [N].
   """
-  num_answers = np.bincount(rows.example, (rows.labels > 0).any(1))
-  return (num_answers[rows.example] == 0).astype(np.float32)
+  num_answers = np.bincount(rows.example_indices, (rows.labels > 0).any(1))
+  return (num_answers[rows.example_indices] == 0).astype(np.float32)
 
 
-def _lay_out(rows: Rows, row: np.ndarray, length: int, pad: int) -> Batch:
+def _lay_out(
+  rows: Rows, row_indices: np.ndarray, length: int, pad: int
+) -> Batch:
   """Returns the inputs of rows.
 
   Args:
     rows: the rows of a split.
-    row: [b] the index of each row to return; -1 gives an empty row.
+    row_indices: [b] the index of each row to return; -1 gives an empty row.
     length: l, the length of the batch.
     pad: the id of padding.
   """
   column = np.arange(length)
-  sizes = np.where(row < 0, 0, np.diff(rows.starts)[row])[:, None]
+  sizes = np.where(row_indices < 0, 0, lengths(rows)[row_indices])[:, None]
   is_token = column < sizes
-  second_start = rows.second[row][:, None]
-  index = rows.starts[row][:, None] + column
+  second_begin = rows.second_begins[row_indices][:, None]
+  index = rows.starts[row_indices][:, None] + column
   ids = np.where(is_token, rows.ids.take(index, mode="clip"), pad)
   return {
     "input_ids": ids.astype(np.int32),
-    "segment_ids": (is_token & (column >= second_start)).astype(np.int32),
+    "segment_ids": (is_token & (column >= second_begin)).astype(np.int32),
     "sequence_ids": is_token.astype(np.int32),
   }
 
 
-def _labels(task: Task, rows: Rows, row: np.ndarray, length: int) -> Batch:
-  """Returns the labels and weights of rows; for `row` see `_lay_out`."""
+def _label_arrays(
+  task: Task, rows: Rows, row_indices: np.ndarray, length: int
+) -> Batch:
+  """Returns the labels and their weights; for the arguments see `_lay_out`."""
   if task.kind == "tagging":
     column = np.arange(length)
-    sizes = np.where(row < 0, 0, np.diff(rows.starts)[row])[:, None]
-    index = rows.starts[row][:, None] + column
+    sizes = np.where(row_indices < 0, 0, lengths(rows)[row_indices])[:, None]
+    index = rows.starts[row_indices][:, None] + column
     labels = rows.labels.take(index, mode="clip")
     has_label = (column < sizes) & (labels >= 0)
     labels = np.where(has_label, labels, 0)
   else:
-    labels = rows.labels[row]
+    labels = rows.labels[row_indices]
     if task.kind == "regression":
-      has_label = np.isfinite(labels) & (row >= 0)
+      has_label = np.isfinite(labels) & (row_indices >= 0)
       labels = np.where(has_label, labels, np.float32(0))
     elif task.kind in ("span", "multi_label"):
-      has_label = (labels >= 0).all(1) & (row >= 0)
+      has_label = (labels >= 0).all(1) & (row_indices >= 0)
       labels = np.where(has_label[:, None], labels, 0)
     else:
-      has_label = (labels >= 0) & (row >= 0)
+      has_label = (labels >= 0) & (row_indices >= 0)
       labels = np.where(has_label, labels, 0)
   return {"labels": labels, "label_weights": has_label.astype(np.float32)}
 
@@ -331,7 +344,7 @@ class TrainingSplit:
     vocab_size: the number of ids that a model needs.
     special: the ids of the special tokens.
     features: key -> (shape of one entry of the longest batch, dtype).
-    validation: the names of the splits to evaluate, for `open_splits`.
+    validation_splits: the names of the splits to evaluate, for `open_splits`.
   """
 
   def __init__(
@@ -340,7 +353,7 @@ class TrainingSplit:
     rows: Rows,
     batches: Batches,
     epochs: float,
-    validation: Sequence[str] = (),
+    validation_splits: Sequence[str] = (),
   ):
     """Describes the split.
 
@@ -349,26 +362,26 @@ class TrainingSplit:
       rows: the rows of the split.
       batches: the batches of these rows.
       epochs: the number of epochs to train.
-      validation: the names of the splits to evaluate.
+      validation_splits: the names of the splits to evaluate.
     """
     self.folder, self.prepared = folder, (folder,)
     self.task = encoded_rows.task_of(folder.meta["task"])
     self.vocab_size = folder.meta["vocab_size"]
     self.special = SpecialIds(**folder.meta["special"])
     self.features = _features(self.task, rows, max(batches.buckets))
-    self.validation = tuple(validation)
+    self.validation_splits = tuple(validation_splits)
     self._rows = rows
     self._batches, self._epochs = batches, epochs
 
   @property
-  def steps_of_epoch(self) -> int:
+  def steps_per_epoch(self) -> int:
     """The number of batches in an epoch."""
     return self._batches.steps_per_epoch
 
   @property
-  def steps_of_epochs(self) -> int:
+  def steps_of_all_epochs(self) -> int:
     """The number of batches in all epochs to train."""
-    return max(round(self._epochs * self.steps_of_epoch), 1)
+    return max(round(self._epochs * self.steps_per_epoch), 1)
 
   @property
   def padding(self) -> float:
@@ -403,12 +416,12 @@ def shapes(task: Task, rows: Rows, batches: Batches) -> list[Features]:
     rows: the rows of a split.
     batches: the batches of these rows.
   """
-  return [_features(task, rows, n) for n in batches.first_lengths()]
+  return [_features(task, rows, n) for n in batches.first_epoch_lengths()]
 
 
 def _features(task: Task, rows: Rows, length: int) -> Features:
   """Returns key -> (shape of one entry of a batch, dtype)."""
-  row_shape = (task.columns, length) if task.kind == "choice" else (length,)
+  row_shape = (task.num_choices, length) if task.kind == "choice" else (length,)
   label_shape = (length,) if task.kind == "tagging" else rows.labels.shape[1:]
   weight_shape = (length,) if task.kind == "tagging" else ()
   ids = dict.fromkeys(("input_ids", "segment_ids", "sequence_ids"))
@@ -503,31 +516,35 @@ def open_task(
   return TrainingSplit(folder, rows, batches, epochs, names)
 
 
-def open_splits(data: TrainingSplit, predicts: bool = True) -> Splits:
+def open_splits(
+  training_split: TrainingSplit, predicts_labels: bool = True
+) -> Splits:
   """Opens the splits to evaluate.
 
   Args:
-    data: the training split, which has the names of these splits.
-    predicts: True if the model predicts labels, which a metric can compare.
+    training_split: the training split, which has the names of these splits.
+    predicts_labels: True if the model predicts labels, which a metric can
+      compare.
 
   Raises:
     ValueError: the folder lacks a split, a split has no labels, the task's
       metric is not defined for its labels, or a package for it is missing.
   """
   splits = []
-  if predicts and data.validation:
+  folder, names = training_split.folder, training_split.validation_splits
+  if predicts_labels and names:
     # Check the packages now. A run that fails at its first evaluation has
     # trained for nothing.
-    metrics.check_packages(data.task)
-  for name in data.validation:
+    metrics.check_packages(training_split.task)
+  for name in names:
     try:
-      split = open_split(data.folder, name)
+      split = open_split(folder, name)
       if not _has_labels(split.task, split.rows):
         raise UserError(
-          f"{data.folder.path}: no example of split {name!r} has a label."
+          f"{folder.path}: no example of split {name!r} has a label."
         )
-      if predicts:
-        _check_varied(split, data.folder.path)
+      if predicts_labels:
+        _check_labels_differ(split, folder.path)
       splits.append(split)
     except ValueError as e:
       raise UserError(
@@ -537,11 +554,13 @@ def open_splits(data: TrainingSplit, predicts: bool = True) -> Splits:
   return splits
 
 
-def _check_varied(split: Split, path: str) -> None:
+def _check_labels_differ(split: Split, path: str) -> None:
   """Raises ValueError if all labels are equal and a metric correlates them."""
   if not set(metrics.CORRELATIONS) & set(split.task.metrics):
     return
-  labels = [metrics.gold(split.task, example) for example in split.examples]
+  labels = [
+    metrics.gold_label(split.task, example) for example in split.examples
+  ]
   labels = [label for label in labels if label is not None]
   if len(set(labels)) < 2:
     raise UserError(

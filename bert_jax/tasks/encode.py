@@ -12,13 +12,14 @@ from bert_jax.tasks.encoded_rows import Examples, Rows, Task
 from bert_jax.text.vocabulary import Vocabulary
 
 
-class Encoded(NamedTuple):
+class EncodedExamples(NamedTuple):
   """Rows, and notes about them for the user.
 
   Attributes:
     rows: the rows.
-    notes: event -> the ids of the examples, or the words, to which it happened.
-      An event is for example that a text was cut.
+    notes: what happened, such as "texts cut to the length" -> the ids of the
+      examples to which it happened. The note "words without a piece" has the
+      words.
   """
 
   rows: Rows
@@ -55,9 +56,9 @@ def _marks(task: Task, labels: Sequence[list[str] | None]) -> np.ndarray:
   return marks
 
 
-def texts(
+def encode_texts(
   task: Task, examples: Examples, vocabulary: Vocabulary, length: int
-) -> Encoded:
+) -> EncodedExamples:
   """Encodes examples of one or two texts, or of choices.
 
   Args:
@@ -69,35 +70,38 @@ def texts(
   Raises:
     ValueError: `length` has no space for text, or a label is unknown.
   """
-  layout = layouts.of_vocabulary(vocabulary)
+  layout = layouts.layout_of(vocabulary)
   layouts.check_length(layout, length)
   is_choice = task.kind == "choice"
-  text_rows = [e["texts"] for e in examples]
+  texts_of_rows = [e["texts"] for e in examples]
   if is_choice:
-    text_rows = [row for choices in text_rows for row in choices]
-  ids = iter(_encode(vocabulary, [text for row in text_rows for text in row]))
+    texts_of_rows = [texts for e in examples for texts in e["texts"]]
+  flat_texts = [text for texts in texts_of_rows for text in texts]
+  ids = iter(_encode(vocabulary, flat_texts))
   rows: list[layouts.LaidOutRow] = []
   last_texts = []  # The last text of each row, before it is cut.
-  ids_of_cut_examples = []
-  for i, row_texts in enumerate(text_rows):
+  cut_examples = []
+  for i, row_texts in enumerate(texts_of_rows):
     text_ids = list(itertools.islice(ids, len(row_texts)))
-    rows.append(layouts.row(layout, text_ids, length))
+    rows.append(layouts.lay_out(layout, text_ids, length))
     last_texts.append(text_ids[-1])
-    if rows[-1].cut:
-      ids_of_cut_examples.append(str(examples[i // task.columns]["id"]))
-  notes = {"texts cut to the length": ids_of_cut_examples}
+    if rows[-1].is_cut:
+      cut_examples.append(str(examples[i // task.num_choices]["id"]))
+  notes = {"texts cut to the length": cut_examples}
   id_arrays = [row.id_arrays for row in rows]
-  if is_choice and ids_of_cut_examples:
+  if is_choice and cut_examples:
     notes |= _cut_choices(task, examples, last_texts, id_arrays)
   encoded = Rows(
     np.concatenate([np.zeros(0, np.int32), *itertools.chain(*id_arrays)]),
     np.cumsum([0, *(row.size for row in rows)], dtype=np.int64),
-    np.array([row.second for row in rows], np.int32),
-    np.repeat(np.arange(len(examples)), task.columns),
+    np.array([row.second_begin for row in rows], np.int32),
+    np.repeat(np.arange(len(examples)), task.num_choices),
     _labels(task, [e["label"] for e in examples]),
     np.zeros((0, 2), np.int32),
   )
-  return Encoded(encoded, {event: ids for event, ids in notes.items() if ids})
+  return EncodedExamples(
+    encoded, {event: ids for event, ids in notes.items() if ids}
+  )
 
 
 def _labels(task: Task, labels: Sequence[Any]) -> np.ndarray:
@@ -106,7 +110,7 @@ def _labels(task: Task, labels: Sequence[Any]) -> np.ndarray:
     return np.array([np.nan if x is None else x for x in labels], np.float32)
   if task.kind == "multi_label":
     return _marks(task, labels)
-  return np.repeat(label_ids(task, labels), task.columns)
+  return np.repeat(label_ids(task, labels), task.num_choices)
 
 
 def _cut_choices(
@@ -122,30 +126,30 @@ def _cut_choices(
     examples: the E examples.
     last_texts: for each row, the uncut ids of its last text, which has the
       choice.
-    id_arrays: the arrays of each row, see `layouts.LaidOutRow`; the last array
-      but one has the last text.
+    id_arrays: the arrays of each row, see `layouts.LaidOutRow`; the
+      array before the last one has the last text.
 
   Returns:
-    Description -> ids of the examples. The choices of an example differ only
-    between their common beginning and their common end. A choice has lost
+    What happened -> the ids of the examples. The choices of an example differ
+    only between their common beginning and their common end. A choice has lost
     tokens if some of the tokens between these two are missing.
   """
-  ids_with_lost_tokens, ids_with_equal_choices = [], []
+  examples_with_lost_tokens, examples_with_equal_choices = [], []
   for i, example in enumerate(examples):
-    example_rows = slice(i * task.columns, (i + 1) * task.columns)
+    example_rows = slice(i * task.num_choices, (i + 1) * task.num_choices)
     texts = [text.tolist() for text in last_texts[example_rows]]
     lengths = [len(arrays[-2]) for arrays in id_arrays[example_rows]]
     prefix = _common_prefix(texts)
     suffix = _common_prefix([text[prefix:][::-1] for text in texts])
     pairs = zip(texts, lengths, strict=True)
     if any(length < len(text) - suffix for text, length in pairs):
-      ids_with_lost_tokens.append(str(example["id"]))
+      examples_with_lost_tokens.append(str(example["id"]))
     rows = {np.concatenate(p).tobytes() for p in id_arrays[example_rows]}
     if len(rows) < len({*map(tuple, texts)}):
-      ids_with_equal_choices.append(str(example["id"]))
+      examples_with_equal_choices.append(str(example["id"]))
   return {
-    "examples whose choices lost tokens": ids_with_lost_tokens,
-    "examples with choices that became equal": ids_with_equal_choices,
+    "examples whose choices lost tokens": examples_with_lost_tokens,
+    "examples with choices that became equal": examples_with_equal_choices,
   }
 
 

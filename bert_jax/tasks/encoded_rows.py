@@ -48,7 +48,7 @@ KINDS = (
   *("classification", "regression", "multi_label"),
   *("choice", "tagging", "span"),
 )
-META = "meta.json"
+META_FILE = "meta.json"
 # Keys of `meta.json` whose values check the other keys.
 FINGERPRINTS = ("fingerprint", "checksum")
 # numpy and json raise these errors for a file that is cut off, empty or of
@@ -67,8 +67,8 @@ class Task(NamedTuple):
     kind: one of `KINDS`.
     labels: the names of classes or tags, in the order of their ids. A task of
       kind regression or span has ().
-    columns: the number of choices for the kind choice, else 1. Each choice has
-      a row.
+    num_choices: the number of choices of an example, each of which has a row;
+      1 for every other kind.
     metrics: the names of the metrics; the first one decides which checkpoint is
       the best.
   """
@@ -76,7 +76,7 @@ class Task(NamedTuple):
   name: str
   kind: str
   labels: tuple[str, ...]
-  columns: int
+  num_choices: int
   metrics: tuple[str, ...]
 
 
@@ -101,11 +101,11 @@ class Rows(NamedTuple):
   Attributes:
     ids: int32 [T], token ids.
     starts: int64 [N + 1], the index of each row's first token, then T.
-    second: int32 [N], the column where segment 1 begins; the row's length if it
-      has one segment. For span, it is the column where the context begins, also
-      in families without segments.
-    example: int64 [N], the index of each row's example, ascending. An example
-      has several rows if it has a long text or choices.
+    second_begins: int32 [N], the column where segment 1 begins; the row's
+      length if it has one segment. For span, it is the column where the context
+      begins, also in families without segments.
+    example_indices: int64 [N], the index of each row's example, ascending. An
+      example has several rows if it has a long text or choices.
     labels: see the table.
     offsets: int32 [T, 2] for span and tagging, else [0, 2]. For span, a token
       has its characters (begin, end) in the raw context. For tagging, a word's
@@ -115,14 +115,21 @@ class Rows(NamedTuple):
 
   ids: np.ndarray
   starts: np.ndarray
-  second: np.ndarray
-  example: np.ndarray
+  second_begins: np.ndarray
+  example_indices: np.ndarray
   labels: np.ndarray
   offsets: np.ndarray
 
 
+# The names of the arrays in `SPLIT.npz`, in the order of the fields of `Rows`.
+ARRAY_NAMES = ("ids", "starts", "second", "example", "labels", "offsets")
 Examples = list[dict[str, Any]]
-Split = tuple[Rows, Examples]
+RowsAndExamples = tuple[Rows, Examples]
+
+
+def named_arrays(rows: Rows) -> dict[str, np.ndarray]:
+  """Returns the arrays of rows under their names in `SPLIT.npz`."""
+  return dict(zip(ARRAY_NAMES, rows, strict=True))
 
 
 def lengths(rows: Rows) -> np.ndarray:
@@ -133,7 +140,7 @@ def lengths(rows: Rows) -> np.ndarray:
 def save(
   folder: files.PathLike,
   task: Task,
-  splits: Mapping[str, Split],
+  splits: Mapping[str, RowsAndExamples],
   meta: Mapping[str, Any],
   tokenizer_files: Mapping[str, bytes] | None = None,
 ) -> None:
@@ -155,12 +162,12 @@ def save(
   if target.exists():
     raise UserError(f"{target} exists; delete it, or choose another name.")
   for name, (rows, examples) in splits.items():
-    _check(task, rows, len(examples), f"{target}: split {name}")
+    _check_rows(task, rows, len(examples), f"{target}: split {name}")
   with files.atomic_folder(target) as temporary:
     folder_path = pathlib.Path(temporary)
     for name, (rows, examples) in splits.items():
       with files.create_file(folder_path / f"{name}.npz") as f:
-        np.savez(f, allow_pickle=False, **rows._asdict())
+        np.savez(f, allow_pickle=False, **named_arrays(rows))
         files.sync_file(f)
       with files.create_file(folder_path / f"{name}.examples.jsonl") as f:
         for example in examples:
@@ -171,17 +178,21 @@ def save(
     full_meta = {
       **meta,
       "format_version": FORMAT_VERSION,
-      "task": task._asdict(),
+      "task": task_fields(task),
     }
     full_meta["splits"] = {
-      name: dict(examples=len(e), rows=len(r.example), tokens=len(r.ids))
-      for name, (r, e) in splits.items()
+      name: dict(
+        examples=len(examples),
+        rows=len(rows.example_indices),
+        tokens=len(rows.ids),
+      )
+      for name, (rows, examples) in splits.items()
     }
     names = sorted(path.name for path in folder_path.iterdir())
     full_meta["files"] = files.folder_digests(temporary, names)
     full_meta = json.loads(json.dumps(full_meta))
     full_meta["fingerprint"] = _fingerprint(full_meta)
-    files.write_json(folder_path / META, files.add_checksum(full_meta))
+    files.write_json(folder_path / META_FILE, files.add_checksum(full_meta))
 
 
 def _fingerprint(meta: Mapping[str, Any]) -> str:
@@ -201,30 +212,35 @@ def read_meta(folder: files.PathLike) -> dict[str, Any]:
     ValueError: the folder is no task folder, has another version, or is
       damaged.
   """
-  path = epath.Path(folder) / META
+  path = epath.Path(folder) / META_FILE
   try:
     meta = files.read_json(path)
   except FileNotFoundError as e:
     raise UserError(
-      f"{folder} is not a task folder ({META} is missing); make one with"
+      f"{folder} is not a task folder ({META_FILE} is missing); make one with"
       " `bert_jax prepare-task --task NAME`."
     ) from e
   except ValueError as e:
-    raise DamagedFile(f"{path} is damaged ({e}); make it anew.") from e
+    raise DamagedFile(f"{path} is damaged ({e}); make the folder anew.") from e
   if not isinstance(meta, dict) or "task" not in meta:
     if isinstance(meta, dict) and "splits" in meta:
       raise UserError(
         f"{folder} holds text for pre-training; to fine-tune, make a task"
         " folder with `bert_jax prepare-task --task NAME`."
       )
-    raise UserError(f"{folder} is a folder, but not a task folder.")
+    raise UserError(
+      f"{folder} is a folder, but not a task folder; make one with"
+      " `bert_jax prepare-task --task NAME`."
+    )
   if meta.get("format_version") != FORMAT_VERSION:
     raise UserError(
       f"{path} has format {meta.get('format_version')}, but this program reads"
       f" format {FORMAT_VERSION}; make the folder anew."
     )
   if not files.has_valid_checksum(meta):
-    raise DamagedFile(f"{path} is damaged (its checksum differs).")
+    raise DamagedFile(
+      f"{path} is damaged (its checksum differs); make the folder anew."
+    )
   _check_files(folder, meta)
   return meta
 
@@ -253,8 +269,16 @@ def _check_files(folder: files.PathLike, meta: Mapping[str, Any]) -> None:
     )
 
 
+def task_fields(task: Task) -> dict[str, Any]:
+  """Returns a task as the values of a `meta.json` or a checkpoint."""
+  file_names = {"num_choices": "columns"}
+  return {
+    file_names.get(name, name): value for name, value in task._asdict().items()
+  }
+
+
 def task_of(fields: Mapping[str, Any]) -> Task:
-  """Returns the task whose fields are in a `meta.json` or a checkpoint."""
+  """Returns the task that `task_fields` turned into these fields."""
   return Task(
     fields["name"],
     fields["kind"],
@@ -299,11 +323,12 @@ def load_split(
   path = epath.Path(folder) / f"{split}.npz"
   try:
     with path.open("rb") as f, np.load(f, allow_pickle=False) as arrays:
-      rows = Rows(**{name: arrays[name] for name in Rows._fields})
+      rows = Rows(*(arrays[name] for name in ARRAY_NAMES))
     with (path.parent / f"{split}.examples.jsonl").open("rb") as f:
       examples = [files.parse_json(line) for line in f]
-    _check(task, rows, meta["splits"][split]["examples"], str(path))
-    if len(examples) != meta["splits"][split]["examples"]:
+    num_examples = meta["splits"][split]["examples"]
+    _check_rows(task, rows, num_examples, str(path))
+    if len(examples) != num_examples:
       raise ValueError(f"it has {len(examples)} examples")
     # `save` may have been called without the size of the vocabulary.
     size = meta.get("vocab_size")
@@ -320,20 +345,22 @@ def load_split(
   return task, rows, examples
 
 
-def _check(task: Task, rows: Rows, examples: int, location: str) -> None:
+def _check_rows(
+  task: Task, rows: Rows, num_examples: int, location: str
+) -> None:
   """Raises ValueError unless shapes, dtypes and counts fit together.
 
   Args:
     task: the task.
     rows: the rows of a split.
-    examples: the number of examples in the split.
+    num_examples: the number of examples in the split.
     location: the file or split, for messages.
   """
   if task.kind not in KINDS:
     raise UserError(
       f"{location}: kind {task.kind!r} is not one of {list(KINDS)}."
     )
-  n, t = len(rows.example), len(rows.ids)
+  n, t = len(rows.example_indices), len(rows.ids)
   label_shapes: dict[str, tuple[int, ...]] = {
     "multi_label": (n, len(task.labels)),
     "tagging": (t,),
@@ -350,7 +377,7 @@ def _check(task: Task, rows: Rows, examples: int, location: str) -> None:
   dtypes: dict[str, type] = {"starts": np.int64, "example": np.int64}
   if task.kind == "regression":
     dtypes["labels"] = np.float32
-  for name, array in rows._asdict().items():
+  for name, array in named_arrays(rows).items():
     shape, dtype = shapes[name], dtypes.get(name, np.int32)
     if array.shape != shape or array.dtype != dtype:
       raise UserError(
@@ -360,16 +387,24 @@ def _check(task: Task, rows: Rows, examples: int, location: str) -> None:
   row_lengths = lengths(rows)
   if rows.starts[0] or rows.starts[-1] != t or (row_lengths < 1).any():
     raise UserError(f"{location}: `starts` do not fit {t} tokens.")
-  if task.kind == "span" and (rows.second >= row_lengths).any():
+  if task.kind == "span" and (rows.second_begins >= row_lengths).any():
     raise UserError(
       f"{location}: `second` is not where the contexts begin, as in folders of"
       " earlier versions."
     )
-  counts = np.bincount(rows.example, minlength=examples) if n else np.zeros(0)
-  if (np.diff(rows.example) < 0).any() or len(counts) != examples:
-    raise UserError(f"{location}: `example` does not fit {examples} examples.")
-  if task.columns > 1 and (counts != task.columns).any():
-    raise UserError(f"{location}: an example has not {task.columns} rows.")
+  counts = (
+    np.bincount(rows.example_indices, minlength=num_examples)
+    if n
+    else np.zeros(0)
+  )
+  if (np.diff(rows.example_indices) < 0).any() or len(counts) != num_examples:
+    raise UserError(
+      f"{location}: `example` does not fit {num_examples} examples."
+    )
+  if task.num_choices > 1 and (counts != task.num_choices).any():
+    raise UserError(
+      f"{location}: an example does not have {task.num_choices} rows."
+    )
   if (counts < 1).any():
     raise UserError(f"{location}: an example has no row.")
   has_ids = task.kind in ("classification", "tagging")

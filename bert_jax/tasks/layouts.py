@@ -31,7 +31,7 @@ class Layout(NamedTuple):
     between: the ids between two texts.
     end: the ids after the last text.
     pad: the id of padding.
-    segments: True if a second text has segment id 1.
+    has_segments: True if a second text has segment id 1.
     vocab_size: the number of ids that a model needs, also for `new_tokens`.
     new_tokens: the special tokens whose ids follow the vocabulary's ids.
   """
@@ -40,7 +40,7 @@ class Layout(NamedTuple):
   between: tuple[int, ...]
   end: tuple[int, ...]
   pad: int
-  segments: bool
+  has_segments: bool
   vocab_size: int
   new_tokens: tuple[str, ...] = ()
 
@@ -51,14 +51,14 @@ class LaidOutRow(NamedTuple):
   Attributes:
     id_arrays: int32 arrays in the order of the row. Arrays of special ids and
       arrays of a text's ids take turns.
-    second: the column where segment 1 begins; the row's size if it has no
-      segment 1.
-    cut: True if the texts were cut.
+    second_begin: the column where segment 1 begins; the row's size if it has
+      no segment 1.
+    is_cut: True if the texts were cut.
   """
 
   id_arrays: list[np.ndarray]
-  second: int
-  cut: bool
+  second_begin: int
+  is_cut: bool
 
   @property
   def size(self) -> int:
@@ -66,7 +66,7 @@ class LaidOutRow(NamedTuple):
     return sum(map(len, self.id_arrays))
 
 
-def of_vocabulary(vocabulary: Vocabulary) -> Layout:
+def layout_of(vocabulary: Vocabulary) -> Layout:
   """Returns the layout of a vocabulary's family.
 
   Raises:
@@ -94,29 +94,33 @@ def of_vocabulary(vocabulary: Vocabulary) -> Layout:
   return Layout((cls,), separators, (sep,), pad, not is_like_roberta, size)
 
 
-def cut_pair(first: int, second: int, capacity: int) -> tuple[int, int]:
-  """Returns the lengths of two texts after the longer one is cut at its end.
+def cut_lengths(
+  first_length: int, second_length: int, capacity: int
+) -> tuple[int, int]:
+  """Returns the lengths that two texts keep when the longer one is cut.
 
   `_truncate_seq_pair` in google-research/bert run_classifier.py gives the same
   lengths. It removes one token at a time from the longer text, and from the
   second one if both are equally long.
 
   Args:
-    first: the number of tokens of the first text.
-    second: the number of tokens of the second text.
+    first_length: the number of tokens of the first text.
+    second_length: the number of tokens of the second text.
     capacity: the most tokens that both texts may have together.
   """
-  if first + second <= capacity:
-    return first, second
+  if first_length + second_length <= capacity:
+    return first_length, second_length
   half = capacity // 2
-  if second <= half:
-    return capacity - second, second
-  if first <= capacity - half:
-    return first, capacity - first
+  if second_length <= half:
+    return capacity - second_length, second_length
+  if first_length <= capacity - half:
+    return first_length, capacity - first_length
   return capacity - half, half
 
 
-def row(layout: Layout, texts: Sequence[np.ndarray], length: int) -> LaidOutRow:
+def lay_out(
+  layout: Layout, texts: Sequence[np.ndarray], length: int
+) -> LaidOutRow:
   """Lays one or two texts out, and cuts them to the length.
 
   Args:
@@ -134,13 +138,13 @@ def row(layout: Layout, texts: Sequence[np.ndarray], length: int) -> LaidOutRow:
     total = len(begin) + len(text) + len(end)
     return LaidOutRow([begin, text, end], total, len(text) < len(texts[0]))
   first, second = texts
-  sizes = cut_pair(len(first), len(second), capacity - len(between))
+  sizes = cut_lengths(len(first), len(second), capacity - len(between))
   id_arrays = [begin, first[: sizes[0]], between, second[: sizes[1]], end]
   total = sum(map(len, id_arrays))
   second_begin = len(begin) + sizes[0] + len(between)
   is_cut = sum(sizes) < len(first) + len(second)
   return LaidOutRow(
-    id_arrays, second_begin if layout.segments else total, is_cut
+    id_arrays, second_begin if layout.has_segments else total, is_cut
   )
 
 

@@ -26,8 +26,8 @@ Scores = dict[str, float]
 Metric = Callable[[Task, Sequence[Any], Examples], Scores]
 
 
-def _library(name: str, package: str) -> Any:
-  """Imports module `name`, which is in `package`."""
+def _import_module(name: str, package: str) -> Any:
+  """Imports the module `name` of a package; UserError if it is missing."""
   try:
     return importlib.import_module(name)
   except ImportError as e:
@@ -37,7 +37,7 @@ def _library(name: str, package: str) -> Any:
     ) from e
 
 
-def gold(task: Task, example: dict[str, Any]) -> Any:
+def gold_label(task: Task, example: dict[str, Any]) -> Any:
   """Returns the label of an example; None if the example has no label.
 
   For a span task, the label is a list of the texts of the right answers. For
@@ -69,21 +69,21 @@ def evaluate(
   """
   if len(predictions) != len(examples):
     raise UserError(
-      f"task {task.name}: {len(predictions)} predictions of {len(examples)}"
-      " examples; each needs one, in order."
+      f"task {task.name}: there are {len(predictions)} predictions for"
+      f" {len(examples)} examples; give one for each example, in order."
     )
   unknown = set(task.metrics) - METRICS.keys()
   if unknown:
     raise UserError(
-      f"task {task.name}: no metric {min(unknown)!r}; there are"
+      f"task {task.name}: there is no metric {min(unknown)!r}; the metrics are"
       f" {', '.join(METRICS)}."
     )
   labelled_indices = [
-    i for i, e in enumerate(examples) if gold(task, e) is not None
+    i for i, e in enumerate(examples) if gold_label(task, e) is not None
   ]
   if not labelled_indices:
     return {}
-  _check_names(task, predictions, examples)
+  _check_labels(task, predictions, examples)
   labelled_predictions = [predictions[i] for i in labelled_indices]
   labelled_examples = [examples[i] for i in labelled_indices]
   scores: Scores = {}
@@ -92,21 +92,21 @@ def evaluate(
   return scores | {"examples": float(len(labelled_indices))}
 
 
-def _check_names(
+def _check_labels(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> None:
   """Raises ValueError if a label or a prediction is not in `task.labels`."""
   if not task.labels:
     return
-  names = {*task.labels, None} | ({"O"} if task.kind == "tagging" else set())
+  allowed = {*task.labels, None} | ({"O"} if task.kind == "tagging" else set())
   for i, (prediction, example) in enumerate(
     zip(predictions, examples, strict=True)
   ):
     for role, value in (
-      ("label", gold(task, example)),
+      ("label", gold_label(task, example)),
       ("prediction", prediction),
     ):
-      unknown = set(value if isinstance(value, list) else [value]) - names
+      unknown = set(value if isinstance(value, list) else [value]) - allowed
       if unknown:
         raise UserError(
           f"task {task.name}: the {role} {min(unknown)!r} of example {i} is not"
@@ -114,11 +114,11 @@ def _check_names(
         )
 
 
-def _pairs(
+def _labels_and_predictions(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns labels and predictions, [N] each, of N examples or words."""
-  golds = [gold(task, example) for example in examples]
+  """Returns the labels and the predictions of N examples or words, [N] each."""
+  golds = [gold_label(task, example) for example in examples]
   if any(isinstance(row, list) for row in golds):
     _check_lengths(task, predictions, golds)
     golds = [label for row in golds for label in row]
@@ -141,8 +141,8 @@ def _check_lengths(
 def accuracy(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """Computes the share of right predictions, for examples, words or pieces."""
-  golds, predicted = _pairs(task, predictions, examples)
+  """Computes the share of examples, words or pieces with a right prediction."""
+  golds, predicted = _labels_and_predictions(task, predictions, examples)
   return {"accuracy": float((golds == predicted).mean())}
 
 
@@ -164,9 +164,9 @@ def f1(task: Task, predictions: Sequence[Any], examples: Examples) -> Scores:
       f"task {task.name}: f1 needs two classes, and there are"
       f" {len(task.labels)}; use f1_macro."
     )
-  golds, predicted = _pairs(task, predictions, examples)
+  golds, predicted = _labels_and_predictions(task, predictions, examples)
   positive = task.labels[1]
-  score = _library("sklearn.metrics", "scikit-learn").f1_score(
+  score = _import_module("sklearn.metrics", "scikit-learn").f1_score(
     golds == positive, predicted == positive, zero_division=0.0
   )
   return {"f1": float(score)}
@@ -176,8 +176,10 @@ def f1_macro(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
   """Computes the mean F1 of all classes that occur in labels or predictions."""
-  score = _library("sklearn.metrics", "scikit-learn").f1_score(
-    *_pairs(task, predictions, examples), average="macro", zero_division=0.0
+  score = _import_module("sklearn.metrics", "scikit-learn").f1_score(
+    *_labels_and_predictions(task, predictions, examples),
+    average="macro",
+    zero_division=0.0,
   )
   return {"f1_macro": float(score)}
 
@@ -193,16 +195,16 @@ def f1_micro(
   """
   ids = {name: i for i, name in enumerate(task.labels)}
   true_and_predicted = np.zeros((2, len(examples), len(ids)), bool)
-  golds = [gold(task, example) for example in examples]
-  for is_label, label_lists in zip(
+  golds = [gold_label(task, example) for example in examples]
+  for applies, label_lists in zip(
     true_and_predicted, (golds, predictions), strict=True
   ):
-    for row, names in zip(is_label, label_lists, strict=True):
+    for row, names in zip(applies, label_lists, strict=True):
       row[[ids[name] for name in names]] = True
-  score = _library("sklearn.metrics", "scikit-learn").f1_score
+  f1_score = _import_module("sklearn.metrics", "scikit-learn").f1_score
   means = {
     f"f1_{mean}": float(
-      score(*true_and_predicted, average=mean, zero_division=0.0)
+      f1_score(*true_and_predicted, average=mean, zero_division=0.0)
     )
     for mean in ("micro", "macro")
   }
@@ -217,8 +219,8 @@ def matthews(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
   """Computes Matthews' correlation (CoLA); 0 if all predictions are equal."""
-  score = _library("sklearn.metrics", "scikit-learn").matthews_corrcoef(
-    *_pairs(task, predictions, examples)
+  score = _import_module("sklearn.metrics", "scikit-learn").matthews_corrcoef(
+    *_labels_and_predictions(task, predictions, examples)
   )
   return {"matthews": float(score)}
 
@@ -244,10 +246,10 @@ def _correlation(
   name: str, task: Task, predictions: Sequence[Any], examples: Examples
 ) -> float:
   """Computes a function of `scipy.stats`; NaN if all values are equal."""
-  golds, predicted = _pairs(task, predictions, examples)
+  golds, predicted = _labels_and_predictions(task, predictions, examples)
   if np.ptp(predicted) == 0 or np.ptp(golds) == 0:
     return float("nan")
-  stats = _library("scipy.stats", "scipy")
+  stats = _import_module("scipy.stats", "scipy")
   correlation = getattr(stats, name)
   return float(
     correlation(golds.astype(np.float64), predicted.astype(np.float64))[0]
@@ -276,7 +278,7 @@ def multirc(
   `f1a` is F1 over all answers. `em` is the share of questions whose answers are
   all judged right. The examples of one question have the same `group`.
   """
-  golds, predicted = _pairs(task, predictions, examples)
+  golds, predicted = _labels_and_predictions(task, predictions, examples)
   questions: dict[Any, bool] = {}
   for example, is_right in zip(examples, golds == predicted, strict=True):
     group = example["group"]
@@ -317,7 +319,7 @@ def tagging_f1(
   begins at I- if the tag before is O or of another type. Tags of all schemes in
   `files/tags.py` are read as IOBES.
   """
-  return _entities(task, predictions, examples)
+  return _entity_scores(task, predictions, examples)
 
 
 def tagging_f1_strict(
@@ -328,21 +330,21 @@ def tagging_f1_strict(
   In IOB2, an entity begins only at B-. If the task has tags for an entity's
   end, all tags of an entity must follow IOBES.
   """
-  return _entities(task, predictions, examples, strict=True)
+  return _entity_scores(task, predictions, examples, strict=True)
 
 
-def _entities(
+def _entity_scores(
   task: Task,
   predictions: Sequence[Any],
   examples: Examples,
   strict: bool = False,
 ) -> Scores:
-  """Computes scores of entities with seqeval."""
-  golds = [list(gold(task, example)) for example in examples]
+  """Computes F1, precision and recall of entities with seqeval."""
+  golds = [list(gold_label(task, example)) for example in examples]
   predicted = [list(p) for p in predictions]
   _check_lengths(task, predicted, golds)
   names = {tag or "O" for row in golds + predicted for tag in row}
-  by_name: dict[str, str] = {}
+  iobes_by_tag: dict[str, str] = {}
   for name in sorted(names | {*task.labels}):
     iobes = tags.to_iobes(name)
     if iobes is None:
@@ -350,14 +352,14 @@ def _entities(
         f"task {task.name}: {name!r} is not O and does not begin with B- or I-,"
         " so it marks no entity; use the metric accuracy."
       )
-    by_name[name] = iobes
-  golds = [[by_name[tag] for tag in row] for row in golds]
-  predicted = [[by_name[tag or "O"] for tag in row] for row in predicted]
-  seqeval = _library("seqeval.metrics", "seqeval")
+    iobes_by_tag[name] = iobes
+  golds = [[iobes_by_tag[tag] for tag in row] for row in golds]
+  predicted = [[iobes_by_tag[tag or "O"] for tag in row] for row in predicted]
+  seqeval = _import_module("seqeval.metrics", "seqeval")
   suffix, options = "", {}
   if strict:
-    schemes = _library("seqeval.scheme", "seqeval")
-    has_end_tags = any(tag[:2] in ("E-", "S-") for tag in by_name.values())
+    schemes = _import_module("seqeval.scheme", "seqeval")
+    has_end_tags = any(tag[:2] in ("E-", "S-") for tag in iobes_by_tag.values())
     scheme = schemes.IOBES if has_end_tags else schemes.IOB2
     suffix, options = "_strict", {"mode": "strict", "scheme": scheme}
   functions = {
@@ -374,7 +376,7 @@ def _entities(
 def squad(task: Task, predictions: Sequence[Any], examples: Examples) -> Scores:
   """Computes SQuAD 1.1's scores; `squad` is F1. See `squad_metrics.squad`."""
   scores = squad_metrics.squad(
-    [p["text"] for p in predictions], [gold(task, e) for e in examples]
+    [p["text"] for p in predictions], [gold_label(task, e) for e in examples]
   )
   return {"squad": scores["f1"]} | scores
 
@@ -401,7 +403,7 @@ def _squad2(
   task: Task, predictions: Sequence[Any], examples: Examples, search: str
 ) -> Scores:
   """Computes SQuAD 2.0's scores with one of `squad_metrics.SEARCHES`."""
-  golds = [gold(task, example) for example in examples]
+  golds = [gold_label(task, example) for example in examples]
   scores = squad_metrics.squad2([p["text"] for p in predictions], golds)
   searched_scores = squad_metrics.squad2(
     [p["best"] for p in predictions],
@@ -413,7 +415,7 @@ def _squad2(
   return {"squad2": scores["f1"]} | scores
 
 
-def doubts(
+def score_warnings(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> list[str]:
   """Returns warnings about scores that say little.
@@ -421,9 +423,9 @@ def doubts(
   For the arguments see `evaluate`.
   """
   labelled_pairs = [
-    (gold(task, example), prediction)
+    (gold_label(task, example), prediction)
     for example, prediction in zip(examples, predictions, strict=True)
-    if gold(task, example) is not None
+    if gold_label(task, example) is not None
   ]
   if not labelled_pairs or task.kind == "span":
     return []
@@ -435,22 +437,23 @@ def doubts(
       tags_of_words, predicted_tags = (
         list(itertools.chain(*rows)) for rows in (golds, predicted)
       )
-      return _warn_if_all_equal(
+      return _warnings_if_all_equal(
         first_metric, tags_of_words, predicted_tags, "words"
       )
     lines = []
-    for whose, rows in (("predicted", predicted), ("right", golds)):
+    for adjective, rows in (("predicted", predicted), ("gold", golds)):
       if all((tag or "O") == "O" for row in rows for tag in row):
         lines.append(
-          f"all {whose} tags are O, so there is no entity: {first_metric} is 0."
+          f"all {adjective} tags are O, so there is no entity: {first_metric}"
+          " is 0."
         )
     return lines
   if task.kind == "multi_label":
     golds, predicted = (list(map(tuple, rows)) for rows in (golds, predicted))
-  return _warn_if_all_equal(first_metric, golds, predicted, "examples")
+  return _warnings_if_all_equal(first_metric, golds, predicted, "examples")
 
 
-def _warn_if_all_equal(
+def _warnings_if_all_equal(
   metric: str, golds: Sequence[Any], predicted: Sequence[Any], unit: str
 ) -> list[str]:
   """Returns warnings if all predictions, or all labels, are equal.
@@ -463,11 +466,11 @@ def _warn_if_all_equal(
   """
   lines = []
   undefined = " is not defined" if metric in CORRELATIONS else " says little"
-  for whose, labels in (("predictions", predicted), ("labels", golds)):
+  for content, labels in (("predictions", predicted), ("labels", golds)):
     if len(labels) > 1 and len(set(labels)) == 1:
       label = list(labels[0]) if type(labels[0]) is tuple else labels[0]
       lines.append(
-        f"all {whose} of {len(labels)} {unit} are {label!r:.40}: {metric}"
+        f"all {content} of {len(labels)} {unit} are {label!r:.40}: {metric}"
         f"{undefined}."
       )
   return lines
@@ -502,10 +505,10 @@ def check_packages(task: Task) -> None:
 
   Call it before the model runs.
   """
-  names(task)
+  score_names(task)
 
 
-def names(task: Task) -> list[str]:
+def score_names(task: Task) -> list[str]:
   """Returns the names of all scores that `evaluate` may give for a task.
 
   The function evaluates invented examples with right predictions.
@@ -529,6 +532,6 @@ def names(task: Task) -> list[str]:
     examples.append(example)
     answer = dict(text=text, best=text, null_odds=0.0)
     right_predictions.append(
-      answer if task.kind == "span" else gold(task, example)
+      answer if task.kind == "span" else gold_label(task, example)
     )
   return [*evaluate(task, right_predictions, examples)]

@@ -48,7 +48,7 @@ class SpanRules(NamedTuple):
   max_context: bool = True
 
 
-DEFAULT = SpanRules()
+DEFAULT_RULES = SpanRules()
 
 
 def make_predictions(
@@ -56,7 +56,7 @@ def make_predictions(
   rows: Rows,
   logits: Logits,
   examples: Examples,
-  spans: SpanRules = DEFAULT,
+  span_rules: SpanRules = DEFAULT_RULES,
 ) -> list[Any]:
   """Makes one prediction for each example.
 
@@ -66,7 +66,7 @@ def make_predictions(
     logits: the logits of each row, in order; the table below has their shapes.
       Columns after the row's length are padding.
     examples: the raw fields of E examples.
-    spans: the rules for answers; only the kind span uses them.
+    span_rules: the rules for answers; only the kind span uses them.
 
   Returns:
     A prediction for each example:
@@ -87,12 +87,12 @@ def make_predictions(
     ValueError: the logits are not finite, or do not fit the rows and labels.
   """
   if task.kind in ("tagging", "span"):
-    _check_tokens(task, rows, logits)
+    _check_token_logits(task, rows, logits)
     if task.kind == "tagging":
-      return _tags(task, rows, logits, examples)
+      return _predict_tags(task, rows, logits, examples)
     may_lack_answer = "squad2" in task.metrics
     return answer_questions(
-      rows, list(logits), examples, may_lack_answer, spans
+      rows, list(logits), examples, may_lack_answer, span_rules
     )
   scores = example_logits(task, rows, logits)
   if task.kind == "regression":
@@ -101,7 +101,7 @@ def make_predictions(
     names = np.array(task.labels, object)
     return [names[row_scores > 0].tolist() for row_scores in scores]
   if "record" in task.metrics:
-    return _one_of_each_group(task, scores, examples)
+    return _likeliest_of_groups(task, scores, examples)
   return [task.labels[i] for i in scores.argmax(1)]
 
 
@@ -120,16 +120,16 @@ def example_logits(task: Task, rows: Rows, logits: Logits) -> np.ndarray:
   has_names = task.kind in ("classification", "multi_label")
   width = len(task.labels) if has_names else 1
   scores = np.asarray(logits, np.float64)
-  if scores.size != len(rows.example) * width:
+  if scores.size != len(rows.example_indices) * width:
     raise UserError(
-      f"task {task.name}: logits of shape {list(scores.shape)} are not"
-      f" {width} for each of {len(rows.example)} rows; has the model another"
-      " number of labels?"
+      f"task {task.name}: the logits have shape {list(scores.shape)}, but each"
+      f" of {len(rows.example_indices)} rows needs {width}; does the model have"
+      " another number of labels?"
     )
-  scores = scores.reshape(len(rows.example), width)
+  scores = scores.reshape(len(rows.example_indices), width)
   check_finite(scores)
   if task.kind == "choice":
-    return scores.reshape(-1, task.columns)
+    return scores.reshape(-1, task.num_choices)
   return mean_of_windows(rows, scores)
 
 
@@ -140,30 +140,32 @@ def mean_of_windows(rows: Rows, logits: np.ndarray) -> np.ndarray:
     rows: N rows; the windows of a long text are several rows of one example.
     logits: [N, width].
   """
-  count = np.bincount(rows.example)
+  count = np.bincount(rows.example_indices)
   sums = np.zeros((len(count), logits.shape[1]))
-  np.add.at(sums, rows.example, logits)
+  np.add.at(sums, rows.example_indices, logits)
   return sums / count[:, None]
 
 
-def words_without_row(rows: Rows, examples: Examples) -> int:
+def num_words_without_row(rows: Rows, examples: Examples) -> int:
   """Returns the number of words that have no piece in any row.
 
   Args:
     rows: rows of kind tagging.
     examples: the raw fields of the examples.
   """
-  pairs = np.stack([rows.example.repeat(lengths(rows)), rows.offsets[:, 0]], 1)
+  pairs = np.stack(
+    [rows.example_indices.repeat(lengths(rows)), rows.offsets[:, 0]], 1
+  )
   words_with_piece = np.unique(pairs[pairs[:, 1] >= 0], axis=0)
   return sum(len(e["words"]) for e in examples) - len(words_with_piece)
 
 
-def _check_tokens(task: Task, rows: Rows, logits: Logits) -> None:
+def _check_token_logits(task: Task, rows: Rows, logits: Logits) -> None:
   """Raises ValueError unless every token of every row has its logits."""
-  if len(logits) != len(rows.example):
+  if len(logits) != len(rows.example_indices):
     raise UserError(
-      f"task {task.name}: the logits are of {len(logits)} rows, not of"
-      f" {len(rows.example)}."
+      f"task {task.name}: the logits are for {len(logits)} rows, but there are"
+      f" {len(rows.example_indices)}; give the logits of every row."
     )
   if task.kind == "span" and all(map(is_beam, logits)):
     check_finite(*logits)
@@ -172,8 +174,9 @@ def _check_tokens(task: Task, rows: Rows, logits: Logits) -> None:
   for i, (row, length) in enumerate(zip(logits, lengths(rows), strict=True)):
     if len(row) < length or np.shape(row)[1:] != (width,):
       raise UserError(
-        f"task {task.name}: logits of row {i} are {list(np.shape(row))}, not"
-        f" [{length}, {width}]; has the model another number of labels?"
+        f"task {task.name}: the logits of row {i} have shape"
+        f" {list(np.shape(row))}, not [{length}, {width}]; does the model have"
+        " another number of labels?"
       )
     check_finite(row[:length])
 
@@ -184,7 +187,7 @@ def check_finite(*logits: np.ndarray) -> None:
     raise UserError("the model's logits are not finite; the model is broken.")
 
 
-def _tags(
+def _predict_tags(
   task: Task, rows: Rows, logits: Logits, examples: Examples
 ) -> list[list[str | None]]:
   """Returns the tag of each word, which is the tag of its first piece.
@@ -196,7 +199,7 @@ def _tags(
   tags = [[outside_tag] * len(example["words"]) for example in examples]
   most_context = [[-1.0] * len(example["words"]) for example in examples]
   for i, (example, length) in enumerate(
-    zip(rows.example, lengths(rows), strict=True)
+    zip(rows.example_indices, lengths(rows), strict=True)
   ):
     word_indices = rows.offsets[rows.starts[i] : rows.starts[i + 1], 0]
     columns = np.flatnonzero(word_indices >= 0)
@@ -213,10 +216,10 @@ def _tags(
   return tags
 
 
-def _one_of_each_group(
+def _likeliest_of_groups(
   task: Task, scores: np.ndarray, examples: Examples
 ) -> list[str]:
-  """Returns the positive label only for the likeliest example of each group."""
+  """Returns the positive label for the likeliest example of each group."""
   margin = scores[:, 1] - scores[:, 0]
   best: dict[Any, int] = {}
   for i, example in enumerate(examples):
@@ -263,7 +266,7 @@ def answer_questions(
   rows: Rows,
   logits: Sequence[np.ndarray],
   examples: Examples,
-  null: bool,
+  may_lack_answer: bool,
   rules: SpanRules,
 ) -> list[dict[str, Any]]:
   """Answers every question.
@@ -274,7 +277,7 @@ def answer_questions(
       length, 2]; or the spans of a beam [s, 4], see
       `question_head.JointAnswers`.
     examples: examples with `context`.
-    null: True if a question may have no answer, as in SQuAD 2.0.
+    may_lack_answer: True if a question may have no answer, as in SQuAD 2.0.
     rules: the rules for answers.
 
   Returns:
@@ -285,13 +288,13 @@ def answer_questions(
     `nbest`: a list of answers with `text`, `probability`, `start_logit` and
       `end_logit`.
     `null_odds`: the score of "no answer" minus the score of `best`, only if
-      `null` is True. The score of `best` is 0 if no answer is legal. For a
-      beam, `null_odds` is the logit of "no answer".
+      `may_lack_answer` is True. The score of `best` is 0 if no answer is legal.
+      For a beam, `null_odds` is the logit of "no answer".
   """
   if not examples:
     return []
-  beam = is_beam(logits[0])
-  bounds = np.searchsorted(rows.example, np.arange(len(examples) + 1))
+  from_beam = is_beam(logits[0])
+  bounds = np.searchsorted(rows.example_indices, np.arange(len(examples) + 1))
   answers = []
   for index, example in enumerate(examples):
     windows = range(bounds[index], bounds[index + 1])
@@ -300,14 +303,18 @@ def answer_questions(
     ]
     scores = [np.asarray(logits[i], np.float64) for i in windows]
     # Use the window in which "no answer" has the lowest score.
-    null_logits = min((s[0, -2:] for s in scores), key=sum) if null else None
+    null_logits = (
+      min((s[0, -2:] for s in scores), key=sum) if may_lack_answer else None
+    )
     pairs = [
-      _beam_pairs(s, len(o)) if beam else _pairs(s[: len(o)], rules.n_best)
+      _beam_pairs(s, len(o))
+      if from_beam
+      else _best_pairs(s[: len(o)], rules.n_best)
       for s, o in zip(scores, offsets, strict=True)
     ]
-    spans = _candidates(offsets, pairs, rules)
+    spans = _legal_spans(offsets, pairs, rules)
     context = example["context"]
-    answers.append(_answer(context, spans, null_logits, rules, beam))
+    answers.append(_answer(context, spans, null_logits, rules, from_beam))
   return answers
 
 
@@ -316,7 +323,7 @@ def is_beam(logits: np.ndarray) -> bool:
   return np.shape(logits)[1:] == (4,)
 
 
-def _pairs(scores: np.ndarray, n_best: int) -> _Pairs:
+def _best_pairs(scores: np.ndarray, n_best: int) -> _Pairs:
   """Combines the best starts of a window with its best ends.
 
   Args:
@@ -336,7 +343,7 @@ def _beam_pairs(spans: np.ndarray, length: int) -> _Pairs:
   return _Pairs(start, end, spans[:, 2], spans[:, 3])
 
 
-def _candidates(
+def _legal_spans(
   offsets: list[np.ndarray],
   pairs: list[_Pairs],
   rules: SpanRules,
@@ -357,7 +364,7 @@ def _candidates(
   if rules.max_context and len(offsets) > 1:
     start_masks = [mask.copy() for mask in in_context]
     contexts = [o[mask] for o, mask in zip(offsets, in_context, strict=True)]
-    piece_ranges = _context_spans(contexts)
+    piece_ranges = _piece_ranges(contexts)
     best_window = best_windows(piece_ranges[-1][1], piece_ranges)
     for k, (begin, end) in enumerate(piece_ranges):
       start_masks[k][in_context[k]] = best_window[begin:end] == k
@@ -379,7 +386,7 @@ def _candidates(
   return _Spans(*map(np.concatenate, zip(*spans_by_window, strict=True)))
 
 
-def _context_spans(contexts: list[np.ndarray]) -> list[tuple[int, int]]:
+def _piece_ranges(contexts: list[np.ndarray]) -> list[tuple[int, int]]:
   """Finds which pieces of the context each window has.
 
   Args:
@@ -403,19 +410,19 @@ def _context_spans(contexts: list[np.ndarray]) -> list[tuple[int, int]]:
 def _answer(
   context: str,
   spans: _Spans,
-  null: np.ndarray | None,
+  null_logits: np.ndarray | None,
   rules: SpanRules,
-  beam: bool,
+  from_beam: bool,
 ) -> dict[str, Any]:
   """Lists the best answers to a question, and chooses one of them.
 
   Args:
     context: the raw context.
     spans: the legal spans.
-    null: [2] the logits of "no answer"; None means that every question has an
-      answer.
+    null_logits: [2] the logits of "no answer"; None means that every question
+      has an answer.
     rules: the rules for answers.
-    beam: True if the spans come from a beam.
+    from_beam: True if the spans come from a beam.
 
   Returns:
     See `answer_questions`.
@@ -424,9 +431,9 @@ def _answer(
   candidates: dict[str, tuple[float, float]] = {}
   starts: dict[str, int] = {}
   null_pair = None
-  if null is not None and not beam:
-    null_pair = float(null[0]), float(null[1])
-    scores = np.append(scores, null.sum())
+  if null_logits is not None and not from_beam:
+    null_pair = float(null_logits[0]), float(null_logits[1])
+    scores = np.append(scores, null_logits.sum())
   for k in np.argsort(-scores, kind="stable"):
     if len(candidates) >= rules.n_best:
       break
@@ -445,9 +452,9 @@ def _answer(
     candidates[""] = 0.0, 0.0
   best = next((text for text in candidates if text), "")
   answer: dict[str, Any] = {"text": best, "best": best, "starts": starts}
-  if null is not None:
-    best_score = sum(candidates[best]) if best and not beam else 0.0
-    null_odds = float(null.sum()) - best_score
+  if null_logits is not None:
+    best_score = sum(candidates[best]) if best and not from_beam else 0.0
+    null_odds = float(null_logits.sum()) - best_score
     answer["null_odds"] = null_odds
     answer["text"] = "" if null_odds > rules.threshold else best
   totals = np.array([sum(pair) for pair in candidates.values()])

@@ -17,7 +17,7 @@ from bert_jax.tasks import (
   tagging,
   task_inputs,
 )
-from bert_jax.tasks.encode import Encoded
+from bert_jax.tasks.encode import EncodedExamples
 from bert_jax.tasks.encoded_rows import Examples, Task
 from bert_jax.tasks.published import TaskFiles
 from bert_jax.text import open_vocabulary, token_files
@@ -25,10 +25,10 @@ from bert_jax.text.vocabulary import Vocabulary
 
 # Raise this number whenever the encoding changes, so that old folders are not
 # taken for current ones.
-VERSION = 1
+ENCODING_VERSION = 1
 
 
-class MadeOtherwise(UserError):
+class TaskFolderDiffers(UserError):
   """A task folder exists, and was made from other inputs or settings.
 
   Attributes:
@@ -47,10 +47,10 @@ def encode_examples(
   vocabulary: Vocabulary,
   length: int,
   *,
-  context: bool = False,
+  with_context: bool = False,
   stride: int = questions.STRIDE,
   max_question: int = questions.MAX_QUESTION,
-) -> Encoded:
+) -> EncodedExamples:
   """Encodes the examples of a task of any kind.
 
   Args:
@@ -58,18 +58,22 @@ def encode_examples(
     examples: the examples, see `encoded_rows`.
     vocabulary: turns text into ids.
     length: the most tokens in a row.
-    context: see `tagging.rows`.
-    stride: see `questions.rows`.
-    max_question: see `questions.rows`.
+    with_context: see `tagging.encode_sentences`.
+    stride: see `questions.encode_questions`.
+    max_question: see `questions.encode_questions`.
 
   Raises:
     ValueError: `length` has no space for text, or a label is unknown.
   """
   if task.kind == "span":
-    return questions.rows(examples, vocabulary, length, stride, max_question)
+    return questions.encode_questions(
+      examples, vocabulary, length, stride, max_question
+    )
   if task.kind == "tagging":
-    return tagging.rows(task, examples, vocabulary, length, context)
-  return encode.texts(task, examples, vocabulary, length)
+    return tagging.encode_sentences(
+      task, examples, vocabulary, length, with_context
+    )
+  return encode.encode_texts(task, examples, vocabulary, length)
 
 
 def prepare(
@@ -91,8 +95,8 @@ def prepare(
     vocab: the path of the vocabulary, see `open_vocabulary.load`.
     output: the path of the task folder.
     length: the most tokens in a row; by default the task's published length.
-    stride: see `questions.rows`.
-    max_question: see `questions.rows`.
+    stride: see `questions.encode_questions`.
+    max_question: see `questions.encode_questions`.
     add_tokens: a file of tokens to add to the vocabulary, see `token_files`.
     **options: options of the tokenizer.
 
@@ -110,19 +114,19 @@ def prepare(
     vocabulary, line = token_files.extend(vocabulary, add_tokens)
     note(line)
   length = length or task_files.length
-  paths = [path for i in inputs for path in _paths(i.path)]
+  paths = [path for i in inputs for path in _input_files(i.path)]
   watch = files.FileWatch(
     path for path in paths if pathlib.Path(path).is_file()
   )
   made_from: dict[str, Any] = dict(
-    version=VERSION,
+    version=ENCODING_VERSION,
     # JSON has lists instead of tuples.
     task=[list(x) if type(x) is tuple else x for x in task_files.task],
     length=length,
     stride=stride,
     max_question=max_question,
     tokenizer=_digest_tokenizer(vocabulary),
-    input=[[i.split, _digest(i.path)] for i in inputs],
+    input=[[i.split, _digest_input(i.path)] for i in inputs],
   )
   if vocabulary.added_tokens:
     made_from["added_tokens"] = [
@@ -131,7 +135,7 @@ def prepare(
   if task_files.columns is not None:
     made_from["columns"] = task_files.columns
   if epath.Path(output).exists():
-    return _check_same(output, made_from)
+    return _read_same_meta(output, made_from)
   try:
     contents = task_inputs.read(task_files, inputs)
   except ValueError:
@@ -140,7 +144,7 @@ def prepare(
     watch.check_input()
     raise
   watch.check_input()
-  layout = layouts.of_vocabulary(vocabulary)
+  layout = layouts.layout_of(vocabulary)
   splits, notes = {}, _input_notes(contents)
   for split, examples in contents.splits.items():
     encoded = encode_examples(
@@ -148,7 +152,7 @@ def prepare(
       examples,
       vocabulary,
       length,
-      context=task_files.context,
+      with_context=task_files.with_context,
       stride=stride,
       max_question=max_question,
     )
@@ -185,7 +189,7 @@ def _input_notes(
   return notes
 
 
-def sizes(meta: dict[str, Any]) -> list[str]:
+def size_lines(meta: dict[str, Any]) -> list[str]:
   """Returns a line about the size of each split.
 
   Args:
@@ -198,7 +202,7 @@ def sizes(meta: dict[str, Any]) -> list[str]:
   ]
 
 
-def notes(meta: dict[str, Any]) -> list[str]:
+def note_lines(meta: dict[str, Any]) -> list[str]:
   """Returns a line for each event in the notes of a task folder.
 
   Args:
@@ -213,7 +217,7 @@ def notes(meta: dict[str, Any]) -> list[str]:
   return lines
 
 
-def _check_same(output: str, made_from: dict[str, Any]) -> dict[str, Any]:
+def _read_same_meta(output: str, made_from: dict[str, Any]) -> dict[str, Any]:
   """Returns the metadata of an existing folder.
 
   Raises:
@@ -225,7 +229,7 @@ def _check_same(output: str, made_from: dict[str, Any]) -> dict[str, Any]:
     name for name in made_from if old_origin.get(name) != made_from[name]
   ]
   if changed:
-    raise MadeOtherwise(
+    raise TaskFolderDiffers(
       f"{output} is there already, made with another {' and '.join(changed)};"
       " delete it, or choose another --output.",
       changed,
@@ -242,10 +246,10 @@ def _digest_tokenizer(vocabulary: Vocabulary) -> str:
   return digest.hexdigest()
 
 
-def _digest(path: str) -> str:
+def _digest_input(path: str) -> str:
   """Returns a hash of an input: of its content, or of the name `tfds:...`."""
   digest = hashlib.sha256()
-  for name in _paths(path):
+  for name in _input_files(path):
     if pathlib.Path(name).is_file():
       digest.update(bytes.fromhex(files.file_digest(name)))
     else:
@@ -253,7 +257,7 @@ def _digest(path: str) -> str:
   return digest.hexdigest()
 
 
-def _paths(path: str) -> list[str]:
+def _input_files(path: str) -> list[str]:
   """Returns the path of an input, or the sorted paths of a folder's files."""
   if not pathlib.Path(path).is_dir():
     return [path]

@@ -31,8 +31,8 @@ class TaskFiles(NamedTuple):
     parse: makes the examples of a record.
     tfds: the task's name in TensorFlow Datasets; "" means that it has none.
     length: the tokens in a row, as published.
-    context: True if a row also has the text around a sentence, from the same
-      document.
+    with_context: True if a row also has the text around a sentence, from the
+      same document.
     columns: role -> column, for a custom task; None for a published task.
   """
 
@@ -41,7 +41,7 @@ class TaskFiles(NamedTuple):
   parse: Parser
   tfds: str
   length: int = 128
-  context: bool = False
+  with_context: bool = False
   columns: dict[str, str] | None = None
 
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.tasks import layouts
-from bert_jax.tasks.encode import Encoded
+from bert_jax.tasks.encode import EncodedExamples
 from bert_jax.tasks.encoded_rows import Examples, Rows
-from bert_jax.tasks.windows import windows
+from bert_jax.tasks.windows import window_bounds
 from bert_jax.text.vocabulary import Vocabulary
 
 STRIDE, MAX_QUESTION = 128, 64
@@ -31,7 +31,7 @@ class Context(NamedTuple):
   offsets: np.ndarray
 
 
-def is_misplaced(example: dict[str, Any]) -> bool:
+def has_misplaced_answer(example: dict[str, Any]) -> bool:
   """Returns True if the context has another text at an answer's offset."""
   return any(
     example["context"][a["answer_start"] :][: len(a["text"])] != a["text"]
@@ -58,7 +58,7 @@ def encode_context(vocabulary: Vocabulary, context: str) -> Context:
   )
 
 
-def answer_tokens(context: Context, begin: int, end: int) -> tuple[int, int]:
+def answer_pieces(context: Context, begin: int, end: int) -> tuple[int, int]:
   """Returns the first and last piece that overlap characters [begin, end).
 
   If no piece overlaps them, the result is (-1, -1).
@@ -70,13 +70,13 @@ def answer_tokens(context: Context, begin: int, end: int) -> tuple[int, int]:
   return int(pieces[0]), int(pieces[-1])
 
 
-def rows(
+def encode_questions(
   examples: Examples,
   vocabulary: Vocabulary,
   length: int,
   stride: int | None = STRIDE,
   max_question: int = MAX_QUESTION,
-) -> Encoded:
+) -> EncodedExamples:
   """Encodes questions, with as many windows as each context needs.
 
   If an answer is not at its offset, or no piece holds it, the rows of its
@@ -95,7 +95,7 @@ def rows(
   Raises:
     ValueError: `length` has no space for text.
   """
-  layout = layouts.of_vocabulary(vocabulary)
+  layout = layouts.layout_of(vocabulary)
   layouts.check_length(layout, length)
   num_special = sum(map(len, (layout.begin, layout.between, layout.end)))
   max_tokens = min(max_question, (length - num_special) // 2)
@@ -111,14 +111,14 @@ def rows(
     context = encode(example["context"])
     if len(ids) > max_tokens:
       notes.setdefault("questions cut", []).append(example["id"])
-    answer, fault = _answer(example, context)
+    answer, fault = _find_answer(example, context)
     if fault:
       notes.setdefault(fault, []).append(example["id"])
     query = np.array(ids[:max_tokens], np.int32)
     column = len(begin) + len(query) + len(between)
     capacity = length - num_special - len(query)
     step = min(STRIDE, max(capacity // 2, 1)) if stride is None else stride
-    for a, b in windows(len(context.ids), capacity, step):
+    for a, b in window_bounds(len(context.ids), capacity, step):
       row = [begin, query, between, context.ids[a:b], end]
       size = sum(map(len, row))
       row_offsets = np.full((size, 2), -1, np.int32)
@@ -128,7 +128,7 @@ def rows(
       starts.append(column)
       indices.append(e)
       offsets.append(row_offsets)
-      labels.append(_label(answer, a, b, column))
+      labels.append(_answer_columns(answer, a, b, column))
   encoded = Rows(
     np.concatenate([np.zeros(0, np.int32), *parts]),
     np.cumsum([0, *sizes], dtype=np.int64),
@@ -137,10 +137,10 @@ def rows(
     np.array(labels, np.int32).reshape(-1, 2),
     np.concatenate([np.zeros((0, 2), np.int32), *offsets]),
   )
-  return Encoded(encoded, notes)
+  return EncodedExamples(encoded, notes)
 
 
-def _answer(
+def _find_answer(
   example: dict[str, Any], context: Context
 ) -> tuple[tuple[int, ...] | None, str]:
   """Finds the answer of an example.
@@ -152,23 +152,23 @@ def _answer(
   """
   if not example["answers"]:
     return None if example["answers"] is None else (), ""
-  if is_misplaced(example):
+  if has_misplaced_answer(example):
     return None, "answers that are not at their offset, not trained on"
   answer = example["answers"][0]
   begin = answer["answer_start"]
-  tokens = answer_tokens(context, begin, begin + len(answer["text"]))
+  tokens = answer_pieces(context, begin, begin + len(answer["text"]))
   if tokens[0] < 0:
     return None, "answers that no piece holds, not trained on"
   return tokens, ""
 
 
-def _label(
+def _answer_columns(
   answer: tuple[int, ...] | None, begin: int, end: int, column: int
 ) -> tuple[int, int]:
   """Returns the columns of the answer's first and last piece in a row.
 
   Args:
-    answer: see `_answer`.
+    answer: see `_find_answer`.
     begin: the first piece of the context in the row.
     end: the piece after the last one in the row.
     column: the column of piece `begin`.

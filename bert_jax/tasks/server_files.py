@@ -43,7 +43,7 @@ SUPERGLUE_FILES = tuple(
 )
 # Other test sets that a task's model also predicts: task -> word in the name of
 # the test set's split -> file.
-OTHER_SETS = {
+OTHER_TEST_SETS = {
   "mnli": {
     "mismatched": "MNLI-mm.tsv",
     "diagnostic": "AX.tsv",
@@ -63,10 +63,10 @@ def server_files(task: str, split: str) -> tuple[str, ...]:
     task: the name of the task.
     split: the name of the split. For example, mnli's split "test_mismatched"
       gives MNLI-mm.tsv, its split "diagnostic" gives AX.tsv, and rte's split
-      "axb" gives AX-b.jsonl; see `OTHER_SETS`.
+      "axb" gives AX-b.jsonl; see `OTHER_TEST_SETS`.
   """
   for word in split.lower().split("_"):
-    if name := OTHER_SETS.get(task, {}).get(word):
+    if name := OTHER_TEST_SETS.get(task, {}).get(word):
       return (name,)
   names = [f"{GLUE[task]}.tsv"] if task in GLUE else []
   return (*names, *([f"{SUPERGLUE[task]}.jsonl"] if task in SUPERGLUE else []))
@@ -109,8 +109,8 @@ def write(
   """
   if len(predictions) != len(examples):
     raise UserError(
-      f"task {task.name}: {len(predictions)} predictions of {len(examples)}"
-      " examples; each needs one, in order."
+      f"task {task.name}: there are {len(predictions)} predictions for"
+      f" {len(examples)} examples; give one for each example, in order."
     )
   target = pathlib.Path(folder)
   target.mkdir(parents=True, exist_ok=True)
@@ -118,11 +118,13 @@ def write(
     return _write_squad(target, predictions, examples)
   files: dict[str, str] = {}
   if task.kind == "tagging":
-    files["predictions.conll"] = conll(predictions, examples)
+    files["predictions.conll"] = conll_text(predictions, examples)
   for name in server_files(task.name, split):
-    tsv = name.endswith(".tsv")
+    is_tsv = name.endswith(".tsv")
     files[name] = (
-      glue(task, predictions) if tsv else superglue(task, predictions, examples)
+      glue_text(task, predictions)
+      if is_tsv
+      else superglue_text(task, predictions, examples)
     )
   if not files:
     files["predictions.jsonl"] = _json_lines(
@@ -156,7 +158,7 @@ def _write_squad(
   return [str(folder / file) for file in files]
 
 
-def conll(predictions: Sequence[Sequence[str]], examples: Examples) -> str:
+def conll_text(predictions: Sequence[Sequence[str]], examples: Examples) -> str:
   """Returns the text of a file with the columns word, true tag, predicted tag.
 
   conlleval reads the last two columns. If the examples have no tags, there is
@@ -180,7 +182,7 @@ def conll(predictions: Sequence[Sequence[str]], examples: Examples) -> str:
   return "\n".join(blocks)
 
 
-def glue(task: Task, predictions: Sequence[Any]) -> str:
+def glue_text(task: Task, predictions: Sequence[Any]) -> str:
   """Returns the text of GLUE's file, with columns `index` and `prediction`."""
 
   def cell(prediction: Any) -> str:
@@ -194,13 +196,13 @@ def glue(task: Task, predictions: Sequence[Any]) -> str:
   return "index\tprediction\n" + "".join(lines)
 
 
-def superglue(
+def superglue_text(
   task: Task, predictions: Sequence[str], examples: Examples
 ) -> str:
   """Returns the text of SuperGLUE's file, with keys `idx` and `label`."""
   pairs = zip(examples, predictions, strict=True)
   if task.name == "multirc":
-    return _multirc(task, pairs)
+    return _multirc_text(task, pairs)
   if task.name == "record":
     return _json_lines(
       {"idx": int(example["group"]), "label": example["answer"]}
@@ -218,7 +220,9 @@ def superglue(
   )
 
 
-def _multirc(task: Task, pairs: Iterable[tuple[dict[str, Any], str]]) -> str:
+def _multirc_text(
+  task: Task, pairs: Iterable[tuple[dict[str, Any], str]]
+) -> str:
   """Returns the text of MultiRC's file: a line for each passage.
 
   Args:
@@ -253,7 +257,7 @@ def _json_lines(values: Iterable[dict[str, Any]]) -> str:
   return "".join(json.dumps(v, ensure_ascii=False) + "\n" for v in values)
 
 
-def submission(path: PathLike, files: Sequence[PathLike]) -> list[str]:
+def pack_submission(path: PathLike, files: Sequence[PathLike]) -> list[str]:
   """Packs files of `write` into a zip for GLUE's or SuperGLUE's server.
 
   Args:

@@ -27,7 +27,7 @@ def normalise(text: str) -> str:
   return " ".join(_ARTICLES.sub(" ", text).split())
 
 
-def exact(prediction: str, gold: str) -> float:
+def exact_match(prediction: str, gold: str) -> float:
   """Returns 1 if both texts are equal after `normalise`, else 0."""
   return float(normalise(prediction) == normalise(gold))
 
@@ -71,7 +71,7 @@ def best_scores(
     golds = [g for g in golds if normalise(g)]
   golds = golds or [""]
   return (
-    max(exact(prediction, gold) for gold in golds),
+    max(exact_match(prediction, gold) for gold in golds),
     max(f1(prediction, gold, rule) for gold in golds),
   )
 

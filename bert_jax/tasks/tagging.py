@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.tasks import layouts
-from bert_jax.tasks.encode import Encoded, label_ids
+from bert_jax.tasks.encode import EncodedExamples, label_ids
 from bert_jax.tasks.encoded_rows import Examples, Rows, Task
-from bert_jax.tasks.windows import best_windows, windows
+from bert_jax.tasks.windows import best_windows, window_bounds
 from bert_jax.text.vocabulary import Vocabulary
 
 
@@ -31,13 +31,13 @@ def word_pieces(
   return vocabulary.encode_words(words)
 
 
-def rows(
+def encode_sentences(
   task: Task,
   examples: Examples,
   vocabulary: Vocabulary,
   length: int,
-  context: bool = False,
-) -> Encoded:
+  with_context: bool = False,
+) -> EncodedExamples:
   """Encodes sentences.
 
   Args:
@@ -45,13 +45,13 @@ def rows(
     examples: examples with `words` and `tags`, see `encoded_rows`.
     vocabulary: turns text into ids.
     length: the most tokens in a row.
-    context: True to fill the row with words from the same `document`, about
-      equally many before and after the sentence.
+    with_context: True to fill the row with words from the same `document`,
+      about equally many before and after the sentence.
 
   Raises:
     ValueError: `length` has no space for text, or a tag is unknown.
   """
-  layout = layouts.of_vocabulary(vocabulary)
+  layout = layouts.layout_of(vocabulary)
   layouts.check_length(layout, length)
   capacity = length - len(layout.begin) - len(layout.end)
   words = [word for e in examples for word in e["words"]]
@@ -59,16 +59,16 @@ def rows(
   tags = [t for e in examples for t in e["tags"] or [None] * len(e["words"])]
   counts = [len(e["words"]) for e in examples]
   first_words = np.cumsum([0, *counts], dtype=np.int64)
-  sentence = np.repeat(np.arange(len(examples)), counts)
+  sentence_indices = np.repeat(np.arange(len(examples)), counts)
   flat_words = _FlatWords(
-    ids, label_ids(task, tags), piece_counts, first_words, sentence
+    ids, label_ids(task, tags), piece_counts, first_words, sentence_indices
   )
   # Example e has the pieces [bounds[e], bounds[e + 1]).
   bounds = flat_words.word_bounds[first_words].tolist()
-  documents = _documents(examples, bounds) if context else None
+  documents = _document_bounds(examples, bounds) if with_context else None
   row_windows, long_sentences = [], []
   for e, (begin, end) in enumerate(itertools.pairwise(bounds)):
-    spans = windows(end - begin, capacity, max(capacity // 2, 1))
+    spans = window_bounds(end - begin, capacity, max(capacity // 2, 1))
     if documents is not None and len(spans) == 1:
       widened_span = _widen(begin, end, *documents[e], capacity)
       row_windows.append(_Window(e, *widened_span, begin, end))
@@ -90,7 +90,7 @@ def rows(
     "sentences in windows": long_sentences,
   }
   notes = {event: names for event, names in notes.items() if names}
-  return Encoded(_build(layout, row_windows, flat_words), notes)
+  return EncodedExamples(_build_rows(layout, row_windows, flat_words), notes)
 
 
 class _FlatWords:
@@ -110,26 +110,28 @@ class _FlatWords:
     self,
     ids: np.ndarray,
     tags: np.ndarray,
-    pieces: np.ndarray,
+    piece_counts: np.ndarray,
     first_words: np.ndarray,
-    sentence: np.ndarray,
+    sentence_indices: np.ndarray,
   ):
     """Computes where the pieces of each word are.
 
     Args:
       ids: int32 [T], the ids of the pieces.
       tags: int32 [W], the ids of the tags.
-      pieces: int64 [W], the number of pieces of each word.
+      piece_counts: int64 [W], the number of pieces of each word.
       first_words: int64 [E + 1], the index of each example's first word, then
         W.
-      sentence: int64 [W], the example of each word.
+      sentence_indices: int64 [W], the example of each word.
     """
     self.ids, self.tags = ids, tags
-    self.word_bounds = np.cumsum(np.concatenate([[0], pieces]), dtype=np.int64)
+    self.word_bounds = np.cumsum(
+      np.concatenate([[0], piece_counts]), dtype=np.int64
+    )
     self.word_of_piece = np.full(len(ids), -1, np.int64)
-    words_with_pieces = np.flatnonzero(pieces)
+    words_with_pieces = np.flatnonzero(piece_counts)
     self.word_of_piece[self.word_bounds[words_with_pieces]] = words_with_pieces
-    self.index_in_example = np.arange(len(tags)) - first_words[sentence]
+    self.index_in_example = np.arange(len(tags)) - first_words[sentence_indices]
 
 
 class _Window(NamedTuple):
@@ -150,7 +152,7 @@ class _Window(NamedTuple):
   label_end: int
 
 
-def _documents(
+def _document_bounds(
   examples: Examples, bounds: Sequence[int]
 ) -> list[tuple[int, int]]:
   """Returns the pieces [begin, end) of each example's document.
@@ -182,7 +184,7 @@ def _widen(
   return begin - added, min(limit, end + num_spare - added)
 
 
-def _build(
+def _build_rows(
   layout: layouts.Layout, windows: list[_Window], flat: _FlatWords
 ) -> Rows:
   """Makes a row from each window."""

@@ -12,8 +12,8 @@ from bert_jax.text.vocabulary import Vocabulary
 Ids = np.ndarray
 
 
-def windows(
-  count: int, capacity: int, stride: int, full: bool = False
+def window_bounds(
+  count: int, capacity: int, stride: int, last_is_full: bool = False
 ) -> list[tuple[int, int]]:
   """Returns windows [begin, end) over `count` tokens, without gaps.
 
@@ -26,8 +26,8 @@ def windows(
     stride: the number of tokens from the beginning of a window to the beginning
       of the next window. It is at most `capacity`, because no token may be left
       out.
-    full: True if the last window begins earlier, so that it is as long as the
-      other windows.
+    last_is_full: True if the last window begins earlier, so that it is as long
+      as the other windows.
 
   Raises:
     ValueError: `capacity` or `stride` is below 1.
@@ -40,7 +40,7 @@ def windows(
   stride = min(stride, capacity)
   steps = max(0, -(-(count - capacity) // stride))
   starts = [i * stride for i in range(steps + 1)]
-  if full:
+  if last_is_full:
     starts[-1] = max(count - capacity, 0)
   return [(start, min(start + capacity, count)) for start in starts]
 
@@ -71,7 +71,7 @@ def best_windows(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray:
   return best_window
 
 
-def cut_texts(texts: Sequence[Ids], capacity: int) -> list[list[Ids]]:
+def cut_into_windows(texts: Sequence[Ids], capacity: int) -> list[list[Ids]]:
   """Cuts one or two texts into windows that fit into a row.
 
   Windows overlap by half. If a pair is too long, the longer text is cut into
@@ -105,11 +105,11 @@ def cut_texts(texts: Sequence[Ids], capacity: int) -> list[list[Ids]]:
 
 def _cut(ids: Ids, capacity: int) -> list[Ids]:
   """Cuts ids into windows that overlap by half."""
-  spans = windows(len(ids), max(capacity, 1), max(capacity // 2, 1))
+  spans = window_bounds(len(ids), max(capacity, 1), max(capacity // 2, 1))
   return [ids[begin:end] for begin, end in spans]
 
 
-def rows(
+def encode_in_windows(
   texts: Sequence[Sequence[str]], vocabulary: Vocabulary, length: int
 ) -> Rows:
   """Encodes examples of one or two texts as rows without labels.
@@ -122,7 +122,7 @@ def rows(
   Raises:
     ValueError: `length` has no space for text.
   """
-  layout = layouts.of_vocabulary(vocabulary)
+  layout = layouts.layout_of(vocabulary)
   layouts.check_length(layout, length)
   num_special = len(layout.begin) + len(layout.end)
   flat_ids, counts = vocabulary.encode_flat([t for pair in texts for t in pair])
@@ -131,11 +131,13 @@ def rows(
   for i, example_texts in enumerate(texts):
     text_ids = [next(ids) for _ in example_texts]
     num_between = len(layout.between) if len(text_ids) == 2 else 0
-    for window in cut_texts(text_ids, length - num_special - num_between):
-      row = layouts.row(layout, window, length)
+    for window in cut_into_windows(
+      text_ids, length - num_special - num_between
+    ):
+      row = layouts.lay_out(layout, window, length)
       tokens += row.id_arrays
       sizes.append(row.size)
-      second_starts.append(row.second)
+      second_starts.append(row.second_begin)
       indices.append(i)
   return Rows(
     np.concatenate(tokens),
@@ -147,7 +149,7 @@ def rows(
   )
 
 
-def masked_rows(
+def encode_masked_texts(
   texts: Sequence[str], vocabulary: Vocabulary, length: int
 ) -> tuple[Rows, np.ndarray]:
   """Encodes texts with mask tokens: each mask token gets a row.
@@ -165,7 +167,7 @@ def masked_rows(
   Raises:
     ValueError: `length` has no space for text, or the tokenizer has no mask.
   """
-  layout = layouts.of_vocabulary(vocabulary)
+  layout = layouts.layout_of(vocabulary)
   layouts.check_length(layout, length)
   mask = vocabulary.special.mask
   if mask is None:

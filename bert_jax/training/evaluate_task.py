@@ -226,7 +226,7 @@ def note_doubts(split: Split, predictions: list[Any]) -> None:
   """Prints notes, on process 0, if a split's metrics say little."""
   if jax.process_index():
     return
-  for line in metrics.doubts(split.task, predictions, split.examples):
+  for line in metrics.score_warnings(split.task, predictions, split.examples):
     note(f"note: split {split.name}: {line}")
 
 

@@ -77,7 +77,7 @@ def open_task(
     objective = dataclasses.replace(objective, padding_id=pad)
   config = dataclasses.replace(
     config,
-    total_steps=config.total_steps or rows.steps_of_epochs,
+    total_steps=config.total_steps or rows.steps_of_all_epochs,
     evaluate=_every_epoch(config.evaluate, rows),
     checkpoint=_every_epoch(config.checkpoint, rows),
     objective=objective,
@@ -89,4 +89,4 @@ def _every_epoch(section: T, rows: batches.TrainingSplit) -> T:
   """Returns a section in which one epoch replaces an `every` of None."""
   if section.every is not None:
     return section
-  return dataclasses.replace(section, every=rows.steps_of_epoch)
+  return dataclasses.replace(section, every=rows.steps_per_epoch)

@@ -13,6 +13,7 @@ from bert_jax.devices import compile_ahead, hosts, sharding
 from bert_jax.examples import loader
 from bert_jax.messages import say
 from bert_jax.tasks import batches as task_batches
+from bert_jax.tasks import encoded_rows
 from bert_jax.training import evaluate, evaluate_task, logging, phases, steps
 from bert_jax.training.parts import Feed, Setup
 from bert_jax.training.snapshot import SnapshotMaker
@@ -407,7 +408,7 @@ def save_checkpoint(
     limit=progress.spikes.to_save(),
   )
   if setup.task:
-    meta["task"] = setup.task._asdict()
+    meta["task"] = encoded_rows.task_fields(setup.task)
   with log.count_wait("checkpoint"):
     file_state, checksums = snapshot(step, progress.state)
     saver.save(step, file_state, meta, cost, phase.number, checksums)

@@ -207,7 +207,7 @@ def _metric_names(config: dict[str, Any]) -> Iterator[str]:
   if objective.get("stage") == "layers":
     names = ["attention_loss", "hidden_loss", "embedding_loss"]
   else:
-    names = [*metrics.names(task), "task_loss"]
+    names = [*metrics.score_names(task), "task_loss"]
     if task.kind not in ("regression", "span"):
       names += ["predicted_labels"]
     names += [] if task.kind == "regression" else ["task_accuracy"]

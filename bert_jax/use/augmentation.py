@@ -150,8 +150,8 @@ def masked_rows(
   rows = Rows(
     ids=np.concatenate([np.zeros(0, np.int32), *row_ids]),
     starts=np.cumsum([0, *map(len, row_ids)], dtype=np.int64),
-    second=np.array(second_starts, np.int32),
-    example=np.arange(len(jobs)),
+    second_begins=np.array(second_starts, np.int32),
+    example_indices=np.arange(len(jobs)),
     labels=np.full(len(jobs), -1, np.int32),
     offsets=np.zeros((0, 2), np.int32),
   )

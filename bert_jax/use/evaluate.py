@@ -55,7 +55,7 @@ def evaluate(
     model, batch_size, length=max_length, dtype=dtype, family=family
   )
   predict.label_columns(predictor, task_split, data)
-  if any(metrics.gold(task, e) is not None for e in task_split.examples):
+  if any(metrics.gold_label(task, e) is not None for e in task_split.examples):
     metrics.check_packages(task)
   if predictor.length < max_length:
     raise UserError(

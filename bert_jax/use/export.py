@@ -31,7 +31,7 @@ from bert_jax.messages import UserError
 from bert_jax.models import from_config, task_heads
 from bert_jax.tasks import layouts
 from bert_jax.tasks.bucket_lengths import EXPORT_BUCKETS
-from bert_jax.tasks.encoded_rows import task_of
+from bert_jax.tasks.encoded_rows import task_fields, task_of
 from bert_jax.text import open_vocabulary
 from bert_jax.training import evaluate_task
 from bert_jax.use import predict
@@ -99,7 +99,7 @@ def save(
     raise UserError(
       f"{model.path} is a masked language model; fine-tune it first."
     )
-  layout = layouts.of_vocabulary(predict.vocabulary_of(model))
+  layout = layouts.layout_of(predict.vocabulary_of(model))
   # Use only operations that all platforms have, so that one program is enough.
   computation = dict(attention="xla", elementwise="xla", unroll=1, dtype=dtype)
   run = program(config, **computation)
@@ -112,7 +112,7 @@ def save(
     "format_version": FORMAT_VERSION,
     "family": config["family"],
     "kind": kind,
-    "task": predict.task_of(config, kind, False)._asdict(),
+    "task": task_fields(predict.task_of(config, kind, False)),
     "lengths": lengths,
     "platforms": list(platforms),
     "dtype": dtype,

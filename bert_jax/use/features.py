@@ -22,7 +22,7 @@ from bert_jax import models
 from bert_jax.devices import sharding
 from bert_jax.messages import UserError
 from bert_jax.models.encoder import encode
-from bert_jax.tasks.windows import windows
+from bert_jax.tasks.windows import window_bounds
 from bert_jax.use import row_batches, text_inputs
 from bert_jax.use.text_inputs import Text, Tokens
 from bert_jax.weights.load import OpenedModel
@@ -450,7 +450,7 @@ def _windows_of(
   head, tail = encoded.ids[:begin], encoded.ids[end:]
   inner = max_length - len(head) - len(tail)
   stride = inner - min(overlap, inner // 2)
-  bounds = windows(end - begin, inner, stride, full=True)
+  bounds = window_bounds(end - begin, inner, stride, last_is_full=True)
   position = 0
   for i, (start, stop) in enumerate(bounds):
     ids = np.concatenate(

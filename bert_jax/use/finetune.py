@@ -192,13 +192,13 @@ def _prepare(
       str(pathlib.Path(folder) / "task"),
       length or min(task.length, max_length),
     )
-  except prepare_task.MadeOtherwise as e:
+  except prepare_task.TaskFolderDiffers as e:
     raise UserError(
       f"workdir={folder}: its run was started with another"
       f" {' and '.join(e.changed)}; give the same data and options again, or"
       " another workdir."
     ) from e
-  for line in prepare_task.notes(meta):
+  for line in prepare_task.note_lines(meta):
     note(line)
   return meta
 

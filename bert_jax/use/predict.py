@@ -103,7 +103,7 @@ def vocabulary_of(model: OpenedModel) -> Vocabulary:
   """
   vocabulary = model.vocabulary
   size = model.config["model"]["vocab_size"]
-  layout = layouts.of_vocabulary(vocabulary)
+  layout = layouts.layout_of(vocabulary)
   needed = layout.vocab_size
   if needed > size:
     names = [*vocabulary.pieces, *layout.new_tokens][size:]
@@ -134,7 +134,7 @@ def task_of(config: dict[str, Any], kind: str, null: bool) -> Task:
       # The predicted numbers of several outputs have the outputs' names.
       labels = config["labels"] or hf_config.default_labels(count)
     task = Task(
-      name="", kind=kind, labels=tuple(labels or ()), columns=1, metrics=()
+      name="", kind=kind, labels=tuple(labels or ()), num_choices=1, metrics=()
     )
   return task._replace(metrics=("squad2",)) if null else task
 
@@ -268,17 +268,21 @@ def encode(
   kind, vocabulary = predictor.kind, predictor.vocabulary
   examples, length = list(examples), predictor.length
   if kind == "tagging":
-    tag_rows = tagging.rows(predictor.task, examples, vocabulary, length)
+    tag_rows = tagging.encode_sentences(
+      predictor.task, examples, vocabulary, length
+    )
     return tag_rows.rows, None
   if kind == "span":
-    return questions.rows(examples, vocabulary, length, stride=None).rows, None
+    return questions.encode_questions(
+      examples, vocabulary, length, stride=None
+    ).rows, None
   if kind == "fill":
     texts = [example["text"] for example in examples]
-    return windows.masked_rows(texts, vocabulary, length)
+    return windows.encode_masked_texts(texts, vocabulary, length)
   texts = [example["texts"] for example in examples]
   if kind == "choice":
     texts = [choice for choices in texts for choice in choices]
-  return windows.rows(texts, vocabulary, length), None
+  return windows.encode_in_windows(texts, vocabulary, length), None
 
 
 def run(
@@ -296,12 +300,12 @@ def run(
       rows have no masks.
     report: called after each batch with the number of rows done so far.
   """
-  if not len(rows.example):
+  if not len(rows.example_indices):
     return []
   # The step reads no labels, so the same batches without labels fit all kinds.
-  task = predictor.task._replace(kind="classification", columns=1)
-  rows = rows._replace(labels=np.full(len(rows.example), -1, np.int32))
-  pad = layouts.of_vocabulary(predictor.vocabulary).pad
+  task = predictor.task._replace(kind="classification", num_choices=1)
+  rows = rows._replace(labels=np.full(len(rows.example_indices), -1, np.int32))
+  pad = layouts.layout_of(predictor.vocabulary).pad
   shorter_lengths = [size for size in BUCKETS if size < predictor.length]
   batches = Batches(
     task,
@@ -335,7 +339,7 @@ def run(
         num_done += int((numbers_done >= 0).sum())
         report(num_done)
   return evaluate_task.logits_of_units(
-    jax.device_get(outputs), len(rows.example)
+    jax.device_get(outputs), len(rows.example_indices)
   )
 
 
@@ -361,7 +365,7 @@ def predict(
   if report is not None:
 
     def report_rows(done: int) -> None:
-      report(done * len(examples) // len(rows.example))
+      report(done * len(examples) // len(rows.example_indices))
 
   outputs = run(predictor, rows, positions, report_rows)
   return make_results(predictor, rows, outputs, list(examples))
@@ -596,9 +600,9 @@ def tag_probabilities(
 ) -> list[list[float | None]]:
   """Returns the probability of each word's tag.
 
-  `tagging.rows` chooses one window for each word. A word without pieces has
-  the tag O with probability 1. If the model has no tag O, such a word has None
-  as its tag and its probability.
+  `tagging.encode_sentences` chooses one window for each word. A word without
+  pieces has the tag O with probability 1. If the model has no tag O, such a
+  word has None as its tag and its probability.
 
   Args:
     rows: the rows of the examples.
@@ -611,7 +615,7 @@ def tag_probabilities(
   probabilities: list[list[float | None]] = [
     [1.0 if tag else None for tag in row] for row in tags
   ]
-  for i, example in enumerate(rows.example):
+  for i, example in enumerate(rows.example_indices):
     words = rows.offsets[rows.starts[i] : rows.starts[i + 1], 0]
     positions = np.flatnonzero(words >= 0)
     p_of_words = softmax(logits[i][positions])
@@ -627,7 +631,9 @@ def _mask_results(
   """Makes the results of texts with masks: candidates for each mask."""
   results: list[Result] = [{"masks": []} for _ in examples]
   pieces = predictor.vocabulary.pieces
-  for example, candidate_pairs in zip(rows.example, outputs, strict=True):
+  for example, candidate_pairs in zip(
+    rows.example_indices, outputs, strict=True
+  ):
     mask_candidates = [
       {"token": pieces[int(i)], "probability": float(np.exp(log_p))}
       for log_p, i in candidate_pairs

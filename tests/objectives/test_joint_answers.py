@@ -217,7 +217,7 @@ def encode_questions(vocabulary, length=20):
 def test_a_beam_of_independent_ends_answers_as_bert_does(null):
   """A beam that holds BERT's independent scores gives BERT's answers."""
   rows, examples = encode_questions(tiny_tasks.vocabulary()), questions()
-  assert len(rows.example) > len(examples)
+  assert len(rows.example_indices) > len(examples)
   rng = np.random.default_rng(1)
   rules = predictions.SpanRules(n_best=7, max_length=3)
   apart_logits, beams = [], []
@@ -243,7 +243,7 @@ def test_a_beam_of_independent_ends_answers_as_bert_does(null):
     if not null:
       assert answer["text"] == answer["best"]
       continue
-    windows = np.flatnonzero(rows.example == number)
+    windows = np.flatnonzero(rows.example_indices == number)
     least_null = min(beams[i][0, 2] for i in windows)
     assert answer["null_odds"] == least_null
     assert answer["text"] == ("" if least_null > 0 else answer["best"])
@@ -265,7 +265,9 @@ def test_batches_say_which_questions_have_no_answer(family, tmp_path):
   for step in range(loader.steps_per_epoch):
     batch = loader.batch(step)
     for k, row in enumerate(batch["row"]):
-      is_unanswerable = row >= 0 and not examples[rows.example[row]]["answers"]
+      is_unanswerable = (
+        row >= 0 and not examples[rows.example_indices[row]]["answers"]
+      )
       assert batch["unanswerable"][k] == is_unanswerable
       windows_without_answer += (
         row >= 0 and not is_unanswerable and not batch["labels"][k].any()
@@ -294,7 +296,7 @@ def test_bad_options(tmp_path):
   # These rows do not say where the contexts begin.
   vocabulary = tiny_tasks.vocabulary()
   rows = encode_questions(vocabulary)
-  old_rows = rows._replace(second=np.diff(rows.starts).astype(np.int32))
+  old_rows = rows._replace(second_begins=np.diff(rows.starts).astype(np.int32))
   with pytest.raises(ValueError, match="`second` is not where the contexts"):
     splits = {"train": (old_rows, questions())}
     encoded_rows.save(str(tmp_path / "old"), TASK, splits, {}, {})

@@ -46,7 +46,7 @@ def test_rows_are_those_of_the_batches(tmp_path, name):
   folder = str(tmp_path / "out")
   prepare_task.prepare(task_files, inputs, vocab, folder, length=24)
   task, encoded, _ = encoded_rows.load(folder, "train")
-  count = len(encoded.example) // task.columns
+  count = len(encoded.example) // task.num_choices
   expected = batches.Batches(
     task, encoded, 0, count, shuffle=False, buckets=(24,)
   )

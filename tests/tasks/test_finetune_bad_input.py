@@ -235,7 +235,7 @@ def test_a_split_without_a_correlation_is_not_evaluated(tmp_path, labels):
   ):
     batches.open_splits(training_split)
   # A model that predicts nothing needs no metric.
-  assert len(batches.open_splits(training_split, predicts=False)) == 1
+  assert len(batches.open_splits(training_split, predicts_labels=False)) == 1
 
 
 def test_word_tables_grow_and_padding_is_left_out():

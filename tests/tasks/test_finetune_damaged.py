@@ -49,7 +49,7 @@ def folder(copy):
 def change(folder, **arrays):
   _, rows, _ = encoded_rows.load(folder, "train")
   path = pathlib.Path(folder, "train.npz")
-  np.savez(path, **(rows._asdict() | arrays))
+  np.savez(path, **(encoded_rows.named_arrays(rows) | arrays))
 
 
 def load(folder):

@@ -48,25 +48,25 @@ def example(*texts, label="no"):
 
 
 def test_pairs_and_single_texts_of_bert(bert):
-  encoded = encode.texts(
+  encoded = encode.encode_texts(
     CLASSIFICATION, [example("the cat"), example("the cat", "a dog")], bert, 16
   )
   assert ids(bert, row_of(encoded, 0)) == ["[CLS]", "the", "cat", "[SEP]"]
   assert ids(bert, row_of(encoded, 1)) == (
     ["[CLS]", "the", "cat", "[SEP]", "a", "dog", "[SEP]"]
   )
-  assert encoded.rows.second.tolist() == [4, 4]
+  assert encoded.rows.second_begins.tolist() == [4, 4]
   assert encoded.rows.labels.dtype == np.int32
 
 
 def test_roberta_has_two_separators_and_no_segments(folder):
   vocabulary = files.load(files.roberta(folder))
-  encoded = encode.texts(
+  encoded = encode.encode_texts(
     CLASSIFICATION, [example("ab", "c"), example("ab")], vocabulary, 16
   )
   pair = ["<s>", "a", "b", "</s>", "</s>", "c", "</s>"]
   assert ids(vocabulary, row_of(encoded, 0)) == pair
-  assert encoded.rows.second.tolist() == [7, 4]
+  assert encoded.rows.second_begins.tolist() == [7, 4]
   batch = batches.Batches(
     CLASSIFICATION, encoded.rows, 1, 2, shuffle=False
   ).batch(0)
@@ -77,11 +77,13 @@ def test_roberta_has_two_separators_and_no_segments(folder):
 def test_gpt1_has_three_new_tokens(folder):
   vocabulary = files.load(files.gpt1(folder))
   size = vocabulary.vocab_size
-  encoded = encode.texts(CLASSIFICATION, [example("ab", "c")], vocabulary, 16)
+  encoded = encode.encode_texts(
+    CLASSIFICATION, [example("ab", "c")], vocabulary, 16
+  )
   row = row_of(encoded, 0)
   assert [row[0], row[3], row[-1]] == [size, size + 1, size + 2]
   assert len(row) == 6
-  assert layouts.of_vocabulary(vocabulary).vocab_size == size + 3
+  assert layouts.layout_of(vocabulary).vocab_size == size + 3
 
 
 def test_pairs_are_cut_as_the_published_code_cuts_them():
@@ -97,16 +99,16 @@ def test_pairs_are_cut_as_the_published_code_cuts_them():
     for second in range(12):
       for capacity in range(2, 20):
         expected = pop(first, second, capacity)
-        assert layouts.cut_pair(first, second, capacity) == expected
+        assert layouts.cut_lengths(first, second, capacity) == expected
 
 
 def test_choices_are_rows_of_one_example(bert):
   task = Task("c", "choice", ("0", "1"), 2, ("accuracy",))
   texts = [["the cat", "sat"], ["the cat", "ran on the mat"]]
-  encoded = encode.texts(
+  encoded = encode.encode_texts(
     task, [dict(id="0", texts=texts, label="1")] * 3, bert, 16
   )
-  assert encoded.rows.example.tolist() == [0, 0, 1, 1, 2, 2]
+  assert encoded.rows.example_indices.tolist() == [0, 0, 1, 1, 2, 2]
   assert encoded.rows.labels.tolist() == [1] * 6
   batch = batches.Batches(task, encoded.rows, 0, 2, shuffle=False).batch(1)
   assert batch["input_ids"].shape == (2, 2, 16)
@@ -123,7 +125,7 @@ def tagged_example(words, tags, **fields):
 
 def test_the_first_piece_has_the_tag(bert):
   # Each word has two pieces. The second piece must not get the tag B-X too.
-  encoded = tagging.rows(
+  encoded = tagging.encode_sentences(
     TAGS, [tagged_example(["xy", "zx"], ["B-X", "I-X"])], bert, 16
   )
   assert encoded.rows.labels.tolist() == [-1, 1, -1, 2, -1, -1]
@@ -135,7 +137,7 @@ def test_the_first_piece_has_the_tag(bert):
 
 def test_words_without_a_piece_are_named_and_words_stay_in_step(bert):
   words = ["\u200d", "cat", "\ufe0f", "xyz"]
-  encoded = tagging.rows(
+  encoded = tagging.encode_sentences(
     TAGS, [tagged_example(words, ["B-X", "I-X", "O", "B-X"])], bert, 16
   )
   assert encoded.rows.offsets[:, 0].max() == 3
@@ -156,9 +158,9 @@ def test_every_word_has_one_first_piece_in_all_windows(bert, length):
     )
   # Add a word that is longer than any window.
   examples.append(tagged_example(["cat", "x" * 60, "dog"], ["O", "B-X", "I-X"]))
-  rows = tagging.rows(TAGS, examples, bert, length).rows
+  rows = tagging.encode_sentences(TAGS, examples, bert, length).rows
   assert encoded_rows.lengths(rows).max() <= length
-  example_of = np.repeat(rows.example, encoded_rows.lengths(rows))
+  example_of = np.repeat(rows.example_indices, encoded_rows.lengths(rows))
   for e, example in enumerate(examples):
     first_pieces = (example_of == e) & (rows.offsets[:, 0] >= 0)
     words = rows.offsets[first_pieces, 0].tolist()
@@ -174,7 +176,9 @@ def test_a_sentence_has_its_document_around_it(bert):
     for words in sentences[:3]
   ]
   examples.append(tagged_example(sentences[3], ["O"] * 2, document=2))
-  encoded = tagging.rows(TAGS, examples, bert, 10, context=True)
+  encoded = tagging.encode_sentences(
+    TAGS, examples, bert, 10, with_context=True
+  )
   # A row has eight pieces: four pieces of the sentence, and two on each side.
   assert (
     ids(bert, row_of(encoded, 1))[1:-1] == ["a"] * 2 + ["b"] * 4 + ["cat"] * 2
@@ -299,7 +303,7 @@ def test_numbers_stay_numbers(bert):
   task = Task("r", "regression", (), 1, ("pearson",))
   labels = [0.0, 2.5, 3.8, None]
   examples = [example("the cat", label=x) for x in labels]
-  encoded = encode.texts(task, examples, bert, 16)
+  encoded = encode.encode_texts(task, examples, bert, 16)
   batch = batches.Batches(task, encoded.rows, 0, 5, shuffle=False).batch(0)
   assert batch["labels"].dtype == np.float32 and batch["labels"].shape == (5,)
   np.testing.assert_allclose(batch["labels"], [0, 2.5, 3.8, 0, 0], atol=1e-6)
@@ -323,7 +327,7 @@ def test_a_folder_is_what_was_encoded_and_is_made_once(tmp_path, bert):
   output, meta = prepare(tmp_path, "sst2", [f"train={train}"], length=12)
   task, encoded, examples = encoded_rows.load(output, "train")
   assert task.labels == ("0", "1") and meta["pad"] == 0
-  expected = encode.texts(task, examples, bert, 12).rows
+  expected = encode.encode_texts(task, examples, bert, 12).rows
   for name, array in expected._asdict().items():
     np.testing.assert_array_equal(getattr(encoded, name), array)
   assert examples[0] == {"id": "0", "texts": ["the good cat "], "label": "1"}

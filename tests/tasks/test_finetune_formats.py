@@ -41,7 +41,7 @@ def test_squad_files(tmp_path):
   assert odds == {"é1": 2.5, "2": -1.0}
   with pytest.raises(ValueError, match="question id '2' occurs twice"):
     server_files.write(str(tmp_path), spec, predicted, [{"id": "2"}] * 2)
-  with pytest.raises(ValueError, match="2 predictions of 1 examples"):
+  with pytest.raises(ValueError, match="are 2 predictions for 1 examples"):
     server_files.write(str(tmp_path), spec, predicted, examples[:1])
 
 
@@ -94,9 +94,9 @@ def test_glue_files(tmp_path, monkeypatch, capsys):
     capsys.readouterr().err
   )
   with pytest.raises(ValueError, match="is a second CoLA.tsv"):
-    server_files.submission(archive_path, [paths[0]] * 2)
+    server_files.pack_submission(archive_path, [paths[0]] * 2)
   with pytest.raises(ValueError, match="the server knows no file other.tsv"):
-    server_files.submission(archive_path, ["CoLA.tsv", "other.tsv"])
+    server_files.pack_submission(archive_path, ["CoLA.tsv", "other.tsv"])
   with pytest.raises(SystemExit, match="error: .*no/CoLA.tsv"):
     execute(["submission", "--output", archive_path, "--input", "no/CoLA.tsv"])
 

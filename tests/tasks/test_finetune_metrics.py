@@ -486,9 +486,11 @@ def test_without_labels_there_are_no_metrics():
 
 def test_wrong_predictions_and_metrics_are_refused():
   spec = task("classification", BINARY, "accuracy")
-  with pytest.raises(ValueError, match="2 predictions of 1 examples"):
+  with pytest.raises(ValueError, match="are 2 predictions for 1 examples"):
     metrics.evaluate(spec, ["0", "1"], with_labels("0"))
-  with pytest.raises(ValueError, match="no metric 'acuracy'; there are acc"):
+  with pytest.raises(
+    ValueError, match="no metric 'acuracy'; the metrics are acc"
+  ):
     metrics.evaluate(
       spec._replace(metrics=("acuracy",)), ["0"], with_labels("0")
     )
@@ -542,7 +544,7 @@ def test_numbers_are_json():
     ),
     (
       *("tagging", ("O", "B-X"), "tagging_f1", [["O", "O"]], [["O", "B-X"]]),
-      ["all right tags are O, so there is no entity: tagging_f1 is 0."],
+      ["all gold tags are O, so there is no entity: tagging_f1 is 0."],
     ),
     (
       *("tagging", ("N", "V"), "accuracy", [["N", "V"]], [["N", "N"]]),
@@ -558,4 +560,4 @@ def test_a_metric_that_says_little_is_named(
   field = "tags" if kind == "tagging" else "label"
   examples = [{field: x} for x in golds]
   spec = task(kind, labels, metric)
-  assert metrics.doubts(spec, predicted, examples) == wanted
+  assert metrics.score_warnings(spec, predicted, examples) == wanted

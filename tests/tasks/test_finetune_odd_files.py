@@ -152,7 +152,7 @@ def test_commas_between_columns_of_words(tmp_path, columns):
 def test_tags_with_spaces_are_a_column_each(tmp_path):
   path = files.write(tmp_path / "a.tsv", "cats\tB-New York\nran\tO\n")
   examples = read(path, kind="tagging")
-  content = server_files.conll([["B-New York", "O"]], examples)
+  content = server_files.conll_text([["B-New York", "O"]], examples)
   assert content == "cats B-New_York B-New_York\nran O O\n"
 
 

@@ -10,7 +10,7 @@ import pytest
 from bert_jax.tasks import batches, metrics, predictions, server_files
 from bert_jax.tasks.encoded_rows import Rows, Task
 from bert_jax.tasks.predictions import SpanRules
-from bert_jax.tasks.windows import windows
+from bert_jax.tasks.windows import window_bounds
 
 BINARY = ("0", "1")
 
@@ -34,11 +34,11 @@ def rows_of(sizes, example, labels, offsets=None):
 def logits_in_batch_order(spec, rows, size, logits):
   """Collects each row's logits from its batch; returns them in row order."""
   split_batches = batches.Batches(spec, rows, 0, size, shuffle=False)
-  batch_logits = [None] * len(rows.example)
+  batch_logits = [None] * len(rows.example_indices)
   for step in range(split_batches.steps_per_epoch):
     batch = split_batches.batch(step)
     for row in batch["row"]:
-      for c in range(spec.columns if row >= 0 else 0):
+      for c in range(spec.num_choices if row >= 0 else 0):
         batch_logits[row + c] = logits[row + c]
   return batch_logits
 
@@ -154,7 +154,7 @@ def test_one_tag_a_word_from_the_window_with_most_context():
   # has pieces on both sides of piece 3; in window 1, piece 3 is the first.
   (tags,) = predictions.make_predictions(spec, rows, logits, [example])
   assert tags == ["B-X", "B-X", "O", "B-X", "I-X", "I-X"]
-  assert predictions.words_without_row(rows, [example]) == 1
+  assert predictions.num_words_without_row(rows, [example]) == 1
   gold = ["B-X", "O", "B-X", "O", "O", "O"]
   scores = metrics.evaluate(spec, [tags], [{**example, "tags": gold}])
   assert scores["recall"] == 0.5  # A word without a piece is counted.
@@ -203,7 +203,7 @@ def rows_of_question(context, capacity, stride, question_length=2):
       halves = [(begin, middle), (middle, end)]
       offsets += halves if len(word) > 4 else [(begin, end)]
     begin = end + 1
-  spans = windows(len(offsets), capacity, stride)
+  spans = window_bounds(len(offsets), capacity, stride)
   no_offset = [(-1, -1)]
   row_offsets = [
     no_offset * (question_length + 2) + offsets[a:b] + no_offset
@@ -376,13 +376,13 @@ def test_windows_are_found_by_characters():
     (114, 114, 9),
   ):
     offsets = np.repeat(np.arange(count)[:, None], 2, 1)
-    spans = windows(count, capacity, stride)
+    spans = window_bounds(count, capacity, stride)
     window_offsets = [offsets[a:b] for a, b in spans]
-    assert predictions._context_spans(window_offsets) == spans
+    assert predictions._piece_ranges(window_offsets) == spans
   # Several pieces of one character have the same offsets.
   offsets = np.repeat(np.arange(90) // 3, 2).reshape(-1, 2)
-  spans = windows(90, 20, 7)
-  assert predictions._context_spans([offsets[a:b] for a, b in spans]) == spans
+  spans = window_bounds(90, 20, 7)
+  assert predictions._piece_ranges([offsets[a:b] for a, b in spans]) == spans
 
 
 def test_answers_do_not_depend_on_padding():
@@ -406,17 +406,21 @@ def test_logits_that_do_not_fit_are_refused():
   spec = task("classification", BINARY)
   rows = rows_of([2, 2], [0, 1], [0, 0])
   for logits in (np.zeros((1, 2)), np.zeros((2, 3))):
-    with pytest.raises(ValueError, match="not 2 for each of 2 rows"):
+    with pytest.raises(ValueError, match="each of 2 rows needs 2"):
       predictions.make_predictions(spec, rows, logits, [{}, {}])
   with pytest.raises(ValueError, match="not finite"):
     predictions.make_predictions(spec, rows, np.full((2, 2), np.nan), [{}, {}])
   spec = task("tagging", ("O", "B-X", "I-X"))
   rows = rows_of_sentence(2, [(0, 2)], [1, 1])
-  with pytest.raises(ValueError, match=r"row 0 are \[4, 2\], not \[4, 3\]"):
+  with pytest.raises(
+    ValueError, match=r"row 0 have shape \[4, 2\], not \[4, 3\]"
+  ):
     predictions.make_predictions(
       spec, rows, np.zeros((1, 4, 2)), [{"words": ["a"] * 2}]
     )
-  with pytest.raises(ValueError, match="the logits are of 2 rows, not of 1"):
+  with pytest.raises(
+    ValueError, match="the logits are for 2 rows, but there are 1"
+  ):
     predictions.make_predictions(
       spec, rows, np.zeros((2, 4, 3)), [{"words": ["a"] * 2}]
     )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax.tasks import encoded_rows, questions, task_inputs
-from bert_jax.tasks.windows import best_windows, windows
+from bert_jax.tasks.windows import best_windows, window_bounds
 
 DATA = os.environ.get("BERT_JAX_TEST_DATA")
 
@@ -32,19 +32,19 @@ def question(context, text=None, start=0, question_text="the cat"):
 def test_windows_of_published_sizes():
   # At length 128, with a question of 11 tokens and three special tokens, the
   # stride is larger than the capacity.
-  assert windows(157, 114, 128) == [(0, 114), (114, 157)]
-  assert windows(400, 370, 128) == [(0, 370), (128, 400)]
-  assert windows(114, 114, 128) == [(0, 114)]
-  assert windows(0, 114, 128) == [(0, 0)]
+  assert window_bounds(157, 114, 128) == [(0, 114), (114, 157)]
+  assert window_bounds(400, 370, 128) == [(0, 370), (128, 400)]
+  assert window_bounds(114, 114, 128) == [(0, 114)]
+  assert window_bounds(0, 114, 128) == [(0, 0)]
   with pytest.raises(ValueError, match="windows of 0 tokens"):
-    windows(5, 0, 1)
+    window_bounds(5, 0, 1)
 
 
 def test_no_window_leaves_a_gap():
   rng = np.random.default_rng(0)
   for _ in range(500):
     count, capacity, stride = (int(x) for x in rng.integers(1, 200, 3))
-    spans = windows(count, capacity, stride)
+    spans = window_bounds(count, capacity, stride)
     covered_tokens = set().union(*(range(a, b) for a, b in spans))
     assert covered_tokens == set(range(count))
     assert max(b - a for a, b in spans) <= capacity
@@ -54,7 +54,7 @@ def test_no_window_leaves_a_gap():
 
 
 def test_the_best_window_is_that_of_most_context():
-  spans = windows(20, 10, 4)
+  spans = window_bounds(20, 10, 4)
   best = best_windows(20, spans)
   for token in range(20):
     scores = [
@@ -63,7 +63,7 @@ def test_the_best_window_is_that_of_most_context():
     ]
     assert scores[best[token]] == max(scores)
   # A very long text needs no array [windows, tokens].
-  best = best_windows(10**6, windows(10**6, 100, 50))
+  best = best_windows(10**6, window_bounds(10**6, 100, 50))
   assert (np.diff(best) >= 0).all() and best[-1] == 19_998
 
 
@@ -89,23 +89,25 @@ def test_an_answer_is_the_raw_text(bert, roberta, context, answer):
   start = context.index(answer)
   for vocabulary in (bert, roberta):
     example = question(context, answer, start)
-    rows = questions.rows([example], vocabulary, 64).rows
-    assert len(rows.example) == 1
+    rows = questions.encode_questions([example], vocabulary, 64).rows
+    assert len(rows.example_indices) == 1
     assert texts(example, rows, 0) == answer
     assert rows.labels[0, 0] > 0
 
 
 def test_a_row_is_the_question_and_the_context(bert, roberta):
   example = question("a dog", "dog", 2)
-  rows = questions.rows([example], bert, 32).rows
+  rows = questions.encode_questions([example], bert, 32).rows
   pieces = [bert.pieces[i] for i in rows.ids]
   assert pieces == ["[CLS]", "the", "cat", "[SEP]", "a", "dog", "[SEP]"]
-  assert rows.second.tolist() == [4] and rows.labels.tolist() == [[5, 5]]
+  assert rows.second_begins.tolist() == [4] and rows.labels.tolist() == [[5, 5]]
   no_offset = [-1, -1]
   assert rows.offsets.tolist() == [no_offset] * 4 + [[0, 1], [2, 5], no_offset]
-  rows = questions.rows([example], roberta, 32).rows
+  rows = questions.encode_questions([example], roberta, 32).rows
   # `second` is the column where the context begins, also without segments.
-  assert rows.second.tolist() == [np.flatnonzero(rows.offsets[:, 0] >= 0)[0]]
+  assert rows.second_begins.tolist() == [
+    np.flatnonzero(rows.offsets[:, 0] >= 0)[0]
+  ]
   separators = [i for i in rows.ids.tolist() if i == roberta.special.sep]
   assert len(separators) == 3
 
@@ -122,9 +124,9 @@ def test_answers_in_windows_at_edges_and_cut(bert):
         continue
       start, end = begins[first_word], begins[last_word] + len(words[last_word])
       example = question(context, context[start:end], int(start))
-      rows = questions.rows([example], bert, 15, stride=4).rows
+      rows = questions.encode_questions([example], bert, 15, stride=4).rows
       windows_with_answer = 0
-      for i, (a, b) in enumerate(windows(len(words), 10, 4)):
+      for i, (a, b) in enumerate(window_bounds(len(words), 10, 4)):
         is_inside = a <= first_word and last_word < b
         assert (rows.labels[i, 0] > 0) == is_inside
         if is_inside:
@@ -143,7 +145,7 @@ def test_no_answer_and_no_label_and_a_wrong_place(bert):
   correct = question("the cat sat", "sat", 8)
   misplaced = question("  the cat sat", "sat", 8) | {"id": "moved"}
   unlabelled = correct | {"answers": None, "id": "hidden"}
-  rows = questions.rows(
+  rows = questions.encode_questions(
     [question("the cat"), correct, misplaced, unlabelled], bert, 32
   )
   labels = rows.rows.labels.tolist()
@@ -151,20 +153,22 @@ def test_no_answer_and_no_label_and_a_wrong_place(bert):
   event = "answers that are not at their offset, not trained on"
   assert rows.notes == {event: ["moved"]}
   # Spaces have no piece, so no piece holds such an answer.
-  rows = questions.rows([question("the  cat", " ", 4)], bert, 32)
+  rows = questions.encode_questions([question("the  cat", " ", 4)], bert, 32)
   assert rows.notes == {"answers that no piece holds, not trained on": ["q"]}
 
 
 def test_questions_and_contexts_of_any_size(bert):
   long_text = " ".join(["dog"] * 100)
-  rows = questions.rows(
+  rows = questions.encode_questions(
     [question(long_text, question_text=long_text)], bert, 32
   )
   assert encoded_rows.lengths(rows.rows).max() <= 32
   assert rows.notes == {"questions cut": ["q"]}
   first_characters = rows.rows.offsets[rows.rows.offsets[:, 0] >= 0, 0]
   assert set(first_characters) == {4 * i for i in range(100)}
-  rows = questions.rows([question(" \n ", question_text="")], bert, 32)
+  rows = questions.encode_questions(
+    [question(" \n ", question_text="")], bert, 32
+  )
   assert [bert.pieces[i] for i in rows.rows.ids] == ["[CLS]", "[SEP]", "[SEP]"]
 
 
@@ -217,11 +221,11 @@ def test_real_questions(tmp_path):
   path = f"{DATA}/eval/squad/xquad.en.json"
   examples = task_inputs.read(task, [task_inputs.Input("validation", path)])
   examples = examples.splits["validation"]
-  encoded = questions.rows(examples, vocabulary, 384)
+  encoded = questions.encode_questions(examples, vocabulary, 384)
   rows = encoded.rows
   assert len(examples) == 1190 and not encoded.notes
   answered = set()
-  for i, e in enumerate(rows.example):
+  for i, e in enumerate(rows.example_indices):
     if rows.labels[i, 0] > 0:
       answered.add(int(e))
       gold = examples[e]["answers"][0]["text"]

@@ -105,7 +105,7 @@ def test_metrics_are_those_of_the_counts():
     dict(id=str(i), texts=["a"], label=names[row > 0].tolist()[::-1])
     for i, row in enumerate(is_label)
   ]
-  rows = encode.texts(TASK, examples, tiny_tasks.vocabulary(), 16).rows
+  rows = encode.encode_texts(TASK, examples, tiny_tasks.vocabulary(), 16).rows
   np.testing.assert_array_equal(rows.labels, is_label)
   predicted = predictions.make_predictions(TASK, rows, logits, examples)
   assert predicted == [names[x > 0].tolist() for x in logits]
@@ -113,7 +113,7 @@ def test_metrics_are_those_of_the_counts():
   num_shared = (is_label & is_predicted).sum(0)
   counts = is_label.sum(0) + is_predicted.sum(0)
   scores = metrics.evaluate(TASK, predicted, examples)
-  assert list(scores) == metrics.names(TASK)
+  assert list(scores) == metrics.score_names(TASK)
   assert scores["f1_micro"] == pytest.approx(
     2 * num_shared.sum() / counts.sum()
   )

@@ -313,7 +313,7 @@ def test_tags_without_prefixes_are_scored_word_by_word(tmp_path, names, metric):
     # A word without a piece has no tag, and counts as wrong.
     predicted = [[example["tags"][0], None, None]]
     assert metrics.evaluate(task, predicted, [example])["accuracy"] == 1 / 3
-    assert metrics.names(task) == ["accuracy", "examples"]
+    assert metrics.score_names(task) == ["accuracy", "examples"]
   task_input = task_inputs.find(
     "mine", "tagging", None, [str(n) for n in names]
   )
@@ -394,7 +394,7 @@ def test_a_tagger_without_o_invents_none(tmp_path):
   (answer,) = predict.predict(predictor, [example])
   assert answer["tags"][1] is answer["probabilities"][1] is None
   assert {answer["tags"][0], answer["tags"][2]} <= {*labels}
-  text = server_files.conll(
+  text = server_files.conll_text(
     [answer["tags"]], [example | {"tags": ["NOUN"] * 3}]
   )
   assert text.split("\n")[1] == "\u0007 NOUN _"

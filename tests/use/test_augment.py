@@ -176,7 +176,7 @@ def test_a_text_longer_than_the_model(predictor):
   rows, positions = augmentation.masked_rows(
     [(text.ids, length - 2)], predictor.vocabulary.special, length
   )
-  assert rows.starts.tolist() == [0, length] and rows.second == [length]
+  assert rows.starts.tolist() == [0, length] and rows.second_begins == [length]
   assert rows.ids[positions[0]] == 4 and positions == [length - 1]
 
 

@@ -192,7 +192,7 @@ def family_tasks():
 
 def torch_ids(model, family, texts):
   """Returns ids and segments of texts, as a family's classifiers read them."""
-  layout = layouts.of_vocabulary(model.vocabulary)
+  layout = layouts.layout_of(model.vocabulary)
   first, *second = model.vocabulary.encode_batch(texts)
   ids = [*layout.begin, *first]
   segments = [0] * len(ids)
@@ -272,7 +272,7 @@ def test_fine_tuned_models(family, task, tmp_path, capsys):
   elif task == "token_classification":
     words = TEXT.split()
     ids, counts = model.vocabulary.encode_words(words)
-    layout = layouts.of_vocabulary(model.vocabulary)
+    layout = layouts.layout_of(model.vocabulary)
     logits = (
       torch_run(module, [[*layout.begin, *ids.tolist(), *layout.end]])
       .logits[0]

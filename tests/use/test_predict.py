@@ -126,8 +126,8 @@ def test_a_long_text_is_the_mean_of_its_windows(models):
   text = " ".join(tiny_tasks.sentences(12))
   path = models["regression"]
   predictor, (prediction,) = predict(path, [{"text": text}], length=12)
-  rows = long_texts.rows([[text]], predictor.vocabulary, 12)
-  assert len(rows.example) > 3 and np.diff(rows.starts).max() == 12
+  rows = long_texts.encode_in_windows([[text]], predictor.vocabulary, 12)
+  assert len(rows.example_indices) > 3 and np.diff(rows.starts).max() == 12
   logits = predicting.run(predictor, rows, None)
   np.testing.assert_allclose(prediction["score"], np.mean(logits), rtol=1e-6)
 
@@ -135,7 +135,7 @@ def test_a_long_text_is_the_mean_of_its_windows(models):
 @pytest.mark.parametrize("sizes", [(3, 40), (40, 3), (30, 40), (25,), (4, 4)])
 def test_windows_leave_no_token_and_no_pair_out(sizes):
   texts = [np.arange(n, dtype=np.int32) + 100 * i for i, n in enumerate(sizes)]
-  windows = long_texts.cut_texts(texts, 12)
+  windows = long_texts.cut_into_windows(texts, 12)
   assert all(sum(map(len, w)) <= 12 for w in windows)
   for i, text in enumerate(texts):
     window_tokens = {int(t) for window in windows for t in window[i]}

@@ -122,8 +122,8 @@ def test_ids_of_fairseq_are_those_of_transformers(
   )
   loaded = loading.read(str(roberta_model[1]))
   loaded_tokenizer = loading.open_model(str(roberta_model[1])).tokenizer
-  layout = layouts.of_vocabulary(opened)
-  assert layout.between == (special.sep,) * 2 and not layout.segments
+  layout = layouts.layout_of(opened)
+  assert layout.between == (special.sep,) * 2 and not layout.has_segments
   for text in TEXTS:
     ids = tokenizer(text)["input_ids"]
     assert list(opened.encode_batch([text])[0]) == ids[1:-1], text
@@ -131,7 +131,7 @@ def test_ids_of_fairseq_are_those_of_transformers(
   pair = tokenizer("a b", "c")["input_ids"]
   assert loaded_tokenizer.encode("a b", "c").ids == pair
   texts = [np.array(opened.encode_batch([x])[0]) for x in ("a b", "c")]
-  row = np.concatenate(layouts.row(layout, texts, 20).id_arrays)
+  row = np.concatenate(layouts.lay_out(layout, texts, 20).id_arrays)
   assert row.tolist() == pair
   assert loaded.config["model"]["vocab_size"] == len(opened.pieces)
 

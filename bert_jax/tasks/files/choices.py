@@ -101,7 +101,7 @@ def parse_swag(task: Task, record: Record, needed: bool) -> dict[str, Any]:
     needed: True if a record without a label is an error.
   """
   sentence, begin = (get_text(record, name) for name in ("sent1", "sent2"))
-  endings = [get_text(record, f"ending{k}") for k in range(task.columns)]
+  endings = [get_text(record, f"ending{k}") for k in range(task.num_choices)]
   return dict(
     id=record.fields.get("", record.fields.get("id")),
     texts=[[sentence, f"{begin} {ending}"] for ending in endings],
@@ -124,8 +124,8 @@ def parse_race(task: Task, record: Record, needed: bool) -> dict[str, Any]:
   question = get_text(record, "question")
   options = get(record, "options")
   options = options if isinstance(options, list) else []
-  if [type(option) for option in options] != [str] * task.columns:
-    raise UserError(f"{record.location}: not {task.columns} options.")
+  if [type(option) for option in options] != [str] * task.num_choices:
+    raise UserError(f"{record.location}: not {task.num_choices} options.")
   texts = []
   for option in options:
     if "_" in question:
