@@ -99,7 +99,7 @@ def ours(args: argparse.Namespace) -> dict:
   optimizer_settings = dict(
     adagrad=(1.0, 20.0, 10.0), adamw=(0.9, 0.999, 1e-8, 0.01, 10.0)
   )[args.optimizer]
-  optimizer = optim.factory(args.optimizer)(
+  optimizer = optim.optimizer_factory(args.optimizer)(
     schedule, args.optimizer, *optimizer_settings
   )
   batches = make_batches(args)

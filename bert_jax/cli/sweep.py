@@ -66,11 +66,11 @@ def run(args: argparse.Namespace) -> None:
   folder = str(Path(args.workdir).absolute())
   seeds = range(args.first_seed, args.first_seed + args.seeds)
   runs = sweep.plan(config, args.grid, seeds)
-  metric = args.metric or sweep.metric_of(config)
+  metric = args.metric or sweep.default_metric(config)
   sweep.check_metric(metric, runs)
   command = [sys.executable, "-m", "bert_jax", "train", "--config", args.config]
   outcomes = sweep.run_all(runs, folder, command, args.processes)
-  print("\n".join(sweep.report(folder, outcomes, metric)), flush=True)
-  outcomes = sweep.require_metric(outcomes, metric)
+  print("\n".join(sweep.write_report(folder, outcomes, metric)), flush=True)
+  outcomes = sweep.mark_missing_metric(outcomes, metric)
   if all(outcome.error for outcome in outcomes):
     raise UserError(f"every run failed; the first error: {outcomes[0].error}")

@@ -159,7 +159,7 @@ def compile_phases(
       )
     numbers = [phase - 1]
   for topology in slices:
-    topologies.describe(topology)
+    topologies.devices_of_slice(topology)
   if output_format == "markdown":
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
   fits = True
@@ -170,5 +170,5 @@ def compile_phases(
         report |= suggestions.find_suggestion(config, number, report)
         fits = False
       format_report = FORMATS[output_format]
-      print(format_report(report | topologies.versions()), flush=True)
+      print(format_report(report | topologies.compiler_versions()), flush=True)
   return fits

@@ -64,7 +64,7 @@ def jit_replicated(
   return sharding.jit(function, out_shardings=replicated)
 
 
-def logits_of_units(
+def logits_by_unit(
   outputs: list[tuple[np.ndarray, np.ndarray]], count: int
 ) -> list[np.ndarray]:
   """Puts the logits of all units in order.
@@ -151,7 +151,7 @@ class SplitEvaluator:
       return [], means
     count = 1 + max(int(units.max()) for units, _ in outputs)
     logits = [(units, logits) for units, (_, logits) in outputs]
-    return logits_of_units(logits, count), means
+    return logits_by_unit(logits, count), means
 
 
 def split_predictions(split: Split, logits: list[np.ndarray]) -> list[Any]:

@@ -78,14 +78,14 @@ def open_task(
   config = dataclasses.replace(
     config,
     total_steps=config.total_steps or rows.steps_of_all_epochs,
-    evaluate=_every_epoch(config.evaluate, rows),
-    checkpoint=_every_epoch(config.checkpoint, rows),
+    evaluate=_with_epoch_interval(config.evaluate, rows),
+    checkpoint=_with_epoch_interval(config.checkpoint, rows),
     objective=objective,
   )
   return config, rows, splits
 
 
-def _every_epoch(section: T, rows: batches.TrainingSplit) -> T:
+def _with_epoch_interval(section: T, rows: batches.TrainingSplit) -> T:
   """Returns a section in which one epoch replaces an `every` of None."""
   if section.every is not None:
     return section

@@ -21,10 +21,10 @@ Schedule = Callable[[ArrayLike], ArrayLike]
 # The rules of `layer_scales`.
 LAYER_RULES = ("released", "written")
 # The names of ELMo's optimizer; see `build_adagrad`.
-ADAGRADS = ("adagrad", "adagrad_each")
+ADAGRAD_NAMES = ("adagrad", "adagrad_each")
 
 
-def _names(path: KeyPath) -> list[str]:
+def _names_on_path(path: KeyPath) -> list[str]:
   """Returns the names on the path to a leaf; the leaf's name is the last."""
   return [key.key for key in path if isinstance(key, DictKey)]
 
@@ -35,7 +35,7 @@ def _axes_of_variable(path: KeyPath, x: jax.Array) -> tuple[int, ...]:
   Each layer of a stack is a variable. So the first axis of a stack, which
   counts layers, is left out.
   """
-  return tuple(range(int("layers" in _names(path)), x.ndim))
+  return tuple(range(int("layers" in _names_on_path(path)), x.ndim))
 
 
 def decay_mask(params: Params) -> Params:
@@ -48,20 +48,24 @@ def decay_mask(params: Params) -> Params:
   Raises:
     ValueError: a leaf's name has no rule.
   """
-  decays = {"kernel": True, "embedding": True, "bias": False, "scale": False}
+  has_decay = {"kernel": True, "embedding": True, "bias": False}
+  has_decay["scale"] = False
   # ELMo: the projections of the LSTMs' outputs, and the mixture of the layers.
-  decays |= {"projection": True, "layer_weights": False, "gamma": False}
+  has_decay |= {"projection": True, "layer_weights": False, "gamma": False}
 
   def decide(path: KeyPath, _: jax.Array) -> bool:
-    names = _names(path)
-    if names[-1] not in decays:
-      raise ValueError(f"parameter {'/'.join(names)} has no rule for decay.")
-    return decays[names[-1]]
+    names = _names_on_path(path)
+    if names[-1] not in has_decay:
+      raise ValueError(
+        f"parameter {'/'.join(names)} has no rule for weight decay; add its"
+        " name to `optim.decay_mask`."
+      )
+    return has_decay[names[-1]]
 
   return tree_map_with_path(decide, params)
 
 
-def _zeros(params: Params) -> Params:
+def _zeros_like(params: Params) -> Params:
   return jax.tree.map(jnp.zeros_like, params)
 
 
@@ -77,7 +81,7 @@ class UncorrectedAdamState(NamedTuple):
   nu: Updates
 
 
-def _moments(
+def _new_moments(
   grads: Updates,
   state: UncorrectedAdamState | optax.ScaleByAdamState,
   b1: float,
@@ -98,13 +102,13 @@ def scale_by_uncorrected_adam(
   """
 
   def init(params: Params) -> UncorrectedAdamState:
-    return UncorrectedAdamState(_zeros(params), _zeros(params))
+    return UncorrectedAdamState(_zeros_like(params), _zeros_like(params))
 
   def update(
     grads: Updates, state: UncorrectedAdamState, params: Params | None = None
   ) -> tuple[Updates, UncorrectedAdamState]:
     del params
-    mu, nu = _moments(grads, state, b1, b2)
+    mu, nu = _new_moments(grads, state, b1, b2)
     updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mu, nu)
     return updates, UncorrectedAdamState(mu, nu)
 
@@ -126,14 +130,16 @@ def scale_by_corrected_adam(
 
   def init(params: Params) -> optax.ScaleByAdamState:
     count = jnp.zeros((), jnp.int32)
-    return optax.ScaleByAdamState(count, _zeros(params), _zeros(params))
+    return optax.ScaleByAdamState(
+      count, _zeros_like(params), _zeros_like(params)
+    )
 
   def update(
     grads: Updates, state: optax.ScaleByAdamState, params: Params | None = None
   ) -> tuple[Updates, optax.ScaleByAdamState]:
     del params
     count = optax.safe_increment(state.count)
-    mu, nu = _moments(grads, state, b1, b2)
+    mu, nu = _new_moments(grads, state, b1, b2)
     # `expm1` computes 1 - b**count without subtracting nearly equal numbers.
     m_weight, v_weight = (-jnp.expm1(count * x) for x in logarithms)
     updates = jax.tree.map(
@@ -176,8 +182,8 @@ def scale_by_trust_ratio(
   return optax.stateless(update)
 
 
-def every_leaf(params: Params) -> Params:
-  """Returns True at every leaf: the mask of a rule without exceptions."""
+def mask_of_all(params: Params) -> Params:
+  """Returns the mask of a rule without exceptions: True at every leaf."""
   return jax.tree.map(lambda _: True, params)
 
 
@@ -215,7 +221,7 @@ def layer_scales(
   depths = [
     leaf.shape[0]
     for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-    if _names(path)[0] == "encoder" and "layers" in _names(path)
+    if _names_on_path(path)[0] == "encoder" and "layers" in _names_on_path(path)
   ]
   if not depths:
     raise ValueError("optimizer.layer_decay: the model has no encoder.layers.")
@@ -223,7 +229,7 @@ def layer_scales(
   highest = count + (2 if rule == "released" else 1)
 
   def scale(path: KeyPath, leaf: jax.Array) -> float | jax.Array:
-    names = _names(path)
+    names = _names_on_path(path)
     if names[0] != "encoder":
       return 1.0
     if "layers" not in names:
@@ -261,12 +267,12 @@ class MuonState(NamedTuple):
 
 # The coefficients and the number of Newton-Schulz iterations (Jordan et al.).
 _QUINTIC_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-_ITERATIONS = 5
+_NUM_ITERATIONS = 5
 
 
 def _is_matrix(path: KeyPath) -> bool:
   """Returns True if a leaf holds the matrices of all layers."""
-  names = _names(path)
+  names = _names_on_path(path)
   return "layers" in names and "kernel" in names
 
 
@@ -276,7 +282,7 @@ def _as_matrices(
   """Reshapes a stack of n kernels to [n, inputs, outputs], merging heads."""
   # Heads are an input axis of attention's output kernel, and an output axis of
   # all other kernels.
-  inputs = stack.ndim - 2 if "output" in _names(path) else 1
+  inputs = stack.ndim - 2 if "output" in _names_on_path(path) else 1
   rows = math.prod(stack.shape[1 : 1 + inputs])
   return stack.reshape(stack.shape[0], rows, -1)
 
@@ -300,7 +306,7 @@ def orthogonalise(
     matrices = matrices.swapaxes(1, 2)
   norms = jnp.sqrt(jnp.square(matrices).sum((1, 2), keepdims=True))
   x = (matrices / (norms + 1e-8)).astype(dtype)
-  for _ in range(_ITERATIONS):
+  for _ in range(_NUM_ITERATIONS):
     gram = x @ x.swapaxes(1, 2)
     x = c1 * x + (c3 * gram + c5 * gram @ gram) @ x
   x = x.swapaxes(1, 2) if is_transposed else x
@@ -394,19 +400,19 @@ class AdagradState(NamedTuple):
   accumulator: Updates
 
 
-def scale_by_adagrad(initial: float) -> optax.GradientTransformation:
+def scale_by_adagrad(initial_sum: float) -> optax.GradientTransformation:
   """Divides gradients by the root of the sum of all squared gradients so far.
 
-  This is Duchi et al. 2011, as in tf.train.AdagradOptimizer.
+  This is the method of Duchi et al. 2011, as in tf.train.AdagradOptimizer.
 
   Args:
-    initial: the initial value of each sum. There is no epsilon, so only this
-      value keeps the sums above 0.
+    initial_sum: the initial value of each sum. There is no epsilon, so only
+      this value keeps the sums above 0.
   """
 
   def init(params: Params) -> AdagradState:
     return AdagradState(
-      jax.tree.map(lambda p: jnp.full_like(p, initial), params)
+      jax.tree.map(lambda p: jnp.full_like(p, initial_sum), params)
     )
 
   def update(
@@ -420,7 +426,7 @@ def scale_by_adagrad(initial: float) -> optax.GradientTransformation:
   return optax.GradientTransformation(init, update)
 
 
-def clip_each(norm: float) -> optax.GradientTransformation:
+def clip_each_variable(norm: float) -> optax.GradientTransformation:
   """Clips the gradient of each variable to a norm.
 
   Each layer of a stack is a variable.
@@ -472,7 +478,7 @@ def build_adagrad(
   if clip_norm:
     clip_functions = {
       "adagrad": optax.clip_by_global_norm,
-      "adagrad_each": clip_each,
+      "adagrad_each": clip_each_variable,
     }
     # Clip before scaling, because the train step reports `grad_norm` before
     # scaling.
@@ -485,7 +491,7 @@ def build_adagrad(
   )
 
 
-def factory(name: str) -> Callable[..., optax.GradientTransformation]:
+def optimizer_factory(name: str) -> Callable[..., optax.GradientTransformation]:
   """Returns the function that builds an optimizer.
 
   The arguments of this function are `schedule`, `name` and the other keys of
@@ -494,7 +500,7 @@ def factory(name: str) -> Callable[..., optax.GradientTransformation]:
   Args:
     name: the optimizer's name.
   """
-  return build_adagrad if name in ADAGRADS else build_optimizer
+  return build_adagrad if name in ADAGRAD_NAMES else build_optimizer
 
 
 def build_optimizer(
@@ -562,13 +568,13 @@ def build_optimizer(
   rules = {
     "adamw_bert": (uncorrected, decay_mask, None),
     "adamw": (corrected, decay_mask, None),
-    "adamw_fairseq": (corrected, every_leaf, None),
+    "adamw_fairseq": (corrected, mask_of_all, None),
     "lamb": (uncorrected, decay_mask, decay_mask),
-    "lamb_optax": (corrected, decay_mask, every_leaf),
+    "lamb_optax": (corrected, decay_mask, mask_of_all),
     "muon": (scale_by_muon(b1, b2, epsilon), decay_mask, None),
   }
   if name not in rules:
-    names = [*rules, *ADAGRADS]
+    names = [*rules, *ADAGRAD_NAMES]
     raise ValueError(f"optimizer.name={name!r} is not one of {names}.")
   adam, mask_of_decay, mask_of_ratio = rules[name]
   clip = optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity()

@@ -69,14 +69,14 @@ def plan(config: config_lib.RunConfig) -> list[Phase]:
     if not (rows >= 1 and rows % 1 == 0):
       raise UserError(
         f"config.phases.{name}.batch_scale={section.batch_scale} times"
-        f" batch_size={config.batch_size} is {rows:g}, which is no number of"
-        " rows."
+        f" batch_size={config.batch_size} is {rows:g}, which is not a whole"
+        " number of rows."
       )
     options = shared_options
     if name:
-      options = _with_phase(shared_options, section)
-      _check_hidden(f"phases.{name}", options)
-    _check_slots(f"phases.{name}" if name else "data", options)
+      options = _with_phase_options(shared_options, section)
+      _check_max_predictions(f"phases.{name}", options)
+    _check_number_of_slots(f"phases.{name}" if name else "data", options)
     micro_batches = config.micro_batches * section.micro_scale
     phases.append(
       Phase(name, number, start, end, int(rows), micro_batches, options)
@@ -89,8 +89,8 @@ def _sections(config: config_lib.RunConfig) -> dict[str, config_lib.Phase]:
   names = [f"phase{i + 1}" for i in range(len(config.phases))]
   if sorted(config.phases) != sorted(names):
     raise UserError(
-      f"config.phases: name them phase1, phase2, ... in their order, not"
-      f" {', '.join(config.phases)}."
+      f"config.phases: the phases must have the names phase1, phase2, ... in"
+      f" their order, not {', '.join(config.phases)}."
     )
   if not names:
     only_section = config_lib.Phase(
@@ -107,7 +107,7 @@ def _sections(config: config_lib.RunConfig) -> dict[str, config_lib.Phase]:
   return {name: config.phases[name] for name in names}
 
 
-def _with_phase(
+def _with_phase_options(
   data: dict[str, Any], section: config_lib.Phase
 ) -> dict[str, Any]:
   """Returns the data's options together with the options that a phase sets."""
@@ -124,7 +124,7 @@ def _with_phase(
   return data | options
 
 
-def _check_hidden(section: str, options: dict[str, Any]) -> None:
+def _check_max_predictions(section: str, options: dict[str, Any]) -> None:
   """Raises UserError if `max_predictions` is missing or not allowed.
 
   Args:
@@ -144,7 +144,7 @@ def _check_hidden(section: str, options: dict[str, Any]) -> None:
     )
 
 
-def _check_slots(section: str, options: dict[str, Any]) -> None:
+def _check_number_of_slots(section: str, options: dict[str, Any]) -> None:
   """Raises UserError if rows have more prediction slots than tokens."""
   slots, length = options.get("max_predictions"), options.get("length")
   # If a config sets only one of these keys, the recipe checks it.

@@ -102,7 +102,7 @@ def build(
       shapes = [frozen_shapes(objective, mesh, feed.shapes) for feed in feeds]
     except ValueError as e:  # Raised by the teacher's encoder.
       raise UserError(f"teacher.path={opened_teacher.path}: {e}") from e
-    frozen = teacher.place(opened_teacher, shapes[0])
+    frozen = teacher.place_on_devices(opened_teacher, shapes[0])
   return Setup(
     config=config,
     mesh=mesh,
@@ -227,7 +227,7 @@ def make_objective_and_optimizer(
       " --config.objective.freeze_positions=False."
     )
   schedule = optim.build_schedule(config.steps, **config.schedule.options())
-  make_optimizer = optim.factory(config.optimizer.name)
+  make_optimizer = optim.optimizer_factory(config.optimizer.name)
   optimizer = make_optimizer(schedule, **config.optimizer.options())
   model = config.model.options() | {"vocab_multiple": vocab_multiple}
   teacher_model = (

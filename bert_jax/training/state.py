@@ -174,7 +174,7 @@ def init_state(
   init = _make_init(objective, optimizer)
   abstract = abstract_state(objective, optimizer, mesh, batch)
   jitted = jax.jit(
-    lambda key: nn.unbox(init(key, jax.tree.map(_zeros, batch))),
+    lambda key: nn.unbox(init(key, jax.tree.map(_zeros_like, batch))),
     out_shardings=jax.tree.map(lambda x: x.sharding, abstract),
   )
   return jitted(jax.random.key(seed))
@@ -205,5 +205,5 @@ def _boxed_shapes(
   return jax.eval_shape(lambda x: init(jax.random.key(0), x), batch)
 
 
-def _zeros(x: Any) -> jax.Array:
+def _zeros_like(x: Any) -> jax.Array:
   return jnp.zeros(x.shape, x.dtype)

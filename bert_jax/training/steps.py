@@ -15,7 +15,7 @@ from bert_jax.training.state import TrainState
 Metrics = dict[str, Float[Array, ""]]
 
 
-def split_rows(batch: Batch, count: int) -> Batch:
+def split_into_micro_batches(batch: Batch, count: int) -> Batch:
   """Splits a batch into micro-batches: [b, ...] -> [count, b / count, ...].
 
   Micro-batch i has the rows i, i + count, i + 2 * count, ... With this stride
@@ -28,7 +28,7 @@ def split_rows(batch: Batch, count: int) -> Batch:
   return jax.tree.map(split, batch)
 
 
-def divide(sums: Sums, weights: Sums) -> Metrics:
+def divide_by_weights(sums: Sums, weights: Sums) -> Metrics:
   """Divides each sum by the weight of its name; 0 where the weight is 0."""
   return {
     name: jnp.where(weights[name] > 0, total, 0.0)
@@ -45,7 +45,7 @@ def total_loss(
   return sum(losses, start=jnp.zeros(()))
 
 
-def accumulate(
+def accumulate_gradients(
   objective: Objective,
   state: TrainState,
   frozen: Any,
@@ -77,13 +77,13 @@ def accumulate(
     params: Any, carry: Any, micro_batch: Batch, rng: Array
   ) -> tuple[Float[Array, ""], tuple[Sums, Any]]:
     sums, carry = objective.loss(params, frozen, carry, micro_batch, rng, True)
-    means = divide(sums, weights)
+    means = divide_by_weights(sums, weights)
     return total_loss(objective.coefficients, means), (sums, carry)
 
   grad = jax.grad(loss, has_aux=True)
   if micro_batches == 1:
     grads, (sums, carry) = grad(state.params, state.carry, batch, rng)
-    return grads, divide(sums, weights), carry
+    return grads, divide_by_weights(sums, weights), carry
 
   def body(
     totals: tuple[Any, Sums, Any], inputs: tuple[Array, Batch]
@@ -103,9 +103,11 @@ def accumulate(
     state.carry,
   )
   (grads, sums, carry), _ = jax.lax.scan(
-    body, zeros, (jnp.arange(micro_batches), split_rows(batch, micro_batches))
+    body,
+    zeros,
+    (jnp.arange(micro_batches), split_into_micro_batches(batch, micro_batches)),
   )
-  return grads, divide(sums, weights), carry
+  return grads, divide_by_weights(sums, weights), carry
 
 
 def make_train_step(
@@ -141,7 +143,7 @@ def make_train_step(
     limit: Float[Array, ""] | None = None,
   ) -> tuple[TrainState, Metrics]:
     rng = jax.random.fold_in(key, state.step)
-    grads, means, carry = accumulate(
+    grads, means, carry = accumulate_gradients(
       objective, state, frozen, batch, rng, micro_batches
     )
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
@@ -157,25 +159,25 @@ def make_train_step(
     }
     new_state = TrainState(state.step + 1, params, opt_state, carry)
     if limit is not None:
-      skipped = ~(metrics["loss"] <= limit)
-      skipped |= ~jnp.isfinite(metrics["grad_norm"])
-      metrics["skipped"] = skipped.astype(jnp.float32)
-      new_state = _keep_if_skipped(skipped, state, new_state)
+      is_skipped = ~(metrics["loss"] <= limit)
+      is_skipped |= ~jnp.isfinite(metrics["grad_norm"])
+      metrics["skipped"] = is_skipped.astype(jnp.float32)
+      new_state = _keep_if_skipped(is_skipped, state, new_state)
     return new_state, metrics
 
   return train_step
 
 
 def _keep_if_skipped(
-  skipped: Array, before: TrainState, after: TrainState
+  is_skipped: Array, old_state: TrainState, new_state: TrainState
 ) -> TrainState:
-  """Returns `before` with the counters of `after` if skipped, else `after`."""
+  """Returns the new state, or of a skipped step the old with new counters."""
 
   def choose(old: Array, new: Array) -> Array:
     is_counter = not jnp.issubdtype(new.dtype, jnp.inexact)
-    return new if is_counter else jnp.where(skipped, old, new)
+    return new if is_counter else jnp.where(is_skipped, old, new)
 
-  return jax.tree.map(choose, before, after)
+  return jax.tree.map(choose, old_state, new_state)
 
 
 def make_eval_step(objective: Objective) -> Callable[..., tuple[Sums, Sums]]:

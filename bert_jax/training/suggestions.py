@@ -31,10 +31,10 @@ def find_suggestion(
     changes that do not fit}.
   """
   tried: list[str] = []
-  for settings, topology in candidates(config, number, report):
+  for settings, topology in candidate_changes(config, number, report):
     if len(tried) == MAX_TRIALS:
       break
-    changed_config = change(config, settings)
+    changed_config = with_settings(config, settings)
     try:
       new_report = topologies.compile_step(changed_config, number, topology)
     except ValueError:
@@ -49,7 +49,7 @@ def find_suggestion(
   return dict(offer=None, offer_total_bytes=None, tried=tried)
 
 
-def candidates(
+def candidate_changes(
   config: dict[str, Any], number: int, report: dict[str, Any]
 ) -> Iterator[tuple[dict[str, Any], str]]:
   """Yields ({config key: value}, topology), the cheapest for a run first.
@@ -81,15 +81,17 @@ def candidates(
       (split_settings | remat_setting | setting, topology)
       for setting in micro_batches
     )
-  for larger, factor in _larger_slices(topology):
+  for larger_slice, factor in _larger_slices(topology):
     devices = round(report["devices"] * factor)
     larger_settings = _split_settings(config, devices) if split_settings else {}
-    yield larger_settings, larger
+    yield larger_settings, larger_slice
     if remat_setting:
-      yield larger_settings | remat_setting, larger
+      yield larger_settings | remat_setting, larger_slice
 
 
-def change(config: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+def with_settings(
+  config: dict[str, Any], settings: dict[str, Any]
+) -> dict[str, Any]:
   """Returns a copy of a config with other settings.
 
   Args:
@@ -152,7 +154,7 @@ def _larger_slices(topology: str) -> Iterator[tuple[str, float]]:
     The name of a larger slice, and the factor of its number of chips.
   """
   name, _, layout = topology.partition(":")
-  for larger in topologies.GENERATIONS[name].layouts:
-    factor = topologies.chips(larger) / topologies.chips(layout)
+  for larger_layout in topologies.GENERATIONS[name].layouts:
+    factor = topologies.num_chips(larger_layout) / topologies.num_chips(layout)
     if factor > 1:
-      yield f"{name}:{larger}", factor
+      yield f"{name}:{larger_layout}", factor

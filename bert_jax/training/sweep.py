@@ -27,11 +27,11 @@ from bert_jax.training import logging, train
 from bert_jax.training.setup import default_values
 from bert_jax.weights.run_config import flatten
 
-RESULTS = "sweep.json"
+RESULTS_FILE = "sweep.json"
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class PlannedRun:
   """Describes one run of a sweep.
 
   Attributes:
@@ -61,18 +61,18 @@ class Outcome:
     rows: the rows of the run's metrics.jsonl for the held-out set.
   """
 
-  run: Run
+  run: PlannedRun
   error: str | None
   rows: list[dict[str, Any]]
 
   @property
-  def last(self) -> dict[str, Any]:
+  def last_row(self) -> dict[str, Any]:
     """The row of the last step; {} if there are no rows."""
     return self.rows[-1] if self.rows else {}
 
 
 # Trains a run in a folder to its end; returns the message of an error, or None.
-Start = Callable[[Run, epath.Path], str | None]
+TrainRun = Callable[[PlannedRun, epath.Path], str | None]
 
 
 def parse_axis(text: str, config: dict[str, Any]) -> tuple[str, list[Any]]:
@@ -91,7 +91,7 @@ def parse_axis(text: str, config: dict[str, Any]) -> tuple[str, list[Any]]:
   flat = flatten(config)
   if key not in flat:
     raise UserError(
-      f"--grid {text} names no key of the config{did_you_mean(key, flat)}"
+      f"--grid {text}: the config has no such key{did_you_mean(key, flat)}"
     )
   if not texts:
     raise UserError(f"--grid {text} has no values; write {key}=A,B.")
@@ -117,7 +117,7 @@ def _parse(text: str, default: Any, axis: str) -> Any:
 
 def plan(
   config: dict[str, Any], grid: Sequence[str], seeds: Iterable[int]
-) -> list[Run]:
+) -> list[PlannedRun]:
   """Lists all runs: each point of the grid with each seed.
 
   Args:
@@ -133,15 +133,15 @@ def plan(
   keys = [key for key, _ in axes]
   if len(set(keys)) < len(keys) or "seed" in keys:
     raise UserError(
-      "--grid must have each key once, and seeds are set by --seeds; the keys"
-      f" are {', '.join(keys)}."
+      "give no key twice in --grid, and set seeds by --seeds; the keys are"
+      f" {', '.join(keys)}."
     )
   points = [
     dict(zip(keys, values, strict=True))
     for values in itertools.product(*(values for _, values in axes))
   ]
   runs = [
-    Run(point, seed, _with_point(config, point) | {"seed": seed})
+    PlannedRun(point, seed, _with_point(config, point) | {"seed": seed})
     for point, seed in itertools.product(points, seeds)
   ]
   if not runs:
@@ -164,24 +164,24 @@ def _with_point(
   return changed_config
 
 
-def metric_of(config: dict[str, Any]) -> str:
+def default_metric(config: dict[str, Any]) -> str:
   """Returns the name of the metric that a sweep reports by default.
 
-  It is the first metric of the config's task, or "loss" if the run has no task
-  whose answers it predicts.
+  It is the first metric of the config's task. It is "loss" if the run has no
+  task, or if its stage "layers" predicts no labels.
   """
   stage = config["objective"].get("stage")
   if not config_lib.trains_on_task(config) or stage == "layers":
     return "loss"
-  return _task(config).metrics[0]
+  return _open_task(config).metrics[0]
 
 
-def _task(config: dict[str, Any]) -> encoded_rows.Task:
+def _open_task(config: dict[str, Any]) -> encoded_rows.Task:
   task_folder = batches.open_folder(config["data"]["path"])
   return encoded_rows.task_of(task_folder.meta["task"])
 
 
-def check_metric(metric: str, runs: Sequence[Run]) -> None:
+def check_metric(metric: str, runs: Sequence[PlannedRun]) -> None:
   """Checks, before the first run begins, that the runs will have a metric.
 
   For pre-training the names are not known in advance, so nothing is checked.
@@ -195,15 +195,16 @@ def check_metric(metric: str, runs: Sequence[Run]) -> None:
       return
     names.update(_metric_names(run.config))
   if metric not in names:
+    suggestion = did_you_mean(metric, names)
     raise UserError(
-      f"--metric={metric} is no metric of the runs{did_you_mean(metric, names)}"
+      f"--metric={metric}: the runs have no such metric{suggestion}"
     )
 
 
 def _metric_names(config: dict[str, Any]) -> Iterator[str]:
   """Yields the names of all metrics that a task's run reports."""
   objective = config["objective"]
-  task = _task(config)
+  task = _open_task(config)
   if objective.get("stage") == "layers":
     names = ["attention_loss", "hidden_loss", "embedding_loss"]
   else:
@@ -221,9 +222,12 @@ def _metric_names(config: dict[str, Any]) -> Iterator[str]:
 
 
 def run_all(
-  runs: Sequence[Run], folder: PathLike, command: Sequence[str], processes: int
+  runs: Sequence[PlannedRun],
+  folder: PathLike,
+  command: Sequence[str],
+  processes: int,
 ) -> list[Outcome]:
-  """Runs all runs. If one fails, its error is kept and the others go on.
+  """Trains all runs. If one fails, its error is kept, and the others go on.
 
   When a sweep is started again, a run that has ended is not repeated, and a run
   that was stopped continues.
@@ -231,8 +235,8 @@ def run_all(
   Args:
     runs: the runs, from `plan`.
     folder: the sweep's folder; each run has a folder in it.
-    command: the words that start a run in another process. `--workdir` and the
-      values of the run's config are added.
+    command: the command that trains a run in another process. `--workdir` and
+      the values of the run's config are added.
     processes: the number of runs at a time, each in its own process. If it is
       0, the runs follow one another in this process.
 
@@ -244,18 +248,22 @@ def run_all(
   if not processes:
     # The runs share their compiled programs.
     jax.config.update("jax_compilation_cache_dir", str(root / "compiled"))
-    return [_run_one(run, root, _in_this_process) for run in runs]
-  start = functools.partial(_in_other_process, command)
+    return [_train_or_skip(run, root, _train_in_this_process) for run in runs]
+  train_run = functools.partial(_train_in_other_process, command)
   with concurrent.futures.ThreadPoolExecutor(processes) as pool:
-    return list(pool.map(lambda run: _run_one(run, root, start), runs))
+    return list(
+      pool.map(lambda run: _train_or_skip(run, root, train_run), runs)
+    )
 
 
-def _run_one(run: Run, root: epath.Path, start: Start) -> Outcome:
+def _train_or_skip(
+  run: PlannedRun, root: epath.Path, train_run: TrainRun
+) -> Outcome:
   workdir = root / run.name
   error = None
   if not _has_ended(workdir, run.config):
     print(f"run {run.name}", flush=True)
-    error = start(run, workdir)
+    error = train_run(run, workdir)
   if error:
     print(f"run {run.name} failed: {error}", flush=True)
   rows = logging.read_rows(workdir / "metrics.jsonl")
@@ -263,7 +271,7 @@ def _run_one(run: Run, root: epath.Path, start: Start) -> Outcome:
 
 
 def _has_ended(workdir: epath.Path, config: dict[str, Any]) -> bool:
-  """Returns True if a run of this config has ended in a folder.
+  """Returns True if a folder holds a run of this config that has ended.
 
   Raises:
     ValueError: the folder's run has another config.
@@ -288,7 +296,7 @@ def _has_ended(workdir: epath.Path, config: dict[str, Any]) -> bool:
   return True
 
 
-def _in_this_process(run: Run, workdir: epath.Path) -> str | None:
+def _train_in_this_process(run: PlannedRun, workdir: epath.Path) -> str | None:
   try:
     state = train.run(copy.deepcopy(run.config), str(workdir))
   except Exception as e:  # The other runs go on after an error of any class.
@@ -303,8 +311,8 @@ def _in_this_process(run: Run, workdir: epath.Path) -> str | None:
   return None
 
 
-def _in_other_process(
-  command: Sequence[str], run: Run, workdir: epath.Path
+def _train_in_other_process(
+  command: Sequence[str], run: PlannedRun, workdir: epath.Path
 ) -> str | None:
   workdir.mkdir(parents=True, exist_ok=True)
   flags = [
@@ -331,15 +339,17 @@ def _flag_text(setting: Any) -> str:
   return repr(setting) if isinstance(setting, (tuple, list)) else str(setting)
 
 
-def require_metric(outcomes: Sequence[Outcome], metric: str) -> list[Outcome]:
-  """Marks runs without a finite metric at the last step as failed.
+def mark_missing_metric(
+  outcomes: Sequence[Outcome], metric: str
+) -> list[Outcome]:
+  """Marks runs as failed if they lack a finite metric at the last step.
 
   A metric can be NaN; for example, a correlation is NaN if all predictions are
   equal.
   """
   checked = []
   for outcome in outcomes:
-    last_row = outcome.last
+    last_row = outcome.last_row
     if not outcome.error and not math.isfinite(last_row.get(metric, math.nan)):
       reason = "is not a finite number" if metric in last_row else "is missing"
       outcome = dataclasses.replace(
@@ -360,18 +370,16 @@ def summarise(outcomes: Sequence[Outcome], metric: str) -> list[dict[str, Any]]:
     |---|---|
     | `point` | {key: value} of the grid |
     | `runs` | the number of runs |
-    | `failed` | the number of runs without a result, see `require_metric` |
-    | `constant` | the number of runs that did not learn; see below |
-
-    A run that did not learn predicts one label for every example, or one tag
-    for every word.
+    | `failed` | the number of runs that `mark_missing_metric` marks |
+    | `constant` | the number of runs that predict the same label for all
+      examples, or the same tag for all words |
   """
   points: dict[str, list[Outcome]] = {}
-  for outcome in require_metric(outcomes, metric):
+  for outcome in mark_missing_metric(outcomes, metric):
     points.setdefault(json.dumps(outcome.run.point), []).append(outcome)
   table = []
   for group in points.values():
-    rows = [outcome.last for outcome in group if not outcome.error]
+    rows = [outcome.last_row for outcome in group if not outcome.error]
     scores = [row[metric] for row in rows]
     table.append(
       {
@@ -389,34 +397,37 @@ def summarise(outcomes: Sequence[Outcome], metric: str) -> list[dict[str, Any]]:
   return table
 
 
-def report(
+def write_report(
   folder: PathLike, outcomes: Sequence[Outcome], metric: str
 ) -> list[str]:
   """Writes `sweep.json`, and returns the lines of a table.
 
-  Lines below the table name the runs that ended without the metric.
+  Below the table is a line for each run that ended without the metric.
   """
-  table, checked = summarise(outcomes, metric), require_metric(outcomes, metric)
+  table, checked = (
+    summarise(outcomes, metric),
+    mark_missing_metric(outcomes, metric),
+  )
   runs = [
     {
       "name": outcome.run.name,
       "point": outcome.run.point,
       "seed": outcome.run.seed,
       "error": outcome.error,
-      "last": outcome.last or None,
+      "last": outcome.last_row or None,
     }
     for outcome in checked
   ]
-  path = epath.Path(folder) / RESULTS
+  path = epath.Path(folder) / RESULTS_FILE
   write_json(
     path, without_nan({"metric": metric, "table": table, "runs": runs})
   )
   statistics_names = ("median", "mean", "deviation", "least", "most")
-  header = ["point", "runs", "failed", "constant", *statistics_names]
-  lines = [header]
+  count_names = ("runs", "failed", "constant")
+  lines = [["point", "runs", "failed", "one label", *statistics_names]]
   for row in table:
     point = " ".join(f"{k}={v}" for k, v in row["point"].items()) or "all"
-    counts = [str(row[name]) for name in header[1:4]]
+    counts = [str(row[name]) for name in count_names]
     numbers = [
       "-" if row[name] is None else f"{row[name]:.4f}"
       for name in statistics_names

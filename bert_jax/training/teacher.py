@@ -76,7 +76,7 @@ def open_teacher(
     )
   opened = start_from.open_configured_model("teacher.path", path)
   weights = opened.weights
-  settings = _with_sizes(section.model.options(), weights)
+  settings = _with_sizes_of_files(section.model.options(), weights)
   _check_model(path, weights, settings)
   vocabulary = start_from.vocabulary_of("teacher.path", opened, prepared.path)
   if task:
@@ -99,7 +99,9 @@ def open_teacher(
   )
 
 
-def _with_sizes(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:
+def _with_sizes_of_files(
+  settings: dict[str, Any], weights: Weights
+) -> dict[str, Any]:
   """Returns a config's model with the missing sizes, taken from the files."""
   family = weights.config["family"]
   if "variant" in settings or family not in models.FAMILIES:
@@ -126,8 +128,8 @@ def _for_task(path: str, weights: Weights, task: Task) -> Weights:
   if not head_matches or config["problem"] not in (None, task.kind):
     raise UserError(
       f"teacher.path={path} is a model for"
-      f" {config['problem'] or config['task']}, but the task {task.name} is a"
-      f" {task.kind}; choose a model that was fine-tuned for it."
+      f" {config['problem'] or config['task']}, but the task {task.name} is of"
+      f" the kind {task.kind}; choose a model that was fine-tuned for it."
     )
   if task.kind != "classification":
     return weights
@@ -151,7 +153,7 @@ def _check_model(path: str, weights: Weights, settings: dict[str, Any]) -> None:
   Args:
     path: the model's path, for messages.
     weights: the model in the files.
-    settings: the config's model; see `_with_sizes`.
+    settings: the config's model; see `_with_sizes_of_files`.
   """
   expected = {"family": settings["family"]}
   actual = {"family": weights.config["family"]}
@@ -167,16 +169,16 @@ def _check_model(path: str, weights: Weights, settings: dict[str, Any]) -> None:
     names = [name for name in names if name not in ignored_names]
     expected = {name: getattr(encoder, name) for name in names}
     actual = {name: weights.config["model"][name] for name in names}
-  differing = {n: actual[n] for n in expected if expected[n] != actual[n]}
-  if differing:
+  different_sizes = {n: actual[n] for n in expected if expected[n] != actual[n]}
+  if different_sizes:
     raise UserError(
       f"teacher.path={path} has "
-      + ", ".join(f"{name}={size}" for name, size in differing.items())
+      + ", ".join(f"{name}={size}" for name, size in different_sizes.items())
       + ", but the config says "
       + ", ".join(
-        f"teacher.model.{name}={expected[name]}" for name in differing
+        f"teacher.model.{name}={expected[name]}" for name in different_sizes
       )
-      + f"; {_remedy(settings, differing)}, or choose another teacher."
+      + f"; {_remedy(settings, different_sizes)}, or choose another teacher."
     )
 
 
@@ -262,7 +264,7 @@ def _digest(weights: Weights, prefixes: tuple[str, ...]) -> str:
   return digest.hexdigest()
 
 
-def place(teacher: Teacher, layout: Any) -> Any:
+def place_on_devices(teacher: Teacher, layout: Any) -> Any:
   """Puts the parameters that the objective needs on the devices.
 
   Args:
@@ -274,7 +276,7 @@ def place(teacher: Teacher, layout: Any) -> Any:
     UserError: the teacher lacks one of the parameters.
   """
 
-  def put(path: str, shape: jax.ShapeDtypeStruct) -> jax.Array:
+  def place(path: str, shape: jax.ShapeDtypeStruct) -> jax.Array:
     if path not in teacher.arrays:
       raise UserError(
         f"teacher.path={teacher.path} has no {path}, which the objective needs;"
@@ -289,6 +291,6 @@ def place(teacher: Teacher, layout: Any) -> Any:
 
   flat_layout = traverse_util.flatten_dict(layout, sep="/")
   placed_arrays = {
-    path: put(path, shape) for path, shape in flat_layout.items()
+    path: place(path, shape) for path, shape in flat_layout.items()
   }
   return traverse_util.unflatten_dict(placed_arrays, sep="/")

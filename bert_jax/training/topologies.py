@@ -54,27 +54,27 @@ class Generation:
   options: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-_SQUARES = ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16")
-_CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8")
+_SQUARE_LAYOUTS = ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16")
+_CUBE_LAYOUTS = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8")
 # A chip has 16 GiB on v2, 32 on v3 and v4, 16 on v5e, 95 on v5p and 32 on v6e
 # (cloud.google.com/tpu/docs, "TPU versions"). On v2 and v3 two devices share
 # the memory of a chip.
 GENERATIONS = {
-  "v2": Generation(8, 2, _SQUARES),
-  "v3": Generation(16, 2, (*_SQUARES, "16x32", "32x32")),
+  "v2": Generation(8, 2, _SQUARE_LAYOUTS),
+  "v3": Generation(16, 2, (*_SQUARE_LAYOUTS, "16x32", "32x32")),
   # With this option both cores of a chip are one device, as on a real v4;
   # libtpu's default differs.
-  "v4": Generation(32, 2, _CUBES, {"chip_config_name": "megacore"}),
-  "v5e": Generation(16, 1, _SQUARES),
-  "v5p": Generation(95, 2, _CUBES),
-  "v6e": Generation(32, 1, _SQUARES),
+  "v4": Generation(32, 2, _CUBE_LAYOUTS, {"chip_config_name": "megacore"}),
+  "v5e": Generation(16, 1, _SQUARE_LAYOUTS),
+  "v5p": Generation(95, 2, _CUBE_LAYOUTS),
+  "v6e": Generation(32, 1, _SQUARE_LAYOUTS),
 }
 # The number of chips of the largest slice, which is of v5p (the same page).
 MAX_CHIPS = 8960
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class StepToCompile:
   """Holds the train step of a phase, and the shapes of its arguments.
 
   Attributes:
@@ -94,7 +94,7 @@ class Step:
   remat: bool | None
 
 
-def versions() -> dict[str, str]:
+def compiler_versions() -> dict[str, str]:
   """Returns the versions of jax and of libtpu, the TPU's compiler."""
   names = ("jax", "libtpu")
   return {name: importlib.metadata.version(name) for name in names}
@@ -112,17 +112,18 @@ def nearest_topology(topology: str) -> str:
     GENERATIONS[generation].cores,
     GENERATIONS[generation].layouts,
   )
-  num_chips = math.prod(int(n) for n in re.findall(r"\d+", layout))
-  num_chips //= cores if "-" in layout else 1
-  return f"{generation}:{min(layouts, key=lambda x: abs(chips(x) - num_chips))}"
+  wanted_chips = math.prod(int(n) for n in re.findall(r"\d+", layout))
+  wanted_chips //= cores if "-" in layout else 1
+  nearest_layout = min(layouts, key=lambda x: abs(num_chips(x) - wanted_chips))
+  return f"{generation}:{nearest_layout}"
 
 
-def chips(layout: str) -> int:
+def num_chips(layout: str) -> int:
   """Returns the number of chips of a layout, for example 16 for "2x2x4"."""
   return math.prod(int(n) for n in layout.split("x"))
 
 
-def describe(topology: str) -> list[jax.Device]:
+def devices_of_slice(topology: str) -> list[jax.Device]:
   """Returns a slice's devices. Programs can be compiled for them, but not run.
 
   Args:
@@ -139,17 +140,17 @@ def describe(topology: str) -> list[jax.Device]:
   name, _, layout = topology.partition(":")
   nearest_slice = nearest_topology(topology)
   generation = nearest_slice.partition(":")[0]
-  unknown_slice = ValueError(
+  unknown_slice_error = ValueError(
     f"--topology={topology} is no slice; did you mean {nearest_slice}? The"
     f" generations are {', '.join(GENERATIONS)}; the slices of {generation} are"
     f" {', '.join(GENERATIONS[generation].layouts)}."
   )
   if name not in GENERATIONS or not re.fullmatch(r"\d+(x\d+)+", layout):
-    raise unknown_slice
+    raise unknown_slice_error
   # Check the size here, because libtpu crashes if a slice is very large.
   axes = GENERATIONS[name].layouts[0].count("x")
-  if layout.count("x") != axes or chips(layout) > MAX_CHIPS:
-    raise unknown_slice
+  if layout.count("x") != axes or num_chips(layout) > MAX_CHIPS:
+    raise unknown_slice_error
   try:
     options = GENERATIONS[name].options
     return list(
@@ -157,8 +158,8 @@ def describe(topology: str) -> list[jax.Device]:
     )
   except jax.errors.JaxRuntimeError as e:
     if has_status(e, INVALID_ARGUMENT):
-      raise unknown_slice from e
-    raise UserError(f"the TPU compiler, libtpu: {_sentence(e)}") from e
+      raise unknown_slice_error from e
+    raise UserError(f"the TPU compiler, libtpu: {_first_sentence(e)}") from e
 
 
 def batch_shapes(vocab_size: int, phase: phases.Phase) -> sharding.BatchShapes:
@@ -200,21 +201,26 @@ def with_published_vocabulary(
   return dataclasses.replace(config, model=model)
 
 
-def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
+def make_step(
+  config: dict[str, Any], number: int, topology: str
+) -> StepToCompile:
   """Makes the train step of a phase for a slice.
 
   Args:
     config: the config that `train.run` takes. The folder `data.path` is not
       read.
     number: the index of the phase; the first phase has 0.
-    topology: the slice, see `describe`.
+    topology: the slice, see `devices_of_slice`.
 
   Raises:
     ValueError: the config is wrong, or there is no such slice.
   """
   parsed = with_published_vocabulary(config_lib.parse(config))
   mesh = sharding.make_mesh(
-    parsed.mesh.data, parsed.mesh.fsdp, parsed.mesh.tensor, describe(topology)
+    parsed.mesh.data,
+    parsed.mesh.fsdp,
+    parsed.mesh.tensor,
+    devices_of_slice(topology),
   )
   phase = phases.plan(parsed)[number]
   sharding.check_batch_size(mesh, phase.batch_size, phase.micro_batches)
@@ -240,10 +246,12 @@ def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
   # `flops` reads only the shapes of the batch.
   flops = objective.flops(cast(Batch, batch))
   arguments = (state, frozen, batch, key)
-  return Step(phase, mesh, function, arguments, flops, parsed.model.remat)
+  return StepToCompile(
+    phase, mesh, function, arguments, flops, parsed.model.remat
+  )
 
 
-def shard_bytes(tree: Any) -> int:
+def bytes_per_device(tree: Any) -> int:
   """Returns the number of bytes that a device holds of a tree of arrays.
 
   Args:
@@ -255,7 +263,7 @@ def shard_bytes(tree: Any) -> int:
   )
 
 
-def parse_out_of_memory(message: str) -> dict[str, int] | None:
+def parse_memory_message(message: str) -> dict[str, int] | None:
   """Reads the compiler's message that the memory does not suffice.
 
   Returns:
@@ -288,7 +296,7 @@ def compile_step(
   Args:
     config: the run's config, see `make_step`.
     number: the index of the phase; the first phase has 0.
-    topology: the slice, see `describe`.
+    topology: the slice, see `devices_of_slice`.
 
   Returns:
     The report, which can be written as JSON. Bytes and FLOPs are for one
@@ -296,7 +304,7 @@ def compile_step(
 
     | outcome | entries of the report |
     |---|---|
-    | compiled | all of `measure`; `fits` is True or False |
+    | compiled | all of `compiled_entries`; `fits` is True or False |
     | out of memory | `refused` is the compiler's sentence; `fits` is False |
     | crashed | `crashed` says how; `fits` is None, which means not known |
 
@@ -310,7 +318,7 @@ def compile_step(
   start = time.monotonic()
   try:
     for entries in isolated.run_in_process(
-      compile_here, config, number, topology
+      compile_in_this_process, config, number, topology
     ):
       report |= entries
   except isolated.Crash as e:
@@ -321,7 +329,7 @@ def compile_step(
   return report
 
 
-def compile_here(
+def compile_in_this_process(
   config: dict[str, Any], number: int, topology: str
 ) -> Iterator[dict[str, Any]]:
   """Compiles a phase's step in this process.
@@ -342,28 +350,28 @@ def compile_here(
     batch_size=phase.batch_size,
     micro_batches=phase.micro_batches,
     hbm_bytes=GENERATIONS[topology.partition(":")[0]].hbm * GIB,
-    arguments_bytes=shard_bytes(step.arguments),
-    gradient_bytes=shard_bytes(step.arguments[0].params),
+    arguments_bytes=bytes_per_device(step.arguments),
+    gradient_bytes=bytes_per_device(step.arguments[0].params),
     model_flops=step.flops / devices,
   )
   yield report
   start = time.monotonic()
   try:
-    new_entries = measure(compile_program(step), report)
+    new_entries = compiled_entries(compile_program(step), report)
   except jax.errors.JaxRuntimeError as e:
-    memory = parse_out_of_memory(str(e))
+    memory = parse_memory_message(str(e))
     if memory is None:
-      raise UserError(f"the TPU compiler failed: {_sentence(e)}") from e
+      raise UserError(f"the TPU compiler failed: {_first_sentence(e)}") from e
     new_entries = dict(
       temporaries_bytes=memory.get("needed"),
       usable_bytes=memory.get("usable"),
       fits=False,
-      refused=_sentence(e),
+      refused=_first_sentence(e),
     )
   yield new_entries | dict(compile_seconds=round(time.monotonic() - start, 1))
 
 
-def compile_program(step: Step) -> jax.stages.Compiled:
+def compile_program(step: StepToCompile) -> jax.stages.Compiled:
   """Compiles a step with the settings of the training loop."""
   state = jax.tree.map(lambda x: x.sharding, step.arguments[0])
   jitted = jax.jit(
@@ -379,12 +387,12 @@ def compile_program(step: Step) -> jax.stages.Compiled:
     return lowered.compile()
 
 
-def _sentence(error: Exception) -> str:
+def _first_sentence(error: Exception) -> str:
   """Returns the first line of an error's message, as a sentence."""
   return str(error).partition("\n")[0].strip().rstrip(".") + "."
 
 
-def measure(
+def compiled_entries(
   compiled: jax.stages.Compiled, report: dict[str, Any]
 ) -> dict[str, Any]:
   """Returns the entries of a report that only a compiled step has.

@@ -338,7 +338,7 @@ def run(
         jax.block_until_ready(logits_done)
         num_done += int((numbers_done >= 0).sum())
         report(num_done)
-  return evaluate_task.logits_of_units(
+  return evaluate_task.logits_by_unit(
     jax.device_get(outputs), len(rows.example_indices)
   )
 

@@ -117,13 +117,13 @@ def test_memory_sizes_are_read_from_messages_of_the_compiler():
     " 15.75G hbm. Exceeded hbm capacity by 11.75G.",
   ]
   for message in messages:
-    assert topologies.parse_out_of_memory(message) == {
+    assert topologies.parse_memory_message(message) == {
       "needed": 27.5 * 2**30,
       "usable": 15.75 * 2**30,
     }
   message = "RESOURCE_EXHAUSTED: Ran out of vmem."
-  assert topologies.parse_out_of_memory(message) == {}
-  assert topologies.parse_out_of_memory("INTERNAL: no") is None
+  assert topologies.parse_memory_message(message) == {}
+  assert topologies.parse_memory_message("INTERNAL: no") is None
 
 
 @pytest.mark.parametrize(
@@ -309,13 +309,13 @@ def test_a_config_that_fine_tunes_is_refused():
 def test_a_missing_compiler_is_named(monkeypatch):
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
   with pytest.raises(ValueError, match=r"pip install 'bert_jax\[tpu\]'"):
-    topologies.describe("v2:4x4")
+    topologies.devices_of_slice("v2:4x4")
 
 
 def test_an_unknown_slice_gets_the_nearest_and_all_generations(monkeypatch):
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
   with pytest.raises(ValueError) as e:
-    topologies.describe("v9:4x4")
+    topologies.devices_of_slice("v9:4x4")
   assert str(e.value) == (
     "--topology=v9:4x4 is no slice; did you mean v4:2x2x4? The generations"
     " are v2, v3, v4, v5e, v5p, v6e; the slices of v4 are 2x2x1, 2x2x2, 2x2x4,"
@@ -323,7 +323,7 @@ def test_an_unknown_slice_gets_the_nearest_and_all_generations(monkeypatch):
   )
   for shape in ("v2:4x4x4", "v4:4x4", "v5p:1000x1000x1000"):
     with pytest.raises(ValueError, match=f"{shape} is no slice"):
-      topologies.describe(shape)
+      topologies.devices_of_slice(shape)
 
 
 @needs_libtpu

@@ -288,7 +288,7 @@ def test_labels_of_a_teacher_go_by_name(folder):
     (
       "student",
       {},
-      "is a model for pretraining, but the task animals is a class",
+      "is a model for pretraining, but the task animals is of the kind class",
     ),
     ("number", {}, "is a model for regression, but the task animals"),
     ("teacher", dict(hidden=8), "has hidden=32, .* teacher.model.hidden=8"),

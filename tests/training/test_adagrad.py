@@ -16,7 +16,9 @@ def test_adagrad_equals_numpy(name):
 
   Then it divides them by the root of their sum of squares.
   """
-  optimizer = optim.factory(name)(lambda step: 0.2, name, 1.0, 20.0, 10.0)
+  optimizer = optim.optimizer_factory(name)(
+    lambda step: 0.2, name, 1.0, 20.0, 10.0
+  )
   rng = np.random.default_rng(0)
   shapes = {"a": (3, 2), "layers": {"kernel": (2, 4)}, "b": (5,)}
   is_shape = lambda x: isinstance(x, tuple)  # noqa: E731

@@ -127,9 +127,9 @@ def test_none_is_refused_for_a_key_with_a_value():
   [
     ("fraction", 0.5, "add up to 0.6"),
     ("fraction", float("nan"), "add up to nan"),
-    ("batch_scale", 0.3, "is no number of rows"),
-    ("batch_scale", float("nan"), "is no number of rows"),
-    ("batch_scale", float("inf"), "is no number of rows"),
+    ("batch_scale", 0.3, "is not a whole number"),
+    ("batch_scale", float("nan"), "is not a whole number"),
+    ("batch_scale", float("inf"), "is not a whole number"),
     ("micro_scale", 0, "at least 1"),
   ],
 )
@@ -142,7 +142,7 @@ def test_bad_phases_are_refused(key, value, words):
 def test_bad_names_and_sections_of_phases_are_refused():
   config = load("bert:tiny")
   config["phases"]["warm"] = config["phases"].pop("phase1")
-  with pytest.raises(ValueError, match="name them phase1, phase2"):
+  with pytest.raises(ValueError, match="must have the names phase1, phase2"):
     phases.plan(config_lib.parse(config))
   config = with_value(load("bert:tiny"), "phases.phase1", None)
   with pytest.raises(ValueError, match="phases.phase1=None must be a section"):

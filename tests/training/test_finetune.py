@@ -538,7 +538,9 @@ def test_a_sweep_goes_on_after_a_failed_run(tuned_run, tmp_path, capsys):
   outcomes = sweep.run_all(planned_runs, str(folder), "glue:cola", 0)
   jax.config.update("jax_compilation_cache_dir", None)
   assert outcomes[0].error is None and "schedule.peak" in outcomes[1].error
-  lines = sweep.report(str(folder), outcomes, sweep.metric_of(config))
+  lines = sweep.write_report(
+    str(folder), outcomes, sweep.default_metric(config)
+  )
   saved_report = json.loads((folder / "sweep.json").read_text())
   assert [row["failed"] for row in saved_report["table"]] == [0, 1]
   assert (
@@ -557,11 +559,11 @@ def test_a_sweep_goes_on_after_a_failed_run(tuned_run, tmp_path, capsys):
   with pytest.raises(ValueError, match="--metric=acuracy .* mean accuracy?"):
     sweep.check_metric("acuracy", planned_runs)
   with pytest.raises(ValueError, match="data.path is empty; pass"):
-    sweep.metric_of(config | {"data": config["data"] | {"path": ""}})
+    sweep.default_metric(config | {"data": config["data"] | {"path": ""}})
 
 
 def test_median_mean_and_deviation_of_a_sweep():
-  run = sweep.Run({}, 0, {})
+  run = sweep.PlannedRun({}, 0, {})
   rows = [
     {"accuracy": accuracy, "predicted_labels": labels}
     for accuracy, labels in ((0.5, 1), (0.7, 2), (0.9, 2))

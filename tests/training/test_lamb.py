@@ -138,7 +138,7 @@ def test_every_stack_is_recognised_by_its_path(family):
     return x * scales.reshape(-1, *[1] * (x.ndim - 1))
 
   updates = jax.tree.map(scale_layers, params)
-  ratio = optim.scale_by_trust_ratio(optim.every_leaf)
+  ratio = optim.scale_by_trust_ratio(optim.mask_of_all)
   scaled_updates, _ = tiny_families.jit(ratio.update)(updates, (), params)
 
   def check(path, x, spec, update):

@@ -212,5 +212,5 @@ def test_the_limit_comes_from_the_last_logged_row():
     np.float32(6.0),
   )
   assert logging.SpikeDetector("skip", 1.5, spikes.to_save()).limit == 6.0
-  assert logging.SpikeDetector().argument() == ()
+  assert logging.SpikeDetector().step_arguments() == ()
   assert json.dumps(spikes.to_save()) == "6.0"

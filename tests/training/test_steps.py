@@ -51,14 +51,14 @@ def params(objective):
   return nn.unbox(boxed)
 
 
-# Id of an objective -> the objective and its jitted `steps.accumulate`.
+# Id of an objective -> the objective and its jitted `accumulate_gradients`.
 COMPILED = {}
 
 
 def gradient(objective, params, batch, micro_batches=1):
   state = TrainState(jnp.int32(0), params, {}, {})
   if id(objective) not in COMPILED:
-    accumulate = functools.partial(steps.accumulate, objective)
+    accumulate = functools.partial(steps.accumulate_gradients, objective)
     COMPILED[id(objective)] = objective, jit(accumulate, static_argnums=4)
   _, accumulate = COMPILED[id(objective)]
   return accumulate(state, {}, batch, jax.random.key(0), micro_batches)

@@ -15,7 +15,7 @@ from bert_jax.training import evaluate_task, sweep
 
 def outcome(seed, error=None, **metrics):
   rows = [{"step": 9, "split": "heldout", **metrics}] if metrics else []
-  return sweep.Outcome(sweep.Run({}, seed, {}), error, rows)
+  return sweep.Outcome(sweep.PlannedRun({}, seed, {}), error, rows)
 
 
 def test_a_run_without_a_finite_metric_has_failed(tmp_path):
@@ -26,7 +26,7 @@ def test_a_run_without_a_finite_metric_has_failed(tmp_path):
     outcome(3, "diverged"),
     outcome(4, loss=1.0),
   ]
-  lines = sweep.report(str(tmp_path), outcomes, "pearson")
+  lines = sweep.write_report(str(tmp_path), outcomes, "pearson")
   (row,) = sweep.summarise(outcomes, "pearson")
   assert (row["runs"], row["failed"]) == (5, 3)
   assert (row["least"], row["median"], row["most"]) == (0.25, 0.5, 0.75)
@@ -42,7 +42,7 @@ def test_a_run_without_a_finite_metric_has_failed(tmp_path):
   # The only run failed, so there are no statistics.
   (row,) = sweep.summarise(outcomes[1:2], "pearson")
   assert row["failed"] == 1 and row["median"] is row["deviation"] is None
-  (checked,) = sweep.require_metric(outcomes[1:2], "pearson")
+  (checked,) = sweep.mark_missing_metric(outcomes[1:2], "pearson")
   assert checked.error
 
 
