@@ -230,7 +230,7 @@ def test_missing_rows_are_named_by_their_steps(data, run, capsys, keep, words):
   out = restart_output(data, run, capsys)
   if words:
     assert f"{path}: {words}" in out
-    assert ("the rows of heldout of step" in out) == (keep is not None)
+    assert ("the heldout rows of step" in out) == (keep is not None)
   else:
     assert "are missing" not in out and "a row was changed" not in out
   # The line is printed once, since later checkpoints know the missing rows.
