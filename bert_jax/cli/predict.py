@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
       args.batch_size,
       args.length,
       args.top,
-      null=args.no_answer,
+      no_answer=args.no_answer,
       dtype=args.dtype,
       family=args.family,
     ),

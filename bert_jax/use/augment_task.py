@@ -69,17 +69,19 @@ def augment(
   Raises:
     UserError: an argument or a line of the file is wrong. Nothing is written.
   """
-  _check(source, target, options)
+  _check_arguments(source, target, options)
   task_files, column_names = task_columns(task, kind, columns)
   skipped: list[str] = []
   # Read the whole file before the model runs, to report a bad line early.
-  count = sum(1 for _ in _examples(task_files, source, skipped))
+  count = sum(1 for _ in _read_examples(task_files, source, skipped))
   if not count:
     raise UserError(f"{source} has no examples.")
   glove = word_vectors.read(vectors) if vectors else None
-  predictor = _open_model(model, batch_size, options.candidates, dtype, family)
+  predictor = _open_predictor(
+    model, batch_size, options.candidates, dtype, family
+  )
   written = 0
-  examples = _examples(task_files, source, [])
+  examples = _read_examples(task_files, source, [])
   with (
     files.atomic_file(target) as partial_path,
     pathlib.Path(partial_path).open("w", encoding="utf-8", newline="\n") as f,
@@ -91,7 +93,7 @@ def augment(
   return Counts(count, written, skipped)
 
 
-def _check(source: str, target: str, options: Options) -> None:
+def _check_arguments(source: str, target: str, options: Options) -> None:
   """Raises UserError if an option is out of its range."""
   if not 0 <= options.threshold <= 1:
     raise UserError(f"--threshold={options.threshold} must be from 0 to 1.")
@@ -135,7 +137,7 @@ def task_columns(
   ]
 
 
-def _examples(
+def _read_examples(
   task_files: TaskFiles, path: str, skipped: list[str]
 ) -> Iterator[Example]:
   for record in task_files.records(path, skipped):
@@ -156,12 +158,12 @@ def _examples(
       yield Example(texts, label)
 
 
-def _open_model(
+def _open_predictor(
   path: str, batch_size: int, candidates: int, dtype: str, family: str | None
 ) -> predict.Predictor:
   """Opens a model, which must fill masks and have a WordPiece tokenizer."""
   predictor = predict.open_predictor(
-    path, batch_size, top=candidates, dtype=dtype, family=family
+    path, batch_size, top_k=candidates, dtype=dtype, family=family
   )
   if predictor.kind != "fill":
     raise UserError(

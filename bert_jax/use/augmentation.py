@@ -171,9 +171,9 @@ def predict_words(
     jobs: see `masked_rows`.
   """
   vocabulary = predictor.vocabulary
-  rows, positions = masked_rows(jobs, vocabulary.special, predictor.length)
+  rows, positions = masked_rows(jobs, vocabulary.special, predictor.max_length)
   words = []
-  for candidate_pairs in predict.run(predictor, rows, positions):
+  for candidate_pairs in predict.compute_outputs(predictor, rows, positions):
     # A model's word table may have more rows than its vocabulary has pieces.
     all_ids = candidate_pairs[:, 1].astype(int)
     ids = [i for i in all_ids if i < vocabulary.vocab_size]
@@ -214,7 +214,7 @@ def candidates(
       if end - start > 1:
         near_words = vectors.nearest(word, count) if vectors else []
         candidates_by_text[number][i] = near_words or [word]
-      elif 1 + start < predictor.length:
+      elif 1 + start < predictor.max_length:
         jobs.append((text.ids, start))
         job_words.append((number, i))
   for (number, i), words in zip(

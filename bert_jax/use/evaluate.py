@@ -47,20 +47,22 @@ def evaluate(
   task = task_split.task
   if official_threshold and "squad2" not in task.metrics:
     raise UserError(
-      "--official-threshold needs a task whose questions may have no answer,"
-      f" but {data} is task {task.name}."
+      "the official threshold is only for a task whose questions may have no"
+      f" answer, but {data} has the task {task.name}; leave out"
+      " official_threshold."
     )
   max_length = int(encoded_rows.lengths(task_split.rows).max())
   predictor = predict.open_predictor(
-    model, batch_size, length=max_length, dtype=dtype, family=family
+    model, batch_size, max_length=max_length, dtype=dtype, family=family
   )
-  predict.label_columns(predictor, task_split, data)
+  predict.match_labels(predictor, task_split, data)  # Refuses a wrong model.
   if any(metrics.gold_label(task, e) is not None for e in task_split.examples):
     metrics.check_packages(task)
-  if predictor.length < max_length:
+  if predictor.max_length < max_length:
     raise UserError(
       f"{data} has rows of {max_length} tokens, but the model takes"
-      f" {predictor.length}; prepare it with --length={predictor.length}."
+      f" {predictor.max_length}; prepare the task again with"
+      f" --length={predictor.max_length}."
     )
   if output:
     # Make the folder before the model runs, so that a bad path fails early.

@@ -42,14 +42,15 @@ from bert_jax.weights.model_folder import Weights
 
 FORMAT_VERSION = 1
 PLATFORMS = ("cpu", "cuda", "tpu")
-INPUTS = ("input_ids", "segment_ids", "sequence_ids")
-_META = "meta.json"
-# (parameters by path, an array [b, l] for each of `INPUTS`) -> logits [b, ...].
+INPUT_KEYS = ("input_ids", "segment_ids", "sequence_ids")
+_META_NAME = "meta.json"
+# A function from the parameters by path, and an array [b, l] for each of
+# `INPUT_KEYS`, to logits [b, ...].
 Program = Callable[..., Array]
 
 
-def program(config: Mapping[str, Any], **computation: Any) -> Program:
-  """Returns a model as a function.
+def make_program(config: Mapping[str, Any], **computation: Any) -> Program:
+  """Returns a function that computes a model's logits.
 
   Args:
     config: the config of a converted folder.
@@ -59,7 +60,7 @@ def program(config: Mapping[str, Any], **computation: Any) -> Program:
   keys = task_heads.input_keys(module)
 
   def run(params: dict[str, Array], *inputs: Array) -> Any:
-    batch = dict(zip(INPUTS, inputs, strict=True))
+    batch = dict(zip(INPUT_KEYS, inputs, strict=True))
     batch = {key: x for key, x in batch.items() if key in keys}
     return module.apply({"params": model_folder.unflatten(params)}, batch)
 
@@ -92,7 +93,7 @@ def save(
       fit, or a length is too small.
     OSError: the file cannot be written.
   """
-  _check_package()
+  _check_flatbuffers()
   weights, config = model.weights, model.config
   kind = predict.kind_of(config, model.path)
   if kind == "fill":
@@ -102,12 +103,14 @@ def save(
   layout = layouts.layout_of(predict.vocabulary_of(model))
   # Use only operations that all platforms have, so that one program is enough.
   computation = dict(attention="xla", elementwise="xla", unroll=1, dtype=dtype)
-  run = program(config, **computation)
+  run = make_program(config, **computation)
   max_length = from_config.build(config).encoder.max_length
   lengths = sorted({min(length, max_length) for length in lengths})
   layouts.check_length(layout, lengths[-1])
   if lengths[0] < 1:
-    raise UserError(f"--lengths: {lengths[0]} is below 1.")
+    raise UserError(
+      f"the length of rows is {lengths[0]}; it must be 1 or more."
+    )
   meta = {
     "format_version": FORMAT_VERSION,
     "family": config["family"],
@@ -124,11 +127,11 @@ def save(
     files.atomic_file(path) as partial,
     zipfile.ZipFile(partial, "w") as file,
   ):
-    file.writestr(_META, json.dumps(meta, indent=2))
+    file.writestr(_META_NAME, json.dumps(meta, indent=2))
     for name, content in weights.tokenizer_files.items():
       file.writestr(f"tokenizer/{name}", content)
     for length in lengths:
-      program_bytes = _exported(run, weights, length, platforms)
+      program_bytes = _export_program(run, weights, length, platforms)
       file.writestr(f"program_{length}", bytes(program_bytes))
     for name, array in weights.arrays.items():
       with file.open(f"params/{name}.npy", "w", force_zip64=True) as f:
@@ -160,12 +163,12 @@ def export_model(
     The content of the file's `meta.json`.
   """
   if epath.Path(output).is_dir():
-    raise UserError(f"{output} is a folder; name a file.")
+    raise UserError(f"{output} is a folder; give the name of a new file.")
   model = open_model(path, family=family)
   return save(output, model, lengths, platforms, dtype)
 
 
-def _exported(
+def _export_program(
   run: Program, weights: Weights, length: int, platforms: Sequence[str]
 ) -> bytearray:
   """Returns the serialized program for any number of rows of one length."""
@@ -176,10 +179,10 @@ def _exported(
   (rows,) = export.symbolic_shape("b")
   ids = jax.ShapeDtypeStruct((rows, length), jnp.int32)
   exporter = export.export(jax.jit(run), platforms=list(platforms))
-  return exporter(params, *[ids] * len(INPUTS)).serialize()
+  return exporter(params, *[ids] * len(INPUT_KEYS)).serialize()
 
 
-def _check_package() -> None:
+def _check_flatbuffers() -> None:
   """Raises a UserError if flatbuffers is not installed.
 
   jax.export needs this package, but jax does not install it.
@@ -192,7 +195,7 @@ def _check_package() -> None:
 
 
 @contextlib.contextmanager
-def _as_user_errors(path: str) -> Iterator[None]:
+def _damage_as_user_error(path: str) -> Iterator[None]:
   """Turns the errors that a damaged file causes into a UserError."""
   try:
     yield
@@ -206,16 +209,19 @@ def _as_user_errors(path: str) -> Iterator[None]:
     *(json.JSONDecodeError, UnicodeDecodeError, AttributeError),
     *(RuntimeError, OverflowError, MemoryError),
   ) as e:
-    raise UserError(f"{path} is no exported model, or damaged ({e}).") from e
+    raise UserError(
+      f"{path} is not an exported model, or it is damaged ({e}); export the"
+      " model again."
+    ) from e
 
 
-def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
+def load(path: str, batch_size: int = 32, no_answer: bool = False) -> Predictor:
   """Opens a file that `save` wrote.
 
   Args:
     path: the exported file.
     batch_size: the number of rows in a batch.
-    null: True if a question may have no answer, as in SQuAD 2.0.
+    no_answer: True if a question may have no answer, as in SQuAD 2.0.
 
   Returns:
     The predictor for `predict.predict`, on one device.
@@ -224,9 +230,9 @@ def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
     UserError: the file is missing or damaged, has another format, or does not
       run on this platform.
   """
-  _check_package()
-  with _as_user_errors(path), zipfile.ZipFile(path) as file:
-    meta = files.parse_json(file.read(_META))
+  _check_flatbuffers()
+  with _damage_as_user_error(path), zipfile.ZipFile(path) as file:
+    meta = files.parse_json(file.read(_META_NAME))
     if meta["format_version"] != FORMAT_VERSION:
       raise UserError(
         f"{path}: format_version is {meta['format_version']}, but this"
@@ -236,7 +242,7 @@ def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
       n: file.read(f"tokenizer/{n}") for n in meta["tokenizer"]
     }
     programs = {
-      n: _program(bytearray(file.read(f"program_{n}")), path)
+      n: _load_program(bytearray(file.read(f"program_{n}")), path)
       for n in meta["lengths"]
     }
     params = {}
@@ -253,18 +259,18 @@ def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   return Predictor(
     kind=meta["kind"],
-    task=task._replace(metrics=("squad2",)) if null else task,
+    task=task._replace(metrics=("squad2",)) if no_answer else task,
     vocabulary=open_vocabulary.from_files(tokenizer_files, path),
-    length=max(programs),
+    max_length=max(programs),
     batch_size=batch_size,
-    top=0,
+    top_k=0,
     params=jax.tree.map(jnp.asarray, params),
-    step=evaluate_task.jit_replicated(_step(programs), mesh),
+    step=evaluate_task.jit_replicated(_make_step(programs), mesh),
     mesh=mesh,
   )
 
 
-def _step(programs: Mapping[int, Program]) -> Program:
+def _make_step(programs: Mapping[int, Program]) -> Program:
   """Returns a function from parameters and a batch to logits.
 
   The function pads a batch to the next length that has a program. If each token
@@ -275,13 +281,13 @@ def _step(programs: Mapping[int, Program]) -> Program:
     length = batch["input_ids"].shape[1]
     padded_length = min(n for n in programs if n >= length)
     padding = [(0, 0), (0, padded_length - length)]
-    inputs = [jnp.pad(batch[key], padding) for key in INPUTS]
+    inputs = [jnp.pad(batch[key], padding) for key in INPUT_KEYS]
     return programs[padded_length](params, *inputs)
 
   return step
 
 
-def _program(content: bytearray, path: str) -> Program:
+def _load_program(content: bytearray, path: str) -> Program:
   """Deserializes a program, and checks that it can run on this platform."""
   try:
     exported = export.deserialize(content)
@@ -297,6 +303,6 @@ def _program(content: bytearray, path: str) -> Program:
   if platform not in exported.platforms:
     raise UserError(
       f"{path} is for {', '.join(exported.platforms)}, but this platform is"
-      f" {platform}; export the model with --platforms={platform}."
+      f" {platform}; export the model again for this platform."
     )
   return exported.call

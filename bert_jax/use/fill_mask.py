@@ -21,7 +21,7 @@ from bert_jax.text.vocabulary import Vocabulary
 from bert_jax.use import row_batches
 
 
-class MaskedModel(Protocol):
+class MaskFillingModel(Protocol):
   """Lists the attributes of `weights.load.OpenedModel` that are read here."""
 
   @property
@@ -76,20 +76,20 @@ def log_probabilities(
 @functools.partial(sharding.jit, static_argnums=(0, 1, 2))
 def _top_pieces(
   module: nn.Module,
-  top: int,
+  top_k: int,
   piece_count: int,
   params: Any,
   inputs: Mapping[str, Array],
   positions: Int[Array, "b m"],
 ) -> tuple[Float[Array, "b m k"], Int[Array, "b m k"]]:
-  """Returns the log-probabilities and ids of the `top` likeliest pieces."""
+  """Returns the log-probabilities and ids of the `top_k` likeliest pieces."""
   log_p = log_probabilities(module, params, inputs, positions)
   # Rows of the word table beyond the pieces only pad it to a round number.
-  return jax.lax.top_k(log_p[..., :piece_count], top)
+  return jax.lax.top_k(log_p[..., :piece_count], top_k)
 
 
 def encode(
-  model: MaskedModel, texts: Sequence[str]
+  model: MaskFillingModel, texts: Sequence[str]
 ) -> tuple[list[np.ndarray], list[list[int]]]:
   """Returns rows `[CLS] text [SEP]`, int32 [T], and their masked positions.
 
@@ -102,20 +102,20 @@ def encode(
     raise UserError(f"{model.path}: its tokenizer has no mask token.")
   if special.cls is None or special.sep is None:
     raise UserError(f"{model.path}: its tokenizer has no [CLS] and [SEP].")
-  longest = model.module.encoder.max_length
+  max_length = model.module.encoder.max_length
   rows, positions = [], []
   for text in texts:
     if not text.isascii() and text.encode("utf-8", "replace").decode() != text:
-      raise UserError(f"{text!r} is not UTF-8.")
+      raise UserError(f"{text!r} cannot be written as UTF-8; correct the text.")
     ids = [special.cls, *model.vocabulary.encode_special(text), special.sep]
     masked_positions = [i for i, x in enumerate(ids) if x == special.mask]
     if not masked_positions:
       spelling = model.vocabulary.pieces[special.mask]
       raise UserError(f"{text!r} has no {spelling} to fill.")
-    if len(ids) > longest:
+    if len(ids) > max_length:
       raise UserError(
         f"{text[:40]!r}... has {len(ids)} tokens with [CLS] and [SEP]; the"
-        f" model takes {longest}. Shorten the text."
+        f" model takes {max_length}. Shorten the text."
       )
     rows.append(np.array(ids, np.int32))
     positions.append(masked_positions)
@@ -127,18 +127,18 @@ Candidates = list[tuple[str, float]]
 
 
 def fill(
-  model: MaskedModel,
+  model: MaskFillingModel,
   texts: Sequence[str],
-  top: int = 5,
+  top_k: int = 5,
   batch_tokens: int = 8192,
   report: Callable[[int], None] | None = None,
 ) -> list[list[Candidates]]:
-  """Returns the `top` likeliest pieces for each [MASK] of each text.
+  """Returns the `top_k` likeliest pieces for each [MASK] of each text.
 
   Args:
     model: a masked language model, or ELECTRA's generator.
     texts: texts with at least one mask each, in the tokenizer's spelling.
-    top: the number of pieces to return, the likeliest first.
+    top_k: the number of pieces to return, the likeliest first.
     batch_tokens: the largest number of tokens in a batch, with padding.
     report: called with the number of texts that are done, batch by batch.
 
@@ -150,19 +150,20 @@ def fill(
   if not can_fill(config):
     raise UserError(
       f"{model.path} is a model for {config['task']} of family"
-      f" {config['family']}: it has no head that fills masks; name a masked"
+      f" {config['family']}: it has no head that fills masks; choose a masked"
       " language model."
     )
   pieces = model.vocabulary.pieces
   if len(pieces) > config["model"]["vocab_size"]:
     raise UserError(
       f"{model.path}: its vocabulary has {len(pieces)} pieces, but the model"
-      f" has {config['model']['vocab_size']}; put the model's own tokenizer"
-      " there."
+      f" has {config['model']['vocab_size']}; put the files of the model's own"
+      " tokenizer there."
     )
-  if not 1 <= top <= len(pieces):
+  if not 1 <= top_k <= len(pieces):
     raise UserError(
-      f"top={top} must be from 1 to {len(pieces)}, which is all pieces."
+      f"{top_k} candidates for a mask are not possible; ask for 1 to"
+      f" {len(pieces)}, which is all pieces."
     )
   rows, positions = encode(model, texts)
   masks_of_texts: list[list[Candidates]] = [[] for _ in texts]
@@ -170,10 +171,10 @@ def fill(
   # are smaller if a text has many masks. Powers of two compile fewer programs.
   max_masks = max(map(len, positions), default=1)
   num_masks = 1 << (max_masks - 1).bit_length()
-  longest = model.module.encoder.max_length
+  max_length = model.module.encoder.max_length
   num_done = 0
   for batch in row_batches.batches(
-    rows, longest, max(batch_tokens // num_masks, 1)
+    rows, max_length, max(batch_tokens // num_masks, 1)
   ):
     size = len(batch.inputs["sequence_ids"])
     padded_positions = np.zeros((size, num_masks), np.int32)
@@ -184,7 +185,7 @@ def fill(
       np.asarray,
       _top_pieces(
         model.module,
-        top,
+        top_k,
         len(pieces),
         model.params,
         batch.inputs,
@@ -201,12 +202,12 @@ def fill(
   return masks_of_texts
 
 
-def results(
-  model: MaskedModel,
+def make_results(
+  model: MaskFillingModel,
   texts: Sequence[str],
   masks_of_texts: Sequence[Sequence[Candidates]],
 ) -> list[dict[str, Any]]:
-  """Turns the candidates that `fill` returns into dicts.
+  """Turns the candidates that `fill` returns into dicts for users.
 
   Args:
     model: the model that filled the masks.
@@ -236,11 +237,11 @@ def results(
   return rows
 
 
-def show(row: Mapping[str, Any]) -> str:
-  """Returns the candidates for one text's masks as lines.
+def format_row(row: Mapping[str, Any]) -> str:
+  """Returns lines that show the candidates for the masks of one text.
 
   Args:
-    row: a dict that `results` returns.
+    row: a dict that `make_results` returns.
   """
   lines, masks = [row["text"]], row["masks"]
   for i, candidates in enumerate(masks):

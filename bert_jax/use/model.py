@@ -312,7 +312,9 @@ class Model:
     model = self._generator_or_model
     with Progress("fill_mask", len(strings), "texts") as progress:
       masks = fill_mask.fill(model, strings, top_k, report=progress.report)
-    return _one_or_all(is_collection, fill_mask.results(model, strings, masks))
+    return _one_or_all(
+      is_collection, fill_mask.make_results(model, strings, masks)
+    )
 
   def predict(
     self,
@@ -402,7 +404,7 @@ class Model:
       if max_length < 1:
         raise UserError(f"max_length={max_length} must be at least 1.")
       self._predictors[options] = predict_lib.make_predictor(
-        self._generator_or_model, length=max_length, null=no_answer
+        self._generator_or_model, max_length=max_length, no_answer=no_answer
       )
     return self._predictors[options]
 

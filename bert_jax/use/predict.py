@@ -33,11 +33,11 @@ from bert_jax.use import fill_mask, text_inputs
 from bert_jax.weights import hf_config, model_folder
 from bert_jax.weights.load import OpenedModel, open_model
 
-# The number of examples that are read, run and written together.
-CHUNK = 1024
+# The number of examples that are read, predicted and written together.
+CHUNK_SIZE = 1024
 Example = TypeVar("Example")
 # Task of a model's head -> the kind of its predictions.
-_KINDS = {
+_KIND_BY_TASK = {
   "multiple_choice": "choice",
   "token_classification": "tagging",
   "span": "span",
@@ -48,24 +48,24 @@ class Predictor(NamedTuple):
   """Holds a model that is ready to predict.
 
   Attributes:
-    kind: what the model predicts, a key of `requests.PARSERS`.
+    kind: what the model predicts; a key of `requests.PARSERS`.
     task: the task with its labels and metrics.
     vocabulary: the model's vocabulary.
-    length: the largest number of tokens in a row.
+    max_length: the largest number of tokens in a row.
     batch_size: the number of rows in a batch, on all devices together.
-    top: the number of candidates for a mask.
+    top_k: the number of candidates for a mask.
     params: the parameters, on the devices.
     step: (params, batch) -> logits. For kind "fill" the output is float32
-      [b, top, 2]: the log-probability and the id of each candidate.
+      [b, top_k, 2]: the log-probability and the id of each candidate.
     mesh: the mesh of the devices.
   """
 
   kind: str
   task: Task
   vocabulary: Vocabulary
-  length: int
+  max_length: int
   batch_size: int
-  top: int
+  top_k: int
   params: Any
   step: Any
   mesh: Mesh
@@ -86,12 +86,12 @@ def kind_of(config: dict[str, Any], path: str) -> str:
     return config["problem"] or "classification"
   if fill_mask.can_fill(config):
     return "fill"
-  if name not in _KINDS:
+  if name not in _KIND_BY_TASK:
     raise UserError(
       f"{path} is a model for {name} of family {config['family']}: it has no"
       " head to predict with; fine-tune it first."
     )
-  return _KINDS[name]
+  return _KIND_BY_TASK[name]
 
 
 def vocabulary_of(model: OpenedModel) -> Vocabulary:
@@ -108,20 +108,20 @@ def vocabulary_of(model: OpenedModel) -> Vocabulary:
   if needed > size:
     names = [*vocabulary.pieces, *layout.new_tokens][size:]
     raise UserError(
-      f"{model.path}: its rows need {needed} pieces, but the model has {size}"
+      f"{model.path}: its inputs need {needed} pieces, but the model has {size}"
       f" and lacks {added_tokens.short_list(names)}; fine-tune the model, which"
-      " adds rows for these pieces, or put its own tokenizer's files there."
+      " adds these pieces, or put the files of its own tokenizer there."
     )
   return vocabulary
 
 
-def task_of(config: dict[str, Any], kind: str, null: bool) -> Task:
+def task_of(config: dict[str, Any], kind: str, no_answer: bool) -> Task:
   """Returns the task of a fine-tuned model, as far as its config describes it.
 
   Args:
     config: the config of a converted folder.
     kind: the return value of `kind_of`.
-    null: True if a question may have no answer, as in SQuAD 2.0.
+    no_answer: True if a question may have no answer, as in SQuAD 2.0.
   """
   saved_task = config["source"].get("fine_tuned")
   if saved_task:
@@ -136,16 +136,16 @@ def task_of(config: dict[str, Any], kind: str, null: bool) -> Task:
     task = Task(
       name="", kind=kind, labels=tuple(labels or ()), num_choices=1, metrics=()
     )
-  return task._replace(metrics=("squad2",)) if null else task
+  return task._replace(metrics=("squad2",)) if no_answer else task
 
 
 def open_predictor(
   path: str,
   batch_size: int = 32,
-  length: int = 512,
-  top: int = 5,
+  max_length: int = 512,
+  top_k: int = 5,
   best: bool = False,
-  null: bool = False,
+  no_answer: bool = False,
   dtype: str = "float32",
   family: str | None = None,
 ) -> Predictor:
@@ -154,10 +154,10 @@ def open_predictor(
   Args:
     path: the model's path; see `weights.load.open_model`.
     batch_size: see `make_predictor`.
-    length: see `make_predictor`.
-    top: see `make_predictor`.
+    max_length: see `make_predictor`.
+    top_k: see `make_predictor`.
     best: if True, opens a run's checkpoint with the best score.
-    null: see `make_predictor`.
+    no_answer: see `make_predictor`.
     dtype: the dtype of the computation.
     family: the family of a transformers folder; needed if its config.json does
       not name a family.
@@ -169,15 +169,15 @@ def open_predictor(
   model = open_model(
     path, family=family, default_tower="generator", best=best, dtype=dtype
   )
-  return make_predictor(model, batch_size, length, top, null)
+  return make_predictor(model, batch_size, max_length, top_k, no_answer)
 
 
 def make_predictor(
   model: OpenedModel,
   batch_size: int = 32,
-  length: int = 512,
-  top: int = 5,
-  null: bool = False,
+  max_length: int = 512,
+  top_k: int = 5,
+  no_answer: bool = False,
 ) -> Predictor:
   """Prepares an opened model to predict.
 
@@ -185,10 +185,10 @@ def make_predictor(
     model: a model with a head. An ELECTRA must have only one tower.
     batch_size: the number of rows in a batch. It is rounded up to a multiple of
       the number of devices.
-    length: the largest number of tokens in a row. The model's positions limit
-      it further.
-    top: the number of candidates for each mask.
-    null: True if a question may have no answer, as in SQuAD 2.0.
+    max_length: the largest number of tokens in a row. It is lowered to the
+      number that the model can read.
+    top_k: the number of candidates for each mask.
+    no_answer: True if a question may have no answer, as in SQuAD 2.0.
 
   Raises:
     UserError: the model has no head that predicts, or its tokenizer is missing
@@ -196,25 +196,26 @@ def make_predictor(
   """
   config, module, path = model.config, model.module, model.path
   kind = kind_of(config, path)
-  if null and kind != "span":
+  if no_answer and kind != "span":
     raise UserError(
-      f"{path} is a model for {kind}; only questions can have no answer."
+      f"{path} is a model for {kind}, and only questions can have no answer;"
+      " leave out no_answer."
     )
   vocabulary = vocabulary_of(model)
   size = vocabulary.vocab_size
   mesh = sharding.make_mesh()
   replicated = NamedSharding(mesh, PartitionSpec())
-  top = min(top, size)
+  top_k = min(top_k, size)
   predictor = Predictor(
     kind=kind,
-    task=task_of(config, kind, null),
+    task=task_of(config, kind, no_answer),
     vocabulary=vocabulary,
-    length=min(length, module.encoder.max_length),
+    max_length=min(max_length, module.encoder.max_length),
     batch_size=batch_size,
-    top=top,
+    top_k=top_k,
     params=jax.device_put(model.params, replicated),
     step=evaluate_task.jit_replicated(
-      _make_step(module, kind, top, size), mesh
+      _make_step(module, kind, top_k, size), mesh
     ),
     mesh=mesh,
   )
@@ -233,7 +234,7 @@ def with_batch_size(predictor: Predictor, batch_size: int) -> Predictor:
   return predictor._replace(batch_size=-(-batch_size // devices) * devices)
 
 
-def _make_step(module: Any, kind: str, top: int, num_pieces: int) -> Any:
+def _make_step(module: Any, kind: str, top_k: int, num_pieces: int) -> Any:
   """Returns `Predictor.step`, not yet jitted."""
   keys = task_heads.input_keys(module)
 
@@ -244,14 +245,14 @@ def _make_step(module: Any, kind: str, top: int, num_pieces: int) -> Any:
     positions = batch["mlm_positions"]
     log_p = fill_mask.log_probabilities(module, params, inputs, positions)
     # Rows of the word table beyond the pieces only pad it to a round number.
-    top_log_p, ids = jax.lax.top_k(log_p[:, 0, :num_pieces], top)
+    top_log_p, ids = jax.lax.top_k(log_p[:, 0, :num_pieces], top_k)
     # A float32 holds ids exactly, so both fit into one array.
     return jnp.stack([top_log_p, ids.astype(jnp.float32)], -1)
 
   return step
 
 
-def encode(
+def encode_examples(
   predictor: Predictor, examples: Sequence[dict[str, Any]]
 ) -> tuple[Rows, np.ndarray | None]:
   """Encodes examples, each as one or several windows.
@@ -266,32 +267,32 @@ def encode(
     examples. The positions are None unless the kind is "fill".
   """
   kind, vocabulary = predictor.kind, predictor.vocabulary
-  examples, length = list(examples), predictor.length
+  examples, max_length = list(examples), predictor.max_length
   if kind == "tagging":
     tag_rows = tagging.encode_sentences(
-      predictor.task, examples, vocabulary, length
+      predictor.task, examples, vocabulary, max_length
     )
     return tag_rows.rows, None
   if kind == "span":
     return questions.encode_questions(
-      examples, vocabulary, length, stride=None
+      examples, vocabulary, max_length, stride=None
     ).rows, None
   if kind == "fill":
     texts = [example["text"] for example in examples]
-    return windows.encode_masked_texts(texts, vocabulary, length)
+    return windows.encode_masked_texts(texts, vocabulary, max_length)
   texts = [example["texts"] for example in examples]
   if kind == "choice":
     texts = [choice for choices in texts for choice in choices]
-  return windows.encode_in_windows(texts, vocabulary, length), None
+  return windows.encode_in_windows(texts, vocabulary, max_length), None
 
 
-def run(
+def compute_outputs(
   predictor: Predictor,
   rows: Rows,
   positions: np.ndarray | None,
   report: Callable[[int], None] | None = None,
 ) -> list[np.ndarray]:
-  """Computes the model's output for each row, in order.
+  """Computes the model's output for each row, in the order of the rows.
 
   Args:
     predictor: the model.
@@ -306,14 +307,14 @@ def run(
   task = predictor.task._replace(kind="classification", num_choices=1)
   rows = rows._replace(labels=np.full(len(rows.example_indices), -1, np.int32))
   pad = layouts.layout_of(predictor.vocabulary).pad
-  shorter_lengths = [size for size in BUCKETS if size < predictor.length]
+  shorter_lengths = [size for size in BUCKETS if size < predictor.max_length]
   batches = Batches(
     task,
     rows,
     pad,
     predictor.batch_size,
     group=True,
-    buckets=(*shorter_lengths, predictor.length),
+    buckets=(*shorter_lengths, predictor.max_length),
   )
   add_positions = None
   if positions is not None:
@@ -360,14 +361,14 @@ def predict(
   """
   if not examples:
     return []
-  rows, positions = encode(predictor, examples)
+  rows, positions = encode_examples(predictor, examples)
   report_rows = None
   if report is not None:
 
     def report_rows(done: int) -> None:
       report(done * len(examples) // len(rows.example_indices))
 
-  outputs = run(predictor, rows, positions, report_rows)
+  outputs = compute_outputs(predictor, rows, positions, report_rows)
   return make_results(predictor, rows, outputs, list(examples))
 
 
@@ -377,10 +378,10 @@ def mask_token(predictor: Predictor) -> str | None:
   return None if mask is None else predictor.vocabulary.pieces[mask]
 
 
-def label_columns(
+def match_labels(
   predictor: Predictor, split: Split, data_path: str
 ) -> list[int] | None:
-  """Returns the model's column for each label of a split's task.
+  """Finds the column of the model's logits for each label of a split's task.
 
   Args:
     predictor: the model.
@@ -388,7 +389,7 @@ def label_columns(
     data_path: the folder of the task, for messages.
 
   Returns:
-    The columns; None if the task has no labels.
+    The number of each label's column; None if the task has no labels.
 
   Raises:
     UserError: the model and the data differ in kind, vocabulary or labels.
@@ -396,8 +397,8 @@ def label_columns(
   task, model_labels = split.task, predictor.task.labels
   if predictor.kind != task.kind:
     raise UserError(
-      f"{data_path} is of kind {task.kind}, but the model is of kind"
-      f" {predictor.kind}."
+      f"{data_path} has a task of kind {task.kind}, but the model predicts kind"
+      f" {predictor.kind}; choose a model that was fine-tuned for this task."
     )
   check_same_pieces(
     split.pieces,
@@ -412,7 +413,7 @@ def label_columns(
   if columns is None:
     raise UserError(
       f"{data_path} has the labels {', '.join(task.labels)}, but the model"
-      f" has {', '.join(model_labels)}."
+      f" has {', '.join(model_labels)}; choose a model with the same labels."
     )
   return columns
 
@@ -423,23 +424,24 @@ def predict_split(
   """Returns the predictions for a split; see `evaluate_task.split_predictions`.
 
   Labels are matched by name, because the model may have them in another order.
-  The arguments and errors are described in `label_columns`.
+  `match_labels` describes the arguments and errors.
   """
-  columns = label_columns(predictor, split, data_path)
-  logits = run(predictor, split.rows, None)
+  columns = match_labels(predictor, split, data_path)
+  logits = compute_outputs(predictor, split.rows, None)
   if columns is not None:
     logits = [x[..., columns] for x in logits]
   return evaluate_task.split_predictions(split, logits)
 
 
 def chunks(
-  examples: Iterator[Example], size: int = CHUNK
+  examples: Iterator[Example], size: int = CHUNK_SIZE
 ) -> Iterator[list[Example]]:
   """Yields lists of `size` examples; the last list may be shorter."""
   while chunk := list(itertools.islice(examples, size)):
     yield chunk
 
 
+# The prediction for one example, as users get it.
 Result = dict[str, Any]
 
 
@@ -457,7 +459,7 @@ def make_results(
 
   Args:
     predictor: the predictor that computed the logits.
-    rows: the rows that `encode` made.
+    rows: the rows that `encode_examples` made.
     logits: the logits of each row.
     examples: the examples that were encoded.
 
@@ -470,30 +472,30 @@ def make_results(
     return _mask_results(predictor, rows, logits, examples)
   if kind == "span":
     answers = predictions.make_predictions(task, rows, logits, examples)
-    return [_answer(answer) for answer in answers]
+    return [_answer_result(answer) for answer in answers]
   if kind == "tagging":
     tags = predictions.make_predictions(task, rows, logits, examples)
     p_of_tags = tag_probabilities(rows, logits, examples, tags, task.labels)
     marks_entities = tags_lib.letters(task.labels) is not None
     return [
-      (_entities(example, names, tag_p) if marks_entities else {})
+      (_entity_result(example, names, tag_p) if marks_entities else {})
       | {"words": example["words"], "tags": names, "probabilities": tag_p}
       for example, names, tag_p in zip(examples, tags, p_of_tags, strict=True)
     ]
   means = predictions.mean_of_windows(rows, np.asarray(logits, np.float64))
   predictions.check_finite(means)
   if kind == "regression":
-    return [_scores(task.labels, x) for x in means]
+    return [_score_result(task.labels, x) for x in means]
   if kind == "choice":
     counts = [len(e["texts"]) for e in examples]
     scores_by_example = np.split(means[:, 0], np.cumsum(counts)[:-1])
-    return [_choice(softmax(scores)) for scores in scores_by_example]
+    return [_choice_result(softmax(scores)) for scores in scores_by_example]
   if kind == "multi_label":
-    return [_labels(task.labels, 1 / (1 + np.exp(-x))) for x in means]
-  return [_label(task.labels, x) for x in softmax(means)]
+    return [_labels_result(task.labels, 1 / (1 + np.exp(-x))) for x in means]
+  return [_class_result(task.labels, x) for x in softmax(means)]
 
 
-def _label(labels: Sequence[str], probabilities: np.ndarray) -> Result:
+def _class_result(labels: Sequence[str], probabilities: np.ndarray) -> Result:
   """Makes the result of a classification from its probabilities."""
   best_index = int(probabilities.argmax())
   return {
@@ -503,21 +505,21 @@ def _label(labels: Sequence[str], probabilities: np.ndarray) -> Result:
   }
 
 
-def _scores(names: Sequence[str], scores: np.ndarray) -> Result:
+def _score_result(names: Sequence[str], scores: np.ndarray) -> Result:
   """Makes the result of a regression with one output or several."""
   if len(scores) == 1:
     return {"score": float(scores[0])}
   return {"scores": dict(zip(names, scores.tolist(), strict=True))}
 
 
-def _labels(labels: Sequence[str], probabilities: np.ndarray) -> Result:
+def _labels_result(labels: Sequence[str], probabilities: np.ndarray) -> Result:
   """Makes the result of a classification with several labels."""
   by_label = dict(zip(labels, probabilities.tolist(), strict=True))
   predicted_labels = [label for label, p in by_label.items() if p > 0.5]
   return {"labels": predicted_labels, "probabilities": by_label}
 
 
-def _choice(probabilities: np.ndarray) -> Result:
+def _choice_result(probabilities: np.ndarray) -> Result:
   """Makes the result of a multiple choice from its probabilities."""
   best_index = int(probabilities.argmax())
   return {
@@ -527,9 +529,9 @@ def _choice(probabilities: np.ndarray) -> Result:
   }
 
 
-def _answer(answer: dict[str, Any]) -> Result:
+def _answer_result(answer: dict[str, Any]) -> Result:
   """Makes the result of a question from its predicted answer."""
-  null_odds = {k: answer[k] for k in ("null_odds",) if k in answer}
+  null_odds_entry = {k: answer[k] for k in ("null_odds",) if k in answer}
 
   def span_of(text: str) -> dict[str, int | None]:
     """Returns where an answer is in the context; None for the answer ""."""
@@ -544,21 +546,21 @@ def _answer(answer: dict[str, Any]) -> Result:
   probabilities = {c["text"]: c["probability"] for c in nbest}
   text = answer["text"]
   probability = probabilities.get(text, 0.0)
-  if null_odds and "" not in probabilities:
+  if null_odds_entry and "" not in probabilities:
     # The probabilities of a beam assume that an answer exists. `null_odds` is
     # the logit of the event that no answer exists.
     p_none, p_exists = softmax(np.array([answer["null_odds"], 0.0])).tolist()
     probability = probability * p_exists if text else p_none
   result = {"answer": text, "probability": probability} | span_of(text)
-  return result | null_odds | {"nbest": nbest}
+  return result | null_odds_entry | {"nbest": nbest}
 
 
-def _entities(
+def _entity_result(
   example: dict[str, Any],
   tags: Sequence[str | None],
   probabilities: Sequence[float | None],
 ) -> Result:
-  """Joins the tags of a text's words to entities.
+  """Joins the tags of neighbouring words into entities.
 
   Args:
     example: an example with `words`, and with `text` and `spans` if the words

@@ -167,7 +167,7 @@ def _answer_stdin(predictor: Predictor, out: IO[str]) -> int:
   # Run a small group in the smallest batch, because most rows of a full batch
   # would be padding.
   small_batches = predict.with_batch_size(predictor, 1)
-  groups = Groups(predictor.batch_size, predict.CHUNK)
+  groups = Groups(predictor.batch_size, predict.CHUNK_SIZE)
   count = 0
   for group in groups(examples, lines.has_line_within):
     is_small = len(group) <= predictor.batch_size // 4

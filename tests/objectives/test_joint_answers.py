@@ -378,7 +378,7 @@ def test_score_and_predict_and_the_file_agree(tuned_run, tmp_path):
   config, run = tuned_run
   folder = batches.open_folder(config["data"]["path"])
   split = batches.open_split(folder, "validation")
-  predictor = predict.open_predictor(run, 5, length=20, null=True)
+  predictor = predict.open_predictor(run, 5, max_length=20, no_answer=True)
   outputs = predict.predict_split(predictor, split, "task")
   scores = metrics.evaluate(split.task, outputs, split.examples)
   assert scores["exact"] == heldout(run)[-1]["exact"]
@@ -394,7 +394,9 @@ def test_score_and_predict_and_the_file_agree(tuned_run, tmp_path):
   # Rows of 20 tokens are padded to 32 tokens, but the beam's 401 spans are not
   # padded.
   export.save(path, model, (32, 40), ("cpu",))
-  loaded = export.load(path, batch_size=3, null=True)._replace(length=20)
+  loaded = export.load(path, batch_size=3, no_answer=True)._replace(
+    max_length=20
+  )
   for answer, expected in zip(
     live_answers, predict.predict(loaded, examples), strict=True
   ):

@@ -361,7 +361,7 @@ def test_both_stages_log_every_term_and_are_exported(trained):
   layers = runs.read(str(trained / "layers"))
   assert layers.config["task"] == "encoder"
   assert not [name for name in layers.arrays if name.startswith("fit")]
-  student = predict.open_predictor(str(trained / "prediction"), length=16)
+  student = predict.open_predictor(str(trained / "prediction"), max_length=16)
   assert student.task.labels == ("cat", "dog")
   last_row = logging.read_rows(str(trained / "layers" / "metrics.jsonl"))[-1]
   total = sum(last_row[name] for name in terms["layers"])

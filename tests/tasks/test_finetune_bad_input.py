@@ -160,7 +160,7 @@ def test_a_broken_model_answers_nothing(tmp_path):
 
 def test_only_questions_have_no_answer(models):
   with pytest.raises(ValueError, match="only questions can have no answer"):
-    predict.open_predictor(str(models / "classification"), null=True)
+    predict.open_predictor(str(models / "classification"), no_answer=True)
 
 
 def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
@@ -189,7 +189,7 @@ def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
     ),
     (
       dict(model=models / "tagging"),
-      "kind classification, but the model is of kind tag",
+      "kind classification, but the model predicts kind tag",
     ),
   ):
     wrong_flags = dict(output=tmp_path / "out") | wrong_flags

@@ -410,8 +410,8 @@ def test_all_numbers_of_a_regression_by_name(tmp_path):
     predictor = predict.open_predictor(str(path))
     texts = [dict(id=i, texts=[t]) for i, t in enumerate(("red cat", "dog"))]
     answers = predict.predict(predictor, texts)
-    rows, _ = predict.encode(predictor, texts)
-    logits = predict.run(predictor, rows, None)
+    rows, _ = predict.encode_examples(predictor, texts)
+    logits = predict.compute_outputs(predictor, rows, None)
     for answer, values in zip(answers, logits, strict=True):
       names = labels or ["LABEL_0", "LABEL_1", "LABEL_2"]
       assert list(answer) == ["scores"] and list(answer["scores"]) == names

@@ -83,7 +83,7 @@ def test_probabilities_are_those_of_transformers(kind, form, tmp_path):
     {"id": i, "texts": [text]} for i, text in enumerate(TEXTS_WITHOUT_SEP)
   ]
   predictors = [
-    predict.open_predictor(str(tmp_path / name), length=64)
+    predict.open_predictor(str(tmp_path / name), max_length=64)
     for name in ("published", "converted", "back")
   ]
   for predictor in (*predictors, export.load(str(tmp_path / "program"))):
@@ -154,7 +154,7 @@ def test_scores_masks_and_vectors_are_those_of_transformers(tmp_path):
   logits = run(model, tokenizer, text).logits[0]
   position = tokenizer(text)["input_ids"].index(mask)
   top_three = torch.softmax(logits[position], -1).topk(3)
-  predictor = predict.open_predictor(path, top=3)
+  predictor = predict.open_predictor(path, top_k=3)
   (prediction,) = predict.predict(predictor, [{"id": 0, "text": text}])
   (candidates,) = prediction["masks"]
   pieces = list(predictor.vocabulary.pieces)

@@ -351,7 +351,7 @@ def test_rows_without_pieces_are_never_filled_in(tmp_path):
     arrays[name] = np.pad(arrays[name], padding)
   arrays["mlm/bias"][-7:] = 50.0
   model_folder.write(path, weights._replace(config=config, arrays=arrays))
-  predictor = predict.open_predictor(path, top=5)
+  predictor = predict.open_predictor(path, top_k=5)
   example = {"id": 0, "text": "red [MASK] runs"}
   (prediction,) = predict.predict(predictor, [example])
   candidates = prediction["masks"][0]

@@ -514,7 +514,7 @@ def test_a_model_with_its_labels_in_another_order_scores_the_same(
   split = batches.open_split(batches.open_folder(folder), "validation")
   expected = logging.read_rows(str(run / "metrics.jsonl"))[-1]["accuracy"]
   for path, size in ((run, 4), (tmp_path / "reordered", 7)):
-    predictor = predict.open_predictor(str(path), size, length=16)
+    predictor = predict.open_predictor(str(path), size, max_length=16)
     predictions = predict.predict_split(predictor, split, folder)
     scores = metrics.evaluate(split.task, predictions, split.examples)
     assert scores["accuracy"] == expected and scores["examples"] == 10

@@ -52,7 +52,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def predictor(folder):
   path = str(folder / "model")
-  return predict.open_predictor(path, 4, top=OPTIONS.candidates)
+  return predict.open_predictor(path, 4, top_k=OPTIONS.candidates)
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +167,7 @@ def test_words_that_never_change():
 
 def test_a_text_longer_than_the_model(predictor):
   """Only the words that fit into the row may change."""
-  length = predictor.length
+  length = predictor.max_length
   words = ["cat"] * (length + 5)
   (text,) = augmentation.split(predictor.vocabulary, [" ".join(words)])
   (candidates,) = augmentation.candidates(predictor, None, [text], 4)

@@ -114,7 +114,7 @@ def test_the_file_predicts_what_the_live_model_does(kind, folders, tmp_path):
   lengths = (16, 32) if kind == "classification" else (32,)
   export.save(path, loading.open_model(folders[kind]), lengths, ("cpu",))
   loaded = export.load(path, batch_size=2)
-  live = predicting.open_predictor(folders[kind], batch_size=2, length=32)
+  live = predicting.open_predictor(folders[kind], batch_size=2, max_length=32)
   assert loaded.task == live.task and loaded.kind == live.kind == kind
   predictions = predict(loaded, kind, LINES[kind])
   assert_close(predictions, predict(live, kind, LINES[kind]))
@@ -228,7 +228,9 @@ def test_a_wrong_table_of_contents_is_refused(exported_path, tmp_path, offset):
   with pytest.raises(ValueError, match=pattern) as error:
     export.load(str(path))
   message = str(error.value)
-  assert message.startswith(f"{path} is no exported model, or damaged (")
+  assert message.startswith(
+    f"{path} is not an exported model, or it is damaged ("
+  )
 
 
 def test_a_renamed_parameter_is_missed(exported_path, tmp_path):
@@ -279,8 +281,8 @@ def test_a_damaged_file_is_refused_in_a_sentence(
   write_changed_copy(tmp_path / "garbage", exported_path, program="no program")
   message_by_file = {
     "none": "No such file",
-    "cut": "no exported model, or damaged",
-    "flipped": "no exported model, or damaged",
+    "cut": "not an exported model, or it is damaged",
+    "flipped": "not an exported model, or it is damaged",
     "format": "format_version is 9",
     "garbage": "does not read its program",
   }
@@ -323,7 +325,7 @@ def test_what_cannot_be_exported_is_refused(folders, tmp_path, monkeypatch):
     ("is a model for encoder", "--model", encoder_path),
     ("--lengths x", "--model", folders["span"], "--lengths", "x"),
     (
-      "--lengths: 0 is below 1",
+      "the length of rows is 0; it must be 1 or more",
       "--model",
       folders["span"],
       "--lengths",

@@ -34,7 +34,7 @@ def workdir(tmp_path_factory):
 def test_probabilities_are_the_models(workdir):
   model = open_model(workdir)
   texts = ["w9 [MASK] w11", "w20 w21 [MASK] [MASK] w24 w25"]
-  first, second = fill_mask.fill(model, texts, top=64)
+  first, second = fill_mask.fill(model, texts, top_k=64)
   assert len(first) == 1 and len(second) == 2
   for candidates in (*first, *second):
     p = [p for _, p in candidates]
@@ -42,7 +42,7 @@ def test_probabilities_are_the_models(workdir):
     assert sum(p) == pytest.approx(1.0, abs=1e-5)
     assert len({piece for piece, _ in candidates}) == 64
   # Neither padding nor other texts in the batch change the probabilities.
-  (single_masks,) = fill_mask.fill(model, texts[:1], top=64)
+  (single_masks,) = fill_mask.fill(model, texts[:1], top_k=64)
   np.testing.assert_allclose(
     [p for _, p in single_masks[0]], [p for _, p in first[0]], rtol=1e-5
   )
@@ -71,7 +71,7 @@ def test_json_has_an_object_for_each_text(workdir, monkeypatch, capsys):
     (["w9 [mask]"], "no [MASK]"),
     ([" ".join(["w9"] * 600) + " [MASK]"], "603 tokens"),
     (["--model", "RUN@7", "[MASK]"], "no step 7"),
-    (["--top", "0", "[MASK]"], "top=0 must be from 1 to"),
+    (["--top", "0", "[MASK]"], "0 candidates for a mask are not possible"),
   ],
 )
 def test_bad_input_is_one_sentence(workdir, monkeypatch, arguments, words):
@@ -116,7 +116,7 @@ def test_the_generator_of_electra_fills(tmp_path):
   )
   model = open_model(path, default_tower="generator")
   assert model.config["task"] == "generator"
-  ((candidates,),) = fill_mask.fill(model, ["the [MASK]"], top=3)
+  ((candidates,),) = fill_mask.fill(model, ["the [MASK]"], top_k=3)
   assert len(candidates) == 3
   with pytest.raises(UserError, match="for pretraining of family electra"):
     fill_mask.fill(open_model(path), ["the [MASK]"])

@@ -340,7 +340,7 @@ def test_commands_print_what_methods_return(folder, masked, tmp_path, capsys):
   printed = json.loads(capsys.readouterr().out)
   row = masked.fill_mask(text)
   assert printed == {key: row[key] for key in ("text", "masks")}
-  lines = fill_mask.show(row).splitlines()
+  lines = fill_mask.format_row(row).splitlines()
   assert lines[0] == text and len(lines) == 6
   source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
   for name, fields in {

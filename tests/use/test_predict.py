@@ -125,10 +125,10 @@ def test_several_labels_at_once(tmp_path):
 def test_a_long_text_is_the_mean_of_its_windows(models):
   text = " ".join(tiny_tasks.sentences(12))
   path = models["regression"]
-  predictor, (prediction,) = predict(path, [{"text": text}], length=12)
+  predictor, (prediction,) = predict(path, [{"text": text}], max_length=12)
   rows = long_texts.encode_in_windows([[text]], predictor.vocabulary, 12)
   assert len(rows.example_indices) > 3 and np.diff(rows.starts).max() == 12
-  logits = predicting.run(predictor, rows, None)
+  logits = predicting.compute_outputs(predictor, rows, None)
   np.testing.assert_allclose(prediction["score"], np.mean(logits), rtol=1e-6)
 
 
@@ -168,7 +168,7 @@ def test_each_word_of_a_long_text_has_one_tag(models):
   words = " ".join(tiny_tasks.sentences(10)).split()
   lines = [{"words": words}, {"text": "red \u0007 cat"}]
   _, (long_prediction, short_prediction) = predict(
-    models["tagging"], lines, length=12
+    models["tagging"], lines, max_length=12
   )
   assert long_prediction["words"] == words and len(
     long_prediction["tags"]
@@ -186,17 +186,19 @@ def test_each_word_of_a_long_text_has_one_tag(models):
 def test_answers_are_slices_of_the_context(models):
   context = "  " + "  ".join(tiny_tasks.sentences(9))
   lines = [{"question": "cat ?", "context": context}]
-  _, (prediction,) = predict(models["span"], lines, length=24)
+  _, (prediction,) = predict(models["span"], lines, max_length=24)
   assert prediction["answer"] in context and "null_odds" not in prediction
   assert all(x["text"] in context for x in prediction["nbest"])
-  _, (prediction,) = predict(models["span"], lines, length=24, null=True)
+  _, (prediction,) = predict(
+    models["span"], lines, max_length=24, no_answer=True
+  )
   assert isinstance(prediction["null_odds"], float)
 
 
 def test_windows_of_a_context_overlap_by_half(models):
   line = {"question": "cat", "context": "red dog " * 40, "answers": None}
-  predictor = predicting.open_predictor(models["span"], length=24)
-  rows, _ = predicting.encode(predictor, [line])
+  predictor = predicting.open_predictor(models["span"], max_length=24)
+  rows, _ = predicting.encode_examples(predictor, [line])
   context_positions = [
     np.flatnonzero(rows.offsets[a:b, 0] >= 0) + a
     for a, b in zip(rows.starts[:-1], rows.starts[1:], strict=True)
@@ -209,10 +211,12 @@ def test_windows_of_a_context_overlap_by_half(models):
 @pytest.mark.parametrize("odds", [-1.5, 0.7, 80.0])
 def test_null_odds_set_the_chance_of_no_answer(models, odds):
   """ELECTRA's head gives this chance, and answers for the case of an answer."""
-  predictor = predicting.open_predictor(models["span"], length=24, null=True)
+  predictor = predicting.open_predictor(
+    models["span"], max_length=24, no_answer=True
+  )
   questions = [{"id": 1, "question": "cat ?", "context": "red cat runs"}]
   questions[0]["answers"] = None
-  rows, _ = predicting.encode(predictor, questions)
+  rows, _ = predicting.encode_examples(predictor, questions)
   (first_position,) = np.flatnonzero(rows.offsets[:, 0] == 0)
   begins = first_position + np.arange(3)
   spans = [[i, i, -1.0 - k, -0.5] for k, i in enumerate(begins)]
@@ -239,7 +243,7 @@ def test_masks_are_filled_in_texts_of_any_length(models):
   texts = ["red [MASK] runs .", "cat", "[MASK] dog [MASK]"]
   texts.append(" ".join(["blue"] * 30 + ["[MASK]"] + ["bird"] * 30))
   _, predictions = predict(
-    models["fill"], [{"text": t} for t in texts], top=3, length=16
+    models["fill"], [{"text": t} for t in texts], top_k=3, max_length=16
   )
   assert [len(r["masks"]) for r in predictions] == [1, 0, 2, 1]
   candidates = predictions[0]["masks"][0]
