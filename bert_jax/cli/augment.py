@@ -29,7 +29,7 @@ def add_flags(parser: flags.Parser) -> None:
   parser.add_argument(
     "--samples",
     type=int,
-    default=defaults.samples,
+    default=defaults.num_samples,
     metavar="N",
     help="variants of each text (default %(default)s)",
   )
@@ -43,7 +43,7 @@ def add_flags(parser: flags.Parser) -> None:
   parser.add_argument(
     "--candidates",
     type=int,
-    default=defaults.candidates,
+    default=defaults.num_candidates,
     metavar="N",
     help="words to choose a replacement from (default %(default)s)",
   )
@@ -60,12 +60,12 @@ def run(args: argparse.Namespace) -> None:
 
   flags.at_least(1, args, "samples", "candidates", "batch_size")
   options = augmentation.Options(
-    samples=args.samples,
+    num_samples=args.samples,
     threshold=args.threshold,
-    candidates=args.candidates,
+    num_candidates=args.candidates,
     seed=args.seed,
   )
-  count = augment_task.augment(
+  augmented_file = augment_task.augment(
     args.model,
     args.task,
     args.input,
@@ -78,6 +78,9 @@ def run(args: argparse.Namespace) -> None:
     dtype=args.dtype,
     family=args.family,
   )
-  for line in count.skipped:
+  for line in augmented_file.skipped_lines:
     print(f"{line}: columns are missing; the line is left out", file=sys.stderr)
-  print(f"{args.output}: {count.written} examples of {count.read}")
+  print(
+    f"{args.output}: {augmented_file.num_written} examples of"
+    f" {augmented_file.num_read}"
+  )

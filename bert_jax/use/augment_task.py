@@ -20,20 +20,20 @@ from bert_jax.use.augmentation import Example, Options
 _BREAKS = re.compile(r"[\t\r\n]")
 
 
-class Counts(NamedTuple):
-  """Counts the examples that were read and written.
+class AugmentedFile(NamedTuple):
+  """Says how many examples a file had and has after its augmentation.
 
   Attributes:
-    read: the number of examples in the input.
-    written: the number of examples in the output, which has the examples of the
-      input and their variants.
-    skipped: file and number of each line that was left out because it lacks
-      columns.
+    num_read: the number of examples in the input.
+    num_written: the number of examples in the output: the examples of the input
+      and their variants.
+    skipped_lines: the file and the number of each line that was left out
+      because it lacks columns.
   """
 
-  read: int
-  written: int
-  skipped: list[str]
+  num_read: int
+  num_written: int
+  skipped_lines: list[str]
 
 
 def augment(
@@ -48,7 +48,7 @@ def augment(
   batch_size: int = 128,
   dtype: str = "float32",
   family: str | None = None,
-) -> Counts:
+) -> AugmentedFile:
   """Writes the examples of a file, and their variants, into a new file.
 
   Args:
@@ -70,43 +70,44 @@ def augment(
     UserError: an argument or a line of the file is wrong. Nothing is written.
   """
   _check_arguments(source, target, options)
-  task_files, column_names = task_columns(task, kind, columns)
-  skipped: list[str] = []
+  task_files, column_names = task_and_columns(task, kind, columns)
+  skipped_lines: list[str] = []
   # Read the whole file before the model runs, to report a bad line early.
-  count = sum(1 for _ in _read_examples(task_files, source, skipped))
-  if not count:
-    raise UserError(f"{source} has no examples.")
+  num_read = sum(1 for _ in _read_examples(task_files, source, skipped_lines))
+  if not num_read:
+    raise UserError(f"{source} has no examples; give a file of the task.")
   glove = word_vectors.read(vectors) if vectors else None
   predictor = _open_predictor(
-    model, batch_size, options.candidates, dtype, family
+    model, batch_size, options.num_candidates, dtype, family
   )
-  written = 0
+  num_written = 0
   examples = _read_examples(task_files, source, [])
   with (
     files.atomic_file(target) as partial_path,
     pathlib.Path(partial_path).open("w", encoding="utf-8", newline="\n") as f,
   ):
     f.write("\t".join(column_names) + "\n")
-    for row in augmentation.expand(predictor, glove, options, examples):
+    for row in augmentation.add_variants(predictor, glove, options, examples):
       f.write("\t".join([*row.texts, row.label]) + "\n")
-      written += 1
-  return Counts(count, written, skipped)
+      num_written += 1
+  return AugmentedFile(num_read, num_written, skipped_lines)
 
 
 def _check_arguments(source: str, target: str, options: Options) -> None:
-  """Raises UserError if an option is out of its range."""
+  """Raises UserError if an option or the name of the output is wrong."""
   if not 0 <= options.threshold <= 1:
-    raise UserError(f"--threshold={options.threshold} must be from 0 to 1.")
+    raise UserError(f"threshold={options.threshold} must be from 0 to 1.")
   if options.seed < 0:
-    raise UserError(f"--seed={options.seed} must be at least 0.")
+    raise UserError(f"seed={options.seed} must be at least 0.")
   if not target.lower().endswith(".tsv"):
     raise UserError(
-      f"--output={target} must end in .tsv: its columns are separated by tabs."
+      f"the output {target} must end in .tsv, because tabs separate its"
+      " columns."
     )
   text_inputs.check_not_same_file(source, target)
 
 
-def task_columns(
+def task_and_columns(
   name: str, kind: str | None, columns: str | None
 ) -> tuple[TaskFiles, list[str]]:
   """Returns a task with one or two texts, and the names of its columns.
@@ -123,8 +124,8 @@ def task_columns(
   if columns is None:
     if name not in glue.TEXTS:
       raise UserError(
-        f"--task={name} cannot be augmented; choose one of"
-        f" {', '.join(glue.TEXTS)}, or give --columns for your own task with"
+        f"the task {name} cannot be augmented; choose one of"
+        f" {', '.join(glue.TEXTS)}, or give the columns of your own task with"
         " one or two texts."
       )
     return task_files, [*glue.TEXTS[name], "label"]
@@ -138,9 +139,10 @@ def task_columns(
 
 
 def _read_examples(
-  task_files: TaskFiles, path: str, skipped: list[str]
+  task_files: TaskFiles, path: str, skipped_lines: list[str]
 ) -> Iterator[Example]:
-  for record in task_files.records(path, skipped):
+  """Yields the examples of a file; adds lines without columns to a list."""
+  for record in task_files.records(path, skipped_lines):
     for example in task_files.parse(record, True):
       # Texts in JSON and CSV files may contain tabs and line breaks.
       texts = tuple(_BREAKS.sub(" ", text) for text in example["texts"])
@@ -161,18 +163,18 @@ def _read_examples(
 def _open_predictor(
   path: str, batch_size: int, candidates: int, dtype: str, family: str | None
 ) -> predict.Predictor:
-  """Opens a model, which must fill masks and have a WordPiece tokenizer."""
+  """Opens a model; UserError if it fills no masks or has no WordPiece."""
   predictor = predict.open_predictor(
     path, batch_size, top_k=candidates, dtype=dtype, family=family
   )
   if predictor.kind != "fill":
     raise UserError(
-      f"--model={path} is a model for {predictor.kind}; words are predicted by"
-      " a pre-trained model with its masked-LM head."
+      f"{path} is a model for {predictor.kind}; augmentation needs a"
+      " pre-trained model with its masked-LM head."
     )
   if predictor.vocabulary.algorithm != "wordpiece":
     raise UserError(
-      f"--model={path} has a tokenizer of kind"
-      f" {predictor.vocabulary.algorithm}; augmentation needs BERT's WordPiece."
+      f"{path} has a tokenizer of kind {predictor.vocabulary.algorithm};"
+      " augmentation needs BERT's WordPiece."
     )
   return predictor

@@ -24,8 +24,8 @@ from bert_jax.use import predict
 from bert_jax.use.predict import Predictor
 from bert_jax.use.word_vectors import WordVectors
 
-# The number of examples whose words are predicted together.
-CHUNK = 256
+# The number of examples that are read, and whose words are predicted, together.
+CHUNK_SIZE = 256
 # The stop words of the released program. Words with an apostrophe are left out,
 # because the tokenizer splits them into several words.
 _STOP_WORDS = """
@@ -41,27 +41,28 @@ _STOP_WORDS = """
   yourself yourselves
 """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
-_LETTERS = re.compile("[a-z]+")
-_SPECIAL = re.compile(r"\[.+\]")
+_ASCII_WORD = re.compile("[a-z]+")
+_SPECIAL_TOKEN = re.compile(r"\[.+\]")
 
-Candidates = dict[int, list[str]]
+# Index of a word in its text -> the words that may replace it.
+WordCandidates = dict[int, list[str]]
 
 
 class Options(NamedTuple):
   """Says how examples are made.
 
   Attributes:
-    samples: the number of variants that are drawn for each text. Equal variants
-      are written once.
+    num_samples: the number of variants that are drawn for each text. Equal
+      variants are written once.
     threshold: the probability that a word is replaced.
-    candidates: the number of candidates for a word. Candidates of the model
-      that do not begin a word are left out.
+    num_candidates: the number of candidates for a word. Pieces that do not
+      begin a word are then left out.
     seed: the seed of all draws.
   """
 
-  samples: int = 20
+  num_samples: int = 20
   threshold: float = 0.4
-  candidates: int = 15
+  num_candidates: int = 15
   seed: int = 0
 
 
@@ -92,7 +93,9 @@ class SplitText:
   starts: np.ndarray
 
 
-def split(vocabulary: Vocabulary, texts: Sequence[str]) -> list[SplitText]:
+def split_into_words(
+  vocabulary: Vocabulary, texts: Sequence[str]
+) -> list[SplitText]:
   """Splits texts into the words that WordPiece cuts into pieces."""
   splits = []
   unknown = vocabulary.special.unk
@@ -119,14 +122,14 @@ def split(vocabulary: Vocabulary, texts: Sequence[str]) -> list[SplitText]:
   return splits
 
 
-def may_change(word: str) -> bool:
+def is_replaceable(word: str) -> bool:
   """Returns True if a word has only ASCII letters and is no stop word."""
   lower = word.lower()
-  return bool(_LETTERS.fullmatch(lower)) and lower not in STOP_WORDS
+  return bool(_ASCII_WORD.fullmatch(lower)) and lower not in STOP_WORDS
 
 
 def masked_rows(
-  jobs: Sequence[tuple[np.ndarray, int]], special: SpecialIds, length: int
+  masks: Sequence[tuple[np.ndarray, int]], special: SpecialIds, length: int
 ) -> tuple[Rows, np.ndarray]:
   """Makes a row for each masked piece, with the whole text as second segment.
 
@@ -134,7 +137,7 @@ def masked_rows(
   The paper does not mention that the model also sees the unmasked text.
 
   Args:
-    jobs: (ids of a text, index of the id to mask) for each row.
+    masks: for each row, the ids of a text and the index of the id to mask.
     special: the special ids of the vocabulary.
     length: the largest number of tokens in a row.
 
@@ -142,7 +145,7 @@ def masked_rows(
     The rows, and the position of the mask in each row, int32 [N].
   """
   row_ids, second_starts = [], []
-  for ids, index in jobs:
+  for ids, index in masks:
     row = np.array([special.cls, *ids, special.sep, *ids, special.sep])[:length]
     row[1 + index] = special.mask
     row_ids.append(row.astype(np.int32))
@@ -151,27 +154,27 @@ def masked_rows(
     ids=np.concatenate([np.zeros(0, np.int32), *row_ids]),
     starts=np.cumsum([0, *map(len, row_ids)], dtype=np.int64),
     second_begins=np.array(second_starts, np.int32),
-    example_indices=np.arange(len(jobs)),
-    labels=np.full(len(jobs), -1, np.int32),
+    example_indices=np.arange(len(masks)),
+    labels=np.full(len(masks), -1, np.int32),
     offsets=np.zeros((0, 2), np.int32),
   )
-  return rows, np.array([1 + index for _, index in jobs], np.int32)
+  return rows, np.array([1 + index for _, index in masks], np.int32)
 
 
 def predict_words(
-  predictor: Predictor, jobs: Sequence[tuple[np.ndarray, int]]
+  predictor: Predictor, masks: Sequence[tuple[np.ndarray, int]]
 ) -> list[list[str]]:
-  """Returns the most likely words at each job's mask.
+  """Returns the most likely words for each mask.
 
   Special tokens and pieces that do not begin a word are left out. The released
   program keeps special tokens.
 
   Args:
     predictor: a predictor that fills masks.
-    jobs: see `masked_rows`.
+    masks: see `masked_rows`.
   """
   vocabulary = predictor.vocabulary
-  rows, positions = masked_rows(jobs, vocabulary.special, predictor.max_length)
+  rows, positions = masked_rows(masks, vocabulary.special, predictor.max_length)
   words = []
   for candidate_pairs in predict.compute_outputs(predictor, rows, positions):
     # A model's word table may have more rows than its vocabulary has pieces.
@@ -180,34 +183,35 @@ def predict_words(
     pieces = [
       vocabulary.pieces[i] for i in ids if vocabulary.at_word_boundary[i]
     ]
-    words.append([p for p in pieces if not _SPECIAL.fullmatch(p)])
+    words.append([p for p in pieces if not _SPECIAL_TOKEN.fullmatch(p)])
   return words
 
 
-def candidates(
+def find_candidates(
   predictor: Predictor,
   vectors: WordVectors | None,
   texts: Sequence[SplitText],
   count: int,
-) -> list[Candidates]:
+) -> list[WordCandidates]:
   """Finds the words that may replace each word of each text.
 
   Args:
     predictor: a predictor that fills each mask with `count` candidates.
     vectors: the vectors of words. None leaves words with several pieces
       unchanged.
-    texts: the texts, from `split`.
+    texts: the texts, from `split_into_words`.
     count: the number of nearest words.
 
   Returns:
-    For each text: index of a word that may change -> its candidates. If no
-    other word is found, the only candidate is the word itself.
+    For each text, the candidates of the words that may change. If no other word
+    is found, the only candidate is the word itself.
   """
-  jobs, job_words = [], []
-  candidates_by_text: list[Candidates] = [{} for _ in texts]
+  # The place of a mask: the index of its text, and of its word in the text.
+  masks, places = [], []
+  candidates_by_text: list[WordCandidates] = [{} for _ in texts]
   for number, text in enumerate(texts):
     for i, word in enumerate(text.words):
-      if not may_change(word):
+      if not is_replaceable(word):
         continue
       start, end = int(text.starts[i]), int(text.starts[i + 1])
       candidates_by_text[number][i] = [word]
@@ -215,20 +219,20 @@ def candidates(
         near_words = vectors.nearest(word, count) if vectors else []
         candidates_by_text[number][i] = near_words or [word]
       elif 1 + start < predictor.max_length:
-        jobs.append((text.ids, start))
-        job_words.append((number, i))
+        masks.append((text.ids, start))
+        places.append((number, i))
   for (number, i), words in zip(
-    job_words, predict_words(predictor, jobs), strict=True
+    places, predict_words(predictor, masks), strict=True
   ):
     if words:
       candidates_by_text[number][i] = words
   return candidates_by_text
 
 
-def variants(
+def draw_variants(
   text: str,
   words: Sequence[str],
-  word_candidates: Candidates,
+  word_candidates: WordCandidates,
   options: Options,
   example_number: int,
   text_number: int,
@@ -238,14 +242,16 @@ def variants(
   Args:
     text: the raw text.
     words: the words of the text.
-    word_candidates: index of a word -> the words that may replace it.
+    word_candidates: the words that may replace each word.
     options: how variants are drawn.
     example_number: the number of the example, a key of the draws.
     text_number: the number of the text in its example, a key of the draws.
   """
   sentences = dict.fromkeys([text])
   word_indices = np.array(sorted(word_candidates), np.int64)
-  draw_numbers = np.arange(options.samples)[:, None] * len(words) + word_indices
+  draw_numbers = (
+    np.arange(options.num_samples)[:, None] * len(words) + word_indices
+  )
   counts = np.array([len(word_candidates[i]) for i in word_indices], np.int64)
   replace_key = hashing.make_key("augment", options.seed, text_number, "which")
   choice_key = hashing.make_key("augment", options.seed, text_number, "what")
@@ -254,7 +260,7 @@ def variants(
     < options.threshold
   )
   choices = hashing.randint(choice_key, example_number, draw_numbers, counts)
-  for sample in range(options.samples):
+  for sample in range(options.num_samples):
     sentence = list(words)
     for i, replaced, choice in zip(
       word_indices, is_replaced[sample], choices[sample], strict=True
@@ -265,7 +271,7 @@ def variants(
   return [sentence for sentence in sentences if sentence or sentence == text]
 
 
-def expand(
+def add_variants(
   predictor: Predictor,
   vectors: WordVectors | None,
   options: Options,
@@ -278,18 +284,18 @@ def expand(
   text.)
 
   Args:
-    predictor: a predictor that fills each mask with `options.candidates`
+    predictor: a predictor that fills each mask with `options.num_candidates`
       candidates.
-    vectors: see `candidates`.
+    vectors: see `find_candidates`.
     options: how variants are drawn.
     examples: the examples. Their numbers, from 0, are keys of the draws.
   """
   example_number = 0
-  for chunk in predict.chunks(iter(examples), CHUNK):
+  for chunk in predict.chunks(iter(examples), CHUNK_SIZE):
     texts = list(dict.fromkeys(text for e in chunk for text in e.texts))
-    splits = split(predictor.vocabulary, texts)
-    chunk_candidates = candidates(
-      predictor, vectors, splits, options.candidates
+    splits = split_into_words(predictor.vocabulary, texts)
+    chunk_candidates = find_candidates(
+      predictor, vectors, splits, options.num_candidates
     )
     words_by_text = {
       text: (split_text.words, word_candidates)
@@ -299,20 +305,20 @@ def expand(
     }
     for example in chunk:
       yield example
-      yield from _variants(example, words_by_text, options, example_number)
+      yield from _variants_of(example, words_by_text, options, example_number)
       example_number += 1
 
 
-def _variants(
+def _variants_of(
   example: Example,
-  words_by_text: Mapping[str, tuple[list[str], Candidates]],
+  words_by_text: Mapping[str, tuple[list[str], WordCandidates]],
   options: Options,
   example_number: int,
 ) -> Iterator[Example]:
   """Yields the variants of an example without the example itself."""
   for text_number, text in enumerate(example.texts):
     words, word_candidates = words_by_text[text]
-    sentences = variants(
+    sentences = draw_variants(
       text, words, word_candidates, options, example_number, text_number
     )
     texts_before, texts_after = (

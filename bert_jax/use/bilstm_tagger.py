@@ -77,7 +77,7 @@ class BiLstmTagger(nn.Module):
     return nn.Dense(self.num_labels)(drop(x))
 
 
-class Recipe(NamedTuple):
+class TrainingOptions(NamedTuple):
   """Says how a tagger is trained.
 
   Attributes:
@@ -95,7 +95,7 @@ class Recipe(NamedTuple):
   seed: int = 0
 
 
-class Sentences(NamedTuple):
+class TaggedSentences(NamedTuple):
   """Holds sentences with their tags.
 
   Attributes:
@@ -111,13 +111,16 @@ Batch = dict[str, np.ndarray]
 
 
 def batches(
-  sentences: Sentences, size: int, rng: np.random.Generator | None = None
+  sentences: TaggedSentences,
+  batch_size: int,
+  rng: np.random.Generator | None = None,
 ) -> Iterator[tuple[np.ndarray, Batch]]:
   """Yields batches of sentences with similar lengths.
 
   Args:
     sentences: the sentences. A sentence without words is left out.
-    size: the number of rows in a batch. Empty rows fill up the last batch.
+    batch_size: the number of rows in a batch. Empty rows fill up the last
+      batch.
     rng: shuffles the batches, and sentences of equal length; None means that
       the order stays.
 
@@ -130,34 +133,34 @@ def batches(
   )
   order = order[np.argsort(lengths[order], kind="stable")]
   order = order[lengths[order] > 0]
-  starts = np.arange(0, len(order), size)
+  starts = np.arange(0, len(order), batch_size)
   for start in starts if rng is None else rng.permutation(starts):
-    indices = order[start : start + size]
+    indices = order[start : start + batch_size]
     longest = int(lengths[indices].max())
     length = next((n for n in FEATURE_BUCKETS if n >= longest), longest)
     shape = sentences.features[indices[0]].shape[1:]
-    features = np.zeros((size, length, *shape), np.float32)
-    tags = np.zeros((size, length), np.int32)
+    features = np.zeros((batch_size, length, *shape), np.float32)
+    tags = np.zeros((batch_size, length), np.int32)
     for row, index in enumerate(indices):
       count = lengths[index]
       features[row, :count] = sentences.features[index]
       tags[row, :count] = sentences.tags[index]
-    counts = np.zeros(size, np.int32)
+    counts = np.zeros(batch_size, np.int32)
     counts[: len(indices)] = lengths[indices]
     yield indices, dict(features=features, tags=tags, lengths=counts)
 
 
 def fit(
-  module: BiLstmTagger, sentences: Sentences, recipe: Recipe
+  module: BiLstmTagger, sentences: TaggedSentences, options: TrainingOptions
 ) -> Iterator[tuple[Any, float]]:
   """Trains a tagger; yields its parameters and mean loss after each epoch."""
-  key = jax.random.key(recipe.seed)
-  _, first_batch = next(batches(sentences, recipe.batch_size))
+  key = jax.random.key(options.seed)
+  _, first_batch = next(batches(sentences, options.batch_size))
   params = jax.jit(module.init)(
     key, first_batch["features"], first_batch["lengths"]
   )
   optimizer = optax.chain(
-    optax.clip_by_global_norm(recipe.clip), optax.adam(recipe.rate)
+    optax.clip_by_global_norm(options.clip), optax.adam(options.rate)
   )
 
   @jax.jit
@@ -182,10 +185,10 @@ def fit(
     return optax.apply_updates(params, updates), state, loss
 
   state, step_number = optimizer.init(params), 0
-  for epoch in range(recipe.epochs):
-    rng = np.random.default_rng([recipe.seed, epoch])
+  for epoch in range(options.epochs):
+    rng = np.random.default_rng([options.seed, epoch])
     losses = []
-    for _, batch in batches(sentences, recipe.batch_size, rng):
+    for _, batch in batches(sentences, options.batch_size, rng):
       params, state, loss = step(params, state, batch, step_number)
       losses.append(loss)
       step_number += 1
@@ -193,7 +196,10 @@ def fit(
 
 
 def predict(
-  module: BiLstmTagger, params: Any, sentences: Sentences, size: int = 32
+  module: BiLstmTagger,
+  params: Any,
+  sentences: TaggedSentences,
+  batch_size: int = 32,
 ) -> list[np.ndarray]:
   """Returns the most likely tags of each sentence's words, int32 [words].
 
@@ -201,11 +207,11 @@ def predict(
     module: the tagger.
     params: its parameters, from `fit`.
     sentences: the sentences. Their tags are not used.
-    size: the number of rows in a batch.
+    batch_size: the number of rows in a batch.
   """
   tags = [np.zeros(0, np.int32)] * len(sentences.features)
   run = jax.jit(module.apply)
-  for indices, batch in batches(sentences, size):
+  for indices, batch in batches(sentences, batch_size):
     logits = run(params, batch["features"], batch["lengths"])
     best_tags = np.asarray(logits.argmax(-1), np.int32)
     for row, index in enumerate(indices):

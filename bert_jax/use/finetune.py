@@ -15,11 +15,11 @@ from bert_jax.use.model import Model, load
 from bert_jax.use.trained import Config, Trained
 
 # The share of the rows that is held out if there is no `validation`.
-HELD_OUT = 0.1
+HELD_OUT_SHARE = 0.1
 # The default config logs about this many rows, which are enough for a plot.
-_LOGGED_ROWS = 50
+_NUM_LOGGED_ROWS = 50
 # Kind -> its config. Other kinds have the config "own".
-_CONFIGS = {"span": "squad:squad"}
+_CONFIG_BY_KIND = {"span": "squad:squad"}
 
 
 def finetune(
@@ -102,55 +102,53 @@ def finetune(
     data = data["train"]
   rows = labelled.read(data, "data", text, label)
   columns = labelled.Columns(rows, kind, text, pair, label)
-  changes = {
-    "batch_size": batch_size,
-    "data.epochs": None if epochs is None else float(epochs),
-    "schedule.peak": None if learning_rate is None else float(learning_rate),
-    "seed": seed,
-  }
+  changes = trained.config_changes(batch_size, learning_rate, seed)
+  changes["data.epochs"] = None if epochs is None else float(epochs)
   full_config = trained.open_config(
-    config, _CONFIGS.get(columns.kind, "own"), changes
+    config, _CONFIG_BY_KIND.get(columns.kind, "own"), changes
   )
-  splits, held_out = _split(rows, validation, full_config["seed"], text, label)
-  task, inputs = labelled.task_of(columns, splits)
-  _say_task(task, splits, held_out)
+  splits, held_out_note = _split_rows(
+    rows, validation, full_config["seed"], text, label
+  )
+  task, inputs = labelled.make_task(columns, splits)
+  _say_task(task, splits, held_out_note)
   if not isinstance(model, Model):
-    with trained.without_warnings_of_orbax():
+    with trained.orbax_warnings_hidden():
       model = load(os.fspath(model))
-  folder = trained.folder_of(workdir, "finetune")
-  prepared = _prepare(model, task, inputs, length, folder)
+  folder = trained.make_folder(workdir, "finetune")
+  task_meta = _prepare_task(model, task, inputs, length, folder)
   full_config["data"]["path"] = str(pathlib.Path(folder) / "task")
   full_config["init_from"] = model.path
   if not splits.get("validation"):
     full_config["evaluate"]["every"] = 0
-  _fill(full_config, config, prepared)
+  _set_defaults(full_config, config, task_meta)
   return trained.run(full_config, folder, "finetune")
 
 
-def _split(
+def _split_rows(
   rows: list[Record],
   validation: Any,
   seed: int,
   text: str | None,
   label: str | None,
 ) -> tuple[dict[str, list[Record]], str]:
-  """Returns split -> rows, and a note on held-out rows, or ""."""
+  """Returns {split: its rows}, and a note on rows held out at random, or ""."""
   if validation is None:
-    validation = HELD_OUT
+    validation = HELD_OUT_SHARE
   if not isinstance(validation, int | float):
     evaluated_rows = labelled.read(validation, "validation", text, label)
     return {"train": rows, "validation": evaluated_rows}, ""
   if validation == 0:
     return {"train": rows}, ""
   train, evaluated_rows = labelled.hold_out(rows, validation, seed)
-  note_on_rows = (
+  held_out_note = (
     f", held out at random by validation={validation:g}, seed={seed}"
   )
-  return {"train": train, "validation": evaluated_rows}, note_on_rows
+  return {"train": train, "validation": evaluated_rows}, held_out_note
 
 
 def _say_task(
-  task: TaskFiles, splits: dict[str, list[Record]], held_out: str
+  task: TaskFiles, splits: dict[str, list[Record]], held_out_note: str
 ) -> None:
   """Says what a run learns, since much of it may come from the data."""
   kind, labels = task.task.kind, task.task.labels
@@ -159,11 +157,11 @@ def _say_task(
   num_evaluated = len(splits.get("validation", ()))
   note(
     f"finetune: {kind}{labels_text}; {len(splits['train'])} rows to train on,"
-    f" {num_evaluated} to evaluate on{held_out}"
+    f" {num_evaluated} to evaluate on{held_out_note}"
   )
 
 
-def _prepare(
+def _prepare_task(
   model: Model,
   task: TaskFiles,
   inputs: list[labelled.Input],
@@ -203,30 +201,30 @@ def _prepare(
   return meta
 
 
-def _fill(
-  config: dict[str, Any], own: Config, prepared: dict[str, Any]
+def _set_defaults(
+  config: dict[str, Any], user_config: Config, task_meta: dict[str, Any]
 ) -> None:
-  """Sets what a default config leaves to the machine and to the data.
+  """Sets the values of a default config that depend on machine and data.
 
   Args:
-    config: the config, which is changed, except for keys that `own` has.
-    own: what the user passed.
-    prepared: the content of the task's `meta.json`.
+    config: the config, which is changed, except for keys in `user_config`.
+    user_config: the argument `config` that the user passed.
+    task_meta: the content of the task's `meta.json`.
   """
-  keys = trained.keys_of(own)
+  keys = trained.changed_keys(user_config)
   if keys is None:
     return
-  if "model.dtype" not in keys and trained.on_cpu():
+  if "model.dtype" not in keys and trained.computes_on_cpu():
     config["model"]["dtype"] = "float32"
   if "data.buckets" not in keys:
     # The last bucket is the length, because the model may have no positions
     # for longer rows.
-    length, buckets = prepared["length"], config["data"]["buckets"]
+    length, buckets = task_meta["length"], config["data"]["buckets"]
     if length > max(buckets):
       buckets = {*buckets, *bucket_lengths.BUCKETS}
     shorter_buckets = sorted(bucket for bucket in buckets if bucket < length)
     config["data"]["buckets"] = (*shorter_buckets, length)
   if "log.every" not in keys:
-    batches = prepared["splits"]["train"]["rows"] / config["batch_size"]
+    batches = task_meta["splits"]["train"]["rows"] / config["batch_size"]
     steps = config["total_steps"] or batches * config["data"]["epochs"]
-    config["log"]["every"] = max(1, min(20, int(steps / _LOGGED_ROWS)))
+    config["log"]["every"] = max(1, min(20, int(steps / _NUM_LOGGED_ROWS)))

@@ -21,8 +21,8 @@ KINDS = (*custom.KINDS, "span")
 # The columns of a table of questions.
 QUESTION_COLUMNS = ("question", "context", "answers")
 # The column of the second texts of pairs, if the user names none.
-_PAIR = "text_pair"
-_ENDINGS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json")
+_PAIR_COLUMN = "text_pair"
+_EXTENSIONS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json")
 
 
 def read(
@@ -51,16 +51,19 @@ def read(
   else:
     rows = [
       Record(
-        _fields(item, text, label, name, number), f"row {number} of {name}"
+        _fields_of_row(item, text, label, name, number),
+        f"row {number} of {name}",
       )
-      for number, item in enumerate(_items(data, name))
+      for number, item in enumerate(_rows_in_memory(data, name))
     ]
   if not rows:
     raise UserError(f"{name} has no rows.")
-  names = _class_names(data, label)
+  names = _names_of_class_label(data, label)
   if names:
     rows = [
-      row._replace(fields=row.fields | {label: _with_names(row, label, names)})
+      row._replace(
+        fields=row.fields | {label: _label_names_of_row(row, label, names)}
+      )
       for row in rows
       if label in row.fields
     ]
@@ -69,17 +72,18 @@ def read(
 
 def _read_file(path: str, name: str) -> list[Record]:
   """Reads the rows of a file, whose first line names the columns."""
-  if not path.lower().endswith(_ENDINGS) or not pathlib.Path(path).is_file():
+  if not path.lower().endswith(_EXTENSIONS) or not pathlib.Path(path).is_file():
     raise UserError(
       f"{name}={path!r:.80}: a string is the path of a table, and there is no"
-      f" such file with the ending {', '.join(_ENDINGS)}; pass a DataFrame, a"
-      " list of (text, label), or a dict of columns for data in memory."
+      f" such file with the extension {', '.join(_EXTENSIONS)}; pass a"
+      " DataFrame, a list of (text, label), or a dict of columns for data in"
+      " memory."
     )
   return list(tables.records(path))
 
 
-def _items(data: Any, name: str) -> list[Any]:
-  """Returns the rows of a table in memory, before `_fields` reads them."""
+def _rows_in_memory(data: Any, name: str) -> list[Any]:
+  """Returns the rows of a table in memory, as the user passes them."""
   if isinstance(data, Mapping):
     return _rows_of_columns(data, name)
   try:
@@ -114,31 +118,31 @@ def _rows_of_columns(
   ]
 
 
-def _fields(
+def _fields_of_row(
   item: Any, text: str, label: str, name: str, number: int
 ) -> dict[str, Any]:
   """Returns the fields of a row of a table in memory."""
   if isinstance(item, Mapping):
-    return {str(column): results.plain(x) for column, x in item.items()}
+    return {str(column): results.to_python(x) for column, x in item.items()}
   if not isinstance(item, list | tuple) or len(item) != 2:
     raise UserError(
       f"row {number} of {name} is {item!r:.60}; pass (text, label), or a dict"
       " with a text and a label."
     )
   content, raw_label = item
-  fields: dict[str, Any] = {label: results.plain(raw_label)}
+  fields: dict[str, Any] = {label: results.to_python(raw_label)}
   if isinstance(content, tuple):
     if len(content) != 2:
       raise UserError(
         f"row {number} of {name}: a tuple of texts is a pair, and this one has"
         f" {len(content)} entries; words to tag are a list."
       )
-    return fields | {text: content[0], _PAIR: content[1]}
-  return fields | {text: results.plain(content)}
+    return fields | {text: content[0], _PAIR_COLUMN: content[1]}
+  return fields | {text: results.to_python(content)}
 
 
-def _class_names(data: Any, label: str) -> list[str] | None:
-  """Returns the names of a `datasets.ClassLabel`, or of a list of them."""
+def _names_of_class_label(data: Any, label: str) -> list[str] | None:
+  """Returns the names of a column's `datasets.ClassLabel`; None without one."""
   features = getattr(data, "features", None)
   if not isinstance(features, Mapping) or label not in features:
     return None
@@ -148,8 +152,8 @@ def _class_names(data: Any, label: str) -> list[str] | None:
   return list(names) if names else None
 
 
-def _with_names(row: Record, label: str, names: Sequence[str]) -> Any:
-  """Returns a row's label or labels, with names in place of numbers."""
+def _label_names_of_row(row: Record, label: str, names: Sequence[str]) -> Any:
+  """Returns a row's label, or its list of labels, as names."""
   content = row.fields[label]
   if isinstance(content, list):
     return [names[x] if type(x) is int else x for x in content]
@@ -239,7 +243,7 @@ class Columns:
     """
     if kind is not None and kind not in KINDS:
       raise UserError(
-        f"kind={kind!r} is no kind of task{did_you_mean(kind, KINDS)}"
+        f"kind={kind!r} is not a kind of task{did_you_mean(kind, KINDS)}"
       )
     names = list(rows[0].fields)
     if kind is None and text is None and {*QUESTION_COLUMNS} <= {*names}:
@@ -259,8 +263,8 @@ class Columns:
     _check_column(label, names, "name the column of labels by label=")
     if pair is not None:
       _check_column(pair, names, "name the column of second texts by pair=")
-    elif _PAIR in names:
-      pair = _PAIR
+    elif _PAIR_COLUMN in names:
+      pair = _PAIR_COLUMN
     self.kind = kind or infer_kind(rows, text, label)
     if self.kind == "tagging":
       self.by_role = {"words": text, "tags": label}
@@ -286,7 +290,7 @@ def _check_column(name: str, names: Sequence[str], remedy: str) -> None:
     )
 
 
-def task_of(
+def make_task(
   columns: Columns, splits: Mapping[str, Sequence[Record]]
 ) -> tuple[TaskFiles, list[Input]]:
   """Returns a task and its inputs for `prepare_task.prepare`.
@@ -321,7 +325,7 @@ def task_of(
     )
     files = TASKS["squad2" if has_unanswered else "squad"]
   else:
-    labels = _labels(columns.kind, selected)
+    labels = _find_label_names(columns.kind, selected)
     names = ",".join(f"{role}={role}" for role in columns.by_role)
     files = task_inputs.find("own", columns.kind, names, labels)
   files_in_memory = files._replace(
@@ -336,7 +340,7 @@ def _has_answer(answers: Any) -> bool:
   return bool(answers)
 
 
-def _labels(
+def _find_label_names(
   kind: str, splits: Mapping[str, Sequence[Record]]
 ) -> tuple[str, ...]:
   """Returns the names of the labels in all splits; () if they have no names.

@@ -15,7 +15,7 @@ from bert_jax.use.trained import Config, Trained
 Path = str | os.PathLike[str]
 # Family -> the config of its size "tiny": 2 layers of width 128, for two CPU
 # cores. Other sizes are names in the family's file, as in `bert:base`.
-_TINY = {
+_TINY_CONFIGS = {
   "bert": "quickstart",
   "roberta": "small:roberta_cpu",
   "albert": "small:albert_cpu",
@@ -24,19 +24,23 @@ _TINY = {
   "spanbert": "small:spanbert_cpu",
 }
 # Family -> kind of its vocabulary. Other families have WordPiece.
-_TOKENIZERS = {"roberta": "bytelevel", "gpt": "bytelevel", "albert": "unigram"}
+_VOCABULARY_KINDS = {
+  "roberta": "bytelevel",
+  "gpt": "bytelevel",
+  "albert": "unigram",
+}
 # Kind of vocabulary -> the name of its file or folder in a run's folder.
-_NAMES = {
+_VOCABULARY_NAMES = {
   "wordpiece": "vocabulary.txt",
   "unigram": "vocabulary.model",
   "bytelevel": "vocabulary",
 }
 # Slots for predictions, as a share of a row's tokens; as in BERT, 20 of 128.
-_SLOTS = 20 / 128
+_SLOT_SHARE = 20 / 128
 # Family -> the number of positions that it has besides those of the tokens.
-_FURTHER_POSITIONS = {"roberta": 2}
+_NUM_OTHER_POSITIONS = {"roberta": 2}
 # The default config logs about this many rows, which are enough for a plot.
-_ROWS = 50
+_NUM_LOGGED_ROWS = 50
 
 
 def pretrain(
@@ -120,24 +124,20 @@ def pretrain(
   """
   if (texts is None) == (files is None):
     raise UserError("pass either texts= or files=, the text to train on.")
-  if family not in _TINY:
+  if family not in _TINY_CONFIGS:
     raise UserError(
-      f"family={family!r} is unknown{did_you_mean(family, _TINY)}"
+      f"family={family!r} is unknown{did_you_mean(family, _TINY_CONFIGS)}"
     )
-  documents = None if texts is None else _documents(texts, text)
-  default = _TINY[family] if size == "tiny" else f"{family}:{size}"
-  changes = {
-    "total_steps": steps,
-    "batch_size": batch_size,
-    "schedule.peak": None if learning_rate is None else float(learning_rate),
-    "seed": seed,
-  }
+  documents = None if texts is None else _read_documents(texts, text)
+  default = _TINY_CONFIGS[family] if size == "tiny" else f"{family}:{size}"
+  changes = trained.config_changes(batch_size, learning_rate, seed)
+  changes["total_steps"] = steps
   full_config = trained.open_config(config, default, changes)
   if length is not None:
     _set_length(full_config, length)
-  folder = trained.folder_of(workdir, "pretrain")
+  folder = trained.make_folder(workdir, "pretrain")
   if documents is None:
-    inputs = _paths(files)
+    inputs = _list_paths(files)
   else:
     inputs = [f"jsonl:{_write_texts(documents, folder)}"]
   if vocabulary is None:
@@ -156,14 +156,14 @@ def pretrain(
     if heldout:
       note("pretrain: too few documents to hold any out, so none are evaluated")
     full_config["evaluate"]["every"] = 0
-  keys = trained.keys_of(config)
+  keys = trained.changed_keys(config)
   if keys is not None and "log.every" not in keys:
-    log_every = full_config["total_steps"] // _ROWS
+    log_every = full_config["total_steps"] // _NUM_LOGGED_ROWS
     full_config["log"]["every"] = max(1, min(100, log_every))
   return trained.run(full_config, folder, "pretrain")
 
 
-def _documents(texts: Any, column: str) -> list[str]:
+def _read_documents(texts: Any, column: str) -> list[str]:
   """Returns the texts of a user as a list of strings.
 
   Raises:
@@ -178,12 +178,12 @@ def _documents(texts: Any, column: str) -> list[str]:
       f"texts={texts!r} is the name of a file; pass files={texts!r} to read it."
     )
   if isinstance(texts, Mapping):
-    texts = _column(texts, column, "texts")
+    texts = _read_column(texts, column, "texts")
   items = results.items_of(texts, ())[1]
   documents = []
   for number, item in enumerate(items):
     if isinstance(item, Mapping):
-      item = _column(item, column, f"row {number} of texts")
+      item = _read_column(item, column, f"row {number} of texts")
     if not isinstance(item, str):
       raise UserError(f"text {number} is {item!r:.60}, not a string.")
     documents.append(str(item))
@@ -197,7 +197,7 @@ def _is_file(text: str) -> bool:
   return len(text) < 256 and "\n" not in text and pathlib.Path(text).is_file()
 
 
-def _column(fields: Mapping[Any, Any], column: str, place: str) -> Any:
+def _read_column(fields: Mapping[Any, Any], column: str, place: str) -> Any:
   if column not in fields:
     raise UserError(
       f"{place} has no column {column!r}, only {', '.join(map(str, fields))};"
@@ -206,7 +206,7 @@ def _column(fields: Mapping[Any, Any], column: str, place: str) -> Any:
   return fields[column]
 
 
-def _paths(paths: Any) -> list[str]:
+def _list_paths(paths: Any) -> list[str]:
   """Returns the paths of text files as a list of absolute strings."""
   if isinstance(paths, str | os.PathLike):
     paths = [paths]
@@ -227,7 +227,7 @@ def _write_texts(documents: Sequence[str], folder: str) -> str:
   path = pathlib.Path(folder) / "texts.jsonl"
   with files_lib.atomic_file(path) as partial:
     with pathlib.Path(partial).open("w", encoding="utf-8") as file:
-      file.writelines(_lines(documents))
+      file.writelines(_json_lines(documents))
     if path.exists():
       if files_lib.file_digest(path) != files_lib.file_digest(partial):
         raise UserError(
@@ -240,7 +240,7 @@ def _write_texts(documents: Sequence[str], folder: str) -> str:
   return str(path)
 
 
-def _lines(documents: Sequence[str]) -> Iterator[str]:
+def _json_lines(documents: Sequence[str]) -> Iterator[str]:
   for document in documents:
     yield json.dumps({"text": document}) + "\n"
 
@@ -253,8 +253,8 @@ def _train_vocabulary(
   Returns:
     The path of the vocabulary.
   """
-  kind = _TOKENIZERS.get(family, "wordpiece")
-  path = pathlib.Path(folder) / _NAMES[kind]
+  kind = _VOCABULARY_KINDS.get(family, "wordpiece")
+  path = pathlib.Path(folder) / _VOCABULARY_NAMES[kind]
   if path.exists():
     note(f"pretrain: {path} is used again, whatever vocab_size is")
   else:
@@ -277,8 +277,6 @@ def _set_length(config: dict[str, Any], length: int) -> None:
   data, model = config["data"], config["model"]
   data["length"] = length
   if data.get("max_predictions") is not None:
-    data["max_predictions"] = max(1, round(length * _SLOTS))
-  further_positions = _FURTHER_POSITIONS.get(model["family"], 0)
-  model["max_positions"] = max(
-    model["max_positions"], length + further_positions
-  )
+    data["max_predictions"] = max(1, round(length * _SLOT_SHARE))
+  num_positions = length + _NUM_OTHER_POSITIONS.get(model["family"], 0)
+  model["max_positions"] = max(model["max_positions"], num_positions)

@@ -21,7 +21,7 @@ class Results(list[dict[str, Any]]):
     head = "".join(f"<th>{html.escape(str(name))}</th>" for name in columns)
     lines = [f"<tr><th></th>{head}</tr>"]
     for number, row in enumerate(self[:_MAX_ROWS]):
-      cells = [html.escape(_short(row.get(name, ""))) for name in columns]
+      cells = [html.escape(_short_text(row.get(name, ""))) for name in columns]
       line = "".join(f"<td>{cell}</td>" for cell in cells)
       lines.append(f"<tr><th>{number}</th>{line}</tr>")
     if len(self) > _MAX_ROWS:
@@ -29,7 +29,7 @@ class Results(list[dict[str, Any]]):
     return f"<table>{''.join(lines)}</table>"
 
 
-def _short(value: Any) -> str:
+def _short_text(value: Any) -> str:
   """Returns a value as a short text."""
   if isinstance(value, float):
     return f"{value:.4f}"
@@ -39,18 +39,20 @@ def _short(value: Any) -> str:
     pairs = list(value.items())
     if value and all(isinstance(x, float) for x in value.values()):
       pairs.sort(key=lambda pair: -pair[1])
-      return _join([f"{name} {_short(x)}" for name, x in pairs])
-    return " ".join(_short(x) for _, x in pairs)
+      return _join_entries([f"{name} {_short_text(x)}" for name, x in pairs])
+    return " ".join(_short_text(x) for _, x in pairs)
   if isinstance(value, list | tuple):
     separator = "; " if value and isinstance(value[0], list) else ", "
-    return _join([_short(x) for x in value[: _MAX_ENTRIES + 1]], separator)
+    return _join_entries(
+      [_short_text(x) for x in value[: _MAX_ENTRIES + 1]], separator
+    )
   text = str(value)
   return (
     text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
   )
 
 
-def _join(entries: list[str], separator: str = ", ") -> str:
+def _join_entries(entries: list[str], separator: str = ", ") -> str:
   if len(entries) > _MAX_ENTRIES:
     entries = [*entries[:_MAX_ENTRIES], "..."]
   return separator.join(entries)
@@ -80,7 +82,7 @@ def items_of(
     return True, list(inputs.to_dict("records"))
   if isinstance(inputs, bytes) or not isinstance(inputs, Iterable):
     raise UserError(
-      f"{inputs!r:.60} is no text; pass a string or a list of strings."
+      f"{inputs!r:.60} is not a text; pass a string or a list of strings."
     )
   return True, list(inputs)
 
@@ -103,11 +105,14 @@ def text_of(item: Any, number: int) -> str:
 
 
 def fields_of(item: Any, kind: str, number: int) -> dict[str, Any]:
-  """Returns the named fields of an input for `requests.parse`.
+  """Returns the fields of an input: name -> value.
+
+  `tasks.files.requests.parse` takes such a dict.
 
   Args:
-    item: a string, a tuple or list without names, or a dict, whose values may
-      be arrays, or NaN for a missing value, as in a DataFrame.
+    item: a string; a tuple or list of values, in the order of the fields; or a
+      dict. A value of a dict may be an array, or NaN if it is missing, as in a
+      row of a DataFrame.
     kind: what the model predicts, a key of `requests.PARSERS`.
     number: the number of the input, for messages.
 
@@ -117,14 +122,14 @@ def fields_of(item: Any, kind: str, number: int) -> dict[str, Any]:
   if isinstance(item, str):
     return {"text": str(item)}
   if isinstance(item, Mapping):
-    fields = {str(name): plain(field) for name, field in item.items()}
+    fields = {str(name): to_python(field) for name, field in item.items()}
     return {name: x for name, x in fields.items() if x is not None}
   if not isinstance(item, list | tuple | np.ndarray):
     raise UserError(f"input {number} is {item!r:.60}, not a text.")
-  entries = [plain(entry) for entry in item]
+  entries = [to_python(entry) for entry in item]
   if kind == "tagging":
     return {"words": entries}
-  names = _ENTRY_NAMES.get(kind, ("text", "text_pair"))
+  names = _FIELD_NAMES.get(kind, ("text", "text_pair"))
   if len(entries) != len(names):
     raise UserError(
       f"input {number} has {len(entries)} entries; pass ({', '.join(names)})."
@@ -134,17 +139,17 @@ def fields_of(item: Any, kind: str, number: int) -> dict[str, Any]:
 
 # Kind -> the names of a tuple's entries. For other kinds, a tuple is a pair of
 # texts.
-_ENTRY_NAMES = {"span": ("question", "context"), "choice": ("text", "choices")}
+_FIELD_NAMES = {"span": ("question", "context"), "choice": ("text", "choices")}
 
 
-def plain(value: Any) -> Any:
+def to_python(value: Any) -> Any:
   """Turns NumPy's scalars and arrays into numbers and lists, NaN into None."""
   if isinstance(value, str):
     return str(value)
   if isinstance(value, np.generic):
     value = value.item()
   if isinstance(value, list | tuple | np.ndarray):
-    return [plain(x) for x in value]
+    return [to_python(x) for x in value]
   # Only a missing number differs from itself.
   if isinstance(value, float) and value != value:
     return None

@@ -16,9 +16,10 @@ from bert_jax.tasks.files import requests
 from bert_jax.use import predict, text_inputs
 from bert_jax.use.predict import Predictor
 
-# Lines of stdin are collected into groups. A group waits `PATIENCE` seconds for
-# another line, but its first line waits at most `LONGEST_WAIT` seconds.
-PATIENCE, LONGEST_WAIT = 0.05, 0.3
+# Lines of stdin are collected into groups. The model gets a group if no other
+# line arrives within `MAX_SECONDS_BETWEEN_LINES`, or if the first line of the
+# group has waited `MAX_SECONDS_OF_GROUP`.
+MAX_SECONDS_BETWEEN_LINES, MAX_SECONDS_OF_GROUP = 0.05, 0.3
 # Groups become larger if the model takes less than `_FAST_SECONDS` for a group,
 # and smaller if it takes more than `_SLOW_SECONDS`.
 _FAST_SECONDS, _SLOW_SECONDS = 0.25, 0.75
@@ -77,12 +78,12 @@ class ArrivingLines:
     old_length = len(self._incomplete_line)
     self._incomplete_line += content
     if self._incomplete_line.find(b"\n", old_length) >= 0:
-      *lines, rest = bytes(self._incomplete_line).split(b"\n")
+      *lines, last_line = bytes(self._incomplete_line).split(b"\n")
       self._lines.extend(lines)
-      self._incomplete_line = bytearray(rest)
+      self._incomplete_line = bytearray(last_line)
 
 
-class Groups:
+class GroupMaker:
   """Collects the examples that have arrived into groups for the model.
 
   Groups are small while the model is slow, and large while it is fast. The time
@@ -99,7 +100,7 @@ class Groups:
     self._min_size, self._max_size = min_size, max(min_size, max_size)
     self._size = min_size
 
-  def __call__(
+  def groups(
     self,
     examples: Iterator[Example],
     has_next_within: Callable[[float], bool],
@@ -140,8 +141,10 @@ class Groups:
       for example in examples:
         group.append(example)
         if len(group) == 1:
-          deadline = time.monotonic() + LONGEST_WAIT
-        wait = min(PATIENCE, max(deadline - time.monotonic(), 0.0))
+          deadline = time.monotonic() + MAX_SECONDS_OF_GROUP
+        wait = min(
+          MAX_SECONDS_BETWEEN_LINES, max(deadline - time.monotonic(), 0.0)
+        )
         if len(group) >= self._size or not has_next_within(wait):
           break
     except ValueError as e:
@@ -149,6 +152,7 @@ class Groups:
     return group, None
 
   def _resize(self, count: int, seconds: float) -> None:
+    """Changes the size of later groups after a group of `count` examples."""
     if seconds > _SLOW_SECONDS:
       self._size = max(self._size // 2, self._min_size)
     elif seconds < _FAST_SECONDS and count == self._size:
@@ -167,11 +171,11 @@ def _answer_stdin(predictor: Predictor, out: IO[str]) -> int:
   # Run a small group in the smallest batch, because most rows of a full batch
   # would be padding.
   small_batches = predict.with_batch_size(predictor, 1)
-  groups = Groups(predictor.batch_size, predict.CHUNK_SIZE)
+  group_maker = GroupMaker(predictor.batch_size, predict.CHUNK_SIZE)
   count = 0
-  for group in groups(examples, lines.has_line_within):
+  for group in group_maker.groups(examples, lines.has_line_within):
     is_small = len(group) <= predictor.batch_size // 4
-    write_group(small_batches if is_small else predictor, group, out)
+    answer_group(small_batches if is_small else predictor, group, out)
     count += len(group)
   return count
 
@@ -190,12 +194,12 @@ def _answer_file(predictor: Predictor, path: str, out: IO[str]) -> int:
     pass
   count = 0
   for group in predict.chunks(examples()):
-    write_group(predictor, group, out)
+    answer_group(predictor, group, out)
     count += len(group)
   return count
 
 
-def write_group(
+def answer_group(
   predictor: Predictor, examples: list[Example], out: IO[str]
 ) -> None:
   """Predicts examples, and writes a line of JSON for each, in order."""
@@ -206,7 +210,7 @@ def write_group(
   out.flush()
 
 
-def answer(predictor: Predictor, source: str, out: IO[str]) -> int:
+def answer_lines(predictor: Predictor, source: str, out: IO[str]) -> int:
   """Answers every line of a file or of stdin.
 
   Args:
@@ -255,4 +259,4 @@ def answer_file(
   if target != "-":
     text_inputs.check_not_same_file(source, target)
   with files.open_text_output(target) as out:
-    return answer(open_predictor(), source, out)
+    return answer_lines(open_predictor(), source, out)

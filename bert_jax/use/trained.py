@@ -28,7 +28,7 @@ from bert_jax.use.results import Results
 # A user may pass these types as `config`.
 Config: TypeAlias = ConfigDict | Mapping[str, Any] | str | None
 # Columns of metrics.jsonl that say nothing about learning.
-_LEFT_OUT = ("data_wait", "checkpoint_wait")
+_HIDDEN_COLUMNS = ("data_wait", "checkpoint_wait")
 
 
 class Trained:
@@ -65,7 +65,7 @@ class Trained:
     return f"Trained({content}, workdir={self.workdir!r})"
 
 
-def history(workdir: str) -> Results:
+def read_history(workdir: str) -> Results:
   """Returns the rows of a run's metrics.jsonl, one dict for each step."""
   by_step: dict[int, dict[str, Any]] = {}
   names: dict[str, None] = {}
@@ -74,7 +74,7 @@ def history(workdir: str) -> Results:
     numbers = {
       f"{prefix}{name}": x
       for name, x in row.items()
-      if isinstance(x, int | float) and name not in ("step", *_LEFT_OUT)
+      if isinstance(x, int | float) and name not in ("step", *_HIDDEN_COLUMNS)
     }
     by_step.setdefault(row["step"], {}).update(numbers)
     names |= dict.fromkeys(numbers)
@@ -84,13 +84,15 @@ def history(workdir: str) -> Results:
   )
 
 
-def folder_of(workdir: str | os.PathLike[str] | None, action: str) -> str:
+def make_folder(
+  workdir: str | os.PathLike[str] | None, function_name: str
+) -> str:
   """Returns the absolute path of a run's folder, which is made if needed.
 
   Args:
     workdir: the folder; if None, a temporary folder, which is deleted when
       Python ends.
-    action: the name of the function, for a note.
+    function_name: the name of the function, for a note.
   """
   if workdir is not None:
     path = pathlib.Path(workdir).expanduser().absolute()
@@ -101,10 +103,11 @@ def folder_of(workdir: str | os.PathLike[str] | None, action: str) -> str:
         f"workdir={path}: no such folder can be made ({e.strerror})."
       ) from e
     return str(path)
-  temporary = tempfile.mkdtemp(prefix=f"bert_jax-{action}-")
+  temporary = tempfile.mkdtemp(prefix=f"bert_jax-{function_name}-")
   atexit.register(shutil.rmtree, temporary, ignore_errors=True)
   note(
-    f"{action}: without workdir=, the run is in {temporary} until Python ends;"
+    f"{function_name}: without workdir=, the run is in {temporary} until Python"
+    " ends;"
     " keep its model with .model.save(path)."
   )
   return temporary
@@ -135,7 +138,7 @@ def open_config(
       raise UserError(str(e).removeprefix("--")) from e
   elif config is None or isinstance(config, Mapping):
     base = config_files.open_config(default).to_dict()
-    user_changes = dict(_flat(config or {}))
+    user_changes = dict(_flatten(config or {}))
   else:
     raise UserError(
       f"config={config!r:.60}: pass a ConfigDict, the name of a config or a"
@@ -144,30 +147,50 @@ def open_config(
   new_config = copy.deepcopy(base)
   set_changes = {key: x for key, x in changes.items() if x is not None}
   for key, setting in {**user_changes, **set_changes}.items():
-    _set(new_config, key, copy.deepcopy(setting))
+    _set_key(new_config, key, copy.deepcopy(setting))
   config_lib.check_types(new_config, base)
   return new_config
 
 
-def keys_of(config: Config) -> set[str] | None:
+def config_changes(
+  batch_size: int | None, learning_rate: float | None, seed: int | None
+) -> dict[str, Any]:
+  """Returns the changes of a config that these arguments of a user mean.
+
+  Args:
+    batch_size: the number of rows of a step.
+    learning_rate: the highest learning rate, after the warm-up.
+    seed: the seed of the run.
+
+  Returns:
+    Key with dots -> value, for `open_config`. None changes nothing.
+  """
+  return {
+    "batch_size": batch_size,
+    "schedule.peak": None if learning_rate is None else float(learning_rate),
+    "seed": seed,
+  }
+
+
+def changed_keys(config: Config) -> set[str] | None:
   """Returns the keys that a user changes; None for a complete config."""
   if isinstance(config, ConfigDict | str):
     return None
-  return {key for key, _ in _flat(config or {})}
+  return {key for key, _ in _flatten(config or {})}
 
 
-def _flat(
+def _flatten(
   config: Mapping[str, Any], prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
   """Yields the keys with dots and the values of a nested dict."""
   for name, setting in config.items():
     if isinstance(setting, Mapping) and setting:
-      yield from _flat(setting, f"{prefix}{name}.")
+      yield from _flatten(setting, f"{prefix}{name}.")
     else:
       yield f"{prefix}{name}", setting
 
 
-def _set(config: dict[str, Any], key: str, setting: Any) -> None:
+def _set_key(config: dict[str, Any], key: str, setting: Any) -> None:
   """Sets a value of a nested dict.
 
   Raises:
@@ -185,41 +208,41 @@ def _set(config: dict[str, Any], key: str, setting: Any) -> None:
   section[name] = setting
 
 
-def on_cpu() -> bool:
+def computes_on_cpu() -> bool:
   """Returns True if jax computes on a CPU, where bfloat16 is slow."""
   return jax.default_backend() == "cpu"
 
 
-def run(config: dict[str, Any], workdir: str, action: str) -> Trained:
+def run(config: dict[str, Any], workdir: str, function_name: str) -> Trained:
   """Trains, says on stderr how far it is, and returns the result.
 
   Args:
     config: the complete config.
     workdir: the run's folder.
-    action: the name of the function, for notes.
+    function_name: the name of the function, for notes.
   """
   remedy = (
     f"Lower batch_size, which is {config['batch_size']}, or raise"
     " micro_batches in config, which splits the rows of a step."
   )
   with (
-    _progress() as on_row,
+    _show_progress() as on_row,
     messages.pass_lines_to(note),
     xla_errors.reports_out_of_memory(remedy),
-    without_warnings_of_orbax(),
+    orbax_warnings_hidden(),
   ):
     state = train.run(config, workdir, on_row)
     model = load(workdir)
-  rows = history(workdir)
+  rows = read_history(workdir)
   if rows and rows[-1]["step"] > int(state.step):
     rows = Results(row for row in rows if row["step"] <= int(state.step))
-  note(f"{action}: the run is in {workdir}")
+  note(f"{function_name}: the run is in {workdir}")
   return Trained(model, rows, workdir)
 
 
 @contextlib.contextmanager
-def without_warnings_of_orbax() -> Iterator[None]:
-  """Hides warnings of orbax in this block, which are about its own options."""
+def orbax_warnings_hidden() -> Iterator[None]:
+  """Hides warnings of orbax in this block; they are about its own options."""
 
   def is_shown(record: logs.LogRecord) -> bool:
     return record.levelno >= logs.ERROR or "orbax" not in record.pathname
@@ -233,17 +256,19 @@ def without_warnings_of_orbax() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[logging.RowCallback]:
+def _show_progress() -> Iterator[logging.RowCallback]:
   """Yields a function that shows rows: a bar in a notebook, else lines."""
-  bar_class = _notebook_bar()
+  bar_class = _notebook_bar_class()
   if bar_class is None:
     yield lambda row, line, total: note(line)
     return
   with contextlib.closing(bar_class(unit="step")) as bar:
-    yield functools.partial(_advance, bar)
+    yield functools.partial(_advance_bar, bar)
 
 
-def _advance(bar: Any, row: Mapping[str, Any], line: str, total: int) -> None:
+def _advance_bar(
+  bar: Any, row: Mapping[str, Any], line: str, total: int
+) -> None:
   """Moves a bar of tqdm to the step of a row, and shows the row's numbers."""
   bar.total = total
   bar.update(row["step"] - bar.n)
@@ -255,12 +280,12 @@ def _advance(bar: Any, row: Mapping[str, Any], line: str, total: int) -> None:
     for name in names
     if isinstance(row[name], float)
   }
-  all_numbers = getattr(bar, "shown", {}) | numbers
-  bar.shown = all_numbers
-  bar.set_postfix(all_numbers)
+  shown_numbers = getattr(bar, "shown_numbers", {}) | numbers
+  bar.shown_numbers = shown_numbers
+  bar.set_postfix(shown_numbers)
 
 
-def _notebook_bar() -> Any:
+def _notebook_bar_class() -> Any:
   """Returns tqdm's bar in a notebook that has tqdm; else None."""
   ipython = sys.modules.get("IPython")
   shell = ipython.get_ipython() if ipython else None

@@ -8,7 +8,7 @@ from bert_jax.messages import UserError
 # The number of words to read. GloVe's files begin with the most frequent words.
 # The value is from huawei-noah/Pretrained-Language-Model TinyBERT
 # data_augmentation.py, prepare_embedding_retrieval.
-MAX_WORDS = 100_000
+MAX_LINES = 100_000
 
 
 class WordVectors:
@@ -44,10 +44,10 @@ class WordVectors:
     if word not in self._row_of_word:
       return []
     if (word, count) not in self._nearest:
-      self._nearest[word, count] = self._find(word, count)
+      self._nearest[word, count] = self._find_nearest(word, count)
     return self._nearest[word, count]
 
-  def _find(self, word: str, count: int) -> list[str]:
+  def _find_nearest(self, word: str, count: int) -> list[str]:
     row = self._row_of_word[word]
     cosines = self.matrix @ self.matrix[row]
     cosines[row] = -np.inf
@@ -56,7 +56,7 @@ class WordVectors:
     return [w.title() for w in words] if word.istitle() else words
 
 
-def read(path: str, max_lines: int = MAX_WORDS) -> WordVectors:
+def read(path: str, max_lines: int = MAX_LINES) -> WordVectors:
   """Reads the first vectors of a file in GloVe's text format.
 
   Each line has a word and the numbers of its vector.
@@ -78,7 +78,7 @@ def read(path: str, max_lines: int = MAX_WORDS) -> WordVectors:
       for line_number, line in enumerate(f, 1):
         if line_number > max_lines:
           break
-        word, row = _parse(line, len(rows[0]) if rows else None)
+        word, row = _parse_line(line, len(rows[0]) if rows else None)
         if row is None:
           raise UserError(
             f"{path}:{line_number}: the line must have a word and"
@@ -102,7 +102,7 @@ def read(path: str, max_lines: int = MAX_WORDS) -> WordVectors:
   return WordVectors(words, matrix / np.maximum(norms, 1e-30))
 
 
-def _parse(line: bytes, size: int | None) -> tuple[str, np.ndarray | None]:
+def _parse_line(line: bytes, size: int | None) -> tuple[str, np.ndarray | None]:
   """Returns a line's word and its vector, float32 [size].
 
   The vector is None if the line does not have this format. If the size is

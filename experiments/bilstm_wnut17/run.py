@@ -22,7 +22,11 @@ from bert_jax.tasks import metrics, task_inputs
 from bert_jax.tasks.encoded_rows import Examples, Task
 from bert_jax.use import bilstm_tagger
 from bert_jax.use import features as features_of
-from bert_jax.use.bilstm_tagger import BiLstmTagger, Recipe, Sentences
+from bert_jax.use.bilstm_tagger import (
+  BiLstmTagger,
+  TaggedSentences,
+  TrainingOptions,
+)
 from bert_jax.use.features import Spec
 from bert_jax.weights.load import OpenedModel, open_model
 
@@ -69,11 +73,11 @@ def extract(
 
 def sentences(
   task: Task, examples: Examples, layers: list[np.ndarray], name: str
-) -> Sentences:
+) -> TaggedSentences:
   """Returns the features and tags of a split."""
   ids = {tag: i for i, tag in enumerate(task.labels)}
   tags = [np.int32([ids[tag] for tag in e["tags"]]) for e in examples]
-  return Sentences([FEATURES[name](x) for x in layers], tags)
+  return TaggedSentences([FEATURES[name](x) for x in layers], tags)
 
 
 def _score(task: Task, module, params, sentences, splits, name: str) -> float:
@@ -89,11 +93,11 @@ def run(
   start = time.perf_counter()
   inputs = {s: sentences(task, splits[s], layers[s], name) for s in FILES}
   module = BiLstmTagger(len(task.labels), args.hidden)
-  recipe = Recipe(epochs=args.epochs, seed=args.seed)
+  options = TrainingOptions(epochs=args.epochs, seed=args.seed)
   best_scores: dict = {"validation": -1.0}
   mix: list[float] = []
   for epoch, (params, loss) in enumerate(
-    bilstm_tagger.fit(module, inputs["train"], recipe), 1
+    bilstm_tagger.fit(module, inputs["train"], options), 1
   ):
     score = functools.partial(_score, task, module, params, inputs, splits)
     validation = score("validation")
@@ -106,7 +110,7 @@ def run(
   return dict(
     features=name,
     hidden=args.hidden,
-    **recipe._asdict(),
+    **options._asdict(),
     best=best_scores,
     mix=mix,
     seconds=round(time.perf_counter() - start, 1),

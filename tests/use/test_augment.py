@@ -23,7 +23,9 @@ pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 # "cats" has two pieces, "ox" has none, and "it" is a stop word.
 WORDS = (*tiny_tasks.WORDS, "cats", "it", "ox", "?", "12")
-OPTIONS = augmentation.Options(samples=6, threshold=0.5, candidates=4, seed=3)
+OPTIONS = augmentation.Options(
+  num_samples=6, threshold=0.5, num_candidates=4, seed=3
+)
 # By cosine, "dogs" is nearest to "cats".
 VECTORS = """cats 1 0 0
 Cats 0 0 1
@@ -52,7 +54,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def predictor(folder):
   path = str(folder / "model")
-  return predict.open_predictor(path, 4, top_k=OPTIONS.candidates)
+  return predict.open_predictor(path, 4, top_k=OPTIONS.num_candidates)
 
 
 @pytest.fixture(scope="module")
@@ -104,13 +106,13 @@ def expected_variants(text, line, find, neighbours):
       continue
     candidates = neighbours.get(word, [])
     if len(pieces_by_word[i]) == 1:
-      candidates = find(ids, first_pieces[i], OPTIONS.candidates)
+      candidates = find(ids, first_pieces[i], OPTIONS.num_candidates)
     candidates_by_word[i] = candidates or [word]
   labels = ["augment", OPTIONS.seed, 0]
   replace_key = hashing.make_key(*labels, "which")
   choice_key = hashing.make_key(*labels, "what")
   sentences = [text]
-  for sample in range(OPTIONS.samples):
+  for sample in range(OPTIONS.num_samples):
     new_words = list(words)
     for i, candidates in candidates_by_word.items():
       draw = sample * len(words) + i
@@ -134,7 +136,7 @@ def test_variants_are_those_of_the_rules(
   rows = (folder / "train.tsv").read_text().splitlines()[1:]
   rows = [row.split("\t") for row in rows]
   examples = [augmentation.Example((text,), label) for text, label in rows]
-  variants = [*augmentation.expand(predictor, vectors, OPTIONS, examples)]
+  variants = [*augmentation.add_variants(predictor, vectors, OPTIONS, examples)]
   expected = [
     ((sentence,), label)
     for line, (text, label) in enumerate(rows)
@@ -149,7 +151,7 @@ def test_variants_are_those_of_the_rules(
 def test_a_variant_of_a_pair_changes_one_text(predictor):
   text, pair = "red cat runs .", "blue dog sings"
   example = augmentation.Example((text, pair), "x")
-  variants = [*augmentation.expand(predictor, None, OPTIONS, [example])]
+  variants = [*augmentation.add_variants(predictor, None, OPTIONS, [example])]
   assert variants[0] == example and {e.label for e in variants} == {"x"}
   for variant in variants[1:]:
     assert (variant.texts[0] == text) != (variant.texts[1] == pair)
@@ -159,9 +161,9 @@ def test_a_variant_of_a_pair_changes_one_text(predictor):
 
 def test_words_that_never_change():
   for word in ("it", "The", "don", "s", "3d", "café", "?", ""):
-    assert not augmentation.may_change(word), word
+    assert not augmentation.is_replaceable(word), word
   for word in ("film", "What", "who", "USA"):
-    assert augmentation.may_change(word), word
+    assert augmentation.is_replaceable(word), word
   assert len(augmentation.STOP_WORDS) == 145
 
 
@@ -169,8 +171,10 @@ def test_a_text_longer_than_the_model(predictor):
   """Only the words that fit into the row may change."""
   length = predictor.max_length
   words = ["cat"] * (length + 5)
-  (text,) = augmentation.split(predictor.vocabulary, [" ".join(words)])
-  (candidates,) = augmentation.candidates(predictor, None, [text], 4)
+  (text,) = augmentation.split_into_words(
+    predictor.vocabulary, [" ".join(words)]
+  )
+  (candidates,) = augmentation.find_candidates(predictor, None, [text], 4)
   assert all(candidates[i] == ["cat"] for i in range(length - 1, len(words)))
   assert all(len(candidates[i]) > 1 for i in range(length - 1))
   rows, positions = augmentation.masked_rows(
@@ -198,8 +202,8 @@ def command(folder, **flags):
       task="sst2",
       input=folder / "train.tsv",
       output=folder / "out.tsv",
-      samples=5,
-      candidates=4,
+      num_samples=5,
+      num_candidates=4,
     )
     | flags
   )
@@ -233,7 +237,7 @@ def test_the_output_is_read_as_the_task(folder, capsys):
 
 @pytest.mark.parametrize("task", glue.TEXTS)
 def test_the_output_of_every_task_is_read(tmp_path, task):
-  task_files, columns = augment_task.task_columns(task, None, None)
+  task_files, columns = augment_task.task_and_columns(task, None, None)
   label = (task_files.task.labels or ("2.5",))[-1]
   texts = [f"a {i} cat" for i in range(len(columns) - 1)]
   lines = ["\t".join(columns), "\t".join([*texts, label])]
@@ -260,8 +264,8 @@ def test_a_custom_task(folder):
   [
     (dict(task="sst3"), "sst3 names no task; did you mean sst2"),
     (dict(task="squad"), "squad cannot be augmented; choose one of cola, sst2"),
-    (dict(samples=0), "--samples=0 must be at least 1"),
-    (dict(threshold=1.5), "--threshold=1.5 must be from 0 to 1"),
+    (dict(num_samples=0), "--num_samples=0 must be at least 1"),
+    (dict(threshold=1.5), "threshold=1.5 must be from 0 to 1"),
     (dict(output="x.csv"), "x.csv must end in .tsv"),
     (dict(input="nowhere.tsv"), "there is no file .*nowhere.tsv"),
     (dict(input="bad.tsv"), "bad.tsv:3: label '7' is not one of 0, 1"),
@@ -275,7 +279,7 @@ def test_a_custom_task(folder):
     ),
     (dict(vectors="header.txt"), "header.txt:1: .* without a header"),
     (dict(vectors="nowhere.txt"), "there is no file .*nowhere.txt"),
-    (dict(model="tuned"), "is a model for classification; words are pred"),
+    (dict(model="tuned"), "is a model for classification; augmentation needs"),
   ],
 )
 def test_bad_input_is_one_sentence(folder, flags, words):

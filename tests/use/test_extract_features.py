@@ -380,11 +380,11 @@ def test_a_tagger_on_frozen_features_learns(bert):
   features = [f.vectors for f in extract(bert, texts, layers=(0,), unit="word")]
   features.insert(2, np.zeros((0, 16), np.float32))
   tags.insert(2, np.zeros(0, np.int32))
-  sentences = bilstm_tagger.Sentences(features, tags)
+  sentences = bilstm_tagger.TaggedSentences(features, tags)
   module = bilstm_tagger.BiLstmTagger(2, hidden=16, num_layers=1, dropout=0.1)
-  recipe = bilstm_tagger.Recipe(epochs=60, batch_size=24, rate=0.03)
-  *_, (params, loss) = bilstm_tagger.fit(module, sentences, recipe)
-  predicted = bilstm_tagger.predict(module, params, sentences, size=24)
+  options = bilstm_tagger.TrainingOptions(epochs=60, batch_size=24, rate=0.03)
+  *_, (params, loss) = bilstm_tagger.fit(module, sentences, options)
+  predicted = bilstm_tagger.predict(module, params, sentences, batch_size=24)
   is_right = np.concatenate(
     [a == b for a, b in zip(predicted, tags, strict=True)]
   )
@@ -406,23 +406,23 @@ def test_a_tagger_learns_which_layer_to_read():
   features = [rng.normal(size=(5, 3, 4)).astype(np.float32) for _ in range(32)]
   # The tag depends only on the second layer.
   tags = [(x[:, 1, 0] > 0).astype(np.int32) for x in features]
-  sentences = bilstm_tagger.Sentences(features, tags)
+  sentences = bilstm_tagger.TaggedSentences(features, tags)
   module = bilstm_tagger.BiLstmTagger(2, hidden=4, num_layers=1, dropout=0.0)
-  recipe = bilstm_tagger.Recipe(epochs=30, batch_size=32, rate=0.05)
-  *_, (params, loss) = bilstm_tagger.fit(module, sentences, recipe)
+  options = bilstm_tagger.TrainingOptions(epochs=30, batch_size=32, rate=0.05)
+  *_, (params, loss) = bilstm_tagger.fit(module, sentences, options)
   mix = params["params"]["mix"]
   assert np.argmax(mix["weights"]) == 1 and loss < 0.3
   # If the test mixes the layers, a tagger without a mix predicts the same tags.
   share = np.exp(mix["weights"]) / np.exp(mix["weights"]).sum()
   mixed = [mix["gamma"] * np.einsum("lkd,k->ld", x, share) for x in features]
   params_without_mix = {k: v for k, v in params["params"].items() if k != "mix"}
-  mixed_sentences = bilstm_tagger.Sentences(
+  mixed_sentences = bilstm_tagger.TaggedSentences(
     [np.asarray(x) for x in mixed], tags
   )
   for a, b in zip(
-    bilstm_tagger.predict(module, params, sentences, size=32),
+    bilstm_tagger.predict(module, params, sentences, batch_size=32),
     bilstm_tagger.predict(
-      module, {"params": params_without_mix}, mixed_sentences, size=32
+      module, {"params": params_without_mix}, mixed_sentences, batch_size=32
     ),
     strict=True,
   ):

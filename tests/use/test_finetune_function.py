@@ -194,7 +194,7 @@ def test_words_have_tags_and_questions_have_answers():
   fields = {"question": "q", "context": "c d", "answers": answers}
   rows = labelled.read([fields], "data")
   columns = labelled.Columns(rows, None, None, None, None)
-  task, _ = labelled.task_of(columns, {"train": rows})
+  task, _ = labelled.make_task(columns, {"train": rows})
   assert task.task.name == "squad"
 
 
@@ -225,7 +225,7 @@ def test_words_have_tags_and_questions_have_answers():
     ),
     ([("a", "x"), ("b", None)] * 9, {}, "row 1 of data has no label in column"),
     ([("a", "x"), (5, "y")] * 9, {}, "row 1 of data: 'text' is 5, not a text"),
-    (ROWS, {"kind": "tags"}, "kind='tags' is no kind of task; choose classif"),
+    (ROWS, {"kind": "tags"}, "kind='tags' is not a kind of task; choose class"),
     (ROWS, {"kind": "regression"}, "label 'cat' is not a number"),
     (ROWS, {"validation": 1.5}, "validation=1.5: a share must be between"),
     (ROWS[:1], {}, "data has 1 rows, too few to hold some out"),
@@ -280,7 +280,7 @@ def test_no_row_is_padded_beyond_its_greatest_length(length, buckets):
   """A model may have no positions for tokens beyond this length."""
   config = config_files.open_config("own").to_dict()
   prepared = {"length": length, "splits": {"train": {"rows": 64_000}}}
-  finetune._fill(config, None, prepared)
+  finetune._set_defaults(config, None, prepared)
   assert config["data"]["buckets"] == buckets
   assert config["log"]["every"] == 20 and config["model"]["dtype"] == "float32"
 
@@ -289,7 +289,7 @@ def test_a_notebook_has_a_bar(monkeypatch, capsys):
   shell = type("ZMQInteractiveShell", (), {"config": {}})()
   ipython = types.SimpleNamespace(get_ipython=lambda: shell)
   monkeypatch.setitem(sys.modules, "IPython", ipython)
-  with trained._progress() as on_row:
+  with trained._show_progress() as on_row:
     on_row({"step": 5, "split": "train", "loss": 0.5}, "line", 20)
     on_row({"step": 10, "split": "heldout", "loss": 0.25}, "line", 20)
   stderr = capsys.readouterr().err

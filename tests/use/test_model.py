@@ -233,8 +233,8 @@ def test_inputs_are_not_changed(classifier, masked):
 @pytest.mark.parametrize(
   "inputs, words",
   [
-    (5, "5 is no text; pass a string or a list of strings"),
-    (b"cat", "is no text"),
+    (5, "5 is not a text; pass a string or a list of strings"),
+    (b"cat", "is not a text"),
     (["cat", 5], "input 1 is 5, not a text"),
     (["cat", None], "input 1 is None, not a text"),
     ([{"txt": "cat"}], "input 0: no field 'text'; it has txt"),

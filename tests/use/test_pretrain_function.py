@@ -85,7 +85,7 @@ def test_the_example_of_the_docstring():
 
 
 def test_a_string_is_one_document_and_never_characters():
-  assert pretrain._documents("a cat sat", "text") == ["a cat sat"]
+  assert pretrain._read_documents("a cat sat", "text") == ["a cat sat"]
   for texts in (
     ["a", "b"],
     np.array(["a", "b"]),
@@ -94,7 +94,7 @@ def test_a_string_is_one_document_and_never_characters():
     [{"text": "a"}, {"text": "b", "other": 1}],
     Frame(other=[1, 2], text=["a", "b"]),
   ):
-    assert pretrain._documents(texts, "text") == ["a", "b"]
+    assert pretrain._read_documents(texts, "text") == ["a", "b"]
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,8 @@ def make_examples(count):
 
 
 def test_fast_lines_are_in_large_groups():
-  groups = serve.Groups(4, 32)(make_examples(100), lambda seconds: True)
+  group_maker = serve.GroupMaker(4, 32)
+  groups = group_maker.groups(make_examples(100), lambda seconds: True)
   assert [len(group) for group in groups] == [4, 8, 16, 32, 32, 8]
 
 
@@ -136,17 +137,18 @@ def test_slow_answers_make_groups_small_again(monkeypatch):
   clock = [0.0]
   monkeypatch.setattr(serve.time, "monotonic", lambda: clock[0])
   sizes = []
-  for group in serve.Groups(4, 64)(make_examples(100), lambda seconds: True):
+  group_maker = serve.GroupMaker(4, 64)
+  for group in group_maker.groups(make_examples(100), lambda seconds: True):
     sizes.append(len(group))
     clock[0] += 0.1 * len(group)  # Each answer takes a tenth of a second.
   assert sizes == [4] * 25
-  groups, sizes = serve.Groups(4, 64), []
-  for group in groups(make_examples(124), lambda seconds: True):
+  group_maker, sizes = serve.GroupMaker(4, 64), []
+  for group in group_maker.groups(make_examples(124), lambda seconds: True):
     sizes.append(len(group))
     # The first groups are fast. Each later group takes a second.
     clock[0] += 0.01 if len(sizes) < 5 else 1.0
   assert sizes == [4, 8, 16, 32, 64]
-  assert groups._size == 32
+  assert group_maker._size == 32
 
 
 def test_lines_before_a_bad_line_are_answered():
@@ -157,7 +159,8 @@ def test_lines_before_a_bad_line_are_answered():
 
   answered_lines = []
   with pytest.raises(ValueError, match="in:3"):
-    for group in serve.Groups(32, 32)(lines(), lambda seconds: True):
+    group_maker = serve.GroupMaker(32, 32)
+    for group in group_maker.groups(lines(), lambda seconds: True):
       answered_lines += group
   assert answered_lines == [{"id": 1}, {"id": 2}]
 
