@@ -144,7 +144,7 @@ def main() -> None:
   args = parser.parse_args()
   # Give each library one core. It reads these variables at its first use.
   os.environ |= {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-  options = flags.cleaning(args)
+  options = flags.cleaning_options(args)
 
   def make() -> Vocabulary:
     return open_vocabulary.load(args.vocab, **options)

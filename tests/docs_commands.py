@@ -254,7 +254,7 @@ def small_flags(path: str) -> list[str]:
   if "teacher" in config:
     models["teacher.model"] = config["teacher"]["model"]
   for section, model in models.items():
-    settable = configs._attributes(model)
+    settable = configs._encoder_attributes(model)
     sizes = {name: v for name, v in SIZES.items() if name in settable}
     if path.partition(":")[0].endswith("small.py"):
       # A student copies given layers of its teacher, which must exist.

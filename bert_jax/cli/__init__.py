@@ -10,9 +10,9 @@ Each verb's module has these names:
 
 Optional names, False if they are missing:
 
-* `CONFIG`: True if the verb takes --config.KEY=VALUE.
-* `STDOUT`: True if `--output -` means standard output.
-* `RESUMES`: True if a stopped command can be given again, and continues.
+* `TAKES_CONFIG`: True if the verb takes --config.KEY=VALUE.
+* `TAKES_STDOUT`: True if `--output -` means standard output.
+* `CONTINUES`: True if a stopped command can be given again, and continues.
 
 `main.py` has the table of verbs, `flags.py` the flags that verbs share,
 `configs.py` reads --config, and `errors.py` turns errors into sentences.

@@ -58,7 +58,7 @@ def add_flags(parser: flags.Parser) -> None:
 def run(args: argparse.Namespace) -> None:
   from bert_jax.use import augment_task, augmentation
 
-  flags.at_least(1, args, "samples", "candidates", "batch_size")
+  flags.check_at_least(1, args, "samples", "candidates", "batch_size")
   options = augmentation.Options(
     num_samples=args.samples,
     threshold=args.threshold,

@@ -12,7 +12,7 @@ crashes; 1 after an error."""
 EXAMPLE = """\
   bert_jax compile --config bert:base \\
     --topology v2:4x4,v4:2x2x4"""
-CONFIG = True
+TAKES_CONFIG = True
 
 
 def add_flags(parser: flags.Parser) -> None:

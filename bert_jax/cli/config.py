@@ -10,12 +10,12 @@ HELP = "Prints every value of a run's config, one key on each line."
 EXAMPLE = """\
   bert_jax config bert:base
   bert_jax config bert:base --config.seed=1"""
-CONFIG = True
+TAKES_CONFIG = True
 
 
 def add_flags(parser: flags.Parser) -> None:
   parser.add_argument(
-    "config", metavar="FILE[:NAME]", help=flags.SHARED["config"]["help"]
+    "config", metavar="FILE[:NAME]", help=flags.SHARED_FLAGS["config"]["help"]
   )
 
 

@@ -31,7 +31,10 @@ def _type_words(value: Any) -> str:
 
 
 def load_defaults(path: str) -> dict[str, Any]:
-  """Returns the config that --config=PATH names, without overrides.
+  """Returns the config of a file, without overrides.
+
+  Args:
+    path: the value of --config.
 
   Raises:
     UserError: the file is not a config. The message names the line at fault.
@@ -52,15 +55,15 @@ def read(path: str, overrides: Sequence[Override] = ()) -> dict[str, Any]:
   """
   defaults = load_defaults(path)
   overrides, attributes = _split_attributes(overrides, defaults)
-  flat = flatten(defaults)
+  flat_config = flatten(defaults)
   for key, _ in overrides:
-    if not _has(defaults, key):
-      remedy = _remedy(key, flat, _attribute_keys(defaults))
+    if not _has_key(defaults, key):
+      remedy = _remedy_for_key(key, flat_config, _encoder_keys(defaults))
       raise UserError(f"config.{key}: {path} has no such key{remedy}")
   try:
-    config = _overridden(path, overrides)
+    config = _config_with_overrides(path, overrides)
   except (flags.Error, ValueError, TypeError, AttributeError, KeyError) as e:
-    raise _explain(path, overrides, flat, e) from e
+    raise _error_of_overrides(path, overrides, flat_config, e) from e
   for key, setting in attributes.items():
     section, _, name = key.rpartition(".")
     config_lib.section_of(config, section)[name] = setting
@@ -68,7 +71,7 @@ def read(path: str, overrides: Sequence[Override] = ()) -> dict[str, Any]:
   return config
 
 
-def _has(config: dict[str, Any], key: str) -> bool:
+def _has_key(config: dict[str, Any], key: str) -> bool:
   """Returns True if a config has this key or section ("model.remat")."""
   for name in key.split("."):
     if not isinstance(config, dict) or name not in config:
@@ -77,7 +80,9 @@ def _has(config: dict[str, Any], key: str) -> bool:
   return True
 
 
-def _overridden(path: str, overrides: Sequence[Override]) -> dict[str, Any]:
+def _config_with_overrides(
+  path: str, overrides: Sequence[Override]
+) -> dict[str, Any]:
   """Returns a config with overrides, as ml_collections parses them."""
   argv = ["bert_jax", f"--config={config_files.resolve_name(path)}"]
   argv += [f"--config.{key}={text}" for key, text in overrides]
@@ -90,51 +95,51 @@ def _overridden(path: str, overrides: Sequence[Override]) -> dict[str, Any]:
   return absl_flags.config.to_dict()
 
 
-def _explain(
+def _error_of_overrides(
   path: str,
   overrides: Sequence[Override],
-  flat: dict[str, Any],
+  flat_config: dict[str, Any],
   error: Exception,
 ) -> UserError:
-  """Returns the error for the first override that cannot be parsed.
+  """Returns an error that names the first override that cannot be parsed.
 
   Args:
     path: the value of --config.
     overrides: the overrides, which cannot be parsed together.
-    flat: the config without overrides, flat.
+    flat_config: the config without overrides, key with dots -> value.
     error: the error of parsing them together.
   """
   for key, text in overrides:
     try:
-      _overridden(path, [(key, text)])
+      _config_with_overrides(path, [(key, text)])
     except (flags.Error, ValueError, TypeError, AttributeError, KeyError):
       return UserError(
-        f"config.{key}={text!r} must be {_type_words(flat.get(key))}."
+        f"config.{key}={text!r} must be {_type_words(flat_config.get(key))}."
       )
   return UserError(str(error).strip())
 
 
-def _remedy(
-  name: str, flat: dict[str, Any], attribute_keys: Sequence[str]
+def _remedy_for_key(
+  name: str, flat_config: dict[str, Any], attribute_keys: Sequence[str]
 ) -> str:
-  """Returns the end of a message about a key that a config lacks."""
+  """Returns the end of a message about an unknown key, which names a remedy."""
   section, _, option = name.partition(".")
   recipes = [
     recipe_name
     for recipe_name, recipe in RECIPES.items()
     if option in recipe.defaults
   ]
-  recipe_name = flat.get("data.builder")
+  recipe_name = flat_config.get("data.builder")
   if section != "data" or not recipes or recipe_name in (None, *recipes):
-    return did_you_mean(name, {*flat, *attribute_keys})
+    return did_you_mean(name, {*flat_config, *attribute_keys})
   return (
     f": data.builder={recipe_name} does not use this key; choose a config with"
     f" one of {', '.join(recipes)}."
   )
 
 
-def _attributes(model: dict[str, Any]) -> dict[str, Any]:
-  """Returns the encoder's attributes that a config may set: name -> value."""
+def _encoder_attributes(model: dict[str, Any]) -> dict[str, Any]:
+  """Returns an encoder's attributes that a config may set: name -> value."""
   if not model.get("family") or not model.get("variant"):
     return {}
   # Import it here, because it loads jax, which most command lines do not need.
@@ -147,7 +152,7 @@ def _attributes(model: dict[str, Any]) -> dict[str, Any]:
   return settable
 
 
-def _models(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _model_sections(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
   """Returns the sections that describe an encoder: key -> section."""
   return {
     "model": config.get("model", {}),
@@ -155,16 +160,16 @@ def _models(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
   }
 
 
-def _attribute_keys(config: dict[str, Any]) -> list[str]:
+def _encoder_keys(config: dict[str, Any]) -> list[str]:
   """Returns keys such as model.num_layers, which flags may set."""
   return [
     f"{section}.{name}"
-    for section, model in _models(config).items()
-    for name in _attributes(model)
+    for section, model in _model_sections(config).items()
+    for name in _encoder_attributes(model)
   ]
 
 
-def _attribute_value(key: str, text: str, default: Any) -> Any:
+def _parse_attribute(key: str, text: str, default: Any) -> Any:
   """Parses a flag that sets an attribute of an encoder.
 
   Args:
@@ -208,16 +213,16 @@ def _split_attributes(
   Raises:
     UserError: a value has the wrong type.
   """
-  flat = flatten(config)
-  models = _models(config)
+  flat_config = flatten(config)
+  models = _model_sections(config)
   others, settings = [], {}
   for key, text in overrides:
     section, _, name = key.rpartition(".")
     attributes = {}
-    if key not in flat and section in models:
-      attributes = _attributes(models[section])
+    if key not in flat_config and section in models:
+      attributes = _encoder_attributes(models[section])
     if name in attributes:
-      settings[key] = _attribute_value(key, text, attributes[name])
+      settings[key] = _parse_attribute(key, text, attributes[name])
     else:
       others.append((key, text))
   return others, settings

@@ -1,8 +1,8 @@
 """Turns errors into sentences and exit statuses; no other file does this.
 
 The class of an error decides what happens to it, never its text. An error whose
-class is not in `REPORTED_ERRORS` is a fault of the program, and keeps its
-traceback.
+class is not in `REPORTED_ERRORS` is a fault of the program, and is printed with
+its traceback.
 """
 
 import argparse
@@ -25,35 +25,35 @@ REPORTED_ERRORS = (
   KeyboardInterrupt,
 )
 _EVENT_LOOP = "asyncio.base_events"
-_RESUME = "the same command continues where it stopped"
+_CONTINUE_WORDS = "the same command continues where it stopped"
 
 
-class Stopped(SystemExit):
+class CommandStopped(SystemExit):
   """Raised when the user or the system stops the command."""
 
 
-def end(
-  error: BaseException, args: argparse.Namespace | None, resumes: bool
+def end_command(
+  error: BaseException, args: argparse.Namespace | None, continues: bool
 ) -> NoReturn:
   """Ends the command with a sentence about an error.
 
   Args:
     error: an error whose class is in `REPORTED_ERRORS`.
     args: the flags, or None if they could not be parsed.
-    resumes: True if the verb continues where it stopped when the user gives
+    continues: True if the verb continues where it stopped when the user gives
       the same command again.
 
   Raises:
     SystemExit: always. It holds the sentence, which Python prints, and the
       status is 1.
-    Stopped: the error is a KeyboardInterrupt.
+    CommandStopped: the error is a KeyboardInterrupt.
   """
   output = getattr(args, "output", None)
   if isinstance(error, KeyboardInterrupt):
-    ending = f"; {_RESUME}." if resumes else "; nothing was written."
+    ending = f"; {_CONTINUE_WORDS}." if continues else "; nothing was written."
     if output == "-":
       ending = "."
-    raise Stopped(f"stopped{ending}") from error
+    raise CommandStopped(f"stopped{ending}") from error
   if isinstance(error, OSError) and error.strerror is not None:
     path = error.filename or (None if output == "-" else output)
     if path is None:
@@ -61,24 +61,31 @@ def end(
       sentence = f"standard output: {error.strerror}."
     else:
       sentence = f"{path}: {error.strerror}"
-      sentence += _ending("Once that is corrected", resumes)
+      sentence += _message_end("Once that is corrected", continues)
   elif isinstance(error, MemoryError) and not isinstance(error, OutOfMemory):
     sentence = str(error) or "too little memory"
-    sentence += _ending("With fewer --processes", resumes)
+    sentence += _message_end("With fewer --processes", continues)
   else:  # This package raised it, and its message is a whole sentence.
     sentence = str(error)
   raise SystemExit(f"error: {sentence}") from error
 
 
-def _ending(remedy: str, resumes: bool) -> str:
-  """Returns the end of a sentence that says what stopped a verb."""
-  return f". {remedy}, {_RESUME}." if resumes else "; nothing was written."
+def _message_end(remedy: str, continues: bool) -> str:
+  """Returns the end of a message: how to continue, or that nothing is written.
+
+  Args:
+    remedy: what the user must do first.
+    continues: see `end_command`.
+  """
+  if continues:
+    return f". {remedy}, {_CONTINUE_WORDS}."
+  return "; nothing was written."
 
 
 def _discard_output() -> None:
   """Redirects standard output to the null device.
 
-  Otherwise Python would try again to write the buffered text at its exit.
+  Otherwise Python would try to write the buffered text again when it exits.
   """
   # The errors mean that standard output is closed, or not a file.
   with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -106,7 +113,7 @@ def report_unraisable(args: Any) -> None:
     _note(f"note: {args.err_msg or 'in a callback'}: {args.exc_value}")
   elif _is_late_callback(args.exc_value):
     _note(f"note: in a callback: {args.exc_value}")
-  elif _is_abandoned_read(args.object, args.exc_value):
+  elif _is_later_failed_read(args.object, args.exc_value):
     _note("note: orbax could not read other arrays of the checkpoint either.")
   else:
     sys.__unraisablehook__(args)
@@ -134,21 +141,22 @@ def _is_late_callback(error: BaseException | None) -> bool:
   """
   if not isinstance(error, RuntimeError):
     return False
-  return _raised_in(error.__traceback__) == _EVENT_LOOP
+  return _module_that_raised(error.__traceback__) == _EVENT_LOOP
 
 
-def _is_abandoned_read(source: Any, error: BaseException | None) -> bool:
-  """Returns True if orbax's coroutine of a read failed after the first failure.
+def _is_later_failed_read(source: Any, error: BaseException | None) -> bool:
+  """Returns True if orbax failed to read an array after another read failed.
 
-  Nothing waits for such a coroutine, so the garbage collector reports the
-  failure, with a description of some 60 lines for each array.
+  After the first failure nothing waits for the coroutines of other reads, so
+  the garbage collector reports their failures, with some 60 lines for each
+  array.
   """
   if not isinstance(source, types.CoroutineType) or error is None:
     return False
-  return (_raised_in(error.__traceback__) or "").startswith("orbax.")
+  return (_module_that_raised(error.__traceback__) or "").startswith("orbax.")
 
 
-def _raised_in(trace: types.TracebackType | None) -> str | None:
+def _module_that_raised(trace: types.TracebackType | None) -> str | None:
   """Returns the name of the module that raised an exception."""
   while trace is not None and trace.tb_next is not None:
     trace = trace.tb_next
@@ -156,5 +164,5 @@ def _raised_in(trace: types.TracebackType | None) -> str | None:
 
 
 def _note(line: str) -> None:
-  """Prints a line once: a hundred reads may fail for the same reason."""
+  """Prints a line only once, because many reads fail for the same reason."""
   note_once(line.replace("\n", " "))

@@ -42,7 +42,7 @@ def add_flags(parser: flags.Parser) -> None:
 def run(args: argparse.Namespace) -> None:
   from bert_jax.use import evaluate
 
-  flags.at_least(1, args, "batch_size")
+  flags.check_at_least(1, args, "batch_size")
   scores, paths = evaluate.evaluate(
     args.model,
     args.data,

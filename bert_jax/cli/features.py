@@ -70,16 +70,16 @@ def run(args: argparse.Namespace) -> None:
   from bert_jax.use import feature_files, features
 
   begin = time.monotonic()
-  flags.at_least(1, args, "batch_tokens")
+  flags.check_at_least(1, args, "batch_tokens")
   if not math.isfinite(args.gamma):
     raise UserError(f"--gamma {args.gamma} must be a finite number.")
   layers = None  # All layers of the model.
   if args.layers != "all":
-    layers = flags.numbers(args.layers, int, "--layers")
+    layers = flags.parse_numbers(args.layers, int, "--layers")
   spec = features.Spec(
     layers=layers,
     combine=args.combine,
-    mix=flags.numbers(args.mix, float, "--mix"),
+    mix=flags.parse_numbers(args.mix, float, "--mix"),
     gamma=args.gamma,
     unit=args.pooling,
     pieces=args.pieces,

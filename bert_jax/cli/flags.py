@@ -12,7 +12,7 @@ from bert_jax.messages import UserError, did_you_mean
 # Name -> options of `argparse.add_argument`. A verb takes flags from this table
 # with `add`, which can replace some of the options, such as the default or
 # help.
-SHARED: dict[str, dict[str, Any]] = {
+SHARED_FLAGS: dict[str, dict[str, Any]] = {
   "model": dict(
     required=True,
     metavar="PATH",
@@ -124,14 +124,14 @@ def add(parser: Any, *names: str, **changes: Any) -> None:
   Args:
     parser: the verb's parser, or one of its groups.
     *names: the flags, without the two hyphens in front.
-    **changes: options of `add_argument` that replace options of `SHARED`.
+    **changes: options of `add_argument` that replace options of `SHARED_FLAGS`.
   """
   for name in names:
-    parser.add_argument(f"--{name}", **SHARED[name] | changes)
+    parser.add_argument(f"--{name}", **SHARED_FLAGS[name] | changes)
 
 
 def add_text(parser: Any) -> None:
-  """Adds the flags of a verb that reads text: --input, --format, --errors."""
+  """Adds the flags of verbs that read text: --input, --format and --errors."""
   from bert_jax.corpus.sources import FORMATS
 
   add(
@@ -148,7 +148,7 @@ def add_text(parser: Any) -> None:
   add(parser, "errors")
 
 
-def cleaning(args: argparse.Namespace) -> dict[str, bool]:
+def cleaning_options(args: argparse.Namespace) -> dict[str, bool]:
   """Returns a vocabulary's options for --no-lower-case and --keep-accents."""
   from bert_jax.text import cleaning
 
@@ -157,7 +157,7 @@ def cleaning(args: argparse.Namespace) -> dict[str, bool]:
   )
 
 
-def numbers(text: str, kind: type, flag: str) -> tuple:
+def parse_numbers(text: str, kind: type, flag: str) -> tuple:
   """Parses the value of a flag: numbers with commas between them.
 
   Args:
@@ -179,8 +179,8 @@ def numbers(text: str, kind: type, flag: str) -> tuple:
   return values
 
 
-def at_least(minimum: int, args: argparse.Namespace, *names: str) -> None:
-  """Raises UserError if one of the flags `names` is below `minimum`."""
+def check_at_least(minimum: int, args: argparse.Namespace, *names: str) -> None:
+  """Raises UserError if one of the flags in `names` is below `minimum`."""
   for name in names:
     number = getattr(args, name)
     if number is not None and number < minimum:
@@ -203,7 +203,7 @@ def _wrap(text: str) -> str:
   )
 
 
-class _Formatter(argparse.RawDescriptionHelpFormatter):
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
   """Formats help for a screen that is 80 columns wide."""
 
   def __init__(self, prog: str):
@@ -218,8 +218,8 @@ class Parser(argparse.ArgumentParser):
     prog: str,
     description: str = "",
     example: str = "",
-    stdout: bool = False,
-    config: bool = False,
+    takes_stdout: bool = False,
+    takes_config: bool = False,
   ):
     """Builds a parser.
 
@@ -227,19 +227,20 @@ class Parser(argparse.ArgumentParser):
       prog: the command as the user writes it.
       description: a sentence that says what the command does.
       example: a command line, which the help shows below the flags.
-      stdout: True if `--output -` means standard output. Otherwise this flag is
-        an error, because the command would write a file with the name "-".
-      config: True if the verb takes `--config.KEY=VALUE`. `parse_args` puts
+      takes_stdout: True if `--output -` means standard output. Otherwise this
+        flag is an error, because the command would write a file with the name
+        "-".
+      takes_config: True if the verb takes `--config.KEY=VALUE`. `parse` puts
         these flags into the list `overrides` of the namespace.
     """
     super().__init__(
       prog,
       description=_wrap(description),
       epilog=example and f"example:\n{example}",
-      formatter_class=_Formatter,
+      formatter_class=_HelpFormatter,
       allow_abbrev=False,
     )
-    self._stdout, self._config = stdout, config
+    self._takes_stdout, self._takes_config = takes_stdout, takes_config
 
   def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
     """Parses the flags of a command line.
@@ -254,23 +255,23 @@ class Parser(argparse.ArgumentParser):
       if argument == "--":
         break
       flag = argument.partition("=")[0]
-      override = self._config and flag.startswith("--config.")
-      defined = flag in self._option_string_actions
-      if flag.startswith("--") and not defined and not override:
-        self._refuse(argument)
+      is_override = self._takes_config and flag.startswith("--config.")
+      is_defined = flag in self._option_string_actions
+      if flag.startswith("--") and not is_defined and not is_override:
+        self._refuse_argument(argument)
     parsed, others = self.parse_known_args(arguments)
-    if self._config:
+    if self._takes_config:
       parsed.overrides, others = _split_overrides(others)
     if others:
-      self._refuse(others[0])
-    if getattr(parsed, "output", None) == "-" and not self._stdout:
+      self._refuse_argument(others[0])
+    if getattr(parsed, "output", None) == "-" and not self._takes_stdout:
       self.error(
         "--output -: this command does not write to stdout; name a"
         " file or folder"
       )
     return parsed
 
-  def _refuse(self, argument: str) -> NoReturn:
+  def _refuse_argument(self, argument: str) -> NoReturn:
     """Raises UserError for an argument that the verb does not have."""
     if not argument.startswith("-"):
       self.error(f"unexpected argument {argument!r}")

@@ -13,7 +13,7 @@ sentences (BLiMP) and blanks to fill. A line of the --cloze file is
 EXAMPLE = """\
   bert_jax likelihood --model runs/mine --blimp blimp.tar.xz
   bert_jax likelihood --model runs/mine --cloze blanks.jsonl"""
-STDOUT = True
+TAKES_STDOUT = True
 
 
 def add_flags(parser: flags.Parser) -> None:
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
 
   if not (args.blimp or args.cloze):
     raise UserError("name a test: --blimp or --cloze.")
-  flags.at_least(1, args, "batch_tokens", "pairs")
+  flags.check_at_least(1, args, "batch_tokens", "pairs")
 
   def scores() -> dict[str, Any]:
     return likelihood_tests.run_tests(

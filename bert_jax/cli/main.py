@@ -53,8 +53,8 @@ def parser_of(name: str) -> Parser:
     f"bert_jax {name}",
     description=verb.HELP,
     example=verb.EXAMPLE,
-    stdout=getattr(verb, "STDOUT", False),
-    config=getattr(verb, "CONFIG", False),
+    takes_stdout=getattr(verb, "TAKES_STDOUT", False),
+    takes_config=getattr(verb, "TAKES_CONFIG", False),
   )
   verb.add_flags(parser)
   return parser
@@ -87,7 +87,7 @@ def execute(argv: Sequence[str]) -> None:
     SystemExit: the command failed, or the verb returned a status.
   """
   name, *arguments = argv or ["--help"]
-  args, resumes, status = None, False, None
+  args, continues, status = None, False, None
   try:
     try:
       if name in ("--help", "-h"):
@@ -99,14 +99,14 @@ def execute(argv: Sequence[str]) -> None:
         raise UserError(f"{name} is no verb{remedy}")
       else:
         verb = load_verb(name)
-        resumes = getattr(verb, "RESUMES", False)
+        continues = getattr(verb, "CONTINUES", False)
         logging.set_verbosity(getattr(verb, "VERBOSITY", logging.ERROR))
         args = parser_of(name).parse(arguments)
         status = verb.run(args)
     finally:
       sys.stdout.flush()
   except errors.REPORTED_ERRORS as e:
-    errors.end(e, args, resumes)
+    errors.end_command(e, args, continues)
   if status:
     sys.exit(status)
 
@@ -117,16 +117,16 @@ def main() -> None:
   sys.excepthook = errors.report_uncaught
   threading.excepthook = errors.report_thread
   sys.unraisablehook = errors.report_unraisable
-  signal.signal(signal.SIGTERM, _interrupt)
+  signal.signal(signal.SIGTERM, _raise_interrupt)
   try:
     execute(sys.argv[1:])
-  except errors.Stopped as e:
+  except errors.CommandStopped as e:
     print(e, file=sys.stderr, flush=True)
     # Threads of jax may still compute, and would crash in an ordinary exit.
     os._exit(1)
 
 
-def _interrupt(number: int, frame: Any) -> None:
+def _raise_interrupt(number: int, frame: Any) -> None:
   """Treats SIGTERM as Ctrl-C."""
   raise KeyboardInterrupt
 

@@ -15,7 +15,7 @@ EXAMPLE = """\
   bert_jax predict --model runs/sst2 --input in.jsonl --output out.jsonl
   echo '{"text": "A fine film."}' | bert_jax predict --model runs/sst2 \\
     --input - --output -"""
-STDOUT = True
+TAKES_STDOUT = True
 
 
 def add_flags(parser: flags.Parser) -> None:
@@ -40,7 +40,7 @@ def add_flags(parser: flags.Parser) -> None:
 def run(args: argparse.Namespace) -> None:
   from bert_jax.use import predict, serve
 
-  flags.at_least(1, args, "batch_size", "length", "top")
+  flags.check_at_least(1, args, "batch_size", "length", "top")
   count = serve.answer_file(
     lambda: predict.open_predictor(
       args.model,

@@ -8,14 +8,14 @@ from bert_jax.cli import flags
 from bert_jax.corpus import filters
 from bert_jax.text import unigram, wordpiece, words
 
-HELP = """Tokenises text once, into a folder that training reads. The same
-command continues where it was stopped."""
+HELP = """Tokenises text once, into a folder that training reads. If it is
+stopped, give the same command again to continue."""
 EXAMPLE = """\
   bert_jax prepare --input 'text/*.txt' --vocab vocab.txt \\
     --output data/mine"""
-RESUMES = True
+CONTINUES = True
 # Tokenizer -> a config that was published with it.
-CONFIGS = {
+CONFIG_BY_TOKENIZER = {
   "wordpiece": "bert:base",
   "bytelevel": "roberta:base",
   "unigram": "albert:base_v2",
@@ -98,19 +98,19 @@ def run(args: argparse.Namespace) -> None:
     processes=args.processes,
     rules=args.rules,
     word_starts=args.word_starts,
-    **flags.cleaning(args),
+    **flags.cleaning_options(args),
     language=args.language,
     filters=filters.Filters(**{name: getattr(args, name) for name in names}),
     add_tokens=args.add_tokens,
   )
   print(
-    f"next: bert_jax train --config {_config(meta, args.output)} --workdir"
-    f" runs/mine --config.data.path={args.output}"
+    f"next: bert_jax train --config {_suggested_config(meta, args.output)}"
+    f" --workdir runs/mine --config.data.path={args.output}"
     f" --config.data.cased={not meta['lower_case']}"
   )
 
 
-def _config(meta: Mapping[str, Any], folder: str) -> str:
+def _suggested_config(meta: Mapping[str, Any], folder: str) -> str:
   """Returns the name of a config for the vocabulary of a prepared folder.
 
   Args:
@@ -122,10 +122,10 @@ def _config(meta: Mapping[str, Any], folder: str) -> str:
   special = meta.get("special", {})
   if meta["tokenizer"] == "bytelevel" and special["mask"] is None:
     # GPT-2's pieces have no mask to train RoBERTa with.
-    return CONFIGS["gpt1"]
+    return CONFIG_BY_TOKENIZER["gpt1"]
   if meta["tokenizer"] == "unigram":
     # XLM-R and CamemBERT are RoBERTa models with SentencePiece vocabularies.
     pieces = open_vocabulary.read_pieces(folder)
     if pieces[special["mask"]] == bpe.ROBERTA["mask"]:
-      return CONFIGS["bytelevel"]
-  return CONFIGS[meta["tokenizer"]]
+      return CONFIG_BY_TOKENIZER["bytelevel"]
+  return CONFIG_BY_TOKENIZER[meta["tokenizer"]]

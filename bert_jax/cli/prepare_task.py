@@ -13,7 +13,7 @@ EXAMPLE = """\
   bert_jax prepare-task --task sst2 --input train=train.tsv \\
     --input validation=dev.tsv --vocab vocab.txt --output data/sst2"""
 # File of configs/ -> its tasks. Other tasks use configs/own.py.
-CONFIGS: dict[str, tuple[str, ...]] = {
+TASKS_BY_CONFIG: dict[str, tuple[str, ...]] = {
   "glue": (
     *("cola", "mnli", "mrpc", "qnli", "qqp"),
     *("rte", "sst2", "stsb", "wnli"),
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> None:
   from bert_jax.tasks.files import tables
 
   labels = tables.split_commas(args.labels or "", "--labels")
-  flags.at_least(1, args, "length", "stride", "max_question")
+  flags.check_at_least(1, args, "length", "stride", "max_question")
   labels = [label for label in labels if label]
   task = task_inputs.find(args.task, args.kind, args.columns, labels)
   meta = prepare_task.prepare(
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> None:
     args.stride,
     args.max_question,
     add_tokens=args.add_tokens,
-    **flags.cleaning(args),
+    **flags.cleaning_options(args),
   )
   print("\n".join(prepare_task.size_lines(meta)))
   for note in prepare_task.note_lines(meta):
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> None:
   )
   names = (
     f"{file}:{args.task}"
-    for file, tasks in CONFIGS.items()
+    for file, tasks in TASKS_BY_CONFIG.items()
     if args.task in tasks
   )
   print(

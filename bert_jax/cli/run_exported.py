@@ -10,7 +10,7 @@ lines of the input and output are those of `predict`."""
 EXAMPLE = """\
   bert_jax run-exported --model sst2.bin --input in.jsonl \\
     --output out.jsonl"""
-STDOUT = True
+TAKES_STDOUT = True
 
 
 def add_flags(parser: flags.Parser) -> None:
@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> None:
   from bert_jax.use import export, serve
 
   begin = time.monotonic()
-  flags.at_least(1, args, "batch_size")
+  flags.check_at_least(1, args, "batch_size")
   count = serve.answer_file(
     lambda: export.load(args.model, args.batch_size, args.no_answer),
     args.input,

@@ -14,8 +14,8 @@ metric of each run."""
 EXAMPLE = """\
   bert_jax sweep --config glue:rte --workdir sweeps/rte \\
     --seeds 20 --grid schedule.peak=2e-5,3e-5 --config.data.path=data/rte"""
-CONFIG = True
-RESUMES = True
+TAKES_CONFIG = True
+CONTINUES = True
 VERBOSITY = logging.FATAL
 
 

@@ -11,8 +11,8 @@ HELP = "Trains a model: pre-training, fine-tuning or distillation."
 EXAMPLE = """\
   bert_jax train --config bert:base --workdir runs/mine \\
     --config.data.path=data/mine --config.micro_batches=4"""
-CONFIG = True
-RESUMES = True
+TAKES_CONFIG = True
+CONTINUES = True
 # At other levels, orbax logs every step of a save, and prints tracebacks of
 # errors that the loop raises as well.
 VERBOSITY = logging.FATAL

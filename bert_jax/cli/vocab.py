@@ -53,5 +53,5 @@ def run(args: argparse.Namespace) -> None:
     format=args.format,
     errors=args.errors,
     rules=args.rules,
-    **flags.cleaning(args),
+    **flags.cleaning_options(args),
   )

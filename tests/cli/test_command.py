@@ -13,7 +13,7 @@ import pytest
 
 from bert_jax import messages
 from bert_jax.cli import errors, flags
-from bert_jax.cli.errors import Stopped
+from bert_jax.cli.errors import CommandStopped
 from bert_jax.cli.main import VERBS, execute, overview, parser_of
 from bert_jax.corpus import prepare, split_text
 from bert_jax.messages import DamagedFile, OutOfMemory
@@ -61,7 +61,7 @@ def test_the_example_has_only_flags_that_exist(verb):
 
 
 def test_a_flag_is_spelt_with_hyphens_and_means_one_thing():
-  """A flag of several verbs is in `flags.SHARED`, so it has one definition."""
+  """Flags of several verbs are defined only once, in `flags.SHARED_FLAGS`."""
   verbs_by_flag: dict[str, list[str]] = {}
   for verb in VERBS:
     for flag in parser_of(verb)._option_string_actions:
@@ -69,8 +69,8 @@ def test_a_flag_is_spelt_with_hyphens_and_means_one_thing():
   for flag, users in verbs_by_flag.items():
     assert "_" not in flag
     if len(users) > 1 and flag not in ("-h", "--help", "--rules"):
-      assert flag.removeprefix("--") in flags.SHARED, (flag, users)
-  for flag in flags.SHARED:
+      assert flag.removeprefix("--") in flags.SHARED_FLAGS, (flag, users)
+  for flag in flags.SHARED_FLAGS:
     assert f"--{flag}" in verbs_by_flag
 
 
@@ -203,7 +203,7 @@ def test_a_stopped_command_says_what_is_left(monkeypatch, verb, sentence):
   monkeypatch.setattr(split_text, "split_text", fail)
   monkeypatch.setattr(prepare, "prepare", fail)
   flags = ["--vocab=v"] if verb == "prepare" else []
-  with pytest.raises(Stopped) as ended:
+  with pytest.raises(CommandStopped) as ended:
     execute([verb, "--input=i", "--output=o", *flags])
   assert ended.value.code == sentence
 
