@@ -210,7 +210,7 @@ def questions(windows=True):
 
 
 def encode_questions(vocabulary, length=20):
-  return spans.rows(questions(), vocabulary, length, stride=6).rows
+  return spans.encode_questions(questions(), vocabulary, length, stride=6).rows
 
 
 @pytest.mark.parametrize("null", [False, True])
