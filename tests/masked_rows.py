@@ -25,9 +25,9 @@ def rows(lengths, width, pad=0, left=False):
 
 def mask(ids, maskable, lengths, seed=0, first=0, **options):
   positions = np.arange(first, first + len(ids), dtype=np.uint64)
-  fields = [field.name for field in dataclasses.fields(masking.Masks)]
-  masks = masking.check_masks(
-    masking.Masks(**{k: options.pop(k) for k in fields if k in options})
+  fields = [field.name for field in dataclasses.fields(masking.MaskOptions)]
+  masks = masking.check_mask_options(
+    masking.MaskOptions(**{k: options.pop(k) for k in fields if k in options})
   )
   options = {"mask_id": MASK, "vocab_size": VOCAB} | options
   return masking.mask_tokens(

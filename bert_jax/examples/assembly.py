@@ -19,14 +19,14 @@ from bert_jax.examples.batch_keys import Batch
 from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import SpecialIds
 
-# `fill` looks for a row with enough free tokens and enough free prediction
-# slots. It tries this many rows, each with more free tokens than the previous
-# row. Then it begins a new row.
-TRIES = 8
+# `assign_rows` looks for a row with enough free tokens and enough free
+# prediction slots. It tries this many rows, each with more free tokens than the
+# previous row. Then it begins a new row.
+MAX_TRIES = 8
 
 # (corpus, [N] elements of an index, [N] uint64 example numbers, key) -> [N] of
 # `rows.EXAMPLE`, which say where the tokens of each element are in the corpus.
-Resolve = Callable[[Corpus, np.ndarray, np.ndarray, int], np.ndarray]
+FindTexts = Callable[[Corpus, np.ndarray, np.ndarray, int], np.ndarray]
 
 
 class Layout(NamedTuple):
@@ -36,12 +36,12 @@ class Layout(NamedTuple):
     special: the ids of the special tokens.
     vocab_size: the number of pieces.
     length: L, the number of tokens in a row.
-    masks: how tokens are masked; None for a language model, whose rows have no
-      masks.
-    pairs: True if a row is a pair of texts with a label.
-    segments: True if the two texts have different segment ids.
+    mask_options: how tokens are masked; None for a language model, whose rows
+      have no masks.
+    has_pairs: True if a row is a pair of texts with a label.
+    has_segments: True if the two texts have different segment ids.
     moves_sentences: True if sentences of the second text may move to the first,
-      see `rows.parts_with_moves`.
+      see `rows.parts_with_moved_sentences`.
     crosses_documents: True if a row may hold text of several documents.
     max_sequences: S, the largest number of sequences in a row. A number above 1
       packs rows.
@@ -50,9 +50,9 @@ class Layout(NamedTuple):
   special: SpecialIds
   vocab_size: int
   length: int
-  masks: masking.Masks | None
-  pairs: bool = False
-  segments: bool = False
+  mask_options: masking.MaskOptions | None
+  has_pairs: bool = False
+  has_segments: bool = False
   moves_sentences: bool = False
   crosses_documents: bool = False
   max_sequences: int = 1
@@ -66,9 +66,9 @@ def check_layout(layout: Layout) -> Layout:
       prediction slots for all their tokens.
   """
   min_length, description = 3, "<s> A </s>"
-  if layout.masks is None:
+  if layout.mask_options is None:
     min_length, description = 2, "a language model"
-  elif layout.segments:
+  elif layout.has_segments:
     min_length, description = 5, "[CLS] A [SEP] B [SEP]"
   if not min_length <= layout.length <= 2**15:
     raise UserError(
@@ -79,50 +79,50 @@ def check_layout(layout: Layout) -> Layout:
       f"max_sequences is {layout.max_sequences}; it must be 1 to"
       f" length={layout.length}."
     )
-  if layout.masks and layout.max_sequences > 1:
-    needed = round(layout.length * layout.masks.mask_rate)
-    if layout.masks.max_predictions < needed:
+  if layout.mask_options and layout.max_sequences > 1:
+    needed = round(layout.length * layout.mask_options.mask_rate)
+    if layout.mask_options.max_predictions < needed:
       raise UserError(
-        f"max_predictions is {layout.masks.max_predictions}, but packed rows of"
-        f" length={layout.length} need {needed}, since all sequences of a row"
-        " share the predictions."
+        f"max_predictions is {layout.mask_options.max_predictions}, but packed"
+        f" rows of length={layout.length} need {needed}, since all sequences of"
+        " a row share the predictions."
       )
   return layout
 
 
-def keys(layout: Layout) -> list[str]:
+def batch_key_names(layout: Layout) -> list[str]:
   """Returns the keys of a batch, see `batch_keys.FEATURES`."""
   names = ["input_ids", "sequence_ids"]
-  if layout.segments:
+  if layout.has_segments:
     names.append("segment_ids")
   if layout.max_sequences > 1:
     names.append("position_ids")
-  if layout.masks is None:
+  if layout.mask_options is None:
     return [*names, "lm_ids", "lm_weights"]
   names += ["mlm_positions", "mlm_ids", "mlm_weights"]
-  if layout.masks.masking == "span":
+  if layout.mask_options.masking == "span":
     names.append("span_positions")
-  if layout.pairs:
+  if layout.has_pairs:
     names += ["pair_labels", "cls_positions", "pair_weights"]
   return names
 
 
-def sizes(layout: Layout) -> dict[str, int]:
+def axis_sizes(layout: Layout) -> dict[str, int]:
   """Returns the lengths of the axes of `batch_keys.FEATURES`."""
-  slots = layout.masks.max_predictions if layout.masks else 0
+  slots = layout.mask_options.max_predictions if layout.mask_options else 0
   return {"L": layout.length, "M": slots, "S": layout.max_sequences}
 
 
-def already_resolved(
+def return_elements(
   corpus: Corpus, elements: np.ndarray, numbers: np.ndarray, key: int
 ) -> np.ndarray:
-  """Returns `elements`, whose dtype is `rows.EXAMPLE`; see `Resolve`."""
+  """Returns `elements`, whose dtype is `rows.EXAMPLE`; see `FindTexts`."""
   return elements
 
 
-def fill(
+def assign_rows(
   lengths: np.ndarray,
-  demands: np.ndarray,
+  slots_needed: np.ndarray,
   width: int,
   slots: int,
   max_sequences: int,
@@ -132,8 +132,8 @@ def fill(
   Args:
     lengths: [N] the number of tokens of each sequence, at most `width`. The
       sequences are put into rows in this order.
-    demands: [N] the number of prediction slots that each sequence needs, at
-      most `slots`.
+    slots_needed: [N] the number of prediction slots that each sequence needs,
+      at most `slots`.
     width: the number of tokens of a row.
     slots: the number of prediction slots of a row.
     max_sequences: the largest number of sequences in a row.
@@ -149,14 +149,16 @@ def fill(
   slots_left: list[int] = []
   num_sequences: list[int] = []
   row_numbers, ranks = [], []
-  for length, demand in zip(lengths.tolist(), demands.tolist(), strict=True):
+  for length, needed in zip(
+    lengths.tolist(), slots_needed.tolist(), strict=True
+  ):
     fitting_bits, row = space_bits >> length << length, -1
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
       if not fitting_bits:
         break
       lowest_bit = fitting_bits & -fitting_bits
       space = lowest_bit.bit_length() - 1
-      if slots_left[rows_by_space[space][-1]] >= demand:
+      if slots_left[rows_by_space[space][-1]] >= needed:
         row = rows_by_space[space].pop()
         if not rows_by_space[space]:
           space_bits ^= lowest_bit
@@ -169,7 +171,7 @@ def fill(
     row_numbers.append(row)
     ranks.append(num_sequences[row])
     num_sequences[row] += 1
-    slots_left[row] -= demand
+    slots_left[row] -= needed
     space -= length
     if num_sequences[row] < max_sequences:
       rows_by_space[space].append(row)
@@ -180,7 +182,7 @@ def fill(
 def pack(
   examples: np.ndarray,
   lengths: np.ndarray,
-  demands: np.ndarray,
+  slots_needed: np.ndarray,
   key: int,
   *,
   width: int,
@@ -193,8 +195,8 @@ def pack(
     examples: [N] of `rows.EXAMPLE`.
     lengths: [N] the number of tokens of each sequence, special tokens included,
       at most `width`.
-    demands: [N] the largest number of predictions of each sequence. A number
-      above `slots` counts as `slots`.
+    slots_needed: [N] the largest number of predictions of each sequence. A
+      number above `slots` counts as `slots`.
     key: a key from `make_key`; it orders sequences of equal length.
     width: L.
     slots: M.
@@ -204,20 +206,20 @@ def pack(
     [R, S] of `rows.EXAMPLE`, with zeros where a row has fewer sequences.
   """
   # Most sequences leave no space even for the shortest sequence. Each of them
-  # gets a whole row, without a search by `fill`.
+  # gets a whole row, without a search by `assign_rows`.
   is_alone = lengths + lengths.min(initial=width) > width
   num_alone = np.count_nonzero(is_alone)
   single_rows = np.zeros((num_alone, max_sequences), rows.EXAMPLE)
   single_rows[:, 0] = examples[is_alone]
   examples, lengths = examples[~is_alone], lengths[~is_alone]
-  demands = np.minimum(demands[~is_alone], slots)
+  slots_needed = np.minimum(slots_needed[~is_alone], slots)
 
   random_bits = hashing.bits(
     hashing.make_key(key, "pack"), np.arange(len(lengths))
   )
   order = np.lexsort((random_bits, -lengths))
-  row_numbers, ranks = fill(
-    lengths[order], demands[order], width, slots, max_sequences
+  row_numbers, ranks = assign_rows(
+    lengths[order], slots_needed[order], width, slots, max_sequences
   )
   shape = max(row_numbers, default=-1) + 1, max_sequences
   packed_rows = np.zeros(shape, rows.EXAMPLE)
@@ -228,44 +230,46 @@ def pack(
 def index_packed(
   corpus: Corpus,
   first_document: int,
-  last_document: int,
+  end_document: int,
   key: int,
   *,
   layout: Layout,
   index: Callable[[Corpus, int, int, int], np.ndarray],
-  resolve: Resolve,
+  find_texts: FindTexts,
 ) -> np.ndarray:
   """Plans the packed rows of a range of documents; see `Recipe.index`.
 
   Args:
     corpus: the documents.
     first_document: the first document of the range.
-    last_document: the end of the range, which is not part of the range.
+    end_document: the end of the range, which is not part of the range.
     key: a key from `make_key`; the key of another epoch gives other rows.
     layout: the layout of the rows.
     index: a function like `Recipe.index`; each element is one sequence.
-    resolve: finds the texts of the elements of `index`.
+    find_texts: finds the texts of the elements of `index`.
 
   Returns:
     [R, S] of `rows.EXAMPLE`.
   """
-  elements = index(corpus, first_document, last_document, key)
+  elements = index(corpus, first_document, end_document, key)
   # The range is part of the key, because ranges must not share draws.
   key = hashing.make_key(key, "range", first_document)
   numbers = np.arange(len(elements), dtype=np.uint64)
-  examples = resolve(corpus, elements, numbers, key)
+  examples = find_texts(corpus, elements, numbers, key)
   text_lengths = examples["length"].astype(np.int64) + examples["second_length"]
-  lengths, demands = text_lengths, np.zeros_like(text_lengths)
-  if layout.masks:
+  lengths, slots_needed = text_lengths, np.zeros_like(text_lengths)
+  if layout.mask_options:
     lengths = text_lengths + 2 + (examples["second_length"] > 0)
-    demands = masking.count_masks(lengths, text_lengths, layout.masks)
+    slots_needed = masking.count_masks(
+      lengths, text_lengths, layout.mask_options
+    )
   return pack(
     examples,
     lengths,
-    demands,
+    slots_needed,
     key,
     width=layout.length,
-    slots=layout.masks.max_predictions if layout.masks else 0,
+    slots=layout.mask_options.max_predictions if layout.mask_options else 0,
     max_sequences=layout.max_sequences,
   )
 
@@ -277,7 +281,7 @@ def build(
   key: int,
   *,
   layout: Layout,
-  resolve: Resolve,
+  find_texts: FindTexts,
 ) -> Batch:
   """Makes a batch; see `Recipe.build`.
 
@@ -287,12 +291,12 @@ def build(
     row_numbers: [B] uint64, the number of each row.
     key: a key from `make_key`.
     layout: the layout of the rows.
-    resolve: finds the texts of the elements.
+    find_texts: finds the texts of the elements.
 
   Raises:
     ValueError: the corpus has ids beyond the vocabulary.
   """
-  examples = resolve(corpus, elements, row_numbers, key)
+  examples = find_texts(corpus, elements, row_numbers, key)
   examples = examples.reshape(len(elements), -1)
   # Number the sequences of a packed row separately. A row with one sequence
   # keeps its number, so packing does not change its masks.
@@ -323,12 +327,12 @@ def assemble(
     ValueError: the corpus has ids beyond the vocabulary.
   """
   special, tokens = layout.special, np.asarray(corpus.tokens)
-  if layout.masks is None:
-    parts = rows.bare_parts(examples)
+  if layout.mask_options is None:
+    parts = rows.text_parts(examples)
   elif layout.crosses_documents:
-    parts = rows.separated_parts(corpus, examples, special)
+    parts = rows.parts_with_separators(corpus, examples, special)
   elif layout.moves_sentences:
-    parts = rows.parts_with_moves(corpus, examples, special)
+    parts = rows.parts_with_moved_sentences(corpus, examples, special)
   else:
     parts = rows.pair_parts(examples, special)
   max_sequences = examples.shape[1]
@@ -337,19 +341,19 @@ def assemble(
   )
   _check_ids(filled.ids, layout.vocab_size)
   batch = {"input_ids": filled.ids, "sequence_ids": filled.sequences}
-  if layout.segments:
+  if layout.has_segments:
     batch["segment_ids"] = filled.segments
   if max_sequences > 1:
     batch["position_ids"] = filled.positions
-  if layout.masks is None:
+  if layout.mask_options is None:
     next_ids = tokens.take(filled.token_index + 1, mode="clip")
     next_ids = next_ids.astype(np.int32)
-    batch["lm_ids"] = np.where(filled.text, next_ids, 0).astype(np.int32)
+    batch["lm_ids"] = np.where(filled.is_text, next_ids, 0).astype(np.int32)
     _check_ids(batch["lm_ids"], layout.vocab_size)
-    batch["lm_weights"] = filled.text.astype(np.float32)
+    batch["lm_weights"] = filled.is_text.astype(np.float32)
     return batch
-  batch |= _mask(corpus, filled, numbers, key, layout, layout.masks)
-  if layout.pairs:
+  batch |= _mask(corpus, filled, numbers, key, layout, layout.mask_options)
+  if layout.has_pairs:
     has_sequence = filled.lengths > 0
     begin = np.cumsum(filled.lengths, axis=1) - filled.lengths
     batch["pair_labels"] = examples["label"].astype(np.int32)
@@ -374,29 +378,29 @@ def _mask(
   numbers: np.ndarray,
   key: int,
   layout: Layout,
-  masks: masking.Masks,
+  mask_options: masking.MaskOptions,
 ) -> Batch:
   """Returns the masked `input_ids` and the keys of the predictions."""
-  starts, maskable = None, filled.text
-  if masking.needs_words(masks):
+  starts, maskable = None, filled.is_text
+  if masking.hides_whole_words(mask_options):
     bits = np.asarray(corpus.word_starts)
     starts = rows.word_starts(bits, filled.token_index)
   if corpus.unmasked:
     maskable = maskable & ~np.isin(filled.ids, corpus.unmasked)
   special = layout.special
   assert special.mask is not None  # `recipes.make_recipe` has checked it.
-  reserved = {i for i in special if i is not None}
+  reserved_ids = {i for i in special if i is not None}
   return masking.mask_tokens(
     filled.ids,
     maskable,
     filled.lengths,
     numbers,
     hashing.make_key(key, "masks"),
-    masks,
+    mask_options,
     mask_id=special.mask,
     vocab_size=layout.vocab_size,
-    reserved=tuple(reserved.union(corpus.unmasked)),
+    reserved_ids=tuple(reserved_ids.union(corpus.unmasked)),
     word_starts=starts,
-    weights=masking.weigh(filled.ids, corpus.unigrams, masks),
+    weights=masking.token_weights(filled.ids, corpus.unigrams, mask_options),
     unigrams=corpus.unigrams,
   )

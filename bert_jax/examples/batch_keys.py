@@ -62,7 +62,7 @@ FEATURES = {
 }
 
 
-def select(keys: Iterable[str], sizes: Mapping[str, int]) -> Features:
+def features_of(keys: Iterable[str], sizes: Mapping[str, int]) -> Features:
   """Returns {key: (shape of one row, dtype)} for `keys`.
 
   Args:
@@ -77,7 +77,7 @@ def select(keys: Iterable[str], sizes: Mapping[str, int]) -> Features:
   }
 
 
-def padding(features: Features, count: int) -> Batch:
+def empty_rows(features: Features, count: int) -> Batch:
   """Returns `count` empty rows: zeros everywhere."""
   return {
     key: np.zeros((count, *shape), dtype)

@@ -25,23 +25,23 @@ MAX_RANDOM_SHARE = 0.75
 # ranges of the corpus.
 SAMPLE_TOKENS, SAMPLE_RANGES = 2**22, 4
 # The number of special tokens in a row with a pair.
-_SPECIAL = 3
+_NUM_SPECIAL = 3
 
 
 class Coverage(NamedTuple):
   """Says how much of a text the rows of an epoch hold.
 
   Attributes:
-    held: the share of the text's tokens that are in at least one row.
-    random: the share of the pairs whose second text is from another document;
-      None if the rows have no pairs.
+    held_share: the share of the text's tokens that are in at least one row.
+    random_share: the share of the pairs whose second text is from another
+      document; None if the rows have no pairs.
   """
 
-  held: float
-  random: float | None
+  held_share: float
+  random_share: float | None
 
 
-def measure(corpus: Corpus, recipe: Recipe) -> Coverage | None:
+def measure_coverage(corpus: Corpus, recipe: Recipe) -> Coverage | None:
   """Measures the rows of the first epoch. A large corpus is sampled.
 
   Args:
@@ -49,29 +49,29 @@ def measure(corpus: Corpus, recipe: Recipe) -> Coverage | None:
     recipe: the recipe that makes rows of the documents.
 
   Returns:
-    The measures; None if the recipe has no `resolve` (ELMo).
+    The measures; None if the recipe has no `find_texts` (ELMo).
   """
-  if recipe.resolve is None:
+  if recipe.find_texts is None:
     return None
   key = hashing.make_key("reach")
   num_tokens = num_held = num_pairs = num_random = 0
-  for first, last in _ranges(corpus):
-    units = recipe.index(corpus, first, last, key)
-    numbers = np.arange(len(units), dtype=np.uint64)
-    examples = recipe.resolve(corpus, units, numbers, key).reshape(-1)
+  for first, end_document in _document_ranges(corpus):
+    elements = recipe.index(corpus, first, end_document, key)
+    numbers = np.arange(len(elements), dtype=np.uint64)
+    examples = recipe.find_texts(corpus, elements, numbers, key).reshape(-1)
     examples = examples[examples["length"] > 0]
-    offsets = np.asarray(corpus.documents[[first, last]])
+    offsets = np.asarray(corpus.documents[[first, end_document]])
     begin, end = np.asarray(corpus.sentences)[offsets].tolist()
     num_tokens += end - begin
     num_held += _count_held(examples, begin, end)
-    if recipe.pairs:
+    if recipe.has_pairs:
       num_pairs += len(examples)
       num_random += _count_random(corpus, examples)
   share = num_random / num_pairs if num_pairs else None
   return Coverage(num_held / max(num_tokens, 1), share)
 
 
-def _ranges(corpus: Corpus) -> Iterator[tuple[int, int]]:
+def _document_ranges(corpus: Corpus) -> Iterator[tuple[int, int]]:
   """Yields (first, end) of ranges of documents; a small corpus is one range."""
   if corpus.num_tokens <= SAMPLE_TOKENS:
     yield 0, corpus.num_documents
@@ -88,7 +88,7 @@ def _ranges(corpus: Corpus) -> Iterator[tuple[int, int]]:
 def _count_held(examples: np.ndarray, begin: int, end: int) -> int:
   """Counts tokens in [begin, end) that are in at least one example."""
   start, length = examples["start"], examples["length"].astype(np.int64)
-  second = examples["second"]
+  second = examples["second_start"]
   second_length = examples["second_length"].astype(np.int64)
   # ELECTRA's first segment may also take sentences that follow the beginning of
   # the second. Count such segments as one text of their total length.
@@ -110,34 +110,36 @@ def _count_random(corpus: Corpus, examples: np.ndarray) -> int:
       np.searchsorted(corpus.sentences, examples[name], "right") - 1,
       "right",
     )
-    for name in ("start", "second")
+    for name in ("start", "second_start")
   ]
   return int(np.count_nonzero(documents[0] != documents[1]))
 
 
 def coverage_lines(corpus: Corpus, recipe: Recipe) -> Iterator[str]:
-  """Yields a line that shows the result of `measure`, then warnings."""
-  coverage = measure(corpus, recipe)
+  """Yields a line with the result of `measure_coverage`, then warnings."""
+  coverage = measure_coverage(corpus, recipe)
   if coverage is None:
     return
   # Round down, so that 100% means all tokens.
-  held = math.floor(coverage.held * 1000) / 1000
+  held = math.floor(coverage.held_share * 1000) / 1000
   line = f"an epoch's rows hold {held:.1%} of the text's tokens"
-  if coverage.random is not None:
-    line += f"; {coverage.random:.1%} of the pairs have a random second text"
+  if coverage.random_share is not None:
+    line += (
+      f"; {coverage.random_share:.1%} of the pairs have a random second text"
+    )
   yield line
   sizes = sizes_of(corpus.sentences, corpus.documents)
-  if coverage.held < MIN_HELD_SHARE:
+  if coverage.held_share < MIN_HELD_SHARE:
     yield (
       f"warning: an epoch does not train on the other {1 - held:.1%} of the"
       f" text: a sentence has {sizes.mean:.0f} tokens on average, and tokens"
       " that do not fit into a row are cut off. Prepare the text with one"
       " sentence on each line, or with --format for plain text."
     )
-  if coverage.random is None or coverage.random <= MAX_RANDOM_SHARE:
+  if coverage.random_share is None or coverage.random_share <= MAX_RANDOM_SHARE:
     return
   length = recipe.features["input_ids"][0][0]
-  num_filling = count_filling(corpus, length - _SPECIAL)
+  num_filling = count_filling(corpus, length - _NUM_SPECIAL)
   if num_filling > sizes.single:
     yield (
       f"warning: each of {num_filling:,} of the {len(corpus.sentences) - 1:,}"

@@ -21,14 +21,14 @@ from bert_jax.text.characters import (
   PAD,
 )
 
-KEYS = (
+BATCH_KEYS = (
   *("char_ids", "sequence_ids"),
   *("next_ids", "next_weights"),
   *("previous_ids", "previous_weights"),
 )
 
 
-def check(corpus: Corpus) -> None:
+def check_words(corpus: Corpus) -> None:
   """Raises ValueError unless the pieces of a corpus are words."""
   if corpus.spellings is None:
     raise UserError(
@@ -41,7 +41,7 @@ def char_ids(corpus: Corpus, ids: np.ndarray) -> np.ndarray:
   """Returns the characters of words, see `text.characters`.
 
   Args:
-    corpus: a corpus that `check` has passed.
+    corpus: a corpus that `check_words` has passed.
     ids: integers of any shape [...], the ids of words.
 
   Returns:
@@ -86,26 +86,26 @@ def _targets(
   return ids, predicted.astype(np.float32)
 
 
-def index_all(
-  corpus: Corpus, first_document: int, last_document: int, key: int, length: int
+def index_windows(
+  corpus: Corpus, first_document: int, end_document: int, key: int, length: int
 ) -> np.ndarray:
   """Cuts the text of a range of documents into windows; a `Recipe.index`.
 
   Args:
     corpus: the documents.
     first_document: the first document of the range.
-    last_document: the document after the last one of the range.
+    end_document: the document after the last one of the range.
     key: a key from `make_key`; another key (epoch) cuts at other words.
     length: L.
 
   Returns:
     [N, 2] int64, the first word and the end of each window, in the corpus.
   """
-  first_sentence, last_sentence = corpus.documents[
-    [first_document, last_document]
+  first_sentence, end_sentence = corpus.documents[
+    [first_document, end_document]
   ]
   begin, end = (
-    int(corpus.sentences[s]) for s in (first_sentence, last_sentence)
+    int(corpus.sentences[s]) for s in (first_sentence, end_sentence)
   )
   shift = int(hashing.randint(key, np.array(first_document), 0, length))
   cuts = np.arange(begin + shift, end, length)
@@ -113,7 +113,7 @@ def index_all(
   return np.stack([cuts[:-1], cuts[1:]], -1)
 
 
-def build_all(
+def build_windows(
   corpus: Corpus,
   rows: np.ndarray,
   numbers: np.ndarray,
@@ -128,7 +128,7 @@ def build_all(
 
   Args:
     corpus: the documents.
-    rows: [B, 2] windows from `index_all`.
+    rows: [B, 2] windows from `index_windows`.
     numbers: not used, because no random number is drawn.
     key: not used.
     length: L.
@@ -152,10 +152,10 @@ def build_all(
   chars = char_ids(corpus, ids)
   chars[~is_real] = 0
   arrays = (chars, is_real.astype(np.int32), *next_targets, *previous_targets)
-  return dict(zip(KEYS, arrays, strict=True))
+  return dict(zip(BATCH_KEYS, arrays, strict=True))
 
 
-def num_links(corpus: Corpus) -> int:
+def count_links(corpus: Corpus) -> int:
   """Counts links: a link is two neighbouring words in one sentence.
 
   Each direction predicts one word of each link.
@@ -164,23 +164,23 @@ def num_links(corpus: Corpus) -> int:
 
 
 def index_links(
-  corpus: Corpus, first_document: int, last_document: int, key: int, length: int
+  corpus: Corpus, first_document: int, end_document: int, key: int, length: int
 ) -> np.ndarray:
   """Cuts a range of documents into whole windows of links; a `Recipe.index`.
 
   It is used for the held-out text, where both directions read the same windows.
   Links that do not fill a window at the end are left out. The arguments are
-  those of `index_all`, but `key` is not used.
+  those of `index_windows`, but `key` is not used.
 
   Returns:
     [N, 2] int64, the first link of the forward and of the backward direction.
   """
   del key
-  first_sentence, last_sentence = corpus.documents[
-    [first_document, last_document]
+  first_sentence, end_sentence = corpus.documents[
+    [first_document, end_document]
   ]
   begin, end = (
-    int(corpus.sentences[s] - s) for s in (first_sentence, last_sentence)
+    int(corpus.sentences[s] - s) for s in (first_sentence, end_sentence)
   )
   starts = np.arange(begin, end - length + 1, length)
   return np.stack([starts, starts], -1)
@@ -225,7 +225,7 @@ def build_links(
 ) -> Batch:
   """Makes a batch of windows of L links for each direction; a `Recipe.build`.
 
-  A link is two neighbouring words in a sentence, see `num_links`. The forward
+  A link is two neighbouring words in a sentence, see `count_links`. The forward
   direction reads the left word and predicts the right one. The backward
   direction reads the right word and predicts the left one. So the forward
   direction never reads `</S>`, and the backward direction never reads `<S>`, as
@@ -249,6 +249,6 @@ def build_links(
     *_targets(tokens[forward + 1].astype(np.int64), predicted, vocab_size),
     *_targets(tokens[backward].astype(np.int64), predicted, vocab_size),
   )
-  batch = dict(zip(KEYS, arrays, strict=True))
+  batch = dict(zip(BATCH_KEYS, arrays, strict=True))
   back_char_ids = char_ids(corpus, tokens[backward + 1].astype(np.int64))
   return batch | {"back_char_ids": back_char_ids}

@@ -23,7 +23,7 @@ from bert_jax.examples.streams import (
   Source,
   StatefulStreams,
   Stream,
-  heldout,
+  make_heldout,
 )
 from bert_jax.messages import UserError
 from bert_jax.text.open_vocabulary import check_same_pieces
@@ -36,8 +36,8 @@ __all__ = [
   "Mixture",
   "PretrainingData",
   "Stream",
-  "batches",
-  "heldout",
+  "batches_from_step",
+  "make_heldout",
   "open_data",
   "open_heldout",
 ]
@@ -134,7 +134,7 @@ def _open_folders(path: str) -> tuple[tuple[Prepared, ...], list[float]]:
   return prepared, list(weights)
 
 
-class _Opened(Protocol):
+class _OpenedText(Protocol):
   """Describes the type of an opened folder or text.
 
   Attributes:
@@ -148,7 +148,7 @@ class _Opened(Protocol):
   def meta(self) -> dict[str, Any]: ...
 
 
-def check_cased(folders: Iterable[_Opened], cased: bool | None) -> None:
+def check_case(folders: Iterable[_OpenedText], cased: bool | None) -> None:
   """Checks whether the text was lower-cased.
 
   Args:
@@ -170,7 +170,7 @@ def check_cased(folders: Iterable[_Opened], cased: bool | None) -> None:
       )
 
 
-def split_of(prepared: Prepared, split: str) -> Corpus:
+def corpus_of_split(prepared: Prepared, split: str) -> Corpus:
   """Returns the corpus of a split.
 
   Raises:
@@ -286,20 +286,20 @@ def open_data(
     opener, name = registered
     return opener.open_data(name, builder, split, seed, cased, **options)
   prepared, weights = _open_folders(path)
-  check_cased(prepared, cased)
+  check_case(prepared, cased)
   special, vocab_size = prepared[0].special, prepared[0].vocab_size
   recipe = make_recipe(builder, special, vocab_size, options)
-  if recipe.streams:
+  if recipe.num_streams:
     if len(prepared) > 1:
       raise UserError(
-        f"data.streams={recipe.streams} can read one folder only, and the"
+        f"data.streams={recipe.num_streams} can read one folder only, and the"
         f" mixture has {len(prepared)}; set data.streams=0."
       )
-    corpus = split_of(prepared[0], split)
+    corpus = corpus_of_split(prepared[0], split)
     source: Source = StatefulStreams(corpus, recipe, seed)
     return PretrainingData(source, vocab_size, special, prepared)
   streams = [
-    Stream(split_of(folder, split), recipe, seed, name=str(i))
+    Stream(corpus_of_split(folder, split), recipe, seed, name=str(i))
     for i, folder in enumerate(prepared)
   ]
   source = streams[0] if len(streams) == 1 else Mixture(streams, weights, seed)
@@ -334,11 +334,11 @@ def open_heldout(
     opener, name = registered
     return opener.open_heldout(name, builder, split, limit, cased, **options)
   prepared, _ = _open_folders(path)
-  check_cased(prepared, cased)
+  check_case(prepared, cased)
   recipe = make_recipe(
     builder, prepared[0].special, prepared[0].vocab_size, options
   )
-  corpora = [split_of(folder, split) for folder in prepared]
+  corpora = [corpus_of_split(folder, split) for folder in prepared]
   return Heldout(corpora, recipe, limit)
 
 
@@ -363,7 +363,9 @@ def describe_rows(
     # The share of a text that is tokenised during training is not known.
     if isinstance(folder, Prepared):
       recipe = make_recipe(builder, folder.special, folder.vocab_size, options)
-      for line in coverage.coverage_lines(split_of(folder, "train"), recipe):
+      for line in coverage.coverage_lines(
+        corpus_of_split(folder, "train"), recipe
+      ):
         yield folder.path, line
 
 
@@ -490,7 +492,7 @@ class Batches:
     self.close()
 
 
-def batches(
+def batches_from_step(
   source: Source | PretrainingData,
   start_step: int,
   batch_size: int,

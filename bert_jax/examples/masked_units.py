@@ -16,14 +16,14 @@ class Units(NamedTuple):
   """Says how many consecutive words are hidden together, as a unit.
 
   Attributes:
-    cumulative: [N] cumulative chances of 1, 2, ... N words.
-    merge: True if a unit may contain words that are already hidden; False if
-      such a unit is left out. In both cases, a unit with more tokens than may
-      still be hidden loses words at its end.
+    cumulative_chances: [N] cumulative chances of 1, 2, ... N words.
+    may_overlap: True if a unit may contain words that are already hidden; False
+      if such a unit is left out. In both cases, a unit with more tokens than
+      may still be hidden loses words at its end.
   """
 
-  cumulative: np.ndarray
-  merge: bool
+  cumulative_chances: np.ndarray
+  may_overlap: bool
 
 
 def _cumulate(chances: np.ndarray) -> np.ndarray:
@@ -46,7 +46,7 @@ UNITS: dict[str, Units | None] = {
 class Sequences(NamedTuple):
   """Describes the sequences of a batch: S in each of B rows.
 
-  The arrays have the shape [B * S], except `of_column`.
+  The arrays have the shape [B * S], except `sequence_of_column`.
 
   Attributes:
     length: the number of tokens of the sequence, 0 if the row has fewer
@@ -57,14 +57,15 @@ class Sequences(NamedTuple):
     row: the index of its row in the batch.
     number: uint64, the number of the example. This number, a key and a column
       in the sequence determine every draw.
-    of_column: [B, L] the index of each column's sequence; None if S is 1.
+    sequence_of_column: [B, L] the index of each column's sequence; None if S is
+      1.
   """
 
   length: np.ndarray
   begin: np.ndarray
   row: np.ndarray
   number: np.ndarray
-  of_column: np.ndarray | None
+  sequence_of_column: np.ndarray | None
 
 
 def make_sequences(
@@ -80,22 +81,22 @@ def make_sequences(
   rows = len(lengths)
   lengths = lengths.reshape(rows, -1).astype(np.int64)
   max_sequences = lengths.shape[1]
-  of_column = None
+  sequence_of_column = None
   if max_sequences > 1:
     repeats = lengths.copy()
     repeats[:, -1] += width - lengths.sum(1)
-    owners = np.repeat(np.arange(lengths.size), repeats.ravel())
-    of_column = owners.reshape(rows, width)
+    sequence_indices = np.repeat(np.arange(lengths.size), repeats.ravel())
+    sequence_of_column = sequence_indices.reshape(rows, width)
   return Sequences(
     lengths.ravel(),
     (np.cumsum(lengths, axis=1) - lengths).ravel(),
     np.repeat(np.arange(rows), max_sequences),
     numbers.ravel(),
-    of_column,
+    sequence_of_column,
   )
 
 
-class Order(NamedTuple):
+class ColumnOrder(NamedTuple):
   """The eligible columns of each sequence, in random order.
 
   Attributes:
@@ -111,26 +112,29 @@ class Order(NamedTuple):
   size: np.ndarray
 
   def take(
-    self, sequences: Sequences, owners: np.ndarray, rank: np.ndarray | int
+    self,
+    sequences: Sequences,
+    sequence_indices: np.ndarray,
+    rank: np.ndarray | int,
   ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the columns at some ranks of the order.
 
     Args:
       sequences: the sequences of the batch.
-      owners: [N] the indices of sequences, in [0, B * S).
+      sequence_indices: [N] the indices of sequences, in [0, B * S).
       rank: [N] for each of these sequences, a rank in its order.
 
     Returns:
       [N] int64 columns in the sequence, and [N] int64 flat columns, which are
       indices into the raveled [B, L].
     """
-    rows = sequences.row[owners]
-    column = self.columns[rows, self.first[owners] + rank]
-    start = rows * self.columns.shape[1] + sequences.begin[owners]
+    rows = sequences.row[sequence_indices]
+    column = self.columns[rows, self.first[sequence_indices] + rank]
+    start = rows * self.columns.shape[1] + sequences.begin[sequence_indices]
     return column.astype(np.int64), start + column
 
 
-def _favour(bits: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def _weighted_draws(bits: np.ndarray, weights: np.ndarray) -> np.ndarray:
   """Turns uint32 draws into new draws, lower on average for larger weights.
 
   The new draws are exponential times, whose rates are the weights. The chance
@@ -142,12 +146,12 @@ def _favour(bits: np.ndarray, weights: np.ndarray) -> np.ndarray:
   return times.astype(np.float32).view(np.uint32)
 
 
-def shuffle(
+def shuffle_columns(
   eligible: np.ndarray,
   sequences: Sequences,
   key: int,
   weights: np.ndarray | None = None,
-) -> Order:
+) -> ColumnOrder:
   """Puts the eligible columns of each sequence into random order.
 
   Args:
@@ -162,30 +166,34 @@ def shuffle(
   low_bits = np.uint32((1 << (length - 1).bit_length()) - 1)
   # Sort by random scores. The low bits of a score are replaced by the column:
   # then there are no ties, and the sorted scores tell their columns.
-  if sequences.of_column is None:
+  if sequences.sequence_of_column is None:
     scores = hashing.bits32(key, sequences.number[:, None], columns)
-    scores = scores if weights is None else _favour(scores, weights)
+    scores = scores if weights is None else _weighted_draws(scores, weights)
     scores &= ~low_bits
     scores |= columns
     np.copyto(scores, np.uint32(0xFFFFFFFF), where=~eligible)
     scores.sort(axis=1)
     scores &= low_bits
     size = np.count_nonzero(eligible, axis=1)
-    return Order(scores, np.zeros(rows, np.int64), size)
-  of_column = sequences.of_column
-  local_columns = (columns - sequences.begin[of_column]).astype(np.uint32)
-  scores = hashing.bits32(key, sequences.number[of_column], local_columns)
-  scores = scores if weights is None else _favour(scores, weights)
+    return ColumnOrder(scores, np.zeros(rows, np.int64), size)
+  sequence_of_column = sequences.sequence_of_column
+  local_columns = (columns - sequences.begin[sequence_of_column]).astype(
+    np.uint32
+  )
+  scores = hashing.bits32(
+    key, sequences.number[sequence_of_column], local_columns
+  )
+  scores = scores if weights is None else _weighted_draws(scores, weights)
   scores &= ~low_bits
   scores |= local_columns
-  sort_keys = (of_column << 32).astype(np.uint64)
+  sort_keys = (sequence_of_column << 32).astype(np.uint64)
   sort_keys |= scores
   np.copyto(sort_keys, ~np.uint64(0), where=~eligible)
   sort_keys.sort(axis=1)
-  size = np.bincount(of_column[eligible], minlength=len(sequences.row))
+  size = np.bincount(sequence_of_column[eligible], minlength=len(sequences.row))
   by_row = size.reshape(rows, -1)
   first = (np.cumsum(by_row, axis=1) - by_row).ravel()
-  return Order(sort_keys.astype(np.uint32) & low_bits, first, size)
+  return ColumnOrder(sort_keys.astype(np.uint32) & low_bits, first, size)
 
 
 def choose_tokens(
@@ -203,19 +211,21 @@ def choose_tokens(
     counts: [B * S] how many tokens to draw from each sequence; at most as many
       as are maskable.
     key: a key from `make_key`.
-    weights: [B, L] positive, see `shuffle`; None gives equal chances.
+    weights: [B, L] positive, see `shuffle_columns`; None gives equal chances.
 
   Returns:
     [N] flat columns of the tokens, ascending, and [N] the indices of their
     sequences. A flat column is an index into the raveled [B, L].
   """
-  order = shuffle(maskable, sequences, key, weights)
-  owners = np.repeat(np.arange(len(counts)), counts)
-  rank = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-  _, flat_columns = order.take(sequences, owners, rank)
+  order = shuffle_columns(maskable, sequences, key, weights)
+  sequence_indices = np.repeat(np.arange(len(counts)), counts)
+  rank = np.arange(len(sequence_indices)) - np.repeat(
+    np.cumsum(counts) - counts, counts
+  )
+  _, flat_columns = order.take(sequences, sequence_indices, rank)
   # Flat columns ascend with the indices of their sequences. So after sorting,
   # each column still has its sequence beside it.
-  return np.sort(flat_columns), owners
+  return np.sort(flat_columns), sequence_indices
 
 
 def choose_repeated(
@@ -226,10 +236,14 @@ def choose_repeated(
   starts = sequences.row * maskable.shape[1] + sequences.begin
   first = np.searchsorted(eligible, starts)
   size = np.diff(first, append=len(eligible))
-  owners = np.repeat(np.arange(len(counts)), counts)
-  rank = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-  draw = hashing.randint(key, sequences.number[owners], rank, size[owners])
-  return np.sort(eligible[first[owners] + draw]), owners
+  sequence_indices = np.repeat(np.arange(len(counts)), counts)
+  rank = np.arange(len(sequence_indices)) - np.repeat(
+    np.cumsum(counts) - counts, counts
+  )
+  draw = hashing.randint(
+    key, sequences.number[sequence_indices], rank, size[sequence_indices]
+  )
+  return np.sort(eligible[first[sequence_indices] + draw]), sequence_indices
 
 
 def choose_words(
@@ -281,39 +295,48 @@ def choose_words(
   block_of = np.zeros(maskable.size, np.int64)
   block_of[cuts] = np.arange(len(cuts))
 
-  widest = len(units.cumulative)
-  step = np.arange(widest)
+  max_words = len(units.cumulative_chances)
+  step = np.arange(max_words)
   # There are no words after the last block.
-  is_word = np.append(is_start.ravel()[cuts], np.zeros(widest, bool))
-  size = np.append(block_sizes, np.zeros(widest, np.int64))
+  is_word = np.append(is_start.ravel()[cuts], np.zeros(max_words, bool))
+  size = np.append(block_sizes, np.zeros(max_words, np.int64))
   is_picked = np.zeros(len(is_word), bool)
-  order = shuffle(is_start, sequences, key)
+  order = shuffle_columns(is_start, sequences, key)
   lengths_key = hashing.make_key(key, "units")
   remaining = counts.copy()
   for rank in range(order.size.max(initial=0)):
-    owners = np.flatnonzero((remaining > 0) & (rank < order.size))
-    if not len(owners):
+    sequence_indices = np.flatnonzero((remaining > 0) & (rank < order.size))
+    if not len(sequence_indices):
       break
-    column, flat_columns = order.take(sequences, owners, rank)
+    column, flat_columns = order.take(sequences, sequence_indices, rank)
     block = block_of[flat_columns]
     is_free = ~is_picked[block]
-    owners, column, block = owners[is_free], column[is_free], block[is_free]
-    window = block[:, None] + step
-    is_inside = np.logical_and.accumulate(is_word[window], axis=1)
-    if widest > 1:
-      draw = hashing.uniform(lengths_key, sequences.number[owners], column)
-      is_inside &= (
-        step <= np.searchsorted(units.cumulative, draw, "right")[:, None]
+    sequence_indices, column, block = (
+      sequence_indices[is_free],
+      column[is_free],
+      block[is_free],
+    )
+    unit_blocks = block[:, None] + step
+    is_inside = np.logical_and.accumulate(is_word[unit_blocks], axis=1)
+    if max_words > 1:
+      draw = hashing.uniform(
+        lengths_key, sequences.number[sequence_indices], column
       )
-    is_hidden = is_picked[window]
-    costs = size[window]
-    if units.merge:
+      is_inside &= (
+        step
+        <= np.searchsorted(units.cumulative_chances, draw, "right")[:, None]
+      )
+    is_hidden = is_picked[unit_blocks]
+    costs = size[unit_blocks]
+    if units.may_overlap:
       costs = np.where(is_hidden, 0, costs)
-    is_inside &= np.cumsum(costs, axis=1) <= remaining[owners][:, None]
-    if not units.merge:
+    is_inside &= (
+      np.cumsum(costs, axis=1) <= remaining[sequence_indices][:, None]
+    )
+    if not units.may_overlap:
       is_inside &= ~(is_inside & is_hidden).any(1, keepdims=True)
-    is_picked[window[is_inside]] = True
-    remaining[owners] -= (costs * is_inside).sum(1)
+    is_picked[unit_blocks[is_inside]] = True
+    remaining[sequence_indices] -= (costs * is_inside).sum(1)
 
   flat_columns = np.flatnonzero(np.repeat(is_picked[: len(cuts)], block_sizes))
   return flat_columns, np.repeat(np.arange(len(counts)), counts - remaining)

@@ -2,8 +2,8 @@
 
 The sources for BERT are Devlin et al. 2019, section 3.1, and
 `create_masked_lm_predictions` of google-research/bert's
-create_pretraining_data.py. `Masks` and `masked_units.UNITS` name the sources of
-the other families.
+create_pretraining_data.py. `MaskOptions` and `masked_units.UNITS` name the
+sources of the other families.
 """
 
 import dataclasses
@@ -27,11 +27,11 @@ REPLACEMENTS = {
   "other": (0.8, 0.1),
   "unigram": (0.8, 0.1),
 }
-COUNTS = ("round", "round_single", "stochastic", "ceil", "ceil_all")
+COUNT_RULES = ("round", "round_single", "stochastic", "ceil", "ceil_all")
 
 
 @dataclasses.dataclass(frozen=True)
-class Masks:
+class MaskOptions:
   """Says which tokens are hidden, and what replaces them.
 
   `replacement` is one of these:
@@ -85,78 +85,90 @@ class Masks:
   smoothing: float = 0.0
 
 
-def check_masks(masks: Masks) -> Masks:
-  """Returns `masks`.
+def check_mask_options(mask_options: MaskOptions) -> MaskOptions:
+  """Returns `mask_options`.
 
   Raises:
     ValueError: an option is out of range, or two options exclude each other.
   """
-  if masks.max_predictions < 1:
+  if mask_options.max_predictions < 1:
     raise UserError(
-      f"max_predictions is {masks.max_predictions}; it must be at least 1."
+      f"max_predictions is {mask_options.max_predictions}; it must be at least"
+      " 1."
     )
-  if masks.mask_rate == 0:
+  if mask_options.mask_rate == 0:
     raise UserError("mask_rate is 0; there would be nothing to predict.")
   for name, choices in (
     ("masking", masked_units.UNITS),
     ("replacement", REPLACEMENTS),
-    ("count", COUNTS),
+    ("count", COUNT_RULES),
   ):
-    choice = getattr(masks, name)
+    choice = getattr(mask_options, name)
     if choice not in choices:
       raise UserError(
         f"{name} is {choice!r}{did_you_mean(str(choice), choices)}"
       )
-  if not 0 <= masks.mask_rate <= 1:
-    raise UserError(f"mask_rate is {masks.mask_rate}; it is a share, 0 to 1.")
-  can_repeat = masks.masking == "token" and masks.replacement == "electra"
-  if masks.repeat_positions and not can_repeat:
+  if not 0 <= mask_options.mask_rate <= 1:
+    raise UserError(
+      f"mask_rate is {mask_options.mask_rate}; it is a share, 0 to 1."
+    )
+  can_repeat = (
+    mask_options.masking == "token" and mask_options.replacement == "electra"
+  )
+  if mask_options.repeat_positions and not can_repeat:
     raise UserError(
       "repeat_positions=True draws single tokens that are masked or kept: it"
-      f" needs masking='token' and replacement='electra', not {masks.masking!r}"
-      f" and {masks.replacement!r}."
+      f" needs masking='token' and replacement='electra', not"
+      f" {mask_options.masking!r} and {mask_options.replacement!r}."
     )
-  if masks.smoothing < 0:
-    raise UserError(f"smoothing is {masks.smoothing}; it must be at least 0.")
-  if masks.smoothing and (masks.masking != "token" or masks.repeat_positions):
+  if mask_options.smoothing < 0:
     raise UserError(
-      f"smoothing={masks.smoothing} chooses single tokens by their frequency:"
-      f" it needs masking='token', not {masks.masking!r}, and no"
-      " repeat_positions; set smoothing=0 for equal chances."
+      f"smoothing is {mask_options.smoothing}; it must be at least 0."
     )
-  return masks
+  if mask_options.smoothing and (
+    mask_options.masking != "token" or mask_options.repeat_positions
+  ):
+    raise UserError(
+      f"smoothing={mask_options.smoothing} chooses single tokens by their"
+      f" frequency: it needs masking='token', not {mask_options.masking!r}, and"
+      " no repeat_positions; set smoothing=0 for equal chances."
+    )
+  return mask_options
 
 
-def needs_words(masks: Masks) -> bool:
+def hides_whole_words(mask_options: MaskOptions) -> bool:
   """Returns True if whole words are hidden."""
-  return masked_units.UNITS[masks.masking] is not None
+  return masked_units.UNITS[mask_options.masking] is not None
 
 
-def check_corpus(corpus: Corpus, masks: Masks) -> None:
+def check_corpus(corpus: Corpus, mask_options: MaskOptions) -> None:
   """Raises ValueError if a corpus lacks counts or word starts for the masks."""
-  if masks.smoothing and corpus.unigrams is None:
+  if mask_options.smoothing and corpus.unigrams is None:
     raise UserError(
-      f"smoothing={masks.smoothing} needs to know how often each piece occurs;"
-      " prepare the text, or choose smoothing=0."
+      f"smoothing={mask_options.smoothing} needs to know how often each piece"
+      " occurs; prepare the text, or choose smoothing=0."
     )
-  if masks.replacement == "unigram" and corpus.unigrams is None:
+  if mask_options.replacement == "unigram" and corpus.unigrams is None:
     raise UserError(
       "replacement='unigram' needs to know how often each piece occurs; prepare"
       " the text, or choose replacement='bert'."
     )
-  if masks.smoothing and corpus.unigrams is not None:
-    # Beyond this limit, the draws of `masked_units._favour` overflow float32,
-    # and the first tokens of every row would be chosen.
+  if mask_options.smoothing and corpus.unigrams is not None:
+    # Beyond this limit, the draws of `masked_units._weighted_draws` overflow
+    # float32, and the first tokens of every row would be chosen.
     largest_count = corpus.unigrams.max()
-    if masks.smoothing * np.log10(largest_count + 1.0) > 36.0:
+    if mask_options.smoothing * np.log10(largest_count + 1.0) > 36.0:
       raise UserError(
-        f"smoothing={masks.smoothing} is too large for pieces that occur"
+        f"smoothing={mask_options.smoothing} is too large for pieces that occur"
         f" {largest_count:,} times; lower it (0.7 in DistilBERT)."
       )
-  if needs_words(masks) and 8 * len(corpus.word_starts) < corpus.num_tokens:
+  if (
+    hides_whole_words(mask_options)
+    and 8 * len(corpus.word_starts) < corpus.num_tokens
+  ):
     raise UserError(
-      f"masking={masks.masking!r} needs to know where words start, and the"
-      " corpus does not say it; prepare the text again, or choose"
+      f"masking={mask_options.masking!r} needs to know where words start, and"
+      " the corpus does not say it; prepare the text again, or choose"
       " masking='token'."
     )
 
@@ -164,7 +176,7 @@ def check_corpus(corpus: Corpus, masks: Masks) -> None:
 def count_masks(
   lengths: np.ndarray,
   text_lengths: np.ndarray,
-  masks: Masks,
+  mask_options: MaskOptions,
   draw: np.ndarray | None = None,
 ) -> np.ndarray:
   """Counts the tokens to hide in each sequence, without any upper limit.
@@ -173,43 +185,43 @@ def count_masks(
     lengths: integers of any shape, the number of tokens of each sequence,
       special tokens included; 0 means that there is no sequence.
     text_lengths: integers of the same shape, without special tokens.
-    masks: the options.
+    mask_options: the options.
     draw: floats of the same shape, uniform in [0, 1), for the count
       "stochastic". If None, the largest count that a draw can give.
 
   Returns:
     int64 of the same shape.
   """
-  expected = lengths * masks.mask_rate
-  if masks.count == "round":
+  expected = lengths * mask_options.mask_rate
+  if mask_options.count == "round":
     counts = np.maximum(np.rint(expected), 1)
-  elif masks.count == "round_single":
-    product = lengths.astype(np.float32) * np.float32(masks.mask_rate)
+  elif mask_options.count == "round_single":
+    product = lengths.astype(np.float32) * np.float32(mask_options.mask_rate)
     counts = np.maximum(np.rint(product), 1)
-  elif masks.count == "ceil":
-    counts = _ceil(text_lengths, masks.mask_rate)
-  elif masks.count == "ceil_all":
-    counts = _ceil(lengths, masks.mask_rate)
+  elif mask_options.count == "ceil":
+    counts = _round_up(text_lengths, mask_options.mask_rate)
+  elif mask_options.count == "ceil_all":
+    counts = _round_up(lengths, mask_options.mask_rate)
   else:
     counts = np.ceil(expected) if draw is None else np.floor(expected + draw)
   return np.where(lengths > 0, counts, 0).astype(np.int64)
 
 
-def _ceil(lengths: np.ndarray, rate: float) -> np.ndarray:
+def _round_up(lengths: np.ndarray, rate: float) -> np.ndarray:
   """Returns `rate * lengths` rounded up, without rounding errors."""
   size = 1 << int(np.max(lengths, initial=0)).bit_length()
-  return _ceilings(float(rate), size)[lengths]
+  return _ceiling_table(float(rate), size)[lengths]
 
 
 @functools.cache
-def _ceilings(rate: float, size: int) -> np.ndarray:
+def _ceiling_table(rate: float, size: int) -> np.ndarray:
   """Returns a table of `rate * n` rounded up, for n in [0, size)."""
   numerator, denominator = Fraction(str(rate)).as_integer_ratio()
   return np.array([-(-n * numerator // denominator) for n in range(size)])
 
 
-def weigh(
-  ids: np.ndarray, unigrams: np.ndarray | None, masks: Masks
+def token_weights(
+  ids: np.ndarray, unigrams: np.ndarray | None, mask_options: MaskOptions
 ) -> np.ndarray | None:
   """Returns the weight of each token to be chosen; None if all are equal.
 
@@ -217,15 +229,15 @@ def weigh(
     ids: [B, L] int32.
     unigrams: [V] counts of the pieces in the training text. If `smoothing` is
       not 0, they are not None, see `check_corpus`.
-    masks: the options.
+    mask_options: the options.
 
   Returns:
     [B, L] positive floats.
   """
-  if not masks.smoothing:
+  if not mask_options.smoothing:
     return None
   assert unigrams is not None
-  return np.maximum(unigrams[ids], 1.0) ** -masks.smoothing
+  return np.maximum(unigrams[ids], 1.0) ** -mask_options.smoothing
 
 
 def mask_tokens(
@@ -234,11 +246,11 @@ def mask_tokens(
   lengths: np.ndarray,
   numbers: np.ndarray,
   key: int,
-  masks: Masks,
+  mask_options: MaskOptions,
   *,
   mask_id: int,
   vocab_size: int,
-  reserved: tuple[int, ...] = (),
+  reserved_ids: tuple[int, ...] = (),
   word_starts: np.ndarray | None = None,
   weights: np.ndarray | None = None,
   unigrams: np.ndarray | None = None,
@@ -260,12 +272,13 @@ def mask_tokens(
     numbers: [B] or [B, S] uint64, the numbers of the examples. With `key` and
       the column in the sequence they determine every draw.
     key: a key from `make_key`.
-    masks: the options, from `check_masks`.
+    mask_options: the options, from `check_mask_options`.
     mask_id: the id of [MASK].
     vocab_size: random ids are below this number.
-    reserved: the ids that "roberta" never draws.
+    reserved_ids: the ids that "roberta" never draws.
     word_starts: [B, L] bool; not used for single tokens.
-    weights: [B, L], from `weigh`; None gives single tokens equal chances.
+    weights: [B, L], from `token_weights`; None gives single tokens equal
+      chances.
     unigrams: [V] counts of the pieces in the training text, for "unigram".
 
   Returns:
@@ -283,32 +296,32 @@ def mask_tokens(
     )
   width = ids.shape[1]
   sequences = masked_units.make_sequences(lengths, numbers, width)
-  indices, sequence = _choose(
-    maskable, sequences, key, masks, word_starts, weights
+  indices, sequence = _choose_hidden(
+    maskable, sequences, key, mask_options, word_starts, weights
   )
   row, column = np.divmod(indices, width)
   labels = ids.ravel()[indices]
   index = column - sequences.begin[sequence]
-  if masks.repeat_positions:
+  if mask_options.repeat_positions:
     # Two predictions of one token must have different draws.
     index = np.arange(len(sequence)) - np.searchsorted(sequence, sequence)
   key = hashing.make_key(key, "replacements")
   draws = hashing.bits(key, sequences.number[sequence], index)
-  is_span = masks.masking == "span"
+  is_span = mask_options.masking == "span"
   starts, sizes = (
     _stretches(indices) if is_span else (np.arange(len(indices)), 1)
   )
   # The tokens of a span share the draw of its first token.
   span_starts = np.repeat(starts, sizes)
-  if masks.replacement == "unigram":
+  if mask_options.replacement == "unigram":
     assert unigrams is not None
     drawn_ids = _frequent_ids(draws, unigrams)
   else:
     drawn_ids = _random_ids(
-      draws, vocab_size, labels, masks.replacement, reserved
+      draws, vocab_size, labels, mask_options.replacement, reserved_ids
     )
-  new_ids = _replace(
-    labels, drawn_ids, draws[span_starts], masks.replacement, mask_id
+  new_ids = _replacement_ids(
+    labels, drawn_ids, draws[span_starts], mask_options.replacement, mask_id
   )
   input_ids = ids.copy()
   # A position with several predictions is masked if one of them masks it.
@@ -325,7 +338,7 @@ def mask_tokens(
     columns_beside = np.stack([column[starts] - 1, column[starts] + sizes], 1)
     spans = np.repeat(columns_beside, sizes, axis=0).astype(np.int32)
     predictions["span_positions"] = spans
-  slots = _fill_slots(predictions, row, len(ids), masks.max_predictions)
+  slots = _fill_slots(predictions, row, len(ids), mask_options.max_predictions)
   return {"input_ids": input_ids} | slots
 
 
@@ -339,7 +352,7 @@ def _stretches(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   return starts, np.diff(starts, append=len(indices))
 
 
-def _replace(
+def _replacement_ids(
   labels: np.ndarray,
   drawn_ids: np.ndarray,
   draws: np.ndarray,
@@ -377,31 +390,33 @@ def _fill_slots(
   return filled
 
 
-def _choose(
+def _choose_hidden(
   maskable: np.ndarray,
   sequences: masked_units.Sequences,
   key: int,
-  masks: Masks,
+  mask_options: MaskOptions,
   word_starts: np.ndarray | None,
   weights: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Chooses the tokens to hide; returns what `choose_tokens` returns."""
-  if sequences.of_column is None:
+  if sequences.sequence_of_column is None:
     text_lengths = np.count_nonzero(maskable, axis=1)
   else:
-    owners = sequences.of_column[maskable]
-    text_lengths = np.bincount(owners, minlength=len(sequences.length))
+    sequence_indices = sequences.sequence_of_column[maskable]
+    text_lengths = np.bincount(
+      sequence_indices, minlength=len(sequences.length)
+    )
   draw = None
-  if masks.count == "stochastic":
+  if mask_options.count == "stochastic":
     draw = hashing.uniform(hashing.make_key(key, "counts"), sequences.number)
-  counts = count_masks(sequences.length, text_lengths, masks, draw)
+  counts = count_masks(sequences.length, text_lengths, mask_options, draw)
   counts = np.minimum(counts, text_lengths).reshape(len(maskable), -1)
-  ends = np.minimum(np.cumsum(counts, axis=1), masks.max_predictions)
+  ends = np.minimum(np.cumsum(counts, axis=1), mask_options.max_predictions)
   counts = np.diff(ends, prepend=0, axis=1).ravel()
   key = hashing.make_key(key, "positions")
-  if masks.repeat_positions:
+  if mask_options.repeat_positions:
     return masked_units.choose_repeated(maskable, sequences, counts, key)
-  units = masked_units.UNITS[masks.masking]
+  units = masked_units.UNITS[mask_options.masking]
   if units is None:
     return masked_units.choose_tokens(maskable, sequences, counts, key, weights)
   assert word_starts is not None
@@ -422,12 +437,12 @@ def _random_ids(
   vocab_size: int,
   labels: np.ndarray,
   replacement: str,
-  reserved: tuple[int, ...],
+  reserved_ids: tuple[int, ...],
 ) -> np.ndarray:
   """Maps the low 32 bits of uint64 draws to int32 ids."""
   excluded: list[int | np.ndarray] = []
   if replacement == "roberta":
-    excluded += sorted(reserved)
+    excluded += sorted(reserved_ids)
   elif replacement == "other":
     excluded.append(labels)
   size = vocab_size - len(excluded)

@@ -7,7 +7,7 @@ may end with the same document, so that a true continuation can be labelled
 random.) ALBERT's pairs are cut in the same way (google-research/albert).
 
 `index_chunks` first cuts an epoch into chunks. This is cheap, because it reads
-no tokens. `resolve` later finds the tokens of a batch of chunks.
+no tokens. `find_texts` later finds the tokens of a batch of chunks.
 """
 
 from typing import NamedTuple
@@ -24,7 +24,7 @@ CHUNK = np.dtype(
   [
     ("sentence", np.int64),  # the first sentence, in the corpus
     ("document", np.uint32),  # the document, in the corpus
-    ("first", np.uint32),  # the number of sentences in segment A
+    ("a_count", np.uint32),  # the number of sentences in segment A
     ("count", np.uint32),  # the number of sentences in the chunk
     ("target", np.uint16),  # the number of tokens to reach
     ("random", np.bool_),  # True if B is from a random other document
@@ -53,7 +53,7 @@ def check_pairs(corpus: Corpus) -> None:
     )
 
 
-def _below(draws: np.ndarray, high: np.ndarray | int) -> np.ndarray:
+def _draws_below(draws: np.ndarray, high: np.ndarray | int) -> np.ndarray:
   """Maps the low 32 bits of uint64 `draws` to int64 in [0, high)."""
   low = draws & np.uint64(0xFFFFFFFF)
   return (low * np.asarray(high).astype(np.uint64) >> np.uint64(32)).astype(
@@ -61,7 +61,7 @@ def _below(draws: np.ndarray, high: np.ndarray | int) -> np.ndarray:
   )
 
 
-def walk(following: np.ndarray) -> np.ndarray:
+def follow_links(following: np.ndarray) -> np.ndarray:
   """Follows links from element 0 until a link leads beyond the last element.
 
   Args:
@@ -80,15 +80,15 @@ def walk(following: np.ndarray) -> np.ndarray:
 def index_chunks(
   corpus: Corpus,
   first_document: int,
-  last_document: int,
+  end_document: int,
   key: int,
   *,
   max_tokens: int,
   short_probability: float = 0.1,
-  split_single: bool = False,
-  order: bool = False,
+  splits_single: bool = False,
+  predicts_order: bool = False,
 ) -> np.ndarray:
-  """Cuts the documents [first_document, last_document) into chunks.
+  """Cuts the documents [first_document, end_document) into chunks.
 
   Each document has a target length. As in the program, it is drawn once: with
   probability `short_probability` it is uniform in [2, max_tokens], else it is
@@ -100,26 +100,26 @@ def index_chunks(
 
   The draws belong to the first sentence of a chunk. Each sentence starts at
   most one chunk, so the draws of chunks are independent. The chunk that would
-  start at each sentence can be computed for all sentences at once. Then `walk`
-  goes from chunk to chunk, with one look-up in a list for each.
+  start at each sentence can be computed for all sentences at once. Then
+  `follow_links` goes from chunk to chunk, with one look-up in a list for each.
 
   Args:
     corpus: the documents.
     first_document: the first document of the range.
-    last_document: the end of the range, which is not part of the range.
+    end_document: the end of the range, which is not part of the range.
     key: a key from `make_key`; another key (epoch) gives other chunks.
     max_tokens: the row length without special tokens.
     short_probability: 0.1 in the program's flags.
-    split_single: True if a chunk of one sentence may be split inside, to make a
-      pair from one document; False if its B is always random, as published.
-    order: True if B is always the text after A, and the two are swapped with
-      probability 1/2 (ALBERT). With `split_single`, a chunk of a single token
-      is then left out.
+    splits_single: True if a chunk of one sentence may be split inside, to make
+      a pair from one document; False if its B is always random, as published.
+    predicts_order: True if B is always the text after A, and the two are
+      swapped with probability 1/2 (ALBERT). With `splits_single`, a chunk of a
+      single token is then left out.
 
   Returns:
     `CHUNK` array in corpus order.
   """
-  documents = np.asarray(corpus.documents[first_document : last_document + 1])
+  documents = np.asarray(corpus.documents[first_document : end_document + 1])
   begin, end = int(documents[0]), int(documents[-1])
   offsets = np.asarray(corpus.sentences[begin : end + 1])
   sentence = np.arange(end - begin)
@@ -127,10 +127,12 @@ def index_chunks(
   document = np.repeat(np.arange(len(documents) - 1), np.diff(documents))
 
   draws = hashing.bits(
-    hashing.make_key(key, "documents"), np.arange(first_document, last_document)
+    hashing.make_key(key, "documents"), np.arange(first_document, end_document)
   )
   is_short = (draws >> np.uint64(32)) * 2.0**-32 < short_probability
-  target = np.where(is_short, 2 + _below(draws, max_tokens - 1), max_tokens)
+  target = np.where(
+    is_short, 2 + _draws_below(draws, max_tokens - 1), max_tokens
+  )
 
   stop = np.searchsorted(offsets, offsets[:-1] + target[document])
   stop = np.minimum(stop, (documents[1:] - begin)[document])
@@ -139,27 +141,27 @@ def index_chunks(
     hashing.make_key(key, "sentences"), np.arange(begin, end)
   )
   is_single = count == 1
-  if split_single:
+  if splits_single:
     is_single &= np.diff(offsets) == 1
   coin = draws >> np.uint64(63) == 1
-  is_random = is_single if order else coin | is_single
-  first = 1 + _below(draws, np.maximum(count - 1, 1))
+  is_random = is_single if predicts_order else coin | is_single
+  first = 1 + _draws_below(draws, np.maximum(count - 1, 1))
 
-  starts = walk(sentence + np.where(is_random, first, count))
+  starts = follow_links(sentence + np.where(is_random, first, count))
   chunks = np.empty(len(starts), CHUNK)
   chunks["sentence"] = starts + begin
   chunks["document"] = document[starts] + first_document
-  chunks["first"] = first[starts]
+  chunks["a_count"] = first[starts]
   chunks["count"] = count[starts]
   chunks["target"] = target[document[starts]]
   chunks["random"] = is_random[starts]
-  chunks["swapped"] = (order & coin & ~is_random)[starts]
-  if order and split_single:
+  chunks["swapped"] = (predicts_order & coin & ~is_random)[starts]
+  if predicts_order and splits_single:
     return chunks[~chunks["random"]]
   return chunks
 
 
-def locate(
+def find_segments(
   corpus: Corpus, chunks: np.ndarray, numbers: np.ndarray, key: int
 ) -> Segments:
   """Finds segments A and B of each chunk, before truncation.
@@ -174,7 +176,7 @@ def locate(
   documents = np.asarray(corpus.documents)
   sentence = chunks["sentence"]
   a_start = sentences[sentence]
-  a_stop = sentences[sentence + chunks["first"]]
+  a_stop = sentences[sentence + chunks["a_count"]]
   b_stop = sentences[sentence + chunks["count"]]
   is_split = (chunks["count"] == 1) & ~chunks["random"]
   if is_split.any():
@@ -214,7 +216,7 @@ def locate(
   )
 
 
-def truncate(
+def truncate_pairs(
   segments: Segments, numbers: np.ndarray, key: int, max_tokens: int
 ) -> Segments:
   """Shortens pairs to `max_tokens`: the longer segment loses tokens.
@@ -225,7 +227,7 @@ def truncate(
   Binomial(t, 1/2) of them at the front.
 
   Args:
-    segments: the pairs that `locate` returned.
+    segments: the pairs that `find_segments` returned.
     numbers: [B] uint64 global numbers of the examples.
     key: a key from `make_key`.
     max_tokens: the most tokens of a pair.
@@ -243,7 +245,7 @@ def truncate(
   return Segments(a_start + a_front, a_final, b_start + b_front, b_final)
 
 
-def resolve(
+def find_texts(
   corpus: Corpus,
   chunks: np.ndarray,
   numbers: np.ndarray,
@@ -251,7 +253,7 @@ def resolve(
   *,
   max_tokens: int,
 ) -> np.ndarray:
-  """Finds the tokens of each pair; its type is `assembly.Resolve`.
+  """Finds the tokens of each pair; its type is `assembly.FindTexts`.
 
   Args:
     corpus: the documents.
@@ -264,13 +266,15 @@ def resolve(
     [N] of `EXAMPLE`, with label 1 if the second segment is random or the order
     is swapped.
   """
-  segments = locate(corpus, chunks, numbers, hashing.make_key(key, "pairs"))
-  segments = truncate(
+  segments = find_segments(
+    corpus, chunks, numbers, hashing.make_key(key, "pairs")
+  )
+  segments = truncate_pairs(
     segments, numbers, hashing.make_key(key, "truncation"), max_tokens
   )
   examples = np.zeros(len(chunks), EXAMPLE)
   for field, values in zip(
-    ("start", "length", "second", "second_length"), segments, strict=True
+    ("start", "length", "second_start", "second_length"), segments, strict=True
   ):
     examples[field] = values
   examples["label"] = chunks["random"] | chunks["swapped"]

@@ -19,7 +19,7 @@ from bert_jax.messages import UserError
 from bert_jax.text import open_vocabulary
 from bert_jax.text.vocabulary import Vocabulary
 
-Records = Callable[[], Iterator[sources.Record]]
+ReadRecords = Callable[[], Iterator[sources.Record]]
 
 
 class Text:
@@ -37,8 +37,8 @@ class Text:
   def __init__(
     self,
     path: str,
-    train: Records,
-    validation: Records | None,
+    train: ReadRecords,
+    validation: ReadRecords | None,
     tokenizer: Vocabulary,
     *,
     heldout: float,

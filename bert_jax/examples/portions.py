@@ -1,7 +1,7 @@
 """The portions of an epoch. The examples of a portion are shuffled together.
 
-A stream reads an epoch portion by portion. A portion of a prepared corpus is a
-window of shards. A portion of text that is tokenised during training is a group
+A stream reads an epoch portion by portion. A portion of a prepared corpus has
+several shards. A portion of text that is tokenised during training is a group
 of documents.
 """
 
@@ -15,11 +15,11 @@ from bert_jax import hashing
 from bert_jax.corpus.reader import Corpus
 from bert_jax.examples.recipes import Recipe, draws_key, fixed_numbers
 
-# A corpus is indexed by shards of about this size. A window of shards must fit
-# into memory (its index has about 100 MB at length 128), but must be large
+# A corpus is indexed by shards of about this size. The index of a portion must
+# fit into memory (about 100 MB at length 128), but the portion must be large
 # enough to be shuffled well.
 SHARD_TOKENS = 2**24
-WINDOW_SHARDS = 16
+SHARDS_PER_PORTION = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Portion:
   """The shuffled examples of a portion.
 
   Attributes:
-    start: the number of the portion's window or of its first record; see
-      `Portions.read`.
+    start: the number of the portion in a prepared corpus, or the number of its
+      first record in a text; see `Portions.read`.
     corpus: the documents.
     elements: [N, ...] entries of the index that `Recipe.index` returned; the
       recipe makes an example from each of them.
@@ -63,17 +63,17 @@ class Portions(Protocol):
   Attributes:
     key: the key of the stream.
     identity_key: the key of `identity` in the dict `Stream.position`.
-    unit: the key of a portion's start in the dict `Stream.position`.
+    start_key: the key of a portion's `start` in the dict `Stream.position`.
     identity: a number below 2**53, for JSON. If two streams have the same
       number, one can continue from the position of the other.
-    empty: the error message if a whole epoch gives no example.
+    empty_message: the error message if a whole epoch gives no example.
   """
 
   key: int
   identity_key: str
-  unit: str
+  start_key: str
   identity: int
-  empty: str
+  empty_message: str
 
   def read(self, epoch: int, start: int) -> Iterator[Portion]:
     """Yields the portions of an epoch, beginning with the one at `start`."""
@@ -92,16 +92,17 @@ def shard_bounds(corpus: Corpus, shard_tokens: int) -> np.ndarray:
 
 
 class ShardPortions:
-  """Windows of consecutive shards of a corpus; see `Portions`.
+  """The portions of a prepared corpus; see `Portions`.
 
-  Epoch e visits all shards in a random order that depends on (seed, e). The
-  examples of a window, which is 16 consecutive shards of this order, are
-  shuffled together. So a corpus below 2**28 tokens is shuffled as a whole. A
-  larger corpus needs no more memory.
+  Epoch e visits all shards in a random order that depends on (seed, e). A
+  portion is 16 consecutive shards of this order. So a corpus below 2**28 tokens
+  is one portion and is shuffled as a whole. A larger corpus needs no more
+  memory.
   """
 
-  identity_key, unit = "stream", "window"
-  empty = (
+  # A saved position has the number of a portion under the key "window".
+  identity_key, start_key = "stream", "window"
+  empty_message = (
     "a whole epoch gave no example; the documents are too short for this"
     " objective."
   )
@@ -113,7 +114,7 @@ class ShardPortions:
     seed: int,
     name: str,
     shard_tokens: int = SHARD_TOKENS,
-    window_shards: int = WINDOW_SHARDS,
+    shards_per_portion: int = SHARDS_PER_PORTION,
   ):
     """Divides a corpus into shards.
 
@@ -123,7 +124,7 @@ class ShardPortions:
       seed: see `streams.Stream`.
       name: see `streams.Stream`.
       shard_tokens: the approximate number of tokens in a shard.
-      window_shards: the number of shards in a window.
+      shards_per_portion: the number of shards in a portion.
 
     Raises:
       ValueError: the corpus cannot be used for the recipe.
@@ -131,26 +132,26 @@ class ShardPortions:
     recipe.check(corpus)
     self._corpus, self._recipe = corpus, recipe
     self._bounds = shard_bounds(corpus, shard_tokens)
-    self._window_shards = window_shards
+    self._shards_per_portion = shards_per_portion
     self.key = hashing.make_key("stream", name, seed)
-    layout = f"{recipe.features} {shard_tokens} {window_shards}"
+    layout = f"{recipe.features} {shard_tokens} {shards_per_portion}"
     layout += f" copies {recipe.copies}" if recipe.copies else ""
     self.identity = hashing.make_key(self.key, layout, corpus.num_tokens) >> 11
 
   def read(self, epoch: int, start: int) -> Iterator[Portion]:
-    """Returns the windows of an epoch, beginning with window `start`."""
-    count = -(-(len(self._bounds) - 1) // self._window_shards)
-    return (self._window(epoch, window) for window in range(start, count))
+    """Returns the portions of an epoch, beginning with portion `start`."""
+    count = -(-(len(self._bounds) - 1) // self._shards_per_portion)
+    return (self._portion(epoch, number) for number in range(start, count))
 
-  def _window(self, epoch: int, window: int) -> Portion:
-    """Indexes the shards of a window, and shuffles their examples."""
+  def _portion(self, epoch: int, number: int) -> Portion:
+    """Indexes the shards of a portion, and shuffles their examples."""
     key = hashing.make_key(self.key, "epoch", epoch)
     key_of_draws = draws_key(self._recipe, self.key, epoch)
     shards = np.arange(len(self._bounds) - 1)
     order = np.argsort(hashing.bits(hashing.make_key(key, "shards"), shards))
-    begin = window * self._window_shards
+    begin = number * self._shards_per_portion
     indices, numbers = [], []
-    for shard in order[begin : begin + self._window_shards]:
+    for shard in order[begin : begin + self._shards_per_portion]:
       first_document, end_document = self._bounds[shard : shard + 2].tolist()
       index_key = hashing.make_key(key_of_draws, "index")
       index = self._recipe.index(
@@ -161,16 +162,16 @@ class ShardPortions:
         shard_key = hashing.make_key(key_of_draws, "shard", first_document)
         numbers.append(fixed_numbers(shard_key, len(index)))
     elements = np.concatenate(indices)
-    key = hashing.make_key(key, "chunks", window)
+    key = hashing.make_key(key, "chunks", number)
     order = np.argsort(hashing.bits(key, np.arange(len(elements))))
     portion_numbers = np.concatenate(numbers)[order] if numbers else None
-    return Portion(window, self._corpus, elements[order], portion_numbers)
+    return Portion(number, self._corpus, elements[order], portion_numbers)
 
 
 class TextPortions:
   """Groups of documents, in the order of the text; see `Portions`."""
 
-  identity_key, unit = "text", "record"
+  identity_key, start_key = "text", "record"
 
   def __init__(self, text: GroupedText, recipe: Recipe, seed: int, name: str):
     """Describes the groups; for the arguments see `streams.Stream`."""
@@ -179,7 +180,7 @@ class TextPortions:
     layout = f"{recipe.features} {text.meta['fingerprint']}"
     layout += f" copies {recipe.copies}" if recipe.copies else ""
     self.identity = hashing.make_key(self.key, layout) >> 11
-    self.empty = (
+    self.empty_message = (
       f"{text.path}: a whole epoch gave no example; there is no text, or its"
       " documents are too short for this objective."
     )

@@ -16,13 +16,17 @@ import numpy as np
 from bert_jax import hashing
 from bert_jax.corpus.reader import Corpus, SpecialIds
 from bert_jax.examples import assembly, elmo_windows, pairs, sentences
-from bert_jax.examples.batch_keys import Batch, Features, select
-from bert_jax.examples.masking import Masks, check_corpus, check_masks
+from bert_jax.examples.batch_keys import Batch, Features, features_of
+from bert_jax.examples.masking import (
+  MaskOptions,
+  check_corpus,
+  check_mask_options,
+)
 from bert_jax.messages import UserError, did_you_mean
 from bert_jax.text.characters import MAX_CHARS
 
 # The fields of `SpecialIds` that a masked language model needs.
-ROLES = ("pad", "cls", "sep", "mask")
+MASKED_LM_TOKENS = ("pad", "cls", "sep", "mask")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,27 +42,27 @@ class Recipe:
       does not include the end.
     build: (corpus, [B] elements of the index, [B] uint64 numbers of the
       examples, key) -> batch. The numbers and the key determine every draw.
-    roles: the fields of `SpecialIds` that the vocabulary must have.
+    required_tokens: the fields of `SpecialIds` that the vocabulary must have.
     copies: 0 if every epoch has new examples. Otherwise epoch e repeats the
       examples of epoch e mod `copies`, with the same masks, in another order.
-    streams: the number of text streams, one for each row of a batch, that
+    num_streams: the number of text streams, one for each row of a batch, that
       continue in the next batch; 0 if there are none. See
       `streams.StatefulStreams`.
-    resolve: finds the texts that elements of the index stand for, see
-      `assembly.Resolve`; None if these texts cannot be described by
+    find_texts: finds the texts that elements of the index stand for, see
+      `assembly.FindTexts`; None if these texts cannot be described by
       `rows.EXAMPLE`.
-    pairs: True if a row has two texts and a label for their relation.
+    has_pairs: True if a row has two texts and a label for their relation.
   """
 
   features: Features
   check: Callable[[Corpus], None]
   index: Callable[[Corpus, int, int, int], np.ndarray]
   build: Callable[[Corpus, np.ndarray, np.ndarray, int], Batch]
-  roles: tuple[str, ...] = ()
+  required_tokens: tuple[str, ...] = ()
   copies: int = 0
-  streams: int = 0
-  resolve: assembly.Resolve | None = None
-  pairs: bool = False
+  num_streams: int = 0
+  find_texts: assembly.FindTexts | None = None
+  has_pairs: bool = False
 
 
 def draws_key(recipe: Recipe, key: int, epoch: int, *subkeys: int) -> int:
@@ -100,7 +104,7 @@ class RowOptions:
     length: L, the number of tokens in a row, special tokens included. For ELMo
       it counts words.
     max_predictions, mask_rate, masking, replacement, count, repeat_positions,
-      smoothing: see `masking.Masks`.
+      smoothing: see `masking.MaskOptions`.
     short_probability: the share of documents that are cut into shorter
       examples. ELECTRA has a share of rows instead.
     random_share: the share of BERT's pairs whose second segment is random.
@@ -144,10 +148,12 @@ class RowOptions:
   max_sequences: int = 1
   streams: int = 0
 
-  def masks(self) -> Masks:
+  def mask_options(self) -> MaskOptions:
     """Returns the masking options; raises ValueError if one is out of range."""
-    names = [field.name for field in dataclasses.fields(Masks)]
-    return check_masks(Masks(**{name: getattr(self, name) for name in names}))
+    names = [field.name for field in dataclasses.fields(MaskOptions)]
+    return check_mask_options(
+      MaskOptions(**{name: getattr(self, name) for name in names})
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,13 +235,13 @@ def bert_pairs(
   """
   _check_share(options)
   # The option is a string if it comes from a command line.
-  split_single = str(options.random_share) == "0.5"
-  if options.random_share != "published" and not split_single:
+  splits_single = str(options.random_share) == "0.5"
+  if options.random_share != "published" and not splits_single:
     raise UserError(
       f"random_share is {options.random_share!r}; choose 'published' or 0.5."
     )
   return _pair_recipe(
-    special, vocab_size, options, split_single, needs_two=True
+    special, vocab_size, options, splits_single, needs_two_documents=True
   )
 
 
@@ -273,8 +279,8 @@ def albert_pairs(
     vocab_size,
     options,
     splits_sentence,
-    needs_two=not splits_sentence,
-    order=True,
+    needs_two_documents=not splits_sentence,
+    predicts_order=True,
   )
 
 
@@ -303,8 +309,8 @@ def electra_segments(
     special,
     vocab_size,
     options.length,
-    options.masks(),
-    segments=True,
+    options.mask_options(),
+    has_segments=True,
     moves_sentences=True,
     max_sequences=options.max_sequences,
   )
@@ -396,18 +402,18 @@ def elmo(special: SpecialIds, vocab_size: int, options: RowOptions) -> Recipe:
       f"streams is {streams}; it must be at least 0 (0 means windows in any"
       " order)."
     )
-  keys = list(elmo_windows.KEYS)
-  index, build = elmo_windows.index_all, elmo_windows.build_all
+  keys = list(elmo_windows.BATCH_KEYS)
+  index, build = elmo_windows.index_windows, elmo_windows.build_windows
   if streams:
     keys.append("back_char_ids")
     index, build = elmo_windows.index_links, elmo_windows.build_links
   return Recipe(
-    features=select(keys, {"L": length, "C": MAX_CHARS}),
-    check=elmo_windows.check,
+    features=features_of(keys, {"L": length, "C": MAX_CHARS}),
+    check=elmo_windows.check_words,
     index=functools.partial(index, length=length),
     build=functools.partial(build, length=length, vocab_size=vocab_size),
-    roles=("cls", "sep"),
-    streams=streams,
+    required_tokens=("cls", "sep"),
+    num_streams=streams,
   )
 
 
@@ -425,18 +431,18 @@ def make_recipe(
       f"there is no builder {name!r}{did_you_mean(name, RECIPES)}"
     )
   recipe = RECIPES[name](special, vocab_size, **options)
-  missing_roles = [
-    role for role in recipe.roles if getattr(special, role) is None
+  missing_tokens = [
+    token for token in recipe.required_tokens if getattr(special, token) is None
   ]
-  if missing_roles:
+  if missing_tokens:
     raise UserError(
-      f"{name}: the vocabulary has no token for {', '.join(missing_roles)};"
+      f"{name}: the vocabulary has no token for {', '.join(missing_tokens)};"
       " prepare the text with a vocabulary that has one."
     )
   return recipe
 
 
-def shortfall(name: str, options: Mapping[str, Any]) -> str | None:
+def slots_warning(name: str, options: Mapping[str, Any]) -> str | None:
   """Returns a warning if full rows have fewer slots than `mask_rate` asks for.
 
   Returns None if there are enough slots. ALBERT's released data have too few.
@@ -471,18 +477,18 @@ def _pair_recipe(
   special: SpecialIds,
   vocab_size: int,
   options: RowOptions,
-  split_single: bool,
-  needs_two: bool,
-  order: bool = False,
+  splits_single: bool,
+  needs_two_documents: bool,
+  predicts_order: bool = False,
 ) -> Recipe:
   """Returns a recipe for pairs of segments; see `pairs.index_chunks`."""
   layout = assembly.Layout(
     special,
     vocab_size,
     options.length,
-    options.masks(),
-    pairs=True,
-    segments=True,
+    options.mask_options(),
+    has_pairs=True,
+    has_segments=True,
     max_sequences=options.max_sequences,
   )
   max_tokens = options.length - 3
@@ -490,12 +496,16 @@ def _pair_recipe(
     pairs.index_chunks,
     max_tokens=max_tokens,
     short_probability=options.short_probability,
-    split_single=split_single,
-    order=order,
+    splits_single=splits_single,
+    predicts_order=predicts_order,
   )
-  resolve = functools.partial(pairs.resolve, max_tokens=max_tokens)
+  find_texts = functools.partial(pairs.find_texts, max_tokens=max_tokens)
   return _layout_recipe(
-    layout, index, options.static_masks, resolve, needs_two=needs_two
+    layout,
+    index,
+    options.static_masks,
+    find_texts,
+    needs_two_documents=needs_two_documents,
   )
 
 
@@ -510,7 +520,7 @@ def _sentence_recipe(
     special,
     vocab_size,
     options.length,
-    options.masks(),
+    options.mask_options(),
     crosses_documents=crosses_documents,
     max_sequences=options.max_sequences,
   )
@@ -522,20 +532,22 @@ def _sentence_recipe(
   return _layout_recipe(layout, index, options.static_masks)
 
 
-def _check(corpus: Corpus, masks: Masks | None, needs_two: bool) -> None:
+def _check_documents(
+  corpus: Corpus, mask_options: MaskOptions | None, needs_two_documents: bool
+) -> None:
   """Raises ValueError if a corpus cannot be used; see `_layout_recipe`."""
-  if needs_two:
+  if needs_two_documents:
     pairs.check_pairs(corpus)
-  if masks is not None:
-    check_corpus(corpus, masks)
+  if mask_options is not None:
+    check_corpus(corpus, mask_options)
 
 
 def _layout_recipe(
   layout: assembly.Layout,
   index: Callable[..., np.ndarray],
   static_masks: int = 0,
-  resolve: assembly.Resolve = assembly.already_resolved,
-  needs_two: bool = False,
+  find_texts: assembly.FindTexts = assembly.return_elements,
+  needs_two_documents: bool = False,
 ) -> Recipe:
   """Makes a recipe whose examples can be described by `rows.EXAMPLE`.
 
@@ -543,8 +555,8 @@ def _layout_recipe(
     layout: the layout of the rows.
     index: a function like `Recipe.index`; each element is one sequence.
     static_masks: see `Recipe.copies`.
-    resolve: finds the texts of the elements of `index`.
-    needs_two: True if a corpus must have at least two documents.
+    find_texts: finds the texts of the elements of `index`.
+    needs_two_documents: True if a corpus must have at least two documents.
   """
   assembly.check_layout(layout)
   if static_masks < 0:
@@ -554,16 +566,24 @@ def _layout_recipe(
     )
   if layout.max_sequences > 1:
     index = functools.partial(
-      assembly.index_packed, layout=layout, index=index, resolve=resolve
+      assembly.index_packed, layout=layout, index=index, find_texts=find_texts
     )
-    resolve = assembly.already_resolved
+    find_texts = assembly.return_elements
   return Recipe(
-    features=select(assembly.keys(layout), assembly.sizes(layout)),
-    check=functools.partial(_check, masks=layout.masks, needs_two=needs_two),
+    features=features_of(
+      assembly.batch_key_names(layout), assembly.axis_sizes(layout)
+    ),
+    check=functools.partial(
+      _check_documents,
+      mask_options=layout.mask_options,
+      needs_two_documents=needs_two_documents,
+    ),
     index=index,
-    build=functools.partial(assembly.build, layout=layout, resolve=resolve),
-    roles=ROLES if layout.masks else (),
+    build=functools.partial(
+      assembly.build, layout=layout, find_texts=find_texts
+    ),
+    required_tokens=MASKED_LM_TOKENS if layout.mask_options else (),
     copies=static_masks,
-    resolve=resolve,
-    pairs=layout.pairs,
+    find_texts=find_texts,
+    has_pairs=layout.has_pairs,
   )

@@ -17,9 +17,9 @@ from bert_jax.text.vocabulary import SpecialIds
 EXAMPLE = np.dtype(
   [
     ("start", np.int64),  # the first token of the text, in the corpus
-    ("second", np.int64),  # the first token of the second text
+    ("second_start", np.int64),  # the first token of the second text
     # The number of tokens of the text; 0 means that there is no sequence. If
-    # start < second < start + length, see `parts_with_moves`.
+    # start < second_start < start + length, see `parts_with_moved_sentences`.
     ("length", np.uint16),
     ("second_length", np.uint16),
     ("label", np.uint8),  # the label of a pair
@@ -38,7 +38,7 @@ class Rows(NamedTuple):
     sequences: int32; the sequences of a row have 1, 2, ..., padding has 0.
     segments: int32; 1 in the second text of a pair and its separator, else 0.
     positions: int32; 0, 1, ... in each sequence, 0 at padding.
-    text: bool, False at special tokens and padding.
+    is_text: bool, False at special tokens and padding.
     token_index: int64, the index of each text token in the corpus; it has no
       meaning at special tokens and padding.
     lengths: [B, S] int64, the number of tokens of each sequence, with special
@@ -49,7 +49,7 @@ class Rows(NamedTuple):
   sequences: np.ndarray
   segments: np.ndarray
   positions: np.ndarray
-  text: np.ndarray
+  is_text: np.ndarray
   token_index: np.ndarray
   lengths: np.ndarray
 
@@ -94,7 +94,7 @@ def pair_parts(examples: np.ndarray, special: SpecialIds) -> Parts:
     [has_first, first_length, has_first, second_length, has_second], 2
   )
   part_starts = np.stack(
-    [zeros, examples["start"], zeros, examples["second"], zeros], 2
+    [zeros, examples["start"], zeros, examples["second_start"], zeros], 2
   )
   specials = np.array([special.cls, -1, special.sep, -1, special.sep])
   return Parts(
@@ -145,7 +145,7 @@ def _moved_sentences(
   return starts, lengths
 
 
-def parts_with_moves(
+def parts_with_moved_sentences(
   corpus: Corpus, examples: np.ndarray, special: SpecialIds
 ) -> Parts:
   """Returns what `pair_parts` returns, but sentences of B may move to A.
@@ -161,7 +161,7 @@ def parts_with_moves(
   """
   rows, max_sequences = examples.shape
   flat = examples.ravel()
-  start, second = flat["start"], flat["second"]
+  start, second = flat["start"], flat["second_start"]
   length = flat["length"].astype(np.int64)
   spare = length - (second - start)
   spare = np.where(length > 0, np.maximum(spare, 0), 0)
@@ -201,7 +201,7 @@ def parts_with_moves(
   )
 
 
-def bare_parts(examples: np.ndarray) -> Parts:
+def text_parts(examples: np.ndarray) -> Parts:
   """Returns the text of each sequence as a part, without special tokens.
 
   Args:
@@ -217,7 +217,7 @@ def bare_parts(examples: np.ndarray) -> Parts:
   )
 
 
-def separated_parts(
+def parts_with_separators(
   corpus: Corpus, examples: np.ndarray, special: SpecialIds
 ) -> Parts:
   """Returns the parts [CLS] A [SEP], with a [SEP] after each document in A.

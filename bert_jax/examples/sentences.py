@@ -8,17 +8,17 @@ import numpy as np
 
 from bert_jax import hashing
 from bert_jax.corpus.reader import Corpus
-from bert_jax.examples.pairs import walk
+from bert_jax.examples.pairs import follow_links
 from bert_jax.examples.rows import EXAMPLE
 
 
-def _examples(
+def _make_examples(
   start: np.ndarray, length: np.ndarray, second_length: np.ndarray | int = 0
 ) -> np.ndarray:
   """Returns `EXAMPLE`s whose second text directly follows the first."""
   examples = np.zeros(len(start), EXAMPLE)
   examples["start"], examples["length"] = start, length
-  examples["second"] = start + length
+  examples["second_start"] = start + length
   examples["second_length"] = second_length
   return examples
 
@@ -26,7 +26,7 @@ def _examples(
 def index_sentences(
   corpus: Corpus,
   first_document: int,
-  last_document: int,
+  end_document: int,
   key: int,
   *,
   max_tokens: int,
@@ -43,7 +43,7 @@ def index_sentences(
   Args:
     corpus: the documents.
     first_document: the first document of the range.
-    last_document: the end of the range.
+    end_document: the end of the range.
     key: not used.
     max_tokens: the row length without its first and last special token.
     crosses_documents: True if a row may continue in the next document, after a
@@ -53,7 +53,7 @@ def index_sentences(
     `EXAMPLE` array in corpus order.
   """
   del key
-  documents = np.asarray(corpus.documents[first_document : last_document + 1])
+  documents = np.asarray(corpus.documents[first_document : end_document + 1])
   begin, end = int(documents[0]), int(documents[-1])
   offsets = np.asarray(corpus.sentences[begin : end + 1])
   document = np.repeat(np.arange(len(documents) - 1), np.diff(documents))
@@ -74,15 +74,15 @@ def index_sentences(
     row_ends = np.searchsorted(stops, starts + max_tokens, "right")
     ends = np.searchsorted(document, np.arange(len(documents) - 1), "right")
     row_ends = np.minimum(row_ends, ends[document])
-  row_starts = walk(row_ends)
+  row_starts = follow_links(row_ends)
   start = starts[row_starts]
-  return _examples(start, stops[row_ends[row_starts] - 1] - start)
+  return _make_examples(start, stops[row_ends[row_starts] - 1] - start)
 
 
 def index_segments(
   corpus: Corpus,
   first_document: int,
-  last_document: int,
+  end_document: int,
   key: int,
   *,
   length: int,
@@ -96,13 +96,13 @@ def index_segments(
   two. With one of the sentences, the first segment would reach half of the row.
   With equal chance, this sentence ends the first segment or begins the second.
   A later sentence also goes to the first segment if that segment remains
-  shorter than half of the row, see `rows.parts_with_moves`. Each segment is cut
-  at its end if the row has no space for all of it.
+  shorter than half of the row, see `rows.parts_with_moved_sentences`. Each
+  segment is cut at its end if the row has no space for all of it.
 
   Args:
     corpus: the documents.
     first_document: the first document of the range.
-    last_document: the end of the range.
+    end_document: the end of the range.
     key: a key from `make_key`; another key (epoch) gives other rows.
     length: L, the number of tokens of a row, with [CLS] and each [SEP].
     short_probability: the share of rows whose target length is uniform between
@@ -111,7 +111,7 @@ def index_segments(
   Returns:
     `EXAMPLE` array in corpus order.
   """
-  documents = np.asarray(corpus.documents[first_document : last_document + 1])
+  documents = np.asarray(corpus.documents[first_document : end_document + 1])
   begin, end = int(documents[0]), int(documents[-1])
   offsets = np.asarray(corpus.sentences[begin : end + 1])
   sentence = np.arange(end - begin)
@@ -126,7 +126,7 @@ def index_segments(
     is_short, 5 + hashing.randint(key, numbers, 1, length - 4), length
   )
   next_sentence = np.searchsorted(offsets, offsets[:-1] + target)
-  row_starts = walk(np.minimum(next_sentence, stops))
+  row_starts = follow_links(np.minimum(next_sentence, stops))
 
   start = offsets[row_starts]
   next_sentence = np.minimum(next_sentence, stops)[row_starts]
@@ -150,8 +150,8 @@ def index_segments(
   second_length = np.minimum(
     num_remaining, np.maximum(length - 3 - first_length, 0)
   )
-  examples = _examples(start, first_length, second_length)
-  examples["second"] = offsets[split]
+  examples = _make_examples(start, first_length, second_length)
+  examples["second_start"] = offsets[split]
   return examples
 
 
@@ -186,7 +186,7 @@ def _count_moved(
 def index_tokens(
   corpus: Corpus,
   first_document: int,
-  last_document: int,
+  end_document: int,
   key: int,
   *,
   length: int,
@@ -201,7 +201,7 @@ def index_tokens(
   Args:
     corpus: the documents.
     first_document: the first document of the range.
-    last_document: the end of the range.
+    end_document: the end of the range.
     key: a key from `make_key`; another key (epoch) gives other rows.
     length: L.
 
@@ -209,11 +209,11 @@ def index_tokens(
     `EXAMPLE` array in corpus order. It describes the tokens that are read. The
     tokens to predict are one token further.
   """
-  documents = np.asarray(corpus.documents[first_document : last_document + 1])
+  documents = np.asarray(corpus.documents[first_document : end_document + 1])
   offsets = np.asarray(corpus.sentences)[documents]
   # The last token of a document is predicted, but not read.
   sizes = np.diff(offsets) - 1
-  numbers = np.arange(first_document, last_document)
+  numbers = np.arange(first_document, end_document)
   shift = hashing.randint(key, numbers, 0, length)
   shift = np.where(sizes > length, shift, 0)
   num_rows = (shift > 0) + -(-(sizes - shift) // length)
@@ -226,4 +226,4 @@ def index_tokens(
   begin = index_in_document * length + np.where(shift > 0, shift - length, 0)
   stop = np.minimum(begin + length, size)
   begin = np.maximum(begin, 0)
-  return _examples(np.repeat(offsets[:-1], num_rows) + begin, stop - begin)
+  return _make_examples(np.repeat(offsets[:-1], num_rows) + begin, stop - begin)

@@ -14,8 +14,8 @@ import numpy as np
 
 from bert_jax import hashing
 from bert_jax.corpus.reader import Corpus
-from bert_jax.examples.batch_keys import Batch, Features, padding
-from bert_jax.examples.elmo_windows import num_links
+from bert_jax.examples.batch_keys import Batch, Features, empty_rows
+from bert_jax.examples.elmo_windows import count_links
 from bert_jax.examples.portions import (
   SHARD_TOKENS,
   GroupedText,
@@ -70,7 +70,7 @@ class Stream:
     name: str = "",
     *,
     epochs: int | None = None,
-    **shards: int,
+    **shard_options: int,
   ):
     """Opens a stream.
 
@@ -81,7 +81,7 @@ class Stream:
       name: the name of the stream. Streams with the same seed need different
         names.
       epochs: the number of epochs; None for an endless sequence.
-      **shards: `shard_tokens` and `window_shards`, see
+      **shard_options: `shard_tokens` and `shards_per_portion`, see
         `portions.ShardPortions`; only for a corpus.
 
     Raises:
@@ -91,7 +91,9 @@ class Stream:
     self._recipe, self._epochs = recipe, epochs
     self._portions: Portions
     if isinstance(source, Corpus):
-      self._portions = ShardPortions(source, recipe, seed, name, **shards)
+      self._portions = ShardPortions(
+        source, recipe, seed, name, **shard_options
+      )
     else:
       self._portions = TextPortions(source, recipe, seed, name)
     self._key = hashing.make_key(self._portions.key, "build")
@@ -103,7 +105,7 @@ class Stream:
     self._iterator: Iterator[Portion] | None = None
     self._portion: Portion | None = None
 
-  def _load(self) -> Portion | None:
+  def _current_portion(self) -> Portion | None:
     """Returns the current portion; None after the last epoch.
 
     Raises:
@@ -120,7 +122,7 @@ class Stream:
       elif self._first:
         self._go_to(self._epoch + 1, 0, self._first)
       else:
-        raise UserError(self._portions.empty)
+        raise UserError(self._portions.empty_message)
     return self._portion
 
   def _advance(self, portion: Portion) -> None:
@@ -128,7 +130,7 @@ class Stream:
     self._first += len(portion.elements)
     self._portion = None
 
-  def count(self, epochs: int, epoch: int = 0, first: int = 0) -> int:
+  def count_examples(self, epochs: int, epoch: int = 0, first: int = 0) -> int:
     """Returns the number of examples in the first `epochs` epochs.
 
     Args:
@@ -139,7 +141,7 @@ class Stream:
     """
     limit, self._epochs = self._epochs, epochs
     self._go_to(epoch, 0, first)
-    while portion := self._load():
+    while portion := self._current_portion():
       self._advance(portion)
     end = self._first
     self._epochs = limit
@@ -151,7 +153,7 @@ class Stream:
     if first < self._first:
       self._go_to(0, 0, 0)
     batches, size = [], 0
-    while size < count and (portion := self._load()):
+    while size < count and (portion := self._current_portion()):
       begin = first + size - self._first
       elements = portion.elements[begin : begin + count - size]
       end = begin + len(elements)
@@ -170,7 +172,7 @@ class Stream:
         self._advance(portion)
     if len(batches) == 1:
       return batches[0]
-    batches.append(padding(self.features, 0))
+    batches.append(empty_rows(self.features, 0))
     return {
       key: np.concatenate([batch[key] for batch in batches])
       for key in self.features
@@ -181,7 +183,7 @@ class Stream:
     return {
       self._portions.identity_key: self._portions.identity,
       "epoch": self._epoch,
-      self._portions.unit: self._start,
+      self._portions.start_key: self._start,
       "first": self._first,
     }
 
@@ -192,7 +194,7 @@ class Stream:
     ignored. A position only saves time; the examples do not depend on it.
     """
     if position.get(self._portions.identity_key) == self._portions.identity:
-      start = position[self._portions.unit]
+      start = position[self._portions.start_key]
       self._go_to(position["epoch"], start, position["first"])
 
 
@@ -253,7 +255,7 @@ class Mixture:
       components[:skip],
       components[skip : skip + count],
     )
-    batch = padding(self.features, count)
+    batch = empty_rows(self.features, count)
     for i, stream in enumerate(self._streams):
       rows = np.flatnonzero(row_components == i)
       if not len(rows):
@@ -335,7 +337,7 @@ class Heldout:
   def read(self, first: int, count: int) -> Batch:
     """Returns rows [first, first + count); rows after the end are empty."""
     numbers = self._numbers[first : first + count]
-    batch = padding(self.features, count)
+    batch = empty_rows(self.features, count)
     for i, corpus in enumerate(self._corpora):
       begin, end = self._offsets[i : i + 2]
       rows = np.flatnonzero((begin <= numbers) & (numbers < end))
@@ -351,7 +353,7 @@ class Heldout:
     return batch
 
 
-def heldout(
+def make_heldout(
   corpus: Corpus, recipe: Recipe, limit: int | None = None
 ) -> Heldout:
   """Returns the evaluation set of one corpus; see `Heldout`."""
@@ -383,27 +385,30 @@ class StatefulStreams:
     self.features = recipe.features
     self._corpus, self._recipe = corpus, recipe
     self._length = recipe.features["char_ids"][0][0]
-    self._links = num_links(corpus)
+    self._num_links = count_links(corpus)
     self._key = hashing.make_key("lanes", seed)
     # The number of windows of a stream in an epoch.
-    self._windows = self._links // (recipe.streams * self._length)
-    if not self._windows:
+    self._windows_per_stream = self._num_links // (
+      recipe.num_streams * self._length
+    )
+    if not self._windows_per_stream:
       raise UserError(
-        f"the text has {self._links} words, too few for data.streams="
-        f"{recipe.streams} of data.length={self._length}; lower one of them."
+        f"the text has {self._num_links} words, too few for data.streams="
+        f"{recipe.num_streams} of data.length={self._length}; lower one of"
+        " them."
       )
 
   def read(self, first: int, count: int) -> Batch:
     """Returns examples [first, first + count); first >= 0 and count >= 1."""
     window, stream = np.divmod(
-      np.arange(first, first + count), self._recipe.streams
+      np.arange(first, first + count), self._recipe.num_streams
     )
-    epoch, window = np.divmod(window, self._windows)
-    size = self._windows * self._length
-    num_spare = self._links - self._recipe.streams * size
+    epoch, window = np.divmod(window, self._windows_per_stream)
+    size = self._windows_per_stream * self._length
+    num_spare = self._num_links - self._recipe.num_streams * size
     begin = stream * size + hashing.randint(self._key, epoch, 0, num_spare + 1)
     forward = begin + window * self._length
-    backward = begin + (self._windows - 1 - window) * self._length
+    backward = begin + (self._windows_per_stream - 1 - window) * self._length
     rows = np.stack([forward, backward], -1)
     numbers = np.arange(first, first + count, dtype=np.uint64)
     return self._recipe.build(self._corpus, rows, numbers, self._key)

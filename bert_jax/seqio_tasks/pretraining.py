@@ -29,8 +29,8 @@ import tensorflow as tf
 from bert_jax import hashing
 from bert_jax.corpus import reader, sources
 from bert_jax.examples import loader, streams
-from bert_jax.examples.batch_keys import Batch, Features, padding
-from bert_jax.examples.plain_text import Records, Text
+from bert_jax.examples.batch_keys import Batch, Features, empty_rows
+from bert_jax.examples.plain_text import ReadRecords, Text
 from bert_jax.examples.recipes import Recipe, make_recipe
 from bert_jax.messages import UserError
 from bert_jax.seqio_tasks.text_vocabulary import TextVocabulary
@@ -118,14 +118,14 @@ class _Reader:
     size = BLOCK * self._shard.num_shards
     first = self._start + block * size
     if self._closed:
-      return padding(self._source.features, 0)
+      return empty_rows(self._source.features, 0)
     if self.end is None:
       batch = self._source.read(first, size)
       begin, end = self._share(len(next(iter(batch.values()))))
       return {key: array[begin:end] for key, array in batch.items()}
     begin, end = self._share(min(size, max(self.end - first, 0)))
     if begin == end:
-      return padding(self._source.features, 0)
+      return empty_rows(self._source.features, 0)
     return self._source.read(first + begin, end - begin)
 
   def _share(self, rows: int) -> tuple[int, int]:
@@ -250,7 +250,7 @@ class RowSource(seqio.DataSource):
     """Returns a split's documents; for a text, always the held-out ones."""
     if isinstance(self.documents, Text):
       return self.documents.validation
-    return loader.split_of(self.documents, split)
+    return loader.corpus_of_split(self.documents, split)
 
   def stream(
     self, recipe: Recipe, split: str, seed: int, name: str
@@ -273,10 +273,12 @@ class RowSource(seqio.DataSource):
   def num_input_examples(self, split: str) -> int | None:
     """Returns the number of rows of seed 0's epoch; None for training text."""
     if split == "validation":
-      return len(streams.heldout(self.corpus(split), self.recipe()))
+      return len(streams.make_heldout(self.corpus(split), self.recipe()))
     if isinstance(self.documents, Text):
       return None
-    return streams.Stream(self.corpus(split), self.recipe(), 0, "0").count(1)
+    return streams.Stream(
+      self.corpus(split), self.recipe(), 0, "0"
+    ).count_examples(1)
 
   def _reader(
     self,
@@ -299,7 +301,7 @@ class RowSource(seqio.DataSource):
     """
     recipe = self.recipe()
     if split == "validation":
-      heldout = streams.heldout(self.corpus(split), recipe)
+      heldout = streams.make_heldout(self.corpus(split), recipe)
       return _Reader(heldout, len(heldout), shard)
     # `loader.open_data` gives the folders of a mixture the same names.
     name = str(self._index_in_mixture())
@@ -312,7 +314,7 @@ class RowSource(seqio.DataSource):
     rows = streams.Stream(self.corpus(split), recipe, seed, name)
     if not epochs:
       return _Reader(rows, ENDLESS, shard)
-    end = rows.count((index + 1) * epochs, index * epochs, first)
+    end = rows.count_examples((index + 1) * epochs, index * epochs, first)
     return _Reader(rows, end, shard, first)
 
   def _index_in_mixture(self) -> int:
@@ -584,7 +586,7 @@ def register_text(
   return _register(name, RowSource(opener, builder, options, path_key))
 
 
-def _records(inputs: Any, split: str, format: str) -> tuple[Records, Any]:
+def _records(inputs: Any, split: str, format: str) -> tuple[ReadRecords, Any]:
   """Returns a function that yields the raw documents, and their version."""
   if isinstance(inputs, seqio.DataSource):
     return functools.partial(_read, inputs, split, format), repr(inputs)
@@ -681,7 +683,7 @@ def open_data(
       data.path,
       "register both with one vocab.txt",
     )
-  loader.check_cased(opened_documents, cased)
+  loader.check_case(opened_documents, cased)
   special, size = opened_documents[0].special, opened_documents[0].vocab_size
   recipe = make_recipe(builder, special, size, options)
   row_streams = [
@@ -706,7 +708,7 @@ def open_heldout(
   """Opens the held-out documents as `loader.open_heldout` does for a folder."""
   row_sources, _ = components(name)
   opened_documents = [source.documents for source in row_sources]
-  loader.check_cased(opened_documents, cased)
+  loader.check_case(opened_documents, cased)
   special, size = opened_documents[0].special, opened_documents[0].vocab_size
   recipe = make_recipe(builder, special, size, options)
   return streams.Heldout([s.corpus(split) for s in row_sources], recipe, limit)

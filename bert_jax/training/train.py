@@ -49,7 +49,7 @@ def print_row_statistics(setup: Setup) -> None:
   for feed in setup.feeds:
     assert isinstance(feed.data, loader.PretrainingData)
     options = feed.phase.data
-    if line := recipes.shortfall(options["builder"], options):
+    if line := recipes.slots_warning(options["builder"], options):
       say(": ".join(filter(None, [feed.phase.name, line])))
     for folder, line in loader.describe_rows(feed.data, **options):
       names = [feed.phase.name, folder if len(setup.data_folders) > 1 else ""]

@@ -68,45 +68,47 @@ def test_share_of_the_tokens_is_that_of_the_rows(texts, text, name):
     positions = batch["mlm_positions"][rows, slots]
     ids[rows, positions] = batch["mlm_ids"][rows, slots]
   share = np.setdiff1d(ids, SPECIAL).size / text.num_tokens
-  measurement = coverage.measure(text, recipe)
-  assert measurement.held == pytest.approx(share, abs=1e-9)
+  measurement = coverage.measure_coverage(text, recipe)
+  assert measurement.held_share == pytest.approx(share, abs=1e-9)
   if name == "bert_pairs":
     # The label of a pair says whether its second text is random.
     random_share = batch["pair_labels"].mean()
-    assert measurement.random == pytest.approx(random_share, abs=1e-9)
+    assert measurement.random_share == pytest.approx(random_share, abs=1e-9)
   elif name == "albert_pairs":
     random_share = np.mean(elements["random"])
-    assert measurement.random == pytest.approx(random_share, abs=1e-9)
+    assert measurement.random_share == pytest.approx(random_share, abs=1e-9)
   else:
-    assert measurement.random is None
+    assert measurement.random_share is None
 
 
 def test_packed_rows_count_every_text(texts):
   text = texts["single"]
   options = dict(length=128, max_predictions=25, max_sequences=8)
   packed_rows, single_rows = [
-    coverage.measure(
+    coverage.measure_coverage(
       text,
       recipes.make_recipe("bert_pairs", SPECIAL, text.num_tokens + 5, o),
     )
     for o in (options, options | {"max_sequences": 1})
   ]
   # Every document is one sentence, so all pairs are random.
-  assert packed_rows.random == single_rows.random == 1.0
+  assert packed_rows.random_share == single_rows.random_share == 1.0
   # With packing, the same first texts get other second texts.
-  assert packed_rows.held == pytest.approx(single_rows.held, abs=0.05)
+  assert packed_rows.held_share == pytest.approx(
+    single_rows.held_share, abs=0.05
+  )
 
 
 def test_a_large_text_is_sampled(texts, monkeypatch):
   text = texts["short"]
   options = BUILDERS["doc_sentences"] | {"length": 32}
   recipe = recipes.make_recipe("doc_sentences", SPECIAL, 9999, options)
-  assert list(coverage._ranges(text)) == [(0, text.num_documents)]
+  assert list(coverage._document_ranges(text)) == [(0, text.num_documents)]
   monkeypatch.setattr(coverage, "SAMPLE_TOKENS", 400)
-  ranges = list(coverage._ranges(text))
+  ranges = list(coverage._document_ranges(text))
   assert len(ranges) == 4 and all(a < b for a, b in ranges)
   assert ranges[0][0] == 0 and ranges[-1][1] <= text.num_documents
-  assert coverage.measure(text, recipe).held == 1.0
+  assert coverage.measure_coverage(text, recipe).held_share == 1.0
 
 
 @pytest.mark.parametrize("block", [1, 3, 2**20])

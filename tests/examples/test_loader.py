@@ -34,7 +34,7 @@ def builder(**options):
 
 def stream(seed=0, **options):
   # With such small shards and windows, an epoch has several of each.
-  options = {"shard_tokens": 100, "window_shards": 3} | options
+  options = {"shard_tokens": 100, "shards_per_portion": 3} | options
   return streams.Stream(some_corpus(), builder(), seed, **options)
 
 
@@ -54,12 +54,12 @@ def unmasked_rows(batch):
 
 def portions_of_an_epoch(source):
   """Yields the portions of the current epoch, and moves to the next epoch."""
-  portion = source._load()
+  portion = source._current_portion()
   epoch = source.position()["epoch"]
   while source.position()["epoch"] == epoch:
     yield portion
     source._advance(portion)
-    portion = source._load()
+    portion = source._current_portion()
 
 
 def epoch_sizes(source, epochs):
@@ -126,11 +126,15 @@ def test_restart_at_epoch_edges_replays_nothing():
     for stop in (5, 7, 10):
       runs = []
       for host in range(hosts):
-        with loader.batches(make(), 0, 2, host, hosts) as first_loader:
+        with loader.batches_from_step(
+          make(), 0, 2, host, hosts
+        ) as first_loader:
           batches_before = [next(first_loader) for _ in range(stop)]
         source = make()
         source.restore(batches_before[-1].position)
-        with loader.batches(source, stop, 2, host, hosts) as second_loader:
+        with loader.batches_from_step(
+          source, stop, 2, host, hosts
+        ) as second_loader:
           batches_after = [next(second_loader) for _ in range(15 - stop)]
         runs.append(
           [x.batch["input_ids"] for x in batches_before + batches_after]
@@ -171,7 +175,7 @@ def test_an_epoch_is_every_chunk_once():
     chunks = np.concatenate([portion.elements for portion in portions])
     order = np.argsort(chunks["sentence"])
     sentences_used = np.where(
-      chunks["random"], chunks["first"], chunks["count"]
+      chunks["random"], chunks["a_count"], chunks["count"]
     )
     starts = np.append(chunks["sentence"][order], len(corpus.sentences) - 1)
     np.testing.assert_array_equal(np.cumsum(sentences_used[order]), starts[1:])
@@ -227,9 +231,9 @@ def test_mixture_of_other_features():
 
 def test_heldout():
   corpus = some_corpus()
-  full_set = loader.heldout(corpus, builder(), None)
+  full_set = loader.make_heldout(corpus, builder(), None)
   full_batch = full_set.read(0, len(full_set))
-  subset = loader.heldout(corpus, builder(), 20)
+  subset = loader.make_heldout(corpus, builder(), 20)
   assert len(subset) == 20 < len(full_set)
   batch = subset.read(0, 20)
   # The rows and their masks are equal to those of the full set.
@@ -246,7 +250,7 @@ def test_heldout():
   assert not any(v.any() for v in rows_after_end.values())
   assert rows_after_end.keys() == batch.keys()
   with pytest.raises(ValueError, match="limit .* is 0"):
-    loader.heldout(corpus, builder(), 0)
+    loader.make_heldout(corpus, builder(), 0)
 
 
 def test_hosts_share_a_batch():
@@ -254,14 +258,14 @@ def test_hosts_share_a_batch():
   for hosts in (1, 2, 4):
     runs = []
     for host in range(hosts):
-      with loader.batches(stream(), 0, 24, host, hosts) as items:
+      with loader.batches_from_step(stream(), 0, 24, host, hosts) as items:
         runs.append([next(items).batch for _ in range(5)])
     for step, shares in enumerate(zip(*runs, strict=True)):
       assert same(join(shares), full_batches[step])
   with pytest.raises(ValueError, match="batch size 24 .* 5 hosts"):
-    loader.batches(stream(), 0, 24, 0, 5)
+    loader.batches_from_step(stream(), 0, 24, 0, 5)
   with pytest.raises(ValueError, match="host 2 of 2"):
-    loader.batches(stream(), 0, 24, 2, 2)
+    loader.batches_from_step(stream(), 0, 24, 2, 2)
 
 
 def test_finite_spans_of_any_size_end():
@@ -289,7 +293,7 @@ class FailingSource:
 
 
 def test_errors_of_the_thread_reach_the_consumer():
-  items = loader.batches(FailingSource(), 0, 8)
+  items = loader.batches_from_step(FailingSource(), 0, 8)
   assert next(items).batch["x"][0] == 0
   assert next(items).batch["x"][0] == 8
   with pytest.raises(ValueError, match="row 16 is broken"):
@@ -300,7 +304,7 @@ def test_errors_of_the_thread_reach_the_consumer():
 
 
 def test_close_stops_the_thread():
-  items = loader.batches(stream(), 0, 8, prefetch=1)
+  items = loader.batches_from_step(stream(), 0, 8, prefetch=1)
   next(items)
   start_time = time.monotonic()
   items.close()

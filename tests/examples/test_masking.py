@@ -75,9 +75,11 @@ def test_number_of_masks():
 def test_number_of_masks_of_electra():
   """The expected numbers are from tf.round(tf.cast(n, tf.float32) * 0.15)."""
   lengths = np.arange(2, 513)
-  masks = masking.Masks(99, count="round_single")
+  masks = masking.MaskOptions(99, count="round_single")
   counts = masking.count_masks(lengths, lengths - 2, masks)
-  bert_counts = masking.count_masks(lengths, lengths - 2, masking.Masks(99))
+  bert_counts = masking.count_masks(
+    lengths, lengths - 2, masking.MaskOptions(99)
+  )
   is_different = counts != bert_counts
   assert lengths[is_different].tolist() == [190, 350, 390]
   assert counts[is_different].tolist() == [29, 53, 59]

@@ -138,15 +138,17 @@ def test_little_padding_is_left(corpus):
     assert shares[0] > 0.5 and shares[1] < 0.03
 
 
-def test_fill_keeps_every_limit():
+def test_assigned_rows_keep_every_limit():
   rng = np.random.default_rng(1)
   for slots, max_sequences in ((20, 8), (9, 8), (20, 2), (9, 1)):
     lengths = np.sort(rng.integers(1, 65, 3000))[::-1]
-    demands = np.minimum(np.ceil(lengths * 0.15).astype(int), slots)
-    rows, ranks = assembly.fill(lengths, demands, 64, slots, max_sequences)
+    slots_needed = np.minimum(np.ceil(lengths * 0.15).astype(int), slots)
+    rows, ranks = assembly.assign_rows(
+      lengths, slots_needed, 64, slots, max_sequences
+    )
     count = max(rows) + 1
     assert (np.bincount(rows, lengths) <= 64).all()
-    assert (np.bincount(rows, demands) <= slots).all()
+    assert (np.bincount(rows, slots_needed) <= slots).all()
     assert np.bincount(rows).max() <= max_sequences
     assert len(set(zip(rows, ranks, strict=True))) == 3000
     assert max(ranks) < max_sequences and min(np.bincount(rows)) > 0
@@ -158,7 +160,7 @@ def source(corpus, name, max_sequences=5, seed=0):
   recipe = make_recipe(corpus, name, max_sequences)
   # Shards and windows are so small that an epoch has several of each.
   return streams.Stream(
-    corpus, recipe, seed, shard_tokens=2000, window_shards=3
+    corpus, recipe, seed, shard_tokens=2000, shards_per_portion=3
   )
 
 
@@ -168,7 +170,9 @@ def test_hosts_steps_and_restarts_give_the_same_rows(corpus, name):
   for hosts in (1, 3):
     runs = []
     for host in range(hosts):
-      with loader.batches(source(corpus, name), 0, 24, host, hosts) as items:
+      with loader.batches_from_step(
+        source(corpus, name), 0, 24, host, hosts
+      ) as items:
         runs.append([next(items).batch for _ in range(8)])
     for step, shares in enumerate(zip(*runs, strict=True)):
       expected = {
@@ -223,13 +227,15 @@ def test_static_masks(corpus, max_sequences):
     max_sequences=max_sequences,
     static_masks=3,
   )
-  stream = streams.Stream(corpus, recipe, 0, shard_tokens=2000, window_shards=3)
+  stream = streams.Stream(
+    corpus, recipe, 0, shard_tokens=2000, shards_per_portion=3
+  )
   rows, next_begin = [], 0
   for epoch in range(7):
     begin = next_begin
-    next_begin = stream.count(epoch + 1, epoch, begin)
+    next_begin = stream.count_examples(epoch + 1, epoch, begin)
     batch = streams.Stream(
-      corpus, recipe, 0, shard_tokens=2000, window_shards=3
+      corpus, recipe, 0, shard_tokens=2000, shards_per_portion=3
     ).read(begin, next_begin - begin)
     flat = [
       v.reshape(next_begin - begin, -1).astype(float) for v in batch.values()

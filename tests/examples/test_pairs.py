@@ -31,8 +31,8 @@ def both_statistics():
       corpus, 0, corpus.num_documents, key, max_tokens=125
     )
     positions = np.arange(len(chunks), dtype=np.uint64)
-    full_segments = pairs.locate(corpus, chunks, positions, key)
-    cut_segments = pairs.truncate(full_segments, positions, key, 125)
+    full_segments = pairs.find_segments(corpus, chunks, positions, key)
+    cut_segments = pairs.truncate_pairs(full_segments, positions, key, 125)
     row_lengths = cut_segments.a_length + cut_segments.b_length + 3
     num_removed = (
       full_segments.a_length + full_segments.b_length + 3 - row_lengths
@@ -100,7 +100,7 @@ def test_closed_form_truncation():
   a, b = (x.ravel() for x in np.meshgrid(np.arange(1, 40), np.arange(1, 40)))
   for limit in (2, 3, 12, 13):
     segments = pairs.Segments(a * 0, a, b * 0, b)
-    cut_segments = pairs.truncate(
+    cut_segments = pairs.truncate_pairs(
       segments, np.arange(len(a), dtype=np.uint64), 1, limit
     )
     for i in range(len(a)):
@@ -192,10 +192,10 @@ def test_random_documents_are_uniform_over_the_others():
   corpus = corpus_from_documents(documents)
   chunks = np.zeros(9000, pairs.CHUNK)
   chunks["document"], chunks["sentence"] = 4, 4
-  chunks["first"] = chunks["count"] = 1
+  chunks["a_count"] = chunks["count"] = 1
   chunks["target"], chunks["random"] = 20, True
   numbers = np.arange(9000, dtype=np.uint64)
-  segments = pairs.locate(corpus, chunks, numbers, 1)
+  segments = pairs.find_segments(corpus, chunks, numbers, 1)
   counts = np.bincount(segments.b_start // 3, minlength=10)
   assert counts[4] == 0
   assert (abs(np.delete(counts, 4) - 1000) < 150).all()
@@ -209,13 +209,13 @@ def test_every_sentence_is_in_an_epoch():
     chunks = pairs.index_chunks(corpus, 0, 300, seed, max_tokens=125)
     # A random pair uses only the first `first` sentences of its chunk. The next
     # chunk begins with the other sentences.
-    num_used = np.where(chunks["random"], chunks["first"], chunks["count"])
+    num_used = np.where(chunks["random"], chunks["a_count"], chunks["count"])
     assert chunks["sentence"][0] == 0
     np.testing.assert_array_equal(
       chunks["sentence"] + num_used,
       np.append(chunks["sentence"][1:], len(corpus.sentences) - 1),
     )
-    assert (chunks["first"] <= np.maximum(chunks["count"] - 1, 1)).all()
+    assert (chunks["a_count"] <= np.maximum(chunks["count"] - 1, 1)).all()
     ends = corpus.documents[chunks["document"].astype(int) + 1]
     assert (chunks["sentence"] + chunks["count"] <= ends).all()
 

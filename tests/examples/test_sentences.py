@@ -245,7 +245,7 @@ def test_rows_of_a_language_model():
   # This vocabulary has no special token.
   no_special_ids = SpecialIds(None, None, None, None, None)
   builder = recipes.lm(no_special_ids, vocab, length=9)
-  assert builder.roles == ()
+  assert builder.required_tokens == ()
   starts = []
   for key in range(20):
     batch = epoch(corpus, builder, key)

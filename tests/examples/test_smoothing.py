@@ -29,7 +29,7 @@ def choose(rows, masks, counts, ids, lengths=None):
     masks,
     mask_id=4,
     vocab_size=64,
-    weights=masking.weigh(ids, counts, masks),
+    weights=masking.token_weights(ids, counts, masks),
   )
 
 
@@ -40,7 +40,7 @@ def test_chances_of_a_draw_are_in_proportion_to_the_weights():
   # A piece that was never seen counts as seen once.
   counts[5:9] = (10_000, 100, 10, 0)
   ids = np.tile(np.array([2, 5, 6, 7, 8, 3], np.int32), (rows, 1))
-  masks = masking.Masks(mask_rate=0.1, **RULE)
+  masks = masking.MaskOptions(mask_rate=0.1, **RULE)
   out = choose(rows, masks, counts, ids)
   assert (out["mlm_weights"].sum(1) == 1).all()
   shares = np.bincount(out["mlm_ids"][:, 0], minlength=64)[5:9] / rows
@@ -58,7 +58,7 @@ def test_draws_without_replacement_follow_one_another():
   rows, counts = 40_000, np.zeros(64, np.int64)
   counts[5:8] = (16, 4, 1)
   ids = np.tile(np.array([2, 5, 6, 7, 3], np.int32), (rows, 1))
-  masks = masking.Masks(mask_rate=0.4, **RULE)
+  masks = masking.MaskOptions(mask_rate=0.4, **RULE)
   out = choose(rows, masks, counts, ids)
   assert (out["mlm_weights"].sum(1) == 2).all()
   p = np.array([16, 4, 1.0]) ** -0.7
@@ -106,7 +106,7 @@ def test_packed_rows_choose_as_single_ones(smoothing):
 
 
 def test_counts_are_those_of_all_tokens_rounded_up():
-  masks = masking.Masks(count="ceil_all")
+  masks = masking.MaskOptions(count="ceil_all")
   lengths = np.array([0, 1, 20, 21, 40])
   counts = masking.count_masks(lengths, np.maximum(lengths - 2, 0), masks)
   assert counts.tolist() == [0, 1, 3, 4, 6]
@@ -117,11 +117,11 @@ def test_counts_are_rounded_up_from_the_decimal_as_written(count):
   """As a float, 0.07 * 100 is above 7 and would count as 8."""
   numbers = np.arange(513)
   for percent in range(1, 51):
-    masks = masking.Masks(count=count, mask_rate=percent / 100)
+    masks = masking.MaskOptions(count=count, mask_rate=percent / 100)
     rate = Fraction(str(masks.mask_rate))
     counts = masking.count_masks(numbers, numbers, masks)
     assert counts.tolist() == [math.ceil(rate * n) for n in range(513)], rate
-  masks = masking.Masks(count=count, mask_rate=0.07)
+  masks = masking.MaskOptions(count=count, mask_rate=0.07)
   assert masking.count_masks(numbers, numbers, masks)[100] == 7
 
 

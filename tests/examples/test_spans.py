@@ -122,7 +122,7 @@ def test_units_are_chosen_as_published(options, published):
     )
   # Nearly every row has exactly the number of masks that it should have.
   wanted_counts = masking.count_masks(
-    lengths, maskable.sum(1), masking.Masks(**options)
+    lengths, maskable.sum(1), masking.MaskOptions(**options)
   )
   assert (
     out["mlm_weights"].sum(1) == np.minimum(wanted_counts, 20)
@@ -159,7 +159,7 @@ def test_lengths_of_spans():
 
   The source is section 3.1 of the paper.
   """
-  ends = masked_units.UNITS["span"].cumulative
+  ends = masked_units.UNITS["span"].cumulative_chances
   chances = np.diff(ends, prepend=0)
   assert len(chances) == 10 and ends[-1] == 1
   np.testing.assert_allclose(chances[1:] / chances[:-1], 0.8)
@@ -185,7 +185,7 @@ def test_lengths_of_spans():
 
 def test_boundaries_and_replacements_of_spans():
   ids, maskable, lengths, starts = word_rows(6000, 128, 5)
-  options = dict(replacement="roberta", reserved=(MASK,))
+  options = dict(replacement="roberta", reserved_ids=(MASK,))
   out = mask(ids, maskable, lengths, word_starts=starts, **SPAN, **options)
   all_new_ids = out["input_ids"]
   replacement_counts = collections.Counter()
@@ -312,7 +312,7 @@ def test_pieces_of_every_family_count_alike():
     least = math.floor(0.15 * size)
     assert set(column.tolist()) <= {least, least + 1}
     assert abs(column.mean() - 0.15 * size) < 0.03
-  masks = masking.Masks(count="stochastic")
+  masks = masking.MaskOptions(count="stochastic")
   largest = masking.count_masks(np.array(sizes), np.array(sizes) - 2, masks)
   assert largest.tolist() == [1, 10, 15, 77]
   out = mask(ids, maskable, lengths, count="ceil", max_predictions=80)
@@ -331,14 +331,16 @@ def drawn(out, ids):
 
 def test_roberta_draws_no_special_token():
   ids, maskable, lengths = rows([128] * 12_000, 128)
-  reserved = (0, 1, CLS, SEP, MASK, VOCAB - 1)
-  out = mask(ids, maskable, lengths, replacement="roberta", reserved=reserved)
+  reserved_ids = (0, 1, CLS, SEP, MASK, VOCAB - 1)
+  out = mask(
+    ids, maskable, lengths, replacement="roberta", reserved_ids=reserved_ids
+  )
   new_ids, old_ids = drawn(out, ids)
   assert abs((new_ids == MASK).mean() - 0.8) < 0.005
   assert abs((new_ids == old_ids).mean() - 0.1) < 0.005
   random_ids = new_ids[(new_ids != MASK) & (new_ids != old_ids)]
   counts = np.bincount(random_ids, minlength=VOCAB)
-  assert not counts[list(reserved)].any()
+  assert not counts[list(reserved_ids)].any()
   counts = counts[200 : VOCAB - 1]
   statistic = ((counts - counts.mean()) ** 2 / counts.mean()).sum()
   assert abs(statistic - len(counts)) < 5 * np.sqrt(2 * len(counts))

@@ -163,13 +163,13 @@ def test_passes_that_stop_early(folder, text, monkeypatch, epochs, kind):
   options = dict(num_epochs=epochs, seed=3, shuffle=False)
   dataset = task.get_dataset(**options)
   passes = [collect(dataset) for _ in range(6)]
-  loaded_epochs, original_load = [], streams.Stream._load
+  loaded_epochs, original_load = [], streams.Stream._current_portion
 
   def counted(stream):
     loaded_epochs.append(stream._epoch)
     return original_load(stream)
 
-  monkeypatch.setattr(streams.Stream, "_load", counted)
+  monkeypatch.setattr(streams.Stream, "_current_portion", counted)
   gc.collect()
   readers_before = len(pretraining._readers)
   first_rows = collect(task.get_dataset(**options).take(2).repeat(6))

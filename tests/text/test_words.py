@@ -280,7 +280,9 @@ def test_rows_depend_only_on_their_number(prepared, streams):
     joined = np.concatenate([batch[key] for batch in batches])
     np.testing.assert_array_equal(array, joined)
   data = loader.open_data(prepared, "elmo", **options)
-  with loader.batches(data, 2, 4, host_index=1, host_count=2) as batches:
+  with loader.batches_from_step(
+    data, 2, 4, host_index=1, host_count=2
+  ) as batches:
     batch = next(batches).batch
   np.testing.assert_array_equal(batch["next_ids"], expected["next_ids"][10:12])
   heldout = loader.open_heldout(

@@ -138,11 +138,13 @@ def test_too_few_slots_for_the_mask_rate_are_told(
 ):
   """A run may have too few slots: ALBERT's data have 20 for 512 tokens."""
   published_options = dict(length=512, max_predictions=20)
-  assert recipes.shortfall("albert_pairs", published_options) == (
+  assert recipes.slots_warning("albert_pairs", published_options) == (
     "max_predictions 20 hides at most 3.9% of a full row of 512, not"
     " mask_rate's 15%"
   )
-  assert recipes.shortfall("bert_pairs", dict(length=512)).startswith("max_")
+  assert recipes.slots_warning("bert_pairs", dict(length=512)).startswith(
+    "max_"
+  )
   for name, options in (
     ("albert_pairs", published_options | dict(max_predictions=77)),
     ("albert_pairs", {}),
@@ -153,7 +155,7 @@ def test_too_few_slots_for_the_mask_rate_are_told(
     ("lm", dict(length=512)),
     ("elmo", {}),
   ):
-    assert recipes.shortfall(name, options) is None
+    assert recipes.slots_warning(name, options) is None
   path = f"{ROOT}/configs/bert.py:tiny"
   config = configs.load_defaults(path)
   config["model"] |= dict(hidden=32, heads=2, mlp=64)
