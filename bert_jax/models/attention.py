@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from bert_jax.kernels import fused, fused_attention, tpu_attention
-from bert_jax.models import layers
+from bert_jax.models import layers, primitives
 
 
 def attention_mask(
@@ -111,7 +111,7 @@ def _plain(
 ) -> tuple[Float[Array, "b l h k"], Float[Array, "b h l l"]]:
   """Computes `attention` without a kernel."""
   scale = 1.0 / math.sqrt(query.shape[-1])
-  scores = layers.float32_einsum("bqhk,bshk->bhqs", query, key)
+  scores = primitives.float32_einsum("bqhk,bshk->bhqs", query, key)
   # The score of a masked key is finite, so that a query whose keys are all
   # masked gets probabilities of 1/n and not 0/0.
   scores = jnp.where(mask, scores * scale, np.finfo(np.float32).min)

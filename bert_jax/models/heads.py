@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax.models import layers
+from bert_jax.models import layers, primitives
 from bert_jax.models.encoder import Encoder, encode, stack_flops
 
 # SpanBERT's boundary head has a table with a vector for each offset in a span.
@@ -171,7 +171,9 @@ def decode(
   # Without this constraint the partitioner (jax 0.10) permutes rows of the
   # gradient, on a mesh of three axes with one row on each device.
   x = nn.with_logical_constraint(x, ("batch", None, "embed_activation"))
-  logits = layers.float32_einsum("bme,ve->bmv", x, embedding.astype(x.dtype))
+  logits = primitives.float32_einsum(
+    "bme,ve->bmv", x, embedding.astype(x.dtype)
+  )
   logits = nn.with_logical_constraint(logits, ("batch", None, "vocab"))
   if bias is not None:
     logits = logits + bias[None, None]

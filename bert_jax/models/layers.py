@@ -8,10 +8,10 @@ from typing import cast
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
-from bert_jax.kernels import fp8, fused, fused_activation, fused_norm
+from bert_jax.kernels import fp8, fused_activation, fused_norm
+from bert_jax.models import primitives
 
 # An initializer of a parameter: (key, shape, dtype) -> array.
 Init = Callable[..., Array]
@@ -40,62 +40,8 @@ def activation(name: str) -> Callable[[Array], Array]:
   return ACTIVATIONS[name]
 
 
-def dropout_bits(seed: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
-  """Returns random uint32 bits: for each element a hash of seed and index.
-
-  The bits of an element depend only on its global index. So the compiler can
-  fuse this function into the operation that reads the bits, each device
-  computes the bits of its shard, and every mesh gives the same bits. Only the
-  hashes of the first axis depend on the seed; the hashes of the other axes
-  are constants.
-
-  Args:
-    seed: the output of `dropout_seed`.
-    shape: the shape of the bits.
-
-  Raises:
-    ValueError: an index of the first axis has too many elements.
-  """
-  *rows, columns = shape
-  if max(math.prod(rows[1:]), columns) > 2**31:
-    raise ValueError(f"dropout over {shape}: a row has over 2**31 elements.")
-  first, *middle = rows or [1]
-  hashes = fused.first_hashes(seed, first).reshape(first, *(1 for _ in rows))
-  indices = np.arange(math.prod(middle), dtype=np.uint32)
-  indices = indices.reshape(*(1 for _ in rows[:1]), *middle, 1)
-  hashes = fused.row_hashes(hashes, indices)
-  column_hashes = fused.column_hashes(np.arange(columns, dtype=np.uint32))
-  column_hashes = column_hashes.reshape(*(1 for _ in hashes.shape[1:]), -1)
-  return fused.bits(hashes, column_hashes).reshape(shape)
-
-
-def _apply_dropout(x: Array, seed: Array, rate: float) -> Array:
-  is_kept = dropout_bits(seed, x.shape) >= fused.threshold(rate)
-  return jnp.where(is_kept, x * (1.0 / (1.0 - rate)), 0).astype(x.dtype)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _dropout(x: Array, seed: Array, rate: float) -> Array:
-  return _apply_dropout(x, seed, rate)
-
-
-def _dropout_fwd(x: Array, seed: Array, rate: float) -> tuple[Array, Array]:
-  return _apply_dropout(x, seed, rate), seed
-
-
-def _dropout_bwd(
-  rate: float, seed: Array, gradient: Array
-) -> tuple[Array, np.ndarray]:
-  # Compute the bits again from the seed, so that the forward pass saves no
-  # array of x's size.
-  return _apply_dropout(gradient, seed, rate), fused.no_gradient(seed)
-
-
-_dropout.defvjp(_dropout_fwd, _dropout_bwd)
-
-
 def dropout_seed(key: Array) -> UInt32[Array, "2"]:
-  """Returns two random uint32 numbers, the seed of `dropout_bits`."""
+  """Returns two random uint32 numbers, the seed of `primitives.dropout`."""
   return jax.random.bits(key, (2,), jnp.uint32)
 
 
@@ -117,7 +63,7 @@ def dropout(x: Float[Array, "..."], rate: float, key: Array | None) -> Array:
   if not 0.0 < rate < 1.0:
     raise ValueError(f"dropout rate {rate} must be in [0, 1).")
   assert key is not None
-  return _dropout(x, dropout_seed(key), rate)
+  return primitives.dropout(x, dropout_seed(key), rate)
 
 
 class Dropout(nn.Module):
@@ -217,39 +163,6 @@ def product(
   trailing = tuple(range(x.ndim - num_summed, x.ndim))
   dimensions = ((trailing, tuple(range(num_summed))), ((), ()))
   return jax.lax.dot_general(x.astype(dtype), kernel.astype(dtype), dimensions)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def float32_einsum(spec: str, a: Array, b: Array) -> Float[Array, "..."]:
-  """Multiplies two arrays of the same dtype; sums in float32 and returns it.
-
-  The backward pass rounds the gradient to the dtype of the inputs before it
-  multiplies, as all other products do. Otherwise the gradient would stay in
-  float32, and its products would be slower.
-
-  Args:
-    spec: the equation, as for `jnp.einsum`.
-    a: the first array.
-    b: the second array.
-  """
-  return jnp.einsum(spec, a, b, preferred_element_type=jnp.float32)
-
-
-def _float32_einsum_forward(
-  spec: str, a: Array, b: Array
-) -> tuple[Array, tuple[Array, Array]]:
-  return float32_einsum(spec, a, b), (a, b)
-
-
-def _float32_einsum_backward(
-  spec: str, saved: tuple[Array, Array], gradient: Array
-) -> tuple[Array, Array]:
-  a, b = saved
-  _, pull = jax.vjp(functools.partial(jnp.einsum, spec), a, b)
-  return pull(gradient.astype(a.dtype))
-
-
-float32_einsum.defvjp(_float32_einsum_forward, _float32_einsum_backward)
 
 
 class AddNorm(nn.Module):

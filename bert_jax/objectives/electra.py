@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from bert_jax.kernels import fused
-from bert_jax.models import electra, layers
+from bert_jax.models import electra, primitives
 from bert_jax.objectives.base import (
   MASKED_KEYS,
   Batch,
@@ -45,7 +45,7 @@ def sample(
   logits = jax.lax.stop_gradient(logits)
   rows, predictions, vocabulary = logits.shape
   seeds = jax.random.bits(rng, (2,), jnp.uint32)
-  bits = layers.dropout_bits(seeds, (rows * predictions, vocabulary))
+  bits = primitives.dropout_bits(seeds, (rows * predictions, vocabulary))
   # The lowest bits are the least random ones, and here they matter too.
   bits = fused.mix(bits)
   # Large Gumbel noise, which decides the argmax, comes from exponential noise

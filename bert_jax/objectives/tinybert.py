@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bert_jax.models import attention, layers, tinybert
+from bert_jax.models import attention, layers, primitives, tinybert
 from bert_jax.models.encoder import Encoder, encode, stack_flops
 from bert_jax.objectives import teaching
 from bert_jax.objectives.base import (
@@ -55,7 +55,7 @@ def attention_scores(
     + weights[name]["bias"].astype(dtype)[None, None]
     for name in ("query", "key")
   )
-  scores = layers.float32_einsum("bqhk,bshk->bhqs", query, key)
+  scores = primitives.float32_einsum("bqhk,bshk->bhqs", query, key)
   return scores * (1.0 / math.sqrt(query.shape[-1]))
 
 

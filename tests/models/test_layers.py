@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tiny_families import jit
 
-from bert_jax.models import attention, bert, layers
+from bert_jax.models import attention, bert, layers, primitives
 
 TINY = dict(vocab_size=50, hidden=32, num_layers=3, heads=4, mlp=64)
 
@@ -115,7 +115,7 @@ def test_dropout_of_rectangles_is_independent(rate, bound):
 def test_high_dropout_bits_are_random_each():
   """Each high bit is 1 half of the time: dropout compares the high bits."""
   bits = np.asarray(
-    layers.dropout_bits(jnp.array([1, 2], jnp.uint32), (256, 1024))
+    primitives.dropout_bits(jnp.array([1, 2], jnp.uint32), (256, 1024))
   )
   ones = [((bits >> b) & 1).mean() for b in range(8, 32)]
   assert np.abs(np.array(ones) - 0.5).max() < 5 * 0.5 / np.sqrt(bits.size)
@@ -138,9 +138,9 @@ def test_dropout_scales_and_its_gradient_uses_the_same_bits():
 def test_dropout_of_a_shard_is_that_of_the_whole():
   """A bit depends only on its global index, so a slice has the same bits."""
   seed = jnp.array([7, 9], jnp.uint32)
-  all_bits = layers.dropout_bits(seed, (8, 4, 6))
+  all_bits = primitives.dropout_bits(seed, (8, 4, 6))
   np.testing.assert_array_equal(
-    all_bits[:3], layers.dropout_bits(seed, (3, 4, 6))
+    all_bits[:3], primitives.dropout_bits(seed, (3, 4, 6))
   )
 
 

@@ -1,0 +1,226 @@
+"""Dropout and the float32 product, as operations with their own derivatives.
+
+jax would derive them at a higher cost: dropout would save a mask of its input's
+size, and the gradients of the product would be products of float32 arrays.
+`jax.custom_vjp` avoids both costs, but it refuses forward-mode derivatives. So
+each operation is a primitive of jax, with a rule for each transformation:
+
+  jvp          `jax.jvp`, `jax.jacfwd`, and the first half of `jax.grad`
+  transpose    the second half of `jax.grad`
+  batching     `jax.vmap`
+
+The rules consist of these primitives and of jax's own operations. So second
+derivatives need no further rules.
+"""
+
+import functools
+import math
+import string
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jaxtyping import Array, Float, UInt32
+
+from bert_jax.kernels import fused
+
+
+def dropout_bits(seed: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
+  """Returns random uint32 bits: for each element a hash of seed and index.
+
+  The bits of an element depend only on its global index. So the compiler can
+  fuse this function into the operation that reads the bits, each device
+  computes the bits of its shard, and every mesh gives the same bits. Only the
+  hashes of the first axis depend on the seed; the hashes of the other axes
+  are constants.
+
+  Args:
+    seed: the output of `layers.dropout_seed`.
+    shape: the shape of the bits.
+
+  Raises:
+    ValueError: an index of the first axis has too many elements.
+  """
+  *rows, columns = shape
+  if max(math.prod(rows[1:]), columns) > 2**31:
+    raise ValueError(f"dropout over {shape}: a row has over 2**31 elements.")
+  first, *middle = rows or [1]
+  hashes = fused.first_hashes(seed, first).reshape(first, *(1 for _ in rows))
+  indices = np.arange(math.prod(middle), dtype=np.uint32)
+  indices = indices.reshape(*(1 for _ in rows[:1]), *middle, 1)
+  hashes = fused.row_hashes(hashes, indices)
+  column_hashes = fused.column_hashes(np.arange(columns, dtype=np.uint32))
+  column_hashes = column_hashes.reshape(*(1 for _ in hashes.shape[1:]), -1)
+  return fused.bits(hashes, column_hashes).reshape(shape)
+
+
+def dropout(
+  x: Float[Array, "..."], seed: UInt32[Array, "2"], rate: float
+) -> Array:
+  """Sets elements to 0 with probability `rate`, and scales all other elements.
+
+  Dropout is linear in `x`, and it is its own transpose. The derivatives compute
+  the bits again from the seed, so the seed is all that the forward pass saves.
+
+  Args:
+    x: an array of any shape and float dtype.
+    seed: the seed of `dropout_bits`.
+    rate: the probability, in (0, 1).
+  """
+  return cast(Array, _dropout_p.bind(x, seed, rate=rate, seed_axes=()))
+
+
+def _apply_dropout(
+  x: Array, seed: Array, *, rate: float, seed_axes: tuple[int | None, ...]
+) -> Array:
+  """Computes the primitive of `dropout`.
+
+  Args:
+    x: an array with a leading axis for each entry of `seed_axes`, and then the
+      axes of the array of `dropout`.
+    seed: a seed with a leading axis for each 0 in `seed_axes`.
+    rate: the rate of `dropout`.
+    seed_axes: an entry for each `jax.vmap` around the call, the outermost
+      first: 0 if each index has a seed of its own, None if all share a seed.
+  """
+
+  def apply(x: Array, seed: Array) -> Array:
+    is_kept = dropout_bits(seed, x.shape) >= fused.threshold(rate)
+    return jnp.where(is_kept, x * (1.0 / (1.0 - rate)), 0).astype(x.dtype)
+
+  for seed_axis in reversed(seed_axes):
+    apply = jax.vmap(apply, (0, seed_axis))
+  return apply(x, seed)
+
+
+def _dropout_shape(x: Any, seed: Any, **options: Any) -> Any:
+  return x.update(weak_type=False)
+
+
+def _dropout_transpose(
+  gradient: Any, x: Any, seed: Array, **options: Any
+) -> tuple[Any, None]:
+  if type(gradient) is ad.Zero:
+    return ad.Zero(x.aval), None
+  return _dropout_p.bind(gradient, seed, **options), None
+
+
+def _dropout_batched(
+  arrays: tuple[Array, Array],
+  axes: tuple[Any, Any],
+  *,
+  rate: float,
+  seed_axes: tuple[int | None, ...],
+) -> tuple[Array, int]:
+  (x, seed), (x_axis, seed_axis) = arrays, axes
+  if seed_axis is not None:
+    seed = jnp.moveaxis(seed, seed_axis, 0)
+    seed_axis = 0
+  if x_axis is None:
+    x = jnp.broadcast_to(x[None], (len(seed), *x.shape))
+  else:
+    x = jnp.moveaxis(x, x_axis, 0)
+  return _dropout_p.bind(
+    x, seed, rate=rate, seed_axes=(seed_axis, *seed_axes)
+  ), 0
+
+
+_dropout_p = Primitive("dropout")
+_dropout_p.def_impl(
+  jax.jit(_apply_dropout, static_argnames=("rate", "seed_axes"))
+)
+_dropout_p.def_abstract_eval(_dropout_shape)
+mlir.register_lowering(
+  _dropout_p, mlir.lower_fun(_apply_dropout, multiple_results=False)
+)
+ad.defjvp(
+  _dropout_p,
+  lambda tangent, x, seed, **options: _dropout_p.bind(tangent, seed, **options),
+  None,
+)
+ad.primitive_transposes[_dropout_p] = _dropout_transpose
+batching.primitive_batchers[_dropout_p] = _dropout_batched
+
+
+def float32_einsum(spec: str, a: Array, b: Array) -> Float[Array, "..."]:
+  """Multiplies two arrays of the same dtype; sums in float32 and returns it.
+
+  The backward pass rounds the gradient to the dtype of the inputs before it
+  multiplies, as all other products do. Otherwise the gradient would stay in
+  float32, and its products would be slower.
+
+  Args:
+    spec: the equation, as for `jnp.einsum`, with letters for all axes.
+    a: the first array.
+    b: the second array.
+  """
+  if a.dtype == b.dtype == jnp.float32:
+    # There is nothing to round, so jax's own rules do the same.
+    return jnp.einsum(spec, a, b, preferred_element_type=jnp.float32)
+  precision = jax.config.values["jax_default_matmul_precision"]
+  y = _product_p.bind(a, b, spec=spec, precision=precision)
+  return cast(Array, y)
+
+
+def _product(a: Array, b: Array, *, spec: str, precision: str | None) -> Array:
+  return jnp.einsum(
+    spec, a, b, precision=precision, preferred_element_type=jnp.float32
+  )
+
+
+def _product_shape(a: Any, b: Any, **options: Any) -> Any:
+  return jax.make_jaxpr(functools.partial(_product, **options))(a, b).out_avals[
+    0
+  ]
+
+
+def _product_transpose(
+  gradient: Any, a: Any, b: Any, *, spec: str, precision: str | None
+) -> tuple[Any, Any]:
+  is_first = ad.is_undefined_primal(a)
+  linear = a if is_first else b
+  if type(gradient) is ad.Zero:
+    transposed = ad.Zero(linear.aval)
+  else:
+    einsum = functools.partial(jnp.einsum, spec, precision=precision)
+    (transposed,) = jax.linear_transpose(
+      (lambda a: einsum(a, b)) if is_first else (lambda b: einsum(a, b)),
+      linear.aval,
+    )(gradient.astype(linear.aval.dtype))
+  return (transposed, None) if is_first else (None, transposed)
+
+
+def _product_batched(
+  arrays: tuple[Array, Array],
+  axes: tuple[Any, Any],
+  *,
+  spec: str,
+  precision: str | None,
+) -> tuple[Array, int]:
+  letter = next(x for x in string.ascii_letters if x not in spec)
+  inputs, output = spec.split("->")
+  operands, letters = [], []
+  for array, axis, names in zip(arrays, axes, inputs.split(","), strict=True):
+    is_mapped = axis is not None
+    operands.append(jnp.moveaxis(array, axis, 0) if is_mapped else array)
+    letters.append(letter + names if is_mapped else names)
+  spec = f"{','.join(letters)}->{letter}{output}"
+  return _product_p.bind(*operands, spec=spec, precision=precision), 0
+
+
+_product_p = Primitive("float32_product")
+_product_p.def_impl(jax.jit(_product, static_argnames=("spec", "precision")))
+_product_p.def_abstract_eval(_product_shape)
+mlir.register_lowering(
+  _product_p, mlir.lower_fun(_product, multiple_results=False)
+)
+ad.defjvp(
+  _product_p,
+  lambda tangent, a, b, **options: _product_p.bind(tangent, b, **options),
+  lambda tangent, a, b, **options: _product_p.bind(a, tangent, **options),
+)
+ad.primitive_transposes[_product_p] = _product_transpose
+batching.primitive_batchers[_product_p] = _product_batched

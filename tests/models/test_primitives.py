@@ -1,0 +1,193 @@
+"""Tests all derivatives of dropout and of the float32 product, and `vmap`."""
+
+import functools
+import io
+from contextlib import redirect_stdout
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_families
+from jax.ad_checkpoint import print_saved_residuals
+
+from bert_jax.models import bert, primitives
+
+pytestmark = pytest.mark.usefixtures("unoptimized")
+SEED = jnp.array([7, 9], jnp.uint32)
+SPEC = "bqhk,bshk->bhqs"
+
+
+def draw(*shape, dtype="float32", seed=0):
+  return jax.random.normal(jax.random.key(seed), shape, dtype)
+
+
+def saved_shapes(function, *arguments):
+  """Returns what the forward pass saves, beside the arguments."""
+  with redirect_stdout(io.StringIO()) as text:
+    print_saved_residuals(function, *arguments)
+  lines = text.getvalue().splitlines()
+  return [line.split()[0] for line in lines if "argument" not in line]
+
+
+def dropped(x):
+  return primitives.dropout(x, SEED, 0.25)
+
+
+def product(a, b):
+  return primitives.float32_einsum(SPEC, a, b)
+
+
+def test_dropout_is_linear_in_every_derivative():
+  x, t = draw(4, 3, 8), draw(4, 3, 8, seed=1)
+  y, tangent = jax.jvp(dropped, (x,), (t,))
+  np.testing.assert_array_equal(y, dropped(x))
+  np.testing.assert_array_equal(tangent, dropped(t))
+  _, pull = jax.vjp(dropped, x)
+  np.testing.assert_array_equal(pull(t)[0], dropped(t))
+  hessian = jax.hessian(lambda x: (dropped(x) ** 2).sum())(x[:1, :1, :4])
+  factors = np.asarray(dropped(jnp.ones((1, 1, 4)))).ravel()
+  np.testing.assert_allclose(hessian.reshape(4, 4), np.diag(2 * factors**2))
+
+
+@pytest.mark.parametrize("x_axis, seed_axis", [(1, 0), (1, None), (None, 0)])
+def test_dropout_of_a_batch_is_dropout_of_each(x_axis, seed_axis):
+  x = draw(4, 3, 8)
+  if seed_axis is None:
+    seeds, index_seed = SEED, lambda i: SEED
+  else:
+    seeds = jnp.arange(6, dtype=jnp.uint32).reshape(3, 2)
+    index_seed = seeds.__getitem__
+
+  def apply(x, seed):
+    return primitives.dropout(x, seed, 0.25)
+
+  def sum_of_squares(x, seeds):
+    return (jax.vmap(apply, (x_axis, seed_axis))(x, seeds) ** 2).sum()
+
+  y = jax.vmap(apply, (x_axis, seed_axis))(x, seeds)
+  rows = [x[:, i] if x_axis else x for i in range(3)]
+  expected = [apply(row, index_seed(i)) for i, row in enumerate(rows)]
+  np.testing.assert_array_equal(y, jnp.stack(expected))
+  gradient = jax.grad(sum_of_squares)(x, seeds)
+  gradients = [
+    jax.grad(lambda row, i=i: (apply(row, index_seed(i)) ** 2).sum())(row)
+    for i, row in enumerate(rows)
+  ]
+  expected = jnp.stack(gradients, 1) if x_axis else sum(gradients)
+  np.testing.assert_allclose(gradient, expected, rtol=1e-6)
+
+
+def test_dropout_saves_its_seed_alone():
+  """The mask is computed again, also if a scan or a `remat` is around it."""
+
+  def scanned(x):
+    return jax.lax.scan(lambda x, _: (dropped(x), None), x, length=3)[0].sum()
+
+  for function in (dropped, jax.checkpoint(dropped)):
+    shapes = saved_shapes(lambda x, f=function: f(x).sum(), draw(4, 3, 8))
+    assert {*shapes} <= {"u32[2]"}, shapes
+  shapes = saved_shapes(scanned, draw(4, 3, 8))
+  assert not [shape for shape in shapes if "4,3,8" in shape], shapes
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_products_gradient_is_a_product_of_its_inputs_dtype(dtype):
+  a, b = draw(2, 3, 2, 4, dtype=dtype), draw(2, 5, 2, 4, dtype=dtype, seed=1)
+  cotangent = draw(2, 2, 3, 5, seed=2)
+  y, pull = jax.vjp(product, a, b)
+  assert y.dtype == jnp.float32
+  _, expected_pull = jax.vjp(functools.partial(jnp.einsum, SPEC), a, b)
+  for actual, expected in zip(
+    pull(cotangent), expected_pull(cotangent.astype(dtype)), strict=True
+  ):
+    assert actual.dtype == dtype
+    np.testing.assert_array_equal(actual, expected)
+  assert not saved_shapes(lambda a, b: product(a, b).sum(), a, b)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_product_forward_and_in_batches(dtype):
+  a, b = draw(2, 3, 2, 4, dtype=dtype), draw(2, 5, 2, 4, dtype=dtype, seed=1)
+  da, db = a[::-1], b[:, ::-1]
+  y, tangent = jax.jvp(product, (a, b), (da, db))
+  np.testing.assert_array_equal(y, product(a, b))
+  expected = product(da, b) + product(a, db)
+  np.testing.assert_allclose(tangent, expected, rtol=1e-6)
+  for axes in ((0, 0), (1, None), (None, 2)):
+    operands = [
+      x if axis is None else jnp.stack([x, 2 * x, 3 * x], axis)
+      for x, axis in zip((a, b), axes, strict=True)
+    ]
+    batched = jax.vmap(product, axes)(*operands)
+    powers = 2 - axes.count(None)
+    for i, part in enumerate(batched):
+      # All factors are exact, except that 3 x has other roundings.
+      rtol = 1e-6 if dtype == "float32" else 0.03
+      np.testing.assert_allclose(part, y * (i + 1) ** powers, rtol, 1e-2)
+
+
+TINY = dict(tiny_families.SIZES, num_layers=1, hidden=8, heads=2, mlp=16)
+IDS = tiny_families.token_ids(2, 5)
+
+
+def encode(params, ids, key, dtype="float32"):
+  module = bert.Bert(**TINY | {"dtype": jnp.dtype(dtype)})
+  inputs = {"params": params}, ids
+  return module.apply(*inputs, train=True, rngs={"dropout": key})[0]
+
+
+@pytest.fixture(scope="module")
+def params():
+  return tiny_families.fill(bert.Bert(**TINY), IDS)
+
+
+@pytest.mark.parametrize("dtype, rtol", [("float32", 1e-4), ("bfloat16", 3e-2)])
+def test_an_encoders_derivatives_forward_and_reverse(params, dtype, rtol):
+  """`jvp` agrees with `grad`, and products with the Hessian with `jacfwd`."""
+  tangents = jax.tree.map(
+    lambda x: np.cos(np.arange(x.size, dtype="f")).reshape(x.shape), params
+  )
+
+  def loss(params):
+    hidden = encode(params, IDS, jax.random.key(3), dtype)
+    return jnp.sin(hidden).mean(dtype="float32")
+
+  def loss_of_scale(scale):
+    norm = params["embeddings"]["norm"] | {"scale": scale}
+    embeddings = params["embeddings"] | {"norm": norm}
+    return loss(params | {"embeddings": embeddings})
+
+  @tiny_families.jit
+  def first(params):
+    return jax.jvp(loss, (params,), (tangents,))[1], jax.grad(loss)(params)
+
+  @tiny_families.jit
+  def second(scale):
+    tangent = jnp.cos(jnp.arange(8.0))
+    gradient = jax.grad(loss_of_scale)
+    product = jax.jvp(gradient, (scale,), (tangent,))[1]
+    return product, jax.jacfwd(gradient)(scale) @ tangent
+
+  slope, gradient = first(params)
+  terms = jax.tree.map(lambda g, t: (g * t).sum(), gradient, tangents)
+  expected = sum(jax.tree.leaves(terms))
+  assert abs(float(expected)) > 1e-3
+  np.testing.assert_allclose(slope, expected, rtol=rtol)
+  if dtype == "float32":
+    product, expected = second(params["embeddings"]["norm"]["scale"])
+    assert float(jnp.abs(expected).max()) > 1e-4
+    np.testing.assert_allclose(product, expected, rtol=1e-4, atol=1e-7)
+
+
+def test_vmap_over_batches_keys_and_models(params):
+  """Each index gives what a call of its own gives."""
+  ids = np.stack([IDS, IDS[::-1]])
+  keys = jax.random.split(jax.random.key(1), 2)
+  models = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), params)
+  batched = tiny_families.jit(jax.vmap(encode))(models, ids, keys)
+  encode_one = tiny_families.jit(encode)
+  for i, actual in enumerate(batched):
+    model = jax.tree.map(lambda x, i=i: x[i], models)
+    expected = encode_one(model, ids[i], keys[i])
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
