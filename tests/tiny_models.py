@@ -99,7 +99,7 @@ def write(
 
 
 def write_run(path, folder):
-  """Writes the --workdir of a run with the parameters of a converted model.
+  """Writes the folder of a run with the parameters of a converted model.
 
   Args:
     path: the new folder.

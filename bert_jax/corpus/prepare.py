@@ -108,13 +108,13 @@ def prepare(
       call can continue the run.
   """
   if not 0 <= heldout < 1:
-    raise UserError(f"--heldout={heldout} is not a share between 0 and 1.")
+    raise UserError(f"heldout={heldout} is not a share between 0 and 1.")
   if processes is not None and processes < 1:
-    raise UserError(f"--processes={processes} is less than one.")
+    raise UserError(f"processes={processes} is less than one.")
   sources.check_language(language)
   filters.check()
   if not (output := os.fspath(output).rstrip("/")):
-    raise UserError("--output is empty; name the folder to make.")
+    raise UserError("the output is empty; name the folder to make.")
   choices = {
     "lower_case": lower_case,
     "keep_accents": keep_accents,
@@ -279,7 +279,7 @@ def _check_existing(
   """
   folder = pathlib.Path(output)
   if not folder.is_dir() or not any(folder.iterdir()):
-    raise UserError(f"{output} exists; delete it or choose another --output.")
+    raise UserError(f"{output} exists; delete it or choose another output.")
   prepared = reader.open_prepared(output)
   meta = prepared.meta
   try:
@@ -292,7 +292,7 @@ def _check_existing(
   if different:
     raise UserError(
       f"{output} is prepared already, from something else: {different}. Delete"
-      " it or choose another --output."
+      " it or choose another output."
     )
   if meta.get("tokenizer") != algorithm:
     raise DamagedFile(
@@ -374,8 +374,8 @@ def _tokenize(
     if threshold is None:
       return sizes
     note(
-      "too few documents for this --heldout; dividing them again, so that no"
-      " split is empty"
+      "too few documents for this share of held-out ones; dividing them again,"
+      " so that no split is empty"
     )
     progress = _start(job.partial, progress["origin"], threshold)
 

@@ -37,7 +37,7 @@ def split_text(
   if pathlib.Path(output).is_dir():
     raise UserError(f"{output} is a folder; name a file.")
   if os.path.lexists(output):
-    raise UserError(f"{output} exists; delete it or choose another --output.")
+    raise UserError(f"{output} exists; delete it or choose another output.")
   sources.check_language(language)
   num_documents = num_words = 0
   with Progress(f"writing {output}"), files.atomic_file(output) as temporary:

@@ -181,7 +181,7 @@ def _check_output(output: str, algorithm: str) -> None:
       f"--tokenizer={algorithm} is not one of {', '.join(ALGORITHMS)}."
     )
   if not output:
-    raise UserError("--output is empty; name what to write.")
+    raise UserError("the output is empty; name what to write.")
   if algorithm == "bytelevel":
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
       raise UserError(
@@ -196,7 +196,7 @@ def _check_output(output: str, algorithm: str) -> None:
       " with .model."
     )
   elif os.path.lexists(output):
-    raise UserError(f"{output} exists; delete it or choose another --output.")
+    raise UserError(f"{output} exists; delete it or choose another output.")
   elif (settings := _settings_path(path)).exists():
     raise UserError(
       f"{settings} is in the way: it says how another vocabulary is used;"

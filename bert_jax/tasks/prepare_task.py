@@ -231,7 +231,7 @@ def _read_same_meta(output: str, made_from: dict[str, Any]) -> dict[str, Any]:
   if changed:
     raise TaskFolderDiffers(
       f"{output} is there already, made with another {' and '.join(changed)};"
-      " delete it, or choose another --output.",
+      " delete it, or choose another output.",
       changed,
     )
   return meta

@@ -812,7 +812,7 @@ def check_restart(
     raise UserError(
       "the run in this folder has another config:"
       f" {'; '.join(refused_lines)}. These keys change what the run computes;"
-      " undo them, or start in a new --workdir (with"
+      " undo them, or start in a new workdir (with"
       " --config.init_from=OLD_WORKDIR to go on from its parameters)."
     )
   return lines

@@ -243,5 +243,5 @@ def check_loss(step: int, split: str, loss: float) -> None:
     raise FloatingPointError(
       f"step {step}: the loss of split {split} is {loss}. Earlier"
       " checkpoints are kept; lower schedule.peak or lengthen schedule.warmup"
-      " in a new --workdir."
+      " in a new workdir."
     )

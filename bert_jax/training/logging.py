@@ -530,7 +530,7 @@ class StepSums:
           raise FloatingPointError(
             f"step {step}: the loss {metrics['loss']:.6g} is a spike by"
             " config.spike, and the run stops before it. Earlier checkpoints"
-            " are kept; continue from one of them in a new --workdir with"
+            " are kept; continue from one of them in a new workdir with"
             " --config.init_from=RUN@STEP and a lower schedule.peak."
           )
         self._skipped.append([step, repr(metrics["loss"])])
@@ -539,7 +539,7 @@ class StepSums:
         raise FloatingPointError(
           f"step {step}: the loss is {metrics['loss']} and the gradient's norm"
           f" is {metrics['grad_norm']}. Earlier checkpoints are kept; lower"
-          " schedule.peak or lengthen schedule.warmup in a new --workdir."
+          " schedule.peak or lengthen schedule.warmup in a new workdir."
         )
       for name, number in metrics.items():
         self._sums[name] = self._sums.get(name, 0.0) + number
@@ -577,7 +577,7 @@ class StepSums:
         f"steps {steps[0]} to {steps[-1]}: every loss is a spike by"
         f" config.spike (the last is {self._skipped[-1][1]}), so the model has"
         " diverged. Earlier checkpoints are kept; continue from one of them in"
-        " a new --workdir with --config.init_from=RUN@STEP."
+        " a new workdir with --config.init_from=RUN@STEP."
       )
     means = {
       name: total if name == "learning_rate" else total / saved["count"]

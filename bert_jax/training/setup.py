@@ -77,7 +77,7 @@ def build(
   elif model.family is None:
     raise UserError(
       "init_from is empty; pass --config.init_from=PATH, a pre-trained model:"
-      " the --workdir of a run, a converted folder or one of transformers."
+      " the folder of a run, a converted folder or one of transformers."
     )
   model = fill_from_data(model, first_data, config.data.path)
   config = dataclasses.replace(config, model=model)

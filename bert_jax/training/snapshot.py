@@ -91,7 +91,7 @@ class SnapshotMaker:
       raise FloatingPointError(
         f"step {step}: the update gave parameters that are not finite. Earlier"
         " checkpoints are kept; lower schedule.peak or lengthen schedule.warmup"
-        " in a new --workdir."
+        " in a new workdir."
       )
     file_state = self._file_state(state, resized_arrays)
     paths = checkpoint.leaves_by_path(vars(file_state))

@@ -1,6 +1,6 @@
 """Opens the model that a run starts from: the key `init_from`.
 
-The model is a run's --workdir (RUN@best, RUN@STEP), a converted folder or a
+The model is a run's folder (RUN@best, RUN@STEP), a converted folder or a
 transformers folder, of any family. `open_model` opens it. A parameter that both
 the objective and the model have is taken from the model. A head that the model
 lacks is initialized. A parameter of the model that the objective does not have

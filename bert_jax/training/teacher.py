@@ -1,6 +1,6 @@
 """Opens the teacher of a run, which is a trained model that does not change.
 
-A teacher is the --workdir of a run, a converted folder or a transformers
+A teacher is the folder of a run, a converted folder or a transformers
 folder, as for `open_model`. Its parameters are an argument of the train step.
 They are never donated and never saved; a checkpoint has their digest.
 """
@@ -71,7 +71,7 @@ def open_teacher(
   path = section.path
   if not path:
     raise UserError(
-      "teacher.path is empty; pass --config.teacher.path=PATH, the --workdir of"
+      "teacher.path is empty; pass --config.teacher.path=PATH, the folder of"
       " a run, a converted folder or one of transformers."
     )
   opened = start_from.open_configured_model("teacher.path", path)

@@ -131,14 +131,14 @@ def _check_inputs(setup: Setup, meta: dict[str, Any]) -> None:
     raise UserError(
       f"data.path={config.data.path} does not hold the data that this"
       " run was started with (fingerprints differ); give the right folder, or"
-      " start in a new --workdir."
+      " start in a new workdir."
     )
   if meta.get("teacher") != setup.teacher_digest:
     path = config.teacher.path if config.teacher else ""
     raise UserError(
       f"teacher.path={path} is not the teacher that this"
       " run was started with (digests differ); give the right teacher, or"
-      " start in a new --workdir."
+      " start in a new workdir."
     )
 
 

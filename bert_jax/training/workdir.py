@@ -28,8 +28,8 @@ def lock(workdir: str) -> Iterator[None]:
   folder = pathlib.Path(workdir)
   if (folder / "meta.json").exists():
     raise UserError(
-      f"--workdir={workdir}: this is a prepared folder (it has a meta.json)"
-      ", and a run would write over its vocab.txt; take another --workdir."
+      f"workdir={workdir}: this is a prepared folder (it has a meta.json)"
+      ", and a run would write over its vocab.txt; take another workdir."
     )
   name = f"lock-{jax.process_index()}" if jax.process_index() else "lock"
   with contextlib.ExitStack() as stack:
@@ -39,18 +39,18 @@ def lock(workdir: str) -> Iterator[None]:
     except files.LockHeld as e:
       raise files.LockHeld(
         f"{workdir}: another run is going on in this folder; stop it, or take"
-        " another --workdir."
+        " another workdir."
       ) from e
     except OSError as e:
       raise UserError(
-        f"--workdir={workdir} cannot be made or written ({e.strerror})."
+        f"workdir={workdir} cannot be made or written ({e.strerror})."
       ) from e
     if not jax.process_index():
       files.delete_temporary_files(folder)
     hosts.wait_for_all("lock")
     if not (folder / "lock").exists():
       raise UserError(
-        f"{workdir}: process 0 has another folder of this name; the --workdir"
+        f"{workdir}: process 0 has another folder of this name; the workdir"
         " must be on a file system that all hosts share."
       )
     yield

@@ -59,7 +59,7 @@ def load(
   'bert'
 
   Args:
-    path: the --workdir of a run, for its newest checkpoint; RUN@best or
+    path: the folder of a run, for its newest checkpoint; RUN@best or
       RUN@STEP, for another one; a folder that `bert_jax convert` or `save`
       wrote; a folder of transformers; the name of a model on the Hugging Face
       hub.

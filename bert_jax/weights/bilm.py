@@ -35,11 +35,11 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   """
   if family != "elmo":
     raise UserError(
-      f"--family={family}: bilm's files hold ELMo; pass --family=elmo."
+      f"family={family}: bilm's files hold ELMo; pass family=elmo."
     )
   if tower is not None:
     raise UserError(
-      f"--tower={tower}: only ELECTRA has towers; leave out --tower."
+      f"tower={tower}: only ELECTRA has towers; leave out the tower."
     )
   weights_path, options_path = _find_files(path)
   model = read_options(model_folder.read_json(options_path), options_path)

@@ -127,7 +127,7 @@ class Checkpointer:
     if self.path.exists() and not self.path.is_dir():
       raise UserError(
         f"{self.path} is a file where a run has a folder; move it away, or take"
-        " another --workdir."
+        " another workdir."
       )
     # Process 0 moves damaged checkpoints away before other processes read the
     # folder.
@@ -168,7 +168,7 @@ class Checkpointer:
       UserError: `workdir` is not a run's folder, or has no checkpoint.
     """
     if not (epath.Path(workdir) / "checkpoints").is_dir():
-      raise UserError(f"{workdir}: not the --workdir of a run.")
+      raise UserError(f"{workdir}: not the folder of a run.")
     checkpointer = cls(workdir, read_only=True)
     if checkpointer.latest_step() is None:
       raise UserError(f"{workdir}: the run has saved no checkpoint yet.")
@@ -547,7 +547,7 @@ class Checkpointer:
     for error in errors.values():
       if isinstance(error, Mismatch):
         raise error
-    remedy = "Start in a new --workdir."
+    remedy = "Start in a new workdir."
     if self._read_only:
       remedy = "Put a copy of the run's folder back, or name another model."
     reasons = "; ".join(str(error).rstrip(".") for error in errors.values())

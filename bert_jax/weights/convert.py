@@ -59,7 +59,7 @@ def to_published(
   model_family = weights.config["family"]
   if family not in (None, model_family):
     raise UserError(
-      f"--family={family}: the model in {path} is of the family {model_family}."
+      f"family={family}: the model in {path} is of the family {model_family}."
     )
   hf.write(output, weights, tower)
   _note_pieces_without_row(path, weights)

@@ -18,7 +18,7 @@ from bert_jax.weights.model_folder import Weights
 TOWERS = ("discriminator", "generator")
 # The prefix of the embeddings in a model with one tower, and with both towers.
 _EMBEDDING_PREFIXES = ("encoder/embeddings/", "embeddings/")
-_REMEDY = "pass --tower=generator or --tower=discriminator"
+_REMEDY = "pass tower=generator or tower=discriminator"
 
 
 def check_tower_name(family: str, tower: str | None) -> None:
@@ -26,9 +26,9 @@ def check_tower_name(family: str, tower: str | None) -> None:
   if tower is None:
     return
   if family != "electra":
-    raise UserError(f"--tower={tower}: only ELECTRA has towers.")
+    raise UserError(f"tower={tower}: only ELECTRA has towers.")
   if tower not in (*TOWERS, "both"):
-    raise UserError(f"--tower={tower} is not one of {', '.join(TOWERS)}, both.")
+    raise UserError(f"tower={tower} is not one of {', '.join(TOWERS)}, both.")
 
 
 def check_is_tower(weights: Weights, tower: str | None, path: str) -> None:
@@ -36,11 +36,11 @@ def check_is_tower(weights: Weights, tower: str | None, path: str) -> None:
   task = weights.config["task"]
   if tower == "both":
     raise UserError(
-      f"--tower=both: {path} does not hold both towers, in folders named"
+      f"tower=both: {path} does not hold both towers, in folders named"
       f" {' and '.join(TOWERS)}."
     )
   if tower and task != tower:
-    raise UserError(f"--tower={tower}: {path} is a model for {task}.")
+    raise UserError(f"tower={tower}: {path} is a model for {task}.")
 
 
 def _prefixes(tower: str) -> tuple[tuple[str, str], ...]:

@@ -43,7 +43,7 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   """
   if family not in hf_names.NAMINGS:
     raise UserError(
-      f"--family={family}: Hugging Face's files can be read for these families:"
+      f"family={family}: Hugging Face's files can be read for these families:"
       f" {', '.join(hf_names.NAMINGS)}."
     )
   folder = epath.Path(path)
@@ -125,7 +125,7 @@ def _find_task(
   if model_type not in (None, *model_types):
     raise UserError(
       f"{config_path}: model_type is {model_type!r}, but {family} has"
-      f" {' or '.join(map(repr, model_types))}; pass the right --family."
+      f" {' or '.join(map(repr, model_types))}; pass the right family."
     )
   has_pair_head = hf_tasks.file_has_pair_head(family, array_names)
   names = config.get("architectures")

@@ -109,7 +109,7 @@ def open_model(
 
   Args:
     path: one of these: a folder that `bert_jax convert` wrote; a folder of
-      transformers, which is converted in memory; the --workdir of a run, for
+      transformers, which is converted in memory; the folder of a run, for
       its newest checkpoint; RUN@best or RUN@STEP, for another checkpoint; the
       name of a model on the Hugging Face hub.
     family: the family of a folder of transformers whose config.json names none.
@@ -164,7 +164,7 @@ def read(
     if best or name_of_step == checkpoint.BEST:
       step = "best step"
     raise UserError(
-      f"{folder} is not the --workdir of a run, so it has no {step}."
+      f"{folder} is not the folder of a run, so it has no {step}."
     )
   if not epath.Path(folder).is_dir():
     path = _download(folder)

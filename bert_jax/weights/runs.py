@@ -24,7 +24,7 @@ ENCODER_OBJECTIVES = ("elmo", "tinybert")
 
 
 def is_run(path: str) -> bool:
-  """Returns True if `path` is the --workdir of a run with a checkpoint.
+  """Returns True if `path` is the folder of a run with a checkpoint.
 
   Args:
     path: a folder, or RUN@best or RUN@STEP.
@@ -82,7 +82,7 @@ def read(path: str, best: bool = False) -> Weights:
   """Reads all parameters of a run's checkpoint, and its tokenizer.
 
   Args:
-    path: the --workdir of the run, for its newest checkpoint; or RUN@best or
+    path: the folder of the run, for its newest checkpoint; or RUN@best or
       RUN@STEP for another one. The run may still be training.
     best: if True, reads the best checkpoint instead of the newest, as
       RUN@best does.

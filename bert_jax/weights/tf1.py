@@ -179,7 +179,7 @@ def _find_tower(
     return stored_towers[0]
   for name in prefixes if tower in (None, "both") else (tower,):
     if name not in stored_towers:
-      remedy = f"; pass --tower={stored_towers[0]}" if stored_towers else ""
+      remedy = f"; pass tower={stored_towers[0]}" if stored_towers else ""
       raise UserError(
         f"{source} holds no {name}: there is no {prefixes[name]}0{remedy}."
       )
@@ -285,7 +285,7 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   """
   if family not in CONFIG_FILES:
     raise UserError(
-      f"--family={family}: TF1 checkpoints can be read for these families:"
+      f"family={family}: TF1 checkpoints can be read for these families:"
       f" {', '.join(CONFIG_FILES)}."
     )
   generator_discriminator.check_tower_name(family, tower)

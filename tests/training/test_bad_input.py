@@ -358,7 +358,7 @@ def test_a_bad_workdir_is_refused(tmp_path, finished_run):
   for name in ("file", "file/below"):
     with (
       pytest.raises(
-        ValueError, match="--workdir=.*file.* cannot be made or written"
+        ValueError, match="workdir=.*file.* cannot be made or written"
       ),
       workdir.lock(str(tmp_path / name)),
     ):
@@ -398,10 +398,10 @@ def test_bad_outputs_are_refused(tmp_path):
     split_text.split_text([str(text)], str(tmp_path), "auto", "strict", "en")
   with pytest.raises(ValueError, match="--size=2000000000 is over"):
     train_vocab.train_vocab(str(text), 2_000_000_000, str(tmp_path / "v"))
-  with pytest.raises(ValueError, match="--output is empty"):
+  with pytest.raises(ValueError, match="the output is empty"):
     train_vocab.train_vocab(str(text), 600, "")
   vocab = tmp_path / "vocab.txt"
   vocab.write_text("\n".join([*SPECIAL_TOKENS, "some"]) + "\n")
-  with pytest.raises(ValueError, match="--output is empty"):
+  with pytest.raises(ValueError, match="the output is empty"):
     prepare.prepare(str(text), str(vocab), "")
   assert sorted(tmp_path.iterdir()) == [text, vocab]

@@ -1,6 +1,6 @@
 """Compares every method of every family with transformers.
 
-Each model is opened from a converted folder, from the --workdir of a run, and
+Each model is opened from a converted folder, from the folder of a run, and
 from the folder of transformers that `save` writes.
 """
 

@@ -324,5 +324,5 @@ def test_a_model_without_a_head_is_refused(models, tmp_path):
   tiny_tasks.write_model(tmp_path / "bare", "encoder", head={})
   with pytest.raises(ValueError, match="no head to predict with"):
     predicting.open_predictor(str(tmp_path / "bare"))
-  with pytest.raises(ValueError, match="is not the --workdir of a run"):
+  with pytest.raises(ValueError, match="is not the folder of a run"):
     predicting.open_predictor(models["fill"], best=True)

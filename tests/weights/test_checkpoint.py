@@ -134,7 +134,7 @@ def test_a_donated_state_does_not_change_what_is_saved(tmp_path):
 
 
 def test_a_folder_without_a_run_or_checkpoint_is_refused(tmp_path):
-  with pytest.raises(ValueError, match="not the --workdir of a run"):
+  with pytest.raises(ValueError, match="not the folder of a run"):
     Checkpointer.for_reading(str(tmp_path))
   (tmp_path / "checkpoints").mkdir()
   with pytest.raises(ValueError, match="no checkpoint yet"):

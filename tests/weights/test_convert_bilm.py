@@ -104,7 +104,7 @@ def test_files_that_do_not_fit_are_named(tmp_path):
     r"char_embed has shape \[261\]", SHAPES | {"char_embed": (261,)}
   )
   path = pathlib.Path(write_folder(tmp_path / "bad"))
-  with pytest.raises(ValueError, match="--family=bert"):
+  with pytest.raises(ValueError, match="family=bert"):
     bilm.read(str(path), "bert")
   (path / "lm_weights.hdf5").write_bytes(b"no")
   with pytest.raises(ValueError, match="not an HDF5 file"):

@@ -183,7 +183,7 @@ def test_wrong_families_and_towers_are_refused(tmp_path):
     with pytest.raises(ValueError) as e:
       tf1.read(path, "electra", tower)
     assert "holds no generator" in str(e.value)
-    assert "pass --tower=discriminator" in str(e.value)
+    assert "pass tower=discriminator" in str(e.value)
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_a_run_with_only_damaged_checkpoints_is_refused(saved_run, tmp_path):
     ValueError, match="no checkpoint .* is undamaged"
   ) as error:
     restore(tmp_path / "run")
-  assert str(error.value).endswith("). Start in a new --workdir.")
+  assert str(error.value).endswith("). Start in a new workdir.")
 
 
 @pytest.mark.parametrize(
