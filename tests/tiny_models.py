@@ -31,11 +31,11 @@ def _tokenizer(family):
   """Returns (the tokenizer's files, the number of pieces)."""
   if family == "roberta":
     pieces = ["<s>", "<pad>", "</s>", "<unk>", *_BYTES, "<mask>"]
-    tokenizer = bpe.bytelevel({p: i for i, p in enumerate(pieces)}, [])
+    tokenizer = bpe.build_bytelevel({p: i for i, p in enumerate(pieces)}, [])
   elif family == "gpt":
     letters = "abcdefghijklmnopqrstuvwxyz.,"
     pieces = ["<unk>", *letters, *(f"{c}</w>" for c in letters)]
-    tokenizer = bpe.gpt1({p: i for i, p in enumerate(pieces)}, [])
+    tokenizer = bpe.build_gpt1({p: i for i, p in enumerate(pieces)}, [])
   else:
     return {"vocab.txt": "".join(f"{w}\n" for w in WORDS).encode()}, len(WORDS)
   # The files are like those of another library, which have no digests.

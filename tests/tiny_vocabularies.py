@@ -23,13 +23,13 @@ def roberta(**options):
   pieces = ["<s>", "<pad>", "</s>", "<unk>", *BYTES]
   pieces += [a + b for a, b in MERGES] + ["<mask>"]
   vocab = {p: i for i, p in enumerate(pieces)}
-  return bpe.bytelevel(vocab, MERGES, **options)
+  return bpe.build_bytelevel(vocab, MERGES, **options)
 
 
 def gpt1():
   pieces = ["<unk>", *"abct", "a</w>", "t</w>", "at</w>", "cat</w>", ".</w>"]
   merges = [("a", "t</w>"), ("c", "at</w>")]
-  return bpe.gpt1({p: i for i, p in enumerate(pieces)}, merges)
+  return bpe.build_gpt1({p: i for i, p in enumerate(pieces)}, merges)
 
 
 def texts(count, seed=0):

@@ -152,7 +152,7 @@ def cleaning_options(args: argparse.Namespace) -> dict[str, bool]:
   """Returns a vocabulary's options for --no-lower-case and --keep-accents."""
   from bert_jax.text import cleaning
 
-  return cleaning.load_options(
+  return cleaning.options_for_load(
     False if args.no_lower_case else None, True if args.keep_accents else None
   )
 

@@ -126,6 +126,6 @@ def _suggested_config(meta: Mapping[str, Any], folder: str) -> str:
   if meta["tokenizer"] == "unigram":
     # XLM-R and CamemBERT are RoBERTa models with SentencePiece vocabularies.
     pieces = open_vocabulary.read_pieces(folder)
-    if pieces[special["mask"]] == bpe.ROBERTA["mask"]:
+    if pieces[special["mask"]] == bpe.ROBERTA_TOKENS["mask"]:
       return CONFIG_BY_TOKENIZER["bytelevel"]
   return CONFIG_BY_TOKENIZER[meta["tokenizer"]]

@@ -126,11 +126,11 @@ def prepare(
   if line := open_vocabulary.unreachable_warning(tokenizer, vocab):
     note(line)
   if add_tokens is not None:
-    tokenizer, line = token_files.extend(tokenizer, add_tokens)
+    tokenizer, line = token_files.add_from_file(tokenizer, add_tokens)
     note(line)
   text_sources = sources.find_sources(inputs, format, errors)
   if tokenizer.algorithm == "words":
-    tokenizer = _with_words_of(tokenizer, text_sources, filters)
+    tokenizer = _with_words_from(tokenizer, text_sources, filters)
   options = {
     "vocab_sha256": _digest(tokenizer),
     "format": format,
@@ -162,7 +162,7 @@ def prepare(
         return _complete(partial, output, tokenizer, origin, sizes, report)
 
 
-def _with_words_of(
+def _with_words_from(
   tokenizer: Vocabulary,
   text_sources: Sequence[sources.Source],
   filters: Filters,
@@ -171,7 +171,7 @@ def _with_words_of(
   note("counting words")
   records, normalise = sources.read_records(text_sources), filters.normalise
   texts = (normalised(record, normalise).text for record in records)
-  return words.with_words_of(tokenizer, texts)
+  return words.with_words_from(tokenizer, texts)
 
 
 def _begin(

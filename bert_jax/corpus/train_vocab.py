@@ -83,11 +83,13 @@ def train_vocab(
   text_sources = sources.find_sources(inputs, format, errors)
   spaces = _Spaces()
   texts = spaces.counted(_texts(sources.read_records(text_sources)))
-  chosen_cleaning = Cleaning(lower_case, keep_accents).filled()
+  chosen_cleaning = Cleaning(lower_case, keep_accents).with_defaults()
   strips_accents = (
     algorithm in ("wordpiece", "unigram") and not chosen_cleaning.keep_accents
   )
-  marks = cleaning.Marks(algorithm == "unigram") if strips_accents else None
+  marks = (
+    cleaning.MarkCounter(algorithm == "unigram") if strips_accents else None
+  )
   if marks:
     texts = _count_marks(texts, marks)
   with Progress("training a vocabulary"):
@@ -138,7 +140,9 @@ class _Spaces:
     return self.characters / max(self.spaces, 1)
 
 
-def _count_marks(texts: Iterable[str], marks: cleaning.Marks) -> Iterator[str]:
+def _count_marks(
+  texts: Iterable[str], marks: cleaning.MarkCounter
+) -> Iterator[str]:
   """Yields the texts and counts their marks."""
   for text in texts:
     marks.add(text)

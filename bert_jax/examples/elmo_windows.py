@@ -51,8 +51,8 @@ def char_ids(corpus: Corpus, ids: np.ndarray) -> np.ndarray:
   assert spellings is not None
   # Look up each word once, because a batch often repeats a word.
   ids, inverse = np.unique(ids, return_inverse=True)
-  begin = spellings.ends[ids]
-  size = (spellings.ends[ids + 1] - begin)[:, None]
+  begin = spellings.bounds[ids]
+  size = (spellings.bounds[ids + 1] - begin)[:, None]
   column = np.arange(MAX_CHARS)
   rows = np.full((len(ids), MAX_CHARS), PAD, np.int32)
   is_letter = (column >= 1) & (column <= size)
@@ -63,7 +63,10 @@ def char_ids(corpus: Corpus, ids: np.ndarray) -> np.ndarray:
   ]
   rows[:, 0] = BEGIN_WORD
   rows[np.arange(len(ids)), lengths + 1] = END_WORD
-  for word, mark in ((words.BEGIN, BEGIN_SENTENCE), (words.END, END_SENTENCE)):
+  for word, mark in (
+    (words.BEGIN_ID, BEGIN_SENTENCE),
+    (words.END_ID, END_SENTENCE),
+  ):
     special_row = np.full(MAX_CHARS, PAD)
     special_row[:3] = BEGIN_WORD, mark, END_WORD
     rows[ids == word] = special_row
@@ -81,7 +84,7 @@ def _targets(
     predicted: bool [B, L], True where a word is predicted.
     vocab_size: ids from this number on become the id of `<UNK>`.
   """
-  ids = np.where(ids < vocab_size, ids, words.UNKNOWN)
+  ids = np.where(ids < vocab_size, ids, words.UNKNOWN_ID)
   ids = np.where(predicted, ids, 0).astype(np.int32)
   return ids, predicted.astype(np.float32)
 
@@ -145,9 +148,11 @@ def build_windows(
   previous_words = corpus.tokens[
     np.clip(position - 1, 0, last_position)
   ].astype(np.int64)
-  next_targets = _targets(next_words, is_real & (ids != words.END), vocab_size)
+  next_targets = _targets(
+    next_words, is_real & (ids != words.END_ID), vocab_size
+  )
   previous_targets = _targets(
-    previous_words, is_real & (ids != words.BEGIN), vocab_size
+    previous_words, is_real & (ids != words.BEGIN_ID), vocab_size
   )
   chars = char_ids(corpus, ids)
   chars[~is_real] = 0
@@ -211,7 +216,7 @@ def _left_words(corpus: Corpus, links: np.ndarray, length: int) -> np.ndarray:
   # three tokens and two links, so 2 L tokens hold at least L links.
   position = (links + low)[:, None] + np.arange(2 * length)
   tokens = corpus.tokens[np.minimum(position, corpus.num_tokens - 1)]
-  order = np.argsort(tokens == words.END, axis=1, kind="stable")[:, :length]
+  order = np.argsort(tokens == words.END_ID, axis=1, kind="stable")[:, :length]
   return np.take_along_axis(position, order, 1)
 
 

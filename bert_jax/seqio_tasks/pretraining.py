@@ -565,7 +565,7 @@ def register_text(
         validation, "validation", format
       )
       version = [version, heldout_version]
-    vocabulary_options: dict[str, Any] = cleaning.load_options(
+    vocabulary_options: dict[str, Any] = cleaning.options_for_load(
       lower_case, keep_accents
     )
     if word_starts is not None:

@@ -89,14 +89,14 @@ class TextVocabulary(seqio.Vocabulary):
 class CharacterVocabulary(seqio.Vocabulary):
   """Presents ELMo's characters through seqio's interface: 50 ids per word."""
 
-  def __init__(self, boundaries: bool = False):
+  def __init__(self, adds_sentence_ends: bool = False):
     """Makes the vocabulary.
 
     Args:
-      boundaries: True adds the words that begin and end a sentence.
+      adds_sentence_ends: True adds the words that begin and end a sentence.
     """
     super().__init__()
-    self.tokenizer = Characters(boundaries)
+    self.tokenizer = Characters(adds_sentence_ends)
 
   @property
   def eos_id(self) -> None:

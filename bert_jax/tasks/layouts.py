@@ -89,7 +89,7 @@ def layout_of(vocabulary: Vocabulary) -> Layout:
   assert cls is not None and sep is not None and pad is not None
   # XLM-R and CamemBERT have unigram pieces, but rows like RoBERTa's.
   is_like_roberta = vocabulary.algorithm == "bytelevel"
-  is_like_roberta |= vocabulary.pieces[cls] == bpe.ROBERTA["cls"]
+  is_like_roberta |= vocabulary.pieces[cls] == bpe.ROBERTA_TOKENS["cls"]
   separators = (sep, sep) if is_like_roberta else (sep,)
   return Layout((cls,), separators, (sep,), pad, not is_like_roberta, size)
 

@@ -111,7 +111,7 @@ def prepare(
   if line := open_vocabulary.unreachable_warning(vocabulary, vocab):
     note(line)
   if add_tokens is not None:
-    vocabulary, line = token_files.extend(vocabulary, add_tokens)
+    vocabulary, line = token_files.add_from_file(vocabulary, add_tokens)
     note(line)
   length = length or task_files.length
   paths = [path for i in inputs for path in _input_files(i.path)]

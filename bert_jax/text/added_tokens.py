@@ -34,8 +34,8 @@ from bert_jax.text import file_contents
 from bert_jax.text.vocabulary import (
   AddedTokenFinder,
   Vocabulary,
-  copy_added,
-  copy_without_added,
+  copy_added_tokens,
+  copy_without_added_tokens,
 )
 
 # Files of a transformers folder that may declare tokens. `tokenizer.json`
@@ -96,7 +96,9 @@ def read_declared_tokens(
   Raises:
     UserError: a file is damaged, or two files give a token different ids.
   """
-  contents = {name: _read(files, name, folder) for name in DECLARING_FILES}
+  contents = {
+    name: _parse_declaring_file(files, name, folder) for name in DECLARING_FILES
+  }
   paths = {
     name: file_contents.path_of(folder, name) for name in DECLARING_FILES
   }
@@ -151,14 +153,16 @@ def read_declared_tokens(
   ]
 
 
-def _read(files: Mapping[str, bytes], name: str, folder: str) -> dict[str, Any]:
+def _parse_declaring_file(
+  files: Mapping[str, bytes], name: str, folder: str
+) -> dict[str, Any]:
   """Parses a file; returns {} if it is missing or declares no tokens."""
   if name not in files:
     return {}
-  text = file_contents.decoded(files, folder, name)
+  text = file_contents.decode_file(files, folder, name)
   if name == TOKENIZER_JSON and '"added_tokens"' not in text:
     return {}
-  return file_contents.parsed(files, folder, name)
+  return file_contents.parse_file(files, folder, name)
 
 
 def _named_tokens(
@@ -418,9 +422,9 @@ def add_tokens(
     )
   if vocabulary.special_tokenizer.get_vocab_size() < vocabulary.vocab_size:
     vocabulary = _fill_id_gaps(vocabulary)
-  special_tokenizer = copy_added(
+  special_tokenizer = copy_added_tokens(
     vocabulary.special_tokenizer,
-    copy_without_added(vocabulary.special_tokenizer),
+    copy_without_added_tokens(vocabulary.special_tokenizer),
   )
   special_tokenizer.add_tokens(list(tokens))
   extended = take_library_tokens(vocabulary, special_tokenizer)
@@ -447,13 +451,13 @@ def _fill_id_gaps(vocabulary: Vocabulary) -> Vocabulary:
   """
 
   def fill(tokenizer: Tokenizer) -> Tokenizer:
-    content = json.loads(copy_without_added(tokenizer).to_str())
+    content = json.loads(copy_without_added_tokens(tokenizer).to_str())
     pieces = content["model"]["vocab"]
     numbers = set(pieces.values())
     for number, piece in enumerate(vocabulary.pieces):
       if number not in numbers:
         pieces[piece] = number
-    return copy_added(tokenizer, Tokenizer.from_str(json.dumps(content)))
+    return copy_added_tokens(tokenizer, Tokenizer.from_str(json.dumps(content)))
 
   return dataclasses.replace(
     vocabulary,
@@ -486,7 +490,7 @@ def take_library_tokens(
     return dataclasses.replace(
       vocabulary, special_tokenizer=special_tokenizer, _caches=[{}]
     )
-  literal_tokenizer = copy_without_added(vocabulary.literal_tokenizer)
+  literal_tokenizer = copy_without_added_tokens(vocabulary.literal_tokenizer)
   size = vocabulary.vocab_size
   new_pieces = [
     token_by_id[number].content
@@ -646,9 +650,9 @@ def make_model_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
   special, pieces = vocabulary.special, vocabulary.pieces
   if special.mask is None or special.sep is None or special.cls is None:
     return vocabulary.special_tokenizer
-  tokenizer = copy_added(
+  tokenizer = copy_added_tokens(
     vocabulary.special_tokenizer,
-    copy_without_added(vocabulary.special_tokenizer),
+    copy_without_added_tokens(vocabulary.special_tokenizer),
   )
   sep = pieces[special.sep], special.sep
   cls = pieces[special.cls], special.cls
@@ -684,12 +688,12 @@ def settings_of(vocabulary: Vocabulary) -> dict[str, Any]:
 def _without_tokens_from(vocabulary: Vocabulary, size: int) -> Vocabulary:
   """Returns the tokenizer without the added tokens whose id is >= `size`."""
   tokens = vocabulary.special_tokenizer.get_added_tokens_decoder()
-  special_tokenizer = copy_without_added(vocabulary.special_tokenizer)
+  special_tokenizer = copy_without_added_tokens(vocabulary.special_tokenizer)
   special_tokenizer.add_tokens([tokens[i] for i in sorted(tokens) if i < size])
   base = dataclasses.replace(
     vocabulary,
     pieces=vocabulary.pieces[:size],
-    literal_tokenizer=copy_without_added(vocabulary.literal_tokenizer),
+    literal_tokenizer=copy_without_added_tokens(vocabulary.literal_tokenizer),
     at_word_boundary=vocabulary.at_word_boundary[:size],
     uncut_pattern=_base_pattern(vocabulary),
     added_tokens=(),

@@ -27,12 +27,16 @@ from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import WORD_PATTERN as BERT_WORD_PATTERN
 from bert_jax.text.vocabulary import SpecialIds, Vocabulary, copy_that_reads
 
-# Role -> special token of the published vocabularies. GPT-2 and GPT-1 do not
-# have all roles. RoBERTa's special tokens come from fairseq data/dictionary.py
-# and gpt2_bpe.
-ROBERTA = dict(cls="<s>", pad="<pad>", sep="</s>", unk="<unk>", mask="<mask>")
-GPT2 = dict(cls="<|endoftext|>", sep="<|endoftext|>", pad="<|endoftext|>")
-GPT1 = dict(unk="<unk>")
+# The special tokens of the published vocabularies, by their roles, which are
+# the fields of `SpecialIds`. GPT-2 and GPT-1 do not have all of them. RoBERTa's
+# special tokens come from fairseq data/dictionary.py and gpt2_bpe.
+ROBERTA_TOKENS = dict(
+  cls="<s>", pad="<pad>", sep="</s>", unk="<unk>", mask="<mask>"
+)
+GPT2_TOKENS = dict(
+  cls="<|endoftext|>", sep="<|endoftext|>", pad="<|endoftext|>"
+)
+GPT1_TOKENS = dict(unk="<unk>")
 END_OF_WORD = "</w>"
 # Patterns for `Vocabulary.chunk_pattern`. A space between two words belongs to
 # the second word. _ASCII_PATTERN cuts ASCII as encoder.py of GPT-2 does. But it
@@ -47,10 +51,10 @@ SPACE_WORD_PATTERN = re.compile(" ?[^ ]+")
 # the last of several spaces belongs to the next word.
 _UNCUT_PATTERN = re.compile(r"\s(?:\s|\Z)")
 # The printable character that stands for a space.
-SPACE = "Ġ"
+SPACE_LETTER = "Ġ"
 
 
-def bytelevel(
+def build_bytelevel(
   vocab: Mapping[str, int],
   merges: Sequence[tuple[str, str]],
   source: str = "vocabulary",
@@ -77,35 +81,37 @@ def bytelevel(
       f"{source} is not a byte-level BPE: {len(missing)} of the 256 bytes are"
       f" not among its pieces; the first is {min(missing)!r}."
     )
-  roles = ROBERTA if ROBERTA["mask"] in vocab else GPT2
+  token_by_role = (
+    ROBERTA_TOKENS if ROBERTA_TOKENS["mask"] in vocab else GPT2_TOKENS
+  )
   merges = check_merges(merges, vocab, source)
-  tokenizer = bytelevel_rules(vocab, merges, add_prefix_space)
-  if roles is ROBERTA:
+  tokenizer = _bytelevel_tokenizer(vocab, merges, add_prefix_space)
+  if token_by_role is ROBERTA_TOKENS:
     # As in the published tokenizer, offsets leave out the space before a word.
     tokenizer.post_processor = processors.ByteLevel(
       add_prefix_space=add_prefix_space, trim_offsets=True
     )
-  tokens = [t for t in dict.fromkeys(roles.values()) if t in vocab]
+  tokens = [t for t in dict.fromkeys(token_by_role.values()) if t in vocab]
   special_tokenizer = copy_that_reads(tokenizer, tokens)
-  if roles is ROBERTA:
+  if token_by_role is ROBERTA_TOKENS:
     # As in the published tokenizer, a mask includes the space before it.
-    mask = AddedToken(roles["mask"], lstrip=True, normalized=False)
+    mask = AddedToken(token_by_role["mask"], lstrip=True, normalized=False)
     special_tokenizer.add_special_tokens([mask])
-  at_word_boundary = [p.startswith(SPACE) or p in tokens for p in pieces]
+  at_word_boundary = [p.startswith(SPACE_LETTER) or p in tokens for p in pieces]
   return Vocabulary(
     algorithm="bytelevel",
     pieces=pieces,
-    special=special_ids(vocab, roles, source),
+    special=special_ids(vocab, token_by_role, source),
     literal_tokenizer=tokenizer,
     special_tokenizer=special_tokenizer,
     at_word_boundary=np.array(at_word_boundary),
     options=dict(add_prefix_space=add_prefix_space),
     files=to_files(vocab, merges),
-    **chunk_rules(add_prefix_space),
+    **chunk_fields(add_prefix_space),
   )
 
 
-def bytelevel_rules(
+def _bytelevel_tokenizer(
   vocab: Mapping[str, int],
   merges: Sequence[tuple[str, str]],
   add_prefix_space: bool,
@@ -119,7 +125,7 @@ def bytelevel_rules(
   return tokenizer
 
 
-def chunk_rules(add_prefix_space: bool) -> dict[str, Any]:
+def chunk_fields(add_prefix_space: bool) -> dict[str, Any]:
   """Returns the fields of `Vocabulary` that say how a text is cut."""
   if add_prefix_space:
     # Take whole words, because each chunk gets a space before it.
@@ -127,16 +133,16 @@ def chunk_rules(add_prefix_space: bool) -> dict[str, Any]:
   return dict(
     chunk_pattern=_ASCII_PATTERN,
     uncut_pattern=_UNCUT_PATTERN,
-    normalize_ascii=_to_letters,
+    normalize_ascii=_to_byte_letters,
   )
 
 
-def _to_letters(word: str) -> str:
+def _to_byte_letters(word: str) -> str:
   """Spells printable ASCII in the letters that stand for bytes."""
-  return word.replace(" ", SPACE)
+  return word.replace(" ", SPACE_LETTER)
 
 
-def gpt1(
+def build_gpt1(
   vocab: Mapping[str, int],
   merges: Sequence[tuple[str, str]],
   source: str = "vocabulary",
@@ -152,16 +158,16 @@ def gpt1(
     UserError: `<unk>` or ids are missing.
   """
   pieces = pieces_by_id(vocab, source)
-  tokenizer = gpt1_rules(vocab, check_merges(merges, vocab, source))
+  tokenizer = _gpt1_tokenizer(vocab, check_merges(merges, vocab, source))
   at_word_boundary = [
-    p.endswith(END_OF_WORD) or p == GPT1["unk"] for p in pieces
+    p.endswith(END_OF_WORD) or p == GPT1_TOKENS["unk"] for p in pieces
   ]
   return Vocabulary(
     algorithm="gpt1",
     pieces=pieces,
-    special=special_ids(vocab, GPT1, source),
+    special=special_ids(vocab, GPT1_TOKENS, source),
     literal_tokenizer=tokenizer,
-    special_tokenizer=copy_that_reads(tokenizer, [GPT1["unk"]]),
+    special_tokenizer=copy_that_reads(tokenizer, [GPT1_TOKENS["unk"]]),
     at_word_boundary=np.array(at_word_boundary),
     marks_word_ends=True,
     options={"lower_case": True},
@@ -171,7 +177,7 @@ def gpt1(
   )
 
 
-def gpt1_rules(
+def _gpt1_tokenizer(
   vocab: Mapping[str, int], merges: Sequence[tuple[str, str]]
 ) -> Tokenizer:
   """Builds GPT-1's BPE with `tokenizers`, without special tokens."""
@@ -179,7 +185,7 @@ def gpt1_rules(
     models.BPE(
       dict(vocab),
       list(merges),
-      unk_token=GPT1["unk"],
+      unk_token=GPT1_TOKENS["unk"],
       end_of_word_suffix=END_OF_WORD,
     )
   )
@@ -207,7 +213,7 @@ def pieces_by_id(vocab: Mapping[str, int], source: str) -> list[str]:
   size = max(by_id, default=-1) + 1
   if len(by_id) != len(vocab) or not by_id or min(by_id) < 0:
     raise UserError(f"{source}: ids must be different and not below 0.")
-  mask = vocab.get(ROBERTA["mask"], 0)
+  mask = vocab.get(ROBERTA_TOKENS["mask"], 0)
   fillers = [i for i in range(max(mask - 7, 0), mask) if i not in by_id]
   by_id |= {i: f"madeupword{n:04d}" for n, i in enumerate(fillers)}
   if missing := size - len(by_id):
@@ -237,23 +243,24 @@ def check_merges(
 
 
 def special_ids(
-  vocab: Mapping[str, int], roles: Mapping[str, str], source: str
+  vocab: Mapping[str, int], token_by_role: Mapping[str, str], source: str
 ) -> SpecialIds:
   """Returns the ids of the special tokens.
 
   Args:
     vocab: piece -> id.
-    roles: role -> special token; a role that is missing gets the id None.
+    token_by_role: field of `SpecialIds` -> special token. A field that is
+      missing gets the id None.
     source: the file of the vocabulary, for messages.
 
   Raises:
     UserError: a special token is not in the vocabulary.
   """
-  missing = [token for token in roles.values() if token not in vocab]
+  missing = [token for token in token_by_role.values() if token not in vocab]
   if missing:
     raise UserError(f"{source}: special tokens are missing: {missing}.")
   return SpecialIds(
-    **{r: vocab.get(roles.get(r, "")) for r in SpecialIds._fields}
+    **{r: vocab.get(token_by_role.get(r, "")) for r in SpecialIds._fields}
   )
 
 
@@ -280,7 +287,7 @@ def read_merges(text: str, source: str) -> list[tuple[str, str]]:
   return merges
 
 
-def check_pieces(vocab: Mapping[str, Any], source: str) -> dict[str, int]:
+def check_ids(vocab: Mapping[str, Any], source: str) -> dict[str, int]:
   """Returns piece -> id.
 
   Raises:

@@ -26,7 +26,7 @@ MAX_BYTES = MAX_CHARS - 2
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PAD = range(256, 261)
 NUM_CHARS = 262
 # The spelling of a sentence's symbols in a text and in the published word list.
-SPECIAL = {"<S>": BEGIN_SENTENCE, "</S>": END_SENTENCE}
+SENTENCE_SYMBOLS = {"<S>": BEGIN_SENTENCE, "</S>": END_SENTENCE}
 # Matches what `str.split` calls a word.
 _WORD = re.compile(r"\S+")
 
@@ -39,10 +39,11 @@ class Characters:
   are used. Lone surrogates have no bytes: they are left out, as published.
 
   Attributes:
-    boundaries: True if each text gets rows for the begin and end of a sentence.
+    adds_sentence_ends: True if each text gets a row before it and a row after
+      it, for the begin and the end of a sentence.
   """
 
-  boundaries: bool = False
+  adds_sentence_ends: bool = False
 
   @property
   def vocab_size(self) -> int:
@@ -64,9 +65,9 @@ class Characters:
       An int32 array [T, 50] with the ids of all texts, and an int64 array [N]
       with the number of rows of each text.
     """
-    rows = [self._tokens(text.split()) for text in texts]
+    rows = [self._add_symbols(text.split()) for text in texts]
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    return _ids([token for row in rows for token in row]), lengths
+    return _char_ids([token for row in rows for token in row]), lengths
 
   def encode_special(self, text: str) -> np.ndarray:
     """Returns int32 ids [T, 50]; `<S>` and `</S>` are read as symbols."""
@@ -84,18 +85,18 @@ class Characters:
       special: True if `<S>` and `</S>` between white space are read as symbols.
     """
     encoded = []
-    symbols: dict[str, int] = SPECIAL if special else {}
+    symbols: dict[str, int] = SENTENCE_SYMBOLS if special else {}
     for text in texts:
       matches = list(_WORD.finditer(text))
       words = [symbols.get(match[0], match[0]) for match in matches]
       offsets = [match.span() for match in matches]
-      if self.boundaries:
+      if self.adds_sentence_ends:
         offsets = [(0, 0), *offsets, (len(text), len(text))]
-      encoded.append(EncodedText(_ids(self._tokens(words)), offsets))
+      encoded.append(EncodedText(_char_ids(self._add_symbols(words)), offsets))
     return encoded
 
-  def _tokens(self, words: Sequence[str | int]) -> Sequence[str | int]:
-    return _bounded(words) if self.boundaries else words
+  def _add_symbols(self, words: Sequence[str | int]) -> Sequence[str | int]:
+    return _with_symbols(words) if self.adds_sentence_ends else words
 
   def decode(self, ids: Iterable[Sequence[int]]) -> str:
     """Returns the words of ids [T, 50] with spaces between them.
@@ -115,17 +116,18 @@ def word_ids(word: str | int) -> list[int]:
   Args:
     word: a text, or one of `BEGIN_SENTENCE` and `END_SENTENCE`.
   """
-  return _ids([word])[0].tolist()
+  return _char_ids([word])[0].tolist()
 
 
 def sentence_ids(
-  words: Sequence[str | int], boundaries: bool = True
+  words: Sequence[str | int], adds_sentence_ends: bool = True
 ) -> np.ndarray:
   """Returns the int32 ids [T, 50] of a sentence.
 
   Args:
     words: the words of the sentence.
-    boundaries: True if the sentence gets rows for its begin and end.
+    adds_sentence_ends: True if the sentence also gets rows for its begin and
+      end.
 
   Raises:
     UserError: `words` is one text.
@@ -134,14 +136,14 @@ def sentence_ids(
     raise UserError(
       f"sentence {words[:40]!r} is text; pass its words, as text.split() gives."
     )
-  return _ids(_bounded(words) if boundaries else words)
+  return _char_ids(_with_symbols(words) if adds_sentence_ends else words)
 
 
-def _bounded(words: Sequence[str | int]) -> list[str | int]:
+def _with_symbols(words: Sequence[str | int]) -> list[str | int]:
   return [BEGIN_SENTENCE, *words, END_SENTENCE]
 
 
-def _ids(words: Sequence[str | int]) -> np.ndarray:
+def _char_ids(words: Sequence[str | int]) -> np.ndarray:
   """Returns int32 ids [T, 50], a row for each word."""
   symbols = [(i, word) for i, word in enumerate(words) if isinstance(word, int)]
   encoded_words = [
@@ -161,20 +163,20 @@ def _ids(words: Sequence[str | int]) -> np.ndarray:
   return rows + 1
 
 
-def batch(
-  sentences: Iterable[Sequence[str]], boundaries: bool = True
+def make_batch(
+  sentences: Iterable[Sequence[str]], adds_sentence_ends: bool = True
 ) -> dict[str, np.ndarray]:
   """Returns a batch of sentences, padded to the longest sentence.
 
   Args:
     sentences: the words of each sentence.
-    boundaries: True if a sentence gets rows for its begin and end.
+    adds_sentence_ends: True if a sentence also gets rows for its begin and end.
 
   Returns:
     int32 arrays `char_ids` [b, l, 50], and `sequence_ids` [b, l], which is 1
     for words and 0 for padding.
   """
-  rows = [sentence_ids(words, boundaries) for words in sentences]
+  rows = [sentence_ids(words, adds_sentence_ends) for words in sentences]
   length = max((len(row) for row in rows), default=0)
   char_ids = np.zeros((len(rows), length, MAX_CHARS), np.int32)
   sequence_ids = np.zeros((len(rows), length), np.int32)
@@ -189,11 +191,11 @@ class Spellings:
 
   Attributes:
     letters: [N] uint8, the bytes of all words one after another.
-    ends: [W + 1] int64; word w is letters[ends[w]:ends[w + 1]].
+    bounds: [W + 1] int64; word w is letters[bounds[w]:bounds[w + 1]].
   """
 
   letters: np.ndarray
-  ends: np.ndarray
+  bounds: np.ndarray
 
 
 def spell(words: Sequence[str]) -> Spellings:

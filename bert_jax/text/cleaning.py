@@ -27,7 +27,7 @@ class Cleaning(NamedTuple):
   lower_case: bool | None = None
   keep_accents: bool | None = None
 
-  def filled(self, lower_case: bool = True) -> "Cleaning":
+  def with_defaults(self, lower_case: bool = True) -> "Cleaning":
     """Fills in the fields that are None.
 
     By default accents are stripped if the text is changed to lower case.
@@ -36,7 +36,7 @@ class Cleaning(NamedTuple):
     keep = not lower if self.keep_accents is None else self.keep_accents
     return Cleaning(lower, keep)
 
-  def words(self) -> str:
+  def describe(self) -> str:
     """Describes the setting in words, for messages."""
     case = {True: "in lower case", False: "with capitals", None: ""}
     accents = {True: "with accents", False: "without accents", None: ""}
@@ -57,7 +57,7 @@ PACKAGE_RULES = {
 RULE_NAMES = {cleaning: name for name, cleaning in PACKAGE_RULES.items()}
 
 
-def load_options(
+def options_for_load(
   lower_case: bool | None, keep_accents: bool | None
 ) -> dict[str, bool]:
   """Returns the options for `open_vocabulary.load` that are not None."""
@@ -65,19 +65,21 @@ def load_options(
   return {name: flag for name, flag in options.items() if flag is not None}
 
 
-def check_equal(stored: Cleaning, asked: Cleaning, path: str) -> None:
+def check_same_cleaning(
+  stored_cleaning: Cleaning, asked_cleaning: Cleaning, path: str
+) -> None:
   """Checks that a caller asks for the cleaning of the vocabulary.
 
   Args:
-    stored: the cleaning that is stored with the vocabulary.
-    asked: the cleaning that the caller asks for.
+    stored_cleaning: the cleaning that is stored with the vocabulary.
+    asked_cleaning: the cleaning that the caller asks for.
     path: the vocabulary, for messages.
 
   Raises:
     UserError: the two settings differ.
   """
   for name, stored_flag, asked_flag in zip(
-    Cleaning._fields, stored, asked, strict=True
+    Cleaning._fields, stored_cleaning, asked_cleaning, strict=True
   ):
     if None not in (stored_flag, asked_flag) and stored_flag != asked_flag:
       flag = {
@@ -87,21 +89,22 @@ def check_equal(stored: Cleaning, asked: Cleaning, path: str) -> None:
       if asked_flag == (name == "lower_case"):
         flag = f"{name}={asked_flag}"
       raise UserError(
-        f"{path}: its pieces were learnt from text {stored.words()}, and"
-        f" {flag} asks for text {asked.words()}; leave that flag out, or train"
-        " another vocabulary with it."
+        f"{path}: its pieces were learnt from text"
+        f" {stored_cleaning.describe()}, and {flag} asks for text"
+        f" {asked_cleaning.describe()}; leave that flag out, or train another"
+        " vocabulary with it."
       )
 
 
 # Unicode blocks of Latin, Greek and Cyrillic from U+0900 on. The marks in these
 # blocks are accents.
-_ACCENTED = (
+_ACCENT_BLOCKS = (
   *((0x1AB0, 0x1B00), (0x1C80, 0x1C90), (0x1D00, 0x2000), (0x20D0, 0x2100)),
   *((0x2C60, 0x2C80), (0x2DE0, 0x2E00), (0xA640, 0xA6A0), (0xA700, 0xA800)),
 )
 
 
-class Marks:
+class MarkCounter:
   """Counts marks that are stripped as accents although their letters need them.
 
   Examples are the vowel signs and tones of Indian, Thai, Khmer and Burmese
@@ -114,22 +117,25 @@ class Marks:
     example: the first character that `num_changed` counts.
   """
 
-  def __init__(self, combining: bool):
+  def __init__(self, by_combining_class: bool):
     """Prepares to count; no text is counted yet.
 
     Args:
-      combining: if True, the stripped marks are characters with a combining
-        class (SentencePiece); if False, characters of category Mn (WordPiece).
+      by_combining_class: if True, the stripped marks are characters with a
+        combining class (SentencePiece); if False, they are characters of the
+        category Mn (WordPiece).
     """
     self.num_changed = self.num_characters = 0
     self.example = ""
     points = (
       point
       for point in range(0x0900, 0xFB00)
-      if not any(low <= point < high for low, high in _ACCENTED)
+      if not any(low <= point < high for low, high in _ACCENT_BLOCKS)
     )
     letters = "".join(
-      chr(point) for point in points if _changes(chr(point), combining)
+      chr(point)
+      for point in points
+      if _loses_marks(chr(point), by_combining_class)
     )
     self._pattern = re.compile(f"[{letters}]")
 
@@ -153,16 +159,21 @@ class Marks:
     )
 
 
-def _changes(character: str, combining: bool) -> bool:
-  """Returns True if stripping accents changes a character; see `Marks`."""
+def _loses_marks(character: str, by_combining_class: bool) -> bool:
+  """Returns True if stripping accents changes a character.
+
+  Args:
+    character: the character.
+    by_combining_class: see `MarkCounter`.
+  """
   decomposed = unicodedata.normalize("NFD", character)
-  if combining:
+  if by_combining_class:
     return any(map(unicodedata.combining, decomposed))
   return any(unicodedata.category(c) == "Mn" for c in decomposed)
 
 
 @functools.lru_cache(maxsize=4)
-def rules(cleaning: Cleaning) -> dict[str, str]:
+def normalization_rules(cleaning: Cleaning) -> dict[str, str]:
   """Returns SentencePiece's rules of normalization for a cleaning.
 
   SentencePiece replaces the longest match of a rule and does not apply rules to
@@ -182,19 +193,23 @@ def rules(cleaning: Cleaning) -> dict[str, str]:
   import sentencepiece
 
   base = sentencepiece.SentencePieceNormalizer(rule_name="nmt_nfkc")
-  changes = _sequences() | dict(base.decompile())
+  changes = _sequences_to_compose() | dict(base.decompile())
   # NFKC changes U+FF5E, but SentencePiece's table does not. U+0085 ends a line,
   # and no piece holds a line end. ALBERT reads `` and '' as quotes.
   changes |= {"\uff5e": "~", "\x85": " ", "``": '"', "''": '"'}
   # SentencePiece would turn the zero-width non-joiner into a space. This would
   # split Persian words.
   del changes["\u200c"]
-  changes = {character: character for character in _characters()} | changes
-  cleaned = {text: _clean(new, cleaning) for text, new in changes.items()}
+  changes = {
+    character: character for character in _assigned_characters()
+  } | changes
+  cleaned = {
+    text: _apply_cleaning(new, cleaning) for text, new in changes.items()
+  }
   return {text: new for text, new in sorted(cleaned.items()) if text != new}
 
 
-def _clean(text: str, cleaning: Cleaning) -> str:
+def _apply_cleaning(text: str, cleaning: Cleaning) -> str:
   """Applies a cleaning to a text that is in NFKC."""
   if not cleaning.keep_accents:
     letters = unicodedata.normalize("NFKD", text)
@@ -206,17 +221,17 @@ def _clean(text: str, cleaning: Cleaning) -> str:
   return unicodedata.normalize("NFC", text)
 
 
-def _characters() -> Iterator[str]:
+def _assigned_characters() -> Iterator[str]:
   """Yields all assigned characters except the characters for private use."""
   for character in map(chr, range(0x110000)):
     if unicodedata.category(character) not in ("Cn", "Cs", "Co"):
       yield character
 
 
-def _composed() -> dict[str, dict[str, str]]:
+def _find_compositions() -> dict[str, dict[str, str]]:
   """Returns letter -> mark -> the character that NFC makes of the two."""
   composed: dict[str, dict[str, str]] = {}
-  for character in _characters():
+  for character in _assigned_characters():
     points = unicodedata.decomposition(character).split()
     if len(points) == 2 and points[0][0] != "<":
       letter, mark = (chr(int(point, 16)) for point in points)
@@ -226,7 +241,7 @@ def _composed() -> dict[str, dict[str, str]]:
 
 
 @functools.cache
-def _sequences() -> dict[str, str]:
+def _sequences_to_compose() -> dict[str, str]:
   """Returns sequences of letters and marks -> the text that NFC makes of them.
 
   The sequences are of these kinds:
@@ -236,9 +251,9 @@ def _sequences() -> dict[str, str]:
   * marks in a different order, as vowelled Arabic and Hebrew are often typed.
   """
   sequences: dict[str, str] = {}
-  for letter, marks in _composed().items():
+  for letter, marks in _find_compositions().items():
     texts = [x + mark for mark in marks for x in (letter, letter.upper())]
-    for first_mark in {*marks, *_marks_beside(letter)}:
+    for first_mark in {*marks, *_marks_of_script(letter)}:
       for second_mark in marks:
         text = letter + first_mark + second_mark
         composed = marks.get(first_mark, "") + second_mark
@@ -260,14 +275,14 @@ def _sequences() -> dict[str, str]:
 def _marks_by_script() -> dict[int, list[str]]:
   """Returns the combining marks of each block of 256 characters."""
   marks: dict[int, list[str]] = {}
-  for character in _characters():
+  for character in _assigned_characters():
     if unicodedata.combining(character):
       marks.setdefault(ord(character) >> 8, []).append(character)
   return marks
 
 
 @functools.cache
-def reordered_marks() -> str:
+def misordered_marks_pattern() -> str:
   """Returns a pattern for the positions where NFC does more than SentencePiece.
 
   NFC and SentencePiece compose a letter with the marks that follow it directly.
@@ -276,32 +291,34 @@ def reordered_marks() -> str:
   such marks. If a caller inserts a character there that is no mark, NFC changes
   neither of the marks.
   """
-  by_class: dict[int, list[str]] = {}
-  for character in _characters():
+  marks_by_class: dict[int, list[str]] = {}
+  for character in _assigned_characters():
     if combining_class := unicodedata.combining(character):
-      by_class.setdefault(combining_class, []).append(character)
+      marks_by_class.setdefault(combining_class, []).append(character)
   marks: list[str] = []
   positions = []
-  for combining_class in sorted(by_class):
+  for combining_class in sorted(marks_by_class):
     if marks:  # `marks` have a lower class, so NFC puts them first.
-      higher_marks = _one_of(by_class[combining_class])
-      positions.append(f"(?<={higher_marks})(?={_one_of(marks)})")
-    marks += by_class[combining_class]
+      higher_marks = _character_class(marks_by_class[combining_class])
+      positions.append(f"(?<={higher_marks})(?={_character_class(marks)})")
+    marks += marks_by_class[combining_class]
   letters: dict[str, list[str]] = {}
-  for letter, joins in _composed().items():
+  for letter, joins in _find_compositions().items():
     for mark in joins:
       letters.setdefault(mark, []).append(letter)
-  never_composed = _one_of([mark for mark in marks if mark not in letters])
+  never_composed_marks = _character_class(
+    [mark for mark in marks if mark not in letters]
+  )
   positions += [
-    f"(?<={_one_of(letters_of_mark)}{never_composed})(?={mark})"
+    f"(?<={_character_class(letters_of_mark)}{never_composed_marks})(?={mark})"
     for mark, letters_of_mark in letters.items()
     if unicodedata.combining(mark)
   ]
-  any_mark = _one_of(marks)
+  any_mark = _character_class(marks)
   return f"(?<={any_mark})(?={any_mark})(?:{'|'.join(positions)})"
 
 
-def _one_of(characters: Iterable[str]) -> str:
+def _character_class(characters: Iterable[str]) -> str:
   """Returns a pattern that matches one of the characters."""
   return f"[{''.join(map(re.escape, sorted(characters)))}]"
 
@@ -310,7 +327,7 @@ def _is_nfc(text: str) -> bool:
   return unicodedata.is_normalized("NFC", text)
 
 
-def _marks_beside(letter: str) -> list[str]:
+def _marks_of_script(letter: str) -> list[str]:
   """Returns the combining marks that are written with letters of its script."""
   block = ord(letter) >> 8
   # The marks of Latin, Greek and Cyrillic letters are in the block from U+0300.

@@ -21,7 +21,7 @@ from bert_jax.text import bpe, tokenizer_json, unigram
 from bert_jax.text.vocabulary import Vocabulary
 
 # The name of the SentencePiece file in folders of these models.
-MODEL = "sentencepiece.bpe.model"
+MODEL_FILE = "sentencepiece.bpe.model"
 # Tokenizer class in tokenizer_config.json -> the first pieces with their
 # scores, and the number of pieces in the SentencePiece file that they replace.
 _FIRST_PIECES = {
@@ -69,7 +69,7 @@ def build(content: bytes, source: str, tokenizer_class: str = "") -> Vocabulary:
   other_pieces = zip(
     parsed.pieces[num_replaced:], parsed.scores[num_replaced:], strict=True
   )
-  vocab = [*first_pieces, *other_pieces, (bpe.ROBERTA["mask"], 0.0)]
+  vocab = [*first_pieces, *other_pieces, (bpe.ROBERTA_TOKENS["mask"], 0.0)]
   tokenizer = Tokenizer(models.Unigram(vocab, _UNKNOWN_ID, False))
   if parsed.charsmap:
     tokenizer.normalizer = normalizers.Precompiled(parsed.charsmap)
@@ -79,14 +79,14 @@ def build(content: bytes, source: str, tokenizer_class: str = "") -> Vocabulary:
   )
   tokenizer.decoder = decoders.Metaspace(_SPACE, "always")
   *special, mask = (
-    bpe.ROBERTA[r] for r in ("pad", "unk", "cls", "sep", "mask")
+    bpe.ROBERTA_TOKENS[r] for r in ("pad", "unk", "cls", "sep", "mask")
   )
   tokenizer.add_special_tokens(
     [AddedToken(t, normalized=False) for t in special]
   )
   mask_token = AddedToken(mask, lstrip=is_camembert, normalized=False)
   tokenizer.add_special_tokens([mask_token])
-  cls, sep = bpe.ROBERTA["cls"], bpe.ROBERTA["sep"]
+  cls, sep = bpe.ROBERTA_TOKENS["cls"], bpe.ROBERTA_TOKENS["sep"]
   tokenizer.post_processor = processors.TemplateProcessing(
     f"{cls} $A {sep}",
     f"{cls} $A {sep} {sep} $B {sep}",

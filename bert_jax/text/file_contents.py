@@ -13,7 +13,7 @@ def path_of(folder: PathLike, name: str) -> str:
   return str(epath.Path(folder, name))
 
 
-def decoded(files: Mapping[str, bytes], folder: PathLike, name: str) -> str:
+def decode_file(files: Mapping[str, bytes], folder: PathLike, name: str) -> str:
   """Returns the text of a file.
 
   Args:
@@ -27,7 +27,7 @@ def decoded(files: Mapping[str, bytes], folder: PathLike, name: str) -> str:
   return decode_utf8(files[name], path_of(folder, name))
 
 
-def parsed(
+def parse_file(
   files: Mapping[str, bytes], folder: PathLike, name: str
 ) -> dict[str, Any]:
   """Returns the JSON object that a file holds; {} if there is no such file.
@@ -42,4 +42,6 @@ def parsed(
   """
   if name not in files:
     return {}
-  return parse_json_object(decoded(files, folder, name), path_of(folder, name))
+  return parse_json_object(
+    decode_file(files, folder, name), path_of(folder, name)
+  )

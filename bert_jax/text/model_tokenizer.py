@@ -39,53 +39,53 @@ def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
     # tokenizer.json says itself which special tokens are added to a text.
     path = file_contents.path_of(folder, name)
     open_vocabulary.check_digests(files, folder)
-    text = file_contents.decoded(files, folder, name)
-    tokenizer = tokenizer_json.read(text, path)
+    text = file_contents.decode_file(files, folder, name)
+    tokenizer = tokenizer_json.open_tokenizer(text, path)
     added_tokens.add_declared_in_place(
       tokenizer, added_tokens.read_declared_tokens(files, folder)
     )
     return tokenizer
   vocabulary = open_vocabulary.from_files(files, folder)
   if name in vocabulary.files:
-    text = file_contents.decoded(vocabulary.files, folder, name)
-    return tokenizer_json.read(text, folder)
+    text = file_contents.decode_file(vocabulary.files, folder, name)
+    return tokenizer_json.open_tokenizer(text, folder)
   return added_tokens.make_model_tokenizer(vocabulary)
 
 
-def pieces_without_row(tokenizer: Tokenizer, rows: int, path: str) -> str:
-  """Describes the pieces of a tokenizer for which its model has no row.
+def missing_rows_message(tokenizer: Tokenizer, num_rows: int, path: str) -> str:
+  """Returns a message that lists the pieces for which a model has no row.
 
   Args:
     tokenizer: the model's tokenizer.
-    rows: the number of rows of the model's word table.
+    num_rows: the number of rows of the model's word table.
     path: the path of the model, for the message.
 
   Returns:
     The message; "" means that every piece has a row.
   """
   ids = tokenizer.get_vocab(with_added_tokens=True)
-  pieces = {i: piece for piece, i in ids.items() if i >= rows}
+  pieces = {i: piece for piece, i in ids.items() if i >= num_rows}
   if not pieces:
     return ""
   names = added_tokens.short_list([pieces[i] for i in sorted(pieces)])
   return (
     f"{path}: the tokenizer has {max(ids.values()) + 1} pieces, but the word"
-    f" table has {rows} rows; these pieces have no row: {names}. A text that"
-    " holds one of them cannot be read until a run with init_from has trained"
-    " rows for them."
+    f" table has {num_rows} rows; these pieces have no row: {names}. A text"
+    " with one of them cannot be read. To train rows for them, start a run from"
+    " this model with init_from."
   )
 
 
-def pieces_without_row_of(
-  files: Mapping[str, bytes], rows: int, path: str
+def read_missing_rows_message(
+  files: Mapping[str, bytes], num_rows: int, path: str
 ) -> str:
-  """Reads a tokenizer's files, and calls `pieces_without_row`.
+  """Returns the `missing_rows_message` for the files of a tokenizer.
 
-  If the files are damaged, the result is a message about the damage.
+  If the files are damaged, it returns a message about the damage.
 
   Args:
     files: file name -> content.
-    rows: the number of rows of the model's word table.
+    num_rows: the number of rows of the model's word table.
     path: the path of the model, for the message.
   """
   try:
@@ -94,4 +94,4 @@ def pieces_without_row_of(
     return f"the tokenizer's files cannot be read ({e})"
   if tokenizer is None:
     return ""
-  return pieces_without_row(tokenizer, rows, path)
+  return missing_rows_message(tokenizer, num_rows, path)

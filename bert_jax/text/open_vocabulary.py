@@ -82,7 +82,7 @@ _CLEANING_OPTIONS = ("lower_case", "keep_accents", "strip_accents")
 # of other releases.
 _PIECE_ID_FILES = ("vocab.json", "encoder.json", "encoder_bpe_40000.json")
 _MERGES_FILES = ("merges.txt", "vocab.bpe", "vocab_40000.bpe")
-_MODEL_FILES = ("spiece.model", "30k-clean.model", fairseq_pieces.MODEL)
+_MODEL_FILES = ("spiece.model", "30k-clean.model", fairseq_pieces.MODEL_FILE)
 # The names of vocabularies' files, in the order in which they are searched.
 _VOCABULARY_FILES = (
   TOKENIZER_JSON,
@@ -284,7 +284,7 @@ def _without_foreign_settings(
     settings: the name of the file of settings.
     name: the name of the vocabulary's file.
   """
-  digests = file_contents.parsed(files, folder, settings).get(DIGESTS_KEY)
+  digests = file_contents.parse_file(files, folder, settings).get(DIGESTS_KEY)
   if not isinstance(digests, dict) or not digests:
     return files
   if _suffix(name) in map(_suffix, digests):
@@ -329,13 +329,13 @@ def _build_with_options(
     and learnt_cleaning.lower_case is not None
   ):
     if "strip_accents" in allowed:
-      learnt_cleaning = learnt_cleaning.filled()
+      learnt_cleaning = learnt_cleaning.with_defaults()
     elif "lower_case" in allowed and asked_cleaning.lower_case is None:
       # Take the default of transformers' AlbertTokenizer for accents.
       default_accents = None if learnt_cleaning.lower_case else False
   if isinstance(build, functools.partial) and build.func is unigram.build:
     # The rules in a `.model` override the settings in another file.
-    fixed_cleaning = unigram.fixed_cleaning(*build.args, **build.keywords)
+    fixed_cleaning = unigram.cleaning_in_rules(*build.args, **build.keywords)
     if fixed_cleaning.lower_case is not None:
       learnt_cleaning, default_accents = fixed_cleaning, None
       if fixed_cleaning.keep_accents is None:
@@ -347,17 +347,23 @@ def _build_with_options(
     k: settings[k] for k in settings.keys() & allowed - {*_CLEANING_OPTIONS}
   }
   if "lower_case" in allowed:
-    cleaning.check_equal(learnt_cleaning, asked_cleaning, path)
+    cleaning.check_same_cleaning(learnt_cleaning, asked_cleaning, path)
     pairs = zip(learnt_cleaning, asked_cleaning, strict=True)
-    merged = cleaning.Cleaning(*(b if a is None else a for a, b in pairs))
-    if merged.keep_accents is None:
-      merged = merged._replace(keep_accents=default_accents)
-    return build(**arguments | _as_builder_options(merged, allowed) | options)
+    merged_cleaning = cleaning.Cleaning(
+      *(b if a is None else a for a, b in pairs)
+    )
+    if merged_cleaning.keep_accents is None:
+      merged_cleaning = merged_cleaning._replace(keep_accents=default_accents)
+    return build(
+      **arguments | _as_builder_options(merged_cleaning, allowed) | options
+    )
   if "keep_accents" in allowed:
     arguments["keep_accents"] = learnt_cleaning.keep_accents
   vocabulary = build(**arguments | options)
-  actual = cleaning.Cleaning(vocabulary.lower_case, vocabulary.keep_accents)
-  cleaning.check_equal(actual, asked_cleaning, path)
+  actual_cleaning = cleaning.Cleaning(
+    vocabulary.lower_case, vocabulary.keep_accents
+  )
+  cleaning.check_same_cleaning(actual_cleaning, asked_cleaning, path)
   return vocabulary
 
 
@@ -378,7 +384,7 @@ def _as_builder_options(
     wanted_cleaning: the cleaning.
     allowed: the names of the builder's options.
   """
-  options = cleaning.load_options(*wanted_cleaning)
+  options = cleaning.options_for_load(*wanted_cleaning)
   if "strip_accents" in allowed and "keep_accents" in options:
     options["strip_accents"] = not options.pop("keep_accents")
   return options
@@ -402,7 +408,7 @@ def _read_settings(
   files: Mapping[str, bytes], folder: PathLike, name: str
 ) -> dict[str, Any]:
   """Returns the options in a file of settings; {} if there is no such file."""
-  settings = file_contents.parsed(files, folder, name)
+  settings = file_contents.parse_file(files, folder, name)
   options = {}
   for option, option_type in _OPTION_TYPES.items():
     key = _SETTINGS_KEYS.get(option, option)
@@ -430,8 +436,8 @@ def _choose_builder(
     folder: the folder of the files, for messages.
   """
   path, content = file_contents.path_of(folder, name), files[name]
-  if name == fairseq_pieces.MODEL:
-    settings = file_contents.parsed(files, folder, SETTINGS_FILE)
+  if name == fairseq_pieces.MODEL_FILE:
+    settings = file_contents.parse_file(files, folder, SETTINGS_FILE)
     tokenizer_class = str(settings.get("tokenizer_class") or "")
     return functools.partial(
       fairseq_pieces.build, content, path, tokenizer_class
@@ -440,13 +446,13 @@ def _choose_builder(
     return functools.partial(unigram.build, content, source=path)
   if not name.endswith(".json"):
     pieces = parse_pieces(content, path)
-    if set(words.SPECIAL) <= set(pieces):
+    if set(words.SPECIAL_WORDS) <= set(pieces):
       return functools.partial(words.build, pieces, source=path)
     return functools.partial(wordpiece.build, pieces, source=path)
-  decoded = file_contents.decoded(files, folder, name)
+  decoded = file_contents.decode_file(files, folder, name)
   if name not in _PIECE_ID_FILES and _MODEL_KEY_PATTERN.search(decoded):
     return functools.partial(from_json, decoded, source=path)
-  vocab = bpe.check_pieces(file_contents.parsed(files, folder, name), path)
+  vocab = bpe.check_ids(file_contents.parse_file(files, folder, name), path)
   merges_name = next((n for n in _MERGES_FILES if n in files), None)
   if merges_name is None:
     raise UserError(
@@ -454,11 +460,11 @@ def _choose_builder(
       f" the names {_MERGES_FILES}."
     )
   merges = bpe.read_merges(
-    file_contents.decoded(files, folder, merges_name),
+    file_contents.decode_file(files, folder, merges_name),
     file_contents.path_of(folder, merges_name),
   )
   marks_word_ends = any(piece.endswith(bpe.END_OF_WORD) for piece in vocab)
-  build = bpe.gpt1 if marks_word_ends else bpe.bytelevel
+  build = bpe.build_gpt1 if marks_word_ends else bpe.build_bytelevel
   return functools.partial(build, vocab, merges, source=path)
 
 
@@ -646,7 +652,7 @@ def check_digests(
   Raises:
     UserError: a file is not the one that `to_files` made.
   """
-  entries = file_contents.parsed(files, folder, settings)
+  entries = file_contents.parse_file(files, folder, settings)
   # Skip the check only if both keys are missing. If one is missing, the file
   # may be damaged.
   if DIGESTS_KEY not in entries and "checksum" not in entries:

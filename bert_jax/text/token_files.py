@@ -19,7 +19,9 @@ from bert_jax.text import added_tokens, words
 from bert_jax.text.vocabulary import Vocabulary
 
 
-def extend(vocabulary: Vocabulary, path: PathLike) -> tuple[Vocabulary, str]:
+def add_from_file(
+  vocabulary: Vocabulary, path: PathLike
+) -> tuple[Vocabulary, str]:
   """Adds the tokens of a file after the last piece of a vocabulary.
 
   A token is left out if the vocabulary reads it as one piece already, or if an
@@ -43,7 +45,7 @@ def extend(vocabulary: Vocabulary, path: PathLike) -> tuple[Vocabulary, str]:
   repeated_tokens: list[str] = []
   num_empty = 0
   tokens: dict[str, AddedToken] = {}
-  for location, token in _read(path):
+  for location, token in _read_tokens(path):
     if token is None:
       num_empty += 1
       continue
@@ -58,7 +60,9 @@ def extend(vocabulary: Vocabulary, path: PathLike) -> tuple[Vocabulary, str]:
   if not tokens and not existing_tokens:
     raise UserError(f"{path} has no tokens; write one on each line.")
   extended = (
-    _add(vocabulary, [*tokens.values()], path) if tokens else vocabulary
+    _add_after_last(vocabulary, [*tokens.values()], path)
+    if tokens
+    else vocabulary
   )
   new_pieces = list(extended.pieces[vocabulary.vocab_size :])
   new_set = set(new_pieces)
@@ -84,7 +88,7 @@ def extend(vocabulary: Vocabulary, path: PathLike) -> tuple[Vocabulary, str]:
   return extended, "; ".join(phrases) + "."
 
 
-def _read(path: PathLike) -> Iterator[tuple[str, AddedToken | None]]:
+def _read_tokens(path: PathLike) -> Iterator[tuple[str, AddedToken | None]]:
   """Yields ("FILE:LINE", token) for each line; an empty line has token None."""
   try:
     content = epath.Path(path).read_bytes()
@@ -96,14 +100,14 @@ def _read(path: PathLike) -> Iterator[tuple[str, AddedToken | None]]:
     line = line.strip()
     location = f"{path}:{number}"
     if line:
-      yield location, _token(line, location)
+      yield location, _parse_line(line, location)
     elif number < len(lines):  # The text after the last line end is no line.
       yield location, None
 
 
-def _token(line: str, location: str) -> AddedToken:
+def _parse_line(line: str, location: str) -> AddedToken:
   """Parses a line of the file."""
-  fields = _object(line)
+  fields = _parse_object(line)
   if fields is None:
     return AddedToken(line, normalized=True, special=False)
   flags = added_tokens.FLAGS
@@ -118,7 +122,7 @@ def _token(line: str, location: str) -> AddedToken:
   return added_tokens.make_token(fields)
 
 
-def _object(line: str) -> dict[str, Any] | None:
+def _parse_object(line: str) -> dict[str, Any] | None:
   """Parses a JSON object with `content`; None if the line is plain text."""
   if not line.startswith("{"):
     return None
@@ -152,7 +156,9 @@ def _is_one_piece(vocabulary: Vocabulary, token: AddedToken) -> bool:
   """Returns True if the vocabulary reads the token as one piece already."""
   if token.content in added_tokens.family_special_tokens(vocabulary):
     return True
-  if added_tokens.flags_of(token) != added_tokens.flags_of(_PLAIN):
+  if added_tokens.flags_of(token) != added_tokens.flags_of(
+    _TOKEN_WITH_DEFAULTS
+  ):
     return False
   if vocabulary.algorithm == "words":
     return token.content in vocabulary.pieces
@@ -160,7 +166,7 @@ def _is_one_piece(vocabulary: Vocabulary, token: AddedToken) -> bool:
   return len(ids) == 1 and ids[0] != vocabulary.special.unk
 
 
-_PLAIN = AddedToken("x", normalized=True, special=False)
+_TOKEN_WITH_DEFAULTS = AddedToken("x", normalized=True, special=False)
 
 
 def _check_is_word(
@@ -180,7 +186,7 @@ def _check_is_word(
     )
 
 
-def _add(
+def _add_after_last(
   vocabulary: Vocabulary, tokens: list[AddedToken], path: PathLike
 ) -> Vocabulary:
   """Returns the vocabulary with new tokens after its last piece."""

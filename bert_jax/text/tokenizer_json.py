@@ -18,15 +18,24 @@ from bert_jax.text.vocabulary import (
   WORD_PATTERN,
   SpecialIds,
   Vocabulary,
-  copy_without_added,
+  copy_without_added_tokens,
 )
 
-_BERT = dict(zip(SpecialIds._fields, SPECIAL_TOKENS, strict=True))
-# Role -> special token of each family. A file has the roles of the first family
-# whose tokens are all among its pieces.
-_ROLES = (_BERT, unigram.ALBERT, bpe.ROBERTA, bpe.GPT2, bpe.GPT1)
+_BERT_TOKENS = dict(zip(SpecialIds._fields, SPECIAL_TOKENS, strict=True))
+# The special tokens of each family, by their roles, which are the fields of
+# `SpecialIds`. A file belongs to the first family whose tokens are all among
+# its pieces.
+_FAMILY_TOKENS = (
+  _BERT_TOKENS,
+  unigram.ALBERT_TOKENS,
+  bpe.ROBERTA_TOKENS,
+  bpe.GPT2_TOKENS,
+  bpe.GPT1_TOKENS,
+)
 
-_CHARSMAP = re.compile(r'"precompiled_charsmap"\s*:\s*("[^"]*"|[^\s,}]*)')
+_CHARSMAP_PATTERN = re.compile(
+  r'"precompiled_charsmap"\s*:\s*("[^"]*"|[^\s,}]*)'
+)
 
 
 def from_json(
@@ -52,17 +61,29 @@ def from_json(
     UserError: the file is damaged, its model is not WordPiece, BPE or
       Unigram, or no family has its special tokens.
   """
-  special_tokenizer = read(text, source)
+  special_tokenizer = open_tokenizer(text, source)
   algorithm = _read_algorithm(special_tokenizer, source)
   pieces = bpe.pieces_by_id(special_tokenizer.get_vocab(), source)
   ids = {piece: i for i, piece in enumerate(pieces)}
-  roles = next((r for r in _ROLES if set(r.values()) <= ids.keys()), None)
-  if roles is None:
-    raise UserError(f"{source}: no known family has its special tokens.")
-  literal_tokenizer = copy_without_added(special_tokenizer)
+  token_by_role = next(
+    (
+      family_tokens
+      for family_tokens in _FAMILY_TOKENS
+      if set(family_tokens.values()) <= ids.keys()
+    ),
+    None,
+  )
+  if token_by_role is None:
+    raise UserError(
+      f"{source}: its special tokens are not those of BERT, ALBERT, RoBERTa,"
+      " GPT-2 or GPT-1."
+    )
+  literal_tokenizer = copy_without_added_tokens(special_tokenizer)
   if algorithm == "unigram":
-    literal_tokenizer.model = _model_without(text, roles.values())
-  rules = _rules(special_tokenizer)
+    literal_tokenizer.model = _model_without_special(
+      text, token_by_role.values()
+    )
+  rules = _read_rules(special_tokenizer)
   if word_starts and algorithm != "unigram":
     raise UserError(
       f"{source}: --word-starts={word_starts} is for SentencePiece models;"
@@ -73,21 +94,24 @@ def from_json(
   vocabulary = Vocabulary(
     algorithm=algorithm,
     pieces=pieces,
-    special=bpe.special_ids(ids, roles, source),
+    special=bpe.special_ids(ids, token_by_role, source),
     literal_tokenizer=literal_tokenizer,
     special_tokenizer=special_tokenizer,
     at_word_boundary=np.array(
-      [_is_boundary(algorithm, piece, roles, word_starts) for piece in pieces]
+      [
+        _is_at_word_boundary(algorithm, piece, token_by_role, word_starts)
+        for piece in pieces
+      ]
     ),
     options=_options(algorithm, rules["normalizer"], keep_accents, word_starts),
     files={"tokenizer.json": text.encode("utf-8")},
     marks_word_ends=algorithm == "gpt1",
-    **_chunk_rules(rules),
+    **_chunk_fields(rules),
   )
   return added_tokens.take_library_tokens(vocabulary, special_tokenizer)
 
 
-def read(text: str, source: str) -> Tokenizer:
+def open_tokenizer(text: str, source: str) -> Tokenizer:
   """Opens the file with `tokenizers`; turns padding and truncation off.
 
   A file may store the lengths of the last batch, which transformers ignores
@@ -100,7 +124,7 @@ def read(text: str, source: str) -> Tokenizer:
   Raises:
     UserError: the file is damaged, or its unknown token is not a piece.
   """
-  for match in _CHARSMAP.finditer(text):
+  for match in _CHARSMAP_PATTERN.finditer(text):
     try:
       charsmap = base64.b64decode(parse_json(match[1]), validate=True)
     except (ValueError, TypeError) as e:
@@ -136,14 +160,14 @@ def _read_algorithm(tokenizer: Tokenizer, source: str) -> str:
   return "gpt1" if has_end_suffix else algorithms[name]
 
 
-def _rules(tokenizer: Tokenizer) -> dict[str, Any]:
+def _read_rules(tokenizer: Tokenizer) -> dict[str, Any]:
   """Returns the content of the file without its model, which may be large."""
-  without_model = copy_without_added(tokenizer)
+  without_model = copy_without_added_tokens(tokenizer)
   without_model.model = models.WordLevel({}, unk_token="")
   return json.loads(without_model.to_str())
 
 
-def _model_without(text: str, tokens: Iterable[str]) -> models.Model:
+def _model_without_special(text: str, tokens: Iterable[str]) -> models.Model:
   """Returns the unigram model of a file, changed to read `tokens` as text.
 
   Args:
@@ -158,7 +182,7 @@ def _model_without(text: str, tokens: Iterable[str]) -> models.Model:
   return models.Unigram(vocab, spec["unk_id"], fallback)
 
 
-def _chunk_rules(rules: dict[str, Any]) -> dict[str, Any]:
+def _chunk_fields(rules: dict[str, Any]) -> dict[str, Any]:
   """Returns the fields of `Vocabulary` that say how a text is cut.
 
   If this module does not know the rules of the file, there are no such fields,
@@ -184,17 +208,17 @@ def _chunk_rules(rules: dict[str, Any]) -> dict[str, Any]:
     and first_type == "ByteLevel"
     and splitter.get("use_regex", True)
   ):
-    return bpe.chunk_rules(splitter.get("add_prefix_space", True))
+    return bpe.chunk_fields(splitter.get("add_prefix_space", True))
   return {}
 
 
-def _lowers(normalizer: dict[str, Any] | None) -> bool:
+def _lowers_case(normalizer: dict[str, Any] | None) -> bool:
   """Returns True if the normalizer changes text to lower case."""
   text = json.dumps(normalizer or {})
   return bool(re.search(r'"lowercase": true|"type": "Lowercase"', text))
 
 
-def _strips(normalizer: dict[str, Any] | None) -> bool:
+def _strips_accents(normalizer: dict[str, Any] | None) -> bool:
   """Returns True if the normalizer strips accents."""
   steps = (normalizer or {}).get("normalizers") or [normalizer or {}]
   for step in steps:
@@ -213,9 +237,9 @@ def _options(
   word_starts: str,
 ) -> dict[str, Any]:
   """Returns `Vocabulary.options`; leaves out an option that has its default."""
-  lowers_case = _lowers(normalizer)
+  lowers_case = _lowers_case(normalizer)
   options: dict[str, Any] = {"lower_case": lowers_case}
-  keeps_accents = keep_accents is not False and not _strips(normalizer)
+  keeps_accents = keep_accents is not False and not _strips_accents(normalizer)
   if keeps_accents == lowers_case:
     options["keep_accents"] = keeps_accents
   if algorithm == "unigram":
@@ -223,16 +247,16 @@ def _options(
   return options
 
 
-def _is_boundary(
-  algorithm: str, piece: str, roles: dict[str, str], word_starts: str
+def _is_at_word_boundary(
+  algorithm: str, piece: str, token_by_role: dict[str, str], word_starts: str
 ) -> bool:
   """Returns the entry of `Vocabulary.at_word_boundary` for a piece."""
-  if piece in roles.values():
+  if piece in token_by_role.values():
     return True
   if algorithm == "wordpiece":
     return not piece.startswith(wordpiece.CONTINUATION)
   if algorithm == "gpt1":
     return piece.endswith(bpe.END_OF_WORD)
   if algorithm == "bytelevel":
-    return piece.startswith(bpe.SPACE)
+    return piece.startswith(bpe.SPACE_LETTER)
   return unigram.begins_word(piece, word_starts)

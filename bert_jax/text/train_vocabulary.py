@@ -47,18 +47,19 @@ COVERAGE = 0.99995
 # pieces until they cover the share `COVERAGE` of the text. All characters
 # together take at most 3/4 of the vocabulary.
 MAX_ALPHABET = 1000
-# Byte-level BPE: fairseq's dictionary begins with FIRST and ends with LAST.
-FIRST = ("<s>", "<pad>", "</s>", "<unk>")
-LAST = ("<mask>",)
+# Byte-level BPE: fairseq's dictionary begins with the first pieces, and ends
+# with the last pieces.
+FIRST_PIECES = ("<s>", "<pad>", "</s>", "<unk>")
+LAST_PIECES = ("<mask>",)
 # Unigram: special pieces, and characters that are always pieces.
-CONTROLS = ("[CLS]", "[SEP]", "[MASK]")
-ALWAYS = ("(", ")", '"', "-", ".", "–", "£", "€")
+CONTROL_PIECES = ("[CLS]", "[SEP]", "[MASK]")
+REQUIRED_PIECES = ("(", ")", '"', "-", ".", "–", "£", "€")
 MAX_LINES = 10_000_000
 # SentencePiece silently drops lines of more than 4,192 bytes. So lines are cut
 # to this many characters, which have at most 4 bytes each.
-MAX_CHARS = 1_000
+MAX_LINE_CHARS = 1_000
 # With more threads, the sums over sentences would be rounded differently.
-THREADS = 1
+NUM_THREADS = 1
 _BATCH_CHARS = 2**18
 
 
@@ -106,7 +107,7 @@ def train(
   )
 
 
-def _cut(text: str) -> Iterator[str]:
+def _cut_at_line_ends(text: str) -> Iterator[str]:
   """Cuts a long text at line ends, to save memory.
 
   A normalizer stores the offset of every character of a text.
@@ -117,7 +118,9 @@ def _cut(text: str) -> Iterator[str]:
     yield from text.split("\n")
 
 
-def _repeat(words: Sequence[str], counts: Mapping[str, int]) -> Iterator[str]:
+def _repeat_words(
+  words: Sequence[str], counts: Mapping[str, int]
+) -> Iterator[str]:
   """Yields text in which each word occurs as often as it was counted.
 
   The library's trainers cannot take counts.
@@ -149,13 +152,13 @@ def count_wordpiece_words(
   """
   strip_accents = not text_cleaning.keep_accents
   lower_case = bool(text_cleaning.lower_case)
-  normalize = wordpiece.normalizer(lower_case, strip_accents).normalize_str
+  normalize = wordpiece.make_normalizer(lower_case, strip_accents).normalize_str
   chunks: Counter[str] = Counter()
   for text in texts:
-    for block in _cut(text):
+    for block in _cut_at_line_ends(text):
       chunks.update(normalize(block).split())
   split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
-  return words.split_counts(chunks, split)
+  return words.count_after_split(chunks, split)
 
 
 def train_wordpiece(counts: Mapping[str, int], size: int) -> list[str]:
@@ -165,7 +168,7 @@ def train_wordpiece(counts: Mapping[str, int], size: int) -> list[str]:
     for character in word:
       characters[character] += count
   ranked_characters = sorted(characters, key=lambda c: (-characters[c], c))
-  alphabet = _alphabet(ranked_characters, characters, counts, size)
+  alphabet = _choose_alphabet(ranked_characters, characters, counts, size)
   short_words = sorted(
     word
     for word in counts
@@ -188,7 +191,7 @@ def train_wordpiece(counts: Mapping[str, int], size: int) -> list[str]:
   )
   tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
   tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-  tokenizer.train_from_iterator(_repeat(short_words, counts), trainer)
+  tokenizer.train_from_iterator(_repeat_words(short_words, counts), trainer)
   vocab = tokenizer.get_vocab()
   return sorted(vocab, key=vocab.__getitem__)
 
@@ -209,8 +212,8 @@ def _long_words_warning(counts: Mapping[str, int]) -> str | None:
   )
 
 
-def _alphabet(
-  ranked: list[str],
+def _choose_alphabet(
+  ranked_characters: list[str],
   characters: Mapping[str, int],
   counts: Mapping[str, int],
   size: int,
@@ -218,7 +221,7 @@ def _alphabet(
   """Returns the characters that become pieces.
 
   Args:
-    ranked: all characters, the most frequent first.
+    ranked_characters: all characters, the most frequent first.
     characters: character -> number of times that it occurs.
     counts: word -> number of times that it occurs.
     size: the number of pieces of the vocabulary.
@@ -226,13 +229,13 @@ def _alphabet(
   inner_characters = {character for word in counts for character in word[1:]}
   num_to_cover = COVERAGE * sum(characters.values())
   num_covered = num_pieces = num_taken = 0
-  for character in ranked:
+  for character in ranked_characters:
     num_pieces += 1 + (character in inner_characters)
     if num_covered >= num_to_cover or num_pieces > size * 3 // 4:
       break
     num_covered += characters[character]
     num_taken += 1
-  return set(ranked[: max(num_taken, min(MAX_ALPHABET, size // 4))])
+  return set(ranked_characters[: max(num_taken, min(MAX_ALPHABET, size // 4))])
 
 
 def count_bytelevel_words(texts: Iterable[str]) -> Counter[str]:
@@ -245,13 +248,13 @@ def count_bytelevel_words(texts: Iterable[str]) -> Counter[str]:
   """
   chunks: Counter[str] = Counter()
   for text in texts:
-    for block in _cut(text):
+    for block in _cut_at_line_ends(text):
       if block.isprintable() and "  " not in block and block.strip() == block:
         chunks.update(bpe.SPACE_WORD_PATTERN.findall(block))
       else:
         chunks[block] += 1
   split = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
-  return words.split_counts(
+  return words.count_after_split(
     chunks, lambda chunk: split(replace_surrogates(chunk))
   )
 
@@ -267,11 +270,12 @@ def train_bytelevel(counts: Mapping[str, int], size: int) -> Vocabulary:
     UserError: `size` is too small for the bytes and the special tokens.
   """
   alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-  capacity = size - len(FIRST) - len(LAST)
+  capacity = size - len(FIRST_PIECES) - len(LAST_PIECES)
   if capacity < len(alphabet):
     raise UserError(
-      f"--size={size} is too small: 256 bytes and {len(FIRST + LAST)} special"
-      " tokens come first; RoBERTa has 50265 pieces."
+      f"--size={size} is too small: the 256 bytes and"
+      f" {len(FIRST_PIECES + LAST_PIECES)} special tokens must have pieces;"
+      " RoBERTa has 50265."
     )
   trainer = trainers.BpeTrainer(
     vocab_size=capacity,
@@ -281,13 +285,13 @@ def train_bytelevel(counts: Mapping[str, int], size: int) -> Vocabulary:
   )
   tokenizer = Tokenizer(models.BPE())
   tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-  tokenizer.train_from_iterator(_repeat(sorted(counts), counts), trainer)
+  tokenizer.train_from_iterator(_repeat_words(sorted(counts), counts), trainer)
   learnt_ids = tokenizer.get_vocab()
   learnt_pieces = sorted(learnt_ids, key=learnt_ids.__getitem__)
-  pieces = [*FIRST, *learnt_pieces, *LAST]
+  pieces = [*FIRST_PIECES, *learnt_pieces, *LAST_PIECES]
   content = files.parse_json_object(tokenizer.to_str(), "tokenizer")
   merges = [tuple(pair) for pair in content["model"]["merges"]]
-  return bpe.bytelevel({p: i for i, p in enumerate(pieces)}, merges)
+  return bpe.build_bytelevel({p: i for i, p in enumerate(pieces)}, merges)
 
 
 def train_unigram(
@@ -330,7 +334,7 @@ def train_unigram(
           if line.strip():
             has_text = True
             line = replace_surrogates(line.replace("\0", " "))
-            yield from _short_lines(line)
+            yield from _cut_line(line)
     except BaseException as e:
       errors.append(e)
       raise
@@ -350,13 +354,13 @@ def train_unigram(
       eos_id=-1,
       pad_piece="<pad>",
       unk_piece="<unk>",
-      control_symbols=list(CONTROLS),
-      user_defined_symbols=list(ALWAYS),
+      control_symbols=list(CONTROL_PIECES),
+      user_defined_symbols=list(REQUIRED_PIECES),
       character_coverage=COVERAGE,
       normalization_rule_tsv=_write_rules(folder.name, text_cleaning),
       input_sentence_size=MAX_LINES,
       shuffle_input_sentence=True,
-      num_threads=THREADS,
+      num_threads=NUM_THREADS,
       minloglevel=2,
     )
   except RuntimeError as e:
@@ -379,17 +383,17 @@ def _write_rules(folder: str, text_cleaning: Cleaning) -> str:
   """Writes normalization rules in SentencePiece's format; returns the path."""
   path = pathlib.Path(folder, "rules.tsv")
   with path.open("w", encoding="ascii") as f:
-    for pair in cleaning.rules(text_cleaning).items():
+    for pair in cleaning.normalization_rules(text_cleaning).items():
       points = (" ".join(f"{ord(c):X}" for c in text) for text in pair)
       f.write("\t".join(points) + "\n")
   return str(path)
 
 
-def _short_lines(line: str) -> Iterator[str]:
-  """Cuts a line to `MAX_CHARS`, at a space if there is one."""
-  while len(line) > MAX_CHARS:
-    end = line.rfind(" ", 1, MAX_CHARS)
-    end = MAX_CHARS if end < 0 else end
+def _cut_line(line: str) -> Iterator[str]:
+  """Cuts a line to `MAX_LINE_CHARS`, at a space if there is one."""
+  while len(line) > MAX_LINE_CHARS:
+    end = line.rfind(" ", 1, MAX_LINE_CHARS)
+    end = MAX_LINE_CHARS if end < 0 else end
     yield line[:end]
     line = line[end:]
   yield line
@@ -413,7 +417,9 @@ def train_words(
     return None
   frequent_words = {w: n for w, n in counts.items() if n >= MIN_FREQUENCY}
   # A word that is spelled like a special token gets no second piece.
-  for name in words.SPECIAL:
+  for name in words.SPECIAL_WORDS:
     frequent_words.pop(name, None)
-  pieces = words.by_count(frequent_words)[: size - len(words.SPECIAL)]
-  return words.build([*words.SPECIAL, *pieces], rules=rules)
+  pieces = words.sort_by_count(frequent_words)[
+    : size - len(words.SPECIAL_WORDS)
+  ]
+  return words.build([*words.SPECIAL_WORDS, *pieces], rules=rules)

@@ -42,14 +42,16 @@ from bert_jax.text.cleaning import (
   FOLDING_RULES,
   PACKAGE_RULES,
   Cleaning,
-  check_equal,
-  reordered_marks,
+  check_same_cleaning,
+  misordered_marks_pattern,
 )
 from bert_jax.text.vocabulary import SPACED_PATTERN, Vocabulary, copy_that_reads
 
 # Role -> special token, in the order of the published model's pieces
 # (google-research/albert).
-ALBERT = dict(pad="<pad>", unk="<unk>", cls="[CLS]", sep="[SEP]", mask="[MASK]")
+ALBERT_TOKENS = dict(
+  pad="<pad>", unk="<unk>", cls="[CLS]", sep="[SEP]", mask="[MASK]"
+)
 SPACE = "▁"
 LETTERS = string.ascii_lowercase
 SIGNS = '!"#$%&()*+,-./:;?@[\\]^_`{|}~'
@@ -68,9 +70,9 @@ _PIECE, _SCORE = 1, 2
 _MODEL_TYPE, _UNIGRAM = 3, 1
 # The numbers of NormalizerSpec's fields name and precompiled_charsmap.
 _NAME, _CHARSMAP = 1, 2
-# The wire types of fields. A field of type _BYTES holds a count, and then as
-# many bytes.
-_VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
+# The wire types of fields. A field of type _COUNTED_BYTES holds a count, and
+# then as many bytes.
+_VARINT, _EIGHT_BYTES, _COUNTED_BYTES, _FOUR_BYTES = 0, 1, 2, 5
 
 
 class ModelFile(NamedTuple):
@@ -80,13 +82,13 @@ class ModelFile(NamedTuple):
     pieces: the pieces in the order of their ids.
     scores: the log probability of each piece.
     charsmap: compiled rules of normalization; empty if there are none.
-    normalizer: the name of these rules; empty if they have no name.
+    rules_name: the name of these rules; empty if they have no name.
   """
 
   pieces: list[str]
   scores: list[float]
   charsmap: bytes
-  normalizer: str = ""
+  rules_name: str = ""
 
 
 def begins_word(piece: str, word_starts: str = WORD_STARTS[0]) -> bool:
@@ -101,7 +103,7 @@ def begins_word(piece: str, word_starts: str = WORD_STARTS[0]) -> bool:
     piece: the piece as it is in the vocabulary.
     word_starts: one of `WORD_STARTS`.
   """
-  if piece.startswith(SPACE) or piece in ALBERT.values():
+  if piece.startswith(SPACE) or piece in ALBERT_TOKENS.values():
     return True
   return word_starts == "albert" and (
     piece.startswith("<")
@@ -119,7 +121,9 @@ def check_word_starts(word_starts: str, source: str) -> None:
     )
 
 
-def normalizer(model: ModelFile, cleaning: Cleaning) -> normalizers.Normalizer:
+def make_normalizer(
+  model: ModelFile, cleaning: Cleaning
+) -> normalizers.Normalizer:
   """Builds the library's normalizer from a model's rules and a cleaning."""
   chain: list[normalizers.Normalizer] = [
     normalizers.Replace("``", '"'),
@@ -128,7 +132,7 @@ def normalizer(model: ModelFile, cleaning: Cleaning) -> normalizers.Normalizer:
   rules = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
   # The library applies the rule of a cluster's first character to the whole
   # cluster. So other steps do as much as possible before the rules.
-  if model.normalizer in PACKAGE_RULES:
+  if model.rules_name in PACKAGE_RULES:
     keeps_accents = cleaning.keep_accents
     chain.append(normalizers.NFKC() if keeps_accents else normalizers.NFKD())
     if cleaning.lower_case:
@@ -139,17 +143,17 @@ def normalizer(model: ModelFile, cleaning: Cleaning) -> normalizers.Normalizer:
   if not cleaning.keep_accents:
     chain += [normalizers.NFKD(), normalizers.StripAccents()]
   elif rules:
-    misordered_marks = Regex(reordered_marks())
+    misordered_marks = Regex(misordered_marks_pattern())
     chain += [
       normalizers.Replace(misordered_marks, _SEPARATOR),
       normalizers.NFC(),
     ]
-  if model.normalizer in FOLDING_RULES:
+  if model.rules_name in FOLDING_RULES:
     # Hide this letter from `Lowercase`, because SentencePiece does not fold it.
     chain.append(normalizers.Replace("İ", _PLACEHOLDER))
   if cleaning.lower_case:
     chain.append(normalizers.Lowercase())
-  if model.normalizer in FOLDING_RULES:
+  if model.rules_name in FOLDING_RULES:
     chain.append(normalizers.Replace(_PLACEHOLDER, "İ"))
   if rules:
     chain += [normalizers.NFC(), *rules, normalizers.NFC()]
@@ -157,7 +161,7 @@ def normalizer(model: ModelFile, cleaning: Cleaning) -> normalizers.Normalizer:
   return normalizers.Sequence(chain)
 
 
-def cleaning_of(
+def choose_cleaning(
   name: str, lower_case: bool | None, keep_accents: bool | None, source: str
 ) -> Cleaning:
   """Returns the cleaning of text for a model.
@@ -173,15 +177,17 @@ def cleaning_of(
   """
   requested = Cleaning(lower_case, keep_accents)
   if name in PACKAGE_RULES:
-    check_equal(PACKAGE_RULES[name], requested, source)
+    check_same_cleaning(PACKAGE_RULES[name], requested, source)
     return PACKAGE_RULES[name]
   if name in FOLDING_RULES:
-    check_equal(Cleaning(True, None), Cleaning(lower_case, None), source)
+    check_same_cleaning(
+      Cleaning(True, None), Cleaning(lower_case, None), source
+    )
     return Cleaning(True, keep_accents is not False)
-  return requested.filled()
+  return requested.with_defaults()
 
 
-def fixed_cleaning(model: bytes, source: str) -> Cleaning:
+def cleaning_in_rules(model: bytes, source: str) -> Cleaning:
   """Returns the cleaning that the rules of a SentencePiece file do.
 
   Args:
@@ -194,7 +200,7 @@ def fixed_cleaning(model: bytes, source: str) -> Cleaning:
   Raises:
     UserError: the file is damaged, or holds no unigram model.
   """
-  name = parse_model(model, source).normalizer
+  name = parse_model(model, source).rules_name
   fallback = Cleaning(True, None) if name in FOLDING_RULES else Cleaning()
   return PACKAGE_RULES.get(name, fallback)
 
@@ -225,12 +231,16 @@ def build(
   parsed = parse_model(model, source)
   pieces, scores = parsed.pieces, parsed.scores
   ids = {piece: i for i, piece in enumerate(pieces)}
-  special = bpe.special_ids(ids, ALBERT, source)
+  special = bpe.special_ids(ids, ALBERT_TOKENS, source)
   # A special piece with a space at its end is never matched, because no word
   # has a space in it.
-  unmatched_pieces = [p + " " if p in ALBERT.values() else p for p in pieces]
-  cleaning = cleaning_of(parsed.normalizer, lower_case, keep_accents, source)
-  chain = normalizer(parsed, cleaning)
+  unmatched_pieces = [
+    p + " " if p in ALBERT_TOKENS.values() else p for p in pieces
+  ]
+  cleaning = choose_cleaning(
+    parsed.rules_name, lower_case, keep_accents, source
+  )
+  chain = make_normalizer(parsed, cleaning)
 
   def build_tokenizer(names: list[str]) -> Tokenizer:
     tokenizer = Tokenizer(
@@ -253,10 +263,14 @@ def build(
     return tokenizer
 
   at_word_boundary = [begins_word(piece, word_starts) for piece in pieces]
-  special_tokenizer = copy_that_reads(build_tokenizer(pieces), ALBERT.values())
+  special_tokenizer = copy_that_reads(
+    build_tokenizer(pieces), ALBERT_TOKENS.values()
+  )
   # transformers' file also adds the special tokens around a text.
-  tokenizer_with_ends = copy_that_reads(special_tokenizer, ALBERT.values())
-  sep, cls = (ALBERT[role] for role in ("sep", "cls"))
+  tokenizer_with_ends = copy_that_reads(
+    special_tokenizer, ALBERT_TOKENS.values()
+  )
+  sep, cls = (ALBERT_TOKENS[role] for role in ("sep", "cls"))
   tokenizer_with_ends.post_processor = processors.BertProcessing(
     (sep, ids[sep]), (cls, ids[cls])
   )
@@ -289,13 +303,13 @@ def parse_model(content: bytes, source: str) -> ModelFile:
   """
   pieces: list[str] = []
   scores: list[float] = []
-  charsmap, normalizer_name = b"", ""
+  charsmap, rules_name = b"", ""
   model_type: int | bytes = _UNIGRAM
   try:
-    for number, message in _fields(content):
+    for number, message in _read_fields(content):
       if number not in (_PIECES, _TRAINER, _NORMALIZER):
         continue
-      fields = dict(_fields(_as_bytes(message)))
+      fields = dict(_read_fields(_as_bytes(message)))
       if number == _PIECES:
         pieces.append(_as_bytes(fields[_PIECE]).decode("utf-8"))
         score = _as_bytes(fields.get(_SCORE, bytes(4)))
@@ -304,7 +318,7 @@ def parse_model(content: bytes, source: str) -> ModelFile:
         model_type = fields.get(_MODEL_TYPE, _UNIGRAM)
       else:
         charsmap = _as_bytes(fields.get(_CHARSMAP, b""))
-        normalizer_name = _as_bytes(fields.get(_NAME, b"")).decode("utf-8")
+        rules_name = _as_bytes(fields.get(_NAME, b"")).decode("utf-8")
   except (KeyError, ValueError, TypeError, struct.error) as e:
     raise UserError(f"{source} is not a SentencePiece model ({e}).") from e
   if not pieces or model_type != _UNIGRAM:
@@ -316,7 +330,7 @@ def parse_model(content: bytes, source: str) -> ModelFile:
       raise UserError(
         f"{source}: {piece!r} is piece {first_ids[piece]} and also piece {i}."
       )
-  return ModelFile(pieces, scores, charsmap, normalizer_name)
+  return ModelFile(pieces, scores, charsmap, rules_name)
 
 
 def check_charsmap(charsmap: bytes, source: str) -> None:
@@ -340,7 +354,7 @@ def check_charsmap(charsmap: bytes, source: str) -> None:
     raise DamagedFile(f"{source}: its charsmap is damaged ({e}).") from e
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+def _read_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
   """Yields the (number, content) of each field of a protocol buffer's message.
 
   Raises:
@@ -348,17 +362,17 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
   """
   position = 0
   while position < len(message):
-    key, position = _varint(message, position)
+    key, position = _read_varint(message, position)
     number, wire_type = key >> 3, key & 7
     if wire_type == _VARINT:
-      content, position = _varint(message, position)
+      content, position = _read_varint(message, position)
       yield number, content
       continue
-    if wire_type not in (_EIGHT, _BYTES, _FOUR):
+    if wire_type not in (_EIGHT_BYTES, _COUNTED_BYTES, _FOUR_BYTES):
       raise ValueError(f"no field can begin before byte {position}")
-    size = 8 if wire_type == _EIGHT else 4
-    if wire_type == _BYTES:
-      size, position = _varint(message, position)
+    size = 8 if wire_type == _EIGHT_BYTES else 4
+    if wire_type == _COUNTED_BYTES:
+      size, position = _read_varint(message, position)
     if position + size > len(message):
       raise ValueError(f"cut off at byte {len(message)}")
     yield number, message[position : position + size]
@@ -372,7 +386,7 @@ def _as_bytes(content: int | bytes) -> bytes:
   return content
 
 
-def _varint(message: bytes, position: int) -> tuple[int, int]:
+def _read_varint(message: bytes, position: int) -> tuple[int, int]:
   """Returns the number that begins at a position, and the position after it."""
   number = shift = 0
   while position < len(message) and shift < 64:

@@ -239,7 +239,7 @@ class Vocabulary:
 
   def _encode_chunks(self, chunks: Iterable[str]) -> dict[str, bytes]:
     """Returns chunk -> its int32 ids as bytes."""
-    other_chunks: list[str] = []
+    complex_chunks: list[str] = []
     ids: dict[str, list[int]] = {}
     model, normalize_ascii = self.literal_tokenizer.model, self.normalize_ascii
     finder = self.uncut_pattern
@@ -256,8 +256,8 @@ class Vocabulary:
         text = normalize_ascii(chunk)
         ids[chunk] = [token.id for token in model.tokenize(text)]
       else:
-        other_chunks.append(chunk)
-    ids |= zip(other_chunks, self._encode(other_chunks), strict=True)
+        complex_chunks.append(chunk)
+    ids |= zip(complex_chunks, self._encode(complex_chunks), strict=True)
     return {chunk: array.array("i", ids[chunk]).tobytes() for chunk in ids}
 
   def _encode(self, texts: list[str]) -> list[list[int]]:
@@ -291,8 +291,8 @@ class Vocabulary:
   @functools.cached_property
   def _with_space_before(self) -> "Vocabulary":
     """A copy of this byte-level BPE that puts a space before every text."""
-    literal_tokenizer = copy_added(
-      self.literal_tokenizer, copy_without_added(self.literal_tokenizer)
+    literal_tokenizer = copy_added_tokens(
+      self.literal_tokenizer, copy_without_added_tokens(self.literal_tokenizer)
     )
     regex = self.literal_tokenizer.pre_tokenizer.use_regex
     literal_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
@@ -474,7 +474,7 @@ class Vocabulary:
     )
 
 
-def copy_without_added(tokenizer: Tokenizer) -> Tokenizer:
+def copy_without_added_tokens(tokenizer: Tokenizer) -> Tokenizer:
   """Returns a tokenizer with the same rules and model, but no added tokens."""
   copy = Tokenizer(tokenizer.model)
   for step in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
@@ -482,7 +482,7 @@ def copy_without_added(tokenizer: Tokenizer) -> Tokenizer:
   return copy
 
 
-def copy_added(source: Tokenizer, target: Tokenizer) -> Tokenizer:
+def copy_added_tokens(source: Tokenizer, target: Tokenizer) -> Tokenizer:
   """Adds to `target` all tokens that were added to `source`; returns it."""
   added = source.get_added_tokens_decoder()
   target.add_tokens([added[number] for number in sorted(added)])
@@ -492,7 +492,7 @@ def copy_added(source: Tokenizer, target: Tokenizer) -> Tokenizer:
 
 def copy_that_reads(tokenizer: Tokenizer, tokens: Iterable[str]) -> Tokenizer:
   """Returns a copy that reads exactly these texts as special tokens."""
-  copy = copy_without_added(tokenizer)
+  copy = copy_without_added_tokens(tokenizer)
   copy.add_special_tokens([AddedToken(t, normalized=False) for t in tokens])
   return copy
 

@@ -39,7 +39,7 @@ RULES = tuple(MAX_WORD_CHARS)
 # the punctuation around it, so a text is cut only at spaces.
 _ORIGINAL_CHUNK_PATTERN = re.compile("[^ ]+")
 # Blocks of CJK ideographs, from _is_chinese_char of the original program.
-_CHINESE = (
+_CHINESE_BLOCKS = (
   (0x4E00, 0x9FFF),
   (0x3400, 0x4DBF),
   (0x20000, 0x2A6DF),
@@ -51,7 +51,7 @@ _CHINESE = (
 )
 
 
-def normalizer(
+def make_normalizer(
   lower_case: bool,
   strip_accents: bool | None = None,
   tokenize_chinese_chars: bool = True,
@@ -86,9 +86,9 @@ def build(
     lower_case: True means an uncased vocabulary.
     source: the file of the pieces, for messages.
     rules: one of `RULES`.
-    strip_accents: see `normalizer`. A few published models have lower case, but
-      keep accents.
-    tokenize_chinese_chars: see `normalizer`.
+    strip_accents: see `make_normalizer`. A few published models change text to
+      lower case, but keep accents.
+    tokenize_chinese_chars: see `make_normalizer`.
 
   Raises:
     UserError: a special token is missing, `rules` is unknown, or the last two
@@ -118,7 +118,7 @@ def build(
     )
   )
   if rules == "huggingface":
-    tokenizer.normalizer = normalizer(
+    tokenizer.normalizer = make_normalizer(
       lower_case, strip_accents, tokenize_chinese_chars
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -187,7 +187,7 @@ def clean_by_original_rules(
     of the raw character from which it comes. A space has -1.
   """
   words: list[list[tuple[str, int]]] = []
-  for word in _words(text):
+  for word in _split_words(text):
     folded_word = _fold(word) if lower_case else word
     words += _split_punctuation(folded_word)
   cleaned: list[str] = []
@@ -201,7 +201,7 @@ def clean_by_original_rules(
   return "".join(cleaned), origin
 
 
-def _words(text: str) -> list[list[tuple[str, int]]]:
+def _split_words(text: str) -> list[list[tuple[str, int]]]:
   """Splits a text at white space and ideographs, and drops controls.
 
   Returns:
@@ -275,4 +275,6 @@ def is_punctuation(character: str) -> bool:
 def is_chinese(character: str) -> bool:
   """Returns True for a CJK ideograph, but not for Hangul and kana."""
   point = ord(character)
-  return point > 0x33FF and any(low <= point <= high for low, high in _CHINESE)
+  return point > 0x33FF and any(
+    low <= point <= high for low, high in _CHINESE_BLOCKS
+  )

@@ -20,23 +20,23 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import SpecialIds, Vocabulary, copy_that_reads
 
-SPECIAL = ("<S>", "</S>", "<UNK>")
-BEGIN, END, UNKNOWN = range(3)
+SPECIAL_WORDS = ("<S>", "</S>", "<UNK>")
+BEGIN_ID, END_ID, UNKNOWN_ID = range(3)
 # How text is split into words.
 # "words": a word is a run of letters and digits. Inside the run there may be
-# joiners, the accents of Armenian, single marks ' . , - and the marks of
-# Catalan and Hebrew. Every other character except white space is a word by
-# itself.
+# zero-width joiners and the accent signs of Armenian. Between two letters or
+# digits there may be one mark: ' ’ . , - or · (Catalan) or ׳ ״ (Hebrew). Every
+# other character except white space is a word by itself.
 # "spaces": words are separated by white space, for text that is split already.
 RULES = ("words", "spaces")
-_LETTERS = (
+_LETTERS_PATTERN = (
   r"[\p{L}\p{M}\p{N}_][\p{L}\p{M}\p{N}_\u200c\u200d\u055b\u055c\u055e]*"
 )
-_WORD_PATTERN = rf"{_LETTERS}(?:['’.,·״׳-]{_LETTERS})*|[^\s]"
+_WORD_PATTERN = rf"{_LETTERS_PATTERN}(?:['’.,·״׳-]{_LETTERS_PATTERN})*|[^\s]"
 _CHUNK_PATTERN = re.compile(r"\S+")
 
 
-def _splitter(rules: str) -> pre_tokenizers.PreTokenizer:
+def _make_splitter(rules: str) -> pre_tokenizers.PreTokenizer:
   """Returns the splitter of `tokenizers` for one of `RULES`."""
   if rules not in RULES:
     raise UserError(
@@ -58,29 +58,31 @@ def build(
   """Builds the tokenizer; it keeps capitals and accents.
 
   Args:
-    pieces: `SPECIAL`, then the words of the vocabulary.
+    pieces: `SPECIAL_WORDS`, then the words of the vocabulary.
     other_words: more words; their ids follow the ids of `pieces`.
     source: the file of the pieces, for messages.
     rules: one of `RULES`.
 
   Raises:
-    UserError: `rules` is unknown, or the first pieces are not `SPECIAL`.
+    UserError: `rules` is unknown, or the first pieces are not `SPECIAL_WORDS`.
   """
-  if tuple(pieces[: len(SPECIAL)]) != SPECIAL:
+  if tuple(pieces[: len(SPECIAL_WORDS)]) != SPECIAL_WORDS:
     raise UserError(
-      f"{source}: a vocabulary of words begins with {', '.join(SPECIAL)};"
+      f"{source}: a vocabulary of words begins with {', '.join(SPECIAL_WORDS)};"
       " put these lines first, in this order."
     )
   # A name with a space is never matched, because no word has a space in it.
-  names = [f" {piece}" for piece in SPECIAL]
+  names = [f" {piece}" for piece in SPECIAL_WORDS]
   ids = {w: i for i, w in enumerate([*names, *pieces[3:], *other_words])}
-  tokenizer = Tokenizer(models.WordLevel(ids, unk_token=names[UNKNOWN]))
-  tokenizer.pre_tokenizer = _splitter(rules)
+  tokenizer = Tokenizer(models.WordLevel(ids, unk_token=names[UNKNOWN_ID]))
+  tokenizer.pre_tokenizer = _make_splitter(rules)
   tokenizer.decoder = decoders.WordPiece(prefix=" ", cleanup=False)
   return Vocabulary(
     algorithm="words",
     pieces=list(pieces),
-    special=SpecialIds(None, UNKNOWN, BEGIN, END, None),
+    special=SpecialIds(
+      pad=None, unk=UNKNOWN_ID, cls=BEGIN_ID, sep=END_ID, mask=None
+    ),
     literal_tokenizer=tokenizer,
     special_tokenizer=copy_that_reads(tokenizer, ()),
     at_word_boundary=np.ones(len(pieces) + len(other_words), bool),
@@ -88,11 +90,11 @@ def build(
     files={"vocab.txt": "".join(f"{p}\n" for p in pieces).encode("utf-8")},
     chunk_pattern=_CHUNK_PATTERN,
     other_words=list(other_words),
-    ids_around_sentence=((BEGIN,), (END,)),
+    ids_around_sentence=((BEGIN_ID,), (END_ID,)),
   )
 
 
-def split_counts(
+def count_after_split(
   chunks: Mapping[str, int],
   split: Callable[[str], Iterable[tuple[str, Any]]],
 ) -> Counter[str]:
@@ -121,15 +123,15 @@ def count_words(texts: Iterable[str], rules: str) -> Counter[str]:
     chunks.update(text.split())
   if rules == "spaces":
     return chunks
-  return split_counts(chunks, _splitter(rules).pre_tokenize_str)
+  return count_after_split(chunks, _make_splitter(rules).pre_tokenize_str)
 
 
-def by_count(counts: dict[str, int]) -> list[str]:
+def sort_by_count(counts: dict[str, int]) -> list[str]:
   """Returns the words by falling count; equal counts in alphabetical order."""
   return sorted(counts, key=lambda word: (-counts[word], word))
 
 
-def with_words_of(vocabulary: Vocabulary, texts: Iterable[str]) -> Vocabulary:
+def with_words_from(vocabulary: Vocabulary, texts: Iterable[str]) -> Vocabulary:
   """Returns the tokenizer with ids for all words of texts.
 
   Args:
@@ -138,6 +140,6 @@ def with_words_of(vocabulary: Vocabulary, texts: Iterable[str]) -> Vocabulary:
   """
   rules = vocabulary.options["rules"]
   counts = count_words(texts, rules)
-  for word in vocabulary.pieces[len(SPECIAL) :]:
+  for word in vocabulary.pieces[len(SPECIAL_WORDS) :]:
     counts.pop(word, None)
-  return build(vocabulary.pieces, by_count(counts), rules=rules)
+  return build(vocabulary.pieces, sort_by_count(counts), rules=rules)

@@ -70,7 +70,7 @@ def _note_pieces_without_row(path: str, weights: model_folder.Weights) -> None:
   if weights.config["family"] == "elmo":
     return  # ELMo reads characters, so it has no word table.
   num_rows = weights.config["model"]["vocab_size"]
-  line = model_tokenizer.pieces_without_row_of(
+  line = model_tokenizer.read_missing_rows_message(
     weights.tokenizer_files, num_rows, path
   )
   if line:

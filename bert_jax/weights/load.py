@@ -68,7 +68,7 @@ class OpenedModel:
     tokenizer = model_tokenizer.build(self.weights.tokenizer_files, self.path)
     if tokenizer is not None and self.config["family"] != "elmo":
       num_rows = self.config["model"]["vocab_size"]
-      if line := model_tokenizer.pieces_without_row(
+      if line := model_tokenizer.missing_rows_message(
         tokenizer, num_rows, self.path
       ):
         note(f"note: {line}")

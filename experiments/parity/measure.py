@@ -183,7 +183,9 @@ def elmo_difference(folder: str, sentences: str) -> float:
   )
   largest, states = 0.0, None
   for number, batch_sentences in enumerate(zip(*groups, strict=True)):
-    batch = characters.batch([sentence.split() for sentence in batch_sentences])
+    batch = characters.make_batch(
+      [sentence.split() for sentence in batch_sentences]
+    )
     layers, states = run(batch["char_ids"], batch["sequence_ids"], states)
     for row in range(len(batch_sentences)):
       path = os.path.join(folder, f"lm_embeddings_{row}.hdf5")

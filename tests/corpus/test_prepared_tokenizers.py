@@ -30,7 +30,7 @@ TEXTS = (
 
 def gpt2():
   pieces = [*BYTES, *(a + b for a, b in MERGES), "<|endoftext|>"]
-  return bpe.bytelevel({p: i for i, p in enumerate(pieces)}, MERGES)
+  return bpe.build_bytelevel({p: i for i, p in enumerate(pieces)}, MERGES)
 
 
 def with_gap():

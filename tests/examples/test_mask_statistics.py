@@ -58,7 +58,7 @@ def tokenizer(kind):
   unused = sorted(set(range(50_265)) - set(pieces.values()))
   pieces |= {f"madeupword{i}": unused[i] for i in range(len(unused))}
   merges = (vocab / "gpt2" / "vocab.bpe").read_text(encoding="utf-8")
-  return bpe.bytelevel(pieces, bpe.read_merges(merges, "vocab.bpe"))
+  return bpe.build_bytelevel(pieces, bpe.read_merges(merges, "vocab.bpe"))
 
 
 @pytest.fixture(scope="module", params=BEGINS)

@@ -24,7 +24,7 @@ SENTENCES = [["A", "naïve", "cat"], ["x" * 60], ["one", "two"] * 4]
 def tiny_elmo():
   """Returns the module, parameters with large values, and a jitted apply."""
   module = elmo.build("original", **TINY)
-  batch = characters.batch(SENTENCES)
+  batch = characters.make_batch(SENTENCES)
   shapes = jax.eval_shape(module.init, jax.random.key(0), batch["char_ids"])
   rng = np.random.default_rng(0)
   draw = lambda x: rng.normal(0, 0.7, x.shape).astype(np.float32)  # noqa: E731
@@ -79,12 +79,12 @@ def test_a_layer_against_straight_line(unroll):
 def test_neither_padding_nor_others_in_the_batch_matter(tiny_elmo):
   """A sentence has the same vectors alone, in a batch, or padded on a side."""
   _, params, apply = tiny_elmo
-  batch = characters.batch(SENTENCES)
+  batch = characters.make_batch(SENTENCES)
   batch_vectors = apply(params, **batch)
   assert batch_vectors.shape == (3, 3, 10, 10)
   np.testing.assert_array_equal(batch_vectors, apply(params, **batch))
   for i, sentence in enumerate(SENTENCES):
-    single_batch = characters.batch([sentence])
+    single_batch = characters.make_batch([sentence])
     length = len(sentence) + 2
     vectors = apply(params, **single_batch)[0]
     np.testing.assert_allclose(vectors, batch_vectors[i, :, :length], atol=1e-5)
@@ -103,7 +103,7 @@ def test_neither_padding_nor_others_in_the_batch_matter(tiny_elmo):
 
 def test_sentences_of_a_packed_row_do_not_see_each_other(tiny_elmo):
   _, params, apply = tiny_elmo
-  parts = [characters.batch([s]) for s in (SENTENCES[0], SENTENCES[2])]
+  parts = [characters.make_batch([s]) for s in (SENTENCES[0], SENTENCES[2])]
   chars = [p["char_ids"] for p in parts]
   gap = np.zeros((1, 2, characters.MAX_CHARS), np.int32)
   ids = np.array([[1] * 5 + [0] * 2 + [2] * 10], np.int32)
@@ -119,9 +119,9 @@ def test_sentences_of_a_packed_row_do_not_see_each_other(tiny_elmo):
 
 @pytest.mark.parametrize("shape", [(1, 0, 50), (0, 3, 50), (2, 0, 50)])
 def test_no_words_have_no_vectors(tiny_elmo, shape):
-  """A batch has empty sentences without boundaries, or no sentence."""
+  """A batch has empty sentences without adds_sentence_ends, or no sentence."""
   encoder, params, _ = tiny_elmo
-  batch = characters.batch([[]] * shape[0], boundaries=False)
+  batch = characters.make_batch([[]] * shape[0], adds_sentence_ends=False)
   ids = np.zeros(shape, np.int32)
   if shape[1] == 0:
     np.testing.assert_array_equal(batch["char_ids"], ids)
@@ -133,8 +133,8 @@ def test_no_words_have_no_vectors(tiny_elmo, shape):
 def test_each_direction_sees_one_side(tiny_elmo):
   """The layer of words sees only the word itself."""
   _, params, apply = tiny_elmo
-  vectors = apply(params, **characters.batch([["a", "b", "c"]]))[0]
-  changed_vectors = apply(params, **characters.batch([["a", "X", "c"]]))[0]
+  vectors = apply(params, **characters.make_batch([["a", "b", "c"]]))[0]
+  changed_vectors = apply(params, **characters.make_batch([["a", "X", "c"]]))[0]
   is_changed = np.asarray((vectors != changed_vectors).any(-1))
   is_forward_changed = np.asarray(
     (vectors[..., :5] != changed_vectors[..., :5]).any(-1)
@@ -164,7 +164,7 @@ def test_the_first_layer_is_the_words_twice_and_the_second_has_a_residual(
   tiny_elmo,
 ):
   module, params, apply = tiny_elmo
-  batch = characters.batch(SENTENCES)
+  batch = characters.make_batch(SENTENCES)
   with_residual = np.asarray(apply(params, **batch))
   np.testing.assert_array_equal(
     with_residual[:, 0, :, :5], with_residual[:, 0, :, 5:]
@@ -188,7 +188,7 @@ def test_state_is_an_argument(tiny_elmo):
   differ.
   """
   module, params, _ = tiny_elmo
-  row = characters.batch([["a", "b", "c", "d"]])["char_ids"]
+  row = characters.make_batch([["a", "b", "c", "d"]])["char_ids"]
   ids = np.ones(row.shape[:2], np.int32)
 
   @jit
@@ -208,7 +208,7 @@ def test_state_is_an_argument(tiny_elmo):
 
 def test_dropout_and_finite_halves(tiny_elmo):
   module, params, _ = tiny_elmo
-  batch = characters.batch(SENTENCES)
+  batch = characters.make_batch(SENTENCES)
 
   @jit
   def train(seed):
@@ -265,7 +265,7 @@ def test_characters_of_words():
   assert characters.word_ids(characters.BEGIN_SENTENCE)[:3] == [259, 257, 260]
   assert elmo.NUM_CHARS == characters.NUM_CHARS == characters.PAD + 2
   assert elmo.MAX_CHARS == characters.MAX_CHARS
-  batch = characters.batch([["a"], ["b", "c"]])
+  batch = characters.make_batch([["a"], ["b", "c"]])
   assert batch["char_ids"].shape == (2, 4, 50)
   assert batch["sequence_ids"].tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
   assert not batch["char_ids"][0, 3].any()
@@ -293,7 +293,7 @@ def test_filters_that_are_none(filters):
 def test_padding_gets_no_gradient(tiny_elmo):
   """Embeddings of characters that occur only at padding get a gradient of 0."""
   module, params, _ = tiny_elmo
-  batch = characters.batch([["a", "b", "c"]])
+  batch = characters.make_batch([["a", "b", "c"]])
   batch["sequence_ids"][0, 2:4] = 0
 
   @jit
@@ -314,7 +314,7 @@ def test_initial_values(activation):
   module = elmo.build(
     "small", filters=[[3, 64]], cell=96, hidden=32, activation=activation
   )
-  chars = characters.batch([["a"]])["char_ids"]
+  chars = characters.make_batch([["a"]])["char_ids"]
   params = nn.unbox(jit(module.init)(jax.random.key(0), chars))["params"]
 
   def check_uniform(array, bound):
@@ -386,7 +386,7 @@ def test_published_embeddings(name, sentences):
   states = ((zeros,) * 2,) * 2
   files = [h5py.File(path / f"lm_embeddings_{i}.hdf5") for i in range(3)]
   for number in range(10):
-    batch = characters.batch([group[number].split() for group in groups])
+    batch = characters.make_batch([group[number].split() for group in groups])
     # All batches have one length, so that jax compiles once. Padding
     # changes nothing.
     num_padding = 55 - batch["char_ids"].shape[1]

@@ -32,7 +32,10 @@ def slow_row(word):
 
 
 def test_rows_are_those_of_the_words():
-  plain_encoder, bounded_encoder = Characters(), Characters(boundaries=True)
+  plain_encoder, bounded_encoder = (
+    Characters(),
+    Characters(adds_sentence_ends=True),
+  )
   for text, ids, bounded_ids in zip(
     TEXTS,
     plain_encoder.encode_batch(TEXTS),
@@ -46,7 +49,8 @@ def test_rows_are_those_of_the_words():
     np.testing.assert_array_equal(bounded_ids[1:-1], ids)
     assert bounded_ids[0].tolist() == begin and bounded_ids[-1].tolist() == end
     np.testing.assert_array_equal(
-      characters.sentence_ids(text.split(), boundaries=True), bounded_ids
+      characters.sentence_ids(text.split(), adds_sentence_ends=True),
+      bounded_ids,
     )
   assert plain_encoder.encode_batch([]) == []
   copy = pickle.loads(pickle.dumps(bounded_encoder))
@@ -133,4 +137,4 @@ def test_seqio(bounded):
 
 def test_text_instead_of_words_is_refused():
   with pytest.raises(ValueError, match="'a text' is text.*split"):
-    characters.batch(["a text"])
+    characters.make_batch(["a text"])

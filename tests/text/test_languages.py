@@ -208,7 +208,7 @@ def test_ids_are_those_of_sentencepiece(options, train):
   path = train("unigram", **options)
   processor = sentencepiece.SentencePieceProcessor(model_file=path)
   vocabulary = open_vocabulary.load(path)
-  expected = cleaning.Cleaning(**options).filled()
+  expected = cleaning.Cleaning(**options).with_defaults()
   assert vocabulary.lower_case == expected.lower_case
   assert vocabulary.keep_accents == expected.keep_accents
   lines = [
@@ -420,7 +420,7 @@ def test_byte_level_and_words_keep_capitals_and_accents(train):
 
 def test_words_are_whole_for_elmo():
   """Joiners and the marks of Armenian, Hebrew and Catalan cut no word."""
-  vocabulary = words.build(words.SPECIAL)
+  vocabulary = words.build(words.SPECIAL_WORDS)
   for text in (
     "می‌خوانم",
     "ශ්‍රී",

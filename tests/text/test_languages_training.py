@@ -29,7 +29,7 @@ def test_stripped_marks_that_are_no_accents_are_counted(
   algorithm, language, share
 ):
   """Stripping accents removes such marks too, so training prints a warning."""
-  marks = cleaning.Marks(algorithm == "unigram")
+  marks = cleaning.MarkCounter(algorithm == "unigram")
   for line in TEXTS[language]:
     marks.add(line)
   line = marks.warning()

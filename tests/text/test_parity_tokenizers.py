@@ -40,14 +40,14 @@ def gpt2(pieces="gpt2/encoder.json", cls="GPT2Tokenizer"):
     # The files of the published models have this flag.
     mask = transformers.AddedToken("<mask>", lstrip=True, special=True)
     reference.add_special_tokens({"mask_token": mask})
-  return bpe.bytelevel(vocab, merges), reference
+  return bpe.build_bytelevel(vocab, merges), reference
 
 
 def gpt1():
   vocab = json.loads(read("gpt1/encoder_bpe_40000.json"))
   merges = bpe.read_merges(read("gpt1/vocab_40000.bpe"), "vocab_40000.bpe")
   reference = transformers.OpenAIGPTTokenizer(vocab=vocab, merges=merges)
-  return bpe.gpt1(vocab, merges), reference
+  return bpe.build_gpt1(vocab, merges), reference
 
 
 def albert():

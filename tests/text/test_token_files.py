@@ -33,7 +33,7 @@ COVID19
 
 def extend(vocabulary, path, text):
   path.write_text(text, encoding="utf-8")
-  return token_files.extend(vocabulary, str(path))
+  return token_files.add_from_file(vocabulary, str(path))
 
 
 def test_each_line_is_added_or_reported(tmp_path):
@@ -131,12 +131,12 @@ def test_fillers_between_ids_do_not_shift_new_ones(tmp_path):
 
 
 def test_words_are_added_as_words(tmp_path):
-  v = words.build([*words.SPECIAL, "the", "cat"], ["dog"])
+  v = words.build([*words.SPECIAL_WORDS, "the", "cat"], ["dog"])
   new_vocabulary, report = extend(
     v, tmp_path / "a.txt", "covid19\ncat\ncovid19\n"
   )
   assert list(new_vocabulary.pieces) == [
-    *words.SPECIAL,
+    *words.SPECIAL_WORDS,
     "the",
     "cat",
     "covid19",
@@ -147,7 +147,7 @@ def test_words_are_added_as_words(tmp_path):
   with pytest.raises(ValueError, match=r"a.txt:1: '\[E1\]' is 3 words by"):
     extend(v, tmp_path / "a.txt", "[E1]\n")
   vocabulary_split_at_spaces = words.build(
-    [*words.SPECIAL, "the"], (), "v", "spaces"
+    [*words.SPECIAL_WORDS, "the"], (), "v", "spaces"
   )
   new_vocabulary, _ = extend(
     vocabulary_split_at_spaces, tmp_path / "a.txt", "[E1]\n"
@@ -171,12 +171,12 @@ def test_bad_files_are_refused_in_a_sentence(text, message, tmp_path):
   path = tmp_path / "a.txt"
   path.write_bytes(text if isinstance(text, bytes) else text.encode())
   with pytest.raises(ValueError, match=message):
-    token_files.extend(bert("the"), str(path))
+    token_files.add_from_file(bert("the"), str(path))
 
 
 def test_other_bad_input(tmp_path):
   with pytest.raises(ValueError, match="--add-tokens=.*none: No such file"):
-    token_files.extend(bert("the"), str(tmp_path / "none"))
+    token_files.add_from_file(bert("the"), str(tmp_path / "none"))
   with pytest.raises(ValueError, match="'original' cannot have added tokens"):
     extend(bert("the", "original"), tmp_path / "a.txt", "x\n")
   # A line that begins with a brace, but is no JSON object, is a text.

@@ -184,7 +184,7 @@ def test_words_of_sentence_pieces_begin_with_a_space_in_any_script():
     "▁단어",
     "▁5",
     "▁,",
-    *unigram.ALBERT.values(),
+    *unigram.ALBERT_TOKENS.values(),
   ]
   later_pieces = ["ing", ",", "'", "25", "é", "日", "во", "어", "ी", "<s>", "_"]
   assert all(map(unigram.begins_word, first_pieces))

@@ -22,7 +22,7 @@ DOCUMENTS = [
   for i in range(12)
 ]
 COMMON_WORDS = "the mat . sat on cat dog One no"
-VOCABULARY = [*words.SPECIAL, *COMMON_WORDS.split()]
+VOCABULARY = [*words.SPECIAL_WORDS, *COMMON_WORDS.split()]
 
 
 def write_text(path):
@@ -81,7 +81,7 @@ def test_rules_of_words():
   ids = by_words.encode_batch(["the mat.", "No <S> </S> on"])
   assert ids[0] == [VOCABULARY.index(word) for word in ("the", "mat", ".")]
   # A text cannot contain special words.
-  unk = words.UNKNOWN
+  unk = words.UNKNOWN_ID
   assert by_spaces.encode_batch(["<S> on </S> <UNK>"])[0] == [unk, 7, unk, unk]
   assert by_words.find_word_starts(ids[0]).all() and by_words.vocab_size == 12
   with pytest.raises(ValueError, match="rules 'letters'"):
@@ -100,10 +100,10 @@ def test_a_vocabulary_is_words_by_count(tmp_path, capsys):
       for word in sentence.split():
         counts[word] = counts.get(word, 0) + 1
   frequent_words = [
-    w for w in counts if counts[w] > 1 and w not in words.SPECIAL
+    w for w in counts if counts[w] > 1 and w not in words.SPECIAL_WORDS
   ]
   expected = [
-    *words.SPECIAL,
+    *words.SPECIAL_WORDS,
     *sorted(frequent_words, key=lambda w: (-counts[w], w)),
   ]
   assert list(pieces) == expected
@@ -170,11 +170,11 @@ def stream(prepared, split):
     last_index = len(sentence) - 1
     for i, word in enumerate(sentence):
       is_special = i in (0, last_index)
-      target = words.UNKNOWN
-      if word in VOCABULARY and (is_special or word not in words.SPECIAL):
+      target = words.UNKNOWN_ID
+      if word in VOCABULARY and (is_special or word not in words.SPECIAL_WORDS):
         target = VOCABULARY.index(word)
       chars = characters.word_ids(
-        characters.SPECIAL[word] if is_special else word
+        characters.SENTENCE_SYMBOLS[word] if is_special else word
       )
       stream_words.append(Word(chars, target, i == 0, i == last_index))
   return stream_words

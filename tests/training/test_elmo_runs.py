@@ -85,7 +85,9 @@ def prepared(tmp_path_factory):
     ]
     documents.append("\n".join([*lines, f"other{i} w3 ."]))
   (path / "t.txt").write_text("\n\n".join(documents) + "\n")
-  (path / "w.txt").write_text("\n".join([*words.SPECIAL, *vocabulary]) + "\n")
+  (path / "w.txt").write_text(
+    "\n".join([*words.SPECIAL_WORDS, *vocabulary]) + "\n"
+  )
   output = str(path / "prepared")
   prepare.prepare(
     str(path / "t.txt"),
@@ -159,13 +161,13 @@ def test_last_lines_of_a_run(prepared, finished_run, capsys):
   train.run(load("elmo:original", TINY | {"data.path": prepared}), str(workdir))
   printed = capsys.readouterr().out
   counts = reader.open_prepared(prepared).unigrams
-  assert counts[words.BEGIN] == counts[words.END] > 0
+  assert counts[words.BEGIN_ID] == counts[words.END_ID] > 0
   heldout = loader.open_heldout(prepared, "elmo", length=6, streams=4, limit=16)
   batch = heldout.read(0, len(heldout))
   last_row = [row for row in rows(workdir) if row["split"] == "heldout"][-1]
   for direction, targets, excluded in (
-    ("forward", "next", words.BEGIN),
-    ("backward", "previous", words.END),
+    ("forward", "next", words.BEGIN_ID),
+    ("backward", "previous", words.END_ID),
   ):
     p = np.where(np.arange(len(counts)) == excluded, 0, counts) + 1
     unigram_loss = -np.log(p / p.sum())[batch[f"{targets}_ids"]].mean()
@@ -181,7 +183,7 @@ def test_a_run_is_loaded_as_an_encoder(finished_run):
   workdir, state = finished_run
   loaded_model = open_model(str(workdir))
   assert set(loaded_model.params) == {"encoder"}
-  batch = characters.batch([["w1", "never", "seen"], ["w3"]])
+  batch = characters.make_batch([["w1", "never", "seen"], ["w3"]])
   out = loaded_model.module.apply({"params": loaded_model.params}, batch)[
     "layers"
   ]

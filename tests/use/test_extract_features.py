@@ -92,7 +92,7 @@ def test_the_default_tower_of_electra_is_the_discriminator(tmp_path):
 
 def test_elmos_tokenizer_splits_texts_without_separate_words(tmp_path):
   model = open_tiny(tmp_path, "elmo")
-  vocabulary = word_vocabulary.build([*word_vocabulary.SPECIAL, "a"])
+  vocabulary = word_vocabulary.build([*word_vocabulary.SPECIAL_WORDS, "a"])
   vars(model)["tokenizer"] = vocabulary.special_tokenizer
   texts = [
     text_inputs.text_of_string(0, "a-b (c)"),
