@@ -57,13 +57,13 @@ def register(
   tokenizer = functools.cache(lambda: open_vocabulary.load(vocab, **options))
 
   # Read all splits together, because the labels are those of all splits.
-  read_splits = functools.cache(
+  read_contents = functools.cache(
     lambda: task_inputs.read(task_files, split_inputs)
   )
 
   @functools.cache
   def split_rows(split: str) -> tuple[Task, Rows]:
-    contents = read_splits()
+    contents = read_contents()
     encoded = prepare_task.encode_examples(
       contents.task,
       contents.splits[split],
@@ -109,7 +109,7 @@ def _register(
     split: str, shuffle_files: bool, seed: int | None = None
   ) -> tf.data.Dataset:
     pad = layouts.layout_of(tokenizer()).pad
-    return _dataset(*split_rows(split), length, pad)
+    return _padded_rows(*split_rows(split), length, pad)
 
   label_rank = int(task.kind in ("multi_label", "tagging", "span"))
   label_dtype = tf.float32 if task.kind == "regression" else tf.int32
@@ -141,8 +141,10 @@ def _register(
   )
 
 
-def _dataset(task: Task, rows: Rows, length: int, pad: int) -> tf.data.Dataset:
-  """Returns the rows of a split in order, each padded to `length`."""
+def _padded_rows(
+  task: Task, rows: Rows, length: int, pad: int
+) -> tf.data.Dataset:
+  """Returns a split as a dataset: rows in order, each padded to `length`."""
   ragged = functools.partial(
     tf.RaggedTensor.from_row_splits, row_splits=rows.starts
   )

@@ -4,9 +4,9 @@
   pretraining.register_text("mine", "text/*.txt", "vocab.txt")
   seqio.MixtureRegistry.add("both", [("wiki", 0.7), ("mine", 0.3)])
 
-A task gives the same rows as a run with the same seed. Each iteration over a
-dataset gives the rows of the next epochs: two iterations give the rows of one
-iteration with `num_epochs=2`. Two tasks of a mixture that read the same folder
+A task gives the same rows as a run with the same seed. Each pass (iteration)
+over a dataset gives the rows of the next epochs: two passes give the rows of
+one pass with `num_epochs=2`. Two tasks of a mixture that read the same folder
 give different rows, too. With `data.path=MODULE:NAME`, a run trains on a task
 that MODULE registers.
 """
@@ -38,19 +38,19 @@ from bert_jax.text import cleaning, open_vocabulary
 from bert_jax.text.vocabulary import SpecialIds, Vocabulary
 
 # Batch keys whose values are ids of the vocabulary.
-KEYS_OF_IDS = ("input_ids", "mlm_ids", "lm_ids")
-# The number of rows that one call of a vectorised recipe makes.
-BLOCK = 256
+ID_KEYS = ("input_ids", "mlm_ids", "lm_ids")
+# The number of rows of a block, which one call of a vectorised recipe makes.
+BLOCK_ROWS = 256
 # The number of rows of an endless dataset.
-ENDLESS = 2**62
-# The longest wait for all pipelines when Python ends.
-EXIT_SECONDS = 1.0
+ENDLESS_ROWS = 2**62
+# The longest wait for all pipelines when Python ends, in seconds.
+MAX_EXIT_WAIT = 1.0
 
 # The largest number of open readers of a dataset. Each has an index of rows.
 MAX_READERS = 8
 
-_readers: "weakref.WeakSet[_Reader]" = weakref.WeakSet()
-_exiting = threading.Event()
+_readers: "weakref.WeakSet[_BlockReader]" = weakref.WeakSet()
+_python_is_ending = threading.Event()
 
 
 @atexit.register
@@ -62,18 +62,18 @@ def _end_readers() -> None:
   this function is short. A thread whose buffer is full makes no further call,
   so the wait has a limit.
   """
-  _exiting.set()
+  _python_is_ending.set()
   readers = list(_readers)
   for block_reader in readers:
     block_reader.close()
-  deadline = time.monotonic() + EXIT_SECONDS
+  deadline = time.monotonic() + MAX_EXIT_WAIT
   for block_reader in readers:
-    block_reader.ended.wait(max(deadline - time.monotonic(), 0))
+    block_reader.idle.wait(max(deadline - time.monotonic(), 0))
   if readers:
     time.sleep(0.1)  # Let the last call return.
 
 
-class _Reader:
+class _BlockReader:
   """Makes the blocks of one shard for a TensorFlow pipeline."""
 
   def __init__(
@@ -94,9 +94,10 @@ class _Reader:
     """
     self._source, self._start, self.end = source, start, end
     self._shard = shard or seqio.ShardInfo(0, 1)
-    self._lock, self._closed = threading.Lock(), _exiting.is_set()
-    self.ended = threading.Event()  # Set if nobody waits for another block.
-    self.ended.set()
+    self._lock, self._closed = threading.Lock(), _python_is_ending.is_set()
+    # Set if no pipeline waits for another block.
+    self.idle = threading.Event()
+    self.idle.set()
     _readers.add(self)
 
   def close(self) -> None:
@@ -109,40 +110,40 @@ class _Reader:
     with self._lock:
       arrays = list(self._read(int(block)).values())
       if len(arrays[0]):
-        self.ended.clear()
+        self.idle.clear()
       else:
-        self.ended.set()
+        self.idle.set()
       return arrays
 
   def _read(self, block: int) -> Batch:
-    size = BLOCK * self._shard.num_shards
+    size = BLOCK_ROWS * self._shard.num_shards
     first = self._start + block * size
     if self._closed:
       return empty_rows(self._source.features, 0)
     if self.end is None:
       batch = self._source.read(first, size)
-      begin, end = self._share(len(next(iter(batch.values()))))
+      begin, end = self._range_of_shard(len(next(iter(batch.values()))))
       return {key: array[begin:end] for key, array in batch.items()}
-    begin, end = self._share(min(size, max(self.end - first, 0)))
+    begin, end = self._range_of_shard(min(size, max(self.end - first, 0)))
     if begin == end:
       return empty_rows(self._source.features, 0)
     return self._source.read(first + begin, end - begin)
 
-  def _share(self, rows: int) -> tuple[int, int]:
-    """Returns this shard's range (begin, end) in a block of `rows` rows."""
+  def _range_of_shard(self, num_rows: int) -> tuple[int, int]:
+    """Returns this shard's rows (begin, end) in a block of `num_rows` rows."""
     index, shards = self._shard.index, self._shard.num_shards
-    return rows * index // shards, rows * (index + 1) // shards
+    return num_rows * index // shards, num_rows * (index + 1) // shards
 
 
-class _Passes:
-  """The readers of a dataset, one for each pass (iteration) over it.
+class _PassReaders:
+  """Holds the readers of a dataset, one for each pass (iteration) over it.
 
-  TensorFlow does not tell when a pass stops before its end. So only the readers
-  that were used last are kept. The other readers are opened again when they are
-  needed.
+  TensorFlow does not tell when a pass stops before its end. So only the
+  `MAX_READERS` readers that were used last stay open. Another reader is opened
+  again when it is needed.
   """
 
-  def __init__(self, open_reader: Callable[[int, int], _Reader]):
+  def __init__(self, open_reader: Callable[[int, int], _BlockReader]):
     """Opens the first reader, so that errors are raised here.
 
     Args:
@@ -152,10 +153,10 @@ class _Passes:
     self._open = open_reader
     self._lock, self._count = threading.Lock(), 0
     self._starts = [0]
-    self._readers: dict[int, _Reader] = {}
+    self._readers: dict[int, _BlockReader] = {}
     self._reader(0)
 
-  def _reader(self, index: int) -> _Reader:
+  def _reader(self, index: int) -> _BlockReader:
     """Returns the reader of a pass; all passes before it have begun."""
     reader = self._readers.pop(index, None)
     if reader is None:
@@ -167,15 +168,15 @@ class _Passes:
       del self._readers[next(iter(self._readers))]
     return reader
 
-  def begin(self) -> np.ndarray:
-    """Returns the index of a new pass."""
+  def begin_pass(self) -> np.ndarray:
+    """Begins a pass, and returns its index."""
     with self._lock:
       index, self._count = self._count, self._count + 1
       self._reader(index)
     return np.asarray(index, np.int64)
 
   def __call__(self, index: int, block: int) -> list[np.ndarray]:
-    """Returns a block of a pass; see `_Reader`."""
+    """Returns a block of a pass; see `_BlockReader`."""
     with self._lock:
       reader = self._reader(int(index))
     arrays = reader(block)
@@ -204,7 +205,7 @@ class RowSource(seqio.DataSource):
 
   def __init__(
     self,
-    opener: Callable[[], reader.Prepared | Text],
+    open_documents: Callable[[], reader.Prepared | Text],
     builder: str,
     options: Mapping[str, Any],
     path_key: str = "",
@@ -212,7 +213,7 @@ class RowSource(seqio.DataSource):
     """Describes a source; opens nothing yet.
 
     Args:
-      opener: returns a `reader.Prepared` or a `Text`.
+      open_documents: returns a `reader.Prepared` or a `Text`.
       builder: the name of a recipe in `recipes.RECIPES`.
       options: the options of the recipe.
       path_key: a key that is different for each folder or text.
@@ -222,7 +223,7 @@ class RowSource(seqio.DataSource):
     """
     super().__init__(splits=reader.SPLITS, caching_permitted=False)
     self._performs_internal_shuffling = True
-    self._opener, self.path_key = opener, path_key
+    self._open_documents, self.path_key = open_documents, path_key
     self._builder, self._options = builder, dict(options)
     # The shape of a row does not depend on the vocabulary.
     any_ids = SpecialIds(0, 1, 2, 3, 4)
@@ -231,7 +232,7 @@ class RowSource(seqio.DataSource):
   @functools.cached_property
   def documents(self) -> reader.Prepared | Text:
     """The folder or text, opened at the first use."""
-    return self._opener()
+    return self._open_documents()
 
   def tokenizer(self) -> Vocabulary:
     """Reads and returns the tokenizer."""
@@ -288,7 +289,7 @@ class RowSource(seqio.DataSource):
     epochs: int | None,
     index: int,
     first: int,
-  ) -> _Reader:
+  ) -> _BlockReader:
     """Opens the reader of a pass over the dataset.
 
     Args:
@@ -302,7 +303,7 @@ class RowSource(seqio.DataSource):
     recipe = self.recipe()
     if split == "validation":
       heldout = streams.make_heldout(self.corpus(split), recipe)
-      return _Reader(heldout, len(heldout), shard)
+      return _BlockReader(heldout, len(heldout), shard)
     # `loader.open_data` gives the folders of a mixture the same names.
     name = str(self._index_in_mixture())
     continues_epochs = epochs and not isinstance(self.documents, Text)
@@ -310,12 +311,12 @@ class RowSource(seqio.DataSource):
       seed = hashing.make_key("pass", index, seed)
     if isinstance(self.documents, Text):
       rows = streams.Stream(self.documents, recipe, seed, name, epochs=epochs)
-      return _Reader(rows, None, shard)
+      return _BlockReader(rows, None, shard)
     rows = streams.Stream(self.corpus(split), recipe, seed, name)
     if not epochs:
-      return _Reader(rows, ENDLESS, shard)
+      return _BlockReader(rows, ENDLESS, shard)
     end = rows.count_examples((index + 1) * epochs, index * epochs, first)
-    return _Reader(rows, end, shard, first)
+    return _BlockReader(rows, end, shard, first)
 
   def _index_in_mixture(self) -> int:
     """Returns an index that differs between tasks of the same folder or text.
@@ -353,14 +354,14 @@ class RowSource(seqio.DataSource):
         f"there is no split {split!r}; choose {', '.join(self.splits)}."
       )
     seed = int(seed or 0)
-    passes = _Passes(
+    pass_readers = _PassReaders(
       functools.partial(self._reader, split, seed, shard_info, num_epochs)
     )
     features = self.features
 
-    def make(index: tf.Tensor, block: tf.Tensor) -> dict[str, tf.Tensor]:
+    def make_block(index: tf.Tensor, block: tf.Tensor) -> dict[str, tf.Tensor]:
       types = [tf.as_dtype(dtype) for _, dtype in features.values()]
-      arrays = tf.numpy_function(passes, [index, block], types)
+      arrays = tf.numpy_function(pass_readers, [index, block], types)
       return {
         key: tf.ensure_shape(array, (None, *features[key][0]))
         for key, array in zip(features, arrays, strict=True)
@@ -369,13 +370,15 @@ class RowSource(seqio.DataSource):
     first_key = next(iter(features))
 
     def blocks(index: tf.Tensor) -> tf.data.Dataset:
-      dataset = tf.data.Dataset.range(ENDLESS).map(lambda k: make(index, k))
+      dataset = tf.data.Dataset.range(ENDLESS_ROWS).map(
+        lambda block: make_block(index, block)
+      )
       return dataset.take_while(lambda batch: tf.shape(batch[first_key])[0] > 0)
 
-    # TensorFlow calls `begin` whenever an iteration over the dataset starts.
+    # TensorFlow calls `begin_pass` whenever a pass over the dataset starts.
     pass_indices = tf.data.Dataset.from_tensors(0).map(
       lambda _: tf.ensure_shape(
-        tf.numpy_function(passes.begin, [], tf.int64), ()
+        tf.numpy_function(pass_readers.begin_pass, [], tf.int64), ()
       )
     )
     rows = pass_indices.flat_map(blocks).unbatch()
@@ -438,7 +441,7 @@ class PretrainFeatureConverter(seqio.FeatureConverter):
     Args:
       name: the name of a registered task, or of a mixture of such tasks.
     """
-    self._features: Features = components(name)[0][0].features
+    self._features: Features = sources_and_rates(name)[0][0].features
     self.TASK_FEATURES = self.MODEL_FEATURES = {
       key: self.FeatureSpec(dtype=tf.as_dtype(dtype), rank=len(shape))
       for key, (shape, dtype) in self._features.items()
@@ -472,13 +475,13 @@ class PretrainFeatureConverter(seqio.FeatureConverter):
 
 def _register(name: str, source: RowSource) -> seqio.Task:
   vocabulary = TextVocabulary(source.tokenizer)
-  numbers = seqio.PassThroughVocabulary(size=0)
+  no_vocabulary = seqio.PassThroughVocabulary(size=0)
   return seqio.TaskRegistry.add(
     name,
     source=source,
     output_features={
       key: seqio.Feature(
-        vocabulary if key in KEYS_OF_IDS else numbers,
+        vocabulary if key in ID_KEYS else no_vocabulary,
         add_eos=False,
         dtype=tf.as_dtype(dtype),
         rank=len(shape),
@@ -506,11 +509,11 @@ def register_prepared(
       already.
   """
 
-  def opener() -> reader.Prepared:
+  def open_documents() -> reader.Prepared:
     return reader.open_prepared(path)
 
   path_key = str(Path(path).resolve())
-  return _register(name, RowSource(opener, builder, options, path_key))
+  return _register(name, RowSource(open_documents, builder, options, path_key))
 
 
 def register_text(
@@ -557,11 +560,11 @@ def register_text(
       already.
   """
 
-  def opener() -> Text:
-    train, version = _records(inputs, "train", format)
+  def open_documents() -> Text:
+    train, version = _record_reader(inputs, "train", format)
     heldout_records = None
     if validation is not None:
-      heldout_records, heldout_version = _records(
+      heldout_records, heldout_version = _record_reader(
         validation, "validation", format
       )
       version = [version, heldout_version]
@@ -583,19 +586,19 @@ def register_text(
     )
 
   path_key = f"text {inputs!r}"
-  return _register(name, RowSource(opener, builder, options, path_key))
+  return _register(name, RowSource(open_documents, builder, options, path_key))
 
 
 def _records(inputs: Any, split: str, format: str) -> tuple[ReadRecords, Any]:
   """Returns a function that yields the raw documents, and their version."""
   if isinstance(inputs, seqio.DataSource):
-    return functools.partial(_read, inputs, split, format), repr(inputs)
+    return functools.partial(_read_records, inputs, split, format), repr(inputs)
   found_sources = sources.find_sources(inputs, format)
   version = [(source.format, source.version) for source in found_sources]
   return functools.partial(sources.read_records, found_sources), version
 
 
-def _read(
+def _read_records(
   source: seqio.DataSource, split: str, format: str
 ) -> Iterator[sources.Record]:
   """Yields the documents of a seqio source, shard by shard, in order."""
@@ -604,7 +607,7 @@ def _read(
   count = len(source.list_shards(split))
   for shard in (seqio.ShardInfo(i, count) for i in range(count)):
     ds = source.get_dataset(split=split, shuffle=False, shard_info=shard)
-    texts = map(_text, ds.as_numpy_iterator())
+    texts = map(_text_of_element, ds.as_numpy_iterator())
     if format != "bert":
       yield from (sources.Record(t, "paragraphs", 0.0) for t in texts)
       continue
@@ -613,7 +616,7 @@ def _read(
         yield sources.Record("\n".join(lines), "lines", 0.0)
 
 
-def _text(element: Any) -> str:
+def _text_of_element(element: Any) -> str:
   """Returns the text of an element of a seqio source."""
   text = element.get("text") if isinstance(element, dict) else element
   if not isinstance(text, bytes):
@@ -624,12 +627,12 @@ def _text(element: Any) -> str:
   return text.decode("utf-8", "replace")
 
 
-def names() -> set[str]:
+def registered_names() -> set[str]:
   """Returns the names of all registered tasks and mixtures."""
   return {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
 
 
-def components(name: str) -> tuple[list[RowSource], list[float]]:
+def sources_and_rates(name: str) -> tuple[list[RowSource], list[float]]:
   """Returns the sources of a task or mixture, and their rates.
 
   Raises:
@@ -671,7 +674,7 @@ def open_data(
   # Hide the GPU from TensorFlow, which would take all of its memory from JAX.
   with contextlib.suppress(RuntimeError):
     tf.config.set_visible_devices([], "GPU")
-  row_sources, rates = components(name)
+  row_sources, rates = sources_and_rates(name)
   opened_documents: tuple[Any, ...] = tuple(
     source.documents for source in row_sources
   )
@@ -706,7 +709,7 @@ def open_heldout(
   **options: Any,
 ) -> streams.Heldout:
   """Opens the held-out documents as `loader.open_heldout` does for a folder."""
-  row_sources, _ = components(name)
+  row_sources, _ = sources_and_rates(name)
   opened_documents = [source.documents for source in row_sources]
   loader.check_case(opened_documents, cased)
   special, size = opened_documents[0].special, opened_documents[0].vocab_size
@@ -714,4 +717,4 @@ def open_heldout(
   return streams.Heldout([s.corpus(split) for s in row_sources], recipe, limit)
 
 
-loader.OPENERS.append(loader.Opener(names, open_data, open_heldout))
+loader.OPENERS.append(loader.Opener(registered_names, open_data, open_heldout))

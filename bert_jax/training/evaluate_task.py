@@ -28,7 +28,8 @@ def run_batches(
   params: Any,
   batches: Batches,
   mesh: Mesh,
-  extra: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None,
+  make_extra_arrays: Callable[[np.ndarray], dict[str, np.ndarray]]
+  | None = None,
 ) -> Iterator[tuple[np.ndarray, Any]]:
   """Calls a step with each batch of a split.
 
@@ -38,7 +39,7 @@ def run_batches(
     batches: the batches of a split. Each process makes all rows of a batch, and
       uses its share of them.
     mesh: the mesh of the arrays.
-    extra: indices of units -> arrays that are added to the batch.
+    make_extra_arrays: indices of units -> arrays to add to the batch.
 
   Yields:
     The indices of a batch's units, and the result of `step`.
@@ -49,7 +50,7 @@ def run_batches(
   for number in range(batches.steps_per_epoch):
     batch = batches.batch(number)
     units = batch.pop("row")
-    batch |= extra(units) if extra else {}
+    batch |= make_extra_arrays(units) if make_extra_arrays else {}
     global_batch = sharding.to_global_batch(
       mesh, {key: x[share] for key, x in batch.items()}
     )
