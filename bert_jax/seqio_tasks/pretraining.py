@@ -314,7 +314,7 @@ class RowSource(seqio.DataSource):
       return _BlockReader(rows, None, shard)
     rows = streams.Stream(self.corpus(split), recipe, seed, name)
     if not epochs:
-      return _BlockReader(rows, ENDLESS, shard)
+      return _BlockReader(rows, ENDLESS_ROWS, shard)
     end = rows.count_examples((index + 1) * epochs, index * epochs, first)
     return _BlockReader(rows, end, shard, first)
 
@@ -589,7 +589,9 @@ def register_text(
   return _register(name, RowSource(open_documents, builder, options, path_key))
 
 
-def _records(inputs: Any, split: str, format: str) -> tuple[ReadRecords, Any]:
+def _record_reader(
+  inputs: Any, split: str, format: str
+) -> tuple[ReadRecords, Any]:
   """Returns a function that yields the raw documents, and their version."""
   if isinstance(inputs, seqio.DataSource):
     return functools.partial(_read_records, inputs, split, format), repr(inputs)
