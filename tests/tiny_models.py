@@ -82,7 +82,7 @@ def write(
   config = model_folder.make_config(
     family,
     task,
-    from_config.attributes(encoder),
+    from_config.model_attributes(encoder),
     head=head,
     labels=labels,
     problem=problem,
@@ -121,9 +121,9 @@ def write_run(path, folder):
     encoder = from_config.build(config).encoder
     flat = traverse_util.flatten_dict(elmo.softmax_shapes(encoder), sep="/")
     arrays |= {k: np.zeros(x.shape, np.float32) for k, x in flat.items()}
-  if task in task_heads.NAMES.values():
+  if task in task_heads.TASK_BY_KIND.values():
     kind = config["problem"] or next(
-      kind for kind, name in task_heads.NAMES.items() if name == task
+      kind for kind, name in task_heads.TASK_BY_KIND.items() if name == task
     )
     labels = config["labels"] or []
     objective = {"name": "finetune", "kind": kind, "labels": labels}

@@ -47,7 +47,7 @@ def write_model(path, task="pretraining", seed=0, **rest):
   encoder = tiny_families.build("bert", vocab_size=len(PIECES))
   head = {"pairs": True} if task == "pretraining" else rest.pop("head")
   config = model_folder.make_config(
-    "bert", task, from_config.attributes(encoder), head=head, **rest
+    "bert", task, from_config.model_attributes(encoder), head=head, **rest
   )
   rng = np.random.default_rng(seed)
   shapes = from_config.param_shapes(config)
@@ -74,7 +74,7 @@ def write_tuned(path, kind, **rest):
   problem = kind if kind in ("classification", "regression") else None
   return write_model(
     path,
-    task_heads.NAMES[kind],
+    task_heads.TASK_BY_KIND[kind],
     head=head,
     labels=labels,
     problem=problem,

@@ -33,7 +33,7 @@ def write_teacher(path, prepared, family="bert", seed=0, **sizes):
   config = model_folder.make_config(
     family,
     "pretraining",
-    from_config.attributes(encoder),
+    from_config.model_attributes(encoder),
     head={"pairs": False},
     source={"format": "test"},
   )

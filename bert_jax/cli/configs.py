@@ -144,10 +144,10 @@ def _encoder_attributes(model: dict[str, Any]) -> dict[str, Any]:
     return {}
   # Import it here, because it loads jax, which most command lines do not need.
   from bert_jax import models
-  from bert_jax.models.encoder import attributes
+  from bert_jax.models.encoder import field_values
 
   encoder = models.family(model["family"]).build(model["variant"])
-  settable = attributes(encoder)
+  settable = field_values(encoder)
   del settable["vocab_multiple"]
   return settable
 

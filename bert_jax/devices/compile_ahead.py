@@ -55,7 +55,7 @@ def begin_compilation(
     return None
 
   def compile_program() -> Callable[..., Any]:
-    # Each thread has its own mesh in use.
+    # A mesh is in use only in the thread that entered it.
     with sharding.use_mesh(mesh):
       return cast(sharding.JittedFunction, function).lower(*shapes).compile()
 
@@ -65,7 +65,7 @@ def begin_compilation(
 class CompiledAhead:
   """Calls a jitted function of a batch; each batch shape has its own program.
 
-  A shape that was not begun ahead is compiled when its first batch comes.
+  A shape that was not compiled ahead is compiled when its first batch comes.
   """
 
   def __init__(

@@ -64,18 +64,18 @@ _product.defvjp(_forward, _backward)
 
 
 def product(
-  x: Float[Array, "..."], kernel: Float[Array, "..."], num_summed: int
+  x: Float[Array, "..."], kernel: Float[Array, "..."], num_summed_axes: int
 ) -> Float[Array, "..."]:
   """Multiplies an array by a kernel of the same dtype, the product's dtype.
 
   Args:
     x: the array.
     kernel: the kernel.
-    num_summed: the number of axes that the product sums over: the last axes of
-      `x`, which are the first axes of the kernel.
+    num_summed_axes: the number of axes that the product sums over: the last
+      axes of `x`, which are the first axes of the kernel.
   """
-  batch_shape = x.shape[: x.ndim - num_summed]
-  features = kernel.shape[num_summed:]
-  width = math.prod(kernel.shape[:num_summed])
+  batch_shape = x.shape[: x.ndim - num_summed_axes]
+  features = kernel.shape[num_summed_axes:]
+  width = math.prod(kernel.shape[:num_summed_axes])
   y = _product(x.reshape(-1, width), kernel.reshape(width, -1))
   return y.reshape(*batch_shape, *features)

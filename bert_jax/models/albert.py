@@ -85,8 +85,7 @@ def build(variant: str, **overrides: Any) -> Albert:
 
 def flops(encoder: Albert, rows: int, length: int, predictions: int) -> float:
   """Counts the operations of a forward pass; arguments as in `heads.flops`."""
-  e = encoder
-  projection = 2.0 * rows * length * e.embedding_size * e.hidden
+  projection = 2.0 * rows * length * encoder.embedding_size * encoder.hidden
   return projection + heads.flops(
-    e, rows, length, predictions, e.embedding_size
+    encoder, rows, length, predictions, encoder.embedding_size
   )

@@ -98,10 +98,12 @@ def attention(
     return jax.nn.dot_product_attention(
       query, key, value, mask=mask, implementation="cudnn"
     ), None
-  return _plain(query, key, value, mask, dropout_rate, dropout_key)
+  return _attention_without_kernel(
+    query, key, value, mask, dropout_rate, dropout_key
+  )
 
 
-def _plain(
+def _attention_without_kernel(
   query: Float[Array, "b l h k"],
   key: Float[Array, "b l h k"],
   value: Float[Array, "b l h k"],
@@ -128,6 +130,17 @@ class Attention(nn.Module):
   As published, each projection is a separate variable, since an optimizer with
   a trust ratio for each variable (LAMB) must see them separately. One matrix
   product computes queries, keys and values together.
+
+  Attributes:
+    heads: the number of heads.
+    head_dim: the width of a head.
+    dropout: the dropout rate on the probabilities.
+    causal: True means that no query sees a key that is after it.
+    dtype: the dtype of the computation; parameters are always float32.
+    kernel_init: the initializer of the kernels.
+    implementation: see `attention`.
+    products: the precision of matrix products: "dtype" or "fp8"; see
+      kernels/fp8.py.
   """
 
   heads: int
@@ -135,7 +148,7 @@ class Attention(nn.Module):
   dropout: float
   causal: bool
   dtype: jnp.dtype
-  kernel_init: layers.Init
+  kernel_init: layers.Initializer
   implementation: str = "xla"
   products: str = "dtype"
 
@@ -145,7 +158,11 @@ class Attention(nn.Module):
   ) -> tuple[
     Float[Array, "b l d"], Float[Array, "d"], Float[Array, "b h l l"] | None
   ]:
-    """Returns the output without its bias, the bias, and the probabilities."""
+    """Computes attention.
+
+    Returns:
+      The output before its bias is added, that bias, and the probabilities.
+    """
     projections = [
       layers.Dense(
         (self.heads, self.head_dim),
@@ -153,7 +170,7 @@ class Attention(nn.Module):
         self.dtype,
         self.kernel_init,
         name=name,
-      ).weights(x.shape)
+      ).kernel_and_bias(x.shape)
       for name in ("query", "key", "value")
     ]
     kernels, biases = zip(*projections, strict=True)
@@ -179,5 +196,5 @@ class Attention(nn.Module):
       self.kernel_init,
       self.products,
       name="output",
-    ).without_bias(mixed)
+    ).product_and_bias(mixed)
     return y, bias, probabilities

@@ -64,13 +64,13 @@ class Tower(nn.Module):
       linear map changes it to `hidden`.
     dtype: the dtype of the map.
     kernel_init: the initializer of the map's kernel.
-    stack: the keyword arguments of `stack.Stack`.
+    stack_options: the keyword arguments of `stack.Stack`.
   """
 
   hidden: int
   dtype: jnp.dtype
-  kernel_init: layers.Init
-  stack: dict[str, Any]
+  kernel_init: layers.Initializer
+  stack_options: dict[str, Any]
 
   @nn.compact
   def __call__(
@@ -100,7 +100,7 @@ class Tower(nn.Module):
         name="project",
       )(x)
       x = nn.with_logical_constraint(x, layers.ACTIVATION_AXES)
-    layer_stack = stack.Stack(**self.stack, name="layers")
+    layer_stack = stack.Stack(**self.stack_options, name="layers")
     last, collected = layer_stack(x, sequence_ids, train, collect)
     return last, dict(embeddings=x, **collected) if collect else {}
 
@@ -111,7 +111,7 @@ class Electra(Encoder):
   Attributes (besides those of `Encoder`):
     embedding_size: the width of the tables, which both towers read.
     generator_hidden: the width of the generator in pre-training; see
-      `generator`.
+      `generator_encoder`.
     num_segments: the number of rows of the segment table.
   """
 
@@ -123,9 +123,9 @@ class Electra(Encoder):
   num_segments: int = 2
 
   @nn.nowrap
-  def make_embeddings(self, **differences: Any) -> Embeddings:
+  def make_embeddings(self, **overrides: Any) -> Embeddings:
     """Builds the tables, which both towers share in pre-training."""
-    return super().make_embeddings(features=self.embedding_size, **differences)
+    return super().make_embeddings(features=self.embedding_size, **overrides)
 
   def setup(self) -> None:
     """Makes the embeddings and the tower."""
@@ -154,7 +154,7 @@ def make_tower(encoder: Electra) -> Tower:
     hidden=encoder.hidden,
     dtype=encoder.dtype,
     kernel_init=encoder.kernel_init,
-    stack=stack.options(encoder),
+    stack_options=stack.stack_options(encoder),
   )
 
 
@@ -168,7 +168,7 @@ class TokenDiscriminator(nn.Module):
 
   activation: str
   dtype: jnp.dtype
-  kernel_init: layers.Init
+  kernel_init: layers.Initializer
 
   @nn.compact
   def __call__(self, hidden: Float[Array, "b l d"]) -> Float[Array, "b l"]:
@@ -197,12 +197,14 @@ class ForPreTraining(nn.Module):
 
   def setup(self) -> None:
     """Makes the embeddings, both towers and both heads."""
-    e = self.encoder
-    self.embeddings = e.make_embeddings()
-    self.discriminator = make_tower(e)
-    self.generator = make_tower(generator(e))
-    self.mlm = heads.masked_language_model(e)
-    self.rtd = TokenDiscriminator(e.activation, e.dtype, e.kernel_init)
+    encoder = self.encoder
+    self.embeddings = encoder.make_embeddings()
+    self.discriminator = make_tower(encoder)
+    self.generator = make_tower(generator_encoder(encoder))
+    self.mlm = heads.build_word_head(encoder)
+    self.rtd = TokenDiscriminator(
+      encoder.activation, encoder.dtype, encoder.kernel_init
+    )
 
   def _embed(self, batch: dict[str, Array], train: bool) -> tuple[Array, Array]:
     ids = batch["input_ids"]
@@ -266,7 +268,7 @@ def generator_sizes(encoder: Electra) -> dict[str, int]:
   return dict(hidden=hidden, heads=num_heads, mlp=4 * hidden)
 
 
-def generator(encoder: Electra) -> Electra:
+def generator_encoder(encoder: Electra) -> Electra:
   """Returns an encoder with the generator's sizes."""
   sizes: dict[str, Any] = generator_sizes(encoder)
   return encoder.clone(**sizes)
@@ -282,12 +284,12 @@ def flops(encoder: Electra, rows: int, length: int, predictions: int) -> float:
 
   Its arguments are those of `heads.flops`.
   """
-  e, total_flops = encoder, 0.0
-  for tower in (e, generator(e)):
+  total_flops = 0.0
+  for tower in (encoder, generator_encoder(encoder)):
     total_flops += stack_flops(tower, rows, length)
-    if tower.hidden != e.embedding_size:
-      total_flops += 2.0 * rows * length * e.embedding_size * tower.hidden
-  total_flops += 2.0 * rows * length * e.hidden * (e.hidden + 1)
-  head_flops = 2 * generator(e).hidden * e.embedding_size
-  head_flops += 2 * e.embedding_size * e.vocab_size
+    if tower.hidden != encoder.embedding_size:
+      total_flops += 2.0 * rows * length * encoder.embedding_size * tower.hidden
+  total_flops += 2.0 * rows * length * encoder.hidden * (encoder.hidden + 1)
+  head_flops = 2 * generator_encoder(encoder).hidden * encoder.embedding_size
+  head_flops += 2 * encoder.embedding_size * encoder.vocab_size
   return total_flops + rows * predictions * head_flops

@@ -34,7 +34,7 @@ VARIANTS: dict[str, dict[str, int]] = {
 OBJECTIVE = "elmo"
 
 
-def symmetric(bound: float) -> layers.Init:
+def symmetric(bound: float) -> layers.Initializer:
   """Returns an initializer that is uniform between -bound and bound."""
 
   def init(
@@ -45,7 +45,9 @@ def symmetric(bound: float) -> layers.Init:
   return init
 
 
-def convolution_init(activation: str, width: int, char_dim: int) -> layers.Init:
+def convolution_init(
+  activation: str, width: int, char_dim: int
+) -> layers.Initializer:
   """Returns the initializer of filters (allenai/bilm-tf bilm/training.py).
 
   Args:
@@ -347,13 +349,13 @@ class ForPreTraining(nn.Module):
 
   def setup(self) -> None:
     """Makes the table and the bias of the softmax."""
-    e = self.encoder
-    init = nn.initializers.normal(e.hidden**-0.5)
+    encoder = self.encoder
+    init = nn.initializers.normal(encoder.hidden**-0.5)
     self.softmax = layers.vocabulary_table(
-      e.vocab_size, e.vocab_multiple, e.hidden, init
+      encoder.vocab_size, encoder.vocab_multiple, encoder.hidden, init
     )
     self.bias = heads.output_bias(self, self.softmax.embedding)
-    self.drop = layers.Dropout(e.dropout)
+    self.drop = layers.Dropout(encoder.dropout)
 
   def encode(
     self,
@@ -409,7 +411,7 @@ class ForPreTraining(nn.Module):
     table, vocab_size = self.softmax.embedding, self.encoder.vocab_size
     names = ("next_logits", "previous_logits")
     return {
-      name: heads.decode(x, table, vocab_size, self.bias)
+      name: heads.word_logits(x, table, vocab_size, self.bias)
       for name, x in zip(names, hidden, strict=True)
     }
 
@@ -513,11 +515,16 @@ def flops(encoder: Elmo, rows: int, length: int, predictions: int) -> float:
     length: the number of words in a row.
     predictions: the number of logits for a word in one direction.
   """
-  e = encoder
-  filters = sum(count for _, count in e.filters)
-  word_flops = 2.0 * filters * (2 * e.highways * filters + e.hidden)
-  for width, count in e.filters:
-    word_flops += 2.0 * (MAX_CHARS - width + 1) * width * e.char_dim * count
-  weights = 2 * e.hidden * 4 * e.cell + e.cell * e.hidden
-  word_flops += 2 * 2.0 * (e.num_layers * weights + predictions * e.hidden)
+  filters = sum(count for _, count in encoder.filters)
+  word_flops = 2.0 * filters * (2 * encoder.highways * filters + encoder.hidden)
+  for width, count in encoder.filters:
+    word_flops += (
+      2.0 * (MAX_CHARS - width + 1) * width * encoder.char_dim * count
+    )
+  weights = (
+    2 * encoder.hidden * 4 * encoder.cell + encoder.cell * encoder.hidden
+  )
+  word_flops += (
+    2 * 2.0 * (encoder.num_layers * weights + predictions * encoder.hidden)
+  )
   return rows * length * word_flops

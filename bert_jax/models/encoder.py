@@ -18,7 +18,7 @@ from bert_jax.models import layers, stack
 
 # The batch keys that an encoder reads, in the order of its arguments. Only the
 # first key is required.
-INPUTS = ("input_ids", "segment_ids", "sequence_ids", "position_ids")
+INPUT_KEYS = ("input_ids", "segment_ids", "sequence_ids", "position_ids")
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -50,7 +50,7 @@ class Embeddings(nn.Module):
   dropout: float
   norm_epsilon: float | None
   dtype: jnp.dtype
-  kernel_init: layers.Init
+  kernel_init: layers.Initializer
   vocab_multiple: int = 1
 
   def setup(self) -> None:
@@ -167,7 +167,7 @@ class Encoder(nn.Module):
   num_segments = 0
 
   @property
-  def kernel_init(self) -> layers.Init:
+  def kernel_init(self) -> layers.Initializer:
     """The initializer of the tables and kernels."""
     return nn.initializers.truncated_normal(self.initializer_range)
 
@@ -182,11 +182,11 @@ class Encoder(nn.Module):
     return self.embeddings.word.embedding
 
   @nn.nowrap
-  def make_embeddings(self, **differences: Any) -> Embeddings:
+  def make_embeddings(self, **overrides: Any) -> Embeddings:
     """Builds the embeddings.
 
     Args:
-      **differences: the fields whose values differ in a family.
+      **overrides: the fields whose values differ in a family.
     """
     fields: dict[str, Any] = dict(
       vocab_size=self.vocab_size,
@@ -199,7 +199,7 @@ class Encoder(nn.Module):
       kernel_init=self.kernel_init,
       vocab_multiple=self.vocab_multiple,
     )
-    return Embeddings(**fields | differences)
+    return Embeddings(**fields | overrides)
 
   def setup(self) -> None:
     """Makes the embeddings and the stack of layers."""
@@ -253,7 +253,7 @@ class Encoder(nn.Module):
     return x, dict(embeddings=embedded, **collected) if collect else {}
 
 
-def attributes(encoder: nn.Module) -> dict[str, Any]:
+def field_values(encoder: nn.Module) -> dict[str, Any]:
   """Returns an encoder's fields, without the fields of every Flax module."""
   return {name: getattr(encoder, name) for name in _field_names(encoder)}
 
@@ -266,7 +266,7 @@ def _field_names(encoder: nn.Module | type[nn.Module]) -> list[str]:
 def encode(
   encoder: Callable[..., Any], batch: Mapping[str, Array], **options: Any
 ) -> Any:
-  """Calls an encoder with the `INPUTS` that a batch has.
+  """Calls an encoder with the `INPUT_KEYS` that a batch has.
 
   Args:
     encoder: an encoder, or its `apply` bound to parameters, or its `init` bound
@@ -277,11 +277,11 @@ def encode(
   Returns:
     The output of the call.
   """
-  return encoder(*map(batch.get, INPUTS), **options)
+  return encoder(*map(batch.get, INPUT_KEYS), **options)
 
 
 def build_variant(
-  encoder: type[Module],
+  encoder_class: type[Module],
   variants: Mapping[str, Mapping[str, Any]],
   variant: str,
   overrides: Mapping[str, Any],
@@ -289,7 +289,7 @@ def build_variant(
   """Builds a published size of a family.
 
   Args:
-    encoder: the class of the family's encoder.
+    encoder_class: the class of the family's encoder.
     variants: the published sizes: name -> fields of the encoder.
     variant: a key of `variants`.
     overrides: fields that replace the variant's; `dtype` may be a name.
@@ -302,7 +302,7 @@ def build_variant(
     raise ValueError(
       f"model.variant={variant!r} is not one of {list(variants)}."
     )
-  fields = _field_names(encoder)
+  fields = _field_names(encoder_class)
   for name in overrides:
     if name not in fields:
       suggestions = difflib.get_close_matches(name, fields, 1)
@@ -312,15 +312,15 @@ def build_variant(
         else f"it has {fields}."
       )
       raise ValueError(
-        f"model.{name}: {encoder.__name__} has no such attribute; {hint}"
+        f"model.{name}: {encoder_class.__name__} has no such attribute; {hint}"
       )
   values = {**variants[variant], **overrides}
   if "dtype" in values:
-    values["dtype"] = _dtype(values["dtype"])
-  return encoder(**values)
+    values["dtype"] = _float_dtype(values["dtype"])
+  return encoder_class(**values)
 
 
-def _dtype(value: Any) -> jnp.dtype:
+def _float_dtype(value: Any) -> jnp.dtype:
   """Converts a dtype or its name; ValueError unless it is a float dtype."""
   try:
     dtype = jnp.dtype(value)

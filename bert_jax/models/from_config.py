@@ -22,16 +22,16 @@ from bert_jax.models.encoder import encode
 # Without a limit, a damaged number could fill the memory with layers' names.
 MAX_LAYERS = 10_000
 # Attributes of an encoder that change how it computes, but not its results.
-COMPUTATION = (
+COMPUTATION_OPTIONS = (
   *("dtype", "attention", "elementwise", "products"),
   *("unroll", "remat"),
 )
 
 
-def attributes(encoder: nn.Module) -> dict[str, Any]:
+def model_attributes(encoder: nn.Module) -> dict[str, Any]:
   """Returns the attributes that define an encoder: `config["model"]`."""
-  excluded_names = (*COMPUTATION, "vocab_multiple")
-  fields = encoder_lib.attributes(encoder)
+  excluded_names = (*COMPUTATION_OPTIONS, "vocab_multiple")
+  fields = encoder_lib.field_values(encoder)
   return {name: fields[name] for name in fields if name not in excluded_names}
 
 
@@ -49,7 +49,7 @@ def build(config: Mapping[str, Any], **computation: Any) -> nn.Module:
 
   Args:
     config: the config of a converted folder.
-    **computation: encoder attributes that `COMPUTATION` names.
+    **computation: encoder attributes that `COMPUTATION_OPTIONS` names.
 
   Raises:
     UserError: the family, the task or an attribute is unknown.
@@ -58,13 +58,15 @@ def build(config: Mapping[str, Any], **computation: Any) -> nn.Module:
     return WordEncoder(elmo.build("original", **config["model"], **computation))
   family, task = models.family(config["family"]), config["task"]
   for name in computation:
-    if name not in COMPUTATION:
-      raise UserError(f"{name}= may not be given; only {COMPUTATION} may.")
+    if name not in COMPUTATION_OPTIONS:
+      raise UserError(
+        f"{name}= may not be given; only {COMPUTATION_OPTIONS} may."
+      )
   variant = next(iter(family.VARIANTS))
   encoder = family.build(variant, **config["model"], **computation)
   head = dict(config["head"])
   if task == "encoder":
-    return Headless(encoder, config["pooler"])
+    return HeadlessModel(encoder, config["pooler"])
   if task == "pretraining":
     return family.ForPreTraining(encoder, **head)
   if task == "next_sentence":
@@ -73,7 +75,7 @@ def build(config: Mapping[str, Any], **computation: Any) -> nn.Module:
     return models.bert.ForPreTraining(encoder, pairs=False)
   if task == "discriminator":
     return Discriminator(encoder)
-  if task in task_heads.NAMES.values():
+  if task in task_heads.TASK_BY_KIND.values():
     return task_heads.build(task, encoder, head)
   raise UserError(f"the task {task!r} is unknown.")
 
@@ -97,9 +99,9 @@ def param_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
       raise UserError(
         f"{name} has {len(str(size))} digits; sizes are below 2**31."
       )
-  layers = config["model"].get("num_layers", 0)
-  if layers > MAX_LAYERS:
-    raise UserError(f"num_layers={layers} is more than {MAX_LAYERS:,}.")
+  num_layers = config["model"].get("num_layers", 0)
+  if num_layers > MAX_LAYERS:
+    raise UserError(f"num_layers={num_layers} is more than {MAX_LAYERS:,}.")
   try:
     boxed_params = jax.eval_shape(module.init, jax.random.key(0), batch)
   except OverflowError as e:
@@ -118,7 +120,7 @@ def param_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 Batch = dict[str, Array]
 
 
-class Headless(nn.Module):
+class HeadlessModel(nn.Module):
   """Runs an encoder without a head, and its pooler if it has one.
 
   Attributes:
@@ -165,13 +167,15 @@ class Discriminator(nn.Module):
 
   def setup(self) -> None:
     """Makes the head."""
-    e = self.encoder
-    self.rtd = electra.TokenDiscriminator(e.activation, e.dtype, e.kernel_init)
+    encoder = self.encoder
+    self.rtd = electra.TokenDiscriminator(
+      encoder.activation, encoder.dtype, encoder.kernel_init
+    )
 
   def __call__(
     self, batch: Batch, *, train: bool = False
   ) -> dict[str, Float[Array, "b l"]]:
-    """Returns float32 {"rtd_logits"}; see `Headless` for the batch."""
+    """Returns float32 {"rtd_logits"}; see `HeadlessModel` for the batch."""
     hidden, _ = encode(self.encoder, batch, train=train)
     return {"rtd_logits": self.rtd(hidden)}
 
@@ -183,14 +187,14 @@ class NextSentenceModel(nn.Module):
 
   def setup(self) -> None:
     """Makes the pooler and the head."""
-    e = self.encoder
-    self.pooler = heads.Pooler(e.dtype, e.kernel_init)
-    self.pair = heads.Classifier(2, 0.0, e.kernel_init)
+    encoder = self.encoder
+    self.pooler = heads.Pooler(encoder.dtype, encoder.kernel_init)
+    self.pair = heads.Classifier(2, 0.0, encoder.kernel_init)
 
   def __call__(
     self, batch: Batch, *, train: bool = False
   ) -> dict[str, Float[Array, "b 1 2"]]:
-    """Returns float32 {"pair_logits"}; see `Headless` for the batch."""
+    """Returns float32 {"pair_logits"}; see `HeadlessModel` for the batch."""
     hidden, _ = encode(self.encoder, batch, train=train)
     first_positions = jnp.zeros((hidden.shape[0], 1), jnp.int32)
     return {"pair_logits": self.pair(self.pooler(hidden, first_positions))}

@@ -40,7 +40,7 @@ class Gpt(Encoder):
   norm_epsilon: float = 1e-5
 
   @property
-  def kernel_init(self) -> layers.Init:
+  def kernel_init(self) -> layers.Initializer:
     """The initializer of tables and kernels: a normal, without truncation."""
     return nn.initializers.normal(self.initializer_range)
 
@@ -78,7 +78,9 @@ class ForPreTraining(nn.Module):
       train: True applies dropout, which needs a "dropout" rng.
     """
     hidden, table = self.encode(batch, train=train)
-    return {"lm_logits": heads.decode(hidden, table, self.encoder.vocab_size)}
+    return {
+      "lm_logits": heads.word_logits(hidden, table, self.encoder.vocab_size)
+    }
 
 
 def build(variant: str, **overrides: Any) -> Gpt:

@@ -15,10 +15,10 @@ from bert_jax.models import layers, primitives
 from bert_jax.models.encoder import Encoder, encode, stack_flops
 
 # SpanBERT's boundary head has a table with a vector for each offset in a span.
-# These are the counts of its rows and columns (facebookresearch/SpanBERT
+# These are the numbers of its rows and columns (facebookresearch/SpanBERT
 # pretraining/README.md, --max-pair-targets and
 # --pair-positional-embedding-size; Joshi et al. 2020, section 4.2).
-SPAN_TARGETS, SPAN_WIDTH = 15, 200
+NUM_SPAN_OFFSETS, SPAN_OFFSET_WIDTH = 15, 200
 
 
 class MaskedLanguageModel(nn.Module):
@@ -43,7 +43,7 @@ class MaskedLanguageModel(nn.Module):
   activation: str
   norm_epsilon: float
   dtype: jnp.dtype
-  kernel_init: layers.Init
+  kernel_init: layers.Initializer
 
   @nn.compact
   def __call__(
@@ -69,7 +69,9 @@ class MaskedLanguageModel(nn.Module):
     )(x)
     x = layers.activation(self.activation)(x)
     x = layers.layer_norm(self.norm_epsilon, self.dtype, "norm")(x)
-    return decode(x, embedding, self.vocab_size, output_bias(self, embedding))
+    return word_logits(
+      x, embedding, self.vocab_size, output_bias(self, embedding)
+    )
 
 
 class SpanBoundary(nn.Module):
@@ -87,7 +89,7 @@ class SpanBoundary(nn.Module):
   activation: str
   norm_epsilon: float
   dtype: jnp.dtype
-  kernel_init: layers.Init
+  kernel_init: layers.Initializer
 
   @nn.compact
   def __call__(
@@ -102,17 +104,17 @@ class SpanBoundary(nn.Module):
     Args:
       hidden: the encoder's last hidden states.
       positions: the positions of the tokens. Tokens whose offset in the span is
-        not below `SPAN_TARGETS` get the last offset's vector; their weight in
-        the loss must be 0.
+        not below `NUM_SPAN_OFFSETS` get the last offset's vector; their weight
+        in the loss must be 0.
       spans: the positions just left and just right of each token's span.
       embedding: the word table.
     """
     rows, count = positions.shape
     ends = layers.gather_positions(hidden, spans.reshape(rows, 2 * count))
-    offsets = jnp.clip(positions - spans[..., 0] - 1, 0, SPAN_TARGETS - 1)
+    offsets = jnp.clip(positions - spans[..., 0] - 1, 0, NUM_SPAN_OFFSETS - 1)
     table = layers.Embedding(
-      SPAN_TARGETS,
-      SPAN_WIDTH,
+      NUM_SPAN_OFFSETS,
+      SPAN_OFFSET_WIDTH,
       self.kernel_init,
       (None, None),
       one_hot=True,
@@ -133,7 +135,9 @@ class SpanBoundary(nn.Module):
       x = layers.activation(self.activation)(x)
       norm = layers.layer_norm(self.norm_epsilon, self.dtype, f"norm_{number}")
       x = norm(x)
-    return decode(x, embedding, self.vocab_size, output_bias(self, embedding))
+    return word_logits(
+      x, embedding, self.vocab_size, output_bias(self, embedding)
+    )
 
 
 def output_bias(
@@ -153,7 +157,7 @@ def output_bias(
   )
 
 
-def decode(
+def word_logits(
   x: Float[Array, "b m e"],
   embedding: Float[Array, "v e"],
   vocab_size: int,
@@ -204,7 +208,7 @@ class Pooler(nn.Module):
   """Applies dense and activation to the vectors at positions such as [CLS]."""
 
   dtype: jnp.dtype
-  kernel_init: layers.Init
+  kernel_init: layers.Initializer
   activation: str = "tanh"
   dropout: float = 0.0
 
@@ -233,7 +237,7 @@ class Classifier(nn.Module):
 
   num_labels: int
   dropout: float
-  kernel_init: layers.Init
+  kernel_init: layers.Initializer
 
   @nn.compact
   def __call__(
@@ -250,16 +254,16 @@ class Classifier(nn.Module):
     )(x)
 
 
-def masked_language_model(
-  encoder: Encoder, head: Any = MaskedLanguageModel
+def build_word_head(
+  encoder: Encoder, head_class: Any = MaskedLanguageModel
 ) -> Any:
   """Builds a head that predicts pieces, with the encoder's settings.
 
   Args:
     encoder: the encoder.
-    head: `MaskedLanguageModel` or `SpanBoundary`.
+    head_class: `MaskedLanguageModel` or `SpanBoundary`.
   """
-  return head(
+  return head_class(
     vocab_size=encoder.vocab_size,
     activation=encoder.activation,
     norm_epsilon=encoder.norm_epsilon,
@@ -284,13 +288,13 @@ class ForPreTraining(nn.Module):
 
   def setup(self) -> None:
     """Makes the heads."""
-    e = self.encoder
-    self.mlm = masked_language_model(e)
+    encoder = self.encoder
+    self.mlm = build_word_head(encoder)
     if self.span_boundary:
-      self.span = masked_language_model(e, SpanBoundary)
+      self.span = build_word_head(encoder, SpanBoundary)
     if self.pairs:
-      self.pooler = Pooler(e.dtype, e.kernel_init)
-      self.pair = Classifier(2, 0.0, e.kernel_init)
+      self.pooler = Pooler(encoder.dtype, encoder.kernel_init)
+      self.pair = Classifier(2, 0.0, encoder.kernel_init)
 
   def __call__(
     self, batch: dict[str, Array], *, train: bool = False
@@ -377,5 +381,5 @@ def head_flops(
 
 def span_flops(hidden: int, vocab_size: int, predictions: int) -> float:
   """Counts the operations of the boundary head; see `head_flops`."""
-  d, p, v = hidden, SPAN_WIDTH, vocab_size
+  d, p, v = hidden, SPAN_OFFSET_WIDTH, vocab_size
   return 2.0 * predictions * ((2 * d + p) * d + d * d + d * v)

@@ -14,7 +14,7 @@ from bert_jax.kernels import fp8, fused_activation, fused_norm
 from bert_jax.models import primitives
 
 # An initializer of a parameter: (key, shape, dtype) -> array.
-Init = Callable[..., Array]
+Initializer = Callable[..., Array]
 # The logical axes of hidden states.
 ACTIVATION_AXES = ("batch", "length", "embed_activation")
 
@@ -79,13 +79,13 @@ class Dropout(nn.Module):
     return dropout(x, self.rate, self.make_rng("dropout"))
 
 
-def with_axes(init: Init, axes: tuple[str | None, ...]) -> Init:
+def with_axes(init: Initializer, axes: tuple[str | None, ...]) -> Initializer:
   """Returns an initializer whose array is boxed with logical axis names.
 
   The initializer's type says "array", because `nn.Module.param` returns the
   array without the box.
   """
-  return cast(Init, nn.with_logical_partitioning(init, axes))
+  return cast(Initializer, nn.with_logical_partitioning(init, axes))
 
 
 class Dense(nn.Module):
@@ -98,53 +98,58 @@ class Dense(nn.Module):
     dtype: the dtype of the product.
     kernel_init: the initializer of the kernel in its full shape; the bias
       starts at zero.
-    products: "dtype", or "fp8"; see kernels/fp8.py.
+    products: the precision of the product, "dtype" or "fp8"; see
+      kernels/fp8.py.
   """
 
   features: tuple[int, ...]
   axes: tuple[str | None, ...]
   dtype: jnp.dtype
-  kernel_init: Init
+  kernel_init: Initializer
   products: str = "dtype"
 
   @property
-  def num_summed(self) -> int:
+  def num_summed_axes(self) -> int:
     """The number of trailing axes of the input that the product sums over."""
     return len(self.axes) - len(self.features)
 
   @nn.compact
-  def weights(self, input_shape: tuple[int, ...]) -> tuple[Array, Array]:
+  def kernel_and_bias(
+    self, input_shape: tuple[int, ...]
+  ) -> tuple[Array, Array]:
     """Returns the float32 kernel and bias for an input of this shape."""
     kernel = self.param(
       "kernel",
       with_axes(self.kernel_init, self.axes),
-      input_shape[len(input_shape) - self.num_summed :] + self.features,
+      input_shape[len(input_shape) - self.num_summed_axes :] + self.features,
       jnp.float32,
     )
     bias = self.param(
       "bias",
-      with_axes(nn.initializers.zeros_init(), self.axes[self.num_summed :]),
+      with_axes(
+        nn.initializers.zeros_init(), self.axes[self.num_summed_axes :]
+      ),
       self.features,
       jnp.float32,
     )
     return kernel, bias
 
-  def without_bias(self, x: Float[Array, "..."]) -> tuple[Array, Array]:
+  def product_and_bias(self, x: Float[Array, "..."]) -> tuple[Array, Array]:
     """Returns the product in `dtype`, and the float32 bias to add to it."""
-    kernel, bias = self.weights(x.shape)
-    y = product(x, kernel, self.num_summed, self.dtype, self.products)
+    kernel, bias = self.kernel_and_bias(x.shape)
+    y = product(x, kernel, self.num_summed_axes, self.dtype, self.products)
     return y, bias
 
   def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
     """Returns the product plus the bias, in `dtype`."""
-    y, bias = self.without_bias(x)
+    y, bias = self.product_and_bias(x)
     return y + jax.lax.broadcast_to_rank(bias.astype(self.dtype), y.ndim)
 
 
 def product(
   x: Float[Array, "..."],
   kernel: Float[Array, "..."],
-  num_summed: int,
+  num_summed_axes: int,
   dtype: jnp.dtype,
   products: str = "dtype",
 ) -> Float[Array, "..."]:
@@ -153,15 +158,16 @@ def product(
   Args:
     x: the array.
     kernel: the kernel.
-    num_summed: the number of axes that the product sums over: the last axes of
-      `x`, which are the first axes of the kernel.
+    num_summed_axes: the number of axes that the product sums over: the last
+      axes of `x`, which are the first axes of the kernel.
     dtype: the dtype of both operands and of the product.
-    products: "dtype", or "fp8"; see kernels/fp8.py.
+    products: the precision of the product, "dtype" or "fp8"; see
+      kernels/fp8.py.
   """
   if products == "fp8":
-    return fp8.product(x.astype(dtype), kernel.astype(dtype), num_summed)
-  trailing = tuple(range(x.ndim - num_summed, x.ndim))
-  dimensions = ((trailing, tuple(range(num_summed))), ((), ()))
+    return fp8.product(x.astype(dtype), kernel.astype(dtype), num_summed_axes)
+  trailing = tuple(range(x.ndim - num_summed_axes, x.ndim))
+  dimensions = ((trailing, tuple(range(num_summed_axes))), ((), ()))
   return jax.lax.dot_general(x.astype(dtype), kernel.astype(dtype), dimensions)
 
 
@@ -265,7 +271,7 @@ def layer_norm(
   )
 
 
-def padded(init: Init, rows: int) -> Init:
+def with_zero_rows(init: Initializer, rows: int) -> Initializer:
   """Returns `init` for the first `rows` rows, and zeros for the later rows.
 
   The first rows are drawn as if the array had no more rows. The added rows only
@@ -302,7 +308,7 @@ class Embedding(nn.Module):
 
   size: int
   features: int
-  kernel_init: Init
+  kernel_init: Initializer
   axes: tuple[str | None, str | None] = ("vocab", "embed")
   one_hot: bool = False
 
@@ -319,7 +325,7 @@ class Embedding(nn.Module):
     self, ids: Int[Array, "..."], train: bool = True
   ) -> Float[Array, "... d"]:
     """Returns the rows of `ids`; `train` matters only with `one_hot`."""
-    valid = (ids >= 0) & (ids < self.size)
+    is_valid = (ids >= 0) & (ids < self.size)
     if self.one_hot and train:
       rows = jnp.einsum(
         "...v,vd->...d",
@@ -327,18 +333,18 @@ class Embedding(nn.Module):
         self.embedding,
         precision=jax.lax.Precision.HIGHEST,
       )
-      return jnp.where(valid[..., None], rows, jnp.nan)
+      return jnp.where(is_valid[..., None], rows, jnp.nan)
     # The mesh axis that splits the columns splits the batch too. Collect all
     # columns on each device first; otherwise the partitioner would copy the
     # rows of the whole batch to every device.
     table = nn.with_logical_constraint(self.embedding, (self.axes[0], None))
     # `take` gives NaN for ids beyond the end, but it counts negative ids from
     # the end. So replace negative ids by `size`.
-    return jnp.take(table, jnp.where(valid, ids, self.size), axis=0)
+    return jnp.take(table, jnp.where(is_valid, ids, self.size), axis=0)
 
 
 def vocabulary_table(
-  vocab_size: int, multiple: int, features: int, kernel_init: Init
+  vocab_size: int, multiple: int, features: int, kernel_init: Initializer
 ) -> Embedding:
   """Returns a table with a row for each piece.
 
@@ -349,7 +355,7 @@ def vocabulary_table(
     kernel_init: the initializer of the pieces' rows.
   """
   rows = math.ceil(vocab_size / multiple) * multiple
-  return Embedding(rows, features, padded(kernel_init, vocab_size))
+  return Embedding(rows, features, with_zero_rows(kernel_init, vocab_size))
 
 
 def gather_positions(

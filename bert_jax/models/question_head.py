@@ -11,13 +11,13 @@ from bert_jax.models import layers
 
 # The number of starts to try, and of ends for each start (google-research/
 # electra configure_finetuning.py, beam_size).
-BEAM = 20
+BEAM_SIZE = 20
 # The width of the two hidden layers (finetune/qa/qa_tasks.py,
 # get_prediction_module).
-WIDTH = 512
+HIDDEN_WIDTH = 512
 # This number is subtracted from the logits of positions where no answer may
 # begin or end (the same function).
-MASKED = 1000.0
+MASKED_PENALTY = 1000.0
 
 
 class AnswerLogits(NamedTuple):
@@ -34,7 +34,7 @@ class AnswerLogits(NamedTuple):
   null: Float[Array, "b"]
 
 
-class JointAnswers(nn.Module):
+class JointAnswerHead(nn.Module):
   """Computes logits of an answer's start, of its end, and of no answer.
 
   The logits of the end depend on the start.
@@ -64,15 +64,15 @@ class JointAnswers(nn.Module):
     """Makes the dense layers."""
     glorot, float32 = nn.initializers.glorot_uniform(), jnp.dtype("float32")
 
-    def hidden() -> layers.Dense:
-      return layers.Dense((WIDTH,), ("embed", None), self.dtype, glorot)
+    def hidden_layer() -> layers.Dense:
+      return layers.Dense((HIDDEN_WIDTH,), ("embed", None), self.dtype, glorot)
 
-    def linear(axis: str | None) -> layers.Dense:
+    def linear_layer(axis: str | None) -> layers.Dense:
       return layers.Dense((1,), (axis, None), float32, glorot)
 
-    self.start = linear("embed")
-    self.end_hidden, self.end = hidden(), linear(None)
-    self.null_hidden, self.null = hidden(), linear(None)
+    self.start = linear_layer("embed")
+    self.end_hidden, self.end = hidden_layer(), linear_layer(None)
+    self.null_hidden, self.null = hidden_layer(), linear_layer(None)
 
   def logits_given_starts(
     self,
@@ -87,9 +87,9 @@ class JointAnswers(nn.Module):
       mask: True where an answer may begin and end.
       starts: the positions of the right starts.
     """
-    start = self._starts(hidden, mask)
-    end = self._ends(hidden, mask, starts[:, None])[:, 0]
-    null = self._null(hidden, start)
+    start = self._start_logits(hidden, mask)
+    end = self._end_logits(hidden, mask, starts[:, None])[:, 0]
+    null = self._null_logit(hidden, start)
     return AnswerLogits(start=start, end=end, null=null)
 
   def __call__(
@@ -110,28 +110,28 @@ class JointAnswers(nn.Module):
     """
     count, length = hidden.shape[:2]
     k = min(self.beam, length)
-    start = self._starts(hidden, mask)
+    start = self._start_logits(hidden, mask)
     start_scores, starts = jax.lax.top_k(jax.nn.log_softmax(start), k)
-    ends = self._ends(hidden, mask, starts)
+    ends = self._end_logits(hidden, mask, starts)
     end_scores, ends = jax.lax.top_k(jax.nn.log_softmax(ends), k)
     columns = jnp.broadcast_arrays(
       starts[..., None], ends, start_scores[..., None], end_scores
     )
     spans = jnp.stack([x.astype(jnp.float32) for x in columns], -1)
-    null = self._null(hidden, start)[:, None, None]
+    null = self._null_logit(hidden, start)[:, None, None]
     null = jnp.pad(null, [(0, 0), (0, 0), (2, 1)])
     return jnp.concatenate([null, spans.reshape(count, k * k, 4)], 1)
 
-  def _starts(self, hidden: Array, mask: Array) -> Float[Array, "b l"]:
-    return _masked(self.start(hidden)[..., 0], mask)
+  def _start_logits(self, hidden: Array, mask: Array) -> Float[Array, "b l"]:
+    return _penalise_masked(self.start(hidden)[..., 0], mask)
 
-  def _ends(
+  def _end_logits(
     self, hidden: Array, mask: Array, starts: Int[Array, "b k"]
   ) -> Float[Array, "b k l"]:
     """Returns the logits of the ends given each of `starts`."""
     d = hidden.shape[-1]
-    kernel, bias = self.end_hidden.weights((2 * d,))
-    last_kernel, last_bias = self.end.weights((WIDTH,))
+    kernel, bias = self.end_hidden.kernel_and_bias((2 * d,))
+    last_kernel, last_bias = self.end.kernel_and_bias((HIDDEN_WIDTH,))
     start_states = layers.gather_positions(hidden, starts)
     # The dense layer multiplies the start's state and a position's state, side
     # by side. Compute the two halves of this product separately.
@@ -143,14 +143,14 @@ class JointAnswers(nn.Module):
       x = layers.activation("gelu")(start_state[:, None] + states)
       y = layers.product(x, last_kernel, 1, jnp.dtype("float32"))
       y = y + last_bias[None, None]
-      return _masked(y[..., 0], mask)
+      return _penalise_masked(y[..., 0], mask)
 
     # Compute one start at a time. The hidden layer of all starts, [b, k, l,
     # 512], would be twenty times as large as a layer of the encoder.
     logits = jax.lax.map(end_logits, start_states.swapaxes(0, 1))
     return logits.swapaxes(0, 1)
 
-  def _null(
+  def _null_logit(
     self, hidden: Array, start: Float[Array, "b l"]
   ) -> Float[Array, "b"]:
     """Returns the logit of no answer; `start` are the logits of the starts."""
@@ -161,7 +161,7 @@ class JointAnswers(nn.Module):
     return self.null(x)[..., 0]
 
 
-def _masked(
+def _penalise_masked(
   logits: Float[Array, "b l"], mask: Bool[Array, "b l"]
 ) -> Float[Array, "b l"]:
-  return jnp.where(mask, logits, logits - MASKED)
+  return jnp.where(mask, logits, logits - MASKED_PENALTY)

@@ -27,7 +27,7 @@ class TransformerLayer(nn.Module):
   activation: str
   norm_epsilon: float
   dtype: jnp.dtype
-  kernel_init: layers.Init
+  kernel_init: layers.Initializer
   causal: bool = False
   attention: str = "xla"
   elementwise: str = "xla"
@@ -61,21 +61,21 @@ class TransformerLayer(nn.Module):
       nn.with_logical_constraint(copy, layers.ACTIVATION_AXES)
       for copy in add_norm(name="attention_norm")(x, mixed, bias, train)
     )
-    options = self.dtype, self.kernel_init, self.products
+    dense_options = self.dtype, self.kernel_init, self.products
     y, bias = layers.Dense(
-      (self.mlp,), ("embed", "mlp"), *options, name="mlp_in"
-    ).without_bias(x)
+      (self.mlp,), ("embed", "mlp"), *dense_options, name="mlp_in"
+    ).product_and_bias(x)
     y = layers.bias_activation(y, bias, self.activation, self.elementwise)
     y = nn.with_logical_constraint(y, ("batch", "length", "mlp"))
     y, bias = layers.Dense(
-      (width,), ("mlp", "embed"), *options, name="mlp_out"
-    ).without_bias(y)
+      (width,), ("mlp", "embed"), *dense_options, name="mlp_out"
+    ).product_and_bias(y)
     x, _ = add_norm(name="mlp_norm")(residual, y, bias, train)
     x = nn.with_logical_constraint(x, layers.ACTIVATION_AXES)
     return x, {"hidden": x, "attention": probabilities}
 
 
-def _scan_unroll(unroll: int, length: int) -> int:
+def _unroll_of_scan(unroll: int, length: int) -> int:
   """Returns the `unroll` of lax.scan; 0 makes no loop.
 
   It is 0 if the loop would have one iteration. Even such a loop would copy
@@ -164,7 +164,7 @@ class Stack(nn.Module):
         split_rngs={"params": False, "dropout": True},
         in_axes=nn.broadcast,
         length=repeats,
-        unroll=_scan_unroll(unroll, repeats),
+        unroll=_unroll_of_scan(unroll, repeats),
       )
     apply_layers = nn.scan(
       apply_layers,
@@ -172,7 +172,7 @@ class Stack(nn.Module):
       split_rngs={"params": True, "dropout": True},
       in_axes=nn.broadcast,
       length=groups,
-      unroll=_scan_unroll(unroll // repeats, groups),
+      unroll=_unroll_of_scan(unroll // repeats, groups),
       metadata_params={nn.PARTITION_NAME: "layers"},
     )
     fields = dict(self.layer)
@@ -190,7 +190,7 @@ class Stack(nn.Module):
     return x, collected
 
 
-def options(
+def stack_options(
   encoder: Any, groups: int = 0, causal: bool = False
 ) -> dict[str, Any]:
   """Returns the keyword arguments of an encoder's `Stack`.
@@ -230,5 +230,5 @@ def options(
 
 
 def build(encoder: Any, groups: int = 0, causal: bool = False) -> Stack:
-  """Builds the stack of an encoder; see `options`."""
-  return Stack(**options(encoder, groups, causal))
+  """Builds the stack of an encoder; see `stack_options`."""
+  return Stack(**stack_options(encoder, groups, causal))

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bert_jax.models import heads, layers, question_head
-from bert_jax.models.encoder import INPUTS, Encoder, encode
+from bert_jax.models.encoder import INPUT_KEYS, Encoder, encode
 
 Batch = dict[str, Array]
-# The kind of a task -> the name of its module in a converted model's config.
-NAMES = {
+# The kind of a task -> its name, `task`, in a converted folder's config.
+TASK_BY_KIND = {
   "classification": "sequence_classification",
   "regression": "sequence_classification",
   "multi_label": "sequence_classification",
@@ -26,14 +26,14 @@ SPAN_HEADS = ("apart", "joint")
 
 
 def build(
-  name: str, encoder: Encoder, head: Mapping[str, Any]
+  task: str, encoder: Encoder, head: Mapping[str, Any]
 ) -> (
   "SequenceClassifier | TokenClassifier | SpanClassifier | JointSpanClassifier"
 ):
   """Builds the module of a task.
 
   Args:
-    name: a value of `NAMES`.
+    task: a value of `TASK_BY_KIND`.
     encoder: an encoder of any family.
     head: the keyword arguments of the module. `pooling` is a dict of the fields
       of `heads.Pooling`. A `beam` selects ELECTRA's head for spans.
@@ -42,7 +42,7 @@ def build(
   if "pooling" in head:
     pooling = heads.Pooling(**head.pop("pooling"))
     return SequenceClassifier(encoder, pooling, **head)
-  if name != "span":
+  if task != "span":
     return TokenClassifier(encoder, **head)
   if "beam" in head:
     return JointSpanClassifier(encoder, **head)
@@ -59,7 +59,7 @@ def head_options(
   """Returns the argument `head` of `build` for a kind of task.
 
   Args:
-    kind: the kind of the task, a key of `NAMES`.
+    kind: the kind of the task, a key of `TASK_BY_KIND`.
     pooling: the family's `POOLING`.
     num_labels: the number of classes or tags; other kinds do not read it.
     dropout: the dropout rate before the classifier. None means the published
@@ -68,7 +68,7 @@ def head_options(
   """
   dropout_option = {} if dropout is None else {"dropout": dropout}
   if kind == "span":
-    beam = {"beam": question_head.BEAM} if span_head == "joint" else {}
+    beam = {"beam": question_head.BEAM_SIZE} if span_head == "joint" else {}
     return {"dropout": 0.0} | beam | dropout_option
   if kind == "tagging":
     return {"num_labels": num_labels, "dropout": 0.1} | dropout_option
@@ -86,7 +86,7 @@ def input_keys(module: Any) -> list[str]:
   """
   reads_segments = module.encoder.num_segments > 1
   reads_segments |= isinstance(module, JointSpanClassifier)
-  return [key for key in INPUTS if reads_segments or key != "segment_ids"]
+  return [key for key in INPUT_KEYS if reads_segments or key != "segment_ids"]
 
 
 class SequenceClassifier(nn.Module):
@@ -111,16 +111,16 @@ class SequenceClassifier(nn.Module):
 
   def setup(self) -> None:
     """Makes the pooler, if there is one, and the classifier."""
-    e, p = self.encoder, self.pooling
-    if p.activation is not None:
+    encoder, pooling = self.encoder, self.pooling
+    if pooling.activation is not None:
       self.pooler = heads.Pooler(
-        e.dtype,
-        e.kernel_init,
-        p.activation,
-        p.dropout if p.input_dropout else 0.0,
+        encoder.dtype,
+        encoder.kernel_init,
+        pooling.activation,
+        pooling.dropout if pooling.input_dropout else 0.0,
       )
     self.classifier = heads.Classifier(
-      self.num_labels, p.dropout, e.kernel_init
+      self.num_labels, pooling.dropout, encoder.kernel_init
     )
 
   def __call__(
@@ -143,7 +143,9 @@ class SequenceClassifier(nn.Module):
           f"input_ids of shape {shape} are choices: num_labels must be 1, not"
           f" {self.num_labels}."
         )
-      flat = {k: batch[k].reshape(-1, shape[2]) for k in INPUTS if k in batch}
+      flat = {
+        k: batch[k].reshape(-1, shape[2]) for k in INPUT_KEYS if k in batch
+      }
       return self(flat, train=train).reshape(shape[:2])
     hidden, _ = encode(self.encoder, batch, train=train)
     return self.classify(hidden, batch, train)
@@ -214,29 +216,29 @@ class SpanClassifier(TokenClassifier):
 class JointSpanClassifier(nn.Module):
   """ELECTRA's head for questions on any encoder.
 
-  The head itself is `question_head.JointAnswers`. An answer is in segment 1, or
-  at the first position, which means that there is no answer
+  The head itself is `question_head.JointAnswerHead`. An answer is in segment 1,
+  or at the first position, which means that there is no answer
   (google-research/electra finetune/qa/qa_tasks.py, answer_mask).
 
   Attributes:
     encoder: an encoder of any family.
     dropout: the dropout rate on the hidden states; 0 as published.
-    beam: see `question_head.JointAnswers`.
+    beam: see `question_head.JointAnswerHead`.
   """
 
   encoder: Encoder
   dropout: float = 0.0
-  beam: int = question_head.BEAM
+  beam: int = question_head.BEAM_SIZE
 
   def setup(self) -> None:
     """Makes the dropout and the head."""
     self.drop = layers.Dropout(self.dropout)
-    self.answers = question_head.JointAnswers(self.beam, self.encoder.dtype)
+    self.answers = question_head.JointAnswerHead(self.beam, self.encoder.dtype)
 
   def __call__(
     self, batch: Batch, *, train: bool = False
   ) -> Float[Array, "b s 4"]:
-    """Returns the spans of `question_head.JointAnswers.__call__`.
+    """Returns the spans of `question_head.JointAnswerHead.__call__`.
 
     Args:
       batch: see `SequenceClassifier.__call__`. `segment_ids` are required, also

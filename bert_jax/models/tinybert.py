@@ -62,19 +62,19 @@ class ForDistillation(nn.Module):
   def __call__(
     self, batch: dict[str, Array], *, train: bool = False
   ) -> tuple[Float[Array, "n b l d"], Float[Array, "n b l w"]]:
-    """Returns the states of `collect`, and the same states after the maps.
+    """Returns the states of `layer_states`, and the same states after the maps.
 
     Args:
       batch: see `heads.ForPreTraining`.
       train: True applies dropout, which needs a "dropout" rng.
     """
-    states = collect(self.encoder, batch, train)
+    states = layer_states(self.encoder, batch, train)
     embeddings_map = self.fit_embeddings if self.maps == "two" else self.fit
     mapped_states = embeddings_map(states[:1]), self.fit(states[1:])
     return states, jnp.concatenate(mapped_states)
 
 
-def collect(
+def layer_states(
   encoder: Callable[..., Any], batch: dict[str, Array], train: bool = False
 ) -> Float[Array, "n b l d"]:
   """Returns the embeddings and the output of each layer, stacked.

@@ -171,7 +171,7 @@ def sampled_losses(
   label_logits = (hidden.astype(jnp.float32) * vectors).sum(-1) + biases
   label_logits = label_logits - log_expected(labels, tries, vocab_size)
   table, bias = candidate_rows
-  logits = heads.decode(
+  logits = heads.word_logits(
     hidden, table, len(ids), bias - log_expected(ids, tries, vocab_size)
   )
   is_label = labels[..., None] == jax.lax.broadcast_to_rank(
@@ -207,7 +207,7 @@ def full_sum(
   size = max(1, min(length, LOGITS // (count * table.shape[0])))
 
   def sum_chunk(x: Array, labels: Array, weights: Array) -> Array:
-    logits = heads.decode(x, table, vocab_size, bias)
+    logits = heads.word_logits(x, table, vocab_size, bias)
     return (cross_entropy(logits, labels) * weights).sum()
 
   if size == length:

@@ -17,10 +17,10 @@ from jaxtyping import Array, Float
 from bert_jax import models
 from bert_jax.models import question_head, task_heads
 from bert_jax.models.encoder import (
-  INPUTS,
+  INPUT_KEYS,
   Encoder,
-  attributes,
   encode,
+  field_values,
   stack_flops,
 )
 from bert_jax.objectives import lm
@@ -64,7 +64,7 @@ def task_sums(
   Cross-entropies are in nats.
 
   Args:
-    kind: the kind of the task, a key of `task_heads.NAMES`.
+    kind: the kind of the task, a key of `task_heads.TASK_BY_KIND`.
     logits: the head's logits, see models/task_heads.py.
     labels: int32 or float32: [b, n] for multi_label, [b, l] for tagging, [b, 2]
       for spans, [b] for other kinds.
@@ -162,7 +162,9 @@ def _logits_and_lm_sums(
   The task's head and the language model read the same hidden states.
   """
   length = batch["input_ids"].shape[-1]
-  rows = {key: batch[key].reshape(-1, length) for key in INPUTS if key in batch}
+  rows = {
+    key: batch[key].reshape(-1, length) for key in INPUT_KEYS if key in batch
+  }
   hidden, _ = encode(module.encoder, rows, train=train)
   logits = module.classify(hidden, rows, train)
   sums = language_model_sums(hidden, module, batch)
@@ -253,7 +255,7 @@ def _check_options(
 ) -> None:
   """Raises ValueError if an option of `build` is out of its range."""
   check_family("finetune", family, models.FAMILIES)
-  check_choice("kind", kind, task_heads.NAMES)
+  check_choice("kind", kind, task_heads.TASK_BY_KIND)
   check_choice("head", head, HEADS)
   check_choice("span_positions", span_positions, SPAN_POSITIONS)
   check_choice("span_head", span_head, task_heads.SPAN_HEADS)
@@ -323,7 +325,7 @@ def build(
 
   Args:
     model: keyword arguments of the family's `build`, and `family`.
-    kind: the kind of the task, a key of `task_heads.NAMES`.
+    kind: the kind of the task, a key of `task_heads.TASK_BY_KIND`.
     labels: the names of the task's classes or tags.
     head: "new" takes the encoder and the pooler of a pre-trained model and
       draws the other parameters; "taken" also takes the model's classifier.
@@ -355,11 +357,11 @@ def build(
   options = task_heads.head_options(
     kind, family.POOLING, len(labels), head_dropout, span_head
   )
-  module = task_heads.build(task_heads.NAMES[kind], encoder, options)
+  module = task_heads.build(task_heads.TASK_BY_KIND[kind], encoder, options)
   sum_losses = _make_sums(module, kind, lm_weight, span_positions)
   # If an encoder has a `padding_id`, the row with this index in its position
   # table belongs to padding.
-  has_padding_row = "padding_id" in attributes(encoder)
+  has_padding_row = "padding_id" in field_values(encoder)
   tables = ("word", "position") if has_padding_row else ("word",)
   fixed_id = padding_id if kind == "span" and not train_padding else None
   keys = [*KEYS]

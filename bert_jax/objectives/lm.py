@@ -46,7 +46,7 @@ def language_model_sums(
   size = min(POSITIONS, ids.shape[1])
 
   def sum_chunk(x: Array, ids: Array, weights: Array) -> Sums:
-    logits = heads.decode(x, table, vocab_size)
+    logits = heads.word_logits(x, table, vocab_size)
     return classification_sums("lm", logits, ids, weights)
 
   return sum_by_chunks(sum_chunk, size, hidden, ids, weights)

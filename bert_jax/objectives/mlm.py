@@ -45,7 +45,7 @@ def span_weights(batch: Batch, span_edges: bool = False) -> Float[Array, "b m"]:
   """
   left_positions, right_positions = jnp.moveaxis(batch["span_positions"], -1, 0)
   offsets = batch["mlm_positions"] - left_positions
-  weights = batch["mlm_weights"] * (offsets <= heads.SPAN_TARGETS)
+  weights = batch["mlm_weights"] * (offsets <= heads.NUM_SPAN_OFFSETS)
   if span_edges:
     return weights
   # In a packed row each sequence has its own edges.

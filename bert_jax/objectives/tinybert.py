@@ -258,7 +258,7 @@ def layer_sums(
   states, mapped = outputs
   frozen = jax.lax.stop_gradient(frozen)
   apply_teacher = functools.partial(teacher_encoder.apply, {"params": frozen})
-  teacher_states = tinybert.collect(apply_teacher, batch)
+  teacher_states = tinybert.layer_states(apply_teacher, batch)
   student_layers = _attention(params["encoder"], 1), states[:-1]
   teacher_layers = (
     _attention(frozen, step),

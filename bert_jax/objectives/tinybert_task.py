@@ -182,7 +182,7 @@ def _classifier(
   """Builds an encoder with the task's head; see `task_heads.head_options`."""
   pooling = models.family(family).POOLING
   head = task_heads.head_options(kind, pooling, num_labels, dropout)
-  return task_heads.build(task_heads.NAMES[kind], encoder, head)
+  return task_heads.build(task_heads.TASK_BY_KIND[kind], encoder, head)
 
 
 def _build_layers(

@@ -275,7 +275,7 @@ def answer_questions(
     rows: N rows of a task of kind span.
     logits: for each row, the logits of starts and ends, [at least the row's
       length, 2]; or the spans of a beam [s, 4], see
-      `question_head.JointAnswers`.
+      `question_head.JointAnswerHead`.
     examples: examples with `context`.
     may_lack_answer: True if a question may have no answer, as in SQuAD 2.0.
     rules: the rules for answers.

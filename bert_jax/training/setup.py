@@ -11,7 +11,7 @@ from bert_jax import models, objectives
 from bert_jax.devices import sharding
 from bert_jax.examples import loader, recipes
 from bert_jax.messages import UserError
-from bert_jax.models.encoder import attributes
+from bert_jax.models.encoder import field_values
 from bert_jax.tasks import batches
 from bert_jax.training import config as config_lib
 from bert_jax.training import (
@@ -202,7 +202,7 @@ def default_values(config: dict[str, Any]) -> dict[str, Any]:
 def _model_defaults(model: dict[str, Any]) -> dict[str, Any]:
   """Returns all attributes of a family's variant as it was published."""
   encoder = models.family(model["family"]).build(model["variant"])
-  return attributes(encoder) | {"dtype": jnp.dtype(encoder.dtype).name}
+  return field_values(encoder) | {"dtype": jnp.dtype(encoder.dtype).name}
 
 
 def make_objective_and_optimizer(

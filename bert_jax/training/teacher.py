@@ -18,7 +18,7 @@ from bert_jax import models
 from bert_jax.corpus.reader import Prepared
 from bert_jax.messages import UserError, say
 from bert_jax.models import task_heads
-from bert_jax.models.from_config import COMPUTATION
+from bert_jax.models.from_config import COMPUTATION_OPTIONS
 from bert_jax.tasks.batches import TaskFolder
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.text.open_vocabulary import check_begins_with
@@ -91,7 +91,7 @@ def open_teacher(
   weights = _cut_table(path, weights, prepared)
   heads = ("pooler/", "classifier/") if task else ("mlm/",)
   digest = _digest(weights, ("encoder/", *heads))
-  names = ("family", "variant", *COMPUTATION)
+  names = ("family", "variant", *COMPUTATION_OPTIONS)
   model = {name: settings[name] for name in names if name in settings}
   model |= weights.config["model"]
   return Teacher(
@@ -124,7 +124,7 @@ def _for_task(path: str, weights: Weights, task: Task) -> Weights:
       labels.
   """
   config = weights.config
-  head_matches = config["task"] == task_heads.NAMES[task.kind]
+  head_matches = config["task"] == task_heads.TASK_BY_KIND[task.kind]
   if not head_matches or config["problem"] not in (None, task.kind):
     raise UserError(
       f"teacher.path={path} is a model for"
@@ -164,7 +164,7 @@ def _check_model(path: str, weights: Weights, settings: dict[str, Any]) -> None:
       encoder = family.build(**arguments)
     except ValueError as e:
       raise UserError(f"teacher.{e}") from e
-    ignored_names = (*COMPUTATION, *_TRAINING_SETTINGS, "variant")
+    ignored_names = (*COMPUTATION_OPTIONS, *_TRAINING_SETTINGS, "variant")
     names = family.VARIANTS[settings["variant"]] | arguments
     names = [name for name in names if name not in ignored_names]
     expected = {name: getattr(encoder, name) for name in names}

@@ -143,7 +143,7 @@ def take_tower(model: OpenedModel, tower: str) -> OpenedModel:
     return model
   encoder = model.module.encoder
   computation = {
-    name: getattr(encoder, name) for name in from_config.COMPUTATION
+    name: getattr(encoder, name) for name in from_config.COMPUTATION_OPTIONS
   }
   module = from_config.build(weights.config, **computation)
   return OpenedModel(model.path, weights, module)

@@ -45,7 +45,7 @@ def head_entries(objective: dict[str, Any], family: str) -> dict[str, Any]:
   span_head = objective.get("span_head", "apart")
   pooling = models.family(family).POOLING
   entries = {
-    "task": task_heads.NAMES[kind],
+    "task": task_heads.TASK_BY_KIND[kind],
     "head": task_heads.head_options(
       kind, pooling, len(labels), head_dropout, span_head
     ),
@@ -123,7 +123,7 @@ def read(path: str, best: bool = False) -> Weights:
     config = model_folder.make_config(
       run_config["model"]["family"],
       "encoder" if name in ENCODER_OBJECTIVES else "pretraining",
-      from_config.attributes(encoder),
+      from_config.model_attributes(encoder),
       head=head,
       source={"format": "run", "dtype": "float32"},
     )

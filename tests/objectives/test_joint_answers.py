@@ -81,7 +81,7 @@ class NumpyHead:
 
 def head(beam, length, seed=0):
   """Returns a head, its parameters, states and masks, and `NumpyHead`s."""
-  module = question_head.JointAnswers(beam, jnp.dtype("float32"))
+  module = question_head.JointAnswerHead(beam, jnp.dtype("float32"))
   rng = np.random.default_rng(seed)
   hidden = rng.normal(size=(3, length, 8)).astype(np.float32)
   positions = np.arange(length)

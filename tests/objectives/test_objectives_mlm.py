@@ -216,7 +216,7 @@ def test_boundary_objective_sums():
   ).flops(batch)
   boundary_flops = 3 * 2 * 40 * (232 * 16 + 16 * 16 + 16 * 30)
   assert objective.flops(batch) - flops_without_boundary == boundary_flops
-  assert heads.SPAN_TARGETS == 15
+  assert heads.NUM_SPAN_OFFSETS == 15
 
 
 def test_what_cannot_train_is_refused():

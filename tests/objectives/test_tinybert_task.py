@@ -44,7 +44,9 @@ def build(kind="classification", student=None, master=None, **options):
 
 def module(build_encoder, sizes, kind):
   head = task_heads.head_options(kind, bert.POOLING, 3, None)
-  return task_heads.build(task_heads.NAMES[kind], build_encoder(**sizes), head)
+  return task_heads.build(
+    task_heads.TASK_BY_KIND[kind], build_encoder(**sizes), head
+  )
 
 
 @pytest.fixture(scope="module")

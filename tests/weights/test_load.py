@@ -170,7 +170,7 @@ def run_and_params(tmp_path):
   config = model_folder.make_config(
     "bert",
     "pretraining",
-    from_config.attributes(encoder),
+    from_config.model_attributes(encoder),
     head={"pairs": True},
   )
   shapes = from_config.param_shapes(config)

@@ -42,7 +42,7 @@ def run(tmp_path_factory):
   model_config = model_folder.make_config(
     "bert",
     "pretraining",
-    from_config.attributes(encoder),
+    from_config.model_attributes(encoder),
     head={"pairs": False},
   )
   shapes = from_config.param_shapes(model_config)
