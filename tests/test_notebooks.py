@@ -7,7 +7,7 @@ import matplotlib
 import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
-from tiny_runs import BERT, shrink
+from tiny_runs import BERT, shrink_config
 
 from bert_jax.cli import configs
 from bert_jax.training import train
@@ -23,7 +23,7 @@ def test_notebook(path, tmp_path, monkeypatch):
   folder = write_prepared(
     tmp_path / "data", random_documents(60, 0), random_documents(9, 1)
   )
-  config = shrink(configs.load_defaults(BERT), folder)
+  config = shrink_config(configs.load_defaults(BERT), folder)
   config["phases"] = {"phase1": config["phases"]["phase1"] | {"fraction": 1.0}}
   train.run(config, str(tmp_path / "run"))
   monkeypatch.setenv("WORKDIR", str(tmp_path / "run"))

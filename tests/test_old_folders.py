@@ -11,7 +11,7 @@ import tarfile
 import jax
 import numpy as np
 import pytest
-from tiny_runs import rows
+from tiny_runs import untimed_rows
 
 from bert_jax.cli import configs
 from bert_jax.cli.main import execute
@@ -103,9 +103,9 @@ def test_a_run_continues(folders, tmp_path, name, data, recipe):
   if config["init_from"]:
     config["init_from"] = str(folders / config["init_from"])
   assert int(train.run(config, str(run)).step) == 20
-  expected = rows(folders / name)
+  expected = untimed_rows(folders / name)
   assert expected[-1]["step"] == 20 and expected[-1]["split"] == "heldout"
-  logged_rows = rows(run)
+  logged_rows = untimed_rows(run)
   assert len(logged_rows) == len(expected)
   for row, expected_row in zip(logged_rows, expected, strict=True):
     close(row, expected_row, TRAINING_TOLERANCE)

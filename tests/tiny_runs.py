@@ -16,16 +16,18 @@ BERT = f"{ROOT}/configs/bert.py:base"
 
 SIZES = dict(hidden=128, num_layers=2, heads=2, mlp=512)
 
-MORE_SIZES = {
+SIZES_BY_FAMILY = {
   "albert": dict(embedding_size=16),
   "electra": dict(embedding_size=16, generator_hidden=64),
 }
 
 
-def shrink(config, folder):
+def shrink_config(config, folder):
   """Returns a config of a tiny model and of a run that takes seconds."""
   model, data_section = config["model"], config["data"]
-  model |= SIZES | MORE_SIZES.get(model["family"], {}) | dict(dtype="float32")
+  model |= (
+    SIZES | SIZES_BY_FAMILY.get(model["family"], {}) | dict(dtype="float32")
+  )
   data_section |= dict(path=folder, cased=False)
   for section in list(config["phases"].values()) or [data_section]:
     section["length"] = 32
@@ -48,10 +50,10 @@ def shrink(config, folder):
   return config | dict(total_steps=4, batch_size=8, micro_batches=1)
 
 
-TOTAL, HALF = 8, 4
+TOTAL_STEPS, HALF_STEPS = 8, 4
 
-TINY = {
-  "total_steps": TOTAL,
+TINY_VALUES = {
+  "total_steps": TOTAL_STEPS,
   "batch_size": 4,
   "micro_batches": 1,
   "data.length": 32,
@@ -66,9 +68,9 @@ TINY = {
   "schedule.peak": 1e-2,
   "schedule.warmup": 0.25,
   "log.every": 1,
-  "evaluate.every": HALF,
+  "evaluate.every": HALF_STEPS,
   "evaluate.examples": 16,
-  "checkpoint.every": HALF,
+  "checkpoint.every": HALF_STEPS,
   "data.cased": False,
 }
 
@@ -81,7 +83,7 @@ ELECTRA = {"model.embedding_size": 8, "model.generator_hidden": 8}
 # Masks are static. The padding id is that of the tests' vocabulary.
 ROBERTA = {"model.padding_id": 0, "data.static_masks": 2}
 
-EXTRA = {
+EXTRA_VALUES = {
   "electra:small": ELECTRA,
   "gpt:gpt1": {"data.max_predictions": None},
   "albert:base_v1": ALBERT,
@@ -101,15 +103,15 @@ def set_values(config, values):
       section[name] = setting
 
 
-def tiny(name, path):
+def tiny_config(name, path):
   """Returns a published config at a small size."""
   config = configs.load_defaults(name)
-  set_values(config, TINY | EXTRA[name] | {"data.path": path})
+  set_values(config, TINY_VALUES | EXTRA_VALUES[name] | {"data.path": path})
   config_lib.parse(config)
   return config
 
 
-def arrays(state):
+def arrays_of_state(state):
   """Returns {path: array} of a train state."""
   return {
     jax.tree_util.keystr(k): np.asarray(v)
@@ -117,7 +119,7 @@ def arrays(state):
   }
 
 
-def rows(workdir):
+def untimed_rows(workdir):
   """Returns the rows of metrics.jsonl without speeds and waiting times."""
   timing_keys = ("steps_per_second", "tokens_per_second", "mfu")
   timing_keys += ("data_wait", "checkpoint_wait")
@@ -127,7 +129,7 @@ def rows(workdir):
   ]
 
 
-def shrunk(folder):
+def two_step_config(folder):
   """Returns the quickstart's config with two steps and a tiny model."""
   config = configs.load_defaults("quickstart")
   config["model"] |= dict(variant="tiny", unroll=1)
@@ -137,7 +139,7 @@ def shrunk(folder):
   return config | dict(total_steps=2, batch_size=4, phases={})
 
 
-def distilled(folder, name="distilbert:base", **changes):
+def distillation_config(folder, name="distilbert:base", **changes):
   """Returns a config of distillation at a small size.
 
   Args:
@@ -156,6 +158,6 @@ def distilled(folder, name="distilbert:base", **changes):
     "teacher.model.mlp": 32,
     "objective.layers": (0, 3),
   } | changes
-  set_values(config, TINY | changes)
+  set_values(config, TINY_VALUES | changes)
   config_lib.parse(config)
   return config

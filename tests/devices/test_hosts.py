@@ -14,7 +14,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from prepared import random_documents, write_prepared
-from tiny_runs import rows
+from tiny_runs import untimed_rows
 
 from bert_jax.devices import hosts
 from bert_jax.training import logging
@@ -163,8 +163,12 @@ def assert_close_runs(run_of_one, run_of_many):
 
   The last parameters are within 1e-5 too.
   """
-  assert len(rows(run_of_one)) == len(rows(run_of_many)) == STEPS + 2
-  for a, b in zip(rows(run_of_one), rows(run_of_many), strict=True):
+  assert (
+    len(untimed_rows(run_of_one)) == len(untimed_rows(run_of_many)) == STEPS + 2
+  )
+  for a, b in zip(
+    untimed_rows(run_of_one), untimed_rows(run_of_many), strict=True
+  ):
     assert a.keys() == b.keys()
     for key, number in a.items():
       if key == "grad_norm":
@@ -266,7 +270,7 @@ def test_sigterm_to_one_process_stops_all(
   assert f"continuing from step {step}" in outputs[0][0]
   assert_close_runs(run_of_two, run)
   if count == 2:
-    assert rows(run) == rows(run_of_two)
+    assert untimed_rows(run) == untimed_rows(run_of_two)
     a, b = read_arrays(run_of_two, STEPS), read_arrays(run, STEPS)
     for name, array in a.items():
       np.testing.assert_array_equal(b[name], array, err_msg=name)
@@ -311,12 +315,12 @@ def test_a_checkpoint_that_one_process_cannot_read_is_used_by_none(
   """All processes continue from the previous checkpoint, or all end."""
   run, flags = tmp_path / "run", ["--config.mesh.fsdp=2"]
   wait_for_outputs(start_processes(folder, run, 2, flags))
-  rows_before = rows(run)
+  rows_before = untimed_rows(run)
   damage_shards(run, STEPS, process=1)
   outputs = wait_for_outputs(start_processes(folder, run, 2, flags))
   assert f"{run}/checkpoints/{STEPS} is damaged: " in outputs[0][0]
   assert "continuing from step 8" in outputs[0][0]
-  assert rows(run) == rows_before
+  assert untimed_rows(run) == rows_before
   assert list((run / "damaged").glob(f"{STEPS}-*"))
   for step in (8, STEPS):
     damage_shards(run, step, process=1)

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
-from tiny_runs import rows, shrunk
+from tiny_runs import two_step_config, untimed_rows
 
 from bert_jax import files
 from bert_jax.examples import loader
@@ -27,7 +27,7 @@ def data(tmp_path_factory):
 
 
 def config_of(data):
-  config = shrunk(data) | {"total_steps": 6}
+  config = two_step_config(data) | {"total_steps": 6}
   config["log"]["every"] = 1
   config["checkpoint"]["every"] = config["evaluate"]["every"] = 2
   return config
@@ -206,7 +206,7 @@ def test_a_restart_says_what_was_changed(data, finished_runs, run, capsys):
   out = restart_output(data, run, capsys)
   assert "vocab.txt was changed or deleted, and is written anew" in out
   assert "written: model.initializer_range is 0.5, was 0.05" in out
-  assert rows(run) == rows(finished_runs / "run")
+  assert untimed_rows(run) == untimed_rows(finished_runs / "run")
   assert read_model(run)[0] == read_model(finished_runs / "run")[0]
 
 
@@ -277,7 +277,7 @@ def test_data_overwritten_under_a_run(
   assert max(steps, default=0) < 4
   path.write_bytes(content)
   train.run(config_of(str(copy)), str(run))
-  assert rows(run) == rows(finished_runs / "run")
+  assert untimed_rows(run) == untimed_rows(finished_runs / "run")
 
 
 def test_a_checkpoint_copied_to_another_number(
@@ -288,4 +288,4 @@ def test_a_checkpoint_copied_to_another_number(
   assert "is a copy of the checkpoint of step 4" in capsys.readouterr().err
   out = restart_output(data, run, capsys)
   assert "20 is a copy of the checkpoint of step 4. Using step 4" in out
-  assert rows(run) == rows(finished_runs / "run")
+  assert untimed_rows(run) == untimed_rows(finished_runs / "run")

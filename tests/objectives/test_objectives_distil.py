@@ -12,7 +12,7 @@ import pytest
 import tiny_models
 from prepared import random_documents, write_prepared
 from tiny_families import fill, jit
-from tiny_runs import arrays, distilled, rows
+from tiny_runs import arrays_of_state, distillation_config, untimed_rows
 from tiny_teachers import write_teacher
 
 from bert_jax import objectives
@@ -280,21 +280,26 @@ def test_restart_is_exact(folder, tmp_path, compilation_cache, capsys):
   Another teacher is refused. The run can be opened like any other run.
   """
   full_run, cut_run = str(tmp_path / "whole"), str(tmp_path / "again")
-  state = train.run(distilled(folder), full_run)
+  state = train.run(distillation_config(folder), full_run)
   assert "held-out KL to the teacher" in capsys.readouterr().out
   shutil.copytree(full_run, cut_run)
   shutil.rmtree(f"{cut_run}/checkpoints/8")
   moved_teacher = str(tmp_path / "moved")
   shutil.copytree(folder[1], moved_teacher)
-  restarted_state = train.run(distilled((folder[0], moved_teacher)), cut_run)
-  expected_arrays, restarted_arrays = arrays(state), arrays(restarted_state)
+  restarted_state = train.run(
+    distillation_config((folder[0], moved_teacher)), cut_run
+  )
+  expected_arrays, restarted_arrays = (
+    arrays_of_state(state),
+    arrays_of_state(restarted_state),
+  )
   for key, x in expected_arrays.items():
     np.testing.assert_array_equal(x, restarted_arrays[key], err_msg=key)
-  assert rows(full_run) == rows(cut_run)
-  steps = [row for row in rows(full_run) if row["split"] == "train"]
+  assert untimed_rows(full_run) == untimed_rows(cut_run)
+  steps = [row for row in untimed_rows(full_run) if row["split"] == "train"]
   assert all(0 < row["padding"] < 1 for row in steps)
   terms = {"kl_loss", "mlm_loss", "cosine_loss", "mlm_accuracy"}
-  assert all(terms <= row.keys() for row in rows(full_run))
+  assert all(terms <= row.keys() for row in untimed_rows(full_run))
   assert not any("teacher" in key for key in expected_arrays)
   with checkpoint.Checkpointer.for_reading(full_run) as saver:
     assert len(saver._meta(8)["teacher"]) == 64
@@ -302,7 +307,7 @@ def test_restart_is_exact(folder, tmp_path, compilation_cache, capsys):
   shutil.rmtree(f"{cut_run}/checkpoints/8")
   other_teacher = write_teacher(tmp_path / "other", folder[0], seed=1)
   with pytest.raises(ValueError, match="is not the teacher .*digests differ"):
-    train.run(distilled((folder[0], other_teacher)), cut_run)
+    train.run(distillation_config((folder[0], other_teacher)), cut_run)
 
   opened_model = open_model(full_run)
   assert opened_model.module.encoder.num_layers == 2
@@ -329,11 +334,13 @@ def test_a_run_is_a_teacher_too_and_none_of_weight_0_moves(
     "objective.mlm_weight": 1.0,
     "total_steps": 4,
   }
-  train.run(distilled(folder, **only_mlm), first_run)
-  last_row = [row for row in rows(first_run) if row["split"] == "heldout"][-1]
+  train.run(distillation_config(folder, **only_mlm), first_run)
+  last_row = [
+    row for row in untimed_rows(first_run) if row["split"] == "heldout"
+  ][-1]
   assert last_row["loss"] == pytest.approx(last_row["mlm_loss"])
   assert last_row["kl_loss"] > 0 and last_row["cosine_loss"] > 0
-  config = distilled(
+  config = distillation_config(
     (folder[0], first_run),
     **only_mlm,
     **{
@@ -354,31 +361,39 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
   prepared, teacher = folder
   raises_error = functools.partial(pytest.raises, ValueError)
   with raises_error(match="teacher.path is empty; pass --config.teacher.path"):
-    building.build(config_lib.parse(distilled((prepared, ""))))
+    building.build(config_lib.parse(distillation_config((prepared, ""))))
   with raises_error(match="there is no folder /no/such"):
-    building.build(config_lib.parse(distilled((prepared, "/no/such"))))
+    building.build(
+      config_lib.parse(distillation_config((prepared, "/no/such")))
+    )
   with raises_error(
     match="has hidden=16, num_layers=4, but .*hidden=8.*--config"
   ):
     sizes = {"teacher.model.hidden": 8, "teacher.model.num_layers": 3}
-    building.build(config_lib.parse(distilled(folder, **sizes)))
+    building.build(config_lib.parse(distillation_config(folder, **sizes)))
   with raises_error(match="write hidden=16, num_layers=4.* into teacher.model"):
-    config = distilled(folder)
+    config = distillation_config(folder)
     config["teacher"]["model"] = {"family": "bert", "variant": "base"}
     building.build(config_lib.parse(config))
   with raises_error(
     match="weight_decay=0.1 would shrink .*freeze_positions=True"
   ):
     building.build(
-      config_lib.parse(distilled(folder, **{"optimizer.weight_decay": 0.1}))
+      config_lib.parse(
+        distillation_config(folder, **{"optimizer.weight_decay": 0.1})
+      )
     )
   with raises_error(match="teacher.model.variant='nope' is not one of"):
     building.build(
-      config_lib.parse(distilled(folder, **{"teacher.model.variant": "nope"}))
+      config_lib.parse(
+        distillation_config(folder, **{"teacher.model.variant": "nope"})
+      )
     )
   with raises_error(match="family=bert, but .*teacher.model.family=roberta"):
     building.build(
-      config_lib.parse(distilled(folder, **{"teacher.model.family": "roberta"}))
+      config_lib.parse(
+        distillation_config(folder, **{"teacher.model.family": "roberta"})
+      )
     )
   other_teacher = str(tmp_path / "other")
   shutil.copytree(teacher, other_teacher)
@@ -388,15 +403,21 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
   with raises_error(
     match="prepared: its piece 9 is 'w9', but in teacher.* it is 'x9'"
   ):
-    building.build(config_lib.parse(distilled((prepared, other_teacher))))
+    building.build(
+      config_lib.parse(distillation_config((prepared, other_teacher)))
+    )
   vocab.unlink()
   with raises_error(match="has no vocabulary"):
-    building.build(config_lib.parse(distilled((prepared, other_teacher))))
-  config = distilled(folder)
+    building.build(
+      config_lib.parse(distillation_config((prepared, other_teacher)))
+    )
+  config = distillation_config(folder)
   del config["teacher"]
   with raises_error(match="config.teacher is missing, but objective 'distil'"):
     building.make_objective_and_optimizer(config_lib.parse(config))
-  config = distilled(folder) | {"objective": {"name": "mlm", "pairs": False}}
+  config = distillation_config(folder) | {
+    "objective": {"name": "mlm", "pairs": False}
+  }
   with raises_error(match="objective 'mlm' learns from no teacher; remove"):
     building.make_objective_and_optimizer(config_lib.parse(config))
 
@@ -444,7 +465,7 @@ def test_a_teacher_is_cut_to_the_pieces_of_the_data(
     changes |= {"model.num_layers": 2, "model.heads": 2}
   setups = []
   for teacher in (exact_folder, larger_folder):
-    config = distilled((prepared, teacher), name, **changes)
+    config = distillation_config((prepared, teacher), name, **changes)
     if name.startswith("tiny"):
       del config["objective"]["layers"]
     setups.append(building.build(config_lib.parse(config)))
@@ -461,7 +482,9 @@ def test_a_teacher_with_too_few_rows_or_pieces_is_refused(folder, tmp_path):
   prepared, _ = folder
   smaller_vocab = write_teacher(tmp_path / "rows", prepared, vocab_size=60)
   with pytest.raises(ValueError, match="has 60 rows for the 64 pieces of"):
-    building.build(config_lib.parse(distilled((prepared, smaller_vocab))))
+    building.build(
+      config_lib.parse(distillation_config((prepared, smaller_vocab)))
+    )
   tiny_models.delete_digests(smaller_vocab)
   vocab = pathlib.Path(smaller_vocab, "vocab.txt")
   pieces = vocab.read_text().split()
@@ -469,4 +492,6 @@ def test_a_teacher_with_too_few_rows_or_pieces_is_refused(folder, tmp_path):
   with pytest.raises(
     ValueError, match="piece 60 is 'w60', and teacher.*only 60"
   ):
-    building.build(config_lib.parse(distilled((prepared, smaller_vocab))))
+    building.build(
+      config_lib.parse(distillation_config((prepared, smaller_vocab)))
+    )

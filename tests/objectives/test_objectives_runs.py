@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
 from tiny_families import jit
-from tiny_runs import EXTRA, HALF, TOTAL, arrays, rows, tiny
+from tiny_runs import (
+  EXTRA_VALUES,
+  HALF_STEPS,
+  TOTAL_STEPS,
+  arrays_of_state,
+  tiny_config,
+  untimed_rows,
+)
 
 from bert_jax.examples import loader
 from bert_jax.models import electra, from_config
@@ -40,7 +47,7 @@ def finished(prepared, tmp_path_factory):
   def run(name):
     if name not in results:
       workdir = str(tmp_path_factory.mktemp(name) / "run")
-      results[name] = workdir, train.run(tiny(name, prepared), workdir)
+      results[name] = workdir, train.run(tiny_config(name, prepared), workdir)
     return results[name]
 
   return run
@@ -50,7 +57,7 @@ def finished(prepared, tmp_path_factory):
   "name",
   [
     pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
-    for name in EXTRA
+    for name in EXTRA_VALUES
   ],
 )
 def test_restart_is_exact(name, prepared, finished, tmp_path):
@@ -59,17 +66,24 @@ def test_restart_is_exact(name, prepared, finished, tmp_path):
   workdir, state = finished(name)
   restarted_run = str(tmp_path / "run")
   shutil.copytree(workdir, restarted_run)
-  shutil.rmtree(f"{restarted_run}/checkpoints/{TOTAL}")
-  restarted_state = train.run(tiny(name, prepared), restarted_run)
-  expected_arrays, restarted_arrays = arrays(state), arrays(restarted_state)
+  shutil.rmtree(f"{restarted_run}/checkpoints/{TOTAL_STEPS}")
+  restarted_state = train.run(tiny_config(name, prepared), restarted_run)
+  expected_arrays, restarted_arrays = (
+    arrays_of_state(state),
+    arrays_of_state(restarted_state),
+  )
   assert expected_arrays.keys() == restarted_arrays.keys()
   for key, x in expected_arrays.items():
     np.testing.assert_array_equal(x, restarted_arrays[key], err_msg=key)
-  assert rows(workdir) == rows(restarted_run)
-  train_rows = [row for row in rows(restarted_run) if row["split"] == "train"]
-  assert [row["step"] for row in train_rows] == [*range(1, TOTAL + 1)]
-  corpus = loader.open_data(seed=0, **tiny(name, prepared)["data"])
-  sequence_ids = corpus.read(0, 4 * TOTAL)["sequence_ids"].reshape(TOTAL, -1)
+  assert untimed_rows(workdir) == untimed_rows(restarted_run)
+  train_rows = [
+    row for row in untimed_rows(restarted_run) if row["split"] == "train"
+  ]
+  assert [row["step"] for row in train_rows] == [*range(1, TOTAL_STEPS + 1)]
+  corpus = loader.open_data(seed=0, **tiny_config(name, prepared)["data"])
+  sequence_ids = corpus.read(0, 4 * TOTAL_STEPS)["sequence_ids"].reshape(
+    TOTAL_STEPS, -1
+  )
   np.testing.assert_allclose(
     [row["padding"] for row in train_rows],
     (sequence_ids == 0).mean(1),
@@ -77,7 +91,7 @@ def test_restart_is_exact(name, prepared, finished, tmp_path):
   )
   # The parameters changed after the checkpoint.
   with checkpoint.Checkpointer.for_reading(workdir) as saver:
-    middle_params, _ = saver.restore_params(HALF, restarted_state.params)
+    middle_params, _ = saver.restore_params(HALF_STEPS, restarted_state.params)
   has_changed = jax.tree.map(
     lambda a, b: bool((a != b).any()), middle_params, state.params
   )
@@ -90,7 +104,7 @@ def test_both_towers_are_exported(finished):
   both_towers = runs.read(workdir)
   ids = np.random.default_rng(0).integers(5, 60, (2, 9)).astype(np.int32)
   batch = dict(input_ids=ids, mlm_positions=np.array([[1, 2], [3, 8]]))
-  config = tiny("electra:small", "")["model"]
+  config = tiny_config("electra:small", "")["model"]
   del config["family"]
   module = electra.ForPreTraining(electra.build(**config | {"vocab_size": 64}))
   outputs_of_both = jit(module.apply)({"params": state.params}, batch)
@@ -109,9 +123,11 @@ def test_both_towers_are_exported(finished):
 def test_last_lines_of_a_run(finished, prepared, capsys):
   workdir, _ = finished("electra:small")
   capsys.readouterr()
-  train.run(tiny("electra:small", prepared), workdir)
+  train.run(tiny_config("electra:small", prepared), workdir)
   printed = capsys.readouterr().out
-  last_row = [row for row in rows(workdir) if row["split"] == "heldout"][-1]
+  last_row = [
+    row for row in untimed_rows(workdir) if row["split"] == "heldout"
+  ][-1]
   assert f"held-out MLM loss: {last_row['mlm_loss']:.4f} nats" in printed
   assert f"held-out RTD loss: {last_row['rtd_loss']:.4f} nats" in printed
   assert f"replaced share, {last_row['rtd_replaced']:.4f}" in printed

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
 from tiny_families import fill, jit
-from tiny_runs import arrays, distilled, rows
+from tiny_runs import arrays_of_state, distillation_config, untimed_rows
 from tiny_teachers import write_teacher
 
 from bert_jax import objectives
@@ -234,18 +234,18 @@ def test_restart_is_exact(tmp_path, compilation_cache):
   run_path, restart_path = str(tmp_path / "whole"), str(tmp_path / "again")
 
   def config():
-    return distilled(folder, "tinybert:4x312", **changes)
+    return distillation_config(folder, "tinybert:4x312", **changes)
 
   state = train.run(config(), run_path)
   shutil.copytree(run_path, restart_path)
   shutil.rmtree(f"{restart_path}/checkpoints/4")
   expected, restarted_arrays = (
-    arrays(state),
-    arrays(train.run(config(), restart_path)),
+    arrays_of_state(state),
+    arrays_of_state(train.run(config(), restart_path)),
   )
   for key, x in expected.items():
     np.testing.assert_array_equal(x, restarted_arrays[key], err_msg=key)
-  assert rows(run_path) == rows(restart_path)
+  assert untimed_rows(run_path) == untimed_rows(restart_path)
   loaded = open_model(run_path)
   assert loaded.config["task"] == "encoder" and "fit" not in loaded.params
   word_table = loaded.params["encoder"]["embeddings"]["word"]["embedding"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
-from tiny_runs import rows as logged_rows
+from tiny_runs import untimed_rows as logged_rows
 
 from bert_jax.corpus import prepare
 from bert_jax.examples import loader

@@ -11,7 +11,7 @@ import shutil
 import jax.numpy as jnp
 import pytest
 from prepared import random_documents, write_prepared
-from tiny_runs import shrunk
+from tiny_runs import two_step_config
 
 from bert_jax import files
 from bert_jax.cli import configs
@@ -193,13 +193,13 @@ def test_too_few_held_out_documents_are_refused(tmp_path, heldout):
     tmp_path / "p", random_documents(9, 0), random_documents(heldout, 1)
   )
   with pytest.raises(ValueError, match="held-out.*--config.evaluate.every=0"):
-    train.run(shrunk(folder), str(tmp_path / "run"))
+    train.run(two_step_config(folder), str(tmp_path / "run"))
   assert not (tmp_path / "run").exists()
 
 
 def test_an_empty_path_and_bad_weights_are_refused():
   with pytest.raises(ValueError, match="--config.data.path=DIR"):
-    building.build(config_lib.parse(shrunk("")))
+    building.build(config_lib.parse(two_step_config("")))
   special = SpecialIds(0, 1, 2, 3, 4)
   builder = recipes.bert_pairs(special, 64, random_share="0.5")
   docs = reader.corpus_from_documents(random_documents(5, 0))
@@ -215,7 +215,7 @@ def finished_run(tmp_path_factory):
   folder = write_prepared(
     path / "p", random_documents(20, 0), random_documents(5, 1)
   )
-  train.run(shrunk(folder), str(path / "run"))
+  train.run(two_step_config(folder), str(path / "run"))
   return path / "run", folder
 
 
@@ -236,7 +236,7 @@ def test_a_damaged_config_is_not_overwritten(finished_run, run, content, words):
   if content is not None:
     path.write_bytes(content)
   with pytest.raises(ValueError, match=f"config.json is {words}"):
-    train.run(shrunk(finished_run[1]), str(run))
+    train.run(two_step_config(finished_run[1]), str(run))
   assert path.exists() == (content is not None)
   assert content is None or path.read_bytes() == content
 
@@ -244,10 +244,12 @@ def test_a_damaged_config_is_not_overwritten(finished_run, run, content, words):
 def test_a_restart_before_the_first_checkpoint_may_have_another_config(
   finished_run, tmp_path
 ):
-  config = shrunk(finished_run[1]) | {"init_from": str(tmp_path / "none")}
+  config = two_step_config(finished_run[1]) | {
+    "init_from": str(tmp_path / "none")
+  }
   with pytest.raises(ValueError, match="init_from: there is no folder .*none"):
     train.run(config, str(tmp_path / "run"))
-  config = shrunk(finished_run[1]) | {"seed": 5}
+  config = two_step_config(finished_run[1]) | {"seed": 5}
   assert int(train.run(config, str(tmp_path / "run")).step) == 2
   config["seed"] = 6
   with pytest.raises(ValueError, match="config.seed: 5 -> 6"):
@@ -258,7 +260,7 @@ def test_damaged_metrics_do_not_stop_a_run(finished_run, run, capsys):
   path = run / "metrics.jsonl"
   text = path.read_text()
   path.write_bytes(b"\xff\n{}\n" + text.encode() + text[:40].encode())
-  train.run(shrunk(finished_run[1]), str(run))
+  train.run(two_step_config(finished_run[1]), str(run))
   assert "metrics.jsonl:1 is damaged" in capsys.readouterr().out
   assert logging.read_rows(str(path)) == [
     json.loads(line) for line in text.splitlines()
@@ -275,7 +277,9 @@ def test_parameters_of_another_vocabulary_are_refused(finished_run, tmp_path):
   meta["fingerprint"] = reader.fingerprint(str(other_data), meta["options"])
   meta["files"] = reader.file_digests(str(other_data))
   (other_data / "meta.json").write_text(json.dumps(files.add_checksum(meta)))
-  config = shrunk(str(other_data)) | {"init_from": str(finished_run[0])}
+  config = two_step_config(str(other_data)) | {
+    "init_from": str(finished_run[0])
+  }
   with pytest.raises(ValueError, match="piece 10 is 'w10', .*'zzz'"):
     train.run(config, str(tmp_path / "run"))
 
@@ -296,7 +300,7 @@ def test_parameters_that_are_not_finite_are_not_saved(
   config = json.loads((run / "config.json").read_text())
   (run / "config.json").write_text(json.dumps(config | {"total_steps": 6}))
   with pytest.raises(FloatingPointError, match="step 4"):
-    train.run(shrunk(finished_run[1]) | {"total_steps": 6}, str(run))
+    train.run(two_step_config(finished_run[1]) | {"total_steps": 6}, str(run))
   assert [path.name for path in (run / "checkpoints").iterdir()] == ["2"]
 
 
@@ -315,12 +319,12 @@ def test_a_refused_restart_leaves_the_run_as_it_was(
     (finished_run[1], "_size="),
   ):
     with pytest.raises(ValueError, match=pattern):
-      train.run(shrunk(path) | {"model": config["model"]}, str(run))
+      train.run(two_step_config(path) | {"model": config["model"]}, str(run))
   same_size = write_prepared(
     tmp_path / "q", random_documents(20, 2), random_documents(5, 3)
   )
   with pytest.raises(ValueError, match="does not hold the data that this run"):
-    train.run(shrunk(same_size), str(run))
+    train.run(two_step_config(same_size), str(run))
   assert [(run / name).read_bytes() for name in names] == contents
 
 
@@ -337,7 +341,7 @@ def test_a_full_disk_at_the_start_leaves_the_old_config(
     "config.json: No space left on device. Once that is mended, the same"
   )
   with pytest.raises(OSError, match=pattern):
-    train.run(shrunk(finished_run[1]) | {"seed": 0}, str(run))
+    train.run(two_step_config(finished_run[1]) | {"seed": 0}, str(run))
   assert (run / "config.json").read_bytes() == content
   assert not list(run.glob("*.tmp"))
 
@@ -345,14 +349,14 @@ def test_a_full_disk_at_the_start_leaves_the_old_config(
 def test_a_file_named_checkpoints_is_refused(finished_run, tmp_path):
   (tmp_path / "checkpoints").write_text("")
   with pytest.raises(ValueError, match="checkpoints is a file where a run has"):
-    train.run(shrunk(finished_run[1]), str(tmp_path))
+    train.run(two_step_config(finished_run[1]), str(tmp_path))
 
 
 def test_a_bad_workdir_is_refused(tmp_path, finished_run):
   prepared = pathlib.Path(finished_run[1])
   paths = sorted(prepared.iterdir())
   with pytest.raises(ValueError, match="this is a prepared folder"):
-    train.run(shrunk(finished_run[1]), finished_run[1])
+    train.run(two_step_config(finished_run[1]), finished_run[1])
   assert sorted(prepared.iterdir()) == paths
   (tmp_path / "file").write_text("")
   for name in ("file", "file/below"):

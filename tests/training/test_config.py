@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from config_names import PRETRAINING, docstring
 from prepared import random_documents, write_prepared
-from tiny_runs import BERT, shrink
+from tiny_runs import BERT, shrink_config
 
 from bert_jax.cli import configs
 from bert_jax.cli.main import execute, parser_of
@@ -167,7 +167,7 @@ def test_sizes_of_another_type(monkeypatch, path, flag, words):
   ],
 )
 def test_a_key_that_a_config_lacks_is_named(folder, key):
-  config = shrink(configs.load_defaults(BERT), folder)
+  config = shrink_config(configs.load_defaults(BERT), folder)
   *sections, name = key.split(".")
   section = config
   for section_name in sections:
@@ -181,7 +181,7 @@ def test_a_key_that_a_config_lacks_is_named(folder, key):
 def test_checkpoint_every_0_is_the_end_alone(
   folder, tmp_path, compilation_cache
 ):
-  config = shrink(configs.load_defaults(BERT), folder)
+  config = shrink_config(configs.load_defaults(BERT), folder)
   config["checkpoint"] |= {"every": 0, "keep": 9}
   config["evaluate"]["every"] = 0
   assert int(train.run(config, str(tmp_path / "run")).step) == 4
@@ -340,7 +340,7 @@ def test_a_run_of_before_a_key_goes_on(
   The run continues, and prints no line about these keys.
   """
   workdir = tmp_path / "run"
-  config = shrink(configs.load_defaults(BERT), folder)
+  config = shrink_config(configs.load_defaults(BERT), folder)
   config["phases"] = {}
   config["data"] |= dict(length=32, max_predictions=5)
   train.run(config | {"total_steps": 2}, str(workdir))
@@ -381,7 +381,7 @@ def test_every_config_is_loaded_and_stepped(
   """A run's config.json has its config, and the values from its data."""
   for word in ("Paper:", "hardware:", "Command:"):
     assert word in docstring(name), f"{name}: its file has no {word!r}"
-  config = shrink(configs.load_defaults(name), folder)
+  config = shrink_config(configs.load_defaults(name), folder)
   config_lib.parse(config)
   if name not in TRAINED + TRAINED_SLOW:
     setup = building.build(config_lib.parse(config))
@@ -411,28 +411,28 @@ def test_half_of_the_second_sentences_random(
 ):
   """A flag may give a number for a key whose default is text."""
   config = configs.read(BERT, [("data.random_share", "0.5")])
-  config = shrink(config, folder)
+  config = shrink_config(config, folder)
   assert int(train.run(config, str(tmp_path / "run")).step) == 4
   saved_config = json.loads((tmp_path / "run" / "config.json").read_text())
   assert saved_config["data"]["random_share"] == "0.5"
 
 
 def test_vocabulary_of_another_size_is_refused(folder, tmp_path):
-  config = shrink(configs.load_defaults(BERT), folder)
+  config = shrink_config(configs.load_defaults(BERT), folder)
   config["model"]["vocab_size"] = 100
   with pytest.raises(ValueError, match="vocab_size=100.*it is 64"):
     train.run(config, str(tmp_path / "run"))
 
 
 def test_data_of_the_other_case_is_refused(folder, tmp_path):
-  config = shrink(configs.load_defaults(BERT), folder)
+  config = shrink_config(configs.load_defaults(BERT), folder)
   config["data"]["cased"] = True
   with pytest.raises(ValueError, match="config.data.cased=False, or prepare"):
     train.run(config, str(tmp_path / "run"))
 
 
 def test_rows_longer_than_the_position_table_are_refused(folder, tmp_path):
-  config = shrink(configs.load_defaults(BERT), folder)
+  config = shrink_config(configs.load_defaults(BERT), folder)
   config["model"]["max_positions"] = 16
   with pytest.raises(ValueError, match="length 32.*max_positions=16"):
     train.run(config, str(tmp_path / "run"))
@@ -441,7 +441,7 @@ def test_rows_longer_than_the_position_table_are_refused(folder, tmp_path):
 def test_two_runs_in_one_folder_are_refused(folder, tmp_path):
   from bert_jax.training import workdir
 
-  config = shrink(configs.load_defaults(BERT), folder)
+  config = shrink_config(configs.load_defaults(BERT), folder)
   with (
     workdir.lock(str(tmp_path)),
     pytest.raises(ValueError, match="another run"),
@@ -451,7 +451,7 @@ def test_two_runs_in_one_folder_are_refused(folder, tmp_path):
 
 @pytest.mark.parametrize("name", ["bert:tiny", "small:distil_cpu"])
 def test_build_changes_nothing_that_it_was_given(name, folder):
-  config = shrink(configs.load_defaults(name), folder)
+  config = shrink_config(configs.load_defaults(name), folder)
   original_config = copy.deepcopy(config)
   setup = building.build(config_lib.parse(config))
   assert config == original_config

@@ -6,7 +6,7 @@ import jax
 import pytest
 from config_names import PRETRAINING
 from prepared import random_documents, write_prepared
-from tiny_runs import shrink
+from tiny_runs import shrink_config
 
 from bert_jax import objectives
 from bert_jax.cli import configs
@@ -114,7 +114,7 @@ def test_packed_roberta_from_the_command_line(tmp_path, compilation_cache):
       "data.builder=doc_sentences",
       f"data.max_sequences={max_sequences}",
     )
-    config = shrink(config, folder)
+    config = shrink_config(config, folder)
     config["data"] |= dict(length=128, max_predictions=20)
     config["model"] |= dict(hidden=32, mlp=64)
     run = tmp_path / f"run{max_sequences}"

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from config_names import PRETRAINING, docstring
-from tiny_runs import rows, set_values
+from tiny_runs import set_values, untimed_rows
 
 from bert_jax import models, objectives
 from bert_jax.cli import configs
@@ -118,13 +118,15 @@ def test_restart_is_exact(prepared, finished_run, tmp_path):
   new_state = train.run(config, str(run_copy))
   assert jax.tree.leaves(state.carry)
   jax.tree.map(np.testing.assert_array_equal, state, new_state)
-  assert rows(workdir) == rows(run_copy)
-  last_row = [row for row in rows(workdir) if row["split"] == "heldout"][-1]
+  assert untimed_rows(workdir) == untimed_rows(run_copy)
+  last_row = [
+    row for row in untimed_rows(workdir) if row["split"] == "heldout"
+  ][-1]
   for direction in ("forward", "backward"):
     assert last_row[f"{direction}_perplexity"] == pytest.approx(
       np.exp(last_row[f"{direction}_loss"]), rel=1e-5
     )
-  train_rows = [row for row in rows(workdir) if row["split"] == "train"]
+  train_rows = [row for row in untimed_rows(workdir) if row["split"] == "train"]
   metric_names = {"forward_loss", "backward_loss", "padding"}
   assert all(metric_names <= row.keys() for row in train_rows)
   # Streams of text have no padding.
@@ -149,7 +151,7 @@ def test_two_phases_and_a_restart_within_the_second(prepared, tmp_path):
   new_state = train.run(copy.deepcopy(config), str(run_copy))
   assert int(state.step) == TOTAL
   jax.tree.map(np.testing.assert_array_equal, state, new_state)
-  assert rows(full_run) == rows(run_copy)
+  assert untimed_rows(full_run) == untimed_rows(run_copy)
   setup = building.build(config_lib.parse(config))
   lengths = [feed.data.read(0, 2)["char_ids"].shape[1] for feed in setup.feeds]
   assert lengths == [5, 8]
@@ -164,7 +166,9 @@ def test_last_lines_of_a_run(prepared, finished_run, capsys):
   assert counts[words.BEGIN_ID] == counts[words.END_ID] > 0
   heldout = loader.open_heldout(prepared, "elmo", length=6, streams=4, limit=16)
   batch = heldout.read(0, len(heldout))
-  last_row = [row for row in rows(workdir) if row["split"] == "heldout"][-1]
+  last_row = [
+    row for row in untimed_rows(workdir) if row["split"] == "heldout"
+  ][-1]
   for direction, targets, excluded in (
     ("forward", "next", words.BEGIN_ID),
     ("backward", "previous", words.END_ID),

@@ -16,7 +16,7 @@ import tiny_families
 import tiny_tasks
 from config_names import TASKS as TASKS_OF_CONFIGS
 from flax import traverse_util
-from tiny_runs import rows
+from tiny_runs import untimed_rows
 
 from bert_jax.cli import configs
 from bert_jax.objectives import finetune
@@ -382,7 +382,7 @@ def test_a_step_is_saved_before_it_is_evaluated(
       assert saver.latest_step() == step
       assert saver.read_metadata(step)["pending"]
     train.run(copy.deepcopy(config), str(workdir))
-  assert rows(workdir) == rows(run)
+  assert untimed_rows(workdir) == untimed_rows(run)
   with (
     Checkpointer.for_reading(str(run)) as saver,
     Checkpointer.for_reading(str(workdir)) as reopened,

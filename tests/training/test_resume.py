@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
-from tiny_runs import rows
+from tiny_runs import untimed_rows
 
 from bert_jax.training import logging
 
@@ -98,7 +98,7 @@ def arrays(workdir, step):
 
 
 def assert_same_run(a, b):
-  assert rows(a) == rows(b)
+  assert untimed_rows(a) == untimed_rows(b)
   total = OVERRIDES["total_steps"]
   arrays_a, arrays_b = arrays(a, total), arrays(b, total)
   assert arrays_a.keys() == arrays_b.keys() and len(arrays_a) > 60
@@ -134,7 +134,9 @@ def checkpoint_steps(workdir):
 
 def test_rows_of_an_undisturbed_run(undisturbed_run):
   """Every logged step has one row, with the learning rate of this step."""
-  train_rows = [r for r in rows(undisturbed_run) if r["split"] == "train"]
+  train_rows = [
+    r for r in untimed_rows(undisturbed_run) if r["split"] == "train"
+  ]
   assert [r["step"] for r in train_rows] == [*range(7, 120, 7), 120]
   # The row of step s has the rate of step s - 1 of the schedule, which counts
   # from 0. Warm-up is 1% of 120 steps, so all rows are in the linear decay.
@@ -177,7 +179,9 @@ def test_sigterm_saves_and_continues(folder, undisturbed_run, tmp_path):
 
 def test_latest_and_best_are_kept(undisturbed_run):
   """A run keeps its two newest checkpoints, and the best of the last phase."""
-  heldout_rows = [r for r in rows(undisturbed_run) if r["split"] == "heldout"]
+  heldout_rows = [
+    r for r in untimed_rows(undisturbed_run) if r["split"] == "heldout"
+  ]
   assert [r["step"] for r in heldout_rows] == [25, 50, 75, 100, 120]
   last_phase = [row for row in heldout_rows if row["step"] > 108]
   best = min(last_phase, key=lambda r: r["loss"])["step"]
@@ -185,11 +189,11 @@ def test_latest_and_best_are_kept(undisturbed_run):
 
 
 def test_a_finished_run_repeats_its_last_lines(folder, undisturbed_run):
-  lines = rows(undisturbed_run)
+  lines = untimed_rows(undisturbed_run)
   output = wait_for_output(start(folder, undisturbed_run))
   assert "continuing from step 120" in output
   assert "held-out MLM loss" in output
-  assert rows(undisturbed_run) == lines
+  assert untimed_rows(undisturbed_run) == lines
 
 
 def test_restart_with_another_config_is_refused(folder, undisturbed_run):

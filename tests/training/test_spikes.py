@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
-from tiny_runs import arrays, rows, tiny
+from tiny_runs import arrays_of_state, tiny_config, untimed_rows
 
 from bert_jax.training import config as config_lib
 from bert_jax.training import logging, optim, train
@@ -35,7 +35,7 @@ def prepared(tmp_path_factory):
 
 def config_of(prepared, action="none", factor=1.5):
   """Returns the config of a run that logs and saves every two steps."""
-  config = tiny("gpt:gpt1", prepared)
+  config = tiny_config("gpt:gpt1", prepared)
   config |= dict(
     total_steps=TOTAL_STEPS, spike=dict(action=action, factor=factor)
   )
@@ -135,7 +135,7 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
   assert f"skipped: the updates of steps {SPIKE_STEP + 1} (loss" in (
     capsys.readouterr().out
   )
-  logged_rows = [r for r in rows(run) if r["split"] == "train"]
+  logged_rows = [r for r in untimed_rows(run) if r["split"] == "train"]
   skipped_by_step = {r["step"]: r.get("skipped_steps") for r in logged_rows}
   assert skipped_by_step == {
     s: [SPIKE_STEP + 1] if s == 8 else None for s in range(2, 13, 2)
@@ -162,7 +162,7 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
       if path.name.isdigit() and int(path.name) > step:
         shutil.rmtree(path)
     train.run(copy.deepcopy(config), str(run_copy))
-    assert rows(run_copy) == rows(run)
+    assert untimed_rows(run_copy) == untimed_rows(run)
     with checkpoint.Checkpointer.for_reading(str(run_copy)) as saver:
       last_params = saver.restore_params(
         TOTAL_STEPS, setup.checkpoint_layout.params
@@ -180,10 +180,10 @@ def test_skipping_changes_nothing_without_a_spike(prepared, tmp_path):
     train.run(config_of(prepared, action, 50.0), str(tmp_path / action))
     for action in ("none", "skip")
   ]
-  expected_arrays, new_arrays = map(arrays, states)
+  expected_arrays, new_arrays = map(arrays_of_state, states)
   for name, array in expected_arrays.items():
     np.testing.assert_array_equal(array, new_arrays[name], err_msg=name)
-  assert rows(tmp_path / "none") == rows(tmp_path / "skip")
+  assert untimed_rows(tmp_path / "none") == untimed_rows(tmp_path / "skip")
 
 
 @pytest.mark.parametrize(

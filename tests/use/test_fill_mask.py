@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tiny_models
 from prepared import random_documents, write_prepared
-from tiny_runs import BERT, shrink
+from tiny_runs import BERT, shrink_config
 
 from bert_jax.cli import configs
 from bert_jax.cli.main import execute
@@ -25,7 +25,7 @@ def workdir(tmp_path_factory):
   folder = write_prepared(
     path / "data", random_documents(60, 0), random_documents(9, 1)
   )
-  config = shrink(configs.load_defaults(BERT), folder)
+  config = shrink_config(configs.load_defaults(BERT), folder)
   config["phases"] = {"phase1": config["phases"]["phase1"] | {"fraction": 1.0}}
   train.run(config, str(path / "run"))
   return str(path / "run")
