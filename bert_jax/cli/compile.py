@@ -6,7 +6,8 @@ import os
 from bert_jax.cli import configs, flags
 
 HELP = """Compiles a run for a TPU slice, and says if the run fits into its
-memory. It needs pip install 'bert_jax[tpu]', but neither a TPU nor data. The
+memory, and with --cycles how long a step takes by the compiler's estimate. It
+needs pip install 'bert_jax[tpu]', but neither a TPU nor data. The
 exit status is 0 if every phase fits; 2 if a phase does not fit, or the compiler
 crashes; 1 after an error."""
 EXAMPLE = """\
@@ -28,6 +29,11 @@ def add_flags(parser: flags.Parser) -> None:
     type=int,
     metavar="N",
     help="compile only this phase; 1 is the first",
+  )
+  parser.add_argument(
+    "--cycles",
+    action="store_true",
+    help="also estimate the time of a step, and what it is spent on",
   )
   flags.add(parser, "json", help="print a JSON object for each phase")
   parser.add_argument(
@@ -61,6 +67,6 @@ def run(args: argparse.Namespace) -> int:
     "json" if args.json else "markdown" if args.markdown else "text"
   )
   fits = compile_report.compile_phases(
-    config, slices, args.phase, output_format
+    config, slices, args.phase, output_format, args.cycles
   )
   return 0 if fits else 2

@@ -8,6 +8,8 @@ which part of an array.
 * `hosts.py`: several processes as one run; stop signals.
 * `compile_ahead.py`: compiles programs in threads before their batches come.
 * `hlo.py`: reads a compiled program: loops, collectives, bytes.
+* `tpu_cycles.py`: sums the TPU compiler's estimate of a program's time.
+* `kernel_operations.py`: counts what Pallas kernels compute and move.
 * `isolated.py`: runs a function in a separate process, which may crash.
 * `xla_errors.py`: recognises errors of XLA, for example too little memory.
 """

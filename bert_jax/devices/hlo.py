@@ -28,6 +28,7 @@ _CALLEE = re.compile(
   r"=%?([\w.-]+)"
 )
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
+_OPERATION_PATH = re.compile(r'\bop_name="([^"]*)"')
 _KNOWN_TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 
 
@@ -133,6 +134,24 @@ def trip_count(program: Program, loop: Instruction) -> int:
   return constants[0] if len(constants) == 1 else 1
 
 
+def callees(instruction: Instruction) -> list[str]:
+  """Returns the names of the computations that an instruction calls."""
+  names = _CALLEE.findall(instruction.call)
+  for branches in _BRANCHES.findall(instruction.call):
+    names += [branch.strip().lstrip("%") for branch in branches.split(",")]
+  return names
+
+
+def operation_path(instruction: Instruction) -> str:
+  """Returns the path of the operation that an instruction was compiled from.
+
+  The names of functions and modules are its folders, for example
+  "jit(step)/jvp(Model)/encoder/attention/add"; "" if the text has none.
+  """
+  path = _OPERATION_PATH.search(instruction.call)
+  return path[1] if path else ""
+
+
 def walk_instructions(
   program: Program, name: str | None = None, num_runs: int = 1
 ) -> Iterator[tuple[Instruction, int]]:
@@ -151,10 +170,7 @@ def walk_instructions(
     inner_runs = num_runs
     if instruction.operation == "while":
       inner_runs *= trip_count(program, instruction)
-    callees = _CALLEE.findall(instruction.call)
-    for branches in _BRANCHES.findall(instruction.call):
-      callees += [branch.strip().lstrip("%") for branch in branches.split(",")]
-    for computation in callees:
+    for computation in callees(instruction):
       yield from walk_instructions(program, computation, inner_runs)
 
 

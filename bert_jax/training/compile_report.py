@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bert_jax.devices import tpu_cycles
 from bert_jax.messages import UserError
 from bert_jax.training import config as config_lib
 from bert_jax.training import phases, suggestions, topologies
@@ -20,6 +21,20 @@ COLUMNS = (
   "FLOPs",
   "all-reduced",
   "seconds",
+)
+# The columns of a table with cycles, which are in millions.
+CYCLE_COLUMNS = (
+  "slice",
+  "phase",
+  "temporaries",
+  "HBM",
+  "fits",
+  *tpu_cycles.GROUPS,
+  "kernels",
+  "total",
+  "compute ms",
+  "collectives ms",
+  "MFU",
 )
 
 
@@ -83,6 +98,8 @@ def as_text(report: dict[str, Any]) -> str:
       f"  all-reduced  {report['all_reduced_ratio']:.3f} times the size of"
       f" the gradients, {format_gib(report['gradient_bytes'])} GiB",
     ]
+  if "cycles" in report:
+    lines += cycle_lines(report["cycles"])
   lines += [
     f"  compiled in  {report['compile_seconds']:.0f} s",
     f"  fits         {describe_fit(report)}",
@@ -90,6 +107,55 @@ def as_text(report: dict[str, Any]) -> str:
   if not report["fits"]:
     lines.append(f"  offer        {describe_suggestion(report)}")
   return "\n".join(lines)
+
+
+def format_million(cycles: float) -> str:
+  """Formats a number of cycles in millions, with two decimals."""
+  return f"{cycles / 1e6:.2f}"
+
+
+def cycle_lines(cycles: dict[str, Any]) -> list[str]:
+  """Formats the dict of `tpu_cycles.estimate` as lines of text."""
+  parts = dict(cycles["groups"])
+  for name, kernel in cycles["kernels"].items():
+    parts[f"{name}, {kernel['count']} calls (modelled)"] = kernel["cycles"]
+  largest_first = sorted(parts.items(), key=lambda item: -item[1])
+  return [
+    f"  cycles       {format_million(cycles['total'])} million at"
+    f" {cycles['clock'] / 1e6:.0f} MHz, by estimate:",
+    *(
+      f"    {format_million(count):>9} {count / cycles['total']:4.0%}  {name}"
+      for name, count in largest_first
+    ),
+    f"  time         {cycles['compute_ms']:.1f} ms to compute,"
+    f" {cycles['collectives_ms']:.1f} ms for collectives (modelled); MFU"
+    f" {cycles['mfu']:.1%}",
+  ]
+
+
+def as_markdown_row_of_cycles(report: dict[str, Any]) -> str:
+  """Formats a report as a row of a table with `CYCLE_COLUMNS`."""
+  cells = [
+    report["topology"],
+    report["phase"],
+    format_gib(report["temporaries_bytes"]),
+    format_gib(report["hbm_bytes"]),
+    describe_fit(report)
+    + ("" if report["fits"] else f"; {describe_suggestion(report)}"),
+  ]
+  cycles = report.get("cycles")
+  if cycles is None:
+    cells += ["-"] * (len(CYCLE_COLUMNS) - len(cells))
+  else:
+    kernels = sum(kernel["cycles"] for kernel in cycles["kernels"].values())
+    counts = [cycles["groups"][name] for name in tpu_cycles.GROUPS]
+    cells += [
+      *map(format_million, [*counts, kernels, cycles["total"]]),
+      f"{cycles['compute_ms']:.1f}",
+      f"{cycles['collectives_ms']:.1f}",
+      f"{cycles['mfu']:.1%}",
+    ]
+  return f"| {' | '.join(cells)} |"
 
 
 def as_markdown_row(report: dict[str, Any]) -> str:
@@ -128,6 +194,7 @@ def compile_phases(
   slices: Sequence[str],
   phase: int | None = None,
   output_format: str = "text",
+  cycles: bool = False,
 ) -> bool:
   """Compiles every phase for every slice, and prints what each needs.
 
@@ -137,6 +204,7 @@ def compile_phases(
     phase: the number of the only phase to compile, 1 is the first; None for
       all phases.
     output_format: one of `FORMATS`.
+    cycles: True also estimates the time of a step.
 
   Returns:
     True if every phase fits into the memory of every slice's devices.
@@ -160,15 +228,17 @@ def compile_phases(
     numbers = [phase - 1]
   for topology in slices:
     topologies.devices_of_slice(topology)
+  format_report = FORMATS[output_format]
   if output_format == "markdown":
-    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
+    columns = CYCLE_COLUMNS if cycles else COLUMNS
+    format_report = as_markdown_row_of_cycles if cycles else as_markdown_row
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)
   fits = True
   for topology in slices:
     for number in numbers:
-      report = topologies.compile_step(config, number, topology)
+      report = topologies.compile_step(config, number, topology, cycles)
       if not report["fits"]:
         report |= suggestions.find_suggestion(config, number, report)
         fits = False
-      format_report = FORMATS[output_format]
       print(format_report(report | topologies.compiler_versions()), flush=True)
   return fits

@@ -15,7 +15,13 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax import models
-from bert_jax.devices import hlo, isolated, sharding
+from bert_jax.devices import (
+  hlo,
+  isolated,
+  kernel_operations,
+  sharding,
+  tpu_cycles,
+)
 from bert_jax.devices.xla_errors import INVALID_ARGUMENT, has_status
 from bert_jax.examples.recipes import make_recipe
 from bert_jax.messages import UserError
@@ -286,7 +292,7 @@ def parse_memory_message(message: str) -> dict[str, int] | None:
 
 
 def compile_step(
-  config: dict[str, Any], number: int, topology: str
+  config: dict[str, Any], number: int, topology: str, cycles: bool = False
 ) -> dict[str, Any]:
   """Compiles a phase's step, and reports what a device would hold and do.
 
@@ -297,6 +303,7 @@ def compile_step(
     config: the run's config, see `make_step`.
     number: the index of the phase; the first phase has 0.
     topology: the slice, see `devices_of_slice`.
+    cycles: True also estimates the step's time.
 
   Returns:
     The report, which can be written as JSON. Bytes and FLOPs are for one
@@ -308,6 +315,8 @@ def compile_step(
     | out of memory | `refused` is the compiler's sentence; `fits` is False |
     | crashed | `crashed` says how; `fits` is None, which means not known |
 
+    With `cycles`, a step that was compiled has the entry `cycles`, the dict of
+    `tpu_cycles.estimate`.
     If the memory does not suffice, `temporaries_bytes` is the number of bytes
     that the step needs, as the compiler says.
 
@@ -318,7 +327,7 @@ def compile_step(
   start = time.monotonic()
   try:
     for entries in isolated.run_in_process(
-      compile_in_this_process, config, number, topology
+      compile_in_this_process, config, number, topology, cycles
     ):
       report |= entries
   except isolated.Crash as e:
@@ -330,7 +339,7 @@ def compile_step(
 
 
 def compile_in_this_process(
-  config: dict[str, Any], number: int, topology: str
+  config: dict[str, Any], number: int, topology: str, cycles: bool = False
 ) -> Iterator[dict[str, Any]]:
   """Compiles a phase's step in this process.
 
@@ -357,7 +366,11 @@ def compile_in_this_process(
   yield report
   start = time.monotonic()
   try:
-    new_entries = compiled_entries(compile_program(step), report)
+    traced = trace_program(step)
+    compiled = compile_program(step, traced)
+    new_entries = compiled_entries(compiled, report)
+    if cycles:
+      new_entries["cycles"] = estimate_cycles(step, traced, compiled, topology)
   except jax.errors.JaxRuntimeError as e:
     memory = parse_memory_message(str(e))
     if memory is None:
@@ -371,8 +384,8 @@ def compile_in_this_process(
   yield new_entries | dict(compile_seconds=round(time.monotonic() - start, 1))
 
 
-def compile_program(step: StepToCompile) -> jax.stages.Compiled:
-  """Compiles a step with the settings of the training loop."""
+def trace_program(step: StepToCompile) -> jax.stages.Traced:
+  """Traces a step with the settings of the training loop."""
   state = jax.tree.map(lambda x: x.sharding, step.arguments[0])
   jitted = jax.jit(
     step.function,
@@ -383,8 +396,46 @@ def compile_program(step: StepToCompile) -> jax.stages.Compiled:
     ),
   )
   with sharding.use_mesh(step.mesh):
-    lowered = jitted.trace(*step.arguments).lower(lowering_platforms=("tpu",))
-    return lowered.compile()
+    return jitted.trace(*step.arguments)
+
+
+def compile_program(
+  step: StepToCompile, traced: jax.stages.Traced | None = None
+) -> jax.stages.Compiled:
+  """Compiles a step with the settings of the training loop.
+
+  Args:
+    step: the step.
+    traced: what `trace_program` returned for the step; None traces it here.
+  """
+  traced = traced or trace_program(step)
+  with sharding.use_mesh(step.mesh):
+    return traced.lower(lowering_platforms=("tpu",)).compile()
+
+
+def estimate_cycles(
+  step: StepToCompile,
+  traced: jax.stages.Traced,
+  compiled: jax.stages.Compiled,
+  topology: str,
+) -> dict[str, Any]:
+  """Estimates the time of a compiled step; see `tpu_cycles.estimate`.
+
+  Args:
+    step: the step.
+    traced: what `trace_program` returned for it.
+    compiled: what `compile_program` returned for it.
+    topology: the slice, see `devices_of_slice`.
+  """
+  program_text = compiled.as_text()
+  assert program_text, "libtpu gives it."
+  return tpu_cycles.estimate(
+    hlo.parse_program(program_text),
+    kernel_operations.kernels(traced),
+    topology,
+    step.mesh.size,
+    step.flops / step.mesh.size,
+  )
 
 
 def _first_sentence(error: Exception) -> str:

@@ -329,14 +329,8 @@ def test_an_unknown_slice_gets_the_nearest_and_all_generations(monkeypatch):
 @needs_libtpu
 def test_a_small_step_is_compiled_and_reported():
   process = run_command(
-    *(
-      "--topology=v2:2x2",
-      "--phase=1",
-      "--json",
-      *TINY_FLAGS,
-      *NO_DROPOUT_FLAGS,
-    ),
-    "--config.model.unroll=2",
+    *("--topology=v2:2x2", "--phase=1", "--json", "--cycles"),
+    *(*TINY_FLAGS, *NO_DROPOUT_FLAGS, "--config.model.unroll=2"),
   )
   assert process.returncode == 0, process.stderr
   assert process.stderr == ""
@@ -352,6 +346,17 @@ def test_a_small_step_is_compiled_and_reported():
   # Nearly all gradients are summed, some of them in bfloat16.
   assert report["all_reduced_ratio"] > 0.5
   assert report["fits"]
+  cycles = report["cycles"]
+  groups = cycles["groups"]
+  assert cycles["total"] == cycles["compiler"] == sum(groups.values())
+  assert cycles["kernels"] == {}
+  for name in ("products", "attention", "norms", "heads", "optimizer"):
+    assert groups[name] > 0.01 * cycles["total"]
+  # Little is stacked without a loop, and nearly all has a group.
+  assert groups["stacking"] < 0.01 * cycles["total"]
+  assert groups["other"] < 0.05 * cycles["total"]
+  assert 0 < cycles["compute_ms"] < cycles["step_ms"]
+  assert 0 < cycles["mfu"] < 0.5
 
 
 def run_compile(topology, phase, *flags, config="bert:base"):
@@ -371,11 +376,20 @@ def run_compile(topology, phase, *flags, config="bert:base"):
 def test_attention_in_a_kernel_needs_less_memory():
   """The kernel does not save scores of long rows; TPUs before v4 lack it."""
   kernel_flag = "--config.model.attention=tpu"
-  sizes = [
-    run_compile("v5e:2x2", 2, *TINY_FLAGS, *flags)["temporaries_bytes"]
+  plain_report, report = (
+    run_compile("v5e:2x2", 2, *TINY_FLAGS, "--cycles", *flags)
     for flags in ([], [kernel_flag])
-  ]
-  assert sizes[1] < 0.8 * sizes[0]
+  )
+  assert report["temporaries_bytes"] < 0.8 * plain_report["temporaries_bytes"]
+  kernels = report["cycles"]["kernels"]
+  assert plain_report["cycles"]["kernels"] == {}
+  # The model has two layers.
+  assert {name: kernel["count"] for name, kernel in kernels.items()} == {
+    "attention_forward": 2,
+    "attention_backward": 2,
+  }
+  # A kernel keeps the scores in the core, so it needs less than plain products.
+  assert report["cycles"]["total"] < plain_report["cycles"]["total"]
   process = run_command("--topology=v2:2x2", *TINY_FLAGS, kernel_flag)
   assert process.returncode != 0
   assert "TPUs from v4 on, this is 'TPU v2'" in process.stderr

@@ -1,0 +1,160 @@
+"""Counts what the Pallas kernels of a traced program compute and move.
+
+A TPU's compiler gives no estimate for a Pallas kernel. The counts here are the
+input of such an estimate; see `tpu_cycles.py`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+# A vector register of a TPU holds this many rows and columns of 32-bit numbers,
+# and arrays in memory are padded to whole blocks of this shape.
+ROWS, COLUMNS = 8, 128
+# Operations that move or name values, but do not compute.
+_FREE = {
+  *("get", "swap", "broadcast_in_dim", "reshape", "squeeze", "iota"),
+  *("convert_element_type", "bitcast_convert_type", "program_id", "copy"),
+  *("slice", "stop_gradient", "multiple_of", "expand_dims"),
+}
+# Operations of the unit for transcendental functions.
+_TRANSCENDENTAL = {
+  *("exp", "exp2", "log", "log1p", "logistic", "tanh", "erf", "rsqrt"),
+  *("sqrt", "sin", "cos", "pow", "expm1"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Operations:
+  """Holds what one call of a kernel does on one device.
+
+  Attributes:
+    name: the kernel's name.
+    output_bytes: bytes of the call's outputs, without padding.
+    products: (rows, depth, columns) of each matrix product of a program of
+      the kernel's grid, with how often the program computes it.
+    vector: operations on vector registers of a program of the grid. A register
+      holds 1,024 numbers of 32 bits.
+    transcendental: those of them that need the unit for transcendental
+      functions.
+    programs: programs of the grid.
+    bytes: bytes that a call reads and writes, with padding.
+  """
+
+  name: str
+  output_bytes: int
+  products: tuple[tuple[int, int, int, int], ...]
+  vector: int
+  transcendental: int
+  programs: int
+  bytes: int
+
+
+def padded_bytes(shape: tuple[int, ...], itemsize: int) -> int:
+  """Returns the bytes of an array in a TPU's memory, with padding.
+
+  The last axis is padded to a multiple of 128. The one before is padded to a
+  multiple of 8; of 16 for 16-bit numbers, and so on. A single row is not
+  padded.
+  """
+  *leading, rows, columns = (1, 1, *shape)
+  multiple = ROWS * max(4 // itemsize, 1)
+  if rows > 1:
+    rows = -(-rows // multiple) * multiple
+  return math.prod(leading) * rows * -(-columns // COLUMNS) * COLUMNS * itemsize
+
+
+def registers(shape: tuple[int, ...]) -> int:
+  """Returns how many vector registers hold an array of 32-bit numbers."""
+  *leading, rows, columns = (1, 1, *shape)
+  return math.prod(leading) * -(-rows // ROWS) * -(-columns // COLUMNS)
+
+
+def _inner_jaxprs(equation: Any) -> list[Any]:
+  """Returns the jaxprs among the parameters of an equation."""
+  values: list[Any] = []
+  for value in equation.params.values():
+    values += value if isinstance(value, (tuple, list)) else [value]
+  jaxprs = [getattr(value, "jaxpr", value) for value in values]
+  return [jaxpr for jaxpr in jaxprs if hasattr(jaxpr, "eqns")]
+
+
+def _equations(jaxpr: Any, times: int = 1) -> Iterator[tuple[Any, int]]:
+  """Yields each equation, and how often it runs; not the bodies of kernels."""
+  for equation in jaxpr.eqns:
+    yield equation, times
+    if equation.primitive.name != "pallas_call":
+      trips = equation.params["length"] if _is_scan(equation) else 1
+      for inner in _inner_jaxprs(equation):
+        yield from _equations(inner, times * trips)
+
+
+def _is_scan(equation: Any) -> bool:
+  return bool(equation.primitive.name == "scan")
+
+
+def _product(equation: Any, times: int) -> tuple[int, int, int, int]:
+  """Returns an entry of `Operations.products`."""
+  left, right = (x.aval.shape for x in equation.invars)
+  (left_depth, _), (left_batch, _) = equation.params["dimension_numbers"]
+  depth = math.prod(left[axis] for axis in left_depth)
+  batch = math.prod(left[axis] for axis in left_batch)
+  rows = math.prod(left) // (depth * batch)
+  return rows, depth, math.prod(right) // (depth * batch), times * batch
+
+
+def _operations(call: Any) -> Operations:
+  """Counts the operations of a `pallas_call` equation."""
+  products, vector, transcendental = [], 0, 0
+  for equation, times in _equations(call.params["jaxpr"]):
+    name = equation.primitive.name
+    if name == "dot_general":
+      products.append(_product(equation, times))
+    elif name not in _FREE and not _inner_jaxprs(equation):
+      arrays = (*equation.outvars, *equation.invars)
+      # A reduction works on all of its input, other operations on their output.
+      is_reduction = name.startswith(("reduce", "arg", "cum"))
+      shapes = [x.aval.shape for x in arrays if hasattr(x.aval, "shape")]
+      shape = max(shapes, key=math.prod) if is_reduction else shapes[0]
+      if shape:
+        vector += times * registers(shape)
+        transcendental += (
+          times * registers(shape) if name in _TRANSCENDENTAL else 0
+        )
+  outputs = [x.aval for x in call.outvars]
+  all_arrays = [*outputs, *(x.aval for x in call.invars)]
+  return Operations(
+    name=_name(call),
+    output_bytes=sum(x.size * x.dtype.itemsize for x in outputs),
+    products=tuple(products),
+    vector=vector,
+    transcendental=transcendental,
+    programs=math.prod(call.params["grid_mapping"].grid),
+    bytes=sum(padded_bytes(x.shape, x.dtype.itemsize) for x in all_arrays),
+  )
+
+
+def _name(call: Any) -> str:
+  """Returns the name of a kernel, as `pallas_call` got it."""
+  info = call.params.get("name_and_src_info", call.params.get("name"))
+  return str(getattr(info, "name", info))
+
+
+def kernels(traced: jax.stages.Traced) -> list[Operations]:
+  """Counts the operations of each call of a Pallas kernel in a program.
+
+  Args:
+    traced: a function that was traced for its arguments, from `jax.jit`.
+
+  Returns:
+    The operations of each call in the function's text, also of equal calls. A
+    call in a loop is there once.
+  """
+  return [
+    _operations(equation)
+    for equation, _ in _equations(traced.jaxpr.jaxpr)
+    if equation.primitive.name == "pallas_call"
+  ]

@@ -1,0 +1,460 @@
+"""Sums the TPU compiler's estimate of a program's time, by its purpose.
+
+libtpu writes how many cycles it expects each fusion to take
+("estimated_cycles") into the text of the compiled program. It gives no estimate
+for collectives and for Pallas kernels. Those are modelled here, from their
+bytes and operations. docs/tpu.md says what these numbers are worth.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from bert_jax.devices import hlo
+from bert_jax.devices.kernel_operations import Operations
+from bert_jax.messages import UserError
+
+# Each instruction counts in one of these groups; see `group`.
+GROUPS = (
+  "products",
+  "attention",
+  "activations",
+  "norms",
+  "embedding",
+  "heads",
+  "optimizer",
+  "stacking",
+  "casts",
+  "other",
+)
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_KERNEL = 'custom_call_target="tpu_custom_call"'
+_PRODUCTS = ("convolution", "dot")
+# Instructions that change the place or the order of numbers, not the numbers.
+_MOVES = {
+  *("parameter", "constant", "bitcast", "copy", "transpose", "reshape"),
+  *("slice", "tuple", "get-tuple-element", "broadcast", "concatenate"),
+}
+# Folders of the path of an operation that reads or writes a part of an array
+# which a loop stacks, and the last folders of the zeros that such arrays hold
+# at first.
+_STACKING_WORDS = {
+  *("dynamic_update_slice", "dynamic_slice"),
+  *("jit(dynamic_update_index_in_dim)", "jit(dynamic_index_in_dim)"),
+}
+_STACKED_ZEROS = ("layers/broadcast_in_dim", "tower/broadcast_in_dim")
+# Names of modules, which are folders of the path of an operation too.
+_LAYER_WORDS = {"layer", "layer.body"}
+_NORM_WORDS = {"attention_norm", "mlp_norm"}
+_ENCODER_WORDS = {"encoder", "generator", "discriminator", "layers", "tower"}
+# A kernel's program takes as long as its busiest unit, and this share of the
+# time of its other units, because the units wait for each other's results.
+_WAITING = 0.45
+# Cycles that a program waits for its first and its last numbers. This number,
+# the one above, and `Chip.vector_operations` make the model fit libtpu's own
+# schedules of the attention kernels; see docs/tpu.md.
+_STARTUP_CYCLES = 330
+# The time that a message needs to the neighbouring chip at least
+# (jax-ml.github.io/scaling-book/sharding, "A note on ICI latency").
+_HOP_SECONDS = 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+  """Holds the published speed of a TPU's device.
+
+  A device is a core on v2 and v3, and a chip from v4 on.
+
+  Attributes:
+    peak_flops: FLOPs a second of products in bfloat16.
+    cycle_flops: FLOPs of such products in a cycle.
+    cores: cores of a device; a kernel's grid runs on one of them, unless it
+      says that its programs are independent.
+    unit_size: rows and columns of a unit for matrix products.
+    vector_operations: operations on registers, as `kernel_operations` counts
+      them, that the vector unit of a core completes in a cycle on average.
+    memory_bandwidth: bytes a second from and to the device's memory.
+    link_bandwidth: bytes a second from a chip to a neighbour, in one direction.
+    ring_length: chips along an axis of a slice from which on the last chip of
+      the axis is linked to the first one.
+    needs_cube: True if only slices have such links whose axes all are a
+      multiple of `ring_length`.
+    chip_devices: devices of a chip.
+  """
+
+  peak_flops: float
+  cycle_flops: int
+  cores: int
+  unit_size: int
+  vector_operations: float
+  memory_bandwidth: float
+  link_bandwidth: float
+  ring_length: int
+  needs_cube: bool = False
+  chip_devices: int = 1
+
+  @property
+  def clock(self) -> float:
+    """Cycles a second, from the published peak."""
+    return self.peak_flops / self.cycle_flops
+
+
+# Peaks, bandwidths of memory and of the links of v5e, v5p and v6e:
+# cloud.google.com/tpu/docs, "System architecture" of each version; their
+# bandwidths between chips are the sum over a chip's 4 or 6 links and both
+# directions. v2: Jouppi et al. 2020 (Communications of the ACM 63, 7): 700 MHz,
+# 4 links of 496 Gbit/s. v3 and v4: Jouppi et al. 2023 (arXiv 2304.01433, table
+# 4): 940 and 1050 MHz, 4 links of 70 GB/s and 6 of 50 GB/s. The clocks of v5e,
+# v5p and v6e are not published; a peak divided by the FLOPs of a cycle gives
+# 1503, 1751 and 1751 MHz. v6e: the documentation names two units of 256 x 256,
+# but libtpu expects more FLOPs in a cycle than these could compute, and four of
+# them fit the peak. Rings: jax-ml.github.io/scaling-book/tpus.
+CHIPS: Mapping[str, Chip] = {
+  "v2": Chip(22.9e12, 32768, 1, 128, 0.6, 350e9, 62e9, 16, chip_devices=2),
+  "v3": Chip(61.5e12, 65536, 1, 128, 0.6, 450e9, 70e9, 32, chip_devices=2),
+  "v4": Chip(275e12, 262144, 2, 128, 0.6, 1200e9, 50e9, 4, needs_cube=True),
+  "v5e": Chip(197e12, 131072, 1, 128, 2.6, 819e9, 50e9, 16),
+  "v5p": Chip(459e12, 262144, 2, 128, 2.6, 2765e9, 100e9, 4, needs_cube=True),
+  "v6e": Chip(918e12, 524288, 1, 256, 2.6, 1638e9, 100e9, 16),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+  """Holds the calls of a Pallas kernel in a step, and their modelled cycles."""
+
+  count: int
+  cycles: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+  """Describes a collective of a program.
+
+  Attributes:
+    kind: its opcode, without "-start" and "-done".
+    count: how often a step runs it.
+    bytes: bytes of its output on a device.
+    group_size: the number of devices that exchange with each other.
+  """
+
+  kind: str
+  count: int
+  bytes: int
+  group_size: int
+
+
+def _estimated_cycles(instruction: hlo.Instruction) -> int | None:
+  """Returns the compiler's estimate for one run; None if there is none."""
+  cycles = _CYCLES.search(instruction.call)
+  return int(cycles[1]) if cycles else None
+
+
+def _top_level(
+  program: hlo.Program, name: str, times: int
+) -> Iterator[tuple[hlo.Instruction, int]]:
+  """Yields instructions, and how often each runs, but no parts of fusions."""
+  for instruction in program.computations.get(name, []):
+    yield instruction, times
+    if instruction.operation in ("while", "call", "conditional"):
+      trips = 1
+      if instruction.operation == "while":
+        trips = hlo.trip_count(program, instruction)
+      for callee in hlo.callees(instruction):
+        yield from _top_level(program, callee, times * trips)
+
+
+def _parts(
+  program: hlo.Program, instruction: hlo.Instruction
+) -> list[hlo.Instruction]:
+  """Returns the instructions in a fusion, or the instruction itself."""
+  parts = [
+    part
+    for callee in hlo.callees(instruction)
+    if instruction.operation == "fusion"
+    for part, _ in hlo.walk_instructions(program, callee)
+  ]
+  return parts or [instruction]
+
+
+def group(program: hlo.Program, instruction: hlo.Instruction) -> str:
+  """Returns the one of `GROUPS` that an instruction counts in.
+
+  A fusion counts as a whole. The path of its last operation says which module
+  it belongs to, unless it has a product.
+
+    group        what counts in it
+    products     fusions with a product of a layer and a weight
+    attention    scores, their softmax and dropout, their products with values,
+                 and the order of heads in memory
+    activations  what else happens in a layer's MLP
+    norms        LayerNorm of layers, with dropout and residual
+    embedding    embeddings, with their norm and dropout
+    heads        heads of the objective with their products, and the losses
+    optimizer    what is not differentiated: the gradients' sums and norm, and
+                 the update of parameters
+    stacking     slices of arrays that a loop over layers keeps or reads
+    casts        fusions that only convert dtypes
+    other        the rest
+  """
+  parts = _parts(program, instruction)
+  operations = {part.operation for part in parts}
+  products = [part for part in parts if part.operation in _PRODUCTS]
+  # The last operation comes last. If a product is among them, it says what the
+  # fusion is for; the others are fused with it.
+  path = next(
+    filter(
+      None,
+      map(hlo.operation_path, [*products[::-1], instruction, *parts[::-1]]),
+    ),
+    "",
+  )
+  words = set(path.split("/"))
+  if not products:
+    if "convert" in operations and operations <= _MOVES | {"convert"}:
+      return "casts"
+    if words & _STACKING_WORDS or path.endswith(_STACKED_ZEROS):
+      return "stacking"
+  if "embeddings" in words:
+    return "embedding"
+  if words & _NORM_WORDS:
+    return "norms"
+  if "attention" in words:
+    # Products with weights are no einsum, whose path has its formula.
+    return "products" if products and "->" not in path else "attention"
+  if words & _LAYER_WORDS:
+    return "products" if products else "activations"
+  if words & _ENCODER_WORDS:
+    return "products" if products else "other"
+  if "jvp(" in path:
+    return "heads"
+  return "optimizer" if path else "other"
+
+
+def estimated_groups(program: hlo.Program) -> dict[str, int]:
+  """Sums the compiler's estimate of a step's cycles on a device by group.
+
+  The trips of a loop count, and all branches count as if they ran.
+
+  Returns:
+    The cycles of each of `GROUPS`.
+  """
+  cycles = dict.fromkeys(GROUPS, 0)
+  for instruction, times in _top_level(program, program.entry, 1):
+    estimate = _estimated_cycles(instruction)
+    if estimate is not None:
+      cycles[group(program, instruction)] += times * estimate
+  return cycles
+
+
+def _group_size(call: str, num_devices: int) -> int:
+  """Returns how many devices of a slice exchange in a collective.
+
+  The compiler writes the groups in one of these forms:
+
+    replica_groups={{0,1},{2,3}}
+    replica_groups=[2,2]<=[4]
+    replica_groups=mesh['data'=4,'fsdp'=2] {'data'}
+  """
+  if listed := re.search(r"replica_groups=\{\{([\d,]+)\}", call):
+    return len(listed[1].split(","))
+  if tiled := re.search(r"replica_groups=\[\d+,(\d+)\]", call):
+    return int(tiled[1])
+  if named := re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", call):
+    sizes = dict(re.findall(r"('[^']+')=(\d+)", named[1]))
+    names = re.findall(r"'[^']+'", named[2])
+    return math.prod(int(sizes.get(name, 1)) for name in names)
+  return num_devices
+
+
+def collectives(program: hlo.Program, num_devices: int) -> list[Collective]:
+  """Lists the collectives of a step, as `hlo.collective_traffic` counts them.
+
+  Args:
+    program: the compiled program.
+    num_devices: the number of devices of the slice.
+  """
+  found = []
+  group_sizes: dict[str, int] = {}
+  for instruction, times in hlo.walk_instructions(program):
+    start, _, half = instruction.operation.partition("-start")
+    if start in hlo.COLLECTIVES and not half and start != instruction.operation:
+      # Only the first half of an asynchronous collective names the groups.
+      group_sizes[instruction.name] = _group_size(instruction.call, num_devices)
+      continue
+    kind = instruction.operation.removesuffix("-done")
+    if kind in hlo.COLLECTIVES:
+      operand = re.search(r"\(%?([\w.-]+)", instruction.call)
+      group_size = group_sizes.get(operand[1] if operand else "")
+      if group_size is None:
+        group_size = _group_size(instruction.call, num_devices)
+      num_bytes = hlo.num_bytes(instruction.shape)
+      found.append(Collective(kind, times, num_bytes, group_size))
+  return found
+
+
+def collective_seconds(
+  collective: Collective, chip: Chip, layout: tuple[int, ...]
+) -> float:
+  """Models the time of all runs of a collective from the speed of the links.
+
+  The devices of a whole slice exchange along all of its axes at a time. The
+  devices of a smaller group are taken to lie on one axis.
+
+  Args:
+    collective: the collective.
+    chip: the chip of the slice.
+    layout: the number of chips along each axis of the slice.
+  """
+  chips = max(collective.group_size // chip.chip_devices, 1)
+  if chips == 1:
+    return 0.0
+  axes = [length for length in layout if length > 1]
+  if chips < math.prod(layout):
+    axes = [chips]
+  is_cube = all(length % chip.ring_length == 0 for length in layout)
+  links, hops = 0, 0
+  for length in axes:
+    is_ring = length % chip.ring_length == 0
+    is_ring &= is_cube or not chip.needs_cube
+    links += 2 if is_ring else 1
+    hops += length // 2 if is_ring else length - 1
+  # A gathered array has the bytes of all shards. What a device does not have
+  # yet comes through its links.
+  gathered_bytes = collective.bytes
+  if collective.kind == "reduce-scatter":
+    gathered_bytes *= chips
+  passes = 2 if collective.kind == "all-reduce" else 1
+  received_bytes = gathered_bytes * (chips - 1) / chips
+  if collective.kind == "collective-permute":
+    received_bytes, hops, links = gathered_bytes, 1, 1
+  seconds = max(
+    received_bytes / (links * chip.link_bandwidth), hops * _HOP_SECONDS
+  )
+  return collective.count * passes * seconds
+
+
+def kernel_cycles(operations: Operations, chip: Chip) -> int:
+  """Models the cycles of a call of a Pallas kernel.
+
+  A program of the grid takes as long as its busiest unit, and a share of the
+  time of the other units. Reading and writing the kernel's arrays happens at
+  the same time; if it takes longer, it decides.
+  """
+  size = chip.unit_size
+  passes = sum(
+    rows * -(-depth // size) * -(-columns // size) * times
+    for rows, depth, columns, times in operations.products
+  )
+  units = chip.cycle_flops // (2 * size * size) // chip.cores
+  times = (
+    passes / units,
+    operations.vector / chip.vector_operations,
+    operations.transcendental,
+  )
+  busiest = max(times)
+  program = _STARTUP_CYCLES + busiest + _WAITING * (sum(times) - busiest)
+  memory = operations.bytes / chip.memory_bandwidth * chip.clock
+  return round(max(program * operations.programs, memory))
+
+
+def kernels(
+  program: hlo.Program, operations: Sequence[Operations], chip: Chip
+) -> dict[str, Kernel]:
+  """Models the Pallas kernels of a step.
+
+  Args:
+    program: the compiled program, which says how often kernels run.
+    operations: the operations of the program's kernels.
+    chip: the chip of the slice.
+
+  Returns:
+    The calls of each kernel, by its name. A kernel that `operations` lacks has
+    the name "unknown" and no cycles.
+  """
+  results: dict[str, Kernel] = {}
+  for instruction, times in _top_level(program, program.entry, 1):
+    if _KERNEL not in instruction.call:
+      continue
+    # The compiler keeps the kernel's name in the path of its operation.
+    path = hlo.operation_path(instruction)
+    num_bytes = hlo.num_bytes(instruction.shape)
+    fitting = [
+      call
+      for call in operations
+      if call.name in path and call.output_bytes == num_bytes
+    ]
+    name = fitting[0].name if fitting else "unknown"
+    cycles = times * kernel_cycles(fitting[0], chip) if fitting else 0
+    previous = results.get(name, Kernel(0, 0))
+    results[name] = Kernel(previous.count + times, previous.cycles + cycles)
+  return results
+
+
+def estimate(
+  program: hlo.Program,
+  operations: Sequence[Operations],
+  topology: str,
+  num_devices: int,
+  model_flops: float,
+) -> dict[str, Any]:
+  """Estimates the time of a step on a device of a TPU slice.
+
+  Args:
+    program: the compiled program.
+    operations: the operations of the Pallas kernels of the program.
+    topology: the slice, for example "v5e:4x4".
+    num_devices: the number of devices of the slice.
+    model_flops: FLOPs of a step on a device, as the model counts them.
+
+  Returns:
+    A dict that can be written as JSON.
+
+    | key | value |
+    |---|---|
+    | groups | cycles of each of `GROUPS`, which the compiler estimates |
+    | compiler | their sum |
+    | kernels | {name: {count, cycles}} of the Pallas kernels, modelled |
+    | total | cycles of the compiler's estimate and of the kernels |
+    | clock | cycles a second |
+    | compute_ms | the time of `total` |
+    | collectives_ms | the time of the collectives, modelled |
+    | step_ms | the sum of the two: no collective hides behind compute |
+    | mfu | `model_flops` in `step_ms`, divided by the chip's peak |
+
+  Raises:
+    UserError: the program has no estimate.
+  """
+  generation, _, sizes = topology.partition(":")
+  chip = CHIPS[generation]
+  layout = tuple(int(size) for size in sizes.split("x"))
+  groups = estimated_groups(program)
+  kernel_counts = kernels(program, operations, chip)
+  compiler_cycles = sum(groups.values())
+  if not compiler_cycles:
+    raise UserError(
+      "the TPU compiler gave no estimated_cycles; install the libtpu that the"
+      " installed jax names: pip install 'bert_jax[tpu]'."
+    )
+  total = compiler_cycles + sum(k.cycles for k in kernel_counts.values())
+  compute_seconds = total / chip.clock
+  exchange_seconds = sum(
+    collective_seconds(collective, chip, layout)
+    for collective in collectives(program, num_devices)
+  )
+  step_seconds = compute_seconds + exchange_seconds
+  return dict(
+    groups=groups,
+    compiler=compiler_cycles,
+    kernels={
+      name: dataclasses.asdict(kernel) for name, kernel in kernel_counts.items()
+    },
+    total=total,
+    clock=round(chip.clock),
+    compute_ms=1e3 * compute_seconds,
+    collectives_ms=1e3 * exchange_seconds,
+    step_ms=1e3 * step_seconds,
+    mfu=model_flops / step_seconds / chip.peak_flops,
+  )

@@ -1,0 +1,262 @@
+"""Tests the sums of a TPU program's estimated cycles, and the models beside."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+
+from bert_jax.devices import hlo, kernel_operations, tpu_cycles
+from bert_jax.messages import UserError
+
+
+def line(text, path="", cycles=None):
+  """Returns an instruction as libtpu writes it."""
+  estimate = "" if cycles is None else f'"estimated_cycles":"{cycles}",'
+  return (
+    f'  {text}, metadata={{op_name="jit(step)/{path}"}}, backend_config='
+    f'{{"window_config":{{{estimate}"iteration_bounds":["1"]}}}}'
+  )
+
+
+LAYER = "jvp(Model)/encoder/layers/while/body/layer.body/layer"
+# Shortened excerpts of a program of libtpu: a loop of 12 layers, the embedding,
+# a head and the optimizer.
+PROGRAM = f"""HloModule jit_step, is_scheduled=true
+
+%sum (a: f32[], b: f32[]) -> f32[] {{
+  %a = f32[] parameter(0)
+  ROOT %plus = f32[] add(%a, %a)
+}}
+
+%fused_product (p: bf16[8,8]) -> bf16[8,8] {{
+  %p = bf16[8,8] parameter(0)
+  {line("%product = f32[8,8] convolution(%p, %p), dim_labels=bf_io->bf", LAYER + "/mlp_in.without_bias/dot_general")}
+  {line("ROOT %gelu = bf16[8,8] multiply(%product, %p)", LAYER + "/mul")}
+}}
+
+%fused_scores (p: bf16[8,8]) -> bf16[8,8] {{
+  %p = bf16[8,8] parameter(0)
+  {line("ROOT %scores = f32[8,8] convolution(%p, %p), dim_labels=bf_io->bf", LAYER + "/attention/bqhk,bshk->bhqs/dot_general")}
+}}
+
+%fused_query (p: bf16[8,8]) -> bf16[8,8] {{
+  %p = bf16[8,8] parameter(0)
+  {line("ROOT %query = f32[8,8] convolution(%p, %p), dim_labels=bf_io->bf", LAYER + "/attention/dot_general")}
+}}
+
+%fused_cast (p: f32[8,8]) -> bf16[8,8] {{
+  %p = f32[8,8] parameter(0)
+  %flat = f32[64] bitcast(%p)
+  ROOT %half = bf16[64] convert(%flat)
+}}
+
+%fused_norm (p: bf16[8,8]) -> bf16[8,8] {{
+  %p = bf16[8,8] parameter(0)
+  {line("ROOT %mean = f32[8] reduce(%p, %p), to_apply=%sum", LAYER + "/mlp_norm/reduce_sum")}
+}}
+
+%fused_update (p: bf16[8,8]) -> bf16[8,8] {{
+  %p = bf16[8,8] parameter(0)
+  {line("ROOT %write = bf16[12,8,8] dynamic-update-slice(%p, %p)", "jvp(Model)/encoder/layers/while/body/dynamic_update_slice")}
+}}
+
+%condition (s: (s32[])) -> pred[] {{
+  %layers = s32[] constant(12)
+  ROOT %less = pred[] compare(%s, %layers), direction=LT
+}}
+
+%body (s: (s32[])) -> (s32[]) {{
+  {line("%fusion.1 = bf16[8,8] fusion(%x), kind=kOutput, calls=%fused_product", LAYER + "/mul", 100)}
+  {line("%fusion.2 = bf16[8,8] fusion(%x), kind=kOutput, calls=%fused_scores", LAYER + "/attention/sub", 30)}
+  {line("%fusion.3 = bf16[8,8] fusion(%x), kind=kOutput, calls=%fused_query", LAYER + "/attention/transpose", 7)}
+  {line("%fusion.4 = f32[8] fusion(%x), kind=kLoop, calls=%fused_norm", LAYER + "/mlp_norm/reduce_sum", 11)}
+  {line("%fusion.5 = bf16[12,8,8] fusion(%x), kind=kLoop, calls=%fused_update", "jvp(Model)/encoder/layers/while/body/dynamic_update_slice", 13)}
+  {line("%add.1 = bf16[8,8] add(%x, %x)", LAYER + "/add", 3)}
+  {line("%scalar = s32[] add(%x, %x)", LAYER + "/add")}
+  %forward.1 = f32[5,64,1] custom-call(%x), custom_call_target="tpu_custom_call", metadata={{op_name="jit(step)/{LAYER}/attention/forward/pallas_call"}}
+  %reduced.1 = f32[1000] all-reduce(%x), replica_groups=mesh['data'=8,'fsdp'=2] {{'data'}}, to_apply=%sum
+  ROOT %next = (s32[]) tuple(%s)
+}}
+
+ENTRY %main (w: f32[8,8]) -> f32[8,8] {{
+  %w = f32[8,8] parameter(0)
+  {line("%fusion.6 = bf16[64] fusion(%w), kind=kLoop, calls=%fused_cast", "", 17)}
+  {line("%convert.1 = bf16[8,8] convert(%w)", LAYER + "/convert_element_type", 19)}
+  {line("%zeros = f32[12,8] broadcast(%w)", "transpose(jvp(Model))/encoder/layers/broadcast_in_dim", 23)}
+  {line("%rows = f32[8,8] gather(%w)", "jvp(Model)/encoder/embed/embeddings/norm/add", 29)}
+  %loop = (s32[]) while(%w), condition=%condition, body=%body
+  {line("%logits = f32[8,8] convolution(%w, %w), dim_labels=bf_io->bf", "jvp(Model)/mlm/bme,ve->bmv/dot_general", 31)}
+  {line("%loss = f32[] add(%w, %w)", "jvp()/reduce_sum", 37)}
+  {line("%moment = f32[8,8] multiply(%w, %w)", "mul", 41)}
+  %noname = f32[8,8] copy(%w), backend_config={{"window_config":{{"estimated_cycles":"43"}}}}
+  %started = (f32[4], f32[64]) all-gather-start(%w), replica_groups=[1,16]<=[16], dimensions={{0}}
+  ROOT %gathered = f32[64] all-gather-done(%started)
+}}
+"""  # noqa: E501
+
+
+def test_the_estimate_is_summed_by_group_and_loops_count():
+  cycles = tpu_cycles.estimated_groups(hlo.parse_program(PROGRAM))
+  assert cycles == {
+    "products": 12 * (100 + 7),
+    "attention": 12 * 30,
+    "activations": 12 * 3,
+    "norms": 12 * 11,
+    "embedding": 29,
+    "heads": 31 + 37,
+    "optimizer": 41,
+    "stacking": 12 * 13 + 23,
+    "casts": 17 + 19,
+    "other": 43,
+  }
+
+
+def test_collectives_know_their_groups():
+  collective = tpu_cycles.Collective
+  assert tpu_cycles.collectives(hlo.parse_program(PROGRAM), 16) == [
+    collective("all-reduce", 12, 4000, 8),
+    collective("all-gather", 1, 256, 16),
+  ]
+  listed = "  %x = f32[2] reduce-scatter(%w), replica_groups={{0,1,2},{3,4,5}}"
+  program = hlo.parse_program(
+    f"ENTRY %m (w: f32[8]) -> f32[2] {{\n{listed}\n}}\n"
+  )
+  assert tpu_cycles.collectives(program, 6) == [
+    collective("reduce-scatter", 1, 8, 3)
+  ]
+
+
+def seconds(kind, num_bytes, group_size, topology):
+  generation, sizes = topology.split(":")
+  return tpu_cycles.collective_seconds(
+    tpu_cycles.Collective(kind, 1, num_bytes, group_size),
+    tpu_cycles.CHIPS[generation],
+    tuple(int(size) for size in sizes.split("x")),
+  )
+
+
+def test_the_time_of_collectives_follows_from_links():
+  # Two axes of a v5e slice, one link of 50 GB/s in each, no ring.
+  assert seconds("all-gather", 16e8, 16, "v5e:4x4") == pytest.approx(
+    15e8 / 1e11
+  )
+  # An all-reduce is a reduce-scatter, whose output is a share, and a gather.
+  assert seconds("all-reduce", 16e8, 16, "v5e:4x4") == pytest.approx(
+    30e8 / 1e11
+  )
+  assert seconds("reduce-scatter", 1e8, 16, "v5e:4x4") == pytest.approx(
+    15e8 / 1e11
+  )
+  # An axis of 16 chips is a ring, whose chips receive from both sides.
+  assert seconds("all-gather", 256e8, 256, "v5e:16x16") == pytest.approx(
+    255e8 / 2e11
+  )
+  # v4 has rings only if all axes are multiples of 4.
+  assert seconds("all-gather", 16e8, 16, "v4:2x2x4") == pytest.approx(
+    15e8 / 1.5e11
+  )
+  assert seconds("all-gather", 64e8, 64, "v4:4x4x4") == pytest.approx(
+    63e8 / 3e11
+  )
+  # Two devices of a v2 chip share its links. A group of devices on one axis.
+  assert seconds("all-gather", 4e8, 8, "v2:4x4") == pytest.approx(3e8 / 62e9)
+  # Few bytes need as long as the longest way: 3 + 3 neighbours, twice.
+  assert seconds("all-reduce", 4, 16, "v5e:4x4") == pytest.approx(12e-6)
+  assert seconds("all-reduce", 4, 1, "v5e:1x1") == 0
+
+
+def kernel(x, y, out):
+  product = jnp.dot(x[...], y[...], preferred_element_type=jnp.float32)
+  out[...] = jnp.exp(product).sum(1, keepdims=True) + 1.0
+
+
+def call_kernel(name, x, y):
+  block = pl.BlockSpec((None, 64, 128), lambda i: (i, 0, 0))
+  return pl.pallas_call(
+    kernel,
+    grid=(x.shape[0],),
+    in_specs=[block, pl.BlockSpec((128, 256), lambda i: (0, 0))],
+    out_specs=pl.BlockSpec((None, 64, 1), lambda i: (i, 0, 0)),
+    out_shape=jax.ShapeDtypeStruct((x.shape[0], 64, 1), jnp.float32),
+    name=name,
+  )(x, y)
+
+
+def traced_kernels(rows):
+  x = jax.ShapeDtypeStruct((rows, 64, 128), jnp.bfloat16)
+  y = jax.ShapeDtypeStruct((128, 256), jnp.bfloat16)
+  function = functools.partial(call_kernel, "forward")
+  return kernel_operations.kernels(jax.jit(function).trace(x, y))
+
+
+def test_operations_of_a_kernel_are_counted():
+  (operations,) = traced_kernels(5)
+  exponentials = 64 * 256 // 1024
+  assert operations == kernel_operations.Operations(
+    name="forward",
+    output_bytes=5 * 64 * 4,
+    products=((64, 128, 256, 1),),
+    # The exponentials, their sum, and 8 registers for the 64 rows' ones.
+    vector=2 * exponentials + 8,
+    transcendental=exponentials,
+    programs=5,
+    # Columns of the output are padded to 128.
+    bytes=2 * 5 * 64 * 128 + 2 * 128 * 256 + 4 * 5 * 64 * 128,
+  )
+
+
+def test_padding_of_arrays_counts():
+  assert kernel_operations.padded_bytes((2, 512, 1), 4) == 2 * 512 * 128 * 4
+  assert kernel_operations.padded_bytes((1, 100), 4) == 128 * 4
+  assert kernel_operations.padded_bytes((9, 128), 2) == 16 * 128 * 2
+  assert kernel_operations.padded_bytes((9, 128), 4) == 16 * 128 * 4
+
+
+def test_calls_of_kernels_are_counted_with_loops():
+  """A kernel of another shape, which has the same name, is not confused."""
+  small, large = *traced_kernels(5), *traced_kernels(20)
+  chip = tpu_cycles.CHIPS["v5e"]
+  program = hlo.parse_program(PROGRAM)
+  cycles = [tpu_cycles.kernel_cycles(call, chip) for call in (small, large)]
+  # Four times the programs need four times as long.
+  assert cycles[1] == pytest.approx(4 * cycles[0], abs=4)
+  for calls in ([small, large], [large, small]):
+    assert tpu_cycles.kernels(program, calls, chip) == {
+      "forward": tpu_cycles.Kernel(12, 12 * cycles[0])
+    }
+  assert tpu_cycles.kernels(program, [large], chip) == {
+    "unknown": tpu_cycles.Kernel(12, 0)
+  }
+
+
+def test_a_step_is_estimated():
+  estimate = tpu_cycles.estimate(
+    hlo.parse_program(PROGRAM), traced_kernels(5), "v5e:4x4", 16, 1e9
+  )
+  groups = sum(estimate["groups"].values())
+  assert groups == estimate["compiler"]
+  assert estimate["total"] == groups + estimate["kernels"]["forward"]["cycles"]
+  assert estimate["compute_ms"] == pytest.approx(
+    estimate["total"] / 1.503e9 * 1e3, rel=0.01
+  )
+  assert estimate["step_ms"] == pytest.approx(
+    estimate["compute_ms"] + estimate["collectives_ms"], abs=0.002
+  )
+  assert estimate["mfu"] == pytest.approx(
+    1e9 / (estimate["step_ms"] / 1e3) / 197e12, rel=0.01
+  )
+
+
+def test_a_program_without_an_estimate_is_refused():
+  program = hlo.parse_program(PROGRAM.replace("estimated_cycles", "cycles"))
+  with pytest.raises(UserError, match="no estimated_cycles"):
+    tpu_cycles.estimate(program, [], "v5e:4x4", 16, 1e9)
+
+
+def test_clocks_are_the_published_ones():
+  for name, megahertz in (("v2", 700), ("v3", 940), ("v4", 1050)):
+    assert tpu_cycles.CHIPS[name].clock == pytest.approx(
+      1e6 * megahertz, rel=0.002
+    )
