@@ -64,8 +64,8 @@ def measure(name: str, masks: Iterator[np.ndarray], seconds: float) -> dict:
   }
 
 
-def prepare(pattern: str, vocab: str, output: str) -> dict:
-  """Runs `bert_jax prepare`; returns its row of the table."""
+def measure_preparation(pattern: str, vocab: str, output: str) -> dict:
+  """Runs `bert_jax prepare`; returns the row of the table for its speed."""
   usage_before = resource.getrusage(resource.RUSAGE_CHILDREN)
   command = [sys.executable, "-m", "bert_jax", "prepare", "--input", pattern]
   process = subprocess.run(
@@ -91,19 +91,19 @@ def prepare(pattern: str, vocab: str, output: str) -> dict:
   }
 
 
-def our_masks(
-  folder: str, batch: int, builder: str, options: dict
+def read_masks(
+  folder: str, batch_size: int, builder: str, options: dict
 ) -> Iterator[np.ndarray]:
-  """Yields sequence_ids of endless training batches, indexing included."""
+  """Yields the sequence_ids of bert_jax's endless training batches."""
   opened = loader.open_data(folder, builder, **options)
-  for first_row in itertools.count(0, batch):
-    yield opened.read(first_row, batch)["sequence_ids"]
+  for first_row in itertools.count(0, batch_size):
+    yield opened.read(first_row, batch_size)["sequence_ids"]
 
 
-def cases(
+def pipelines(
   args: argparse.Namespace, folder: str
 ) -> Iterator[tuple[str, str, dict]]:
-  """Yields (name of a row, builder, its options), as the flags ask for.
+  """Yields (name of the pipeline, its builder, the builder's options).
 
   Without --builder, yields all builders that fit the prepared folder: only
   ELMo's for a vocabulary of words, else all except ELMo's.
@@ -121,11 +121,11 @@ def cases(
       yield name, name, options
       continue
     options["max_predictions"] = max(1, math.ceil(args.length * 0.15))
-    for kind in args.masking or UNITS:
-      yield f"{name}, {kind}", name, options | {"masking": kind}
+    for unit in args.masking or UNITS:
+      yield f"{name}, {unit}", name, options | {"masking": unit}
 
 
-def rows(
+def cut_rows(
   texts: list[str], tokenise: Callable, length: int
 ) -> Iterator[list[int]]:
   """Yields rows of concatenated tokens, as run_mlm.py makes them."""
@@ -136,7 +136,7 @@ def rows(
       yield flat[start : start + length]
 
 
-def numpy_collator(vocab_size: int, special: list[int], mask_id: int):
+def make_collator(vocab_size: int, special: list[int], mask_id: int):
   """Returns the rule of DataCollatorForLanguageModeling, written in numpy."""
   rng = np.random.default_rng(0)
 
@@ -154,22 +154,28 @@ def numpy_collator(vocab_size: int, special: list[int], mask_id: int):
   return collate
 
 
-def hugging_face(vocab: str) -> tuple[str, Callable, Callable]:
-  """Returns (name, texts -> lists of ids, features -> batch)."""
-  fast = tokenizers.BertWordPieceTokenizer(vocab)
+def open_hugging_face(vocab: str) -> tuple[str, Callable, Callable]:
+  """Opens Hugging Face's libraries.
+
+  Returns:
+    The name and version of the library, a function from texts to lists of ids,
+    and a function that makes a batch of rows.
+  """
+  wordpiece = tokenizers.BertWordPieceTokenizer(vocab)
   try:
     import transformers
   except ImportError:
-    special = [fast.token_to_id(piece) for piece in SPECIAL_TOKENS]
-    size = fast.get_vocab_size()
-    collate = numpy_collator(size, special, fast.token_to_id("[MASK]"))
+    special = [wordpiece.token_to_id(piece) for piece in SPECIAL_TOKENS]
+    collate = make_collator(
+      wordpiece.get_vocab_size(), special, wordpiece.token_to_id("[MASK]")
+    )
     return (
       f"tokenizers {tokenizers.__version__} and numpy",
-      lambda texts: [encoded.ids for encoded in fast.encode_batch(texts)],
+      lambda texts: [encoded.ids for encoded in wordpiece.encode_batch(texts)],
       collate,
     )
   tokenizer = transformers.PreTrainedTokenizerFast(
-    tokenizer_object=fast._tokenizer,
+    tokenizer_object=wordpiece._tokenizer,
     pad_token="[PAD]",
     unk_token="[UNK]",
     cls_token="[CLS]",
@@ -188,25 +194,29 @@ def hugging_face(vocab: str) -> tuple[str, Callable, Callable]:
   )
 
 
-def compare(
-  pattern: str, vocab: str, batch: int, length: int, seconds: float
+def measure_hugging_face(
+  pattern: str, vocab: str, batch_size: int, length: int, seconds: float
 ) -> list[dict]:
   """Measures Hugging Face's pipeline, with and without tokenisation."""
-  name, tokenise, collate = hugging_face(vocab)
+  name, tokenise, collate = open_hugging_face(vocab)
   # Reading and splitting is not measured on either side.
   documents = itertools.islice(sources.read_documents(pattern), 5000)
   texts = [sentence for document in documents for sentence in document]
 
   def masks(source: Iterator[list[int]]) -> Iterator[np.ndarray]:
-    while len(chunk := list(itertools.islice(source, batch))) == batch:
+    while (
+      len(chunk := list(itertools.islice(source, batch_size))) >= batch_size
+    ):
       yield collate([{"input_ids": ids} for ids in chunk])["attention_mask"]
 
   endless_rows = itertools.chain.from_iterable(
-    rows(texts, tokenise, length) for _ in itertools.count()
+    cut_rows(texts, tokenise, length) for _ in itertools.count()
   )
-  ready_rows = list(itertools.islice(rows(texts, tokenise, length), 20 * batch))
+  ready_rows = list(
+    itertools.islice(cut_rows(texts, tokenise, length), 20 * batch_size)
+  )
   if not ready_rows:
-    raise ValueError(f"{pattern}: too little text for one row.")
+    raise ValueError(f"{pattern} has too little text for one row; give more.")
   return [
     measure(f"{name}: tokenise, collate", masks(endless_rows), seconds),
     measure(
@@ -223,35 +233,46 @@ def main() -> None:
     "--builder",
     action="append",
     choices=RECIPES,
-    help="all that the text can serve if not given",
+    help="recipe of rows (default: all that fit the text)",
   )
   parser.add_argument(
-    "--masking", action="append", choices=UNITS, help="all if not given"
+    "--masking",
+    action="append",
+    choices=UNITS,
+    help="unit of masks (default: all)",
   )
   parser.add_argument(
-    "--max-sequences", type=int, default=1, help="over 1 packs rows"
+    "--max-sequences",
+    type=int,
+    default=1,
+    help="sequences in a row; more than 1 packs rows",
   )
   parser.add_argument("--length", type=int, default=128)
   parser.add_argument("--batch", type=int, default=256)
-  parser.add_argument("--seconds", type=float, default=5.0, help="a pipeline")
-  parser.add_argument("--json", action="store_true", help="one object a line")
+  parser.add_argument(
+    "--seconds", type=float, default=5.0, help="CPU-seconds for each pipeline"
+  )
+  parser.add_argument(
+    "--json", action="store_true", help="print a JSON object on each line"
+  )
   args = parser.parse_args()
   is_prepared = Path(args.input).is_dir()
   if not is_prepared and not args.vocab:
     parser.error("--vocab is needed to prepare text")
-  sizes = args.batch, args.length
   table = []
   try:
     with tempfile.TemporaryDirectory() as scratch:
       folder = args.input
       if not is_prepared:
         folder = str(Path(scratch, "prepared"))
-        table.append(prepare(args.input, args.vocab, folder))
-      for name, builder, options in cases(args, folder):
-        masks = our_masks(folder, args.batch, builder, options)
+        table.append(measure_preparation(args.input, args.vocab, folder))
+      for name, builder, options in pipelines(args, folder):
+        masks = read_masks(folder, args.batch, builder, options)
         table.append(measure(f"bert_jax: {name}", masks, args.seconds))
     if not is_prepared:
-      table += compare(args.input, args.vocab, *sizes, args.seconds)
+      table += measure_hugging_face(
+        args.input, args.vocab, args.batch, args.length, args.seconds
+      )
   except ValueError as e:
     sys.exit(f"error: {e}")
   for row in table:
@@ -262,7 +283,7 @@ def main() -> None:
       slot_rate = row.get("million_slots_per_cpu_second", "")
       print(f"{row['pipeline']:48} {real_rate:>8} {slot_rate:>8}")
   if not args.json:
-    print("\nmillion real tokens, and slots, a CPU-second")
+    print("\nmillions of real tokens, and of slots, per CPU-second")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ import time
 import numpy as np
 import side_by_side
 
-BATCHES = 4
+NUM_BATCHES = 4
 FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 # Width, cells, highways.
 SIZES = {
@@ -45,7 +45,7 @@ def make_batches(args: argparse.Namespace) -> list[dict[str, np.ndarray]]:
   shape = (args.rows, args.length)
   column = np.arange(50)
   batches = []
-  for _ in range(BATCHES):
+  for _ in range(NUM_BATCHES):
     size = rng.integers(1, 13, (*shape, 1))
     chars = rng.integers(98, 123, (*shape, 50))
     chars = np.where(
@@ -64,18 +64,22 @@ def make_batches(args: argparse.Namespace) -> list[dict[str, np.ndarray]]:
   return batches
 
 
-def speed(args: argparse.Namespace, run_steps, compile_seconds: float) -> dict:
+def measure_speed(
+  args: argparse.Namespace, run_steps, compile_seconds: float
+) -> dict:
   """Returns milliseconds of a step and words per second of `run_steps(n)`."""
-  ms, all_ms = side_by_side.windows(run_steps, args.steps, args.windows)
+  median_ms, all_ms = side_by_side.time_calls(
+    run_steps, args.steps, args.windows
+  )
   return dict(
-    ms=round(ms, 3),
-    words_per_second=round(args.rows * args.length / ms * 1e3),
+    ms=round(median_ms, 3),
+    words_per_second=round(args.rows * args.length / median_ms * 1e3),
     windows_ms=all_ms,
     compile_seconds=round(compile_seconds, 1),
   )
 
 
-def ours(args: argparse.Namespace) -> dict:
+def measure_ours(args: argparse.Namespace) -> dict:
   """Measures the step as `bert_jax.training.train` compiles it."""
   import jax
 
@@ -122,11 +126,11 @@ def ours(args: argparse.Namespace) -> dict:
     def run_steps(count):
       nonlocal train_state
       for i in range(count):
-        batch = batches[i % BATCHES]
+        batch = batches[i % NUM_BATCHES]
         train_state, metrics = step(train_state, {}, batch, key)
       losses.append(float(metrics["loss"]))
 
-    rates = speed(args, run_steps, compile_seconds)
+    rates = measure_speed(args, run_steps, compile_seconds)
     flops = objective.flops(batches[0])
     memory = step.memory_analysis()
     rates["parameters"] = sum(
@@ -150,7 +154,7 @@ def make_peer(args: argparse.Namespace):
   hidden, cell, highways = SIZES[args.size]
   width = sum(count for _, count in FILTERS)
 
-  class Words(nn.Module):
+  class WordEncoder(nn.Module):
     def __init__(self):
       super().__init__()
       self.chars = nn.Embedding(262, 16, padding_idx=0)
@@ -169,18 +173,18 @@ def make_peer(args: argparse.Namespace):
         x = gate * new.relu() + (1 - gate) * x
       return self.project(x).view(*ids.shape[:2], -1)
 
-  class Peer(nn.Module):
+  class PeerModel(nn.Module):
     def __init__(self):
       super().__init__()
-      self.words = Words()
+      self.words = WordEncoder()
       sizes = dict(num_layers=2, proj_size=hidden, dropout=args.dropout)
-      self.ways = nn.ModuleList(
+      self.directions = nn.ModuleList(
         nn.LSTM(hidden, cell, batch_first=True, **sizes) for _ in range(2)
       )
       self.softmax = nn.Linear(hidden, args.vocab)
       nn.init.normal_(self.softmax.weight, std=hidden**-0.5)
 
-    def sampled(self, x, labels):
+    def sampled_loss(self, x, labels):
       scale = math.log(args.vocab + 1)
 
       def log_expected(ids):
@@ -202,21 +206,21 @@ def make_peer(args: argparse.Namespace):
     def forward(self, chars, following, preceding):
       words = functional.dropout(self.words(chars), args.dropout)
       losses = []
-      for way, labels in enumerate((following, preceding)):
-        x, _ = self.ways[way](words.flip(1) if way else words)
-        x = functional.dropout(x.flip(1) if way else x, args.dropout)
+      for direction, labels in enumerate((following, preceding)):
+        x, _ = self.directions[direction](words.flip(1) if direction else words)
+        x = functional.dropout(x.flip(1) if direction else x, args.dropout)
         x, labels = x.flatten(0, 1), labels.flatten()
         if args.negatives:
-          losses.append(self.sampled(x, labels))
+          losses.append(self.sampled_loss(x, labels))
         else:
           logits = self.softmax(x).float()
           losses.append(functional.cross_entropy(logits, labels))
       return sum(losses) / 2
 
-  return Peer()
+  return PeerModel()
 
 
-def peer(args: argparse.Namespace) -> dict:
+def measure_peer(args: argparse.Namespace) -> dict:
   """Measures torch's LSTM with cuDNN, bf16 autocast and a fused optimizer."""
   import torch
 
@@ -244,7 +248,7 @@ def peer(args: argparse.Namespace) -> dict:
   def run_steps(count):
     for i in range(count):
       with torch.autocast(device, dtype, enabled=args.dtype != "float32"):
-        loss = model(*batches[i % BATCHES])
+        loss = model(*batches[i % NUM_BATCHES])
       (loss * args.length).backward()
       optimizer.step()
       optimizer.zero_grad(set_to_none=True)
@@ -252,7 +256,7 @@ def peer(args: argparse.Namespace) -> dict:
 
   start = time.perf_counter()
   run_steps(2)
-  rates = speed(args, run_steps, time.perf_counter() - start)
+  rates = measure_speed(args, run_steps, time.perf_counter() - start)
   return dict(
     device=torch.cuda.get_device_name() if device == "cuda" else "cpu",
     torch=torch.__version__,
@@ -273,18 +277,19 @@ def main() -> None:
   add("--optimizer", default="adagrad", choices=("adagrad", "adamw"))
   add("--dropout", type=float, default=0.1)
   add("--dtype", default="bfloat16")
-  add("--unroll", type=int, default=4, help="words of a loop's iteration")
+  add("--unroll", type=int, default=4, help="words in an iteration of the loop")
   add("--remat", action="store_true")
-  add("--compiler_options", default="{}", help="JSON: more of XLA's")
-  add("--steps", type=int, default=20, help="of a window")
-  add("--windows", type=int, default=5)
-  add("--profile", default="", help="folder of a trace of our step")
+  add("--compiler_options", default="{}", help="JSON: more options of XLA")
+  add("--steps", type=int, default=20, help="steps in a time measurement")
+  add("--windows", type=int, default=5, help="time measurements")
+  add("--profile", default="", help="folder for a trace of our step")
   add("--part", choices=("ours", "peer", "both"), default="both")
   args = parser.parse_args()
   if args.part != "both":
-    print(json.dumps({"ours": ours, "peer": peer}[args.part](args)))
+    measure = measure_ours if args.part == "ours" else measure_peer
+    print(json.dumps(measure(args)))
     return
-  print(side_by_side.both(__file__, vars(args), "words_per_second"))
+  print(side_by_side.run_both_sides(__file__, vars(args), "words_per_second"))
 
 
 if __name__ == "__main__":

@@ -23,19 +23,21 @@ from bert_jax.use.predict import Predictor
 from bert_jax.weights import load as loading
 
 
-def make_batch(rows: int, length: int, size: int) -> dict[str, np.ndarray]:
+def make_batch(
+  rows: int, length: int, vocab_size: int
+) -> dict[str, np.ndarray]:
   """Returns a batch of random ids without padding."""
   rng = np.random.default_rng(length)
   ones = np.ones((rows, length), np.int32)
-  ids = rng.integers(0, size, (rows, length)).astype(np.int32)
+  ids = rng.integers(0, vocab_size, (rows, length)).astype(np.int32)
   return dict(input_ids=ids, segment_ids=ones * 0, sequence_ids=ones)
 
 
-def seconds(model: Predictor, batch: dict, steps: int) -> float:
+def time_steps(predictor: Predictor, batch: dict, steps: int) -> float:
   """Returns the seconds that `steps` steps take."""
   start = time.perf_counter()
   for _ in range(steps):
-    logits = model.step(model.params, batch)
+    logits = predictor.step(predictor.params, batch)
   jax.block_until_ready(logits)
   return time.perf_counter() - start
 
@@ -47,15 +49,15 @@ def main() -> None:
   add("--rows", type=int, default=32)
   add("--lengths", default="32,128")
   add("--dtype", default="float32")
-  add("--steps", type=int, default=5, help="of a window")
-  add("--windows", type=int, default=7)
+  add("--steps", type=int, default=5, help="steps in a time measurement")
+  add("--windows", type=int, default=7, help="time measurements of each model")
   args = parser.parse_args()
   lengths = [int(n) for n in args.lengths.split(",")]
   model = loading.open_model(args.model)
   with tempfile.TemporaryDirectory() as folder:
     path = str(Path(folder, "model"))
     export.save(path, model, lengths, dtype=args.dtype)
-    size = Path(path).stat().st_size
+    file_bytes = Path(path).stat().st_size
     start = time.perf_counter()
     exported = export.load(path)
     open_seconds = time.perf_counter() - start
@@ -63,7 +65,7 @@ def main() -> None:
   live = predict.open_predictor(args.model, args.rows, dtype=args.dtype)
   for length in lengths:
     batch = make_batch(args.rows, length, vocab_size)
-    first_seconds, outputs, times = {}, {}, {"live": [], "exported": []}
+    first_seconds, outputs, seconds = {}, {}, {"live": [], "exported": []}
     predictors = {"live": live, "exported": exported}
     for name, predictor in predictors.items():
       start = time.perf_counter()
@@ -71,10 +73,10 @@ def main() -> None:
       first_seconds[name] = round(time.perf_counter() - start, 2)
     for _ in range(args.windows):
       for name, predictor in predictors.items():
-        times[name].append(seconds(predictor, batch, args.steps))
+        seconds[name].append(time_steps(predictor, batch, args.steps))
     rates = {
-      name: args.rows * args.steps / statistics.median(windows)
-      for name, windows in times.items()
+      name: args.rows * args.steps / statistics.median(measurements)
+      for name, measurements in seconds.items()
     }
     difference = np.abs(outputs["live"] - outputs["exported"]).max()
     report = dict(
@@ -87,7 +89,7 @@ def main() -> None:
       ratio=round(rates["exported"] / rates["live"], 3),
       seconds_to_open=round(open_seconds, 2),
       seconds_of_first_batch=first_seconds,
-      file_bytes=size,
+      file_bytes=file_bytes,
     )
     print(json.dumps(report), flush=True)
 

@@ -21,7 +21,7 @@ import side_by_side
 SIZES = {"base": (768, 12, 12), "large": (1024, 24, 16)}
 
 
-def batch(
+def make_batch(
   length: int, tokens: int, vocab: int
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns ids and masks, int32 [rows, length]."""
@@ -33,18 +33,21 @@ def batch(
   return ids * mask, mask
 
 
-def our_inputs(args: argparse.Namespace, length: int, flat: bool) -> dict:
-  """Returns a batch as the arguments of the model."""
+def make_inputs(args: argparse.Namespace, length: int, is_flat: bool) -> dict:
+  """Returns a batch as the arguments of our model.
+
+  If `is_flat` is True, all sentences are in one row without padding.
+  """
   from bert_jax.examples.rows import flat_row
 
-  ids, mask = batch(length, args.tokens, args.vocab)
-  if not flat:
+  ids, mask = make_batch(length, args.tokens, args.vocab)
+  if not is_flat:
     return dict(input_ids=ids, sequence_ids=mask)
   rows = zip(ids, mask.sum(1), strict=True)
   return flat_row([row[:size] for row, size in rows])
 
 
-def ours(args: argparse.Namespace) -> dict:
+def measure_ours(args: argparse.Namespace) -> dict:
   """Measures `models.bert` under `jax.jit`, with weights that are cast once."""
   import flax.linen as nn
   import jax
@@ -64,7 +67,7 @@ def ours(args: argparse.Namespace) -> dict:
   params = nn.unbox(jax.jit(model.init)(jax.random.key(0), example_ids))
   params = jax.tree.map(lambda x: x.astype(dtype), params)
 
-  def vectors(params, inputs, count):
+  def sentence_vectors(params, inputs, count):
     hidden, _ = model.apply(params, **inputs)
     ids = inputs["sequence_ids"]
     if is_flat:
@@ -76,19 +79,19 @@ def ours(args: argparse.Namespace) -> dict:
     weights = ids[..., None].astype(jnp.float32)
     return (hidden * weights).sum(1) / weights.sum(1)
 
-  vectors = sharding.jit(vectors, static_argnums=2)
+  sentence_vectors = sharding.jit(sentence_vectors, static_argnums=2)
   speeds = {}
   for length in map(int, args.lengths.split(",")):
-    inputs = jax.tree.map(jnp.asarray, our_inputs(args, length, is_flat))
+    inputs = jax.tree.map(jnp.asarray, make_inputs(args, length, is_flat))
     rows = max(args.tokens // length, 1)
 
     def run(count, inputs=inputs, rows=rows):
       for _ in range(count):
-        out = vectors(params, inputs, rows)
+        out = sentence_vectors(params, inputs, rows)
       out.block_until_ready()
 
-    ms, _ = side_by_side.windows(run, args.steps, args.windows)
-    speeds[str(length)] = round(rows / ms * 1e3)
+    median_ms, _ = side_by_side.time_calls(run, args.steps, args.windows)
+    speeds[str(length)] = round(rows / median_ms * 1e3)
   return dict(
     device=jax.devices()[0].device_kind,
     jax=jax.__version__,
@@ -97,7 +100,7 @@ def ours(args: argparse.Namespace) -> dict:
   )
 
 
-def peer(args: argparse.Namespace) -> dict:
+def measure_peer(args: argparse.Namespace) -> dict:
   """Measures transformers' BertModel, on a GPU under torch.compile."""
   import torch
   import transformers
@@ -115,7 +118,7 @@ def peer(args: argparse.Namespace) -> dict:
   model = transformers.BertModel(config, add_pooling_layer=False)
   model = model.to(device, getattr(torch, args.dtype)).eval()
 
-  def vectors(ids, mask):
+  def sentence_vectors(ids, mask):
     hidden = model(ids, attention_mask=mask).last_hidden_state.float()
     weights = mask[..., None].float()
     return (hidden * weights).sum(1) / weights.sum(1)
@@ -124,9 +127,11 @@ def peer(args: argparse.Namespace) -> dict:
   for length in map(int, args.lengths.split(",")):
     torch._dynamo.reset()
     call = (
-      torch.compile(vectors, dynamic=False) if device == "cuda" else vectors
+      torch.compile(sentence_vectors, dynamic=False)
+      if device == "cuda"
+      else sentence_vectors
     )
-    ids, mask = batch(length, args.tokens, args.vocab)
+    ids, mask = make_batch(length, args.tokens, args.vocab)
     ids, mask = (torch.tensor(x, device=device).long() for x in (ids, mask))
 
     def run(count, call=call, ids=ids, mask=mask):
@@ -136,8 +141,8 @@ def peer(args: argparse.Namespace) -> dict:
       if device == "cuda":
         torch.cuda.synchronize()
 
-    ms, _ = side_by_side.windows(run, args.steps, args.windows)
-    speeds[str(length)] = round(len(ids) / ms * 1e3)
+    median_ms, _ = side_by_side.time_calls(run, args.steps, args.windows)
+    speeds[str(length)] = round(len(ids) / median_ms * 1e3)
   name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
   return dict(
     device=name,
@@ -152,18 +157,23 @@ def main() -> None:
   add = parser.add_argument
   add("--size", default="base", choices=tuple(SIZES))
   add("--lengths", default="32,64,128,256,512")
-  add("--tokens", type=int, default=32768, help="places of a batch")
+  add(
+    "--tokens", type=int, default=32768, help="tokens in a batch, padding too"
+  )
   add("--vocab", type=int, default=30522)
   add("--dtype", default="bfloat16")
-  add("--steps", type=int, default=20, help="batches of a window")
-  add("--windows", type=int, default=5)
-  add("--padded", action="store_true", help="rows with padding, ours too")
+  add("--steps", type=int, default=20, help="batches in a time measurement")
+  add("--windows", type=int, default=5, help="time measurements")
+  add("--padded", action="store_true", help="give our model rows with padding")
   add("--part", choices=("ours", "peer", "both"), default="both")
   args = parser.parse_args()
   if args.part == "both":
-    print(side_by_side.both(__file__, vars(args), "sentences_per_second"))
+    print(
+      side_by_side.run_both_sides(__file__, vars(args), "sentences_per_second")
+    )
   else:
-    print(json.dumps({"ours": ours, "peer": peer}[args.part](args)))
+    measure = measure_ours if args.part == "ours" else measure_peer
+    print(json.dumps(measure(args)))
 
 
 if __name__ == "__main__":

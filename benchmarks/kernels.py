@@ -24,11 +24,11 @@ import side_by_side
 
 from bert_jax.kernels import fused_activation, fused_attention, fused_norm
 
-RATE = 0.1
-PROCESSORS = 132  # An H100 and an H200 have this number.
+DROPOUT_RATE = 0.1
+NUM_PROCESSORS = 132  # An H100 and an H200 have this number.
 
 # Tunings to try. `bert_jax/kernels/fused_*.py` explains the numbers.
-FORWARD = [
+FORWARD_TUNINGS = [
   (*block, stages)
   for block in (
     (128, 32, 4),
@@ -41,24 +41,24 @@ FORWARD = [
   )
   for stages in (2, 3)
 ]
-ROW = [
+ROW_TUNINGS = [
   (*block, stages)
   for block in ((16, 128, 4), (16, 128, 8), (32, 128, 4), (32, 128, 8))
   for stages in (2, 3, 5)
 ]
-QUERIES = [
+QUERY_TUNINGS = [
   (*block, stages)
   for block in ((128, 64, 4), (128, 32, 4), (64, 64, 4), (64, 128, 4))
   for stages in (2, 3)
 ]
-KEYS = [
+KEY_TUNINGS = [
   (*block, stages)
   for block in ((16, 128, 4), (32, 128, 4), (32, 64, 4), (64, 128, 8))
   for stages in (3, 4)
 ]
-NORM = [
-  (warps, each * PROCESSORS, tile)
-  for warps, tile, many in (
+NORM_TUNINGS = [
+  (warps, blocks * NUM_PROCESSORS, tile)
+  for warps, tile, blocks_per_processor in (
     (1, 1, (8,)),
     (2, 1, (4, 8)),
     (4, 1, (2, 4, 8)),
@@ -67,43 +67,50 @@ NORM = [
     (8, 2, (1, 2)),
     (16, 2, (1,)),
   )
-  for each in many
+  for blocks in blocks_per_processor
 ]
-ACTIVATION = [
+ACTIVATION_TUNINGS = [
   (*block, warps)
   for block in ((16, 128), (32, 128), (64, 128), (32, 256), (16, 512))
   for warps in (4, 8)
 ]
 
 
-def tunings(length: int, width: int) -> list[tuple[str, Any, str, list[Any]]]:
-  """Returns (kernel, its module, name of its tuning, other tunings) of each."""
+def kernels_with_tunings(
+  length: int, width: int
+) -> list[tuple[str, Any, str, list[Any]]]:
+  """Returns the kernels for these sizes.
+
+  Returns:
+    For each kernel: its name, its module, the name of its tuning in the module,
+    and other tunings to try.
+  """
   attention, norm, activation = fused_attention, fused_norm, fused_activation
   if length <= 128:
     attention_tunings = [
-      ("attention_forward", attention, "FORWARD_SHORT", FORWARD),
-      ("attention_row", attention, "ROW", ROW),
+      ("attention_forward", attention, "FORWARD_SHORT", FORWARD_TUNINGS),
+      ("attention_row", attention, "ROW", ROW_TUNINGS),
     ]
   else:
     attention_tunings = [
-      ("attention_forward", attention, "FORWARD", FORWARD),
-      ("attention_queries", attention, "QUERIES", QUERIES),
-      ("attention_keys", attention, "KEYS", KEYS),
+      ("attention_forward", attention, "FORWARD", FORWARD_TUNINGS),
+      ("attention_queries", attention, "QUERIES", QUERY_TUNINGS),
+      ("attention_keys", attention, "KEYS", KEY_TUNINGS),
     ]
   norm_tuning = "WIDE" if width >= norm.MIN_WIDE else "NARROW"
   return [
     *attention_tunings,
     ("forward_kernel", norm, "FORWARD_WARPS", [1, 2, 4]),
-    ("backward_kernel", norm, norm_tuning, NORM),
-    ("bias_activation_forward", activation, "FORWARD", ACTIVATION),
-    ("bias_activation_backward", activation, "BACKWARD", ACTIVATION),
+    ("backward_kernel", norm, norm_tuning, NORM_TUNINGS),
+    ("bias_activation_forward", activation, "FORWARD", ACTIVATION_TUNINGS),
+    ("bias_activation_backward", activation, "BACKWARD", ACTIVATION_TUNINGS),
   ]
 
 
-def work(
+def make_call(
   module: Any, args: argparse.Namespace
 ) -> tuple[Callable[..., Any], list[jax.Array]]:
-  """Returns a call of all kernels of a module, and its inputs."""
+  """Returns a function that calls all kernels of a module, and its inputs."""
   keys = iter(jax.random.split(jax.random.key(0), 8))
   rows = args.rows, args.length
   seed = jax.random.bits(next(keys), (2,))
@@ -121,7 +128,7 @@ def work(
     gradient = draw(*rows, args.heads, head)
 
     def call(qkv, bias):
-      return fused_attention.attention(qkv, bias, ids, seed, RATE)
+      return fused_attention.attention(qkv, bias, ids, seed, DROPOUT_RATE)
 
   elif module is fused_norm:
     width = args.width
@@ -130,7 +137,7 @@ def work(
     gradient = (draw(*rows, width),) * 2
 
     def call(*arrays):
-      return fused_norm.add_norm(*arrays, seed, RATE, 1e-12)
+      return fused_norm.add_norm(*arrays, seed, DROPOUT_RATE, 1e-12)
 
   else:
     inputs = [draw(*rows, args.mlp), vector(args.mlp)]
@@ -140,14 +147,14 @@ def work(
     def call(x, bias):
       return fused_activation.bias_activation(x, bias, *function_pair)
 
-  def both(*arrays):
+  def forward_and_backward(*arrays):
     out, back = jax.vjp(call, *arrays[:-1])
     return out, back(arrays[-1])
 
-  return both, [*inputs, gradient]
+  return forward_and_backward, [*inputs, gradient]
 
 
-def measure(
+def measure_kernel(
   name: str, compiled: Any, inputs: list[jax.Array], calls: int
 ) -> dict[str, float]:
   """Returns the microseconds of a kernel, and of all kernels of its module."""
@@ -157,17 +164,17 @@ def measure(
       for _ in range(calls):
         out = compiled(*inputs)
       jax.block_until_ready(out)
-    milliseconds = side_by_side.kernels(folder, calls)
+    milliseconds = side_by_side.kernel_times(folder, calls)
   times = [ms for key, ms in milliseconds.items() if name in key]
   if not times:
-    raise ValueError(f"{name}: not among the kernels {list(milliseconds)}.")
+    raise ValueError(f"{name} is not among the kernels {list(milliseconds)}.")
   return {
     "us": round(sum(times) * 1e3, 1),
     "all_us": round(sum(milliseconds.values()) * 1e3, 1),
   }
 
 
-def run(
+def measure_tunings(
   kernel: tuple[str, Any, str, list[Any]],
   args: argparse.Namespace,
   pool: concurrent.futures.Executor,
@@ -175,23 +182,23 @@ def run(
   """Prints a line for each tuning of a kernel; compiles all in parallel."""
   name, module, tuning, other_settings = kernel
   default_setting = getattr(module, tuning)
-  values = [default_setting]
-  values += [
+  settings = [default_setting]
+  settings += [
     setting
     for setting in other_settings
     if args.sweep and setting != default_setting
   ]
-  call, inputs = work(module, args)
+  call, inputs = make_call(module, args)
   programs = []
-  for setting in values:
+  for setting in settings:
     setattr(module, tuning, setting)
     jax.clear_caches()  # Do not reuse a program of another tuning.
     programs.append(pool.submit(jax.jit(call).lower(*inputs).compile))
   setattr(module, tuning, default_setting)
-  for setting, program in zip(values, programs, strict=True):
+  for setting, program in zip(settings, programs, strict=True):
     row: dict[str, Any] = {"kernel": name, tuning: setting}
     try:
-      row |= measure(name, program.result(), inputs, args.calls)
+      row |= measure_kernel(name, program.result(), inputs, args.calls)
     except Exception as e:
       row["error"] = str(e).splitlines()[0][:200]
     print(json.dumps(row), flush=True)
@@ -206,14 +213,14 @@ def main() -> None:
   add("--heads", type=int, default=12)
   add("--mlp", type=int, default=3072)
   add("--calls", type=int, default=10)
-  add("--kernels", default="", help="names, by commas; all if not given")
-  add("--sweep", action="store_true", help="other tunings as well")
+  add("--kernels", default="", help="names with commas between (default: all)")
+  add("--sweep", action="store_true", help="try other tunings as well")
   args = parser.parse_args()
   wanted_names = args.kernels.split(",") if args.kernels else None
   with concurrent.futures.ThreadPoolExecutor(16) as pool:
-    for kernel in tunings(args.length, args.width):
+    for kernel in kernels_with_tunings(args.length, args.width):
       if not wanted_names or kernel[0] in wanted_names:
-        run(kernel, args, pool)
+        measure_tunings(kernel, args, pool)
 
 
 if __name__ == "__main__":

@@ -12,31 +12,31 @@ from pathlib import Path
 from typing import Any
 
 
-def windows(
-  run: Callable[[int], None], count: int, number: int
+def time_calls(
+  run: Callable[[int], None], num_calls: int, num_measurements: int
 ) -> tuple[float, list[float]]:
-  """Times windows of calls, after one window to warm up.
+  """Measures the time of a call several times, after a first run to warm up.
 
   Args:
     run: makes a number of calls, and returns when the device has ended them.
-    count: the number of calls in a window.
-    number: the number of windows.
+    num_calls: the number of calls in a measurement.
+    num_measurements: the number of measurements.
 
   Returns:
     (The median milliseconds of a call, the milliseconds of a call in each
-    window).
+    measurement).
   """
-  run(count)
-  seconds = []
-  for _ in range(number):
+  run(num_calls)
+  milliseconds = []
+  for _ in range(num_measurements):
     start = time.perf_counter()
-    run(count)
-    seconds.append((time.perf_counter() - start) / count * 1e3)
-  return statistics.median(seconds), [round(ms, 3) for ms in seconds]
+    run(num_calls)
+    milliseconds.append((time.perf_counter() - start) / num_calls * 1e3)
+  return statistics.median(milliseconds), [round(ms, 3) for ms in milliseconds]
 
 
-def both(script: str, arguments: dict[str, Any], key: str) -> str:
-  """Runs a script's two parts in processes of their own, one after the other.
+def run_both_sides(script: str, arguments: dict[str, Any], key: str) -> str:
+  """Runs both sides of a script, one after the other, each in a new process.
 
   So each side has the whole device. Each side prints JSON as its last line.
 
@@ -68,7 +68,7 @@ def both(script: str, arguments: dict[str, Any], key: str) -> str:
   return json.dumps(report, indent=1)
 
 
-def kernels(folder: str, steps: int) -> dict[str, float]:
+def kernel_times(folder: str, steps: int) -> dict[str, float]:
   """Returns the milliseconds of a step by kernel name, the largest first.
 
   Args:
@@ -78,7 +78,7 @@ def kernels(folder: str, steps: int) -> dict[str, float]:
   import jax
 
   (path,) = Path(folder).glob("**/*.xplane.pb")
-  total = collections.Counter()
+  milliseconds = collections.Counter()
   for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
     if not plane.name.startswith("/device:GPU"):
       continue
@@ -86,5 +86,5 @@ def kernels(folder: str, steps: int) -> dict[str, float]:
       if line.name.startswith("Stream"):
         for event in line.events:
           name = re.sub(r"[._]?\d+$", "", event.name)
-          total[name] += event.duration_ns / 1e6 / steps
-  return {name: round(ms, 3) for name, ms in total.most_common(60)}
+          milliseconds[name] += event.duration_ns / 1e6 / steps
+  return {name: round(ms, 3) for name, ms in milliseconds.most_common(60)}

@@ -5,15 +5,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-BATCHES = 4
+NUM_BATCHES = 4
 # Family -> size -> (width, layers, heads), for ELECTRA also the generator's
 # width. bert_jax.models has these numbers too, but importing it would load jax
 # into the peer's process.
-BERT = {"base": (768, 12, 12), "large": (1024, 24, 16)}
+BERT_SIZES = {"base": (768, 12, 12), "large": (1024, 24, 16)}
 SIZES: dict[str, dict[str, tuple[int, ...]]] = {
-  "bert": BERT,
-  "roberta": BERT,
-  "albert": BERT | {"xlarge": (2048, 24, 16), "xxlarge": (4096, 12, 64)},
+  "bert": BERT_SIZES,
+  "roberta": BERT_SIZES,
+  "albert": BERT_SIZES | {"xlarge": (2048, 24, 16), "xxlarge": (4096, 12, 64)},
   "electra": {
     "small": (256, 12, 4, 64),
     "base": (768, 12, 12, 256),
@@ -22,8 +22,8 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
 }
 
 
-class Work(NamedTuple):
-  """The sizes of a family's step, which flags can change.
+class StepSizes(NamedTuple):
+  """The default sizes of a family's step; flags change them.
 
   Attributes:
     size: the name of a published size, without a version.
@@ -31,7 +31,7 @@ class Work(NamedTuple):
     length: the tokens of a row, as in the configuration of that size.
     predictions: the predictions of a row, as in the same configuration.
     vocab: the number of pieces of the published vocabulary.
-    pairs: True if rows are two segments with a label.
+    has_pairs: True if rows are two segments with a label.
   """
 
   size: str
@@ -39,51 +39,54 @@ class Work(NamedTuple):
   length: int
   predictions: int
   vocab: int
-  pairs: bool
+  has_pairs: bool
 
 
-WORKS = {
-  "bert": Work("base", 256, 128, 20, 30522, True),
-  "roberta": Work("base", 64, 512, 80, 50265, False),
-  "albert": Work("base", 128, 512, 77, 30000, True),
-  "electra": Work("small", 128, 128, 19, 30522, False),
+DEFAULT_SIZES = {
+  "bert": StepSizes("base", 256, 128, 20, 30522, True),
+  "roberta": StepSizes("base", 64, 512, 80, 50265, False),
+  "albert": StepSizes("base", 128, 512, 77, 30000, True),
+  "electra": StepSizes("small", 128, 128, 19, 30522, False),
 }
 
 
-def fill_in(args: argparse.Namespace) -> None:
-  """Sets missing flags from `WORKS`; predictions are in proportion to length.
+def set_missing_flags(args: argparse.Namespace) -> None:
+  """Sets missing flags from `DEFAULT_SIZES`.
+
+  A missing number of predictions is set in proportion to the length.
 
   Raises:
     ValueError: the family does not have this size; a row has several sequences,
       but the family is not RoBERTa; or a row has more sequences or predictions
       than tokens.
   """
-  work = WORKS[args.family]
+  sizes = DEFAULT_SIZES[args.family]
   for name in ("size", "rows", "length", "vocab"):
     if getattr(args, name) is None:
-      setattr(args, name, getattr(work, name))
+      setattr(args, name, getattr(sizes, name))
   if args.predictions is None:
-    share = work.predictions * args.length // work.length
+    share = sizes.predictions * args.length // sizes.length
     args.predictions = max(share, 1)
   if args.size not in SIZES[args.family]:
     raise ValueError(
-      f"--size={args.size}: of {args.family} there are"
-      f" {', '.join(SIZES[args.family])}."
+      f"--size={args.size} is no size of {args.family}; choose"
+      f" {' or '.join(SIZES[args.family])}."
     )
   if args.sequences > 1 and args.family != "roberta":
     raise ValueError(
-      f"--sequences={args.sequences}: rows of several are of RoBERTa here; add"
-      " --family roberta."
+      f"--sequences={args.sequences}: here only a row of RoBERTa can have"
+      " several sequences; add --family roberta."
     )
   for name in ("sequences", "predictions"):
     if not 0 < getattr(args, name) <= args.length:
       raise ValueError(
-        f"--{name}={getattr(args, name)} must be 1 to --length={args.length}."
+        f"--{name}={getattr(args, name)} must be from 1 to"
+        f" --length={args.length}."
       )
 
 
 def make_batches(args: argparse.Namespace) -> list[dict[str, np.ndarray]]:
-  """Returns `BATCHES` batches of random ids, with our batch keys.
+  """Returns `NUM_BATCHES` batches of random ids, with our batch keys.
 
   The rows have no padding. Rows of BERT, ALBERT and ELECTRA have two segments.
   Rows of RoBERTa have no segments, but may have several sequences (the flag
@@ -94,29 +97,29 @@ def make_batches(args: argparse.Namespace) -> list[dict[str, np.ndarray]]:
   columns = np.arange(args.length)
   sequence = columns * args.sequences // args.length
   batches = []
-  for _ in range(BATCHES):
+  for _ in range(NUM_BATCHES):
     positions = rng.random(shape).argsort(1)[:, : args.predictions]
     ids = rng.integers(1000, args.vocab, shape, dtype=np.int32)
     positions = np.sort(positions, 1).astype(np.int32)
     labels = np.take_along_axis(ids, positions, 1)
     np.put_along_axis(ids, positions, 103, 1)
 
-    def same(row):
+    def repeat_row(row):
       return np.broadcast_to(row, shape).astype(np.int32)
 
     batch = dict(
       input_ids=ids,
-      sequence_ids=same(sequence + 1),
+      sequence_ids=repeat_row(sequence + 1),
       mlm_positions=positions,
       mlm_ids=labels,
       mlm_weights=np.ones(labels.shape, np.float32),
     )
     if args.family != "roberta":
-      batch["segment_ids"] = same(columns >= args.length // 2)
+      batch["segment_ids"] = repeat_row(columns >= args.length // 2)
     if args.sequences > 1:
       starts = np.searchsorted(sequence, sequence)
-      batch["position_ids"] = same(columns - starts)
-    if WORKS[args.family].pairs:
+      batch["position_ids"] = repeat_row(columns - starts)
+    if DEFAULT_SIZES[args.family].has_pairs:
       batch |= dict(
         pair_labels=rng.integers(0, 2, (args.rows, 1), dtype=np.int32),
         cls_positions=np.zeros((args.rows, 1), np.int32),

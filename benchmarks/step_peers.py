@@ -1,7 +1,7 @@
 """Builds transformers' models of the families whose train steps are timed.
 
-Each model takes the keyword arguments that `inputs` makes, and returns its loss
-first.
+Each model takes the keyword arguments that `model_inputs` makes. Its first
+output is the loss.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from step_batches import SIZES
 from torch.nn import functional
 
 
-def _options(args: argparse.Namespace) -> dict[str, Any]:
+def _common_options(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the options that the configurations of all families have."""
   width, layers, heads = SIZES[args.family][args.size][:3]
   return dict(
@@ -31,7 +31,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 def bert(args: argparse.Namespace) -> torch.nn.Module:
   """Builds BERT with masked LM and next sentence prediction."""
-  config = transformers.BertConfig(**_options(args))
+  config = transformers.BertConfig(**_common_options(args))
   return transformers.BertForPreTraining(config)
 
 
@@ -41,7 +41,7 @@ def roberta(args: argparse.Namespace) -> torch.nn.Module:
     max_position_embeddings=514,
     type_vocab_size=1,
     layer_norm_eps=1e-5,
-    **_options(args),
+    **_common_options(args),
   )
   return transformers.RobertaForMaskedLM(config)
 
@@ -49,7 +49,7 @@ def roberta(args: argparse.Namespace) -> torch.nn.Module:
 def albert(args: argparse.Namespace) -> torch.nn.Module:
   """Builds ALBERT with masked LM and sentence order prediction."""
   config = transformers.AlbertConfig(
-    embedding_size=128, classifier_dropout_prob=0.0, **_options(args)
+    embedding_size=128, classifier_dropout_prob=0.0, **_common_options(args)
   )
   return transformers.AlbertForPreTraining(config)
 
@@ -66,9 +66,9 @@ class Electra(torch.nn.Module):
     super().__init__()
     generator_width = SIZES["electra"][args.size][3]
     embedding_size = (
-      128 if args.size == "small" else _options(args)["hidden_size"]
+      128 if args.size == "small" else _common_options(args)["hidden_size"]
     )
-    options = _options(args) | dict(embedding_size=embedding_size)
+    options = _common_options(args) | dict(embedding_size=embedding_size)
     generator_options = options | dict(
       hidden_size=generator_width,
       num_attention_heads=generator_width // 64,
@@ -127,7 +127,7 @@ class Electra(torch.nn.Module):
     return (generator_loss + 50 * loss,)
 
 
-BUILD = {
+MODEL_BUILDERS = {
   "bert": bert,
   "roberta": roberta,
   "albert": albert,
@@ -135,7 +135,9 @@ BUILD = {
 }
 
 
-def inputs(family: str, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def model_inputs(
+  family: str, batch: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
   """Returns the keyword arguments of a family's model for a batch, int64."""
   arrays = {"input_ids": batch["input_ids"]}
   if family != "roberta":
@@ -148,7 +150,7 @@ def inputs(family: str, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     labels = np.full(batch["input_ids"].shape, -100)
     np.put_along_axis(labels, batch["mlm_positions"], batch["mlm_ids"], 1)
     arrays["labels"] = labels
-  pair = {"bert": "next_sentence_label", "albert": "sentence_order_label"}
-  if family in pair:
-    arrays[pair[family]] = batch["pair_labels"][:, 0]
+  pair_keys = {"bert": "next_sentence_label", "albert": "sentence_order_label"}
+  if family in pair_keys:
+    arrays[pair_keys[family]] = batch["pair_labels"][:, 0]
   return {key: array.astype(np.int64) for key, array in arrays.items()}

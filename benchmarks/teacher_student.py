@@ -4,12 +4,13 @@
   python benchmarks/teacher_student.py --models runs/teacher,runs/student
 
 The models run one after the other in this process. Each encoder runs under
-`jax.jit`, with weights that were cast once. A batch has `--tokens` places, and
-its rows are half full to full. The output is the mean over each row's real
-tokens, as in benchmarks/inference.py. The weights are random with the published
-sizes, or those of a folder that `open_model` opens. The program prints one JSON
-object; `speedup` is over the first model. Parameters are counted without heads.
-A length over a model's positions is left out.
+`jax.jit`, with weights that were cast once. A batch has `--tokens` tokens,
+padding included, and its rows are half full to full. The output is the mean
+over each row's real tokens, as in benchmarks/inference.py. The weights are
+random with the published sizes, or those of a folder that `open_model` opens.
+The program prints one JSON object; `speedup` is the speed divided by that of
+the first model. Parameters are counted without heads. A length is left out if
+it is larger than a model can read.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from bert_jax import models
 from bert_jax.devices import sharding
 from bert_jax.weights.load import open_model
 
-PUBLISHED = {
+PUBLISHED_SIZES = {
   "bert-base": ("bert", "base"),
   "distilbert-base": ("distilbert", "base"),
   "tinybert-6x768": ("tinybert", "6x768"),
@@ -39,14 +40,17 @@ PUBLISHED = {
 def open_encoder(name: str, dtype: str) -> tuple[nn.Module, Any]:
   """Returns an encoder and its parameters.
 
-  They are random if the name is in `PUBLISHED`, and else read from the folder.
+  The parameters are random if the name is in `PUBLISHED_SIZES`. Otherwise the
+  name is a folder, and they are read from it.
   """
   if Path(name).is_dir():
-    loaded = open_model(name, dtype=dtype)
-    return loaded.module.encoder, loaded.params["encoder"]
-  if name not in PUBLISHED:
-    raise ValueError(f"{name}: no folder, and not one of {list(PUBLISHED)}.")
-  family, variant = PUBLISHED[name]
+    opened_model = open_model(name, dtype=dtype)
+    return opened_model.module.encoder, opened_model.params["encoder"]
+  if name not in PUBLISHED_SIZES:
+    raise ValueError(
+      f"{name} is neither a folder nor one of {', '.join(PUBLISHED_SIZES)}."
+    )
+  family, variant = PUBLISHED_SIZES[name]
   encoder = models.family(family).build(variant, dtype=dtype)
   ids = jnp.zeros((1, 8), jnp.int32)
   boxed = jax.jit(encoder.init)(jax.random.key(0), ids)
@@ -56,11 +60,11 @@ def open_encoder(name: str, dtype: str) -> tuple[nn.Module, Any]:
 def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
   """Returns the row of one model in the table."""
   encoder, params = open_encoder(name, args.dtype)
-  count = sum(x.size for x in jax.tree.leaves(params))
+  num_parameters = sum(x.size for x in jax.tree.leaves(params))
   params = jax.tree.map(lambda x: x.astype(args.dtype), params)
 
   @sharding.jit
-  def vectors(params, ids, mask):
+  def sentence_vectors(params, ids, mask):
     hidden, _ = encoder.apply({"params": params}, ids, None, mask)
     weights = mask[..., None].astype(jnp.float32)
     return (hidden * weights).sum(1) / weights.sum(1)
@@ -69,22 +73,23 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
   lengths = [n for n in args.lengths if n <= encoder.max_length]
   if not lengths:
     raise ValueError(
-      f"{name}: all --lengths are over its longest row, {encoder.max_length}."
+      f"{name} takes rows of at most {encoder.max_length} tokens; give a"
+      " shorter length in --lengths."
     )
   for length in lengths:
-    arrays = inference.batch(length, args.tokens, encoder.vocab_size)
+    arrays = inference.make_batch(length, args.tokens, encoder.vocab_size)
     ids, mask = map(jnp.asarray, arrays)
 
     def run(times, ids=ids, mask=mask):
       for _ in range(times):
-        out = vectors(params, ids, mask)
+        out = sentence_vectors(params, ids, mask)
       out.block_until_ready()
 
-    ms, ms_of_windows = side_by_side.windows(run, args.steps, args.windows)
+    ms, ms_of_windows = side_by_side.time_calls(run, args.steps, args.windows)
     speeds[str(length)] = round(len(ids) / ms * 1e3, 1)
     ms_by_length[str(length)] = ms_of_windows
   return dict(
-    parameters=count,
+    parameters=num_parameters,
     layers=encoder.num_layers,
     width=encoder.hidden,
     sentences_per_second=speeds,
@@ -92,14 +97,16 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
   )
 
 
-def numbers(text: str) -> list[int]:
+def parse_numbers(text: str) -> list[int]:
   return [int(word) for word in text.split(",")]
 
 
-def table(models_: list[str], args: argparse.Namespace) -> dict[str, Any]:
+def make_table(
+  model_names: list[str], args: argparse.Namespace
+) -> dict[str, Any]:
   """Returns {name: row}, with ratios to size and speed of the first model."""
-  rows = {name: measure(name, args) for name in models_}
-  first_row = rows[models_[0]]
+  rows = {name: measure(name, args) for name in model_names}
+  first_row = rows[model_names[0]]
   for row in rows.values():
     row["of_parameters"] = round(row["parameters"] / first_row["parameters"], 3)
     row["speedup"] = {
@@ -113,15 +120,22 @@ def table(models_: list[str], args: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
   add = parser.add_argument
-  add("--models", default=",".join(PUBLISHED), help="the teacher first")
-  add("--lengths", type=numbers, default=(32, 128, 512), help="by commas")
-  add("--tokens", type=int, default=32768, help="places of a batch")
+  add("--models", default=",".join(PUBLISHED_SIZES), help="the teacher first")
+  add(
+    "--lengths",
+    type=parse_numbers,
+    default=(32, 128, 512),
+    help="lengths of rows, with commas between",
+  )
+  add(
+    "--tokens", type=int, default=32768, help="tokens in a batch, padding too"
+  )
   add("--dtype", default="bfloat16")
-  add("--steps", type=int, default=20, help="batches of a window")
-  add("--windows", type=int, default=5)
+  add("--steps", type=int, default=20, help="batches in a time measurement")
+  add("--windows", type=int, default=5, help="time measurements")
   args = parser.parse_args()
   try:
-    rows = table(args.models.split(","), args)
+    rows = make_table(args.models.split(","), args)
   except ValueError as e:
     sys.exit(f"error: {e}")
   device = jax.devices()[0].device_kind

@@ -41,8 +41,8 @@ def measure(name: str, counts: Iterable[int]) -> Row:
   }
 
 
-def read(pattern: str, megabytes: float) -> list[str]:
-  """Returns lines that are not blank, of `megabytes` million characters."""
+def read_lines(pattern: str, megabytes: float) -> list[str]:
+  """Returns lines that are not blank, up to `megabytes` million characters."""
   lines, size = [], 0
   for record in sources.read_records(sources.find_sources(pattern)):
     for line in filter(str.strip, record.text.split("\n")):
@@ -53,15 +53,15 @@ def read(pattern: str, megabytes: float) -> list[str]:
   return lines
 
 
-def batches(lines: list[str], size: int) -> Iterator[list[str]]:
-  for begin in range(0, len(lines), size):
-    yield lines[begin : begin + size]
+def batches(lines: list[str], batch_size: int) -> Iterator[list[str]]:
+  for begin in range(0, len(lines), batch_size):
+    yield lines[begin : begin + batch_size]
 
 
-def tensorflow_form(
-  tokenizer: Vocabulary, halves: list[list[str]], size: int
+def measure_tensorflow(
+  tokenizer: Vocabulary, halves: list[list[str]], batch_size: int
 ) -> list[Row]:
-  """Measures what a seqio task does, without making the data set."""
+  """Measures how a seqio task encodes text through TensorFlow."""
   try:
     import tensorflow as tf
 
@@ -70,37 +70,41 @@ def tensorflow_form(
     return []
   vocabulary = TextVocabulary(lambda: tokenizer)
 
-  def make(lines: list[str]):
-    texts = tf.data.Dataset.from_tensor_slices(lines).batch(size)
+  def make_dataset(lines: list[str]):
+    texts = tf.data.Dataset.from_tensor_slices(lines).batch(batch_size)
     return texts.map(vocabulary.encode_tf, num_parallel_calls=1)
 
   names = "bert_jax, TensorFlow, cold", "bert_jax, TensorFlow, warm"
   return [
     measure(name, (int(ids.flat_values.shape[0]) for ids in dataset))
-    for name, dataset in zip(names, list(map(make, halves)), strict=True)
+    for name, dataset in zip(
+      names, list(map(make_dataset, halves)), strict=True
+    )
   ]
 
 
-def in_python(
+def measure_function(
   name: str,
   encode: Callable[[list[str]], list[Any]],
   lines: list[str],
-  size: int,
+  batch_size: int,
 ) -> Row:
   """Measures a function that returns a text's ids, or something as long."""
-  calls = batches(lines, size)
+  calls = batches(lines, batch_size)
   return measure(name, (sum(map(len, encode(texts))) for texts in calls))
 
 
-def hugging_face(tokenizer: Vocabulary, lines: list[str], size: int):
+def measure_hugging_face(
+  tokenizer: Vocabulary, lines: list[str], batch_size: int
+):
   """Measures the library's fastest call, and transformers' usual one."""
   library_tokenizer = tokenizer.literal_tokenizer
 
-  def fast(texts: list[str]) -> list[Any]:
+  def encode_fast(texts: list[str]) -> list[Any]:
     return library_tokenizer.encode_batch_fast(texts, add_special_tokens=False)
 
   name = f"tokenizers {tokenizers.__version__}, encode_batch_fast"
-  rows = [in_python(name, fast, lines, size)]
+  rows = [measure_function(name, encode_fast, lines, batch_size)]
   try:
     import transformers
   except ImportError:
@@ -113,24 +117,30 @@ def hugging_face(tokenizer: Vocabulary, lines: list[str], size: int):
   name = f"transformers {transformers.__version__}"
   return [
     *rows,
-    in_python(
-      name, lambda t: transformers_tokenizer(t)["input_ids"], lines, size
+    measure_function(
+      name, lambda t: transformers_tokenizer(t)["input_ids"], lines, batch_size
     ),
   ]
 
 
-def compare(
-  lines: list[str], make: Callable[[], Vocabulary], size: int
+def measure_once(
+  lines: list[str], new_tokenizer: Callable[[], Vocabulary], batch_size: int
 ) -> list[Row]:
-  """Measures everything once, with new tokenizers, whose caches are empty."""
+  """Measures all pipelines once, with new tokenizers, whose caches are empty.
+
+  Args:
+    lines: the lines of the text.
+    new_tokenizer: makes a tokenizer.
+    batch_size: the number of lines in a call.
+  """
   middle = len(lines) // 2
   halves = [lines[:middle], lines[middle:]]
-  rows = tensorflow_form(make(), halves, size)
-  encode = make().encode_batch
+  rows = measure_tensorflow(new_tokenizer(), halves, batch_size)
+  encode = new_tokenizer().encode_batch
   names = "bert_jax, encode_batch, cold", "bert_jax, encode_batch, warm"
   for name, half in zip(names, halves, strict=True):
-    rows.append(in_python(name, encode, half, size))
-  return rows + hugging_face(make(), halves[1], size)
+    rows.append(measure_function(name, encode, half, batch_size))
+  return rows + measure_hugging_face(new_tokenizer(), halves[1], batch_size)
 
 
 def main() -> None:
@@ -138,29 +148,37 @@ def main() -> None:
   parser.add_argument("--input", required=True, help="glob of text files")
   parser.add_argument("--vocab", required=True, help="a file or folder")
   flags.add(parser, "no-lower-case", "keep-accents")
-  parser.add_argument("--megabytes", type=float, default=16.0, help="of text")
-  parser.add_argument("--batch", type=int, default=1000, help="lines a call")
+  parser.add_argument(
+    "--megabytes", type=float, default=16.0, help="largest size of the text"
+  )
+  parser.add_argument(
+    "--batch", type=int, default=1000, help="lines in each call"
+  )
   parser.add_argument("--rounds", type=int, default=3)
   args = parser.parse_args()
   # Give each library one core. It reads these variables at its first use.
   os.environ |= {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
   options = flags.cleaning_options(args)
 
-  def make() -> Vocabulary:
+  def new_tokenizer() -> Vocabulary:
     return open_vocabulary.load(args.vocab, **options)
 
   try:
-    kind = make().algorithm
-    lines = read(args.input, args.megabytes)
+    kind = new_tokenizer().algorithm
+    lines = read_lines(args.input, args.megabytes)
     if len(lines) < 2:
-      raise ValueError(f"{args.input}: fewer than two lines of text.")
-    rounds = [compare(lines, make, args.batch) for _ in range(args.rounds)]
+      raise ValueError(
+        f"{args.input} has fewer than two lines; give more text."
+      )
+    rounds = [
+      measure_once(lines, new_tokenizer, args.batch) for _ in range(args.rounds)
+    ]
   except ValueError as e:
     sys.exit(f"error: {e}")
-  for rows_of_form in zip(*rounds, strict=True):
+  for rows_of_pipeline in zip(*rounds, strict=True):
     print(
       json.dumps(
-        {"kind": kind} | min(rows_of_form, key=lambda r: r["cpu_seconds"])
+        {"kind": kind} | min(rows_of_pipeline, key=lambda r: r["cpu_seconds"])
       )
     )
 

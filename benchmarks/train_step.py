@@ -39,11 +39,11 @@ from typing import Any
 import side_by_side
 import step_batches
 
-FAMILIES = tuple(step_batches.WORKS)
+FAMILIES = tuple(step_batches.DEFAULT_SIZES)
 # Family -> the objective, its options, the optimizer, its b2, and the largest
 # norm of the gradient. They are as in configs/, except for ALBERT's LAMB. All
 # have one schedule, because a schedule costs no time.
-RECIPES: dict[str, tuple[str, dict[str, Any], str, float, float]] = {
+OBJECTIVES: dict[str, tuple[str, dict[str, Any], str, float, float]] = {
   "bert": ("mlm", dict(pairs=True), "adamw_bert", 0.999, 1.0),
   "roberta": ("mlm", dict(pairs=False), "adamw_fairseq", 0.98, 0.0),
   "albert": ("mlm", dict(pairs=True, pair_name="sop"), "adamw", 0.999, 1.0),
@@ -51,18 +51,22 @@ RECIPES: dict[str, tuple[str, dict[str, Any], str, float, float]] = {
 }
 
 
-def speed(args: argparse.Namespace, run_steps, compile_seconds: float) -> dict:
+def measure_speed(
+  args: argparse.Namespace, run_steps, compile_seconds: float
+) -> dict:
   """Returns milliseconds of a step and tokens per second of `run_steps(n)`."""
-  ms, all_ms = side_by_side.windows(run_steps, args.steps, args.windows)
+  median_ms, all_ms = side_by_side.time_calls(
+    run_steps, args.steps, args.windows
+  )
   return dict(
-    ms=round(ms, 3),
-    tokens_per_second=round(args.rows * args.length / ms * 1e3),
+    ms=round(median_ms, 3),
+    tokens_per_second=round(args.rows * args.length / median_ms * 1e3),
     windows_ms=all_ms,
     compile_seconds=round(compile_seconds, 1),
   )
 
 
-def ours(args: argparse.Namespace) -> dict:
+def measure_ours(args: argparse.Namespace) -> dict:
   """Measures the step as `bert_jax.training.train` compiles it."""
   import jax
 
@@ -85,7 +89,7 @@ def ours(args: argparse.Namespace) -> dict:
     unroll=args.unroll,
   )
   model |= json.loads(args.model)
-  name, options, rule, b2, clip_norm = RECIPES[args.family]
+  name, options, rule, b2, clip_norm = OBJECTIVES[args.family]
   objective = objectives.build(name, model, options)
   schedule = optim.build_schedule(1_000_000, "bert", 1e-4, 0.01)
   optimizer = optim.build_optimizer(
@@ -115,11 +119,11 @@ def ours(args: argparse.Namespace) -> dict:
         train_state, metrics = step(train_state, {}, batch, key)
       losses.append(float(metrics["loss"]))
 
-    report = speed(args, run_steps, compile_seconds)
+    report = measure_speed(args, run_steps, compile_seconds)
     flops = objective.flops(batches[0])
     memory = step.memory_analysis()
     report["temporaries_gib"] = round(memory.temp_size_in_bytes / 2**30, 2)
-    report["parameters"] = count(
+    report["parameters"] = count_parameters(
       state.checkpoint_layout(
         objective, optimizer, mesh, batches[0], args.vocab
       )
@@ -130,20 +134,20 @@ def ours(args: argparse.Namespace) -> dict:
     if args.profile:
       with jax.profiler.trace(args.profile):
         run_steps(args.steps)
-      report["kernels_ms"] = side_by_side.kernels(args.profile, args.steps)
+      report["kernels_ms"] = side_by_side.kernel_times(args.profile, args.steps)
   return dict(
     device=jax.devices()[0].device_kind, jax=jax.__version__, **report
   )
 
 
-def count(train_state: Any) -> int:
+def count_parameters(train_state: Any) -> int:
   """Counts the parameters of a state, or of its shapes."""
   import jax
 
   return sum(x.size for x in jax.tree.leaves(train_state.params))
 
 
-def peer(args: argparse.Namespace) -> dict:
+def measure_peer(args: argparse.Namespace) -> dict:
   """Measures transformers' model with SDPA, fused AdamW and torch.compile."""
   import step_peers
   import torch
@@ -152,14 +156,14 @@ def peer(args: argparse.Namespace) -> dict:
   torch.manual_seed(0)
   torch.set_float32_matmul_precision("high")
   device = "cuda" if torch.cuda.is_available() else "cpu"
-  model = step_peers.BUILD[args.family](args).to(device).train()
+  model = step_peers.MODEL_BUILDERS[args.family](args).to(device).train()
   optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
   compiled_model = torch.compile(model) if device == "cuda" else model
   dtype = getattr(torch, args.dtype)
   batches = [
     {
       key: torch.tensor(array).to(device)
-      for key, array in step_peers.inputs(args.family, batch).items()
+      for key, array in step_peers.model_inputs(args.family, batch).items()
     }
     for batch in step_batches.make_batches(args)
   ]
@@ -178,7 +182,7 @@ def peer(args: argparse.Namespace) -> dict:
 
   start = time.perf_counter()
   run_steps(2)
-  report = speed(args, run_steps, time.perf_counter() - start)
+  report = measure_speed(args, run_steps, time.perf_counter() - start)
   return dict(
     device=torch.cuda.get_device_name() if device == "cuda" else "cpu",
     torch=torch.__version__,
@@ -193,33 +197,36 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
   add = parser.add_argument
   add("--family", default="bert", choices=FAMILIES)
-  add("--size", help="published; base, of ELECTRA small, if not given")
-  add("--rows", type=int, help="and the rest: as published, or what fits")
-  add("--length", type=int)
-  add("--predictions", type=int, help="in proportion to --length")
-  add("--vocab", type=int)
-  add("--sequences", type=int, default=1, help="in a row of RoBERTa's")
+  add("--size", help="a published size (default: base; small for ELECTRA)")
+  add("--rows", type=int, help="default: as published, or as many as fit")
+  add("--length", type=int, help="tokens in a row (default: as published)")
+  add("--predictions", type=int, help="default: in proportion to --length")
+  add("--vocab", type=int, help="number of pieces (default: as published)")
+  add("--sequences", type=int, default=1, help="sequences in RoBERTa's rows")
   add("--dropout", type=float, default=0.1)
   add("--dtype", default="bfloat16")
   add("--attention", default="auto")
   add("--elementwise", default="auto")
-  add("--unroll", type=int, default=0, help="layers of a loop's iteration")
+  add(
+    "--unroll", type=int, default=0, help="layers in an iteration of the loop"
+  )
   add("--remat", action="store_true")
   add("--model", default="{}", help="JSON: other attributes of the model")
-  add("--compiler_options", default="{}", help="JSON: more of XLA's")
-  add("--steps", type=int, default=20, help="of a window")
-  add("--windows", type=int, default=5)
-  add("--profile", default="", help="folder of a trace of our step")
+  add("--compiler_options", default="{}", help="JSON: more options of XLA")
+  add("--steps", type=int, default=20, help="steps in a time measurement")
+  add("--windows", type=int, default=5, help="time measurements")
+  add("--profile", default="", help="folder for a trace of our step")
   add("--part", choices=("ours", "peer", "both"), default="both")
   args = parser.parse_args()
   try:
-    step_batches.fill_in(args)
+    step_batches.set_missing_flags(args)
   except ValueError as e:
     sys.exit(f"error: {e}")
   if args.part != "both":
-    print(json.dumps({"ours": ours, "peer": peer}[args.part](args)))
+    measure = measure_ours if args.part == "ours" else measure_peer
+    print(json.dumps(measure(args)))
     return
-  print(side_by_side.both(__file__, vars(args), "tokens_per_second"))
+  print(side_by_side.run_both_sides(__file__, vars(args), "tokens_per_second"))
 
 
 if __name__ == "__main__":

@@ -202,8 +202,8 @@ def command(folder, **flags):
       task="sst2",
       input=folder / "train.tsv",
       output=folder / "out.tsv",
-      num_samples=5,
-      num_candidates=4,
+      samples=5,
+      candidates=4,
     )
     | flags
   )
@@ -264,7 +264,7 @@ def test_a_custom_task(folder):
   [
     (dict(task="sst3"), "sst3 names no task; did you mean sst2"),
     (dict(task="squad"), "squad cannot be augmented; choose one of cola, sst2"),
-    (dict(num_samples=0), "--num_samples=0 must be at least 1"),
+    (dict(samples=0), "--samples=0 must be at least 1"),
     (dict(threshold=1.5), "threshold=1.5 must be from 0 to 1"),
     (dict(output="x.csv"), "x.csv must end in .tsv"),
     (dict(input="nowhere.tsv"), "there is no file .*nowhere.tsv"),
