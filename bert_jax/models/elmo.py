@@ -18,7 +18,7 @@ States = tuple[tuple[lstm.State, ...], tuple[lstm.State, ...]]
 NUM_CHARS, MAX_CHARS = 262, 50
 # The number of words in the softmax: bin/train_elmo.py's vocabulary of the 1B
 # Word Benchmark (README.md of allenai/bilm-tf).
-VOCABULARY = 793_471
+NUM_WORDS = 793_471
 # The convolutions: (width in characters, number of filters); allenai/bilm-tf
 # bin/train_elmo.py.
 FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
@@ -34,7 +34,7 @@ VARIANTS: dict[str, dict[str, int]] = {
 OBJECTIVE = "elmo"
 
 
-def symmetric(bound: float) -> layers.Initializer:
+def uniform_init(bound: float) -> layers.Initializer:
   """Returns an initializer that is uniform between -bound and bound."""
 
   def init(
@@ -57,7 +57,7 @@ def convolution_init(
   """
   if activation == "tanh":
     return nn.initializers.normal((width * char_dim) ** -0.5)
-  return symmetric(0.05)
+  return uniform_init(0.05)
 
 
 class Highway(nn.Module):
@@ -123,16 +123,16 @@ class CharCnn(nn.Module):
     Raises:
       ValueError: the words have fewer characters than the widest filter.
     """
-    widest = max(width for width, _ in self.filters)
-    if char_ids.shape[-1] < widest:
+    widest_filter = max(width for width, _ in self.filters)
+    if char_ids.shape[-1] < widest_filter:
       raise ValueError(
         f"char_ids of shape {char_ids.shape}: the widest filter needs words of"
-        f" {widest} characters."
+        f" {widest_filter} characters."
       )
     table = layers.Embedding(
       self.num_chars,
       self.char_dim,
-      symmetric(1.0),
+      uniform_init(1.0),
       axes=(None, None),
       one_hot=True,
       name="chars",
@@ -209,7 +209,7 @@ class Elmo(nn.Module):
   dtype: jnp.dtype = jnp.dtype(jnp.float32)
   unroll: int = 1
   remat: bool = False
-  vocab_size: int = VOCABULARY
+  vocab_size: int = NUM_WORDS
   vocab_multiple: int = 1
 
   def setup(self) -> None:
@@ -252,9 +252,9 @@ class Elmo(nn.Module):
       layer. d is 2 `hidden`: first the forward, then the backward direction.
       Words' vectors have no direction, so both halves are equal. Padding is 0.
     """
-    return self.run(char_ids, sequence_ids, None, train=train)[0]
+    return self.encode_with_states(char_ids, sequence_ids, None, train=train)[0]
 
-  def run(
+  def encode_with_states(
     self,
     char_ids: Int[Array, "b l c"],
     sequence_ids: Int[Array, "b l"] | None,
@@ -274,13 +274,13 @@ class Elmo(nn.Module):
     Returns:
       The output of `__call__`, and the states of both directions.
     """
-    outputs, last_states = self.directions(
+    outputs, last_states = self.encode_directions(
       (char_ids,), sequence_ids, states, train=train
     )
     rows_first = [output.swapaxes(0, 1) for output in outputs]
     return jnp.concatenate(rows_first, -1), last_states
 
-  def directions(
+  def encode_directions(
     self,
     char_ids: tuple[Int[Array, "b l c"], ...],
     sequence_ids: Int[Array, "b l"] | None,
@@ -294,7 +294,7 @@ class Elmo(nn.Module):
       char_ids: one array for both directions, or two arrays, for forward and
         for backward.
       sequence_ids: see `__call__`; both directions share them.
-      states: see `run`.
+      states: see `encode_with_states`.
       train: see `__call__`.
 
     Returns:
@@ -311,7 +311,9 @@ class Elmo(nn.Module):
     outputs = [jnp.stack([vectors[0], vectors[-1][:, ::-1]])]
     ids_as_read = jnp.stack(both_ids)
     layer_states = []
-    loop = lstm.Loop(clip=self.clip, dtype=self.dtype, unroll=self.unroll)
+    loop = lstm.LoopSettings(
+      clip=self.clip, dtype=self.dtype, unroll=self.unroll
+    )
     layer_pairs = zip(self.lstm_forward, self.lstm_backward, strict=True)
     for i, pair in enumerate(layer_pairs):
       # Dropout is outside of the residual connection, as published
@@ -325,7 +327,9 @@ class Elmo(nn.Module):
           jnp.stack([forward[1], backward[1]]),
         )
       weights = [layer.weights(self.hidden) for layer in pair]
-      y, last_states = lstm.run(weights, x, ids_as_read, first_states, loop)
+      y, last_states = lstm.run_directions(
+        weights, x, ids_as_read, first_states, loop
+      )
       if self.residual and i:
         y = jnp.where((ids_as_read != 0)[..., None], x + y, 0)
       outputs.append(y)
@@ -371,11 +375,11 @@ class ForPreTraining(nn.Module):
     Args:
       batch: has `char_ids` and `sequence_ids`; and `back_char_ids` if the
         backward direction reads other words.
-      states: see `Elmo.run`.
+      states: see `Elmo.encode_with_states`.
       train: True applies dropout, which needs a "dropout" rng.
     """
     keys = [key for key in ("char_ids", "back_char_ids") if key in batch]
-    directions, states = self.encoder.directions(
+    directions, states = self.encoder.encode_directions(
       tuple(batch[key] for key in keys),
       batch.get("sequence_ids"),
       states,
@@ -383,14 +387,14 @@ class ForPreTraining(nn.Module):
     )
     return tuple(self.drop(x[-1], train) for x in directions), states
 
-  def table(self) -> tuple[Float[Array, "v d"], Float[Array, "v"]]:
+  def softmax_table(self) -> tuple[Float[Array, "v d"], Float[Array, "v"]]:
     """Returns all rows of the softmax and all biases.
 
     They include the rows that `vocab_multiple` adds.
     """
     return self.softmax.embedding, self.bias
 
-  def rows(
+  def softmax_rows(
     self, ids: Int[Array, "n"]
   ) -> tuple[Float[Array, "n d"], Float[Array, "n"]]:
     """Returns the rows and biases of some words; NaN for ids out of range."""
@@ -420,11 +424,11 @@ class ScalarMix(nn.Module):
   """Sums layers with learnt weights (paper, equation 1; bilm/elmo.py).
 
   Attributes:
-    norm: True normalises each layer by its mean and variance over the real
-      words of the batch, as the published option does (epsilon 1e-12).
+    normalises_layers: True normalises each layer by its mean and variance over
+      the real words of the batch, as the published option does (epsilon 1e-12).
   """
 
-  norm: bool = False
+  normalises_layers: bool = False
 
   @nn.compact
   def __call__(
@@ -445,7 +449,7 @@ class ScalarMix(nn.Module):
     w = self.param("layer_weights", zeros, (count,), jnp.float32)
     gamma = self.param("gamma", ones, (), jnp.float32)
     x = stacked.astype(jnp.float32)
-    if self.norm:
+    if self.normalises_layers:
       is_word = (sequence_ids != 0)[:, None, :, None]
       size = jnp.maximum(is_word.sum(), 1) * x.shape[-1]
       mean = jnp.where(is_word, x, 0).sum((0, 2, 3), keepdims=True) / size

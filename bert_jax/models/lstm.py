@@ -34,7 +34,7 @@ class Weights(NamedTuple):
   projection: Float[Array, "c p"]
 
 
-class Loop(NamedTuple):
+class LoopSettings(NamedTuple):
   """Holds the settings of a loop over time; see the attributes of `Lstm`."""
 
   clip: float
@@ -115,30 +115,31 @@ class Lstm(nn.Module):
     if reverse:
       x, sequence_ids = x[:, ::-1], sequence_ids[:, ::-1]
     states = None if state is None else (state[0][None], state[1][None])
-    outputs, (cells, output) = run(
+    outputs, (cells, output) = run_directions(
       [self.weights(x.shape[-1])],
       x[None],
       sequence_ids[None],
       states,
-      Loop(clip=self.clip, dtype=self.dtype, unroll=self.unroll),
+      LoopSettings(clip=self.clip, dtype=self.dtype, unroll=self.unroll),
     )
     outputs = outputs[0, :, ::-1] if reverse else outputs[0]
     return outputs, (cells[0], output[0])
 
 
-def run(
+def run_directions(
   weights: Sequence[Weights],
   x: Float[Array, "w b l d"],
   sequence_ids: Int[Array, "w b l"],
   states: States | None,
-  loop: Loop,
+  loop: LoopSettings,
 ) -> tuple[Float[Array, "w b l p"], States]:
-  """Runs w layers, one for each direction, side by side in one loop.
+  """Runs w directions of equal sizes side by side in one loop.
 
   Args:
-    weights: the parameters of each layer.
-    x: the vectors of the words, in the order in which each layer reads them.
-    sequence_ids: the sequences of each layer's rows; see `Lstm.__call__`.
+    weights: the parameters of each direction.
+    x: the vectors of the words, in the order in which each direction reads
+      them.
+    sequence_ids: the sequences of each direction's rows; see `Lstm.__call__`.
     states: the states at the beginning; see `Lstm.__call__`.
     loop: the settings of the loop.
 
@@ -162,14 +163,14 @@ def run(
       jnp.zeros((*shape, projection.shape[1])),
       jnp.zeros((*shape, projection.shape[2])),
     )
-  resets, real = (
+  resets, is_word = (
     jnp.moveaxis(flags, -1, 0)[..., None]
     for flags in (_reset_mask(sequence_ids), sequence_ids != 0)
   )
-  outputs, states = _recur(
-    loop, inputs, kernel[:, width:], projection, states, resets, real
+  outputs, states = _run_loop(
+    loop, inputs, kernel[:, width:], projection, states, resets, is_word
   )
-  return jnp.moveaxis(jnp.where(real, outputs, 0), 0, 2), states
+  return jnp.moveaxis(jnp.where(is_word, outputs, 0), 0, 2), states
 
 
 def _reset_mask(sequence_ids: Int[Array, "*b l"]) -> Bool[Array, "*b l"]:
@@ -187,7 +188,7 @@ def _reset_mask(sequence_ids: Int[Array, "*b l"]) -> Bool[Array, "*b l"]:
   return is_begin[..., : sequence_ids.shape[-1]]
 
 
-def _cell(
+def _update_cells(
   gates: Float[Array, "w b g"], cells: Float[Array, "w b c"], clip: float
 ) -> States:
   """Returns the cells after a word, and the output before its projection."""
@@ -198,20 +199,21 @@ def _cell(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _recur(
-  loop: Loop,
+def _run_loop(
+  loop: LoopSettings,
   inputs: Float[Array, "l w b g"],
   recurrent: Float[Array, "w p g"],
   projection: Float[Array, "w c p"],
   states: States,
   resets: Bool[Array, "l w b 1"],
-  real: Bool[Array, "l w b 1"],
+  is_word: Bool[Array, "l w b 1"],
 ) -> tuple[Float[Array, "l w b p"], States]:
   """Runs the loop over time.
 
-  The gradient is written by hand, for speed. The automatic gradient would add
-  to arrays as large as the parameters in every step backwards. Here each step
-  keeps the factors of these gradients, and one product over all steps follows.
+  The gradient is written by hand, for speed. Automatic differentiation would,
+  in each backward step, add to an array as large as the parameters. Here each
+  backward step only saves two factors. After the loop, one matrix product over
+  all steps gives the gradient of the parameters.
 
   Args:
     loop: the settings of the loop.
@@ -220,30 +222,33 @@ def _recur(
     projection: the projection, float32.
     states: the states before the first words.
     resets: True at words where the state is set to zeros.
-    real: False at padding.
+    is_word: True at words, False at padding.
 
   Returns:
     The output after each word, and the states at the end. The output at padding
     is the last output before the padding.
   """
-  return _forward(loop, inputs, recurrent, projection, states, resets, real)[0]
+  result, _ = _forward(
+    loop, inputs, recurrent, projection, states, resets, is_word
+  )
+  return result
 
 
 # The arrays that `_forward` saves for `_backward`: gates, cells, outputs,
-# recurrent, projection, states, resets and real.
-_Saved = tuple[Array, Array, Array, Array, Array, States, Array, Array]
+# recurrent, projection, states, resets and is_word.
+_SavedArrays = tuple[Array, Array, Array, Array, Array, States, Array, Array]
 
 
 def _forward(
-  loop: Loop,
+  loop: LoopSettings,
   inputs: Float[Array, "l w b g"],
   recurrent: Float[Array, "w p g"],
   projection: Float[Array, "w c p"],
   states: States,
   resets: Bool[Array, "l w b 1"],
-  real: Bool[Array, "l w b 1"],
-) -> tuple[tuple[Float[Array, "l w b p"], States], _Saved]:
-  """Computes the output of `_recur`, and the arrays that `_backward` needs."""
+  is_word: Bool[Array, "l w b 1"],
+) -> tuple[tuple[Float[Array, "l w b p"], States], _SavedArrays]:
+  """Computes the output of `_run_loop`, and what `_backward` needs."""
   clip, dtype = loop.clip, loop.dtype
   recurrent_cast = recurrent.astype(dtype)
   projection_cast = projection.astype(dtype)
@@ -251,85 +256,90 @@ def _forward(
   def step(
     states: States, word: tuple[Array, Array, Array]
   ) -> tuple[States, tuple[Array, Array, Array]]:
-    inputs, resets, real = word
+    inputs, resets, is_word = word
     cells, output = (jnp.where(resets, 0.0, state) for state in states)
     gates = inputs + jnp.einsum(
       "wbp,wpg->wbg", output.astype(dtype), recurrent_cast
     )
-    new_cells, cell_output = _cell(gates, cells, clip)
+    new_cells, cell_output = _update_cells(gates, cells, clip)
     new_output = jnp.einsum(
       "wbc,wcp->wbp", cell_output.astype(dtype), projection_cast
     )
     new_output = jnp.clip(new_output.astype(jnp.float32), -clip, clip)
     # Padding, which may be before or after the words, keeps the state.
-    cells = jnp.where(real, new_cells, cells)
-    output = jnp.where(real, new_output, output)
+    cells = jnp.where(is_word, new_cells, cells)
+    output = jnp.where(is_word, new_output, output)
     return (cells, output), (gates, cells, output.astype(dtype))
 
   last_states, (gates, cells, outputs) = jax.lax.scan(
-    step, states, (inputs, resets, real), unroll=loop.unroll or True
+    step, states, (inputs, resets, is_word), unroll=loop.unroll or True
   )
-  saved = gates, cells, outputs, recurrent, projection, states, resets, real
+  saved = gates, cells, outputs, recurrent, projection, states, resets, is_word
   return (outputs, last_states), saved
 
 
 def _backward(
-  loop: Loop, saved: _Saved, gradients: tuple[Array, States]
+  loop: LoopSettings, saved: _SavedArrays, gradients: tuple[Array, States]
 ) -> tuple[Array, Array, Array, States, np.ndarray, np.ndarray]:
-  """Computes the gradients of the arguments of `_recur`.
+  """Computes the gradients of the arguments of `_run_loop`.
 
   A local with the prefix `d_` is the gradient of the array with that name.
   """
   clip, dtype = loop.clip, loop.dtype
-  gates, cells, outputs, recurrent, projection, states, resets, real = saved
+  gates, cells, outputs, recurrent, projection, states, resets, is_word = saved
   recurrent_cast = recurrent.astype(dtype)
   projection_cast = projection.astype(dtype)
   d_outputs, d_last_states = gradients
 
-  def shift(first: Array, arrays: Array) -> Array:
-    """Moves each array to the next word; the first word gets `first`."""
+  def previous(first: Array, arrays: Array) -> Array:
+    """Returns for each word the array of the word before it.
+
+    The first word gets `first`, and a word with a reset gets 0.
+    """
     first = first[None].astype(arrays.dtype)
     return jnp.where(resets, 0, jnp.concatenate([first, arrays[:-1]]))
 
   def step(
     d_states: States, word: tuple[Array, ...]
   ) -> tuple[States, tuple[Array, Array, Array]]:
-    gates, previous_cells, output, d_output, resets, real = word
-    d_cells, d_state_output = d_states
-    d_state_output = d_state_output + d_output.astype(jnp.float32)
+    gates, previous_cells, output, d_output, resets, is_word = word
+    d_cells, d_total_output = d_states
+    d_total_output = d_total_output + d_output.astype(jnp.float32)
     # A clipped output has no gradient, and neither has an output at padding.
-    has_gradient = real & (jnp.abs(output) < clip)
-    d_new_output = jnp.where(has_gradient, d_state_output, 0.0).astype(dtype)
+    has_gradient = is_word & (jnp.abs(output) < clip)
+    d_new_output = jnp.where(has_gradient, d_total_output, 0.0).astype(dtype)
     d_cell_output = jnp.einsum(
       "wbp,wcp->wbc", d_new_output, projection_cast
     ).astype(jnp.float32)
     (_, cell_output), cell_vjp = jax.vjp(
-      functools.partial(_cell, clip=clip), gates, previous_cells
+      functools.partial(_update_cells, clip=clip), gates, previous_cells
     )
     d_gates, d_previous_cells = cell_vjp(
-      (jnp.where(real, d_cells, 0.0), d_cell_output)
+      (jnp.where(is_word, d_cells, 0.0), d_cell_output)
     )
     d_previous_output = jnp.einsum(
       "wbg,wpg->wbp", d_gates, recurrent_cast
     ).astype(jnp.float32)
-    d_cells, d_output = (
-      jnp.where(real, d_previous_cells, d_cells),
-      jnp.where(real, d_previous_output, d_state_output),
+    # Padding passes the gradients on as they are.
+    d_previous_cells = jnp.where(is_word, d_previous_cells, d_cells)
+    d_previous_output = jnp.where(is_word, d_previous_output, d_total_output)
+    d_states = (
+      jnp.where(resets, 0.0, d_previous_cells),
+      jnp.where(resets, 0.0, d_previous_output),
     )
-    d_states = jnp.where(resets, 0.0, d_cells), jnp.where(resets, 0.0, d_output)
     return d_states, (d_gates, d_new_output, cell_output.astype(dtype))
 
-  previous_cells = shift(states[0], cells)
-  words = (gates, previous_cells, outputs, d_outputs, resets, real)
+  previous_cells = previous(states[0], cells)
+  words = (gates, previous_cells, outputs, d_outputs, resets, is_word)
   d_states, (d_gates, d_new_outputs, cell_outputs) = jax.lax.scan(
     step, d_last_states, words, reverse=True, unroll=loop.unroll or True
   )
   product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-  previous_outputs = shift(states[1], outputs)
+  previous_outputs = previous(states[1], outputs)
   d_recurrent = product("lwbp,lwbg->wpg", previous_outputs, d_gates)
   d_projection = product("lwbc,lwbp->wcp", cell_outputs, d_new_outputs)
-  d_flags = fused.no_gradient(resets), fused.no_gradient(real)
+  d_flags = fused.no_gradient(resets), fused.no_gradient(is_word)
   return d_gates, d_recurrent, d_projection, d_states, *d_flags
 
 
-_recur.defvjp(_forward, _backward)
+_run_loop.defvjp(_forward, _backward)

@@ -328,7 +328,7 @@ def build(
         for target, x in zip(TARGETS.values(), hidden, strict=True):
           labels = batch[f"{target}_ids"]
           weights = batch[f"{target}_weights"]
-          table, bias = module.table()
+          table, bias = module.softmax_table()
           sums.append(full_sum(x, labels, weights, table, bias, size))
       names = (f"{direction}_loss" for direction in TARGETS)
       return dict(zip(names, sums, strict=True)), last_states
@@ -383,7 +383,7 @@ def _direction_losses(
   # Look up all rows at once, because the gradient of each look-up is as large
   # as the table.
   needed_ids = [*labels, *(ids for ids, _ in candidates)]
-  rows, biases = module.rows(
+  rows, biases = module.softmax_rows(
     jnp.concatenate([ids.ravel() for ids in needed_ids])
   )
   ends = list(itertools.accumulate(ids.size for ids in needed_ids))[:-1]

@@ -178,7 +178,9 @@ def elmo_difference(folder: str, sentences: str) -> float:
     groups = json.load(f)
   run = jax.jit(
     lambda *inputs: module.apply(
-      {"params": params}, *inputs, method=lambda m, *a: m.encoder.run(*a)
+      {"params": params},
+      *inputs,
+      method=lambda m, *a: m.encoder.encode_with_states(*a),
     )
   )
   largest, states = 0.0, None

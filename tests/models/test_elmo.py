@@ -194,7 +194,7 @@ def test_state_is_an_argument(tiny_elmo):
   @jit
   def run(chars, ids, states):
     return module.apply(
-      {"params": params}, chars, ids, states, method=module.run
+      {"params": params}, chars, ids, states, method=module.encode_with_states
     )
 
   full_vectors, _ = run(row, ids, None)
@@ -240,7 +240,9 @@ def test_mixture_of_layers():
     (s - x.mean()) / x.std()
     for s, x in zip(stacked.transpose(1, 0, 2, 3), words, strict=True)
   ]
-  mixture = elmo.ScalarMix(norm=True).apply({"params": params}, stacked, ids)
+  mixture = elmo.ScalarMix(normalises_layers=True).apply(
+    {"params": params}, stacked, ids
+  )
   expected = gamma * np.einsum(
     "n,nbld->bld", exps / exps.sum(), np.array(normalized)
   )
@@ -379,7 +381,7 @@ def test_published_embeddings(name, sentences):
     lambda batch, states: module.apply(
       {"params": params},
       *(batch["char_ids"], batch["sequence_ids"], states),
-      method=lambda m, *args: m.encoder.run(*args),
+      method=lambda m, *args: m.encoder.encode_with_states(*args),
     )
   )
   zeros = np.zeros((3, 64), np.float32), np.zeros((3, 16), np.float32)

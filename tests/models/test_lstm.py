@@ -20,7 +20,7 @@ def test_the_gradient_made_by_hand_is_the_gradient():
     [[[1, 1, 1, 2, 2, 0], [0, 0, 1, 1, 1, 1], [0, 1, 0, 1, 2, 2]]] * 2
   )
   states = draw(2, 3, 6), draw(2, 3, 4)
-  loop = lstm.Loop(0.4, jnp.dtype("float32"), 2)
+  loop = lstm.LoopSettings(0.4, jnp.dtype("float32"), 2)
   weights_of_sum = draw(2, 3, 6, 4), (draw(2, 3, 6), draw(2, 3, 4))
 
   def plain(weights, x, states):
@@ -54,7 +54,7 @@ def test_the_gradient_made_by_hand_is_the_gradient():
     return jnp.stack(rows).reshape(2, 3, 6, 4), (cells, output)
 
   def ours(weights, x, states):
-    return lstm.run(weights, x, jnp.asarray(ids), states, loop)
+    return lstm.run_directions(weights, x, jnp.asarray(ids), states, loop)
 
   def total(run, *args):
     return sum(
