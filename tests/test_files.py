@@ -58,7 +58,7 @@ def in_folder(read):
     ("tokenizer.json", open_vocabulary.load),
     ("vocab.json", open_vocabulary.load),
     ("progress.json", in_folder(writer.read_progress)),
-    ("a.jsonl", lambda path: list(tables.jsonl(path))),
+    ("a.jsonl", lambda path: list(tables.jsonl_records(path))),
     ("a.jsonl", lambda p: list(sources.read_file(p, "jsonl", "strict"))),
   ],
 )

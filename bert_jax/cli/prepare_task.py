@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
   labels = tables.split_commas(args.labels or "", "--labels")
   flags.check_at_least(1, args, "length", "stride", "max_question")
   labels = [label for label in labels if label]
-  task = task_inputs.find(args.task, args.kind, args.columns, labels)
+  task = task_inputs.find_task(args.task, args.kind, args.columns, labels)
   meta = prepare_task.prepare(
     task,
     task_inputs.parse_inputs(task, args.input),

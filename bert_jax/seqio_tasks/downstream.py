@@ -41,7 +41,7 @@ def register(
 
   Args:
     name: the name of the seqio task.
-    task: the name of a published task, or a task from `task_inputs.find`.
+    task: the name of a published task, or a task from `task_inputs.find_task`.
     inputs: `SPLIT=FILE` or `SPLIT=tfds:NAME:SPLIT` for each file.
     vocab: the path of a vocabulary (see `open_vocabulary.load`).
     length: tokens in a row; None takes the task's default.
@@ -51,7 +51,7 @@ def register(
     ValueError: the task is unknown. The first use of the task raises it too, if
       an input is wrong.
   """
-  task_files = task_inputs.find(task) if isinstance(task, str) else task
+  task_files = task_inputs.find_task(task) if isinstance(task, str) else task
   split_inputs = task_inputs.parse_inputs(task_files, inputs)
   length = length or task_files.length
   tokenizer = functools.cache(lambda: open_vocabulary.load(vocab, **options))

@@ -90,7 +90,7 @@ def prepare(
   """Writes a task folder, unless it exists already.
 
   Args:
-    task_files: the task, from `task_inputs.find`.
+    task_files: the task, from `task_inputs.find_task`.
     inputs: the files to read.
     vocab: the path of the vocabulary, see `open_vocabulary.load`.
     output: the path of the task folder.

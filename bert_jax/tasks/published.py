@@ -27,9 +27,9 @@ class TaskFiles(NamedTuple):
 
   Attributes:
     task: the task, with labels in their published order.
-    records: reads the records of a file.
-    parse: makes the examples of a record.
-    tfds: the task's name in TensorFlow Datasets; "" means that it has none.
+    read_records: reads the records of a file.
+    parse_record: makes the examples of a record.
+    tfds_name: the task's name in TensorFlow Datasets; "" if it has none.
     length: the tokens in a row, as published.
     with_context: True if a row also has the text around a sentence, from the
       same document.
@@ -37,52 +37,52 @@ class TaskFiles(NamedTuple):
   """
 
   task: Task
-  records: Reader
-  parse: Parser
-  tfds: str
+  read_records: Reader
+  parse_record: Parser
+  tfds_name: str
   length: int = 128
   with_context: bool = False
   columns: dict[str, str] | None = None
 
 
-_BINARY, _TRUTH = ("0", "1"), ("false", "true")
-_ENTAILED = ("entailment", "not_entailment")
+_ZERO_ONE, _FALSE_TRUE = ("0", "1"), ("false", "true")
+_ENTAILMENT = ("entailment", "not_entailment")
 # Task -> labels, metrics, name in TensorFlow Datasets. The labels come from
 # `get_labels` in google-research/bert run_classifier.py. For the tasks that it
 # lacks, they come from google-research/electra
 # finetune/classification/classification_tasks.py.
 _GLUE: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
-  "cola": (_BINARY, ("matthews",), "glue/cola"),
-  "sst2": (_BINARY, ("accuracy",), "glue/sst2"),
-  "mrpc": (_BINARY, ("f1", "accuracy"), "glue/mrpc"),
+  "cola": (_ZERO_ONE, ("matthews",), "glue/cola"),
+  "sst2": (_ZERO_ONE, ("accuracy",), "glue/sst2"),
+  "mrpc": (_ZERO_ONE, ("f1", "accuracy"), "glue/mrpc"),
   "stsb": ((), ("pearson_spearman",), "glue/stsb"),
-  "qqp": (_BINARY, ("f1", "accuracy"), "glue/qqp"),
+  "qqp": (_ZERO_ONE, ("f1", "accuracy"), "glue/qqp"),
   "mnli": (
     ("contradiction", "entailment", "neutral"),
     ("accuracy",),
     "glue/mnli",
   ),
-  "qnli": (_ENTAILED, ("accuracy",), "glue/qnli"),
-  "rte": (_ENTAILED, ("accuracy",), "glue/rte"),
-  "wnli": (_BINARY, ("accuracy",), "glue/wnli"),
+  "qnli": (_ENTAILMENT, ("accuracy",), "glue/qnli"),
+  "rte": (_ENTAILMENT, ("accuracy",), "glue/rte"),
+  "wnli": (_ZERO_ONE, ("accuracy",), "glue/wnli"),
 }
 # Task -> labels, metrics, tokens in a row. The metrics come from Wang et al.
 # 2019, table 1. CB's classes are in the order of TensorFlow Datasets.
 _SUPERGLUE: dict[str, tuple[tuple[str, ...], tuple[str, ...], int]] = {
-  "boolq": (_TRUTH, ("accuracy",), 256),
+  "boolq": (_FALSE_TRUE, ("accuracy",), 256),
   "cb": (
     ("entailment", "contradiction", "neutral"),
     ("accuracy_f1_macro",),
     256,
   ),
-  "copa": (_BINARY, ("accuracy",), 128),
-  "multirc": (_BINARY, ("multirc",), 512),
-  "record": (_TRUTH, ("record",), 512),
-  "wic": (_TRUTH, ("accuracy",), 128),
-  "wsc": (_TRUTH, ("accuracy",), 128),
+  "copa": (_ZERO_ONE, ("accuracy",), 128),
+  "multirc": (_ZERO_ONE, ("multirc",), 512),
+  "record": (_FALSE_TRUE, ("record",), 512),
+  "wic": (_FALSE_TRUE, ("accuracy",), 128),
+  "wsc": (_FALSE_TRUE, ("accuracy",), 128),
 }
 # Task -> types of entities.
-_TYPES = {
+_ENTITY_TYPES = {
   "conll2003": ("PER", "ORG", "LOC", "MISC"),
   "wnut17": (
     "corporation",
@@ -95,14 +95,14 @@ _TYPES = {
 }
 
 
-def _tags(types: Iterable[str]) -> tuple[str, ...]:
+def _iob2_tags(types: Iterable[str]) -> tuple[str, ...]:
   """Returns the tags of IOB2 for types of entities."""
   return ("O", *(f"{prefix}-{t}" for t in types for prefix in "BI"))
 
 
-def _single(parse: Callable[..., dict[str, Any]], task: Task) -> Parser:
+def _one_example(parse: Callable[..., dict[str, Any]], task: Task) -> Parser:
   """Returns a parser that gives one example for each record."""
-  return lambda record, needed: [parse(task, record, needed)]
+  return lambda record, needs_label: [parse(task, record, needs_label)]
 
 
 def _without_skipping(read: Callable[[str], Iterator[Record]]) -> Reader:
@@ -110,15 +110,15 @@ def _without_skipping(read: Callable[[str], Iterator[Record]]) -> Reader:
   return lambda path, skipped: read(path)
 
 
-def _glue(name: str) -> TaskFiles:
+def _glue_task(name: str) -> TaskFiles:
   labels, metrics, tfds = _GLUE[name]
   kind = "classification" if labels else "regression"
   task = Task(name, kind, labels, 1, metrics)
   read = functools.partial(glue.records, name)
-  return TaskFiles(task, read, _single(glue.parse, task), tfds)
+  return TaskFiles(task, read, _one_example(glue.parse, task), tfds)
 
 
-def _superglue(name: str) -> TaskFiles:
+def _superglue_task(name: str) -> TaskFiles:
   labels, metrics, length = _SUPERGLUE[name]
   kind, columns = "classification", 1
   if name == "copa":
@@ -133,44 +133,44 @@ def _superglue(name: str) -> TaskFiles:
   )
 
 
-def _choice(name: str) -> TaskFiles:
+def _choice_task(name: str) -> TaskFiles:
   if name == "swag":
     task = Task(name, "choice", ("0", "1", "2", "3"), 4, ("accuracy",))
-    parser = _single(choices.parse_swag, task)
+    parser = _one_example(choices.parse_swag, task)
     return TaskFiles(task, _without_skipping(tables.records), parser, "", 128)
   task = Task(name, "choice", choices.LETTERS, 4, ("accuracy",))
-  parser = _single(choices.parse_race, task)
+  parser = _one_example(choices.parse_race, task)
   return TaskFiles(
     task, _without_skipping(choices.race_records), parser, "race/high", 512
   )
 
 
-def _tagging(name: str) -> TaskFiles:
-  labels = _tags(_TYPES[name])
+def _tagging_task(name: str) -> TaskFiles:
+  labels = _iob2_tags(_ENTITY_TYPES[name])
   task = Task(name, "tagging", labels, 1, ("tagging_f1",))
   # The task of Devlin et al. 2018, section 5.3.
   is_conll2003 = name == "conll2003"
   return TaskFiles(
     task,
     _without_skipping(conll.published_records),
-    _single(conll.parse, task),
+    _one_example(conll.parse, task),
     "conll2003" if is_conll2003 else "",
     512 if is_conll2003 else 128,
     is_conll2003,
   )
 
 
-def _squad(name: str) -> TaskFiles:
+def _squad_task(name: str) -> TaskFiles:
   task = Task(name, "span", (), 1, (name,))
   tfds = "squad/v2.0" if name == "squad2" else "squad/v1.1"
-  parser = _single(squad.parse, task)
+  parser = _one_example(squad.parse, task)
   return TaskFiles(task, _without_skipping(squad.records), parser, tfds, 384)
 
 
 TASKS: dict[str, TaskFiles] = {
-  **{name: _glue(name) for name in _GLUE},
-  **{name: _superglue(name) for name in _SUPERGLUE},
-  **{name: _choice(name) for name in ("swag", "race")},
-  **{name: _tagging(name) for name in _TYPES},
-  **{name: _squad(name) for name in ("squad", "squad2")},
+  **{name: _glue_task(name) for name in _GLUE},
+  **{name: _superglue_task(name) for name in _SUPERGLUE},
+  **{name: _choice_task(name) for name in ("swag", "race")},
+  **{name: _tagging_task(name) for name in _ENTITY_TYPES},
+  **{name: _squad_task(name) for name in ("squad", "squad2")},
 }

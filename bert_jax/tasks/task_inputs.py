@@ -11,7 +11,7 @@ from bert_jax.tasks.files import conll, custom, label_fields, tags, tfds
 from bert_jax.tasks.files.tables import Record
 from bert_jax.tasks.published import TASKS, TaskFiles
 
-_SPLIT = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_SPLIT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 # Kinds whose examples have several labels -> the field with these labels.
 _LIST_FIELDS = {"multi_label": "label", "tagging": "tags"}
 
@@ -44,7 +44,7 @@ class Contents(NamedTuple):
   notes: list[str]
 
 
-def find(
+def find_task(
   name: str,
   kind: str | None = None,
   columns: str | None = None,
@@ -115,7 +115,7 @@ def _custom_task(task: Task, custom_columns: custom.Columns) -> TaskFiles:
   return TaskFiles(
     task,
     lambda path, skipped: custom.records(path, task.kind, custom_columns),
-    lambda record, needed: [parse(record, needed)],
+    lambda record, needs_label: [parse(record, needs_label)],
     "",
     columns=dict(custom_columns),
   )
@@ -135,13 +135,15 @@ def parse_inputs(task_files: TaskFiles, texts: Iterable[str]) -> list[Input]:
   inputs = []
   for text in texts:
     split, equal, path = text.partition("=")
-    if text == tfds.TFDS and task_files.tfds:
-      names = tfds.splits(task_files.tfds)
-      inputs += [Input(s, f"{tfds.PREFIX}{task_files.tfds}:{s}") for s in names]
-    elif not equal or not _SPLIT.fullmatch(split) or not path:
+    if text == tfds.TFDS and task_files.tfds_name:
+      names = tfds.splits(task_files.tfds_name)
+      inputs += [
+        Input(s, f"{tfds.PREFIX}{task_files.tfds_name}:{s}") for s in names
+      ]
+    elif not equal or not _SPLIT_NAME.fullmatch(split) or not path:
       raise UserError(
         f"--input={text}: write SPLIT=FILE, as in train=train.tsv"
-        + (", or tfds." if task_files.tfds else ".")
+        + (", or tfds." if task_files.tfds_name else ".")
       )
     else:
       inputs.append(Input(split, path))
@@ -166,16 +168,18 @@ def read(task_files: TaskFiles, inputs: Sequence[Input]) -> Contents:
   task = task_files.task
   for split, path in inputs:
     count_before = len(splits.setdefault(split, []))
-    needed = needs_labels(split)
+    needs_label = needs_labels(split)
     # No line of a test set may be skipped, because its predictions are matched
     # to lines by their order.
-    for record in _records(task_files, path, skipped if needed else None):
-      for example in task_files.parse(record, needed):
+    for record in _read_records(
+      task_files, path, skipped if needs_label else None
+    ):
+      for example in task_files.parse_record(record, needs_label):
         splits[split].append(example)
         # Do not keep the fields, because the example has the texts already.
         records.setdefault(split, []).append(record._replace(fields={}))
     if len(splits[split]) == count_before:
-      raise UserError(f"{path}: no examples in it.")
+      raise UserError(f"{path} has no examples.")
   notes: list[str] = []
   if task.kind == "multi_label":
     task = _name_labels(task_files, splits, records, notes)
@@ -183,20 +187,20 @@ def read(task_files: TaskFiles, inputs: Sequence[Input]) -> Contents:
     labels = _training_labels(task, splits, records)
     metrics = custom.metrics_of(task.kind, labels)
     task = task._replace(labels=labels, metrics=metrics)
-  if task.kind == "tagging" and (line := tags.warning(task.labels)):
+  if task.kind == "tagging" and (line := tags.spelling_warning(task.labels)):
     notes.append(line)
   for split, examples in splits.items():
     _set_ids(task, split, examples)
   return Contents(task, splits, skipped, notes)
 
 
-def _records(
+def _read_records(
   task_files: TaskFiles, path: str, skipped: list[str] | None
 ) -> Iterable[Record]:
-  """Reads the records of an input; see `TaskFiles.records`."""
+  """Reads the records of an input; see `TaskFiles.read_records`."""
   if path.startswith(tfds.PREFIX):
     return tfds.records(path, task_files.task.labels)
-  return task_files.records(path, skipped)
+  return task_files.read_records(path, skipped)
 
 
 def _name_labels(
@@ -228,8 +232,11 @@ def _name_labels(
     for example, record in zip(examples, records[split], strict=True)
     if example["label"] is not None
   ]
-  marked_labels = label_fields.marked_labels(
-    [(example["label"], needed) for example, needed, _ in labelled_examples],
+  marked_labels = label_fields.labels_if_marks(
+    [
+      (example["label"], needs_label)
+      for example, needs_label, _ in labelled_examples
+    ],
     task.labels,
   )
   if marked_labels and not task.labels:
@@ -239,24 +246,24 @@ def _name_labels(
     )
   elif not marked_labels:
     lists = [example["label"] for example, *_ in labelled_examples]
-    sentence = label_fields.note(lists, task.labels)
+    sentence = label_fields.list_warning(lists, task.labels)
     notes += [sentence] if sentence else []
-  for example, needed, location in labelled_examples:
+  for example, needs_label, location in labelled_examples:
     values = example["label"]
     if not marked_labels:
       label_fields.check_not_marks(values, task.labels, location)
-      example["label"] = label_fields.names_of(values, task.labels, location)
-    elif values or needed:
+      example["label"] = label_fields.label_names(values, task.labels, location)
+    elif values or needs_label:
       marks = zip(marked_labels, values, strict=True)
-      example["label"] = [n for n, x in marks if label_fields.is_one(x)]
+      example["label"] = [n for n, x in marks if label_fields.is_one_mark(x)]
     else:
       example["label"] = None
   if not marked_labels:
-    _hide_empty(splits)
+    _hide_empty_labels(splits)
   return task._replace(labels=marked_labels) if marked_labels else task
 
 
-def _hide_empty(splits: Mapping[str, Examples]) -> None:
+def _hide_empty_labels(splits: Mapping[str, Examples]) -> None:
   """Sets the labels of a test set to None if no example names a label."""
   for split, examples in splits.items():
     if not needs_labels(split) and not any(e["label"] for e in examples):

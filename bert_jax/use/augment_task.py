@@ -120,15 +120,15 @@ def task_and_columns(
   Raises:
     UserError: there is no such task, or its examples are not one or two texts.
   """
-  task_files = task_inputs.find(name, kind, columns)
+  task_files = task_inputs.find_task(name, kind, columns)
   if columns is None:
-    if name not in glue.TEXTS:
+    if name not in glue.TEXT_COLUMNS:
       raise UserError(
         f"the task {name} cannot be augmented; choose one of"
-        f" {', '.join(glue.TEXTS)}, or give the columns of your own task with"
-        " one or two texts."
+        f" {', '.join(glue.TEXT_COLUMNS)}, or give the columns of your own task"
+        " with one or two texts."
       )
-    return task_files, [*glue.TEXTS[name], "label"]
+    return task_files, [*glue.TEXT_COLUMNS[name], "label"]
   roles = custom.parse_columns(columns, task_files.task.kind)
   text_columns = [roles[role] for role in ("text", "pair") if role in roles]
   label_columns = roles.get(custom.LABEL_COLUMNS)
@@ -142,8 +142,8 @@ def _read_examples(
   task_files: TaskFiles, path: str, skipped_lines: list[str]
 ) -> Iterator[Example]:
   """Yields the examples of a file; adds lines without columns to a list."""
-  for record in task_files.records(path, skipped_lines):
-    for example in task_files.parse(record, True):
+  for record in task_files.read_records(path, skipped_lines):
+    for example in task_files.parse_record(record, True):
       # Texts in JSON and CSV files may contain tabs and line breaks.
       texts = tuple(_BREAKS.sub(" ", text) for text in example["texts"])
       columns = (task_files.columns or {}).get(custom.LABEL_COLUMNS)

@@ -327,9 +327,9 @@ def make_task(
   else:
     labels = _find_label_names(columns.kind, selected)
     names = ",".join(f"{role}={role}" for role in columns.by_role)
-    files = task_inputs.find("own", columns.kind, names, labels)
+    files = task_inputs.find_task("own", columns.kind, names, labels)
   files_in_memory = files._replace(
-    records=lambda path, skipped: iter(records[path])
+    read_records=lambda path, skipped: iter(records[path])
   )
   return files_in_memory, inputs
 
@@ -366,11 +366,11 @@ def _find_label_names(
     return custom.collect_labels(kind, [{"tags": names} for names in tags])
   if kind == "multi_label":
     lists = [(label_fields.read_list(row, "label", True), True) for row in rows]
-    if label_fields.marked_labels(lists, ()) is None:
+    if label_fields.labels_if_marks(lists, ()) is None:
       label_names = {
         name
         for (values, _), row in zip(lists, rows, strict=True)
-        for name in label_fields.names_of(values or (), (), row.location)
+        for name in label_fields.label_names(values or (), (), row.location)
       }
       return tuple(sorted(label_names))
   return ()

@@ -476,7 +476,7 @@ def make_results(
   if kind == "tagging":
     tags = predictions.make_predictions(task, rows, logits, examples)
     p_of_tags = tag_probabilities(rows, logits, examples, tags, task.labels)
-    marks_entities = tags_lib.letters(task.labels) is not None
+    marks_entities = tags_lib.scheme_letters(task.labels) is not None
     return [
       (_entity_result(example, names, tag_p) if marks_entities else {})
       | {"words": example["words"], "tags": names, "probabilities": tag_p}

@@ -128,7 +128,7 @@ def main() -> None:
   add("--seed", type=int, default=0)
   add("--output", required=True)
   args = parser.parse_args()
-  task = task_inputs.find("wnut17")
+  task = task_inputs.find_task("wnut17")
   inputs = [
     task_inputs.Input(split, os.path.join(args.data, name))
     for split, name in FILES.items()

@@ -59,7 +59,7 @@ def prepare(name, args):
   """Encodes a task's training rows; returns (folder, task, rows)."""
   folder = os.path.join(args.output, name, "rows")
   inputs = [task_inputs.Input("train", os.path.join(args.data, FILES[name]))]
-  prepare_task.prepare(task_inputs.find(name), inputs, args.model, folder)
+  prepare_task.prepare(task_inputs.find_task(name), inputs, args.model, folder)
   return folder, *encoded_rows.load(folder, "train")[:2]
 
 

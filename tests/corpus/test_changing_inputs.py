@@ -118,7 +118,7 @@ def test_prepare_of_a_task(text, tmp_path, monkeypatch, change, name):
   header = "" if name == "a.jsonl" else "text\tlabel\n"
   lines = lines if name == "a.jsonl" else "some words\t%d\n" * 2
   path.write_text(header + lines % (0, 1) * 9)
-  task = task_inputs.find("mine", columns="text=text,label=label")
+  task = task_inputs.find_task("mine", columns="text=text,label=label")
   inputs = task_inputs.parse_inputs(task, [f"train={path}"])
   output = tmp_path / "task"
   arguments = task, inputs, str(tmp_path / "vocab.txt"), str(output), 16

@@ -506,7 +506,7 @@ def test_folders_are_told_from_those_of_tasks(tmp_path, text, vocab):
   (tmp_path / "train.tsv").write_text("sentence\tlabel\n" + "word\t0\n" * 4)
   task = str(tmp_path / "task_folder")
   inputs = [task_inputs.Input("train", str(tmp_path / "train.tsv"))]
-  prepare_task.prepare(task_inputs.find("sst2"), inputs, vocab, task)
+  prepare_task.prepare(task_inputs.find_task("sst2"), inputs, vocab, task)
   with pytest.raises(ValueError, match="rows of a task, which .*to pre-train"):
     reader.open_prepared(task)
   with pytest.raises(ValueError, match="rows of a task"):

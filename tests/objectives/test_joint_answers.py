@@ -437,7 +437,7 @@ def test_a_run_learns_real_questions(tmp_path, compilation_cache):
   vocab = f"{DATA}/vocab/bert-base-uncased-vocab.txt"
   inputs = [task_inputs.Input(s, str(source)) for s in ("train", "validation")]
   folder = str(tmp_path / "task")
-  task = task_inputs.find("squad2")
+  task = task_inputs.find_task("squad2")
   prepare_task.prepare(task, inputs, vocab, folder, 128, 64)
   model = dict(variant="tiny", family="bert")
   config = config_of("", folder, total_steps=240)

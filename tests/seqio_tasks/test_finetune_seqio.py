@@ -46,7 +46,7 @@ def test_rows_are_those_of_the_batches(tmp_path, name):
   folder = str(tmp_path / "out")
   prepare_task.prepare(task_files, inputs, vocab, folder, length=24)
   task, encoded, _ = encoded_rows.load(folder, "train")
-  count = len(encoded.example) // task.num_choices
+  count = len(encoded.example_indices) // task.num_choices
   expected = batches.Batches(
     task, encoded, 0, count, shuffle=False, buckets=(24,)
   )
@@ -131,11 +131,11 @@ def test_data_sets_read_as_files(tmp_path, monkeypatch):
   assert read.splits["train"] == [
     {"id": "7", "texts": ["a\u00e9", "b"], "label": "not_entailment"}
   ]
-  tiny_task = task_files._replace(tfds="bert_jax_tiny_task")
+  tiny_task = task_files._replace(tfds_name="bert_jax_tiny_task")
   assert task_inputs.parse_inputs(tiny_task, ["tfds"]) == [
     task_inputs.Input("train", path)
   ]
-  task_files = task_inputs.find("mine", "tagging")
+  task_files = task_inputs.find_task("mine", "tagging")
   read = task_inputs.read(task_files, [task_inputs.Input("train", path)])
   assert read.splits["train"][0]["tags"] == ["B-X", "O"]
   with pytest.raises(ValueError, match="no split 'dev'"):

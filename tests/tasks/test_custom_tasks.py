@@ -10,7 +10,7 @@ COLUMNS = "text=text,label=label"
 
 
 def read(inputs, name="mine", **options):
-  task = task_inputs.find(name, **options)
+  task = task_inputs.find_task(name, **options)
   return task_inputs.read(task, [Input(*pair) for pair in inputs.items()])
 
 
@@ -30,13 +30,13 @@ def test_minus_one_is_a_class_of_a_custom_task(tmp_path):
   # In a published task, -1 means that the label is hidden.
   table = files.write(tmp_path / "c.tsv", "sentence\tlabel\na\t-1\n")
   (example,) = task_inputs.read(
-    task_inputs.find("sst2"), [Input("test", table)]
+    task_inputs.find_task("sst2"), [Input("test", table)]
   ).splits["test"]
   assert example["label"] is None
   with pytest.raises(
     ValueError, match=r"c\.tsv:2 has no label in column 'label'"
   ):
-    task_inputs.read(task_inputs.find("sst2"), [Input("train", table)])
+    task_inputs.read(task_inputs.find_task("sst2"), [Input("train", table)])
 
 
 def test_whole_numbers_are_one_class_however_they_are_written(tmp_path):
@@ -186,7 +186,7 @@ BAD_FILES = [
     "x.tsv",
     "words=2",
     TAGS_FIRST,
-    r"x\.tsv:1: of 2 columns, 2 and -1 are the same",
+    r"x\.tsv:1: with 2 columns, column 2 and column -1 are the same",
   ),
   (
     "x.tsv",

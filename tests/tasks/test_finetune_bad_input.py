@@ -26,7 +26,7 @@ COLUMNS = dict(columns=" text = my text , label = my label")
 
 
 def read(path, **options):
-  task = task_inputs.find("mine", **options)
+  task = task_inputs.find_task("mine", **options)
   return task_inputs.read(task, [Input("train", str(path))])
 
 
@@ -44,7 +44,7 @@ def read(path, **options):
 )
 def test_impossible_labels(options, message):
   with pytest.raises(ValueError, match=message):
-    task_inputs.find("mine", **options)
+    task_inputs.find_task("mine", **options)
 
 
 def test_names_with_spaces_marks_and_halves_of_pairs(tmp_path):
@@ -109,7 +109,7 @@ def test_predictions_of_odd_lines(models, tmp_path, monkeypatch):
   "content, wrong_flags, message",
   [
     (b"", {}, "in.jsonl has no lines"),
-    (b'{"text": "a"}\n[]', {}, "in.jsonl:2: no object"),
+    (b'{"text": "a"}\n[]', {}, "in.jsonl:2: it is not an object"),
     (b"\xff", {}, "in.jsonl:1: the line is not UTF-8"),
     (
       b'{"text": "a"}',
@@ -185,7 +185,7 @@ def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
     (dict(batch_size="x"), "argument --batch-size: invalid int"),
     (
       dict(data=long_folder),
-      "has rows of 42 tokens, but the model takes 40; prepare it",
+      "has rows of 42 tokens, but the model takes 40; prepare the task",
     ),
     (
       dict(model=models / "tagging"),
@@ -206,7 +206,7 @@ def test_a_split_without_labels_is_not_evaluated(tmp_path):
   folder = str(tmp_path / "task")
   inputs = [Input("train", path), Input("test", unlabelled_path)]
   prepare_task.prepare(
-    task_inputs.find("mine", **COLUMNS), inputs, vocab, folder
+    task_inputs.find_task("mine", **COLUMNS), inputs, vocab, folder
   )
   training_split = batches.open_task(2, 0, folder, validation="train,test")
   with pytest.raises(ValueError, match="split 'test' has a label. Pass --conf"):
@@ -221,7 +221,7 @@ def test_a_split_without_a_correlation_is_not_evaluated(tmp_path, labels):
   folder = str(tmp_path / "task")
   # Only in splits other than train and validation may labels be missing.
   inputs = [Input("held", table)]
-  task = task_inputs.find("mine", "regression", **COLUMNS)
+  task = task_inputs.find_task("mine", "regression", **COLUMNS)
   prepare_task.prepare(task, inputs, vocab, folder)
   training_split = batches.open_task(
     2, 0, folder, train="held", validation="held"
@@ -289,7 +289,10 @@ def test_gaps_between_ids_are_filled_as_in_the_data(tmp_path, whole):
     (tmp_path / "roberta" / "tokenizer.json").write_text(tokenizer.to_str())
   table = files.write(tmp_path / "a.tsv", "my text\tmy label\nred\ta\ncat\tb\n")
   folder = str(tmp_path / "task")
-  task, inputs = task_inputs.find("mine", **COLUMNS), [Input("train", table)]
+  task, inputs = (
+    task_inputs.find_task("mine", **COLUMNS),
+    [Input("train", table)],
+  )
   prepare_task.prepare(task, inputs, path, folder)
   pieces = batches.open_folder(folder).vocab
   assert len(pieces) == ids["<mask>"] + 1 and pieces[-2] == "madeupword0002"

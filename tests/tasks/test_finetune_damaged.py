@@ -19,7 +19,7 @@ def make_folder(path, text=TEXT):
   """Returns a task folder with two splits, made by `prepare`."""
   files.wordpiece(path)
   paths = {name: files.write(path / name, text) for name in ("a.tsv", "b.tsv")}
-  task = task_inputs.find("sst2")
+  task = task_inputs.find_task("sst2")
   splits = [f"train={paths['a.tsv']}", f"validation={paths['b.tsv']}"]
   inputs = task_inputs.parse_inputs(task, splits)
   vocab, output = str(path / "vocab.txt"), str(path / "sst2")

@@ -311,7 +311,7 @@ def test_numbers_stay_numbers(bert):
 
 
 def prepare(folder, name, inputs, **options):
-  task = task_inputs.find(name)
+  task = task_inputs.find_task(name)
   parsed_inputs = task_inputs.parse_inputs(task, inputs)
   output = str(folder / options.pop("output", name))
   vocab = options.pop("vocab", str(folder / "vocab.txt"))

@@ -14,7 +14,7 @@ COLUMNS = "text=text,label=label"
 
 
 def read(path, name="mine", split="train", **options):
-  task = task_inputs.find(name, **options)
+  task = task_inputs.find_task(name, **options)
   return task_inputs.read(task, [Input(split, path)]).splits[split]
 
 
@@ -188,7 +188,7 @@ def test_other_columns_make_another_folder(tmp_path):
   vocab, output = files.wordpiece(tmp_path), str(tmp_path / "out")
 
   def prepare(columns):
-    task = task_inputs.find("mine", columns=columns)
+    task = task_inputs.find_task("mine", columns=columns)
     inputs = [Input("train", path)]
     return prepare_task.prepare(task, inputs, vocab, output, 16)
 

@@ -15,7 +15,7 @@ DATA = os.environ.get("BERT_JAX_TEST_DATA")
 
 
 def read(name, path, split="train", **options):
-  task = task_inputs.find(name, **options)
+  task = task_inputs.find_task(name, **options)
   return task_inputs.read(task, [Input(split, str(path))]).splits[split]
 
 
@@ -223,7 +223,7 @@ def test_race_is_a_folder(tmp_path):
   assert examples[0]["texts"][1] == ["p", "I x it."]
   assert examples[1]["texts"][3] == ["p", "Why? v"]
   bad_path = files.write(tmp_path / "x" / "1.txt", '{"article": "p"}')
-  with pytest.raises(ValueError, match=r"1\.txt: not a passage of RACE"):
+  with pytest.raises(ValueError, match=r"1\.txt is not a passage of RACE"):
     read("race", bad_path)
 
 
@@ -256,7 +256,7 @@ def test_columns_of_a_custom_task(tmp_path):
   examples = read("same", path, **flags)
   assert examples[0] == {"id": "7", "texts": ["a\nb", "c"], "label": "yes"}
   assert examples[1]["texts"] == ["d", 'e "f"']
-  task = task_inputs.find("same", **flags)
+  task = task_inputs.find_task("same", **flags)
   assert task_inputs.read(task, [Input("train", path)]).task.labels == (
     "no",
     "yes",
@@ -266,7 +266,7 @@ def test_columns_of_a_custom_task(tmp_path):
   assert read("price", path, **flags)[0]["label"] == 3.0
   lines = [{"w": ["a", "b"], "t": ["B-Z", "O"]}, {"w": ["c"], "t": ["O"]}]
   path = files.write_jsonl(tmp_path / "t.jsonl", lines)
-  task = task_inputs.find("z", "tagging", "words=w,tags=t")
+  task = task_inputs.find_task("z", "tagging", "words=w,tags=t")
   examples = task_inputs.read(task, [Input("train", path)])
   assert examples.task.labels == ("O", "B-Z", "I-Z")
   assert examples.splits["train"][0]["tags"] == ["B-Z", "O"]
@@ -287,7 +287,7 @@ BAD = [
   ),
   ("sst2", "a\ta\n", r"x\.tsv:1: two columns have the name 'a'"),
   ("sst2", "", r"x\.tsv: the file is empty"),
-  ("sst2", "sentence\tlabel\n", r"x\.tsv: no examples"),
+  ("sst2", "sentence\tlabel\n", r"x\.tsv has no examples"),
   (
     "stsb",
     "sentence1\tsentence2\tscore\na\tb\tx",
@@ -324,13 +324,13 @@ def test_bad_files_are_named(tmp_path, name, content, message):
 
 def test_bad_flags_and_custom_files(tmp_path):
   with pytest.raises(ValueError, match="sst names no task; did you mean sst2"):
-    task_inputs.find("sst")
+    task_inputs.find_task("sst")
   with pytest.raises(ValueError, match="is a published task"):
-    task_inputs.find("sst2", columns="text=a,label=b")
+    task_inputs.find_task("sst2", columns="text=a,label=b")
   with pytest.raises(ValueError, match="it does not say text=COLUMN"):
-    task_inputs.find("mine", columns="label=b")
+    task_inputs.find_task("mine", columns="label=b")
   with pytest.raises(ValueError, match="is not ROLE=COLUMN"):
-    task_inputs.find("mine", columns="text=a,tags=b")
+    task_inputs.find_task("mine", columns="text=a,tags=b")
   with pytest.raises(ValueError, match="write SPLIT=FILE"):
     task_inputs.parse_inputs(TASKS["sst2"], ["train.tsv"])
   with pytest.raises(ValueError, match="there is no file .*no.tsv"):
@@ -342,7 +342,7 @@ def test_bad_flags_and_custom_files(tmp_path):
   path_of_three_labels = files.write_jsonl(
     tmp_path / "b.jsonl", [{"x": "a", "y": v} for v in "pqr"]
   )
-  task = task_inputs.find("mine", **options)
+  task = task_inputs.find_task("mine", **options)
   inputs = [Input("train", path_of_three_labels), Input("validation", path)]
   assert task_inputs.read(task, inputs).task.labels == ("p", "q", "r")
   files.write_jsonl(tmp_path / "a.jsonl", [{"x": "a", "y": "s"}])

@@ -184,7 +184,7 @@ def test_files_of_both_versions(tmp_path):
   )
 
   def read(name, split):
-    task = task_inputs.find(name)
+    task = task_inputs.find_task(name)
     return task_inputs.read(task, [task_inputs.Input(split, path)]).splits[
       split
     ]
@@ -217,7 +217,7 @@ def test_files_of_both_versions(tmp_path):
 @pytest.mark.skipif(not DATA, reason="BERT_JAX_TEST_DATA is not set")
 def test_real_questions(tmp_path):
   vocabulary = files.load(f"{DATA}/vocab/bert-base-uncased-vocab.txt")
-  task = task_inputs.find("squad")
+  task = task_inputs.find_task("squad")
   path = f"{DATA}/eval/squad/xquad.en.json"
   examples = task_inputs.read(task, [task_inputs.Input("validation", path)])
   examples = examples.splits["validation"]

@@ -26,7 +26,7 @@ TASK = Task("moods", "multi_label", ("a", "b", "c"), 1, ("f1_micro",))
 
 
 def read(inputs, **options):
-  task = task_inputs.find("mine", "multi_label", COLUMNS, **options)
+  task = task_inputs.find_task("mine", "multi_label", COLUMNS, **options)
   return task_inputs.read(task, [Input(*pair) for pair in inputs.items()])
 
 

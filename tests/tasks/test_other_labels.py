@@ -20,7 +20,7 @@ COLUMNS = "text=text,label=labels"
 
 
 def read(inputs, kind="multi_label", columns=COLUMNS, **options):
-  task = task_inputs.find("mine", kind, columns, **options)
+  task = task_inputs.find_task("mine", kind, columns, **options)
   return task_inputs.read(task, [Input(*pair) for pair in inputs.items()])
 
 
@@ -209,9 +209,9 @@ def test_a_column_for_each_label(tmp_path):
   with pytest.raises(
     ValueError, match="--labels: each label has a column of i"
   ):
-    task_inputs.find("mine", "multi_label", LABEL_COLUMNS, ["x", "y"])
+    task_inputs.find_task("mine", "multi_label", LABEL_COLUMNS, ["x", "y"])
   with pytest.raises(ValueError, match="is there twice"):
-    task_inputs.find("mine", "multi_label", LABEL_COLUMNS + ",label=toxic")
+    task_inputs.find_task("mine", "multi_label", LABEL_COLUMNS + ",label=toxic")
 
 
 # True and predicted entities (begin, end, type) of a sentence of eight words.
@@ -314,7 +314,7 @@ def test_tags_without_prefixes_are_scored_word_by_word(tmp_path, names, metric):
     predicted = [[example["tags"][0], None, None]]
     assert metrics.evaluate(task, predicted, [example])["accuracy"] == 1 / 3
     assert metrics.score_names(task) == ["accuracy", "examples"]
-  task_input = task_inputs.find(
+  task_input = task_inputs.find_task(
     "mine", "tagging", None, [str(n) for n in names]
   )
   assert task_input.task.metrics == (metric,)
@@ -369,7 +369,7 @@ def test_some_tags_without_prefixes_are_a_mistake(tmp_path, odd, message):
   with pytest.raises(ValueError, match=message):
     read({"train": path}, "tagging", None)
   with pytest.raises(ValueError, match="--labels: tag '.*' is not O, B-TYPE"):
-    task_inputs.find("mine", "tagging", None, ["O", "B-LOC", odd])
+    task_inputs.find_task("mine", "tagging", None, ["O", "B-LOC", odd])
 
 
 def test_words_and_tags_as_lists_in_a_table(tmp_path):

@@ -106,7 +106,7 @@ def _check_task(tmp_path, path, tokenizer):
     for a, b in zip(TEXTS_WITHOUT_SEP, TEXTS_WITHOUT_SEP[::-1], strict=True)
   ]
   (tmp_path / "t.jsonl").write_text("\n".join(lines) + "\n")
-  task = task_inputs.find(
+  task = task_inputs.find_task(
     "mine", "classification", "text=a,pair=b,label=label", ["x", "y"]
   )
   prepare_task.prepare(

@@ -27,7 +27,7 @@ def notes(folder, passage, question, options, length=512):
   files.write(folder / "race" / "1.txt", json.dumps(content))
   inputs = [Input("train", str(folder / "race"))]
   meta = prepare_task.prepare(
-    task_inputs.find("race"),
+    task_inputs.find_task("race"),
     inputs,
     files.wordpiece(folder),
     str(folder / "out"),

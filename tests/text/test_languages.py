@@ -588,7 +588,7 @@ def test_a_seqio_task_uses_the_settings_of_the_vocabulary(train):
 def test_a_task_is_encoded_as_the_vocabulary_was_trained(train, tmp_path):
   texts = tmp_path / "train.tsv"
   texts.write_text(f"sentence\tlabel\n{FRENCH}\t1\n", encoding="utf-8")
-  task = task_inputs.find("sst2")
+  task = task_inputs.find_task("sst2")
   inputs = task_inputs.parse_inputs(task, [f"train={texts}"])
   for algorithm in ("unigram", "wordpiece"):
     path = train(algorithm, **ACCENTS)

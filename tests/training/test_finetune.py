@@ -452,11 +452,15 @@ TASKS_BY_MODULE = {
 @pytest.mark.parametrize("module", TASKS_BY_MODULE)
 def test_every_metric_says_which_package_it_needs(monkeypatch, module):
   custom_tasks = {
-    "classes": task_inputs.find("x", None, "text=a").task,
-    "moods": task_inputs.find("x", "multi_label", "text=a", ["a", "b"]).task,
-    "price": task_inputs.find("x", "regression", "text=a").task,
-    "names": task_inputs.find("x", "tagging", labels=["O", "B-X"]).task,
-    "words": task_inputs.find("x", "tagging", labels=["NOUN", "VERB"]).task,
+    "classes": task_inputs.find_task("x", None, "text=a").task,
+    "moods": task_inputs.find_task(
+      "x", "multi_label", "text=a", ["a", "b"]
+    ).task,
+    "price": task_inputs.find_task("x", "regression", "text=a").task,
+    "names": task_inputs.find_task("x", "tagging", labels=["O", "B-X"]).task,
+    "words": task_inputs.find_task(
+      "x", "tagging", labels=["NOUN", "VERB"]
+    ).task,
   }
   tasks = {name: task.task for name, task in TASKS.items()} | custom_tasks
   for name in TASKS_BY_MODULE:

@@ -219,7 +219,7 @@ def test_the_output_is_read_as_the_task(folder, capsys):
   assert (folder / "out.tsv").read_bytes() == first_output
   augment.run(command(folder, vectors=folder / "vectors.txt", seed=1))
   assert (folder / "out.tsv").read_bytes() != first_output
-  task = task_inputs.find("sst2")
+  task = task_inputs.find_task("sst2")
   augmented = task_inputs.read(
     task, [task_inputs.Input("train", str(folder / "out.tsv"))]
   ).splits["train"]
@@ -235,7 +235,7 @@ def test_the_output_is_read_as_the_task(folder, capsys):
   assert last_line == f"{folder / 'out.tsv'}: {len(augmented)} examples of 10"
 
 
-@pytest.mark.parametrize("task", glue.TEXTS)
+@pytest.mark.parametrize("task", glue.TEXT_COLUMNS)
 def test_the_output_of_every_task_is_read(tmp_path, task):
   task_files, columns = augment_task.task_and_columns(task, None, None)
   label = (task_files.task.labels or ("2.5",))[-1]

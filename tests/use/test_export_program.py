@@ -293,7 +293,7 @@ def test_a_damaged_file_is_refused_in_a_sentence(
   bad_lines = write_lines(
     tmp_path / "bad.jsonl", [{"text": "a"}, {"texts": ["a"]}]
   )
-  expected = "bad.jsonl:2: no field 'text'"
+  expected = "bad.jsonl:2: it has no field 'text'"
   assert_run_exported_error(expected, exported_path, bad_lines, output)
   no_lines = write_lines(tmp_path / "empty.jsonl", [])
   expected = "empty.jsonl has no lines"

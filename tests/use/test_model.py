@@ -237,8 +237,8 @@ def test_inputs_are_not_changed(classifier, masked):
     (b"cat", "is not a text"),
     (["cat", 5], "input 1 is 5, not a text"),
     (["cat", None], "input 1 is None, not a text"),
-    ([{"txt": "cat"}], "input 0: no field 'text'; it has txt"),
-    ([{"text": float("nan")}], "input 0: no field 'text'"),
+    ([{"txt": "cat"}], "input 0: it has no field 'text'; its fields are txt"),
+    ([{"text": float("nan")}], "input 0: it has no field 'text'"),
     ([("a", "b", "c")], r"input 0 has 3 entries; pass \(text, text_pair\)"),
   ],
 )

@@ -266,15 +266,23 @@ def test_masks_are_filled_in_texts_of_any_length(models):
 @pytest.mark.parametrize(
   ("kind", "line", "message"),
   [
-    ("classification", "{", "in:2: no JSON"),
+    ("classification", "{", "in:2: it is not JSON"),
     ("classification", "", "in:2: it is empty"),
-    ("classification", "[1]", "in:2: no object"),
-    ("classification", '{"txt": "a"}', "in:2: no field 'text'; it has txt"),
+    ("classification", "[1]", "in:2: it is not an object"),
+    (
+      "classification",
+      '{"txt": "a"}',
+      "in:2: it has no field 'text'; its fields are txt",
+    ),
     ("regression", '{"text": 3}', "in:2: text is 3, not text"),
-    ("choice", '{"text": "a"}', "in:2: no field 'choices'"),
-    ("choice", '{"choices": []}', "in:2: choices is not a list, or is em"),
+    ("choice", '{"text": "a"}', "in:2: it has no field 'choices'"),
+    (
+      "choice",
+      '{"choices": []}',
+      "in:2: choices is not a list of texts, or is em",
+    ),
     ("tagging", '{"words": ["a", 1]}', r"in:2: words\[1\] is 1, not text"),
-    ("span", '{"question": "a"}', "in:2: no field 'context'"),
+    ("span", '{"question": "a"}', "in:2: it has no field 'context'"),
   ],
 )
 def test_errors_name_the_line(kind, line, message):

@@ -8,7 +8,7 @@ from typing import Any
 from bert_jax.messages import UserError
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.tasks.files import label_fields, tables
-from bert_jax.tasks.files.tables import Record, get, get_text
+from bert_jax.tasks.files.tables import Record, get_cell, get_text
 
 LETTERS = ("A", "B", "C", "D")
 
@@ -24,7 +24,7 @@ def race_records(path: str) -> Iterator[Record]:
   Raises:
     UserError: there are no files, or a file is not a passage.
   """
-  if tables.is_jsonl(path, whole=True):
+  if tables.is_jsonl(path, json_is_one_value=True):
     yield from _race_lines(path)
     return
   source = pathlib.Path(path)
@@ -38,16 +38,16 @@ def race_records(path: str) -> Iterator[Record]:
   for file in files:
     name = str(file.relative_to(root).with_suffix(""))
     try:
-      fields = tables.parse_json("\n".join(tables.lines(str(file))))
+      fields = tables.parse_json("\n".join(tables.read_lines(str(file))))
       questions = list(race_questions(Record(fields, str(file)), name))
     except json.JSONDecodeError as e:
-      raise UserError(f"{file}:{e.lineno}: not JSON ({e.msg}).") from e
+      raise UserError(f"{file}:{e.lineno} is not JSON ({e.msg}).") from e
     yield from questions
 
 
 def _race_lines(path: str) -> Iterator[Record]:
   """Yields the questions of a .jsonl file."""
-  for number, record in enumerate(tables.jsonl(path), 1):
+  for number, record in enumerate(tables.jsonl_records(path), 1):
     name = record.fields.get("id", record.fields.get("example_id", number))
     if "questions" in record.fields:
       yield from race_questions(record, str(name))
@@ -85,11 +85,11 @@ def race_questions(passage: Record, name: str) -> Iterator[Record]:
       yield Record(question_fields, f"{passage.location}: question {i + 1}")
   except (KeyError, TypeError, AttributeError, ValueError) as e:
     raise UserError(
-      f"{passage.location}: not a passage of RACE ({e!r:.60})."
+      f"{passage.location} is not a passage of RACE ({e!r:.60})."
     ) from e
 
 
-def parse_swag(task: Task, record: Record, needed: bool) -> dict[str, Any]:
+def parse_swag(task: Task, record: Record, needs_label: bool) -> dict[str, Any]:
   """Makes SWAG's example: pairs of the first and a possible second sentence.
 
   A second sentence is its given beginning and an ending (Devlin et al. 2018,
@@ -98,18 +98,18 @@ def parse_swag(task: Task, record: Record, needed: bool) -> dict[str, Any]:
   Args:
     task: SWAG's task.
     record: a line of SWAG's file.
-    needed: True if a record without a label is an error.
+    needs_label: True if a record without a label is an error.
   """
   sentence, begin = (get_text(record, name) for name in ("sent1", "sent2"))
   endings = [get_text(record, f"ending{k}") for k in range(task.num_choices)]
   return dict(
     id=record.fields.get("", record.fields.get("id")),
     texts=[[sentence, f"{begin} {ending}"] for ending in endings],
-    label=label_fields.read_name(record, "label", task.labels, needed),
+    label=label_fields.read_name(record, "label", task.labels, needs_label),
   )
 
 
-def parse_race(task: Task, record: Record, needed: bool) -> dict[str, Any]:
+def parse_race(task: Task, record: Record, needs_label: bool) -> dict[str, Any]:
   """Makes RACE's example: pairs of the passage and a question with an option.
 
   An option replaces the `_` of its question. If the question has no `_`,
@@ -118,14 +118,16 @@ def parse_race(task: Task, record: Record, needed: bool) -> dict[str, Any]:
   Args:
     task: RACE's task.
     record: a question, from `race_records`.
-    needed: True if a record without a label is an error.
+    needs_label: True if a record without a label is an error.
   """
   passage = get_text(record, "article")
   question = get_text(record, "question")
-  options = get(record, "options")
+  options = get_cell(record, "options")
   options = options if isinstance(options, list) else []
   if [type(option) for option in options] != [str] * task.num_choices:
-    raise UserError(f"{record.location}: not {task.num_choices} options.")
+    raise UserError(
+      f"{record.location}: 'options' is not a list of {task.num_choices} texts."
+    )
   texts = []
   for option in options:
     if "_" in question:
@@ -133,5 +135,5 @@ def parse_race(task: Task, record: Record, needed: bool) -> dict[str, Any]:
     else:
       statement = f"{question} {option}"
     texts.append([passage, statement])
-  label = label_fields.read_name(record, "answer", task.labels, needed)
-  return dict(id=get(record, "id"), texts=texts, label=label)
+  label = label_fields.read_name(record, "answer", task.labels, needs_label)
+  return dict(id=get_cell(record, "id"), texts=texts, label=label)

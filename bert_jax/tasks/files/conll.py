@@ -12,9 +12,9 @@ from bert_jax.messages import UserError
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.tasks.files import tables
 from bert_jax.tasks.files import tags as tags_lib
-from bert_jax.tasks.files.tables import Record, get
+from bert_jax.tasks.files.tables import Record, get_cell
 
-DOCUMENT = "-DOCSTART-"
+DOCUMENT_LINE = "-DOCSTART-"
 _SPACES = " \t"
 
 
@@ -22,17 +22,17 @@ class Sentence(Record):
   """Holds a sentence with a word on each line; `location` is its first line."""
 
 
-def location_of(record: Record, word: int) -> str:
+def location_of(record: Record, word_index: int) -> str:
   """Returns FILE:LINE of a word.
 
   Args:
     record: a record with words.
-    word: the index of the word, from 0.
+    word_index: the index of the word, from 0.
   """
   if not isinstance(record, Sentence):
     return record.location
   path, _, line = record.location.rpartition(":")
-  return f"{path}:{int(line) + word}"
+  return f"{path}:{int(line) + word_index}"
 
 
 def published_records(path: str) -> Iterator[Record]:
@@ -44,7 +44,7 @@ def published_records(path: str) -> Iterator[Record]:
   if not tables.is_jsonl(path):
     yield from records(path)
     return
-  for record in tables.jsonl(path):
+  for record in tables.jsonl_records(path):
     if "words" not in record.fields:
       raise UserError(
         f"{record.location} has no list 'words'; a published task has the"
@@ -55,29 +55,31 @@ def published_records(path: str) -> Iterator[Record]:
     yield record
 
 
-def records(path: str, tag: int = -1, word: int = 1) -> Iterator[Sentence]:
+def records(
+  path: str, tag_column: int = -1, word_column: int = 1
+) -> Iterator[Sentence]:
   """Reads the sentences of a file, in order.
 
   Args:
     path: the file. If it has only one column, this column has the words.
-    tag: the number of the column of tags. The first column is 1, the last one
-      is -1.
-    word: the number of the column of words, counted in the same way.
+    tag_column: the number of the column of tags. The first column is 1, the
+      last one is -1.
+    word_column: the number of the column of words, counted in the same way.
 
   Raises:
     ValueError: a line has another number of columns than the first line, or
-      there is no column `tag` or `word`.
+      there is no such column of tags or words.
   """
   words: list[str] = []
   tags: list[str] = []
   document, begin, columns = 0, 0, None
-  for number, line in enumerate([*tables.lines(path), ""], 1):
+  for number, line in enumerate([*tables.read_lines(path), ""], 1):
     # WNUT17 has a tab in its blank lines. Other white space may be a word.
     is_blank = not line.strip(_SPACES if columns == 1 else None)
     cells = line.split("\t") if "\t" in line else line.split(" ")
     if "\t" not in line:
       cells = [cell for cell in cells if cell]
-    if is_blank or DOCUMENT in cells:
+    if is_blank or DOCUMENT_LINE in cells:
       if words:
         yield _sentence(path, words, tags, document, begin)
       words, tags = [], []
@@ -87,7 +89,7 @@ def records(path: str, tag: int = -1, word: int = 1) -> Iterator[Sentence]:
     if columns is None:
       columns = len(cells)
       _check_commas(path, cells, location)
-      indices = _column_indices(columns, word, tag, location)
+      indices = _column_indices(columns, word_column, tag_column, location)
     if len(cells) != columns:
       raise UserError(
         f"{location} has {len(cells)} columns, but the first line has"
@@ -124,29 +126,31 @@ def _check_commas(path: str, cells: list[str], location: str) -> None:
 
 
 def _column_indices(
-  columns: int, word: int, tag: int, location: str
+  columns: int, word_column: int, tag_column: int, location: str
 ) -> list[int]:
   """Returns the index of the column of words, and of tags if there is one.
 
   Args:
     columns: the number of columns.
-    word: see `records`.
-    tag: see `records`.
+    word_column: see `records`.
+    tag_column: see `records`.
     location: FILE:LINE, for messages.
   """
   if columns == 1:
     return [0]
-  for content, number in (("words", word), ("tags", tag)):
+  for content, number in (("words", word_column), ("tags", tag_column)):
     if not 1 <= abs(number) <= columns:
       raise UserError(
         f"{location} has no column {number} for the {content}; it has {columns}"
         " columns."
       )
-  indices = [(number - (number > 0)) % columns for number in (word, tag)]
+  indices = [
+    (number - (number > 0)) % columns for number in (word_column, tag_column)
+  ]
   if indices[0] == indices[1]:
     raise UserError(
-      f"{location}: of {columns} columns, {word} and {tag} are the same column;"
-      " words and tags need one each."
+      f"{location}: with {columns} columns, column {word_column} and column"
+      f" {tag_column} are the same; words and tags need one each."
     )
   return indices
 
@@ -159,24 +163,24 @@ def _sentence(
   return Sentence(fields, f"{path}:{begin}")
 
 
-def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
+def parse(task: Task, record: Record, needs_label: bool) -> dict[str, Any]:
   """Makes an example of a sentence, and turns CoNLL-2003's IOB1 into IOB2.
 
   Args:
     task: a task of kind tagging.
     record: a record with `words`, and `tags` unless it is unlabelled.
-    needed: True if a record without tags is an error.
+    needs_label: True if a record without tags is an error.
 
   Raises:
     ValueError: needed tags are missing, there are not as many tags as words, or
       a tag is not a text or not a label of the task.
   """
-  words = get(record, "words")
+  words = get_cell(record, "words")
   if not isinstance(words, list) or not all(isinstance(w, str) for w in words):
     raise UserError(f"{record.location}: 'words' is not a list of texts.")
   tags = record.fields.get("tags")
-  if tags is None and needed:
-    get(record, "tags")
+  if tags is None and needs_label:
+    get_cell(record, "tags")
     remedy = "; training needs them"
     if isinstance(record, Sentence):
       remedy = (
@@ -191,13 +195,13 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
         f"{record.location} has {count} tags for {len(words)} words; every word"
         " needs one tag."
       )
-    tags = _tag_names(task, tags, record)
+    tags = _read_tags(task, tags, record)
     if task.name == "conll2003":
       tags = tags_lib.to_iob2(tags)
   return dict(words=words, tags=tags, document=record.fields.get("document"))
 
 
-def _tag_names(task: Task, tags: list[Any], record: Record) -> list[str]:
+def _read_tags(task: Task, tags: list[Any], record: Record) -> list[str]:
   """Returns the names of tags. The name of a number is its digits.
 
   Raises:
@@ -212,7 +216,7 @@ def _tag_names(task: Task, tags: list[Any], record: Record) -> list[str]:
       raise UserError(f"{location}: tag {tag!r:.60} is not the name of a tag.")
     if task.labels and tag not in task.labels:
       if task.metrics == ("tagging_f1",):
-        tags_lib.check_published(tag, location)
+        tags_lib.check_prefix(tag, location)
       raise UserError(
         f"{location}: tag {tag!r:.60} is not one of {', '.join(task.labels)}."
       )

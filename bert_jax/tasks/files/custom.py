@@ -23,12 +23,12 @@ from typing import Any
 from bert_jax.messages import UserError
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.tasks.files import conll, label_fields, tables, tags
-from bert_jax.tasks.files.tables import Record, get, get_text
+from bert_jax.tasks.files.tables import Record, get_cell, get_text
 
 KINDS = ("classification", "multi_label", "regression", "tagging")
 # Kind -> metrics. The first metric decides which checkpoint is best. For tags
 # see `metrics_of`.
-_METRICS: dict[str, tuple[str, ...]] = {
+_METRICS_OF_KIND: dict[str, tuple[str, ...]] = {
   "classification": ("accuracy", "f1_macro"),
   "multi_label": ("f1_micro",),
   "regression": ("pearson_spearman",),
@@ -43,13 +43,13 @@ _LABEL_ROLES = {
   kind: "tags" if kind == "tagging" else "label" for kind in KINDS
 }
 # Kind -> roles; the first one must be given.
-_ROLES: dict[str, tuple[str, ...]] = {
+_ROLES_OF_KIND: dict[str, tuple[str, ...]] = {
   kind: ("text", "pair", "label", "id") for kind in KINDS
 }
-_ROLES["tagging"] = ("words", "tags", "id")
+_ROLES_OF_KIND["tagging"] = ("words", "tags", "id")
 _NUMBER = re.compile(r"-?[1-9][0-9]*")
 # Space between two words in a table; any other space is part of a word.
-_BETWEEN = re.compile(r"[ \t\r\n]+")
+_SPACE_BETWEEN_WORDS = re.compile(r"[ \t\r\n]+")
 
 
 def metrics_of(kind: str, names: Sequence[str]) -> tuple[str, ...]:
@@ -61,9 +61,9 @@ def metrics_of(kind: str, names: Sequence[str]) -> tuple[str, ...]:
     kind: one of `KINDS`.
     names: the task's labels; () if the files are not read yet.
   """
-  if kind == "tagging" and names and tags.letters(names) is None:
+  if kind == "tagging" and names and tags.scheme_letters(names) is None:
     return ("accuracy",)
-  return _METRICS[kind]
+  return _METRICS_OF_KIND[kind]
 
 
 def parse_columns(text: str, kind: str) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def parse_columns(text: str, kind: str) -> dict[str, Any]:
   Raises:
     ValueError: a role is unknown or repeated, or the first role is missing.
   """
-  roles = _ROLES[kind]
+  roles = _ROLES_OF_KIND[kind]
   columns_by_role: dict[str, Any] = {}
   label_columns: list[str] = []
   for assignment in tables.split_commas(text, "--columns"):
@@ -138,39 +138,48 @@ def records(path: str, kind: str, columns_by_role: Columns) -> Iterator[Record]:
     ValueError: a line is wrong; the message names the file and line.
   """
   if tables.is_jsonl(path):
-    return tables.jsonl(path)
+    return tables.jsonl_records(path)
   if kind != "tagging":
-    return _table(path, kind, columns_by_role)
+    return _table_records(path, kind, columns_by_role)
   columns = [
     columns_by_role[role]
     for role in ("words", "tags")
     if role in columns_by_role
   ]
   if not all(map(_NUMBER.fullmatch, columns)):
-    return map(_splitter(columns_by_role), _table(path, kind, columns_by_role))
+    return map(
+      _make_splitter(columns_by_role),
+      _table_records(path, kind, columns_by_role),
+    )
   if "id" in columns_by_role:
     raise UserError(
       f"{path}: --columns says id={columns_by_role['id']}, but a file with"
       " a word on each line has no ids of sentences; leave the id out."
     )
-  return _conll(path, columns_by_role)
+  return _conll_records(path, columns_by_role)
 
 
-def _table(path: str, kind: str, columns_by_role: Columns) -> Iterator[Record]:
+def _table_records(
+  path: str, kind: str, columns_by_role: Columns
+) -> Iterator[Record]:
   """Yields the records of a table, and checks that it has the columns.
 
   Columns of labels are not checked here. `parse` checks them if the example
   needs a label.
   """
-  needed = [
-    columns_by_role[role] for role in _ROLES[kind] if role in columns_by_role
+  needed_columns = [
+    columns_by_role[role]
+    for role in _ROLES_OF_KIND[kind]
+    if role in columns_by_role
   ]
-  needed = [c for c in needed if c != columns_by_role.get(_LABEL_ROLES[kind])]
+  needed_columns = [
+    c for c in needed_columns if c != columns_by_role.get(_LABEL_ROLES[kind])
+  ]
   number_hint = (
     ", or give the numbers of a file with a word a line (words=1,tags=2)"
   )
-  for record in tables.table(path):
-    for column in needed:
+  for record in tables.table_records(path):
+    for column in needed_columns:
       if column not in record.fields:
         raise UserError(
           f"{path}:1 has no column {column!r}; the columns are"
@@ -181,7 +190,7 @@ def _table(path: str, kind: str, columns_by_role: Columns) -> Iterator[Record]:
     yield record
 
 
-def _splitter(columns_by_role: Columns) -> Callable[[Record], Record]:
+def _make_splitter(columns_by_role: Columns) -> Callable[[Record], Record]:
   """Returns a function that splits the words and tags of a record.
 
   If the field of the tags is empty, the tags become None.
@@ -190,7 +199,7 @@ def _splitter(columns_by_role: Columns) -> Callable[[Record], Record]:
 
   def split(record: Record) -> Record:
     lists: dict[str, list[Any] | None] = {
-      name: _words(record.fields[name])
+      name: _split_words(record.fields[name])
       for name in names
       if name in record.fields
     }
@@ -202,17 +211,17 @@ def _splitter(columns_by_role: Columns) -> Callable[[Record], Record]:
   return split
 
 
-def _words(text: str) -> list[Any]:
+def _split_words(text: str) -> list[Any]:
   """Splits a text at white space, or reads a list of JSON or Python."""
   if text.strip()[:1] == "[":
-    words = label_fields.read_literal(text.strip())
+    words = label_fields.read_list_literal(text.strip())
     # A list must hold only texts, because "[1]" may be a word.
     if words and all(isinstance(word, str) for word in words):
       return words
-  return [word for word in _BETWEEN.split(text) if word]
+  return [word for word in _SPACE_BETWEEN_WORDS.split(text) if word]
 
 
-def _conll(path: str, columns_by_role: Columns) -> Iterator[Record]:
+def _conll_records(path: str, columns_by_role: Columns) -> Iterator[Record]:
   """Yields the sentences of a file with a word on each line.
 
   The fields of a sentence have the names that the user gave to columns.
@@ -228,7 +237,7 @@ def _conll(path: str, columns_by_role: Columns) -> Iterator[Record]:
 
 
 def parse(
-  task: Task, columns_by_role: Columns, record: Record, needed: bool
+  task: Task, columns_by_role: Columns, record: Record, needs_label: bool
 ) -> dict[str, Any]:
   """Makes an example of a record.
 
@@ -236,18 +245,20 @@ def parse(
     task: the task; if its labels are (), any label is allowed.
     columns_by_role: role -> column.
     record: the record.
-    needed: True if a record without a label is an error.
+    needs_label: True if a record without a label is an error.
 
   Raises:
     ValueError: the record is wrong; the message names the file and line.
   """
-  name = get(record, columns_by_role["id"]) if "id" in columns_by_role else None
+  name = (
+    get_cell(record, columns_by_role["id"]) if "id" in columns_by_role else None
+  )
   if task.kind == "tagging":
-    fields = dict(words=get(record, columns_by_role.get("words", "words")))
+    fields = dict(words=get_cell(record, columns_by_role.get("words", "words")))
     tags_column = columns_by_role.get("tags", "tags")
-    if tags_column in record.fields or needed:
-      fields["tags"] = get(record, tags_column)
-    example = conll.parse(task, record._replace(fields=fields), needed)
+    if tags_column in record.fields or needs_label:
+      fields["tags"] = get_cell(record, tags_column)
+    example = conll.parse(task, record._replace(fields=fields), needs_label)
     return example | {"id": name}
   texts = [
     get_text(record, columns_by_role[role])
@@ -256,17 +267,17 @@ def parse(
   ]
   column = columns_by_role.get("label", "label")
   if task.kind == "regression":
-    label: Any = label_fields.read_number(record, column, needed)
+    label: Any = label_fields.read_number(record, column, needs_label)
   elif LABEL_COLUMNS in columns_by_role:
     label = label_fields.read_columns(
-      record, columns_by_role[LABEL_COLUMNS], needed
+      record, columns_by_role[LABEL_COLUMNS], needs_label
     )
   elif task.kind == "multi_label":
     # Later `task_inputs.read` turns the values of all lines into names.
-    label = label_fields.read_list(record, column, needed)
+    label = label_fields.read_list(record, column, needs_label)
   else:
     label = label_fields.read_name(
-      record, column, task.labels, needed, label_fields.EMPTY_CELLS
+      record, column, task.labels, needs_label, label_fields.EMPTY_CELLS
     )
   return dict(id=name, texts=texts, label=label)
 

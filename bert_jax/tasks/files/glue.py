@@ -8,7 +8,7 @@ from bert_jax.tasks.files import label_fields, tables
 from bert_jax.tasks.files.tables import Record
 
 # Task -> columns with the texts.
-TEXTS = {
+TEXT_COLUMNS = {
   "cola": ("sentence",),
   "sst2": ("sentence",),
   "mrpc": ("sentence1", "sentence2"),
@@ -21,7 +21,7 @@ TEXTS = {
 }
 # Other name of a column -> its name here. The other names are from MRPC, QQP,
 # MNLI, STS-B and TensorFlow Datasets.
-_NAMES = {
+_USUAL_NAMES = {
   "#1 String": "sentence1",
   "#2 String": "sentence2",
   "premise": "sentence1",
@@ -35,9 +35,17 @@ _NAMES = {
 }
 # The columns of files without a header: CoLA (nyu-mll.github.io/CoLA), and
 # STSbenchmark with or without its first columns (ixa2.si.ehu.eus/stswiki).
-_COLA = ("source", "label", "star", "sentence")
-_STSB = ("genre", "file", "year", "number", "label", "sentence1", "sentence2")
-_STSB_SHORT = ("sentence1", "sentence2", "label")
+_COLA_COLUMNS = ("source", "label", "star", "sentence")
+_STSB_COLUMNS = (
+  "genre",
+  "file",
+  "year",
+  "number",
+  "label",
+  "sentence1",
+  "sentence2",
+)
+_STSB_SHORT_COLUMNS = ("sentence1", "sentence2", "label")
 
 
 def records(
@@ -56,48 +64,50 @@ def records(
     ValueError: a line is wrong; the message names the file and line.
   """
   if tables.is_jsonl(path):
-    return tables.jsonl(path)
-  first_line = tables.lines(path)[0].split(tables.delimiter_of(path))
+    return tables.jsonl_records(path)
+  first_line = tables.read_lines(path)[0].split(tables.delimiter_of(path))
   if name == "cola" and _has_no_header(first_line):
-    return tables.table_without_header(path, _COLA)
+    return tables.headless_records(path, _COLA_COLUMNS)
   if name == "stsb" and not {"sentence1", "sentence"} & set(first_line):
-    if len(first_line) < len(_STSB):
-      return tables.table_without_header(path, _STSB_SHORT)
-    return tables.table_without_header(path, _STSB, allow_extra=True)
-  return tables.table(path, skipped if name == "qqp" else None)
+    if len(first_line) < len(_STSB_COLUMNS):
+      return tables.headless_records(path, _STSB_SHORT_COLUMNS)
+    return tables.headless_records(path, _STSB_COLUMNS, allow_extra=True)
+  return tables.table_records(path, skipped if name == "qqp" else None)
 
 
-def _has_no_header(first: list[str]) -> bool:
+def _has_no_header(first_line: list[str]) -> bool:
   """Returns True if the first line of a CoLA file is a row, not a header.
 
   The sentence of a row may be the word "sentence", so the label is checked too.
   """
-  if len(first) != len(_COLA):
+  if len(first_line) != len(_COLA_COLUMNS):
     return False
-  return "sentence" not in first or first[1] in ("0", "1")
+  return "sentence" not in first_line or first_line[1] in ("0", "1")
 
 
-def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
+def parse(task: Task, record: Record, needs_label: bool) -> dict[str, Any]:
   """Makes an example of a record.
 
   Args:
     task: a task of GLUE.
     record: the record of a line.
-    needed: True if a record without a label is an error.
+    needs_label: True if a record without a label is an error.
 
   Raises:
     ValueError: the record is wrong; the message names the file and line.
   """
-  fields = {_NAMES.get(k, k): v for k, v in record.fields.items()}
+  fields = {_USUAL_NAMES.get(k, k): v for k, v in record.fields.items()}
   # If there is also a column with the usual name, that column is used.
   fields |= record.fields
   record = Record(fields, record.location)
-  texts = [tables.get_text(record, column) for column in TEXTS[task.name]]
+  texts = [
+    tables.get_text(record, column) for column in TEXT_COLUMNS[task.name]
+  ]
   if task.kind == "regression":
     # TensorFlow Datasets writes -1 for a hidden score; the scale is 0 to 5.
     if fields.get("label") in (-1.0, "-1"):
       record = Record({**fields, "label": ""}, record.location)
-    label: Any = label_fields.read_number(record, "label", needed)
+    label: Any = label_fields.read_number(record, "label", needs_label)
   else:
-    label = label_fields.read_name(record, "label", task.labels, needed)
+    label = label_fields.read_name(record, "label", task.labels, needs_label)
   return dict(id=fields.get("id"), texts=texts, label=label)

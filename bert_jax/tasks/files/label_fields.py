@@ -22,7 +22,7 @@ import numpy as np
 
 from bert_jax.messages import UserError
 from bert_jax.tasks.files import tables
-from bert_jax.tasks.files.tables import Record, get
+from bert_jax.tasks.files.tables import Record, get_cell
 
 # Cells that mean "no label". In published tasks, -1 means this too, because
 # TensorFlow Datasets writes it for a hidden label. In a custom task's file, -1
@@ -45,8 +45,8 @@ def read_name(
   record: Record,
   column: str,
   labels: tuple[str, ...],
-  needed: bool,
-  hidden: Sequence[Any] = HIDDEN_CELLS,
+  needs_label: bool,
+  hidden_cells: Sequence[Any] = HIDDEN_CELLS,
 ) -> str | None:
   """Returns the name of a record's label.
 
@@ -54,8 +54,8 @@ def read_name(
     record: a line of a file.
     column: the name of the column with the label.
     labels: the names of the task's labels; () allows any label.
-    needed: True if a line without a label is an error.
-    hidden: cells that mean "no label", `HIDDEN_CELLS` or `EMPTY_CELLS`.
+    needs_label: True if a line without a label is an error.
+    hidden_cells: cells that mean "no label", `HIDDEN_CELLS` or `EMPTY_CELLS`.
 
   Returns:
     The name; None if the line has no label.
@@ -64,25 +64,25 @@ def read_name(
     ValueError: a needed column or label is missing, or the name is not in
       `labels`.
   """
-  cell = _cell(record, column, needed, hidden)
+  cell = _label_cell(record, column, needs_label, hidden_cells)
   if cell is None:
     return None
   if isinstance(cell, str) and cell not in labels:
-    _check_no_list(cell, record.location)
-  return _name(record.location, cell, labels)
+    _check_not_list(cell, record.location)
+  return _label_name(record.location, cell, labels)
 
 
-def _check_no_list(text: str, location: str) -> None:
+def _check_not_list(text: str, location: str) -> None:
   """Raises ValueError if the text of a table's field spells a list."""
   has_bracket = text[:1] in ("[", "(", "{")
-  if has_bracket and read_literal(text) is not None:
+  if has_bracket and read_list_literal(text) is not None:
     raise UserError(
       f"{location}: label {text!r:.60} is a list; several labels of a text are"
       " read by --kind multi_label."
     )
 
 
-def names_of(
+def label_names(
   values: Sequence[Any], labels: tuple[str, ...], location: str
 ) -> list[str]:
   """Returns the names of all labels of one example, in their order.
@@ -95,7 +95,7 @@ def names_of(
   Raises:
     ValueError: a value is no name, is not in `labels`, or is repeated.
   """
-  names = [_name(location, cell, labels) for cell in values]
+  names = [_label_name(location, cell, labels) for cell in values]
   for i, label in enumerate(names):
     if label in names[:i]:
       raise UserError(
@@ -105,7 +105,7 @@ def names_of(
   return names
 
 
-def _name(location: str, cell: Any, labels: tuple[str, ...]) -> str:
+def _label_name(location: str, cell: Any, labels: tuple[str, ...]) -> str:
   """Returns the name of the label that a cell gives.
 
   Args:
@@ -138,7 +138,7 @@ def _name(location: str, cell: Any, labels: tuple[str, ...]) -> str:
   return label
 
 
-def read_number(record: Record, column: str, needed: bool) -> float | None:
+def read_number(record: Record, column: str, needs_label: bool) -> float | None:
   """Returns the label of a regression's record; None if it has no label.
 
   Raises:
@@ -146,9 +146,9 @@ def read_number(record: Record, column: str, needed: bool) -> float | None:
       number.
   """
   # -1 may be the label of a regression, so only an empty cell is hidden.
-  if column not in record.fields and not needed:
+  if column not in record.fields and not needs_label:
     return None
-  cell = _cell(record, column, needed, EMPTY_CELLS)
+  cell = _label_cell(record, column, needs_label, EMPTY_CELLS)
   if cell is None:
     return None
   # `float` accepts 1_000 and True, but in a file neither is a number.
@@ -169,18 +169,18 @@ def read_number(record: Record, column: str, needed: bool) -> float | None:
   return number
 
 
-def _cell(
-  record: Record, column: str, needed: bool, hidden: Sequence[Any]
+def _label_cell(
+  record: Record, column: str, needs_label: bool, hidden_cells: Sequence[Any]
 ) -> Any:
   """Returns the cell with a label; None if it has no label. See `read_name`."""
-  if column not in record.fields and not needed:
+  if column not in record.fields and not needs_label:
     return None
-  cell = get(record, column)
+  cell = get_cell(record, column)
   if isinstance(cell, str):
     cell = cell.strip()
-  if cell not in hidden:
+  if cell not in hidden_cells:
     return cell
-  if needed:
+  if needs_label:
     raise UserError(
       f"{record.location} has no label in column {column!r}; training and"
       " validation need one in every line."
@@ -188,7 +188,7 @@ def _cell(
   return None
 
 
-def read_literal(text: str) -> list[Any] | None:
+def read_list_literal(text: str) -> list[Any] | None:
   """Returns the list that a text spells, in JSON or in Python; else None."""
   try:
     literal = tables.parse_json(text)
@@ -202,13 +202,15 @@ def read_literal(text: str) -> list[Any] | None:
   return list(literal) if isinstance(literal, list | tuple) else None
 
 
-def read_list(record: Record, column: str, needed: bool) -> list[Any] | None:
+def read_list(
+  record: Record, column: str, needs_label: bool
+) -> list[Any] | None:
   """Reads the list of one column: names, or a number for each label.
 
   Args:
     record: a line of the file.
     column: the name of the column with the labels.
-    needed: True if a line without labels is an error.
+    needs_label: True if a line without labels is an error.
 
   Returns:
     The elements, without spaces around strings; None if the line has no labels.
@@ -216,13 +218,13 @@ def read_list(record: Record, column: str, needed: bool) -> list[Any] | None:
   Raises:
     ValueError: a needed column is missing, or its cell is not a list.
   """
-  if column not in record.fields and not needed:
+  if column not in record.fields and not needs_label:
     return None
-  cell = get(record, column)
-  if cell is None and not needed:
+  cell = get_cell(record, column)
+  if cell is None and not needs_label:
     return None
   if isinstance(cell, str):
-    cell = _split(cell.strip(), record, column)
+    cell = _split_cell(cell.strip(), record, column)
   if not isinstance(cell, list):
     raise UserError(
       f"{record.location}: {column} is {cell!r:.60}, not a list of labels; an"
@@ -233,10 +235,10 @@ def read_list(record: Record, column: str, needed: bool) -> list[Any] | None:
   ]
 
 
-def _split(text: str, record: Record, column: str) -> list[Any]:
+def _split_cell(text: str, record: Record, column: str) -> list[Any]:
   """Splits the text of a table's cell into names or marks."""
   if text[:1] in ("[", "(", "{"):
-    values = read_literal(text)
+    values = read_list_literal(text)
     if values is not None:
       return values
   if text[:1] == "[":
@@ -246,21 +248,21 @@ def _split(text: str, record: Record, column: str) -> list[Any]:
       " commas."
     )
   marks = _BETWEEN_MARKS.split(text)
-  if len(marks) > 1 and is_marks(marks):
+  if len(marks) > 1 and are_marks(marks):
     return marks
   names = tables.split_commas(text, f"{record.location}: {column}")
   return [name for name in names if name]
 
 
 def read_columns(
-  record: Record, columns: Sequence[str], needed: bool
+  record: Record, columns: Sequence[str], needs_label: bool
 ) -> list[str] | None:
   """Reads the labels of a record with a column of 0 or 1 for each label.
 
   Args:
     record: a line of the file.
     columns: the names of the columns, which are also the labels.
-    needed: True if a line without labels is an error.
+    needs_label: True if a line without labels is an error.
 
   Returns:
     The names of the columns that have 1; None if all are missing, empty or -1.
@@ -270,40 +272,40 @@ def read_columns(
   """
   values = [record.fields.get(column) for column in columns]
   values = [v.strip() if isinstance(v, str) else v for v in values]
-  if not needed and all(cell in HIDDEN_CELLS for cell in values):
+  if not needs_label and all(cell in HIDDEN_CELLS for cell in values):
     return None
   names = []
   for column, cell in zip(columns, values, strict=True):
-    get(record, column)
-    if not is_marks([cell]):
+    get_cell(record, column)
+    if not are_marks([cell]):
       raise UserError(
         f"{record.location}: {column} is {cell!r:.60}, not 0 or 1; each column"
         " of a label says by 1 that the label applies."
       )
-    if is_one(cell):
+    if is_one_mark(cell):
       names.append(column)
   return names
 
 
-def is_one(mark: Any) -> bool:
+def is_one_mark(mark: Any) -> bool:
   """Returns True if a mark says that its label applies."""
-  return _lower(mark) in _ONE_MARKS
+  return _lower_case(mark) in _ONE_MARKS
 
 
-def _lower(mark: Any) -> Any:
+def _lower_case(mark: Any) -> Any:
   return mark.lower() if isinstance(mark, str) else mark
 
 
-def is_marks(values: Iterable[Any]) -> bool:
+def are_marks(values: Iterable[Any]) -> bool:
   """Returns True if all values are 0 or 1, in any spelling."""
   return all(
     not isinstance(mark, list | dict)
-    and _lower(mark) in (*_ZERO_MARKS, *_ONE_MARKS)
+    and _lower_case(mark) in (*_ZERO_MARKS, *_ONE_MARKS)
     for mark in values
   )
 
 
-def marked_labels(
+def labels_if_marks(
   lists: Sequence[tuple[list[Any] | None, bool]], labels: Sequence[str]
 ) -> tuple[str, ...] | None:
   """Returns the labels if all lists are numbers; None if they are names.
@@ -317,10 +319,12 @@ def marked_labels(
     `labels`, or "0", "1", ... if `labels` is empty.
   """
   filled_lists = [
-    values for values, needed in lists if values or (needed and values == [])
+    values
+    for values, needs_label in lists
+    if values or (needs_label and values == [])
   ]
   sizes = {len(values) for values in filled_lists}
-  if len(sizes) != 1 or not all(map(is_marks, filled_lists)):
+  if len(sizes) != 1 or not all(map(are_marks, filled_lists)):
     return None
   (size,) = sizes
   if size < 2 or (labels and size != len(labels)):
@@ -338,7 +342,7 @@ def check_not_marks(
     labels: the labels that the user gave, or () if they come from the data.
     location: the file and line, for messages.
   """
-  if not values or not is_marks(values):
+  if not values or not are_marks(values):
     return
   names = {str(mark) for mark in values}
   if labels and not names & {*labels}:
@@ -353,7 +357,9 @@ def check_not_marks(
     )
 
 
-def note(lists: Iterable[Sequence[Any]], labels: Sequence[str]) -> str | None:
+def list_warning(
+  lists: Iterable[Sequence[Any]], labels: Sequence[str]
+) -> str | None:
   """Returns a warning if the lists may not be lists of names; else None.
 
   Args:
@@ -363,7 +369,7 @@ def note(lists: Iterable[Sequence[Any]], labels: Sequence[str]) -> str | None:
   filled_lists = [values for values in lists if values]
   if labels or not filled_lists:
     return None
-  if all(len(values) == 1 and is_marks(values) for values in filled_lists):
+  if all(len(values) == 1 and are_marks(values) for values in filled_lists):
     return (
       "warning: each list of labels has only 0 or 1, which is read as the name"
       " of a label; if it says whether one label applies, use --kind"

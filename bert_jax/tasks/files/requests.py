@@ -12,9 +12,9 @@ from bert_jax.tasks.files import tables
 Example = dict[str, Any]
 
 # The spellings of the mask token in the published families.
-_MASKS = ("[MASK]", "<mask>")
+_MASK_TOKENS = ("[MASK]", "<mask>")
 # Punctuation that is part of the word that it touches, as in "@name".
-_IN_WORDS = "@#%&*/\\_-"
+_WORD_PUNCTUATION = "@#%&*/\\_-"
 
 
 def read(
@@ -50,10 +50,11 @@ def read(
       try:
         fields = tables.parse_json(line)
       except ValueError as e:
-        fault = "it is empty" if not line.strip() else f"no JSON ({e})"
+        is_empty = not line.strip()
+        fault = "it is empty" if is_empty else f"it is not JSON ({e})"
         raise UserError(fault) from e
       if not isinstance(fields, dict):
-        raise UserError('no object, such as {"text": "..."}')
+        raise UserError('it is not an object, such as {"text": "..."}')
       yield {"id": fields.get("id", number)} | parse(fields, kind, mask)
     except ValueError as e:
       raise UserError(f"{location}:{number}: {e}.") from e
@@ -80,7 +81,7 @@ def _check_mask(text: str, mask: str) -> None:
   """Raises UserError if a text has no mask."""
   if mask in text:
     return
-  other_masks = [token for token in _MASKS if token in text]
+  other_masks = [token for token in _MASK_TOKENS if token in text]
   hint = ""
   if other_masks:
     hint = f"; it has {other_masks[0]}, the mask of another model"
@@ -89,59 +90,63 @@ def _check_mask(text: str, mask: str) -> None:
   )
 
 
-def _text(content: Any, name: str) -> str:
+def _check_text(content: Any, name: str) -> str:
   """Returns `content`; UserError if it is not a text."""
   if not isinstance(content, str):
     raise UserError(f"{name} is {json.dumps(content)[:40]}, not text")
   return content
 
 
-def _field(fields: Example, name: str) -> str:
+def _text_field(fields: Example, name: str) -> str:
   """Returns the text in a field; UserError if it is missing."""
   if name not in fields:
-    raise UserError(f"no field {name!r}; it has {', '.join(fields) or 'none'}")
-  return _text(fields[name], name)
+    raise UserError(
+      f"it has no field {name!r}; its fields are {', '.join(fields) or 'none'}"
+    )
+  return _check_text(fields[name], name)
 
 
-def _list(fields: Example, name: str) -> list[str]:
+def _text_list_field(fields: Example, name: str) -> list[str]:
   """Returns the list of texts in a field; UserError if it is empty."""
   texts = fields[name]
   if not isinstance(texts, list) or not texts:
-    raise UserError(f"{name} is not a list, or is empty")
-  return [_text(text, f"{name}[{i}]") for i, text in enumerate(texts)]
+    raise UserError(f"{name} is not a list of texts, or is empty")
+  return [_check_text(text, f"{name}[{i}]") for i, text in enumerate(texts)]
 
 
-def _texts(fields: Example) -> Example:
+def _parse_texts(fields: Example) -> Example:
   if "texts" in fields:
-    texts = _list(fields, "texts")
+    texts = _text_list_field(fields, "texts")
     if len(texts) > 2:
       raise UserError(f"texts has {len(texts)} texts, not one or two")
     return {"texts": texts}
-  texts = [_field(fields, "text")]
+  texts = [_text_field(fields, "text")]
   if fields.get("text_pair") is not None:
-    texts.append(_field(fields, "text_pair"))
+    texts.append(_text_field(fields, "text_pair"))
   return {"texts": texts}
 
 
-def _choices(fields: Example) -> Example:
+def _parse_choices(fields: Example) -> Example:
   if "choices" in fields:
-    choices = _list(fields, "choices")
+    choices = _text_list_field(fields, "choices")
     first_texts = (
-      [_field(fields, "text")] if fields.get("text") is not None else []
+      [_text_field(fields, "text")] if fields.get("text") is not None else []
     )
     return {"texts": [[*first_texts, choice] for choice in choices]}
   rows = fields.get("texts")
   if not isinstance(rows, list) or not rows:
-    raise UserError("no field 'choices', a list of texts")
+    raise UserError("it has no field 'choices' with a list of texts")
   return {
-    "texts": [_texts({"texts": row} if row else {})["texts"] for row in rows]
+    "texts": [
+      _parse_texts({"texts": row} if row else {})["texts"] for row in rows
+    ]
   }
 
 
-def _words(fields: Example) -> Example:
+def _parse_words(fields: Example) -> Example:
   if "words" in fields:
-    return {"words": _list(fields, "words"), "tags": None}
-  text = _field(fields, "text")
+    return {"words": _text_list_field(fields, "words"), "tags": None}
+  text = _text_field(fields, "text")
   spans = split_words(text)
   words = [text[begin:end] for begin, end in spans]
   return {"words": words, "tags": None, "text": text, "spans": spans}
@@ -177,25 +182,28 @@ def split_words(text: str) -> list[tuple[int, int]]:
 def _is_split_off(character: str) -> bool:
   """Returns True for punctuation that is a separate word."""
   is_punctuation = unicodedata.category(character)[0] == "P"
-  return is_punctuation and character not in _IN_WORDS
+  return is_punctuation and character not in _WORD_PUNCTUATION
 
 
-def _question(fields: Example) -> Example:
-  question, context = _field(fields, "question"), _field(fields, "context")
+def _parse_question(fields: Example) -> Example:
+  question, context = (
+    _text_field(fields, "question"),
+    _text_field(fields, "context"),
+  )
   return {"question": question, "context": context, "answers": None}
 
 
-def _masked(fields: Example) -> Example:
-  return {"text": _field(fields, "text")}
+def _parse_masked_text(fields: Example) -> Example:
+  return {"text": _text_field(fields, "text")}
 
 
 # Kind -> the function that makes an example from the fields of a line.
 PARSERS: dict[str, Callable[[Example], Example]] = {
-  "classification": _texts,
-  "regression": _texts,
-  "multi_label": _texts,
-  "choice": _choices,
-  "tagging": _words,
-  "span": _question,
-  "fill": _masked,
+  "classification": _parse_texts,
+  "regression": _parse_texts,
+  "multi_label": _parse_texts,
+  "choice": _parse_choices,
+  "tagging": _parse_words,
+  "span": _parse_question,
+  "fill": _parse_masked_text,
 }

@@ -7,7 +7,7 @@ from typing import Any
 from bert_jax.messages import UserError
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.tasks.files import tables
-from bert_jax.tasks.files.tables import Record, get, get_int, get_text
+from bert_jax.tasks.files.tables import Record, get_cell, get_int, get_text
 
 
 def records(path: str) -> Iterator[Record]:
@@ -21,10 +21,10 @@ def records(path: str) -> Iterator[Record]:
     ValueError: the file is not as SQuAD's are; the message names the file and
       the line or article.
   """
-  if tables.is_jsonl(path, whole=True):
-    yield from _lines(path)
+  if tables.is_jsonl(path, json_is_one_value=True):
+    yield from _jsonl_records(path)
     return
-  text = tables.content(path)
+  text = tables.read_text(path)
   if not text.strip():
     raise UserError(f"{path}: the file is empty.")
   try:
@@ -36,30 +36,30 @@ def records(path: str) -> Iterator[Record]:
     ) from e
   except (KeyError, TypeError) as e:
     raise UserError(f"{path} is not a file of SQuAD: it has no `data`.") from e
-  a = 0
+  article_number = 0
   try:
-    for a, article in enumerate(articles):
-      for p, paragraph in enumerate(article["paragraphs"]):
-        for q, question in enumerate(paragraph["qas"]):
-          name = question.get("id", f"question {a}.{p}.{q}")
+    for article_number, article in enumerate(articles):
+      for i, paragraph in enumerate(article["paragraphs"]):
+        for j, question in enumerate(paragraph["qas"]):
+          name = question.get("id", f"question {article_number}.{i}.{j}")
           fields = {**question, "context": paragraph["context"]}
           fields["title"] = article.get("title", "")
           yield Record(fields, f"{path}: id {name}")
   except (KeyError, TypeError, AttributeError) as e:
     raise UserError(
-      f"{path}: article {a + 1} is not as SQuAD's are ({e!r:.60})."
+      f"{path}: article {article_number + 1} is not as SQuAD's are ({e!r:.60})."
     ) from e
 
 
-def _lines(path: str) -> Iterator[Record]:
+def _jsonl_records(path: str) -> Iterator[Record]:
   """Yields the questions of a .jsonl file."""
-  for number, record in enumerate(tables.jsonl(path)):
+  for number, record in enumerate(tables.jsonl_records(path)):
     name = record.fields.get("id", number)
     fields = {"title": "", **record.fields, "id": str(name)}
     yield record._replace(fields=fields)
 
 
-def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
+def parse(task: Task, record: Record, needs_label: bool) -> dict[str, Any]:
   """Makes an example from a question.
 
   If the list of answers is empty, the question has no answer (2.0), or the
@@ -69,7 +69,7 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
     task: squad, squad2, or a custom task of kind span.
     record: the question; `answers` may have the form of SQuAD's file or of
       TensorFlow Datasets.
-    needed: True if a record without answers is an error.
+    needs_label: True if a record without answers is an error.
 
   Raises:
     ValueError: the record is wrong; the message names the file and question.
@@ -86,7 +86,7 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
   may_lack_answers = "squad2" in task.metrics
   if not answers and not may_lack_answers:
     answers = None
-  if answers is None and needed:
+  if answers is None and needs_label:
     raise UserError(
       f"{record.location} has no answers; training and validation need them"
       " (task squad2 has questions without one)."
@@ -107,7 +107,7 @@ def _answers(record: Record) -> list[dict[str, Any]] | None:
     return None
   if isinstance(answers, dict):
     columns = Record(answers, record.location)
-    texts, starts = get(columns, "text"), get(columns, "answer_start")
+    texts, starts = get_cell(columns, "text"), get_cell(columns, "answer_start")
     are_lists = isinstance(texts, list) and isinstance(starts, list)
     if are_lists and len(texts) == len(starts):
       pairs = zip(texts, starts, strict=True)

@@ -13,11 +13,11 @@ from typing import Any
 from bert_jax.messages import UserError
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.tasks.files import label_fields, tables
-from bert_jax.tasks.files.tables import Record, get, get_int, get_text
+from bert_jax.tasks.files.tables import Record, get_cell, get_int, get_text
 
-NAMES = ("boolq", "cb", "copa", "multirc", "record", "wic", "wsc")
+TASK_NAMES = ("boolq", "cb", "copa", "multirc", "record", "wic", "wsc")
 # COPA's questions, as in Roemmele et al. 2011, section 3.
-_COPA = {
+_COPA_QUESTIONS = {
   "cause": "What was the cause of this?",
   "effect": "What happened as a result?",
 }
@@ -27,29 +27,29 @@ def records(name: str, path: str) -> Iterator[Record]:
   """Yields the flat records of a task's file.
 
   Args:
-    name: the task, one of `NAMES`.
+    name: the task, one of `TASK_NAMES`.
     path: the task's .jsonl file.
 
   Raises:
     UserError: a line is wrong; the message names the file and the line.
   """
-  for record in tables.jsonl(path):
+  for record in tables.jsonl_records(path):
     if name == "multirc":
-      yield from _answers(record)
+      yield from _multirc_answers(record)
     elif name == "record":
-      yield from _queries(record)
+      yield from _record_queries(record)
     elif name == "wsc" and isinstance(record.fields.get("target"), dict):
       yield Record(record.fields | record.fields["target"], record.location)
     else:
       yield record
 
 
-def _answers(record: Record) -> Iterator[Record]:
+def _multirc_answers(record: Record) -> Iterator[Record]:
   """Yields a record for each answer to a question of a MultiRC paragraph."""
-  passage = record._replace(fields=_dict(record, "passage"))
-  for question in _dicts(passage, "questions"):
-    for answer in _dicts(question, "answers"):
-      indices = [get(level, "idx") for level in (record, question, answer)]
+  passage = record._replace(fields=_object_field(record, "passage"))
+  for question in _object_records(passage, "questions"):
+    for answer in _object_records(question, "answers"):
+      indices = [get_cell(level, "idx") for level in (record, question, answer)]
       fields = dict(
         paragraph=get_text(passage, "text"),
         question=get_text(question, "question"),
@@ -63,41 +63,41 @@ def _answers(record: Record) -> Iterator[Record]:
       yield Record(fields, record.location)
 
 
-def _queries(record: Record) -> Iterator[Record]:
+def _record_queries(record: Record) -> Iterator[Record]:
   """Yields a record for each query of a ReCoRD passage."""
-  passage = record._replace(fields=_dict(record, "passage"))
+  passage = record._replace(fields=_object_field(record, "passage"))
   text = get_text(passage, "text")
   # In the files, `end` is the position of an entity's last character.
   spans = [
     (get_int(entity, "start"), get_int(entity, "end") + 1)
-    for entity in _dicts(passage, "entities")
+    for entity in _object_records(passage, "entities")
   ]
   entities = list(dict.fromkeys(text[begin:end] for begin, end in spans))
-  for query in _dicts(record, "qas"):
+  for query in _object_records(record, "qas"):
     fields = dict(
       passage=text,
       query=get_text(query, "query"),
       entities=entities,
-      idx=dict(query=get(query, "idx")),
+      idx=dict(query=get_cell(query, "idx")),
     )
     if "answers" in query.fields:
       fields["answers"] = [
-        get_text(answer, "text") for answer in _dicts(query, "answers")
+        get_text(answer, "text") for answer in _object_records(query, "answers")
       ]
     yield Record(fields, record.location)
 
 
-def _dict(record: Record, name: str) -> dict[str, Any]:
+def _object_field(record: Record, name: str) -> dict[str, Any]:
   """Returns the object in a field; UserError if it is not an object."""
-  fields = get(record, name)
+  fields = get_cell(record, name)
   if not isinstance(fields, dict):
     raise UserError(f"{record.location}: {name!r} is not an object.")
   return fields
 
 
-def _dicts(record: Record, name: str) -> list[Record]:
+def _object_records(record: Record, name: str) -> list[Record]:
   """Returns the objects in a field as records with the same location."""
-  objects = get(record, name)
+  objects = get_cell(record, name)
   if not isinstance(objects, list) or not all(
     isinstance(fields, dict) for fields in objects
   ):
@@ -105,7 +105,9 @@ def _dicts(record: Record, name: str) -> list[Record]:
   return [Record(fields, record.location) for fields in objects]
 
 
-def parse(task: Task, record: Record, needed: bool) -> Iterator[dict[str, Any]]:
+def parse(
+  task: Task, record: Record, needs_label: bool
+) -> Iterator[dict[str, Any]]:
   """Makes the examples of a record.
 
   A record of ReCoRD gives an example for each entity. A record of another task
@@ -114,13 +116,13 @@ def parse(task: Task, record: Record, needed: bool) -> Iterator[dict[str, Any]]:
   Args:
     task: a task of SuperGLUE.
     record: a flat record, from `records` or from TensorFlow Datasets.
-    needed: True if a record without a label is an error.
+    needs_label: True if a record without a label is an error.
 
   Raises:
     UserError: a line is wrong; the message names the file and the line.
   """
   if task.name == "record":
-    yield from _entities(record, needed)
+    yield from _record_examples(record, needs_label)
     return
   example: dict[str, Any] = {"id": record.fields.get("idx")}
   if task.name == "multirc":
@@ -128,7 +130,7 @@ def parse(task: Task, record: Record, needed: bool) -> Iterator[dict[str, Any]]:
       get_text(record, name) for name in ("paragraph", "question", "answer")
     )
     levels = ("paragraph", "question", "answer")
-    indices = [str(get(record, "idx")[level]) for level in levels]
+    indices = [str(get_cell(record, "idx")[level]) for level in levels]
     example = dict(
       id="-".join(indices),
       group="-".join(indices[:2]),
@@ -136,24 +138,28 @@ def parse(task: Task, record: Record, needed: bool) -> Iterator[dict[str, Any]]:
       texts=[text, f"{question} {answer}"],
     )
   elif task.name == "copa":
-    example["texts"] = _alternatives(record)
+    example["texts"] = _copa_texts(record)
   else:
-    example["texts"] = _TEXTS[task.name](record)
-  label = label_fields.read_name(record, "label", task.labels, needed)
+    example["texts"] = _TEXT_READERS[task.name](record)
+  label = label_fields.read_name(record, "label", task.labels, needs_label)
   yield example | {"label": label}
 
 
-def _entities(record: Record, needed: bool) -> Iterator[dict[str, Any]]:
+def _record_examples(
+  record: Record, needs_label: bool
+) -> Iterator[dict[str, Any]]:
   """Yields an example for each entity that may answer a ReCoRD query."""
   passage = re.sub(
     r"(\.|\?|!|\"|')\n@highlight\n", r"\1 ", get_text(record, "passage")
   ).replace("\n@highlight\n", ". ")
   query = get_text(record, "query")
-  number = str(get(record, "idx")["query"])
-  answers = [_text(answer) for answer in record.fields.get("answers", ())]
-  if needed and not answers:
+  number = str(get_cell(record, "idx")["query"])
+  answers = [
+    _decode_text(answer) for answer in record.fields.get("answers", ())
+  ]
+  if needs_label and not answers:
     raise UserError(f"{record.location}: query {number} has no answers.")
-  entities = [_text(entity) for entity in get(record, "entities")]
+  entities = [_decode_text(entity) for entity in get_cell(record, "entities")]
   if not entities:
     raise UserError(
       f"{record.location}: query {number} has no entities to choose from."
@@ -170,24 +176,24 @@ def _entities(record: Record, needed: bool) -> Iterator[dict[str, Any]]:
     )
 
 
-def _text(value: Any) -> str:
+def _decode_text(value: Any) -> str:
   """Decodes the bytes that TensorFlow Datasets gives for a text."""
   return value.decode("utf-8") if isinstance(value, bytes) else value
 
 
-def _alternatives(record: Record) -> list[list[str]]:
+def _copa_texts(record: Record) -> list[list[str]]:
   """Returns COPA's premise and question beside each of the two choices."""
   question = get_text(record, "question")
-  if question not in _COPA:
+  if question not in _COPA_QUESTIONS:
     raise UserError(
       f"{record.location}: question {question!r:.40} is not one of"
-      f" {', '.join(_COPA)}."
+      f" {', '.join(_COPA_QUESTIONS)}."
     )
-  premise = f"{get_text(record, 'premise')} {_COPA[question]}"
+  premise = f"{get_text(record, 'premise')} {_COPA_QUESTIONS[question]}"
   return [[premise, get_text(record, f"choice{k}")] for k in (1, 2)]
 
 
-def _mark_spans(record: Record) -> list[str]:
+def _mark_wsc_spans(record: Record) -> list[str]:
   """Returns WSC's text with * around its first span and # around its second."""
   words = get_text(record, "text").split(" ")
   # Mark the later span first: signs in front of a span would move its words.
@@ -205,12 +211,12 @@ def _mark_spans(record: Record) -> list[str]:
   return [" ".join(words)]
 
 
-_TEXTS = {
+_TEXT_READERS = {
   "boolq": lambda r: [get_text(r, "question"), get_text(r, "passage")],
   "cb": lambda r: [get_text(r, "premise"), get_text(r, "hypothesis")],
   "wic": lambda r: [
     f"{get_text(r, 'word')}: {get_text(r, 'sentence1')}",
     get_text(r, "sentence2"),
   ],
-  "wsc": _mark_spans,
+  "wsc": _mark_wsc_spans,
 }

@@ -28,7 +28,7 @@ class Record(NamedTuple):
   location: str
 
 
-def content(path: str) -> str:
+def read_text(path: str) -> str:
   """Returns the text of a UTF-8 file, without a byte-order mark.
 
   Raises:
@@ -40,10 +40,10 @@ def content(path: str) -> str:
   except FileNotFoundError as e:
     raise UserError(f"there is no file {path}.") from e
   except IsADirectoryError as e:
-    raise UserError(f"{path} is a folder; name a file.") from e
+    raise UserError(f"{path} is a folder; give a file.") from e
 
 
-def lines(path: str) -> list[str]:
+def read_lines(path: str) -> list[str]:
   """Returns the lines of a UTF-8 file, without line ends and byte-order mark.
 
   Only a newline ends a line, because texts hold other separators (U+2028, form
@@ -52,7 +52,7 @@ def lines(path: str) -> list[str]:
   Raises:
     ValueError: the file cannot be read as text, or is empty.
   """
-  file_lines = content(path).split("\n")
+  file_lines = read_text(path).split("\n")
   file_lines = [line.removesuffix("\r") for line in file_lines]
   # A line of tabs is not empty: it is a row of empty fields.
   while file_lines and not file_lines[-1].strip(" "):
@@ -78,11 +78,11 @@ def split_rows(path: str, delimiter: str) -> Iterator[tuple[list[str], int]]:
       is not closed.
   """
   if delimiter == "\t":
-    for line_number, line in enumerate(lines(path), 1):
+    for line_number, line in enumerate(read_lines(path), 1):
       if line.strip() or "\t" in line:
         yield line.split("\t"), line_number
     return
-  text = "\n".join(lines(path)) + "\n"
+  text = "\n".join(read_lines(path)) + "\n"
   # Some texts are longer than the default limit, which is set for the process.
   csv.field_size_limit(max(csv.field_size_limit(), len(text)))
   reader = csv.reader(
@@ -100,13 +100,13 @@ def split_rows(path: str, delimiter: str) -> Iterator[tuple[list[str], int]]:
 
 def delimiter_of(path: str) -> str:
   """Returns a comma for a .csv whose first line has no tab, else a tab."""
-  first_line = lines(path)[0]
+  first_line = read_lines(path)[0]
   return (
     "," if path.lower().endswith(".csv") and "\t" not in first_line else "\t"
   )
 
 
-def table_without_header(
+def headless_records(
   path: str, names: Sequence[str], allow_extra: bool = False
 ) -> Iterator[Record]:
   """Yields the records of a table without a header.
@@ -129,31 +129,34 @@ def table_without_header(
   yield from _records(path, rows, list(names), None, remedy)
 
 
-def table(path: str, ragged: list[str] | None = None) -> Iterator[Record]:
+def table_records(
+  path: str, skipped: list[str] | None = None
+) -> Iterator[Record]:
   """Yields the records of a table whose first line names the columns.
 
   Args:
     path: the file, with tabs or (.csv) commas between columns.
-    ragged: a list, to which FILE:LINE of each skipped row is appended. A row is
-      skipped if it has another number of columns. If None, it is an error.
+    skipped: a list, to which FILE:LINE of each skipped row is appended. A row
+      is skipped if it has another number of columns. If None, such a row is an
+      error.
 
   Raises:
     ValueError: `split_rows` raises it, two columns have the same name, or a row
-      is ragged.
+      has another number of columns and `skipped` is None.
   """
   rows = split_rows(path, delimiter_of(path))
   names = [name.strip() for name in next(rows)[0]]
   if len(set(names)) < len(names):
     repeated_name = next(n for n in names if names.count(n) > 1)
     raise UserError(f"{path}:1: two columns have the name {repeated_name!r}.")
-  yield from _records(path, rows, names, ragged)
+  yield from _records(path, rows, names, skipped)
 
 
 def _records(
   path: str,
   rows: Iterator[tuple[list[str], int]],
   names: list[str],
-  ragged: list[str] | None,
+  skipped: list[str] | None,
   remedy: str = "the first line has {} ({}); mend the line",
 ) -> Iterator[Record]:
   """Yields the records of rows.
@@ -162,21 +165,21 @@ def _records(
     path: the file, for messages.
     rows: the cells of each row and its line number, from `split_rows`.
     names: the names of the columns.
-    ragged: see `table`.
-    remedy: the end of the message about a ragged row.
+    skipped: see `table_records`.
+    remedy: the end of the message about a row with another number of columns.
 
   Raises:
-    ValueError: a row is ragged, and `ragged` is None.
+    ValueError: a row has another number of columns, and `skipped` is None.
   """
   for cells, line_number in rows:
     location = f"{path}:{line_number}"
     if len(cells) != len(names):
-      if ragged is None:
+      if skipped is None:
         raise UserError(
           f"{location} has {len(cells)} columns, but"
           f" {remedy.format(len(names), ', '.join(names))}."
         )
-      ragged.append(location)
+      skipped.append(location)
       continue
     yield Record(dict(zip(names, cells, strict=True)), location)
 
@@ -209,13 +212,13 @@ def _without_surrogates(json_value: Any) -> Any:
   return json_value
 
 
-def jsonl(path: str) -> Iterator[Record]:
+def jsonl_records(path: str) -> Iterator[Record]:
   """Yields the records of a file with a JSON object on each line.
 
   Raises:
-    ValueError: `lines` raises it, or a line is not a JSON object.
+    ValueError: `read_lines` raises it, or a line is not a JSON object.
   """
-  for line_number, line in enumerate(lines(path), 1):
+  for line_number, line in enumerate(read_lines(path), 1):
     if not line.strip():
       continue
     location = f"{path}:{line_number}"
@@ -245,31 +248,34 @@ def split_commas(text: str, flag: str) -> list[str]:
   return [name.strip() for name in names]
 
 
-def is_jsonl(path: str, whole: bool = False) -> bool:
+def is_jsonl(path: str, json_is_one_value: bool = False) -> bool:
   """Returns True if the name of a file says that it has JSON lines.
 
   Args:
     path: the file.
-    whole: True if a .json file of this format is one JSON value (SQuAD, RACE).
+    json_is_one_value: True if a .json file of this format is one JSON value
+      (SQuAD, RACE).
   """
   suffix = pathlib.PurePath(path.lower()).suffix
-  return suffix in (".jsonl", ".ndjson") or (suffix == ".json" and not whole)
+  return suffix in (".jsonl", ".ndjson") or (
+    suffix == ".json" and not json_is_one_value
+  )
 
 
-def records(path: str, ragged: list[str] | None = None) -> Iterator[Record]:
+def records(path: str, skipped: list[str] | None = None) -> Iterator[Record]:
   """Yields the records of JSON lines, or of a table with a header.
 
   Args:
     path: the file; `is_jsonl` decides by its name which format it has.
-    ragged: see `table`.
+    skipped: see `table_records`.
 
   Raises:
-    ValueError: `jsonl` or `table` raises it.
+    ValueError: `jsonl_records` or `table_records` raises it.
   """
-  return jsonl(path) if is_jsonl(path) else table(path, ragged)
+  return jsonl_records(path) if is_jsonl(path) else table_records(path, skipped)
 
 
-def get(record: Record, name: str) -> Any:
+def get_cell(record: Record, name: str) -> Any:
   """Returns the cell of a column.
 
   Raises:
@@ -289,7 +295,7 @@ def get_int(record: Record, name: str) -> int:
   Raises:
     ValueError: there is no such column, or its cell is not a whole number.
   """
-  cell = get(record, name)
+  cell = get_cell(record, name)
   if isinstance(cell, bool) or not hasattr(cell, "__index__"):
     raise UserError(
       f"{record.location}: {name!r} is {cell!r:.60}, not a whole number."
@@ -303,7 +309,7 @@ def get_text(record: Record, name: str) -> str:
   Raises:
     ValueError: there is no such column, or its cell is not a text.
   """
-  cell = get(record, name)
+  cell = get_cell(record, name)
   if isinstance(cell, bytes):
     return cell.decode("utf-8", "replace")
   if not isinstance(cell, str):

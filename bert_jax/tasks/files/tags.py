@@ -19,29 +19,29 @@ from collections.abc import Iterable, Sequence
 from bert_jax.messages import UserError
 
 _SCHEMES = ("BI", "BIES", "BILU", "BMES", "BMEW")
-_PREFIXED = re.compile(r"([BIESLUMW])(?:-(.+))?", re.DOTALL)
+_PREFIXED_TAG = re.compile(r"([BIESLUMW])(?:-(.+))?", re.DOTALL)
 # Letter of another scheme -> letter of IOBES.
-_IOBES = {"L": "E", "U": "S", "M": "I", "W": "S"}
+_IOBES_LETTERS = {"L": "E", "U": "S", "M": "I", "W": "S"}
 # The type of a tag that is only a letter, as seqeval names it.
-_UNTYPED = "_"
-_PUBLISHED = re.compile(r"O|[BI]-.+")
+_NO_TYPE = "_"
+_IOB_TAG = re.compile(r"O|[BI]-.+")
 # Other spellings of a prefix: small letters, whole words, and BD and ID from a
 # scheme for entities with gaps. A sign may separate a prefix and the type.
-_LETTER = (
+_PREFIX = (
   r"(begin(?:ning)?|inside|middle|end|last|single|unit|whole|[BIESLUMW][DH]?)"
 )
-_SIGN = r"[-_:./|\s\u2010-\u2015\u2212]+"
-_SPELLINGS = (
-  re.compile(f"{_LETTER}(?:{_SIGN}(.+))?", re.IGNORECASE | re.DOTALL),
-  re.compile(f"(?P<type>.+){_SIGN}{_LETTER}", re.IGNORECASE | re.DOTALL),
+_SEPARATOR = r"[-_:./|\s\u2010-\u2015\u2212]+"
+_TAG_SPELLINGS = (
+  re.compile(f"{_PREFIX}(?:{_SEPARATOR}(.+))?", re.IGNORECASE | re.DOTALL),
+  re.compile(f"(?P<type>.+){_SEPARATOR}{_PREFIX}", re.IGNORECASE | re.DOTALL),
   re.compile(r"([BI])(\w{2,})"),
 )
 _OUTSIDE_TAGS = ("o", "0", "out", "outside")
 
 
-def check_published(tag: str, location: str) -> None:
+def check_prefix(tag: str, location: str) -> None:
   """Raises ValueError unless a tag is O, B-TYPE or I-TYPE."""
-  if not _PUBLISHED.fullmatch(tag):
+  if not _IOB_TAG.fullmatch(tag):
     raise UserError(
       f"{location}: tag {tag!r:.60} is not O, B-TYPE or I-TYPE; entities are"
       " scored by these prefixes, so write the tags with them."
@@ -63,18 +63,20 @@ def find_unprefixed(tags: Iterable[str]) -> str | None:
     tag for tag in entity_tags if tag[:2] in ("B-", "I-") and tag[2:]
   ]
   unprefixed_tags = [
-    tag for tag in entity_tags if not _PREFIXED.fullmatch(tag) or not tag[1:]
+    tag
+    for tag in entity_tags
+    if not _PREFIXED_TAG.fullmatch(tag) or not tag[1:]
   ]
   return unprefixed_tags[0] if prefixed_tags and unprefixed_tags else None
 
 
-def letters(tags: Iterable[str]) -> str | None:
+def scheme_letters(tags: Iterable[str]) -> str | None:
   """Returns the letters of the tags' scheme; None if they have no scheme.
 
   Tags have no scheme if `find_unprefixed` finds a tag without a prefix.
   """
   entity_tags = {*tags} - {"O"}
-  matches = [m for tag in entity_tags if (m := _PREFIXED.fullmatch(tag))]
+  matches = [m for tag in entity_tags if (m := _PREFIXED_TAG.fullmatch(tag))]
   if not matches or len(matches) < len(entity_tags):
     return None
   # Letters without types mark no entities unless B or I is among them.
@@ -86,7 +88,7 @@ def letters(tags: Iterable[str]) -> str | None:
   )
 
 
-def warning(tags: Iterable[str]) -> str | None:
+def spelling_warning(tags: Iterable[str]) -> str | None:
   """Returns a warning if tags look like entities in an unknown spelling.
 
   Tags look like entities in two cases. In the first, one type has a tag for the
@@ -97,10 +99,10 @@ def warning(tags: Iterable[str]) -> str | None:
     tags: the labels of a task.
   """
   tags = sorted({*tags})
-  if letters(tags) is not None:
+  if scheme_letters(tags) is not None:
     return None
   entity_tags = [tag for tag in tags if tag.lower() not in _OUTSIDE_TAGS]
-  for spelling in _SPELLINGS:
+  for spelling in _TAG_SPELLINGS:
     # Type of entity -> first letter of the spelled prefix -> tag.
     by_type: dict[str, dict[str, str]] = {}
     for tag in entity_tags:
@@ -122,7 +124,7 @@ def warning(tags: Iterable[str]) -> str | None:
       ),
       [],
     )
-    has_types = spelling is not _SPELLINGS[-1] and any(by_type)
+    has_types = spelling is not _TAG_SPELLINGS[-1] and any(by_type)
     all_match = (
       all(map(spelling.fullmatch, entity_tags)) and entity_tags != tags
     )
@@ -145,10 +147,10 @@ def all_labels(tags: Iterable[str]) -> tuple[str, ...]:
   tags that no example has. Tags without prefixes are sorted and not changed.
   """
   tags = {*tags}
-  scheme = letters(tags)
+  scheme = scheme_letters(tags)
   if scheme is None:
     return tuple(sorted(tags, key=lambda tag: (tag != "O", tag)))
-  matches = map(_PREFIXED.fullmatch, tags - {"O"})
+  matches = map(_PREFIXED_TAG.fullmatch, tags - {"O"})
   types = {match[2] or "" for match in matches if match}
   pairs = (
     (letter, entity_type) for entity_type in sorted(types) for letter in scheme
@@ -166,10 +168,10 @@ def to_iobes(tag: str) -> str | None:
   """Converts a tag of any scheme to IOBES; None for a tag without prefix."""
   if tag == "O":
     return tag
-  match = _PREFIXED.fullmatch(tag)
+  match = _PREFIXED_TAG.fullmatch(tag)
   if not match:
     return None
-  return f"{_IOBES.get(match[1], match[1])}-{match[2] or _UNTYPED}"
+  return f"{_IOBES_LETTERS.get(match[1], match[1])}-{match[2] or _NO_TYPE}"
 
 
 def entities(tags: Sequence[str | None]) -> list[tuple[str, int, int]]:

@@ -17,7 +17,7 @@ TFDS = "tfds"
 PREFIX = TFDS + ":"
 
 
-def _builder(name: str) -> Any:
+def _open_builder(name: str) -> Any:
   """Opens a data set of TensorFlow Datasets, after downloading it if needed.
 
   Raises:
@@ -43,7 +43,7 @@ def _builder(name: str) -> Any:
 
 def splits(name: str) -> list[str]:
   """Returns the names of the splits of a data set."""
-  return list(_builder(name).info.splits)
+  return list(_open_builder(name).info.splits)
 
 
 def records(path: str, labels: Sequence[str] = ()) -> Iterator[Record]:
@@ -60,7 +60,7 @@ def records(path: str, labels: Sequence[str] = ()) -> Iterator[Record]:
   import tensorflow_datasets as tfds
 
   name, _, split = path.removeprefix(PREFIX).rpartition(":")
-  builder = _builder(name)
+  builder = _open_builder(name)
   if split not in builder.info.splits:
     raise UserError(
       f"{path}: no split {split!r}; there are {', '.join(builder.info.splits)}."
@@ -68,7 +68,7 @@ def records(path: str, labels: Sequence[str] = ()) -> Iterator[Record]:
   config = tfds.ReadConfig(interleave_cycle_length=1)
   ds = builder.as_dataset(split=split, shuffle_files=False, read_config=config)
   for i, row in enumerate(tfds.as_numpy(ds)):
-    fields = _plain(row, builder.info.features, tuple(labels))
+    fields = _to_python(row, builder.info.features, tuple(labels))
     record = Record(fields, f"{path}: example {i}")
     if name.startswith("race"):
       yield from choices.race_questions(record, str(fields["example_id"]))
@@ -79,7 +79,7 @@ def records(path: str, labels: Sequence[str] = ()) -> Iterator[Record]:
       yield record
 
 
-def _plain(content: Any, feature: Any, labels: tuple[str, ...]) -> Any:
+def _to_python(content: Any, feature: Any, labels: tuple[str, ...]) -> Any:
   """Converts a value of a data set to texts, numbers, lists and dicts.
 
   Args:
@@ -90,7 +90,7 @@ def _plain(content: Any, feature: Any, labels: tuple[str, ...]) -> Any:
   import tensorflow_datasets as tfds
 
   if isinstance(content, dict):
-    return {k: _plain(v, feature[k], labels) for k, v in content.items()}
+    return {k: _to_python(v, feature[k], labels) for k, v in content.items()}
   is_class = isinstance(feature, tfds.features.ClassLabel)
   if is_class and np.ndim(content) == 0:
     name = feature.int2str(int(content)) if content >= 0 else None
@@ -100,7 +100,7 @@ def _plain(content: Any, feature: Any, labels: tuple[str, ...]) -> Any:
   if is_ragged or isinstance(content, list | tuple | np.ndarray):
     inner_feature = getattr(feature, "feature", feature)
     elements = content.to_list() if is_ragged else list(content)
-    return [_plain(element, inner_feature, labels) for element in elements]
+    return [_to_python(element, inner_feature, labels) for element in elements]
   if isinstance(content, bytes):
     return content.decode("utf-8", "replace")
   return content.item() if isinstance(content, np.generic) else content
