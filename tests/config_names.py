@@ -6,12 +6,16 @@ import pathlib
 _PATH = pathlib.Path(__file__).parent / "training" / "config_values.json"
 # Name -> {"model.variant": "base", ...}. JSON has no tuples and no
 # placeholders, so the file has {"tuple": [...]} and {"placeholder": "int"}.
-VALUES = json.loads(_PATH.read_text(encoding="utf-8"))
-PRETRAINING = [name for name in VALUES if "data.builder" in VALUES[name]]
-TASKS = [name for name in VALUES if "data.builder" not in VALUES[name]]
+CONFIG_VALUES = json.loads(_PATH.read_text(encoding="utf-8"))
+PRETRAINING_CONFIGS = [
+  name for name in CONFIG_VALUES if "data.builder" in CONFIG_VALUES[name]
+]
+TASK_CONFIGS = [
+  name for name in CONFIG_VALUES if "data.builder" not in CONFIG_VALUES[name]
+]
 
 
-def docstring(name: str) -> str:
+def config_file_text(name: str) -> str:
   """Returns the text of the file that defines a config."""
   file = f"{name.partition(':')[0]}.py"
   root = pathlib.Path(__file__).parents[1]

@@ -81,7 +81,7 @@ _CHANGES_BY_FAMILY = {
 }
 
 
-def write(path, family, vocabulary, vocab_size=64, seed=0):
+def write_reference(path, family, vocabulary, vocab_size=64, seed=0):
   """Writes a random model of transformers; for ELECTRA, two in two folders.
 
   Args:
@@ -96,7 +96,7 @@ def write(path, family, vocabulary, vocab_size=64, seed=0):
     their embeddings.
   """
   name, sizes, _ = REFERENCES[family]
-  model = build(name, sizes | dict(vocab_size=vocab_size), seed)
+  model = build_reference(name, sizes | dict(vocab_size=vocab_size), seed)
   path = pathlib.Path(path)
   path.mkdir(parents=True)
   shutil.copy(vocabulary, path / "vocab.txt")
@@ -104,7 +104,7 @@ def write(path, family, vocabulary, vocab_size=64, seed=0):
     model.save_pretrained(path)
     return model
   sizes = sizes | GENERATOR | dict(vocab_size=vocab_size)
-  generator = build("ElectraForMaskedLM", sizes, seed + 1)
+  generator = build_reference("ElectraForMaskedLM", sizes, seed + 1)
   generator.electra.embeddings = model.electra.embeddings
   generator.tie_weights()
   model.save_pretrained(path / "discriminator")
@@ -112,7 +112,7 @@ def write(path, family, vocabulary, vocab_size=64, seed=0):
   return model, generator
 
 
-def build(name, sizes, seed=0):
+def build_reference(name, sizes, seed=0):
   """Returns a model whose parameters are all random."""
   cls = getattr(transformers, name)
   torch.manual_seed(seed)
@@ -167,7 +167,7 @@ def config_of(family, prepared, model, **changes):
   return config
 
 
-def train_module(config, workdir):
+def run_config(config, workdir):
   """Runs a config; returns the rows of training and the run's config.json."""
   train.run(config, str(workdir))
   rows = logging.read_rows(str(workdir / "metrics.jsonl"))
@@ -175,7 +175,7 @@ def train_module(config, workdir):
   return [row for row in rows if row["split"] == "train"], config
 
 
-def batches(config):
+def batches_of_run(config):
   """Returns the batches of a run's steps, as numpy arrays."""
   opened = loader.open_data(seed=config["seed"], **config["data"])
   rows = config["batch_size"]
@@ -195,48 +195,48 @@ def _tensors(batch, family):
   return tensors, inputs
 
 
-def _at(hidden, positions):
+def _gather(hidden, positions):
   """Gathers vectors at positions: [b, l, d] -> [b, m, d]."""
   return torch.stack(
     [x[p] for x, p in zip(hidden, positions.long(), strict=True)]
   )
 
 
-def _mean(losses, weights):
+def _weighted_mean(losses, weights):
   return (losses * weights).sum() / weights.sum()
 
 
-def _masked(logits, tensors):
-  logits = _at(logits, tensors["mlm_positions"])
+def _masked_lm_loss(logits, tensors):
+  logits = _gather(logits, tensors["mlm_positions"])
   losses = functional.cross_entropy(
     logits.transpose(1, 2), tensors["mlm_ids"].long(), reduction="none"
   )
-  return _mean(losses, tensors["mlm_weights"])
+  return _weighted_mean(losses, tensors["mlm_weights"])
 
 
-def loss(model, family, batch, noise):
+def reference_losses(model, family, batch, noise):
   """Returns {name: loss} of a batch; "loss" is the sum, which is trained.
 
   Args:
-    model: the model that `write` returned.
+    model: the model that `write_reference` returned.
     family: a key of `REFERENCES`.
     batch: numpy arrays of the run's batch.
     noise: the random key for what ELECTRA's generator draws in this step.
   """
   tensors, inputs = _tensors(batch, family)
   if family == "electra":
-    return _electra(model, tensors, inputs, batch, noise)
+    return _electra_losses(model, tensors, inputs, batch, noise)
   out = model(**inputs)
   if family == "gpt":
     losses = functional.cross_entropy(
       out.logits.transpose(1, 2), tensors["lm_ids"].long(), reduction="none"
     )
-    losses_by_name = {"lm_loss": _mean(losses, tensors["lm_weights"])}
+    losses_by_name = {"lm_loss": _weighted_mean(losses, tensors["lm_weights"])}
   else:
     logits = (
       out.prediction_logits if family in ("bert", "albert") else out.logits
     )
-    losses_by_name = {"mlm_loss": _masked(logits, tensors)}
+    losses_by_name = {"mlm_loss": _masked_lm_loss(logits, tensors)}
   if family in ("bert", "albert"):
     name, key = dict(
       bert=("nsp_loss", "seq_relationship_logits"),
@@ -247,11 +247,11 @@ def loss(model, family, batch, noise):
   return losses_by_name | {"loss": sum(losses_by_name.values())}
 
 
-def _electra(model, tensors, inputs, batch, noise):
+def _electra_losses(model, tensors, inputs, batch, noise):
   discriminator, generator = model
   logits = generator(**inputs).logits
-  losses_by_name = {"mlm_loss": _masked(logits, tensors)}
-  slot_logits = _at(logits, tensors["mlm_positions"]).detach().numpy()
+  losses_by_name = {"mlm_loss": _masked_lm_loss(logits, tensors)}
+  slot_logits = _gather(logits, tensors["mlm_positions"]).detach().numpy()
   drawn_ids = electra.sample(jnp.asarray(slot_logits), noise, 1.0)
   slots = (batch["input_ids"], batch["mlm_positions"])
   weights = batch["mlm_weights"]
@@ -264,7 +264,9 @@ def _electra(model, tensors, inputs, batch, noise):
   losses = functional.binary_cross_entropy_with_logits(
     discriminator(**inputs).logits, is_replaced, reduction="none"
   )
-  losses_by_name["rtd_loss"] = _mean(losses, inputs["attention_mask"].float())
+  losses_by_name["rtd_loss"] = _weighted_mean(
+    losses, inputs["attention_mask"].float()
+  )
   return losses_by_name | {
     "loss": losses_by_name["mlm_loss"] + 50.0 * losses_by_name["rtd_loss"]
   }
@@ -274,7 +276,7 @@ def train_reference(model, family, config, rates):
   """Trains a model of transformers, and returns {name: loss} of each step.
 
   Args:
-    model: the model that `write` returned; it is trained in place.
+    model: the model that `write_reference` returned; it is trained in place.
     family: a key of `REFERENCES`.
     config: the run's config, which defines the batches.
     rates: the learning rate of each step.
@@ -284,9 +286,9 @@ def train_reference(model, family, config, rates):
   parameters = {id(p): p for m in modules for p in m.parameters()}
   optimizer = torch.optim.AdamW(parameters.values(), **ADAM)
   rows, key = [], jax.random.key(config["seed"])
-  for step, batch in enumerate(batches(config)[: len(rates)]):
+  for step, batch in enumerate(batches_of_run(config)[: len(rates)]):
     noise = jax.random.split(jax.random.fold_in(key, step), 3)[2]
-    losses = loss(model, family, batch, noise)
+    losses = reference_losses(model, family, batch, noise)
     optimizer.zero_grad()
     losses["loss"].backward()
     for group in optimizer.param_groups:
@@ -296,11 +298,11 @@ def train_reference(model, family, config, rates):
   return rows
 
 
-def lengthen(model, row, bias):
+def add_piece(model, row, bias):
   """Returns a model with one more piece.
 
   Args:
-    model: the model that `write` returned; it is changed in place.
+    model: the model that `write_reference` returned; it is changed in place.
     row: the new row of the word table.
     bias: the new bias of the masked-LM head; None for a head without bias.
   """

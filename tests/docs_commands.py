@@ -46,7 +46,7 @@ _INLINE = re.compile(
   r"`((?:bert_jax [a-z-]+ -|python |pip install |make )[^`]+)`", re.S
 )
 # Placeholder of the pages -> its replacement in the folder.
-NAMES = {
+REPLACEMENTS = {
   "PATH": "runs/mine",
   "MODEL": "runs/mine",
   "BERT": "runs/mine",
@@ -62,16 +62,22 @@ NAMES = {
 }
 # Placeholder -> replacement for programs only. DIR holds the ELMo model of the
 # previous page.
-IN_PROGRAMS = {
+PROGRAM_REPLACEMENTS = {
   '"DIR"': '"runs/mine"',
   '"runs/elmo_original"': '"DIR"',
   "steps=2700": "steps=20",
 }
 # Folder of `runs` that no command makes -> the kind of its task.
-FINE_TUNED = {"ner": "tagging", "squad": "span"}
+FINE_TUNED_KINDS = {"ner": "tagging", "squad": "span"}
 # Programs whose flags are only parsed, because they need a GPU or much time.
-ON_GPU = ("train_step", "elmo_step", "inference", "kernels", "teacher_student")
-PARSE = """
+GPU_PROGRAMS = (
+  "train_step",
+  "elmo_step",
+  "inference",
+  "kernels",
+  "teacher_student",
+)
+PARSE_ONLY_CODE = """
 import argparse, runpy, sys
 parse = argparse.ArgumentParser.parse_args
 def only(self, *a, **k):
@@ -83,12 +89,12 @@ sys.path.insert(0, sys.argv[0].rpartition("/")[0])
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 # This code runs before a program of a page. It defines the program's names.
-PRELUDE = """
+PRELUDE_CODE = """
 import numpy as np
 PATH, texts = "runs/mine", ["Some text here.", "Some more."]
 ids = np.ones((1, 4), np.int32)
 """
-SMALL = {
+SMALL_VALUES = {
   "total_steps": 2,
   "batch_size": 8,
   "micro_batches": 1,
@@ -100,7 +106,7 @@ SMALL = {
   "data.max_predictions": 5,
   "data.streams": 0,
 }
-SIZES = {
+SMALL_SIZES = {
   "hidden": 32,
   "embedding_size": 32,
   "num_layers": 4,
@@ -124,7 +130,7 @@ class Command(NamedTuple):
   program: bool = False
 
 
-class Done(NamedTuple):
+class Outcome(NamedTuple):
   """Holds the outcome of a command.
 
   Attributes:
@@ -140,18 +146,20 @@ class Done(NamedTuple):
   error: str | None
 
 
-def commands() -> list[Command]:
+def all_commands() -> list[Command]:
   """Returns the commands of all pages, in order, each once."""
   by_text: dict[tuple[str, str], Command] = {}
   for page in PAGES:
-    for command in _of_page(page, (ROOT / page).read_text(encoding="utf-8")):
+    for command in _commands_of_page(
+      page, (ROOT / page).read_text(encoding="utf-8")
+    ):
       by_text.setdefault(
         (command.text, page if command.program else ""), command
       )
   return list(by_text.values())
 
 
-def _of_page(page: str, text: str) -> Iterator[Command]:
+def _commands_of_page(page: str, text: str) -> Iterator[Command]:
   matches = []
   for match in _BLOCK.finditer(text):
     matches.append((match.start(), match[2], match[3]))
@@ -205,8 +213,8 @@ def make_folder(folder: pathlib.Path) -> None:
   (folder / "blanks.jsonl").write_text(json.dumps(cloze_row) + "\n")
   vectors = [f"{w} {draw.random()} {draw.random()}\n" for w in words]
   (folder / "glove.txt").write_text("".join(vectors))
-  for name, kind in FINE_TUNED.items():
-    tiny_tasks.write_tuned(folder / "runs" / name, kind)
+  for name, kind in FINE_TUNED_KINDS.items():
+    tiny_tasks.write_fine_tuned(folder / "runs" / name, kind)
   (folder / "runs" / "one").mkdir()
   rows = ["index\tprediction", *(f"{i}\t{i % 2}" for i in range(1821)), ""]
   (folder / "runs" / "one" / "SST-2.tsv").write_text("\n".join(rows))
@@ -242,7 +250,9 @@ def small_flags(path: str) -> list[str]:
   """Returns flags of `bert_jax train` that make a config's run small."""
   config = configs.load_defaults(path)
   flat_config = flatten(config)
-  flags = {key: setting for key, setting in SMALL.items() if key in flat_config}
+  flags = {
+    key: setting for key, setting in SMALL_VALUES.items() if key in flat_config
+  }
   if config_lib.trains_on_task(config):
     flags.pop("data.max_predictions", None)
   for key in flat_config:
@@ -255,7 +265,7 @@ def small_flags(path: str) -> list[str]:
     models["teacher.model"] = config["teacher"]["model"]
   for section, model in models.items():
     settable = configs._encoder_attributes(model)
-    sizes = {name: v for name, v in SIZES.items() if name in settable}
+    sizes = {name: v for name, v in SMALL_SIZES.items() if name in settable}
     if path.partition(":")[0].endswith("small.py"):
       # A student copies given layers of its teacher, which must exist.
       del sizes["num_layers"]
@@ -263,10 +273,10 @@ def small_flags(path: str) -> list[str]:
   return [f"--config.{key}={setting}" for key, setting in flags.items()]
 
 
-def small(words: list[str]) -> list[str] | None:
+def make_small(words: list[str]) -> list[str] | None:
   """Returns the command at a small size; None if only its flags are parsed."""
   program = " ".join(words[2:4]) if words[1] == "-m" else words[1]
-  if program.rpartition("/")[2].removesuffix(".py") in ON_GPU:
+  if program.rpartition("/")[2].removesuffix(".py") in GPU_PROGRAMS:
     return None
   if program == "bert_jax vocab":
     words = [*words, "--size", "300"]
@@ -310,7 +320,7 @@ def check_install(command: Command) -> str | None:
   return None
 
 
-def set_up(folder: pathlib.Path) -> list[Command]:
+def setup_commands(folder: pathlib.Path) -> list[Command]:
   """Returns the commands that make the models which the pages assume."""
   run_flags = "--config.data.path=data/mine --config.teacher.path=runs/mine"
   lines = [
@@ -326,48 +336,48 @@ def set_up(folder: pathlib.Path) -> list[Command]:
   return [Command("set up", line) for line in lines]
 
 
-def run(command: Command, folder: pathlib.Path) -> Done:
+def run_command(command: Command, folder: pathlib.Path) -> Outcome:
   """Runs a command of a page in a folder of `make_folder`."""
   start = time.monotonic()
   text = command.text
   if not command.program and not re.match(
     r"(\w+=\S+ )?(python|bert_jax) ", text
   ):
-    return Done(command, "", 0.0, check_install(command))
+    return Outcome(command, "", 0.0, check_install(command))
   if "elmo_original" in text and not (folder / "bilm").exists():
-    return Done(command, "", 0.0, None)
+    return Outcome(command, "", 0.0, None)
   has_pandas = importlib.util.find_spec("pandas") is not None
   if command.program and "import pandas" in text and not has_pandas:
     # tests/use/test_model.py runs these programs with a stand-in for pandas.
-    return Done(command, "", 0.0, None)
+    return Outcome(command, "", 0.0, None)
   environment = os.environ | {"JAX_PLATFORMS": "cpu"}
   path = [str(ROOT), environment.get("PYTHONPATH", "")]
   environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
   if command.program:
-    for name, path in IN_PROGRAMS.items():
+    for name, path in PROGRAM_REPLACEMENTS.items():
       text = text.replace(name, path)
-    arguments = [sys.executable, "-c", PRELUDE + text]
+    arguments = [sys.executable, "-c", PRELUDE_CODE + text]
   else:
     words = shlex.split(text)
     while "=" in words[0]:
       words = words[1:]
     if words[0] == "bert_jax":
       words = ["python", "-m", *words]
-    words = [_named(word) for word in words]
+    words = [_replace_placeholder(word) for word in words]
     if "benchmarks/exported.py" in words:
       words[words.index("DIR")] = "runs/sst2"
     if "bilm" in words and not (folder / "bilm").exists():
-      return Done(command, "", 0.0, None)
+      return Outcome(command, "", 0.0, None)
     if "uncased_L-12_H-768_A-12" in words:
       _write_tf1(folder / "uncased_L-12_H-768_A-12")
-    words = _outputs(words, folder)
-    small_words = small(words)
+    words = _make_room_for_output(words, folder)
+    small_words = make_small(words)
     if small_words is None:
       words = words[1:]
-      arguments = [sys.executable, "-c", PARSE, *words]
+      arguments = [sys.executable, "-c", PARSE_ONLY_CODE, *words]
     else:
       arguments = [sys.executable, *small_words[1:]]
-      arguments = _expanded(arguments, folder)
+      arguments = _expand_patterns(arguments, folder)
   process = subprocess.run(
     arguments, cwd=folder, env=environment, capture_output=True, text=True
   )
@@ -380,18 +390,18 @@ def run(command: Command, folder: pathlib.Path) -> Done:
   if process.returncode and not lacks_compiler:
     lines = (process.stderr or process.stdout).strip().splitlines()
     error = "\n".join(lines[-6:]) or f"exit status {process.returncode}"
-  return Done(command, shlex.join(arguments[1:]), seconds, error)
+  return Outcome(command, shlex.join(arguments[1:]), seconds, error)
 
 
-def _named(word: str) -> str:
+def _replace_placeholder(word: str) -> str:
   """Replaces the placeholder in a word of a page, also after "="."""
-  if word in NAMES:
-    return NAMES[word]
+  if word in REPLACEMENTS:
+    return REPLACEMENTS[word]
   flag, equal, word_after = word.partition("=")
-  return f"{flag}={NAMES.get(word_after, word_after)}" if equal else word
+  return f"{flag}={REPLACEMENTS.get(word_after, word_after)}" if equal else word
 
 
-def _outputs(words: list[str], folder: pathlib.Path) -> list[str]:
+def _make_room_for_output(words: list[str], folder: pathlib.Path) -> list[str]:
   """Makes room for a command's output, because pages repeat the names.
 
   An earlier output is removed, or the new output gets another name.
@@ -415,7 +425,7 @@ def _outputs(words: list[str], folder: pathlib.Path) -> list[str]:
   return words
 
 
-def _expanded(words: list[str], folder: pathlib.Path) -> list[str]:
+def _expand_patterns(words: list[str], folder: pathlib.Path) -> list[str]:
   """Expands patterns of files, as a shell would."""
   expanded = []
   for word in words:
@@ -439,15 +449,15 @@ def _write_tf1(path: pathlib.Path) -> None:
     (path / "vocab.txt").write_text("\n".join(pieces) + "\n")
 
 
-def walk(folder: pathlib.Path, only: str = "") -> Iterator[Done]:
+def run_all(folder: pathlib.Path, only: str = "") -> Iterator[Outcome]:
   """Yields the outcome of each command that contains the text `only`."""
   first_commands = []
   if not (folder / "text").exists():
     make_folder(folder)
-    first_commands = set_up(folder)
-  for command in [*first_commands, *commands()]:
+    first_commands = setup_commands(folder)
+  for command in [*first_commands, *all_commands()]:
     if only in command.text or command.page == "set up":
-      yield run(command, folder)
+      yield run_command(command, folder)
       if command.text.startswith("bert_jax prepare --input 'text"):
         wiki = folder / "data" / "wiki"
         if not wiki.exists():
@@ -465,7 +475,7 @@ def main() -> None:
   with tempfile.TemporaryDirectory() as scratch:
     folder = pathlib.Path(args.keep or scratch)
     folder.mkdir(exist_ok=True)
-    for outcome in walk(folder, args.only):
+    for outcome in run_all(folder, args.only):
       failed += outcome.error is not None
       state = (
         "FAILED" if outcome.error else "ran" if outcome.ran else "compared"

@@ -6,10 +6,10 @@ import numpy as np
 
 from bert_jax.examples import masking
 
-CLS, SEP, MASK, VOCAB = 2, 3, 4, 1000
+CLS, SEP, MASK, VOCAB_SIZE = 2, 3, 4, 1000
 
 
-def rows(lengths, width, pad=0, left=False):
+def make_rows(lengths, width, pad=0, left=False):
   """Returns the ids, the maskable columns and the lengths of rows.
 
   A row is [CLS], 10, 11, ..., [SEP] and padding.
@@ -23,26 +23,26 @@ def rows(lengths, width, pad=0, left=False):
   return ids, maskable, np.array(lengths)
 
 
-def mask(ids, maskable, lengths, seed=0, first=0, **options):
+def mask_rows(ids, maskable, lengths, seed=0, first=0, **options):
   positions = np.arange(first, first + len(ids), dtype=np.uint64)
   fields = [field.name for field in dataclasses.fields(masking.MaskOptions)]
   masks = masking.check_mask_options(
     masking.MaskOptions(**{k: options.pop(k) for k in fields if k in options})
   )
-  options = {"mask_id": MASK, "vocab_size": VOCAB} | options
+  options = {"mask_id": MASK, "vocab_size": VOCAB_SIZE} | options
   return masking.mask_tokens(
     ids, maskable, lengths, positions, seed, masks, **options
   )
 
 
-def word_rows(count, width, seed):
-  """Returns the arrays of `rows`, and True at the starts of words.
+def make_word_rows(count, width, seed):
+  """Returns the arrays of `make_rows`, and True at the starts of words.
 
   A word has 1 to 5 pieces.
   """
   rng = np.random.default_rng(seed)
   lengths = rng.choice([width, width, width, 9, 30], count)
-  ids, maskable, lengths = rows(lengths.tolist(), width)
+  ids, maskable, lengths = make_rows(lengths.tolist(), width)
   starts = np.zeros(ids.shape, bool)
   for row in starts:
     sizes = rng.choice([1, 1, 1, 1, 2, 2, 3, 5], width)

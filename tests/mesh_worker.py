@@ -23,7 +23,7 @@ from bert_jax.training.state import (
 from bert_jax.weights import checkpoint
 
 # Meshes (data, fsdp, tensor), and numbers of micro-batches.
-FULL = (
+MESHES_AND_COUNTS = (
   [(1, 1, 1), (8, 1, 1), (4, 2, 1), (2, 4, 1), (4, 1, 2), (2, 1, 4), (2, 2, 2)],
   (1, 2, 4, 8),
 )
@@ -72,7 +72,7 @@ def make_objective_and_optimizer(mesh, **model):
   )
 
 
-def names(tree):
+def leaves_by_name(tree):
   return {
     jax.tree_util.keystr(path): leaf
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
@@ -83,7 +83,7 @@ def count_shards(state):
   """Returns {name: the number of different shards on the devices}."""
   return {
     name: len({str(shard.index) for shard in x.addressable_shards})
-    for name, x in names(state).items()
+    for name, x in leaves_by_name(state).items()
   }
 
 
@@ -121,11 +121,11 @@ def run_meshes(folder, report, meshes):
       losses, shards, state, layout = train(mesh)
       report["losses"][name], report["shards"][name] = losses, shards
       state_in_file = resize_to_layout(state, layout)
-      np.savez(folder / name, **jax.device_get(names(state_in_file)))
+      np.savez(folder / name, **jax.device_get(leaves_by_name(state_in_file)))
       tables = state.params["encoder"]["embeddings"]
       report["rows"][name] = len(tables["word"]["embedding"])
       if shape == (2, 2, 2):
-        check_padding(report, mesh, state)
+        report_padding(report, mesh, state)
       if first_state is None:
         first_state = state_in_file
         with checkpoint.Checkpointer(str(folder)) as saver:
@@ -145,28 +145,28 @@ def run_meshes(folder, report, meshes):
       )
 
 
-def check_padding(report, mesh, state):
+def report_padding(report, mesh, state):
   padding_rows = [
     x[61:]
-    for name, x in names(state).items()
+    for name, x in leaves_by_name(state).items()
     if "['word']" in name or "['mlm']['bias']" in name
   ]
   report["padded_rows_are_zero"] = len(padding_rows) == 6 and not any(
     np.asarray(x).any() or not len(x) for x in padding_rows
   )
-  logits = logits_of(mesh)(state.params, make_batch(0))["mlm_logits"]
+  logits = make_logits_function(mesh)(state.params, make_batch(0))["mlm_logits"]
   probability = jax.nn.softmax(logits)[..., 61:].max()
   report["padded_probability"] = float(probability)
 
 
-def logits_of(mesh, **model):
+def make_logits_function(mesh, **model):
   options = MODEL | {"vocab_multiple": mesh.shape["tensor"]} | model
   options.pop("family")
   module = bert.ForPreTraining(bert.build(**options))
   return jax.jit(lambda params, batch: module.apply({"params": params}, batch))
 
 
-def look_at_graphs(report):
+def report_graphs(report):
   """Counts sharding constraints with and without rules, and looks for masks."""
   mesh = make_mesh((2, 2, 2))
   batch = make_batch(0)
@@ -178,15 +178,19 @@ def look_at_graphs(report):
     return text.count("sdy.sharding_constraint ")
 
   with sharding.use_mesh(mesh):
-    report["constraints"]["with"] = constraints(logits_of(mesh))
-  report["constraints"]["without"] = constraints(logits_of(mesh))
+    report["constraints"]["with"] = constraints(make_logits_function(mesh))
+  report["constraints"]["without"] = constraints(make_logits_function(mesh))
   for size in (60, 61):
     objective, optimizer, _ = make_objective_and_optimizer(
       mesh, vocab_size=size
     )
     params = abstract_state(objective, optimizer, mesh, batch).params
     with sharding.use_mesh(mesh):
-      text = logits_of(mesh, vocab_size=size).lower(params, batch).as_text()
+      text = (
+        make_logits_function(mesh, vocab_size=size)
+        .lower(params, batch)
+        .as_text()
+      )
     # Only the masked-LM head has arrays with 11 slots. The attention's masks
     # have other shapes.
     masks = [s for s in text.splitlines() if "select" in s and "32x11x" in s]
@@ -199,7 +203,7 @@ def run_micro_batches(folder, report, counts):
     for micro_batches in counts:
       losses, _, state, layout = train(mesh, micro_batches, **NO_DROPOUT)
       report["losses"][f"parts{micro_batches}"] = losses
-      saved = jax.device_get(names(resize_to_layout(state, layout)))
+      saved = jax.device_get(leaves_by_name(resize_to_layout(state, layout)))
       np.savez(folder / f"parts{micro_batches}", **saved)
 
 
@@ -220,7 +224,7 @@ def run_dropout(report):
     report["dropout"][str(count)] = {"distinct": len(shards), "same": is_same}
 
 
-class Ten:
+class TenExamples:
   """Reads ten examples, of which eight are right, and then padding rows."""
 
   def __len__(self):
@@ -251,13 +255,13 @@ def run_evaluation(report):
       for size in {1, 3, 4, 7, 10, 16, 8}:
         if size % devices == 0:
           means = evaluate.evaluate(
-            step, objective.coefficients, state, {}, Ten(), size, mesh
+            step, objective.coefficients, state, {}, TenExamples(), size, mesh
           )
           name = f"{devices} devices, batch {size}"
           report["evaluation"][name] = means["accuracy"]
 
 
-def refuse(report, name, function):
+def report_refusal(report, name, function):
   try:
     function()
   except ValueError as e:
@@ -271,16 +275,18 @@ def run_refusals(report):
     boxed = jax.eval_shape(objective.init, jax.random.key(0), make_batch(0))
     sharding.check_parameter_sizes(mesh, boxed)
 
-  refuse(report, "heads", lambda: sizes((2, 1, 4), heads=2))
-  refuse(report, "mlp", lambda: sizes((2, 1, 4), mlp=62))
-  refuse(report, "hidden", lambda: sizes((1, 8, 1), hidden=36))
+  report_refusal(report, "heads", lambda: sizes((2, 1, 4), heads=2))
+  report_refusal(report, "mlp", lambda: sizes((2, 1, 4), mlp=62))
+  report_refusal(report, "hidden", lambda: sizes((1, 8, 1), hidden=36))
   mesh = make_mesh((4, 2, 1))
-  refuse(report, "batch", lambda: sharding.check_batch_size(mesh, 12, 1))
-  refuse(report, "devices", lambda: sharding.make_mesh(3, 1, 2))
+  report_refusal(
+    report, "batch", lambda: sharding.check_batch_size(mesh, 12, 1)
+  )
+  report_refusal(report, "devices", lambda: sharding.make_mesh(3, 1, 2))
 
 
 def main(folder):
-  meshes, micro_batch_counts = FULL
+  meshes, micro_batch_counts = MESHES_AND_COUNTS
   report = {
     key: {}
     for key in (
@@ -298,7 +304,7 @@ def main(folder):
   run_refusals(report)
   run_dropout(report)
   run_evaluation(report)
-  look_at_graphs(report)
+  report_graphs(report)
   run_meshes(folder, report, meshes)
   run_micro_batches(folder, report, micro_batch_counts)
   (folder / "results.json").write_text(json.dumps(report), encoding="utf-8")

@@ -9,7 +9,7 @@ SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 FIRST_ID = 5
 
 
-def numbered(sizes):
+def numbered_documents(sizes):
   """Returns documents with sentences of these sizes, and the next free id."""
   documents, token = [], FIRST_ID
   for document in sizes:
@@ -20,7 +20,7 @@ def numbered(sizes):
   return documents, token
 
 
-def realistic(count, seed):
+def realistic_sizes(count, seed):
   """Returns sizes like Wikipedia's: many short documents, a few long ones."""
   rng = np.random.default_rng(seed)
   lengths = np.ceil(rng.lognormal(2.3, 1.0, count)).astype(int)
@@ -30,6 +30,9 @@ def realistic(count, seed):
 
 
 def document_of(corpus, tokens):
-  """Returns the document number of each token of a `numbered` corpus."""
+  """Returns for each token the number of its document.
+
+  The corpus is made of the documents of `numbered_documents`.
+  """
   starts = corpus.sentences[corpus.documents]
   return np.searchsorted(starts, np.asarray(tokens) - FIRST_ID, "right") - 1

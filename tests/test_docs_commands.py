@@ -29,7 +29,7 @@ print(1)
 
 
 def test_commands_of_a_page():
-  commands = list(docs_commands._of_page("README.md", PAGE))
+  commands = list(docs_commands._commands_of_page("README.md", PAGE))
   assert [(c.text, c.program) for c in commands] == [
     ("bert_jax evaluate --model A", False),
     (
@@ -42,7 +42,7 @@ def test_commands_of_a_page():
 
 
 def test_every_page_is_walked():
-  commands = docs_commands.commands()
+  commands = docs_commands.all_commands()
   texts = [c.text for c in commands]
   assert len(commands) > 50 and len(texts) == len(set(texts))
   pages = {c.page for c in commands}
@@ -70,7 +70,7 @@ def test_what_installs_is_compared(text, error):
 
 
 def test_what_installs_is_there():
-  for command in docs_commands.commands():
+  for command in docs_commands.all_commands():
     if command.text.startswith(("pip", "make")):
       assert docs_commands.check_install(command) is None, command
 
@@ -78,11 +78,11 @@ def test_what_installs_is_there():
 def parse(text):
   """Parses the flags of a command line that begins with bert_jax."""
   _, verb, *words = shlex.split(text[text.index("bert_jax ") :])
-  parser_of(verb).parse([docs_commands.NAMES.get(w, w) for w in words])
+  parser_of(verb).parse([docs_commands.REPLACEMENTS.get(w, w) for w in words])
 
 
 def test_verbs_have_the_flags_that_the_pages_give_them():
-  texts = [c.text for c in docs_commands.commands() if not c.program]
+  texts = [c.text for c in docs_commands.all_commands() if not c.program]
   texts = [text for text in texts if re.match(r"(\w+=\S+ )*bert_jax ", text)]
   for text in texts:
     parse(text)
@@ -114,5 +114,5 @@ def test_the_glossary_is_short_and_names_files_that_exist():
 
 @pytest.mark.slow
 def test_every_command_runs(tmp_path):
-  failures = [d for d in docs_commands.walk(tmp_path) if d.error]
+  failures = [d for d in docs_commands.run_all(tmp_path) if d.error]
   assert not failures, "\n\n".join(f"{d.command}\n{d.error}" for d in failures)

@@ -21,12 +21,17 @@ ROOT_FILES = {"__init__.py", "__main__.py", "py.typed"} | {
   *("files.py", "messages.py", "hashing.py")
 }
 # The modules that users import or start. They belong to no room.
-FACE = ("bert_jax", "bert_jax.__main__")
-MOST_ROOMS, MOST_LINES = 20, 900
+ENTRY_MODULES = ("bert_jax", "bert_jax.__main__")
+MAX_ROOMS, MAX_LINES = 20, 900
 # A machine with a GPU need not have these packages.
-SEQIO = ("seqio", "tensorflow", "tensorflow_datasets", "tensorflow_text")
+SEQIO_PACKAGES = (
+  "seqio",
+  "tensorflow",
+  "tensorflow_datasets",
+  "tensorflow_text",
+)
 # The functions of each verb in cli/. The verb's HELP says what they do.
-VERB = ("add_flags", "run")
+VERB_FUNCTIONS = ("add_flags", "run")
 
 
 class Room(NamedTuple):
@@ -116,8 +121,8 @@ FILES = {module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def room_of(module):
-  """Returns the room of a module; None for `FACE`, which is in no room."""
-  if module in FACE:
+  """Returns the room of a module; None for a module of `ENTRY_MODULES`."""
+  if module in ENTRY_MODULES:
     return None
   path = FILES[module].relative_to(PACKAGE)
   return path.parts[0] if len(path.parts) > 1 else "root"
@@ -142,7 +147,7 @@ def imports_of(tree):
       assert not node.level, f"line {node.lineno}: a relative import"
       names = [f"{node.module}.{alias.name}" for alias in node.names]
     elif isinstance(node, ast.Constant) and node.value in FILES:
-      if node.value in FACE:
+      if node.value in ENTRY_MODULES:
         continue  # Messages and queries of the version have the package's name.
       yield Import(node.value, node.lineno, False)
       continue
@@ -170,7 +175,7 @@ IMPORTS = [
 ]
 
 
-def place(module, imported):
+def describe_import(module, imported):
   path = FILES[module].relative_to(ROOT)
   return f"{path}:{imported.line} imports {imported.name}"
 
@@ -181,7 +186,7 @@ def test_the_root_holds_only_the_face_and_three_files():
   folders = {name for name, path in entries.items() if path.is_dir()}
   assert entries.keys() - folders <= ROOT_FILES
   assert folders == ROOMS.keys() - {"root"}
-  assert len(ROOMS) <= MOST_ROOMS
+  assert len(ROOMS) <= MAX_ROOMS
   assert {room_of(module) for module in FILES} == {None, *ROOMS}
 
 
@@ -223,7 +228,7 @@ def test_a_room_imports_what_its_line_says_and_no_less(room):
         top in lazy_packages and not imported.eager
       )
     if not is_allowed:
-      wrong_imports.append(place(module, imported))
+      wrong_imports.append(describe_import(module, imported))
   assert not wrong_imports, "\n".join(wrong_imports)
   unused_names = (
     (allowed_rooms | packages | lazy_packages)
@@ -255,9 +260,11 @@ def test_no_circle_between_files():
 
 def test_no_file_imports_the_face():
   wrong_imports = [
-    place(module, imported)
+    describe_import(module, imported)
     for module, imported, target in IMPORTS
-    if target is not None and target in FACE and module not in FACE
+    if target is not None
+    and target in ENTRY_MODULES
+    and module not in ENTRY_MODULES
   ]
   assert not wrong_imports, "\n".join(wrong_imports)
 
@@ -326,7 +333,10 @@ def source_files(*folders):
   ],
 )
 def test_neither_tensorflow_nor_seqio_is_loaded(modules):
-  code = f"import sys, {modules}\nprint(sorted(sys.modules.keys() & {SEQIO!r}))"
+  code = (
+    f"import sys, {modules}\n"
+    f"print(sorted(sys.modules.keys() & {SEQIO_PACKAGES!r}))"
+  )
   process = subprocess.run(
     [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
   )
@@ -338,7 +348,7 @@ def test_files_are_one_subject():
   """A longer file has a second subject, which should be another file."""
   for file in source_files("bert_jax", "configs", "benchmarks", "tests"):
     count = len(file.read_text(encoding="utf-8").splitlines())
-    assert count <= MOST_LINES, f"{file} has {count} lines"
+    assert count <= MAX_LINES, f"{file} has {count} lines"
 
 
 def public_functions(body):
@@ -367,7 +377,7 @@ def test_public_functions_are_annotated_and_documented():
       location = f"{file}:{node.lineno} {node.name}"
       if node.name == "setup":
         continue
-      is_short = len(node.body) == 1 or node.name in VERB
+      is_short = len(node.body) == 1 or node.name in VERB_FUNCTIONS
       assert is_short or ast.get_docstring(node), f"{location} has no docstring"
       assert node.returns, f"{location}: no annotation of what it returns"
       for argument in arguments:

@@ -9,27 +9,27 @@ from bert_jax.corpus import sources
 
 BERT_FORMAT = "One here.\nTwo there.\n\nThird document.\n"
 
-WANT = [["One here.", "Two there."], ["Third document."]]
+EXPECTED_DOCUMENTS = [["One here.", "Two there."], ["Third document."]]
 
 
-def documents(inputs, **options) -> list[list[str]]:
+def read_documents(inputs, **options) -> list[list[str]]:
   if not isinstance(inputs, list):
     inputs = str(inputs)
   return list(sources.read_documents(inputs, **options))
 
 
-def write(path, content):
+def write_file(path, content):
   if isinstance(content, str):
     content = content.encode("utf-8")
   path.write_bytes(content)
   return path
 
 
-def jsonl(*texts: str) -> str:
+def jsonl_text(*texts: str) -> str:
   return "".join(json.dumps({"id": 1, "text": t}) + "\n" for t in texts)
 
 
-def zstd(content: bytes) -> bytes:
+def compress_zstd(content: bytes) -> bytes:
   zstandard = pytest.importorskip("zstandard")
   half = len(content) // 2
   compress = zstandard.ZstdCompressor().compress
@@ -39,7 +39,7 @@ def zstd(content: bytes) -> bytes:
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def made_of(*words: int) -> str:
+def text_of_words(*words: int) -> str:
   """Returns a text in which each number is a word of four letters.
 
   Two texts share only the words of the numbers that both have.

@@ -3,12 +3,12 @@
 import json
 
 from tiny_vocabularies import (
-  ALBERT,
-  bert,
-  gpt1,
-  roberta,
-  sentencepiece,
-  write,
+  ALBERT_PIECES,
+  bert_vocabulary,
+  gpt1_vocabulary,
+  roberta_vocabulary,
+  sentencepiece_model,
+  write_files,
 )
 from tokenizers import AddedToken
 
@@ -43,22 +43,28 @@ TEXTS = (
 
 
 def albert():
-  return unigram.build(sentencepiece([*ALBERT, "c", "e", "t", "x", "▁x"]))
+  return unigram.build(
+    sentencepiece_model([*ALBERT_PIECES, "c", "e", "t", "x", "▁x"])
+  )
 
 
-MAKE = {
-  "bert": lambda: bert("the a an ##n ##a - . , n 中 x ##x e ##e"),
-  "roberta": roberta,
+MAKE_VOCABULARY = {
+  "bert": lambda: bert_vocabulary("the a an ##n ##a - . , n 中 x ##x e ##e"),
+  "roberta": roberta_vocabulary,
   "albert": albert,
-  "gpt1": gpt1,
+  "gpt1": gpt1_vocabulary,
 }
 
-FORMS = ("tokenizer.json", "tokenizer_config.json", "added_tokens.json")
+DECLARING_FILES = (
+  "tokenizer.json",
+  "tokenizer_config.json",
+  "added_tokens.json",
+)
 
 MODEL_TYPES = {"gpt1": "openai-gpt"}
 
 
-def numbered(vocabulary):
+def added_by_id(vocabulary):
   """Returns {id: added token}. The ids of new tokens follow those of pieces."""
   pieces = list(vocabulary.pieces)
   by_id = {}
@@ -74,13 +80,14 @@ def write_model(path, kind, form):
 
   Args:
     path: the folder to write.
-    kind: the name of a tokenizer, a key of `MAKE`.
-    form: the name of the file that declares the added tokens, one of `FORMS`.
+    kind: the name of a tokenizer, a key of `MAKE_VOCABULARY`.
+    form: the name of the file that declares the added tokens, one of
+      `DECLARING_FILES`.
 
   Returns:
     The path as a string.
   """
-  vocabulary = MAKE[kind]()
+  vocabulary = MAKE_VOCABULARY[kind]()
   files = open_vocabulary.to_files(vocabulary)
   files.pop("pieces.json", None)
   settings = json.loads(files.pop("tokenizer_config.json"))
@@ -91,7 +98,7 @@ def write_model(path, kind, form):
   files.pop("tokenizer.json", None)
   if kind == "albert":
     settings["tokenizer_class"] = "AlbertTokenizer"
-  by_id = numbered(vocabulary)
+  by_id = added_by_id(vocabulary)
   if form == "tokenizer.json":
     tokenizer = added_tokens.make_model_tokenizer(vocabulary)
     tokenizer.add_tokens([by_id[i] for i in sorted(by_id)])
@@ -109,4 +116,4 @@ def write_model(path, kind, form):
     files["special_tokens_map.json"] = json.dumps(special_tokens).encode()
   files["tokenizer_config.json"] = json.dumps(settings).encode()
   config = {"model_type": MODEL_TYPES.get(kind, kind)}
-  return write(path, files | {"config.json": json.dumps(config).encode()})
+  return write_files(path, files | {"config.json": json.dumps(config).encode()})

@@ -9,14 +9,14 @@ from bert_jax.weights import model_folder
 
 # The sizes of the vocabulary, the hidden states, the embeddings of ALBERT and
 # ELECTRA, the MLP and the position table; the number of layers.
-V, D, E, F, P, N = 20, 8, 4, 12, 10, 2
+VOCAB, HIDDEN, EMBEDDING, MLP, POSITIONS, LAYERS = 20, 8, 4, 12, 10, 2
 _SIZES = dict(
-  vocab_size=V,
-  hidden_size=D,
-  num_hidden_layers=N,
+  vocab_size=VOCAB,
+  hidden_size=HIDDEN,
+  num_hidden_layers=LAYERS,
   num_attention_heads=2,
-  intermediate_size=F,
-  max_position_embeddings=P,
+  intermediate_size=MLP,
+  max_position_embeddings=POSITIONS,
   type_vocab_size=2,
   hidden_act="gelu",
   hidden_dropout_prob=0.1,
@@ -32,8 +32,8 @@ CONFIGS = {
   "albert": _SIZES
   | dict(
     model_type="albert",
-    embedding_size=E,
-    num_hidden_groups=N,
+    embedding_size=EMBEDDING,
+    num_hidden_groups=LAYERS,
     inner_group_num=1,
     hidden_act="gelu_new",
     classifier_dropout_prob=0.1,
@@ -41,7 +41,7 @@ CONFIGS = {
   "electra": _SIZES
   | dict(
     model_type="electra",
-    embedding_size=E,
+    embedding_size=EMBEDDING,
     summary_type="first",
     summary_use_proj=True,
     summary_activation="gelu",
@@ -49,12 +49,12 @@ CONFIGS = {
   ),
   "distilbert": dict(
     model_type="distilbert",
-    vocab_size=V,
-    dim=D,
-    n_layers=N,
+    vocab_size=VOCAB,
+    dim=HIDDEN,
+    n_layers=LAYERS,
     n_heads=2,
-    hidden_dim=F,
-    max_position_embeddings=P,
+    hidden_dim=MLP,
+    max_position_embeddings=POSITIONS,
     activation="gelu",
     dropout=0.1,
     attention_dropout=0.2,
@@ -64,11 +64,11 @@ CONFIGS = {
   ),
   "gpt": dict(
     model_type="openai-gpt",
-    vocab_size=V,
-    n_embd=D,
-    n_layer=N,
+    vocab_size=VOCAB,
+    n_embd=HIDDEN,
+    n_layer=LAYERS,
     n_head=2,
-    n_positions=P,
+    n_positions=POSITIONS,
     afn="gelu",
     resid_pdrop=0.1,
     embd_pdrop=0.1,
@@ -82,7 +82,7 @@ CONFIGS = {
     summary_first_dropout=0.1,
   ),
 }
-PREFIX = {
+PREFIXES = {
   "bert": "bert.",
   "roberta": "roberta.",
   "albert": "albert.",
@@ -201,20 +201,29 @@ def family_of(name):
   return {"openaigpt": "gpt"}.get(begin, begin)
 
 
-def shapes(name, **sizes):
+def array_shapes(name, **sizes):
   """Returns {name: shape} of every array in a file of a class."""
   family = family_of(name)
   has_narrow_embeddings = family in ("albert", "electra")
-  sizes = dict(v=V, d=D, e=E if has_narrow_embeddings else D, f=F, p=P) | sizes
+  sizes = (
+    dict(
+      v=VOCAB,
+      d=HIDDEN,
+      e=EMBEDDING if has_narrow_embeddings else HIDDEN,
+      f=MLP,
+      p=POSITIONS,
+    )
+    | sizes
+  )
   has_no_head = name.endswith("Model") and family != "gpt"
-  prefix = "" if has_no_head else PREFIX[family]
+  prefix = "" if has_no_head else PREFIXES[family]
   lines = [prefix + x for x in _ENCODERS[family].split("\n") if x]
   lines += [x.replace("+", prefix) for x in HEADS[name].split("\n") if x]
   by_name = {}
   for line in lines:
     key, shape = line.format(**sizes).split()
     shape = tuple(int(n) for n in shape.split(","))
-    for i in range(N) if ".I." in key else [0]:
+    for i in range(LAYERS) if ".I." in key else [0]:
       array_name = key.replace(".I.", f".{i}.")
       if array_name.endswith((".bias", "score.weight")):
         by_name[array_name] = shape
@@ -228,15 +237,15 @@ def shapes(name, **sizes):
   return by_name
 
 
-def constants(name):
+def constant_arrays(name):
   """Returns the arrays of a class, each filled with a different number."""
   return {
     key: np.full(shape, i + 1, np.float32)
-    for i, (key, shape) in enumerate(shapes(name).items())
+    for i, (key, shape) in enumerate(array_shapes(name).items())
   }
 
 
-def config(name, **options):
+def config_json(name, **options):
   """Returns the config.json of a class."""
   fields = CONFIGS[family_of(name)] | {"architectures": [name]}
   if "SequenceClass" in name or "TokenClass" in name:
@@ -246,12 +255,14 @@ def config(name, **options):
   return fields | options
 
 
-def write(path, name, arrays=None, drop=(), **options):
+def write_folder(path, name, arrays=None, drop=(), **options):
   """Writes a folder of a class; returns its path as a string."""
   path.mkdir(parents=True)
-  fields = {k: v for k, v in config(name, **options).items() if k not in drop}
+  fields = {
+    k: v for k, v in config_json(name, **options).items() if k not in drop
+  }
   (path / "config.json").write_text(json.dumps(fields))
-  arrays = constants(name) if arrays is None else arrays
+  arrays = constant_arrays(name) if arrays is None else arrays
   model_folder.write_tensors(
     str(path / "model.safetensors"), arrays, {"format": "pt"}
   )

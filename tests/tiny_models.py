@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
-from tiny_families import fill
+from tiny_families import random_params
 from tokenizers import pre_tokenizers
 
 from bert_jax import models
@@ -27,7 +27,7 @@ ELMO = dict(
 )
 
 
-def _tokenizer(family):
+def _tokenizer_files(family):
   """Returns (the tokenizer's files, the number of pieces)."""
   if family == "roberta":
     pieces = ["<s>", "<pad>", "</s>", "<unk>", *_BYTES, "<mask>"]
@@ -50,7 +50,7 @@ def delete_digests(path):
   file.write_text(json.dumps(config))
 
 
-def write(
+def write_model(
   path,
   family,
   task="encoder",
@@ -67,7 +67,7 @@ def write(
   if family == "elmo":
     encoder, files = elmo.build("original", **ELMO | sizes), {}
   else:
-    files, size = _tokenizer(family)
+    files, size = _tokenizer_files(family)
     embedding_size = (
       dict(embedding_size=8) if family in ("albert", "electra") else {}
     )
@@ -92,7 +92,7 @@ def write(
   batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids)
   if family == "elmo":
     batch = dict(char_ids=np.ones((1, 4, 50), np.int32))
-  params = jax.tree.map(np.asarray, fill(module, batch))
+  params = jax.tree.map(np.asarray, random_params(module, batch))
   weights = model_folder.Weights(config, model_folder.flatten(params), files)
   model_folder.write(str(path), weights)
   return str(path)

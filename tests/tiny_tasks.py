@@ -20,8 +20,8 @@ WORDS = (
   "sleeps",
   "sings",
 )
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-PIECES = (*SPECIAL, *WORDS, ".", "?", "##s")
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+PIECES = (*SPECIAL_TOKENS, *WORDS, ".", "?", "##s")
 TASKS = {
   "classification": Task(
     "animals", "classification", ("cat", "dog"), 1, ("accuracy",)
@@ -44,7 +44,7 @@ def vocabulary():
 
 def write_model(path, task="pretraining", seed=0, **rest):
   """Writes a converted folder of a tiny BERT with random weights."""
-  encoder = tiny_families.build("bert", vocab_size=len(PIECES))
+  encoder = tiny_families.build_encoder("bert", vocab_size=len(PIECES))
   head = {"pairs": True} if task == "pretraining" else rest.pop("head")
   config = model_folder.make_config(
     "bert", task, from_config.model_attributes(encoder), head=head, **rest
@@ -62,7 +62,7 @@ def write_model(path, task="pretraining", seed=0, **rest):
   return weights
 
 
-def write_tuned(path, kind, **rest):
+def write_fine_tuned(path, kind, **rest):
   """Writes a converted folder of a tiny BERT with the head of a task's kind."""
   task = TASKS[kind]
   from bert_jax.models import bert
@@ -82,18 +82,18 @@ def write_tuned(path, kind, **rest):
   )
 
 
-def sentences(count, seed=0, most=9):
+def random_sentences(count, seed=0, most=9):
   rng = np.random.default_rng(seed)
   return [
     " ".join(rng.choice(WORDS, rng.integers(1, most + 1))) for _ in range(count)
   ]
 
 
-def classified(count, seed=0):
+def classified_examples(count, seed=0):
   """Returns examples whose first word, an animal, is their label."""
   rng = np.random.default_rng(seed)
   examples = []
-  for i, text in enumerate(sentences(count, seed)):
+  for i, text in enumerate(random_sentences(count, seed)):
     animal = ("cat", "dog")[rng.integers(2)]
     examples.append(dict(id=str(i), texts=[f"{animal} {text}"], label=animal))
   return examples
@@ -107,7 +107,7 @@ def write_task(path, length=16, train=21, validation=10):
     ("train", train, 1),
     ("validation", validation, 2),
   ):
-    examples = classified(count, seed)
+    examples = classified_examples(count, seed)
     encoded = prepare_task.encode_examples(task, examples, tokenizer, length)
     splits[split] = encoded.rows, examples
   meta = dict(

@@ -3,7 +3,7 @@
 import pathlib
 
 import numpy as np
-from tiny_families import fill
+from tiny_families import random_params
 
 from bert_jax import models
 from bert_jax.models import from_config, heads
@@ -29,7 +29,9 @@ def write_teacher(path, prepared, family="bert", seed=0, **sizes):
   encoder = family_module.build(variant, **sizes)
   module = heads.ForPreTraining(encoder, pairs=False)
   ids = np.ones((1, 2), np.int32)
-  params = fill(module, dict(input_ids=ids, mlm_positions=ids), seed=seed)
+  params = random_params(
+    module, dict(input_ids=ids, mlm_positions=ids), seed=seed
+  )
   config = model_folder.make_config(
     family,
     "pretraining",

@@ -8,31 +8,31 @@ from tokenizers import pre_tokenizers
 from bert_jax.text import bpe, wordpiece
 from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
-SPECIAL = list(SPECIAL_TOKENS)
+SPECIAL_LIST = list(SPECIAL_TOKENS)
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 MERGES = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("Ġ", "a"), ("a", "n")]
 
 
-def bert(words, rules="huggingface", lower_case=True):
-  return wordpiece.build(SPECIAL + words.split(), lower_case, "v", rules)
+def bert_vocabulary(words, rules="huggingface", lower_case=True):
+  return wordpiece.build(SPECIAL_LIST + words.split(), lower_case, "v", rules)
 
 
-def roberta(**options):
+def roberta_vocabulary(**options):
   pieces = ["<s>", "<pad>", "</s>", "<unk>", *BYTES]
   pieces += [a + b for a, b in MERGES] + ["<mask>"]
   vocab = {p: i for i, p in enumerate(pieces)}
   return bpe.build_bytelevel(vocab, MERGES, **options)
 
 
-def gpt1():
+def gpt1_vocabulary():
   pieces = ["<unk>", *"abct", "a</w>", "t</w>", "at</w>", "cat</w>", ".</w>"]
   merges = [("a", "t</w>"), ("c", "at</w>")]
   return bpe.build_gpt1({p: i for i, p in enumerate(pieces)}, merges)
 
 
-def texts(count, seed=0):
+def random_texts(count, seed=0):
   """Returns random texts that mix scripts, marks, emoji and spaces."""
   rng = random.Random(seed)
   points = [*range(0x250), *range(0x300, 0x370), *range(0x5D0, 0x5EB)]
@@ -51,7 +51,7 @@ def texts(count, seed=0):
   ]
 
 
-def tokens(vocabulary, text, special=False):
+def pieces_and_slices(vocabulary, text, special=False):
   """Returns [(piece, slice of the raw text)] of the tokens of a text."""
   (encoded,) = vocabulary.encode_offsets([text], special)
   pieces = [vocabulary.pieces[i] for i in encoded.ids]
@@ -59,7 +59,7 @@ def tokens(vocabulary, text, special=False):
   return list(zip(pieces, slices, strict=True))
 
 
-def field(number, content):
+def protobuf_field(number, content):
   """Returns a field of a protocol buffer that holds bytes."""
   size, length = len(content), b""
   while size > 127:
@@ -67,21 +67,37 @@ def field(number, content):
   return bytes([number << 3 | 2]) + length + bytes([size]) + content
 
 
-def sentencepiece(pieces):
+def sentencepiece_model(pieces):
   """Returns the bytes of a `.model` file. A later piece is less likely."""
   model = b""
   for i, piece in enumerate(pieces):
     score = b"\x15" + struct.pack("<f", -float(i))
-    model += field(1, field(1, piece.encode()) + score + b"\x18\x01")
+    model += protobuf_field(
+      1, protobuf_field(1, piece.encode()) + score + b"\x18\x01"
+    )
   # Field 2 holds the trainer's settings. Its 3rd field, the type of the model,
   # is 1, which means unigram.
-  return model + field(2, field(1, b"text.txt") + b"\x18\x01") + field(3, b"")
+  return (
+    model
+    + protobuf_field(2, protobuf_field(1, b"text.txt") + b"\x18\x01")
+    + protobuf_field(3, b"")
+  )
 
 
-ALBERT = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "▁the", "▁a", "n", "▁"]
+ALBERT_PIECES = [
+  "<pad>",
+  "<unk>",
+  "[CLS]",
+  "[SEP]",
+  "[MASK]",
+  "▁the",
+  "▁a",
+  "n",
+  "▁",
+]
 
 
-def write(folder, files):
+def write_files(folder, files):
   folder.mkdir(exist_ok=True)
   for name, content in files.items():
     (folder / name).write_bytes(content)

@@ -19,7 +19,7 @@ from bert_jax.objectives.base import cross_entropy
 from bert_jax.weights import hf, model_folder
 
 IGNORED = -100
-SMALL = dict(
+SMALL_SIZES = dict(
   vocab_size=60,
   hidden_size=32,
   num_hidden_layers=3,
@@ -41,13 +41,15 @@ class ModelClass(NamedTuple):
   published: dict
 
 
-_TOWER = dict(hidden_size=256, num_attention_heads=4, intermediate_size=1024)
+_ELECTRA_SIZES = dict(
+  hidden_size=256, num_attention_heads=4, intermediate_size=1024
+)
 MODELS = {
-  "bert": ModelClass("bert", "BertForPreTraining", SMALL, {}),
+  "bert": ModelClass("bert", "BertForPreTraining", SMALL_SIZES, {}),
   "roberta": ModelClass(
     "roberta",
     "RobertaForMaskedLM",
-    SMALL | dict(layer_norm_eps=1e-5, type_vocab_size=1),
+    SMALL_SIZES | dict(layer_norm_eps=1e-5, type_vocab_size=1),
     dict(
       vocab_size=50265,
       max_position_embeddings=514,
@@ -58,7 +60,7 @@ MODELS = {
   "albert": ModelClass(
     "albert",
     "AlbertForPreTraining",
-    SMALL | dict(embedding_size=16),
+    SMALL_SIZES | dict(embedding_size=16),
     dict(
       hidden_size=768,
       num_attention_heads=12,
@@ -69,14 +71,14 @@ MODELS = {
   "electra generator": ModelClass(
     "electra",
     "ElectraForMaskedLM",
-    SMALL | dict(embedding_size=16),
-    dict(embedding_size=768) | _TOWER,
+    SMALL_SIZES | dict(embedding_size=16),
+    dict(embedding_size=768) | _ELECTRA_SIZES,
   ),
   "electra discriminator": ModelClass(
     "electra",
     "ElectraForPreTraining",
-    SMALL | dict(embedding_size=16),
-    dict(embedding_size=128) | _TOWER,
+    SMALL_SIZES | dict(embedding_size=16),
+    dict(embedding_size=128) | _ELECTRA_SIZES,
   ),
   "distilbert": ModelClass(
     "distilbert",
@@ -100,7 +102,9 @@ MODELS = {
 }
 
 
-def make(model: ModelClass, published: bool = False) -> torch.nn.Module:
+def make_reference(
+  model: ModelClass, published: bool = False
+) -> torch.nn.Module:
   """Returns a model of transformers with random parameters, without dropout."""
   cls = getattr(transformers, model.cls)
   options = model.published if published else model.small
@@ -119,7 +123,9 @@ def make(model: ModelClass, published: bool = False) -> torch.nn.Module:
   return reference
 
 
-def converted(reference: torch.nn.Module, family: str) -> model_folder.Weights:
+def convert_reference(
+  reference: torch.nn.Module, family: str
+) -> model_folder.Weights:
   """Returns the model as `bert_jax convert` reads it."""
   with tempfile.TemporaryDirectory() as path:
     reference.save_pretrained(path)
@@ -138,7 +144,7 @@ class Batch(NamedTuple):
   labels: np.ndarray
 
 
-def batches(reference: torch.nn.Module, length: int) -> dict[str, Batch]:
+def make_batches(reference: torch.nn.Module, length: int) -> dict[str, Batch]:
   """Returns four batches: padded rows, one row, single tokens, the longest row.
 
   Args:
@@ -209,14 +215,16 @@ def reference_outputs(
   )
 
 
-def gradients(reference: torch.nn.Module, family: str) -> dict[str, np.ndarray]:
+def reference_gradients(
+  reference: torch.nn.Module, family: str
+) -> dict[str, np.ndarray]:
   """Returns the gradients in `reference`, converted as parameters are."""
   originals = [p.detach().clone() for p in reference.parameters()]
   with torch.no_grad():
     for parameter in reference.parameters():
       grad = parameter.grad
       parameter.copy_(torch.zeros_like(parameter) if grad is None else grad)
-  arrays = converted(reference, family).arrays
+  arrays = convert_reference(reference, family).arrays
   with torch.no_grad():
     for parameter, original in zip(
       reference.parameters(), originals, strict=True
@@ -301,7 +309,7 @@ def _loss(
   return loss
 
 
-def differences(
+def largest_differences(
   model: ModelClass, published: bool = False, only: tuple[str, ...] = ()
 ) -> dict[str, float]:
   """Returns the largest absolute differences over all batches.
@@ -311,12 +319,12 @@ def differences(
   Args:
     model: an entry of `MODELS`.
     published: True for the published size, False for the small one.
-    only: the names of the batches to compare; () means all of `batches`.
+    only: the names of the batches to compare; () means all of `make_batches`.
   """
-  reference = make(model, published)
-  weights = converted(reference, model.family)
+  reference = make_reference(model, published)
+  weights = convert_reference(reference, model.family)
   largest = dict.fromkeys(("hidden", "attention", "logits", "loss"), 0.0)
-  for name, batch in batches(reference, 128 if published else 12).items():
+  for name, batch in make_batches(reference, 128 if published else 12).items():
     if only and name not in only:
       continue
     expected = reference_outputs(model, reference, batch)
@@ -341,7 +349,7 @@ def differences(
       )
     if outputs["gradients"]:
       largest["gradients"] = _gradient_difference(
-        gradients(reference, model.family), outputs["gradients"]
+        reference_gradients(reference, model.family), outputs["gradients"]
       )
   return largest
 

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from text_files import LETTERS, contents_of, made_of, names_in
+from text_files import LETTERS, contents_of, names_in, text_of_words
 
 pytest.importorskip("datasketch", reason="the extra [data] is not there")
 
@@ -62,8 +62,8 @@ def texts_of(folder: str) -> list[str]:
 
 
 # NEARER differs from NEAR only in its last words.
-NEAR = made_of(*range(300))
-NEARER = made_of(*range(297), 5000, 5001)
+NEAR = text_of_words(*range(300))
+NEARER = text_of_words(*range(297), 5000, 5001)
 CORPUS = {
   "kept": KEPT_TEXT,
   "near": NEAR,
@@ -161,8 +161,8 @@ def many_texts() -> list[str]:
   texts = []
   for k in range(40):
     words = list(range(1000 * k, 1000 * k + rng.randint(2, 60)))
-    texts += [made_of(*words)] * rng.randint(1, 2)
-    texts += [made_of(*words[:-1])] * rng.randint(0, 1)
+    texts += [text_of_words(*words)] * rng.randint(1, 2)
+    texts += [text_of_words(*words[:-1])] * rng.randint(0, 1)
   rng.shuffle(texts)
   return texts
 

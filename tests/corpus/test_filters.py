@@ -6,7 +6,7 @@ import unicodedata
 
 import numpy as np
 import pytest
-from text_files import made_of
+from text_files import text_of_words
 
 pytest.importorskip("datasketch", reason="the extra [data] is not there")
 
@@ -71,7 +71,10 @@ def test_sketches_estimate_the_jaccard_index():
   empty_sketch = filters.empty_sketch()
   errors = []
   for shared in range(20, 400, 20):
-    texts = made_of(*range(400)), made_of(*range(400 - shared, 800 - shared))
+    texts = (
+      text_of_words(*range(400)),
+      text_of_words(*range(400 - shared, 800 - shared)),
+    )
     sketches = [
       filters.sketch(empty_sketch, filters.shingles(text.split()))
       for text in texts
@@ -97,7 +100,7 @@ def test_near_copies_are_found_above_and_kept_below():
   verdicts = {}
   for k in range(60):
     words = list(range(1000 * k, 1000 * k + 300))
-    text = made_of(*words)
+    text = text_of_words(*words)
     assert verdict(text) == 0
     # Change every 100th or 16th word; each change affects five 5-grams.
     for every in (100, 16):
@@ -105,7 +108,7 @@ def test_near_copies_are_found_above_and_kept_below():
         500_000 + w if i % every == every // 2 else w
         for i, w in enumerate(words)
       ]
-      changed_text = made_of(*changed_words)
+      changed_text = text_of_words(*changed_words)
       verdicts.setdefault(every, []).append(verdict(changed_text))
       similarity = jaccard(text, changed_text)
       assert similarity > 0.89 if every == 100 else similarity < 0.54

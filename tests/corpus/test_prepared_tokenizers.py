@@ -4,15 +4,15 @@ import json
 
 import pytest
 from tiny_vocabularies import (
-  ALBERT,
+  ALBERT_PIECES,
   BYTES,
   MERGES,
-  SPECIAL,
-  bert,
-  gpt1,
-  roberta,
-  sentencepiece,
-  write,
+  SPECIAL_LIST,
+  bert_vocabulary,
+  gpt1_vocabulary,
+  roberta_vocabulary,
+  sentencepiece_model,
+  write_files,
 )
 
 from bert_jax.cli.main import execute
@@ -35,7 +35,7 @@ def gpt2():
 
 def with_gap():
   """Returns files with RoBERTa's gap: three ids before <mask> have no piece."""
-  files = dict(roberta().files)
+  files = dict(roberta_vocabulary().files)
   vocab = json.loads(files["vocab.json"])
   vocab["<mask>"] += 3
   files["vocab.json"] = json.dumps(vocab).encode()
@@ -50,30 +50,33 @@ def as_json(vocabulary):
 def fairseq(tokenizer_class):
   settings = json.dumps({"tokenizer_class": tokenizer_class})
   return {
-    "sentencepiece.bpe.model": sentencepiece(FAIRSEQ),
+    "sentencepiece.bpe.model": sentencepiece_model(FAIRSEQ),
     "tokenizer_config.json": settings.encode(),
   }
 
 
 WORDS = "the a an ##n . , don ' t é e"
 CASED = {
-  "vocab.txt": "\n".join([*SPECIAL, "The", *WORDS.split()]).encode(),
+  "vocab.txt": "\n".join([*SPECIAL_LIST, "The", *WORDS.split()]).encode(),
   "tokenizer_config.json": b'{"do_lower_case": false}',
 }
 # Kind -> (a function that makes the files of a vocabulary, the config that
 # `prepare` names for it).
 KINDS = {
-  "wordpiece": (lambda: bert(WORDS).files, "bert:base"),
+  "wordpiece": (lambda: bert_vocabulary(WORDS).files, "bert:base"),
   "cased": (lambda: CASED, "bert:base"),
-  "wordpiece json": (lambda: as_json(bert(WORDS)), "bert:base"),
-  "roberta": (lambda: roberta().files, "roberta:base"),
+  "wordpiece json": (lambda: as_json(bert_vocabulary(WORDS)), "bert:base"),
+  "roberta": (lambda: roberta_vocabulary().files, "roberta:base"),
   "roberta with gaps": (with_gap, "roberta:base"),
-  "roberta json": (lambda: as_json(roberta()), "roberta:base"),
+  "roberta json": (lambda: as_json(roberta_vocabulary()), "roberta:base"),
   "gpt2": (lambda: gpt2().files, "gpt:gpt1"),
   "gpt2 json": (lambda: as_json(gpt2()), "gpt:gpt1"),
-  "gpt1": (lambda: gpt1().files, "gpt:gpt1"),
-  "gpt1 json": (lambda: as_json(gpt1()), "gpt:gpt1"),
-  "albert": (lambda: {"spiece.model": sentencepiece(ALBERT)}, "albert:base_v2"),
+  "gpt1": (lambda: gpt1_vocabulary().files, "gpt:gpt1"),
+  "gpt1 json": (lambda: as_json(gpt1_vocabulary()), "gpt:gpt1"),
+  "albert": (
+    lambda: {"spiece.model": sentencepiece_model(ALBERT_PIECES)},
+    "albert:base_v2",
+  ),
   "xlm-r": (lambda: fairseq("XLMRobertaTokenizer"), "roberta:base"),
   "camembert": (lambda: fairseq("CamembertTokenizer"), "roberta:base"),
 }
@@ -89,7 +92,7 @@ def prepared(request, tmp_path, capsys, monkeypatch):
 
   monkeypatch.setattr(tokenize, "ordered_map", ordered_map)
   make_files, config = KINDS[request.param]
-  vocab = write(tmp_path / "vocab", make_files())
+  vocab = write_files(tmp_path / "vocab", make_files())
   (tmp_path / "text.txt").write_text("the a.\nan a.\n\nan the.\na an.\n" * 2)
   output = str(tmp_path / "out")
   flags = ["--input", str(tmp_path / "text.txt"), "--vocab", vocab]

@@ -6,7 +6,13 @@ import lzma
 import tracemalloc
 
 import pytest
-from text_files import WANT, documents, jsonl, write, zstd
+from text_files import (
+  EXPECTED_DOCUMENTS,
+  compress_zstd,
+  jsonl_text,
+  read_documents,
+  write_file,
+)
 
 from bert_jax.cli.main import execute
 from bert_jax.corpus import lines, parquet, sources
@@ -16,7 +22,7 @@ COMPRESS = {
   ".gz": gzip.compress,
   # With preset 0 the dictionary has 256 KB; the reader needs as much memory.
   ".xz": lambda content: lzma.compress(content, preset=0),
-  ".zst": lambda content: zstd(content),
+  ".zst": lambda content: compress_zstd(content),
 }
 TEXT_FORMATS = ("bert", "text", "text_blocks", "text_lines")
 
@@ -65,7 +71,9 @@ def test_memory_does_not_grow_with_a_line(
   if suffix == ".zst":
     pytest.importorskip("pyarrow")
   text = unit * REPEATS[unit]
-  path = write(tmp_path / f"a.txt{suffix}", COMPRESS[suffix](text.encode()))
+  path = write_file(
+    tmp_path / f"a.txt{suffix}", COMPRESS[suffix](text.encode())
+  )
   count, longest, peak = peak_of(path, format)
   if unit.isspace():
     assert count == 0
@@ -81,15 +89,15 @@ def test_memory_does_not_grow_with_a_line(
 @pytest.mark.parametrize("suffix", COMPRESS)
 def test_a_record_has_a_limit(tmp_path, monkeypatch, suffix):
   use_small_limits(monkeypatch)
-  content = jsonl("Fine.") + '{"text": "' + "x" * 2**22
-  path = write(
+  content = jsonl_text("Fine.") + '{"text": "' + "x" * 2**22
+  path = write_file(
     tmp_path / f"a.jsonl{suffix}", COMPRESS[suffix](content.encode())
   )
   with pytest.raises(ValueError, match=r"a\.jsonl.*:2: .* 65,536 characters"):
     peak_of(path, "jsonl")
   # A shorter record is cut into documents.
   text = "\n" * 1000 + "word " * 12000
-  write(path, COMPRESS[suffix](jsonl(text).encode()))
+  write_file(path, COMPRESS[suffix](jsonl_text(text).encode()))
   texts = [raw.text for raw in read(path, "jsonl")]
   assert max(map(len, texts)) <= 2 * lines.MAX_CHARS + 1
   assert "".join(texts).replace("\n", "") == "word " * 12000
@@ -99,7 +107,7 @@ def test_lines_that_are_cut_are_whole_together(tmp_path, monkeypatch):
   monkeypatch.setattr(lines, "MAX_CHARS", 50)
   monkeypatch.setattr(lines, "_BLOCK", 7)
   words = [f"w{i}" for i in range(300)]
-  path = write(tmp_path / "a.txt", " ".join(words))
+  path = write_file(tmp_path / "a.txt", " ".join(words))
   raws = read(path, "text_lines")
   assert "".join(raw.text for raw in raws) == " ".join(words)
   assert max(len(raw.text) for raw in raws) <= 50
@@ -111,14 +119,18 @@ def test_lines_that_are_cut_are_whole_together(tmp_path, monkeypatch):
 def test_every_end_of_line(tmp_path, monkeypatch, end, block):
   monkeypatch.setattr(lines, "_BLOCK", block)
   texts = ["One hére.", "Two there.", "", "Third document.", ""]
-  path = write(tmp_path / "a.txt", "\ufeff" + end.join(texts))
+  path = write_file(tmp_path / "a.txt", "\ufeff" + end.join(texts))
   expected = [["One hére.", "Two there."], ["Third document."]]
-  assert documents(path) == expected
-  path = write(tmp_path / "a.jsonl", end.join(map(jsonl_line, texts)))
-  assert documents(path) == [["One hére."], ["Two there."], ["Third document."]]
+  assert read_documents(path) == expected
+  path = write_file(tmp_path / "a.jsonl", end.join(map(jsonl_line, texts)))
+  assert read_documents(path) == [
+    ["One hére."],
+    ["Two there."],
+    ["Third document."],
+  ]
   # Every other separator is an ordinary character of its line.
-  path = write(tmp_path / "b.txt", f"A\u2028b\x0bc\x0cd\x85e.{end}F.")
-  assert documents(path) == [["A\u2028b\x0bc\x0cd\x85e.", "F."]]
+  path = write_file(tmp_path / "b.txt", f"A\u2028b\x0bc\x0cd\x85e.{end}F.")
+  assert read_documents(path) == [["A\u2028b\x0bc\x0cd\x85e.", "F."]]
 
 
 def jsonl_line(text: str) -> str:
@@ -129,13 +141,13 @@ def jsonl_line(text: str) -> str:
 def test_the_byte_that_is_not_utf8(tmp_path, monkeypatch, block):
   monkeypatch.setattr(lines, "_BLOCK", block)
   content = "Fine.\r\néé\rB".encode() + b"\xc3("
-  path = write(tmp_path / "a.txt", content)
+  path = write_file(tmp_path / "a.txt", content)
   with pytest.raises(ValueError, match=r"a\.txt: .*line 3, at byte 13;"):
-    documents(path)
-  write(path, "Fine.\nCut é".encode()[:-1])
+    read_documents(path)
+  write_file(path, "Fine.\nCut é".encode()[:-1])
   with pytest.raises(ValueError, match=r"a\.txt: .*line 2, at byte 10;"):
-    documents(path)
-  assert documents(path, errors="replace") == [["Fine.", "Cut \ufffd"]]
+    read_documents(path)
+  assert read_documents(path, errors="replace") == [["Fine.", "Cut \ufffd"]]
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
@@ -150,20 +162,20 @@ def test_damaged_files_say_where(tmp_path, suffix):
     # not notice the damage.
     compressor = zstandard.ZstdCompressor(write_checksum=True)
     content = compressor.compress(text)
-  path = write(tmp_path / f"a.txt{suffix}", content[: len(content) // 2])
+  path = write_file(tmp_path / f"a.txt{suffix}", content[: len(content) // 2])
   message = (
     rf"a\.txt{suffix}: the compressed file is damaged after [\d,]+ bytes"
   )
   with pytest.raises(ValueError, match=message):
-    documents(path)
-  write(path, content[:1000] + b"damage" + content[1006:])
+    read_documents(path)
+  write_file(path, content[:1000] + b"damage" + content[1006:])
   with pytest.raises(ValueError, match=message):
-    documents(path)
-  write(path, text)
+    read_documents(path)
+  write_file(path, text)
   with pytest.raises(ValueError, match=message):
-    documents(path)
+    read_documents(path)
   # A file may hold two compressed texts.
-  write(path, content + content)
+  write_file(path, content + content)
   (first, second) = [raw.text for raw in read(path, "text_blocks")] * 2
   assert first == second == (text + text).decode().strip()
 
@@ -173,14 +185,14 @@ def test_xz_of_a_huge_dictionary_is_refused(tmp_path):
   content = lzma.compress(b"One here.", lzma.FORMAT_XZ, filters=filters)
   # In .xz a checksum protects the size of the dictionary. The older format
   # below has no checksum, so this test can write a huge size into it.
-  path = write(tmp_path / "a.txt.xz", content)
-  assert documents(path) == [["One here."]]
+  path = write_file(tmp_path / "a.txt.xz", content)
+  assert read_documents(path) == [["One here."]]
   content = lzma.compress(b"One here.", lzma.FORMAT_ALONE)
-  write(path, content[:1] + (2**30).to_bytes(4, "little") + content[5:])
+  write_file(path, content[:1] + (2**30).to_bytes(4, "little") + content[5:])
   with pytest.raises(
     ValueError, match=r"a\.txt\.xz: the compressed file is damaged .*[Mm]emory"
   ):
-    documents(path)
+    read_documents(path)
 
 
 @pytest.mark.parametrize(
@@ -195,38 +207,48 @@ def test_xz_of_a_huge_dictionary_is_refused(tmp_path):
 )
 @pytest.mark.parametrize("errors", ["strict", "replace"])
 def test_files_that_are_no_text(tmp_path, content, message, errors):
-  path = write(tmp_path / "a.txt", content)
+  path = write_file(tmp_path / "a.txt", content)
   with pytest.raises(ValueError, match=rf"a\.txt is {message}"):
-    documents(path, errors=errors)
+    read_documents(path, errors=errors)
 
 
 def test_formats_of_plain_text(tmp_path):
-  path = write(
+  path = write_file(
     tmp_path / "a.txt", "One here. Two\nthere.\n\n \nThird. Fourth.\n"
   )
   first_block, second_block = ["One here.", "Two there."], ["Third.", "Fourth."]
-  assert documents(path, format="text") == [first_block + second_block]
-  assert documents(path, format="text_blocks") == [first_block, second_block]
+  assert read_documents(path, format="text") == [first_block + second_block]
+  assert read_documents(path, format="text_blocks") == [
+    first_block,
+    second_block,
+  ]
   lines_as_documents = [["One here.", "Two"], ["there."], second_block]
-  assert documents(path, format="text_lines") == lines_as_documents
+  assert read_documents(path, format="text_lines") == lines_as_documents
   bert_documents = [["One here. Two", "there."], ["Third. Fourth."]]
-  assert documents(path) == documents(path, format="bert") == bert_documents
+  assert (
+    read_documents(path)
+    == read_documents(path, format="bert")
+    == bert_documents
+  )
 
 
 def test_a_format_for_each_input(tmp_path):
   text = "One here. Two there.\n\nThird document.\n"
-  a, b = (write(tmp_path / name, text) for name in ("a.txt", "b.txt"))
+  a, b = (write_file(tmp_path / name, text) for name in ("a.txt", "b.txt"))
   bert_documents = [["One here. Two there."], ["Third document."]]
   two_inputs = [f"text_blocks:{a}", str(b)]
-  assert documents(two_inputs) == WANT + bert_documents
-  assert documents(two_inputs, format="text") == [*WANT, WANT[0] + WANT[1]]
+  assert read_documents(two_inputs) == EXPECTED_DOCUMENTS + bert_documents
+  assert read_documents(two_inputs, format="text") == [
+    *EXPECTED_DOCUMENTS,
+    EXPECTED_DOCUMENTS[0] + EXPECTED_DOCUMENTS[1],
+  ]
   text_sources = sources.find_sources(f"bert:{a},text:{tmp_path}/b*")
   assert [(s.name, s.format) for s in text_sources] == [
     (str(a), "bert"),
     (str(b), "text"),
   ]
   with pytest.raises(ValueError, match="there is no file words:.*, and"):
-    documents(f"words:{a}")
+    read_documents(f"words:{a}")
 
 
 @pytest.mark.parametrize(
@@ -270,22 +292,22 @@ class TestParquet:
     texts = ["One here. Two there.", "", "Third document."] * 3
     for string_type in ("string", "large_string", "string_view"):
       self.write(path, pa.array(texts, getattr(pa, string_type)()))
-      assert documents(path) == WANT * 3
+      assert read_documents(path) == EXPECTED_DOCUMENTS * 3
     self.write(path, pa.array(texts).dictionary_encode())
-    assert documents(path) == WANT * 3
+    assert read_documents(path) == EXPECTED_DOCUMENTS * 3
     self.write(path, pa.array([b"bytes"]))
     with pytest.raises(ValueError, match="`text` holds binary, not strings"):
-      documents(path)
+      read_documents(path)
 
   @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
   def test_null_is_left_out_and_counted(self, tmp_path, capsys, name):
     texts = ["One here. Two there.", None, None, "Third document."]
     path = tmp_path / name
     if name == "a.jsonl":
-      write(path, jsonl(*texts))
+      write_file(path, jsonl_text(*texts))
     else:
       self.write(path, texts)
-    assert documents(path) == WANT
+    assert read_documents(path) == EXPECTED_DOCUMENTS
     errors = capsys.readouterr().err
     assert errors == (
       f"{path}: 2 of 4 rows have no text (null); they are left out.\n"
@@ -298,33 +320,33 @@ class TestParquet:
       path, texts, row_group_size=1000, use_dictionary=False, compression="none"
     )
     content = path.read_bytes()
-    write(path, content[:200])
+    write_file(path, content[:200])
     with pytest.raises(
       ValueError, match=r"a\.parquet is not a readable Parquet"
     ):
-      documents(path)
+      read_documents(path)
     begin = content.index(b"Text 4000000")  # This begins group 3.
     end = begin + 20000
-    write(path, content[:begin] + b"\xff" * 20000 + content[end:])
+    write_file(path, content[:begin] + b"\xff" * 20000 + content[end:])
     with pytest.raises(ValueError, match=r"a\.parquet is .*row 2\d\d\d\b"):
-      documents(path)
+      read_documents(path)
 
   def test_columns_of_one_name(self, tmp_path):
     path = tmp_path / "a.parquet"
     table = self.pa.table([["a"], ["b"]], ["text", "text"])
     self.pq.write_table(table, path)
     with pytest.raises(ValueError, match="2 columns have the name `text`"):
-      documents(path)
+      read_documents(path)
 
   def test_no_parquet_by_a_wrong_format(self, tmp_path):
     path = tmp_path / "a.parquet"
     self.write(path, ["One here."])
     for format in (*TEXT_FORMATS, "jsonl"):
       with pytest.raises(ValueError, match=r"a\.parquet is a Parquet file"):
-        documents(path, format=format)
-    write(tmp_path / "a.parquet.gz", gzip.compress(path.read_bytes()))
+        read_documents(path, format=format)
+    write_file(tmp_path / "a.parquet.gz", gzip.compress(path.read_bytes()))
     with pytest.raises(ValueError, match="decompress it"):
-      documents(tmp_path / "a.parquet.gz")
+      read_documents(tmp_path / "a.parquet.gz")
 
   def test_rows_are_read_by_their_size(self, tmp_path):
     path = tmp_path / "a.parquet"
@@ -349,9 +371,9 @@ def test_too_little_memory_is_a_sentence(
   tmp_path, monkeypatch, command, sentence
 ):
   """The error is one sentence, which names the file that was being read."""
-  path = write(tmp_path / "a.txt", "One here.\n" * 9)
+  path = write_file(tmp_path / "a.txt", "One here.\n" * 9)
   pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "one"]
-  write(tmp_path / "v.txt", "\n".join(pieces) + "\n")
+  write_file(tmp_path / "v.txt", "\n".join(pieces) + "\n")
 
   def fails(*arguments, **options):
     raise MemoryError

@@ -5,7 +5,14 @@ import lzma
 
 import numpy as np
 import pytest
-from text_files import BERT_FORMAT, WANT, documents, jsonl, write, zstd
+from text_files import (
+  BERT_FORMAT,
+  EXPECTED_DOCUMENTS,
+  compress_zstd,
+  jsonl_text,
+  read_documents,
+  write_file,
+)
 
 from bert_jax.cli import flags
 from bert_jax.corpus import lines, sources
@@ -23,46 +30,49 @@ from bert_jax.corpus import lines, sources
   ],
 )
 def test_bert_format(tmp_path, content):
-  assert documents(write(tmp_path / "a.txt", content)) == WANT
+  assert (
+    read_documents(write_file(tmp_path / "a.txt", content))
+    == EXPECTED_DOCUMENTS
+  )
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
 @pytest.mark.parametrize(
   "suffix, compress",
-  [(".gz", gzip.compress), (".xz", lzma.compress), (".zst", zstd)],
+  [(".gz", gzip.compress), (".xz", lzma.compress), (".zst", compress_zstd)],
 )
 def test_compressed(tmp_path, name, suffix, compress):
-  text = jsonl("One here. Two there.", "Third document.")
+  text = jsonl_text("One here. Two there.", "Third document.")
   text = text if "json" in name else BERT_FORMAT
   content = compress(text.encode())
-  path = write(tmp_path / (name + suffix), content)
-  assert documents(path) == WANT
-  write(path, content[:-6])
+  path = write_file(tmp_path / (name + suffix), content)
+  assert read_documents(path) == EXPECTED_DOCUMENTS
+  write_file(path, content[:-6])
   with pytest.raises(
     ValueError, match=f"{name}{suffix}: the compressed file is damaged"
   ):
-    documents(path)
+    read_documents(path)
 
 
 def test_plain_text_joins_wrapped_lines(tmp_path):
   text = "Dr. Smith came\nin. He sat\r\ndown.\r\n \r\nA new para-\ngraph\n"
-  path = write(tmp_path / "a.txt", text)
+  path = write_file(tmp_path / "a.txt", text)
   expected = [["Dr. Smith came in.", "He sat down.", "A new para- graph"]]
-  assert documents(path, format="text") == expected
+  assert read_documents(path, format="text") == expected
   # A plain text without blank lines is one paragraph, which joins its lines.
-  write(path, "One line goes\non. Then stops.")
-  assert documents(path, format="text") == [
+  write_file(path, "One line goes\non. Then stops.")
+  assert read_documents(path, format="text") == [
     ["One line goes on.", "Then stops."]
   ]
 
 
 def test_jsonl_paragraphs(tmp_path):
-  path = write(
+  path = write_file(
     tmp_path / "a.jsonl",
-    jsonl("A title\nBody one. Body two.", "Wrapped\nline.\n\nNext.", " \n")
+    jsonl_text("A title\nBody one. Body two.", "Wrapped\nline.\n\nNext.", " \n")
     + "\n  \r\n",
   )
-  assert documents(path) == [
+  assert read_documents(path) == [
     ["A title", "Body one.", "Body two."],
     ["Wrapped line.", "Next."],
   ]
@@ -73,26 +83,28 @@ def test_jsonl_paragraphs(tmp_path):
   ["{", '"text"', '{"txt": "a"}', '{"text": 3}', '{"text": [null]}', "[]"],
 )
 def test_bad_jsonl_names_file_and_line(tmp_path, line):
-  path = write(tmp_path / "a.jsonl", jsonl("Fine.") + "\n" + line + "\n")
+  path = write_file(
+    tmp_path / "a.jsonl", jsonl_text("Fine.") + "\n" + line + "\n"
+  )
   with pytest.raises(ValueError, match=r"a\.jsonl:3: "):
-    documents(path)
+    read_documents(path)
 
 
 def test_half_a_surrogate_pair(tmp_path):
-  path = write(tmp_path / "a.jsonl", '{"text": "bad \\ud800 end"}\n')
+  path = write_file(tmp_path / "a.jsonl", '{"text": "bad \\ud800 end"}\n')
   with pytest.raises(ValueError, match=r"a\.jsonl:1: .*surrogate"):
-    documents(path)
-  assert documents(path, errors="replace") == [["bad ? end"]]
-  write(path, '{"text": "good \\ud83d\\ude00 end"}\n')
-  assert documents(path) == [["good \U0001f600 end"]]
+    read_documents(path)
+  assert read_documents(path, errors="replace") == [["bad ? end"]]
+  write_file(path, '{"text": "good \\ud83d\\ude00 end"}\n')
+  assert read_documents(path) == [["good \U0001f600 end"]]
 
 
 @pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
 def test_not_utf8_names_the_byte(tmp_path, bom):
-  path = write(tmp_path / "a.txt", bom + b"Fine.\nB\xe4d.\n")
+  path = write_file(tmp_path / "a.txt", bom + b"Fine.\nB\xe4d.\n")
   with pytest.raises(ValueError, match=rf"a\.txt: .*byte {7 + len(bom)};"):
-    documents(path)
-  assert documents(path, errors="replace") == [["Fine.", "B\ufffdd."]]
+    read_documents(path)
+  assert read_documents(path, errors="replace") == [["Fine.", "B\ufffdd."]]
 
 
 def test_parquet(tmp_path):
@@ -101,18 +113,18 @@ def test_parquet(tmp_path):
   path = tmp_path / "a.parquet"
   texts = ["One here. Two there.", None, "", "Third document."]
   pq.write_table(pa.table({"n": [1, 2, 3, 4], "text": texts}), path)
-  assert documents(path) == WANT
+  assert read_documents(path) == EXPECTED_DOCUMENTS
   pq.write_table(pa.table({"body": texts}), path)
   with pytest.raises(
     ValueError, match=r"has no column `text`; its columns are body"
   ):
-    documents(path)
+    read_documents(path)
   pq.write_table(pa.table({"text": [1, 2]}), path)
   with pytest.raises(ValueError, match="int64"):
-    documents(path)
-  write(path, "no parquet")
+    read_documents(path)
+  write_file(path, "no parquet")
   with pytest.raises(ValueError, match=r"a\.parquet is not a readable"):
-    documents(path)
+    read_documents(path)
 
 
 def test_tfds(tmp_path, monkeypatch):
@@ -144,23 +156,23 @@ def test_tfds(tmp_path, monkeypatch):
   monkeypatch.setattr(
     tfds, "builder", lambda name: open_builder(name, data_dir=str(tmp_path))
   )
-  train = documents("tfds:bert_jax_tiny_text")
+  train = read_documents("tfds:bert_jax_tiny_text")
   assert sorted(train) == [[f"Text {i}.", "End."] for i in range(3)]
-  assert documents("tfds:bert_jax_tiny_text") == train
-  assert documents("tfds:bert_jax_tiny_text:test") == [["Text 0.", "End."]]
+  assert read_documents("tfds:bert_jax_tiny_text") == train
+  assert read_documents("tfds:bert_jax_tiny_text:test") == [["Text 0.", "End."]]
   with pytest.raises(ValueError, match="tfds:no_such_thing: cannot be loaded"):
-    documents("tfds:no_such_thing")
+    read_documents("tfds:no_such_thing")
 
 
 def test_globs_are_sorted_and_read_once(tmp_path):
   for name in ("b.txt", "a.txt", "sub/c.txt"):
     (tmp_path / name).parent.mkdir(exist_ok=True)
-    write(tmp_path / name, name)
+    write_file(tmp_path / name, name)
   a, b, c = ["a.txt"], ["b.txt"], ["sub/c.txt"]
-  assert documents(tmp_path / "*.txt") == [a, b]
-  assert documents(tmp_path / "**/*.txt") == [a, b, c]
+  assert read_documents(tmp_path / "*.txt") == [a, b]
+  assert read_documents(tmp_path / "**/*.txt") == [a, b, c]
   inputs = [f"{tmp_path}/b.txt, {tmp_path}/*", f"{tmp_path}/sub/../a.txt"]
-  assert documents(inputs) == [b, a]
+  assert read_documents(inputs) == [b, a]
 
 
 def test_names_of_inputs_are_kept_as_they_are(tmp_path, monkeypatch):
@@ -168,7 +180,7 @@ def test_names_of_inputs_are_kept_as_they_are(tmp_path, monkeypatch):
 
   If `prepare` is called again, it compares these names.
   """
-  write(tmp_path / "a.txt", "a")
+  write_file(tmp_path / "a.txt", "a")
   monkeypatch.chdir(tmp_path)
   for name in ("./a.txt", f"{tmp_path}/./a.txt", "./*.txt"):
     (source,) = sources.find_sources(name)
@@ -177,47 +189,47 @@ def test_names_of_inputs_are_kept_as_they_are(tmp_path, monkeypatch):
 
 def test_missing_inputs(tmp_path):
   with pytest.raises(ValueError, match=r"there is no file .*x\.txt\.$"):
-    documents(tmp_path / "x.txt")
+    read_documents(tmp_path / "x.txt")
   with pytest.raises(ValueError, match=r"\*\.txt: no file"):
-    documents(tmp_path / "*.txt")
+    read_documents(tmp_path / "*.txt")
   with pytest.raises(ValueError, match="is a folder; name its files"):
-    documents(tmp_path)
+    read_documents(tmp_path)
   with pytest.raises(ValueError, match="no input"):
-    documents(" , ")
+    read_documents(" , ")
 
 
 @pytest.mark.parametrize("name", ["nope:a.txt", "txt:*.txt", "TEXT:a.txt"])
 def test_an_unknown_format_is_named(tmp_path, monkeypatch, name):
   monkeypatch.chdir(tmp_path)
-  write(tmp_path / "a.txt", "a")
+  write_file(tmp_path / "a.txt", "a")
   format_name = name.partition(":")[0]
   with pytest.raises(
     ValueError, match=f"{format_name!r} before the colon is no form"
   ):
-    documents(name)
-  write(tmp_path / name.replace("*", "b"), "c")
-  assert documents(name) == [["c"]]
+    read_documents(name)
+  write_file(tmp_path / name.replace("*", "b"), "c")
+  assert read_documents(name) == [["c"]]
   # This format exists, but the file is missing.
   with pytest.raises(ValueError, match=r"there is no file x\.txt\.$"):
-    documents("text:x.txt")
+    read_documents("text:x.txt")
 
 
 def test_long_documents_are_cut(tmp_path, monkeypatch):
   monkeypatch.setattr(lines, "MAX_CHARS", 10)
   texts = [f"Line {i}." for i in range(5)]
-  path = write(tmp_path / "a.txt", "\n".join(texts))
+  path = write_file(tmp_path / "a.txt", "\n".join(texts))
   expected = [texts[:2], texts[2:4], texts[4:]]
-  assert documents(path) == expected
-  assert documents(path, format="text") == expected
-  path = write(tmp_path / "a.jsonl", jsonl("\n".join(texts)))
-  assert documents(path) == expected
+  assert read_documents(path) == expected
+  assert read_documents(path, format="text") == expected
+  path = write_file(tmp_path / "a.jsonl", jsonl_text("\n".join(texts)))
+  assert read_documents(path) == expected
 
 
 @pytest.mark.parametrize("sentence", ['He said " so. ', "no-stop ", "x"])
 def test_long_paragraphs_are_cut(tmp_path, sentence):
   text = sentence * 30000
-  path = write(tmp_path / "a.txt", text)
-  (document,) = documents(path, format="text")
+  path = write_file(tmp_path / "a.txt", text)
+  (document,) = read_documents(path, format="text")
   assert max(map(len, document)) <= sources.MAX_PARAGRAPH
   text_without_spaces = "".join("".join(document).split())
   assert text_without_spaces == "".join(text.split())
@@ -231,8 +243,8 @@ def test_single_spaces(monkeypatch, block):
 
 
 def test_share_grows_to_one(tmp_path):
-  write(tmp_path / "a.txt", BERT_FORMAT)
-  write(tmp_path / "b.jsonl", jsonl("One.", "Two."))
+  write_file(tmp_path / "a.txt", BERT_FORMAT)
+  write_file(tmp_path / "b.jsonl", jsonl_text("One.", "Two."))
   text_sources = sources.find_sources(str(tmp_path / "*"))
   assert [s.format for s in text_sources] == ["bert", "jsonl"]
   shares = [record.share for record in sources.read_records(text_sources)]

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_families import jit
+from tiny_families import fast_jit
 
 from bert_jax.examples.rows import flat_row
 from bert_jax.kernels import attention_blocks
@@ -43,7 +43,7 @@ def test_vectors_are_those_of_each_sequence_alone(family):
   texts = sequences(12, 3, 7, 2)
   row = jax.tree.map(jnp.asarray, flat_row(texts, multiple=16))
   assert row["input_ids"].shape == (1, 32)  # Longer than the position table.
-  init, apply = jit(model.init), jit(model.apply)
+  init, apply = fast_jit(model.init), fast_jit(model.apply)
   params = nn.unbox(init(jax.random.key(0), row["input_ids"][:, :12]))
   hidden, _ = apply(params, **row)
   assert np.isfinite(hidden).all()

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from batches_of_rows import join, same
+from batches_of_rows import equal_batches, join_batches
 
 from bert_jax.corpus import reader
 from bert_jax.corpus.reader import corpus_from_documents
@@ -78,15 +78,15 @@ def test_any_steps_give_the_same_rows():
     batches = [
       source.read(i, min(step, count - i)) for i in range(0, count, step)
     ]
-    assert same(join(batches), full_batch)
+    assert equal_batches(join_batches(batches), full_batch)
   source = stream()
   for first_row in (count - 9, 3, count // 2, 0):  # Any order is allowed.
     batch = source.read(first_row, 9)
-    assert same(
+    assert equal_batches(
       batch, {k: v[first_row : first_row + 9] for k, v in full_batch.items()}
     )
-  assert not same(stream(seed=1).read(0, count), full_batch)
-  assert not same(stream(name="other").read(0, count), full_batch)
+  assert not equal_batches(stream(seed=1).read(0, count), full_batch)
+  assert not equal_batches(stream(name="other").read(0, count), full_batch)
 
 
 def test_restart_from_a_position_and_without():
@@ -103,8 +103,10 @@ def test_restart_from_a_position_and_without():
     resumed_stream.restore(position)
     # Reading continues at the position, so the stream counts no earlier rows.
     assert resumed_stream._first == position["first"] <= step * batch
-    assert same(resumed_stream.read(step * batch, batch), items[step][0])
-    assert same(stream().read(step * batch, batch), items[step][0])
+    assert equal_batches(
+      resumed_stream.read(step * batch, batch), items[step][0]
+    )
+    assert equal_batches(stream().read(step * batch, batch), items[step][0])
     # A stream with another seed ignores the position.
     other_stream = stream(seed=5)
     other_stream.restore(position)
@@ -202,11 +204,13 @@ def test_mixture():
   full_batch = mixture.read(0, count)
   for i, name in enumerate(names):
     single_batch = stream(name=name).read(0, int((slots == i).sum()))
-    assert same(single_batch, {k: v[slots == i] for k, v in full_batch.items()})
+    assert equal_batches(
+      single_batch, {k: v[slots == i] for k, v in full_batch.items()}
+    )
   for first_row in (4090, 17, 0):
     new_mixture = streams.Mixture([stream(name=n) for n in names], [5, 3, 2], 1)
     expected = {k: v[first_row : first_row + 30] for k, v in full_batch.items()}
-    assert same(new_mixture.read(first_row, 30), expected)
+    assert equal_batches(new_mixture.read(first_row, 30), expected)
   restarted_mixture = streams.Mixture(
     [stream(name=n) for n in names], [5, 3, 2], 1
   )
@@ -214,7 +218,7 @@ def test_mixture():
   restarted_mixture.restore(mixture.position())
   assert restarted_mixture._streams[0]._first == components[0]._first > 0
   expected = {k: v[4096:4200] for k, v in full_batch.items()}
-  assert same(restarted_mixture.read(4096, 104), expected)
+  assert equal_batches(restarted_mixture.read(4096, 104), expected)
 
 
 @pytest.mark.parametrize("weights", [[1, 0], [1, -1], [1, 1e-5]])
@@ -239,9 +243,9 @@ def test_heldout():
   # The rows and their masks are equal to those of the full set.
   numbers = subset._numbers
   assert (np.diff(numbers) > 0).all()
-  assert same(batch, {k: v[numbers] for k, v in full_batch.items()})
+  assert equal_batches(batch, {k: v[numbers] for k, v in full_batch.items()})
   last_batch = subset.read(16, 8)
-  assert same(
+  assert equal_batches(
     {k: v[:4] for k, v in last_batch.items()},
     {k: v[16:] for k, v in batch.items()},
   )
@@ -261,7 +265,7 @@ def test_hosts_share_a_batch():
       with loader.batches_from_step(stream(), 0, 24, host, hosts) as items:
         runs.append([next(items).batch for _ in range(5)])
     for step, shares in enumerate(zip(*runs, strict=True)):
-      assert same(join(shares), full_batches[step])
+      assert equal_batches(join_batches(shares), full_batches[step])
   with pytest.raises(ValueError, match="batch size 24 .* 5 hosts"):
     loader.batches_from_step(stream(), 0, 24, 0, 5)
   with pytest.raises(ValueError, match="host 2 of 2"):
@@ -274,7 +278,7 @@ def test_finite_spans_of_any_size_end():
     batches = [item.batch for item in items]
     assert next(items, None) is None
   for batch, span in zip(batches, spans, strict=True):
-    assert same(batch, stream().read(*span))
+    assert equal_batches(batch, stream().read(*span))
 
 
 class FailingSource:
@@ -356,7 +360,7 @@ def test_open_data(tmp_path):
   assert data.vocab_size == VOCAB and data.special == SpecialIds(0, 1, 2, 3, 4)
   assert data.features["input_ids"] == ((24,), np.dtype(np.int32))
   memory_stream = streams.Stream(some_corpus(30), builder(), 3, name="0")
-  assert same(data.read(0, 50), memory_stream.read(0, 50))
+  assert equal_batches(data.read(0, 50), memory_stream.read(0, 50))
   position = data.position()
   data.restore(position)
   assert data.position() == position
@@ -365,7 +369,7 @@ def test_open_data(tmp_path):
   assert isinstance(mixture.source, streams.Mixture)
   assert mixture.read(0, 10)["input_ids"].shape == (10, 24)
   validation = loader.open_data(a, "bert_pairs", "validation", length=24)
-  assert not same(validation.read(0, 50), data.read(0, 50))
+  assert not equal_batches(validation.read(0, 50), data.read(0, 50))
 
   heldout = loader.open_heldout(a, "bert_pairs", limit=5, length=24)
   assert len(heldout) == 5
@@ -374,7 +378,7 @@ def test_open_data(tmp_path):
     f"{a}=0.7,{b}=0.3", "bert_pairs", length=24
   )
   assert len(mixed_heldout) == 2 * len(single_heldout)
-  assert same(
+  assert equal_batches(
     mixed_heldout.read(0, len(single_heldout)),
     single_heldout.read(0, len(single_heldout)),
   )

@@ -8,11 +8,11 @@ from masked_rows import (
   CLS,
   MASK,
   SEP,
-  VOCAB,
+  VOCAB_SIZE,
   chosen_columns,
-  mask,
-  rows,
-  word_rows,
+  make_rows,
+  make_word_rows,
+  mask_rows,
   words_of,
 )
 
@@ -27,8 +27,8 @@ WHOLE_WORD = "whole_word"
 @pytest.mark.parametrize("pad", [0, 1])
 @pytest.mark.parametrize("left", [False, True])
 def test_padding_and_special_tokens_are_never_masked(pad, left):
-  ids, maskable, lengths = rows([5, 12], 12, pad, left)
-  out = mask(ids, maskable, lengths, mask_rate=1.0, max_predictions=12)
+  ids, maskable, lengths = make_rows([5, 12], 12, pad, left)
+  out = mask_rows(ids, maskable, lengths, mask_rate=1.0, max_predictions=12)
   np.testing.assert_array_equal(out["input_ids"][~maskable], ids[~maskable])
   assert out["mlm_weights"].sum(1).tolist() == [3, 10]
   for i in range(2):
@@ -42,14 +42,14 @@ def test_padding_and_special_tokens_are_never_masked(pad, left):
 
 
 def test_flags_made_before_padding_are_refused():
-  ids, maskable, lengths = rows([5, 12], 12)
+  ids, maskable, lengths = make_rows([5, 12], 12)
   with pytest.raises(ValueError, match=r"\(2, 11\).*\(2, 12\)"):
-    mask(ids, maskable[:, :11], lengths)
+    mask_rows(ids, maskable[:, :11], lengths)
 
 
 def test_positions_are_distinct():
-  ids, maskable, lengths = rows([102] * 200, 102)
-  out = mask(ids, maskable, lengths)
+  ids, maskable, lengths = make_rows([102] * 200, 102)
+  out = mask_rows(ids, maskable, lengths)
   assert (out["mlm_weights"].sum(1) == 15).all()
   positions = out["mlm_positions"][:, :15]
   assert all(len(set(row)) == 15 for row in positions.tolist())
@@ -60,8 +60,8 @@ def test_positions_are_distinct():
 
 def test_number_of_masks():
   lengths = [2, 3, 4, 9, 10, 11, 16, 17, 23, 30, 128, 137]
-  ids, maskable, lengths = rows(lengths, 140)
-  out = mask(ids, maskable, lengths)
+  ids, maskable, lengths = make_rows(lengths, 140)
+  out = mask_rows(ids, maskable, lengths)
   # The number is round(0.15 n). It is at least 1, at most 20, and at most the
   # number of maskable tokens.
   # Python rounds 1.5 (n = 10) to 2, and 2.5 down to 2.
@@ -89,10 +89,10 @@ def test_number_of_masks_of_electra():
 
 def test_random_pieces_by_their_counts():
   """SpanBERT draws random pieces from the tokens of its corpus."""
-  counts = np.zeros(VOCAB, np.int64)
+  counts = np.zeros(VOCAB_SIZE, np.int64)
   counts[[7, 50, 999]] = 6, 3, 1
-  ids, maskable, lengths = rows([400] * 400, 400)
-  out = mask(
+  ids, maskable, lengths = make_rows([400] * 400, 400)
+  out = mask_rows(
     *(ids, maskable, lengths),
     replacement="unigram",
     mask_rate=1.0,
@@ -108,7 +108,7 @@ def test_random_pieces_by_their_counts():
   assert abs(np.mean(new_ids == MASK) - 0.8) < 0.005
   text = reader.corpus_from_documents([[[10, 11]]] * 2)
   builder = recipes.doc_sentences(
-    SpecialIds(0, 1, CLS, SEP, MASK), VOCAB, replacement="unigram"
+    SpecialIds(0, 1, CLS, SEP, MASK), VOCAB_SIZE, replacement="unigram"
   )
   with pytest.raises(ValueError, match="how often each piece occurs"):
     builder.check(text)
@@ -116,8 +116,8 @@ def test_random_pieces_by_their_counts():
 
 
 def test_nothing_to_mask():
-  ids, maskable, lengths = rows([2, 3], 8)
-  out = mask(ids, maskable, lengths)
+  ids, maskable, lengths = make_rows([2, 3], 8)
+  out = mask_rows(ids, maskable, lengths)
   assert out["mlm_weights"].sum(1).tolist() == [0, 1]
   assert not out["mlm_positions"][0].any() and not out["mlm_ids"][0].any()
   np.testing.assert_array_equal(out["input_ids"][0], ids[0])
@@ -125,8 +125,8 @@ def test_nothing_to_mask():
 
 
 def test_shares_of_replacements():
-  ids, maskable, lengths = rows([128] * 4000, 128)
-  out = mask(ids, maskable, lengths)
+  ids, maskable, lengths = make_rows([128] * 4000, 128)
+  out = mask_rows(ids, maskable, lengths)
   used = out["mlm_weights"] > 0
   new_ids = np.take_along_axis(out["input_ids"], out["mlm_positions"], 1)[used]
   old_ids = out["mlm_ids"][used]
@@ -135,8 +135,8 @@ def test_shares_of_replacements():
   drawn_ids = new_ids[(new_ids != MASK) & (new_ids != old_ids)]
   assert abs(len(drawn_ids) / len(new_ids) - 0.1) < 0.005
   # Random ids are uniform over the whole vocabulary, special tokens included.
-  counts = np.bincount(drawn_ids, minlength=VOCAB)
-  assert len(counts) == VOCAB
+  counts = np.bincount(drawn_ids, minlength=VOCAB_SIZE)
+  assert len(counts) == VOCAB_SIZE
   assert counts[[0, 1, CLS, SEP]].min() > 0
   ordinary_counts = counts[200:]
   statistic = (
@@ -153,8 +153,8 @@ def test_shares_of_replacements():
 
 
 def test_every_position_is_equally_likely():
-  ids, maskable, lengths = rows([128] * 8000, 128)
-  out = mask(ids, maskable, lengths)
+  ids, maskable, lengths = make_rows([128] * 8000, 128)
+  out = mask_rows(ids, maskable, lengths)
   counts = np.bincount(
     out["mlm_positions"][out["mlm_weights"] > 0], minlength=128
   )
@@ -164,13 +164,13 @@ def test_every_position_is_equally_likely():
 
 
 def test_draws_depend_on_seed_and_number_only():
-  ids, maskable, lengths = rows([128] * 8, 128)
-  full_batch = mask(ids, maskable, lengths, first=40)
-  second_half = mask(ids[4:], maskable[4:], lengths[4:], first=44)
+  ids, maskable, lengths = make_rows([128] * 8, 128)
+  full_batch = mask_rows(ids, maskable, lengths, first=40)
+  second_half = mask_rows(ids[4:], maskable[4:], lengths[4:], first=44)
   for key, array in second_half.items():
     np.testing.assert_array_equal(array, full_batch[key][4:])
   # Masks differ for every example of the same text, and for every seed.
-  other_seed = mask(ids, maskable, lengths, first=40, seed=1)
+  other_seed = mask_rows(ids, maskable, lengths, first=40, seed=1)
   rows_seen = np.concatenate(
     [full_batch["mlm_positions"], other_seed["mlm_positions"]]
   )
@@ -192,11 +192,11 @@ def published_words(words, count, rng):
 
 def test_all_pieces_of_a_word_or_none():
   """All pieces of a word are hidden, or none, as in ["test", "##ing"]."""
-  ids, maskable, lengths = rows([4] * 500, 4)
+  ids, maskable, lengths = make_rows([4] * 500, 4)
   starts = np.array([[False, True, False, False]] * 500)
   for rate, number in ((0.15, 0), (0.5, 2)):
     # A count of 1 is too small for a word of two pieces, so nothing is masked.
-    out = mask(
+    out = mask_rows(
       ids,
       maskable,
       lengths,
@@ -206,9 +206,11 @@ def test_all_pieces_of_a_word_or_none():
     )
     assert (out["mlm_weights"].sum(1) == number).all()
 
-  ids, maskable, lengths, starts = word_rows(500, 128, 0)
-  single_masks = mask(ids, maskable, lengths)
-  out = mask(ids, maskable, lengths, masking=WHOLE_WORD, word_starts=starts)
+  ids, maskable, lengths, starts = make_word_rows(500, 128, 0)
+  single_masks = mask_rows(ids, maskable, lengths)
+  out = mask_rows(
+    ids, maskable, lengths, masking=WHOLE_WORD, word_starts=starts
+  )
   counts = out["mlm_weights"].sum(1)
   assert (counts <= single_masks["mlm_weights"].sum(1)).all()
   assert (counts >= single_masks["mlm_weights"].sum(1) - 1).mean() > 0.9
@@ -230,9 +232,9 @@ def test_all_pieces_of_a_word_or_none():
 
 
 def test_words_of_one_piece_are_single_tokens():
-  ids, maskable, lengths = rows([128] * 100, 128)
-  single_masks = mask(ids, maskable, lengths)
-  word_masks = mask(
+  ids, maskable, lengths = make_rows([128] * 100, 128)
+  single_masks = mask_rows(ids, maskable, lengths)
+  word_masks = mask_rows(
     ids,
     maskable,
     lengths,
@@ -245,8 +247,10 @@ def test_words_of_one_piece_are_single_tokens():
 
 def test_whole_words_are_chosen_as_published():
   """Over 20,000 rows, the shares differ by at most 1% from BERT's program."""
-  ids, maskable, lengths, starts = word_rows(20_000, 128, 1)
-  out = mask(ids, maskable, lengths, masking=WHOLE_WORD, word_starts=starts)
+  ids, maskable, lengths, starts = make_word_rows(20_000, 128, 1)
+  out = mask_rows(
+    ids, maskable, lengths, masking=WHOLE_WORD, word_starts=starts
+  )
   rng = random.Random(2)
   totals = []
   chosen_by_row = chosen_columns(out)
@@ -272,10 +276,12 @@ def test_whole_words_are_chosen_as_published():
 
 
 def test_each_piece_has_its_own_replacement():
-  ids, maskable, lengths = rows([128] * 4000, 128)
+  ids, maskable, lengths = make_rows([128] * 4000, 128)
   starts = np.zeros(ids.shape, bool)
   starts[:, 1::2] = True
-  out = mask(ids, maskable, lengths, masking=WHOLE_WORD, word_starts=starts)
+  out = mask_rows(
+    ids, maskable, lengths, masking=WHOLE_WORD, word_starts=starts
+  )
   new_ids = np.take_along_axis(out["input_ids"], out["mlm_positions"], 1)[
     :, :18
   ]
@@ -299,7 +305,7 @@ def test_words_of_a_corpus_keep_together_in_its_pairs():
   starts = [[[t < 500 for t in s] for s in d] for d in documents]
   text = reader.corpus_from_documents(documents, starts)
   special = SpecialIds(0, 1, CLS, SEP, MASK)
-  builder = bert_pairs(special, VOCAB, length=32, masking=WHOLE_WORD)
+  builder = bert_pairs(special, VOCAB_SIZE, length=32, masking=WHOLE_WORD)
   chunks = builder.index(text, 0, text.num_documents, 0)
   numbers = np.arange(len(chunks), dtype=np.uint64)
   out = builder.build(text, chunks, numbers, 0)

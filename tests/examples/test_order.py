@@ -4,7 +4,13 @@ import random
 
 import numpy as np
 import pytest
-from numbered_corpora import FIRST_ID, SPECIAL, document_of, numbered, realistic
+from numbered_corpora import (
+  FIRST_ID,
+  SPECIAL,
+  document_of,
+  numbered_documents,
+  realistic_sizes,
+)
 
 from bert_jax.corpus.reader import corpus_from_documents
 from bert_jax.examples.recipes import albert_pairs, bert_pairs
@@ -33,8 +39,8 @@ def texts(batch):
 
 @pytest.fixture(scope="module")
 def corpus():
-  sizes = realistic(2000, 6)
-  return corpus_from_documents(numbered(sizes)[0], dtype=np.uint32)
+  sizes = realistic_sizes(2000, 6)
+  return corpus_from_documents(numbered_documents(sizes)[0], dtype=np.uint32)
 
 
 def builder(corpus, **options):
@@ -104,7 +110,7 @@ def test_segments_are_as_long_as_published(corpus):
 
 def test_one_sentence():
   """The documents have one sentence, six sentences, and a single token."""
-  documents, vocab = numbered([[4], [3, 3, 3, 3, 3, 3], [1]])
+  documents, vocab = numbered_documents([[4], [3, 3, 3, 3, 3, 3], [1]])
   corpus = corpus_from_documents(documents)
   recipe = albert_pairs(SPECIAL, vocab, length=32)
   documents_seen = set()
@@ -123,7 +129,7 @@ def test_one_sentence():
 
 def test_random_document_by_name():
   """As released, a document of one sentence gets a random text and label 1."""
-  documents, vocab = numbered([[4], [3, 3, 3, 3, 3, 3], [1]])
+  documents, vocab = numbered_documents([[4], [3, 3, 3, 3, 3, 3], [1]])
   corpus = corpus_from_documents(documents)
   recipe = albert_pairs(SPECIAL, vocab, length=32, single="random_document")
   num_random = 0

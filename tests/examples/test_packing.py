@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from batches_of_rows import join, same
-from numbered_corpora import SPECIAL, numbered
+from batches_of_rows import equal_batches, join_batches
+from numbered_corpora import SPECIAL, numbered_documents
 
 from bert_jax.corpus.reader import corpus_from_documents
 from bert_jax.examples import assembly, loader, recipes, streams
@@ -33,7 +33,7 @@ def corpus():
   sizes = [
     rng.integers(1, 16, n).tolist() for n in rng.integers(1, 7, 700).tolist()
   ]
-  documents, _ = numbered(sizes)
+  documents, _ = numbered_documents(sizes)
   starts = [[rng.random(len(s)) < 0.7 for s in d] for d in documents]
   return corpus_from_documents(documents, starts, dtype=np.uint32)
 
@@ -178,7 +178,7 @@ def test_hosts_steps_and_restarts_give_the_same_rows(corpus, name):
       expected = {
         k: v[24 * step : 24 * step + 24] for k, v in full_batch.items()
       }
-      assert same(join(shares), expected)
+      assert equal_batches(join_batches(shares), expected)
   first_stream = source(corpus, name)
   first_stream.read(0, 24 * 41)
   position = json.loads(json.dumps(first_stream.position()))
@@ -186,8 +186,8 @@ def test_hosts_steps_and_restarts_give_the_same_rows(corpus, name):
   resumed_stream = source(corpus, name)
   resumed_stream.restore(position)
   expected = {k: v[24 * 41 :] for k, v in full_batch.items()}
-  assert same(resumed_stream.read(24 * 41, 24 * 19), expected)
-  assert not same(
+  assert equal_batches(resumed_stream.read(24 * 41, 24 * 19), expected)
+  assert not equal_batches(
     source(corpus, name, seed=1).read(0, 24), first_stream.read(0, 24)
   )
 

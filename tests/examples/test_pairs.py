@@ -2,7 +2,13 @@
 
 import numpy as np
 import pytest
-from numbered_corpora import FIRST_ID, SPECIAL, document_of, numbered, realistic
+from numbered_corpora import (
+  FIRST_ID,
+  SPECIAL,
+  document_of,
+  numbered_documents,
+  realistic_sizes,
+)
 from published_pairs import published_rows
 
 from bert_jax import hashing
@@ -21,7 +27,7 @@ def batch_of(corpus, builder, seed=0, count=None):
 @pytest.fixture(scope="module")
 def both_statistics():
   """Returns statistics of 40,000 rows of the recipe, and of the program."""
-  documents, vocab_size = numbered(realistic(3000, 1))
+  documents, vocab_size = numbered_documents(realistic_sizes(3000, 1))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   rows = []
   epoch = 0
@@ -116,7 +122,7 @@ def test_closed_form_truncation():
 
 
 def test_rows_are_cls_a_sep_b_sep():
-  documents, vocab_size = numbered(realistic(60, 2))
+  documents, vocab_size = numbered_documents(realistic_sizes(60, 2))
   corpus = corpus_from_documents(documents)
   builder = bert_pairs(SPECIAL, vocab_size, length=64, mask_rate=0.15)
   batch = batch_of(corpus, builder)
@@ -162,7 +168,7 @@ def test_rows_are_cls_a_sep_b_sep():
 
 
 def test_random_never_means_the_same_document():
-  documents, vocab_size = numbered([[1, 2, 3], [2, 4]])
+  documents, vocab_size = numbered_documents([[1, 2, 3], [2, 4]])
   corpus = corpus_from_documents([*documents, [[]]])
   for seed in range(1000):
     batch = batch_of(corpus, bert_pairs(SPECIAL, vocab_size, length=16), seed)
@@ -181,14 +187,14 @@ def test_random_never_means_the_same_document():
 
 @pytest.mark.parametrize("second", [[], [[[]]], [[[], []]]])
 def test_one_document_is_an_error(second):
-  documents, vocab_size = numbered([[1, 2, 3]])
+  documents, vocab_size = numbered_documents([[1, 2, 3]])
   corpus = corpus_from_documents([*documents, *second])
   with pytest.raises(ValueError, match="at least 2 documents.*has 1"):
     bert_pairs(SPECIAL, vocab_size).check(corpus)
 
 
 def test_random_documents_are_uniform_over_the_others():
-  documents, _ = numbered([[3]] * 10)
+  documents, _ = numbered_documents([[3]] * 10)
   corpus = corpus_from_documents(documents)
   chunks = np.zeros(9000, pairs.CHUNK)
   chunks["document"], chunks["sentence"] = 4, 4
@@ -203,7 +209,7 @@ def test_random_documents_are_uniform_over_the_others():
 
 def test_every_sentence_is_in_an_epoch():
   corpus = corpus_from_documents(
-    numbered(realistic(300, 3))[0], dtype=np.uint32
+    numbered_documents(realistic_sizes(300, 3))[0], dtype=np.uint32
   )
   for seed in range(5):
     chunks = pairs.index_chunks(corpus, 0, 300, seed, max_tokens=125)
@@ -221,7 +227,7 @@ def test_every_sentence_is_in_an_epoch():
 
 
 def test_a_range_of_documents_is_a_part_of_the_whole():
-  corpus = corpus_from_documents(numbered(realistic(100, 4))[0])
+  corpus = corpus_from_documents(numbered_documents(realistic_sizes(100, 4))[0])
   all_chunks = pairs.index_chunks(corpus, 0, 100, 9, max_tokens=61)
   chunks_of_ranges = [
     pairs.index_chunks(corpus, first, last, 9, max_tokens=61)
@@ -231,7 +237,7 @@ def test_a_range_of_documents_is_a_part_of_the_whole():
 
 
 def test_half_of_the_pairs_are_random_by_name():
-  documents, vocab_size = numbered([[200] * 40 for _ in range(100)])
+  documents, vocab_size = numbered_documents([[200] * 40 for _ in range(100)])
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   published = batch_of(corpus, bert_pairs(SPECIAL, vocab_size))
   assert published["pair_labels"].all()
@@ -250,7 +256,9 @@ def test_half_of_the_pairs_are_random_by_name():
 
 
 def test_extreme_sentences():
-  documents, vocab_size = numbered([[100_000, 1], [1], [1, 100_000, 3]])
+  documents, vocab_size = numbered_documents(
+    [[100_000, 1], [1], [1, 100_000, 3]]
+  )
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   for length in (5, 6, 128, 512):
     for seed in range(20):

@@ -4,7 +4,13 @@ import random
 
 import numpy as np
 import pytest
-from numbered_corpora import FIRST_ID, SPECIAL, document_of, numbered, realistic
+from numbered_corpora import (
+  FIRST_ID,
+  SPECIAL,
+  document_of,
+  numbered_documents,
+  realistic_sizes,
+)
 
 from bert_jax import hashing
 from bert_jax.corpus.reader import corpus_from_documents
@@ -67,8 +73,8 @@ def whole_sentences(documents, length, cross):
 @pytest.mark.parametrize("length", [16, 64])
 @pytest.mark.parametrize("name", ["full_sentences", "doc_sentences"])
 def test_whole_sentences_fill_rows(name, length):
-  sizes = [*realistic(60, 2), [1], [100, 1], [14], [1, 1]]
-  documents, vocab = numbered(sizes)
+  sizes = [*realistic_sizes(60, 2), [1], [100, 1], [14], [1, 1]]
+  documents, vocab = numbered_documents(sizes)
   corpus = corpus_from_documents(documents)
   builder = getattr(recipes, name)(
     SPECIAL, vocab, length=length, max_predictions=20
@@ -88,7 +94,7 @@ def test_whole_sentences_fill_rows(name, length):
 
 def test_many_documents_in_a_row():
   """One row has many more ends of documents than other rows."""
-  documents, vocab = numbered([[2]] * 40 + [[30] * 3] + [[1]] * 7)
+  documents, vocab = numbered_documents([[2]] * 40 + [[30] * 3] + [[1]] * 7)
   corpus = corpus_from_documents(documents)
   builder = recipes.full_sentences(
     SPECIAL, vocab, length=64, max_predictions=12
@@ -99,7 +105,7 @@ def test_many_documents_in_a_row():
 
 def test_masks_of_roberta():
   """In 20,000 rows, counts vary at random, and no random id is special."""
-  documents, vocab = numbered([[20] * 1500] * 10)
+  documents, vocab = numbered_documents([[20] * 1500] * 10)
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   builder = recipes.doc_sentences(SPECIAL, vocab, length=42, max_predictions=10)
   elements = builder.index(corpus, 0, 10, 0)
@@ -174,7 +180,7 @@ def two_segments(batch):
 @pytest.mark.parametrize("length, share", [(32, 0), (128, 0.06), (512, 0.1)])
 def test_rows_of_electra_token_by_token(length, share):
   """The rows are those that the program makes from the same draws."""
-  documents, vocab = numbered(realistic(1500, 8))
+  documents, vocab = numbered_documents(realistic_sizes(1500, 8))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   builder = recipes.electra_segments(
     SPECIAL, vocab, length=length, short_probability=0.3
@@ -203,7 +209,7 @@ def test_rows_of_electra_token_by_token(length, share):
 
 def test_segments_of_electra():
   """20,000 rows have the statistics of the program's rows with other draws."""
-  documents, vocab = numbered(realistic(1500, 8))
+  documents, vocab = numbered_documents(realistic_sizes(1500, 8))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   builder = recipes.electra_segments(SPECIAL, vocab, length=128)
   rows_made, published, rng, key = [], [], random.Random(1), 0
@@ -240,7 +246,9 @@ def test_segments_of_electra():
 
 
 def test_rows_of_a_language_model():
-  documents, vocab = numbered([[5] * 30, [1], [2], [9], [10], [11], [3, 6, 40]])
+  documents, vocab = numbered_documents(
+    [[5] * 30, [1], [2], [9], [10], [11], [3, 6, 40]]
+  )
   corpus = corpus_from_documents(documents)
   # This vocabulary has no special token.
   no_special_ids = SpecialIds(None, None, None, None, None)

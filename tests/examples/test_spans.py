@@ -11,11 +11,11 @@ from masked_rows import (
   CLS,
   MASK,
   SEP,
-  VOCAB,
+  VOCAB_SIZE,
   chosen_columns,
-  mask,
-  rows,
-  word_rows,
+  make_rows,
+  make_word_rows,
+  mask_rows,
   words_of,
 )
 
@@ -88,10 +88,10 @@ def runs(words, hidden_columns):
 )
 def test_units_are_chosen_as_published(options, published):
   """Totals and shares over 20,000 rows are within 1% of `published`'s."""
-  ids, maskable, lengths, starts = word_rows(20_000, 128, 1)
+  ids, maskable, lengths, starts = make_word_rows(20_000, 128, 1)
   # This column is like a [SEP]: no unit crosses it.
   maskable[:, 40] = False
-  out = mask(ids, maskable, lengths, word_starts=starts, **options)
+  out = mask_rows(ids, maskable, lengths, word_starts=starts, **options)
   rng = random.Random(2)
   words = [words_of(*row) for row in zip(maskable, starts, strict=True)]
   num_maskable = maskable.sum(1).tolist()
@@ -134,9 +134,9 @@ def test_lengths_of_ngrams():
 
   The chances follow from p(n) = (1/n) / (1 + 1/2 + 1/3) = 6/11, 3/11, 2/11.
   """
-  ids, maskable, lengths = rows([128] * 20_000, 128)
+  ids, maskable, lengths = make_rows([128] * 20_000, 128)
   starts = np.ones(ids.shape, bool)
-  out = mask(
+  out = mask_rows(
     ids,
     maskable,
     lengths,
@@ -165,9 +165,9 @@ def test_lengths_of_spans():
   np.testing.assert_allclose(chances[1:] / chances[:-1], 0.8)
   assert round((chances * np.arange(1, 11)).sum(), 1) == 3.8
   # Long rows with few spans are used, so that few spans are cut or touch.
-  ids, maskable, lengths = rows([514] * 3000, 514)
+  ids, maskable, lengths = make_rows([514] * 3000, 514)
   starts = np.ones(ids.shape, bool)
-  out = mask(
+  out = mask_rows(
     ids, maskable, lengths, word_starts=starts, max_predictions=77, **SPAN
   )
   assert (out["mlm_weights"].sum(1) == 77).all()
@@ -184,9 +184,9 @@ def test_lengths_of_spans():
 
 
 def test_boundaries_and_replacements_of_spans():
-  ids, maskable, lengths, starts = word_rows(6000, 128, 5)
+  ids, maskable, lengths, starts = make_word_rows(6000, 128, 5)
   options = dict(replacement="roberta", reserved_ids=(MASK,))
-  out = mask(ids, maskable, lengths, word_starts=starts, **SPAN, **options)
+  out = mask_rows(ids, maskable, lengths, word_starts=starts, **SPAN, **options)
   all_new_ids = out["input_ids"]
   replacement_counts = collections.Counter()
   for i in range(len(ids)):
@@ -305,8 +305,10 @@ def test_options_that_do_not_exist_or_go_together(options, words):
 def test_pieces_of_every_family_count_alike():
   """A stochastic count is the integer part of 0.15 n + U(0, 1)."""
   sizes = [5, 64, 100, 512]
-  ids, maskable, lengths = rows(sizes * 5000, 512)
-  out = mask(ids, maskable, lengths, count="stochastic", max_predictions=80)
+  ids, maskable, lengths = make_rows(sizes * 5000, 512)
+  out = mask_rows(
+    ids, maskable, lengths, count="stochastic", max_predictions=80
+  )
   counts = out["mlm_weights"].sum(1).reshape(-1, len(sizes))
   for size, column in zip(sizes, counts.T, strict=True):
     least = math.floor(0.15 * size)
@@ -315,7 +317,7 @@ def test_pieces_of_every_family_count_alike():
   masks = masking.MaskOptions(count="stochastic")
   largest = masking.count_masks(np.array(sizes), np.array(sizes) - 2, masks)
   assert largest.tolist() == [1, 10, 15, 77]
-  out = mask(ids, maskable, lengths, count="ceil", max_predictions=80)
+  out = mask_rows(ids, maskable, lengths, count="ceil", max_predictions=80)
   expected = [math.ceil((size - 2) * 0.15) for size in sizes]
   assert out["mlm_weights"].sum(1)[:4].tolist() == expected
 
@@ -330,28 +332,28 @@ def drawn(out, ids):
 
 
 def test_roberta_draws_no_special_token():
-  ids, maskable, lengths = rows([128] * 12_000, 128)
-  reserved_ids = (0, 1, CLS, SEP, MASK, VOCAB - 1)
-  out = mask(
+  ids, maskable, lengths = make_rows([128] * 12_000, 128)
+  reserved_ids = (0, 1, CLS, SEP, MASK, VOCAB_SIZE - 1)
+  out = mask_rows(
     ids, maskable, lengths, replacement="roberta", reserved_ids=reserved_ids
   )
   new_ids, old_ids = drawn(out, ids)
   assert abs((new_ids == MASK).mean() - 0.8) < 0.005
   assert abs((new_ids == old_ids).mean() - 0.1) < 0.005
   random_ids = new_ids[(new_ids != MASK) & (new_ids != old_ids)]
-  counts = np.bincount(random_ids, minlength=VOCAB)
+  counts = np.bincount(random_ids, minlength=VOCAB_SIZE)
   assert not counts[list(reserved_ids)].any()
-  counts = counts[200 : VOCAB - 1]
+  counts = counts[200 : VOCAB_SIZE - 1]
   statistic = ((counts - counts.mean()) ** 2 / counts.mean()).sum()
   assert abs(statistic - len(counts)) < 5 * np.sqrt(2 * len(counts))
 
 
 def test_random_ids_that_differ_from_the_original():
-  ids, maskable, lengths = rows([128] * 4000, 128)
+  ids, maskable, lengths = make_rows([128] * 4000, 128)
   ids[maskable] %= 5  # The text has ids 0 to 4 of a vocabulary of 7.
   call = dict(mask_id=6, vocab_size=7)
   for replacement, unchanged in (("bert", 0.1 + 0.1 / 7), ("other", 0.1)):
-    out = mask(ids, maskable, lengths, replacement=replacement, **call)
+    out = mask_rows(ids, maskable, lengths, replacement=replacement, **call)
     new_ids, old_ids = drawn(out, ids)
     assert abs((new_ids == old_ids).mean() - unchanged) < 0.004
     # All ids that may be drawn are equally likely, even the mask's id.
@@ -361,8 +363,8 @@ def test_random_ids_that_differ_from_the_original():
 
 
 def test_electra_masks_or_keeps():
-  ids, maskable, lengths = rows([128] * 12_000, 128)
-  out = mask(ids, maskable, lengths, replacement="electra")
+  ids, maskable, lengths = make_rows([128] * 12_000, 128)
+  out = mask_rows(ids, maskable, lengths, replacement="electra")
   new_ids, old_ids = drawn(out, ids)
   assert ((new_ids == MASK) | (new_ids == old_ids)).all()
   assert abs((new_ids == MASK).mean() - 0.85) < 0.003
@@ -371,8 +373,8 @@ def test_electra_masks_or_keeps():
 
 def test_repeated_positions():
   """The program draws one of 126 tokens 19 times; each draw may mask it."""
-  ids, maskable, lengths = rows([128] * 12_000, 128)
-  out = mask(
+  ids, maskable, lengths = make_rows([128] * 12_000, 128)
+  out = mask_rows(
     ids, maskable, lengths, replacement="electra", repeat_positions=True
   )
   is_used = out["mlm_weights"] > 0
@@ -396,11 +398,11 @@ def test_repeated_positions():
 
 @pytest.mark.parametrize("kind", ["ngram", "span"])
 def test_any_part_of_a_batch_has_the_same_units(kind):
-  ids, maskable, lengths, starts = word_rows(64, 128, 9)
+  ids, maskable, lengths, starts = make_word_rows(64, 128, 9)
   call = dict(masking=kind, count="stochastic")
-  full_batch = mask(ids, maskable, lengths, word_starts=starts, **call)
+  full_batch = mask_rows(ids, maskable, lengths, word_starts=starts, **call)
   for begin, end in itertools.pairwise((0, 1, 20, 64)):
-    slice_out = mask(
+    slice_out = mask_rows(
       ids[begin:end],
       maskable[begin:end],
       lengths[begin:end],

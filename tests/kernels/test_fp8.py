@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from tiny_families import jit
+from tiny_families import fast_jit
 
 from bert_jax.kernels import fp8, fused
 from bert_jax.models import bert
@@ -55,9 +55,10 @@ def test_it_is_taken_by_name_alone():
     bert.build("tiny", vocab_size=50, hidden=32, heads=2, mlp=64, products=p)
     for p in ("auto", "fp8")
   )
-  params = jit(default_model.init)(jax.random.key(0), ids)
+  params = fast_jit(default_model.init)(jax.random.key(0), ids)
   hidden, fp8_hidden = (
-    jit(model.apply)(params, ids)[0] for model in (default_model, fp8_model)
+    fast_jit(model.apply)(params, ids)[0]
+    for model in (default_model, fp8_model)
   )
   assert hidden.dtype == fp8_hidden.dtype
   assert 1e-3 < jnp.abs(hidden - fp8_hidden).max() < 0.5

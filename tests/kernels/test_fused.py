@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_families import jit
+from tiny_families import fast_jit
 
 from bert_jax.kernels import (
   attention_kernels,
@@ -53,7 +53,7 @@ def compare(fast, plain, arguments, gradients):
 
   check(
     *(
-      jit(functools.partial(run, function))(arguments, gradients)
+      fast_jit(functools.partial(run, function))(arguments, gradients)
       for function in (fast, plain)
     )
   )

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_families import jit
+from tiny_families import fast_jit
 
 from bert_jax.models import elmo, from_config, lstm
 from bert_jax.text import characters
@@ -29,7 +29,7 @@ def tiny_elmo():
   rng = np.random.default_rng(0)
   draw = lambda x: rng.normal(0, 0.7, x.shape).astype(np.float32)  # noqa: E731
   params = jax.tree.map(draw, nn.unbox(shapes)["params"])
-  apply = jit(lambda p, **inputs: module.apply({"params": p}, **inputs))
+  apply = fast_jit(lambda p, **inputs: module.apply({"params": p}, **inputs))
   return module, params, apply
 
 
@@ -170,7 +170,7 @@ def test_the_first_layer_is_the_words_twice_and_the_second_has_a_residual(
     with_residual[:, 0, :, :5], with_residual[:, 0, :, 5:]
   )
   module_without_residual = module.copy(residual=False)
-  without_residual = jit(
+  without_residual = fast_jit(
     lambda p: module_without_residual.apply({"params": p}, **batch)
   )(params)
   np.testing.assert_allclose(
@@ -191,7 +191,7 @@ def test_state_is_an_argument(tiny_elmo):
   row = characters.make_batch([["a", "b", "c", "d"]])["char_ids"]
   ids = np.ones(row.shape[:2], np.int32)
 
-  @jit
+  @fast_jit
   def run(chars, ids, states):
     return module.apply(
       {"params": params}, chars, ids, states, method=module.encode_with_states
@@ -210,14 +210,14 @@ def test_dropout_and_finite_halves(tiny_elmo):
   module, params, _ = tiny_elmo
   batch = characters.make_batch(SENTENCES)
 
-  @jit
+  @fast_jit
   def train(seed):
     rngs = {"dropout": jax.random.key(seed)}
     return module.apply({"params": params}, **batch, train=True, rngs=rngs)
 
   assert (train(0) == train(0)).all() and (train(0) != train(1)).any()
   bfloat16_module = module.copy(dtype=jnp.dtype("bfloat16"))
-  bfloat16_vectors = jit(
+  bfloat16_vectors = fast_jit(
     lambda p: bfloat16_module.apply({"params": p}, **batch)
   )(params)
   assert bfloat16_vectors.dtype == jnp.bfloat16 and bool(
@@ -298,7 +298,7 @@ def test_padding_gets_no_gradient(tiny_elmo):
   batch = characters.make_batch([["a", "b", "c"]])
   batch["sequence_ids"][0, 2:4] = 0
 
-  @jit
+  @fast_jit
   def gradient(params):
     out = lambda p: module.apply({"params": p}, **batch)  # noqa: E731
     return jax.grad(lambda p: (out(p) ** 2).sum())(params)
@@ -317,7 +317,7 @@ def test_initial_values(activation):
     "small", filters=[[3, 64]], cell=96, hidden=32, activation=activation
   )
   chars = characters.make_batch([["a"]])["char_ids"]
-  params = nn.unbox(jit(module.init)(jax.random.key(0), chars))["params"]
+  params = nn.unbox(fast_jit(module.init)(jax.random.key(0), chars))["params"]
 
   def check_uniform(array, bound):
     assert bound * 0.98 < array.max() <= bound, array.max()
@@ -374,10 +374,10 @@ def test_published_embeddings(name, sentences):
   """
   path, module, params, h5py = open_fixture(name)
   groups = json.loads((path / sentences).read_text())
-  apply_without_state = jit(
+  apply_without_state = fast_jit(
     lambda batch: module.apply({"params": params}, batch)["layers"]
   )
-  run = jit(
+  run = fast_jit(
     lambda batch, states: module.apply(
       {"params": params},
       *(batch["char_ids"], batch["sequence_ids"], states),
@@ -420,7 +420,9 @@ def test_published_words():
   words = (path / "vocab_test.txt").read_text().split("\n")
   ids = [characters.word_ids(marks.get(word, word)) for word in words]
   chars = np.array(ids, np.int32)[:, None]
-  outputs = jit(lambda: module.apply({"params": params}, {"char_ids": chars}))()
+  outputs = fast_jit(
+    lambda: module.apply({"params": params}, {"char_ids": chars})
+  )()
   with h5py.File(path / "elmo_token_embeddings.hdf5") as file:
     expected = file["embedding"][...]
   word_vectors = outputs["layers"][:, 0, 0]

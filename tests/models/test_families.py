@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_families import (
+  FAMILY_NAMES,
   HIDDEN,
   LAYERS,
-  NAMES,
-  build,
-  encoder,
-  jit,
-  parameters,
+  build_encoder,
+  fast_jit,
+  jitted_encoder,
+  random_encoder_params,
   token_ids,
 )
 
@@ -22,7 +22,7 @@ from tiny_families import (
 PAD = 1
 NUM_REAL = 7
 IDS = token_ids(1, NUM_REAL)
-EVERY_FAMILY = pytest.mark.parametrize("name", NAMES)
+EVERY_FAMILY = pytest.mark.parametrize("name", FAMILY_NAMES)
 assert_close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-5)
 
 
@@ -51,7 +51,7 @@ def single_states(name, seed=0):
 
 
 def encode(name, *inputs):
-  return encoder(name)(*inputs)[0]
+  return jitted_encoder(name)(*inputs)[0]
 
 
 def rows_of_three(name):
@@ -64,7 +64,7 @@ def rows_of_three(name):
 def outputs_of_three(name):
   """Returns three rows, and the output of an encoder with all states."""
   inputs = rows_of_three(name)
-  return inputs, encoder(name, collect=True)(*inputs)
+  return inputs, jitted_encoder(name, collect=True)(*inputs)
 
 
 @EVERY_FAMILY
@@ -93,15 +93,15 @@ def test_padding_on_the_left_changes_nothing(name):
 @functools.cache
 def gradient(name, dtype="float32"):
   """Returns a function: (positions, inputs) -> (gradients, hidden states)."""
-  module = build(name, dtype=dtype)
+  module = build_encoder(name, dtype=dtype)
 
   def loss(params, positions, *inputs):
     hidden, _ = module.apply({"params": params}, *inputs)
     cubes = hidden.astype(jnp.float32) ** 3 * positions[..., None]
     return cubes.sum(), hidden
 
-  run = jit(jax.grad(loss, has_aux=True))
-  return functools.partial(run, parameters(name))
+  run = fast_jit(jax.grad(loss, has_aux=True))
+  return functools.partial(run, random_encoder_params(name))
 
 
 @EVERY_FAMILY
@@ -138,7 +138,7 @@ def test_sequences_of_a_packed_row_do_not_meet(name):
   [
     # Half precision is slow, so the quick tests have it for one family only.
     pytest.param(name, dtype, marks=[pytest.mark.slow] * bool(slow))
-    for name in NAMES
+    for name in FAMILY_NAMES
     for dtype in ("float32", "bfloat16", "float16")
     for slow in [dtype != "float32" and name != "albert"]
   ],
@@ -180,7 +180,7 @@ def test_collected_states_and_probabilities(name):
 @pytest.mark.parametrize("name", ["bert", "electra"])
 def test_first_layer_alone_gives_the_first_collected_state(name):
   inputs, (_, collected) = outputs_of_three(name)
-  params = dict(parameters(name))
+  params = dict(random_encoder_params(name))
   encoder_params = params["tower"] if name == "electra" else params
   one_layer_params = dict(
     encoder_params,
@@ -191,7 +191,9 @@ def test_first_layer_alone_gives_the_first_collected_state(name):
     if name == "electra"
     else one_layer_params
   )
-  hidden, _ = jit(build(name, num_layers=1).apply)({"params": params}, *inputs)
+  hidden, _ = fast_jit(build_encoder(name, num_layers=1).apply)(
+    {"params": params}, *inputs
+  )
   assert_close(hidden, collected["hidden"][0])
 
 

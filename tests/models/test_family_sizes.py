@@ -4,7 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
-from tiny_families import shapes
+from tiny_families import param_shapes
 
 from bert_jax import models
 from bert_jax.devices import sharding
@@ -86,9 +86,9 @@ def test_parameter_count(name, variant, part, millions, slack):
   module = models.family(name).build(variant)
   if part == "heads":
     heads = models.family(name).ForPreTraining(module, pairs=name == "bert")
-    tree = shapes(heads, BATCH)
+    tree = param_shapes(heads, BATCH)
   else:
-    tree = shapes(module, IDS)
+    tree = param_shapes(module, IDS)
   total = sum(x.size for x in jax.tree.leaves(tree))
   if part == "pooler":
     total += module.hidden * (module.hidden + 1)
@@ -106,7 +106,7 @@ def test_sizes_of_electras_generator():
     "base": dict(hidden=256, heads=4, mlp=1024),
     "large": dict(hidden=256, heads=4, mlp=1024),
   }
-  tree = nn.unbox(shapes(build("electra", "base"), BATCH))
+  tree = nn.unbox(param_shapes(build("electra", "base"), BATCH))
   assert tree["generator"]["project"]["kernel"].shape == (768, 256)
   assert "project" not in tree["discriminator"]
   assert tree["generator"]["layers"]["layer"]["mlp_in"]["kernel"].shape == (
@@ -133,7 +133,7 @@ def test_every_axis_has_a_rule_and_every_rule_an_axis(monkeypatch):
     encoder = family.build(next(iter(family.VARIANTS)))
     task = task_heads.SequenceClassifier(encoder, family.POOLING, 2)
     for module in (family.ForPreTraining(encoder), task):
-      for names in axes(shapes(module, BATCH)).values():
+      for names in axes(param_shapes(module, BATCH)).values():
         used_axes.update(names)
     assert used_axes - {None} <= dict(sharding.AXIS_RULES).keys(), name
   assert used_axes - {None} == dict(sharding.AXIS_RULES).keys()
@@ -144,7 +144,7 @@ def test_a_mesh_of_two_by_two_takes_published_sizes(name, variant):
   """The mesh has fsdp=2 and tensor=2, or fsdp=4 if a tower has one head."""
   shape = (1, 4, 1) if (name, variant) == ("electra", "small") else (1, 2, 2)
   mesh = jax.sharding.AbstractMesh(shape, sharding.MESH_AXES)
-  tree = shapes(build(name, variant, vocab_multiple=shape[2]), BATCH)
+  tree = param_shapes(build(name, variant, vocab_multiple=shape[2]), BATCH)
   sharding.check_parameter_sizes(mesh, tree)
 
 
@@ -153,7 +153,7 @@ def test_axes_of_maps_between_widths():
   other layers."""
   for name in ("albert", "electra"):
     variant = next(iter(models.family(name).VARIANTS))
-    axis_names = axes(shapes(build(name, variant), BATCH))
+    axis_names = axes(param_shapes(build(name, variant), BATCH))
     maps = {k: v for k, v in axis_names.items() if "project" in k}
     assert len(maps) == (2 if name == "albert" else 4)
     for key, names in maps.items():

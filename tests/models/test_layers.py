@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_families import jit
+from tiny_families import fast_jit
 
 from bert_jax.models import attention, bert, layers, primitives
 
@@ -39,7 +39,7 @@ def test_fully_masked_row_is_finite(dtype):
   """
   qkv = jax.random.normal(jax.random.key(0), (2, 3, 2, 3, 4), dtype)
   bias, ids = jnp.zeros((2, 3, 4)), jnp.array([[0, 0, 0], [1, 1, 0]])
-  out, p = jit(attention.attention)(qkv, bias, ids)
+  out, p = fast_jit(attention.attention)(qkv, bias, ids)
   assert out.dtype == dtype and bool(jnp.isfinite(out).all())
   assert p[1, :, :, 2].tolist() == [[0.0] * 3] * 2
   np.testing.assert_allclose(p[0], 1 / 3, rtol=1e-6)
@@ -47,7 +47,7 @@ def test_fully_masked_row_is_finite(dtype):
   def total(x):
     return attention.attention(x, bias, ids)[0].astype(jnp.float32).sum()
 
-  grad = jit(jax.grad(total))(qkv)
+  grad = fast_jit(jax.grad(total))(qkv)
   assert bool(jnp.isfinite(grad).all())
 
 
@@ -151,14 +151,14 @@ def encoder(**overrides):
 def apply(module, params, seed=0, train=True, **inputs):
   rngs = {"dropout": jax.random.key(seed)}
   collect = inputs.pop("collect", False)
-  run = jit(functools.partial(module.apply, train=train, collect=collect))
+  run = fast_jit(functools.partial(module.apply, train=train, collect=collect))
   return run({"params": params}, rngs=rngs, **inputs)
 
 
 @pytest.fixture(scope="module")
 def params():
   ids = jnp.zeros((1, 4), jnp.int32)
-  return nn.unbox(jit(encoder().init)(jax.random.key(0), ids))["params"]
+  return nn.unbox(fast_jit(encoder().init)(jax.random.key(0), ids))["params"]
 
 
 @pytest.mark.slow
@@ -175,7 +175,7 @@ def test_unroll_and_remat_keep_tree_bits_and_gradients(params, overrides):
     output = module.apply({"params": params}, ids, rngs=rngs, train=True)
     return (output[0] ** 2).mean()
 
-  loss_and_gradients = jit(jax.value_and_grad(loss), static_argnums=1)
+  loss_and_gradients = fast_jit(jax.value_and_grad(loss), static_argnums=1)
   expected_loss, expected_gradients = loss_and_gradients(params, encoder())
   actual_loss, actual_gradients = loss_and_gradients(
     params, encoder(**overrides)
@@ -227,6 +227,6 @@ def test_too_long_and_indivisible_are_refused():
 def test_computation_dtype_and_float32_parameters():
   module = encoder(dtype=jnp.dtype("bfloat16"))
   ids = jnp.zeros((1, 4), jnp.int32)
-  params = nn.unbox(jit(module.init)(jax.random.key(0), ids))["params"]
+  params = nn.unbox(fast_jit(module.init)(jax.random.key(0), ids))["params"]
   assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype("float32")}
   assert apply(module, params, input_ids=ids)[0].dtype == jnp.bfloat16

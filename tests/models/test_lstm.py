@@ -4,7 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tiny_families import jit
+from tiny_families import fast_jit
 
 from bert_jax.models import lstm
 
@@ -67,7 +67,7 @@ def test_the_gradient_made_by_hand_is_the_gradient():
     )
 
   value_and_gradient, expected = (
-    jit(jax.value_and_grad(lambda *a, run=run: total(run, *a), (0, 1, 2)))(
+    fast_jit(jax.value_and_grad(lambda *a, run=run: total(run, *a), (0, 1, 2)))(
       weights, x, states
     )
     for run in (ours, plain)

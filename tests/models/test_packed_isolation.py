@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numbered_corpora import SPECIAL
 from prepared import random_documents
-from tiny_families import jit
+from tiny_families import fast_jit
 
 from bert_jax import models, objectives
 from bert_jax.corpus.reader import corpus_from_documents
@@ -69,7 +69,7 @@ def make_batches(kind):
   built_objective = objectives.build(
     objective, SIZES | model, objective_options
   )
-  params = nn.unbox(jit(built_objective.init)(jax.random.key(0), batch))
+  params = nn.unbox(fast_jit(built_objective.init)(jax.random.key(0), batch))
   return built_objective, params, batch, single_batch
 
 
@@ -114,8 +114,8 @@ def test_a_packed_row_trains_as_its_sequences_alone(kind):
   """
   _, params, batch, unpacked_batch = make_batches(kind)
   assert len(unpacked_batch["input_ids"]) >= 3 * ROWS
-  value_and_grad = jit(jax.value_and_grad(functools.partial(total, kind)))
-  losses_of = jit(functools.partial(losses, kind))
+  value_and_grad = fast_jit(jax.value_and_grad(functools.partial(total, kind)))
+  losses_of = fast_jit(functools.partial(losses, kind))
   packed_losses, unpacked_losses = (
     losses_of(params, batch),
     losses_of(params, unpacked_batch),
@@ -175,12 +175,12 @@ def test_other_tokens_in_a_sequence_are_not_seen_by_the_others(kind, place):
   family = models.family(KINDS[kind][2]["family"])
   encoder = family.build(KINDS[kind][2]["variant"], **SIZES)
   names = ("input_ids", "segment_ids", "sequence_ids", "position_ids")
-  hidden = jit(
+  hidden = fast_jit(
     lambda x: encoder.apply(
       {"params": params["encoder"]}, *(x.get(key) for key in names)
     )[0]
   )
-  gradient = jit(jax.grad(lambda d, x: total(kind, params, x, d)))
+  gradient = fast_jit(jax.grad(lambda d, x: total(kind, params, x, d)))
   for values in (
     [np.asarray(hidden(x)) for x in (batch, changed_batch)],
     [np.asarray(gradient(zeros(x), x)) for x in (batch, changed_batch)],
@@ -206,7 +206,7 @@ def test_a_sequences_loss_reaches_no_other_embeddings(kind):
     batch_with_one_loss["mlm_weights"] = np.where(
       is_inside, batch["mlm_weights"], 0.0
     )
-  gradient = jit(jax.grad(lambda d, x: total(kind, params, x, d)))
+  gradient = fast_jit(jax.grad(lambda d, x: total(kind, params, x, d)))
   gradients = np.asarray(gradient(zeros(batch), batch_with_one_loss))
   assert not gradients[~in_sequence_2].any()
   assert all(gradients[row][in_sequence_2[row]].any() for row in range(ROWS))

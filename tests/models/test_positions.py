@@ -4,7 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_families import NAMES, build, encoder, jit, token_ids
+from tiny_families import (
+  FAMILY_NAMES,
+  build_encoder,
+  fast_jit,
+  jitted_encoder,
+  token_ids,
+)
 
 from bert_jax.models import layers, roberta
 
@@ -26,7 +32,7 @@ def test_positions_of_roberta(padding_id, ids, positions):
 @pytest.mark.parametrize("padding_id,longest", [(1, 512), (3, 510)])
 def test_longest_length_of_roberta(padding_id, longest):
   """The table has 514 rows; one token too many is refused before any step."""
-  module = build("roberta", max_positions=514, padding_id=padding_id)
+  module = build_encoder("roberta", max_positions=514, padding_id=padding_id)
   assert module.max_length == longest
 
   def init(length):
@@ -48,9 +54,9 @@ def test_longest_length_of_roberta(padding_id, longest):
 SEGMENTS = dict(bert=2, roberta=1, albert=2, electra=2, distilbert=0, gpt=0)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FAMILY_NAMES)
 def test_lengths_over_the_longest_are_refused(name):
-  module = build(name)
+  module = build_encoder(name)
   assert module.max_length == (38 if name == "roberta" else 40)
   ids = jnp.ones((1, module.max_length + 1), jnp.int32)
   with pytest.raises(
@@ -59,7 +65,7 @@ def test_lengths_over_the_longest_are_refused(name):
     jax.eval_shape(module.init, jax.random.key(0), ids)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FAMILY_NAMES)
 def test_ids_out_of_range_are_not_a_number(name):
   """An id out of range gives NaN, and neither a wrong row nor zeros."""
   zero = np.zeros((1, 7), np.int32)
@@ -69,10 +75,10 @@ def test_ids_out_of_range_are_not_a_number(name):
     sequence_ids=zero + 1,
     position_ids=np.arange(7, dtype=np.int32)[None],
   )
-  run = encoder(name)
+  run = jitted_encoder(name)
   assert np.isfinite(run(*inputs.values())[0]).all()
   bad_ids_by_key = {"input_ids": (-100, -1, 50), "position_ids": (-100, 40)}
-  segments = SEGMENTS.get(name, build(name).num_segments)
+  segments = SEGMENTS.get(name, build_encoder(name).num_segments)
   if segments:
     bad_ids_by_key["segment_ids"] = (-1, segments)
   for key, bad_ids in bad_ids_by_key.items():
@@ -93,7 +99,7 @@ def test_gradient_of_a_table_is_a_sum_over_its_readers(one_hot):
   ids = jnp.array([[4, 0, 4], [-1, 5, 2]])
   weights = jnp.arange(18.0).reshape(2, 3, 3)
 
-  @jit
+  @fast_jit
   @jax.grad
   def gradient(params):
     rows = table.apply({"params": params}, ids)

@@ -139,7 +139,7 @@ def encode(params, ids, key, dtype="float32"):
 
 @pytest.fixture(scope="module")
 def params():
-  return tiny_families.fill(bert.Bert(**TINY), IDS)
+  return tiny_families.random_params(bert.Bert(**TINY), IDS)
 
 
 @pytest.mark.parametrize("dtype, rtol", [("float32", 1e-4), ("bfloat16", 3e-2)])
@@ -158,11 +158,11 @@ def test_an_encoders_derivatives_forward_and_reverse(params, dtype, rtol):
     embeddings = params["embeddings"] | {"norm": norm}
     return loss(params | {"embeddings": embeddings})
 
-  @tiny_families.jit
+  @tiny_families.fast_jit
   def first(params):
     return jax.jvp(loss, (params,), (tangents,))[1], jax.grad(loss)(params)
 
-  @tiny_families.jit
+  @tiny_families.fast_jit
   def second(scale):
     tangent = jnp.cos(jnp.arange(8.0))
     gradient = jax.grad(loss_of_scale)
@@ -185,8 +185,8 @@ def test_vmap_over_batches_keys_and_models(params):
   ids = np.stack([IDS, IDS[::-1]])
   keys = jax.random.split(jax.random.key(1), 2)
   models = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), params)
-  batched = tiny_families.jit(jax.vmap(encode))(models, ids, keys)
-  encode_one = tiny_families.jit(encode)
+  batched = tiny_families.fast_jit(jax.vmap(encode))(models, ids, keys)
+  encode_one = tiny_families.fast_jit(encode)
   for i, actual in enumerate(batched):
     model = jax.tree.map(lambda x, i=i: x[i], models)
     expected = encode_one(model, ids[i], keys[i])

@@ -7,7 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_families import HIDDEN, NAMES, build, fill, jit, parameters, token_ids
+from tiny_families import (
+  FAMILY_NAMES,
+  HIDDEN,
+  build_encoder,
+  fast_jit,
+  random_encoder_params,
+  random_params,
+  token_ids,
+)
 
 from bert_jax.models import albert, heads, layers, stack, task_heads
 
@@ -20,15 +28,15 @@ def rngs(seed=0):
 
 
 def shared(groups, **overrides):
-  return build("albert", num_layers=DEPTH, groups=groups, **overrides)
+  return build_encoder("albert", num_layers=DEPTH, groups=groups, **overrides)
 
 
 @functools.cache
 def shared_parameters(groups):
-  return fill(shared(groups), jnp.ones((1, 4), jnp.int32))
+  return random_params(shared(groups), jnp.ones((1, 4), jnp.int32))
 
 
-SLOW = [(name, 0) for name in NAMES if name != "albert"]
+SLOW = [(name, 0) for name in FAMILY_NAMES if name != "albert"]
 SLOW += [("albert", groups) for groups in (1, 2, 4)]
 
 
@@ -41,7 +49,10 @@ def test_unrolled_and_made_again_equal_the_loop(name, groups):
   if groups:
     make, params = functools.partial(shared, groups), shared_parameters(groups)
   else:
-    make, params = functools.partial(build, name), parameters(name)
+    make, params = (
+      functools.partial(build_encoder, name),
+      random_encoder_params(name),
+    )
   # A wide layer adds up many gradients; the division makes them about 1.
   weights = np.random.default_rng(0).normal(size=(2, 9, HIDDEN)) / 20
 
@@ -52,7 +63,9 @@ def test_unrolled_and_made_again_equal_the_loop(name, groups):
       hidden, _ = module.apply({"params": params}, IDS, **options)
       return (hidden * weights).sum(), hidden
 
-    (_, hidden), grads = jit(jax.value_and_grad(loss, has_aux=True))(params)
+    (_, hidden), grads = fast_jit(jax.value_and_grad(loss, has_aux=True))(
+      params
+    )
     return [hidden, *jax.tree.leaves(grads)]
 
   unroll = make().num_layers
@@ -74,7 +87,7 @@ def test_what_unrolled_layers_keep_is_not_stacked():
     def loss(params, module=module):
       return module.apply({"params": params}, IDS, train=True, rngs=rngs())[0]
 
-    grad = jit(jax.grad(lambda params, loss=loss: loss(params).sum()))
+    grad = fast_jit(jax.grad(lambda params, loss=loss: loss(params).sum()))
     text = grad.lower(shared_parameters(1)).compile().as_text()
     stacked_arrays[unroll] = re.findall(rf"f32\[{DEPTH},2,9,\S*", text)
   assert stacked_arrays[1] and not stacked_arrays[DEPTH]
@@ -82,24 +95,26 @@ def test_what_unrolled_layers_keep_is_not_stacked():
 
 def states(module, params, train=False, seed=0):
   """Returns the hidden states of all layers."""
-  run = jit(functools.partial(module.apply, train=train, collect=True))
+  run = fast_jit(functools.partial(module.apply, train=train, collect=True))
   return run({"params": params}, IDS, rngs=rngs(seed))[1]["hidden"]
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_groups_are_layers_of_their_own_repeated(groups):
   """ALBERT's stack equals a stack that has a copy of a layer for each use."""
-  module = build("bert", num_layers=DEPTH)
+  module = build_encoder("bert", num_layers=DEPTH)
   options = stack.build(module)
   inputs = jnp.ones((1, 4, HIDDEN)), jnp.ones((1, 4), jnp.int32)
-  shared_params = fill(options.copy(groups=groups), *inputs, train=False)
+  shared_params = random_params(
+    options.copy(groups=groups), *inputs, train=False
+  )
   repeated_params = jax.tree.map(
     lambda x: jnp.repeat(x, DEPTH // groups, 0), shared_params
   )
   x = np.random.default_rng(1).normal(size=(2, 4, HIDDEN)).astype(np.float32)
   ids = np.array([[1, 1, 2, 0], [1, 1, 1, 1]], np.int32)
   grouped_outputs, repeated_outputs = (
-    jit(functools.partial(o.apply, train=False, collect=True))(
+    fast_jit(functools.partial(o.apply, train=False, collect=True))(
       {"params": p}, x, ids
     )
     for o, p in (
@@ -119,13 +134,15 @@ def test_depth_of_a_shared_layer_is_free():
   Transformer.
   """
   params = shared_parameters(1)
-  deep_states = states(build("albert", num_layers=6), params)
+  deep_states = states(build_encoder("albert", num_layers=6), params)
   usual_states = states(shared(1), params)
-  shallow_states = states(build("albert", num_layers=1, unroll=DEPTH), params)
+  shallow_states = states(
+    build_encoder("albert", num_layers=1, unroll=DEPTH), params
+  )
   np.testing.assert_allclose(deep_states[:DEPTH], usual_states, atol=1e-6)
   np.testing.assert_allclose(shallow_states, usual_states[:1], atol=1e-6)
   with pytest.raises(ValueError, match="num_layers=3 is not a multiple of 2"):
-    states(build("albert", num_layers=3, groups=2), params)
+    states(build_encoder("albert", num_layers=3, groups=2), params)
 
 
 def kept(module, params, train=True):
@@ -159,7 +176,7 @@ def test_a_branch_is_dropped_before_it_is_added():
   x, y = rng.normal(size=(2, 3, 4, HIDDEN)).astype(np.float32)
   bias = rng.normal(size=HIDDEN).astype(np.float32)
   layer = layers.AddNorm(1e-12, 0.5, jnp.dtype("float32"))
-  params = fill(layer, x, y, bias, train=False)
+  params = random_params(layer, x, y, bias, train=False)
   p = {"params": params}
   key = layer.apply(p, method=lambda m: m.make_rng("dropout"), rngs=rngs(0))
   output, output_copy = layer.apply(p, x, y, bias, train=True, rngs=rngs(0))
@@ -186,13 +203,16 @@ def test_albert_without_dropout_has_a_classifier_with():
   }
   assert other_rates == {(0.0, 0.0)}
   assert heads.Pooling("tanh", dropout=0.1) == albert.POOLING
-  module = build("albert", dropout=0.0, attention_dropout=0.0)
+  module = build_encoder("albert", dropout=0.0, attention_dropout=0.0)
   np.testing.assert_array_equal(
-    *(states(module, parameters("albert"), True, seed) for seed in (0, 1))
+    *(
+      states(module, random_encoder_params("albert"), True, seed)
+      for seed in (0, 1)
+    )
   )
   model = task_heads.SequenceClassifier(module, albert.POOLING, 3)
-  params = fill(model, {"input_ids": IDS})
-  run = jit(functools.partial(model.apply, train=True))
+  params = random_params(model, {"input_ids": IDS})
+  run = fast_jit(functools.partial(model.apply, train=True))
   logits, other_logits = (
     run({"params": params}, {"input_ids": IDS}, rngs=rngs(s)) for s in (0, 1)
   )

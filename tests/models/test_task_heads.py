@@ -7,7 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_families import HIDDEN, NAMES, build, fill, jit, parameters, token_ids
+from tiny_families import (
+  FAMILY_NAMES,
+  HIDDEN,
+  build_encoder,
+  fast_jit,
+  random_encoder_params,
+  random_params,
+  token_ids,
+)
 
 from bert_jax import models
 from bert_jax.models import electra, heads, task_heads
@@ -28,10 +36,10 @@ def batch_of(lengths, length=8):
 def make(name, kind, *args):
   """Returns a task's parameters, and a function batch -> logits, hidden
   states."""
-  model = kind(build(name), *args)
-  params = fill(model, batch_of([4]))
+  model = kind(build_encoder(name), *args)
+  params = random_params(model, batch_of([4]))
 
-  @jit
+  @fast_jit
   def run(params, batch):
     logits, captured = model.apply(
       {"params": params},
@@ -92,7 +100,10 @@ def by_hand(params, vectors, activation=None):
 
 @pytest.mark.parametrize(
   "name,pooling",
-  [*((n, pooling(n)) for n in NAMES), ("electra", electra.DENSE_POOLING)],
+  [
+    *((n, pooling(n)) for n in FAMILY_NAMES),
+    ("electra", electra.DENSE_POOLING),
+  ],
 )
 def test_classifier_reads_the_published_vector(name, pooling):
   """Only one vector is read: that of the first token.
@@ -117,7 +128,7 @@ def test_without_sequence_ids_the_last_position_is_read():
 @pytest.mark.parametrize(
   "name,kind,args",
   [
-    *((name, task_heads.TokenClassifier, (5,)) for name in NAMES),
+    *((name, task_heads.TokenClassifier, (5,)) for name in FAMILY_NAMES),
     ("bert", task_heads.SpanClassifier, ()),
   ],
 )
@@ -153,7 +164,9 @@ def test_choices_and_one_row(name):
 
 
 def test_choices_need_one_label():
-  model = task_heads.SequenceClassifier(build("bert"), pooling("bert"), 4)
+  model = task_heads.SequenceClassifier(
+    build_encoder("bert"), pooling("bert"), 4
+  )
   batch = {"input_ids": np.ones((2, 4, 8), np.int32)}
   with pytest.raises(ValueError, match="num_labels must be 1, not 4"):
     model.init(jax.random.key(0), batch)
@@ -162,7 +175,7 @@ def test_choices_need_one_label():
 def test_dropout_of_heads_acts_in_training_only():
   """The encoders have no dropout here, so only the head's dropout acts."""
   batch = batch_of([3, 8])
-  encoder_without_dropout = build(
+  encoder_without_dropout = build_encoder(
     "bert", num_layers=1, dropout=0.0, attention_dropout=0.0
   )
   pooling_without_dropout = heads.Pooling(
@@ -184,11 +197,11 @@ def test_dropout_of_heads_acts_in_training_only():
     (task_heads.TokenClassifier(encoder_without_dropout, 3), True),
     (task_heads.SpanClassifier(encoder_without_dropout), False),
   ):
-    params = fill(model, batch)
+    params = random_params(model, batch)
     # Without training no rng is needed.
     jax.eval_shape(model.apply, {"params": params}, batch)
 
-    @jit
+    @fast_jit
     def run(params, key, model=model):
       rngs = {"dropout": key}
       return model.apply({"params": params}, batch, train=True, rngs=rngs)
@@ -217,11 +230,11 @@ def test_dropout_before_the_dense_layer_is_one_of_its_own():
 
 @functools.cache
 def towers():
-  module = electra.ForPreTraining(build("electra"))
+  module = electra.ForPreTraining(build_encoder("electra"))
   batch = batch_of([6, 8])
   batch["mlm_positions"] = np.array([[1, 2], [0, 7]], np.int32)
-  params = fill(module, batch)
-  return module, params, batch, jit(module.apply)
+  params = random_params(module, batch)
+  return module, params, batch, fast_jit(module.apply)
 
 
 def test_both_towers_read_the_same_tables():
@@ -255,7 +268,7 @@ def test_discriminators_loss_leaves_the_generator_alone():
       logits = module.apply({"params": params}, batch, method=method)
       return (logits**2).sum()
 
-    grads = jit(jax.grad(loss))(params)
+    grads = fast_jit(jax.grad(loss))(params)
     return {
       name: any(np.asarray(x).any() for x in jax.tree.leaves(tree))
       for name, tree in grads.items()
@@ -272,12 +285,12 @@ def test_discriminators_loss_leaves_the_generator_alone():
 def test_discriminator_is_the_encoder_to_fine_tune():
   """An encoder of ELECTRA has the tables and the discriminator as its tower."""
   module, params, batch, _ = towers()
-  assert set(parameters("electra")) == {"embeddings", "tower"}
+  assert set(random_encoder_params("electra")) == {"embeddings", "tower"}
   encoder_params = {
     "embeddings": params["embeddings"],
     "tower": params["discriminator"],
   }
-  hidden, _ = build("electra").apply(
+  hidden, _ = build_encoder("electra").apply(
     {"params": encoder_params}, batch["input_ids"], None, batch["sequence_ids"]
   )
   assert hidden.shape == (2, 8, HIDDEN)

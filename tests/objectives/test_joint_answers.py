@@ -87,7 +87,7 @@ def head(beam, length, seed=0):
   positions = np.arange(length)
   mask = (positions >= 3) & (positions < np.array([[length], [7], [5]]))
   mask[:, 0] = True
-  params = tiny_families.fill(module, hidden, mask)
+  params = tiny_families.random_params(module, hidden, mask)
   rows = [NumpyHead(params, *row) for row in zip(hidden, mask, strict=True)]
   return module, params, hidden, mask, rows
 
@@ -98,7 +98,7 @@ def test_the_loss_is_that_of_the_release():
   logits_of = functools.partial(
     module.apply, {"params": params}, method="logits_given_starts"
   )
-  logits = tiny_families.jit(logits_of)(hidden, mask, labels[:, 0])
+  logits = tiny_families.fast_jit(logits_of)(hidden, mask, labels[:, 0])
   losses, is_right = [], []
   unanswerable = np.array([0.0, 1.0, 0.0], np.float32)
   for row, (start, end), is_unanswerable in zip(
@@ -137,7 +137,7 @@ def test_the_loss_is_that_of_the_release():
 def test_a_beam_is_the_best_of_all_starts_and_ends(beam):
   module, params, hidden, mask, rows = head(beam, 9)
   beams = np.asarray(
-    tiny_families.jit(module.apply)({"params": params}, hidden, mask)
+    tiny_families.fast_jit(module.apply)({"params": params}, hidden, mask)
   )
   k = min(beam, 9)
   assert beams.shape == (3, 1 + k * k, 4) and beams.dtype == np.float32
@@ -152,21 +152,21 @@ def test_a_beam_is_the_best_of_all_starts_and_ends(beam):
     np.testing.assert_allclose(beam_rows[1:], expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", tiny_families.NAMES)
+@pytest.mark.parametrize("name", tiny_families.FAMILY_NAMES)
 def test_every_family_answers_from_the_context(name):
-  encoder = tiny_families.build(name)
+  encoder = tiny_families.build_encoder(name)
   module = task_heads.build("span", encoder, {"dropout": 0.0, "beam": 2})
   ids = tiny_families.token_ids(2, 8)
   is_real = np.arange(8) < np.array([[8], [6]])
   context = (is_real & (np.arange(8) >= 3)).astype(np.int32)
   batch = dict(input_ids=np.where(is_real, ids, 1).astype(np.int32))
   batch |= dict(sequence_ids=is_real.astype(np.int32), segment_ids=context)
-  params = tiny_families.fill(module, batch)
-  run = tiny_families.jit(module.apply)
+  params = tiny_families.random_params(module, batch)
+  run = tiny_families.fast_jit(module.apply)
   beams = np.asarray(run({"params": params}, batch))
   # Only an encoder with segment embeddings reads the segment ids.
   segment_ids = context if getattr(encoder, "num_segments", 0) > 1 else None
-  hidden, _ = tiny_families.jit(encoder.apply)(
+  hidden, _ = tiny_families.fast_jit(encoder.apply)(
     {"params": params["encoder"]},
     batch["input_ids"],
     segment_ids,
@@ -258,7 +258,7 @@ def test_a_beam_of_independent_ends_answers_as_bert_does(null):
 @pytest.mark.parametrize("family", ["wordpiece", "roberta", "gpt1"])
 def test_batches_say_which_questions_have_no_answer(family, tmp_path):
   """A window may lack the answer although its question has an answer."""
-  vocabulary = files.load(getattr(files, family)(tmp_path))
+  vocabulary = files.load_vocabulary(getattr(files, family)(tmp_path))
   rows, examples = encode_questions(vocabulary, 40), questions()
   loader = batches.Batches(TASK, rows, 0, 8, shuffle=False)
   windows_without_answer = 0

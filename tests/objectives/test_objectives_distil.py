@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tiny_models
 from prepared import random_documents, write_prepared
-from tiny_families import fill, jit
+from tiny_families import fast_jit, random_params
 from tiny_runs import arrays_of_state, distillation_config, untimed_rows
 from tiny_teachers import write_teacher
 
@@ -49,7 +49,7 @@ def build(**options):
 def parameters(batch):
   """Returns the student's and the teacher's parameters, drawn separately."""
   return tuple(
-    fill(heads.ForPreTraining(encoder, pairs=False), batch, seed=seed)
+    random_params(heads.ForPreTraining(encoder, pairs=False), batch, seed=seed)
     for seed, encoder in enumerate(
       (
         distilbert.build(**SIZES),
@@ -60,7 +60,7 @@ def parameters(batch):
 
 
 def measure(objective, params, frozen, batch, train=False):
-  loss = jit(objective.loss, static_argnums=5)
+  loss = fast_jit(objective.loss, static_argnums=5)
   sums, _ = loss(params, frozen, {}, batch, jax.random.key(0), train)
   return {name: float(total) for name, total in sums.items()}
 
@@ -75,10 +75,10 @@ def logits_of_all_positions(params, batch, encoder):
   module = heads.ForPreTraining(encoder, pairs=False)
   shape = batch["input_ids"].shape
   columns = jnp.broadcast_to(jnp.arange(shape[1]), shape)
-  out = jit(module.apply)(
+  out = fast_jit(module.apply)(
     {"params": params}, batch | {"mlm_positions": columns}
   )
-  hidden, _ = jit(encoder.apply)(
+  hidden, _ = fast_jit(encoder.apply)(
     {"params": params["encoder"]},
     batch["input_ids"],
     None,
@@ -140,7 +140,7 @@ def test_an_equal_student_has_nothing_to_learn(batch, parameters):
   objective = objectives.factory("distil")(
     equal_config, equal_config, (0, 1, 2, 3)
   )
-  teacher = nn.unbox(jit(objective.init)(jax.random.key(3), batch))
+  teacher = nn.unbox(fast_jit(objective.init)(jax.random.key(3), batch))
   sums = measure(objective, teacher, teacher, batch)
   assert sums["kl_loss"] == 0.0
   assert sums["cosine_loss"] == pytest.approx(0.0, abs=1e-5)
@@ -169,11 +169,11 @@ def test_gradients(batch, parameters, monkeypatch):
     sums, _ = build().loss(params, frozen, {}, batch, None, False)
     return 5.0 * sums["kl_loss"] + 2.0 * sums["mlm_loss"] + sums["cosine_loss"]
 
-  full_gradients, _ = jit(jax.grad(total, argnums=(0, 1)))(*parameters)
+  full_gradients, _ = fast_jit(jax.grad(total, argnums=(0, 1)))(*parameters)
   monkeypatch.setattr(distil, "POSITIONS", 4)
-  chunk_gradients, teacher_gradients = jit(jax.grad(total, argnums=(0, 1)))(
-    *parameters
-  )
+  chunk_gradients, teacher_gradients = fast_jit(
+    jax.grad(total, argnums=(0, 1))
+  )(*parameters)
   jax.tree.map(
     functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4),
     full_gradients,

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_families import jit
+from tiny_families import fast_jit
 
 from bert_jax import objectives
 from bert_jax.models import electra
@@ -65,7 +65,7 @@ def build(**options):
 @pytest.fixture(scope="module")
 def params():
   batch, _ = make_batch()
-  return nn.unbox(jit(build().init)(jax.random.key(3), batch))
+  return nn.unbox(fast_jit(build().init)(jax.random.key(3), batch))
 
 
 def test_labels_of_a_correct_sample_and_a_wrong_one():
@@ -127,13 +127,13 @@ def test_sums_against_a_restatement(params):
   batch, original = make_batch()
   objective = build()
   key = jax.random.key(7)
-  sums, _ = jit(objective.loss, static_argnums=5)(
+  sums, _ = fast_jit(objective.loss, static_argnums=5)(
     params, {}, {}, batch, key, False
   )
   weights = objective.weights(batch)
   assert sums.keys() == weights.keys()
   module = electra.ForPreTraining(electra.build(**MODEL))
-  apply = jit(module.apply, static_argnames="method")
+  apply = fast_jit(module.apply, static_argnames="method")
   logits = apply({"params": params}, batch, method="generate")
   _, _, noise = jax.random.split(key, 3)
   samples = np.asarray(objective_lib.sample(logits, noise, 1.0))
@@ -179,7 +179,7 @@ def test_discriminator_gives_the_generator_no_gradient(params):
   objective, key = build(), jax.random.key(7)
 
   module = electra.ForPreTraining(electra.build(**MODEL))
-  apply = jit(module.apply, static_argnames="method")
+  apply = fast_jit(module.apply, static_argnames="method")
   _, _, noise = jax.random.split(key, 3)
   logits = apply({"params": params}, batch, method="generate")
   ids, positions, original_ids, slot_weights = (
@@ -212,7 +212,7 @@ def test_discriminator_gives_the_generator_no_gradient(params):
     }
     return grads_of_losses, jax.grad(alone)(params)["embeddings"]
 
-  gradients, expected = jit(grads)(params)
+  gradients, expected = fast_jit(grads)(params)
   total = jax.tree.map(lambda g: float(jnp.abs(g).sum()), gradients)
   for name in ("generator", "mlm"):
     assert all(x == 0 for x in jax.tree.leaves(total["rtd_loss"][name]))
@@ -231,7 +231,7 @@ def test_discriminator_gives_the_generator_no_gradient(params):
 def test_samples_are_keyed_and_dropout_differs_between_towers(params):
   batch, _ = make_batch()
   objective = build()
-  jitted_loss = jit(objective.loss, static_argnums=5)
+  jitted_loss = fast_jit(objective.loss, static_argnums=5)
 
   def losses(seed, train):
     sums, _ = jitted_loss(params, {}, {}, batch, jax.random.key(seed), train)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_families import jit
+from tiny_families import fast_jit
 
 from bert_jax import objectives
 from bert_jax.models import elmo
@@ -71,7 +71,7 @@ def full():
   objective = objectives.build("elmo", MODEL, {})
   batch = make_batch(3, 7, lengths=[7, 4, 1])
   shapes = jax.eval_shape(objective.init, jax.random.key(0), batch)
-  loss = jit(objective.loss, static_argnums=5)
+  loss = fast_jit(objective.loss, static_argnums=5)
   return objective, fill(shapes), batch, loss
 
 
@@ -84,7 +84,9 @@ def test_the_loss_is_that_of_straight_numpy(full):
   sums, carry = loss(params, {}, {}, batch, jax.random.key(0), False)
   assert carry == {}
   encoder = elmo.build(**{k: v for k, v in MODEL.items() if k != "family"})
-  out = jit(encoder.apply)({"params": params["encoder"]}, batch["char_ids"])
+  out = fast_jit(encoder.apply)(
+    {"params": params["encoder"]}, batch["char_ids"]
+  )
   top = np.asarray(out)[:, -1].astype(np.float64)
   table, bias = (
     np.asarray(x, np.float64)
@@ -137,7 +139,7 @@ def test_a_direction_never_sees_the_word_that_it_predicts(full):
   module = elmo.ForPreTraining(
     elmo.build(**{k: v for k, v in MODEL.items() if k != "family"})
   )
-  run = jit(lambda params, batch: module.apply({"params": params}, batch))
+  run = fast_jit(lambda params, batch: module.apply({"params": params}, batch))
   logits = run(params, batch)
   place = 3
   chars = batch["char_ids"]
@@ -173,12 +175,12 @@ def test_parts_of_the_softmax_add_up(monkeypatch):
   def run(x, table, bias):
     return elmo_objective.full_sum(x, labels, weights, table, bias, 30)
 
-  at_once = jit(jax.value_and_grad(run, (0, 1, 2)))(x, table, bias)
+  at_once = fast_jit(jax.value_and_grad(run, (0, 1, 2)))(x, table, bias)
   assert "f32[3,7,32]" in str(jax.make_jaxpr(run)(x, table, bias))
   monkeypatch.setattr(elmo_objective, "LOGITS", 2 * 3 * 32)
   graph = jax.make_jaxpr(jax.grad(run, (0, 1, 2)))(x, table, bias)
   assert "f32[3,2,32]" in str(graph) and "[3,7,32]" not in str(graph)
-  in_parts = jit(jax.value_and_grad(run, (0, 1, 2)))(x, table, bias)
+  in_parts = fast_jit(jax.value_and_grad(run, (0, 1, 2)))(x, table, bias)
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
     at_once,
@@ -194,7 +196,7 @@ def test_the_sampled_loss_is_that_of_straight_numpy():
   hidden = rng.normal(size=(2, 3, 4)).astype(np.float32)
   table, bias = rng.normal(size=(vocab_size, 4)), rng.normal(size=vocab_size)
   labels = rng.integers(0, vocab_size, (2, 3))
-  ids, tries = jit(elmo_objective.draw, static_argnums=(1, 2))(
+  ids, tries = fast_jit(elmo_objective.draw, static_argnums=(1, 2))(
     jax.random.key(0), k, vocab_size
   )
   ids, tries = np.asarray(ids), float(tries)
@@ -252,7 +254,7 @@ def test_candidates_are_drawn_until_there_are_enough():
 def test_large_vocabularies_are_reached_as_a_whole():
   """Large classes that the steps of a float32 draw would skip are drawn too."""
   v = 793_471
-  ids, tries = jit(elmo_objective.draw, static_argnums=(1, 2))(
+  ids, tries = fast_jit(elmo_objective.draw, static_argnums=(1, 2))(
     jax.random.key(1), 8192, v
   )
   ids = np.asarray(ids)
@@ -269,7 +271,7 @@ def test_training_samples_and_evaluation_does_not(full):
   objective = objectives.build(
     "elmo", MODEL | {"dropout": 0.0}, {"negatives": 8}
   )
-  run = jit(objective.loss, static_argnums=5)
+  run = fast_jit(objective.loss, static_argnums=5)
   sampled, resampled = (
     run(params, {}, {}, batch, jax.random.key(i), True)[0] for i in (0, 1)
   )
@@ -290,7 +292,7 @@ def test_states_go_on_and_are_not_trained_through():
   batch = make_batch(2, 8, back=True)
   parts = [{k: v[:, i : i + 4] for k, v in batch.items()} for i in (0, 4)]
   params = fill(jax.eval_shape(objective.init, jax.random.key(0), batch))
-  run = jit(objective.loss, static_argnums=5)
+  run = fast_jit(objective.loss, static_argnums=5)
   carry = nn.unbox(objective.carry(batch))
   key = jax.random.key(0)
   long_batch_sums, _ = run(params, {}, carry, batch, key, True)
@@ -342,7 +344,7 @@ def test_a_step_changes_every_parameter():
   params = fill(jax.eval_shape(objective.init, jax.random.key(0), batch))
   carry = nn.unbox(objective.carry(batch))
   state = TrainState(jnp.int32(0), params, optimizer.init(params), carry)
-  step = jit(steps.make_train_step(objective, optimizer, schedule, 1))
+  step = fast_jit(steps.make_train_step(objective, optimizer, schedule, 1))
   next_state, metrics = step(state, {}, batch, jax.random.key(0))
   is_changed = jax.tree.map(
     lambda a, b: bool((a != b).any()), params, next_state.params

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_families import jit
+from tiny_families import fast_jit
 
 from bert_jax import objectives
 from bert_jax.models import gpt
@@ -49,7 +49,7 @@ def objective():
 
 @pytest.fixture(scope="module")
 def params(objective, batch):
-  return nn.unbox(jit(objective.init)(jax.random.key(0), batch))
+  return nn.unbox(fast_jit(objective.init)(jax.random.key(0), batch))
 
 
 def test_parts_add_up_to_the_whole(objective, params, batch, monkeypatch):
@@ -70,8 +70,10 @@ def test_parts_add_up_to_the_whole(objective, params, batch, monkeypatch):
     assert carry == {}
     return sums["lm_loss"], sums["lm_accuracy"]
 
-  (loss, hits), grads = jit(jax.value_and_grad(whole, has_aux=True))(params)
-  (chunked_loss, chunked_hits), chunked_grads = jit(
+  (loss, hits), grads = fast_jit(jax.value_and_grad(whole, has_aux=True))(
+    params
+  )
+  (chunked_loss, chunked_hits), chunked_grads = fast_jit(
     jax.value_and_grad(parts, has_aux=True)
   )(params)
   assert (
@@ -105,7 +107,7 @@ def test_no_later_token_is_seen(objective, params, batch):
   """Another last token does not change the losses of the other positions."""
   weights = batch["lm_weights"].at[0, -2:].set(0.0)
   changed_ids = batch["input_ids"].at[0, -1].add(1) % 37
-  run = jit(objective.loss, static_argnums=5)
+  run = fast_jit(objective.loss, static_argnums=5)
   original_batch = batch | {"lm_weights": weights}
   changed_batch = original_batch | {"input_ids": changed_ids}
   losses = [

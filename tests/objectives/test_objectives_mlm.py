@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_families import fill, jit
+from tiny_families import fast_jit, random_params
 
 from bert_jax import models, objectives
 from bert_jax.models import bert, heads
@@ -82,8 +82,8 @@ def test_sentence_order_of_packed_pairs():
   """The metrics are named sop_*; three of four places have a pair."""
   batch = make_batch()
   objective = objectives.build("mlm", ALBERT, {"pair_name": "sop"})
-  params = nn.unbox(jit(objective.init)(jax.random.key(0), batch))
-  sums, _ = jit(objective.loss, static_argnums=5)(
+  params = nn.unbox(fast_jit(objective.init)(jax.random.key(0), batch))
+  sums, _ = fast_jit(objective.loss, static_argnums=5)(
     params, {}, {}, batch, jax.random.key(0), False
   )
   weights = objective.weights(batch)
@@ -95,7 +95,7 @@ def test_sentence_order_of_packed_pairs():
   family = models.family("albert")
   options = {k: v for k, v in ALBERT.items() if k != "family"}
   module = family.ForPreTraining(family.build(**options))
-  logits = jit(module.apply)({"params": params}, batch)["pair_logits"]
+  logits = fast_jit(module.apply)({"params": params}, batch)["pair_logits"]
   assert logits.shape == (2, 2, 2)
   log_p = np.asarray(jax.nn.log_softmax(logits))
   loss = -(log_p[0, 0, 1] + log_p[0, 1, 0] + log_p[1, 0, 1])
@@ -157,10 +157,10 @@ def test_boundary_head_by_hand():
   batch = make_batch()
   encoder = bert.build(**{k: v for k, v in BERT.items() if k != "family"})
   module = heads.ForPreTraining(encoder, pairs=False, span_boundary=True)
-  params = fill(module, batch)
-  out = jit(module.apply)({"params": params}, batch)
+  params = random_params(module, batch)
+  out = fast_jit(module.apply)({"params": params}, batch)
   inputs = ("input_ids", "segment_ids", "sequence_ids", "position_ids")
-  hidden, _ = jit(encoder.apply)(
+  hidden, _ = fast_jit(encoder.apply)(
     {"params": params["encoder"]}, *(batch[key] for key in inputs)
   )
   p = jax.tree.map(np.asarray, params["span"])
@@ -187,7 +187,9 @@ def test_boundary_head_by_hand():
       out["span_logits"][row, slot], table @ x + p["bias"], rtol=1e-4, atol=1e-4
     )
   del batch["span_positions"]
-  assert jit(module.apply)({"params": params}, batch).keys() == {"mlm_logits"}
+  assert fast_jit(module.apply)({"params": params}, batch).keys() == {
+    "mlm_logits"
+  }
 
 
 def test_boundary_objective_sums():
@@ -202,8 +204,8 @@ def test_boundary_objective_sums():
   weights = objective.weights(batch)
   assert weights["mlm_loss"] == 20 and weights["span_loss"] == 2 + 15
   assert objective.coefficients == {"mlm_loss": 1.0, "span_loss": 1.0}
-  params = nn.unbox(jit(objective.init)(jax.random.key(0), batch))
-  run = jit(objective.loss, static_argnums=5)
+  params = nn.unbox(fast_jit(objective.init)(jax.random.key(0), batch))
+  run = fast_jit(objective.loss, static_argnums=5)
   sums, _ = run(params, {}, {}, batch, jax.random.key(0), False)
   assert sums.keys() == weights.keys()
   # Tokens whose offsets are outside the table do not count.

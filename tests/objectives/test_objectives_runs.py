@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
-from tiny_families import jit
+from tiny_families import fast_jit
 from tiny_runs import (
   EXTRA_VALUES,
   HALF_STEPS,
@@ -107,14 +107,14 @@ def test_both_towers_are_exported(finished):
   config = tiny_config("electra:small", "")["model"]
   del config["family"]
   module = electra.ForPreTraining(electra.build(**config | {"vocab_size": 64}))
-  outputs_of_both = jit(module.apply)({"params": state.params}, batch)
+  outputs_of_both = fast_jit(module.apply)({"params": state.params}, batch)
   for tower, logits in (("generator", "mlm_logits"), ("discriminator", "rtd")):
     tower_weights = generator_discriminator.extract_tower(both_towers, tower)
     tower_module = from_config.build(tower_weights.config)
     params = jax.tree.map(
       jnp.asarray, model_folder.unflatten(tower_weights.arrays)
     )
-    outputs = jit(tower_module.apply)({"params": params}, batch)
+    outputs = fast_jit(tower_module.apply)({"params": params}, batch)
     name = logits if logits in outputs_of_both else "rtd_logits"
     outputs = outputs[name] if isinstance(outputs, dict) else outputs
     np.testing.assert_allclose(outputs, outputs_of_both[name], atol=1e-5)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
-from tiny_families import fill, jit
+from tiny_families import fast_jit, random_params
 from tiny_runs import arrays_of_state, distillation_config, untimed_rows
 from tiny_teachers import write_teacher
 
@@ -33,17 +33,19 @@ def build(model=None, teacher=None, **options):
 
 def draw(model, batch, maps="shared", width=12, seed=0):
   module = tinybert.ForDistillation(tinybert.build(**model), width, maps)
-  return fill(module, batch, seed=seed)
+  return random_params(module, batch, seed=seed)
 
 
 @pytest.fixture(scope="module")
 def teacher(batch):
   encoder = bert.build(**TEACHER)
-  return {"encoder": fill(encoder, batch["input_ids"], seed=5, scale=0.4)}
+  return {
+    "encoder": random_params(encoder, batch["input_ids"], seed=5, scale=0.4)
+  }
 
 
 def measure(objective, params, frozen, batch, train=False):
-  loss = jit(objective.loss, static_argnums=5)
+  loss = fast_jit(objective.loss, static_argnums=5)
   sums, _ = loss(params, frozen, {}, batch, jax.random.key(0), train)
   return {name: float(total) for name, total in sums.items()}
 
@@ -61,7 +63,7 @@ def look(encoder, params, ids, batch):
   """Returns embeddings and hidden states [n + 1, b, l, d], and
   attention probabilities.
   """
-  run = jit(encoder.apply, static_argnames=("collect",))
+  run = fast_jit(encoder.apply, static_argnames=("collect",))
   _, collected = run(
     {"params": params}, ids, None, batch["sequence_ids"], collect=True
   )
@@ -180,9 +182,9 @@ def test_no_gradient_reaches_the_teacher(batch, teacher):
     return sum(sums.values())
 
   params = draw(STUDENT, batch)
-  student_gradient, teacher_gradient = jit(jax.grad(total, argnums=(0, 1)))(
-    params, teacher
-  )
+  student_gradient, teacher_gradient = fast_jit(
+    jax.grad(total, argnums=(0, 1))
+  )(params, teacher)
   assert all(not np.any(x) for x in jax.tree.leaves(teacher_gradient))
   for name in ("query", "key", "value"):
     weights = student_gradient["encoder"]["layers"]["layer"]["attention"][name][

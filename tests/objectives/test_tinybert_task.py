@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tiny_families
 import tiny_tasks
-from tiny_families import fill, jit
+from tiny_families import fast_jit, random_params
 
 from bert_jax import objectives
 from bert_jax.cli import configs
@@ -73,7 +73,7 @@ def loss_of(equal=False, **options):
   """
   student = TEACHER | {"family": "bert"} if equal else None
   objective = build(student=student, **options)
-  return objective, jit(objective.loss, static_argnums=5)
+  return objective, fast_jit(objective.loss, static_argnums=5)
 
 
 def measure(objective, params, frozen, batch):
@@ -91,7 +91,9 @@ def models(batch):
       module(tinybert.build, STUDENT, kind),
       module(bert.build, TEACHER, kind),
     )
-    pairs[kind] = [(m, fill(m, batch, seed=i)) for i, m in enumerate(modules)]
+    pairs[kind] = [
+      (m, random_params(m, batch, seed=i)) for i, m in enumerate(modules)
+    ]
   return pairs
 
 
@@ -100,11 +102,11 @@ def layers(batch, models):
   """Returns parameters of a student in the first stage, and of its teacher."""
   student = tinybert.ForDistillation(tinybert.build(**STUDENT), 12, "shared")
   frozen = {"encoder": models["classification"][1][1]["encoder"]}
-  return fill(student, batch), frozen
+  return random_params(student, batch), frozen
 
 
 def logits(model, batch):
-  scores = jit(model[0].apply)({"params": model[1]}, batch)
+  scores = fast_jit(model[0].apply)({"params": model[1]}, batch)
   return np.asarray(scores, np.float64)
 
 
@@ -174,7 +176,7 @@ def test_layers_are_those_of_the_general_stage(batch, layers):
   )
   zeros = jnp.zeros((4, 1), jnp.int32)
   masks = dict(mlm_positions=zeros, mlm_ids=zeros, mlm_weights=zeros * 0.0)
-  pair = general, jit(general.loss, static_argnums=5)
+  pair = general, fast_jit(general.loss, static_argnums=5)
   assert sums == measure(pair, *layers, batch | masks)
   assert min(sums.values()) > 0
   weights = loss_of()[0].weights(batch)
@@ -257,9 +259,11 @@ def folder(tmp_path_factory):
   """Returns a folder with a task, three teachers and a student."""
   path = tmp_path_factory.mktemp("folder")
   tiny_tasks.write_task(path / "task")
-  weights = tiny_tasks.write_tuned(path / "teacher", "classification", seed=1)
+  weights = tiny_tasks.write_fine_tuned(
+    path / "teacher", "classification", seed=1
+  )
   turned(path / "turned", weights)
-  tiny_tasks.write_tuned(path / "number", "regression")
+  tiny_tasks.write_fine_tuned(path / "number", "regression")
   tiny_tasks.write_model(path / "student")
   return path
 
@@ -305,7 +309,7 @@ def test_another_teacher_is_refused(folder, name, model, words):
 
 
 def test_a_teacher_of_other_labels_is_refused(folder, tmp_path):
-  tiny_tasks.write_tuned(tmp_path / "t", "classification")
+  tiny_tasks.write_fine_tuned(tmp_path / "t", "classification")
   weights = model_folder.read(str(tmp_path / "t"))
   config = weights.config | {"labels": ["cat", "cow"]}
   model_folder.write(str(tmp_path / "cow"), weights._replace(config=config))

@@ -29,7 +29,7 @@ TASK_FILES = {
   "wnut17": "the\tO\ncat\tB-person\n\nxyz\tB-group\nsat\tI-group\n",
   "swag": ",sent1,sent2,ending0,ending1,ending2,ending3,label\n"
   "0,a,b,the,cat,sat,on the mat,3\n",
-  "squad": files.squad(
+  "squad": files.squad_json(
     [(CONTEXT, [("1", "the", [("cat", 4)]), ("2", "a", [("mat", 19)])])]
   ),
 }
@@ -38,8 +38,8 @@ TASK_FILES = {
 @pytest.mark.parametrize("name", TASK_FILES)
 def test_rows_are_those_of_the_batches(tmp_path, name):
   ending = {"stsb": "csv", "swag": "csv", "squad": "json"}.get(name, "tsv")
-  path = files.write(tmp_path / f"a.{ending}", TASK_FILES[name])
-  vocab = files.wordpiece(tmp_path)
+  path = files.write_text(tmp_path / f"a.{ending}", TASK_FILES[name])
+  vocab = files.write_wordpiece(tmp_path)
   split_files = [f"train={path}"]
   task_files = TASKS[name]
   inputs = task_inputs.parse_inputs(task_files, split_files)

@@ -19,7 +19,9 @@ def labels_of(contents, split):
 
 
 def test_minus_one_is_a_class_of_a_custom_task(tmp_path):
-  table = files.write(tmp_path / "a.tsv", "text\tlabel\na\t-1\nb\t0\nc\t1\n")
+  table = files.write_text(
+    tmp_path / "a.tsv", "text\tlabel\na\t-1\nb\t0\nc\t1\n"
+  )
   lines = [{"text": "a", "label": -1}, {"text": "b", "label": None}]
   lines += [{"text": "c", "label": " "}, {"text": "d"}]
   other_table = files.write_jsonl(tmp_path / "b.jsonl", lines)
@@ -28,7 +30,7 @@ def test_minus_one_is_a_class_of_a_custom_task(tmp_path):
   assert labels_of(contents, "train") == ["-1", "0", "1"]
   assert labels_of(contents, "test") == ["-1", None, None, None]
   # In a published task, -1 means that the label is hidden.
-  table = files.write(tmp_path / "c.tsv", "sentence\tlabel\na\t-1\n")
+  table = files.write_text(tmp_path / "c.tsv", "sentence\tlabel\na\t-1\n")
   (example,) = task_inputs.read(
     task_inputs.find_task("sst2"), [Input("test", table)]
   ).splits["test"]
@@ -51,7 +53,7 @@ def test_whole_numbers_are_one_class_however_they_are_written(tmp_path):
   for names in (["0", "1"], ["0.0", "1.0"]):
     contents = read({"train": path}, columns=COLUMNS, labels=names)
     assert labels_of(contents, "train") == names
-  path = files.write(tmp_path / "c.jsonl", '{"text": "a", "label": NaN}')
+  path = files.write_text(tmp_path / "c.jsonl", '{"text": "a", "label": NaN}')
   with pytest.raises(ValueError, match=r"c\.jsonl:1: label nan is neither a n"):
     read({"train": path}, columns=COLUMNS)
 
@@ -83,7 +85,7 @@ TAGGED_FILES = [
 
 @pytest.mark.parametrize("name, columns, content", TAGGED_FILES)
 def test_words_and_tags(tmp_path, name, columns, content):
-  path = files.write(tmp_path / name, content)
+  path = files.write_text(tmp_path / name, content)
   contents = read({"train": path}, kind="tagging", columns=columns)
   examples = contents.splits["train"]
   assert [e["words"] for e in examples] == WORDS
@@ -102,10 +104,12 @@ def test_words_and_tags(tmp_path, name, columns, content):
 
 
 def test_a_split_may_have_words_without_tags(tmp_path):
-  train = files.write(tmp_path / "a.tsv", TABLE)
+  train = files.write_text(tmp_path / "a.tsv", TABLE)
   # A no-break space is part of a word.
-  test = files.write(tmp_path / "b.tsv", "n\ttokens\nx\tin 5\u00a0km\n")
-  without_tags = files.write(tmp_path / "c.tsv", "n\ttokens\tner\nx\tin\t\n")
+  test = files.write_text(tmp_path / "b.tsv", "n\ttokens\nx\tin 5\u00a0km\n")
+  without_tags = files.write_text(
+    tmp_path / "c.tsv", "n\ttokens\tner\nx\tin\t\n"
+  )
   inputs = {"train": train, "test": test, "more": without_tags}
   contents = read(inputs, kind="tagging", columns=BY_NAME + ",id=n")
   (example,) = contents.splits["test"]
@@ -115,8 +119,8 @@ def test_a_split_may_have_words_without_tags(tmp_path):
     ValueError, match=r"c\.tsv:2 has no tags; training needs th"
   ):
     read({"train": without_tags}, kind="tagging", columns=BY_NAME)
-  train = files.write(tmp_path / "d.conll", TAGS_FIRST)
-  test = files.write(tmp_path / "e.conll", "in\nRome\n")
+  train = files.write_text(tmp_path / "d.conll", TAGS_FIRST)
+  test = files.write_text(tmp_path / "e.conll", "in\nRome\n")
   contents = read(
     {"train": train, "test": test}, kind="tagging", columns=BY_NUMBER
   )
@@ -199,7 +203,7 @@ BAD_FILES = [
 
 @pytest.mark.parametrize("name, columns, content, message", BAD_FILES)
 def test_bad_words_and_tags(tmp_path, name, columns, content, message):
-  path = files.write(tmp_path / name, content)
+  path = files.write_text(tmp_path / name, content)
   with pytest.raises(ValueError, match=message):
     read({"train": path}, kind="tagging", columns=columns)
 
@@ -209,7 +213,7 @@ def test_an_error_names_the_line(tmp_path):
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
   with pytest.raises(ValueError, match=r"a\.jsonl:1: tag 'x' is not O, B-TYPE"):
     read({"train": path}, kind="tagging", columns=BY_NAME)
-  path = files.write(tmp_path / "b.csv", "a cat,yes\nb,no\n")
+  path = files.write_text(tmp_path / "b.csv", "a cat,yes\nb,no\n")
   with pytest.raises(
     ValueError,
     match=r"b\.csv:1 has no column 'text'; the columns are "

@@ -56,7 +56,9 @@ def test_names_with_spaces_marks_and_halves_of_pairs(tmp_path):
   assert contents.task.labels == ("not spam", "spam")
   assert [e["texts"] for e in contents.splits["train"]] == [["a"], ["b"]]
   line = '{"my text": "x \\ud83d", "my label": "\\uDC00"}\n'
-  path = files.write(tmp_path / "a.jsonl", line + line.replace("\\uDC00", "b"))
+  path = files.write_text(
+    tmp_path / "a.jsonl", line + line.replace("\\uDC00", "b")
+  )
   contents = read(path, **COLUMNS)
   assert contents.splits["train"][0]["texts"] == ["x \ufffd"]
   assert contents.task.labels == ("b", "\ufffd")
@@ -85,7 +87,7 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
 def models(tmp_path_factory):
   path = tmp_path_factory.mktemp("models")
   for kind in ("classification", "tagging"):
-    tiny_tasks.write_tuned(path / kind, kind)
+    tiny_tasks.write_fine_tuned(path / kind, kind)
   return path
 
 
@@ -200,9 +202,11 @@ def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
 
 
 def test_a_split_without_labels_is_not_evaluated(tmp_path):
-  path = files.write(tmp_path / "a.tsv", "my text\tmy label\nred\ta\ncat\tb\n")
-  unlabelled_path = files.write(tmp_path / "b.tsv", "my text\nred\n")
-  vocab = files.write(tmp_path / "vocab.txt", "\n".join(tiny_tasks.PIECES))
+  path = files.write_text(
+    tmp_path / "a.tsv", "my text\tmy label\nred\ta\ncat\tb\n"
+  )
+  unlabelled_path = files.write_text(tmp_path / "b.tsv", "my text\nred\n")
+  vocab = files.write_text(tmp_path / "vocab.txt", "\n".join(tiny_tasks.PIECES))
   folder = str(tmp_path / "task")
   inputs = [Input("train", path), Input("test", unlabelled_path)]
   prepare_task.prepare(
@@ -216,8 +220,8 @@ def test_a_split_without_labels_is_not_evaluated(tmp_path):
 @pytest.mark.parametrize("labels", ["2.5", "2.5 2.5", "2.5  1"])
 def test_a_split_without_a_correlation_is_not_evaluated(tmp_path, labels):
   lines = "".join(f"red\t{label}\n" for label in labels.split(" "))
-  table = files.write(tmp_path / "a.tsv", "my text\tmy label\n" + lines)
-  vocab = files.write(tmp_path / "vocab.txt", "\n".join(tiny_tasks.PIECES))
+  table = files.write_text(tmp_path / "a.tsv", "my text\tmy label\n" + lines)
+  vocab = files.write_text(tmp_path / "vocab.txt", "\n".join(tiny_tasks.PIECES))
   folder = str(tmp_path / "task")
   # Only in splits other than train and validation may labels be missing.
   inputs = [Input("held", table)]
@@ -266,7 +270,7 @@ def test_word_tables_grow_and_padding_is_left_out():
 
 def test_a_causal_model_without_the_new_ids_is_refused(tmp_path):
   head = dict(num_labels=2)
-  path = tiny_models.write(
+  path = tiny_models.write_model(
     tmp_path / "gpt", "gpt", "sequence_classification", head, ["a", "b"]
   )
   with pytest.raises(
@@ -278,7 +282,7 @@ def test_a_causal_model_without_the_new_ids_is_refused(tmp_path):
 @pytest.mark.parametrize("whole", [False, True])
 def test_gaps_between_ids_are_filled_as_in_the_data(tmp_path, whole):
   """fairseq pads its dictionaries before <mask> with ids that have no piece."""
-  path = tiny_models.write(tmp_path / "roberta", "roberta")
+  path = tiny_models.write_model(tmp_path / "roberta", "roberta")
   vocab = tmp_path / "roberta" / "vocab.json"
   ids = json.loads(vocab.read_text("utf-8"))
   ids["<mask>"] += 3
@@ -287,7 +291,9 @@ def test_gaps_between_ids_are_filled_as_in_the_data(tmp_path, whole):
   if whole:
     tokenizer = model_tokenizer.build(model_folder.read_tokenizer(path), path)
     (tmp_path / "roberta" / "tokenizer.json").write_text(tokenizer.to_str())
-  table = files.write(tmp_path / "a.tsv", "my text\tmy label\nred\ta\ncat\tb\n")
+  table = files.write_text(
+    tmp_path / "a.tsv", "my text\tmy label\nred\ta\ncat\tb\n"
+  )
   folder = str(tmp_path / "task")
   task, inputs = (
     task_inputs.find_task("mine", **COLUMNS),

@@ -17,8 +17,10 @@ TEXT = "sentence\tlabel\nthe good cat \t1\nbad mat\t0\n"
 
 def make_folder(path, text=TEXT):
   """Returns a task folder with two splits, made by `prepare`."""
-  files.wordpiece(path)
-  paths = {name: files.write(path / name, text) for name in ("a.tsv", "b.tsv")}
+  files.write_wordpiece(path)
+  paths = {
+    name: files.write_text(path / name, text) for name in ("a.tsv", "b.tsv")
+  }
   task = task_inputs.find_task("sst2")
   splits = [f"train={paths['a.tsv']}", f"validation={paths['b.tsv']}"]
   inputs = task_inputs.parse_inputs(task, splits)
@@ -156,6 +158,6 @@ def test_a_piece_that_the_vocabulary_has_not(folder):
 @pytest.mark.parametrize("line", ["{}", "[]", "3"])
 def test_examples_without_labels(folder, line):
   path = pathlib.Path(folder, "train.examples.jsonl")
-  files.write(path, f"{line}\n{line}\n")
+  files.write_text(path, f"{line}\n{line}\n")
   with pytest.raises(ValueError, match="damaged .line 1 of the examples"):
     load(folder)

@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bert(folder):
-  return files.load(files.wordpiece(folder))
+  return files.load_vocabulary(files.write_wordpiece(folder))
 
 
 def ids(vocabulary, row):
@@ -60,7 +60,7 @@ def test_pairs_and_single_texts_of_bert(bert):
 
 
 def test_roberta_has_two_separators_and_no_segments(folder):
-  vocabulary = files.load(files.roberta(folder))
+  vocabulary = files.load_vocabulary(files.write_roberta(folder))
   encoded = encode.encode_texts(
     CLASSIFICATION, [example("ab", "c"), example("ab")], vocabulary, 16
   )
@@ -75,7 +75,7 @@ def test_roberta_has_two_separators_and_no_segments(folder):
 
 
 def test_gpt1_has_three_new_tokens(folder):
-  vocabulary = files.load(files.gpt1(folder))
+  vocabulary = files.load_vocabulary(files.write_gpt1(folder))
   size = vocabulary.vocab_size
   encoded = encode.encode_texts(
     CLASSIFICATION, [example("ab", "c")], vocabulary, 16
@@ -321,9 +321,9 @@ def prepare(folder, name, inputs, **options):
 
 
 def test_a_folder_is_what_was_encoded_and_is_made_once(tmp_path, bert):
-  vocab = files.wordpiece(tmp_path)
+  vocab = files.write_wordpiece(tmp_path)
   text = "sentence\tlabel\nthe good cat \t1\nbad mat\t0\n"
-  train = files.write(tmp_path / "train.tsv", text)
+  train = files.write_text(tmp_path / "train.tsv", text)
   output, meta = prepare(tmp_path, "sst2", [f"train={train}"], length=12)
   task, encoded, examples = encoded_rows.load(output, "train")
   assert task.labels == ("0", "1") and meta["pad"] == 0
@@ -337,11 +337,11 @@ def test_a_folder_is_what_was_encoded_and_is_made_once(tmp_path, bert):
   with pytest.raises(ValueError, match="made with another length"):
     prepare(tmp_path, "sst2", [f"train={train}"], length=13)
   pieces = [*files.PIECES[:-1], "Cat"]
-  files.write(tmp_path / "vocab.txt", "\n".join(pieces) + "\n")
+  files.write_text(tmp_path / "vocab.txt", "\n".join(pieces) + "\n")
   with pytest.raises(ValueError, match="made with another tokenizer"):
     prepare(tmp_path, "sst2", [f"train={train}"], length=12, vocab=vocab)
-  files.write(tmp_path / "train.tsv", text + "dog\t0\n")
-  files.wordpiece(tmp_path)
+  files.write_text(tmp_path / "train.tsv", text + "dog\t0\n")
+  files.write_wordpiece(tmp_path)
   with pytest.raises(ValueError, match="made with another input"):
     prepare(tmp_path, "sst2", [f"train={train}"], length=12)
   with pathlib.Path(output, "train.npz").open("r+b") as f:
@@ -352,7 +352,7 @@ def test_a_folder_is_what_was_encoded_and_is_made_once(tmp_path, bert):
 
 
 def test_the_command(tmp_path):
-  files.wordpiece(tmp_path)
+  files.write_wordpiece(tmp_path)
   lines = [{"message": "the cat", "verdict": "spam"}] * 2
   lines += [{"message": "a dog", "verdict": "not spam"}]
   files.write_jsonl(tmp_path / "train.jsonl", lines)

@@ -20,7 +20,7 @@ def read(path, name="mine", split="train", **options):
 
 def test_a_field_of_a_csv_may_be_long(tmp_path):
   text = "cat, " * 1000
-  path = files.write(tmp_path / "a.csv", f'text,label\n"{text}",x\nb,y\n')
+  path = files.write_text(tmp_path / "a.csv", f'text,label\n"{text}",x\nb,y\n')
   limit = csv.field_size_limit(1000)
   try:
     examples = read(path, columns=COLUMNS)
@@ -31,12 +31,12 @@ def test_a_field_of_a_csv_may_be_long(tmp_path):
 
 def test_no_row_of_a_test_set_is_missing(tmp_path):
   content = "text\tpair\na\tb\n\t\n\nc\td\n\t\n"
-  path = files.write(tmp_path / "a.tsv", content)
+  path = files.write_text(tmp_path / "a.tsv", content)
   options = dict(columns="text=text,pair=pair", labels=["x", "y"])
   examples = read(path, split="test", **options)
   expected = [["a", "b"], ["", ""], ["c", "d"], ["", ""]]
   assert [e["texts"] for e in examples] == expected
-  path = files.write(tmp_path / "b.tsv", "\t\n\n")
+  path = files.write_text(tmp_path / "b.tsv", "\t\n\n")
   with pytest.raises(ValueError, match=r"b\.tsv: the file is empty"):
     read(path, split="test", **options)
 
@@ -45,17 +45,17 @@ def test_numbers_that_a_regression_can_learn(tmp_path):
   options = dict(kind="regression", columns=COLUMNS)
   numbers = ["-1e-3", "2E2", " 7 ", "+.5", "-3e38"]
   lines = "".join(f"a\t{number}\n" for number in numbers)
-  path = files.write(tmp_path / "a.tsv", f"text\tlabel\n{lines}")
+  path = files.write_text(tmp_path / "a.tsv", f"text\tlabel\n{lines}")
   labels = [e["label"] for e in read(path, **options)]
   assert labels == [-0.001, 200.0, 7.0, 0.5, -3e38]
-  path = files.write(tmp_path / "b.tsv", "text\tlabel\na\t \n")
+  path = files.write_text(tmp_path / "b.tsv", "text\tlabel\na\t \n")
   assert read(path, split="test", **options)[0]["label"] is None
   with pytest.raises(
     ValueError, match=r"b\.tsv:2 has no label in column 'label'"
   ):
     read(path, **options)
   # In float32 this number would be infinite, and no run could train on it.
-  path = files.write(tmp_path / "c.tsv", "text\tlabel\na\t-4e38\n")
+  path = files.write_text(tmp_path / "c.tsv", "text\tlabel\na\t-4e38\n")
   with pytest.raises(ValueError, match=r"c\.tsv:2: label '-4e38' is beyond"):
     read(path, **options)
 
@@ -75,10 +75,12 @@ def test_true_and_false_are_no_numbers(tmp_path, value, word):
 
 def test_labels_and_columns_with_commas(tmp_path, monkeypatch):
   content = 'text,"label, mine"\na,"no, thanks"\nb,yes\n'
-  path = files.write(tmp_path / "a.csv", content)
+  path = files.write_text(tmp_path / "a.csv", content)
   flags = dict(task="mine", input=f"train={path}", output=tmp_path / "out")
   flags |= dict(columns='text=text,"label=label, mine"')
-  flags |= dict(labels='yes, "no, thanks"', vocab=files.wordpiece(tmp_path))
+  flags |= dict(
+    labels='yes, "no, thanks"', vocab=files.write_wordpiece(tmp_path)
+  )
   argv = ["prepare-task", *(f"--{key}={value}" for key, value in flags.items())]
   execute(argv)
   task, rows, _ = encoded_rows.load(str(tmp_path / "out"), "train")
@@ -98,13 +100,13 @@ def test_labels_and_columns_with_commas(tmp_path, monkeypatch):
   ],
 )
 def test_the_first_line_of_cola(tmp_path, first, count):
-  path = files.write(tmp_path / "a.tsv", f"{first}\ngj04\t1\t\tit ran\n")
+  path = files.write_text(tmp_path / "a.tsv", f"{first}\ngj04\t1\t\tit ran\n")
   examples = read(path, "cola", "test")
   assert len(examples) == count and examples[-1]["texts"] == ["it ran"]
 
 
 def test_a_label_that_cola_has_not(tmp_path):
-  path = files.write(tmp_path / "a.tsv", "gj04\t2\t\tthe cat\n")
+  path = files.write_text(tmp_path / "a.tsv", "gj04\t2\t\tthe cat\n")
   message = r"a\.tsv:1: label '2' is not one of 0, 1"
   with pytest.raises(ValueError, match=message):
     read(path, "cola")
@@ -112,20 +114,20 @@ def test_a_label_that_cola_has_not(tmp_path):
 
 def test_other_spaces_are_parts_of_words(tmp_path):
   content = "10\u00a0000 O\ncats B-X\n\u00a0\n-DOCSTART- O\nran O\n"
-  path = files.write(tmp_path / "a.conll", content)
+  path = files.write_text(tmp_path / "a.conll", content)
   examples = read(path, kind="tagging")
   expected = [["10\u00a0000", "cats"], ["ran"]]
   assert [e["words"] for e in examples] == expected
   # A document may begin without a blank line before it.
   content = "cats B-X\n-DOCSTART- O\nran O\n"
-  path = files.write(tmp_path / "b.conll", content)
+  path = files.write_text(tmp_path / "b.conll", content)
   examples = read(path, kind="tagging")
   assert [e["words"] for e in examples] == [["cats"], ["ran"]]
   # A word may be only white space, which gives no pieces.
-  path = files.write(tmp_path / "c.conll", "\u3000\tO\ncats\tB-X\n")
+  path = files.write_text(tmp_path / "c.conll", "\u3000\tO\ncats\tB-X\n")
   (example,) = read(path, kind="tagging")
   assert example["words"] == ["\u3000", "cats"]
-  path = files.write(tmp_path / "d.conll", "cats\tB-X\n \tO\n")
+  path = files.write_text(tmp_path / "d.conll", "cats\tB-X\n \tO\n")
   with pytest.raises(ValueError, match=r"d\.conll:2 has no word in column 1"):
     read(path, kind="tagging")
 
@@ -133,24 +135,24 @@ def test_other_spaces_are_parts_of_words(tmp_path):
 @pytest.mark.parametrize("columns", [None, "words=1,tags=2"])
 def test_commas_between_columns_of_words(tmp_path, columns):
   options = dict(kind="tagging", columns=columns, labels=["O", "B-X"])
-  path = files.write(tmp_path / "a.csv", "cats,B-X\nran,O\n")
+  path = files.write_text(tmp_path / "a.csv", "cats,B-X\nran,O\n")
   for split in ("train", "test"):
     with pytest.raises(
       ValueError, match=r"a\.csv:1 has commas between the col"
     ):
       read(path, split=split, **options)
-  path = files.write(tmp_path / "a.txt", "cats,B-X\nran,O\n")
+  path = files.write_text(tmp_path / "a.txt", "cats,B-X\nran,O\n")
   with pytest.raises(
     ValueError, match=r"a\.txt:1 has no tags: .* tabs or spaces"
   ):
     read(path, **options)
   # A word may be a comma.
-  path = files.write(tmp_path / "b.csv", ",\ncats\n")
+  path = files.write_text(tmp_path / "b.csv", ",\ncats\n")
   assert read(path, split="test", **options)[0]["words"] == [",", "cats"]
 
 
 def test_tags_with_spaces_are_a_column_each(tmp_path):
-  path = files.write(tmp_path / "a.tsv", "cats\tB-New York\nran\tO\n")
+  path = files.write_text(tmp_path / "a.tsv", "cats\tB-New York\nran\tO\n")
   examples = read(path, kind="tagging")
   content = server_files.conll_text([["B-New York", "O"]], examples)
   assert content == "cats B-New_York B-New_York\nran O O\n"
@@ -175,7 +177,7 @@ def test_answers_are_not_silently_left_out(tmp_path, fields, message):
   for extra_fields in ({}, fields):
     paragraph = dict(context="cat sat", qas=[question | extra_fields])
     content = json.dumps(dict(data=[dict(paragraphs=[paragraph])]))
-    path = files.write(tmp_path / "a.json", content)
+    path = files.write_text(tmp_path / "a.json", content)
     if not extra_fields:
       (example,) = read(path, "squad2", "train")
       assert example["answers"] == question["answers"]
@@ -184,8 +186,8 @@ def test_answers_are_not_silently_left_out(tmp_path, fields, message):
 
 
 def test_other_columns_make_another_folder(tmp_path):
-  path = files.write(tmp_path / "a.tsv", "x\ty\na\tb\nb\ta\n")
-  vocab, output = files.wordpiece(tmp_path), str(tmp_path / "out")
+  path = files.write_text(tmp_path / "a.tsv", "x\ty\na\tb\nb\ta\n")
+  vocab, output = files.write_wordpiece(tmp_path), str(tmp_path / "out")
 
   def prepare(columns):
     task = task_inputs.find_task("mine", columns=columns)

@@ -137,14 +137,16 @@ TABLES = [
 
 @pytest.mark.parametrize("name, file, content, texts, label", TABLES)
 def test_original_files(tmp_path, name, file, content, texts, label):
-  path = files.write(tmp_path / file, content)
+  path = files.write_text(tmp_path / file, content)
   (example,) = read(name, path)
   assert (example["texts"], example["label"]) == (texts, label)
   assert isinstance(example["id"], str)
 
 
 def test_test_sets_have_no_labels(tmp_path):
-  path = files.write(tmp_path / "t.tsv", "index\tsentence\n5\ta cat\n6\tb\n")
+  path = files.write_text(
+    tmp_path / "t.tsv", "index\tsentence\n5\ta cat\n6\tb\n"
+  )
   for name in ("cola", "sst2"):
     examples = read(name, path, "test")
     assert [e["label"] for e in examples] == [None, None]
@@ -152,13 +154,15 @@ def test_test_sets_have_no_labels(tmp_path):
     with pytest.raises(ValueError, match=r"t\.tsv:2 has no column 'label'"):
       read(name, path, "validation")
   line = '{"question": "a", "passage": "b", "idx": 3}'
-  path = files.write(tmp_path / "t.jsonl", line)
+  path = files.write_text(tmp_path / "t.jsonl", line)
   assert read("boolq", path, "test")[0]["label"] is None
 
 
 def test_lines_that_qqp_has_broken_are_left_out_and_named(tmp_path):
   head = "id\tquestion1\tquestion2\tis_duplicate\n"
-  path = files.write(tmp_path / "q.tsv", head + "0\ta\tb\t1\n1\ta\n2\tc\td\t0")
+  path = files.write_text(
+    tmp_path / "q.tsv", head + "0\ta\tb\t1\n1\ta\n2\tc\td\t0"
+  )
   examples = task_inputs.read(TASKS["qqp"], [Input("train", path)])
   assert [e["id"] for e in examples.splits["train"]] == ["0", "2"]
   assert examples.skipped == [f"{path}:3"]
@@ -214,7 +218,7 @@ def test_race_is_a_folder(tmp_path):
     options=[list("wxyz"), list("stuv")],
     answers=["B", "D"],
   )
-  files.write(tmp_path / "dev" / "high" / "1.txt", json.dumps(passage))
+  files.write_text(tmp_path / "dev" / "high" / "1.txt", json.dumps(passage))
   examples = read("race", tmp_path / "dev")
   assert [(e["id"], e["label"]) for e in examples] == [
     ("high/1-0", "B"),
@@ -222,13 +226,13 @@ def test_race_is_a_folder(tmp_path):
   ]
   assert examples[0]["texts"][1] == ["p", "I x it."]
   assert examples[1]["texts"][3] == ["p", "Why? v"]
-  bad_path = files.write(tmp_path / "x" / "1.txt", '{"article": "p"}')
+  bad_path = files.write_text(tmp_path / "x" / "1.txt", '{"article": "p"}')
   with pytest.raises(ValueError, match=r"1\.txt is not a passage of RACE"):
     read("race", bad_path)
 
 
 def test_columns_of_words(tmp_path):
-  path = files.write(
+  path = files.write_text(
     tmp_path / "c.txt",
     "-DOCSTART- -X- -X- O\n\nEU NNP B-NP I-ORG\nUN NNP I-NP B-ORG\nand CC O O\n"
     "\n-DOCSTART- -X- -X- O\n\nBonn NNP B-NP I-LOC\n",
@@ -239,7 +243,9 @@ def test_columns_of_words(tmp_path):
   assert first["words"] == ["EU", "UN", "and"]
   assert first["tags"] == ["B-ORG", "B-ORG", "O"]
   assert (first["document"], second["document"]) == (1, 2)
-  path = files.write(tmp_path / "w.conll", "@a\tO\n\t\nBig Ben\tB-location\n")
+  path = files.write_text(
+    tmp_path / "w.conll", "@a\tO\n\t\nBig Ben\tB-location\n"
+  )
   examples = read("wnut17", path)
   assert [e["words"] for e in examples] == [["@a"], ["Big Ben"]]
   assert tags.to_iob2(["I-A", "I-A", "I-B", "O", "I-B", "B-B"]) == (
@@ -248,7 +254,7 @@ def test_columns_of_words(tmp_path):
 
 
 def test_columns_of_a_custom_task(tmp_path):
-  path = files.write(
+  path = files.write_text(
     tmp_path / "own.csv",
     'n,first,second,same\n7,"a\nb",c,yes\n8,d,"e ""f""",no',
   )
@@ -317,7 +323,7 @@ BAD = [
 
 @pytest.mark.parametrize("name, content, message", BAD)
 def test_bad_files_are_named(tmp_path, name, content, message):
-  path = files.write(tmp_path / "x.tsv", content)
+  path = files.write_text(tmp_path / "x.tsv", content)
   with pytest.raises(ValueError, match=message):
     read(name, path)
 
@@ -357,18 +363,18 @@ def test_bad_flags_and_custom_files(tmp_path):
     read(
       "mine", path_of_three_labels, columns="text=x,label=y", labels=["p", "q"]
     )
-  files.write(tmp_path / "a.jsonl", '{"x": "a"\n')
+  files.write_text(tmp_path / "a.jsonl", '{"x": "a"\n')
   with pytest.raises(ValueError, match=r"a\.jsonl:1 is not a JSON object"):
     read("mine", path, **options)
   line = {"words": ["a", "b"], "tags": ["O"]}
   files.write_jsonl(tmp_path / "a.jsonl", [line])
   with pytest.raises(ValueError, match=r"a\.jsonl:1 has 1 tags for 2 words"):
     read("mine", path, kind="tagging")
-  vocab = files.wordpiece(tmp_path)
+  vocab = files.write_wordpiece(tmp_path)
   with pytest.raises(ValueError, match="--length=5 leaves no space"):
     prepare_task.prepare(
       TASKS["sst2"],
-      [Input("test", files.write(tmp_path / "s.tsv", "sentence\na"))],
+      [Input("test", files.write_text(tmp_path / "s.tsv", "sentence\na"))],
       vocab,
       str(tmp_path / "out"),
       5,

@@ -14,12 +14,16 @@ DATA = os.environ.get("BERT_JAX_TEST_DATA")
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
-  return files.load(files.wordpiece(tmp_path_factory.mktemp("v")))
+  return files.load_vocabulary(
+    files.write_wordpiece(tmp_path_factory.mktemp("v"))
+  )
 
 
 @pytest.fixture(scope="module")
 def roberta(tmp_path_factory):
-  return files.load(files.roberta(tmp_path_factory.mktemp("v")))
+  return files.load_vocabulary(
+    files.write_roberta(tmp_path_factory.mktemp("v"))
+  )
 
 
 def question(context, text=None, start=0, question_text="the cat"):
@@ -178,9 +182,9 @@ def test_files_of_both_versions(tmp_path):
     ("1", "who", [("cat", 4)]),
     ("2", "why", []),
   )
-  path = files.write(
+  path = files.write_text(
     tmp_path / "a.json",
-    files.squad([(context, [answered_question, question_without_answer])]),
+    files.squad_json([(context, [answered_question, question_without_answer])]),
   )
 
   def read(name, split):
@@ -197,9 +201,9 @@ def test_files_of_both_versions(tmp_path):
   assert read("squad", "test")[1]["answers"] is None
   with pytest.raises(ValueError, match=r"a\.json: id 2 has no answers"):
     read("squad", "train")
-  files.write(
+  files.write_text(
     tmp_path / "a.json",
-    files.squad([(context, [answered_question, answered_question])]),
+    files.squad_json([(context, [answered_question, answered_question])]),
   )
   with pytest.raises(ValueError, match="two questions have the id '1'"):
     read("squad", "train")
@@ -209,14 +213,16 @@ def test_files_of_both_versions(tmp_path):
     ("[]", "is not a file of SQuAD"),
     (" ", "the file is empty"),
   ):
-    files.write(tmp_path / "a.json", text)
+    files.write_text(tmp_path / "a.json", text)
     with pytest.raises(ValueError, match=message):
       read("squad", "train")
 
 
 @pytest.mark.skipif(not DATA, reason="BERT_JAX_TEST_DATA is not set")
 def test_real_questions(tmp_path):
-  vocabulary = files.load(f"{DATA}/vocab/bert-base-uncased-vocab.txt")
+  vocabulary = files.load_vocabulary(
+    f"{DATA}/vocab/bert-base-uncased-vocab.txt"
+  )
   task = task_inputs.find_task("squad")
   path = f"{DATA}/eval/squad/xquad.en.json"
   examples = task_inputs.read(task, [task_inputs.Input("validation", path)])

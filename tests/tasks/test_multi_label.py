@@ -40,7 +40,7 @@ def test_lists_and_commas_are_the_same(tmp_path):
   lines = [{"text": "a", "moods": names} for names in moods]
   train = files.write_jsonl(tmp_path / "a.jsonl", lines)
   rows = 'a\tjoy, "hope, at last"\nb\t\nc\t joy \nd\t7\n'
-  table = files.write(tmp_path / "a.tsv", "text\tmoods\n" + rows)
+  table = files.write_text(tmp_path / "a.tsv", "text\tmoods\n" + rows)
   contents = read({"train": train, "validation": table})
   assert (
     labels_of(contents, "train")
@@ -50,8 +50,8 @@ def test_lists_and_commas_are_the_same(tmp_path):
   assert contents.task.labels == ("7", "hope, at last", "joy")
   assert contents.task.metrics == ("f1_micro",)
   # A test set may have no labels, or no labels for some of its texts.
-  empty_labels = files.write(tmp_path / "b.csv", "text,moods\na,\nb,\n")
-  no_column = files.write(tmp_path / "c.csv", "text\na\n")
+  empty_labels = files.write_text(tmp_path / "b.csv", "text,moods\na,\nb,\n")
+  no_column = files.write_text(tmp_path / "c.csv", "text\na\n")
   inputs = {
     "train": train,
     "test": empty_labels,
@@ -143,7 +143,7 @@ def read_lines(path):
 
 def test_a_run_learns_and_predicts(tmp_path, capsys):
   # The labels are the animals that a text names.
-  texts = tiny_tasks.sentences(80, most=5)
+  texts = tiny_tasks.random_sentences(80, most=5)
   lines = [
     {"text": text, "moods": sorted({"cat", "dog"} & set(text.split()))}
     for text in texts

@@ -30,7 +30,7 @@ def labels_of(contents, split="train"):
 
 def write_csv(path, values, header="text,labels"):
   quoted_cells = ['"' + cell.replace('"', '""') + '"' for cell in values]
-  return files.write(
+  return files.write_text(
     path, "\n".join([header, *(f"a,{q}" for q in quoted_cells), ""])
   )
 
@@ -170,7 +170,7 @@ LABEL_COLUMNS = "text=text,label=toxic,label=an insult"
 def test_a_column_for_each_label(tmp_path):
   table = "text,toxic,an insult\na,0,1\nb,1,1\nc,0.0,0\nd,True,False\n"
   table += "e,TRUE,FALSE\nf,false,TRUE\n"
-  path = files.write(tmp_path / "a.csv", table)
+  path = files.write_text(tmp_path / "a.csv", table)
   lines = [{"text": "a", "toxic": 0, "an insult": True}, {"text": "b"}]
   lines.append({"text": "c", "toxic": -1, "an insult": -1})
   test = files.write_jsonl(tmp_path / "b.jsonl", lines)
@@ -203,7 +203,7 @@ def test_a_column_for_each_label(tmp_path):
       r"a\.csv:2 has no column 'an insult'; the columns are text",
     ),
   ):
-    path = files.write(tmp_path / "a.csv", content)
+    path = files.write_text(tmp_path / "a.csv", content)
     with pytest.raises(ValueError, match=message):
       read({"train": path}, columns=LABEL_COLUMNS)
   with pytest.raises(
@@ -365,7 +365,9 @@ def test_entities_in_another_spelling_are_said(tmp_path, names, said):
   ],
 )
 def test_some_tags_without_prefixes_are_a_mistake(tmp_path, odd, message):
-  path = files.write(tmp_path / "a.conll", f"in O\nYork B-LOC\nits {odd}\n")
+  path = files.write_text(
+    tmp_path / "a.conll", f"in O\nYork B-LOC\nits {odd}\n"
+  )
   with pytest.raises(ValueError, match=message):
     read({"train": path}, "tagging", None)
   with pytest.raises(ValueError, match="--labels: tag '.*' is not O, B-TYPE"):
@@ -375,7 +377,7 @@ def test_some_tags_without_prefixes_are_a_mistake(tmp_path, odd, message):
 def test_words_and_tags_as_lists_in_a_table(tmp_path):
   table_rows = "\"['EU', 'it''s']\",\"['B-ORG', 'O']\"\n"
   table_rows = table_rows.replace("'it''s'", '""it\'s""') + '[ 1 ],"O O O"\n'
-  path = files.write(tmp_path / "a.csv", "words,tags\n" + table_rows)
+  path = files.write_text(tmp_path / "a.csv", "words,tags\n" + table_rows)
   examples = read({"train": path}, "tagging", "words=words,tags=tags")
   first, second = examples.splits["train"]
   assert first["words"] == ["EU", "it's"] and first["tags"] == ["B-ORG", "O"]
@@ -423,7 +425,10 @@ def test_all_numbers_of_a_regression_by_name(tmp_path):
 def test_the_command_says_how_labels_are_read(tmp_path, monkeypatch, capsys):
   path = write_csv(tmp_path / "a.csv", ["[0, 1]", "[1, 0]"])
   flags = ["--task=mine", "--kind=multi_label", f"--columns={COLUMNS}"]
-  flags += [f"--input=train={path}", f"--vocab={files.wordpiece(tmp_path)}"]
+  flags += [
+    f"--input=train={path}",
+    f"--vocab={files.write_wordpiece(tmp_path)}",
+  ]
   flags += [f"--output={tmp_path / 'out'}", "--length=16"]
   execute(["prepare-task", *flags])
   printed = capsys.readouterr()

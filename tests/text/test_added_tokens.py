@@ -6,10 +6,17 @@ import pickle
 
 import numpy as np
 import pytest
-from tiny_added_tokens import ADDED, FORMS, MAKE, TEXTS, numbered, write_model
+from tiny_added_tokens import (
+  ADDED,
+  DECLARING_FILES,
+  MAKE_VOCABULARY,
+  TEXTS,
+  added_by_id,
+  write_model,
+)
 from tiny_vocabularies import (
-  tokens,
-  write,
+  pieces_and_slices,
+  write_files,
 )
 from tokenizers import AddedToken
 
@@ -24,7 +31,7 @@ def read_folder(path):
   return {p.name: p.read_bytes() for p in path.iterdir() if p.is_file()}
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", DECLARING_FILES)
 @pytest.mark.parametrize("kind", ["bert", "roberta", "albert", "gpt1"])
 def test_ids_and_offsets_are_those_of_transformers(kind, form, tmp_path):
   """The ids agree for each file that can declare tokens, and after saving."""
@@ -37,7 +44,7 @@ def test_ids_and_offsets_are_those_of_transformers(kind, form, tmp_path):
   )
   with_special = model_tokenizer.build(read_folder(tmp_path / "a"), path)
   saved_folder = tmp_path / "b"
-  write(saved_folder, open_vocabulary.to_files(vocabulary))
+  write_files(saved_folder, open_vocabulary.to_files(vocabulary))
   config = (tmp_path / "a" / "config.json").read_bytes()
   (saved_folder / "config.json").write_bytes(config)
   saved_vocabulary, saved_reference = (
@@ -48,7 +55,7 @@ def test_ids_and_offsets_are_those_of_transformers(kind, form, tmp_path):
   assert (
     vocabulary.added_ids
     == saved_vocabulary.added_ids
-    == sorted(numbered(MAKE[kind]()))
+    == sorted(added_by_id(MAKE_VOCABULARY[kind]()))
   )
   assert (
     vocabulary.never_masked_ids
@@ -88,7 +95,7 @@ def test_ids_and_offsets_are_those_of_transformers(kind, form, tmp_path):
 
 
 def longer(kind, *tokens):
-  return added_tokens.add_tokens(MAKE[kind](), tokens or ADDED)
+  return added_tokens.add_tokens(MAKE_VOCABULARY[kind](), tokens or ADDED)
 
 
 # Name -> (flags of the token "covid19", expected pairs of piece and text).
@@ -113,13 +120,13 @@ def test_each_flag(name):
   flags, expected = FLAGS[name]
   fields = {"content": "covid19", **flags}
   vocabulary = longer("bert", added_tokens.make_token(fields))
-  pairs = tokens(vocabulary, "the covid19n  COVID19 the")
+  pairs = pieces_and_slices(vocabulary, "the covid19n  COVID19 the")
   assert [pair for pair in pairs if pair[0] in ("covid19", "n")] == expected
   # The words around the token are read as if it were not there.
   assert pairs[0] == ("the", "the") and pairs[-1] == ("the", "the")
 
 
-@pytest.mark.parametrize("kind", MAKE)
+@pytest.mark.parametrize("kind", MAKE_VOCABULARY)
 def test_special_tokens_of_the_family_stay_text(kind):
   """A literal [MASK] in a corpus is read as text, whatever tokens are added."""
   vocabulary = longer(kind)
@@ -138,7 +145,7 @@ def test_special_tokens_of_the_family_stay_text(kind):
 
 def test_a_special_token_outside_of_the_model_keeps_later_ids():
   """The mask is an added token here, and not a piece of the model."""
-  vocabulary = MAKE["bert"]()
+  vocabulary = MAKE_VOCABULARY["bert"]()
   content = json.loads(added_tokens.make_model_tokenizer(vocabulary).to_str())
   size = len(content["model"]["vocab"])
   del content["model"]["vocab"]["[MASK]"]
@@ -162,7 +169,7 @@ def test_tagged_words_are_those_of_transformers():
   """Each word gets a space before it, unless it is an added token."""
   transformers = pytest.importorskip("transformers")
   vocabulary = longer("roberta", *ADDED[:3])
-  vocab = {p: i for i, p in enumerate(MAKE["roberta"]().pieces)}
+  vocab = {p: i for i, p in enumerate(MAKE_VOCABULARY["roberta"]().pieces)}
   merges = vocabulary.files["merges.txt"].decode().split("\n")[1:-1]
   reference = transformers.RobertaTokenizerFast(
     vocab=vocab,
@@ -194,7 +201,7 @@ def test_answers_do_not_include_the_spaces_of_a_token():
 TEXT_OF_WORDS = "an covid19n covid19 the[E1]the an covid19."
 
 
-@pytest.mark.parametrize("kind", MAKE)
+@pytest.mark.parametrize("kind", MAKE_VOCABULARY)
 def test_an_added_token_is_one_word(kind, tmp_path):
   """The piece after the token begins a word, also in prepared folders."""
   vocabulary = longer(kind)
@@ -289,7 +296,7 @@ def test_files_that_contradict_each_other_are_named(tmp_path):
     with pytest.raises(ValueError, match=match):
       model_tokenizer.build(read_folder(tmp_path / "x"), path)
 
-  size = MAKE["bert"]().vocab_size
+  size = MAKE_VOCABULARY["bert"]().vocab_size
   message_start = (
     f"added_tokens.json: the token 'covid19' has the id {size + 7}, but"
   )
@@ -326,14 +333,14 @@ TWINS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", DECLARING_FILES)
 @pytest.mark.parametrize("name", TWINS)
 def test_tokens_that_cleaning_makes_equal(name, form, tmp_path, capfd):
   """An exact spelling always gives the same token, in every process."""
   transformers = pytest.importorskip("transformers")
   messages.note_once.cache_clear()
   contents, text, expected = TWINS[name]
-  vocabulary = MAKE["bert"]()
+  vocabulary = MAKE_VOCABULARY["bert"]()
   size = vocabulary.vocab_size
   new_tokens = [AddedToken(content, normalized=True) for content in contents]
   files = {"vocab.txt": vocabulary.files["vocab.txt"]}
@@ -350,7 +357,7 @@ def test_tokens_that_cleaning_makes_equal(name, form, tmp_path, capfd):
   else:
     vocabulary.special_tokenizer.add_tokens(new_tokens)
     files = {form: vocabulary.special_tokenizer.to_str().encode()}
-  path = write(tmp_path / "a", files)
+  path = write_files(tmp_path / "a", files)
   opened = open_vocabulary.load(path)
   line = capfd.readouterr().err
   assert line.startswith("warning: the added tokens ") and line.count("\n") == 1
@@ -362,7 +369,7 @@ def test_tokens_that_cleaning_makes_equal(name, form, tmp_path, capfd):
   def ids_of(ids):
     return [i for i in ids if i >= size]
 
-  write(tmp_path / "b", open_vocabulary.to_files(opened))
+  write_files(tmp_path / "b", open_vocabulary.to_files(opened))
   with_special = model_tokenizer.build(read_folder(tmp_path / "a"), path)
   reopened = open_vocabulary.load(str(tmp_path / "b"))
   (tmp_path / "b" / "config.json").write_text('{"model_type": "bert"}')

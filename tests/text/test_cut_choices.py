@@ -24,12 +24,12 @@ def notes(folder, passage, question, options, length=512):
   content = dict(
     article=passage, questions=[question], options=[options], answers=["A"]
   )
-  files.write(folder / "race" / "1.txt", json.dumps(content))
+  files.write_text(folder / "race" / "1.txt", json.dumps(content))
   inputs = [Input("train", str(folder / "race"))]
   meta = prepare_task.prepare(
     task_inputs.find_task("race"),
     inputs,
-    files.wordpiece(folder),
+    files.write_wordpiece(folder),
     str(folder / "out"),
     length,
   )
@@ -78,9 +78,9 @@ def test_the_command_prints_the_examples(tmp_path, monkeypatch, capsys):
     f"{i},{words(30, i)},{words(size)},a,b,cat,dog,1\n"
     for i, size in enumerate((30, 5, 40))
   ]
-  path = files.write(tmp_path / "a.csv", header + "".join(examples))
+  path = files.write_text(tmp_path / "a.csv", header + "".join(examples))
   flags = ["--task=swag", f"--input=train={path}", "--length=32"]
-  flags += [f"--vocab={files.wordpiece(tmp_path)}"]
+  flags += [f"--vocab={files.write_wordpiece(tmp_path)}"]
   flags += [f"--output={tmp_path / 'out'}"]
   execute(["prepare-task", *flags])
   lines = capsys.readouterr().err.splitlines()

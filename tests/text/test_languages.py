@@ -13,7 +13,7 @@ import unicodedata
 import numpy as np
 import pytest
 from languages import LANGUAGES, LINES, TEXTS
-from tiny_vocabularies import gpt1
+from tiny_vocabularies import gpt1_vocabulary
 
 from bert_jax.corpus import prepare, reader, train_vocab
 from bert_jax.examples import loader
@@ -604,7 +604,7 @@ def test_a_task_is_encoded_as_the_vocabulary_was_trained(train, tmp_path):
 
 
 def test_gpt1_is_always_lower_case(tmp_path):
-  open_vocabulary.save(gpt1(), str(tmp_path))
+  open_vocabulary.save(gpt1_vocabulary(), str(tmp_path))
   for options in (CASED, ACCENTS):
     with pytest.raises(ValueError, match="lower case and without accents, and"):
       open_vocabulary.load(str(tmp_path), **options)

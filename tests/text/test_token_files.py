@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tiny_tasks
 from flax import traverse_util
-from tiny_added_tokens import MAKE
-from tiny_vocabularies import bert
+from tiny_added_tokens import MAKE_VOCABULARY
+from tiny_vocabularies import bert_vocabulary
 
 import bert_jax
 from bert_jax.cli.main import execute
@@ -37,7 +37,7 @@ def extend(vocabulary, path, text):
 
 
 def test_each_line_is_added_or_reported(tmp_path):
-  v = bert("the art new york")
+  v = bert_vocabulary("the art new york")
   new_vocabulary, report = extend(v, tmp_path / "add.txt", LINES)
   new_pieces = ["covid19", "[E1]", "New York", "[X]"]
   assert list(new_vocabulary.pieces[v.vocab_size :]) == new_pieces
@@ -60,7 +60,7 @@ def test_each_line_is_added_or_reported(tmp_path):
   assert pieces == ["the", "[E1]", "covid19", "New York"]
 
 
-@pytest.mark.parametrize("kind", MAKE)
+@pytest.mark.parametrize("kind", MAKE_VOCABULARY)
 def test_ids_are_those_of_add_tokens(kind, tmp_path):
   """transformers' tokenizer gives the same ids after its `add_tokens`."""
   transformers = pytest.importorskip("transformers")
@@ -74,7 +74,7 @@ def test_ids_are_those_of_add_tokens(kind, tmp_path):
     (tmp_path / name / "config.json").write_text(config)
     return transformers.AutoTokenizer.from_pretrained(tmp_path / name)
 
-  v = MAKE[kind]()
+  v = MAKE_VOCABULARY[kind]()
   reference = write(v, "before")
   new_vocabulary, _ = extend(v, tmp_path / "a.txt", "\n".join(new_tokens))
   assert reference.add_tokens(new_tokens) == len(new_tokens)
@@ -103,7 +103,7 @@ def test_ids_are_those_of_add_tokens(kind, tmp_path):
 
 def test_fillers_between_ids_do_not_shift_new_ones(tmp_path):
   """Three ids before the mask are missing, as in RoBERTa's published files."""
-  v = MAKE["roberta"]()
+  v = MAKE_VOCABULARY["roberta"]()
   files = open_vocabulary.to_files(v)
   vocab = json.loads(files["vocab.json"])
   vocab["<mask>"] += 3
@@ -171,16 +171,18 @@ def test_bad_files_are_refused_in_a_sentence(text, message, tmp_path):
   path = tmp_path / "a.txt"
   path.write_bytes(text if isinstance(text, bytes) else text.encode())
   with pytest.raises(ValueError, match=message):
-    token_files.add_from_file(bert("the"), str(path))
+    token_files.add_from_file(bert_vocabulary("the"), str(path))
 
 
 def test_other_bad_input(tmp_path):
   with pytest.raises(ValueError, match="--add-tokens=.*none: No such file"):
-    token_files.add_from_file(bert("the"), str(tmp_path / "none"))
+    token_files.add_from_file(bert_vocabulary("the"), str(tmp_path / "none"))
   with pytest.raises(ValueError, match="'original' cannot have added tokens"):
-    extend(bert("the", "original"), tmp_path / "a.txt", "x\n")
+    extend(bert_vocabulary("the", "original"), tmp_path / "a.txt", "x\n")
   # A line that begins with a brace, but is no JSON object, is a text.
-  new_vocabulary, _ = extend(bert("the"), tmp_path / "a.txt", "{x}\n{\n")
+  new_vocabulary, _ = extend(
+    bert_vocabulary("the"), tmp_path / "a.txt", "{x}\n{\n"
+  )
   assert list(new_vocabulary.pieces[-2:]) == ["{x}", "{"]
 
 
@@ -192,7 +194,7 @@ def test_the_command_writes_a_folder_with_the_tokens(
   tmp_path, monkeypatch, capsys
 ):
   vocab = tmp_path / "vocab.txt"
-  vocab.write_bytes(bert("the a virus art").files["vocab.txt"])
+  vocab.write_bytes(bert_vocabulary("the a virus art").files["vocab.txt"])
   (tmp_path / "add.txt").write_text(LINES)
   text = "the covid19 virus [X].\nthe virus.\n\na art.\nCOVID19 [E1].\n"
   (tmp_path / "t.txt").write_text(text * 3)
@@ -223,7 +225,7 @@ def test_new_rows_are_means_or_drawn():
 
   It is always drawn if all old pieces are unknown.
   """
-  v = bert("co ##vi ##d a")
+  v = bert_vocabulary("co ##vi ##d a")
   table = np.arange(9 * 2, dtype=np.float32).reshape(9, 2)
   drawn_rows = -np.ones((3, 2), np.float32)
   names, old_ids_of = ["covid", "a a", "zzz"], added_tokens.old_piece_cutter(v)
@@ -268,7 +270,7 @@ def test_new_rows_are_means_or_drawn():
 def short(tmp_path_factory):
   """Writes three models with 17 rows; the tokenizers of two have 19 pieces."""
   path = tmp_path_factory.mktemp("short")
-  weights = tiny_tasks.write_tuned(path / "tuned", "classification")
+  weights = tiny_tasks.write_fine_tuned(path / "tuned", "classification")
   num_rows = len(tiny_tasks.PIECES)
   numbers = json.dumps({"covid19": num_rows, "[E1]": num_rows + 1}).encode()
   files = tiny_tasks.tokenizer_files() | {"added_tokens.json": numbers}
@@ -363,7 +365,7 @@ def test_rows_without_pieces_are_never_filled_in(tmp_path):
 
 def test_a_tokenizer_json_of_wordpiece_prepares_text(tmp_path, monkeypatch):
   """The folder has no vocab.txt, as transformers saves it; accents are kept."""
-  content = bert("the é e").special_tokenizer.to_str()
+  content = bert_vocabulary("the é e").special_tokenizer.to_str()
   content = content.replace('"strip_accents":true', '"strip_accents":false')
   (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")
   (tmp_path / "t.txt").write_text("the É.\nthe e.\n\nthe é.\nE e.\n" * 3)
@@ -373,7 +375,7 @@ def test_a_tokenizer_json_of_wordpiece_prepares_text(tmp_path, monkeypatch):
   opened = reader.open_prepared(str(tmp_path / "p"))
   tokens = opened.splits["train"].tokens[:3].tolist()
   assert [opened.vocab[i] for i in tokens] == ["the", "é", "[UNK]"]
-  assert opened.special == bert("the").special
+  assert opened.special == bert_vocabulary("the").special
   transformers = pytest.importorskip("transformers")
   (tmp_path / "p" / "config.json").write_text('{"model_type": "bert"}')
   reference = transformers.AutoTokenizer.from_pretrained(tmp_path / "p")

@@ -7,7 +7,14 @@ import pickle
 
 import numpy as np
 import pytest
-from tiny_vocabularies import SPECIAL, bert, gpt1, roberta, texts, tokens
+from tiny_vocabularies import (
+  SPECIAL_LIST,
+  bert_vocabulary,
+  gpt1_vocabulary,
+  pieces_and_slices,
+  random_texts,
+  roberta_vocabulary,
+)
 
 from bert_jax.text import open_vocabulary, unigram, wordpiece
 
@@ -20,22 +27,22 @@ needs_data = pytest.mark.skipif(
 @pytest.mark.parametrize("rules", wordpiece.RULES)
 def test_symbols_are_no_punctuation(rules):
   """A heart is a symbol, so it is not split off its word."""
-  v = bert("to send your vote good rush ##ers ! ♥", rules)
-  assert tokens(v, "to send your vote♡♡")[-1] == ("[UNK]", "vote♡♡")
-  pieces = [piece for piece, _ in tokens(v, "good Rushers!♥♡")]
+  v = bert_vocabulary("to send your vote good rush ##ers ! ♥", rules)
+  assert pieces_and_slices(v, "to send your vote♡♡")[-1] == ("[UNK]", "vote♡♡")
+  pieces = [piece for piece, _ in pieces_and_slices(v, "good Rushers!♥♡")]
   assert pieces == ["good", "rush", "##ers", "!", "[UNK]"]
-  assert tokens(v, "good rushers!♥")[-1] == ("♥", "♥")
+  assert pieces_and_slices(v, "good rushers!♥")[-1] == ("♥", "♥")
 
 
 @pytest.mark.parametrize("rules", wordpiece.RULES)
 def test_dashes_and_quotes_stand_alone(rules):
   """Pieces and offsets are the published ones."""
-  v = bert("cretaceous – pale ##ogene ’ tis $ 5 . 00 don ' t", rules)
+  v = bert_vocabulary("cretaceous – pale ##ogene ’ tis $ 5 . 00 don ' t", rules)
   (encoded,) = v.encode_offsets(["Cretaceous–Paleogene"])
   pieces = [v.pieces[i] for i in encoded.ids]
   assert pieces == ["cretaceous", "–", "pale", "##ogene"]
   assert encoded.offsets == [(0, 10), (10, 11), (11, 15), (15, 20)]
-  pieces = [piece for piece, _ in tokens(v, "’tis $5.00 don't")]
+  pieces = [piece for piece, _ in pieces_and_slices(v, "’tis $5.00 don't")]
   assert " ".join(pieces) == "’ tis $ 5 . 00 don ' t"
 
 
@@ -44,10 +51,10 @@ def test_special_tokens_are_text_by_default(rules):
   """With `special=True`, their spellings in a text are read as special tokens,
   with or without spaces around them.
   """
-  v = bert("i [ mask ] to", rules)
+  v = bert_vocabulary("i [ mask ] to", rules)
   text = "i [MASK]to[mask] [MASK]"
-  assert [p for p, _ in tokens(v, text)].count("[MASK]") == 0
-  assert tokens(v, text, special=True) == [
+  assert [p for p, _ in pieces_and_slices(v, text)].count("[MASK]") == 0
+  assert pieces_and_slices(v, text, special=True) == [
     ("i", "i"),
     ("[MASK]", "[MASK]"),
     ("to", "to"),
@@ -62,19 +69,24 @@ def test_special_tokens_are_text_by_default(rules):
 def test_original_rules_differ_as_documented():
   """The rules differ for private characters, long words and capital sigma."""
   words = "ab a\u0378b σας " + "x" * 101
-  by_hugging_face, original = bert(words), bert(words, "original")
+  by_hugging_face, original = (
+    bert_vocabulary(words),
+    bert_vocabulary(words, "original"),
+  )
   # Both rules keep characters that Unicode has not assigned.
   for v in (by_hugging_face, original):
-    assert [p for p, _ in tokens(v, "a\u0378b")] == ["a\u0378b"]
-  assert [p for p, _ in tokens(by_hugging_face, "a\ue000b")] == ["ab"]
-  assert [p for p, _ in tokens(original, "a\ue000b")] == ["[UNK]"]
-  assert tokens(by_hugging_face, "x" * 101)[0][0] == "[UNK]"
-  assert tokens(original, "x" * 101)[0][0] == "x" * 101
-  assert [p for p, _ in tokens(original, "ΣΑΣ")] == ["σας"]
+    assert [p for p, _ in pieces_and_slices(v, "a\u0378b")] == ["a\u0378b"]
+  assert [p for p, _ in pieces_and_slices(by_hugging_face, "a\ue000b")] == [
+    "ab"
+  ]
+  assert [p for p, _ in pieces_and_slices(original, "a\ue000b")] == ["[UNK]"]
+  assert pieces_and_slices(by_hugging_face, "x" * 101)[0][0] == "[UNK]"
+  assert pieces_and_slices(original, "x" * 101)[0][0] == "x" * 101
+  assert [p for p, _ in pieces_and_slices(original, "ΣΑΣ")] == ["σας"]
   # A mark that is stripped belongs to the letter before it.
   for v in (by_hugging_face, original):
     text = "A\u0301b\u0323\u0301 ab\u0301"
-    assert tokens(v, text) == [("ab", text[:5]), ("ab", text[6:])]
+    assert pieces_and_slices(v, text) == [("ab", text[:5]), ("ab", text[6:])]
   assert wordpiece.clean_by_original_rules("Éa\u200db\t中!", True) == (
     "eab 中 !",
     [0, 1, 3, -1, 5, -1, 6],
@@ -82,21 +94,27 @@ def test_original_rules_differ_as_documented():
 
 
 def test_byte_level_loses_nothing():
-  v = roberta()
+  v = roberta_vocabulary()
   everything = "".join(map(chr, range(1, 0x3000)))
-  for text in [*texts(500), everything, " a  b ", "\U0010ffff"]:
+  for text in [*random_texts(500), everything, " a  b ", "\U0010ffff"]:
     assert v.decode(v.encode_batch([text])[0]) == text
   assert v.decode(v.encode_batch(["a\ud800b"])[0]) == "a\ufffdb"
 
 
 def test_byte_level_pieces_and_offsets():
-  v = roberta()
-  assert tokens(v, "the the  an")[:2] == [("the", "the"), ("Ġthe", "the")]
-  assert [p for p, _ in tokens(v, "the<mask>")] != ["the", "<mask>"]
-  assert tokens(v, "the <mask>", special=True)[-1] == ("<mask>", "<mask>")
+  v = roberta_vocabulary()
+  assert pieces_and_slices(v, "the the  an")[:2] == [
+    ("the", "the"),
+    ("Ġthe", "the"),
+  ]
+  assert [p for p, _ in pieces_and_slices(v, "the<mask>")] != ["the", "<mask>"]
+  assert pieces_and_slices(v, "the <mask>", special=True)[-1] == (
+    "<mask>",
+    "<mask>",
+  )
   assert (v.special.cls, v.special.pad, v.special.sep) == (0, 1, 2)
   # A letter of two bytes has two pieces with the same offsets.
-  assert [s for _, s in tokens(v, "é")] == ["é", "é"]
+  assert [s for _, s in pieces_and_slices(v, "é")] == ["é", "é"]
 
 
 # Texts whose boundaries depend on the characters around them.
@@ -108,16 +126,18 @@ CONTEXT += ["\ud800", "\x00", "a\tb\r\n", "x" * 10_000, "\u0301" * 200, "...'s"]
 @pytest.mark.parametrize(
   "make",
   [
-    lambda: bert("the a ##n \u03b1\u03c3 \u03b1\u03c2 \u03b2"),
-    lambda: bert("the a ##n \u03b1\u03c3 \u03b1\u03c2 \u03b2", "original"),
-    roberta,
-    lambda: roberta(add_prefix_space=True),
-    gpt1,
+    lambda: bert_vocabulary("the a ##n \u03b1\u03c3 \u03b1\u03c2 \u03b2"),
+    lambda: bert_vocabulary(
+      "the a ##n \u03b1\u03c3 \u03b1\u03c2 \u03b2", "original"
+    ),
+    roberta_vocabulary,
+    lambda: roberta_vocabulary(add_prefix_space=True),
+    gpt1_vocabulary,
   ],
 )
 def test_batches_give_what_single_texts_give(make):
   """The cache of earlier texts does not change the ids."""
-  v, rows = make(), texts(2000) + CONTEXT
+  v, rows = make(), random_texts(2000) + CONTEXT
   ids_of_batch = v.encode_batch(rows)
   flat_ids, lengths = v.encode_flat(rows)
   assert flat_ids.tolist() == list(itertools.chain(*ids_of_batch))
@@ -132,13 +152,16 @@ def test_batches_give_what_single_texts_give(make):
     assert encoded.offsets == sorted(encoded.offsets)
 
 
-@pytest.mark.parametrize("make", [lambda: bert("the a ##n"), roberta, gpt1])
+@pytest.mark.parametrize(
+  "make",
+  [lambda: bert_vocabulary("the a ##n"), roberta_vocabulary, gpt1_vocabulary],
+)
 def test_seqio_vocabularies_agree(make):
   tf = pytest.importorskip("tensorflow", reason="the extra [data] is not there")
   pytest.importorskip("seqio", reason="the extra [data] is not there")
   from bert_jax.seqio_tasks.text_vocabulary import TextVocabulary
 
-  v, rows = TextVocabulary(make), [t for t in texts(300) if t] + [""]
+  v, rows = TextVocabulary(make), [t for t in random_texts(300) if t] + [""]
   expected = [v.encode(row) for row in rows]
   assert v.encode_tf(tf.constant(rows)).to_list() == expected
   dataset = tf.data.Dataset.from_tensor_slices(rows).repeat(4)
@@ -193,27 +216,37 @@ def test_words_of_sentence_pieces_begin_with_a_space_in_any_script():
 
 def test_words():
   """The first piece of a text starts a word, whatever piece it is."""
-  v = roberta()
+  v = roberta_vocabulary()
   (ids,) = v.encode_batch(["than the an"])
   starts = v.find_word_starts(np.array(ids)).astype(int).tolist()
   assert [v.pieces[i] for i in ids] == ["th", "an", "Ġthe", "Ġa", "n"]
   assert starts == [1, 0, 1, 1, 0]
-  (ids,) = bert("a ##n the").encode_batch(["an the"])
-  assert bert("a ##n the").find_word_starts(ids).tolist() == [True, False, True]
-  v = gpt1()
+  (ids,) = bert_vocabulary("a ##n the").encode_batch(["an the"])
+  assert bert_vocabulary("a ##n the").find_word_starts(ids).tolist() == [
+    True,
+    False,
+    True,
+  ]
+  v = gpt1_vocabulary()
   (ids,) = v.encode_batch(["cat bat."])
   assert [v.pieces[i] for i in ids] == ["cat</w>", "b", "at</w>", ".</w>"]
   assert v.find_word_starts(ids).tolist() == [True, True, False, True]
 
 
 def test_files_and_folders(tmp_path):
-  for name, v in dict(bert=bert("a b"), roberta=roberta(), gpt=gpt1()).items():
+  for name, v in dict(
+    bert=bert_vocabulary("a b"),
+    roberta=roberta_vocabulary(),
+    gpt=gpt1_vocabulary(),
+  ).items():
     folder = tmp_path / name
     folder.mkdir()
     open_vocabulary.save(v, folder)
     loaded = open_vocabulary.load(folder)
     assert loaded == v and loaded.options == v.options
-    assert loaded.encode_batch(texts(50)) == v.encode_batch(texts(50))
+    assert loaded.encode_batch(random_texts(50)) == v.encode_batch(
+      random_texts(50)
+    )
     # Add transformers' file of the same tokenizer.
     (folder / "tokenizer.json").write_text(
       v.special_tokenizer.to_str(), encoding="utf-8"
@@ -223,7 +256,9 @@ def test_files_and_folders(tmp_path):
       loaded_from_json.algorithm == v.algorithm
       and loaded_from_json.special == v.special
     )
-    assert loaded_from_json.encode_batch(texts(50)) == v.encode_batch(texts(50))
+    assert loaded_from_json.encode_batch(random_texts(50)) == v.encode_batch(
+      random_texts(50)
+    )
     assert (
       loaded_from_json.at_word_boundary.tolist() == v.at_word_boundary.tolist()
     )
@@ -253,7 +288,7 @@ def test_bad_files_are_named(tmp_path):
   )
   refused(str(tmp_path), "has no vocabulary; it has no")
   refused(write("vocab.txt", "a\nb\n"), r"has no \[PAD\]")
-  good_path = write("good.txt", "\n".join(SPECIAL) + "\na\n")
+  good_path = write("good.txt", "\n".join(SPECIAL_LIST) + "\na\n")
   refused(good_path, "has no option 'add_prefix_space'", add_prefix_space=True)
   refused(good_path, "rules 'old' is not one of", rules="old")
   pieces_path = write("vocab.json", json.dumps({"a": 0, "b": 0}))

@@ -176,8 +176,10 @@ def test_a_model_is_cased_beside_an_uncased_vocabulary(tmp_path):
   train_one(str(folder / "vocab.txt"), lower_case=False)
   train_one(str(folder / "x.txt"))
   # `train_vocab` gives this name to the rules of a cased model.
-  field, name = tiny_vocabularies.field, b"nmt_nfkc_cased"
-  content = tiny_vocabularies.sentencepiece(tiny_vocabularies.ALBERT)
+  field, name = tiny_vocabularies.protobuf_field, b"nmt_nfkc_cased"
+  content = tiny_vocabularies.sentencepiece_model(
+    tiny_vocabularies.ALBERT_PIECES
+  )
   content += field(3, field(1, name))
   (folder / "spiece.model").write_bytes(content)
   (folder / "x.model").write_bytes(content)
@@ -209,7 +211,7 @@ def test_a_model_is_cased_beside_an_uncased_vocabulary(tmp_path):
 
 def test_the_caller_sets_accents_if_the_settings_do_not(tmp_path):
   (tmp_path / "spiece.model").write_bytes(
-    tiny_vocabularies.sentencepiece(tiny_vocabularies.ALBERT)
+    tiny_vocabularies.sentencepiece_model(tiny_vocabularies.ALBERT_PIECES)
   )
   path = tmp_path / "tokenizer_config.json"
   path.write_text(json.dumps({"do_lower_case": False}))

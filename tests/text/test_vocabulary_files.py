@@ -6,14 +6,14 @@ import types
 
 import pytest
 from tiny_vocabularies import (
-  ALBERT,
-  bert,
-  gpt1,
-  roberta,
-  sentencepiece,
-  texts,
-  tokens,
-  write,
+  ALBERT_PIECES,
+  bert_vocabulary,
+  gpt1_vocabulary,
+  pieces_and_slices,
+  random_texts,
+  roberta_vocabulary,
+  sentencepiece_model,
+  write_files,
 )
 
 from bert_jax.tasks import questions
@@ -24,10 +24,10 @@ from bert_jax.use import text_inputs
 def files_of(kind, as_json=False):
   """Returns name -> content of a folder with that kind of tokenizer."""
   vocabulary = {
-    "bert": lambda: bert("the a ##n é ##é 中 x中"),
-    "roberta": roberta,
-    "gpt1": gpt1,
-    "albert": lambda: unigram.build(sentencepiece(ALBERT)),
+    "bert": lambda: bert_vocabulary("the a ##n é ##é 中 x中"),
+    "roberta": roberta_vocabulary,
+    "gpt1": gpt1_vocabulary,
+    "albert": lambda: unigram.build(sentencepiece_model(ALBERT_PIECES)),
   }[kind]()
   files = open_vocabulary.to_files(vocabulary, with_digests=False)
   files.pop("pieces.json", None)
@@ -37,12 +37,12 @@ def files_of(kind, as_json=False):
 
 
 def test_a_sentencepiece_model_without_other_files(tmp_path):
-  content = sentencepiece(ALBERT)
+  content = sentencepiece_model(ALBERT_PIECES)
   model = unigram.parse_model(content, "x")
-  assert model.pieces == ALBERT and model.scores[3] == -3.0
-  folder = write(tmp_path / "albert", {"spiece.model": content})
+  assert model.pieces == ALBERT_PIECES and model.scores[3] == -3.0
+  folder = write_files(tmp_path / "albert", {"spiece.model": content})
   v = open_vocabulary.load(folder)
-  assert [p for p, _ in tokens(v, "The an")] == ["▁the", "▁a", "n"]
+  assert [p for p, _ in pieces_and_slices(v, "The an")] == ["▁the", "▁a", "n"]
   assert v == open_vocabulary.load(f"{folder}/spiece.model")
   tokenizer = model_tokenizer.build({"spiece.model": content}, folder)
   assert tokenizer.encode("the", "an [MASK]").ids == [2, 5, 3, 6, 7, 4, 3]
@@ -55,11 +55,11 @@ def test_a_sentencepiece_model_without_other_files(tmp_path):
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "gpt1", "albert"])
 def test_tokenizer_json_gives_the_same_tokenizer(kind, tmp_path):
-  v = open_vocabulary.load(write(tmp_path / "a", files_of(kind)))
+  v = open_vocabulary.load(write_files(tmp_path / "a", files_of(kind)))
   json_vocabulary = open_vocabulary.load(
-    write(tmp_path / "b", files_of(kind, True))
+    write_files(tmp_path / "b", files_of(kind, True))
   )
-  rows = texts(200)
+  rows = random_texts(200)
   assert v.encode_batch(rows) == json_vocabulary.encode_batch(rows)
   assert v.encode_offsets(rows, True) == json_vocabulary.encode_offsets(
     rows, True
@@ -74,7 +74,7 @@ def test_settings_of_a_folder_are_used(tmp_path):
   def load(**settings):
     text = json.dumps(settings).encode()
     files = files_of("bert") | {"tokenizer_config.json": text}
-    folder = write(tmp_path / "x", files)
+    folder = write_files(tmp_path / "x", files)
     return open_vocabulary.load(folder), model_tokenizer.build(files, folder)
 
   for settings, pieces in (
@@ -84,7 +84,7 @@ def test_settings_of_a_folder_are_used(tmp_path):
     ({"do_lower_case": True}, ["[UNK]", "[UNK]", "x中"]),
   ):
     v, model = load(tokenize_chinese_chars=False, **settings)
-    assert [p for p, _ in tokens(v, "É é x中")] == pieces
+    assert [p for p, _ in pieces_and_slices(v, "É é x中")] == pieces
     assert model.encode("É é x中").tokens == ["[CLS]", *pieces, "[SEP]"]
     (ids,) = v.encode_batch(["É é x中"])
     assert [v.pieces[i] for i in ids] == pieces
@@ -94,7 +94,7 @@ def test_settings_of_a_folder_are_used(tmp_path):
     reloaded = open_vocabulary.load(str(folder))
     assert reloaded == v and reloaded.options == v.options
   v, _ = load(do_lower_case=False, strip_accents=None)
-  assert [p for p, _ in tokens(v, "é x中")] == ["é", "[UNK]", "中"]
+  assert [p for p, _ in pieces_and_slices(v, "é x中")] == ["é", "[UNK]", "中"]
   for settings, message in (
     (
       {"do_lower_case": "no"},
@@ -142,7 +142,7 @@ def test_damaged_files_are_named(kind, as_json, tmp_path):
         content[:-1] + b" x",
       )
     for damage, damaged_content in damaged_contents.items():
-      folder = write(tmp_path / "x", contents | {name: damaged_content})
+      folder = write_files(tmp_path / "x", contents | {name: damaged_content})
       message = error_of(folder, f"{name} ({damage})")
       assert name in message or name == "merges.txt", message
   # Any other damage may be accepted, but no other error may be raised.
@@ -152,20 +152,21 @@ def test_damaged_files_are_named(kind, as_json, tmp_path):
     for _ in range(3):
       damaged_content[rng.randrange(len(damaged_content))] = rng.randrange(256)
     error_of(
-      write(tmp_path / "x", contents | {name: bytes(damaged_content)}), None
+      write_files(tmp_path / "x", contents | {name: bytes(damaged_content)}),
+      None,
     )
 
 
 def test_repeated_pieces_are_refused(tmp_path):
   def refused(files, message):
     with pytest.raises(ValueError, match=message):
-      open_vocabulary.load(write(tmp_path / "x", files))
+      open_vocabulary.load(write_files(tmp_path / "x", files))
     for name in files:
       (tmp_path / "x" / name).unlink()
 
   vocab = files_of("bert")["vocab.txt"]
   refused({"vocab.txt": vocab + b"a\n"}, "'a' is in line 7 and again in")
-  model = sentencepiece([*ALBERT, "n"])
+  model = sentencepiece_model([*ALBERT_PIECES, "n"])
   refused({"spiece.model": model}, "'n' is piece 7 and also piece 9")
   files = files_of("roberta")
   changed_text = files["vocab.json"].replace(b'"#"', b'"$"')
@@ -207,10 +208,10 @@ def slices(text, offsets):
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_quote_of_two_signs_is_whole(as_json, tmp_path):
   """Cleaning makes one sign of two, but the offsets must include both."""
-  content = sentencepiece([*ALBERT, '"', "'", "a"])
+  content = sentencepiece_model([*ALBERT_PIECES, '"', "'", "a"])
   name = "tokenizer.json" if as_json else "spiece.model"
   files = {name: unigram.build(content).files[name]}
-  path = write(tmp_path / "x", files)
+  path = write_files(tmp_path / "x", files)
   v = open_vocabulary.load(path)
   model = types.SimpleNamespace(
     config={"family": "albert", "model": {"vocab_size": v.vocab_size}},
@@ -247,8 +248,8 @@ def test_a_quote_of_two_signs_is_whole(as_json, tmp_path):
   ],
 )
 def test_characters_that_become_one_are_whole(rules, text, wanted, tmp_path):
-  pieces = [*ALBERT, "a", "t", ".", '"', "\u2026", "\u2192"]
-  content = unigram.build(sentencepiece(pieces)).files["tokenizer.json"]
+  pieces = [*ALBERT_PIECES, "a", "t", ".", '"', "\u2026", "\u2192"]
+  content = unigram.build(sentencepiece_model(pieces)).files["tokenizer.json"]
   spec = json.loads(content)
   spec["normalizer"] = {
     "type": "Sequence",
@@ -258,6 +259,6 @@ def test_characters_that_become_one_are_whole(rules, text, wanted, tmp_path):
     ],
   }
   files = {"tokenizer.json": json.dumps(spec).encode()}
-  v = open_vocabulary.load(write(tmp_path / "x", files))
+  v = open_vocabulary.load(write_files(tmp_path / "x", files))
   (encoded,) = v.encode_offsets([text])
   assert slices(text, encoded.offsets) == wanted

@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 import pytest
-from config_names import PRETRAINING, docstring
+from config_names import PRETRAINING_CONFIGS, config_file_text
 from prepared import random_documents, write_prepared
 from tiny_runs import BERT, shrink_config
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 # ELMo's configs need text that is split into words; see test_elmo_runs.py.
-CONFIGS = [name for name in PRETRAINING if "elmo" not in name]
+CONFIGS = [name for name in PRETRAINING_CONFIGS if "elmo" not in name]
 
 
 @pytest.fixture(scope="module")
@@ -380,7 +380,7 @@ def test_every_config_is_loaded_and_stepped(
 ):
   """A run's config.json has its config, and the values from its data."""
   for word in ("Paper:", "hardware:", "Command:"):
-    assert word in docstring(name), f"{name}: its file has no {word!r}"
+    assert word in config_file_text(name), f"{name}: its file has no {word!r}"
   config = shrink_config(configs.load_defaults(name), folder)
   config_lib.parse(config)
   if name not in TRAINED + TRAINED_SLOW:

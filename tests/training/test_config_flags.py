@@ -4,7 +4,7 @@ import pathlib
 
 import jax
 import pytest
-from config_names import PRETRAINING
+from config_names import PRETRAINING_CONFIGS
 from prepared import random_documents, write_prepared
 from tiny_runs import shrink_config
 
@@ -53,7 +53,7 @@ def test_readme_names_these():
     assert f"`{flag.partition('=')[2]}`" in text
 
 
-@pytest.mark.parametrize("name", PRETRAINING)
+@pytest.mark.parametrize("name", PRETRAINING_CONFIGS)
 def test_flags_of_the_readme(name):
   """A config accepts the flag, or an error names the builders that use it."""
   builder = configs.load_defaults(name)["data"]["builder"]
@@ -85,7 +85,7 @@ def test_flags_of_the_readme(name):
     )
 
 
-PACKED = [n for n in PRETRAINING if "elmo" not in n]
+PACKED = [n for n in PRETRAINING_CONFIGS if "elmo" not in n]
 
 
 @pytest.mark.parametrize("name", PACKED)

@@ -13,7 +13,7 @@ import zipfile
 from typing import Any
 
 import pytest
-from config_names import VALUES
+from config_names import CONFIG_VALUES
 from ml_collections import ConfigDict, FieldReference
 
 from bert_jax.messages import UserError
@@ -49,16 +49,18 @@ def line(name: str) -> str:
   return f"{json.dumps(name)}: {values}"
 
 
-@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("name", CONFIG_VALUES)
 def test_a_config_has_the_same_keys_values_and_types(name):
   # Compare as JSON, where 1 differs from 1.0 and from True.
   values = json.loads(json.dumps(flatten(config_files.open_config(name))))
-  assert values == VALUES[name]
+  assert values == CONFIG_VALUES[name]
   for key, setting in values.items():
-    assert type(setting) is type(VALUES[name][key]), key
+    assert type(setting) is type(CONFIG_VALUES[name][key]), key
 
 
-FILES = sorted({name.partition(":")[0] for name in VALUES if ":" in name})
+FILES = sorted(
+  {name.partition(":")[0] for name in CONFIG_VALUES if ":" in name}
+)
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -71,7 +73,9 @@ def test_a_wrong_name_is_answered_with_all_names(file):
   # "race,gpt1" is RACE with the settings of another family.
   names = {name for name in listed_names.split(", ") if "," not in name}
   assert names == {
-    name.partition(":")[2] for name in VALUES if name.startswith(f"{file}:")
+    name.partition(":")[2]
+    for name in CONFIG_VALUES
+    if name.startswith(f"{file}:")
   }
 
 
@@ -97,7 +101,7 @@ def test_a_path_of_the_pages_names_the_installed_recipe(tmp_path, monkeypatch):
 
 
 def test_every_file_has_a_name_in_the_table():
-  files = {name.partition(":")[0] for name in VALUES}
+  files = {name.partition(":")[0] for name in CONFIG_VALUES}
   assert set(config_files.installed_names()) == files
 
 
@@ -202,7 +206,9 @@ def test_settings_of_other_families(name, values):
 
 def test_a_whole_config_as_text():
   lines = config_files.flat_text(config_files.open_config("own")).splitlines()
-  assert len(lines) == len(VALUES["own"]) - 1  # Empty phases are left out.
+  assert (
+    len(lines) == len(CONFIG_VALUES["own"]) - 1
+  )  # Empty phases are left out.
   assert "model.family = None" in lines and "batch_size = 32" in lines
   assert "data.buckets = (16, 32, 48, 64, 96, 128)" in lines
 

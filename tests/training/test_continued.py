@@ -65,7 +65,7 @@ def models(prepared, tmp_path_factory):
   @functools.cache
   def write(family):
     path = tmp_path_factory.mktemp(family) / "model"
-    continued.write(path, family, prepared / "vocab.txt")
+    continued.write_reference(path, family, prepared / "vocab.txt")
     return str(path)
 
   return write
@@ -116,8 +116,10 @@ def test_twenty_steps_equal_those_of_transformers(
   family, models, prepared, tmp_path, capsys
 ):
   config = continued.config_of(family, prepared, models(family))
-  rows, config = continued.train_module(config, tmp_path / "run")
-  model = continued.write(tmp_path / "again", family, prepared / "vocab.txt")
+  rows, config = continued.run_config(config, tmp_path / "run")
+  model = continued.write_reference(
+    tmp_path / "again", family, prepared / "vocab.txt"
+  )
   rates = [row["learning_rate"] for row in rows]
   assert len(rates) == 20
   compare_losses(rows, continued.train_reference(model, family, config, rates))
@@ -146,7 +148,7 @@ def test_a_longer_vocabulary_trains_as_in_transformers(
   short_vocabulary = tmp_path / "vocab.txt"
   short_vocabulary.write_text("\n".join(pieces[:-1]) + "\n")
   size = len(pieces)
-  model = continued.write(
+  model = continued.write_reference(
     tmp_path / "model", family, short_vocabulary, size - 1
   )
   changes = {"init_new_rows": how, "total_steps": 1}
@@ -170,9 +172,9 @@ def test_a_longer_vocabulary_trains_as_in_transformers(
     np.testing.assert_array_equal(table[-1], drawn_arrays[table_path][-1])
     if "mlm/bias" in arrays:
       assert arrays["mlm/bias"][-1] == drawn_arrays["mlm/bias"][-1] == 0
-  rows, config = continued.train_module(config, tmp_path / "run")
+  rows, config = continued.run_config(config, tmp_path / "run")
   bias = arrays.get("mlm/bias")
-  longer_model = continued.lengthen(
+  longer_model = continued.add_piece(
     model, table[-1], None if bias is None else bias[-1]
   )
   compare_losses(
@@ -196,7 +198,7 @@ def test_heads_that_a_model_lacks_are_drawn_and_named(
   prepared, tmp_path, capsys, name, new
 ):
   sizes = continued.REFERENCES["bert"][1] | {"vocab_size": 64}
-  continued.build(name, sizes).save_pretrained(tmp_path / "hf")
+  continued.build_reference(name, sizes).save_pretrained(tmp_path / "hf")
   shutil.copy(prepared / "vocab.txt", tmp_path / "hf")
   config = continued.config_of("bert", prepared, tmp_path / "hf")
   arrays, lines = start_run(config, capsys)
@@ -236,13 +238,13 @@ def test_a_restart_does_not_need_the_model(prepared, models, tmp_path):
     changes = {"total_steps": 4, "checkpoint.every": 2}
     return continued.config_of("gpt", prepared, path, **changes)
 
-  rows, _ = continued.train_module(config(), tmp_path / "whole")
+  rows, _ = continued.run_config(config(), tmp_path / "whole")
   shutil.rmtree(model_copy)
   for name, path in (("gone", model_copy), ("unnamed", "")):
     run_copy = tmp_path / name
     shutil.copytree(tmp_path / "whole", run_copy)
     shutil.rmtree(run_copy / "checkpoints" / "4")
-    new_rows, _ = continued.train_module(config(path), run_copy)
+    new_rows, _ = continued.run_config(config(path), run_copy)
     assert [r["loss"] for r in new_rows] == [r["loss"] for r in rows]
 
 
@@ -252,7 +254,7 @@ def test_a_run_starts_from_a_step_of_another_run(
 ):
   changes = {"total_steps": 4, "checkpoint.every": 2}
   config = continued.config_of("gpt", prepared, models("gpt"), **changes)
-  continued.train_module(config, tmp_path / "run")
+  continued.run_config(config, tmp_path / "run")
   for name, step in (("@2", 2), ("", 4)):
     path = f"{tmp_path / 'run'}{name}"
     config = continued.config_of("gpt", prepared, path)

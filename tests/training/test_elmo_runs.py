@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
-from config_names import PRETRAINING, docstring
+from config_names import PRETRAINING_CONFIGS, config_file_text
 from tiny_runs import set_values, untimed_rows
 
 from bert_jax import models, objectives
@@ -214,11 +214,11 @@ def test_the_published_numbers():
 
 
 def test_every_config_is_loaded_and_built(prepared):
-  names = [name for name in PRETRAINING if "elmo" in name]
+  names = [name for name in PRETRAINING_CONFIGS if "elmo" in name]
   assert len(names) == 3
   for name in names:
     for word in ("Paper:", "hardware:", "Command:"):
-      assert word in docstring(name), f"{name}: its file has no {word!r}"
+      assert word in config_file_text(name), f"{name}: its file has no {word!r}"
     changes = dict(TINY, **{"data.path": prepared})
     if name != "elmo:original":
       changes |= {"data.streams": 0, "objective.negatives": 0}

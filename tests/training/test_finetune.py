@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tiny_families
 import tiny_tasks
-from config_names import TASKS as TASKS_OF_CONFIGS
+from config_names import TASK_CONFIGS as TASKS_OF_CONFIGS
 from flax import traverse_util
 from tiny_runs import untimed_rows
 
@@ -99,12 +99,14 @@ def test_gpt_trains_its_language_model_with_the_task():
   arguments = dict(model=model, kind="choice", labels=("0", "1"))
   objective = finetune.build(**arguments, lm_weight=0.5)
   batch = tiny_batch((2, 2, 6), np.array([1, 0], np.int32))
-  init = tiny_families.jit(lambda key: nn.unbox(objective.init(key, batch)))
+  init = tiny_families.fast_jit(
+    lambda key: nn.unbox(objective.init(key, batch))
+  )
   params = init(jax.random.key(0))
 
   def sums_of(objective):
     args = {}, {}, batch, jax.random.key(0), False
-    return tiny_families.jit(lambda p: objective.loss(p, *args)[0])(params)
+    return tiny_families.fast_jit(lambda p: objective.loss(p, *args)[0])(params)
 
   sums, sums_without_lm = (
     sums_of(objective),
@@ -115,11 +117,11 @@ def test_gpt_trains_its_language_model_with_the_task():
   )
   assert objective.coefficients == {"task_loss": 1.0, "lm_loss": 0.5}
   # The language model's loss is a mean over the three next tokens of each row.
-  encoder = tiny_families.build("gpt")
+  encoder = tiny_families.build_encoder("gpt")
   ids, sequence_ids = (
     batch[k].reshape(4, 6) for k in ("input_ids", "sequence_ids")
   )
-  hidden, _ = tiny_families.jit(encoder.apply)(
+  hidden, _ = tiny_families.fast_jit(encoder.apply)(
     {"params": params["encoder"]}, ids, None, sequence_ids
   )
   table = params["encoder"]["embeddings"]["word"]["embedding"]
@@ -152,11 +154,13 @@ def test_the_embedding_of_padding_is_trained_only_on_request(family):
 
   def gradients(**options):
     objective = finetune.build(model, "span", (), **options)
-    init = tiny_families.jit(lambda key: nn.unbox(objective.init(key, batch)))
+    init = tiny_families.fast_jit(
+      lambda key: nn.unbox(objective.init(key, batch))
+    )
     params = init(jax.random.key(0))
     args = {}, {}, batch, jax.random.key(0), False
     loss = jax.grad(lambda p: objective.loss(p, *args)[0]["task_loss"])
-    return jax.tree.map(np.array, tiny_families.jit(loss)(params))
+    return jax.tree.map(np.array, tiny_families.fast_jit(loss)(params))
 
   with_fixed_padding = gradients(padding_id=pad)
   with_trained_padding = gradients(padding_id=pad, train_padding=True)
@@ -284,7 +288,7 @@ def test_a_run_begins_with_the_encoder_and_pooler(tuned_run):
   ]
   assert "classifier/dense/kernel" in lines[1] and "mlm" in lines[2]
   with pytest.raises(ValueError, match="piece 5 is 'red', but in task"):
-    pieces = (*tiny_tasks.SPECIAL, "other")
+    pieces = (*tiny_tasks.SPECIAL_TOKENS, "other")
     start_from.read_for_fine_tuning(config["init_from"], pieces, "task")
 
 
@@ -309,9 +313,9 @@ def test_a_run_writes_its_scores_and_its_task(tuned_run):
     assert meta["best"] == -best_row["accuracy"]
   # The accuracy equals that of a plain loop over the examples.
   vocabulary = tiny_tasks.vocabulary()
-  apply = tiny_families.jit(loaded.module.apply)
+  apply = tiny_families.fast_jit(loaded.module.apply)
   num_correct = 0
-  for example in tiny_tasks.classified(10, 2):
+  for example in tiny_tasks.classified_examples(10, 2):
     ids = vocabulary.encode_batch(example["texts"])[0]
     row = np.zeros((1, 16), np.int32)
     row[0, : len(ids) + 2] = [2, *ids, 3]

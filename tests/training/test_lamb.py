@@ -80,7 +80,10 @@ def restated(name, params, grads):
 
 def train(name, params, grads):
   optimizer = optim.build_optimizer(lambda step: RATE, name, **SECTION)
-  state, update = optimizer.init(params), tiny_families.jit(optimizer.update)
+  state, update = (
+    optimizer.init(params),
+    tiny_families.fast_jit(optimizer.update),
+  )
   for g in grads:
     updates, state = update(g, state, params)
     params = optax.apply_updates(params, updates)
@@ -114,7 +117,10 @@ def test_lamb_optax_equals_optax_on_unstacked_layers():
   expected = unstack(params)
   mask = {k: k[0][-1] not in ("bias", "scale") for k in expected}
   reference = optax.lamb(RATE, 0.9, 0.999, 1e-6, weight_decay=0.1, mask=mask)
-  state, update = reference.init(expected), tiny_families.jit(reference.update)
+  state, update = (
+    reference.init(expected),
+    tiny_families.fast_jit(reference.update),
+  )
   for g in grads:
     updates, state = update(unstack(g), state, expected)
     expected = optax.apply_updates(expected, updates)
@@ -122,14 +128,16 @@ def test_lamb_optax_equals_optax_on_unstacked_layers():
     np.testing.assert_allclose(trained[name], x, rtol=2e-5, err_msg=str(name))
 
 
-@pytest.mark.parametrize("family", tiny_families.NAMES)
+@pytest.mark.parametrize("family", tiny_families.FAMILY_NAMES)
 def test_every_stack_is_recognised_by_its_path(family):
   """If a first axis is named "layers", each of its layers has its own ratio."""
-  module = models.family(family).ForPreTraining(tiny_families.build(family))
+  module = models.family(family).ForPreTraining(
+    tiny_families.build_encoder(family)
+  )
   ids = jnp.zeros((1, 3), jnp.int32)
   batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids[:, :1])
-  names = nn.get_partition_spec(tiny_families.shapes(module, batch))
-  sizes = nn.unbox(tiny_families.shapes(module, batch))
+  names = nn.get_partition_spec(tiny_families.param_shapes(module, batch))
+  sizes = nn.unbox(tiny_families.param_shapes(module, batch))
   params = jax.tree.map(lambda x: np.full(x.shape, 2.0, np.float32), sizes)
 
   def scale_layers(x):
@@ -139,7 +147,7 @@ def test_every_stack_is_recognised_by_its_path(family):
 
   updates = jax.tree.map(scale_layers, params)
   ratio = optim.scale_by_trust_ratio(optim.mask_of_all)
-  scaled_updates, _ = tiny_families.jit(ratio.update)(updates, (), params)
+  scaled_updates, _ = tiny_families.fast_jit(ratio.update)(updates, (), params)
 
   def check(path, x, spec, update):
     ratios = np.asarray(x) / update

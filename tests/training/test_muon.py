@@ -115,10 +115,12 @@ def test_singular_values_become_about_one(shape):
 @pytest.mark.parametrize("family", ["bert", "albert", "electra", "gpt"])
 def test_every_kernel_of_a_layer_is_a_matrix(family):
   """`_as_matrices` merges the correct axes of every kernel."""
-  module = models.family(family).ForPreTraining(tiny_families.build(family))
+  module = models.family(family).ForPreTraining(
+    tiny_families.build_encoder(family)
+  )
   ids = jnp.zeros((1, 3), jnp.int32)
   batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids[:, :1])
-  sizes = tiny_families.shapes(module, batch)
+  sizes = tiny_families.param_shapes(module, batch)
   leaves = jax.tree_util.tree_leaves_with_path(sizes)
   shapes = {
     jax.tree_util.keystr(path): jax.eval_shape(

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 from flax import linen as nn
-from tiny_families import jit
+from tiny_families import fast_jit
 
 from bert_jax import models
 from bert_jax.models import bert
@@ -114,7 +114,7 @@ def bert_params():
   module = bert.ForPreTraining(bert.build("tiny", vocab_size=11))
   ids = jnp.zeros((1, 3), jnp.int32)
   batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids[:, :1])
-  return nn.unbox(jit(module.init)(jax.random.key(0), batch))["params"]
+  return nn.unbox(fast_jit(module.init)(jax.random.key(0), batch))["params"]
 
 
 def test_kernels_and_embeddings_decay_and_nothing_else():
@@ -122,12 +122,12 @@ def test_kernels_and_embeddings_decay_and_nothing_else():
   params = bert_params()
   params["layer_norm"] = {"scale": jnp.ones((2, 3)), "bias": jnp.ones((2, 3))}
   params["ln_1"] = {"scale": jnp.ones(3)}
-  params = jit(lambda tree: jax.tree.map(lambda x: x + 1.0, tree))(params)
+  params = fast_jit(lambda tree: jax.tree.map(lambda x: x + 1.0, tree))(params)
   optimizer = optim.build_optimizer(
     lambda step: 0.1, "adamw_bert", **SECTION | {"weight_decay": 0.1}
   )
 
-  @jit
+  @fast_jit
   def update(params):
     zeros = jax.tree.map(jnp.zeros_like, params)
     return optimizer.update(zeros, optimizer.init(params), params)

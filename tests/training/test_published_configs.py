@@ -5,7 +5,7 @@ import pathlib
 import flax.linen as nn
 import jax
 import pytest
-from config_names import VALUES
+from config_names import CONFIG_VALUES
 
 from bert_jax import objectives
 from bert_jax.cli import configs
@@ -65,7 +65,7 @@ def load(name):
 
 
 def test_every_bert_config_is_in_the_table():
-  names = {name for name in VALUES if name.startswith("bert:")}
+  names = {name for name in CONFIG_VALUES if name.startswith("bert:")}
   assert names == set(SIZES)
 
 
@@ -283,7 +283,9 @@ def test_recipes_are_the_published_ones(name):
   assert flat["model.initializer_range"] == 0.02
 
 
-SMALL_CONFIGS = sorted(name for name in VALUES if name.startswith("small:"))
+SMALL_CONFIGS = sorted(
+  name for name in CONFIG_VALUES if name.startswith("small:")
+)
 
 
 @pytest.mark.parametrize("name", [*PUBLISHED, *SMALL_CONFIGS])

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_families import jit
+from tiny_families import fast_jit
 
 from bert_jax import objectives
 from bert_jax.devices import sharding
@@ -47,7 +47,7 @@ def objective():
 
 @pytest.fixture(scope="module")
 def params(objective):
-  boxed = jit(objective.init)(jax.random.key(0), make_batch([1, 1]))
+  boxed = fast_jit(objective.init)(jax.random.key(0), make_batch([1, 1]))
   return nn.unbox(boxed)
 
 
@@ -59,7 +59,7 @@ def gradient(objective, params, batch, micro_batches=1):
   state = TrainState(jnp.int32(0), params, {}, {})
   if id(objective) not in COMPILED:
     accumulate = functools.partial(steps.accumulate_gradients, objective)
-    COMPILED[id(objective)] = objective, jit(accumulate, static_argnums=4)
+    COMPILED[id(objective)] = objective, fast_jit(accumulate, static_argnums=4)
   _, accumulate = COMPILED[id(objective)]
   return accumulate(state, {}, batch, jax.random.key(0), micro_batches)
 
@@ -195,8 +195,10 @@ def test_padding_is_logged(tmp_path, capsys, monkeypatch):
 def test_dropout_differs_by_step_seed_and_micro_batch():
   objective = objectives.build("mlm", MODEL | dict(dropout=0.5), {})
   batch = make_batch([3, 3])
-  params = nn.unbox(jit(objective.init)(jax.random.key(0), batch))
-  sums = jit(lambda key: objective.loss(params, {}, {}, batch, key, True)[0])
+  params = nn.unbox(fast_jit(objective.init)(jax.random.key(0), batch))
+  sums = fast_jit(
+    lambda key: objective.loss(params, {}, {}, batch, key, True)[0]
+  )
 
   def loss(key):
     return float(sums(key)["mlm_loss"])
@@ -240,7 +242,7 @@ def test_evaluation_counts_every_row_once(objective, params, batch_size):
   state = TrainState(jnp.int32(0), params, {}, {})
   mesh = sharding.make_mesh(data=1) if jax.device_count() == 1 else None
   with sharding.use_mesh(mesh):
-    step = jit(steps.make_eval_step(objective))
+    step = fast_jit(steps.make_eval_step(objective))
     metrics = evaluate.evaluate(
       step,
       objective.coefficients,

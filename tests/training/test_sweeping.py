@@ -51,7 +51,7 @@ def test_a_tagger_that_predicts_one_tag_only_is_constant(tag, labels):
   task, vocabulary = tiny_tasks.TASKS["tagging"], tiny_tasks.vocabulary()
   examples = [
     dict(id=str(i), words=text.split(), tags=["O"] * len(text.split()))
-    for i, text in enumerate(tiny_tasks.sentences(4))
+    for i, text in enumerate(tiny_tasks.random_sentences(4))
   ]
   encoded = prepare_task.encode_examples(task, examples, vocabulary, 16)
   sizes = np.diff(encoded.rows.starts)

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 import tiny_tasks
-from tiny_families import jit
+from tiny_families import fast_jit
 
 from bert_jax import hashing
 from bert_jax.cli import augment
@@ -42,7 +42,7 @@ def folder(tmp_path_factory):
   """Makes a folder with models, vectors and a training file."""
   path = tmp_path_factory.mktemp("augment")
   tiny_tasks.write_model(path / "model")
-  tiny_tasks.write_tuned(path / "tuned", "classification")
+  tiny_tasks.write_fine_tuned(path / "tuned", "classification")
   (path / "vectors.txt").write_text(VECTORS)
   rng = random.Random(0)
   lines = [" ".join(rng.choices(WORDS, k=rng.randint(1, 7))) for _ in range(9)]
@@ -65,7 +65,7 @@ def find_likeliest(folder):
   number of candidates.
   """
   model = open_model(str(folder / "model"))
-  apply = jit(model.module.apply)
+  apply = fast_jit(model.module.apply)
   length = model.module.encoder.max_length
 
   def find(ids, index, count):

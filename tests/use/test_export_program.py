@@ -66,7 +66,7 @@ def folders(tmp_path_factory):
   folder_by_kind = {}
   for kind, (task, head) in TASKS.items():
     labels = LABELS.get(kind)
-    folder = tiny_models.write(path / kind, "bert", task, head, labels)
+    folder = tiny_models.write_model(path / kind, "bert", task, head, labels)
     if kind in ("multi_label", "regression"):
       tiny_models.delete_digests(folder)
       config_path = path / kind / "config.json"
@@ -319,7 +319,7 @@ def assert_command_error(expected, verb, *arguments):
 
 
 def test_what_cannot_be_exported_is_refused(folders, tmp_path, monkeypatch):
-  encoder_path = tiny_models.write(tmp_path / "bare", "bert")
+  encoder_path = tiny_models.write_model(tmp_path / "bare", "bert")
   output = str(tmp_path / "out")
   for expected, *arguments in (
     ("is a model for encoder", "--model", encoder_path),

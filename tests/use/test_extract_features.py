@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("fast_compilation")
 
 
 def open_tiny(path, family, **options):
-  return open_model(tiny_models.write(path / family, family, **options))
+  return open_model(tiny_models.write_model(path / family, family, **options))
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_layers_are_the_encoders_own(family, tmp_path):
 
 
 def test_the_default_tower_of_electra_is_the_discriminator(tmp_path):
-  path = tiny_models.write(
+  path = tiny_models.write_model(
     tmp_path / "electra", "electra", "pretraining", generator_hidden=8, mlp=64
   )
   for tower, width in ((None, 16), ("generator", 8)):
@@ -283,7 +283,7 @@ def command(monkeypatch, *arguments):
 
 @pytest.fixture
 def files(tmp_path):
-  model = tiny_models.write(tmp_path / "model", "bert")
+  model = tiny_models.write_model(tmp_path / "model", "bert")
   (tmp_path / "in.txt").write_text("the cat\na b\n")
   return "--model", model, "--output", tmp_path / "out.jsonl", "--input"
 

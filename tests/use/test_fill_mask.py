@@ -105,13 +105,13 @@ def test_every_kind_of_path_gives_the_same(workdir, tmp_path):
 def test_a_model_without_a_head_for_masks(tmp_path, task, words):
   family = "gpt" if task == "gpt" else "bert"
   task = "pretraining" if task == "gpt" else task
-  path = tiny_models.write(tmp_path / "model", family, task)
+  path = tiny_models.write_model(tmp_path / "model", family, task)
   with pytest.raises(UserError, match=f"{words}: it has no head that fills"):
     fill_mask.fill(open_model(path), ["[MASK]"])
 
 
 def test_the_generator_of_electra_fills(tmp_path):
-  path = tiny_models.write(
+  path = tiny_models.write_model(
     tmp_path / "electra", "electra", "pretraining", generator_hidden=8, mlp=64
   )
   model = open_model(path, default_tower="generator")

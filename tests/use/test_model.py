@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import tiny_models
 import tiny_tasks
-from close_results import same
+from close_results import assert_same_results
 
 import bert_jax
 from bert_jax import messages
@@ -42,7 +42,7 @@ def folder(tmp_path_factory):
   path = tmp_path_factory.mktemp("page")
   tiny_tasks.write_model(path / "runs" / "mine")
   for name, kind in RUNS.items():
-    tiny_tasks.write_tuned(path / "runs" / name, kind)
+    tiny_tasks.write_fine_tuned(path / "runs" / name, kind)
   return path
 
 
@@ -93,7 +93,7 @@ def names(tmp_path_factory):
   logits_of_mat = 20.0 * np.array([word == "mat" for word in WORDS])
   weights = tiny_tasks.write_model(path / "fill")
   model = write_constant_model(path / "model", weights, "mlm", logits_of_mat)
-  weights = tiny_tasks.write_tuned(path / "classes", "classification")
+  weights = tiny_tasks.write_fine_tuned(path / "classes", "classification")
   classifier = write_constant_model(
     path / "classifier",
     weights,
@@ -101,7 +101,7 @@ def names(tmp_path_factory):
     [3.0, 0.0],
     ["positive", "negative"],
   )
-  weights = tiny_tasks.write_tuned(path / "tags", "tagging")
+  weights = tiny_tasks.write_fine_tuned(path / "tags", "tagging")
   tagger = write_constant_model(
     path / "tagger",
     weights,
@@ -282,10 +282,10 @@ def test_what_a_model_cannot_do_is_said(masked, classifier, tmp_path):
   for method in ("fill_mask", "likelihood"):
     with pytest.raises(UserError, match=f"2 labels, so it has no {method}"):
       getattr(classifier, method)("cat")
-  elmo = bert_jax.load(tiny_models.write(tmp_path / "elmo", "elmo"))
+  elmo = bert_jax.load(tiny_models.write_model(tmp_path / "elmo", "elmo"))
   with pytest.raises(UserError, match="is an ELMo .* which needs a Transform"):
     elmo.attention("cat")
-  encoder_path = tiny_models.write(tmp_path / "bare", "bert")
+  encoder_path = tiny_models.write_model(tmp_path / "bare", "bert")
   message = "encoder without a head.* use its attention or features"
   with pytest.raises(UserError, match=message):
     bert_jax.load(encoder_path).predict("cat")
@@ -314,7 +314,7 @@ def test_similarity_has_an_axis_for_each_list(masked):
 
 
 def test_a_long_list_is_filled_as_each_text_is(masked):
-  texts = [*tiny_tasks.sentences(9), "a [MASK] b [MASK] c"]
+  texts = [*tiny_tasks.random_sentences(9), "a [MASK] b [MASK] c"]
   texts = [text.replace(" ", " [MASK] ", 1) for text in texts if " " in text]
   rows = masked.fill_mask(texts, top_k=2)
   assert len(rows) == len(texts)
@@ -354,7 +354,7 @@ def test_commands_print_what_methods_return(folder, masked, tmp_path, capsys):
     execute(["predict", "--model", path, *files])
     printed = json.loads(target.read_text())
     assert printed.pop("id") == 1
-    same(printed, bert_jax.load(path).predict(fields))
+    assert_same_results(printed, bert_jax.load(path).predict(fields))
 
 
 def test_entities_and_answers_have_their_characters(folder):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny_families
 import tiny_models
-from close_results import close, same
+from close_results import assert_close, assert_same_results
 
 import bert_jax
 from bert_jax.cli.main import execute
@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 TEXT, OTHER = "the cat sat on a mat", "b c"
-NAMES = tiny_families.NAMES
+NAMES = tiny_families.FAMILY_NAMES
 # Sizes that transformers and the two towers of ELECTRA need.
 SIZES = {"gpt": {"mlp": 64}, "electra": {"mlp": 64, "generator_hidden": 8}}
 # transformers' pooling, if its dropout differs from a fine-tuned run's.
@@ -108,11 +108,11 @@ def method_results(model):
 def test_pretrained_models(family, tmp_path):
   sizes = SIZES.get(family, {})
   task = "encoder" if family == "elmo" else "pretraining"
-  folder = tiny_models.write(tmp_path / "m", family, task, **sizes)
+  folder = tiny_models.write_model(tmp_path / "m", family, task, **sizes)
   results, *others = map(method_results, load_copies(tmp_path, folder))
   assert len(others) == (2 if family == "elmo" else 3)
   for other in others:
-    same(other, results)
+    assert_same_results(other, results)
   if family == "elmo":
     assert results["words"]["tokens"] == TEXT.split()
     assert results["layers"].shape[0] == 3
@@ -125,18 +125,18 @@ def test_pretrained_models(family, tmp_path):
   )
   module.config.output_attentions = module.config.output_hidden_states = True
   out = torch_run(module, ids)
-  close(results["features"][0], out.last_hidden_state[0].mean(0))
+  assert_close(results["features"][0], out.last_hidden_state[0].mean(0))
   layers = np.stack([x[0].mean(0) for x in out.hidden_states])
-  close(results["layers"], layers)
+  assert_close(results["layers"], layers)
   attention = np.stack([x[0] for x in out.attentions])
-  close(results["attention"]["attention"], attention)
+  assert_close(results["attention"]["attention"], attention)
   assert results["attention"]["tokens"] == results["tokenize"]["pieces"]
   if family == "gpt":
     module = torch_model(path, "AutoModelForCausalLM")
     logits = torch_run(module, ids).logits[0].numpy()
     log_p = np.log(softmax(logits.astype(np.float64)))
     log_ps = [log_p[i, token] for i, token in enumerate(ids[0][1:])]
-    close(results["likelihood"][0], sum(log_ps))
+    assert_close(results["likelihood"][0], sum(log_ps))
     return
   generator = path / "generator" if family == "electra" else path
   module = torch_model(generator, "AutoModelForMaskedLM")
@@ -150,25 +150,25 @@ def test_pretrained_models(family, tmp_path):
   (candidates,) = results["fill_mask"][0]["masks"]
   p = softmax(logits)
   order = np.argsort(-p)[:4]
-  close([x["probability"] for x in candidates], p[order])
+  assert_close([x["probability"] for x in candidates], p[order])
   pieces = model.vocabulary.pieces
   assert [x["token"] for x in candidates] == [pieces[i] for i in order]
   if family == "electra":
     module = torch_model(path / "discriminator", "ElectraForPreTraining")
     logits = torch_run(module, ids).logits[0, 1:-1].numpy()
-    close(results["likelihood"][0], -np.log1p(np.exp(logits)).sum())
+    assert_close(results["likelihood"][0], -np.log1p(np.exp(logits)).sum())
     return
   total = 0.0
   for i in range(1, len(ids[0]) - 1):
     row = [*ids[0][:i], mask_id, *ids[0][i + 1 :]]
     logits = torch_run(module, [row]).logits[0, i].numpy()
     total += np.log(softmax(logits.astype(np.float64))[ids[0][i]])
-  close(results["likelihood"][0], total)
+  assert_close(results["likelihood"][0], total)
 
 
 @pytest.mark.parametrize("tower", TOWERS)
 def test_one_tower_of_electra(tower, tmp_path):
-  folder = tiny_models.write(
+  folder = tiny_models.write_model(
     tmp_path / "m", "electra", "pretraining", **SIZES["electra"]
   )
   both_results = method_results(bert_jax.load(folder))
@@ -176,12 +176,12 @@ def test_one_tower_of_electra(tower, tmp_path):
   tower_results = method_results(model)
   assert ("fill_mask" in model.methods) == (tower == "generator")
   if tower == "generator":
-    same(tower_results["fill_mask"], both_results["fill_mask"])
+    assert_same_results(tower_results["fill_mask"], both_results["fill_mask"])
     pll = bert_jax.load(folder).likelihood([TEXT, OTHER], method="pll")
-    close(tower_results["likelihood"], pll)
+    assert_close(tower_results["likelihood"], pll)
   else:
     del both_results["fill_mask"]
-    same(tower_results, both_results)
+    assert_same_results(tower_results, both_results)
 
 
 def family_tasks():
@@ -226,7 +226,7 @@ def test_fine_tuned_models(family, task, tmp_path, capsys):
     options["head"] = options["head"] | {"pooling": pooling}
   if family == "gpt":
     options["more_rows"] = len(layouts.GPT1_TOKENS)
-  folder = tiny_models.write(tmp_path / "m", family, task, **options)
+  folder = tiny_models.write_model(tmp_path / "m", family, task, **options)
   if (family, task) in MISSING_CLASSES:
     models = [
       bert_jax.load(folder),
@@ -236,10 +236,10 @@ def test_fine_tuned_models(family, task, tmp_path, capsys):
     models = list(load_copies(tmp_path, folder))
   rows = [model.predict(inputs) for model in models]
   for row in rows[1:]:
-    same(row, rows[0])
+    assert_same_results(row, rows[0])
   row, model = rows[0], models[0]
   rows_of_two = model.predict([inputs, inputs])
-  same(rows_of_two[0], row)
+  assert_same_results(rows_of_two[0], row)
   with pytest.raises(UserError, match="so it has no fill_mask"):
     model.fill_mask(TEXT)
   assert model.features(TEXT).shape == (16,)
@@ -254,7 +254,7 @@ def test_fine_tuned_models(family, task, tmp_path, capsys):
   execute(["predict", "--model", folder, *files])
   printed = json.loads((tmp_path / "out.jsonl").read_text())
   assert printed.pop("id") == 1
-  same(printed, row)
+  assert_same_results(printed, row)
   if (family, task) in MISSING_CLASSES:
     return
   module = torch_model(tmp_path / "hf", name)
@@ -262,13 +262,13 @@ def test_fine_tuned_models(family, task, tmp_path, capsys):
     ids, _ = torch_ids(model, family, [TEXT])
     module.config.pad_token_id = 0
     logits = torch_run(module, [ids]).logits[0].numpy()
-    close([*row["probabilities"].values()], softmax(logits))
+    assert_close([*row["probabilities"].values()], softmax(logits))
   elif task == "multiple_choice":
     scores = []
     for choice in inputs["choices"]:
       ids, _ = torch_ids(model, family, [choice])
       scores.append(torch_run(module, [[ids]]).logits[0, 0].item())
-    close(row["probabilities"], softmax(np.array(scores)))
+    assert_close(row["probabilities"], softmax(np.array(scores)))
   elif task == "token_classification":
     words = TEXT.split()
     ids, counts = model.vocabulary.encode_words(words)
@@ -281,7 +281,7 @@ def test_fine_tuned_models(family, task, tmp_path, capsys):
     first_positions = len(layout.begin) + np.cumsum([0, *counts[:-1]])
     probabilities = softmax(logits)[first_positions]
     assert row["tags"] == [model.labels[i] for i in probabilities.argmax(-1)]
-    close(row["probabilities"], probabilities.max(-1))
+    assert_close(row["probabilities"], probabilities.max(-1))
   else:
     ids, segments = torch_ids(model, family, list(inputs))
     segment_inputs = {}

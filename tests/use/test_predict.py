@@ -29,7 +29,7 @@ def models(tmp_path_factory):
   """Returns kind of task -> path of a tiny model."""
   path = tmp_path_factory.mktemp("models")
   for kind in tiny_tasks.TASKS:
-    tiny_tasks.write_tuned(path / kind, kind)
+    tiny_tasks.write_fine_tuned(path / kind, kind)
   tiny_tasks.write_model(path / "fill")
   return {kind: str(path / kind) for kind in (*tiny_tasks.TASKS, "fill")}
 
@@ -57,7 +57,7 @@ def logits_function(path):
   """Returns a function from a batch to logits, which calls the module."""
   model = open_model(path)
   return functools.partial(
-    tiny_families.jit(model.module.apply), {"params": model.params}
+    tiny_families.fast_jit(model.module.apply), {"params": model.params}
   )
 
 
@@ -71,7 +71,7 @@ def text_logits(path, text):
 
 
 def test_classes_in_order_for_any_batch(models):
-  texts = tiny_tasks.sentences(11)
+  texts = tiny_tasks.random_sentences(11)
   lines = [{"text": text, "id": f"n{i}"} for i, text in enumerate(texts)]
   _, predictions = predict(models["classification"], lines, batch_size=4)
   assert len(predictions) == 11
@@ -108,7 +108,7 @@ def test_several_labels_at_once(tmp_path):
     labels=labels,
     problem="multi_label",
   )
-  path, texts = str(tmp_path / "m"), tiny_tasks.sentences(3)
+  path, texts = str(tmp_path / "m"), tiny_tasks.random_sentences(3)
   _, predictions = predict(path, [{"text": text} for text in texts])
   for text, prediction in zip(texts, predictions, strict=True):
     probabilities = 1 / (1 + np.exp(-text_logits(path, text)))
@@ -123,7 +123,7 @@ def test_several_labels_at_once(tmp_path):
 
 
 def test_a_long_text_is_the_mean_of_its_windows(models):
-  text = " ".join(tiny_tasks.sentences(12))
+  text = " ".join(tiny_tasks.random_sentences(12))
   path = models["regression"]
   predictor, (prediction,) = predict(path, [{"text": text}], max_length=12)
   rows = long_texts.encode_in_windows([[text]], predictor.vocabulary, 12)
@@ -165,7 +165,7 @@ def test_choices_of_any_number(models):
 
 
 def test_each_word_of_a_long_text_has_one_tag(models):
-  words = " ".join(tiny_tasks.sentences(10)).split()
+  words = " ".join(tiny_tasks.random_sentences(10)).split()
   lines = [{"words": words}, {"text": "red \u0007 cat"}]
   _, (long_prediction, short_prediction) = predict(
     models["tagging"], lines, max_length=12
@@ -184,7 +184,7 @@ def test_each_word_of_a_long_text_has_one_tag(models):
 
 
 def test_answers_are_slices_of_the_context(models):
-  context = "  " + "  ".join(tiny_tasks.sentences(9))
+  context = "  " + "  ".join(tiny_tasks.random_sentences(9))
   lines = [{"question": "cat ?", "context": context}]
   _, (prediction,) = predict(models["span"], lines, max_length=24)
   assert prediction["answer"] in context and "null_odds" not in prediction
@@ -313,7 +313,7 @@ def command(*flags, devices=1):
 
 
 def test_the_command_on_several_devices(models, tmp_path):
-  texts = tiny_tasks.sentences(7, seed=3)
+  texts = tiny_tasks.random_sentences(7, seed=3)
   lines = [{"text": t, "id": f"n{i}"} for i, t in enumerate(texts)]
   source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
   source.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -25,14 +25,16 @@ ROOT = str(pathlib.Path(__file__).parents[2])
 def models(tmp_path_factory):
   """Makes a folder with tiny models."""
   path = tmp_path_factory.mktemp("serving")
-  weights = tiny_tasks.write_tuned(path / "classes", "classification")
+  weights = tiny_tasks.write_fine_tuned(path / "classes", "classification")
   hf.write(str(path / "hf"), weights)
   config = path / "hf" / "config.json"
   fields = json.loads(config.read_text())
   del fields["hidden_dropout_prob"]
   config.write_text(json.dumps(fields))
   tiny_tasks.write_model(path / "bert")
-  tiny_models.write(path / "roberta", "roberta", "pretraining", {"pairs": 0})
+  tiny_models.write_model(
+    path / "roberta", "roberta", "pretraining", {"pairs": 0}
+  )
   return path
 
 

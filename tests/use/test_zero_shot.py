@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("fast_compilation")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
   path = tmp_path_factory.mktemp("bert") / "model"
-  return tiny_models.write(path, "bert", "pretraining", dict(pairs=True))
+  return tiny_models.write_model(path, "bert", "pretraining", dict(pairs=True))
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_pll_word_l2r_masks_the_later_pieces_of_the_word(bert):
 
 
 def test_electras_discriminator_scores_the_original(tmp_path):
-  path = tiny_models.write(
+  path = tiny_models.write_model(
     tmp_path / "electra", "electra", "pretraining", generator_hidden=8, mlp=64
   )
   model = open_model(path, default_tower="discriminator")
@@ -116,7 +116,7 @@ def test_electras_discriminator_scores_the_original(tmp_path):
 
 
 def test_causal_models_are_exact(tmp_path):
-  path = tiny_models.write(tmp_path / "gpt", "gpt", "pretraining")
+  path = tiny_models.write_model(tmp_path / "gpt", "gpt", "pretraining")
   model = open_model(path, default_tower="discriminator")
   (tokens,) = text_inputs.encode(
     model, [text_inputs.text_of_string(0, "abc de")]
@@ -203,7 +203,9 @@ def log_p_original(logits):
 @pytest.mark.parametrize("family", ["gpt", "electra"])
 def test_other_models_prefer_the_same_sentences_as_here(family, tmp_path):
   sizes = dict(generator_hidden=8) if family == "electra" else {}
-  path = tiny_models.write(tmp_path / family, family, "pretraining", **sizes)
+  path = tiny_models.write_model(
+    tmp_path / family, family, "pretraining", **sizes
+  )
   model = open_model(path, default_tower="discriminator")
   good = ["the cat sat", "a cat sat on", "on a mat", "b c", "sat the mat"]
   bad = ["the cats sat", "a cats sat on", "on mat a", "c b", "sit the mat"]
@@ -331,7 +333,7 @@ def test_bad_input_is_one_sentence(
 
 
 def test_a_model_without_such_a_head_is_refused(tmp_path, monkeypatch):
-  path = tiny_models.write(tmp_path / "encoder", "bert")
+  path = tiny_models.write_model(tmp_path / "encoder", "bert")
   with pytest.raises(
     SystemExit, match="family bert for encoder has no likelihood; use"
   ):

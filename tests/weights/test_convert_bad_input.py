@@ -34,23 +34,24 @@ def arrays_without(arrays, *keys):
 
 
 def test_missing_extra_renamed_and_misshapen_arrays_are_named(tmp_path):
-  tensors = tiny_hf.constants(CLASS_NAME)
+  tensors = tiny_hf.constant_arrays(CLASS_NAME)
   # No array is padded, cut or broadcast to fit.
   for i, shape in enumerate([(9, 8), (7, 8), (1, 8), (8,), (8, 8, 1)]):
     arrays = tensors | {QUERY: np.ones(shape, np.float32)}
     words = [QUERY, f"has shape {list(shape)}, not [8, 8]"]
     assert_refused(
-      tiny_hf.write(tmp_path / f"shape{i}", CLASS_NAME, arrays), words
+      tiny_hf.write_folder(tmp_path / f"shape{i}", CLASS_NAME, arrays), words
     )
   arrays = arrays_without(tensors, QUERY)
   assert_refused(
-    tiny_hf.write(tmp_path / "missing", CLASS_NAME, arrays),
+    tiny_hf.write_folder(tmp_path / "missing", CLASS_NAME, arrays),
     f"{QUERY} is missing",
   )
   renamed_arrays = arrays | {"bert.encoder.layer.1.attention.q": tensors[QUERY]}
   words = [f"{QUERY} is missing", "layer.1.attention.q belongs to no parameter"]
   assert_refused(
-    tiny_hf.write(tmp_path / "renamed", CLASS_NAME, renamed_arrays), words
+    tiny_hf.write_folder(tmp_path / "renamed", CLASS_NAME, renamed_arrays),
+    words,
   )
   extra_arrays = {
     k.replace("layer.1.", "layer.2."): v for k, v in tensors.items()
@@ -59,9 +60,12 @@ def test_missing_extra_renamed_and_misshapen_arrays_are_named(tmp_path):
     "bert.encoder.layer.2.attention.self.value.bias belongs to no parameter"
   ]
   assert_refused(
-    tiny_hf.write(tmp_path / "extra", CLASS_NAME, tensors | extra_arrays), words
+    tiny_hf.write_folder(
+      tmp_path / "extra", CLASS_NAME, tensors | extra_arrays
+    ),
+    words,
   )
-  path = tiny_hf.write(
+  path = tiny_hf.write_folder(
     tmp_path / "deeper", CLASS_NAME, tensors, num_hidden_layers=3
   )
   assert_refused(
@@ -70,19 +74,21 @@ def test_missing_extra_renamed_and_misshapen_arrays_are_named(tmp_path):
 
 
 def test_a_common_prefix_of_all_names_is_named(tmp_path):
-  arrays = {f"model.{k}": v for k, v in tiny_hf.constants(CLASS_NAME).items()}
+  arrays = {
+    f"model.{k}": v for k, v in tiny_hf.constant_arrays(CLASS_NAME).items()
+  }
   words = "all names in it begin with 'model.'; remove this prefix."
   assert_refused(
-    tiny_hf.write(tmp_path / "prefixed", CLASS_NAME, arrays), words
+    tiny_hf.write_folder(tmp_path / "prefixed", CLASS_NAME, arrays), words
   )
 
 
 def test_the_error_names_the_missing_array(tmp_path):
   name = "AlbertForPreTraining"
-  config = hf.read(tiny_hf.write(tmp_path / "hf", name), "albert").config
+  config = hf.read(tiny_hf.write_folder(tmp_path / "hf", name), "albert").config
   shapes = from_config.param_shapes(config)
   rules = hf_tasks.rules_of(config, "albert.")
-  tensors = tiny_hf.constants(name)
+  tensors = tiny_hf.constant_arrays(name)
   assert len(tensors) == 48
   for key in tensors:
     with pytest.raises(ValueError) as caught:
@@ -91,7 +97,7 @@ def test_the_error_names_the_missing_array(tmp_path):
 
 
 def test_copies_must_equal_their_originals(tmp_path):
-  tensors = tiny_hf.constants(CLASS_NAME)
+  tensors = tiny_hf.constant_arrays(CLASS_NAME)
   for key, original in (
     (
       "cls.predictions.decoder.weight",
@@ -101,15 +107,17 @@ def test_copies_must_equal_their_originals(tmp_path):
   ):
     copy = tensors[original].copy()
     copy.flat[3] += 1e-6 + 1
-    path = tiny_hf.write(tmp_path / key, CLASS_NAME, tensors | {key: copy})
+    path = tiny_hf.write_folder(
+      tmp_path / key, CLASS_NAME, tensors | {key: copy}
+    )
     assert_refused(path, [f"{key} differs from {original}"])
 
 
 def test_an_array_under_two_names_is_refused(tmp_path):
   norm_name = "bert.embeddings.LayerNorm"
-  arrays = tiny_hf.constants(CLASS_NAME)
+  arrays = tiny_hf.constant_arrays(CLASS_NAME)
   arrays[f"{norm_name}.gamma"] = arrays[f"{norm_name}.weight"]
-  path = tiny_hf.write(tmp_path / "hf", CLASS_NAME, arrays)
+  path = tiny_hf.write_folder(tmp_path / "hf", CLASS_NAME, arrays)
   assert_refused(
     path, f"{norm_name}.weight is there twice, once under its old name"
   )
@@ -117,43 +125,49 @@ def test_an_array_under_two_names_is_refused(tmp_path):
 
 def test_arrays_that_are_not_floats_are_refused(tmp_path):
   for dtype in (np.float64, np.int32):
-    arrays = tiny_hf.constants(CLASS_NAME)
+    arrays = tiny_hf.constant_arrays(CLASS_NAME)
     arrays[QUERY] = arrays[QUERY].astype(dtype)
-    path = tiny_hf.write(tmp_path / np.dtype(dtype).name, CLASS_NAME, arrays)
+    path = tiny_hf.write_folder(
+      tmp_path / np.dtype(dtype).name, CLASS_NAME, arrays
+    )
     assert_refused(path, [QUERY, np.dtype(dtype).name, "bfloat16"])
 
 
 def test_a_wrong_family_or_class_is_refused(tmp_path):
-  path = tiny_hf.write(tmp_path / "bert", CLASS_NAME)
+  path = tiny_hf.write_folder(tmp_path / "bert", CLASS_NAME)
   assert_refused(
     path, ["model_type is 'bert'", "pass the right family"], "roberta"
   )
   assert_refused(path, "family=t5", "t5")
   assert_refused(path, "only ELECTRA has towers", "bert", "generator")
-  path = tiny_hf.write(
+  path = tiny_hf.write_folder(
     tmp_path / "odd", CLASS_NAME, architectures=["BertGeneration"]
   )
   assert_refused(path, ["BertGeneration", "BertForMaskedLM"])
-  path = tiny_hf.write(tmp_path / "odder", CLASS_NAME, architectures={"a": 1})
+  path = tiny_hf.write_folder(
+    tmp_path / "odder", CLASS_NAME, architectures={"a": 1}
+  )
   assert_refused(path, "architectures is {'a': 1}")
   # The class and the arrays disagree.
-  path = tiny_hf.write(
+  path = tiny_hf.write_folder(
     tmp_path / "other", CLASS_NAME, architectures=["BertForQuestionAnswering"]
   )
   assert_refused(
     path, ["qa_outputs.weight is missing", "BertForQuestionAnswering"]
   )
-  path = tiny_hf.write(
+  path = tiny_hf.write_folder(
     tmp_path / "pairs", CLASS_NAME, architectures=["BertForPreTraining"]
   )
   assert_refused(path, ["cls.seq_relationship.weight is missing"])
-  path = tiny_hf.write(tmp_path / "untyped", CLASS_NAME, drop=["model_type"])
+  path = tiny_hf.write_folder(
+    tmp_path / "untyped", CLASS_NAME, drop=["model_type"]
+  )
   assert_refused(path, "architectures", "roberta")
 
 
 def test_folders_with_missing_files_are_refused(tmp_path):
   assert_refused(tmp_path / "nowhere", "there is no folder")
-  path = tiny_hf.write(tmp_path / "hf", CLASS_NAME)
+  path = tiny_hf.write_folder(tmp_path / "hf", CLASS_NAME)
   weights_path = tmp_path / "hf" / "model.safetensors"
   weights_path.rename(tmp_path / "hf" / "other")
   assert_refused(path, ["holds no weights", "pytorch_model.bin"])
@@ -167,7 +181,7 @@ def test_folders_with_missing_files_are_refused(tmp_path):
 
 
 def test_damaged_safetensors_are_refused(tmp_path):
-  path = tiny_hf.write(tmp_path / "hf", CLASS_NAME)
+  path = tiny_hf.write_folder(tmp_path / "hf", CLASS_NAME)
   weights_path = tmp_path / "hf" / "model.safetensors"
   content = weights_path.read_bytes()
   length = int.from_bytes(content[:8], "little")
@@ -200,11 +214,13 @@ def test_damaged_safetensors_are_refused(tmp_path):
 
 
 def test_an_index_may_not_name_a_file_outside_its_folder(tmp_path):
-  path = tiny_hf.write(tmp_path / "hf", CLASS_NAME)
+  path = tiny_hf.write_folder(tmp_path / "hf", CLASS_NAME)
   weights = tmp_path / "hf" / "model.safetensors"
   weights.rename(tmp_path / "out.safetensors")
   index = tmp_path / "hf" / "model.safetensors.index.json"
-  shard_by_key = dict.fromkeys(tiny_hf.shapes(CLASS_NAME), "../out.safetensors")
+  shard_by_key = dict.fromkeys(
+    tiny_hf.array_shapes(CLASS_NAME), "../out.safetensors"
+  )
   index.write_text(json.dumps({"weight_map": shard_by_key}))
   assert_refused(
     path, "'../out.safetensors' must be the name of a file in this folder"
@@ -216,14 +232,14 @@ def test_an_index_may_not_name_a_file_outside_its_folder(tmp_path):
 def write_both_towers(path, **options):
   """Writes a folder of both towers, which have equal embeddings."""
   generator = dict(num_attention_heads=1, intermediate_size=32)
-  shapes = tiny_hf.shapes("ElectraForMaskedLM", f=32)
+  shapes = tiny_hf.array_shapes("ElectraForMaskedLM", f=32)
   arrays = {k: np.ones(s, np.float32) for k, s in shapes.items()}
-  tiny_hf.write(
+  tiny_hf.write_folder(
     path / "generator", "ElectraForMaskedLM", arrays, **generator | options
   )
-  shapes = tiny_hf.shapes("ElectraForPreTraining")
+  shapes = tiny_hf.array_shapes("ElectraForPreTraining")
   arrays = {k: np.ones(s, np.float32) for k, s in shapes.items()}
-  tiny_hf.write(path / "discriminator", "ElectraForPreTraining", arrays)
+  tiny_hf.write_folder(path / "discriminator", "ElectraForPreTraining", arrays)
   return path
 
 
@@ -266,15 +282,15 @@ def convert(*arguments):
 
 
 def test_commands_that_are_refused_write_nothing(tmp_path):
-  path = tiny_hf.write(tmp_path / "hf", CLASS_NAME)
+  path = tiny_hf.write_folder(tmp_path / "hf", CLASS_NAME)
   full_path, new_path = tmp_path / "full", tmp_path / "out"
   full_path.mkdir()
   (full_path / "mine").write_text("mine")
   common_flags = ["--family", "bert", "--from", "hf", "--model"]
-  broken_path = tiny_hf.write(
+  broken_path = tiny_hf.write_folder(
     tmp_path / "broken",
     CLASS_NAME,
-    arrays_without(tiny_hf.constants(CLASS_NAME), QUERY),
+    arrays_without(tiny_hf.constant_arrays(CLASS_NAME), QUERY),
   )
   convert(*common_flags, path, "--output", tmp_path / "ours")
   flags_to_hf = ["--family", "roberta", "--to", "hf", "--model"]
@@ -297,7 +313,7 @@ def test_commands_that_are_refused_write_nothing(tmp_path):
 
 
 def test_a_full_disk_leaves_no_folder(tmp_path, monkeypatch):
-  weights = hf.read(tiny_hf.write(tmp_path / "hf", CLASS_NAME), "bert")
+  weights = hf.read(tiny_hf.write_folder(tmp_path / "hf", CLASS_NAME), "bert")
 
   def fail(*arguments):
     raise OSError(28, "No space left on device")
@@ -310,7 +326,7 @@ def test_a_full_disk_leaves_no_folder(tmp_path, monkeypatch):
 
 
 def test_bad_converted_folders_are_refused(tmp_path):
-  weights = hf.read(tiny_hf.write(tmp_path / "hf", CLASS_NAME), "bert")
+  weights = hf.read(tiny_hf.write_folder(tmp_path / "hf", CLASS_NAME), "bert")
   path = str(tmp_path / "ours")
   model_folder.write(path, weights)
   tiny_models.delete_digests(path)
@@ -384,7 +400,7 @@ def test_an_error_of_the_command_is_one_line(tmp_path):
 )
 def test_sizes_that_no_file_has_take_no_memory(tmp_path, field, size):
   """Huge sizes in a config.json are refused before they take memory."""
-  path = tiny_hf.write(tmp_path / "hf", "BertForSequenceClassification")
+  path = tiny_hf.write_folder(tmp_path / "hf", "BertForSequenceClassification")
   config_path = tmp_path / "hf" / "config.json"
   config_path.write_text(
     json.dumps(json.loads(config_path.read_text()) | {field: size})

@@ -12,7 +12,7 @@ CLASSIFIER = "BertForSequenceClassification"
 
 
 def read_tiny(path, name, drop=(), **options):
-  folder = tiny_hf.write(path, name, drop=drop, **options)
+  folder = tiny_hf.write_folder(path, name, drop=drop, **options)
   return hf.read(folder, tiny_hf.family_of(name))
 
 

@@ -84,9 +84,9 @@ def path_of(key, is_in_tower):
 @pytest.mark.parametrize("name", tiny_hf.HEADS)
 def test_every_array_goes_where_it_belongs(name, tmp_path):
   path, family = tmp_path / "hf", tiny_hf.family_of(name)
-  weights = hf.read(tiny_hf.write(path, name), family)
+  weights = hf.read(tiny_hf.write_folder(path, name), family)
   expected = {p: np.zeros_like(a) for p, a in weights.arrays.items()}
-  for key, array in tiny_hf.constants(name).items():
+  for key, array in tiny_hf.constant_arrays(name).items():
     constant = array.flat[0]
     if "c_attn" in key:
       layer = int(key.split(".")[2])
@@ -110,13 +110,13 @@ def test_every_array_goes_where_it_belongs(name, tmp_path):
 
 def random_arrays(name, dtype=np.float32, **sizes):
   rng = np.random.default_rng(0)
-  shapes = tiny_hf.shapes(name, **sizes).items()
+  shapes = tiny_hf.array_shapes(name, **sizes).items()
   return {key: rng.normal(size=shape).astype(dtype) for key, shape in shapes}
 
 
 def test_kernels_are_transposed_and_split_by_heads(tmp_path):
   arrays = random_arrays("BertModel")
-  path = tiny_hf.write(tmp_path / "bert", "BertModel", arrays)
+  path = tiny_hf.write_folder(tmp_path / "bert", "BertModel", arrays)
   params = hf.read(path, "bert").arrays
   attention = "encoder.layer.1.attention"
   query = arrays[f"{attention}.self.query.weight"]
@@ -127,7 +127,7 @@ def test_kernels_are_transposed_and_split_by_heads(tmp_path):
     kernel = params["encoder/layers/layer/attention/output/kernel"]
     assert kernel[1, h, k, d] == output[d, 4 * h + k]
   arrays = random_arrays("OpenAIGPTLMHeadModel")
-  path = tiny_hf.write(tmp_path / "gpt", "OpenAIGPTLMHeadModel", arrays)
+  path = tiny_hf.write_folder(tmp_path / "gpt", "OpenAIGPTLMHeadModel", arrays)
   params = hf.read(path, "gpt").arrays
   fused_kernel = arrays["transformer.h.0.attn.c_attn.weight"]
   for n, name in enumerate(("query", "key", "value")):
@@ -150,7 +150,7 @@ def test_kernels_are_transposed_and_split_by_heads(tmp_path):
 def test_a_round_trip_is_bit_equal(name, dtype, tmp_path, capsys):
   arrays = random_arrays(name, hf_files.FLOAT_DTYPES[dtype])
   options = {"unknown_field": [1, {"a": None}], "torch_dtype": "float32"}
-  path = tiny_hf.write(tmp_path / "hf", name, arrays, **options)
+  path = tiny_hf.write_folder(tmp_path / "hf", name, arrays, **options)
   (tmp_path / "hf" / "merges.txt").write_bytes(b"#version\r\n\xff")
   family = tiny_hf.family_of(name)
   model_folder.write(str(tmp_path / "ours"), hf.read(path, family))
@@ -165,7 +165,7 @@ def test_a_round_trip_is_bit_equal(name, dtype, tmp_path, capsys):
   config = json.loads((tmp_path / "back" / "config.json").read_text())
   # Unknown fields come back, and `torch_dtype` is the dtype of the arrays.
   options["torch_dtype"] = dtype
-  assert config == tiny_hf.config(name, **options)
+  assert config == tiny_hf.config_json(name, **options)
   merges = (tmp_path / "back" / "merges.txt").read_bytes()
   assert merges == b"#version\r\n\xff"
   reread = hf.read(str(tmp_path / "back"), family)
@@ -190,7 +190,9 @@ def test_other_spellings_of_the_arrays_give_the_same_model(tmp_path):
   """
   name = "BertForMaskedLM"
   arrays = random_arrays(name)
-  expected = hf.read(tiny_hf.write(tmp_path / "new", name, arrays), "bert")
+  expected = hf.read(
+    tiny_hf.write_folder(tmp_path / "new", name, arrays), "bert"
+  )
   word_table = arrays["bert.embeddings.word_embeddings.weight"]
   bias = arrays["cls.predictions.bias"]
   copies = {
@@ -210,7 +212,7 @@ def test_other_spellings_of_the_arrays_give_the_same_model(tmp_path):
     "moved": without_bias | {"cls.predictions.decoder.bias": bias},
   }
   for spelling, file_arrays in arrays_by_spelling.items():
-    path = tiny_hf.write(tmp_path / spelling, name, file_arrays)
+    path = tiny_hf.write_folder(tmp_path / spelling, name, file_arrays)
     weights = hf.read(path, "bert")
     for path, array in expected.arrays.items():
       np.testing.assert_array_equal(
@@ -222,7 +224,7 @@ def test_other_spellings_of_the_arrays_give_the_same_model(tmp_path):
     )
     assert weights.config["source"]["skipped"] == skipped
   shards = tmp_path / "shards"
-  tiny_hf.write(shards, name, {})
+  tiny_hf.write_folder(shards, name, {})
   (shards / "model.safetensors").unlink()
   shard_by_key = {key: f"{i % 2}.safetensors" for i, key in enumerate(arrays)}
   for shard in ("0.safetensors", "1.safetensors"):
@@ -257,7 +259,7 @@ def test_names_without_prefix_and_extra_arrays_are_read(tmp_path):
     arrays = (
       with_renamed_arrays(random_arrays(name), (prefix, "")) | extra_arrays
     )
-    path = tiny_hf.write(tmp_path / family, name, arrays)
+    path = tiny_hf.write_folder(tmp_path / family, name, arrays)
     weights = hf.read(path, family)
     assert weights.config["family"] == family
     assert weights.config["task"] == "pretraining"
@@ -270,7 +272,9 @@ def test_names_without_prefix_and_extra_arrays_are_read(tmp_path):
 
 def test_several_dtypes_become_the_widest(tmp_path):
   arrays = random_arrays("BertModel", np.float16)
-  path = tiny_hf.write(tmp_path / "hf", "BertModel", arrays, dtype="float16")
+  path = tiny_hf.write_folder(
+    tmp_path / "hf", "BertModel", arrays, dtype="float16"
+  )
   arrays["pooler.dense.bias"] = arrays["pooler.dense.bias"].astype(np.float32)
   model_folder.write_tensors(f"{path}/model.safetensors", arrays)
   hf.write(str(tmp_path / "back"), hf.read(path, "bert"))
@@ -295,7 +299,7 @@ def test_only_a_masked_lm_keeps_a_pooler_that_its_head_does_not_read(tmp_path):
     ("RobertaForSequenceClassification", False),
   ):
     arrays = random_arrays(name) | pooler_arrays
-    path = tiny_hf.write(tmp_path / name, name, arrays)
+    path = tiny_hf.write_folder(tmp_path / name, name, arrays)
     weights = hf.read(path, "roberta")
     assert weights.config["pooler"] is has_pooler
     skipped_names = [] if has_pooler else [*pooler_arrays][::-1]
@@ -317,13 +321,13 @@ def test_the_task_is_found_without_architectures(tmp_path):
     ("OpenAIGPTLMHeadModel", "encoder"),
   ):
     drop = ("architectures", "model_type")
-    path = tiny_hf.write(tmp_path / name, name, drop=drop)
+    path = tiny_hf.write_folder(tmp_path / name, name, drop=drop)
     config = hf.read(path, tiny_hf.family_of(name)).config
     assert config["task"] == task
     if name.startswith("BertFor"):
       assert config["head"] == {"pairs": name == "BertForPreTraining"}
   name = "BertForSequenceClassification"
-  path = tiny_hf.write(tmp_path / name, name, drop=("architectures",))
+  path = tiny_hf.write_folder(tmp_path / name, name, drop=("architectures",))
   with pytest.raises(
     ValueError, match="no architectures, and the arrays could"
   ):

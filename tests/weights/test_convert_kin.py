@@ -14,7 +14,7 @@ import types
 import numpy as np
 import pytest
 import tiny_hf
-from tiny_families import jit
+from tiny_families import fast_jit
 
 from bert_jax.cli.main import execute, parser_of
 from bert_jax.tasks import layouts
@@ -146,7 +146,7 @@ def test_a_model_of_another_type_is_read_as_roberta(
   ids = tokenizer("the cat sat")["input_ids"]
   ids[2] = tokenizer.mask_token_id
   batch = {"input_ids": np.array([ids]), "mlm_positions": np.array([[2]])}
-  outputs = jit(loaded.module.apply)({"params": loaded.params}, batch)
+  outputs = fast_jit(loaded.module.apply)({"params": loaded.params}, batch)
   with torch.no_grad():
     reference = model(torch.tensor([ids])).logits[0, 2].numpy()
   # The logits are 1 to 10, and each library has its own order of float32 sums.
@@ -203,10 +203,12 @@ def run_command(monkeypatch, verb, *arguments):
 )
 @pytest.mark.parametrize("name", ["BertForMaskedLM", "BertModel"])
 def test_the_prefix_of_a_wrapper_is_left_out(tmp_path, capsys, prefix, name):
-  plain_weights = hf.read(tiny_hf.write(tmp_path / "plain", name), "bert")
-  arrays = tiny_hf.constants(name)
+  plain_weights = hf.read(
+    tiny_hf.write_folder(tmp_path / "plain", name), "bert"
+  )
+  arrays = tiny_hf.constant_arrays(name)
   wrapped_arrays = {prefix + key: array for key, array in arrays.items()}
-  path = tiny_hf.write(tmp_path / "wrapped", name, wrapped_arrays)
+  path = tiny_hf.write_folder(tmp_path / "wrapped", name, wrapped_arrays)
   weights = hf.read(path, "bert")
   assert weights.config == plain_weights.config
   for key, array in plain_weights.arrays.items():
@@ -226,7 +228,7 @@ def test_the_prefix_of_a_wrapper_is_left_out(tmp_path, capsys, prefix, name):
 def test_a_model_for_next_sentences_is_read_and_written(tmp_path):
   cls = transformers.BertForNextSentencePrediction
   torch.manual_seed(0)
-  fields = tiny_hf.config("BertModel")
+  fields = tiny_hf.config_json("BertModel")
   model = cls(transformers.BertConfig(**fields)).eval()
   model.save_pretrained(tmp_path / "hf")
   loaded = loading.open_model(str(tmp_path / "hf"))
@@ -234,7 +236,7 @@ def test_a_model_for_next_sentences_is_read_and_written(tmp_path):
   rng = np.random.default_rng(0)
   batch = {"input_ids": rng.integers(0, 20, (2, 6))}
   batch["segment_ids"] = np.array([[0, 0, 0, 1, 1, 1]] * 2)
-  outputs = jit(loaded.module.apply)({"params": loaded.params}, batch)
+  outputs = fast_jit(loaded.module.apply)({"params": loaded.params}, batch)
   ids, segments = map(torch.from_numpy, batch.values())
   with torch.no_grad():
     reference = model(ids, token_type_ids=segments).logits.numpy()
@@ -258,9 +260,11 @@ def test_a_class_of_decoders_may_hold_an_encoder(tmp_path, name):
   masked_lm = f"{name}ForMaskedLM"
   decoder_class = "BertLMHeadModel" if name == "Bert" else f"{name}ForCausalLM"
   family = name.lower()
-  expected = hf.read(tiny_hf.write(tmp_path / "plain", masked_lm), family)
+  expected = hf.read(
+    tiny_hf.write_folder(tmp_path / "plain", masked_lm), family
+  )
   for is_decoder in (False, True):
-    path = tiny_hf.write(
+    path = tiny_hf.write_folder(
       tmp_path / str(is_decoder),
       masked_lm,
       architectures=[decoder_class],
@@ -278,8 +282,8 @@ def test_a_class_of_decoders_may_hold_an_encoder(tmp_path, name):
 
 def test_without_architectures_the_head_tells_the_class(tmp_path):
   for name in ("BertForPreTraining", "BertForMaskedLM", "BertModel"):
-    path = tiny_hf.write(tmp_path / name, name, drop=["architectures"])
-    complete_path = tiny_hf.write(tmp_path / f"{name}2", name)
+    path = tiny_hf.write_folder(tmp_path / name, name, drop=["architectures"])
+    complete_path = tiny_hf.write_folder(tmp_path / f"{name}2", name)
     config, complete_config = (
       hf.read(x, "bert").config for x in (path, complete_path)
     )
@@ -300,7 +304,7 @@ def test_the_roots_weights_are_fetched_from_the_hub(
       "discriminator": "ElectraForPreTraining",
     }
   for folder, cls in class_by_folder.items():
-    tiny_hf.write(repository / folder, cls)
+    tiny_hf.write_folder(repository / folder, cls)
     safetensors = repository / folder / "model.safetensors"
     if weight_files != "safe":
       arrays = model_folder.read_tensors(str(safetensors))
@@ -352,7 +356,7 @@ NAMING_FIELDS = ("model_type", "architectures")
 def test_the_arrays_identify_the_family_without_a_config(
   tmp_path, monkeypatch, capsys, name, family
 ):
-  path = tiny_hf.write(tmp_path / "hf", name, drop=NAMING_FIELDS)
+  path = tiny_hf.write_folder(tmp_path / "hf", name, drop=NAMING_FIELDS)
   if family is None:
     # Without a prefix, the arrays of RoBERTa and BERT have the same names.
     with pytest.raises(hf_tasks.UnknownFamily, match="--family=NAME"):
@@ -363,7 +367,7 @@ def test_the_arrays_identify_the_family_without_a_config(
     assert loading.read(path).config["family"] == family
     assert "names no family; by the names in" in capsys.readouterr().err
   # If the config names an unknown family, the arrays do not decide.
-  other_path = tiny_hf.write(
+  other_path = tiny_hf.write_folder(
     tmp_path / "t5", name, model_type="t5", drop=NAMING_FIELDS[1:]
   )
   with pytest.raises(hf_tasks.UnknownFamily, match="model_type is 't5'"):
@@ -372,7 +376,7 @@ def test_the_arrays_identify_the_family_without_a_config(
 
 def test_every_command_has_the_flag_family(tmp_path, monkeypatch):
   """If no field names the family, a command needs --family."""
-  path = tiny_hf.write(tmp_path / "hf", "BertModel", drop=NAMING_FIELDS)
+  path = tiny_hf.write_folder(tmp_path / "hf", "BertModel", drop=NAMING_FIELDS)
   (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
   file_flags = ["--input", str(tmp_path / "in.jsonl"), "--output"]
   commands = [

@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 import pytest
-from tiny_families import jit
+from tiny_families import fast_jit
 
 from bert_jax.models import from_config
 from bert_jax.weights import hf, model_folder
@@ -173,7 +173,7 @@ def module_outputs(weights, ids, mask):
     inputs["mlm_positions"] = np.broadcast_to(positions, ids.shape)
     inputs["cls_positions"] = np.zeros((len(ids), 1), np.int32)
   params = model_folder.unflatten(weights.arrays)
-  outputs = jit(module.apply)({"params": params}, inputs)
+  outputs = fast_jit(module.apply)({"params": params}, inputs)
   return outputs if isinstance(outputs, dict) else {"logits": outputs}
 
 

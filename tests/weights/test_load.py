@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_hf
-from tiny_families import jit
+from tiny_families import fast_jit
 from tokenizers import pre_tokenizers
 
 from bert_jax import models
@@ -63,7 +63,7 @@ def test_importing_the_package_imports_no_libraries():
 
 def test_a_converted_folder_and_its_source_are_one_model(tmp_path, monkeypatch):
   name = "BertForSequenceClassification"
-  path = tiny_hf.write(tmp_path / "hf", name)
+  path = tiny_hf.write_folder(tmp_path / "hf", name)
   (tmp_path / "hf" / "vocab.txt").write_text("\n".join(WORDS))
   common_flags = ["--family", "bert", "--model", path, "--output"]
   run_convert(monkeypatch, "--from", "hf", *common_flags, tmp_path / "ours")
@@ -74,21 +74,21 @@ def test_a_converted_folder_and_its_source_are_one_model(tmp_path, monkeypatch):
   assert_equal(source.params, model.params)
   assert model.tokenizer.encode("abc CAFÉ").ids == [2, 5, 6, 7, 3]
   batch = {"input_ids": jnp.array([[2, 5, 6, 3]])}
-  logits = jit(model.module.apply)({"params": model.params}, batch)
+  logits = fast_jit(model.module.apply)({"params": model.params}, batch)
   assert logits.shape == (1, 3) and logits.dtype == jnp.float32
   encoder = {"params": model.params["encoder"]}
-  hidden, _ = jit(model.module.encoder.apply)(encoder, batch["input_ids"])
+  hidden, _ = fast_jit(model.module.encoder.apply)(encoder, batch["input_ids"])
   assert hidden.shape == (1, 4, 8)
 
 
 def test_only_the_computation_may_be_changed(tmp_path):
-  path = tiny_hf.write(tmp_path / "hf", "BertModel")
+  path = tiny_hf.write_folder(tmp_path / "hf", "BertModel")
   bfloat16_model = open_model(path, dtype="bfloat16", unroll=2, remat=True)
   encoder = bfloat16_model.module.encoder
   assert encoder.dtype == jnp.bfloat16 and encoder.unroll == 2
   batch = {"input_ids": jnp.array([[2, 5]])}
   collect = functools.partial(bfloat16_model.module.apply, collect=True)
-  out = jit(collect)({"params": bfloat16_model.params}, batch)
+  out = fast_jit(collect)({"params": bfloat16_model.params}, batch)
   assert out["hidden_states"].dtype == jnp.bfloat16
   assert out["pooled"].shape == (1, 8)
   assert out["attention"].shape == (2, 1, 2, 2, 2)
@@ -108,10 +108,10 @@ def test_the_family_is_found_in_a_folder(tmp_path):
       ("OpenAIGPTLMHeadModel", ("model_type",)),
     )
   ):
-    path = tiny_hf.write(tmp_path / str(i), name, drop=drop)
+    path = tiny_hf.write_folder(tmp_path / str(i), name, drop=drop)
     assert open_model(path).config["family"] == tiny_hf.family_of(name)
   drop = ("model_type", "architectures")
-  path = tiny_hf.write(tmp_path / "none", "BertModel", drop=drop)
+  path = tiny_hf.write_folder(tmp_path / "none", "BertModel", drop=drop)
   with pytest.raises(ValueError, match="pass family="):
     open_model(path)
   assert open_model(path, family="bert").config["task"] == "encoder"
@@ -130,12 +130,12 @@ def write_both_towers(path):
     ("ElectraForPreTraining", "discriminator", 12),
   ):
     rng = np.random.default_rng(0)
-    shapes = tiny_hf.shapes(name, f=f)
+    shapes = tiny_hf.array_shapes(name, f=f)
     arrays = {k: rng.normal(size=s).astype("f") for k, s in shapes.items()}
     options = {}
     if tower == "generator":
       options = {"num_attention_heads": 1, "intermediate_size": f}
-    tiny_hf.write(path / tower, name, arrays, **options)
+    tiny_hf.write_folder(path / tower, name, arrays, **options)
   return str(path)
 
 
@@ -224,7 +224,7 @@ def test_a_name_is_fetched_from_the_hub(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, "huggingface_hub", None)
   with pytest.raises(ValueError, match="pip install huggingface_hub"):
     open_model("somebody/model")
-  path, requests = tiny_hf.write(tmp_path / "hf", "BertModel"), []
+  path, requests = tiny_hf.write_folder(tmp_path / "hf", "BertModel"), []
 
   def snapshot_download(name, allow_patterns):
     if name != "somebody/model":
@@ -284,7 +284,7 @@ def test_tokenizers_are_built_from_files(
     "albert": "AlbertForQuestionAnswering",
     "bert": "BertModel",
   }[family]
-  path = tiny_hf.write(tmp_path / "hf", name)
+  path = tiny_hf.write_folder(tmp_path / "hf", name)
   for file, content in files.items():
     (tmp_path / "hf" / file).write_text(content, encoding="utf-8")
   if isinstance(ids_or_error, str):

@@ -26,9 +26,9 @@ def write_model(
 ):
   """Writes a model with a pooling, as sentence-transformers does."""
   rng = np.random.default_rng(0)
-  shapes = tiny_hf.shapes("BertModel")
+  shapes = tiny_hf.array_shapes("BertModel")
   arrays = {k: rng.normal(0, 0.5, s).astype("f") for k, s in shapes.items()}
-  tiny_hf.write(path, "BertModel", arrays)
+  tiny_hf.write_folder(path, "BertModel", arrays)
   (path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
   module_types = [("", "Transformer"), ("1_Pooling", "Pooling")]
   module_types += [("2_Dense", "Dense")] if has_dense else []
