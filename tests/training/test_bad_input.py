@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 ROOT = str(pathlib.Path(__file__).parents[2])
 
 
-def load(name="quickstart"):
+def load_config(name="quickstart"):
   return configs.load_defaults(name)
 
 
@@ -39,7 +39,7 @@ def with_value(config, key, value):
 
 
 @pytest.mark.parametrize(
-  "key, value, words",
+  "key, value, pattern",
   [
     ("batch_size", 8.5, "whole number"),
     ("batch_size", "8", "whole number"),
@@ -88,9 +88,9 @@ def with_value(config, key, value):
     ("phases", None, "section"),
   ],
 )
-def test_bad_values_are_refused(key, value, words):
-  with pytest.raises(ValueError, match=f"config.{key}.*{words}"):
-    config_lib.parse(with_value(load(), key, value))
+def test_bad_values_are_refused(key, value, pattern):
+  with pytest.raises(ValueError, match=f"config.{key}.*{pattern}"):
+    config_lib.parse(with_value(load_config(), key, value))
 
 
 def test_the_lowest_valid_value_of_every_number_is_accepted():
@@ -114,16 +114,18 @@ def test_the_lowest_valid_value_of_every_number_is_accepted():
   assert len(lowest_values) >= 30
   # Rows of two segments need 5 tokens.
   for key, least in (lowest_values | {"data.length": 5}).items():
-    config_lib.parse(with_value(load(), key, least))
+    config_lib.parse(with_value(load_config(), key, least))
 
 
 def test_none_is_refused_for_a_key_with_a_value():
   with pytest.raises(ValueError, match="data.path=None.*str"):
-    config_lib.check_types(with_value(load(), "data.path", None), load())
+    config_lib.check_types(
+      with_value(load_config(), "data.path", None), load_config()
+    )
 
 
 @pytest.mark.parametrize(
-  "key, value, words",
+  "key, value, pattern",
   [
     ("fraction", 0.5, "add up to 0.6"),
     ("fraction", float("nan"), "add up to nan"),
@@ -133,41 +135,41 @@ def test_none_is_refused_for_a_key_with_a_value():
     ("micro_scale", 0, "at least 1"),
   ],
 )
-def test_bad_phases_are_refused(key, value, words):
-  config = with_value(load("bert:tiny"), f"phases.phase1.{key}", value)
-  with pytest.raises(ValueError, match=f"config.phases.*{words}"):
+def test_bad_phases_are_refused(key, value, pattern):
+  config = with_value(load_config("bert:tiny"), f"phases.phase1.{key}", value)
+  with pytest.raises(ValueError, match=f"config.phases.*{pattern}"):
     phases.plan(config_lib.parse(config))
 
 
 def test_bad_names_and_sections_of_phases_are_refused():
-  config = load("bert:tiny")
+  config = load_config("bert:tiny")
   config["phases"]["warm"] = config["phases"].pop("phase1")
   with pytest.raises(ValueError, match="must have the names phase1, phase2"):
     phases.plan(config_lib.parse(config))
-  config = with_value(load("bert:tiny"), "phases.phase1", None)
+  config = with_value(load_config("bert:tiny"), "phases.phase1", None)
   with pytest.raises(ValueError, match="phases.phase1=None must be a section"):
     config_lib.parse(config)
   for key, least in (("length", 5), ("max_predictions", 1)):
-    config = with_value(load("bert:tiny"), f"phases.phase2.{key}", 0)
+    config = with_value(load_config("bert:tiny"), f"phases.phase2.{key}", 0)
     with pytest.raises(ValueError, match=f"phase2.{key}=0 .* least {least}"):
       config_lib.parse(config)
 
 
 def test_a_pair_name_of_another_builder_is_refused():
-  config = with_value(load(), "data.builder", "albert_pairs")
+  config = with_value(load_config(), "data.builder", "albert_pairs")
   with pytest.raises(ValueError, match="set objective.pair_name=sop"):
     config_lib.parse(config)
   config_lib.parse(with_value(config, "objective.pairs", False))
 
 
 def test_an_unknown_option_of_the_objective_is_refused():
-  config = with_value(load(), "objective.paris", True)
+  config = with_value(load_config(), "objective.paris", True)
   with pytest.raises(ValueError, match="objective.paris .* mean pairs"):
     building.make_objective_and_optimizer(config_lib.parse(config))
 
 
 @pytest.mark.parametrize(
-  "text, words",
+  "text, message",
   [
     ("x = 1\ndef get_config(:\n", "line 2: SyntaxError"),
     ("x = 1\n", "no 'get_config'"),
@@ -176,7 +178,9 @@ def test_an_unknown_option_of_the_objective_is_refused():
     ("import no_such_module\n", "line 1: ModuleNotFoundError"),
   ],
 )
-def test_a_config_file_with_an_error(tmp_path, capsys, text, words):
+def test_an_error_in_a_config_file_gives_one_line(
+  tmp_path, capsys, text, message
+):
   path = tmp_path / "custom.py"
   path.write_text(text)
   with pytest.raises(SystemExit) as e:
@@ -184,7 +188,7 @@ def test_a_config_file_with_an_error(tmp_path, capsys, text, words):
   assert e.value.code.startswith(
     (f"error: --config={path}: ", f"error: --config={path} has ")
   )
-  assert words in e.value.code and "\n" not in e.value.code
+  assert message in e.value.code and "\n" not in e.value.code
 
 
 @pytest.mark.parametrize("heldout", [0, 1])
@@ -197,7 +201,7 @@ def test_too_few_held_out_documents_are_refused(tmp_path, heldout):
   assert not (tmp_path / "run").exists()
 
 
-def test_an_empty_path_and_bad_weights_are_refused():
+def test_an_empty_path_and_bad_mixture_weights_are_refused():
   with pytest.raises(ValueError, match="--config.data.path=DIR"):
     building.build(config_lib.parse(two_step_config("")))
   special = SpecialIds(0, 1, 2, 3, 4)
@@ -209,83 +213,87 @@ def test_an_empty_path_and_bad_weights_are_refused():
 
 
 @pytest.fixture(scope="module")
-def finished_run(tmp_path_factory):
-  """Returns the folder of a run of two steps, and its prepared folder."""
-  path = tmp_path_factory.mktemp("finished")
-  folder = write_prepared(
-    path / "p", random_documents(20, 0), random_documents(5, 1)
-  )
-  train.run(two_step_config(folder), str(path / "run"))
-  return path / "run", folder
+def data_folder(tmp_path_factory):
+  """Returns the prepared folder of the finished run."""
+  path = tmp_path_factory.mktemp("data") / "p"
+  return write_prepared(path, random_documents(20, 0), random_documents(5, 1))
+
+
+@pytest.fixture(scope="module")
+def finished_run(data_folder, tmp_path_factory):
+  """Returns the folder of a run of two steps."""
+  path = tmp_path_factory.mktemp("finished") / "run"
+  train.run(two_step_config(data_folder), str(path))
+  return path
 
 
 @pytest.fixture
-def run(finished_run, tmp_path):
+def run_copy(finished_run, tmp_path):
   """Returns a copy of the finished run."""
-  shutil.copytree(finished_run[0], tmp_path / "run")
+  shutil.copytree(finished_run, tmp_path / "run")
   return tmp_path / "run"
 
 
 @pytest.mark.parametrize(
-  "content, words",
+  "content, pattern",
   [(b"", "damaged"), (b"\xff", "damaged"), (b"[1]", "damaged"), (None, "miss")],
 )
-def test_a_damaged_config_is_not_overwritten(finished_run, run, content, words):
-  path = run / "config.json"
+def test_a_damaged_config_is_not_overwritten(
+  data_folder, run_copy, content, pattern
+):
+  path = run_copy / "config.json"
   path.unlink()
   if content is not None:
     path.write_bytes(content)
-  with pytest.raises(ValueError, match=f"config.json is {words}"):
-    train.run(two_step_config(finished_run[1]), str(run))
+  with pytest.raises(ValueError, match=f"config.json is {pattern}"):
+    train.run(two_step_config(data_folder), str(run_copy))
   assert path.exists() == (content is not None)
   assert content is None or path.read_bytes() == content
 
 
 def test_a_restart_before_the_first_checkpoint_may_have_another_config(
-  finished_run, tmp_path
+  data_folder, tmp_path
 ):
-  config = two_step_config(finished_run[1]) | {
-    "init_from": str(tmp_path / "none")
-  }
+  config = two_step_config(data_folder) | {"init_from": str(tmp_path / "none")}
   with pytest.raises(ValueError, match="init_from: there is no folder .*none"):
     train.run(config, str(tmp_path / "run"))
-  config = two_step_config(finished_run[1]) | {"seed": 5}
+  config = two_step_config(data_folder) | {"seed": 5}
   assert int(train.run(config, str(tmp_path / "run")).step) == 2
   config["seed"] = 6
   with pytest.raises(ValueError, match="config.seed: 5 -> 6"):
     train.run(config, str(tmp_path / "run"))
 
 
-def test_damaged_metrics_do_not_stop_a_run(finished_run, run, capsys):
-  path = run / "metrics.jsonl"
+def test_damaged_metrics_do_not_stop_a_run(data_folder, run_copy, capsys):
+  path = run_copy / "metrics.jsonl"
   text = path.read_text()
   path.write_bytes(b"\xff\n{}\n" + text.encode() + text[:40].encode())
-  train.run(two_step_config(finished_run[1]), str(run))
+  train.run(two_step_config(data_folder), str(run_copy))
   assert "metrics.jsonl:1 is damaged" in capsys.readouterr().out
   assert logging.read_rows(str(path)) == [
     json.loads(line) for line in text.splitlines()
   ]
 
 
-def test_parameters_of_another_vocabulary_are_refused(finished_run, tmp_path):
+def test_parameters_of_another_vocabulary_are_refused(
+  data_folder, finished_run, tmp_path
+):
   """The vocabularies have the same size, but one piece differs."""
   other_data = tmp_path / "p"
-  shutil.copytree(finished_run[1], other_data)
+  shutil.copytree(data_folder, other_data)
   text = (other_data / "vocab.txt").read_text()
   (other_data / "vocab.txt").write_text(text.replace("w10\n", "zzz\n"))
   meta = json.loads((other_data / "meta.json").read_text())
   meta["fingerprint"] = reader.fingerprint(str(other_data), meta["options"])
   meta["files"] = reader.file_digests(str(other_data))
   (other_data / "meta.json").write_text(json.dumps(files.add_checksum(meta)))
-  config = two_step_config(str(other_data)) | {
-    "init_from": str(finished_run[0])
-  }
+  config = two_step_config(str(other_data)) | {"init_from": str(finished_run)}
   with pytest.raises(ValueError, match="piece 10 is 'w10', .*'zzz'"):
     train.run(config, str(tmp_path / "run"))
 
 
 def test_parameters_that_are_not_finite_are_not_saved(
-  finished_run, run, monkeypatch
+  data_folder, run_copy, monkeypatch
 ):
   """A learning rate of inf in step 4 spoils the parameters of step 4."""
   from bert_jax.training import optim
@@ -297,41 +305,43 @@ def test_parameters_that_are_not_finite_are_not_saved(
       lambda step: jnp.where(step == 3, jnp.inf, 1e-3)
     ),
   )
-  config = json.loads((run / "config.json").read_text())
-  (run / "config.json").write_text(json.dumps(config | {"total_steps": 6}))
+  config = json.loads((run_copy / "config.json").read_text())
+  (run_copy / "config.json").write_text(json.dumps(config | {"total_steps": 6}))
   with pytest.raises(FloatingPointError, match="step 4"):
-    train.run(two_step_config(finished_run[1]) | {"total_steps": 6}, str(run))
-  assert [path.name for path in (run / "checkpoints").iterdir()] == ["2"]
+    train.run(two_step_config(data_folder) | {"total_steps": 6}, str(run_copy))
+  assert [path.name for path in (run_copy / "checkpoints").iterdir()] == ["2"]
 
 
-def test_a_refused_restart_leaves_the_run_as_it_was(
-  finished_run, run, tmp_path
+def test_a_refused_restart_changes_no_file_of_the_run(
+  data_folder, run_copy, tmp_path
 ):
   other_data = write_prepared(
     tmp_path / "p", random_documents(20, 2), random_documents(5, 3), 70
   )
   names = ("config.json", "vocab.txt", "tokenizer_config.json", "metrics.jsonl")
-  contents = [(run / name).read_bytes() for name in names]
+  contents = [(run_copy / name).read_bytes() for name in names]
   config = json.loads(contents[0])
   config["model"]["vocab_size"] = 70
   for path, pattern in (
     (other_data, "vocab_size: 64 -> 70"),
-    (finished_run[1], "_size="),
+    (data_folder, "_size="),
   ):
     with pytest.raises(ValueError, match=pattern):
-      train.run(two_step_config(path) | {"model": config["model"]}, str(run))
-  same_size = write_prepared(
+      train.run(
+        two_step_config(path) | {"model": config["model"]}, str(run_copy)
+      )
+  other_data_of_same_size = write_prepared(
     tmp_path / "q", random_documents(20, 2), random_documents(5, 3)
   )
   with pytest.raises(ValueError, match="does not hold the data that this run"):
-    train.run(two_step_config(same_size), str(run))
-  assert [(run / name).read_bytes() for name in names] == contents
+    train.run(two_step_config(other_data_of_same_size), str(run_copy))
+  assert [(run_copy / name).read_bytes() for name in names] == contents
 
 
 def test_a_full_disk_at_the_start_leaves_the_old_config(
-  finished_run, run, monkeypatch
+  data_folder, run_copy, monkeypatch
 ):
-  content = (run / "config.json").read_bytes()
+  content = (run_copy / "config.json").read_bytes()
 
   def raise_disk_full(descriptor):
     raise OSError(errno.ENOSPC, "No space left on device")
@@ -341,22 +351,22 @@ def test_a_full_disk_at_the_start_leaves_the_old_config(
     "config.json: No space left on device. Once that is mended, the same"
   )
   with pytest.raises(OSError, match=pattern):
-    train.run(two_step_config(finished_run[1]) | {"seed": 0}, str(run))
-  assert (run / "config.json").read_bytes() == content
-  assert not list(run.glob("*.tmp"))
+    train.run(two_step_config(data_folder) | {"seed": 0}, str(run_copy))
+  assert (run_copy / "config.json").read_bytes() == content
+  assert not list(run_copy.glob("*.tmp"))
 
 
-def test_a_file_named_checkpoints_is_refused(finished_run, tmp_path):
+def test_a_file_named_checkpoints_is_refused(data_folder, tmp_path):
   (tmp_path / "checkpoints").write_text("")
   with pytest.raises(ValueError, match="checkpoints is a file where a run has"):
-    train.run(two_step_config(finished_run[1]), str(tmp_path))
+    train.run(two_step_config(data_folder), str(tmp_path))
 
 
-def test_a_bad_workdir_is_refused(tmp_path, finished_run):
-  prepared = pathlib.Path(finished_run[1])
+def test_a_bad_workdir_is_refused(tmp_path, data_folder):
+  prepared = pathlib.Path(data_folder)
   paths = sorted(prepared.iterdir())
   with pytest.raises(ValueError, match="this is a prepared folder"):
-    train.run(two_step_config(finished_run[1]), finished_run[1])
+    train.run(two_step_config(data_folder), data_folder)
   assert sorted(prepared.iterdir()) == paths
   (tmp_path / "file").write_text("")
   for name in ("file", "file/below"):
@@ -370,7 +380,7 @@ def test_a_bad_workdir_is_refused(tmp_path, finished_run):
 
 
 @pytest.mark.parametrize(
-  "name, content, words",
+  "name, content, message",
   [
     ("vocab.txt", None, "vocab.txt is not the file that the checkpoint"),
     ("config.json", None, "is missing"),
@@ -380,22 +390,22 @@ def test_a_bad_workdir_is_refused(tmp_path, finished_run):
     ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n", "is not the"),
   ],
 )
-def test_fill_mask_refuses_a_damaged_run(run, name, content, words):
-  (run / name).unlink()
+def test_fill_mask_refuses_a_damaged_run(run_copy, name, content, message):
+  (run_copy / name).unlink()
   if content is not None:
-    (run / name).write_text(content)
+    (run_copy / name).write_text(content)
   with pytest.raises(SystemExit) as e:
-    execute(["fill-mask", "--model", str(run), "[MASK]"])
-  assert e.value.code.startswith("error: ") and words in e.value.code
+    execute(["fill-mask", "--model", str(run_copy), "[MASK]"])
+  assert e.value.code.startswith("error: ") and message in e.value.code
 
 
-def test_fill_mask_refuses_bytes_that_are_not_text(run):
-  arguments = ["fill-mask", "--model", str(run), "\udcff [MASK]"]
+def test_fill_mask_refuses_bytes_that_are_not_text(run_copy):
+  arguments = ["fill-mask", "--model", str(run_copy), "\udcff [MASK]"]
   with pytest.raises(SystemExit, match="not UTF-8"):
     execute(arguments)
 
 
-def test_bad_outputs_are_refused(tmp_path):
+def test_bad_output_paths_are_refused(tmp_path):
   text = tmp_path / "a.txt"
   text.write_text("some words .\n")
   with pytest.raises(ValueError, match="is a folder"):

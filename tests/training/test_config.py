@@ -35,34 +35,34 @@ CONFIGS = [name for name in PRETRAINING_CONFIGS if "elmo" not in name]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def data_folder(tmp_path_factory):
   path = tmp_path_factory.mktemp("data") / "prepared"
   return write_prepared(path, random_documents(60, 0), random_documents(9, 1))
 
 
-def command(*flags, config="configs/bert.py:base"):
+def train_command(*flags, config="configs/bert.py:base"):
   """Returns the arguments of a command that trains."""
   return ["train", f"--config={config}", "--workdir=unused", *flags]
 
 
-def error_line(sentence):
+def last_line(stderr_text):
   """Returns the last line that a failed command printed.
 
   Also checks that the command made no folder.
   """
-  assert "Traceback" not in sentence
+  assert "Traceback" not in stderr_text
   assert not (pathlib.Path(ROOT) / "unused").exists()
-  return sentence.strip().splitlines()[-1]
+  return stderr_text.strip().splitlines()[-1]
 
 
-def run_refused(*flags):
+def error_of_command(*flags):
   """Runs a command in this process; it must fail. Returns its last line."""
   with contextlib.chdir(ROOT), pytest.raises(SystemExit) as error:
-    execute(command(*flags))
+    execute(train_command(*flags))
   assert isinstance(
     error.value.code, str
   )  # Python prints this text and exits with status 1.
-  return error_line(error.value.code)
+  return last_line(error.value.code)
 
 
 @pytest.mark.parametrize(
@@ -83,16 +83,16 @@ def run_refused(*flags):
     ("--config.mesh.data=7", ["data=7", "device"]),
   ],
 )
-def test_a_bad_flag_gets_one_sentence(flag, words):
+def test_a_bad_flag_gives_one_line(flag, words):
   """The command prints one line and no traceback."""
-  line = run_refused(flag)
+  line = error_of_command(flag)
   assert line.startswith("error: ")
   for word in words:
     assert word in line, line
 
 
 @pytest.mark.parametrize(
-  "arguments, words",
+  "arguments, message",
   [
     (["batch_size=8.5"], "config.batch_size='8.5' must be a whole number."),
     (
@@ -108,11 +108,11 @@ def test_a_bad_flag_gets_one_sentence(flag, words):
     (["zzzz=1"], "quickstart.py has no such key."),
   ],
 )
-def test_a_flag_of_another_type(monkeypatch, arguments, words):
+def test_a_flag_of_the_wrong_type_is_refused(monkeypatch, arguments, message):
   path = f"{ROOT}/configs/quickstart.py"
   argv = ["train", f"--config={path}", "--workdir=unused"]
   argv += [f"--config.{arguments[0]}", *arguments[1:]]
-  with pytest.raises(SystemExit, match=f"^error: .*{re.escape(words)}"):
+  with pytest.raises(SystemExit, match=f"^error: .*{re.escape(message)}"):
     execute(argv)
 
 
@@ -136,7 +136,7 @@ def test_sizes_that_the_variant_has_can_be_set(monkeypatch):
 
 
 @pytest.mark.parametrize(
-  "path, flag, words",
+  "path, flag, message",
   [
     (
       BERT,
@@ -152,10 +152,10 @@ def test_sizes_that_the_variant_has_can_be_set(monkeypatch):
     ("configs/elmo.py:original", "model.filters=3", "must be a list in brack"),
   ],
 )
-def test_sizes_of_another_type(monkeypatch, path, flag, words):
+def test_a_bad_size_flag_is_refused(monkeypatch, path, flag, message):
   path = str(pathlib.Path(ROOT) / path)
   argv = ["train", f"--config={path}", "--workdir=unused", f"--config.{flag}"]
-  with pytest.raises(SystemExit, match=f"^error: .*{re.escape(words)}"):
+  with pytest.raises(SystemExit, match=f"^error: .*{re.escape(message)}"):
     execute(argv)
 
 
@@ -166,8 +166,8 @@ def test_sizes_of_another_type(monkeypatch, path, flag, words):
     *("checkpoint.every", "optimizer.b1", "schedule.peak", "objective.name"),
   ],
 )
-def test_a_key_that_a_config_lacks_is_named(folder, key):
-  config = shrink_config(configs.load_defaults(BERT), folder)
+def test_a_key_that_a_config_lacks_is_named(data_folder, key):
+  config = shrink_config(configs.load_defaults(BERT), data_folder)
   *sections, name = key.split(".")
   section = config
   for section_name in sections:
@@ -178,10 +178,10 @@ def test_a_key_that_a_config_lacks_is_named(folder, key):
     building.make_objective_and_optimizer(config_lib.parse(config))
 
 
-def test_checkpoint_every_0_is_the_end_alone(
-  folder, tmp_path, compilation_cache
+def test_checkpoint_every_0_saves_only_at_the_end(
+  data_folder, tmp_path, compilation_cache
 ):
-  config = shrink_config(configs.load_defaults(BERT), folder)
+  config = shrink_config(configs.load_defaults(BERT), data_folder)
   config["checkpoint"] |= {"every": 0, "keep": 9}
   config["evaluate"]["every"] = 0
   assert int(train.run(config, str(tmp_path / "run")).step) == 4
@@ -196,7 +196,7 @@ def test_checkpoint_every_0_is_the_end_alone(
     *(("bert_pairs", 5), ("albert_pairs", 5), ("electra_segments", 5)),
   ],
 )
-def test_shortest_rows(builder, shortest):
+def test_rows_below_the_shortest_length_are_refused(builder, shortest):
   """Each builder makes rows of length `shortest`, and refuses shorter rows."""
   with pytest.raises(ValueError, match=f"must be at least {shortest}."):
     config_lib.check_length("data", builder, shortest - 1)
@@ -226,38 +226,43 @@ def test_shortest_rows(builder, shortest):
 
 def test_a_missing_config_file_is_named():
   process = subprocess.run(
-    [sys.executable, "-m", "bert_jax", *command(config="configs/no_such.py")],
+    [
+      sys.executable,
+      "-m",
+      "bert_jax",
+      *train_command(config="configs/no_such.py"),
+    ],
     cwd=ROOT,
     env=os.environ | {"JAX_PLATFORMS": "cpu"},
     capture_output=True,
     text=True,
   )
   assert process.returncode != 0
-  line = error_line(process.stderr)
+  line = last_line(process.stderr)
   assert line.startswith("error: ") and "configs/no_such.py" in line
 
 
-def open_with_flags(section, **values):
+def original_and_changed(section, **values):
   config = configs.load_defaults(BERT)
   return config, config | {section: config[section] | values}
 
 
-def test_types_hold_where_ml_collections_lets_them_go():
+def test_types_that_ml_collections_accepts_are_refused():
   """ml_collections accepts True for an int, and any value where None was."""
-  defaults, config = open_with_flags("checkpoint", keep=True)
+  defaults, config = original_and_changed("checkpoint", keep=True)
   with pytest.raises(ValueError, match="checkpoint.keep=True.*int"):
     config_lib.check_types(config, defaults)
-  defaults, config = open_with_flags("schedule", peak=1)
+  defaults, config = original_and_changed("schedule", peak=1)
   config_lib.check_types(config, defaults)
-  defaults, config = open_with_flags("schedule", peak="1")
+  defaults, config = original_and_changed("schedule", peak="1")
   with pytest.raises(ValueError, match="schedule.peak='1'.*float"):
     config_lib.check_types(config, defaults)
-  defaults, config = open_with_flags("model", remat=1)
+  defaults, config = original_and_changed("model", remat=1)
   with pytest.raises(ValueError, match="model.remat=1.*bool"):
     config_lib.check_types(config, defaults)
 
 
-def test_unread_and_missing_keys_are_errors():
+def test_unknown_and_missing_keys_are_errors():
   defaults = dict(peak=dataclasses.MISSING, warmup=dataclasses.MISSING)
   check = functools.partial(config_lib.check_keys, "s", defaults=defaults)
   assert check(dict(peak=2, warmup=3)) is None
@@ -273,10 +278,10 @@ def test_unread_and_missing_keys_are_errors():
 
 
 def test_a_restart_may_change_what_does_not_change_the_run():
-  old_config, new_config = open_with_flags("log", every=7)
+  old_config, new_config = original_and_changed("log", every=7)
   lines = config_lib.check_restart(old_config, new_config, {})
   assert lines == [f"config.log.every: {old_config['log']['every']} -> 7"]
-  old_config, new_config = open_with_flags("optimizer", b1=0.8)
+  old_config, new_config = original_and_changed("optimizer", b1=0.8)
   new_config["total_steps"] = 5
   with pytest.raises(ValueError, match="optimizer.b1.*total_steps"):
     config_lib.check_restart(old_config, new_config, {})
@@ -284,7 +289,7 @@ def test_a_restart_may_change_what_does_not_change_the_run():
 
 
 @pytest.mark.parametrize(
-  "name, section, key, other",
+  "name, section, key, other_value",
   [
     ("bert:base", "data", "static_masks", 3),
     ("bert:base", "data", "cased", True),
@@ -298,8 +303,8 @@ def test_a_restart_may_change_what_does_not_change_the_run():
     ("glue:sst2", "data", "group", False),
   ],
 )
-def test_a_restart_may_have_keys_that_the_run_is_older_than(
-  name, section, key, other
+def test_a_restart_may_have_newer_keys_with_their_defaults(
+  name, section, key, other_value
 ):
   """A key that the old config lacks may have its default, but nothing else."""
   old_config = configs.load_defaults(name)
@@ -319,28 +324,28 @@ def test_a_restart_may_have_keys_that_the_run_is_older_than(
   default = default_values
   for name in [*section.split("."), key]:
     default = default[name]
-  assert default != other
+  assert default != other_value
   new_section[key] = default
   assert config_lib.check_restart(old_config, new_config, default_values) == []
-  new_section[key] = other
+  new_section[key] = other_value
   with pytest.raises(ValueError, match=rf"config.{section}.{key}: .* -> "):
     config_lib.check_restart(old_config, new_config, default_values)
   # If the old config has the key, its value there counts, not the default.
-  old_section[key] = other
+  old_section[key] = other_value
   new_section[key] = default
   with pytest.raises(ValueError, match=rf"config.{section}.{key}: "):
     config_lib.check_restart(old_config, new_config, default_values)
 
 
-def test_a_run_of_before_a_key_goes_on(
-  folder, tmp_path, compilation_cache, capsys
+def test_a_run_without_newer_keys_continues(
+  data_folder, tmp_path, compilation_cache, capsys
 ):
   """The run's config.json lacks keys that were added to the program later.
 
   The run continues, and prints no line about these keys.
   """
   workdir = tmp_path / "run"
-  config = shrink_config(configs.load_defaults(BERT), folder)
+  config = shrink_config(configs.load_defaults(BERT), data_folder)
   config["phases"] = {}
   config["data"] |= dict(length=32, max_predictions=5)
   train.run(config | {"total_steps": 2}, str(workdir))
@@ -364,26 +369,33 @@ def test_a_run_of_before_a_key_goes_on(
 
 
 # The tests train one config of each objective and family, and build the others.
-TRAINED = ("bert:base", "roberta:base")
-TRAINED_SLOW = ("spanbert:base", "albert:base_v1", "electra:small", "gpt:gpt1")
+TRAINED_CONFIGS = ("bert:base", "roberta:base")
+SLOW_TRAINED_CONFIGS = (
+  "spanbert:base",
+  "albert:base_v1",
+  "electra:small",
+  "gpt:gpt1",
+)
 
 
 @pytest.mark.parametrize(
   "name",
   [
-    pytest.param(name, marks=[pytest.mark.slow] * (name in TRAINED_SLOW))
+    pytest.param(
+      name, marks=[pytest.mark.slow] * (name in SLOW_TRAINED_CONFIGS)
+    )
     for name in CONFIGS
   ],
 )
-def test_every_config_is_loaded_and_stepped(
-  name, folder, tmp_path, compilation_cache
+def test_every_config_trains_or_builds(
+  name, data_folder, tmp_path, compilation_cache
 ):
   """A run's config.json has its config, and the values from its data."""
   for word in ("Paper:", "hardware:", "Command:"):
     assert word in config_file_text(name), f"{name}: its file has no {word!r}"
-  config = shrink_config(configs.load_defaults(name), folder)
+  config = shrink_config(configs.load_defaults(name), data_folder)
   config_lib.parse(config)
-  if name not in TRAINED + TRAINED_SLOW:
+  if name not in TRAINED_CONFIGS + SLOW_TRAINED_CONFIGS:
     setup = building.build(config_lib.parse(config))
     assert setup.config.model.vocab_size == 64
     assert all(f.data.read(0, 8)["input_ids"].size for f in setup.feeds)
@@ -406,42 +418,42 @@ def test_every_config_is_loaded_and_stepped(
     )
 
 
-def test_half_of_the_second_sentences_random(
-  folder, tmp_path, compilation_cache, monkeypatch
+def test_random_share_may_be_a_number(
+  data_folder, tmp_path, compilation_cache, monkeypatch
 ):
   """A flag may give a number for a key whose default is text."""
   config = configs.read(BERT, [("data.random_share", "0.5")])
-  config = shrink_config(config, folder)
+  config = shrink_config(config, data_folder)
   assert int(train.run(config, str(tmp_path / "run")).step) == 4
   saved_config = json.loads((tmp_path / "run" / "config.json").read_text())
   assert saved_config["data"]["random_share"] == "0.5"
 
 
-def test_vocabulary_of_another_size_is_refused(folder, tmp_path):
-  config = shrink_config(configs.load_defaults(BERT), folder)
+def test_vocabulary_of_another_size_is_refused(data_folder, tmp_path):
+  config = shrink_config(configs.load_defaults(BERT), data_folder)
   config["model"]["vocab_size"] = 100
   with pytest.raises(ValueError, match="vocab_size=100.*it is 64"):
     train.run(config, str(tmp_path / "run"))
 
 
-def test_data_of_the_other_case_is_refused(folder, tmp_path):
-  config = shrink_config(configs.load_defaults(BERT), folder)
+def test_data_of_the_other_case_is_refused(data_folder, tmp_path):
+  config = shrink_config(configs.load_defaults(BERT), data_folder)
   config["data"]["cased"] = True
   with pytest.raises(ValueError, match="config.data.cased=False, or prepare"):
     train.run(config, str(tmp_path / "run"))
 
 
-def test_rows_longer_than_the_position_table_are_refused(folder, tmp_path):
-  config = shrink_config(configs.load_defaults(BERT), folder)
+def test_rows_longer_than_the_position_table_are_refused(data_folder, tmp_path):
+  config = shrink_config(configs.load_defaults(BERT), data_folder)
   config["model"]["max_positions"] = 16
   with pytest.raises(ValueError, match="length 32.*max_positions=16"):
     train.run(config, str(tmp_path / "run"))
 
 
-def test_two_runs_in_one_folder_are_refused(folder, tmp_path):
+def test_two_runs_in_one_folder_are_refused(data_folder, tmp_path):
   from bert_jax.training import workdir
 
-  config = shrink_config(configs.load_defaults(BERT), folder)
+  config = shrink_config(configs.load_defaults(BERT), data_folder)
   with (
     workdir.lock(str(tmp_path)),
     pytest.raises(ValueError, match="another run"),
@@ -450,8 +462,8 @@ def test_two_runs_in_one_folder_are_refused(folder, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["bert:tiny", "small:distil_cpu"])
-def test_build_changes_nothing_that_it_was_given(name, folder):
-  config = shrink_config(configs.load_defaults(name), folder)
+def test_build_does_not_change_its_config(name, data_folder):
+  config = shrink_config(configs.load_defaults(name), data_folder)
   original_config = copy.deepcopy(config)
   setup = building.build(config_lib.parse(config))
   assert config == original_config
@@ -460,7 +472,7 @@ def test_build_changes_nothing_that_it_was_given(name, folder):
 
 
 @pytest.mark.parametrize(
-  "key, value, words",
+  "key, value, pattern",
   [
     ("schedule.peek", 1.0, "config.schedule.peek is not a key; .* mean peak"),
     ("log.evry", 5, "config.log.evry is not a key; did you mean every"),
@@ -471,14 +483,14 @@ def test_build_changes_nothing_that_it_was_given(name, folder):
     ("init_from", None, "config.init_from=None must be text."),
   ],
 )
-def test_a_key_or_type_that_a_section_has_not(key, value, words):
+def test_an_unknown_key_or_a_wrong_type_is_refused(key, value, pattern):
   config = configs.load_defaults(BERT)
   *sections, last_name = key.split(".")
   section = config
   for name in sections:
     section = section[name]
   section[last_name] = value
-  with pytest.raises(UserError, match=words):
+  with pytest.raises(UserError, match=pattern):
     config_lib.parse(config)
 
 
@@ -495,11 +507,11 @@ def test_a_parsed_config_is_frozen():
     run.data.other_keys["short_probability"] = 0.2
 
 
-def test_a_run_takes_a_config_dict_and_changes_nothing(tmp_path):
+def test_a_run_takes_a_config_dict_and_does_not_change_it(tmp_path):
   """A ConfigDict is read like a dict, so both give the same first error."""
   config = config_files.open_config("own")
   original_dict = config.to_dict()
-  for form in (config, config.to_dict()):
+  for same_config in (config, config.to_dict()):
     with pytest.raises(UserError, match="data.path is empty"):
-      train.run(form, str(tmp_path))
+      train.run(same_config, str(tmp_path))
   assert config.to_dict() == original_dict

@@ -21,21 +21,21 @@ from bert_jax.training import setup as building
 pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 ROOT = str(pathlib.Path(__file__).parents[2])
-MASKS = [
+MASKING_FLAGS = [
   f"data.masking={kind}" for kind in ("token", "whole_word", "ngram", "span")
 ]
-FLAGS_OF_README = (*MASKS, "data.max_sequences=8", "data.static_masks=10")
+README_FLAGS = (*MASKING_FLAGS, "data.max_sequences=8", "data.static_masks=10")
 
 
-def open_config(path, *given):
+def open_config(path, *flags):
   """Returns the config of a command line."""
-  return configs.read(path, [flag.split("=", 1) for flag in given])
+  return configs.read(path, [flag.split("=", 1) for flag in flags])
 
 
-def open_with_vocabulary(path, *given):
+def parse_with_published_vocabulary(path, *flags):
   """Returns a command line's config, with the published vocabulary size."""
   return topologies.with_published_vocabulary(
-    config_lib.parse(open_config(path, *given))
+    config_lib.parse(open_config(path, *flags))
   )
 
 
@@ -45,55 +45,59 @@ def shapes_of_phases(config):
   return [topologies.batch_shapes(vocab_size, p) for p in phases.plan(config)]
 
 
-def test_readme_names_these():
+def test_the_readme_has_these_flags():
   text = (pathlib.Path(ROOT) / "README.md").read_text("utf-8")
-  for flag in FLAGS_OF_README[len(MASKS) :]:
+  for flag in README_FLAGS[len(MASKING_FLAGS) :]:
     assert f"`{flag}`" in text
-  for flag in MASKS:
+  for flag in MASKING_FLAGS:
     assert f"`{flag.partition('=')[2]}`" in text
 
 
 @pytest.mark.parametrize("name", PRETRAINING_CONFIGS)
-def test_flags_of_the_readme(name):
+def test_a_config_takes_a_flag_or_says_why_not(name):
   """A config accepts the flag, or an error names the builders that use it."""
   builder = configs.load_defaults(name)["data"]["builder"]
   allowed_flags = {"lm": ("data.max_sequences=8",), "elmo": ()}
-  for flag in FLAGS_OF_README:
-    if flag in allowed_flags.get(builder, FLAGS_OF_README):
-      config = open_with_vocabulary(name, flag)
-      if config.data.smoothing and flag in MASKS[1:]:
+  for flag in README_FLAGS:
+    if flag in allowed_flags.get(builder, README_FLAGS):
+      config = parse_with_published_vocabulary(name, flag)
+      if config.data.smoothing and flag in MASKING_FLAGS[1:]:
         with pytest.raises(ValueError, match="; set smoothing=0 for equal"):
           shapes_of_phases(config)
-        config = open_with_vocabulary(name, flag, "data.smoothing=0.0")
+        config = parse_with_published_vocabulary(
+          name, flag, "data.smoothing=0.0"
+        )
       if builder == "full_sentences" and "max_sequences" in flag:
         with pytest.raises(ValueError, match="builder doc_sentences, whose"):
           shapes_of_phases(config)
-        config = open_with_vocabulary(name, flag, "data.builder=doc_sentences")
+        config = parse_with_published_vocabulary(
+          name, flag, "data.builder=doc_sentences"
+        )
       for batch in shapes_of_phases(config):
         assert ("position_ids" in batch) == ("max_sequences" in flag)
       continue
     with pytest.raises(UserError) as error:
-      open_with_vocabulary(name, flag)
+      parse_with_published_vocabulary(name, flag)
     key = flag.partition("=")[0]
-    start = f"config.{key}: {name} has no such key: data.builder="
+    message_start = f"config.{key}: {name} has no such key: data.builder="
     message = str(error.value)
     assert message.startswith(
-      f"{start}{builder} does not use this key; choose a"
+      f"{message_start}{builder} does not use this key; choose a"
     )
     assert "bert_pairs" in message and message.endswith(
       "doc_sentences" + (", lm." if "max_sequences" in flag else ".")
     )
 
 
-PACKED = [n for n in PRETRAINING_CONFIGS if "elmo" not in n]
+CONFIGS_OF_PACKABLE_ROWS = [n for n in PRETRAINING_CONFIGS if "elmo" not in n]
 
 
-@pytest.mark.parametrize("name", PACKED)
+@pytest.mark.parametrize("name", CONFIGS_OF_PACKABLE_ROWS)
 def test_packed_rows_fit_the_objective(name):
   flags = ["data.max_sequences=8"]
   if "roberta" in name:
     flags.append("data.builder=doc_sentences")
-  config = open_with_vocabulary(name, *flags)
+  config = parse_with_published_vocabulary(name, *flags)
   objective, _, _ = building.make_objective_and_optimizer(config)
   for batch in shapes_of_phases(config):
     assert batch["position_ids"].shape == batch["input_ids"].shape
@@ -102,7 +106,7 @@ def test_packed_rows_fit_the_objective(name):
     assert set(objective.coefficients) <= set(weights)
 
 
-def test_packed_roberta_from_the_command_line(tmp_path, compilation_cache):
+def test_packed_roberta_trains_with_less_padding(tmp_path, compilation_cache):
   """The run trains, and packed rows have less padding than single rows."""
   folder = write_prepared(
     tmp_path / "p", random_documents(60, 0), random_documents(9, 1)
@@ -126,7 +130,7 @@ def test_packed_roberta_from_the_command_line(tmp_path, compilation_cache):
 
 
 @pytest.mark.parametrize(
-  "name, flag, words",
+  "name, flag, pattern",
   [
     (
       "small:roberta_cpu",
@@ -154,9 +158,11 @@ def test_packed_roberta_from_the_command_line(tmp_path, compilation_cache):
     ),
   ],
 )
-def test_rows_that_an_objective_cannot_train_on(name, flag, words):
-  with pytest.raises(ValueError, match=words):
-    open_with_vocabulary(name, flag)
+def test_rows_that_an_objective_cannot_train_on_are_refused(
+  name, flag, pattern
+):
+  with pytest.raises(ValueError, match=pattern):
+    parse_with_published_vocabulary(name, flag)
 
 
 def test_every_objective_of_text_names_its_builders():
@@ -168,7 +174,7 @@ def test_every_objective_of_text_names_its_builders():
 
 @pytest.mark.parametrize("builder", RECIPES)
 @pytest.mark.parametrize("name", config_lib.OBJECTIVE_BUILDERS)
-def test_what_is_refused_is_what_would_fail(builder, name):
+def test_a_builder_is_refused_only_if_it_lacks_keys(builder, name):
   """`check_builder` refuses builders whose batches an objective cannot use."""
   needed_keys = {
     "lm": {"lm_ids"},
@@ -197,11 +203,11 @@ def test_what_is_refused_is_what_would_fail(builder, name):
           config_lib.check_builder(objective, builder, family)
 
 
-def test_a_boundary_objective_needs_spans():
+def test_span_boundaries_need_masked_spans():
   path = "small:spanbert_cpu"
-  config = open_with_vocabulary(path, "data.masking=token")
+  config = parse_with_published_vocabulary(path, "data.masking=token")
   objective, _, _ = building.make_objective_and_optimizer(config)
   (batch,) = shapes_of_phases(config)
-  words = "set data.masking=span, or objective.span_boundary=False"
-  with pytest.raises(ValueError, match=words):
+  pattern = "set data.masking=span, or objective.span_boundary=False"
+  with pytest.raises(ValueError, match=pattern):
     jax.eval_shape(objective.init, jax.random.key(0), batch)

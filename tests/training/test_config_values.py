@@ -23,13 +23,13 @@ from bert_jax.weights import run_config
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def flatten(config: ConfigDict, prefix: str = "") -> dict[str, Any]:
+def values_of(config: ConfigDict, prefix: str = "") -> dict[str, Any]:
   """Returns the values of a config in the form of the JSON file."""
   values: dict[str, Any] = {}
   for key, setting in config.items(preserve_field_references=True):
     name = prefix + key
     if isinstance(setting, ConfigDict) and setting:
-      values |= flatten(setting, f"{name}.")
+      values |= values_of(setting, f"{name}.")
     elif isinstance(setting, ConfigDict):
       values[name] = {}
     elif isinstance(setting, FieldReference):
@@ -42,9 +42,9 @@ def flatten(config: ConfigDict, prefix: str = "") -> dict[str, Any]:
   return values
 
 
-def line(name: str) -> str:
+def table_line(name: str) -> str:
   """Returns the line of a config in config_values.json."""
-  config_values = flatten(config_files.open_config(name))
+  config_values = values_of(config_files.open_config(name))
   values = json.dumps(config_values, sort_keys=True, separators=(",", ":"))
   return f"{json.dumps(name)}: {values}"
 
@@ -52,7 +52,7 @@ def line(name: str) -> str:
 @pytest.mark.parametrize("name", CONFIG_VALUES)
 def test_a_config_has_the_same_keys_values_and_types(name):
   # Compare as JSON, where 1 differs from 1.0 and from True.
-  values = json.loads(json.dumps(flatten(config_files.open_config(name))))
+  values = json.loads(json.dumps(values_of(config_files.open_config(name))))
   assert values == CONFIG_VALUES[name]
   for key, setting in values.items():
     assert type(setting) is type(CONFIG_VALUES[name][key]), key
@@ -64,12 +64,16 @@ FILES = sorted(
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_a_wrong_name_is_answered_with_all_names(file):
+def test_a_wrong_name_gives_all_names(file):
   with pytest.raises(UserError) as error:
     config_files.open_config(f"{file}:no such")
-  start = f"--config={file}:no such: 'no such' is not a name of this file; "
-  assert str(error.value).startswith(f"{start}choose ")
-  listed_names = str(error.value).removeprefix(f"{start}choose ").strip(".")
+  message_start = (
+    f"--config={file}:no such: 'no such' is not a name of this file; "
+  )
+  assert str(error.value).startswith(f"{message_start}choose ")
+  listed_names = (
+    str(error.value).removeprefix(f"{message_start}choose ").strip(".")
+  )
   # "race,gpt1" is RACE with the settings of another family.
   names = {name for name in listed_names.split(", ") if "," not in name}
   assert names == {
@@ -92,7 +96,7 @@ def test_the_nearest_name_comes_first():
     config_files.open_config("configs/bart.py:base")
 
 
-def test_a_path_of_the_pages_names_the_installed_recipe(tmp_path, monkeypatch):
+def test_a_missing_path_names_the_installed_config(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   with pytest.raises(
     UserError, match=r"pass --config=bert:mini, which is installed\."
@@ -198,13 +202,13 @@ def test_every_file_has_a_name_in_the_table():
     ),
   ],
 )
-def test_settings_of_other_families(name, values):
+def test_other_families_have_their_published_settings(name, values):
   """The numbers are from the papers that the config files name."""
   all_values = run_config.flatten(config_files.open_config(name).to_dict())
   assert {key: all_values[key] for key in values} == values
 
 
-def test_a_whole_config_as_text():
+def test_flat_text_has_a_line_for_each_key():
   lines = config_files.flat_text(config_files.open_config("own")).splitlines()
   assert (
     len(lines) == len(CONFIG_VALUES["own"]) - 1
@@ -213,7 +217,7 @@ def test_a_whole_config_as_text():
   assert "data.buckets = (16, 32, 48, 64, 96, 128)" in lines
 
 
-def test_a_wheel_has_the_recipes(tmp_path):
+def test_a_wheel_has_the_configs(tmp_path):
   """`--config bert:base` works from an installed package in any folder."""
   wheel_arguments = ["bdist_wheel", "--quiet", "--dist-dir", str(tmp_path)]
   command = [sys.executable, "setup.py", "build", "--build-base"]
@@ -241,4 +245,4 @@ def test_a_wheel_has_the_recipes(tmp_path):
 
 
 if __name__ == "__main__":
-  print("\n".join(map(line, sys.argv[1:])))
+  print("\n".join(map(table_line, sys.argv[1:])))

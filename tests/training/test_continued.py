@@ -45,7 +45,7 @@ pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
+def data_folder(tmp_path_factory):
   """Prepares a text. Its vocabulary has "new" and "##er"; "newer" is last."""
   path = tmp_path_factory.mktemp("data") / "prepared"
   write_prepared(path, random_documents(40, 0), random_documents(6, 1))
@@ -59,19 +59,19 @@ def prepared(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def models(prepared, tmp_path_factory):
+def model_path_of(data_folder, tmp_path_factory):
   """Returns a function: family -> folder of its model, written only once."""
 
   @functools.cache
   def write(family):
     path = tmp_path_factory.mktemp(family) / "model"
-    continued.write_reference(path, family, prepared / "vocab.txt")
+    continued.write_reference(path, family, data_folder / "vocab.txt")
     return str(path)
 
   return write
 
 
-def written_config(config):
+def config_json_of(config):
   """Returns the content of config.json that a run with this config writes."""
   setup = building.build(config_lib.parse(config))
   return config_lib.to_json(config, setup.config)
@@ -95,7 +95,7 @@ def assert_equal_arrays(arrays, others, names):
     np.testing.assert_array_equal(arrays[name], others[name], name)
 
 
-def compare_losses(rows, losses):
+def assert_losses_agree(rows, losses):
   """Compares the losses of all steps; the first step's tolerance is smaller."""
   assert len(rows) == len(losses) > 0
   for step, (row, reference) in enumerate(zip(rows, losses, strict=True)):
@@ -113,16 +113,18 @@ def compare_losses(rows, losses):
   ],
 )
 def test_twenty_steps_equal_those_of_transformers(
-  family, models, prepared, tmp_path, capsys
+  family, model_path_of, data_folder, tmp_path, capsys
 ):
-  config = continued.config_of(family, prepared, models(family))
+  config = continued.config_of(family, data_folder, model_path_of(family))
   rows, config = continued.run_config(config, tmp_path / "run")
   model = continued.write_reference(
-    tmp_path / "again", family, prepared / "vocab.txt"
+    tmp_path / "again", family, data_folder / "vocab.txt"
   )
   rates = [row["learning_rate"] for row in rows]
   assert len(rates) == 20
-  compare_losses(rows, continued.train_reference(model, family, config, rates))
+  assert_losses_agree(
+    rows, continued.train_reference(model, family, config, rates)
+  )
   text = capsys.readouterr().out
   assert "newly initialized: none" in text and "not used: none" in text
   assert "hidden=16" in text and "not those of model.variant" in text
@@ -136,39 +138,41 @@ def test_twenty_steps_equal_those_of_transformers(
     for name in FAMILIES
   ],
 )
-@pytest.mark.parametrize("how", ["mean", "drawn"])
+@pytest.mark.parametrize("method", ["mean", "drawn"])
 def test_a_longer_vocabulary_trains_as_in_transformers(
-  family, how, prepared, tmp_path, capsys
+  family, method, data_folder, tmp_path, capsys
 ):
   """The vocabulary of the data has one piece that the model lacks: "newer".
 
   The model's tokenizer splits this word into "new" and "##er".
   """
-  pieces = (prepared / "vocab.txt").read_text().split()
+  pieces = (data_folder / "vocab.txt").read_text().split()
   short_vocabulary = tmp_path / "vocab.txt"
   short_vocabulary.write_text("\n".join(pieces[:-1]) + "\n")
   size = len(pieces)
   model = continued.write_reference(
     tmp_path / "model", family, short_vocabulary, size - 1
   )
-  changes = {"init_new_rows": how, "total_steps": 1}
-  config = continued.config_of(family, prepared, tmp_path / "model", **changes)
+  changes = {"init_new_rows": method, "total_steps": 1}
+  config = continued.config_of(
+    family, data_folder, tmp_path / "model", **changes
+  )
   arrays, lines = start_run(config, capsys)
   origins = {"mean": "each the mean of old rows", "drawn": "all random"}
-  line = f"new rows of the word table: 1 ('newer'), {origins[how]}"
+  line = f"new rows of the word table: 1 ('newer'), {origins[method]}"
   assert line in lines
   table_path = (
     WORD_TABLE.removeprefix("encoder/") if family == "electra" else WORD_TABLE
   )
   table = arrays[table_path]
   assert len(table) == size
-  if how == "mean":
+  if method == "mean":
     np.testing.assert_allclose(table[-1], table[[10, 11]].mean(0), rtol=1e-6)
     if "mlm/bias" in arrays:
       bias = arrays["mlm/bias"]
       assert bias[-1] == pytest.approx(bias[[10, 11]].mean(), rel=1e-6)
   else:
-    drawn_arrays, _ = start_run(written_config(config) | {"init_from": ""})
+    drawn_arrays, _ = start_run(config_json_of(config) | {"init_from": ""})
     np.testing.assert_array_equal(table[-1], drawn_arrays[table_path][-1])
     if "mlm/bias" in arrays:
       assert arrays["mlm/bias"][-1] == drawn_arrays["mlm/bias"][-1] == 0
@@ -177,13 +181,13 @@ def test_a_longer_vocabulary_trains_as_in_transformers(
   longer_model = continued.add_piece(
     model, table[-1], None if bias is None else bias[-1]
   )
-  compare_losses(
+  assert_losses_agree(
     rows, continued.train_reference(longer_model, family, config, [0.0])
   )
 
 
 @pytest.mark.parametrize(
-  "name, new",
+  "name, new_heads",
   [
     ("BertModel", {"mlm", "pair"}),
     pytest.param("BertForMaskedLM", {"pooler", "pair"}, marks=pytest.mark.slow),
@@ -194,33 +198,37 @@ def test_a_longer_vocabulary_trains_as_in_transformers(
     ),
   ],
 )
-def test_heads_that_a_model_lacks_are_drawn_and_named(
-  prepared, tmp_path, capsys, name, new
+def test_heads_that_a_model_lacks_are_initialized_and_named(
+  data_folder, tmp_path, capsys, name, new_heads
 ):
   sizes = continued.REFERENCES["bert"][1] | {"vocab_size": 64}
   continued.build_reference(name, sizes).save_pretrained(tmp_path / "hf")
-  shutil.copy(prepared / "vocab.txt", tmp_path / "hf")
-  config = continued.config_of("bert", prepared, tmp_path / "hf")
+  shutil.copy(data_folder / "vocab.txt", tmp_path / "hf")
+  config = continued.config_of("bert", data_folder, tmp_path / "hf")
   arrays, lines = start_run(config, capsys)
   weights = hf.read(str(tmp_path / "hf"), "bert")
-  heads = {n for n in arrays if n.split("/")[0] in new}
-  assert {n.split("/")[0] for n in heads} == new
+  heads = {n for n in arrays if n.split("/")[0] in new_heads}
+  assert {n.split("/")[0] for n in heads} == new_heads
   assert_equal_arrays(arrays, weights.arrays, arrays.keys() - heads)
   report = dict(line.split(": ", 1) for line in lines if ": " in line)
-  for head in new:
+  for head in new_heads:
     assert head in report["newly initialized"] and head not in report["taken"]
-  classifier = "classifier" in "".join(weights.arrays)
-  assert ("classifier" in report["not used"]) == classifier
+  has_classifier = "classifier" in "".join(weights.arrays)
+  assert ("classifier" in report["not used"]) == has_classifier
   # The new heads equal those of a run of this size without `init_from`.
-  model = written_config(config)["model"] | config["model"]
+  model = config_json_of(config)["model"] | config["model"]
   config = config | {"init_from": "", "model": model}
   drawn_arrays, _ = start_run(config)
   assert_equal_arrays(arrays, drawn_arrays, heads)
 
 
-def test_a_key_that_contradicts_the_model_is_refused(prepared, models):
+def test_a_key_that_contradicts_the_model_is_refused(
+  data_folder, model_path_of
+):
   changes = {"model.hidden": 32, "model.activation": "relu"}
-  config = continued.config_of("gpt", prepared, models("gpt"), **changes)
+  config = continued.config_of(
+    "gpt", data_folder, model_path_of("gpt"), **changes
+  )
   pattern = (
     "model.activation='relu', model.hidden=32, but.*gelu_new', hidden=16"
   )
@@ -229,14 +237,16 @@ def test_a_key_that_contradicts_the_model_is_refused(prepared, models):
 
 
 @pytest.mark.slow
-def test_a_restart_does_not_need_the_model(prepared, models, tmp_path):
+def test_a_restart_does_not_need_the_model(
+  data_folder, model_path_of, tmp_path
+):
   """A run stops after step 2. Then `init_from` is deleted, or left empty."""
   model_copy = tmp_path / "model"
-  shutil.copytree(models("gpt"), model_copy)
+  shutil.copytree(model_path_of("gpt"), model_copy)
 
   def config(path=model_copy):
     changes = {"total_steps": 4, "checkpoint.every": 2}
-    return continued.config_of("gpt", prepared, path, **changes)
+    return continued.config_of("gpt", data_folder, path, **changes)
 
   rows, _ = continued.run_config(config(), tmp_path / "whole")
   shutil.rmtree(model_copy)
@@ -250,14 +260,16 @@ def test_a_restart_does_not_need_the_model(prepared, models, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_starts_from_a_step_of_another_run(
-  prepared, models, tmp_path, capsys
+  data_folder, model_path_of, tmp_path, capsys
 ):
   changes = {"total_steps": 4, "checkpoint.every": 2}
-  config = continued.config_of("gpt", prepared, models("gpt"), **changes)
+  config = continued.config_of(
+    "gpt", data_folder, model_path_of("gpt"), **changes
+  )
   continued.run_config(config, tmp_path / "run")
   for name, step in (("@2", 2), ("", 4)):
     path = f"{tmp_path / 'run'}{name}"
-    config = continued.config_of("gpt", prepared, path)
+    config = continued.config_of("gpt", data_folder, path)
     capsys.readouterr()
     arrays, lines = start_run(config, capsys)
     assert (

@@ -25,9 +25,9 @@ from bert_jax.weights.load import open_model
 from bert_jax.weights.run_config import flatten
 
 ROOT = str(pathlib.Path(__file__).parents[2])
-TOTAL, HALF = 6, 3
-TINY = {
-  "total_steps": TOTAL,
+TOTAL_STEPS, HALF_STEPS = 6, 3
+TINY_VALUES = {
+  "total_steps": TOTAL_STEPS,
   "batch_size": 4,
   "data.streams": 4,
   "data.length": 6,
@@ -38,13 +38,13 @@ TINY = {
   "model.dtype": "float32",
   "objective.negatives": 10,
   "log.every": 1,
-  "evaluate.every": HALF,
+  "evaluate.every": HALF_STEPS,
   "evaluate.examples": 16,
-  "checkpoint.every": HALF,
+  "checkpoint.every": HALF_STEPS,
 }
 # The sources are Peters et al. 2018, and bin/train_elmo.py and bilm/training.py
 # of allenai/bilm-tf.
-PUBLISHED = {
+PUBLISHED_VALUES = {
   "batch_size": 3 * 128,
   "data.length": 20,
   "data.streams": 3 * 128,
@@ -65,7 +65,7 @@ PUBLISHED = {
 }
 
 
-def load(name, changes):
+def load_config(name, changes):
   config = configs.load_defaults(name)
   set_values(config, changes)
   config_lib.parse(config)
@@ -73,7 +73,7 @@ def load(name, changes):
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
+def data_folder(tmp_path_factory):
   """Returns a folder of sentences such as "w18 w19 w20"; w20 is unknown."""
   path = tmp_path_factory.mktemp("elmo")
   vocabulary = [f"w{i}" for i in range(20)]
@@ -101,20 +101,24 @@ def prepared(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def finished_run(prepared, tmp_path_factory, fast_compilation):
+def finished_run(data_folder, tmp_path_factory, fast_compilation):
   """Returns the folder of a run, and its last state."""
   workdir = tmp_path_factory.mktemp("run") / "run"
-  config = load("elmo:original", TINY | {"data.path": prepared})
+  config = load_config(
+    "elmo:original", TINY_VALUES | {"data.path": data_folder}
+  )
   return workdir, train.run(config, str(workdir))
 
 
-def test_restart_is_exact(prepared, finished_run, tmp_path):
+def test_restart_is_exact(data_folder, finished_run, tmp_path):
   """After a restart, the states of the LSTMs are exact, too."""
   workdir, state = finished_run
   run_copy = tmp_path / "run"
   shutil.copytree(workdir, run_copy)
-  shutil.rmtree(run_copy / "checkpoints" / str(TOTAL))
-  config = load("elmo:original", TINY | {"data.path": prepared})
+  shutil.rmtree(run_copy / "checkpoints" / str(TOTAL_STEPS))
+  config = load_config(
+    "elmo:original", TINY_VALUES | {"data.path": data_folder}
+  )
   new_state = train.run(config, str(run_copy))
   assert jax.tree.leaves(state.carry)
   jax.tree.map(np.testing.assert_array_equal, state, new_state)
@@ -133,11 +137,11 @@ def test_restart_is_exact(prepared, finished_run, tmp_path):
   assert {row["padding"] for row in train_rows} == {0.0}
 
 
-def test_two_phases_and_a_restart_within_the_second(prepared, tmp_path):
+def test_two_phases_and_a_restart_within_the_second(data_folder, tmp_path):
   """Each row is a stretch of text, whose length differs by phase."""
-  changes = TINY | {"data.path": prepared, "data.streams": 0}
+  changes = TINY_VALUES | {"data.path": data_folder, "data.streams": 0}
   changes |= {"objective.negatives": 0, "checkpoint.every": 2}
-  config = load("small:elmo_cpu", changes)
+  config = load_config("small:elmo_cpu", changes)
   del config["data"]["length"]
   scales = dict(batch_scale=1.0, micro_scale=1)
   config["phases"] = dict(
@@ -147,9 +151,9 @@ def test_two_phases_and_a_restart_within_the_second(prepared, tmp_path):
   full_run, run_copy = tmp_path / "whole", tmp_path / "again"
   state = train.run(copy.deepcopy(config), str(full_run))
   shutil.copytree(full_run, run_copy)
-  shutil.rmtree(run_copy / "checkpoints" / str(TOTAL))
+  shutil.rmtree(run_copy / "checkpoints" / str(TOTAL_STEPS))
   new_state = train.run(copy.deepcopy(config), str(run_copy))
-  assert int(state.step) == TOTAL
+  assert int(state.step) == TOTAL_STEPS
   jax.tree.map(np.testing.assert_array_equal, state, new_state)
   assert untimed_rows(full_run) == untimed_rows(run_copy)
   setup = building.build(config_lib.parse(config))
@@ -157,14 +161,21 @@ def test_two_phases_and_a_restart_within_the_second(prepared, tmp_path):
   assert lengths == [5, 8]
 
 
-def test_last_lines_of_a_run(prepared, finished_run, capsys):
+def test_last_lines_compare_losses_with_guessing(
+  data_folder, finished_run, capsys
+):
   """Each loss is printed beside that of guessing words by their frequency."""
   workdir, _ = finished_run
-  train.run(load("elmo:original", TINY | {"data.path": prepared}), str(workdir))
+  train.run(
+    load_config("elmo:original", TINY_VALUES | {"data.path": data_folder}),
+    str(workdir),
+  )
   printed = capsys.readouterr().out
-  counts = reader.open_prepared(prepared).unigrams
+  counts = reader.open_prepared(data_folder).unigrams
   assert counts[words.BEGIN_ID] == counts[words.END_ID] > 0
-  heldout = loader.open_heldout(prepared, "elmo", length=6, streams=4, limit=16)
+  heldout = loader.open_heldout(
+    data_folder, "elmo", length=6, streams=4, limit=16
+  )
   batch = heldout.read(0, len(heldout))
   last_row = [
     row for row in untimed_rows(workdir) if row["split"] == "heldout"
@@ -201,28 +212,28 @@ def test_a_run_is_loaded_as_an_encoder(finished_run):
   assert loaded_model.tokenizer.encode("w1 w2").tokens == ["w1", "w2"]
 
 
-def test_the_published_numbers():
-  config = load("elmo:original", {})
+def test_the_config_has_the_published_numbers():
+  config = load_config("elmo:original", {})
   values = flatten(config)
-  assert {key: values[key] for key in PUBLISHED} == PUBLISHED
+  assert {key: values[key] for key in PUBLISHED_VALUES} == PUBLISHED_VALUES
   # The run takes 10 epochs of the 1B Word Benchmark's training text.
   assert values["total_steps"] == 10 * (768_648_884 // (384 * 20))
   with pytest.raises(ValueError, match="streams=384 must be batch_size=8"):
-    load("elmo:original", {"batch_size": 8})
+    load_config("elmo:original", {"batch_size": 8})
   with pytest.raises(ValueError, match="micro_batches=1"):
-    load("elmo:original", {"micro_batches": 2})
+    load_config("elmo:original", {"micro_batches": 2})
 
 
-def test_every_config_is_loaded_and_built(prepared):
+def test_every_config_is_loaded_and_built(data_folder):
   names = [name for name in PRETRAINING_CONFIGS if "elmo" in name]
   assert len(names) == 3
   for name in names:
     for word in ("Paper:", "hardware:", "Command:"):
       assert word in config_file_text(name), f"{name}: its file has no {word!r}"
-    changes = dict(TINY, **{"data.path": prepared})
+    changes = dict(TINY_VALUES, **{"data.path": data_folder})
     if name != "elmo:original":
       changes |= {"data.streams": 0, "objective.negatives": 0}
-    config = load(name, changes)
+    config = load_config(name, changes)
     setup = building.build(config_lib.parse(config))
     assert setup.config.model.vocab_size == 23
     assert all(f.data.read(0, 8)["char_ids"].size for f in setup.feeds)
@@ -230,7 +241,7 @@ def test_every_config_is_loaded_and_built(prepared):
 
 def test_the_published_model_has_93_6_million_parameters():
   """The count leaves the softmax out. Every axis name has a sharding rule."""
-  model = load("elmo:original", {"model.vocab_size": 793_471})["model"]
+  model = load_config("elmo:original", {"model.vocab_size": 793_471})["model"]
   objective = objectives.build("elmo", model, {})
   shape = jax.ShapeDtypeStruct
   batch = {"char_ids": shape((2, 4, 50), "int32")}

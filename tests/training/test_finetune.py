@@ -50,7 +50,7 @@ def softmax_loss(logits, label):
   return np.log(np.exp(logits).sum()) - logits[label]
 
 
-def test_losses_of_every_kind():
+def test_losses_of_every_kind_equal_numpy():
   rng = np.random.default_rng(0)
   x = rng.normal(size=(3, 4)).astype(np.float32)
   sums = finetune.task_sums(
@@ -189,13 +189,17 @@ def test_layers_near_the_input_learn_slower():
     "pooler": {"dense": {"kernel": jnp.ones((2, 2))}},
     "classifier": {"dense": {"bias": jnp.ones(2)}},
   }
-  for rule, top in (("released", 2), ("written", 1)):
+  for rule, last_power in (("released", 2), ("written", 1)):
     scales = optim.layer_scales(tree, 0.5, rule)
     layer_scales = scales["encoder"]["layers"]["mlp"]["kernel"].ravel()
-    expected = [0.5 ** (top + 2), 0.5 ** (top + 1), 0.5**top]
+    expected = [
+      0.5 ** (last_power + 2),
+      0.5 ** (last_power + 1),
+      0.5**last_power,
+    ]
     np.testing.assert_allclose(layer_scales, expected)
     embedding_scale = scales["encoder"]["embeddings"]["word"]["embedding"]
-    assert embedding_scale == 0.5 ** (3 + top)
+    assert embedding_scale == 0.5 ** (3 + last_power)
     assert scales["pooler"]["dense"]["kernel"] == 1.0
     assert scales["classifier"]["dense"]["bias"] == 1.0
   # The whole update is scaled, including the weight decay.
@@ -220,7 +224,7 @@ def test_layers_near_the_input_learn_slower():
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_recipe_is_a_config(name):
+def test_every_task_config_builds(name):
   config = configs.load_defaults(name)
   config_lib.parse(config)
   assert config["objective"]["name"] == "finetune"
@@ -372,13 +376,13 @@ def test_a_step_is_saved_before_it_is_evaluated(
       }[event]
       function, steps = getattr(owner, name), []
 
-      def killed(*arguments):
+      def fail_at_step(*arguments):
         steps.append(3 * len(steps) + 3)
         if steps[-1] == step:
           raise OSError("killed")
         return function(*arguments)
 
-      patch.setattr(owner, name, killed)
+      patch.setattr(owner, name, fail_at_step)
       with pytest.raises(OSError, match="killed"):
         train.run(copy.deepcopy(config), str(workdir))
   if event != "stop" or step == 3:
@@ -403,17 +407,17 @@ def test_a_step_is_saved_before_it_is_evaluated(
       assert metas[0] == metas[1]
 
 
-def test_a_diverged_evaluation_leaves_the_step_before_it(
+def test_a_diverged_evaluation_keeps_the_earlier_checkpoint(
   tuned_run, tmp_path, monkeypatch
 ):
   config, *_ = tuned_run
   check, checked_steps = loop.evaluate_task.check_loss, []
 
-  def check_nan(step, split, loss):
+  def check_nan_at_step_6(step, split, loss):
     checked_steps.append(step)
     check(step, split, np.nan if step == 6 else loss)
 
-  monkeypatch.setattr(loop.evaluate_task, "check_loss", check_nan)
+  monkeypatch.setattr(loop.evaluate_task, "check_loss", check_nan_at_step_6)
   with pytest.raises(FloatingPointError, match="step 6: the loss of split"):
     train.run(copy.deepcopy(config), str(tmp_path / "run"))
   assert checked_steps == [3, 6]

@@ -11,7 +11,9 @@ import tiny_families
 from bert_jax import models
 from bert_jax.training import optim
 
-SECTION = dict(b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.1, clip_norm=0.0)
+OPTIMIZER_OPTIONS = dict(
+  b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.1, clip_norm=0.0
+)
 # Path -> shape, for a stack of three layers, a stack of one shared layer, and
 # variables outside of stacks. The layers have different scales, so that one
 # ratio for a whole stack would be far off.
@@ -32,7 +34,7 @@ SHAPES = {
 RATE, STEPS = 0.01, 4
 
 
-def draw(seed):
+def draw_tree(seed):
   """Returns a tree of arrays; each layer of a stack has another scale."""
   rng = np.random.default_rng(seed)
   tree = {}
@@ -47,7 +49,7 @@ def draw(seed):
   return tree
 
 
-def variables(tree):
+def arrays_of_variables(tree):
   """Returns {(path, layer): array}; each layer of a stack is a variable."""
   arrays = {}
   for keys, leaf in jax.tree_util.tree_leaves_with_path(tree):
@@ -61,25 +63,27 @@ def norm(x):
   return np.sqrt((x * x).sum())
 
 
-def restated(name, params, grads):
+def lamb_in_numpy(name, params, grads):
   """Runs the published algorithm on one variable, step by step."""
   path = name[0]
-  excluded = path[-1] in ("bias", "scale")
+  is_excluded = path[-1] in ("bias", "scale")
   w, m, v = params[name].copy(), 0.0, 0.0
   for g in (step[name] for step in grads):
     m = 0.9 * m + 0.1 * g
     v = 0.999 * v + 0.001 * g * g
     update = m / (np.sqrt(v) + 1e-6)
     ratio = 1.0
-    if not excluded:
+    if not is_excluded:
       update = update + 0.1 * w
       ratio = norm(w) / norm(update)
     w = w - RATE * ratio * update
   return w
 
 
-def train(name, params, grads):
-  optimizer = optim.build_optimizer(lambda step: RATE, name, **SECTION)
+def train_params(name, params, grads):
+  optimizer = optim.build_optimizer(
+    lambda step: RATE, name, **OPTIMIZER_OPTIONS
+  )
   state, update = (
     optimizer.init(params),
     tiny_families.fast_jit(optimizer.update),
@@ -91,13 +95,19 @@ def train(name, params, grads):
 
 
 def test_lamb_equals_the_published_rule_layer_by_layer():
-  params, grads = draw(0), [draw(seed) for seed in range(1, STEPS + 1)]
-  trained = variables(train("lamb", params, grads))
-  initial, grads_by_step = variables(params), [variables(g) for g in grads]
+  params, grads = (
+    draw_tree(0),
+    [draw_tree(seed) for seed in range(1, STEPS + 1)],
+  )
+  trained = arrays_of_variables(train_params("lamb", params, grads))
+  initial, grads_by_step = (
+    arrays_of_variables(params),
+    [arrays_of_variables(g) for g in grads],
+  )
   for name in initial:
     np.testing.assert_allclose(
       trained[name],
-      restated(name, initial, grads_by_step),
+      lamb_in_numpy(name, initial, grads_by_step),
       rtol=2e-5,
       err_msg=str(name),
     )
@@ -108,11 +118,17 @@ def test_lamb_optax_equals_optax_on_unstacked_layers():
 
   It has a ratio for the parameters of norms and for biases too.
   """
-  params, grads = draw(0), [draw(seed) for seed in range(1, STEPS + 1)]
-  trained = variables(train("lamb_optax", params, grads))
+  params, grads = (
+    draw_tree(0),
+    [draw_tree(seed) for seed in range(1, STEPS + 1)],
+  )
+  trained = arrays_of_variables(train_params("lamb_optax", params, grads))
 
   def unstack(tree):
-    return {k: jnp.asarray(x, jnp.float32) for k, x in variables(tree).items()}
+    return {
+      k: jnp.asarray(x, jnp.float32)
+      for k, x in arrays_of_variables(tree).items()
+    }
 
   expected = unstack(params)
   mask = {k: k[0][-1] not in ("bias", "scale") for k in expected}
@@ -170,7 +186,7 @@ def test_variables_and_updates_of_zero_norm_stay_finite(name):
   grads = jax.tree.map(jnp.zeros_like, params)
   grads["a"]["kernel"] = jnp.ones((2, 2))
   optimizer = optim.build_optimizer(
-    lambda step: RATE, name, **SECTION | {"weight_decay": 0.0}
+    lambda step: RATE, name, **OPTIMIZER_OPTIONS | {"weight_decay": 0.0}
   )
   updates, _ = optimizer.update(grads, optimizer.init(params), params)
   adam = 0.1 / (0.001**0.5 + 1e-6) if name == "lamb" else 1.0
@@ -179,10 +195,10 @@ def test_variables_and_updates_of_zero_norm_stay_finite(name):
 
 
 def test_fairseq_decays_norms_and_biases_too():
-  params = draw(0)
+  params = draw_tree(0)
   zeros = jax.tree.map(jnp.zeros_like, params)
   optimizer = optim.build_optimizer(
-    lambda step: RATE, "adamw_fairseq", **SECTION
+    lambda step: RATE, "adamw_fairseq", **OPTIMIZER_OPTIONS
   )
   updates, _ = optimizer.update(zeros, optimizer.init(params), params)
   jax.tree.map(

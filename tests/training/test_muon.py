@@ -14,11 +14,13 @@ from bert_jax.cli import configs
 from bert_jax.training import config as config_lib
 from bert_jax.training import optim, phases
 
-SECTION = dict(b1=0.9, b2=0.98, epsilon=1e-6, weight_decay=0.0, clip_norm=0.0)
+OPTIMIZER_OPTIONS = dict(
+  b1=0.9, b2=0.98, epsilon=1e-6, weight_decay=0.0, clip_norm=0.0
+)
 RATE = 0.01
 
 
-def draw(seed):
+def draw_tree(seed):
   """Returns random parameters, with each type of leaf that encoders have."""
   keys = iter(jax.random.split(jax.random.key(seed), 6))
   shapes = {
@@ -53,7 +55,7 @@ def test_matrices_are_orthogonalised_as_by_optax():
 
   optax multiplies in another order, so float32 results differ by up to 1e-4.
   """
-  params = draw(0)
+  params = draw_tree(0)
   muon = optim.scale_by_muon(0.9, 0.98, 1e-6, dtype=jnp.float32)
   # With beta=0, optax orthogonalises the momentum that it gets as gradient.
   reference = optax.contrib.muon(
@@ -65,7 +67,7 @@ def test_matrices_are_orthogonalised_as_by_optax():
   state = muon.init(params)
   momentum = jax.tree.map(jnp.zeros_like, params)
   for seed in range(1, 4):
-    grads = draw(seed)
+    grads = draw_tree(seed)
     momentum = jax.tree.map(lambda m, g: 0.95 * m + 0.05 * g, momentum, grads)
     nesterov = jax.tree.map(lambda m, g: 0.95 * m + 0.05 * g, momentum, grads)
     expected, _ = reference.update(nesterov, reference.init(params), params)
@@ -80,14 +82,15 @@ def test_matrices_are_orthogonalised_as_by_optax():
 
 
 def test_other_leaves_use_adam():
-  params = draw(0)
+  params = draw_tree(0)
   names = ("muon", "adamw")
   muon, adam = (
-    optim.build_optimizer(lambda _: RATE, name, **SECTION) for name in names
+    optim.build_optimizer(lambda _: RATE, name, **OPTIMIZER_OPTIONS)
+    for name in names
   )
   states = [muon.init(params), adam.init(params)]
   for seed in range(1, 4):
-    grads = draw(seed)
+    grads = draw_tree(seed)
     computed, states[0] = muon.update(grads, states[0], params)
     expected, states[1] = adam.update(grads, states[1], params)
     np.testing.assert_array_equal(
@@ -135,7 +138,7 @@ def test_every_kernel_of_a_layer_is_a_matrix(family):
     assert (rows == columns) == is_attention, (name, rows, columns)
 
 
-def test_trapezoid():
+def test_a_trapezoid_rises_stays_and_falls():
   schedule = optim.build_schedule(1000, "trapezoid", 2.0, 0.1, 0.2)
   steps = [0, 50, 100, 500, 800, 900, 1000, 1001]
   rates = [float(schedule(step)) for step in steps]

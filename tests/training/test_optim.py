@@ -12,17 +12,19 @@ from bert_jax import models
 from bert_jax.models import bert
 from bert_jax.training import optim
 
-SECTION = dict(b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.01, clip_norm=0.0)
+OPTIMIZER_OPTIONS = dict(
+  b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.01, clip_norm=0.0
+)
 
 
-def rates(name, total, warmup, peak, steps):
+def learning_rates(name, total, warmup, peak, steps):
   schedule = optim.build_schedule(total, name, peak, warmup)
   return [float(schedule(step)) for step in steps]
 
 
 def test_linear_schedule_never_goes_below_zero():
   """The rate stays at zero after the last step."""
-  computed_rates = rates(
+  computed_rates = learning_rates(
     "linear", 40_000, 0.25, 5e-3, [0, 1, 10_000, 25_000, 40_000, 40_001, 10**6]
   )
   np.testing.assert_allclose(
@@ -32,7 +34,7 @@ def test_linear_schedule_never_goes_below_zero():
 
 def test_bert_schedule_jumps_down_at_the_end_of_warm_up():
   """Decay counts from step 0, so the highest rate is peak * (1 - w / T)."""
-  computed_rates = rates(
+  computed_rates = learning_rates(
     "bert", 1_000_000, 0.01, 1e-4, [0, 1, 9_999, 10_000, 500_000, 1_000_000]
   )
   np.testing.assert_allclose(
@@ -45,7 +47,7 @@ def test_bert_schedule_jumps_down_at_the_end_of_warm_up():
 
 def test_electra_schedule_multiplies_decay_and_warm_up():
   """There is no jump: the rate is just below the peak at the end of warm-up."""
-  computed_rates = rates(
+  computed_rates = learning_rates(
     "electra", 1000, 0.1, 2e-4, [0, 50, 99, 100, 500, 1000, 1001]
   )
   shares = [0, 0.5 * 0.95, 0.99 * 0.901, 0.9, 0.5, 0, 0]
@@ -55,7 +57,7 @@ def test_electra_schedule_multiplies_decay_and_warm_up():
 
 
 def test_cosine_schedule_ends_at_zero():
-  computed_rates = rates(
+  computed_rates = learning_rates(
     "cosine", 1000, 0.2, 2.5e-4, [0, 100, 200, 400, 600, 1000, 2000]
   )
   shares = [0, 0.5, 1, 0.5 + 0.5 * 0.5**0.5, 0.5, 0, 0]
@@ -81,21 +83,21 @@ def test_cosine_schedule_ends_at_zero():
   ],
 )
 def test_warm_up_steps_are_rounded_as_published(name, total, warmup, steps):
-  rising_rates = rates(name, total, warmup, 1.0, range(steps))
+  rising_rates = learning_rates(name, total, warmup, 1.0, range(steps))
   shares = [step / steps for step in range(steps)]
   if name == "electra":
     shares = [x * (1 - step / total) for step, x in enumerate(shares)]
   np.testing.assert_allclose(rising_rates, shares, rtol=1e-5)
   first_rate = 1 - steps / total if name in ("bert", "electra") else 1.0
   np.testing.assert_allclose(
-    rates(name, total, warmup, 1.0, [steps]), [first_rate], rtol=1e-5
+    learning_rates(name, total, warmup, 1.0, [steps]), [first_rate], rtol=1e-5
   )
 
 
 @pytest.mark.parametrize("name", ["bert", "electra", "linear"])
 def test_no_warm_up_starts_at_the_peak(name):
   """The first rate is the peak, since the warm-up has no step."""
-  computed_rates = rates(name, 10, 0.0, 1.0, range(11))
+  computed_rates = learning_rates(name, 10, 0.0, 1.0, range(11))
   np.testing.assert_allclose(
     computed_rates, [1 - i / 10 for i in range(11)], atol=1e-6
   )
@@ -107,7 +109,7 @@ def test_bad_schedules_are_refused():
   with pytest.raises(ValueError, match="warmup=1000"):
     optim.build_schedule(10, "bert", 1.0, 1000)
   with pytest.raises(ValueError, match="'adam'.*adamw_bert"):
-    optim.build_optimizer(lambda s: 1.0, "adam", **SECTION)
+    optim.build_optimizer(lambda s: 1.0, "adam", **OPTIMIZER_OPTIONS)
 
 
 def bert_params():
@@ -124,7 +126,7 @@ def test_kernels_and_embeddings_decay_and_nothing_else():
   params["ln_1"] = {"scale": jnp.ones(3)}
   params = fast_jit(lambda tree: jax.tree.map(lambda x: x + 1.0, tree))(params)
   optimizer = optim.build_optimizer(
-    lambda step: 0.1, "adamw_bert", **SECTION | {"weight_decay": 0.1}
+    lambda step: 0.1, "adamw_bert", **OPTIMIZER_OPTIONS | {"weight_decay": 0.1}
   )
 
   @fast_jit
@@ -159,35 +161,40 @@ def test_kernels_and_embeddings_decay_and_nothing_else():
     optim.decay_mask({"mystery": {"omega": jnp.ones(3)}})
 
 
-def plain_adam(grads, w, rate, decay, correct):
+def adam_in_python(grads, w, rate, decay, is_corrected):
   """Computes Adam for one number in plain Python."""
   m = v = 0.0
   for t, g in enumerate(grads, 1):
     m = 0.9 * m + 0.1 * g
     v = 0.999 * v + 0.001 * g * g
-    mm, vv = (m / (1 - 0.9**t), v / (1 - 0.999**t)) if correct else (m, v)
-    w -= rate * (mm / (vv**0.5 + 1e-6) + decay * w)
+    m_hat, v_hat = (
+      (m / (1 - 0.9**t), v / (1 - 0.999**t)) if is_corrected else (m, v)
+    )
+    w -= rate * (m_hat / (v_hat**0.5 + 1e-6) + decay * w)
   return w
 
 
 @pytest.mark.parametrize("name", ["adamw_bert", "adamw"])
 def test_adam_equals_plain_python(name):
   grads = [0.3, -0.1, 0.7, 0.7]
-  optimizer = optim.build_optimizer(lambda step: 0.01, name, **SECTION)
+  optimizer = optim.build_optimizer(
+    lambda step: 0.01, name, **OPTIMIZER_OPTIONS
+  )
   params = {"kernel": jnp.array([0.5])}
   state = optimizer.init(params)
   for g in grads:
     updates, state = optimizer.update({"kernel": jnp.array([g])}, state, params)
     params = optax.apply_updates(params, updates)
-  expected = plain_adam(grads, 0.5, 0.01, 0.01, name == "adamw")
+  expected = adam_in_python(grads, 0.5, 0.01, 0.01, name == "adamw")
   np.testing.assert_allclose(params["kernel"][0], expected, rtol=1e-6)
 
 
-def test_clipping_by_the_global_norm():
+def test_gradients_are_clipped_by_the_global_norm():
   optimizer = optim.build_optimizer(
     lambda step: 1.0,
     "adamw_bert",
-    **SECTION | {"clip_norm": 1.0, "b1": 0.0, "b2": 0.0, "weight_decay": 0.0},
+    **OPTIMIZER_OPTIONS
+    | {"clip_norm": 1.0, "b1": 0.0, "b2": 0.0, "weight_decay": 0.0},
   )
   params = {"a": {"kernel": jnp.zeros(1)}, "b": {"kernel": jnp.zeros(1)}}
   grads = {"a": {"kernel": jnp.array([3.0])}, "b": {"kernel": jnp.array([4.0])}}
@@ -197,8 +204,8 @@ def test_clipping_by_the_global_norm():
   np.testing.assert_allclose(adam.mu["b"]["kernel"], [0.8], rtol=1e-6)
 
 
-SMALL = dict(hidden=8, heads=2, mlp=16, num_layers=2, vocab_size=11)
-EXTRA = {
+SMALL_SIZES = dict(hidden=8, heads=2, mlp=16, num_layers=2, vocab_size=11)
+SIZES_BY_FAMILY = {
   "albert": dict(embedding_size=4),
   "electra": dict(embedding_size=4, generator_hidden=8),
 }
@@ -208,7 +215,7 @@ EXTRA = {
 def test_every_family_has_a_rule_for_every_parameter(name):
   family = models.family(name)
   variant = next(iter(family.VARIANTS))
-  encoder = family.build(variant, **SMALL | EXTRA.get(name, {}))
+  encoder = family.build(variant, **SMALL_SIZES | SIZES_BY_FAMILY.get(name, {}))
   ids = jnp.zeros((1, 3), jnp.int32)
   batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids[:, :1])
   module = family.ForPreTraining(encoder)

@@ -18,21 +18,21 @@ pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 
-SECTION = dict(
+PHASE_SECTION = dict(
   fraction=1.0, length=128, max_predictions=20, batch_scale=1.0, micro_scale=1
 )
 
 
-DATA = dict(path="x", builder="bert_pairs")
+DATA_SECTION = dict(path="x", builder="bert_pairs")
 
 
-def make_scheduled_phases(total=1_000_000, batch=256, data=None, **sections):
-  return make_phases(
-    total, batch, data, {k: SECTION | v for k, v in sections.items()}
+def plan_default_phases(total=1_000_000, batch=256, data=None, **sections):
+  return plan_phases(
+    total, batch, data, {k: PHASE_SECTION | v for k, v in sections.items()}
   )
 
 
-def make_phases(total, batch, data, sections):
+def plan_phases(total, batch, data, sections):
   run = config_lib.parse(configs.load_defaults("bert:tiny"))
   return phases.plan(
     dataclasses.replace(
@@ -41,7 +41,7 @@ def make_phases(total, batch, data, sections):
       batch_size=batch,
       micro_batches=2,
       data=config_lib.parse_section(
-        config_lib.Data, "data", DATA | (data or {})
+        config_lib.Data, "data", DATA_SECTION | (data or {})
       ),
       phases={
         name: config_lib.parse_section(
@@ -53,9 +53,9 @@ def make_phases(total, batch, data, sections):
   )
 
 
-def test_berts_two_phases():
+def test_bert_has_its_two_published_phases():
   """Devlin et al. 2019, A.2: 128 tokens for 90% of the steps, then 512."""
-  first_phase, second_phase = make_scheduled_phases(
+  first_phase, second_phase = plan_default_phases(
     phase1=dict(fraction=0.9),
     phase2=dict(
       fraction=0.1,
@@ -69,8 +69,10 @@ def test_berts_two_phases():
   assert (second_phase.start, second_phase.end) == (900_000, 1_000_000)
   assert (first_phase.batch_size, first_phase.micro_batches) == (256, 2)
   assert (second_phase.batch_size, second_phase.micro_batches) == (128, 8)
-  assert first_phase.data == DATA | dict(length=128, max_predictions=20)
-  assert second_phase.data == DATA | dict(length=512, max_predictions=80)
+  assert first_phase.data == DATA_SECTION | dict(length=128, max_predictions=20)
+  assert second_phase.data == DATA_SECTION | dict(
+    length=512, max_predictions=80
+  )
   assert (
     first_phase.first_example(0) == 0 and first_phase.first_example(3) == 768
   )
@@ -80,7 +82,7 @@ def test_berts_two_phases():
 
 @pytest.mark.parametrize("total", range(1, 40))
 def test_every_step_is_in_one_phase(total):
-  plan = make_scheduled_phases(
+  plan = plan_default_phases(
     total,
     phase1=dict(fraction=0.3),
     phase2=dict(fraction=0.6),
@@ -90,8 +92,8 @@ def test_every_step_is_in_one_phase(total):
   assert steps == list(range(total))
 
 
-def test_no_phases_is_one_with_the_datas_length():
-  (only_phase,) = make_scheduled_phases(data=dict(path="x", length=64))
+def test_a_run_without_phases_has_one_phase():
+  (only_phase,) = plan_default_phases(data=dict(path="x", length=64))
   assert (only_phase.start, only_phase.end, only_phase.data["length"]) == (
     0,
     1_000_000,
@@ -117,23 +119,23 @@ def test_no_phases_is_one_with_the_datas_length():
 )
 def test_bad_phases_are_refused(sections, data, message):
   with pytest.raises(ValueError, match=message):
-    make_scheduled_phases(data=data, **sections)
+    plan_default_phases(data=data, **sections)
 
 
 def test_rows_that_hide_nothing_have_no_slots():
-  section = {k: v for k, v in SECTION.items() if k != "max_predictions"}
+  section = {k: v for k, v in PHASE_SECTION.items() if k != "max_predictions"}
   for builder in ("lm", "elmo"):
     options = dict(builder=builder)
-    (phase,) = make_phases(10, 4, options, dict(phase1=section))
+    (phase,) = plan_phases(10, 4, options, dict(phase1=section))
     assert phase.data == dict(path="x", builder=builder, length=128)
     with pytest.raises(ValueError, match=f"{builder} hides no tokens; remove"):
-      make_phases(10, 4, options, dict(phase1=SECTION))
+      plan_phases(10, 4, options, dict(phase1=PHASE_SECTION))
   # For a builder that hides tokens, a phase must set the number of slots.
   with pytest.raises(ValueError, match="phase1.max_predictions is missing"):
-    make_phases(10, 4, dict(builder="bert_pairs"), dict(phase1=section))
+    plan_phases(10, 4, dict(builder="bert_pairs"), dict(phase1=section))
 
 
-def test_too_few_slots_for_the_mask_rate_are_told(
+def test_too_few_slots_for_the_mask_rate_are_reported(
   tmp_path, capsys, monkeypatch, compilation_cache
 ):
   """A run may have too few slots: ALBERT's data have 20 for 512 tokens."""
@@ -176,7 +178,7 @@ def test_too_few_slots_for_the_mask_rate_are_told(
   ]
 
 
-def test_each_phase_has_a_best_of_its_own(
+def test_each_phase_has_its_own_best_checkpoint(
   tmp_path, monkeypatch, compilation_cache
 ):
   """With or without a restart, the newest and the phase's best step stay."""

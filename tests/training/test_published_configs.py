@@ -21,7 +21,7 @@ ROOT = str(pathlib.Path(__file__).parents[2])
 # parameters. The parameters of the miniatures include both heads, and are
 # rounded to a tenth of a million (Turc et al. 2019, table 1). Those of base and
 # large are rounded to ten million (Devlin et al. 2019, section 3).
-SIZES = {
+BERT_SIZES = {
   "bert:tiny": (2, 128, 2, 4.4),
   "bert:mini": (4, 256, 4, 11.3),
   "bert:small": (4, 512, 8, 29.1),
@@ -33,7 +33,7 @@ SIZES = {
 
 # Devlin et al. 2019, A.2; README, create_pretraining_data.py, modeling.py and
 # optimization.py of google-research/bert.
-BERT = {
+BERT_VALUES = {
   "total_steps": 1_000_000,
   "batch_size": 256,
   "model.max_positions": 512,
@@ -60,20 +60,20 @@ BERT = {
 }
 
 
-def load(name):
+def load_config(name):
   return configs.load_defaults(name)
 
 
 def test_every_bert_config_is_in_the_table():
   names = {name for name in CONFIG_VALUES if name.startswith("bert:")}
-  assert names == set(SIZES)
+  assert names == set(BERT_SIZES)
 
 
 # These dicts are like `BERT`, but `warmup_steps` replaces schedule.warmup.
 NO_DROPOUT = {"model.dropout": 0.0, "model.attention_dropout": 0.0}
 DROPOUT = {"model.dropout": 0.1, "model.attention_dropout": 0.1}
 # Liu et al. 2019, Table 9; fairseq config/pretraining/base.yaml.
-ROBERTA = DROPOUT | {
+ROBERTA_VALUES = DROPOUT | {
   "batch_size": 8192,
   "total_steps": 500_000,
   "model.max_positions": 514,
@@ -95,7 +95,7 @@ ROBERTA = DROPOUT | {
   "schedule.name": "linear",
 }
 # Lan et al. 2020, section 4.1; google-research/albert README, optimization.py.
-ALBERT = {
+ALBERT_VALUES = {
   "batch_size": 4096,
   "warmup_steps": 3125,
   "model.activation": "gelu_new",
@@ -118,7 +118,7 @@ ALBERT = {
   "schedule.peak": 0.00176,
 }
 # Clark et al. 2020, Table 6; google-research/electra configure_pretraining.py.
-ELECTRA = DROPOUT | {
+ELECTRA_VALUES = DROPOUT | {
   "warmup_steps": 10_000,
   "model.activation": "gelu",
   "objective.discriminator_weight": 50.0,
@@ -136,7 +136,7 @@ ELECTRA = DROPOUT | {
   "schedule.name": "electra",
 }
 # facebookresearch/SpanBERT pretraining/README.md.
-SPANBERT = DROPOUT | {
+SPANBERT_VALUES = DROPOUT | {
   "batch_size": 256,
   "total_steps": 2_400_000,
   "warmup_steps": 10_000,
@@ -158,7 +158,7 @@ SPANBERT = DROPOUT | {
   "schedule.peak": 1e-4,
 }
 # Sanh et al. 2019; huggingface/transformers research_projects/distillation.
-DISTILBERT = DROPOUT | {
+DISTILBERT_VALUES = DROPOUT | {
   "batch_size": 4096,
   "model.activation": "gelu",
   "teacher.model.family": "bert",
@@ -188,7 +188,7 @@ DISTILBERT = DROPOUT | {
   "schedule.warmup": 0.05,
 }
 # Jiao et al. 2020, section 4.2; huawei-noah/Pretrained-Language-Model TinyBERT.
-TINYBERT = DROPOUT | {
+TINYBERT_VALUES = DROPOUT | {
   "batch_size": 256,
   "warmup_steps": 10_000,
   "model.activation": "gelu",
@@ -209,8 +209,8 @@ TINYBERT = DROPOUT | {
 }
 
 
-def electra(batch_size, length, predictions, rate, peak, total_steps):
-  return ELECTRA | {
+def electra_values(batch_size, length, predictions, rate, peak, total_steps):
+  return ELECTRA_VALUES | {
     "batch_size": batch_size,
     "data.length": length,
     "data.max_predictions": predictions,
@@ -220,25 +220,27 @@ def electra(batch_size, length, predictions, rate, peak, total_steps):
   }
 
 
-PUBLISHED = {
-  "roberta:base": ROBERTA | {"schedule.peak": 6e-4, "warmup_steps": 24_000},
-  "roberta:large": ROBERTA | {"schedule.peak": 4e-4, "warmup_steps": 30_000},
-  "albert:base_v1": ALBERT | DROPOUT | {"total_steps": 125_000},
-  "albert:large_v1": ALBERT | DROPOUT | {"total_steps": 125_000},
-  "albert:xlarge_v1": ALBERT | DROPOUT | {"total_steps": 125_000},
-  "albert:xxlarge_v1": ALBERT | NO_DROPOUT | {"total_steps": 1_500_000},
-  "albert:base_v2": ALBERT | NO_DROPOUT | {"total_steps": 10_000_000},
-  "albert:large_v2": ALBERT | NO_DROPOUT | {"total_steps": 3_000_000},
-  "albert:xlarge_v2": ALBERT | NO_DROPOUT | {"total_steps": 3_000_000},
-  "albert:xxlarge_v2": ALBERT | NO_DROPOUT | {"total_steps": 3_000_000},
-  "electra:small": electra(128, 128, 19, 0.15, 5e-4, 1_000_000),
-  "electra:base": electra(256, 512, 79, 0.15, 2e-4, 766_000),
-  "electra:large": electra(2048, 512, 130, 0.25, 2e-4, 400_000),
-  "spanbert:base": SPANBERT,
-  "spanbert:large": SPANBERT,
-  "distilbert:base": DISTILBERT,
-  "tinybert:4x312": TINYBERT,
-  "tinybert:6x768": TINYBERT,
+PUBLISHED_VALUES = {
+  "roberta:base": ROBERTA_VALUES
+  | {"schedule.peak": 6e-4, "warmup_steps": 24_000},
+  "roberta:large": ROBERTA_VALUES
+  | {"schedule.peak": 4e-4, "warmup_steps": 30_000},
+  "albert:base_v1": ALBERT_VALUES | DROPOUT | {"total_steps": 125_000},
+  "albert:large_v1": ALBERT_VALUES | DROPOUT | {"total_steps": 125_000},
+  "albert:xlarge_v1": ALBERT_VALUES | DROPOUT | {"total_steps": 125_000},
+  "albert:xxlarge_v1": ALBERT_VALUES | NO_DROPOUT | {"total_steps": 1_500_000},
+  "albert:base_v2": ALBERT_VALUES | NO_DROPOUT | {"total_steps": 10_000_000},
+  "albert:large_v2": ALBERT_VALUES | NO_DROPOUT | {"total_steps": 3_000_000},
+  "albert:xlarge_v2": ALBERT_VALUES | NO_DROPOUT | {"total_steps": 3_000_000},
+  "albert:xxlarge_v2": ALBERT_VALUES | NO_DROPOUT | {"total_steps": 3_000_000},
+  "electra:small": electra_values(128, 128, 19, 0.15, 5e-4, 1_000_000),
+  "electra:base": electra_values(256, 512, 79, 0.15, 2e-4, 766_000),
+  "electra:large": electra_values(2048, 512, 130, 0.25, 2e-4, 400_000),
+  "spanbert:base": SPANBERT_VALUES,
+  "spanbert:large": SPANBERT_VALUES,
+  "distilbert:base": DISTILBERT_VALUES,
+  "tinybert:4x312": TINYBERT_VALUES,
+  "tinybert:6x768": TINYBERT_VALUES,
   # Radford et al. 2018, section 4.1; openai/finetune-transformer-lm train.py.
   "gpt:gpt1": DROPOUT
   | {
@@ -266,14 +268,14 @@ ENCODER_SIZES = {
 }
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_recipes_are_the_published_ones(name):
-  config = load(name)
+@pytest.mark.parametrize("name", PUBLISHED_VALUES)
+def test_configs_have_the_published_values(name):
+  config = load_config(name)
   config_lib.parse(config)
   flat = flatten(config)
   schedule = config["schedule"]
   flat["warmup_steps"] = round(schedule["warmup"] * config["total_steps"])
-  for key, published in PUBLISHED[name].items():
+  for key, published in PUBLISHED_VALUES[name].items():
     assert flat[key] == published, key
     assert type(flat[key]) is type(published), key
   family, _, variant = name.partition(":")
@@ -288,10 +290,12 @@ SMALL_CONFIGS = sorted(
 )
 
 
-@pytest.mark.parametrize("name", [*PUBLISHED, *SMALL_CONFIGS])
-def test_builder_and_objective_of_a_recipe_fit(name):
+@pytest.mark.parametrize("name", [*PUBLISHED_VALUES, *SMALL_CONFIGS])
+def test_builder_and_objective_of_a_config_fit(name):
   """The builder's rows have every key that the objective needs."""
-  config = topologies.with_published_vocabulary(config_lib.parse(load(name)))
+  config = topologies.with_published_vocabulary(
+    config_lib.parse(load_config(name))
+  )
   (phase,) = phases.plan(config)
   objective, _, _ = building.make_objective_and_optimizer(config)
   batch = topologies.batch_shapes(config.model.vocab_size, phase)
@@ -304,26 +308,28 @@ def test_builder_and_objective_of_a_recipe_fit(name):
   assert objective.flops(batch) > 0
 
 
-def count_parameters(name, layers, d, v, positions, segments):
+def count_parameters(name, layers, hidden, vocab_size, positions, segments):
   """Returns the number of parameters of a run, including its heads."""
-  norm = 2 * d
-  attention = 4 * (d * d + d) + norm
-  mlp = d * 4 * d + 4 * d + 4 * d * d + d + norm
-  tables = (v + positions + segments) * d
+  norm = 2 * hidden
+  attention = 4 * (hidden * hidden + hidden) + norm
+  mlp = hidden * 4 * hidden + 4 * hidden + 4 * hidden * hidden + hidden + norm
+  tables = (vocab_size + positions + segments) * hidden
   total = tables + layers * (attention + mlp)
   if name == "gpt:gpt1":
     return total
-  total += norm + d * d + d + norm + v
+  total += norm + hidden * hidden + hidden + norm + vocab_size
   if name.startswith("spanbert"):
-    span_dense = (2 * d + 200) * d + d + norm
-    total += 15 * 200 + span_dense + d * d + d + norm + v
+    span_dense = (2 * hidden + 200) * hidden + hidden + norm
+    total += (
+      15 * 200 + span_dense + hidden * hidden + hidden + norm + vocab_size
+    )
   return total
 
 
-@pytest.mark.parametrize("name", SIZES)
-def test_numbers_are_the_published_ones(name):
-  config = load(name)
-  for key, published in BERT.items():
+@pytest.mark.parametrize("name", BERT_SIZES)
+def test_bert_configs_have_the_published_values(name):
+  config = load_config(name)
+  for key, published in BERT_VALUES.items():
     setting = config
     for name_on_path in key.split("."):
       setting = setting[name_on_path]
@@ -339,28 +345,34 @@ def test_numbers_are_the_published_ones(name):
     assert phase.data["max_predictions"] == predictions
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", BERT_SIZES)
 def test_parameters_are_as_many_as_published(name):
   """Counts parameters by their shapes, with a vocabulary of 30,522 pieces."""
-  layers, d, heads, millions = SIZES[name]
-  config = load(name)
+  layers, hidden, heads, millions = BERT_SIZES[name]
+  config = load_config(name)
   model = bert.build(config["model"]["variant"])
-  assert (model.num_layers, model.hidden, model.heads) == (layers, d, heads)
+  assert (model.num_layers, model.hidden, model.heads) == (
+    layers,
+    hidden,
+    heads,
+  )
 
-  v = 30_522
+  vocab_size = 30_522
   objective = objectives.build(
-    "mlm", config["model"] | {"vocab_size": v}, {"pairs": True}
+    "mlm", config["model"] | {"vocab_size": vocab_size}, {"pairs": True}
   )
   run = topologies.with_published_vocabulary(config_lib.parse(config))
   batch = topologies.batch_shapes(run.model.vocab_size, phases.plan(run)[0])
   shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0), batch))
   count = sum(x.size for x in jax.tree.leaves(shapes))
 
-  tables = (v + 512 + 2) * d + 2 * d
-  attention = 4 * (d * d + d) + 2 * d
-  mlp = d * 4 * d + 4 * d + 4 * d * d + d + 2 * d
-  masked_head = d * d + d + 2 * d + v
-  pair_head = d * d + d + 2 * d + 2
+  tables = (vocab_size + 512 + 2) * hidden + 2 * hidden
+  attention = 4 * (hidden * hidden + hidden) + 2 * hidden
+  mlp = (
+    hidden * 4 * hidden + 4 * hidden + 4 * hidden * hidden + hidden + 2 * hidden
+  )
+  masked_head = hidden * hidden + hidden + 2 * hidden + vocab_size
+  pair_head = hidden * hidden + hidden + 2 * hidden + 2
   assert count == tables + layers * (attention + mlp) + masked_head + pair_head
   if millions < 100:
     assert round(count / 1e6, 1) == millions

@@ -19,7 +19,7 @@ from bert_jax.training import logging
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 ROOT = str(pathlib.Path(__file__).parents[2])
-OVERRIDES = {
+CONFIG_VALUES = {
   "model.variant": "tiny",
   "model.dtype": "float32",
   "model.hidden": 32,
@@ -42,7 +42,7 @@ OVERRIDES = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def data_folder(tmp_path_factory):
   """Makes a prepared folder of about 45 examples.
 
   Thus 120 steps of 8 rows take many epochs.
@@ -51,8 +51,8 @@ def folder(tmp_path_factory):
   return write_prepared(path, random_documents(60, 0), random_documents(9, 1))
 
 
-def start(folder, workdir, **overrides):
-  flags = OVERRIDES | {"data.path": folder} | overrides
+def start_process(folder, workdir, **overrides):
+  flags = CONFIG_VALUES | {"data.path": folder} | overrides
   return subprocess.Popen(
     [
       sys.executable,
@@ -78,14 +78,14 @@ def wait_for_output(process):
 
 
 @pytest.fixture(scope="module")
-def undisturbed_run(folder, tmp_path_factory):
+def uninterrupted_run(data_folder, tmp_path_factory):
   """Returns the folder of a run that is not interrupted."""
   workdir = tmp_path_factory.mktemp("runs") / "undisturbed"
-  wait_for_output(start(folder, workdir))
+  wait_for_output(start_process(data_folder, workdir))
   return workdir
 
 
-def arrays(workdir, step):
+def arrays_of_checkpoint(workdir, step):
   """Returns {path: array} for the train state of a checkpoint."""
   import orbax.checkpoint as ocp
 
@@ -97,10 +97,13 @@ def arrays(workdir, step):
   }
 
 
-def assert_same_run(a, b):
+def assert_equal_runs(a, b):
   assert untimed_rows(a) == untimed_rows(b)
-  total = OVERRIDES["total_steps"]
-  arrays_a, arrays_b = arrays(a, total), arrays(b, total)
+  total = CONFIG_VALUES["total_steps"]
+  arrays_a, arrays_b = (
+    arrays_of_checkpoint(a, total),
+    arrays_of_checkpoint(b, total),
+  )
   assert arrays_a.keys() == arrays_b.keys() and len(arrays_a) > 60
   for name, array in arrays_a.items():
     np.testing.assert_array_equal(array, arrays_b[name], err_msg=name)
@@ -120,22 +123,22 @@ def kill_and_finish(folder, workdir, steps, seed):
   """Kills a run a moment after each of `steps`, then lets it finish."""
   rng = random.Random(seed)
   for step in steps:
-    process = start(folder, workdir)
+    process = start_process(folder, workdir)
     wait_for_step(process, workdir, step)
     time.sleep(rng.uniform(0, 0.4))
     process.kill()
     process.communicate()
-  wait_for_output(start(folder, workdir))
+  wait_for_output(start_process(folder, workdir))
 
 
 def checkpoint_steps(workdir):
   return {int(path.name) for path in (workdir / "checkpoints").iterdir()}
 
 
-def test_rows_of_an_undisturbed_run(undisturbed_run):
+def test_every_logged_step_has_one_row(uninterrupted_run):
   """Every logged step has one row, with the learning rate of this step."""
   train_rows = [
-    r for r in untimed_rows(undisturbed_run) if r["split"] == "train"
+    r for r in untimed_rows(uninterrupted_run) if r["split"] == "train"
   ]
   assert [r["step"] for r in train_rows] == [*range(7, 120, 7), 120]
   # The row of step s has the rate of step s - 1 of the schedule, which counts
@@ -143,28 +146,32 @@ def test_rows_of_an_undisturbed_run(undisturbed_run):
   for row in train_rows:
     expected = 1e-3 * (1 - (row["step"] - 1) / 120)
     assert row["learning_rate"] == pytest.approx(expected, rel=1e-5)
-  state = arrays(undisturbed_run, 120)
+  state = arrays_of_checkpoint(uninterrupted_run, 120)
   counts = [x for name, x in state.items() if "count" in name or "step" in name]
   assert counts and all(count == 120 for count in counts)
 
 
-def test_killed_run_equals_undisturbed(folder, undisturbed_run, tmp_path):
+def test_a_killed_run_equals_an_uninterrupted_one(
+  data_folder, uninterrupted_run, tmp_path
+):
   # Kill the run once in each phase.
-  kill_and_finish(folder, tmp_path / "run", [35, 112], seed=0)
-  assert_same_run(tmp_path / "run", undisturbed_run)
+  kill_and_finish(data_folder, tmp_path / "run", [35, 112], seed=0)
+  assert_equal_runs(tmp_path / "run", uninterrupted_run)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-def test_often_killed_run(folder, undisturbed_run, tmp_path, seed):
+def test_a_run_killed_three_times_equals_an_uninterrupted_one(
+  data_folder, uninterrupted_run, tmp_path, seed
+):
   steps = sorted(random.Random(seed).sample(range(1, 110), 3))
-  kill_and_finish(folder, tmp_path / "run", steps, seed)
-  assert_same_run(tmp_path / "run", undisturbed_run)
+  kill_and_finish(data_folder, tmp_path / "run", steps, seed)
+  assert_equal_runs(tmp_path / "run", uninterrupted_run)
 
 
 @pytest.mark.slow
-def test_sigterm_saves_and_continues(folder, undisturbed_run, tmp_path):
-  process = start(folder, tmp_path / "run")
+def test_sigterm_saves_and_continues(data_folder, uninterrupted_run, tmp_path):
+  process = start_process(data_folder, tmp_path / "run")
   wait_for_step(process, tmp_path / "run", 28)
   process.send_signal(signal.SIGTERM)
   output = wait_for_output(process)
@@ -172,57 +179,61 @@ def test_sigterm_saves_and_continues(folder, undisturbed_run, tmp_path):
   last_step = max(checkpoint_steps(tmp_path / "run"))
   assert 28 <= last_step < 120
   assert f"continuing from step {last_step}" in wait_for_output(
-    start(folder, tmp_path / "run")
+    start_process(data_folder, tmp_path / "run")
   )
-  assert_same_run(tmp_path / "run", undisturbed_run)
+  assert_equal_runs(tmp_path / "run", uninterrupted_run)
 
 
-def test_latest_and_best_are_kept(undisturbed_run):
+def test_latest_and_best_are_kept(uninterrupted_run):
   """A run keeps its two newest checkpoints, and the best of the last phase."""
   heldout_rows = [
-    r for r in untimed_rows(undisturbed_run) if r["split"] == "heldout"
+    r for r in untimed_rows(uninterrupted_run) if r["split"] == "heldout"
   ]
   assert [r["step"] for r in heldout_rows] == [25, 50, 75, 100, 120]
   last_phase = [row for row in heldout_rows if row["step"] > 108]
   best = min(last_phase, key=lambda r: r["loss"])["step"]
-  assert checkpoint_steps(undisturbed_run) == {110, 120, best}
+  assert checkpoint_steps(uninterrupted_run) == {110, 120, best}
 
 
-def test_a_finished_run_repeats_its_last_lines(folder, undisturbed_run):
-  lines = untimed_rows(undisturbed_run)
-  output = wait_for_output(start(folder, undisturbed_run))
+def test_a_finished_run_repeats_its_last_lines(data_folder, uninterrupted_run):
+  lines = untimed_rows(uninterrupted_run)
+  output = wait_for_output(start_process(data_folder, uninterrupted_run))
   assert "continuing from step 120" in output
   assert "held-out MLM loss" in output
-  assert untimed_rows(undisturbed_run) == lines
+  assert untimed_rows(uninterrupted_run) == lines
 
 
-def test_restart_with_another_config_is_refused(folder, undisturbed_run):
-  process = start(folder, undisturbed_run, **{"schedule.peak": 5e-4})
+def test_restart_with_another_config_is_refused(data_folder, uninterrupted_run):
+  process = start_process(
+    data_folder, uninterrupted_run, **{"schedule.peak": 5e-4}
+  )
   output, _ = process.communicate()
   assert process.returncode == 1
   assert "config.schedule.peak: 0.001 -> 0.0005" in output
   assert "Traceback" not in output
-  config = json.loads((undisturbed_run / "config.json").read_text())
+  config = json.loads((uninterrupted_run / "config.json").read_text())
   assert config["schedule"]["peak"] == 1e-3
 
 
 @pytest.mark.slow
-def test_init_from_takes_only_the_parameters(folder, undisturbed_run, tmp_path):
+def test_init_from_takes_only_the_parameters(
+  data_folder, uninterrupted_run, tmp_path
+):
   output = wait_for_output(
-    start(
-      folder,
+    start_process(
+      data_folder,
       tmp_path / "run",
-      init_from=undisturbed_run,
+      init_from=uninterrupted_run,
       total_steps=1,
       # This rate is too small to change any float32 parameter.
       **{"schedule.peak": 1e-30},
     )
   )
-  assert f"parameters from {undisturbed_run}\n" in output
+  assert f"parameters from {uninterrupted_run}\n" in output
   assert "from step 120 of its run; this run begins at step 0" in output
   old_arrays, new_arrays = (
-    arrays(undisturbed_run, 120),
-    arrays(tmp_path / "run", 1),
+    arrays_of_checkpoint(uninterrupted_run, 120),
+    arrays_of_checkpoint(tmp_path / "run", 1),
   )
   assert new_arrays["['step']"] == 1
   for name in old_arrays:

@@ -43,11 +43,13 @@ def test_a_snapshot_equals_resize_and_checksums(rows):
   assert file_state.params["bias"] is state.params["bias"]  # Nothing is copied.
 
 
-@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
-def test_parameters_that_are_not_finite_are_never_saved(bad):
+@pytest.mark.parametrize("bad_value", [jnp.nan, jnp.inf])
+def test_parameters_that_are_not_finite_are_never_saved(bad_value):
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   state, layout = make_state(mesh, 8)
-  bad_params = state.params | {"bias": state.params["bias"].at[2].set(bad)}
+  bad_params = state.params | {
+    "bias": state.params["bias"].at[2].set(bad_value)
+  }
   with sharding.use_mesh(mesh), compile_ahead.compile_threads() as pool:
     snapshots = SnapshotMaker(pool, state, layout, mesh)
     snapshots(3, state)

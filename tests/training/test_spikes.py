@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
+def data_folder(tmp_path_factory):
   path = tmp_path_factory.mktemp("data") / "prepared"
   return write_prepared(path, random_documents(20, 0), random_documents(6, 1))
 
@@ -58,24 +58,24 @@ def exploding_rate(monkeypatch):
   monkeypatch.setattr(optim, "build_schedule", build)
 
 
-def best_step_of(workdir):
+def best_and_kept_steps(workdir):
   with checkpoint.Checkpointer.for_reading(str(workdir)) as saver:
     return saver.best_step(), sorted(saver._manager.all_steps())
 
 
 def test_a_diverged_checkpoint_is_never_the_best(
-  prepared, tmp_path, exploding_rate, capsys
+  data_folder, tmp_path, exploding_rate, capsys
 ):
   """Step 4 is evaluated before the spike, and steps 8 and 12 are after it."""
-  train.run(config_of(prepared), str(tmp_path / "run"))
-  assert best_step_of(tmp_path / "run") == (4, [4, 10, 12])
+  train.run(config_of(data_folder), str(tmp_path / "run"))
+  assert best_and_kept_steps(tmp_path / "run") == (4, [4, 10, 12])
   text = capsys.readouterr().out
   assert text.count("never counts as the best") == 2
   # If only diverged steps were evaluated, there is no best checkpoint.
-  config = config_of(prepared)
+  config = config_of(data_folder)
   config["evaluate"]["every"] = 8
   train.run(config, str(tmp_path / "late"))
-  assert best_step_of(tmp_path / "late") == (None, [10, 12])
+  assert best_and_kept_steps(tmp_path / "late") == (None, [10, 12])
   with (
     checkpoint.Checkpointer.for_reading(str(tmp_path / "late")) as saver,
     pytest.raises(ValueError, match="no best checkpoint"),
@@ -83,20 +83,20 @@ def test_a_diverged_checkpoint_is_never_the_best(
     saver.find_step("best")
 
 
-def test_a_run_stops_before_a_spike(prepared, tmp_path, exploding_rate):
+def test_a_run_stops_before_a_spike(data_folder, tmp_path, exploding_rate):
   with pytest.raises(
     FloatingPointError, match="step 7: .*spike.*init_from=RUN@"
   ):
-    train.run(config_of(prepared, "stop"), str(tmp_path / "run"))
-  best, steps = best_step_of(tmp_path / "run")
+    train.run(config_of(data_folder, "stop"), str(tmp_path / "run"))
+  best, steps = best_and_kept_steps(tmp_path / "run")
   assert best == 4 and max(steps) == 6
 
 
 def test_a_run_that_skips_ends_if_the_model_has_diverged(
-  prepared, tmp_path, exploding_rate
+  data_folder, tmp_path, exploding_rate
 ):
   with pytest.raises(FloatingPointError, match="steps 7 to 8: every loss is"):
-    train.run(config_of(prepared, "skip"), str(tmp_path / "run"))
+    train.run(config_of(data_folder, "skip"), str(tmp_path / "run"))
 
 
 @pytest.fixture
@@ -125,9 +125,9 @@ def bad_batch(monkeypatch):
 
 @pytest.mark.slow
 def test_a_skipped_step_changes_nothing_and_is_logged(
-  prepared, tmp_path, bad_batch, capsys
+  data_folder, tmp_path, bad_batch, capsys
 ):
-  config = config_of(prepared, "skip")
+  config = config_of(data_folder, "skip")
   config["seed"] = 0
   config["checkpoint"] |= dict(every=1, keep=TOTAL_STEPS)
   run = tmp_path / "run"
@@ -175,9 +175,9 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
 
 
 @pytest.mark.slow
-def test_skipping_changes_nothing_without_a_spike(prepared, tmp_path):
+def test_skipping_changes_nothing_without_a_spike(data_folder, tmp_path):
   states = [
-    train.run(config_of(prepared, action, 50.0), str(tmp_path / action))
+    train.run(config_of(data_folder, action, 50.0), str(tmp_path / action))
     for action in ("none", "skip")
   ]
   expected_arrays, new_arrays = map(arrays_of_state, states)
@@ -187,19 +187,19 @@ def test_skipping_changes_nothing_without_a_spike(prepared, tmp_path):
 
 
 @pytest.mark.parametrize(
-  "spike, words",
+  "spike, pattern",
   [
     (dict(action="halt"), "spike.action='halt' is not one of none, stop, skip"),
     (dict(action="skip", factor=1.0), "spike.factor=1.0 must be above 1"),
     (dict(action="skip", factr=2.0), "config.spike.factr is not a key"),
   ],
 )
-def test_bad_options_are_refused(prepared, spike, words):
-  config = config_of(prepared) | {"spike": spike}
-  with pytest.raises(ValueError, match=words):
+def test_bad_options_are_refused(data_folder, spike, pattern):
+  config = config_of(data_folder) | {"spike": spike}
+  with pytest.raises(ValueError, match=pattern):
     building.build(config_lib.parse(config))
   with pytest.raises(ValueError, match="config.spike compares.*log.every"):
-    config = config_of(prepared, "skip")
+    config = config_of(data_folder, "skip")
     config["log"]["every"] = 0
     building.build(config_lib.parse(config))
 

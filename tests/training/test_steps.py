@@ -20,13 +20,15 @@ MODEL = dict(family="bert", variant="tiny", vocab_size=40, hidden=32, mlp=64)
 NO_DROPOUT = dict(dropout=0.0, attention_dropout=0.0)
 
 
-def make_batch(masks, length=12, seed=0):
+def make_batch(target_counts, length=12, seed=0):
   """Returns rows with the given numbers of targets, and random pair labels."""
   rng = np.random.default_rng(seed)
-  rows, predictions = len(masks), max(max(masks), 1)
+  rows, predictions = len(target_counts), max(max(target_counts), 1)
   ids = rng.integers(5, 40, (rows, length), dtype=np.int32)
-  positions = np.stack([rng.permutation(length)[:predictions] for _ in masks])
-  is_target = np.arange(predictions) < np.array(masks)[:, None]
+  positions = np.stack(
+    [rng.permutation(length)[:predictions] for _ in target_counts]
+  )
+  is_target = np.arange(predictions) < np.array(target_counts)[:, None]
   return {
     "input_ids": ids,
     "segment_ids": np.tile(np.int32(np.arange(length) >= 6), (rows, 1)),
@@ -52,15 +54,18 @@ def params(objective):
 
 
 # Id of an objective -> the objective and its jitted `accumulate_gradients`.
-COMPILED = {}
+JITTED_BY_OBJECTIVE = {}
 
 
-def gradient(objective, params, batch, micro_batches=1):
+def accumulated_gradients(objective, params, batch, micro_batches=1):
   state = TrainState(jnp.int32(0), params, {}, {})
-  if id(objective) not in COMPILED:
+  if id(objective) not in JITTED_BY_OBJECTIVE:
     accumulate = functools.partial(steps.accumulate_gradients, objective)
-    COMPILED[id(objective)] = objective, fast_jit(accumulate, static_argnums=4)
-  _, accumulate = COMPILED[id(objective)]
+    JITTED_BY_OBJECTIVE[id(objective)] = (
+      objective,
+      fast_jit(accumulate, static_argnums=4),
+    )
+  _, accumulate = JITTED_BY_OBJECTIVE[id(objective)]
   return accumulate(state, {}, batch, jax.random.key(0), micro_batches)
 
 
@@ -72,8 +77,10 @@ def assert_close(a, b, atol):
 def test_micro_batches_add_up_to_the_batch(objective, params, micro_batches):
   """The rows have unequal numbers of targets, and one row has no target."""
   batch = make_batch([11, 1, 2, 7, 0, 3, 1, 10])
-  result_of_batch = gradient(objective, params, batch)
-  result_of_parts = gradient(objective, params, batch, micro_batches)
+  result_of_batch = accumulated_gradients(objective, params, batch)
+  result_of_parts = accumulated_gradients(
+    objective, params, batch, micro_batches
+  )
   assert_close(result_of_batch[0], result_of_parts[0], 1e-6)
   assert_close(result_of_batch[1], result_of_parts[1], 1e-6)
 
@@ -99,7 +106,7 @@ def toy_objective():
 def test_tokens_weigh_alike_in_every_micro_batch(sums, counts, mean):
   """The mean of the micro-batches' means is 2.0 or 2.5, which is wrong."""
   batch = {"sum": jnp.array(sums), "count": jnp.array(counts)}
-  grads, means, _ = gradient(
+  grads, means, _ = accumulated_gradients(
     toy_objective(), {"kernel": jnp.ones(())}, batch, 2
   )
   assert float(means["loss_a"]) == pytest.approx(mean, abs=1e-6)
@@ -109,7 +116,7 @@ def test_tokens_weigh_alike_in_every_micro_batch(sums, counts, mean):
 def test_batch_without_targets_has_zero_loss_and_gradient(objective, params):
   """The mean over no targets is 0, not 0/0."""
   batch = make_batch([0, 0]) | {"pair_weights": np.zeros((2, 1), np.float32)}
-  grads, means, _ = gradient(objective, params, batch)
+  grads, means, _ = accumulated_gradients(objective, params, batch)
   assert all(float(mean) == 0.0 for mean in means.values())
   assert all(not np.asarray(g).any() for g in jax.tree.leaves(grads))
 
@@ -118,8 +125,8 @@ def test_row_without_targets_adds_nothing(objective, params):
   """A batch with an ignored row equals the batch without this row."""
   batch = make_batch([0, 5])
   batch["pair_weights"][0] = 0.0
-  with_row = gradient(objective, params, batch)
-  without_row = gradient(
+  with_row = accumulated_gradients(objective, params, batch)
+  without_row = accumulated_gradients(
     objective, params, {k: v[1:] for k, v in batch.items()}
   )
   assert_close(with_row[:2], without_row[:2], 1e-6)
@@ -148,7 +155,7 @@ def test_optimizer_steps_count_not_micro_steps():
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 4])
-def test_padding_is_the_share_of_all_slots(micro_batches):
+def test_padding_is_a_share_of_all_positions(micro_batches):
   """The logged padding is the share in the whole batch, not in its parts."""
   schedule = optim.build_schedule(11, "linear", 1.0, 0.5)
   optimizer = optim.build_optimizer(
@@ -217,7 +224,7 @@ def test_cross_entropy_of_simple_logits():
   np.testing.assert_allclose(losses, [np.log(2), -np.log(0.8)], rtol=1e-6)
 
 
-class FixedRows:
+class HeldoutRows:
   """Holds a held-out set: the rows of a batch, then padding."""
 
   def __init__(self, batch):
@@ -248,11 +255,11 @@ def test_evaluation_counts_every_row_once(objective, params, batch_size):
       objective.coefficients,
       state,
       {},
-      FixedRows(batch),
+      HeldoutRows(batch),
       batch_size,
       mesh,
     )
-  _, means, _ = gradient(objective, params, batch)
+  _, means, _ = accumulated_gradients(objective, params, batch)
   for name, mean in means.items():
     assert metrics[name] == pytest.approx(float(mean), abs=1e-5), name
   assert metrics["loss"] == pytest.approx(
@@ -269,7 +276,7 @@ def test_unigram_baseline_by_hand():
     "mlm_weights": np.array([[1.0, 1.0, 0.0]]),
   }
   expected = -(np.log(3 / 6) + np.log(1 / 6)) / 2
-  baseline = evaluate.unigram_baseline(FixedRows(batch), counts)
+  baseline = evaluate.unigram_baseline(HeldoutRows(batch), counts)
   assert baseline == pytest.approx(expected)
 
 
@@ -282,7 +289,9 @@ def test_summary_compares_each_loss_with_guessing():
   means = dict(lm_loss=0.25, rtd_loss=0.29, rtd_replaced=0.1)
   means |= dict(rtd_flagged=0.08, rtd_found=0.06, sop_loss=0.6)
   means |= dict(sop_accuracy=0.75)
-  assert evaluate.summary_lines(FixedRows(batch), np.array([1, 1]), means) == [
+  assert evaluate.summary_lines(
+    HeldoutRows(batch), np.array([1, 1]), means
+  ) == [
     "unigram cross-entropy: 0.6931 nats",
     "held-out LM loss: 0.2500 nats",
     "held-out SOP loss: 0.6000 nats, accuracy 0.7500",

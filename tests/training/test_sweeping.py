@@ -13,18 +13,18 @@ from bert_jax.tasks.batches import Split
 from bert_jax.training import evaluate_task, sweep
 
 
-def outcome(seed, error=None, **metrics):
+def make_outcome(seed, error=None, **metrics):
   rows = [{"step": 9, "split": "heldout", **metrics}] if metrics else []
   return sweep.Outcome(sweep.PlannedRun({}, seed, {}), error, rows)
 
 
 def test_a_run_without_a_finite_metric_has_failed(tmp_path):
   outcomes = [
-    outcome(0, pearson=0.25),
-    outcome(1, pearson=math.nan),
-    outcome(2, pearson=0.75),
-    outcome(3, "diverged"),
-    outcome(4, loss=1.0),
+    make_outcome(0, pearson=0.25),
+    make_outcome(1, pearson=math.nan),
+    make_outcome(2, pearson=0.75),
+    make_outcome(3, "diverged"),
+    make_outcome(4, loss=1.0),
   ]
   lines = sweep.write_report(str(tmp_path), outcomes, "pearson")
   (row,) = sweep.summarise(outcomes, "pearson")
@@ -47,7 +47,7 @@ def test_a_run_without_a_finite_metric_has_failed(tmp_path):
 
 
 @pytest.mark.parametrize("tag, labels", [("O", 1), ("B-X", 2)])
-def test_a_tagger_that_predicts_one_tag_only_is_constant(tag, labels):
+def test_runs_that_predict_one_tag_only_are_counted(tag, labels):
   task, vocabulary = tiny_tasks.TASKS["tagging"], tiny_tasks.vocabulary()
   examples = [
     dict(id=str(i), words=text.split(), tags=["O"] * len(text.split()))
@@ -66,5 +66,5 @@ def test_a_tagger_that_predicts_one_tag_only_is_constant(tag, labels):
   state = SimpleNamespace(step=1)
   scores = evaluate_task.evaluate_splits(evaluator, state, {}, [split], 4, {})
   assert scores["predicted_labels"] == labels
-  (row,) = sweep.summarise([outcome(0, **scores)], "tagging_f1")
+  (row,) = sweep.summarise([make_outcome(0, **scores)], "tagging_f1")
   assert row["constant"] == (labels == 1)
