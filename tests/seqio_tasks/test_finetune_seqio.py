@@ -1,4 +1,4 @@
-"""Through seqio or TensorFlow Datasets, tasks give the rows of their files."""
+"""Tests tasks through seqio, and tasks from TensorFlow Datasets."""
 
 import finetune_files as files
 import numpy as np
@@ -15,14 +15,14 @@ KEYS = ("input_ids", "segment_ids", "sequence_ids", "labels", "label_weights")
 
 
 @pytest.fixture(autouse=True)
-def registries():
+def reset_registry():
   """Forgets the registered tasks after each test."""
   yield
   seqio.TaskRegistry.reset()
 
 
 CONTEXT = "the cat sat on the mat"
-TASK_FILES = {
+CONTENTS_BY_TASK = {
   "rte": "index\tsentence1\tsentence2\tlabel\n0\ta cat\tb\tentailment\n"
   "1\tthe dog\tsat on\tnot_entailment\n",
   "stsb": "a cat,b,3.8\nthe dog,sat on,0.5\n",
@@ -35,10 +35,10 @@ TASK_FILES = {
 }
 
 
-@pytest.mark.parametrize("name", TASK_FILES)
-def test_rows_are_those_of_the_batches(tmp_path, name):
+@pytest.mark.parametrize("name", CONTENTS_BY_TASK)
+def test_a_task_gives_the_rows_of_training(tmp_path, name):
   ending = {"stsb": "csv", "swag": "csv", "squad": "json"}.get(name, "tsv")
-  path = files.write_text(tmp_path / f"a.{ending}", TASK_FILES[name])
+  path = files.write_text(tmp_path / f"a.{ending}", CONTENTS_BY_TASK[name])
   vocab = files.write_wordpiece(tmp_path)
   split_files = [f"train={path}"]
   task_files = TASKS[name]
@@ -64,7 +64,7 @@ def test_rows_are_those_of_the_batches(tmp_path, name):
   assert task_of_files.output_features["input_ids"].vocabulary.pad_id == 0
 
 
-def test_data_sets_read_as_files(tmp_path, monkeypatch):
+def test_tensorflow_datasets_are_read_like_files(tmp_path, monkeypatch):
   tfds = pytest.importorskip("tensorflow_datasets")
   features = tfds.features
   entailment_label = features.ClassLabel(names=["entailment", "not_entailment"])

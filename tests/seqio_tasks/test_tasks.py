@@ -1,7 +1,4 @@
-"""Tests the rows of seqio tasks of prepared folders and of text.
-
-A restarted task of text continues with exactly the next row.
-"""
+"""Tests the rows that seqio tasks make from prepared folders and text files."""
 
 import gc
 import re
@@ -22,14 +19,14 @@ from bert_jax.training.config_files import open_config
 seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
 from bert_jax.seqio_tasks import pretraining  # noqa: E402
 
-SIZES = {"length": 32, "max_predictions": 5}
+ROW_OPTIONS = {"length": 32, "max_predictions": 5}
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##able", "."]
 # The prepared folder has 64 pieces too.
 PIECES += [f"w{i}" for i in range(56)]
 
 
 @pytest.fixture(autouse=True)
-def registries():
+def reset_registries():
   """Removes all registered names after each test."""
   yield
   seqio.TaskRegistry.reset()
@@ -37,13 +34,13 @@ def registries():
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def data_folder(tmp_path_factory):
   path = tmp_path_factory.mktemp("tasks") / "prepared"
   return write_prepared(path, random_documents(90, 0), random_documents(20, 1))
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory):
+def text_folder(tmp_path_factory):
   """Makes a vocabulary and two files of 150 documents each in BERT's format."""
   path = tmp_path_factory.mktemp("text")
   rng = np.random.default_rng(0)
@@ -58,15 +55,17 @@ def text(tmp_path_factory):
   return path
 
 
-def register_text(text, name="mine", **options):
-  options = {"heldout": 0.1, "group": 32, **SIZES} | options
-  inputs = options.pop("inputs", str(text / "*.txt").replace("*", "[ab]"))
+def register_text(text_folder, name="mine", **options):
+  options = {"heldout": 0.1, "group": 32, **ROW_OPTIONS} | options
+  inputs = options.pop(
+    "inputs", str(text_folder / "*.txt").replace("*", "[ab]")
+  )
   return pretraining.register_text(
-    name, inputs, str(text / "vocab.txt"), **options
+    name, inputs, str(text_folder / "vocab.txt"), **options
   )
 
 
-def rows(name, split, count=None, **arguments):
+def read_rows(name, split, count=None, **arguments):
   """Returns the rows of a task or mixture through seqio, as one batch."""
   converter = pretraining.PretrainFeatureConverter(name)
   ds = seqio.get_dataset(name, converter.lengths, converter, split, **arguments)
@@ -76,15 +75,15 @@ def rows(name, split, count=None, **arguments):
   }
 
 
-def assert_equal(a, b):
+def assert_equal_batches(a, b):
   assert a.keys() == b.keys()
   for key in a:
     np.testing.assert_array_equal(a[key], b[key], key)
     assert a[key].dtype == b[key].dtype
 
 
-def sort_rows(batch):
-  """Returns the rows as sorted bytes, so that their order does not matter."""
+def sorted_rows_as_bytes(batch):
+  """Returns each row as bytes, sorted, so that their order does not matter."""
   keys = sorted(batch)
   count = len(batch[keys[0]])
   return sorted(
@@ -92,91 +91,95 @@ def sort_rows(batch):
   )
 
 
-def test_prepared_task_equals_the_folder(folder):
-  pretraining.register_prepared("p", folder, **SIZES)
+def test_prepared_task_equals_the_folder(data_folder):
+  pretraining.register_prepared("p", data_folder, **ROW_OPTIONS)
   for seed in (0, 7):
-    opened = loader.open_data(folder, "bert_pairs", seed=seed, **SIZES)
-    task_rows = rows("p", "train", 700, seed=seed, num_epochs=None)
-    assert_equal(task_rows, opened.read(0, 700))
-  heldout = loader.open_heldout(folder, "bert_pairs", **SIZES)
-  task_rows = rows("p", "validation", shuffle=True, seed=3)
-  assert_equal(task_rows, heldout.read(0, len(heldout)))
+    opened = loader.open_data(
+      data_folder, "bert_pairs", seed=seed, **ROW_OPTIONS
+    )
+    task_rows = read_rows("p", "train", 700, seed=seed, num_epochs=None)
+    assert_equal_batches(task_rows, opened.read(0, 700))
+  heldout = loader.open_heldout(data_folder, "bert_pairs", **ROW_OPTIONS)
+  task_rows = read_rows("p", "validation", shuffle=True, seed=3)
+  assert_equal_batches(task_rows, heldout.read(0, len(heldout)))
 
 
-def collect(ds) -> list[bytes]:
-  """Returns each row of the dataset as bytes. They include the masks."""
+def rows_as_bytes(ds) -> list[bytes]:
+  """Returns each row of a dataset, with its masks, as bytes."""
   return [
     b"".join(row[key].tobytes() for key in sorted(row))
     for row in ds.as_numpy_iterator()
   ]
 
 
-@pytest.mark.parametrize("kind", ["prepared", "text"])
-def test_a_dataset_iterated_again_has_new_masks(folder, text, kind):
-  if kind == "prepared":
-    task = pretraining.register_prepared("p", folder, **SIZES)
+@pytest.mark.parametrize("source_type", ["prepared", "text"])
+def test_a_second_pass_over_a_dataset_has_new_masks(
+  data_folder, text_folder, source_type
+):
+  if source_type == "prepared":
+    task = pretraining.register_prepared("p", data_folder, **ROW_OPTIONS)
   else:
-    task = register_text(text)
+    task = register_text(text_folder)
   one_epoch = task.get_dataset(num_epochs=1, seed=3)
-  first_pass, second_pass = collect(one_epoch), collect(one_epoch)
+  first_pass, second_pass = rows_as_bytes(one_epoch), rows_as_bytes(one_epoch)
   assert len(set(first_pass) | set(second_pass)) == len(first_pass) + len(
     second_pass
   )
   # A new dataset of the task begins at the first epoch again: its two passes
   # give the rows of the two passes above, in the same order.
-  two_passes = collect(task.get_dataset(num_epochs=1, seed=3).repeat(2))
+  two_passes = rows_as_bytes(task.get_dataset(num_epochs=1, seed=3).repeat(2))
   assert two_passes == first_pass + second_pass
-  if kind == "prepared":
-    assert collect(task.get_dataset(num_epochs=2, seed=3)) == two_passes
+  if source_type == "prepared":
+    assert rows_as_bytes(task.get_dataset(num_epochs=2, seed=3)) == two_passes
   # Two iterators that are open at the same time do not disturb each other.
   ds = task.get_dataset(num_epochs=1, seed=3)
-  pairs = list(zip(*map(collect_slowly, (ds, ds)), strict=False))
+  pairs = list(zip(*map(iterate_rows_as_bytes, (ds, ds)), strict=False))
   assert [a for a, _ in pairs] == first_pass[: len(pairs)]
   assert [b for _, b in pairs] == second_pass[: len(pairs)]
   # Two passes over an endless dataset differ too. Held-out rows never change.
   endless = task.get_dataset(num_epochs=None, seed=3).take(50)
-  assert not set(collect(endless)) & set(collect(endless))
+  assert not set(rows_as_bytes(endless)) & set(rows_as_bytes(endless))
   heldout = task.get_dataset(split="validation", seed=3)
-  assert collect(heldout) == collect(heldout)
+  assert rows_as_bytes(heldout) == rows_as_bytes(heldout)
 
 
 @pytest.mark.parametrize(
-  "epochs, kind",
+  "epochs, source_type",
   [
     (1, "prepared"),
     (2, "prepared"),
     pytest.param(1, "text", marks=pytest.mark.slow),
   ],
 )
-def test_passes_that_stop_early(folder, text, monkeypatch, epochs, kind):
-  """Each pass gives the rows of its own epochs.
-
-  A later pass costs as much as the first, and only a few readers stay open.
-  """
+def test_passes_that_stop_early_give_their_own_epochs(
+  data_folder, text_folder, monkeypatch, epochs, source_type
+):
+  """A later pass costs as much as the first, and few readers stay open."""
   from bert_jax.examples import streams
 
   monkeypatch.setattr(pretraining, "MAX_READERS", 2)
-  if kind == "prepared":
-    task = pretraining.register_prepared("p", folder, **SIZES)
+  if source_type == "prepared":
+    task = pretraining.register_prepared("p", data_folder, **ROW_OPTIONS)
   else:
-    task = register_text(text)
+    task = register_text(text_folder)
   options = dict(num_epochs=epochs, seed=3, shuffle=False)
   dataset = task.get_dataset(**options)
-  passes = [collect(dataset) for _ in range(6)]
+  passes = [rows_as_bytes(dataset) for _ in range(6)]
   loaded_epochs, original_load = [], streams.Stream._current_portion
 
-  def counted(stream):
+  def count_load(stream):
     loaded_epochs.append(stream._epoch)
     return original_load(stream)
 
-  monkeypatch.setattr(streams.Stream, "_current_portion", counted)
+  monkeypatch.setattr(streams.Stream, "_current_portion", count_load)
   gc.collect()
   readers_before = len(pretraining._readers)
-  first_rows = collect(task.get_dataset(**options).take(2).repeat(6))
+  first_rows = rows_as_bytes(task.get_dataset(**options).take(2).repeat(6))
   assert first_rows == [row for one_pass in passes for row in one_pass[:2]]
-  if kind == "prepared":
-    # A pass goes over its epochs at most twice: to count their rows, and to
-    # read one block, which may hold the rows of all its epochs.
+  if source_type == "prepared":
+    # A pass loads each of its epochs at most twice: to count their rows, and to
+    # read the first block of rows, which may hold all its epochs. The bound
+    # allows one more load for each pass.
     assert (
       len(loaded_epochs) <= 6 * (2 * epochs + 1)
       and max(loaded_epochs) < 6 * epochs
@@ -185,7 +188,7 @@ def test_passes_that_stop_early(folder, text, monkeypatch, epochs, kind):
   assert len(pretraining._readers) - readers_before <= 2
   # More iterators are open at the same time than readers are kept.
   ds = task.get_dataset(**options)
-  iterators = [collect_slowly(ds) for _ in range(4)]
+  iterators = [iterate_rows_as_bytes(ds) for _ in range(4)]
   first_rows = [[next(iterator) for iterator in iterators] for _ in range(3)]
   assert first_rows == [
     [one_pass[i] for one_pass in passes[: len(iterators)]] for i in range(3)
@@ -196,71 +199,71 @@ def test_passes_that_stop_early(folder, text, monkeypatch, epochs, kind):
   ]
 
 
-def collect_slowly(ds):
+def iterate_rows_as_bytes(ds):
   for row in ds.as_numpy_iterator():
     yield b"".join(row[key].tobytes() for key in sorted(row))
 
 
-def test_two_tasks_of_a_folder_in_a_mixture_have_their_own_rows(folder):
+def test_two_tasks_of_a_folder_in_a_mixture_have_their_own_rows(data_folder):
   for name in "pq":
-    pretraining.register_prepared(name, folder, **SIZES)
+    pretraining.register_prepared(name, data_folder, **ROW_OPTIONS)
   p, q = (seqio.get_mixture_or_task(name) for name in "pq")
-  rows_of_q = collect(q.get_dataset(seed=3))
-  assert rows_of_q == collect(p.get_dataset(seed=3))
+  rows_of_q = rows_as_bytes(q.get_dataset(seed=3))
+  assert rows_of_q == rows_as_bytes(p.get_dataset(seed=3))
   seqio.MixtureRegistry.add("both", [("p", 1.0), ("q", 1.0)])
-  first, second = (collect(t.get_dataset(seed=3)) for t in (p, q))
+  first, second = (rows_as_bytes(t.get_dataset(seed=3)) for t in (p, q))
   assert first == rows_of_q and not set(first) & set(second)
-  mixture_rows = collect(
+  mixture_rows = rows_as_bytes(
     seqio.get_mixture_or_task("both").get_dataset(num_epochs=1, seed=3)
   )
   assert len(set(mixture_rows)) == len(mixture_rows)
 
 
-def test_epochs_of_a_prepared_task(folder):
+def test_each_epoch_of_a_prepared_task_has_new_masks(data_folder):
   """An epoch has a row for each chunk of the text; the next has other masks."""
-  task = pretraining.register_prepared("p", folder, **SIZES)
-  one_epoch = rows("p", "train")
+  task = pretraining.register_prepared("p", data_folder, **ROW_OPTIONS)
+  one_epoch = read_rows("p", "train")
   count = task.num_input_examples("train")
   assert len(one_epoch["input_ids"]) == count
   # The stream says where the next epoch begins.
-  opened = loader.open_data(folder, "bert_pairs", **SIZES)
+  opened = loader.open_data(data_folder, "bert_pairs", **ROW_OPTIONS)
   opened.read(count - 1, 1)
   assert opened.position()["epoch"] == 0
   opened.read(count, 1)
   assert opened.position() | {"first": count, "epoch": 1} == opened.position()
-  two_epochs = rows("p", "train", num_epochs=2)
-  assert_equal({k: v[:count] for k, v in two_epochs.items()}, one_epoch)
-  assert not set(sort_rows(one_epoch)) & set(
-    sort_rows({k: v[count:] for k, v in two_epochs.items()})
+  two_epochs = read_rows("p", "train", num_epochs=2)
+  assert_equal_batches({k: v[:count] for k, v in two_epochs.items()}, one_epoch)
+  assert not set(sorted_rows_as_bytes(one_epoch)) & set(
+    sorted_rows_as_bytes({k: v[count:] for k, v in two_epochs.items()})
   )
-  heldout = rows("p", "validation")
+  heldout = read_rows("p", "validation")
   assert len(heldout["input_ids"]) == task.num_input_examples("validation")
-  two_heldout_epochs = rows("p", "validation", num_epochs=2)
+  two_heldout_epochs = read_rows("p", "validation", num_epochs=2)
   for key, array in heldout.items():
     np.testing.assert_array_equal(
       two_heldout_epochs[key], np.concatenate([array, array])
     )
 
 
-@pytest.mark.parametrize("kind", ["prepared", "text"])
+@pytest.mark.parametrize("source_type", ["prepared", "text"])
 @pytest.mark.parametrize("split", ["train", "validation"])
-def test_shards_are_a_partition(folder, text, kind, split):
-  if kind == "prepared":
-    pretraining.register_prepared("t", folder, **SIZES)
+def test_each_row_is_in_one_shard(data_folder, text_folder, source_type, split):
+  if source_type == "prepared":
+    pretraining.register_prepared("t", data_folder, **ROW_OPTIONS)
   else:
-    register_text(text, "t")
-  all_rows = rows("t", split)
+    register_text(text_folder, "t")
+  all_rows = read_rows("t", split)
   shards = [
-    rows("t", split, shard_info=seqio.ShardInfo(i, 3)) for i in range(3)
+    read_rows("t", split, shard_info=seqio.ShardInfo(i, 3)) for i in range(3)
   ]
   sizes = [len(shard["input_ids"]) for shard in shards]
   assert max(sizes) - min(sizes) <= 1
   joined_shards = {k: np.concatenate([p[k] for p in shards]) for k in all_rows}
-  assert sort_rows(joined_shards) == sort_rows(all_rows)
+  assert sorted_rows_as_bytes(joined_shards) == sorted_rows_as_bytes(all_rows)
 
 
-def test_converter_and_lengths_refuse_what_does_not_fit(folder):
-  task = pretraining.register_prepared("p", folder, **SIZES)
+def test_other_lengths_shapes_and_types_are_refused(data_folder):
+  task = pretraining.register_prepared("p", data_folder, **ROW_OPTIONS)
   with pytest.raises(ValueError, match=r"sequence_length\['input_ids'\] is 16"):
     task.get_dataset({"input_ids": 16})
   converter = pretraining.PretrainFeatureConverter("p")
@@ -274,70 +277,78 @@ def test_converter_and_lengths_refuse_what_does_not_fit(folder):
   with pytest.raises(ValueError, match="incorrect type for feature 'mlm_ids'"):
     converter(float_rows, converter.lengths)
   with pytest.raises(ValueError, match="did you mean length"):
-    pretraining.register_prepared("q", folder, lenght=32)
+    pretraining.register_prepared("q", data_folder, lenght=32)
 
 
-def test_text_task_equals_what_training_reads(text):
-  register_text(text)
-  opened = loader.open_data("mine", "bert_pairs", seed=3, **SIZES)
-  task_rows = rows("mine", "train", 900, seed=3, num_epochs=None)
-  assert_equal(task_rows, opened.read(0, 900))
-  epoch = rows("mine", "train", seed=3)
+def test_a_text_task_gives_the_rows_of_training(text_folder):
+  register_text(text_folder)
+  opened = loader.open_data("mine", "bert_pairs", seed=3, **ROW_OPTIONS)
+  task_rows = read_rows("mine", "train", 900, seed=3, num_epochs=None)
+  assert_equal_batches(task_rows, opened.read(0, 900))
+  epoch = read_rows("mine", "train", seed=3)
   count = len(epoch["input_ids"])
   assert 300 < count < 900
   # The second epoch has the same text with different masks.
   second_epoch = {k: v[count : 2 * count] for k, v in task_rows.items()}
-  assert len(set(sort_rows(epoch)) & set(sort_rows(second_epoch))) == 0
+  assert not set(sorted_rows_as_bytes(epoch)) & set(
+    sorted_rows_as_bytes(second_epoch)
+  )
 
 
-def test_text_holds_out_the_documents_that_prepare_holds_out(text, tmp_path):
-  task = register_text(text)
+def test_a_text_task_holds_out_the_same_documents_as_prepare(
+  text_folder, tmp_path
+):
+  task = register_text(text_folder)
   folder = str(tmp_path / "prepared")
-  inputs = [str(text / "a.txt"), str(text / "b.txt")]
-  vocab = str(text / "vocab.txt")
+  inputs = [str(text_folder / "a.txt"), str(text_folder / "b.txt")]
+  vocab = str(text_folder / "vocab.txt")
   prepare.prepare(inputs, vocab, folder, heldout=0.1, processes=1)
-  expected = loader.open_heldout(folder, "bert_pairs", **SIZES)
-  assert_equal(rows("mine", "validation"), expected.read(0, len(expected)))
-  opened = loader.open_data(folder, "bert_pairs", **SIZES).prepared[0]
+  expected = loader.open_heldout(folder, "bert_pairs", **ROW_OPTIONS)
+  assert_equal_batches(
+    read_rows("mine", "validation"), expected.read(0, len(expected))
+  )
+  opened = loader.open_data(folder, "bert_pairs", **ROW_OPTIONS).prepared[0]
   np.testing.assert_array_equal(task.source.documents.unigrams, opened.unigrams)
   groups = [corpus for _, corpus in task.source.documents.groups(0)]
   tokens = np.concatenate([corpus.tokens for corpus in groups])
   np.testing.assert_array_equal(tokens, opened.splits["train"].tokens)
 
 
-def test_cased_text_is_told_from_uncased(text):
-  register_text(text)
+def test_text_with_the_wrong_case_is_refused(text_folder):
+  register_text(text_folder)
   for opener in (loader.open_data, loader.open_heldout):
-    opener("mine", "bert_pairs", cased=False, **SIZES)
+    opener("mine", "bert_pairs", cased=False, **ROW_OPTIONS)
     with pytest.raises(ValueError, match="lower_case=False"):
-      opener("mine", "bert_pairs", cased=True, **SIZES)
+      opener("mine", "bert_pairs", cased=True, **ROW_OPTIONS)
 
 
-def test_text_restarts_exactly(text):
-  register_text(text)
-  uninterrupted = loader.open_data("mine", "bert_pairs", **SIZES)
+def test_a_text_task_continues_with_the_next_row(text_folder):
+  register_text(text_folder)
+  uninterrupted = loader.open_data("mine", "bert_pairs", **ROW_OPTIONS)
   batches = [uninterrupted.read(8 * i, 8) for i in range(120)]
   for start in (0, 1, 40, 119):
-    opened = loader.open_data("mine", "bert_pairs", **SIZES)
-    assert_equal(opened.read(8 * start, 8), batches[start])
+    opened = loader.open_data("mine", "bert_pairs", **ROW_OPTIONS)
+    assert_equal_batches(opened.read(8 * start, 8), batches[start])
   # A reader jumps back, and another reader continues at a saved position.
-  assert_equal(uninterrupted.read(16, 8), batches[2])
+  assert_equal_batches(uninterrupted.read(16, 8), batches[2])
   uninterrupted.read(8 * 99, 8)
   position = uninterrupted.position()
   assert position["epoch"] == 1 and position["record"] > 0
-  opened = loader.open_data("mine", "bert_pairs", **SIZES)
+  opened = loader.open_data("mine", "bert_pairs", **ROW_OPTIONS)
   opened.restore(position)
-  assert_equal(opened.read(8 * 100, 8), batches[100])
-  other_seed = loader.open_data("mine", "bert_pairs", seed=1, **SIZES)
+  assert_equal_batches(opened.read(8 * 100, 8), batches[100])
+  other_seed = loader.open_data("mine", "bert_pairs", seed=1, **ROW_OPTIONS)
   other_seed.restore(position)
   assert other_seed.position()["first"] == 0
 
 
-def test_a_small_group_joins_its_neighbour(text):
+def test_a_small_group_joins_its_neighbour(text_folder):
   """5 documents give groups of 2 and 3: the last one joins the second group."""
-  five = text / "five.txt"
-  five.write_text("\n\n".join(["w1 w2 w3\nw4 w5"] * 5) + "\n")
-  task = register_text(text, inputs=str(five), group=2, heldout=0.0)
+  five_documents = text_folder / "five.txt"
+  five_documents.write_text("\n\n".join(["w1 w2 w3\nw4 w5"] * 5) + "\n")
+  task = register_text(
+    text_folder, inputs=str(five_documents), group=2, heldout=0.0
+  )
   groups = list(task.source.documents.groups(0))
   assert [(begin, c.num_documents) for begin, c in groups] == [(0, 2), (2, 3)]
   assert [g[0] for g in task.source.documents.groups(2)] == [2]
@@ -347,30 +358,32 @@ def test_a_small_group_joins_its_neighbour(text):
   "content, message",
   [("w1 w2\nw3\n", "at least 2 documents"), ("\n\n", "there is no text")],
 )
-def test_text_without_pairs_says_so(text, content, message):
-  (text / "bad.txt").write_text(content)
-  register_text(text, inputs=str(text / "bad.txt"), heldout=0.0)
-  opened = loader.open_data("mine", "bert_pairs", **SIZES)
+def test_text_without_pairs_is_refused(text_folder, content, message):
+  (text_folder / "bad.txt").write_text(content)
+  register_text(text_folder, inputs=str(text_folder / "bad.txt"), heldout=0.0)
+  opened = loader.open_data("mine", "bert_pairs", **ROW_OPTIONS)
   with pytest.raises(ValueError, match=message):
     opened.read(0, 1)
   with pytest.raises(ValueError, match="no document is held out"):
-    loader.open_heldout("mine", "bert_pairs", **SIZES)
+    loader.open_heldout("mine", "bert_pairs", **ROW_OPTIONS)
 
 
-def test_seqio_sources_of_text(text):
+def test_a_seqio_source_of_text_gives_its_documents(text_folder):
   """Compares seqio's reader, which interleaves files, with our reader.
 
   Text in BERT's format gives the same rows. Without `format`, each line that is
   not empty is a document.
   """
-  files = [str(text / "a.txt"), str(text / "b.txt")]
+  files = [str(text_folder / "a.txt"), str(text_folder / "b.txt")]
   source = seqio.TextLineDataSource({"train": files, "validation": files[:1]})
-  register_text(text)
-  register_text(text, "lines", inputs=source, format="bert")
-  expected = rows("mine", "train", 100)
-  assert_equal(rows("lines", "train", 100), expected)
-  task_of_lines = register_text(text, "line", inputs=source, validation=source)
-  opened = task_of_lines.source.documents
+  register_text(text_folder)
+  register_text(text_folder, "bert_format", inputs=source, format="bert")
+  expected = read_rows("mine", "train", 100)
+  assert_equal_batches(read_rows("bert_format", "train", 100), expected)
+  task_of_line_documents = register_text(
+    text_folder, "line_documents", inputs=source, validation=source
+  )
+  opened = task_of_line_documents.source.documents
   count = sum(corpus.num_documents for _, corpus in opened.groups(0))
   lines = [s for f in files for s in Path(f).read_text().split("\n")]
   nonempty_lines = [line for line in lines if line.strip()]
@@ -383,36 +396,42 @@ def test_seqio_sources_of_text(text):
     return tf.data.Dataset.range(3).map(lambda i: {"text": i})
 
   bad_source = seqio.FunctionDataSource(numbers, ["train"])
-  register_text(text, "bad", inputs=bad_source)
+  register_text(text_folder, "bad", inputs=bad_source)
   with pytest.raises(ValueError, match="must yield strings"):
-    loader.open_data("bad", "bert_pairs", **SIZES).read(0, 1)
+    loader.open_data("bad", "bert_pairs", **ROW_OPTIONS).read(0, 1)
 
 
-def test_mixture(folder, tmp_path):
+def test_seqio_and_training_mix_the_same_rows(data_folder, tmp_path):
   """seqio and training mix the same rows: 3 of 4 rows are from `p`."""
   other_folder = write_prepared(
     tmp_path / "other", random_documents(50, 5), random_documents(9, 6)
   )
-  pretraining.register_prepared("p", folder, **SIZES)
-  pretraining.register_prepared("q", other_folder, **SIZES)
+  pretraining.register_prepared("p", data_folder, **ROW_OPTIONS)
+  pretraining.register_prepared("q", other_folder, **ROW_OPTIONS)
   seqio.MixtureRegistry.add("both", [("p", 3), ("q", 1)])
-  mixture_rows = rows("both", "train", 1000, seed=1, num_epochs=None)
-  rows_of_p = set(sort_rows(rows("p", "train", 1000, seed=1, num_epochs=None)))
-  rows_of_q = set(sort_rows(rows("q", "train", 1000, seed=1, num_epochs=None)))
-  sorted_mixed = sort_rows(mixture_rows)
+  mixture_rows = read_rows("both", "train", 1000, seed=1, num_epochs=None)
+  rows_of_p = set(
+    sorted_rows_as_bytes(read_rows("p", "train", 1000, seed=1, num_epochs=None))
+  )
+  rows_of_q = set(
+    sorted_rows_as_bytes(read_rows("q", "train", 1000, seed=1, num_epochs=None))
+  )
+  sorted_mixed = sorted_rows_as_bytes(mixture_rows)
   assert all(row in rows_of_p or row in rows_of_q for row in sorted_mixed)
   assert 650 < sum(row in rows_of_p for row in sorted_mixed) < 850
-  path = f"{folder}=3,{other_folder}=1"
-  expected = loader.open_data(path, "bert_pairs", seed=1, **SIZES)
-  opened = loader.open_data("both", "bert_pairs", seed=1, **SIZES)
-  assert_equal(opened.read(0, 300), expected.read(0, 300))
-  heldout = loader.open_heldout("both", "bert_pairs", **SIZES)
-  expected = loader.open_heldout(path, "bert_pairs", **SIZES)
-  assert_equal(heldout.read(0, len(heldout)), expected.read(0, len(expected)))
+  path = f"{data_folder}=3,{other_folder}=1"
+  expected = loader.open_data(path, "bert_pairs", seed=1, **ROW_OPTIONS)
+  opened = loader.open_data("both", "bert_pairs", seed=1, **ROW_OPTIONS)
+  assert_equal_batches(opened.read(0, 300), expected.read(0, 300))
+  heldout = loader.open_heldout("both", "bert_pairs", **ROW_OPTIONS)
+  expected = loader.open_heldout(path, "bert_pairs", **ROW_OPTIONS)
+  assert_equal_batches(
+    heldout.read(0, len(heldout)), expected.read(0, len(expected))
+  )
 
 
-def test_vocabulary(text):
-  task = register_text(text)
+def test_the_vocabulary_encodes_and_decodes(text_folder):
+  task = register_text(text_folder)
   vocabulary = task.output_features["input_ids"].vocabulary
   assert vocabulary.vocab_size == len(PIECES)
   sentence = "W3 unable W5. zebra [SEP]"
@@ -431,7 +450,7 @@ def test_vocabulary(text):
   decoded_texts = vocabulary.decode_tf(tf.constant([row, row[::-1]])).numpy()
   assert decoded_texts[0].decode() == vocabulary.decode(row)
   assert decoded_texts[1].decode() == vocabulary.decode(row[::-1])
-  other_task = register_text(text, "again")
+  other_task = register_text(text_folder, "again")
   assert vocabulary == other_task.output_features["mlm_ids"].vocabulary
   ds = tf.data.Dataset.from_tensors("W1 W2").map(vocabulary.encode_tf)
   assert next(ds.as_numpy_iterator()).tolist() == [9, 10]
@@ -448,9 +467,9 @@ def test_vocabulary(text):
     ("/no/such/folder", "there is no prepared folder /no/such/folder"),
   ],
 )
-def test_unknown_names(path, message):
+def test_unknown_names_are_refused(path, message):
   with pytest.raises(ValueError, match=message):
-    loader.open_data(path, "bert_pairs", **SIZES)
+    loader.open_data(path, "bert_pairs", **ROW_OPTIONS)
 
 
 def test_without_seqio_the_extra_is_named():
@@ -467,21 +486,21 @@ def test_without_seqio_the_extra_is_named():
   )
 
 
-def run(path, workdir):
+def run_three_steps(path, workdir):
   """Trains a tiny model for 3 steps; returns the rows of metrics.jsonl."""
   config = open_config("bert:base")
   config.total_steps, config.batch_size, config.micro_batches = 3, 8, 1
   config.model.update(variant="tiny", dtype="float32")
-  config.data.update(path=path, **SIZES)
+  config.data.update(path=path, **ROW_OPTIONS)
   config.log.every = 1
   config.evaluate.update(every=3, examples=16)
   train.run(config.to_dict() | {"phases": {}}, str(workdir))
   return logged_rows(workdir)
 
 
-def test_training_from_a_task(
-  folder,
-  text,
+def test_a_run_trains_on_a_task(
+  data_folder,
+  text_folder,
   tmp_path,
   monkeypatch,
   capsys,
@@ -491,21 +510,21 @@ def test_training_from_a_task(
   module = tmp_path / "my_tasks.py"
   module.write_text(
     "from bert_jax.seqio_tasks import pretraining as tasks\n"
-    f"tasks.register_prepared('wiki', {folder!r})\n"
+    f"tasks.register_prepared('wiki', {data_folder!r})\n"
   )
   monkeypatch.syspath_prepend(str(tmp_path))
-  expected = run(folder, tmp_path / "folder")
+  expected = run_three_steps(data_folder, tmp_path / "folder")
   assert len(expected) == 4
-  assert run("my_tasks:wiki", tmp_path / "task") == expected
+  assert run_three_steps("my_tasks:wiki", tmp_path / "task") == expected
   capsys.readouterr()
-  register_text(text)
-  logged_of_text = run("mine", tmp_path / "text")
+  register_text(text_folder)
+  logged_of_text = run_three_steps("mine", tmp_path / "text")
   assert [row["step"] for row in logged_of_text] == [1, 2, 3, 3]
   assert all(np.isfinite(row["mlm_loss"]) for row in logged_of_text)
   assert "unigram cross-entropy: " in capsys.readouterr().out
 
 
-ENDLESS = """
+ENDLESS_PROGRAM = """
 import sys
 import seqio
 from bert_jax.seqio_tasks import pretraining as tasks
@@ -515,7 +534,8 @@ if name == "p":
 else:
   tasks.register_text("t", sys.argv[2], sys.argv[3], length=32)
 ds = seqio.get_mixture_or_task(name).get_dataset(num_epochs=None)
-# The buffer is not full when the process ends. Half of such processes hung.
+# The buffer is not full when the process ends. Without `_end_readers`, half of
+# such processes never end.
 iterator = iter(ds.batch(64).prefetch(500))
 for _ in range(3):
   next(iterator)
@@ -525,11 +545,13 @@ for _ in range(3):
 @pytest.mark.parametrize(
   "name", ["p", pytest.param("t", marks=pytest.mark.slow)]
 )
-def test_a_process_that_leaves_an_endless_task_ends(folder, text, name):
-  inputs = folder if name == "p" else str(text / "a.txt")
-  arguments = [name, inputs, str(text / "vocab.txt")]
+def test_a_process_ends_while_an_endless_dataset_is_open(
+  data_folder, text_folder, name
+):
+  inputs = data_folder if name == "p" else str(text_folder / "a.txt")
+  arguments = [name, inputs, str(text_folder / "vocab.txt")]
   process = subprocess.run(
-    [sys.executable, "-c", ENDLESS, *arguments],
+    [sys.executable, "-c", ENDLESS_PROGRAM, *arguments],
     capture_output=True,
     text=True,
     timeout=120,
