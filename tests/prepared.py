@@ -23,7 +23,7 @@ def write_prepared(path, documents, heldout, vocab_size=64):
   pieces += [f"w{i}" for i in range(len(pieces), vocab_size)]
   (pathlib.Path(partial) / "vocab.txt").write_text("\n".join(pieces) + "\n")
   dtype = reader.token_dtype(vocab_size)
-  split_writer = writer.Writer(partial, dtype, {"files": {}})
+  split_writer = writer.SplitWriter(partial, dtype, {"files": {}})
   for split, docs in (("train", documents), ("validation", heldout)):
     tokens = [t for d in docs for s in d for t in s]
     encoded = writer.EncodedDocuments(
@@ -35,7 +35,7 @@ def write_prepared(path, documents, heldout, vocab_size=64):
   split_writer.save({})
   sizes = split_writer.sizes()
   split_writer.close()
-  writer.write_derived(partial, vocab_size, np.ones(vocab_size, bool))
+  writer.write_derived_files(partial, vocab_size, np.ones(vocab_size, bool))
   options = {"lower_case": True}
   meta = {
     "format_version": reader.FORMAT_VERSION,
@@ -43,9 +43,9 @@ def write_prepared(path, documents, heldout, vocab_size=64):
     "splits": sizes,
     "lower_case": True,
     "options": options,
-    "fingerprint": reader.fingerprint(partial, options),
+    "fingerprint": reader.compute_fingerprint(partial, options),
   }
-  writer.finish(partial, str(path), meta)
+  writer.finish_folder(partial, str(path), meta)
   return str(path)
 
 

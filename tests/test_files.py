@@ -260,13 +260,13 @@ def test_a_full_disk_leaves_no_part_of_a_vocabulary(
 ):
   (tmp_path / "a.txt").write_text("some good words and some bad words\n" * 50)
   limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-  write = train_vocab._write
+  write = train_vocab._write_files
 
   def write_on_a_full_disk(*arguments):
     resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
     write(*arguments)
 
-  monkeypatch.setattr(train_vocab, "_write", write_on_a_full_disk)
+  monkeypatch.setattr(train_vocab, "_write_files", write_on_a_full_disk)
   try:
     with pytest.raises(OSError) as error:
       train_vocab.train_vocab(

@@ -75,13 +75,13 @@ def added_by_id(vocabulary):
   return by_id
 
 
-def write_model(path, kind, form):
+def write_model(path, kind, declaring_file):
   """Writes a transformers folder whose added tokens stand in one file.
 
   Args:
     path: the folder to write.
     kind: the name of a tokenizer, a key of `MAKE_VOCABULARY`.
-    form: the name of the file that declares the added tokens, one of
+    declaring_file: the name of the file that declares the added tokens, one of
       `DECLARING_FILES`.
 
   Returns:
@@ -99,12 +99,12 @@ def write_model(path, kind, form):
   if kind == "albert":
     settings["tokenizer_class"] = "AlbertTokenizer"
   by_id = added_by_id(vocabulary)
-  if form == "tokenizer.json":
+  if declaring_file == "tokenizer.json":
     tokenizer = added_tokens.make_model_tokenizer(vocabulary)
     tokenizer.add_tokens([by_id[i] for i in sorted(by_id)])
     files = {"tokenizer.json": tokenizer.to_str().encode()}
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-  elif form == "tokenizer_config.json":
+  elif declaring_file == "tokenizer_config.json":
     settings["added_tokens_decoder"] = {
       str(i): {"content": t.content, **added_tokens.flags_of(t)}
       for i, t in by_id.items()

@@ -55,7 +55,9 @@ def add_flags(parser: flags.Parser) -> None:
 def _add_filters(group: argparse._ArgumentGroup) -> None:
   """Adds the flags of `filters.Filters`; docs/corpus.md explains them."""
   add = group.add_argument
-  add("--normalise", choices=filters.FORMS, help="Unicode form of the text")
+  add(
+    "--normalise", choices=filters.NORMAL_FORMS, help="Unicode form of the text"
+  )
   add(
     "--min-words", type=int, metavar="N", help="drop documents with fewer words"
   )

@@ -1,10 +1,11 @@
 """Reads real English on any machine: docstrings of installed packages.
 
 The source files are parsed, and never imported. A document is the prose of one
-module. Documentation repeats itself: arguments are copied, and versions of an
-API stand side by side. So a paragraph is dropped if too many of its word
-5-grams occur in earlier paragraphs. Without this rule, 30% of the 8-grams of
-held-out modules occur in the other modules.
+module. Documentation repeats itself: descriptions of arguments are copied from
+one function to another, and several versions of an API are installed side by
+side. So a paragraph is dropped if too many of its word 5-grams occur in earlier
+paragraphs. Without this rule, 30% of the 8-grams of held-out modules occur in
+the other modules.
 """
 
 import ast
@@ -28,26 +29,26 @@ PACKAGES = ("tensorflow", "scipy", "numpy", "jax", "keras")
 STANDARD_LIBRARY = "python"
 # A paragraph of prose has at least this many words.
 MIN_WORDS = 12
-# A paragraph is dropped if a larger share of its n-grams occurs in earlier
-# paragraphs. An n-gram has `NGRAM` words.
-MAX_SEEN = 0.4
-NGRAM = 5
+# A paragraph is dropped if more than this share of its n-grams occurs in
+# earlier paragraphs. An n-gram has `NGRAM_WORDS` words.
+MAX_SEEN_SHARE = 0.4
+NGRAM_WORDS = 5
 
 # Folders with little prose; TensorFlow's `_api` has only imports.
 _SKIPPED_FOLDERS = {"_api", "site-packages", "test", "testing", "tests"}
 
-_DIRECTIVE = re.compile(r"\s*\.\. [\w-]+::")
-_REFERENCE = re.compile(r"\s*\.\. (\[|_)")
-_UNDERLINE = re.compile(r"\s*([-=~^*#+`])\1{2,}\s*$")
-_SECTION = re.compile(r"\s*[A-Z]\w+( \w+)?:$")
+_DIRECTIVE_PATTERN = re.compile(r"\s*\.\. [\w-]+::")
+_REFERENCE_PATTERN = re.compile(r"\s*\.\. (\[|_)")
+_UNDERLINE_PATTERN = re.compile(r"\s*([-=~^*#+`])\1{2,}\s*$")
+_SECTION_PATTERN = re.compile(r"\s*[A-Z]\w+( \w+)?:$")
 # The marks that begin the entry of a list.
-_BULLET = re.compile(r"\s*([-*+•]|\(?\d+[.)])\s+(?=\S)")
+_BULLET_PATTERN = re.compile(r"\s*([-*+•]|\(?\d+[.)])\s+(?=\S)")
 # Matches numpydoc's `x, y : array_like`. The lines below it describe x and y.
-_NUMPY_ENTRY = re.compile(r"\s*[\w*`.,\[\]{}\\ ]{1,60} : \S")
+_NUMPY_ENTRY_PATTERN = re.compile(r"\s*[\w*`.,\[\]{}\\ ]{1,60} : \S")
 # Matches Google's `name (type): description`.
-_GOOGLE_ENTRY = re.compile(r"\s*[*`]*[\w.]+`?( \([^)]*\))?: +(?=\S)")
+_GOOGLE_ENTRY_PATTERN = re.compile(r"\s*[*`]*[\w.]+`?( \([^)]*\))?: +(?=\S)")
 # Patterns of markup -> the text that replaces them.
-_MARKUP = (
+_MARKUP_RULES = (
   (re.compile(r":[\w:.+-]+:`~?([^`<]*)( <[^`]*>)?`"), r"\1"),
   (re.compile(r"!?\[([^\]]*)\]\([^)]*\)"), r"\1"),
   (re.compile(r"`([^`<]*) <[^`]*>`_+"), r"\1"),
@@ -55,7 +56,9 @@ _MARKUP = (
   (re.compile(r"`+"), ""),
   (re.compile(r"\*\*?(\w[^*\s]*)\*\*?"), r"\1"),
 )
-_PLAIN_WORD = re.compile(r"[\"'(]*[A-Za-z]+(['’-][A-Za-z]+)*[\"').,;:!?]*$")
+_PLAIN_WORD_PATTERN = re.compile(
+  r"[\"'(]*[A-Za-z]+(['’-][A-Za-z]+)*[\"').,;:!?]*$"
+)
 _FUNCTION_WORD_LIST = (
   "a an and are as at be been but by can do does each for from has have if in"
   " into is it its may more not of on one only or other should so such than"
@@ -80,7 +83,9 @@ class Module(NamedTuple):
 
 
 def find_modules() -> list[Module]:
-  """Finds the source files of `PACKAGES` and of Python's library, in order.
+  """Finds the source files of Python's library and of installed `PACKAGES`.
+
+  The files are always in the same order.
 
   Raises:
     UserError: there are no source files.
@@ -103,12 +108,12 @@ def find_modules() -> list[Module]:
     raise UserError(
       "docstrings: no Python source of"
       f" {', '.join((*PACKAGES, 'the standard library'))} is installed; run"
-      " `pip install scipy keras`, or name text files."
+      " `pip install scipy keras`, or pass text files of your own."
     )
   return modules
 
 
-def versions(modules: Sequence[Module]) -> dict[str, str]:
+def package_versions(modules: Sequence[Module]) -> dict[str, str]:
   """Returns package -> version for all packages of the modules."""
   names = dict.fromkeys(module.package for module in modules)
   return {
@@ -122,40 +127,50 @@ def versions(modules: Sequence[Module]) -> dict[str, str]:
 def read_modules(modules: Sequence[Module]) -> Iterator[tuple[Module, str]]:
   """Yields each module with its prose.
 
-  There are blank lines between paragraphs. Near-copies of earlier paragraphs
-  are left out.
+  There are blank lines between the paragraphs of a module. Near-copies of
+  earlier paragraphs are left out.
   """
-  duplicates = NearDuplicates()
+  duplicates = NearDuplicateFinder()
   for module in modules:
     paragraphs = [
       paragraph
       for docstring in module_docstrings(module.path)
-      for paragraph in prose(docstring)
-      if duplicates.is_new(paragraph)
+      for paragraph in extract_prose(docstring)
+      if duplicates.add_if_new(paragraph)
     ]
     yield module, "\n\n".join(paragraphs)
 
 
-class NearDuplicates:
-  """Finds paragraphs that repeat earlier ones."""
+class NearDuplicateFinder:
+  """Finds paragraphs whose n-grams occurred in earlier paragraphs."""
 
   def __init__(self) -> None:
-    """Begins with no known paragraphs."""
+    """Begins without any paragraph."""
     # Words are numbered, because a tuple of integers has the same hash in every
     # process. A string has another hash in each process.
-    self._ids: dict[str, int] = {}
-    self._seen: set[int] = set()
+    self._word_ids: dict[str, int] = {}
+    self._seen_ngrams: set[int] = set()
 
-  def is_new(self, paragraph: str) -> bool:
-    """Returns True, and remembers the n-grams, if few of them are known."""
+  def add_if_new(self, paragraph: str) -> bool:
+    """Adds a paragraph if few of its n-grams occurred before.
+
+    Args:
+      paragraph: a paragraph of prose.
+
+    Returns:
+      True if the paragraph was added; False if it is a near-copy.
+    """
     words = re.findall(r"\w+", paragraph.lower())
-    ids = [self._ids.setdefault(word, len(self._ids)) for word in words]
-    grams = {
-      hash(gram) for gram in zip(*(ids[i:] for i in range(NGRAM)), strict=False)
+    ids = [
+      self._word_ids.setdefault(word, len(self._word_ids)) for word in words
+    ]
+    ngrams = {
+      hash(gram)
+      for gram in zip(*(ids[i:] for i in range(NGRAM_WORDS)), strict=False)
     }
-    if len(grams & self._seen) > MAX_SEEN * len(grams):
+    if len(ngrams & self._seen_ngrams) > MAX_SEEN_SHARE * len(ngrams):
       return False
-    self._seen |= grams
+    self._seen_ngrams |= ngrams
     return True
 
 
@@ -175,10 +190,10 @@ def module_docstrings(path: str) -> list[str]:
       tree = ast.parse(source)
   except (OSError, ValueError, SyntaxError):
     return []
-  return list(_docstrings(tree.body))
+  return list(_find_docstrings(tree.body))
 
 
-def _docstrings(statements: Sequence[ast.stmt]) -> Iterator[str]:
+def _find_docstrings(statements: Sequence[ast.stmt]) -> Iterator[str]:
   """Yields the docstrings in the body of a module, class, function or `if`."""
   for i, statement in enumerate(statements):
     if isinstance(statement, ast.Expr):
@@ -186,16 +201,16 @@ def _docstrings(statements: Sequence[ast.stmt]) -> Iterator[str]:
       if isinstance(expression, ast.Call):
         if "add_newdoc" in ast.unparse(expression.func):
           for argument in ast.walk(expression):
-            yield from _texts(argument)
+            yield from _text_of_node(argument)
       elif i == 0:
-        yield from _texts(expression)
+        yield from _text_of_node(expression)
     elif isinstance(
       statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.If
     ):
-      yield from _docstrings(statement.body)
+      yield from _find_docstrings(statement.body)
 
 
-def _texts(node: ast.AST) -> Iterator[str]:
+def _text_of_node(node: ast.AST) -> Iterator[str]:
   """Yields the text of a node if it is a string of several words."""
   if (
     isinstance(node, ast.Constant)
@@ -205,7 +220,7 @@ def _texts(node: ast.AST) -> Iterator[str]:
     yield node.value
 
 
-def prose(docstring: str) -> list[str]:
+def extract_prose(docstring: str) -> list[str]:
   """Returns the paragraphs of prose in a docstring, each as one line.
 
   Code, doctests, tables, headings, references and the headers of parameter
@@ -213,22 +228,25 @@ def prose(docstring: str) -> list[str]:
   """
   lines = inspect.cleandoc(docstring).split("\n")
   paragraphs = []
-  for group in _groups(_without_code(lines)):
+  for group in _group_lines(_without_code(lines)):
     text = " ".join(" ".join(group).split())
-    for pattern, replacement in _MARKUP:
+    for pattern, replacement in _MARKUP_RULES:
       text = pattern.sub(replacement, text)
     if _is_prose(text):
       paragraphs.append(text)
   return paragraphs
 
 
-def _indent(line: str) -> int:
+def _indent_of(line: str) -> int:
   """Returns the number of white-space characters that begin a line."""
   return len(line) - len(line.lstrip())
 
 
 def _without_code(lines: Sequence[str]) -> Iterator[str]:
-  """Drops fenced blocks, doctests, directives and literal blocks."""
+  """Yields the lines outside fenced blocks, doctests and literal blocks.
+
+  Directives are dropped too. After a heading, a form feed is yielded.
+  """
   in_fence = in_doctest = False
   # The indentation of the line that opened a literal block.
   block_indent: int | None = None
@@ -242,43 +260,48 @@ def _without_code(lines: Sequence[str]) -> Iterator[str]:
       yield ""
       continue
     in_doctest = in_doctest or stripped_line.startswith((">>>", "$ "))
-    if block_indent is not None and _indent(line) <= block_indent:
+    if block_indent is not None and _indent_of(line) <= block_indent:
       block_indent = None
     if in_fence or in_doctest or block_indent is not None:
       continue
-    if _REFERENCE.match(line) or _DIRECTIVE.match(line):
+    if _REFERENCE_PATTERN.match(line) or _DIRECTIVE_PATTERN.match(line):
       has_prose = re.match(r"\s*\.\. (note|warning|versionchanged)::\s*", line)
       if not has_prose:
-        block_indent = _indent(line)
+        block_indent = _indent_of(line)
       yield ""
       continue
-    if _UNDERLINE.match(line):
-      yield "\f"  # The line above is a heading.
+    if _UNDERLINE_PATTERN.match(line):
+      # Tell `_group_lines` to drop the line above, which is a heading.
+      yield "\f"
       continue
     if stripped_line.endswith("::"):
       next_line = next((x for x in lines[i + 1 :] if x.strip()), "")
-      if _indent(next_line) > _indent(line):
-        block_indent = _indent(line)
+      if _indent_of(next_line) > _indent_of(line):
+        block_indent = _indent_of(line)
       line = line[: line.rindex("::") + 1]
     yield line
 
 
-def _groups(lines: Iterator[str]) -> Iterator[list[str]]:
-  """Groups lines into paragraphs by blank lines, list entries and indents."""
+def _group_lines(lines: Iterator[str]) -> Iterator[list[str]]:
+  """Groups lines into paragraphs by blank lines, list entries and indents.
+
+  Args:
+    lines: the lines that `_without_code` yields.
+  """
   group: list[str] = []
   indent = 0
-  # True if the line before begins a list entry. The next line belongs to the
-  # same entry, even if it is indented more.
-  in_first_line = False
+  # True if the previous line begins a list entry. The current line then belongs
+  # to that entry, even if it is indented more.
+  follows_entry_start = False
   for line in lines:
     if line == "\f":
       group = group[:-1]
-    if _SECTION.match(line):
+    if _SECTION_PATTERN.match(line):
       line = ""
-    bullet = _BULLET.match(line)
-    google_entry = None if bullet else _GOOGLE_ENTRY.match(line)
-    numpy_entry = not google_entry and _NUMPY_ENTRY.match(line)
-    indent_changes = _indent(line) != indent and not in_first_line
+    bullet = _BULLET_PATTERN.match(line)
+    google_entry = None if bullet else _GOOGLE_ENTRY_PATTERN.match(line)
+    numpy_entry = not google_entry and _NUMPY_ENTRY_PATTERN.match(line)
+    indent_changes = _indent_of(line) != indent and not follows_entry_start
     if (
       not line.strip()
       or bullet
@@ -289,8 +312,8 @@ def _groups(lines: Iterator[str]) -> Iterator[list[str]]:
       if group:
         yield group
       group = []
-    in_first_line = bool(bullet or google_entry)
-    indent = _indent(line)
+    follows_entry_start = bool(bullet or google_entry)
+    indent = _indent_of(line)
     if line.strip() and not numpy_entry:
       entry = bullet or google_entry
       group.append(line[entry.end() :] if entry else line)
@@ -307,7 +330,7 @@ def _is_prose(text: str) -> bool:
   words = text.split()
   if len(words) < MIN_WORDS or not re.match(r"[\"'(]?[A-Za-z]", text):
     return False
-  num_plain = sum(bool(_PLAIN_WORD.match(word)) for word in words)
+  num_plain = sum(bool(_PLAIN_WORD_PATTERN.match(word)) for word in words)
   num_function_words = sum(word.lower() in _FUNCTION_WORDS for word in words)
   return num_plain >= 0.7 * len(words) and num_function_words >= 0.15 * len(
     words

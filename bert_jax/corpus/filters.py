@@ -29,13 +29,13 @@ from bert_jax.corpus import sources, tokenize, writer
 from bert_jax.files import open_unless_link, sync_file
 from bert_jax.messages import UserError, note
 
-# Forms of Unicode normalization.
-Form = Literal["NFC", "NFKC"]
-FORMS = ("NFC", "NFKC")
+# The normal forms of Unicode that a filter may ask for.
+NormalForm = Literal["NFC", "NFKC"]
+NORMAL_FORMS = ("NFC", "NFKC")
 # The filters that drop documents, in the order in which they are applied. The
-# verdict k means that filter k - 1 dropped the document, and that no filter
-# before it did. The verdict 0 means that the document is kept.
-DROPPING = (
+# verdict k means that the k-th of these filters, counted from 1, dropped the
+# document. The verdict 0 means that the document is kept.
+DROPPING_FILTERS = (
   "min_words",
   "max_symbols",
   "max_repetition",
@@ -45,31 +45,32 @@ DROPPING = (
 # The number of consecutive words in a shingle. Near-duplicates of OpenWebText
 # were found with 5 words (Gokaslan and Cohen 2019). Gopher's rules count all
 # repeated n-grams if n is 5 or more (Rae et al. 2021, table A1).
-NGRAM = 5
+NGRAM_WORDS = 5
 # The number of values in a MinHash sketch. The standard deviation of an
 # estimate for a similarity of 0.8 is sqrt(0.8 * 0.2 / 128) = 0.035.
-SKETCH = 128
+SKETCH_SIZE = 128
 # The largest threshold. For a larger one, datasketch would make a single band
 # of all 128 values.
 MAX_SIMILARITY = 0.99
 # The number of shingles that are hashed at once; temporary arrays have 4 MB.
-_CHUNK = 8192
-_WORD = re.compile(r"\w+")
-_NON_SPACES = re.compile(r"\S+")
+_SHINGLES_AT_ONCE = 8192
+_WORD_PATTERN = re.compile(r"\w+")
+_NON_SPACES_PATTERN = re.compile(r"\S+")
 # The number of characters that are normalized at once.
-_BLOCK = 2**16
+_BLOCK_CHARS = 2**16
 # The file of verdicts in the unfinished folder.
-ROWS = "filters.rows"
+ROWS_FILE = "filters.rows"
 # The weights of wrong candidates and of missed pairs when datasketch chooses
 # how to cut a sketch into bands. A wrong candidate costs only time, since every
 # candidate is compared. For a threshold of 0.8 there are 14 bands of 9 values:
 #
 #   similarity of a pair             0.8    0.85   0.9
 #   probability that it is found     0.87   0.97   0.999
-_WEIGHTS = (0.1, 0.9)
+_ERROR_WEIGHTS = (0.1, 0.9)
 # The verdicts on exact copies and on near-copies.
-_EXACT, _NEAR = (
-  DROPPING.index(name) + 1 for name in ("drop_duplicates", "near_duplicates")
+_EXACT_COPY, _NEAR_COPY = (
+  DROPPING_FILTERS.index(name) + 1
+  for name in ("drop_duplicates", "near_duplicates")
 )
 
 
@@ -77,16 +78,16 @@ class Filters(NamedTuple):
   """The filters in use. A filter with the value None or False is not used.
 
   Attributes:
-    normalise: one of `FORMS`, to which text is normalized; this filter drops no
-      documents.
+    normalise: one of `NORMAL_FORMS`, to which text is normalized; this filter
+      drops no documents.
     min_words: the smallest number of words (between white space) in a document.
     max_symbols: the largest `symbol_share` of a document.
-    max_repetition: the largest `repetition` of a document.
+    max_repetition: the largest `repetition_share` of a document.
     drop_duplicates: True to drop a document if an earlier document is equal
       except for white space.
     near_duplicates: a document is dropped if its similarity to an earlier kept
       document is at least this number, which is at most `MAX_SIMILARITY`. The
-      similarity is the Jaccard index of the documents' sets of `shingles`.
+      similarity is the Jaccard index of the documents' sets of shingles.
   """
 
   normalise: str | None = None
@@ -96,16 +97,16 @@ class Filters(NamedTuple):
   drop_duplicates: bool | None = None
   near_duplicates: float | None = None
 
-  def used(self) -> dict[str, Any]:
+  def in_use(self) -> dict[str, Any]:
     """Returns name -> value of the filters in use."""
     settings = self._asdict().items()
     return {k: v for k, v in settings if v is not None and v is not False}
 
   def check(self) -> None:
     """Raises UserError if a value is bad or a package is missing."""
-    if self.normalise not in (None, *FORMS):
+    if self.normalise not in (None, *NORMAL_FORMS):
       raise UserError(
-        f"--normalise={self.normalise} is not one of {', '.join(FORMS)}."
+        f"--normalise={self.normalise} is not one of {', '.join(NORMAL_FORMS)}."
       )
     if self.min_words is not None and self.min_words < 1:
       raise UserError(f"--min-words={self.min_words} is less than one.")
@@ -124,35 +125,42 @@ class Filters(NamedTuple):
       empty_sketch()
 
 
-def normalised(record: sources.Record, form: str | None) -> sources.Record:
-  """Returns the record with normalized text; unchanged if the form is None."""
-  if form is None:
+def normalise_record(
+  record: sources.Record, normal_form: str | None
+) -> sources.Record:
+  """Returns the record with normalized text.
+
+  Args:
+    record: a raw document.
+    normal_form: one of `NORMAL_FORMS`; if it is None, the text does not change.
+  """
+  if normal_form is None:
     return record
-  return record._replace(text=normalise(record.text, form))
+  return record._replace(text=normalise_text(record.text, normal_form))
 
 
-def normalise(text: str, form: str) -> str:
-  """Returns `unicodedata.normalize(form, text)`, made block by block.
+def normalise_text(text: str, normal_form: str) -> str:
+  """Returns `unicodedata.normalize(normal_form, text)`, made block by block.
 
   The blocks limit memory: the library needs four times the size of its output,
   and NFKC makes up to 18 characters from one.
 
   Args:
     text: any text.
-    form: one of `FORMS`.
+    normal_form: one of `NORMAL_FORMS`.
   """
-  composed_form = cast(Form, form)
+  form = cast(NormalForm, normal_form)
   blocks, start = [], 0
   while start < len(text):
-    end = min(start + _BLOCK, len(text))
-    while end < len(text) and not _is_independent(text[end], composed_form):
+    end = min(start + _BLOCK_CHARS, len(text))
+    while end < len(text) and not _is_independent(text[end], form):
       end += 1
-    blocks.append(unicodedata.normalize(composed_form, text[start:end]))
+    blocks.append(unicodedata.normalize(form, text[start:end]))
     start = end
   return "".join(blocks)
 
 
-def _is_independent(character: str, form: Form) -> bool:
+def _is_independent(character: str, form: NormalForm) -> bool:
   """Returns True if no character before this one changes its normal form."""
   if character.isascii():
     return True
@@ -160,12 +168,13 @@ def _is_independent(character: str, form: Form) -> bool:
     "NFD" if form == "NFC" else "NFKD", character
   )[0]
   return (
-    not unicodedata.combining(first_part) and first_part not in _composing()
+    not unicodedata.combining(first_part)
+    and first_part not in _composing_characters()
   )
 
 
 @functools.cache
-def _composing() -> frozenset[str]:
+def _composing_characters() -> frozenset[str]:
   """Returns the characters (about 130) that compose with one before them."""
   # The vowels and final consonants of Korean compose to syllables.
   composing = {
@@ -180,7 +189,7 @@ def _composing() -> frozenset[str]:
 
 def count_words(text: str) -> int:
   """Returns `len(text.split())`, but makes no list of the words."""
-  return sum(1 for _ in _NON_SPACES.finditer(text))
+  return sum(1 for _ in _NON_SPACES_PATTERN.finditer(text))
 
 
 def symbol_share(text: str) -> float:
@@ -198,12 +207,12 @@ def symbol_share(text: str) -> float:
   return symbols / max(len(text), 1)
 
 
-def words_of(text: str) -> list[str]:
+def lower_case_words(text: str) -> list[str]:
   """Returns a text's words in lower case: its runs of letters and digits."""
-  return _WORD.findall(text.lower())
+  return _WORD_PATTERN.findall(text.lower())
 
 
-def shingles(words: Sequence[str]) -> np.ndarray:
+def hash_shingles(words: Sequence[str]) -> np.ndarray:
   """Returns a hash of each run of 5 consecutive words.
 
   The hashes are the same in every process and on every machine.
@@ -215,7 +224,7 @@ def shingles(words: Sequence[str]) -> np.ndarray:
     An array of uint64 [N - 4]; [1] for fewer than 5 words, [0] for no words.
   """
   codes = [zlib.crc32(word.encode("utf-8")) for word in words]
-  n = min(NGRAM, len(words))
+  n = min(NGRAM_WORDS, len(words))
   word_hashes = hashing.bits(
     0, np.array(codes, np.uint64)[:, None], np.arange(n)
   )
@@ -225,30 +234,30 @@ def shingles(words: Sequence[str]) -> np.ndarray:
   return sums
 
 
-def repetition(words: Sequence[str], grams: np.ndarray) -> float:
+def repetition_share(words: Sequence[str], shingle_hashes: np.ndarray) -> float:
   """Returns the share of characters that are in repeated 5-grams.
 
   A 5-gram is repeated if it occurred earlier in the document. A word is counted
   once if any 5-gram that contains it is repeated.
 
   Args:
-    words: the words, from `words_of`.
-    grams: the `shingles` of these words.
+    words: the words, from `lower_case_words`.
+    shingle_hashes: the result of `hash_shingles` for these words.
   """
-  if len(words) <= NGRAM:
+  if len(words) <= NGRAM_WORDS:
     return 0.0
-  repeated = np.ones(len(grams), bool)
-  repeated[np.unique(grams, return_index=True)[1]] = False
+  repeated = np.ones(len(shingle_hashes), bool)
+  repeated[np.unique(shingle_hashes, return_index=True)[1]] = False
   covered = np.zeros(len(words), bool)
-  for i in range(NGRAM):
-    covered[i : i + len(grams)] |= repeated
+  for i in range(NGRAM_WORDS):
+    covered[i : i + len(shingle_hashes)] |= repeated
   lengths = np.array([len(word) for word in words])
   return float(lengths[covered].sum() / lengths.sum())
 
 
-def digest(text: str) -> int:
+def text_digest(text: str) -> int:
   """Returns a 64-bit hash that ignores how much white space a text has."""
-  return hashing.text_hash(sources.single_spaces(text))
+  return hashing.text_hash(sources.with_single_spaces(text))
 
 
 def empty_sketch() -> Any:
@@ -265,35 +274,35 @@ def empty_sketch() -> Any:
       " `pip install 'bert_jax[data]'`."
     ) from e
   # The shingles are hashed already.
-  return datasketch.MinHash(num_perm=SKETCH, hashfunc=int)
+  return datasketch.MinHash(num_perm=SKETCH_SIZE, hashfunc=int)
 
 
-def sketch(empty: Any, grams: np.ndarray) -> np.ndarray:
-  """Returns the MinHash of a document, an array of uint32 [SKETCH].
+def make_sketch(empty_minhash: Any, shingle_hashes: np.ndarray) -> np.ndarray:
+  """Returns the MinHash of a document, an array of uint32 [SKETCH_SIZE].
 
   Args:
-    empty: an empty sketch, from `empty_sketch`.
-    grams: the `shingles` of the document.
+    empty_minhash: an empty sketch, from `empty_sketch`.
+    shingle_hashes: the result of `hash_shingles` for the document.
   """
-  minhash = empty.copy()
-  hashes = (grams >> np.uint64(32)).tolist()
-  for i in range(0, len(hashes), _CHUNK):
-    minhash.update_batch(hashes[i : i + _CHUNK])
+  minhash = empty_minhash.copy()
+  hashes = (shingle_hashes >> np.uint64(32)).tolist()
+  for i in range(0, len(hashes), _SHINGLES_AT_ONCE):
+    minhash.update_batch(hashes[i : i + _SHINGLES_AT_ONCE])
   return minhash.hashvalues
 
 
 def row_type(filters: Filters) -> np.dtype:
-  """Returns the type of a row in `ROWS`, which has a row for each document.
+  """Returns the type of a document's row in the file `ROWS_FILE`.
 
-  The fields are `verdict` (see `DROPPING`); `changed`, 1 if normalization
-  changed the text; the number of `words`; `digest`, for `drop_duplicates`; and
-  `sketch`, for `near_duplicates`.
+  The fields are `verdict` (see `DROPPING_FILTERS`); `changed`, 1 if
+  normalization changed the text; the number of `words`; `digest`, for
+  `drop_duplicates`; and `sketch`, for `near_duplicates`.
   """
   fields: list[tuple] = [("verdict", "u1"), ("changed", "u1"), ("words", "<u4")]
   if filters.drop_duplicates:
     fields.append(("digest", "<u8"))
   if filters.near_duplicates is not None:
-    fields.append(("sketch", "<u4", SKETCH))
+    fields.append(("sketch", "<u4", SKETCH_SIZE))
   return np.dtype(fields)
 
 
@@ -313,15 +322,15 @@ def make_judge(
   def judge(batch: list[sources.Record]) -> tuple[np.ndarray, float]:
     rows = np.zeros(len(batch), dtype)
     for row, record in zip(rows, batch, strict=True):
-      text = normalised(record, filters.normalise).text
+      text = normalise_record(record, filters.normalise).text
       row["changed"] = text != record.text
       row["words"] = count_words(text)
-      verdict, grams = _judge_text(filters, text, int(row["words"]))
+      verdict, shingle_hashes = _judge_text(filters, text, int(row["words"]))
       row["verdict"] = verdict
       if not verdict and filters.drop_duplicates:
-        row["digest"] = digest(text)
-      if empty_minhash is not None and grams is not None:
-        row["sketch"] = sketch(empty_minhash, grams)
+        row["digest"] = text_digest(text)
+      if empty_minhash is not None and shingle_hashes is not None:
+        row["sketch"] = make_sketch(empty_minhash, shingle_hashes)
     return rows, batch[-1].share
 
   return judge
@@ -345,14 +354,14 @@ def _judge_text(
   limit = filters.max_repetition
   if limit is None and filters.near_duplicates is None:
     return 0, None
-  words = words_of(text)
-  grams = shingles(words)
-  if limit is not None and repetition(words, grams) > limit:
+  words = lower_case_words(text)
+  shingle_hashes = hash_shingles(words)
+  if limit is not None and repetition_share(words, shingle_hashes) > limit:
     return 3, None
-  return 0, grams
+  return 0, shingle_hashes
 
 
-class _Earlier:
+class _EarlierDocuments:
   """Remembers earlier documents, to find copies of them.
 
   The search for exact copies takes 100 bytes of memory for each document. The
@@ -372,7 +381,7 @@ class _Earlier:
 
       self._empty = empty_sketch()
       self._index = datasketch.MinHashLSH(
-        filters.near_duplicates, SKETCH, _WEIGHTS
+        filters.near_duplicates, SKETCH_SIZE, _ERROR_WEIGHTS
       )
 
   def judge(self, row: np.void) -> int:
@@ -384,22 +393,22 @@ class _Earlier:
     if self._filters.drop_duplicates:
       digest = int(row["digest"])
       if digest in self._digests:
-        return _EXACT
+        return _EXACT_COPY
       self._digests.add(digest)
     if self._filters.near_duplicates is not None:
       sketch = self._empty.copy()
       # Copy, because a view would keep the whole batch in memory.
       sketch.hashvalues = row["sketch"].copy()
       if not sketch.is_empty():
-        if self._is_near(sketch):
-          return _NEAR
+        if self._is_near_copy(sketch):
+          return _NEAR_COPY
         self._remember(sketch)
     return 0
 
-  def restore(self, row: np.void) -> None:
+  def remember_judged(self, row: np.void) -> None:
     """Remembers a document that an earlier run judged."""
     verdict = int(row["verdict"])
-    if self._filters.drop_duplicates and verdict in (0, _NEAR):
+    if self._filters.drop_duplicates and verdict in (0, _NEAR_COPY):
       self._digests.add(int(row["digest"]))
     if self._filters.near_duplicates is not None and verdict == 0:
       sketch = self._empty.copy()
@@ -407,7 +416,7 @@ class _Earlier:
       if not sketch.is_empty():
         self._remember(sketch)
 
-  def _is_near(self, sketch: Any) -> bool:
+  def _is_near_copy(self, sketch: Any) -> bool:
     """Returns True if a remembered document is similar enough."""
     threshold = self._filters.near_duplicates
     return any(
@@ -424,53 +433,53 @@ def judge_documents(job: writer.Job, filters: Filters) -> None:
   """Judges all documents that no earlier run has judged.
 
   Args:
-    job: its folder gets the file `ROWS`. Its progress gets `judged`, the number
-      of rows that are on the disk, and `all_judged`.
+    job: its folder gets the file `ROWS_FILE`. Its progress gets `judged`, the
+      number of rows that are on the disk, and `all_judged`.
     filters: the filters; if there are none, nothing is done.
 
   Raises:
     UserError: see `sources.read_records`; or no document is kept.
   """
-  if not filters.used():
+  if not filters.in_use():
     return
   if not job.progress.get("all_judged"):
-    _judge(job, filters)
+    _judge_remaining(job, filters)
     job.progress["all_judged"] = True
-    writer.write_progress(job.partial, job.progress)
-  counts = filter_report(job.partial, filters)["filtered"]
+    writer.write_progress(job.partial_folder, job.progress)
+  counts = filter_report(job.partial_folder, filters)["filtered"]
   if counts["read"]["documents"] and not counts["kept"]["documents"]:
     name = max(counts["dropped"].items(), key=lambda x: x[1]["documents"])[0]
     raise UserError(
       f"the filters drop all {counts['read']['documents']:,} documents, most"
-      f" by --{name.replace('_', '-')}={filters.used()[name]}; loosen it."
+      f" by --{name.replace('_', '-')}={filters.in_use()[name]}; loosen it."
     )
 
 
-def _judge(job: writer.Job, filters: Filters) -> None:
+def _judge_remaining(job: writer.Job, filters: Filters) -> None:
   """Writes the rows of all documents after those that are judged already."""
   dtype = row_type(filters)
-  earlier = _Earlier(filters)
-  path = pathlib.Path(job.partial, ROWS)
+  earlier = _EarlierDocuments(filters)
+  path = pathlib.Path(job.partial_folder, ROWS_FILE)
   count = job.progress.get("judged", 0)
   with open_unless_link(path) as file:
     if file.seek(0, os.SEEK_END) < count * dtype.itemsize:
-      raise OSError(f"{path} is damaged; delete {job.partial}.")
+      raise OSError(f"{path} is damaged; delete {job.partial_folder}.")
     file.seek(count * dtype.itemsize)
     file.truncate()
     if count:
       note(f"filters: going on after {count:,} documents")
-    for row in _rows(job.partial, filters):
-      earlier.restore(row)
+    for row in _read_rows(job.partial_folder, filters):
+      earlier.remember_judged(row)
     records = itertools.islice(sources.read_records(job.sources), count, None)
     judged_batches = tokenize.ordered_map(
-      make_judge, (filters,), tokenize.batches(records), job.processes
+      make_judge, (filters,), tokenize.make_batches(records), job.processes
     )
     last_save = time.monotonic()
 
     def save() -> None:
       sync_file(file)
       job.progress["judged"] = count
-      writer.write_progress(job.partial, job.progress)
+      writer.write_progress(job.partial_folder, job.progress)
 
     with contextlib.closing(judged_batches):
       for rows, share in judged_batches:
@@ -486,9 +495,9 @@ def _judge(job: writer.Job, filters: Filters) -> None:
     save()
 
 
-def _rows(partial: str, filters: Filters) -> np.ndarray:
-  """Returns the rows in the file `ROWS` of an unfinished folder."""
-  path = pathlib.Path(partial, ROWS)
+def _read_rows(partial_folder: str, filters: Filters) -> np.ndarray:
+  """Returns the rows in the file `ROWS_FILE` of an unfinished folder."""
+  path = pathlib.Path(partial_folder, ROWS_FILE)
   dtype = row_type(filters)
   if not path.stat().st_size:
     return np.zeros(0, dtype)
@@ -496,26 +505,26 @@ def _rows(partial: str, filters: Filters) -> np.ndarray:
 
 
 def kept_records(
-  partial: str, filters: Filters, records: Iterator[sources.Record]
+  partial_folder: str, filters: Filters, records: Iterator[sources.Record]
 ) -> Iterator[sources.Record]:
   """Yields the normalized records of kept documents.
 
   Args:
-    partial: the unfinished folder, with the verdicts of all documents.
+    partial_folder: the unfinished folder, with the verdicts of all documents.
     filters: the filters; if there are none, all records are kept.
     records: all records, in the order in which they were judged.
 
   Raises:
     UserError: the number of records differs from the number of verdicts.
   """
-  if not filters.used():
+  if not filters.in_use():
     yield from records
     return
-  verdicts = _rows(partial, filters)["verdict"]
+  verdicts = _read_rows(partial_folder, filters)["verdict"]
   count = 0
   for count, record in enumerate(records, 1):
     if count <= len(verdicts) and not verdicts[count - 1]:
-      yield normalised(record, filters.normalise)
+      yield normalise_record(record, filters.normalise)
   if count != len(verdicts):
     raise UserError(
       f"the input had {len(verdicts):,} documents and now has {count:,}: it was"
@@ -523,18 +532,18 @@ def kept_records(
     )
 
 
-def filter_report(partial: str, filters: Filters) -> dict[str, Any]:
+def filter_report(partial_folder: str, filters: Filters) -> dict[str, Any]:
   """Returns `{"filtered": counts}` for `meta.json`; {} without filters.
 
   The counts are the documents and words (between white space) that were read,
   that were kept, and that each filter dropped; and the number of documents that
   normalization changed.
   """
-  used_filters = filters.used()
+  used_filters = filters.in_use()
   if not used_filters:
     return {}
-  rows = _rows(partial, filters)
-  num_verdicts = len(DROPPING) + 1
+  rows = _read_rows(partial_folder, filters)
+  num_verdicts = len(DROPPING_FILTERS) + 1
   document_counts = np.bincount(rows["verdict"], minlength=num_verdicts)
   # `bincount` adds doubles, which are exact up to 2**53 words.
   word_counts = np.bincount(
@@ -552,7 +561,7 @@ def filter_report(partial: str, filters: Filters) -> dict[str, Any]:
     "kept": counts(0),
     "dropped": {
       name: counts(k)
-      for k, name in enumerate(DROPPING, 1)
+      for k, name in enumerate(DROPPING_FILTERS, 1)
       if name in used_filters
     },
   }
@@ -578,6 +587,6 @@ def report_lines(report: dict[str, Any]) -> Iterator[str]:
   yield f"  kept: {size(filtered['kept'])}"
 
 
-def delete_rows(path: str) -> None:
-  """Deletes the file `ROWS` of a complete folder."""
-  pathlib.Path(path, ROWS).unlink(missing_ok=True)
+def delete_rows_file(path: str) -> None:
+  """Deletes the file `ROWS_FILE` of a complete folder."""
+  pathlib.Path(path, ROWS_FILE).unlink(missing_ok=True)

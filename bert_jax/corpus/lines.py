@@ -25,19 +25,19 @@ from bert_jax.messages import DamagedFile, UserError, note_once
 MAX_CHARS = 4 * 2**20
 # A record (a JSON object on a line) is parsed as a whole, so a record with more
 # characters is an error.
-MAX_RECORD = 64 * 2**20
+MAX_RECORD_CHARS = 64 * 2**20
 # The number of bytes that are decompressed and decoded at a time.
-_BLOCK = 2**17
+_BLOCK_BYTES = 2**17
 # The memory limit for xz: `xz -9` needs 65 MB, but a hostile file can ask for
 # 4 GB.
-_XZ_MEMORY = 2**28
+_MAX_XZ_MEMORY = 2**28
 # A long line is cut at a space if there is one among this many last characters.
 _SPACE_RANGE = 1000
 
-COMPRESSED = (".gz", ".xz", ".zst")
-# The first bytes of files that are not text -> the end of the error message.
-_MAGIC = {
-  b"PAR1": "a Parquet file; leave --format out, or say parquet",
+COMPRESSED_EXTENSIONS = (".gz", ".xz", ".zst")
+# The first bytes of files that are not text -> what the message says of a file.
+_MESSAGE_BY_MAGIC = {
+  b"PAR1": "a Parquet file; leave --format out, or give --format=parquet",
   b"\x1f\x8b": "compressed by gzip; let its name end with .gz",
   b"\xfd7zXZ\0": "compressed by xz; let its name end with .xz",
   b"\x28\xb5\x2f\xfd": "compressed by zstd; let its name end with .zst",
@@ -61,14 +61,14 @@ def open_stream(path: str) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
     if name.endswith(".gz"):
       stream = gzip.GzipFile(fileobj=raw)
     elif name.endswith(".xz"):
-      stream = io.BufferedReader(_XzReader(raw), _BLOCK)
+      stream = io.BufferedReader(_XzReader(raw), _BLOCK_BYTES)
     elif name.endswith(".zst"):
-      stream = _zstd(path, raw)
+      stream = _open_zstd(path, raw)
     yield stream, raw.tell
 
 
 def _read_block(path: str, stream: IO[bytes], offset: int) -> bytes:
-  """Reads the next `_BLOCK` bytes of a stream; b"" at its end.
+  """Reads the next `_BLOCK_BYTES` bytes of a stream; b"" at its end.
 
   Args:
     path: the file, for messages.
@@ -81,7 +81,7 @@ def _read_block(path: str, stream: IO[bytes], offset: int) -> bytes:
   """
   error: Exception
   try:
-    return stream.read(_BLOCK)
+    return stream.read(_BLOCK_BYTES)
   except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as e:
     error = e
   except OSError as e:
@@ -95,7 +95,7 @@ def _read_block(path: str, stream: IO[bytes], offset: int) -> bytes:
   ) from error
 
 
-def _zstd(path: str, raw: IO[bytes]) -> IO[bytes]:
+def _open_zstd(path: str, raw: IO[bytes]) -> IO[bytes]:
   """Opens a stream of Zstandard frames; a truncated file is an error.
 
   pyarrow's reader decompresses one block at a time and reports a truncated
@@ -136,14 +136,14 @@ class _XzReader(io.RawIOBase):
     while True:
       if self._decompressor is None:
         # There may be zero bytes between two xz streams.
-        self._input = self._input.lstrip(b"\0") or self._raw.read(_BLOCK)
+        self._input = self._input.lstrip(b"\0") or self._raw.read(_BLOCK_BYTES)
         if not self._input:
           return 0
         if not self._input.strip(b"\0"):
           continue
-        self._decompressor = lzma.LZMADecompressor(memlimit=_XZ_MEMORY)
+        self._decompressor = lzma.LZMADecompressor(memlimit=_MAX_XZ_MEMORY)
       elif self._decompressor.needs_input and not self._input:
-        self._input = self._raw.read(_BLOCK)
+        self._input = self._raw.read(_BLOCK_BYTES)
         if not self._input:
           raise EOFError("it ends in the middle")
       text = self._decompressor.decompress(self._input, len(buffer))
@@ -166,7 +166,7 @@ def read_lines(
     stream: the uncompressed stream of the file.
     errors: `strict` or `replace`, for bytes that are not UTF-8.
     cuts_lines: True if a line of more than `MAX_CHARS` is cut into several;
-      False if a line of more than `MAX_RECORD` is an error.
+      False if a line of more than `MAX_RECORD_CHARS` is an error.
 
   Raises:
     UserError: the file is not UTF-8, a line is too long, or the file is
@@ -176,11 +176,11 @@ def read_lines(
   number, offset, held_back_text, has_begun = 1, 0, "", False
   # The line that has not ended yet, and its number of characters.
   line_parts: list[str] = []
-  size, limit = 0, MAX_CHARS if cuts_lines else MAX_RECORD
+  size, limit = 0, MAX_CHARS if cuts_lines else MAX_RECORD_CHARS
   while True:
     block = _read_block(path, stream, offset)
     if not offset:
-      _check_magic(path, block)
+      _check_is_text(path, block)
     try:
       text = held_back_text + decoder.decode(block, final=not block)
     except UnicodeDecodeError as e:
@@ -228,10 +228,11 @@ def _cut_line(
 ) -> Iterator[str]:
   """Yields a line, cut into several if it is too long; see `read_lines`."""
   if not cuts_lines:
-    if len(line) > MAX_RECORD:
+    if len(line) > MAX_RECORD_CHARS:
       raise UserError(
-        f"{path}:{number}: the line has more than {MAX_RECORD:,} characters;"
-        " put a JSON object on each line, and split a text that is so long."
+        f"{path}:{number}: the line has more than {MAX_RECORD_CHARS:,}"
+        " characters; put a JSON object on each line, and split a text that is"
+        " so long."
       )
     yield line
     return
@@ -250,14 +251,14 @@ def cut_line(line: str) -> Iterator[str]:
   return _cut_line("", 0, line, cuts_lines=True)
 
 
-def _check_magic(path: str, block: bytes) -> None:
+def _check_is_text(path: str, block: bytes) -> None:
   """Raises UserError if a file begins like a known format that is not text."""
-  for magic, remedy in _MAGIC.items():
+  for magic, message in _MESSAGE_BY_MAGIC.items():
     if block.startswith(magic):
-      raise UserError(f"{path} is {remedy}.")
+      raise UserError(f"{path} is {message}.")
 
 
-def join(
+def join_lines(
   lines: Iterator[str], ends_document: Callable[[str], bool]
 ) -> Iterator[str]:
   """Joins lines into documents of at most about `MAX_CHARS` characters.
@@ -281,16 +282,16 @@ def join(
     yield "\n".join(document_lines)
 
 
-def cut(text: str) -> Iterator[tuple[str, str]]:
+def cut_text(text: str) -> Iterator[tuple[str, str]]:
   """Cuts a text into documents of about `MAX_CHARS` characters.
 
   Yields:
-    (document, layout); see `sources.Raw`.
+    (document, layout); see `sources.RawDocument`.
   """
   if len(text) <= MAX_CHARS:
     yield text, "paragraphs"
     return
-  for document in join(_split_lines(text), lambda line: False):
+  for document in join_lines(_split_lines(text), lambda line: False):
     yield document, "paragraphs"
 
 
@@ -303,10 +304,10 @@ def _split_lines(text: str) -> Iterator[str]:
   yield from _cut_line("", 0, text[start:], cuts_lines=True)
 
 
-def say_nulls(path: str, nulls: int, rows: int) -> None:
+def note_null_rows(path: str, num_nulls: int, num_rows: int) -> None:
   """Prints once for a file how many rows without text were left out."""
-  if nulls:
+  if num_nulls:
     note_once(
-      f"{path}: {nulls:,} of {rows:,} rows have no text (null); they are left"
-      " out."
+      f"{path}: {num_nulls:,} of {num_rows:,} rows have no text (null); they"
+      " are left out."
     )

@@ -12,7 +12,7 @@ from bert_jax.corpus import lines
 from bert_jax.messages import DamagedFile, UserError
 
 
-def read(path: str, errors: str) -> Iterator[tuple[str, str, int]]:
+def read_texts(path: str, errors: str) -> Iterator[tuple[str, str, int]]:
   """Yields (text, layout, position) for each document of a file.
 
   The position estimates how many bytes of the file have been read.
@@ -33,50 +33,52 @@ def read(path: str, errors: str) -> Iterator[tuple[str, str, int]]:
       f"{path}: reading Parquet needs the package pyarrow; run"
       " `pip install pyarrow`."
     ) from e
-  if path.lower().endswith(lines.COMPRESSED):
+  if path.lower().endswith(lines.COMPRESSED_EXTENSIONS):
     raise UserError(f"{path}: decompress it; Parquet compresses by itself.")
   size = pathlib.Path(path).stat().st_size
-  row = nulls = 0
+  row_number = num_nulls = 0
   try:
     with pq.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
       _check_column(path, file.schema_arrow, pa)
       rows = file.metadata.num_rows
       for group in range(file.metadata.num_row_groups):
         for batch in file.iter_batches(
-          batch_size=_rows_at_once(file.metadata.row_group(group)),
+          batch_size=_rows_per_batch(file.metadata.row_group(group)),
           row_groups=[group],
           columns=["text"],
         ):
           for cell in batch.column(0):
-            row += 1
-            text = _text(cell, f"{path}: row {row}", errors)
-            nulls += text is None
-            for document, layout in lines.cut(text or ""):
-              yield document, layout, size * row // rows
+            row_number += 1
+            text = _cell_text(cell, f"{path}: row {row_number}", errors)
+            num_nulls += text is None
+            for document, layout in lines.cut_text(text or ""):
+              yield document, layout, size * row_number // rows
   except OSError as e:
     # pyarrow raises an OSError without a number if the file is damaged.
     if e.errno is not None:
       raise
-    raise _unreadable(path, row, e) from e
+    raise _unreadable_error(path, row_number, e) from e
   except pa.ArrowMemoryError:
     raise
   except pa.ArrowException as e:
-    raise _unreadable(path, row, e) from e
-  lines.say_nulls(path, nulls, row)
+    raise _unreadable_error(path, row_number, e) from e
+  lines.note_null_rows(path, num_nulls, row_number)
 
 
-def _unreadable(path: str, row: int, error: Exception) -> DamagedFile:
+def _unreadable_error(
+  path: str, row_number: int, error: Exception
+) -> DamagedFile:
   """Returns the error for a damaged file.
 
   Args:
     path: the file.
-    row: the number of the last row that was read.
+    row_number: the number of the last row that was read.
     error: the library's error.
   """
   message = " ".join(str(error).split()).rstrip(".")
   return DamagedFile(
-    f"{path} is not a readable Parquet file after row {row} ({message}). Get"
-    " the file again."
+    f"{path} is not a readable Parquet file after row {row_number} ({message})."
+    " Get the file again."
   )
 
 
@@ -99,7 +101,7 @@ def _check_column(path: str, schema: Any, pa: Any) -> None:
     )
 
 
-def _rows_at_once(group: Any) -> int:
+def _rows_per_batch(group: Any) -> int:
   """Returns how many rows make a batch of about `MAX_CHARS` bytes, at most 8.
 
   The limit of 8 is for dictionary columns. In these, the mean size of a row
@@ -112,16 +114,16 @@ def _rows_at_once(group: Any) -> int:
   return min(max(lines.MAX_CHARS // row_bytes, 1), 8)
 
 
-def _text(cell: Any, location: str, errors: str) -> str | None:
+def _cell_text(cell: Any, location: str, errors: str) -> str | None:
   """Returns the text of a cell; None if the cell is null.
 
   Args:
     cell: the library's value of the cell.
-    location: the file and row, for messages.
+    location: the file and row_number, for messages.
     errors: `strict` or `replace`, for bytes that are not UTF-8.
   """
   buffer = cell.as_buffer() if hasattr(cell, "as_buffer") else None
-  if buffer is not None and buffer.size > 4 * lines.MAX_RECORD:
+  if buffer is not None and buffer.size > 4 * lines.MAX_RECORD_CHARS:
     raise UserError(
       f"{location}: the text has {buffer.size:,} bytes; split it into several."
     )

@@ -18,21 +18,21 @@ from bert_jax.corpus import reader, sources, tokenize
 from bert_jax.corpus import sizes as text_sizes
 from bert_jax.corpus.filters import (
   Filters,
-  delete_rows,
+  delete_rows_file,
   filter_report,
   judge_documents,
   kept_records,
-  normalised,
+  normalise_record,
   report_lines,
 )
 from bert_jax.corpus.writer import (
   Job,
-  Writer,
-  finish,
+  SplitWriter,
+  finish_folder,
   hold_folder_lock,
   read_progress,
   remove_leftovers,
-  write_derived,
+  write_derived_files,
   write_progress,
 )
 from bert_jax.files import PathLike
@@ -44,9 +44,9 @@ from bert_jax.text.vocabulary import Vocabulary
 # The seconds between saves.
 SAVE_SECONDS = 5.0
 # Warn if a larger share of the tokens is unknown.
-_MANY_UNKNOWN = 0.03
+_MAX_UNKNOWN_SHARE = 0.03
 # Warn if the mean word has more tokens. BERT masks at most 20 of 128 tokens.
-_LONG_WORD = 8
+_MAX_MEAN_WORD_TOKENS = 8
 
 
 def prepare(
@@ -65,7 +65,7 @@ def prepare(
   filters: Filters = Filters(),  # noqa: B008
   save_seconds: float = SAVE_SECONDS,
   add_tokens: PathLike | None = None,
-  in_process: bool = False,
+  in_this_process: bool = False,
 ) -> dict[str, Any]:
   """Writes text as token ids into a folder that `reader.open_prepared` opens.
 
@@ -93,9 +93,9 @@ def prepare(
     save_seconds: the seconds between saves. An interruption loses at most the
       work of this time.
     add_tokens: a file of tokens to add to the vocabulary, see `token_files`.
-    in_process: True to start no worker process. A script that starts worker
-      processes must do its work under `if __name__ == "__main__":`; a notebook
-      need not.
+    in_this_process: True to start no worker process. A script that starts
+      worker processes must do its work under `if __name__ == "__main__":`; a
+      notebook need not.
 
   Returns:
     The content of `meta.json`.
@@ -132,34 +132,36 @@ def prepare(
   if tokenizer.algorithm == "words":
     tokenizer = _with_words_from(tokenizer, text_sources, filters)
   options = {
-    "vocab_sha256": _digest(tokenizer),
+    "vocab_sha256": _vocabulary_digest(tokenizer),
     "format": format,
     "errors": errors,
     "heldout": heldout,
     "lower_case": tokenizer.lower_case,
     "language": language,
-    **_unusual(tokenizer),
-    **filters.used(),
+    **_unusual_settings(tokenizer),
+    **filters.in_use(),
   }
-  origin = _origin(options, text_sources)
+  origin = _describe_origin(options, text_sources)
   if pathlib.Path(output).exists():
-    return _check_existing(output, origin, tokenizer.algorithm)
-  partial = output + ".partial"
-  with hold_folder_lock(partial):
-    progress = _begin(partial, origin, int(heldout * 2**64))
-    with _cleaned_up(partial):
+    return _reuse_existing(output, origin, tokenizer.algorithm)
+  partial_folder = output + ".partial"
+  with hold_folder_lock(partial_folder):
+    progress = _open_progress(partial_folder, origin, int(heldout * 2**64))
+    with _delete_if_useless(partial_folder):
       job = Job(
-        partial=partial,
+        partial_folder=partial_folder,
         sources=text_sources,
         progress=progress,
-        processes=0 if in_process else processes or _cores(),
+        processes=0 if in_this_process else processes or _num_cores(),
         save_seconds=save_seconds,
       )
       judge_documents(job, filters)
-      sizes = _tokenize(job, tokenizer, filters)
-      report = filter_report(partial, filters)
+      sizes = _write_documents(job, tokenizer, filters)
+      report = filter_report(partial_folder, filters)
       with Progress(f"completing {output}"):
-        return _complete(partial, output, tokenizer, origin, sizes, report)
+        return _complete_folder(
+          partial_folder, output, tokenizer, origin, sizes, report
+        )
 
 
 def _with_words_from(
@@ -170,32 +172,34 @@ def _with_words_from(
   """Returns the tokenizer with ids for every word of the text."""
   note("counting words")
   records, normalise = sources.read_records(text_sources), filters.normalise
-  texts = (normalised(record, normalise).text for record in records)
+  texts = (normalise_record(record, normalise).text for record in records)
   return words.with_words_from(tokenizer, texts)
 
 
-def _begin(
-  partial: str, origin: dict[str, Any], threshold: int
+def _open_progress(
+  partial_folder: str, origin: dict[str, Any], threshold: int
 ) -> dict[str, Any]:
   """Returns the progress of an earlier run, or of a new one.
 
   Raises UserError if the earlier run has another origin. Documents whose hash
   is below the threshold are held out.
   """
-  progress = read_progress(partial)
+  progress = read_progress(partial_folder)
   if progress is None:
-    return _start(partial, origin, threshold)
-  if different := difference(progress["origin"], origin):
+    return _start_progress(partial_folder, origin, threshold)
+  if difference := describe_difference(progress["origin"], origin):
     raise UserError(
-      f"{partial} is the unfinished work of another run: {different}. To start"
-      f" anew, delete {partial}."
+      f"{partial_folder} is the unfinished work of another run:"
+      f" {difference}. To start anew, delete {partial_folder}."
     )
   if progress["records"]:
-    note(f"going on after {progress['records']:,} documents of {partial}")
+    note(
+      f"going on after {progress['records']:,} documents of {partial_folder}"
+    )
   return progress
 
 
-def _digest(tokenizer: Vocabulary) -> str:
+def _vocabulary_digest(tokenizer: Vocabulary) -> str:
   """Returns a SHA-256 of all that decides the ids, except for lower case."""
   contents = ["\n".join(tokenizer.pieces).encode("utf-8")]
   if tokenizer.algorithm != "wordpiece":
@@ -207,7 +211,7 @@ def _digest(tokenizer: Vocabulary) -> str:
   return hashlib.sha256(b"\0".join(contents)).hexdigest()
 
 
-def _unusual(tokenizer: Vocabulary) -> dict[str, Any]:
+def _unusual_settings(tokenizer: Vocabulary) -> dict[str, Any]:
   """Returns the tokenizer's settings that are not the defaults.
 
   Folders of earlier versions do not have these settings. Such a folder must
@@ -223,7 +227,7 @@ def _unusual(tokenizer: Vocabulary) -> dict[str, Any]:
   return unusual
 
 
-def _origin(
+def _describe_origin(
   options: dict[str, Any], text_sources: Sequence[sources.Source]
 ) -> dict[str, Any]:
   """Returns the entries of `meta.json` that say from what a folder is made."""
@@ -235,7 +239,7 @@ def _origin(
 
 
 @contextlib.contextmanager
-def _cleaned_up(partial: str) -> Iterator[None]:
+def _delete_if_useless(partial_folder: str) -> Iterator[None]:
   """Deletes the unfinished folder if the run cannot be continued.
 
   An error of the disk gets the name of the folder if it names no file.
@@ -245,18 +249,18 @@ def _cleaned_up(partial: str) -> Iterator[None]:
   except ValueError:
     # The text is bad. The corrected text will be another input, so the work
     # cannot be continued.
-    shutil.rmtree(partial)
+    shutil.rmtree(partial_folder)
     raise
   except OSError as e:
     if e.errno and not e.filename:
-      raise OSError(e.errno, e.strerror, partial) from e
+      raise OSError(e.errno, e.strerror, partial_folder) from e
     raise
 
 
-def _start(
-  partial: str, origin: dict[str, Any], threshold: int
+def _start_progress(
+  partial_folder: str, origin: dict[str, Any], threshold: int
 ) -> dict[str, Any]:
-  """Writes the progress of a new run, and returns it; see `_begin`."""
+  """Writes the progress of a new run, and returns it; see `_open_progress`."""
   progress = {
     "origin": origin,
     "threshold": threshold,
@@ -265,11 +269,11 @@ def _start(
     "largest": None,
     "files": {},
   }
-  write_progress(partial, progress)
+  write_progress(partial_folder, progress)
   return progress
 
 
-def _check_existing(
+def _reuse_existing(
   output: str, origin: dict[str, Any], algorithm: str
 ) -> dict[str, Any]:
   """Returns the content of `meta.json` of an existing folder.
@@ -283,15 +287,15 @@ def _check_existing(
   prepared = reader.open_prepared(output)
   meta = prepared.meta
   try:
-    different = difference(meta, origin)
+    difference = describe_difference(meta, origin)
   except (KeyError, TypeError) as e:
     raise DamagedFile(
       f"{output}/meta.json is damaged: it does not say what the folder was made"
       " from. Delete the folder and give the same command again."
     ) from e
-  if different:
+  if difference:
     raise UserError(
-      f"{output} is prepared already, from something else: {different}. Delete"
+      f"{output} is prepared already, from something else: {difference}. Delete"
       " it or choose another output."
     )
   if meta.get("tokenizer") != algorithm:
@@ -300,14 +304,14 @@ def _check_existing(
       f" {meta.get('tokenizer')!r:.40}, not {algorithm!r}. Delete the folder"
       " and give the same command again."
     )
-  reader.verify(prepared)
+  reader.check_fingerprint(prepared)
   remove_leftovers(output)
-  delete_rows(output)
+  delete_rows_file(output)
   note(f"{output} is prepared already from the same text; nothing to do.")
   return meta
 
 
-def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
+def describe_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
   """Describes the first difference between two origins; "" if there is none.
 
   Args:
@@ -336,7 +340,7 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
   )
 
 
-def _tokenize(
+def _write_documents(
   job: Job, tokenizer: Vocabulary, filters: Filters
 ) -> dict[str, dict[str, int]]:
   """Writes the token ids of all kept documents.
@@ -351,20 +355,20 @@ def _tokenize(
   language = progress["origin"]["options"]["language"]
   dtype = reader.token_dtype(tokenizer.num_ids)
   while True:
-    writer = Writer(job.partial, dtype, progress)
+    writer = SplitWriter(job.partial_folder, dtype, progress)
     try:
       records = kept_records(
-        job.partial, filters, sources.read_records(job.sources)
+        job.partial_folder, filters, sources.read_records(job.sources)
       )
       records = itertools.islice(records, progress["records"], None)
       batches = tokenize.ordered_map(
         tokenize.make_tokenizer,
         (tokenizer, language, progress["threshold"]),
-        tokenize.batches(records),
+        tokenize.make_batches(records),
         job.processes,
       )
       with contextlib.closing(batches):
-        sizes = _write(writer, batches, progress, job.save_seconds)
+        sizes = _write_batches(writer, batches, progress, job.save_seconds)
     finally:
       writer.close()
     if not (sizes["train"]["documents"] or sizes["validation"]["documents"]):
@@ -377,12 +381,14 @@ def _tokenize(
       "too few documents for this share of held-out ones; dividing them again,"
       " so that no split is empty"
     )
-    progress = _start(job.partial, progress["origin"], threshold)
+    progress = _start_progress(
+      job.partial_folder, progress["origin"], threshold
+    )
 
 
-def _write(
-  writer: Writer,
-  batches: Iterable[tokenize.Tokenized],
+def _write_batches(
+  writer: SplitWriter,
+  batches: Iterable[tokenize.TokenizedBatch],
   progress: dict[str, Any],
   save_seconds: float,
 ) -> dict[str, dict[str, int]]:
@@ -390,13 +396,13 @@ def _write(
   meter = None
   last_save = time.monotonic()
   for batch in batches:
-    meter = meter or _Meter(writer.sizes(), batch.share)
+    meter = meter or _ProgressMeter(writer.sizes(), batch.share)
     for split, documents in batch.documents.items():
       writer.append(split, documents)
-    progress["records"] += batch.records
-    smallest = {*progress["smallest"], *batch.smallest}
+    progress["records"] += batch.num_records
+    smallest = {*progress["smallest"], *batch.smallest_hashes}
     progress["smallest"] = sorted(smallest)[:4]
-    largest = [progress["largest"], batch.largest]
+    largest = [progress["largest"], batch.largest_hash]
     progress["largest"] = max(
       (h for h in largest if h is not None), default=None
     )
@@ -439,8 +445,8 @@ def _better_threshold(
   return smallest[num_wanted - 1] + 1
 
 
-def _complete(
-  partial: str,
+def _complete_folder(
+  partial_folder: str,
   output: str,
   tokenizer: Vocabulary,
   origin: dict[str, Any],
@@ -451,9 +457,9 @@ def _complete(
 
   Returns the content of `meta.json`.
   """
-  open_vocabulary.save(tokenizer, partial)
-  unigrams = write_derived(
-    partial,
+  open_vocabulary.save(tokenizer, partial_folder)
+  unigrams = write_derived_files(
+    partial_folder,
     tokenizer.num_ids,
     tokenizer.at_word_boundary,
     marks_word_ends=tokenizer.marks_word_ends,
@@ -461,18 +467,20 @@ def _complete(
   )
   meta = {
     "format_version": reader.FORMAT_VERSION,
-    "created_by": f"bert_jax {_version()}",
+    "created_by": f"bert_jax {_package_version()}",
     "tokenizer": tokenizer.algorithm,
     "lower_case": tokenizer.lower_case,
     "vocab_size": tokenizer.vocab_size,
     "splits": sizes,
     **open_vocabulary.meta_entries(tokenizer),
     **report,
-    "fingerprint": reader.fingerprint(partial, origin["options"]),
+    "fingerprint": reader.compute_fingerprint(
+      partial_folder, origin["options"]
+    ),
     **origin,
   }
-  meta = finish(partial, output, meta)
-  delete_rows(output)
+  meta = finish_folder(partial_folder, output, meta)
+  delete_rows_file(output)
   for line in report_lines(report):
     note(line)
   unk = tokenizer.special.unk
@@ -482,20 +490,20 @@ def _complete(
     if size["documents"]:
       dtype = reader.token_dtype(tokenizer.num_ids)
       arrays = reader.open_split(output, split, size, dtype)
-      for line in text_sizes.size_lines(
+      for line in text_sizes.statistics_lines(
         split,
-        text_sizes.sizes_of(arrays.sentences, arrays.documents),
+        text_sizes.measure_lengths(arrays.sentences, arrays.documents),
         formats,
       ):
         note(line)
-  _log_long_words(output, sizes)
+  _warn_of_long_words(output, sizes)
   if unk is None:
     return meta
   # Words that are not in the vocabulary have ids after those of the pieces.
   num_unknown = unigrams[tokenizer.vocab_size :].sum()
   unknown_share = (unigrams[unk] + num_unknown) / unigrams.sum()
   note(f"{tokenizer.pieces[unk]}: {unknown_share:.2%} of the tokens")
-  if unknown_share > _MANY_UNKNOWN and tokenizer.algorithm != "words":
+  if unknown_share > _MAX_UNKNOWN_SHARE and tokenizer.algorithm != "words":
     note(
       "warning: many words are unknown to the vocabulary; was it made for this"
       " language, for this case (--no-lower-case) and for accents"
@@ -504,7 +512,7 @@ def _complete(
   return meta
 
 
-def _log_long_words(output: str, sizes: dict[str, dict[str, int]]) -> None:
+def _warn_of_long_words(output: str, sizes: dict[str, dict[str, int]]) -> None:
   """Warns if words have more tokens than whole-word masks can hold."""
   if not (tokens := sizes["train"]["tokens"]):
     return
@@ -512,7 +520,7 @@ def _log_long_words(output: str, sizes: dict[str, dict[str, int]]) -> None:
   with pathlib.Path(output, "train.word_starts").open("rb") as f:
     while block := f.read(2**24):
       num_words += int(np.bitwise_count(np.frombuffer(block, np.uint8)).sum())
-  if tokens > _LONG_WORD * num_words:
+  if tokens > _MAX_MEAN_WORD_TOKENS * num_words:
     note(
       f"warning: words have {tokens / num_words:.0f} tokens on average, as in a"
       " language that is written without spaces: whole-word masks, n-grams and"
@@ -521,7 +529,7 @@ def _log_long_words(output: str, sizes: dict[str, dict[str, int]]) -> None:
     )
 
 
-class _Meter:
+class _ProgressMeter:
   """Makes lines that show the progress and the speed of this run."""
 
   def __init__(self, sizes: dict[str, dict[str, int]], share: float):
@@ -546,7 +554,7 @@ class _Meter:
     return f"{text}, {remaining // 60}:{remaining % 60:02d} left"
 
 
-def _version() -> str:
+def _package_version() -> str:
   """Returns the version of this package; "?" if it is not installed."""
   try:
     return importlib.metadata.version("bert_jax")
@@ -554,7 +562,7 @@ def _version() -> str:
     return "?"
 
 
-def _cores() -> int:
+def _num_cores() -> int:
   """Returns the number of cores that this process may use."""
   if hasattr(os, "sched_getaffinity"):
     return len(os.sched_getaffinity(0))

@@ -25,8 +25,8 @@ The fingerprint covers every byte of the data. Every process that opens a folder
 checks the fingerprint once, before the first step, because each host may have
 its own copy. Files are read in parallel. One file is read at 1.8 GB/s if the
 processor has instructions for SHA-256 (measured), else at about 0.4 GB/s. In a
-folder over `VERIFY_BYTES`, only sizes and metadata are checked, and a note says
-so. `prepare` checks a folder of any size if its command is given again.
+folder over `MAX_CHECKED_BYTES`, only sizes and metadata are checked, and a note
+says so. `prepare` checks a folder of any size if its command is given again.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ from bert_jax.text.vocabulary import SpecialIds, Vocabulary, bert_special_ids
 FORMAT_VERSION = 1
 # The largest folder that is checked at every start. The check takes 20 seconds
 # at 1.8 GB/s. BERT's 3.3 billion words make about 10 GB.
-VERIFY_BYTES = 2**35
+MAX_CHECKED_BYTES = 2**35
 SPLITS = ("train", "validation")
 _ARRAYS = ("tokens", "sentences", "documents", "word_starts")
 _DATA_FILES = (
@@ -68,14 +68,14 @@ class Corpus(NamedTuple):
 
   Attributes:
     tokens: [T] uint16 or uint32, the token ids. The only special tokens are
-      the ids in `unmasked`, and for ELMo the two ends of each sentence.
+      the ids in `never_masked_ids`, and for ELMo the two ends of each sentence.
     sentences: [S + 1] int64, offsets into `tokens`; no sentence is empty.
     documents: [D + 1] int64, offsets into `sentences`; no document is empty.
     word_starts: [ceil(T / 8)] uint8, `np.packbits(..., bitorder="little")`.
     spellings: the spelling of every id; None unless pieces are whole words.
     unigrams: [V] int64, counts of ids in the training split; None if they are
       not known.
-    unmasked: the ids of added special tokens, which are never masked.
+    never_masked_ids: the ids of added special tokens, which are never masked.
   """
 
   tokens: np.ndarray
@@ -84,7 +84,7 @@ class Corpus(NamedTuple):
   word_starts: np.ndarray
   spellings: Spellings | None = None
   unigrams: np.ndarray | None = None
-  unmasked: tuple[int, ...] = ()
+  never_masked_ids: tuple[int, ...] = ()
 
   @property
   def num_documents(self) -> int:
@@ -97,7 +97,7 @@ class Corpus(NamedTuple):
     return len(self.tokens)
 
 
-class Prepared(NamedTuple):
+class PreparedFolder(NamedTuple):
   """Gives access to a prepared folder.
 
   Attributes:
@@ -175,7 +175,9 @@ def corpus_from_documents(
   )
 
 
-def mark_starts(flags: np.ndarray, sentences: np.ndarray) -> np.ndarray:
+def mark_sentence_starts(
+  flags: np.ndarray, sentences: np.ndarray
+) -> np.ndarray:
   """Marks the first token of each sentence, which always starts a word.
 
   Args:
@@ -247,7 +249,7 @@ def file_digests(path: PathLike) -> dict[str, str]:
   return folder_digests(path, names)
 
 
-def fingerprint(path: PathLike, options: dict[str, Any]) -> str:
+def compute_fingerprint(path: PathLike, options: dict[str, Any]) -> str:
   """Returns a SHA-256 of the options, the vocabulary and every data file."""
   digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
   for name, file_digest in file_digests(path).items():
@@ -255,12 +257,12 @@ def fingerprint(path: PathLike, options: dict[str, Any]) -> str:
   return digest.hexdigest()
 
 
-def verify(prepared: Prepared) -> None:
+def check_fingerprint(prepared: PreparedFolder) -> None:
   """Reads the whole folder; raises DamagedFile if a byte has changed."""
   meta = prepared.meta
   options = meta["options"]
   if (
-    fingerprint(prepared.path, options) != meta["fingerprint"]
+    compute_fingerprint(prepared.path, options) != meta["fingerprint"]
     or options.get("lower_case") != meta["lower_case"]
   ):
     saved_digests, current_digests = (
@@ -281,10 +283,11 @@ def verify(prepared: Prepared) -> None:
     )
 
 
-def open_prepared(path: PathLike) -> Prepared:
+def open_prepared(path: PathLike) -> PreparedFolder:
   """Opens a prepared folder.
 
-  A folder of up to `VERIFY_BYTES` is read as a whole, to check its fingerprint.
+  A folder of up to `MAX_CHECKED_BYTES` is read as a whole, to check its
+  fingerprint.
 
   Raises:
     UserError: there is no such folder, or it is unfinished, damaged or has
@@ -303,7 +306,7 @@ def open_prepared(path: PathLike) -> Prepared:
     meta = read_json(meta_path)
     version = meta["format_version"]
   except (ValueError, KeyError, TypeError, IsADirectoryError) as e:
-    raise _damaged(meta_path, e) from e
+    raise _damaged_meta_error(meta_path, e) from e
   if "task" in meta:
     raise UserError(
       f"{path} holds the rows of a task, which `bert_jax train` reads"
@@ -316,7 +319,7 @@ def open_prepared(path: PathLike) -> Prepared:
       f" {FORMAT_VERSION}; prepare the text again."
     )
   try:
-    prepared = _open(folder, meta)._replace(path=os.fspath(path))
+    prepared = _map_folder(folder, meta)._replace(path=os.fspath(path))
     if not isinstance(meta["options"], dict):
       raise TypeError("its options are no JSON object")
     # Skip the check only if both keys are missing. If one is missing, the file
@@ -329,15 +332,15 @@ def open_prepared(path: PathLike) -> Prepared:
     elif not has_valid_checksum(meta):
       raise TypeError("its checksum differs")
     size = sum(file.stat().st_size for file in folder.iterdir())
-    if size <= VERIFY_BYTES:
-      verify(prepared)
+    if size <= MAX_CHECKED_BYTES:
+      check_fingerprint(prepared)
     else:
       note_once(
         f"{path}: {size / 1e9:.0f} GB are not checked at every start; to check"
         " them, repeat the command `bert_jax prepare` that made them."
       )
   except (KeyError, TypeError) as e:
-    raise _damaged(meta_path, e) from e
+    raise _damaged_meta_error(meta_path, e) from e
   return prepared
 
 
@@ -364,7 +367,7 @@ def _read_other_words(path: pathlib.Path, count: int) -> list[str]:
   return words
 
 
-def _damaged(path: pathlib.Path, error: Exception) -> DamagedFile:
+def _damaged_meta_error(path: pathlib.Path, error: Exception) -> DamagedFile:
   """Returns the error for a damaged `meta.json`."""
   fault = f"it has no {error}" if isinstance(error, KeyError) else str(error)
   return DamagedFile(
@@ -373,7 +376,7 @@ def _damaged(path: pathlib.Path, error: Exception) -> DamagedFile:
   )
 
 
-def _open(path: pathlib.Path, meta: dict[str, Any]) -> Prepared:
+def _map_folder(path: pathlib.Path, meta: dict[str, Any]) -> PreparedFolder:
   """Memory-maps the files of a folder.
 
   Raises:
@@ -398,9 +401,9 @@ def _open(path: pathlib.Path, meta: dict[str, Any]) -> Prepared:
     for split in SPLITS
     if meta["splits"][split]["documents"]
   }
-  unmasked = tuple(meta.get("unmasked", ()))
+  never_masked_ids = tuple(meta.get("unmasked", ()))
   splits = {
-    name: split._replace(spellings=spellings, unmasked=unmasked)
+    name: split._replace(spellings=spellings, never_masked_ids=never_masked_ids)
     for name, split in splits.items()
   }
   unigrams = _map_file(
@@ -415,7 +418,7 @@ def _open(path: pathlib.Path, meta: dict[str, Any]) -> Prepared:
     unigrams = np.array(unigrams)
     unigrams[special.unk] += other_counts.sum()
   watch = FileWatch(path / name for name in _DATA_FILES)
-  return Prepared(
+  return PreparedFolder(
     path=str(path),
     meta=meta,
     splits=splits,

@@ -14,9 +14,9 @@ import numpy as np
 from bert_jax.corpus.reader import Corpus
 
 # Warn if a sentence has more tokens on average. In English it has about 25.
-LONG_SENTENCE = 100
+MAX_MEAN_TOKENS = 100
 # Warn if a larger share of the documents has only one sentence.
-MANY_SINGLE = 0.5
+MAX_SINGLE_SHARE = 0.5
 # A format of plain text -> what a document is in it.
 _PLAIN_FORMATS = {
   "text": "each file is a document",
@@ -24,27 +24,29 @@ _PLAIN_FORMATS = {
   "text_lines": "each line is a document",
 }
 # The number of offsets that are read at once.
-_BLOCK = 2**20
+_BLOCK_OFFSETS = 2**20
 
 
-class Sizes(NamedTuple):
-  """Holds sizes of a corpus.
+class LengthStatistics(NamedTuple):
+  """Holds what `measure_lengths` computes of a corpus.
 
   Attributes:
-    mean: the mean number of tokens in a sentence.
-    longest: the number of tokens in the longest sentence.
-    single: the number of documents with only one sentence.
-    documents: the number of documents.
+    mean_tokens: the mean number of tokens in a sentence.
+    longest_sentence: the number of tokens in the longest sentence.
+    num_single: the number of documents with only one sentence.
+    num_documents: the number of documents.
   """
 
-  mean: float
-  longest: int
-  single: int
-  documents: int
+  mean_tokens: float
+  longest_sentence: int
+  num_single: int
+  num_documents: int
 
 
-def sizes_of(sentences: np.ndarray, documents: np.ndarray) -> Sizes:
-  """Computes the sizes from the offsets of `reader.Corpus`.
+def measure_lengths(
+  sentences: np.ndarray, documents: np.ndarray
+) -> LengthStatistics:
+  """Measures sentences and documents by the offsets of `reader.Corpus`.
 
   Args:
     sentences: the offset of the first token of each sentence, and the end.
@@ -57,16 +59,16 @@ def sizes_of(sentences: np.ndarray, documents: np.ndarray) -> Sizes:
     num_single += int(np.count_nonzero(lengths == 1))
   count = len(sentences) - 1
   mean = int(sentences[-1]) / max(count, 1)
-  return Sizes(mean, longest, num_single, len(documents) - 1)
+  return LengthStatistics(mean, longest, num_single, len(documents) - 1)
 
 
 def _lengths(offsets: np.ndarray) -> Iterator[np.ndarray]:
   """Yields the differences between neighbouring offsets, block by block."""
-  for start in range(0, len(offsets) - 1, _BLOCK):
-    yield np.diff(np.asarray(offsets[start : start + _BLOCK + 1]))
+  for start in range(0, len(offsets) - 1, _BLOCK_OFFSETS):
+    yield np.diff(np.asarray(offsets[start : start + _BLOCK_OFFSETS + 1]))
 
 
-def count_filling(corpus: Corpus, tokens: int) -> int:
+def count_long_sentences(corpus: Corpus, tokens: int) -> int:
   """Counts sentences with at least `tokens` tokens.
 
   A sentence that is the only one of its document is not counted.
@@ -75,45 +77,48 @@ def count_filling(corpus: Corpus, tokens: int) -> int:
   count = 0
   for lengths in _lengths(sentences):
     count += int(np.count_nonzero(lengths >= tokens))
-  for start in range(0, len(documents) - 1, _BLOCK):
-    offsets = np.asarray(documents[start : start + _BLOCK + 1])
+  for start in range(0, len(documents) - 1, _BLOCK_OFFSETS):
+    offsets = np.asarray(documents[start : start + _BLOCK_OFFSETS + 1])
     single_sentences = offsets[:-1][np.diff(offsets) == 1]
     lengths = sentences[single_sentences + 1] - sentences[single_sentences]
     count -= int(np.count_nonzero(lengths >= tokens))
   return count
 
 
-def size_lines(split: str, sizes: Sizes, formats: Set[str]) -> Iterator[str]:
-  """Yields a line that shows the result of `sizes_of`, then warnings.
+def statistics_lines(
+  split: str, statistics: LengthStatistics, formats: Set[str]
+) -> Iterator[str]:
+  """Yields a line that shows the result of `measure_lengths`, then warnings.
 
   Args:
     split: the name of the split; only "train" gets warnings.
-    sizes: the result of `sizes_of`.
+    statistics: the result of `measure_lengths`.
     formats: the formats in which the text was read.
   """
-  share = sizes.single / max(sizes.documents, 1)
+  share = statistics.num_single / max(statistics.num_documents, 1)
   yield (
-    f"{split}: {sizes.mean:.1f} tokens a sentence, {sizes.longest:,} in the"
-    f" longest; {sizes.single:,} of {sizes.documents:,} documents ({share:.1%})"
-    " are one sentence"
+    f"{split}: {statistics.mean_tokens:.1f} tokens a sentence,"
+    f" {statistics.longest_sentence:,} in the longest;"
+    f" {statistics.num_single:,} of {statistics.num_documents:,} documents"
+    f" ({share:.1%}) are one sentence"
   )
   if split != "train":
     return
-  if sizes.mean > LONG_SENTENCE:
+  if statistics.mean_tokens > MAX_MEAN_TOKENS:
     # Only "bert" takes a line for a sentence; other formats split their text.
-    remedy = _remedy(formats) if "bert" in formats else ""
+    advice = _format_advice(formats) if "bert" in formats else ""
     yield (
-      f"warning: a sentence has {sizes.mean:.0f} tokens on average, which is"
-      f" long{remedy}."
+      f"warning: a sentence has {statistics.mean_tokens:.0f} tokens on average,"
+      f" which is long{advice}."
     )
-  elif share > MANY_SINGLE and sizes.documents > 1:
+  elif share > MAX_SINGLE_SHARE and statistics.num_documents > 1:
     yield (
       f"warning: {share:.0%} of the documents are one sentence, so there is no"
-      f" next sentence in them{_remedy(formats)}."
+      f" next sentence in them{_format_advice(formats)}."
     )
 
 
-def _remedy(formats: Set[str]) -> str:
+def _format_advice(formats: Set[str]) -> str:
   """Returns the end of a warning, which names formats that were not used."""
   other_formats = [
     f"{name} ({documents})"
@@ -121,16 +126,18 @@ def _remedy(formats: Set[str]) -> str:
     if name not in formats
   ]
   if "bert" in formats and other_formats:
-    return f"; if it is plain text, give --format: {_either(other_formats)}"
+    return (
+      f"; if it is plain text, give --format: {_join_with_or(other_formats)}"
+    )
   if other_formats and not formats.isdisjoint(_PLAIN_FORMATS):
     return (
       "; if several documents belong together, give another --format:"
-      f" {_either(other_formats)}"
+      f" {_join_with_or(other_formats)}"
     )
   return ""
 
 
-def _either(names: list[str]) -> str:
+def _join_with_or(names: list[str]) -> str:
   """Returns "a", "a or b" or "a, b or c"."""
   *first, last = names
   return f"{', '.join(first)} or {last}" if first else last

@@ -58,18 +58,18 @@ Document = list[str]
 # A paragraph with more characters is cut before it is split into sentences.
 # `sentencex` keeps quotations whole, so one stray quotation mark would make a
 # single sentence of all text after it.
-MAX_PARAGRAPH = 5000
+MAX_PARAGRAPH_CHARS = 5000
 
-_BLANK_LINE = re.compile(r"\n[ \t\r\f\v]*\n")
-_GLOB = re.compile(r"[*?\[]")
-_SPACE = re.compile(r"\s")
+_BLANK_LINE_PATTERN = re.compile(r"\n[ \t\r\f\v]*\n")
+_GLOB_PATTERN = re.compile(r"[*?\[]")
+_SPACE_PATTERN = re.compile(r"\s")
 # The number of characters that are split into words at once.
-_BLOCK = 2**16
+_BLOCK_CHARS = 2**16
 # A word before a colon, such as the format before a glob.
-_PREFIX = re.compile(r"\w+")
+_PREFIX_PATTERN = re.compile(r"\w+")
 
 
-class Raw(NamedTuple):
+class RawDocument(NamedTuple):
   """The raw text of one document.
 
   Attributes:
@@ -93,7 +93,7 @@ class Source(NamedTuple):
   Attributes:
     name: the path or TFDS name.
     format: the format, for messages.
-    size: the number of bytes on disk, or of examples; `Raw.position`
+    size: the number of bytes on disk, or of examples; `RawDocument.position`
       counts up to it.
     version: a JSON value that changes when the content does.
     read: a function that yields the raw documents in a fixed order.
@@ -103,7 +103,7 @@ class Source(NamedTuple):
   format: str
   size: int
   version: Any
-  read: Callable[[], Iterator[Raw]]
+  read: Callable[[], Iterator[RawDocument]]
 
 
 class Record(NamedTuple):
@@ -111,7 +111,7 @@ class Record(NamedTuple):
 
   Attributes:
     text: the text.
-    layout: see `Raw`.
+    layout: see `RawDocument`.
     share: the share of all inputs that has been read so far.
   """
 
@@ -144,16 +144,17 @@ def find_sources(
   sources: dict[str, Source] = {}
   for name in names:
     if name == "docstrings":
-      new_sources = [_docstrings()]
+      new_sources = [_docstrings_source()]
     elif name.startswith("tfds:"):
-      new_sources = [_tfds(name)]
+      new_sources = [_tfds_source(name)]
     else:
       glob_format, _, pattern = name.partition(":")
       if glob_format not in FORMATS:
         _check_prefix(name)
         glob_format, pattern = format, name
       new_sources = [
-        _file(path, glob_format, errors) for path in _expand(pattern)
+        _file_source(path, glob_format, errors)
+        for path in _expand_glob(pattern)
       ]
     for source in new_sources:
       sources.setdefault(os.path.normpath(source.name), source)
@@ -163,10 +164,10 @@ def find_sources(
 def _check_prefix(name: str) -> None:
   """Raises UserError if a name begins with a word that is not a format."""
   word, colon, _ = name.partition(":")
-  if not colon or not _PREFIX.fullmatch(word):
+  if not colon or not _PREFIX_PATTERN.fullmatch(word):
     return
   # The name of a file may contain a colon.
-  if os.path.lexists(name) or _glob(name):
+  if os.path.lexists(name) or _matching_paths(name):
     return
   raise UserError(
     f"there is no file {name}, and {word!r} before the colon is no format; the"
@@ -174,13 +175,13 @@ def _check_prefix(name: str) -> None:
   )
 
 
-def _glob(pattern: str) -> list[str]:
+def _matching_paths(pattern: str) -> list[str]:
   """Returns the paths that match a pattern, which may hold `**`."""
   # `Path.glob` would also match hidden files, and epath's `glob` knows no `**`.
   return glob.glob(pattern, recursive=True)  # noqa: PTH207
 
 
-def _expand(pattern: str) -> list[str]:
+def _expand_glob(pattern: str) -> list[str]:
   """Returns the sorted paths of the files that match a glob."""
   # A path object would drop "./" at the beginning, but the names of inputs must
   # be equal to those in the `meta.json` of old folders.
@@ -194,22 +195,22 @@ def _expand(pattern: str) -> list[str]:
     )
   if path.exists():
     raise UserError(f"{pattern} is no regular file; write the text to one.")
-  if not _GLOB.search(pattern):
+  if not _GLOB_PATTERN.search(pattern):
     raise UserError(f"there is no file {pattern}.")
-  paths = sorted(p for p in _glob(pattern) if epath.Path(p).is_file())
+  paths = sorted(p for p in _matching_paths(pattern) if epath.Path(p).is_file())
   if not paths:
     raise UserError(f"{pattern}: no file has a name like this.")
   return paths
 
 
-def _file(path: str, format: str, errors: str) -> Source:
+def _file_source(path: str, format: str, errors: str) -> Source:
   """Returns the source of one file; see `find_sources`."""
   if format == "auto":
     format = format_of(path)
   watch = files.FileWatch([path])
   stat = pathlib.Path(path).stat()
 
-  def read() -> Iterator[Raw]:
+  def read() -> Iterator[RawDocument]:
     try:
       yield from read_file(path, format, errors)
     except ValueError:
@@ -222,25 +223,25 @@ def _file(path: str, format: str, errors: str) -> Source:
   return Source(path, format, stat.st_size, version, read)
 
 
-def _docstrings() -> Source:
+def _docstrings_source() -> Source:
   """Returns the docstrings of installed packages as a source."""
   from bert_jax.corpus import docstrings
 
   modules = docstrings.find_modules()
   size = sum(module.size for module in modules)
 
-  def read() -> Iterator[Raw]:
+  def read() -> Iterator[RawDocument]:
     position = 0
     for module, text in docstrings.read_modules(modules):
       position += module.size
       if text:
-        yield Raw(text, "wrapped", position)
+        yield RawDocument(text, "wrapped", position)
 
-  version = docstrings.versions(modules)
+  version = docstrings.package_versions(modules)
   return Source("docstrings", "docstrings", size, version, read)
 
 
-def _tfds(name: str) -> Source:
+def _tfds_source(name: str) -> Source:
   """Returns a data set of TFDS as a source; see `find_sources`."""
   try:
     import tensorflow_datasets as tfds
@@ -265,15 +266,15 @@ def _tfds(name: str) -> Source:
   if not isinstance(feature, tfds.features.Text):
     raise UserError(f"{name}: the data set has no feature `text`.")
 
-  def read() -> Iterator[Raw]:
+  def read() -> Iterator[RawDocument]:
     config = tfds.ReadConfig(interleave_cycle_length=1)
     rows = builder.as_dataset(
       split=split, shuffle_files=False, read_config=config
     )
     for i, row in enumerate(tfds.as_numpy(rows), 1):
       text = row["text"].decode("utf-8", "replace")
-      for document, layout in lines.cut(text):
-        yield Raw(document, layout, i)
+      for document, layout in lines.cut_text(text):
+        yield RawDocument(document, layout, i)
 
   return Source(name, "tfds", count, str(builder.info.full_name), read)
 
@@ -298,8 +299,8 @@ def split_sentences(record: Record, language: str = "en") -> Document:
   """Splits one raw document into sentences.
 
   In BERT's format each line is a sentence already. Any other text is cut into
-  paragraphs (see `Raw`). The lines of a paragraph are joined, and `sentencex`
-  finds the sentences.
+  paragraphs (see `RawDocument`). The lines of a paragraph are joined, and
+  `sentencex` finds the sentences.
 
   Args:
     record: the raw document.
@@ -316,21 +317,21 @@ def split_sentences(record: Record, language: str = "en") -> Document:
   from sentencex import segment
 
   text = record.text.replace("\r\n", "\n").strip()
-  paragraphs = _BLANK_LINE.split(text)
+  paragraphs = _BLANK_LINE_PATTERN.split(text)
   if record.layout == "paragraphs" and len(paragraphs) == 1:
     paragraphs = text.split("\n")
   sentences = []
   for paragraph in paragraphs:
-    for block in _cut_paragraph(single_spaces(paragraph)):
+    for block in _cut_paragraph(with_single_spaces(paragraph)):
       sentences += [s.strip() for s in segment(language, block)]
   return [sentence for sentence in sentences if sentence]
 
 
-def single_spaces(text: str) -> str:
+def with_single_spaces(text: str) -> str:
   """Returns `" ".join(text.split())`, but makes no list of all words."""
   blocks, start = [], 0
   while start < len(text):
-    space = _SPACE.search(text, start + _BLOCK)
+    space = _SPACE_PATTERN.search(text, start + _BLOCK_CHARS)
     end = space.start() if space else len(text)
     if words := text[start:end].split():
       blocks.append(" ".join(words))
@@ -341,8 +342,8 @@ def single_spaces(text: str) -> str:
 def _cut_paragraph(paragraph: str) -> Iterator[str]:
   """Cuts a long paragraph at full stops, else at spaces, else anywhere."""
   start = 0
-  while len(paragraph) - start > MAX_PARAGRAPH:
-    end = start + MAX_PARAGRAPH
+  while len(paragraph) - start > MAX_PARAGRAPH_CHARS:
+    end = start + MAX_PARAGRAPH_CHARS
     stop = paragraph.rfind(". ", start, end) + 1
     stop = stop or paragraph.rfind(" ", start + 1, end)
     stop = stop if stop > start else end
@@ -390,7 +391,7 @@ def format_of(path: str) -> str:
     UserError: the extension is unknown.
   """
   base = path.lower()
-  for extension in lines.COMPRESSED:
+  for extension in lines.COMPRESSED_EXTENSIONS:
     base = base.removesuffix(extension)
   extension = epath.Path(base).suffix
   if extension in _FORMAT_BY_EXTENSION:
@@ -406,7 +407,7 @@ def format_of(path: str) -> str:
   )
 
 
-def read_file(path: str, format: str, errors: str) -> Iterator[Raw]:
+def read_file(path: str, format: str, errors: str) -> Iterator[RawDocument]:
   """Reads the documents of one file, in order.
 
   Args:
@@ -421,17 +422,17 @@ def read_file(path: str, format: str, errors: str) -> Iterator[Raw]:
   """
   try:
     if format == "parquet":
-      for raw in parquet.read(path, errors):
-        yield Raw(*raw)
+      for raw in parquet.read_texts(path, errors):
+        yield RawDocument(*raw)
       return
     with lines.open_stream(path) as (stream, position):
       text_lines = lines.read_lines(path, stream, errors, format != "jsonl")
       if format == "jsonl":
-        documents = _jsonl(path, text_lines, errors)
+        documents = _parse_jsonl(path, text_lines, errors)
       else:
         documents = _PARSERS[format](text_lines)
       for text, layout in documents:
-        yield Raw(text, layout, position())
+        yield RawDocument(text, layout, position())
   except MemoryError as e:
     raise MemoryError(f"{path}: there is too little memory to read it") from e
 
@@ -440,25 +441,25 @@ def read_file(path: str, format: str, errors: str) -> Iterator[Raw]:
 _Documents = Iterator[tuple[str, str]]
 
 
-def _bert(text_lines: Iterator[str]) -> _Documents:
+def _parse_bert(text_lines: Iterator[str]) -> _Documents:
   """Yields documents that end at blank lines, as BERT's program reads them."""
-  for text in lines.join(text_lines, lambda line: not line.strip()):
+  for text in lines.join_lines(text_lines, lambda line: not line.strip()):
     yield text, "lines"
 
 
-def _text(text_lines: Iterator[str]) -> _Documents:
+def _parse_text(text_lines: Iterator[str]) -> _Documents:
   """Yields the whole file as one document of prose."""
-  for text in lines.join(text_lines, lambda line: False):
+  for text in lines.join_lines(text_lines, lambda line: False):
     yield text, "wrapped"
 
 
-def _text_blocks(text_lines: Iterator[str]) -> _Documents:
+def _parse_text_blocks(text_lines: Iterator[str]) -> _Documents:
   """Yields documents of prose that are separated by blank lines."""
-  for text in lines.join(text_lines, lambda line: not line.strip()):
+  for text in lines.join_lines(text_lines, lambda line: not line.strip()):
     yield text, "wrapped"
 
 
-def _text_lines(text_lines: Iterator[str]) -> _Documents:
+def _parse_text_lines(text_lines: Iterator[str]) -> _Documents:
   """Yields documents of prose, one for each line."""
   for line in text_lines:
     if line.strip():
@@ -466,14 +467,16 @@ def _text_lines(text_lines: Iterator[str]) -> _Documents:
 
 
 _PARSERS = {
-  "bert": _bert,
-  "text": _text,
-  "text_blocks": _text_blocks,
-  "text_lines": _text_lines,
+  "bert": _parse_bert,
+  "text": _parse_text,
+  "text_blocks": _parse_text_blocks,
+  "text_lines": _parse_text_lines,
 }
 
 
-def _jsonl(path: str, text_lines: Iterator[str], errors: str) -> _Documents:
+def _parse_jsonl(
+  path: str, text_lines: Iterator[str], errors: str
+) -> _Documents:
   """Yields the `text` of each JSON object, one on each line.
 
   Args:
@@ -505,8 +508,8 @@ def _jsonl(path: str, text_lines: Iterator[str], errors: str) -> _Documents:
     # JSON may spell half of a surrogate pair, which UTF-8 cannot encode.
     if any(half in line for half in ("\\ud", "\\uD")):
       text = _without_surrogates(text, location, errors)
-    yield from lines.cut(text)
-  lines.say_nulls(path, num_nulls, num_rows)
+    yield from lines.cut_text(text)
+  lines.note_null_rows(path, num_nulls, num_rows)
 
 
 def _without_surrogates(text: str, location: str, errors: str) -> str:

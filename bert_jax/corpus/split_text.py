@@ -43,7 +43,7 @@ def split_text(
   with Progress(f"writing {output}"), files.atomic_file(output) as temporary:
     with pathlib.Path(temporary).open("w", encoding="utf-8") as f:
       for document in sources.read_documents(inputs, format, errors, language):
-        sentences = [_words(sentence) for sentence in document]
+        sentences = [_visible_words(sentence) for sentence in document]
         sentences = [sentence for sentence in sentences if sentence]
         if not sentences:
           continue
@@ -56,7 +56,7 @@ def split_text(
   return num_documents, num_words
 
 
-def _words(sentence: str) -> list[str]:
+def _visible_words(sentence: str) -> list[str]:
   """Returns the words of a sentence that a tokenizer does not drop."""
   return [
     word

@@ -30,32 +30,32 @@ _BATCH_CHARS = 2**18
 # The largest numbers of sentences, and of their characters, that are encoded at
 # once. If a long document were encoded at once, it would take a hundred times
 # its size in memory.
-_SENTENCES = 1024
-_SENTENCE_CHARS = 2**20
+_MAX_SENTENCES = 1024
+_MAX_SENTENCE_CHARS = 2**20
 # The number of inputs that a worker has at once: while it works on one of them,
 # it has the next one already.
-_IN_FLIGHT = 2
+_INPUTS_PER_WORKER = 2
 
 
-class Tokenized(NamedTuple):
+class TokenizedBatch(NamedTuple):
   """The token ids of a batch of records.
 
   Attributes:
     documents: split -> its documents, in order.
-    records: the number of records in the batch.
+    num_records: the number of records in the batch.
     share: the share of all inputs that is read at the end of the batch.
-    smallest: the four smallest different hashes of documents, or fewer.
-    largest: the largest hash of a document; None if there is no document.
+    smallest_hashes: the four smallest different hashes of documents, or fewer.
+    largest_hash: the largest hash of a document; None if there is no document.
   """
 
   documents: dict[str, writer.EncodedDocuments]
-  records: int
+  num_records: int
   share: float
-  smallest: list[int]
-  largest: int | None
+  smallest_hashes: list[int]
+  largest_hash: int | None
 
 
-def batches(
+def make_batches(
   records: Iterable[sources.Record],
 ) -> Iterator[list[sources.Record]]:
   """Yields batches of records with about `_BATCH_CHARS` characters."""
@@ -78,8 +78,8 @@ def document_hash(document: sources.Document) -> int:
 
 def make_tokenizer(
   tokenizer: Vocabulary, language: str, threshold: int
-) -> Callable[[list[sources.Record]], Tokenized]:
-  """Returns a function from a batch of records to `Tokenized`.
+) -> Callable[[list[sources.Record]], TokenizedBatch]:
+  """Returns a function from a batch of records to `TokenizedBatch`.
 
   Args:
     tokenizer: the tokenizer for the sentences.
@@ -88,30 +88,31 @@ def make_tokenizer(
   """
   dtype = reader.token_dtype(tokenizer.num_ids)
 
-  def run(batch: list[sources.Record]) -> Tokenized:
+  def run(batch: list[sources.Record]) -> TokenizedBatch:
     documents: dict[str, list] = {split: [] for split in reader.SPLITS}
     hashes = []
     for record in batch:
       document = sources.split_sentences(record, language)
-      tokens, lengths = encode(tokenizer, document, dtype)
+      tokens, lengths = encode_document(tokenizer, document, dtype)
       if len(tokens):
         hashes.append(document_hash(document))
         split = "validation" if hashes[-1] < threshold else "train"
         documents[split].append((tokens, lengths))
-    return Tokenized(
+    return TokenizedBatch(
       documents={
-        split: _join(encoded, dtype) for split, encoded in documents.items()
+        split: _join_documents(encoded, dtype)
+        for split, encoded in documents.items()
       },
-      records=len(batch),
+      num_records=len(batch),
       share=batch[-1].share,
-      smallest=sorted(set(hashes))[:4],
-      largest=max(hashes, default=None),
+      smallest_hashes=sorted(set(hashes))[:4],
+      largest_hash=max(hashes, default=None),
     )
 
   return run
 
 
-def encode(
+def encode_document(
   tokenizer: Vocabulary, document: sources.Document, dtype: np.dtype
 ) -> tuple[np.ndarray, np.ndarray]:
   """Encodes the sentences of a document; drops sentences without tokens.
@@ -126,11 +127,11 @@ def encode(
     array of int64 [S].
   """
   tokens, lengths = [np.zeros(0, dtype)], []
-  before, after = tokenizer.ids_around_sentence
+  ids_before, ids_after = tokenizer.ids_around_sentence
   for sentences in _sentence_groups(document):
     encoded = [ids for ids in tokenizer.encode_batch(sentences) if ids]
-    if before or after:
-      encoded = [[*before, *ids, *after] for ids in encoded]
+    if ids_before or ids_after:
+      encoded = [[*ids_before, *ids, *ids_after] for ids in encoded]
     lengths += [len(ids) for ids in encoded]
     tokens.append(np.array([x for ids in encoded for x in ids], dtype))
   return np.concatenate(tokens), np.array(lengths, np.int64)
@@ -142,7 +143,7 @@ def _sentence_groups(document: sources.Document) -> Iterator[list[str]]:
   size = 0
   for sentence in document:
     if group and (
-      len(group) == _SENTENCES or size + len(sentence) > _SENTENCE_CHARS
+      len(group) == _MAX_SENTENCES or size + len(sentence) > _MAX_SENTENCE_CHARS
     ):
       yield group
       group, size = [], 0
@@ -152,10 +153,10 @@ def _sentence_groups(document: sources.Document) -> Iterator[list[str]]:
     yield group
 
 
-def _join(
+def _join_documents(
   documents: Sequence[tuple[np.ndarray, np.ndarray]], dtype: np.dtype
 ) -> writer.EncodedDocuments:
-  """Joins documents, each a pair from `encode`."""
+  """Joins documents, each a pair from `encode_document`."""
   tokens = [ids for ids, _ in documents]
   lengths = [sentence_lengths for _, sentence_lengths in documents]
   return writer.EncodedDocuments(
@@ -197,14 +198,16 @@ def ordered_map(
     for _ in range(processes):
       pipe, child_end = context.Pipe()
       process = context.Process(
-        target=_work, args=(child_end, make_function, arguments), daemon=True
+        target=_run_worker,
+        args=(child_end, make_function, arguments),
+        daemon=True,
       )
       process.start()
       child_end.close()
       workers.append(_Worker(process, pipe))
     pending: deque[_Worker] = deque()
     for k, x in enumerate(inputs):
-      if len(pending) == processes * _IN_FLIGHT:
+      if len(pending) == processes * _INPUTS_PER_WORKER:
         yield pending.popleft().receive()
       worker = workers[k % processes]
       # If the worker has died, `receive` raises the error.
@@ -262,7 +265,7 @@ class _Worker:
     return output
 
 
-def _work(
+def _run_worker(
   pipe: Connection,
   make_function: Callable[..., Callable[[Any], Any]],
   arguments: tuple,
@@ -276,7 +279,9 @@ def _work(
   inputs: queue.SimpleQueue = queue.SimpleQueue()
   # Inputs are received in a thread. Otherwise the parent could wait to send an
   # input while this process waits to send an output.
-  threading.Thread(target=_feed, args=(pipe, inputs), daemon=True).start()
+  threading.Thread(
+    target=_feed_inputs, args=(pipe, inputs), daemon=True
+  ).start()
   try:
     pipe.send("begun")
     function = make_function(*arguments)
@@ -289,7 +294,7 @@ def _work(
       pipe.send((False, e))
 
 
-def _feed(pipe: Connection, inputs: queue.SimpleQueue) -> None:
+def _feed_inputs(pipe: Connection, inputs: queue.SimpleQueue) -> None:
   """Puts the inputs that a pipe brings into a queue, and None at the end."""
   with contextlib.suppress(EOFError, OSError):
     while True:

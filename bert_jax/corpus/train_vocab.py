@@ -81,8 +81,8 @@ def train_vocab(
     )
   _check_output(output, algorithm)
   text_sources = sources.find_sources(inputs, format, errors)
-  spaces = _Spaces()
-  texts = spaces.counted(_texts(sources.read_records(text_sources)))
+  spaces = _SpaceCounter()
+  texts = spaces.count(_read_texts(sources.read_records(text_sources)))
   chosen_cleaning = Cleaning(lower_case, keep_accents).with_defaults()
   strips_accents = (
     algorithm in ("wordpiece", "unigram") and not chosen_cleaning.keep_accents
@@ -99,18 +99,19 @@ def train_vocab(
   if vocabulary is None:
     names = ", ".join(source.name for source in text_sources[:3])
     raise UserError(f"{names}: no text in it.")
-  _write(vocabulary, output)
+  _write_files(vocabulary, output)
   note(f"{output}: {vocabulary.vocab_size:,} pieces.")
   if vocabulary.vocab_size < size:
-    note(
-      f"warning: {_why_fewer(algorithm, size, vocabulary.vocab_size, spaces)}"
+    reason = _reason_for_fewer_pieces(
+      algorithm, size, vocabulary.vocab_size, spaces
     )
+    note(f"warning: {reason}")
   if marks and (line := marks.warning()):
     note(line)
   return vocabulary.pieces
 
 
-def _texts(records: Iterable[sources.Record]) -> Iterator[str]:
+def _read_texts(records: Iterable[sources.Record]) -> Iterator[str]:
   """Yields the texts; prints from time to time how much has been read."""
   start = last_shown = time.monotonic()
   for record in records:
@@ -120,14 +121,14 @@ def _texts(records: Iterable[sources.Record]) -> Iterator[str]:
       note(f"reading: {record.share:.0%}, {last_shown - start:.0f} s")
 
 
-class _Spaces:
+class _SpaceCounter:
   """Counts the characters and the white space of texts."""
 
   def __init__(self) -> None:
     """Begins with no text counted."""
     self.characters = self.spaces = 0
 
-  def counted(self, texts: Iterable[str]) -> Iterator[str]:
+  def count(self, texts: Iterable[str]) -> Iterator[str]:
     """Yields the texts and counts their characters."""
     for text in texts:
       self.characters += len(text)
@@ -135,7 +136,7 @@ class _Spaces:
       yield text
 
   @property
-  def distance(self) -> float:
+  def mean_distance(self) -> float:
     """The mean number of characters from one space to the next."""
     return self.characters / max(self.spaces, 1)
 
@@ -149,10 +150,13 @@ def _count_marks(
     yield text
 
 
-def _why_fewer(algorithm: str, size: int, count: int, spaces: _Spaces) -> str:
+def _reason_for_fewer_pieces(
+  algorithm: str, size: int, count: int, spaces: _SpaceCounter
+) -> str:
   """Returns the reason why a vocabulary has fewer pieces than `size`."""
   if (
-    algorithm in ("wordpiece", "words") and spaces.distance > MAX_SPACE_DISTANCE
+    algorithm in ("wordpiece", "words")
+    and spaces.mean_distance > MAX_SPACE_DISTANCE
   ):
     rule = (
       "a word is the text between two spaces"
@@ -162,7 +166,7 @@ def _why_fewer(algorithm: str, size: int, count: int, spaces: _Spaces) -> str:
     )
     return (
       f"{count:,} pieces are fewer than --size={size}: the text has a space"
-      f" every {spaces.distance:.0f} characters only, and {rule}. Use"
+      f" every {spaces.mean_distance:.0f} characters only, and {rule}. Use"
       " --tokenizer=unigram, or put spaces between the words."
     )
   if algorithm == "words":
@@ -213,7 +217,7 @@ def _settings_path(output: pathlib.Path) -> pathlib.Path:
   return output.parent / open_vocabulary.settings_name_for(output)
 
 
-def _write(vocabulary: Vocabulary, output: str) -> None:
+def _write_files(vocabulary: Vocabulary, output: str) -> None:
   """Writes the files of a vocabulary; after an error nothing is left."""
   path = pathlib.Path(output)
   if vocabulary.algorithm == "bytelevel":

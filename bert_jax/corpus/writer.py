@@ -1,9 +1,9 @@
 """Writes a prepared folder step by step, safe against any interruption.
 
-Everything is written to `DIR.partial`. Its file `progress.json` holds the
-length of every file at the last save. A later run cuts the files to these
-lengths and continues. The folder gets its name when it is complete. `reader.py`
-describes the format.
+Everything is written to the partial folder `DIR.partial`. Its file
+`progress.json` holds the length of every file at the last save. A later run
+cuts the files to these lengths and continues. When the folder is complete, it
+is renamed to `DIR`. `reader.py` describes the format.
 """
 
 import contextlib
@@ -28,11 +28,11 @@ from bert_jax.files import (
 )
 from bert_jax.messages import DamagedFile, UserError
 
-PROGRESS = "progress.json"
+PROGRESS_FILE = "progress.json"
 # The file on which a run holds a lock while it writes the folder.
-LOCK = "lock"
-# The arrays that `Writer` writes -> their types. None means the type of token
-# ids.
+LOCK_FILE = "lock"
+# The arrays that `SplitWriter` writes -> their types. None means the type of
+# token ids.
 _ARRAYS = {"tokens": None, "sentences": np.int64, "documents": np.int64}
 # The number of tokens that are read at once. It is a multiple of 8, so that
 # their word-start bits fill whole bytes.
@@ -58,85 +58,93 @@ class Job:
   """Describes an unfinished folder, and how it is written.
 
   Attributes:
-    partial: the unfinished folder.
+    partial_folder: the unfinished folder.
     sources: the inputs.
     progress: the content of `progress.json`, which the steps of the job change.
     processes: the number of worker processes.
     save_seconds: the seconds between saves.
   """
 
-  partial: str
+  partial_folder: str
   sources: Sequence[sources.Source]
   progress: dict[str, Any]
   processes: int
   save_seconds: float
 
 
-def read_progress(partial: str) -> dict[str, Any] | None:
+def read_progress(partial_folder: str) -> dict[str, Any] | None:
   """Returns the progress that `write_progress` wrote; None for a new folder.
 
   Raises:
     UserError: the folder holds other files, or the progress is damaged.
   """
-  path = pathlib.Path(partial, PROGRESS)
+  path = pathlib.Path(partial_folder, PROGRESS_FILE)
   if not path.parent.is_dir():
     return None
   if not path.exists():
-    delete_temporary_files(partial)
+    delete_temporary_files(partial_folder)
     names = {file.name for file in path.parent.iterdir()}
-    if names - {PROGRESS + ".tmp", LOCK}:
+    if names - {PROGRESS_FILE + ".tmp", LOCK_FILE}:
       raise UserError(
-        f"{partial} is in the way: it holds files but no {PROGRESS}. Move it"
-        " away, or delete it."
+        f"{partial_folder} is in the way: it holds files but no"
+        f" {PROGRESS_FILE}. Move it away, or delete it."
       )
     return None
   with contextlib.suppress(ValueError):
     progress = read_json(path)
     if isinstance(progress, dict) and has_valid_checksum(progress):
       return progress
-  raise DamagedFile(f"{path} is damaged; delete {partial}.")
+  raise DamagedFile(f"{path} is damaged; delete {partial_folder}.")
 
 
-def write_progress(partial: str, progress: dict[str, Any]) -> None:
+def write_progress(partial_folder: str, progress: dict[str, Any]) -> None:
   """Writes `progress.json`, for `read_progress`."""
-  write_json(pathlib.Path(partial, PROGRESS), add_checksum(progress))
+  write_json(
+    pathlib.Path(partial_folder, PROGRESS_FILE), add_checksum(progress)
+  )
 
 
 @contextlib.contextmanager
-def hold_folder_lock(partial: str) -> Iterator[None]:
+def hold_folder_lock(partial_folder: str) -> Iterator[None]:
   """Makes the unfinished folder, and keeps other runs from writing it.
 
   Raises:
     UserError: another run writes the folder, or a file or link has its name.
   """
-  folder = pathlib.Path(partial)
+  folder = pathlib.Path(partial_folder)
   if folder.is_symlink():
-    raise UserError(f"{partial} is a link, and is in the way; move it away.")
+    raise UserError(
+      f"{partial_folder} is a link, and is in the way; move it away."
+    )
   if folder.exists() and not folder.is_dir():
-    raise UserError(f"{partial} is a file, and is in the way; move it away.")
+    raise UserError(
+      f"{partial_folder} is a file, and is in the way; move it away."
+    )
   folder.mkdir(parents=True, exist_ok=True)
   try:
-    with files.hold_lock(folder / LOCK):
+    with files.hold_lock(folder / LOCK_FILE):
       yield
   except files.LockHeld as e:
-    raise files.LockHeld(f"{partial}: another run is writing it.") from e
+    raise files.LockHeld(f"{partial_folder}: another run is writing it.") from e
 
 
-class Writer:
+class SplitWriter:
   """Appends documents to the splits of an unfinished folder."""
 
-  def __init__(self, partial: str, dtype: np.dtype, progress: dict[str, Any]):
+  def __init__(
+    self, partial_folder: str, dtype: np.dtype, progress: dict[str, Any]
+  ):
     """Opens the files, and cuts them to the lengths of the last save.
 
     Args:
-      partial: the unfinished folder.
+      partial_folder: the unfinished folder.
       dtype: the type of token ids.
       progress: the content of `progress.json`; "files" has the lengths.
 
     Raises:
       OSError: a file is too short, or cannot be written.
     """
-    self.partial = partial
+    self.partial_folder = partial_folder
     self._dtype = dtype
     self._files: dict[str, BinaryIO] = {}
     # File -> the number of tokens, sentences or documents in it.
@@ -144,11 +152,11 @@ class Writer:
     for split in reader.SPLITS:
       for array, array_dtype in _ARRAYS.items():
         name = f"{split}.{array}"
-        path = pathlib.Path(partial, name)
+        path = pathlib.Path(partial_folder, name)
         file = open_unless_link(path)
         length = progress["files"].get(name, 0)
         if file.seek(0, os.SEEK_END) < length:
-          raise OSError(f"{path} is damaged; delete {partial}.")
+          raise OSError(f"{path} is damaged; delete {partial_folder}.")
         file.seek(length)
         file.truncate()
         self._files[name] = file
@@ -188,7 +196,7 @@ class Writer:
     for file in self._files.values():
       sync_file(file)
     lengths = {name: file.tell() for name, file in self._files.items()}
-    write_progress(self.partial, {**progress, "files": lengths})
+    write_progress(self.partial_folder, {**progress, "files": lengths})
 
   def close(self) -> None:
     """Closes the files; documents that were not saved may be lost."""
@@ -198,8 +206,8 @@ class Writer:
         file.close()
 
 
-def write_derived(
-  partial: str,
+def write_derived_files(
+  partial_folder: str,
   vocab_size: int,
   at_word_boundary: np.ndarray,
   marks_word_ends: bool = False,
@@ -208,7 +216,7 @@ def write_derived(
   """Writes the files that are computed from the tokens.
 
   Args:
-    partial: the unfinished folder, with all tokens in it.
+    partial_folder: the unfinished folder, with all tokens in it.
     vocab_size: V, the number of ids.
     at_word_boundary: [V] bool, see `Vocabulary.at_word_boundary`.
     marks_word_ends: see `Vocabulary.marks_word_ends`.
@@ -223,14 +231,16 @@ def write_derived(
   unigrams = np.zeros(vocab_size, np.int64)
   for split in reader.SPLITS:
     sentences = np.fromfile(
-      pathlib.Path(partial, f"{split}.sentences"), np.int64
+      pathlib.Path(partial_folder, f"{split}.sentences"), np.int64
     )
     begin = 0
     # True if it is certain that the token before this block ends a word.
     word_ended = np.True_
     with (
-      pathlib.Path(partial, f"{split}.tokens").open("rb") as tokens,
-      _rewrite(pathlib.Path(partial, f"{split}.word_starts")) as bits,
+      pathlib.Path(partial_folder, f"{split}.tokens").open("rb") as tokens,
+      _open_emptied(
+        pathlib.Path(partial_folder, f"{split}.word_starts")
+      ) as bits,
     ):
       while block := tokens.read(_BLOCK_TOKENS * dtype.itemsize):
         ids = np.frombuffer(block, dtype)
@@ -243,35 +253,37 @@ def write_derived(
           is_whole_word = is_added[ids]
           flags |= np.append(word_ended, is_whole_word[:-1])
           word_ended = is_whole_word[-1]
-        flags = reader.mark_starts(flags, sentences - begin)
+        flags = reader.mark_sentence_starts(flags, sentences - begin)
         bits.write(np.packbits(flags, bitorder="little").tobytes())
         begin += len(ids)
         if split == "train":
           unigrams += np.bincount(ids, minlength=vocab_size)
       sync_file(bits)
-  with _rewrite(pathlib.Path(partial, "train.unigrams")) as f:
+  with _open_emptied(pathlib.Path(partial_folder, "train.unigrams")) as f:
     f.write(unigrams.tobytes())
     sync_file(f)
   return unigrams
 
 
-def _rewrite(path: pathlib.Path) -> BinaryIO:
+def _open_emptied(path: pathlib.Path) -> BinaryIO:
   """Opens a file of the unfinished folder and empties it; refuses a link."""
   flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
   return open_unless_link(path, flags)
 
 
-def finish(partial: str, output: str, meta: dict[str, Any]) -> dict[str, Any]:
+def finish_folder(
+  partial_folder: str, output: str, meta: dict[str, Any]
+) -> dict[str, Any]:
   """Writes `meta.json` with digests, and renames the folder to `output`."""
-  meta = add_checksum(meta | {"files": reader.file_digests(partial)})
-  write_json(pathlib.Path(partial, "meta.json"), meta)
-  delete_temporary_files(partial)
-  files.rename_durably(partial, output)
+  meta = add_checksum(meta | {"files": reader.file_digests(partial_folder)})
+  write_json(pathlib.Path(partial_folder, "meta.json"), meta)
+  delete_temporary_files(partial_folder)
+  files.rename_durably(partial_folder, output)
   remove_leftovers(output)
   return meta
 
 
 def remove_leftovers(output: str) -> None:
   """Deletes the files of a finished folder that only its writer needs."""
-  for name in (PROGRESS, LOCK):
+  for name in (PROGRESS_FILE, LOCK_FILE):
     pathlib.Path(output, name).unlink(missing_ok=True)

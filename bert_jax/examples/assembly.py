@@ -385,8 +385,8 @@ def _mask(
   if masking.hides_whole_words(mask_options):
     bits = np.asarray(corpus.word_starts)
     starts = rows.word_starts(bits, filled.token_index)
-  if corpus.unmasked:
-    maskable = maskable & ~np.isin(filled.ids, corpus.unmasked)
+  if corpus.never_masked_ids:
+    maskable = maskable & ~np.isin(filled.ids, corpus.never_masked_ids)
   special = layout.special
   assert special.mask is not None  # `recipes.make_recipe` has checked it.
   reserved_ids = {i for i in special if i is not None}
@@ -399,7 +399,7 @@ def _mask(
     mask_options,
     mask_id=special.mask,
     vocab_size=layout.vocab_size,
-    reserved_ids=tuple(reserved_ids.union(corpus.unmasked)),
+    reserved_ids=tuple(reserved_ids.union(corpus.never_masked_ids)),
     word_starts=starts,
     weights=masking.token_weights(filled.ids, corpus.unigrams, mask_options),
     unigrams=corpus.unigrams,

@@ -13,7 +13,7 @@ import numpy as np
 
 from bert_jax import hashing
 from bert_jax.corpus.reader import Corpus
-from bert_jax.corpus.sizes import count_filling, sizes_of
+from bert_jax.corpus.sizes import count_long_sentences, measure_lengths
 from bert_jax.examples.recipes import Recipe
 
 # Warn if rows hold a smaller share of the text's tokens. ELECTRA's rows of 128
@@ -128,31 +128,31 @@ def coverage_lines(corpus: Corpus, recipe: Recipe) -> Iterator[str]:
       f"; {coverage.random_share:.1%} of the pairs have a random second text"
     )
   yield line
-  sizes = sizes_of(corpus.sentences, corpus.documents)
+  statistics = measure_lengths(corpus.sentences, corpus.documents)
   if coverage.held_share < MIN_HELD_SHARE:
     yield (
       f"warning: an epoch does not train on the other {1 - held:.1%} of the"
-      f" text: a sentence has {sizes.mean:.0f} tokens on average, and tokens"
-      " that do not fit into a row are cut off. Prepare the text with one"
-      " sentence on each line, or with --format for plain text."
+      f" text: a sentence has {statistics.mean_tokens:.0f} tokens on average,"
+      " and tokens that do not fit into a row are cut off. Prepare the text"
+      " with one sentence on each line, or with --format for plain text."
     )
   if coverage.random_share is None or coverage.random_share <= MAX_RANDOM_SHARE:
     return
   length = recipe.features["input_ids"][0][0]
-  num_filling = count_filling(corpus, length - _NUM_SPECIAL)
-  if num_filling > sizes.single:
+  num_filling = count_long_sentences(corpus, length - _NUM_SPECIAL)
+  if num_filling > statistics.num_single:
     yield (
       f"warning: each of {num_filling:,} of the {len(corpus.sentences) - 1:,}"
-      f" sentences fills a whole row of {length} tokens (and {sizes.single:,}"
-      " other sentences are a whole document), so the sentence after it is"
-      " not in the row, and the model hardly learns next sentences. Train with"
-      " longer rows (data.length), prepare the text with shorter sentences, or"
-      " train without pairs."
+      f" sentences fills a whole row of {length} tokens (and"
+      f" {statistics.num_single:,} other sentences are a whole document), so"
+      " the sentence after it is not in the row, and the model hardly learns"
+      " next sentences. Train with longer rows (data.length), prepare the text"
+      " with shorter sentences, or train without pairs."
     )
   else:
     yield (
-      f"warning: {sizes.single:,} of {sizes.documents:,} documents are one"
-      " sentence and have no next sentence, so the model hardly learns next"
-      " sentences. Prepare the text with documents of several sentences, or"
-      " train without pairs."
+      f"warning: {statistics.num_single:,} of {statistics.num_documents:,}"
+      " documents are one sentence and have no next sentence, so the model"
+      " hardly learns next sentences. Prepare the text with documents of"
+      " several sentences, or train without pairs."
     )

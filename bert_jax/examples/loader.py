@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from etils import epath
 
-from bert_jax.corpus.reader import Corpus, Prepared, open_prepared
+from bert_jax.corpus.reader import Corpus, PreparedFolder, open_prepared
 from bert_jax.examples import coverage
 from bert_jax.examples.batch_keys import Batch, Features
 from bert_jax.examples.recipes import make_recipe
@@ -57,7 +57,7 @@ class PretrainingData:
   source: Source
   vocab_size: int
   special: SpecialIds
-  prepared: tuple[Prepared, ...]
+  prepared: tuple[PreparedFolder, ...]
 
   @property
   def features(self) -> Features:
@@ -109,7 +109,7 @@ def parse_mixture(path: str) -> list[tuple[str, float]]:
   return components
 
 
-def _open_folders(path: str) -> tuple[tuple[Prepared, ...], list[float]]:
+def _open_folders(path: str) -> tuple[tuple[PreparedFolder, ...], list[float]]:
   """Opens the folders of a path and returns them with their weights.
 
   Raises:
@@ -170,7 +170,7 @@ def check_case(folders: Iterable[_OpenedText], cased: bool | None) -> None:
       )
 
 
-def corpus_of_split(prepared: Prepared, split: str) -> Corpus:
+def corpus_of_split(prepared: PreparedFolder, split: str) -> Corpus:
   """Returns the corpus of a split.
 
   Raises:
@@ -361,7 +361,7 @@ def describe_rows(
   del path, cased
   for folder in data.prepared:
     # The share of a text that is tokenised during training is not known.
-    if isinstance(folder, Prepared):
+    if isinstance(folder, PreparedFolder):
       recipe = make_recipe(builder, folder.special, folder.vocab_size, options)
       for line in coverage.coverage_lines(
         corpus_of_split(folder, "train"), recipe

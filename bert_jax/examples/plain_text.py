@@ -107,13 +107,15 @@ class Text:
       np.concatenate(arrays) for arrays in zip(*groups, strict=True)
     )
     ends = np.append(0, np.cumsum(sentences))
-    starts = reader.mark_starts(self.tokenizer.find_word_starts(tokens), ends)
+    starts = reader.mark_sentence_starts(
+      self.tokenizer.find_word_starts(tokens), ends
+    )
     return reader.Corpus(
       tokens,
       ends,
       np.append(0, np.cumsum(documents)),
       np.packbits(starts, bitorder="little"),
-      unmasked=tuple(self.tokenizer.never_masked_ids),
+      never_masked_ids=tuple(self.tokenizer.never_masked_ids),
     )
 
   def groups(self, record: int) -> Iterator[tuple[int, reader.Corpus]]:

@@ -205,7 +205,7 @@ class RowSource(seqio.DataSource):
 
   def __init__(
     self,
-    open_documents: Callable[[], reader.Prepared | Text],
+    open_documents: Callable[[], reader.PreparedFolder | Text],
     builder: str,
     options: Mapping[str, Any],
     path_key: str = "",
@@ -213,7 +213,7 @@ class RowSource(seqio.DataSource):
     """Describes a source; opens nothing yet.
 
     Args:
-      open_documents: returns a `reader.Prepared` or a `Text`.
+      open_documents: returns a `reader.PreparedFolder` or a `Text`.
       builder: the name of a recipe in `recipes.RECIPES`.
       options: the options of the recipe.
       path_key: a key that is different for each folder or text.
@@ -230,7 +230,7 @@ class RowSource(seqio.DataSource):
     self.features = make_recipe(builder, any_ids, 5, self._options).features
 
   @functools.cached_property
-  def documents(self) -> reader.Prepared | Text:
+  def documents(self) -> reader.PreparedFolder | Text:
     """The folder or text, opened at the first use."""
     return self._open_documents()
 
@@ -509,7 +509,7 @@ def register_prepared(
       already.
   """
 
-  def open_documents() -> reader.Prepared:
+  def open_documents() -> reader.PreparedFolder:
     return reader.open_prepared(path)
 
   path_key = str(Path(path).resolve())

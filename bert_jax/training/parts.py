@@ -95,7 +95,9 @@ class Setup:
   start_model: PretrainedModel | None = None
 
   @property
-  def data_folders(self) -> Sequence[reader.Prepared | batches.TaskFolder]:
+  def data_folders(
+    self,
+  ) -> Sequence[reader.PreparedFolder | batches.TaskFolder]:
     """The folders of the first phase's data."""
     return self.feeds[0].data.prepared
 
@@ -116,7 +118,7 @@ class Setup:
     return [self.fingerprints, row_digests]
 
   @property
-  def mapped_folders(self) -> list[reader.Prepared]:
+  def mapped_folders(self) -> list[reader.PreparedFolder]:
     """The folders that are read from the disk during training."""
     folders = [folder for feed in self.feeds for folder in feed.data.prepared]
-    return [f for f in folders if isinstance(f, reader.Prepared)]
+    return [f for f in folders if isinstance(f, reader.PreparedFolder)]

@@ -15,7 +15,7 @@ import numpy as np
 from flax import traverse_util
 
 from bert_jax import models
-from bert_jax.corpus.reader import Prepared
+from bert_jax.corpus.reader import PreparedFolder
 from bert_jax.messages import UserError, say
 from bert_jax.models import task_heads
 from bert_jax.models.from_config import COMPUTATION_OPTIONS
@@ -50,7 +50,7 @@ class Teacher:
 
 def open_teacher(
   section: config_lib.Teacher,
-  prepared: Prepared | TaskFolder,
+  prepared: PreparedFolder | TaskFolder,
   task: Task | None,
 ) -> Teacher:
   """Opens a teacher, and checks that it fits the config and the data.
@@ -211,7 +211,7 @@ def _remedy(settings: dict[str, Any], sizes: dict[str, Any]) -> str:
 
 
 def _cut_table(
-  path: str, weights: Weights, prepared: Prepared | TaskFolder
+  path: str, weights: Weights, prepared: PreparedFolder | TaskFolder
 ) -> Weights:
   """Cuts a teacher's word table to the pieces of the data.
 

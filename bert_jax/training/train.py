@@ -175,7 +175,7 @@ def next_command(setup: Setup, workdir: str) -> str:
     workdir: the run's folder.
   """
   folder = setup.data_folders[0]
-  if setup.task or not isinstance(folder, reader.Prepared):
+  if setup.task or not isinstance(folder, reader.PreparedFolder):
     output = "--input texts.jsonl --output predictions.jsonl"
     return f"bert_jax predict --model {workdir} {output}"
   mask = folder.special.mask

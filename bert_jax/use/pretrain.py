@@ -148,7 +148,7 @@ def pretrain(
     str(pathlib.Path(folder) / "text"),
     heldout=heldout,
     processes=processes,
-    in_process=processes is None,
+    in_this_process=processes is None,
   )
   full_config["data"]["path"] = str(pathlib.Path(folder) / "text")
   full_config["data"]["cased"] = not meta["lower_case"]

@@ -64,7 +64,7 @@ def body(literal: str) -> str:
 
 
 def test_numpy_style():
-  assert docstrings.prose(body(NUMPY_STYLE)) == [
+  assert docstrings.extract_prose(body(NUMPY_STYLE)) == [
     "Compute the thing that everybody wants to have, and return it to the"
     " caller of this function.",
     "The first argument is the one that comes before the second and the third,"
@@ -74,7 +74,7 @@ def test_numpy_style():
 
 
 def test_google_style():
-  assert docstrings.prose(body(GOOGLE_STYLE)) == [
+  assert docstrings.extract_prose(body(GOOGLE_STYLE)) == [
     "A tensor of the shape that the other tensor has, or one that can be"
     " broadcast to it by the usual rules.",
     "The value of the function at the point that was given, and nothing else.",
@@ -105,13 +105,13 @@ def test_docstrings_of_a_module_have_its_order(tmp_path):
 
 
 def test_near_copies_are_dropped():
-  duplicates = docstrings.NearDuplicates()
+  duplicates = docstrings.NearDuplicateFinder()
   words = [f"w{i}" for i in range(40)]
-  assert duplicates.is_new(" ".join(words))
-  assert not duplicates.is_new(" ".join(words))
-  assert not duplicates.is_new(" ".join(["W0,", *words[1:39], "other"]))
+  assert duplicates.add_if_new(" ".join(words))
+  assert not duplicates.add_if_new(" ".join(words))
+  assert not duplicates.add_if_new(" ".join(["W0,", *words[1:39], "other"]))
   new_words = [*words[:10], *(f"v{i}" for i in range(40))]
-  assert duplicates.is_new(" ".join(new_words))
+  assert duplicates.add_if_new(" ".join(new_words))
 
 
 def test_only_the_standard_library(monkeypatch):
@@ -142,7 +142,7 @@ def test_packages_are_not_imported():
     "import sys\n"
     "from bert_jax.corpus import docstrings\n"
     "import bert_jax.cli.prepare, bert_jax.cli.vocab\n"
-    "docstrings.versions(docstrings.find_modules())\n"
+    "docstrings.package_versions(docstrings.find_modules())\n"
     "heavy = {'tensorflow', 'jax', 'keras', 'scipy', 'seqio'}\n"
     "bad = heavy & set(sys.modules)\n"
     "sys.exit(str(bad) if bad else 0)\n"

@@ -191,7 +191,7 @@ def test_an_interrupted_pass_goes_on(
   path = write(tmp_path / "in.jsonl", many_texts())
   whole_output, output = str(tmp_path / "whole"), str(tmp_path / "out")
   prepare.prepare(path, vocab, whole_output, filters=ALL_FILTERS)
-  judge, calls = filters_module._Earlier.judge, []
+  judge, calls = filters_module._EarlierDocuments.judge, []
 
   def interrupt(self, row):
     calls.append(row)
@@ -199,12 +199,12 @@ def test_an_interrupted_pass_goes_on(
       raise KeyboardInterrupt
     return judge(self, row)
 
-  monkeypatch.setattr(filters_module._Earlier, "judge", interrupt)
+  monkeypatch.setattr(filters_module._EarlierDocuments, "judge", interrupt)
   for _ in range(2):
     with pytest.raises(KeyboardInterrupt):
       prepare.prepare(path, vocab, output, filters=ALL_FILTERS, save_seconds=0)
     # Bytes that were written after the last save must be dropped.
-    path_of_rows = pathlib.Path(f"{output}.partial", filters_module.ROWS)
+    path_of_rows = pathlib.Path(f"{output}.partial", filters_module.ROWS_FILE)
     with path_of_rows.open("ab") as f:
       f.write(b"torn")
   with pytest.raises(ValueError, match=r"min_words was 5, is None"):
@@ -226,7 +226,7 @@ def test_a_finished_pass_is_not_repeated(
   path = write(tmp_path / "in.jsonl", many_texts())
   whole_output, output = str(tmp_path / "whole"), str(tmp_path / "out")
   prepare.prepare(path, vocab, whole_output, filters=ALL_FILTERS)
-  append, calls = prepare.Writer.append, []
+  append, calls = prepare.SplitWriter.append, []
 
   def interrupt(self, split, documents):
     calls.append(split)
@@ -234,7 +234,7 @@ def test_a_finished_pass_is_not_repeated(
       raise KeyboardInterrupt
     append(self, split, documents)
 
-  monkeypatch.setattr(prepare.Writer, "append", interrupt)
+  monkeypatch.setattr(prepare.SplitWriter, "append", interrupt)
   arguments = {"filters": ALL_FILTERS, "save_seconds": 0}
   with pytest.raises(KeyboardInterrupt):
     prepare.prepare(path, vocab, output, **arguments)
@@ -291,7 +291,7 @@ def test_the_report(tmp_path, vocab, in_process, monkeypatch, capfd):
     "  near_duplicates: 1 documents, 299 words dropped",
     "  kept: 3 documents, 322 words",
   ]
-  assert filters_module.ROWS not in names_in(output)
+  assert filters_module.ROWS_FILE not in names_in(output)
 
 
 @pytest.mark.parametrize(

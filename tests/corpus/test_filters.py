@@ -33,7 +33,7 @@ def test_shares_by_hand():
   assert symbol_share("ab\ufffd\x00") == 0.5
 
   def repetition(words: list[str]) -> float:
-    return filters.repetition(words, filters.shingles(words))
+    return filters.repetition_share(words, filters.hash_shingles(words))
 
   assert repetition(["one", "two", "three", "four", "five"]) == 0
   # The five words occur twice; only the second time counts as repeated.
@@ -42,7 +42,7 @@ def test_shares_by_hand():
   # A word in several repeated 5-grams is counted once: 10 of 18 words.
   assert repetition(list("abcde" * 3 + "xyz")) == 10 / 18
   assert repetition(list("aaaaaaa")) == 6 / 7
-  assert filters.words_of("It's 3 O’clock, naïve_ONE!") == [
+  assert filters.lower_case_words("It's 3 O’clock, naïve_ONE!") == [
     *("it", "s", "3", "o", "clock", "naïve_one")
   ]
 
@@ -50,21 +50,25 @@ def test_shares_by_hand():
 def test_shingles_are_equal_if_words_are():
   rng = random.Random(0)
   words = [rng.choice("abc") for _ in range(2000)]
-  hashes = filters.shingles(words)
+  hashes = filters.hash_shingles(words)
   tuples = [tuple(words[i : i + 5]) for i in range(1996)]
   assert hashes.shape == (1996,) and hashes.dtype == np.uint64
   assert len(set(hashes.tolist())) == len(set(tuples))
   assert len(set(zip(hashes.tolist(), tuples, strict=True))) == len(set(tuples))
-  assert len(filters.shingles([])) == 0
-  assert len(filters.shingles(["one"])) == len(filters.shingles(["a"] * 5)) == 1
+  assert len(filters.hash_shingles([])) == 0
+  assert (
+    len(filters.hash_shingles(["one"]))
+    == len(filters.hash_shingles(["a"] * 5))
+    == 1
+  )
   # Every process and machine must get this value.
-  assert filters.shingles(list("abcde")).tolist() == [14716243412670206480]
+  assert filters.hash_shingles(list("abcde")).tolist() == [14716243412670206480]
 
 
 def test_digests_ignore_only_white_space():
-  assert filters.digest("a b\n\nc") == filters.digest(" a\tb c\n")
-  assert filters.digest("a b c") != filters.digest("a bc")
-  assert filters.digest("a b c") != filters.digest("A b c")
+  assert filters.text_digest("a b\n\nc") == filters.text_digest(" a\tb c\n")
+  assert filters.text_digest("a b c") != filters.text_digest("a bc")
+  assert filters.text_digest("a b c") != filters.text_digest("A b c")
 
 
 def test_sketches_estimate_the_jaccard_index():
@@ -76,7 +80,7 @@ def test_sketches_estimate_the_jaccard_index():
       text_of_words(*range(400 - shared, 800 - shared)),
     )
     sketches = [
-      filters.sketch(empty_sketch, filters.shingles(text.split()))
+      filters.make_sketch(empty_sketch, filters.hash_shingles(text.split()))
       for text in texts
     ]
     estimate = np.mean(sketches[0] == sketches[1])
@@ -89,7 +93,7 @@ def test_sketches_estimate_the_jaccard_index():
 
 
 def test_near_copies_are_found_above_and_kept_below():
-  earlier = filters._Earlier(Filters(near_duplicates=0.7))
+  earlier = filters._EarlierDocuments(Filters(near_duplicates=0.7))
   judge = filters.make_judge(Filters(near_duplicates=0.7))
 
   def verdict(text: str) -> int:
@@ -112,7 +116,7 @@ def test_near_copies_are_found_above_and_kept_below():
       verdicts.setdefault(every, []).append(verdict(changed_text))
       similarity = jaccard(text, changed_text)
       assert similarity > 0.89 if every == 100 else similarity < 0.54
-  near_code = filters.DROPPING.index("near_duplicates") + 1
+  near_code = filters.DROPPING_FILTERS.index("near_duplicates") + 1
   assert set(verdicts[100]) == {near_code} and set(verdicts[16]) == {0}
   # A document without words is never a copy.
   assert [verdict("| |"), verdict("| |")] == [0, 0]
@@ -124,7 +128,7 @@ def test_near_copies_are_found_above_and_kept_below():
   ]
 
 
-@pytest.mark.parametrize("form", filters.FORMS)
+@pytest.mark.parametrize("form", filters.NORMAL_FORMS)
 def test_text_is_normalised_in_blocks(monkeypatch, form):
   """The result is the same as without blocks."""
   rng = random.Random(0)
@@ -140,11 +144,11 @@ def test_text_is_normalised_in_blocks(monkeypatch, form):
     *"\U00011131\U00011127\U00011347\U0001133e\ufb2c\u2126\u00a8 a.\n",
   ]
   for block in (1, 2, 5):
-    monkeypatch.setattr(filters, "_BLOCK", block)
+    monkeypatch.setattr(filters, "_BLOCK_CHARS", block)
     for length in range(40):
       for _ in range(30):
         text = "".join(rng.choices(characters, k=length))
-        assert filters.normalise(text, form) == (
+        assert filters.normalise_text(text, form) == (
           unicodedata.normalize(form, text)
         )
 
@@ -153,14 +157,14 @@ def test_a_text_that_grows_takes_little_memory():
   """NFKC turns the letter U+FDFA into four words, 18 characters in all."""
   text = "\ufdfa" * 200_000
   judge = filters.make_judge(Filters("NFKC", drop_duplicates=True))
-  filters.normalise("\ufdfa" * 100_000, "NFKC")  # Fills the caches.
+  filters.normalise_text("\ufdfa" * 100_000, "NFKC")  # Fills the caches.
   tracemalloc.start()
   rows, _ = judge([Record(text, "lines", 1.0)])
   _, peak = tracemalloc.get_traced_memory()
   tracemalloc.stop()
   assert rows["words"].tolist() == [600_001]
   words = " ".join(unicodedata.normalize("NFKC", text).split())
-  assert rows["digest"].tolist() == [filters.digest(words)]
+  assert rows["digest"].tolist() == [filters.text_digest(words)]
   # The normalized text has 7 MB. There are also its blocks, a copy with single
   # spaces, and that copy in UTF-8. A list of its words would have 60 MB.
   assert peak < 40e6
@@ -170,7 +174,7 @@ def test_a_text_that_grows_takes_little_memory():
 def test_lines_that_have_grown_are_cut(layout, monkeypatch):
   monkeypatch.setattr(lines, "MAX_CHARS", 30)
   record = Record("a b\n" + "\ufdfa" * 4, layout, 1.0)
-  grown_record = filters.normalised(record, "NFKC")
+  grown_record = filters.normalise_record(record, "NFKC")
   document = sources.split_sentences(grown_record)
   assert " ".join(document).split() == grown_record.text.split()
   if layout == "lines":

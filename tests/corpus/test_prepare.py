@@ -222,7 +222,7 @@ def test_kill_while_another_threshold_is_chosen(tmp_path, vocab, monkeypatch):
   path = tmp_path / "two.txt"
   path.write_text("word1.\n\nword2.\n\nword1.\n")
   output = str(tmp_path / "out")
-  original_start = prepare._start
+  original_start = prepare._start_progress
 
   def die_late(partial, origin, threshold):
     progress = original_start(partial, origin, threshold)
@@ -230,7 +230,7 @@ def test_kill_while_another_threshold_is_chosen(tmp_path, vocab, monkeypatch):
       raise KeyboardInterrupt
     return progress
 
-  monkeypatch.setattr(prepare, "_start", die_late)
+  monkeypatch.setattr(prepare, "_start_progress", die_late)
   with pytest.raises(KeyboardInterrupt):
     prepare.prepare(str(path), vocab, output, heldout=0.001)
   monkeypatch.undo()
@@ -313,13 +313,15 @@ def test_the_format_of_the_text_is_not_advised(
 
 
 def test_long_sentences_advise_a_format_only_if_lines_are_sentences():
-  sizes = text_sizes.Sizes(mean=101, longest=101, single=0, documents=1)
+  statistics = text_sizes.LengthStatistics(
+    mean_tokens=101, longest_sentence=101, num_single=0, num_documents=1
+  )
   start = "warning: a sentence has 101 tokens on average, which is long"
   for formats, end in (
     ({"bert"}, "; if it is plain text, give --format: text (each file is"),
     ({"text_lines"}, "."),
   ):
-    _, line = text_sizes.size_lines("train", sizes, formats)
+    _, line = text_sizes.statistics_lines("train", statistics, formats)
     assert line.startswith(start + end)
 
 
@@ -349,7 +351,7 @@ def test_difference_of_inputs():
       "inputs": [{"name": n, "format": "bert", "version": [1]} for n in names],
     }
 
-  difference = prepare.difference
+  difference = prepare.describe_difference
   assert difference(origin("a", "b"), origin("a", "b")) == ""
   assert difference(origin("a"), origin("a", "b")) == "the input b is new"
   assert "a is not given any more" in difference(origin("a", "b"), origin("b"))

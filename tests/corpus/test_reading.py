@@ -27,14 +27,16 @@ COMPRESS = {
 TEXT_FORMATS = ("bert", "text", "text_blocks", "text_lines")
 
 
-def read(path, format: str, errors: str = "strict") -> list[sources.Raw]:
+def read(
+  path, format: str, errors: str = "strict"
+) -> list[sources.RawDocument]:
   return list(sources.read_file(str(path), format, errors))
 
 
 def use_small_limits(monkeypatch) -> None:
   monkeypatch.setattr(lines, "MAX_CHARS", 2**14)
-  monkeypatch.setattr(lines, "MAX_RECORD", 2**16)
-  monkeypatch.setattr(lines, "_BLOCK", 2**13)
+  monkeypatch.setattr(lines, "MAX_RECORD_CHARS", 2**16)
+  monkeypatch.setattr(lines, "_BLOCK_BYTES", 2**13)
 
 
 def peak_of(path, format: str) -> tuple[int, int, int]:
@@ -105,7 +107,7 @@ def test_a_record_has_a_limit(tmp_path, monkeypatch, suffix):
 
 def test_lines_that_are_cut_are_whole_together(tmp_path, monkeypatch):
   monkeypatch.setattr(lines, "MAX_CHARS", 50)
-  monkeypatch.setattr(lines, "_BLOCK", 7)
+  monkeypatch.setattr(lines, "_BLOCK_BYTES", 7)
   words = [f"w{i}" for i in range(300)]
   path = write_file(tmp_path / "a.txt", " ".join(words))
   raws = read(path, "text_lines")
@@ -117,7 +119,7 @@ def test_lines_that_are_cut_are_whole_together(tmp_path, monkeypatch):
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\r\r\n"])
 @pytest.mark.parametrize("block", [1, 2, 3, 2**17])
 def test_every_end_of_line(tmp_path, monkeypatch, end, block):
-  monkeypatch.setattr(lines, "_BLOCK", block)
+  monkeypatch.setattr(lines, "_BLOCK_BYTES", block)
   texts = ["One hére.", "Two there.", "", "Third document.", ""]
   path = write_file(tmp_path / "a.txt", "\ufeff" + end.join(texts))
   expected = [["One hére.", "Two there."], ["Third document."]]
@@ -139,7 +141,7 @@ def jsonl_line(text: str) -> str:
 
 @pytest.mark.parametrize("block", [1, 5, 2**17])
 def test_the_byte_that_is_not_utf8(tmp_path, monkeypatch, block):
-  monkeypatch.setattr(lines, "_BLOCK", block)
+  monkeypatch.setattr(lines, "_BLOCK_BYTES", block)
   content = "Fine.\r\néé\rB".encode() + b"\xc3("
   path = write_file(tmp_path / "a.txt", content)
   with pytest.raises(ValueError, match=r"a\.txt: .*line 3, at byte 13;"):
@@ -354,7 +356,7 @@ class TestParquet:
       texts = [f"{i} " + "x" * size for i in range(count)]
       self.write(path, texts, use_dictionary=False, compression="none")
       group = self.pq.read_metadata(path).row_group(0)
-      rows = parquet._rows_at_once(group)
+      rows = parquet._rows_per_batch(group)
       assert rows == (8 if size == 10 else 3)
       assert [raw.text for raw in read(path, "parquet")] == texts
 

@@ -230,16 +230,16 @@ def test_long_paragraphs_are_cut(tmp_path, sentence):
   text = sentence * 30000
   path = write_file(tmp_path / "a.txt", text)
   (document,) = read_documents(path, format="text")
-  assert max(map(len, document)) <= sources.MAX_PARAGRAPH
+  assert max(map(len, document)) <= sources.MAX_PARAGRAPH_CHARS
   text_without_spaces = "".join("".join(document).split())
   assert text_without_spaces == "".join(text.split())
 
 
 @pytest.mark.parametrize("block", [1, 3, 2**16])
 def test_single_spaces(monkeypatch, block):
-  monkeypatch.setattr(sources, "_BLOCK", block)
+  monkeypatch.setattr(sources, "_BLOCK_CHARS", block)
   for text in ("", "a", "  ", " a\n\tbc \u3000d\x1ce ", "abcdefgh ij  k" * 20):
-    assert sources.single_spaces(text) == " ".join(text.split())
+    assert sources.with_single_spaces(text) == " ".join(text.split())
 
 
 def test_share_grows_to_one(tmp_path):

@@ -95,7 +95,7 @@ def test_a_folder_beyond_the_limit_says_what_checks_it(
 ):
   output = tmp_path / "out"
   shutil.copytree(prepared[0], output)
-  monkeypatch.setattr(reader, "VERIFY_BYTES", 0)
+  monkeypatch.setattr(reader, "MAX_CHECKED_BYTES", 0)
   prepared[1](str(output))
   flip(output / "train.tokens", 0.5)
   for _ in range(2):
@@ -146,7 +146,7 @@ def test_a_file_that_is_no_progress(prepared, tmp_path):
     prepared[1](str(tmp_path / "out"))
   partial.unlink()
   partial.mkdir()
-  path = partial / writer.PROGRESS
+  path = partial / writer.PROGRESS_FILE
   writer.write_progress(str(partial), {"records": 12345})
   assert writer.read_progress(str(partial))["records"] == 12345
   text_of_progress = path.read_text()

@@ -113,10 +113,10 @@ def test_a_large_text_is_sampled(texts, monkeypatch):
 
 @pytest.mark.parametrize("block", [1, 3, 2**20])
 def test_sizes(monkeypatch, block):
-  monkeypatch.setattr(text_sizes, "_BLOCK", block)
+  monkeypatch.setattr(text_sizes, "_BLOCK_OFFSETS", block)
   text = unique_ids([[3, 5], [10], [1, 1, 4], [2]])
-  sizes = text_sizes.sizes_of(text.sentences, text.documents)
-  assert sizes == text_sizes.Sizes(26 / 7, 10, 2, 4)
+  sizes = text_sizes.measure_lengths(text.sentences, text.documents)
+  assert sizes == text_sizes.LengthStatistics(26 / 7, 10, 2, 4)
 
 
 def prepare_lines(tmp_path, capsys, text: str, **options) -> list[str]:
@@ -176,13 +176,16 @@ def test_a_run_says_what_its_rows_hold(tmp_path):
 @pytest.mark.parametrize("length, block", [(32, 2**20), (48, 4)])
 def test_why_pairs_are_random(monkeypatch, length, block):
   """The warning differs for long sentences and documents of one sentence."""
-  monkeypatch.setattr(text_sizes, "_BLOCK", block)
+  monkeypatch.setattr(text_sizes, "_BLOCK_OFFSETS", block)
   filling_documents, limit = [[length, length - 3, 90], [200] * 4], length - 3
   text = unique_ids(
     [*filling_documents, [5, 6], [length], [length - 4, 2], [9]] * 3
   )
-  assert text_sizes.count_filling(text, limit) == 3 * 7
-  assert text_sizes.sizes_of(text.sentences, text.documents).single == 3 * 2
+  assert text_sizes.count_long_sentences(text, limit) == 3 * 7
+  assert (
+    text_sizes.measure_lengths(text.sentences, text.documents).num_single
+    == 3 * 2
+  )
 
   def last_line(text):
     options = dict(length=length, max_predictions=5)

@@ -348,7 +348,7 @@ def write_folder(
     "splits": sizes,
     "lower_case": lower_case,
     "options": options,
-    "fingerprint": reader.fingerprint(str(path), options),
+    "fingerprint": reader.compute_fingerprint(str(path), options),
   }
   (path / "meta.json").write_text(json.dumps(meta))
   return str(path)

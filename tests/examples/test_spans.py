@@ -246,7 +246,7 @@ def test_all_pieces_of_a_word_or_none(family, kind):
   """In each of 500 rows, either all pieces of a word are hidden, or none."""
   pieces, begins = FAMILIES[family]
   flags = np.array([begins(piece) for piece in pieces])
-  flags = reader.mark_starts(flags, np.array([0]))
+  flags = reader.mark_sentence_starts(flags, np.array([0]))
   tokens = list(range(10, 10 + len(pieces)))
   text = reader.corpus_from_documents([[tokens]], [[flags.tolist()]])
   builder = recipes.doc_sentences(

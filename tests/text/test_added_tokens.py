@@ -31,13 +31,15 @@ def read_folder(path):
   return {p.name: p.read_bytes() for p in path.iterdir() if p.is_file()}
 
 
-@pytest.mark.parametrize("form", DECLARING_FILES)
+@pytest.mark.parametrize("declaring_file", DECLARING_FILES)
 @pytest.mark.parametrize("kind", ["bert", "roberta", "albert", "gpt1"])
-def test_ids_and_offsets_are_those_of_transformers(kind, form, tmp_path):
+def test_ids_and_offsets_are_those_of_transformers(
+  kind, declaring_file, tmp_path
+):
   """The ids agree for each file that can declare tokens, and after saving."""
   transformers = pytest.importorskip("transformers")
   open_with_transformers = transformers.AutoTokenizer.from_pretrained
-  path = write_model(tmp_path / "a", kind, form)
+  path = write_model(tmp_path / "a", kind, declaring_file)
   reference, vocabulary = (
     open_with_transformers(path),
     open_vocabulary.load(path),
@@ -217,11 +219,11 @@ def test_an_added_token_is_one_word(kind, tmp_path):
     np.array(ids, np.uint16), np.array([len(ids)]), np.array([1])
   )
   dtype = np.dtype(np.uint16)
-  split_writer = writer.Writer(str(tmp_path), dtype, {"files": {}})
+  split_writer = writer.SplitWriter(str(tmp_path), dtype, {"files": {}})
   split_writer.append("train", documents)
   split_writer.save({})
   split_writer.close()
-  writer.write_derived(
+  writer.write_derived_files(
     str(tmp_path),
     vocabulary.num_ids,
     vocabulary.at_word_boundary,
@@ -251,7 +253,7 @@ def test_special_added_tokens_are_never_masked_or_drawn(name):
     [vocabulary.find_word_starts(s) for s in document] for document in documents
   ]
   text = reader.corpus_from_documents(documents, starts)
-  text = text._replace(unmasked=tuple(vocabulary.never_masked_ids))
+  text = text._replace(never_masked_ids=tuple(vocabulary.never_masked_ids))
   recipe = recipes.doc_sentences(
     vocabulary.special,
     vocabulary.vocab_size,
@@ -333,9 +335,11 @@ TWINS = {
 }
 
 
-@pytest.mark.parametrize("form", DECLARING_FILES)
+@pytest.mark.parametrize("declaring_file", DECLARING_FILES)
 @pytest.mark.parametrize("name", TWINS)
-def test_tokens_that_cleaning_makes_equal(name, form, tmp_path, capfd):
+def test_tokens_that_cleaning_makes_equal(
+  name, declaring_file, tmp_path, capfd
+):
   """An exact spelling always gives the same token, in every process."""
   transformers = pytest.importorskip("transformers")
   messages.note_once.cache_clear()
@@ -344,19 +348,19 @@ def test_tokens_that_cleaning_makes_equal(name, form, tmp_path, capfd):
   size = vocabulary.vocab_size
   new_tokens = [AddedToken(content, normalized=True) for content in contents]
   files = {"vocab.txt": vocabulary.files["vocab.txt"]}
-  if form == "added_tokens.json":
+  if declaring_file == "added_tokens.json":
     ids_by_content = {content: size + i for i, content in enumerate(contents)}
-    files[form] = json.dumps(ids_by_content).encode()
-  elif form == "tokenizer_config.json":
+    files[declaring_file] = json.dumps(ids_by_content).encode()
+  elif declaring_file == "tokenizer_config.json":
     by_id = {
       str(size + i): {"content": t.content, **added_tokens.flags_of(t)}
       for i, t in enumerate(new_tokens)
     }
     settings = {"do_lower_case": True, "added_tokens_decoder": by_id}
-    files[form] = json.dumps(settings).encode()
+    files[declaring_file] = json.dumps(settings).encode()
   else:
     vocabulary.special_tokenizer.add_tokens(new_tokens)
-    files = {form: vocabulary.special_tokenizer.to_str().encode()}
+    files = {declaring_file: vocabulary.special_tokenizer.to_str().encode()}
   path = write_files(tmp_path / "a", files)
   opened = open_vocabulary.load(path)
   line = capfd.readouterr().err

@@ -32,9 +32,9 @@ HEADS = dict(
 )
 
 
-def write(path, kind, head, form):
+def write(path, kind, head, declaring_file):
   """Writes a random model of transformers and its tokenizer; returns both."""
-  write_model(path, kind, form)
+  write_model(path, kind, declaring_file)
   tokenizer = transformers.AutoTokenizer.from_pretrained(path)
   name = kind.capitalize()
   family_sizes = {
@@ -57,7 +57,7 @@ def run(model, tokenizer, text):
 
 
 @pytest.mark.parametrize(
-  "kind, form",
+  "kind, declaring_file",
   [
     ("bert", "added_tokens.json"),
     pytest.param("bert", "tokenizer.json", marks=pytest.mark.slow),
@@ -65,10 +65,14 @@ def run(model, tokenizer, text):
     pytest.param("albert", "tokenizer.json", marks=pytest.mark.slow),
   ],
 )
-def test_probabilities_are_those_of_transformers(kind, form, tmp_path):
+def test_probabilities_are_those_of_transformers(
+  kind, declaring_file, tmp_path
+):
   """The model is used as published, converted, converted back and exported."""
   path = str(tmp_path / "published")
-  model, tokenizer = write(tmp_path / "published", kind, "classes", form)
+  model, tokenizer = write(
+    tmp_path / "published", kind, "classes", declaring_file
+  )
   expected = [
     torch.softmax(run(model, tokenizer, text).logits[0], -1).tolist()
     for text in TEXTS_WITHOUT_SEP

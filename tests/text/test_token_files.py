@@ -206,7 +206,7 @@ def test_the_command_writes_a_folder_with_the_tokens(
   corpus = opened.splits["train"]
   names = [opened.vocab[i] for i in corpus.tokens]
   assert names[:5] == ["the", "covid19", "virus", "[X]", "[UNK]"]
-  assert corpus.unmasked == (opened.vocab.index("[X]"),)
+  assert corpus.never_masked_ids == (opened.vocab.index("[X]"),)
   assert opened.vocab_size == len(opened.unigrams) == 13
   assert opened.unigrams[opened.vocab.index("covid19")] == 6
   # The same command has nothing to do now. Without --add-tokens, it refuses the

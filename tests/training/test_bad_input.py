@@ -284,7 +284,9 @@ def test_parameters_of_another_vocabulary_are_refused(
   text = (other_data / "vocab.txt").read_text()
   (other_data / "vocab.txt").write_text(text.replace("w10\n", "zzz\n"))
   meta = json.loads((other_data / "meta.json").read_text())
-  meta["fingerprint"] = reader.fingerprint(str(other_data), meta["options"])
+  meta["fingerprint"] = reader.compute_fingerprint(
+    str(other_data), meta["options"]
+  )
   meta["files"] = reader.file_digests(str(other_data))
   (other_data / "meta.json").write_text(json.dumps(files.add_checksum(meta)))
   config = two_step_config(str(other_data)) | {"init_from": str(finished_run)}

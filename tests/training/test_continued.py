@@ -53,7 +53,7 @@ def data_folder(tmp_path_factory):
   pieces[10], pieces[11], pieces[-1] = "new", "##er", "newer"
   (path / "vocab.txt").write_text("\n".join(pieces) + "\n")
   meta = json.loads((path / "meta.json").read_text())
-  meta["fingerprint"] = reader.fingerprint(str(path), meta["options"])
+  meta["fingerprint"] = reader.compute_fingerprint(str(path), meta["options"])
   (path / "meta.json").write_text(json.dumps(files.add_checksum(meta)))
   return path
 
