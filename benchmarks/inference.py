@@ -60,7 +60,7 @@ def measure_ours(args: argparse.Namespace) -> dict:
   dtype = jnp.dtype(args.dtype)
   is_flat = (
     not args.padded
-    and fused.implementation("attention", "auto", dtype) == "triton"
+    and fused.choose_implementation("attention", "auto", dtype) == "triton"
   )
   model = bert.build(args.size, vocab_size=args.vocab, dtype=args.dtype)
   example_ids = jnp.zeros((1, 8), jnp.int32)

@@ -88,22 +88,32 @@ def kernels_with_tunings(
   attention, norm, activation = fused_attention, fused_norm, fused_activation
   if length <= 128:
     attention_tunings = [
-      ("attention_forward", attention, "FORWARD_SHORT", FORWARD_TUNINGS),
-      ("attention_row", attention, "ROW", ROW_TUNINGS),
+      ("attention_forward", attention, "FORWARD_SHORT_TUNING", FORWARD_TUNINGS),
+      ("attention_row", attention, "ROW_TUNING", ROW_TUNINGS),
     ]
   else:
     attention_tunings = [
-      ("attention_forward", attention, "FORWARD", FORWARD_TUNINGS),
-      ("attention_queries", attention, "QUERIES", QUERY_TUNINGS),
-      ("attention_keys", attention, "KEYS", KEY_TUNINGS),
+      ("attention_forward", attention, "FORWARD_TUNING", FORWARD_TUNINGS),
+      ("attention_queries", attention, "QUERIES_TUNING", QUERY_TUNINGS),
+      ("attention_keys", attention, "KEYS_TUNING", KEY_TUNINGS),
     ]
-  norm_tuning = "WIDE" if width >= norm.MIN_WIDE else "NARROW"
+  norm_tuning = "WIDE_TUNING" if width >= norm.MIN_WIDE else "NARROW_TUNING"
   return [
     *attention_tunings,
     ("forward_kernel", norm, "FORWARD_WARPS", [1, 2, 4]),
     ("backward_kernel", norm, norm_tuning, NORM_TUNINGS),
-    ("bias_activation_forward", activation, "FORWARD", ACTIVATION_TUNINGS),
-    ("bias_activation_backward", activation, "BACKWARD", ACTIVATION_TUNINGS),
+    (
+      "bias_activation_forward",
+      activation,
+      "FORWARD_TUNING",
+      ACTIVATION_TUNINGS,
+    ),
+    (
+      "bias_activation_backward",
+      activation,
+      "BACKWARD_TUNING",
+      ACTIVATION_TUNINGS,
+    ),
   ]
 
 

@@ -1,8 +1,9 @@
 """Kernels for GPUs and TPUs, products of 8-bit floats, and the dropout hash.
 
 Each kernel has a plain counterpart in `models/`, and tests compare the two.
-`fused.implementation` chooses between them by the platform. The room imports
-jax, flax, jaxtyping and numpy, and no other room. Start with `fused.py`.
+`fused.choose_implementation` chooses between them by the platform. The room
+imports jax, flax, jaxtyping and numpy, and no other room. Start with
+`fused.py`.
 
 The GPU runs many programs of a kernel in parallel. Each program has its own
 number, which tells it on which block of the arrays it works.

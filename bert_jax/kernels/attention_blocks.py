@@ -11,10 +11,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 # The first and the last index for each token.
-Range = tuple[Int[Array, "b l"], Int[Array, "b l"]]
+TokenRange = tuple[Int[Array, "b l"], Int[Array, "b l"]]
 
 
-def token_ranges(ids: Int[Array, "b l"], causal: bool) -> tuple[Range, Range]:
+def token_ranges(
+  ids: Int[Array, "b l"], causal: bool
+) -> tuple[TokenRange, TokenRange]:
   """Returns the range of keys for each query, and of queries for each key.
 
   A range goes from the first to the last key that a query sees, or from the
@@ -34,7 +36,7 @@ def token_ranges(ids: Int[Array, "b l"], causal: bool) -> tuple[Range, Range]:
   key_ids = jnp.clip(ids, 0, length)
   query_ids = jnp.maximum(key_ids, 1)
 
-  def ends(
+  def group_ends(
     groups: Int[Array, "b l"], group_numbers: Int[Array, "b l"]
   ) -> Iterator[Int[Array, "b l"]]:
     """Returns the first and last index of the group with each group number."""
@@ -44,8 +46,8 @@ def token_ranges(ids: Int[Array, "b l"], causal: bool) -> tuple[Range, Range]:
     )
     return (jnp.take_along_axis(x, group_numbers, 1) for x in (first, last))
 
-  first_key, last_key = ends(key_ids, query_ids)
-  first_query, last_query = ends(query_ids, key_ids)
+  first_key, last_key = group_ends(key_ids, query_ids)
+  first_query, last_query = group_ends(query_ids, key_ids)
   if causal:
     last_key = jnp.minimum(last_key, index[None])
     first_query = jnp.maximum(first_query, index[None])
@@ -64,7 +66,7 @@ def token_ranges(ids: Int[Array, "b l"], causal: bool) -> tuple[Range, Range]:
 
 
 def block_ranges(
-  tokens: Range, size: int, other: int
+  ranges: TokenRange, block_size: int, other_block_size: int
 ) -> Int[Array, "b blocks 2"]:
   """Returns the range of blocks of the other side for each block of this side.
 
@@ -72,13 +74,15 @@ def block_ranges(
   queries for a block of keys), and the block after the last one.
 
   Args:
-    tokens: a range of `token_ranges`.
-    size: the number of tokens in a block of this side.
-    other: the number of tokens in a block of the other side.
+    ranges: a range of `token_ranges`.
+    block_size: the number of tokens in a block of this side.
+    other_block_size: the number of tokens in a block of the other side.
   """
-  first, last = tokens
-  padding = [(0, 0), (0, -first.shape[1] % size)]
+  first, last = ranges
+  padding = [(0, 0), (0, -first.shape[1] % block_size)]
   first = jnp.pad(first, padding, constant_values=first.shape[1])
   last = jnp.pad(last, padding, constant_values=-1)
-  first, last = (x.reshape(len(x), -1, size) for x in (first, last))
-  return jnp.stack([first.min(2) // other, last.max(2) // other + 1], -1)
+  first, last = (x.reshape(len(x), -1, block_size) for x in (first, last))
+  return jnp.stack(
+    [first.min(2) // other_block_size, last.max(2) // other_block_size + 1], -1
+  )

@@ -28,26 +28,34 @@ def forward_kernel(*refs: Ref, plan: Plan) -> None:
   writes log2 of each query's sum of exponentials. With dropout, it writes the
   queries' hashes too.
   """
-  p = Program(plan, refs)
-  exp2 = functools.partial(fused.exp2, plain=plan.interpret)
-  q_first, hashes = p.block * plan.queries, None
+  program = Program(plan, refs)
+  exp2 = functools.partial(fused.exp2, in_interpreter=plan.interpret)
+  q_first, hashes = program.block * plan.queries_per_block, None
   if plan.rate:
-    first_hashes, head_numbers, out, log_sums, query_hashes = p.other_refs
-    index = head_numbers[p.h] * plan.length + q_first + jnp.arange(plan.queries)
-    hashes = fused.row_hashes(first_hashes[p.b], index.astype(jnp.uint32))
-    p.store_vector(query_hashes, hashes, q_first, plan.queries)
+    first_hashes, head_numbers, out, log_sums, query_hashes = program.other_refs
+    index = (
+      head_numbers[program.head] * plan.length
+      + q_first
+      + jnp.arange(plan.queries_per_block)
+    )
+    hashes = fused.row_hashes(
+      first_hashes[program.row], index.astype(jnp.uint32)
+    )
+    program.store_vector(query_hashes, hashes, q_first, plan.queries_per_block)
   else:
-    out, log_sums = p.other_refs
-  query = p.projected(0, q_first, plan.queries)
-  queries = p.tokens(q_first, hashes=hashes)
+    out, log_sums = program.other_refs
+  query = program.load_projected(0, q_first, plan.queries_per_block)
+  queries = program.tokens(q_first, hashes=hashes)
 
   def block_scores(j: Array | int) -> tuple[Array, Array, Tokens, Array]:
     """Returns (scores, each query's highest score, keys, first position)."""
-    k_first = p.zero + j * plan.keys
-    keys = p.tokens(k_first, keys=True)
-    product = fused.dot(query, p.projected(1, k_first, plan.keys), (1, 1))
-    scores = jnp.where(p.sees(queries, keys), product, UNSEEN_SCORE)
-    scores = p.mask_end(scores, keys)
+    k_first = program.zero + j * plan.keys_per_block
+    keys = program.tokens(k_first, are_keys=True)
+    product = fused.dot(
+      query, program.load_projected(1, k_first, plan.keys_per_block), (1, 1)
+    )
+    scores = jnp.where(program.seen_mask(queries, keys), product, UNSEEN_SCORE)
+    scores = program.mask_end(scores, keys)
     return scores, scores.max(1) * plan.exp2_scale, keys, k_first
 
   def mix(
@@ -56,8 +64,8 @@ def forward_kernel(*refs: Ref, plan: Plan) -> None:
     """Returns the sums of exponentials, and the block's mixed values."""
     weights = exp2(scores * plan.exp2_scale - highest[:, None])
     total = weights.sum(1)
-    weights = p.drop(queries, keys, weights).astype(plan.dtype)
-    value = p.projected(2, k_first, plan.keys)
+    weights = program.apply_dropout(queries, keys, weights).astype(plan.dtype)
+    value = program.load_projected(2, k_first, plan.keys_per_block)
     return total, fused.dot(weights, value, (1, 0))
 
   def add_block(j: Array, carry: Carry) -> Carry:
@@ -70,19 +78,21 @@ def forward_kernel(*refs: Ref, plan: Plan) -> None:
     total = total * shrink_factor + block_total
     return new_highest, total, mixed * shrink_factor[:, None] + block_mixed
 
-  if plan.other_blocks == 1:
+  if plan.num_other_blocks == 1:
     scores, highest, keys, k_first = block_scores(0)
     total, mixed = mix(scores, keys, k_first, highest)
   else:
     start = (
-      jnp.full(plan.queries, 2 * UNSEEN_SCORE),
-      jnp.zeros(plan.queries, jnp.float32),
-      jnp.zeros((plan.queries, plan.features), jnp.float32),
+      jnp.full(plan.queries_per_block, 2 * UNSEEN_SCORE),
+      jnp.zeros(plan.queries_per_block, jnp.float32),
+      jnp.zeros((plan.queries_per_block, plan.block_width), jnp.float32),
     )
-    highest, total, mixed = p.loop(add_block, start)
+    highest, total, mixed = program.run_loop(add_block, start)
   scale = plan.keep_scale / total
-  p.store(out, mixed * scale[:, None], q_first, plan.queries)
-  p.store_vector(log_sums, highest + jnp.log2(total), q_first, plan.queries)
+  program.store(out, mixed * scale[:, None], q_first, plan.queries_per_block)
+  program.store_vector(
+    log_sums, highest + jnp.log2(total), q_first, plan.queries_per_block
+  )
 
 
 def queries_kernel(*refs: Ref, plan: Plan) -> None:
@@ -90,69 +100,78 @@ def queries_kernel(*refs: Ref, plan: Plan) -> None:
 
   It also writes `deltas`: each query's output times the output's gradient.
   """
-  p = Program(plan, refs)
-  *hashes, log_sums, out, out_gradient, d_qkv, sums, deltas = p.other_refs
-  size = plan.queries
-  first = p.block * size
-  query = p.projected(0, first, size)
-  queries = p.tokens(first, hashes=p.optional_vector(hashes, first, size))
-  d_out = p.load(out_gradient, first, size)
-  mixed = p.load(out, first, size).astype(jnp.float32)
+  program = Program(plan, refs)
+  *hashes, log_sums, out, out_gradient, d_qkv, sums, deltas = program.other_refs
+  size = plan.queries_per_block
+  first = program.block * size
+  query = program.load_projected(0, first, size)
+  queries = program.tokens(
+    first, hashes=program.load_optional_vector(hashes, first, size)
+  )
+  d_out = program.load(out_gradient, first, size)
+  mixed = program.load(out, first, size).astype(jnp.float32)
   delta = (d_out.astype(jnp.float32) * mixed).sum(1) * (1.0 / plan.keep_scale)
-  p.store_vector(deltas, delta, first, size)
-  log_sum = p.vector(log_sums, first, size)
+  program.store_vector(deltas, delta, first, size)
+  log_sum = program.load_vector(log_sums, first, size)
 
   def add_block(j: Array, d_query: Array) -> Array:
     """Adds the gradient from a block of keys."""
-    k_first = p.zero + j * plan.keys
-    key, value = (p.projected(n, k_first, plan.keys) for n in (1, 2))
-    keys = p.tokens(k_first, keys=True)
+    k_first = program.zero + j * plan.keys_per_block
+    key, value = (
+      program.load_projected(n, k_first, plan.keys_per_block) for n in (1, 2)
+    )
+    keys = program.tokens(k_first, are_keys=True)
     product = fused.dot(query, key, (1, 1))
     d_weights = fused.dot(d_out, value, (1, 1))
-    weights = p.weights(product, queries, keys, log_sum)
-    d_weights = p.drop(queries, keys, d_weights)
+    weights = program.probabilities(product, queries, keys, log_sum)
+    d_weights = program.apply_dropout(queries, keys, d_weights)
     d_scores = weights * (d_weights - delta[:, None])
     return d_query + fused.dot(d_scores.astype(plan.dtype), key, (1, 0))
 
-  zero = jnp.zeros((size, plan.features), jnp.float32)
-  d_query = p.loop(add_block, zero)
-  d_query = d_query * p.score_factor(log_sum)[:, None]
-  p.store_gradient(d_qkv, sums, 0, d_query, first, size)
+  zero = jnp.zeros((size, plan.block_width), jnp.float32)
+  d_query = program.run_loop(add_block, zero)
+  d_query = d_query * program.score_factor(log_sum)[:, None]
+  program.store_gradient(d_qkv, sums, 0, d_query, first, size)
 
 
 def keys_kernel(*refs: Ref, plan: Plan) -> None:
   """Computes the gradients of a block of keys and values."""
-  p = Program(plan, refs)
-  *hashes, log_sums, deltas, out_gradient, _, d_qkv, sums = p.other_refs
-  size = plan.keys
-  first = p.block * size
-  key, value = (p.projected(n, first, size) for n in (1, 2))
-  keys = p.tokens(first, keys=True, transposed=True)
+  program = Program(plan, refs)
+  *hashes, log_sums, deltas, out_gradient, _, d_qkv, sums = program.other_refs
+  size = plan.keys_per_block
+  first = program.block * size
+  key, value = (program.load_projected(n, first, size) for n in (1, 2))
+  keys = program.tokens(first, are_keys=True, is_transposed=True)
 
   def add_block(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
     """Adds the gradients from a block of queries."""
     d_key, d_value = carry
-    q_first = p.zero + i * plan.queries
-    query = p.projected(0, q_first, plan.queries)
-    d_out = p.load(out_gradient, q_first, plan.queries)
+    q_first = program.zero + i * plan.queries_per_block
+    query = program.load_projected(0, q_first, plan.queries_per_block)
+    d_out = program.load(out_gradient, q_first, plan.queries_per_block)
     log_sum, delta = (
-      p.vector(v, q_first, plan.queries) for v in (log_sums, deltas)
+      program.load_vector(v, q_first, plan.queries_per_block)
+      for v in (log_sums, deltas)
     )
-    query_hashes = p.optional_vector(hashes, q_first, plan.queries)
-    queries = p.tokens(q_first, transposed=True, hashes=query_hashes)
+    query_hashes = program.load_optional_vector(
+      hashes, q_first, plan.queries_per_block
+    )
+    queries = program.tokens(q_first, is_transposed=True, hashes=query_hashes)
     product = fused.dot(key, query, (1, 1))
     d_weights = fused.dot(value, d_out, (1, 1))
-    weights = p.weights(product, queries, keys, log_sum)
-    dropped = p.drop(queries, keys, weights)
-    d_scores = p.d_scores(weights, dropped * d_weights, delta, log_sum)
+    weights = program.probabilities(product, queries, keys, log_sum)
+    dropped = program.apply_dropout(queries, keys, weights)
+    d_scores = program.score_gradients(
+      weights, dropped * d_weights, delta, log_sum
+    )
     d_key += fused.dot(d_scores, query, (1, 0))
     dropped = dropped.astype(plan.dtype)
     return d_key, d_value + fused.dot(dropped, d_out, (1, 0))
 
-  zero = jnp.zeros((size, plan.features), jnp.float32)
-  d_key, d_value = p.loop(add_block, (zero, zero))
+  zero = jnp.zeros((size, plan.block_width), jnp.float32)
+  d_key, d_value = program.run_loop(add_block, (zero, zero))
   for number, gradient in ((1, d_key), (2, d_value * plan.keep_scale)):
-    p.store_gradient(d_qkv, sums, number, gradient, first, size)
+    program.store_gradient(d_qkv, sums, number, gradient, first, size)
 
 
 def row_kernel(*refs: Ref, plan: Plan) -> None:
@@ -162,37 +181,45 @@ def row_kernel(*refs: Ref, plan: Plan) -> None:
   gradients. It also needs no `deltas` from another kernel: it computes them as
   sums over the keys.
   """
-  p = Program(plan, refs)
-  *hashes, log_sums, out_gradient, d_qkv, sums = p.other_refs
-  size = plan.keys
-  key, value = (p.projected(n, p.zero, size) for n in (1, 2))
-  keys = p.tokens(p.zero, keys=True, transposed=True)
+  program = Program(plan, refs)
+  *hashes, log_sums, out_gradient, d_qkv, sums = program.other_refs
+  size = plan.keys_per_block
+  key, value = (program.load_projected(n, program.zero, size) for n in (1, 2))
+  keys = program.tokens(program.zero, are_keys=True, is_transposed=True)
 
   def add_block(i: Array, carry: Carry) -> Carry:
     """Adds the gradients from a block of queries."""
     d_key, d_value, d_queries = carry
-    first = p.zero + i * plan.queries
-    query = p.projected(0, first, plan.queries)
-    d_out = p.load(out_gradient, first, plan.queries)
-    log_sum = p.vector(log_sums, first, plan.queries)
-    query_hashes = p.optional_vector(hashes, first, plan.queries)
-    queries = p.tokens(first, transposed=True, hashes=query_hashes)
+    first = program.zero + i * plan.queries_per_block
+    query = program.load_projected(0, first, plan.queries_per_block)
+    d_out = program.load(out_gradient, first, plan.queries_per_block)
+    log_sum = program.load_vector(log_sums, first, plan.queries_per_block)
+    query_hashes = program.load_optional_vector(
+      hashes, first, plan.queries_per_block
+    )
+    queries = program.tokens(first, is_transposed=True, hashes=query_hashes)
     product = fused.dot(key, query, (1, 1))
     d_weights = fused.dot(value, d_out, (1, 1))
-    weights = p.weights(product, queries, keys, log_sum)
-    dropped = p.drop(queries, keys, weights)
+    weights = program.probabilities(product, queries, keys, log_sum)
+    dropped = program.apply_dropout(queries, keys, weights)
     products = dropped * d_weights
-    d_scores = p.d_scores(weights, products, products.sum(0), log_sum)
+    d_scores = program.score_gradients(
+      weights, products, products.sum(0), log_sum
+    )
     dropped = dropped.astype(plan.dtype)
     d_query = fused.dot(d_scores, key, (0, 0))
-    p.store(d_qkv, d_query, first, plan.queries, p.zero)
+    program.store(d_qkv, d_query, first, plan.queries_per_block, program.zero)
     d_key += fused.dot(d_scores, query, (1, 0))
     d_value += fused.dot(dropped, d_out, (1, 0))
     return d_key, d_value, d_queries + d_query
 
-  zero = jnp.zeros((size, plan.features), jnp.float32)
-  start = zero, zero, jnp.zeros((plan.queries, plan.features), jnp.float32)
-  d_key, d_value, d_queries = p.loop(add_block, start)
-  p.store_sums(sums, 0, d_queries.sum(0))
+  zero = jnp.zeros((size, plan.block_width), jnp.float32)
+  start = (
+    zero,
+    zero,
+    jnp.zeros((plan.queries_per_block, plan.block_width), jnp.float32),
+  )
+  d_key, d_value, d_queries = program.run_loop(add_block, start)
+  program.store_sums(sums, 0, d_queries.sum(0))
   for number, gradient in ((1, d_key), (2, d_value * plan.keep_scale)):
-    p.store_gradient(d_qkv, sums, number, gradient, p.zero, size)
+    program.store_gradient(d_qkv, sums, number, gradient, program.zero, size)

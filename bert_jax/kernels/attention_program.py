@@ -39,8 +39,8 @@ class Plan:
     rate: the dropout rate on the probabilities.
     causal: True if no query sees a key after it.
     dtype: the dtype of queries, keys and values.
-    queries: the number of queries in a block.
-    keys: the number of keys in a block.
+    queries_per_block: the number of queries in a block.
+    keys_per_block: the number of keys in a block.
     side: the side of the programs, "queries" or "keys".
     interpret: True if the interpreter runs the kernel.
   """
@@ -52,21 +52,21 @@ class Plan:
   rate: float
   causal: bool
   dtype: jnp.dtype
-  queries: int
-  keys: int
+  queries_per_block: int
+  keys_per_block: int
   side: str
   interpret: bool
 
   @property
-  def blocks(self) -> int:
+  def num_blocks(self) -> int:
     """The number of programs for each row and head."""
-    return pl.cdiv(self.length, getattr(self, self.side))
+    return pl.cdiv(self.length, getattr(self, f"{self.side}_per_block"))
 
   @property
-  def other_blocks(self) -> int:
+  def num_other_blocks(self) -> int:
     """The number of blocks of the other side."""
-    other = self.keys if self.side == "queries" else self.queries
-    return pl.cdiv(self.length, other)
+    other_side = "keys" if self.side == "queries" else "queries"
+    return pl.cdiv(self.length, getattr(self, f"{other_side}_per_block"))
 
   @property
   def skips_blocks(self) -> bool:
@@ -76,12 +76,12 @@ class Plan:
     the forward kernel takes 262 us with static ends and 307 us without static
     ends (H200).
     """
-    return self.other_blocks > MAX_BLOCKS_WITHOUT_SKIPS
+    return self.num_other_blocks > MAX_BLOCKS_WITHOUT_SKIPS
 
   @property
-  def features(self) -> int:
+  def block_width(self) -> int:
     """The width of a block: `head_dim` up to a power of 2, at least 16."""
-    return fused.power_of_2(self.head_dim, 16)
+    return fused.next_power_of_2(self.head_dim, 16)
 
   @property
   def scale(self) -> float:
@@ -118,8 +118,8 @@ class Program:
 
   Attributes:
     plan: the kernel's plan.
-    b: the row of the batch.
-    h: the head.
+    row: the row of the batch.
+    head: the head.
     block: the index of the block.
     zero: an index 0 that is no constant; see `__init__`.
     other_refs: the kernel's arrays after `ids`, `qkv` and the ranges of blocks.
@@ -136,17 +136,17 @@ class Program:
     self.plan, remaining = plan, iter(refs)
     self.ids, self.qkv = next(remaining), next(remaining)
     program, self.block = pl.program_id(0), pl.program_id(1)
-    self.b, self.h = program // plan.heads, program % plan.heads
+    self.row, self.head = program // plan.heads, program % plan.heads
     # A constant 0 does not work: the interpreter refuses it as an index, and
     # Pallas checks the end of a slice that begins with a constant, even if a
     # mask excludes the end.
     self.zero = program * 0
-    self.features = pl.ds(self.zero, plan.features)
-    self.real_features = jnp.arange(plan.features) < plan.head_dim
-    self.ranges = next(remaining) if plan.skips_blocks else None
+    self.features = pl.ds(self.zero, plan.block_width)
+    self.is_feature = jnp.arange(plan.block_width) < plan.head_dim
+    self.block_ranges = next(remaining) if plan.skips_blocks else None
     self.other_refs = tuple(remaining)
 
-  def inside_row(self, first: Array, size: int) -> Array | None:
+  def inside_mask(self, first: Array, size: int) -> Array | None:
     """Returns True for the tokens of a block before the row's end.
 
     The result is None if no block reaches beyond the end.
@@ -163,13 +163,13 @@ class Program:
     self, ref: Ref, first: Array, size: int, index: tuple[Array, ...]
   ) -> tuple[Ref, Array | None]:
     """Returns a reference to a block [size, features], and its mask."""
-    is_inside, plan = self.inside_row(first, size), self.plan
+    is_inside, plan = self.inside_mask(first, size), self.plan
     mask = None
-    if is_inside is not None or plan.features != plan.head_dim:
-      mask = self.real_features[None] & jnp.full((size, 1), True)
+    if is_inside is not None or plan.block_width != plan.head_dim:
+      mask = self.is_feature[None] & jnp.full((size, 1), True)
       if is_inside is not None:
         mask &= is_inside[:, None]
-    indices = (self.b, pl.ds(first, size), self.h, *index, self.features)
+    indices = (self.row, pl.ds(first, size), self.head, *index, self.features)
     return ref.at[indices], mask
 
   def load(self, ref: Ref, first: Array, size: int, *index: Array) -> Array:
@@ -193,11 +193,11 @@ class Program:
     block_ref, mask = self._block(ref, first, size, index)
     triton.store(block_ref, block.astype(self.plan.dtype), mask=mask)
 
-  def projected(self, number: int, first: Array, size: int) -> Array:
+  def load_projected(self, number: int, first: Array, size: int) -> Array:
     """Loads a block of queries (number 0), keys (1) or values (2)."""
     return self.load(self.qkv, first, size, self.zero + number)
 
-  def vector(self, ref: Ref, first: Array, size: int) -> Array:
+  def load_vector(self, ref: Ref, first: Array, size: int) -> Array:
     """Loads a number for each token of a block.
 
     Args:
@@ -205,53 +205,56 @@ class Program:
       first: the position of the block's first token.
       size: the number of tokens in the block.
     """
-    index = (self.b, self.h)[: len(ref.shape) - 1]
-    mask = self.inside_row(first, size)
+    index = (self.row, self.head)[: len(ref.shape) - 1]
+    mask = self.inside_mask(first, size)
     vector_ref = ref.at[(*index, pl.ds(first, size))]
     return triton.load(vector_ref, mask=mask, other=None if mask is None else 0)
 
-  def optional_vector(
+  def load_optional_vector(
     self, refs: Sequence[Ref], first: Array, size: int
   ) -> Array | None:
     """Loads `vector` from the array in a list; None if the list is empty."""
-    return self.vector(refs[0], first, size) if refs else None
+    return self.load_vector(refs[0], first, size) if refs else None
 
   def store_vector(
     self, ref: Ref, numbers: Array, first: Array, size: int
   ) -> None:
     """Writes a number for each token of a block, in an array [b, h, l]."""
-    vector_ref = ref.at[self.b, self.h, pl.ds(first, size)]
-    triton.store(vector_ref, numbers, mask=self.inside_row(first, size))
+    vector_ref = ref.at[self.row, self.head, pl.ds(first, size)]
+    triton.store(vector_ref, numbers, mask=self.inside_mask(first, size))
 
   def tokens(
     self,
     first: Array,
-    keys: bool = False,
-    transposed: bool = False,
+    are_keys: bool = False,
+    is_transposed: bool = False,
     hashes: Array | None = None,
   ) -> Tokens:
     """Returns the queries or keys of a block, to be broadcast to the scores.
 
     Args:
       first: the position of the first token.
-      keys: True for keys, False for queries.
-      transposed: True if scores are [keys, queries]. Then the products of
+      are_keys: True for keys, False for queries.
+      is_transposed: True if scores are [keys, queries]. Then the products of
         scores with queries need no transposition.
       hashes: the queries' hashes if there is dropout.
     """
-    size = self.plan.keys if keys else self.plan.queries
-    position, ids = first + jnp.arange(size), self.vector(self.ids, first, size)
-    if not keys:
+    size = self.plan.keys_per_block if are_keys else self.plan.queries_per_block
+    position, ids = (
+      first + jnp.arange(size),
+      self.load_vector(self.ids, first, size),
+    )
+    if not are_keys:
       ids = jnp.maximum(ids, 1)
     elif self.plan.rate:
       hashes = fused.column_hashes(position.astype(jnp.uint32))
-    axis = 1 if keys == transposed else 0
+    axis = 1 if are_keys == is_transposed else 0
     ids, position = (jnp.expand_dims(x, axis) for x in (ids, position))
     if hashes is not None:
       hashes = jnp.expand_dims(hashes, axis)
     return Tokens(position, ids, hashes)
 
-  def sees(self, queries: Tokens, keys: Tokens) -> Array:
+  def seen_mask(self, queries: Tokens, keys: Tokens) -> Array:
     """Returns True where a query sees a key."""
     mask = queries.ids == keys.ids
     if self.plan.causal:
@@ -260,11 +263,11 @@ class Program:
 
   def mask_end(self, scores: Array, keys: Tokens) -> Array:
     """Returns the scores, with -inf for keys after the row's end."""
-    if not self.plan.length % self.plan.keys:
+    if not self.plan.length % self.plan.keys_per_block:
       return scores
     return jnp.where(keys.position < self.plan.length, scores, -jnp.inf)
 
-  def weights(
+  def probabilities(
     self, product: Array, queries: Tokens, keys: Tokens, log_sums: Array
   ) -> Array:
     """Computes probabilities.
@@ -279,14 +282,14 @@ class Program:
     """
     axis = 0 if queries.ids.shape[0] == 1 else 1
     equal_powers = jnp.where(
-      self.sees_any(log_sums), -jnp.inf, -math.log2(self.plan.length)
+      self.sees_any_key(log_sums), -jnp.inf, -math.log2(self.plan.length)
     )
     powers = product * self.plan.exp2_scale - jnp.expand_dims(log_sums, axis)
-    sees_key = self.sees(queries, keys)
+    sees_key = self.seen_mask(queries, keys)
     powers = jnp.where(sees_key, powers, jnp.expand_dims(equal_powers, axis))
     return fused.exp2(self.mask_end(powers, keys), self.plan.interpret)
 
-  def sees_any(self, log_sums: Array) -> Array:
+  def sees_any_key(self, log_sums: Array) -> Array:
     """Returns True for the queries that see a key."""
     return log_sums > 0.5 * UNSEEN_SCORE * self.plan.exp2_scale
 
@@ -296,9 +299,9 @@ class Program:
     The factor is 0 for a query that sees no key.
     """
     factor = self.plan.keep_scale * self.plan.scale
-    return jnp.where(self.sees_any(log_sums), factor, 0.0)
+    return jnp.where(self.sees_any_key(log_sums), factor, 0.0)
 
-  def d_scores(
+  def score_gradients(
     self, weights: Array, products: Array, delta: Array, log_sums: Array
   ) -> Array:
     """Computes the gradients of the scores [keys, queries].
@@ -313,7 +316,9 @@ class Program:
     gradient = products * factor[None] - weights * (delta * factor)[None]
     return gradient.astype(self.plan.dtype)
 
-  def drop(self, queries: Tokens, keys: Tokens, weights: Array) -> Array:
+  def apply_dropout(
+    self, queries: Tokens, keys: Tokens, weights: Array
+  ) -> Array:
     """Sets the weights that dropout drops to 0; the rest is not scaled."""
     rate = self.plan.rate
     if not rate:
@@ -322,7 +327,7 @@ class Program:
     mask = fused.keep_mask(queries.hashes, keys.hashes, rate)
     return jnp.where(mask, weights, 0.0)
 
-  def loop(self, body: Callable[[Any, Any], Any], start: Any) -> Any:
+  def run_loop(self, body: Callable[[Any, Any], Any], start: Any) -> Any:
     """Runs `body` over the blocks of the other side that are not skipped.
 
     Args:
@@ -332,13 +337,13 @@ class Program:
     Returns:
       The last carry.
     """
-    if self.plan.other_blocks == 1:
+    if self.plan.num_other_blocks == 1:
       return body(0, start)
     first_block: Any = 0
-    end_block: Any = self.plan.other_blocks
-    if self.ranges is not None:
+    end_block: Any = self.plan.num_other_blocks
+    if self.block_ranges is not None:
       first_block, end_block = (
-        self.ranges[self.b, self.block, i] for i in (0, 1)
+        self.block_ranges[self.row, self.block, i] for i in (0, 1)
       )
     return jax.lax.fori_loop(first_block, end_block, body, start)
 
@@ -372,5 +377,11 @@ class Program:
       number: 0 for queries, 1 for keys, 2 for values.
       block_sum: the sum of the gradient over the block's tokens.
     """
-    indices = (self.b, self.block, self.h, self.zero + number, self.features)
-    triton.store(sums.at[indices], block_sum, mask=self.real_features)
+    indices = (
+      self.row,
+      self.block,
+      self.head,
+      self.zero + number,
+      self.features,
+    )
+    triton.store(sums.at[indices], block_sum, mask=self.is_feature)

@@ -12,15 +12,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-FORWARD, BACKWARD = jnp.float8_e4m3fn, jnp.float8_e5m2
+FORWARD_DTYPE, BACKWARD_DTYPE = jnp.float8_e4m3fn, jnp.float8_e5m2
 # An array of 8-bit floats, and its float32 scale.
-Scaled = tuple[Array, Array]
+ScaledArray = tuple[Array, Array]
 # The forward pass saves these arrays: both operands, and an empty array with
 # the dtype of the computation.
-_Saved = tuple[Scaled, Scaled, Array]
+_SavedArrays = tuple[ScaledArray, ScaledArray, Array]
 
 
-def quantise(x: Float[Array, "..."], dtype: jnp.dtype) -> Scaled:
+def quantise(x: Float[Array, "..."], dtype: jnp.dtype) -> ScaledArray:
   """Returns x / scale in 8 bits, and the scale, which is 1 if x is all 0."""
   limit = float(jnp.finfo(dtype).max)
   largest = jnp.abs(x).max().astype(jnp.float32)
@@ -29,8 +29,11 @@ def quantise(x: Float[Array, "..."], dtype: jnp.dtype) -> Scaled:
   return scaled_x.astype(dtype), scale
 
 
-def _dot(
-  left: Scaled, right: Scaled, contract: tuple[int, int], dtype: jnp.dtype
+def _scaled_dot(
+  left: ScaledArray,
+  right: ScaledArray,
+  contract: tuple[int, int],
+  dtype: jnp.dtype,
 ) -> Array:
   """Multiplies two scaled matrices; see `fused.dot` for `contract`."""
   # XLA recognises an 8-bit product only if it is written this way.
@@ -43,20 +46,23 @@ def _product(x: Float[Array, "m k"], kernel: Float[Array, "k n"]) -> Array:
   return _forward(x, kernel)[0]
 
 
-def _forward(x: Array, kernel: Array) -> tuple[Array, _Saved]:
-  scaled_x, scaled_kernel = quantise(x, FORWARD), quantise(kernel, FORWARD)
+def _forward(x: Array, kernel: Array) -> tuple[Array, _SavedArrays]:
+  scaled_x, scaled_kernel = (
+    quantise(x, FORWARD_DTYPE),
+    quantise(kernel, FORWARD_DTYPE),
+  )
   empty = jnp.zeros((0,), x.dtype)
-  y = _dot(scaled_x, scaled_kernel, (1, 0), x.dtype)
+  y = _scaled_dot(scaled_x, scaled_kernel, (1, 0), x.dtype)
   return y, (scaled_x, scaled_kernel, empty)
 
 
-def _backward(saved: _Saved, gradient: Array) -> tuple[Array, Array]:
+def _backward(saved: _SavedArrays, gradient: Array) -> tuple[Array, Array]:
   scaled_x, scaled_kernel, empty = saved
   dtype = empty.dtype
-  scaled_gradient = quantise(gradient, BACKWARD)
+  scaled_gradient = quantise(gradient, BACKWARD_DTYPE)
   return (
-    _dot(scaled_gradient, scaled_kernel, (1, 1), dtype),
-    _dot(scaled_x, scaled_gradient, (0, 0), dtype),
+    _scaled_dot(scaled_gradient, scaled_kernel, (1, 1), dtype),
+    _scaled_dot(scaled_x, scaled_gradient, (0, 0), dtype),
   )
 
 
@@ -66,7 +72,7 @@ _product.defvjp(_forward, _backward)
 def product(
   x: Float[Array, "..."], kernel: Float[Array, "..."], num_summed_axes: int
 ) -> Float[Array, "..."]:
-  """Multiplies an array by a kernel of the same dtype, the product's dtype.
+  """Multiplies an array by a kernel; both and the product have one dtype.
 
   Args:
     x: the array.

@@ -14,17 +14,17 @@ from jaxtyping import Array, Float, UInt32
 Axes = tuple[str | None, ...]
 # An array of the device, or a constant of the program.
 Numbers = TypeVar("Numbers", Array, np.ndarray)
-GOLDEN = 0x9E3779B1  # The golden ratio times 2**32.
+GOLDEN_RATIO = 0x9E3779B1  # The golden ratio times 2**32.
 
 # Option of an encoder -> its implementations, besides "auto".
-CHOICES = {
+IMPLEMENTATIONS = {
   "attention": ("xla", "cudnn", "triton", "tpu"),
   "elementwise": ("xla", "triton"),
   "products": ("dtype", "fp8"),
 }
 
 
-def device() -> Any:
+def device_in_use() -> Any:
   """Returns a device of the mesh in use; without a mesh, the first device.
 
   A program for a TPU or a GPU may be compiled on a machine without one, so the
@@ -34,15 +34,15 @@ def device() -> Any:
   return jax.devices()[0] if abstract is None else abstract
 
 
-def on_gpu() -> bool:
-  """Returns True if `device` is a GPU."""
-  return device().platform in ("gpu", "cuda")
+def runs_on_gpu() -> bool:
+  """Returns True if `device_in_use` is a GPU."""
+  return device_in_use().platform in ("gpu", "cuda")
 
 
-def implementation(option: str, name: str, dtype: jnp.dtype) -> str:
+def choose_implementation(option: str, name: str, dtype: jnp.dtype) -> str:
   """Chooses the implementation for one of an encoder's options.
 
-  "auto" chooses the fastest implementation for the platform of `device`:
+  "auto" chooses the fastest implementation for the platform of `device_in_use`:
 
     option       on a GPU in 16 bits  otherwise
     attention    triton               xla
@@ -50,29 +50,30 @@ def implementation(option: str, name: str, dtype: jnp.dtype) -> str:
     products     dtype                dtype
 
   Args:
-    option: a key of `CHOICES`.
-    name: "auto" or one of the values in `CHOICES`.
+    option: a key of `IMPLEMENTATIONS`.
+    name: "auto" or one of the values in `IMPLEMENTATIONS`.
     dtype: the dtype of the computation. The kernels are fast in 16 bits only.
 
   Raises:
     ValueError: the name is unknown, or it is a kernel for another platform.
   """
-  if name != "auto" and name not in CHOICES[option]:
+  if name != "auto" and name not in IMPLEMENTATIONS[option]:
     raise ValueError(
-      f"model.{option}={name!r}: not one of auto, {', '.join(CHOICES[option])}."
+      f"model.{option}={name!r}: not one of auto,"
+      f" {', '.join(IMPLEMENTATIONS[option])}."
     )
   if option == "products":
     return "dtype" if name == "auto" else name
   if name == "auto":
-    is_fast = on_gpu() and jnp.dtype(dtype).itemsize == 2
+    is_fast = runs_on_gpu() and jnp.dtype(dtype).itemsize == 2
     return "triton" if is_fast else "xla"
-  device_kind = device().device_kind
+  device_kind = device_in_use().device_kind
   if name == "tpu":
     # The matrix units of TPU v2 and v3 lack some products of the kernels.
     runs_here = device_kind.startswith("TPU") and device_kind[5:6] not in "23"
     needs = "TPUs from v4 on"
   else:
-    runs_here, needs = name == "xla" or on_gpu(), "GPUs of NVIDIA"
+    runs_here, needs = name == "xla" or runs_on_gpu(), "GPUs of NVIDIA"
   if not runs_here:
     raise ValueError(
       f"model.{option}={name!r} runs on {needs}, this is {device_kind!r};"
@@ -81,7 +82,7 @@ def implementation(option: str, name: str, dtype: jnp.dtype) -> str:
   return name
 
 
-def mix(x: Numbers) -> Numbers:
+def hash_uint32(x: Numbers) -> Numbers:
   """Hashes uint32 numbers by "lowbias32" (C. Wellons).
 
   It is a bijection on 32 bits with full avalanche: each bit of `x` changes
@@ -100,7 +101,7 @@ def first_hashes(seed: UInt32[Array, "2"], count: int) -> Array:
     count: the size of the first axis.
   """
   index = jnp.arange(count, dtype=jnp.uint32)
-  return mix(mix(index + seed[0]) ^ seed[1])
+  return hash_uint32(hash_uint32(index + seed[0]) ^ seed[1])
 
 
 def row_hashes(first: Array, index: Numbers) -> Array:
@@ -111,7 +112,9 @@ def row_hashes(first: Array, index: Numbers) -> Array:
     index: uint32 below 2**31: the indices on the axis into which all axes
       between the first and the last are flattened.
   """
-  return mix(first + mix(index * np.uint32(2) + np.uint32(GOLDEN)))
+  return hash_uint32(
+    first + hash_uint32(index * np.uint32(2) + np.uint32(GOLDEN_RATIO))
+  )
 
 
 def column_hashes(index: Numbers) -> Numbers:
@@ -120,11 +123,11 @@ def column_hashes(index: Numbers) -> Numbers:
   Args:
     index: the indices, uint32.
   """
-  x = index * np.uint32(GOLDEN) + np.uint32(GOLDEN)
+  x = index * np.uint32(GOLDEN_RATIO) + np.uint32(GOLDEN_RATIO)
   return x ^ (x >> 15)
 
 
-def bits(row: Array, column: Array | np.ndarray) -> Array:
+def random_bits(row: Array, column: Array | np.ndarray) -> Array:
   """Returns uint32 random bits; the lowest bits are the least random.
 
   Each element costs one product and one sum. This is strongly universal hashing
@@ -142,17 +145,17 @@ def bits(row: Array, column: Array | np.ndarray) -> Array:
   return cast(Array, column * factor) + row * factor
 
 
-def threshold(rate: float) -> np.uint32:
+def drop_threshold(rate: float) -> np.uint32:
   """Returns the limit: dropout drops an element if its bits are below it."""
   return np.uint32(round(rate * 2**32))
 
 
 def keep_mask(row: Array, column: Array, rate: float) -> Array:
-  """Returns True for the elements that dropout keeps; see `bits`."""
-  return bits(row, column) >= threshold(rate)
+  """Returns True for the elements that dropout keeps; see `random_bits`."""
+  return random_bits(row, column) >= drop_threshold(rate)
 
 
-def _instruction(asm: str, x: Array) -> Array:
+def _apply_instruction(asm: str, x: Array) -> Array:
   """Applies an instruction of the GPU to each float32."""
   (y,) = triton.elementwise_inline_asm(
     f"{asm} $0, $1;",
@@ -164,7 +167,7 @@ def _instruction(asm: str, x: Array) -> Array:
   return y
 
 
-def exp2(x: Float[Array, "..."], plain: bool) -> Float[Array, "..."]:
+def exp2(x: Float[Array, "..."], in_interpreter: bool) -> Float[Array, "..."]:
   """Returns 2**x in a kernel, within 2 units in the last place.
 
   Results below 2**-126 become 0, because exact results would cost three more
@@ -172,27 +175,36 @@ def exp2(x: Float[Array, "..."], plain: bool) -> Float[Array, "..."]:
 
   Args:
     x: float32.
-    plain: True in the interpreter, which cannot run instructions of the GPU.
+    in_interpreter: True in the interpreter, which cannot run instructions of
+      the GPU.
   """
-  return jnp.exp2(x) if plain else _instruction("ex2.approx.ftz.f32", x)
+  return (
+    jnp.exp2(x)
+    if in_interpreter
+    else _apply_instruction("ex2.approx.ftz.f32", x)
+  )
 
 
-def reciprocal(x: Float[Array, "..."], plain: bool) -> Float[Array, "..."]:
+def reciprocal(
+  x: Float[Array, "..."], in_interpreter: bool
+) -> Float[Array, "..."]:
   """Returns 1 / x in a kernel, within 1 unit in the last place.
 
   Args:
     x: float32, from 1 to 2**126.
-    plain: see `exp2`.
+    in_interpreter: see `exp2`.
   """
-  return 1.0 / x if plain else _instruction("rcp.approx.ftz.f32", x)
+  return (
+    1.0 / x if in_interpreter else _apply_instruction("rcp.approx.ftz.f32", x)
+  )
 
 
-def no_gradient(x: Array) -> np.ndarray:
+def zero_cotangent(x: Array) -> np.ndarray:
   """Returns the cotangent of an integer or boolean array."""
   return np.zeros(x.shape, jax.dtypes.float0)
 
 
-def over_shards(
+def run_on_shards(
   kernel: Callable[..., Any],
   in_axes: Sequence[Axes],
   out_axes: Sequence[Axes],
@@ -234,17 +246,17 @@ def dot(a: Array, b: Array, contract: tuple[int, int]) -> Array:
     b: the second matrix, of the same dtype.
     contract: the axes of `a` and of `b` that the product sums over.
   """
-  exact = a.dtype == jnp.float32
+  is_float32 = a.dtype == jnp.float32
   return jax.lax.dot_general(
     a,
     b,
     (((contract[0],), (contract[1],)), ((), ())),
-    precision=jax.lax.Precision.HIGHEST if exact else None,
+    precision=jax.lax.Precision.HIGHEST if is_float32 else None,
     preferred_element_type=jnp.float32,
   )
 
 
-def fewer_rows(x: Float[Array, "n ..."]) -> Float[Array, "m ..."]:
+def sum_groups_of_rows(x: Float[Array, "n ..."]) -> Float[Array, "m ..."]:
   """Adds up groups of rows, so that at most 32 rows are left.
 
   The caller adds up the rows that are left. To sum over rows, the compiler
@@ -262,6 +274,6 @@ def fewer_rows(x: Float[Array, "n ..."]) -> Float[Array, "m ..."]:
   return jax.lax.optimization_barrier(sums)
 
 
-def power_of_2(size: int, least: int = 1) -> int:
-  """Returns the smallest power of 2 that is at least `size` and `least`."""
-  return max(least, 1 << (size - 1).bit_length())
+def next_power_of_2(size: int, minimum: int = 1) -> int:
+  """Returns the smallest power of 2 that is at least `size` and `minimum`."""
+  return max(minimum, 1 << (size - 1).bit_length())

@@ -15,15 +15,15 @@ from bert_jax.kernels import fused
 
 # (float32 array, True if the interpreter runs the kernel) -> array.
 Function = Callable[[Array, bool], Array]
-HIDDEN = ("batch", "length", "mlp")
+HIDDEN_AXES = ("batch", "length", "mlp")
 Ref = Any  # A reference to an array, as Pallas passes it to a kernel.
 
 # The tuning of each kernel: rows in a block, columns in a block, warps.
-FORWARD = (32, 128, 8)
-BACKWARD = (32, 128, 8)
+FORWARD_TUNING = (32, 128, 8)
+BACKWARD_TUNING = (32, 128, 8)
 # The number of programs of the backward kernel that share the blocks of some
 # columns.
-PROGRAMS = 64
+PROGRAMS_PER_COLUMNS = 64
 
 
 def _forward_kernel(
@@ -37,7 +37,7 @@ def _forward_kernel(
   interpret: bool,
 ) -> None:
   """Computes a block of `y` = function(x + bias), [count, width]."""
-  height, breadth, _ = FORWARD
+  height, breadth, _ = FORWARD_TUNING
   columns = pl.ds(pl.program_id(1) * breadth, breadth)
   is_column = pl.program_id(1) * breadth + jnp.arange(breadth) < width
   bias_row = triton.load(bias.at[columns], mask=is_column, other=0.0)
@@ -52,8 +52,8 @@ def _forward_kernel(
 def _backward_kernel(
   x: Ref,
   bias: Ref,
-  g: Ref,
-  dx: Ref,
+  gradient: Ref,
+  d_x: Ref,
   sums: Ref,
   *,
   derivative: Function,
@@ -61,12 +61,12 @@ def _backward_kernel(
   width: int,
   interpret: bool,
 ) -> None:
-  """Computes `dx` from the output's gradient `g`, and sums of `dx` over rows.
+  """Computes `d_x` from the output's `gradient`, and sums of `d_x` over rows.
 
   A program works on every `programs`-th block of some columns. Its sums are one
   row of `sums`.
   """
-  height, breadth, _ = BACKWARD
+  height, breadth, _ = BACKWARD_TUNING
   columns = pl.ds(pl.program_id(0) * breadth, breadth)
   is_column = pl.program_id(0) * breadth + jnp.arange(breadth) < width
   bias_row = triton.load(bias.at[columns], mask=is_column, other=0.0)
@@ -77,10 +77,10 @@ def _backward_kernel(
     rows = pl.ds(first_row, height)
     mask = (first_row + jnp.arange(height) < count)[:, None] & is_column[None]
     block = triton.load(x.at[rows, columns], mask=mask, other=0.0)
-    gradient = triton.load(g.at[rows, columns], mask=mask, other=0.0)
+    d_out = triton.load(gradient.at[rows, columns], mask=mask, other=0.0)
     block_32 = block.astype(jnp.float32) + bias_row[None]
-    d = derivative(block_32, interpret) * gradient.astype(jnp.float32)
-    triton.store(dx.at[rows, columns], d.astype(block.dtype), mask=mask)
+    d = derivative(block_32, interpret) * d_out.astype(jnp.float32)
+    triton.store(d_x.at[rows, columns], d.astype(block.dtype), mask=mask)
     return total + d
 
   blocks = pl.cdiv(count, height)
@@ -90,7 +90,7 @@ def _backward_kernel(
   triton.store(sums.at[program, columns], total.sum(0), mask=is_column)
 
 
-def _tail(x: Array, plain: bool) -> tuple[Array, Array]:
+def _normal_tail(x: Array, in_interpreter: bool) -> tuple[Array, Array]:
   """Returns a normal distribution's probability below -|x|, and exp(-x^2 / 2).
 
   The probability is exact within 1e-7. Kernels have no error function, so this
@@ -98,30 +98,32 @@ def _tail(x: Array, plain: bool) -> tuple[Array, Array]:
   density needs the formula's exponential too. Powers of 2 and fused
   multiply-adds need the fewest instructions.
   """
-  bell = fused.exp2((-0.5 * math.log2(math.e)) * (x * x), plain)
+  bell = fused.exp2((-0.5 * math.log2(math.e)) * (x * x), in_interpreter)
   t = 0.3275911 * math.sqrt(0.5) * jnp.abs(x) + 1.0
-  t = fused.reciprocal(t, plain)
+  t = fused.reciprocal(t, in_interpreter)
   tail: Any = 0.5 * 1.061405429
   for factor in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
     tail = tail * t + 0.5 * factor
   return tail * (t * bell), bell
 
 
-def gelu(x: Float[Array, "..."], plain: bool = True) -> Float[Array, "..."]:
+def gelu(
+  x: Float[Array, "..."], in_interpreter: bool = True
+) -> Float[Array, "..."]:
   """Returns the exact gelu, within 2e-7 times `x`; see `fused.exp2`."""
-  return jnp.maximum(x, 0.0) - jnp.abs(x) * _tail(x, plain)[0]
+  return jnp.maximum(x, 0.0) - jnp.abs(x) * _normal_tail(x, in_interpreter)[0]
 
 
 def gelu_derivative(
-  x: Float[Array, "..."], plain: bool = True
+  x: Float[Array, "..."], in_interpreter: bool = True
 ) -> Float[Array, "..."]:
   """Returns the derivative of the exact gelu, within 2e-7."""
-  tail, bell = _tail(x, plain)
+  tail, bell = _normal_tail(x, in_interpreter)
   probability = jnp.where(x > 0, 1.0 - tail, tail)
   return probability + x * bell * (1.0 / math.sqrt(2.0 * math.pi))
 
 
-def _gate(x: Array, plain: bool) -> tuple[Array, Array]:
+def _tanh_gate(x: Array, in_interpreter: bool) -> tuple[Array, Array]:
   """Returns the factor of x in `gelu_new`, and exp(-2 u).
 
   The factor 0.5 (1 + tanh u) equals 1 / (1 + exp(-2 u)). The exponent has an
@@ -129,20 +131,22 @@ def _gate(x: Array, plain: bool) -> tuple[Array, Array]:
   """
   u = math.sqrt(2.0 / math.pi) * x * (0.044715 * (x * x) + 1.0)
   powers = jnp.minimum((-2.0 * math.log2(math.e)) * u, 60.0)
-  powers = fused.exp2(powers, plain)
-  return fused.reciprocal(1.0 + powers, plain), powers
+  powers = fused.exp2(powers, in_interpreter)
+  return fused.reciprocal(1.0 + powers, in_interpreter), powers
 
 
-def gelu_new(x: Float[Array, "..."], plain: bool = True) -> Float[Array, "..."]:
+def gelu_new(
+  x: Float[Array, "..."], in_interpreter: bool = True
+) -> Float[Array, "..."]:
   """Returns the tanh form of gelu, within 2e-7 times `x`."""
-  return x * _gate(x, plain)[0]
+  return x * _tanh_gate(x, in_interpreter)[0]
 
 
 def gelu_new_derivative(
-  x: Float[Array, "..."], plain: bool = True
+  x: Float[Array, "..."], in_interpreter: bool = True
 ) -> Float[Array, "..."]:
   """Returns the derivative of the tanh form of gelu, within 4e-7."""
-  gate, powers = _gate(x, plain)
+  gate, powers = _tanh_gate(x, in_interpreter)
   slope = math.sqrt(8.0 / math.pi) * (3.0 * 0.044715 * (x * x) + 1.0)
   return gate * (1.0 + x * slope * (powers * gate))
 
@@ -155,7 +159,9 @@ ACTIVATIONS = {
 
 
 @functools.cache
-def functions(name: str, function: Callable) -> tuple[Function, Function]:
+def function_and_derivative(
+  name: str, function: Callable
+) -> tuple[Function, Function]:
   """Returns an activation and its derivative, for `bias_activation`.
 
   Args:
@@ -191,10 +197,10 @@ def bias_activation(
     interpret: True runs the kernels without a GPU, slowly.
   """
 
-  def on_device(x: Array, bias: Array) -> tuple[Array]:
+  def run_shard(x: Array, bias: Array) -> tuple[Array]:
     width = x.shape[-1]
     count = x.size // width
-    height, breadth, warps = FORWARD
+    height, breadth, warps = FORWARD_TUNING
     y = pl.pallas_call(
       functools.partial(
         _forward_kernel,
@@ -211,7 +217,9 @@ def bias_activation(
     )(x.reshape(count, width), bias)
     return (y.reshape(x.shape),)
 
-  (y,) = fused.over_shards(on_device, [HIDDEN, ("mlp",)], [HIDDEN], x, bias)
+  (y,) = fused.run_on_shards(
+    run_shard, [HIDDEN_AXES, ("mlp",)], [HIDDEN_AXES], x, bias
+  )
   return y
 
 
@@ -236,12 +244,12 @@ def _backward(
   del function
   x, bias = saved
 
-  def on_device(x: Array, bias: Array, gradient: Array) -> tuple[Array, Array]:
+  def run_shard(x: Array, bias: Array, gradient: Array) -> tuple[Array, Array]:
     width = x.shape[-1]
     count = x.size // width
-    height, breadth, warps = BACKWARD
-    programs = min(PROGRAMS, pl.cdiv(count, height))
-    dx, sums = pl.pallas_call(
+    height, breadth, warps = BACKWARD_TUNING
+    programs = min(PROGRAMS_PER_COLUMNS, pl.cdiv(count, height))
+    d_x, sums = pl.pallas_call(
       functools.partial(
         _backward_kernel,
         derivative=derivative,
@@ -258,17 +266,17 @@ def _backward(
       interpret=interpret,
       name="bias_activation_backward",
     )(x.reshape(count, width), bias, gradient.reshape(count, width))
-    return dx.reshape(x.shape), sums
+    return d_x.reshape(x.shape), sums
 
-  dx, sums = fused.over_shards(
-    on_device,
-    [HIDDEN, ("mlp",), HIDDEN],
-    [HIDDEN, ("batch", "mlp")],
+  d_x, sums = fused.run_on_shards(
+    run_shard,
+    [HIDDEN_AXES, ("mlp",), HIDDEN_AXES],
+    [HIDDEN_AXES, ("batch", "mlp")],
     x,
     bias,
     gradient,
   )
-  return dx, sums.sum(0)
+  return d_x, sums.sum(0)
 
 
 bias_activation.defvjp(_forward, _backward)

@@ -35,24 +35,24 @@ from bert_jax.kernels import (
 #   QUERIES        queries_kernel   over one block        512 tokens
 #   KEYS           keys_kernel      over one block        512 tokens
 #   ROW            row_kernel       up to one block       128 tokens
-# "One block" is a block of keys of `ROW`.
+# "One block" is a block of keys of `ROW_TUNING`.
 Tuning = tuple[int, int, int, int]
-FORWARD: Tuning = (128, 64, 4, 3)
-FORWARD_SHORT: Tuning = (128, 32, 4, 3)
-QUERIES: Tuning = (64, 64, 4, 3)
-KEYS: Tuning = (32, 128, 4, 4)
-ROW: Tuning = (16, 128, 4, 3)
+FORWARD_TUNING: Tuning = (128, 64, 4, 3)
+FORWARD_SHORT_TUNING: Tuning = (128, 32, 4, 3)
+QUERIES_TUNING: Tuning = (64, 64, 4, 3)
+KEYS_TUNING: Tuning = (32, 128, 4, 4)
+ROW_TUNING: Tuning = (16, 128, 4, 3)
 # The logical axes of the arrays.
-IDS = ("batch", "length")
-PROJECTED = ("batch", "length", "heads", None, "head_dim")
-MIXED = ("batch", "length", "heads", "head_dim")
-TOKENS = ("batch", "heads", "length")
-SUMS = ("batch", "heads", None, "head_dim")
+IDS_AXES = ("batch", "length")
+PROJECTED_AXES = ("batch", "length", "heads", None, "head_dim")
+MIXED_AXES = ("batch", "length", "heads", "head_dim")
+TOKEN_AXES = ("batch", "heads", "length")
+SUM_AXES = ("batch", "heads", None, "head_dim")
 
 
 # The arguments `rate`, `causal` and `interpret` of `attention`.
 Options = tuple[float, bool, bool]
-Shapes = tuple[jax.ShapeDtypeStruct, ...]
+OutputShapes = tuple[jax.ShapeDtypeStruct, ...]
 
 
 def _shape(
@@ -61,9 +61,11 @@ def _shape(
   return jax.ShapeDtypeStruct(shape, dtype)
 
 
-def _blocks(tuning: Tuning, length: int, dtype: jnp.dtype) -> tuple[int, int]:
+def _block_sizes(
+  tuning: Tuning, length: int, dtype: jnp.dtype
+) -> tuple[int, int]:
   """Returns the numbers of queries and of keys in a block."""
-  limit = fused.power_of_2(length, 16)
+  limit = fused.next_power_of_2(length, 16)
   queries, keys = (min(size, limit) for size in tuning[:2])
   if dtype == jnp.float32:
     # Float32 blocks take twice as much memory, and must still fit.
@@ -71,12 +73,12 @@ def _blocks(tuning: Tuning, length: int, dtype: jnp.dtype) -> tuple[int, int]:
   return queries, keys
 
 
-def _call(
+def _run_kernel(
   kernel: Callable[..., None],
   tuning: Tuning,
   side: str,
   options: Options,
-  outputs: Callable[[int], Shapes],
+  output_shapes: Callable[[int], OutputShapes],
   arrays: Sequence[Array],
   aliases: Sequence[tuple[int, int]] = (),
 ) -> Any:
@@ -84,10 +86,10 @@ def _call(
 
   Args:
     kernel: a function of `attention_kernels`.
-    tuning: a tuning such as `FORWARD`.
+    tuning: a tuning such as `FORWARD_TUNING`.
     side: see `attention_program.Plan`.
     options: the options of `attention`.
-    outputs: (number of blocks) -> shapes of the outputs.
+    output_shapes: (number of blocks) -> shapes of the outputs.
     arrays: `ids`, `qkv`, and the kernel's other arrays.
     aliases: pairs (index in the other arrays, index in the outputs): the output
       is written into the memory of the array.
@@ -98,7 +100,7 @@ def _call(
   rate, causal, interpret = options
   ids, qkv, *other_arrays = arrays
   rows, length, heads, _, head_dim = qkv.shape
-  queries, keys = _blocks(tuning, length, qkv.dtype)
+  queries, keys = _block_sizes(tuning, length, qkv.dtype)
   plan = attention_program.Plan(
     rows=rows,
     length=length,
@@ -107,8 +109,8 @@ def _call(
     rate=rate,
     causal=causal,
     dtype=qkv.dtype,
-    queries=queries,
-    keys=keys,
+    queries_per_block=queries,
+    keys_per_block=keys,
     side=side,
     interpret=interpret,
   )
@@ -122,8 +124,8 @@ def _call(
     )
   return pl.pallas_call(
     functools.partial(kernel, plan=plan),
-    grid=(rows * heads, plan.blocks),
-    out_shape=outputs(plan.blocks),
+    grid=(rows * heads, plan.num_blocks),
+    out_shape=output_shapes(plan.num_blocks),
     input_output_aliases={len(inputs) + i: o for i, o in aliases},
     compiler_params=triton.CompilerParams(
       num_warps=tuning[2], num_stages=tuning[3]
@@ -139,37 +141,37 @@ def _forward(
   """Returns the mixed values, and a tuple of arrays for the backward pass."""
   has_dropout = options[0] > 0
 
-  def on_device(*arrays: Array) -> tuple[Array, ...]:
+  def run_shard(*arrays: Array) -> tuple[Array, ...]:
     rows, length, heads, _, head_dim = arrays[1].shape
 
-    def outputs(_: int) -> Shapes:
+    def output_shapes(_: int) -> OutputShapes:
       out = _shape((rows, length, heads, head_dim), qkv.dtype)
       tokens = (rows, heads, length)
       hashes = (_shape(tokens, jnp.uint32),) if has_dropout else ()
       return out, _shape(tokens), *hashes
 
-    tuning = FORWARD_SHORT if length <= 128 else FORWARD
-    return _call(
+    tuning = FORWARD_SHORT_TUNING if length <= 128 else FORWARD_TUNING
+    return _run_kernel(
       attention_kernels.forward_kernel,
       tuning,
       "queries",
       options,
-      outputs,
+      output_shapes,
       arrays,
     )
 
   arrays: list[Array] = [ids, qkv]
-  axes: list[fused.Axes] = [IDS, PROJECTED]
+  axes: list[fused.Axes] = [IDS_AXES, PROJECTED_AXES]
   if has_dropout:
     rows, _, heads = qkv.shape[:3]
     arrays += [fused.first_hashes(seed, rows), jnp.arange(heads)]
     axes += [("batch",), ("heads",)]
-  out_axes = [MIXED, TOKENS, *([TOKENS] if has_dropout else [])]
-  out, *saved = fused.over_shards(on_device, axes, out_axes, *arrays)
+  out_axes = [MIXED_AXES, TOKEN_AXES, *([TOKEN_AXES] if has_dropout else [])]
+  out, *saved = fused.run_on_shards(run_shard, axes, out_axes, *arrays)
   return out, tuple(saved)
 
 
-def with_bias(
+def add_bias(
   qkv: Float[Array, "b l h 3 k"], bias: Float[Array, "h 3 k"]
 ) -> Float[Array, "b l h 3 k"]:
   """Adds the bias in the only form that the compiler fuses with a product."""
@@ -199,7 +201,7 @@ def attention(
     causal: True lets no query see a key after it.
     interpret: True runs the kernels without a GPU, slowly.
   """
-  qkv = with_bias(qkv, bias)
+  qkv = add_bias(qkv, bias)
   return _forward(qkv, ids, seed, (rate, causal, interpret))[0]
 
 
@@ -214,12 +216,12 @@ def _attention_forward(
 ) -> tuple[Array, tuple[Array, ...]]:
   # The compiler adds the bias within the product. The kernels would have to add
   # it to each block before they can go on.
-  qkv = with_bias(qkv, bias)
+  qkv = add_bias(qkv, bias)
   out, (log_sums, *hashes) = _forward(qkv, ids, seed, (rate, causal, interpret))
   return out, (ids, qkv, *hashes, log_sums, out, seed)
 
 
-def _gradients(qkv: Array, blocks: int) -> Shapes:
+def _gradient_shapes(qkv: Array, blocks: int) -> OutputShapes:
   """Returns the shapes of the gradient of `qkv` and of its sums over blocks."""
   sums = (qkv.shape[0], blocks, *qkv.shape[2:])
   return _shape(qkv.shape, qkv.dtype), _shape(sums)
@@ -228,12 +230,12 @@ def _gradients(qkv: Array, blocks: int) -> Shapes:
 def _row_backward(options: Options, *arrays: Array) -> tuple[Array, Array]:
   """Computes `_backward` for rows that are one block of keys."""
   *forward_arrays, _, gradient = arrays
-  d_qkv, sums = _call(
+  d_qkv, sums = _run_kernel(
     attention_kernels.row_kernel,
-    ROW,
+    ROW_TUNING,
     "keys",
     options,
-    functools.partial(_gradients, arrays[1]),
+    functools.partial(_gradient_shapes, arrays[1]),
     (*forward_arrays, gradient),
   )
   return d_qkv, jax.lax.optimization_barrier(sums.sum((0, 1)))[None]
@@ -253,26 +255,26 @@ def _backward(options: Options, *arrays: Array) -> tuple[Array, Array]:
   """
   *forward_arrays, _, gradient = arrays
   qkv, log_sums = forward_arrays[1], forward_arrays[-1]
-  if qkv.shape[1] <= _blocks(ROW, qkv.shape[1], qkv.dtype)[1]:
+  if qkv.shape[1] <= _block_sizes(ROW_TUNING, qkv.shape[1], qkv.dtype)[1]:
     return _row_backward(options, *arrays)
 
-  def outputs(blocks: int) -> Shapes:
-    return *_gradients(qkv, blocks), _shape(log_sums.shape)
+  def output_shapes(blocks: int) -> OutputShapes:
+    return *_gradient_shapes(qkv, blocks), _shape(log_sums.shape)
 
-  d_qkv, query_sums, deltas = _call(
+  d_qkv, query_sums, deltas = _run_kernel(
     attention_kernels.queries_kernel,
-    QUERIES,
+    QUERIES_TUNING,
     "queries",
     options,
-    outputs,
+    output_shapes,
     arrays,
   )
-  d_qkv, key_sums = _call(
+  d_qkv, key_sums = _run_kernel(
     attention_kernels.keys_kernel,
-    KEYS,
+    KEYS_TUNING,
     "keys",
     options,
-    functools.partial(_gradients, qkv),
+    functools.partial(_gradient_shapes, qkv),
     (*forward_arrays, deltas, gradient, d_qkv),
     aliases=[(len(forward_arrays), 0)],
   )
@@ -295,16 +297,16 @@ def _attention_backward(
   ids, *arrays, seed = saved
   # The log sums, and the hashes if there is dropout, are arrays with a number
   # for each token.
-  number_axes = [TOKENS] * (len(arrays) - 2)
-  d_qkv, sums = fused.over_shards(
+  number_axes = [TOKEN_AXES] * (len(arrays) - 2)
+  d_qkv, sums = fused.run_on_shards(
     functools.partial(_backward, (rate, causal, interpret)),
-    [IDS, PROJECTED, *number_axes, MIXED, MIXED],
-    [PROJECTED, SUMS],
+    [IDS_AXES, PROJECTED_AXES, *number_axes, MIXED_AXES, MIXED_AXES],
+    [PROJECTED_AXES, SUM_AXES],
     ids,
     *arrays,
     gradient,
   )
-  no_gradient = fused.no_gradient
+  no_gradient = fused.zero_cotangent
   return d_qkv, sums.sum(0), no_gradient(ids), no_gradient(seed)
 
 

@@ -29,8 +29,8 @@ FORWARD_WARPS = 1
 #   WIDE    from 1024   4 x 132   1,024 columns, 16,384 rows:
 #                                   1: 67 us (too few registers),
 #                                   4: 48 us, 8: 47 us
-NARROW, WIDE = (1, 1056, 1), (8, 528, 1)
-MIN_WIDE = 1024
+NARROW_TUNING, WIDE_TUNING = (1, 1056, 1), (8, 528, 1)
+MIN_WIDE_COLUMNS = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ class _Plan:
   @property
   def columns(self) -> int:
     """The columns of a block: the smallest power of 2 that holds the width."""
-    return fused.power_of_2(self.width)
+    return fused.next_power_of_2(self.width)
 
 
 class _Program:
@@ -77,20 +77,20 @@ class _Program:
       return self.is_column
     return jnp.broadcast_to(self.is_column, (rows.size, self.plan.columns))
 
-  def rows(self, ref: Ref, rows: Rows) -> Array:
+  def load_rows(self, ref: Ref, rows: Rows) -> Array:
     """Loads a row or a slice of rows; columns after the width are 0."""
-    at = ref.at[rows, self.columns]
-    return triton.load(at, mask=self._mask(rows), other=0.0)
+    block_ref = ref.at[rows, self.columns]
+    return triton.load(block_ref, mask=self._mask(rows), other=0.0)
 
-  def vector(self, ref: Ref) -> Array:
+  def load_vector(self, ref: Ref) -> Array:
     """Loads an array [width]; columns after the width are 0."""
     return triton.load(ref.at[self.columns], mask=self.is_column, other=0)
 
   def store(self, ref: Ref, *index: Rows, block: Array) -> None:
     """Writes a row or a slice of rows."""
-    at = ref.at[*index, self.columns]
+    block_ref = ref.at[*index, self.columns]
     mask = self._mask(index[-1])
-    triton.store(at, block.astype(ref.dtype), mask=mask)
+    triton.store(block_ref, block.astype(ref.dtype), mask=mask)
 
   def dropout_factors(self, row_hashes: Array, column_hashes: Array) -> Array:
     """Returns the factors of dropout, which are 0 or 1 / (1 - rate)."""
@@ -116,21 +116,24 @@ def _forward_kernel(
   If there are `stats`, the program also writes the row's mean and 1 / standard
   deviation to them.
   """
-  p = _Program(plan)
-  t = p.index
-  y_row = p.rows(y, t).astype(jnp.float32) + p.vector(bias)
+  program = _Program(plan)
+  row_index = program.index
+  y_row = program.load_rows(y, row_index).astype(jnp.float32)
+  y_row = y_row + program.load_vector(bias)
   if plan.rate:
-    row_hash = triton.load(hashes.at[t])
-    y_row = y_row * p.dropout_factors(row_hash, p.vector(columns))
-  row = p.rows(x, t).astype(jnp.float32) + y_row
+    row_hash = triton.load(hashes.at[row_index])
+    y_row = y_row * program.dropout_factors(
+      row_hash, program.load_vector(columns)
+    )
+  row = program.load_rows(x, row_index).astype(jnp.float32) + y_row
   # The columns after the width are 0 and do not change the sum.
   mean = jnp.sum(row) / plan.width
-  row = jnp.where(p.is_column, row - mean, 0.0)
+  row = jnp.where(program.is_column, row - mean, 0.0)
   inverse = jax.lax.rsqrt(jnp.sum(row * row) / plan.width + plan.epsilon)
   for ref, value in zip(stats, (mean, inverse), strict=False):
-    triton.store(ref.at[t], value)
-  row = row * inverse * p.vector(scale) + p.vector(shift)
-  p.store(out, t, block=row)
+    triton.store(ref.at[row_index], value)
+  row = row * inverse * program.load_vector(scale) + program.load_vector(shift)
+  program.store(out, row_index, block=row)
 
 
 def _backward_kernel(
@@ -155,30 +158,31 @@ def _backward_kernel(
   A program works on every `programs`-th tile of rows. It adds up the gradients
   of bias, scale and shift over its rows, and writes them to its row of `sums`.
   """
-  p, programs, tile = _Program(plan), pl.num_programs(0), plan.tile
-  bias_row, scale_row = p.vector(bias)[None], p.vector(scale)[None]
-  column_hashes = p.vector(columns)[None]
+  program, programs, tile = _Program(plan), pl.num_programs(0), plan.tile
+  bias_row = program.load_vector(bias)[None]
+  scale_row = program.load_vector(scale)[None]
+  column_hashes = program.load_vector(columns)[None]
 
   def tile_rows(i: Array) -> Rows:
     return pl.ds(jnp.minimum(i * tile, plan.count - tile), tile)
 
   def read(i: Array) -> tuple[Array, ...]:
     rows = tile_rows(i)
-    blocks = [p.rows(ref, rows) for ref in (x, y, g1, g2)]
+    blocks = [program.load_rows(ref, rows) for ref in (x, y, g1, g2)]
     return *blocks, *(
       triton.load(ref.at[rows]) for ref in (means, inverses, hashes)
     )
 
   def add_tile(step: Array, carry: Any) -> Any:
     (d_bias, d_scale, d_shift), tile_arrays = carry
-    i = p.index + step * programs
+    i = program.index + step * programs
     # Read the next tile while this tile is summed up.
     next_arrays = read(i + programs)
     blocks, (mean, inverse, row_hashes) = tile_arrays[:4], tile_arrays[4:]
     x_row, y_row, g, second_g = (x.astype(jnp.float32) for x in blocks)
     y_row, g = y_row + bias_row, g + second_g
     if plan.rate:
-      factors = p.dropout_factors(row_hashes[:, None], column_hashes)
+      factors = program.dropout_factors(row_hashes[:, None], column_hashes)
       y_row = y_row * factors
     inverse = inverse[:, None]
     row = (x_row + y_row - mean[:, None]) * inverse
@@ -187,22 +191,22 @@ def _backward_kernel(
     mean_g = jnp.sum(g, 1, keepdims=True) / plan.width
     mean_g_row = jnp.sum(g * row, 1, keepdims=True) / plan.width
     g = inverse * (g - mean_g - row * mean_g_row)
-    p.store(dx, tile_rows(i), block=g)
+    program.store(dx, tile_rows(i), block=g)
     if plan.rate:
       g = g * factors
-      p.store(dy, tile_rows(i), block=g)
+      program.store(dy, tile_rows(i), block=g)
     return (d_bias + g.sum(0), d_scale, d_shift), next_arrays
 
   zero = jnp.zeros(plan.columns, jnp.float32)
   # The program's tiles are index, index + programs, index + 2 programs, ...
-  count = (plan.count // tile - p.index + programs - 1) // programs
-  start = ((zero, zero, zero), read(p.index))
+  count = (plan.count // tile - program.index + programs - 1) // programs
+  start = ((zero, zero, zero), read(program.index))
   totals, _ = jax.lax.fori_loop(0, count, add_tile, start)
   for i, total in enumerate(totals):
-    p.store(sums, p.index, p.index * 0 + i, block=total)
+    program.store(sums, program.index, program.index * 0 + i, block=total)
 
 
-def _call(
+def _run_kernel(
   kernel: Callable[..., None],
   plan: _Plan,
   programs: int,
@@ -226,13 +230,13 @@ def _call(
 
 
 # The logical axes of the arrays. ROW_SCALARS has a scalar for each row.
-HIDDEN = ("batch", "length", "embed_activation")
-ROW = ("embed_activation",)
-ROW_SCALARS = ("batch", "length")
-HASHES: list[fused.Axes] = [ROW_SCALARS, ROW]
+HIDDEN_AXES = ("batch", "length", "embed_activation")
+ROW_AXES = ("embed_activation",)
+ROW_SCALAR_AXES = ("batch", "length")
+HASH_AXES: list[fused.Axes] = [ROW_SCALAR_AXES, ROW_AXES]
 
 
-def _hashes(seed: Array, x: Array) -> tuple[Array, Array]:
+def _dropout_hashes(seed: Array, x: Array) -> tuple[Array, Array]:
   """Returns the hashes of rows [b, l] and of columns [d] for dropout."""
   index = np.arange(x.shape[1], dtype=np.uint32)
   rows = fused.first_hashes(seed, len(x))[:, None]
@@ -251,19 +255,19 @@ def _forward(
   rate: float,
   epsilon: float,
   interpret: bool,
-  stats: bool,
+  returns_stats: bool,
 ) -> tuple[Array, ...]:
-  """Computes the output; if `stats`, also means and 1 / deviations."""
-  num_stats = 2 if stats else 0
+  """Computes the output; if `returns_stats`, also means and 1 / deviations."""
+  num_stats = 2 if returns_stats else 0
 
-  def on_device(
+  def run_shard(
     hashes: Array, columns: Array, x: Array, *arrays: Array
   ) -> tuple[Array, ...]:
     rows, length, width = x.shape
     plan = _Plan(rows * length, width, rate, epsilon)
     scalar_shape = jax.ShapeDtypeStruct((plan.count,), jnp.float32)
     hidden_shape = jax.ShapeDtypeStruct((plan.count, plan.width), x.dtype)
-    out, *row_stats = _call(
+    out, *row_stats = _run_kernel(
       _forward_kernel,
       plan,
       plan.count,
@@ -277,11 +281,11 @@ def _forward(
     )
     return out.reshape(x.shape), *(a.reshape(x.shape[:2]) for a in row_stats)
 
-  return fused.over_shards(
-    on_device,
-    [*HASHES, HIDDEN, HIDDEN, ROW, ROW, ROW],
-    [HIDDEN, *[ROW_SCALARS] * num_stats],
-    *_hashes(seed, x),
+  return fused.run_on_shards(
+    run_shard,
+    [*HASH_AXES, HIDDEN_AXES, HIDDEN_AXES, ROW_AXES, ROW_AXES, ROW_AXES],
+    [HIDDEN_AXES, *[ROW_SCALAR_AXES] * num_stats],
+    *_dropout_hashes(seed, x),
     x,
     y,
     bias,
@@ -352,11 +356,13 @@ def _add_norm_backward(
 ) -> tuple[Array, Array, Array, Array, Array, np.ndarray]:
   *saved_arrays, seed = saved
 
-  def on_device(
+  def run_shard(
     hashes: Array, columns: Array, x: Array, *rest: Array
   ) -> tuple[Array, Array, Array]:
     rows, length, width = x.shape
-    warps, programs, tile = WIDE if width >= MIN_WIDE else NARROW
+    warps, programs, tile = (
+      WIDE_TUNING if width >= MIN_WIDE_COLUMNS else NARROW_TUNING
+    )
     count = rows * length
     plan = _Plan(count, width, rate, epsilon, math.gcd(tile, count))
     hidden_shape = jax.ShapeDtypeStruct((count, width), x.dtype)
@@ -365,7 +371,7 @@ def _add_norm_backward(
     arrays = [
       a.reshape(-1) if a.ndim == 2 else a for a in (hashes, columns, x, *rest)
     ]
-    dx, dy, sums = _call(
+    dx, dy, sums = _run_kernel(
       _backward_kernel,
       plan,
       programs,
@@ -375,30 +381,31 @@ def _add_norm_backward(
       *arrays,
     )
     dx = dx.reshape(x.shape)
-    return dx, dy.reshape(x.shape) if rate else dx, fused.fewer_rows(sums)
+    dy = dy.reshape(x.shape) if rate else dx
+    return dx, dy, fused.sum_groups_of_rows(sums)
 
-  dx, dy, sums = fused.over_shards(
-    on_device,
+  dx, dy, sums = fused.run_on_shards(
+    run_shard,
     [
-      *HASHES,
-      HIDDEN,
-      HIDDEN,
-      ROW,
-      ROW,
-      ROW_SCALARS,
-      ROW_SCALARS,
-      HIDDEN,
-      HIDDEN,
+      *HASH_AXES,
+      HIDDEN_AXES,
+      HIDDEN_AXES,
+      ROW_AXES,
+      ROW_AXES,
+      ROW_SCALAR_AXES,
+      ROW_SCALAR_AXES,
+      HIDDEN_AXES,
+      HIDDEN_AXES,
     ],
-    [HIDDEN, HIDDEN, ("batch", None, "embed_activation")],
-    *_hashes(seed, saved_arrays[0]),
+    [HIDDEN_AXES, HIDDEN_AXES, ("batch", None, "embed_activation")],
+    *_dropout_hashes(seed, saved_arrays[0]),
     *saved_arrays,
     *gradients,
   )
   # The compiler would make one pass over the sums for each of the three
   # gradients. With the barrier, it makes one pass for all of them.
   d_bias, d_scale, d_shift = jax.lax.optimization_barrier(sums.sum(0))
-  return dx, dy, d_bias, d_scale, d_shift, fused.no_gradient(seed)
+  return dx, dy, d_bias, d_scale, d_shift, fused.zero_cotangent(seed)
 
 
 add_norm.defvjp(_add_norm_forward, _add_norm_backward)

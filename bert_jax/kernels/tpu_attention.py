@@ -22,12 +22,12 @@ from bert_jax.kernels import fused
 # the local memory.
 MAX_LENGTH = 512
 # The score of a key that a query does not see.
-UNSEEN = -1e30
-HEADS = ("batch", "heads", "length", "head_dim")
+UNSEEN_SCORE = -1e30
+HEAD_AXES = ("batch", "heads", "length", "head_dim")
 Ref = Any  # A reference to an array, as Pallas passes it to a kernel.
 
 
-def _weights(
+def _probabilities(
   query: Ref, key: Ref, q_ids: Ref, k_ids: Ref, causal: bool
 ) -> tuple[Array, Array]:
   """Returns float32 probabilities [l, l], and True where a query sees a key."""
@@ -39,7 +39,7 @@ def _weights(
       jax.lax.broadcasted_iota(jnp.int32, scores.shape, axis) for axis in (0, 1)
     )
     is_seen &= row >= column
-  scores = jnp.where(is_seen, scores, UNSEEN)
+  scores = jnp.where(is_seen, scores, UNSEEN_SCORE)
   weights = jnp.exp(scores - scores.max(1, keepdims=True))
   return weights / weights.sum(1, keepdims=True), is_seen
 
@@ -66,7 +66,7 @@ def _forward_kernel(
   causal: bool,
 ) -> None:
   """Computes `out`; `row` and `column` are the hashes for dropout."""
-  weights, _ = _weights(query, key, q_ids, k_ids, causal)
+  weights, _ = _probabilities(query, key, q_ids, k_ids, causal)
   if rate:
     weights *= _dropout_factors(row, column, rate)
   mixed = fused.dot(weights.astype(value.dtype), value[...], (1, 0))
@@ -90,7 +90,7 @@ def _backward_kernel(
   causal: bool,
 ) -> None:
   """Computes `d_query`, `d_key` and `d_value` from the output's gradient."""
-  weights, is_seen = _weights(query, key, q_ids, k_ids, causal)
+  weights, is_seen = _probabilities(query, key, q_ids, k_ids, causal)
   d_out, dtype = gradient[...], query.dtype
   d_weights, dropped_weights = fused.dot(d_out, value[...], (1, 1)), weights
   if rate:
@@ -110,7 +110,7 @@ def _backward_kernel(
 Options = tuple[float, bool, bool]
 
 
-def _call(
+def _run_kernel(
   kernel: Callable[..., None],
   num_outputs: int,
   options: Options,
@@ -133,7 +133,7 @@ def _call(
   """
   rate, causal, interpret = options
 
-  def on_device(
+  def run_shard(
     hashes: Array, columns: Array, ids: Array, *arrays: Array
   ) -> Any:
     rows, heads, length, width = arrays[0].shape
@@ -158,10 +158,15 @@ def _call(
   hashes = fused.first_hashes(seed, rows)[:, None, None]
   hashes = fused.row_hashes(hashes, index[None]).astype(jnp.int32)
   columns = fused.column_hashes(np.arange(ids.shape[1], dtype=np.uint32))
-  return fused.over_shards(
-    on_device,
-    [HEADS[:3], (None, None), ("batch", "length"), *[HEADS] * len(arrays)],
-    [HEADS] * num_outputs,
+  return fused.run_on_shards(
+    run_shard,
+    [
+      HEAD_AXES[:3],
+      (None, None),
+      ("batch", "length"),
+      *[HEAD_AXES] * len(arrays),
+    ],
+    [HEAD_AXES] * num_outputs,
     hashes,
     jnp.asarray(columns.astype(np.int32)[None]),
     ids,
@@ -216,7 +221,9 @@ def _attention_forward(
       f"attention 'tpu' takes rows of up to {MAX_LENGTH} tokens, and this"
       f" row has {query.shape[2]}; set model.attention='xla'."
     )
-  (out,) = _call(_forward_kernel, 1, options, seed, ids, query, key, value)
+  (out,) = _run_kernel(
+    _forward_kernel, 1, options, seed, ids, query, key, value
+  )
   return out, (query, key, value, ids, seed)
 
 
@@ -229,10 +236,10 @@ def _attention_backward(
 ) -> tuple[Any, ...]:
   query, key, value, ids, seed = saved
   options = rate, causal, interpret
-  gradients = _call(
+  gradients = _run_kernel(
     _backward_kernel, 3, options, seed, ids, query, key, value, gradient
   )
-  return (*gradients, fused.no_gradient(ids), fused.no_gradient(seed))
+  return (*gradients, fused.zero_cotangent(ids), fused.zero_cotangent(seed))
 
 
 attention.defvjp(_attention_forward, _attention_backward)

@@ -57,8 +57,8 @@ def attention(
     causal: True means that no query sees a key that is after it.
     dropout_rate: the dropout rate on the probabilities, in [0, 1).
     dropout_key: a jax PRNG key; required if the rate is above 0.
-    implementation: one of `fused.CHOICES`. All of them draw the same bits for
-      dropout, except that "cudnn" has no dropout.
+    implementation: "auto", or one of `fused.IMPLEMENTATIONS["attention"]`. All
+      draw the same bits for dropout, except that "cudnn" has no dropout.
 
   Returns:
     The mixed values in the dtype of `qkv`, and the float32 probabilities before
@@ -69,7 +69,9 @@ def attention(
     ValueError: the implementation is unknown, or does not run on this device or
       with this dropout.
   """
-  implementation = fused.implementation("attention", implementation, qkv.dtype)
+  implementation = fused.choose_implementation(
+    "attention", implementation, qkv.dtype
+  )
   seed = jnp.zeros(2, jnp.uint32)
   if dropout_rate > 0.0:
     assert dropout_key is not None
@@ -79,7 +81,7 @@ def attention(
       qkv, bias, sequence_ids, seed, dropout_rate, causal
     )
     return out, None
-  query, key, value = jnp.moveaxis(fused_attention.with_bias(qkv, bias), 3, 0)
+  query, key, value = jnp.moveaxis(fused_attention.add_bias(qkv, bias), 3, 0)
   if implementation == "tpu":
     query, key, value = (jnp.swapaxes(x, 1, 2) for x in (query, key, value))
     out = tpu_attention.attention(

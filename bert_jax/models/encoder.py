@@ -133,9 +133,10 @@ class Encoder(nn.Module):
     norm_epsilon: the epsilon of every LayerNorm.
     initializer_range: the standard deviation of the initial weights.
     dtype: the dtype of the computation; parameters are always float32.
-    attention: the implementation of attention; see `fused.implementation`.
+    attention: the implementation of attention; see
+      `fused.choose_implementation`.
     elementwise: the implementation of bias, dropout, residual, LayerNorm and
-      activation; see `fused.implementation`.
+      activation; see `fused.choose_implementation`.
     products: "auto" for products in `dtype`, or "fp8"; see kernels/fp8.py.
     unroll: see `stack.Stack`.
     remat: see `stack.Stack`.

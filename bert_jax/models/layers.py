@@ -252,7 +252,7 @@ def bias_activation(
   """
   function = activation(name)
   if implementation == "triton":
-    function_pair = fused_activation.functions(name, function)
+    function_pair = fused_activation.function_and_derivative(name, function)
     return fused_activation.bias_activation(x, bias, *function_pair)
   return function(x + jax.lax.broadcast_to_rank(bias.astype(x.dtype), x.ndim))
 

@@ -338,7 +338,7 @@ def _backward(
   previous_outputs = previous(states[1], outputs)
   d_recurrent = product("lwbp,lwbg->wpg", previous_outputs, d_gates)
   d_projection = product("lwbc,lwbp->wcp", cell_outputs, d_new_outputs)
-  d_flags = fused.no_gradient(resets), fused.no_gradient(is_word)
+  d_flags = fused.zero_cotangent(resets), fused.zero_cotangent(is_word)
   return d_gates, d_recurrent, d_projection, d_states, *d_flags
 
 

@@ -54,7 +54,7 @@ def dropout_bits(seed: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
   hashes = fused.row_hashes(hashes, indices)
   column_hashes = fused.column_hashes(np.arange(columns, dtype=np.uint32))
   column_hashes = column_hashes.reshape(*(1 for _ in hashes.shape[1:]), -1)
-  return fused.bits(hashes, column_hashes).reshape(shape)
+  return fused.random_bits(hashes, column_hashes).reshape(shape)
 
 
 def dropout(
@@ -88,7 +88,7 @@ def _apply_dropout(
   """
 
   def apply(x: Array, seed: Array) -> Array:
-    is_kept = dropout_bits(seed, x.shape) >= fused.threshold(rate)
+    is_kept = dropout_bits(seed, x.shape) >= fused.drop_threshold(rate)
     return jnp.where(is_kept, x * (1.0 / (1.0 - rate)), 0).astype(x.dtype)
 
   for seed_axis in reversed(seed_axes):

@@ -136,7 +136,7 @@ class Stack(nn.Module):
     if count % groups:
       raise ValueError(f"num_layers={count} is not a multiple of {groups}.")
 
-    unroll = self.unroll or (count if fused.on_gpu() else 1)
+    unroll = self.unroll or (count if fused.runs_on_gpu() else 1)
 
     def body(
       layer: TransformerLayer, x: Array, sequence_ids: Array
@@ -176,8 +176,10 @@ class Stack(nn.Module):
       metadata_params={nn.PARTITION_NAME: "layers"},
     )
     fields = dict(self.layer)
-    for name in fused.CHOICES:
-      fields[name] = fused.implementation(name, fields[name], fields["dtype"])
+    for name in fused.IMPLEMENTATIONS:
+      fields[name] = fused.choose_implementation(
+        name, fields[name], fields["dtype"]
+      )
     if collect:
       # Only "xla" returns the probabilities.
       fields["attention"] = "xla"

@@ -47,7 +47,7 @@ def sample(
   seeds = jax.random.bits(rng, (2,), jnp.uint32)
   bits = primitives.dropout_bits(seeds, (rows * predictions, vocabulary))
   # The lowest bits are the least random ones, and here they matter too.
-  bits = fused.mix(bits)
+  bits = fused.hash_uint32(bits)
   # Large Gumbel noise, which decides the argmax, comes from exponential noise
   # near 0. Floats are dense there, so that all 32 bits count.
   uniform = (bits.astype(jnp.float32) + 0.5) * 2.0**-32

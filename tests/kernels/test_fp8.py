@@ -11,23 +11,27 @@ from bert_jax.kernels import fp8, fused
 from bert_jax.models import bert
 
 
-def rounded(x, dtype):
+def round_to_8_bits(x, dtype):
   largest = np.float32(ml_dtypes.finfo(dtype).max)
   scale = np.float32(np.abs(x).max()) / largest
   return (x / scale).astype(dtype).astype(np.float32) * scale
 
 
-def test_product_and_gradients_are_of_rounded_operands():
+def test_products_and_gradients_use_rounded_operands():
   rng = np.random.default_rng(0)
   x, kernel, g = (
     rng.normal(size=s).astype(np.float32)
     for s in ((3, 5, 8), (8, 2, 6), (3, 5, 2, 6))
   )
-  y, pull = jax.vjp(lambda x, k: fp8.product(x, k, 1), x, kernel)
+  y, vjp_function = jax.vjp(lambda x, k: fp8.product(x, k, 1), x, kernel)
   e4, e5 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
-  rx, rk, rg = rounded(x, e4), rounded(kernel, e4), rounded(g, e5)
+  rx, rk, rg = (
+    round_to_8_bits(x, e4),
+    round_to_8_bits(kernel, e4),
+    round_to_8_bits(g, e5),
+  )
   np.testing.assert_allclose(y, np.tensordot(rx, rk, 1), atol=1e-5)
-  dx, dk = pull(g)
+  dx, dk = vjp_function(g)
   np.testing.assert_allclose(
     dx, np.tensordot(rg, rk, ((2, 3), (1, 2))), atol=1e-5
   )
@@ -43,13 +47,13 @@ def test_product_and_gradients_are_of_rounded_operands():
 
 def test_zeros_and_large_values_stay_finite():
   x = jnp.array([[0.0, 3e38], [1.0, -3e38]])
-  quantised, scale = fp8.quantise(x, fp8.FORWARD)
+  quantised, scale = fp8.quantise(x, fp8.FORWARD_DTYPE)
   assert np.isfinite(quantised.astype(jnp.float32)).all() and np.isfinite(scale)
-  zeros, scale = fp8.quantise(jnp.zeros((2, 2)), fp8.BACKWARD)
+  zeros, scale = fp8.quantise(jnp.zeros((2, 2)), fp8.BACKWARD_DTYPE)
   assert not zeros.astype(jnp.float32).any() and scale == 1.0
 
 
-def test_it_is_taken_by_name_alone():
+def test_fp8_is_used_only_if_it_is_named():
   ids = jnp.arange(12).reshape(1, 12)
   default_model, fp8_model = (
     bert.build("tiny", vocab_size=50, hidden=32, heads=2, mlp=64, products=p)
@@ -63,4 +67,4 @@ def test_it_is_taken_by_name_alone():
   assert hidden.dtype == fp8_hidden.dtype
   assert 1e-3 < jnp.abs(hidden - fp8_hidden).max() < 0.5
   with pytest.raises(ValueError, match="model.products='fp4': not one of"):
-    fused.implementation("products", "fp4", jnp.bfloat16)
+    fused.choose_implementation("products", "fp4", jnp.bfloat16)

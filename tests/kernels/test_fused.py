@@ -24,82 +24,89 @@ from bert_jax.kernels import (
   fused_norm,
   tpu_attention,
 )
-from bert_jax.models import attention, layers
+from bert_jax.models import attention, layers, primitives
 
 SEED = jnp.array([3, 4], jnp.uint32)
 
 
-def draw(*shapes):
+def random_arrays(*shapes):
   rng = np.random.default_rng(0)
   return [jnp.asarray(rng.normal(size=s).astype(np.float32)) for s in shapes]
 
 
-def check(one, two):
-  for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+def assert_close(outputs, expected):
+  for a, b in zip(
+    jax.tree.leaves(outputs), jax.tree.leaves(expected), strict=True
+  ):
     assert a.shape == b.shape and a.dtype == b.dtype
     scale = float(jnp.abs(b).max())
     np.testing.assert_allclose(a, b, atol=2e-6 * max(scale, 1.0), rtol=0)
 
 
-def compare(fast, plain, arguments, gradients):
-  """Compares two functions: their outputs, and the gradients of `arguments`.
+def assert_same_function(run_kernel, run_formula, arguments, gradients):
+  """Compares a kernel with a formula: outputs, and gradients of `arguments`.
 
   `gradients` are the gradients of the outputs.
   """
 
   def run(function, arguments, gradients):
-    outputs, pull = jax.vjp(function, *arguments)
-    return outputs, pull(gradients)
+    outputs, vjp_function = jax.vjp(function, *arguments)
+    return outputs, vjp_function(gradients)
 
-  check(
+  assert_close(
     *(
       fast_jit(functools.partial(run, function))(arguments, gradients)
-      for function in (fast, plain)
+      for function in (run_kernel, run_formula)
     )
   )
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 @pytest.mark.parametrize("shape", [(3, 5, 48), (2, 4, 64), (2, 75, 48)])
-def test_add_norm(shape, rate):
-  x, y, g, h = draw(*[shape] * 4)
-  vectors = draw(*[shape[-1:]] * 3)
+def test_add_norm_equals_the_formula(shape, rate):
+  x, y, g, h = random_arrays(*[shape] * 4)
+  vectors = random_arrays(*[shape[-1:]] * 3)
 
-  def plain(x, y, bias, scale, shift):
+  def run_formula(x, y, bias, scale, shift):
     y = y + bias[None, None]
     if rate:
-      y = layers._dropout(y, SEED, rate)
+      y = primitives.dropout(y, SEED, rate)
     out = layers.normalise(x + y, scale, shift, 1e-5)
     return out, out
 
-  def fast(*arrays):
+  def run_kernel(*arrays):
     return fused_norm.add_norm(*arrays, SEED, rate, 1e-5, True)
 
-  compare(fast, plain, (x, y, *vectors), (g, h))
+  assert_same_function(run_kernel, run_formula, (x, y, *vectors), (g, h))
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_new", "relu"])
-def test_bias_activation(name):
-  x, g = draw((2, 37, 200), (2, 37, 200))
-  (bias,) = draw((200,))
-  function = plain = layers.activation(name)
+def test_bias_activation_equals_the_formula(name):
+  x, g = random_arrays((2, 37, 200), (2, 37, 200))
+  (bias,) = random_arrays((200,))
+  function = run_formula = layers.activation(name)
   if name == "gelu_new":
     # This form is exact too. jax's derivative of the tanh form has an error of
     # 3.5e-6.
     root = math.sqrt(8 / math.pi)
 
-    def plain(x):
+    def run_formula(x):
       return x * jax.nn.sigmoid(root * (x + 0.044715 * x**3))
 
-  fused_functions = fused_activation.functions(name, function)
+  fused_functions = fused_activation.function_and_derivative(name, function)
 
-  def fast(x, bias):
+  def run_kernel(x, bias):
     return fused_activation.bias_activation(x, bias, *fused_functions, True)
 
-  compare(fast, lambda x, bias: plain(x + bias[None, None]), (3 * x, bias), g)
+  assert_same_function(
+    run_kernel,
+    lambda x, bias: run_formula(x + bias[None, None]),
+    (3 * x, bias),
+    g,
+  )
 
 
-def plain_attention(qkv, bias, ids, rate, causal):
+def attention_by_formula(qkv, bias, ids, rate, causal):
   query, key, value = jnp.moveaxis(qkv + bias[None, None], 3, 0)
   mask = attention.attention_mask(ids)
   if causal:
@@ -107,43 +114,47 @@ def plain_attention(qkv, bias, ids, rate, causal):
   scores = jnp.einsum("bqhk,bshk->bhqs", query, key) / query.shape[-1] ** 0.5
   weights = jax.nn.softmax(jnp.where(mask, scores, -1e30), -1)
   if rate:
-    weights = layers._dropout(weights, SEED, rate)
+    weights = primitives.dropout(weights, SEED, rate)
   return jnp.einsum("bhqs,bshk->bqhk", weights, value)
 
 
 SHAPES = [(3, 16, 2, 16), (2, 100, 3, 24), (1, 192, 1, 64)]
-RATES = [(0.0, False), (0.2, True), (0.2, False)]
+DROPOUT_AND_CAUSAL = [(0.0, False), (0.2, True), (0.2, False)]
 # Each of the two smaller shapes has one quick case. All other cases are slow.
 CASES = [
   pytest.param(s, *r, marks=[] if i == j < 2 else [pytest.mark.slow])
   for i, s in enumerate(SHAPES)
-  for j, r in enumerate(RATES)
+  for j, r in enumerate(DROPOUT_AND_CAUSAL)
 ]
 
 
 @pytest.mark.parametrize("shape,rate,causal", CASES)
-def test_attention_of_packed_and_padded_rows(shape, rate, causal):
+def test_attention_of_packed_and_padded_rows_equals_the_formula(
+  shape, rate, causal
+):
   b, length, h, k = shape
-  qkv, g, bias = draw((b, length, h, 3, k), shape, (h, 3, k))
+  qkv, g, bias = random_arrays((b, length, h, 3, k), shape, (h, 3, k))
   ids = np.ones((b, length), np.int32)
   ids[0, length // 3 :] = 2
   ids[0, -3:] = 0
   # This row is all padding; its outputs must be finite.
   ids[1:2] = 0
 
-  def fast(qkv, bias):
+  def run_kernel(qkv, bias):
     return fused_attention.attention(qkv, bias, ids, SEED, rate, causal, True)
 
-  def plain(qkv, bias):
-    return plain_attention(qkv, bias, ids, rate, causal)
+  def run_formula(qkv, bias):
+    return attention_by_formula(qkv, bias, ids, rate, causal)
 
-  compare(fast, plain, (qkv, bias), g)
+  assert_same_function(run_kernel, run_formula, (qkv, bias), g)
 
 
 @pytest.mark.parametrize("queries", [16, 32])
-def test_attention_of_rows_of_one_block(monkeypatch, queries):
+def test_one_kernel_computes_all_gradients_of_a_row_of_one_block(
+  monkeypatch, queries
+):
   """If a row is one block, one kernel computes all of its gradients."""
-  monkeypatch.setattr(fused_attention, "ROW", (queries, 32, 4, 1))
+  monkeypatch.setattr(fused_attention, "ROW_TUNING", (queries, 32, 4, 1))
   plans = []
   kernel = attention_kernels.row_kernel
 
@@ -152,36 +163,40 @@ def test_attention_of_rows_of_one_block(monkeypatch, queries):
     kernel(*refs, plan=plan)
 
   monkeypatch.setattr(attention_kernels, "row_kernel", row_kernel)
-  test_attention_of_packed_and_padded_rows((3, 24, 2, 24), 0.2, queries == 16)
-  assert {(plan.queries, plan.blocks) for plan in plans} == {(queries, 1)}
+  test_attention_of_packed_and_padded_rows_equals_the_formula(
+    (3, 24, 2, 24), 0.2, queries == 16
+  )
+  assert {(plan.queries_per_block, plan.num_blocks) for plan in plans} == {
+    (queries, 1)
+  }
 
 
 @pytest.mark.parametrize("rate,causal", [(0.0, False), (0.2, True)])
-def test_attention_for_tpus(rate, causal):
+def test_attention_for_tpus_equals_the_formula(rate, causal):
   shape = b, length, h, k = 2, 100, 3, 24
-  qkv, g, bias = draw((b, length, h, 3, k), shape, (h, 3, k))
+  qkv, g, bias = random_arrays((b, length, h, 3, k), shape, (h, 3, k))
   ids = np.ones((b, length), np.int32)
   ids[0, length // 3 :] = 2
   ids[0, -3:] = 0
   ids[1] = 0
 
-  def fast(qkv, bias):
+  def run_kernel(qkv, bias):
     heads_first = jnp.moveaxis(qkv + bias[None, None], (3, 2), (0, 2))
     out = tpu_attention.attention(
       *heads_first, jnp.asarray(ids), SEED, rate, causal, True
     )
     return jnp.swapaxes(out, 1, 2)
 
-  def plain(qkv, bias):
-    return plain_attention(qkv, bias, ids, rate, causal)
+  def run_formula(qkv, bias):
+    return attention_by_formula(qkv, bias, ids, rate, causal)
 
-  compare(fast, plain, (qkv, bias), g)
+  assert_same_function(run_kernel, run_formula, (qkv, bias), g)
   long_row = jnp.zeros((1, 1, 513, 8))
   with pytest.raises(ValueError, match="512 tokens, and this row has 513"):
     tpu_attention.attention(long_row, long_row, long_row, ids, SEED, 0.0)
 
 
-def test_gelu_of_kernels_is_the_exact_one():
+def test_gelu_of_kernels_is_the_exact_gelu():
   """The error of float32 and of the kernels' formula is 2e-7 times x."""
   x = np.linspace(-12, 12, 10_001)
   probability = 0.5 * np.array([math.erfc(-v / math.sqrt(2)) for v in x])
@@ -213,7 +228,7 @@ def test_gelu_new_of_kernels_is_the_tanh_form():
   assert (np.abs(derivative - slope) < 4e-7).all()
 
 
-def all_of_them(x, y, qkv, mid, ids):
+def run_all_kernels(x, y, qkv, mid, ids):
   """Runs each kernel once, with dropout; returns the sum of squared outputs."""
   width, (_, _, h, _, k) = x.shape[-1], qkv.shape
   vector = jnp.linspace(0.5, 1.5, width)
@@ -230,7 +245,9 @@ def all_of_them(x, y, qkv, mid, ids):
     False,
     True,
   )
-  gelu_functions = fused_activation.functions("gelu", layers.activation("gelu"))
+  gelu_functions = fused_activation.function_and_derivative(
+    "gelu", layers.activation("gelu")
+  )
   bias = jnp.linspace(-1, 1, mid.shape[-1])
   activated = fused_activation.bias_activation(mid, bias, *gelu_functions, True)
   return (
@@ -241,32 +258,35 @@ def all_of_them(x, y, qkv, mid, ids):
   )
 
 
-def on_a_mesh():
-  """Compares gradients on a mesh of 2 x 2 x 2 devices with those without it."""
+def compare_on_a_mesh():
+  """Compares gradients on a mesh of 2 x 2 x 2 devices and without a mesh."""
   from bert_jax.devices import sharding
 
   shapes = (8, 4, 32), (8, 4, 32), (8, 4, 2, 3, 16), (8, 4, 64)
-  arrays, ids = draw(*shapes), jnp.ones((8, 4), jnp.int32).at[:, 3].set(0)
-  grad = jax.value_and_grad(all_of_them, argnums=(0, 1, 2, 3))
+  arrays, ids = (
+    random_arrays(*shapes),
+    jnp.ones((8, 4), jnp.int32).at[:, 3].set(0),
+  )
+  grad = jax.value_and_grad(run_all_kernels, argnums=(0, 1, 2, 3))
   without_mesh = jax.jit(grad)(*arrays, ids)
   with sharding.use_mesh(sharding.make_mesh(2, 2, 2)):
     with_mesh = jax.jit(lambda *a: grad(*a))(*arrays, ids)
-  check(without_mesh, with_mesh)
+  assert_close(without_mesh, with_mesh)
 
 
 @pytest.mark.slow
-def test_kernels_on_a_mesh():
+def test_kernels_give_the_same_gradients_on_a_mesh():
   folder = pathlib.Path(__file__).parent
   paths = [str(folder), str(folder.parent), os.environ.get("PYTHONPATH", "")]
   environment = os.environ | {
     "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
     "PYTHONPATH": os.pathsep.join(paths),
   }
-  code = "import test_fused; test_fused.on_a_mesh()"
+  code = "import test_fused; test_fused.compare_on_a_mesh()"
   subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
 
-def lowered(function, *shapes):
+def lowered_text(function, *shapes):
   arrays = [jax.ShapeDtypeStruct(s, d) for s, d in shapes]
   gpu = jax.sharding.AbstractDevice("NVIDIA H100", 132, "gpu")
   mesh = jax.sharding.AbstractMesh((), (), abstract_device=gpu)
@@ -283,13 +303,13 @@ def test_kernels_lower_for_a_gpu(dtype):
     return lambda x, *rest: function(x, *rest).astype(jnp.float32).sum()
 
   vector = ((96,), "float32")
-  text = lowered(
+  text = lowered_text(
     total(lambda x, v: fused_norm.add_norm(x, x, v, v, v, SEED, 0.1, 1e-5)[0]),
     ((2, 128, 96), dtype),
     vector,
   )
   assert text.count("triton") >= 2
-  text = lowered(
+  text = lowered_text(
     total(
       lambda x, v: fused_activation.bias_activation(
         x, v, fused_activation.gelu, fused_activation.gelu_derivative
@@ -301,7 +321,7 @@ def test_kernels_lower_for_a_gpu(dtype):
   assert "triton" in text
   for length, num_kernels in ((200, 3), (20, 2)):
     ids = jnp.ones((2, length), jnp.int32)
-    text = lowered(
+    text = lowered_text(
       total(lambda x, v, i=ids: fused_attention.attention(x, v, i, SEED, 0.1)),
       ((2, length, 2, 3, 64), dtype),
       ((2, 3, 64), "float32"),
