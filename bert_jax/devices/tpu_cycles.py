@@ -38,13 +38,18 @@ _MOVES = {
   *("slice", "tuple", "get-tuple-element", "broadcast", "concatenate"),
 }
 # Folders of the path of an operation that reads or writes a part of an array
-# which a loop stacks, and the last folders of the zeros that such arrays hold
-# at first.
+# which a loop stacks.
 _STACKING_WORDS = {
   *("dynamic_update_slice", "dynamic_slice"),
   *("jit(dynamic_update_index_in_dim)", "jit(dynamic_index_in_dim)"),
 }
-_STACKED_ZEROS = ("layers/broadcast_in_dim", "tower/broadcast_in_dim")
+# Ends of the paths of operations on stacked arrays outside of the loop. Without
+# a loop, the gradients of layers are concatenated.
+_STACKING_ENDS = tuple(
+  f"{module}/{operation}"
+  for module in ("layers", "tower")
+  for operation in ("broadcast_in_dim", "concatenate", "slice")
+)
 # Names of modules, which are folders of the path of an operation too.
 _LAYER_WORDS = {"layer", "layer.body"}
 _NORM_WORDS = {"attention_norm", "mlp_norm"}
@@ -195,7 +200,7 @@ def group(program: hlo.Program, instruction: hlo.Instruction) -> str:
     heads        heads of the objective with their products, and the losses
     optimizer    what is not differentiated: the gradients' sums and norm, and
                  the update of parameters
-    stacking     slices of arrays that a loop over layers keeps or reads
+    stacking     reading and writing arrays that have a layer axis
     casts        fusions that only convert dtypes
     other        the rest
   """
@@ -215,7 +220,9 @@ def group(program: hlo.Program, instruction: hlo.Instruction) -> str:
   if not products:
     if "convert" in operations and operations <= _MOVES | {"convert"}:
       return "casts"
-    if words & _STACKING_WORDS or path.endswith(_STACKED_ZEROS):
+    if words & _STACKING_WORDS or path.endswith(_STACKING_ENDS):
+      return "stacking"
+    if not path and "dynamic-update-slice" in operations:
       return "stacking"
   if "embeddings" in words:
     return "embedding"
