@@ -41,6 +41,7 @@ class Operations:
     transcendental: those of them that need the unit for transcendental
       functions.
     programs: programs of the grid.
+    independent: True if the programs may run on several cores.
     bytes: bytes that a call reads and writes, with padding.
   """
 
@@ -50,6 +51,7 @@ class Operations:
   vector: int
   transcendental: int
   programs: int
+  independent: bool
   bytes: int
 
 
@@ -125,6 +127,7 @@ def _operations(call: Any) -> Operations:
           times * registers(shape) if name in _TRANSCENDENTAL else 0
         )
   outputs = [x.aval for x in call.outvars]
+  semantics = getattr(call.params["compiler_params"], "dimension_semantics", ())
   all_arrays = [*outputs, *(x.aval for x in call.invars)]
   return Operations(
     name=_name(call),
@@ -133,6 +136,7 @@ def _operations(call: Any) -> Operations:
     vector=vector,
     transcendental=transcendental,
     programs=math.prod(call.params["grid_mapping"].grid),
+    independent="parallel" in map(str, semantics or ()),
     bytes=sum(padded_bytes(x.shape, x.dtype.itemsize) for x in all_arrays),
   )
 

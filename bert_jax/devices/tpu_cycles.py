@@ -75,8 +75,7 @@ class Chip:
   Attributes:
     peak_flops: FLOPs a second of products in bfloat16.
     cycle_flops: FLOPs of such products in a cycle.
-    cores: cores of a device; a kernel's grid runs on one of them, unless it
-      says that its programs are independent.
+    cores: cores of a device.
     unit_size: rows and columns of a unit for matrix products.
     vector_operations: operations on registers, as `kernel_operations` counts
       them, that the vector unit of a core completes in a cycle on average.
@@ -348,7 +347,8 @@ def kernel_cycles(operations: Operations, chip: Chip) -> int:
 
   A program of the grid takes as long as its busiest unit, and a share of the
   time of the other units. Reading and writing the kernel's arrays happens at
-  the same time; if it takes longer, it decides.
+  the same time; if it takes longer, it decides. Independent programs of the
+  grid run on all cores of the device, other ones on one core.
   """
   size = chip.unit_size
   passes = sum(
@@ -363,8 +363,10 @@ def kernel_cycles(operations: Operations, chip: Chip) -> int:
   )
   busiest = max(times)
   program = _STARTUP_CYCLES + busiest + _WAITING * (sum(times) - busiest)
+  cores = chip.cores if operations.independent else 1
+  programs_in_turn = math.ceil(operations.programs / cores)
   memory = operations.bytes / chip.memory_bandwidth * chip.clock
-  return round(max(program * operations.programs, memory))
+  return round(max(program * programs_in_turn, memory))
 
 
 def kernels(

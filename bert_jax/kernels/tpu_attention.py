@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax.kernels import fused
@@ -21,6 +22,11 @@ from bert_jax.kernels import fused
 # The length of the longest rows. Several arrays [l, l] of this length fit into
 # the local memory.
 MAX_LENGTH = 512
+# The programs of a grid are independent. A chip of v4 and v5p has two cores. It
+# runs half of the grid on each of them only if it knows this.
+_INDEPENDENT = pltpu.CompilerParams(
+  dimension_semantics=("parallel", "parallel")
+)
 # The score of a key that a query does not see.
 UNSEEN_SCORE = -1e30
 HEAD_AXES = ("batch", "heads", "length", "head_dim")
@@ -150,6 +156,7 @@ def _run_kernel(
       out_specs=[block] * num_outputs,
       out_shape=[out] * num_outputs,
       interpret=interpret,
+      compiler_params=_INDEPENDENT,
       name="attention_" + kernel.__name__.split("_")[1],
     )(hashes[..., None], columns, ids[:, :, None], ids[:, None, :], *arrays)
 

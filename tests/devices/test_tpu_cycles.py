@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
 from bert_jax.devices import hlo, kernel_operations, tpu_cycles
 from bert_jax.messages import UserError
@@ -175,7 +176,7 @@ def kernel(x, y, out):
   out[...] = jnp.exp(product).sum(1, keepdims=True) + 1.0
 
 
-def call_kernel(name, x, y):
+def call_kernel(name, semantics, x, y):
   block = pl.BlockSpec((None, 64, 128), lambda i: (i, 0, 0))
   return pl.pallas_call(
     kernel,
@@ -183,14 +184,15 @@ def call_kernel(name, x, y):
     in_specs=[block, pl.BlockSpec((128, 256), lambda i: (0, 0))],
     out_specs=pl.BlockSpec((None, 64, 1), lambda i: (i, 0, 0)),
     out_shape=jax.ShapeDtypeStruct((x.shape[0], 64, 1), jnp.float32),
+    compiler_params=pltpu.CompilerParams(dimension_semantics=semantics),
     name=name,
   )(x, y)
 
 
-def traced_kernels(rows):
+def traced_kernels(rows, semantics=("arbitrary",)):
   x = jax.ShapeDtypeStruct((rows, 64, 128), jnp.bfloat16)
   y = jax.ShapeDtypeStruct((128, 256), jnp.bfloat16)
-  function = functools.partial(call_kernel, "forward")
+  function = functools.partial(call_kernel, "forward", semantics)
   return kernel_operations.kernels(jax.jit(function).trace(x, y))
 
 
@@ -205,6 +207,7 @@ def test_operations_of_a_kernel_are_counted():
     vector=2 * exponentials + 8,
     transcendental=exponentials,
     programs=5,
+    independent=False,
     # Columns of the output are padded to 128.
     bytes=2 * 5 * 64 * 128 + 2 * 128 * 256 + 4 * 5 * 64 * 128,
   )
@@ -232,6 +235,18 @@ def test_calls_of_kernels_are_counted_with_loops():
   assert tpu_cycles.kernels(program, [large], chip) == {
     "unknown": tpu_cycles.Kernel(12, 0)
   }
+
+
+def test_independent_programs_of_a_kernel_run_on_all_cores():
+  (kernel,) = traced_kernels(20)
+  (independent_kernel,) = traced_kernels(20, semantics=("parallel",))
+  assert independent_kernel.independent
+  for name, cores in (("v4", 2), ("v5p", 2), ("v5e", 1), ("v6e", 1)):
+    chip = tpu_cycles.CHIPS[name]
+    cycles = tpu_cycles.kernel_cycles(independent_kernel, chip)
+    assert tpu_cycles.kernel_cycles(kernel, chip) == pytest.approx(
+      cores * cycles, rel=0.001
+    )
 
 
 def test_a_step_is_estimated():
