@@ -15,15 +15,15 @@ from bert_jax.models import elmo, from_config, lstm
 from bert_jax.text import characters
 from bert_jax.weights import model_folder
 
-DATA = os.environ.get("BERT_JAX_TEST_DATA")
-TINY = dict(filters=[[1, 4], [2, 6]], highways=1, hidden=5, cell=7)
+DATA_FOLDER = os.environ.get("BERT_JAX_TEST_DATA")
+TINY_SIZES = dict(filters=[[1, 4], [2, 6]], highways=1, hidden=5, cell=7)
 SENTENCES = [["A", "naïve", "cat"], ["x" * 60], ["one", "two"] * 4]
 
 
 @pytest.fixture(scope="module")
 def tiny_elmo():
   """Returns the module, parameters with large values, and a jitted apply."""
-  module = elmo.build("original", **TINY)
+  module = elmo.build("original", **TINY_SIZES)
   batch = characters.make_batch(SENTENCES)
   shapes = jax.eval_shape(module.init, jax.random.key(0), batch["char_ids"])
   rng = np.random.default_rng(0)
@@ -47,7 +47,7 @@ def lstm_step_by_step(x, kernel, bias, projection, clip):
 
 
 @pytest.mark.parametrize("unroll", [0, 1, 3])
-def test_a_layer_against_straight_line(unroll):
+def test_a_layer_equals_a_loop_over_single_words(unroll):
   layer = lstm.Lstm(6, 4, 0.3, jnp.dtype("float32"), unroll)
   rng = np.random.default_rng(0)
   x = rng.normal(size=(3, 9, 5)).astype(np.float32)
@@ -118,7 +118,7 @@ def test_sentences_of_a_packed_row_do_not_see_each_other(tiny_elmo):
 
 
 @pytest.mark.parametrize("shape", [(1, 0, 50), (0, 3, 50), (2, 0, 50)])
-def test_no_words_have_no_vectors(tiny_elmo, shape):
+def test_a_batch_without_words_gives_no_vectors(tiny_elmo, shape):
   """A batch has empty sentences without adds_sentence_ends, or no sentence."""
   encoder, params, _ = tiny_elmo
   batch = characters.make_batch([[]] * shape[0], adds_sentence_ends=False)
@@ -130,7 +130,7 @@ def test_no_words_have_no_vectors(tiny_elmo, shape):
   assert vectors.shape == (shape[0], layers, shape[1], 2 * encoder.hidden)
 
 
-def test_each_direction_sees_one_side(tiny_elmo):
+def test_each_direction_sees_only_its_side(tiny_elmo):
   """The layer of words sees only the word itself."""
   _, params, apply = tiny_elmo
   vectors = apply(params, **characters.make_batch([["a", "b", "c"]]))[0]
@@ -181,7 +181,7 @@ def test_the_first_layer_is_the_words_twice_and_the_second_has_a_residual(
   )
 
 
-def test_state_is_an_argument(tiny_elmo):
+def test_states_continue_a_text(tiny_elmo):
   """The forward vectors of a row's two halves equal those of the full row.
 
   The second half must get the state of the first half. Without it, its vectors
@@ -206,7 +206,7 @@ def test_state_is_an_argument(tiny_elmo):
   assert abs(without_state - second_half).max() > 1e-3
 
 
-def test_dropout_and_finite_halves(tiny_elmo):
+def test_dropout_depends_on_its_key_and_bfloat16_is_finite(tiny_elmo):
   module, params, _ = tiny_elmo
   batch = characters.make_batch(SENTENCES)
 
@@ -225,7 +225,7 @@ def test_dropout_and_finite_halves(tiny_elmo):
   )
 
 
-def test_mixture_of_layers():
+def test_a_mixture_of_layers_equals_its_formula():
   rng = np.random.default_rng(0)
   stacked = rng.normal(2.0, 3.0, (2, 3, 4, 6)).astype(np.float32)
   ids = np.array([[1, 1, 1, 0], [1, 0, 0, 0]], np.int32)
@@ -255,7 +255,7 @@ def test_mixture_of_layers():
   )
 
 
-def test_characters_of_words():
+def test_character_ids_of_words_are_as_published():
   """The ids are those of bilm/data.py, each with 1 added.
 
   A word has a marker, up to 48 bytes, a marker and padding.
@@ -273,7 +273,7 @@ def test_characters_of_words():
   assert not batch["char_ids"][0, 3].any()
 
 
-def test_published_sizes():
+def test_published_sizes_have_the_published_numbers_of_parameters():
   """allennlp.org/elmo gives 93.6M, 28.0M and 13.6M parameters without the
   softmax."""
   chars = jax.ShapeDtypeStruct((1, 1, 50), jnp.int32)
@@ -287,7 +287,7 @@ def test_published_sizes():
 
 
 @pytest.mark.parametrize("filters", [(), 3, [(0, 4)], [(1, 2, 3)], [(51, 4)]])
-def test_filters_that_are_none(filters):
+def test_invalid_filters_are_refused(filters):
   with pytest.raises(ValueError, match="^model.filters=.*must be pairs"):
     elmo.build("small", filters=filters)
 
@@ -311,7 +311,7 @@ def test_padding_gets_no_gradient(tiny_elmo):
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_initial_values(activation):
+def test_initial_values_have_the_published_distributions(activation):
   """The distributions are those of bilm/training.py and TensorFlow's LSTM."""
   module = elmo.build(
     "small", filters=[[3, 64]], cell=96, hidden=32, activation=activation
@@ -319,20 +319,20 @@ def test_initial_values(activation):
   chars = characters.make_batch([["a"]])["char_ids"]
   params = nn.unbox(fast_jit(module.init)(jax.random.key(0), chars))["params"]
 
-  def check_uniform(array, bound):
+  def assert_uniform(array, bound):
     assert bound * 0.98 < array.max() <= bound, array.max()
     assert -bound * 0.98 > array.min() >= -bound, array.min()
     assert abs(array.mean()) < bound * 0.1
 
   words, layer = params["words"], params["lstm_backward_1"]
-  check_uniform(words["chars"]["embedding"], 1.0)
+  assert_uniform(words["chars"]["embedding"], 1.0)
   kernel = words["convolution_0"]["kernel"]
   if activation == "relu":
-    check_uniform(kernel, 0.05)
+    assert_uniform(kernel, 0.05)
   else:
     assert np.isclose(kernel.std(), (3 * 16) ** -0.5, rtol=0.1)
-  check_uniform(layer["kernel"], (6 / (64 + 4 * 96)) ** 0.5)
-  check_uniform(layer["projection"], (6 / (96 + 32)) ** 0.5)
+  assert_uniform(layer["kernel"], (6 / (64 + 4 * 96)) ** 0.5)
+  assert_uniform(layer["projection"], (6 / (96 + 32)) ** 0.5)
   highway = words["highway_0"]
   assert (highway["gate"]["bias"] == -2).all()
   for name in ("gate", "new"):
@@ -340,8 +340,9 @@ def test_initial_values(activation):
   assert np.isclose(words["project"]["kernel"].std(), 64**-0.5, rtol=0.1)
 
 
-fixtures = pytest.mark.skipif(
-  not DATA, reason="BERT_JAX_TEST_DATA names no folder with ELMo's fixtures"
+needs_fixtures = pytest.mark.skipif(
+  not DATA_FOLDER,
+  reason="BERT_JAX_TEST_DATA names no folder with ELMo's fixtures",
 )
 
 
@@ -350,13 +351,13 @@ def open_fixture(name):
   h5py = pytest.importorskip("h5py", reason="h5py is not installed")
   from bert_jax.weights import bilm
 
-  path = pathlib.Path(DATA) / "elmo_fixtures" / name
+  path = pathlib.Path(DATA_FOLDER) / "elmo_fixtures" / name
   weights = bilm.read(str(path), "elmo")
   params = model_folder.unflatten(weights.arrays)
   return path, from_config.build(weights.config), params, h5py
 
 
-@fixtures
+@needs_fixtures
 @pytest.mark.parametrize(
   "name, sentences",
   [
@@ -364,7 +365,7 @@ def open_fixture(name):
     ("allennlp", "sentences.json"),
   ],
 )
-def test_published_embeddings(name, sentences):
+def test_embeddings_agree_with_published_ones(name, sentences):
   """The top layers agree with those of bilm-tf within 1e-5.
 
   Residuals are off in one model and on in the other. When bilm-tf's vectors
@@ -408,8 +409,8 @@ def test_published_embeddings(name, sentences):
       assert difference < 1e-5 if number == 0 else difference > 1e-4
 
 
-@fixtures
-def test_published_words():
+@needs_fixtures
+def test_vectors_of_words_agree_with_published_ones():
   """The vectors of 458 words, which depend on no state, agree with the
   published vectors within 1e-5."""
   path, module, params, h5py = open_fixture("allennlp")

@@ -19,79 +19,83 @@ from tiny_families import (
 
 # This is RoBERTa's padding id. All families use it here, and no real token has
 # it.
-PAD = 1
+PADDING_ID = 1
 NUM_REAL = 7
 IDS = token_ids(1, NUM_REAL)
 EVERY_FAMILY = pytest.mark.parametrize("name", FAMILY_NAMES)
 assert_close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-5)
 
 
-def segments(name, ids):
+def make_segment_ids(name, ids):
   """Returns segment ids: 1 in the second half, but only 0 for RoBERTa."""
   is_second = np.arange(ids.shape[1]) > ids.shape[1] // 2
   return (is_second & (name != "roberta")).astype(np.int32) + np.zeros_like(ids)
 
 
-def pad(name, ids, length, left=False):
+def padded_inputs(name, ids, length, left=False):
   """Returns padded ids, segments and sequence ids."""
   padding_length = length - ids.shape[1]
   width = ((0, 0), (padding_length, 0) if left else (0, padding_length))
   return (
-    np.pad(ids, width, constant_values=PAD),
-    np.pad(segments(name, ids), width),
+    np.pad(ids, width, constant_values=PADDING_ID),
+    np.pad(make_segment_ids(name, ids), width),
     np.pad(np.ones_like(ids), width),
   )
 
 
 @functools.cache
-def single_states(name, seed=0):
+def states_without_padding(name, seed=0):
   """Returns the hidden states of one sequence of NUM_REAL tokens."""
   ids = token_ids(1, NUM_REAL, seed=seed)
-  return encode(name, ids, segments(name, ids), np.ones_like(ids))
+  return hidden_states(
+    name, ids, make_segment_ids(name, ids), np.ones_like(ids)
+  )
 
 
-def encode(name, *inputs):
+def hidden_states(name, *inputs):
   return jitted_encoder(name)(*inputs)[0]
 
 
-def rows_of_three(name):
+def three_rows(name):
   """Returns three rows of 32, with NUM_REAL, 20 and 32 tokens."""
-  rows = [pad(name, token_ids(1, n), 32) for n in (NUM_REAL, 20, 32)]
+  rows = [padded_inputs(name, token_ids(1, n), 32) for n in (NUM_REAL, 20, 32)]
   return [np.concatenate(parts) for parts in zip(*rows, strict=True)]
 
 
 @functools.cache
-def outputs_of_three(name):
+def three_rows_and_outputs(name):
   """Returns three rows, and the output of an encoder with all states."""
-  inputs = rows_of_three(name)
+  inputs = three_rows(name)
   return inputs, jitted_encoder(name, collect=True)(*inputs)
 
 
 @EVERY_FAMILY
 def test_padding_and_other_rows_change_nothing(name):
   """No positions are given, so RoBERTa makes them from the ids."""
-  padded = encode(name, *pad(name, IDS, 16))
-  assert_close(padded[:, :NUM_REAL], single_states(name))
+  padded = hidden_states(name, *padded_inputs(name, IDS, 16))
+  assert_close(padded[:, :NUM_REAL], states_without_padding(name))
   # An encoder that collects its states has the same output.
   for hidden in (
-    outputs_of_three(name)[1][0],
-    outputs_of_three(name)[1][1]["hidden"][-1],
+    three_rows_and_outputs(name)[1][0],
+    three_rows_and_outputs(name)[1][1]["hidden"][-1],
   ):
-    assert_close(hidden[:1, :NUM_REAL], single_states(name))
+    assert_close(hidden[:1, :NUM_REAL], states_without_padding(name))
 
 
 @EVERY_FAMILY
 def test_padding_on_the_left_changes_nothing(name):
   positions = np.maximum(np.arange(16) - 9, 0)[None].astype(np.int32)
-  padded = encode(name, *pad(name, IDS, 16, left=True), positions)
-  assert_close(padded[:, 9:], single_states(name))
+  padded = hidden_states(
+    name, *padded_inputs(name, IDS, 16, left=True), positions
+  )
+  assert_close(padded[:, 9:], states_without_padding(name))
   if name == "roberta":
-    padded = encode(name, *pad(name, IDS, 16, left=True))
-    assert_close(padded[:, 9:], single_states(name))
+    padded = hidden_states(name, *padded_inputs(name, IDS, 16, left=True))
+    assert_close(padded[:, 9:], states_without_padding(name))
 
 
 @functools.cache
-def gradient(name, dtype="float32"):
+def gradient_function(name, dtype="float32"):
   """Returns a function: (positions, inputs) -> (gradients, hidden states)."""
   module = build_encoder(name, dtype=dtype)
 
@@ -107,8 +111,8 @@ def gradient(name, dtype="float32"):
 @EVERY_FAMILY
 def test_no_gradient_reaches_padding(name):
   """Table rows that only padding reads get a gradient of exactly 0."""
-  inputs = pad(name, IDS, 16)
-  tables = gradient(name)(inputs[2], *inputs)[0]["embeddings"]
+  inputs = padded_inputs(name, IDS, 16)
+  tables = gradient_function(name)(inputs[2], *inputs)[0]["embeddings"]
   word, position = (
     np.flatnonzero(np.abs(tables[key]["embedding"]).max(-1)).tolist()
     for key in ("word", "position")
@@ -122,15 +126,18 @@ def test_no_gradient_reaches_padding(name):
 def test_sequences_of_a_packed_row_do_not_meet(name):
   """A row of 16 has two sequences, whose positions both start from 0."""
   second_ids = token_ids(1, NUM_REAL, seed=1)
-  rows = [pad(name, IDS, NUM_REAL), pad(name, second_ids, NUM_REAL + 2)]
+  rows = [
+    padded_inputs(name, IDS, NUM_REAL),
+    padded_inputs(name, second_ids, NUM_REAL + 2),
+  ]
   ids, segment_ids, is_real = (
     np.concatenate(parts, 1) for parts in zip(*rows, strict=True)
   )
   sequence_ids = is_real + (np.arange(16) >= NUM_REAL) * is_real
   positions = np.array([[*range(NUM_REAL), *range(NUM_REAL), 0, 0]], np.int32)
-  packed = encode(name, ids, segment_ids, sequence_ids, positions)
-  assert_close(packed[:, :NUM_REAL], single_states(name))
-  assert_close(packed[:, NUM_REAL:-2], single_states(name, seed=1))
+  packed = hidden_states(name, ids, segment_ids, sequence_ids, positions)
+  assert_close(packed[:, :NUM_REAL], states_without_padding(name))
+  assert_close(packed[:, NUM_REAL:-2], states_without_padding(name, seed=1))
 
 
 @pytest.mark.parametrize(
@@ -145,17 +152,17 @@ def test_sequences_of_a_packed_row_do_not_meet(name):
 )
 def test_fully_masked_rows_stay_finite(name, dtype):
   """Outputs and gradients of whole encoders are finite."""
-  ids, segment_ids, _ = pad(name, IDS, 16)
+  ids, segment_ids, _ = padded_inputs(name, IDS, 16)
   zeros, ones = np.zeros_like(ids), np.ones_like(ids)
-  grads, hidden = gradient(name, dtype)(ones, ids, segment_ids, zeros)
+  grads, hidden = gradient_function(name, dtype)(ones, ids, segment_ids, zeros)
   assert hidden.dtype == dtype
   for x in [hidden, *jax.tree.leaves(grads)]:
     assert np.isfinite(np.asarray(x, np.float32)).all()
 
 
 @EVERY_FAMILY
-def test_collected_states_and_probabilities(name):
-  inputs, (hidden, collected) = outputs_of_three(name)
+def test_collected_states_and_probabilities_are_consistent(name):
+  inputs, (hidden, collected) = three_rows_and_outputs(name)
   assert {key: x.shape for key, x in collected.items()} == {
     "embeddings": (3, 32, HIDDEN),
     "hidden": (LAYERS, 3, 32, HIDDEN),
@@ -179,7 +186,7 @@ def test_collected_states_and_probabilities(name):
 
 @pytest.mark.parametrize("name", ["bert", "electra"])
 def test_first_layer_alone_gives_the_first_collected_state(name):
-  inputs, (_, collected) = outputs_of_three(name)
+  inputs, (_, collected) = three_rows_and_outputs(name)
   params = dict(random_encoder_params(name))
   encoder_params = params["tower"] if name == "electra" else params
   one_layer_params = dict(
@@ -202,9 +209,9 @@ def test_only_gpt_is_causal(name):
   """In GPT, later tokens do not change earlier states. In encoders, they do."""
   ids = token_ids(1, NUM_REAL)
   changed_ids = np.concatenate([ids[:, :4], ids[:, 4:] + 1], 1)
-  inputs = segments(name, ids), np.ones_like(ids)
+  inputs = make_segment_ids(name, ids), np.ones_like(ids)
   states, changed_states = (
-    np.asarray(encode(name, i, *inputs)) for i in (ids, changed_ids)
+    np.asarray(hidden_states(name, i, *inputs)) for i in (ids, changed_ids)
   )
   is_same = (states == changed_states).all(-1)[0]
   assert is_same.tolist() == [name == "gpt"] * 4 + [False] * 3

@@ -11,7 +11,7 @@ from bert_jax.devices import sharding
 from bert_jax.models import electra, task_heads
 
 IDS = jax.ShapeDtypeStruct((1, 4), jnp.int32)
-BATCH = {
+BATCH_SHAPES = {
   "input_ids": IDS,
   "mlm_positions": jax.ShapeDtypeStruct((1, 2), jnp.int32),
   "cls_positions": jax.ShapeDtypeStruct((1, 1), jnp.int32),
@@ -19,7 +19,7 @@ BATCH = {
 # Each line has what is counted, the published number in millions, and the
 # slack. The slack is half a unit of the last published digit, or as the comment
 # says.
-PUBLISHED = [
+PUBLISHED_COUNTS = [
   # Turc et al. 2019, Table 1, and their model cards, which count both heads.
   ("bert", "tiny", "heads", 4.4, 0.05),
   ("bert", "mini", "heads", 11.3, 0.05),
@@ -57,18 +57,18 @@ PUBLISHED = [
   # Radford et al. 2019, Table 2.
   ("gpt", "base", "encoder", 117.0, 0.5),
 ]
-VARIANTS = pytest.mark.parametrize(
-  "name,variant", [row[:2] for row in PUBLISHED]
+EVERY_VARIANT = pytest.mark.parametrize(
+  "name,variant", [row[:2] for row in PUBLISHED_COUNTS]
 )
 
 
-def build(name, variant, **overrides):
+def build_for_pretraining(name, variant, **overrides):
   """Returns a published size with its pre-training heads."""
   family = models.family(name)
   return family.ForPreTraining(family.build(variant, **overrides))
 
 
-def axes(tree):
+def axes_by_name(tree):
   """Returns the logical axes of each array, by its name."""
   boxes = jax.tree_util.tree_flatten_with_path(
     tree, is_leaf=lambda x: hasattr(x, "names")
@@ -78,24 +78,28 @@ def axes(tree):
 
 def test_every_published_size_is_counted():
   variants = {(n, v) for n, f in models.FAMILIES.items() for v in f.VARIANTS}
-  assert variants == {(name, variant) for name, variant, *_ in PUBLISHED}
+  assert variants == {(name, variant) for name, variant, *_ in PUBLISHED_COUNTS}
 
 
-@pytest.mark.parametrize("name,variant,part,millions,slack", PUBLISHED)
-def test_parameter_count(name, variant, part, millions, slack):
+@pytest.mark.parametrize(
+  "name,variant,counted_part,millions,tolerance", PUBLISHED_COUNTS
+)
+def test_numbers_of_parameters_are_as_published(
+  name, variant, counted_part, millions, tolerance
+):
   module = models.family(name).build(variant)
-  if part == "heads":
+  if counted_part == "heads":
     heads = models.family(name).ForPreTraining(module, pairs=name == "bert")
-    tree = param_shapes(heads, BATCH)
+    tree = param_shapes(heads, BATCH_SHAPES)
   else:
     tree = param_shapes(module, IDS)
   total = sum(x.size for x in jax.tree.leaves(tree))
-  if part == "pooler":
+  if counted_part == "pooler":
     total += module.hidden * (module.hidden + 1)
-  assert abs(total / 1e6 - millions) <= slack, total
+  assert abs(total / 1e6 - millions) <= tolerance, total
 
 
-def test_sizes_of_electras_generator():
+def test_sizes_of_electras_generator_are_as_published():
   """Clark et al. 2020, Table 6: 1/4, 1/3 and 1/4 of the width; heads are 64
   wide."""
   sizes = {
@@ -106,7 +110,9 @@ def test_sizes_of_electras_generator():
     "base": dict(hidden=256, heads=4, mlp=1024),
     "large": dict(hidden=256, heads=4, mlp=1024),
   }
-  tree = nn.unbox(param_shapes(build("electra", "base"), BATCH))
+  tree = nn.unbox(
+    param_shapes(build_for_pretraining("electra", "base"), BATCH_SHAPES)
+  )
   assert tree["generator"]["project"]["kernel"].shape == (768, 256)
   assert "project" not in tree["discriminator"]
   assert tree["generator"]["layers"]["layer"]["mlp_in"]["kernel"].shape == (
@@ -133,27 +139,31 @@ def test_every_axis_has_a_rule_and_every_rule_an_axis(monkeypatch):
     encoder = family.build(next(iter(family.VARIANTS)))
     task = task_heads.SequenceClassifier(encoder, family.POOLING, 2)
     for module in (family.ForPreTraining(encoder), task):
-      for names in axes(param_shapes(module, BATCH)).values():
+      for names in axes_by_name(param_shapes(module, BATCH_SHAPES)).values():
         used_axes.update(names)
     assert used_axes - {None} <= dict(sharding.AXIS_RULES).keys(), name
   assert used_axes - {None} == dict(sharding.AXIS_RULES).keys()
 
 
-@VARIANTS
-def test_a_mesh_of_two_by_two_takes_published_sizes(name, variant):
+@EVERY_VARIANT
+def test_a_mesh_of_two_by_two_splits_published_sizes_evenly(name, variant):
   """The mesh has fsdp=2 and tensor=2, or fsdp=4 if a tower has one head."""
   shape = (1, 4, 1) if (name, variant) == ("electra", "small") else (1, 2, 2)
   mesh = jax.sharding.AbstractMesh(shape, sharding.MESH_AXES)
-  tree = param_shapes(build(name, variant, vocab_multiple=shape[2]), BATCH)
+  tree = param_shapes(
+    build_for_pretraining(name, variant, vocab_multiple=shape[2]), BATCH_SHAPES
+  )
   sharding.check_parameter_sizes(mesh, tree)
 
 
-def test_axes_of_maps_between_widths():
+def test_maps_between_widths_split_only_the_width_of_the_model():
   """The table's width is not split; the model's width is split as in
   other layers."""
   for name in ("albert", "electra"):
     variant = next(iter(models.family(name).VARIANTS))
-    axis_names = axes(param_shapes(build(name, variant), BATCH))
+    axis_names = axes_by_name(
+      param_shapes(build_for_pretraining(name, variant), BATCH_SHAPES)
+    )
     maps = {k: v for k, v in axis_names.items() if "project" in k}
     assert len(maps) == (2 if name == "albert" else 4)
     for key, names in maps.items():

@@ -11,10 +11,10 @@ from tiny_families import fast_jit
 
 from bert_jax.models import attention, bert, layers, primitives
 
-TINY = dict(vocab_size=50, hidden=32, num_layers=3, heads=4, mlp=64)
+TINY_SIZES = dict(vocab_size=50, hidden=32, num_layers=3, heads=4, mlp=64)
 
 
-def test_both_gelus():
+def test_both_gelus_have_known_values():
   """The exact GELU and its tanh form differ in the fourth decimal."""
   x = jnp.array([-1.0, 1.0, 2.0, 3.0])
   np.testing.assert_allclose(
@@ -65,14 +65,14 @@ def test_sequences_of_a_row_do_not_see_each_other():
   assert mask.astype(int).tolist() == expected
 
 
-def keep(shape, rate, seed=0):
+def kept_elements(shape, rate, seed=0):
   x = jnp.ones(shape)
   return np.asarray(layers.dropout(x, rate, jax.random.key(seed))) > 0
 
 
 def test_dropout_bits_are_uniform_and_independent():
   shape = (64, 50, 128)
-  is_kept = keep(shape, 0.1)
+  is_kept = kept_elements(shape, 0.1)
   count = is_kept.size
   # The bound is five standard deviations of a binomial mean.
   bound = 5 * np.sqrt(0.09 / count)
@@ -87,7 +87,7 @@ def test_dropout_bits_are_uniform_and_independent():
     for first, second in ((a, b), (is_kept, np.roll(is_kept, 1, axis))):
       share_of_both = (first & second).mean()
       assert abs(share_of_both - 0.81) < 6 * np.sqrt(0.81 * 0.19 / first.size)
-  other_is_kept = keep(shape, 0.1, seed=1)
+  other_is_kept = kept_elements(shape, 0.1, seed=1)
   assert abs((is_kept & other_is_kept).mean() - 0.81) < 6 * np.sqrt(
     0.81 * 0.19 / count
   )
@@ -103,7 +103,7 @@ def test_dropout_of_rectangles_is_independent(rate, bound):
   of its product, the mean squares would be 1.04 to 1.4. The bounds are four
   standard deviations of independent draws.
   """
-  is_dropped = ~keep((8, 256, 512), rate, seed=5).reshape(-1, 512)
+  is_dropped = ~kept_elements((8, 256, 512), rate, seed=5).reshape(-1, 512)
   x = (is_dropped - rate) / np.sqrt(rate * (1 - rate))
   for rows in (x, x.T):
     gram = (rows @ rows.T) / np.sqrt(rows.shape[1])
@@ -112,7 +112,7 @@ def test_dropout_of_rectangles_is_independent(rate, bound):
     assert abs(mean_square - 1) < bound
 
 
-def test_high_dropout_bits_are_random_each():
+def test_each_high_dropout_bit_is_random():
   """Each high bit is 1 half of the time: dropout compares the high bits."""
   bits = np.asarray(
     primitives.dropout_bits(jnp.array([1, 2], jnp.uint32), (256, 1024))
@@ -135,7 +135,7 @@ def test_dropout_scales_and_its_gradient_uses_the_same_bits():
     layers.dropout(x, 1.0, key)
 
 
-def test_dropout_of_a_shard_is_that_of_the_whole():
+def test_a_slice_has_the_dropout_bits_of_the_full_array():
   """A bit depends only on its global index, so a slice has the same bits."""
   seed = jnp.array([7, 9], jnp.uint32)
   all_bits = primitives.dropout_bits(seed, (8, 4, 6))
@@ -144,11 +144,11 @@ def test_dropout_of_a_shard_is_that_of_the_whole():
   )
 
 
-def encoder(**overrides):
-  return bert.Bert(**TINY | overrides)
+def build_encoder(**overrides):
+  return bert.Bert(**TINY_SIZES | overrides)
 
 
-def apply(module, params, seed=0, train=True, **inputs):
+def run_module(module, params, seed=0, train=True, **inputs):
   rngs = {"dropout": jax.random.key(seed)}
   collect = inputs.pop("collect", False)
   run = fast_jit(functools.partial(module.apply, train=train, collect=collect))
@@ -158,7 +158,9 @@ def apply(module, params, seed=0, train=True, **inputs):
 @pytest.fixture(scope="module")
 def params():
   ids = jnp.zeros((1, 4), jnp.int32)
-  return nn.unbox(fast_jit(encoder().init)(jax.random.key(0), ids))["params"]
+  return nn.unbox(fast_jit(build_encoder().init)(jax.random.key(0), ids))[
+    "params"
+  ]
 
 
 @pytest.mark.slow
@@ -176,9 +178,11 @@ def test_unroll_and_remat_keep_tree_bits_and_gradients(params, overrides):
     return (output[0] ** 2).mean()
 
   loss_and_gradients = fast_jit(jax.value_and_grad(loss), static_argnums=1)
-  expected_loss, expected_gradients = loss_and_gradients(params, encoder())
+  expected_loss, expected_gradients = loss_and_gradients(
+    params, build_encoder()
+  )
   actual_loss, actual_gradients = loss_and_gradients(
-    params, encoder(**overrides)
+    params, build_encoder(**overrides)
   )
   # Only the order of float32 additions differs.
   np.testing.assert_allclose(expected_loss, actual_loss, rtol=1e-6)
@@ -200,33 +204,33 @@ def test_layers_draw_different_dropout(params):
   zero_layers["layer"]["attention_norm"]["scale"] += 1.0
   zero_layers["layer"]["mlp_norm"]["bias"] += 0.0
   zero_layers["layer"]["mlp_norm"]["scale"] += 1.0
-  module = encoder(dropout=0.5)
-  _, collected = apply(
+  module = build_encoder(dropout=0.5)
+  _, collected = run_module(
     module, params | {"layers": zero_layers}, input_ids=ids, collect=True
   )
   first, second = collected["hidden"][0], collected["hidden"][1]
   assert not np.allclose(first, second, atol=1e-3)
-  _, repeated = apply(
+  _, repeated = run_module(
     module, params | {"layers": zero_layers}, input_ids=ids, collect=True
   )
   np.testing.assert_array_equal(collected["hidden"], repeated["hidden"])
 
 
-def test_too_long_and_indivisible_are_refused():
+def test_wrong_sizes_and_names_are_refused():
   ids = jnp.zeros((1, 9), jnp.int32)
   with pytest.raises(ValueError, match="length 9.*max_positions=8"):
-    encoder(max_positions=8).init(jax.random.key(0), ids)
+    build_encoder(max_positions=8).init(jax.random.key(0), ids)
   with pytest.raises(ValueError, match="hidden=30.*heads=4"):
-    encoder(hidden=30).init(jax.random.key(0), ids)
+    build_encoder(hidden=30).init(jax.random.key(0), ids)
   with pytest.raises(ValueError, match="'tinny'.*tiny"):
     bert.build("tinny")
   with pytest.raises(ValueError, match="dropuot.*'dropout'"):
     bert.build("tiny", dropuot=0.1)
 
 
-def test_computation_dtype_and_float32_parameters():
-  module = encoder(dtype=jnp.dtype("bfloat16"))
+def test_a_bfloat16_model_has_float32_parameters():
+  module = build_encoder(dtype=jnp.dtype("bfloat16"))
   ids = jnp.zeros((1, 4), jnp.int32)
   params = nn.unbox(fast_jit(module.init)(jax.random.key(0), ids))["params"]
   assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype("float32")}
-  assert apply(module, params, input_ids=ids)[0].dtype == jnp.bfloat16
+  assert run_module(module, params, input_ids=ids)[0].dtype == jnp.bfloat16

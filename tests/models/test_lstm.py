@@ -9,7 +9,7 @@ from tiny_families import fast_jit
 from bert_jax.models import lstm
 
 
-def test_the_gradient_made_by_hand_is_the_gradient():
+def test_the_gradient_by_hand_equals_the_automatic_gradient():
   """The expected gradient is jax's own for a loop in Python. The rows
   have padding and initial states."""
   rng = np.random.default_rng(0)
@@ -23,7 +23,7 @@ def test_the_gradient_made_by_hand_is_the_gradient():
   loop = lstm.LoopSettings(0.4, jnp.dtype("float32"), 2)
   weights_of_sum = draw(2, 3, 6, 4), (draw(2, 3, 6), draw(2, 3, 4))
 
-  def plain(weights, x, states):
+  def run_word_by_word(weights, x, states):
     rows, last_states = [], []
     for direction, (kernel, bias, projection) in enumerate(weights):
       for row in range(3):
@@ -53,10 +53,10 @@ def test_the_gradient_made_by_hand_is_the_gradient():
     )
     return jnp.stack(rows).reshape(2, 3, 6, 4), (cells, output)
 
-  def ours(weights, x, states):
+  def run_layer(weights, x, states):
     return lstm.run_directions(weights, x, jnp.asarray(ids), states, loop)
 
-  def total(run, *args):
+  def weighted_sum(run, *args):
     return sum(
       (a * b).sum()
       for a, b in zip(
@@ -67,10 +67,10 @@ def test_the_gradient_made_by_hand_is_the_gradient():
     )
 
   value_and_gradient, expected = (
-    fast_jit(jax.value_and_grad(lambda *a, run=run: total(run, *a), (0, 1, 2)))(
-      weights, x, states
-    )
-    for run in (ours, plain)
+    fast_jit(
+      jax.value_and_grad(lambda *a, run=run: weighted_sum(run, *a), (0, 1, 2))
+    )(weights, x, states)
+    for run in (run_layer, run_word_by_word)
   )
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5),

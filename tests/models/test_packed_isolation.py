@@ -21,12 +21,12 @@ from bert_jax.examples import assembly, recipes
 from bert_jax.models.encoder import Embeddings
 from bert_jax.objectives import lm
 
-LENGTH, PLACES, VOCAB, ROWS = 96, 5, 64, 3
-SIZES = dict(vocab_size=VOCAB, hidden=16, num_layers=2, heads=2, mlp=32)
+LENGTH, MAX_SEQUENCES, VOCAB_SIZE, NUM_ROWS = 96, 5, 64, 3
+SIZES = dict(vocab_size=VOCAB_SIZE, hidden=16, num_layers=2, heads=2, mlp=32)
 SIZES |= dict(max_positions=LENGTH, dropout=0.0, initializer_range=0.3)
 SIZES |= dict(attention_dropout=0.0)
 # Name -> builder, its options, the model, the objective's options and name.
-KINDS = {
+CASES = {
   "spanbert": (
     "doc_sentences",
     dict(max_predictions=20, masking="span", replacement="bert", count="ceil"),
@@ -39,29 +39,31 @@ KINDS = {
 
 
 @functools.cache
-def make_batches(kind):
+def make_batches(case):
   """Returns an objective, parameters, packed rows, and unpacked rows."""
-  name, options, model, objective_options, objective = KINDS[kind]
-  docs = random_documents(60, 0, VOCAB, sentences=4, words=8)
+  name, options, model, objective_options, objective = CASES[case]
+  docs = random_documents(60, 0, VOCAB_SIZE, sentences=4, words=8)
   corpus = corpus_from_documents(
     docs, [[[True] * len(s) for s in d] for d in docs]
   )
   packed_recipe, single_recipe = (
     recipes.RECIPES[name](
-      SPECIAL, VOCAB, length=LENGTH, max_sequences=n, **options
+      SPECIAL, VOCAB_SIZE, length=LENGTH, max_sequences=n, **options
     )
-    for n in (PLACES, 1)
+    for n in (MAX_SEQUENCES, 1)
   )
   units = packed_recipe.index(corpus, 0, corpus.num_documents, 0)
-  units = units[(units["length"] > 0).sum(1) >= 3][:ROWS]
-  assert len(units) == ROWS
-  numbers = np.arange(ROWS, dtype=np.uint64)
+  units = units[(units["length"] > 0).sum(1) >= 3][:NUM_ROWS]
+  assert len(units) == NUM_ROWS
+  numbers = np.arange(NUM_ROWS, dtype=np.uint64)
   batch = packed_recipe.build(corpus, units, numbers, 0)
-  row, place = np.nonzero(units["length"])
-  sequence_numbers = numbers[row] * np.uint64(PLACES) + place.astype(np.uint64)
+  row, sequence_number = np.nonzero(units["length"])
+  sequence_numbers = numbers[row] * np.uint64(
+    MAX_SEQUENCES
+  ) + sequence_number.astype(np.uint64)
   single_batch = assembly.assemble(
     corpus,
-    units[row, place][:, None],
+    units[row, sequence_number][:, None],
     sequence_numbers[:, None],
     0,
     single_recipe.build.keywords["layout"],
@@ -73,7 +75,7 @@ def make_batches(kind):
   return built_objective, params, batch, single_batch
 
 
-def losses(kind, params, batch, shift=0.0):
+def losses(case, params, batch, shift=0.0):
   """Returns the sums of the losses, with `shift` added to the embeddings."""
 
   def add(call, args, kwargs, context):
@@ -85,44 +87,46 @@ def losses(kind, params, batch, shift=0.0):
       else out
     )
 
-  objective = make_batches(kind)[0]
+  objective = make_batches(case)[0]
   with nn.intercept_methods(add):
     sums, _ = objective.loss(params, {}, {}, batch, jax.random.key(0), False)
   return {name: sums[name] for name in objective.coefficients}
 
 
-def total(kind, params, batch, shift=0.0):
-  return sum(losses(kind, params, batch, shift).values())
+def total_loss(case, params, batch, shift=0.0):
+  return sum(losses(case, params, batch, shift).values())
 
 
-def zeros(batch):
+def zero_shift(batch):
   return jnp.zeros((*batch["input_ids"].shape, SIZES["hidden"]))
 
 
 @pytest.fixture(autouse=True)
-def small_chunks(monkeypatch):
+def use_small_chunks(monkeypatch):
   """Makes GPT-1's loss use chunks that begin and end inside sequences."""
   monkeypatch.setattr(lm, "POSITIONS", 20)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_packed_row_trains_as_its_sequences_alone(kind):
+@pytest.mark.parametrize("case", CASES)
+def test_a_packed_row_trains_as_its_sequences_alone(case):
   """Gradients agree within 1e-5 of an array's largest value, in float32.
 
   1e-6 of the largest value in all arrays is added to this tolerance, since the
   gradient of a key's bias consists of rounding errors only.
   """
-  _, params, batch, unpacked_batch = make_batches(kind)
-  assert len(unpacked_batch["input_ids"]) >= 3 * ROWS
-  value_and_grad = fast_jit(jax.value_and_grad(functools.partial(total, kind)))
-  losses_of = fast_jit(functools.partial(losses, kind))
+  _, params, batch, unpacked_batch = make_batches(case)
+  assert len(unpacked_batch["input_ids"]) >= 3 * NUM_ROWS
+  value_and_grad = fast_jit(
+    jax.value_and_grad(functools.partial(total_loss, case))
+  )
+  losses_of = fast_jit(functools.partial(losses, case))
   packed_losses, unpacked_losses = (
     losses_of(params, batch),
     losses_of(params, unpacked_batch),
   )
-  for name, total_loss in unpacked_losses.items():
-    assert float(total_loss) > 1
-    np.testing.assert_allclose(packed_losses[name], total_loss, rtol=1e-5)
+  for name, loss_sum in unpacked_losses.items():
+    assert float(loss_sum) > 1
+    np.testing.assert_allclose(packed_losses[name], loss_sum, rtol=1e-5)
   (_, packed_gradients), (_, unpacked_gradients) = (
     value_and_grad(params, batch),
     value_and_grad(params, unpacked_batch),
@@ -143,47 +147,47 @@ def test_a_packed_row_trains_as_its_sequences_alone(kind):
     )
 
 
-def other_tokens(batch, place):
+def with_other_tokens(batch, sequence_number):
   """Changes one sequence of each row; also returns True at its tokens."""
-  is_inside = batch["sequence_ids"] == place
+  is_inside = batch["sequence_ids"] == sequence_number
   changed_batch = dict(batch)
   is_text = is_inside & (batch["input_ids"] > 4)
   changed_batch["input_ids"] = np.where(
-    is_text, (batch["input_ids"] + 7) % (VOCAB - 5) + 5, batch["input_ids"]
+    is_text, (batch["input_ids"] + 7) % (VOCAB_SIZE - 5) + 5, batch["input_ids"]
   )
   if "lm_ids" in batch:
     changed_batch["lm_ids"] = np.where(
-      is_inside, (batch["lm_ids"] + 3) % VOCAB, batch["lm_ids"]
+      is_inside, (batch["lm_ids"] + 3) % VOCAB_SIZE, batch["lm_ids"]
     )
   else:
     is_slot = np.take_along_axis(is_inside, batch["mlm_positions"], 1)
     is_slot &= batch["mlm_weights"] > 0
     assert is_slot.any(1).all()
     changed_batch["mlm_ids"] = np.where(
-      is_slot, (batch["mlm_ids"] + 3) % VOCAB, batch["mlm_ids"]
+      is_slot, (batch["mlm_ids"] + 3) % VOCAB_SIZE, batch["mlm_ids"]
     )
   assert (changed_batch["input_ids"] != batch["input_ids"]).any(1).all()
   return changed_batch, is_inside
 
 
-@pytest.mark.parametrize("place", [1, 2, 3])
-@pytest.mark.parametrize("kind", KINDS)
-def test_other_tokens_in_a_sequence_are_not_seen_by_the_others(kind, place):
+@pytest.mark.parametrize("sequence_number", [1, 2, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_a_changed_sequence_changes_no_other_sequence(case, sequence_number):
   """The other sequences keep all bits of their states and gradients."""
-  _, params, batch, _ = make_batches(kind)
-  changed_batch, is_inside = other_tokens(batch, place)
-  family = models.family(KINDS[kind][2]["family"])
-  encoder = family.build(KINDS[kind][2]["variant"], **SIZES)
+  _, params, batch, _ = make_batches(case)
+  changed_batch, is_inside = with_other_tokens(batch, sequence_number)
+  family = models.family(CASES[case][2]["family"])
+  encoder = family.build(CASES[case][2]["variant"], **SIZES)
   names = ("input_ids", "segment_ids", "sequence_ids", "position_ids")
   hidden = fast_jit(
     lambda x: encoder.apply(
       {"params": params["encoder"]}, *(x.get(key) for key in names)
     )[0]
   )
-  gradient = fast_jit(jax.grad(lambda d, x: total(kind, params, x, d)))
+  gradient = fast_jit(jax.grad(lambda d, x: total_loss(case, params, x, d)))
   for values in (
     [np.asarray(hidden(x)) for x in (batch, changed_batch)],
-    [np.asarray(gradient(zeros(x), x)) for x in (batch, changed_batch)],
+    [np.asarray(gradient(zero_shift(x), x)) for x in (batch, changed_batch)],
   ):
     is_other = ~is_inside & (batch["sequence_ids"] > 0)
     np.testing.assert_array_equal(values[0][is_other], values[1][is_other])
@@ -191,10 +195,10 @@ def test_other_tokens_in_a_sequence_are_not_seen_by_the_others(kind, place):
     assert abs(values[0][is_other]).max() > 1e-3
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_sequences_loss_reaches_no_other_embeddings(kind):
+@pytest.mark.parametrize("case", CASES)
+def test_a_sequences_loss_reaches_no_other_embeddings(case):
   """If only sequence 2 has weights, no gradient reaches the other ones."""
-  _, params, batch, _ = make_batches(kind)
+  _, params, batch, _ = make_batches(case)
   in_sequence_2 = batch["sequence_ids"] == 2
   batch_with_one_loss = dict(batch)
   if "lm_weights" in batch:
@@ -206,7 +210,9 @@ def test_a_sequences_loss_reaches_no_other_embeddings(kind):
     batch_with_one_loss["mlm_weights"] = np.where(
       is_inside, batch["mlm_weights"], 0.0
     )
-  gradient = fast_jit(jax.grad(lambda d, x: total(kind, params, x, d)))
-  gradients = np.asarray(gradient(zeros(batch), batch_with_one_loss))
+  gradient = fast_jit(jax.grad(lambda d, x: total_loss(case, params, x, d)))
+  gradients = np.asarray(gradient(zero_shift(batch), batch_with_one_loss))
   assert not gradients[~in_sequence_2].any()
-  assert all(gradients[row][in_sequence_2[row]].any() for row in range(ROWS))
+  assert all(
+    gradients[row][in_sequence_2[row]].any() for row in range(NUM_ROWS)
+  )

@@ -25,7 +25,7 @@ TOLERANCE = 2e-5
 GRADIENT_TOLERANCE = 1e-4
 
 
-def check(differences):
+def assert_small_differences(differences):
   assert differences.pop("gradients") < GRADIENT_TOLERANCE
   assert all(difference < TOLERANCE for difference in differences.values()), (
     differences
@@ -33,22 +33,28 @@ def check(differences):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_small(name):
+def test_tiny_models_agree_with_transformers(name):
   """Rows have padding and pairs, or are as short as possible."""
   only = ("padded", "one token")
-  check(reference.largest_differences(reference.MODELS[name], only=only))
+  assert_small_differences(
+    reference.largest_differences(reference.MODELS[name], only=only)
+  )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_small_other_lengths(name):
+def test_tiny_models_agree_with_transformers_at_other_lengths(name):
   """Two batches have a single row, of 9 tokens or of the greatest length."""
   only = ("padded", "one row", "longest")
-  check(reference.largest_differences(reference.MODELS[name], only=only))
+  assert_small_differences(
+    reference.largest_differences(reference.MODELS[name], only=only)
+  )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_published_size(name):
+def test_models_of_published_size_agree_with_transformers(name):
   only = ("padded",)
-  check(reference.largest_differences(reference.MODELS[name], True, only))
+  assert_small_differences(
+    reference.largest_differences(reference.MODELS[name], True, only)
+  )

@@ -22,36 +22,40 @@ from bert_jax.models import layers, roberta
     (1, [[0, 100, 2, 1, 1]], [[2, 3, 4, 1, 1]]),
   ],
 )
-def test_positions_of_roberta(padding_id, ids, positions):
+def test_positions_of_roberta_begin_after_the_padding_id(
+  padding_id, ids, positions
+):
   """Positions count from the padding's id plus 1; padding has a row of its
   own."""
   position_ids = roberta.make_position_ids(jnp.array(ids), padding_id)
   assert position_ids.tolist() == positions and position_ids.dtype == jnp.int32
 
 
-@pytest.mark.parametrize("padding_id,longest", [(1, 512), (3, 510)])
-def test_longest_length_of_roberta(padding_id, longest):
+@pytest.mark.parametrize("padding_id,max_length", [(1, 512), (3, 510)])
+def test_the_longest_row_of_roberta_is_as_published(padding_id, max_length):
   """The table has 514 rows; one token too many is refused before any step."""
   module = build_encoder("roberta", max_positions=514, padding_id=padding_id)
-  assert module.max_length == longest
+  assert module.max_length == max_length
 
   def init(length):
     ids = jnp.full((1, length), 7)
     return jax.eval_shape(module.init, jax.random.key(0), ids)
 
-  init(longest)
-  position_ids = roberta.make_position_ids(np.full((1, longest), 7), padding_id)
+  init(max_length)
+  position_ids = roberta.make_position_ids(
+    np.full((1, max_length), 7), padding_id
+  )
   assert position_ids.max() == 513
   with pytest.raises(
     ValueError,
-    match=f"length {longest + 1} is over {longest}.*{padding_id + 1} in a"
+    match=f"length {max_length + 1} is over {max_length}.*{padding_id + 1} in a"
     " table of max_positions=514.*data.length",
   ):
-    init(longest + 1)
+    init(max_length + 1)
 
 
 # The number of segments of each published model.
-SEGMENTS = dict(bert=2, roberta=1, albert=2, electra=2, distilbert=0, gpt=0)
+NUM_SEGMENTS = dict(bert=2, roberta=1, albert=2, electra=2, distilbert=0, gpt=0)
 
 
 @pytest.mark.parametrize("name", FAMILY_NAMES)
@@ -78,7 +82,7 @@ def test_ids_out_of_range_are_not_a_number(name):
   run = jitted_encoder(name)
   assert np.isfinite(run(*inputs.values())[0]).all()
   bad_ids_by_key = {"input_ids": (-100, -1, 50), "position_ids": (-100, 40)}
-  segments = SEGMENTS.get(name, build_encoder(name).num_segments)
+  segments = NUM_SEGMENTS.get(name, build_encoder(name).num_segments)
   if segments:
     bad_ids_by_key["segment_ids"] = (-1, segments)
   for key, bad_ids in bad_ids_by_key.items():

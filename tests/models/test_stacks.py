@@ -23,31 +23,37 @@ IDS = token_ids(2, 9)
 DEPTH = 4
 
 
-def rngs(seed=0):
+def dropout_rngs(seed=0):
   return {"dropout": jax.random.key(seed)}
 
 
-def shared(groups, **overrides):
+def build_shared(groups, **overrides):
   return build_encoder("albert", num_layers=DEPTH, groups=groups, **overrides)
 
 
 @functools.cache
 def shared_parameters(groups):
-  return random_params(shared(groups), jnp.ones((1, 4), jnp.int32))
+  return random_params(build_shared(groups), jnp.ones((1, 4), jnp.int32))
 
 
-SLOW = [(name, 0) for name in FAMILY_NAMES if name != "albert"]
-SLOW += [("albert", groups) for groups in (1, 2, 4)]
+SLOW_CASES = [(name, 0) for name in FAMILY_NAMES if name != "albert"]
+SLOW_CASES += [("albert", groups) for groups in (1, 2, 4)]
 
 
 @pytest.mark.parametrize(
   "name,groups",
-  [("albert", 0), *(pytest.param(*c, marks=pytest.mark.slow) for c in SLOW)],
+  [
+    ("albert", 0),
+    *(pytest.param(*c, marks=pytest.mark.slow) for c in SLOW_CASES),
+  ],
 )
-def test_unrolled_and_made_again_equal_the_loop(name, groups):
+def test_unrolled_layers_with_remat_equal_the_loop(name, groups):
   """Outputs with dropout and gradients differ from the loop's by roundings."""
   if groups:
-    make, params = functools.partial(shared, groups), shared_parameters(groups)
+    make, params = (
+      functools.partial(build_shared, groups),
+      shared_parameters(groups),
+    )
   else:
     make, params = (
       functools.partial(build_encoder, name),
@@ -59,7 +65,7 @@ def test_unrolled_and_made_again_equal_the_loop(name, groups):
   def run(module):
     def loss(params):
       # With some seeds the roundings are 1.4e-6, just above the bound.
-      options = dict(train=True, rngs=rngs(1))
+      options = dict(train=True, rngs=dropout_rngs(1))
       hidden, _ = module.apply({"params": params}, IDS, **options)
       return (hidden * weights).sum(), hidden
 
@@ -78,14 +84,16 @@ def test_unrolled_and_made_again_equal_the_loop(name, groups):
     np.testing.assert_allclose(array, expected, rtol=0, atol=atol)
 
 
-def test_what_unrolled_layers_keep_is_not_stacked():
+def test_unrolled_layers_do_not_stack_what_they_save():
   """Unrolled layers must not copy the arrays that they save into one array."""
   stacked_arrays = {}
   for unroll in (1, DEPTH):
-    module = shared(1, unroll=unroll)
+    module = build_shared(1, unroll=unroll)
 
     def loss(params, module=module):
-      return module.apply({"params": params}, IDS, train=True, rngs=rngs())[0]
+      return module.apply(
+        {"params": params}, IDS, train=True, rngs=dropout_rngs()
+      )[0]
 
     grad = fast_jit(jax.grad(lambda params, loss=loss: loss(params).sum()))
     text = grad.lower(shared_parameters(1)).compile().as_text()
@@ -93,14 +101,14 @@ def test_what_unrolled_layers_keep_is_not_stacked():
   assert stacked_arrays[1] and not stacked_arrays[DEPTH]
 
 
-def states(module, params, train=False, seed=0):
+def hidden_states(module, params, train=False, seed=0):
   """Returns the hidden states of all layers."""
   run = fast_jit(functools.partial(module.apply, train=train, collect=True))
-  return run({"params": params}, IDS, rngs=rngs(seed))[1]["hidden"]
+  return run({"params": params}, IDS, rngs=dropout_rngs(seed))[1]["hidden"]
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
-def test_groups_are_layers_of_their_own_repeated(groups):
+def test_a_group_equals_repeated_copies_of_its_layer(groups):
   """ALBERT's stack equals a stack that has a copy of a layer for each use."""
   module = build_encoder("bert", num_layers=DEPTH)
   options = stack.build(module)
@@ -129,23 +137,23 @@ def test_groups_are_layers_of_their_own_repeated(groups):
   )
 
 
-def test_depth_of_a_shared_layer_is_free():
+def test_shared_layers_run_at_any_depth():
   """The same parameters run with more or fewer layers, as in a Universal
   Transformer.
   """
   params = shared_parameters(1)
-  deep_states = states(build_encoder("albert", num_layers=6), params)
-  usual_states = states(shared(1), params)
-  shallow_states = states(
+  deep_states = hidden_states(build_encoder("albert", num_layers=6), params)
+  usual_states = hidden_states(build_shared(1), params)
+  shallow_states = hidden_states(
     build_encoder("albert", num_layers=1, unroll=DEPTH), params
   )
   np.testing.assert_allclose(deep_states[:DEPTH], usual_states, atol=1e-6)
   np.testing.assert_allclose(shallow_states, usual_states[:1], atol=1e-6)
   with pytest.raises(ValueError, match="num_layers=3 is not a multiple of 2"):
-    states(build_encoder("albert", num_layers=3, groups=2), params)
+    hidden_states(build_encoder("albert", num_layers=3, groups=2), params)
 
 
-def kept(module, params, train=True):
+def kept_by_dropout(module, params, train=True):
   """Returns which elements the MLP's dropout kept in each layer, as bools.
 
   Kernels are 0, the MLP's bias is 1 and the first LayerNorm returns 0. So a
@@ -155,13 +163,18 @@ def kept(module, params, train=True):
   zero_params = jax.tree.map(jnp.zeros_like, params["layers"])
   zero_params["layer"]["mlp_out"]["bias"] += 1.0
   zero_params["layer"]["mlp_norm"]["scale"] += 1.0
-  return np.asarray(states(module, params | {"layers": zero_params}, train)) > 0
+  return (
+    np.asarray(hidden_states(module, params | {"layers": zero_params}, train))
+    > 0
+  )
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
-def test_each_application_of_a_layer_drops_others(groups):
+def test_each_use_of_a_layer_has_other_dropout(groups):
   """The MLP's dropout acts, and no two applications have the same bits."""
-  masks = kept(shared(groups, dropout=0.5), shared_parameters(groups))
+  masks = kept_by_dropout(
+    build_shared(groups, dropout=0.5), shared_parameters(groups)
+  )
   assert masks.shape[0] == DEPTH
   bound = 5 * 0.5 / np.sqrt(masks[0].size)
   for i, mask in enumerate(masks):
@@ -178,8 +191,12 @@ def test_a_branch_is_dropped_before_it_is_added():
   layer = layers.AddNorm(1e-12, 0.5, jnp.dtype("float32"))
   params = random_params(layer, x, y, bias, train=False)
   p = {"params": params}
-  key = layer.apply(p, method=lambda m: m.make_rng("dropout"), rngs=rngs(0))
-  output, output_copy = layer.apply(p, x, y, bias, train=True, rngs=rngs(0))
+  key = layer.apply(
+    p, method=lambda m: m.make_rng("dropout"), rngs=dropout_rngs(0)
+  )
+  output, output_copy = layer.apply(
+    p, x, y, bias, train=True, rngs=dropout_rngs(0)
+  )
   branch = np.asarray(layers.dropout(y + bias, 0.5, key))
   assert 0.3 < (branch == 0).mean() < 0.7
   total = x + branch
@@ -190,7 +207,7 @@ def test_a_branch_is_dropped_before_it_is_added():
   np.testing.assert_array_equal(output, output_copy)
 
 
-def test_albert_without_dropout_has_a_classifier_with():
+def test_albert_without_dropout_has_dropout_before_its_classifier():
   """In version 2 the encoder has no dropout, but the logits vary."""
   published = {name: albert.build(name) for name in albert.VARIANTS}
   rates = {n: (m.dropout, m.attention_dropout) for n, m in published.items()}
@@ -206,7 +223,7 @@ def test_albert_without_dropout_has_a_classifier_with():
   module = build_encoder("albert", dropout=0.0, attention_dropout=0.0)
   np.testing.assert_array_equal(
     *(
-      states(module, random_encoder_params("albert"), True, seed)
+      hidden_states(module, random_encoder_params("albert"), True, seed)
       for seed in (0, 1)
     )
   )
@@ -214,6 +231,7 @@ def test_albert_without_dropout_has_a_classifier_with():
   params = random_params(model, {"input_ids": IDS})
   run = fast_jit(functools.partial(model.apply, train=True))
   logits, other_logits = (
-    run({"params": params}, {"input_ids": IDS}, rngs=rngs(s)) for s in (0, 1)
+    run({"params": params}, {"input_ids": IDS}, rngs=dropout_rngs(s))
+    for s in (0, 1)
   )
   assert (np.asarray(logits) != np.asarray(other_logits)).all()

@@ -23,7 +23,7 @@ from bert_jax.models import electra, heads, task_heads
 assert_close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-5)
 
 
-def batch_of(lengths, length=8):
+def make_batch(lengths, length=8):
   """Returns padded rows of these lengths."""
   ids = token_ids(len(lengths), length)
   is_real = np.arange(length) < np.array(lengths)[:, None]
@@ -33,11 +33,11 @@ def batch_of(lengths, length=8):
   }
 
 
-def make(name, kind, *args):
+def make_model(name, kind, *args):
   """Returns a task's parameters, and a function batch -> logits, hidden
   states."""
   model = kind(build_encoder(name), *args)
-  params = random_params(model, batch_of([4]))
+  params = random_params(model, make_batch([4]))
 
   @fast_jit
   def run(params, batch):
@@ -51,11 +51,11 @@ def make(name, kind, *args):
   return params, functools.partial(run, params)
 
 
-def pooling(name):
+def family_pooling(name):
   return models.family(name).POOLING
 
 
-def test_pooling_of_each_family():
+def test_the_pooling_of_each_family_is_as_published():
   assert {n: f.POOLING for n, f in models.FAMILIES.items()} == {
     "bert": heads.Pooling("tanh"),
     "roberta": heads.Pooling("tanh", input_dropout=True, dropout=0.0),
@@ -69,7 +69,7 @@ def test_pooling_of_each_family():
   assert heads.Pooling("gelu", input_dropout=True) == electra.DENSE_POOLING
 
 
-def test_objective_and_pooler_of_each_family():
+def test_the_objective_and_pooler_of_each_family_are_as_published():
   families = models.FAMILIES | models.WORD_FAMILIES
   assert {n: f.OBJECTIVE for n, f in families.items()} == {
     **dict.fromkeys(("bert", "roberta", "albert"), "mlm"),
@@ -80,18 +80,18 @@ def test_objective_and_pooler_of_each_family():
   assert pooled == {"bert", "albert", "tinybert"}
 
 
-BY_HAND = {
+NUMPY_ACTIVATIONS = {
   "tanh": np.tanh,
   "relu": lambda x: np.maximum(x, 0),
   "gelu": lambda x: x * np.vectorize(math.erf)(x / math.sqrt(2)) / 2 + x / 2,
 }
 
 
-def by_hand(params, vectors, activation=None):
+def head_in_numpy(params, vectors, activation=None):
   """Computes a head in numpy from the encoder's vectors."""
   layers = [("classifier", lambda x: x)]
   if activation:
-    layers.insert(0, ("pooler", BY_HAND[activation]))
+    layers.insert(0, ("pooler", NUMPY_ACTIVATIONS[activation]))
   for name, function in layers:
     dense = jax.tree.map(np.asarray, params[name]["dense"])
     vectors = function(np.asarray(vectors) @ dense["kernel"] + dense["bias"])
@@ -101,27 +101,31 @@ def by_hand(params, vectors, activation=None):
 @pytest.mark.parametrize(
   "name,pooling",
   [
-    *((n, pooling(n)) for n in FAMILY_NAMES),
+    *((n, family_pooling(n)) for n in FAMILY_NAMES),
     ("electra", electra.DENSE_POOLING),
   ],
 )
-def test_classifier_reads_the_published_vector(name, pooling):
+def test_classifier_reads_the_published_vector(name, family_pooling):
   """Only one vector is read: that of the first token.
 
   GPT's classifier reads the vector of the last token before the padding.
   """
   lengths = [3, 8, 1]
-  params, run = make(name, task_heads.SequenceClassifier, pooling, 3)
-  logits, hidden = run(batch_of(lengths))
+  params, run = make_model(
+    name, task_heads.SequenceClassifier, family_pooling, 3
+  )
+  logits, hidden = run(make_batch(lengths))
   position = np.array(lengths) - 1 if name == "gpt" else 0
   vector = np.asarray(hidden)[np.arange(3), position]
   assert logits.shape == (3, 3) and logits.dtype == jnp.float32
-  assert_close(logits, by_hand(params, vector, pooling.activation))
+  assert_close(logits, head_in_numpy(params, vector, family_pooling.activation))
 
 
 def test_without_sequence_ids_the_last_position_is_read():
-  _, run = make("gpt", task_heads.SequenceClassifier, pooling("gpt"), 2)
-  batch = batch_of([8, 8])
+  _, run = make_model(
+    "gpt", task_heads.SequenceClassifier, family_pooling("gpt"), 2
+  )
+  batch = make_batch([8, 8])
   assert_close(run({"input_ids": batch["input_ids"]})[0], run(batch)[0])
 
 
@@ -132,20 +136,22 @@ def test_without_sequence_ids_the_last_position_is_read():
     ("bert", task_heads.SpanClassifier, ()),
   ],
 )
-def test_tokens_and_spans(name, kind, args):
+def test_logits_of_tokens_and_spans_are_linear(name, kind, args):
   """The logits of each position are a linear map of its vector."""
-  params, run = make(name, kind, *args)
-  logits, hidden = run(batch_of([3, 8]))
+  params, run = make_model(name, kind, *args)
+  logits, hidden = run(make_batch([3, 8]))
   assert logits.shape == (2, 8, *(args or (2,)))
   assert logits.dtype == jnp.float32
-  assert_close(logits, by_hand(params, hidden))
+  assert_close(logits, head_in_numpy(params, hidden))
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "gpt"])
-def test_choices_and_one_row(name):
+def test_each_choice_has_its_own_logit(name):
   """Two examples of four choices give logits [2, 4]; one row gives [1, 1]."""
-  _, run = make(name, task_heads.SequenceClassifier, pooling(name), 1)
-  flat = batch_of([3, 8, 5, 1, 7, 2, 8, 4])
+  _, run = make_model(
+    name, task_heads.SequenceClassifier, family_pooling(name), 1
+  )
+  flat = make_batch([3, 8, 5, 1, 7, 2, 8, 4])
   choices = {key: x.reshape(2, 4, 8) for key, x in flat.items()}
   logits = np.asarray(run(choices)[0])
   assert logits.shape == (2, 4) and len(np.unique(logits.round(4))) == 8
@@ -165,7 +171,7 @@ def test_choices_and_one_row(name):
 
 def test_choices_need_one_label():
   model = task_heads.SequenceClassifier(
-    build_encoder("bert"), pooling("bert"), 4
+    build_encoder("bert"), family_pooling("bert"), 4
   )
   batch = {"input_ids": np.ones((2, 4, 8), np.int32)}
   with pytest.raises(ValueError, match="num_labels must be 1, not 4"):
@@ -174,7 +180,7 @@ def test_choices_need_one_label():
 
 def test_dropout_of_heads_acts_in_training_only():
   """The encoders have no dropout here, so only the head's dropout acts."""
-  batch = batch_of([3, 8])
+  batch = make_batch([3, 8])
   encoder_without_dropout = build_encoder(
     "bert", num_layers=1, dropout=0.0, attention_dropout=0.0
   )
@@ -212,7 +218,7 @@ def test_dropout_of_heads_acts_in_training_only():
     assert (logits != other_logits).any() == expected, model
 
 
-def test_dropout_before_the_dense_layer_is_one_of_its_own():
+def test_the_head_of_roberta_has_dropout_before_its_dense_layer():
   """RoBERTa's head also has dropout on the input of its dense layer."""
   hidden = np.ones((1, 2, 64), np.float32)
   positions = np.zeros((1, 1), np.int32)
@@ -229,16 +235,16 @@ def test_dropout_before_the_dense_layer_is_one_of_its_own():
 
 
 @functools.cache
-def towers():
+def make_towers():
   module = electra.ForPreTraining(build_encoder("electra"))
-  batch = batch_of([6, 8])
+  batch = make_batch([6, 8])
   batch["mlm_positions"] = np.array([[1, 2], [0, 7]], np.int32)
   params = random_params(module, batch)
   return module, params, batch, fast_jit(module.apply)
 
 
 def test_both_towers_read_the_same_tables():
-  _, params, batch, run = towers()
+  _, params, batch, run = make_towers()
   old_outputs = run({"params": params}, batch)
   assert {k: x.shape for k, x in old_outputs.items()} == {
     "mlm_logits": (2, 2, 50),
@@ -256,12 +262,12 @@ def test_both_towers_read_the_same_tables():
       ).any(), table
 
 
-def test_discriminators_loss_leaves_the_generator_alone():
+def test_the_loss_of_the_discriminator_gives_the_generator_no_gradient():
   """The discriminator's loss gives the generator's weights no gradient.
 
   The tables get a gradient from the losses of both towers.
   """
-  module, params, batch, _ = towers()
+  module, params, batch, _ = make_towers()
 
   def gradient(method):
     def loss(params):
@@ -284,7 +290,7 @@ def test_discriminators_loss_leaves_the_generator_alone():
 
 def test_discriminator_is_the_encoder_to_fine_tune():
   """An encoder of ELECTRA has the tables and the discriminator as its tower."""
-  module, params, batch, _ = towers()
+  module, params, batch, _ = make_towers()
   assert set(random_encoder_params("electra")) == {"embeddings", "tower"}
   encoder_params = {
     "embeddings": params["embeddings"],
