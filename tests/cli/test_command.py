@@ -21,7 +21,7 @@ from bert_jax.messages import DamagedFile, OutOfMemory
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def run(*arguments):
+def run_module(*arguments):
   return subprocess.run(
     [sys.executable, "-m", *arguments],
     capture_output=True,
@@ -90,10 +90,10 @@ def test_a_flag_is_spelt_with_hyphens_and_means_one_thing():
     (["export", "--model=m", "--output=o", "more"], "argument 'more'"),
   ],
 )
-def test_a_wrong_command_line_is_one_sentence(arguments, sentence):
-  with pytest.raises(SystemExit) as ended:
+def test_a_wrong_command_line_gets_one_sentence(arguments, sentence):
+  with pytest.raises(SystemExit) as exit_info:
     execute(arguments)
-  message = ended.value.code
+  message = exit_info.value.code
   assert message.startswith("error: ") and sentence in message
   assert "\n" not in message
 
@@ -106,7 +106,7 @@ def test_config_prints_every_value(capsys):
   assert "objective.name = 'mlm'" in lines and len(lines) > 40
 
 
-def test_an_error_of_the_program_keeps_its_trace(monkeypatch):
+def test_a_fault_of_the_program_keeps_its_traceback(monkeypatch):
   """Only errors of a user's input become a sentence."""
 
   def fail(*arguments):
@@ -117,7 +117,7 @@ def test_an_error_of_the_program_keeps_its_trace(monkeypatch):
     execute(["split-text", "--input=a", "--output=b"])
 
 
-def test_a_reader_that_stops_early_gets_no_trace():
+def test_a_closed_pipe_prints_no_traceback():
   reader, writer = os.pipe()
   os.close(reader)
   process = subprocess.run(
@@ -132,8 +132,8 @@ def test_a_reader_that_stops_early_gets_no_trace():
   assert process.stderr == "error: standard output: Broken pipe.\n"
 
 
-def test_modules_are_no_commands():
-  process = run("bert_jax.training.train", "--config", "x")
+def test_running_another_module_is_an_error():
+  process = run_module("bert_jax.training.train", "--config", "x")
   assert process.returncode == 1 and not process.stdout
   assert process.stderr.startswith(
     "error: bert_jax.training.train is not a comm"
@@ -184,9 +184,9 @@ def test_an_error_becomes_a_sentence_by_its_class(
   monkeypatch.setattr(split_text, "split_text", fail)
   monkeypatch.setattr(prepare, "prepare", fail)
   flags = ["--vocab=v"] if verb == "prepare" else []
-  with pytest.raises(SystemExit) as ended:
+  with pytest.raises(SystemExit) as exit_info:
     execute([verb, "--input=i", "--output=o", *flags])
-  assert ended.value.code == f"error: {sentence}"
+  assert exit_info.value.code == f"error: {sentence}"
 
 
 @pytest.mark.parametrize(
@@ -196,19 +196,19 @@ def test_an_error_becomes_a_sentence_by_its_class(
     ("prepare", "stopped; the same command continues where it stopped."),
   ],
 )
-def test_a_stopped_command_says_what_is_left(monkeypatch, verb, sentence):
+def test_a_stopped_command_says_how_to_continue(monkeypatch, verb, sentence):
   def fail(*arguments, **options):
     raise KeyboardInterrupt
 
   monkeypatch.setattr(split_text, "split_text", fail)
   monkeypatch.setattr(prepare, "prepare", fail)
   flags = ["--vocab=v"] if verb == "prepare" else []
-  with pytest.raises(CommandStopped) as ended:
+  with pytest.raises(CommandStopped) as exit_info:
     execute([verb, "--input=i", "--output=o", *flags])
-  assert ended.value.code == sentence
+  assert exit_info.value.code == sentence
 
 
-def run_in_a_thread(error):
+def print_error_of_thread(error):
   """Returns what is printed if a thread raises an error."""
   code = (
     "import sys, threading\n"
@@ -226,13 +226,13 @@ def run_in_a_thread(error):
 
 
 def test_no_exception_of_a_thread_is_hidden():
-  line = run_in_a_thread("OSError(28, 'Full', 'f')")
+  line = print_error_of_thread("OSError(28, 'Full', 'f')")
   assert line == "note: thread saver: [Errno 28] Full: 'f'\n"
-  trace = run_in_a_thread("KeyError('a fault')")
+  trace = print_error_of_thread("KeyError('a fault')")
   assert "Traceback" in trace and "KeyError: 'a fault'" in trace
 
 
-def test_late_callbacks_are_one_line_and_any_other_fault_a_trace(capsys):
+def test_late_callbacks_print_one_line_and_other_faults_a_traceback(capsys):
   messages.note_once.cache_clear()
   loop = asyncio.new_event_loop()
   loop.close()
@@ -253,7 +253,7 @@ def test_late_callbacks_are_one_line_and_any_other_fault_a_trace(capsys):
 
 
 @pytest.mark.parametrize("module", ["orbax.checkpoint.reads", "another"])
-def test_abandoned_reads_of_a_checkpoint_are_one_line(module, capsys):
+def test_later_failed_reads_of_a_checkpoint_print_one_line(module, capsys):
   messages.note_once.cache_clear()
   namespace = {"__name__": module}
   exec("async def read():\n  raise Exception('60 lines')", namespace)
@@ -273,5 +273,5 @@ def test_abandoned_reads_of_a_checkpoint_are_one_line(module, capsys):
 def test_the_installed_script_is_the_same_command():
   project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
   assert project["scripts"] == {"bert_jax": "bert_jax.cli.main:main"}
-  process = run("bert_jax", "--help")
+  process = run_module("bert_jax", "--help")
   assert process.returncode == 0 and process.stdout == overview() + "\n"

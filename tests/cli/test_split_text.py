@@ -12,7 +12,9 @@ def run_command(monkeypatch, *arguments):
   execute(["split-text", *map(str, arguments)])
 
 
-def test_reads_back_as_the_same_documents(tmp_path, monkeypatch, capsys):
+def test_the_output_reads_back_as_the_same_documents(
+  tmp_path, monkeypatch, capsys
+):
   texts = ["One here. Two  here.\n\nThree\there.", "Four."]
   path = tmp_path / "in.jsonl"
   path.write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
@@ -36,7 +38,7 @@ def test_words_that_no_tokenizer_keeps_are_left_out(tmp_path):
 @pytest.mark.parametrize(
   "content", [b"\n \n", b"a\xff", b"\x00\x01\n\x02 \x03\n"]
 )
-def test_bad_text_leaves_nothing_behind(tmp_path, monkeypatch, content):
+def test_bad_text_leaves_no_output(tmp_path, monkeypatch, content):
   (tmp_path / "in.txt").write_bytes(content)
   out = tmp_path / "out.txt"
   with pytest.raises(SystemExit, match="error: .*in.txt"):
@@ -44,7 +46,7 @@ def test_bad_text_leaves_nothing_behind(tmp_path, monkeypatch, content):
   assert [p.name for p in tmp_path.iterdir()] == ["in.txt"]
 
 
-def test_a_language_that_is_none(tmp_path):
+def test_an_unknown_language_is_refused(tmp_path):
   (tmp_path / "in.txt").write_text("Some words.\n")
   arguments = [str(tmp_path / "in.txt")], str(tmp_path / "out")
   for code in ("xx", "EN", "english", ""):
@@ -58,7 +60,7 @@ def test_a_language_that_is_none(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "arguments, words",
+  "arguments, message",
   [
     (["--input", "a"], "required: --output; bert_jax split-text"),
     (["--input", "a", "--output", "b", "--format", "docx"], "'docx'"),
@@ -68,8 +70,8 @@ def test_a_language_that_is_none(tmp_path):
     ),
   ],
 )
-def test_a_bad_flag_gets_one_sentence(monkeypatch, arguments, words):
+def test_a_bad_flag_gets_one_sentence(monkeypatch, arguments, message):
   with pytest.raises(SystemExit) as e:
     run_command(monkeypatch, *arguments)
-  assert e.value.code.startswith("error: ") and words in e.value.code
+  assert e.value.code.startswith("error: ") and message in e.value.code
   assert "\n" not in e.value.code

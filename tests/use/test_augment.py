@@ -38,8 +38,8 @@ of two 0.1 0.1 0
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-  """Makes a folder with models, vectors and a training file."""
+def input_folder(tmp_path_factory):
+  """Returns a folder with models, word vectors and a training file."""
   path = tmp_path_factory.mktemp("augment")
   tiny_tasks.write_model(path / "model")
   tiny_tasks.write_fine_tuned(path / "tuned", "classification")
@@ -52,19 +52,19 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def predictor(folder):
-  path = str(folder / "model")
+def predictor(input_folder):
+  path = str(input_folder / "model")
   return predict.open_predictor(path, 4, top_k=OPTIONS.num_candidates)
 
 
 @pytest.fixture(scope="module")
-def find_likeliest(folder):
+def find_likeliest_words(input_folder):
   """Returns a function that runs the Flax module to find the likeliest words.
 
   Its arguments are the ids of a text, the index of the masked token, and the
   number of candidates.
   """
-  model = open_model(str(folder / "model"))
+  model = open_model(str(input_folder / "model"))
   apply = fast_jit(model.module.apply)
   length = model.module.encoder.max_length
 
@@ -90,8 +90,8 @@ def find_likeliest(folder):
   return find
 
 
-def expected_variants(text, line, find, neighbours):
-  """Returns a text and its variants, which a second program makes."""
+def expected_variants(text, line_number, find_likeliest_words, near_words):
+  """Returns a text and its variants, computed in a second way."""
   pieces = tiny_tasks.PIECES
   words = re.findall(r"[a-z0-9]+|\?", text.lower())
   pieces_by_word = [
@@ -104,9 +104,11 @@ def expected_variants(text, line, find, neighbours):
   for i, word in enumerate(words):
     if not word.isalpha() or word in ("it", "of"):
       continue
-    candidates = neighbours.get(word, [])
+    candidates = near_words.get(word, [])
     if len(pieces_by_word[i]) == 1:
-      candidates = find(ids, first_pieces[i], OPTIONS.num_candidates)
+      candidates = find_likeliest_words(
+        ids, first_pieces[i], OPTIONS.num_candidates
+      )
     candidates_by_word[i] = candidates or [word]
   labels = ["augment", OPTIONS.seed, 0]
   replace_key = hashing.make_key(*labels, "which")
@@ -116,9 +118,9 @@ def expected_variants(text, line, find, neighbours):
     new_words = list(words)
     for i, candidates in candidates_by_word.items():
       draw = sample * len(words) + i
-      if hashing.uniform(replace_key, line, draw) < OPTIONS.threshold:
+      if hashing.uniform(replace_key, line_number, draw) < OPTIONS.threshold:
         count = len(candidates)
-        choice = int(hashing.randint(choice_key, line, draw, count))
+        choice = int(hashing.randint(choice_key, line_number, draw, count))
         new_words[i] = candidates[choice]
     if " ".join(new_words) not in sentences:
       sentences.append(" ".join(new_words))
@@ -126,21 +128,23 @@ def expected_variants(text, line, find, neighbours):
 
 
 @pytest.mark.parametrize("with_vectors", [False, True])
-def test_variants_are_those_of_the_rules(
-  folder, predictor, find_likeliest, with_vectors
+def test_variants_follow_the_published_rules(
+  input_folder, predictor, find_likeliest_words, with_vectors
 ):
-  vectors, neighbours = None, {}
+  vectors, near_words = None, {}
   if with_vectors:
-    vectors = word_vectors.read(str(folder / "vectors.txt"))
-    neighbours = {"cats": ["dogs", "of two", "Cats", "birds"]}
-  rows = (folder / "train.tsv").read_text().splitlines()[1:]
+    vectors = word_vectors.read(str(input_folder / "vectors.txt"))
+    near_words = {"cats": ["dogs", "of two", "Cats", "birds"]}
+  rows = (input_folder / "train.tsv").read_text().splitlines()[1:]
   rows = [row.split("\t") for row in rows]
   examples = [augmentation.Example((text,), label) for text, label in rows]
   variants = [*augmentation.add_variants(predictor, vectors, OPTIONS, examples)]
   expected = [
     ((sentence,), label)
-    for line, (text, label) in enumerate(rows)
-    for sentence in expected_variants(text, line, find_likeliest, neighbours)
+    for line_number, (text, label) in enumerate(rows)
+    for sentence in expected_variants(
+      text, line_number, find_likeliest_words, near_words
+    )
   ]
   assert variants == expected and len(variants) > 40
   # The first and the last line have the same text, but different random draws.
@@ -159,7 +163,7 @@ def test_a_variant_of_a_pair_changes_one_text(predictor):
   assert {e.texts[1] for e in variants} > {pair}
 
 
-def test_words_that_never_change():
+def test_stop_words_and_other_characters_never_change():
   for word in ("it", "The", "don", "s", "3d", "café", "?", ""):
     assert not augmentation.is_replaceable(word), word
   for word in ("film", "What", "who", "USA"):
@@ -167,7 +171,7 @@ def test_words_that_never_change():
   assert len(augmentation.STOP_WORDS) == 145
 
 
-def test_a_text_longer_than_the_model(predictor):
+def test_only_words_within_the_row_may_change(predictor):
   """Only the words that fit into the row may change."""
   length = predictor.max_length
   words = ["cat"] * (length + 5)
@@ -184,24 +188,26 @@ def test_a_text_longer_than_the_model(predictor):
   assert rows.ids[positions[0]] == 4 and positions == [length - 1]
 
 
-def test_nearest_words(folder):
-  vectors = word_vectors.read(str(folder / "vectors.txt"))
+def test_words_are_nearest_by_cosine(input_folder):
+  vectors = word_vectors.read(str(input_folder / "vectors.txt"))
   # If a word has two lines, the first one is used.
   assert vectors.nearest("cats", 2) == ["dogs", "of two"]
   assert vectors.nearest("Cats", 3) == ["Cats", "Dogs", "Trees"]
   assert vectors.nearest("cow", 3) == []
   assert len(vectors.nearest("cats", 99)) == 5
-  first_vectors = word_vectors.read(str(folder / "vectors.txt"), max_lines=3)
+  first_vectors = word_vectors.read(
+    str(input_folder / "vectors.txt"), max_lines=3
+  )
   assert first_vectors.words == ["cats", "Cats", "dogs"]
 
 
-def command(folder, **flags):
+def parse_command(input_folder, **flags):
   flags = (
     dict(
-      model=folder / "model",
+      model=input_folder / "model",
       task="sst2",
-      input=folder / "train.tsv",
-      output=folder / "out.tsv",
+      input=input_folder / "train.tsv",
+      output=input_folder / "out.tsv",
       samples=5,
       candidates=4,
     )
@@ -212,31 +218,35 @@ def command(folder, **flags):
   )
 
 
-def test_the_output_is_read_as_the_task(folder, capsys):
-  augment.run(command(folder, vectors=folder / "vectors.txt"))
-  first_output = (folder / "out.tsv").read_bytes()
-  augment.run(command(folder, vectors=folder / "vectors.txt"))
-  assert (folder / "out.tsv").read_bytes() == first_output
-  augment.run(command(folder, vectors=folder / "vectors.txt", seed=1))
-  assert (folder / "out.tsv").read_bytes() != first_output
+def test_the_output_is_a_file_of_the_task(input_folder, capsys):
+  augment.run(parse_command(input_folder, vectors=input_folder / "vectors.txt"))
+  first_output = (input_folder / "out.tsv").read_bytes()
+  augment.run(parse_command(input_folder, vectors=input_folder / "vectors.txt"))
+  assert (input_folder / "out.tsv").read_bytes() == first_output
+  augment.run(
+    parse_command(input_folder, vectors=input_folder / "vectors.txt", seed=1)
+  )
+  assert (input_folder / "out.tsv").read_bytes() != first_output
   task = task_inputs.find_task("sst2")
   augmented = task_inputs.read(
-    task, [task_inputs.Input("train", str(folder / "out.tsv"))]
+    task, [task_inputs.Input("train", str(input_folder / "out.tsv"))]
   ).splits["train"]
   source = task_inputs.read(
-    task, [task_inputs.Input("train", str(folder / "train.tsv"))]
+    task, [task_inputs.Input("train", str(input_folder / "train.tsv"))]
   ).splits["train"]
   assert len(source) == 10 < len(augmented)
   texts = [(e["texts"], e["label"]) for e in augmented]
   for example in source:
     assert (example["texts"], example["label"]) in texts
-  assert not list(folder.glob("*.partial"))
+  assert not list(input_folder.glob("*.partial"))
   last_line = capsys.readouterr().out.splitlines()[-1]
-  assert last_line == f"{folder / 'out.tsv'}: {len(augmented)} examples of 10"
+  assert (
+    last_line == f"{input_folder / 'out.tsv'}: {len(augmented)} examples of 10"
+  )
 
 
 @pytest.mark.parametrize("task", glue.TEXT_COLUMNS)
-def test_the_output_of_every_task_is_read(tmp_path, task):
+def test_every_task_reads_its_output_columns(tmp_path, task):
   task_files, columns = augment_task.task_and_columns(task, None, None)
   label = (task_files.task.labels or ("2.5",))[-1]
   texts = [f"a {i} cat" for i in range(len(columns) - 1)]
@@ -248,19 +258,21 @@ def test_the_output_of_every_task_is_read(tmp_path, task):
   assert (example["texts"], str(example["label"])) == (texts, label)
 
 
-def test_a_custom_task(folder):
+def test_a_custom_task_keeps_its_columns(input_folder):
   rows = '"a, red cat","b\tdog",1.5\n"cat","bird",2\n'
-  (folder / "own.csv").write_text("x,y,z\n" + rows)
-  source = folder / "own.csv"
+  (input_folder / "own.csv").write_text("x,y,z\n" + rows)
+  source = input_folder / "own.csv"
   options = dict(columns="text=x,pair=y,label=z", kind="regression")
-  augment.run(command(folder, task="likeness", input=source, **options))
-  lines = (folder / "out.tsv").read_text().splitlines()
+  augment.run(
+    parse_command(input_folder, task="likeness", input=source, **options)
+  )
+  lines = (input_folder / "out.tsv").read_text().splitlines()
   assert lines[:2] == ["x\ty\tz", "a, red cat\tb dog\t1.5"]
   assert {line.split("\t")[2] for line in lines[1:]} == {"1.5", "2.0"}
 
 
 @pytest.mark.parametrize(
-  "flags, words",
+  "flags, message",
   [
     (dict(task="sst3"), "sst3 names no task; did you mean sst2"),
     (dict(task="squad"), "squad cannot be augmented; choose one of cola, sst2"),
@@ -282,21 +294,25 @@ def test_a_custom_task(folder):
     (dict(model="tuned"), "is a model for classification; augmentation needs"),
   ],
 )
-def test_bad_input_is_one_sentence(folder, flags, words):
-  (folder / "bad.tsv").write_text("sentence\tlabel\na cat\t1\na dog\t7\n")
-  (folder / "tab.csv").write_text('x,y\na cat,"a\tb"\na dog,c\n')
-  (folder / "bad.txt").write_text("a 1 2 3\nb 1 2\n")
-  (folder / "header.txt").write_text("4000 300\na 1 2 3\n")
+def test_bad_input_gets_one_sentence(input_folder, flags, message):
+  (input_folder / "bad.tsv").write_text("sentence\tlabel\na cat\t1\na dog\t7\n")
+  (input_folder / "tab.csv").write_text('x,y\na cat,"a\tb"\na dog,c\n')
+  (input_folder / "bad.txt").write_text("a 1 2 3\nb 1 2\n")
+  (input_folder / "header.txt").write_text("4000 300\na 1 2 3\n")
   files = ("input", "model", "vectors")
-  flags = {k: folder / v if k in files else v for k, v in flags.items()}
-  with pytest.raises(ValueError, match=words) as raised:
-    augment.run(command(folder, **({"output": folder / "none.tsv"} | flags)))
+  flags = {k: input_folder / v if k in files else v for k, v in flags.items()}
+  with pytest.raises(ValueError, match=message) as raised:
+    augment.run(
+      parse_command(
+        input_folder, **({"output": input_folder / "none.tsv"} | flags)
+      )
+    )
   assert "\n" not in str(raised.value)
-  assert not list(folder.glob("none.tsv*"))
+  assert not list(input_folder.glob("none.tsv*"))
 
 
-def test_the_command_answers_without_a_traceback(folder):
-  source = folder / "train.tsv"
+def test_an_error_of_the_command_has_no_traceback(input_folder):
+  source = input_folder / "train.tsv"
   process = subprocess.run(
     [
       *(sys.executable, "-m", "bert_jax", "augment", "--model=x"),

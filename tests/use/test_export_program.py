@@ -1,4 +1,4 @@
-"""An exported file predicts as the live model; a damaged file is refused."""
+"""Tests that exported files predict as the model does, and refuse damage."""
 
 import json
 import os
@@ -60,8 +60,8 @@ pytestmark = pytest.mark.usefixtures("fast_compilation")
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-  """Writes a converted folder for each kind; returns {kind: folder}."""
+def model_folders(tmp_path_factory):
+  """Returns {kind of task: the folder of a tiny converted model}."""
   path = tmp_path_factory.mktemp("models")
   folder_by_kind = {}
   for kind, (task, head) in TASKS.items():
@@ -82,15 +82,15 @@ def write_lines(path, lines):
 
 
 def split_floats(tree):
-  """Returns the floats of a prediction, and the prediction without floats."""
+  """Returns the floats of a prediction, and the prediction without them."""
   if isinstance(tree, float):
     return [tree], None
   if isinstance(tree, (dict, list, tuple)):
     keys = list(tree) if isinstance(tree, dict) else range(len(tree))
     branches = [split_floats(tree[key]) for key in keys]
     floats = [n for branch_floats, _ in branches for n in branch_floats]
-    rests = [branch for _, branch in branches]
-    return floats, list(zip(keys, rests, strict=True))
+    branches_without_floats = [branch for _, branch in branches]
+    return floats, list(zip(keys, branches_without_floats, strict=True))
   return [], tree
 
 
@@ -107,21 +107,28 @@ def assert_close(predictions, expected):
 
 
 @pytest.mark.parametrize("kind", TASKS)
-def test_the_file_predicts_what_the_live_model_does(kind, folders, tmp_path):
+def test_the_file_predicts_what_the_live_model_does(
+  kind, model_folders, tmp_path
+):
   path = str(tmp_path / "model.bin")
   # Each length compiles two programs, so most kinds have only the length 32.
   # These kinds pad rows of 16 tokens to 32.
   lengths = (16, 32) if kind == "classification" else (32,)
-  export.save(path, loading.open_model(folders[kind]), lengths, ("cpu",))
-  loaded = export.load(path, batch_size=2)
-  live = predicting.open_predictor(folders[kind], batch_size=2, max_length=32)
-  assert loaded.task == live.task and loaded.kind == live.kind == kind
-  predictions = predict(loaded, kind, LINES[kind])
-  assert_close(predictions, predict(live, kind, LINES[kind]))
-  assert_valid(kind, predictions)
+  export.save(path, loading.open_model(model_folders[kind]), lengths, ("cpu",))
+  exported_predictor = export.load(path, batch_size=2)
+  live_predictor = predicting.open_predictor(
+    model_folders[kind], batch_size=2, max_length=32
+  )
+  assert (
+    exported_predictor.task == live_predictor.task
+    and exported_predictor.kind == live_predictor.kind == kind
+  )
+  predictions = predict(exported_predictor, kind, LINES[kind])
+  assert_close(predictions, predict(live_predictor, kind, LINES[kind]))
+  assert_valid_predictions(kind, predictions)
   source = write_lines(tmp_path / "in.jsonl", LINES[kind])
   output = tmp_path / "out.jsonl"
-  count = serve.answer_file(lambda: loaded, source, str(output))
+  count = serve.answer_file(lambda: exported_predictor, source, str(output))
   assert count == len(predictions)
   lines = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
   for line in lines:
@@ -129,7 +136,7 @@ def test_the_file_predicts_what_the_live_model_does(kind, folders, tmp_path):
   assert_close(lines, predictions)
 
 
-def assert_valid(kind, predictions):
+def assert_valid_predictions(kind, predictions):
   """Asserts that each line has a prediction with valid values."""
   for line, prediction in zip(LINES[kind], predictions, strict=True):
     if kind == "classification":
@@ -152,9 +159,11 @@ def assert_valid(kind, predictions):
       assert np.isfinite(prediction["score"])
 
 
-def test_commands_need_nothing_but_the_file(folders, tmp_path, monkeypatch):
+def test_commands_need_nothing_but_the_file(
+  model_folders, tmp_path, monkeypatch
+):
   path = str(tmp_path / "model.bin")
-  arguments = ["--model", folders["classification"], "--output", path]
+  arguments = ["--model", model_folders["classification"], "--output", path]
   execute(["export", *arguments, "--lengths", "32,512"])
   with zipfile.ZipFile(path) as f:
     assert json.loads(f.read("meta.json"))["lengths"] == [32, 34]
@@ -172,20 +181,22 @@ def test_commands_need_nothing_but_the_file(folders, tmp_path, monkeypatch):
   assert "4 predictions" in process.stdout
   rows = [json.loads(line) for line in output.read_text().splitlines()]
   assert [row.pop("id") for row in rows] == ["x", 2, 3, 4]
-  live = predicting.open_predictor(folders["classification"])
-  assert_close(rows, predict(live, "classification", LINES["classification"]))
+  live_predictor = predicting.open_predictor(model_folders["classification"])
+  assert_close(
+    rows, predict(live_predictor, "classification", LINES["classification"])
+  )
 
 
 @pytest.fixture(scope="module")
-def exported_path(folders, tmp_path_factory):
+def exported_path(model_folders, tmp_path_factory):
   path = str(tmp_path_factory.mktemp("file") / "model.bin")
-  model = loading.open_model(folders["tagging"])
+  model = loading.open_model(model_folders["tagging"])
   export.save(path, model, (16,), ("cpu", "tpu"))
   return path
 
 
 @pytest.mark.parametrize("begin", [0, -1500])
-def test_a_flipped_bit_of_a_file_is_a_sentence(exported_path, tmp_path, begin):
+def test_a_flipped_bit_gets_a_sentence(exported_path, tmp_path, begin):
   """Flips bits at the beginning or in the table of contents at the end."""
   content, rng = pathlib.Path(exported_path).read_bytes(), random.Random(0)
   path = tmp_path / "a.bin"
@@ -209,19 +220,19 @@ def test_a_flipped_bit_of_a_file_is_a_sentence(exported_path, tmp_path, begin):
 
 
 # Offset in an entry of the table of contents -> (bits to set, message).
-ENTRY = {
+DAMAGED_ENTRIES = {
   6: (255, "zip file version"),
   8: (1, "encrypted"),
   10: (255, "compression method"),
 }
 
 
-@pytest.mark.parametrize("offset", ENTRY)
+@pytest.mark.parametrize("offset", DAMAGED_ENTRIES)
 def test_a_wrong_table_of_contents_is_refused(exported_path, tmp_path, offset):
   content = bytearray(pathlib.Path(exported_path).read_bytes())
   with zipfile.ZipFile(exported_path) as f:
     start = f.start_dir
-  bits, pattern = ENTRY[offset]
+  bits, pattern = DAMAGED_ENTRIES[offset]
   content[start + offset] |= bits
   path = tmp_path / "a.bin"
   path.write_bytes(content)
@@ -233,7 +244,7 @@ def test_a_wrong_table_of_contents_is_refused(exported_path, tmp_path, offset):
   )
 
 
-def test_a_renamed_parameter_is_missed(exported_path, tmp_path):
+def test_a_renamed_parameter_is_reported_as_missing(exported_path, tmp_path):
   content = pathlib.Path(exported_path).read_bytes()
   with zipfile.ZipFile(exported_path) as f:
     names = [name for name in f.namelist() if name.startswith("params/")]
@@ -318,21 +329,23 @@ def assert_command_error(expected, verb, *arguments):
   assert "\n" not in str(e.value)
 
 
-def test_what_cannot_be_exported_is_refused(folders, tmp_path, monkeypatch):
+def test_what_cannot_be_exported_is_refused(
+  model_folders, tmp_path, monkeypatch
+):
   encoder_path = tiny_models.write_model(tmp_path / "bare", "bert")
   output = str(tmp_path / "out")
   for expected, *arguments in (
     ("is a model for encoder", "--model", encoder_path),
-    ("--lengths x", "--model", folders["span"], "--lengths", "x"),
+    ("--lengths x", "--model", model_folders["span"], "--lengths", "x"),
     (
       "the length of rows is 0; it must be 1 or more",
       "--model",
-      folders["span"],
+      model_folders["span"],
       "--lengths",
       "0,32",
     ),
-    ("no space for text", "--model", folders["span"], "--lengths", "4"),
-    ("--platforms gpu", "--model", folders["span"], "--platforms", "gpu"),
+    ("no space for text", "--model", model_folders["span"], "--lengths", "4"),
+    ("--platforms gpu", "--model", model_folders["span"], "--platforms", "gpu"),
   ):
     arguments += ["--output", output]
     assert_command_error(expected, "export", *arguments)

@@ -24,13 +24,13 @@ TOLERANCE = 1e-5
 pytestmark = pytest.mark.usefixtures("fast_compilation")
 
 
-def open_tiny(path, family, **options):
+def open_tiny_model(path, family, **options):
   return open_model(tiny_models.write_model(path / family, family, **options))
 
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
-  return open_tiny(tmp_path_factory.mktemp("bert"), "bert")
+  return open_tiny_model(tmp_path_factory.mktemp("bert"), "bert")
 
 
 def extract(model, texts, **options):
@@ -57,7 +57,7 @@ def expected_layers(model, token_ids):
 
 @pytest.mark.parametrize("family", ["roberta", "gpt", "elmo"])
 def test_layers_are_the_encoders_own(family, tmp_path):
-  model = open_tiny(tmp_path, family)
+  model = open_tiny_model(tmp_path, family)
   texts = [TEXT, "", "cat"]
   encoded = text_inputs.encode(
     model, [text_inputs.text_of_string(0, text) for text in texts]
@@ -91,7 +91,7 @@ def test_the_default_tower_of_electra_is_the_discriminator(tmp_path):
 
 
 def test_elmos_tokenizer_splits_texts_without_separate_words(tmp_path):
-  model = open_tiny(tmp_path, "elmo")
+  model = open_tiny_model(tmp_path, "elmo")
   vocabulary = word_vocabulary.build([*word_vocabulary.SPECIAL_WORDS, "a"])
   vars(model)["tokenizer"] = vocabulary.special_tokenizer
   texts = [
@@ -104,7 +104,7 @@ def test_elmos_tokenizer_splits_texts_without_separate_words(tmp_path):
   assert text.ids.shape == (6, 50) and words.ids.shape == (4, 50)
 
 
-def test_layers_are_combined(bert):
+def test_layers_are_combined_as_the_spec_says(bert):
   stack = Spec((0, -2, -1), "stack")
   stacked = extract(bert, [TEXT], **stack._asdict())[0].vectors
   assert stacked.shape == (9, 3, 16)
@@ -127,7 +127,7 @@ def test_layers_are_combined(bert):
   )
 
 
-def test_words_have_their_first_piece_or_the_mean(bert):
+def test_words_have_the_vector_of_the_first_piece_or_the_mean(bert):
   (text,) = extract(bert, [TEXT])
   # The tokens are [CLS] the cats sat . un ##aff ##able [SEP].
   pieces_by_word = [[1], [2], [3, 4], [5, 6, 7]]
@@ -159,8 +159,8 @@ def test_each_separate_word_has_one_vector(bert):
   assert not vectors[[1, 3]].any()
 
 
-def test_words_of_bytes_begin_after_the_space(tmp_path):
-  model = open_tiny(tmp_path, "roberta")
+def test_a_space_belongs_to_the_word_after_it(tmp_path):
+  model = open_tiny_model(tmp_path, "roberta")
   (tokens,) = text_inputs.encode(
     model, [text_inputs.text_of_words(0, ["é", "a b", "c"])]
   )
@@ -238,7 +238,7 @@ def test_batches_hold_every_row_once_in_few_shapes():
   assert len({length for _, length in shapes}) == len(shapes) == 6
 
 
-def test_neither_order_nor_batches_change_a_text(bert):
+def test_neither_order_nor_batches_change_a_vector(bert):
   rng = np.random.default_rng(2)
   texts = [["cat"] * int(n) for n in rng.integers(0, 20, 40)]
   one_by_one = extract(bert, texts, tokens=1, unit="mean")
@@ -248,7 +248,7 @@ def test_neither_order_nor_batches_change_a_text(bert):
     np.testing.assert_allclose(a.vectors, b.vectors, atol=TOLERANCE)
 
 
-def test_the_three_files_hold_the_same(bert, tmp_path, monkeypatch):
+def test_jsonl_npz_and_hdf5_hold_the_same_features(bert, tmp_path, monkeypatch):
   h5py = pytest.importorskip("h5py")
   monkeypatch.setattr(feature_files, "_CHUNK_SIZE", 2)
   features = extract(bert, ["the cat", "", "a b c"], layers=(0, 1))
@@ -277,18 +277,20 @@ def read_rows(path):
   return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def command(monkeypatch, *arguments):
+def run_features(monkeypatch, *arguments):
   execute(["features", *map(str, arguments)])
 
 
 @pytest.fixture
-def files(tmp_path):
+def command_flags(tmp_path):
   model = tiny_models.write_model(tmp_path / "model", "bert")
   (tmp_path / "in.txt").write_text("the cat\na b\n")
   return "--model", model, "--output", tmp_path / "out.jsonl", "--input"
 
 
-def test_the_command_keeps_ids_and_order(files, tmp_path, monkeypatch, capsys):
+def test_the_command_keeps_ids_and_order(
+  command_flags, tmp_path, monkeypatch, capsys
+):
   lines = [
     {"id": "x", "words": ["un", "cats"]},
     {"text": "the cat sat"},
@@ -296,7 +298,9 @@ def test_the_command_keeps_ids_and_order(files, tmp_path, monkeypatch, capsys):
   ]
   path = tmp_path / "in.jsonl"
   path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-  command(monkeypatch, *files, path, "--pooling", "word", "--layers", "all")
+  run_features(
+    monkeypatch, *command_flags, path, "--pooling", "word", "--layers", "all"
+  )
   assert "3 texts" in capsys.readouterr().out
   rows = read_rows(tmp_path / "out.jsonl")
   assert [row["id"] for row in rows] == ["x", 1, 7]
@@ -305,7 +309,7 @@ def test_the_command_keeps_ids_and_order(files, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-  "arguments, words",
+  "arguments, message",
   [
     (["--layers", "3"], "layer 3: the model has layers 0 (embeddings) to 2"),
     (["--layers", "x"], "--layers x"),
@@ -326,8 +330,8 @@ def test_the_command_keeps_ids_and_order(files, tmp_path, monkeypatch, capsys):
     (["--output", "bad.jsonl", "--input", "bad.jsonl"], "is the input"),
   ],
 )
-def test_bad_input_is_one_sentence(
-  arguments, words, files, tmp_path, monkeypatch
+def test_bad_input_gets_one_sentence(
+  arguments, message, command_flags, tmp_path, monkeypatch
 ):
   monkeypatch.chdir(tmp_path)
   (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"words": "a"}\n')
@@ -336,8 +340,8 @@ def test_bad_input_is_one_sentence(
   (tmp_path / "empty.txt").touch()
   files_before = sorted(tmp_path.iterdir())
   with pytest.raises(SystemExit) as e:
-    command(monkeypatch, *files, "in.txt", *arguments)
-  assert str(e.value).startswith("error: ") and words in str(e.value)
+    run_features(monkeypatch, *command_flags, "in.txt", *arguments)
+  assert str(e.value).startswith("error: ") and message in str(e.value)
   assert "\n" not in str(e.value)
   assert sorted(tmp_path.iterdir()) == files_before
 

@@ -15,7 +15,7 @@ def make_features(*tokens):
   return Features("a\0", tokens, vectors)
 
 
-def test_a_word_may_have_a_nul(tmp_path):
+def test_a_word_may_contain_nul(tmp_path):
   h5py = pytest.importorskip("h5py")
   features = [make_features("a\0b", "c\0"), make_features()]
   tokens_without_nul = ["a\ufffdb", "c\ufffd"]
@@ -50,20 +50,20 @@ def test_one_long_word_does_not_fill_the_memory(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.JSONL", "a.ndjson", "a.json"])
-def test_several_extensions_stand_for_objects_on_lines(tmp_path, name):
+def test_four_extensions_are_read_as_json_lines(tmp_path, name):
   path = tmp_path / name
   path.write_text('{"text": "the cat", "id": "x"}\n')
   (text,) = text_inputs.read_texts(str(path))
   assert (text.id, text.text) == ("x", "the cat")
 
 
-@pytest.mark.parametrize("ending", ["h5", "npz", "jsonl"])
-def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path, ending):
+@pytest.mark.parametrize("extension", ["h5", "npz", "jsonl"])
+def test_a_full_disk_raises_and_leaves_no_file(tmp_path, extension):
   """Without `_ErrorKeepingFile`, HDF5 ends with a segmentation fault."""
   pytest.importorskip("h5py")
   vectors = np.random.default_rng(0).normal(size=(2, 64)).astype(np.float32)
   features = [Features(str(i), ("a", "b"), vectors) for i in range(600)]
-  path = tmp_path / f"a.{ending}"
+  path = tmp_path / f"a.{extension}"
   assert feature_files.write(str(path), features) == 600
   size = path.stat().st_size
   path.unlink()
@@ -79,7 +79,7 @@ def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path, ending):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_link_to_the_input_is_no_output(tmp_path):
+def test_a_link_to_the_input_is_refused_as_output(tmp_path):
   source, link = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
   source.touch()
   link.symlink_to(source)

@@ -31,7 +31,7 @@ def workdir(tmp_path_factory):
   return str(path / "run")
 
 
-def test_probabilities_are_the_models(workdir):
+def test_probabilities_sum_to_one_in_any_batch(workdir):
   model = open_model(workdir)
   texts = ["w9 [MASK] w11", "w20 w21 [MASK] [MASK] w24 w25"]
   first, second = fill_mask.fill(model, texts, top_k=64)
@@ -65,7 +65,7 @@ def test_json_has_an_object_for_each_text(workdir, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-  "arguments, words",
+  "arguments, message",
   [
     (["w9 w10"], "no [MASK]"),
     (["w9 [mask]"], "no [MASK]"),
@@ -74,20 +74,20 @@ def test_json_has_an_object_for_each_text(workdir, monkeypatch, capsys):
     (["--top", "0", "[MASK]"], "0 candidates for a mask are not possible"),
   ],
 )
-def test_bad_input_is_one_sentence(workdir, monkeypatch, arguments, words):
+def test_bad_input_gets_one_sentence(workdir, monkeypatch, arguments, message):
   with pytest.raises(SystemExit) as e:
     arguments = [text.replace("RUN", workdir) for text in arguments]
     run_command(monkeypatch, "--model", workdir, *arguments)
-  assert str(e.value).startswith("error: ") and words in str(e.value)
+  assert str(e.value).startswith("error: ") and message in str(e.value)
   assert "\n" not in str(e.value)
 
 
-def test_a_folder_that_is_no_model(tmp_path, monkeypatch):
+def test_a_folder_without_a_model_is_refused(tmp_path, monkeypatch):
   with pytest.raises(SystemExit, match="config.json.* is missing"):
     run_command(monkeypatch, "--model", str(tmp_path), "[MASK]")
 
 
-def test_every_kind_of_path_gives_the_same(workdir, tmp_path):
+def test_every_kind_of_path_gives_the_same_candidates(workdir, tmp_path):
   weights = open_model(workdir).weights
   model_folder.write(str(tmp_path / "ours"), weights)
   hf.write(str(tmp_path / "hf"), weights)
@@ -99,18 +99,18 @@ def test_every_kind_of_path_gives_the_same(workdir, tmp_path):
 
 
 @pytest.mark.parametrize(
-  "task, words",
+  "task, message",
   [("encoder", "for encoder of family bert"), ("gpt", "of family gpt")],
 )
-def test_a_model_without_a_head_for_masks(tmp_path, task, words):
+def test_a_model_without_a_head_for_masks_is_refused(tmp_path, task, message):
   family = "gpt" if task == "gpt" else "bert"
   task = "pretraining" if task == "gpt" else task
   path = tiny_models.write_model(tmp_path / "model", family, task)
-  with pytest.raises(UserError, match=f"{words}: it has no head that fills"):
+  with pytest.raises(UserError, match=f"{message}: it has no head that fills"):
     fill_mask.fill(open_model(path), ["[MASK]"])
 
 
-def test_the_generator_of_electra_fills(tmp_path):
+def test_the_generator_of_electra_fills_masks(tmp_path):
   path = tiny_models.write_model(
     tmp_path / "electra", "electra", "pretraining", generator_hidden=8, mlp=64
   )

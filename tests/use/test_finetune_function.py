@@ -28,8 +28,8 @@ ROWS = list(zip(TEXTS, LABELS, strict=True))
 OPTIONS = dict(epochs=2, batch_size=8, learning_rate=1e-2, validation=1 / 3)
 
 
-class DataSet(list):
-  """Imitates `datasets.Dataset`: has the attributes that finetune reads."""
+class FakeDataset(list):
+  """Has the attributes of `datasets.Dataset` that `finetune` reads."""
 
   def __init__(self, rows, names):
     super().__init__(rows)
@@ -37,15 +37,15 @@ class DataSet(list):
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
+def model_path(tmp_path_factory):
   path = tmp_path_factory.mktemp("models") / "mine"
   tiny_tasks.write_model(path)
   return str(path)
 
 
 @pytest.fixture(scope="module")
-def run(model, tmp_path_factory):
-  """Trains in a thread and returns the result; no argument may change."""
+def first_run(model_path, tmp_path_factory):
+  """Returns the result of a training in a thread that changes no argument."""
   config = config_files.open_config("own")
   config.model.dtype = "float32"
   config.log.every = 1
@@ -54,9 +54,9 @@ def run(model, tmp_path_factory):
   originals = copy.deepcopy([vars(frame), config.to_dict(), OPTIONS])
   results = []
 
-  def work():
+  def train():
     result = bert_jax.finetune(
-      model,
+      model_path,
       frame,
       text="review",
       label="verdict",
@@ -66,7 +66,7 @@ def run(model, tmp_path_factory):
     )
     results.append(result)
 
-  thread = threading.Thread(target=work)
+  thread = threading.Thread(target=train)
   thread.start()
   thread.join()
   (result,) = results
@@ -75,30 +75,38 @@ def run(model, tmp_path_factory):
   return result
 
 
-def test_a_table_gives_a_model_and_a_history(run):
-  assert run.model.labels == ["cat", "dog"]
-  assert run.model.predict("red cat runs .")["label"] in ("cat", "dog")
-  assert [row["step"] for row in run.history] == [1, 2, 3, 4]
-  assert all(math.isfinite(row["loss"]) for row in run.history)
-  is_evaluated = [not math.isnan(row["validation_loss"]) for row in run.history]
+def test_a_table_gives_a_model_and_a_history(first_run):
+  assert first_run.model.labels == ["cat", "dog"]
+  assert first_run.model.predict("red cat runs .")["label"] in ("cat", "dog")
+  assert [row["step"] for row in first_run.history] == [1, 2, 3, 4]
+  assert all(math.isfinite(row["loss"]) for row in first_run.history)
+  is_evaluated = [
+    not math.isnan(row["validation_loss"]) for row in first_run.history
+  ]
   assert is_evaluated == [False, True, False, True]
-  assert run.history[1].keys() == run.history[0].keys()
-  assert 0 <= run.history[-1]["validation_accuracy"] <= 1
-  text = repr(run)
-  assert text.startswith("Trained(4 steps, loss 0.") and run.workdir in text
+  assert first_run.history[1].keys() == first_run.history[0].keys()
+  assert 0 <= first_run.history[-1]["validation_accuracy"] <= 1
+  text = repr(first_run)
+  assert (
+    text.startswith("Trained(4 steps, loss 0.") and first_run.workdir in text
+  )
   assert "validation_accuracy" in text and len(text) < 300
-  assert bert_jax.load(run.workdir).labels == run.model.labels
+  assert bert_jax.load(first_run.workdir).labels == first_run.model.labels
 
 
 def test_a_stopped_run_continues_to_the_same_numbers(
-  run, model, tmp_path, monkeypatch, capsys
+  first_run, model_path, tmp_path, monkeypatch, capsys
 ):
   """A list of tuples has the same rows as the table of the first run."""
 
   def finetune_again():
     config = {"log": {"every": 1}}
     return bert_jax.finetune(
-      bert_jax.load(model), ROWS, config=config, workdir=tmp_path, **OPTIONS
+      bert_jax.load(model_path),
+      ROWS,
+      config=config,
+      workdir=tmp_path,
+      **OPTIONS,
     )
 
   with monkeypatch.context() as patch:
@@ -113,21 +121,21 @@ def test_a_stopped_run_continues_to_the_same_numbers(
   assert "continuing from step 3" in capsys.readouterr().err
   for a, b in zip(
     jax.tree.leaves(result.model.params),
-    jax.tree.leaves(run.model.params),
+    jax.tree.leaves(first_run.model.params),
     strict=True,
   ):
     np.testing.assert_array_equal(a, b)
-  losses = [[row["loss"] for row in x.history] for x in (result, run)]
+  losses = [[row["loss"] for row in x.history] for x in (result, first_run)]
   assert losses[0] == losses[1]
   with pytest.raises(UserError, match="was started with another input"):
-    bert_jax.finetune(model, ROWS[2:], workdir=tmp_path, **OPTIONS)
+    bert_jax.finetune(model_path, ROWS[2:], workdir=tmp_path, **OPTIONS)
   with pytest.raises(UserError, match="schedule.peak: 0.01 -> 0.5"):
     options = OPTIONS | {"learning_rate": 0.5}
-    bert_jax.finetune(model, ROWS, workdir=tmp_path, **options)
+    bert_jax.finetune(model_path, ROWS, workdir=tmp_path, **options)
 
 
-def test_the_example_of_the_docstring(model):
-  names = {"PATH": model}
+def test_the_example_of_the_docstring_runs(model_path):
+  names = {"PATH": model_path}
   finder = doctest.DocTestFinder(exclude_empty=True)
   tests = finder.find(finetune.finetune, "finetune", globs=names)
   assert sum(len(test.examples) for test in tests) == 7
@@ -154,7 +162,7 @@ def test_every_form_of_data_gives_the_same_rows(tmp_path):
     [("a b", "x"), ("c, d", "y")],
     tmp_path / "t.csv",
     str(tmp_path / "t.csv"),
-    DataSet(dicts_with_numbers, ["x", "y"]),
+    FakeDataset(dicts_with_numbers, ["x", "y"]),
   )
   for form in forms:
     rows = labelled.read(form, "data")
@@ -199,7 +207,7 @@ def test_words_have_tags_and_questions_have_answers():
 
 
 @pytest.mark.parametrize(
-  "data, options, words",
+  "data, options, message",
   [
     (
       "a good film",
@@ -241,13 +249,15 @@ def test_words_have_tags_and_questions_have_answers():
     (ROWS, {"workdir": "FILE/run"}, "no such folder can be made"),
   ],
 )
-def test_wrong_arguments_are_one_sentence(
-  model, tmp_path, data, options, words
+def test_wrong_arguments_get_one_sentence(
+  model_path, tmp_path, data, options, message
 ):
   (tmp_path / "file").touch()
   workdir = options.get("workdir", "run").replace("FILE", "file")
-  with pytest.raises(UserError, match=words) as error:
-    bert_jax.finetune(model, data, **options | {"workdir": tmp_path / workdir})
+  with pytest.raises(UserError, match=message) as error:
+    bert_jax.finetune(
+      model_path, data, **options | {"workdir": tmp_path / workdir}
+    )
   assert "\n" not in str(error.value) and "--" not in str(error.value)
 
 
@@ -276,7 +286,7 @@ def test_a_config_is_taken_as_it_is_and_dicts_change_the_default():
     (200, (16, 32, 48, 64, 96, 128, 192, 200)),
   ],
 )
-def test_no_row_is_padded_beyond_its_greatest_length(length, buckets):
+def test_no_row_is_padded_beyond_the_largest_length(length, buckets):
   """A model may have no positions for tokens beyond this length."""
   config = config_files.open_config("own").to_dict()
   prepared = {"length": length, "splits": {"train": {"rows": 64_000}}}
@@ -285,7 +295,7 @@ def test_no_row_is_padded_beyond_its_greatest_length(length, buckets):
   assert config["log"]["every"] == 20 and config["model"]["dtype"] == "float32"
 
 
-def test_a_notebook_has_a_bar(monkeypatch, capsys):
+def test_a_notebook_shows_a_progress_bar(monkeypatch, capsys):
   shell = type("ZMQInteractiveShell", (), {"config": {}})()
   ipython = types.SimpleNamespace(get_ipython=lambda: shell)
   monkeypatch.setitem(sys.modules, "IPython", ipython)
@@ -301,7 +311,7 @@ def test_a_notebook_has_a_bar(monkeypatch, capsys):
 @pytest.mark.parametrize(
   "kind", ["regression", "multi_label", "tagging", "span"]
 )
-def test_other_kinds_are_learnt(model, tmp_path, kind):
+def test_other_kinds_of_tasks_are_learnt(model_path, tmp_path, kind):
   answers = {"text": ["cat"], "answer_start": [4]}
   data = {
     "regression": [(text, i / 7) for i, text in enumerate(TEXTS)],
@@ -313,7 +323,9 @@ def test_other_kinds_are_learnt(model, tmp_path, kind):
     "span": [{"question": "dog ?", "context": "red cat .", "answers": answers}]
     * 24,
   }[kind]
-  run = bert_jax.finetune(model, data, epochs=1, batch_size=8, workdir=tmp_path)
+  run = bert_jax.finetune(
+    model_path, data, epochs=1, batch_size=8, workdir=tmp_path
+  )
   text = {"tagging": "red cat", "span": ("dog ?", "red cat .")}.get(kind, "cat")
   assert run.model.predict(text)
   assert math.isfinite(run.history[-1]["validation_loss"])

@@ -33,27 +33,27 @@ pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "python.md"
 # Name of a folder in the page's `runs` -> the kind of its task.
-RUNS = {"sst2": "classification", "ner": "tagging", "squad": "span"}
+KIND_BY_RUN = {"sst2": "classification", "ner": "tagging", "squad": "span"}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-  """Writes a folder with tiny models, which have the names in the page."""
+def page_folder(tmp_path_factory):
+  """Returns a folder with tiny models, which have the names in the page."""
   path = tmp_path_factory.mktemp("page")
   tiny_tasks.write_model(path / "runs" / "mine")
-  for name, kind in RUNS.items():
+  for name, kind in KIND_BY_RUN.items():
     tiny_tasks.write_fine_tuned(path / "runs" / name, kind)
   return path
 
 
 @pytest.fixture(scope="module")
-def masked(folder):
-  return bert_jax.load(str(folder / "runs" / "mine"))
+def masked_lm(page_folder):
+  return bert_jax.load(str(page_folder / "runs" / "mine"))
 
 
 @pytest.fixture(scope="module")
-def classifier(folder):
-  return bert_jax.load(str(folder / "runs" / "sst2"))
+def classifier(page_folder):
+  return bert_jax.load(str(page_folder / "runs" / "sst2"))
 
 
 # The examples of docstrings use these words. The vocabularies of the page's
@@ -87,7 +87,7 @@ def write_constant_model(path, weights, name, bias, labels=None):
 
 
 @pytest.fixture(scope="module")
-def names(tmp_path_factory):
+def doctest_names(tmp_path_factory):
   """Returns the variables that the examples of docstrings use."""
   path = tmp_path_factory.mktemp("names")
   logits_of_mat = 20.0 * np.array([word == "mat" for word in WORDS])
@@ -118,22 +118,22 @@ def names(tmp_path_factory):
   }
 
 
-def public_methods():
+def public_method_names():
   functions = inspect.getmembers(model_lib.Model, inspect.isfunction)
   return [name for name, _ in functions if not name.startswith("_")]
 
 
-def test_examples_of_docstrings(names, tmp_path, monkeypatch):
+def test_examples_of_docstrings_run(doctest_names, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   finder = doctest.DocTestFinder(exclude_empty=True)
   runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-  tests = finder.find(model_lib, "model", globs=names)
+  tests = finder.find(model_lib, "model", globs=doctest_names)
   for test in tests:
     report = []
     runner.run(test, out=report.append)
     assert not report, "".join(report)
   examples = {test.name for test in tests if test.examples}
-  methods = public_methods()
+  methods = public_method_names()
   assert examples >= {"model.load", *(f"model.Model.{m}" for m in methods)}
   assert {*methods} == {
     *("fill_mask", "predict", "features", "similarity", "likelihood"),
@@ -141,8 +141,8 @@ def test_examples_of_docstrings(names, tmp_path, monkeypatch):
   }
 
 
-# Function of the page -> arguments that make its training small.
-SMALLER = {
+# Function in the page -> arguments that make its training small.
+SMALL_ARGUMENTS = {
   "finetune": {"epochs": 1, "batch_size": 8},
   "pretrain": {
     "steps": 2,
@@ -158,35 +158,39 @@ SMALLER = {
 }
 # This stands for pandas, which the tests do not need. scikit-learn looks for
 # these classes in pandas.
-PANDAS = types.SimpleNamespace(
+FAKE_PANDAS = types.SimpleNamespace(
   read_csv=frames.read_csv, DataFrame=frames.Frame, Series=frames.Frame
 )
 
 
-def call_smaller(function, smaller, *arguments, **options):
-  """Calls a function of the page with arguments so small that it is fast."""
-  return function(*arguments, **options | smaller)
+def call_with_small_arguments(function, small_arguments, *arguments, **options):
+  """Calls a function of the page with small arguments, so that it is fast."""
+  return function(*arguments, **options | small_arguments)
 
 
-def write_data_of_the_page(folder):
+def write_data_of_the_page(page_folder):
   """Writes the files that the page's programs read."""
   lines = ["red cat,good", "blue dog,bad"] * 10
-  (folder / "reviews.csv").write_text("\n".join(["text,label", *lines, ""]))
-  (folder / "text").mkdir()
+  (page_folder / "reviews.csv").write_text(
+    "\n".join(["text,label", *lines, ""])
+  )
+  (page_folder / "text").mkdir()
   for name in ("a", "b"):
     documents = [f"The {i} cats sat {name}.\nSome dogs ran." for i in range(30)]
-    (folder / "text" / f"{name}.txt").write_text("\n\n".join(documents))
+    (page_folder / "text" / f"{name}.txt").write_text("\n\n".join(documents))
 
 
-def test_programs_of_the_page(folder, monkeypatch):
-  monkeypatch.chdir(folder)
+def test_programs_of_the_page_run(page_folder, monkeypatch):
+  monkeypatch.chdir(page_folder)
   matplotlib.use("agg")
-  write_data_of_the_page(folder)
-  monkeypatch.setitem(sys.modules, "pandas", PANDAS)
-  for name, smaller in SMALLER.items():
+  write_data_of_the_page(page_folder)
+  monkeypatch.setitem(sys.modules, "pandas", FAKE_PANDAS)
+  for name, small_arguments in SMALL_ARGUMENTS.items():
     function = getattr(bert_jax, name)
     monkeypatch.setattr(
-      bert_jax, name, functools.partial(call_smaller, function, smaller)
+      bert_jax,
+      name,
+      functools.partial(call_with_small_arguments, function, small_arguments),
     )
   programs = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
   assert len(programs) == 12
@@ -195,7 +199,7 @@ def test_programs_of_the_page(folder, monkeypatch):
     exec(compile(program, str(PAGE), "exec"), {})
 
 
-def test_inputs_of_every_kind(classifier):
+def test_every_type_of_input_is_predicted(classifier):
   texts = ["red cat .", "dog"]
   expected = classifier.predict(texts)
   assert isinstance(expected, list) and len(expected) == 2
@@ -221,17 +225,17 @@ def test_inputs_of_every_kind(classifier):
   assert classifier.predict([]) == []
 
 
-def test_inputs_are_not_changed(classifier, masked):
+def test_inputs_are_not_changed(classifier, masked_lm):
   inputs = [{"text": "red cat", "text_pair": None}, {"text": "dog"}]
   originals = copy.deepcopy(inputs)
   classifier.predict(inputs)
-  masked.features(inputs)
-  masked.likelihood(inputs)
+  masked_lm.features(inputs)
+  masked_lm.likelihood(inputs)
   assert inputs == originals
 
 
 @pytest.mark.parametrize(
-  "inputs, words",
+  "inputs, message",
   [
     (5, "5 is not a text; pass a string or a list of strings"),
     (b"cat", "is not a text"),
@@ -242,43 +246,45 @@ def test_inputs_are_not_changed(classifier, masked):
     ([("a", "b", "c")], r"input 0 has 3 entries; pass \(text, text_pair\)"),
   ],
 )
-def test_wrong_inputs_are_named(classifier, inputs, words):
-  with pytest.raises(UserError, match=words):
+def test_wrong_inputs_are_named(classifier, inputs, message):
+  with pytest.raises(UserError, match=message):
     classifier.predict(inputs)
 
 
-def test_wrong_options_are_named(classifier, masked, tmp_path):
+def test_wrong_options_are_named(classifier, masked_lm, tmp_path):
   with pytest.raises(UserError, match="batch_size=0 must be at least 1"):
     classifier.predict("cat", batch_size=0)
   with pytest.raises(UserError, match="only questions can have no answer"):
     classifier.predict("cat", no_answer=True)
   with pytest.raises(UserError, match="has no .MASK. to fill"):
-    masked.fill_mask("red cat")
+    masked_lm.fill_mask("red cat")
   with pytest.raises(UserError, match="layer 7: the model has .*0 .* to 2"):
-    masked.features("cat", layers=7)
+    masked_lm.features("cat", layers=7)
   with pytest.raises(UserError, match="write numbers of layers, or 'all'"):
-    masked.features("cat", layers="last")
+    masked_lm.features("cat", layers="last")
   with pytest.raises(UserError, match="choose cls, mean, max"):
-    masked.similarity("cat", "dog", unit="word")
+    masked_lm.similarity("cat", "dog", unit="word")
   with pytest.raises(UserError, match="tokens; the model takes"):
-    masked.attention("cat " * 99)
+    masked_lm.attention("cat " * 99)
   with pytest.raises(UserError, match="format='tf': choose bert_jax or hf"):
-    masked.save(str(tmp_path / "new"), format="tf")
+    masked_lm.save(str(tmp_path / "new"), format="tf")
   (tmp_path / "full").mkdir()
   (tmp_path / "full" / "file").touch()
   with pytest.raises(UserError, match="exists and is not empty"):
-    masked.save(str(tmp_path / "full"))
+    masked_lm.save(str(tmp_path / "full"))
 
 
-def test_what_a_model_cannot_do_is_said(masked, classifier, tmp_path):
-  assert masked.methods[:3] == ("fill_mask", "likelihood", "attention")
+def test_a_missing_method_says_what_the_model_is(
+  masked_lm, classifier, tmp_path
+):
+  assert masked_lm.methods[:3] == ("fill_mask", "likelihood", "attention")
   message = (
     "is a BERT of 2 layers of 32: masked language model, so it has no predict,"
     " which needs a model that was fine-tuned for a task; use its fill_mask,"
     " likelihood, attention or features, or load such a model"
   )
   with pytest.raises(UserError, match=message):
-    masked.predict("cat")
+    masked_lm.predict("cat")
   for method in ("fill_mask", "likelihood"):
     with pytest.raises(UserError, match=f"2 labels, so it has no {method}"):
       getattr(classifier, method)("cat")
@@ -291,38 +297,40 @@ def test_what_a_model_cannot_do_is_said(masked, classifier, tmp_path):
     bert_jax.load(encoder_path).predict("cat")
 
 
-def test_words_and_layers_of_features(masked):
-  stacked = masked.features(["red cat", "dog"], layers="all", combine="stack")
+def test_features_of_words_and_layers(masked_lm):
+  stacked = masked_lm.features(
+    ["red cat", "dog"], layers="all", combine="stack"
+  )
   assert stacked.shape == (2, 3, 32) and stacked.dtype == np.float32
-  last_layer = masked.features("red cat")
+  last_layer = masked_lm.features("red cat")
   np.testing.assert_allclose(last_layer, stacked[0, -1], atol=1e-6)
-  rows = masked.features(["red cats", ["red", "cat s"]], unit="word")
+  rows = masked_lm.features(["red cats", ["red", "cat s"]], unit="word")
   assert [row["tokens"] for row in rows] == [["red", "cats"], ["red", "cat s"]]
-  unit_vector = masked.features("dog", unit="cls", normalize=True)
+  unit_vector = masked_lm.features("dog", unit="cls", normalize=True)
   assert np.linalg.norm(unit_vector) == pytest.approx(1.0, abs=1e-6)
-  assert masked.features([]).shape == (0, 32)
+  assert masked_lm.features([]).shape == (0, 32)
 
 
-def test_similarity_has_an_axis_for_each_list(masked):
+def test_similarity_has_an_axis_for_each_list(masked_lm):
   texts = ["red cat", "dog", "blue bird sings"]
-  similarities = masked.similarity(texts)
+  similarities = masked_lm.similarity(texts)
   np.testing.assert_allclose(similarities, similarities.T, atol=1e-6)
   np.testing.assert_allclose(np.diag(similarities), 1.0, atol=1e-6)
-  row = masked.similarity(texts[0], texts)
+  row = masked_lm.similarity(texts[0], texts)
   np.testing.assert_allclose(row, similarities[0], atol=1e-6)
-  assert isinstance(masked.similarity(texts[0], texts[1]), float)
+  assert isinstance(masked_lm.similarity(texts[0], texts[1]), float)
 
 
-def test_a_long_list_is_filled_as_each_text_is(masked):
+def test_a_list_is_filled_as_single_texts_are(masked_lm):
   texts = [*tiny_tasks.random_sentences(9), "a [MASK] b [MASK] c"]
   texts = [text.replace(" ", " [MASK] ", 1) for text in texts if " " in text]
-  rows = masked.fill_mask(texts, top_k=2)
+  rows = masked_lm.fill_mask(texts, top_k=2)
   assert len(rows) == len(texts)
   assert [len(row["masks"]) for row in rows] == [
     text.count("[MASK]") for text in texts
   ]
   for row, text in list(zip(rows, texts, strict=True))[-2:]:
-    single_row = masked.fill_mask(text, top_k=2)
+    single_row = masked_lm.fill_mask(text, top_k=2)
     assert single_row["text"] == row["text"] == text
     assert (
       single_row["filled"] == row["filled"] and "[MASK]" not in row["filled"]
@@ -333,12 +341,14 @@ def test_a_long_list_is_filled_as_each_text_is(masked):
         assert x["probability"] == pytest.approx(y["probability"], rel=1e-4)
 
 
-def test_commands_print_what_methods_return(folder, masked, tmp_path, capsys):
+def test_commands_print_what_methods_return(
+  page_folder, masked_lm, tmp_path, capsys
+):
   text = "red [MASK] runs"
-  path = str(folder / "runs" / "mine")
+  path = str(page_folder / "runs" / "mine")
   execute(["fill-mask", "--json", "--model", path, text])
   printed = json.loads(capsys.readouterr().out)
-  row = masked.fill_mask(text)
+  row = masked_lm.fill_mask(text)
   assert printed == {key: row[key] for key in ("text", "masks")}
   lines = fill_mask.format_row(row).splitlines()
   assert lines[0] == text and len(lines) == 6
@@ -348,7 +358,7 @@ def test_commands_print_what_methods_return(folder, masked, tmp_path, capsys):
     "ner": {"text": "(red cat) runs."},
     "squad": {"question": "cat ?", "context": "  red cat runs ."},
   }.items():
-    path = str(folder / "runs" / name)
+    path = str(page_folder / "runs" / name)
     source.write_text(json.dumps(fields) + "\n")
     files = ["--input", str(source), "--output", str(target)]
     execute(["predict", "--model", path, *files])
@@ -357,9 +367,9 @@ def test_commands_print_what_methods_return(folder, masked, tmp_path, capsys):
     assert_same_results(printed, bert_jax.load(path).predict(fields))
 
 
-def test_entities_and_answers_have_their_characters(folder):
+def test_entities_and_answers_have_their_characters(page_folder):
   text = "  (red cat) runs."
-  row = bert_jax.load(str(folder / "runs" / "ner")).predict(text)
+  row = bert_jax.load(str(page_folder / "runs" / "ner")).predict(text)
   assert row["words"] == ["(", "red", "cat", ")", "runs", "."]
   assert len(row["tags"]) == 6 and row["entities"]
   for entity in row["entities"]:
@@ -367,7 +377,7 @@ def test_entities_and_answers_have_their_characters(folder):
     assert entity["label"] == "X" and 0 < entity["probability"] <= 1
   context = "  red  cat runs ."
   fields = {"question": "cat ?", "context": context}
-  squad = bert_jax.load(str(folder / "runs" / "squad"))
+  squad = bert_jax.load(str(page_folder / "runs" / "squad"))
   row = squad.predict(fields)
   assert squad.predict(("cat ?", context)) == row
   for answer in row["nbest"]:
@@ -379,9 +389,9 @@ def test_entities_and_answers_have_their_characters(folder):
   ).items()
 
 
-def test_threads_get_what_one_caller_gets(folder):
+def test_threads_get_what_one_caller_gets(page_folder):
   """Two threads share a model that no thread has used before."""
-  path = str(folder / "runs" / "mine")
+  path = str(page_folder / "runs" / "mine")
   texts = ["red [MASK] runs", "dog"]
 
   def call_methods(model):
@@ -396,12 +406,14 @@ def test_threads_get_what_one_caller_gets(folder):
   shared_model = bert_jax.load(path)
   results = {}
 
-  def work(number):
+  def call_and_store(number):
     results[number] = call_methods(
       shared_model if number else bert_jax.load(path)
     )
 
-  threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+  threads = [
+    threading.Thread(target=call_and_store, args=(i,)) for i in range(3)
+  ]
   for thread in threads:
     thread.start()
   for thread in threads:
@@ -409,15 +421,15 @@ def test_threads_get_what_one_caller_gets(folder):
   assert results == {0: expected, 1: expected, 2: expected}
 
 
-def test_the_text_of_a_model_is_short(folder, masked, classifier):
-  assert repr(masked) == (
+def test_the_repr_of_a_model_is_short(page_folder, masked_lm, classifier):
+  assert repr(masked_lm) == (
     "Model(BERT of 2 layers of 32: masked language model, 21,299 parameters,"
     " uncased WordPiece tokenizer of 17 pieces, from"
-    f" {str(folder / 'runs' / 'mine')!r})"
+    f" {str(page_folder / 'runs' / 'mine')!r})"
   )
   assert "classification into 2 labels" in repr(classifier)
   assert classifier.labels == ["cat", "dog"] and classifier.family == "bert"
-  assert masked.mask_token == "[MASK]"
+  assert masked_lm.mask_token == "[MASK]"
   assert {"Model", "load"} <= {*dir(bert_jax)}
   with pytest.raises(AttributeError, match="'laod'; did you mean load"):
     bert_jax.laod  # noqa: B018
@@ -439,9 +451,9 @@ def test_a_long_call_says_how_far_it_is(monkeypatch, capsys):
     time.sleep(0.1)
     progress.report(700)
     time.sleep(0.2)
-  first, *_, last_but_one, last = capsys.readouterr().err.splitlines()
+  first, *_, second_last, last = capsys.readouterr().err.splitlines()
   assert first == "predict: 1,200 texts ..."
-  assert last_but_one.startswith("predict: 700 of 1,200 texts, 0 s")
+  assert second_last.startswith("predict: 700 of 1,200 texts, 0 s")
   assert last.startswith("predict: done in 0.")
   with messages.Progress("short"):
     pass

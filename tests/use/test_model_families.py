@@ -24,8 +24,8 @@ pytestmark = [
   pytest.mark.usefixtures("compilation_cache", "fast_compilation"),
 ]
 
-TEXT, OTHER = "the cat sat on a mat", "b c"
-NAMES = tiny_families.FAMILY_NAMES
+TEXT, OTHER_TEXT = "the cat sat on a mat", "b c"
+FAMILIES = tiny_families.FAMILY_NAMES
 # Sizes that transformers and the two towers of ELECTRA need.
 SIZES = {"gpt": {"mlp": 64}, "electra": {"mlp": 64, "generator_hidden": 8}}
 # transformers' pooling, if its dropout differs from a fine-tuned run's.
@@ -42,14 +42,14 @@ TASKS = {
   "multiple_choice": (
     dict(head={"num_labels": 1}),
     "AutoModelForMultipleChoice",
-    {"choices": [TEXT, OTHER]},
+    {"choices": [TEXT, OTHER_TEXT]},
   ),
   "token_classification": (
     dict(head={"num_labels": 3}, labels=["O", "B-X", "I-X"]),
     "AutoModelForTokenClassification",
     TEXT,
   ),
-  "span": ({}, "AutoModelForQuestionAnswering", (OTHER, TEXT)),
+  "span": ({}, "AutoModelForQuestionAnswering", (OTHER_TEXT, TEXT)),
 }
 
 
@@ -65,14 +65,14 @@ def load_copies(path, folder):
     yield bert_jax.load(path / "hf")
 
 
-def torch_model(path, name):
+def open_torch_model(path, name):
   """Opens a folder with a class of transformers, and returns the module."""
   transformers = pytest.importorskip("transformers")
   options = {"attn_implementation": "eager"}
   return getattr(transformers, name).from_pretrained(path, **options).eval()
 
 
-def torch_run(module, ids, **inputs):
+def run_torch(module, ids, **inputs):
   import torch
 
   with torch.no_grad():
@@ -88,24 +88,24 @@ def softmax(logits):
 def method_results(model):
   """Returns the result of every method that a pre-trained model has."""
   results = {
-    "features": model.features([TEXT, OTHER]),
+    "features": model.features([TEXT, OTHER_TEXT]),
     "layers": model.features(TEXT, layers="all", combine="stack"),
     "words": model.features(TEXT, unit="word"),
-    "similarity": model.similarity(TEXT, [TEXT, OTHER]),
+    "similarity": model.similarity(TEXT, [TEXT, OTHER_TEXT]),
     "tokenize": model.tokenize(TEXT),
   }
   if "fill_mask" in model.methods:
     text = TEXT.replace("cat", model.mask_token)
     results["fill_mask"] = model.fill_mask([text], top_k=4)
   if "likelihood" in model.methods:
-    results["likelihood"] = model.likelihood([TEXT, OTHER])
+    results["likelihood"] = model.likelihood([TEXT, OTHER_TEXT])
   if "attention" in model.methods:
     results["attention"] = model.attention(TEXT)
   return results
 
 
-@pytest.mark.parametrize("family", [*NAMES, "elmo"])
-def test_pretrained_models(family, tmp_path):
+@pytest.mark.parametrize("family", [*FAMILIES, "elmo"])
+def test_pretrained_models_agree_with_transformers(family, tmp_path):
   sizes = SIZES.get(family, {})
   task = "encoder" if family == "elmo" else "pretraining"
   folder = tiny_models.write_model(tmp_path / "m", family, task, **sizes)
@@ -120,11 +120,11 @@ def test_pretrained_models(family, tmp_path):
   assert ("fill_mask" in results) == (family != "gpt")
   path = tmp_path / "hf"
   ids = [results["tokenize"]["ids"]]
-  module = torch_model(
+  module = open_torch_model(
     path / "discriminator" if family == "electra" else path, "AutoModel"
   )
   module.config.output_attentions = module.config.output_hidden_states = True
-  out = torch_run(module, ids)
+  out = run_torch(module, ids)
   assert_close(results["features"][0], out.last_hidden_state[0].mean(0))
   layers = np.stack([x[0].mean(0) for x in out.hidden_states])
   assert_close(results["layers"], layers)
@@ -132,20 +132,20 @@ def test_pretrained_models(family, tmp_path):
   assert_close(results["attention"]["attention"], attention)
   assert results["attention"]["tokens"] == results["tokenize"]["pieces"]
   if family == "gpt":
-    module = torch_model(path, "AutoModelForCausalLM")
-    logits = torch_run(module, ids).logits[0].numpy()
+    module = open_torch_model(path, "AutoModelForCausalLM")
+    logits = run_torch(module, ids).logits[0].numpy()
     log_p = np.log(softmax(logits.astype(np.float64)))
     log_ps = [log_p[i, token] for i, token in enumerate(ids[0][1:])]
     assert_close(results["likelihood"][0], sum(log_ps))
     return
   generator = path / "generator" if family == "electra" else path
-  module = torch_model(generator, "AutoModelForMaskedLM")
+  module = open_torch_model(generator, "AutoModelForMaskedLM")
   model = bert_jax.load(path)
   mask_id = model.vocabulary.special.mask
   text = TEXT.replace("cat", model.mask_token)
   masked_ids = model.tokenize(text)["ids"]
   logits = (
-    torch_run(module, [masked_ids]).logits[0, masked_ids.index(mask_id)].numpy()
+    run_torch(module, [masked_ids]).logits[0, masked_ids.index(mask_id)].numpy()
   )
   (candidates,) = results["fill_mask"][0]["masks"]
   p = softmax(logits)
@@ -154,20 +154,20 @@ def test_pretrained_models(family, tmp_path):
   pieces = model.vocabulary.pieces
   assert [x["token"] for x in candidates] == [pieces[i] for i in order]
   if family == "electra":
-    module = torch_model(path / "discriminator", "ElectraForPreTraining")
-    logits = torch_run(module, ids).logits[0, 1:-1].numpy()
+    module = open_torch_model(path / "discriminator", "ElectraForPreTraining")
+    logits = run_torch(module, ids).logits[0, 1:-1].numpy()
     assert_close(results["likelihood"][0], -np.log1p(np.exp(logits)).sum())
     return
   total = 0.0
   for i in range(1, len(ids[0]) - 1):
     row = [*ids[0][:i], mask_id, *ids[0][i + 1 :]]
-    logits = torch_run(module, [row]).logits[0, i].numpy()
+    logits = run_torch(module, [row]).logits[0, i].numpy()
     total += np.log(softmax(logits.astype(np.float64))[ids[0][i]])
   assert_close(results["likelihood"][0], total)
 
 
 @pytest.mark.parametrize("tower", TOWERS)
-def test_one_tower_of_electra(tower, tmp_path):
+def test_one_tower_of_electra_gives_what_both_give(tower, tmp_path):
   folder = tiny_models.write_model(
     tmp_path / "m", "electra", "pretraining", **SIZES["electra"]
   )
@@ -177,20 +177,20 @@ def test_one_tower_of_electra(tower, tmp_path):
   assert ("fill_mask" in model.methods) == (tower == "generator")
   if tower == "generator":
     assert_same_results(tower_results["fill_mask"], both_results["fill_mask"])
-    pll = bert_jax.load(folder).likelihood([TEXT, OTHER], method="pll")
+    pll = bert_jax.load(folder).likelihood([TEXT, OTHER_TEXT], method="pll")
     assert_close(tower_results["likelihood"], pll)
   else:
     del both_results["fill_mask"]
     assert_same_results(tower_results, both_results)
 
 
-def family_tasks():
-  for family in NAMES:
+def families_with_tasks():
+  for family in FAMILIES:
     for task in TASKS:
       yield family, task
 
 
-def torch_ids(model, family, texts):
+def encode_pair(model, family, texts):
   """Returns ids and segments of texts, as a family's classifiers read them."""
   layout = layouts.layout_of(model.vocabulary)
   first, *second = model.vocabulary.encode_batch(texts)
@@ -215,8 +215,10 @@ MISSING_CLASSES = {
 }
 
 
-@pytest.mark.parametrize("family, task", [*family_tasks()])
-def test_fine_tuned_models(family, task, tmp_path, capsys):
+@pytest.mark.parametrize("family, task", [*families_with_tasks()])
+def test_fine_tuned_models_agree_with_transformers(
+  family, task, tmp_path, capsys
+):
   options, name, inputs = TASKS[task]
   if task == "sequence_classification":
     options = options | {"problem": "classification"}
@@ -257,24 +259,24 @@ def test_fine_tuned_models(family, task, tmp_path, capsys):
   assert_same_results(printed, row)
   if (family, task) in MISSING_CLASSES:
     return
-  module = torch_model(tmp_path / "hf", name)
+  module = open_torch_model(tmp_path / "hf", name)
   if task == "sequence_classification":
-    ids, _ = torch_ids(model, family, [TEXT])
+    ids, _ = encode_pair(model, family, [TEXT])
     module.config.pad_token_id = 0
-    logits = torch_run(module, [ids]).logits[0].numpy()
+    logits = run_torch(module, [ids]).logits[0].numpy()
     assert_close([*row["probabilities"].values()], softmax(logits))
   elif task == "multiple_choice":
     scores = []
     for choice in inputs["choices"]:
-      ids, _ = torch_ids(model, family, [choice])
-      scores.append(torch_run(module, [[ids]]).logits[0, 0].item())
+      ids, _ = encode_pair(model, family, [choice])
+      scores.append(run_torch(module, [[ids]]).logits[0, 0].item())
     assert_close(row["probabilities"], softmax(np.array(scores)))
   elif task == "token_classification":
     words = TEXT.split()
     ids, counts = model.vocabulary.encode_words(words)
     layout = layouts.layout_of(model.vocabulary)
     logits = (
-      torch_run(module, [[*layout.begin, *ids.tolist(), *layout.end]])
+      run_torch(module, [[*layout.begin, *ids.tolist(), *layout.end]])
       .logits[0]
       .numpy()
     )
@@ -283,11 +285,11 @@ def test_fine_tuned_models(family, task, tmp_path, capsys):
     assert row["tags"] == [model.labels[i] for i in probabilities.argmax(-1)]
     assert_close(row["probabilities"], probabilities.max(-1))
   else:
-    ids, segments = torch_ids(model, family, list(inputs))
+    ids, segments = encode_pair(model, family, list(inputs))
     segment_inputs = {}
     if family in ("bert", "albert", "electra"):
       segment_inputs["token_type_ids"] = [segments]
-    out = torch_run(module, [ids], **segment_inputs)
+    out = run_torch(module, [ids], **segment_inputs)
     start, end = out.start_logits[0].numpy(), out.end_logits[0].numpy()
     offsets = model.vocabulary.encode_offsets([TEXT])[0].offsets
     # The context is before the one special token at the end.

@@ -1,4 +1,4 @@
-"""Each input gets one prediction, in order, with any batches and windows."""
+"""Tests that each input gets one prediction, with any batches and windows."""
 
 import functools
 import json
@@ -25,8 +25,8 @@ ROOT = str(pathlib.Path(__file__).parents[2])
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
-  """Returns kind of task -> path of a tiny model."""
+def model_paths(tmp_path_factory):
+  """Returns {kind of task: the path of a tiny model}."""
   path = tmp_path_factory.mktemp("models")
   for kind in tiny_tasks.TASKS:
     tiny_tasks.write_fine_tuned(path / kind, kind)
@@ -70,13 +70,13 @@ def text_logits(path, text):
   return np.asarray(logits_function(path)(batch)[0])
 
 
-def test_classes_in_order_for_any_batch(models):
+def test_classes_are_in_order_for_any_batch_size(model_paths):
   texts = tiny_tasks.random_sentences(11)
   lines = [{"text": text, "id": f"n{i}"} for i, text in enumerate(texts)]
-  _, predictions = predict(models["classification"], lines, batch_size=4)
+  _, predictions = predict(model_paths["classification"], lines, batch_size=4)
   assert len(predictions) == 11
   for text, prediction in list(zip(texts, predictions, strict=True))[:2]:
-    logits = text_logits(models["classification"], text)
+    logits = text_logits(model_paths["classification"], text)
     assert prediction["label"] == ("cat", "dog")[logits.argmax()]
     np.testing.assert_allclose(
       [*prediction["probabilities"].values()],
@@ -84,12 +84,12 @@ def test_classes_in_order_for_any_batch(models):
       atol=1e-6,
     )
   _, predictions_by_three = predict(
-    models["classification"], lines, batch_size=3
+    model_paths["classification"], lines, batch_size=3
   )
   assert are_close(predictions, predictions_by_three)
   # A second text changes the prediction.
   _, (text_prediction, pair_prediction) = predict(
-    models["classification"],
+    model_paths["classification"],
     [lines[0], lines[0] | {"text_pair": "dog runs"}],
     batch_size=3,
   )
@@ -98,7 +98,7 @@ def test_classes_in_order_for_any_batch(models):
   )
 
 
-def test_several_labels_at_once(tmp_path):
+def test_several_labels_are_predicted_at_once(tmp_path):
   labels = ["x", "y", "z"]
   head = dict(num_labels=3, pooling=heads.Pooling(*bert.POOLING)._asdict())
   tiny_tasks.write_model(
@@ -122,9 +122,9 @@ def test_several_labels_at_once(tmp_path):
     assert prediction["labels"] == likely_labels
 
 
-def test_a_long_text_is_the_mean_of_its_windows(models):
+def test_a_long_text_is_the_mean_of_its_windows(model_paths):
   text = " ".join(tiny_tasks.random_sentences(12))
-  path = models["regression"]
+  path = model_paths["regression"]
   predictor, (prediction,) = predict(path, [{"text": text}], max_length=12)
   rows = long_texts.encode_in_windows([[text]], predictor.vocabulary, 12)
   assert len(rows.example_indices) > 3 and np.diff(rows.starts).max() == 12
@@ -144,15 +144,15 @@ def test_windows_leave_no_token_and_no_pair_out(sizes):
     assert len(windows) == 1
 
 
-def test_choices_of_any_number(models):
+def test_any_number_of_choices_is_predicted(model_paths):
   lines = [
     {"text": "red cat", "choices": ["runs", "sings"]},
     {"choices": ["blue bird", "dog sleeps", "green"]},
   ]
-  _, predictions = predict(models["choice"], lines)
+  _, predictions = predict(model_paths["choice"], lines)
   assert [len(r["probabilities"]) for r in predictions] == [2, 3]
   scores = [
-    text_logits(models["choice"], text)[0] for text in lines[1]["choices"]
+    text_logits(model_paths["choice"], text)[0] for text in lines[1]["choices"]
   ]
   probabilities = predicting.softmax(np.array(scores))
   np.testing.assert_allclose(
@@ -160,15 +160,15 @@ def test_choices_of_any_number(models):
   )
   # The order of the choices does not change which one is taken.
   reversed_choices = lines[1] | {"choices": lines[1]["choices"][::-1]}
-  _, (prediction,) = predict(models["choice"], [reversed_choices])
+  _, (prediction,) = predict(model_paths["choice"], [reversed_choices])
   assert prediction["choice"] == 2 - predictions[1]["choice"]
 
 
-def test_each_word_of_a_long_text_has_one_tag(models):
+def test_each_word_of_a_long_text_has_one_tag(model_paths):
   words = " ".join(tiny_tasks.random_sentences(10)).split()
   lines = [{"words": words}, {"text": "red \u0007 cat"}]
   _, (long_prediction, short_prediction) = predict(
-    models["tagging"], lines, max_length=12
+    model_paths["tagging"], lines, max_length=12
   )
   assert long_prediction["words"] == words and len(
     long_prediction["tags"]
@@ -183,21 +183,21 @@ def test_each_word_of_a_long_text_has_one_tag(models):
   )
 
 
-def test_answers_are_slices_of_the_context(models):
+def test_answers_are_slices_of_the_context(model_paths):
   context = "  " + "  ".join(tiny_tasks.random_sentences(9))
   lines = [{"question": "cat ?", "context": context}]
-  _, (prediction,) = predict(models["span"], lines, max_length=24)
+  _, (prediction,) = predict(model_paths["span"], lines, max_length=24)
   assert prediction["answer"] in context and "null_odds" not in prediction
   assert all(x["text"] in context for x in prediction["nbest"])
   _, (prediction,) = predict(
-    models["span"], lines, max_length=24, no_answer=True
+    model_paths["span"], lines, max_length=24, no_answer=True
   )
   assert isinstance(prediction["null_odds"], float)
 
 
-def test_windows_of_a_context_overlap_by_half(models):
+def test_windows_of_a_context_overlap_by_half(model_paths):
   line = {"question": "cat", "context": "red dog " * 40, "answers": None}
-  predictor = predicting.open_predictor(models["span"], max_length=24)
+  predictor = predicting.open_predictor(model_paths["span"], max_length=24)
   rows, _ = predicting.encode_examples(predictor, [line])
   context_positions = [
     np.flatnonzero(rows.offsets[a:b, 0] >= 0) + a
@@ -209,10 +209,10 @@ def test_windows_of_a_context_overlap_by_half(models):
 
 
 @pytest.mark.parametrize("odds", [-1.5, 0.7, 80.0])
-def test_null_odds_set_the_chance_of_no_answer(models, odds):
-  """ELECTRA's head gives this chance, and answers for the case of an answer."""
+def test_null_odds_set_the_chance_of_no_answer(model_paths, odds):
+  """ELECTRA's head gives these odds, and answers as if an answer existed."""
   predictor = predicting.open_predictor(
-    models["span"], max_length=24, no_answer=True
+    model_paths["span"], max_length=24, no_answer=True
   )
   questions = [{"id": 1, "question": "cat ?", "context": "red cat runs"}]
   questions[0]["answers"] = None
@@ -239,11 +239,11 @@ def test_null_odds_set_the_chance_of_no_answer(models, odds):
   assert (answer["answer"], answer["probability"]) == ("", 1.0)
 
 
-def test_masks_are_filled_in_texts_of_any_length(models):
+def test_masks_are_filled_in_texts_of_any_length(model_paths):
   texts = ["red [MASK] runs .", "cat", "[MASK] dog [MASK]"]
   texts.append(" ".join(["blue"] * 30 + ["[MASK]"] + ["bird"] * 30))
   _, predictions = predict(
-    models["fill"], [{"text": t} for t in texts], top_k=3, max_length=16
+    model_paths["fill"], [{"text": t} for t in texts], top_k=3, max_length=16
   )
   assert [len(r["masks"]) for r in predictions] == [1, 0, 2, 1]
   candidates = predictions[0]["masks"][0]
@@ -255,7 +255,7 @@ def test_masks_are_filled_in_texts_of_any_length(models):
     "mlm_positions": jnp.array([[2]]),
     "cls_positions": jnp.array([[0]]),
   }
-  logits = logits_function(models["fill"])(batch)["mlm_logits"]
+  logits = logits_function(model_paths["fill"])(batch)["mlm_logits"]
   probabilities = predicting.softmax(np.asarray(logits)[0, 0])
   assert candidates[0]["token"] == tiny_tasks.PIECES[probabilities.argmax()]
   np.testing.assert_allclose(
@@ -297,7 +297,7 @@ def test_errors_name_the_line(kind, line, message):
     list(requests.read([json.dumps(good_fields), line], kind, "in"))
 
 
-def command(*flags, devices=1):
+def run_predict(*flags, devices=1):
   environment = os.environ | {
     "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
     "JAX_PLATFORMS": "cpu",
@@ -312,25 +312,25 @@ def command(*flags, devices=1):
   )
 
 
-def test_the_command_on_several_devices(models, tmp_path):
+def test_several_devices_predict_the_same(model_paths, tmp_path):
   texts = tiny_tasks.random_sentences(7, seed=3)
   lines = [{"text": t, "id": f"n{i}"} for i, t in enumerate(texts)]
   source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
   source.write_text("".join(json.dumps(line) + "\n" for line in lines))
-  flags = [f"--model={models['classification']}", "--batch-size=3"]
+  flags = [f"--model={model_paths['classification']}", "--batch-size=3"]
   flags += [f"--input={source}", f"--output={target}"]
-  process = command(*flags, devices=4)
+  process = run_predict(*flags, devices=4)
   assert process.returncode == 0, process.stderr
   assert process.stdout == f"{target}: 7 predictions.\n"
   rows = [json.loads(line) for line in target.read_text().splitlines()]
   assert [row.pop("id") for row in rows] == [f"n{i}" for i in range(7)]
-  _, predictions = predict(models["classification"], lines)
+  _, predictions = predict(model_paths["classification"], lines)
   assert are_close(rows, predictions)
 
 
-def test_a_model_without_a_head_is_refused(models, tmp_path):
+def test_a_model_without_a_head_is_refused(model_paths, tmp_path):
   tiny_tasks.write_model(tmp_path / "bare", "encoder", head={})
   with pytest.raises(ValueError, match="no head to predict with"):
     predicting.open_predictor(str(tmp_path / "bare"))
   with pytest.raises(ValueError, match="is not the folder of a run"):
-    predicting.open_predictor(models["fill"], best=True)
+    predicting.open_predictor(model_paths["fill"], best=True)

@@ -28,17 +28,17 @@ OPTIONS = dict(
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-  """Trains in a thread and returns the result; no argument may change."""
+def first_run(tmp_path_factory):
+  """Returns the result of a training in a thread that changes no argument."""
   texts = list(TEXTS)
   originals = copy.deepcopy((texts, OPTIONS))
   results = []
 
-  def work():
+  def train():
     workdir = tmp_path_factory.mktemp("run")
     results.append(bert_jax.pretrain(texts, workdir=workdir, **OPTIONS))
 
-  thread = threading.Thread(target=work)
+  thread = threading.Thread(target=train)
   thread.start()
   thread.join()
   (result,) = results
@@ -46,33 +46,37 @@ def run(tmp_path_factory):
   return result
 
 
-def test_texts_give_a_model_and_a_history(run):
+def test_texts_give_a_model_and_a_history(first_run):
   assert (
-    run.model.family == "bert" and run.model.config["model"]["hidden"] == 16
+    first_run.model.family == "bert"
+    and first_run.model.config["model"]["hidden"] == 16
   )
-  row = run.model.fill_mask("The [MASK] sat.")
+  row = first_run.model.fill_mask("The [MASK] sat.")
   assert "[MASK]" not in row["filled"]
-  assert [row["step"] for row in run.history] == [1, 2]
-  losses = [run.history[0]["loss"], run.history[1]["validation_loss"]]
+  assert [row["step"] for row in first_run.history] == [1, 2]
+  losses = [
+    first_run.history[0]["loss"],
+    first_run.history[1]["validation_loss"],
+  ]
   assert np.isfinite(losses).all()
-  assert "validation_mlm_accuracy" in run.history[1]
+  assert "validation_mlm_accuracy" in first_run.history[1]
 
 
-def test_the_same_call_continues_and_other_texts_are_refused(run, capsys):
+def test_the_same_call_continues_and_other_texts_are_refused(first_run, capsys):
   continued_run = bert_jax.pretrain(
-    Frame(text=TEXTS), workdir=run.workdir, **OPTIONS
+    Frame(text=TEXTS), workdir=first_run.workdir, **OPTIONS
   )
   captured = capsys.readouterr()
   assert "continuing from step 2" in captured.err and not captured.out
   assert "vocabulary.txt is used again" in captured.err
   assert [row["loss"] for row in continued_run.history] == [
-    row["loss"] for row in run.history
+    row["loss"] for row in first_run.history
   ]
   with pytest.raises(UserError, match="was started with other texts; give"):
-    bert_jax.pretrain(TEXTS[1:], workdir=run.workdir, **OPTIONS)
+    bert_jax.pretrain(TEXTS[1:], workdir=first_run.workdir, **OPTIONS)
 
 
-def test_the_example_of_the_docstring():
+def test_the_example_of_the_docstring_runs():
   names = {"CONFIG": CONFIG}
   finder = doctest.DocTestFinder(exclude_empty=True)
   tests = finder.find(pretrain.pretrain, "pretrain", globs=names)
@@ -98,7 +102,7 @@ def test_a_string_is_one_document_and_never_characters():
 
 
 @pytest.mark.parametrize(
-  "arguments, words",
+  "arguments, message",
   [
     ({}, "pass either texts= or files="),
     ({"texts": "a", "files": "b"}, "pass either texts= or files="),
@@ -121,8 +125,8 @@ def test_a_string_is_one_document_and_never_characters():
     ({"files": "missing.txt"}, "there is no file missing.txt"),
   ],
 )
-def test_wrong_arguments_are_one_sentence(arguments, words, tmp_path):
-  with pytest.raises(UserError, match=words) as error:
+def test_wrong_arguments_get_one_sentence(arguments, message, tmp_path):
+  with pytest.raises(UserError, match=message) as error:
     bert_jax.pretrain(workdir=tmp_path, **arguments)
   assert "\n" not in str(error.value)
 

@@ -1,4 +1,4 @@
-"""`predict` answers lines of stdin as they arrive, and prints only answers."""
+"""Tests that `predict` answers a line as it arrives, and prints only JSON."""
 
 import io
 import json
@@ -22,8 +22,8 @@ ROOT = str(pathlib.Path(__file__).parents[2])
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
-  """Makes a folder with tiny models."""
+def models_folder(tmp_path_factory):
+  """Returns a folder with tiny models."""
   path = tmp_path_factory.mktemp("serving")
   weights = tiny_tasks.write_fine_tuned(path / "classes", "classification")
   hf.write(str(path / "hf"), weights)
@@ -38,11 +38,13 @@ def models(tmp_path_factory):
   return path
 
 
-def environment():
+def child_environment():
   return os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": ROOT}
 
 
-def test_notes_are_not_among_the_answers(models, monkeypatch, capsys):
+def test_notes_are_not_among_the_predictions(
+  models_folder, monkeypatch, capsys
+):
   """A note on a missing field and a line from a library go to stderr."""
   open_predictor = predict.open_predictor
 
@@ -54,7 +56,7 @@ def test_notes_are_not_among_the_answers(models, monkeypatch, capsys):
   lines = "".join(json.dumps({"text": t}) + "\n" for t in ("red cat", "dog"))
   stdin = io.TextIOWrapper(io.BytesIO(lines.encode()))
   monkeypatch.setattr(sys, "stdin", stdin)
-  flags = [f"--model={models / 'hf'}", "--input=-", "--output=-"]
+  flags = [f"--model={models_folder / 'hf'}", "--input=-", "--output=-"]
   execute(["predict", *flags])
   printed = capsys.readouterr()
   rows = [json.loads(line) for line in printed.out.splitlines()]
@@ -62,19 +64,21 @@ def test_notes_are_not_among_the_answers(models, monkeypatch, capsys):
   assert "note: " in printed.err and "something to say" in printed.err
 
 
-def test_results_on_stdout_are_json_alone(
-  models, tmp_path, monkeypatch, capsys
-):
+def test_stdout_has_only_json(models_folder, tmp_path, monkeypatch, capsys):
   lines = [{"text": "red [MASK]", "answer": "cat"}]
   cloze = files.write_jsonl(tmp_path / "a.jsonl", lines)
-  flags = [f"--model={models / 'bert'}", f"--cloze={cloze}", "--output=-"]
+  flags = [
+    f"--model={models_folder / 'bert'}",
+    f"--cloze={cloze}",
+    "--output=-",
+  ]
   execute(["likelihood", *flags])
   printed = capsys.readouterr()
   assert json.loads(printed.out)["cloze"]["texts"] == 1
   assert printed.err.startswith("cloze: accuracy")
 
 
-COMMANDS = {
+FLAGS_BY_VERB = {
   "augment": ["--model=m", "--task=sst2", "--input=i"],
   "convert": ["--family=bert", "--from=hf", "--model=m"],
   "export": ["--model=m"],
@@ -88,23 +92,23 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", FLAGS_BY_VERB)
 def test_no_command_makes_a_file_called_minus(name, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   with pytest.raises(SystemExit, match="error: .*--output -: .*stdout; name"):
-    execute([name, *COMMANDS[name], "--output=-"])
+    execute([name, *FLAGS_BY_VERB[name], "--output=-"])
   assert not list(tmp_path.iterdir())
 
 
-def test_a_line_is_answered_while_the_pipe_is_open(models):
+def test_a_line_is_answered_while_the_pipe_is_open(models_folder):
   """Once the program is compiled, each answer takes less than a second."""
-  flags = [f"--model={models / 'classes'}", "--input=-", "--output=-"]
+  flags = [f"--model={models_folder / 'classes'}", "--input=-", "--output=-"]
   with subprocess.Popen(
     [sys.executable, "-m", "bert_jax", "predict", *flags],
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
     text=True,
-    env=environment(),
+    env=child_environment(),
   ) as process:
     waits = []
     for number in range(4):
@@ -190,9 +194,9 @@ def test_lines_of_a_pipe_are_those_of_a_file(tmp_path):
   ],
 )
 def test_a_text_without_the_models_mask_is_refused(
-  models, model, text, message
+  models_folder, model, text, message
 ):
-  predictor = predict.open_predictor(str(models / model))
+  predictor = predict.open_predictor(str(models_folder / model))
   mask = predict.mask_token(predictor)
   lines = [json.dumps({"text": x}) for x in (f"cat {mask}", text)]
   with pytest.raises(ValueError, match=f"in:2: the text .*{message}"):

@@ -1,4 +1,4 @@
-"""Compares likelihoods with sums in NumPy, and tests BLiMP and cloze."""
+"""Compares likelihoods with sums in NumPy, and tests BLiMP and blanks."""
 
 import io
 import json
@@ -21,14 +21,14 @@ pytestmark = pytest.mark.usefixtures("fast_compilation")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def bert_folder(tmp_path_factory):
   path = tmp_path_factory.mktemp("bert") / "model"
   return tiny_models.write_model(path, "bert", "pretraining", dict(pairs=True))
 
 
 @pytest.fixture(scope="module")
-def bert(folder):
-  return open_model(folder, default_tower="discriminator")
+def bert(bert_folder):
+  return open_model(bert_folder, default_tower="discriminator")
 
 
 def log_softmax(x):
@@ -49,15 +49,15 @@ def masked_log_p(model, ids, positions):
   batch["input_ids"][0, positions] = MASK
   batch["cls_positions"] = np.zeros((1, 1), np.int32)
   batch["mlm_positions"] = np.array([positions[:1]], np.int32)
-  out = outputs(model.module, model.params, batch)
+  out = compute_outputs(model.module, model.params, batch)
   return log_softmax(out["mlm_logits"][0, 0])
 
 
-def outputs(module, params, batch):
-  return jax.jit(apply, static_argnums=0)(module, params, batch)
+def compute_outputs(module, params, batch):
+  return jax.jit(apply_module, static_argnums=0)(module, params, batch)
 
 
-def apply(module, params, batch):
+def apply_module(module, params, batch):
   return module.apply({"params": params}, batch)
 
 
@@ -110,18 +110,20 @@ def test_electras_discriminator_scores_the_original(tmp_path):
   assert likelihood.default_method(model) == "rtd"
   scores = likelihood.score(model, TEXTS)
   for (ids, _), score in zip(ROWS, scores, strict=True):
-    out = outputs(model.module, model.params, padded_batch(ids))["rtd_logits"]
+    out = compute_outputs(model.module, model.params, padded_batch(ids))[
+      "rtd_logits"
+    ]
     expected = log_p_original(out[0, 1 : len(ids) - 1]).sum()
     np.testing.assert_allclose(score, expected, atol=1e-4)
 
 
-def test_causal_models_are_exact(tmp_path):
+def test_causal_scores_are_exact(tmp_path):
   path = tiny_models.write_model(tmp_path / "gpt", "gpt", "pretraining")
   model = open_model(path, default_tower="discriminator")
   (tokens,) = text_inputs.encode(
     model, [text_inputs.text_of_string(0, "abc de")]
   )
-  out = outputs(model.module, model.params, padded_batch(tokens.ids))
+  out = compute_outputs(model.module, model.params, padded_batch(tokens.ids))
   logits = out["lm_logits"][0]
   expected = sum(
     log_softmax(logits[i])[token_id]
@@ -154,20 +156,20 @@ def minimal_pair(uid, term, good, bad):
   )
 
 
-FILES = {
+PAIRS_BY_FILE = {
   "x": [minimal_pair("x", "binding", "the cat", "the cats")] * 2,
   "y": [minimal_pair("y", "s-selection", "a b", "a b")],
   "z": [minimal_pair("z", "argument_structure", "a mat", "a on")],
 }
 
 
-def write_files(path):
+def write_blimp(path):
   path.mkdir()
-  for name, pairs in FILES.items():
+  for name, pairs in PAIRS_BY_FILE.items():
     lines = "".join(json.dumps(row) + "\n" for row in pairs)
     (path / f"{name}.jsonl").write_text(lines)
   with tarfile.open(path.parent / "blimp.tar.xz", "w:xz") as tar:
-    for name in FILES:
+    for name in PAIRS_BY_FILE:
       content = (path / f"{name}.jsonl").read_bytes()
       info = tarfile.TarInfo(f"data/{name}.jsonl")
       info.size = len(content)
@@ -175,7 +177,7 @@ def write_files(path):
   return path
 
 
-def test_means_are_over_files():
+def test_accuracies_are_means_over_files():
   files = [
     blimp.MinimalPairs("x", "binding", ["a"] * 4, ["b"] * 4),
     blimp.MinimalPairs("y", "binding", ["a"] * 2, ["b"] * 2),
@@ -201,7 +203,7 @@ def log_p_original(logits):
 
 
 @pytest.mark.parametrize("family", ["gpt", "electra"])
-def test_other_models_prefer_the_same_sentences_as_here(family, tmp_path):
+def test_other_models_prefer_the_sentences_that_numpy_does(family, tmp_path):
   sizes = dict(generator_hidden=8) if family == "electra" else {}
   path = tiny_models.write_model(
     tmp_path / family, family, "pretraining", **sizes
@@ -216,24 +218,26 @@ def test_other_models_prefer_the_same_sentences_as_here(family, tmp_path):
   lines = "".join(json.dumps(row) + "\n" for row in pairs)
   (tmp_path / "blimp" / "x.jsonl").write_text(lines)
 
-  def score(text):
+  def expected_score(text):
     if family == "gpt":
       # Each letter is a piece. A capital stands for the last letter of a word.
       letters = [w[:-1] + w[-1].upper() for w in text.split()]
       vocabulary = "abcdefghijklmnopqrstuvwxyz.,"
       vocabulary = ["?", *vocabulary, *vocabulary.upper()]
       ids = [vocabulary.index(c) for c in "".join(letters)]
-      out = outputs(model.module, model.params, padded_batch(ids))["lm_logits"][
-        0
-      ]
+      out = compute_outputs(model.module, model.params, padded_batch(ids))[
+        "lm_logits"
+      ][0]
       return sum(log_softmax(out[i - 1])[ids[i]] for i in range(1, len(ids)))
     ids = [CLS, *map(tiny_models.WORDS.index, text.split()), SEP]
-    out = outputs(model.module, model.params, padded_batch(ids))["rtd_logits"][
-      0
-    ]
+    out = compute_outputs(model.module, model.params, padded_batch(ids))[
+      "rtd_logits"
+    ][0]
     return log_p_original(out[1 : len(ids) - 1]).sum()
 
-  expected = np.array([[score(t) for t in texts] for texts in (good, bad)])
+  expected = np.array(
+    [[expected_score(t) for t in texts] for texts in (good, bad)]
+  )
   scores = likelihood.score(model, [*good, *bad]).reshape(2, -1)
   np.testing.assert_allclose(scores, expected, atol=1e-4)
   method = likelihood.default_method(model)
@@ -248,13 +252,13 @@ def run_command(monkeypatch, *arguments):
   execute(["likelihood", *map(str, arguments)])
 
 
-def test_the_command_reads_a_folder_or_tar_and_a_cloze(
-  folder, bert, tmp_path, monkeypatch, capsys
+def test_the_command_reads_blimp_and_cloze_files(
+  bert_folder, bert, tmp_path, monkeypatch, capsys
 ):
-  path = write_files(tmp_path / "blimp")
+  path = write_blimp(tmp_path / "blimp")
   (tmp_path / "c.jsonl").write_text('{"text": "a [MASK]", "answer": "b"}\n')
   output = tmp_path / "results.json"
-  arguments = ["--model", folder, "--output", output]
+  arguments = ["--model", bert_folder, "--output", output]
   run_command(
     monkeypatch, *arguments, "--blimp", path, "--cloze", tmp_path / "c.jsonl"
   )
@@ -273,7 +277,7 @@ def test_the_command_reads_a_folder_or_tar_and_a_cloze(
 
 
 @pytest.mark.parametrize(
-  "arguments, words",
+  "arguments, message",
   [
     ([], "--blimp or --cloze"),
     (["--blimp", "none"], "folder or tar file of BLiMP (No such file or dire"),
@@ -304,11 +308,11 @@ def test_the_command_reads_a_folder_or_tar_and_a_cloze(
     (["--blimp", "blimp", "--pairs", "0"], "--pairs=0 must be at least 1"),
   ],
 )
-def test_bad_input_is_one_sentence(
-  arguments, words, folder, tmp_path, monkeypatch
+def test_bad_input_gets_one_sentence(
+  arguments, message, bert_folder, tmp_path, monkeypatch
 ):
   monkeypatch.chdir(tmp_path)
-  write_files(tmp_path / "blimp")
+  write_blimp(tmp_path / "blimp")
   content = (tmp_path / "blimp.tar.xz").read_bytes()
   (tmp_path / "cut.tar.xz").write_bytes(content[: len(content) // 2])
   (tmp_path / "empty").mkdir()
@@ -327,8 +331,8 @@ def test_bad_input_is_one_sentence(
   long_cloze = {"text": "[MASK] " + "the " * 33, "answer": "a"}
   (tmp_path / "long.jsonl").write_text(json.dumps(long_cloze) + "\n")
   with pytest.raises(SystemExit) as e:
-    run_command(monkeypatch, "--model", folder, *arguments)
-  assert str(e.value).startswith("error: ") and words in str(e.value)
+    run_command(monkeypatch, "--model", bert_folder, *arguments)
+  assert str(e.value).startswith("error: ") and message in str(e.value)
   assert "\n" not in str(e.value)
 
 
@@ -338,5 +342,5 @@ def test_a_model_without_such_a_head_is_refused(tmp_path, monkeypatch):
     SystemExit, match="family bert for encoder has no likelihood; use"
   ):
     run_command(
-      monkeypatch, "--model", path, "--blimp", write_files(tmp_path / "b")
+      monkeypatch, "--model", path, "--blimp", write_blimp(tmp_path / "b")
     )
