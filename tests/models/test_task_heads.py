@@ -33,10 +33,10 @@ def make_batch(lengths, length=8):
   }
 
 
-def make_model(name, kind, *args):
+def make_model(name, head_class, *args):
   """Returns a task's parameters, and a function batch -> logits, hidden
   states."""
-  model = kind(build_encoder(name), *args)
+  model = head_class(build_encoder(name), *args)
   params = random_params(model, make_batch([4]))
 
   @fast_jit
@@ -105,20 +105,18 @@ def head_in_numpy(params, vectors, activation=None):
     ("electra", electra.DENSE_POOLING),
   ],
 )
-def test_classifier_reads_the_published_vector(name, family_pooling):
+def test_classifier_reads_the_published_vector(name, pooling):
   """Only one vector is read: that of the first token.
 
   GPT's classifier reads the vector of the last token before the padding.
   """
   lengths = [3, 8, 1]
-  params, run = make_model(
-    name, task_heads.SequenceClassifier, family_pooling, 3
-  )
+  params, run = make_model(name, task_heads.SequenceClassifier, pooling, 3)
   logits, hidden = run(make_batch(lengths))
   position = np.array(lengths) - 1 if name == "gpt" else 0
   vector = np.asarray(hidden)[np.arange(3), position]
   assert logits.shape == (3, 3) and logits.dtype == jnp.float32
-  assert_close(logits, head_in_numpy(params, vector, family_pooling.activation))
+  assert_close(logits, head_in_numpy(params, vector, pooling.activation))
 
 
 def test_without_sequence_ids_the_last_position_is_read():
@@ -130,15 +128,15 @@ def test_without_sequence_ids_the_last_position_is_read():
 
 
 @pytest.mark.parametrize(
-  "name,kind,args",
+  "name,head_class,args",
   [
     *((name, task_heads.TokenClassifier, (5,)) for name in FAMILY_NAMES),
     ("bert", task_heads.SpanClassifier, ()),
   ],
 )
-def test_logits_of_tokens_and_spans_are_linear(name, kind, args):
+def test_logits_of_tokens_and_spans_are_linear(name, head_class, args):
   """The logits of each position are a linear map of its vector."""
-  params, run = make_model(name, kind, *args)
+  params, run = make_model(name, head_class, *args)
   logits, hidden = run(make_batch([3, 8]))
   assert logits.shape == (2, 8, *(args or (2,)))
   assert logits.dtype == jnp.float32
