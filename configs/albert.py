@@ -36,7 +36,13 @@ Command:
 TPU slices and several hosts: docs/hosts.md, docs/tpu.md.
 """
 
-from bert_jax.configs.common import MASKED, PRETRAIN, choose, merge, steps
+from bert_jax.configs.common import (
+  MASKED,
+  PRETRAIN,
+  check_name,
+  merge,
+  steps_and_peak,
+)
 from ml_collections import ConfigDict
 
 STEPS = {
@@ -49,7 +55,7 @@ STEPS = {
   "xlarge_v2": 3_000_000,
   "xxlarge_v2": 3_000_000,
 }
-ROWS = dict(
+FAMILY_SETTINGS = dict(
   model=dict(family="albert", activation="gelu_new"),
   objective=dict(pairs=True, pair_name="sop"),
   data=dict(
@@ -61,7 +67,7 @@ ROWS = dict(
     count="round",
   ),
 )
-PUBLISHED = dict(
+PUBLISHED_SETTINGS = dict(
   batch_size=4096,
   data=dict(length=512, max_predictions=77),
   optimizer=dict(name="lamb"),
@@ -71,7 +77,7 @@ PUBLISHED = dict(
 
 def get_config(name: str = "base_v2") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
-  total = STEPS[choose(name, STEPS)]
+  total = STEPS[check_name(name, STEPS)]
   rate = 0.0 if name.endswith("v2") or name == "xxlarge_v1" else 0.1
   changes = dict(
     micro_batches=16 if "xlarge" in name else 8,
@@ -82,5 +88,7 @@ def get_config(name: str = "base_v2") -> ConfigDict:
       remat=not name.startswith("base"),
     ),
   )
-  length = steps(total, 3_125, peak=1.76e-3)
-  return merge(PRETRAIN, MASKED, ROWS, PUBLISHED, changes, length)
+  length = steps_and_peak(total, 3_125, peak=1.76e-3)
+  return merge(
+    PRETRAIN, MASKED, FAMILY_SETTINGS, PUBLISHED_SETTINGS, changes, length
+  )

@@ -38,13 +38,13 @@ Cased: --config.data.cased=True, with text prepared with --no-lower-case and a
   several hosts: docs/hosts.md.
 """
 
-from bert_jax.configs.common import MASKED, PRETRAIN, choose, merge
+from bert_jax.configs.common import MASKED, PRETRAIN, check_name, merge
 from ml_collections import ConfigDict
 
 NAMES = ("tiny", "mini", "small", "medium", "base", "large", "large_wwm")
 
 
-def phase(fraction: float, length: int, max_predictions: int) -> dict:
+def phase_section(fraction: float, length: int, max_predictions: int) -> dict:
   """Returns the settings of a phase with the batch size of the run."""
   return dict(
     fraction=fraction,
@@ -55,14 +55,16 @@ def phase(fraction: float, length: int, max_predictions: int) -> dict:
   )
 
 
-PAIRS = dict(
+PAIR_ROWS = dict(
   data=dict(
     builder="bert_pairs", short_probability=0.1, random_share="published"
   )
 )
-PUBLISHED = dict(
+PUBLISHED_SETTINGS = dict(
   total_steps=1_000_000,
-  phases=dict(phase1=phase(0.9, 128, 20), phase2=phase(0.1, 512, 80)),
+  phases=dict(
+    phase1=phase_section(0.9, 128, 20), phase2=phase_section(0.1, 512, 80)
+  ),
   model=dict(family="bert"),
   objective=dict(pairs=True),
 )
@@ -70,10 +72,10 @@ PUBLISHED = dict(
 
 def get_config(name: str = "base") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
-  variant = choose(name, NAMES).removesuffix("_wwm")
+  variant = check_name(name, NAMES).removesuffix("_wwm")
   masking = "whole_word" if name == "large_wwm" else "token"
   changes = dict(
     model=dict(variant=variant, remat=variant == "large"),
     data=dict(masking=masking),
   )
-  return merge(PRETRAIN, MASKED, PAIRS, PUBLISHED, changes)
+  return merge(PRETRAIN, MASKED, PAIR_ROWS, PUBLISHED_SETTINGS, changes)

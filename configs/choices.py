@@ -31,9 +31,9 @@ from bert_jax.configs.common import (
   FAIRSEQ,
   GPT1,
   TASK,
-  choose,
+  check_name,
   merge,
-  steps,
+  steps_and_peak,
 )
 from ml_collections import ConfigDict
 
@@ -46,7 +46,7 @@ ADAMW = dict(batch_size=32, optimizer=dict(name="adamw") | ADAM)
 ALBERT = dict(schedule=dict(name="bert"), objective=dict(head_dropout=0.1))
 NAMES = {
   "race": (FAIRSEQ, RACE),
-  "race,albert": (RACE, ADAMW, steps(12_000, 1000, peak=2e-5), ALBERT),
+  "race,albert": (RACE, ADAMW, steps_and_peak(12_000, 1000, peak=2e-5), ALBERT),
   "race,gpt1": (RACE, ADAMW, GPT1),
   "swag": (),
   "swag,gpt1": (GPT1,),
@@ -55,4 +55,4 @@ NAMES = {
 
 def get_config(name: str = "swag") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
-  return merge(TASK, BATCH, *NAMES[choose(name, NAMES)])
+  return merge(TASK, BATCH, *NAMES[check_name(name, NAMES)])

@@ -107,7 +107,7 @@ GPT1 = dict(
 
 
 def merge(*sections: dict[str, Any]) -> ConfigDict:
-  """Returns a config: `RUN`, and the sections in order over it."""
+  """Returns `RUN` as a config, with the values of the sections in order."""
   config: dict[str, Any] = {}
   for section in (RUN, *sections):
     _merge_into(config, section)
@@ -122,7 +122,7 @@ def _merge_into(config: dict[str, Any], section: dict[str, Any]) -> None:
       config[key] = copy.deepcopy(entry)
 
 
-def steps(total: int, warmup: int, peak: float) -> dict[str, Any]:
+def steps_and_peak(total: int, warmup: int, peak: float) -> dict[str, Any]:
   """Returns the settings of a run's length and learning rate.
 
   Args:
@@ -134,12 +134,12 @@ def steps(total: int, warmup: int, peak: float) -> dict[str, Any]:
   return dict(total_steps=total, schedule=schedule)
 
 
-def choose(name: str, names: Iterable[str]) -> str:
-  """Returns `name`.
+def check_name(name: str, names: Iterable[str]) -> str:
+  """Returns a name that is one of `names`.
 
   Raises:
-    ValueError: it is not one of `names`. The message lists all of them, the
-      nearest first.
+    ValueError: the name is not one of `names`. The message lists all of them,
+      the nearest first.
   """
   names = list(names)
   if name in names:

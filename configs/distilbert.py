@@ -36,10 +36,10 @@ The teacher: docs/distillation.md. Command:
     --config.teacher.path=BERT_BASE
 """
 
-from bert_jax.configs.common import MASKED, PRETRAIN, choose, merge, unset
+from bert_jax.configs.common import MASKED, PRETRAIN, check_name, merge, unset
 from ml_collections import ConfigDict
 
-DISTIL = dict(
+DISTILLATION = dict(
   model=dict(family="distilbert"),
   teacher=dict(path="", model=dict(family="bert", variant="base")),
   objective=dict(
@@ -61,7 +61,7 @@ DISTIL = dict(
   optimizer=dict(name="adamw", b2=0.98, weight_decay=0.0, clip_norm=5.0),
   schedule=dict(name="linear", peak=5e-4, warmup=0.05),
 )
-PUBLISHED = dict(
+PUBLISHED_SETTINGS = dict(
   batch_size=4096,
   micro_batches=16,
   data=dict(length=512, max_predictions=77),
@@ -87,5 +87,5 @@ NAMES = {
 
 def get_config(name: str = "base") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
-  changes = NAMES[choose(name, NAMES)]
-  return merge(PRETRAIN, MASKED, DISTIL, PUBLISHED, changes)
+  changes = NAMES[check_name(name, NAMES)]
+  return merge(PRETRAIN, MASKED, DISTILLATION, PUBLISHED_SETTINGS, changes)

@@ -32,10 +32,16 @@ Command:
 TPU slices and several hosts: docs/hosts.md, docs/tpu.md.
 """
 
-from bert_jax.configs.common import MASKED, PRETRAIN, choose, merge, steps
+from bert_jax.configs.common import (
+  MASKED,
+  PRETRAIN,
+  check_name,
+  merge,
+  steps_and_peak,
+)
 from ml_collections import ConfigDict
 
-ROWS = dict(
+FAMILY_SETTINGS = dict(
   model=dict(family="electra"),
   objective=dict(name="electra", discriminator_weight=50.0, temperature=1.0),
   data=dict(
@@ -48,11 +54,11 @@ ROWS = dict(
   schedule=dict(name="electra"),
 )
 SIZES = {
-  "small": steps(1_000_000, 10_000, peak=5e-4)
+  "small": steps_and_peak(1_000_000, 10_000, peak=5e-4)
   | dict(batch_size=128, data=dict(length=128, max_predictions=19)),
-  "base": steps(766_000, 10_000, peak=2e-4)
+  "base": steps_and_peak(766_000, 10_000, peak=2e-4)
   | dict(data=dict(length=512, max_predictions=79)),
-  "large": steps(400_000, 10_000, peak=2e-4)
+  "large": steps_and_peak(400_000, 10_000, peak=2e-4)
   | dict(
     batch_size=2048,
     micro_batches=4,
@@ -64,6 +70,6 @@ SIZES = {
 
 def get_config(name: str = "small") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
-  changes = SIZES[choose(name, SIZES)]
+  changes = SIZES[check_name(name, SIZES)]
   variant = dict(model=dict(variant=name))
-  return merge(PRETRAIN, MASKED, ROWS, variant, changes)
+  return merge(PRETRAIN, MASKED, FAMILY_SETTINGS, variant, changes)

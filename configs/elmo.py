@@ -25,11 +25,11 @@ Command:
     --workdir runs/elmo_original --config.data.path=data/1b
 """
 
-from bert_jax.configs.common import PRETRAIN, choose, merge, unset
+from bert_jax.configs.common import PRETRAIN, check_name, merge, unset
 from ml_collections import ConfigDict
 
 # An LSTM has neither attention nor positions.
-ROWS = PRETRAIN | dict(
+FAMILY_SETTINGS = PRETRAIN | dict(
   model=dict(
     family="elmo",
     vocab_size=unset(int),  # the vocabulary of the data has it
@@ -67,5 +67,5 @@ ADAGRAD = dict(
 
 def get_config(name: str = "original") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
-  choose(name, ("original",))
-  return merge(ROWS | ADAGRAD, ORIGINAL)
+  check_name(name, ("original",))
+  return merge(FAMILY_SETTINGS | ADAGRAD, ORIGINAL)

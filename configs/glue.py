@@ -54,9 +54,9 @@ from bert_jax.configs.common import (
   FAIRSEQ,
   GPT1,
   TASK,
-  choose,
+  check_name,
   merge,
-  steps,
+  steps_and_peak,
 )
 from ml_collections import ConfigDict
 
@@ -97,28 +97,28 @@ ALBERT = {
 }
 
 
-def _roberta(task: str) -> list[dict[str, Any]]:
-  total, warmup, rows, peak = ROBERTA[choose(task, ROBERTA)]
-  length = steps(total, warmup, peak)
+def _roberta_settings(task: str) -> list[dict[str, Any]]:
+  total, warmup, rows, peak = ROBERTA[check_name(task, ROBERTA)]
+  length = steps_and_peak(total, warmup, peak)
   changes = dict(batch_size=rows, schedule=dict(name="linear"))
   return [FAIRSEQ, length, changes]
 
 
-def _albert(task: str) -> list[dict[str, Any]]:
+def _albert_settings(task: str) -> list[dict[str, Any]]:
   total, warmup, rows, peak, rate = ALBERT[task]
   changes = dict(batch_size=rows, objective=dict(head_dropout=rate))
-  return [steps(total, warmup, peak), changes]
+  return [steps_and_peak(total, warmup, peak), changes]
 
 
-def _electra(task: str) -> list[dict[str, Any]]:
+def _electra_settings(task: str) -> list[dict[str, Any]]:
   epochs = 10.0 if task in ("rte", "stsb") else 3.0
   return [ELECTRA, dict(data=dict(epochs=epochs))]
 
 
-FAMILIES = {
-  "roberta": _roberta,
-  "albert": _albert,
-  "electra": _electra,
+SETTINGS_OF_FAMILIES = {
+  "roberta": _roberta_settings,
+  "albert": _albert_settings,
+  "electra": _electra_settings,
   "gpt1": lambda task: [GPT1],
 }
 
@@ -126,9 +126,13 @@ FAMILIES = {
 def get_config(name: str = "mrpc") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
   task, _, family = name.partition(",")
-  every, group = TASKS[choose(task, TASKS)]
-  changes: dict[str, Any] = dict(data=dict(group=group), log=dict(every=every))
+  log_steps, group = TASKS[check_name(task, TASKS)]
+  changes: dict[str, Any] = dict(
+    data=dict(group=group), log=dict(every=log_steps)
+  )
   if task == "mnli":
     changes["data"]["validation"] = "validation_matched,validation_mismatched"
-  others = FAMILIES[choose(family, FAMILIES)](task) if family else []
-  return merge(TASK, changes, *others)
+  if not family:
+    return merge(TASK, changes)
+  settings_of = SETTINGS_OF_FAMILIES[check_name(family, SETTINGS_OF_FAMILIES)]
+  return merge(TASK, changes, *settings_of(task))

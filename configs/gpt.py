@@ -27,23 +27,23 @@ Command:
 TPU slices and several hosts: docs/hosts.md, docs/tpu.md.
 """
 
-from bert_jax.configs.common import PRETRAIN, choose, merge, steps
+from bert_jax.configs.common import PRETRAIN, check_name, merge, steps_and_peak
 from ml_collections import ConfigDict
 
-ROWS = dict(
+FAMILY_SETTINGS = dict(
   model=dict(family="gpt", activation="gelu_new"),
   objective=dict(name="lm"),
   data=dict(builder="lm"),
   optimizer=dict(name="adamw"),
   schedule=dict(name="cosine"),
 )
-PUBLISHED = dict(
+PUBLISHED_SETTINGS = dict(
   batch_size=64, data=dict(length=512), optimizer=dict(epsilon=1e-8)
 )
 
 
 def get_config(name: str = "gpt1") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
-  choose(name, ("gpt1",))
-  length = steps(3_600_000, 2_000, peak=2.5e-4)
-  return merge(PRETRAIN, ROWS, PUBLISHED, length)
+  check_name(name, ("gpt1",))
+  length = steps_and_peak(3_600_000, 2_000, peak=2.5e-4)
+  return merge(PRETRAIN, FAMILY_SETTINGS, PUBLISHED_SETTINGS, length)

@@ -22,7 +22,7 @@ Command (TRAIN and DEV: the original files; wnut17 without --no-lower-case):
     --config.init_from=PRETRAINED --config.data.path=TASK_FOLDER
 """
 
-from bert_jax.configs.common import TASK, choose, merge
+from bert_jax.configs.common import TASK, check_name, merge
 from ml_collections import ConfigDict
 
 RATE = dict(schedule=dict(peak=5e-5))
@@ -36,4 +36,4 @@ NAMES = {
 
 def get_config(name: str = "conll2003") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
-  return merge(TASK, RATE, NAMES[choose(name, NAMES)])
+  return merge(TASK, RATE, NAMES[check_name(name, NAMES)])

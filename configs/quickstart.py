@@ -12,7 +12,7 @@ Command: make quickstart, or
     --config.data.path=PREPARED_FOLDER
 """
 
-from bert_jax.configs.bert import PAIRS
+from bert_jax.configs.bert import PAIR_ROWS
 from bert_jax.configs.common import MASKED, PRETRAIN, merge
 from bert_jax.configs.small import CPU
 from ml_collections import ConfigDict
@@ -28,4 +28,4 @@ CHANGES = dict(
 
 def get_config() -> ConfigDict:
   """Returns the config that the docstring of this file describes."""
-  return merge(PRETRAIN, MASKED, PAIRS, CPU, SHORT_ROWS, CHANGES)
+  return merge(PRETRAIN, MASKED, PAIR_ROWS, CPU, SHORT_ROWS, CHANGES)

@@ -34,10 +34,10 @@ Command:
 TPU slices and several hosts: docs/hosts.md, docs/tpu.md.
 """
 
-from bert_jax.configs.common import MASKED, PRETRAIN, choose, merge, unset
+from bert_jax.configs.common import MASKED, PRETRAIN, check_name, merge, unset
 from ml_collections import ConfigDict
 
-ROWS = dict(
+FAMILY_SETTINGS = dict(
   model=dict(family="roberta", padding_id=unset(int)),  # from the data
   objective=dict(pairs=False),
   data=dict(
@@ -48,7 +48,7 @@ ROWS = dict(
   ),
 )
 FAIRSEQ = dict(optimizer=dict(name="adamw_fairseq"))
-PUBLISHED = dict(
+PUBLISHED_SETTINGS = dict(
   total_steps=500_000,
   batch_size=8192,
   micro_batches=16,
@@ -69,5 +69,7 @@ SIZES = {
 
 def get_config(name: str = "base") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
-  changes = SIZES[choose(name, SIZES)]
-  return merge(PRETRAIN, MASKED, ROWS, FAIRSEQ, PUBLISHED, changes)
+  changes = SIZES[check_name(name, SIZES)]
+  return merge(
+    PRETRAIN, MASKED, FAMILY_SETTINGS, FAIRSEQ, PUBLISHED_SETTINGS, changes
+  )

@@ -91,7 +91,7 @@ from bert_jax.configs import (
   spanbert,
   tinybert,
 )
-from bert_jax.configs.common import MASKED, PRETRAIN, choose, merge
+from bert_jax.configs.common import MASKED, PRETRAIN, check_name, merge
 from ml_collections import ConfigDict
 
 LENGTH = dict(model=dict(max_positions=128), data=dict(length=128))
@@ -123,32 +123,34 @@ GPU = dict(
 SCALES = {"cpu": CPU, "gpu": GPU}
 
 
-def size(layers: int, hidden: int, heads: int, **others: Any) -> dict:
+def model_of_size(layers: int, hidden: int, heads: int, **others: Any) -> dict:
   """Returns the section `model` for a size without a published name."""
   sizes = dict(hidden=hidden, num_layers=layers, heads=heads, mlp=4 * hidden)
   return dict(model=sizes | others)
 
 
-WIDER = dict(initializer_range=0.04)
-CPU_SIZE = size(2, 128, 2)
-GPU_SIZE = size(4, 512, 8)
+INITIAL_RANGE = dict(initializer_range=0.04)
+CPU_SIZE = model_of_size(2, 128, 2)
+GPU_SIZE = model_of_size(4, 512, 8)
 MASKED_ROWS = (PRETRAIN, MASKED, LENGTH, MASKS)
 # Rows of one document's sentences, without next sentence prediction.
-DOCUMENTS = dict(
+DOCUMENT_ROWS = dict(
   data=dict(builder="doc_sentences", replacement="bert", count="round")
 )
-LINEAR = dict(schedule=dict(name="linear"))
-MINI = dict(
+LINEAR_DECAY = dict(schedule=dict(name="linear"))
+MINI_TEACHER = dict(
   teacher=dict(model=dict(variant="mini", num_layers=12, max_positions=128)),
   model=dict(unroll=0),
 )
 STUDENT = (
-  size(6, 256, 4, **WIDER),
-  MINI,
+  model_of_size(6, 256, 4, **INITIAL_RANGE),
+  MINI_TEACHER,
   dict(schedule=dict(warmup=0.05)),
 )
-ALONE = dict(objective=dict(kl_weight=0.0, mlm_weight=1.0, cosine_weight=0.0))
-LSTM = dict(
+NO_DISTILLATION = dict(
+  objective=dict(kl_weight=0.0, mlm_weight=1.0, cosine_weight=0.0)
+)
+LSTM_SETTINGS = dict(
   model=dict(highways=1),
   objective=dict(negatives=0, stateful=False),
   optimizer=dict(name="adamw", epsilon=1e-8),
@@ -158,21 +160,21 @@ LSTM = dict(
 # Name -> (sections before the section of its scale, sections after it).
 NAMES = {
   "albert_cpu": (
-    (*MASKED_ROWS, albert.ROWS),
+    (*MASKED_ROWS, albert.FAMILY_SETTINGS),
     (CPU_SIZE, dict(model=dict(variant="base_v2", embedding_size=128))),
   ),
   "albert_gpu": (
-    (*MASKED_ROWS, albert.ROWS),
+    (*MASKED_ROWS, albert.FAMILY_SETTINGS),
     (
       GPU_SIZE,
       dict(total_steps=22_000),
-      dict(model=dict(variant="base_v2", embedding_size=128, **WIDER)),
+      dict(model=dict(variant="base_v2", embedding_size=128, **INITIAL_RANGE)),
     ),
   ),
   "electra_cpu": (
-    (*MASKED_ROWS, electra.ROWS),
+    (*MASKED_ROWS, electra.FAMILY_SETTINGS),
     (
-      size(2, 128, 2, embedding_size=128, generator_hidden=64),
+      model_of_size(2, 128, 2, embedding_size=128, generator_hidden=64),
       dict(
         total_steps=2000,
         model=dict(variant="small"),
@@ -181,9 +183,16 @@ NAMES = {
     ),
   ),
   "electra_gpu": (
-    (*MASKED_ROWS, electra.ROWS),
+    (*MASKED_ROWS, electra.FAMILY_SETTINGS),
     (
-      size(4, 512, 8, embedding_size=512, generator_hidden=256, **WIDER),
+      model_of_size(
+        4,
+        512,
+        8,
+        embedding_size=512,
+        generator_hidden=256,
+        **INITIAL_RANGE,
+      ),
       dict(
         total_steps=24_000,
         model=dict(variant="small", dropout=0.0, attention_dropout=0.0),
@@ -191,43 +200,43 @@ NAMES = {
     ),
   ),
   "gpt_cpu": (
-    (PRETRAIN, LENGTH, gpt.ROWS),
+    (PRETRAIN, LENGTH, gpt.FAMILY_SETTINGS),
     (CPU_SIZE, dict(total_steps=1500, schedule=dict(name="cosine"))),
   ),
   "gpt_gpu": (
-    (PRETRAIN, LENGTH, gpt.ROWS),
+    (PRETRAIN, LENGTH, gpt.FAMILY_SETTINGS),
     (GPU_SIZE, dict(optimizer=dict(epsilon=1e-8))),
   ),
   "roberta_cpu": (
-    (*MASKED_ROWS, roberta.ROWS),
+    (*MASKED_ROWS, roberta.FAMILY_SETTINGS),
     (CPU_SIZE, dict(model=dict(max_positions=130))),
   ),
   "roberta_gpu": (
-    (*MASKED_ROWS, roberta.ROWS, roberta.FAIRSEQ, LINEAR),
+    (*MASKED_ROWS, roberta.FAMILY_SETTINGS, roberta.FAIRSEQ, LINEAR_DECAY),
     (
       GPU_SIZE,
       dict(model=dict(max_positions=130), optimizer=dict(b2=0.98)),
     ),
   ),
   "spanbert_cpu": (
-    (*MASKED_ROWS, spanbert.ROWS),
+    (*MASKED_ROWS, spanbert.FAMILY_SETTINGS),
     (dict(model=dict(variant="tiny")),),
   ),
   "spanbert_gpu": (
-    (*MASKED_ROWS, spanbert.ROWS, roberta.FAIRSEQ),
+    (*MASKED_ROWS, spanbert.FAMILY_SETTINGS, roberta.FAIRSEQ),
     (dict(model=dict(variant="small")),),
   ),
   "teacher_gpu": (
-    (*MASKED_ROWS, DOCUMENTS, LINEAR),
+    (*MASKED_ROWS, DOCUMENT_ROWS, LINEAR_DECAY),
     (
-      size(12, 256, 4, family="bert", unroll=0, **WIDER),
+      model_of_size(12, 256, 4, family="bert", unroll=0, **INITIAL_RANGE),
       dict(total_steps=20_000, objective=dict(pairs=False)),
     ),
   ),
   "distil_cpu": (
-    (*MASKED_ROWS, distilbert.DISTIL),
+    (*MASKED_ROWS, distilbert.DISTILLATION),
     (
-      size(1, 128, 2, unroll=0),
+      model_of_size(1, 128, 2, unroll=0),
       dict(
         total_steps=1000,
         batch_size=64,
@@ -238,13 +247,16 @@ NAMES = {
       ),
     ),
   ),
-  "distil_gpu": ((*MASKED_ROWS, distilbert.DISTIL), STUDENT),
-  "alone_gpu": ((*MASKED_ROWS, distilbert.DISTIL), (*STUDENT, ALONE)),
+  "distil_gpu": ((*MASKED_ROWS, distilbert.DISTILLATION), STUDENT),
+  "alone_gpu": (
+    (*MASKED_ROWS, distilbert.DISTILLATION),
+    (*STUDENT, NO_DISTILLATION),
+  ),
   "tinybert_gpu": (
-    (*MASKED_ROWS, DOCUMENTS, tinybert.GENERAL, LINEAR),
+    (*MASKED_ROWS, DOCUMENT_ROWS, tinybert.GENERAL_STAGE, LINEAR_DECAY),
     (
-      size(4, 128, 4, variant="4x312", initializer_range=0.05),
-      MINI,
+      model_of_size(4, 128, 4, variant="4x312", initializer_range=0.05),
+      MINI_TEACHER,
     ),
   ),
 }
@@ -277,13 +289,13 @@ ELMO = {
 
 def get_config(name: str = "gpt_cpu") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
-  choose(name, [*NAMES, *(f"elmo_{scale}" for scale in ELMO)])
+  check_name(name, [*NAMES, *(f"elmo_{scale}" for scale in ELMO)])
   family, _, scale = name.partition("_")
   if family == "elmo":
     changes = dict(
       model=dict(filters=FILTERS[scale]),
       schedule=dict(name="cosine", warmup=0.05),
     )
-    return merge(elmo.ROWS, LSTM, changes, ELMO[scale])
-  before, after = NAMES[name]
-  return merge(*before, SCALES[scale], *after)
+    return merge(elmo.FAMILY_SETTINGS, LSTM_SETTINGS, changes, ELMO[scale])
+  first_sections, last_sections = NAMES[name]
+  return merge(*first_sections, SCALES[scale], *last_sections)

@@ -27,11 +27,17 @@ Command:
 TPU slices and several hosts: docs/hosts.md, docs/tpu.md.
 """
 
-from bert_jax.configs.common import MASKED, PRETRAIN, choose, merge, steps
+from bert_jax.configs.common import (
+  MASKED,
+  PRETRAIN,
+  check_name,
+  merge,
+  steps_and_peak,
+)
 from bert_jax.configs.roberta import FAIRSEQ
 from ml_collections import ConfigDict
 
-ROWS = dict(
+FAMILY_SETTINGS = dict(
   model=dict(family="bert"),
   objective=dict(pairs=False, span_boundary=True),
   data=dict(
@@ -42,7 +48,7 @@ ROWS = dict(
   ),
   schedule=dict(name="linear"),
 )
-PUBLISHED = dict(
+PUBLISHED_SETTINGS = dict(
   data=dict(length=512, max_predictions=77, cased=True),
   optimizer=dict(epsilon=1e-8),
 )
@@ -50,7 +56,15 @@ PUBLISHED = dict(
 
 def get_config(name: str = "base") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
-  large = choose(name, ("base", "large")) == "large"
+  large = check_name(name, ("base", "large")) == "large"
   variant = dict(model=dict(variant=name, remat=large))
-  length = steps(2_400_000, 10_000, peak=1e-4)
-  return merge(PRETRAIN, MASKED, ROWS, FAIRSEQ, PUBLISHED, length, variant)
+  length = steps_and_peak(2_400_000, 10_000, peak=1e-4)
+  return merge(
+    PRETRAIN,
+    MASKED,
+    FAMILY_SETTINGS,
+    FAIRSEQ,
+    PUBLISHED_SETTINGS,
+    length,
+    variant,
+  )

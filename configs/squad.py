@@ -30,7 +30,13 @@ Command (TRAIN and DEV: the original files):
     --config.init_from=PRETRAINED --config.data.path=TASK_FOLDER
 """
 
-from bert_jax.configs.common import ELECTRA, TASK, choose, merge, steps
+from bert_jax.configs.common import (
+  ELECTRA,
+  TASK,
+  check_name,
+  merge,
+  steps_and_peak,
+)
 from ml_collections import ConfigDict
 
 WINDOWS = dict(
@@ -49,11 +55,11 @@ _ELECTRA = ELECTRA | dict(
   batch_size=32, data=dict(epochs=2.0), objective=dict(span_head="joint")
 )
 _ALBERT = dict(batch_size=48, objective=dict(head_dropout=0.0))
-FAMILIES = {
+SETTINGS_OF_FAMILIES = {
   "squad,roberta": _ROBERTA,
   "squad2,roberta": _ROBERTA,
-  "squad,albert": _ALBERT | steps(3649, 365, peak=5e-5),
-  "squad2,albert": _ALBERT | steps(8144, 814, peak=3e-5),
+  "squad,albert": _ALBERT | steps_and_peak(3649, 365, peak=5e-5),
+  "squad2,albert": _ALBERT | steps_and_peak(8144, 814, peak=3e-5),
   "squad,electra": _ELECTRA,
   "squad2,electra": _ELECTRA,
 }
@@ -61,6 +67,6 @@ FAMILIES = {
 
 def get_config(name: str = "squad") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
-  choose(name, [*VERSIONS, *FAMILIES])
+  check_name(name, [*VERSIONS, *SETTINGS_OF_FAMILIES])
   version = VERSIONS[name.partition(",")[0]]
-  return merge(TASK, WINDOWS, version, FAMILIES.get(name, {}))
+  return merge(TASK, WINDOWS, version, SETTINGS_OF_FAMILIES.get(name, {}))

@@ -60,14 +60,14 @@ and VECTORS is GloVe's text file (docs/distillation.md). Command:
     --config.schedule.warmup=0.1
 """
 
-from bert_jax.configs.bert import PAIRS
+from bert_jax.configs.bert import PAIR_ROWS
 from bert_jax.configs.common import (
   MASKED,
   PRETRAIN,
   TASK,
-  choose,
+  check_name,
   merge,
-  steps,
+  steps_and_peak,
   unset,
 )
 from ml_collections import ConfigDict
@@ -78,13 +78,13 @@ LOSSES = dict(
   hidden_weight=1.0,
   embedding_weight=1.0,
 )
-GENERAL = dict(
+GENERAL_STAGE = dict(
   model=dict(family="tinybert"),
   teacher=dict(path="", model=dict(family="bert", variant="base")),
   objective=dict(name="tinybert") | LOSSES,
 )
-ROWS = dict(data=dict(length=128, max_predictions=20))
-STAGES = TASK | dict(
+ROW_SIZES = dict(data=dict(length=128, max_predictions=20))
+TASK_STAGES = TASK | dict(
   teacher=dict(path="", model=dict(family=unset(str), variant=unset(str))),
   objective=dict(
     name="tinybert_task",
@@ -105,8 +105,10 @@ SST2 = dict(
 
 def get_config(name: str = "4x312") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
-  if choose(name, ("4x312", "6x768", "sst2")) == "sst2":
-    return merge(STAGES, SST2)
-  length = steps(300_000, 10_000, peak=1e-4)
+  if check_name(name, ("4x312", "6x768", "sst2")) == "sst2":
+    return merge(TASK_STAGES, SST2)
+  length = steps_and_peak(300_000, 10_000, peak=1e-4)
   variant = dict(model=dict(variant=name))
-  return merge(PRETRAIN, MASKED, PAIRS, GENERAL, ROWS, length, variant)
+  return merge(
+    PRETRAIN, MASKED, PAIR_ROWS, GENERAL_STAGE, ROW_SIZES, length, variant
+  )

@@ -8,11 +8,13 @@ Rows: RoBERTa's full sentences, no pairs (Liu et al. 2019, section 4.2). Three
 The study in this folder varies all other settings; see README.md.
 """
 
-from bert_jax.configs.common import MASKED, PRETRAIN, choose, merge
+from bert_jax.configs.common import MASKED, PRETRAIN, check_name, merge
 from ml_collections import ConfigDict
 
 
-def phase(fraction: float, length: int, rate: float, scale: float) -> dict:
+def phase_section(
+  fraction: float, length: int, rate: float, scale: float
+) -> dict:
   """Returns a phase whose rows have slots for all hidden tokens."""
   return dict(
     fraction=fraction,
@@ -28,9 +30,9 @@ STUDY = dict(
   total_steps=8_000,
   batch_size=128,
   phases=dict(
-    phase1=phase(0.4, 32, 0.15, 4.0),
-    phase2=phase(0.3, 64, 0.15, 2.0),
-    phase3=phase(0.3, 128, 0.15, 1.0),
+    phase1=phase_section(0.4, 32, 0.15, 4.0),
+    phase2=phase_section(0.3, 64, 0.15, 2.0),
+    phase3=phase_section(0.3, 128, 0.15, 1.0),
   ),
   model=dict(family="bert", max_positions=128, unroll=12),
   objective=dict(pairs=False),
@@ -49,9 +51,9 @@ FLAGSHIP = dict(
   total_steps=34_000,
   batch_size=256,
   phases=dict(
-    phase1=phase(0.35, 32, 0.4, 4.0),
-    phase2=phase(0.3, 64, 0.3, 2.0),
-    phase3=phase(0.35, 128, 0.15, 1.0),
+    phase1=phase_section(0.35, 32, 0.4, 4.0),
+    phase2=phase_section(0.3, 64, 0.3, 2.0),
+    phase3=phase_section(0.35, 128, 0.15, 1.0),
   ),
   optimizer=dict(name="muon"),
   schedule=dict(name="trapezoid", decay=0.4),
@@ -64,6 +66,6 @@ FLAGSHIP = dict(
 def get_config(name: str = "study") -> ConfigDict:
   """Returns the base config of the study (8,000 steps), or the flagship's."""
   changes = (
-    FLAGSHIP if choose(name, ("study", "flagship")) == "flagship" else {}
+    FLAGSHIP if check_name(name, ("study", "flagship")) == "flagship" else {}
   )
   return merge(PRETRAIN, MASKED, STUDY, changes)
