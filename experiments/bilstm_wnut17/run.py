@@ -30,7 +30,7 @@ from bert_jax.use.bilstm_tagger import (
 from bert_jax.use.features import Spec
 from bert_jax.weights.load import OpenedModel, open_model
 
-FILES = dict(
+SPLIT_FILES = dict(
   train="wnut17train.conll",
   validation="emerging.dev.conll",
   test="emerging.test.annotated",
@@ -40,7 +40,7 @@ LAYERS = (0, -4, -3, -2, -1)
 # Rows of Table 7, for an encoder of any depth: [words, n, d] -> [words, ...].
 # If a function returns several layers, the tagger learns a weight for each.
 # "sum" adds layers with equal weights.
-FEATURES = {
+FEATURES_OF_LAYERS = {
   "embeddings": lambda x: x[:, 0],
   "second_to_last": lambda x: x[:, -2],
   "last": lambda x: x[:, -1],
@@ -49,12 +49,12 @@ FEATURES = {
   "concat_last_four": lambda x: x[:, -4:].reshape(len(x), -1),
   "mix_all": lambda x: x[:, 1:],
 }
-Layers = dict[str, list[np.ndarray]]
+LayersBySplit = dict[str, list[np.ndarray]]
 
 
-def extract(
+def extract_layers(
   model: OpenedModel, splits: dict[str, Examples], features: list[str]
-) -> Layers:
+) -> LayersBySplit:
   """Returns split's name -> float32 arrays [words, n, d] of its sentences.
 
   The n layers are `LAYERS`, or all layers if `features` has "mix_all".
@@ -64,34 +64,38 @@ def extract(
     layers = tuple(range(features_of.num_layers(model)))
   spec = Spec(layers, "stack", unit="word")
   by_split = {}
-  for name in FILES:
+  for name in SPLIT_FILES:
     words = [example["words"] for example in splits[name]]
     sentence_features = features_of.extract(model, words, spec)
     by_split[name] = [features.vectors for features in sentence_features]
   return by_split
 
 
-def sentences(
+def sentences_of_split(
   task: Task, examples: Examples, layers: list[np.ndarray], name: str
 ) -> TaggedSentences:
   """Returns the features and tags of a split."""
   ids = {tag: i for i, tag in enumerate(task.labels)}
   tags = [np.int32([ids[tag] for tag in e["tags"]]) for e in examples]
-  return TaggedSentences([FEATURES[name](x) for x in layers], tags)
+  return TaggedSentences([FEATURES_OF_LAYERS[name](x) for x in layers], tags)
 
 
-def _score(task: Task, module, params, sentences, splits, name: str) -> float:
+def _f1_score(
+  task: Task, module, params, sentences, splits, name: str
+) -> float:
   predicted = bilstm_tagger.predict(module, params, sentences[name])
   tags = [[task.labels[i] for i in row] for row in predicted]
   return metrics.evaluate(task, tags, splits[name])[task.metrics[0]]
 
 
-def run(
-  args: argparse.Namespace, task: Task, splits, layers: Layers, name: str
+def train_tagger(
+  args: argparse.Namespace, task: Task, splits, layers: LayersBySplit, name: str
 ) -> dict:
   """Trains one tagger; returns its line of the output."""
   start = time.perf_counter()
-  inputs = {s: sentences(task, splits[s], layers[s], name) for s in FILES}
+  inputs = {
+    s: sentences_of_split(task, splits[s], layers[s], name) for s in SPLIT_FILES
+  }
   module = BiLstmTagger(len(task.labels), args.hidden)
   options = TrainingOptions(epochs=args.epochs, seed=args.seed)
   best_scores: dict = {"validation": -1.0}
@@ -99,7 +103,7 @@ def run(
   for epoch, (params, loss) in enumerate(
     bilstm_tagger.fit(module, inputs["train"], options), 1
   ):
-    score = functools.partial(_score, task, module, params, inputs, splits)
+    score = functools.partial(_f1_score, task, module, params, inputs, splits)
     validation = score("validation")
     print(name, epoch, f"{loss:.4f} {validation:.4f}", flush=True)
     if validation > best_scores["validation"]:
@@ -122,7 +126,12 @@ def main() -> None:
   add = parser.add_argument
   add("--model", required=True)
   add("--data", required=True, help="folder of WNUT17")
-  add("--features", nargs="+", choices=tuple(FEATURES), default=list(FEATURES))
+  add(
+    "--features",
+    nargs="+",
+    choices=tuple(FEATURES_OF_LAYERS),
+    default=list(FEATURES_OF_LAYERS),
+  )
   add("--hidden", type=int, default=768)
   add("--epochs", type=int, default=10)
   add("--seed", type=int, default=0)
@@ -131,13 +140,13 @@ def main() -> None:
   task = task_inputs.find_task("wnut17")
   inputs = [
     task_inputs.Input(split, os.path.join(args.data, name))
-    for split, name in FILES.items()
+    for split, name in SPLIT_FILES.items()
   ]
   contents = task_inputs.read(task, inputs)
   model = open_model(args.model, default_tower="discriminator")
-  layers = extract(model, contents.splits, args.features)
+  layers = extract_layers(model, contents.splits, args.features)
   for name in args.features:
-    row = run(args, contents.task, contents.splits, layers, name)
+    row = train_tagger(args, contents.task, contents.splits, layers, name)
     with open(args.output, "a", encoding="utf-8") as f:
       f.write(json.dumps(row) + "\n")
 

@@ -39,13 +39,13 @@ from bert_jax.training import logging, start_from, state, steps, train
 from bert_jax.training import setup as building
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
-FILES = {
+TASK_FILES = {
   "sst2": "sst2/train.tsv",
   "stsb": "stsb/stsb-en-train.csv",
   "wnut17": "wnut17/wnut17train.conll",
   "squad": "squad/xquad.en.json",
 }
-CLASSES = {
+MODEL_CLASSES = {
   "classification": transformers.AutoModelForSequenceClassification,
   "regression": transformers.AutoModelForSequenceClassification,
   "tagging": transformers.AutoModelForTokenClassification,
@@ -55,15 +55,17 @@ WARMUP, WEIGHT_DECAY, CLIP_NORM, BATCH_SIZE = 0.1, 0.01, 1.0, 8
 TOLERANCE = 1e-4
 
 
-def prepare(name, args):
+def prepare_rows(name, args):
   """Encodes a task's training rows; returns (folder, task, rows)."""
   folder = os.path.join(args.output, name, "rows")
-  inputs = [task_inputs.Input("train", os.path.join(args.data, FILES[name]))]
+  inputs = [
+    task_inputs.Input("train", os.path.join(args.data, TASK_FILES[name]))
+  ]
   prepare_task.prepare(task_inputs.find_task(name), inputs, args.model, folder)
   return folder, *encoded_rows.load(folder, "train")[:2]
 
 
-def make_model(task, args, path):
+def write_model(task, args, path):
   """Writes the model with a random head, which transformers draws."""
   torch.manual_seed(0)
   names = task.labels or ("LABEL_0",)
@@ -77,7 +79,7 @@ def make_model(task, args, path):
     )
   )
   rates = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-  model = CLASSES[task.kind].from_pretrained(
+  model = MODEL_CLASSES[task.kind].from_pretrained(
     args.model, dtype=torch.float32, **rates, **options
   )
   model.save_pretrained(path)
@@ -165,9 +167,9 @@ def inputs_of(task, batch, dtype):
   return tensors | {"labels": torch.where(is_labelled, labels, -100).long()}
 
 
-def clip(parameters, exact):
-  """Clips by the global norm; torch adds 1e-6 to the norm if not `exact`."""
-  if not exact:
+def clip_gradients(parameters, is_exact):
+  """Clips by the global norm; torch adds 1e-6 to the norm unless `is_exact`."""
+  if not is_exact:
     torch.nn.utils.clip_grad_norm_(parameters, CLIP_NORM)
     return
   grads = [p.grad for p in parameters if p.grad is not None]
@@ -199,7 +201,7 @@ def transformers_losses(task, rows, pad, buckets, args, model):
     batch = inputs_of(task, batches.batch(step), model.dtype)
     loss = model(**batch).loss
     loss.backward()
-    clip(model.parameters(), args.double)
+    clip_gradients(model.parameters(), args.double)
     optimizer.step()
     schedule.step()
     optimizer.zero_grad()
@@ -207,7 +209,7 @@ def transformers_losses(task, rows, pad, buckets, args, model):
   return losses
 
 
-def shake(model):
+def move_weights(model):
   """Moves every weight to the next float32, up or down at random."""
   torch.manual_seed(1)
   with torch.no_grad():
@@ -218,11 +220,11 @@ def shake(model):
   return model
 
 
-def compare(name, args):
+def compare_task(name, args):
   """Trains both sides; returns their losses and the largest difference."""
-  folder, task, rows = prepare(name, args)
+  folder, task, rows = prepare_rows(name, args)
   path = os.path.join(args.output, name, "model")
-  model = make_model(task, args, path)
+  model = write_model(task, args, path)
   config = make_config(name, folder, args, path)
   if args.double:
     losses, model = bert_jax_losses_in_double(config), model.double()
@@ -244,11 +246,11 @@ def compare(name, args):
     "theirs": peer_losses,
   }
   if args.control:
-    shaken_losses = transformers_losses(
-      *arguments, shake(CLASSES[task.kind].from_pretrained(path))
+    moved_losses = transformers_losses(
+      *arguments, move_weights(MODEL_CLASSES[task.kind].from_pretrained(path))
     )
-    differences = np.abs(np.array(shaken_losses) - np.array(peer_losses))
-    report |= {"control": float(differences.max()), "shaken": shaken_losses}
+    differences = np.abs(np.array(moved_losses) - np.array(peer_losses))
+    report |= {"control": float(differences.max()), "shaken": moved_losses}
   return report
 
 
@@ -259,7 +261,7 @@ def main():
     "--data", required=True, help="folder of the tasks' files"
   )
   parser.add_argument("--output", required=True)
-  parser.add_argument("--tasks", default=",".join(FILES))
+  parser.add_argument("--tasks", default=",".join(TASK_FILES))
   parser.add_argument("--steps", type=int, default=100)
   parser.add_argument("--peak", type=float, default=2e-5)
   parser.add_argument("--control", action="store_true")
@@ -273,7 +275,7 @@ def main():
   suffix = "_double" if args.double else ""
   suffix += "_train_padding" if args.train_padding else ""
   for name in args.tasks.split(","):
-    report = compare(name, args)
+    report = compare_task(name, args)
     path = os.path.join(args.output, f"{name}_{args.steps}{suffix}.json")
     with open(path, "w", encoding="utf-8") as f:
       json.dump(report, f, indent=1)

@@ -37,7 +37,7 @@ RECIPE = dict(epochs=3, batch_size=32, warmup=0.1, decay=0.01, clip=1.0)
 EPSILON = 1e-8
 
 
-def meta_of(folder):
+def read_meta(folder):
   with open(os.path.join(folder, "meta.json"), encoding="utf-8") as f:
     return json.load(f)
 
@@ -45,7 +45,7 @@ def meta_of(folder):
 def bert_jax_command(args, task, seeds, workdir):
   """Returns the command with the task's config and the common recipe."""
   folder = os.path.join(args.data, task)
-  rows = meta_of(folder)["splits"]["train"]["rows"]
+  rows = read_meta(folder)["splits"]["train"]["rows"]
   steps = args.limit or -(-rows // RECIPE["batch_size"]) * RECIPE["epochs"]
   values = {
     "init_from": args.model,
@@ -89,7 +89,7 @@ def transformers_command(args, task, seeds, workdir):
   return command + (["--compile"] if args.compile else [])
 
 
-def lines_of(path):
+def read_json_lines(path):
   """Returns the JSON values of a file's lines; [] if there is no file."""
   if not os.path.exists(path):
     return []
@@ -97,10 +97,10 @@ def lines_of(path):
     return [json.loads(line) for line in f]
 
 
-def bert_jax_result(workdir, seed, metric):
+def bert_jax_scores(workdir, seed, metric):
   """Returns the scores of a run's evaluations; [] if it did not end."""
   for folder in (os.path.join(workdir, f"seed={seed}"), workdir):
-    rows = lines_of(os.path.join(folder, "metrics.jsonl"))
+    rows = read_json_lines(os.path.join(folder, "metrics.jsonl"))
     rows = [row for row in rows if row["split"] == "heldout"]
     if rows:
       scores = [row[metric] for row in rows]
@@ -108,24 +108,24 @@ def bert_jax_result(workdir, seed, metric):
   return []
 
 
-def transformers_result(workdir, seed, metric):
-  for row in lines_of(os.path.join(workdir, "results.jsonl")):
+def transformers_scores(workdir, seed, metric):
+  for row in read_json_lines(os.path.join(workdir, "results.jsonl")):
     if row["seed"] == seed:
       assert row["metric"] == metric
       return row["each_epoch"]
   return []
 
 
-def run(args, task, seeds, side, left=None):
+def run_process(args, task, seeds, side, max_seconds=None):
   """Runs one process; returns a row for each seed.
 
-  The process is stopped after `left` seconds. Then only the seeds that ended
+  The process is stopped after `max_seconds`. Then only the seeds that ended
   have rows.
   """
-  metric = meta_of(os.path.join(args.data, task))["task"]["metrics"][0]
-  command, read_result = {
-    "ours": (bert_jax_command, bert_jax_result),
-    "theirs": (transformers_command, transformers_result),
+  metric = read_meta(os.path.join(args.data, task))["task"]["metrics"][0]
+  command, read_scores = {
+    "ours": (bert_jax_command, bert_jax_scores),
+    "theirs": (transformers_command, transformers_scores),
   }[side]
   with tempfile.TemporaryDirectory() as folder:
     workdir = os.path.join(folder, "run")
@@ -139,12 +139,12 @@ def run(args, task, seeds, side, left=None):
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=left,
+        timeout=max_seconds,
       ).stdout
     except subprocess.TimeoutExpired:
       output = None
     seconds = round((time.monotonic() - start_time) / len(seeds), 2)
-    scores = {seed: read_result(workdir, seed, metric) for seed in seeds}
+    scores = {seed: read_scores(workdir, seed, metric) for seed in seeds}
   common_fields = {"task": task, "side": side, "peak": args.peak}
   common_fields["grouped"] = args.grouped
   common_fields |= {"compile": args.compile} if side == "theirs" else {}
@@ -160,12 +160,12 @@ def run(args, task, seeds, side, left=None):
   return rows
 
 
-def append(path, row):
+def append_line(path, row):
   with open(path, "a", encoding="utf-8") as f:
     f.write(json.dumps(row) + "\n")
 
 
-def describe(row):
+def describe_row(row):
   """Returns a line of progress about a row."""
   name = f"{row['task']} {row['side']} seed {row['seed']}"
   if "error" in row:
@@ -184,7 +184,7 @@ def run_seeds(args):
   ]
   start_time = time.monotonic()
 
-  def one(job):
+  def run_job(job):
     # Only the clock ends the runs. The choice of seeds must not depend on
     # results.
     seconds_left = (
@@ -192,26 +192,27 @@ def run_seeds(args):
     )
     if seconds_left is not None and seconds_left <= 0:
       return
-    for row in run(args, *job, seconds_left):
-      append(args.output, row)
+    for row in run_process(args, *job, seconds_left):
+      append_line(args.output, row)
       print(
-        f"{time.monotonic() - start_time:5.0f} s  {describe(row)}", flush=True
+        f"{time.monotonic() - start_time:5.0f} s  {describe_row(row)}",
+        flush=True,
       )
 
   with concurrent.futures.ThreadPoolExecutor(args.processes) as pool:
-    list(pool.map(one, jobs))
+    list(pool.map(run_job, jobs))
 
 
 def run_speed(args):
   """Times whole runs of a task one after the other, with all evaluations."""
   for seed in range(args.first, args.first + args.seeds):
     for side in args.sides:
-      row = run(args, args.speed, [seed], side)[0] | {"speed": True}
-      append(args.output, row)
-      print(describe(row), flush=True)
+      row = run_process(args, args.speed, [seed], side)[0] | {"speed": True}
+      append_line(args.output, row)
+      print(describe_row(row), flush=True)
 
 
-def interval(scores, peer_scores):
+def difference_interval(scores, peer_scores):
   """Returns the difference of means and the ends of its 95% interval.
 
   All three are in units of the pooled standard deviation. The interval is
@@ -236,7 +237,7 @@ def interval(scores, peer_scores):
   ]
 
 
-def table(rows):
+def table_lines(rows):
   """Returns a table's lines with each task's means, deviations and interval."""
   lines = [
     "| task | metric | runs | ours | transformers | difference in deviations"
@@ -247,7 +248,7 @@ def table(rows):
   for task in dict.fromkeys(row["task"] for row in score_rows):
     task_rows = [row for row in score_rows if row["task"] == task]
     scores = {
-      side: {r["seed"]: r["value"] for r in task_rows if ended(r, side)}
+      side: {r["seed"]: r["value"] for r in task_rows if has_score(r, side)}
       for side in SIDES
     }
     failed = sum("error" in row for row in task_rows)
@@ -259,7 +260,7 @@ def table(rows):
     cells = [
       f"{statistics.fmean(x):.4f} ± {statistics.stdev(x):.4f}" for x in values
     ]
-    gap, low, high = interval(*values)
+    gap, low, high = difference_interval(*values)
     counts = " + ".join(str(len(x)) for x in values)
     lines.append(
       f"| {task} | {metric} | {counts} | {cells[0]} | {cells[1]} |"
@@ -268,7 +269,7 @@ def table(rows):
   return lines + speed_lines([r for r in rows if r.get("speed")])
 
 
-def ended(row, side):
+def has_score(row, side):
   return row["side"] == side and "value" in row
 
 
@@ -320,7 +321,7 @@ def main():
   args.grouped = args.grouped or bool(args.speed)
   args.sides = SIDES if args.side == "both" else (args.side,)
   if args.table:
-    print("\n".join(table(lines_of(args.output))))
+    print("\n".join(table_lines(read_json_lines(args.output))))
     return
   if not args.model or not args.data:
     parser.error("--model and --data are needed")

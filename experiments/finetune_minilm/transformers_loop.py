@@ -27,13 +27,13 @@ LENGTH_MULTIPLE = 8
 EVAL_BATCH_SIZE = 128
 
 
-def read(folder, split):
+def read_rows(folder, split):
   """Returns a split's arrays: `ids`, `starts`, `second` and `labels`."""
   with np.load(os.path.join(folder, f"{split}.npz")) as arrays:
     return {k: arrays[k] for k in ("ids", "starts", "second", "labels")}
 
 
-def grouped(order, sizes, batch_size):
+def group_by_length(order, sizes, batch_size):
   """Returns an epoch's rows in an order that groups similar lengths.
 
   This is transformers' get_length_grouped_indices. In each pool of batches, the
@@ -78,7 +78,7 @@ def autocast(device):
   return torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
 
 
-def score(model, rows, pad, kind, device):
+def evaluate_model(model, rows, pad, metric, device):
   """Returns accuracy, Matthews', or the mean of Pearson and Spearman."""
   model.eval()
   sizes = np.diff(rows["starts"])
@@ -91,12 +91,13 @@ def score(model, rows, pad, kind, device):
   model.train()
   logits = torch.cat(predicted).cpu().numpy()[np.argsort(order)]
   labels = rows["labels"]
-  if kind == "pearson_spearman":
+  if metric == "pearson_spearman":
     from scipy import stats
 
-    pair = labels.astype(np.float64), logits[:, 0].astype(np.float64)
-    return float((stats.pearsonr(*pair)[0] + stats.spearmanr(*pair)[0]) / 2)
-  if kind == "matthews":
+    columns = labels.astype(np.float64), logits[:, 0].astype(np.float64)
+    correlations = stats.pearsonr(*columns)[0], stats.spearmanr(*columns)[0]
+    return float(sum(correlations) / 2)
+  if metric == "matthews":
     from sklearn import metrics
 
     return float(metrics.matthews_corrcoef(labels, logits.argmax(1)))
@@ -129,21 +130,21 @@ def train(args, seed, device):
     dtype=torch.float32,
     num_labels=len(meta["task"]["labels"]) or 1,
   ).to(device)
-  rows, dev = read(args.data, "train"), read(args.data, "validation")
+  rows, dev = read_rows(args.data, "train"), read_rows(args.data, "validation")
   sizes = np.diff(rows["starts"])
   epoch_steps = -(-len(sizes) // args.batch_size)
   steps = args.limit or epoch_steps * args.epochs
   optimizer, schedule = make_optimizer(model, args, steps)
   run = torch.compile(model, dynamic=True) if args.compile else model
   generator = torch.Generator().manual_seed(seed)
-  metric, values = meta["task"]["metrics"][0], []
+  metric, scores = meta["task"]["metrics"][0], []
   model.train()
   for step in range(steps):
     row_begin = step % epoch_steps * args.batch_size
     if not row_begin:
       order = torch.randperm(len(sizes), generator=generator).numpy()
       if args.grouped:
-        order = grouped(order, sizes, args.batch_size)
+        order = group_by_length(order, sizes, args.batch_size)
     row_indices = order[row_begin : row_begin + args.batch_size]
     batch = collate(rows, row_indices, meta["pad"], device)
     with autocast(device):
@@ -155,7 +156,7 @@ def train(args, seed, device):
     optimizer.zero_grad()
     is_last = step + 1 == steps
     if is_last or (args.each_epoch and (step + 1) % epoch_steps == 0):
-      values.append(score(model, dev, meta["pad"], metric, device))
+      scores.append(evaluate_model(model, dev, meta["pad"], metric, device))
       if args.each_epoch:
         folder = os.path.join(os.path.dirname(args.output), f"step_{step + 1}")
         model.save_pretrained(folder)
@@ -164,8 +165,8 @@ def train(args, seed, device):
   return {
     "seed": seed,
     "metric": metric,
-    "value": values[-1],
-    "each_epoch": values,
+    "value": scores[-1],
+    "each_epoch": scores,
     "steps": steps,
     "loss": loss.item(),
   }

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 
-from study import HERE, command
+from study import HERE, run_verb
 
 # Task -> (epochs, peak of the learning rate). The task's config has all other
 # settings.
@@ -31,11 +31,11 @@ TASKS = {
 CONFIGS = {task: f"glue:{task}" for task in TASKS} | {"wnut17": "ner:wnut17"}
 
 
-def train(args: argparse.Namespace) -> str:
+def train_flagship(args: argparse.Namespace) -> str:
   """Starts or continues training; returns the run's folder."""
   folder = os.path.join(args.output, "run")
   start_time = time.monotonic()
-  status = command(
+  status = run_verb(
     "train",
     folder + ".log",
     ",".join(str(gpu) for gpu in range(args.gpus)),
@@ -53,12 +53,12 @@ def train(args: argparse.Namespace) -> str:
   return folder
 
 
-def score(args: argparse.Namespace, folder: str, gpu: int) -> None:
+def score_on_blimp(args: argparse.Namespace, folder: str, gpu: int) -> None:
   """Scores the run on BLiMP, and writes a score for each file of BLiMP."""
   path = os.path.join(args.output, "blimp.json")
   if os.path.exists(path):
     return
-  status = command(
+  status = run_verb(
     "likelihood",
     os.path.join(args.output, "blimp.log"),
     str(gpu),
@@ -84,7 +84,7 @@ def fine_tune(
     return
   epochs, peak = TASKS[task]
   start_time = time.monotonic()
-  status = command(
+  status = run_verb(
     "train",
     workdir + ".log",
     str(gpu),
@@ -120,10 +120,10 @@ def fine_tune(
   )
 
 
-def evaluate(args: argparse.Namespace, folder: str) -> None:
+def score_and_fine_tune(args: argparse.Namespace, folder: str) -> None:
   """Runs BLiMP and all fine-tuning, with several jobs at once on each GPU."""
   jobs: queue.SimpleQueue = queue.SimpleQueue()
-  jobs.put((score, ()))
+  jobs.put((score_on_blimp, ()))
   for seed, task in itertools.product(range(args.seeds), TASKS):
     jobs.put((fine_tune, (task, seed)))
 
@@ -165,7 +165,7 @@ def main() -> None:
   add("flags", nargs="*", help="further flags for training, after --")
   args = parser.parse_args()
   os.makedirs(args.output, exist_ok=True)
-  evaluate(args, train(args))
+  score_and_fine_tune(args, train_flagship(args))
 
 
 if __name__ == "__main__":

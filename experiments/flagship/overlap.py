@@ -33,7 +33,9 @@ def words_of(text: str) -> tuple[str, ...]:
   return tuple(WORD.findall(text.lower()))
 
 
-def columns(path: str, names: Iterable[int | str], delimiter: str) -> list[str]:
+def column_texts(
+  path: str, names: Iterable[int | str], delimiter: str
+) -> list[str]:
   """Returns the texts in some columns of a table.
 
   Args:
@@ -76,7 +78,7 @@ def evaluation_texts(blimp_path: str, folder: str) -> dict[str, list[str]]:
     texts[name] = [
       text
       for file in files
-      for text in columns(os.path.join(folder, file), names, delimiter)
+      for text in column_texts(os.path.join(folder, file), names, delimiter)
     ]
   sentences: list[list[str]] = [[]]
   path = os.path.join(folder, "wnut17/emerging.dev.conll")
@@ -90,7 +92,7 @@ def evaluation_texts(blimp_path: str, folder: str) -> dict[str, list[str]]:
   return texts
 
 
-def documents(pattern: str) -> Iterator[str]:
+def training_documents(pattern: str) -> Iterator[str]:
   """Yields the documents of the training text."""
   for path in sorted(glob.glob(pattern)):
     with lzma.open(path, "rt", encoding="utf-8") as f:
@@ -98,7 +100,7 @@ def documents(pattern: str) -> Iterator[str]:
         yield json.loads(line)["text"]
 
 
-def found_in(
+def occurring_texts(
   texts: set[tuple[str, ...]], training: Iterable[str]
 ) -> set[tuple[str, ...]]:
   """Returns the texts that occur in a document of the training text.
@@ -135,7 +137,7 @@ def main() -> None:
   }
   # The control has twelve words of each of 200 documents. The search must find
   # all of them.
-  first_documents = itertools.islice(documents(args.text), 200)
+  first_documents = itertools.islice(training_documents(args.text), 200)
   texts["control"] = [words_of(text)[50:62] for text in first_documents]
   long_texts = {
     words
@@ -143,7 +145,7 @@ def main() -> None:
     for words in sentences
     if len(words) >= FEWEST_WORDS
   }
-  occurring = found_in(long_texts, documents(args.text))
+  occurring = occurring_texts(long_texts, training_documents(args.text))
   report = {}
   for name, sentences in texts.items():
     counted_texts = {words for words in sentences if len(words) >= FEWEST_WORDS}

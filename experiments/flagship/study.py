@@ -27,7 +27,7 @@ def read_jobs(path: str) -> list[list[str]]:
     return [line.split() for line in f if line.strip()]
 
 
-def command(
+def run_verb(
   verb: str, log: str, gpus: str, share: float, arguments: list[str]
 ) -> int:
   """Runs a verb of bert_jax in a child process.
@@ -61,12 +61,12 @@ class Study:
     """Reads the results of an earlier call, if there are any."""
     self.args = args
     self.lock = threading.Lock()
-    self.started: set[str] = set()
+    self.started_names: set[str] = set()
     self.scorers: list[threading.Thread] = []
     self.path = os.path.join(args.output, "results.jsonl")
     if os.path.exists(self.path):
       with open(self.path, encoding="utf-8") as f:
-        self.started = {json.loads(line)["name"] for line in f}
+        self.started_names = {json.loads(line)["name"] for line in f}
 
   def next_job(self) -> list[str] | None:
     """Returns the next job, or None at the end; waits for new lines."""
@@ -75,21 +75,21 @@ class Study:
         for job in read_jobs(self.args.jobs):
           if job[0] == "end":
             return None
-          if job[0] not in self.started:
-            self.started.add(job[0])
+          if job[0] not in self.started_names:
+            self.started_names.add(job[0])
             return job
       time.sleep(1)
 
-  def write(self, row: dict) -> None:
+  def write_row(self, row: dict) -> None:
     """Appends a row to the results and prints it."""
     with self.lock, open(self.path, "a", encoding="utf-8") as f:
       f.write(json.dumps(row) + "\n")
     print(json.dumps(row), flush=True)
 
-  def score(self, row: dict, folder: str, gpu: int) -> None:
+  def score_on_blimp(self, row: dict, folder: str, gpu: int) -> None:
     """Adds BLiMP's accuracy to a job's row, and writes the row."""
     scores_path = folder + "/blimp.json"
-    command(
+    run_verb(
       "likelihood",
       folder + ".log",
       str(gpu),
@@ -108,7 +108,7 @@ class Study:
       row["blimp"] = blimp["accuracy"]
       phenomena = [p["accuracy"] for p in blimp["phenomena"].values()]
       row["blimp_phenomena"] = sum(phenomena) / len(phenomena)
-    self.write(row)
+    self.write_row(row)
 
   def run_gpu(self, gpu: int) -> None:
     """Runs jobs on one GPU until no job is left."""
@@ -116,7 +116,7 @@ class Study:
       name, corpus, *flags = job
       folder = os.path.join(self.args.output, name)
       start_time = time.monotonic()
-      status = command(
+      status = run_verb(
         "train",
         folder + ".log",
         str(gpu),
@@ -130,16 +130,18 @@ class Study:
       )
       row = {"name": name, "data": corpus, "flags": flags, "status": status}
       row["seconds"] = round(time.monotonic() - start_time, 1)
-      row["curve"] = curve(folder + "/metrics.jsonl")
+      row["curve"] = loss_curve(folder + "/metrics.jsonl")
       if status:
-        self.write(row)
+        self.write_row(row)
         continue
-      scorer = threading.Thread(target=self.score, args=(row, folder, gpu))
+      scorer = threading.Thread(
+        target=self.score_on_blimp, args=(row, folder, gpu)
+      )
       scorer.start()
       self.scorers.append(scorer)
 
 
-def curve(path: str) -> list[list[float]]:
+def loss_curve(path: str) -> list[list[float]]:
   """Returns [step, held-out masked-LM loss] of each evaluation."""
   if not os.path.exists(path):
     return []

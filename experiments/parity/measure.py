@@ -83,7 +83,7 @@ REACTIONS = (
 )
 
 
-def random_rows() -> list[str]:
+def rows_of_random_weights() -> list[str]:
   """Returns a line of the table for each model and size."""
   lines = []
   for name, model in reference.MODELS.items():
@@ -98,7 +98,7 @@ def random_rows() -> list[str]:
   return lines
 
 
-def find(folder: str, pattern: str) -> str:
+def find_only_path(folder: str, pattern: str) -> str:
   """Returns the only path below a folder that matches a pattern."""
   matches = glob.glob(os.path.join(folder, "**", pattern), recursive=True)
   if len(matches) != 1:
@@ -151,16 +151,16 @@ def masked_accuracy(folder: str, family: str) -> float:
   return num_correct / num_tokens
 
 
-def real_rows(weights: str) -> list[str]:
+def rows_of_real_weights(weights: str) -> list[str]:
   """Returns a line for each model whose weights are in a package."""
-  model = os.path.dirname(find(weights, "sentence_bert_config.json"))
-  difference = encoder_difference(model, find(weights, "model.onnx"))
+  model = os.path.dirname(find_only_path(weights, "sentence_bert_config.json"))
+  difference = encoder_difference(model, find_only_path(weights, "model.onnx"))
   lines = [f"| MiniLM | hidden states against ONNX | {difference:.1e} |"]
   for name, family in (
     ("bert_pretrained", "bert"),
     ("albert_heads*", "albert"),
   ):
-    accuracy = masked_accuracy(find(weights, name), family)
+    accuracy = masked_accuracy(find_only_path(weights, name), family)
     row_label = f"{family} on reactions | masked top-1"
     lines.append(f"| {row_label} | {accuracy:.3f} |")
   return lines
@@ -198,7 +198,7 @@ def elmo_difference(folder: str, sentences: str) -> float:
   return largest
 
 
-def elmo_rows(fixtures: str) -> list[str]:
+def rows_of_elmo(fixtures: str) -> list[str]:
   """Returns a line for each fixture."""
   lines = []
   for name, sentences in (
@@ -215,8 +215,8 @@ def main() -> None:
   parser.add_argument("--weights", help="folder with the unpacked packages")
   parser.add_argument("--elmo", help="folder with both fixtures")
   args = parser.parse_args()
-  real = real_rows(args.weights) if args.weights else []
-  real += elmo_rows(args.elmo) if args.elmo else []
+  real = rows_of_real_weights(args.weights) if args.weights else []
+  real += rows_of_elmo(args.elmo) if args.elmo else []
   names = ("jax", "flax", "torch", "transformers")
   versions = [f"{n} {importlib.metadata.version(n)}" for n in names]
   head = ["git", "rev-parse", "--short", "HEAD"]
@@ -226,7 +226,7 @@ def main() -> None:
       commit=commit,
       python=platform.python_version(),
       versions=", ".join(versions),
-      random="\n".join(random_rows()),
+      random="\n".join(rows_of_random_weights()),
       real="\n".join(real),
     ),
     end="",

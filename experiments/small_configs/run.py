@@ -33,10 +33,10 @@ FOLDERS = {
 STUDENTS = ("distil", "alone", "tinybert")
 # The keys of losses in the rows of metrics.jsonl, for the table.
 LOSSES = ("mlm_loss", "lm_loss", "forward_loss", "rtd_loss", "rtd_replaced")
-OTHERS = ("sop_accuracy", "kl_loss", "span_loss")
+OTHER_METRICS = ("sop_accuracy", "kl_loss", "span_loss")
 
 
-def command(name: str, args: argparse.Namespace) -> list[str]:
+def train_command(name: str, args: argparse.Namespace) -> list[str]:
   """Returns the command that trains a config."""
   folder = FOLDERS.get(name, "wordpiece")
   if args.kind == "cpu" and folder == "bpe":
@@ -50,7 +50,7 @@ def command(name: str, args: argparse.Namespace) -> list[str]:
   return arguments + args.flags
 
 
-def run(name: str, lane: int, args: argparse.Namespace) -> dict:
+def run_config(name: str, lane: int, args: argparse.Namespace) -> dict:
   """Starts or continues a config; returns its line of the results."""
   environment = dict(os.environ)
   if args.kind == "gpu":
@@ -60,7 +60,11 @@ def run(name: str, lane: int, args: argparse.Namespace) -> dict:
   start = time.monotonic()
   with open(f"{args.output}/{name}.log", "a", encoding="utf-8") as log:
     process = subprocess.Popen(
-      command(name, args), cwd=ROOT, env=environment, stdout=log, stderr=log
+      train_command(name, args),
+      cwd=ROOT,
+      env=environment,
+      stdout=log,
+      stderr=log,
     )
     try:
       process.wait(args.limit)
@@ -71,7 +75,7 @@ def run(name: str, lane: int, args: argparse.Namespace) -> dict:
   return row | {"seconds": round(time.monotonic() - start, 1)}
 
 
-def reached(name: str, args: argparse.Namespace) -> dict:
+def last_metrics(name: str, args: argparse.Namespace) -> dict:
   """Returns the metrics of a run's last evaluation, and of unigrams."""
   rows = []
   path = f"{args.output}/{name}/metrics.jsonl"
@@ -81,7 +85,7 @@ def reached(name: str, args: argparse.Namespace) -> dict:
   rows = [row for row in rows if row["split"] == "heldout"]
   if not rows:
     return {}
-  losses = {k: v for k, v in rows[-1].items() if k in (*LOSSES, *OTHERS)}
+  losses = {k: v for k, v in rows[-1].items() if k in (*LOSSES, *OTHER_METRICS)}
   with open(f"{args.output}/{name}.log", encoding="utf-8") as f:
     unigram_lines = [line for line in f if "unigram cross-entropy" in line]
   if unigram_lines:  # ELMo's log has two lines; forward is first.
@@ -92,14 +96,15 @@ def reached(name: str, args: argparse.Namespace) -> dict:
 
 
 def run_lane(number: int, args: argparse.Namespace) -> None:
+  """Runs the configs of a lane in order, and writes their results."""
   for name in args.lanes[number].split(","):
-    line = json.dumps(run(name, number, args) | reached(name, args))
+    line = json.dumps(run_config(name, number, args) | last_metrics(name, args))
     print(line, flush=True)
     with open(f"{args.output}/results.jsonl", "a", encoding="utf-8") as f:
       f.write(line + "\n")
 
 
-def table(lines: list[dict]) -> str:
+def markdown_table(lines: list[dict]) -> str:
   """Returns a Markdown table of the results."""
   rows = [
     "| config | seconds | steps | unigrams | held out |",
@@ -107,7 +112,9 @@ def table(lines: list[dict]) -> str:
   ]
   for line in lines:
     metrics = [
-      f"{key} {line[key]:.3f}" for key in (*LOSSES, *OTHERS) if key in line
+      f"{key} {line[key]:.3f}"
+      for key in (*LOSSES, *OTHER_METRICS)
+      if key in line
     ]
     first_cells = (line["config"], line["seconds"], line.get("step", "-"))
     unigrams = line.get("unigrams", "-")
@@ -130,7 +137,7 @@ def main() -> None:
   args.output = os.path.abspath(args.output)
   if args.table:
     with open(f"{args.output}/results.jsonl", encoding="utf-8") as f:
-      print(table([json.loads(line) for line in f]))
+      print(markdown_table([json.loads(line) for line in f]))
     return
   if not args.data or not args.lanes:
     parser.error("--data and --lanes are needed")

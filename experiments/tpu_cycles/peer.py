@@ -85,18 +85,19 @@ def estimate(size, phase, topology, remat):
   rows, length = own_step.phase.batch_size, own_step.phase.data["length"]
   devices = own_step.mesh.devices.reshape(-1)
   mesh = Mesh(np.array(devices), ("data",))
-  whole = NamedSharding(mesh, PartitionSpec())
-  split = NamedSharding(mesh, PartitionSpec("data"))
+  replicated = NamedSharding(mesh, PartitionSpec())
+  rows_split = NamedSharding(mesh, PartitionSpec("data"))
 
-  def on_all(tree):
+  def replicated_shapes(tree):
     return jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), tree
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated),
+      tree,
     )
 
   shapes = {name: (rows, length) for name in (*INPUTS, "labels")}
   shapes["pair_labels"] = (rows,)
   batch = {
-    name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=split)
+    name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows_split)
     for name, shape in shapes.items()
   }
   module = modeling_flax_bert.FlaxBertForPreTrainingModule(
@@ -114,7 +115,9 @@ def estimate(size, phase, topology, remat):
   start = time.monotonic()
   compiled = (
     jax.jit(make_step(module, optimizer), donate_argnums=(0, 1))
-    .trace(*map(on_all, (params, state)), batch, on_all(key))
+    .trace(
+      *map(replicated_shapes, (params, state)), batch, replicated_shapes(key)
+    )
     .lower(lowering_platforms=("tpu",))
     .compile()
   )
