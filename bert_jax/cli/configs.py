@@ -147,9 +147,9 @@ def _encoder_attributes(model: dict[str, Any]) -> dict[str, Any]:
   from bert_jax.models.encoder import field_values
 
   encoder = models.family(model["family"]).build(model["variant"])
-  settable = field_values(encoder)
-  del settable["vocab_multiple"]
-  return settable
+  attributes = field_values(encoder)
+  del attributes["vocab_multiple"]
+  return attributes
 
 
 def _model_sections(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -183,15 +183,15 @@ def _parse_attribute(key: str, text: str, default: Any) -> Any:
   if isinstance(default, str) or not isinstance(default, int | float | tuple):
     return text
   try:
-    parsed = ast.literal_eval(text)
+    setting = ast.literal_eval(text)
   except (ValueError, SyntaxError):
-    parsed = None
+    setting = None
   types = (int, float) if isinstance(default, float) else type(default)
   # A bool is an int in Python, but not a number in a config.
-  both_or_no_bool = isinstance(parsed, bool) == isinstance(default, bool)
-  if not both_or_no_bool or not isinstance(parsed, types):
+  agree_on_bool = isinstance(setting, bool) == isinstance(default, bool)
+  if not agree_on_bool or not isinstance(setting, types):
     raise UserError(f"config.{key}={text!r} must be {_type_words(default)}.")
-  return parsed
+  return setting
 
 
 def _split_attributes(
@@ -215,7 +215,7 @@ def _split_attributes(
   """
   flat_config = flatten(config)
   models = _model_sections(config)
-  others, settings = [], {}
+  other_overrides, settings = [], {}
   for key, text in overrides:
     section, _, name = key.rpartition(".")
     attributes = {}
@@ -224,5 +224,5 @@ def _split_attributes(
     if name in attributes:
       settings[key] = _parse_attribute(key, text, attributes[name])
     else:
-      others.append((key, text))
-  return others, settings
+      other_overrides.append((key, text))
+  return other_overrides, settings

@@ -58,10 +58,10 @@ def end_command(
     path = error.filename or (None if output == "-" else output)
     if path is None:
       _discard_output()
-      sentence = f"standard output: {error.strerror}."
+      sentence = f"standard output cannot be written: {error.strerror}."
     else:
       sentence = f"{path}: {error.strerror}"
-      sentence += _message_end("Once that is corrected", continues)
+      sentence += _message_end("Once this is corrected", continues)
   elif isinstance(error, MemoryError) and not isinstance(error, OutOfMemory):
     sentence = str(error) or "too little memory"
     sentence += _message_end("With fewer --processes", continues)

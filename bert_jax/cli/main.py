@@ -63,7 +63,7 @@ def parser_of(name: str) -> Parser:
 def overview() -> str:
   """Returns the help of the whole command: one line for each verb."""
   width = max(map(len, VERBS))
-  lines = [f"  {name:{width}}  {does}" for name, does in VERBS.items()]
+  lines = [f"  {name:{width}}  {summary}" for name, summary in VERBS.items()]
   return "\n".join(
     [
       "usage: bert_jax VERB --flag VALUE ...",

@@ -97,7 +97,7 @@ def split_into_words(
   vocabulary: Vocabulary, texts: Sequence[str]
 ) -> list[SplitText]:
   """Splits texts into the words that WordPiece cuts into pieces."""
-  splits = []
+  split_texts = []
   unknown = vocabulary.special.unk
   for text, (ids, offsets) in zip(
     texts, vocabulary.encode_offsets(texts), strict=True
@@ -118,14 +118,18 @@ def split_into_words(
       else:
         words[-1] += piece.removeprefix("##")
     starts.append(len(ids))
-    splits.append(SplitText(words, np.array(ids, np.int32), np.array(starts)))
-  return splits
+    split_texts.append(
+      SplitText(words, np.array(ids, np.int32), np.array(starts))
+    )
+  return split_texts
 
 
 def is_replaceable(word: str) -> bool:
   """Returns True if a word has only ASCII letters and is no stop word."""
-  lower = word.lower()
-  return bool(_ASCII_WORD.fullmatch(lower)) and lower not in STOP_WORDS
+  lower_word = word.lower()
+  return (
+    bool(_ASCII_WORD.fullmatch(lower_word)) and lower_word not in STOP_WORDS
+  )
 
 
 def masked_rows(
@@ -209,23 +213,23 @@ def find_candidates(
   # The place of a mask: the index of its text, and of its word in the text.
   masks, places = [], []
   candidates_by_text: list[WordCandidates] = [{} for _ in texts]
-  for number, text in enumerate(texts):
+  for text_number, text in enumerate(texts):
     for i, word in enumerate(text.words):
       if not is_replaceable(word):
         continue
       start, end = int(text.starts[i]), int(text.starts[i + 1])
-      candidates_by_text[number][i] = [word]
+      candidates_by_text[text_number][i] = [word]
       if end - start > 1:
         near_words = vectors.nearest(word, count) if vectors else []
-        candidates_by_text[number][i] = near_words or [word]
+        candidates_by_text[text_number][i] = near_words or [word]
       elif 1 + start < predictor.max_length:
         masks.append((text.ids, start))
-        places.append((number, i))
-  for (number, i), words in zip(
+        places.append((text_number, i))
+  for (text_number, i), words in zip(
     places, predict_words(predictor, masks), strict=True
   ):
     if words:
-      candidates_by_text[number][i] = words
+      candidates_by_text[text_number][i] = words
   return candidates_by_text
 
 
@@ -293,14 +297,14 @@ def add_variants(
   example_number = 0
   for chunk in predict.chunks(iter(examples), CHUNK_SIZE):
     texts = list(dict.fromkeys(text for e in chunk for text in e.texts))
-    splits = split_into_words(predictor.vocabulary, texts)
+    split_texts = split_into_words(predictor.vocabulary, texts)
     chunk_candidates = find_candidates(
-      predictor, vectors, splits, options.num_candidates
+      predictor, vectors, split_texts, options.num_candidates
     )
     words_by_text = {
       text: (split_text.words, word_candidates)
       for text, split_text, word_candidates in zip(
-        texts, splits, chunk_candidates, strict=True
+        texts, split_texts, chunk_candidates, strict=True
       )
     }
     for example in chunk:

@@ -238,10 +238,10 @@ def choose_pooling(
       " asked"
     )
   if unit is None:
-    divided = ", divided by its length" if pooling["normalize"] else ""
+    scaling = ", divided by its length" if pooling["normalize"] else ""
     lines.append(
       "one vector for each text, by the model's own pooling:"
-      f" {model_unit}{divided}; choose piece for a vector of each piece"
+      f" {model_unit}{scaling}; choose piece for a vector of each piece"
     )
   if pooling["others"]:
     names = ", ".join(pooling["others"])

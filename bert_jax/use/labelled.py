@@ -184,9 +184,11 @@ def hold_out(
       f"data has {len(rows)} rows, too few to hold some out; pass more rows, or"
       " validation=0 to train without an evaluation."
     )
-  held_out = {*np.random.default_rng(seed).permutation(len(rows))[:count]}
-  train = [row for i, row in enumerate(rows) if i not in held_out]
-  return train, [row for i, row in enumerate(rows) if i in held_out]
+  held_out_indices = {
+    *np.random.default_rng(seed).permutation(len(rows))[:count]
+  }
+  train = [row for i, row in enumerate(rows) if i not in held_out_indices]
+  return train, [row for i, row in enumerate(rows) if i in held_out_indices]
 
 
 def infer_kind(rows: Sequence[Record], text: str, label: str) -> str:
@@ -214,11 +216,11 @@ def _is_whole(number: float) -> bool:
 
 
 class Columns:
-  """Chooses the columns of a table that a task reads.
+  """Holds the columns of a table that a task reads.
 
   Attributes:
     kind: one of `KINDS`.
-    by_role: the role of a column in `custom.Columns` -> its name.
+    name_by_role: the role of a column in `custom.Columns` -> its name.
   """
 
   def __init__(
@@ -251,7 +253,7 @@ class Columns:
     if kind == "span":
       for name in QUESTION_COLUMNS:
         _check_column(name, names, "a table of questions needs it")
-      self.kind, self.by_role = kind, {}
+      self.kind, self.name_by_role = kind, {}
       return
     text = text or (
       "words" if {"text", "words"} & {*names} == {"words"} else "text"
@@ -259,31 +261,34 @@ class Columns:
     label = label or (
       "tags" if {"label", "tags"} & {*names} == {"tags"} else "label"
     )
-    _check_column(text, names, "name the column of texts by text=")
-    _check_column(label, names, "name the column of labels by label=")
+    _check_column(text, names, "pass text= with the name of another column")
+    _check_column(label, names, "pass label= with the name of another column")
     if pair is not None:
-      _check_column(pair, names, "name the column of second texts by pair=")
+      _check_column(pair, names, "pass pair= with the name of another column")
     elif _PAIR_COLUMN in names:
       pair = _PAIR_COLUMN
     self.kind = kind or infer_kind(rows, text, label)
     if self.kind == "tagging":
-      self.by_role = {"words": text, "tags": label}
+      self.name_by_role = {"words": text, "tags": label}
     else:
-      self.by_role = {"text": text, "label": label}
+      self.name_by_role = {"text": text, "label": label}
       if pair is not None:
-        self.by_role["pair"] = pair
+        self.name_by_role["pair"] = pair
 
-  def select(self, row: Record) -> Record:
+  def rename_columns(self, row: Record) -> Record:
     """Returns a row whose columns are renamed to their roles."""
     if self.kind == "span":
       fields = {"id": row.location, "title": "", **row.fields}
       return row._replace(fields=fields | {"id": str(fields["id"])})
     return row._replace(
-      fields={role: row.fields.get(name) for role, name in self.by_role.items()}
+      fields={
+        role: row.fields.get(name) for role, name in self.name_by_role.items()
+      }
     )
 
 
 def _check_column(name: str, names: Sequence[str], remedy: str) -> None:
+  """Raises a UserError if a table has no column of this name."""
   if name not in names:
     raise UserError(
       f"data has no column {name!r}, only {', '.join(names)}; {remedy}."
@@ -305,12 +310,12 @@ def make_task(
   Raises:
     UserError: there are fewer than two classes, or a label cannot be read.
   """
-  selected = {
-    split: [columns.select(row) for row in rows]
+  rows_by_split = {
+    split: [columns.rename_columns(row) for row in rows]
     for split, rows in splits.items()
   }
   inputs, records = [], {}
-  for split, rows in selected.items():
+  for split, rows in rows_by_split.items():
     digest = hashlib.sha256()
     for row in rows:
       digest.update(json.dumps(row.fields, default=str).encode() + b"\n")
@@ -320,13 +325,13 @@ def make_task(
   if columns.kind == "span":
     has_unanswered = any(
       not _has_answer(row.fields["answers"])
-      for rows in selected.values()
+      for rows in rows_by_split.values()
       for row in rows
     )
     files = TASKS["squad2" if has_unanswered else "squad"]
   else:
-    labels = _find_label_names(columns.kind, selected)
-    names = ",".join(f"{role}={role}" for role in columns.by_role)
+    labels = _find_label_names(columns.kind, rows_by_split)
+    names = ",".join(f"{role}={role}" for role in columns.name_by_role)
     files = task_inputs.find_task("own", columns.kind, names, labels)
   files_in_memory = files._replace(
     read_records=lambda path, skipped: iter(records[path])
@@ -355,10 +360,10 @@ def _find_label_names(
     }
     labels = tuple(sorted(filter(None, names)))
     if len(labels) < 2:
-      listed = labels[0] if labels else "none"
+      label_text = labels[0] if labels else "none"
       raise UserError(
-        f"data has {len(labels)} class ({listed}); a classification needs two"
-        " or more."
+        f"data has {len(labels)} class ({label_text}); a classification needs"
+        " two or more."
       )
     return labels
   if kind == "tagging":

@@ -201,7 +201,7 @@ def _read_column(fields: Mapping[Any, Any], column: str, place: str) -> Any:
   if column not in fields:
     raise UserError(
       f"{place} has no column {column!r}, only {', '.join(map(str, fields))};"
-      " name the column of texts by text=."
+      " pass text= with the name of another column."
     )
   return fields[column]
 

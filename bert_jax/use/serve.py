@@ -69,6 +69,7 @@ class ArrivingLines:
     return bool(self._lines)
 
   def _read(self) -> None:
+    """Waits for bytes, and stores the lines that they complete."""
     content = os.read(self._descriptor, 1 << 16)
     if not content:
       self._has_ended = True
@@ -135,6 +136,7 @@ class GroupMaker:
     examples: Iterator[Example],
     has_next_within: Callable[[float], bool],
   ) -> tuple[list[Example], ValueError | None]:
+    """Returns the next group, and the error that ended it early, or None."""
     group: list[Example] = []
     deadline = 0.0
     try:
@@ -183,17 +185,17 @@ def _answer_stdin(predictor: Predictor, out: IO[str]) -> int:
 def _answer_file(predictor: Predictor, path: str, out: IO[str]) -> int:
   """Answers the lines of a file; returns their count."""
 
-  def examples() -> Iterator[Example]:
+  def read_examples() -> Iterator[Example]:
     mask = predict.mask_token(predictor)
     return requests.read(
       text_inputs.read_lines(path), predictor.kind, path, mask
     )
 
   # Read all lines once, to report a bad line before the model runs.
-  for _ in examples():
+  for _ in read_examples():
     pass
   count = 0
-  for group in predict.chunks(examples()):
+  for group in predict.chunks(read_examples()):
     answer_group(predictor, group, out)
     count += len(group)
   return count

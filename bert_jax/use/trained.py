@@ -67,7 +67,7 @@ class Trained:
 
 def read_history(workdir: str) -> Results:
   """Returns the rows of a run's metrics.jsonl, one dict for each step."""
-  by_step: dict[int, dict[str, Any]] = {}
+  numbers_by_step: dict[int, dict[str, Any]] = {}
   names: dict[str, None] = {}
   for row in logging.read_rows(pathlib.Path(workdir) / "metrics.jsonl"):
     prefix = "" if row["split"] == "train" else "validation_"
@@ -76,11 +76,12 @@ def read_history(workdir: str) -> Results:
       for name, x in row.items()
       if isinstance(x, int | float) and name not in ("step", *_HIDDEN_COLUMNS)
     }
-    by_step.setdefault(row["step"], {}).update(numbers)
+    numbers_by_step.setdefault(row["step"], {}).update(numbers)
     names |= dict.fromkeys(numbers)
   missing_numbers = dict.fromkeys(names, math.nan)
   return Results(
-    {"step": step} | missing_numbers | by_step[step] for step in sorted(by_step)
+    {"step": step} | missing_numbers | numbers_by_step[step]
+    for step in sorted(numbers_by_step)
   )
 
 
@@ -100,15 +101,14 @@ def make_folder(
       path.mkdir(parents=True, exist_ok=True)
     except OSError as e:
       raise UserError(
-        f"workdir={path}: no such folder can be made ({e.strerror})."
+        f"workdir={path}: the folder cannot be made ({e.strerror})."
       ) from e
     return str(path)
   temporary = tempfile.mkdtemp(prefix=f"bert_jax-{function_name}-")
   atexit.register(shutil.rmtree, temporary, ignore_errors=True)
   note(
     f"{function_name}: without workdir=, the run is in {temporary} until Python"
-    " ends;"
-    " keep its model with .model.save(path)."
+    " ends; keep its model with .model.save(path)."
   )
   return temporary
 
@@ -145,8 +145,8 @@ def open_config(
       " dict of the keys to change."
     )
   new_config = copy.deepcopy(base)
-  set_changes = {key: x for key, x in changes.items() if x is not None}
-  for key, setting in {**user_changes, **set_changes}.items():
+  function_changes = {key: x for key, x in changes.items() if x is not None}
+  for key, setting in {**user_changes, **function_changes}.items():
     _set_key(new_config, key, copy.deepcopy(setting))
   config_lib.check_types(new_config, base)
   return new_config
@@ -155,7 +155,7 @@ def open_config(
 def config_changes(
   batch_size: int | None, learning_rate: float | None, seed: int | None
 ) -> dict[str, Any]:
-  """Returns the changes of a config that these arguments of a user mean.
+  """Returns these arguments of a user as changes of a config.
 
   Args:
     batch_size: the number of rows of a step.
@@ -286,7 +286,7 @@ def _advance_bar(
 
 
 def _notebook_bar_class() -> Any:
-  """Returns tqdm's bar in a notebook that has tqdm; else None."""
+  """Returns the class of tqdm's bar in a notebook with tqdm; else None."""
   ipython = sys.modules.get("IPython")
   shell = ipython.get_ipython() if ipython else None
   # The shells of Jupyter and Colab have this class or a subclass of it.

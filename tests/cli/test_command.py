@@ -129,7 +129,8 @@ def test_a_closed_pipe_prints_no_traceback():
   )
   os.close(writer)
   assert process.returncode == 1
-  assert process.stderr == "error: standard output: Broken pipe.\n"
+  message = "error: standard output cannot be written: Broken pipe.\n"
+  assert process.stderr == message
 
 
 def test_running_another_module_is_an_error():
@@ -166,7 +167,7 @@ def test_a_verb_imports_no_other_verb():
     (
       OSError(28, "Full", "f"),
       "prepare",
-      "f: Full. Once that is corrected, the same command continues where it"
+      "f: Full. Once this is corrected, the same command continues where it"
       " stopped.",
     ),
     (MemoryError(), "split-text", "too little memory; nothing was written."),

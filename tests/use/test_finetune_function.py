@@ -169,7 +169,7 @@ def test_every_form_of_data_gives_the_same_rows(tmp_path):
     assert [row.fields for row in rows] == dicts
   pairs = labelled.read([(("a", "b"), True)], "data")
   pair_columns = labelled.Columns(pairs, None, None, None, None)
-  assert pair_columns.select(pairs[0]).fields == {
+  assert pair_columns.rename_columns(pairs[0]).fields == {
     **{"text": "a", "pair": "b"},
     "label": True,
   }
@@ -197,7 +197,10 @@ def test_words_have_tags_and_questions_have_answers():
   rows = labelled.read({"words": [["a"]], "tags": [["O"]]}, "data")
   columns = labelled.Columns(rows, None, None, None, None)
   assert columns.kind == "tagging"
-  assert columns.select(rows[0]).fields == {"words": ["a"], "tags": ["O"]}
+  assert columns.rename_columns(rows[0]).fields == {
+    "words": ["a"],
+    "tags": ["O"],
+  }
   answers = {"text": ["c"], "answer_start": [0]}
   fields = {"question": "q", "context": "c d", "answers": answers}
   rows = labelled.read([fields], "data")
@@ -220,7 +223,11 @@ def test_words_have_tags_and_questions_have_answers():
     ([("a", "b", "c")], {}, "row 0 of data is .*; pass"),
     ({"text": "ab", "label": [1, 2]}, {}, "column 'text' is 'ab', not a list"),
     ({"text": ["a"], "label": [1, 2]}, {}, "unequal lengths: text 1, label 2"),
-    ({"t": ["a"], "label": [1]}, {}, "no column 'text', only t, label; name"),
+    (
+      {"t": ["a"], "label": [1]},
+      {},
+      "no column 'text', only t, label; pass text=",
+    ),
     (
       ROWS,
       {"label": "y", "text": "x", "pair": "z"},
@@ -246,7 +253,7 @@ def test_words_have_tags_and_questions_have_answers():
     ),
     (ROWS, {"config": 8}, "config=8: pass a ConfigDict, the name of a config"),
     (ROWS, {"config": "ovn"}, "there is no such config; did you mean own"),
-    (ROWS, {"workdir": "FILE/run"}, "no such folder can be made"),
+    (ROWS, {"workdir": "FILE/run"}, "the folder cannot be made"),
   ],
 )
 def test_wrong_arguments_get_one_sentence(
