@@ -528,14 +528,16 @@ def _words_with_vectors(
   # ELMo's tokens are words.
   if len(encoded.ids) and encoded.ids.ndim > 1:
     return encoded.pieces[1:-1], x[1:-1]
-  names = [text.text[begin:end] for begin, end in text.words]
-  in_words = np.flatnonzero(encoded.words >= 0)
+  names = [text.text[begin:end] for begin, end in text.word_spans]
+  in_words = np.flatnonzero(encoded.word_indices >= 0)
   vectors = np.zeros((len(names), *x.shape[1:]), np.float32)
   if pieces == "first":
-    words, first_pieces = np.unique(encoded.words[in_words], return_index=True)
+    words, first_pieces = np.unique(
+      encoded.word_indices[in_words], return_index=True
+    )
     vectors[words] = x[in_words[first_pieces]]
     return names, vectors
-  np.add.at(vectors, encoded.words[in_words], x[in_words])
-  counts = np.bincount(encoded.words[in_words], minlength=len(names))
+  np.add.at(vectors, encoded.word_indices[in_words], x[in_words])
+  counts = np.bincount(encoded.word_indices[in_words], minlength=len(names))
   counts = np.maximum(counts, 1).astype(np.float32)
   return names, vectors / counts.reshape(-1, *[1] * (x.ndim - 1))

@@ -150,7 +150,7 @@ def _split_rows(
 def _say_task(
   task: TaskFiles, splits: dict[str, list[Record]], held_out_note: str
 ) -> None:
-  """Says what a run learns, since much of it may come from the data."""
+  """Prints what a run learns, because much of it may come from the data."""
   kind, labels = task.task.kind, task.task.labels
   names = ", ".join(labels[:8]) + (", ..." if len(labels) > 8 else "")
   labels_text = f" into {len(labels)} labels ({names})" if labels else ""

@@ -178,7 +178,8 @@ def _make_rows(
       if method == "pll_word_l2r":
         while (
           end < encoding.end
-          and encoding.tokenizer_words[end] == encoding.tokenizer_words[i]
+          and encoding.tokenizer_word_indices[end]
+          == encoding.tokenizer_word_indices[i]
         ):
           end += 1
       ids[i:end] = mask_id

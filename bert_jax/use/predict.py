@@ -102,15 +102,16 @@ def vocabulary_of(model: OpenedModel) -> Vocabulary:
       pieces that its inputs need.
   """
   vocabulary = model.vocabulary
-  size = model.config["model"]["vocab_size"]
+  num_pieces = model.config["model"]["vocab_size"]
   layout = layouts.layout_of(vocabulary)
-  needed = layout.vocab_size
-  if needed > size:
-    names = [*vocabulary.pieces, *layout.new_tokens][size:]
+  num_needed = layout.vocab_size
+  if num_needed > num_pieces:
+    names = [*vocabulary.pieces, *layout.new_tokens][num_pieces:]
     raise UserError(
-      f"{model.path}: its inputs need {needed} pieces, but the model has {size}"
-      f" and lacks {added_tokens.short_list(names)}; fine-tune the model, which"
-      " adds these pieces, or put the files of its own tokenizer there."
+      f"{model.path}: its inputs need {num_needed} pieces, but the model has"
+      f" {num_pieces} and lacks {added_tokens.short_list(names)}; fine-tune the"
+      " model, which adds these pieces, or put the files of its own tokenizer"
+      " there."
     )
   return vocabulary
 
@@ -262,9 +263,9 @@ def encode_examples(
     examples: the examples, as `requests.PARSERS` makes them.
 
   Returns:
-    The rows, and the positions of masks, int32 [rows]. For kind "choice", a
-    row's `example` is the index of its choice among the choices of all
-    examples. The positions are None unless the kind is "fill".
+    The rows, and the positions of masks, int32 [rows]. The positions are None
+    unless the kind is "fill". For kind "choice", a row's index in
+    `Rows.example_indices` counts the choices of all examples.
   """
   kind, vocabulary = predictor.kind, predictor.vocabulary
   examples, max_length = list(examples), predictor.max_length
@@ -576,7 +577,7 @@ def _entity_result(
   text, spans = example.get("text"), example.get("spans")
   if text is None or spans is None:
     words = text_inputs.text_of_words("", example["words"])
-    text, spans = words.text, words.words
+    text, spans = words.text, words.word_spans
   entities = []
   for label, begin, end in tags_lib.entities(tags):
     start, stop = spans[begin][0], spans[end - 1][1]

@@ -193,11 +193,13 @@ def _read_documents(texts: Any, column: str) -> list[str]:
 
 
 def _is_file(text: str) -> bool:
+  """Returns True if a user's text is the path of a file."""
   # A long text is no path, and some systems raise an error for it.
   return len(text) < 256 and "\n" not in text and pathlib.Path(text).is_file()
 
 
 def _read_column(fields: Mapping[Any, Any], column: str, place: str) -> Any:
+  """Returns the value of a column; raises a UserError if there is none."""
   if column not in fields:
     raise UserError(
       f"{place} has no column {column!r}, only {', '.join(map(str, fields))};"
@@ -207,7 +209,7 @@ def _read_column(fields: Mapping[Any, Any], column: str, place: str) -> Any:
 
 
 def _list_paths(paths: Any) -> list[str]:
-  """Returns the paths of text files as a list of absolute strings."""
+  """Returns the paths of text files as a list of strings."""
   if isinstance(paths, str | os.PathLike):
     paths = [paths]
   if not isinstance(paths, Iterable):

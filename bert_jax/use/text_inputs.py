@@ -25,15 +25,15 @@ class Text(NamedTuple):
 
   Attributes:
     id: the text's id in the input, or its number from 0.
-    text: the unchanged text; separate words are joined with spaces.
-    words: (begin, end) in `text` of each word.
-    has_words: True if the input has separate words, and not only a text.
+    text: the unchanged text, or the separate words joined with spaces.
+    word_spans: (begin, end) in `text` of each word.
+    has_separate_words: True if the input has separate words, not only a text.
   """
 
   id: Any
   text: str
-  words: list[tuple[int, int]]
-  has_words: bool = False
+  word_spans: list[tuple[int, int]]
+  has_separate_words: bool = False
 
 
 class Tokens(NamedTuple):
@@ -43,10 +43,11 @@ class Tokens(NamedTuple):
     ids: int32 [T]; for ELMo [T, 50], the ids of characters.
     pieces: T pieces, as the vocabulary spells them; for ELMo the words.
     offsets: (begin, end) of each piece in the text, in characters.
-    words: int32 [T], the index in `Text.words` of each piece's word; -1 if it
-      has no word.
-    tokenizer_words: int32 [T], the same for the words into which the tokenizer
-      splits the text; punctuation is a word of its own. Special tokens have -1.
+    word_indices: int32 [T], the index in `Text.word_spans` of each piece's
+      word; -1 if it has no word.
+    tokenizer_word_indices: int32 [T], the same for the words into which the
+      tokenizer splits the text. Punctuation is a word of its own. Special
+      tokens have -1.
     begin: the number of special tokens at the beginning.
     end: the position of the first special token at the end.
   """
@@ -54,13 +55,13 @@ class Tokens(NamedTuple):
   ids: np.ndarray
   pieces: list[str]
   offsets: list[tuple[int, int]]
-  words: np.ndarray
-  tokenizer_words: np.ndarray
+  word_indices: np.ndarray
+  tokenizer_word_indices: np.ndarray
   begin: int
   end: int
 
 
-def word_spans(text: str) -> list[tuple[int, int]]:
+def find_word_spans(text: str) -> list[tuple[int, int]]:
   """Returns (begin, end) of each word; white space separates the words."""
   spans, begin = [], 0
   for word in text.split():
@@ -73,7 +74,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 def text_of_string(id: Any, text: str) -> Text:
   """Makes a text whose words are separated by white space."""
   text = replace_surrogates(text)
-  return Text(id, text, word_spans(text))
+  return Text(id, text, find_word_spans(text))
 
 
 def text_of_words(id: Any, words: Sequence[str]) -> Text:
@@ -82,7 +83,7 @@ def text_of_words(id: Any, words: Sequence[str]) -> Text:
   ends = np.cumsum([len(word) + 1 for word in words]).tolist()
   pairs = zip(words, ends, strict=True)
   spans = [(end - 1 - len(word), end - 1) for word, end in pairs]
-  return Text(id, " ".join(words), spans, has_words=True)
+  return Text(id, " ".join(words), spans, has_separate_words=True)
 
 
 def read_texts(path: str) -> Iterator[Text]:
@@ -228,25 +229,25 @@ def _tokens_of_encoding(
   )
   if not len(inner_positions) and count > 1:
     begin = end = count - 1
-  words = np.full(count, -1, np.int32)
-  ends = [e for _, e in text.words]
+  word_indices = np.full(count, -1, np.int32)
+  ends = [e for _, e in text.word_spans]
   for i in range(begin, end):
     start, stop = row.offsets[i]
     # A space before the word may be the piece's first character.
     while start < stop - 1 and text.text[start].isspace():
       start += 1
     word = bisect.bisect_right(ends, start)
-    words[i] = min(word, len(ends) - 1)
+    word_indices[i] = min(word, len(ends) - 1)
   ids = np.array(row.ids, np.int32)
-  tokenizer_words = np.array(
+  tokenizer_word_indices = np.array(
     [-1 if n is None else n for n in row.word_ids], np.int32
   )
   return Tokens(
     ids=ids,
     pieces=row.tokens,
     offsets=extend_offsets(text.text, row.offsets, clean),
-    words=words,
-    tokenizer_words=tokenizer_words,
+    word_indices=word_indices,
+    tokenizer_word_indices=tokenizer_word_indices,
     begin=int(begin),
     end=int(end),
   )
@@ -257,8 +258,8 @@ def _tokens_of_characters(model: OpenedModel, text: Text) -> Tokens:
 
   If the model has a tokenizer, it splits a text without separate words.
   """
-  spans = text.words
-  if model.tokenizer is not None and not text.has_words:
+  spans = text.word_spans
+  if model.tokenizer is not None and not text.has_separate_words:
     words_with_spans = model.tokenizer.pre_tokenizer.pre_tokenize_str(text.text)
     spans = [span for _, span in words_with_spans]
   words = [text.text[b:e] for b, e in spans]
@@ -268,8 +269,8 @@ def _tokens_of_characters(model: OpenedModel, text: Text) -> Tokens:
     ids=characters.sentence_ids(words),
     pieces=["<S>", *words, "</S>"],
     offsets=[(0, 0), *spans, (count, count)],
-    words=word_numbers,
-    tokenizer_words=word_numbers,
+    word_indices=word_numbers,
+    tokenizer_word_indices=word_numbers,
     begin=1,
     end=len(words) + 1,
   )

@@ -166,7 +166,7 @@ def test_a_space_belongs_to_the_word_after_it(tmp_path):
   )
   # The first tokens are <s> and the two bytes of é. A space belongs to the word
   # after it.
-  assert tokens.words.tolist() == [-1, 0, 0, 1, 1, 1, 1, 2, 2, -1]
+  assert tokens.word_indices.tolist() == [-1, 0, 0, 1, 1, 1, 1, 2, 2, -1]
 
 
 def test_windows_have_no_gaps_and_each_token_has_the_most_context():
