@@ -55,11 +55,13 @@ def evaluate(
     A dict of the means, of perplexities, and of `loss`, the weighted sum of the
     mean losses.
   """
-  rows = host_rows(0, batch_size, *sharding.batch_share_of_host(mesh))
+  first_row, num_rows = host_rows(
+    0, batch_size, *sharding.batch_share_of_host(mesh)
+  )
   totals = []
   for first in range(0, len(heldout), batch_size):
     batch = sharding.to_global_batch(
-      mesh, heldout.read(first + rows[0], rows[1])
+      mesh, heldout.read(first + first_row, num_rows)
     )
     totals.append(eval_step(state.params, frozen, state.carry, batch))
   means = mean_losses(jax.device_get(totals))

@@ -1,4 +1,4 @@
-"""Opens what a run trains on: the text or the task that `data.path` names."""
+"""Opens the text or the task on which a run trains, `data.path`."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -51,42 +51,46 @@ def open_text(
 def open_task(
   config: config_lib.RunConfig,
 ) -> tuple[config_lib.RunConfig, batches.TrainingSplit, batches.Splits | None]:
-  """Opens a task's rows to train on and its splits to evaluate.
+  """Opens the split of a task to train on, and its splits to evaluate.
 
   Returns:
-    The config, the rows and the splits. The config has what the data decide:
-    the number of steps, the steps between two evaluations and between two
-    checkpoints, and the kind and labels of the objective. The splits are None
-    if the run never evaluates.
+    The config, the split to train on and the splits to evaluate. The config has
+    the values that the data decide: the number of steps, the steps between two
+    evaluations and between two checkpoints, and the kind and labels of the
+    objective. The splits to evaluate are None if the run never evaluates.
 
   Raises:
     ValueError: the data cannot be used, or do not fit the config.
   """
   predicts = config.objective.options().get("stage") != "layers"
-  rows = batches.open_task(
+  training_split = batches.open_task(
     config.batch_size, config.seed, **config.data.options()
   )
   splits = None
   if config.evaluate.every != 0:
-    splits = batches.open_splits(rows, predicts)
+    splits = batches.open_splits(training_split, predicts)
   objective = dataclasses.replace(
-    config.objective, kind=rows.task.kind, labels=rows.task.labels
+    config.objective,
+    kind=training_split.task.kind,
+    labels=training_split.task.labels,
   )
   if objective.name == "finetune":
-    pad = rows.folder.meta["pad"]
+    pad = training_split.folder.meta["pad"]
     objective = dataclasses.replace(objective, padding_id=pad)
   config = dataclasses.replace(
     config,
-    total_steps=config.total_steps or rows.steps_of_all_epochs,
-    evaluate=_with_epoch_interval(config.evaluate, rows),
-    checkpoint=_with_epoch_interval(config.checkpoint, rows),
+    total_steps=config.total_steps or training_split.steps_of_all_epochs,
+    evaluate=_with_epoch_interval(config.evaluate, training_split),
+    checkpoint=_with_epoch_interval(config.checkpoint, training_split),
     objective=objective,
   )
-  return config, rows, splits
+  return config, training_split, splits
 
 
-def _with_epoch_interval(section: T, rows: batches.TrainingSplit) -> T:
-  """Returns a section in which one epoch replaces an `every` of None."""
+def _with_epoch_interval(
+  section: T, training_split: batches.TrainingSplit
+) -> T:
+  """Returns a section whose `every` is the steps of an epoch if it was None."""
   if section.every is not None:
     return section
-  return dataclasses.replace(section, every=rows.steps_per_epoch)
+  return dataclasses.replace(section, every=training_split.steps_per_epoch)

@@ -46,7 +46,7 @@ class RunProgress:
     best_cost: the lowest cost in this phase; None before its first evaluation.
       Each phase starts anew, since longer rows are easier to predict.
     results: the results of the last evaluation, by name.
-    spikes: finds losses that are too high.
+    spike_detector: finds losses that are too high.
     first_loss: mean loss of the first logged row; None for a task.
     flops: floating-point operations of each step since the last logged row.
     stop_requested: True after a SIGTERM or SIGINT.
@@ -56,7 +56,7 @@ class RunProgress:
   step_sums: logging.StepSums
   best_cost: float | None
   results: dict[str, float]
-  spikes: logging.SpikeDetector
+  spike_detector: logging.SpikeDetector
   first_loss: float | None = None
   flops: list[float] = dataclasses.field(default_factory=list)
   stop_requested: bool = False
@@ -85,19 +85,20 @@ def run_phase(
     signals: the signals that came; see `hosts.stop_signals`.
     profiler: traces some steps.
   """
-  phase, objective, settings = feed.phase, setup.objective, setup.config
-  total = settings.steps
+  phase, objective, config = feed.phase, setup.objective, setup.config
+  total = config.steps
   intervals = {
-    "log": settings.log.every,
-    "checkpoint": settings.checkpoint.every,
-    "evaluate": settings.evaluate.every if feed.heldout else 0,
+    "log": config.log.every,
+    "checkpoint": config.checkpoint.every,
+    "evaluate": config.evaluate.every if feed.heldout else 0,
   }
-  jitted = jit_step(setup, phase, progress.state, bool(settings.model.remat))
+  jitted = jit_step(setup, phase, progress.state, bool(config.model.remat))
   train_step = compile_ahead.CompiledAhead(jitted, 2, setup.mesh)
-  key = jax.random.key(settings.seed)
+  key = jax.random.key(config.seed)
   start_step = int(progress.state.step)
   if start_step == phase.start:
-    progress.best_cost = None  # Losses of different row lengths do not compare.
+    # Losses of rows of different lengths cannot be compared.
+    progress.best_cost = None
   example_ranges = (
     (phase.first_example(step), phase.batch_size)
     for step in range(start_step, phase.end)
@@ -114,15 +115,15 @@ def run_phase(
   def take_step(step: int, batch: dict[str, Any]) -> None:
     progress.flops.append(objective.flops(batch) * num_hosts)
     with profiler.step(step):
-      progress.state, sums = train_step(
+      progress.state, metrics = train_step(
         progress.state,
         setup.frozen,
         sharding.to_global_batch(setup.mesh, batch),
         key,
-        *progress.spikes.step_arguments(),
+        *progress.spike_detector.step_arguments(),
       )
-    profiler.stop_if_complete(step, sums["loss"])
-    progress.step_sums.add(step, sums)
+    profiler.stop_if_complete(step, metrics["loss"])
+    progress.step_sums.add(step, metrics)
 
   with (
     compile_ahead.compile_threads() as pool,
@@ -136,11 +137,11 @@ def run_phase(
           setup.frozen,
           sharding.batch_shapes(features, phase.batch_size),
           key,
-          *progress.spikes.step_arguments(),
+          *progress.spike_detector.step_arguments(),
         )
     evaluate_state = make_state_evaluator(setup, feed, progress.state, pool)
-    # The pool compiles in this order, and the snapshot is needed last.
-    snapshot = SnapshotMaker(
+    # The pool compiles in this order. The snapshot's program is needed last.
+    make_snapshot = SnapshotMaker(
       pool, progress.state, setup.checkpoint_layout, setup.mesh
     )
     for step, (batch, position) in enumerate(
@@ -164,7 +165,7 @@ def run_phase(
         means, tokens = progress.step_sums.take_means()
         log.log_training(step, means, tokens, flops)
         progress.flops.clear()
-        progress.spikes.set_limit(means["loss"])
+        progress.spike_detector.set_limit(means["loss"])
         if progress.first_loss is None and not setup.task:
           progress.first_loss = means["loss"]
       must_evaluate = is_due("evaluate", step)
@@ -178,7 +179,7 @@ def run_phase(
         log,
         step,
         position,
-        snapshot,
+        make_snapshot,
       )
       if must_save:
         # Save before the evaluation. If the evaluation fails or is killed, no
@@ -372,7 +373,7 @@ def save_checkpoint(
   log: logging.Logger,
   step: int,
   position: dict[str, int],
-  snapshot: SnapshotMaker,
+  make_snapshot: SnapshotMaker,
   cost: float | None = None,
   evaluation_pending: bool = False,
 ) -> None:
@@ -386,7 +387,7 @@ def save_checkpoint(
     log: the run's logger, which counts the time of waiting.
     step: the number of optimizer steps done.
     position: the position in the data.
-    snapshot: copies the state for the save.
+    make_snapshot: copies the state for the checkpoint.
     cost: the cost that an evaluation at this step gave; None without one.
     evaluation_pending: True if an evaluation at this step must still be made.
 
@@ -405,10 +406,10 @@ def save_checkpoint(
     teacher=setup.teacher_digest,
     log=log.row_record(),
     first=progress.first_loss,
-    limit=progress.spikes.to_save(),
+    limit=progress.spike_detector.to_save(),
   )
   if setup.task:
     meta["task"] = encoded_rows.task_fields(setup.task)
   with log.count_wait("checkpoint"):
-    file_state, checksums = snapshot(step, progress.state)
+    file_state, checksums = make_snapshot(step, progress.state)
     saver.save(step, file_state, meta, cost, phase.number, checksums)

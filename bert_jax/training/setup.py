@@ -54,8 +54,8 @@ def build(
   task = None
   if config.trains_on_task:
     # The number of steps may depend on the data.
-    config, rows, splits = inputs.open_task(config)
-    task = rows.task
+    config, training_split, splits = inputs.open_task(config)
+    task = training_split.task
   plan = phases.plan(config)
   mesh = sharding.make_mesh(
     config.mesh.data, config.mesh.fsdp, config.mesh.tensor
@@ -63,7 +63,7 @@ def build(
   for phase in plan:
     sharding.check_batch_size(mesh, phase.batch_size, phase.micro_batches)
   if task:
-    feeds = [Feed(phase, rows, splits) for phase in plan]
+    feeds = [Feed(phase, training_split, splits) for phase in plan]
   else:
     feeds = inputs.open_text(plan, config.seed, config.evaluate)
   first_data = feeds[0].data

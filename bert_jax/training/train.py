@@ -213,10 +213,10 @@ def run(
   """
   if isinstance(config, ConfigDict):
     config = config.to_dict()
-  settings = config_lib.parse(config)
-  setup = build(settings, read_resumed_config(workdir))
-  settings = setup.config
-  config = config_lib.to_json(config, settings)
+  parsed_config = config_lib.parse(config)
+  setup = build(parsed_config, read_resumed_config(workdir))
+  parsed_config = setup.config
+  config = config_lib.to_json(config, parsed_config)
   # Hosts may have the same data and teacher in different folders.
   comparable_config = config | {
     "data": config["data"] | {"path": setup.fingerprints}
@@ -231,7 +231,7 @@ def run(
     stack.enter_context(sharding.use_mesh(setup.mesh))
     signals = stack.enter_context(hosts.stop_signals())
     saver = checkpoint.Checkpointer(
-      workdir, settings.checkpoint.keep, settings.checkpoint.keep_best
+      workdir, parsed_config.checkpoint.keep, parsed_config.checkpoint.keep_best
     )
     stack.callback(saver.close)
     stack.enter_context(hosts.end_all_on_error())
@@ -254,7 +254,7 @@ def run(
     logger = logging.Logger(
       workdir,
       int(state.step),
-      settings.steps,
+      parsed_config.steps,
       meta.get("log"),
       repeats_evaluation=is_pending,
       on_row=on_row,
@@ -262,16 +262,20 @@ def run(
     stack.callback(logger.close)
     progress = loop.RunProgress(
       state,
-      logging.StepSums(meta.get("window"), settings.spike.action == "stop"),
+      logging.StepSums(
+        meta.get("window"), parsed_config.spike.action == "stop"
+      ),
       meta.get("best"),
       meta.get("heldout", {}),
       logging.SpikeDetector(
-        settings.spike.action, settings.spike.factor, meta.get("limit")
+        parsed_config.spike.action,
+        parsed_config.spike.factor,
+        meta.get("limit"),
       ),
       meta.get("first"),
     )
     profiler = logging.Profiler(
-      workdir, settings.profile.start, settings.profile.steps
+      workdir, parsed_config.profile.start, parsed_config.profile.steps
     )
     stack.callback(profiler.close)
     if is_pending:
@@ -283,7 +287,7 @@ def run(
     saver.wait()
     logger.plot_losses()
   step = int(progress.state.step)
-  if step == settings.steps:
+  if step == parsed_config.steps:
     print_summary(setup, progress.results, workdir)
   else:
     say(f"stopped at step {step}; the same command continues.")
