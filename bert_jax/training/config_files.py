@@ -95,7 +95,9 @@ def open_config(text: str) -> ConfigDict:
   try:
     get_config = runpy.run_path(path)["get_config"]
   except KeyError as e:
-    raise UserError(f"--config={text} has no {e}.") from e
+    raise UserError(
+      f"--config={text} has no {e}; define this function in the file."
+    ) from e
   except Exception as e:
     raise _line_error(text, path, e) from e
   try:
@@ -108,7 +110,7 @@ def open_config(text: str) -> ConfigDict:
     raise _line_error(text, path, e) from e
   if not isinstance(config, ConfigDict):
     raise UserError(
-      f"--config={text}: get_config() returned no ml_collections.ConfigDict."
+      f"--config={text}: get_config() must return an ml_collections.ConfigDict."
     )
   return config
 

@@ -528,8 +528,8 @@ class StepSums:
       if metrics.pop("skipped", 0.0):
         if self._skip_is_error:
           raise FloatingPointError(
-            f"step {step}: the loss {metrics['loss']:.6g} is a spike by"
-            " config.spike, and the run stops before it. Earlier checkpoints"
+            f"step {step}: the loss {metrics['loss']:.6g} is a spike (see"
+            " config.spike), so the run stops before it. Earlier checkpoints"
             " are kept; continue from one of them in a new workdir with"
             " --config.init_from=RUN@STEP and a lower schedule.peak."
           )
@@ -574,7 +574,7 @@ class StepSums:
     steps = [step for step, _ in self._skipped]
     if not saved["count"]:
       raise FloatingPointError(
-        f"steps {steps[0]} to {steps[-1]}: every loss is a spike by"
+        f"steps {steps[0]} to {steps[-1]}: every loss is a spike, see"
         f" config.spike (the last is {self._skipped[-1][1]}), so the model has"
         " diverged. Earlier checkpoints are kept; continue from one of them in"
         " a new workdir with --config.init_from=RUN@STEP."

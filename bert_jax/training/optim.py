@@ -224,7 +224,10 @@ def layer_scales(
     if _names_on_path(path)[0] == "encoder" and "layers" in _names_on_path(path)
   ]
   if not depths:
-    raise ValueError("optimizer.layer_decay: the model has no encoder.layers.")
+    raise ValueError(
+      "optimizer.layer_decay needs a model with a stack of layers, but this"
+      " model has no encoder.layers; remove optimizer.layer_decay."
+    )
   count = depths[0]
   highest = count + (2 if rule == "released" else 1)
 

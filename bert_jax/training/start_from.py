@@ -573,7 +573,7 @@ def check_init_new_rows(method: str) -> None:
   """Raises UserError if `method` is not one of `NEW_ROW_METHODS`."""
   if method not in NEW_ROW_METHODS:
     raise UserError(
-      f"init_new_rows={method!r}: not one of {', '.join(NEW_ROW_METHODS)}."
+      f"init_new_rows={method!r} is not one of {', '.join(NEW_ROW_METHODS)}."
     )
 
 

@@ -235,8 +235,8 @@ def _cut_table(
   if rows == size:
     return weights
   say(
-    f"teacher: it has {rows:,} rows, and the data has {size:,} pieces; it"
-    " predicts only these pieces"
+    f"the teacher has {rows:,} rows, and the data has {size:,} pieces; the"
+    " teacher predicts only these pieces"
   )
   names = ("word/embedding", "mlm/bias")
   arrays = {

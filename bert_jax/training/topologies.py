@@ -165,7 +165,9 @@ def devices_of_slice(topology: str) -> list[jax.Device]:
   except jax.errors.JaxRuntimeError as e:
     if has_status(e, INVALID_ARGUMENT):
       raise unknown_slice_error from e
-    raise UserError(f"the TPU compiler, libtpu: {_first_sentence(e)}") from e
+    raise UserError(
+      f"the TPU compiler, libtpu, failed: {_first_sentence(e)}"
+    ) from e
 
 
 def batch_shapes(vocab_size: int, phase: phases.Phase) -> sharding.BatchShapes:
@@ -194,7 +196,8 @@ def with_published_vocabulary(
   model = config.model
   if not isinstance(config.data, config_lib.Data) or model.family is None:
     raise UserError(
-      "bert_jax compile compiles pre-training, but this config fine-tunes."
+      "bert_jax compile compiles pre-training, but this config fine-tunes;"
+      " choose a config that pre-trains."
     )
   family = models.family(model.family)
   published_model = family.build(next(iter(family.VARIANTS)))
@@ -332,7 +335,9 @@ def compile_step(
       report |= entries
   except isolated.Crash as e:
     if not report:
-      raise UserError(f"the process that compiles ended: {e}.") from e
+      raise UserError(
+        f"the compiler's process ended before it compiled: {e}."
+      ) from e
     report |= dict(crashed=str(e), fits=None, temporaries_bytes=None)
     report |= dict(compile_seconds=round(time.monotonic() - start, 1))
   return report

@@ -129,15 +129,15 @@ def _check_inputs(setup: Setup, meta: dict[str, Any]) -> None:
   config = setup.config
   if meta["fingerprint"] not in setup.accepted_fingerprints:
     raise UserError(
-      f"data.path={config.data.path} does not hold the data that this"
-      " run was started with (fingerprints differ); give the right folder, or"
-      " start in a new workdir."
+      f"data.path={config.data.path} does not hold the data with which"
+      " this run was started (the fingerprints differ); give the right folder,"
+      " or start in a new workdir."
     )
   if meta.get("teacher") != setup.teacher_digest:
     path = config.teacher.path if config.teacher else ""
     raise UserError(
-      f"teacher.path={path} is not the teacher that this"
-      " run was started with (digests differ); give the right teacher, or"
+      f"teacher.path={path} is not the teacher with which this"
+      " run was started (the digests differ); give the right teacher, or"
       " start in a new workdir."
     )
 

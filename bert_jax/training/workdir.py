@@ -132,4 +132,4 @@ def print_changed_tokenizer(workdir: str, saved: dict[str, str] | None) -> None:
       a fresh start.
   """
   for name in files.changed_files(saved or {}, workdir):
-    say(f"{name} was changed or deleted, and is written anew")
+    say(f"{name} was changed or deleted, and is written again")

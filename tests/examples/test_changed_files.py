@@ -204,7 +204,7 @@ def test_a_restart_says_what_was_changed(data, finished_runs, run, capsys):
   config["model"]["initializer_range"] = 0.5
   (run / "config.json").write_text(json.dumps(config))
   out = restart_output(data, run, capsys)
-  assert "vocab.txt was changed or deleted, and is written anew" in out
+  assert "vocab.txt was changed or deleted, and is written again" in out
   assert "written: model.initializer_range is 0.5, was 0.05" in out
   assert untimed_rows(run) == untimed_rows(finished_runs / "run")
   assert read_model(run)[0] == read_model(finished_runs / "run")[0]

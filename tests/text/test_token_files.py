@@ -253,7 +253,7 @@ def test_new_rows_are_means_or_drawn():
     table[:, 0], names, old_ids_of, "mean", drawn_rows[:, 0]
   )
   np.testing.assert_array_equal(bias, [12, 16, -1])
-  with pytest.raises(ValueError, match="init_new_rows='x': not one of mean"):
+  with pytest.raises(ValueError, match="init_new_rows='x' is not one of mean"):
     start_from.new_word_rows(table, names, old_ids_of, "x", drawn_rows)
   with pytest.raises(ValueError, match=r"shape \[2, 2\], .* 3 new pieces"):
     start_from.new_word_rows(table, names, old_ids_of, "mean", drawn_rows[:2])

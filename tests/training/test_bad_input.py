@@ -335,7 +335,9 @@ def test_a_refused_restart_changes_no_file_of_the_run(
   other_data_of_same_size = write_prepared(
     tmp_path / "q", random_documents(20, 2), random_documents(5, 3)
   )
-  with pytest.raises(ValueError, match="does not hold the data that this run"):
+  with pytest.raises(
+    ValueError, match="does not hold the data with which this"
+  ):
     train.run(two_step_config(other_data_of_same_size), str(run_copy))
   assert [(run_copy / name).read_bytes() for name in names] == contents
 
