@@ -30,8 +30,9 @@ import numpy as np
 import side_by_side
 
 NUM_BATCHES = 4
+# (Width in characters, number) of each filter.
 FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
-# Width, cells, highways.
+# Size -> (width, cells, highway layers).
 SIZES = {
   "original": (512, 4096, 2),
   "medium": (256, 2048, 1),
@@ -46,10 +47,12 @@ def make_batches(args: argparse.Namespace) -> list[dict[str, np.ndarray]]:
   column = np.arange(50)
   batches = []
   for _ in range(NUM_BATCHES):
-    size = rng.integers(1, 13, (*shape, 1))
+    word_lengths = rng.integers(1, 13, (*shape, 1))
     chars = rng.integers(98, 123, (*shape, 50))
     chars = np.where(
-      column <= size, chars, np.where(column > size + 1, 261, 260)
+      column <= word_lengths,
+      chars,
+      np.where(column > word_lengths + 1, 261, 260),
     )
     chars[..., 0] = 259
     batch = dict(char_ids=chars.astype(np.int32))
@@ -67,7 +70,7 @@ def make_batches(args: argparse.Namespace) -> list[dict[str, np.ndarray]]:
 def measure_speed(
   args: argparse.Namespace, run_steps, compile_seconds: float
 ) -> dict:
-  """Returns milliseconds of a step and words per second of `run_steps(n)`."""
+  """Returns the milliseconds of a step, and the words per second."""
   median_ms, all_ms = side_by_side.time_calls(
     run_steps, args.steps, args.windows
   )
@@ -130,28 +133,30 @@ def measure_ours(args: argparse.Namespace) -> dict:
         train_state, metrics = step(train_state, {}, batch, key)
       losses.append(float(metrics["loss"]))
 
-    rates = measure_speed(args, run_steps, compile_seconds)
+    report = measure_speed(args, run_steps, compile_seconds)
     flops = objective.flops(batches[0])
     memory = step.memory_analysis()
-    rates["parameters"] = sum(
+    report["parameters"] = sum(
       x.size for x in jax.tree.leaves(train_state.params)
     )
-    rates["temporaries_gib"] = round(memory.temp_size_in_bytes / 2**30, 2)
-    rates["model_tflops"] = round(flops / rates["ms"] / 1e9, 1)
-    rates["losses"] = [round(loss, 4) for loss in losses]
+    report["temporaries_gib"] = round(memory.temp_size_in_bytes / 2**30, 2)
+    report["model_tflops"] = round(flops / report["ms"] / 1e9, 1)
+    report["losses"] = [round(loss, 4) for loss in losses]
     if args.profile:
       with jax.profiler.trace(args.profile):
         run_steps(args.steps)
-  return dict(device=jax.devices()[0].device_kind, jax=jax.__version__, **rates)
+  return dict(
+    device=jax.devices()[0].device_kind, jax=jax.__version__, **report
+  )
 
 
 def make_peer(args: argparse.Namespace):
-  """Returns the torch module: batch -> loss."""
+  """Returns torch's model, which computes the loss of a batch."""
   import torch
   from torch import nn
   from torch.nn import functional
 
-  hidden, cell, highways = SIZES[args.size]
+  hidden, cell, num_highways = SIZES[args.size]
   width = sum(count for _, count in FILTERS)
 
   class WordEncoder(nn.Module):
@@ -160,7 +165,7 @@ def make_peer(args: argparse.Namespace):
       self.chars = nn.Embedding(262, 16, padding_idx=0)
       self.convolutions = nn.ModuleList(nn.Conv1d(16, n, w) for w, n in FILTERS)
       self.gates = nn.ModuleList(
-        nn.Linear(width, 2 * width) for _ in range(highways)
+        nn.Linear(width, 2 * width) for _ in range(num_highways)
       )
       self.project = nn.Linear(width, hidden)
 
@@ -168,15 +173,15 @@ def make_peer(args: argparse.Namespace):
       x = self.chars(ids.flatten(0, 1)).transpose(1, 2)
       x = torch.cat([c(x).max(-1).values for c in self.convolutions], -1).relu()
       for gates in self.gates:
-        new, gate = gates(x).chunk(2, -1)
+        candidate, gate = gates(x).chunk(2, -1)
         gate = gate.sigmoid()
-        x = gate * new.relu() + (1 - gate) * x
+        x = gate * candidate.relu() + (1 - gate) * x
       return self.project(x).view(*ids.shape[:2], -1)
 
   class PeerModel(nn.Module):
     def __init__(self):
       super().__init__()
-      self.words = WordEncoder()
+      self.word_encoder = WordEncoder()
       sizes = dict(num_layers=2, proj_size=hidden, dropout=args.dropout)
       self.directions = nn.ModuleList(
         nn.LSTM(hidden, cell, batch_first=True, **sizes) for _ in range(2)
@@ -188,23 +193,27 @@ def make_peer(args: argparse.Namespace):
       scale = math.log(args.vocab + 1)
 
       def log_expected(ids):
-        p = torch.log1p(1 / (ids + 1)) / scale
-        return torch.log(-torch.expm1(args.negatives * torch.log1p(-p)))
+        probability = torch.log1p(1 / (ids + 1)) / scale
+        return torch.log(
+          -torch.expm1(args.negatives * torch.log1p(-probability))
+        )
 
-      u = torch.rand(args.negatives, device=x.device, dtype=torch.float64)
-      ids = ((u * scale).exp().long() - 1).clamp(0, args.vocab - 1)
+      uniform = torch.rand(args.negatives, device=x.device, dtype=torch.float64)
+      ids = ((uniform * scale).exp().long() - 1).clamp(0, args.vocab - 1)
       table, bias = self.softmax.weight, self.softmax.bias
-      negative = functional.linear(x, table[ids], bias[ids]).float()
-      negative = negative - log_expected(ids)
-      negative = negative.masked_fill(labels[:, None] == ids, -1e30)
+      negative_logits = functional.linear(x, table[ids], bias[ids]).float()
+      negative_logits = negative_logits - log_expected(ids)
+      negative_logits = negative_logits.masked_fill(
+        labels[:, None] == ids, -1e30
+      )
       true_logits = (x.float() * table[labels]).sum(-1) + bias[labels]
       true_logits = (true_logits - log_expected(labels))[:, None]
       return functional.cross_entropy(
-        torch.cat([true_logits, negative], -1), torch.zeros_like(labels)
+        torch.cat([true_logits, negative_logits], -1), torch.zeros_like(labels)
       )
 
     def forward(self, chars, following, preceding):
-      words = functional.dropout(self.words(chars), args.dropout)
+      words = functional.dropout(self.word_encoder(chars), args.dropout)
       losses = []
       for direction, labels in enumerate((following, preceding)):
         x, _ = self.directions[direction](words.flip(1) if direction else words)
@@ -230,7 +239,7 @@ def measure_peer(args: argparse.Namespace) -> dict:
   model = make_peer(args).to(device).train()
   parameters = sum(p.numel() for p in model.parameters())
   if device == "cuda":
-    model.words = torch.compile(model.words)
+    model.word_encoder = torch.compile(model.word_encoder)
   if args.optimizer == "adamw":
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
   else:
@@ -256,13 +265,13 @@ def measure_peer(args: argparse.Namespace) -> dict:
 
   start = time.perf_counter()
   run_steps(2)
-  rates = measure_speed(args, run_steps, time.perf_counter() - start)
+  report = measure_speed(args, run_steps, time.perf_counter() - start)
   return dict(
     device=torch.cuda.get_device_name() if device == "cuda" else "cpu",
     torch=torch.__version__,
     parameters=parameters,
     losses=losses,
-    **rates,
+    **report,
   )
 
 

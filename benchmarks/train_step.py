@@ -54,7 +54,7 @@ OBJECTIVES: dict[str, tuple[str, dict[str, Any], str, float, float]] = {
 def measure_speed(
   args: argparse.Namespace, run_steps, compile_seconds: float
 ) -> dict:
-  """Returns milliseconds of a step and tokens per second of `run_steps(n)`."""
+  """Returns the milliseconds of a step, and the tokens per second."""
   median_ms, all_ms = side_by_side.time_calls(
     run_steps, args.steps, args.windows
   )

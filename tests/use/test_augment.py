@@ -83,8 +83,8 @@ def find_likeliest_words(input_folder):
       cls_positions=np.zeros((1, 1), np.int32),
     )
     logits = apply({"params": model.params}, batch)["mlm_logits"][0, 0]
-    best = np.argsort(-np.asarray(logits))[:count]
-    pieces = [tiny_tasks.PIECES[i] for i in best]
+    best_ids = np.argsort(-np.asarray(logits))[:count]
+    pieces = [tiny_tasks.PIECES[i] for i in best_ids]
     return [p for p in pieces if not re.match(r"##|\[.*\]$", p)]
 
   return find

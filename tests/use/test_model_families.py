@@ -109,10 +109,10 @@ def test_pretrained_models_agree_with_transformers(family, tmp_path):
   sizes = SIZES.get(family, {})
   task = "encoder" if family == "elmo" else "pretraining"
   folder = tiny_models.write_model(tmp_path / "m", family, task, **sizes)
-  results, *others = map(method_results, load_copies(tmp_path, folder))
-  assert len(others) == (2 if family == "elmo" else 3)
-  for other in others:
-    assert_same_results(other, results)
+  results, *copy_results = map(method_results, load_copies(tmp_path, folder))
+  assert len(copy_results) == (2 if family == "elmo" else 3)
+  for other_results in copy_results:
+    assert_same_results(other_results, results)
   if family == "elmo":
     assert results["words"]["tokens"] == TEXT.split()
     assert results["layers"].shape[0] == 3
@@ -124,11 +124,11 @@ def test_pretrained_models_agree_with_transformers(family, tmp_path):
     path / "discriminator" if family == "electra" else path, "AutoModel"
   )
   module.config.output_attentions = module.config.output_hidden_states = True
-  out = run_torch(module, ids)
-  assert_close(results["features"][0], out.last_hidden_state[0].mean(0))
-  layers = np.stack([x[0].mean(0) for x in out.hidden_states])
+  outputs = run_torch(module, ids)
+  assert_close(results["features"][0], outputs.last_hidden_state[0].mean(0))
+  layers = np.stack([x[0].mean(0) for x in outputs.hidden_states])
   assert_close(results["layers"], layers)
-  attention = np.stack([x[0] for x in out.attentions])
+  attention = np.stack([x[0] for x in outputs.attentions])
   assert_close(results["attention"]["attention"], attention)
   assert results["attention"]["tokens"] == results["tokenize"]["pieces"]
   if family == "gpt":
@@ -190,7 +190,7 @@ def families_with_tasks():
       yield family, task
 
 
-def encode_pair(model, family, texts):
+def ids_and_segments(model, family, texts):
   """Returns ids and segments of texts, as a family's classifiers read them."""
   layout = layouts.layout_of(model.vocabulary)
   first, *second = model.vocabulary.encode_batch(texts)
@@ -252,23 +252,23 @@ def test_fine_tuned_models_agree_with_transformers(
   elif isinstance(inputs, tuple):
     fields = dict(zip(("question", "context"), inputs, strict=True))
   (tmp_path / "in.jsonl").write_text(json.dumps(fields))
-  files = [f"--input={tmp_path}/in.jsonl", f"--output={tmp_path}/out.jsonl"]
+  files = [f"--input={tmp_path}/in.jsonl", f"--output={tmp_path}/outputs.jsonl"]
   execute(["predict", "--model", folder, *files])
-  printed = json.loads((tmp_path / "out.jsonl").read_text())
+  printed = json.loads((tmp_path / "outputs.jsonl").read_text())
   assert printed.pop("id") == 1
   assert_same_results(printed, row)
   if (family, task) in MISSING_CLASSES:
     return
   module = open_torch_model(tmp_path / "hf", name)
   if task == "sequence_classification":
-    ids, _ = encode_pair(model, family, [TEXT])
+    ids, _ = ids_and_segments(model, family, [TEXT])
     module.config.pad_token_id = 0
     logits = run_torch(module, [ids]).logits[0].numpy()
     assert_close([*row["probabilities"].values()], softmax(logits))
   elif task == "multiple_choice":
     scores = []
     for choice in inputs["choices"]:
-      ids, _ = encode_pair(model, family, [choice])
+      ids, _ = ids_and_segments(model, family, [choice])
       scores.append(run_torch(module, [[ids]]).logits[0, 0].item())
     assert_close(row["probabilities"], softmax(np.array(scores)))
   elif task == "token_classification":
@@ -285,12 +285,12 @@ def test_fine_tuned_models_agree_with_transformers(
     assert row["tags"] == [model.labels[i] for i in probabilities.argmax(-1)]
     assert_close(row["probabilities"], probabilities.max(-1))
   else:
-    ids, segments = encode_pair(model, family, list(inputs))
+    ids, segments = ids_and_segments(model, family, list(inputs))
     segment_inputs = {}
     if family in ("bert", "albert", "electra"):
       segment_inputs["token_type_ids"] = [segments]
-    out = run_torch(module, [ids], **segment_inputs)
-    start, end = out.start_logits[0].numpy(), out.end_logits[0].numpy()
+    outputs = run_torch(module, [ids], **segment_inputs)
+    start, end = outputs.start_logits[0].numpy(), outputs.end_logits[0].numpy()
     offsets = model.vocabulary.encode_offsets([TEXT])[0].offsets
     # The context is before the one special token at the end.
     begin = len(ids) - 1 - len(offsets)

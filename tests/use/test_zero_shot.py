@@ -49,8 +49,8 @@ def masked_log_p(model, ids, positions):
   batch["input_ids"][0, positions] = MASK
   batch["cls_positions"] = np.zeros((1, 1), np.int32)
   batch["mlm_positions"] = np.array([positions[:1]], np.int32)
-  out = compute_outputs(model.module, model.params, batch)
-  return log_softmax(out["mlm_logits"][0, 0])
+  outputs = compute_outputs(model.module, model.params, batch)
+  return log_softmax(outputs["mlm_logits"][0, 0])
 
 
 def compute_outputs(module, params, batch):
@@ -102,7 +102,7 @@ def test_pll_word_l2r_masks_the_later_pieces_of_the_word(bert):
   assert abs(scores[2] - likelihood.score(bert, TEXTS[2:3])[0]) > 1e-3
 
 
-def test_electras_discriminator_scores_the_original(tmp_path):
+def test_electras_discriminator_sums_log_p_of_original_tokens(tmp_path):
   path = tiny_models.write_model(
     tmp_path / "electra", "electra", "pretraining", generator_hidden=8, mlp=64
   )
@@ -110,10 +110,10 @@ def test_electras_discriminator_scores_the_original(tmp_path):
   assert likelihood.default_method(model) == "rtd"
   scores = likelihood.score(model, TEXTS)
   for (ids, _), score in zip(ROWS, scores, strict=True):
-    out = compute_outputs(model.module, model.params, padded_batch(ids))[
+    outputs = compute_outputs(model.module, model.params, padded_batch(ids))[
       "rtd_logits"
     ]
-    expected = log_p_original(out[0, 1 : len(ids) - 1]).sum()
+    expected = log_p_original(outputs[0, 1 : len(ids) - 1]).sum()
     np.testing.assert_allclose(score, expected, atol=1e-4)
 
 
@@ -123,8 +123,10 @@ def test_causal_scores_are_exact(tmp_path):
   (tokens,) = text_inputs.encode(
     model, [text_inputs.text_of_string(0, "abc de")]
   )
-  out = compute_outputs(model.module, model.params, padded_batch(tokens.ids))
-  logits = out["lm_logits"][0]
+  outputs = compute_outputs(
+    model.module, model.params, padded_batch(tokens.ids)
+  )
+  logits = outputs["lm_logits"][0]
   expected = sum(
     log_softmax(logits[i])[token_id]
     for i, token_id in enumerate(tokens.ids[1:])
@@ -225,15 +227,17 @@ def test_other_models_prefer_the_sentences_that_numpy_does(family, tmp_path):
       vocabulary = "abcdefghijklmnopqrstuvwxyz.,"
       vocabulary = ["?", *vocabulary, *vocabulary.upper()]
       ids = [vocabulary.index(c) for c in "".join(letters)]
-      out = compute_outputs(model.module, model.params, padded_batch(ids))[
+      outputs = compute_outputs(model.module, model.params, padded_batch(ids))[
         "lm_logits"
       ][0]
-      return sum(log_softmax(out[i - 1])[ids[i]] for i in range(1, len(ids)))
+      return sum(
+        log_softmax(outputs[i - 1])[ids[i]] for i in range(1, len(ids))
+      )
     ids = [CLS, *map(tiny_models.WORDS.index, text.split()), SEP]
-    out = compute_outputs(model.module, model.params, padded_batch(ids))[
+    outputs = compute_outputs(model.module, model.params, padded_batch(ids))[
       "rtd_logits"
     ][0]
-    return log_p_original(out[1 : len(ids) - 1]).sum()
+    return log_p_original(outputs[1 : len(ids) - 1]).sum()
 
   expected = np.array(
     [[expected_score(t) for t in texts] for texts in (good, bad)]
