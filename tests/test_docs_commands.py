@@ -11,7 +11,7 @@ from bert_jax.cli.main import parser_of
 
 # The commands run in child processes, which inherit these options.
 pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
-PAGE = """
+PAGE_TEXT = """
 Text with `bert_jax evaluate --model
 A` and `a value`.
 
@@ -28,8 +28,8 @@ print(1)
 """
 
 
-def test_commands_of_a_page():
-  commands = list(docs_commands._commands_of_page("README.md", PAGE))
+def test_every_command_of_a_page_is_found():
+  commands = list(docs_commands._commands_of_page("README.md", PAGE_TEXT))
   assert [(c.text, c.program) for c in commands] == [
     ("bert_jax evaluate --model A", False),
     (
@@ -41,7 +41,7 @@ def test_commands_of_a_page():
   ]
 
 
-def test_every_page_is_walked():
+def test_commands_of_every_page_are_found():
   commands = docs_commands.all_commands()
   texts = [c.text for c in commands]
   assert len(commands) > 50 and len(texts) == len(set(texts))
@@ -60,7 +60,7 @@ def test_every_page_is_walked():
     ("make docs-commands", None),
   ],
 )
-def test_what_installs_is_compared(text, error):
+def test_wrong_extras_and_targets_are_found(text, error):
   message = docs_commands.check_install(
     docs_commands.Command("README.md", text)
   )
@@ -69,13 +69,13 @@ def test_what_installs_is_compared(text, error):
   )
 
 
-def test_what_installs_is_there():
+def test_all_extras_and_targets_exist():
   for command in docs_commands.all_commands():
     if command.text.startswith(("pip", "make")):
       assert docs_commands.check_install(command) is None, command
 
 
-def parse(text):
+def parse_flags(text):
   """Parses the flags of a command line that begins with bert_jax."""
   _, verb, *words = shlex.split(text[text.index("bert_jax ") :])
   parser_of(verb).parse([docs_commands.REPLACEMENTS.get(w, w) for w in words])
@@ -85,7 +85,7 @@ def test_verbs_have_the_flags_that_the_pages_give_them():
   texts = [c.text for c in docs_commands.all_commands() if not c.program]
   texts = [text for text in texts if re.match(r"(\w+=\S+ )*bert_jax ", text)]
   for text in texts:
-    parse(text)
+    parse_flags(text)
   assert len(texts) > 30
 
 
@@ -97,7 +97,7 @@ def test_verbs_have_the_flags_that_configs_give_them():
     # Some docstrings keep the backslash at a line's end; others join the lines.
     for line in docstring.replace("\\\n", " ").split("\n"):
       if line.strip().startswith("bert_jax "):
-        parse(line.strip())
+        parse_flags(line.strip())
         count += 1
   assert count > 20
 

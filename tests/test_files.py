@@ -17,12 +17,12 @@ from bert_jax.text import open_vocabulary
 from bert_jax.text.vocabulary import SPECIAL_TOKENS
 from bert_jax.weights import hf_files, model_folder
 
-DEEP = "[" * 10**5
-NESTED = '{"a": ' * 10**5 + "1" + "}" * 10**5
+DEEP_LIST = "[" * 10**5
+DEEP_DICT = '{"a": ' * 10**5 + "1" + "}" * 10**5
 
 
-@pytest.mark.parametrize("text", [DEEP, NESTED, "[" * 101 + "]" * 101])
-def test_deep_json_is_one_error(text):
+@pytest.mark.parametrize("text", [DEEP_LIST, DEEP_DICT, "[" * 101 + "]" * 101])
+def test_deep_json_is_a_decode_error(text):
   with pytest.raises(json.JSONDecodeError, match="nested too deeply"):
     files.parse_json(text)
   with pytest.raises(json.JSONDecodeError, match="nested too deeply"):
@@ -36,7 +36,7 @@ def test_wide_json_and_brackets_in_text_are_not_deep():
   assert files.parse_json(json.dumps(deep_text)) == deep_text
 
 
-def test_a_number_of_too_many_digits():
+def test_a_number_with_too_many_digits_is_refused():
   with pytest.raises(json.JSONDecodeError, match="too many digits"):
     files.parse_json("9" * 5000)
 
@@ -46,7 +46,9 @@ def in_folder(read):
   return lambda path: read(str(pathlib.Path(path).parent))
 
 
-@pytest.mark.parametrize("text", [NESTED, '{"a": ' + "9" * 5000 + "}", "\xff"])
+@pytest.mark.parametrize(
+  "text", [DEEP_DICT, '{"a": ' + "9" * 5000 + "}", "\xff"]
+)
 @pytest.mark.parametrize(
   "name, read",
   [
@@ -62,9 +64,7 @@ def in_folder(read):
     ("a.jsonl", lambda p: list(sources.read_file(p, "jsonl", "strict"))),
   ],
 )
-def test_bad_json_of_every_kind_of_file_is_a_sentence(
-  tmp_path, name, read, text
-):
+def test_the_error_of_bad_json_names_the_file(tmp_path, name, read, text):
   path = tmp_path / name
   path.write_bytes(text.encode("latin-1"))
   (tmp_path / "merges.txt").write_text("#version: 0.2\n")
@@ -72,7 +72,7 @@ def test_bad_json_of_every_kind_of_file_is_a_sentence(
     read(str(path))
 
 
-def header(**entries):
+def safetensors_header(**entries):
   text = json.dumps(entries).encode()
   return len(text).to_bytes(8, "little") + text
 
@@ -96,13 +96,15 @@ def header(**entries):
     ({"a": [0, 2, 4]}, 4, "invalid length 3"),
   ],
 )
-def test_offsets_in_a_safetensors_file(tmp_path, entries, size, message):
+def test_wrong_offsets_in_a_safetensors_file_are_refused(
+  tmp_path, entries, size, message
+):
   path = tmp_path / "a.safetensors"
   tensors = {
     name: {"dtype": "F32", "shape": [1], "data_offsets": offsets}
     for name, offsets in entries.items()
   }
-  path.write_bytes(header(**tensors) + bytes(size))
+  path.write_bytes(safetensors_header(**tensors) + bytes(size))
   if message is None:
     assert sorted(model_folder.read_tensors(str(path))) == ["a", "b"]
     return
@@ -125,9 +127,9 @@ def test_offsets_in_a_safetensors_file(tmp_path, entries, size, message):
     {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 4]},
   ],
 )
-def test_wrong_types_in_a_safetensors_file(tmp_path, entry):
+def test_wrong_types_in_a_safetensors_file_are_refused(tmp_path, entry):
   path = tmp_path / "a.safetensors"
-  path.write_bytes(header(a=entry) + bytes(4))
+  path.write_bytes(safetensors_header(a=entry) + bytes(4))
   with pytest.raises(
     ValueError, match=f"{path} is damaged, or has an unknown dtype"
   ):
@@ -137,14 +139,14 @@ def test_wrong_types_in_a_safetensors_file(tmp_path, entry):
 @pytest.mark.parametrize(
   "weight_map", [{"a": 3}, {"a": ["x"]}, {"a": "../x"}, []]
 )
-def test_wrong_types_in_an_index(tmp_path, weight_map):
+def test_wrong_types_in_an_index_are_refused(tmp_path, weight_map):
   path = tmp_path / "model.safetensors.index.json"
   path.write_text(json.dumps({"weight_map": weight_map}))
   with pytest.raises(ValueError, match=f"{path}"):
     hf_files.read(str(tmp_path))
 
 
-def test_no_name_that_is_written_can_be_guessed(tmp_path, monkeypatch):
+def test_names_of_temporary_files_cannot_be_guessed(tmp_path, monkeypatch):
   """A writer follows no link that another user put into the folder."""
   victim = tmp_path / "victim"
   victim.write_text("old")
@@ -179,7 +181,7 @@ def test_no_name_that_is_written_can_be_guessed(tmp_path, monkeypatch):
   assert (tmp_path / "a").stat().st_mode == other_file.stat().st_mode
 
 
-def test_a_link_with_the_name_of_an_unfinished_folder(tmp_path):
+def test_a_link_in_place_of_an_unfinished_folder_is_refused(tmp_path):
   (tmp_path / "other").mkdir()
   (tmp_path / "out.partial").symlink_to(tmp_path / "other")
   with (
@@ -278,7 +280,7 @@ def test_a_full_disk_leaves_no_part_of_a_vocabulary(
   assert names_in(tmp_path) == ["a.txt"]
 
 
-def test_a_folder_with_an_unknown_tokenizer(tmp_path):
+def test_a_folder_with_an_unknown_tokenizer_is_refused(tmp_path):
   pieces = [*SPECIAL_TOKENS, "good", "bad"]
   (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
   (tmp_path / "a.txt").write_text("good bad\n\nbad good\n\ngood\n\nbad\n")

@@ -16,7 +16,7 @@ def chi_square(values: np.ndarray, cells: int) -> float:
   return (statistic - (cells - 1)) / np.sqrt(2 * (cells - 1))
 
 
-def test_fixed_values():
+def test_draws_never_change():
   # A run continues with the same examples only if these values never change.
   assert hashing.make_key("masks", 0) == 16625206765992953639
   assert hashing.bits(9, [0, 1], 2).tolist() == [
@@ -26,7 +26,7 @@ def test_fixed_values():
   assert hashing.bits32(9, [0, 1], 2).tolist() == [3105080620, 69822690]
 
 
-def test_keys():
+def test_keys_depend_on_all_labels_in_order():
   assert hashing.make_key(1, 2) != hashing.make_key(2, 1)
   assert hashing.make_key("a", 1) != hashing.make_key("b", 1)
   assert hashing.make_key(-1) == hashing.make_key(2**64 - 1)
@@ -34,7 +34,7 @@ def test_keys():
   assert len(keys) == 99 * 99
 
 
-def test_scalars_and_shapes():
+def test_draws_have_the_broadcast_shape():
   with warnings.catch_warnings():
     warnings.simplefilter("error")
     for draw in (hashing.bits, hashing.bits32):
@@ -90,7 +90,7 @@ def test_one_input_bit_flips_half_the_output(draw):
     assert abs(flips.var() / (width / 4) - 1) < 0.15
 
 
-def test_uniform_and_randint():
+def test_uniform_and_randint_stay_in_their_ranges():
   u = hashing.uniform(1, np.arange(100_000))
   assert u.min() >= 0 and u.max() < 1
   assert abs(u.mean() - 0.5) < 0.005
@@ -101,7 +101,7 @@ def test_uniform_and_randint():
   assert abs(chi_square(x[:, 2], 7)) < 5
 
 
-def test_half_binomial():
+def test_half_binomial_counts_fair_coins():
   trials = np.array([0, 1, 5, 63, 64, 65, 1000, 100_000])
   repeats = 4000
   x = hashing.half_binomial(

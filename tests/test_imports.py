@@ -180,7 +180,7 @@ def describe_import(module, imported):
   return f"{path}:{imported.line} imports {imported.name}"
 
 
-def test_the_root_holds_only_the_face_and_three_files():
+def test_the_root_holds_only_entry_modules_and_three_files():
   entries = {path.name: path for path in PACKAGE.iterdir()}
   entries.pop("__pycache__", None)
   folders = {name for name, path in entries.items() if path.is_dir()}
@@ -198,14 +198,14 @@ def test_the_installation_has_every_folder_with_python_files():
   assert {*packages} == folders | {"bert_jax.configs"}
 
 
-def test_the_table_has_one_order():
+def test_rooms_import_only_rooms_above_them_in_the_table():
   names = list(ROOMS)
   for i, room in enumerate(ROOMS.values()):
     assert set(room.rooms.split()) <= set(names[:i])
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_room_imports_what_its_line_says_and_no_less(room):
+def test_a_room_imports_exactly_what_its_line_lists(room):
   table_line = ROOMS[room]
   packages, lazy_packages = (
     set(table_line.packages.split()),
@@ -258,7 +258,7 @@ def test_no_circle_between_files():
     visit(module)
 
 
-def test_no_file_imports_the_face():
+def test_no_file_imports_an_entry_module():
   wrong_imports = [
     describe_import(module, imported)
     for module, imported, target in IMPORTS
@@ -344,7 +344,7 @@ def test_neither_tensorflow_nor_seqio_is_loaded(modules):
   assert process.stdout.strip() == "[]"
 
 
-def test_files_are_one_subject():
+def test_no_file_is_too_long():
   """A longer file has a second subject, which should be another file."""
   for file in source_files("bert_jax", "configs", "benchmarks", "tests"):
     count = len(file.read_text(encoding="utf-8").splitlines())
@@ -394,7 +394,9 @@ def test_public_functions_are_annotated_and_documented():
     ({"WITHOUT": "libtpu"}, ""),
   ],
 )
-def test_commands_look_for_no_tpu(tmp_path, environment, platforms):
+def test_commands_use_the_cpu_if_there_is_no_tpu(
+  tmp_path, environment, platforms
+):
   """Commands use the CPU if libtpu has no chip and no platform was chosen."""
   devices = pathlib.Path("/dev")
   if [*devices.glob("accel*"), *devices.glob("vfio/[0-9]*")]:

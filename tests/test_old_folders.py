@@ -39,16 +39,16 @@ def read_lines(path):
   return [json.loads(line) for line in lines]
 
 
-def close(measured, expected, rel=PREDICTION_TOLERANCE):
+def assert_close_json(measured, expected, rel=PREDICTION_TOLERANCE):
   """Asserts that two JSON values are equal, with floats within `rel`."""
   if isinstance(expected, dict):
     assert list(measured) == list(expected)
     for key in expected:
-      close(measured[key], expected[key], rel)
+      assert_close_json(measured[key], expected[key], rel)
   elif isinstance(expected, list | tuple):
     assert len(measured) == len(expected)
     for pair in zip(measured, expected, strict=True):
-      close(*pair, rel)
+      assert_close_json(*pair, rel)
   elif isinstance(expected, float):
     assert measured == pytest.approx(expected, rel=rel)
   else:
@@ -108,7 +108,7 @@ def test_a_run_continues(folders, tmp_path, name, data, recipe):
   logged_rows = untimed_rows(run)
   assert len(logged_rows) == len(expected)
   for row, expected_row in zip(logged_rows, expected, strict=True):
-    close(row, expected_row, TRAINING_TOLERANCE)
+    assert_close_json(row, expected_row, TRAINING_TOLERANCE)
 
 
 def test_masks_are_filled_as_before(folders, capsys):
@@ -118,7 +118,7 @@ def test_masks_are_filled_as_before(folders, capsys):
     ["fill-mask", "--json", "--model", str(folders / "pretrained"), *texts]
   )
   printed = capsys.readouterr().out.splitlines()
-  close([json.loads(line) for line in printed], expected)
+  assert_close_json([json.loads(line) for line in printed], expected)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,9 @@ def test_models_predict_as_before(folders, tmp_path, name, texts):
   execute(
     ["predict", *(str(part) for pair in options.items() for part in pair)]
   )
-  close(read_lines(output), read_lines(DATA / f"predicted_{texts}.jsonl"))
+  assert_close_json(
+    read_lines(output), read_lines(DATA / f"predicted_{texts}.jsonl")
+  )
 
 
 @pytest.mark.parametrize("name", ["converted", "hf"])

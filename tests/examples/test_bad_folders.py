@@ -14,8 +14,8 @@ from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-  """Returns a folder, and a function that prepares the same text again."""
+def prepare_text(tmp_path_factory):
+  """Returns a function that prepares the same text into a given folder."""
   path = tmp_path_factory.mktemp("text")
   pieces = [*SPECIAL_TOKENS, *(f"w{i}" for i in range(50)), "."]
   (path / "vocab.txt").write_text("\n".join(pieces) + "\n")
@@ -25,30 +25,35 @@ def prepared(tmp_path_factory):
     for i in range(200)
   ]
   (path / "a.txt").write_text("\n".join(lines) + "\n")
-  arguments = dict(heldout=0.1, processes=1)
-  output = str(path / "out")
   source, vocab = str(path / "a.txt"), str(path / "vocab.txt")
-  prepare.prepare(source, vocab, output, **arguments)
-  return output, lambda output: prepare.prepare(
-    source, vocab, output, **arguments
+  return lambda output: prepare.prepare(
+    source, vocab, output, heldout=0.1, processes=1
   )
 
 
-def flip(path, share):
+@pytest.fixture(scope="module")
+def folder(prepare_text, tmp_path_factory):
+  """Returns the path of an undamaged prepared folder."""
+  output = str(tmp_path_factory.mktemp("prepared") / "out")
+  prepare_text(output)
+  return output
+
+
+def flip_bit(path, share):
   """Flips one bit of a file, in the byte number `share` * its size."""
   content = bytearray(path.read_bytes())
   content[int(share * len(content))] ^= 2
   path.write_bytes(bytes(content))
 
 
-def test_one_flipped_bit_anywhere_in_a_folder_is_noticed(prepared, tmp_path):
-  names = sorted(path.name for path in pathlib.Path(prepared[0]).iterdir())
+def test_one_flipped_bit_anywhere_in_a_folder_is_noticed(folder, tmp_path):
+  names = sorted(path.name for path in pathlib.Path(folder).iterdir())
   assert len(names) == 12
   for name in names:
     for share in (0.0, 0.5, 0.99):
       output = tmp_path / f"{name}-{share}"
-      shutil.copytree(prepared[0], output)
-      flip(output / name, share)
+      shutil.copytree(folder, output)
+      flip_bit(output / name, share)
       with pytest.raises(ValueError, match=str(output)):
         reader.open_prepared(str(output))
 
@@ -68,9 +73,9 @@ def test_one_flipped_bit_anywhere_in_a_folder_is_noticed(prepared, tmp_path):
     ("options", "x"),
   ],
 )
-def test_damaged_metadata(prepared, tmp_path, key, value):
+def test_damaged_metadata_is_refused(folder, tmp_path, key, value):
   output = tmp_path / "out"
-  shutil.copytree(prepared[0], output)
+  shutil.copytree(folder, output)
   meta = json.loads((output / "meta.json").read_text())
   for damaged_meta in (
     {**meta, key: value},
@@ -82,34 +87,32 @@ def test_damaged_metadata(prepared, tmp_path, key, value):
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff\xfe", b"{"])
-def test_a_file_that_is_no_metadata(prepared, tmp_path, content):
+def test_a_meta_json_without_metadata_is_refused(folder, tmp_path, content):
   output = tmp_path / "out"
-  shutil.copytree(prepared[0], output)
+  shutil.copytree(folder, output)
   (output / "meta.json").write_bytes(content)
   with pytest.raises(ValueError, match="meta.json is damaged"):
     reader.open_prepared(str(output))
 
 
-def test_a_folder_beyond_the_limit_says_what_checks_it(
-  prepared, tmp_path, monkeypatch, capsys
+def test_a_large_folder_is_checked_by_prepare_only(
+  folder, prepare_text, tmp_path, monkeypatch, capsys
 ):
   output = tmp_path / "out"
-  shutil.copytree(prepared[0], output)
+  shutil.copytree(folder, output)
   monkeypatch.setattr(reader, "MAX_CHECKED_BYTES", 0)
-  prepared[1](str(output))
-  flip(output / "train.tokens", 0.5)
+  prepare_text(str(output))
+  flip_bit(output / "train.tokens", 0.5)
   for _ in range(2):
     reader.open_prepared(str(output))
   assert capsys.readouterr().err.count("not checked at every start") == 1
   with pytest.raises(ValueError, match="is damaged"):
-    prepared[1](str(output))
+    prepare_text(str(output))
 
 
-def test_files_are_read_once_unless_they_change(
-  prepared, tmp_path, monkeypatch
-):
+def test_files_are_read_once_unless_they_change(folder, tmp_path, monkeypatch):
   output = tmp_path / "out"
-  shutil.copytree(prepared[0], output)
+  shutil.copytree(folder, output)
   files_read, original_digest = [], hashlib.file_digest
   monkeypatch.setattr(
     hashlib,
@@ -119,45 +122,47 @@ def test_files_are_read_once_unless_they_change(
   for _ in range(3):
     reader.open_prepared(str(output))
   assert len(files_read) == 11
-  flip(output / "train.sentences", 0.5)
+  flip_bit(output / "train.sentences", 0.5)
   with pytest.raises(ValueError, match="is damaged"):
     reader.open_prepared(str(output))
   assert len(files_read) == 12
 
 
 @pytest.mark.parametrize("inputs", [None, 3, [{}], [3]])
-def test_prepare_over_metadata_without_origin(prepared, tmp_path, inputs):
+def test_prepare_refuses_metadata_without_inputs(
+  folder, prepare_text, tmp_path, inputs
+):
   output = tmp_path / "out"
-  shutil.copytree(prepared[0], output)
+  shutil.copytree(folder, output)
   meta = json.loads((output / "meta.json").read_text()) | {"inputs": inputs}
   if inputs is None:
     del meta["inputs"]
   (output / "meta.json").write_text(json.dumps(files.add_checksum(meta)))
   with pytest.raises(ValueError, match="meta.json is damaged.*Delete the fold"):
-    prepared[1](str(output))
+    prepare_text(str(output))
 
 
-def test_a_file_that_is_no_progress(prepared, tmp_path):
+def test_a_damaged_progress_file_is_refused(prepare_text, tmp_path):
   partial = tmp_path / "out.partial"
   partial.write_text("")
   with pytest.raises(
     ValueError, match="out.partial is a file, and is in the way"
   ):
-    prepared[1](str(tmp_path / "out"))
+    prepare_text(str(tmp_path / "out"))
   partial.unlink()
   partial.mkdir()
   path = partial / writer.PROGRESS_FILE
   writer.write_progress(str(partial), {"records": 12345})
   assert writer.read_progress(str(partial))["records"] == 12345
-  text_of_progress = path.read_text()
+  progress_text = path.read_text()
   for text in (
     "",
     "{",
     "[]",
     "3",
     "{}",
-    text_of_progress.replace("12345", "12355"),
+    progress_text.replace("12345", "12355"),
   ):
     path.write_text(text)
     with pytest.raises(ValueError, match="progress.json is damaged; delete"):
-      prepared[1](str(tmp_path / "out"))
+      prepare_text(str(tmp_path / "out"))

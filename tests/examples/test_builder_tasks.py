@@ -11,14 +11,14 @@ from bert_jax.examples.streams import Mixture, Stream
 from bert_jax.text import wordpiece
 from bert_jax.text.vocabulary import SPECIAL_TOKENS, SpecialIds
 
-BUILDERS = {
+OPTIONS_BY_BUILDER = {
   "albert_pairs": dict(max_predictions=5),
   "electra_segments": dict(max_predictions=5, max_sequences=3),
   "full_sentences": dict(max_predictions=5),
   "doc_sentences": dict(max_predictions=8, masking="span", max_sequences=4),
   "lm": dict(max_sequences=3),
 }
-LENGTH = dict(length=32)
+LENGTH_OPTION = dict(length=32)
 
 
 @pytest.fixture(scope="module")
@@ -27,19 +27,19 @@ def folder(tmp_path_factory):
   return write_prepared(path, random_documents(90, 0), random_documents(20, 1))
 
 
-def assert_equal(a, b):
+def assert_equal_batches(a, b):
   assert a.keys() == b.keys()
   for key in a:
     np.testing.assert_array_equal(a[key], b[key], key)
     assert a[key].dtype == b[key].dtype
 
 
-@pytest.mark.parametrize("name", BUILDERS)
-def test_a_task_of_a_folder(folder, name):
+@pytest.mark.parametrize("name", OPTIONS_BY_BUILDER)
+def test_a_seqio_task_gives_the_rows_of_its_folder(folder, name):
   seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
   from bert_jax.seqio_tasks import pretraining
 
-  options = BUILDERS[name] | LENGTH
+  options = OPTIONS_BY_BUILDER[name] | LENGTH_OPTION
   data = loader.open_data(folder, name, seed=2, **options)
   heldout = loader.open_heldout(folder, name, **options)
   try:
@@ -54,7 +54,7 @@ def test_a_task_of_a_folder(folder, name):
       )
       count = len(expected["input_ids"])
       rows = list(ds.take(count).as_numpy_iterator())
-      assert_equal(
+      assert_equal_batches(
         {k: np.stack([r[k] for r in rows]) for k in expected}, expected
       )
   finally:
@@ -86,33 +86,35 @@ def make_text():
   )
 
 
-def text_stream(name, options, **stream_options):
+def make_text_stream(name, options, **stream_options):
   text = make_text()
-  options = options | LENGTH
+  options = options | LENGTH_OPTION
   recipe = recipes.make_recipe(name, text.special, text.vocab_size, options)
   return Stream(text, recipe, 0, **stream_options)
 
 
-@pytest.mark.parametrize("name", BUILDERS)
-def test_text_restarts(name):
-  full_batch = text_stream(name, BUILDERS[name]).read(0, 200)
-  old_stream = text_stream(name, BUILDERS[name])
+@pytest.mark.parametrize("name", OPTIONS_BY_BUILDER)
+def test_a_restarted_stream_of_text_continues(name):
+  full_batch = make_text_stream(name, OPTIONS_BY_BUILDER[name]).read(0, 200)
+  old_stream = make_text_stream(name, OPTIONS_BY_BUILDER[name])
   old_stream.read(0, 150)
-  new_stream = text_stream(name, BUILDERS[name])
+  new_stream = make_text_stream(name, OPTIONS_BY_BUILDER[name])
   new_stream.restore(old_stream.position())
   expected = {key: value[150:] for key, value in full_batch.items()}
-  assert_equal(new_stream.read(150, 50), expected)
+  assert_equal_batches(new_stream.read(150, 50), expected)
 
 
-def test_static_masks_of_text():
-  """With two copies of masks, epoch 2 repeats epoch 0, but epoch 1 does not."""
+def test_static_masks_of_text_repeat():
+  """With two copies of masks, epoch 2 repeats epoch 0. Epoch 1 is different."""
   options = dict(max_predictions=5, static_masks=2)
   ends = [
-    len(text_stream("albert_pairs", options, epochs=n).read(0, 10_000)[key])
+    len(
+      make_text_stream("albert_pairs", options, epochs=n).read(0, 10_000)[key]
+    )
     for key in ("input_ids",)
     for n in range(1, 4)
   ]
-  full_batch = text_stream("albert_pairs", options).read(0, ends[-1])
+  full_batch = make_text_stream("albert_pairs", options).read(0, ends[-1])
   flat_rows = np.concatenate(
     [v.reshape(ends[-1], -1).astype(float) for v in full_batch.values()], 1
   )
@@ -123,9 +125,9 @@ def test_static_masks_of_text():
   assert len(set(epochs[0]) & set(epochs[1])) < 0.1 * len(epochs[0])
 
 
-def test_special_tokens_that_a_recipe_needs(folder):
-  too_few_ids = SpecialIds(None, 3, None, None, None)
-  recipe = recipes.make_recipe("lm", too_few_ids, 64, LENGTH)
+def test_missing_special_tokens_are_named(folder):
+  ids_of_special_tokens = SpecialIds(None, 3, None, None, None)
+  recipe = recipes.make_recipe("lm", ids_of_special_tokens, 64, LENGTH_OPTION)
   assert set(recipe.features) == {
     "input_ids",
     "sequence_ids",
@@ -138,12 +140,12 @@ def test_special_tokens_that_a_recipe_needs(folder):
   message = "no token for pad, cls, sep, mask"
   for name in ("bert_pairs", "doc_sentences"):
     with pytest.raises(ValueError, match=f"{name}: .* {message}"):
-      recipes.make_recipe(name, too_few_ids, 64, LENGTH)
+      recipes.make_recipe(name, ids_of_special_tokens, 64, LENGTH_OPTION)
 
 
-def test_streams_of_other_rows_do_not_mix(folder):
+def test_streams_with_different_rows_are_not_mixed(folder):
   unpacked_data, packed_data = (
-    loader.open_data(folder, "doc_sentences", max_sequences=n, **LENGTH)
+    loader.open_data(folder, "doc_sentences", max_sequences=n, **LENGTH_OPTION)
     for n in (1, 4)
   )
   with pytest.raises(ValueError, match="different batches"):

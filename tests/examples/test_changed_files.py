@@ -26,7 +26,7 @@ def data(tmp_path_factory):
   return write_prepared(path, random_documents(20, 0), random_documents(5, 1))
 
 
-def config_of(data):
+def six_step_config(data):
   config = two_step_config(data) | {"total_steps": 6}
   config["log"]["every"] = 1
   config["checkpoint"]["every"] = config["evaluate"]["every"] = 2
@@ -37,7 +37,7 @@ def config_of(data):
 def finished_runs(data, tmp_path_factory):
   """Returns a folder with a run of six steps and its converted folder."""
   path = tmp_path_factory.mktemp("finished")
-  train.run(config_of(data), str(path / "run"))
+  train.run(six_step_config(data), str(path / "run"))
   model_folder.write(str(path / "model"), loading.read(str(path / "run")))
   return path
 
@@ -102,7 +102,7 @@ def test_a_flipped_bit_of_a_converted_folder_is_noticed(model, name):
   assert count_errors(model, name, 16, random.Random(0)) == 16
 
 
-def edit(path, old, new):
+def replace_text(path, old, new):
   text = path.read_text()
   assert text.count(old) == 1
   path.write_text(text.replace(old, new))
@@ -125,7 +125,7 @@ def test_an_edited_config_is_named_by_its_key(run, section, key, value, words):
       open_run(str(run))
 
 
-def test_two_swapped_lines_of_a_vocabulary(run):
+def test_two_swapped_lines_of_a_vocabulary_are_noticed(run):
   lines = (run / "vocab.txt").read_text().split("\n")
   lines[10], lines[11] = lines[11], lines[10]
   (run / "vocab.txt").write_text("\n".join(lines))
@@ -134,20 +134,20 @@ def test_two_swapped_lines_of_a_vocabulary(run):
       open_run(str(run))
 
 
-def test_a_tokenizer_that_would_be_read_instead(run):
+def test_an_added_tokenizer_json_is_noticed(run):
   (run / "tokenizer.json").write_text("{}")
   with pytest.raises(ValueError, match="tokenizer.json is not the file that"):
     read_model(run)
 
 
-def test_some_keys_may_change(run):
+def test_keys_that_do_not_change_the_model_may_be_edited(run):
   config = json.loads((run / "config.json").read_text())
   config["model"]["unroll"], config["log"]["every"] = 2, 9
   (run / "config.json").write_text(json.dumps(config))
   read_model(run)
 
 
-def test_a_purposeful_edit_of_a_converted_folder(model, capsys):
+def test_an_edit_is_accepted_if_the_digests_are_deleted(model, capsys):
   """The error names the key that was edited.
 
   If the user also deletes the digests, the edit is accepted.
@@ -163,7 +163,7 @@ def test_a_purposeful_edit_of_a_converted_folder(model, capsys):
   assert f"note: {model} has no digests" in capsys.readouterr().err
 
 
-def test_a_tokenizer_added_to_a_converted_folder(model):
+def test_tokenizer_files_of_a_converted_folder_may_not_change(model):
   (model / "added_tokens.json").write_text("{}")
   with pytest.raises(ValueError, match="added_tokens.json changed since"):
     read_model(model)
@@ -187,19 +187,19 @@ def test_a_run_of_an_earlier_version_is_opened_and_continued(data, run, capsys):
     remove_metadata(run, checkpoint.name)
   read_model(run)
   assert f"note: {run}: the checkpoint of step 6" in capsys.readouterr().err
-  train.run(config_of(data), str(run))
+  train.run(six_step_config(data), str(run))
   assert "continuing from step 6" in capsys.readouterr().out
 
 
 def restart_output(data, run, capsys):
   shutil.rmtree(run / "checkpoints" / "6")
   capsys.readouterr()
-  train.run(config_of(data), str(run))
+  train.run(six_step_config(data), str(run))
   return capsys.readouterr().out
 
 
 def test_a_restart_says_what_was_changed(data, finished_runs, run, capsys):
-  edit(run / "vocab.txt", "w10\n", "zzz\n")
+  replace_text(run / "vocab.txt", "w10\n", "zzz\n")
   config = json.loads((run / "config.json").read_text())
   config["model"]["initializer_range"] = 0.5
   (run / "config.json").write_text(json.dumps(config))
@@ -234,7 +234,7 @@ def test_missing_rows_are_named_by_their_steps(data, run, capsys, keep, words):
   else:
     assert "are missing" not in out and "a row was changed" not in out
   # The line is printed once, since later checkpoints know the missing rows.
-  train.run(config_of(data), str(run))
+  train.run(six_step_config(data), str(run))
   assert "are missing" not in capsys.readouterr().out
 
 
@@ -248,7 +248,7 @@ def test_a_changed_row_is_noticed(data, run, capsys):
 
 
 @pytest.mark.parametrize("put_back", [False, True])
-def test_data_overwritten_under_a_run(
+def test_a_run_stops_if_its_data_are_overwritten(
   data, finished_runs, tmp_path, monkeypatch, put_back
 ):
   """The run stops, and saves no checkpoint after the data have changed.
@@ -271,16 +271,16 @@ def test_data_overwritten_under_a_run(
   monkeypatch.setattr(loader.PretrainingData, "read", change)
   run = tmp_path / "run"
   with pytest.raises(OSError, match="train.tokens was changed while this run"):
-    train.run(config_of(str(copy)), str(run))
+    train.run(six_step_config(str(copy)), str(run))
   monkeypatch.undo()
   steps = [int(folder.name) for folder in (run / "checkpoints").iterdir()]
   assert max(steps, default=0) < 4
   path.write_bytes(content)
-  train.run(config_of(str(copy)), str(run))
+  train.run(six_step_config(str(copy)), str(run))
   assert untimed_rows(run) == untimed_rows(finished_runs / "run")
 
 
-def test_a_checkpoint_copied_to_another_number(
+def test_a_checkpoint_copied_to_another_number_is_noticed(
   data, finished_runs, run, capsys
 ):
   shutil.copytree(run / "checkpoints" / "4", run / "checkpoints" / "20")

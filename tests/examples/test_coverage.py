@@ -13,7 +13,7 @@ from bert_jax.examples import coverage, loader, recipes
 from bert_jax.text.vocabulary import SPECIAL_TOKENS, SpecialIds
 
 SPECIAL = SpecialIds(0, 1, 2, 3, 4)
-BUILDERS = {
+OPTIONS_BY_BUILDER = {
   "bert_pairs": dict(max_predictions=5),
   "albert_pairs": dict(max_predictions=5, single="random_document"),
   "electra_segments": dict(max_predictions=5),
@@ -23,7 +23,7 @@ BUILDERS = {
 }
 
 
-def unique_ids(sizes: list[list[int]]) -> reader.Corpus:
+def corpus_with_unique_ids(sizes: list[list[int]]) -> reader.Corpus:
   """Returns a corpus in which no id occurs twice.
 
   Args:
@@ -38,7 +38,7 @@ def unique_ids(sizes: list[list[int]]) -> reader.Corpus:
 
 
 @pytest.fixture(scope="module")
-def texts() -> dict[str, reader.Corpus]:
+def corpora() -> dict[str, reader.Corpus]:
   rng = np.random.default_rng(0)
   short_sizes = [
     rng.integers(3, 12, rng.integers(2, 9)).tolist() for _ in range(80)
@@ -46,29 +46,29 @@ def texts() -> dict[str, reader.Corpus]:
   single_sizes = [[n] for n in rng.integers(3, 120, 60).tolist()]
   long_sizes = [rng.integers(50, 400, 3).tolist() for _ in range(20)]
   return {
-    "short": unique_ids(short_sizes),
-    "single": unique_ids(single_sizes),
-    "long": unique_ids(long_sizes),
+    "short": corpus_with_unique_ids(short_sizes),
+    "single": corpus_with_unique_ids(single_sizes),
+    "long": corpus_with_unique_ids(long_sizes),
   }
 
 
-@pytest.mark.parametrize("text", ["short", "single", "long"])
-@pytest.mark.parametrize("name", BUILDERS)
-def test_share_of_the_tokens_is_that_of_the_rows(texts, text, name):
-  text = texts[text]
-  options = BUILDERS[name] | {"length": 32}
-  recipe = recipes.make_recipe(name, SPECIAL, text.num_tokens + 5, options)
+@pytest.mark.parametrize("kind", ["short", "single", "long"])
+@pytest.mark.parametrize("name", OPTIONS_BY_BUILDER)
+def test_measured_shares_are_those_of_the_rows(corpora, kind, name):
+  corpus = corpora[kind]
+  options = OPTIONS_BY_BUILDER[name] | {"length": 32}
+  recipe = recipes.make_recipe(name, SPECIAL, corpus.num_tokens + 5, options)
   key = hashing.make_key("reach")
-  elements = recipe.index(text, 0, text.num_documents, key)
+  elements = recipe.index(corpus, 0, corpus.num_documents, key)
   numbers = np.arange(len(elements), dtype=np.uint64)
-  batch = recipe.build(text, elements, numbers, key)
+  batch = recipe.build(corpus, elements, numbers, key)
   ids = batch["input_ids"]
   if "mlm_ids" in batch:
     rows, slots = np.nonzero(batch["mlm_weights"])
     positions = batch["mlm_positions"][rows, slots]
     ids[rows, positions] = batch["mlm_ids"][rows, slots]
-  share = np.setdiff1d(ids, SPECIAL).size / text.num_tokens
-  measurement = coverage.measure_coverage(text, recipe)
+  share = np.setdiff1d(ids, SPECIAL).size / corpus.num_tokens
+  measurement = coverage.measure_coverage(corpus, recipe)
   assert measurement.held_share == pytest.approx(share, abs=1e-9)
   if name == "bert_pairs":
     # The label of a pair says whether its second text is random.
@@ -81,8 +81,8 @@ def test_share_of_the_tokens_is_that_of_the_rows(texts, text, name):
     assert measurement.random_share is None
 
 
-def test_packed_rows_count_every_text(texts):
-  text = texts["single"]
+def test_packed_rows_count_every_text(corpora):
+  text = corpora["single"]
   options = dict(length=128, max_predictions=25, max_sequences=8)
   packed_rows, single_rows = [
     coverage.measure_coverage(
@@ -99,9 +99,9 @@ def test_packed_rows_count_every_text(texts):
   )
 
 
-def test_a_large_text_is_sampled(texts, monkeypatch):
-  text = texts["short"]
-  options = BUILDERS["doc_sentences"] | {"length": 32}
+def test_a_large_text_is_sampled(corpora, monkeypatch):
+  text = corpora["short"]
+  options = OPTIONS_BY_BUILDER["doc_sentences"] | {"length": 32}
   recipe = recipes.make_recipe("doc_sentences", SPECIAL, 9999, options)
   assert list(coverage._document_ranges(text)) == [(0, text.num_documents)]
   monkeypatch.setattr(coverage, "SAMPLE_TOKENS", 400)
@@ -112,14 +112,14 @@ def test_a_large_text_is_sampled(texts, monkeypatch):
 
 
 @pytest.mark.parametrize("block", [1, 3, 2**20])
-def test_sizes(monkeypatch, block):
+def test_sizes_of_sentences_and_documents(monkeypatch, block):
   monkeypatch.setattr(text_sizes, "_BLOCK_OFFSETS", block)
-  text = unique_ids([[3, 5], [10], [1, 1, 4], [2]])
+  text = corpus_with_unique_ids([[3, 5], [10], [1, 1, 4], [2]])
   sizes = text_sizes.measure_lengths(text.sentences, text.documents)
   assert sizes == text_sizes.LengthStatistics(26 / 7, 10, 2, 4)
 
 
-def prepare_lines(tmp_path, capsys, text: str, **options) -> list[str]:
+def lines_of_prepare(tmp_path, capsys, text: str, **options) -> list[str]:
   (tmp_path / "text.txt").write_text(text)
   pieces = [*SPECIAL_TOKENS, "word", ".", "a", "b"]
   (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
@@ -140,7 +140,7 @@ def prepare_lines(tmp_path, capsys, text: str, **options) -> list[str]:
 def test_prepare_says_how_long_sentences_are(
   tmp_path, capsys, text, sizes, warning
 ):
-  lines = prepare_lines(tmp_path, capsys, text)
+  lines = lines_of_prepare(tmp_path, capsys, text)
   mean, longest, num_single, documents = sizes
   start = f"train: {mean} tokens a sentence, {longest} in the longest;"
   start += f" {num_single} of {documents} documents ("
@@ -174,11 +174,11 @@ def test_a_run_says_what_its_rows_hold(tmp_path):
 
 
 @pytest.mark.parametrize("length, block", [(32, 2**20), (48, 4)])
-def test_why_pairs_are_random(monkeypatch, length, block):
+def test_the_warning_says_why_pairs_are_random(monkeypatch, length, block):
   """The warning differs for long sentences and documents of one sentence."""
   monkeypatch.setattr(text_sizes, "_BLOCK_OFFSETS", block)
   filling_documents, limit = [[length, length - 3, 90], [200] * 4], length - 3
-  text = unique_ids(
+  text = corpus_with_unique_ids(
     [*filling_documents, [5, 6], [length], [length - 4, 2], [9]] * 3
   )
   assert text_sizes.count_long_sentences(text, limit) == 3 * 7
@@ -197,7 +197,9 @@ def test_why_pairs_are_random(monkeypatch, length, block):
   assert warning in last_line(text)
   assert "data.length" in last_line(text)
   # Here most of the sentences that fill a row are whole documents.
-  text = unique_ids([[length]] * 30 + filling_documents)
+  text = corpus_with_unique_ids([[length]] * 30 + filling_documents)
   assert "30 of 32 documents are one sentence and have" in last_line(text)
   # There is no warning if sentences are short and documents have several.
-  assert "warning" not in last_line(unique_ids([[3, 4, 5, 6, 7, 8, 9]] * 20))
+  assert "warning" not in last_line(
+    corpus_with_unique_ids([[3, 4, 5, 6, 7, 8, 9]] * 20)
+  )

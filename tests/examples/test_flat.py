@@ -12,13 +12,13 @@ from bert_jax.kernels import attention_blocks
 from bert_jax.models import bert, roberta
 
 
-def sequences(*lengths):
+def random_sequences(*lengths):
   rng = np.random.default_rng(0)
   # Id 1 is the padding of RoBERTa, and has no position.
   return [rng.integers(2, 50, n).astype(np.int32) for n in lengths]
 
 
-def test_a_row_holds_its_sequences():
+def test_flat_row_holds_its_sequences():
   row = flat_row([np.array([5, 6, 7]), np.array([8])], multiple=6)
   assert row["input_ids"].tolist() == [[5, 6, 7, 8, 0, 0]]
   assert row["position_ids"].tolist() == [[0, 1, 2, 0, 0, 1]]
@@ -40,7 +40,7 @@ def test_a_row_holds_its_sequences():
 def test_vectors_are_those_of_each_sequence_alone(family):
   sizes = dict(hidden=32, num_layers=2, heads=2, mlp=64, max_positions=14)
   model = family.build(next(iter(family.VARIANTS)), vocab_size=50, **sizes)
-  texts = sequences(12, 3, 7, 2)
+  texts = random_sequences(12, 3, 7, 2)
   row = jax.tree.map(jnp.asarray, flat_row(texts, multiple=16))
   assert row["input_ids"].shape == (1, 32)  # Longer than the position table.
   init, apply = fast_jit(model.init), fast_jit(model.apply)
@@ -59,19 +59,18 @@ def visible_pairs(ids, causal):
   is_visible = query[:, :, None] == ids[:, None]
   if causal:
     is_visible &= np.tril(np.ones(is_visible.shape[1:], bool))
-  is_visible[~is_visible.any(2)] = (
-    True  # A query without keys has equal weights.
-  )
+  # A query without keys gives all keys equal weights, so it sees all of them.
+  is_visible[~is_visible.any(2)] = True
   return is_visible
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("size,other", [(4, 4), (8, 2), (16, 5)])
-def test_blocks_hold_every_pair(size, other, causal):
-  """The range of a block of queries or keys has all blocks that it must read.
+@pytest.mark.parametrize("block_size, other_size", [(4, 4), (8, 2), (16, 5)])
+def test_block_ranges_hold_every_visible_pair(block_size, other_size, causal):
+  """A block of queries must read every block of keys with a visible pair.
 
-  These are the blocks with a visible pair. In the first row, whose sequences
-  are contiguous, the range has no other blocks.
+  The same holds for a block of keys and the queries. In the first row, whose
+  sequences are contiguous, the range has no other blocks.
   """
   contiguous_ids = np.repeat([1, 2, 3, 4], [9, 2, 17, 8])
   rng = np.random.default_rng(1)
@@ -88,11 +87,14 @@ def test_blocks_hold_every_pair(size, other, causal):
   for side, mask in zip(
     ranges, (is_visible, is_visible.swapaxes(1, 2)), strict=True
   ):
-    blocks = np.asarray(attention_blocks.block_ranges(side, size, other))
+    blocks = np.asarray(
+      attention_blocks.block_ranges(side, block_size, other_size)
+    )
     for b, row in enumerate(mask):
-      for i in range(-(-36 // size)):
+      for i in range(-(-36 // block_size)):
         needed_blocks = (
-          np.flatnonzero(row[i * size : (i + 1) * size].any(0)) // other
+          np.flatnonzero(row[i * block_size : (i + 1) * block_size].any(0))
+          // other_size
         )
         begin, end = blocks[b, i]
         if not needed_blocks.size:

@@ -1,4 +1,4 @@
-"""The number of hosts does not change the rows of streams and mixtures."""
+"""Tests that the number of hosts does not change the rows of streams."""
 
 import json
 import threading
@@ -15,27 +15,27 @@ from bert_jax.examples.recipes import bert_pairs
 from bert_jax.text.vocabulary import SPECIAL_TOKENS, SpecialIds
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
-VOCAB = 500
+VOCAB_SIZE = 500
 
 
-def some_corpus(documents=40, seed=0):
+def random_corpus(documents=40, seed=0):
   rng = np.random.default_rng(seed)
   return corpus_from_documents(
     [
-      [rng.integers(5, VOCAB, rng.integers(1, 12)) for _ in range(n)]
+      [rng.integers(5, VOCAB_SIZE, rng.integers(1, 12)) for _ in range(n)]
       for n in rng.integers(1, 15, documents)
     ]
   )
 
 
-def builder(**options):
-  return bert_pairs(SPECIAL, VOCAB, **{"length": 24} | options)
+def make_recipe(**options):
+  return bert_pairs(SPECIAL, VOCAB_SIZE, **{"length": 24} | options)
 
 
-def stream(seed=0, **options):
-  # With such small shards and windows, an epoch has several of each.
+def make_stream(seed=0, **options):
+  # The shards are so small that an epoch has several portions.
   options = {"shard_tokens": 100, "shards_per_portion": 3} | options
-  return streams.Stream(some_corpus(), builder(), seed, **options)
+  return streams.Stream(random_corpus(), make_recipe(), seed, **options)
 
 
 def unmasked_rows(batch):
@@ -71,44 +71,48 @@ def epoch_sizes(source, epochs):
 
 
 def test_any_steps_give_the_same_rows():
-  count = 2 * sum(epoch_sizes(stream(), 2))
-  full_batch = stream().read(0, count)
+  count = 2 * sum(epoch_sizes(make_stream(), 2))
+  full_batch = make_stream().read(0, count)
   for step in (1, 7, 64):
-    source = stream()
+    source = make_stream()
     batches = [
       source.read(i, min(step, count - i)) for i in range(0, count, step)
     ]
     assert equal_batches(join_batches(batches), full_batch)
-  source = stream()
+  source = make_stream()
   for first_row in (count - 9, 3, count // 2, 0):  # Any order is allowed.
     batch = source.read(first_row, 9)
     assert equal_batches(
       batch, {k: v[first_row : first_row + 9] for k, v in full_batch.items()}
     )
-  assert not equal_batches(stream(seed=1).read(0, count), full_batch)
-  assert not equal_batches(stream(name="other").read(0, count), full_batch)
+  assert not equal_batches(make_stream(seed=1).read(0, count), full_batch)
+  assert not equal_batches(make_stream(name="other").read(0, count), full_batch)
 
 
-def test_restart_from_a_position_and_without():
-  full_stream, batch = stream(), 16
-  items = []
+def test_a_restart_gives_the_same_rows_with_and_without_a_position():
+  full_stream, batch_size = make_stream(), 16
+  batches_and_positions = []
   for step in range(60):
-    items.append(
-      (full_stream.read(step * batch, batch), full_stream.position())
+    batches_and_positions.append(
+      (full_stream.read(step * batch_size, batch_size), full_stream.position())
     )
-  assert items[-1][1]["epoch"] >= 2
+  assert batches_and_positions[-1][1]["epoch"] >= 2
   for step in (1, 7, 31, 59):
-    position = json.loads(json.dumps(items[step - 1][1]))
-    resumed_stream = stream()
+    position = json.loads(json.dumps(batches_and_positions[step - 1][1]))
+    resumed_stream = make_stream()
     resumed_stream.restore(position)
     # Reading continues at the position, so the stream counts no earlier rows.
-    assert resumed_stream._first == position["first"] <= step * batch
+    assert resumed_stream._first == position["first"] <= step * batch_size
     assert equal_batches(
-      resumed_stream.read(step * batch, batch), items[step][0]
+      resumed_stream.read(step * batch_size, batch_size),
+      batches_and_positions[step][0],
     )
-    assert equal_batches(stream().read(step * batch, batch), items[step][0])
+    assert equal_batches(
+      make_stream().read(step * batch_size, batch_size),
+      batches_and_positions[step][0],
+    )
     # A stream with another seed ignores the position.
-    other_stream = stream(seed=5)
+    other_stream = make_stream(seed=5)
     other_stream.restore(position)
     assert other_stream.position()["first"] == 0
 
@@ -121,7 +125,7 @@ def test_restart_at_epoch_edges_replays_nothing():
   corpus = corpus_from_documents([[[i] * 3] for i in range(10, 20)])
 
   def make():
-    return streams.Stream(corpus, builder(length=16), 0)
+    return streams.Stream(corpus, make_recipe(length=16), 0)
 
   ids = [make().read(2 * s, 2)["input_ids"].tolist() for s in range(15)]
   for hosts in (1, 2):
@@ -156,7 +160,7 @@ def test_masks_are_fresh_in_every_epoch_and_equal_on_a_second_run():
   corpus = corpus_from_documents([[[7] * 100] for _ in range(5)])
 
   def masks(seed):
-    source = streams.Stream(corpus, builder(length=128), seed)
+    source = streams.Stream(corpus, make_recipe(length=128), seed)
     return source.read(0, 15)["mlm_positions"].reshape(3, 5, -1)
 
   first_masks = masks(0)
@@ -168,10 +172,10 @@ def test_masks_are_fresh_in_every_epoch_and_equal_on_a_second_run():
 
 
 def test_an_epoch_is_every_chunk_once():
-  corpus = some_corpus()
+  corpus = random_corpus()
   bounds = streams.shard_bounds(corpus, 100)
   assert bounds[0] == 0 and bounds[-1] == 40 and len(bounds) > 10
-  source = stream()
+  source = make_stream()
   for _ in range(2):
     portions = list(portions_of_an_epoch(source))
     chunks = np.concatenate([portion.elements for portion in portions])
@@ -181,7 +185,7 @@ def test_an_epoch_is_every_chunk_once():
     )
     starts = np.append(chunks["sentence"][order], len(corpus.sentences) - 1)
     np.testing.assert_array_equal(np.cumsum(sentences_used[order]), starts[1:])
-    # All chunks of a window are shuffled, not only the chunks of a shard.
+    # All chunks of a portion are shuffled, not only the chunks of a shard.
     assert (np.diff(chunks["sentence"]) > 0).mean() < 0.7
 
 
@@ -191,9 +195,9 @@ def test_one_giant_document_is_one_shard():
   assert streams.shard_bounds(corpus, 2**24).tolist() == [0, 2]
 
 
-def test_mixture():
+def test_a_mixture_has_exact_shares_and_restarts():
   names = "abc"
-  components = [stream(name=n) for n in names]
+  components = [make_stream(name=n) for n in names]
   mixture = streams.Mixture(components, [5, 3, 2], seed=1)
   count = 2 * streams.MIXTURE_BLOCK
   slots = np.concatenate([mixture._components(i) for i in range(2)])
@@ -203,16 +207,18 @@ def test_mixture():
   assert not np.array_equal(*slots.reshape(2, -1))
   full_batch = mixture.read(0, count)
   for i, name in enumerate(names):
-    single_batch = stream(name=name).read(0, int((slots == i).sum()))
+    single_batch = make_stream(name=name).read(0, int((slots == i).sum()))
     assert equal_batches(
       single_batch, {k: v[slots == i] for k, v in full_batch.items()}
     )
   for first_row in (4090, 17, 0):
-    new_mixture = streams.Mixture([stream(name=n) for n in names], [5, 3, 2], 1)
+    new_mixture = streams.Mixture(
+      [make_stream(name=n) for n in names], [5, 3, 2], 1
+    )
     expected = {k: v[first_row : first_row + 30] for k, v in full_batch.items()}
     assert equal_batches(new_mixture.read(first_row, 30), expected)
   restarted_mixture = streams.Mixture(
-    [stream(name=n) for n in names], [5, 3, 2], 1
+    [make_stream(name=n) for n in names], [5, 3, 2], 1
   )
   mixture.read(4000, 96)
   restarted_mixture.restore(mixture.position())
@@ -222,22 +228,22 @@ def test_mixture():
 
 
 @pytest.mark.parametrize("weights", [[1, 0], [1, -1], [1, 1e-5]])
-def test_mixture_weights(weights):
+def test_bad_mixture_weights_are_refused(weights):
   with pytest.raises(ValueError, match="mixture weights"):
-    streams.Mixture([stream(), stream()], weights, 0)
+    streams.Mixture([make_stream(), make_stream()], weights, 0)
 
 
-def test_mixture_of_other_features():
-  other = streams.Stream(some_corpus(), builder(length=32), 0)
+def test_a_mixture_of_different_batches_is_refused():
+  other = streams.Stream(random_corpus(), make_recipe(length=32), 0)
   with pytest.raises(ValueError, match="different batches"):
-    streams.Mixture([stream(), other], [1, 1], 0)
+    streams.Mixture([make_stream(), other], [1, 1], 0)
 
 
-def test_heldout():
-  corpus = some_corpus()
-  full_set = loader.make_heldout(corpus, builder(), None)
+def test_a_held_out_subset_has_rows_of_the_full_set():
+  corpus = random_corpus()
+  full_set = loader.make_heldout(corpus, make_recipe(), None)
   full_batch = full_set.read(0, len(full_set))
-  subset = loader.make_heldout(corpus, builder(), 20)
+  subset = loader.make_heldout(corpus, make_recipe(), 20)
   assert len(subset) == 20 < len(full_set)
   batch = subset.read(0, 20)
   # The rows and their masks are equal to those of the full set.
@@ -254,31 +260,33 @@ def test_heldout():
   assert not any(v.any() for v in rows_after_end.values())
   assert rows_after_end.keys() == batch.keys()
   with pytest.raises(ValueError, match="limit .* is 0"):
-    loader.make_heldout(corpus, builder(), 0)
+    loader.make_heldout(corpus, make_recipe(), 0)
 
 
 def test_hosts_share_a_batch():
-  full_batches = [stream().read(24 * s, 24) for s in range(5)]
+  full_batches = [make_stream().read(24 * s, 24) for s in range(5)]
   for hosts in (1, 2, 4):
     runs = []
     for host in range(hosts):
-      with loader.batches_from_step(stream(), 0, 24, host, hosts) as items:
-        runs.append([next(items).batch for _ in range(5)])
+      with loader.batches_from_step(
+        make_stream(), 0, 24, host, hosts
+      ) as host_batches:
+        runs.append([next(host_batches).batch for _ in range(5)])
     for step, shares in enumerate(zip(*runs, strict=True)):
       assert equal_batches(join_batches(shares), full_batches[step])
   with pytest.raises(ValueError, match="batch size 24 .* 5 hosts"):
-    loader.batches_from_step(stream(), 0, 24, 0, 5)
+    loader.batches_from_step(make_stream(), 0, 24, 0, 5)
   with pytest.raises(ValueError, match="host 2 of 2"):
-    loader.batches_from_step(stream(), 0, 24, 2, 2)
+    loader.batches_from_step(make_stream(), 0, 24, 2, 2)
 
 
-def test_finite_spans_of_any_size_end():
-  spans = [(0, 8), (8, 16), (100, 4)]
-  with loader.Batches(stream(), spans) as items:
-    batches = [item.batch for item in items]
-    assert next(items, None) is None
-  for batch, span in zip(batches, spans, strict=True):
-    assert equal_batches(batch, stream().read(*span))
+def test_batches_end_after_the_last_range():
+  ranges = [(0, 8), (8, 16), (100, 4)]
+  with loader.Batches(make_stream(), ranges) as host_batches:
+    batches = [host_batch.batch for host_batch in host_batches]
+    assert next(host_batches, None) is None
+  for batch, (first, count) in zip(batches, ranges, strict=True):
+    assert equal_batches(batch, make_stream().read(first, count))
 
 
 class FailingSource:
@@ -297,30 +305,30 @@ class FailingSource:
 
 
 def test_errors_of_the_thread_reach_the_consumer():
-  items = loader.batches_from_step(FailingSource(), 0, 8)
-  assert next(items).batch["x"][0] == 0
-  assert next(items).batch["x"][0] == 8
+  host_batches = loader.batches_from_step(FailingSource(), 0, 8)
+  assert next(host_batches).batch["x"][0] == 0
+  assert next(host_batches).batch["x"][0] == 8
   with pytest.raises(ValueError, match="row 16 is broken"):
-    next(items)
+    next(host_batches)
   with pytest.raises(StopIteration):
-    next(items)
-  items.close()
+    next(host_batches)
+  host_batches.close()
 
 
 def test_close_stops_the_thread():
-  items = loader.batches_from_step(stream(), 0, 8, prefetch=1)
-  next(items)
+  host_batches = loader.batches_from_step(make_stream(), 0, 8, prefetch=1)
+  next(host_batches)
   start_time = time.monotonic()
-  items.close()
+  host_batches.close()
   assert time.monotonic() - start_time < 5
-  assert not items._thread.is_alive()
-  assert items._thread not in threading.enumerate()
+  assert not host_batches._thread.is_alive()
+  assert host_batches._thread not in threading.enumerate()
   with pytest.raises(StopIteration):
-    next(items)
+    next(host_batches)
 
 
 def write_folder(
-  path, pieces=VOCAB, splits=("train", "validation"), lower_case=True
+  path, pieces=VOCAB_SIZE, splits=("train", "validation"), lower_case=True
 ):
   """Writes a prepared folder without `prepare`."""
   path.mkdir()
@@ -328,7 +336,7 @@ def write_folder(
   (path / "vocab.txt").write_text("\n".join(vocab) + "\n")
   sizes = {}
   for seed, split in enumerate(reader.SPLITS):
-    corpus = some_corpus(30 if split in splits else 0, seed)
+    corpus = random_corpus(30 if split in splits else 0, seed)
     for field, file in zip(
       corpus[:4],
       ("tokens", "sentences", "documents", "word_starts"),
@@ -354,12 +362,14 @@ def write_folder(
   return str(path)
 
 
-def test_open_data(tmp_path):
+def test_opened_data_have_the_rows_of_a_stream(tmp_path):
   a, b = write_folder(tmp_path / "a"), write_folder(tmp_path / "b")
   data = loader.open_data(a, "bert_pairs", seed=3, length=24)
-  assert data.vocab_size == VOCAB and data.special == SpecialIds(0, 1, 2, 3, 4)
+  assert data.vocab_size == VOCAB_SIZE and data.special == SpecialIds(
+    0, 1, 2, 3, 4
+  )
   assert data.features["input_ids"] == ((24,), np.dtype(np.int32))
-  memory_stream = streams.Stream(some_corpus(30), builder(), 3, name="0")
+  memory_stream = streams.Stream(random_corpus(30), make_recipe(), 3, name="0")
   assert equal_batches(data.read(0, 50), memory_stream.read(0, 50))
   position = data.position()
   data.restore(position)
@@ -384,9 +394,9 @@ def test_open_data(tmp_path):
   )
 
 
-def test_open_data_errors(tmp_path):
+def test_open_data_names_what_is_wrong(tmp_path):
   a = write_folder(tmp_path / "a", splits=("train",))
-  other_vocabulary = write_folder(tmp_path / "small", pieces=VOCAB + 1)
+  other_vocabulary = write_folder(tmp_path / "small", pieces=VOCAB_SIZE + 1)
   for arguments, message in (
     (dict(lenght=24), "no option 'lenght'; did you mean length"),
     (dict(length=3), "length is 3"),
@@ -410,7 +420,7 @@ def test_open_data_errors(tmp_path):
 
 
 @pytest.mark.parametrize("cased", [False, True])
-def test_cased_data_is_told_from_uncased(tmp_path, cased):
+def test_text_with_the_wrong_case_is_refused(tmp_path, cased):
   path = str(tmp_path / "a")
   write_folder(tmp_path / "a", lower_case=not cased)
   message = (

@@ -18,8 +18,9 @@ DATA = os.environ.get("BERT_JAX_TEST_DATA")
 if not DATA:
   pytest.skip("BERT_JAX_TEST_DATA names no folder", allow_module_level=True)
 ROWS, LENGTH, SLOTS = 20_000, 64, 12
-# Kind of tokenizer -> a function that says whether a piece begins a word.
-BEGINS = {
+# Algorithm of a tokenizer -> a function that says whether a piece begins a
+# word.
+BEGINS_WORD = {
   "wordpiece": lambda piece: not piece.startswith("##"),
   "bytelevel": lambda piece: piece.startswith("Ġ"),
   # As in ALBERT's program, a word begins at a piece that is not English letters
@@ -46,11 +47,11 @@ OBJECTIVES = {
 }
 
 
-def tokenizer(kind):
+def open_tokenizer(algorithm):
   vocab = pathlib.Path(DATA) / "vocab"
-  if kind == "wordpiece":
+  if algorithm == "wordpiece":
     return open_vocabulary.load(str(vocab / "bert-base-uncased-vocab.txt"))
-  if kind == "unigram":
+  if algorithm == "unigram":
     path = vocab / "albert_like" / "30k-clean.model"
     return open_vocabulary.load(str(path))
   pieces = json.loads((vocab / "roberta" / "vocab.json").read_text())
@@ -61,10 +62,10 @@ def tokenizer(kind):
   return bpe.build_bytelevel(pieces, bpe.read_merges(merges, "vocab.bpe"))
 
 
-@pytest.fixture(scope="module", params=BEGINS)
-def text(request):
+@pytest.fixture(scope="module", params=BEGINS_WORD)
+def tokenized_articles(request):
   """Returns a vocabulary, articles, and [V] True if a piece begins a word."""
-  vocabulary = tokenizer(request.param)
+  vocabulary = open_tokenizer(request.param)
   path = pathlib.Path(DATA) / "pretrain" / "wiki-valid.jsonl.xz"
   documents = []
   with lzma.open(path, "rt", encoding="utf-8") as f:
@@ -74,7 +75,9 @@ def text(request):
       documents.append(vocabulary.encode_batch(sentences))
   starts = [[vocabulary.find_word_starts(s) for s in d if s] for d in documents]
   documents = [[s for s in d if s] for d in documents]
-  begins_word = np.array([BEGINS[request.param](p) for p in vocabulary.pieces])
+  begins_word = np.array(
+    [BEGINS_WORD[request.param](p) for p in vocabulary.pieces]
+  )
   return (
     vocabulary,
     reader.corpus_from_documents(documents, starts),
@@ -83,18 +86,18 @@ def text(request):
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_published_rules(text, objective):
-  vocabulary, docs, begins_word = text
+def test_masks_follow_the_published_rules(tokenized_articles, objective):
+  vocabulary, corpus, begins_word = tokenized_articles
   name, options, (masked_share, unchanged_share) = OBJECTIVES[objective]
-  ids = vocabulary.special
+  special = vocabulary.special
   recipe = recipes.RECIPES[name](
-    ids,
+    special,
     vocabulary.vocab_size,
     length=LENGTH,
     max_predictions=SLOTS,
     **options,
   )
-  batch = streams.Stream(docs, recipe, 0).read(0, ROWS)
+  batch = streams.Stream(corpus, recipe, 0).read(0, ROWS)
   is_used = batch["mlm_weights"] > 0
   counts = is_used.sum(1)
   row, slot = np.nonzero(is_used)
@@ -105,8 +108,8 @@ def test_published_rules(text, objective):
   new_ids = batch["input_ids"][row, column]
   original = batch["input_ids"].copy()
   original[row, column] = old_ids
-  special_ids = np.array(sorted({i for i in ids if i is not None}))
-  unmaskable = [ids.pad, ids.cls, ids.sep]
+  special_ids = np.array(sorted({i for i in special if i is not None}))
+  unmaskable = [special.pad, special.cls, special.sep]
   maskable = (batch["sequence_ids"] > 0) & ~np.isin(original, unmaskable)
 
   # Check the number of predictions.
@@ -141,8 +144,8 @@ def test_published_rules(text, objective):
     continues_word = maskable & maskable_before & ~begins_word[original]
     # The first piece of a sentence begins a word in any case, and tokenizers
     # say that the unknown piece begins a word.
-    first_pieces = np.unique(docs.tokens[docs.sentences[:-1]])
-    continues_word &= ~np.isin(original, [*first_pieces, ids.unk])
+    first_pieces = np.unique(corpus.tokens[corpus.sentences[:-1]])
+    continues_word &= ~np.isin(original, [*first_pieces, special.unk])
     positions_inside = np.nonzero(continues_word)
     assert len(positions_inside[0]) > 10_000
     assert (
@@ -151,9 +154,9 @@ def test_published_rules(text, objective):
     ).all()
 
   # Check the replacements.
-  assert abs((new_ids == ids.mask).mean() - masked_share) < 0.005
+  assert abs((new_ids == special.mask).mean() - masked_share) < 0.005
   assert abs((new_ids == old_ids).mean() - unchanged_share) < 0.005
-  random_ids = new_ids[(new_ids != ids.mask) & (new_ids != old_ids)]
+  random_ids = new_ids[(new_ids != special.mask) & (new_ids != old_ids)]
   if objective == "electra":
     assert not len(random_ids)
   elif objective.startswith("roberta"):

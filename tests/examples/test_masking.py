@@ -41,7 +41,7 @@ def test_padding_and_special_tokens_are_never_masked(pad, left):
     assert not out["mlm_ids"][i][~used].any()
 
 
-def test_flags_made_before_padding_are_refused():
+def test_maskable_without_padding_is_refused():
   ids, maskable, lengths = make_rows([5, 12], 12)
   with pytest.raises(ValueError, match=r"\(2, 11\).*\(2, 12\)"):
     mask_rows(ids, maskable[:, :11], lengths)
@@ -58,7 +58,7 @@ def test_positions_are_distinct():
   np.testing.assert_array_equal(out["mlm_ids"][:, :15], labels)
 
 
-def test_number_of_masks():
+def test_the_number_of_masks_is_rounded():
   lengths = [2, 3, 4, 9, 10, 11, 16, 17, 23, 30, 128, 137]
   ids, maskable, lengths = make_rows(lengths, 140)
   out = mask_rows(ids, maskable, lengths)
@@ -72,7 +72,7 @@ def test_number_of_masks():
   ]
 
 
-def test_number_of_masks_of_electra():
+def test_electra_rounds_in_single_precision():
   """The expected numbers are from tf.round(tf.cast(n, tf.float32) * 0.15)."""
   lengths = np.arange(2, 513)
   masks = masking.MaskOptions(99, count="round_single")
@@ -87,7 +87,7 @@ def test_number_of_masks_of_electra():
   assert recipes.electra_segments.defaults["count"] == "round_single"
 
 
-def test_random_pieces_by_their_counts():
+def test_random_pieces_are_drawn_by_their_counts():
   """SpanBERT draws random pieces from the tokens of its corpus."""
   counts = np.zeros(VOCAB_SIZE, np.int64)
   counts[[7, 50, 999]] = 6, 3, 1
@@ -107,15 +107,15 @@ def test_random_pieces_by_their_counts():
   np.testing.assert_allclose(shares, [0.6, 0.3, 0.1], atol=0.015)
   assert abs(np.mean(new_ids == MASK) - 0.8) < 0.005
   text = reader.corpus_from_documents([[[10, 11]]] * 2)
-  builder = recipes.doc_sentences(
+  recipe = recipes.doc_sentences(
     SpecialIds(0, 1, CLS, SEP, MASK), VOCAB_SIZE, replacement="unigram"
   )
   with pytest.raises(ValueError, match="how often each piece occurs"):
-    builder.check(text)
-  builder.check(text._replace(unigrams=counts))
+    recipe.check(text)
+  recipe.check(text._replace(unigrams=counts))
 
 
-def test_nothing_to_mask():
+def test_a_row_without_text_has_no_masks():
   ids, maskable, lengths = make_rows([2, 3], 8)
   out = mask_rows(ids, maskable, lengths)
   assert out["mlm_weights"].sum(1).tolist() == [0, 1]
@@ -124,7 +124,7 @@ def test_nothing_to_mask():
   assert out["mlm_positions"].shape == (2, 20)
 
 
-def test_shares_of_replacements():
+def test_replacements_have_the_published_shares():
   ids, maskable, lengths = make_rows([128] * 4000, 128)
   out = mask_rows(ids, maskable, lengths)
   used = out["mlm_weights"] > 0
@@ -177,7 +177,7 @@ def test_draws_depend_on_seed_and_number_only():
   assert len(np.unique(rows_seen, axis=0)) == 16
 
 
-def published_words(words, count, rng):
+def words_hidden_by_bert(words, count, rng):
   """Returns the columns that BERT's program hides, chosen word by word."""
   words, hidden_columns = list(words), []
   rng.shuffle(words)
@@ -207,13 +207,13 @@ def test_all_pieces_of_a_word_or_none():
     assert (out["mlm_weights"].sum(1) == number).all()
 
   ids, maskable, lengths, starts = make_word_rows(500, 128, 0)
-  single_masks = mask_rows(ids, maskable, lengths)
+  token_masks = mask_rows(ids, maskable, lengths)
   out = mask_rows(
     ids, maskable, lengths, masking=WHOLE_WORD, word_starts=starts
   )
   counts = out["mlm_weights"].sum(1)
-  assert (counts <= single_masks["mlm_weights"].sum(1)).all()
-  assert (counts >= single_masks["mlm_weights"].sum(1) - 1).mean() > 0.9
+  assert (counts <= token_masks["mlm_weights"].sum(1)).all()
+  assert (counts >= token_masks["mlm_weights"].sum(1) - 1).mean() > 0.9
   for i, hidden_columns in enumerate(chosen_columns(out)):
     for word in words_of(maskable[i], starts[i]):
       assert len(hidden_columns & set(word)) in (0, len(word))
@@ -233,7 +233,7 @@ def test_all_pieces_of_a_word_or_none():
 
 def test_words_of_one_piece_are_single_tokens():
   ids, maskable, lengths = make_rows([128] * 100, 128)
-  single_masks = mask_rows(ids, maskable, lengths)
+  token_masks = mask_rows(ids, maskable, lengths)
   word_masks = mask_rows(
     ids,
     maskable,
@@ -241,7 +241,7 @@ def test_words_of_one_piece_are_single_tokens():
     masking=WHOLE_WORD,
     word_starts=np.ones(ids.shape, bool),
   )
-  for key, array in single_masks.items():
+  for key, array in token_masks.items():
     np.testing.assert_array_equal(word_masks[key], array)
 
 
@@ -256,7 +256,7 @@ def test_whole_words_are_chosen_as_published():
   chosen_by_row = chosen_columns(out)
   words = [words_of(*row) for row in zip(maskable, starts, strict=True)]
   columns_of_program = [
-    published_words(words[i], min(20, max(1, round(n * 0.15))), rng)
+    words_hidden_by_bert(words[i], min(20, max(1, round(n * 0.15))), rng)
     for i, n in enumerate(lengths.tolist())
   ]
   for columns_by_row in (chosen_by_row, columns_of_program):
@@ -291,8 +291,8 @@ def test_each_piece_has_its_own_replacement():
   assert abs(is_mask.all(1).mean() - 0.64) < 0.01
 
 
-def test_words_of_a_corpus_keep_together_in_its_pairs():
-  """Pairs use the word starts of their corpus, also if words are cut."""
+def test_pieces_of_a_word_stay_together_in_pairs():
+  """Masks of pairs follow the word starts of the corpus, even in cut words."""
   rng = np.random.default_rng(3)
   documents = [
     [
@@ -305,10 +305,10 @@ def test_words_of_a_corpus_keep_together_in_its_pairs():
   starts = [[[t < 500 for t in s] for s in d] for d in documents]
   text = reader.corpus_from_documents(documents, starts)
   special = SpecialIds(0, 1, CLS, SEP, MASK)
-  builder = bert_pairs(special, VOCAB_SIZE, length=32, masking=WHOLE_WORD)
-  chunks = builder.index(text, 0, text.num_documents, 0)
+  recipe = bert_pairs(special, VOCAB_SIZE, length=32, masking=WHOLE_WORD)
+  chunks = recipe.index(text, 0, text.num_documents, 0)
   numbers = np.arange(len(chunks), dtype=np.uint64)
-  out = builder.build(text, chunks, numbers, 0)
+  out = recipe.build(text, chunks, numbers, 0)
   ids, num_cut_words = out["input_ids"].copy(), 0
   row, slot = np.nonzero(out["mlm_weights"])
   ids[row, out["mlm_positions"][row, slot]] = out["mlm_ids"][row, slot]
@@ -323,6 +323,6 @@ def test_words_of_a_corpus_keep_together_in_its_pairs():
       assert len(hidden_columns & set(word)) in (0, len(word))
   assert num_cut_words > 20 and num_masked_words > 100
   # The masks of some rows do not depend on the other rows of the batch.
-  some_rows = builder.build(text, chunks[7:20], numbers[7:20], 0)
-  for key, array in some_rows.items():
+  part_of_batch = recipe.build(text, chunks[7:20], numbers[7:20], 0)
+  for key, array in part_of_batch.items():
     np.testing.assert_array_equal(array, out[key][7:20])

@@ -16,7 +16,7 @@ from bert_jax.corpus.reader import corpus_from_documents
 from bert_jax.examples.recipes import albert_pairs, bert_pairs
 
 
-def batches(corpus, builder, rows, first=0):
+def epoch_batches(corpus, builder, rows, first=0):
   """Yields batches of whole epochs, with at least `rows` rows in all."""
   num_rows = epoch = 0
   while num_rows < rows:
@@ -26,7 +26,7 @@ def batches(corpus, builder, rows, first=0):
     num_rows, epoch = num_rows + len(chunks), epoch + 1
 
 
-def texts(batch):
+def unmasked_segments(batch):
   """Yields (segment A, segment B, label) with the original ids."""
   for i, row in enumerate(batch["input_ids"]):
     row = row.copy()
@@ -43,16 +43,16 @@ def corpus():
   return corpus_from_documents(numbered_documents(sizes)[0], dtype=np.uint32)
 
 
-def builder(corpus, **options):
+def make_recipe(corpus, **options):
   return albert_pairs(SPECIAL, corpus.num_tokens + FIRST_ID, **options)
 
 
-def test_labels(corpus):
+def test_the_label_is_1_if_segments_are_swapped(corpus):
   """In 20,000 rows, the label is 1 if the segments are swapped."""
-  recipe = builder(corpus, length=128, max_predictions=20)
+  recipe = make_recipe(corpus, length=128, max_predictions=20)
   labels, neighbours = [], 0
-  for batch in batches(corpus, recipe, 20_000):
-    for a, b, label in texts(batch):
+  for batch in epoch_batches(corpus, recipe, 20_000):
+    for a, b, label in unmasked_segments(batch):
       labels.append(label)
       for segment in (a, b):
         assert len(segment) and (np.diff(segment) == 1).all()
@@ -68,7 +68,7 @@ def test_labels(corpus):
 
 def test_segments_are_as_long_as_published(corpus):
   """The lengths of segments are those of the published program."""
-  recipe = builder(corpus, length=128, max_predictions=20)
+  recipe = make_recipe(corpus, length=128, max_predictions=20)
   rng, published_lengths = random.Random(4), []
   sizes = np.diff(corpus.sentences)
   while len(published_lengths) < 20_000:
@@ -96,8 +96,8 @@ def test_segments_are_as_long_as_published(corpus):
         published_lengths.append((a, b))
   lengths = [
     (len(a), len(b))
-    for batch in batches(corpus, recipe, 20_000)
-    for a, b, _ in texts(batch)
+    for batch in epoch_batches(corpus, recipe, 20_000)
+    for a, b, _ in unmasked_segments(batch)
   ]
   for measured, expected in zip(
     np.array(lengths).T, np.array(published_lengths).T, strict=True
@@ -108,14 +108,14 @@ def test_segments_are_as_long_as_published(corpus):
       )
 
 
-def test_one_sentence():
+def test_one_sentence_is_split_into_a_pair():
   """The documents have one sentence, six sentences, and a single token."""
   documents, vocab = numbered_documents([[4], [3, 3, 3, 3, 3, 3], [1]])
   corpus = corpus_from_documents(documents)
   recipe = albert_pairs(SPECIAL, vocab, length=32)
   documents_seen = set()
-  for batch in batches(corpus, recipe, 600):
-    for a, b, label in texts(batch):
+  for batch in epoch_batches(corpus, recipe, 600):
+    for a, b, label in unmasked_segments(batch):
       numbers = document_of(corpus, [a[0], b[0]])
       assert numbers[0] == numbers[1] and label == (a[0] > b[0])
       documents_seen.add(int(numbers[0]))
@@ -127,14 +127,14 @@ def test_one_sentence():
   recipe.check(corpus_from_documents([[[7, 8]]]))
 
 
-def test_random_document_by_name():
+def test_the_option_random_document_takes_a_random_text():
   """As released, a document of one sentence gets a random text and label 1."""
   documents, vocab = numbered_documents([[4], [3, 3, 3, 3, 3, 3], [1]])
   corpus = corpus_from_documents(documents)
   recipe = albert_pairs(SPECIAL, vocab, length=32, single="random_document")
   num_random = 0
-  for batch in batches(corpus, recipe, 600):
-    for a, b, label in texts(batch):
+  for batch in epoch_batches(corpus, recipe, 600):
+    for a, b, label in unmasked_segments(batch):
       first_document, second_document = document_of(corpus, [a[0], b[0]])
       if first_document == 1 and second_document == 1:
         assert label == (a[0] > b[0])
@@ -148,7 +148,7 @@ def test_random_document_by_name():
     albert_pairs(SPECIAL, vocab, single="both")
 
 
-def test_random_is_never_the_same_document():
+def test_a_corpus_without_another_document_is_refused():
   """A corpus of one document, or with an empty second one, is refused."""
   for documents in ([[[5, 6], [7], [8]]], [[[5, 6], [7], [8]], [[]]]):
     corpus = corpus_from_documents(documents)

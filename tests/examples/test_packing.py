@@ -1,4 +1,4 @@
-"""A sequence in a packed row equals the sequence in a single row."""
+"""Tests that a sequence in a packed row equals the sequence in a single row."""
 
 import json
 
@@ -10,7 +10,7 @@ from numbered_corpora import SPECIAL, numbered_documents
 from bert_jax.corpus.reader import corpus_from_documents
 from bert_jax.examples import assembly, loader, recipes, streams
 
-BUILDERS = {
+OPTIONS_BY_NAME = {
   "bert_pairs": dict(max_predictions=12),
   "bert_words": dict(max_predictions=12, masking="whole_word"),
   "albert_pairs": dict(max_predictions=12),
@@ -20,7 +20,7 @@ BUILDERS = {
   "doc_spans": dict(max_predictions=12, masking="span", count="ceil"),
   "lm": {},
 }
-NAMES = {
+BUILDER_OF_NAME = {
   "bert_words": "bert_pairs",
   "electra_repeated": "electra_segments",
   "doc_spans": "doc_sentences",
@@ -39,15 +39,17 @@ def corpus():
 
 
 def make_recipe(corpus, name, max_sequences, **options):
-  factory = recipes.RECIPES[NAMES.get(name, name)]
+  factory = recipes.RECIPES[BUILDER_OF_NAME.get(name, name)]
   options = (
-    dict(length=64, max_sequences=max_sequences) | BUILDERS[name] | options
+    dict(length=64, max_sequences=max_sequences)
+    | OPTIONS_BY_NAME[name]
+    | options
   )
   return factory(SPECIAL, corpus.num_tokens + 5, **options)
 
 
-@pytest.mark.parametrize("name", BUILDERS)
-def test_a_packed_sequence_is_as_alone(corpus, name):
+@pytest.mark.parametrize("name", OPTIONS_BY_NAME)
+def test_a_packed_sequence_equals_its_single_row(corpus, name):
   recipe, single_recipe = (
     make_recipe(corpus, name, 5),
     make_recipe(corpus, name, 1),
@@ -156,39 +158,39 @@ def test_assigned_rows_keep_every_limit():
       assert lengths.sum() / (64 * count) > 0.99
 
 
-def source(corpus, name, max_sequences=5, seed=0):
+def make_stream(corpus, name, max_sequences=5, seed=0):
   recipe = make_recipe(corpus, name, max_sequences)
-  # Shards and windows are so small that an epoch has several of each.
+  # The shards are so small that an epoch has several portions.
   return streams.Stream(
     corpus, recipe, seed, shard_tokens=2000, shards_per_portion=3
   )
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", OPTIONS_BY_NAME)
 def test_hosts_steps_and_restarts_give_the_same_rows(corpus, name):
-  full_batch = source(corpus, name).read(0, 24 * 60)
+  full_batch = make_stream(corpus, name).read(0, 24 * 60)
   for hosts in (1, 3):
     runs = []
     for host in range(hosts):
       with loader.batches_from_step(
-        source(corpus, name), 0, 24, host, hosts
-      ) as items:
-        runs.append([next(items).batch for _ in range(8)])
+        make_stream(corpus, name), 0, 24, host, hosts
+      ) as host_batches:
+        runs.append([next(host_batches).batch for _ in range(8)])
     for step, shares in enumerate(zip(*runs, strict=True)):
       expected = {
         k: v[24 * step : 24 * step + 24] for k, v in full_batch.items()
       }
       assert equal_batches(join_batches(shares), expected)
-  first_stream = source(corpus, name)
+  first_stream = make_stream(corpus, name)
   first_stream.read(0, 24 * 41)
   position = json.loads(json.dumps(first_stream.position()))
   assert position["epoch"] >= 1
-  resumed_stream = source(corpus, name)
+  resumed_stream = make_stream(corpus, name)
   resumed_stream.restore(position)
   expected = {k: v[24 * 41 :] for k, v in full_batch.items()}
   assert equal_batches(resumed_stream.read(24 * 41, 24 * 19), expected)
   assert not equal_batches(
-    source(corpus, name, seed=1).read(0, 24), first_stream.read(0, 24)
+    make_stream(corpus, name, seed=1).read(0, 24), first_stream.read(0, 24)
   )
 
 
@@ -206,7 +208,7 @@ def test_every_epoch_has_new_rows(corpus):
   assert len(rows[0] & rows[1]) < 0.05 * len(rows[0])
 
 
-def test_options_out_of_range():
+def test_options_out_of_range_are_refused():
   with pytest.raises(ValueError, match="max_sequences is 0; it must be 1 to"):
     recipes.bert_pairs(SPECIAL, 9, max_sequences=0)
   with pytest.raises(ValueError, match="max_predictions is 20, but .* need 77"):
@@ -216,7 +218,7 @@ def test_options_out_of_range():
 
 
 @pytest.mark.parametrize("max_sequences", [1, 5])
-def test_static_masks(corpus, max_sequences):
+def test_static_masks_repeat_after_three_epochs(corpus, max_sequences):
   """Epoch e repeats the rows of epoch e - 3 in another order."""
   factory = recipes.RECIPES["bert_pairs"]
   recipe = factory(

@@ -17,11 +17,11 @@ from bert_jax.examples import pairs
 from bert_jax.examples.recipes import bert_pairs
 
 
-def batch_of(corpus, builder, seed=0, count=None):
+def batch_of(corpus, recipe, seed=0, count=None):
   """Builds one batch of an epoch's chunks, or of its first `count` chunks."""
-  chunks = builder.index(corpus, 0, corpus.num_documents, seed)[:count]
-  positions = np.arange(len(chunks), dtype=np.uint64)
-  return builder.build(corpus, chunks, positions, seed)
+  chunks = recipe.index(corpus, 0, corpus.num_documents, seed)[:count]
+  numbers = np.arange(len(chunks), dtype=np.uint64)
+  return recipe.build(corpus, chunks, numbers, seed)
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +36,9 @@ def both_statistics():
     chunks = pairs.index_chunks(
       corpus, 0, corpus.num_documents, key, max_tokens=125
     )
-    positions = np.arange(len(chunks), dtype=np.uint64)
-    full_segments = pairs.find_segments(corpus, chunks, positions, key)
-    cut_segments = pairs.truncate_pairs(full_segments, positions, key, 125)
+    numbers = np.arange(len(chunks), dtype=np.uint64)
+    full_segments = pairs.find_segments(corpus, chunks, numbers, key)
+    cut_segments = pairs.truncate_pairs(full_segments, numbers, key, 125)
     row_lengths = cut_segments.a_length + cut_segments.b_length + 3
     num_removed = (
       full_segments.a_length + full_segments.b_length + 3 - row_lengths
@@ -49,9 +49,7 @@ def both_statistics():
       + cut_segments.b_start
       - full_segments.b_start
     )
-    batch = bert_pairs(SPECIAL, vocab_size).build(
-      corpus, chunks, positions, key
-    )
+    batch = bert_pairs(SPECIAL, vocab_size).build(corpus, chunks, numbers, key)
     rows.append(
       {
         "total": row_lengths,
@@ -101,7 +99,7 @@ def test_shares_match_the_published_program(both_statistics):
   assert shares[0][0] > 0.51
 
 
-def test_closed_form_truncation():
+def test_truncation_equals_a_loop_over_tokens():
   """The final lengths are those of a loop that removes one token at a time."""
   a, b = (x.ravel() for x in np.meshgrid(np.arange(1, 40), np.arange(1, 40)))
   for limit in (2, 3, 12, 13):
@@ -124,12 +122,12 @@ def test_closed_form_truncation():
 def test_rows_are_cls_a_sep_b_sep():
   documents, vocab_size = numbered_documents(realistic_sizes(60, 2))
   corpus = corpus_from_documents(documents)
-  builder = bert_pairs(SPECIAL, vocab_size, length=64, mask_rate=0.15)
-  batch = batch_of(corpus, builder)
-  for key, (shape, dtype) in builder.features.items():
+  recipe = bert_pairs(SPECIAL, vocab_size, length=64, mask_rate=0.15)
+  batch = batch_of(corpus, recipe)
+  for key, (shape, dtype) in recipe.features.items():
     assert batch[key].shape == (len(batch["input_ids"]), *shape)
     assert batch[key].dtype == dtype
-  assert set(batch) == set(builder.features)
+  assert set(batch) == set(recipe.features)
   for i, row in enumerate(batch["input_ids"]):
     row = row.copy()
     is_used = batch["mlm_weights"][i] > 0
@@ -167,7 +165,7 @@ def test_rows_are_cls_a_sep_b_sep():
         assert b[0] == a[-1] + 1
 
 
-def test_random_never_means_the_same_document():
+def test_random_segments_come_from_another_document():
   documents, vocab_size = numbered_documents([[1, 2, 3], [2, 4]])
   corpus = corpus_from_documents([*documents, [[]]])
   for seed in range(1000):
@@ -185,10 +183,10 @@ def test_random_never_means_the_same_document():
       assert is_same_document == (batch["pair_labels"][i, 0] == 0)
 
 
-@pytest.mark.parametrize("second", [[], [[[]]], [[[], []]]])
-def test_one_document_is_an_error(second):
+@pytest.mark.parametrize("empty_documents", [[], [[[]]], [[[], []]]])
+def test_a_corpus_of_one_document_is_refused(empty_documents):
   documents, vocab_size = numbered_documents([[1, 2, 3]])
-  corpus = corpus_from_documents([*documents, *second])
+  corpus = corpus_from_documents([*documents, *empty_documents])
   with pytest.raises(ValueError, match="at least 2 documents.*has 1"):
     bert_pairs(SPECIAL, vocab_size).check(corpus)
 
@@ -215,10 +213,12 @@ def test_every_sentence_is_in_an_epoch():
     chunks = pairs.index_chunks(corpus, 0, 300, seed, max_tokens=125)
     # A random pair uses only the first `first` sentences of its chunk. The next
     # chunk begins with the other sentences.
-    num_used = np.where(chunks["random"], chunks["a_count"], chunks["count"])
+    num_sentences_used = np.where(
+      chunks["random"], chunks["a_count"], chunks["count"]
+    )
     assert chunks["sentence"][0] == 0
     np.testing.assert_array_equal(
-      chunks["sentence"] + num_used,
+      chunks["sentence"] + num_sentences_used,
       np.append(chunks["sentence"][1:], len(corpus.sentences) - 1),
     )
     assert (chunks["a_count"] <= np.maximum(chunks["count"] - 1, 1)).all()
@@ -236,7 +236,7 @@ def test_a_range_of_documents_is_a_part_of_the_whole():
   np.testing.assert_array_equal(all_chunks, np.concatenate(chunks_of_ranges))
 
 
-def test_half_of_the_pairs_are_random_by_name():
+def test_a_random_share_of_one_half():
   documents, vocab_size = numbered_documents([[200] * 40 for _ in range(100)])
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   published = batch_of(corpus, bert_pairs(SPECIAL, vocab_size))
@@ -255,15 +255,15 @@ def test_half_of_the_pairs_are_random_by_name():
     assert len(set(document_of(corpus, row[is_visible]))) == 1
 
 
-def test_extreme_sentences():
+def test_rows_of_extreme_sentences_keep_the_limits():
   documents, vocab_size = numbered_documents(
     [[100_000, 1], [1], [1, 100_000, 3]]
   )
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   for length in (5, 6, 128, 512):
     for seed in range(20):
-      builder = bert_pairs(SPECIAL, vocab_size, length=length)
-      batch = batch_of(corpus, builder, seed)
+      recipe = bert_pairs(SPECIAL, vocab_size, length=length)
+      batch = batch_of(corpus, recipe, seed)
       row_lengths = batch["sequence_ids"].sum(1)
       assert (row_lengths <= length).all() and (row_lengths >= 5).all()
 
@@ -278,13 +278,13 @@ def test_extreme_sentences():
     {"random_share": 0.7},
   ],
 )
-def test_options_out_of_range(options):
+def test_options_out_of_range_are_refused(options):
   (name,) = options
   with pytest.raises(ValueError, match=f"^{name} is {options[name]}"):
     bert_pairs(SPECIAL, 100, **options)
 
 
-def test_ids_beyond_the_vocabulary():
+def test_ids_beyond_the_vocabulary_are_refused():
   corpus = corpus_from_documents([[[7, 8]], [[9, 100]]])
   with pytest.raises(ValueError, match="token id 100 .* 50 pieces"):
     batch_of(corpus, bert_pairs(SPECIAL, 50))

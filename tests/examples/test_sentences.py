@@ -20,13 +20,13 @@ from bert_jax.text.vocabulary import SpecialIds
 CLS, SEP = SPECIAL.cls, SPECIAL.sep
 
 
-def epoch(corpus, builder, key=0):
+def epoch_batch(corpus, recipe, key=0):
   """Returns one epoch as one batch."""
-  elements = builder.index(corpus, 0, corpus.num_documents, key)
+  elements = recipe.index(corpus, 0, corpus.num_documents, key)
   numbers = np.arange(len(elements), dtype=np.uint64)
-  batch = builder.build(corpus, elements, numbers, key)
-  assert set(batch) == set(builder.features)
-  for name, (shape, dtype) in builder.features.items():
+  batch = recipe.build(corpus, elements, numbers, key)
+  assert set(batch) == set(recipe.features)
+  for name, (shape, dtype) in recipe.features.items():
     assert batch[name].shape == (len(elements), *shape)
     assert batch[name].dtype == dtype
   return batch
@@ -45,11 +45,11 @@ def unmasked_rows(batch):
   return rows
 
 
-def whole_sentences(documents, length, cross):
+def rows_of_the_paper(documents, length, crosses_documents):
   """Returns the paper's rows, built one sentence at a time."""
   capacity, rows, row, follows_document = length - 2, [], [], False
 
-  def close():
+  def end_row():
     nonlocal row
     if row:
       rows.append([CLS, *row, SEP])
@@ -59,14 +59,16 @@ def whole_sentences(documents, length, cross):
     for number, sentence in enumerate(document):
       for begin in range(0, len(sentence), capacity):
         tokens = sentence[begin : begin + capacity]
-        follows_document = cross and number == 0 and begin == 0 and bool(row)
+        follows_document = (
+          crosses_documents and number == 0 and begin == 0 and bool(row)
+        )
         if len(row) + follows_document + len(tokens) > capacity:
-          close()
+          end_row()
           follows_document = False
         row += [SEP] * follows_document + tokens
-    if not cross:
-      close()
-  close()
+    if not crosses_documents:
+      end_row()
+  end_row()
   return rows
 
 
@@ -76,42 +78,40 @@ def test_whole_sentences_fill_rows(name, length):
   sizes = [*realistic_sizes(60, 2), [1], [100, 1], [14], [1, 1]]
   documents, vocab = numbered_documents(sizes)
   corpus = corpus_from_documents(documents)
-  builder = getattr(recipes, name)(
+  recipe = getattr(recipes, name)(
     SPECIAL, vocab, length=length, max_predictions=20
   )
-  rows = unmasked_rows(epoch(corpus, builder))
-  assert rows == whole_sentences(documents, length, name == "full_sentences")
+  rows = unmasked_rows(epoch_batch(corpus, recipe))
+  assert rows == rows_of_the_paper(documents, length, name == "full_sentences")
   assert max(map(len, rows)) == length
   separators = [row[1:-1].count(SEP) for row in rows]
   assert (max(separators) > 0) == (name == "full_sentences")
   # The rows of a range of documents do not depend on other documents.
-  elements = builder.index(corpus, 20, 40, 0)
+  elements = recipe.index(corpus, 20, 40, 0)
   numbers = np.arange(len(elements), dtype=np.uint64)
-  rows = unmasked_rows(builder.build(corpus, elements, numbers, 0))
-  cross = name == "full_sentences"
-  assert rows == whole_sentences(documents[20:40], length, cross)
+  rows = unmasked_rows(recipe.build(corpus, elements, numbers, 0))
+  crosses_documents = name == "full_sentences"
+  assert rows == rows_of_the_paper(documents[20:40], length, crosses_documents)
 
 
-def test_many_documents_in_a_row():
+def test_a_row_may_hold_many_documents():
   """One row has many more ends of documents than other rows."""
   documents, vocab = numbered_documents([[2]] * 40 + [[30] * 3] + [[1]] * 7)
   corpus = corpus_from_documents(documents)
-  builder = recipes.full_sentences(
-    SPECIAL, vocab, length=64, max_predictions=12
-  )
-  rows = unmasked_rows(epoch(corpus, builder))
-  assert rows == whole_sentences(documents, 64, True)
+  recipe = recipes.full_sentences(SPECIAL, vocab, length=64, max_predictions=12)
+  rows = unmasked_rows(epoch_batch(corpus, recipe))
+  assert rows == rows_of_the_paper(documents, 64, True)
 
 
-def test_masks_of_roberta():
+def test_roberta_masks_have_the_published_statistics():
   """In 20,000 rows, counts vary at random, and no random id is special."""
   documents, vocab = numbered_documents([[20] * 1500] * 10)
   corpus = corpus_from_documents(documents, dtype=np.uint32)
-  builder = recipes.doc_sentences(SPECIAL, vocab, length=42, max_predictions=10)
-  elements = builder.index(corpus, 0, 10, 0)
+  recipe = recipes.doc_sentences(SPECIAL, vocab, length=42, max_predictions=10)
+  elements = recipe.index(corpus, 0, 10, 0)
   elements = np.tile(elements, -(-20_000 // len(elements)))
   numbers = np.arange(len(elements), dtype=np.uint64)
-  batch = builder.build(corpus, elements, numbers, 3)
+  batch = recipe.build(corpus, elements, numbers, 3)
   counts = batch["mlm_weights"].sum(1)
   # int(0.15 * 42 + U) is 6 or 7, and 6.3 on average.
   assert set(counts.tolist()) == {6, 7}
@@ -127,7 +127,7 @@ def test_masks_of_roberta():
   assert set(new_ids[new_ids < FIRST_ID].tolist()) == {SPECIAL.mask}
 
 
-def electra_rows(document, length, draw):
+def rows_of_the_electra_program(document, length, draw):
   """Returns the rows (A, B) of one document, as `ExampleBuilder` makes them.
 
   Args:
@@ -139,7 +139,7 @@ def electra_rows(document, length, draw):
   """
   rows, sentences, size, draws = [], [], 0, draw(0)
 
-  def make():
+  def add_row():
     target, is_single, first_is_longer = draws
     goal = 100_000 if is_single else (target - 3) // 2
     first, second = [], []
@@ -159,14 +159,14 @@ def electra_rows(document, length, draw):
     sentences.append(sentence)
     size += len(sentence)
     if size >= draws[0]:
-      make()
+      add_row()
       sentences, size = [], 0
   if sentences:
-    make()
+    add_row()
   return rows
 
 
-def two_segments(batch):
+def segments_of_rows(batch):
   """Yields (A, B) of each row, with the original ids."""
   for i, row in enumerate(unmasked_rows(batch)):
     segments = batch["segment_ids"][i, : len(row)]
@@ -178,11 +178,11 @@ def two_segments(batch):
 
 
 @pytest.mark.parametrize("length, share", [(32, 0), (128, 0.06), (512, 0.1)])
-def test_rows_of_electra_token_by_token(length, share):
+def test_electra_rows_equal_those_of_the_program(length, share):
   """The rows are those that the program makes from the same draws."""
   documents, vocab = numbered_documents(realistic_sizes(1500, 8))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
-  builder = recipes.electra_segments(
+  recipe = recipes.electra_segments(
     SPECIAL, vocab, length=length, short_probability=0.3
   )
   rows, num_interleaved = 0, 0
@@ -200,19 +200,19 @@ def test_rows_of_electra_token_by_token(length, share):
     expected = []
     for document, begin in zip(documents, corpus.documents, strict=False):
       draw = draws[begin : begin + len(document)].__getitem__
-      expected += electra_rows(document, length, draw)
-    assert list(two_segments(epoch(corpus, builder, key))) == expected
+      expected += rows_of_the_electra_program(document, length, draw)
+    assert list(segments_of_rows(epoch_batch(corpus, recipe, key))) == expected
     rows += len(expected)
     num_interleaved += sum(bool(b) and a[-1] > b[0] for a, b in expected)
   assert rows > 5000 and num_interleaved > share * rows
 
 
-def test_segments_of_electra():
+def test_electra_segments_have_the_published_statistics():
   """20,000 rows have the statistics of the program's rows with other draws."""
   documents, vocab = numbered_documents(realistic_sizes(1500, 8))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
-  builder = recipes.electra_segments(SPECIAL, vocab, length=128)
-  rows_made, published, rng, key = [], [], random.Random(1), 0
+  recipe = recipes.electra_segments(SPECIAL, vocab, length=128)
+  recipe_rows, published, rng, key = [], [], random.Random(1), 0
 
   def draw(number):
     target = rng.randint(5, 128) if rng.random() < 0.05 else 128
@@ -220,18 +220,18 @@ def test_segments_of_electra():
 
   while len(published) < 20_000:
     for document in documents:
-      published += electra_rows(document, 128, draw)
-  while len(rows_made) < 20_000:
-    batch = epoch(corpus, builder, key)
-    for a, b in two_segments(batch):
+      published += rows_of_the_electra_program(document, 128, draw)
+  while len(recipe_rows) < 20_000:
+    batch = epoch_batch(corpus, recipe, key)
+    for a, b in segments_of_rows(batch):
       assert (np.diff(a) > 0).all() and (np.diff(b) > 0).all()
       assert len(set(document_of(corpus, [*a, *b]))) == 1
-      rows_made.append((a, b))
+      recipe_rows.append((a, b))
     key += 1
   assert len(published) > 20_000
   statistics = [
     np.array([(len(a), len(b), bool(b) and a[-1] > b[0]) for a, b in rows])
-    for rows in (rows_made, published)
+    for rows in (recipe_rows, published)
   ]
   share, expected = ((x[:, 1] == 0).mean() for x in statistics)
   assert abs(share - expected) < 0.01
@@ -245,18 +245,18 @@ def test_segments_of_electra():
       assert abs(share - (expected <= decile).mean()) < 0.012
 
 
-def test_rows_of_a_language_model():
+def test_a_language_model_predicts_each_token_once():
   documents, vocab = numbered_documents(
     [[5] * 30, [1], [2], [9], [10], [11], [3, 6, 40]]
   )
   corpus = corpus_from_documents(documents)
   # This vocabulary has no special token.
   no_special_ids = SpecialIds(None, None, None, None, None)
-  builder = recipes.lm(no_special_ids, vocab, length=9)
-  assert builder.required_tokens == ()
+  recipe = recipes.lm(no_special_ids, vocab, length=9)
+  assert recipe.required_tokens == ()
   starts = []
   for key in range(20):
-    batch = epoch(corpus, builder, key)
+    batch = epoch_batch(corpus, recipe, key)
     is_real = batch["sequence_ids"] == 1
     np.testing.assert_array_equal(batch["lm_weights"], is_real)
     assert not batch["lm_ids"][~is_real].any()
@@ -281,9 +281,9 @@ def test_rows_of_a_language_model():
   assert len(set(starts)) > 15
 
 
-def test_ids_beyond_the_vocabulary():
+def test_ids_beyond_the_vocabulary_are_refused():
   corpus = corpus_from_documents([[[7, 8], [9, 100]]])
   for name in ("full_sentences", "doc_sentences", "electra_segments", "lm"):
-    builder = recipes.RECIPES[name](SPECIAL, 50, length=16)
+    recipe = recipes.RECIPES[name](SPECIAL, 50, length=16)
     with pytest.raises(ValueError, match="token id 100 .* 50 pieces"):
-      epoch(corpus, builder)
+      epoch_batch(corpus, recipe)

@@ -13,10 +13,10 @@ from bert_jax.examples import loader, masked_units, masking, recipes
 from bert_jax.text.vocabulary import SpecialIds
 from bert_jax.training import evaluate
 
-RULE = dict(count="ceil_all", smoothing=0.7, max_predictions=12)
+RULE_OPTIONS = dict(count="ceil_all", smoothing=0.7, max_predictions=12)
 
 
-def choose(rows, masks, counts, ids, lengths=None):
+def choose_masks(rows, masks, counts, ids, lengths=None):
   maskable = np.ones(ids.shape, bool)
   maskable[:, 0] = maskable[:, -1] = False
   lengths = np.full(rows, ids.shape[1]) if lengths is None else lengths
@@ -40,8 +40,8 @@ def test_chances_of_a_draw_are_in_proportion_to_the_weights():
   # A piece that was never seen counts as seen once.
   counts[5:9] = (10_000, 100, 10, 0)
   ids = np.tile(np.array([2, 5, 6, 7, 8, 3], np.int32), (rows, 1))
-  masks = masking.MaskOptions(mask_rate=0.1, **RULE)
-  out = choose(rows, masks, counts, ids)
+  masks = masking.MaskOptions(mask_rate=0.1, **RULE_OPTIONS)
+  out = choose_masks(rows, masks, counts, ids)
   assert (out["mlm_weights"].sum(1) == 1).all()
   shares = np.bincount(out["mlm_ids"][:, 0], minlength=64)[5:9] / rows
   weights = np.array([10_000, 100, 10, 1.0]) ** -0.7
@@ -58,8 +58,8 @@ def test_draws_without_replacement_follow_one_another():
   rows, counts = 40_000, np.zeros(64, np.int64)
   counts[5:8] = (16, 4, 1)
   ids = np.tile(np.array([2, 5, 6, 7, 3], np.int32), (rows, 1))
-  masks = masking.MaskOptions(mask_rate=0.4, **RULE)
-  out = choose(rows, masks, counts, ids)
+  masks = masking.MaskOptions(mask_rate=0.4, **RULE_OPTIONS)
+  out = choose_masks(rows, masks, counts, ids)
   assert (out["mlm_weights"].sum(1) == 2).all()
   p = np.array([16, 4, 1.0]) ** -0.7
   p /= p.sum()
@@ -130,7 +130,7 @@ def test_a_stream_weighs_by_the_counts_of_training(tmp_path):
   path = write_prepared(
     tmp_path / "p", random_documents(60, 0), random_documents(9, 1)
   )
-  options = dict(length=32, replacement="bert", mask_rate=0.15) | RULE
+  options = dict(length=32, replacement="bert", mask_rate=0.15) | RULE_OPTIONS
   corpus = loader.open_data(path, "doc_sentences", **options)
   batch = corpus.read(0, 64)
   reread = loader.open_data(path, "doc_sentences", **options).read(0, 64)
@@ -172,13 +172,13 @@ def test_a_weight_beyond_32_bits_is_refused(tmp_path):
 
 def test_a_corpus_without_counts_is_refused():
   special = SpecialIds(0, 1, 2, 3, 4)
-  builder = recipes.doc_sentences(special, 64, smoothing=0.7)
+  recipe = recipes.doc_sentences(special, 64, smoothing=0.7)
   text = reader.corpus_from_documents(random_documents(3, 0))
   with pytest.raises(ValueError, match="prepare the text, or choose smoothing"):
-    builder.check(text)
+    recipe.check(text)
 
 
-def test_the_last_lines_guess_by_how_often_a_piece_is_hidden():
+def test_the_summary_guesses_by_how_often_a_piece_is_hidden():
   """With smoothing=1, every piece that was seen is masked equally often."""
 
   class Heldout(list):

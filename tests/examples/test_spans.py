@@ -69,7 +69,7 @@ def spanbert_spans(words, count, rng):
   return hidden_columns
 
 
-def runs(words, hidden_columns):
+def hidden_stretches(words, hidden_columns):
   """Returns the number of words of each stretch of adjacent hidden words."""
   lengths, last_column = [], -2
   for word in words:
@@ -108,7 +108,7 @@ def test_units_are_chosen_as_published(options, published):
     for i, columns in enumerate(columns_by_row):
       counts[len(columns)] += 1
       by_column[list(columns)] += 1
-      length_counts.update(runs(words[i], columns))
+      length_counts.update(hidden_stretches(words[i], columns))
       for word in words[i]:
         assert len(columns & set(word)) in (0, len(word))
         sizes[len(word)] += word[0] in columns
@@ -129,7 +129,7 @@ def test_units_are_chosen_as_published(options, published):
   ).mean() > 0.95
 
 
-def test_lengths_of_ngrams():
+def test_ngram_lengths_have_the_published_chances():
   """Three words of one piece are hidden as n-grams of 3, 2 + 1 or 1 + 1 + 1.
 
   The chances follow from p(n) = (1/n) / (1 + 1/2 + 1/3) = 6/11, 3/11, 2/11.
@@ -154,7 +154,7 @@ def test_lengths_of_ngrams():
   )
 
 
-def test_lengths_of_spans():
+def test_span_lengths_are_geometric():
   """Lengths are geometric with p = 0.2, 1 to 10 words, 3.8 on average.
 
   The source is section 3.1 of the paper.
@@ -183,7 +183,7 @@ def test_lengths_of_spans():
   assert (abs(ratios - 0.8) < 0.08).all()
 
 
-def test_boundaries_and_replacements_of_spans():
+def test_tokens_of_a_span_share_their_replacement():
   ids, maskable, lengths, starts = make_word_rows(6000, 128, 5)
   options = dict(replacement="roberta", reserved_ids=(MASK,))
   out = mask_rows(ids, maskable, lengths, word_starts=starts, **SPAN, **options)
@@ -221,13 +221,17 @@ def test_boundaries_and_replacements_of_spans():
           or len(set(new_ids.tolist())) > 1
         )
   num_spans = sum(replacement_counts.values())
-  for kind, share in (("mask", 0.8), ("unchanged", 0.1), ("random", 0.1)):
-    assert abs(replacement_counts[kind] / num_spans - share) < 0.01
+  for replacement, share in (
+    ("mask", 0.8),
+    ("unchanged", 0.1),
+    ("random", 0.1),
+  ):
+    assert abs(replacement_counts[replacement] / num_spans - share) < 0.01
 
 
-# Type of tokenizer -> some pieces, and a function that says whether a piece
-# starts a word. The first pieces are from huggingface/transformers#9866.
-FAMILIES = {
+# Algorithm of a tokenizer -> some pieces, and a function that says whether a
+# piece starts a word. The first pieces are from huggingface/transformers#9866.
+TOKENIZERS = {
   "bytelevel": (
     ["Testing", "Ġmask", "ing", "Ġwhole", "Ġwords"],
     lambda piece: piece.startswith("Ġ"),
@@ -240,27 +244,27 @@ FAMILIES = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("kind", ["whole_word", "ngram", "span"])
-def test_all_pieces_of_a_word_or_none(family, kind):
+@pytest.mark.parametrize("algorithm", TOKENIZERS)
+@pytest.mark.parametrize("unit", ["whole_word", "ngram", "span"])
+def test_all_pieces_of_a_word_or_none(algorithm, unit):
   """In each of 500 rows, either all pieces of a word are hidden, or none."""
-  pieces, begins = FAMILIES[family]
+  pieces, begins = TOKENIZERS[algorithm]
   flags = np.array([begins(piece) for piece in pieces])
   flags = reader.mark_sentence_starts(flags, np.array([0]))
   tokens = list(range(10, 10 + len(pieces)))
   text = reader.corpus_from_documents([[tokens]], [[flags.tolist()]])
-  builder = recipes.doc_sentences(
+  recipe = recipes.doc_sentences(
     SPECIAL,
     64,
     length=16,
     max_predictions=8,
     mask_rate=0.5,
-    masking=kind,
+    masking=unit,
     count="round",
   )
-  unit = builder.index(text, 0, 1, 0)
+  elements = recipe.index(text, 0, 1, 0)
   numbers = np.arange(500, dtype=np.uint64)
-  out = builder.build(text, np.repeat(unit, 500), numbers, 0)
+  out = recipe.build(text, np.repeat(elements, 500), numbers, 0)
   hidden_columns = [{c - 1 for c in columns} for columns in chosen_columns(out)]
   words = np.cumsum(flags) - 1
   word_counts = collections.Counter()
@@ -272,13 +276,13 @@ def test_all_pieces_of_a_word_or_none(family, kind):
   assert all(word_counts[word] for word in range(words[-1] + 1))
 
 
-def test_unused_words_are_refused():
+def test_a_corpus_without_word_starts_is_refused():
   text = reader.corpus_from_documents([[[10, 11]] * 9] * 2)
   text = text._replace(word_starts=text.word_starts[:1])
-  for kind in ("whole_word", "ngram", "span"):
-    builder = recipes.bert_pairs(SPECIAL, 64, masking=kind)
-    with pytest.raises(ValueError, match=f"masking='{kind}' needs to know wh"):
-      builder.check(text)
+  for unit in ("whole_word", "ngram", "span"):
+    recipe = recipes.bert_pairs(SPECIAL, 64, masking=unit)
+    with pytest.raises(ValueError, match=f"masking='{unit}' needs to know wh"):
+      recipe.check(text)
   recipes.bert_pairs(SPECIAL, 64).check(text)
 
 
@@ -296,13 +300,13 @@ def test_unused_words_are_refused():
     ),
   ],
 )
-def test_options_that_do_not_exist_or_go_together(options, words):
+def test_wrong_options_are_refused(options, words):
   with pytest.raises(ValueError, match=words) as e:
     recipes.bert_pairs(SPECIAL, 64, **options)
   assert "\n" not in str(e.value)
 
 
-def test_pieces_of_every_family_count_alike():
+def test_stochastic_and_ceil_give_the_published_counts():
   """A stochastic count is the integer part of 0.15 n + U(0, 1)."""
   sizes = [5, 64, 100, 512]
   ids, maskable, lengths = make_rows(sizes * 5000, 512)
@@ -322,7 +326,7 @@ def test_pieces_of_every_family_count_alike():
   assert out["mlm_weights"].sum(1)[:4].tolist() == expected
 
 
-def drawn(out, ids):
+def new_and_old_ids(out, ids):
   """Returns the new ids and the original ids of all predictions."""
   is_used = out["mlm_weights"] > 0
   new_ids = np.take_along_axis(out["input_ids"], out["mlm_positions"], 1)[
@@ -337,7 +341,7 @@ def test_roberta_draws_no_special_token():
   out = mask_rows(
     ids, maskable, lengths, replacement="roberta", reserved_ids=reserved_ids
   )
-  new_ids, old_ids = drawn(out, ids)
+  new_ids, old_ids = new_and_old_ids(out, ids)
   assert abs((new_ids == MASK).mean() - 0.8) < 0.005
   assert abs((new_ids == old_ids).mean() - 0.1) < 0.005
   random_ids = new_ids[(new_ids != MASK) & (new_ids != old_ids)]
@@ -348,13 +352,13 @@ def test_roberta_draws_no_special_token():
   assert abs(statistic - len(counts)) < 5 * np.sqrt(2 * len(counts))
 
 
-def test_random_ids_that_differ_from_the_original():
+def test_other_never_draws_the_original_id():
   ids, maskable, lengths = make_rows([128] * 4000, 128)
   ids[maskable] %= 5  # The text has ids 0 to 4 of a vocabulary of 7.
-  call = dict(mask_id=6, vocab_size=7)
+  options = dict(mask_id=6, vocab_size=7)
   for replacement, unchanged in (("bert", 0.1 + 0.1 / 7), ("other", 0.1)):
-    out = mask_rows(ids, maskable, lengths, replacement=replacement, **call)
-    new_ids, old_ids = drawn(out, ids)
+    out = mask_rows(ids, maskable, lengths, replacement=replacement, **options)
+    new_ids, old_ids = new_and_old_ids(out, ids)
     assert abs((new_ids == old_ids).mean() - unchanged) < 0.004
     # All ids that may be drawn are equally likely, even the mask's id.
     share = 0.1 / (7 if replacement == "bert" else 6)
@@ -365,13 +369,13 @@ def test_random_ids_that_differ_from_the_original():
 def test_electra_masks_or_keeps():
   ids, maskable, lengths = make_rows([128] * 12_000, 128)
   out = mask_rows(ids, maskable, lengths, replacement="electra")
-  new_ids, old_ids = drawn(out, ids)
+  new_ids, old_ids = new_and_old_ids(out, ids)
   assert ((new_ids == MASK) | (new_ids == old_ids)).all()
   assert abs((new_ids == MASK).mean() - 0.85) < 0.003
   assert all(len(set(row[:19])) == 19 for row in out["mlm_positions"].tolist())
 
 
-def test_repeated_positions():
+def test_repeated_positions_have_separate_draws():
   """The program draws one of 126 tokens 19 times; each draw may mask it."""
   ids, maskable, lengths = make_rows([128] * 12_000, 128)
   out = mask_rows(
@@ -396,11 +400,11 @@ def test_repeated_positions():
   np.testing.assert_array_equal(out["mlm_ids"][:, :19], labels)
 
 
-@pytest.mark.parametrize("kind", ["ngram", "span"])
-def test_any_part_of_a_batch_has_the_same_units(kind):
+@pytest.mark.parametrize("unit", ["ngram", "span"])
+def test_any_part_of_a_batch_has_the_same_units(unit):
   ids, maskable, lengths, starts = make_word_rows(64, 128, 9)
-  call = dict(masking=kind, count="stochastic")
-  full_batch = mask_rows(ids, maskable, lengths, word_starts=starts, **call)
+  options = dict(masking=unit, count="stochastic")
+  full_batch = mask_rows(ids, maskable, lengths, word_starts=starts, **options)
   for begin, end in itertools.pairwise((0, 1, 20, 64)):
     slice_out = mask_rows(
       ids[begin:end],
@@ -408,7 +412,7 @@ def test_any_part_of_a_batch_has_the_same_units(kind):
       lengths[begin:end],
       first=begin,
       word_starts=starts[begin:end],
-      **call,
+      **options,
     )
     for key, array in slice_out.items():
       np.testing.assert_array_equal(array, full_batch[key][begin:end])
