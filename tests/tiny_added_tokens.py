@@ -15,7 +15,7 @@ from tokenizers import AddedToken
 from bert_jax.text import added_tokens, open_vocabulary, unigram
 
 # At least one token sets each flag. The last token, "a", is a piece already.
-ADDED = (
+ADDED_TOKENS = (
   AddedToken("covid19", normalized=True),
   AddedToken("[E1]", normalized=False, special=True),
   AddedToken("Qart", normalized=True, single_word=True),
@@ -68,26 +68,26 @@ def added_by_id(vocabulary):
   """Returns {id: added token}. The ids of new tokens follow those of pieces."""
   pieces = list(vocabulary.pieces)
   by_id = {}
-  for token in ADDED:
+  for token in ADDED_TOKENS:
     if token.content not in pieces:
       pieces.append(token.content)
     by_id[pieces.index(token.content)] = token
   return by_id
 
 
-def write_model(path, kind, declaring_file):
+def write_model(path, family, declaring_file):
   """Writes a transformers folder whose added tokens stand in one file.
 
   Args:
     path: the folder to write.
-    kind: the name of a tokenizer, a key of `MAKE_VOCABULARY`.
+    family: the name of a tokenizer, a key of `MAKE_VOCABULARY`.
     declaring_file: the name of the file that declares the added tokens, one of
       `DECLARING_FILES`.
 
   Returns:
     The path as a string.
   """
-  vocabulary = MAKE_VOCABULARY[kind]()
+  vocabulary = MAKE_VOCABULARY[family]()
   files = open_vocabulary.to_files(vocabulary)
   files.pop("pieces.json", None)
   settings = json.loads(files.pop("tokenizer_config.json"))
@@ -96,7 +96,7 @@ def write_model(path, kind, declaring_file):
   for key in ("sha256", "checksum"):
     settings.pop(key)
   files.pop("tokenizer.json", None)
-  if kind == "albert":
+  if family == "albert":
     settings["tokenizer_class"] = "AlbertTokenizer"
   by_id = added_by_id(vocabulary)
   if declaring_file == "tokenizer.json":
@@ -115,5 +115,5 @@ def write_model(path, kind, declaring_file):
     special_tokens = {"additional_special_tokens": ["[E1]"]}
     files["special_tokens_map.json"] = json.dumps(special_tokens).encode()
   files["tokenizer_config.json"] = json.dumps(settings).encode()
-  config = {"model_type": MODEL_TYPES.get(kind, kind)}
+  config = {"model_type": MODEL_TYPES.get(family, family)}
   return write_files(path, files | {"config.json": json.dumps(config).encode()})

@@ -14,22 +14,22 @@ from bert_jax.tasks.files import tables
 from bert_jax.text import train_vocabulary
 
 LINE = "some words of one text, and more words\n\n"
-CHANGED = r"a\.(txt|tsv|jsonl) was changed while it was read"
+CHANGED_MESSAGE = r"a\.(txt|tsv|jsonl) was changed while it was read"
 
 
-def grow(path):
+def append_text(path):
   with pathlib.Path(path).open("a") as f:
     f.write("more\n")
 
 
-def overwrite(path):
+def overwrite_half(path):
   """Writes other text of the same size into the file."""
   size = pathlib.Path(path).stat().st_size
   with pathlib.Path(path).open("r+") as f:
     f.write("x" * (size // 2))
 
 
-def replace(path):
+def replace_file(path):
   """Puts another file with the same size and time in place of the file."""
   old_path, new_path = pathlib.Path(path), pathlib.Path(f"{path}.new")
   stat = old_path.stat()
@@ -38,13 +38,13 @@ def replace(path):
   new_path.replace(old_path)
 
 
-def begin_again(path):
+def write_half_character(path):
   """Writes the beginning of a new text, which ends inside a character."""
   pathlib.Path(path).write_bytes("é".encode()[:1])
 
 
 @pytest.fixture
-def text(tmp_path):
+def text_path(tmp_path):
   path = tmp_path / "a.txt"
   path.write_text(LINE * 40)
   (tmp_path / "vocab.txt").write_text(
@@ -74,45 +74,61 @@ def change_while_reading(monkeypatch, change, reading_number=1):
   monkeypatch.setattr(sources, "read_file", read)
 
 
-@pytest.mark.parametrize("change", [grow, overwrite, replace])
-@pytest.mark.parametrize("number", [1, 2])
-def test_prepare(text, tmp_path, monkeypatch, change, number):
+@pytest.mark.parametrize("change", [append_text, overwrite_half, replace_file])
+@pytest.mark.parametrize("reading_number", [1, 2])
+def test_prepare_refuses_text_that_changes(
+  text_path, tmp_path, monkeypatch, change, reading_number
+):
   """The file changes in the first pass, for filters, or in the second pass."""
   output = tmp_path / "prepared"
-  arguments = (str(text), str(tmp_path / "vocab.txt"), str(output))
+  arguments = (str(text_path), str(tmp_path / "vocab.txt"), str(output))
   options = dict(processes=1, filters=Filters(min_words=1), heldout=0.0)
-  with monkeypatch.context() as patched:
-    change_while_reading(patched, change, number)
-    with pytest.raises(files.ChangedInput, match=CHANGED):
+  with monkeypatch.context() as patch:
+    change_while_reading(patch, change, reading_number)
+    with pytest.raises(files.ChangedInput, match=CHANGED_MESSAGE):
       prepare.prepare(*arguments, **options)
   assert not output.exists() and not (tmp_path / "prepared.partial").exists()
   assert prepare.prepare(*arguments, **options)["splits"]["train"]["tokens"]
 
 
-def test_prepare_names_a_file_that_is_gone(text, tmp_path, monkeypatch):
+def test_prepare_names_a_file_that_was_deleted(
+  text_path, tmp_path, monkeypatch
+):
   change_while_reading(monkeypatch, lambda path: pathlib.Path(path).unlink())
   with pytest.raises(files.ChangedInput, match="was deleted while it was read"):
     prepare.prepare(
-      *(str(text), str(tmp_path / "vocab.txt"), str(tmp_path / "prepared")),
+      *(
+        str(text_path),
+        str(tmp_path / "vocab.txt"),
+        str(tmp_path / "prepared"),
+      ),
       **dict(processes=1, heldout=0.0),
     )
 
 
 @pytest.mark.parametrize("algorithm", train_vocabulary.ALGORITHMS)
-def test_train_vocab(text, tmp_path, monkeypatch, algorithm):
+def test_train_vocab_refuses_text_that_changes(
+  text_path, tmp_path, monkeypatch, algorithm
+):
   if algorithm == "unigram":
     pytest.importorskip("sentencepiece", reason="the extra [data]")
-  change_while_reading(monkeypatch, grow)
+  change_while_reading(monkeypatch, append_text)
   output = tmp_path / ("v.model" if algorithm == "unigram" else "v")
   names_before = names_in(tmp_path)
-  with pytest.raises(files.ChangedInput, match=CHANGED):
-    train_vocab.train_vocab(str(text), 100, str(output), algorithm=algorithm)
+  with pytest.raises(files.ChangedInput, match=CHANGED_MESSAGE):
+    train_vocab.train_vocab(
+      str(text_path), 100, str(output), algorithm=algorithm
+    )
   assert names_in(tmp_path) == names_before
 
 
-@pytest.mark.parametrize("change", [grow, overwrite, replace, begin_again])
+@pytest.mark.parametrize(
+  "change", [append_text, overwrite_half, replace_file, write_half_character]
+)
 @pytest.mark.parametrize("name", ["a.tsv", "a.jsonl"])
-def test_prepare_of_a_task(text, tmp_path, monkeypatch, change, name):
+def test_prepare_task_refuses_rows_that_change(
+  text_path, tmp_path, monkeypatch, change, name
+):
   path = tmp_path / name
   lines = '{"text": "some words", "label": %d}\n' * 2
   header = "" if name == "a.jsonl" else "text\tlabel\n"
@@ -122,7 +138,7 @@ def test_prepare_of_a_task(text, tmp_path, monkeypatch, change, name):
   inputs = task_inputs.parse_inputs(task, [f"train={path}"])
   output = tmp_path / "task"
   arguments = task, inputs, str(tmp_path / "vocab.txt"), str(output), 16
-  with monkeypatch.context() as patched:
+  with monkeypatch.context() as patch:
     function = "jsonl" if name == "a.jsonl" else "table"
     read = getattr(tables, function)
 
@@ -132,8 +148,8 @@ def test_prepare_of_a_task(text, tmp_path, monkeypatch, change, name):
       change(path)
       yield from records
 
-    patched.setattr(tables, function, change_first)
-    with pytest.raises(files.ChangedInput, match=CHANGED):
+    patch.setattr(tables, function, change_first)
+    with pytest.raises(files.ChangedInput, match=CHANGED_MESSAGE):
       prepare_task.prepare(*arguments)
   assert not output.exists()
   path.write_text(header + lines % (0, 1) * 9)

@@ -59,12 +59,12 @@ GOOGLE_STYLE = '''"""Short summary.
 '''
 
 
-def body(literal: str) -> str:
+def strip_quotes(literal: str) -> str:
   return literal.strip().strip('"')
 
 
-def test_numpy_style():
-  assert docstrings.extract_prose(body(NUMPY_STYLE)) == [
+def test_prose_of_numpy_docstrings():
+  assert docstrings.extract_prose(strip_quotes(NUMPY_STYLE)) == [
     "Compute the thing that everybody wants to have, and return it to the"
     " caller of this function.",
     "The first argument is the one that comes before the second and the third,"
@@ -73,8 +73,8 @@ def test_numpy_style():
   ]
 
 
-def test_google_style():
-  assert docstrings.extract_prose(body(GOOGLE_STYLE)) == [
+def test_prose_of_google_docstrings():
+  assert docstrings.extract_prose(strip_quotes(GOOGLE_STYLE)) == [
     "A tensor of the shape that the other tensor has, or one that can be"
     " broadcast to it by the usual rules.",
     "The value of the function at the point that was given, and nothing else.",
@@ -105,16 +105,16 @@ def test_docstrings_of_a_module_have_its_order(tmp_path):
 
 
 def test_near_copies_are_dropped():
-  duplicates = docstrings.NearDuplicateFinder()
+  finder = docstrings.NearDuplicateFinder()
   words = [f"w{i}" for i in range(40)]
-  assert duplicates.add_if_new(" ".join(words))
-  assert not duplicates.add_if_new(" ".join(words))
-  assert not duplicates.add_if_new(" ".join(["W0,", *words[1:39], "other"]))
+  assert finder.add_if_new(" ".join(words))
+  assert not finder.add_if_new(" ".join(words))
+  assert not finder.add_if_new(" ".join(["W0,", *words[1:39], "other"]))
   new_words = [*words[:10], *(f"v{i}" for i in range(40))]
-  assert duplicates.add_if_new(" ".join(new_words))
+  assert finder.add_if_new(" ".join(new_words))
 
 
-def test_only_the_standard_library(monkeypatch):
+def test_the_standard_library_gives_unique_paragraphs(monkeypatch):
   monkeypatch.setattr(docstrings, "PACKAGES", ("no_such_package_here",))
   modules = docstrings.find_modules()[:150]
   assert modules == sorted(modules, key=lambda m: m.path.split("/")[:-1])
@@ -127,7 +127,7 @@ def test_only_the_standard_library(monkeypatch):
   assert not any(re.search(r">>>|\n|  |`", p) for p in paragraphs)
 
 
-def test_source_yields_documents(monkeypatch):
+def test_the_input_docstrings_gives_documents(monkeypatch):
   monkeypatch.setattr(docstrings, "PACKAGES", ())
   modules = docstrings.find_modules()[:60]
   monkeypatch.setattr(docstrings, "find_modules", lambda: modules)

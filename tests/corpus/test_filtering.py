@@ -27,7 +27,7 @@ ALL_FILTERS = Filters("NFKC", 5, 0.1, 0.3, True, 0.7)
 
 
 @pytest.fixture
-def in_process(monkeypatch):
+def run_in_one_process(monkeypatch):
   """Runs `prepare` in one process, because starting others takes seconds."""
 
   def ordered_map(make_function, arguments, inputs, processes):
@@ -38,18 +38,18 @@ def in_process(monkeypatch):
 
 
 @pytest.fixture
-def vocab(tmp_path):
+def vocab_path(tmp_path):
   path = tmp_path / "vocab.txt"
   path.write_text("\n".join(PIECES) + "\n")
   return str(path)
 
 
-def write(path, texts) -> str:
+def write_jsonl(path, texts) -> str:
   path.write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
   return str(path)
 
 
-def texts_of(folder: str) -> list[str]:
+def read_texts(folder: str) -> list[str]:
   """Returns all documents of a prepared folder, split after split."""
   prepared = reader.open_prepared(folder)
   texts = []
@@ -61,84 +61,104 @@ def texts_of(folder: str) -> list[str]:
   return texts
 
 
-# NEARER differs from NEAR only in its last words.
-NEAR = text_of_words(*range(300))
-NEARER = text_of_words(*range(297), 5000, 5001)
-CORPUS = {
+# NEAR_COPY differs from LONG_TEXT only in its last words.
+LONG_TEXT = text_of_words(*range(300))
+NEAR_COPY = text_of_words(*range(297), 5000, 5001)
+TEXT_BY_NAME = {
   "kept": KEPT_TEXT,
-  "near": NEAR,
+  "near": LONG_TEXT,
   "copy": "  the cat sat on a mat\nand the dog lay on a rug by the door\n\n",
-  "nearer": NEARER,
+  "nearer": NEAR_COPY,
   "short": SHORT_TEXT,
   "signs": TEXT_OF_SYMBOLS,
   "loop": REPEATED_TEXT,
-  "nearer again": NEARER,
+  "nearer again": NEAR_COPY,
   "ligature": "ﬁve ﬂags ﬂy ﬁne over there",
 }
 
 
-def counts(*names: str) -> dict[str, int]:
-  words = sum(len(CORPUS[name].split()) for name in names)
+def counts_of(*names: str) -> dict[str, int]:
+  words = sum(len(TEXT_BY_NAME[name].split()) for name in names)
   return {"documents": len(names), "words": words}
 
 
-def test_each_filter_drops_and_counts(tmp_path, vocab, in_process):
-  path = write(tmp_path / "in.jsonl", CORPUS.values())
+def test_each_filter_drops_and_counts(tmp_path, vocab_path, run_in_one_process):
+  path = write_jsonl(tmp_path / "in.jsonl", TEXT_BY_NAME.values())
 
-  def dropped(**filters) -> dict[str, dict[str, int]]:
+  def count_dropped(**filters) -> dict[str, dict[str, int]]:
     output = str(tmp_path / "_".join(map(str, filters.values())))
-    meta = prepare.prepare(path, vocab, output, filters=Filters(**filters))
-    assert meta["filtered"]["read"] == counts(*CORPUS)
+    meta = prepare.prepare(path, vocab_path, output, filters=Filters(**filters))
+    assert meta["filtered"]["read"] == counts_of(*TEXT_BY_NAME)
     total = {
       key: sum(c[key] for c in meta["filtered"]["dropped"].values())
       for key in ("documents", "words")
     }
     remaining = meta["filtered"]["kept"]
-    assert {k: remaining[k] + total[k] for k in remaining} == counts(*CORPUS)
-    assert len(texts_of(output)) == remaining["documents"]
+    assert {k: remaining[k] + total[k] for k in remaining} == counts_of(
+      *TEXT_BY_NAME
+    )
+    assert len(read_texts(output)) == remaining["documents"]
     assert {k: meta["options"][k] for k in filters} == filters
     return meta["filtered"]["dropped"]
 
-  assert dropped(min_words=3) == {"min_words": counts("short")}
-  assert dropped(min_words=2) == {"min_words": counts()}
-  assert dropped(max_symbols=0.1) == {"max_symbols": counts("signs")}
-  assert dropped(max_repetition=0.3) == {"max_repetition": counts("loop")}
-  exact = {"drop_duplicates": counts("copy", "nearer again")}
-  assert dropped(drop_duplicates=True) == exact
-  near = counts("copy", "nearer", "nearer again")
-  assert dropped(near_duplicates=0.8) == {"near_duplicates": near}
-  assert dropped(**ALL_FILTERS._asdict()) == {
-    "min_words": counts("short"),
-    "max_symbols": counts("signs"),
-    "max_repetition": counts("loop"),
+  assert count_dropped(min_words=3) == {"min_words": counts_of("short")}
+  assert count_dropped(min_words=2) == {"min_words": counts_of()}
+  assert count_dropped(max_symbols=0.1) == {"max_symbols": counts_of("signs")}
+  assert count_dropped(max_repetition=0.3) == {
+    "max_repetition": counts_of("loop")
+  }
+  exact = {"drop_duplicates": counts_of("copy", "nearer again")}
+  assert count_dropped(drop_duplicates=True) == exact
+  near = counts_of("copy", "nearer", "nearer again")
+  assert count_dropped(near_duplicates=0.8) == {"near_duplicates": near}
+  assert count_dropped(**ALL_FILTERS._asdict()) == {
+    "min_words": counts_of("short"),
+    "max_symbols": counts_of("signs"),
+    "max_repetition": counts_of("loop"),
     # "nearer again" counts as an exact copy, although "nearer" is dropped.
-    "drop_duplicates": counts("copy", "nearer again"),
-    "near_duplicates": counts("nearer"),
+    "drop_duplicates": counts_of("copy", "nearer again"),
+    "near_duplicates": counts_of("nearer"),
   }
 
 
-def test_all_together_keep_the_first_and_normalise(tmp_path, vocab, in_process):
-  path = write(tmp_path / "in.jsonl", CORPUS.values())
+def test_all_filters_keep_the_first_copy_and_normalise(
+  tmp_path, vocab_path, run_in_one_process
+):
+  path = write_jsonl(tmp_path / "in.jsonl", TEXT_BY_NAME.values())
   output = str(tmp_path / "out")
-  meta = prepare.prepare(path, vocab, output, filters=ALL_FILTERS, heldout=0)
-  assert texts_of(output) == [KEPT_TEXT, NEAR, "five flags fly fine over there"]
+  meta = prepare.prepare(
+    path, vocab_path, output, filters=ALL_FILTERS, heldout=0
+  )
+  assert read_texts(output) == [
+    KEPT_TEXT,
+    LONG_TEXT,
+    "five flags fly fine over there",
+  ]
   assert meta["filtered"]["normalised"] == {"documents": 1}
-  assert meta["filtered"]["kept"] == counts("kept", "near", "ligature")
+  assert meta["filtered"]["kept"] == counts_of("kept", "near", "ligature")
   # In the opposite order, other copies come first, and these are kept.
-  path = write(tmp_path / "other.jsonl", list(CORPUS.values())[::-1])
+  path = write_jsonl(
+    tmp_path / "other.jsonl", list(TEXT_BY_NAME.values())[::-1]
+  )
   other_output = str(tmp_path / "other")
-  prepare.prepare(path, vocab, other_output, filters=ALL_FILTERS, heldout=0)
-  expected = ["five flags fly fine over there", NEARER, KEPT_TEXT]
-  assert texts_of(other_output) == expected
+  prepare.prepare(
+    path, vocab_path, other_output, filters=ALL_FILTERS, heldout=0
+  )
+  expected = ["five flags fly fine over there", NEAR_COPY, KEPT_TEXT]
+  assert read_texts(other_output) == expected
   # Without filters there is no report, and nothing is dropped.
-  meta = prepare.prepare(path, vocab, str(tmp_path / "none"))
+  meta = prepare.prepare(path, vocab_path, str(tmp_path / "none"))
   assert "filtered" not in meta and not set(meta["options"]) & set(
     ALL_FILTERS._fields
   )
-  assert sum(s["documents"] for s in meta["splits"].values()) == len(CORPUS)
+  assert sum(s["documents"] for s in meta["splits"].values()) == len(
+    TEXT_BY_NAME
+  )
 
 
-def test_sentences_stay_sentences(tmp_path, vocab, in_process):
+def test_filters_keep_the_sentences_of_documents(
+  tmp_path, vocab_path, run_in_one_process
+):
   """Filtered text has the sentences of a text that never had bad documents."""
   dirty = "ﬁrst a line\nthe second is longer\n\nshort\n\nthird ﬁne line here\n"
   clean = "first a line\nthe second is longer\n\nthird fine line here\n"
@@ -148,7 +168,7 @@ def test_sentences_stay_sentences(tmp_path, vocab, in_process):
     path.write_text(text)
     output = str(tmp_path / name)
     prepare.prepare(
-      str(path), vocab, output, filters=Filters("NFKC", 2), heldout=0
+      str(path), vocab_path, output, filters=Filters("NFKC", 2), heldout=0
     )
     corpora.append(reader.open_prepared(output).splits["train"])
   assert corpora[0].num_documents == 2 and len(corpora[0].sentences) == 4
@@ -167,14 +187,14 @@ def many_texts() -> list[str]:
   return texts
 
 
-def test_bytes_do_not_depend_on_processes(tmp_path, vocab, monkeypatch):
-  path = write(tmp_path / "in.jsonl", many_texts())
+def test_bytes_do_not_depend_on_processes(tmp_path, vocab_path, monkeypatch):
+  path = write_jsonl(tmp_path / "in.jsonl", many_texts())
   folders = []
   for processes, size in ((1, 2**18), (3, 700)):
     monkeypatch.setattr(tokenize, "_BATCH_CHARS", size)
     output = str(tmp_path / f"out{processes}")
     meta = prepare.prepare(
-      path, vocab, output, processes=processes, filters=ALL_FILTERS
+      path, vocab_path, output, processes=processes, filters=ALL_FILTERS
     )
     folders.append(contents_of(output))
   assert folders[0] == folders[1]
@@ -185,12 +205,12 @@ def test_bytes_do_not_depend_on_processes(tmp_path, vocab, monkeypatch):
   )
 
 
-def test_an_interrupted_pass_goes_on(
-  tmp_path, vocab, in_process, monkeypatch, capfd
+def test_an_interrupted_pass_continues(
+  tmp_path, vocab_path, run_in_one_process, monkeypatch, capfd
 ):
-  path = write(tmp_path / "in.jsonl", many_texts())
-  whole_output, output = str(tmp_path / "whole"), str(tmp_path / "out")
-  prepare.prepare(path, vocab, whole_output, filters=ALL_FILTERS)
+  path = write_jsonl(tmp_path / "in.jsonl", many_texts())
+  expected_output, output = str(tmp_path / "whole"), str(tmp_path / "out")
+  prepare.prepare(path, vocab_path, expected_output, filters=ALL_FILTERS)
   judge, calls = filters_module._EarlierDocuments.judge, []
 
   def interrupt(self, row):
@@ -202,30 +222,32 @@ def test_an_interrupted_pass_goes_on(
   monkeypatch.setattr(filters_module._EarlierDocuments, "judge", interrupt)
   for _ in range(2):
     with pytest.raises(KeyboardInterrupt):
-      prepare.prepare(path, vocab, output, filters=ALL_FILTERS, save_seconds=0)
+      prepare.prepare(
+        path, vocab_path, output, filters=ALL_FILTERS, save_seconds=0
+      )
     # Bytes that were written after the last save must be dropped.
     path_of_rows = pathlib.Path(f"{output}.partial", filters_module.ROWS_FILE)
     with path_of_rows.open("ab") as f:
       f.write(b"torn")
   with pytest.raises(ValueError, match=r"min_words was 5, is None"):
     prepare.prepare(
-      path, vocab, output, filters=ALL_FILTERS._replace(min_words=None)
+      path, vocab_path, output, filters=ALL_FILTERS._replace(min_words=None)
     )
   capfd.readouterr()
-  prepare.prepare(path, vocab, output, filters=ALL_FILTERS, save_seconds=0)
+  prepare.prepare(path, vocab_path, output, filters=ALL_FILTERS, save_seconds=0)
   assert "filters: going on after" in capfd.readouterr().err
   # Documents with fewer than five words are dropped before they are compared.
-  judged = sum(len(t.split()) >= 5 for t in many_texts())
-  assert judged < len(calls) < judged + 30
-  assert contents_of(output) == contents_of(whole_output)
+  num_judged = sum(len(t.split()) >= 5 for t in many_texts())
+  assert num_judged < len(calls) < num_judged + 30
+  assert contents_of(output) == contents_of(expected_output)
 
 
 def test_a_finished_pass_is_not_repeated(
-  tmp_path, vocab, in_process, monkeypatch
+  tmp_path, vocab_path, run_in_one_process, monkeypatch
 ):
-  path = write(tmp_path / "in.jsonl", many_texts())
-  whole_output, output = str(tmp_path / "whole"), str(tmp_path / "out")
-  prepare.prepare(path, vocab, whole_output, filters=ALL_FILTERS)
+  path = write_jsonl(tmp_path / "in.jsonl", many_texts())
+  expected_output, output = str(tmp_path / "whole"), str(tmp_path / "out")
+  prepare.prepare(path, vocab_path, expected_output, filters=ALL_FILTERS)
   append, calls = prepare.SplitWriter.append, []
 
   def interrupt(self, split, documents):
@@ -237,18 +259,20 @@ def test_a_finished_pass_is_not_repeated(
   monkeypatch.setattr(prepare.SplitWriter, "append", interrupt)
   arguments = {"filters": ALL_FILTERS, "save_seconds": 0}
   with pytest.raises(KeyboardInterrupt):
-    prepare.prepare(path, vocab, output, **arguments)
+    prepare.prepare(path, vocab_path, output, **arguments)
   monkeypatch.setattr(filters_module, "make_judge", None)
-  prepare.prepare(path, vocab, output, **arguments)
-  assert contents_of(output) == contents_of(whole_output)
+  prepare.prepare(path, vocab_path, output, **arguments)
+  assert contents_of(output) == contents_of(expected_output)
 
 
-def test_another_filter_is_another_folder(tmp_path, vocab, in_process, capfd):
-  path = write(tmp_path / "in.jsonl", CORPUS.values())
+def test_an_existing_folder_with_other_filters_is_refused(
+  tmp_path, vocab_path, run_in_one_process, capfd
+):
+  path = write_jsonl(tmp_path / "in.jsonl", TEXT_BY_NAME.values())
   output = str(tmp_path / "out")
   base_filters = Filters(near_duplicates=0.8)
-  meta = prepare.prepare(path, vocab, output, filters=base_filters)
-  assert prepare.prepare(path, vocab, output, filters=base_filters) == meta
+  meta = prepare.prepare(path, vocab_path, output, filters=base_filters)
+  assert prepare.prepare(path, vocab_path, output, filters=base_filters) == meta
   assert "nothing to do" in capfd.readouterr().err
   for other_filters, message in (
     (Filters(near_duplicates=0.7), "near_duplicates was 0.8, is 0.7"),
@@ -256,31 +280,33 @@ def test_another_filter_is_another_folder(tmp_path, vocab, in_process, capfd):
     (base_filters._replace(min_words=3), "min_words was None, is 3"),
   ):
     with pytest.raises(ValueError, match=message):
-      prepare.prepare(path, vocab, output, filters=other_filters)
+      prepare.prepare(path, vocab_path, output, filters=other_filters)
   # The fingerprint differs even if the other filter drops nothing.
   with_min_words = base_filters._replace(min_words=2)
   other_meta = prepare.prepare(
-    path, vocab, str(tmp_path / "other"), filters=with_min_words
+    path, vocab_path, str(tmp_path / "other"), filters=with_min_words
   )
   assert other_meta["splits"] == meta["splits"]
   assert other_meta["fingerprint"] != meta["fingerprint"]
 
 
-def run(monkeypatch, *arguments) -> None:
+def run_prepare(*arguments) -> None:
   execute(["prepare", *map(str, arguments)])
 
 
-def test_the_report(tmp_path, vocab, in_process, monkeypatch, capfd):
-  path = write(tmp_path / "in.jsonl", CORPUS.values())
+def test_the_report_counts_for_each_filter(
+  tmp_path, vocab_path, run_in_one_process, capfd
+):
+  path = write_jsonl(tmp_path / "in.jsonl", TEXT_BY_NAME.values())
   output = tmp_path / "out"
-  files = ["--input", path, "--vocab", vocab, "--output", output]
+  files = ["--input", path, "--vocab", vocab_path, "--output", output]
   filter_flags = "--normalise NFKC --min-words 5 --max-symbols 0.1"
   filter_flags += (
     " --max-repetition 0.3 --drop-duplicates --near-duplicates 0.7"
   )
-  run(monkeypatch, *files, *filter_flags.split())
+  run_prepare(*files, *filter_flags.split())
   lines = capfd.readouterr().err.splitlines()
-  words = sum(len(text.split()) for text in CORPUS.values())
+  words = sum(len(text.split()) for text in TEXT_BY_NAME.values())
   first = lines.index(f"filters: 9 documents, {words} words read")
   assert lines[first + 1 : first + 8] == [
     "  normalise: 1 documents changed",
@@ -312,18 +338,20 @@ def test_the_report(tmp_path, vocab, in_process, monkeypatch, capfd):
     ),
   ],
 )
-def test_refusals(tmp_path, vocab, in_process, monkeypatch, arguments, message):
-  path = write(tmp_path / "in.jsonl", CORPUS.values())
+def test_bad_filters_are_refused(
+  tmp_path, vocab_path, run_in_one_process, arguments, message
+):
+  path = write_jsonl(tmp_path / "in.jsonl", TEXT_BY_NAME.values())
   names_before = names_in(tmp_path)
-  files = ["--input", path, "--vocab", vocab, "--output", tmp_path / "out"]
+  files = ["--input", path, "--vocab", vocab_path, "--output", tmp_path / "out"]
   with pytest.raises(SystemExit) as e:
-    run(monkeypatch, *files, *arguments.split())
+    run_prepare(*files, *arguments.split())
   assert e.value.code.startswith("error: ") and message in e.value.code
   assert "\n" not in e.value.code
   assert names_in(tmp_path) == names_before
 
 
-def test_without_the_package(tmp_path, vocab, monkeypatch):
+def test_near_duplicates_need_datasketch(tmp_path, vocab_path, monkeypatch):
   monkeypatch.setitem(sys.modules, "datasketch", None)
   message = r"near-duplicates needs the package datasketch; run `pip install"
   with pytest.raises(ValueError, match=message):
@@ -334,30 +362,34 @@ def test_without_the_package(tmp_path, vocab, monkeypatch):
     Filters(normalise="NFD").check()
 
 
-def test_text_that_changes_meanwhile(tmp_path, vocab, in_process, monkeypatch):
-  path = write(tmp_path / "in.jsonl", CORPUS.values())
+def test_a_file_that_changes_between_passes_is_refused(
+  tmp_path, vocab_path, run_in_one_process, monkeypatch
+):
+  path = write_jsonl(tmp_path / "in.jsonl", TEXT_BY_NAME.values())
   run_filters = filters_module.judge_documents
 
   def then_change(*arguments):
     run_filters(*arguments)
-    write(tmp_path / "in.jsonl", [KEPT_TEXT])
+    write_jsonl(tmp_path / "in.jsonl", [KEPT_TEXT])
 
   monkeypatch.setattr(prepare, "judge_documents", then_change)
   with pytest.raises(
     ValueError, match="in.jsonl was changed while it was read"
   ):
-    prepare.prepare(path, vocab, str(tmp_path / "out"), filters=ALL_FILTERS)
+    prepare.prepare(
+      path, vocab_path, str(tmp_path / "out"), filters=ALL_FILTERS
+    )
 
 
 @pytest.mark.parametrize("change", [-1, 1])
-def test_an_input_without_a_file_that_changes(
-  tmp_path, vocab, in_process, monkeypatch, change
+def test_a_data_set_that_changes_between_passes_is_refused(
+  tmp_path, vocab_path, run_in_one_process, monkeypatch, change
 ):
   """An input without a file, such as a data set, cannot be watched for changes.
 
   So each pass counts its documents, and another count is an error.
   """
-  path = write(tmp_path / "in.jsonl", CORPUS.values())
+  path = write_jsonl(tmp_path / "in.jsonl", TEXT_BY_NAME.values())
   read_records, counts_of_passes = sources.read_records, []
 
   def read(text_sources):
@@ -368,10 +400,12 @@ def test_an_input_without_a_file_that_changes(
     return iter(records)
 
   monkeypatch.setattr(sources, "read_records", read)
-  count = len(CORPUS)
+  count = len(TEXT_BY_NAME)
   message = (
     f"had {count} documents and now has {count + change}: it was changed"
   )
   with pytest.raises(ValueError, match=message):
-    prepare.prepare(path, vocab, str(tmp_path / "out"), filters=ALL_FILTERS)
+    prepare.prepare(
+      path, vocab_path, str(tmp_path / "out"), filters=ALL_FILTERS
+    )
   assert counts_of_passes == [count] * 2 and not (tmp_path / "out").exists()

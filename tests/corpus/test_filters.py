@@ -24,7 +24,7 @@ def jaccard(*texts: str) -> float:
   return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
 
 
-def test_shares_by_hand():
+def test_shares_are_those_found_by_hand():
   symbol_share = filters.symbol_share
   assert symbol_share("") == symbol_share("Plain, «text» 12% naïve!\t\n") == 0
   assert symbol_share("a|b$") == 0.5
@@ -73,7 +73,7 @@ def test_digests_ignore_only_white_space():
 
 def test_sketches_estimate_the_jaccard_index():
   empty_sketch = filters.empty_sketch()
-  errors = []
+  differences = []
   for shared in range(20, 400, 20):
     texts = (
       text_of_words(*range(400)),
@@ -84,15 +84,15 @@ def test_sketches_estimate_the_jaccard_index():
       for text in texts
     ]
     estimate = np.mean(sketches[0] == sketches[1])
-    errors.append(estimate - jaccard(*texts))
+    differences.append(estimate - jaccard(*texts))
   # A sketch has 128 values, so the standard deviation is at most
   # sqrt(1 / 4 / 128) = 0.044.
-  assert np.sqrt(np.mean(np.square(errors))) < 0.05
-  assert abs(np.mean(errors)) < 0.03
+  assert np.sqrt(np.mean(np.square(differences))) < 0.05
+  assert abs(np.mean(differences)) < 0.03
   assert empty_sketch.is_empty()
 
 
-def test_near_copies_are_found_above_and_kept_below():
+def test_only_copies_above_the_threshold_are_found():
   earlier = filters._EarlierDocuments(Filters(near_duplicates=0.7))
   judge = filters.make_judge(Filters(near_duplicates=0.7))
 
@@ -153,7 +153,7 @@ def test_text_is_normalised_in_blocks(monkeypatch, form):
         )
 
 
-def test_a_text_that_grows_takes_little_memory():
+def test_a_text_that_normalization_lengthens_takes_little_memory():
   """NFKC turns the letter U+FDFA into four words, 18 characters in all."""
   text = "\ufdfa" * 200_000
   judge = filters.make_judge(Filters("NFKC", drop_duplicates=True))
@@ -171,7 +171,7 @@ def test_a_text_that_grows_takes_little_memory():
 
 
 @pytest.mark.parametrize("layout", ["lines", "wrapped", "paragraphs"])
-def test_lines_that_have_grown_are_cut(layout, monkeypatch):
+def test_lines_that_normalization_lengthens_are_cut(layout, monkeypatch):
   monkeypatch.setattr(lines, "MAX_CHARS", 30)
   record = Record("a b\n" + "\ufdfa" * 4, layout, 1.0)
   grown_record = filters.normalise_record(record, "NFKC")

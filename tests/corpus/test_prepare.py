@@ -26,7 +26,7 @@ WORDS = [f"word{i}" for i in range(300)]
 PIECES = [*SPECIAL_TOKENS, "word", "##s", "."] + [f"##{i}" for i in range(300)]
 # Batches are small, and each one is saved, so that a kill leaves unfinished
 # work.
-SCRIPT = """
+PREPARE_SCRIPT = """
 import sys
 from bert_jax.corpus import prepare
 from bert_jax.corpus import tokenize
@@ -50,20 +50,20 @@ def make_text(documents: int, seed: int = 0) -> str:
 
 
 @pytest.fixture
-def text(tmp_path):
+def text_path(tmp_path):
   path = tmp_path / "text.txt"
   path.write_text(make_text(200))
   return str(path)
 
 
 @pytest.fixture
-def vocab(tmp_path):
+def vocab_path(tmp_path):
   path = tmp_path / "vocab.txt"
   path.write_text("\n".join(PIECES) + "\n")
   return str(path)
 
 
-def expected(inputs: str, heldout: float) -> dict[str, reader.Corpus]:
+def build_splits(inputs: str, heldout: float) -> dict[str, reader.Corpus]:
   """Builds both splits in memory, one document at a time."""
   tokenizer = wordpiece.build(PIECES)
   documents = {"train": [], "validation": []}
@@ -79,11 +79,13 @@ def expected(inputs: str, heldout: float) -> dict[str, reader.Corpus]:
   }
 
 
-def test_folder_holds_the_corpus(tmp_path, text, vocab):
+def test_folder_holds_the_corpus(tmp_path, text_path, vocab_path):
   output = str(tmp_path / "out")
-  meta = prepare.prepare(text, vocab, output, heldout=0.2, processes=1)
+  meta = prepare.prepare(
+    text_path, vocab_path, output, heldout=0.2, processes=1
+  )
   prepared = reader.open_prepared(output)
-  expected_splits = expected(text, 0.2)
+  expected_splits = build_splits(text_path, 0.2)
   assert set(prepared.splits) == {"train", "validation"}
   for split, corpus in prepared.splits.items():
     assert corpus.spellings is None
@@ -106,17 +108,19 @@ def test_folder_holds_the_corpus(tmp_path, text, vocab):
   assert names_in(tmp_path) == ["out", "text.txt", "vocab.txt"]
 
 
-def test_bytes_do_not_depend_on_processes(tmp_path, text, vocab, monkeypatch):
+def test_bytes_do_not_depend_on_processes(
+  tmp_path, text_path, vocab_path, monkeypatch
+):
   folders = []
   for processes, size in ((1, 2**18), (3, 500), (2, 10)):
     monkeypatch.setattr(tokenize, "_BATCH_CHARS", size)
     output = str(tmp_path / f"out{processes}")
-    prepare.prepare(text, vocab, output, processes=processes)
+    prepare.prepare(text_path, vocab_path, output, processes=processes)
     folders.append(contents_of(output))
   assert folders[0] == folders[1] == folders[2]
 
 
-def children(pid: int) -> list[int]:
+def child_pids(pid: int) -> list[int]:
   try:
     pids = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return [int(child) for child in pids.split()]
@@ -124,7 +128,7 @@ def children(pid: int) -> list[int]:
     return []
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
   try:
     stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
     return stat.rpartition(")")[2].split()[0] not in "ZX"
@@ -132,23 +136,27 @@ def alive(pid: int) -> bool:
     return False
 
 
-def test_killed_run_continues_to_the_same_bytes(tmp_path, text, vocab):
-  expected_folder, output = str(tmp_path / "whole"), str(tmp_path / "out")
-  prepare.prepare(text, vocab, expected_folder, heldout=0.2, processes=1)
+def test_killed_run_continues_to_the_same_bytes(
+  tmp_path, text_path, vocab_path
+):
+  expected_output, output = str(tmp_path / "whole"), str(tmp_path / "out")
+  prepare.prepare(
+    text_path, vocab_path, expected_output, heldout=0.2, processes=1
+  )
   script = tmp_path / "run.py"
-  script.write_text(SCRIPT)
-  command = [sys.executable, str(script), text, vocab, output]
+  script.write_text(PREPARE_SCRIPT)
+  command = [sys.executable, str(script), text_path, vocab_path, output]
   root = pathlib.Path(bert_jax.__file__).parent.parent
   options = {"env": {**os.environ, "PYTHONPATH": str(root)}}
   num_killed = 0
   for target in (0, 60, 120):
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, **options)
     wait_for_records(process, output, target)
-    pids = children(process.pid)
+    pids = child_pids(process.pid)
     process.kill()
     process.wait()
     for _ in range(2000):
-      if not any(map(alive, pids)):
+      if not any(map(is_alive, pids)):
         break
       time.sleep(0.01)
     else:
@@ -164,7 +172,7 @@ def test_killed_run_continues_to_the_same_bytes(tmp_path, text, vocab):
   assert process.returncode == 0, process.stderr
   if num_killed == 3:
     assert "going on after" in process.stderr
-  assert contents_of(output) == contents_of(expected_folder)
+  assert contents_of(output) == contents_of(expected_output)
 
 
 def wait_for_records(process, output: str, target: int) -> None:
@@ -176,31 +184,35 @@ def wait_for_records(process, output: str, target: int) -> None:
     time.sleep(0.001)
 
 
-@pytest.mark.parametrize("call", ["replace", "rename", "unlink"])
-def test_interrupted_at_the_end(tmp_path, text, vocab, monkeypatch, call):
-  expected_folder, output = str(tmp_path / "whole"), str(tmp_path / "out")
-  prepare.prepare(text, vocab, expected_folder, processes=1)
-  original_call = getattr(os, call)
+@pytest.mark.parametrize("os_function", ["replace", "rename", "unlink"])
+def test_a_run_that_is_interrupted_at_its_end_continues(
+  tmp_path, text_path, vocab_path, monkeypatch, os_function
+):
+  expected_output, output = str(tmp_path / "whole"), str(tmp_path / "out")
+  prepare.prepare(text_path, vocab_path, expected_output, processes=1)
+  original_function = getattr(os, os_function)
 
   def interrupt(path, *arguments):
-    if call != "replace" or "/.meta.json." in str(path):
+    if os_function != "replace" or "/.meta.json." in str(path):
       raise KeyboardInterrupt
-    original_call(path, *arguments)
+    original_function(path, *arguments)
 
-  monkeypatch.setattr(os, call, interrupt)
+  monkeypatch.setattr(os, os_function, interrupt)
   with pytest.raises(KeyboardInterrupt):
-    prepare.prepare(text, vocab, output, processes=1)
+    prepare.prepare(text_path, vocab_path, output, processes=1)
   monkeypatch.undo()
-  prepare.prepare(text, vocab, output, processes=1)
-  assert contents_of(output) == contents_of(expected_folder)
+  prepare.prepare(text_path, vocab_path, output, processes=1)
+  assert contents_of(output) == contents_of(expected_output)
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_run_says_that_it_can_be_continued(tmp_path, vocab, stop):
+@pytest.mark.parametrize("stop_signal", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_run_says_that_it_can_be_continued(
+  tmp_path, vocab_path, stop_signal
+):
   path = tmp_path / "text.txt"
   path.write_text(make_text(300) * 100)
   output = str(tmp_path / "out")
-  arguments = ("--input", str(path), "--vocab", vocab, "--output", output)
+  arguments = ("--input", str(path), "--vocab", vocab_path, "--output", output)
   command = [sys.executable, "-m", "bert_jax", "prepare", *arguments]
   # Tests that run in the background may ignore SIGINT. A child process inherits
   # this setting, but it does not inherit a handler.
@@ -210,7 +222,7 @@ def test_stopped_run_says_that_it_can_be_continued(tmp_path, vocab, stop):
   # Once there are records, the worker processes have started. A worker that
   # still starts when its parent ends would print a traceback.
   wait_for_records(process, output, 1)
-  process.send_signal(stop)
+  process.send_signal(stop_signal)
   _, errors = process.communicate()
   assert process.returncode == 1
   assert errors == ("stopped; the same command continues where it stopped.\n")
@@ -218,35 +230,37 @@ def test_stopped_run_says_that_it_can_be_continued(tmp_path, vocab, stop):
     reader.open_prepared(output)
 
 
-def test_kill_while_another_threshold_is_chosen(tmp_path, vocab, monkeypatch):
+def test_a_run_that_is_interrupted_at_a_new_threshold_continues(
+  tmp_path, vocab_path, monkeypatch
+):
   path = tmp_path / "two.txt"
   path.write_text("word1.\n\nword2.\n\nword1.\n")
   output = str(tmp_path / "out")
   original_start = prepare._start_progress
 
-  def die_late(partial, origin, threshold):
+  def interrupt_second_start(partial, origin, threshold):
     progress = original_start(partial, origin, threshold)
     if threshold != int(0.001 * 2**64):
       raise KeyboardInterrupt
     return progress
 
-  monkeypatch.setattr(prepare, "_start_progress", die_late)
+  monkeypatch.setattr(prepare, "_start_progress", interrupt_second_start)
   with pytest.raises(KeyboardInterrupt):
-    prepare.prepare(str(path), vocab, output, heldout=0.001)
+    prepare.prepare(str(path), vocab_path, output, heldout=0.001)
   monkeypatch.undo()
-  meta = prepare.prepare(str(path), vocab, output, heldout=0.001)
+  meta = prepare.prepare(str(path), vocab_path, output, heldout=0.001)
   # No split is empty, and copies are in the same split.
   documents = [meta["splits"][s]["documents"] for s in reader.SPLITS]
   assert sorted(documents) == [1, 2]
 
 
 @pytest.mark.parametrize("heldout", [0.0, 0.005, 0.999999])
-def test_splits_of_a_small_corpus(tmp_path, vocab, heldout, capfd):
+def test_splits_of_a_small_corpus(tmp_path, vocab_path, heldout, capfd):
   path = tmp_path / "text.txt"
   path.write_text(make_text(5))
   # Each path may be a string or a `pathlib.Path`.
   meta = prepare.prepare(
-    str(path), pathlib.Path(vocab), tmp_path / "out", heldout=heldout
+    str(path), pathlib.Path(vocab_path), tmp_path / "out", heldout=heldout
   )
   assert reader.open_prepared(tmp_path / "out").meta == meta
   num_heldout = {0.0: 0, 0.005: 2, 0.999999: 4}[heldout]
@@ -258,7 +272,7 @@ def test_splits_of_a_small_corpus(tmp_path, vocab, heldout, capfd):
   ):
     path.write_text(content)
     meta = prepare.prepare(
-      str(path), vocab, str(tmp_path / str(count)), heldout=heldout
+      str(path), vocab_path, str(tmp_path / str(count)), heldout=heldout
     )
     assert meta["splits"]["train"]["documents"] == count
     line = (
@@ -287,8 +301,8 @@ def test_splits_of_a_small_corpus(tmp_path, vocab, heldout, capfd):
     ("jsonl", "."),
   ],
 )
-def test_the_format_of_the_text_is_not_advised(
-  format, end, tmp_path, vocab, capfd
+def test_the_advice_leaves_out_the_format_of_the_text(
+  format, end, tmp_path, vocab_path, capfd
 ):
   separators = {"bert": "\n\n", "text_lines": "\n"}
   words = [f"word{i}." for i in range(4)]
@@ -299,7 +313,7 @@ def test_the_format_of_the_text_is_not_advised(
   (tmp_path / "text").write_text(text)
   prepare.prepare(
     str(tmp_path / "text"),
-    vocab,
+    vocab_path,
     str(tmp_path / "out"),
     format=format,
     heldout=0,
@@ -312,7 +326,7 @@ def test_the_format_of_the_text_is_not_advised(
   )
 
 
-def test_long_sentences_advise_a_format_only_if_lines_are_sentences():
+def test_long_sentences_get_advice_only_in_bert_format():
   statistics = text_sizes.LengthStatistics(
     mean_tokens=101, longest_sentence=101, num_single=0, num_documents=1
   )
@@ -326,25 +340,25 @@ def test_long_sentences_advise_a_format_only_if_lines_are_sentences():
 
 
 def test_finished_and_unfinished_folders_are_guarded(
-  tmp_path, text, vocab, capfd
+  tmp_path, text_path, vocab_path, capfd
 ):
   output = str(tmp_path / "out")
-  meta = prepare.prepare(text, vocab, output)
-  assert prepare.prepare(text, vocab, output) == meta
+  meta = prepare.prepare(text_path, vocab_path, output)
+  assert prepare.prepare(text_path, vocab_path, output) == meta
   assert "is prepared already" in capfd.readouterr().err
   with pytest.raises(ValueError, match=r"heldout was 0\.005, is 0\.1"):
-    prepare.prepare(text, vocab, output, heldout=0.1)
+    prepare.prepare(text_path, vocab_path, output, heldout=0.1)
   pathlib.Path(output).rename(output + ".partial")
   with pytest.raises(ValueError, match=r"holds files but no progress\.json"):
-    prepare.prepare(text, vocab, output)
+    prepare.prepare(text_path, vocab_path, output)
   writer.write_progress(output + ".partial", {"origin": meta, "records": 1})
-  with pathlib.Path(text).open("a") as f:
+  with pathlib.Path(text_path).open("a") as f:
     f.write("More.\n")
   with pytest.raises(ValueError, match=r"text\.txt has changed.*delete"):
-    prepare.prepare(text, vocab, output)
+    prepare.prepare(text_path, vocab_path, output)
 
 
-def test_difference_of_inputs():
+def test_a_difference_of_inputs_is_described():
   def origin(*names):
     return {
       "options": {},
@@ -359,14 +373,14 @@ def test_difference_of_inputs():
 
 
 # Limits the size of files, and then runs Python with the other arguments.
-SCRIPT_OF_LIMIT = """
+FILE_LIMIT_SCRIPT = """
 import os, resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
 
 
-def run(
+def run_prepare(
   *arguments: str, launcher: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess:
   command = [sys.executable, *launcher, "-m", "bert_jax", "prepare"]
@@ -383,67 +397,75 @@ def run(
     ("b.txt", None, "there is no file"),
   ],
 )
-def test_bad_text_leaves_nothing(tmp_path, vocab, name, content, message):
+def test_bad_text_leaves_nothing(tmp_path, vocab_path, name, content, message):
   path = tmp_path / name
   if content is not None:
     path.write_text(content, encoding="utf-8")
   names_before = names_in(tmp_path)
   output = str(tmp_path / "out")
-  process = run("--input", str(path), "--vocab", vocab, "--output", output)
+  process = run_prepare(
+    "--input", str(path), "--vocab", vocab_path, "--output", output
+  )
   assert process.returncode == 1
   assert process.stderr.startswith("error: ") and message in process.stderr
   assert process.stderr.count("\n") == 1
   assert names_in(tmp_path) == names_before
 
 
-def test_full_disk_is_one_sentence_and_can_be_continued(tmp_path, text, vocab):
+def test_full_disk_is_one_sentence_and_can_be_continued(
+  tmp_path, text_path, vocab_path
+):
   output = str(tmp_path / "out")
-  arguments = ("--input", text, "--vocab", vocab, "--output", output)
-  process = run(*arguments, launcher=("-c", SCRIPT_OF_LIMIT))
+  arguments = ("--input", text_path, "--vocab", vocab_path, "--output", output)
+  process = run_prepare(*arguments, launcher=("-c", FILE_LIMIT_SCRIPT))
   assert process.returncode == 1
   assert process.stderr.startswith(f"error: {output}.partial: File too large.")
   assert process.stderr.count("\n") == 1
-  process = run(*arguments)
+  process = run_prepare(*arguments)
   assert process.returncode == 0, process.stderr
   assert "--config bert:base" in process.stdout
   assert "data.cased=False" in process.stdout
   assert reader.open_prepared(output).splits["train"].num_documents > 150
 
 
-def test_unknown_words_are_reported(tmp_path, vocab):
+def test_unknown_words_are_reported(tmp_path, vocab_path):
   path = tmp_path / "text.txt"
   path.write_text("word1 nonsense.\n\nword2 balderdash.\n")
   output = str(tmp_path / "out")
-  process = run("--input", str(path), "--vocab", vocab, "--output", output)
+  process = run_prepare(
+    "--input", str(path), "--vocab", vocab_path, "--output", output
+  )
   assert "[UNK]: 25.00% of the tokens" in process.stderr
   assert "warning: many words are unknown" in process.stderr
 
 
 def test_a_killed_worker_is_reported():
   with pytest.raises(ChildProcessError, match="exit code 7"):
-    list(tokenize.ordered_map(_exits, (7,), range(3), 2))
+    list(tokenize.ordered_map(_exit_at_start, (7,), range(3), 2))
   with pytest.raises(ZeroDivisionError):
-    list(tokenize.ordered_map(_divides, (), range(3), 2))
+    list(tokenize.ordered_map(_make_divide_by, (), range(3), 2))
 
 
-def _exits(code: int):
+def _exit_at_start(code: int):
   os._exit(code)
 
 
-def _divides():
+def _make_divide_by():
   return lambda x: 1 // x
 
 
-def test_a_wordpiece_vocabulary_only_in_tokenizer_json(text, vocab, tmp_path):
+def test_a_wordpiece_vocabulary_only_in_tokenizer_json(
+  text_path, vocab_path, tmp_path
+):
   """A folder of transformers' fast tokenizer has no vocab.txt."""
   fast_folder = tmp_path / "model"
   fast_folder.mkdir()
-  vocabulary = open_vocabulary.load(vocab)
+  vocabulary = open_vocabulary.load(vocab_path)
   (fast_folder / "tokenizer.json").write_text(
     vocabulary.special_tokenizer.to_str()
   )
-  for source, name in ((vocab, "plain"), (str(fast_folder), "fast")):
-    prepare.prepare(text, source, str(tmp_path / name), heldout=0.2)
+  for source, name in ((vocab_path, "plain"), (str(fast_folder), "fast")):
+    prepare.prepare(text_path, source, str(tmp_path / name), heldout=0.2)
   from_text, from_json = (
     reader.open_prepared(str(tmp_path / name)) for name in ("plain", "fast")
   )
@@ -463,12 +485,14 @@ prepare.prepare(*sys.argv[1:4], processes=2)
 """
 
 
-def test_a_script_without_a_guard_gets_an_error(tmp_path, text, vocab):
+def test_a_script_without_a_guard_gets_an_error(
+  tmp_path, text_path, vocab_path
+):
   """Workers import the script, so each would start to prepare the text."""
   script = tmp_path / "script.py"
   script.write_text(UNGUARDED_SCRIPT)
   process = subprocess.run(
-    [sys.executable, str(script), text, vocab, str(tmp_path / "out")],
+    [sys.executable, str(script), text_path, vocab_path, str(tmp_path / "out")],
     capture_output=True,
     text=True,
   )
@@ -482,33 +506,35 @@ def test_a_script_without_a_guard_gets_an_error(tmp_path, text, vocab):
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_worker_that_a_signal_ends_gets_another_error(signal_number):
   outputs = tokenize.ordered_map(
-    _ends, (int(signal_number),), range(8), processes=2
+    _make_kill_at_3, (int(signal_number),), range(8), processes=2
   )
   with pytest.raises(ChildProcessError, match="ended early .*memory"):
     list(outputs)
 
 
-def _ends(signal_number):
-  def end(x):
+def _make_kill_at_3(signal_number):
+  def kill_at_3(x):
     if x == 3:
       os.kill(os.getpid(), signal_number)
     return x
 
-  return end
+  return kill_at_3
 
 
-def test_folders_are_told_from_those_of_tasks(tmp_path, text, vocab):
+def test_task_folders_and_text_folders_are_not_mixed_up(
+  tmp_path, text_path, vocab_path
+):
   """Each error names the command that takes such a folder."""
   prepared = str(tmp_path / "text_folder")
-  prepare.prepare(text, vocab, prepared, processes=1)
+  prepare.prepare(text_path, vocab_path, prepared, processes=1)
   with pytest.raises(
-    ValueError, match="holds text for pre-training; to fine-tune"
+    ValueError, match="holds text_path for pre-training; to fine-tune"
   ):
     encoded_rows.read_meta(prepared)
   (tmp_path / "train.tsv").write_text("sentence\tlabel\n" + "word\t0\n" * 4)
   task = str(tmp_path / "task_folder")
   inputs = [task_inputs.Input("train", str(tmp_path / "train.tsv"))]
-  prepare_task.prepare(task_inputs.find_task("sst2"), inputs, vocab, task)
+  prepare_task.prepare(task_inputs.find_task("sst2"), inputs, vocab_path, task)
   with pytest.raises(ValueError, match="rows of a task, which .*to pre-train"):
     reader.open_prepared(task)
   with pytest.raises(ValueError, match="rows of a task"):

@@ -19,7 +19,7 @@ from bert_jax.cli.main import execute
 from bert_jax.corpus import reader, tokenize
 from bert_jax.text import added_tokens, bpe, open_vocabulary
 
-FAIRSEQ = ["<unk>", "<s>", "</s>", "▁the", "▁a", "n", "▁", "."]
+FAIRSEQ_PIECES = ["<unk>", "<s>", "</s>", "▁the", "▁a", "n", "▁", "."]
 TEXTS = (
   "The an a, don't É!",
   " the  an\na",
@@ -28,12 +28,12 @@ TEXTS = (
 )
 
 
-def gpt2():
+def gpt2_vocabulary():
   pieces = [*BYTES, *(a + b for a, b in MERGES), "<|endoftext|>"]
   return bpe.build_bytelevel({p: i for i, p in enumerate(pieces)}, MERGES)
 
 
-def with_gap():
+def roberta_files_with_gap():
   """Returns files with RoBERTa's gap: three ids before <mask> have no piece."""
   files = dict(roberta_vocabulary().files)
   vocab = json.loads(files["vocab.json"])
@@ -42,47 +42,53 @@ def with_gap():
   return files
 
 
-def as_json(vocabulary):
+def tokenizer_json_of(vocabulary):
   tokenizer = added_tokens.make_model_tokenizer(vocabulary)
   return {"tokenizer.json": tokenizer.to_str().encode()}
 
 
-def fairseq(tokenizer_class):
+def fairseq_files(tokenizer_class):
   settings = json.dumps({"tokenizer_class": tokenizer_class})
   return {
-    "sentencepiece.bpe.model": sentencepiece_model(FAIRSEQ),
+    "sentencepiece.bpe.model": sentencepiece_model(FAIRSEQ_PIECES),
     "tokenizer_config.json": settings.encode(),
   }
 
 
 WORDS = "the a an ##n . , don ' t é e"
-CASED = {
+CASED_FILES = {
   "vocab.txt": "\n".join([*SPECIAL_LIST, "The", *WORDS.split()]).encode(),
   "tokenizer_config.json": b'{"do_lower_case": false}',
 }
-# Kind -> (a function that makes the files of a vocabulary, the config that
+# Name -> (a function that makes the files of a vocabulary, the config that
 # `prepare` names for it).
-KINDS = {
+TOKENIZER_CASES = {
   "wordpiece": (lambda: bert_vocabulary(WORDS).files, "bert:base"),
-  "cased": (lambda: CASED, "bert:base"),
-  "wordpiece json": (lambda: as_json(bert_vocabulary(WORDS)), "bert:base"),
+  "cased": (lambda: CASED_FILES, "bert:base"),
+  "wordpiece json": (
+    lambda: tokenizer_json_of(bert_vocabulary(WORDS)),
+    "bert:base",
+  ),
   "roberta": (lambda: roberta_vocabulary().files, "roberta:base"),
-  "roberta with gaps": (with_gap, "roberta:base"),
-  "roberta json": (lambda: as_json(roberta_vocabulary()), "roberta:base"),
-  "gpt2": (lambda: gpt2().files, "gpt:gpt1"),
-  "gpt2 json": (lambda: as_json(gpt2()), "gpt:gpt1"),
+  "roberta with gaps": (roberta_files_with_gap, "roberta:base"),
+  "roberta json": (
+    lambda: tokenizer_json_of(roberta_vocabulary()),
+    "roberta:base",
+  ),
+  "gpt2": (lambda: gpt2_vocabulary().files, "gpt:gpt1"),
+  "gpt2 json": (lambda: tokenizer_json_of(gpt2_vocabulary()), "gpt:gpt1"),
   "gpt1": (lambda: gpt1_vocabulary().files, "gpt:gpt1"),
-  "gpt1 json": (lambda: as_json(gpt1_vocabulary()), "gpt:gpt1"),
+  "gpt1 json": (lambda: tokenizer_json_of(gpt1_vocabulary()), "gpt:gpt1"),
   "albert": (
     lambda: {"spiece.model": sentencepiece_model(ALBERT_PIECES)},
     "albert:base_v2",
   ),
-  "xlm-r": (lambda: fairseq("XLMRobertaTokenizer"), "roberta:base"),
-  "camembert": (lambda: fairseq("CamembertTokenizer"), "roberta:base"),
+  "xlm-r": (lambda: fairseq_files("XLMRobertaTokenizer"), "roberta:base"),
+  "camembert": (lambda: fairseq_files("CamembertTokenizer"), "roberta:base"),
 }
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=TOKENIZER_CASES)
 def prepared(request, tmp_path, capsys, monkeypatch):
   """Returns (config, vocabulary's path, prepared folder, last printed line)."""
 
@@ -91,7 +97,7 @@ def prepared(request, tmp_path, capsys, monkeypatch):
     yield from map(make_function(*arguments), inputs)
 
   monkeypatch.setattr(tokenize, "ordered_map", ordered_map)
-  make_files, config = KINDS[request.param]
+  make_files, config = TOKENIZER_CASES[request.param]
   vocab = write_files(tmp_path / "vocab", make_files())
   (tmp_path / "text.txt").write_text("the a.\nan a.\n\nan the.\na an.\n" * 2)
   output = str(tmp_path / "out")

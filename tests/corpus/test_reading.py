@@ -17,7 +17,7 @@ from text_files import (
 from bert_jax.cli.main import execute
 from bert_jax.corpus import lines, parquet, sources
 
-COMPRESS = {
+COMPRESSORS = {
   "": bytes,
   ".gz": gzip.compress,
   # With preset 0 the dictionary has 256 KB; the reader needs as much memory.
@@ -27,7 +27,7 @@ COMPRESS = {
 TEXT_FORMATS = ("bert", "text", "text_blocks", "text_lines")
 
 
-def read(
+def read_raw(
   path, format: str, errors: str = "strict"
 ) -> list[sources.RawDocument]:
   return list(sources.read_file(str(path), format, errors))
@@ -39,7 +39,7 @@ def use_small_limits(monkeypatch) -> None:
   monkeypatch.setattr(lines, "_BLOCK_BYTES", 2**13)
 
 
-def peak_of(path, format: str) -> tuple[int, int, int]:
+def measure_reading(path, format: str) -> tuple[int, int, int]:
   """Reads a file, and measures the memory that the reader uses.
 
   Returns:
@@ -58,8 +58,16 @@ def peak_of(path, format: str) -> tuple[int, int, int]:
 
 
 # Text -> how often the file repeats it.
-REPEATS = {"word ": 2**20, "x": 2**20, "\u4e16": 2**20, " ": 2**20, "\n": 2**17}
-LONG_LINES = [(format, "", unit) for format in TEXT_FORMATS for unit in REPEATS]
+NUM_REPEATS = {
+  "word ": 2**20,
+  "x": 2**20,
+  "\u4e16": 2**20,
+  " ": 2**20,
+  "\n": 2**17,
+}
+LONG_LINES = [
+  (format, "", unit) for format in TEXT_FORMATS for unit in NUM_REPEATS
+]
 LONG_LINES += [
   ("text", s, unit) for s in (".gz", ".xz", ".zst") for unit in "x\n"
 ]
@@ -72,11 +80,11 @@ def test_memory_does_not_grow_with_a_line(
   use_small_limits(monkeypatch)
   if suffix == ".zst":
     pytest.importorskip("pyarrow")
-  text = unit * REPEATS[unit]
+  text = unit * NUM_REPEATS[unit]
   path = write_file(
-    tmp_path / f"a.txt{suffix}", COMPRESS[suffix](text.encode())
+    tmp_path / f"a.txt{suffix}", COMPRESSORS[suffix](text.encode())
   )
-  count, longest, peak = peak_of(path, format)
+  count, longest, peak = measure_reading(path, format)
   if unit.isspace():
     assert count == 0
   else:
@@ -88,29 +96,29 @@ def test_memory_does_not_grow_with_a_line(
   assert peak < 8e5
 
 
-@pytest.mark.parametrize("suffix", COMPRESS)
+@pytest.mark.parametrize("suffix", COMPRESSORS)
 def test_a_record_has_a_limit(tmp_path, monkeypatch, suffix):
   use_small_limits(monkeypatch)
   content = jsonl_text("Fine.") + '{"text": "' + "x" * 2**22
   path = write_file(
-    tmp_path / f"a.jsonl{suffix}", COMPRESS[suffix](content.encode())
+    tmp_path / f"a.jsonl{suffix}", COMPRESSORS[suffix](content.encode())
   )
   with pytest.raises(ValueError, match=r"a\.jsonl.*:2: .* 65,536 characters"):
-    peak_of(path, "jsonl")
+    measure_reading(path, "jsonl")
   # A shorter record is cut into documents.
   text = "\n" * 1000 + "word " * 12000
-  write_file(path, COMPRESS[suffix](jsonl_text(text).encode()))
-  texts = [raw.text for raw in read(path, "jsonl")]
+  write_file(path, COMPRESSORS[suffix](jsonl_text(text).encode()))
+  texts = [raw.text for raw in read_raw(path, "jsonl")]
   assert max(map(len, texts)) <= 2 * lines.MAX_CHARS + 1
   assert "".join(texts).replace("\n", "") == "word " * 12000
 
 
-def test_lines_that_are_cut_are_whole_together(tmp_path, monkeypatch):
+def test_the_parts_of_a_cut_line_join_to_the_line(tmp_path, monkeypatch):
   monkeypatch.setattr(lines, "MAX_CHARS", 50)
   monkeypatch.setattr(lines, "_BLOCK_BYTES", 7)
   words = [f"w{i}" for i in range(300)]
   path = write_file(tmp_path / "a.txt", " ".join(words))
-  raws = read(path, "text_lines")
+  raws = read_raw(path, "text_lines")
   assert "".join(raw.text for raw in raws) == " ".join(words)
   assert max(len(raw.text) for raw in raws) <= 50
   assert all(raw.text.endswith(" ") for raw in raws[:-1])
@@ -118,7 +126,7 @@ def test_lines_that_are_cut_are_whole_together(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\r\r\n"])
 @pytest.mark.parametrize("block", [1, 2, 3, 2**17])
-def test_every_end_of_line(tmp_path, monkeypatch, end, block):
+def test_every_kind_of_line_end_is_read(tmp_path, monkeypatch, end, block):
   monkeypatch.setattr(lines, "_BLOCK_BYTES", block)
   texts = ["One hére.", "Two there.", "", "Third document.", ""]
   path = write_file(tmp_path / "a.txt", "\ufeff" + end.join(texts))
@@ -140,7 +148,7 @@ def jsonl_line(text: str) -> str:
 
 
 @pytest.mark.parametrize("block", [1, 5, 2**17])
-def test_the_byte_that_is_not_utf8(tmp_path, monkeypatch, block):
+def test_the_byte_that_is_not_utf8_is_named(tmp_path, monkeypatch, block):
   monkeypatch.setattr(lines, "_BLOCK_BYTES", block)
   content = "Fine.\r\néé\rB".encode() + b"\xc3("
   path = write_file(tmp_path / "a.txt", content)
@@ -157,7 +165,7 @@ def test_damaged_files_say_where(tmp_path, suffix):
   if suffix == ".zst":
     pytest.importorskip("pyarrow")
   text = "".join(f"Sentence {i * i}.\n" for i in range(40000)).encode()
-  content = COMPRESS[suffix](text)
+  content = COMPRESSORS[suffix](text)
   if suffix == ".zst":
     zstandard = pytest.importorskip("zstandard")
     # The command zstd writes a checksum too. Without a checksum the reader may
@@ -178,11 +186,11 @@ def test_damaged_files_say_where(tmp_path, suffix):
     read_documents(path)
   # A file may hold two compressed texts.
   write_file(path, content + content)
-  (first, second) = [raw.text for raw in read(path, "text_blocks")] * 2
+  (first, second) = [raw.text for raw in read_raw(path, "text_blocks")] * 2
   assert first == second == (text + text).decode().strip()
 
 
-def test_xz_of_a_huge_dictionary_is_refused(tmp_path):
+def test_xz_with_a_huge_dictionary_is_refused(tmp_path):
   filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 2**20}]
   content = lzma.compress(b"One here.", lzma.FORMAT_XZ, filters=filters)
   # In .xz a checksum protects the size of the dictionary. The older format
@@ -208,13 +216,13 @@ def test_xz_of_a_huge_dictionary_is_refused(tmp_path):
   ],
 )
 @pytest.mark.parametrize("errors", ["strict", "replace"])
-def test_files_that_are_no_text(tmp_path, content, message, errors):
+def test_files_that_are_no_text_are_refused(tmp_path, content, message, errors):
   path = write_file(tmp_path / "a.txt", content)
   with pytest.raises(ValueError, match=rf"a\.txt is {message}"):
     read_documents(path, errors=errors)
 
 
-def test_formats_of_plain_text(tmp_path):
+def test_each_format_of_plain_text_gives_its_documents(tmp_path):
   path = write_file(
     tmp_path / "a.txt", "One here. Two\nthere.\n\n \nThird. Fourth.\n"
   )
@@ -234,7 +242,7 @@ def test_formats_of_plain_text(tmp_path):
   )
 
 
-def test_a_format_for_each_input(tmp_path):
+def test_each_input_may_have_its_format(tmp_path):
   text = "One here. Two there.\n\nThird document.\n"
   a, b = (write_file(tmp_path / name, text) for name in ("a.txt", "b.txt"))
   bert_documents = [["One here. Two there."], ["Third document."]]
@@ -270,7 +278,7 @@ def test_a_format_for_each_input(tmp_path):
     ("part.0001.gz", "bert"),
   ],
 )
-def test_format_of_a_name(name, format):
+def test_the_name_of_a_file_gives_its_format(name, format):
   if format is None:
     with pytest.raises(ValueError, match=r"give --format, or --input FORMAT:a"):
       sources.format_of(name)
@@ -289,7 +297,7 @@ class TestParquet:
     table = self.pa.table([range(len(column)), column], names)
     self.pq.write_table(table, path, **options)
 
-  def test_every_type_of_string(self, tmp_path):
+  def test_every_string_type_is_read(self, tmp_path):
     pa, path = self.pa, tmp_path / "a.parquet"
     texts = ["One here. Two there.", "", "Third document."] * 3
     for string_type in ("string", "large_string", "string_view"):
@@ -333,14 +341,14 @@ class TestParquet:
     with pytest.raises(ValueError, match=r"a\.parquet is .*row 2\d\d\d\b"):
       read_documents(path)
 
-  def test_columns_of_one_name(self, tmp_path):
+  def test_two_columns_named_text_are_refused(self, tmp_path):
     path = tmp_path / "a.parquet"
     table = self.pa.table([["a"], ["b"]], ["text", "text"])
     self.pq.write_table(table, path)
     with pytest.raises(ValueError, match="2 columns have the name `text`"):
       read_documents(path)
 
-  def test_no_parquet_by_a_wrong_format(self, tmp_path):
+  def test_parquet_as_another_format_is_refused(self, tmp_path):
     path = tmp_path / "a.parquet"
     self.write(path, ["One here."])
     for format in (*TEXT_FORMATS, "jsonl"):
@@ -350,7 +358,7 @@ class TestParquet:
     with pytest.raises(ValueError, match="decompress it"):
       read_documents(tmp_path / "a.parquet.gz")
 
-  def test_rows_are_read_by_their_size(self, tmp_path):
+  def test_batches_of_large_rows_are_smaller(self, tmp_path):
     path = tmp_path / "a.parquet"
     for count, size in ((1000, 10), (20, 2**20)):
       texts = [f"{i} " + "x" * size for i in range(count)]
@@ -358,7 +366,7 @@ class TestParquet:
       group = self.pq.read_metadata(path).row_group(0)
       rows = parquet._rows_per_batch(group)
       assert rows == (8 if size == 10 else 3)
-      assert [raw.text for raw in read(path, "parquet")] == texts
+      assert [raw.text for raw in read_raw(path, "parquet")] == texts
 
 
 @pytest.mark.parametrize(
@@ -377,10 +385,10 @@ def test_too_little_memory_is_a_sentence(
   pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "one"]
   write_file(tmp_path / "v.txt", "\n".join(pieces) + "\n")
 
-  def fails(*arguments, **options):
+  def raise_memory_error(*arguments, **options):
     raise MemoryError
 
-  monkeypatch.setattr(lines, "read_lines", fails)
+  monkeypatch.setattr(lines, "read_lines", raise_memory_error)
   argv = [command, "--input", str(path), "--output", str(tmp_path / "out")]
   argv += ["--vocab", f"{tmp_path}/v.txt"] if command == "prepare" else []
   argv += ["--size", "100"] if command == "vocab" else []

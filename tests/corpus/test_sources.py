@@ -29,7 +29,7 @@ from bert_jax.corpus import lines, sources
     "  One here. \nTwo there.\n\nThird document.",
   ],
 )
-def test_bert_format(tmp_path, content):
+def test_blank_lines_end_documents_in_bert_format(tmp_path, content):
   assert (
     read_documents(write_file(tmp_path / "a.txt", content))
     == EXPECTED_DOCUMENTS
@@ -41,7 +41,7 @@ def test_bert_format(tmp_path, content):
   "suffix, compress",
   [(".gz", gzip.compress), (".xz", lzma.compress), (".zst", compress_zstd)],
 )
-def test_compressed(tmp_path, name, suffix, compress):
+def test_compressed_files_are_read(tmp_path, name, suffix, compress):
   text = jsonl_text("One here. Two there.", "Third document.")
   text = text if "json" in name else BERT_FORMAT
   content = compress(text.encode())
@@ -66,7 +66,7 @@ def test_plain_text_joins_wrapped_lines(tmp_path):
   ]
 
 
-def test_jsonl_paragraphs(tmp_path):
+def test_each_jsonl_text_is_split_into_sentences(tmp_path):
   path = write_file(
     tmp_path / "a.jsonl",
     jsonl_text("A title\nBody one. Body two.", "Wrapped\nline.\n\nNext.", " \n")
@@ -90,7 +90,7 @@ def test_bad_jsonl_names_file_and_line(tmp_path, line):
     read_documents(path)
 
 
-def test_half_a_surrogate_pair(tmp_path):
+def test_half_a_surrogate_pair_is_refused_or_replaced(tmp_path):
   path = write_file(tmp_path / "a.jsonl", '{"text": "bad \\ud800 end"}\n')
   with pytest.raises(ValueError, match=r"a\.jsonl:1: .*surrogate"):
     read_documents(path)
@@ -100,14 +100,14 @@ def test_half_a_surrogate_pair(tmp_path):
 
 
 @pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
-def test_not_utf8_names_the_byte(tmp_path, bom):
+def test_a_byte_that_is_not_utf8_is_named(tmp_path, bom):
   path = write_file(tmp_path / "a.txt", bom + b"Fine.\nB\xe4d.\n")
   with pytest.raises(ValueError, match=rf"a\.txt: .*byte {7 + len(bom)};"):
     read_documents(path)
   assert read_documents(path, errors="replace") == [["Fine.", "B\ufffdd."]]
 
 
-def test_parquet(tmp_path):
+def test_the_text_column_of_parquet_is_read(tmp_path):
   pa = pytest.importorskip("pyarrow")
   pq = pytest.importorskip("pyarrow.parquet")
   path = tmp_path / "a.parquet"
@@ -127,7 +127,7 @@ def test_parquet(tmp_path):
     read_documents(path)
 
 
-def test_tfds(tmp_path, monkeypatch):
+def test_data_sets_of_tfds_are_read(tmp_path, monkeypatch):
   tfds = pytest.importorskip("tensorflow_datasets")
 
   class BertJaxTinyText(tfds.core.GeneratorBasedBuilder):
@@ -187,7 +187,7 @@ def test_names_of_inputs_are_kept_as_they_are(tmp_path, monkeypatch):
     assert source.name == name.replace("*", "a")
 
 
-def test_missing_inputs(tmp_path):
+def test_missing_inputs_are_named(tmp_path):
   with pytest.raises(ValueError, match=r"there is no file .*x\.txt\.$"):
     read_documents(tmp_path / "x.txt")
   with pytest.raises(ValueError, match=r"\*\.txt: no file"):
@@ -236,13 +236,13 @@ def test_long_paragraphs_are_cut(tmp_path, sentence):
 
 
 @pytest.mark.parametrize("block", [1, 3, 2**16])
-def test_single_spaces(monkeypatch, block):
+def test_white_space_becomes_single_spaces(monkeypatch, block):
   monkeypatch.setattr(sources, "_BLOCK_CHARS", block)
   for text in ("", "a", "  ", " a\n\tbc \u3000d\x1ce ", "abcdefgh ij  k" * 20):
     assert sources.with_single_spaces(text) == " ".join(text.split())
 
 
-def test_share_grows_to_one(tmp_path):
+def test_the_share_that_is_read_grows_to_one(tmp_path):
   write_file(tmp_path / "a.txt", BERT_FORMAT)
   write_file(tmp_path / "b.jsonl", jsonl_text("One.", "Two."))
   text_sources = sources.find_sources(str(tmp_path / "*"))

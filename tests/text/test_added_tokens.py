@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 from tiny_added_tokens import (
-  ADDED,
+  ADDED_TOKENS,
   DECLARING_FILES,
   MAKE_VOCABULARY,
   TEXTS,
@@ -32,19 +32,21 @@ def read_folder(path):
 
 
 @pytest.mark.parametrize("declaring_file", DECLARING_FILES)
-@pytest.mark.parametrize("kind", ["bert", "roberta", "albert", "gpt1"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "gpt1"])
 def test_ids_and_offsets_are_those_of_transformers(
-  kind, declaring_file, tmp_path
+  family, declaring_file, tmp_path
 ):
   """The ids agree for each file that can declare tokens, and after saving."""
   transformers = pytest.importorskip("transformers")
   open_with_transformers = transformers.AutoTokenizer.from_pretrained
-  path = write_model(tmp_path / "a", kind, declaring_file)
+  path = write_model(tmp_path / "a", family, declaring_file)
   reference, vocabulary = (
     open_with_transformers(path),
     open_vocabulary.load(path),
   )
-  with_special = model_tokenizer.build(read_folder(tmp_path / "a"), path)
+  tokenizer_with_special = model_tokenizer.build(
+    read_folder(tmp_path / "a"), path
+  )
   saved_folder = tmp_path / "b"
   write_files(saved_folder, open_vocabulary.to_files(vocabulary))
   config = (tmp_path / "a" / "config.json").read_bytes()
@@ -57,7 +59,7 @@ def test_ids_and_offsets_are_those_of_transformers(
   assert (
     vocabulary.added_ids
     == saved_vocabulary.added_ids
-    == sorted(added_by_id(MAKE_VOCABULARY[kind]()))
+    == sorted(added_by_id(MAKE_VOCABULARY[family]()))
   )
   assert (
     vocabulary.never_masked_ids
@@ -87,7 +89,9 @@ def test_ids_and_offsets_are_those_of_transformers(
       assert same_vocabulary.encode_batch([text]) == [ids], text
       assert same_vocabulary.encode_batch([text, text]) == [ids, ids], text
       assert same_vocabulary.encode_special(text) == ids, text
-    assert with_special.encode(text).ids == reference(text)["input_ids"]
+    assert (
+      tokenizer_with_special.encode(text).ids == reference(text)["input_ids"]
+    )
     assert saved_reference(text)["input_ids"] == reference(text)["input_ids"], (
       text
     )
@@ -96,12 +100,15 @@ def test_ids_and_offsets_are_those_of_transformers(
   assert lengths.tolist() == list(map(len, vocabulary.encode_batch(texts)))
 
 
-def longer(kind, *tokens):
-  return added_tokens.add_tokens(MAKE_VOCABULARY[kind](), tokens or ADDED)
+def make_with_added(family, *new_tokens):
+  return added_tokens.add_tokens(
+    MAKE_VOCABULARY[family](), new_tokens or ADDED_TOKENS
+  )
 
 
-# Name -> (flags of the token "covid19", expected pairs of piece and text).
-FLAGS = {
+# Name of a flag -> (flags of the token "covid19", expected pairs of piece and
+# text).
+FLAG_CASES = {
   "none": ({}, [("covid19", "covid19"), ("n", "n"), ("covid19", "COVID19")]),
   "single_word": ({"single_word": True}, [("covid19", "COVID19")]),
   "lstrip": (
@@ -116,36 +123,36 @@ FLAGS = {
 }
 
 
-@pytest.mark.parametrize("name", FLAGS)
-def test_each_flag(name):
+@pytest.mark.parametrize("name", FLAG_CASES)
+def test_each_flag_decides_where_a_token_is_found(name):
   """Compares only the pieces "covid19" and "n"."""
-  flags, expected = FLAGS[name]
+  flags, expected = FLAG_CASES[name]
   fields = {"content": "covid19", **flags}
-  vocabulary = longer("bert", added_tokens.make_token(fields))
+  vocabulary = make_with_added("bert", added_tokens.make_token(fields))
   pairs = pieces_and_slices(vocabulary, "the covid19n  COVID19 the")
   assert [pair for pair in pairs if pair[0] in ("covid19", "n")] == expected
   # The words around the token are read as if it were not there.
   assert pairs[0] == ("the", "the") and pairs[-1] == ("the", "the")
 
 
-@pytest.mark.parametrize("kind", MAKE_VOCABULARY)
-def test_special_tokens_of_the_family_stay_text(kind):
+@pytest.mark.parametrize("family", MAKE_VOCABULARY)
+def test_special_tokens_of_the_family_are_read_as_text(family):
   """A literal [MASK] in a corpus is read as text, whatever tokens are added."""
-  vocabulary = longer(kind)
+  vocabulary = make_with_added(family)
   names = sorted(added_tokens.family_special_tokens(vocabulary))
   text = " ".join(f"{name}[E1]" for name in names)
   (ids,) = vocabulary.encode_batch([text])
-  roles = {vocabulary.pieces.index(name) for name in names} - {
+  special_ids = {vocabulary.pieces.index(name) for name in names} - {
     vocabulary.special.unk
   }
-  assert not roles & set(ids)
+  assert not special_ids & set(ids)
   assert ids.count(vocabulary.pieces.index("[E1]")) == len(names)
   # `encode_special` reads the family's special tokens as well.
   ids = vocabulary.encode_special(text)
   assert set(ids) >= {vocabulary.pieces.index(name) for name in names}
 
 
-def test_a_special_token_outside_of_the_model_keeps_later_ids():
+def test_ids_after_a_mask_that_is_an_added_token_stay_right():
   """The mask is an added token here, and not a piece of the model."""
   vocabulary = MAKE_VOCABULARY["bert"]()
   content = json.loads(added_tokens.make_model_tokenizer(vocabulary).to_str())
@@ -170,7 +177,7 @@ def test_a_special_token_outside_of_the_model_keeps_later_ids():
 def test_tagged_words_are_those_of_transformers():
   """Each word gets a space before it, unless it is an added token."""
   transformers = pytest.importorskip("transformers")
-  vocabulary = longer("roberta", *ADDED[:3])
+  vocabulary = make_with_added("roberta", *ADDED_TOKENS[:3])
   vocab = {p: i for i, p in enumerate(MAKE_VOCABULARY["roberta"]().pieces)}
   merges = vocabulary.files["merges.txt"].decode().split("\n")[1:-1]
   reference = transformers.RobertaTokenizerFast(
@@ -178,7 +185,7 @@ def test_tagged_words_are_those_of_transformers():
     merges=[tuple(line.split(" ")) for line in merges],
     add_prefix_space=True,
   )
-  reference.add_tokens(list(ADDED[:3]))
+  reference.add_tokens(list(ADDED_TOKENS[:3]))
   words = ["the", "covid19", "xcovid19y", "[E1]the", "Qarts", "Qart", "an"]
   expected = reference(
     words, is_split_into_words=True, add_special_tokens=False
@@ -189,25 +196,25 @@ def test_tagged_words_are_those_of_transformers():
   assert numbers == expected.word_ids()
 
 
-def test_answers_do_not_include_the_spaces_of_a_token():
+def test_context_offsets_leave_out_spaces_that_a_token_strips():
   token = added_tokens.make_token(
     {"content": "<x>", "lstrip": True, "rstrip": True}
   )
-  vocabulary, text = longer("bert", token), "the  <x>  the"
+  vocabulary, text = make_with_added("bert", token), "the  <x>  the"
   context = questions.encode_context(vocabulary, text)
   assert [text[a:b] for a, b in context.offsets] == ["the", "<x>", "the"]
   (encoded,) = vocabulary.encode_offsets([text])
   assert [text[a:b] for a, b in encoded.offsets] == ["the", "  <x>  ", "the"]
 
 
-TEXT_OF_WORDS = "an covid19n covid19 the[E1]the an covid19."
+TEXT_WITH_ADDED_TOKENS = "an covid19n covid19 the[E1]the an covid19."
 
 
-@pytest.mark.parametrize("kind", MAKE_VOCABULARY)
-def test_an_added_token_is_one_word(kind, tmp_path):
+@pytest.mark.parametrize("family", MAKE_VOCABULARY)
+def test_an_added_token_is_one_word(family, tmp_path):
   """The piece after the token begins a word, also in prepared folders."""
-  vocabulary = longer(kind)
-  (ids,) = vocabulary.encode_batch([TEXT_OF_WORDS])
+  vocabulary = make_with_added(family)
+  (ids,) = vocabulary.encode_batch([TEXT_WITH_ADDED_TOKENS])
   starts = vocabulary.find_word_starts(ids)
   added_positions = [
     i for i, number in enumerate(ids) if number in vocabulary.added_ids
@@ -239,9 +246,9 @@ def test_an_added_token_is_one_word(kind, tmp_path):
 def test_special_added_tokens_are_never_masked_or_drawn(name):
   """Other added tokens are masked like any word.
 
-  There are so many rows that every token that may be drawn is drawn.
+  With this many rows, every possible random replacement is drawn at least once.
   """
-  vocabulary = longer("roberta", *ADDED[:2])
+  vocabulary = make_with_added("roberta", *ADDED_TOKENS[:2])
   ordinary_id, special_id = vocabulary.added_ids
   rng = np.random.default_rng(0)
   ids = [vocabulary.pieces.index(p) for p in ("the", "Ġthe", "Ġa", "n")]
@@ -266,7 +273,7 @@ def test_special_added_tokens_are_never_masked_or_drawn(name):
   )
   rows = recipe.index(text, 0, text.num_documents, 1)
   numbers = np.arange(len(rows), dtype=np.uint64)
-  drawn = set()
+  random_ids = set()
   for key in range(5):
     batch = recipe.build(text, rows, numbers, key)
     used = batch["mlm_weights"] > 0
@@ -275,20 +282,20 @@ def test_special_added_tokens_are_never_masked_or_drawn(name):
     new_ids = np.take_along_axis(
       batch["input_ids"], batch["mlm_positions"].astype(np.int64), 1
     )[used]
-    drawn |= set(
+    random_ids |= set(
       new_ids[
         (new_ids != labels) & (new_ids != vocabulary.special.mask)
       ].tolist()
     )
-    # All special tokens are still in the rows.
+    # The special added token is still in all its places.
     count = sum(s.count(special_id) for d in documents for s in d)
     assert (batch["input_ids"] == special_id).sum() == count
-  assert len(drawn) > 100 and special_id not in drawn
-  assert not drawn & {i for i in vocabulary.special if i is not None}
+  assert len(random_ids) > 100 and special_id not in random_ids
+  assert not random_ids & {i for i in vocabulary.special if i is not None}
 
 
 def test_files_that_contradict_each_other_are_named(tmp_path):
-  def refused(match, **changes):
+  def assert_refused(match, **changes):
     path = write_model(tmp_path / "x", "bert", "added_tokens.json")
     for name, content in changes.items():
       text = content if isinstance(content, str) else json.dumps(content)
@@ -302,22 +309,22 @@ def test_files_that_contradict_each_other_are_named(tmp_path):
   message_start = (
     f"added_tokens.json: the token 'covid19' has the id {size + 7}, but"
   )
-  refused(
+  assert_refused(
     f"{message_start} it would get the id {size}, the next one after",
     added_tokens={"covid19": size + 7},
   )
   entry = {"content": "covid19", "special": False}
-  refused(
+  assert_refused(
     "tokenizer_config.json: the token 'covid19' has the id 5, but the id"
     f" {size} in",
     tokenizer_config={"added_tokens_decoder": {"5": entry}},
   )
-  refused(
+  assert_refused(
     "added_tokens.json must be a JSON object with a token and its id",
     added_tokens={"a": "b"},
   )
-  refused("added_tokens.json:1 is not JSON", added_tokens="[1")
-  refused(
+  assert_refused("added_tokens.json:1 is not JSON", added_tokens="[1")
+  assert_refused(
     "tokenizer_config.json: its added_tokens_decoder is damaged",
     tokenizer_config={"added_tokens_decoder": {"x": entry}},
   )
@@ -328,7 +335,7 @@ def test_files_that_contradict_each_other_are_named(tmp_path):
 
 # Name -> (contents of the added tokens, a text, and for each token in the text
 # its index in the contents).
-TWINS = {
+EQUAL_TOKEN_CASES = {
   "covid": (["COVID", "covid"], "COVID covid Covid xcovid", "0101"),
   "last": (["a1", "Zürich", "zurich", "ZURICH"], "zurich Zürich a1", "210"),
   "both": (["New York", "new york", "[E]"], "NEW YORK new york [e]", "012"),
@@ -336,14 +343,14 @@ TWINS = {
 
 
 @pytest.mark.parametrize("declaring_file", DECLARING_FILES)
-@pytest.mark.parametrize("name", TWINS)
-def test_tokens_that_cleaning_makes_equal(
+@pytest.mark.parametrize("name", EQUAL_TOKEN_CASES)
+def test_tokens_that_cleaning_makes_equal_are_told_apart(
   name, declaring_file, tmp_path, capfd
 ):
   """An exact spelling always gives the same token, in every process."""
   transformers = pytest.importorskip("transformers")
   messages.note_once.cache_clear()
-  contents, text, expected = TWINS[name]
+  contents, text, expected = EQUAL_TOKEN_CASES[name]
   vocabulary = MAKE_VOCABULARY["bert"]()
   size = vocabulary.vocab_size
   new_tokens = [AddedToken(content, normalized=True) for content in contents]
@@ -365,25 +372,28 @@ def test_tokens_that_cleaning_makes_equal(
   opened = open_vocabulary.load(path)
   line = capfd.readouterr().err
   assert line.startswith("warning: the added tokens ") and line.count("\n") == 1
-  twins = [c for c in contents if c not in ("a1", "[E]")]
-  assert " and ".join(map(repr, twins)) + " are equal" in line
-  assert f"{twins[0]!r} is found in every spelling except {twins[1]!r}" in line
+  equal_contents = [c for c in contents if c not in ("a1", "[E]")]
+  assert " and ".join(map(repr, equal_contents)) + " are equal" in line
+  first, second = equal_contents[:2]
+  assert f"{first!r} is found in every spelling except {second!r}" in line
   expected_ids = [size + int(digit) for digit in expected]
 
-  def ids_of(ids):
+  def added_ids_in(ids):
     return [i for i in ids if i >= size]
 
   write_files(tmp_path / "b", open_vocabulary.to_files(opened))
-  with_special = model_tokenizer.build(read_folder(tmp_path / "a"), path)
+  tokenizer_with_special = model_tokenizer.build(
+    read_folder(tmp_path / "a"), path
+  )
   reopened = open_vocabulary.load(str(tmp_path / "b"))
   (tmp_path / "b" / "config.json").write_text('{"model_type": "bert"}')
   reference = transformers.AutoTokenizer.from_pretrained(tmp_path / "b")
   for same_vocabulary in (opened, reopened, pickle.loads(pickle.dumps(opened))):
     (ids,) = same_vocabulary.encode_batch([text])
-    assert ids_of(ids) == expected_ids
-    assert ids_of(same_vocabulary.encode_special(text)) == expected_ids
-  assert ids_of(with_special.encode(text).ids) == expected_ids
-  assert ids_of(reference(text)["input_ids"]) == expected_ids
+    assert added_ids_in(ids) == expected_ids
+    assert added_ids_in(same_vocabulary.encode_special(text)) == expected_ids
+  assert added_ids_in(tokenizer_with_special.encode(text).ids) == expected_ids
+  assert added_ids_in(reference(text)["input_ids"]) == expected_ids
   reference_ids = reference.get_added_vocab()
   assert [reference_ids[c] for c in contents] == [
     *range(size, size + len(contents))
@@ -396,16 +406,19 @@ def test_tokens_that_cleaning_makes_equal(
 
 def test_equal_tokens_inside_a_longer_one_give_a_warning(capfd):
   messages.note_once.cache_clear()
-  longer("bert", *map(AddedToken, ("covid", "COVID", "Covid19", "b")))
+  make_with_added("bert", *map(AddedToken, ("covid", "COVID", "Covid19", "b")))
   line = capfd.readouterr().err
   assert "'covid' and 'COVID' are equal" in line
   assert "each process may find a different one" in line
   assert "since 'Covid19' contains them; remove one" in line
 
 
-def test_a_shared_tokenizer_reads_the_same_in_a_worker():
-  """The library's pickle loses a setting, which is restored."""
-  vocabulary = longer("bert")
+def test_a_pickled_vocabulary_gives_the_same_ids():
+  """A pickled tokenizer of `tokenizers` loses a setting.
+
+  `Vocabulary` sets `encode_special_tokens` again.
+  """
+  vocabulary = make_with_added("bert")
   copy = pickle.loads(pickle.dumps(vocabulary))
   assert copy == vocabulary and copy.literal_tokenizer.encode_special_tokens
   text = "[SEP] covid19 [E1]"

@@ -27,37 +27,37 @@ SIZES = dict(
   max_position_embeddings=64,
   initializer_range=1.0,
 )
-HEADS = dict(
+CLASS_ENDINGS = dict(
   classes="ForSequenceClassification", fill="ForMaskedLM", encoder="Model"
 )
 
 
-def write(path, kind, head, declaring_file):
+def write_random_model(path, family, head, declaring_file):
   """Writes a random model of transformers and its tokenizer; returns both."""
-  write_model(path, kind, declaring_file)
+  write_model(path, family, declaring_file)
   tokenizer = transformers.AutoTokenizer.from_pretrained(path)
-  name = kind.capitalize()
+  name = family.capitalize()
   family_sizes = {
     "bert": {},
     "roberta": {"type_vocab_size": 1},
     "albert": {"embedding_size": 8, "num_hidden_groups": 1},
   }
   config = getattr(transformers, f"{name}Config")(
-    vocab_size=len(tokenizer), num_labels=3, **SIZES, **family_sizes[kind]
+    vocab_size=len(tokenizer), num_labels=3, **SIZES, **family_sizes[family]
   )
   torch.manual_seed(0)
-  model = getattr(transformers, name + HEADS[head])(config).eval()
+  model = getattr(transformers, name + CLASS_ENDINGS[head])(config).eval()
   model.save_pretrained(path)
   return model, tokenizer
 
 
-def run(model, tokenizer, text):
+def run_reference(model, tokenizer, text):
   with torch.no_grad():
     return model(**tokenizer(text, return_tensors="pt"))
 
 
 @pytest.mark.parametrize(
-  "kind, declaring_file",
+  "family, declaring_file",
   [
     ("bert", "added_tokens.json"),
     pytest.param("bert", "tokenizer.json", marks=pytest.mark.slow),
@@ -66,15 +66,15 @@ def run(model, tokenizer, text):
   ],
 )
 def test_probabilities_are_those_of_transformers(
-  kind, declaring_file, tmp_path
+  family, declaring_file, tmp_path
 ):
   """The model is used as published, converted, converted back and exported."""
   path = str(tmp_path / "published")
-  model, tokenizer = write(
-    tmp_path / "published", kind, "classes", declaring_file
+  model, tokenizer = write_random_model(
+    tmp_path / "published", family, "classes", declaring_file
   )
   expected = [
-    torch.softmax(run(model, tokenizer, text).logits[0], -1).tolist()
+    torch.softmax(run_reference(model, tokenizer, text).logits[0], -1).tolist()
     for text in TEXTS_WITHOUT_SEP
   ]
   opened = loading.open_model(path)
@@ -100,10 +100,10 @@ def test_probabilities_are_those_of_transformers(
     assert [reopened(t)["input_ids"] for t in TEXTS_WITHOUT_SEP] == [
       tokenizer(t)["input_ids"] for t in TEXTS_WITHOUT_SEP
     ]
-  _check_task(tmp_path, path, tokenizer)
+  _check_task_ids(tmp_path, path, tokenizer)
 
 
-def _check_task(tmp_path, path, tokenizer):
+def _check_task_ids(tmp_path, path, tokenizer):
   """The ids of pairs and of single texts equal those of transformers."""
   lines = [
     json.dumps({"a": a, "b": b, "label": "x"})
@@ -135,7 +135,7 @@ def _check_task(tmp_path, path, tokenizer):
 
 def test_scores_masks_and_vectors_are_those_of_transformers(tmp_path):
   path = str(tmp_path / "fill")
-  model, tokenizer = write(
+  model, tokenizer = write_random_model(
     tmp_path / "fill", "bert", "fill", "added_tokens.json"
   )
   mask = tokenizer.mask_token_id
@@ -155,7 +155,7 @@ def test_scores_masks_and_vectors_are_those_of_transformers(tmp_path):
   scores = likelihood.score(opened, TEXTS_WITHOUT_SEP[:3])
   np.testing.assert_allclose(scores, expected, rtol=1e-5)
   text = "the covid19 [MASK] in New York [E1]"
-  logits = run(model, tokenizer, text).logits[0]
+  logits = run_reference(model, tokenizer, text).logits[0]
   position = tokenizer(text)["input_ids"].index(mask)
   top_three = torch.softmax(logits[position], -1).topk(3)
   predictor = predict.open_predictor(path, top_k=3)
@@ -172,7 +172,7 @@ def test_scores_masks_and_vectors_are_those_of_transformers(tmp_path):
     TEXTS_WITHOUT_SEP, features.extract(opened, TEXTS_WITHOUT_SEP), strict=True
   ):
     expected_vectors = (
-      run(model.bert, tokenizer, text).last_hidden_state[0].numpy()
+      run_reference(model.bert, tokenizer, text).last_hidden_state[0].numpy()
     )
     assert list(row.tokens) == tokenizer(text).tokens()
     np.testing.assert_allclose(row.vectors, expected_vectors, atol=2e-4)

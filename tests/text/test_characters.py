@@ -20,7 +20,7 @@ TEXTS = [
 ]
 
 
-def slow_row(word):
+def reference_row(word):
   """Returns the ids of bilm/data.py, _convert_word_to_char_ids, plus 1."""
   row = [260] * 50
   row[0] = 258
@@ -32,84 +32,102 @@ def slow_row(word):
 
 
 def test_rows_are_those_of_the_words():
-  plain_encoder, bounded_encoder = (
+  word_encoder, sentence_encoder = (
     Characters(),
     Characters(adds_sentence_ends=True),
   )
-  for text, ids, bounded_ids in zip(
+  for text, ids, sentence_ids in zip(
     TEXTS,
-    plain_encoder.encode_batch(TEXTS),
-    bounded_encoder.encode_batch(TEXTS),
+    word_encoder.encode_batch(TEXTS),
+    sentence_encoder.encode_batch(TEXTS),
     strict=True,
   ):
     assert ids.dtype == np.int32 and ids.shape == (len(text.split()), 50)
-    assert ids.tolist() == [slow_row(word) for word in text.split()]
+    assert ids.tolist() == [reference_row(word) for word in text.split()]
     begin = characters.word_ids(characters.BEGIN_SENTENCE)
     end = characters.word_ids(characters.END_SENTENCE)
-    np.testing.assert_array_equal(bounded_ids[1:-1], ids)
-    assert bounded_ids[0].tolist() == begin and bounded_ids[-1].tolist() == end
+    np.testing.assert_array_equal(sentence_ids[1:-1], ids)
+    assert (
+      sentence_ids[0].tolist() == begin and sentence_ids[-1].tolist() == end
+    )
     np.testing.assert_array_equal(
       characters.sentence_ids(text.split(), adds_sentence_ends=True),
-      bounded_ids,
+      sentence_ids,
     )
-  assert plain_encoder.encode_batch([]) == []
-  copy = pickle.loads(pickle.dumps(bounded_encoder))
+  assert word_encoder.encode_batch([]) == []
+  copy = pickle.loads(pickle.dumps(sentence_encoder))
   assert (
-    copy == bounded_encoder != plain_encoder and plain_encoder.vocab_size == 262
+    copy == sentence_encoder != word_encoder and word_encoder.vocab_size == 262
   )
 
 
 def test_lone_surrogates_have_no_bytes():
   """The published program encodes words with errors="ignore"."""
   (ids,) = Characters().encode_batch(["a\ud800b \udfff"])
-  assert ids.tolist() == [slow_row("ab"), slow_row("")]
+  assert ids.tolist() == [reference_row("ab"), reference_row("")]
 
 
 def test_offsets_are_slices_of_the_raw_text():
   texts = [*TEXTS, "a\ud800b \udfff", "".join(map(chr, range(0x3100)))]
-  for bounded in (False, True):
-    v = Characters(bounded)
+  for adds_sentence_ends in (False, True):
+    vocabulary = Characters(adds_sentence_ends)
     for text, ids, encoded in zip(
-      texts, v.encode_batch(texts), v.encode_offsets(texts), strict=True
+      texts,
+      vocabulary.encode_batch(texts),
+      vocabulary.encode_offsets(texts),
+      strict=True,
     ):
       np.testing.assert_array_equal(encoded.ids, ids)
       slices = [text[begin:end] for begin, end in encoded.offsets]
-      assert slices == (["", *text.split(), ""] if bounded else text.split())
+      assert slices == (
+        ["", *text.split(), ""] if adds_sentence_ends else text.split()
+      )
 
 
 def test_symbols_of_sentences_are_read_on_request():
-  v = Characters()
-  ids = v.encode_special("<S> a </S> <S>a")
+  vocabulary = Characters()
+  ids = vocabulary.encode_special("<S> a </S> <S>a")
   assert ids[:3].tolist() == characters.sentence_ids(["a"]).tolist()
-  assert ids[3].tolist() == slow_row("<S>a")
-  (ids,) = v.encode_batch(["<S>"])
-  assert ids.tolist() == [slow_row("<S>")]
+  assert ids[3].tolist() == reference_row("<S>a")
+  (ids,) = vocabulary.encode_batch(["<S>"])
+  assert ids.tolist() == [reference_row("<S>")]
 
 
-@pytest.mark.parametrize("bounded", [False, True])
-def test_decode_gives_the_words_back(bounded):
-  v = Characters(bounded)
-  for text, ids in zip(TEXTS, v.encode_batch(TEXTS), strict=True):
+@pytest.mark.parametrize("adds_sentence_ends", [False, True])
+def test_decode_gives_the_words_back(adds_sentence_ends):
+  vocabulary = Characters(adds_sentence_ends)
+  for text, ids in zip(TEXTS, vocabulary.encode_batch(TEXTS), strict=True):
     words = [w.encode()[:48].decode("utf-8", "ignore") for w in text.split()]
-    assert v.decode(ids) == " ".join(words)
+    assert vocabulary.decode(ids) == " ".join(words)
     padded_ids = np.concatenate([ids, np.zeros((2, MAX_CHARS), np.int32)])
-    assert v.decode(padded_ids.tolist()) == v.decode(ids)
-  (ids,) = v.encode_batch(["\u4e2d" * 17])
-  assert v.decode(ids) == "\u4e2d" * 16
+    assert vocabulary.decode(padded_ids.tolist()) == vocabulary.decode(ids)
+  (ids,) = vocabulary.encode_batch(["\u4e2d" * 17])
+  assert vocabulary.decode(ids) == "\u4e2d" * 16
 
 
-@pytest.mark.parametrize("bounded", [False, True])
-def test_seqio(bounded):
+@pytest.mark.parametrize("adds_sentence_ends", [False, True])
+def test_seqio_vocabulary_gives_the_same_ids(adds_sentence_ends):
   """`encode` and `encode_tf` agree for one string, a batch and a data set."""
   tf = pytest.importorskip("tensorflow", reason="the extra [data] is not there")
   pytest.importorskip("seqio", reason="the extra [data] is not there")
   from bert_jax.seqio_tasks.text_vocabulary import CharacterVocabulary
 
-  v = CharacterVocabulary(bounded)
-  assert v == CharacterVocabulary(bounded) != CharacterVocabulary(not bounded)
-  assert (v.vocab_size, v.eos_id, v.unk_id, v.pad_id) == (262, None, None, 0)
-  expected = [np.reshape(v.encode(text), (-1, 50)).tolist() for text in TEXTS]
-  batch_ids = v.encode_tf(tf.constant(TEXTS))
+  vocabulary = CharacterVocabulary(adds_sentence_ends)
+  assert (
+    vocabulary
+    == CharacterVocabulary(adds_sentence_ends)
+    != CharacterVocabulary(not adds_sentence_ends)
+  )
+  assert (
+    vocabulary.vocab_size,
+    vocabulary.eos_id,
+    vocabulary.unk_id,
+    vocabulary.pad_id,
+  ) == (262, None, None, 0)
+  expected = [
+    np.reshape(vocabulary.encode(text), (-1, 50)).tolist() for text in TEXTS
+  ]
+  batch_ids = vocabulary.encode_tf(tf.constant(TEXTS))
   assert batch_ids.dtype == tf.int32 and batch_ids.shape.as_list() == [
     8,
     None,
@@ -117,21 +135,31 @@ def test_seqio(bounded):
   ]
   assert batch_ids.to_list() == expected
   texts = tf.data.Dataset.from_tensor_slices(TEXTS)
-  for ds in (texts.batch(8).map(v.encode_tf).unbatch(), texts.map(v.encode_tf)):
+  for ds in (
+    texts.batch(8).map(vocabulary.encode_tf).unbatch(),
+    texts.map(vocabulary.encode_tf),
+  ):
     assert [row.tolist() for row in ds.as_numpy_iterator()] == expected
-  decoded = texts.map(v.encode_tf).map(v.decode_tf).as_numpy_iterator()
-  assert [x.decode() for x in decoded] == [v.decode(row) for row in expected]
-  padded_texts = v.decode_tf(batch_ids.to_tensor()).numpy()
+  decoded = (
+    texts.map(vocabulary.encode_tf)
+    .map(vocabulary.decode_tf)
+    .as_numpy_iterator()
+  )
+  assert [x.decode() for x in decoded] == [
+    vocabulary.decode(row) for row in expected
+  ]
+  padded_texts = vocabulary.decode_tf(batch_ids.to_tensor()).numpy()
   assert [x.decode() for x in padded_texts] == [
-    v.decode(row) for row in expected
+    vocabulary.decode(row) for row in expected
   ]
   broken_texts = [b"a\xffb \xc3", b"\xed\xa0\x80"]
   expected = [
-    v.encode(text.decode("utf-8", "replace")) for text in broken_texts
+    vocabulary.encode(text.decode("utf-8", "replace")) for text in broken_texts
   ]
-  assert v.encode_tf(tf.constant(broken_texts)).to_list() == expected
+  assert vocabulary.encode_tf(tf.constant(broken_texts)).to_list() == expected
   assert (
-    v.encode_tf(tf.constant(broken_texts[0])).numpy().tolist() == expected[0]
+    vocabulary.encode_tf(tf.constant(broken_texts[0])).numpy().tolist()
+    == expected[0]
   )
 
 

@@ -16,11 +16,16 @@ EQUAL = "examples with choices that became equal"
 CUT = "texts cut to the length"
 
 
-def words(count, seed=0):
+def random_words(count, seed=0):
   return " ".join(np.random.default_rng(seed).choice(WORDS, count))
 
 
-def notes(folder, passage, question, options, length=512):
+def prepare_and_count(folder, passage, question, options, length=512):
+  """Prepares one question of RACE.
+
+  Returns:
+    A dict: note -> its count, and the number of different rows.
+  """
   content = dict(
     article=passage, questions=[question], options=[options], answers=["A"]
   )
@@ -40,9 +45,11 @@ def notes(folder, passage, question, options, length=512):
 
 
 # A row of 512 tokens has space for 509 tokens of texts. Two long texts get 255
-# and 254 of them.
+# and 254 of them. The parameters are numbers of words. A question with a
+# negative number begins with a blank, and has so many words after it.
 @pytest.mark.parametrize(
-  "passage, question, option, suffix, wanted, different",
+  "passage_words, question_words, option_words, suffix, expected_counts,"
+  " num_different_rows",
   [
     # No token of an option fits, so the four rows are equal.
     (600, 290, 10, "", {CUT: 4, LOST: 1, EQUAL: 1}, 1),
@@ -50,32 +57,48 @@ def notes(folder, passage, question, options, length=512):
     (600, 250, 8, "", {CUT: 4, LOST: 1}, 4),
     # Only the passage is cut.
     (600, 100, 10, "", {CUT: 4}, 4),
-    # Only the end that all options share is cut. Then: only the question's part
-    # after the blank that an option fills.
+    # Only the end that all options share is cut.
     (600, 244, 10, "cat cat", {CUT: 4}, 4),
+    # Only the question's part after the blank is cut.
     (600, -300, 10, "", {CUT: 4}, 4),
     (300, 100, 10, "", {}, 4),
   ],
 )
 def test_options_that_are_cut_are_counted(
-  tmp_path, passage, question, option, suffix, wanted, different
+  tmp_path,
+  passage_words,
+  question_words,
+  option_words,
+  suffix,
+  expected_counts,
+  num_different_rows,
 ):
-  options = [f"{words(option, seed)} {suffix}" for seed in range(1, 5)]
-  question_text = words(question) if question > 0 else "_ " + words(-question)
-  counts = notes(tmp_path, words(passage, 9), question_text, options)
-  assert counts == (wanted, different)
+  options = [
+    f"{random_words(option_words, seed)} {suffix}" for seed in range(1, 5)
+  ]
+  question_text = (
+    random_words(question_words)
+    if question_words > 0
+    else "_ " + random_words(-question_words)
+  )
+  counts = prepare_and_count(
+    tmp_path, random_words(passage_words, 9), question_text, options
+  )
+  assert counts == (expected_counts, num_different_rows)
 
 
 def test_options_that_were_equal_before_are_not_counted(tmp_path):
-  options = [words(10, seed) for seed in (1, 1, 2, 3)]
-  assert notes(tmp_path, words(600, 9), words(100), options) == ({CUT: 4}, 3)
+  options = [random_words(10, seed) for seed in (1, 1, 2, 3)]
+  assert prepare_and_count(
+    tmp_path, random_words(600, 9), random_words(100), options
+  ) == ({CUT: 4}, 3)
 
 
 def test_the_command_prints_the_examples(tmp_path, monkeypatch, capsys):
   """A line has the number of examples with cut choices, and the first ids."""
   header = ",sent1,sent2,ending0,ending1,ending2,ending3,label\n"
   examples = [
-    f"{i},{words(30, i)},{words(size)},a,b,cat,dog,1\n"
+    f"{i},{random_words(30, i)},{random_words(size)},a,b,cat,dog,1\n"
     for i, size in enumerate((30, 5, 40))
   ]
   path = files.write_text(tmp_path / "a.csv", header + "".join(examples))

@@ -40,14 +40,18 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def train(tmp_path_factory):
-  """Returns a function that trains a vocabulary and returns its path."""
+def vocabulary_path(tmp_path_factory):
+  """Returns a function that trains a vocabulary once and returns its path.
+
+  Its arguments are the algorithm and the options. Its attribute `text_path` is
+  the path of the text.
+  """
   path = tmp_path_factory.mktemp("languages")
   text = path / "text.txt"
   text.write_text("\n".join(LINES * 3) + "\n", encoding="utf-8")
 
   @functools.cache
-  def run(algorithm, **options):
+  def train(algorithm, **options):
     name = "-".join([algorithm, *map(str, options.items())])
     (path / name).mkdir()
     output = str(path / name / NAMES.get(algorithm, "pieces"))
@@ -56,11 +60,11 @@ def train(tmp_path_factory):
     )
     return output
 
-  run.text = str(text)
-  return run
+  train.text_path = str(text)
+  return train
 
 
-def cleaned(text, lower_case=True, keep_accents=None):
+def clean_like_bert(text, lower_case=True, keep_accents=None):
   """Cleans a text as BERT does, with code that the package does not use."""
   text = text.replace("\u200c", "").replace("\u200d", "")
   if lower_case:
@@ -75,8 +79,10 @@ def cleaned(text, lower_case=True, keep_accents=None):
 
 
 @pytest.mark.parametrize("algorithm, options", CASES)
-def test_nothing_is_unknown_and_offsets_slice(algorithm, options, train):
-  vocabulary = open_vocabulary.load(train(algorithm, **options))
+def test_no_piece_is_unknown_and_offsets_cover_the_text(
+  algorithm, options, vocabulary_path
+):
+  vocabulary = open_vocabulary.load(vocabulary_path(algorithm, **options))
   ids_of_lines = vocabulary.encode_batch(LINES)
   for line, ids, encoded in zip(
     LINES, ids_of_lines, vocabulary.encode_offsets(LINES), strict=True
@@ -91,14 +97,16 @@ def test_nothing_is_unknown_and_offsets_slice(algorithm, options, train):
     if algorithm == "wordpiece":
       for i, (begin, end) in zip(ids, encoded.offsets, strict=True):
         piece = vocabulary.pieces[i].removeprefix("##")
-        expected = cleaned(line[begin:end], **options)
+        expected = clean_like_bert(line[begin:end], **options)
         assert expected.replace("ς", "σ") == piece.replace("ς", "σ")
 
 
 @pytest.mark.parametrize("algorithm, options", CASES)
-def test_whole_words_are_whole(algorithm, options, train):
+def test_words_begin_after_spaces_and_at_punctuation(
+  algorithm, options, vocabulary_path
+):
   """Words begin after white space; in WordPiece also at punctuation."""
-  vocabulary = open_vocabulary.load(train(algorithm, **options))
+  vocabulary = open_vocabulary.load(vocabulary_path(algorithm, **options))
   for line in LINES:
     (encoded,) = vocabulary.encode_offsets([line])
     starts = np.flatnonzero(vocabulary.find_word_starts(encoded.ids))
@@ -122,12 +130,16 @@ def test_whole_words_are_whole(algorithm, options, train):
 @pytest.mark.parametrize("algorithm", ["unigram", "wordpiece"])
 @pytest.mark.parametrize("masking", ["whole_word", "ngram"])
 def test_masks_take_whole_words_of_any_script(
-  algorithm, masking, train, tmp_path
+  algorithm, masking, vocabulary_path, tmp_path
 ):
   """Either all pieces of a word are masked, or none is."""
   folder = str(tmp_path / "prepared")
   prepare.prepare(
-    train.text, train(algorithm, **CASED), folder, processes=1, heldout=0.0
+    vocabulary_path.text_path,
+    vocabulary_path(algorithm, **CASED),
+    folder,
+    processes=1,
+    heldout=0.0,
   )
   vocabulary = open_vocabulary.load(folder)
   length = 96
@@ -154,11 +166,13 @@ def test_masks_take_whole_words_of_any_script(
 
 
 @pytest.mark.parametrize("algorithm, options", CASES[:-1])
-def test_ids_are_those_of_transformers(algorithm, options, train, tmp_path):
+def test_ids_are_those_of_transformers(
+  algorithm, options, vocabulary_path, tmp_path
+):
   transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed"
   )
-  vocabulary = open_vocabulary.load(train(algorithm, **options))
+  vocabulary = open_vocabulary.load(vocabulary_path(algorithm, **options))
   open_vocabulary.save(vocabulary, str(tmp_path))
   reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
   expected = reference(LINES, add_special_tokens=False)["input_ids"]
@@ -203,9 +217,9 @@ ODD_LINES = [
   "options",
   [STRIPPED, ACCENTS, CASED, dict(lower_case=False, keep_accents=False)],
 )
-def test_ids_are_those_of_sentencepiece(options, train):
+def test_ids_are_those_of_sentencepiece(options, vocabulary_path):
   """The model's file also tells SentencePiece how text is cleaned."""
-  path = train("unigram", **options)
+  path = vocabulary_path("unigram", **options)
   processor = sentencepiece.SentencePieceProcessor(model_file=path)
   vocabulary = open_vocabulary.load(path)
   expected = cleaning.Cleaning(**options).with_defaults()
@@ -222,7 +236,9 @@ def test_ids_are_those_of_sentencepiece(options, train):
 
 # If there is no letter before marks, the library `tokenizers` treats each mark
 # by itself, so the results for these characters differ.
-MARKS = "\u0344\u0385\u1fc1\u1fcd\u1fce\u1fcf\u1fdd\u1fde\u1fdf\u1fed\u1fee"
+LONE_MARKS = (
+  "\u0344\u0385\u1fc1\u1fcd\u1fce\u1fcf\u1fdd\u1fde\u1fdf\u1fed\u1fee"
+)
 # `tokenizers` has no rule for this pair, because SentencePiece's tables are
 # older.
 NEW_PAIRS = "\U00011938"
@@ -230,9 +246,11 @@ NEW_PAIRS = "\U00011938"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [STRIPPED, ACCENTS, CASED])
-def test_every_code_point_is_cleaned_as_sentencepiece_does(options, train):
+def test_every_code_point_is_cleaned_as_sentencepiece_does(
+  options, vocabulary_path
+):
   """Each character is tested between letters, composed and decomposed."""
-  path = train("unigram", **options)
+  path = vocabulary_path("unigram", **options)
   reference = sentencepiece.SentencePieceNormalizer(
     model_file=path,
     add_dummy_prefix=False,
@@ -249,11 +267,11 @@ def test_every_code_point_is_cleaned_as_sentencepiece_does(options, train):
       cleaned_words = normalizer.normalize_str(text).split()
       if reference.normalize(text).split() != cleaned_words:
         different_characters.add(character)
-  assert different_characters <= {*MARKS, *NEW_PAIRS}
+  assert different_characters <= {*LONE_MARKS, *NEW_PAIRS}
 
 
 @pytest.mark.parametrize(
-  "rule, options, prepared",
+  "rule, options, clean_text",
   [
     ("nmt_nfkc", CASED, str),
     ("identity", CASED, str),
@@ -261,11 +279,11 @@ def test_every_code_point_is_cleaned_as_sentencepiece_does(options, train):
     ("nmt_nfkc", ACCENTS, lambda text: "".join(map(str.lower, text))),
   ],
 )
-def test_models_of_other_programs(rule, options, prepared):
+def test_models_of_other_programs(rule, options, clean_text):
   """The rules of the model are used, and decomposed letters are composed."""
   model = io.BytesIO()
   sentencepiece.SentencePieceTrainer.train(
-    sentence_iterator=iter([prepared(line) for line in LINES * 3]),
+    sentence_iterator=iter([clean_text(line) for line in LINES * 3]),
     model_writer=model,
     vocab_size=1500,
     hard_vocab_limit=False,
@@ -282,7 +300,9 @@ def test_models_of_other_programs(rule, options, prepared):
   content = model.getvalue()
   processor = sentencepiece.SentencePieceProcessor(model_proto=content)
   vocabulary = unigram.build(content, **options)
-  expected = processor.encode([prepared(line) for line in LINES + TYPED_MARKS])
+  expected = processor.encode(
+    [clean_text(line) for line in LINES + TYPED_MARKS]
+  )
   assert vocabulary.encode_batch(LINES + TYPED_MARKS) == expected
   if rule == "nmt_nfkc_cf":
     with pytest.raises(ValueError, match="and --no-lower-case .* asks for"):
@@ -327,12 +347,12 @@ def test_korean_words_are_not_unknown(algorithm, tmp_path):
       assert vocabulary.encode_batch(decomposed_lines) == ids
 
 
-FRENCH = LANGUAGES["french"][-1]
+FRENCH_LINE = LANGUAGES["french"][-1]
 
 
 @pytest.mark.parametrize("algorithm", ["unigram", "wordpiece"])
 @pytest.mark.parametrize(
-  "options, wanted",
+  "options, expected_text",
   [
     (STRIPPED, "l ' ete , le cafe etait ferme"),
     (ACCENTS, "l ' été , le café était fermé"),
@@ -340,30 +360,33 @@ FRENCH = LANGUAGES["french"][-1]
   ],
 )
 def test_text_is_prepared_as_the_vocabulary_was_trained(
-  algorithm, options, wanted, train, tmp_path
+  algorithm, options, expected_text, vocabulary_path, tmp_path
 ):
   """`prepare` needs no flags, and its folder contains the settings, too."""
-  path = train(algorithm, **options)
+  path = vocabulary_path(algorithm, **options)
   folder = str(tmp_path / "prepared")
-  meta = prepare.prepare(train.text, path, folder, processes=1, heldout=0.0)
+  meta = prepare.prepare(
+    vocabulary_path.text_path, path, folder, processes=1, heldout=0.0
+  )
   vocabulary = open_vocabulary.load(folder)
-  text = vocabulary.decode(vocabulary.encode_batch([FRENCH])[0])
-  assert text.replace(" ", "").startswith(wanted.replace(" ", ""))
+  text = vocabulary.decode(vocabulary.encode_batch([FRENCH_LINE])[0])
+  assert text.replace(" ", "").startswith(expected_text.replace(" ", ""))
   opened = reader.open_prepared(folder)
   assert opened.unigrams[opened.special.unk] == 0
   assert vocabulary.keep_accents == bool(options)
   assert meta["lower_case"] == (options != CASED) == vocabulary.lower_case
   # Flags that agree with the vocabulary change nothing.
   second_meta = prepare.prepare(
-    train.text, path, folder, processes=1, heldout=0.0, **options
+    vocabulary_path.text_path, path, folder, processes=1, heldout=0.0, **options
   )
   assert second_meta["fingerprint"] == meta["fingerprint"]
 
 
 @pytest.mark.parametrize("algorithm", ["unigram", "wordpiece"])
-def test_contrary_flags_are_refused(algorithm, train):
+def test_contrary_flags_are_refused(algorithm, vocabulary_path):
   stripped_vocab, accents_vocab, cased_vocab = (
-    train(algorithm, **options) for options in (STRIPPED, ACCENTS, CASED)
+    vocabulary_path(algorithm, **options)
+    for options in (STRIPPED, ACCENTS, CASED)
   )
   for path, options, message in (
     (
@@ -399,9 +422,11 @@ def test_contrary_flags_are_refused(algorithm, train):
   open_vocabulary.load(cased_vocab, lower_case=False, keep_accents=True)
 
 
-def test_a_folder_with_tokenizer_json_refuses_them_too(train, tmp_path):
+def test_a_folder_with_tokenizer_json_refuses_contrary_flags(
+  vocabulary_path, tmp_path
+):
   open_vocabulary.save(
-    open_vocabulary.load(train("unigram", **ACCENTS)), str(tmp_path)
+    open_vocabulary.load(vocabulary_path("unigram", **ACCENTS)), str(tmp_path)
   )
   assert (tmp_path / "tokenizer.json").exists()
   with pytest.raises(ValueError, match="in lower case and with accents"):
@@ -410,15 +435,17 @@ def test_a_folder_with_tokenizer_json_refuses_them_too(train, tmp_path):
   assert vocabulary.options["word_starts"] == "space"
 
 
-def test_byte_level_and_words_keep_capitals_and_accents(train):
+def test_byte_level_and_words_keep_capitals_and_accents(vocabulary_path):
   for algorithm in ("bytelevel", "words"):
-    vocabulary = open_vocabulary.load(train(algorithm), **CASED, **ACCENTS)
+    vocabulary = open_vocabulary.load(
+      vocabulary_path(algorithm), **CASED, **ACCENTS
+    )
     assert not vocabulary.lower_case and vocabulary.keep_accents
     with pytest.raises(ValueError, match="with capitals and with accents"):
-      open_vocabulary.load(train(algorithm), lower_case=True)
+      open_vocabulary.load(vocabulary_path(algorithm), lower_case=True)
 
 
-def test_words_are_whole_for_elmo():
+def test_joiners_and_marks_cut_no_word_of_elmo():
   """Joiners and the marks of Armenian, Hebrew and Catalan cut no word."""
   vocabulary = words.build(words.SPECIAL_WORDS)
   for text in (
@@ -437,7 +464,7 @@ def test_words_are_whole_for_elmo():
     assert encoded.offsets == expected, text
 
 
-def test_rules_of_words_are_stored(tmp_path):
+def test_the_rules_for_words_are_stored(tmp_path):
   text = tmp_path / "text.txt"
   text.write_text("don't stop, don't stop.\n" * 5, encoding="utf-8")
   output = str(tmp_path / "mine.txt")
@@ -455,9 +482,9 @@ def test_rules_of_words_are_stored(tmp_path):
     open_vocabulary.load(output, rules="words")
 
 
-def test_settings_are_in_the_same_folder(train, tmp_path):
+def test_settings_are_in_the_same_folder(vocabulary_path, tmp_path):
   """The settings have transformers' name only if the vocabulary does, too."""
-  vocabulary = open_vocabulary.load(train("wordpiece", **ACCENTS))
+  vocabulary = open_vocabulary.load(vocabulary_path("wordpiece", **ACCENTS))
   content = vocabulary.files["vocab.txt"]
   settings = open_vocabulary.to_files(vocabulary)["tokenizer_config.json"]
   (tmp_path / "tokenizer_config.json").write_bytes(settings)
@@ -471,14 +498,19 @@ def test_settings_are_in_the_same_folder(train, tmp_path):
   (tmp_path / "vocab.txt").unlink()
   with pytest.raises(ValueError, match="tokenizer_config.json is in the way"):
     train_vocab.train_vocab(
-      train.text, 1000, str(tmp_path / "vocab.txt"), algorithm="words"
+      vocabulary_path.text_path,
+      1000,
+      str(tmp_path / "vocab.txt"),
+      algorithm="words",
     )
 
 
 @pytest.mark.parametrize("algorithm", ["unigram", "wordpiece", "words"])
-def test_a_flipped_bit_of_a_vocabulary_is_noticed(algorithm, train, tmp_path):
+def test_a_flipped_bit_of_a_vocabulary_is_noticed(
+  algorithm, vocabulary_path, tmp_path
+):
   """The digest in the settings differs, even if the pieces are valid."""
-  path = pathlib.Path(train(algorithm))
+  path = pathlib.Path(vocabulary_path(algorithm))
   content = path.read_bytes()
   settings = path.parent / "tokenizer_config.json"
   output = tmp_path / f"mine{path.suffix}"
@@ -499,10 +531,10 @@ def test_a_flipped_bit_of_a_vocabulary_is_noticed(algorithm, train, tmp_path):
   assert open_vocabulary.load(str(output)).pieces == pieces
 
 
-def test_the_digest_of_a_model_changes_no_ids(train, tmp_path):
+def test_the_digest_of_a_model_changes_no_ids(vocabulary_path, tmp_path):
   """This package, SentencePiece and transformers ignore the digest."""
   transformers = pytest.importorskip("transformers")
-  path = pathlib.Path(train("unigram"))
+  path = pathlib.Path(vocabulary_path("unigram"))
   settings = json.loads((path.parent / "tokenizer_config.json").read_text())
   assert settings.keys() == {"sha256", "checksum"}
   assert settings["sha256"].keys() == {path.name}
@@ -520,13 +552,18 @@ def test_the_digest_of_a_model_changes_no_ids(train, tmp_path):
   assert reference_ids[0] == reference_ids[1]
 
 
-def test_words_begin_by_the_released_rule_on_request(train, tmp_path):
-  path = train("unigram", **CASED)
+def test_words_begin_by_the_released_rule_on_request(vocabulary_path, tmp_path):
+  path = vocabulary_path("unigram", **CASED)
   num_starts = {}
   for rule in unigram.WORD_STARTS:
     folder = str(tmp_path / rule)
     prepare.prepare(
-      train.text, path, folder, processes=1, heldout=0.0, word_starts=rule
+      vocabulary_path.text_path,
+      path,
+      folder,
+      processes=1,
+      heldout=0.0,
+      word_starts=rule,
     )
     opened = reader.open_prepared(folder).splits["train"]
     bits = np.unpackbits(opened.word_starts, bitorder="little")
@@ -536,11 +573,16 @@ def test_words_begin_by_the_released_rule_on_request(train, tmp_path):
   assert num_starts["space"] == count < num_starts["albert"]
   with pytest.raises(ValueError, match="from something else: word_starts was"):
     prepare.prepare(
-      train.text, path, folder, processes=1, heldout=0.0, word_starts="space"
+      vocabulary_path.text_path,
+      path,
+      folder,
+      processes=1,
+      heldout=0.0,
+      word_starts="space",
     )
   with pytest.raises(ValueError, match="word_starts 'all' is not one of"):
     open_vocabulary.load(path, word_starts="all")
-  path = train("wordpiece")
+  path = vocabulary_path("wordpiece")
   with pytest.raises(ValueError, match="has no option 'word_starts'"):
     open_vocabulary.load(path, word_starts="albert")
   content = open_vocabulary.load(path).special_tokenizer.to_str()
@@ -549,49 +591,57 @@ def test_words_begin_by_the_released_rule_on_request(train, tmp_path):
     open_vocabulary.load(str(tmp_path), word_starts="albert")
 
 
-def test_preparing_warns_that_no_text_gives_pieces(train, tmp_path, capsys):
+def test_preparing_warns_that_no_text_gives_pieces(
+  vocabulary_path, tmp_path, capsys
+):
   """The vocabulary has accents, but there are no settings that say so."""
-  content = pathlib.Path(train("wordpiece", **ACCENTS)).read_bytes()
+  content = pathlib.Path(vocabulary_path("wordpiece", **ACCENTS)).read_bytes()
   (tmp_path / "mine.txt").write_bytes(content)
   path = str(tmp_path / "mine.txt")
   for options, warns in ((STRIPPED, True), (ACCENTS, False)):
     folder = str(tmp_path / "-".join(["p", *options]))
-    prepare.prepare(train.text, path, folder, processes=1, **options)
+    prepare.prepare(
+      vocabulary_path.text_path, path, folder, processes=1, **options
+    )
     lines = capsys.readouterr().err
     assert ("of 3,000 pieces, such as" in lines) == warns, lines
     assert ("no text gives them" in lines) == warns
 
 
-def test_a_seqio_task_uses_the_settings_of_the_vocabulary(train):
+def test_a_seqio_task_uses_the_settings_of_the_vocabulary(vocabulary_path):
   """Only `word_starts` must be given, because no file stores it."""
   seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
   from bert_jax.seqio_tasks import pretraining
 
-  path = train("unigram", **ACCENTS)
+  path = vocabulary_path("unigram", **ACCENTS)
   for name, options, rule in (
     ("as_trained", {}, "space"),
     ("released", dict(word_starts="albert", **ACCENTS), "albert"),
   ):
     seqio.TaskRegistry.remove(name)
     task = pretraining.register_text(
-      name, train.text, path, length=32, **options
+      name, vocabulary_path.text_path, path, length=32, **options
     )
     tokenizer = task.source.documents.tokenizer
     assert tokenizer.lower_case and tokenizer.keep_accents
     assert tokenizer.options["word_starts"] == rule
   seqio.TaskRegistry.remove("cased")
-  task = pretraining.register_text("cased", train.text, path, **CASED)
+  task = pretraining.register_text(
+    "cased", vocabulary_path.text_path, path, **CASED
+  )
   with pytest.raises(ValueError, match="in lower case and with accents"):
     assert task.source.documents
 
 
-def test_a_task_is_encoded_as_the_vocabulary_was_trained(train, tmp_path):
+def test_a_task_is_encoded_as_the_vocabulary_was_trained(
+  vocabulary_path, tmp_path
+):
   texts = tmp_path / "train.tsv"
-  texts.write_text(f"sentence\tlabel\n{FRENCH}\t1\n", encoding="utf-8")
+  texts.write_text(f"sentence\tlabel\n{FRENCH_LINE}\t1\n", encoding="utf-8")
   task = task_inputs.find_task("sst2")
   inputs = task_inputs.parse_inputs(task, [f"train={texts}"])
   for algorithm in ("unigram", "wordpiece"):
-    path = train(algorithm, **ACCENTS)
+    path = vocabulary_path(algorithm, **ACCENTS)
     folder = str(tmp_path / algorithm)
     meta = prepare_task.prepare(task, inputs, path, folder, 64)
     assert meta["lower_case"]
@@ -611,6 +661,6 @@ def test_gpt1_is_always_lower_case(tmp_path):
   assert open_vocabulary.load(str(tmp_path), lower_case=True).lower_case
 
 
-def test_the_corpus_is_complete():
+def test_the_lines_are_in_27_languages():
   assert len(LANGUAGES) == 27 and {len(x) for x in LANGUAGES.values()} == {5}
   assert "korean, decomposed" in TEXTS and len(set(LINES)) == len(LINES)

@@ -19,7 +19,7 @@ if not DATA:
 VOCAB = pathlib.Path(DATA, "vocab")
 
 
-def read(name):
+def read_file(name):
   return (VOCAB / name).read_text(encoding="utf-8")
 
 
@@ -32,11 +32,11 @@ def wordpiece(name, lower_case):
   )
 
 
-def gpt2(pieces="gpt2/encoder.json", cls="GPT2Tokenizer"):
-  vocab = json.loads(read(pieces))
-  merges = bpe.read_merges(read("gpt2/vocab.bpe"), "vocab.bpe")
-  reference = getattr(transformers, cls)(vocab=vocab, merges=merges)
-  if cls == "RobertaTokenizer":
+def gpt2(pieces="gpt2/encoder.json", class_name="GPT2Tokenizer"):
+  vocab = json.loads(read_file(pieces))
+  merges = bpe.read_merges(read_file("gpt2/vocab.bpe"), "vocab.bpe")
+  reference = getattr(transformers, class_name)(vocab=vocab, merges=merges)
+  if class_name == "RobertaTokenizer":
     # The files of the published models have this flag.
     mask = transformers.AddedToken("<mask>", lstrip=True, special=True)
     reference.add_special_tokens({"mask_token": mask})
@@ -44,8 +44,8 @@ def gpt2(pieces="gpt2/encoder.json", cls="GPT2Tokenizer"):
 
 
 def gpt1():
-  vocab = json.loads(read("gpt1/encoder_bpe_40000.json"))
-  merges = bpe.read_merges(read("gpt1/vocab_40000.bpe"), "vocab_40000.bpe")
+  vocab = json.loads(read_file("gpt1/encoder_bpe_40000.json"))
+  merges = bpe.read_merges(read_file("gpt1/vocab_40000.bpe"), "vocab_40000.bpe")
   reference = transformers.OpenAIGPTTokenizer(vocab=vocab, merges=merges)
   return bpe.build_gpt1(vocab, merges), reference
 
@@ -71,7 +71,7 @@ TOKENIZERS = {
 }
 
 
-def strings(points, count):
+def make_texts(points, count):
   """Yields test texts.
 
   The first texts have each code point between two letters. Then come `count`
@@ -80,14 +80,14 @@ def strings(points, count):
   rng = random.Random(0)
 
   def random_text():
-    kind = rng.random()
-    if kind < 0.4:
+    chance = rng.random()
+    if chance < 0.4:
       return rng.choice(["the ", "Ab", " ", "don't", "x" * 120, "  ", "1,000"])
-    if kind < 0.5:
+    if chance < 0.5:
       return chr(rng.randrange(0x300, 0x370))
-    if kind < 0.6:
+    if chance < 0.6:
       return rng.choice(["[MASK]", "<mask>", "</s>", "<pad>", "[SEP]"])
-    if kind < 0.7:
+    if chance < 0.7:
       return rng.choice(["\U0001f468\u200d\U0001f469", "\u2764\ufe0f", "\t\n"])
     return rng.choice(points)
 
@@ -98,7 +98,7 @@ def strings(points, count):
     yield broken.decode("utf-8", "replace")
 
 
-def with_marks(text, offsets):
+def extend_to_marks(text, offsets):
   """Extends transformers' offsets to all characters that belong to a piece.
 
   They then include the marks after the last character of the piece, and the
@@ -122,11 +122,11 @@ def with_marks(text, offsets):
   return extended
 
 
-def compare(kind, step, count):
-  vocabulary, reference = TOKENIZERS[kind]()
+def compare_with_reference(tokenizer_name, step, count):
+  vocabulary, reference = TOKENIZERS[tokenizer_name]()
   points = [chr(p) for p in range(0x110000) if not 0xD800 <= p < 0xE000]
   points = [p for p in points if unicodedata.category(p) != "Cn"][::step]
-  texts = list(strings(points, count))
+  texts = list(make_texts(points, count))
   for begin in range(0, len(texts), 10_000):
     batch = texts[begin : begin + 10_000]
     expected = reference(
@@ -140,41 +140,41 @@ def compare(kind, step, count):
       strict=True,
     ):
       assert encoded.ids == list(ids), repr(text)
-      assert encoded.offsets == with_marks(text, offsets), repr(text)
+      assert encoded.offsets == extend_to_marks(text, offsets), repr(text)
     ids_by_offsets = [
       encoded.ids for encoded in vocabulary.encode_offsets(batch)
     ]
     assert vocabulary.encode_batch(batch) == ids_by_offsets
 
 
-@pytest.mark.parametrize("kind", TOKENIZERS)
-def test_sample(kind):
-  compare(kind, step=97, count=500)
+@pytest.mark.parametrize("tokenizer_name", TOKENIZERS)
+def test_sampled_code_points_give_the_reference_ids(tokenizer_name):
+  compare_with_reference(tokenizer_name, step=97, count=500)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", TOKENIZERS)
-def test_every_code_point(kind):
+@pytest.mark.parametrize("tokenizer_name", TOKENIZERS)
+def test_every_code_point_gives_the_reference_ids(tokenizer_name):
   # The other tokenizers clean text as one of these two does.
-  step = 1 if kind in ("uncased", "albert") else 5
-  compare(kind, step=step, count=5_000)
+  step = 1 if tokenizer_name in ("uncased", "albert") else 5
+  compare_with_reference(tokenizer_name, step=step, count=5_000)
 
 
-def folder_of(kind, path):
+def write_folder(tokenizer_name, path):
   """Writes a model's files without tokenizer.json.
 
   Returns:
     transformers' tokenizer for these files.
   """
-  if kind in ("uncased", "cased", "accents"):
-    name = "cased" if kind == "cased" else "uncased"
-    options = {"do_lower_case": kind != "cased"}
-    if kind == "accents":
+  if tokenizer_name in ("uncased", "cased", "accents"):
+    name = "cased" if tokenizer_name == "cased" else "uncased"
+    options = {"do_lower_case": tokenizer_name != "cased"}
+    if tokenizer_name == "accents":
       options |= {"strip_accents": False, "tokenize_chinese_chars": False}
-    (path / "vocab.txt").write_text(read(f"bert-base-{name}-vocab.txt"))
+    (path / "vocab.txt").write_text(read_file(f"bert-base-{name}-vocab.txt"))
     (path / "tokenizer_config.json").write_text(json.dumps(options))
     return transformers.BertTokenizer(str(path / "vocab.txt"), **options)
-  vocabulary, reference = TOKENIZERS[kind]()
+  vocabulary, reference = TOKENIZERS[tokenizer_name]()
   for name, content in vocabulary.files.items():
     if name != "tokenizer.json":
       (path / name).write_bytes(content)
@@ -182,34 +182,34 @@ def folder_of(kind, path):
 
 
 @pytest.mark.parametrize(
-  "kind", ["uncased", "cased", "accents", "roberta", "gpt1", "albert"]
+  "tokenizer_name", ["uncased", "cased", "accents", "roberta", "gpt1", "albert"]
 )
-def test_a_models_tokenizer(kind, tmp_path):
+def test_a_models_tokenizer_gives_the_reference_ids(tokenizer_name, tmp_path):
   """The tokenizer of a model gives transformers' ids, with special tokens.
 
   A vocabulary of the same files gives the ids without special tokens.
   """
-  reference = folder_of(kind, tmp_path)
+  reference = write_folder(tokenizer_name, tmp_path)
   files = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
   tokenizer = model_tokenizer.build(files, str(tmp_path))
   points = map(chr, range(0x3000))
   points = [c for c in points if unicodedata.category(c) != "Cn"]
-  texts = list(strings(points, 500))
+  texts = list(make_texts(points, 500))
   expected = list(map(list, reference(texts)["input_ids"]))
   assert [e.ids for e in tokenizer.encode_batch(texts)] == expected
   encoded_pairs = tokenizer.encode_batch(
     list(zip(texts, texts[::-1], strict=True))
   )
-  wanted_pairs = reference(texts, texts[::-1], return_token_type_ids=True)
+  expected_pairs = reference(texts, texts[::-1], return_token_type_ids=True)
   assert [e.ids for e in encoded_pairs] == list(
-    map(list, wanted_pairs["input_ids"])
+    map(list, expected_pairs["input_ids"])
   )
-  segments = list(map(list, wanted_pairs["token_type_ids"]))
+  segments = list(map(list, expected_pairs["token_type_ids"]))
   assert [e.type_ids for e in encoded_pairs] == segments
   vocabulary = open_vocabulary.load(str(tmp_path))
   ids = [e.ids for e in vocabulary.encode_offsets(texts)]
   assert vocabulary.encode_batch(texts) == ids
-  if kind != "roberta":
+  if tokenizer_name != "roberta":
     expected = reference(texts, add_special_tokens=False)["input_ids"]
     ids = [e.ids for e in vocabulary.encode_offsets(texts, special=True)]
     assert ids == list(map(list, expected))

@@ -31,17 +31,21 @@ COVID19
 """
 
 
-def extend(vocabulary, path, text):
+def write_and_add(vocabulary, path, text):
   path.write_text(text, encoding="utf-8")
   return token_files.add_from_file(vocabulary, str(path))
 
 
 def test_each_line_is_added_or_reported(tmp_path):
-  v = bert_vocabulary("the art new york")
-  new_vocabulary, report = extend(v, tmp_path / "add.txt", LINES)
+  vocabulary = bert_vocabulary("the art new york")
+  new_vocabulary, report = write_and_add(
+    vocabulary, tmp_path / "add.txt", LINES
+  )
   new_pieces = ["covid19", "[E1]", "New York", "[X]"]
-  assert list(new_vocabulary.pieces[v.vocab_size :]) == new_pieces
-  assert list(new_vocabulary.pieces[: v.vocab_size]) == list(v.pieces)
+  assert list(new_vocabulary.pieces[vocabulary.vocab_size :]) == new_pieces
+  assert list(new_vocabulary.pieces[: vocabulary.vocab_size]) == list(
+    vocabulary.pieces
+  )
   assert report == (
     f"{tmp_path}/add.txt: 4 new pieces after the 9 pieces of the vocabulary:"
     " 'covid19', '[E1]', 'New York', '[X]'; pieces that keep their ids and are"
@@ -60,8 +64,8 @@ def test_each_line_is_added_or_reported(tmp_path):
   assert pieces == ["the", "[E1]", "covid19", "New York"]
 
 
-@pytest.mark.parametrize("kind", MAKE_VOCABULARY)
-def test_ids_are_those_of_add_tokens(kind, tmp_path):
+@pytest.mark.parametrize("family", MAKE_VOCABULARY)
+def test_ids_are_those_of_add_tokens(family, tmp_path):
   """transformers' tokenizer gives the same ids after its `add_tokens`."""
   transformers = pytest.importorskip("transformers")
   new_tokens = ["covid19", "[E1]", "New York", "\u00c9lan", "\u4e2d\u6587"]
@@ -69,17 +73,19 @@ def test_ids_are_those_of_add_tokens(kind, tmp_path):
   def write(vocabulary, name):
     (tmp_path / name).mkdir()
     open_vocabulary.save(vocabulary, str(tmp_path / name))
-    kinds = {"gpt1": "openai-gpt"}
-    config = json.dumps({"model_type": kinds.get(kind, kind)})
+    model_types = {"gpt1": "openai-gpt"}
+    config = json.dumps({"model_type": model_types.get(family, family)})
     (tmp_path / name / "config.json").write_text(config)
     return transformers.AutoTokenizer.from_pretrained(tmp_path / name)
 
-  v = MAKE_VOCABULARY[kind]()
-  reference = write(v, "before")
-  new_vocabulary, _ = extend(v, tmp_path / "a.txt", "\n".join(new_tokens))
+  vocabulary = MAKE_VOCABULARY[family]()
+  reference = write(vocabulary, "before")
+  new_vocabulary, _ = write_and_add(
+    vocabulary, tmp_path / "a.txt", "\n".join(new_tokens)
+  )
   assert reference.add_tokens(new_tokens) == len(new_tokens)
   tokenizer = write(new_vocabulary, "after")
-  size = v.vocab_size
+  size = vocabulary.vocab_size
   assert tokenizer.convert_tokens_to_ids(new_tokens) == list(
     range(size, size + 5)
   )
@@ -95,7 +101,7 @@ def test_ids_are_those_of_add_tokens(kind, tmp_path):
     saved = open_vocabulary.load(str(tmp_path / "after"))
     assert saved.encode_batch([text]) == [ids]
   # Adding the same tokens again changes nothing.
-  unchanged_vocabulary, report = extend(
+  unchanged_vocabulary, report = write_and_add(
     new_vocabulary, tmp_path / "a.txt", "\n".join(new_tokens)
   )
   assert unchanged_vocabulary is new_vocabulary and " 0 new pieces" in report
@@ -103,8 +109,8 @@ def test_ids_are_those_of_add_tokens(kind, tmp_path):
 
 def test_fillers_between_ids_do_not_shift_new_ones(tmp_path):
   """Three ids before the mask are missing, as in RoBERTa's published files."""
-  v = MAKE_VOCABULARY["roberta"]()
-  files = open_vocabulary.to_files(v)
+  vocabulary = MAKE_VOCABULARY["roberta"]()
+  files = open_vocabulary.to_files(vocabulary)
   vocab = json.loads(files["vocab.json"])
   vocab["<mask>"] += 3
   folder_path = tmp_path / "gap"
@@ -112,8 +118,8 @@ def test_fillers_between_ids_do_not_shift_new_ones(tmp_path):
   (folder_path / "vocab.json").write_text(json.dumps(vocab))
   (folder_path / "merges.txt").write_bytes(files["merges.txt"])
   vocabulary_with_gap = open_vocabulary.load(str(folder_path))
-  assert vocabulary_with_gap.vocab_size == v.vocab_size + 3
-  new_vocabulary, _ = extend(
+  assert vocabulary_with_gap.vocab_size == vocabulary.vocab_size + 3
+  new_vocabulary, _ = write_and_add(
     vocabulary_with_gap, tmp_path / "a.txt", "covid19\nz9\n"
   )
   assert new_vocabulary.added_ids == [
@@ -131,9 +137,9 @@ def test_fillers_between_ids_do_not_shift_new_ones(tmp_path):
 
 
 def test_words_are_added_as_words(tmp_path):
-  v = words.build([*words.SPECIAL_WORDS, "the", "cat"], ["dog"])
-  new_vocabulary, report = extend(
-    v, tmp_path / "a.txt", "covid19\ncat\ncovid19\n"
+  vocabulary = words.build([*words.SPECIAL_WORDS, "the", "cat"], ["dog"])
+  new_vocabulary, report = write_and_add(
+    vocabulary, tmp_path / "a.txt", "covid19\ncat\ncovid19\n"
   )
   assert list(new_vocabulary.pieces) == [
     *words.SPECIAL_WORDS,
@@ -145,11 +151,11 @@ def test_words_are_added_as_words(tmp_path):
   assert "1 new pieces after the 5" in report and "already: 'cat'" in report
   assert new_vocabulary.encode_batch(["the covid19 dog"]) == [[3, 5, 6]]
   with pytest.raises(ValueError, match=r"a.txt:1: '\[E1\]' is 3 words by"):
-    extend(v, tmp_path / "a.txt", "[E1]\n")
+    write_and_add(vocabulary, tmp_path / "a.txt", "[E1]\n")
   vocabulary_split_at_spaces = words.build(
     [*words.SPECIAL_WORDS, "the"], (), "v", "spaces"
   )
-  new_vocabulary, _ = extend(
+  new_vocabulary, _ = write_and_add(
     vocabulary_split_at_spaces, tmp_path / "a.txt", "[E1]\n"
   )
   assert new_vocabulary.encode_batch(["the [E1]"]) == [[3, 4]]
@@ -174,25 +180,23 @@ def test_bad_files_are_refused_in_a_sentence(text, message, tmp_path):
     token_files.add_from_file(bert_vocabulary("the"), str(path))
 
 
-def test_other_bad_input(tmp_path):
+def test_missing_files_and_original_rules_are_refused(tmp_path):
   with pytest.raises(ValueError, match="--add-tokens=.*none: No such file"):
     token_files.add_from_file(bert_vocabulary("the"), str(tmp_path / "none"))
   with pytest.raises(ValueError, match="'original' cannot have added tokens"):
-    extend(bert_vocabulary("the", "original"), tmp_path / "a.txt", "x\n")
+    write_and_add(bert_vocabulary("the", "original"), tmp_path / "a.txt", "x\n")
   # A line that begins with a brace, but is no JSON object, is a text.
-  new_vocabulary, _ = extend(
+  new_vocabulary, _ = write_and_add(
     bert_vocabulary("the"), tmp_path / "a.txt", "{x}\n{\n"
   )
   assert list(new_vocabulary.pieces[-2:]) == ["{x}", "{"]
 
 
-def run(monkeypatch, verb, *arguments):
+def run_verb(verb, *arguments):
   execute([verb, *map(str, arguments)])
 
 
-def test_the_command_writes_a_folder_with_the_tokens(
-  tmp_path, monkeypatch, capsys
-):
+def test_the_command_writes_a_folder_with_the_tokens(tmp_path, capsys):
   vocab = tmp_path / "vocab.txt"
   vocab.write_bytes(bert_vocabulary("the a virus art").files["vocab.txt"])
   (tmp_path / "add.txt").write_text(LINES)
@@ -200,7 +204,7 @@ def test_the_command_writes_a_folder_with_the_tokens(
   (tmp_path / "t.txt").write_text(text * 3)
   flags = ["--input", tmp_path / "t.txt", "--vocab", vocab, "--heldout=0"]
   flags += ["--processes=1", "--output", tmp_path / "p"]
-  run(monkeypatch, "prepare", *flags, "--add-tokens", tmp_path / "add.txt")
+  run_verb("prepare", *flags, "--add-tokens", tmp_path / "add.txt")
   assert "4 new pieces after the 9" in capsys.readouterr().err
   opened = reader.open_prepared(str(tmp_path / "p"))
   corpus = opened.splits["train"]
@@ -211,24 +215,27 @@ def test_the_command_writes_a_folder_with_the_tokens(
   assert opened.unigrams[opened.vocab.index("covid19")] == 6
   # The same command has nothing to do now. Without --add-tokens, it refuses the
   # folder, which has another vocabulary.
-  run(monkeypatch, "prepare", *flags, "--add-tokens", tmp_path / "add.txt")
+  run_verb("prepare", *flags, "--add-tokens", tmp_path / "add.txt")
   assert "nothing to do" in capsys.readouterr().err
   with pytest.raises(SystemExit, match="the vocabulary differs"):
-    run(monkeypatch, "prepare", *flags)
+    run_verb("prepare", *flags)
   # The prepared folder can also be opened as a vocabulary.
   vocabulary = open_vocabulary.load(str(tmp_path / "p"))
   assert list(vocabulary.pieces) == opened.vocab
 
 
-def test_new_rows_are_means_or_drawn():
+def test_new_rows_are_means_or_random():
   """A new row is the mean of old pieces' rows, or is drawn at random.
 
   It is always drawn if all old pieces are unknown.
   """
-  v = bert_vocabulary("co ##vi ##d a")
+  vocabulary = bert_vocabulary("co ##vi ##d a")
   table = np.arange(9 * 2, dtype=np.float32).reshape(9, 2)
   drawn_rows = -np.ones((3, 2), np.float32)
-  names, old_ids_of = ["covid", "a a", "zzz"], added_tokens.old_piece_cutter(v)
+  names, old_ids_of = (
+    ["covid", "a a", "zzz"],
+    added_tokens.old_piece_cutter(vocabulary),
+  )
   assert [old_ids_of(name) for name in names] == [[5, 6, 7], [8, 8], []]
   rows = start_from.new_word_rows(table, names, old_ids_of, "mean", drawn_rows)
   np.testing.assert_array_equal(rows, [[12, 13], [16, 17], [-1, -1]])
@@ -237,7 +244,7 @@ def test_new_rows_are_means_or_drawn():
   # The tokenizer may already have the new pieces, while its model has no rows
   # for them.
   new_vocabulary = added_tokens.add_tokens(
-    v, [added_tokens.AddedToken(n) for n in names]
+    vocabulary, [added_tokens.AddedToken(n) for n in names]
   )
   assert [
     added_tokens.old_piece_cutter(new_vocabulary)(name) for name in names
@@ -246,7 +253,9 @@ def test_new_rows_are_means_or_drawn():
     [],
     [],
   ]
-  old_ids_before = added_tokens.old_piece_cutter(new_vocabulary, v.vocab_size)
+  old_ids_before = added_tokens.old_piece_cutter(
+    new_vocabulary, vocabulary.vocab_size
+  )
   assert [old_ids_before(name) for name in names] == [[5, 6, 7], [8, 8], []]
   # An output bias has one number for each piece.
   bias = start_from.new_word_rows(
@@ -267,7 +276,7 @@ def test_new_rows_are_means_or_drawn():
 
 
 @pytest.fixture(scope="module")
-def short(tmp_path_factory):
+def models_without_rows(tmp_path_factory):
   """Writes three models with 17 rows; the tokenizers of two have 19 pieces."""
   path = tmp_path_factory.mktemp("short")
   weights = tiny_tasks.write_fine_tuned(path / "tuned", "classification")
@@ -281,17 +290,19 @@ def short(tmp_path_factory):
 
 
 def test_pieces_without_rows_are_named_when_a_model_is_opened(
-  short, tmp_path, monkeypatch, capsys
+  models_without_rows, tmp_path, capsys
 ):
   message = (
     "19 pieces, but the word table has 17 rows; these pieces have no row:"
     " 'covid19'"
   )
   for name in ("model", "hf"):
-    model = bert_jax.load(str(short / name))
+    model = bert_jax.load(str(models_without_rows / name))
     assert model.config["model"]["vocab_size"] == 17
     output = capsys.readouterr()
-    line = f"note: {short}/{name}: the tokenizer has {message}, '[E1]'"
+    line = (
+      f"note: {models_without_rows}/{name}: the tokenizer has {message}, '[E1]'"
+    )
     assert line in output.err
     assert not output.out
     with pytest.raises(
@@ -299,20 +310,20 @@ def test_pieces_without_rows_are_named_when_a_model_is_opened(
       match="need 19 pieces, but the model has 17 and lacks"
       " 'covid19', '.E1.'; fine-tune",
     ):
-      predict.open_predictor(str(short / name))
-  flags = ["--family=bert", "--from=hf", "--model", short / "hf"]
-  run(monkeypatch, "convert", *flags, "--output", tmp_path / "a")
+      predict.open_predictor(str(models_without_rows / name))
+  flags = ["--family=bert", "--from=hf", "--model", models_without_rows / "hf"]
+  run_verb("convert", *flags, "--output", tmp_path / "a")
   assert message in capsys.readouterr().err
-  flags = ["--family=bert", "--to=hf", "--model", short / "model"]
-  run(monkeypatch, "convert", *flags, "--output", tmp_path / "b")
+  flags = ["--family=bert", "--to=hf", "--model", models_without_rows / "model"]
+  run_verb("convert", *flags, "--output", tmp_path / "b")
   assert message in capsys.readouterr().err
   # If every piece has a row, no piece is named.
-  bert_jax.load(str(short / "tuned"))
+  bert_jax.load(str(models_without_rows / "tuned"))
   assert "piece" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("how", start_from.NEW_ROW_METHODS)
-def test_init_from_names_the_rows_it_makes(how, tmp_path):
+@pytest.mark.parametrize("method", start_from.NEW_ROW_METHODS)
+def test_init_from_names_the_rows_it_makes(method, tmp_path):
   """The word table has 17 rows; the tokenizer and the data have 19 pieces."""
   pieces = [*tiny_tasks.PIECES, "[E1]", "red dogs"]
   numbers = {piece: i for i, piece in enumerate(pieces) if i >= 17}
@@ -327,16 +338,17 @@ def test_init_from_names_the_rows_it_makes(how, tmp_path):
   flat[table] = jnp.full((19, flat[table].shape[1]), -1.0)
   tree = traverse_util.unflatten_dict(flat, sep="/")
   params, lines = start_from.take_parameters(
-    source, tree, lambda name: name == table, (), init_new_rows=how
+    source, tree, lambda name: name == table, (), init_new_rows=method
   )
-  method = {"mean": "each the mean of old rows", "drawn": "all random"}
-  line = f"new rows of the word table: 2 ('[E1]', 'red dogs'), {method[how]}"
+  descriptions = {"mean": "each the mean of old rows", "drawn": "all random"}
+  line = "new rows of the word table: 2 ('[E1]', 'red dogs'), "
+  line += descriptions[method]
   assert line in lines
   rows = np.asarray(traverse_util.flatten_dict(params, sep="/")[table])
   np.testing.assert_array_equal(rows[:17], source.arrays[table])
   # All pieces of "[E1]" are unknown, so its row is drawn.
   ids = [tiny_tasks.PIECES.index(piece) for piece in ("red", "dog", "##s")]
-  expected = source.arrays[table][ids].mean(0) if how == "mean" else rows[17]
+  expected = source.arrays[table][ids].mean(0) if method == "mean" else rows[17]
   np.testing.assert_allclose(rows[18], expected, rtol=1e-6)
   assert (rows[17] == -1).all()
 
@@ -363,7 +375,7 @@ def test_rows_without_pieces_are_never_filled_in(tmp_path):
   assert sum(c["probability"] for c in candidates) < 1e-6
 
 
-def test_a_tokenizer_json_of_wordpiece_prepares_text(tmp_path, monkeypatch):
+def test_a_tokenizer_json_of_wordpiece_prepares_text(tmp_path):
   """The folder has no vocab.txt, as transformers saves it; accents are kept."""
   content = bert_vocabulary("the é e").special_tokenizer.to_str()
   content = content.replace('"strip_accents":true', '"strip_accents":false')
@@ -371,7 +383,7 @@ def test_a_tokenizer_json_of_wordpiece_prepares_text(tmp_path, monkeypatch):
   (tmp_path / "t.txt").write_text("the É.\nthe e.\n\nthe é.\nE e.\n" * 3)
   flags = ["--input", tmp_path / "t.txt", "--vocab", tmp_path, "--heldout=0"]
   flags += ["--processes=1", "--output", tmp_path / "p"]
-  run(monkeypatch, "prepare", *flags)
+  run_verb("prepare", *flags)
   opened = reader.open_prepared(str(tmp_path / "p"))
   tokens = opened.splits["train"].tokens[:3].tolist()
   assert [opened.vocab[i] for i in tokens] == ["the", "é", "[UNK]"]
@@ -383,7 +395,7 @@ def test_a_tokenizer_json_of_wordpiece_prepares_text(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_padding_is_that_of_the_tokenizer(as_json, tmp_path):
+def test_config_has_the_padding_id_of_the_tokenizer(as_json, tmp_path):
   """config.json has the id of [PAD], whichever file holds the pieces."""
   weights = tiny_tasks.write_model(tmp_path / "m")
   names = [*tiny_tasks.PIECES[1:], "[PAD]"]

@@ -25,24 +25,33 @@ needs_data = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize("rules", wordpiece.RULES)
-def test_symbols_are_no_punctuation(rules):
+def test_symbols_stay_with_their_word(rules):
   """A heart is a symbol, so it is not split off its word."""
-  v = bert_vocabulary("to send your vote good rush ##ers ! ♥", rules)
-  assert pieces_and_slices(v, "to send your vote♡♡")[-1] == ("[UNK]", "vote♡♡")
-  pieces = [piece for piece, _ in pieces_and_slices(v, "good Rushers!♥♡")]
+  vocabulary = bert_vocabulary("to send your vote good rush ##ers ! ♥", rules)
+  assert pieces_and_slices(vocabulary, "to send your vote♡♡")[-1] == (
+    "[UNK]",
+    "vote♡♡",
+  )
+  pieces = [
+    piece for piece, _ in pieces_and_slices(vocabulary, "good Rushers!♥♡")
+  ]
   assert pieces == ["good", "rush", "##ers", "!", "[UNK]"]
-  assert pieces_and_slices(v, "good rushers!♥")[-1] == ("♥", "♥")
+  assert pieces_and_slices(vocabulary, "good rushers!♥")[-1] == ("♥", "♥")
 
 
 @pytest.mark.parametrize("rules", wordpiece.RULES)
 def test_dashes_and_quotes_stand_alone(rules):
   """Pieces and offsets are the published ones."""
-  v = bert_vocabulary("cretaceous – pale ##ogene ’ tis $ 5 . 00 don ' t", rules)
-  (encoded,) = v.encode_offsets(["Cretaceous–Paleogene"])
-  pieces = [v.pieces[i] for i in encoded.ids]
+  vocabulary = bert_vocabulary(
+    "cretaceous – pale ##ogene ’ tis $ 5 . 00 don ' t", rules
+  )
+  (encoded,) = vocabulary.encode_offsets(["Cretaceous–Paleogene"])
+  pieces = [vocabulary.pieces[i] for i in encoded.ids]
   assert pieces == ["cretaceous", "–", "pale", "##ogene"]
   assert encoded.offsets == [(0, 10), (10, 11), (11, 15), (15, 20)]
-  pieces = [piece for piece, _ in pieces_and_slices(v, "’tis $5.00 don't")]
+  pieces = [
+    piece for piece, _ in pieces_and_slices(vocabulary, "’tis $5.00 don't")
+  ]
   assert " ".join(pieces) == "’ tis $ 5 . 00 don ' t"
 
 
@@ -51,10 +60,12 @@ def test_special_tokens_are_text_by_default(rules):
   """With `special=True`, their spellings in a text are read as special tokens,
   with or without spaces around them.
   """
-  v = bert_vocabulary("i [ mask ] to", rules)
+  vocabulary = bert_vocabulary("i [ mask ] to", rules)
   text = "i [MASK]to[mask] [MASK]"
-  assert [p for p, _ in pieces_and_slices(v, text)].count("[MASK]") == 0
-  assert pieces_and_slices(v, text, special=True) == [
+  assert [p for p, _ in pieces_and_slices(vocabulary, text)].count(
+    "[MASK]"
+  ) == 0
+  assert pieces_and_slices(vocabulary, text, special=True) == [
     ("i", "i"),
     ("[MASK]", "[MASK]"),
     ("to", "to"),
@@ -63,7 +74,7 @@ def test_special_tokens_are_text_by_default(rules):
     ("]", "]"),
     ("[MASK]", "[MASK]"),
   ]
-  assert v.encode_special("[MASK]") == [v.special.mask]
+  assert vocabulary.encode_special("[MASK]") == [vocabulary.special.mask]
 
 
 def test_original_rules_differ_as_documented():
@@ -74,8 +85,10 @@ def test_original_rules_differ_as_documented():
     bert_vocabulary(words, "original"),
   )
   # Both rules keep characters that Unicode has not assigned.
-  for v in (by_hugging_face, original):
-    assert [p for p, _ in pieces_and_slices(v, "a\u0378b")] == ["a\u0378b"]
+  for vocabulary in (by_hugging_face, original):
+    assert [p for p, _ in pieces_and_slices(vocabulary, "a\u0378b")] == [
+      "a\u0378b"
+    ]
   assert [p for p, _ in pieces_and_slices(by_hugging_face, "a\ue000b")] == [
     "ab"
   ]
@@ -84,9 +97,12 @@ def test_original_rules_differ_as_documented():
   assert pieces_and_slices(original, "x" * 101)[0][0] == "x" * 101
   assert [p for p, _ in pieces_and_slices(original, "ΣΑΣ")] == ["σας"]
   # A mark that is stripped belongs to the letter before it.
-  for v in (by_hugging_face, original):
+  for vocabulary in (by_hugging_face, original):
     text = "A\u0301b\u0323\u0301 ab\u0301"
-    assert pieces_and_slices(v, text) == [("ab", text[:5]), ("ab", text[6:])]
+    assert pieces_and_slices(vocabulary, text) == [
+      ("ab", text[:5]),
+      ("ab", text[6:]),
+    ]
   assert wordpiece.clean_by_original_rules("Éa\u200db\t中!", True) == (
     "eab 中 !",
     [0, 1, 3, -1, 5, -1, 6],
@@ -94,37 +110,66 @@ def test_original_rules_differ_as_documented():
 
 
 def test_byte_level_loses_nothing():
-  v = roberta_vocabulary()
-  everything = "".join(map(chr, range(1, 0x3000)))
-  for text in [*random_texts(500), everything, " a  b ", "\U0010ffff"]:
-    assert v.decode(v.encode_batch([text])[0]) == text
-  assert v.decode(v.encode_batch(["a\ud800b"])[0]) == "a\ufffdb"
+  vocabulary = roberta_vocabulary()
+  all_characters = "".join(map(chr, range(1, 0x3000)))
+  for text in [*random_texts(500), all_characters, " a  b ", "\U0010ffff"]:
+    assert vocabulary.decode(vocabulary.encode_batch([text])[0]) == text
+  assert (
+    vocabulary.decode(vocabulary.encode_batch(["a\ud800b"])[0]) == "a\ufffdb"
+  )
 
 
 def test_byte_level_pieces_and_offsets():
-  v = roberta_vocabulary()
-  assert pieces_and_slices(v, "the the  an")[:2] == [
+  vocabulary = roberta_vocabulary()
+  assert pieces_and_slices(vocabulary, "the the  an")[:2] == [
     ("the", "the"),
     ("Ġthe", "the"),
   ]
-  assert [p for p, _ in pieces_and_slices(v, "the<mask>")] != ["the", "<mask>"]
-  assert pieces_and_slices(v, "the <mask>", special=True)[-1] == (
+  assert [p for p, _ in pieces_and_slices(vocabulary, "the<mask>")] != [
+    "the",
+    "<mask>",
+  ]
+  assert pieces_and_slices(vocabulary, "the <mask>", special=True)[-1] == (
     "<mask>",
     "<mask>",
   )
-  assert (v.special.cls, v.special.pad, v.special.sep) == (0, 1, 2)
+  assert (
+    vocabulary.special.cls,
+    vocabulary.special.pad,
+    vocabulary.special.sep,
+  ) == (0, 1, 2)
   # A letter of two bytes has two pieces with the same offsets.
-  assert [s for _, s in pieces_and_slices(v, "é")] == ["é", "é"]
+  assert [s for _, s in pieces_and_slices(vocabulary, "é")] == ["é", "é"]
 
 
 # Texts whose boundaries depend on the characters around them.
-CONTEXT = ["'ll  's", "a  'd", "a\u00a0 b", "'s\u00e9", "\u00e9's", " a", "a "]
-CONTEXT += ["  \u0301a", "a \u0301", "\u0391\u03a3.\u0392", "\u0391\u03a3,"]
-CONTEXT += ["\ud800", "\x00", "a\tb\r\n", "x" * 10_000, "\u0301" * 200, "...'s"]
+TEXTS_WITH_CONTEXT = [
+  "'ll  's",
+  "a  'd",
+  "a\u00a0 b",
+  "'s\u00e9",
+  "\u00e9's",
+  " a",
+  "a ",
+]
+TEXTS_WITH_CONTEXT += [
+  "  \u0301a",
+  "a \u0301",
+  "\u0391\u03a3.\u0392",
+  "\u0391\u03a3,",
+]
+TEXTS_WITH_CONTEXT += [
+  "\ud800",
+  "\x00",
+  "a\tb\r\n",
+  "x" * 10_000,
+  "\u0301" * 200,
+  "...'s",
+]
 
 
 @pytest.mark.parametrize(
-  "make",
+  "make_vocabulary",
   [
     lambda: bert_vocabulary("the a ##n \u03b1\u03c3 \u03b1\u03c2 \u03b2"),
     lambda: bert_vocabulary(
@@ -135,45 +180,65 @@ CONTEXT += ["\ud800", "\x00", "a\tb\r\n", "x" * 10_000, "\u0301" * 200, "...'s"]
     gpt1_vocabulary,
   ],
 )
-def test_batches_give_what_single_texts_give(make):
+def test_batches_give_what_single_texts_give(make_vocabulary):
   """The cache of earlier texts does not change the ids."""
-  v, rows = make(), random_texts(2000) + CONTEXT
-  ids_of_batch = v.encode_batch(rows)
-  flat_ids, lengths = v.encode_flat(rows)
+  vocabulary, all_texts = (
+    make_vocabulary(),
+    random_texts(2000) + TEXTS_WITH_CONTEXT,
+  )
+  ids_of_batch = vocabulary.encode_batch(all_texts)
+  flat_ids, lengths = vocabulary.encode_flat(all_texts)
   assert flat_ids.tolist() == list(itertools.chain(*ids_of_batch))
   assert flat_ids.dtype == np.int32
   assert lengths.tolist() == list(map(len, ids_of_batch))
-  assert ids_of_batch == [e.ids for e in v.encode_offsets(rows)]
-  assert ids_of_batch == v.encode_batch(rows)
-  copy = pickle.loads(pickle.dumps(v))
-  assert copy == v and copy.encode_batch(rows[::-1]) == ids_of_batch[::-1]
-  for row, encoded in zip(rows, v.encode_offsets(rows), strict=True):
-    assert all(0 <= b <= e <= len(row) for b, e in encoded.offsets)
+  assert ids_of_batch == [e.ids for e in vocabulary.encode_offsets(all_texts)]
+  assert ids_of_batch == vocabulary.encode_batch(all_texts)
+  copy = pickle.loads(pickle.dumps(vocabulary))
+  assert (
+    copy == vocabulary
+    and copy.encode_batch(all_texts[::-1]) == ids_of_batch[::-1]
+  )
+  for text, encoded in zip(
+    all_texts, vocabulary.encode_offsets(all_texts), strict=True
+  ):
+    assert all(0 <= b <= e <= len(text) for b, e in encoded.offsets)
     assert encoded.offsets == sorted(encoded.offsets)
 
 
 @pytest.mark.parametrize(
-  "make",
+  "make_vocabulary",
   [lambda: bert_vocabulary("the a ##n"), roberta_vocabulary, gpt1_vocabulary],
 )
-def test_seqio_vocabularies_agree(make):
+def test_seqio_vocabularies_agree(make_vocabulary):
   tf = pytest.importorskip("tensorflow", reason="the extra [data] is not there")
   pytest.importorskip("seqio", reason="the extra [data] is not there")
   from bert_jax.seqio_tasks.text_vocabulary import TextVocabulary
 
-  v, rows = TextVocabulary(make), [t for t in random_texts(300) if t] + [""]
-  expected = [v.encode(row) for row in rows]
-  assert v.encode_tf(tf.constant(rows)).to_list() == expected
-  dataset = tf.data.Dataset.from_tensor_slices(rows).repeat(4)
+  vocabulary, all_texts = (
+    TextVocabulary(make_vocabulary),
+    [t for t in random_texts(300) if t] + [""],
+  )
+  expected = [vocabulary.encode(text) for text in all_texts]
+  assert vocabulary.encode_tf(tf.constant(all_texts)).to_list() == expected
+  dataset = tf.data.Dataset.from_tensor_slices(all_texts).repeat(4)
   # Threads share the tokenizer.
-  ds = dataset.batch(50).map(v.encode_tf, num_parallel_calls=4).unbatch()
+  ds = (
+    dataset.batch(50).map(vocabulary.encode_tf, num_parallel_calls=4).unbatch()
+  )
   assert [row.tolist() for row in ds.as_numpy_iterator()] == expected * 4
-  ds = dataset.take(len(rows)).map(v.encode_tf).map(v.decode_tf)
+  ds = (
+    dataset.take(len(all_texts))
+    .map(vocabulary.encode_tf)
+    .map(vocabulary.decode_tf)
+  )
   decoded = [text.decode() for text in ds.as_numpy_iterator()]
-  assert decoded == [v.decode(ids) for ids in expected]
+  assert decoded == [vocabulary.decode(ids) for ids in expected]
   broken_bytes = b"the \xff\xc3"
-  expected_ids = v.encode(broken_bytes.decode("utf-8", "replace"))
-  assert v.encode_tf(tf.constant(broken_bytes)).numpy().tolist() == expected_ids
+  expected_ids = vocabulary.encode(broken_bytes.decode("utf-8", "replace"))
+  assert (
+    vocabulary.encode_tf(tf.constant(broken_bytes)).numpy().tolist()
+    == expected_ids
+  )
 
 
 def test_words_of_sentence_pieces_begin_as_published():
@@ -214,12 +279,12 @@ def test_words_of_sentence_pieces_begin_with_a_space_in_any_script():
   assert not any(map(unigram.begins_word, later_pieces))
 
 
-def test_words():
+def test_the_first_piece_of_a_text_starts_a_word():
   """The first piece of a text starts a word, whatever piece it is."""
-  v = roberta_vocabulary()
-  (ids,) = v.encode_batch(["than the an"])
-  starts = v.find_word_starts(np.array(ids)).astype(int).tolist()
-  assert [v.pieces[i] for i in ids] == ["th", "an", "Ġthe", "Ġa", "n"]
+  vocabulary = roberta_vocabulary()
+  (ids,) = vocabulary.encode_batch(["than the an"])
+  starts = vocabulary.find_word_starts(np.array(ids)).astype(int).tolist()
+  assert [vocabulary.pieces[i] for i in ids] == ["th", "an", "Ġthe", "Ġa", "n"]
   assert starts == [1, 0, 1, 1, 0]
   (ids,) = bert_vocabulary("a ##n the").encode_batch(["an the"])
   assert bert_vocabulary("a ##n the").find_word_starts(ids).tolist() == [
@@ -227,48 +292,54 @@ def test_words():
     False,
     True,
   ]
-  v = gpt1_vocabulary()
-  (ids,) = v.encode_batch(["cat bat."])
-  assert [v.pieces[i] for i in ids] == ["cat</w>", "b", "at</w>", ".</w>"]
-  assert v.find_word_starts(ids).tolist() == [True, True, False, True]
+  vocabulary = gpt1_vocabulary()
+  (ids,) = vocabulary.encode_batch(["cat bat."])
+  assert [vocabulary.pieces[i] for i in ids] == [
+    "cat</w>",
+    "b",
+    "at</w>",
+    ".</w>",
+  ]
+  assert vocabulary.find_word_starts(ids).tolist() == [True, True, False, True]
 
 
-def test_files_and_folders(tmp_path):
-  for name, v in dict(
+def test_saved_tokenizers_are_loaded_as_the_same(tmp_path):
+  for name, vocabulary in dict(
     bert=bert_vocabulary("a b"),
     roberta=roberta_vocabulary(),
     gpt=gpt1_vocabulary(),
   ).items():
     folder = tmp_path / name
     folder.mkdir()
-    open_vocabulary.save(v, folder)
+    open_vocabulary.save(vocabulary, folder)
     loaded = open_vocabulary.load(folder)
-    assert loaded == v and loaded.options == v.options
-    assert loaded.encode_batch(random_texts(50)) == v.encode_batch(
+    assert loaded == vocabulary and loaded.options == vocabulary.options
+    assert loaded.encode_batch(random_texts(50)) == vocabulary.encode_batch(
       random_texts(50)
     )
     # Add transformers' file of the same tokenizer.
     (folder / "tokenizer.json").write_text(
-      v.special_tokenizer.to_str(), encoding="utf-8"
+      vocabulary.special_tokenizer.to_str(), encoding="utf-8"
     )
     loaded_from_json = open_vocabulary.load(str(folder))
     assert (
-      loaded_from_json.algorithm == v.algorithm
-      and loaded_from_json.special == v.special
+      loaded_from_json.algorithm == vocabulary.algorithm
+      and loaded_from_json.special == vocabulary.special
     )
-    assert loaded_from_json.encode_batch(random_texts(50)) == v.encode_batch(
+    assert loaded_from_json.encode_batch(
       random_texts(50)
-    )
+    ) == vocabulary.encode_batch(random_texts(50))
     assert (
-      loaded_from_json.at_word_boundary.tolist() == v.at_word_boundary.tolist()
+      loaded_from_json.at_word_boundary.tolist()
+      == vocabulary.at_word_boundary.tolist()
     )
-    assert loaded_from_json.marks_word_ends == v.marks_word_ends
+    assert loaded_from_json.marks_word_ends == vocabulary.marks_word_ends
     # Texts are cut into the same chunks.
     assert (loaded_from_json.chunk_pattern, loaded_from_json.uncut_pattern) == (
-      v.chunk_pattern,
-      v.uncut_pattern,
+      vocabulary.chunk_pattern,
+      vocabulary.uncut_pattern,
     )
-    assert loaded_from_json.normalize_ascii == v.normalize_ascii
+    assert loaded_from_json.normalize_ascii == vocabulary.normalize_ascii
   (tmp_path / "bert" / "tokenizer.json").unlink()
   original = open_vocabulary.load(str(tmp_path / "bert"), rules="original")
   assert original.options["rules"] == "original"
@@ -279,41 +350,45 @@ def test_bad_files_are_named(tmp_path):
     (tmp_path / name).write_text(text, encoding="utf-8")
     return str(tmp_path / name)
 
-  def refused(path, message, **options):
+  def assert_refused(path, message, **options):
     with pytest.raises(ValueError, match=message):
       open_vocabulary.load(path, **options)
 
-  refused(
+  assert_refused(
     str(tmp_path / "none"), "there is no vocabulary .*none.*`bert_jax vocab`"
   )
-  refused(str(tmp_path), "has no vocabulary; it has no")
-  refused(write("vocab.txt", "a\nb\n"), r"has no \[PAD\]")
+  assert_refused(str(tmp_path), "has no vocabulary; it has no")
+  assert_refused(write("vocab.txt", "a\nb\n"), r"has no \[PAD\]")
   good_path = write("good.txt", "\n".join(SPECIAL_LIST) + "\na\n")
-  refused(good_path, "has no option 'add_prefix_space'", add_prefix_space=True)
-  refused(good_path, "rules 'old' is not one of", rules="old")
+  assert_refused(
+    good_path, "has no option 'add_prefix_space'", add_prefix_space=True
+  )
+  assert_refused(good_path, "rules 'old' is not one of", rules="old")
   pieces_path = write("vocab.json", json.dumps({"a": 0, "b": 0}))
-  refused(pieces_path, "has no merges in its folder")
+  assert_refused(pieces_path, "has no merges in its folder")
   merges_path = write("merges.txt", "#version: 0.2\na b c\n")
-  refused(pieces_path, f"{merges_path}:2: 'a b c' is not a pair")
+  assert_refused(pieces_path, f"{merges_path}:2: 'a b c' is not a pair")
   write("merges.txt", "a b\n")
-  refused(pieces_path, "ids must be different")
+  assert_refused(pieces_path, "ids must be different")
   write("vocab.json", json.dumps({"a": 0, "b": 1}))
-  refused(pieces_path, "254 of the 256 bytes")
+  assert_refused(pieces_path, "254 of the 256 bytes")
   write("vocab.json", "[1")
-  refused(pieces_path, "vocab.json:1 is not JSON")
-  refused(write("x.model", "no"), "is not a SentencePiece model|sentencepiece")
+  assert_refused(pieces_path, "vocab.json:1 is not JSON")
+  assert_refused(
+    write("x.model", "no"), "is not a SentencePiece model|sentencepiece"
+  )
   model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
   content = {"version": "1.0", "model": model}
-  refused(
+  assert_refused(
     write("tokenizer.json", json.dumps(content)),
     "its model WordLevel is not one of",
   )
   (tmp_path / "b.txt").write_bytes(b"a\xff")
-  refused(str(tmp_path / "b.txt"), r"not UTF-8 \(byte 1\)")
+  assert_refused(str(tmp_path / "b.txt"), r"not UTF-8 \(byte 1\)")
 
 
 @needs_data
-def test_published_files():
+def test_published_vocabularies_have_their_sizes_and_ids():
   """Sizes, ids and special tokens are those of the papers' models."""
   vocabularies = {}
   for name, path in {
@@ -323,7 +398,9 @@ def test_published_files():
     "albert": "albert_like/30k-clean.model",
   }.items():
     vocabularies[name] = open_vocabulary.load(f"{DATA}/vocab/{path}")
-  sizes = {name: v.vocab_size for name, v in vocabularies.items()}
+  sizes = {
+    name: vocabulary.vocab_size for name, vocabulary in vocabularies.items()
+  }
   assert sizes == dict(uncased=30522, gpt2=50257, gpt1=40478, albert=30000)
   text = "i am going to [MASK] to study math"
   ids = vocabularies["uncased"].encode_special(text)

@@ -15,7 +15,7 @@ from bert_jax.text import open_vocabulary, train_vocabulary, wordpiece
 from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
 
-def some_text() -> str:
+def make_text() -> str:
   """Returns words in which all pairs of syllables are equally frequent."""
   syllables = ["ka", "lo", "mi", "ru", "ste", "pon", "ta", "vi", "sol", "e"]
   words = [a + b + c for a in syllables for b in syllables for c in syllables]
@@ -23,7 +23,7 @@ def some_text() -> str:
   return "\n\n".join(lines * 2) + "\nÉté Zürich [SEP] été.\n"
 
 
-def train(tmp_path, *arguments: str, threads: str = "2"):
+def run_vocab(tmp_path, *arguments: str, threads: str = "2"):
   output = tmp_path / f"vocab-{len(names_in(tmp_path))}.txt"
   command = [sys.executable, "-m", "bert_jax", "vocab", "--output", output]
   process = subprocess.run(
@@ -35,13 +35,13 @@ def train(tmp_path, *arguments: str, threads: str = "2"):
   return process, output
 
 
-def test_runs_agree_and_have_the_size(tmp_path):
+def test_runs_write_the_same_file_of_the_asked_size(tmp_path):
   text = tmp_path / "text.txt"
-  text.write_text(some_text(), encoding="utf-8")
+  text.write_text(make_text(), encoding="utf-8")
   contents = []
   for threads in ("1", "2", "2"):
     arguments = ("--input", str(text), "--size", "400")
-    process, output = train(tmp_path, *arguments, threads=threads)
+    process, output = run_vocab(tmp_path, *arguments, threads=threads)
     assert process.returncode == 0, process.stderr
     contents.append(output.read_bytes())
   assert contents[0] == contents[1] == contents[2]
@@ -51,12 +51,12 @@ def test_runs_agree_and_have_the_size(tmp_path):
   assert "été" not in pieces and "##!" not in pieces and "!" in pieces
   assert all(piece == piece.lower() for piece in pieces[5:])
   tokenizer = wordpiece.build(pieces)
-  (ids,) = tokenizer.encode_batch([some_text()])
+  (ids,) = tokenizer.encode_batch([make_text()])
   assert tokenizer.special.unk not in ids
-  assert len(ids) < 0.5 * len(some_text())
+  assert len(ids) < 0.5 * len(make_text())
 
 
-def test_cased(tmp_path):
+def test_a_cased_vocabulary_keeps_capitals_and_accents(tmp_path):
   text = tmp_path / "text.txt"
   text.write_text("Été Été Zürich Zürich " * 20, encoding="utf-8")
   pieces = train_vocab.train_vocab(
@@ -69,14 +69,14 @@ def test_too_little_text_gives_fewer_pieces_and_a_warning(tmp_path):
   text = tmp_path / "text.txt"
   text.write_text("one two one two\n")
   arguments = ("--input", str(text), "--size", "500")
-  process, output = train(tmp_path, *arguments)
+  process, output = run_vocab(tmp_path, *arguments)
   assert process.returncode == 0
   assert "too small for --size=500" in process.stderr
   pieces = open_vocabulary.read_vocab(str(output))
   assert len(pieces) < 30 and {"one", "two"} <= set(pieces)
 
 
-def test_merges_go_by_count():
+def test_frequent_pairs_are_merged_first():
   counts = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
   pieces = train_vocabulary.train_wordpiece(counts, 100)
   # First come the letters, then the letters inside words. The most frequent
@@ -104,7 +104,7 @@ def test_bad_input_is_one_sentence(tmp_path, text, size, message):
   if text is not None:
     path.write_text(text)
   arguments = ("--input", str(path), "--size", str(size))
-  process, output = train(tmp_path, *arguments)
+  process, output = run_vocab(tmp_path, *arguments)
   assert process.returncode == 1
   assert process.stderr.startswith("error: ") and message in process.stderr
   assert process.stderr.count("\n") == 1
@@ -126,7 +126,7 @@ def test_a_vocabulary_is_not_overwritten(tmp_path, algorithm, name):
   assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_split_text_does_not_overwrite(tmp_path):
+def test_split_text_overwrites_no_file(tmp_path):
   text = tmp_path / "text.txt"
   text.write_text("Some words.\n")
   with pytest.raises(ValueError, match="text.txt exists; delete it or choose"):
@@ -151,7 +151,9 @@ def test_split_text_does_not_overwrite(tmp_path):
     ),
   ],
 )
-def test_why_there_are_fewer_pieces(tmp_path, capsys, algorithm, text, message):
+def test_a_warning_says_why_there_are_fewer_pieces(
+  tmp_path, capsys, algorithm, text, message
+):
   (tmp_path / "text.txt").write_text(text)
   output = str(tmp_path / "v.txt")
   train_vocab.train_vocab(
@@ -167,7 +169,7 @@ def test_a_model_is_cased_beside_an_uncased_vocabulary(tmp_path):
   text.write_text("Ete Été Zürich ete zürich im Haus " * 40, encoding="utf-8")
   train_one = functools.partial(train_vocab.train_vocab, str(text), 100)
 
-  def cleaned(path, **options):
+  def clean(path, **options):
     vocabulary = open_vocabulary.load(str(path), **options)
     return vocabulary.literal_tokenizer.normalizer.normalize_str("Été")
 
@@ -183,14 +185,12 @@ def test_a_model_is_cased_beside_an_uncased_vocabulary(tmp_path):
   content += field(3, field(1, name))
   (folder / "spiece.model").write_bytes(content)
   (folder / "x.model").write_bytes(content)
-  assert (
-    cleaned(folder / "spiece.model") == cleaned(folder / "x.model") == "Été"
-  )
-  assert cleaned(folder / "vocab.txt") == cleaned(folder) == "Été"
-  assert cleaned(folder / "x.txt") == "ete"
+  assert clean(folder / "spiece.model") == clean(folder / "x.model") == "Été"
+  assert clean(folder / "vocab.txt") == clean(folder) == "Été"
+  assert clean(folder / "x.txt") == "ete"
   # The settings belong to vocab.txt, even if it has been deleted.
   (folder / "vocab.txt").unlink()
-  assert cleaned(folder) == "Été"
+  assert clean(folder) == "Été"
   only_model = tmp_path / "only_model"
   only_model.mkdir()
   model = only_model / "spiece.model"
@@ -202,11 +202,11 @@ def test_a_model_is_cased_beside_an_uncased_vocabulary(tmp_path):
   ):
     path = only_model / "tokenizer_config.json"
     path.write_text(json.dumps(settings))
-    assert cleaned(model) == cleaned(only_model) == "Été"
+    assert clean(model) == clean(only_model) == "Été"
     with pytest.raises(ValueError, match="with capitals and with accents, and"):
-      cleaned(model, keep_accents=False)
+      clean(model, keep_accents=False)
     with pytest.raises(ValueError, match="and lower_case=True asks for text"):
-      cleaned(model, lower_case=True)
+      clean(model, lower_case=True)
 
 
 def test_the_caller_sets_accents_if_the_settings_do_not(tmp_path):
@@ -216,10 +216,10 @@ def test_the_caller_sets_accents_if_the_settings_do_not(tmp_path):
   path = tmp_path / "tokenizer_config.json"
   path.write_text(json.dumps({"do_lower_case": False}))
 
-  def cleaned(**options):
+  def clean(**options):
     vocabulary = open_vocabulary.load(str(tmp_path), **options)
     return vocabulary.literal_tokenizer.normalizer.normalize_str("Été")
 
   # transformers' AlbertTokenizer strips accents with these settings.
-  assert cleaned() == "Ete" and cleaned(keep_accents=False) == "Ete"
-  assert cleaned(keep_accents=True) == "Été"
+  assert clean() == "Ete" and clean(keep_accents=False) == "Ete"
+  assert clean(keep_accents=True) == "Été"

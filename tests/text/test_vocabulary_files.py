@@ -21,14 +21,14 @@ from bert_jax.text import model_tokenizer, open_vocabulary, unigram
 from bert_jax.use import text_inputs
 
 
-def files_of(kind, as_json=False):
+def make_files(family, as_json=False):
   """Returns name -> content of a folder with that kind of tokenizer."""
   vocabulary = {
     "bert": lambda: bert_vocabulary("the a ##n é ##é 中 x中"),
     "roberta": roberta_vocabulary,
     "gpt1": gpt1_vocabulary,
     "albert": lambda: unigram.build(sentencepiece_model(ALBERT_PIECES)),
-  }[kind]()
+  }[family]()
   files = open_vocabulary.to_files(vocabulary, with_digests=False)
   files.pop("pieces.json", None)
   if as_json:
@@ -41,39 +41,45 @@ def test_a_sentencepiece_model_without_other_files(tmp_path):
   model = unigram.parse_model(content, "x")
   assert model.pieces == ALBERT_PIECES and model.scores[3] == -3.0
   folder = write_files(tmp_path / "albert", {"spiece.model": content})
-  v = open_vocabulary.load(folder)
-  assert [p for p, _ in pieces_and_slices(v, "The an")] == ["▁the", "▁a", "n"]
-  assert v == open_vocabulary.load(f"{folder}/spiece.model")
+  vocabulary = open_vocabulary.load(folder)
+  assert [p for p, _ in pieces_and_slices(vocabulary, "The an")] == [
+    "▁the",
+    "▁a",
+    "n",
+  ]
+  assert vocabulary == open_vocabulary.load(f"{folder}/spiece.model")
   tokenizer = model_tokenizer.build({"spiece.model": content}, folder)
   assert tokenizer.encode("the", "an [MASK]").ids == [2, 5, 3, 6, 7, 4, 3]
   # A run's folder also has a tokenizer.json.
-  run_tokenizer = model_tokenizer.build(v.files, folder)
+  run_tokenizer = model_tokenizer.build(vocabulary.files, folder)
   assert run_tokenizer.encode("the", "an [MASK]").ids == [2, 5, 3, 6, 7, 4, 3]
   assert run_tokenizer.decode([2, 5, 3]) == tokenizer.decode([2, 5, 3]) == "the"
   assert model_tokenizer.build({"config.json": b"{}"}, folder) is None
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "gpt1", "albert"])
-def test_tokenizer_json_gives_the_same_tokenizer(kind, tmp_path):
-  v = open_vocabulary.load(write_files(tmp_path / "a", files_of(kind)))
+@pytest.mark.parametrize("family", ["bert", "roberta", "gpt1", "albert"])
+def test_tokenizer_json_gives_the_same_tokenizer(family, tmp_path):
+  vocabulary = open_vocabulary.load(
+    write_files(tmp_path / "a", make_files(family))
+  )
   json_vocabulary = open_vocabulary.load(
-    write_files(tmp_path / "b", files_of(kind, True))
+    write_files(tmp_path / "b", make_files(family, True))
   )
   rows = random_texts(200)
-  assert v.encode_batch(rows) == json_vocabulary.encode_batch(rows)
-  assert v.encode_offsets(rows, True) == json_vocabulary.encode_offsets(
+  assert vocabulary.encode_batch(rows) == json_vocabulary.encode_batch(rows)
+  assert vocabulary.encode_offsets(
     rows, True
-  )
-  assert v.special == json_vocabulary.special
-  assert list(v.pieces) == list(json_vocabulary.pieces)
-  assert v.chunk_pattern == json_vocabulary.chunk_pattern
-  assert v.normalize_ascii == json_vocabulary.normalize_ascii
+  ) == json_vocabulary.encode_offsets(rows, True)
+  assert vocabulary.special == json_vocabulary.special
+  assert list(vocabulary.pieces) == list(json_vocabulary.pieces)
+  assert vocabulary.chunk_pattern == json_vocabulary.chunk_pattern
+  assert vocabulary.normalize_ascii == json_vocabulary.normalize_ascii
 
 
 def test_settings_of_a_folder_are_used(tmp_path):
   def load(**settings):
     text = json.dumps(settings).encode()
-    files = files_of("bert") | {"tokenizer_config.json": text}
+    files = make_files("bert") | {"tokenizer_config.json": text}
     folder = write_files(tmp_path / "x", files)
     return open_vocabulary.load(folder), model_tokenizer.build(files, folder)
 
@@ -83,18 +89,22 @@ def test_settings_of_a_folder_are_used(tmp_path):
     ({"do_lower_case": True, "strip_accents": False}, ["é", "é", "x中"]),
     ({"do_lower_case": True}, ["[UNK]", "[UNK]", "x中"]),
   ):
-    v, model = load(tokenize_chinese_chars=False, **settings)
-    assert [p for p, _ in pieces_and_slices(v, "É é x中")] == pieces
+    vocabulary, model = load(tokenize_chinese_chars=False, **settings)
+    assert [p for p, _ in pieces_and_slices(vocabulary, "É é x中")] == pieces
     assert model.encode("É é x中").tokens == ["[CLS]", *pieces, "[SEP]"]
-    (ids,) = v.encode_batch(["É é x中"])
-    assert [v.pieces[i] for i in ids] == pieces
+    (ids,) = vocabulary.encode_batch(["É é x中"])
+    assert [vocabulary.pieces[i] for i in ids] == pieces
     folder = tmp_path / "again"
     folder.mkdir(exist_ok=True)
-    open_vocabulary.save(v, str(folder))
+    open_vocabulary.save(vocabulary, str(folder))
     reloaded = open_vocabulary.load(str(folder))
-    assert reloaded == v and reloaded.options == v.options
-  v, _ = load(do_lower_case=False, strip_accents=None)
-  assert [p for p, _ in pieces_and_slices(v, "é x中")] == ["é", "[UNK]", "中"]
+    assert reloaded == vocabulary and reloaded.options == vocabulary.options
+  vocabulary, _ = load(do_lower_case=False, strip_accents=None)
+  assert [p for p, _ in pieces_and_slices(vocabulary, "é x中")] == [
+    "é",
+    "[UNK]",
+    "中",
+  ]
   for settings, message in (
     (
       {"do_lower_case": "no"},
@@ -107,7 +117,7 @@ def test_settings_of_a_folder_are_used(tmp_path):
       load(**settings)
 
 
-def error_of(folder, damage):
+def load_error(folder, damage):
   """Returns the error message for a folder.
 
   Args:
@@ -116,8 +126,8 @@ def error_of(folder, damage):
       function then returns None.
   """
   try:
-    v = open_vocabulary.load(folder)
-    v.encode_special("the [MASK] <mask> \ud800")
+    vocabulary = open_vocabulary.load(folder)
+    vocabulary.encode_special("the [MASK] <mask> \ud800")
   except ValueError as e:
     assert "\n" not in str(e) and str(e).startswith(f"{folder}/"), e
     return str(e)
@@ -125,10 +135,10 @@ def error_of(folder, damage):
   return None
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "gpt1", "albert"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "gpt1", "albert"])
 @pytest.mark.parametrize("as_json", [False, True])
-def test_damaged_files_are_named(kind, as_json, tmp_path):
-  contents, rng = files_of(kind, as_json), random.Random(0)
+def test_damaged_files_are_named(family, as_json, tmp_path):
+  contents, rng = make_files(family, as_json), random.Random(0)
   for name, content in contents.items():
     damaged_contents = {
       "empty": b"",
@@ -143,7 +153,7 @@ def test_damaged_files_are_named(kind, as_json, tmp_path):
       )
     for damage, damaged_content in damaged_contents.items():
       folder = write_files(tmp_path / "x", contents | {name: damaged_content})
-      message = error_of(folder, f"{name} ({damage})")
+      message = load_error(folder, f"{name} ({damage})")
       assert name in message or name == "merges.txt", message
   # Any other damage may be accepted, but no other error may be raised.
   for _ in range(60):
@@ -151,46 +161,49 @@ def test_damaged_files_are_named(kind, as_json, tmp_path):
     damaged_content = bytearray(contents[name])
     for _ in range(3):
       damaged_content[rng.randrange(len(damaged_content))] = rng.randrange(256)
-    error_of(
+    load_error(
       write_files(tmp_path / "x", contents | {name: bytes(damaged_content)}),
       None,
     )
 
 
 def test_repeated_pieces_are_refused(tmp_path):
-  def refused(files, message):
+  def assert_refused(files, message):
     with pytest.raises(ValueError, match=message):
       open_vocabulary.load(write_files(tmp_path / "x", files))
     for name in files:
       (tmp_path / "x" / name).unlink()
 
-  vocab = files_of("bert")["vocab.txt"]
-  refused({"vocab.txt": vocab + b"a\n"}, "'a' is in line 7 and again in")
+  vocab = make_files("bert")["vocab.txt"]
+  assert_refused({"vocab.txt": vocab + b"a\n"}, "'a' is in line 7 and again in")
   model = sentencepiece_model([*ALBERT_PIECES, "n"])
-  refused({"spiece.model": model}, "'n' is piece 7 and also piece 9")
-  files = files_of("roberta")
+  assert_refused({"spiece.model": model}, "'n' is piece 7 and also piece 9")
+  files = make_files("roberta")
   changed_text = files["vocab.json"].replace(b'"#"', b'"$"')
-  refused(
+  assert_refused(
     files | {"vocab.json": changed_text},
     "1 ids below 266 have no piece, the first is 6",
   )
-  text = files_of("bert", True)["tokenizer.json"]
+  text = make_files("bert", True)["tokenizer.json"]
   changed_text = text.replace(b'"##n":7', b'"a":7')
-  refused(
+  assert_refused(
     {"tokenizer.json": changed_text},
     "1 ids below 12 have no piece, the first is 6",
   )
   text_with_other_unk = text.replace(
     b'"unk_token":"[UNK]"', b'"unk_token":"[X]"'
   )
-  refused(
+  assert_refused(
     {"tokenizer.json": text_with_other_unk},
     r"its pieces lack the unknown token '\[X\]'",
   )
-  refused({k: v for k, v in files.items() if k != "merges.txt"}, "no merges")
+  assert_refused(
+    {name: content for name, content in files.items() if name != "merges.txt"},
+    "no merges",
+  )
 
 
-QUOTED = (
+QUOTED_TEXTS = (
   ("a ''na'' the", ["a", "''", "n", "a", "''", "the"]),
   ("``a``", ["``", "a", "``"]),
   ("''''n", ["''", "''", "n"]),
@@ -212,15 +225,15 @@ def test_a_quote_of_two_signs_is_whole(as_json, tmp_path):
   name = "tokenizer.json" if as_json else "spiece.model"
   files = {name: unigram.build(content).files[name]}
   path = write_files(tmp_path / "x", files)
-  v = open_vocabulary.load(path)
+  vocabulary = open_vocabulary.load(path)
   model = types.SimpleNamespace(
-    config={"family": "albert", "model": {"vocab_size": v.vocab_size}},
+    config={"family": "albert", "model": {"vocab_size": vocabulary.vocab_size}},
     tokenizer=model_tokenizer.build(files, path),
   )
-  for text, expected in QUOTED:
-    (encoded,) = v.encode_offsets([text])
+  for text, expected in QUOTED_TEXTS:
+    (encoded,) = vocabulary.encode_offsets([text])
     assert slices(text, encoded.offsets) == expected, text
-    context = questions.encode_context(v, text)
+    context = questions.encode_context(vocabulary, text)
     assert slices(text, map(tuple, context.offsets.tolist())) == expected
     (encoded_text,) = text_inputs.encode(
       model, [text_inputs.text_of_string(0, text)]
@@ -228,7 +241,7 @@ def test_a_quote_of_two_signs_is_whole(as_json, tmp_path):
     text_offsets = encoded_text.offsets[encoded_text.begin : encoded_text.end]
     assert slices(text, text_offsets) == expected
     # The pieces are the same in the middle of a text.
-    (encoded_in_middle,) = v.encode_offsets([f"n {text} n"])
+    (encoded_in_middle,) = vocabulary.encode_offsets([f"n {text} n"])
     assert slices(f"n {text} n", encoded_in_middle.offsets) == [
       "n",
       *expected,
@@ -237,7 +250,7 @@ def test_a_quote_of_two_signs_is_whole(as_json, tmp_path):
 
 
 @pytest.mark.parametrize(
-  "rules, text, wanted",
+  "rules, text, expected",
   [
     ([("...", "\u2026")], "a...n....", ["a", "...", "n", "...", "."]),
     ([("->", "\u2192"), ("''", '"')], "a->''n", ["a", "->", "''", "n"]),
@@ -247,7 +260,7 @@ def test_a_quote_of_two_signs_is_whole(as_json, tmp_path):
     ([("..", "")], "a..n", ["a", "n"]),
   ],
 )
-def test_characters_that_become_one_are_whole(rules, text, wanted, tmp_path):
+def test_characters_that_become_one_are_whole(rules, text, expected, tmp_path):
   pieces = [*ALBERT_PIECES, "a", "t", ".", '"', "\u2026", "\u2192"]
   content = unigram.build(sentencepiece_model(pieces)).files["tokenizer.json"]
   spec = json.loads(content)
@@ -259,6 +272,6 @@ def test_characters_that_become_one_are_whole(rules, text, wanted, tmp_path):
     ],
   }
   files = {"tokenizer.json": json.dumps(spec).encode()}
-  v = open_vocabulary.load(write_files(tmp_path / "x", files))
-  (encoded,) = v.encode_offsets([text])
-  assert slices(text, encoded.offsets) == wanted
+  vocabulary = open_vocabulary.load(write_files(tmp_path / "x", files))
+  (encoded,) = vocabulary.encode_offsets([text])
+  assert slices(text, encoded.offsets) == expected

@@ -13,27 +13,27 @@ from bert_jax.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 SPECIAL = list(SPECIAL_TOKENS)
 
 
-def tokens(tokenizer: Vocabulary, text: str) -> list[str]:
+def pieces_of(tokenizer: Vocabulary, text: str) -> list[str]:
   (ids,) = tokenizer.encode_batch([text])
   return [tokenizer.pieces[i] for i in ids]
 
 
-def tiny(pieces: str, lower_case: bool = True) -> Vocabulary:
+def tiny_tokenizer(pieces: str, lower_case: bool = True) -> Vocabulary:
   return wordpiece.build(SPECIAL + pieces.split(), lower_case)
 
 
 def test_symbols_outside_punctuation_stay_with_their_word():
-  tokenizer = tiny("to send your vote good rush ##ers ! ♥")
+  tokenizer = tiny_tokenizer("to send your vote good rush ##ers ! ♥")
   text = "to send your vote♡♡"
-  assert tokens(tokenizer, text) == ["to", "send", "your", "[UNK]"]
+  assert pieces_of(tokenizer, text) == ["to", "send", "your", "[UNK]"]
   text = "good Rushers!♥♡"
-  assert tokens(tokenizer, text) == ["good", "rush", "##ers", "!", "[UNK]"]
+  assert pieces_of(tokenizer, text) == ["good", "rush", "##ers", "!", "[UNK]"]
   text = "good rushers!♥"
-  assert tokens(tokenizer, text) == ["good", "rush", "##ers", "!", "♥"]
+  assert pieces_of(tokenizer, text) == ["good", "rush", "##ers", "!", "♥"]
 
 
 def test_special_tokens_are_special_only_on_request():
-  tokenizer = tiny("i am going to study math [ ] mask sep")
+  tokenizer = tiny_tokenizer("i am going to study math [ ] mask sep")
   mask = tokenizer.special.mask
   words = ["i", "am", "going", "to", "study", "math"]
   ids = [tokenizer.pieces.index(word) for word in words]
@@ -48,11 +48,11 @@ def test_special_tokens_are_special_only_on_request():
   assert tokenizer.encode_special(" [MASK] ") == [mask]
   text_ids = [tokenizer.pieces.index(p) for p in ("[", "mask", "]")]
   assert tokenizer.encode_special("[mask]") == text_ids
-  assert tokens(tokenizer, "[MASK]") == ["[", "mask", "]"]
-  assert tokens(tokenizer, "a[SEP]") == ["[UNK]", "[", "sep", "]"]
+  assert pieces_of(tokenizer, "[MASK]") == ["[", "mask", "]"]
+  assert pieces_of(tokenizer, "a[SEP]") == ["[UNK]", "[", "sep", "]"]
 
 
-def test_published_vocabulary():
+def test_published_vocabularies_give_the_published_ids():
   data = os.environ.get("BERT_JAX_TEST_DATA")
   if not data:
     pytest.skip("BERT_JAX_TEST_DATA names no folder with real data")
@@ -64,27 +64,32 @@ def test_published_vocabulary():
   with pytest.raises(ValueError, match="no-lower-case"):
     open_vocabulary.load(path)
   cased = open_vocabulary.load(path, lower_case=False)
-  assert tokens(cased, "The École") == ["The", "École"]
+  assert pieces_of(cased, "The École") == ["The", "École"]
 
 
 def test_punctuation_splits_everywhere():
-  dash_tokenizer = tiny("cretaceous – pale ##ogene")
+  dash_tokenizer = tiny_tokenizer("cretaceous – pale ##ogene")
   text = "Cretaceous–Paleogene"
-  assert tokens(dash_tokenizer, text) == ["cretaceous", "–", "pale", "##ogene"]
-  sign_tokenizer = tiny("’ tis $ 5 . 00 don ' t")
-  assert tokens(sign_tokenizer, "’tis") == ["’", "tis"]
-  assert tokens(sign_tokenizer, "$5.00") == ["$", "5", ".", "00"]
-  assert tokens(sign_tokenizer, "don't") == ["don", "'", "t"]
+  assert pieces_of(dash_tokenizer, text) == [
+    "cretaceous",
+    "–",
+    "pale",
+    "##ogene",
+  ]
+  sign_tokenizer = tiny_tokenizer("’ tis $ 5 . 00 don ' t")
+  assert pieces_of(sign_tokenizer, "’tis") == ["’", "tis"]
+  assert pieces_of(sign_tokenizer, "$5.00") == ["$", "5", ".", "00"]
+  assert pieces_of(sign_tokenizer, "don't") == ["don", "'", "t"]
 
 
-def test_normalisation():
-  tokenizer = tiny("ecole a b 中 文 x")
-  assert tokens(tokenizer, "École") == ["ecole"]
-  assert tokens(tokenizer, "中文x") == ["中", "文", "x"]
-  assert tokens(tokenizer, "a\x00\u200b\ufeff\tb\r\n") == ["a", "b"]
+def test_text_is_cleaned_before_it_is_cut():
+  tokenizer = tiny_tokenizer("ecole a b 中 文 x")
+  assert pieces_of(tokenizer, "École") == ["ecole"]
+  assert pieces_of(tokenizer, "中文x") == ["中", "文", "x"]
+  assert pieces_of(tokenizer, "a\x00\u200b\ufeff\tb\r\n") == ["a", "b"]
   assert tokenizer.encode_batch(["", " \t", "\x01"]) == [[], [], []]
-  cased_tokenizer = tiny("ecole École", lower_case=False)
-  assert tokens(cased_tokenizer, "École ecole Ecole") == [
+  cased_tokenizer = tiny_tokenizer("ecole École", lower_case=False)
+  assert pieces_of(cased_tokenizer, "École ecole Ecole") == [
     "École",
     "ecole",
     "[UNK]",
@@ -92,13 +97,13 @@ def test_normalisation():
 
 
 def test_longest_word_has_a_hundred_characters():
-  tokenizer = tiny("a ##a")
-  assert tokens(tokenizer, "a" * 100) == ["a"] + ["##a"] * 99
-  assert tokens(tokenizer, "a" * 101) == ["[UNK]"]
+  tokenizer = tiny_tokenizer("a ##a")
+  assert pieces_of(tokenizer, "a" * 100) == ["a"] + ["##a"] * 99
+  assert pieces_of(tokenizer, "a" * 101) == ["[UNK]"]
 
 
 def test_word_starts_and_decode():
-  tokenizer = tiny("good rush ##ers !")
+  tokenizer = tiny_tokenizer("good rush ##ers !")
   (ids,) = tokenizer.encode_batch(["Good rushers!"])
   expected = np.array([True, True, False, True])
   np.testing.assert_array_equal(tokenizer.find_word_starts(ids), expected)
@@ -107,8 +112,8 @@ def test_word_starts_and_decode():
   assert tokenizer.decode([]) == ""
 
 
-def test_pickles_to_the_same_tokenizer():
-  tokenizer = tiny("good rush ##ers !")
+def test_a_pickled_tokenizer_gives_the_same_ids():
+  tokenizer = tiny_tokenizer("good rush ##ers !")
   copy = pickle.loads(pickle.dumps(tokenizer))
   text = "good rushers [MASK]!"
   assert copy.encode_batch([text]) == tokenizer.encode_batch([text])

@@ -52,7 +52,7 @@ def prepared(tmp_path_factory):
   return output
 
 
-def sentences(prepared, split):
+def read_sentences(prepared, split):
   """Returns the words of each sentence of a split, and the split's corpus."""
   opened = reader.open_prepared(prepared)
   corpus = opened.splits[split]
@@ -69,7 +69,7 @@ def split_words(vocabulary, text):
   return [word for word, _ in pairs]
 
 
-def test_rules_of_words():
+def test_text_is_split_by_the_rules():
   by_words = words.build(VOCABULARY)
   text = "The cat's naïve e\u0301t 1,000.5 U.S. (x-ray) don't--stop _a_ …"
   expected = (
@@ -121,13 +121,13 @@ def test_the_folder_has_every_word(prepared):
   assert opened.vocab == VOCABULARY and opened.vocab_size == 12
   all_sentences = []
   for split in reader.SPLITS:
-    word_lists, corpus = sentences(prepared, split)
+    word_lists, corpus = read_sentences(prepared, split)
     assert all(s[0] == "<S>" and s[-1] == "</S>" for s in word_lists)
     all_sentences += [" ".join(s[1:-1]) for s in word_lists]
     assert corpus.spellings is not None
   input_sentences = [s for document in DOCUMENTS for s in document]
   assert sorted(all_sentences) == sorted(input_sentences)
-  train, _ = sentences(prepared, "train")
+  train, _ = read_sentences(prepared, "train")
   flat_words = [word for sentence in train for word in sentence]
   counts = [flat_words.count(word) for word in VOCABULARY]
   # A literal `<S>` in a text is a word that is not in the vocabulary.
@@ -162,10 +162,10 @@ class Word(NamedTuple):
   ends: bool
 
 
-def stream(prepared, split):
+def read_words(prepared, split):
   """Returns all words of a split, with the begins and ends of sentences."""
-  word_lists, _ = sentences(prepared, split)
-  stream_words = []
+  word_lists, _ = read_sentences(prepared, split)
+  all_words = []
   for sentence in word_lists:
     last_index = len(sentence) - 1
     for i, word in enumerate(sentence):
@@ -176,14 +176,14 @@ def stream(prepared, split):
       chars = characters.word_ids(
         characters.SENTENCE_SYMBOLS[word] if is_special else word
       )
-      stream_words.append(Word(chars, target, i == 0, i == last_index))
-  return stream_words
+      all_words.append(Word(chars, target, i == 0, i == last_index))
+  return all_words
 
 
 def test_windows_have_the_words_and_their_neighbours(prepared):
   """A row has words in the order of the text, and an epoch has all words."""
   data = loader.open_data(prepared, "elmo", seed=3, length=LENGTH)
-  text = stream(prepared, "train")
+  text = read_words(prepared, "train")
   num_words = 0
   batch = data.read(0, len(text) // LENGTH + 2)
   for row in range(len(batch["char_ids"])):
@@ -227,7 +227,7 @@ def test_streams_continue_from_batch_to_batch(prepared):
   """
   rows = 3
   data = loader.open_data(prepared, "elmo", length=LENGTH, streams=rows)
-  text = stream(prepared, "train")
+  text = read_words(prepared, "train")
   # Pairs of neighbours in a sentence.
   links = [
     (word, next_word)
@@ -319,7 +319,7 @@ def test_bad_options_are_refused(prepared, tmp_path):
     reader._read_other_words(file_of_words, 3)
 
 
-def test_the_commands(tmp_path):
+def test_the_commands_make_a_vocabulary_and_a_folder(tmp_path):
   """`vocab` makes a vocabulary of words, and `prepare` a folder with it."""
   text, vocab = write_text(tmp_path / "t.txt"), str(tmp_path / "w.txt")
 
