@@ -13,36 +13,36 @@ import jax
 
 # A vector register of a TPU holds this many rows and columns of 32-bit numbers,
 # and arrays in memory are padded to whole blocks of this shape.
-ROWS, COLUMNS = 8, 128
+REGISTER_ROWS, REGISTER_COLUMNS = 8, 128
 # Operations that move or name values, but do not compute.
-_FREE = {
+_FREE_OPERATIONS = {
   *("get", "swap", "broadcast_in_dim", "reshape", "squeeze", "iota"),
   *("convert_element_type", "bitcast_convert_type", "program_id", "copy"),
   *("slice", "stop_gradient", "multiple_of", "expand_dims"),
 }
 # Operations of the unit for transcendental functions.
-_TRANSCENDENTAL = {
+_TRANSCENDENTAL_OPERATIONS = {
   *("exp", "exp2", "log", "log1p", "logistic", "tanh", "erf", "rsqrt"),
   *("sqrt", "sin", "cos", "pow", "expm1"),
 }
 
 
 @dataclasses.dataclass(frozen=True)
-class Operations:
+class KernelOperations:
   """Holds what one call of a kernel does on one device.
 
   Attributes:
     name: the kernel's name.
-    output_bytes: bytes of the call's outputs, without padding.
+    output_bytes: the bytes of the call's outputs, without padding.
     products: (rows, depth, columns) of each matrix product of a program of
       the kernel's grid, with how often the program computes it.
-    vector: operations on vector registers of a program of the grid. A register
-      holds 1,024 numbers of 32 bits.
-    transcendental: those of them that need the unit for transcendental
-      functions.
-    programs: programs of the grid.
-    independent: True if the programs may run on several cores.
-    bytes: bytes that a call reads and writes, with padding.
+    vector: the number of operations on vector registers in a program of the
+      grid. A register holds 1,024 numbers of 32 bits.
+    transcendental: the number of those operations that need the unit for
+      transcendental functions.
+    programs: the number of programs of the grid.
+    is_independent: True if the programs may run on several cores.
+    bytes: the bytes that a call reads and writes, with padding.
   """
 
   name: str
@@ -51,28 +51,38 @@ class Operations:
   vector: int
   transcendental: int
   programs: int
-  independent: bool
+  is_independent: bool
   bytes: int
 
 
 def padded_bytes(shape: tuple[int, ...], itemsize: int) -> int:
   """Returns the bytes of an array in a TPU's memory, with padding.
 
-  The last axis is padded to a multiple of 128. The one before is padded to a
-  multiple of 8; of 16 for 16-bit numbers, and so on. A single row is not
-  padded.
+  The last axis is padded to a multiple of 128. The axis before it is padded
+  to a multiple of 8 for 32-bit numbers, and of 16 for 16-bit numbers. A single
+  row is not padded.
   """
   *leading, rows, columns = (1, 1, *shape)
-  multiple = ROWS * max(4 // itemsize, 1)
+  multiple = REGISTER_ROWS * max(4 // itemsize, 1)
   if rows > 1:
     rows = -(-rows // multiple) * multiple
-  return math.prod(leading) * rows * -(-columns // COLUMNS) * COLUMNS * itemsize
+  return (
+    math.prod(leading)
+    * rows
+    * -(-columns // REGISTER_COLUMNS)
+    * REGISTER_COLUMNS
+    * itemsize
+  )
 
 
-def registers(shape: tuple[int, ...]) -> int:
+def num_registers(shape: tuple[int, ...]) -> int:
   """Returns how many vector registers hold an array of 32-bit numbers."""
   *leading, rows, columns = (1, 1, *shape)
-  return math.prod(leading) * -(-rows // ROWS) * -(-columns // COLUMNS)
+  return (
+    math.prod(leading)
+    * -(-rows // REGISTER_ROWS)
+    * -(-columns // REGISTER_COLUMNS)
+  )
 
 
 def _inner_jaxprs(equation: Any) -> list[Any]:
@@ -84,70 +94,74 @@ def _inner_jaxprs(equation: Any) -> list[Any]:
   return [jaxpr for jaxpr in jaxprs if hasattr(jaxpr, "eqns")]
 
 
-def _equations(jaxpr: Any, times: int = 1) -> Iterator[tuple[Any, int]]:
-  """Yields each equation, and how often it runs; not the bodies of kernels."""
+def _equations(jaxpr: Any, num_runs: int = 1) -> Iterator[tuple[Any, int]]:
+  """Yields each equation outside of kernels, and how often it runs."""
   for equation in jaxpr.eqns:
-    yield equation, times
+    yield equation, num_runs
     if equation.primitive.name != "pallas_call":
       trips = equation.params["length"] if _is_scan(equation) else 1
       for inner in _inner_jaxprs(equation):
-        yield from _equations(inner, times * trips)
+        yield from _equations(inner, num_runs * trips)
 
 
 def _is_scan(equation: Any) -> bool:
   return bool(equation.primitive.name == "scan")
 
 
-def _product(equation: Any, times: int) -> tuple[int, int, int, int]:
+def _product_sizes(equation: Any, num_runs: int) -> tuple[int, int, int, int]:
   """Returns an entry of `Operations.products`."""
   left, right = (x.aval.shape for x in equation.invars)
   (left_depth, _), (left_batch, _) = equation.params["dimension_numbers"]
   depth = math.prod(left[axis] for axis in left_depth)
   batch = math.prod(left[axis] for axis in left_batch)
   rows = math.prod(left) // (depth * batch)
-  return rows, depth, math.prod(right) // (depth * batch), times * batch
+  return rows, depth, math.prod(right) // (depth * batch), num_runs * batch
 
 
-def _operations(call: Any) -> Operations:
+def _count_operations(call: Any) -> KernelOperations:
   """Counts the operations of a `pallas_call` equation."""
   products, vector, transcendental = [], 0, 0
-  for equation, times in _equations(call.params["jaxpr"]):
+  for equation, num_runs in _equations(call.params["jaxpr"]):
     name = equation.primitive.name
     if name == "dot_general":
-      products.append(_product(equation, times))
-    elif name not in _FREE and not _inner_jaxprs(equation):
+      products.append(_product_sizes(equation, num_runs))
+    elif name not in _FREE_OPERATIONS and not _inner_jaxprs(equation):
       arrays = (*equation.outvars, *equation.invars)
       # A reduction works on all of its input, other operations on their output.
       is_reduction = name.startswith(("reduce", "arg", "cum"))
       shapes = [x.aval.shape for x in arrays if hasattr(x.aval, "shape")]
       shape = max(shapes, key=math.prod) if is_reduction else shapes[0]
       if shape:
-        vector += times * registers(shape)
+        vector += num_runs * num_registers(shape)
         transcendental += (
-          times * registers(shape) if name in _TRANSCENDENTAL else 0
+          num_runs * num_registers(shape)
+          if name in _TRANSCENDENTAL_OPERATIONS
+          else 0
         )
   outputs = [x.aval for x in call.outvars]
   semantics = getattr(call.params["compiler_params"], "dimension_semantics", ())
   all_arrays = [*outputs, *(x.aval for x in call.invars)]
-  return Operations(
-    name=_name(call),
+  return KernelOperations(
+    name=_kernel_name(call),
     output_bytes=sum(x.size * x.dtype.itemsize for x in outputs),
     products=tuple(products),
     vector=vector,
     transcendental=transcendental,
     programs=math.prod(call.params["grid_mapping"].grid),
-    independent="parallel" in map(str, semantics or ()),
+    is_independent="parallel" in map(str, semantics or ()),
     bytes=sum(padded_bytes(x.shape, x.dtype.itemsize) for x in all_arrays),
   )
 
 
-def _name(call: Any) -> str:
+def _kernel_name(call: Any) -> str:
   """Returns the name of a kernel, as `pallas_call` got it."""
   info = call.params.get("name_and_src_info", call.params.get("name"))
   return str(getattr(info, "name", info))
 
 
-def kernels(traced: jax.stages.Traced) -> list[Operations]:
+def count_kernel_operations(
+  traced: jax.stages.Traced,
+) -> list[KernelOperations]:
   """Counts the operations of each call of a Pallas kernel in a program.
 
   Args:
@@ -158,7 +172,7 @@ def kernels(traced: jax.stages.Traced) -> list[Operations]:
     call in a loop is there once.
   """
   return [
-    _operations(equation)
+    _count_operations(equation)
     for equation, _ in _equations(traced.jaxpr.jaxpr)
     if equation.primitive.name == "pallas_call"
   ]

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_jax.devices import hlo
-from bert_jax.devices.kernel_operations import Operations
+from bert_jax.devices.kernel_operations import KernelOperations
 from bert_jax.messages import UserError
 
-# Each instruction counts in one of these groups; see `group`.
+# Each instruction counts in one of these groups; see `group_of`.
 GROUPS = (
   "products",
   "attention",
@@ -29,8 +29,8 @@ GROUPS = (
   "casts",
   "other",
 )
-_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-_KERNEL = 'custom_call_target="tpu_custom_call"'
+_ESTIMATED_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_KERNEL_TARGET = 'custom_call_target="tpu_custom_call"'
 _PRODUCTS = ("convolution", "dot")
 # Instructions that change the place or the order of numbers, not the numbers.
 _MOVES = {
@@ -56,7 +56,7 @@ _NORM_WORDS = {"attention_norm", "mlp_norm"}
 _ENCODER_WORDS = {"encoder", "generator", "discriminator", "layers", "tower"}
 # A kernel's program takes as long as its busiest unit, and this share of the
 # time of its other units, because the units wait for each other's results.
-_WAITING = 0.45
+_WAITING_SHARE = 0.45
 # Cycles that a program waits for its first and its last numbers. This number,
 # the one above, and `Chip.vector_operations` make the model fit libtpu's own
 # schedules of the attention kernels; see docs/tpu.md.
@@ -73,19 +73,20 @@ class Chip:
   A device is a core on v2 and v3, and a chip from v4 on.
 
   Attributes:
-    peak_flops: FLOPs a second of products in bfloat16.
-    cycle_flops: FLOPs of such products in a cycle.
-    cores: cores of a device.
-    unit_size: rows and columns of a unit for matrix products.
+    peak_flops: the FLOPs a second of products in bfloat16.
+    cycle_flops: the FLOPs of such products in a cycle.
+    cores: the number of cores of a device.
+    unit_size: the number of rows, and of columns, of a unit for matrix
+      products.
     vector_operations: operations on registers, as `kernel_operations` counts
       them, that the vector unit of a core completes in a cycle on average.
     memory_bandwidth: bytes a second from and to the device's memory.
     link_bandwidth: bytes a second from a chip to a neighbour, in one direction.
-    ring_length: chips along an axis of a slice from which on the last chip of
-      the axis is linked to the first one.
-    needs_cube: True if only slices have such links whose axes all are a
-      multiple of `ring_length`.
-    chip_devices: devices of a chip.
+    ring_length: the number of chips along an axis of a slice from which on the
+      last chip of the axis is linked to the first one.
+    needs_cube: True if a slice has such links only if all of its axes are
+      multiples of `ring_length`.
+    chip_devices: the number of devices of a chip.
   """
 
   peak_flops: float
@@ -126,7 +127,7 @@ CHIPS: Mapping[str, Chip] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Kernel:
+class KernelCycles:
   """Holds the calls of a Pallas kernel in a step, and their modelled cycles."""
 
   count: int
@@ -152,25 +153,25 @@ class Collective:
 
 def _estimated_cycles(instruction: hlo.Instruction) -> int | None:
   """Returns the compiler's estimate for one run; None if there is none."""
-  cycles = _CYCLES.search(instruction.call)
+  cycles = _ESTIMATED_CYCLES.search(instruction.call)
   return int(cycles[1]) if cycles else None
 
 
-def _top_level(
-  program: hlo.Program, name: str, times: int
+def _walk_unfused(
+  program: hlo.Program, name: str, num_runs: int
 ) -> Iterator[tuple[hlo.Instruction, int]]:
-  """Yields instructions, and how often each runs, but no parts of fusions."""
+  """Yields each instruction outside of fusions, and how often it runs."""
   for instruction in program.computations.get(name, []):
-    yield instruction, times
+    yield instruction, num_runs
     if instruction.operation in ("while", "call", "conditional"):
       trips = 1
       if instruction.operation == "while":
         trips = hlo.trip_count(program, instruction)
       for callee in hlo.callees(instruction):
-        yield from _top_level(program, callee, times * trips)
+        yield from _walk_unfused(program, callee, num_runs * trips)
 
 
-def _parts(
+def _fused_instructions(
   program: hlo.Program, instruction: hlo.Instruction
 ) -> list[hlo.Instruction]:
   """Returns the instructions in a fusion, or the instruction itself."""
@@ -183,8 +184,8 @@ def _parts(
   return parts or [instruction]
 
 
-def group(program: hlo.Program, instruction: hlo.Instruction) -> str:
-  """Returns the one of `GROUPS` that an instruction counts in.
+def group_of(program: hlo.Program, instruction: hlo.Instruction) -> str:
+  """Returns the group, one of `GROUPS`, in which an instruction counts.
 
   A fusion counts as a whole. The path of its last operation says which module
   it belongs to, unless it has a product.
@@ -203,7 +204,7 @@ def group(program: hlo.Program, instruction: hlo.Instruction) -> str:
     casts        fusions that only convert dtypes
     other        the rest
   """
-  parts = _parts(program, instruction)
+  parts = _fused_instructions(program, instruction)
   operations = {part.operation for part in parts}
   products = [part for part in parts if part.operation in _PRODUCTS]
   # The last operation comes last. If a product is among them, it says what the
@@ -239,7 +240,7 @@ def group(program: hlo.Program, instruction: hlo.Instruction) -> str:
   return "optimizer" if path else "other"
 
 
-def estimated_groups(program: hlo.Program) -> dict[str, int]:
+def cycles_by_group(program: hlo.Program) -> dict[str, int]:
   """Sums the compiler's estimate of a step's cycles on a device by group.
 
   The trips of a loop count, and all branches count as if they ran.
@@ -248,10 +249,10 @@ def estimated_groups(program: hlo.Program) -> dict[str, int]:
     The cycles of each of `GROUPS`.
   """
   cycles = dict.fromkeys(GROUPS, 0)
-  for instruction, times in _top_level(program, program.entry, 1):
+  for instruction, num_runs in _walk_unfused(program, program.entry, 1):
     estimate = _estimated_cycles(instruction)
     if estimate is not None:
-      cycles[group(program, instruction)] += times * estimate
+      cycles[group_of(program, instruction)] += num_runs * estimate
   return cycles
 
 
@@ -275,18 +276,22 @@ def _group_size(call: str, num_devices: int) -> int:
   return num_devices
 
 
-def collectives(program: hlo.Program, num_devices: int) -> list[Collective]:
+def list_collectives(
+  program: hlo.Program, num_devices: int
+) -> list[Collective]:
   """Lists the collectives of a step, as `hlo.collective_traffic` counts them.
 
   Args:
     program: the compiled program.
     num_devices: the number of devices of the slice.
   """
-  found = []
+  listed_collectives = []
   group_sizes: dict[str, int] = {}
-  for instruction, times in hlo.walk_instructions(program):
-    start, _, half = instruction.operation.partition("-start")
-    if start in hlo.COLLECTIVES and not half and start != instruction.operation:
+  for instruction, num_runs in hlo.walk_instructions(program):
+    start, _, ending = instruction.operation.partition("-start")
+    if (
+      start in hlo.COLLECTIVES and not ending and start != instruction.operation
+    ):
       # Only the first half of an asynchronous collective names the groups.
       group_sizes[instruction.name] = _group_size(instruction.call, num_devices)
       continue
@@ -297,8 +302,10 @@ def collectives(program: hlo.Program, num_devices: int) -> list[Collective]:
       if group_size is None:
         group_size = _group_size(instruction.call, num_devices)
       num_bytes = hlo.num_bytes(instruction.shape)
-      found.append(Collective(kind, times, num_bytes, group_size))
-  return found
+      listed_collectives.append(
+        Collective(kind, num_runs, num_bytes, group_size)
+      )
+  return listed_collectives
 
 
 def collective_seconds(
@@ -342,36 +349,38 @@ def collective_seconds(
   return collective.count * passes * seconds
 
 
-def kernel_cycles(operations: Operations, chip: Chip) -> int:
+def kernel_cycles(operations: KernelOperations, chip: Chip) -> int:
   """Models the cycles of a call of a Pallas kernel.
 
   A program of the grid takes as long as its busiest unit, and a share of the
   time of the other units. Reading and writing the kernel's arrays happens at
-  the same time; if it takes longer, it decides. Independent programs of the
+  the same time, and counts only if it takes longer. Independent programs of the
   grid run on all cores of the device, other ones on one core.
   """
   size = chip.unit_size
   passes = sum(
-    rows * -(-depth // size) * -(-columns // size) * times
-    for rows, depth, columns, times in operations.products
+    rows * -(-depth // size) * -(-columns // size) * num_runs
+    for rows, depth, columns, num_runs in operations.products
   )
   units = chip.cycle_flops // (2 * size * size) // chip.cores
-  times = (
+  unit_cycles = (
     passes / units,
     operations.vector / chip.vector_operations,
     operations.transcendental,
   )
-  busiest = max(times)
-  program = _STARTUP_CYCLES + busiest + _WAITING * (sum(times) - busiest)
-  cores = chip.cores if operations.independent else 1
+  busiest = max(unit_cycles)
+  program = (
+    _STARTUP_CYCLES + busiest + _WAITING_SHARE * (sum(unit_cycles) - busiest)
+  )
+  cores = chip.cores if operations.is_independent else 1
   programs_in_turn = math.ceil(operations.programs / cores)
   memory = operations.bytes / chip.memory_bandwidth * chip.clock
   return round(max(program * programs_in_turn, memory))
 
 
-def kernels(
-  program: hlo.Program, operations: Sequence[Operations], chip: Chip
-) -> dict[str, Kernel]:
+def cycles_by_kernel(
+  program: hlo.Program, operations: Sequence[KernelOperations], chip: Chip
+) -> dict[str, KernelCycles]:
   """Models the Pallas kernels of a step.
 
   Args:
@@ -383,9 +392,9 @@ def kernels(
     The calls of each kernel, by its name. A kernel that `operations` lacks has
     the name "unknown" and no cycles.
   """
-  results: dict[str, Kernel] = {}
-  for instruction, times in _top_level(program, program.entry, 1):
-    if _KERNEL not in instruction.call:
+  results: dict[str, KernelCycles] = {}
+  for instruction, num_runs in _walk_unfused(program, program.entry, 1):
+    if _KERNEL_TARGET not in instruction.call:
       continue
     # The compiler keeps the kernel's name in the path of its operation.
     path = hlo.operation_path(instruction)
@@ -396,15 +405,17 @@ def kernels(
       if call.name in path and call.output_bytes == num_bytes
     ]
     name = fitting[0].name if fitting else "unknown"
-    cycles = times * kernel_cycles(fitting[0], chip) if fitting else 0
-    previous = results.get(name, Kernel(0, 0))
-    results[name] = Kernel(previous.count + times, previous.cycles + cycles)
+    cycles = num_runs * kernel_cycles(fitting[0], chip) if fitting else 0
+    previous = results.get(name, KernelCycles(0, 0))
+    results[name] = KernelCycles(
+      previous.count + num_runs, previous.cycles + cycles
+    )
   return results
 
 
-def estimate(
+def estimate_step(
   program: hlo.Program,
-  operations: Sequence[Operations],
+  operations: Sequence[KernelOperations],
   topology: str,
   num_devices: int,
   model_flops: float,
@@ -439,8 +450,8 @@ def estimate(
   generation, _, sizes = topology.partition(":")
   chip = CHIPS[generation]
   layout = tuple(int(size) for size in sizes.split("x"))
-  groups = estimated_groups(program)
-  kernel_counts = kernels(program, operations, chip)
+  groups = cycles_by_group(program)
+  kernel_counts = cycles_by_kernel(program, operations, chip)
   compiler_cycles = sum(groups.values())
   if not compiler_cycles:
     raise UserError(
@@ -451,7 +462,7 @@ def estimate(
   compute_seconds = total / chip.clock
   exchange_seconds = sum(
     collective_seconds(collective, chip, layout)
-    for collective in collectives(program, num_devices)
+    for collective in list_collectives(program, num_devices)
   )
   step_seconds = compute_seconds + exchange_seconds
   return dict(

@@ -115,7 +115,7 @@ def format_million(cycles: float) -> str:
 
 
 def cycle_lines(cycles: dict[str, Any]) -> list[str]:
-  """Formats the dict of `tpu_cycles.estimate` as lines of text."""
+  """Formats the dict of `tpu_cycles.estimate_step` as lines of text."""
   parts = dict(cycles["groups"])
   for name, kernel in cycles["kernels"].items():
     parts[f"{name}, {kernel['count']} calls (modelled)"] = kernel["cycles"]

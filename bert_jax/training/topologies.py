@@ -319,7 +319,7 @@ def compile_step(
     | crashed | `crashed` says how; `fits` is None, which means not known |
 
     With `cycles`, a step that was compiled has the entry `cycles`, the dict of
-    `tpu_cycles.estimate`.
+    `tpu_cycles.estimate_step`.
     If the memory does not suffice, `temporaries_bytes` is the number of bytes
     that the step needs, as the compiler says.
 
@@ -424,7 +424,7 @@ def estimate_cycles(
   compiled: jax.stages.Compiled,
   topology: str,
 ) -> dict[str, Any]:
-  """Estimates the time of a compiled step; see `tpu_cycles.estimate`.
+  """Estimates the time of a compiled step; see `tpu_cycles.estimate_step`.
 
   Args:
     step: the step.
@@ -434,9 +434,9 @@ def estimate_cycles(
   """
   program_text = compiled.as_text()
   assert program_text, "libtpu gives it."
-  return tpu_cycles.estimate(
+  return tpu_cycles.estimate_step(
     hlo.parse_program(program_text),
-    kernel_operations.kernels(traced),
+    kernel_operations.count_kernel_operations(traced),
     topology,
     step.mesh.size,
     step.flops / step.mesh.size,

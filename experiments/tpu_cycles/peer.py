@@ -121,7 +121,7 @@ def estimate(size, phase, topology, remat):
     .lower(lowering_platforms=("tpu",))
     .compile()
   )
-  cycles = tpu_cycles.estimate(
+  cycles = tpu_cycles.estimate_step(
     hlo.parse_program(compiled.as_text()),
     [],
     topology,

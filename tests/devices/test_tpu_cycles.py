@@ -1,4 +1,4 @@
-"""Tests the sums of a TPU program's estimated cycles, and the models beside."""
+"""Tests how the time of a TPU program is estimated from its text."""
 
 import functools
 
@@ -12,7 +12,7 @@ from bert_jax.devices import hlo, kernel_operations, tpu_cycles
 from bert_jax.messages import UserError
 
 
-def line(text, path="", cycles=None):
+def instruction_line(text, path="", cycles=None):
   """Returns an instruction as libtpu writes it."""
   estimate = "" if cycles is None else f'"estimated_cycles":"{cycles}",'
   path = f"jit(step)/{path}" if path else ""
@@ -34,18 +34,18 @@ PROGRAM = f"""HloModule jit_step, is_scheduled=true
 
 %fused_product (p: bf16[8,8]) -> bf16[8,8] {{
   %p = bf16[8,8] parameter(0)
-  {line("%product = f32[8,8] convolution(%p, %p), dim_labels=bf_io->bf", LAYER + "/mlp_in.without_bias/dot_general")}
-  {line("ROOT %gelu = bf16[8,8] multiply(%product, %p)", LAYER + "/mul")}
+  {instruction_line("%product = f32[8,8] convolution(%p, %p), dim_labels=bf_io->bf", LAYER + "/mlp_in.product_and_bias/dot_general")}
+  {instruction_line("ROOT %gelu = bf16[8,8] multiply(%product, %p)", LAYER + "/mul")}
 }}
 
 %fused_scores (p: bf16[8,8]) -> bf16[8,8] {{
   %p = bf16[8,8] parameter(0)
-  {line("ROOT %scores = f32[8,8] convolution(%p, %p), dim_labels=bf_io->bf", LAYER + "/attention/bqhk,bshk->bhqs/dot_general")}
+  {instruction_line("ROOT %scores = f32[8,8] convolution(%p, %p), dim_labels=bf_io->bf", LAYER + "/attention/bqhk,bshk->bhqs/dot_general")}
 }}
 
 %fused_query (p: bf16[8,8]) -> bf16[8,8] {{
   %p = bf16[8,8] parameter(0)
-  {line("ROOT %query = f32[8,8] convolution(%p, %p), dim_labels=bf_io->bf", LAYER + "/attention/dot_general")}
+  {instruction_line("ROOT %query = f32[8,8] convolution(%p, %p), dim_labels=bf_io->bf", LAYER + "/attention/dot_general")}
 }}
 
 %fused_cast (p: f32[8,8]) -> bf16[8,8] {{
@@ -56,12 +56,12 @@ PROGRAM = f"""HloModule jit_step, is_scheduled=true
 
 %fused_norm (p: bf16[8,8]) -> bf16[8,8] {{
   %p = bf16[8,8] parameter(0)
-  {line("ROOT %mean = f32[8] reduce(%p, %p), to_apply=%sum", LAYER + "/mlp_norm/reduce_sum")}
+  {instruction_line("ROOT %mean = f32[8] reduce(%p, %p), to_apply=%sum", LAYER + "/mlp_norm/reduce_sum")}
 }}
 
 %fused_update (p: bf16[8,8]) -> bf16[8,8] {{
   %p = bf16[8,8] parameter(0)
-  {line("ROOT %write = bf16[12,8,8] dynamic-update-slice(%p, %p)", "jvp(Model)/encoder/layers/while/body/dynamic_update_slice")}
+  {instruction_line("ROOT %write = bf16[12,8,8] dynamic-update-slice(%p, %p)", "jvp(Model)/encoder/layers/while/body/dynamic_update_slice")}
 }}
 
 %condition (s: (s32[])) -> pred[] {{
@@ -70,13 +70,13 @@ PROGRAM = f"""HloModule jit_step, is_scheduled=true
 }}
 
 %body (s: (s32[])) -> (s32[]) {{
-  {line("%fusion.1 = bf16[8,8] fusion(%x), kind=kOutput, calls=%fused_product", LAYER + "/mul", 100)}
-  {line("%fusion.2 = bf16[8,8] fusion(%x), kind=kOutput, calls=%fused_scores", LAYER + "/attention/sub", 30)}
-  {line("%fusion.3 = bf16[8,8] fusion(%x), kind=kOutput, calls=%fused_query", LAYER + "/attention/transpose", 7)}
-  {line("%fusion.4 = f32[8] fusion(%x), kind=kLoop, calls=%fused_norm", LAYER + "/mlp_norm/reduce_sum", 11)}
-  {line("%fusion.5 = bf16[12,8,8] fusion(%x), kind=kLoop, calls=%fused_update", "jvp(Model)/encoder/layers/while/body/dynamic_update_slice", 13)}
-  {line("%add.1 = bf16[8,8] add(%x, %x)", LAYER + "/add", 3)}
-  {line("%scalar = s32[] add(%x, %x)", LAYER + "/add")}
+  {instruction_line("%fusion.1 = bf16[8,8] fusion(%x), kind=kOutput, calls=%fused_product", LAYER + "/mul", 100)}
+  {instruction_line("%fusion.2 = bf16[8,8] fusion(%x), kind=kOutput, calls=%fused_scores", LAYER + "/attention/sub", 30)}
+  {instruction_line("%fusion.3 = bf16[8,8] fusion(%x), kind=kOutput, calls=%fused_query", LAYER + "/attention/transpose", 7)}
+  {instruction_line("%fusion.4 = f32[8] fusion(%x), kind=kLoop, calls=%fused_norm", LAYER + "/mlp_norm/reduce_sum", 11)}
+  {instruction_line("%fusion.5 = bf16[12,8,8] fusion(%x), kind=kLoop, calls=%fused_update", "jvp(Model)/encoder/layers/while/body/dynamic_update_slice", 13)}
+  {instruction_line("%add.1 = bf16[8,8] add(%x, %x)", LAYER + "/add", 3)}
+  {instruction_line("%scalar = s32[] add(%x, %x)", LAYER + "/add")}
   %forward.1 = f32[5,64,1] custom-call(%x), custom_call_target="tpu_custom_call", metadata={{op_name="jit(step)/{LAYER}/attention/forward/pallas_call"}}
   %reduced.1 = f32[1000] all-reduce(%x), replica_groups=mesh['data'=8,'fsdp'=2] {{'data'}}, to_apply=%sum
   ROOT %next = (s32[]) tuple(%s)
@@ -84,16 +84,16 @@ PROGRAM = f"""HloModule jit_step, is_scheduled=true
 
 ENTRY %main (w: f32[8,8]) -> f32[8,8] {{
   %w = f32[8,8] parameter(0)
-  {line("%fusion.6 = bf16[64] fusion(%w), kind=kLoop, calls=%fused_cast", "", 17)}
-  {line("%convert.1 = bf16[8,8] convert(%w)", LAYER + "/convert_element_type", 19)}
-  {line("%zeros = f32[12,8] broadcast(%w)", "transpose(jvp(Model))/encoder/layers/broadcast_in_dim", 23)}
-  {line("%rows = f32[8,8] gather(%w)", "jvp(Model)/encoder/embed/embeddings/norm/add", 29)}
-  {line("%joined = f32[12,8] concatenate(%w)", "transpose(jvp(Model))/encoder/layers/concatenate", 47)}
-  {line("%written = f32[12,8] dynamic-update-slice(%w, %w)", "", 53)}
+  {instruction_line("%fusion.6 = bf16[64] fusion(%w), kind=kLoop, calls=%fused_cast", "", 17)}
+  {instruction_line("%convert.1 = bf16[8,8] convert(%w)", LAYER + "/convert_element_type", 19)}
+  {instruction_line("%zeros = f32[12,8] broadcast(%w)", "transpose(jvp(Model))/encoder/layers/broadcast_in_dim", 23)}
+  {instruction_line("%rows = f32[8,8] gather(%w)", "jvp(Model)/encoder/embed/embeddings/norm/add", 29)}
+  {instruction_line("%joined = f32[12,8] concatenate(%w)", "transpose(jvp(Model))/encoder/layers/concatenate", 47)}
+  {instruction_line("%written = f32[12,8] dynamic-update-slice(%w, %w)", "", 53)}
   %loop = (s32[]) while(%w), condition=%condition, body=%body
-  {line("%logits = f32[8,8] convolution(%w, %w), dim_labels=bf_io->bf", "jvp(Model)/mlm/bme,ve->bmv/dot_general", 31)}
-  {line("%loss = f32[] add(%w, %w)", "jvp()/reduce_sum", 37)}
-  {line("%moment = f32[8,8] multiply(%w, %w)", "mul", 41)}
+  {instruction_line("%logits = f32[8,8] convolution(%w, %w), dim_labels=bf_io->bf", "jvp(Model)/mlm/bme,ve->bmv/dot_general", 31)}
+  {instruction_line("%loss = f32[] add(%w, %w)", "jvp()/reduce_sum", 37)}
+  {instruction_line("%moment = f32[8,8] multiply(%w, %w)", "mul", 41)}
   %noname = f32[8,8] copy(%w), backend_config={{"window_config":{{"estimated_cycles":"43"}}}}
   %started = (f32[4], f32[64]) all-gather-start(%w), replica_groups=[1,16]<=[16], dimensions={{0}}
   ROOT %gathered = f32[64] all-gather-done(%started)
@@ -101,8 +101,8 @@ ENTRY %main (w: f32[8,8]) -> f32[8,8] {{
 """  # noqa: E501
 
 
-def test_the_estimate_is_summed_by_group_and_loops_count():
-  cycles = tpu_cycles.estimated_groups(hlo.parse_program(PROGRAM))
+def test_cycles_are_summed_by_group_with_the_trips_of_loops():
+  cycles = tpu_cycles.cycles_by_group(hlo.parse_program(PROGRAM))
   assert cycles == {
     "products": 12 * (100 + 7),
     "attention": 12 * 30,
@@ -117,9 +117,9 @@ def test_the_estimate_is_summed_by_group_and_loops_count():
   }
 
 
-def test_collectives_know_their_groups():
+def test_sizes_of_the_groups_of_collectives_are_read():
   collective = tpu_cycles.Collective
-  assert tpu_cycles.collectives(hlo.parse_program(PROGRAM), 16) == [
+  assert tpu_cycles.list_collectives(hlo.parse_program(PROGRAM), 16) == [
     collective("all-reduce", 12, 4000, 8),
     collective("all-gather", 1, 256, 16),
   ]
@@ -127,12 +127,12 @@ def test_collectives_know_their_groups():
   program = hlo.parse_program(
     f"ENTRY %m (w: f32[8]) -> f32[2] {{\n{listed}\n}}\n"
   )
-  assert tpu_cycles.collectives(program, 6) == [
+  assert tpu_cycles.list_collectives(program, 6) == [
     collective("reduce-scatter", 1, 8, 3)
   ]
 
 
-def seconds(kind, num_bytes, group_size, topology):
+def collective_seconds(kind, num_bytes, group_size, topology):
   generation, sizes = topology.split(":")
   return tpu_cycles.collective_seconds(
     tpu_cycles.Collective(kind, 1, num_bytes, group_size),
@@ -141,37 +141,41 @@ def seconds(kind, num_bytes, group_size, topology):
   )
 
 
-def test_the_time_of_collectives_follows_from_links():
+def test_the_time_of_collectives_follows_from_the_links_of_chips():
   # Two axes of a v5e slice, one link of 50 GB/s in each, no ring.
-  assert seconds("all-gather", 16e8, 16, "v5e:4x4") == pytest.approx(
+  assert collective_seconds("all-gather", 16e8, 16, "v5e:4x4") == pytest.approx(
     15e8 / 1e11
   )
   # An all-reduce is a reduce-scatter, whose output is a share, and a gather.
-  assert seconds("all-reduce", 16e8, 16, "v5e:4x4") == pytest.approx(
+  assert collective_seconds("all-reduce", 16e8, 16, "v5e:4x4") == pytest.approx(
     30e8 / 1e11
   )
-  assert seconds("reduce-scatter", 1e8, 16, "v5e:4x4") == pytest.approx(
-    15e8 / 1e11
-  )
+  assert collective_seconds(
+    "reduce-scatter", 1e8, 16, "v5e:4x4"
+  ) == pytest.approx(15e8 / 1e11)
   # An axis of 16 chips is a ring, whose chips receive from both sides.
-  assert seconds("all-gather", 256e8, 256, "v5e:16x16") == pytest.approx(
-    255e8 / 2e11
-  )
+  assert collective_seconds(
+    "all-gather", 256e8, 256, "v5e:16x16"
+  ) == pytest.approx(255e8 / 2e11)
   # v4 has rings only if all axes are multiples of 4.
-  assert seconds("all-gather", 16e8, 16, "v4:2x2x4") == pytest.approx(
-    15e8 / 1.5e11
-  )
-  assert seconds("all-gather", 64e8, 64, "v4:4x4x4") == pytest.approx(
-    63e8 / 3e11
-  )
+  assert collective_seconds(
+    "all-gather", 16e8, 16, "v4:2x2x4"
+  ) == pytest.approx(15e8 / 1.5e11)
+  assert collective_seconds(
+    "all-gather", 64e8, 64, "v4:4x4x4"
+  ) == pytest.approx(63e8 / 3e11)
   # Two devices of a v2 chip share its links. A group of devices on one axis.
-  assert seconds("all-gather", 4e8, 8, "v2:4x4") == pytest.approx(3e8 / 62e9)
+  assert collective_seconds("all-gather", 4e8, 8, "v2:4x4") == pytest.approx(
+    3e8 / 62e9
+  )
   # Few bytes need as long as the longest way: 3 + 3 neighbours, twice.
-  assert seconds("all-reduce", 4, 16, "v5e:4x4") == pytest.approx(12e-6)
-  assert seconds("all-reduce", 4, 1, "v5e:1x1") == 0
+  assert collective_seconds("all-reduce", 4, 16, "v5e:4x4") == pytest.approx(
+    12e-6
+  )
+  assert collective_seconds("all-reduce", 4, 1, "v5e:1x1") == 0
 
 
-def kernel(x, y, out):
+def run_kernel(x, y, out):
   product = jnp.dot(x[...], y[...], preferred_element_type=jnp.float32)
   out[...] = jnp.exp(product).sum(1, keepdims=True) + 1.0
 
@@ -179,7 +183,7 @@ def kernel(x, y, out):
 def call_kernel(name, semantics, x, y):
   block = pl.BlockSpec((None, 64, 128), lambda i: (i, 0, 0))
   return pl.pallas_call(
-    kernel,
+    run_kernel,
     grid=(x.shape[0],),
     in_specs=[block, pl.BlockSpec((128, 256), lambda i: (0, 0))],
     out_specs=pl.BlockSpec((None, 64, 1), lambda i: (i, 0, 0)),
@@ -189,17 +193,19 @@ def call_kernel(name, semantics, x, y):
   )(x, y)
 
 
-def traced_kernels(rows, semantics=("arbitrary",)):
+def operations_of_kernels(rows, semantics=("arbitrary",)):
   x = jax.ShapeDtypeStruct((rows, 64, 128), jnp.bfloat16)
   y = jax.ShapeDtypeStruct((128, 256), jnp.bfloat16)
   function = functools.partial(call_kernel, "forward", semantics)
-  return kernel_operations.kernels(jax.jit(function).trace(x, y))
+  return kernel_operations.count_kernel_operations(
+    jax.jit(function).trace(x, y)
+  )
 
 
 def test_operations_of_a_kernel_are_counted():
-  (operations,) = traced_kernels(5)
+  (operations,) = operations_of_kernels(5)
   exponentials = 64 * 256 // 1024
-  assert operations == kernel_operations.Operations(
+  assert operations == kernel_operations.KernelOperations(
     name="forward",
     output_bytes=5 * 64 * 4,
     products=((64, 128, 256, 1),),
@@ -207,13 +213,13 @@ def test_operations_of_a_kernel_are_counted():
     vector=2 * exponentials + 8,
     transcendental=exponentials,
     programs=5,
-    independent=False,
+    is_independent=False,
     # Columns of the output are padded to 128.
     bytes=2 * 5 * 64 * 128 + 2 * 128 * 256 + 4 * 5 * 64 * 128,
   )
 
 
-def test_padding_of_arrays_counts():
+def test_bytes_of_arrays_include_their_padding():
   assert kernel_operations.padded_bytes((2, 512, 1), 4) == 2 * 512 * 128 * 4
   assert kernel_operations.padded_bytes((1, 100), 4) == 128 * 4
   assert kernel_operations.padded_bytes((9, 128), 2) == 16 * 128 * 2
@@ -222,36 +228,36 @@ def test_padding_of_arrays_counts():
 
 def test_calls_of_kernels_are_counted_with_loops():
   """A kernel of another shape, which has the same name, is not confused."""
-  small, large = *traced_kernels(5), *traced_kernels(20)
+  small, large = *operations_of_kernels(5), *operations_of_kernels(20)
   chip = tpu_cycles.CHIPS["v5e"]
   program = hlo.parse_program(PROGRAM)
   cycles = [tpu_cycles.kernel_cycles(call, chip) for call in (small, large)]
   # Four times the programs need four times as long.
   assert cycles[1] == pytest.approx(4 * cycles[0], abs=4)
   for calls in ([small, large], [large, small]):
-    assert tpu_cycles.kernels(program, calls, chip) == {
-      "forward": tpu_cycles.Kernel(12, 12 * cycles[0])
+    assert tpu_cycles.cycles_by_kernel(program, calls, chip) == {
+      "forward": tpu_cycles.KernelCycles(12, 12 * cycles[0])
     }
-  assert tpu_cycles.kernels(program, [large], chip) == {
-    "unknown": tpu_cycles.Kernel(12, 0)
+  assert tpu_cycles.cycles_by_kernel(program, [large], chip) == {
+    "unknown": tpu_cycles.KernelCycles(12, 0)
   }
 
 
 def test_independent_programs_of_a_kernel_run_on_all_cores():
-  (kernel,) = traced_kernels(20)
-  (independent_kernel,) = traced_kernels(20, semantics=("parallel",))
-  assert independent_kernel.independent
+  (serial_kernel,) = operations_of_kernels(20)
+  (independent_kernel,) = operations_of_kernels(20, semantics=("parallel",))
+  assert independent_kernel.is_independent
   for name, cores in (("v4", 2), ("v5p", 2), ("v5e", 1), ("v6e", 1)):
     chip = tpu_cycles.CHIPS[name]
     cycles = tpu_cycles.kernel_cycles(independent_kernel, chip)
-    assert tpu_cycles.kernel_cycles(kernel, chip) == pytest.approx(
+    assert tpu_cycles.kernel_cycles(serial_kernel, chip) == pytest.approx(
       cores * cycles, rel=0.001
     )
 
 
-def test_a_step_is_estimated():
-  estimate = tpu_cycles.estimate(
-    hlo.parse_program(PROGRAM), traced_kernels(5), "v5e:4x4", 16, 1e9
+def test_the_estimate_of_a_step_adds_up():
+  estimate = tpu_cycles.estimate_step(
+    hlo.parse_program(PROGRAM), operations_of_kernels(5), "v5e:4x4", 16, 1e9
   )
   groups = sum(estimate["groups"].values())
   assert groups == estimate["compiler"]
@@ -270,7 +276,7 @@ def test_a_step_is_estimated():
 def test_a_program_without_an_estimate_is_refused():
   program = hlo.parse_program(PROGRAM.replace("estimated_cycles", "cycles"))
   with pytest.raises(UserError, match="no estimated_cycles"):
-    tpu_cycles.estimate(program, [], "v5e:4x4", 16, 1e9)
+    tpu_cycles.estimate_step(program, [], "v5e:4x4", 16, 1e9)
 
 
 def test_clocks_are_the_published_ones():
