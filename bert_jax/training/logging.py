@@ -138,7 +138,7 @@ def _format_steps(spans: list[list[int]]) -> str:
 
 
 def format_duration(seconds: float) -> str:
-  """Formats a format_duration, for example as 1h02m, 2m03s or 4s."""
+  """Formats a duration, for example as 1h02m, 2m03s or 4s."""
   seconds = round(seconds)
   if seconds >= 3600:
     return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
@@ -199,18 +199,18 @@ class Logger:
     self._file = self._path.open("a")
     # Write events in this thread. The library's writer starts another thread.
     # If a full disk ends that thread, the run waits for it forever.
-    self._board = event_file_writer.EventsWriter(str(folder / "events"))
+    self._event_writer = event_file_writer.EventsWriter(str(folder / "events"))
     # START makes TensorBoard drop the events of this step and of later steps.
     restart = SessionLog(status=SessionLog.START)
-    self._event(step=start_step + 1, session_log=restart)
+    self._write_event(step=start_step + 1, session_log=restart)
 
-  def _event(self, **fields: Any) -> None:
+  def _write_event(self, **fields: Any) -> None:
     from tensorboardX.proto.event_pb2 import Event
 
-    self._board.write_event(Event(wall_time=time.time(), **fields))
-    self._board.flush()
+    self._event_writer.write_event(Event(wall_time=time.time(), **fields))
+    self._event_writer.flush()
 
-  def _write(self, row: dict[str, Any]) -> None:
+  def _write_row(self, row: dict[str, Any]) -> None:
     from tensorboardX.proto.summary_pb2 import Summary
 
     self._file.write(_json_line(row))
@@ -221,7 +221,7 @@ class Logger:
       for name, number in row.items()
       if isinstance(number, float)
     ]
-    self._event(step=row["step"], summary=Summary(value=scalars))
+    self._write_event(step=row["step"], summary=Summary(value=scalars))
 
   def row_record(self) -> dict[str, Any]:
     """Describes the rows so far; a checkpoint saves this for `__init__`."""
@@ -329,7 +329,7 @@ class Logger:
         row["mfu"] = mfu
         line += f" mfu {mfu:.1%}"
       line += f" ETA {format_duration((self._total_steps - step) / rate)}"
-    self._write(row)
+    self._write_row(row)
     self._print_row(row, line)
 
   def log_evaluation(self, step: int, means: Mapping[str, float]) -> None:
@@ -337,7 +337,7 @@ class Logger:
     if not self._is_writer:
       return
     row = {"step": step, "split": "heldout", **means}
-    self._write(row)
+    self._write_row(row)
     metrics = " ".join(f"{name} {mean:.4f}" for name, mean in means.items())
     self._print_row(row, f"step {step} held-out: {metrics}")
 
@@ -379,7 +379,7 @@ class Logger:
     """Closes the files."""
     if self._is_writer:
       self._file.close()
-      self._board.close()
+      self._event_writer.close()
 
 
 # Peak FLOP/s of one JAX device for dense bfloat16 products, from the vendors'

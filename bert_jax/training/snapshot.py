@@ -63,13 +63,13 @@ class SnapshotMaker:
       for index, file_shape in self._resized_shapes.items()
     }
     arrays = checkpoint.leaves_by_path(
-      vars(self._file_state(state, resized_arrays))
+      vars(self._with_resized_arrays(state, resized_arrays))
     )
-    sums = [checkpoint.checksum(x) for x in arrays.values()]
+    checksums = [checkpoint.checksum(x) for x in arrays.values()]
     are_finite = [jnp.isfinite(x).all() for x in jax.tree.leaves(state.params)]
-    return resized_arrays, sums, jnp.stack(are_finite).all()
+    return resized_arrays, checksums, jnp.stack(are_finite).all()
 
-  def _file_state(
+  def _with_resized_arrays(
     self, state: TrainState, resized_arrays: dict[int, Any]
   ) -> TrainState:
     leaves, structure = jax.tree.flatten(state)
@@ -86,14 +86,14 @@ class SnapshotMaker:
         not see this, because the loss is computed before the update.
     """
     program = self._program.result() if self._program else self._jitted
-    resized_arrays, sums, all_finite = program(state)
-    if not all_finite:
+    resized_arrays, checksums, are_all_finite = program(state)
+    if not are_all_finite:
       raise FloatingPointError(
         f"step {step}: the update gave parameters that are not finite. Earlier"
         " checkpoints are kept; lower schedule.peak or lengthen schedule.warmup"
         " in a new workdir."
       )
-    file_state = self._file_state(state, resized_arrays)
+    file_state = self._with_resized_arrays(state, resized_arrays)
     paths = checkpoint.leaves_by_path(vars(file_state))
-    checksums = map(int, jax.device_get(sums))
-    return file_state, dict(zip(paths, checksums, strict=True))
+    numbers = map(int, jax.device_get(checksums))
+    return file_state, dict(zip(paths, numbers, strict=True))

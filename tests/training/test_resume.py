@@ -52,6 +52,7 @@ def data_folder(tmp_path_factory):
 
 
 def start_process(folder, workdir, **overrides):
+  """Starts `bert_jax train` in a child process."""
   flags = CONFIG_VALUES | {"data.path": folder} | overrides
   return subprocess.Popen(
     [
@@ -72,6 +73,7 @@ def start_process(folder, workdir, **overrides):
 
 
 def wait_for_output(process):
+  """Waits until a process has ended with status 0; returns its output."""
   output, _ = process.communicate(timeout=300)
   assert process.returncode == 0, output
   return output
@@ -80,7 +82,7 @@ def wait_for_output(process):
 @pytest.fixture(scope="module")
 def uninterrupted_run(data_folder, tmp_path_factory):
   """Returns the folder of a run that is not interrupted."""
-  workdir = tmp_path_factory.mktemp("runs") / "undisturbed"
+  workdir = tmp_path_factory.mktemp("runs") / "uninterrupted"
   wait_for_output(start_process(data_folder, workdir))
   return workdir
 

@@ -184,7 +184,7 @@ def test_padding_is_logged(tmp_path, capsys, monkeypatch):
   step_sums.add(2, row | {"padding": 0.5, "tokens": 7.0})
   log, board_values = logging.Logger(str(tmp_path), 0, 10), {}
   monkeypatch.setattr(
-    log._board,
+    log._event_writer,
     "write_event",
     lambda event: board_values.update(
       {scalar.tag: scalar.simple_value for scalar in event.summary.value}
