@@ -6,12 +6,22 @@ import json
 from bert_jax.cli import flags
 
 HELP = "Fills the masks of texts with a masked language model."
-EXAMPLE = """  bert_jax fill-mask --model runs/mine "The cat sat on the [MASK]."
+EXAMPLE = """  bert_jax fill-mask "Paris is the capital of [MASK]."
+  bert_jax fill-mask --model runs/mine "The cat sat on the [MASK]."
 """
 
 
 def add_flags(parser: flags.Parser) -> None:
-  flags.add(parser, "model", "top", "json", "family")
+  flags.add(
+    parser,
+    "model",
+    required=False,
+    default="mini",
+    help="a run's folder (RUN@best and RUN@STEP name a checkpoint of it), a"
+    " converted folder, a transformers folder, or mini (default), the model"
+    " that the package ships",
+  )
+  flags.add(parser, "top", "json", "family")
   parser.add_argument(
     "texts", nargs="+", metavar="TEXT", help="a text with the model's mask"
   )

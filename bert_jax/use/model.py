@@ -61,8 +61,8 @@ def load(
   Args:
     path: the folder of a run, for its newest checkpoint; RUN@best or
       RUN@STEP, for another one; a folder that `bert_jax convert` or `save`
-      wrote; a folder of transformers; the name of a model on the Hugging Face
-      hub.
+      wrote; a folder of transformers; "mini", the model that the package
+      ships; the name of a model on the Hugging Face hub.
     family: the family of a folder of transformers, if its config.json does not
       name the family.
     tower: for ELECTRA: "generator" or "discriminator". If None, each method

@@ -10,6 +10,7 @@ Start with `load.open_model`, which opens a model from any path, and with
 * `load.py`: opens a model from any path: `open_model`.
 * `model_folder.py`: the folder of a converted model, its module, its arrays.
 * `runs.py`: reads a run's checkpoint as a model.
+* `shipped.py`: reads the models that the package ships.
 * `run_config.py`: says which keys of a run's config define its model.
 * `checkpoint.py`: saves, restores and checks the checkpoints of a run.
 * `convert.py`: `bert_jax convert`, from published formats and to them.

@@ -21,6 +21,7 @@ from bert_jax.weights import (
   hf_files,
   model_folder,
   runs,
+  shipped,
 )
 from bert_jax.weights.model_folder import Weights
 
@@ -111,7 +112,8 @@ def open_model(
     path: one of these: a folder that `bert_jax convert` wrote; a folder of
       transformers, which is converted in memory; the folder of a run, for
       its newest checkpoint; RUN@best or RUN@STEP, for another checkpoint; the
-      name of a model on the Hugging Face hub.
+      name of a shipped model, "mini"; the name of a model on the Hugging Face
+      hub.
     family: the family of a folder of transformers whose config.json names none.
     tower: the tower of an ELECTRA to open: "generator", "discriminator" or
       "both".
@@ -166,9 +168,13 @@ def read(
     raise UserError(
       f"{folder} is not the folder of a run, so it has no {step}."
     )
-  if not epath.Path(folder).is_dir():
+  is_folder = epath.Path(folder).is_dir()
+  is_shipped = not is_folder and folder in shipped.names()
+  if not is_folder and not is_shipped:
     path = _download(folder)
-  if is_run:
+  if is_shipped:
+    weights = shipped.read(folder)
+  elif is_run:
     weights = runs.read(path, best)
   elif model_folder.is_converted_folder(path):
     weights = model_folder.read(path)

@@ -63,9 +63,29 @@ FLAGSHIP = dict(
 )
 
 
+# The model that the package ships; see experiments/mini. There is no dropout,
+# because a model of this size does not overfit the text.
+MINI = dict(
+  total_steps=64_000,
+  batch_size=512,
+  model=dict(
+    hidden=384,
+    num_layers=5,
+    heads=6,
+    mlp=1536,
+    dropout=0.0,
+    attention_dropout=0.0,
+    unroll=5,
+  ),
+  schedule=dict(peak=2e-3),
+)
+RECIPES = {
+  "study": [STUDY],
+  "flagship": [STUDY, FLAGSHIP],
+  "mini": [STUDY, FLAGSHIP, MINI],
+}
+
+
 def get_config(name: str = "study") -> ConfigDict:
-  """Returns the base config of the study (8,000 steps), or the flagship's."""
-  changes = (
-    FLAGSHIP if check_name(name, ("study", "flagship")) == "flagship" else {}
-  )
-  return merge(PRETRAIN, MASKED, STUDY, changes)
+  """Returns a recipe's config; the study's is its base, of 8,000 steps."""
+  return merge(PRETRAIN, MASKED, *RECIPES[check_name(name, RECIPES)])
