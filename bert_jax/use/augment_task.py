@@ -37,7 +37,7 @@ class AugmentedFile(NamedTuple):
 
 
 def augment(
-  model: str,
+  model_path: str,
   task: str,
   source: str,
   target: str,
@@ -52,7 +52,7 @@ def augment(
   """Writes the examples of a file, and their variants, into a new file.
 
   Args:
-    model: the path of a BERT with a masked-LM head; see
+    model_path: the path of a BERT with a masked-LM head; see
       `predict.open_predictor`.
     task: the name of a published or custom task with one or two texts.
     source: the task's training file.
@@ -78,7 +78,7 @@ def augment(
     raise UserError(f"{source} has no examples; give a file of the task.")
   glove = word_vectors.read(vectors) if vectors else None
   predictor = _open_predictor(
-    model, batch_size, options.num_candidates, dtype, family
+    model_path, batch_size, options.num_candidates, dtype, family
   )
   num_written = 0
   examples = _read_examples(task_files, source, [])

@@ -11,8 +11,8 @@ from bert_jax.use import predict
 
 
 def evaluate(
-  model: str,
-  data: str,
+  model_path: str,
+  data_path: str,
   split: str = "validation",
   output: str | None = None,
   batch_size: int = 32,
@@ -23,9 +23,9 @@ def evaluate(
   """Scores a model on a split of a task.
 
   Args:
-    model: a run's folder (RUN@best, RUN@STEP), a converted folder or a
+    model_path: a run's folder (RUN@best, RUN@STEP), a converted folder or a
       transformers folder.
-    data: the prepared folder of the task.
+    data_path: the prepared folder of the task.
     split: the split's name.
     output: a folder for the predictions in the official format; if it is None,
       no files are written.
@@ -43,31 +43,33 @@ def evaluate(
     UserError: the model or the data cannot be read, or do not fit together.
     OSError: the predictions cannot be written.
   """
-  task_split = batches.open_split(batches.open_folder(data), split)
+  task_split = batches.open_split(batches.open_folder(data_path), split)
   task = task_split.task
   if official_threshold and "squad2" not in task.metrics:
     raise UserError(
       "the official threshold is only for a task whose questions may have no"
-      f" answer, but {data} has the task {task.name}; leave out"
+      f" answer, but {data_path} has the task {task.name}; leave out"
       " official_threshold."
     )
   max_length = int(encoded_rows.lengths(task_split.rows).max())
   predictor = predict.open_predictor(
-    model, batch_size, max_length=max_length, dtype=dtype, family=family
+    model_path, batch_size, max_length=max_length, dtype=dtype, family=family
   )
-  predict.match_labels(predictor, task_split, data)  # Refuses a wrong model.
+  predict.match_labels(
+    predictor, task_split, data_path
+  )  # Refuses a wrong model.
   if any(metrics.gold_label(task, e) is not None for e in task_split.examples):
     metrics.check_packages(task)
   if predictor.max_length < max_length:
     raise UserError(
-      f"{data} has rows of {max_length} tokens, but the model takes"
+      f"{data_path} has rows of {max_length} tokens, but the model takes"
       f" {predictor.max_length}; prepare the task again with"
       f" --length={predictor.max_length}."
     )
   if output:
     # Make the folder before the model runs, so that a bad path fails early.
     epath.Path(output).mkdir(parents=True, exist_ok=True)
-  predictions = predict.predict_split(predictor, task_split, data)
+  predictions = predict.predict_split(predictor, task_split, data_path)
   scored_task = task
   if official_threshold:
     scored_task = task._replace(metrics=("squad2_official",))

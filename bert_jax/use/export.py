@@ -140,8 +140,8 @@ def save(
 
 
 def export_model(
-  path: str,
-  output: str,
+  model_path: str,
+  output_path: str,
   lengths: Sequence[int] = EXPORT_BUCKETS,
   platforms: Sequence[str] = PLATFORMS,
   dtype: str = "float32",
@@ -150,9 +150,9 @@ def export_model(
   """Opens a model and exports it; see `save`.
 
   Args:
-    path: a run's folder (RUN@best, RUN@STEP), a converted folder or a
+    model_path: a run's folder (RUN@best, RUN@STEP), a converted folder or a
       transformers folder.
-    output: the file to write.
+    output_path: the file to write.
     lengths: see `save`.
     platforms: see `save`.
     dtype: the dtype of the computation.
@@ -162,10 +162,10 @@ def export_model(
   Returns:
     The content of the file's `meta.json`.
   """
-  if epath.Path(output).is_dir():
-    raise UserError(f"{output} is a folder; give the name of a new file.")
-  model = open_model(path, family=family)
-  return save(output, model, lengths, platforms, dtype)
+  if epath.Path(output_path).is_dir():
+    raise UserError(f"{output_path} is a folder; give the name of a new file.")
+  model = open_model(model_path, family=family)
+  return save(output_path, model, lengths, platforms, dtype)
 
 
 def _export_program(

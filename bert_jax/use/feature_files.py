@@ -246,7 +246,7 @@ _WRITERS = {
 
 
 def extract_file(
-  model: str,
+  model_path: str,
   source: str,
   target: str,
   spec: features.Spec,
@@ -258,7 +258,7 @@ def extract_file(
   """Writes the vectors of a file's texts, in the order of the file.
 
   Args:
-    model: a path that `open_model` opens.
+    model_path: a path that `open_model` opens.
     source: a file with a text on each line, or .jsonl with "text" or "words".
     target: the .jsonl, .npz, .h5 or .hdf5 file to write, completely or not at
       all.
@@ -280,7 +280,7 @@ def extract_file(
   writer_of(target)  # Refuse a bad extension before the model is opened.
   text_inputs.check_not_same_file(source, target)
   opened_model = open_model(
-    model,
+    model_path,
     family=family,
     tower=tower,
     default_tower="discriminator",

@@ -11,7 +11,7 @@ from bert_jax.weights.load import OpenedModel, open_model
 
 
 def run_tests(
-  path: str,
+  model_path: str,
   blimp_path: str | None,
   cloze_path: str | None,
   method: str | None = None,
@@ -24,7 +24,7 @@ def run_tests(
   """Runs one or both tests, and prints their results.
 
   Args:
-    path: a path that `open_model` opens.
+    model_path: a path that `open_model` opens.
     blimp_path: a folder or tar file with BLiMP's .jsonl files; if None, this
       test is left out.
     cloze_path: a .jsonl file, where each line has a "text" with one [MASK] and
@@ -47,14 +47,14 @@ def run_tests(
       The message is one sentence.
   """
   model = open_model(
-    path,
+    model_path,
     family=family,
     tower=tower,
     default_tower="discriminator",
     dtype=dtype,
   )
   method = method or likelihood.default_method(model)
-  results: dict[str, Any] = {"model": path, "method": method}
+  results: dict[str, Any] = {"model": model_path, "method": method}
   if blimp_path:
     results["blimp"] = run_blimp(
       model, blimp_path, method, max_pairs, batch_tokens

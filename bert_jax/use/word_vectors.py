@@ -5,7 +5,8 @@ from etils import epath
 
 from bert_jax.messages import UserError
 
-# The number of words to read. GloVe's files begin with the most frequent words.
+# The largest number of lines to read, each of which has a word. GloVe's files
+# begin with the most frequent words.
 # The value is from huawei-noah/Pretrained-Language-Model TinyBERT
 # data_augmentation.py, prepare_embedding_retrieval.
 MAX_LINES = 100_000
