@@ -405,7 +405,9 @@ def test_fill_mask_refuses_a_damaged_run(run_copy, name, content, message):
 
 def test_fill_mask_refuses_bytes_that_are_not_text(run_copy):
   arguments = ["fill-mask", "--model", str(run_copy), "\udcff [MASK]"]
-  with pytest.raises(SystemExit, match="not UTF-8"):
+  with pytest.raises(
+    SystemExit, match="cannot be written as UTF-8; correct the text"
+  ):
     execute(arguments)
 
 
