@@ -181,8 +181,13 @@ def _open_progress(
 ) -> dict[str, Any]:
   """Returns the progress of an earlier run, or of a new one.
 
-  Raises UserError if the earlier run has another origin. Documents whose hash
-  is below the threshold are held out.
+  Args:
+    partial_folder: the unfinished folder.
+    origin: the inputs and options of this run; see `_describe_origin`.
+    threshold: documents with a smaller hash are held out.
+
+  Raises:
+    UserError: the earlier run has another origin.
   """
   progress = read_progress(partial_folder)
   if progress is None:
@@ -378,8 +383,8 @@ def _write_documents(
     if threshold is None:
       return sizes
     note(
-      "too few documents for this share of held-out ones; dividing them again,"
-      " so that no split is empty"
+      "there are too few documents for this share of held-out documents; they"
+      " are divided again, so that no split is empty"
     )
     progress = _start_progress(
       job.partial_folder, progress["origin"], threshold

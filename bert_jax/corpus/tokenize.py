@@ -88,7 +88,7 @@ def make_tokenizer(
   """
   dtype = reader.token_dtype(tokenizer.num_ids)
 
-  def run(batch: list[sources.Record]) -> TokenizedBatch:
+  def tokenize_batch(batch: list[sources.Record]) -> TokenizedBatch:
     documents: dict[str, list] = {split: [] for split in reader.SPLITS}
     hashes = []
     for record in batch:
@@ -109,7 +109,7 @@ def make_tokenizer(
       largest_hash=max(hashes, default=None),
     )
 
-  return run
+  return tokenize_batch
 
 
 def encode_document(
@@ -172,7 +172,7 @@ def ordered_map(
   inputs: Iterable[Any],
   processes: int,
 ) -> Generator[Any, None, None]:
-  """Yields `make_function(*arguments)(x)` for every input x, in order.
+  """Yields `make_function(*arguments)(x)` for each input x, in order.
 
   Input k goes to process k modulo `processes`. A process holds at most two
   inputs and outputs, so memory does not grow with the stream.
@@ -206,13 +206,13 @@ def ordered_map(
       child_end.close()
       workers.append(_Worker(process, pipe))
     pending: deque[_Worker] = deque()
-    for k, x in enumerate(inputs):
+    for number, item in enumerate(inputs):
       if len(pending) == processes * _INPUTS_PER_WORKER:
         yield pending.popleft().receive()
-      worker = workers[k % processes]
+      worker = workers[number % processes]
       # If the worker has died, `receive` raises the error.
       with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        worker.pipe.send(x)
+        worker.pipe.send(item)
       pending.append(worker)
     while pending:
       yield pending.popleft().receive()
@@ -285,8 +285,8 @@ def _run_worker(
   try:
     pipe.send("begun")
     function = make_function(*arguments)
-    while (x := inputs.get()) is not None:
-      pipe.send((True, function(x)))
+    while (item := inputs.get()) is not None:
+      pipe.send((True, function(item)))
   except (BrokenPipeError, ConnectionResetError):
     pass
   except Exception as e:

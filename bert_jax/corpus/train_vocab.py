@@ -20,11 +20,12 @@ from bert_jax.text.cleaning import Cleaning
 from bert_jax.text.train_vocabulary import ALGORITHMS, MIN_FREQUENCY
 from bert_jax.text.vocabulary import Vocabulary
 
-# If the mean number of characters between two spaces is larger, a warning says
-# that the text has few spaces. German and Finnish have about 8.
+# If the mean number of characters between two spaces is larger, and the
+# vocabulary becomes too small, a warning says that the text has few spaces. In
+# German and Finnish the mean is about 8.
 MAX_SPACE_DISTANCE = 30
-# The largest number of pieces. The largest published vocabulary has
-# 793,471, which are words.
+# The largest number of pieces. The largest published vocabulary has 793,471
+# pieces, which are words.
 MAX_SIZE = 2**20
 _PROGRESS_SECONDS = 5
 
@@ -72,9 +73,13 @@ def train_vocab(
   """
   output = os.fspath(output)
   if size < 100:
-    raise UserError(f"--size={size} is too small: 100 or more (BERT: 30522).")
+    raise UserError(
+      f"--size={size} is too small; give 100 or more (BERT has 30522)."
+    )
   if size > MAX_SIZE:
-    raise UserError(f"--size={size} is over {MAX_SIZE}; BERT has 30522.")
+    raise UserError(
+      f"--size={size} is too large; give at most {MAX_SIZE} (BERT has 30522)."
+    )
   if rules is not None and algorithm != "words":
     raise UserError(
       f"--rules={rules} is only for --tokenizer=words; leave it out."
@@ -82,7 +87,9 @@ def train_vocab(
   _check_output(output, algorithm)
   text_sources = sources.find_sources(inputs, format, errors)
   spaces = _SpaceCounter()
-  texts = spaces.count(_read_texts(sources.read_records(text_sources)))
+  texts = spaces.count_while_read(
+    _read_texts(sources.read_records(text_sources))
+  )
   chosen_cleaning = Cleaning(lower_case, keep_accents).with_defaults()
   strips_accents = (
     algorithm in ("wordpiece", "unigram") and not chosen_cleaning.keep_accents
@@ -91,14 +98,14 @@ def train_vocab(
     cleaning.MarkCounter(algorithm == "unigram") if strips_accents else None
   )
   if marks:
-    texts = _count_marks(texts, marks)
+    texts = _count_marks_while_read(texts, marks)
   with Progress("training a vocabulary"):
     vocabulary = train_vocabulary.train(
       algorithm, texts, size, chosen_cleaning, rules or words.RULES[0]
     )
   if vocabulary is None:
     names = ", ".join(source.name for source in text_sources[:3])
-    raise UserError(f"{names}: no text in it.")
+    raise UserError(f"{names}: there is no text in it.")
   _write_files(vocabulary, output)
   note(f"{output}: {vocabulary.vocab_size:,} pieces.")
   if vocabulary.vocab_size < size:
@@ -112,7 +119,7 @@ def train_vocab(
 
 
 def _read_texts(records: Iterable[sources.Record]) -> Iterator[str]:
-  """Yields the texts; prints from time to time how much has been read."""
+  """Yields the texts of records, and prints how much has been read."""
   start = last_shown = time.monotonic()
   for record in records:
     yield record.text
@@ -125,11 +132,11 @@ class _SpaceCounter:
   """Counts the characters and the white space of texts."""
 
   def __init__(self) -> None:
-    """Begins with no text counted."""
+    """Begins without any text."""
     self.characters = self.spaces = 0
 
-  def count(self, texts: Iterable[str]) -> Iterator[str]:
-    """Yields the texts and counts their characters."""
+  def count_while_read(self, texts: Iterable[str]) -> Iterator[str]:
+    """Yields the texts, and counts their characters and white space."""
     for text in texts:
       self.characters += len(text)
       self.spaces += text.count(" ") + text.count("\n") + 1
@@ -141,10 +148,10 @@ class _SpaceCounter:
     return self.characters / max(self.spaces, 1)
 
 
-def _count_marks(
+def _count_marks_while_read(
   texts: Iterable[str], marks: cleaning.MarkCounter
 ) -> Iterator[str]:
-  """Yields the texts and counts their marks."""
+  """Yields the texts, and counts their marks."""
   for text in texts:
     marks.add(text)
     yield text
@@ -186,7 +193,7 @@ def _check_output(output: str, algorithm: str) -> None:
   path = pathlib.Path(output)
   if algorithm not in ALGORITHMS:
     raise UserError(
-      f"--tokenizer={algorithm} is not one of {', '.join(ALGORITHMS)}."
+      f"algorithm={algorithm!r} is not one of {', '.join(ALGORITHMS)}."
     )
   if not output:
     raise UserError("the output is empty; name what to write.")

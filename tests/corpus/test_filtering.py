@@ -23,7 +23,14 @@ KEPT_TEXT = "the cat sat on a mat and the dog lay on a rug by the door"
 REPEATED_TEXT = "so it goes on and " * 8
 TEXT_OF_SYMBOLS = "tea | milk | $ 1 + 1 = 2 | ~ ~ ~ | rye < oats"
 SHORT_TEXT = "not much"
-ALL_FILTERS = Filters("NFKC", 5, 0.1, 0.3, True, 0.7)
+ALL_FILTERS = Filters(
+  normalise="NFKC",
+  min_words=5,
+  max_symbols=0.1,
+  max_repetition=0.3,
+  drop_duplicates=True,
+  near_duplicates=0.7,
+)
 
 
 @pytest.fixture
@@ -168,7 +175,11 @@ def test_filters_keep_the_sentences_of_documents(
     path.write_text(text)
     output = str(tmp_path / name)
     prepare.prepare(
-      str(path), vocab_path, output, filters=Filters("NFKC", 2), heldout=0
+      str(path),
+      vocab_path,
+      output,
+      filters=Filters(normalise="NFKC", min_words=2),
+      heldout=0,
     )
     corpora.append(reader.open_prepared(output).splits["train"])
   assert corpora[0].num_documents == 2 and len(corpora[0].sentences) == 4

@@ -279,7 +279,7 @@ def test_every_code_point_is_cleaned_as_sentencepiece_does(
     ("nmt_nfkc", ACCENTS, lambda text: "".join(map(str.lower, text))),
   ],
 )
-def test_models_of_other_programs(rule, options, clean_text):
+def test_models_of_other_programs_give_their_ids(rule, options, clean_text):
   """The rules of the model are used, and decomposed letters are composed."""
   model = io.BytesIO()
   sentencepiece.SentencePieceTrainer.train(
@@ -591,7 +591,7 @@ def test_words_begin_by_the_released_rule_on_request(vocabulary_path, tmp_path):
     open_vocabulary.load(str(tmp_path), word_starts="albert")
 
 
-def test_preparing_warns_that_no_text_gives_pieces(
+def test_prepare_warns_of_pieces_that_no_text_gives(
   vocabulary_path, tmp_path, capsys
 ):
   """The vocabulary has accents, but there are no settings that say so."""

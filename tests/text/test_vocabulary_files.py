@@ -213,13 +213,13 @@ QUOTED_TEXTS = (
 )
 
 
-def slices(text, offsets):
+def texts_at(text, offsets):
   """Returns the text of each piece; equal offsets are counted once."""
   return [text[begin:end] for begin, end in dict.fromkeys(offsets)]
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_quote_of_two_signs_is_whole(as_json, tmp_path):
+def test_offsets_include_both_signs_of_a_quote(as_json, tmp_path):
   """Cleaning makes one sign of two, but the offsets must include both."""
   content = sentencepiece_model([*ALBERT_PIECES, '"', "'", "a"])
   name = "tokenizer.json" if as_json else "spiece.model"
@@ -232,17 +232,17 @@ def test_a_quote_of_two_signs_is_whole(as_json, tmp_path):
   )
   for text, expected in QUOTED_TEXTS:
     (encoded,) = vocabulary.encode_offsets([text])
-    assert slices(text, encoded.offsets) == expected, text
+    assert texts_at(text, encoded.offsets) == expected, text
     context = questions.encode_context(vocabulary, text)
-    assert slices(text, map(tuple, context.offsets.tolist())) == expected
+    assert texts_at(text, map(tuple, context.offsets.tolist())) == expected
     (encoded_text,) = text_inputs.encode(
       model, [text_inputs.text_of_string(0, text)]
     )
     text_offsets = encoded_text.offsets[encoded_text.begin : encoded_text.end]
-    assert slices(text, text_offsets) == expected
+    assert texts_at(text, text_offsets) == expected
     # The pieces are the same in the middle of a text.
     (encoded_in_middle,) = vocabulary.encode_offsets([f"n {text} n"])
-    assert slices(f"n {text} n", encoded_in_middle.offsets) == [
+    assert texts_at(f"n {text} n", encoded_in_middle.offsets) == [
       "n",
       *expected,
       "n",
@@ -260,7 +260,9 @@ def test_a_quote_of_two_signs_is_whole(as_json, tmp_path):
     ([("..", "")], "a..n", ["a", "n"]),
   ],
 )
-def test_characters_that_become_one_are_whole(rules, text, expected, tmp_path):
+def test_offsets_include_all_characters_that_become_one(
+  rules, text, expected, tmp_path
+):
   pieces = [*ALBERT_PIECES, "a", "t", ".", '"', "\u2026", "\u2192"]
   content = unigram.build(sentencepiece_model(pieces)).files["tokenizer.json"]
   spec = json.loads(content)
@@ -274,4 +276,4 @@ def test_characters_that_become_one_are_whole(rules, text, expected, tmp_path):
   files = {"tokenizer.json": json.dumps(spec).encode()}
   vocabulary = open_vocabulary.load(write_files(tmp_path / "x", files))
   (encoded,) = vocabulary.encode_offsets([text])
-  assert slices(text, encoded.offsets) == expected
+  assert texts_at(text, encoded.offsets) == expected
