@@ -12,7 +12,7 @@ because current `transformers` has no next-sentence data set.
 
 Rates are per second of CPU time of all threads of the process, so libraries
 with and without threads can be compared. Real tokens are those that are not
-padding. Slots are batch size x length.
+padding. Places are batch size x length, padding included.
 """
 
 import argparse
@@ -44,11 +44,11 @@ TEXTS_PER_CALL = 1000
 
 def measure(name: str, masks: Iterator[np.ndarray], seconds: float) -> dict:
   """Draws [B, L] attention masks until `seconds` of CPU time are spent."""
-  real_tokens = slots = batches = 0
+  real_tokens = places = batches = 0
   start = time.process_time()
   for mask in masks:
     real_tokens += int(np.count_nonzero(mask))
-    slots += mask.size
+    places += mask.size
     batches += 1
     spent_seconds = time.process_time() - start
     if spent_seconds > seconds:
@@ -60,7 +60,7 @@ def measure(name: str, masks: Iterator[np.ndarray], seconds: float) -> dict:
     "million_real_tokens_per_cpu_second": round(
       real_tokens / spent_seconds / 1e6, 3
     ),
-    "million_slots_per_cpu_second": round(slots / spent_seconds / 1e6, 3),
+    "million_places_per_cpu_second": round(places / spent_seconds / 1e6, 3),
   }
 
 
@@ -280,10 +280,12 @@ def main() -> None:
       print(json.dumps(row | {"length": args.length, "batch": args.batch}))
     else:
       real_rate = row["million_real_tokens_per_cpu_second"]
-      slot_rate = row.get("million_slots_per_cpu_second", "")
-      print(f"{row['pipeline']:48} {real_rate:>8} {slot_rate:>8}")
+      place_rate = row.get("million_places_per_cpu_second", "")
+      print(f"{row['pipeline']:48} {real_rate:>8} {place_rate:>8}")
   if not args.json:
-    print("\nmillions of real tokens, and of slots, per CPU-second")
+    print(
+      "\nmillions of real tokens, and of places with padding, per CPU-second"
+    )
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def attention(
   Raises:
     UserError: the model has no tokenizer, or a text is too long.
   """
-  encoded = likelihood.encode(model, texts)
+  encoded = likelihood.encode_short_texts(model, texts)
   rows = [tokens.ids for tokens in encoded]
   results: list[dict[str, Any]] = [{} for _ in texts]
   longest, num_done = model.module.encoder.max_length, 0

@@ -59,12 +59,12 @@ def make_program(config: Mapping[str, Any], **computation: Any) -> Program:
   module = from_config.build(config, **computation)
   keys = task_heads.input_keys(module)
 
-  def run(params: dict[str, Array], *inputs: Array) -> Any:
+  def apply_model(params: dict[str, Array], *inputs: Array) -> Any:
     batch = dict(zip(INPUT_KEYS, inputs, strict=True))
     batch = {key: x for key, x in batch.items() if key in keys}
     return module.apply({"params": model_folder.unflatten(params)}, batch)
 
-  return run
+  return apply_model
 
 
 def save(
@@ -79,8 +79,8 @@ def save(
   Args:
     path: the file to write.
     model: the fine-tuned model.
-    lengths: the lengths of rows, in tokens. A length above the model's longest
-      row is replaced by the length of this row.
+    lengths: the lengths of rows, in tokens. A length that the model cannot read
+      is replaced by the largest length that it can read.
     platforms: the platforms on which the file must run. This machine need not
       be one of them.
     dtype: the dtype of the computation.
@@ -98,12 +98,13 @@ def save(
   kind = predict.kind_of(config, model.path)
   if kind == "fill":
     raise UserError(
-      f"{model.path} is a masked language model; fine-tune it first."
+      f"{model.path} is a masked language model, and only fine-tuned models are"
+      " exported; fine-tune it first."
     )
   layout = layouts.layout_of(predict.vocabulary_of(model))
   # Use only operations that all platforms have, so that one program is enough.
   computation = dict(attention="xla", elementwise="xla", unroll=1, dtype=dtype)
-  run = make_program(config, **computation)
+  program = make_program(config, **computation)
   max_length = from_config.build(config).encoder.max_length
   lengths = sorted({min(length, max_length) for length in lengths})
   layouts.check_length(layout, lengths[-1])
@@ -131,7 +132,7 @@ def save(
     for name, content in weights.tokenizer_files.items():
       file.writestr(f"tokenizer/{name}", content)
     for length in lengths:
-      program_bytes = _export_program(run, weights, length, platforms)
+      program_bytes = _export_program(program, weights, length, platforms)
       file.writestr(f"program_{length}", bytes(program_bytes))
     for name, array in weights.arrays.items():
       with file.open(f"params/{name}.npy", "w", force_zip64=True) as f:
@@ -169,7 +170,7 @@ def export_model(
 
 
 def _export_program(
-  run: Program, weights: Weights, length: int, platforms: Sequence[str]
+  program: Program, weights: Weights, length: int, platforms: Sequence[str]
 ) -> bytearray:
   """Returns the serialized program for any number of rows of one length."""
   params = {
@@ -178,7 +179,7 @@ def _export_program(
   }
   (rows,) = export.symbolic_shape("b")
   ids = jax.ShapeDtypeStruct((rows, length), jnp.int32)
-  exporter = export.export(jax.jit(run), platforms=list(platforms))
+  exporter = export.export(jax.jit(program), platforms=list(platforms))
   return exporter(params, *[ids] * len(INPUT_KEYS)).serialize()
 
 
@@ -239,11 +240,11 @@ def load(path: str, batch_size: int = 32, no_answer: bool = False) -> Predictor:
         f" program reads {FORMAT_VERSION}; export the model again."
       )
     tokenizer_files = {
-      n: file.read(f"tokenizer/{n}") for n in meta["tokenizer"]
+      name: file.read(f"tokenizer/{name}") for name in meta["tokenizer"]
     }
     programs = {
-      n: _load_program(bytearray(file.read(f"program_{n}")), path)
-      for n in meta["lengths"]
+      length: _load_program(bytearray(file.read(f"program_{length}")), path)
+      for length in meta["lengths"]
     }
     params = {}
     for name in file.namelist():

@@ -125,7 +125,7 @@ def score(
   scores = np.zeros(len(texts), np.float64)
   for start in range(0, len(texts), BLOCK_SIZE):
     block = texts[start : start + BLOCK_SIZE]
-    encoded = encode(
+    encoded = encode_short_texts(
       model, [text_inputs.text_of_string(t[:40], t) for t in block]
     )
     rows = list(_make_rows(model, encoded, method))
@@ -139,7 +139,9 @@ def score(
   return scores
 
 
-def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
+def encode_short_texts(
+  model: OpenedModel, texts: Sequence[Text]
+) -> list[Tokens]:
   """Encodes texts; raises a UserError for a text that is too long."""
   encoded = text_inputs.encode(model, texts)
   max_length = model.module.encoder.max_length
@@ -226,7 +228,7 @@ def _predict_blank(
 
 
 @_jit
-def _pll(
+def _masked_token_log_p(
   module: nn.Module,
   params: Any,
   inputs: Inputs,
@@ -247,7 +249,7 @@ def _is_between(
 
 
 @_jit
-def _rtd(
+def _original_token_log_p(
   module: nn.Module,
   params: Any,
   inputs: Inputs,
@@ -261,7 +263,7 @@ def _rtd(
 
 
 @_jit
-def _lm(
+def _causal_log_p(
   module: nn.Module,
   params: Any,
   inputs: Inputs,
@@ -277,7 +279,12 @@ def _lm(
   return jnp.where(is_counted, log_p, 0).sum(-1)
 
 
-_PROGRAMS = {"pll": _pll, "pll_word_l2r": _pll, "rtd": _rtd, "lm": _lm}
+_PROGRAMS = {
+  "pll": _masked_token_log_p,
+  "pll_word_l2r": _masked_token_log_p,
+  "rtd": _original_token_log_p,
+  "lm": _causal_log_p,
+}
 
 
 def predict_blanks(
@@ -307,11 +314,11 @@ def predict_blanks(
   for text in texts:
     if text.count("[MASK]") != 1:
       raise UserError(
-        f"{text[:60]!r} has {text.count('[MASK]')} times [MASK]; it must have"
-        " exactly one."
+        f"{text[:60]!r} has [MASK] {text.count('[MASK]')} times; it must have"
+        " it exactly once."
       )
   pairs = zip(texts, answers, strict=True)
-  encoded = encode(
+  encoded = encode_short_texts(
     model,
     [text_inputs.text_of_string("", t.replace("[MASK]", mask)) for t in texts],
   )
