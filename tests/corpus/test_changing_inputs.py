@@ -139,7 +139,7 @@ def test_prepare_task_refuses_rows_that_change(
   output = tmp_path / "task"
   arguments = task, inputs, str(tmp_path / "vocab.txt"), str(output), 16
   with monkeypatch.context() as patch:
-    function = "jsonl" if name == "a.jsonl" else "table"
+    function = "jsonl_records" if name == "a.jsonl" else "table_records"
     read = getattr(tables, function)
 
     def change_first(path, *arguments):
