@@ -347,7 +347,7 @@ def mark_missing_metric(
   A metric can be NaN; for example, a correlation is NaN if all predictions are
   equal.
   """
-  checked = []
+  checked_outcomes = []
   for outcome in outcomes:
     last_row = outcome.last_row
     if not outcome.error and not math.isfinite(last_row.get(metric, math.nan)):
@@ -355,8 +355,8 @@ def mark_missing_metric(
       outcome = dataclasses.replace(
         outcome, error=f"{metric} at the last step {reason}."
       )
-    checked.append(outcome)
-  return checked
+    checked_outcomes.append(outcome)
+  return checked_outcomes
 
 
 def summarise(outcomes: Sequence[Outcome], metric: str) -> list[dict[str, Any]]:
@@ -404,7 +404,7 @@ def write_report(
 
   Below the table is a line for each run that ended without the metric.
   """
-  table, checked = (
+  table, checked_outcomes = (
     summarise(outcomes, metric),
     mark_missing_metric(outcomes, metric),
   )
@@ -416,7 +416,7 @@ def write_report(
       "error": outcome.error,
       "last": outcome.last_row or None,
     }
-    for outcome in checked
+    for outcome in checked_outcomes
   ]
   path = epath.Path(folder) / RESULTS_FILE
   write_json(
@@ -440,7 +440,7 @@ def write_report(
   ]
   table_lines += [
     f"run {outcome.run.name} failed: {outcome.error}"
-    for outcome, unchecked in zip(checked, outcomes, strict=True)
+    for outcome, unchecked in zip(checked_outcomes, outcomes, strict=True)
     if outcome.error != unchecked.error
   ]
   return [

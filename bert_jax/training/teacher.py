@@ -50,7 +50,7 @@ class Teacher:
 
 def open_teacher(
   section: config_lib.Teacher,
-  prepared: PreparedFolder | TaskFolder,
+  data_folder: PreparedFolder | TaskFolder,
   task: Task | None,
 ) -> Teacher:
   """Opens a teacher, and checks that it fits the config and the data.
@@ -59,7 +59,7 @@ def open_teacher(
     section: the section `teacher` of the config. A size of its model that is
       None is taken from the files. If the variant is None, all sizes are taken
       from the files.
-    prepared: the prepared text, or the task's folder, that the run reads.
+    data_folder: the prepared text, or the task's folder, that the run reads.
     task: the task for which the teacher must have been fine-tuned. The columns
       of its classifier are put in the order of the task's labels. None means
       that the teacher has a masked-LM head.
@@ -74,21 +74,23 @@ def open_teacher(
       "teacher.path is empty; pass --config.teacher.path=PATH, the folder of"
       " a run, a converted folder or one of transformers."
     )
-  opened = start_from.open_configured_model("teacher.path", path)
-  weights = opened.weights
+  opened_model = start_from.open_configured_model("teacher.path", path)
+  weights = opened_model.weights
   settings = _with_sizes_of_files(section.model.options(), weights)
   _check_model(path, weights, settings)
-  vocabulary = start_from.vocabulary_of("teacher.path", opened, prepared.path)
+  vocabulary = start_from.vocabulary_of(
+    "teacher.path", opened_model, data_folder.path
+  )
   if task:
-    weights = _for_task(path, weights, task)
+    weights = _with_labels_of_task(path, weights, task)
   check_begins_with(
-    prepared.vocab,
+    data_folder.vocab,
     vocabulary.pieces,
-    prepared.path,
+    data_folder.path,
     f"teacher.path={path}",
     "prepare it with the teacher's vocabulary",
   )
-  weights = _cut_table(path, weights, prepared)
+  weights = _cut_table(path, weights, data_folder)
   heads = ("pooler/", "classifier/") if task else ("mlm/",)
   digest = _digest(weights, ("encoder/", *heads))
   names = ("family", "variant", *COMPUTATION_OPTIONS)
@@ -111,7 +113,7 @@ def _with_sizes_of_files(
   return {"family": family, "variant": variant} | sizes | settings
 
 
-def _for_task(path: str, weights: Weights, task: Task) -> Weights:
+def _with_labels_of_task(path: str, weights: Weights, task: Task) -> Weights:
   """Returns a model whose classifier has the labels in a task's order.
 
   Args:
@@ -211,7 +213,7 @@ def _remedy(settings: dict[str, Any], sizes: dict[str, Any]) -> str:
 
 
 def _cut_table(
-  path: str, weights: Weights, prepared: PreparedFolder | TaskFolder
+  path: str, weights: Weights, data_folder: PreparedFolder | TaskFolder
 ) -> Weights:
   """Cuts a teacher's word table to the pieces of the data.
 
@@ -221,16 +223,16 @@ def _cut_table(
   Args:
     path: the model's path, for messages.
     weights: the teacher.
-    prepared: the prepared text, or the task's folder.
+    data_folder: the prepared text, or the task's folder.
 
   Raises:
     UserError: the table has too few rows.
   """
-  rows, size = weights.config["model"]["vocab_size"], len(prepared.vocab)
+  rows, size = weights.config["model"]["vocab_size"], len(data_folder.vocab)
   if rows < size:
     raise UserError(
       f"teacher.path={path} has {rows:,} rows for the {size:,} pieces of"
-      f" {prepared.path}; choose a teacher that has all of them."
+      f" {data_folder.path}; choose a teacher that has all of them."
     )
   if rows == size:
     return weights

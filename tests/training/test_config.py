@@ -243,12 +243,13 @@ def test_a_missing_config_file_is_named():
 
 
 def original_and_changed(section, **values):
+  """Returns a config, and a copy with other values in one section."""
   config = configs.load_defaults(BERT)
   return config, config | {section: config[section] | values}
 
 
 def test_types_that_ml_collections_accepts_are_refused():
-  """ml_collections accepts True for an int, and any value where None was."""
+  """ml_collections accepts True for an int, and any value if it was None."""
   defaults, config = original_and_changed("checkpoint", keep=True)
   with pytest.raises(ValueError, match="checkpoint.keep=True.*int"):
     config_lib.check_types(config, defaults)
@@ -322,8 +323,8 @@ def test_a_restart_may_have_newer_keys_with_their_defaults(
   old_section.pop(key, None)
   default_values = building.default_values(new_config)
   default = default_values
-  for name in [*section.split("."), key]:
-    default = default[name]
+  for name_on_path in [*section.split("."), key]:
+    default = default[name_on_path]
   assert default != other_value
   new_section[key] = default
   assert config_lib.check_restart(old_config, new_config, default_values) == []
