@@ -45,7 +45,7 @@ _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```", re.S | re.M)
 _INLINE = re.compile(
   r"`((?:bert_jax [a-z-]+ -|python |pip install |make )[^`]+)`", re.S
 )
-# Placeholder of the pages -> its replacement in the folder.
+# A placeholder of the pages -> its replacement in the folder.
 REPLACEMENTS = {
   "PATH": "runs/mine",
   "MODEL": "runs/mine",
@@ -60,14 +60,14 @@ REPLACEMENTS = {
   "configs/FILE.py:NAME": "configs/bert.py:tiny",
   "SLICE": "v5e:2x2",
 }
-# Placeholder -> replacement for programs only. DIR holds the ELMo model of the
-# previous page.
+# A text in a program of a page -> its replacement. DIR holds the ELMo model of
+# the previous page.
 PROGRAM_REPLACEMENTS = {
   '"DIR"': '"runs/mine"',
   '"runs/elmo_original"': '"DIR"',
   "steps=2700": "steps=20",
 }
-# Folder of `runs` that no command makes -> the kind of its task.
+# A folder in `runs` that no command makes -> the kind of its task.
 FINE_TUNED_KINDS = {"ner": "tagging", "squad": "span"}
 # Programs whose flags are only parsed, because they need a GPU or much time.
 GPU_PROGRAMS = (
@@ -122,12 +122,12 @@ class Command(NamedTuple):
   Attributes:
     page: the page's path.
     text: the command, on one line.
-    program: True for a block of Python.
+    is_program: True for a block of Python.
   """
 
   page: str
   text: str
-  program: bool = False
+  is_program: bool = False
 
 
 class Outcome(NamedTuple):
@@ -135,13 +135,14 @@ class Outcome(NamedTuple):
 
   Attributes:
     command: the command as the page prints it.
-    ran: the command that was run; empty if the command was only compared.
+    command_run: the command that was run, with small sizes; empty if the
+      command was only compared.
     seconds: the time that it took.
     error: the last lines of its output if it failed, otherwise None.
   """
 
   command: Command
-  ran: str
+  command_run: str
   seconds: float
   error: str | None
 
@@ -154,7 +155,7 @@ def all_commands() -> list[Command]:
       page, (ROOT / page).read_text(encoding="utf-8")
     ):
       by_text.setdefault(
-        (command.text, page if command.program else ""), command
+        (command.text, page if command.is_program else ""), command
       )
   return list(by_text.values())
 
@@ -168,7 +169,7 @@ def _commands_of_page(page: str, text: str) -> Iterator[Command]:
     matches.append((match.start(), "inline", " ".join(match[1].split())))
   for _, language, content in sorted(matches):
     if language == "python":
-      yield Command(page, content, program=True)
+      yield Command(page, content, is_program=True)
       continue
     for line in content.replace("\\\n", " ").split("\n"):
       line = " ".join(line.partition("  #")[0].split())
@@ -180,15 +181,15 @@ def _commands_of_page(page: str, text: str) -> Iterator[Command]:
 
 def make_folder(folder: pathlib.Path) -> None:
   """Writes small versions of the files that the commands name."""
-  draw = random.Random(0)
+  rng = random.Random(0)
   words = ["some", "text", "of", "words", "here", "more", "the", "cat", "sat"]
   words += [f"w{i}" for i in range(200)]
 
   def sentence() -> str:
-    return " ".join(draw.choices(words, k=draw.randint(4, 12))) + " ."
+    return " ".join(rng.choices(words, k=rng.randint(4, 12))) + " ."
 
   def document() -> list[str]:
-    return [sentence() for _ in range(draw.randint(8, 20))]
+    return [sentence() for _ in range(rng.randint(8, 20))]
 
   for name in ("text", "web", "runs", "data"):
     (folder / name).mkdir()
@@ -211,7 +212,7 @@ def make_folder(folder: pathlib.Path) -> None:
   (folder / "texts.txt").write_text("\n".join(sentence() for _ in range(5)))
   cloze_row = {"text": "Some [MASK] of words .", "answer": "text"}
   (folder / "blanks.jsonl").write_text(json.dumps(cloze_row) + "\n")
-  vectors = [f"{w} {draw.random()} {draw.random()}\n" for w in words]
+  vectors = [f"{w} {rng.random()} {rng.random()}\n" for w in words]
   (folder / "glove.txt").write_text("".join(vectors))
   for name, kind in FINE_TUNED_KINDS.items():
     tiny_tasks.write_fine_tuned(folder / "runs" / name, kind)
@@ -320,7 +321,7 @@ def check_install(command: Command) -> str | None:
   return None
 
 
-def setup_commands(folder: pathlib.Path) -> list[Command]:
+def setup_commands() -> list[Command]:
   """Returns the commands that make the models which the pages assume."""
   run_flags = "--config.data.path=data/mine --config.teacher.path=runs/mine"
   lines = [
@@ -340,20 +341,20 @@ def run_command(command: Command, folder: pathlib.Path) -> Outcome:
   """Runs a command of a page in a folder of `make_folder`."""
   start = time.monotonic()
   text = command.text
-  if not command.program and not re.match(
+  if not command.is_program and not re.match(
     r"(\w+=\S+ )?(python|bert_jax) ", text
   ):
     return Outcome(command, "", 0.0, check_install(command))
   if "elmo_original" in text and not (folder / "bilm").exists():
     return Outcome(command, "", 0.0, None)
   has_pandas = importlib.util.find_spec("pandas") is not None
-  if command.program and "import pandas" in text and not has_pandas:
+  if command.is_program and "import pandas" in text and not has_pandas:
     # tests/use/test_model.py runs these programs with a stand-in for pandas.
     return Outcome(command, "", 0.0, None)
   environment = os.environ | {"JAX_PLATFORMS": "cpu"}
   path = [str(ROOT), environment.get("PYTHONPATH", "")]
   environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
-  if command.program:
+  if command.is_program:
     for name, path in PROGRAM_REPLACEMENTS.items():
       text = text.replace(name, path)
     arguments = [sys.executable, "-c", PRELUDE_CODE + text]
@@ -402,7 +403,7 @@ def _replace_placeholder(word: str) -> str:
 
 
 def _make_room_for_output(words: list[str], folder: pathlib.Path) -> list[str]:
-  """Makes room for a command's output, because pages repeat the names.
+  """Makes room for the output of a command, because pages repeat its name.
 
   An earlier output is removed, or the new output gets another name.
   """
@@ -454,7 +455,7 @@ def run_all(folder: pathlib.Path, only: str = "") -> Iterator[Outcome]:
   first_commands = []
   if not (folder / "text").exists():
     make_folder(folder)
-    first_commands = setup_commands(folder)
+    first_commands = setup_commands()
   for command in [*first_commands, *all_commands()]:
     if only in command.text or command.page == "set up":
       yield run_command(command, folder)
@@ -478,14 +479,18 @@ def main() -> None:
     for outcome in run_all(folder, args.only):
       failed += outcome.error is not None
       state = (
-        "FAILED" if outcome.error else "ran" if outcome.ran else "compared"
+        "FAILED"
+        if outcome.error
+        else "ran"
+        if outcome.command_run
+        else "compared"
       )
       line = " ".join(outcome.command.text.split())[:110]
       print(
         f"{state:8} {outcome.seconds:5.1f} s  {outcome.command.page}: {line}"
       )
       if outcome.error:
-        print(f"  {outcome.ran}\n  {outcome.error}")
+        print(f"  {outcome.command_run}\n  {outcome.error}")
       sys.stdout.flush()
   sys.exit(f"error: {failed} commands failed." if failed else 0)
 

@@ -9,7 +9,7 @@ from bert_jax.examples import masking
 CLS, SEP, MASK, VOCAB_SIZE = 2, 3, 4, 1000
 
 
-def make_rows(lengths, width, pad=0, left=False):
+def make_rows(lengths, width, pad=0, pad_left=False):
   """Returns the ids, the maskable columns and the lengths of rows.
 
   A row is [CLS], 10, 11, ..., [SEP] and padding.
@@ -17,26 +17,27 @@ def make_rows(lengths, width, pad=0, left=False):
   ids = np.full((len(lengths), width), pad, np.int32)
   maskable = np.zeros(ids.shape, bool)
   for i, n in enumerate(lengths):
-    begin = width - n if left else 0
+    begin = width - n if pad_left else 0
     ids[i, begin : begin + n] = [CLS, *range(10, 8 + n), SEP]
     maskable[i, begin + 1 : begin + n - 1] = True
   return ids, maskable, np.array(lengths)
 
 
-def mask_rows(ids, maskable, lengths, seed=0, first=0, **options):
-  positions = np.arange(first, first + len(ids), dtype=np.uint64)
+def mask_rows(ids, maskable, lengths, seed=0, first_number=0, **options):
+  """Masks rows, whose examples are numbered from `first_number`."""
+  numbers = np.arange(first_number, first_number + len(ids), dtype=np.uint64)
   fields = [field.name for field in dataclasses.fields(masking.MaskOptions)]
-  masks = masking.check_mask_options(
+  mask_options = masking.check_mask_options(
     masking.MaskOptions(**{k: options.pop(k) for k in fields if k in options})
   )
   options = {"mask_id": MASK, "vocab_size": VOCAB_SIZE} | options
   return masking.mask_tokens(
-    ids, maskable, lengths, positions, seed, masks, **options
+    ids, maskable, lengths, numbers, seed, mask_options, **options
   )
 
 
 def make_word_rows(count, width, seed):
-  """Returns the arrays of `make_rows`, and True at the starts of words.
+  """Returns the arrays of `make_rows`, and one that is True at word starts.
 
   A word has 1 to 5 pieces.
   """
@@ -63,6 +64,7 @@ def words_of(maskable, starts):
 
 
 def chosen_columns(out):
+  """Returns the set of masked columns of each row."""
   is_used = out["mlm_weights"] > 0
   pairs = zip(out["mlm_positions"], is_used, strict=True)
   return [set(row[use].tolist()) for row, use in pairs]

@@ -15,8 +15,8 @@ class Row(NamedTuple):
   a: list
   b: list
   is_random: bool
-  front: int  # tokens removed from the fronts of both segments
-  back: int  # tokens removed from the ends of both segments
+  removed_front: int  # tokens removed from the fronts of both segments
+  removed_back: int  # tokens removed from the ends of both segments
   num_masks: int
 
 

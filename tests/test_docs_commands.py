@@ -30,7 +30,7 @@ print(1)
 
 def test_every_command_of_a_page_is_found():
   commands = list(docs_commands._commands_of_page("README.md", PAGE_TEXT))
-  assert [(c.text, c.program) for c in commands] == [
+  assert [(c.text, c.is_program) for c in commands] == [
     ("bert_jax evaluate --model A", False),
     (
       "bert_jax prepare --input 'text/*.txt' --output data/mine",
@@ -82,7 +82,7 @@ def parse_flags(text):
 
 
 def test_verbs_have_the_flags_that_the_pages_give_them():
-  texts = [c.text for c in docs_commands.all_commands() if not c.program]
+  texts = [c.text for c in docs_commands.all_commands() if not c.is_program]
   texts = [text for text in texts if re.match(r"(\w+=\S+ )*bert_jax ", text)]
   for text in texts:
     parse_flags(text)

@@ -57,12 +57,12 @@ def write_model(
   head=None,
   labels=None,
   problem=None,
-  more_rows=0,
+  extra_rows=0,
   **sizes,
 ):
   """Writes a converted model with random parameters, and returns its path.
 
-  Its word table has `more_rows` rows beyond the pieces of the tokenizer.
+  Its word table has `extra_rows` rows beyond the pieces of the tokenizer.
   """
   if family == "elmo":
     encoder, files = elmo.build("original", **ELMO | sizes), {}
@@ -73,7 +73,7 @@ def write_model(
     )
     encoder = models.family(family).build(
       next(iter(models.family(family).VARIANTS)),
-      **SIZES | embedding_size | sizes | dict(vocab_size=size + more_rows),
+      **SIZES | embedding_size | sizes | dict(vocab_size=size + extra_rows),
     )
   head = dict(head or {})
   if task in ("sequence_classification", "multiple_choice"):

@@ -42,12 +42,12 @@ def vocabulary():
   return open_vocabulary.from_files(tokenizer_files(), "tiny", lower_case=True)
 
 
-def write_model(path, task="pretraining", seed=0, **rest):
+def write_model(path, task="pretraining", seed=0, **options):
   """Writes a converted folder of a tiny BERT with random weights."""
   encoder = tiny_families.build_encoder("bert", vocab_size=len(PIECES))
-  head = {"pairs": True} if task == "pretraining" else rest.pop("head")
+  head = {"pairs": True} if task == "pretraining" else options.pop("head")
   config = model_folder.make_config(
-    "bert", task, from_config.model_attributes(encoder), head=head, **rest
+    "bert", task, from_config.model_attributes(encoder), head=head, **options
   )
   rng = np.random.default_rng(seed)
   shapes = from_config.param_shapes(config)
@@ -62,7 +62,7 @@ def write_model(path, task="pretraining", seed=0, **rest):
   return weights
 
 
-def write_fine_tuned(path, kind, **rest):
+def write_fine_tuned(path, kind, **options):
   """Writes a converted folder of a tiny BERT with the head of a task's kind."""
   task = TASKS[kind]
   from bert_jax.models import bert
@@ -78,14 +78,15 @@ def write_fine_tuned(path, kind, **rest):
     head=head,
     labels=labels,
     problem=problem,
-    **rest,
+    **options,
   )
 
 
-def random_sentences(count, seed=0, most=9):
+def random_sentences(count, seed=0, max_words=9):
   rng = np.random.default_rng(seed)
   return [
-    " ".join(rng.choice(WORDS, rng.integers(1, most + 1))) for _ in range(count)
+    " ".join(rng.choice(WORDS, rng.integers(1, max_words + 1)))
+    for _ in range(count)
   ]
 
 

@@ -36,9 +36,9 @@ class ModelClass(NamedTuple):
   """
 
   family: str
-  cls: str
-  small: dict
-  published: dict
+  class_name: str
+  small_config: dict
+  published_config: dict
 
 
 _ELECTRA_SIZES = dict(
@@ -106,20 +106,20 @@ def make_reference(
   model: ModelClass, published: bool = False
 ) -> torch.nn.Module:
   """Returns a model of transformers with random parameters, without dropout."""
-  cls = getattr(transformers, model.cls)
-  options = model.published if published else model.small
+  cls = getattr(transformers, model.class_name)
+  options = model.published_config if published else model.small_config
   config = cls.config_class(**options, attn_implementation="eager")
   torch.manual_seed(0)
   reference = cls(config).eval()
-  spread = 0.05 if published else 0.3
+  deviation = 0.05 if published else 0.3
   with torch.no_grad():
     for name, parameter in reference.named_parameters():
       is_norm = "norm" in name.lower() or ".ln_" in name
       if is_norm or name.endswith("bias"):
         center = 1.0 if is_norm and name.endswith("weight") else 0.0
-        parameter.normal_(center, spread)
+        parameter.normal_(center, deviation)
       elif not published:
-        parameter.normal_(0.0, spread)
+        parameter.normal_(0.0, deviation)
   return reference
 
 
@@ -145,7 +145,9 @@ class Batch(NamedTuple):
 
 
 def make_batches(reference: torch.nn.Module, length: int) -> dict[str, Batch]:
-  """Returns four batches: padded rows, one row, single tokens, the longest row.
+  """Returns name -> batch.
+
+  The batches have padded rows, one row, rows of one token, and the longest row.
 
   Args:
     reference: the model, whose sizes limit the batches.
@@ -185,7 +187,7 @@ def reference_outputs(
 
   The gradients stay in the parameters of `reference`.
   """
-  class_name = model.cls
+  class_name = model.class_name
   inputs = dict(
     input_ids=torch.tensor(batch.ids), attention_mask=torch.tensor(batch.mask)
   )
@@ -249,7 +251,7 @@ def module_outputs(
     mlm_positions=jnp.tile(jnp.arange(length, dtype=jnp.int32), (rows, 1)),
     cls_positions=jnp.zeros((rows, 1), jnp.int32),
   )
-  if model.cls.startswith(("Roberta", "Distil", "OpenAI")):
+  if model.class_name.startswith(("Roberta", "Distil", "OpenAI")):
     del inputs["segment_ids"]
 
   def run(params):
@@ -310,7 +312,7 @@ def _loss(
 
 
 def largest_differences(
-  model: ModelClass, published: bool = False, only: tuple[str, ...] = ()
+  model: ModelClass, published: bool = False, batch_names: tuple[str, ...] = ()
 ) -> dict[str, float]:
   """Returns the largest absolute differences over all batches.
 
@@ -319,13 +321,14 @@ def largest_differences(
   Args:
     model: an entry of `MODELS`.
     published: True for the published size, False for the small one.
-    only: the names of the batches to compare; () means all of `make_batches`.
+    batch_names: the names of the batches to compare; () means all of
+      `make_batches`.
   """
   reference = make_reference(model, published)
   weights = convert_reference(reference, model.family)
   largest = dict.fromkeys(("hidden", "attention", "logits", "loss"), 0.0)
   for name, batch in make_batches(reference, 128 if published else 12).items():
-    if only and name not in only:
+    if batch_names and name not in batch_names:
       continue
     expected = reference_outputs(model, reference, batch)
     outputs = module_outputs(model, weights, batch, gradient=name == "padded")

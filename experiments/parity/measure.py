@@ -89,7 +89,7 @@ def rows_of_random_weights() -> list[str]:
   for name, model in reference.MODELS.items():
     for published in (False, True):
       cases = ("padded",) if published else ()
-      largest = reference.differences(model, published, cases)
+      largest = reference.largest_differences(model, published, cases)
       values = " | ".join(
         f"{difference:.1e}" for difference in largest.values()
       )

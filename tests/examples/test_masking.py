@@ -25,9 +25,9 @@ WHOLE_WORD = "whole_word"
 
 
 @pytest.mark.parametrize("pad", [0, 1])
-@pytest.mark.parametrize("left", [False, True])
-def test_padding_and_special_tokens_are_never_masked(pad, left):
-  ids, maskable, lengths = make_rows([5, 12], 12, pad, left)
+@pytest.mark.parametrize("pad_left", [False, True])
+def test_padding_and_special_tokens_are_never_masked(pad, pad_left):
+  ids, maskable, lengths = make_rows([5, 12], 12, pad, pad_left)
   out = mask_rows(ids, maskable, lengths, mask_rate=1.0, max_predictions=12)
   np.testing.assert_array_equal(out["input_ids"][~maskable], ids[~maskable])
   assert out["mlm_weights"].sum(1).tolist() == [3, 10]
@@ -165,12 +165,12 @@ def test_every_position_is_equally_likely():
 
 def test_draws_depend_on_seed_and_number_only():
   ids, maskable, lengths = make_rows([128] * 8, 128)
-  full_batch = mask_rows(ids, maskable, lengths, first=40)
-  second_half = mask_rows(ids[4:], maskable[4:], lengths[4:], first=44)
+  full_batch = mask_rows(ids, maskable, lengths, first_number=40)
+  second_half = mask_rows(ids[4:], maskable[4:], lengths[4:], first_number=44)
   for key, array in second_half.items():
     np.testing.assert_array_equal(array, full_batch[key][4:])
   # Masks differ for every example of the same text, and for every seed.
-  other_seed = mask_rows(ids, maskable, lengths, first=40, seed=1)
+  other_seed = mask_rows(ids, maskable, lengths, first_number=40, seed=1)
   rows_seen = np.concatenate(
     [full_batch["mlm_positions"], other_seed["mlm_positions"]]
   )

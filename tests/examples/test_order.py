@@ -16,13 +16,13 @@ from bert_jax.corpus.reader import corpus_from_documents
 from bert_jax.examples.recipes import albert_pairs, bert_pairs
 
 
-def epoch_batches(corpus, builder, rows, first=0):
+def epoch_batches(corpus, recipe, rows, key=0):
   """Yields batches of whole epochs, with at least `rows` rows in all."""
   num_rows = epoch = 0
   while num_rows < rows:
-    chunks = builder.index(corpus, 0, corpus.num_documents, epoch)
+    chunks = recipe.index(corpus, 0, corpus.num_documents, epoch)
     numbers = np.arange(num_rows, num_rows + len(chunks), dtype=np.uint64)
-    yield builder.build(corpus, chunks, numbers, first)
+    yield recipe.build(corpus, chunks, numbers, key)
     num_rows, epoch = num_rows + len(chunks), epoch + 1
 
 

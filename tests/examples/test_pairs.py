@@ -67,8 +67,8 @@ def both_statistics():
     "total": np.array([len(r.a) + len(r.b) + 3 for r in published]),
     "a": np.array([len(r.a) for r in published]),
     "random": np.array([r.is_random for r in published]),
-    "front": np.array([r.front for r in published]),
-    "back": np.array([r.back for r in published]),
+    "front": np.array([r.removed_front for r in published]),
+    "back": np.array([r.removed_back for r in published]),
     "masks": np.array([r.num_masks for r in published]),
   }
   return rows, published

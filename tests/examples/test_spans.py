@@ -410,7 +410,7 @@ def test_any_part_of_a_batch_has_the_same_units(unit):
       ids[begin:end],
       maskable[begin:end],
       lengths[begin:end],
-      first=begin,
+      first_number=begin,
       word_starts=starts[begin:end],
       **options,
     )

@@ -37,7 +37,7 @@ def test_tiny_models_agree_with_transformers(name):
   """Rows have padding and pairs, or are as short as possible."""
   only = ("padded", "one token")
   assert_small_differences(
-    reference.largest_differences(reference.MODELS[name], only=only)
+    reference.largest_differences(reference.MODELS[name], batch_names=only)
   )
 
 
@@ -47,7 +47,7 @@ def test_tiny_models_agree_with_transformers_at_other_lengths(name):
   """Two batches have a single row, of 9 tokens or of the greatest length."""
   only = ("padded", "one row", "longest")
   assert_small_differences(
-    reference.largest_differences(reference.MODELS[name], only=only)
+    reference.largest_differences(reference.MODELS[name], batch_names=only)
   )
 
 

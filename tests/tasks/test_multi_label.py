@@ -143,7 +143,7 @@ def read_lines(path):
 
 def test_a_run_learns_and_predicts(tmp_path, capsys):
   # The labels are the animals that a text names.
-  texts = tiny_tasks.random_sentences(80, most=5)
+  texts = tiny_tasks.random_sentences(80, max_words=5)
   lines = [
     {"text": text, "moods": sorted({"cat", "dog"} & set(text.split()))}
     for text in texts

@@ -57,7 +57,7 @@ def test_dashes_and_quotes_stand_alone(rules):
 
 @pytest.mark.parametrize("rules", wordpiece.RULES)
 def test_special_tokens_are_text_by_default(rules):
-  """With `special=True`, their spellings in a text are read as special tokens,
+  """With `with_special=True`, their spellings in a text are read as special tokens,
   with or without spaces around them.
   """
   vocabulary = bert_vocabulary("i [ mask ] to", rules)
@@ -65,7 +65,7 @@ def test_special_tokens_are_text_by_default(rules):
   assert [p for p, _ in pieces_and_slices(vocabulary, text)].count(
     "[MASK]"
   ) == 0
-  assert pieces_and_slices(vocabulary, text, special=True) == [
+  assert pieces_and_slices(vocabulary, text, with_special=True) == [
     ("i", "i"),
     ("[MASK]", "[MASK]"),
     ("to", "to"),
@@ -129,7 +129,7 @@ def test_byte_level_pieces_and_offsets():
     "the",
     "<mask>",
   ]
-  assert pieces_and_slices(vocabulary, "the <mask>", special=True)[-1] == (
+  assert pieces_and_slices(vocabulary, "the <mask>", with_special=True)[-1] == (
     "<mask>",
     "<mask>",
   )

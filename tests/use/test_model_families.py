@@ -227,7 +227,7 @@ def test_fine_tuned_models_agree_with_transformers(
     pooling = POOLINGS[family, task]._asdict()
     options["head"] = options["head"] | {"pooling": pooling}
   if family == "gpt":
-    options["more_rows"] = len(layouts.GPT1_TOKENS)
+    options["extra_rows"] = len(layouts.GPT1_TOKENS)
   folder = tiny_models.write_model(tmp_path / "m", family, task, **options)
   if (family, task) in MISSING_CLASSES:
     models = [

@@ -376,11 +376,11 @@ def test_slots_of_optimizers_are_skipped_and_half_precision_is_read(tmp_path):
     key: array.astype(np.float16)
     for key, array in random_arrays(bert_shapes()).items()
   }
-  name, has_slots = "bert/pooler/dense/kernel", {}
+  name, slot_arrays = "bert/pooler/dense/kernel", {}
   for slot in ("Adam", "Adam_1", "lamb_m", "lamb_v", "LAMBOptimizer_1"):
-    has_slots[f"{name}/{slot}"] = np.zeros((HIDDEN, HIDDEN), np.float32)
-  has_slots["beta1_power"] = np.float32(0.5)
-  write_release(str(tmp_path), half_arrays | has_slots)
+    slot_arrays[f"{name}/{slot}"] = np.zeros((HIDDEN, HIDDEN), np.float32)
+  slot_arrays["beta1_power"] = np.float32(0.5)
+  write_release(str(tmp_path), half_arrays | slot_arrays)
   weights = tf1.read(str(tmp_path), "bert")
   float32_arrays = {
     key: array.astype(np.float32) for key, array in half_arrays.items()
@@ -390,7 +390,10 @@ def test_slots_of_optimizers_are_skipped_and_half_precision_is_read(tmp_path):
     bert_encoder_params(float32_arrays) | pretraining_params(float32_arrays),
   )
   source = weights.config["source"]
-  assert (source["dtype"], source["skipped"]) == ("float16", sorted(has_slots))
+  assert (source["dtype"], source["skipped"]) == (
+    "float16",
+    sorted(slot_arrays),
+  )
 
 
 def test_a_cased_vocabulary_is_not_lower_cased(tmp_path):
