@@ -114,6 +114,7 @@ class Progress:
     self._write = write
     self._first_wait = FIRST_WAIT if first_wait is None else first_wait
     self._done_count = 0
+    self._stage = ""
     self._stop_event = threading.Event()
     self._has_printed = False
     self._thread = threading.Thread(target=self._print_lines, daemon=True)
@@ -127,6 +128,10 @@ class Progress:
   def report(self, done: int) -> None:
     """Stores the number of things that are done."""
     self._done_count = done
+
+  def describe(self, stage: str) -> None:
+    """Stores what the call does now; the next lines say it."""
+    self._stage = f"{stage}, " if stage else ""
 
   def __exit__(
     self,
@@ -156,7 +161,9 @@ class Progress:
         count = ""
       elif not self._done_count:
         count = f"{count}compiling, "
-      self._write(f"{self._action}: {count}{self._seconds():.0f} s")
+      self._write(
+        f"{self._action}: {count}{self._stage}{self._seconds():.0f} s"
+      )
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

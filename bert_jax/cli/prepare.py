@@ -87,6 +87,7 @@ def _add_filters(group: argparse._ArgumentGroup) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+  print(f"preparing {args.output} ...", flush=True)
   from bert_jax.corpus import prepare
 
   names = filters.Filters._fields

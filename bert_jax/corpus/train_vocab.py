@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from bert_jax import files
@@ -27,7 +26,6 @@ MAX_SPACE_DISTANCE = 30
 # The largest number of pieces. The largest published vocabulary has 793,471
 # pieces, which are words.
 MAX_SIZE = 2**20
-_PROGRESS_SECONDS = 5
 
 
 def train_vocab(
@@ -87,9 +85,9 @@ def train_vocab(
   _check_output(output, algorithm)
   text_sources = sources.find_sources(inputs, format, errors)
   spaces = _SpaceCounter()
-  texts = spaces.count_while_read(
-    _read_texts(sources.read_records(text_sources))
-  )
+  progress = Progress("training a vocabulary", first_wait=0)
+  records = sources.read_records(text_sources)
+  texts = spaces.count_while_read(_read_texts(records, progress))
   chosen_cleaning = Cleaning(lower_case, keep_accents).with_defaults()
   strips_accents = (
     algorithm in ("wordpiece", "unigram") and not chosen_cleaning.keep_accents
@@ -99,7 +97,7 @@ def train_vocab(
   )
   if marks:
     texts = _count_marks_while_read(texts, marks)
-  with Progress("training a vocabulary"):
+  with progress:
     vocabulary = train_vocabulary.train(
       algorithm, texts, size, chosen_cleaning, rules or words.RULES[0]
     )
@@ -118,14 +116,14 @@ def train_vocab(
   return vocabulary.pieces
 
 
-def _read_texts(records: Iterable[sources.Record]) -> Iterator[str]:
-  """Yields the texts of records, and prints how much has been read."""
-  start = last_shown = time.monotonic()
+def _read_texts(
+  records: Iterable[sources.Record], progress: Progress
+) -> Iterator[str]:
+  """Yields the texts; tells the progress what share has been read."""
   for record in records:
     yield record.text
-    if time.monotonic() > last_shown + _PROGRESS_SECONDS:
-      last_shown = time.monotonic()
-      note(f"reading: {record.share:.0%}, {last_shown - start:.0f} s")
+    progress.describe(f"{record.share:.0%} of the text read")
+  progress.describe("all text read")
 
 
 class _SpaceCounter:
