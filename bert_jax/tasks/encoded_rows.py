@@ -260,12 +260,14 @@ def _check_files(folder: files.PathLike, meta: Mapping[str, Any]) -> None:
     if name not in meta["files"] and (epath.Path(folder) / name).exists()
   ]
   if changed_files or added_files:
-    change = "is not the file that" if changed_files else "was added after"
+    fault = (
+      f"{changed_files[0]} is not the file that `prepare-task` wrote"
+      if changed_files
+      else f"{added_files[0]} was added after `prepare-task` wrote the folder"
+    )
     raise DamagedFile(
-      f"{folder} is damaged: {(changed_files + added_files)[0]} {change}"
-      f" `prepare` wrote{'' if changed_files else ' it'}. Rows, labels and"
-      " tokenizer belong together: to change one, delete the folder and prepare"
-      " the task again."
+      f"{folder} is damaged: {fault}. Rows, labels and tokenizer belong"
+      " together: to change one, delete the folder and prepare the task again."
     )
 
 

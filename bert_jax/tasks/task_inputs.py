@@ -289,7 +289,7 @@ def _training_labels(
   if len(labels) < 2:
     raise UserError(
       f"split {first_split} has {len(labels)} labels ({', '.join(labels)}); a"
-      f" {task.kind} needs two or more."
+      f" task of kind {task.kind} needs two or more."
     )
   for split, examples in splits.items():
     for example, record in zip(examples, records[split], strict=True):

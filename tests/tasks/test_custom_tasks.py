@@ -9,7 +9,7 @@ from bert_jax.tasks.task_inputs import Input
 COLUMNS = "text=text,label=label"
 
 
-def read(inputs, name="mine", **options):
+def read_contents(inputs, name="mine", **options):
   task = task_inputs.find_task(name, **options)
   return task_inputs.read(task, [Input(*pair) for pair in inputs.items()])
 
@@ -25,7 +25,9 @@ def test_minus_one_is_a_class_of_a_custom_task(tmp_path):
   lines = [{"text": "a", "label": -1}, {"text": "b", "label": None}]
   lines += [{"text": "c", "label": " "}, {"text": "d"}]
   other_table = files.write_jsonl(tmp_path / "b.jsonl", lines)
-  contents = read({"train": table, "test": other_table}, columns=COLUMNS)
+  contents = read_contents(
+    {"train": table, "test": other_table}, columns=COLUMNS
+  )
   assert contents.task.labels == ("-1", "0", "1")
   assert labels_of(contents, "train") == ["-1", "0", "1"]
   assert labels_of(contents, "test") == ["-1", None, None, None]
@@ -44,35 +46,41 @@ def test_minus_one_is_a_class_of_a_custom_task(tmp_path):
 def test_whole_numbers_are_one_class_however_they_are_written(tmp_path):
   lines = [{"text": "a", "label": x} for x in (0, 1.0, 1, 2.5, -0.0, 1e3)]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
-  contents = read({"train": path}, columns=COLUMNS)
+  contents = read_contents({"train": path}, columns=COLUMNS)
   assert labels_of(contents, "train") == ["0", "1", "1", "2.5", "0", "1000"]
   assert contents.task.labels == ("0", "1", "1000", "2.5")
   # Names that the user gives are not changed.
   lines = [{"text": "a", "label": x} for x in (0.0, 1.0)]
   path = files.write_jsonl(tmp_path / "b.jsonl", lines)
   for names in (["0", "1"], ["0.0", "1.0"]):
-    contents = read({"train": path}, columns=COLUMNS, labels=names)
+    contents = read_contents({"train": path}, columns=COLUMNS, labels=names)
     assert labels_of(contents, "train") == names
   path = files.write_text(tmp_path / "c.jsonl", '{"text": "a", "label": NaN}')
   with pytest.raises(ValueError, match=r"c\.jsonl:1: label nan is neither a n"):
-    read({"train": path}, columns=COLUMNS)
+    read_contents({"train": path}, columns=COLUMNS)
 
 
 WORDS = [["in", "New", "York"], ["it", "ran"]]
 TAGS = [["O", "B-LOC", "I-LOC"], ["O", "O"]]
-BY_NAME, BY_NUMBER = "words=tokens,tags=ner", "words=2,tags=1"
-TABLE = "n\ttokens\tner\n7\tin New  York\tO B-LOC I-LOC\n8\tit ran \tO O\n"
-TAGS_FIRST = "O\tin\nB-LOC\tNew\nI-LOC\tYork\n\nO\tit\nO\tran\n"
+COLUMNS_BY_NAME, COLUMNS_BY_NUMBER = "words=tokens,tags=ner", "words=2,tags=1"
+TAGGED_TABLE = (
+  "n\ttokens\tner\n7\tin New  York\tO B-LOC I-LOC\n8\tit ran \tO O\n"
+)
+TAGS_BEFORE_WORDS = "O\tin\nB-LOC\tNew\nI-LOC\tYork\n\nO\tit\nO\tran\n"
 # Each case: the file's name, --columns, and the file's content.
 TAGGED_FILES = [
-  ("a.tsv", BY_NAME, TABLE),
-  ("a.txt", BY_NAME, TABLE),
-  ("a.csv", BY_NAME, 'tokens,ner\nin New York,O B-LOC I-LOC\n"it\nran",O O\n'),
-  ("a.tsv", BY_NUMBER, TAGS_FIRST),
+  ("a.tsv", COLUMNS_BY_NAME, TAGGED_TABLE),
+  ("a.txt", COLUMNS_BY_NAME, TAGGED_TABLE),
+  (
+    "a.csv",
+    COLUMNS_BY_NAME,
+    'tokens,ner\nin New York,O B-LOC I-LOC\n"it\nran",O O\n',
+  ),
+  ("a.tsv", COLUMNS_BY_NUMBER, TAGS_BEFORE_WORDS),
   (
     "a.conll",
-    BY_NUMBER,
-    "O -X- -DOCSTART-\n\n" + TAGS_FIRST.replace("\t", " "),
+    COLUMNS_BY_NUMBER,
+    "O -X- -DOCSTART-\n\n" + TAGS_BEFORE_WORDS.replace("\t", " "),
   ),
   (
     "a.csv",
@@ -84,9 +92,11 @@ TAGGED_FILES = [
 
 
 @pytest.mark.parametrize("name, columns, content", TAGGED_FILES)
-def test_words_and_tags(tmp_path, name, columns, content):
+def test_words_and_tags_are_read_from_every_format(
+  tmp_path, name, columns, content
+):
   path = files.write_text(tmp_path / name, content)
-  contents = read({"train": path}, kind="tagging", columns=columns)
+  contents = read_contents({"train": path}, kind="tagging", columns=columns)
   examples = contents.splits["train"]
   assert [e["words"] for e in examples] == WORDS
   assert [e["tags"] for e in examples] == TAGS
@@ -97,126 +107,145 @@ def test_words_and_tags(tmp_path, name, columns, content):
     for words, tags in zip(WORDS, TAGS, strict=True)
   ]
   path = files.write_jsonl(tmp_path / "b.jsonl", lines)
-  json_lines = read({"train": path}, kind="tagging", columns=BY_NAME)
+  json_lines = read_contents(
+    {"train": path}, kind="tagging", columns=COLUMNS_BY_NAME
+  )
   assert json_lines.splits["train"] == [
     e | {"document": None} for e in examples
   ]
 
 
 def test_a_split_may_have_words_without_tags(tmp_path):
-  train = files.write_text(tmp_path / "a.tsv", TABLE)
+  train = files.write_text(tmp_path / "a.tsv", TAGGED_TABLE)
   # A no-break space is part of a word.
   test = files.write_text(tmp_path / "b.tsv", "n\ttokens\nx\tin 5\u00a0km\n")
   without_tags = files.write_text(
     tmp_path / "c.tsv", "n\ttokens\tner\nx\tin\t\n"
   )
   inputs = {"train": train, "test": test, "more": without_tags}
-  contents = read(inputs, kind="tagging", columns=BY_NAME + ",id=n")
+  contents = read_contents(
+    inputs, kind="tagging", columns=COLUMNS_BY_NAME + ",id=n"
+  )
   (example,) = contents.splits["test"]
   assert (example["words"], example["tags"]) == (["in", "5\u00a0km"], None)
   assert example["id"] == "x" and contents.splits["more"][0]["tags"] is None
   with pytest.raises(
     ValueError, match=r"c\.tsv:2 has no tags; training needs th"
   ):
-    read({"train": without_tags}, kind="tagging", columns=BY_NAME)
-  train = files.write_text(tmp_path / "d.conll", TAGS_FIRST)
+    read_contents(
+      {"train": without_tags}, kind="tagging", columns=COLUMNS_BY_NAME
+    )
+  train = files.write_text(tmp_path / "d.conll", TAGS_BEFORE_WORDS)
   test = files.write_text(tmp_path / "e.conll", "in\nRome\n")
-  contents = read(
-    {"train": train, "test": test}, kind="tagging", columns=BY_NUMBER
+  contents = read_contents(
+    {"train": train, "test": test}, kind="tagging", columns=COLUMNS_BY_NUMBER
   )
   (example,) = contents.splits["test"]
   assert (example["words"], example["tags"]) == (["in", "Rome"], None)
   with pytest.raises(
     ValueError, match=r"e\.conll:1 has no tags: the first line has one column"
   ):
-    read({"train": test}, kind="tagging", columns=BY_NUMBER)
+    read_contents({"train": test}, kind="tagging", columns=COLUMNS_BY_NUMBER)
 
 
 # Each case: the file's name, --columns, the file's content, and the message.
 BAD_FILES = [
   (
     "x.tsv",
-    BY_NAME,
+    COLUMNS_BY_NAME,
     "tokens\tner\na\tO\na b\tO\n",
     r"x\.tsv:3 has 1 tags for 2 wo",
   ),
   (
     "x.csv",
-    BY_NAME,
+    COLUMNS_BY_NAME,
     "tokens,ner\na,O\n\nb,O x\n",
     r"x\.csv:4 has 2 tags for 1 wor",
   ),
   (
     "x.tsv",
-    BY_NAME,
+    COLUMNS_BY_NAME,
     "tokens\tner\na b\tO B-X\na b c\tO O x\n",
     r"x\.tsv:3: tag 'x' is not O",
   ),
   (
     "x.tsv",
-    BY_NAME,
+    COLUMNS_BY_NAME,
     "tokens\nin\n",
     r"x\.tsv:2 has no column 'ner'; the columns are",
   ),
   (
     "x.tsv",
-    BY_NAME,
-    TAGS_FIRST,
+    COLUMNS_BY_NAME,
+    TAGS_BEFORE_WORDS,
     r"x\.tsv:1 has no column 'tokens'; the columns are O, in\. .* "
-    r"numbers of a file with a word a line \(words=1,tags=2\)",
+    r"numbers of columns, for a file with a word on each line"
+    r" \(words=1,tags=2\)",
   ),
-  ("x.tsv", BY_NUMBER, "B-X b\n\na b\n", r"x\.tsv:3: tag 'a' is not O"),
-  ("x.tsv", BY_NUMBER, "a b\n\n", r"split train has 1 labels \(a\); a tagging"),
+  ("x.tsv", COLUMNS_BY_NUMBER, "B-X b\n\na b\n", r"x\.tsv:3: tag 'a' is not O"),
   (
     "x.tsv",
-    BY_NUMBER,
+    COLUMNS_BY_NUMBER,
+    "a b\n\n",
+    r"split train has 1 labels \(a\); a task of kind tagging",
+  ),
+  (
+    "x.tsv",
+    COLUMNS_BY_NUMBER,
     "O\ta\nB-X\n",
     r"x\.tsv:2 has 1 columns, but the first li",
   ),
-  ("x.tsv", BY_NUMBER, "O\ta\nB\tb\nI-X\tb", r"x\.tsv:2: tag 'B' is not O"),
+  (
+    "x.tsv",
+    COLUMNS_BY_NUMBER,
+    "O\ta\nB\tb\nI-X\tb",
+    r"x\.tsv:2: tag 'B' is not O",
+  ),
   (
     "x.tsv",
     "words=3,tags=1",
-    TAGS_FIRST,
+    TAGS_BEFORE_WORDS,
     r"x\.tsv:1 has no column 3 for the words",
   ),
   (
     "x.tsv",
     "words=1,tags=-3",
-    TAGS_FIRST,
+    TAGS_BEFORE_WORDS,
     r"x\.tsv:1 has no column -3 for the tags",
   ),
   (
     "x.tsv",
     "words=2",
-    TAGS_FIRST,
+    TAGS_BEFORE_WORDS,
     r"x\.tsv:1: with 2 columns, column 2 and column -1 are the same",
   ),
   (
     "x.tsv",
-    BY_NUMBER + ",id=3",
-    TAGS_FIRST,
+    COLUMNS_BY_NUMBER + ",id=3",
+    TAGS_BEFORE_WORDS,
     r"x\.tsv: --columns says id=3, but a fi",
   ),
 ]
 
 
 @pytest.mark.parametrize("name, columns, content, message", BAD_FILES)
-def test_bad_words_and_tags(tmp_path, name, columns, content, message):
+def test_bad_words_and_tags_are_refused(
+  tmp_path, name, columns, content, message
+):
   path = files.write_text(tmp_path / name, content)
   with pytest.raises(ValueError, match=message):
-    read({"train": path}, kind="tagging", columns=columns)
+    read_contents({"train": path}, kind="tagging", columns=columns)
 
 
 def test_an_error_names_the_line(tmp_path):
   lines = [{"tokens": ["a", "b"], "ner": ["B-X", "x"]}]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
   with pytest.raises(ValueError, match=r"a\.jsonl:1: tag 'x' is not O, B-TYPE"):
-    read({"train": path}, kind="tagging", columns=BY_NAME)
+    read_contents({"train": path}, kind="tagging", columns=COLUMNS_BY_NAME)
   path = files.write_text(tmp_path / "b.csv", "a cat,yes\nb,no\n")
   with pytest.raises(
     ValueError,
     match=r"b\.csv:1 has no column 'text'; the columns are "
     "a cat, yes. The first line of a table names its columns",
   ):
-    read({"train": path}, columns=COLUMNS)
+    read_contents({"train": path}, columns=COLUMNS)

@@ -25,7 +25,7 @@ from bert_jax.weights.load import open_model
 COLUMNS = dict(columns=" text = my text , label = my label")
 
 
-def read(path, **options):
+def read_contents(path, **options):
   task = task_inputs.find_task("mine", **options)
   return task_inputs.read(task, [Input("train", str(path))])
 
@@ -34,32 +34,35 @@ def read(path, **options):
   "options, message",
   [
     (COLUMNS | dict(labels=["a", "b", "a"]), "--labels: 'a' is there twice"),
-    (COLUMNS | dict(labels=["a"]), "a classification needs two or more labels"),
+    (
+      COLUMNS | dict(labels=["a"]),
+      "a task of kind classification needs two or more",
+    ),
     (
       COLUMNS | dict(kind="regression", labels=["1", "2"]),
-      "labels of a regression are numbers, without names",
+      "labels of kind regression are numbers, without names",
     ),
     (dict(kind="tagging", labels=["O", "B-X", "Y"]), "--labels: tag 'Y' is"),
   ],
 )
-def test_impossible_labels(options, message):
+def test_impossible_labels_are_refused(options, message):
   with pytest.raises(ValueError, match=message):
     task_inputs.find_task("mine", **options)
 
 
-def test_names_with_spaces_marks_and_halves_of_pairs(tmp_path):
+def test_names_with_spaces_and_half_surrogates_are_read(tmp_path):
   path = tmp_path / "a.tsv"
   path.write_bytes(
     b"\xef\xbb\xbfmy text\tmy label\r\na\tnot spam \r\nb\tspam\r\n"
   )
-  contents = read(path, **COLUMNS)
+  contents = read_contents(path, **COLUMNS)
   assert contents.task.labels == ("not spam", "spam")
   assert [e["texts"] for e in contents.splits["train"]] == [["a"], ["b"]]
   line = '{"my text": "x \\ud83d", "my label": "\\uDC00"}\n'
   path = files.write_text(
     tmp_path / "a.jsonl", line + line.replace("\\uDC00", "b")
   )
-  contents = read(path, **COLUMNS)
+  contents = read_contents(path, **COLUMNS)
   assert contents.splits["train"][0]["texts"] == ["x \ufffd"]
   assert contents.task.labels == ("b", "\ufffd")
   # A whole surrogate pair is one character.
@@ -67,10 +70,10 @@ def test_names_with_spaces_marks_and_halves_of_pairs(tmp_path):
   lines = [{"my text": "a", "my label": ["b"]}]
   path = files.write_jsonl(tmp_path / "b.jsonl", lines)
   with pytest.raises(ValueError, match=r"b\.jsonl:1: label \['b'\] is neither"):
-    read(path, **COLUMNS)
+    read_contents(path, **COLUMNS)
 
 
-def test_a_byte_order_mark_is_no_text(tmp_path):
+def test_a_first_byte_order_mark_is_no_text(tmp_path):
   path = tmp_path / "a.txt"
   path.write_bytes(b"\xef\xbb\xbfa\r\nb\xef\xbb\xbf")
   assert [*text_inputs.read_lines(str(path))] == ["a", "b\ufeff"]
@@ -84,24 +87,24 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
+def models_folder(tmp_path_factory):
   path = tmp_path_factory.mktemp("models")
   for kind in ("classification", "tagging"):
     tiny_tasks.write_fine_tuned(path / kind, kind)
   return path
 
 
-def command(verb, **values):
+def run_command(verb, **values):
   flags = values.items()
   execute([verb, *(f"--{name.replace('_', '-')}={v}" for name, v in flags)])
 
 
-def test_predictions_of_odd_lines(models, tmp_path, monkeypatch):
+def test_odd_lines_are_predicted(models_folder, tmp_path, monkeypatch):
   source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
   lines = b'{"words": ["cat", "\\ud800", ""]}\r\n{"text": " "}'
   source.write_bytes(b"\xef\xbb\xbf" + lines)
-  flags = dict(model=models / "tagging", input=source, output=target)
-  command("predict", **flags)
+  flags = dict(model=models_folder / "tagging", input=source, output=target)
+  run_command("predict", **flags)
   rows = [json.loads(line) for line in target.read_text("utf-8").splitlines()]
   assert [row["words"] for row in rows] == [["cat", "\ufffd", ""], []]
   assert [len(row["tags"]) for row in rows] == [3, 0]
@@ -126,20 +129,22 @@ def test_predictions_of_odd_lines(models, tmp_path, monkeypatch):
   ],
 )
 def test_predict_says_what_is_wrong(
-  models, tmp_path, monkeypatch, content, wrong_flags, message
+  models_folder, tmp_path, monkeypatch, content, wrong_flags, message
 ):
   monkeypatch.chdir(tmp_path)
   (tmp_path / "in.jsonl").write_bytes(content)
   monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-  flags = dict(model=models / "classification", input="in.jsonl", output="out")
+  flags = dict(
+    model=models_folder / "classification", input="in.jsonl", output="out"
+  )
   with pytest.raises(SystemExit) as e:
-    command("predict", **flags | wrong_flags)
+    run_command("predict", **flags | wrong_flags)
   assert message in str(e.value) and "\n" not in str(e.value)
   assert [p.name for p in tmp_path.iterdir()] == ["in.jsonl"]
   assert (tmp_path / "in.jsonl").read_bytes() == content
 
 
-def test_a_broken_model_answers_nothing(tmp_path):
+def test_a_model_with_nan_is_refused(tmp_path):
   weights = tiny_tasks.write_model(tmp_path / "whole")
   arrays = weights.arrays | {"mlm/bias": weights.arrays["mlm/bias"] * np.nan}
   path = str(tmp_path / "broken")
@@ -160,12 +165,14 @@ def test_a_broken_model_answers_nothing(tmp_path):
     likelihood_tests.run_blimp(model, str(tmp_path / "blimp"), "pll", None, 99)
 
 
-def test_only_questions_have_no_answer(models):
+def test_no_answer_is_only_for_question_models(models_folder):
   with pytest.raises(ValueError, match="only questions can have no answer"):
-    predict.open_predictor(str(models / "classification"), no_answer=True)
+    predict.open_predictor(
+      str(models_folder / "classification"), no_answer=True
+    )
 
 
-def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
+def test_evaluate_says_what_is_wrong(models_folder, tmp_path, monkeypatch):
   folder = tiny_tasks.write_task(tmp_path / "task")
   long_folder = str(tmp_path / "long")
   task = tiny_tasks.TASKS["classification"]
@@ -179,7 +186,7 @@ def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
     long_folder, task, {"validation": (encoded.rows, texts)}, meta, tokenizer
   )
   (tmp_path / "file").write_text("")
-  flags = dict(model=models / "classification", data=folder)
+  flags = dict(model=models_folder / "classification", data=folder)
   for wrong_flags, message in (
     (dict(output=tmp_path / "file"), "file: File exists"),
     (dict(split="tets"), "no split 'tets'; it has train, validation"),
@@ -190,13 +197,13 @@ def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
       "has rows of 42 tokens, but the model takes 40; prepare the task",
     ),
     (
-      dict(model=models / "tagging"),
+      dict(model=models_folder / "tagging"),
       "kind classification, but the model predicts kind tag",
     ),
   ):
     wrong_flags = dict(output=tmp_path / "out") | wrong_flags
     with pytest.raises(SystemExit) as e:
-      command("evaluate", **flags | wrong_flags)
+      run_command("evaluate", **flags | wrong_flags)
     assert message in str(e.value) and "\n" not in str(e.value)
     assert not (tmp_path / "out").exists()
 
@@ -279,8 +286,10 @@ def test_a_causal_model_without_the_new_ids_is_refused(tmp_path):
     predict.open_predictor(path)
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_gaps_between_ids_are_filled_as_in_the_data(tmp_path, whole):
+@pytest.mark.parametrize("has_tokenizer_json", [False, True])
+def test_gaps_between_ids_are_filled_as_in_the_data(
+  tmp_path, has_tokenizer_json
+):
   """fairseq pads its dictionaries before <mask> with ids that have no piece."""
   path = tiny_models.write_model(tmp_path / "roberta", "roberta")
   vocab = tmp_path / "roberta" / "vocab.json"
@@ -288,7 +297,7 @@ def test_gaps_between_ids_are_filled_as_in_the_data(tmp_path, whole):
   ids["<mask>"] += 3
   vocab.write_text(json.dumps(ids))
   tiny_models.delete_digests(path)
-  if whole:
+  if has_tokenizer_json:
     tokenizer = model_tokenizer.build(model_folder.read_tokenizer(path), path)
     (tmp_path / "roberta" / "tokenizer.json").write_text(tokenizer.to_str())
   table = files.write_text(

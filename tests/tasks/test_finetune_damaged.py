@@ -30,134 +30,142 @@ def make_folder(path, text=TEXT):
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
+def prepared_folder(tmp_path_factory):
   return make_folder(tmp_path_factory.mktemp("task"))
 
 
 @pytest.fixture
-def copy(prepared, tmp_path):
-  return pathlib.Path(shutil.copytree(prepared, tmp_path / "sst2"))
+def folder_copy(prepared_folder, tmp_path):
+  return pathlib.Path(shutil.copytree(prepared_folder, tmp_path / "sst2"))
 
 
 @pytest.fixture
-def folder(copy):
+def folder_without_digests(folder_copy):
   """Returns a task folder without digests, as earlier versions wrote it."""
-  meta = json.loads((copy / "meta.json").read_text())
+  meta = json.loads((folder_copy / "meta.json").read_text())
   del meta["files"], meta["fingerprint"]
-  (copy / "meta.json").write_text(json.dumps(add_checksum(meta)))
-  return str(copy)
+  (folder_copy / "meta.json").write_text(json.dumps(add_checksum(meta)))
+  return str(folder_copy)
 
 
-def change(folder, **arrays):
+def overwrite_arrays(folder, **arrays):
   _, rows, _ = encoded_rows.load(folder, "train")
   path = pathlib.Path(folder, "train.npz")
   np.savez(path, **(encoded_rows.named_arrays(rows) | arrays))
 
 
-def load(folder):
+def open_training_split(folder):
   return batches.open_task(2, 0, folder, validation="")
 
 
-def test_a_folder_without_digests_is_opened_and_said(folder, capsys):
-  change(folder)
-  folder_data = load(folder)
+def test_a_folder_without_digests_opens_with_a_note(
+  folder_without_digests, capsys
+):
+  overwrite_arrays(folder_without_digests)
+  folder_data = open_training_split(folder_without_digests)
   assert folder_data.task.labels == ("0", "1")
   assert (
     folder_data.folder.meta["fingerprint"]
     == folder_data.folder.meta[batches.ROWS_FINGERPRINT]
   )
-  note = "note: " + folder + " was prepared by an earlier version"
+  note = (
+    "note: " + folder_without_digests + " was prepared by an earlier version"
+  )
   assert capsys.readouterr().err.count(note) == 1
 
 
-def test_one_flipped_bit_anywhere_is_noticed(prepared, tmp_path):
+def test_one_flipped_bit_anywhere_is_noticed(prepared_folder, tmp_path):
   """Flips random bits of each file: the folder must not open."""
-  names = sorted(path.name for path in pathlib.Path(prepared).iterdir())
+  names = sorted(path.name for path in pathlib.Path(prepared_folder).iterdir())
   rng = random.Random(0)
   assert names == [
     *("meta.json", "tokenizer_config.json", "train.examples.jsonl"),
     *("train.npz", "validation.examples.jsonl", "validation.npz", "vocab.txt"),
   ]
-  load(prepared)
+  open_training_split(prepared_folder)
   for name in names:
-    content = (pathlib.Path(prepared) / name).read_bytes()
+    content = (pathlib.Path(prepared_folder) / name).read_bytes()
     for number in range(12):
       damaged_copy = tmp_path / f"{name}-{number}"
-      shutil.copytree(prepared, damaged_copy)
+      shutil.copytree(prepared_folder, damaged_copy)
       changed_content, index = bytearray(content), rng.randrange(len(content))
       changed_content[index] ^= 1 << rng.randrange(8)
       (damaged_copy / name).write_bytes(changed_content)
       with pytest.raises(ValueError, match=f"{damaged_copy}.* is damaged"):
-        load(str(damaged_copy))
+        open_training_split(str(damaged_copy))
 
 
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "vocab.txt"])
-def test_a_file_of_the_tokenizer_removed_edited_or_of_another(copy, name):
-  path, content = copy / name, (copy / name).read_text()
-  message = rf"is damaged: {name} is not the file that `prepare` wrote"
+def test_a_changed_or_missing_tokenizer_file_is_refused(folder_copy, name):
+  path, content = folder_copy / name, (folder_copy / name).read_text()
+  message = rf"is damaged: {name} is not the file that `prepare-task` wrote"
   for new_content in (content.replace("true", "null"), content[::-1], None):
     path.unlink() if new_content is None else path.write_text(new_content)
     if new_content != content:
       with pytest.raises(ValueError, match=message):
-        load(str(copy))
+        open_training_split(str(folder_copy))
   path.write_text(content)
-  load(str(copy))
+  open_training_split(str(folder_copy))
 
 
-def test_a_file_that_would_be_read_instead_of_the_tokenizer(copy):
-  (copy / "tokenizer.json").write_text("{}")
-  with pytest.raises(ValueError, match="tokenizer.json was added after"):
-    load(str(copy))
+def test_an_added_tokenizer_file_is_refused(folder_copy):
+  (folder_copy / "tokenizer.json").write_text("{}")
+  with pytest.raises(
+    ValueError, match="tokenizer.json was added after `prepare-t"
+  ):
+    open_training_split(str(folder_copy))
 
 
-def test_the_fingerprint_is_that_of_all_splits(prepared, tmp_path):
+def test_the_fingerprint_depends_on_content_and_not_on_paths(
+  prepared_folder, tmp_path
+):
   """The fingerprint depends on the labels, but not on the paths of inputs."""
-  meta = load(prepared).folder.meta
-  meta_of_same_input = load(make_folder(tmp_path)).folder.meta
+  meta = open_training_split(prepared_folder).folder.meta
+  meta_of_same_input = open_training_split(make_folder(tmp_path)).folder.meta
   assert (
     meta["fingerprint"]
     == meta_of_same_input["fingerprint"]
     != meta[batches.ROWS_FINGERPRINT]
   )
   (tmp_path / "other").mkdir()
-  meta_of_other_input = load(
+  meta_of_other_input = open_training_split(
     make_folder(tmp_path / "other", TEXT.replace("\t0", "\t1"))
   ).folder.meta
   assert meta["fingerprint"] != meta_of_other_input["fingerprint"]
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00"])
-def test_another_file(folder, content):
-  pathlib.Path(folder, "train.npz").write_bytes(content)
+def test_a_file_that_is_no_npz_is_refused(folder_without_digests, content):
+  pathlib.Path(folder_without_digests, "train.npz").write_bytes(content)
   with pytest.raises(ValueError, match=r"sst2: split train is damaged \("):
-    load(folder)
+    open_training_split(folder_without_digests)
 
 
-def test_a_bare_array(folder):
-  with pathlib.Path(folder, "train.npz").open("wb") as f:
+def test_a_file_with_one_array_is_refused(folder_without_digests):
+  with pathlib.Path(folder_without_digests, "train.npz").open("wb") as f:
     np.save(f, np.arange(3))
   with pytest.raises(ValueError, match="sst2: split train is damaged"):
-    load(folder)
+    open_training_split(folder_without_digests)
 
 
-def test_a_label_that_no_class_has(folder):
-  change(folder, labels=np.array([1, 7], np.int32))
+def test_a_label_that_no_class_has_is_refused(folder_without_digests):
+  overwrite_arrays(folder_without_digests, labels=np.array([1, 7], np.int32))
   with pytest.raises(
     ValueError, match="train is damaged .*label 7 is not below 2"
   ):
-    load(folder)
+    open_training_split(folder_without_digests)
 
 
-def test_a_piece_that_the_vocabulary_has_not(folder):
-  _, rows, _ = encoded_rows.load(folder, "train")
-  change(folder, ids=np.full_like(rows.ids, 40000))
+def test_an_id_beyond_the_vocabulary_is_refused(folder_without_digests):
+  _, rows, _ = encoded_rows.load(folder_without_digests, "train")
+  overwrite_arrays(folder_without_digests, ids=np.full_like(rows.ids, 40000))
   with pytest.raises(ValueError, match="damaged .id 40000 is not below"):
-    load(folder)
+    open_training_split(folder_without_digests)
 
 
 @pytest.mark.parametrize("line", ["{}", "[]", "3"])
-def test_examples_without_labels(folder, line):
-  path = pathlib.Path(folder, "train.examples.jsonl")
+def test_examples_without_labels_are_refused(folder_without_digests, line):
+  path = pathlib.Path(folder_without_digests, "train.examples.jsonl")
   files.write_text(path, f"{line}\n{line}\n")
   with pytest.raises(ValueError, match="damaged .line 1 of the examples"):
-    load(folder)
+    open_training_split(folder_without_digests)

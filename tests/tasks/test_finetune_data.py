@@ -21,51 +21,62 @@ from bert_jax.tasks import (
 from bert_jax.tasks.encoded_rows import Rows, Task
 
 CLASSIFICATION = Task("two", "classification", ("no", "yes"), 1, ("accuracy",))
-TAGS = Task("t", "tagging", ("O", "B-X", "I-X"), 1, ("tagging_f1",))
+TAGGING = Task("t", "tagging", ("O", "B-X", "I-X"), 1, ("tagging_f1",))
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def vocab_folder(tmp_path_factory):
   return tmp_path_factory.mktemp("vocabularies")
 
 
 @pytest.fixture(scope="module")
-def bert(folder):
-  return files.load_vocabulary(files.write_wordpiece(folder))
+def bert_vocabulary(vocab_folder):
+  return files.load_vocabulary(files.write_wordpiece(vocab_folder))
 
 
-def ids(vocabulary, row):
+def pieces_of(vocabulary, row):
   return [vocabulary.pieces[i] for i in row]
 
 
-def row_of(encoded, i):
+def row_ids(encoded, i):
   r = encoded.rows
   return r.ids[r.starts[i] : r.starts[i + 1]].tolist()
 
 
-def example(*texts, label="no"):
+def text_example(*texts, label="no"):
   return dict(id="0", texts=list(texts), label=label)
 
 
-def test_pairs_and_single_texts_of_bert(bert):
+def test_rows_of_bert_have_its_special_tokens(bert_vocabulary):
   encoded = encode.encode_texts(
-    CLASSIFICATION, [example("the cat"), example("the cat", "a dog")], bert, 16
+    CLASSIFICATION,
+    [text_example("the cat"), text_example("the cat", "a dog")],
+    bert_vocabulary,
+    16,
   )
-  assert ids(bert, row_of(encoded, 0)) == ["[CLS]", "the", "cat", "[SEP]"]
-  assert ids(bert, row_of(encoded, 1)) == (
+  assert pieces_of(bert_vocabulary, row_ids(encoded, 0)) == [
+    "[CLS]",
+    "the",
+    "cat",
+    "[SEP]",
+  ]
+  assert pieces_of(bert_vocabulary, row_ids(encoded, 1)) == (
     ["[CLS]", "the", "cat", "[SEP]", "a", "dog", "[SEP]"]
   )
   assert encoded.rows.second_begins.tolist() == [4, 4]
   assert encoded.rows.labels.dtype == np.int32
 
 
-def test_roberta_has_two_separators_and_no_segments(folder):
-  vocabulary = files.load_vocabulary(files.write_roberta(folder))
+def test_roberta_has_two_separators_and_no_segments(vocab_folder):
+  vocabulary = files.load_vocabulary(files.write_roberta(vocab_folder))
   encoded = encode.encode_texts(
-    CLASSIFICATION, [example("ab", "c"), example("ab")], vocabulary, 16
+    CLASSIFICATION,
+    [text_example("ab", "c"), text_example("ab")],
+    vocabulary,
+    16,
   )
   pair = ["<s>", "a", "b", "</s>", "</s>", "c", "</s>"]
-  assert ids(vocabulary, row_of(encoded, 0)) == pair
+  assert pieces_of(vocabulary, row_ids(encoded, 0)) == pair
   assert encoded.rows.second_begins.tolist() == [7, 4]
   batch = batches.Batches(
     CLASSIFICATION, encoded.rows, 1, 2, shuffle=False
@@ -74,20 +85,20 @@ def test_roberta_has_two_separators_and_no_segments(folder):
   assert batch["input_ids"][1, 4:].tolist() == [1] * 12
 
 
-def test_gpt1_has_three_new_tokens(folder):
-  vocabulary = files.load_vocabulary(files.write_gpt1(folder))
+def test_gpt1_has_three_new_tokens(vocab_folder):
+  vocabulary = files.load_vocabulary(files.write_gpt1(vocab_folder))
   size = vocabulary.vocab_size
   encoded = encode.encode_texts(
-    CLASSIFICATION, [example("ab", "c")], vocabulary, 16
+    CLASSIFICATION, [text_example("ab", "c")], vocabulary, 16
   )
-  row = row_of(encoded, 0)
+  row = row_ids(encoded, 0)
   assert [row[0], row[3], row[-1]] == [size, size + 1, size + 2]
   assert len(row) == 6
   assert layouts.layout_of(vocabulary).vocab_size == size + 3
 
 
 def test_pairs_are_cut_as_the_published_code_cuts_them():
-  def pop(first, second, capacity):
+  def cut_one_by_one(first, second, capacity):
     while first + second > capacity:
       if first > second:
         first -= 1
@@ -98,15 +109,15 @@ def test_pairs_are_cut_as_the_published_code_cuts_them():
   for first in range(12):
     for second in range(12):
       for capacity in range(2, 20):
-        expected = pop(first, second, capacity)
+        expected = cut_one_by_one(first, second, capacity)
         assert layouts.cut_lengths(first, second, capacity) == expected
 
 
-def test_choices_are_rows_of_one_example(bert):
+def test_choices_are_rows_of_one_example(bert_vocabulary):
   task = Task("c", "choice", ("0", "1"), 2, ("accuracy",))
   texts = [["the cat", "sat"], ["the cat", "ran on the mat"]]
   encoded = encode.encode_texts(
-    task, [dict(id="0", texts=texts, label="1")] * 3, bert, 16
+    task, [dict(id="0", texts=texts, label="1")] * 3, bert_vocabulary, 16
   )
   assert encoded.rows.example_indices.tolist() == [0, 0, 1, 1, 2, 2]
   assert encoded.rows.labels.tolist() == [1] * 6
@@ -116,29 +127,34 @@ def test_choices_are_rows_of_one_example(bert):
   assert batch["labels"].tolist() == [1, 0]
   assert batch["label_weights"].tolist() == [1.0, 0.0]
   assert not batch["sequence_ids"][1].any()
-  assert batch["input_ids"][0, 1, :5].tolist() == row_of(encoded, 1)[:5]
+  assert batch["input_ids"][0, 1, :5].tolist() == row_ids(encoded, 1)[:5]
 
 
 def tagged_example(words, tags, **fields):
   return dict(id="0", words=words, tags=tags, document=None) | fields
 
 
-def test_the_first_piece_has_the_tag(bert):
+def test_the_first_piece_has_the_tag(bert_vocabulary):
   # Each word has two pieces. The second piece must not get the tag B-X too.
   encoded = tagging.encode_sentences(
-    TAGS, [tagged_example(["xy", "zx"], ["B-X", "I-X"])], bert, 16
+    TAGGING, [tagged_example(["xy", "zx"], ["B-X", "I-X"])], bert_vocabulary, 16
   )
   assert encoded.rows.labels.tolist() == [-1, 1, -1, 2, -1, -1]
   assert encoded.rows.offsets[:, 0].tolist() == [-1, 0, -1, 1, -1, -1]
-  batch = batches.Batches(TAGS, encoded.rows, 0, 1).batch(0)
+  batch = batches.Batches(TAGGING, encoded.rows, 0, 1).batch(0)
   assert batch["label_weights"][0, :6].tolist() == [0, 1, 0, 1, 0, 0]
   assert batch["labels"][0, :6].tolist() == [0, 1, 0, 2, 0, 0]
 
 
-def test_words_without_a_piece_are_named_and_words_stay_in_step(bert):
+def test_words_without_a_piece_are_named_and_words_stay_in_step(
+  bert_vocabulary,
+):
   words = ["\u200d", "cat", "\ufe0f", "xyz"]
   encoded = tagging.encode_sentences(
-    TAGS, [tagged_example(words, ["B-X", "I-X", "O", "B-X"])], bert, 16
+    TAGGING,
+    [tagged_example(words, ["B-X", "I-X", "O", "B-X"])],
+    bert_vocabulary,
+    16,
   )
   assert encoded.rows.offsets[:, 0].max() == 3
   has_word = encoded.rows.offsets[:, 0] >= 0
@@ -148,28 +164,30 @@ def test_words_without_a_piece_are_named_and_words_stay_in_step(bert):
 
 
 @pytest.mark.parametrize("length", [8, 11, 16, 30])
-def test_every_word_has_one_first_piece_in_all_windows(bert, length):
+def test_every_word_has_one_first_piece_in_all_windows(bert_vocabulary, length):
   rng = np.random.default_rng(length)
   examples = []
   for count in (1, 3, 9, 40, 83):
     words = ["x" * int(n) for n in rng.integers(1, 9, count)]
     examples.append(
-      tagged_example(words, [TAGS.labels[len(w) % 3] for w in words])
+      tagged_example(words, [TAGGING.labels[len(w) % 3] for w in words])
     )
   # Add a word that is longer than any window.
   examples.append(tagged_example(["cat", "x" * 60, "dog"], ["O", "B-X", "I-X"]))
-  rows = tagging.encode_sentences(TAGS, examples, bert, length).rows
+  rows = tagging.encode_sentences(
+    TAGGING, examples, bert_vocabulary, length
+  ).rows
   assert encoded_rows.lengths(rows).max() <= length
-  example_of = np.repeat(rows.example_indices, encoded_rows.lengths(rows))
+  example_of_token = np.repeat(rows.example_indices, encoded_rows.lengths(rows))
   for e, example in enumerate(examples):
-    first_pieces = (example_of == e) & (rows.offsets[:, 0] >= 0)
+    first_pieces = (example_of_token == e) & (rows.offsets[:, 0] >= 0)
     words = rows.offsets[first_pieces, 0].tolist()
     assert words == list(range(len(example["words"])))
-    tags = [TAGS.labels[i] for i in rows.labels[first_pieces]]
+    tags = [TAGGING.labels[i] for i in rows.labels[first_pieces]]
     assert tags == example["tags"]
 
 
-def test_a_sentence_has_its_document_around_it(bert):
+def test_a_sentence_has_its_document_around_it(bert_vocabulary):
   sentences = [["a"] * 3, ["b"] * 4, ["cat"] * 5, ["dog"] * 2]
   examples = [
     tagged_example(words, ["O"] * len(words), document=1)
@@ -177,20 +195,23 @@ def test_a_sentence_has_its_document_around_it(bert):
   ]
   examples.append(tagged_example(sentences[3], ["O"] * 2, document=2))
   encoded = tagging.encode_sentences(
-    TAGS, examples, bert, 10, with_context=True
+    TAGGING, examples, bert_vocabulary, 10, with_context=True
   )
   # A row has eight pieces: four pieces of the sentence, and two on each side.
   assert (
-    ids(bert, row_of(encoded, 1))[1:-1] == ["a"] * 2 + ["b"] * 4 + ["cat"] * 2
+    pieces_of(bert_vocabulary, row_ids(encoded, 1))[1:-1]
+    == ["a"] * 2 + ["b"] * 4 + ["cat"] * 2
   )
-  assert ids(bert, row_of(encoded, 0))[1:-1] == ["a"] * 3 + ["b"] * 4 + ["cat"]
-  assert ids(bert, row_of(encoded, 3))[1:-1] == ["dog"] * 2
+  assert pieces_of(bert_vocabulary, row_ids(encoded, 0))[1:-1] == ["a"] * 3 + [
+    "b"
+  ] * 4 + ["cat"]
+  assert pieces_of(bert_vocabulary, row_ids(encoded, 3))[1:-1] == ["dog"] * 2
   for e, words in enumerate(sentences):
     a, b = encoded.rows.starts[e : e + 2]
     word = encoded.rows.offsets[a:b, 0]
     assert word[word >= 0].tolist() == list(range(len(words)))
     labelled_words = encoded.rows.ids[a:b][word >= 0]
-    assert {bert.pieces[i] for i in labelled_words} == {words[0]}
+    assert {bert_vocabulary.pieces[i] for i in labelled_words} == {words[0]}
 
 
 def random_rows(count, seed=0, longest=60):
@@ -235,16 +256,18 @@ def test_an_epoch_has_every_row_once(size, group):
 
 def test_a_batch_depends_only_on_its_number():
   rows = random_rows(50)
-  in_order = batches.Batches(CLASSIFICATION, rows, 0, 4, seed=3, group=True)
+  read_batches = batches.Batches(CLASSIFICATION, rows, 0, 4, seed=3, group=True)
   unread_batches = batches.Batches(
     CLASSIFICATION, rows, 0, 4, seed=3, group=True
   )
-  other_seed = batches.Batches(CLASSIFICATION, rows, 0, 4, seed=4, group=True)
-  made_in_order = [in_order.batch(i) for i in range(40)]
+  batches_of_other_seed = batches.Batches(
+    CLASSIFICATION, rows, 0, 4, seed=4, group=True
+  )
+  made_in_order = [read_batches.batch(i) for i in range(40)]
   for name, array in unread_batches.batch(39).items():
     np.testing.assert_array_equal(array, made_in_order[39][name])
   equal_batches = [
-    (other_seed.batch(i)["row"] == made_in_order[i]["row"]).all()
+    (batches_of_other_seed.batch(i)["row"] == made_in_order[i]["row"]).all()
     for i in range(40)
   ]
   assert not all(equal_batches)
@@ -289,7 +312,7 @@ def test_lengths_are_few_and_grouping_pads_less():
   assert shares[1] < 0.6 * shares[0]
 
 
-def test_the_order_of_the_rows_for_evaluation():
+def test_unshuffled_batches_keep_the_order_of_rows():
   split_batches = batches.Batches(
     CLASSIFICATION, random_rows(7), 0, 3, shuffle=False
   )
@@ -299,18 +322,18 @@ def test_the_order_of_the_rows_for_evaluation():
   )
 
 
-def test_numbers_stay_numbers(bert):
+def test_labels_of_a_regression_are_float32(bert_vocabulary):
   task = Task("r", "regression", (), 1, ("pearson",))
   labels = [0.0, 2.5, 3.8, None]
-  examples = [example("the cat", label=x) for x in labels]
-  encoded = encode.encode_texts(task, examples, bert, 16)
+  examples = [text_example("the cat", label=x) for x in labels]
+  encoded = encode.encode_texts(task, examples, bert_vocabulary, 16)
   batch = batches.Batches(task, encoded.rows, 0, 5, shuffle=False).batch(0)
   assert batch["labels"].dtype == np.float32 and batch["labels"].shape == (5,)
   np.testing.assert_allclose(batch["labels"], [0, 2.5, 3.8, 0, 0], atol=1e-6)
   assert batch["label_weights"].tolist() == [1, 1, 1, 0, 0]
 
 
-def prepare(folder, name, inputs, **options):
+def prepare_folder(folder, name, inputs, **options):
   task = task_inputs.find_task(name)
   parsed_inputs = task_inputs.parse_inputs(task, inputs)
   output = str(folder / options.pop("output", name))
@@ -320,30 +343,34 @@ def prepare(folder, name, inputs, **options):
   )
 
 
-def test_a_folder_is_what_was_encoded_and_is_made_once(tmp_path, bert):
+def test_a_folder_holds_the_encoded_rows_and_is_made_once(
+  tmp_path, bert_vocabulary
+):
   vocab = files.write_wordpiece(tmp_path)
   text = "sentence\tlabel\nthe good cat \t1\nbad mat\t0\n"
   train = files.write_text(tmp_path / "train.tsv", text)
-  output, meta = prepare(tmp_path, "sst2", [f"train={train}"], length=12)
+  output, meta = prepare_folder(tmp_path, "sst2", [f"train={train}"], length=12)
   task, encoded, examples = encoded_rows.load(output, "train")
   assert task.labels == ("0", "1") and meta["pad"] == 0
-  expected = encode.encode_texts(task, examples, bert, 12).rows
+  expected = encode.encode_texts(task, examples, bert_vocabulary, 12).rows
   for name, array in expected._asdict().items():
     np.testing.assert_array_equal(getattr(encoded, name), array)
   assert examples[0] == {"id": "0", "texts": ["the good cat "], "label": "1"}
   assert encoded.labels.tolist() == [1, 0]
   # With the same inputs nothing happens. Any other input is an error.
-  assert prepare(tmp_path, "sst2", [f"train={train}"], length=12)[1] == meta
+  assert (
+    prepare_folder(tmp_path, "sst2", [f"train={train}"], length=12)[1] == meta
+  )
   with pytest.raises(ValueError, match="made with another length"):
-    prepare(tmp_path, "sst2", [f"train={train}"], length=13)
+    prepare_folder(tmp_path, "sst2", [f"train={train}"], length=13)
   pieces = [*files.PIECES[:-1], "Cat"]
   files.write_text(tmp_path / "vocab.txt", "\n".join(pieces) + "\n")
   with pytest.raises(ValueError, match="made with another tokenizer"):
-    prepare(tmp_path, "sst2", [f"train={train}"], length=12, vocab=vocab)
+    prepare_folder(tmp_path, "sst2", [f"train={train}"], length=12, vocab=vocab)
   files.write_text(tmp_path / "train.tsv", text + "dog\t0\n")
   files.write_wordpiece(tmp_path)
   with pytest.raises(ValueError, match="made with another input"):
-    prepare(tmp_path, "sst2", [f"train={train}"], length=12)
+    prepare_folder(tmp_path, "sst2", [f"train={train}"], length=12)
   with pathlib.Path(output, "train.npz").open("r+b") as f:
     f.seek(300)
     f.write(b"\xff\xff\xff")
@@ -351,7 +378,7 @@ def test_a_folder_is_what_was_encoded_and_is_made_once(tmp_path, bert):
     encoded_rows.load(output, "train")
 
 
-def test_the_command(tmp_path):
+def test_prepare_task_writes_the_folder_of_a_custom_task(tmp_path):
   files.write_wordpiece(tmp_path)
   lines = [{"message": "the cat", "verdict": "spam"}] * 2
   lines += [{"message": "a dog", "verdict": "not spam"}]

@@ -13,24 +13,24 @@ from bert_jax.tasks.encoded_rows import Task
 BINARY = ("0", "1")
 
 
-def task(kind, labels=(), *names, columns=1, name="mine"):
-  return Task(name, kind, labels, columns, names)
+def make_task(kind, labels=(), *metric_names, num_choices=1, name="mine"):
+  return Task(name, kind, labels, num_choices, metric_names)
 
 
-def read(path):
+def read_text(path):
   return pathlib.Path(path).read_text(encoding="utf-8")
 
 
-def test_squad_files(tmp_path):
+def test_squad_files_hold_answers_and_odds(tmp_path):
   examples = [{"id": "é1", "context": "red cat"}, {"id": "2", "context": "red"}]
   candidate = dict(text="red", probability=1.0, start_logit=0.5, end_logit=0.25)
   predicted = [
     dict(text="", best="red", null_odds=2.5, nbest=[candidate]),
     dict(text="red", best="red", null_odds=-1.0, nbest=[candidate]),
   ]
-  spec = task("span", (), "squad2")
-  paths = server_files.write(str(tmp_path / "a"), spec, predicted, examples)
-  texts, nbest_lists, odds = (json.loads(read(path)) for path in paths)
+  task = make_task("span", (), "squad2")
+  paths = server_files.write(str(tmp_path / "a"), task, predicted, examples)
+  texts, nbest_lists, odds = (json.loads(read_text(path)) for path in paths)
   assert [p.rsplit("/")[-1] for p in paths] == [
     "predictions.json",
     "nbest_predictions.json",
@@ -40,50 +40,50 @@ def test_squad_files(tmp_path):
   assert nbest_lists == {"é1": [candidate], "2": [candidate]}
   assert odds == {"é1": 2.5, "2": -1.0}
   with pytest.raises(ValueError, match="question id '2' occurs twice"):
-    server_files.write(str(tmp_path), spec, predicted, [{"id": "2"}] * 2)
+    server_files.write(str(tmp_path), task, predicted, [{"id": "2"}] * 2)
   with pytest.raises(ValueError, match="are 2 predictions for 1 examples"):
-    server_files.write(str(tmp_path), spec, predicted, examples[:1])
+    server_files.write(str(tmp_path), task, predicted, examples[:1])
 
 
-def test_conll_columns(tmp_path):
-  spec = task("tagging", ("O", "B-X"))
+def test_a_conll_file_has_words_and_both_tags(tmp_path):
+  task = make_task("tagging", ("O", "B-X"))
   examples = [
     {"words": ["New York", "is", "\u00a0"], "tags": ["B-X", "O", "O"]},
     {"words": ["x"], "tags": ["O"]},
   ]
   predicted = [["B-X", "B-X", "O"], ["O"]]
-  (path,) = server_files.write(str(tmp_path), spec, predicted, examples)
-  assert read(path) == "New_York B-X B-X\nis O B-X\n_ O O\n\nx O O\n"
+  (path,) = server_files.write(str(tmp_path), task, predicted, examples)
+  assert read_text(path) == "New_York B-X B-X\nis O B-X\n_ O O\n\nx O O\n"
   unlabelled_examples = [example | {"tags": None} for example in examples]
   (path,) = server_files.write(
-    str(tmp_path), spec, predicted, unlabelled_examples
+    str(tmp_path), task, predicted, unlabelled_examples
   )
-  assert read(path) == "New_York B-X\nis B-X\n_ O\n\nx O\n"
+  assert read_text(path) == "New_York B-X\nis B-X\n_ O\n\nx O\n"
 
 
-def test_glue_files(tmp_path, monkeypatch, capsys):
+def test_glue_files_hold_index_and_prediction(tmp_path, monkeypatch, capsys):
   class_names = ("entailment", "not_entailment")
   cases = [
-    (task("classification", BINARY, name="cola"), ["1", "0"], "1 0"),
+    (make_task("classification", BINARY, name="cola"), ["1", "0"], "1 0"),
     (
-      task("regression", name="stsb"),
+      make_task("regression", name="stsb"),
       [5.2, -0.1, 3.80049],
       "5.000 0.000 3.800",
     ),
     (
-      task("classification", class_names, name="qnli"),
+      make_task("classification", class_names, name="qnli"),
       ["entailment"],
       "entailment",
     ),
   ]
   paths = []
-  for spec, predicted, expected in cases:
+  for task, predicted, expected in cases:
     examples = [{"id": None, "label": None}] * len(predicted)
     (path,) = server_files.write(
-      str(tmp_path / spec.name), spec, predicted, examples
+      str(tmp_path / task.name), task, predicted, examples
     )
     lines = [f"{i}\t{v}\n" for i, v in enumerate(expected.split())]
-    assert read(path) == "index\tprediction\n" + "".join(lines)
+    assert read_text(path) == "index\tprediction\n" + "".join(lines)
     paths.append(path)
   archive_path = str(tmp_path / "glue.zip")
   execute(["submission", "--output", archive_path, "--input", *paths])
@@ -115,9 +115,11 @@ def test_glue_files(tmp_path, monkeypatch, capsys):
     ("cola", "test_mismatched", ["CoLA.tsv"]),
   ],
 )
-def test_a_splits_name_names_the_servers_file(tmp_path, name, split, names):
-  spec = task("classification", ("a", "b"), name=name)
-  paths = server_files.write(str(tmp_path), spec, ["b"], [{"id": 4}], split)
+def test_the_split_decides_the_file_for_the_server(
+  tmp_path, name, split, names
+):
+  task = make_task("classification", ("a", "b"), name=name)
+  paths = server_files.write(str(tmp_path), task, ["b"], [{"id": 4}], split)
   assert [path.removeprefix(f"{tmp_path}/") for path in paths] == names
   server_names = {*server_files.GLUE_FILES, *server_files.SUPERGLUE_FILES}
   assert {*names} <= server_names
@@ -126,33 +128,33 @@ def test_a_splits_name_names_the_servers_file(tmp_path, name, split, names):
     "tsv": f"index\tprediction\n0\t{'b' if writes_names else 1}\n",
     "jsonl": '{"idx": 4, "label": "b"}\n',
   }
-  assert [read(path) for path in paths] == [
+  assert [read_text(path) for path in paths] == [
     expected[path.rpartition(".")[2]] for path in paths
   ]
 
 
-def test_superglue_files(tmp_path):
+def test_superglue_files_hold_idx_and_label(tmp_path):
   truth_values = ("false", "true")
 
-  def lines(spec, predicted, examples):
+  def written_lines(task, predicted, examples):
     (path,) = server_files.write(
-      str(tmp_path / spec.name), spec, predicted, examples
+      str(tmp_path / task.name), task, predicted, examples
     )
-    assert path.endswith(f"/{server_files.SUPERGLUE[spec.name]}.jsonl")
-    return [json.loads(line) for line in read(path).splitlines()]
+    assert path.endswith(f"/{server_files.SUPERGLUE[task.name]}.jsonl")
+    return [json.loads(line) for line in read_text(path).splitlines()]
 
   ids = [{"id": 0}, {"id": "1"}]
-  spec = task("classification", truth_values, name="boolq")
+  task = make_task("classification", truth_values, name="boolq")
   expected = [{"idx": 0, "label": "true"}, {"idx": 1, "label": "false"}]
-  assert lines(spec, ["true", "false"], ids) == expected
-  spec = spec._replace(name="wsc")
+  assert written_lines(task, ["true", "false"], ids) == expected
+  task = task._replace(name="wsc")
   expected = [{"idx": 0, "label": "True"}, {"idx": 1, "label": "False"}]
-  assert lines(spec, ["true", "false"], ids) == expected
-  spec = task("choice", BINARY, columns=2, name="copa")
+  assert written_lines(task, ["true", "false"], ids) == expected
+  task = make_task("choice", BINARY, num_choices=2, name="copa")
   expected = [{"idx": 0, "label": 1}, {"idx": 1, "label": 0}]
-  assert lines(spec, ["1", "0"], ids) == expected
+  assert written_lines(task, ["1", "0"], ids) == expected
 
-  spec = task("classification", BINARY, name="multirc")
+  task = make_task("classification", BINARY, name="multirc")
   examples = [{"id": i} for i in ("7-0-0", "7-0-1", "7-1-2", "8-2-3")]
 
   def questions(*pairs):
@@ -163,21 +165,21 @@ def test_superglue_files(tmp_path):
       ]
     }
 
-  assert lines(spec, [*"1010"], examples) == [
+  assert written_lines(task, [*"1010"], examples) == [
     {"idx": 7, "passage": questions((0, [(0, 1), (1, 0)]), (1, [(2, 1)]))},
     {"idx": 8, "passage": questions((2, [(3, 0)]))},
   ]
-  spec = task("classification", truth_values, "record", name="record")
+  task = make_task("classification", truth_values, "record", name="record")
   examples = [{"group": g, "answer": a} for g, a in ("3A", "3B", "4C")]
   expected = [{"idx": 3, "label": "B"}, {"idx": 4, "label": "C"}]
-  assert lines(spec, ["false", "true", "true"], examples) == expected
+  assert written_lines(task, ["false", "true", "true"], examples) == expected
 
 
-def test_custom_tasks(tmp_path):
-  spec = task("classification", ("ham", "spam"))
+def test_the_file_of_a_custom_task_holds_id_and_prediction(tmp_path):
+  task = make_task("classification", ("ham", "spam"))
   examples = [{"id": "a", "label": None}, {"id": None, "label": None}]
-  (path,) = server_files.write(str(tmp_path), spec, ["spam", "ham"], examples)
-  assert [json.loads(line) for line in read(path).splitlines()] == [
+  (path,) = server_files.write(str(tmp_path), task, ["spam", "ham"], examples)
+  assert [json.loads(line) for line in read_text(path).splitlines()] == [
     {"id": "a", "prediction": "spam"},
     {"id": None, "prediction": "ham"},
   ]

@@ -13,7 +13,7 @@ from bert_jax.tasks.task_inputs import Input
 COLUMNS = "text=text,label=label"
 
 
-def read(path, name="mine", split="train", **options):
+def read_examples(path, name="mine", split="train", **options):
   task = task_inputs.find_task(name, **options)
   return task_inputs.read(task, [Input(split, path)]).splits[split]
 
@@ -21,11 +21,11 @@ def read(path, name="mine", split="train", **options):
 def test_a_field_of_a_csv_may_be_long(tmp_path):
   text = "cat, " * 1000
   path = files.write_text(tmp_path / "a.csv", f'text,label\n"{text}",x\nb,y\n')
-  limit = csv.field_size_limit(1000)
+  default_limit = csv.field_size_limit(1000)
   try:
-    examples = read(path, columns=COLUMNS)
+    examples = read_examples(path, columns=COLUMNS)
   finally:
-    csv.field_size_limit(limit)
+    csv.field_size_limit(default_limit)
   assert examples[0]["texts"] == [text]
 
 
@@ -33,31 +33,31 @@ def test_no_row_of_a_test_set_is_missing(tmp_path):
   content = "text\tpair\na\tb\n\t\n\nc\td\n\t\n"
   path = files.write_text(tmp_path / "a.tsv", content)
   options = dict(columns="text=text,pair=pair", labels=["x", "y"])
-  examples = read(path, split="test", **options)
+  examples = read_examples(path, split="test", **options)
   expected = [["a", "b"], ["", ""], ["c", "d"], ["", ""]]
   assert [e["texts"] for e in examples] == expected
   path = files.write_text(tmp_path / "b.tsv", "\t\n\n")
   with pytest.raises(ValueError, match=r"b\.tsv: the file is empty"):
-    read(path, split="test", **options)
+    read_examples(path, split="test", **options)
 
 
-def test_numbers_that_a_regression_can_learn(tmp_path):
+def test_labels_of_a_regression_are_finite_in_float32(tmp_path):
   options = dict(kind="regression", columns=COLUMNS)
   numbers = ["-1e-3", "2E2", " 7 ", "+.5", "-3e38"]
   lines = "".join(f"a\t{number}\n" for number in numbers)
   path = files.write_text(tmp_path / "a.tsv", f"text\tlabel\n{lines}")
-  labels = [e["label"] for e in read(path, **options)]
+  labels = [e["label"] for e in read_examples(path, **options)]
   assert labels == [-0.001, 200.0, 7.0, 0.5, -3e38]
   path = files.write_text(tmp_path / "b.tsv", "text\tlabel\na\t \n")
-  assert read(path, split="test", **options)[0]["label"] is None
+  assert read_examples(path, split="test", **options)[0]["label"] is None
   with pytest.raises(
     ValueError, match=r"b\.tsv:2 has no label in column 'label'"
   ):
-    read(path, **options)
+    read_examples(path, **options)
   # In float32 this number would be infinite, and no run could train on it.
   path = files.write_text(tmp_path / "c.tsv", "text\tlabel\na\t-4e38\n")
   with pytest.raises(ValueError, match=r"c\.tsv:2: label '-4e38' is beyond"):
-    read(path, **options)
+    read_examples(path, **options)
 
 
 @pytest.mark.parametrize("value, word", [("true", "True"), ("false", "False")])
@@ -67,13 +67,13 @@ def test_true_and_false_are_no_numbers(tmp_path, value, word):
   path.write_text(line % 1 + line % value)
   message = rf"a\.jsonl:2: label {word} is not a number"
   with pytest.raises(ValueError, match=message):
-    read(str(path), kind="regression", columns=COLUMNS)
+    read_examples(str(path), kind="regression", columns=COLUMNS)
   path.write_text(line % 1 + line % 0)
-  examples = read(str(path), kind="regression", columns=COLUMNS)
+  examples = read_examples(str(path), kind="regression", columns=COLUMNS)
   assert [e["label"] for e in examples] == [1.0, 0.0]
 
 
-def test_labels_and_columns_with_commas(tmp_path, monkeypatch):
+def test_labels_and_columns_with_commas_are_quoted(tmp_path, monkeypatch):
   content = 'text,"label, mine"\na,"no, thanks"\nb,yes\n'
   path = files.write_text(tmp_path / "a.csv", content)
   flags = dict(task="mine", input=f"train={path}", output=tmp_path / "out")
@@ -91,7 +91,7 @@ def test_labels_and_columns_with_commas(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-  "first, count",
+  "first_line, count",
   [
     ("gj04\t1\t\tthe cat", 2),
     ("sentence\t0\t*\tsentence", 2),
@@ -99,61 +99,66 @@ def test_labels_and_columns_with_commas(tmp_path, monkeypatch):
     ("index\t\tstar\tsentence", 1),
   ],
 )
-def test_the_first_line_of_cola(tmp_path, first, count):
-  path = files.write_text(tmp_path / "a.tsv", f"{first}\ngj04\t1\t\tit ran\n")
-  examples = read(path, "cola", "test")
+def test_a_file_of_cola_may_have_a_header(tmp_path, first_line, count):
+  path = files.write_text(
+    tmp_path / "a.tsv", f"{first_line}\ngj04\t1\t\tit ran\n"
+  )
+  examples = read_examples(path, "cola", "test")
   assert len(examples) == count and examples[-1]["texts"] == ["it ran"]
 
 
-def test_a_label_that_cola_has_not(tmp_path):
+def test_an_unknown_label_of_cola_is_refused(tmp_path):
   path = files.write_text(tmp_path / "a.tsv", "gj04\t2\t\tthe cat\n")
   message = r"a\.tsv:1: label '2' is not one of 0, 1"
   with pytest.raises(ValueError, match=message):
-    read(path, "cola")
+    read_examples(path, "cola")
 
 
 def test_other_spaces_are_parts_of_words(tmp_path):
   content = "10\u00a0000 O\ncats B-X\n\u00a0\n-DOCSTART- O\nran O\n"
   path = files.write_text(tmp_path / "a.conll", content)
-  examples = read(path, kind="tagging")
+  examples = read_examples(path, kind="tagging")
   expected = [["10\u00a0000", "cats"], ["ran"]]
   assert [e["words"] for e in examples] == expected
   # A document may begin without a blank line before it.
   content = "cats B-X\n-DOCSTART- O\nran O\n"
   path = files.write_text(tmp_path / "b.conll", content)
-  examples = read(path, kind="tagging")
+  examples = read_examples(path, kind="tagging")
   assert [e["words"] for e in examples] == [["cats"], ["ran"]]
   # A word may be only white space, which gives no pieces.
   path = files.write_text(tmp_path / "c.conll", "\u3000\tO\ncats\tB-X\n")
-  (example,) = read(path, kind="tagging")
+  (example,) = read_examples(path, kind="tagging")
   assert example["words"] == ["\u3000", "cats"]
   path = files.write_text(tmp_path / "d.conll", "cats\tB-X\n \tO\n")
   with pytest.raises(ValueError, match=r"d\.conll:2 has no word in column 1"):
-    read(path, kind="tagging")
+    read_examples(path, kind="tagging")
 
 
 @pytest.mark.parametrize("columns", [None, "words=1,tags=2"])
-def test_commas_between_columns_of_words(tmp_path, columns):
+def test_commas_between_columns_of_words_are_refused(tmp_path, columns):
   options = dict(kind="tagging", columns=columns, labels=["O", "B-X"])
   path = files.write_text(tmp_path / "a.csv", "cats,B-X\nran,O\n")
   for split in ("train", "test"):
     with pytest.raises(
       ValueError, match=r"a\.csv:1 has commas between the col"
     ):
-      read(path, split=split, **options)
+      read_examples(path, split=split, **options)
   path = files.write_text(tmp_path / "a.txt", "cats,B-X\nran,O\n")
   with pytest.raises(
     ValueError, match=r"a\.txt:1 has no tags: .* tabs or spaces"
   ):
-    read(path, **options)
+    read_examples(path, **options)
   # A word may be a comma.
   path = files.write_text(tmp_path / "b.csv", ",\ncats\n")
-  assert read(path, split="test", **options)[0]["words"] == [",", "cats"]
+  assert read_examples(path, split="test", **options)[0]["words"] == [
+    ",",
+    "cats",
+  ]
 
 
-def test_tags_with_spaces_are_a_column_each(tmp_path):
+def test_a_tag_with_a_space_stays_one_column(tmp_path):
   path = files.write_text(tmp_path / "a.tsv", "cats\tB-New York\nran\tO\n")
-  examples = read(path, kind="tagging")
+  examples = read_examples(path, kind="tagging")
   content = server_files.conll_text([["B-New York", "O"]], examples)
   assert content == "cats B-New_York B-New_York\nran O O\n"
 
@@ -171,7 +176,7 @@ def test_tags_with_spaces_are_a_column_each(tmp_path):
     ),
   ],
 )
-def test_answers_are_not_silently_left_out(tmp_path, fields, message):
+def test_malformed_answers_are_refused(tmp_path, fields, message):
   question = dict(id="1", question="what?", is_impossible=0)
   question["answers"] = [dict(text="cat", answer_start=0)]
   for extra_fields in ({}, fields):
@@ -179,13 +184,13 @@ def test_answers_are_not_silently_left_out(tmp_path, fields, message):
     content = json.dumps(dict(data=[dict(paragraphs=[paragraph])]))
     path = files.write_text(tmp_path / "a.json", content)
     if not extra_fields:
-      (example,) = read(path, "squad2", "train")
+      (example,) = read_examples(path, "squad2", "train")
       assert example["answers"] == question["answers"]
   with pytest.raises(ValueError, match=message):
-    read(path, "squad2", "train")
+    read_examples(path, "squad2", "train")
 
 
-def test_other_columns_make_another_folder(tmp_path):
+def test_a_folder_made_with_other_columns_is_refused(tmp_path):
   path = files.write_text(tmp_path / "a.tsv", "x\ty\na\tb\nb\ta\n")
   vocab, output = files.write_wordpiece(tmp_path), str(tmp_path / "out")
 

@@ -14,14 +14,14 @@ from bert_jax.tasks.task_inputs import Input
 DATA = os.environ.get("BERT_JAX_TEST_DATA")
 
 
-def read(name, path, split="train", **options):
+def read_examples(name, path, split="train", **options):
   task = task_inputs.find_task(name, **options)
   return task_inputs.read(task, [Input(split, str(path))]).splits[split]
 
 
 # Each case has a task, the name and the content of a file, and the texts and
 # the label of the only example in the file.
-TABLES = [
+PUBLISHED_FILES = [
   ("cola", "a.tsv", "gj04\t1\t\tA cat.", ["A cat."], "1"),
   ("sst2", "a.tsv", 'sentence\tlabel\na "cat \t0', ['a "cat '], "0"),
   (
@@ -135,10 +135,14 @@ TABLES = [
 ]
 
 
-@pytest.mark.parametrize("name, file, content, texts, label", TABLES)
-def test_original_files(tmp_path, name, file, content, texts, label):
-  path = files.write_text(tmp_path / file, content)
-  (example,) = read(name, path)
+@pytest.mark.parametrize(
+  "name, file_name, content, texts, label", PUBLISHED_FILES
+)
+def test_published_files_are_read(
+  tmp_path, name, file_name, content, texts, label
+):
+  path = files.write_text(tmp_path / file_name, content)
+  (example,) = read_examples(name, path)
   assert (example["texts"], example["label"]) == (texts, label)
   assert isinstance(example["id"], str)
 
@@ -148,17 +152,17 @@ def test_test_sets_have_no_labels(tmp_path):
     tmp_path / "t.tsv", "index\tsentence\n5\ta cat\n6\tb\n"
   )
   for name in ("cola", "sst2"):
-    examples = read(name, path, "test")
+    examples = read_examples(name, path, "test")
     assert [e["label"] for e in examples] == [None, None]
     assert [e["id"] for e in examples] == ["5", "6"]
     with pytest.raises(ValueError, match=r"t\.tsv:2 has no column 'label'"):
-      read(name, path, "validation")
+      read_examples(name, path, "validation")
   line = '{"question": "a", "passage": "b", "idx": 3}'
   path = files.write_text(tmp_path / "t.jsonl", line)
-  assert read("boolq", path, "test")[0]["label"] is None
+  assert read_examples("boolq", path, "test")[0]["label"] is None
 
 
-def test_lines_that_qqp_has_broken_are_left_out_and_named(tmp_path):
+def test_broken_lines_of_qqp_are_skipped_and_named(tmp_path):
   head = "id\tquestion1\tquestion2\tis_duplicate\n"
   path = files.write_text(
     tmp_path / "q.tsv", head + "0\ta\tb\t1\n1\ta\n2\tc\td\t0"
@@ -173,14 +177,14 @@ def test_lines_that_qqp_has_broken_are_left_out_and_named(tmp_path):
     task_inputs.read(TASKS["qqp"], [Input("test", path)])
 
 
-def test_answers_of_multirc_and_record(tmp_path):
+def test_multirc_and_record_have_an_example_for_each_answer(tmp_path):
   answers = [dict(text=t, idx=i, label=i) for i, t in enumerate("xy")]
   questions = [dict(question="q?", idx=4, answers=answers)]
   path = files.write_jsonl(
     tmp_path / "m.jsonl",
     [dict(idx=2, passage=dict(text="p", questions=questions))],
   )
-  examples = read("multirc", path)
+  examples = read_examples("multirc", path)
   assert [(e["id"], e["group"], e["answer"], e["label"]) for e in examples] == [
     ("2-4-0", "2-4", "x", "0"),
     ("2-4-1", "2-4", "y", "1"),
@@ -196,7 +200,7 @@ def test_answers_of_multirc_and_record(tmp_path):
     tmp_path / "r.jsonl",
     [dict(idx=0, passage=dict(text=text, entities=entities), qas=queries)],
   )
-  examples = read("record", path)
+  examples = read_examples("record", path)
   assert [(e["answer"], e["label"], e["group"]) for e in examples] == [
     ("Ann", "false", "9"),
     ("Bob", "true", "9"),
@@ -208,10 +212,10 @@ def test_answers_of_multirc_and_record(tmp_path):
     tmp_path / "none.jsonl", [dict(idx=0, passage=passage, qas=queries)]
   )
   with pytest.raises(ValueError, match=r"none\.jsonl:1: query 9 has no entit"):
-    read("record", path)
+    read_examples("record", path)
 
 
-def test_race_is_a_folder(tmp_path):
+def test_a_folder_of_race_is_read(tmp_path):
   passage = dict(
     article="p",
     questions=["I _ it.", "Why?"],
@@ -219,7 +223,7 @@ def test_race_is_a_folder(tmp_path):
     answers=["B", "D"],
   )
   files.write_text(tmp_path / "dev" / "high" / "1.txt", json.dumps(passage))
-  examples = read("race", tmp_path / "dev")
+  examples = read_examples("race", tmp_path / "dev")
   assert [(e["id"], e["label"]) for e in examples] == [
     ("high/1-0", "B"),
     ("high/1-1", "D"),
@@ -228,16 +232,16 @@ def test_race_is_a_folder(tmp_path):
   assert examples[1]["texts"][3] == ["p", "Why? v"]
   bad_path = files.write_text(tmp_path / "x" / "1.txt", '{"article": "p"}')
   with pytest.raises(ValueError, match=r"1\.txt is not a passage of RACE"):
-    read("race", bad_path)
+    read_examples("race", bad_path)
 
 
-def test_columns_of_words(tmp_path):
+def test_columns_of_words_and_tags_are_read(tmp_path):
   path = files.write_text(
     tmp_path / "c.txt",
     "-DOCSTART- -X- -X- O\n\nEU NNP B-NP I-ORG\nUN NNP I-NP B-ORG\nand CC O O\n"
     "\n-DOCSTART- -X- -X- O\n\nBonn NNP B-NP I-LOC\n",
   )
-  first, second = read("conll2003", path)
+  first, second = read_examples("conll2003", path)
   # In the original files, a tag begins with B- only if the word before belongs
   # to another entity of the same type.
   assert first["words"] == ["EU", "UN", "and"]
@@ -246,20 +250,20 @@ def test_columns_of_words(tmp_path):
   path = files.write_text(
     tmp_path / "w.conll", "@a\tO\n\t\nBig Ben\tB-location\n"
   )
-  examples = read("wnut17", path)
+  examples = read_examples("wnut17", path)
   assert [e["words"] for e in examples] == [["@a"], ["Big Ben"]]
   assert tags.to_iob2(["I-A", "I-A", "I-B", "O", "I-B", "B-B"]) == (
     ["B-A", "I-A", "B-B", "O", "B-B", "B-B"]
   )
 
 
-def test_columns_of_a_custom_task(tmp_path):
+def test_columns_of_a_custom_task_are_read_by_role(tmp_path):
   path = files.write_text(
     tmp_path / "own.csv",
     'n,first,second,same\n7,"a\nb",c,yes\n8,d,"e ""f""",no',
   )
   flags = dict(columns="text=first,pair=second,label=same,id=n")
-  examples = read("same", path, **flags)
+  examples = read_examples("same", path, **flags)
   assert examples[0] == {"id": "7", "texts": ["a\nb", "c"], "label": "yes"}
   assert examples[1]["texts"] == ["d", 'e "f"']
   task = task_inputs.find_task("same", **flags)
@@ -269,7 +273,7 @@ def test_columns_of_a_custom_task(tmp_path):
   )
   path = files.write_jsonl(tmp_path / "o.jsonl", [{"x": "a", "y": 3}])
   flags = dict(kind="regression", columns="text=x,label=y")
-  assert read("price", path, **flags)[0]["label"] == 3.0
+  assert read_examples("price", path, **flags)[0]["label"] == 3.0
   lines = [{"w": ["a", "b"], "t": ["B-Z", "O"]}, {"w": ["c"], "t": ["O"]}]
   path = files.write_jsonl(tmp_path / "t.jsonl", lines)
   task = task_inputs.find_task("z", "tagging", "words=w,tags=t")
@@ -278,7 +282,7 @@ def test_columns_of_a_custom_task(tmp_path):
   assert examples.splits["train"][0]["tags"] == ["B-Z", "O"]
 
 
-BAD = [
+BAD_FILES = [
   (
     "sst2",
     "sentence\tlabel\na\t1\nb\t2",
@@ -321,14 +325,14 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("name, content, message", BAD)
+@pytest.mark.parametrize("name, content, message", BAD_FILES)
 def test_bad_files_are_named(tmp_path, name, content, message):
   path = files.write_text(tmp_path / "x.tsv", content)
   with pytest.raises(ValueError, match=message):
-    read(name, path)
+    read_examples(name, path)
 
 
-def test_bad_flags_and_custom_files(tmp_path):
+def test_bad_flags_and_custom_files_are_refused(tmp_path):
   with pytest.raises(ValueError, match="sst names no task; did you mean sst2"):
     task_inputs.find_task("sst")
   with pytest.raises(ValueError, match="is a published task"):
@@ -340,11 +344,11 @@ def test_bad_flags_and_custom_files(tmp_path):
   with pytest.raises(ValueError, match="write SPLIT=FILE"):
     task_inputs.parse_inputs(TASKS["sst2"], ["train.tsv"])
   with pytest.raises(ValueError, match="there is no file .*no.tsv"):
-    read("sst2", tmp_path / "no.tsv")
+    read_examples("sst2", tmp_path / "no.tsv")
   path = files.write_jsonl(tmp_path / "a.jsonl", [{"x": "a", "y": "p"}] * 2)
   options = dict(columns="text=x,label=y")
   with pytest.raises(ValueError, match=r"has 1 labels \(p\)"):
-    read("mine", path, **options)
+    read_examples("mine", path, **options)
   path_of_three_labels = files.write_jsonl(
     tmp_path / "b.jsonl", [{"x": "a", "y": v} for v in "pqr"]
   )
@@ -360,16 +364,16 @@ def test_bad_flags_and_custom_files(tmp_path):
   with pytest.raises(
     ValueError, match=r"b\.jsonl:3: label 'r' is not one of p, q"
   ):
-    read(
+    read_examples(
       "mine", path_of_three_labels, columns="text=x,label=y", labels=["p", "q"]
     )
   files.write_text(tmp_path / "a.jsonl", '{"x": "a"\n')
   with pytest.raises(ValueError, match=r"a\.jsonl:1 is not a JSON object"):
-    read("mine", path, **options)
+    read_examples("mine", path, **options)
   line = {"words": ["a", "b"], "tags": ["O"]}
   files.write_jsonl(tmp_path / "a.jsonl", [line])
   with pytest.raises(ValueError, match=r"a\.jsonl:1 has 1 tags for 2 words"):
-    read("mine", path, kind="tagging")
+    read_examples("mine", path, kind="tagging")
   vocab = files.write_wordpiece(tmp_path)
   with pytest.raises(ValueError, match="--length=5 leaves no space"):
     prepare_task.prepare(
@@ -383,7 +387,7 @@ def test_bad_flags_and_custom_files(tmp_path):
 
 
 @pytest.mark.skipif(not DATA, reason="BERT_JAX_TEST_DATA is not set")
-def test_real_files():
+def test_real_files_have_their_published_sizes():
   counts = {
     ("sst2", "sst2/train.tsv"): 67349,
     ("cola", "cola/in_domain_train.tsv"): 8551,
@@ -392,10 +396,10 @@ def test_real_files():
     ("wnut17", "wnut17/wnut17train.conll"): 3394,
   }
   for (name, file), count in counts.items():
-    assert len(read(name, f"{DATA}/eval/{file}")) == count
+    assert len(read_examples(name, f"{DATA}/eval/{file}")) == count
 
 
-def test_published_tasks_in_json_lines(tmp_path):
+def test_published_tasks_are_read_from_json_lines(tmp_path):
   squad_question = dict(id=7, question="who?", context="a cat")
   squad_question["answers"] = dict(text=["cat"], answer_start=[2])
   race_passage = dict(article="a", questions=["b", "_ d"], answers=["A", "C"])
@@ -415,13 +419,13 @@ def test_published_tasks_in_json_lines(tmp_path):
   }
   for name, (lines, expected_values) in expected.items():
     path = files.write_jsonl(tmp_path / f"{name}.jsonl", lines)
-    examples = read(name, path)
+    examples = read_examples(name, path)
     field = {"squad": "answers", "conll2003": "tags"}.get(name, "label")
     assert [e[field] for e in examples] == expected_values
     assert len({e["id"] for e in examples}) == len(examples)
   # A file .json may have JSON lines too, unless the task's own format is JSON.
   path = files.write_jsonl(tmp_path / "a.json", [tagged_words])
-  assert read("conll2003", path)[0]["words"] == ["EU", "ran"]
+  assert read_examples("conll2003", path)[0]["words"] == ["EU", "ran"]
 
 
 @pytest.mark.parametrize(
@@ -448,7 +452,9 @@ def test_published_tasks_in_json_lines(tmp_path):
     ),
   ],
 )
-def test_json_lines_of_another_form(tmp_path, name, line, message):
+def test_json_lines_with_other_fields_are_refused(
+  tmp_path, name, line, message
+):
   path = files.write_jsonl(tmp_path / "a.jsonl", [line])
   with pytest.raises(ValueError, match=r"a\.jsonl:" + message):
-    read(name, path)
+    read_examples(name, path)

@@ -13,20 +13,20 @@ DATA = os.environ.get("BERT_JAX_TEST_DATA")
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory):
+def bert_vocabulary(tmp_path_factory):
   return files.load_vocabulary(
     files.write_wordpiece(tmp_path_factory.mktemp("v"))
   )
 
 
 @pytest.fixture(scope="module")
-def roberta(tmp_path_factory):
+def roberta_vocabulary(tmp_path_factory):
   return files.load_vocabulary(
     files.write_roberta(tmp_path_factory.mktemp("v"))
   )
 
 
-def question(context, text=None, start=0, question_text="the cat"):
+def make_question(context, text=None, start=0, question_text="the cat"):
   answers = [] if text is None else [dict(text=text, answer_start=start)]
   return dict(
     id="q", title="", question=question_text, context=context, answers=answers
@@ -57,7 +57,7 @@ def test_no_window_leaves_a_gap():
     assert (np.diff(spans, axis=0) > 0).all()
 
 
-def test_the_best_window_is_that_of_most_context():
+def test_the_best_window_has_most_context():
   spans = window_bounds(20, 10, 4)
   best = best_windows(20, spans)
   for token in range(20):
@@ -71,7 +71,7 @@ def test_the_best_window_is_that_of_most_context():
   assert (np.diff(best) >= 0).all() and best[-1] == 19_998
 
 
-def texts(example, rows, i):
+def label_text(example, rows, i):
   """Returns the text of the context at the label of row i."""
   start, end = rows.labels[i]
   offsets = rows.offsets[rows.starts[i] : rows.starts[i + 1]]
@@ -89,34 +89,40 @@ def texts(example, rows, i):
     ("cat", "cat"),
   ],
 )
-def test_an_answer_is_the_raw_text(bert, roberta, context, answer):
+def test_an_answer_is_the_raw_text(
+  bert_vocabulary, roberta_vocabulary, context, answer
+):
   start = context.index(answer)
-  for vocabulary in (bert, roberta):
-    example = question(context, answer, start)
+  for vocabulary in (bert_vocabulary, roberta_vocabulary):
+    example = make_question(context, answer, start)
     rows = questions.encode_questions([example], vocabulary, 64).rows
     assert len(rows.example_indices) == 1
-    assert texts(example, rows, 0) == answer
+    assert label_text(example, rows, 0) == answer
     assert rows.labels[0, 0] > 0
 
 
-def test_a_row_is_the_question_and_the_context(bert, roberta):
-  example = question("a dog", "dog", 2)
-  rows = questions.encode_questions([example], bert, 32).rows
-  pieces = [bert.pieces[i] for i in rows.ids]
+def test_a_row_is_the_question_and_the_context(
+  bert_vocabulary, roberta_vocabulary
+):
+  example = make_question("a dog", "dog", 2)
+  rows = questions.encode_questions([example], bert_vocabulary, 32).rows
+  pieces = [bert_vocabulary.pieces[i] for i in rows.ids]
   assert pieces == ["[CLS]", "the", "cat", "[SEP]", "a", "dog", "[SEP]"]
   assert rows.second_begins.tolist() == [4] and rows.labels.tolist() == [[5, 5]]
   no_offset = [-1, -1]
   assert rows.offsets.tolist() == [no_offset] * 4 + [[0, 1], [2, 5], no_offset]
-  rows = questions.encode_questions([example], roberta, 32).rows
-  # `second` is the column where the context begins, also without segments.
+  rows = questions.encode_questions([example], roberta_vocabulary, 32).rows
+  # `second_begins` is where the context begins, also without segments.
   assert rows.second_begins.tolist() == [
     np.flatnonzero(rows.offsets[:, 0] >= 0)[0]
   ]
-  separators = [i for i in rows.ids.tolist() if i == roberta.special.sep]
+  separators = [
+    i for i in rows.ids.tolist() if i == roberta_vocabulary.special.sep
+  ]
   assert len(separators) == 3
 
 
-def test_answers_in_windows_at_edges_and_cut(bert):
+def test_only_windows_with_the_whole_answer_are_labelled(bert_vocabulary):
   words = files.WORDS * 3
   context = " ".join(words)
   begins = np.cumsum([0] + [len(w) + 1 for w in words[:-1]])
@@ -127,15 +133,17 @@ def test_answers_in_windows_at_edges_and_cut(bert):
       if last_word >= len(words):
         continue
       start, end = begins[first_word], begins[last_word] + len(words[last_word])
-      example = question(context, context[start:end], int(start))
-      rows = questions.encode_questions([example], bert, 15, stride=4).rows
+      example = make_question(context, context[start:end], int(start))
+      rows = questions.encode_questions(
+        [example], bert_vocabulary, 15, stride=4
+      ).rows
       windows_with_answer = 0
       for i, (a, b) in enumerate(window_bounds(len(words), 10, 4)):
         is_inside = a <= first_word and last_word < b
         assert (rows.labels[i, 0] > 0) == is_inside
         if is_inside:
           windows_with_answer += 1
-          assert texts(example, rows, i) == context[start:end]
+          assert label_text(example, rows, i) == context[start:end]
           assert rows.labels[i].tolist() == [
             first_word - a + 4,
             last_word - a + 4,
@@ -145,38 +153,48 @@ def test_answers_in_windows_at_edges_and_cut(bert):
       assert windows_with_answer or count > 6
 
 
-def test_no_answer_and_no_label_and_a_wrong_place(bert):
-  correct = question("the cat sat", "sat", 8)
-  misplaced = question("  the cat sat", "sat", 8) | {"id": "moved"}
+def test_labels_of_unanswerable_unlabelled_and_misplaced_questions(
+  bert_vocabulary,
+):
+  correct = make_question("the cat sat", "sat", 8)
+  misplaced = make_question("  the cat sat", "sat", 8) | {"id": "moved"}
   unlabelled = correct | {"answers": None, "id": "hidden"}
   rows = questions.encode_questions(
-    [question("the cat"), correct, misplaced, unlabelled], bert, 32
+    [make_question("the cat"), correct, misplaced, unlabelled],
+    bert_vocabulary,
+    32,
   )
   labels = rows.rows.labels.tolist()
   assert labels == [[0, 0], [6, 6], [-1, -1], [-1, -1]]
   event = "answers that are not at their offset, not trained on"
   assert rows.notes == {event: ["moved"]}
   # Spaces have no piece, so no piece holds such an answer.
-  rows = questions.encode_questions([question("the  cat", " ", 4)], bert, 32)
+  rows = questions.encode_questions(
+    [make_question("the  cat", " ", 4)], bert_vocabulary, 32
+  )
   assert rows.notes == {"answers that no piece holds, not trained on": ["q"]}
 
 
-def test_questions_and_contexts_of_any_size(bert):
+def test_questions_and_contexts_of_any_size_fit(bert_vocabulary):
   long_text = " ".join(["dog"] * 100)
   rows = questions.encode_questions(
-    [question(long_text, question_text=long_text)], bert, 32
+    [make_question(long_text, question_text=long_text)], bert_vocabulary, 32
   )
   assert encoded_rows.lengths(rows.rows).max() <= 32
   assert rows.notes == {"questions cut": ["q"]}
   first_characters = rows.rows.offsets[rows.rows.offsets[:, 0] >= 0, 0]
   assert set(first_characters) == {4 * i for i in range(100)}
   rows = questions.encode_questions(
-    [question(" \n ", question_text="")], bert, 32
+    [make_question(" \n ", question_text="")], bert_vocabulary, 32
   )
-  assert [bert.pieces[i] for i in rows.rows.ids] == ["[CLS]", "[SEP]", "[SEP]"]
+  assert [bert_vocabulary.pieces[i] for i in rows.rows.ids] == [
+    "[CLS]",
+    "[SEP]",
+    "[SEP]",
+  ]
 
 
-def test_files_of_both_versions(tmp_path):
+def test_files_of_both_squad_versions_are_read(tmp_path):
   context = "the cat sat on the mat"
   answered_question, question_without_answer = (
     ("1", "who", [("cat", 4)]),
@@ -187,26 +205,26 @@ def test_files_of_both_versions(tmp_path):
     files.squad_json([(context, [answered_question, question_without_answer])]),
   )
 
-  def read(name, split):
+  def read_examples(name, split):
     task = task_inputs.find_task(name)
     return task_inputs.read(task, [task_inputs.Input(split, path)]).splits[
       split
     ]
 
-  examples = read("squad2", "train")
+  examples = read_examples("squad2", "train")
   assert [e["answers"] for e in examples] == [
     [{"text": "cat", "answer_start": 4}],
     [],
   ]
-  assert read("squad", "test")[1]["answers"] is None
+  assert read_examples("squad", "test")[1]["answers"] is None
   with pytest.raises(ValueError, match=r"a\.json: id 2 has no answers"):
-    read("squad", "train")
+    read_examples("squad", "train")
   files.write_text(
     tmp_path / "a.json",
     files.squad_json([(context, [answered_question, answered_question])]),
   )
   with pytest.raises(ValueError, match="two questions have the id '1'"):
-    read("squad", "train")
+    read_examples("squad", "train")
   for text, message in (
     ('{"data": [{}]}', "article 1 is not as SQuAD's are"),
     ('{"data":\n [}', r"a\.json:2 is not JSON"),
@@ -215,11 +233,11 @@ def test_files_of_both_versions(tmp_path):
   ):
     files.write_text(tmp_path / "a.json", text)
     with pytest.raises(ValueError, match=message):
-      read("squad", "train")
+      read_examples("squad", "train")
 
 
 @pytest.mark.skipif(not DATA, reason="BERT_JAX_TEST_DATA is not set")
-def test_real_questions(tmp_path):
+def test_answers_of_real_questions_are_found(tmp_path):
   vocabulary = files.load_vocabulary(
     f"{DATA}/vocab/bert-base-uncased-vocab.txt"
   )
@@ -230,10 +248,10 @@ def test_real_questions(tmp_path):
   encoded = questions.encode_questions(examples, vocabulary, 384)
   rows = encoded.rows
   assert len(examples) == 1190 and not encoded.notes
-  answered = set()
+  answered_examples = set()
   for i, e in enumerate(rows.example_indices):
     if rows.labels[i, 0] > 0:
-      answered.add(int(e))
+      answered_examples.add(int(e))
       gold = examples[e]["answers"][0]["text"]
-      assert gold in texts(examples[e], rows, i)
-  assert answered == set(range(1190))
+      assert gold in label_text(examples[e], rows, i)
+  assert answered_examples == set(range(1190))

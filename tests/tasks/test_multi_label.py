@@ -25,7 +25,7 @@ COLUMNS = "text=text,label=moods"
 TASK = Task("moods", "multi_label", ("a", "b", "c"), 1, ("f1_micro",))
 
 
-def read(inputs, **options):
+def read_contents(inputs, **options):
   task = task_inputs.find_task("mine", "multi_label", COLUMNS, **options)
   return task_inputs.read(task, [Input(*pair) for pair in inputs.items()])
 
@@ -34,14 +34,14 @@ def labels_of(contents, split):
   return [example["label"] for example in contents.splits[split]]
 
 
-def test_lists_and_commas_are_the_same(tmp_path):
+def test_lists_and_names_with_commas_read_the_same(tmp_path):
   expected = [["joy", "hope, at last"], [], ["joy"], ["7"]]
   moods = [["joy", " hope, at last"], [], ["joy"], [7.0]]
   lines = [{"text": "a", "moods": names} for names in moods]
   train = files.write_jsonl(tmp_path / "a.jsonl", lines)
   rows = 'a\tjoy, "hope, at last"\nb\t\nc\t joy \nd\t7\n'
   table = files.write_text(tmp_path / "a.tsv", "text\tmoods\n" + rows)
-  contents = read({"train": train, "validation": table})
+  contents = read_contents({"train": train, "validation": table})
   assert (
     labels_of(contents, "train")
     == expected
@@ -58,7 +58,7 @@ def test_lists_and_commas_are_the_same(tmp_path):
     "more": no_column,
     "some": table,
   }
-  contents = read(inputs)
+  contents = read_contents(inputs)
   assert labels_of(contents, "test") == [None, None]
   assert labels_of(contents, "more") == [None]
   assert labels_of(contents, "some") == expected
@@ -80,7 +80,7 @@ def test_bad_labels_are_named(tmp_path, line, message):
   lines = [{"text": "a", "moods": ["x", "y"]}, {"text": "b"} | line]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
   with pytest.raises(ValueError, match=message):
-    read({"train": path}, labels=["x", "y"])
+    read_contents({"train": path}, labels=["x", "y"])
 
 
 def test_the_loss_is_the_mean_binary_cross_entropy():
@@ -96,7 +96,7 @@ def test_the_loss_is_the_mean_binary_cross_entropy():
   assert sums["task_accuracy"] == 1.0 + (labels[0] == (x[0] > 0)).all()
 
 
-def test_metrics_are_those_of_the_counts():
+def test_scores_agree_with_counts_of_labels():
   rng = np.random.default_rng(0)
   is_label, logits = rng.integers(0, 2, (20, 3)), rng.normal(size=(20, 3))
   is_label[:, 2], logits[:, 2] = 0, -1.0
@@ -132,7 +132,7 @@ def test_metrics_are_those_of_the_counts():
     metrics.evaluate(TASK, predicted, examples)
 
 
-def command(verb, **values):
+def run_command(verb, **values):
   execute([verb, *(f"--{name}={value}" for name, value in values.items())])
 
 
@@ -155,7 +155,7 @@ def test_a_run_learns_and_predicts(tmp_path, capsys):
   flags = dict(task="moods", kind="multi_label", columns=COLUMNS)
   flags |= dict(input=f"train={path}", vocab=vocab, length=16)
   flags |= dict(output=tmp_path / "task")
-  command("prepare-task", **flags)
+  run_command("prepare-task", **flags)
   config = load_defaults("own")
   config["init_from"] = str(tmp_path / "pre")
   config["data"] |= dict(path=str(tmp_path / "task"), validation="train")
@@ -173,12 +173,12 @@ def test_a_run_learns_and_predicts(tmp_path, capsys):
     sweep.check_metric(name, runs)
   # The run and the converted folder give the same predictions.
   flags = dict(model=run, data=tmp_path / "task", split="train")
-  command("evaluate", **flags, output=tmp_path / "out")
+  run_command("evaluate", **flags, output=tmp_path / "out")
   printed = capsys.readouterr().out
   assert f"f1_micro: {last_row['f1_micro']:.6g}" in printed
   scored_rows = read_lines(tmp_path / "out" / "predictions.jsonl")
   flags = dict(input=path, output=tmp_path / "p.jsonl")
-  command("predict", model=run, **flags)
+  run_command("predict", model=run, **flags)
   predicted = read_lines(tmp_path / "p.jsonl")
   assert [x["labels"] for x in predicted] == [
     x["prediction"] for x in scored_rows
@@ -186,7 +186,7 @@ def test_a_run_learns_and_predicts(tmp_path, capsys):
   weights = load.read(str(run))
   assert weights.config["problem"] == "multi_label"
   hf.write(str(tmp_path / "hf"), weights)
-  command("predict", model=tmp_path / "hf", **flags)
+  run_command("predict", model=tmp_path / "hf", **flags)
   predictions_of_copy = read_lines(tmp_path / "p.jsonl")
   assert [x["labels"] for x in predictions_of_copy] == [
     x["labels"] for x in predicted

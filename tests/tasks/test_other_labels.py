@@ -19,7 +19,7 @@ from bert_jax.use import predict
 COLUMNS = "text=text,label=labels"
 
 
-def read(inputs, kind="multi_label", columns=COLUMNS, **options):
+def read_contents(inputs, kind="multi_label", columns=COLUMNS, **options):
   task = task_inputs.find_task("mine", kind, columns, **options)
   return task_inputs.read(task, [Input(*pair) for pair in inputs.items()])
 
@@ -54,16 +54,16 @@ def write_lists(path, values):
     ["[0.0, 0.0, 1.0]", "(1, 0, 0)", "[False, False, False]"],
   ],
 )
-def test_a_list_with_a_number_for_each_label(tmp_path, values):
+def test_a_list_with_a_number_for_each_label_is_read(tmp_path, values):
   path = write_lists(tmp_path / "a.jsonl", values)
-  contents = read({"train": path}, labels=["joy", "hope", "fear"])
+  contents = read_contents({"train": path}, labels=["joy", "hope", "fear"])
   assert labels_of(contents) == [["fear"], ["joy"], []]
   assert not contents.notes
   if isinstance(values[0], str):
     path = write_csv(tmp_path / "a.csv", values)
-    assert labels_of(read({"train": path})) == [["2"], ["0"], []]
+    assert labels_of(read_contents({"train": path})) == [["2"], ["0"], []]
   # If labels have no names, their numbers are used, and a note says so.
-  contents = read({"train": path})
+  contents = read_contents({"train": path})
   assert labels_of(contents) == [["2"], ["0"], []]
   assert contents.task.labels == ("0", "1", "2")
   assert contents.notes == [
@@ -73,7 +73,7 @@ def test_a_list_with_a_number_for_each_label(tmp_path, values):
 
 
 @pytest.mark.parametrize(
-  "values, wanted",
+  "values, expected",
   [
     (
       ["['joy']", "[]", "['joy', \"at last\"]"],
@@ -86,11 +86,11 @@ def test_a_list_with_a_number_for_each_label(tmp_path, values):
     (["(none)", "joy"], [["(none)"], ["joy"]]),
   ],
 )
-def test_lists_in_a_table_are_those_of_json(tmp_path, values, wanted):
+def test_lists_in_a_table_read_as_in_json(tmp_path, values, expected):
   path = write_csv(tmp_path / "a.csv", values)
-  assert labels_of(read({"train": path})) == wanted
-  path = write_lists(tmp_path / "a.jsonl", wanted)
-  assert labels_of(read({"train": path})) == wanted
+  assert labels_of(read_contents({"train": path})) == expected
+  path = write_lists(tmp_path / "a.jsonl", expected)
+  assert labels_of(read_contents({"train": path})) == expected
 
 
 @pytest.mark.parametrize(
@@ -114,14 +114,14 @@ def test_lists_in_a_table_are_those_of_json(tmp_path, values, wanted):
     (["['']", "a"], (), r"a\.csv:2: label '' is neither a name nor a number"),
   ],
 )
-def test_lists_that_say_nothing_clear(tmp_path, values, labels, message):
+def test_ambiguous_lists_are_refused(tmp_path, values, labels, message):
   path = write_csv(tmp_path / "a.csv", values)
   with pytest.raises(ValueError, match=message):
-    read({"train": path}, labels=labels)
+    read_contents({"train": path}, labels=labels)
 
 
 @pytest.mark.parametrize(
-  "values, names, said",
+  "values, names, warning",
   [
     (["joy|hope", "joy"], ["joy", "joy|hope"], "'joy|hope' with |, ;"),
     (
@@ -138,43 +138,48 @@ def test_lists_that_say_nothing_clear(tmp_path, values, labels, message):
     (['"0 1"', "x"], ["0 1", "x"], "'0 1' with |, ;"),
   ],
 )
-def test_what_may_be_several_labels_is_said(tmp_path, values, names, said):
+def test_names_that_may_be_several_labels_give_a_warning(
+  tmp_path, values, names, warning
+):
   if isinstance(values[0], str):
     path = write_csv(tmp_path / "a.csv", values)
   else:
     path = write_lists(tmp_path / "a.jsonl", values)
-  contents = read({"train": path})
+  contents = read_contents({"train": path})
   assert sorted(contents.task.labels) == names
-  assert len(contents.notes) == (said is not None)
-  if said:
+  assert len(contents.notes) == (warning is not None)
+  if warning:
     assert (
-      contents.notes[0].startswith("warning: ") and said in contents.notes[0]
+      contents.notes[0].startswith("warning: ") and warning in contents.notes[0]
     )
   # There is no warning if the user has named the labels.
-  assert not read({"train": path}, labels=names).notes
+  assert not read_contents({"train": path}, labels=names).notes
 
 
-def test_a_list_is_no_single_label(tmp_path):
+def test_a_list_is_refused_as_a_single_label(tmp_path):
   path = write_csv(tmp_path / "a.csv", ["joy", "['joy', 'hope']"])
   with pytest.raises(
     ValueError, match=r"a\.csv:3: label .* is a list; several"
   ):
-    read({"train": path}, "classification")
+    read_contents({"train": path}, "classification")
   path = write_csv(tmp_path / "a.csv", ["[x]", "(a) b", ""][:2])
-  assert labels_of(read({"train": path}, "classification")) == ["[x]", "(a) b"]
+  assert labels_of(read_contents({"train": path}, "classification")) == [
+    "[x]",
+    "(a) b",
+  ]
 
 
 LABEL_COLUMNS = "text=text,label=toxic,label=an insult"
 
 
-def test_a_column_for_each_label(tmp_path):
+def test_a_column_for_each_label_is_read(tmp_path):
   table = "text,toxic,an insult\na,0,1\nb,1,1\nc,0.0,0\nd,True,False\n"
   table += "e,TRUE,FALSE\nf,false,TRUE\n"
   path = files.write_text(tmp_path / "a.csv", table)
   lines = [{"text": "a", "toxic": 0, "an insult": True}, {"text": "b"}]
   lines.append({"text": "c", "toxic": -1, "an insult": -1})
   test = files.write_jsonl(tmp_path / "b.jsonl", lines)
-  contents = read({"train": path, "test": test}, columns=LABEL_COLUMNS)
+  contents = read_contents({"train": path, "test": test}, columns=LABEL_COLUMNS)
   both_labels = ["toxic", "an insult"]
   expected = [
     ["an insult"],
@@ -188,7 +193,7 @@ def test_a_column_for_each_label(tmp_path):
   assert labels_of(contents, "test") == [["an insult"], None, None]
   assert contents.task.labels == ("toxic", "an insult")
   # The flag --labels may give the labels another order.
-  contents = read(
+  contents = read_contents(
     {"train": path}, columns=LABEL_COLUMNS, labels=both_labels[::-1]
   )
   assert contents.task.labels == ("an insult", "toxic")
@@ -205,7 +210,7 @@ def test_a_column_for_each_label(tmp_path):
   ):
     path = files.write_text(tmp_path / "a.csv", content)
     with pytest.raises(ValueError, match=message):
-      read({"train": path}, columns=LABEL_COLUMNS)
+      read_contents({"train": path}, columns=LABEL_COLUMNS)
   with pytest.raises(
     ValueError, match="--labels: each label has a column of i"
   ):
@@ -219,7 +224,7 @@ TRUE_ENTITIES = [(0, 1, "X"), (1, 3, "X"), (4, 7, "Y")]
 PREDICTED_ENTITIES = [(0, 1, "X"), (1, 3, "Y"), (4, 7, "Y"), (7, 8, "X")]
 # Scheme -> the letters of an entity's first word, of an inner word, of its last
 # word, and of an entity of one word.
-LETTERS = {
+SCHEME_LETTERS = {
   "IOB2": "BIIB",
   "IOBES": "BIES",
   "BILOU": "BILU",
@@ -231,23 +236,23 @@ LETTERS = {
 def tags_of(entities, letters, has_type=True):
   begin, inside, end, single = letters
   word_tags = ["O"] * 8
-  for first, stop, kind in entities:
+  for first, stop, entity_type in entities:
     span_tags = [begin, *[inside] * (stop - first - 2), end]
     word_tags[first:stop] = span_tags if stop - first > 1 else [single]
     for i in range(first, stop):
-      word_tags[i] += f"-{kind}" if has_type else ""
+      word_tags[i] += f"-{entity_type}" if has_type else ""
   return word_tags
 
 
-@pytest.mark.parametrize("scheme", LETTERS)
+@pytest.mark.parametrize("scheme", SCHEME_LETTERS)
 def test_entities_are_the_same_in_every_scheme(tmp_path, scheme):
   lines = [
-    dict(words=["a"] * 8, tags=tags_of(entities, LETTERS[scheme]))
+    dict(words=["a"] * 8, tags=tags_of(entities, SCHEME_LETTERS[scheme]))
     for entities in (TRUE_ENTITIES, PREDICTED_ENTITIES)
   ]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
-  task = read({"train": path}, "tagging", None).task
-  letters = sorted({*LETTERS[scheme]})
+  task = read_contents({"train": path}, "tagging", None).task
+  letters = sorted({*SCHEME_LETTERS[scheme]})
   assert sorted(task.labels) == sorted(
     ["O", *(f"{p}-{t}" for t in "XY" for p in letters)]
   )
@@ -267,11 +272,15 @@ def test_entities_are_the_same_in_every_scheme(tmp_path, scheme):
 
 
 def test_entities_of_one_type_without_its_name(tmp_path):
-  gold_tags = tags_of([(0, 2, ""), (4, 5, "")], LETTERS["IOB2"], has_type=False)
-  predicted = tags_of([(0, 2, ""), (6, 7, "")], LETTERS["IOB2"], has_type=False)
+  gold_tags = tags_of(
+    [(0, 2, ""), (4, 5, "")], SCHEME_LETTERS["IOB2"], has_type=False
+  )
+  predicted = tags_of(
+    [(0, 2, ""), (6, 7, "")], SCHEME_LETTERS["IOB2"], has_type=False
+  )
   lines = [dict(words=["a"] * 8, tags=gold_tags)]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
-  task = read({"train": path}, "tagging", None).task
+  task = read_contents({"train": path}, "tagging", None).task
   assert (task.labels, task.metrics) == (("O", "B", "I"), ("tagging_f1",))
   assert metrics.evaluate(task, [predicted], lines)["tagging_f1"] == 0.5
 
@@ -281,9 +290,9 @@ def test_iob1_is_scored_by_its_entities(tmp_path):
   iob1 = ["I-X", "B-X", "I-X", "O", "I-Y", "I-Y", "I-Y", "I-X"]
   lines = [dict(words=["a"] * 8, tags=iob1)]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
-  task = read({"train": path}, "tagging", None).task
+  task = read_contents({"train": path}, "tagging", None).task
   assert task.metrics == ("tagging_f1",)
-  predicted = tags_of([*TRUE_ENTITIES, (7, 8, "X")], LETTERS["IOB2"])
+  predicted = tags_of([*TRUE_ENTITIES, (7, 8, "X")], SCHEME_LETTERS["IOB2"])
   assert metrics.evaluate(task, [predicted], lines)["tagging_f1"] == 1.0
 
 
@@ -302,7 +311,7 @@ def test_iob1_is_scored_by_its_entities(tmp_path):
 def test_tags_without_prefixes_are_scored_word_by_word(tmp_path, names, metric):
   lines = [dict(words=["a", "b", "c"], tags=[names[0], names[1], names[0]])]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
-  contents = read({"train": path}, "tagging", None)
+  contents = read_contents({"train": path}, "tagging", None)
   (example,), task = contents.splits["train"], contents.task
   assert example["tags"] == [str(tag) for tag in lines[0]["tags"]]
   assert task.metrics == (metric,)
@@ -321,7 +330,7 @@ def test_tags_without_prefixes_are_scored_word_by_word(tmp_path, names, metric):
 
 
 @pytest.mark.parametrize(
-  "names, said",
+  "names, warning",
   [
     ("b-per i-per o", "'b-per' and 'i-per'"),
     ("PER-B PER-I O", "'PER-B' and 'PER-I'"),
@@ -345,46 +354,50 @@ def test_tags_without_prefixes_are_scored_word_by_word(tmp_path, names, metric):
     ("B M E S", None),
   ],
 )
-def test_entities_in_another_spelling_are_said(tmp_path, names, said):
+def test_entities_in_another_spelling_give_a_warning(tmp_path, names, warning):
   names = names.split()
   lines = [dict(words=["a"] * len(names), tags=names)]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
   for labels in ((), names):
-    contents = read({"train": path}, "tagging", None, labels=labels)
-    assert len(contents.notes) == (said is not None)
-    if said:
+    contents = read_contents({"train": path}, "tagging", None, labels=labels)
+    assert len(contents.notes) == (warning is not None)
+    if warning:
       assert contents.task.metrics == ("accuracy",)
-      assert re.match(f"warning: tags such as {said}", contents.notes[0])
+      assert re.match(f"warning: tags such as {warning}", contents.notes[0])
 
 
 @pytest.mark.parametrize(
-  "odd, message",
+  "unprefixed_tag, message",
   [
     ("MISC", r"a\.conll:3: tag 'MISC' is not O, B-TYPE or I-TYPE, as others"),
     ("B", r"a\.conll:3: tag 'B' is not O, B-TYPE or I-TYPE, as others"),
   ],
 )
-def test_some_tags_without_prefixes_are_a_mistake(tmp_path, odd, message):
+def test_some_tags_without_prefixes_are_a_mistake(
+  tmp_path, unprefixed_tag, message
+):
   path = files.write_text(
-    tmp_path / "a.conll", f"in O\nYork B-LOC\nits {odd}\n"
+    tmp_path / "a.conll", f"in O\nYork B-LOC\nits {unprefixed_tag}\n"
   )
   with pytest.raises(ValueError, match=message):
-    read({"train": path}, "tagging", None)
+    read_contents({"train": path}, "tagging", None)
   with pytest.raises(ValueError, match="--labels: tag '.*' is not O, B-TYPE"):
-    task_inputs.find_task("mine", "tagging", None, ["O", "B-LOC", odd])
+    task_inputs.find_task(
+      "mine", "tagging", None, ["O", "B-LOC", unprefixed_tag]
+    )
 
 
-def test_words_and_tags_as_lists_in_a_table(tmp_path):
+def test_words_and_tags_as_lists_in_a_table_are_read(tmp_path):
   table_rows = "\"['EU', 'it''s']\",\"['B-ORG', 'O']\"\n"
   table_rows = table_rows.replace("'it''s'", '""it\'s""') + '[ 1 ],"O O O"\n'
   path = files.write_text(tmp_path / "a.csv", "words,tags\n" + table_rows)
-  examples = read({"train": path}, "tagging", "words=words,tags=tags")
+  examples = read_contents({"train": path}, "tagging", "words=words,tags=tags")
   first, second = examples.splits["train"]
   assert first["words"] == ["EU", "it's"] and first["tags"] == ["B-ORG", "O"]
   assert second["words"] == ["[", "1", "]"]
 
 
-def test_a_tagger_without_o_invents_none(tmp_path):
+def test_a_tagger_without_o_gives_no_tag_to_a_word_without_piece(tmp_path):
   """A word without a piece has the tag null in JSON, and _ for conlleval."""
   head = dict(num_labels=2)
   labels = ["NOUN", "VERB"]
@@ -403,9 +416,9 @@ def test_a_tagger_without_o_invents_none(tmp_path):
 
 
 def test_all_numbers_of_a_regression_by_name(tmp_path):
-  given_names = ["valence", "arousal", "dominance"]
+  output_names = ["valence", "arousal", "dominance"]
   head = dict(num_labels=3, pooling=heads.Pooling(*bert.POOLING)._asdict())
-  for labels in (given_names, None):
+  for labels in (output_names, None):
     path = tmp_path / str(bool(labels))
     options = dict(head=head, labels=labels, problem="regression")
     tiny_tasks.write_model(path, "sequence_classification", **options)
@@ -440,7 +453,7 @@ def test_the_command_says_how_labels_are_read(tmp_path, monkeypatch, capsys):
   assert [row["label"] for row in examples] == [["1"], ["0"]]
 
 
-def test_labels_of_a_scheme_are_all_there():
+def test_a_task_gets_all_labels_of_its_scheme():
   assert tags.all_labels(["B-X", "O"]) == ("O", "B-X", "I-X")
   assert tags.all_labels(["S-b", "B-a"]) == (
     *("O", "B-a", "I-a", "E-a", "S-a"),

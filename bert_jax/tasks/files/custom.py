@@ -93,7 +93,7 @@ def parse_columns(text: str, kind: str) -> dict[str, Any]:
     if not equal or role not in roles or is_repeated or not column:
       raise UserError(
         f"--columns={text}: {assignment!r} is not ROLE=COLUMN, or is there"
-        f" twice; the roles of a {kind} are {', '.join(roles)}."
+        f" twice; the roles of kind {kind} are {', '.join(roles)}."
       )
     if is_multi_label:
       label_columns.append(column)
@@ -104,7 +104,9 @@ def parse_columns(text: str, kind: str) -> dict[str, Any]:
   elif label_columns:
     columns_by_role["label"] = label_columns[0]
   if roles[0] not in columns_by_role:
-    raise UserError(f"--columns={text}: it does not say {roles[0]}=COLUMN.")
+    raise UserError(
+      f"--columns={text}: it does not say {roles[0]}=COLUMN; add this."
+    )
   return columns_by_role
 
 
@@ -112,13 +114,18 @@ def check_labels(kind: str, names: Sequence[str]) -> None:
   """Raises ValueError if a task cannot have labels with these names."""
   if kind == "regression":
     raise UserError(
-      "--labels: the labels of a regression are numbers, without names."
+      "--labels: labels of kind regression are numbers, without names; leave"
+      " the flag out."
     )
   repeated_names = [name for i, name in enumerate(names) if name in names[:i]]
   if repeated_names:
-    raise UserError(f"--labels: {repeated_names[0]!r} is there twice.")
+    raise UserError(
+      f"--labels: {repeated_names[0]!r} is there twice; name it once."
+    )
   if len(names) < 2:
-    raise UserError(f"--labels: a {kind} needs two or more labels.")
+    raise UserError(
+      f"--labels: a task of kind {kind} needs two or more; name all of them."
+    )
   unprefixed_tag = tags.find_unprefixed(names) if kind == "tagging" else None
   if unprefixed_tag:
     raise UserError(f"--labels: {tags.unprefixed_message(unprefixed_tag)}")
@@ -176,7 +183,8 @@ def _table_records(
     c for c in needed_columns if c != columns_by_role.get(_LABEL_ROLES[kind])
   ]
   number_hint = (
-    ", or give the numbers of a file with a word a line (words=1,tags=2)"
+    ", or give the numbers of columns, for a file with a word on each line"
+    " (words=1,tags=2)"
   )
   for record in tables.table_records(path):
     for column in needed_columns:
