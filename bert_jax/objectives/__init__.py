@@ -44,8 +44,8 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
 }
 
 
-def factory(name: str) -> Callable[..., Objective]:
-  """Returns the function (model, **options) -> objective of a name.
+def build_function(name: str) -> Callable[..., Objective]:
+  """Returns an objective's `build`, a function (model, **options) -> objective.
 
   Args:
     name: a key of `OBJECTIVES`.
@@ -54,11 +54,13 @@ def factory(name: str) -> Callable[..., Objective]:
     ValueError: the name is unknown; the message lists all names.
   """
   if name not in OBJECTIVES:
-    raise ValueError(f"objective.name={name!r}: not one of {list(OBJECTIVES)}.")
+    raise ValueError(
+      f"objective.name={name!r} is not one of {', '.join(OBJECTIVES)}."
+    )
   return OBJECTIVES[name]
 
 
-def defaults(name: str) -> dict[str, Any]:
+def option_defaults(name: str) -> dict[str, Any]:
   """Returns option -> default of an objective.
 
   An option that has no default is mapped to `dataclasses.MISSING`.
@@ -66,7 +68,7 @@ def defaults(name: str) -> dict[str, Any]:
   Raises:
     ValueError: the name is unknown.
   """
-  parameters = inspect.signature(factory(name)).parameters.values()
+  parameters = inspect.signature(build_function(name)).parameters.values()
   return {
     parameter.name: dataclasses.MISSING
     if parameter.default is parameter.empty
@@ -95,4 +97,4 @@ def build(
     ValueError: the name is unknown, or the objective refuses an option.
   """
   sizes = (model,) if teacher is None else (model, teacher)
-  return factory(name)(*sizes, **options)
+  return build_function(name)(*sizes, **options)

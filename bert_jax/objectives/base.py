@@ -35,12 +35,12 @@ class Objective(NamedTuple):
     flops: batch (arrays or shapes) -> the floating-point operations of a
       training step. Only matrix products count; forward and backward pass
       together count as 3 forward passes.
-    init_frozen: like `init`, for a teacher's parameters; None if the objective
+    init_teacher: like `init`, for a teacher's parameters; None if the objective
       has no teacher.
     inherit: (parameters, teacher's parameters) -> the parameters with which a
       student begins; None if it begins with those of `init`.
-    carry: batch (arrays or shapes) -> the `carry` of the first step, boxed with
-      logical axis names.
+    init_carry: batch (arrays or shapes) -> the `carry` of the first step, boxed
+      with logical axis names.
     predict: (parameters, batch) -> a task's logits of every row; None if the
       objective makes no predictions.
     is_pretrained: path of a parameter, joined by "/" -> True if its value comes
@@ -55,9 +55,9 @@ class Objective(NamedTuple):
   ]
   coefficients: dict[str, float]
   flops: Callable[[Batch], float]
-  init_frozen: Callable[[Array, Batch], Params] | None = None
+  init_teacher: Callable[[Array, Batch], Params] | None = None
   inherit: Callable[[Params, Params], Params] | None = None
-  carry: Callable[[Batch], Carry] = lambda batch: {}
+  init_carry: Callable[[Batch], Carry] = lambda batch: {}
   predict: Callable[[Params, Batch], Array] | None = None
   is_pretrained: Callable[[str], bool] | None = None
 
@@ -115,7 +115,7 @@ def check_choice(key: str, value: str, choices: Collection[str]) -> None:
   """Raises ValueError unless an option of an objective is one of `choices`."""
   if value not in choices:
     raise ValueError(
-      f"objective.{key}={value!r}: not one of {', '.join(choices)}."
+      f"objective.{key}={value!r} is not one of {', '.join(choices)}."
     )
 
 
@@ -143,12 +143,13 @@ def check_batch(objective: str, batch: Batch, keys: Iterable[str]) -> None:
   if missing_keys:
     raise ValueError(
       f"objective {objective!r} needs {', '.join(missing_keys)}, which"
-      f" data.builder does not make; it makes {', '.join(batch)}."
+      f" data.builder does not make (it makes {', '.join(batch)}); choose"
+      " another data.builder."
     )
 
 
 def check_segments(batch: Batch, num_segments: int) -> None:
-  """Raises ValueError if a batch has segments and the model knows only one.
+  """Raises ValueError if a batch has two segments and the model only one.
 
   The missing row of the segment table would give NaN.
 
@@ -158,8 +159,8 @@ def check_segments(batch: Batch, num_segments: int) -> None:
   """
   if "segment_ids" in batch and num_segments == 1:
     raise ValueError(
-      "the model knows one segment (RoBERTa), and data.builder makes rows of"
-      " two; choose data.builder=full_sentences or doc_sentences."
+      "the model has only one segment, as RoBERTa has, but data.builder makes"
+      " rows with two; choose data.builder=full_sentences or doc_sentences."
     )
 
 
@@ -186,28 +187,30 @@ def cross_entropy(
 
 
 def sum_by_chunks(
-  sum_chunk: Callable[..., Any], size: int, *arrays: Array
+  sum_chunk: Callable[..., Any], chunk_size: int, *arrays: Array
 ) -> Any:
-  """Sums over a batch in chunks of `size` positions of every row.
+  """Sums over a batch in chunks of `chunk_size` positions of every row.
 
   The backward pass computes the logits of a chunk again, so that the logits of
   only one chunk are in memory.
 
   Args:
-    sum_chunk: (*chunks [b, size, ...]) -> a tree of scalars. The last chunk has
-      zeros after the end of the rows; their weight must be 0.
-    size: the number of positions in a chunk.
+    sum_chunk: (*chunks [b, chunk_size, ...]) -> a tree of scalars. The last
+      chunk has zeros after the end of the rows; their weight must be 0.
+    chunk_size: the number of positions in a chunk.
     *arrays: arrays [b, l, ...].
 
   Returns:
     The sums of the trees.
   """
   rows, length = arrays[0].shape[:2]
-  count = -(-length // size)
+  count = -(-length // chunk_size)
 
   def split(x: Array) -> Array:
-    padding = [(0, 0), (0, count * size - length)] + [(0, 0)] * (x.ndim - 2)
-    x = jnp.pad(x, padding).reshape(rows, count, size, *x.shape[2:])
+    padding = [(0, 0), (0, count * chunk_size - length)] + [(0, 0)] * (
+      x.ndim - 2
+    )
+    x = jnp.pad(x, padding).reshape(rows, count, chunk_size, *x.shape[2:])
     return x.swapaxes(0, 1)
 
   def add(sums: Any, chunks: tuple[Array, ...]) -> tuple[Any, None]:

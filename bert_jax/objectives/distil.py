@@ -36,20 +36,21 @@ from bert_jax.objectives.base import (
 # A student of 6 layers begins with these layers of its teacher of 12
 # (huggingface/transformers
 # research_projects/distillation/scripts/extract_distilbert.py).
-LAYERS = (0, 2, 4, 7, 9, 11)
+TEACHER_LAYERS = (0, 2, 4, 7, 9, 11)
 # The values of the option `kl_tokens`.
-TOKENS = ("all", "masked")
+KL_TOKENS = ("all", "masked")
 KEYS = ("sequence_ids", *MASKED_KEYS)
 # The number of positions of a row whose logits are in memory at once. The
 # logits of the student and the logits of the teacher, float32 [256, 32, 30522],
 # are 1 GB each.
-POSITIONS = 32
-# A function that reads logits from hidden states: `predict` of a module with
-# its parameters. Its arguments are the hidden states and perhaps positions.
-Reader = Callable[..., Array]
+CHUNK_POSITIONS = 32
+# A function that turns hidden states into logits: `masked_lm_logits` of a
+# module with its parameters. Its arguments are the hidden states, and
+# optionally positions.
+Decoder = Callable[..., Array]
 
 
-def predict(
+def masked_lm_logits(
   module: Any,
   hidden: Float[Array, "b l d"],
   positions: Int[Array, "b m"] | None = None,
@@ -67,7 +68,7 @@ def predict(
   return module.mlm(hidden, positions, module.encoder.word_embedding)
 
 
-def divergence(
+def kl_divergence(
   student: Float[Array, "*n v"],
   teacher: Float[Array, "*n v"],
   temperature: float,
@@ -93,30 +94,32 @@ def divergence(
   )
 
 
-def divergence_sum(
-  read: Reader,
-  read_teacher: Reader,
+def kl_sum(
+  decode_student: Decoder,
+  decode_teacher: Decoder,
   hidden: tuple[Float[Array, "b l d"], Float[Array, "b l d"]],
   weights: Float[Array, "b l"],
   temperature: float,
 ) -> Float[Array, ""]:
-  """Returns the weighted sum of `divergence`.
+  """Returns the weighted sum of `kl_divergence`.
 
   The sum is computed in chunks; see `base.sum_by_chunks`.
 
   Args:
-    read: the student's reader.
-    read_teacher: the teacher's reader.
+    decode_student: turns the student's hidden states into logits.
+    decode_teacher: turns the teacher's hidden states into logits.
     hidden: the hidden states of the student and of the teacher.
     weights: the weight of each position.
     temperature: the temperature of both softmaxes.
   """
 
   def sum_chunk(student: Array, teacher: Array, weights: Array) -> Array:
-    gaps = divergence(read(student), read_teacher(teacher), temperature)
+    gaps = kl_divergence(
+      decode_student(student), decode_teacher(teacher), temperature
+    )
     return (gaps * weights).sum()
 
-  size = min(POSITIONS, weights.shape[1])
+  size = min(CHUNK_POSITIONS, weights.shape[1])
   return sum_by_chunks(sum_chunk, size, *hidden, weights)
 
 
@@ -146,9 +149,9 @@ def count_targets(batch: Batch, kl_tokens: str) -> Sums:
   return weights | {"kl_loss": num_real if kl_tokens == "all" else num_masked}
 
 
-def sums_of(
-  read: Reader,
-  read_teacher: Reader,
+def distillation_sums(
+  decode_student: Decoder,
+  decode_teacher: Decoder,
   hidden: tuple[Float[Array, "b l d"], Float[Array, "b l d"]],
   batch: Batch,
   temperature: float,
@@ -157,8 +160,8 @@ def sums_of(
   """Returns the sums of all terms.
 
   Args:
-    read: the student's reader.
-    read_teacher: the teacher's reader.
+    decode_student: turns the student's hidden states into logits.
+    decode_teacher: turns the teacher's hidden states into logits.
     hidden: the last hidden states of the student and of the teacher.
     batch: a batch with `KEYS`.
     temperature: see `build`.
@@ -167,7 +170,7 @@ def sums_of(
   positions, ids, mask_weights = (batch[key] for key in MASKED_KEYS)
   token_weights = (batch["sequence_ids"] > 0).astype(jnp.float32)
   sums = classification_sums(
-    "mlm", read(hidden[0], positions), ids, mask_weights
+    "mlm", decode_student(hidden[0], positions), ids, mask_weights
   )
   sums["cosine_loss"] = (cosine_distance(*hidden) * token_weights).sum()
   weights = token_weights
@@ -178,7 +181,7 @@ def sums_of(
       gather_positions(teacher, positions),
     )
     weights = mask_weights
-  total = divergence_sum(read, read_teacher, hidden, weights, temperature)
+  total = kl_sum(decode_student, decode_teacher, hidden, weights, temperature)
   return sums | {"kl_loss": total * temperature**2}
 
 
@@ -190,7 +193,7 @@ def check_options(
 ) -> None:
   """Raises ValueError if an option of `build` is out of its range."""
   check_temperature(temperature)
-  check_choice("kl_tokens", kl_tokens, TOKENS)
+  check_choice("kl_tokens", kl_tokens, KL_TOKENS)
   if freeze_positions and not layers:
     raise ValueError(
       "objective.freeze_positions=True keeps the teacher's position embeddings,"
@@ -216,7 +219,11 @@ def make_coefficients(kl: float, mlm: float, cosine: float) -> dict[str, float]:
 
 
 def count_flops(
-  student: Encoder, teacher: Encoder, batch: Batch, kl_tokens: str, learns: bool
+  student: Encoder,
+  teacher: Encoder,
+  batch: Batch,
+  kl_tokens: str,
+  trains_kl: bool,
 ) -> float:
   """Counts the floating-point operations of a training step.
 
@@ -227,7 +234,7 @@ def count_flops(
     teacher: the teacher's encoder.
     batch: arrays or shapes.
     kl_tokens: see `build`.
-    learns: True if the KL divergence needs a gradient.
+    trains_kl: True if the KL divergence needs a gradient.
   """
   num_rows, length = batch["input_ids"].shape
   num_masked = batch["mlm_positions"].shape[1]
@@ -235,7 +242,7 @@ def count_flops(
   logit_flops = heads.head_flops(
     student.hidden, student.hidden, student.vocab_size, num_rows, num_compared
   )
-  comparison_flops = logit_flops * (3 if learns else 1)
+  comparison_flops = logit_flops * (3 if trains_kl else 1)
   total = (
     3 * heads.flops(student, num_rows, length, num_masked) + comparison_flops
   )
@@ -245,7 +252,7 @@ def count_flops(
 def build(
   model: dict[str, Any],
   teacher: dict[str, Any],
-  layers: Sequence[int] = LAYERS,
+  layers: Sequence[int] = TEACHER_LAYERS,
   kl_weight: float = 5.0,
   mlm_weight: float = 2.0,
   cosine_weight: float = 1.0,
@@ -293,15 +300,15 @@ def build(
     check_segments(batch, student.encoder.num_segments)
     return student.init(rng, batch)["params"]
 
-  def init_frozen(rng: Array, batch: Batch) -> Params:
+  def init_teacher(rng: Array, batch: Batch) -> Params:
     return teacher_module.init(rng, batch)["params"]
 
-  def inherit(params: Params, frozen: Params) -> Params:
-    return teaching.copy_layers(params, frozen, layers)
+  def inherit(params: Params, teacher_params: Params) -> Params:
+    return teaching.copy_layers(params, teacher_params, layers)
 
   def loss(
     params: Params,
-    frozen: Params,
+    teacher_params: Params,
     carry: Carry,
     batch: Batch,
     rng: Array,
@@ -309,24 +316,26 @@ def build(
   ) -> tuple[Sums, Carry]:
     rngs = dropout_rngs(rng, train)
     if freeze_positions:
-      params = teaching.hold_positions(params)
+      params = teaching.freeze_position_table(params)
     variables: dict[str, Any] = {"params": params}
     teacher_variables: dict[str, Any] = {
-      "params": jax.lax.stop_gradient(frozen)
+      "params": jax.lax.stop_gradient(teacher_params)
     }
     hidden: Any = student.apply(
-      variables, batch, train, rngs=rngs, method=teaching.last_hidden
+      variables, batch, train, rngs=rngs, method=teaching.last_hidden_states
     )
     teacher_hidden: Any = teacher_module.apply(
-      teacher_variables, batch, method=teaching.last_hidden
+      teacher_variables, batch, method=teaching.last_hidden_states
     )
-    read: Any = functools.partial(student.apply, variables, method=predict)
-    read_teacher: Any = functools.partial(
-      teacher_module.apply, teacher_variables, method=predict
+    decode_student: Any = functools.partial(
+      student.apply, variables, method=masked_lm_logits
     )
-    sums = sums_of(
-      read,
-      read_teacher,
+    decode_teacher: Any = functools.partial(
+      teacher_module.apply, teacher_variables, method=masked_lm_logits
+    )
+    sums = distillation_sums(
+      decode_student,
+      decode_teacher,
       (hidden, teacher_hidden),
       batch,
       temperature,
@@ -340,8 +349,8 @@ def build(
     loss=loss,
     coefficients=make_coefficients(kl_weight, mlm_weight, cosine_weight),
     flops=functools.partial(
-      count_flops, *encoders, kl_tokens=kl_tokens, learns=kl_weight > 0
+      count_flops, *encoders, kl_tokens=kl_tokens, trains_kl=kl_weight > 0
     ),
-    init_frozen=init_frozen,
+    init_teacher=init_teacher,
     inherit=inherit if layers else None,
   )

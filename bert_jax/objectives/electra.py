@@ -24,7 +24,7 @@ from bert_jax.objectives.base import (
 
 KEYS = ("sequence_ids", *MASKED_KEYS)
 # The names of the discriminator's sums, see `detection_sums`.
-METRICS = ("loss", "accuracy", "replaced", "flagged", "found")
+DETECTION_METRICS = ("loss", "accuracy", "replaced", "flagged", "found")
 
 
 def sample(
@@ -79,30 +79,32 @@ def write_ids(
 
 def detection_sums(
   logits: Float[Array, "b l"],
-  replaced: Float[Array, "b l"],
-  real: Float[Array, "b l"],
+  is_replaced: Float[Array, "b l"],
+  is_real: Float[Array, "b l"],
 ) -> Sums:
-  """Returns `rtd_NAME` for each NAME in `METRICS`: a sum over the real tokens.
+  """Returns `rtd_NAME` for each NAME in `DETECTION_METRICS`.
 
-  `replaced` counts the tokens that are not the original ones. `flagged` counts
-  the tokens that the discriminator classifies as replaced. `found` counts the
-  tokens that are both. Precision is found / flagged, and recall is found /
-  replaced.
+  Each of them is a sum over the real tokens. `replaced` counts the tokens that
+  are not the original ones. `flagged` counts the tokens that the discriminator
+  classifies as replaced. `found` counts the tokens that are both. Precision is
+  found / flagged, and recall is found / replaced.
 
   Args:
     logits: the discriminator's logits.
-    replaced: 1 for a token that is not the original one.
-    real: 0 for padding, else 1.
+    is_replaced: 1 for a token that is not the original one.
+    is_real: 0 for padding, else 1.
   """
-  flagged = (logits > 0).astype(jnp.float32)
+  is_flagged = (logits > 0).astype(jnp.float32)
   metrics = dict(
-    loss=jnp.logaddexp(0.0, logits) - replaced * logits,
-    accuracy=(flagged == replaced).astype(jnp.float32),
-    replaced=replaced,
-    flagged=flagged,
-    found=flagged * replaced,
+    loss=jnp.logaddexp(0.0, logits) - is_replaced * logits,
+    accuracy=(is_flagged == is_replaced).astype(jnp.float32),
+    replaced=is_replaced,
+    flagged=is_flagged,
+    found=is_flagged * is_replaced,
   )
-  return {f"rtd_{name}": (metrics[name] * real).sum() for name in METRICS}
+  return {
+    f"rtd_{name}": (metrics[name] * is_real).sum() for name in DETECTION_METRICS
+  }
 
 
 def build(
@@ -140,18 +142,18 @@ def build(
   def weights(batch: Batch) -> Sums:
     num_masked = batch["mlm_weights"].sum(dtype=jnp.float32)
     num_real = (batch["sequence_ids"] > 0).sum(dtype=jnp.float32)
-    detection = {f"rtd_{name}": num_real for name in METRICS}
+    detection = {f"rtd_{name}": num_real for name in DETECTION_METRICS}
     return {"mlm_loss": num_masked, "mlm_accuracy": num_masked} | detection
 
   def loss(
     params: Params,
-    frozen: Params,
+    teacher_params: Params,
     carry: Carry,
     batch: Batch,
     rng: Array,
     train: bool,
   ) -> tuple[Sums, Carry]:
-    del frozen
+    del teacher_params
     generator_rng, discriminator_rng, noise_rng = jax.random.split(rng, 3)
 
     def run(method: str, batch: Batch, rng: Array) -> Any:

@@ -1,8 +1,8 @@
 """Defines ELMo's objective: to predict the next and the previous word.
 
 The source is Peters et al. 2018. In training, the softmax over words may be
-sampled as in TensorFlow (`draw`, `sampled_losses`). Otherwise the softmax is
-full, and is computed in chunks (`full_sum`).
+sampled as in TensorFlow (`draw_classes`, `sampled_losses`). Otherwise the
+softmax is full, and is computed in chunks (`full_softmax_sum`).
 """
 
 import functools
@@ -30,7 +30,7 @@ from bert_jax.objectives.base import (
 )
 
 # Direction -> the word that it predicts.
-TARGETS = {"forward": "next", "backward": "previous"}
+TARGET_OF_DIRECTION = {"forward": "next", "backward": "previous"}
 KEYS = (
   "char_ids",
   "sequence_ids",
@@ -42,10 +42,12 @@ KEYS = (
 # The largest number of logits that are in memory at once, on all devices
 # together: 1 GiB in float32. The logits of a published batch, 384 rows of 20
 # words, would be 23 GiB, and their gradient another 23 GiB.
-LOGITS = 2**28
+MAX_LOGITS = 2**28
 
 
-def log_uniform(ids: Int[Array, "*n"], vocab_size: int) -> Float[Array, "*n"]:
+def log_uniform_probability(
+  ids: Int[Array, "*n"], vocab_size: int
+) -> Float[Array, "*n"]:
   """Returns the probability of drawing a class k as a candidate.
 
   The probability is log((k + 2) / (k + 1)) / log(V + 1). This is Zipf's law for
@@ -59,7 +61,7 @@ def log_uniform(ids: Int[Array, "*n"], vocab_size: int) -> Float[Array, "*n"]:
 
 
 @functools.cache
-def draws_for(count: int, vocab_size: int) -> int:
+def num_draws_for(count: int, vocab_size: int) -> int:
   """Returns a number of draws that almost surely gives enough classes.
 
   The expected number of different classes among these draws is at least
@@ -95,7 +97,7 @@ def draws_for(count: int, vocab_size: int) -> int:
   return high
 
 
-def draw(
+def draw_classes(
   key: Array, count: int, vocab_size: int
 ) -> tuple[Int[Array, "k"], Float[Array, ""]]:
   """Draws different classes, log-uniformly, until there are `count` of them.
@@ -108,7 +110,7 @@ def draw(
   Returns:
     The classes, and the number of draws until the last class was found.
   """
-  num_draws = draws_for(count, vocab_size)
+  num_draws = num_draws_for(count, vocab_size)
   scale = math.log(vocab_size + 1.0)
   coarse, fine = jax.random.uniform(key, (2, num_draws))
   # 23 random bits are too few to reach all of 793,471 classes. So a second
@@ -121,24 +123,24 @@ def draw(
   is_new = jnp.zeros(num_draws, bool).at[order].set(is_first)
   # For each draw, the index of its last new class so far.
   class_index = jnp.cumsum(is_new) - 1
-  tries = (class_index < count - 1).sum() + 1
+  num_tries = (class_index < count - 1).sum() + 1
   slots = jnp.where(is_new, class_index, count)
   classes = jnp.zeros(count, jnp.int32).at[slots].set(ids, mode="drop")
-  return classes, tries.astype(jnp.float32)
+  return classes, num_tries.astype(jnp.float32)
 
 
-def log_expected(
-  ids: Int[Array, "*n"], tries: Float[Array, ""], vocab_size: int
+def log_expected_count(
+  ids: Int[Array, "*n"], num_tries: Float[Array, ""], vocab_size: int
 ) -> Float[Array, "*n"]:
   """Returns the log of the expected count of a class among the candidates.
 
   Args:
     ids: the classes.
-    tries: the number of draws, see `draw`.
+    num_tries: the number of draws, see `draw_classes`.
     vocab_size: the number of all classes.
   """
-  p = log_uniform(ids, vocab_size)
-  return jnp.log(-jnp.expm1(tries * jnp.log1p(-p)))
+  p = log_uniform_probability(ids, vocab_size)
+  return jnp.log(-jnp.expm1(num_tries * jnp.log1p(-p)))
 
 
 def sampled_losses(
@@ -146,8 +148,8 @@ def sampled_losses(
   labels: Int[Array, "*n"],
   label_rows: tuple[Float[Array, "*n d"], Float[Array, "*n"]],
   candidate_rows: tuple[Float[Array, "k d"], Float[Array, "k"]],
-  ids: Int[Array, "k"],
-  tries: Float[Array, ""],
+  candidates: Int[Array, "k"],
+  num_tries: Float[Array, ""],
   vocab_size: int,
 ) -> Float[Array, "*n"]:
   """Returns the losses of the softmax over the label and the candidates.
@@ -160,8 +162,8 @@ def sampled_losses(
     labels: the true classes.
     label_rows: the labels' rows of the table, and their biases.
     candidate_rows: the candidates' rows of the table, and their biases.
-    ids: the candidates.
-    tries: the number of draws, see `draw`.
+    candidates: the candidates' classes.
+    num_tries: the number of draws, see `draw_classes`.
     vocab_size: the number of all classes.
 
   Returns:
@@ -169,20 +171,25 @@ def sampled_losses(
   """
   vectors, biases = label_rows
   label_logits = (hidden.astype(jnp.float32) * vectors).sum(-1) + biases
-  label_logits = label_logits - log_expected(labels, tries, vocab_size)
+  label_logits = label_logits - log_expected_count(
+    labels, num_tries, vocab_size
+  )
   table, bias = candidate_rows
   logits = heads.word_logits(
-    hidden, table, len(ids), bias - log_expected(ids, tries, vocab_size)
+    hidden,
+    table,
+    len(candidates),
+    bias - log_expected_count(candidates, num_tries, vocab_size),
   )
   is_label = labels[..., None] == jax.lax.broadcast_to_rank(
-    ids, labels.ndim + 1
+    candidates, labels.ndim + 1
   )
   logits = jnp.where(is_label, jnp.finfo(jnp.float32).min, logits)
   log_sums = jax.nn.logsumexp(logits, axis=-1)
   return jnp.logaddexp(label_logits, log_sums) - label_logits
 
 
-def full_sum(
+def full_softmax_sum(
   hidden: Float[Array, "b l d"],
   labels: Int[Array, "b l"],
   weights: Float[Array, "b l"],
@@ -204,7 +211,7 @@ def full_sum(
     vocab_size: the number of all classes; the table may have more rows.
   """
   count, length = labels.shape
-  size = max(1, min(length, LOGITS // (count * table.shape[0])))
+  size = max(1, min(length, MAX_LOGITS // (count * table.shape[0])))
 
   def sum_chunk(x: Array, labels: Array, weights: Array) -> Array:
     logits = heads.word_logits(x, table, vocab_size, bias)
@@ -215,7 +222,7 @@ def full_sum(
   return sum_by_chunks(sum_chunk, size, hidden, labels, weights)
 
 
-def first_states(encoder: elmo.Elmo, batch: Batch) -> Any:
+def zero_states(encoder: elmo.Elmo, batch: Batch) -> Any:
   """Returns states of zeros for the rows of a batch.
 
   The structure is `elmo.States`; the arrays are boxed with logical axes.
@@ -235,11 +242,11 @@ def first_states(encoder: elmo.Elmo, batch: Batch) -> Any:
       (zeros(encoder.cell), zeros(encoder.hidden))
       for _ in range(encoder.num_layers)
     )
-    for _ in TARGETS
+    for _ in TARGET_OF_DIRECTION
   )
 
 
-def check_rows(batch: Batch, states: elmo.States) -> None:
+def check_num_rows(batch: Batch, states: elmo.States) -> None:
   """Raises ValueError unless batch and states have the same number of rows."""
   rows, expected = batch["char_ids"].shape[0], states[0][0][0].shape[0]
   if rows != expected:
@@ -283,34 +290,34 @@ def build(
   module = elmo.ForPreTraining(encoder)
   size = encoder.vocab_size
   if negatives:
-    draws_for(negatives, size)
+    num_draws_for(negatives, size)
 
   def init(rng: Array, batch: Batch) -> Params:
     check_batch("elmo", batch, KEYS)
     check_streams(batch, stateful)
     return module.init(rng, batch)["params"]
 
-  def carry(batch: Batch) -> Any:
-    return first_states(encoder, batch) if stateful else {}
+  def init_carry(batch: Batch) -> Any:
+    return zero_states(encoder, batch) if stateful else {}
 
   def weights(batch: Batch) -> Sums:
     return {
       f"{direction}_loss": batch[f"{target}_weights"].sum(dtype=jnp.float32)
-      for direction, target in TARGETS.items()
+      for direction, target in TARGET_OF_DIRECTION.items()
     }
 
   def loss(
     params: Params,
-    frozen: Params,
+    teacher_params: Params,
     states: Any,
     batch: Batch,
     rng: Array,
     train: bool,
   ) -> tuple[Sums, Any]:
-    del frozen
+    del teacher_params
     initial_states = None
     if stateful and train:
-      check_rows(batch, states)
+      check_num_rows(batch, states)
       initial_states = states
 
     def run(module: elmo.ForPreTraining) -> tuple[Sums, elmo.States]:
@@ -320,17 +327,17 @@ def build(
         sums = [
           (direction_losses * batch[f"{target}_weights"]).sum()
           for target, direction_losses in zip(
-            TARGETS.values(), losses, strict=True
+            TARGET_OF_DIRECTION.values(), losses, strict=True
           )
         ]
       else:
         sums = []
-        for target, x in zip(TARGETS.values(), hidden, strict=True):
+        for target, x in zip(TARGET_OF_DIRECTION.values(), hidden, strict=True):
           labels = batch[f"{target}_ids"]
           weights = batch[f"{target}_weights"]
           table, bias = module.softmax_table()
-          sums.append(full_sum(x, labels, weights, table, bias, size))
-      names = (f"{direction}_loss" for direction in TARGETS)
+          sums.append(full_softmax_sum(x, labels, weights, table, bias, size))
+      names = (f"{direction}_loss" for direction in TARGET_OF_DIRECTION)
       return dict(zip(names, sums, strict=True)), last_states
 
     rngs = {"dropout": jax.random.fold_in(rng, 2)} if train else None
@@ -344,14 +351,14 @@ def build(
     predictions = negatives + 1 if negatives else size
     return 3 * elmo.flops(encoder, rows, length, predictions)
 
-  coefficients = {f"{direction}_loss": 0.5 for direction in TARGETS}
+  coefficients = {f"{direction}_loss": 0.5 for direction in TARGET_OF_DIRECTION}
   return Objective(
     init=init,
     weights=weights,
     loss=loss,
     coefficients=coefficients,
     flops=flops,
-    carry=carry,
+    init_carry=init_carry,
   )
 
 
@@ -374,10 +381,10 @@ def _direction_losses(
     negatives: the number of candidates.
   """
   size = module.encoder.vocab_size
-  labels = [batch[f"{target}_ids"] for target in TARGETS.values()]
+  labels = [batch[f"{target}_ids"] for target in TARGET_OF_DIRECTION.values()]
   directions = range(len(labels))
   candidates = [
-    draw(jax.random.fold_in(rng, direction), negatives, size)
+    draw_classes(jax.random.fold_in(rng, direction), negatives, size)
     for direction in directions
   ]
   # Look up all rows at once, because the gradient of each look-up is as large

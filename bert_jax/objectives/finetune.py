@@ -97,7 +97,7 @@ def _weighted_sums(losses: Array, is_right: Array, weights: Array) -> Sums:
   }
 
 
-def joint_sums(logits: question_head.AnswerLogits, batch: Batch) -> Sums:
+def joint_head_sums(logits: question_head.AnswerLogits, batch: Batch) -> Sums:
   """Returns weighted sums `task_loss` and `task_accuracy` of ELECTRA's head.
 
   The loss, in nats, is the mean of the cross-entropies of start and end, plus
@@ -140,7 +140,7 @@ def language_model_sums(
   length = batch["input_ids"].shape[-1]
   ids = batch["input_ids"].reshape(-1, length)
   ids = jnp.pad(ids[:, 1:], [(0, 0), (0, 1)])
-  targets = next_targets(batch).reshape(-1, length)
+  targets = next_token_weights(batch).reshape(-1, length)
   weights = targets / jnp.maximum(targets.sum(-1, keepdims=True), 1.0)
   encoder = module.encoder
   return lm.language_model_sums(
@@ -148,7 +148,7 @@ def language_model_sums(
   )
 
 
-def next_targets(batch: Batch) -> Float[Array, "*b l"]:
+def next_token_weights(batch: Batch) -> Float[Array, "*b l"]:
   """Returns 1 where the next token is real, else 0."""
   is_real = (batch["sequence_ids"][..., 1:] > 0).astype(jnp.float32)
   return jnp.pad(is_real, [(0, 0)] * (is_real.ndim - 1) + [(0, 1)])
@@ -174,21 +174,21 @@ def _logits_and_lm_sums(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def fixed_row(table: Float[Array, "v d"], row: int) -> Float[Array, "v d"]:
+def freeze_row(table: Float[Array, "v d"], row: int) -> Float[Array, "v d"]:
   """Returns the table, and stops the gradient of the row at index `row`."""
   return table
 
 
-def _fixed_row_backward(
+def _freeze_row_backward(
   row: int, _: None, gradient: Float[Array, "v d"]
 ) -> tuple[Float[Array, "v d"]]:
   return (gradient.at[row].set(0.0),)
 
 
-fixed_row.defvjp(lambda table, row: (table, None), _fixed_row_backward)
+freeze_row.defvjp(lambda table, row: (table, None), _freeze_row_backward)
 
 
-def fix_padding(
+def freeze_padding(
   params: Params, padding_id: int, tables: Sequence[str] = ("word",)
 ) -> Params:
   """Returns the parameters, and stops the gradient of padding's embedding.
@@ -204,7 +204,7 @@ def fix_padding(
   embeddings = dict(params["encoder"]["embeddings"])
   for name in tables:
     table = embeddings[name]["embedding"]
-    embeddings[name] = {"embedding": fixed_row(table, padding_id)}
+    embeddings[name] = {"embedding": freeze_row(table, padding_id)}
   encoder = {**params["encoder"], "embeddings": embeddings}
   return {**params, "encoder": encoder}
 
@@ -218,7 +218,7 @@ def _make_sums(
     params: Params, batch: Batch, rngs: dict[str, Array] | None, train: bool
   ) -> Sums:
     apply = functools.partial(
-      module.apply, {"params": params}, _inputs(module, batch)
+      module.apply, {"params": params}, _module_inputs(module, batch)
     )
     labels, weights = batch["labels"], batch["label_weights"]
     options: dict[str, Any] = dict(train=train, rngs=rngs)
@@ -226,7 +226,7 @@ def _make_sums(
       joint_logits = apply(
         starts=labels[:, 0], method="logits_given_starts", **options
       )
-      return joint_sums(joint_logits, batch)
+      return joint_head_sums(joint_logits, batch)
     sums: Sums = {}
     if lm_weight:
       logits, sums = apply(method=_logits_and_lm_sums, **options)
@@ -240,7 +240,7 @@ def _make_sums(
   return sum_losses
 
 
-def _inputs(module: Any, batch: Batch) -> Batch:
+def _module_inputs(module: Any, batch: Batch) -> Batch:
   """Returns the arrays of a batch that the module reads."""
   return {k: batch[k] for k in task_heads.input_keys(module) if k in batch}
 
@@ -279,33 +279,33 @@ def _is_pretrained(path: str, family: str) -> bool:
   return path.startswith("encoder/")
 
 
-def _weights(batch: Batch, kind: str, language_model: bool) -> Sums:
+def _weights(batch: Batch, kind: str, has_language_model: bool) -> Sums:
   """Returns the weights of the sums; see `base.Objective`."""
   count = batch["label_weights"].sum(dtype=jnp.float32)
   weights = {"task_loss": count}
   if kind != "regression":
     weights["task_accuracy"] = count
-  if language_model:
-    rows = (next_targets(batch).sum(-1) > 0).sum(dtype=jnp.float32)
+  if has_language_model:
+    rows = (next_token_weights(batch).sum(-1) > 0).sum(dtype=jnp.float32)
     weights |= {"lm_loss": rows, "lm_accuracy": rows}
   return weights
 
 
 def training_flops(
-  encoder: Encoder, shape: tuple[int, ...], language_model: bool
+  encoder: Encoder, shape: tuple[int, ...], has_language_model: bool
 ) -> float:
   """Counts the floating-point operations of a training step.
 
   Args:
     encoder: the encoder, which has the sizes.
     shape: the shape of `input_ids`, [b, l] or [b, c, l].
-    language_model: True if there is a language-model loss.
+    has_language_model: True if there is a language-model loss.
   """
   *rows, length = shape
-  e, count = encoder, math.prod(rows)
-  total = stack_flops(e, count, length)
-  if language_model:
-    total += 2.0 * count * length * e.hidden * e.vocab_size
+  num_rows = math.prod(rows)
+  total = stack_flops(encoder, num_rows, length)
+  if has_language_model:
+    total += 2.0 * num_rows * length * encoder.hidden * encoder.vocab_size
   return 3 * total
 
 
@@ -370,19 +370,19 @@ def build(
 
   def init(rng: Array, batch: Batch) -> Params:
     check_batch("finetune", batch, keys)
-    return module.init(rng, _inputs(module, batch))["params"]
+    return module.init(rng, _module_inputs(module, batch))["params"]
 
   def loss(
     params: Params,
-    frozen: Params,
+    teacher_params: Params,
     carry: Carry,
     batch: Batch,
     rng: Array,
     train: bool,
   ) -> tuple[Sums, Carry]:
-    del frozen
+    del teacher_params
     if fixed_id is not None:
-      params = fix_padding(params, fixed_id, tables)
+      params = freeze_padding(params, fixed_id, tables)
     rngs = dropout_rngs(rng, train)
     return sum_losses(params, batch, rngs, train), carry
 
@@ -390,15 +390,15 @@ def build(
     return training_flops(encoder, batch["input_ids"].shape, bool(lm_weight))
 
   def predict(params: Params, batch: Batch) -> Any:
-    return module.apply({"params": params}, _inputs(module, batch))
+    return module.apply({"params": params}, _module_inputs(module, batch))
 
   def is_pretrained(path: str) -> bool:
     return head == "taken" or _is_pretrained(path, name)
 
-  language_model = {"lm_loss": lm_weight} if lm_weight else {}
-  coefficients = {"task_loss": 1.0, **language_model}
+  lm_coefficients = {"lm_loss": lm_weight} if lm_weight else {}
+  coefficients = {"task_loss": 1.0, **lm_coefficients}
   weights = functools.partial(
-    _weights, kind=kind, language_model=bool(lm_weight)
+    _weights, kind=kind, has_language_model=bool(lm_weight)
   )
   return Objective(
     init=init,

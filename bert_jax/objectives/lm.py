@@ -22,7 +22,7 @@ from bert_jax.objectives.base import (
 # The number of positions of a row whose logits are in memory at once. The
 # logits of a whole batch, float32 [64, 512, 40478], would be 5 GiB, and their
 # gradient another 5 GiB.
-POSITIONS = 64
+CHUNK_POSITIONS = 64
 
 
 def language_model_sums(
@@ -43,7 +43,7 @@ def language_model_sums(
     ids: the next token at each position.
     weights: the weight of each position.
   """
-  size = min(POSITIONS, ids.shape[1])
+  size = min(CHUNK_POSITIONS, ids.shape[1])
 
   def sum_chunk(x: Array, ids: Array, weights: Array) -> Sums:
     logits = heads.word_logits(x, table, vocab_size)
@@ -79,13 +79,13 @@ def build(model: dict[str, Any]) -> Objective:
 
   def loss(
     params: Params,
-    frozen: Params,
+    teacher_params: Params,
     carry: Carry,
     batch: Batch,
     rng: Array,
     train: bool,
   ) -> tuple[Sums, Carry]:
-    del frozen
+    del teacher_params
     rngs = dropout_rngs(rng, train)
     outputs: Any = module.apply(
       {"params": params}, batch, train=train, rngs=rngs, method="encode"

@@ -27,7 +27,7 @@ from bert_jax.objectives.base import (
 )
 
 # The prefix of the pairs' metrics -> the meaning of label 1.
-PAIRS = {"nsp": "the second is random", "sop": "the two are swapped"}
+PAIR_NAMES = {"nsp": "the second is random", "sop": "the two are swapped"}
 PAIR_KEYS = ("cls_positions", "pair_labels", "pair_weights")
 
 
@@ -49,14 +49,15 @@ def span_weights(batch: Batch, span_edges: bool = False) -> Float[Array, "b m"]:
   if span_edges:
     return weights
   # In a packed row each sequence has its own edges.
-  rows = jnp.pad(batch["sequence_ids"], ((0, 0), (1, 1)))
-  is_edge = rows[:, 1:] != rows[:, :-1]  # [b, l + 1], between the columns.
+  padded_ids = jnp.pad(batch["sequence_ids"], ((0, 0), (1, 1)))
+  # For each place between two columns, [b, l + 1].
+  is_edge = padded_ids[:, 1:] != padded_ids[:, :-1]
   for columns in (left_positions, right_positions + 1):
     weights *= ~jnp.take_along_axis(is_edge, columns, 1)
   return weights
 
 
-def targets(
+def targets_by_prefix(
   batch: Batch,
   pair_name: str | None,
   span_boundary: bool,
@@ -96,8 +97,8 @@ def build(
   Args:
     model: keyword arguments of the family's `build`, and `family`.
     pairs: True also trains the pooler and the pair head.
-    pair_name: the prefix of the pairs' metrics, a key of `PAIRS`. The recipe of
-      the data decides the meaning of the label.
+    pair_name: the prefix of the pairs' metrics, a key of `PAIR_NAMES`. The
+      recipe of the data decides the meaning of the label.
     span_boundary: True also trains SpanBERT's boundary head.
     span_edges: True also trains the boundary head on spans beside the first or
       last special token; the released program leaves these spans out.
@@ -107,7 +108,7 @@ def build(
       pairs is unknown.
   """
   family, encoder = build_encoder("mlm", model)
-  check_choice("pair_name", pair_name, PAIRS)
+  check_choice("pair_name", pair_name, PAIR_NAMES)
   module = family.ForPreTraining(
     encoder, pairs=pairs, span_boundary=span_boundary
   )
@@ -117,7 +118,7 @@ def build(
 
   def head_targets(batch: Batch) -> dict[str, tuple[Array, Array]]:
     name = pair_name if pairs else None
-    return targets(batch, name, span_boundary, span_edges)
+    return targets_by_prefix(batch, name, span_boundary, span_edges)
 
   def init(rng: Array, batch: Batch) -> Params:
     check_batch("mlm", batch, keys)
@@ -133,13 +134,13 @@ def build(
 
   def loss(
     params: Params,
-    frozen: Params,
+    teacher_params: Params,
     carry: Carry,
     batch: Batch,
     rng: Array,
     train: bool,
   ) -> tuple[Sums, Carry]:
-    del frozen
+    del teacher_params
     rngs = dropout_rngs(rng, train)
     logits = module.apply({"params": params}, batch, train=train, rngs=rngs)
     sums: Sums = {}

@@ -55,17 +55,17 @@ def make_encoders(
       f" teacher.model.family={teacher_family!r}; choose"
       f" {' or '.join(names)}."
     )
-  return _encoder(**model), _encoder(**teacher)
+  return _build_encoder(**model), _build_encoder(**teacher)
 
 
-def _encoder(family: str, **model: Any) -> Encoder:
+def _build_encoder(family: str, **model: Any) -> Encoder:
   return models.family(family).build(**model)
 
 
 def check_sizes(
   student: Encoder, teacher: Encoder, layers: Sequence[int]
 ) -> None:
-  """Raises ValueError unless student and teacher have fitting sizes.
+  """Raises ValueError unless a teacher's sizes fit its student.
 
   Args:
     student: the student's encoder.
@@ -97,7 +97,7 @@ def check_sizes(
     if type(layer) is not int or not 0 <= layer < teacher.num_layers:
       raise ValueError(
         f"objective.layers={tuple(layers)}: {layer!r} is no layer of the"
-        f" teacher, which has 0 to {teacher.num_layers - 1}."
+        f" teacher; choose from 0 to {teacher.num_layers - 1}."
       )
 
 
@@ -110,8 +110,8 @@ def check_weights(**weights: float) -> None:
   if not any(weights.values()):
     *names, last = weights
     raise ValueError(
-      f"objective.{', '.join(names)} and {last} are all 0; nothing would be"
-      " learnt."
+      f"objective.{', '.join(names)} and {last} are all 0, so nothing would be"
+      " learnt; give one of them a weight above 0."
     )
 
 
@@ -141,7 +141,7 @@ def copy_layers(
   )
 
 
-def hold_positions(params: Params) -> Params:
+def freeze_position_table(params: Params) -> Params:
   """Returns the parameters, and stops the gradient of position embeddings."""
   encoder = params["encoder"]
   position = jax.lax.stop_gradient(encoder["embeddings"]["position"])
@@ -149,7 +149,7 @@ def hold_positions(params: Params) -> Params:
   return params | {"encoder": encoder | {"embeddings": embeddings}}
 
 
-def last_hidden(
+def last_hidden_states(
   module: Any, batch: Batch, train: bool = False
 ) -> Float[Array, "b l d"]:
   """Returns the last hidden states of a module's encoder.

@@ -37,7 +37,7 @@ KEYS = ("sequence_ids", *MASKED_KEYS)
 # A score at or below this number counts as 0. In this way the released program
 # leaves out masked keys: it has added -10,000 to their scores
 # (general_distill.py).
-MASKED = -100.0
+MASKED_SCORE = -100.0
 
 
 def attention_scores(
@@ -85,7 +85,7 @@ def attention_sum(
       for (weights, x), dtype in zip(layer, dtypes, strict=True)
     ]
     student_scores, teacher_scores = (
-      jnp.where(x <= MASKED, 0.0, x) for x in scores
+      jnp.where(x <= MASKED_SCORE, 0.0, x) for x in scores
     )
     squares = jnp.square(student_scores - teacher_scores)
     differences = jnp.where(pairs, squares, 0.0)
@@ -161,12 +161,12 @@ def count_flops(student: Encoder, teacher: Encoder, batch: Batch) -> float:
   return 3 * student_flops + stack_flops(teacher, rows, length)
 
 
-def unmasked_ids(batch: Batch) -> Int[Array, "b l"]:
+def original_ids(batch: Batch) -> Int[Array, "b l"]:
   """Returns `input_ids` with the original tokens in place of the masks."""
   return write_ids(batch["input_ids"], *(batch[key] for key in MASKED_KEYS))
 
 
-def _attention(encoder: Params, step: int) -> Params:
+def _attention_params(encoder: Params, step: int) -> Params:
   """Returns the attention parameters of every `step`-th layer of an encoder.
 
   The first of these layers has the number `step`; the lowest layer has 1.
@@ -202,10 +202,10 @@ def check_sizes(student: Encoder, teacher: Encoder) -> int:
   step, remainder = divmod(teacher.num_layers, student.num_layers)
   if remainder or not step:
     total = teacher.num_layers
-    fitting = [str(n) for n in range(1, total + 1) if total % n == 0]
+    divisors = [str(n) for n in range(1, total + 1) if total % n == 0]
     raise ValueError(
       f"model.num_layers={student.num_layers} does not divide the teacher's"
-      f" {total} layers; choose one of {', '.join(fitting)}."
+      f" {total} layers; choose one of {', '.join(divisors)}."
     )
   return step
 
@@ -228,7 +228,7 @@ def make_module(
   return tinybert.ForDistillation(student, teacher.hidden, maps)
 
 
-def init_encoder(encoder: Encoder, rng: Array, batch: Batch) -> Params:
+def init_teacher_encoder(encoder: Encoder, rng: Array, batch: Batch) -> Params:
   """Returns {"encoder": parameters} of a teacher without heads."""
   init = functools.partial(encoder.init, rng)
   return {"encoder": encode(init, batch)["params"]}
@@ -250,18 +250,20 @@ def layer_sums(
     rng: the key of the student's dropout.
     train: True applies the student's dropout.
   """
-  (module, params), (teacher_encoder, frozen) = student, teacher
+  (module, params), (teacher_encoder, teacher_params) = student, teacher
   encoder = module.encoder
   step = check_sizes(encoder, teacher_encoder)
   rngs = dropout_rngs(rng, train)
   outputs: Any = module.apply({"params": params}, batch, train=train, rngs=rngs)
   states, mapped = outputs
-  frozen = jax.lax.stop_gradient(frozen)
-  apply_teacher = functools.partial(teacher_encoder.apply, {"params": frozen})
+  teacher_params = jax.lax.stop_gradient(teacher_params)
+  apply_teacher = functools.partial(
+    teacher_encoder.apply, {"params": teacher_params}
+  )
   teacher_states = tinybert.layer_states(apply_teacher, batch)
-  student_layers = _attention(params["encoder"], 1), states[:-1]
+  student_layers = _attention_params(params["encoder"], 1), states[:-1]
   teacher_layers = (
-    _attention(frozen, step),
+    _attention_params(teacher_params, step),
     teacher_states[:-1][step - 1 :: step],
   )
   pairs, is_real = real_pairs_and_tokens(batch)
@@ -323,14 +325,14 @@ def build(
 
   def loss(
     params: Params,
-    frozen: Params,
+    teacher_params: Params,
     carry: Carry,
     batch: Batch,
     rng: Array,
     train: bool,
   ) -> tuple[Sums, Carry]:
-    batch = batch | {"input_ids": unmasked_ids(batch)}
-    teacher = teacher_encoder, frozen["encoder"]
+    batch = batch | {"input_ids": original_ids(batch)}
+    teacher = teacher_encoder, teacher_params["encoder"]
     return layer_sums((module, params), teacher, batch, rng, train), carry
 
   coefficients = {
@@ -345,5 +347,5 @@ def build(
     loss=loss,
     coefficients=coefficients,
     flops=flops,
-    init_frozen=functools.partial(init_encoder, teacher_encoder),
+    init_teacher=functools.partial(init_teacher_encoder, teacher_encoder),
   )

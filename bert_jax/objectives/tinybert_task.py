@@ -161,7 +161,7 @@ def build(
       "hidden_loss": hidden_weight,
       "embedding_loss": embedding_weight,
     }
-    return _build_layers(*encoders, maps, coefficients)
+    return _build_layer_stage(*encoders, maps, coefficients)
   tinybert.check_vocabulary(*encoders)
   student = _classifier(
     encoders[0], model["family"], kind, len(labels), head_dropout
@@ -169,7 +169,9 @@ def build(
   teacher_module = _classifier(
     encoders[1], teacher["family"], kind, len(labels), None
   )
-  return _build_prediction(student, teacher_module, kind, targets, temperature)
+  return _build_prediction_stage(
+    student, teacher_module, kind, targets, temperature
+  )
 
 
 def _classifier(
@@ -185,7 +187,7 @@ def _classifier(
   return task_heads.build(task_heads.TASK_BY_KIND[kind], encoder, head)
 
 
-def _build_layers(
+def _build_layer_stage(
   student: Encoder,
   teacher: Encoder,
   maps: str,
@@ -200,13 +202,13 @@ def _build_layers(
 
   def loss(
     params: Params,
-    frozen: Params,
+    teacher_params: Params,
     carry: Carry,
     batch: Batch,
     rng: Array,
     train: bool,
   ) -> tuple[Sums, Carry]:
-    teacher_and_params = teacher, frozen["encoder"]
+    teacher_and_params = teacher, teacher_params["encoder"]
     sums = tinybert.layer_sums(
       (module, params), teacher_and_params, batch, rng, train
     )
@@ -218,12 +220,12 @@ def _build_layers(
     loss=loss,
     coefficients=coefficients,
     flops=functools.partial(tinybert.count_flops, student, teacher),
-    init_frozen=functools.partial(tinybert.init_encoder, teacher),
+    init_teacher=functools.partial(tinybert.init_teacher_encoder, teacher),
     is_pretrained=lambda path: path.startswith("encoder/"),
   )
 
 
-def _build_prediction(
+def _build_prediction_stage(
   student: Any, teacher: Any, kind: str, targets: str, temperature: float
 ) -> Objective:
   """Builds stage "prediction"."""
@@ -232,7 +234,7 @@ def _build_prediction(
     check_batch("tinybert_task", batch, finetune.KEYS)
     return student.init(rng, batch)["params"]
 
-  def init_frozen(rng: Array, batch: Batch) -> Params:
+  def init_teacher(rng: Array, batch: Batch) -> Params:
     return teacher.init(rng, batch)["params"]
 
   def weights(batch: Batch) -> Sums:
@@ -247,7 +249,7 @@ def _build_prediction(
 
   def loss(
     params: Params,
-    frozen: Params,
+    teacher_params: Params,
     carry: Carry,
     batch: Batch,
     rng: Array,
@@ -255,8 +257,8 @@ def _build_prediction(
   ) -> tuple[Sums, Carry]:
     rngs = dropout_rngs(rng, train)
     logits = student.apply({"params": params}, batch, train=train, rngs=rngs)
-    frozen = jax.lax.stop_gradient(frozen)
-    teacher_logits = teacher.apply({"params": frozen}, batch)
+    teacher_params = jax.lax.stop_gradient(teacher_params)
+    teacher_logits = teacher.apply({"params": teacher_params}, batch)
     sums = finetune.task_sums(
       kind, logits, batch["labels"], batch["label_weights"]
     )
@@ -284,7 +286,7 @@ def _build_prediction(
     loss=loss,
     coefficients={"prediction_loss": 1.0},
     flops=flops,
-    init_frozen=init_frozen,
+    init_teacher=init_teacher,
     predict=predict,
     is_pretrained=is_pretrained,
   )

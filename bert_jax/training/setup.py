@@ -183,7 +183,7 @@ def default_values(config: dict[str, Any]) -> dict[str, Any]:
     data_defaults = {"cased": None, **recipe.defaults}
   sections = {
     "data": data_defaults,
-    "objective": objectives.defaults(config["objective"]["name"]),
+    "objective": objectives.option_defaults(config["objective"]["name"]),
     "model": _model_defaults(config["model"]),
   }
   nested = config_lib.OPTIONAL_KEYS | {
@@ -233,7 +233,7 @@ def make_objective_and_optimizer(
   teacher_model = (
     _teacher_model(config.teacher, model) if config.teacher else None
   )
-  config_lib.check_keys("objective", options, objectives.defaults(name))
+  config_lib.check_keys("objective", options, objectives.option_defaults(name))
   objective = objectives.build(name, model, options, teacher_model)
   return objective, schedule, optimizer
 

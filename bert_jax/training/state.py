@@ -63,9 +63,9 @@ def frozen_shapes(
   Raises:
     ValueError: the mesh does not divide the teacher's axes.
   """
-  if objective.init_frozen is None:
+  if objective.init_teacher is None:
     return {}
-  init = objective.init_frozen
+  init = objective.init_teacher
   boxed = jax.eval_shape(lambda x: init(jax.random.key(0), x), batch)
   try:
     sharding.check_parameter_sizes(mesh, boxed)
@@ -188,7 +188,7 @@ def _make_init(
   def init(key: jax.Array, batch: Batch) -> TrainState:
     params = objective.init(key, batch)
     step = jnp.zeros((), jnp.int32)
-    carry = objective.carry(batch)
+    carry = objective.init_carry(batch)
     return TrainState(step, params, optimizer.init(params), carry)
 
   return init

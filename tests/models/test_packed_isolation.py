@@ -104,7 +104,7 @@ def zero_shift(batch):
 @pytest.fixture(autouse=True)
 def use_small_chunks(monkeypatch):
   """Makes GPT-1's loss use chunks that begin and end inside sequences."""
-  monkeypatch.setattr(lm, "POSITIONS", 20)
+  monkeypatch.setattr(lm, "CHUNK_POSITIONS", 20)
 
 
 @pytest.mark.parametrize("case", CASES)

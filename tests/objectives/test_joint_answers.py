@@ -19,7 +19,7 @@ import tiny_tasks
 from bert_jax.cli import configs
 from bert_jax.models import question_head, task_heads
 from bert_jax.objectives import finetune
-from bert_jax.objectives.finetune import joint_sums
+from bert_jax.objectives.finetune import joint_head_sums
 from bert_jax.tasks import (
   batches,
   encoded_rows,
@@ -118,7 +118,7 @@ def test_the_loss_is_that_of_the_release():
     batch = dict(
       labels=labels, label_weights=weights, unanswerable=unanswerable
     )
-    sums = joint_sums(logits, batch)
+    sums = joint_head_sums(logits, batch)
     np.testing.assert_allclose(sums["task_loss"], weights @ losses, rtol=1e-5)
     np.testing.assert_allclose(sums["task_accuracy"], weights @ is_right)
   # Now the label of each row is its best span, so all rows are right.
@@ -130,7 +130,7 @@ def test_the_loss_is_that_of_the_release():
   batch = dict(
     labels=best_spans, label_weights=np.ones(3), unanswerable=unanswerable
   )
-  assert joint_sums(logits, batch)["task_accuracy"] == 3.0
+  assert joint_head_sums(logits, batch)["task_accuracy"] == 3.0
 
 
 @pytest.mark.parametrize("beam", [3, 20])
@@ -285,7 +285,7 @@ def test_batches_say_which_questions_have_no_answer(family, tmp_path):
 
 def test_bad_options(tmp_path):
   model = dict(family="bert", variant="tiny", vocab_size=64)
-  with pytest.raises(ValueError, match="span_head='beam': not one of apart"):
+  with pytest.raises(ValueError, match="span_head='beam' is not one of apart"):
     finetune.build(model, "span", (), span_head="beam")
   with pytest.raises(ValueError, match="is for questions, and the task is tag"):
     finetune.build(model, "tagging", ("O",), span_head="joint")

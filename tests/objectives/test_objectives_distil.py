@@ -42,7 +42,7 @@ TEACHER = SIZES | {"family": "bert", "num_layers": 4}
 
 def build(**options):
   options = {"layers": (0, 2)} | options
-  return objectives.factory("distil")(STUDENT, TEACHER, **options)
+  return objectives.build_function("distil")(STUDENT, TEACHER, **options)
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +59,9 @@ def parameters(batch):
   )
 
 
-def measure(objective, params, frozen, batch, train=False):
+def measure(objective, params, teacher_params, batch, train=False):
   loss = fast_jit(objective.loss, static_argnums=5)
-  sums, _ = loss(params, frozen, {}, batch, jax.random.key(0), train)
+  sums, _ = loss(params, teacher_params, {}, batch, jax.random.key(0), train)
   return {name: float(total) for name, total in sums.items()}
 
 
@@ -89,7 +89,7 @@ def logits_of_all_positions(params, batch, encoder):
 
 @pytest.mark.parametrize("tokens", ["all", "masked"])
 def test_sums_are_those_of_numpy(batch, parameters, tokens, monkeypatch):
-  monkeypatch.setattr(distil, "POSITIONS", 4)
+  monkeypatch.setattr(distil, "CHUNK_POSITIONS", 4)
   objective = build(kl_tokens=tokens)
   sums = measure(objective, *parameters, batch)
   student_logits, x = logits_of_all_positions(
@@ -137,7 +137,7 @@ def test_an_equal_student_has_nothing_to_learn(batch, parameters):
   teacher = parameters[1]
   # The word table has more rows than the vocabulary has pieces.
   equal_config = TEACHER | {"vocab_multiple": 8}
-  objective = objectives.factory("distil")(
+  objective = objectives.build_function("distil")(
     equal_config, equal_config, (0, 1, 2, 3)
   )
   teacher = nn.unbox(fast_jit(objective.init)(jax.random.key(3), batch))
@@ -165,12 +165,12 @@ def test_padding_changes_nothing(batch, parameters):
 def test_gradients(batch, parameters, monkeypatch):
   """Chunks give the full batch's gradients. The teacher gets no gradient."""
 
-  def total(params, frozen):
-    sums, _ = build().loss(params, frozen, {}, batch, None, False)
+  def total(params, teacher_params):
+    sums, _ = build().loss(params, teacher_params, {}, batch, None, False)
     return 5.0 * sums["kl_loss"] + 2.0 * sums["mlm_loss"] + sums["cosine_loss"]
 
   full_gradients, _ = fast_jit(jax.grad(total, argnums=(0, 1)))(*parameters)
-  monkeypatch.setattr(distil, "POSITIONS", 4)
+  monkeypatch.setattr(distil, "CHUNK_POSITIONS", 4)
   chunk_gradients, teacher_gradients = fast_jit(
     jax.grad(total, argnums=(0, 1))
   )(*parameters)
@@ -204,7 +204,7 @@ def test_only_the_student_has_dropout(batch, parameters):
   assert all(
     sums_without[name] != sums_with[name] for name in ("kl_loss", "cosine_loss")
   )
-  without_dropout = objectives.factory("distil")(
+  without_dropout = objectives.build_function("distil")(
     STUDENT | dict(dropout=0.0, attention_dropout=0.0), TEACHER, (0, 2)
   )
   sums = measure(without_dropout, *parameters, batch, True)
@@ -248,19 +248,19 @@ def test_the_student_begins_with_layers_of_its_teacher(batch, parameters):
     ({}, {}, dict(layers=(0, 4)), "4 is no layer.* 0 to 3"),
     ({}, {}, dict(layers=(0, True)), "True is no layer"),
     ({}, {}, dict(temperature=0), "temperature=0 must be above 0"),
-    ({}, {}, dict(kl_tokens="some"), "'some': not one of all, masked"),
+    ({}, {}, dict(kl_tokens="some"), "'some' is not one of all, masked"),
     ({}, {}, dict(layers=()), "freeze_positions=True .*positions=False"),
     (
       {},
       {},
       dict(kl_weight=0, mlm_weight=0, cosine_weight=0),
-      "all 0; nothing would be learnt",
+      "all 0, so nothing would be learnt",
     ),
   ],
 )
 def test_what_does_not_fit_is_refused(model, teacher, options, words):
   with pytest.raises(ValueError, match=words):
-    objectives.factory("distil")(
+    objectives.build_function("distil")(
       STUDENT | model, TEACHER | teacher, **{"layers": (0, 2)} | options
     )
 

@@ -160,7 +160,7 @@ def test_a_direction_never_sees_the_word_that_it_predicts(full):
 
 
 def test_parts_of_the_softmax_add_up(monkeypatch):
-  """A small `LOGITS` leaves the loss and its gradient as they are.
+  """A small `MAX_LOGITS` leaves the loss and its gradient as they are.
 
   Then the program never has the logits of all words at once.
   """
@@ -173,11 +173,11 @@ def test_parts_of_the_softmax_add_up(monkeypatch):
   weights = jnp.asarray(rng.integers(0, 2, (3, 7)), jnp.float32)
 
   def run(x, table, bias):
-    return elmo_objective.full_sum(x, labels, weights, table, bias, 30)
+    return elmo_objective.full_softmax_sum(x, labels, weights, table, bias, 30)
 
   at_once = fast_jit(jax.value_and_grad(run, (0, 1, 2)))(x, table, bias)
   assert "f32[3,7,32]" in str(jax.make_jaxpr(run)(x, table, bias))
-  monkeypatch.setattr(elmo_objective, "LOGITS", 2 * 3 * 32)
+  monkeypatch.setattr(elmo_objective, "MAX_LOGITS", 2 * 3 * 32)
   graph = jax.make_jaxpr(jax.grad(run, (0, 1, 2)))(x, table, bias)
   assert "f32[3,2,32]" in str(graph) and "[3,7,32]" not in str(graph)
   in_parts = fast_jit(jax.value_and_grad(run, (0, 1, 2)))(x, table, bias)
@@ -196,7 +196,7 @@ def test_the_sampled_loss_is_that_of_straight_numpy():
   hidden = rng.normal(size=(2, 3, 4)).astype(np.float32)
   table, bias = rng.normal(size=(vocab_size, 4)), rng.normal(size=vocab_size)
   labels = rng.integers(0, vocab_size, (2, 3))
-  ids, tries = fast_jit(elmo_objective.draw, static_argnums=(1, 2))(
+  ids, tries = fast_jit(elmo_objective.draw_classes, static_argnums=(1, 2))(
     jax.random.key(0), k, vocab_size
   )
   ids, tries = np.asarray(ids), float(tries)
@@ -227,13 +227,13 @@ def test_candidates_are_drawn_until_there_are_enough():
   between its limits.
   """
   v, k, repeats = 40, 10, 3000
-  ids, tries = jax.vmap(lambda key: elmo_objective.draw(key, k, v))(
+  ids, tries = jax.vmap(lambda key: elmo_objective.draw_classes(key, k, v))(
     jax.random.split(jax.random.key(0), repeats)
   )
   ids, tries = np.asarray(ids), np.asarray(tries)
   assert all(len(set(row)) == k for row in ids.tolist())
   assert ids.min() == 0 and ids.max() == v - 1
-  assert tries.min() >= k and tries.max() <= elmo_objective.draws_for(k, v)
+  assert tries.min() >= k and tries.max() <= elmo_objective.num_draws_for(k, v)
   share = np.bincount(ids.ravel(), minlength=v) / repeats
   p = np.log((np.arange(v) + 2) / (np.arange(v) + 1)) / np.log(v + 1)
   # Numpy draws one class after another without replacement: each class arrives
@@ -248,13 +248,13 @@ def test_candidates_are_drawn_until_there_are_enough():
     share, expected_share, atol=5 * math.sqrt(0.5 / repeats)
   )
   with pytest.raises(ValueError, match="negatives=40.*fewer"):
-    elmo_objective.draws_for(v, v)
+    elmo_objective.num_draws_for(v, v)
 
 
 def test_large_vocabularies_are_reached_as_a_whole():
   """Large classes that the steps of a float32 draw would skip are drawn too."""
   v = 793_471
-  ids, tries = fast_jit(elmo_objective.draw, static_argnums=(1, 2))(
+  ids, tries = fast_jit(elmo_objective.draw_classes, static_argnums=(1, 2))(
     jax.random.key(1), 8192, v
   )
   ids = np.asarray(ids)
@@ -293,7 +293,7 @@ def test_states_go_on_and_are_not_trained_through():
   parts = [{k: v[:, i : i + 4] for k, v in batch.items()} for i in (0, 4)]
   params = fill(jax.eval_shape(objective.init, jax.random.key(0), batch))
   run = fast_jit(objective.loss, static_argnums=5)
-  carry = nn.unbox(objective.carry(batch))
+  carry = nn.unbox(objective.init_carry(batch))
   key = jax.random.key(0)
   long_batch_sums, _ = run(params, {}, carry, batch, key, True)
   first, carry = run(params, {}, carry, parts[0], key, True)
@@ -327,7 +327,7 @@ def test_what_cannot_train_is_refused():
     stateless.init(key, make_batch(2, 4, back=True))
   with pytest.raises(ValueError, match="'elmo' needs next_ids"):
     stateless.init(key, {k: batch[k] for k in ("char_ids", "sequence_ids")})
-  states = nn.unbox(stateful.carry(make_batch(4, 4)))
+  states = nn.unbox(stateful.init_carry(make_batch(4, 4)))
   with pytest.raises(ValueError, match="4 rows.*micro_batches=1"):
     stateful.loss({}, {}, states, make_batch(2, 4, back=True), key, True)
 
@@ -342,7 +342,7 @@ def test_a_step_changes_every_parameter():
   optimizer = optim.build_adagrad(schedule, "adagrad", 1.0, 20.0, 10.0)
   batch = make_batch(2, 4, back=True)
   params = fill(jax.eval_shape(objective.init, jax.random.key(0), batch))
-  carry = nn.unbox(objective.carry(batch))
+  carry = nn.unbox(objective.init_carry(batch))
   state = TrainState(jnp.int32(0), params, optimizer.init(params), carry)
   step = fast_jit(steps.make_train_step(objective, optimizer, schedule, 1))
   next_state, metrics = step(state, {}, batch, jax.random.key(0))

@@ -54,7 +54,7 @@ def params(objective, batch):
 
 def test_parts_add_up_to_the_whole(objective, params, batch, monkeypatch):
   """The length of a row is no multiple of the size of a chunk."""
-  monkeypatch.setattr(lm, "POSITIONS", 4)
+  monkeypatch.setattr(lm, "CHUNK_POSITIONS", 4)
   module = gpt.ForPreTraining(gpt.build(**MODEL))
 
   def whole(params):
@@ -92,7 +92,7 @@ def test_parts_add_up_to_the_whole(objective, params, batch, monkeypatch):
 def test_logits_of_all_positions_are_never_made(
   objective, params, batch, monkeypatch
 ):
-  monkeypatch.setattr(lm, "POSITIONS", 4)
+  monkeypatch.setattr(lm, "CHUNK_POSITIONS", 4)
 
   def loss(params):
     return objective.loss(params, {}, {}, batch, None, False)[0]["lm_loss"]

@@ -24,7 +24,7 @@ TEACHER = SIZES | dict(variant="base", hidden=12, num_layers=6, mlp=24)
 
 
 def build(model=None, teacher=None, **options):
-  return objectives.factory("tinybert")(
+  return objectives.build_function("tinybert")(
     STUDENT | {"family": "tinybert"} | (model or {}),
     TEACHER | {"family": "bert"} | (teacher or {}),
     **options,
@@ -44,9 +44,9 @@ def teacher(batch):
   }
 
 
-def measure(objective, params, frozen, batch, train=False):
+def measure(objective, params, teacher_params, batch, train=False):
   loss = fast_jit(objective.loss, static_argnums=5)
-  sums, _ = loss(params, frozen, {}, batch, jax.random.key(0), train)
+  sums, _ = loss(params, teacher_params, {}, batch, jax.random.key(0), train)
   return {name: float(total) for name, total in sums.items()}
 
 
@@ -136,7 +136,7 @@ def test_scores_of_masked_keys_count_as_nothing(batch, teacher, monkeypatch):
   """As in the released program, all scores at or below -100 count as 0."""
   params = draw(STUDENT, batch)
   loss_as_released = measure(build(), params, teacher, batch)["attention_loss"]
-  monkeypatch.setattr(objective_lib, "MASKED", 1e9)
+  monkeypatch.setattr(objective_lib, "MASKED_SCORE", 1e9)
   loss_without_scores = measure(build(), params, teacher, batch)[
     "attention_loss"
   ]
@@ -145,9 +145,9 @@ def test_scores_of_masked_keys_count_as_nothing(batch, teacher, monkeypatch):
 
 def test_an_equal_student_has_nothing_to_learn(batch, teacher):
   """The student is the teacher, and its map is the identity."""
-  frozen = teacher["encoder"]
+  teacher_params = teacher["encoder"]
   identity = dict(kernel=jnp.eye(12), bias=jnp.zeros(12))
-  params = {"encoder": frozen, "fit": identity}
+  params = {"encoder": teacher_params, "fit": identity}
   objective = build(TEACHER | {"family": "bert"})
   sums = measure(objective, params, teacher, batch)
   assert sums == pytest.approx(dict.fromkeys(sums, 0.0), abs=1e-8)
@@ -177,8 +177,8 @@ def test_packed_sequences_do_not_see_each_other(batch, teacher):
 
 
 def test_no_gradient_reaches_the_teacher(batch, teacher):
-  def total(params, frozen):
-    sums, _ = build().loss(params, frozen, {}, batch, None, False)
+  def total(params, teacher_params):
+    sums, _ = build().loss(params, teacher_params, {}, batch, None, False)
     return sum(sums.values())
 
   params = draw(STUDENT, batch)
@@ -214,9 +214,9 @@ def test_no_gradient_reaches_the_teacher(batch, teacher):
       {},
       {},
       dict(attention_weight=0, hidden_weight=0, embedding_weight=0),
-      "all 0; nothing would be learnt",
+      "all 0, so nothing would be learnt",
     ),
-    ({}, {}, dict(maps="three"), "'three': not one of shared, two"),
+    ({}, {}, dict(maps="three"), "'three' is not one of shared, two"),
   ],
 )
 def test_what_does_not_fit_is_refused(model, teacher, options, words):

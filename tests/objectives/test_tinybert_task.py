@@ -33,7 +33,7 @@ LENGTHS = (9, 5, 7, 0)
 
 
 def build(kind="classification", student=None, master=None, **options):
-  return objectives.factory("tinybert_task")(
+  return objectives.build_function("tinybert_task")(
     STUDENT | {"family": "tinybert"} | (student or {}),
     TEACHER | {"family": "bert"} | (master or {}),
     kind=kind,
@@ -76,9 +76,9 @@ def loss_of(equal=False, **options):
   return objective, fast_jit(objective.loss, static_argnums=5)
 
 
-def measure(objective, params, frozen, batch):
+def measure(objective, params, teacher_params, batch):
   loss = objective[1]
-  sums, _ = loss(params, frozen, {}, batch, jax.random.key(0), False)
+  sums, _ = loss(params, teacher_params, {}, batch, jax.random.key(0), False)
   return {name: float(total) for name, total in sums.items()}
 
 
@@ -101,8 +101,8 @@ def models(batch):
 def layers(batch, models):
   """Returns parameters of a student in the first stage, and of its teacher."""
   student = tinybert.ForDistillation(tinybert.build(**STUDENT), 12, "shared")
-  frozen = {"encoder": models["classification"][1][1]["encoder"]}
-  return random_params(student, batch), frozen
+  teacher_params = {"encoder": models["classification"][1][1]["encoder"]}
+  return random_params(student, batch), teacher_params
 
 
 def logits(model, batch):
@@ -171,7 +171,7 @@ def test_predictions_of_numbers(batch, models):
 def test_layers_are_those_of_the_general_stage(batch, layers):
   """For a batch without masks, both stages give the same losses and weights."""
   sums = measure(loss_of(), *layers, batch)
-  general = objectives.factory("tinybert")(
+  general = objectives.build_function("tinybert")(
     STUDENT | {"family": "tinybert"}, TEACHER | {"family": "bert"}
   )
   zeros = jnp.zeros((4, 1), jnp.int32)
@@ -186,17 +186,17 @@ def test_layers_are_those_of_the_general_stage(batch, layers):
 
 @pytest.mark.parametrize("stage", tinybert_task.STAGES)
 def test_an_equal_student_has_nothing_to_learn(batch, models, stage):
-  params = frozen = models["classification"][1][1]
+  params = teacher_params = models["classification"][1][1]
   if stage == "layers":
-    frozen = {"encoder": params["encoder"]}
+    teacher_params = {"encoder": params["encoder"]}
     identity = dict(kernel=jnp.eye(12), bias=jnp.zeros(12))
-    params = frozen | {"fit": identity}
+    params = teacher_params | {"fit": identity}
   objective, _ = pair = loss_of(equal=True, stage=stage)
-  sums = measure(pair, params, frozen, batch)
+  sums = measure(pair, params, teacher_params, batch)
   losses = {name: sums[name] for name in objective.coefficients}
   assert losses == pytest.approx(dict.fromkeys(losses, 0.0), abs=1e-7)
   scaled_params = jax.tree.map(lambda x: 1.1 * x, params)
-  sums_of_scaled = measure(pair, scaled_params, frozen, batch)
+  sums_of_scaled = measure(pair, scaled_params, teacher_params, batch)
   assert min(sums_of_scaled[name] for name in losses) > 1e-4
 
 
@@ -228,7 +228,7 @@ def test_padding_enters_no_loss(batch, models, layers, stage):
     (dict(kind="tagging"), "kind='tagging': .* classification, regression"),
     (dict(targets="labels"), "targets='labels' is for a regression"),
     (dict(temperature=0.0), "temperature=0.0"),
-    (dict(maps="three"), "'three': not one of shared, two"),
+    (dict(maps="three"), "'three' is not one of shared, two"),
     (
       dict(student=dict(family="gpt")),
       "'gpt' must be .* objective 'tinybert_task'",

@@ -109,8 +109,10 @@ def bad_batch(monkeypatch):
   def build(model):
     objective = build_lm(model)
 
-    def loss(params, frozen, carry, batch, rng, train):
-      sums, carry = objective.loss(params, frozen, carry, batch, rng, train)
+    def loss(params, teacher_params, carry, batch, rng, train):
+      sums, carry = objective.loss(
+        params, teacher_params, carry, batch, rng, train
+      )
       key = jax.random.fold_in(jax.random.key(0), SPIKE_STEP)
       is_bad = (jax.random.key_data(rng) == jax.random.key_data(key)).all()
       factor = jnp.where(is_bad & train, 100.0, 1.0)

@@ -90,7 +90,7 @@ def toy_objective():
   return Objective(
     init=lambda rng, batch: {"kernel": jnp.ones(())},
     weights=lambda batch: {"loss_a": batch["count"].sum()},
-    loss=lambda params, frozen, carry, batch, rng, train: (
+    loss=lambda params, teacher_params, carry, batch, rng, train: (
       {"loss_a": params["kernel"] * batch["sum"].sum()},
       carry,
     ),
