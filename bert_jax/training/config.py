@@ -780,8 +780,8 @@ def check_restart(
   Args:
     old: the config in the run's folder.
     new: the config of the restart.
-    defaults: the result of `setup.defaults`. It has the values of keys that did
-      not exist when the old config was saved.
+    defaults: the result of `setup.default_values`. It has the values of keys
+      that did not exist when the old config was saved.
 
   Returns:
     A line for each changed key that a restart may change.

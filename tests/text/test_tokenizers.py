@@ -57,8 +57,9 @@ def test_dashes_and_quotes_stand_alone(rules):
 
 @pytest.mark.parametrize("rules", wordpiece.RULES)
 def test_special_tokens_are_text_by_default(rules):
-  """With `with_special=True`, their spellings in a text are read as special tokens,
-  with or without spaces around them.
+  """With `with_special=True`, their spellings in a text are special tokens.
+
+  They may have spaces around them or not.
   """
   vocabulary = bert_vocabulary("i [ mask ] to", rules)
   text = "i [MASK]to[mask] [MASK]"

@@ -27,12 +27,14 @@ DATA_SECTION = dict(path="x", builder="bert_pairs")
 
 
 def plan_default_phases(total=1_000_000, batch=256, data=None, **sections):
+  """Returns the phases of sections that change keys of `PHASE_SECTION`."""
   return plan_phases(
     total, batch, data, {k: PHASE_SECTION | v for k, v in sections.items()}
   )
 
 
 def plan_phases(total, batch, data, sections):
+  """Returns the phases of a run of BERT with these sections."""
   run = config_lib.parse(configs.load_defaults("bert:tiny"))
   return phases.plan(
     dataclasses.replace(

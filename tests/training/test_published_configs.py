@@ -69,7 +69,8 @@ def test_every_bert_config_is_in_the_table():
   assert names == set(BERT_SIZES)
 
 
-# These dicts are like `BERT`, but `warmup_steps` replaces schedule.warmup.
+# These dicts are like `BERT_VALUES`, but schedule.warmup is replaced by
+# `warmup_steps`.
 NO_DROPOUT = {"model.dropout": 0.0, "model.attention_dropout": 0.0}
 DROPOUT = {"model.dropout": 0.1, "model.attention_dropout": 0.1}
 # Liu et al. 2019, Table 9; fairseq config/pretraining/base.yaml.
