@@ -22,14 +22,14 @@ SIZES = {"base": (768, 12, 12), "large": (1024, 24, 16)}
 
 
 def make_batch(
-  length: int, tokens: int, vocab: int
+  length: int, batch_tokens: int, vocab_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns ids and masks, int32 [rows, length]."""
+  """Returns ids and masks, int32 [rows, length]; rows are half full to full."""
   rng = np.random.default_rng(0)
-  rows = max(tokens // length, 1)
-  ids = rng.integers(1000, vocab, (rows, length), dtype=np.int32)
-  sizes = rng.integers(length // 2, length + 1, (rows, 1))
-  mask = (np.arange(length) < sizes).astype(np.int32)
+  rows = max(batch_tokens // length, 1)
+  ids = rng.integers(1000, vocab_size, (rows, length), dtype=np.int32)
+  row_lengths = rng.integers(length // 2, length + 1, (rows, 1))
+  mask = (np.arange(length) < row_lengths).astype(np.int32)
   return ids * mask, mask
 
 
@@ -44,7 +44,7 @@ def make_inputs(args: argparse.Namespace, length: int, is_flat: bool) -> dict:
   if not is_flat:
     return dict(input_ids=ids, sequence_ids=mask)
   rows = zip(ids, mask.sum(1), strict=True)
-  return flat_row([row[:size] for row, size in rows])
+  return flat_row([row[:count] for row, count in rows])
 
 
 def measure_ours(args: argparse.Namespace) -> dict:

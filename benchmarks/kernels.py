@@ -184,7 +184,7 @@ def measure_kernel(
   }
 
 
-def measure_tunings(
+def print_times_of_tunings(
   kernel: tuple[str, Any, str, list[Any]],
   args: argparse.Namespace,
   pool: concurrent.futures.Executor,
@@ -230,7 +230,7 @@ def main() -> None:
   with concurrent.futures.ThreadPoolExecutor(16) as pool:
     for kernel in kernels_with_tunings(args.length, args.width):
       if not wanted_names or kernel[0] in wanted_names:
-        measure_tunings(kernel, args, pool)
+        print_times_of_tunings(kernel, args, pool)
 
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ def to_python(value: Any) -> Any:
     value = value.item()
   if isinstance(value, list | tuple | np.ndarray):
     return [to_python(x) for x in value]
-  # Only a missing number differs from itself.
+  # NaN is the only number that differs from itself.
   if isinstance(value, float) and value != value:
     return None
   return value

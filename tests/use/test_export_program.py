@@ -19,7 +19,7 @@ from bert_jax.use import predict as predicting
 from bert_jax.weights import load as loading
 
 pytest.importorskip("flatbuffers")
-LINES = {
+LINES_BY_KIND = {
   "classification": [
     {"id": "x", "text": "the cats sat ."},
     {"texts": ["a b", "c"]},
@@ -41,7 +41,7 @@ LINES = {
     {"question": "c", "context": ""},
   ],
 }
-TASKS = {
+HEAD_BY_KIND = {
   "classification": ("sequence_classification", dict(num_labels=2)),
   "multi_label": ("sequence_classification", dict(num_labels=3)),
   "regression": ("sequence_classification", dict(num_labels=1)),
@@ -49,7 +49,7 @@ TASKS = {
   "tagging": ("token_classification", dict(num_labels=3)),
   "span": ("span", {}),
 }
-LABELS = {
+LABELS_BY_KIND = {
   "classification": ["no", "yes"],
   "multi_label": ["new", "old", "odd"],
   "tagging": ["O", "B-X", "I-X"],
@@ -64,8 +64,8 @@ def model_folders(tmp_path_factory):
   """Returns {kind of task: the folder of a tiny converted model}."""
   path = tmp_path_factory.mktemp("models")
   folder_by_kind = {}
-  for kind, (task, head) in TASKS.items():
-    labels = LABELS.get(kind)
+  for kind, (task, head) in HEAD_BY_KIND.items():
+    labels = LABELS_BY_KIND.get(kind)
     folder = tiny_models.write_model(path / kind, "bert", task, head, labels)
     if kind in ("multi_label", "regression"):
       tiny_models.delete_digests(folder)
@@ -106,7 +106,7 @@ def assert_close(predictions, expected):
   assert floats == pytest.approx(expected_floats, abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", TASKS)
+@pytest.mark.parametrize("kind", HEAD_BY_KIND)
 def test_the_file_predicts_what_the_live_model_does(
   kind, model_folders, tmp_path
 ):
@@ -123,10 +123,10 @@ def test_the_file_predicts_what_the_live_model_does(
     exported_predictor.task == live_predictor.task
     and exported_predictor.kind == live_predictor.kind == kind
   )
-  predictions = predict(exported_predictor, kind, LINES[kind])
-  assert_close(predictions, predict(live_predictor, kind, LINES[kind]))
+  predictions = predict(exported_predictor, kind, LINES_BY_KIND[kind])
+  assert_close(predictions, predict(live_predictor, kind, LINES_BY_KIND[kind]))
   assert_valid_predictions(kind, predictions)
-  source = write_lines(tmp_path / "in.jsonl", LINES[kind])
+  source = write_lines(tmp_path / "in.jsonl", LINES_BY_KIND[kind])
   output = tmp_path / "out.jsonl"
   count = serve.answer_file(lambda: exported_predictor, source, str(output))
   assert count == len(predictions)
@@ -138,21 +138,23 @@ def test_the_file_predicts_what_the_live_model_does(
 
 def assert_valid_predictions(kind, predictions):
   """Asserts that each line has a prediction with valid values."""
-  for line, prediction in zip(LINES[kind], predictions, strict=True):
+  for line, prediction in zip(LINES_BY_KIND[kind], predictions, strict=True):
     if kind == "classification":
       p = prediction["probabilities"]
       assert sum(p.values()) == pytest.approx(1) and list(p) == ["no", "yes"]
       assert prediction["label"] == max(p, key=p.get)
     elif kind == "multi_label":
       p = prediction["probabilities"]
-      assert list(p) == LABELS[kind] and all(0 < x < 1 for x in p.values())
+      assert list(p) == LABELS_BY_KIND[kind] and all(
+        0 < x < 1 for x in p.values()
+      )
       assert prediction["labels"] == [name for name in p if p[name] > 0.5]
     elif kind == "choice":
       assert len(prediction["probabilities"]) == len(line["texts"])
     elif kind == "tagging":
       words = line.get("words", line.get("text"))
       assert len(prediction["tags"]) == len(words)
-      assert set(prediction["tags"]) <= set(LABELS["tagging"])
+      assert set(prediction["tags"]) <= set(LABELS_BY_KIND["tagging"])
     elif kind == "span":
       assert prediction["answer"] in line["context"]
     else:
@@ -167,7 +169,7 @@ def test_commands_need_nothing_but_the_file(
   execute(["export", *arguments, "--lengths", "32,512"])
   with zipfile.ZipFile(path) as f:
     assert json.loads(f.read("meta.json"))["lengths"] == [32, 34]
-  lines = write_lines(tmp_path / "in.jsonl", LINES["classification"])
+  lines = write_lines(tmp_path / "in.jsonl", LINES_BY_KIND["classification"])
   output = tmp_path / "out.jsonl"
   command = [sys.executable, "-m", "bert_jax", "run-exported", "--model", path]
   process = subprocess.run(
@@ -183,7 +185,8 @@ def test_commands_need_nothing_but_the_file(
   assert [row.pop("id") for row in rows] == ["x", 2, 3, 4]
   live_predictor = predicting.open_predictor(model_folders["classification"])
   assert_close(
-    rows, predict(live_predictor, "classification", LINES["classification"])
+    rows,
+    predict(live_predictor, "classification", LINES_BY_KIND["classification"]),
   )
 
 
@@ -297,7 +300,7 @@ def test_a_damaged_file_is_refused_in_a_sentence(
     "format": "format_version is 9",
     "garbage": "does not read its program",
   }
-  lines = write_lines(tmp_path / "in.jsonl", LINES["tagging"])
+  lines = write_lines(tmp_path / "in.jsonl", LINES_BY_KIND["tagging"])
   output = str(tmp_path / "out.jsonl")
   for name, expected in message_by_file.items():
     assert_run_exported_error(expected, str(tmp_path / name), lines, output)
@@ -314,7 +317,7 @@ def test_a_damaged_file_is_refused_in_a_sentence(
   expected = "is the input; choose another"
   assert_run_exported_error(expected, exported_path, lines, lines)
   rows = pathlib.Path(lines).read_text().splitlines()
-  assert [json.loads(row) for row in rows] == LINES["tagging"]
+  assert [json.loads(row) for row in rows] == LINES_BY_KIND["tagging"]
 
 
 def assert_run_exported_error(expected, model, source, target):
