@@ -345,12 +345,12 @@ def test_a_killed_run_equals_an_uninterrupted_one(tuned_run, tmp_path):
 @pytest.mark.parametrize(
   "step, event",
   [
-    (3, "measure"),
-    (3, "stop"),
+    (3, "evaluate"),
+    (3, "signal"),
     pytest.param(3, "add", marks=pytest.mark.slow),
     *(
       pytest.param(6, event, marks=pytest.mark.slow)
-      for event in ("measure", "add", "stop")
+      for event in ("evaluate", "add", "signal")
     ),
   ],
 )
@@ -359,19 +359,19 @@ def test_a_step_is_saved_before_it_is_evaluated(
 ):
   """A run loses no step if it ends before its evaluation is saved.
 
-  The run ends in the evaluation ("measure"), before the checkpoint gets the
-  evaluation's results ("add"), or by a signal before the evaluation ("stop").
+  The run ends in the evaluation ("evaluate"), before the checkpoint gets the
+  evaluation's results ("add"), or by a signal before the evaluation ("signal").
   """
   config, run, _ = tuned_run
   workdir = tmp_path / "run"
 
   with monkeypatch.context() as patch:
-    if event == "stop":
+    if event == "signal":
       patch.setattr(loop.hosts, "stop_requested", lambda s, _: s == step)
       train.run(copy.deepcopy(config), str(workdir))
     else:
       owner, name = {
-        "measure": (loop, "evaluate_step"),
+        "evaluate": (loop, "evaluate_step"),
         "add": (Checkpointer, "add_evaluation"),
       }[event]
       function, steps = getattr(owner, name), []
@@ -385,7 +385,7 @@ def test_a_step_is_saved_before_it_is_evaluated(
       patch.setattr(owner, name, fail_at_step)
       with pytest.raises(OSError, match="killed"):
         train.run(copy.deepcopy(config), str(workdir))
-  if event != "stop" or step == 3:
+  if event != "signal" or step == 3:
     with Checkpointer.for_reading(str(workdir)) as saver:
       assert saver.latest_step() == step
       assert saver.read_metadata(step)["pending"]
