@@ -30,57 +30,59 @@ def forward_kernel(*refs: Ref, plan: Plan) -> None:
   """
   program = Program(plan, refs)
   exp2 = functools.partial(fused.exp2, in_interpreter=plan.interpret)
-  q_first, hashes = program.block * plan.queries_per_block, None
+  first_query, hashes = program.block * plan.queries_per_block, None
   if plan.rate:
     first_hashes, head_numbers, out, log_sums, query_hashes = program.other_refs
     index = (
       head_numbers[program.head] * plan.length
-      + q_first
+      + first_query
       + jnp.arange(plan.queries_per_block)
     )
     hashes = fused.row_hashes(
       first_hashes[program.row], index.astype(jnp.uint32)
     )
-    program.store_vector(query_hashes, hashes, q_first, plan.queries_per_block)
+    program.store_vector(
+      query_hashes, hashes, first_query, plan.queries_per_block
+    )
   else:
     out, log_sums = program.other_refs
-  query = program.load_projected(0, q_first, plan.queries_per_block)
-  queries = program.tokens(q_first, hashes=hashes)
+  query = program.load_projected(0, first_query, plan.queries_per_block)
+  queries = program.tokens(first_query, hashes=hashes)
 
   def block_scores(j: Array | int) -> tuple[Array, Array, Tokens, Array]:
     """Returns (scores, each query's highest score, keys, first position)."""
-    k_first = program.zero + j * plan.keys_per_block
-    keys = program.tokens(k_first, are_keys=True)
+    first_key = program.zero + j * plan.keys_per_block
+    keys = program.tokens(first_key, are_keys=True)
     product = fused.dot(
-      query, program.load_projected(1, k_first, plan.keys_per_block), (1, 1)
+      query, program.load_projected(1, first_key, plan.keys_per_block), (1, 1)
     )
     scores = jnp.where(program.seen_mask(queries, keys), product, UNSEEN_SCORE)
     scores = program.mask_end(scores, keys)
-    return scores, scores.max(1) * plan.exp2_scale, keys, k_first
+    return scores, scores.max(1) * plan.exp2_scale, keys, first_key
 
   def mix(
-    scores: Array, keys: Tokens, k_first: Array, highest: Array
+    scores: Array, keys: Tokens, first_key: Array, highest: Array
   ) -> tuple[Array, Array]:
     """Returns the sums of exponentials, and the block's mixed values."""
     weights = exp2(scores * plan.exp2_scale - highest[:, None])
     total = weights.sum(1)
     weights = program.apply_dropout(queries, keys, weights).astype(plan.dtype)
-    value = program.load_projected(2, k_first, plan.keys_per_block)
+    value = program.load_projected(2, first_key, plan.keys_per_block)
     return total, fused.dot(weights, value, (1, 0))
 
   def add_block(j: Array, carry: Carry) -> Carry:
     """Updates (highest scores, sums, mixed values) with a block of keys."""
     highest, total, mixed = carry
-    scores, new_highest, keys, k_first = block_scores(j)
+    scores, new_highest, keys, first_key = block_scores(j)
     new_highest = jnp.maximum(highest, new_highest)
     shrink_factor = exp2(highest - new_highest)
-    block_total, block_mixed = mix(scores, keys, k_first, new_highest)
+    block_total, block_mixed = mix(scores, keys, first_key, new_highest)
     total = total * shrink_factor + block_total
     return new_highest, total, mixed * shrink_factor[:, None] + block_mixed
 
   if plan.num_other_blocks == 1:
-    scores, highest, keys, k_first = block_scores(0)
-    total, mixed = mix(scores, keys, k_first, highest)
+    scores, highest, keys, first_key = block_scores(0)
+    total, mixed = mix(scores, keys, first_key, highest)
   else:
     start = (
       jnp.full(plan.queries_per_block, 2 * UNSEEN_SCORE),
@@ -89,9 +91,11 @@ def forward_kernel(*refs: Ref, plan: Plan) -> None:
     )
     highest, total, mixed = program.run_loop(add_block, start)
   scale = plan.keep_scale / total
-  program.store(out, mixed * scale[:, None], q_first, plan.queries_per_block)
+  program.store(
+    out, mixed * scale[:, None], first_query, plan.queries_per_block
+  )
   program.store_vector(
-    log_sums, highest + jnp.log2(total), q_first, plan.queries_per_block
+    log_sums, highest + jnp.log2(total), first_query, plan.queries_per_block
   )
 
 
@@ -116,11 +120,11 @@ def queries_kernel(*refs: Ref, plan: Plan) -> None:
 
   def add_block(j: Array, d_query: Array) -> Array:
     """Adds the gradient from a block of keys."""
-    k_first = program.zero + j * plan.keys_per_block
+    first_key = program.zero + j * plan.keys_per_block
     key, value = (
-      program.load_projected(n, k_first, plan.keys_per_block) for n in (1, 2)
+      program.load_projected(n, first_key, plan.keys_per_block) for n in (1, 2)
     )
-    keys = program.tokens(k_first, are_keys=True)
+    keys = program.tokens(first_key, are_keys=True)
     product = fused.dot(query, key, (1, 1))
     d_weights = fused.dot(d_out, value, (1, 1))
     weights = program.probabilities(product, queries, keys, log_sum)
@@ -146,17 +150,19 @@ def keys_kernel(*refs: Ref, plan: Plan) -> None:
   def add_block(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
     """Adds the gradients from a block of queries."""
     d_key, d_value = carry
-    q_first = program.zero + i * plan.queries_per_block
-    query = program.load_projected(0, q_first, plan.queries_per_block)
-    d_out = program.load(out_gradient, q_first, plan.queries_per_block)
+    first_query = program.zero + i * plan.queries_per_block
+    query = program.load_projected(0, first_query, plan.queries_per_block)
+    d_out = program.load(out_gradient, first_query, plan.queries_per_block)
     log_sum, delta = (
-      program.load_vector(v, q_first, plan.queries_per_block)
+      program.load_vector(v, first_query, plan.queries_per_block)
       for v in (log_sums, deltas)
     )
     query_hashes = program.load_optional_vector(
-      hashes, q_first, plan.queries_per_block
+      hashes, first_query, plan.queries_per_block
     )
-    queries = program.tokens(q_first, is_transposed=True, hashes=query_hashes)
+    queries = program.tokens(
+      first_query, is_transposed=True, hashes=query_hashes
+    )
     product = fused.dot(key, query, (1, 1))
     d_weights = fused.dot(value, d_out, (1, 1))
     weights = program.probabilities(product, queries, keys, log_sum)

@@ -32,13 +32,15 @@ def quantise(x: Float[Array, "..."], dtype: jnp.dtype) -> ScaledArray:
 def _scaled_dot(
   left: ScaledArray,
   right: ScaledArray,
-  contract: tuple[int, int],
+  summed_axes: tuple[int, int],
   dtype: jnp.dtype,
 ) -> Array:
-  """Multiplies two scaled matrices; see `fused.dot` for `contract`."""
+  """Multiplies two scaled matrices; see `fused.dot` for `summed_axes`."""
   # XLA recognises an 8-bit product only if it is written this way.
   a, b = (x.astype(dtype) * scale.astype(dtype) for x, scale in (left, right))
-  return jax.lax.dot_general(a, b, (((contract[0],), (contract[1],)), ((), ())))
+  return jax.lax.dot_general(
+    a, b, (((summed_axes[0],), (summed_axes[1],)), ((), ()))
+  )
 
 
 @jax.custom_vjp

@@ -30,8 +30,8 @@ def device_in_use() -> Any:
   A program for a TPU or a GPU may be compiled on a machine without one, so the
   device may be abstract: it has only `platform` and `device_kind`.
   """
-  abstract = jax.sharding.get_abstract_mesh().abstract_device
-  return jax.devices()[0] if abstract is None else abstract
+  abstract_device = jax.sharding.get_abstract_mesh().abstract_device
+  return jax.devices()[0] if abstract_device is None else abstract_device
 
 
 def runs_on_gpu() -> bool:
@@ -71,13 +71,13 @@ def choose_implementation(option: str, name: str, dtype: jnp.dtype) -> str:
   if name == "tpu":
     # The matrix units of TPU v2 and v3 lack some products of the kernels.
     runs_here = device_kind.startswith("TPU") and device_kind[5:6] not in "23"
-    needs = "TPUs from v4 on"
+    needed_device = "TPUs from v4 on"
   else:
-    runs_here, needs = name == "xla" or runs_on_gpu(), "GPUs of NVIDIA"
+    runs_here, needed_device = name == "xla" or runs_on_gpu(), "GPUs of NVIDIA"
   if not runs_here:
     raise ValueError(
-      f"model.{option}={name!r} runs on {needs}, this is {device_kind!r};"
-      f" leave model.{option}='auto'."
+      f"model.{option}={name!r} runs on {needed_device}, but this device is"
+      f" {device_kind!r}; set model.{option}='auto'."
     )
   return name
 
@@ -236,7 +236,7 @@ def run_on_shards(
   )(*arrays)
 
 
-def dot(a: Array, b: Array, contract: tuple[int, int]) -> Array:
+def dot(a: Array, b: Array, summed_axes: tuple[int, int]) -> Array:
   """Multiplies two matrices; the product is float32.
 
   Float32 matrices are multiplied exactly and not rounded to fewer bits first.
@@ -244,13 +244,13 @@ def dot(a: Array, b: Array, contract: tuple[int, int]) -> Array:
   Args:
     a: the first matrix.
     b: the second matrix, of the same dtype.
-    contract: the axes of `a` and of `b` that the product sums over.
+    summed_axes: the axes of `a` and of `b` that the product sums over.
   """
   is_float32 = a.dtype == jnp.float32
   return jax.lax.dot_general(
     a,
     b,
-    (((contract[0],), (contract[1],)), ((), ())),
+    (((summed_axes[0],), (summed_axes[1],)), ((), ())),
     precision=jax.lax.Precision.HIGHEST if is_float32 else None,
     preferred_element_type=jnp.float32,
   )

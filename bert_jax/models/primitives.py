@@ -70,7 +70,7 @@ def dropout(
     seed: the seed of `dropout_bits`.
     rate: the probability, in (0, 1).
   """
-  return cast(Array, _dropout_p.bind(x, seed, rate=rate, seed_axes=()))
+  return cast(Array, _dropout_primitive.bind(x, seed, rate=rate, seed_axes=()))
 
 
 def _apply_dropout(
@@ -87,28 +87,28 @@ def _apply_dropout(
       first: 0 if each index has a seed of its own, None if all share a seed.
   """
 
-  def apply(x: Array, seed: Array) -> Array:
+  def drop_elements(x: Array, seed: Array) -> Array:
     is_kept = dropout_bits(seed, x.shape) >= fused.drop_threshold(rate)
     return jnp.where(is_kept, x * (1.0 / (1.0 - rate)), 0).astype(x.dtype)
 
   for seed_axis in reversed(seed_axes):
-    apply = jax.vmap(apply, (0, seed_axis))
-  return apply(x, seed)
+    drop_elements = jax.vmap(drop_elements, (0, seed_axis))
+  return drop_elements(x, seed)
 
 
-def _dropout_shape(x: Any, seed: Any, **options: Any) -> Any:
+def _shape_of_dropout(x: Any, seed: Any, **options: Any) -> Any:
   return x.update(weak_type=False)
 
 
-def _dropout_transpose(
+def _transpose_dropout(
   gradient: Any, x: Any, seed: Array, **options: Any
 ) -> tuple[Any, None]:
   if type(gradient) is ad.Zero:
     return ad.Zero(x.aval), None
-  return _dropout_p.bind(gradient, seed, **options), None
+  return _dropout_primitive.bind(gradient, seed, **options), None
 
 
-def _dropout_batched(
+def _batch_dropout(
   arrays: tuple[Array, Array],
   axes: tuple[Any, Any],
   *,
@@ -123,26 +123,28 @@ def _dropout_batched(
     x = jnp.broadcast_to(x[None], (len(seed), *x.shape))
   else:
     x = jnp.moveaxis(x, x_axis, 0)
-  return _dropout_p.bind(
+  return _dropout_primitive.bind(
     x, seed, rate=rate, seed_axes=(seed_axis, *seed_axes)
   ), 0
 
 
-_dropout_p = Primitive("dropout")
-_dropout_p.def_impl(
+_dropout_primitive = Primitive("dropout")
+_dropout_primitive.def_impl(
   jax.jit(_apply_dropout, static_argnames=("rate", "seed_axes"))
 )
-_dropout_p.def_abstract_eval(_dropout_shape)
+_dropout_primitive.def_abstract_eval(_shape_of_dropout)
 mlir.register_lowering(
-  _dropout_p, mlir.lower_fun(_apply_dropout, multiple_results=False)
+  _dropout_primitive, mlir.lower_fun(_apply_dropout, multiple_results=False)
 )
 ad.defjvp(
-  _dropout_p,
-  lambda tangent, x, seed, **options: _dropout_p.bind(tangent, seed, **options),
+  _dropout_primitive,
+  lambda tangent, x, seed, **options: _dropout_primitive.bind(
+    tangent, seed, **options
+  ),
   None,
 )
-ad.primitive_transposes[_dropout_p] = _dropout_transpose
-batching.primitive_batchers[_dropout_p] = _dropout_batched
+ad.primitive_transposes[_dropout_primitive] = _transpose_dropout
+batching.primitive_batchers[_dropout_primitive] = _batch_dropout
 
 
 def float32_einsum(spec: str, a: Array, b: Array) -> Float[Array, "..."]:
@@ -161,66 +163,74 @@ def float32_einsum(spec: str, a: Array, b: Array) -> Float[Array, "..."]:
     # There is nothing to round, so jax's own rules do the same.
     return jnp.einsum(spec, a, b, preferred_element_type=jnp.float32)
   precision = jax.config.values["jax_default_matmul_precision"]
-  y = _product_p.bind(a, b, spec=spec, precision=precision)
+  y = _product_primitive.bind(a, b, spec=spec, precision=precision)
   return cast(Array, y)
 
 
-def _product(a: Array, b: Array, *, spec: str, precision: str | None) -> Array:
+def _compute_product(
+  a: Array, b: Array, *, spec: str, precision: str | None
+) -> Array:
   return jnp.einsum(
     spec, a, b, precision=precision, preferred_element_type=jnp.float32
   )
 
 
-def _product_shape(a: Any, b: Any, **options: Any) -> Any:
-  return jax.make_jaxpr(functools.partial(_product, **options))(a, b).out_avals[
-    0
-  ]
+def _shape_of_product(a: Any, b: Any, **options: Any) -> Any:
+  return jax.make_jaxpr(functools.partial(_compute_product, **options))(
+    a, b
+  ).out_avals[0]
 
 
-def _product_transpose(
+def _transpose_product(
   gradient: Any, a: Any, b: Any, *, spec: str, precision: str | None
 ) -> tuple[Any, Any]:
   is_first = ad.is_undefined_primal(a)
-  linear = a if is_first else b
+  linear_operand = a if is_first else b
   if type(gradient) is ad.Zero:
-    transposed = ad.Zero(linear.aval)
+    transposed = ad.Zero(linear_operand.aval)
   else:
     einsum = functools.partial(jnp.einsum, spec, precision=precision)
     (transposed,) = jax.linear_transpose(
       (lambda a: einsum(a, b)) if is_first else (lambda b: einsum(a, b)),
-      linear.aval,
-    )(gradient.astype(linear.aval.dtype))
+      linear_operand.aval,
+    )(gradient.astype(linear_operand.aval.dtype))
   return (transposed, None) if is_first else (None, transposed)
 
 
-def _product_batched(
+def _batch_product(
   arrays: tuple[Array, Array],
   axes: tuple[Any, Any],
   *,
   spec: str,
   precision: str | None,
 ) -> tuple[Array, int]:
-  letter = next(x for x in string.ascii_letters if x not in spec)
+  new_letter = next(x for x in string.ascii_letters if x not in spec)
   inputs, output = spec.split("->")
   operands, letters = [], []
   for array, axis, names in zip(arrays, axes, inputs.split(","), strict=True):
     is_mapped = axis is not None
     operands.append(jnp.moveaxis(array, axis, 0) if is_mapped else array)
-    letters.append(letter + names if is_mapped else names)
-  spec = f"{','.join(letters)}->{letter}{output}"
-  return _product_p.bind(*operands, spec=spec, precision=precision), 0
+    letters.append(new_letter + names if is_mapped else names)
+  spec = f"{','.join(letters)}->{new_letter}{output}"
+  return _product_primitive.bind(*operands, spec=spec, precision=precision), 0
 
 
-_product_p = Primitive("float32_product")
-_product_p.def_impl(jax.jit(_product, static_argnames=("spec", "precision")))
-_product_p.def_abstract_eval(_product_shape)
+_product_primitive = Primitive("float32_product")
+_product_primitive.def_impl(
+  jax.jit(_compute_product, static_argnames=("spec", "precision"))
+)
+_product_primitive.def_abstract_eval(_shape_of_product)
 mlir.register_lowering(
-  _product_p, mlir.lower_fun(_product, multiple_results=False)
+  _product_primitive, mlir.lower_fun(_compute_product, multiple_results=False)
 )
 ad.defjvp(
-  _product_p,
-  lambda tangent, a, b, **options: _product_p.bind(tangent, b, **options),
-  lambda tangent, a, b, **options: _product_p.bind(a, tangent, **options),
+  _product_primitive,
+  lambda tangent, a, b, **options: _product_primitive.bind(
+    tangent, b, **options
+  ),
+  lambda tangent, a, b, **options: _product_primitive.bind(
+    a, tangent, **options
+  ),
 )
-ad.primitive_transposes[_product_p] = _product_transpose
-batching.primitive_batchers[_product_p] = _product_batched
+ad.primitive_transposes[_product_primitive] = _transpose_product
+batching.primitive_batchers[_product_primitive] = _batch_product

@@ -392,7 +392,7 @@ def test_attention_in_a_kernel_needs_less_memory():
   assert report["cycles"]["total"] < plain_report["cycles"]["total"]
   process = run_command("--topology=v2:2x2", *TINY_FLAGS, kernel_flag)
   assert process.returncode != 0
-  assert "TPUs from v4 on, this is 'TPU v2'" in process.stderr
+  assert "TPUs from v4 on, but this device is 'TPU v2'" in process.stderr
 
 
 @needs_libtpu
