@@ -249,7 +249,7 @@ def from_files(
 def _build_from_folder(
   files: Mapping[str, bytes], folder: str, options: Mapping[str, Any]
 ) -> Vocabulary:
-  """Builds the tokenizer of a folder's files; adds no declared tokens."""
+  """Builds the tokenizer of a folder's files, without the declared tokens."""
   # tokenizer.json is exact, but it cannot follow most options. If such an
   # option is given, another vocabulary of the folder is tried first.
   needs_options = bool(options.keys() - {*_CLEANING_OPTIONS, "word_starts"})
@@ -259,7 +259,8 @@ def _build_from_folder(
   name = next((name for name in order if name in files), None)
   if name is None:
     raise UserError(
-      f"{folder} has no vocabulary; it has no {', '.join(_VOCABULARY_FILES)}."
+      f"{folder} has no vocabulary; put one of these files into it:"
+      f" {', '.join(_VOCABULARY_FILES)}."
     )
   path = file_contents.path_of(folder, name)
   files = _without_foreign_settings(files, folder, SETTINGS_FILE, name)
@@ -271,7 +272,7 @@ def _build_from_folder(
 
 
 def _without_foreign_settings(
-  files: Mapping[str, bytes], folder: str, settings: str, name: str
+  files: Mapping[str, bytes], folder: str, settings_name: str, name: str
 ) -> Mapping[str, bytes]:
   """Leaves out settings that were written with a vocabulary of another kind.
 
@@ -281,19 +282,21 @@ def _without_foreign_settings(
   Args:
     files: file name -> content.
     folder: the folder of the files, for messages.
-    settings: the name of the file of settings.
+    settings_name: the name of the file of settings.
     name: the name of the vocabulary's file.
   """
-  digests = file_contents.parse_file(files, folder, settings).get(DIGESTS_KEY)
+  digests = file_contents.parse_file(files, folder, settings_name).get(
+    DIGESTS_KEY
+  )
   if not isinstance(digests, dict) or not digests:
     return files
   if _suffix(name) in map(_suffix, digests):
     return files
-  return {n: content for n, content in files.items() if n != settings}
+  return {n: content for n, content in files.items() if n != settings_name}
 
 
 def _suffix(name: str) -> str:
-  """Returns the end of a name; it tells the kinds of vocabularies apart."""
+  """Returns the ending that shows a vocabulary's kind; "" for vocab.txt."""
   return next((end for end in (".model", ".json") if name.endswith(end)), "")
 
 
@@ -310,8 +313,15 @@ def _build_with_options(
 ) -> Vocabulary:
   """Builds a tokenizer by a function that `_choose_builder` returned.
 
-  The caller's options override the settings. Raises UserError if
-  `build` does not take an option, or if an option contradicts the settings.
+  Args:
+    build: the function, which takes options.
+    path: the file of the vocabulary, for messages.
+    settings: the options in the file of settings.
+    options: the caller's options, which override the settings.
+
+  Raises:
+    UserError: `build` does not take an option, or an option contradicts the
+      settings.
   """
   allowed = inspect.signature(build).parameters.keys() & _OPTION_TYPES.keys()
   asked_cleaning = _cleaning_from(options)
@@ -321,7 +331,7 @@ def _build_with_options(
     if name not in allowed:
       raise UserError(
         f"{path}: its kind of tokenizer has no option {name!r}; it has"
-        f" {sorted(allowed) or 'none'}."
+        f" {sorted(allowed) or 'no options'}."
       )
   learnt_cleaning = _cleaning_from(settings)
   if (
@@ -350,7 +360,7 @@ def _build_with_options(
     cleaning.check_same_cleaning(learnt_cleaning, asked_cleaning, path)
     pairs = zip(learnt_cleaning, asked_cleaning, strict=True)
     merged_cleaning = cleaning.Cleaning(
-      *(b if a is None else a for a, b in pairs)
+      *(asked if learnt is None else learnt for learnt, asked in pairs)
     )
     if merged_cleaning.keep_accents is None:
       merged_cleaning = merged_cleaning._replace(keep_accents=default_accents)
@@ -635,7 +645,7 @@ def _with_digests(
 def check_digests(
   files: Mapping[str, bytes],
   folder: str,
-  settings: str = SETTINGS_FILE,
+  settings_name: str = SETTINGS_FILE,
   name: str | None = None,
 ) -> None:
   """Checks that files are as `to_files` made them.
@@ -646,18 +656,18 @@ def check_digests(
   Args:
     files: file name -> content.
     folder: the folder of the files, for messages.
-    settings: the name of the settings among the files.
+    settings_name: the name of the settings among the files.
     name: the name of the vocabulary's file, if the user chose it.
 
   Raises:
     UserError: a file is not the one that `to_files` made.
   """
-  entries = file_contents.parse_file(files, folder, settings)
+  entries = file_contents.parse_file(files, folder, settings_name)
   # Skip the check only if both keys are missing. If one is missing, the file
   # may be damaged.
   if DIGESTS_KEY not in entries and "checksum" not in entries:
     return
-  changed_files = [settings]
+  changed_files = [settings_name]
   if has_valid_checksum(entries) and isinstance(entries.get(DIGESTS_KEY), dict):
     digests = entries[DIGESTS_KEY]
     if name not in digests and len(digests) == 1:
@@ -673,7 +683,7 @@ def check_digests(
       f"{path} is not what was written with the other files of this tokenizer."
       " Put it back; or, if you changed it on purpose, delete the keys"
       f" {DIGESTS_KEY!r} and 'checksum' of"
-      f" {file_contents.path_of(folder, settings)}."
+      f" {file_contents.path_of(folder, settings_name)}."
     )
 
 

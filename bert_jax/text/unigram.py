@@ -47,8 +47,8 @@ from bert_jax.text.cleaning import (
 )
 from bert_jax.text.vocabulary import SPACED_PATTERN, Vocabulary, copy_that_reads
 
-# Role -> special token, in the order of the published model's pieces
-# (google-research/albert).
+# Field of `SpecialIds` -> special token, in the order of the published model's
+# pieces (google-research/albert).
 ALBERT_TOKENS = dict(
   pad="<pad>", unk="<unk>", cls="[CLS]", sep="[SEP]", mask="[MASK]"
 )

@@ -358,7 +358,7 @@ def test_bad_files_are_named(tmp_path):
   assert_refused(
     str(tmp_path / "none"), "there is no vocabulary .*none.*`bert_jax vocab`"
   )
-  assert_refused(str(tmp_path), "has no vocabulary; it has no")
+  assert_refused(str(tmp_path), "has no vocabulary; put one of these files")
   assert_refused(write("vocab.txt", "a\nb\n"), r"has no \[PAD\]")
   good_path = write("good.txt", "\n".join(SPECIAL_LIST) + "\na\n")
   assert_refused(

@@ -225,8 +225,8 @@ def test_streams_continue_from_batch_to_batch(prepared):
   The forward words start at the part's beginning, the backward words at its
   end, as published.
   """
-  rows = 3
-  data = loader.open_data(prepared, "elmo", length=LENGTH, streams=rows)
+  num_rows = 3
+  data = loader.open_data(prepared, "elmo", length=LENGTH, streams=num_rows)
   text = read_words(prepared, "train")
   # Pairs of neighbours in a sentence.
   links = [
@@ -234,9 +234,11 @@ def test_streams_continue_from_batch_to_batch(prepared):
     for word, next_word in itertools.pairwise(text)
     if not word.ends
   ]
-  windows = len(links) // (rows * LENGTH)
-  batches = [data.read(s * rows, rows) for s in range(windows)]
-  for row in range(rows):
+  num_windows = len(links) // (num_rows * LENGTH)
+  batches = [
+    data.read(window * num_rows, num_rows) for window in range(num_windows)
+  ]
+  for row in range(num_rows):
     next_ids = np.concatenate([b["next_ids"][row] for b in batches])
     forward_chars = np.concatenate(
       [b["char_ids"][row] for b in batches]
@@ -247,7 +249,7 @@ def test_streams_continue_from_batch_to_batch(prepared):
     backward_chars = np.concatenate(
       [b["back_char_ids"][row] for b in batches[::-1]]
     )
-    size = windows * LENGTH
+    size = num_windows * LENGTH
     begins = [
       begin
       for begin in range(len(links) - size + 1)
