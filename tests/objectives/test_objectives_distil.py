@@ -470,12 +470,12 @@ def test_a_teacher_is_cut_to_the_pieces_of_the_data(
       del config["objective"]["layers"]
     setups.append(building.build(config_lib.parse(config)))
     assert setups[-1].config.teacher.model.vocab_size == 64
-    message = f"it has {rows:,} rows, and the data has 64 pieces"
+    message = f"the teacher has {rows:,} rows, and the data has 64 pieces"
     assert (message in capsys.readouterr().out) == (teacher == larger_folder)
   jax.tree.map(
     np.testing.assert_array_equal, setups[0].frozen, setups[1].frozen
   )
-  assert setups[0].digest == setups[1].digest
+  assert setups[0].teacher_digest == setups[1].teacher_digest
 
 
 def test_a_teacher_with_too_few_rows_or_pieces_is_refused(folder, tmp_path):
