@@ -528,7 +528,7 @@ def test_task_folders_and_text_folders_are_not_mixed_up(
   prepared = str(tmp_path / "text_folder")
   prepare.prepare(text_path, vocab_path, prepared, processes=1)
   with pytest.raises(
-    ValueError, match="holds text_path for pre-training; to fine-tune"
+    ValueError, match="holds text for pre-training; to fine-tune"
   ):
     encoded_rows.read_meta(prepared)
   (tmp_path / "train.tsv").write_text("sentence\tlabel\n" + "word\t0\n" * 4)
