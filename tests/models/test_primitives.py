@@ -13,12 +13,12 @@ from jax.ad_checkpoint import print_saved_residuals
 
 from bert_jax.models import bert, primitives
 
-pytestmark = pytest.mark.usefixtures("unoptimized")
+pytestmark = pytest.mark.usefixtures("fast_compilation")
 SEED = jnp.array([7, 9], jnp.uint32)
 SPEC = "bqhk,bshk->bhqs"
 
 
-def draw(*shape, dtype="float32", seed=0):
+def random_array(*shape, dtype="float32", seed=0):
   return jax.random.normal(jax.random.key(seed), shape, dtype)
 
 
@@ -30,120 +30,136 @@ def saved_shapes(function, *arguments):
   return [line.split()[0] for line in lines if "argument" not in line]
 
 
-def dropped(x):
+def apply_dropout(x):
   return primitives.dropout(x, SEED, 0.25)
 
 
-def product(a, b):
+def multiply(a, b):
   return primitives.float32_einsum(SPEC, a, b)
 
 
-def test_dropout_is_linear_in_every_derivative():
-  x, t = draw(4, 3, 8), draw(4, 3, 8, seed=1)
-  y, tangent = jax.jvp(dropped, (x,), (t,))
-  np.testing.assert_array_equal(y, dropped(x))
-  np.testing.assert_array_equal(tangent, dropped(t))
-  _, pull = jax.vjp(dropped, x)
-  np.testing.assert_array_equal(pull(t)[0], dropped(t))
-  hessian = jax.hessian(lambda x: (dropped(x) ** 2).sum())(x[:1, :1, :4])
-  factors = np.asarray(dropped(jnp.ones((1, 1, 4)))).ravel()
+def test_derivatives_of_dropout_are_dropout():
+  x, t = random_array(4, 3, 8), random_array(4, 3, 8, seed=1)
+  y, tangent = jax.jvp(apply_dropout, (x,), (t,))
+  np.testing.assert_array_equal(y, apply_dropout(x))
+  np.testing.assert_array_equal(tangent, apply_dropout(t))
+  _, vjp_function = jax.vjp(apply_dropout, x)
+  np.testing.assert_array_equal(vjp_function(t)[0], apply_dropout(t))
+  hessian = jax.hessian(lambda x: (apply_dropout(x) ** 2).sum())(x[:1, :1, :4])
+  factors = np.asarray(apply_dropout(jnp.ones((1, 1, 4)))).ravel()
   np.testing.assert_allclose(hessian.reshape(4, 4), np.diag(2 * factors**2))
 
 
 @pytest.mark.parametrize("x_axis, seed_axis", [(1, 0), (1, None), (None, 0)])
-def test_dropout_of_a_batch_is_dropout_of_each(x_axis, seed_axis):
-  x = draw(4, 3, 8)
+def test_vmap_of_dropout_equals_single_calls(x_axis, seed_axis):
+  x = random_array(4, 3, 8)
   if seed_axis is None:
     seeds, index_seed = SEED, lambda i: SEED
   else:
     seeds = jnp.arange(6, dtype=jnp.uint32).reshape(3, 2)
     index_seed = seeds.__getitem__
 
-  def apply(x, seed):
+  def apply_with_seed(x, seed):
     return primitives.dropout(x, seed, 0.25)
 
   def sum_of_squares(x, seeds):
-    return (jax.vmap(apply, (x_axis, seed_axis))(x, seeds) ** 2).sum()
+    return (jax.vmap(apply_with_seed, (x_axis, seed_axis))(x, seeds) ** 2).sum()
 
-  y = jax.vmap(apply, (x_axis, seed_axis))(x, seeds)
+  y = jax.vmap(apply_with_seed, (x_axis, seed_axis))(x, seeds)
   rows = [x[:, i] if x_axis else x for i in range(3)]
-  expected = [apply(row, index_seed(i)) for i, row in enumerate(rows)]
+  expected = [apply_with_seed(row, index_seed(i)) for i, row in enumerate(rows)]
   np.testing.assert_array_equal(y, jnp.stack(expected))
   gradient = jax.grad(sum_of_squares)(x, seeds)
   gradients = [
-    jax.grad(lambda row, i=i: (apply(row, index_seed(i)) ** 2).sum())(row)
+    jax.grad(lambda row, i=i: (apply_with_seed(row, index_seed(i)) ** 2).sum())(
+      row
+    )
     for i, row in enumerate(rows)
   ]
   expected = jnp.stack(gradients, 1) if x_axis else sum(gradients)
   np.testing.assert_allclose(gradient, expected, rtol=1e-6)
 
 
-def test_dropout_saves_its_seed_alone():
+def test_dropout_saves_only_its_seed():
   """The mask is computed again, also if a scan or a `remat` is around it."""
 
-  def scanned(x):
-    return jax.lax.scan(lambda x, _: (dropped(x), None), x, length=3)[0].sum()
+  def apply_dropout_in_a_scan(x):
+    return jax.lax.scan(lambda x, _: (apply_dropout(x), None), x, length=3)[
+      0
+    ].sum()
 
-  for function in (dropped, jax.checkpoint(dropped)):
-    shapes = saved_shapes(lambda x, f=function: f(x).sum(), draw(4, 3, 8))
+  for function in (apply_dropout, jax.checkpoint(apply_dropout)):
+    shapes = saved_shapes(
+      lambda x, f=function: f(x).sum(), random_array(4, 3, 8)
+    )
     assert {*shapes} <= {"u32[2]"}, shapes
-  shapes = saved_shapes(scanned, draw(4, 3, 8))
+  shapes = saved_shapes(apply_dropout_in_a_scan, random_array(4, 3, 8))
   assert not [shape for shape in shapes if "4,3,8" in shape], shapes
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_products_gradient_is_a_product_of_its_inputs_dtype(dtype):
-  a, b = draw(2, 3, 2, 4, dtype=dtype), draw(2, 5, 2, 4, dtype=dtype, seed=1)
-  cotangent = draw(2, 2, 3, 5, seed=2)
-  y, pull = jax.vjp(product, a, b)
+def test_the_gradient_of_the_product_has_the_dtype_of_its_inputs(dtype):
+  a, b = (
+    random_array(2, 3, 2, 4, dtype=dtype),
+    random_array(2, 5, 2, 4, dtype=dtype, seed=1),
+  )
+  cotangent = random_array(2, 2, 3, 5, seed=2)
+  y, vjp_function = jax.vjp(multiply, a, b)
   assert y.dtype == jnp.float32
-  _, expected_pull = jax.vjp(functools.partial(jnp.einsum, SPEC), a, b)
+  _, expected_vjp_function = jax.vjp(functools.partial(jnp.einsum, SPEC), a, b)
   for actual, expected in zip(
-    pull(cotangent), expected_pull(cotangent.astype(dtype)), strict=True
+    vjp_function(cotangent),
+    expected_vjp_function(cotangent.astype(dtype)),
+    strict=True,
   ):
     assert actual.dtype == dtype
     np.testing.assert_array_equal(actual, expected)
-  assert not saved_shapes(lambda a, b: product(a, b).sum(), a, b)
+  assert not saved_shapes(lambda a, b: multiply(a, b).sum(), a, b)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_product_forward_and_in_batches(dtype):
-  a, b = draw(2, 3, 2, 4, dtype=dtype), draw(2, 5, 2, 4, dtype=dtype, seed=1)
+def test_jvp_and_vmap_of_the_product_equal_single_products(dtype):
+  a, b = (
+    random_array(2, 3, 2, 4, dtype=dtype),
+    random_array(2, 5, 2, 4, dtype=dtype, seed=1),
+  )
   da, db = a[::-1], b[:, ::-1]
-  y, tangent = jax.jvp(product, (a, b), (da, db))
-  np.testing.assert_array_equal(y, product(a, b))
-  expected = product(da, b) + product(a, db)
+  y, tangent = jax.jvp(multiply, (a, b), (da, db))
+  np.testing.assert_array_equal(y, multiply(a, b))
+  expected = multiply(da, b) + multiply(a, db)
   np.testing.assert_allclose(tangent, expected, rtol=1e-6)
   for axes in ((0, 0), (1, None), (None, 2)):
     operands = [
       x if axis is None else jnp.stack([x, 2 * x, 3 * x], axis)
       for x, axis in zip((a, b), axes, strict=True)
     ]
-    batched = jax.vmap(product, axes)(*operands)
-    powers = 2 - axes.count(None)
-    for i, part in enumerate(batched):
+    batched = jax.vmap(multiply, axes)(*operands)
+    power = 2 - axes.count(None)
+    for i, batch_row in enumerate(batched):
       # All factors are exact, except that 3 x has other roundings.
       rtol = 1e-6 if dtype == "float32" else 0.03
-      np.testing.assert_allclose(part, y * (i + 1) ** powers, rtol, 1e-2)
+      np.testing.assert_allclose(batch_row, y * (i + 1) ** power, rtol, 1e-2)
 
 
-TINY = dict(tiny_families.SIZES, num_layers=1, hidden=8, heads=2, mlp=16)
+TINY_SIZES = dict(tiny_families.SIZES, num_layers=1, hidden=8, heads=2, mlp=16)
 IDS = tiny_families.token_ids(2, 5)
 
 
 def encode(params, ids, key, dtype="float32"):
-  module = bert.Bert(**TINY | {"dtype": jnp.dtype(dtype)})
+  module = bert.Bert(**TINY_SIZES | {"dtype": jnp.dtype(dtype)})
   inputs = {"params": params}, ids
   return module.apply(*inputs, train=True, rngs={"dropout": key})[0]
 
 
 @pytest.fixture(scope="module")
 def params():
-  return tiny_families.random_params(bert.Bert(**TINY), IDS)
+  return tiny_families.random_params(bert.Bert(**TINY_SIZES), IDS)
 
 
 @pytest.mark.parametrize("dtype, rtol", [("float32", 1e-4), ("bfloat16", 3e-2)])
-def test_an_encoders_derivatives_forward_and_reverse(params, dtype, rtol):
+def test_forward_and_reverse_derivatives_of_an_encoder_agree(
+  params, dtype, rtol
+):
   """`jvp` agrees with `grad`, and products with the Hessian with `jacfwd`."""
   tangents = jax.tree.map(
     lambda x: np.cos(np.arange(x.size, dtype="f")).reshape(x.shape), params
@@ -159,28 +175,30 @@ def test_an_encoders_derivatives_forward_and_reverse(params, dtype, rtol):
     return loss(params | {"embeddings": embeddings})
 
   @tiny_families.fast_jit
-  def first(params):
+  def first_derivatives(params):
     return jax.jvp(loss, (params,), (tangents,))[1], jax.grad(loss)(params)
 
   @tiny_families.fast_jit
-  def second(scale):
+  def second_derivatives(scale):
     tangent = jnp.cos(jnp.arange(8.0))
     gradient = jax.grad(loss_of_scale)
-    product = jax.jvp(gradient, (scale,), (tangent,))[1]
-    return product, jax.jacfwd(gradient)(scale) @ tangent
+    multiply = jax.jvp(gradient, (scale,), (tangent,))[1]
+    return multiply, jax.jacfwd(gradient)(scale) @ tangent
 
-  slope, gradient = first(params)
+  slope, gradient = first_derivatives(params)
   terms = jax.tree.map(lambda g, t: (g * t).sum(), gradient, tangents)
   expected = sum(jax.tree.leaves(terms))
   assert abs(float(expected)) > 1e-3
   np.testing.assert_allclose(slope, expected, rtol=rtol)
   if dtype == "float32":
-    product, expected = second(params["embeddings"]["norm"]["scale"])
+    multiply, expected = second_derivatives(
+      params["embeddings"]["norm"]["scale"]
+    )
     assert float(jnp.abs(expected).max()) > 1e-4
-    np.testing.assert_allclose(product, expected, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(multiply, expected, rtol=1e-4, atol=1e-7)
 
 
-def test_vmap_over_batches_keys_and_models(params):
+def test_vmap_over_batches_keys_and_models_equals_single_calls(params):
   """Each index gives what a call of its own gives."""
   ids = np.stack([IDS, IDS[::-1]])
   keys = jax.random.split(jax.random.key(1), 2)
