@@ -12,6 +12,7 @@ Parts of every Transformer:
   stack.py: the Transformer layer, and the one loop over layers.
   attention.py: attention, one function with several implementations.
   layers.py: dense layers, LayerNorm, dropout, tables, activations.
+  explicit_axes.py: calls on a mesh with explicit axes.
   primitives.py: dropout and the float32 product, with their derivatives.
 Families (each has an encoder, and its published sizes with their sources):
   bert.py: BERT.

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax.models import heads, layers, stack
+from bert_jax.models import explicit_axes, heads, layers, stack
 from bert_jax.models.encoder import (
   Embeddings,
   Encoder,
@@ -132,6 +132,7 @@ class Electra(Encoder):
     self.embeddings = self.make_embeddings()
     self.tower = make_tower(self)
 
+  @explicit_axes.accepted(hidden=1, attention=1)
   def __call__(
     self,
     input_ids: Int[Array, "b l"],
@@ -212,6 +213,7 @@ class ForPreTraining(nn.Module):
     x = self.embeddings(ids, segment_ids, position_ids, train=train)
     return x, default_sequence_ids(ids, batch.get("sequence_ids"))
 
+  @explicit_axes.accepted()
   def generate(
     self, batch: dict[str, Array], *, train: bool = False
   ) -> Float[Array, "b m v"]:
@@ -225,6 +227,7 @@ class ForPreTraining(nn.Module):
     table = self.embeddings.word.embedding
     return self.mlm(hidden, batch["mlm_positions"], table)
 
+  @explicit_axes.accepted()
   def discriminate(
     self, batch: dict[str, Array], *, train: bool = False
   ) -> Float[Array, "b l"]:
@@ -237,6 +240,7 @@ class ForPreTraining(nn.Module):
     hidden, _ = self.discriminator(*self._embed(batch, train), train)
     return self.rtd(hidden)
 
+  @explicit_axes.accepted()
   def __call__(
     self, batch: dict[str, Array], *, train: bool = False
   ) -> dict[str, Array]:

@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax.models import layers, stack
+from bert_jax.models import explicit_axes, layers, stack
 
 # The batch keys that an encoder reads, in the order of its arguments. Only the
 # first key is required.
@@ -217,6 +217,7 @@ class Encoder(nn.Module):
     """Computes the input of the first layer; see `__call__` for arguments."""
     return self.embeddings(input_ids, segment_ids, position_ids, train=train)
 
+  @explicit_axes.accepted(hidden=1, attention=1)
   def __call__(
     self,
     input_ids: Int[Array, "b l"],

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax.models import layers, primitives
+from bert_jax.models import explicit_axes, layers, primitives
 from bert_jax.models.encoder import Encoder, encode, stack_flops
 
 # SpanBERT's boundary head has a table with a vector for each offset in a span.
@@ -296,6 +296,7 @@ class ForPreTraining(nn.Module):
       self.pooler = Pooler(encoder.dtype, encoder.kernel_init)
       self.pair = Classifier(2, 0.0, encoder.kernel_init)
 
+  @explicit_axes.accepted()
   def __call__(
     self, batch: dict[str, Array], *, train: bool = False
   ) -> dict[str, Array]:

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import flax.linen as nn
 import jax
@@ -79,13 +79,36 @@ class Dropout(nn.Module):
     return dropout(x, self.rate, self.make_rng("dropout"))
 
 
+class Named(nn.LogicallyPartitioned):
+  """Boxes a parameter with the names of its logical axes.
+
+  `nnx.bridge.ToNNX` keeps the names. Flax's own box would also ask for a mesh
+  whose axes have these names.
+  """
+
+  def to_nnx_metadata(self) -> dict[str, Any]:
+    """Returns the fields of the parameter's `nnx.Variable`."""
+    return dict(
+      value=self.value,
+      mesh=self.mesh,
+      out_sharding=self.names,
+      sharding_rules=self.rules,
+      eager_sharding=False,
+    )
+
+
 def with_axes(init: Initializer, axes: tuple[str | None, ...]) -> Initializer:
   """Returns an initializer whose array is boxed with logical axis names.
 
   The initializer's type says "array", because `nn.Module.param` returns the
   array without the box.
   """
-  return cast(Initializer, nn.with_logical_partitioning(init, axes))
+
+  @functools.wraps(init)
+  def named(*arguments: Any) -> Named:
+    return Named(init(*arguments), axes)
+
+  return cast(Initializer, named)
 
 
 class Dense(nn.Module):

@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bert_jax.models import heads, layers, question_head
+from bert_jax.models import explicit_axes, heads, layers, question_head
 from bert_jax.models.encoder import INPUT_KEYS, Encoder, encode
 
 Batch = dict[str, Array]
@@ -123,6 +123,7 @@ class SequenceClassifier(nn.Module):
       self.num_labels, pooling.dropout, encoder.kernel_init
     )
 
+  @explicit_axes.accepted()
   def __call__(
     self, batch: Batch, *, train: bool = False
   ) -> Float[Array, "b n"]:
@@ -193,6 +194,7 @@ class TokenClassifier(nn.Module):
       self.num_labels, self.dropout, self.encoder.kernel_init
     )
 
+  @explicit_axes.accepted()
   def __call__(
     self, batch: Batch, *, train: bool = False
   ) -> Float[Array, "b l n"]:
@@ -235,6 +237,7 @@ class JointSpanClassifier(nn.Module):
     self.drop = layers.Dropout(self.dropout)
     self.answers = question_head.JointAnswerHead(self.beam, self.encoder.dtype)
 
+  @explicit_axes.accepted()
   def __call__(
     self, batch: Batch, *, train: bool = False
   ) -> Float[Array, "b s 4"]:

@@ -1,0 +1,110 @@
+"""Lets modules run on a mesh with explicit axes, which `jax.make_mesh` makes.
+
+With explicit axes each array's type says how devices split it. jax refuses an
+operation whose output could be split in several ways, such as the look-up of
+ids in a table. With automatic axes the compiler chooses a way. So a module
+makes the axes automatic during its call, and its outputs are explicit again.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import flax.linen as nn
+import jax
+from flax.core import lift
+from flax.linen import transforms
+from jax.sharding import AxisType, NamedSharding, PartitionSpec, reshard
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+WHOLE = PartitionSpec()
+
+
+def accepted(**row_axes: int) -> Callable[[Method], Method]:
+  """Decorates a method of a linen module, so that it accepts explicit axes.
+
+  The mesh is that of the first array. Each output is split over the mesh's axes
+  that split the rows of this array. The parameters may be split in any way.
+
+  The arguments of the method are bools and trees of arrays. The first axis of
+  each array counts rows.
+
+  Args:
+    **row_axes: {key of a dict in the output: the axis that counts rows}, for
+      outputs whose first axis does not.
+  """
+
+  def as_explicit(output: Any, mesh: Any, rows: Any) -> Any:
+    def with_sharding(path: Any, x: jax.Array) -> jax.Array:
+      key = getattr(path[-1], "key", None) if path else None
+      spec = PartitionSpec(*[None] * row_axes.get(key, 0), rows)
+      return reshard(x, NamedSharding(mesh, spec))
+
+    return jax.tree_util.tree_map_with_path(with_sharding, output)
+
+  def decorate(method: Method) -> Method:
+    @functools.wraps(method)
+    def call(self: nn.Module, *arguments: Any, **options: Any) -> Any:
+      flags = {k: v for k, v in options.items() if isinstance(v, bool)}
+      arrays = arguments, {k: v for k, v in options.items() if k not in flags}
+      sharding = jax.typeof(jax.tree.leaves(arrays)[0]).sharding
+      mesh = sharding.mesh
+      if AxisType.Explicit not in mesh.axis_types:
+        return method(self, *arguments, **options)
+      rows = sharding.spec[0]
+      if self.is_initializing():
+        # The parameters do not depend on the ids. So nothing is split here, and
+        # no operation is refused. The parameters' types are explicit.
+        arguments, named = reshard(arrays, NamedSharding(mesh, WHOLE))
+        output = method(self, *arguments, **named, **flags)
+      else:
+        run = transforms.lift_transform(
+          _with_automatic_axes,
+          lambda self, arrays: method(self, *arrays[0], **arrays[1], **flags),
+          mesh=mesh,
+          rows=rows,
+        )
+        output = run(self, arrays)
+      return as_explicit(output, mesh, rows)
+
+    return cast(Method, call)
+
+  return decorate
+
+
+def _with_automatic_axes(
+  function: Callable[..., Any], *, mesh: Any, rows: Any
+) -> Callable[..., Any]:
+  """Returns a function of scopes that runs with automatic axes.
+
+  Args:
+    function: (scopes, arrays) -> output.
+    mesh: the mesh, with explicit axes.
+    rows: the mesh's axes that split rows.
+  """
+  types = {
+    name: AxisType.Auto
+    for name, axis_type in zip(mesh.axis_names, mesh.axis_types, strict=True)
+    if axis_type == AxisType.Explicit
+  }
+  # Without rules for logical axes, split the activations as the batch.
+  rules: Any = contextlib.nullcontext()
+  if not nn.get_logical_axis_rules():
+    rules = nn.logical_axis_rules((("batch", rows),))
+
+  def run(
+    scope_function: Callable[..., Any],
+    repack: Callable[..., Any],
+    variables: Any,
+    keys: Any,
+    arrays: Any,
+  ) -> Any:
+    with jax.sharding.use_abstract_mesh(mesh.update_axis_types(types)), rules:
+      # This changes only the types: the compiler need not move any array.
+      variables, keys, arrays = reshard((variables, keys, arrays), WHOLE)
+      scopes = scope_function(variables, keys)
+      output = function(scopes, arrays)
+    return output, repack(scopes)
+
+  return lift.pack(run, (True,), (False,), (True,))
