@@ -37,7 +37,7 @@ def accepted(**row_axes: int) -> Callable[[Method], Method]:
 
   def as_explicit(output: Any, mesh: Any, rows: Any) -> Any:
     def with_sharding(path: Any, x: jax.Array) -> jax.Array:
-      key = getattr(path[-1], "key", None) if path else None
+      key = getattr(path[-1], "key", "") if path else ""
       spec = PartitionSpec(*[None] * row_axes.get(key, 0), rows)
       return reshard(x, NamedSharding(mesh, spec))
 
