@@ -516,6 +516,7 @@ def build_optimizer(
   clip_norm: float,
   layer_decay: float = 1.0,
   layer_rule: str = "released",
+  decay_mask: Callable[[Params], Params] = decay_mask,
 ) -> optax.GradientTransformation:
   """Builds an optimizer of the Adam family.
 
@@ -555,6 +556,9 @@ def build_optimizer(
       earlier, on each device.
     layer_decay: the decay of `layer_scales`; 1 means one rate for all layers.
     layer_rule: the rule of `layer_scales`.
+    decay_mask: parameters -> a tree of bools, which is True at the parameters
+      that the table calls kernels and embeddings. The default knows the names
+      of this package's parameters.
 
   Raises:
     ValueError: a name or rule is unknown, or a decay is out of range.

@@ -40,7 +40,7 @@ def main():
   mesh = jax.make_mesh((4, 2), ("data", "model"))
   assert {*mesh.axis_types} == {AxisType.Explicit}, mesh
   module = heads.ForPreTraining(bert.Bert(**SIZES))
-  params = tiny_families.fill(module, BATCH)
+  params = tiny_families.random_params(module, BATCH)
 
   def loss(params, batch, key):
     variables, rngs = {"params": params}, {"dropout": key}

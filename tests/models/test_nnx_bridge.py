@@ -20,7 +20,7 @@ def test_an_encoder_in_nnx_has_the_same_tree_and_outputs():
   model = nnx.bridge.ToNNX(encoder, rngs=rngs).lazy_init(IDS)
   kernel = model.layers["layer"]["mlp_in"]["kernel"]
   assert kernel.out_sharding == ("layers", "embed", "mlp")
-  params = tiny_families.fill(encoder, IDS)
+  params = tiny_families.random_params(encoder, IDS)
   state = nnx.to_pure_dict(nnx.state(model, nnx.Param))
   assert jax.tree.structure(state) == jax.tree.structure(params)
   nnx.update(model, params)
@@ -29,7 +29,7 @@ def test_an_encoder_in_nnx_has_the_same_tree_and_outputs():
     return (model(IDS)[0] ** 3).mean()
 
   gradient = nnx.to_pure_dict(nnx.jit(nnx.grad(loss))(model))
-  expected = tiny_families.jit(
+  expected = tiny_families.fast_jit(
     jax.grad(lambda p: (encoder.apply({"params": p}, IDS)[0] ** 3).mean())
   )(params)
   for a, e in zip(*map(jax.tree.leaves, (gradient, expected)), strict=True):

@@ -225,3 +225,22 @@ def test_every_family_has_a_rule_for_every_parameter(name):
     names = [key.key for key in path]
     norm_or_bias = "norm" in names[-2] or names[-1] == "bias"
     assert decays == (not norm_or_bias), names
+
+
+def test_a_mask_of_ones_own_says_what_decays():
+  """`decay_mask` would refuse these names."""
+  params = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
+  optimizer = optim.build_optimizer(
+    lambda step: 1.0,
+    "adamw",
+    0.9,
+    0.999,
+    1e-6,
+    weight_decay=0.5,
+    clip_norm=0.0,
+    decay_mask=lambda params: {"w": True, "b": False},
+  )
+  zeros = jax.tree.map(jnp.zeros_like, params)
+  updates, _ = optimizer.update(zeros, optimizer.init(params), params)
+  np.testing.assert_allclose(updates["w"], -0.5)
+  np.testing.assert_allclose(updates["b"], 0.0)
