@@ -49,8 +49,8 @@ NGRAM_WORDS = 5
 # The number of values in a MinHash sketch. The standard deviation of an
 # estimate for a similarity of 0.8 is sqrt(0.8 * 0.2 / 128) = 0.035.
 SKETCH_SIZE = 128
-# The largest threshold. For a larger one, datasketch would make a single band
-# of all 128 values.
+# The largest value of `near_duplicates`. Above it, datasketch would make a
+# single band of all 128 values.
 MAX_SIMILARITY = 0.99
 # The number of shingles that are hashed at once; temporary arrays have 4 MB.
 _SHINGLES_AT_ONCE = 8192

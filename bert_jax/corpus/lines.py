@@ -19,12 +19,12 @@ from etils import epath
 
 from bert_jax.messages import DamagedFile, UserError, note_once
 
-# A document or line with more characters is cut into several. This bounds the
-# memory of the reader and of a worker. "War and Peace" has 3.2 million
-# characters.
+# A document or line with more than this many characters is cut into several.
+# This bounds the memory of the reader and of a worker. "War and Peace" has 3.2
+# million characters.
 MAX_CHARS = 4 * 2**20
-# A record (a JSON object on a line) is parsed as a whole, so a record with more
-# characters is an error.
+# A record (a JSON object on a line) is parsed as a whole. So a record with more
+# than this many characters is an error.
 MAX_RECORD_CHARS = 64 * 2**20
 # The number of bytes that are decompressed and decoded at a time.
 _BLOCK_BYTES = 2**17

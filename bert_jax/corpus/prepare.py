@@ -43,9 +43,10 @@ from bert_jax.text.vocabulary import Vocabulary
 
 # The seconds between saves.
 SAVE_SECONDS = 5.0
-# Warn if a larger share of the tokens is unknown.
+# Warn if more than this share of the tokens is unknown.
 _MAX_UNKNOWN_SHARE = 0.03
-# Warn if the mean word has more tokens. BERT masks at most 20 of 128 tokens.
+# Warn if words have more than this many tokens on average. BERT masks at most
+# 20 of 128 tokens.
 _MAX_MEAN_WORD_TOKENS = 8
 
 

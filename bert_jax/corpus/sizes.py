@@ -13,9 +13,10 @@ import numpy as np
 
 from bert_jax.corpus.reader import Corpus
 
-# Warn if a sentence has more tokens on average. In English it has about 25.
+# Warn if sentences have more than this many tokens on average. In English they
+# have about 25.
 MAX_MEAN_TOKENS = 100
-# Warn if a larger share of the documents has only one sentence.
+# Warn if more than this share of the documents has only one sentence.
 MAX_SINGLE_SHARE = 0.5
 # A format of plain text -> what a document is in it.
 _PLAIN_FORMATS = {
@@ -68,27 +69,27 @@ def _lengths(offsets: np.ndarray) -> Iterator[np.ndarray]:
     yield np.diff(np.asarray(offsets[start : start + _BLOCK_OFFSETS + 1]))
 
 
-def count_long_sentences(corpus: Corpus, tokens: int) -> int:
-  """Counts sentences with at least `tokens` tokens.
+def count_long_sentences(corpus: Corpus, min_tokens: int) -> int:
+  """Counts sentences with at least `min_tokens` tokens.
 
   A sentence that is the only one of its document is not counted.
   """
   sentences, documents = corpus.sentences, corpus.documents
   count = 0
   for lengths in _lengths(sentences):
-    count += int(np.count_nonzero(lengths >= tokens))
+    count += int(np.count_nonzero(lengths >= min_tokens))
   for start in range(0, len(documents) - 1, _BLOCK_OFFSETS):
     offsets = np.asarray(documents[start : start + _BLOCK_OFFSETS + 1])
     single_sentences = offsets[:-1][np.diff(offsets) == 1]
     lengths = sentences[single_sentences + 1] - sentences[single_sentences]
-    count -= int(np.count_nonzero(lengths >= tokens))
+    count -= int(np.count_nonzero(lengths >= min_tokens))
   return count
 
 
 def statistics_lines(
   split: str, statistics: LengthStatistics, formats: Set[str]
 ) -> Iterator[str]:
-  """Yields a line that shows the result of `measure_lengths`, then warnings.
+  """Yields a line with the result of `measure_lengths`, then a warning or none.
 
   Args:
     split: the name of the split; only "train" gets warnings.

@@ -55,7 +55,8 @@ LANGUAGES = tuple(_LANGUAGE_CODES.split())
 # A document is a list of sentences that are not blank.
 Document = list[str]
 
-# A paragraph with more characters is cut before it is split into sentences.
+# A paragraph with more than this many characters is cut before it is split into
+# sentences.
 # `sentencex` keeps quotations whole, so one stray quotation mark would make a
 # single sentence of all text after it.
 MAX_PARAGRAPH_CHARS = 5000

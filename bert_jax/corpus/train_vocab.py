@@ -19,9 +19,9 @@ from bert_jax.text.cleaning import Cleaning
 from bert_jax.text.train_vocabulary import ALGORITHMS, MIN_FREQUENCY
 from bert_jax.text.vocabulary import Vocabulary
 
-# If the mean number of characters between two spaces is larger, and the
-# vocabulary becomes too small, a warning says that the text has few spaces. In
-# German and Finnish the mean is about 8.
+# If a vocabulary has too few pieces, and there are more than this many
+# characters between two spaces on average, a warning says that the text has few
+# spaces. German and Finnish have about 8 characters between two spaces.
 MAX_SPACE_DISTANCE = 30
 # The largest number of pieces. The largest published vocabulary has 793,471
 # pieces, which are words.

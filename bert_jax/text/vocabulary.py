@@ -28,7 +28,7 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # The largest number of chunks in the cache. In English text, about 10,000
 # chunks make up 95% of the words.
 _MAX_CACHED_CHUNKS = 2**18
-# Chunks with more characters are not cached.
+# The largest number of characters in a chunk that is cached.
 _MAX_CACHED_CHARS = 64
 # WHOLE_TEXT_PATTERN, WORD_PATTERN and SPACED_PATTERN are patterns for
 # `Vocabulary.chunk_pattern`. With WHOLE_TEXT_PATTERN, the whole text is one
@@ -47,7 +47,7 @@ SPACED_PATTERN = re.compile(r" *[^ ]+(?: +(?![\w!-~])[^ ]*)*")
 _ATTACHED_CHARS = re.compile(
   "[\u1160-\u11ff\ud7b0-\ud7ff\u200c\u200d\uff9e\uff9f]"
 )
-# A rule of cleaning joins a character with at most this many more characters.
+# A rule of cleaning joins a character with at most this many other characters.
 _MAX_RULE_CHARS = 16
 
 
