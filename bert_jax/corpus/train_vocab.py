@@ -72,11 +72,11 @@ def train_vocab(
   output = os.fspath(output)
   if size < 100:
     raise UserError(
-      f"--size={size} is too small; give 100 or more (BERT has 30522)."
+      f"size={size} is too small; give 100 or more (BERT has 30522)."
     )
   if size > MAX_SIZE:
     raise UserError(
-      f"--size={size} is too large; give at most {MAX_SIZE} (BERT has 30522)."
+      f"size={size} is too large; give at most {MAX_SIZE} (BERT has 30522)."
     )
   if rules is not None and algorithm != "words":
     raise UserError(
@@ -170,18 +170,18 @@ def _reason_for_fewer_pieces(
       f" {wordpiece.MAX_WORD_CHARS['huggingface']} characters"
     )
     return (
-      f"{count:,} pieces are fewer than --size={size}: the text has a space"
+      f"{count:,} pieces are fewer than size={size}: the text has a space"
       f" every {spaces.mean_distance:.0f} characters only, and {rule}. Use"
       " --tokenizer=unigram, or put spaces between the words."
     )
   if algorithm == "words":
     return (
-      f"--size={size} is too large: only {count:,} words of the text occur"
+      f"size={size} is too large: only {count:,} words of the text occur"
       f" {MIN_FREQUENCY} times. A model predicts these words, and reads all"
       " other words by their characters."
     )
   return (
-    f"the text is too small for --size={size}: no further piece occurs"
+    f"the text is too small for size={size}: no further piece occurs"
     f" {MIN_FREQUENCY} times."
   )
 

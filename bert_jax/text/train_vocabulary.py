@@ -273,7 +273,7 @@ def train_bytelevel(counts: Mapping[str, int], size: int) -> Vocabulary:
   capacity = size - len(FIRST_PIECES) - len(LAST_PIECES)
   if capacity < len(alphabet):
     raise UserError(
-      f"--size={size} is too small: the 256 bytes and"
+      f"size={size} is too small: the 256 bytes and"
       f" {len(FIRST_PIECES + LAST_PIECES)} special tokens must have pieces;"
       " RoBERTa has 50265."
     )
@@ -368,7 +368,7 @@ def train_unigram(
       raise errors[0] from None
     if not has_text:
       return None
-    raise UserError(f"--size={size}: SentencePiece says: {e}") from e
+    raise UserError(f"size={size}: SentencePiece says: {e}") from e
   finally:
     folder.cleanup()
   proto_class: Any = vars(sentencepiece_model_pb2)["ModelProto"]

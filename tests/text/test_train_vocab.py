@@ -71,7 +71,7 @@ def test_too_little_text_gives_fewer_pieces_and_a_warning(tmp_path):
   arguments = ("--input", str(text), "--size", "500")
   process, output = run_vocab(tmp_path, *arguments)
   assert process.returncode == 0
-  assert "too small for --size=500" in process.stderr
+  assert "too small for size=500" in process.stderr
   pieces = open_vocabulary.read_vocab(str(output))
   assert len(pieces) < 30 and {"one", "two"} <= set(pieces)
 
@@ -95,7 +95,7 @@ def test_frequent_pairs_are_merged_first():
   [
     ("", 500, "no text in it"),
     (" \n\x00\n", 500, "no text in it"),
-    ("a", 20, "--size=20 is too small"),
+    ("a", 20, "size=20 is too small"),
     (None, 500, "there is no file"),
   ],
 )
@@ -137,7 +137,7 @@ def test_split_text_overwrites_no_file(tmp_path):
 @pytest.mark.parametrize(
   "algorithm, text, message",
   [
-    ("wordpiece", "one two one two\n", "the text is too small for --size=500"),
+    ("wordpiece", "one two one two\n", "the text is too small for size=500"),
     ("wordpiece", "ภาษาไทยไม่มีช่องว่างเลย" * 9, "a space every 207 charac"),
     (
       "words",
@@ -160,7 +160,7 @@ def test_a_warning_says_why_there_are_fewer_pieces(
     str(tmp_path / "text.txt"), 500, output, algorithm=algorithm
   )
   lines = capsys.readouterr().err.splitlines()
-  (warning,) = [line for line in lines if "--size=500" in line]
+  (warning,) = [line for line in lines if "size=500" in line]
   assert message in warning
 
 

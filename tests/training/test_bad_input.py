@@ -416,7 +416,7 @@ def test_bad_output_paths_are_refused(tmp_path):
   text.write_text("some words .\n")
   with pytest.raises(ValueError, match="is a folder"):
     split_text.split_text([str(text)], str(tmp_path), "auto", "strict", "en")
-  with pytest.raises(ValueError, match="--size=2000000000 is too large"):
+  with pytest.raises(ValueError, match="size=2000000000 is too large"):
     train_vocab.train_vocab(str(text), 2_000_000_000, str(tmp_path / "v"))
   with pytest.raises(ValueError, match="the output is empty"):
     train_vocab.train_vocab(str(text), 600, "")
