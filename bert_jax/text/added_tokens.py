@@ -547,9 +547,10 @@ def _tokens_for_literal(
   vocabulary: Vocabulary,
   literal_tokenizer: Tokenizer,
 ) -> list[AddedToken]:
-  """Returns the tokens that `literal_tokenizer` needs.
+  """Returns the added tokens that `literal_tokenizer` needs.
 
-  It reads the special tokens of the family as text.
+  This tokenizer reads the special tokens of the family as text, so it needs
+  them only if later ids depend on them.
 
   Args:
     tokens: all added tokens in the order of their ids.
@@ -558,17 +559,17 @@ def _tokens_for_literal(
     literal_tokenizer: the library's tokenizer, to which the caller adds the
       tokens.
   """
-  plain_tokens = []
+  literal_tokens = []
   size = literal_tokenizer.get_vocab_size(with_added_tokens=False)
   for token in tokens:
     if token.content not in family_tokens:
       flags = flags_of(token) | {"special": False}
-      plain_tokens.append(AddedToken(token.content, **flags))
+      literal_tokens.append(AddedToken(token.content, **flags))
     elif vocabulary.pieces.index(token.content) >= size:
       # This special token is no piece of the library's model. If it were left
       # out, all later tokens would get too small ids.
-      plain_tokens.append(token)
-  return plain_tokens
+      literal_tokens.append(token)
+  return literal_tokens
 
 
 def _make_finder(
@@ -576,7 +577,7 @@ def _make_finder(
   literal_tokenizer: Tokenizer,
   base_pattern: re.Pattern | None,
 ) -> AddedTokenFinder:
-  """Returns a filter for texts that may hold one of the tokens.
+  """Returns a finder of texts that may hold one of the tokens.
 
   Args:
     tokens: the added tokens.
