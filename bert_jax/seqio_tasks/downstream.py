@@ -54,7 +54,9 @@ def register(
   task_files = task_inputs.find_task(task) if isinstance(task, str) else task
   split_inputs = task_inputs.parse_inputs(task_files, inputs)
   length = length or task_files.length
-  tokenizer = functools.cache(lambda: open_vocabulary.load(vocab, **options))
+  make_tokenizer = functools.cache(
+    lambda: open_vocabulary.load(vocab, **options)
+  )
 
   # Read all splits together, because the labels are those of all splits.
   read_contents = functools.cache(
@@ -67,14 +69,16 @@ def register(
     encoded = prepare_task.encode_examples(
       contents.task,
       contents.splits[split],
-      tokenizer(),
+      make_tokenizer(),
       length,
       with_context=task_files.with_context,
     )
     return contents.task, encoded.rows
 
-  names = list(dict.fromkeys(source.split for source in split_inputs))
-  return _register(name, task_files.task, split_rows, names, length, tokenizer)
+  split_names = list(dict.fromkeys(source.split for source in split_inputs))
+  return _register(
+    name, task_files.task, split_rows, split_names, length, make_tokenizer
+  )
 
 
 def register_folder(name: str, folder: str) -> seqio.Task:
@@ -90,25 +94,27 @@ def register_folder(name: str, folder: str) -> seqio.Task:
   def split_rows(split: str) -> tuple[Task, Rows]:
     return encoded_rows.load(folder, split)[:2]
 
-  tokenizer = functools.cache(lambda: open_vocabulary.load(folder))
-  names = list(meta["splits"])
-  return _register(name, task, split_rows, names, meta["length"], tokenizer)
+  make_tokenizer = functools.cache(lambda: open_vocabulary.load(folder))
+  split_names = list(meta["splits"])
+  return _register(
+    name, task, split_rows, split_names, meta["length"], make_tokenizer
+  )
 
 
 def _register(
   name: str,
   task: Task,
   split_rows: Callable[[str], tuple[Task, Rows]],
-  names: list[str],
+  split_names: list[str],
   length: int,
-  tokenizer: Callable[[], Vocabulary],
+  make_tokenizer: Callable[[], Vocabulary],
 ) -> seqio.Task:
   """Registers a task whose rows `split_rows` returns for each of its splits."""
 
-  def dataset(
+  def open_split(
     split: str, shuffle_files: bool, seed: int | None = None
   ) -> tf.data.Dataset:
-    pad = layouts.layout_of(tokenizer()).pad
+    pad = layouts.layout_of(make_tokenizer()).pad
     return _padded_rows(*split_rows(split), length, pad)
 
   label_rank = int(task.kind in ("multi_label", "tagging", "span"))
@@ -116,26 +122,28 @@ def _register(
   input_rank = 2 if task.kind == "choice" else 1
   no_vocabulary = seqio.PassThroughVocabulary(size=0)
 
-  def feature(
+  def make_feature(
     vocabulary: seqio.Vocabulary, dtype: Any, rank: int
   ) -> seqio.Feature:
     return seqio.Feature(vocabulary, add_eos=False, dtype=dtype, rank=rank)
 
   features = {
-    "input_ids": feature(TextVocabulary(tokenizer), tf.int32, input_rank),
-    "segment_ids": feature(no_vocabulary, tf.int32, input_rank),
-    "sequence_ids": feature(no_vocabulary, tf.int32, input_rank),
-    "labels": feature(no_vocabulary, label_dtype, label_rank),
-    "label_weights": feature(
+    "input_ids": make_feature(
+      TextVocabulary(make_tokenizer), tf.int32, input_rank
+    ),
+    "segment_ids": make_feature(no_vocabulary, tf.int32, input_rank),
+    "sequence_ids": make_feature(no_vocabulary, tf.int32, input_rank),
+    "labels": make_feature(no_vocabulary, label_dtype, label_rank),
+    "label_weights": make_feature(
       no_vocabulary, tf.float32, int(task.kind == "tagging")
     ),
-    "row": feature(no_vocabulary, tf.int64, 0),
+    "row": make_feature(no_vocabulary, tf.int64, 0),
   }
   if task.kind == "span":
-    features["unanswerable"] = feature(no_vocabulary, tf.float32, 0)
+    features["unanswerable"] = make_feature(no_vocabulary, tf.float32, 0)
   return seqio.TaskRegistry.add(
     name,
-    source=seqio.FunctionDataSource(dataset, names),
+    source=seqio.FunctionDataSource(open_split, split_names),
     preprocessors=[],
     output_features=features,
   )
