@@ -33,7 +33,7 @@ import tokenizers
 from bert_jax.corpus import sources
 from bert_jax.corpus.reader import open_prepared
 from bert_jax.examples import loader
-from bert_jax.examples.masked_units import UNITS
+from bert_jax.examples.masked_units import UNIT_RULES
 from bert_jax.examples.recipes import RECIPES
 from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
@@ -121,7 +121,7 @@ def pipelines(
       yield name, name, options
       continue
     options["max_predictions"] = max(1, math.ceil(args.length * 0.15))
-    for unit in args.masking or UNITS:
+    for unit in args.masking or UNIT_RULES:
       yield f"{name}, {unit}", name, options | {"masking": unit}
 
 
@@ -238,7 +238,7 @@ def main() -> None:
   parser.add_argument(
     "--masking",
     action="append",
-    choices=UNITS,
+    choices=UNIT_RULES,
     help="unit of masks (default: all)",
   )
   parser.add_argument(

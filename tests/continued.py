@@ -82,7 +82,7 @@ _CHANGES_BY_FAMILY = {
 
 
 def write_reference(path, family, vocabulary, vocab_size=64, seed=0):
-  """Writes a random model of transformers; for ELECTRA, two in two folders.
+  """Writes a random model of transformers; ELECTRA has two, in two folders.
 
   Args:
     path: the new folder.
@@ -214,18 +214,18 @@ def _masked_lm_loss(logits, tensors):
   return _weighted_mean(losses, tensors["mlm_weights"])
 
 
-def reference_losses(model, family, batch, noise):
+def reference_losses(model, family, batch, sample_key):
   """Returns {name: loss} of a batch; "loss" is the sum, which is trained.
 
   Args:
     model: the model that `write_reference` returned.
     family: a key of `REFERENCES`.
     batch: numpy arrays of the run's batch.
-    noise: the random key for what ELECTRA's generator draws in this step.
+    sample_key: the random key of the tokens that ELECTRA's generator draws.
   """
   tensors, inputs = _tensors(batch, family)
   if family == "electra":
-    return _electra_losses(model, tensors, inputs, batch, noise)
+    return _electra_losses(model, tensors, inputs, batch, sample_key)
   out = model(**inputs)
   if family == "gpt":
     losses = functional.cross_entropy(
@@ -247,12 +247,12 @@ def reference_losses(model, family, batch, noise):
   return losses_by_name | {"loss": sum(losses_by_name.values())}
 
 
-def _electra_losses(model, tensors, inputs, batch, noise):
+def _electra_losses(model, tensors, inputs, batch, sample_key):
   discriminator, generator = model
   logits = generator(**inputs).logits
   losses_by_name = {"mlm_loss": _masked_lm_loss(logits, tensors)}
   slot_logits = _gather(logits, tensors["mlm_positions"]).detach().numpy()
-  drawn_ids = electra.sample(jnp.asarray(slot_logits), noise, 1.0)
+  drawn_ids = electra.sample(jnp.asarray(slot_logits), sample_key, 1.0)
   slots = (batch["input_ids"], batch["mlm_positions"])
   weights = batch["mlm_weights"]
   seen_ids, original_ids = (
@@ -287,8 +287,8 @@ def train_reference(model, family, config, rates):
   optimizer = torch.optim.AdamW(parameters.values(), **ADAM)
   rows, key = [], jax.random.key(config["seed"])
   for step, batch in enumerate(batches_of_run(config)[: len(rates)]):
-    noise = jax.random.split(jax.random.fold_in(key, step), 3)[2]
-    losses = reference_losses(model, family, batch, noise)
+    sample_key = jax.random.split(jax.random.fold_in(key, step), 3)[2]
+    losses = reference_losses(model, family, batch, sample_key)
     optimizer.zero_grad()
     losses["loss"].backward()
     for group in optimizer.param_groups:

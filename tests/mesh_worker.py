@@ -173,13 +173,17 @@ def report_graphs(report):
   objective, optimizer, _ = make_objective_and_optimizer(mesh)
   params = abstract_state(objective, optimizer, mesh, batch).params
 
-  def constraints(function):
+  def count_constraints(function):
     text = function.lower(params, batch).as_text()
     return text.count("sdy.sharding_constraint ")
 
   with sharding.use_mesh(mesh):
-    report["constraints"]["with"] = constraints(make_logits_function(mesh))
-  report["constraints"]["without"] = constraints(make_logits_function(mesh))
+    report["constraints"]["with"] = count_constraints(
+      make_logits_function(mesh)
+    )
+  report["constraints"]["without"] = count_constraints(
+    make_logits_function(mesh)
+  )
   for size in (60, 61):
     objective, optimizer, _ = make_objective_and_optimizer(
       mesh, vocab_size=size
@@ -269,15 +273,15 @@ def report_refusal(report, name, function):
 
 
 def run_refusals(report):
-  def sizes(shape, **model):
+  def check_sizes(shape, **model):
     mesh = make_mesh(shape)
     objective, _, _ = make_objective_and_optimizer(mesh, **model)
     boxed = jax.eval_shape(objective.init, jax.random.key(0), make_batch(0))
     sharding.check_parameter_sizes(mesh, boxed)
 
-  report_refusal(report, "heads", lambda: sizes((2, 1, 4), heads=2))
-  report_refusal(report, "mlp", lambda: sizes((2, 1, 4), mlp=62))
-  report_refusal(report, "hidden", lambda: sizes((1, 8, 1), hidden=36))
+  report_refusal(report, "heads", lambda: check_sizes((2, 1, 4), heads=2))
+  report_refusal(report, "mlp", lambda: check_sizes((2, 1, 4), mlp=62))
+  report_refusal(report, "hidden", lambda: check_sizes((1, 8, 1), hidden=36))
   mesh = make_mesh((4, 2, 1))
   report_refusal(
     report, "batch", lambda: sharding.check_batch_size(mesh, 12, 1)

@@ -49,15 +49,18 @@ def write_prepared(path, documents, heldout, vocab_size=64):
   return str(path)
 
 
-def random_documents(count, seed, vocab_size=64, sentences=8, words=9):
-  """Returns documents of sentences, each of consecutive ids (modulo V)."""
+def random_documents(count, seed, vocab_size=64, max_sentences=8, max_words=9):
+  """Returns random documents, which are lists of sentences.
+
+  A sentence has consecutive ids. The first id follows the last one.
+  """
   rng = np.random.default_rng(seed)
   first_id = len(SPECIAL_TOKENS)
   documents = []
   for _ in range(count):
     document = []
-    for _ in range(int(rng.integers(2, sentences + 1))):
-      length = int(rng.integers(3, words + 1))
+    for _ in range(int(rng.integers(2, max_sentences + 1))):
+      length = int(rng.integers(3, max_words + 1))
       start = int(rng.integers(vocab_size - first_id))
       ids = (start + np.arange(length)) % (vocab_size - first_id) + first_id
       document.append(ids.tolist())

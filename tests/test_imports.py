@@ -40,13 +40,13 @@ class Room(NamedTuple):
   Attributes:
     rooms: other rooms, which are above it in `ROOMS`.
     packages: other packages.
-    lazy: packages that only functions may import, because most users lack them
-      or should not wait for them.
+    lazy_packages: packages that only functions may import, because most users
+      lack them or should not wait for them.
   """
 
   rooms: str = ""
   packages: str = ""
-  lazy: str = ""
+  lazy_packages: str = ""
 
 
 # A room imports only from the rooms that stand above it in this table.
@@ -103,12 +103,12 @@ class Import(NamedTuple):
   Attributes:
     name: the full name of a module, or of a member of a module.
     line: the line in the file.
-    eager: True if importing the file imports it at once.
+    is_eager: True if importing the file imports it at once.
   """
 
   name: str
   line: int
-  eager: bool
+  is_eager: bool
 
 
 def module_of(path):
@@ -209,7 +209,7 @@ def test_a_room_imports_exactly_what_its_line_lists(room):
   table_line = ROOMS[room]
   packages, lazy_packages = (
     set(table_line.packages.split()),
-    set(table_line.lazy.split()),
+    set(table_line.lazy_packages.split()),
   )
   allowed_rooms, used_imports = {room, *table_line.rooms.split()}, set()
   wrong_imports = []
@@ -225,7 +225,7 @@ def test_a_room_imports_exactly_what_its_line_lists(room):
     else:
       used_imports.add(top)
       is_allowed = top in packages or (
-        top in lazy_packages and not imported.eager
+        top in lazy_packages and not imported.is_eager
       )
     if not is_allowed:
       wrong_imports.append(describe_import(module, imported))
@@ -270,9 +270,9 @@ def test_no_file_imports_an_entry_module():
 
 
 def test_modules_of_the_package_are_not_put_together_from_strings():
-  """Other tests do not see such imports.
+  """The other tests do not see an import whose name is such a string.
 
-  They are allowed only for modules of the file's own room.
+  Such strings are allowed only for modules of the file's own room.
   """
   for path in FILES.values():
     room = f"bert_jax.{path.parent.name}."
@@ -302,7 +302,7 @@ def test_importing_the_models_needs_jax_flax_and_jaxtyping_alone():
   other_packages = {
     name
     for room in ROOMS.values()
-    for name in f"{room.packages} {room.lazy}".split()
+    for name in f"{room.packages} {room.lazy_packages}".split()
   }
   # flax imports these packages, and they are installed with it.
   missing_packages = (

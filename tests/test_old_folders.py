@@ -27,7 +27,7 @@ PREDICTION_TOLERANCE, TRAINING_TOLERANCE = 1e-5, 5e-5
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
+def old_folders(tmp_path_factory):
   path = tmp_path_factory.mktemp("old")
   with tarfile.open(DATA / "folders.tar.xz") as archive:
     archive.extractall(path, filter="data")
@@ -55,10 +55,10 @@ def assert_close_json(measured, expected, rel=PREDICTION_TOLERANCE):
     assert measured == expected
 
 
-def test_a_prepared_folder_opens(folders):
+def test_a_prepared_folder_opens(old_folders):
   """The sums of the first batch depend on every array of the folder."""
-  config = json.loads((folders / "pretrained" / "config.json").read_text())
-  options = config["data"] | {"path": str(folders / "prepared")}
+  config = json.loads((old_folders / "pretrained" / "config.json").read_text())
+  options = config["data"] | {"path": str(old_folders / "prepared")}
   opened = loader.open_data(
     seed=config["seed"], length=32, max_predictions=5, **options
   )
@@ -84,10 +84,10 @@ def test_a_prepared_folder_opens(folders):
     ("tuned", "task", "glue:sst2"),
   ],
 )
-def test_a_run_continues(folders, tmp_path, name, data, recipe):
+def test_a_run_continues(old_folders, tmp_path, name, data, recipe):
   """The run continues from step 10 and keeps the rows that were logged."""
   run = tmp_path / name
-  shutil.copytree(folders / name, run)
+  shutil.copytree(old_folders / name, run)
   shutil.rmtree(run / "checkpoints" / "20")
   # config.json also has values that the run added to its config.
   config = configs.load_defaults(recipe)
@@ -99,11 +99,11 @@ def test_a_run_continues(folders, tmp_path, name, data, recipe):
       config[key] = saved_config[key]
   # Flags set the sizes of the model, so they are not in the config file.
   config["model"] = saved_config["model"]
-  config["data"]["path"] = str(folders / data)
+  config["data"]["path"] = str(old_folders / data)
   if config["init_from"]:
-    config["init_from"] = str(folders / config["init_from"])
+    config["init_from"] = str(old_folders / config["init_from"])
   assert int(train.run(config, str(run)).step) == 20
-  expected = untimed_rows(folders / name)
+  expected = untimed_rows(old_folders / name)
   assert expected[-1]["step"] == 20 and expected[-1]["split"] == "heldout"
   logged_rows = untimed_rows(run)
   assert len(logged_rows) == len(expected)
@@ -111,11 +111,11 @@ def test_a_run_continues(folders, tmp_path, name, data, recipe):
     assert_close_json(row, expected_row, TRAINING_TOLERANCE)
 
 
-def test_masks_are_filled_as_before(folders, capsys):
+def test_masks_are_filled_as_before(old_folders, capsys):
   expected = read_lines(DATA / "fill_mask.jsonl")
   texts = [line["text"] for line in expected]
   execute(
-    ["fill-mask", "--json", "--model", str(folders / "pretrained"), *texts]
+    ["fill-mask", "--json", "--model", str(old_folders / "pretrained"), *texts]
   )
   printed = capsys.readouterr().out.splitlines()
   assert_close_json([json.loads(line) for line in printed], expected)
@@ -128,11 +128,11 @@ def test_masks_are_filled_as_before(folders, capsys):
     ("tuned", "texts"),
   ],
 )
-def test_models_predict_as_before(folders, tmp_path, name, texts):
+def test_models_predict_as_before(old_folders, tmp_path, name, texts):
   """Predicts with a run, its two converted folders, and a fine-tuned run."""
   output = tmp_path / "predictions.jsonl"
   options = {
-    "--model": folders / name,
+    "--model": old_folders / name,
     "--input": DATA / f"{texts}.jsonl",
     "--output": output,
   }
@@ -145,8 +145,8 @@ def test_models_predict_as_before(folders, tmp_path, name, texts):
 
 
 @pytest.mark.parametrize("name", ["converted", "hf"])
-def test_a_converted_folder_holds_the_run_s_parameters(folders, name):
-  loaded = open_model(str(folders / name)).params
-  run = open_model(str(folders / "pretrained")).params
+def test_a_converted_folder_holds_the_run_s_parameters(old_folders, name):
+  loaded = open_model(str(old_folders / name)).params
+  run = open_model(str(old_folders / "pretrained")).params
   assert len(jax.tree.leaves(run)) == 30
   jax.tree.map(np.testing.assert_array_equal, loaded, run)

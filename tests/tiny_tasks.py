@@ -100,13 +100,13 @@ def classified_examples(count, seed=0):
   return examples
 
 
-def write_task(path, length=16, train=21, validation=10):
+def write_task(path, length=16, num_train=21, num_validation=10):
   """Writes the task folder of a classification task."""
   task, tokenizer = TASKS["classification"], vocabulary()
   splits = {}
   for split, count, seed in (
-    ("train", train, 1),
-    ("validation", validation, 2),
+    ("train", num_train, 1),
+    ("validation", num_validation, 2),
   ):
     examples = classified_examples(count, seed)
     encoded = prepare_task.encode_examples(task, examples, tokenizer, length)

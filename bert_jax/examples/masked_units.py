@@ -12,7 +12,7 @@ import numpy as np
 from bert_jax import hashing
 
 
-class Units(NamedTuple):
+class UnitRule(NamedTuple):
   """Says how many consecutive words are hidden together, as a unit.
 
   Attributes:
@@ -26,20 +26,20 @@ class Units(NamedTuple):
   may_overlap: bool
 
 
-def _cumulate(chances: np.ndarray) -> np.ndarray:
+def _cumulative(chances: np.ndarray) -> np.ndarray:
   return np.cumsum(chances) / chances.sum()
 
 
 # "token" hides single tokens, and needs no units of words.
-UNITS: dict[str, Units | None] = {
+UNIT_RULES: dict[str, UnitRule | None] = {
   "token": None,
   # As released in google-research/bert on May 31st 2019.
-  "whole_word": Units(np.ones(1), False),
+  "whole_word": UnitRule(np.ones(1), False),
   # ALBERT (Lan et al. 2020, section 4.1): p(n) ~ 1/n, at most 3 words.
-  "ngram": Units(_cumulate(1 / np.arange(1, 4)), False),
+  "ngram": UnitRule(_cumulative(1 / np.arange(1, 4)), False),
   # SpanBERT (Joshi et al. 2020, section 3.1): geometric, p = 0.2, between 1 and
   # 10 words: 3.8 on average.
-  "span": Units(_cumulate(0.8 ** np.arange(10)), True),
+  "span": UnitRule(_cumulative(0.8 ** np.arange(10)), True),
 }
 
 
@@ -57,8 +57,8 @@ class Sequences(NamedTuple):
     row: the index of its row in the batch.
     number: uint64, the number of the example. This number, a key and a column
       in the sequence determine every draw.
-    sequence_of_column: [B, L] the index of each column's sequence; None if S is
-      1.
+    sequence_of_column: [B, L] the index of the sequence of each column; None if
+      S is 1.
   """
 
   length: np.ndarray
@@ -139,8 +139,8 @@ def _weighted_draws(bits: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
   The new draws are exponential times, whose rates are the weights. The chance
   that a draw is the lowest of all is proportional to its weight (Efraimidis &
-  Spirakis 2006). The bits of positive floats, read as integers, have the same
-  order as the floats. So the bits are returned.
+  Spirakis 2006). The function returns the bits of the times as integers.
+  For positive floats, these integers have the same order as the floats.
   """
   times = -np.log((bits + 0.5) * 2.0**-32) / weights
   return times.astype(np.float32).view(np.uint32)
@@ -164,8 +164,8 @@ def shuffle_columns(
   rows, length = eligible.shape
   columns = np.arange(length, dtype=np.uint32)
   low_bits = np.uint32((1 << (length - 1).bit_length()) - 1)
-  # Sort by random scores. The low bits of a score are replaced by the column:
-  # then there are no ties, and the sorted scores tell their columns.
+  # Sort by random scores. The column replaces the low bits of its score. So no
+  # two scores are equal, and the column of a sorted score can be read from it.
   if sequences.sequence_of_column is None:
     scores = hashing.bits32(key, sequences.number[:, None], columns)
     scores = scores if weights is None else _weighted_draws(scores, weights)
@@ -191,8 +191,8 @@ def shuffle_columns(
   np.copyto(sort_keys, ~np.uint64(0), where=~eligible)
   sort_keys.sort(axis=1)
   size = np.bincount(sequence_of_column[eligible], minlength=len(sequences.row))
-  by_row = size.reshape(rows, -1)
-  first = (np.cumsum(by_row, axis=1) - by_row).ravel()
+  sizes_by_row = size.reshape(rows, -1)
+  first = (np.cumsum(sizes_by_row, axis=1) - sizes_by_row).ravel()
   return ColumnOrder(sort_keys.astype(np.uint32) & low_bits, first, size)
 
 
@@ -228,7 +228,7 @@ def choose_tokens(
   return np.sort(flat_columns), sequence_indices
 
 
-def choose_repeated(
+def choose_with_repeats(
   maskable: np.ndarray, sequences: Sequences, counts: np.ndarray, key: int
 ) -> tuple[np.ndarray, np.ndarray]:
   """Does what `choose_tokens` does, but may draw a token more than once."""
@@ -252,14 +252,14 @@ def choose_words(
   sequences: Sequences,
   counts: np.ndarray,
   key: int,
-  units: Units,
+  unit_rule: UnitRule,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Draws units of whole words: all pieces of a word, or none of them.
 
   The words of a sequence are tried in random order. Each one is tried as the
   first word of a unit, and the number of words in the unit is drawn. A unit
   ends at the first token that is not maskable. A unit with more tokens than may
-  still be hidden is shortened (see `Units`). If its first word alone has too
+  still be hidden is shortened (see `UnitRule`). If its first word alone has too
   many tokens, the next word is tried. So fewer tokens than `counts` may be
   drawn.
 
@@ -280,7 +280,7 @@ def choose_words(
     sequences: the sequences of the batch.
     counts: [B * S] the most tokens to draw from each sequence.
     key: a key from `make_key`.
-    units: a value of `UNITS`.
+    unit_rule: a value of `UNIT_RULES`.
 
   Returns:
     See `choose_tokens`.
@@ -295,7 +295,7 @@ def choose_words(
   block_of = np.zeros(maskable.size, np.int64)
   block_of[cuts] = np.arange(len(cuts))
 
-  max_words = len(units.cumulative_chances)
+  max_words = len(unit_rule.cumulative_chances)
   step = np.arange(max_words)
   # There are no words after the last block.
   is_word = np.append(is_start.ravel()[cuts], np.zeros(max_words, bool))
@@ -324,16 +324,16 @@ def choose_words(
       )
       is_inside &= (
         step
-        <= np.searchsorted(units.cumulative_chances, draw, "right")[:, None]
+        <= np.searchsorted(unit_rule.cumulative_chances, draw, "right")[:, None]
       )
     is_hidden = is_picked[unit_blocks]
     costs = size[unit_blocks]
-    if units.may_overlap:
+    if unit_rule.may_overlap:
       costs = np.where(is_hidden, 0, costs)
     is_inside &= (
       np.cumsum(costs, axis=1) <= remaining[sequence_indices][:, None]
     )
-    if not units.may_overlap:
+    if not unit_rule.may_overlap:
       is_inside &= ~(is_inside & is_hidden).any(1, keepdims=True)
     is_picked[unit_blocks[is_inside]] = True
     remaining[sequence_indices] -= (costs * is_inside).sum(1)

@@ -2,7 +2,7 @@
 
 The sources for BERT are Devlin et al. 2019, section 3.1, and
 `create_masked_lm_predictions` of google-research/bert's
-create_pretraining_data.py. `MaskOptions` and `masked_units.UNITS` name the
+create_pretraining_data.py. `MaskOptions` and `masked_units.UNIT_RULES` name the
 sources of the other families.
 """
 
@@ -66,7 +66,7 @@ class MaskOptions:
     max_predictions: M, the number of prediction slots in a row. A flag of
       create_pretraining_data.py has the default 20, at length 128.
     mask_rate: the share of a sequence's tokens to hide (0.15 in the papers).
-    masking: a key of `masked_units.UNITS`.
+    masking: a key of `masked_units.UNIT_RULES`.
     replacement: a name in the first table.
     count: a name in the second table.
     repeat_positions: True to draw positions with replacement, so that one
@@ -99,7 +99,7 @@ def check_mask_options(mask_options: MaskOptions) -> MaskOptions:
   if mask_options.mask_rate == 0:
     raise UserError("mask_rate is 0; there would be nothing to predict.")
   for name, choices in (
-    ("masking", masked_units.UNITS),
+    ("masking", masked_units.UNIT_RULES),
     ("replacement", REPLACEMENTS),
     ("count", COUNT_RULES),
   ):
@@ -138,7 +138,7 @@ def check_mask_options(mask_options: MaskOptions) -> MaskOptions:
 
 def hides_whole_words(mask_options: MaskOptions) -> bool:
   """Returns True if whole words are hidden."""
-  return masked_units.UNITS[mask_options.masking] is not None
+  return masked_units.UNIT_RULES[mask_options.masking] is not None
 
 
 def check_corpus(corpus: Corpus, mask_options: MaskOptions) -> None:
@@ -415,13 +415,13 @@ def _choose_hidden(
   counts = np.diff(ends, prepend=0, axis=1).ravel()
   key = hashing.make_key(key, "positions")
   if mask_options.repeat_positions:
-    return masked_units.choose_repeated(maskable, sequences, counts, key)
-  units = masked_units.UNITS[mask_options.masking]
-  if units is None:
+    return masked_units.choose_with_repeats(maskable, sequences, counts, key)
+  unit_rule = masked_units.UNIT_RULES[mask_options.masking]
+  if unit_rule is None:
     return masked_units.choose_tokens(maskable, sequences, counts, key, weights)
   assert word_starts is not None
   return masked_units.choose_words(
-    maskable, word_starts, sequences, counts, key, units
+    maskable, word_starts, sequences, counts, key, unit_rule
   )
 
 

@@ -159,7 +159,7 @@ def test_span_lengths_are_geometric():
 
   The source is section 3.1 of the paper.
   """
-  ends = masked_units.UNITS["span"].cumulative_chances
+  ends = masked_units.UNIT_RULES["span"].cumulative_chances
   chances = np.diff(ends, prepend=0)
   assert len(chances) == 10 and ends[-1] == 1
   np.testing.assert_allclose(chances[1:] / chances[:-1], 0.8)

@@ -42,7 +42,7 @@ CASES = {
 def make_batches(case):
   """Returns an objective, parameters, packed rows, and unpacked rows."""
   name, options, model, objective_options, objective = CASES[case]
-  docs = random_documents(60, 0, VOCAB_SIZE, sentences=4, words=8)
+  docs = random_documents(60, 0, VOCAB_SIZE, max_sentences=4, max_words=8)
   corpus = corpus_from_documents(
     docs, [[[True] * len(s) for s in d] for d in docs]
   )
