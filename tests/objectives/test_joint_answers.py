@@ -28,7 +28,7 @@ from bert_jax.tasks import (
   prepare_task,
   task_inputs,
 )
-from bert_jax.tasks import questions as spans
+from bert_jax.tasks import questions as questions_lib
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.text import open_vocabulary
 from bert_jax.training import logging, train
@@ -58,8 +58,8 @@ class NumpyHead:
   def __init__(self, params, hidden, mask):
     self._params = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
     self._hidden = np.asarray(hidden, np.float64)
-    self._less = 1000.0 * (np.asarray(mask, np.float64) - 1)
-    self.start = self._dense("start", self._hidden)[:, 0] + self._less
+    self._mask_penalty = 1000.0 * (np.asarray(mask, np.float64) - 1)
+    self.start = self._dense("start", self._hidden)[:, 0] + self._mask_penalty
 
   def _dense(self, name, x):
     return x @ self._params[name]["kernel"] + self._params[name]["bias"]
@@ -70,7 +70,7 @@ class NumpyHead:
     x = gelu(
       self._dense("end_hidden", np.concatenate([start_states, self._hidden], 1))
     )
-    return self._dense("end", x)[:, 0] + self._less
+    return self._dense("end", x)[:, 0] + self._mask_penalty
 
   def null(self):
     """Returns the logit of no answer."""
@@ -79,7 +79,7 @@ class NumpyHead:
     return self._dense("null", gelu(self._dense("null_hidden", x)))[0]
 
 
-def head(beam, length, seed=0):
+def make_head(beam, length, seed=0):
   """Returns a head, its parameters, states and masks, and `NumpyHead`s."""
   module = question_head.JointAnswerHead(beam, jnp.dtype("float32"))
   rng = np.random.default_rng(seed)
@@ -92,8 +92,8 @@ def head(beam, length, seed=0):
   return module, params, hidden, mask, rows
 
 
-def test_the_loss_is_that_of_the_release():
-  module, params, hidden, mask, rows = head(4, 9)
+def test_the_loss_agrees_with_the_released_program():
+  module, params, hidden, mask, rows = make_head(4, 9)
   labels = np.array([[4, 6], [0, 0], [3, 3]], np.int32)
   logits_of = functools.partial(
     module.apply, {"params": params}, method="logits_given_starts"
@@ -135,7 +135,7 @@ def test_the_loss_is_that_of_the_release():
 
 @pytest.mark.parametrize("beam", [3, 20])
 def test_a_beam_is_the_best_of_all_starts_and_ends(beam):
-  module, params, hidden, mask, rows = head(beam, 9)
+  module, params, hidden, mask, rows = make_head(beam, 9)
   beams = np.asarray(
     tiny_families.fast_jit(module.apply)({"params": params}, hidden, mask)
   )
@@ -184,7 +184,7 @@ def test_every_family_answers_from_the_context(name):
     module.apply({"params": params}, batch)
 
 
-def questions(windows=True):
+def make_questions(windows=True):
   """Returns examples with short contexts; a third of them have no answer."""
   rng = np.random.default_rng(0)
   examples = []
@@ -209,14 +209,16 @@ def questions(windows=True):
   return examples
 
 
-def encode_questions(vocabulary, length=20):
-  return spans.encode_questions(questions(), vocabulary, length, stride=6).rows
+def encode_rows(vocabulary, length=20):
+  return questions_lib.encode_questions(
+    make_questions(), vocabulary, length, stride=6
+  ).rows
 
 
-@pytest.mark.parametrize("null", [False, True])
-def test_a_beam_of_independent_ends_answers_as_bert_does(null):
+@pytest.mark.parametrize("may_lack_answer", [False, True])
+def test_a_beam_of_independent_ends_answers_as_bert_does(may_lack_answer):
   """A beam that holds BERT's independent scores gives BERT's answers."""
-  rows, examples = encode_questions(tiny_tasks.vocabulary()), questions()
+  rows, examples = encode_rows(tiny_tasks.vocabulary()), make_questions()
   assert len(rows.example_indices) > len(examples)
   rng = np.random.default_rng(1)
   rules = predictions.SpanRules(n_best=7, max_length=3)
@@ -232,7 +234,9 @@ def test_a_beam_of_independent_ends_answers_as_bert_does(null):
   expected_answers = predictions.answer_questions(
     rows, apart_logits, examples, False, rules
   )
-  answers = predictions.answer_questions(rows, beams, examples, null, rules)
+  answers = predictions.answer_questions(
+    rows, beams, examples, may_lack_answer, rules
+  )
   for number, (answer, expected) in enumerate(
     zip(answers, expected_answers, strict=True)
   ):
@@ -240,14 +244,14 @@ def test_a_beam_of_independent_ends_answers_as_bert_does(null):
       answer["nbest"] == expected["nbest"]
       and answer["best"] == expected["best"]
     )
-    if not null:
+    if not may_lack_answer:
       assert answer["text"] == answer["best"]
       continue
     windows = np.flatnonzero(rows.example_indices == number)
     least_null = min(beams[i][0, 2] for i in windows)
     assert answer["null_odds"] == least_null
     assert answer["text"] == ("" if least_null > 0 else answer["best"])
-  if null:
+  if may_lack_answer:
     strict_rules = rules._replace(threshold=-99.0)
     answers = predictions.answer_questions(
       rows, beams, examples, True, strict_rules
@@ -258,12 +262,14 @@ def test_a_beam_of_independent_ends_answers_as_bert_does(null):
 @pytest.mark.parametrize("family", ["wordpiece", "roberta", "gpt1"])
 def test_batches_say_which_questions_have_no_answer(family, tmp_path):
   """A window may lack the answer although its question has an answer."""
-  vocabulary = files.load_vocabulary(getattr(files, family)(tmp_path))
-  rows, examples = encode_questions(vocabulary, 40), questions()
-  loader = batches.Batches(TASK, rows, 0, 8, shuffle=False)
+  vocabulary = files.load_vocabulary(
+    getattr(files, f"write_{family}")(tmp_path)
+  )
+  rows, examples = encode_rows(vocabulary, 40), make_questions()
+  split_batches = batches.Batches(TASK, rows, 0, 8, shuffle=False)
   windows_without_answer = 0
-  for step in range(loader.steps_per_epoch):
-    batch = loader.batch(step)
+  for step in range(split_batches.steps_per_epoch):
+    batch = split_batches.batch(step)
     for k, row in enumerate(batch["row"]):
       is_unanswerable = (
         row >= 0 and not examples[rows.example_indices[row]]["answers"]
@@ -283,7 +289,7 @@ def test_batches_say_which_questions_have_no_answer(family, tmp_path):
   )
 
 
-def test_bad_options(tmp_path):
+def test_bad_options_and_old_rows_are_refused(tmp_path):
   model = dict(family="bert", variant="tiny", vocab_size=64)
   with pytest.raises(ValueError, match="span_head='beam' is not one of apart"):
     finetune.build(model, "span", (), span_head="beam")
@@ -295,16 +301,16 @@ def test_bad_options(tmp_path):
     objective.init(jax.random.key(0), batch)
   # These rows do not say where the contexts begin.
   vocabulary = tiny_tasks.vocabulary()
-  rows = encode_questions(vocabulary)
+  rows = encode_rows(vocabulary)
   old_rows = rows._replace(second_begins=np.diff(rows.starts).astype(np.int32))
   with pytest.raises(ValueError, match="`second` is not where the contexts"):
-    splits = {"train": (old_rows, questions())}
+    splits = {"train": (old_rows, make_questions())}
     encoded_rows.save(str(tmp_path / "old"), TASK, splits, {}, {})
 
 
 def write_folder(path):
   vocabulary = tiny_tasks.vocabulary()
-  split = encode_questions(vocabulary), questions()
+  split = encode_rows(vocabulary), make_questions()
   meta = dict(
     pad=0,
     vocab_size=len(tiny_tasks.PIECES),
@@ -318,7 +324,7 @@ def write_folder(path):
   )
 
 
-def config_of(model, folder, **more):
+def make_config(model, folder, **more):
   config = configs.load_defaults("squad:squad2")
   config["data"] |= dict(path=folder, buckets=(20, 64, 128))
   config["objective"] |= dict(span_head="joint")
@@ -328,12 +334,12 @@ def config_of(model, folder, **more):
 
 
 @pytest.fixture(scope="module")
-def tuned_run(tmp_path_factory, compilation_cache):
+def fine_tuned_run(tmp_path_factory, compilation_cache):
   """Returns the config and the folder of a run that learnt twelve questions."""
   path = tmp_path_factory.mktemp("joint")
   tiny_tasks.write_model(path / "model")
   write_folder(str(path / "task"))
-  config = config_of(str(path / "model"), str(path / "task"), total_steps=120)
+  config = make_config(str(path / "model"), str(path / "task"), total_steps=120)
   config["schedule"]["peak"] = 5e-3
   config["log"]["every"] = 20
   config["evaluate"]["every"] = 60
@@ -342,14 +348,14 @@ def tuned_run(tmp_path_factory, compilation_cache):
   return config, str(path / "run")
 
 
-def heldout(run):
+def heldout_rows(run):
   rows = logging.read_rows(f"{run}/metrics.jsonl")
   return [row for row in rows if row["split"] == "heldout"]
 
 
-def test_a_run_learns_answers_and_that_there_is_none(tuned_run):
-  _, run = tuned_run
-  last_row = heldout(run)[-1]
+def test_a_run_learns_answers_and_that_there_is_none(fine_tuned_run):
+  _, run = fine_tuned_run
+  last_row = heldout_rows(run)[-1]
   assert last_row["step"] == 120 and last_row["loss"] < 0.1
   assert (
     last_row["exact"]
@@ -362,8 +368,8 @@ def test_a_run_learns_answers_and_that_there_is_none(tuned_run):
   assert weights.arrays["answers/end_hidden/kernel"].shape == (64, 512)
 
 
-def test_a_killed_run_equals_an_uninterrupted_one(tuned_run, tmp_path):
-  config, run = tuned_run
+def test_a_killed_run_equals_an_uninterrupted_one(fine_tuned_run, tmp_path):
+  config, run = fine_tuned_run
   run_copy = str(tmp_path / "again")
   shutil.copytree(run, run_copy)
   shutil.rmtree(f"{run_copy}/checkpoints/120")
@@ -373,16 +379,16 @@ def test_a_killed_run_equals_an_uninterrupted_one(tuned_run, tmp_path):
     np.testing.assert_array_equal(expected[name], arrays[name], name)
 
 
-def test_score_and_predict_and_the_file_agree(tuned_run, tmp_path):
+def test_evaluate_predict_and_the_exported_file_agree(fine_tuned_run, tmp_path):
   pytest.importorskip("flatbuffers")
-  config, run = tuned_run
+  config, run = fine_tuned_run
   folder = batches.open_folder(config["data"]["path"])
   split = batches.open_split(folder, "validation")
   predictor = predict.open_predictor(run, 5, max_length=20, no_answer=True)
   outputs = predict.predict_split(predictor, split, "task")
   scores = metrics.evaluate(split.task, outputs, split.examples)
-  assert scores["exact"] == heldout(run)[-1]["exact"]
-  examples = questions()
+  assert scores["exact"] == heldout_rows(run)[-1]["exact"]
+  examples = make_questions()
   live_answers = predict.predict(predictor, examples)
   for answer, example in zip(live_answers, examples, strict=True):
     right_answer = example["answers"][0]["text"] if example["answers"] else ""
@@ -408,14 +414,14 @@ def test_score_and_predict_and_the_file_agree(tuned_run, tmp_path):
     hf.write(str(tmp_path / "hf"), model.weights)
 
 
-def test_the_head_is_taken_by_name(tuned_run, tmp_path):
-  config, run = tuned_run
+def test_the_head_is_taken_by_name(fine_tuned_run, tmp_path):
+  config, run = fine_tuned_run
   config = copy.deepcopy(config) | dict(init_from=run, total_steps=1)
   config["objective"]["head"] = "taken"
   config["evaluate"]["every"] = config["checkpoint"]["every"] = 1
   config["schedule"]["peak"] = 1e-9
   train.run(copy.deepcopy(config), str(tmp_path / "taken"))
-  assert heldout(str(tmp_path / "taken"))[-1]["exact"] == 100.0
+  assert heldout_rows(str(tmp_path / "taken"))[-1]["exact"] == 100.0
   config["objective"]["span_head"] = "apart"
   with pytest.raises(ValueError, match="has no classifier/dense/bias; pass"):
     train.run(config, str(tmp_path / "apart"))
@@ -440,11 +446,11 @@ def test_a_run_learns_real_questions(tmp_path, compilation_cache):
   task = task_inputs.find_task("squad2")
   prepare_task.prepare(task, inputs, vocab, folder, 128, 64)
   model = dict(variant="tiny", family="bert")
-  config = config_of("", folder, total_steps=240)
+  config = make_config("", folder, total_steps=240)
   config["model"] |= model
   config["schedule"]["peak"] = 2e-3
   config["checkpoint"] |= dict(every=240)
   config["evaluate"]["every"] = 240
   train.run(config, str(tmp_path / "run"))
-  last_row = heldout(str(tmp_path / "run"))[-1]
+  last_row = heldout_rows(str(tmp_path / "run"))[-1]
   assert last_row["exact"] > 90.0, last_row

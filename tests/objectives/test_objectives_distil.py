@@ -19,7 +19,7 @@ from bert_jax import objectives
 from bert_jax.models import bert, distilbert, heads
 from bert_jax.objectives import distil
 from bert_jax.training import config as config_lib
-from bert_jax.training import setup as building
+from bert_jax.training import setup as setup_lib
 from bert_jax.training import train
 from bert_jax.weights import checkpoint, model_folder
 from bert_jax.weights.load import open_model
@@ -40,13 +40,13 @@ STUDENT = SIZES | {"family": "distilbert"}
 TEACHER = SIZES | {"family": "bert", "num_layers": 4}
 
 
-def build(**options):
+def build_objective(**options):
   options = {"layers": (0, 2)} | options
   return objectives.build_function("distil")(STUDENT, TEACHER, **options)
 
 
 @pytest.fixture(scope="module")
-def parameters(batch):
+def model_params(batch):
   """Returns the student's and the teacher's parameters, drawn separately."""
   return tuple(
     random_params(heads.ForPreTraining(encoder, pairs=False), batch, seed=seed)
@@ -87,16 +87,16 @@ def logits_of_all_positions(params, batch, encoder):
   return np.asarray(out["mlm_logits"], np.float64), np.asarray(hidden)
 
 
-@pytest.mark.parametrize("tokens", ["all", "masked"])
-def test_sums_are_those_of_numpy(batch, parameters, tokens, monkeypatch):
+@pytest.mark.parametrize("kl_tokens", ["all", "masked"])
+def test_sums_agree_with_numpy(batch, model_params, kl_tokens, monkeypatch):
   monkeypatch.setattr(distil, "CHUNK_POSITIONS", 4)
-  objective = build(kl_tokens=tokens)
-  sums = measure(objective, *parameters, batch)
+  objective = build_objective(kl_tokens=kl_tokens)
+  sums = measure(objective, *model_params, batch)
   student_logits, x = logits_of_all_positions(
-    parameters[0], batch, distilbert.build(**SIZES)
+    model_params[0], batch, distilbert.build(**SIZES)
   )
   teacher_logits, y = logits_of_all_positions(
-    parameters[1], batch, bert.build(**SIZES | {"num_layers": 4})
+    model_params[1], batch, bert.build(**SIZES | {"num_layers": 4})
   )
   p, q = softmax(teacher_logits / 2.0), softmax(student_logits / 2.0)
   kl = 4.0 * (p * np.log(p / q)).sum(-1)
@@ -104,25 +104,26 @@ def test_sums_are_those_of_numpy(batch, parameters, tokens, monkeypatch):
   token_places = [
     (r, c) for r, count in ((0, 11), (1, 6)) for c in range(count)
   ]
-  kl_places = token_places if tokens == "all" else masked_places
+  kl_places = token_places if kl_tokens == "all" else masked_places
   cosine = [
-    1 - x[at] @ y[at] / np.linalg.norm(x[at]) / np.linalg.norm(y[at])
-    for at in token_places
+    1
+    - x[place] @ y[place] / np.linalg.norm(x[place]) / np.linalg.norm(y[place])
+    for place in token_places
   ]
   ids = np.asarray(batch["mlm_ids"])[[0, 0, 0, 1, 1], [0, 1, 2, 0, 1]]
   mlm = [
-    -np.log(softmax(student_logits[at])[i])
-    for at, i in zip(masked_places, ids, strict=True)
+    -np.log(softmax(student_logits[place])[i])
+    for place, i in zip(masked_places, ids, strict=True)
   ]
-  hits = [
-    student_logits[at].argmax() == i
-    for at, i in zip(masked_places, ids, strict=True)
+  is_right = [
+    student_logits[place].argmax() == i
+    for place, i in zip(masked_places, ids, strict=True)
   ]
   expected = dict(
-    kl_loss=sum(kl[at] for at in kl_places),
+    kl_loss=sum(kl[place] for place in kl_places),
     cosine_loss=sum(cosine),
     mlm_loss=sum(mlm),
-    mlm_accuracy=sum(hits),
+    mlm_accuracy=sum(is_right),
   )
   assert sums == pytest.approx(expected, rel=2e-5)
   assert objective.weights(batch) == dict(
@@ -133,8 +134,8 @@ def test_sums_are_those_of_numpy(batch, parameters, tokens, monkeypatch):
   )
 
 
-def test_an_equal_student_has_nothing_to_learn(batch, parameters):
-  teacher = parameters[1]
+def test_an_equal_student_has_nothing_to_learn(batch, model_params):
+  teacher = model_params[1]
   # The word table has more rows than the vocabulary has pieces.
   equal_config = TEACHER | {"vocab_multiple": 8}
   objective = objectives.build_function("distil")(
@@ -147,7 +148,7 @@ def test_an_equal_student_has_nothing_to_learn(batch, parameters):
   assert sums["mlm_loss"] > 0.0
 
 
-def test_padding_changes_nothing(batch, parameters):
+def test_padding_changes_nothing(batch, model_params):
   is_padding = np.asarray(batch["sequence_ids"]) == 0
   ids = np.where(is_padding, 30, np.asarray(batch["input_ids"]))
   slots = np.where(np.asarray(batch["mlm_weights"]) > 0, 0, 7)
@@ -155,25 +156,29 @@ def test_padding_changes_nothing(batch, parameters):
     input_ids=jnp.asarray(ids, jnp.int32),
     mlm_ids=batch["mlm_ids"] + jnp.asarray(slots, jnp.int32),
   )
-  objective = build()
+  objective = build_objective()
   a, b = (
-    measure(objective, *parameters, rows) for rows in (batch, changed_batch)
+    measure(objective, *model_params, rows) for rows in (batch, changed_batch)
   )
   assert a == pytest.approx(b, rel=1e-6)
 
 
-def test_gradients(batch, parameters, monkeypatch):
+def test_gradients_of_chunks_are_those_of_the_full_batch(
+  batch, model_params, monkeypatch
+):
   """Chunks give the full batch's gradients. The teacher gets no gradient."""
 
   def total(params, teacher_params):
-    sums, _ = build().loss(params, teacher_params, {}, batch, None, False)
+    sums, _ = build_objective().loss(
+      params, teacher_params, {}, batch, None, False
+    )
     return 5.0 * sums["kl_loss"] + 2.0 * sums["mlm_loss"] + sums["cosine_loss"]
 
-  full_gradients, _ = fast_jit(jax.grad(total, argnums=(0, 1)))(*parameters)
+  full_gradients, _ = fast_jit(jax.grad(total, argnums=(0, 1)))(*model_params)
   monkeypatch.setattr(distil, "CHUNK_POSITIONS", 4)
   chunk_gradients, teacher_gradients = fast_jit(
     jax.grad(total, argnums=(0, 1))
-  )(*parameters)
+  )(*model_params)
   jax.tree.map(
     functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4),
     full_gradients,
@@ -190,16 +195,16 @@ def test_gradients(batch, parameters, monkeypatch):
     "['encoder']['embeddings']['position']['embedding']"
   ]
   assert all(not np.any(x) for x in jax.tree.leaves(teacher_gradients))
-  jaxpr = str(jax.make_jaxpr(jax.grad(total))(*parameters))
+  jaxpr = str(jax.make_jaxpr(jax.grad(total))(*model_params))
   num_rows, length = batch["input_ids"].shape
   assert f"f32[{num_rows},4,37]" in jaxpr
   assert not any(f"[{num_rows},{n},37]" in jaxpr for n in (length, 12))
 
 
-def test_only_the_student_has_dropout(batch, parameters):
-  objective = build()
+def test_only_the_student_has_dropout(batch, model_params):
+  objective = build_objective()
   sums_without, sums_with = (
-    measure(objective, *parameters, batch, train) for train in (False, True)
+    measure(objective, *model_params, batch, train) for train in (False, True)
   )
   assert all(
     sums_without[name] != sums_with[name] for name in ("kl_loss", "cosine_loss")
@@ -207,13 +212,13 @@ def test_only_the_student_has_dropout(batch, parameters):
   without_dropout = objectives.build_function("distil")(
     STUDENT | dict(dropout=0.0, attention_dropout=0.0), TEACHER, (0, 2)
   )
-  sums = measure(without_dropout, *parameters, batch, True)
+  sums = measure(without_dropout, *model_params, batch, True)
   assert sums == pytest.approx(sums_without, rel=1e-6)
 
 
-def test_the_student_begins_with_layers_of_its_teacher(batch, parameters):
-  params, teacher = parameters
-  initial_params = build(layers=(3, 1)).inherit(params, teacher)
+def test_the_student_begins_with_layers_of_its_teacher(batch, model_params):
+  params, teacher = model_params
+  initial_params = build_objective(layers=(3, 1)).inherit(params, teacher)
   embeddings = initial_params["encoder"]["embeddings"]
   assert "segment" not in embeddings
   for name, table in embeddings.items():
@@ -230,11 +235,11 @@ def test_the_student_begins_with_layers_of_its_teacher(batch, parameters):
     initial_params["encoder"]["layers"],
     teacher["encoder"]["layers"],
   )
-  assert build(layers=(), freeze_positions=False).inherit is None
+  assert build_objective(layers=(), freeze_positions=False).inherit is None
 
 
 @pytest.mark.parametrize(
-  "model, teacher, options, words",
+  "model, teacher, options, pattern",
   [
     (dict(family="gpt"), {}, {}, "model.family='gpt' must be .*: bert"),
     ({}, dict(family="albert"), {}, "teacher.model.family='albert'"),
@@ -258,15 +263,15 @@ def test_the_student_begins_with_layers_of_its_teacher(batch, parameters):
     ),
   ],
 )
-def test_what_does_not_fit_is_refused(model, teacher, options, words):
-  with pytest.raises(ValueError, match=words):
+def test_bad_sizes_and_options_are_refused(model, teacher, options, pattern):
+  with pytest.raises(ValueError, match=pattern):
     objectives.build_function("distil")(
       STUDENT | model, TEACHER | teacher, **{"layers": (0, 2)} | options
     )
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def data_and_teacher(tmp_path_factory):
   path = tmp_path_factory.mktemp("data")
   prepared = write_prepared(
     path / "prepared", random_documents(20, 0), random_documents(6, 1)
@@ -274,20 +279,22 @@ def folder(tmp_path_factory):
   return prepared, write_teacher(path / "teacher", prepared)
 
 
-def test_restart_is_exact(folder, tmp_path, compilation_cache, capsys):
+def test_restart_is_exact(
+  data_and_teacher, tmp_path, compilation_cache, capsys
+):
   """A restarted run gives exactly the arrays of a run that did not stop.
 
   Another teacher is refused. The run can be opened like any other run.
   """
-  full_run, cut_run = str(tmp_path / "whole"), str(tmp_path / "again")
-  state = train.run(distillation_config(folder), full_run)
+  full_run, restarted_run = str(tmp_path / "whole"), str(tmp_path / "again")
+  state = train.run(distillation_config(data_and_teacher), full_run)
   assert "held-out KL to the teacher" in capsys.readouterr().out
-  shutil.copytree(full_run, cut_run)
-  shutil.rmtree(f"{cut_run}/checkpoints/8")
+  shutil.copytree(full_run, restarted_run)
+  shutil.rmtree(f"{restarted_run}/checkpoints/8")
   moved_teacher = str(tmp_path / "moved")
-  shutil.copytree(folder[1], moved_teacher)
+  shutil.copytree(data_and_teacher[1], moved_teacher)
   restarted_state = train.run(
-    distillation_config((folder[0], moved_teacher)), cut_run
+    distillation_config((data_and_teacher[0], moved_teacher)), restarted_run
   )
   expected_arrays, restarted_arrays = (
     arrays_of_state(state),
@@ -295,7 +302,7 @@ def test_restart_is_exact(folder, tmp_path, compilation_cache, capsys):
   )
   for key, x in expected_arrays.items():
     np.testing.assert_array_equal(x, restarted_arrays[key], err_msg=key)
-  assert untimed_rows(full_run) == untimed_rows(cut_run)
+  assert untimed_rows(full_run) == untimed_rows(restarted_run)
   steps = [row for row in untimed_rows(full_run) if row["split"] == "train"]
   assert all(0 < row["padding"] < 1 for row in steps)
   terms = {"kl_loss", "mlm_loss", "cosine_loss", "mlm_accuracy"}
@@ -304,10 +311,12 @@ def test_restart_is_exact(folder, tmp_path, compilation_cache, capsys):
   with checkpoint.Checkpointer.for_reading(full_run) as saver:
     assert len(saver._meta(8)["teacher"]) == 64
 
-  shutil.rmtree(f"{cut_run}/checkpoints/8")
-  other_teacher = write_teacher(tmp_path / "other", folder[0], seed=1)
+  shutil.rmtree(f"{restarted_run}/checkpoints/8")
+  other_teacher = write_teacher(tmp_path / "other", data_and_teacher[0], seed=1)
   with pytest.raises(ValueError, match="is not the teacher .*digests differ"):
-    train.run(distillation_config((folder[0], other_teacher)), cut_run)
+    train.run(
+      distillation_config((data_and_teacher[0], other_teacher)), restarted_run
+    )
 
   opened_model = open_model(full_run)
   assert opened_model.module.encoder.num_layers == 2
@@ -320,8 +329,8 @@ def test_restart_is_exact(folder, tmp_path, compilation_cache, capsys):
 
 
 @pytest.mark.slow
-def test_a_run_is_a_teacher_too_and_none_of_weight_0_moves(
-  folder, tmp_path, compilation_cache
+def test_a_run_can_teach_and_a_loss_of_weight_0_teaches_nothing(
+  data_and_teacher, tmp_path, compilation_cache
 ):
   """A run can be the teacher of another run, as it saves only its student.
 
@@ -334,14 +343,14 @@ def test_a_run_is_a_teacher_too_and_none_of_weight_0_moves(
     "objective.mlm_weight": 1.0,
     "total_steps": 4,
   }
-  train.run(distillation_config(folder, **only_mlm), first_run)
+  train.run(distillation_config(data_and_teacher, **only_mlm), first_run)
   last_row = [
     row for row in untimed_rows(first_run) if row["split"] == "heldout"
   ][-1]
   assert last_row["loss"] == pytest.approx(last_row["mlm_loss"])
   assert last_row["kl_loss"] > 0 and last_row["cosine_loss"] > 0
   config = distillation_config(
-    (folder[0], first_run),
+    (data_and_teacher[0], first_run),
     **only_mlm,
     **{
       "objective.layers": (1, 0),
@@ -349,7 +358,7 @@ def test_a_run_is_a_teacher_too_and_none_of_weight_0_moves(
       "teacher.model.num_layers": 2,
     },
   )
-  setup = building.build(config_lib.parse(config))
+  setup = setup_lib.build(config_lib.parse(config))
   teacher = setup.config.teacher
   assert setup.teacher_digest and teacher.model.dropout == 0.1
   with checkpoint.Checkpointer.for_reading(first_run) as saver:
@@ -357,42 +366,48 @@ def test_a_run_is_a_teacher_too_and_none_of_weight_0_moves(
   jax.tree.map(np.testing.assert_array_equal, saved_params, setup.frozen)
 
 
-def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
-  prepared, teacher = folder
+def test_teachers_that_do_not_fit_are_refused(data_and_teacher, tmp_path):
+  prepared, teacher = data_and_teacher
   raises_error = functools.partial(pytest.raises, ValueError)
   with raises_error(match="teacher.path is empty; pass --config.teacher.path"):
-    building.build(config_lib.parse(distillation_config((prepared, ""))))
+    setup_lib.build(config_lib.parse(distillation_config((prepared, ""))))
   with raises_error(match="there is no folder /no/such"):
-    building.build(
+    setup_lib.build(
       config_lib.parse(distillation_config((prepared, "/no/such")))
     )
   with raises_error(
     match="has hidden=16, num_layers=4, but .*hidden=8.*--config"
   ):
     sizes = {"teacher.model.hidden": 8, "teacher.model.num_layers": 3}
-    building.build(config_lib.parse(distillation_config(folder, **sizes)))
+    setup_lib.build(
+      config_lib.parse(distillation_config(data_and_teacher, **sizes))
+    )
   with raises_error(match="write hidden=16, num_layers=4.* into teacher.model"):
-    config = distillation_config(folder)
+    config = distillation_config(data_and_teacher)
     config["teacher"]["model"] = {"family": "bert", "variant": "base"}
-    building.build(config_lib.parse(config))
+    setup_lib.build(config_lib.parse(config))
   with raises_error(
     match="weight_decay=0.1 would shrink .*freeze_positions=True"
   ):
-    building.build(
+    setup_lib.build(
       config_lib.parse(
-        distillation_config(folder, **{"optimizer.weight_decay": 0.1})
+        distillation_config(data_and_teacher, **{"optimizer.weight_decay": 0.1})
       )
     )
   with raises_error(match="teacher.model.variant='nope' is not one of"):
-    building.build(
+    setup_lib.build(
       config_lib.parse(
-        distillation_config(folder, **{"teacher.model.variant": "nope"})
+        distillation_config(
+          data_and_teacher, **{"teacher.model.variant": "nope"}
+        )
       )
     )
   with raises_error(match="family=bert, but .*teacher.model.family=roberta"):
-    building.build(
+    setup_lib.build(
       config_lib.parse(
-        distillation_config(folder, **{"teacher.model.family": "roberta"})
+        distillation_config(
+          data_and_teacher, **{"teacher.model.family": "roberta"}
+        )
       )
     )
   other_teacher = str(tmp_path / "other")
@@ -403,23 +418,23 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
   with raises_error(
     match="prepared: its piece 9 is 'w9', but in teacher.* it is 'x9'"
   ):
-    building.build(
+    setup_lib.build(
       config_lib.parse(distillation_config((prepared, other_teacher)))
     )
   vocab.unlink()
   with raises_error(match="has no vocabulary"):
-    building.build(
+    setup_lib.build(
       config_lib.parse(distillation_config((prepared, other_teacher)))
     )
-  config = distillation_config(folder)
+  config = distillation_config(data_and_teacher)
   del config["teacher"]
   with raises_error(match="config.teacher is missing, but objective 'distil'"):
-    building.make_objective_and_optimizer(config_lib.parse(config))
-  config = distillation_config(folder) | {
+    setup_lib.make_objective_and_optimizer(config_lib.parse(config))
+  config = distillation_config(data_and_teacher) | {
     "objective": {"name": "mlm", "pairs": False}
   }
   with raises_error(match="objective 'mlm' learns from no teacher; remove"):
-    building.make_objective_and_optimizer(config_lib.parse(config))
+    setup_lib.make_objective_and_optimizer(config_lib.parse(config))
 
 
 @pytest.mark.parametrize(
@@ -434,9 +449,9 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
   ],
 )
 def test_a_teacher_is_cut_to_the_pieces_of_the_data(
-  folder, tmp_path, capsys, name, rows, pieces
+  data_and_teacher, tmp_path, capsys, name, rows, pieces
 ):
-  prepared, _ = folder
+  prepared, _ = data_and_teacher
   family = "roberta" if "roberta" in name else "bert"
   options = {"padding_id": 0} if family == "roberta" else {}
   larger_folder = write_teacher(
@@ -468,7 +483,7 @@ def test_a_teacher_is_cut_to_the_pieces_of_the_data(
     config = distillation_config((prepared, teacher), name, **changes)
     if name.startswith("tiny"):
       del config["objective"]["layers"]
-    setups.append(building.build(config_lib.parse(config)))
+    setups.append(setup_lib.build(config_lib.parse(config)))
     assert setups[-1].config.teacher.model.vocab_size == 64
     message = f"the teacher has {rows:,} rows, and the data has 64 pieces"
     assert (message in capsys.readouterr().out) == (teacher == larger_folder)
@@ -478,11 +493,13 @@ def test_a_teacher_is_cut_to_the_pieces_of_the_data(
   assert setups[0].teacher_digest == setups[1].teacher_digest
 
 
-def test_a_teacher_with_too_few_rows_or_pieces_is_refused(folder, tmp_path):
-  prepared, _ = folder
+def test_a_teacher_with_too_few_rows_or_pieces_is_refused(
+  data_and_teacher, tmp_path
+):
+  prepared, _ = data_and_teacher
   smaller_vocab = write_teacher(tmp_path / "rows", prepared, vocab_size=60)
   with pytest.raises(ValueError, match="has 60 rows for the 64 pieces of"):
-    building.build(
+    setup_lib.build(
       config_lib.parse(distillation_config((prepared, smaller_vocab)))
     )
   tiny_models.delete_digests(smaller_vocab)
@@ -492,6 +509,6 @@ def test_a_teacher_with_too_few_rows_or_pieces_is_refused(folder, tmp_path):
   with pytest.raises(
     ValueError, match="piece 60 is 'w60', and teacher.*only 60"
   ):
-    building.build(
+    setup_lib.build(
       config_lib.parse(distillation_config((prepared, smaller_vocab)))
     )

@@ -58,14 +58,14 @@ def make_batch(seed=0):
   return batch | {"mlm_weights": jnp.asarray(weights)}, original_ids
 
 
-def build(**options):
+def build_objective(**options):
   return objectives.build("electra", MODEL | {"family": "electra"}, options)
 
 
 @pytest.fixture(scope="module")
 def params():
   batch, _ = make_batch()
-  return nn.unbox(fast_jit(build().init)(jax.random.key(3), batch))
+  return nn.unbox(fast_jit(build_objective().init)(jax.random.key(3), batch))
 
 
 def test_labels_of_a_correct_sample_and_a_wrong_one():
@@ -123,9 +123,9 @@ def test_rows_added_to_the_vocabulary_change_no_sample():
     )
 
 
-def test_sums_against_a_restatement(params):
+def test_sums_agree_with_numpy(params):
   batch, original = make_batch()
-  objective = build()
+  objective = build_objective()
   key = jax.random.key(7)
   sums, _ = fast_jit(objective.loss, static_argnums=5)(
     params, {}, {}, batch, key, False
@@ -176,7 +176,7 @@ def test_discriminator_gives_the_generator_no_gradient(params):
   Their gradient comes only from the discriminator's look-up.
   """
   batch, _ = make_batch()
-  objective, key = build(), jax.random.key(7)
+  objective, key = build_objective(), jax.random.key(7)
 
   module = electra.ForPreTraining(electra.build(**MODEL))
   apply = fast_jit(module.apply, static_argnames="method")
@@ -194,7 +194,7 @@ def test_discriminator_gives_the_generator_no_gradient(params):
   def loss(params, name):
     return objective.loss(params, {}, {}, batch, key, False)[0][name]
 
-  def alone(params):
+  def loss_of_fixed_samples(params):
     """Returns the discriminator's loss with the sampled ids as constants."""
     detection = module.apply(
       {"params": params},
@@ -210,7 +210,9 @@ def test_discriminator_gives_the_generator_no_gradient(params):
     grads_of_losses = {
       n: jax.grad(loss)(params, n) for n in ("rtd_loss", "mlm_loss")
     }
-    return grads_of_losses, jax.grad(alone)(params)["embeddings"]
+    return grads_of_losses, jax.grad(loss_of_fixed_samples)(params)[
+      "embeddings"
+    ]
 
   gradients, expected = fast_jit(grads)(params)
   total = jax.tree.map(lambda g: float(jnp.abs(g).sum()), gradients)
@@ -228,9 +230,9 @@ def test_discriminator_gives_the_generator_no_gradient(params):
   )
 
 
-def test_samples_are_keyed_and_dropout_differs_between_towers(params):
+def test_samples_and_dropout_depend_on_the_key(params):
   batch, _ = make_batch()
-  objective = build()
+  objective = build_objective()
   jitted_loss = fast_jit(objective.loss, static_argnums=5)
 
   def losses(seed, train):
@@ -243,11 +245,11 @@ def test_samples_are_keyed_and_dropout_differs_between_towers(params):
   assert losses(0, True)["mlm_loss"] != losses(1, True)["mlm_loss"]
 
 
-def test_what_cannot_train_is_refused():
+def test_bad_models_and_batches_are_refused():
   with pytest.raises(ValueError, match="family='bert'.*electra"):
     objectives.build("electra", MODEL | {"family": "bert"}, {})
   with pytest.raises(ValueError, match="temperature=0.0"):
-    build(temperature=0.0)
+    build_objective(temperature=0.0)
   batch, _ = make_batch()
   odd_model = MODEL | {"family": "electra", "generator_hidden": 129}
   with pytest.raises(
@@ -256,4 +258,4 @@ def test_what_cannot_train_is_refused():
     objectives.build("electra", odd_model, {}).init(jax.random.key(0), batch)
   del batch["mlm_ids"]
   with pytest.raises(ValueError, match="needs mlm_ids.*makes input_ids"):
-    build().init(jax.random.key(0), batch)
+    build_objective().init(jax.random.key(0), batch)

@@ -29,7 +29,7 @@ MODEL = dict(
 WORDS = [f"w{i}" for i in range(VOCABULARY_SIZE)]
 
 
-def make_batch(rows, length, seed=0, lengths=None, back=False):
+def make_batch(rows, length, seed=0, lengths=None, has_back_chars=False):
   """Returns random words; the targets are each word's neighbours in the row."""
   rng = np.random.default_rng(seed)
   ids = rng.integers(3, VOCABULARY_SIZE, (rows, length))
@@ -47,14 +47,14 @@ def make_batch(rows, length, seed=0, lengths=None, back=False):
     previous_ids=previous_ids.astype(np.int32),
     previous_weights=(previous_ids > 0).astype(np.float32),
   )
-  if back:
+  if has_back_chars:
     batch["back_char_ids"] = spell(
       rng.integers(3, VOCABULARY_SIZE, (rows, length))
     )
   return {key: jnp.asarray(array) for key, array in batch.items()}
 
 
-def fill(tree, seed=0):
+def random_like(tree, seed=0):
   rng = np.random.default_rng(seed)
   return jax.tree.map(
     lambda x: jnp.asarray(rng.normal(0, 0.6, x.shape), jnp.float32),
@@ -63,7 +63,7 @@ def fill(tree, seed=0):
 
 
 @pytest.fixture(scope="module")
-def full():
+def full_softmax_case():
   """Returns an objective, random parameters, a batch and the compiled loss.
 
   The parameters are larger than initial parameters.
@@ -72,15 +72,15 @@ def full():
   batch = make_batch(3, 7, lengths=[7, 4, 1])
   shapes = jax.eval_shape(objective.init, jax.random.key(0), batch)
   loss = fast_jit(objective.loss, static_argnums=5)
-  return objective, fill(shapes), batch, loss
+  return objective, random_like(shapes), batch, loss
 
 
-def test_the_loss_is_that_of_straight_numpy(full):
+def test_the_loss_agrees_with_numpy(full_softmax_case):
   """Numpy computes both losses from the output of the encoder's last layer.
 
   The loss of training is the mean of the two directions.
   """
-  objective, params, batch, loss = full
+  objective, params, batch, loss = full_softmax_case
   sums, carry = loss(params, {}, {}, batch, jax.random.key(0), False)
   assert carry == {}
   encoder = elmo.build(**{k: v for k, v in MODEL.items() if k != "family"})
@@ -111,9 +111,9 @@ def test_the_loss_is_that_of_straight_numpy(full):
   assert objective.coefficients == {"forward_loss": 0.5, "backward_loss": 0.5}
 
 
-def test_padding_enters_no_loss(full):
+def test_padding_enters_no_loss(full_softmax_case):
   """Other characters and other targets at padding change no loss."""
-  _, params, batch, loss = full
+  _, params, batch, loss = full_softmax_case
   sums, _ = loss(params, {}, {}, batch, jax.random.key(0), False)
   is_word = batch["sequence_ids"] != 0
   other_batch = make_batch(3, 7, seed=1)
@@ -133,9 +133,9 @@ def test_padding_enters_no_loss(full):
   }
 
 
-def test_a_direction_never_sees_the_word_that_it_predicts(full):
+def test_a_direction_never_sees_the_word_that_it_predicts(full_softmax_case):
   """With another word at t, the logits that predict word t stay bit-equal."""
-  _, params, batch, _ = full
+  _, params, batch, _ = full_softmax_case
   module = elmo.ForPreTraining(
     elmo.build(**{k: v for k, v in MODEL.items() if k != "family"})
   )
@@ -159,7 +159,7 @@ def test_a_direction_never_sees_the_word_that_it_predicts(full):
     ).any()
 
 
-def test_parts_of_the_softmax_add_up(monkeypatch):
+def test_the_softmax_in_chunks_gives_the_same_loss(monkeypatch):
   """A small `MAX_LOGITS` leaves the loss and its gradient as they are.
 
   Then the program never has the logits of all words at once.
@@ -188,7 +188,7 @@ def test_parts_of_the_softmax_add_up(monkeypatch):
   )
 
 
-def test_the_sampled_loss_is_that_of_straight_numpy():
+def test_the_sampled_loss_agrees_with_numpy():
   """As in tf.nn.sampled_softmax_loss, a drawn class that is the label is left
   out."""
   rng = np.random.default_rng(1)
@@ -196,16 +196,16 @@ def test_the_sampled_loss_is_that_of_straight_numpy():
   hidden = rng.normal(size=(2, 3, 4)).astype(np.float32)
   table, bias = rng.normal(size=(vocab_size, 4)), rng.normal(size=vocab_size)
   labels = rng.integers(0, vocab_size, (2, 3))
-  ids, tries = fast_jit(elmo_objective.draw_classes, static_argnums=(1, 2))(
+  ids, num_tries = fast_jit(elmo_objective.draw_classes, static_argnums=(1, 2))(
     jax.random.key(0), k, vocab_size
   )
-  ids, tries = np.asarray(ids), float(tries)
+  ids, num_tries = np.asarray(ids), float(num_tries)
   labels[0, 0] = ids[3]
   p = np.log(
     (np.arange(vocab_size) + 2) / (np.arange(vocab_size) + 1)
   ) / np.log(vocab_size + 1)
   assert p.sum() == pytest.approx(1.0)
-  expected_counts = 1 - (1 - p) ** tries
+  expected_counts = 1 - (1 - p) ** num_tries
   logits = hidden @ table.T + bias - np.log(expected_counts)
   expected_losses = np.zeros((2, 3))
   for place in np.ndindex(2, 3):
@@ -215,7 +215,13 @@ def test_the_sampled_loss_is_that_of_straight_numpy():
     expected_losses[place] = np.log(np.exp(row).sum()) - row[0]
   take = lambda i: (jnp.asarray(table[i], jnp.float32), jnp.asarray(bias[i]))  # noqa: E731
   losses = elmo_objective.sampled_losses(
-    jnp.asarray(hidden), labels, take(labels), take(ids), ids, tries, vocab_size
+    jnp.asarray(hidden),
+    labels,
+    take(labels),
+    take(ids),
+    ids,
+    num_tries,
+    vocab_size,
   )
   np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
 
@@ -227,13 +233,16 @@ def test_candidates_are_drawn_until_there_are_enough():
   between its limits.
   """
   v, k, repeats = 40, 10, 3000
-  ids, tries = jax.vmap(lambda key: elmo_objective.draw_classes(key, k, v))(
+  ids, num_tries = jax.vmap(lambda key: elmo_objective.draw_classes(key, k, v))(
     jax.random.split(jax.random.key(0), repeats)
   )
-  ids, tries = np.asarray(ids), np.asarray(tries)
+  ids, num_tries = np.asarray(ids), np.asarray(num_tries)
   assert all(len(set(row)) == k for row in ids.tolist())
   assert ids.min() == 0 and ids.max() == v - 1
-  assert tries.min() >= k and tries.max() <= elmo_objective.num_draws_for(k, v)
+  assert (
+    num_tries.min() >= k
+    and num_tries.max() <= elmo_objective.num_draws_for(k, v)
+  )
   share = np.bincount(ids.ravel(), minlength=v) / repeats
   p = np.log((np.arange(v) + 2) / (np.arange(v) + 1)) / np.log(v + 1)
   # Numpy draws one class after another without replacement: each class arrives
@@ -251,23 +260,23 @@ def test_candidates_are_drawn_until_there_are_enough():
     elmo_objective.num_draws_for(v, v)
 
 
-def test_large_vocabularies_are_reached_as_a_whole():
+def test_all_parts_of_a_large_vocabulary_are_drawn():
   """Large classes that the steps of a float32 draw would skip are drawn too."""
   v = 793_471
-  ids, tries = fast_jit(elmo_objective.draw_classes, static_argnums=(1, 2))(
+  ids, num_tries = fast_jit(elmo_objective.draw_classes, static_argnums=(1, 2))(
     jax.random.key(1), 8192, v
   )
   ids = np.asarray(ids)
-  assert len(set(ids.tolist())) == 8192 and 12_000 < tries < 20_000
+  assert len(set(ids.tolist())) == 8192 and 12_000 < num_tries < 20_000
   large_ids = ids[ids > 400_000]
   # The share of draws over 400,000 is log((V + 1) / 400,001) / log(V + 1).
   share = math.log((v + 1) / 400_001) / math.log(v + 1)
-  assert len(large_ids) == pytest.approx(float(tries) * share, rel=0.15)
+  assert len(large_ids) == pytest.approx(float(num_tries) * share, rel=0.15)
   assert set((large_ids % 4).tolist()) == {0, 1, 2, 3}
 
 
-def test_training_samples_and_evaluation_does_not(full):
-  _, params, batch, loss = full
+def test_only_training_samples_the_softmax(full_softmax_case):
+  _, params, batch, loss = full_softmax_case
   objective = objectives.build(
     "elmo", MODEL | {"dropout": 0.0}, {"negatives": 8}
   )
@@ -282,16 +291,16 @@ def test_training_samples_and_evaluation_does_not(full):
     np.testing.assert_allclose(evaluated[name], expected, rtol=1e-6)
 
 
-def test_states_go_on_and_are_not_trained_through():
+def test_states_continue_in_the_next_batch():
   """The state of the first batch enters the second: both equal one long batch.
 
   This holds for the forward direction.
   """
   options = {"stateful": True}
   objective = objectives.build("elmo", MODEL | {"dropout": 0.0}, options)
-  batch = make_batch(2, 8, back=True)
+  batch = make_batch(2, 8, has_back_chars=True)
   parts = [{k: v[:, i : i + 4] for k, v in batch.items()} for i in (0, 4)]
-  params = fill(jax.eval_shape(objective.init, jax.random.key(0), batch))
+  params = random_like(jax.eval_shape(objective.init, jax.random.key(0), batch))
   run = fast_jit(objective.loss, static_argnums=5)
   carry = nn.unbox(objective.init_carry(batch))
   key = jax.random.key(0)
@@ -314,7 +323,7 @@ def test_states_go_on_and_are_not_trained_through():
   )
 
 
-def test_what_cannot_train_is_refused():
+def test_bad_models_and_batches_are_refused():
   with pytest.raises(ValueError, match="family='gpt'.*elmo"):
     objectives.build("elmo", MODEL | {"family": "gpt"}, {})
   batch = make_batch(2, 4)
@@ -324,12 +333,14 @@ def test_what_cannot_train_is_refused():
     stateful.init(key, batch)
   stateless = objectives.build("elmo", MODEL, {})
   with pytest.raises(ValueError, match="stateful=False.*streams=0"):
-    stateless.init(key, make_batch(2, 4, back=True))
+    stateless.init(key, make_batch(2, 4, has_back_chars=True))
   with pytest.raises(ValueError, match="'elmo' needs next_ids"):
     stateless.init(key, {k: batch[k] for k in ("char_ids", "sequence_ids")})
   states = nn.unbox(stateful.init_carry(make_batch(4, 4)))
   with pytest.raises(ValueError, match="4 rows.*micro_batches=1"):
-    stateful.loss({}, {}, states, make_batch(2, 4, back=True), key, True)
+    stateful.loss(
+      {}, {}, states, make_batch(2, 4, has_back_chars=True), key, True
+    )
 
 
 def test_a_step_changes_every_parameter():
@@ -340,8 +351,8 @@ def test_a_step_changes_every_parameter():
   schedule = optim.build_schedule(10, "constant", 0.2, 0.0)
   assert float(schedule(9)) == pytest.approx(0.2)
   optimizer = optim.build_adagrad(schedule, "adagrad", 1.0, 20.0, 10.0)
-  batch = make_batch(2, 4, back=True)
-  params = fill(jax.eval_shape(objective.init, jax.random.key(0), batch))
+  batch = make_batch(2, 4, has_back_chars=True)
+  params = random_like(jax.eval_shape(objective.init, jax.random.key(0), batch))
   carry = nn.unbox(objective.init_carry(batch))
   state = TrainState(jnp.int32(0), params, optimizer.init(params), carry)
   step = fast_jit(steps.make_train_step(objective, optimizer, schedule, 1))

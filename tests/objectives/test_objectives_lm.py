@@ -52,33 +52,35 @@ def params(objective, batch):
   return nn.unbox(fast_jit(objective.init)(jax.random.key(0), batch))
 
 
-def test_parts_add_up_to_the_whole(objective, params, batch, monkeypatch):
+def test_the_loss_in_chunks_is_the_full_loss(
+  objective, params, batch, monkeypatch
+):
   """The length of a row is no multiple of the size of a chunk."""
   monkeypatch.setattr(lm, "CHUNK_POSITIONS", 4)
   module = gpt.ForPreTraining(gpt.build(**MODEL))
 
-  def whole(params):
+  def full_loss(params):
     logits = module.apply({"params": params}, batch)["lm_logits"]
     label_log_p = jnp.take_along_axis(
       jax.nn.log_softmax(logits), batch["lm_ids"][..., None], -1
     )[..., 0]
-    hits = (logits.argmax(-1) == batch["lm_ids"]) * batch["lm_weights"]
-    return -(label_log_p * batch["lm_weights"]).sum(), hits.sum()
+    num_right = (logits.argmax(-1) == batch["lm_ids"]) * batch["lm_weights"]
+    return -(label_log_p * batch["lm_weights"]).sum(), num_right.sum()
 
-  def parts(params):
+  def loss_in_chunks(params):
     sums, carry = objective.loss(params, {}, {}, batch, None, False)
     assert carry == {}
     return sums["lm_loss"], sums["lm_accuracy"]
 
-  (loss, hits), grads = fast_jit(jax.value_and_grad(whole, has_aux=True))(
-    params
-  )
-  (chunked_loss, chunked_hits), chunked_grads = fast_jit(
-    jax.value_and_grad(parts, has_aux=True)
+  (loss, num_right), grads = fast_jit(
+    jax.value_and_grad(full_loss, has_aux=True)
+  )(params)
+  (chunked_loss, chunked_num_right), chunked_grads = fast_jit(
+    jax.value_and_grad(loss_in_chunks, has_aux=True)
   )(params)
   assert (
     chunked_loss == pytest.approx(float(loss), rel=1e-6)
-    and chunked_hits == hits
+    and chunked_num_right == num_right
   )
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
@@ -117,7 +119,7 @@ def test_no_later_token_is_seen(objective, params, batch):
   assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
-def test_what_cannot_train_is_refused(batch):
+def test_bad_models_and_batches_are_refused(batch):
   with pytest.raises(ValueError, match="family='bert'.*gpt"):
     objectives.build("lm", MODEL | {"family": "bert"}, {})
   objective = objectives.build("lm", MODEL | {"family": "gpt"}, {})

@@ -73,8 +73,8 @@ def test_a_new_family_says_which_objective_trains_it(trained_by, monkeypatch):
 
 
 def test_an_objective_without_a_family_says_how_to_get_one():
-  words = "no family has OBJECTIVE='new'; .*'mlm'"
-  with pytest.raises(ValueError, match=words):
+  pattern = "no family has OBJECTIVE='new'; .*'mlm'"
+  with pytest.raises(ValueError, match=pattern):
     base.build_encoder("new", BERT)
 
 
@@ -106,7 +106,7 @@ def gelu(x):
   return np.asarray(jax.nn.gelu(x, approximate=False))
 
 
-def norm(x, p):
+def layer_norm(x, p):
   x = x - x.mean(-1, keepdims=True)
   x = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-12)
   return x * p["scale"] + p["bias"]
@@ -148,7 +148,7 @@ def test_spans_at_an_edge_have_no_boundary_loss():
   np.testing.assert_array_equal(span_weights, batch["mlm_weights"])
 
 
-def test_boundary_head_by_hand():
+def test_the_boundary_head_agrees_with_numpy():
   """Computes some logits again in numpy.
 
   They depend on the hidden states of the two tokens beside a span, and on the
@@ -182,7 +182,7 @@ def test_boundary_head_by_hand():
     for number in ("1", "2"):
       dense = p["dense_" + number]
       x = gelu(x @ dense["kernel"] + dense["bias"])
-      x = norm(x, p["norm_" + number])
+      x = layer_norm(x, p["norm_" + number])
     np.testing.assert_allclose(
       out["span_logits"][row, slot], table @ x + p["bias"], rtol=1e-4, atol=1e-4
     )
@@ -192,7 +192,7 @@ def test_boundary_head_by_hand():
   }
 
 
-def test_boundary_objective_sums():
+def test_the_boundary_loss_counts_only_tokens_of_its_table():
   """Tokens with offsets after the table are masked, but are no targets here."""
   batch = make_batch()
   options = dict(pairs=False, span_boundary=True)
@@ -221,7 +221,7 @@ def test_boundary_objective_sums():
   assert heads.NUM_SPAN_OFFSETS == 15
 
 
-def test_what_cannot_train_is_refused():
+def test_bad_models_and_batches_are_refused():
   with pytest.raises(ValueError, match="family='gpt'.*bert, roberta, albert"):
     objectives.build("mlm", BERT | {"family": "gpt"}, {})
   with pytest.raises(ValueError, match="pair_name='order'.*nsp, sop"):

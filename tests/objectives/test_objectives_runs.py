@@ -29,7 +29,7 @@ from bert_jax.weights import (
 )
 
 ROOT = str(pathlib.Path(__file__).parents[2])
-QUICK = ("gpt:gpt1",)
+QUICK_CONFIGS = ("gpt:gpt1",)
 pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 
@@ -40,7 +40,7 @@ def prepared(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def finished(prepared, tmp_path_factory):
+def finish_run(prepared, tmp_path_factory):
   """Returns a function: config's name -> (workdir, last state of its run)."""
   results = {}
 
@@ -56,14 +56,16 @@ def finished(prepared, tmp_path_factory):
 @pytest.mark.parametrize(
   "name",
   [
-    pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
+    pytest.param(
+      name, marks=[] if name in QUICK_CONFIGS else [pytest.mark.slow]
+    )
     for name in EXTRA_VALUES
   ],
 )
-def test_restart_is_exact(name, prepared, finished, tmp_path):
+def test_restart_is_exact(name, prepared, finish_run, tmp_path):
   """A run from its middle checkpoint ends with the rows and the state of a run
   that did not stop."""
-  workdir, state = finished(name)
+  workdir, state = finish_run(name)
   restarted_run = str(tmp_path / "run")
   shutil.copytree(workdir, restarted_run)
   shutil.rmtree(f"{restarted_run}/checkpoints/{TOTAL_STEPS}")
@@ -98,9 +100,9 @@ def test_restart_is_exact(name, prepared, finished, tmp_path):
   assert any(jax.tree.leaves(has_changed))
 
 
-def test_both_towers_are_exported(finished):
+def test_both_towers_are_exported(finish_run):
   """Each exported tower computes the same as this tower in the run's model."""
-  workdir, state = finished("electra:small")
+  workdir, state = finish_run("electra:small")
   both_towers = runs.read(workdir)
   ids = np.random.default_rng(0).integers(5, 60, (2, 9)).astype(np.int32)
   batch = dict(input_ids=ids, mlm_positions=np.array([[1, 2], [3, 8]]))
@@ -120,8 +122,8 @@ def test_both_towers_are_exported(finished):
     np.testing.assert_allclose(outputs, outputs_of_both[name], atol=1e-5)
 
 
-def test_last_lines_of_a_run(finished, prepared, capsys):
-  workdir, _ = finished("electra:small")
+def test_a_run_prints_its_held_out_losses(finish_run, prepared, capsys):
+  workdir, _ = finish_run("electra:small")
   capsys.readouterr()
   train.run(tiny_config("electra:small", prepared), workdir)
   printed = capsys.readouterr().out
@@ -137,8 +139,8 @@ def test_last_lines_of_a_run(finished, prepared, capsys):
 
 
 @pytest.mark.slow
-def test_a_run_with_a_boundary_head_is_exported_without(finished):
-  workdir, state = finished("spanbert:base")
+def test_a_run_with_a_boundary_head_is_exported_without(finish_run):
+  workdir, state = finish_run("spanbert:base")
   weights = runs.read(workdir)
   assert not [path for path in weights.arrays if path.startswith("span/")]
   assert weights.config["head"] == {"pairs": False}

@@ -23,7 +23,7 @@ STUDENT = SIZES | dict(variant="4x312", hidden=8, num_layers=2, mlp=16)
 TEACHER = SIZES | dict(variant="base", hidden=12, num_layers=6, mlp=24)
 
 
-def build(model=None, teacher=None, **options):
+def build_objective(model=None, teacher=None, **options):
   return objectives.build_function("tinybert")(
     STUDENT | {"family": "tinybert"} | (model or {}),
     TEACHER | {"family": "bert"} | (teacher or {}),
@@ -31,7 +31,7 @@ def build(model=None, teacher=None, **options):
   )
 
 
-def draw(model, batch, maps="shared", width=12, seed=0):
+def draw_params(model, batch, maps="shared", width=12, seed=0):
   module = tinybert.ForDistillation(tinybert.build(**model), width, maps)
   return random_params(module, batch, seed=seed)
 
@@ -50,7 +50,7 @@ def measure(objective, params, teacher_params, batch, train=False):
   return {name: float(total) for name, total in sums.items()}
 
 
-def unmasked(batch):
+def original_ids(batch):
   """Returns `input_ids` with the original ids in place of masks."""
   ids = np.array(batch["input_ids"])
   for row, slot in np.argwhere(np.asarray(batch["mlm_weights"]) > 0):
@@ -59,7 +59,7 @@ def unmasked(batch):
   return ids
 
 
-def look(encoder, params, ids, batch):
+def inner_states(encoder, params, ids, batch):
   """Returns embeddings and hidden states [n + 1, b, l, d], and
   attention probabilities.
   """
@@ -90,14 +90,14 @@ def affine(weights, x):
 
 
 @pytest.mark.parametrize("maps", tinybert.MAPS)
-def test_sums_are_those_of_numpy(batch, teacher, maps):
-  params = draw(STUDENT, batch, maps)
-  sums = measure(build(maps=maps), params, teacher, batch)
-  ids = unmasked(batch)
-  student_states, student_chances = look(
+def test_sums_agree_with_numpy(batch, teacher, maps):
+  params = draw_params(STUDENT, batch, maps)
+  sums = measure(build_objective(maps=maps), params, teacher, batch)
+  ids = original_ids(batch)
+  student_states, student_chances = inner_states(
     tinybert.build(**STUDENT), params["encoder"], ids, batch
   )
-  teacher_states, _ = look(
+  teacher_states, _ = inner_states(
     bert.build(**TEACHER), teacher["encoder"], ids, batch
   )
   counts = (11, 6)
@@ -127,17 +127,19 @@ def test_sums_are_those_of_numpy(batch, teacher, maps):
     attention_loss=attention, hidden_loss=hidden, embedding_loss=embedding
   )
   assert sums == pytest.approx(expected, rel=1e-4)
-  assert build().weights(batch) == dict(
+  assert build_objective().weights(batch) == dict(
     attention_loss=11 * 11 + 6 * 6, hidden_loss=17, embedding_loss=17
   )
 
 
 def test_scores_of_masked_keys_count_as_nothing(batch, teacher, monkeypatch):
   """As in the released program, all scores at or below -100 count as 0."""
-  params = draw(STUDENT, batch)
-  loss_as_released = measure(build(), params, teacher, batch)["attention_loss"]
+  params = draw_params(STUDENT, batch)
+  loss_as_released = measure(build_objective(), params, teacher, batch)[
+    "attention_loss"
+  ]
   monkeypatch.setattr(objective_lib, "MASKED_SCORE", 1e9)
-  loss_without_scores = measure(build(), params, teacher, batch)[
+  loss_without_scores = measure(build_objective(), params, teacher, batch)[
     "attention_loss"
   ]
   assert loss_as_released > 0 and loss_without_scores == 0.0
@@ -148,19 +150,19 @@ def test_an_equal_student_has_nothing_to_learn(batch, teacher):
   teacher_params = teacher["encoder"]
   identity = dict(kernel=jnp.eye(12), bias=jnp.zeros(12))
   params = {"encoder": teacher_params, "fit": identity}
-  objective = build(TEACHER | {"family": "bert"})
+  objective = build_objective(TEACHER | {"family": "bert"})
   sums = measure(objective, params, teacher, batch)
   assert sums == pytest.approx(dict.fromkeys(sums, 0.0), abs=1e-8)
 
 
 def test_padding_and_masks_change_nothing(batch, teacher):
-  params = draw(STUDENT, batch)
+  params = draw_params(STUDENT, batch)
   is_padding = np.asarray(batch["sequence_ids"]) == 0
   ids = np.where(is_padding, 30, np.asarray(batch["input_ids"]))
   # Position 4 of row 0 is masked, so its id must not matter.
   ids[0, 4] = 9
   other_batch = batch | {"input_ids": jnp.asarray(ids, jnp.int32)}
-  objective = build()
+  objective = build_objective()
   a, b = (
     measure(objective, params, teacher, rows) for rows in (batch, other_batch)
   )
@@ -178,10 +180,12 @@ def test_packed_sequences_do_not_see_each_other(batch, teacher):
 
 def test_no_gradient_reaches_the_teacher(batch, teacher):
   def total(params, teacher_params):
-    sums, _ = build().loss(params, teacher_params, {}, batch, None, False)
+    sums, _ = build_objective().loss(
+      params, teacher_params, {}, batch, None, False
+    )
     return sum(sums.values())
 
-  params = draw(STUDENT, batch)
+  params = draw_params(STUDENT, batch)
   student_gradient, teacher_gradient = fast_jit(
     jax.grad(total, argnums=(0, 1))
   )(params, teacher)
@@ -197,7 +201,7 @@ def test_no_gradient_reaches_the_teacher(batch, teacher):
 
 
 @pytest.mark.parametrize(
-  "model, teacher, options, words",
+  "model, teacher, options, pattern",
   [
     (dict(heads=4), {}, {}, "model.heads=4, .* is 2.*model.heads=2"),
     (dict(num_layers=4), {}, {}, "does not divide .* 6 layers.*1, 2, 3, 6"),
@@ -219,9 +223,9 @@ def test_no_gradient_reaches_the_teacher(batch, teacher):
     ({}, {}, dict(maps="three"), "'three' is not one of shared, two"),
   ],
 )
-def test_what_does_not_fit_is_refused(model, teacher, options, words):
-  with pytest.raises(ValueError, match=words):
-    build(model, teacher, **options)
+def test_bad_sizes_and_options_are_refused(model, teacher, options, pattern):
+  with pytest.raises(ValueError, match=pattern):
+    build_objective(model, teacher, **options)
 
 
 @pytest.mark.slow

@@ -32,17 +32,19 @@ TEACHER = SIZES | dict(variant="base", hidden=12, num_layers=4, mlp=24)
 LENGTHS = (9, 5, 7, 0)
 
 
-def build(kind="classification", student=None, master=None, **options):
+def build_objective(
+  kind="classification", student=None, teacher=None, **options
+):
   return objectives.build_function("tinybert_task")(
     STUDENT | {"family": "tinybert"} | (student or {}),
-    TEACHER | {"family": "bert"} | (master or {}),
+    TEACHER | {"family": "bert"} | (teacher or {}),
     kind=kind,
     labels=("a", "b", "c") if kind == "classification" else (),
     **options,
   )
 
 
-def module(build_encoder, sizes, kind):
+def build_module(build_encoder, sizes, kind):
   head = task_heads.head_options(kind, bert.POOLING, 3, None)
   return task_heads.build(
     task_heads.TASK_BY_KIND[kind], build_encoder(**sizes), head
@@ -66,13 +68,13 @@ def batch():
 
 
 @functools.cache
-def loss_of(equal=False, **options):
+def objective_and_loss(equal=False, **options):
   """Returns an objective and its jitted loss.
 
   If `equal`, the student has the family and the sizes of the teacher.
   """
   student = TEACHER | {"family": "bert"} if equal else None
-  objective = build(student=student, **options)
+  objective = build_objective(student=student, **options)
   return objective, fast_jit(objective.loss, static_argnums=5)
 
 
@@ -88,8 +90,8 @@ def models(batch):
   pairs = {}
   for kind in tinybert_task.KINDS:
     modules = (
-      module(tinybert.build, STUDENT, kind),
-      module(bert.build, TEACHER, kind),
+      build_module(tinybert.build, STUDENT, kind),
+      build_module(bert.build, TEACHER, kind),
     )
     pairs[kind] = [
       (m, random_params(m, batch, seed=i)) for i, m in enumerate(modules)
@@ -98,14 +100,14 @@ def models(batch):
 
 
 @pytest.fixture(scope="module")
-def layers(batch, models):
+def layer_stage_params(batch, models):
   """Returns parameters of a student in the first stage, and of its teacher."""
   student = tinybert.ForDistillation(tinybert.build(**STUDENT), 12, "shared")
   teacher_params = {"encoder": models["classification"][1][1]["encoder"]}
   return random_params(student, batch), teacher_params
 
 
-def logits(model, batch):
+def model_logits(model, batch):
   scores = fast_jit(model[0].apply)({"params": model[1]}, batch)
   return np.asarray(scores, np.float64)
 
@@ -115,11 +117,11 @@ def softmax(x):
   return e / e.sum(-1, keepdims=True)
 
 
-def test_predictions_of_classes(batch, models):
+def test_losses_of_class_predictions_agree_with_numpy(batch, models):
   student, teacher_model = models["classification"]
-  objective, _ = pair = loss_of(stage="prediction")
+  objective, _ = pair = objective_and_loss(stage="prediction")
   sums = measure(pair, student[1], teacher_model[1], batch)
-  scores = [logits(model, batch) for model in (student, teacher_model)]
+  scores = [model_logits(model, batch) for model in (student, teacher_model)]
 
   def divergence(temperature):
     student_chances, teacher_chances = (
@@ -144,14 +146,14 @@ def test_predictions_of_classes(batch, models):
   assert objective.coefficients == {"prediction_loss": 1.0}
 
 
-def test_predictions_of_numbers(batch, models):
+def test_losses_of_number_predictions_agree_with_numpy(batch, models):
   batch = batch | {"labels": jnp.array([2.5, -1.0, jnp.nan, 0.0])}
   student, teacher_model = models["regression"]
   options = dict(kind="regression", stage="prediction")
-  objective, _ = pair = loss_of(**options)
+  objective, _ = pair = objective_and_loss(**options)
   sums = measure(pair, student[1], teacher_model[1], batch)
   student_numbers, teacher_numbers = (
-    logits(x, batch) for x in (student, teacher_model)
+    model_logits(x, batch) for x in (student, teacher_model)
   )
   loss_to_labels = np.square(
     student_numbers[:2, 0] - np.array([2.5, -1.0])
@@ -163,23 +165,23 @@ def test_predictions_of_numbers(batch, models):
   args = map(jnp.asarray, (student_numbers, teacher_numbers))
   total = tinybert_task.prediction_sum("regression", *args, batch, "labels")
   np.testing.assert_allclose(total, loss_to_labels, rtol=1e-5)
-  released = build(**options, targets="labels")
+  released = build_objective(**options, targets="labels")
   for built, rows in ((objective, 3), (released, 2)):
     assert built.weights(batch)["prediction_loss"] == rows
 
 
-def test_layers_are_those_of_the_general_stage(batch, layers):
+def test_layers_are_those_of_the_general_stage(batch, layer_stage_params):
   """For a batch without masks, both stages give the same losses and weights."""
-  sums = measure(loss_of(), *layers, batch)
+  sums = measure(objective_and_loss(), *layer_stage_params, batch)
   general = objectives.build_function("tinybert")(
     STUDENT | {"family": "tinybert"}, TEACHER | {"family": "bert"}
   )
   zeros = jnp.zeros((4, 1), jnp.int32)
   masks = dict(mlm_positions=zeros, mlm_ids=zeros, mlm_weights=zeros * 0.0)
   pair = general, fast_jit(general.loss, static_argnums=5)
-  assert sums == measure(pair, *layers, batch | masks)
+  assert sums == measure(pair, *layer_stage_params, batch | masks)
   assert min(sums.values()) > 0
-  weights = loss_of()[0].weights(batch)
+  weights = objective_and_loss()[0].weights(batch)
   assert weights == general.weights(batch | masks)
   assert weights["hidden_loss"] == sum(LENGTHS)
 
@@ -191,7 +193,7 @@ def test_an_equal_student_has_nothing_to_learn(batch, models, stage):
     teacher_params = {"encoder": params["encoder"]}
     identity = dict(kernel=jnp.eye(12), bias=jnp.zeros(12))
     params = teacher_params | {"fit": identity}
-  objective, _ = pair = loss_of(equal=True, stage=stage)
+  objective, _ = pair = objective_and_loss(equal=True, stage=stage)
   sums = measure(pair, params, teacher_params, batch)
   losses = {name: sums[name] for name in objective.coefficients}
   assert losses == pytest.approx(dict.fromkeys(losses, 0.0), abs=1e-7)
@@ -201,14 +203,20 @@ def test_an_equal_student_has_nothing_to_learn(batch, models, stage):
 
 
 @pytest.mark.parametrize("stage", tinybert_task.STAGES)
-def test_padding_enters_no_loss(batch, models, layers, stage):
+def test_padding_enters_no_loss(batch, models, layer_stage_params, stage):
   student, teacher_model = models["classification"]
-  params = layers if stage == "layers" else (student[1], teacher_model[1])
+  params = (
+    layer_stage_params if stage == "layers" else (student[1], teacher_model[1])
+  )
   is_padding = batch["sequence_ids"] == 0
   other_batch = batch | {
     "input_ids": jnp.where(is_padding, 30, batch["input_ids"])
   }
-  pair = loss_of() if stage == "layers" else loss_of(stage=stage)
+  pair = (
+    objective_and_loss()
+    if stage == "layers"
+    else objective_and_loss(stage=stage)
+  )
   expected = measure(pair, *params, batch)
   assert measure(pair, *params, other_batch) == pytest.approx(
     expected, rel=1e-6
@@ -216,7 +224,7 @@ def test_padding_enters_no_loss(batch, models, layers, stage):
 
 
 @pytest.mark.parametrize(
-  "options, words",
+  "options, pattern",
   [
     (dict(student=dict(heads=4)), "model.heads=4, .* is 2.*model.heads=2"),
     (dict(student=dict(num_layers=3)), "does not divide .* 4 layers.* 1, 2, 4"),
@@ -224,8 +232,8 @@ def test_padding_enters_no_loss(batch, models, layers, stage):
       dict(student=dict(vocab_size=9), stage="prediction"),
       "model.vocab_size=9, .* 37",
     ),
-    (dict(stage="both"), "stage='both': .* layers, prediction"),
-    (dict(kind="tagging"), "kind='tagging': .* classification, regression"),
+    (dict(stage="both"), "stage='both' .* layers, prediction"),
+    (dict(kind="tagging"), "kind='tagging' .* classification, regression"),
     (dict(targets="labels"), "targets='labels' is for a regression"),
     (dict(temperature=0.0), "temperature=0.0"),
     (dict(maps="three"), "'three' is not one of shared, two"),
@@ -235,16 +243,16 @@ def test_padding_enters_no_loss(batch, models, layers, stage):
     ),
   ],
 )
-def test_what_does_not_fit_is_refused(options, words):
-  with pytest.raises(ValueError, match=words):
-    build(**options)
+def test_bad_sizes_and_options_are_refused(options, pattern):
+  with pytest.raises(ValueError, match=pattern):
+    build_objective(**options)
 
 
 def test_heads_and_layers_are_free_where_predictions_alone_count():
-  build(student=dict(heads=4, num_layers=3), stage="prediction")
+  build_objective(student=dict(heads=4, num_layers=3), stage="prediction")
 
 
-def turned(path, weights):
+def write_with_turned_labels(path, weights):
   """Writes the same model with its labels in another order."""
   arrays = {
     name: x[..., ::-1] if name.startswith("classifier/") else x
@@ -262,13 +270,13 @@ def folder(tmp_path_factory):
   weights = tiny_tasks.write_fine_tuned(
     path / "teacher", "classification", seed=1
   )
-  turned(path / "turned", weights)
+  write_with_turned_labels(path / "turned", weights)
   tiny_tasks.write_fine_tuned(path / "number", "regression")
   tiny_tasks.write_model(path / "student")
   return path
 
 
-def read(folder, name, **model):
+def open_teacher(folder, name, **model):
   task_folder = batches.open_folder(str(folder / "task"))
   task = batches.encoded_rows.task_of(task_folder.meta["task"])
   section = config_lib.Teacher(
@@ -277,8 +285,11 @@ def read(folder, name, **model):
   return teacher.open_teacher(section, task_folder, task)
 
 
-def test_labels_of_a_teacher_go_by_name(folder):
-  opened, opened_turned = read(folder, "teacher"), read(folder, "turned")
+def test_labels_of_a_teacher_are_matched_by_name(folder):
+  opened, opened_turned = (
+    open_teacher(folder, "teacher"),
+    open_teacher(folder, "turned"),
+  )
   assert opened.digest == opened_turned.digest and opened.model.family == "bert"
   name = "classifier/dense/kernel"
   np.testing.assert_array_equal(opened.arrays[name], opened_turned.arrays[name])
@@ -289,7 +300,7 @@ def test_labels_of_a_teacher_go_by_name(folder):
 
 
 @pytest.mark.parametrize(
-  "name, model, words",
+  "name, model, pattern",
   [
     (
       "student",
@@ -303,9 +314,9 @@ def test_labels_of_a_teacher_go_by_name(folder):
     ("nowhere", {}, "there is no folder .*nowhere"),
   ],
 )
-def test_another_teacher_is_refused(folder, name, model, words):
-  with pytest.raises(ValueError, match=words):
-    read(folder, name, **model)
+def test_a_teacher_that_does_not_fit_is_refused(folder, name, model, pattern):
+  with pytest.raises(ValueError, match=pattern):
+    open_teacher(folder, name, **model)
 
 
 def test_a_teacher_of_other_labels_is_refused(folder, tmp_path):
@@ -315,10 +326,10 @@ def test_a_teacher_of_other_labels_is_refused(folder, tmp_path):
   model_folder.write(str(tmp_path / "cow"), weights._replace(config=config))
   pattern = "labels cat, cow, but the task animals has cat"
   with pytest.raises(ValueError, match=pattern):
-    read(folder, tmp_path / "cow")
+    open_teacher(folder, tmp_path / "cow")
 
 
-def config_of(folder, stage, **changes):
+def make_config(folder, stage, **changes):
   config = configs.load_defaults(CONFIG)
   config["data"] |= dict(path=str(folder / "task"), buckets=(16,), epochs=2.0)
   config |= dict(init_from=str(folder / "student"), batch_size=8)
@@ -335,23 +346,23 @@ def config_of(folder, stage, **changes):
 
 
 @pytest.fixture(scope="module")
-def trained(folder, compilation_cache, fast_compilation):
+def trained_folder(folder, compilation_cache, fast_compilation):
   """Returns the folder after both stages; the second starts from the first."""
-  train.run(config_of(folder, "layers"), str(folder / "layers"))
-  second = config_of(folder, "prediction") | {
+  train.run(make_config(folder, "layers"), str(folder / "layers"))
+  second = make_config(folder, "prediction") | {
     "init_from": str(folder / "layers")
   }
   train.run(second, str(folder / "prediction"))
   return folder
 
 
-def test_both_stages_log_every_term_and_are_exported(trained):
+def test_both_stages_log_every_term_and_are_exported(trained_folder):
   terms = {
     "layers": {"attention_loss", "hidden_loss", "embedding_loss"},
     "prediction": {"prediction_loss", "task_loss", "task_accuracy"},
   }
   for stage, names in terms.items():
-    rows = logging.read_rows(str(trained / stage / "metrics.jsonl"))
+    rows = logging.read_rows(str(trained_folder / stage / "metrics.jsonl"))
     rows_by_split = {
       s: [r for r in rows if r["split"] == s] for s in ("train", "heldout")
     }
@@ -364,12 +375,16 @@ def test_both_stages_log_every_term_and_are_exported(trained):
     assert ("accuracy" in rows_by_split["heldout"][0]) == (
       stage == "prediction"
     )
-  layers = runs.read(str(trained / "layers"))
+  layers = runs.read(str(trained_folder / "layers"))
   assert layers.config["task"] == "encoder"
   assert not [name for name in layers.arrays if name.startswith("fit")]
-  student = predict.open_predictor(str(trained / "prediction"), max_length=16)
+  student = predict.open_predictor(
+    str(trained_folder / "prediction"), max_length=16
+  )
   assert student.task.labels == ("cat", "dog")
-  last_row = logging.read_rows(str(trained / "layers" / "metrics.jsonl"))[-1]
+  last_row = logging.read_rows(
+    str(trained_folder / "layers" / "metrics.jsonl")
+  )[-1]
   total = sum(last_row[name] for name in terms["layers"])
   assert last_row["loss"] == pytest.approx(total, rel=1e-5)
 
@@ -377,19 +392,21 @@ def test_both_stages_log_every_term_and_are_exported(trained):
 @pytest.mark.parametrize(
   "stage", ["layers", pytest.param("prediction", marks=pytest.mark.slow)]
 )
-def test_a_killed_stage_equals_an_uninterrupted_one(trained, stage, tmp_path):
-  config = config_of(trained, stage)
+def test_a_killed_stage_equals_an_uninterrupted_one(
+  trained_folder, stage, tmp_path
+):
+  config = make_config(trained_folder, stage)
   if stage == "prediction":
-    config["init_from"] = str(trained / "layers")
+    config["init_from"] = str(trained_folder / "layers")
   restart_path = str(tmp_path / "again")
-  shutil.copytree(trained / stage, restart_path)
+  shutil.copytree(trained_folder / stage, restart_path)
   shutil.rmtree(f"{restart_path}/checkpoints/6")
   # This is the same teacher under another name, with its labels in another
   # order.
-  config["teacher"]["path"] = str(trained / "turned")
+  config["teacher"]["path"] = str(trained_folder / "turned")
   train.run(copy.deepcopy(config), restart_path)
   expected_arrays, restarted_arrays = (
-    runs.read(x).arrays for x in (str(trained / stage), restart_path)
+    runs.read(x).arrays for x in (str(trained_folder / stage), restart_path)
   )
   for name in expected_arrays:
     np.testing.assert_array_equal(
