@@ -97,7 +97,9 @@ def kernels_with_tunings(
       ("attention_queries", attention, "QUERIES_TUNING", QUERY_TUNINGS),
       ("attention_keys", attention, "KEYS_TUNING", KEY_TUNINGS),
     ]
-  norm_tuning = "WIDE_TUNING" if width >= norm.MIN_WIDE else "NARROW_TUNING"
+  norm_tuning = (
+    "WIDE_TUNING" if width >= norm.MIN_WIDE_COLUMNS else "NARROW_TUNING"
+  )
   return [
     *attention_tunings,
     ("forward_kernel", norm, "FORWARD_WARPS", [1, 2, 4]),
