@@ -283,7 +283,7 @@ class _ProcessWatch:
       if lost is not None and not self._stop.is_set():
         seconds = _POLLS_UNTIL_GONE * _POLL_SECONDS
         _exit_with_error(
-          f"process {lost} is gone: no sign of it for {seconds:.0f} s."
+          f"process {lost} is gone: it sent no sign for {seconds:.0f} s."
         )
       sizes.append(self._native_output.num_collected_bytes())
       self._native_output.write_collected(sizes.pop(0))

@@ -59,7 +59,7 @@ def choose_implementation(option: str, name: str, dtype: jnp.dtype) -> str:
   """
   if name != "auto" and name not in IMPLEMENTATIONS[option]:
     raise ValueError(
-      f"model.{option}={name!r}: not one of auto,"
+      f"model.{option}={name!r} is not one of auto,"
       f" {', '.join(IMPLEMENTATIONS[option])}."
     )
   if option == "products":

@@ -72,5 +72,5 @@ def family(name: str) -> ModuleType:
   """Returns a family's module; ValueError if the name is unknown."""
   families = FAMILIES | WORD_FAMILIES
   if name not in families:
-    raise ValueError(f"model.family={name!r}: not one of {sorted(families)}.")
+    raise ValueError(f"model.family={name!r} is not one of {sorted(families)}.")
   return families[name]

@@ -168,7 +168,7 @@ class Checkpointer:
       UserError: `workdir` is not a run's folder, or has no checkpoint.
     """
     if not (epath.Path(workdir) / "checkpoints").is_dir():
-      raise UserError(f"{workdir}: not the folder of a run.")
+      raise UserError(f"{workdir} is not the folder of a run.")
     checkpointer = cls(workdir, read_only=True)
     if checkpointer.latest_step() is None:
       raise UserError(f"{workdir}: the run has saved no checkpoint yet.")

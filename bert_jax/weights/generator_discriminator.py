@@ -101,7 +101,8 @@ def join_towers(towers: Mapping[str, Weights], folder: str) -> Weights:
   for tower, weights in towers.items():
     if weights.config["task"] != tower:
       raise UserError(
-        f"{folder}/{tower} is a model for {weights.config['task']}, no {tower}."
+        f"{folder}/{tower} is a model for {weights.config['task']}, not a"
+        f" {tower}."
       )
   configs = {tower: weights.config for tower, weights in towers.items()}
   hidden = configs["generator"]["model"]["hidden"]

@@ -62,7 +62,7 @@ def find_checkpoint(path: str) -> str:
   )
   if not names:
     raise UserError(
-      f"{path}: no TF1 checkpoint in it, since no file ends with"
+      f"{path} holds no TF1 checkpoint, since no file in it ends with"
       f" {_INDEX_ENDING}."
     )
   if len(names) > 1:
@@ -126,8 +126,8 @@ def read_checkpoint(prefix: str) -> tuple[dict[str, np.ndarray], list[str]]:
     ) from e
   if _OBJECT_GRAPH in arrays:
     raise UserError(
-      f"{prefix}: a checkpoint of TensorFlow 2's objects; a TF1 checkpoint has"
-      " a name for each variable."
+      f"{prefix} is a checkpoint of TensorFlow 2's objects; pass a TF1"
+      " checkpoint, which has a name for each variable."
     )
   return arrays, skipped_names
 

@@ -379,8 +379,8 @@ runpy.run_module("bert_jax", run_name="__main__", alter_sys=True)
   [
     (0, signal.SIGKILL, "its own output, if any, says why."),
     (2, signal.SIGKILL, "its own output, if any, says why."),
-    (0, signal.SIGSTOP, "no sign of it for 10 s."),
-    (1, signal.SIGSTOP, "no sign of it for 10 s."),
+    (0, signal.SIGSTOP, "it sent no sign for 10 s."),
+    (1, signal.SIGSTOP, "it sent no sign for 10 s."),
   ],
 )
 def test_if_a_process_is_lost_the_others_end_with_a_message(

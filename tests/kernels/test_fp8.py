@@ -66,5 +66,5 @@ def test_fp8_is_used_only_if_it_is_named():
   )
   assert hidden.dtype == fp8_hidden.dtype
   assert 1e-3 < jnp.abs(hidden - fp8_hidden).max() < 0.5
-  with pytest.raises(ValueError, match="model.products='fp4': not one of"):
+  with pytest.raises(ValueError, match="model.products='fp4' is not one of"):
     fused.choose_implementation("products", "fp4", jnp.bfloat16)

@@ -182,8 +182,8 @@ def test_forward_and_reverse_derivatives_of_an_encoder_agree(
   def second_derivatives(scale):
     tangent = jnp.cos(jnp.arange(8.0))
     gradient = jax.grad(loss_of_scale)
-    multiply = jax.jvp(gradient, (scale,), (tangent,))[1]
-    return multiply, jax.jacfwd(gradient)(scale) @ tangent
+    hessian_product = jax.jvp(gradient, (scale,), (tangent,))[1]
+    return hessian_product, jax.jacfwd(gradient)(scale) @ tangent
 
   slope, gradient = first_derivatives(params)
   terms = jax.tree.map(lambda g, t: (g * t).sum(), gradient, tangents)
@@ -191,11 +191,11 @@ def test_forward_and_reverse_derivatives_of_an_encoder_agree(
   assert abs(float(expected)) > 1e-3
   np.testing.assert_allclose(slope, expected, rtol=rtol)
   if dtype == "float32":
-    multiply, expected = second_derivatives(
+    hessian_product, expected = second_derivatives(
       params["embeddings"]["norm"]["scale"]
     )
     assert float(jnp.abs(expected).max()) > 1e-4
-    np.testing.assert_allclose(multiply, expected, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(hessian_product, expected, rtol=1e-4, atol=1e-7)
 
 
 def test_vmap_over_batches_keys_and_models_equals_single_calls(params):

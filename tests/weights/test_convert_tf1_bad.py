@@ -234,7 +234,7 @@ def test_groups_that_do_not_divide_the_layers_are_refused(tmp_path):
 
 def test_one_of_several_checkpoints_must_be_named(tmp_path):
   path = str(tmp_path)
-  with pytest.raises(ValueError, match="no TF1 checkpoint in it"):
+  with pytest.raises(ValueError, match="holds no TF1 checkpoint"):
     tf1.find_checkpoint(path)
   with pytest.raises(
     ValueError, match="there is no checkpoint .*model.ckpt; name its folder"
