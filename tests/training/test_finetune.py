@@ -568,7 +568,7 @@ def test_a_sweep_goes_on_after_a_failed_run(tuned_run, tmp_path, capsys):
   for name in logging.read_rows(str(run / "metrics.jsonl"))[-1]:
     if name not in ("split", "step", "time"):
       sweep.check_metric(name, planned_runs)
-  with pytest.raises(ValueError, match="--metric=acuracy .* mean accuracy?"):
+  with pytest.raises(ValueError, match="--metric=acuracy: .* mean accuracy?"):
     sweep.check_metric("acuracy", planned_runs)
   with pytest.raises(ValueError, match="data.path is empty; pass"):
     sweep.default_metric(config | {"data": config["data"] | {"path": ""}})
