@@ -1,0 +1,65 @@
+"""Runs the programs of docs/jax.md in a folder with tiny files.
+
+The slow programs compile models; tests/models checks what they show.
+"""
+
+import importlib.util
+import pathlib
+import re
+
+import pytest
+from prepared import random_documents, write_prepared
+
+PAGE = pathlib.Path(__file__).parents[1] / "docs" / "jax.md"
+PROGRAM_BY_TITLE = dict(
+  re.findall(
+    r"^## ([^\n]+)\n(?:(?!^## ).)*?^```python\n(.*?)^```",
+    PAGE.read_text(),
+    re.DOTALL | re.MULTILINE,
+  )
+)
+SLOW_TITLES = (
+  "In flax.nnx",
+  "On a mesh with explicit axes",
+  "vmap",
+  "Forward-mode and second derivatives",
+  "seqio",
+)
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "some", "text"]
+PIECES += ["more", "words"]
+
+pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """Returns a folder with the files that the page names."""
+  path = tmp_path_factory.mktemp("page")
+  (path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+  for name in ("text", "data"):
+    (path / name).mkdir()
+  documents = ["Some text.\nMore words.\nMore text."] * 60
+  (path / "text" / "a.txt").write_text("\n\n".join(documents))
+  train, heldout = random_documents(40, 0), random_documents(10, 1)
+  write_prepared(path / "data" / "mine", train, heldout)
+  return path
+
+
+def test_every_section_with_code_is_here():
+  assert len(PROGRAM_BY_TITLE) == PAGE.read_text().count("```python") == 9
+  assert PROGRAM_BY_TITLE.keys() > {*SLOW_TITLES}
+
+
+@pytest.mark.parametrize(
+  "title",
+  [
+    pytest.param(t, marks=pytest.mark.slow if t in SLOW_TITLES else ())
+    for t in PROGRAM_BY_TITLE
+  ],
+)
+def test_a_program_runs(title, folder, monkeypatch):
+  program = PROGRAM_BY_TITLE[title]
+  if "seqio" in program and importlib.util.find_spec("seqio") is None:
+    pytest.skip("the extra [data] is not there")
+  monkeypatch.chdir(folder)
+  exec(compile(program, f"{PAGE}: {title}", "exec"), {})
