@@ -37,14 +37,16 @@ def add_flags(parser: flags.Parser) -> None:
     default=spec.combine,
     help="how several layers become one vector (default %(default)s)",
   )
-  add("--mix", default="", metavar="W,...", help="learnt weights of the layers")
-  add("--gamma", type=float, default=spec.gamma, help="the mix's factor")
+  add(
+    "--mix", default="", metavar="W,...", help="learnt weights of mixed layers"
+  )
+  add("--gamma", type=float, default=spec.gamma, help="factor of the mix")
   add(
     "--pooling",
     choices=features.UNITS,
     help="a vector for each piece or word; or one for each text: the vector of"
-    " [CLS], or the mean or the maximum over all pieces (default: what the"
-    " model's 1_Pooling says, or piece)",
+    " [CLS], or the mean or the maximum over all pieces (default: the model's"
+    " own pooling, or piece)",
   )
   add(
     "--pieces",
