@@ -10,10 +10,13 @@ Original hardware: none; measured figures are in the README.
 Command: make quickstart, or
   bert_jax train --config configs/quickstart.py --workdir runs/quickstart \
     --config.data.path=PREPARED_FOLDER
+Without pairs of sentences: quickstart:sentences, whose rows are RoBERTa's full
+  sentences (Liu et al. 2019). `bert_jax.pretrain` takes it for a model that has
+  no head for pairs.
 """
 
 from bert_jax.configs.bert import PAIR_ROWS
-from bert_jax.configs.common import MASKED, PRETRAIN, merge
+from bert_jax.configs.common import MASKED, PRETRAIN, check_name, merge
 from bert_jax.configs.small import CPU
 from ml_collections import ConfigDict
 
@@ -21,11 +24,19 @@ SHORT_ROWS = dict(batch_size=64, data=dict(length=32, max_predictions=5))
 CHANGES = dict(
   total_steps=4200,
   model=dict(family="bert", variant="tiny", max_positions=128),
-  objective=dict(pairs=True),
   log=dict(every=50),
 )
+# Name -> what the rows hold.
+ROWS = {
+  "pairs": PAIR_ROWS | dict(objective=dict(pairs=True)),
+  "sentences": dict(
+    data=dict(builder="full_sentences", replacement="bert", count="stochastic"),
+    objective=dict(pairs=False),
+  ),
+}
 
 
-def get_config() -> ConfigDict:
-  """Returns the config that the docstring of this file describes."""
-  return merge(PRETRAIN, MASKED, PAIR_ROWS, CPU, SHORT_ROWS, CHANGES)
+def get_config(name: str = "pairs") -> ConfigDict:
+  """Returns the config with this name; ValueError if there is none."""
+  rows = ROWS[check_name(name, tuple(ROWS))]
+  return merge(PRETRAIN, MASKED, rows, CPU, SHORT_ROWS, CHANGES)

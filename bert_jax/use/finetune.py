@@ -4,14 +4,12 @@ import os
 import pathlib
 from typing import Any
 
-from bert_jax import files
 from bert_jax.messages import UserError, note
 from bert_jax.tasks import bucket_lengths, prepare_task
 from bert_jax.tasks.files.tables import Record
 from bert_jax.tasks.published import TaskFiles
-from bert_jax.text import open_vocabulary
 from bert_jax.use import labelled, trained
-from bert_jax.use.model import Model, load
+from bert_jax.use.model import Model
 from bert_jax.use.trained import Config, Trained
 
 # The share of the rows that is held out if there is no `validation`.
@@ -112,9 +110,7 @@ def finetune(
   )
   task, inputs = labelled.make_task(columns, splits)
   _say_task(task, splits, held_out_note)
-  if not isinstance(model, Model):
-    with trained.orbax_warnings_hidden():
-      model = load(os.fspath(model))
+  model = trained.open_start_model(model)
   folder = trained.make_folder(workdir, "finetune")
   task_meta = _prepare_task(model, task, inputs, length, folder)
   full_config["data"]["path"] = str(pathlib.Path(folder) / "task")
@@ -173,20 +169,15 @@ def _prepare_task(
   Returns:
     The content of the task's `meta.json`.
   """
-  tokenizer = pathlib.Path(folder) / "tokenizer"
-  if not tokenizer.exists():
-    with files.atomic_folder(tokenizer) as partial:
-      open_vocabulary.save(model.vocabulary, partial)
+  tokenizer = trained.save_tokenizer(model, folder)
   max_length = model.module.encoder.max_length
-  if length is not None and not 0 < length <= max_length:
-    raise UserError(
-      f"length={length}: the model reads rows of 1 to {max_length} tokens."
-    )
+  if length is not None:
+    trained.check_length(model, length)
   try:
     meta = prepare_task.prepare(
       task,
       inputs,
-      str(tokenizer),
+      tokenizer,
       str(pathlib.Path(folder) / "task"),
       length or min(task.length, max_length),
     )

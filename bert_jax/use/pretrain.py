@@ -10,6 +10,7 @@ from bert_jax import files as files_lib
 from bert_jax.corpus import prepare, train_vocab
 from bert_jax.messages import UserError, did_you_mean, note
 from bert_jax.use import results, trained
+from bert_jax.use.model import Model
 from bert_jax.use.trained import Config, Trained
 
 Path = str | os.PathLike[str]
@@ -39,6 +40,13 @@ _VOCABULARY_NAMES = {
 _SLOT_SHARE = 20 / 128
 # Family -> the number of positions that it has besides those of the tokens.
 _NUM_OTHER_POSITIONS = {"roberta": 2}
+# Keys of a config's section `model` that a model does not decide.
+_TRAINING_SETTINGS = (
+  "dropout",
+  "attention_dropout",
+  "initializer_range",
+  "vocab_size",
+)
 # The default config logs about this many rows, which are enough for a plot.
 _NUM_LOGGED_ROWS = 50
 
@@ -48,6 +56,7 @@ def pretrain(
   *,
   files: Path | Sequence[Path] | None = None,
   text: str = "text",
+  model: Path | Model | None = None,
   family: str = "bert",
   size: str = "tiny",
   vocabulary: Path | None = None,
@@ -62,7 +71,7 @@ def pretrain(
   config: Config = None,
   workdir: Path | None = None,
 ) -> Trained:
-  """Pre-trains a model on text, from random parameters.
+  """Pre-trains a model on text, from random parameters or from a model.
 
   >>> import bert_jax
   >>> texts = ["The cat sat on the mat. The dog sat, too. It ran."] * 60
@@ -88,6 +97,11 @@ def pretrain(
       sentence on each line and blank lines between documents (.txt), or
       {"text": ...} on each line (.jsonl); docs/corpus.md has all formats.
     text: the column of the documents in a table.
+    model: the model whose training continues on the texts: its path or name,
+      as `bert_jax.load` takes it, or a model that `load` returned. It decides
+      the family, the sizes and the vocabulary. The default `learning_rate` and
+      `length` are those of a new small model; a model that reads longer rows
+      forgets less with a `length` of its own and a rate of about 1e-4.
     family: "bert", "roberta", "albert", "electra", "gpt" or "spanbert".
     size: "tiny", or a name in the family's file of configs, such as "base"; see
       `bert_jax config`. Such a config has the published settings, which need
@@ -124,22 +138,39 @@ def pretrain(
   """
   if (texts is None) == (files is None):
     raise UserError("pass either texts= or files=, the text to train on.")
+  documents = None if texts is None else _read_documents(texts, text)
+  start = None
+  if model is not None:
+    if vocabulary is not None:
+      raise UserError(
+        "pass either model= or vocabulary=: a model keeps its vocabulary."
+      )
+    start = trained.open_start_model(model)
+    family = start.family
   if family not in _TINY_CONFIGS:
     raise UserError(
       f"family={family!r} is unknown{did_you_mean(family, _TINY_CONFIGS)}"
     )
-  documents = None if texts is None else _read_documents(texts, text)
   default = _TINY_CONFIGS[family] if size == "tiny" else f"{family}:{size}"
+  if start and default == "quickstart" and not _predicts_pairs(start):
+    default = "quickstart:sentences"
   changes = trained.config_changes(batch_size, learning_rate, seed)
   changes["total_steps"] = steps
   full_config = trained.open_config(config, default, changes)
+  if start:
+    _take_sizes(full_config["model"], start)
+    full_config["init_from"] = start.path
   if length is not None:
+    if start:
+      trained.check_length(start, length)
     _set_length(full_config, length)
   folder = trained.make_folder(workdir, "pretrain")
   if documents is None:
     inputs = _list_paths(files)
   else:
     inputs = [f"jsonl:{_write_texts(documents, folder)}"]
+  if start:
+    vocabulary = trained.save_tokenizer(start, folder)
   if vocabulary is None:
     vocabulary = _train_vocabulary(inputs, family, vocab_size, folder)
   meta = prepare.prepare(
@@ -161,6 +192,19 @@ def pretrain(
     log_every = full_config["total_steps"] // _NUM_LOGGED_ROWS
     full_config["log"]["every"] = max(1, min(100, log_every))
   return trained.run(full_config, folder, "pretrain")
+
+
+def _predicts_pairs(model: Model) -> bool:
+  """Returns True if a BERT has the head for pairs of sentences."""
+  config = model.config
+  return config["task"] == "pretraining" and config["head"].get("pairs", True)
+
+
+def _take_sizes(section: dict[str, Any], model: Model) -> None:
+  """Gives the keys of a config's section `model` the values of a model."""
+  from_model = model.config["model"]
+  for name in section.keys() & from_model.keys() - {*_TRAINING_SETTINGS}:
+    section[name] = from_model[name]
 
 
 def _read_documents(texts: Any, column: str) -> list[str]:

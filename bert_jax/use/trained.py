@@ -17,9 +17,10 @@ from typing import Any, TypeAlias
 import jax
 from ml_collections import ConfigDict
 
-from bert_jax import messages
+from bert_jax import files, messages
 from bert_jax.devices import xla_errors
 from bert_jax.messages import UserError, did_you_mean, note
+from bert_jax.text import open_vocabulary
 from bert_jax.training import config as config_lib
 from bert_jax.training import config_files, logging, train
 from bert_jax.use.model import Model, load
@@ -150,6 +151,36 @@ def open_config(
     _set_key(new_config, key, copy.deepcopy(setting))
   config_lib.check_types(new_config, base)
   return new_config
+
+
+def open_start_model(model: str | os.PathLike[str] | Model) -> Model:
+  """Returns the model that a training starts from, opened if it is a path."""
+  if isinstance(model, Model):
+    return model
+  with orbax_warnings_hidden():
+    return load(os.fspath(model))
+
+
+def check_length(model: Model, length: int) -> None:
+  """Raises a UserError if a model cannot read rows of this length."""
+  max_length = model.module.encoder.max_length
+  if not 0 < length <= max_length:
+    raise UserError(
+      f"length={length}: the model reads rows of 1 to {max_length} tokens."
+    )
+
+
+def save_tokenizer(model: Model, folder: str) -> str:
+  """Writes a model's tokenizer into a run's folder, unless it has one.
+
+  Returns:
+    The path of the tokenizer's folder.
+  """
+  path = pathlib.Path(folder) / "tokenizer"
+  if not path.exists():
+    with files.atomic_folder(path) as partial:
+      open_vocabulary.save(model.vocabulary, partial)
+  return str(path)
 
 
 def config_changes(

@@ -141,3 +141,38 @@ def test_other_families_are_trained(family, tmp_path):
   run = bert_jax.pretrain(TEXTS, family=family, workdir=tmp_path, **options)
   assert np.isfinite(run.history[-1]["validation_loss"])
   assert run.model.features("The cat sat.").ndim == 1
+
+
+def test_training_continues_from_a_model(first_run, tmp_path):
+  model = first_run.model
+  options = OPTIONS | {"vocab_size": 50, "learning_rate": 1e-30}
+  continued = bert_jax.pretrain(TEXTS, model=model, workdir=tmp_path, **options)
+  assert continued.model.config["model"] == model.config["model"]
+  assert continued.model.vocabulary.vocab_size == model.vocabulary.vocab_size
+  assert continued.model.config["head"] == model.config["head"]
+  # The rate is too small to change a parameter.
+  old, new = (
+    m.params["encoder"]["embeddings"] for m in (model, continued.model)
+  )
+  np.testing.assert_array_equal(
+    new["word"]["embedding"], old["word"]["embedding"]
+  )
+
+
+def test_model_without_pairs_continues_on_rows_without_pairs(tmp_path):
+  options = dict(steps=1, batch_size=2, length=16, heldout=0)
+  trained = bert_jax.pretrain(TEXTS, model="mini", workdir=tmp_path, **options)
+  assert trained.model.config["head"] == {"pairs": False}
+  assert trained.model.config["model"]["hidden"] == 384
+  filled = trained.model.fill_mask("Paris is the capital of [MASK].")
+  assert filled["masks"][0][0]["token"] == "france"
+
+
+def test_model_and_vocabulary_exclude_each_other():
+  with pytest.raises(UserError, match="either model= or vocabulary="):
+    bert_jax.pretrain(TEXTS, model="mini", vocabulary="vocab.txt")
+
+
+def test_length_that_the_model_cannot_read_is_refused(tmp_path):
+  with pytest.raises(UserError, match=r"length=129: the model reads .* 128"):
+    bert_jax.pretrain(TEXTS, model="mini", length=129, workdir=tmp_path)
