@@ -53,10 +53,10 @@ def test_vectors_are_those_of_each_sequence_alone(family):
     np.testing.assert_allclose(vectors, single_vectors[0], atol=2e-6, rtol=0)
 
 
-def visible_pairs(ids, causal):
+def visible_pairs(sequence_ids, causal):
   """Returns bool [b, l, l], True where a query sees a key by the definition."""
-  query = np.maximum(ids, 1)
-  is_visible = query[:, :, None] == ids[:, None]
+  query_ids = np.maximum(sequence_ids, 1)
+  is_visible = query_ids[:, :, None] == sequence_ids[:, None]
   if causal:
     is_visible &= np.tril(np.ones(is_visible.shape[1:], bool))
   # A query without keys gives all keys equal weights, so it sees all of them.
@@ -81,25 +81,25 @@ def test_block_ranges_hold_every_visible_pair(block_size, other_size, causal):
     np.full(36, 99),
   ]
   rows += [rng.integers(0, 5, 36), np.where(np.arange(36) < 5, 0, 1)]
-  ids = np.array(rows, np.int32)
-  is_visible = visible_pairs(ids, causal)
-  ranges = attention_blocks.token_ranges(jnp.asarray(ids), causal)
+  sequence_ids = np.array(rows, np.int32)
+  is_visible = visible_pairs(sequence_ids, causal)
+  ranges = attention_blocks.token_ranges(jnp.asarray(sequence_ids), causal)
   for side, mask in zip(
     ranges, (is_visible, is_visible.swapaxes(1, 2)), strict=True
   ):
     blocks = np.asarray(
       attention_blocks.block_ranges(side, block_size, other_size)
     )
-    for b, row in enumerate(mask):
+    for row_index, row in enumerate(mask):
       for i in range(-(-36 // block_size)):
         needed_blocks = (
           np.flatnonzero(row[i * block_size : (i + 1) * block_size].any(0))
           // other_size
         )
-        begin, end = blocks[b, i]
+        begin, end = blocks[row_index, i]
         if not needed_blocks.size:
-          assert end <= begin or b > 1
+          assert end <= begin or row_index > 1
           continue
         assert begin <= needed_blocks.min() and end > needed_blocks.max()
-        if b == 0:
+        if row_index == 0:
           assert (begin, end) == (needed_blocks.min(), needed_blocks.max() + 1)

@@ -70,13 +70,13 @@ def epoch_sizes(source, epochs):
   ]
 
 
-def test_any_steps_give_the_same_rows():
+def test_rows_do_not_depend_on_how_many_are_read_at_once():
   count = 2 * sum(epoch_sizes(make_stream(), 2))
   full_batch = make_stream().read(0, count)
-  for step in (1, 7, 64):
+  for size in (1, 7, 64):
     source = make_stream()
     batches = [
-      source.read(i, min(step, count - i)) for i in range(0, count, step)
+      source.read(i, min(size, count - i)) for i in range(0, count, size)
     ]
     assert equal_batches(join_batches(batches), full_batch)
   source = make_stream()
@@ -117,26 +117,28 @@ def test_a_restart_gives_the_same_rows_with_and_without_a_position():
     assert other_stream.position()["first"] == 0
 
 
-def test_restart_at_epoch_edges_replays_nothing():
+def test_a_restart_at_the_end_of_an_epoch_repeats_no_row():
   """Reads 3 epochs of 10 examples in batches of 2.
 
   A run stops after step 5, 7 or 10, and a second loader continues.
   """
   corpus = corpus_from_documents([[[i] * 3] for i in range(10, 20)])
 
-  def make():
+  def make_short_stream():
     return streams.Stream(corpus, make_recipe(length=16), 0)
 
-  ids = [make().read(2 * s, 2)["input_ids"].tolist() for s in range(15)]
+  ids = [
+    make_short_stream().read(2 * s, 2)["input_ids"].tolist() for s in range(15)
+  ]
   for hosts in (1, 2):
     for stop in (5, 7, 10):
       runs = []
       for host in range(hosts):
         with loader.batches_from_step(
-          make(), 0, 2, host, hosts
+          make_short_stream(), 0, 2, host, hosts
         ) as first_loader:
           batches_before = [next(first_loader) for _ in range(stop)]
-        source = make()
+        source = make_short_stream()
         source.restore(batches_before[-1].position)
         with loader.batches_from_step(
           source, stop, 2, host, hosts
@@ -150,7 +152,7 @@ def test_restart_at_epoch_edges_replays_nothing():
       ]
       assert joined_rows == ids
   # In each epoch, every document begins one row. Each epoch has another order.
-  rows = [unmasked_rows(make().read(10 * e, 10)) for e in range(3)]
+  rows = [unmasked_rows(make_short_stream().read(10 * e, 10)) for e in range(3)]
   starts = [[row[1] for row in epoch] for epoch in rows]
   assert all(sorted(epoch) == list(range(10, 20)) for epoch in starts)
   assert starts[0] != starts[1] != starts[2]
