@@ -169,7 +169,7 @@ def read(
       f"{folder} is not the folder of a run, so it has no {step}."
     )
   is_folder = epath.Path(folder).is_dir()
-  is_shipped = not is_folder and folder in shipped.names()
+  is_shipped = not is_folder and folder in shipped.model_names()
   if not is_folder and not is_shipped:
     path = _download(folder)
   if is_shipped:

@@ -1,12 +1,13 @@
-"""Reads the models that the package ships: `read`.
+"""Reads the models that the package ships.
 
 A shipped model is a folder `shipped_models/NAME` with these files:
 
 * config.json: the keys of a converted folder's config.json (see
   `model_folder`), without `format_version` and digests.
-* parameters.npz: for each kernel and table, PATH.codes (int8, of its shape) and
-  PATH.steps (float16, one for each row of the last axis). The weights are the
-  codes times the steps. Other parameters are float16, under their own paths.
+* parameters.npz: for each kernel and table, PATH.codes (int8, with its shape)
+  and PATH.steps (float16, with the same shape, but a last axis of size 1). The
+  weights are the codes times the steps. Other parameters are float16, under
+  their own paths.
 * the tokenizer's files, and README.md, the model's card.
 
 experiments/mini/pack.py writes these files.
@@ -25,36 +26,38 @@ from bert_jax.models import from_config
 from bert_jax.weights import mapping, model_folder
 from bert_jax.weights.model_folder import Weights
 
-FOLDER = pathlib.Path(__file__).parent / "shipped_models"
-PARAMETERS = "parameters.npz"
-CODES, STEPS = ".codes", ".steps"
+MODELS_FOLDER = pathlib.Path(__file__).parent / "shipped_models"
+PARAMETERS_FILE = "parameters.npz"
+CODES_ENDING, STEPS_ENDING = ".codes", ".steps"
 _REMEDY = "; install bert_jax again"
 
 
-def names() -> list[str]:
+def model_names() -> list[str]:
   """Returns the names of the shipped models."""
-  return sorted(path.parent.name for path in FOLDER.glob(f"*/{PARAMETERS}"))
+  return sorted(
+    path.parent.name for path in MODELS_FOLDER.glob(f"*/{PARAMETERS_FILE}")
+  )
 
 
 def read(name: str) -> Weights:
   """Reads a shipped model; its arrays are float32.
 
   Args:
-    name: an entry of `names()`.
+    name: an entry of `model_names()`.
 
   Raises:
     UserError: a file of the package is missing or damaged.
   """
   import lzma
 
-  folder = FOLDER / name
+  folder = MODELS_FOLDER / name
   config = files.read_json_object(
     str(folder / model_folder.CONFIG_FILE), _REMEDY, _REMEDY
   )
-  path = folder / PARAMETERS
+  path = folder / PARAMETERS_FILE
   try:
-    with path.open("rb") as f, np.load(f, allow_pickle=False) as stored:
-      arrays = decode(stored)
+    with path.open("rb") as f, np.load(f, allow_pickle=False) as stored_arrays:
+      arrays = dequantise(stored_arrays)
     shapes = {array: values.shape for array, values in arrays.items()}
     mapping.check_shapes(shapes, from_config.param_shapes(config), str(path))
   except (
@@ -69,14 +72,16 @@ def read(name: str) -> Weights:
   )
 
 
-def decode(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def dequantise(
+  stored_arrays: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
   """Returns path -> float32 array for the arrays of parameters.npz."""
   arrays: dict[str, np.ndarray] = {}
-  for name in stored:
-    if name.endswith(CODES):
-      path = name.removesuffix(CODES)
-      steps = stored[path + STEPS].astype(np.float32)
-      arrays[path] = stored[name].astype(np.float32) * steps
-    elif not name.endswith(STEPS):
-      arrays[name] = stored[name].astype(np.float32)
+  for name in stored_arrays:
+    if name.endswith(CODES_ENDING):
+      path = name.removesuffix(CODES_ENDING)
+      steps = stored_arrays[path + STEPS_ENDING].astype(np.float32)
+      arrays[path] = stored_arrays[name].astype(np.float32) * steps
+    elif not name.endswith(STEPS_ENDING):
+      arrays[name] = stored_arrays[name].astype(np.float32)
   return arrays

@@ -120,8 +120,8 @@ def encode(
     ).astype(np.float16)
     divisors = np.where(steps > 0, steps, 1).astype(np.float32)
     codes = np.clip(np.rint(array / divisors), -127, 127).astype(np.int8)
-    stored[path + shipped.CODES] = codes
-    stored[path + shipped.STEPS] = steps
+    stored[path + shipped.CODES_ENDING] = codes
+    stored[path + shipped.STEPS_ENDING] = steps
   return stored
 
 
@@ -150,7 +150,7 @@ def main() -> None:
   folder = pathlib.Path(args.output)
   folder.mkdir(parents=True, exist_ok=True)
   stored = encode(model_folder.flatten(model.params), squares, args.step)
-  write(folder / shipped.PARAMETERS, stored)
+  write(folder / shipped.PARAMETERS_FILE, stored)
   config = model_folder.without_keys(
     model.config, "format_version", model_folder.DIGESTS_KEY, "checksum"
   )

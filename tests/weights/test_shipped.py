@@ -1,4 +1,4 @@
-"""Tests of the model that the package ships."""
+"""Tests the model that the package ships."""
 
 import json
 import pathlib
@@ -11,17 +11,19 @@ import bert_jax
 from bert_jax.messages import UserError
 from bert_jax.weights import load, shipped
 
-LIMIT = 10_000_000  # bytes, vocabulary and card included
+MAX_BYTES = 10_000_000  # bytes, vocabulary and card included
 
 
 def test_shipped_files_are_smaller_than_10_mb():
-  assert shipped.names() == ["mini"]
-  sizes = [file.stat().st_size for file in (shipped.FOLDER / "mini").iterdir()]
-  assert sum(sizes) < LIMIT
+  assert shipped.model_names() == ["mini"]
+  sizes = [
+    file.stat().st_size for file in (shipped.MODELS_FOLDER / "mini").iterdir()
+  ]
+  assert sum(sizes) < MAX_BYTES
 
 
 def test_mini_fills_masks_with_the_right_words(monkeypatch, tmp_path):
-  monkeypatch.chdir(tmp_path)  # `mini` is a name, no folder.
+  monkeypatch.chdir(tmp_path)  # Here `mini` is not a folder.
   texts = {
     "Paris is the capital of [MASK].": "france",
     "The capital of Germany is [MASK].": "berlin",
@@ -35,9 +37,7 @@ def test_mini_fills_masks_with_the_right_words(monkeypatch, tmp_path):
   assert words == list(texts.values())
 
 
-def test_folder_of_the_name_comes_before_the_shipped_model(
-  monkeypatch, tmp_path
-):
+def test_a_folder_of_the_same_name_is_opened_instead(monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path)
   (tmp_path / "mini").mkdir()
   with pytest.raises(UserError, match=r"mini"):
@@ -47,7 +47,7 @@ def test_folder_of_the_name_comes_before_the_shipped_model(
 def test_codes_times_steps_are_the_weights():
   codes = np.array([[-3, 0, 127], [1, 2, -128]], np.int8)
   steps = np.array([[0.5], [0.25]], np.float16)
-  arrays = shipped.decode(
+  arrays = shipped.dequantise(
     {"a/kernel.codes": codes, "a/kernel.steps": steps, "a/bias": steps[:, 0]}
   )
   assert {name: array.dtype for name, array in arrays.items()} == {
@@ -61,20 +61,20 @@ def test_codes_times_steps_are_the_weights():
 
 
 def _copy_mini(monkeypatch, tmp_path: pathlib.Path) -> pathlib.Path:
-  shutil.copytree(shipped.FOLDER / "mini", tmp_path / "mini")
-  monkeypatch.setattr(shipped, "FOLDER", tmp_path)
+  shutil.copytree(shipped.MODELS_FOLDER / "mini", tmp_path / "mini")
+  monkeypatch.setattr(shipped, "MODELS_FOLDER", tmp_path)
   return tmp_path / "mini"
 
 
-def test_cut_parameters_are_named_in_one_sentence(monkeypatch, tmp_path):
-  path = _copy_mini(monkeypatch, tmp_path) / shipped.PARAMETERS
+def test_truncated_parameters_are_reported(monkeypatch, tmp_path):
+  path = _copy_mini(monkeypatch, tmp_path) / shipped.PARAMETERS_FILE
   path.write_bytes(path.read_bytes()[:100_000])
   with pytest.raises(UserError, match=r"parameters.npz is damaged .*install"):
     shipped.read("mini")
 
 
-def test_changed_byte_of_the_parameters_is_noticed(monkeypatch, tmp_path):
-  path = _copy_mini(monkeypatch, tmp_path) / shipped.PARAMETERS
+def test_a_changed_byte_of_the_parameters_is_reported(monkeypatch, tmp_path):
+  path = _copy_mini(monkeypatch, tmp_path) / shipped.PARAMETERS_FILE
   content = bytearray(path.read_bytes())
   content[len(content) // 2] ^= 255
   path.write_bytes(content)
@@ -82,7 +82,7 @@ def test_changed_byte_of_the_parameters_is_noticed(monkeypatch, tmp_path):
     shipped.read("mini")
 
 
-def test_config_of_another_size_is_noticed(monkeypatch, tmp_path):
+def test_a_config_of_another_size_is_reported(monkeypatch, tmp_path):
   path = _copy_mini(monkeypatch, tmp_path) / "config.json"
   config = json.loads(path.read_text())
   config["model"]["hidden"] = 256
