@@ -85,7 +85,7 @@ def train_vocab(
   _check_output(output, algorithm)
   text_sources = sources.find_sources(inputs, format, errors)
   spaces = _SpaceCounter()
-  progress = Progress("training a vocabulary", first_wait=0)
+  progress = Progress("training a vocabulary")
   records = sources.read_records(text_sources)
   texts = spaces.count_while_read(_read_texts(records, progress))
   chosen_cleaning = Cleaning(lower_case, keep_accents).with_defaults()
