@@ -1,4 +1,4 @@
-"""Opens the text or the task on which a run trains, `data.path`."""
+"""Opens the data of a run, `data.path`: a text or a task."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -22,14 +22,15 @@ def open_text(
   Args:
     plan: the phases.
     seed: the run's seed.
-    evaluate: the section of the config.
+    evaluate: the config's section `evaluate`.
 
   Raises:
     ValueError: the data cannot be used, or do not fit the config.
   """
   feeds = []
   for phase in plan:
-    # Each phase begins a new stream, so later phases need other seeds.
+    # Each phase begins a new stream. Later phases have other seeds than the
+    # first, so that no phase repeats the examples of another phase.
     phase_seed = (
       hashing.make_key("phase", phase.number, seed) if phase.number else seed
     )
@@ -51,24 +52,25 @@ def open_text(
 def open_task(
   config: config_lib.RunConfig,
 ) -> tuple[config_lib.RunConfig, batches.TrainingSplit, batches.Splits | None]:
-  """Opens the split of a task to train on, and its splits to evaluate.
+  """Opens the split of a task to train on, and the splits to evaluate.
 
   Returns:
     The config, the split to train on and the splits to evaluate. The config has
     the values that the data decide: the number of steps, the steps between two
-    evaluations and between two checkpoints, and the kind and labels of the
-    objective. The splits to evaluate are None if the run never evaluates.
+    evaluations and between two checkpoints, if the config does not set them;
+    and the objective's kind, labels and (for `finetune`) padding id. The splits
+    to evaluate are None if the run never evaluates.
 
   Raises:
     ValueError: the data cannot be used, or do not fit the config.
   """
-  predicts = config.objective.options().get("stage") != "layers"
+  predicts_labels = config.objective.options().get("stage") != "layers"
   training_split = batches.open_task(
     config.batch_size, config.seed, **config.data.options()
   )
   splits = None
   if config.evaluate.every != 0:
-    splits = batches.open_splits(training_split, predicts)
+    splits = batches.open_splits(training_split, predicts_labels)
   objective = dataclasses.replace(
     config.objective,
     kind=training_split.task.kind,
@@ -90,7 +92,7 @@ def open_task(
 def _with_epoch_interval(
   section: T, training_split: batches.TrainingSplit
 ) -> T:
-  """Returns a section whose `every` is the steps of an epoch if it was None."""
+  """Returns the section; an `every` of None becomes the steps of an epoch."""
   if section.every is not None:
     return section
   return dataclasses.replace(section, every=training_split.steps_per_epoch)

@@ -21,12 +21,13 @@ from bert_jax.training.state import TrainState
 from bert_jax.weights import checkpoint
 
 # The run has diverged if the held-out loss is more than this many times the
-# loss of the run's first steps. A checkpoint at such a step is never the best.
+# loss of the run's first steps. A checkpoint of a diverged run never counts as
+# the best.
 DIVERGENCE_FACTOR = 1.5
 
 # A function that evaluates a state. It returns the results by name, and the
-# state's cost: the lower, the better. The cost is the loss, or minus the task's
-# first metric; None if that metric is undefined.
+# cost of the state. A lower cost is better. The cost is the loss, or minus the
+# task's first metric; it is None if that metric is undefined.
 StateEvaluator = Callable[[TrainState], tuple[dict[str, float], float | None]]
 
 
@@ -47,8 +48,10 @@ class RunProgress:
       Each phase starts anew, since longer rows are easier to predict.
     results: the results of the last evaluation, by name.
     spike_detector: finds losses that are too high.
-    first_loss: mean loss of the first logged row; None for a task.
-    flops: floating-point operations of each step since the last logged row.
+    first_loss: the mean loss of the first logged row; None before this row,
+      and always None for a task.
+    flops: the number of floating-point operations of each step since the last
+      logged row.
     stop_requested: True after a SIGTERM or SIGINT.
   """
 
@@ -74,12 +77,12 @@ def run_phase(
   """Trains one phase: steps, logged rows, evaluations and checkpoints.
 
   Whether to log, evaluate or save depends only on the number of the step. So a
-  run that was stopped and continued does the same as any other run.
+  run that was stopped and continued does the same as a run without a stop.
 
   Args:
     setup: the objects that do not change during the run.
     feed: the phase and its data.
-    progress: the run's current state, which this function changes.
+    progress: what changes during the run; this function updates it.
     saver: the run's checkpoints.
     log: the run's logger.
     signals: the signals that came; see `hosts.stop_signals`.
@@ -207,13 +210,13 @@ def evaluate_step(
 
   Args:
     evaluate_state: evaluates the state.
-    progress: the run's current state; gets the results.
+    progress: what changes during the run; it gets the results.
     log: the run's logger.
     step: the number of optimizer steps done.
 
   Returns:
-    The cost of the state, and True if this cost is the lowest so far. The cost
-    is None if the run has diverged.
+    The cost of the state, and True if this cost is the lowest so far in the
+    phase. The cost is None if it is undefined or the run has diverged.
   """
   progress.step_sums.wait()
   title = f"evaluating step {step}"
@@ -249,7 +252,7 @@ def evaluate_checkpoint(
   Args:
     evaluate_state: evaluates the state.
     phase: the phase to which the step belongs.
-    progress: the run's current state; gets the results.
+    progress: what changes during the run; it gets the results.
     saver: the run's checkpoints.
     log: the run's logger.
     step: the step of the checkpoint.
@@ -280,7 +283,10 @@ def make_missed_evaluation(
   saver: checkpoint.Checkpointer,
   log: logging.Logger,
 ) -> None:
-  """Makes the evaluation that a stopped run did not make at its last step."""
+  """Makes the evaluation that a stopped run did not make at its last step.
+
+  If the run no longer evaluates, the checkpoint is only marked as complete.
+  """
   step = int(progress.state.step)
   if not feed.heldout:
     saver.add_evaluation(step, dict(pending=False), None, feed.phase.number)
@@ -317,10 +323,10 @@ def make_state_evaluator(
     setup: the objects that do not change during the run.
     feed: the phase and its data.
     state: the train state, or its shapes.
-    pool: compiles a task's evaluation ahead.
+    pool: the threads that compile a task's evaluation ahead.
   """
   objective, phase = setup.objective, feed.phase
-  rows = phase.batch_size // phase.micro_batches
+  num_rows = phase.batch_size // phase.micro_batches
   eval_step = steps.make_eval_step(objective)
   heldout = feed.heldout
   if setup.task:
@@ -330,32 +336,34 @@ def make_state_evaluator(
       eval_step, objective.predict, setup.mesh
     )
     if splits:
-      evaluator.prepare(pool, state, setup.frozen, splits, rows)
+      evaluator.prepare(pool, state, setup.frozen, splits, num_rows)
 
     def evaluate_on_task(
       state: TrainState,
     ) -> tuple[dict[str, float], float | None]:
       means = evaluate_task.evaluate_splits(
-        evaluator, state, setup.frozen, splits, rows, objective.coefficients
+        evaluator, state, setup.frozen, splits, num_rows, objective.coefficients
       )
       score = means.get(task.metrics[0], -means["loss"])
       # A correlation is undefined if all predictions are equal.
       return means, -score if math.isfinite(score) else None
 
     return evaluate_on_task
-  compiled = compile_ahead.CompiledAhead(sharding.jit(eval_step), 3, setup.mesh)
+  compiled_step = compile_ahead.CompiledAhead(
+    sharding.jit(eval_step), 3, setup.mesh
+  )
 
   def evaluate_on_text(
     state: TrainState,
   ) -> tuple[dict[str, float], float | None]:
     assert isinstance(heldout, loader.Heldout)
     means = evaluate.evaluate(
-      compiled,
+      compiled_step,
       objective.coefficients,
       state,
       setup.frozen,
       heldout,
-      rows,
+      num_rows,
       setup.mesh,
     )
     evaluate_task.check_loss(int(state.step), "held-out", means["loss"])
@@ -382,13 +390,14 @@ def save_checkpoint(
   Args:
     setup: the objects that do not change during the run.
     phase: the phase to which the step belongs.
-    progress: the run's current state.
+    progress: what changes during the run.
     saver: the run's checkpoints.
-    log: the run's logger, which counts the time of waiting.
+    log: the run's logger, which adds up the time that the run waits.
     step: the number of optimizer steps done.
     position: the position in the data.
     make_snapshot: copies the state for the checkpoint.
-    cost: the cost that an evaluation at this step gave; None without one.
+    cost: the cost from an evaluation at this step; None if there was none, or
+      if the cost is undefined.
     evaluation_pending: True if an evaluation at this step must still be made.
 
   Raises:

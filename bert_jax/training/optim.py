@@ -16,11 +16,11 @@ from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float
 from optax import Params, Updates
 
-# Number of an optimizer step -> learning rate.
+# Number of an optimizer step, counted from 0 -> learning rate.
 Schedule = Callable[[ArrayLike], ArrayLike]
 # The rules of `layer_scales`.
 LAYER_RULES = ("released", "written")
-# The names of ELMo's optimizer; see `build_adagrad`.
+# The names of the two variants of ELMo's optimizer; see `build_adagrad`.
 ADAGRAD_NAMES = ("adagrad", "adagrad_each")
 
 
@@ -39,7 +39,9 @@ def _axes_of_variable(path: KeyPath, x: jax.Array) -> tuple[int, ...]:
 
 
 def decay_mask(params: Params) -> Params:
-  """Returns True at each leaf with weight decay: kernels and embeddings.
+  """Returns a tree that is True at each leaf with weight decay.
+
+  These leaves are kernels, embeddings and ELMo's projections.
 
   The name of the leaf decides. Its rank cannot decide, because the bias of a
   stack of layers has rank 2. The module's name cannot decide either, because
@@ -87,7 +89,7 @@ def _new_moments(
   b1: float,
   b2: float,
 ) -> tuple[Updates, Updates]:
-  """Returns Adam's new moments mu and nu."""
+  """Returns Adam's moments mu and nu after this step."""
   mu = jax.tree.map(lambda g, m: b1 * m + (1 - b1) * g, grads, state.mu)
   nu = jax.tree.map(lambda g, v: b2 * v + (1 - b2) * g * g, grads, state.nu)
   return mu, nu
@@ -120,8 +122,8 @@ def scale_by_corrected_adam(
 ) -> optax.GradientTransformation:
   """Builds Adam with bias correction (Kingma & Ba 2015, algorithm 1).
 
-  This is `optax.scale_by_adam` with the same state and more exact corrections.
-  optax computes 1 - b2**count from b2 rounded to float32. For
+  This is `optax.scale_by_adam`, but with more exact corrections; the states are
+  equal. optax computes 1 - b2**count from b2 rounded to float32. For
   b2=0.999 this is wrong by a factor of 1 + 1.3e-5 in the first thousand steps,
   and every update has half of this error. This error alone changed the loss by
   4e-4 after 48 steps of fine-tuning on STS-B.
@@ -209,7 +211,7 @@ def layer_scales(
 
   Args:
     params: parameters with an `encoder`, or their shapes.
-    decay: the factor d from a layer to the layer before it, in (0, 1].
+    decay: the factor d between a layer and the layer below it, in (0, 1].
     rule: one of `LAYER_RULES`.
 
   Returns:
@@ -218,26 +220,26 @@ def layer_scales(
   Raises:
     ValueError: the encoder has no layers.
   """
-  depths = [
+  layer_counts = [
     leaf.shape[0]
     for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     if _names_on_path(path)[0] == "encoder" and "layers" in _names_on_path(path)
   ]
-  if not depths:
+  if not layer_counts:
     raise ValueError(
       "optimizer.layer_decay needs a model with a stack of layers, but this"
       " model has no encoder.layers; remove optimizer.layer_decay."
     )
-  count = depths[0]
-  highest = count + (2 if rule == "released" else 1)
+  num_layers = layer_counts[0]
+  highest_power = num_layers + (2 if rule == "released" else 1)
 
   def scale(path: KeyPath, leaf: jax.Array) -> float | jax.Array:
     names = _names_on_path(path)
     if names[0] != "encoder":
       return 1.0
     if "layers" not in names:
-      return decay**highest
-    powers = decay ** (highest - 1.0 - jnp.arange(count))
+      return decay**highest_power
+    powers = decay ** (highest_power - 1.0 - jnp.arange(num_layers))
     return powers.reshape(-1, *[1] * (leaf.ndim - 1)).astype(jnp.float32)
 
   return tree_map_with_path(scale, params)
@@ -259,7 +261,8 @@ class MuonState(NamedTuple):
 
   Attributes:
     count: int32 scalar, the number of updates done.
-    mu: Muon's momentum of matrices, and Adam's first moment of other leaves.
+    mu: Muon's momentum of matrices, and Adam's first moment of all other
+      leaves.
     nu: Adam's second moment; zeros for matrices, which do not use it.
   """
 
@@ -274,7 +277,7 @@ _NUM_ITERATIONS = 5
 
 
 def _is_matrix(path: KeyPath) -> bool:
-  """Returns True if a leaf holds the matrices of all layers."""
+  """Returns True if a leaf is a stack of the kernels of all layers."""
   names = _names_on_path(path)
   return "layers" in names and "kernel" in names
 
@@ -283,10 +286,10 @@ def _as_matrices(
   path: KeyPath, stack: Float[Array, "n ..."]
 ) -> Float[Array, "n rows columns"]:
   """Reshapes a stack of n kernels to [n, inputs, outputs], merging heads."""
-  # Heads are an input axis of attention's output kernel, and an output axis of
-  # all other kernels.
-  inputs = stack.ndim - 2 if "output" in _names_on_path(path) else 1
-  rows = math.prod(stack.shape[1 : 1 + inputs])
+  # Attention's output kernel has two input axes: heads and head size. All other
+  # kernels have one.
+  num_input_axes = stack.ndim - 2 if "output" in _names_on_path(path) else 1
+  rows = math.prod(stack.shape[1 : 1 + num_input_axes])
   return stack.reshape(stack.shape[0], rows, -1)
 
 
@@ -404,7 +407,9 @@ class AdagradState(NamedTuple):
 
 
 def scale_by_adagrad(initial_sum: float) -> optax.GradientTransformation:
-  """Divides gradients by the root of the sum of all squared gradients so far.
+  """Divides gradients by the root of their accumulated squares.
+
+  The squares of each element are added up over all steps so far.
 
   This is the method of Duchi et al. 2011, as in tf.train.AdagradOptimizer.
 
@@ -497,8 +502,8 @@ def build_adagrad(
 def optimizer_factory(name: str) -> Callable[..., optax.GradientTransformation]:
   """Returns the function that builds an optimizer.
 
-  The arguments of this function are `schedule`, `name` and the other keys of
-  the config's section `optimizer`.
+  The arguments of the returned function are `schedule`, and the keys of the
+  config's section `optimizer`.
 
   Args:
     name: the optimizer's name.
@@ -521,7 +526,7 @@ def build_optimizer(
   """Builds an optimizer of the Adam family.
 
   An update has these steps: clip by the global norm, Adam, weight decay, trust
-  ratio, learning rate.
+  ratio, factors of the layers, learning rate.
 
   | name | Adam's bias | decayed | trust ratio |
   |---|---|---|---|
@@ -550,7 +555,7 @@ def build_optimizer(
     b2: Adam's decay of the second moment.
     epsilon: Adam's epsilon.
     weight_decay: the product of this number and the parameters is added to the
-      update before the trust ratio and the learning rate scale it.
+      update, before the trust ratio and the learning rate scale the sum.
     clip_norm: the largest global norm of the gradients; 0 means no clipping.
       The gradients are first reduced over all devices. BERT's code clips
       earlier, on each device.
@@ -561,7 +566,8 @@ def build_optimizer(
       of this package's parameters.
 
   Raises:
-    ValueError: a name or rule is unknown, or a decay is out of range.
+    ValueError: the name or the rule is unknown, or `layer_decay` is out of
+      range.
   """
   if not 0.0 < layer_decay <= 1.0:
     raise ValueError(f"optimizer.layer_decay={layer_decay} must be in (0, 1].")
@@ -616,17 +622,17 @@ def build_schedule(
     name: the name of a decay in this list.
     peak: the learning rate to which warm-up rises.
     warmup: the share of `total_steps` spent in warm-up, in [0, 1). The number
-      of steps is rounded down (google-research/bert run_classifier.py, also
-      ELECTRA), but "linear" rounds it up (Hugging Face).
+      of these steps is rounded down (google-research/bert run_classifier.py,
+      also ELECTRA), but "linear" rounds it up (Hugging Face).
     decay: the share of `total_steps` in which "trapezoid" falls to 0, in
-      (0, 1]. Other schedules do not use this share.
+      (0, 1]. For every other schedule it must be 1.
 
   Returns:
     Step -> learning rate; steps are counted from 0. The rate is never below 0,
     and it is 0 from `total_steps` on, unless it is constant.
 
   Raises:
-    ValueError: the name is unknown, or a share is out of range.
+    ValueError: the name is unknown, or a share is not allowed.
   """
   names = ("bert", "electra", "linear", "cosine", "constant", "trapezoid")
   if name not in names:

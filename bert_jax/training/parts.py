@@ -57,7 +57,7 @@ class Feed:
 
   @property
   def shapes(self) -> sharding.BatchShapes:
-    """The shapes of the largest batch, over all hosts."""
+    """The shapes of the phase's largest batch, with the rows of all hosts."""
     return sharding.batch_shapes(self.data.features, self.phase.batch_size)
 
 
@@ -68,18 +68,18 @@ class Setup:
   Attributes:
     config: the config with the values that come from the data, from
       `init_from` and from the teacher.
-    mesh: the devices.
+    mesh: the mesh of the devices.
     feeds: the phases with their data, in order.
     objective: the objective.
     optimizer: the optimizer.
-    schedule: a function from a step to its learning rate.
+    schedule: step -> learning rate; steps are counted from 0.
     checkpoint_layout: the shapes and shardings of a checkpoint's state.
     frozen: the teacher's parameters; {} if there is no teacher.
     teacher_digest: a digest of the teacher's parameters; None if there is no
       teacher.
     task: the task of a run that fine-tunes; None means pre-training.
-    start_model: the model of `init_from`; None if the run starts from the seed
-      or continues from a checkpoint.
+    start_model: the model of `init_from`; None if `init_from` is empty, or if
+      the run continues pre-training from its checkpoint.
   """
 
   config: config_lib.RunConfig
@@ -103,14 +103,15 @@ class Setup:
 
   @property
   def fingerprints(self) -> list[str | None]:
-    """The fingerprint of each folder of the data."""
+    """The fingerprint of each folder of `data_folders`."""
     return [folder.meta["fingerprint"] for folder in self.data_folders]
 
   @property
   def accepted_fingerprints(self) -> list[list[str | None]]:
     """The lists of fingerprints that a checkpoint of these data may have.
 
-    Checkpoints of earlier versions have a digest of a task's training rows.
+    A checkpoint that an early version of bert_jax saved may have, instead of a
+    task folder's fingerprint, a digest of its training rows.
     """
     row_digests = [
       folder.meta.get(batches.ROWS_FINGERPRINT) for folder in self.data_folders
@@ -119,6 +120,6 @@ class Setup:
 
   @property
   def mapped_folders(self) -> list[reader.PreparedFolder]:
-    """The folders that are read from the disk during training."""
+    """The prepared folders of all phases; training reads them from disk."""
     folders = [folder for feed in self.feeds for folder in feed.data.prepared]
     return [f for f in folders if isinstance(f, reader.PreparedFolder)]

@@ -24,9 +24,10 @@ class Phase:
     number: the index of the phase; the first phase has 0.
     start: the first step; the run's first step is 0.
     end: the step after the last step.
-    batch_size: rows of a batch over all hosts.
-    micro_batches: number of micro-batches into which a batch is split.
-    data: keyword arguments of `loader.open_data`, except the seed.
+    batch_size: the number of rows of a batch, over all hosts.
+    micro_batches: the number of micro-batches into which a batch is split.
+    data: for a text, the keyword arguments of `loader.open_data` without the
+      seed; for a task, the options of the config's section `data`.
   """
 
   name: str
@@ -43,7 +44,7 @@ class Phase:
 
 
 def plan(config: config_lib.RunConfig) -> list[Phase]:
-  """Returns the phases of a run in order; each step is in one phase.
+  """Returns the phases of a run in order; each step is in exactly one phase.
 
   If a run has only a few steps, a phase may have no steps.
 
@@ -65,11 +66,11 @@ def plan(config: config_lib.RunConfig) -> list[Phase]:
     end = round(fraction_done * config.steps)
     if number == len(sections) - 1:
       end = config.steps
-    rows = config.batch_size * section.batch_scale
-    if not (rows >= 1 and rows % 1 == 0):
+    num_rows = config.batch_size * section.batch_scale
+    if not (num_rows >= 1 and num_rows % 1 == 0):
       raise UserError(
         f"config.phases.{name}.batch_scale={section.batch_scale} times"
-        f" batch_size={config.batch_size} is {rows:g}, which is not a whole"
+        f" batch_size={config.batch_size} is {num_rows:g}, which is not a whole"
         " number of rows."
       )
     options = shared_options
@@ -79,13 +80,16 @@ def plan(config: config_lib.RunConfig) -> list[Phase]:
     _check_number_of_slots(f"phases.{name}" if name else "data", options)
     micro_batches = config.micro_batches * section.micro_scale
     phases.append(
-      Phase(name, number, start, end, int(rows), micro_batches, options)
+      Phase(name, number, start, end, int(num_rows), micro_batches, options)
     )
   return phases
 
 
 def _sections(config: config_lib.RunConfig) -> dict[str, config_lib.Phase]:
-  """Returns name -> section of the phases in order; "" names an only phase."""
+  """Returns phase name -> section, in order.
+
+  A config without phases has one phase, with the name "".
+  """
   names = [f"phase{i + 1}" for i in range(len(config.phases))]
   if sorted(config.phases) != sorted(names):
     raise UserError(
@@ -110,7 +114,15 @@ def _sections(config: config_lib.RunConfig) -> dict[str, config_lib.Phase]:
 def _with_phase_options(
   data: dict[str, Any], section: config_lib.Phase
 ) -> dict[str, Any]:
-  """Returns the data's options together with the options that a phase sets."""
+  """Returns the options of the data of a phase.
+
+  Args:
+    data: the options that all phases share.
+    section: the phase's section, whose options are added.
+
+  Raises:
+    UserError: a key that is not in OVERRIDING_KEYS is set in both.
+  """
   options = {
     name: setting
     for name, setting in section.options().items()
@@ -146,10 +158,10 @@ def _check_max_predictions(section: str, options: dict[str, Any]) -> None:
 
 def _check_number_of_slots(section: str, options: dict[str, Any]) -> None:
   """Raises UserError if rows have more prediction slots than tokens."""
-  slots, length = options.get("max_predictions"), options.get("length")
-  # If a config sets only one of these keys, the recipe checks it.
-  if slots is not None and length is not None and slots > length:
+  num_slots, length = options.get("max_predictions"), options.get("length")
+  # If an option is missing, the recipe checks the number of slots.
+  if num_slots is not None and length is not None and num_slots > length:
     raise UserError(
-      f"config.{section}.max_predictions={slots} must be at most"
+      f"config.{section}.max_predictions={num_slots} must be at most"
       f" {section}.length={length}, which is a slot for each token."
     )

@@ -43,8 +43,8 @@ def build(
     config: the run's config. `Setup.config` is this config with the values that
       the data, `init_from` and the teacher's files decide.
     resumed_config: the content of config.json if the run continues from its own
-      checkpoint. It has the sizes of the model that pre-training started from,
-      so this model is not opened again.
+      checkpoint. A run that pre-trains takes the model's sizes from it, and
+      does not open the model of `init_from` again.
 
   Raises:
     ValueError: the config cannot be used; the message names the key and the
@@ -135,10 +135,13 @@ def fill_from_data(
   data: loader.PretrainingData | batches.TrainingSplit,
   data_path: str,
 ) -> config_lib.Model:
-  """Returns the section `model` with the keys that the data decide.
+  """Returns the section `model` with the values that the data decide.
+
+  These are `vocab_size` and, for RoBERTa, `padding_id`.
 
   Args:
-    model: the section; a key that is None is taken from the data.
+    model: the section. Its value for one of these keys must be None, or equal
+      to the value from the data.
     data: the data of the first phase.
     data_path: the path of the data, for messages.
 
@@ -164,11 +167,11 @@ def fill_from_data(
 
 
 def default_values(config: dict[str, Any]) -> dict[str, Any]:
-  """Returns the values of keys that the config of a run may lack.
+  """Returns the default values of the keys that a run's config may lack.
 
   Args:
     config: a complete config. Its builder, objective and families decide which
-      keys there are.
+      keys have a default.
 
   Returns:
     {"data": {...}, "objective": {...}, ...}, nested like the config.
@@ -200,7 +203,7 @@ def default_values(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _model_defaults(model: dict[str, Any]) -> dict[str, Any]:
-  """Returns all attributes of a family's variant as it was published."""
+  """Returns all attributes of the variant that a section `model` names."""
   encoder = models.family(model["family"]).build(model["variant"])
   return field_values(encoder) | {"dtype": jnp.dtype(encoder.dtype).name}
 
@@ -241,11 +244,11 @@ def make_objective_and_optimizer(
 def _teacher_model(
   section: config_lib.Teacher, model: dict[str, Any]
 ) -> dict[str, Any]:
-  """Returns the keyword arguments of the teacher's `build`, with `family`.
+  """Returns the teacher's `family`, and the arguments of the family's `build`.
 
   Args:
     section: the section `teacher`.
-    model: the keyword arguments of the student's `build`.
+    model: the student's `family` and arguments, in the same form.
   """
   from_student = {
     k: model[k] for k in (*KEYS_FROM_DATA, *KEYS_FROM_STUDENT) if k in model

@@ -23,22 +23,28 @@ class SnapshotMaker:
   def __init__(
     self, pool: Executor, state: TrainState, layout: TrainState, mesh: Mesh
   ):
-    """Begins to compile. With several processes, the first call compiles.
+    """Begins to compile in the background.
+
+    In a run of several processes, only the first `__call__` compiles.
 
     Args:
       pool: the threads that compile, from `compile_ahead.compile_threads`.
-      state: a state; all later states have its shapes, dtypes and shardings.
+      state: a state; all states that are saved must have its shapes, dtypes
+        and shardings.
       layout: the shapes and shardings of the arrays in a checkpoint, from
         `state.checkpoint_layout`.
       mesh: the mesh of the arrays.
     """
     pairs = zip(jax.tree.leaves(state), jax.tree.leaves(layout), strict=True)
     self._resized_shapes = {
-      index: file_shape
-      for index, (x, file_shape) in enumerate(pairs)
-      if x.shape != file_shape.shape
+      index: leaf_layout
+      for index, (x, leaf_layout) in enumerate(pairs)
+      if x.shape != leaf_layout.shape
     }
-    shardings = {index: x.sharding for index, x in self._resized_shapes.items()}
+    shardings = {
+      index: leaf_layout.sharding
+      for index, leaf_layout in self._resized_shapes.items()
+    }
     self._jitted = jax.jit(
       self._resize_and_checksum, out_shardings=(shardings, None, None)
     )
@@ -50,17 +56,17 @@ class SnapshotMaker:
   def _resize_and_checksum(
     self, state: TrainState
   ) -> tuple[dict[int, jax.Array], list[jax.Array], jax.Array]:
-    """Makes the arrays of a checkpoint that differ from those of the state.
+    """Makes the arrays that need another shape in a checkpoint, and checksums.
 
     Returns:
-      {index of a leaf: its array} for the leaves that have another shape in a
-      checkpoint; the checksum of each leaf; and a boolean scalar, which is True
-      if all parameters are finite.
+      {index of a leaf: its array} for the leaves whose shapes in the state and
+      in a checkpoint differ; the checksum of each array of the checkpoint; and
+      a boolean scalar, which is True if all parameters are finite.
     """
     leaves = jax.tree.leaves(state)
     resized_arrays = {
-      index: cut_or_pad(leaves[index], file_shape.shape)
-      for index, file_shape in self._resized_shapes.items()
+      index: cut_or_pad(leaves[index], leaf_layout.shape)
+      for index, leaf_layout in self._resized_shapes.items()
     }
     arrays = checkpoint.leaves_by_path(
       vars(self._with_resized_arrays(state, resized_arrays))
@@ -95,5 +101,5 @@ class SnapshotMaker:
       )
     file_state = self._with_resized_arrays(state, resized_arrays)
     paths = checkpoint.leaves_by_path(vars(file_state))
-    numbers = map(int, jax.device_get(checksums))
-    return file_state, dict(zip(paths, numbers, strict=True))
+    checksum_numbers = map(int, jax.device_get(checksums))
+    return file_state, dict(zip(paths, checksum_numbers, strict=True))

@@ -46,9 +46,9 @@ class PlannedRun:
 
   @property
   def name(self) -> str:
-    """The name of the run's folder: its values of the grid, and its seed."""
-    point = [f"{key}={setting}" for key, setting in self.point.items()]
-    return ",".join([*point, f"seed={self.seed}"]).replace(os.sep, "_")
+    """The name of the run's folder: the run's point and its seed."""
+    settings = [f"{key}={setting}" for key, setting in self.point.items()]
+    return ",".join([*settings, f"seed={self.seed}"]).replace(os.sep, "_")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Outcome:
 
   Attributes:
     run: the run.
-    error: a sentence that says why the run failed; None means success.
-    rows: the rows of the run's metrics.jsonl for the held-out set.
+    error: a sentence that says why the run failed; None if it did not fail.
+    rows: the rows of evaluations in the run's metrics.jsonl.
   """
 
   run: PlannedRun
@@ -67,7 +67,7 @@ class Outcome:
 
   @property
   def last_row(self) -> dict[str, Any]:
-    """The row of the last step; {} if there are no rows."""
+    """The last row of `rows`; {} if there are no rows."""
     return self.rows[-1] if self.rows else {}
 
 
@@ -86,20 +86,27 @@ def parse_axis(text: str, config: dict[str, Any]) -> tuple[str, list[Any]]:
     UserError: the key is unknown, there are no values, or a value has another
       type.
   """
-  key, _, texts = text.partition("=")
+  key, _, values_text = text.partition("=")
   key = key.removeprefix("config.")
   flat = flatten(config)
   if key not in flat:
     raise UserError(
       f"--grid {text}: the config has no such key{did_you_mean(key, flat)}"
     )
-  if not texts:
+  if not values_text:
     raise UserError(f"--grid {text} has no values; write {key}=A,B.")
-  return key, [_parse(word, flat[key], text) for word in texts.split(",")]
+  return key, [_parse(word, flat[key], text) for word in values_text.split(",")]
 
 
 def _parse(text: str, default: Any, axis: str) -> Any:
-  """Parses a value of a grid to the type of the config's value."""
+  """Parses a value of a grid.
+
+  Args:
+    text: the value.
+    default: the config's value, whose type the result must have. If it is None,
+      a value of any type is allowed.
+    axis: the axis of the grid, for the message.
+  """
   if isinstance(default, str):
     return text
   try:
@@ -126,8 +133,8 @@ def plan(
     seeds: the seeds of each point.
 
   Raises:
-    UserError: a key or a value occurs twice, there is no run, or `parse_axis`
-      raises it.
+    UserError: a key or a value occurs twice, `seed` is a key, there is no run,
+      or `parse_axis` raises it.
   """
   axes = [parse_axis(text, config) for text in grid]
   keys = [key for key, _ in axes]
@@ -147,16 +154,18 @@ def plan(
   if not runs:
     raise UserError("--seeds must be at least 1.")
   names = [run.name for run in runs]
-  repeats = [name for i, name in enumerate(names) if name in names[:i]]
-  if repeats:
-    raise UserError(f"--grid gives {repeats[0]} twice; give each value once.")
+  repeated_names = [name for i, name in enumerate(names) if name in names[:i]]
+  if repeated_names:
+    raise UserError(
+      f"--grid gives {repeated_names[0]} twice; give each value once."
+    )
   return runs
 
 
 def _with_point(
   config: dict[str, Any], point: dict[str, Any]
 ) -> dict[str, Any]:
-  """Returns a copy of a config that has the values of a grid's point."""
+  """Returns a copy of `config` in which the keys of `point` have its values."""
   changed_config = copy.deepcopy(config)
   for path, setting in point.items():
     *sections, key = path.split(".")
@@ -168,7 +177,7 @@ def default_metric(config: dict[str, Any]) -> str:
   """Returns the name of the metric that a sweep reports by default.
 
   It is the first metric of the config's task. It is "loss" if the run has no
-  task, or if its stage "layers" predicts no labels.
+  task, or if it has the stage "layers", which predicts no labels.
   """
   stage = config["objective"].get("stage")
   if not config_lib.trains_on_task(config) or stage == "layers":
@@ -182,12 +191,13 @@ def _open_task(config: dict[str, Any]) -> encoded_rows.Task:
 
 
 def check_metric(metric: str, runs: Sequence[PlannedRun]) -> None:
-  """Checks, before the first run begins, that the runs will have a metric.
+  """Checks that a run will report the metric; called before any run begins.
 
-  For pre-training the names are not known in advance, so nothing is checked.
+  The names of metrics of pre-training are not known in advance. So nothing is
+  checked if a run pre-trains.
 
   Raises:
-    UserError: no run of a task has this metric.
+    UserError: all runs train on tasks, and none of them reports the metric.
   """
   names: set[str] = set()
   for run in runs:
@@ -202,7 +212,11 @@ def check_metric(metric: str, runs: Sequence[PlannedRun]) -> None:
 
 
 def _metric_names(config: dict[str, Any]) -> Iterator[str]:
-  """Yields the names of all metrics that a task's run reports."""
+  """Yields the names of all metrics that a run on a task reports.
+
+  For each split in `data.validation` after the first, the names begin with
+  "SPLIT/".
+  """
   objective = config["objective"]
   task = _open_task(config)
   if objective.get("stage") == "layers":
@@ -216,9 +230,9 @@ def _metric_names(config: dict[str, Any]) -> Iterator[str]:
     names += ["lm_loss", "lm_accuracy"] if objective.get("lm_weight") else []
   names.append("loss")
   splits = config["data"]["validation"].split(",")
-  for number, split in enumerate(splits):
+  for index, split in enumerate(splits):
     for name in names:
-      yield f"{split.strip()}/{name}" if number else name
+      yield f"{split.strip()}/{name}" if index else name
 
 
 def run_all(
@@ -235,18 +249,19 @@ def run_all(
   Args:
     runs: the runs, from `plan`.
     folder: the sweep's folder; each run has a folder in it.
-    command: the command that trains a run in another process. `--workdir` and
-      the values of the run's config are added.
+    command: the command that trains a run in its own process. The flag
+      `--workdir` and flags with the values of the run's config are added.
     processes: the number of runs at a time, each in its own process. If it is
       0, the runs follow one another in this process.
 
   Raises:
-    UserError: a run was stopped by a signal.
+    UserError: a run in this process was stopped by a signal, or a run in the
+      folder has ended, but its config differs.
   """
   root = epath.Path(folder)
   root.mkdir(parents=True, exist_ok=True)
   if not processes:
-    # The runs share their compiled programs.
+    # A program that several runs need is compiled once, and read from disk.
     jax.config.update("jax_compilation_cache_dir", str(root / "compiled"))
     return [_train_or_skip(run, root, _train_in_this_process) for run in runs]
   train_run = functools.partial(_train_in_other_process, command)
@@ -274,7 +289,7 @@ def _has_ended(workdir: epath.Path, config: dict[str, Any]) -> bool:
   """Returns True if a folder holds a run of this config that has ended.
 
   Raises:
-    ValueError: the folder's run has another config.
+    UserError: the folder's run has ended, but its config differs.
   """
   path = workdir / "config.json"
   if not path.exists():
@@ -302,7 +317,7 @@ def _train_in_this_process(run: PlannedRun, workdir: epath.Path) -> str | None:
   except Exception as e:  # The other runs go on after an error of any class.
     return str(e) or type(e).__name__
   finally:
-    jax.clear_caches()  # The next run has other programs.
+    jax.clear_caches()  # Free the memory. Shared programs are read from disk.
   total = files.read_json_object(workdir / "config.json")["total_steps"]
   if int(state.step) < total:
     raise UserError(
@@ -363,16 +378,18 @@ def summarise(outcomes: Sequence[Outcome], metric: str) -> list[dict[str, Any]]:
   """Summarises the metric at the last step for each point of the grid.
 
   Returns:
-    A dict for each point. `median`, `mean`, `deviation` (of the sample),
-    `least` and `most` are over the runs that did not fail.
+    A dict for each point. `median`, `mean`, `deviation` (the sample standard
+    deviation), `least` and `most` are over the runs that did not fail. They are
+    None if there are too few of these runs.
 
     | key | meaning |
     |---|---|
     | `point` | {key: value} of the grid |
     | `runs` | the number of runs |
-    | `failed` | the number of runs that `mark_missing_metric` marks |
-    | `constant` | the number of runs that predict the same label for all
-      examples, or the same tag for all words |
+    | `failed` | the number of runs that ended in an error, or that
+      `mark_missing_metric` marks |
+    | `constant` | the number of runs that did not fail, but predict the same
+      label for all examples, or the same tag for all words |
   """
   points: dict[str, list[Outcome]] = {}
   for outcome in mark_missing_metric(outcomes, metric):
@@ -402,7 +419,7 @@ def write_report(
 ) -> list[str]:
   """Writes `sweep.json`, and returns the lines of a table.
 
-  Below the table is a line for each run that ended without the metric.
+  Below the table is a line for each run that `mark_missing_metric` marks.
   """
   table, checked_outcomes = (
     summarise(outcomes, metric),

@@ -49,8 +49,8 @@ class Generation:
       chip from v4 on.
     cores: cores of a chip, as the names of Cloud TPU count them: v3-32 has 32
       cores. It is 1 if the names count chips.
-    layouts: known slices from small to large. An error suggests one of them if
-      a slice is unknown or too small.
+    layouts: layouts of known slices, from small to large. Messages suggest one
+      of them if a slice is unknown or too small.
     options: the options of jax's function that describes a topology.
   """
 
@@ -60,22 +60,23 @@ class Generation:
   options: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-_SQUARE_LAYOUTS = ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16")
-_CUBE_LAYOUTS = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8")
+_LAYOUTS_2D = ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16")
+_LAYOUTS_3D = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8")
 # A chip has 16 GiB on v2, 32 on v3 and v4, 16 on v5e, 95 on v5p and 32 on v6e
 # (cloud.google.com/tpu/docs, "TPU versions"). On v2 and v3 two devices share
 # the memory of a chip.
 GENERATIONS = {
-  "v2": Generation(8, 2, _SQUARE_LAYOUTS),
-  "v3": Generation(16, 2, (*_SQUARE_LAYOUTS, "16x32", "32x32")),
+  "v2": Generation(8, 2, _LAYOUTS_2D),
+  "v3": Generation(16, 2, (*_LAYOUTS_2D, "16x32", "32x32")),
   # With this option both cores of a chip are one device, as on a real v4;
   # libtpu's default differs.
-  "v4": Generation(32, 2, _CUBE_LAYOUTS, {"chip_config_name": "megacore"}),
-  "v5e": Generation(16, 1, _SQUARE_LAYOUTS),
-  "v5p": Generation(95, 2, _CUBE_LAYOUTS),
-  "v6e": Generation(32, 1, _SQUARE_LAYOUTS),
+  "v4": Generation(32, 2, _LAYOUTS_3D, {"chip_config_name": "megacore"}),
+  "v5e": Generation(16, 1, _LAYOUTS_2D),
+  "v5p": Generation(95, 2, _LAYOUTS_3D),
+  "v6e": Generation(32, 1, _LAYOUTS_2D),
 }
-# The number of chips of the largest slice, which is of v5p (the same page).
+# The number of chips of the largest slice, which is a v5p slice (see the page
+# above).
 MAX_CHIPS = 8960
 
 
@@ -186,12 +187,13 @@ def batch_shapes(vocab_size: int, phase: phases.Phase) -> sharding.BatchShapes:
 def with_published_vocabulary(
   config: config_lib.RunConfig,
 ) -> config_lib.RunConfig:
-  """Sets the keys that the data would decide, to the published model's values.
+  """Fills in the keys of `model` that the data would decide.
 
-  These keys are `vocab_size`, and RoBERTa's `padding_id`.
+  These keys are `vocab_size` and, for RoBERTa, `padding_id`. If they are None,
+  they get the values of the published model.
 
   Raises:
-    UserError: the config fine-tunes. Then the data decides more keys.
+    UserError: the config fine-tunes. Then the data decide more keys.
   """
   model = config.model
   if not isinstance(config.data, config_lib.Data) or model.family is None:
@@ -261,7 +263,7 @@ def make_step(
 
 
 def bytes_per_device(tree: Any) -> int:
-  """Returns the number of bytes that a device holds of a tree of arrays.
+  """Returns the number of bytes of a tree of arrays that one device holds.
 
   Args:
     tree: the shapes of the arrays, with shardings.
@@ -276,21 +278,21 @@ def parse_memory_message(message: str) -> dict[str, int] | None:
   """Reads the compiler's message that the memory does not suffice.
 
   Returns:
-    {"needed": bytes, "usable": bytes}, {} if the message has no numbers, or
-    None if the message is about something else.
+    {"needed": bytes, "usable": bytes}; {} if the message has no numbers; None
+    if it is not a message about memory.
   """
   if "RESOURCE_EXHAUSTED" not in message:
     return None
-  number = r"([\d.]+)([KMGT]?)"
+  size_pattern = r"([\d.]+)([KMGT]?)"
   match = re.search(
-    rf"\({number}\) exceeds available HBM \({number}\)", message
-  ) or re.search(rf"[Uu]sed {number} of {number} hbm", message)
+    rf"\({size_pattern}\) exceeds available HBM \({size_pattern}\)", message
+  ) or re.search(rf"[Uu]sed {size_pattern} of {size_pattern} hbm", message)
   if not match:
     return {}
-  unit = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+  bytes_of_unit = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
   return {
-    "needed": round(float(match[1]) * unit[match[2]]),
-    "usable": round(float(match[3]) * unit[match[4]]),
+    "needed": round(float(match[1]) * bytes_of_unit[match[2]]),
+    "usable": round(float(match[3]) * bytes_of_unit[match[4]]),
   }
 
 
@@ -300,13 +302,13 @@ def compile_step(
   """Compiles a phase's step, and reports what a device would hold and do.
 
   The compiler runs in a separate process, because it may crash, and because it
-  does not free its memory.
+  does not free the memory that it used.
 
   Args:
     config: the run's config, see `make_step`.
     number: the index of the phase; the first phase has 0.
     topology: the slice, see `devices_of_slice`.
-    cycles: True also estimates the step's time.
+    cycles: True if the step's time is to be estimated.
 
   Returns:
     The report, which can be written as JSON. Bytes and FLOPs are for one
@@ -316,15 +318,16 @@ def compile_step(
     |---|---|
     | compiled | all of `compiled_entries`; `fits` is True or False |
     | out of memory | `refused` is the compiler's sentence; `fits` is False |
-    | crashed | `crashed` says how; `fits` is None, which means not known |
+    | crashed | `crashed` says how; `fits` is None (not known) |
 
     With `cycles`, a step that was compiled has the entry `cycles`, the dict of
     `tpu_cycles.estimate_step`.
     If the memory does not suffice, `temporaries_bytes` is the number of bytes
-    that the step needs, as the compiler says.
+    that the step needs according to the compiler; None if its message has no
+    number.
 
   Raises:
-    ValueError: see `make_step`.
+    ValueError: see `make_step`; or the compiler failed for another reason.
   """
   report: dict[str, Any] = {}
   start = time.monotonic()
@@ -391,11 +394,11 @@ def compile_in_this_process(
 
 def trace_program(step: StepToCompile) -> jax.stages.Traced:
   """Traces a step with the settings of the training loop."""
-  state = jax.tree.map(lambda x: x.sharding, step.arguments[0])
+  state_shardings = jax.tree.map(lambda x: x.sharding, step.arguments[0])
   jitted = jax.jit(
     step.function,
     donate_argnums=0,
-    out_shardings=(state, None),
+    out_shardings=(state_shardings, None),
     compiler_options=sharding.compiler_options(
       step.mesh.devices.flat[0], bool(step.remat)
     ),
@@ -428,8 +431,8 @@ def estimate_cycles(
 
   Args:
     step: the step.
-    traced: what `trace_program` returned for it.
-    compiled: what `compile_program` returned for it.
+    traced: what `trace_program` returned for the step.
+    compiled: what `compile_program` returned for the step.
     topology: the slice, see `devices_of_slice`.
   """
   program_text = compiled.as_text()
@@ -455,7 +458,7 @@ def compiled_entries(
 
   Args:
     compiled: the compiled step.
-    report: the entries that were known before.
+    report: the entries that were known before compiling.
   """
   memory, costs = compiled.memory_analysis(), compiled.cost_analysis()
   program_text = compiled.as_text()

@@ -16,14 +16,14 @@ from bert_jax.weights import checkpoint, run_config
 
 @contextlib.contextmanager
 def lock(workdir: str) -> Iterator[None]:
-  """Makes a run's folder, and keeps other runs out of it.
+  """Makes a run's folder, and keeps other runs out of it during the block.
 
   Args:
     workdir: the run's folder, on a file system that can lock files.
 
   Raises:
-    UserError: another run holds the folder, the folder cannot be written, or it
-      is a prepared folder.
+    UserError: another run holds the folder, the folder cannot be written, it is
+      a prepared folder, or the hosts do not share it.
   """
   folder = pathlib.Path(workdir)
   if (folder / "meta.json").exists():
@@ -58,10 +58,10 @@ def lock(workdir: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def name_files_of_errors(workdir: str) -> Iterator[None]:
-  """Adds the file and the remedy to an error of the operating system.
+  """Adds the file's name and a remedy to the message of an OSError.
 
   Args:
-    workdir: the run's folder, for errors that name no file.
+    workdir: the run's folder, which is named if the error names no file.
   """
   try:
     yield
@@ -102,7 +102,7 @@ def read_resumed_config(workdir: str) -> dict[str, Any] | None:
 def read_saved_config(
   workdir: str, saver: checkpoint.Checkpointer, default_values: dict[str, Any]
 ) -> dict[str, Any]:
-  """Reads a run's config.json, with the `model` of its newest checkpoint.
+  """Reads a run's config.json, with the model keys of its newest checkpoint.
 
   Prints a line for each value of config.json that was changed since that
   checkpoint was saved.
@@ -124,12 +124,12 @@ def read_saved_config(
 
 
 def print_changed_tokenizer(workdir: str, saved: dict[str, str] | None) -> None:
-  """Prints which tokenizer files differ from those of the checkpoint.
+  """Prints which tokenizer files have changed since the checkpoint was saved.
 
   Args:
     workdir: the run's folder, with the tokenizer's files.
-    saved: name -> digest of each file, from the checkpoint's metadata; None at
-      a fresh start.
+    saved: name -> digest of each file, from the checkpoint's metadata; None if
+      the run starts without a checkpoint.
   """
   for name in files.changed_files(saved or {}, workdir):
     say(f"{name} was changed or deleted, and is written again")
