@@ -61,9 +61,9 @@ def build_function(name: str) -> Callable[..., Objective]:
 
 
 def option_defaults(name: str) -> dict[str, Any]:
-  """Returns option -> default of an objective.
+  """Returns {option: default} for an objective.
 
-  An option that has no default is mapped to `dataclasses.MISSING`.
+  The default of an option without one is `dataclasses.MISSING`.
 
   Raises:
     ValueError: the name is unknown.
@@ -90,11 +90,11 @@ def build(
     name: a key of `OBJECTIVES`.
     model: keyword arguments of the family's `build`, and `family`.
     options: keyword arguments of the objective's `build`.
-    teacher: the same as `model` for the teacher of an objective that learns
-      from one; None for the other objectives.
+    teacher: keyword arguments of the teacher's `build`, and `family`; None for
+      an objective without a teacher.
 
   Raises:
     ValueError: the name is unknown, or the objective refuses an option.
   """
-  sizes = (model,) if teacher is None else (model, teacher)
-  return build_function(name)(*sizes, **options)
+  model_arguments = (model,) if teacher is None else (model, teacher)
+  return build_function(name)(*model_arguments, **options)

@@ -24,28 +24,27 @@ class Objective(NamedTuple):
   """Holds pure functions, which are all that the train loop knows of a model.
 
   Attributes:
-    init: (rng, batch) -> parameters, boxed with logical axis names.
-    weights: batch -> {name: float32 weight}. It is computed for the whole
-      global batch, before the batch is split into micro-batches.
+    init: (rng, batch) -> parameters, in flax's boxes with logical axis names.
+    weights: batch -> {name: float32 divisor of the sum with this name}. It is
+      called with the whole global batch, before the split into micro-batches.
     loss: (parameters, teacher's parameters, carry, batch, rng, train) ->
-      ({name: float32 sum}, carry). The sums of all micro-batches and devices
-      are added, and then divided once by the weight of the same name.
-    coefficients: {name: factor} of the sums that are losses. The other sums are
-      only reported.
+      ({name: float32 sum}, carry). The loop adds the sums of all micro-batches
+      and devices, and then divides each sum once.
+    coefficients: {name of a sum: its factor in the loss}. A sum that is not
+      here is only reported.
     flops: batch (arrays or shapes) -> the floating-point operations of a
-      training step. Only matrix products count; forward and backward pass
-      together count as 3 forward passes.
+      training step with this batch. Only matrix products count; forward and
+      backward pass together count as 3 forward passes.
     init_teacher: like `init`, for a teacher's parameters; None if the objective
       has no teacher.
     inherit: (parameters, teacher's parameters) -> the parameters with which a
-      student begins; None if it begins with those of `init`.
-    init_carry: batch (arrays or shapes) -> the `carry` of the first step, boxed
-      with logical axis names.
+      student begins; None if it begins with the result of `init`.
+    init_carry: batch (arrays or shapes) -> the `carry` of the first step, in
+      boxes as in `init`.
     predict: (parameters, batch) -> a task's logits of every row; None if the
       objective makes no predictions.
     is_pretrained: path of a parameter, joined by "/" -> True if its value comes
-      from a pre-trained model. None means that such a model must have all
-      parameters.
+      from a pre-trained model. None means that all values come from there.
   """
 
   init: Callable[[Array, Batch], Params]
@@ -68,14 +67,15 @@ def build_encoder(
   """Builds the encoder that an objective pre-trains.
 
   Args:
-    objective: the `OBJECTIVE` of the families whose heads are trained.
+    objective: the name of the objective; a family that it trains has this name
+      as its `OBJECTIVE`.
     model: keyword arguments of the family's `build`, and `family`.
 
   Returns:
     The family's module and the encoder.
 
   Raises:
-    ValueError: the objective does not train this family, or any family.
+    ValueError: no family has this `OBJECTIVE`, or the given one has another.
   """
   options = dict(model)
   name = options.pop("family")
@@ -126,7 +126,7 @@ def check_temperature(temperature: float) -> None:
 
 
 def check_batch(objective: str, batch: Batch, keys: Iterable[str]) -> None:
-  """Raises ValueError if a batch lacks some of the keys.
+  """Raises ValueError if a batch lacks one of the keys.
 
   Args:
     objective: the name of the objective.
@@ -149,9 +149,9 @@ def check_batch(objective: str, batch: Batch, keys: Iterable[str]) -> None:
 
 
 def check_segments(batch: Batch, num_segments: int) -> None:
-  """Raises ValueError if a batch has two segments and the model only one.
+  """Raises ValueError if a batch has segments and the model has only one.
 
-  The missing row of the segment table would give NaN.
+  For the second segment the model has no embedding, and would give NaN.
 
   Args:
     batch: the batch, arrays or shapes.
@@ -169,9 +169,9 @@ def cross_entropy(
 ) -> Float[Array, "*n"]:
   """Returns cross-entropies in nats, float32.
 
-  A comparison picks the label's logit, so that the gradient fuses with the
-  softmax. A gather's gradient would be a scatter into an array of the size of
-  the logits.
+  A comparison picks the label's logit, so that the compiler fuses its gradient
+  with the softmax. The gradient of a gather would be a scatter into an array as
+  large as the logits.
 
   Args:
     logits: the logits.
@@ -196,21 +196,23 @@ def sum_by_chunks(
 
   Args:
     sum_chunk: (*chunks [b, chunk_size, ...]) -> a tree of scalars. The last
-      chunk has zeros after the end of the rows; their weight must be 0.
+      chunk of each array is padded with zeros, which must add 0 to each sum.
     chunk_size: the number of positions in a chunk.
     *arrays: arrays [b, l, ...].
 
   Returns:
-    The sums of the trees.
+    A tree with the sum of each scalar over all chunks.
   """
-  rows, length = arrays[0].shape[:2]
-  count = -(-length // chunk_size)
+  num_rows, length = arrays[0].shape[:2]
+  num_chunks = -(-length // chunk_size)
 
   def split(x: Array) -> Array:
-    padding = [(0, 0), (0, count * chunk_size - length)] + [(0, 0)] * (
+    padding = [(0, 0), (0, num_chunks * chunk_size - length)] + [(0, 0)] * (
       x.ndim - 2
     )
-    x = jnp.pad(x, padding).reshape(rows, count, chunk_size, *x.shape[2:])
+    x = jnp.pad(x, padding).reshape(
+      num_rows, num_chunks, chunk_size, *x.shape[2:]
+    )
     return x.swapaxes(0, 1)
 
   def add(sums: Any, chunks: tuple[Array, ...]) -> tuple[Any, None]:
@@ -219,8 +221,8 @@ def sum_by_chunks(
   split_arrays = tuple(split(x) for x in arrays)
   shapes = jax.eval_shape(sum_chunk, *(x[0] for x in split_arrays))
   zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-  # In a loop the compiler does not merge the repeated operations with the first
-  # ones, so prevent_cse is not needed.
+  # In a scan the compiler cannot merge the operations that are repeated in the
+  # backward pass with those of the forward pass, so prevent_cse is not needed.
   body = jax.checkpoint(add, prevent_cse=False)
   return jax.lax.scan(body, zeros, split_arrays)[0]
 

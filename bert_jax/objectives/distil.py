@@ -33,20 +33,19 @@ from bert_jax.objectives.base import (
   sum_by_chunks,
 )
 
-# A student of 6 layers begins with these layers of its teacher of 12
-# (huggingface/transformers
+# A student of 6 layers begins with these layers of its teacher, which has 12;
+# layer 0 is the lowest (huggingface/transformers
 # research_projects/distillation/scripts/extract_distilbert.py).
 TEACHER_LAYERS = (0, 2, 4, 7, 9, 11)
 # The values of the option `kl_tokens`.
 KL_TOKENS = ("all", "masked")
 KEYS = ("sequence_ids", *MASKED_KEYS)
-# The number of positions of a row whose logits are in memory at once. The
-# logits of the student and the logits of the teacher, float32 [256, 32, 30522],
-# are 1 GB each.
+# The number of positions of a row whose logits are in memory at once. For 256
+# rows the logits, float32 [256, 32, 30522], are 1 GB for the student, and 1 GB
+# for the teacher.
 CHUNK_POSITIONS = 32
-# A function that turns hidden states into logits: `masked_lm_logits` of a
-# module with its parameters. Its arguments are the hidden states, and
-# optionally positions.
+# A function (hidden states, optional positions) -> logits. It is
+# `masked_lm_logits`, bound to a module and its parameters.
 Decoder = Callable[..., Array]
 
 
@@ -83,12 +82,14 @@ def kl_divergence(
     temperature: the temperature of both softmaxes.
   """
   probabilities = jax.nn.softmax(teacher / temperature)
-  # Subtract before dividing: in the rows after the vocabulary both logits are
-  # the lowest float32, and their difference must be exactly 0.
-  gap = (probabilities * ((teacher - student) / temperature)).sum(-1)
+  # Subtract before dividing: an entry that pads the vocabulary has the lowest
+  # float32 as both logits, and their difference must be exactly 0.
+  mean_difference = (probabilities * ((teacher - student) / temperature)).sum(
+    -1
+  )
   log_sum_exp = functools.partial(jax.nn.logsumexp, axis=-1)
   return (
-    gap
+    mean_difference
     + log_sum_exp(student / temperature)
     - log_sum_exp(teacher / temperature)
   )
@@ -114,10 +115,10 @@ def kl_sum(
   """
 
   def sum_chunk(student: Array, teacher: Array, weights: Array) -> Array:
-    gaps = kl_divergence(
+    divergences = kl_divergence(
       decode_student(student), decode_teacher(teacher), temperature
     )
-    return (gaps * weights).sum()
+    return (divergences * weights).sum()
 
   size = min(CHUNK_POSITIONS, weights.shape[1])
   return sum_by_chunks(sum_chunk, size, *hidden, weights)
@@ -126,14 +127,14 @@ def kl_sum(
 def cosine_distance(
   a: Float[Array, "*n d"], b: Float[Array, "*n d"]
 ) -> Float[Array, "*n"]:
-  """Returns 1 - cosine, float32; squared norms get 1e-12 added, as in torch."""
+  """Returns 1 - cosine in float32; as torch, adds 1e-12 to squared norms."""
   a, b = a.astype(jnp.float32), b.astype(jnp.float32)
   squared_norms = ((a * a).sum(-1) + 1e-12) * ((b * b).sum(-1) + 1e-12)
   return 1.0 - (a * b).sum(-1) * jax.lax.rsqrt(squared_norms)
 
 
 def count_targets(batch: Batch, kl_tokens: str) -> Sums:
-  """Returns the weights of the terms: the number of masked or of real tokens.
+  """Returns each sum's divisor: the number of masked tokens or of real tokens.
 
   Args:
     batch: the batch.
@@ -157,7 +158,7 @@ def distillation_sums(
   temperature: float,
   kl_tokens: str,
 ) -> Sums:
-  """Returns the sums of all terms.
+  """Returns the sums of the three losses and of `mlm_accuracy`.
 
   Args:
     decode_student: turns the student's hidden states into logits.
@@ -203,7 +204,7 @@ def check_options(
 
 
 def make_coefficients(kl: float, mlm: float, cosine: float) -> dict[str, float]:
-  """Returns the coefficients that are not 0; the other terms get no gradient.
+  """Returns {loss: weight}, without the losses whose weight is 0.
 
   Args:
     kl: the weight of `kl_loss`.
@@ -260,29 +261,30 @@ def build(
   kl_tokens: str = "all",
   freeze_positions: bool = True,
 ) -> Objective:
-  """Builds the distillation in pre-training: KL, masked LM, cosine.
+  """Builds DistilBERT's distillation in pre-training, with three losses.
 
-  `kl_loss` is the mean over tokens of KL(teacher || student) at the
-  temperature, times the temperature's square. `cosine_loss` is the mean over
-  tokens of 1 - cosine of the last hidden states. Terms with weight 0 are
-  reported too. Padding does not count. The teacher has no dropout.
+  `kl_loss` is the mean of KL(teacher || student) at the temperature over the
+  tokens of `kl_tokens`, times the temperature's square. `mlm_loss` is that of
+  masked LM. `cosine_loss` is the mean over real tokens of 1 - cosine of the
+  last hidden states. A loss with weight 0 is reported too. The teacher has no
+  dropout.
 
   Args:
     model: keyword arguments of the student's `build`, and `family`.
     teacher: keyword arguments of the teacher's `build`, and `family`.
-    layers: the teacher's layers with which the student begins. The student then
-      also begins with the teacher's embeddings and masked-LM head. If it
-      is (), all parameters are drawn from the seed.
+    layers: the indices of the teacher's layers with which the student begins.
+      It then also begins with the teacher's embeddings and masked-LM head.
+      With (), all parameters are drawn from the seed.
     kl_weight: the weight of `kl_loss` (research_projects/distillation/
       README.md, --alpha_ce 5.0).
-    mlm_weight: the weight of `mlm_loss` (the same file, --alpha_mlm 2.0).
-    cosine_weight: the weight of `cosine_loss` (the same file, --alpha_cos 1.0).
-    temperature: the temperature of the KL (the same file, --temperature 2).
-    kl_tokens: "all" compares at all tokens except padding, "masked" at the
-      masked tokens (distiller.py, restrict_ce_to_mask).
-    freeze_positions: True keeps the teacher's position embeddings (the README's
-      commands, --freeze_pos_embs). A run then refuses weight decay, which would
-      shrink these embeddings.
+    mlm_weight: the weight of `mlm_loss` (README.md, --alpha_mlm 2.0).
+    cosine_weight: the weight of `cosine_loss` (README.md, --alpha_cos 1.0).
+    temperature: the temperature of the KL (README.md, --temperature 2).
+    kl_tokens: "all" compares the distributions at all tokens except padding,
+      "masked" only at the masked tokens (distiller.py, restrict_ce_to_mask).
+    freeze_positions: True keeps the teacher's position embeddings (README.md,
+      --freeze_pos_embs). A run then refuses weight decay, which would shrink
+      the position embeddings.
 
   Raises:
     ValueError: teacher and student do not fit, or an option is out of its

@@ -32,10 +32,10 @@ def sample(
 ) -> Int[Array, "b m"]:
   """Draws an id from softmax(logits / temperature) at each position.
 
-  The sample is the argmax of the logits plus Gumbel noise. The noise is a hash
-  of the rng and of the indices of b, m and v, so that it does not depend on the
-  mesh. The entries that pad the vocabulary for a mesh have the lowest logits
-  and are never drawn. No gradient flows back to the logits.
+  The id is the argmax of logits / temperature + Gumbel noise. The noise is a
+  hash of the rng and of the indices in b, m and v, so that it does not depend
+  on the mesh. The entries that pad the vocabulary for a mesh have the lowest
+  logits and are never drawn. No gradient flows back to the logits.
 
   Args:
     logits: the generator's logits.
@@ -43,13 +43,13 @@ def sample(
     temperature: the temperature of the softmax.
   """
   logits = jax.lax.stop_gradient(logits)
-  rows, predictions, vocabulary = logits.shape
+  num_rows, num_slots, vocab_size = logits.shape
   seeds = jax.random.bits(rng, (2,), jnp.uint32)
-  bits = primitives.dropout_bits(seeds, (rows * predictions, vocabulary))
+  bits = primitives.dropout_bits(seeds, (num_rows * num_slots, vocab_size))
   # The lowest bits are the least random ones, and here they matter too.
   bits = fused.hash_uint32(bits)
-  # Large Gumbel noise, which decides the argmax, comes from exponential noise
-  # near 0. Floats are dense there, so that all 32 bits count.
+  # Large Gumbel noise decides the argmax. It comes from `uniform` near 0, where
+  # floats are dense, so that all 32 bits count.
   uniform = (bits.astype(jnp.float32) + 0.5) * 2.0**-32
   noise = -jnp.log(-jnp.log1p(-uniform)).reshape(logits.shape)
   return jnp.argmax(logits / temperature + noise, axis=-1).astype(jnp.int32)
@@ -63,7 +63,7 @@ def write_ids(
 ) -> Int[Array, "b l"]:
   """Writes `ids` at `positions`, except in unused slots (weight 0).
 
-  If several slots have the same position, the first of them is written.
+  If several used slots have one position, the id of the first slot is written.
 
   Args:
     input_ids: the ids to change.
@@ -84,10 +84,11 @@ def detection_sums(
 ) -> Sums:
   """Returns `rtd_NAME` for each NAME in `DETECTION_METRICS`.
 
-  Each of them is a sum over the real tokens. `replaced` counts the tokens that
-  are not the original ones. `flagged` counts the tokens that the discriminator
-  classifies as replaced. `found` counts the tokens that are both. Precision is
-  found / flagged, and recall is found / replaced.
+  Each is a sum over the real tokens. `loss` adds their binary cross-entropies
+  in nats. `accuracy` counts the tokens that the discriminator classifies
+  rightly, `replaced` the tokens that are not the original ones, `flagged` the
+  tokens that it classifies as replaced, and `found` the replaced tokens that it
+  flags. Precision is found / flagged, and recall is found / replaced.
 
   Args:
     logits: the discriminator's logits.
@@ -114,18 +115,18 @@ def build(
 ) -> Objective:
   """Builds the generator's masked LM and the detection of its samples.
 
-  The discriminator sees a sample at each masked position. A sample that equals
-  the original token counts as original. The discriminator's loss is the mean
-  over all real tokens, including [CLS] and [SEP]. Its gradient reaches the
-  generator only through the shared embeddings. In an evaluation the samples
-  depend only on the parameters and on a row's index in its batch.
+  The discriminator sees a sample of the generator at each masked position. A
+  sample that equals the original token counts as original. The discriminator's
+  loss is the mean over all real tokens, including [CLS] and [SEP]. Its gradient
+  reaches the generator only through the shared embeddings. In an evaluation the
+  samples depend only on the parameters, the row and its index in the batch.
 
   Args:
     model: keyword arguments of the family's `build`, and `family`.
     discriminator_weight: the weight of the discriminator's loss; the weight of
       the generator's loss is 1 (google-research/electra
       configure_pretraining.py).
-    temperature: the temperature of the samples (the same file).
+    temperature: the temperature of the samples (configure_pretraining.py).
 
   Raises:
     ValueError: the objective does not train this family, or the temperature is
@@ -142,8 +143,11 @@ def build(
   def weights(batch: Batch) -> Sums:
     num_masked = batch["mlm_weights"].sum(dtype=jnp.float32)
     num_real = (batch["sequence_ids"] > 0).sum(dtype=jnp.float32)
-    detection = {f"rtd_{name}": num_real for name in DETECTION_METRICS}
-    return {"mlm_loss": num_masked, "mlm_accuracy": num_masked} | detection
+    detection_weights = {f"rtd_{name}": num_real for name in DETECTION_METRICS}
+    return {
+      "mlm_loss": num_masked,
+      "mlm_accuracy": num_masked,
+    } | detection_weights
 
   def loss(
     params: Params,
@@ -163,14 +167,16 @@ def build(
       )
 
     logits = run("generate", batch, generator_rng)
-    positions, ids, weights = (batch[key] for key in MASKED_KEYS)
+    positions, ids, mask_weights = (batch[key] for key in MASKED_KEYS)
     samples = sample(logits, noise_rng, temperature)
-    corrupted_ids = write_ids(batch["input_ids"], positions, samples, weights)
-    original_ids = write_ids(batch["input_ids"], positions, ids, weights)
+    corrupted_ids = write_ids(
+      batch["input_ids"], positions, samples, mask_weights
+    )
+    original_ids = write_ids(batch["input_ids"], positions, ids, mask_weights)
     detection_logits = run(
       "discriminate", batch | {"input_ids": corrupted_ids}, discriminator_rng
     )
-    sums = classification_sums("mlm", logits, ids, weights)
+    sums = classification_sums("mlm", logits, ids, mask_weights)
     sums |= detection_sums(
       detection_logits,
       (corrupted_ids != original_ids).astype(jnp.float32),
@@ -179,9 +185,9 @@ def build(
     return sums, carry
 
   def flops(batch: Batch) -> float:
-    rows, length = batch["input_ids"].shape
-    predictions = batch["mlm_positions"].shape[1]
-    return 3 * electra.flops(encoder, rows, length, predictions)
+    num_rows, length = batch["input_ids"].shape
+    num_slots = batch["mlm_positions"].shape[1]
+    return 3 * electra.flops(encoder, num_rows, length, num_slots)
 
   coefficients = {"mlm_loss": 1.0, "rtd_loss": discriminator_weight}
   return Objective(

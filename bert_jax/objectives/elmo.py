@@ -1,8 +1,8 @@
 """Defines ELMo's objective: to predict the next and the previous word.
 
 The source is Peters et al. 2018. In training, the softmax over words may be
-sampled as in TensorFlow (`draw_classes`, `sampled_losses`). Otherwise the
-softmax is full, and is computed in chunks (`full_softmax_sum`).
+sampled as in TensorFlow (`draw_classes`, `sampled_losses`). Otherwise it is a
+full softmax (`full_softmax_sum`).
 """
 
 import functools
@@ -48,10 +48,10 @@ MAX_LOGITS = 2**28
 def log_uniform_probability(
   ids: Int[Array, "*n"], vocab_size: int
 ) -> Float[Array, "*n"]:
-  """Returns the probability of drawing a class k as a candidate.
+  """Returns the probability that one draw gives the class k.
 
-  The probability is log((k + 2) / (k + 1)) / log(V + 1). This is Zipf's law for
-  words in the order of their counts (tf.random.log_uniform_candidate_sampler).
+  It is log((k + 2) / (k + 1)) / log(V + 1). This is Zipf's law, if the most
+  frequent word is class 0 (tf.random.log_uniform_candidate_sampler).
 
   Args:
     ids: the classes k.
@@ -62,10 +62,10 @@ def log_uniform_probability(
 
 @functools.cache
 def num_draws_for(count: int, vocab_size: int) -> int:
-  """Returns a number of draws that almost surely gives enough classes.
+  """Returns a number of draws that almost surely gives `count` classes.
 
-  The expected number of different classes among these draws is at least
-  `count` plus 8 standard deviations.
+  It is the smallest number whose expected number of different classes is at
+  least `count` plus 8 standard deviations.
 
   Args:
     count: the number of different classes that are needed.
@@ -79,11 +79,11 @@ def num_draws_for(count: int, vocab_size: int) -> int:
       f"objective.negatives={count} must be fewer than the vocabulary's"
       f" {vocab_size} words, or 0 for the full softmax."
     )
-  ids = np.arange(vocab_size)
-  p = np.log1p(1.0 / (ids + 1.0)) / math.log(vocab_size + 1.0)
+  classes = np.arange(vocab_size)
+  probabilities = np.log1p(1.0 / (classes + 1.0)) / math.log(vocab_size + 1.0)
 
   def is_enough(draws: int) -> bool:
-    miss_chance = np.exp(draws * np.log1p(-p))
+    miss_chance = np.exp(draws * np.log1p(-probabilities))
     deviation = math.sqrt((miss_chance * (1.0 - miss_chance)).sum())
     return (1.0 - miss_chance).sum() - 8.0 * deviation >= count
 
@@ -108,35 +108,36 @@ def draw_classes(
     vocab_size: the number of all classes.
 
   Returns:
-    The classes, and the number of draws until the last class was found.
+    The classes in the order of their first draws, and the number of draws up to
+    the first draw of the last class.
   """
   num_draws = num_draws_for(count, vocab_size)
   scale = math.log(vocab_size + 1.0)
   coarse, fine = jax.random.uniform(key, (2, num_draws))
-  # 23 random bits are too few to reach all of 793,471 classes. So a second
-  # random number spreads the draws between the steps of the first number.
+  # The 23 random bits of `coarse` are too few to reach each of 793,471 classes,
+  # so `fine` spreads the draws between the steps of `coarse`.
   x = jnp.exp(coarse * scale) * (1.0 + fine * (scale * 2.0**-23))
   ids = jnp.clip(x.astype(jnp.int32) - 1, 0, vocab_size - 1)
   order = jnp.argsort(ids, stable=True)
   sorted_ids = ids[order]
   is_first = jnp.append(True, sorted_ids[1:] != sorted_ids[:-1])
   is_new = jnp.zeros(num_draws, bool).at[order].set(is_first)
-  # For each draw, the index of its last new class so far.
+  # For each draw, the index of the newest class up to this draw.
   class_index = jnp.cumsum(is_new) - 1
   num_tries = (class_index < count - 1).sum() + 1
-  slots = jnp.where(is_new, class_index, count)
-  classes = jnp.zeros(count, jnp.int32).at[slots].set(ids, mode="drop")
+  indices = jnp.where(is_new, class_index, count)
+  classes = jnp.zeros(count, jnp.int32).at[indices].set(ids, mode="drop")
   return classes, num_tries.astype(jnp.float32)
 
 
 def log_expected_count(
   ids: Int[Array, "*n"], num_tries: Float[Array, ""], vocab_size: int
 ) -> Float[Array, "*n"]:
-  """Returns the log of the expected count of a class among the candidates.
+  """Returns the log of each class's expected count among the candidates.
 
   Args:
     ids: the classes.
-    num_tries: the number of draws, see `draw_classes`.
+    num_tries: the number of draws that `draw_classes` returns.
     vocab_size: the number of all classes.
   """
   p = log_uniform_probability(ids, vocab_size)
@@ -160,26 +161,29 @@ def sampled_losses(
   Args:
     hidden: the hidden states to decode.
     labels: the true classes.
-    label_rows: the labels' rows of the table, and their biases.
-    candidate_rows: the candidates' rows of the table, and their biases.
+    label_rows: the vectors of the labels in the softmax, and their biases.
+    candidate_rows: the vectors of the candidates in the softmax, and their
+      biases.
     candidates: the candidates' classes.
-    num_tries: the number of draws, see `draw_classes`.
+    num_tries: the number of draws that `draw_classes` returns.
     vocab_size: the number of all classes.
 
   Returns:
     The losses in nats, float32.
   """
-  vectors, biases = label_rows
-  label_logits = (hidden.astype(jnp.float32) * vectors).sum(-1) + biases
+  label_vectors, label_biases = label_rows
+  label_logits = (hidden.astype(jnp.float32) * label_vectors).sum(
+    -1
+  ) + label_biases
   label_logits = label_logits - log_expected_count(
     labels, num_tries, vocab_size
   )
-  table, bias = candidate_rows
+  candidate_vectors, candidate_biases = candidate_rows
   logits = heads.word_logits(
     hidden,
-    table,
+    candidate_vectors,
     len(candidates),
-    bias - log_expected_count(candidates, num_tries, vocab_size),
+    candidate_biases - log_expected_count(candidates, num_tries, vocab_size),
   )
   is_label = labels[..., None] == jax.lax.broadcast_to_rank(
     candidates, labels.ndim + 1
@@ -199,42 +203,43 @@ def full_softmax_sum(
 ) -> Float[Array, ""]:
   """Returns the weighted sum of the full softmax's losses, in nats.
 
-  The sum is computed in chunks, see `base.sum_by_chunks`, unless all logits may
-  be in memory at once.
+  If there are more than `MAX_LOGITS` logits, the sum is computed in chunks; see
+  `base.sum_by_chunks`.
 
   Args:
     hidden: the hidden states to decode.
     labels: the true classes.
     weights: the weight of each position.
-    table: the rows of the softmax.
-    bias: the biases of the softmax.
-    vocab_size: the number of all classes; the table may have more rows.
+    table: the vector of each class.
+    bias: the bias of each class.
+    vocab_size: the number of all classes; the table may have more than these.
   """
-  count, length = labels.shape
-  size = max(1, min(length, MAX_LOGITS // (count * table.shape[0])))
+  num_rows, length = labels.shape
+  chunk_size = max(1, min(length, MAX_LOGITS // (num_rows * table.shape[0])))
 
   def sum_chunk(x: Array, labels: Array, weights: Array) -> Array:
     logits = heads.word_logits(x, table, vocab_size, bias)
     return (cross_entropy(logits, labels) * weights).sum()
 
-  if size == length:
+  if chunk_size == length:
     return sum_chunk(hidden, labels, weights)
-  return sum_by_chunks(sum_chunk, size, hidden, labels, weights)
+  return sum_by_chunks(sum_chunk, chunk_size, hidden, labels, weights)
 
 
 def zero_states(encoder: elmo.Elmo, batch: Batch) -> Any:
   """Returns states of zeros for the rows of a batch.
 
-  The structure is `elmo.States`; the arrays are boxed with logical axes.
+  The structure is `elmo.States`; the arrays are in flax's boxes with logical
+  axis names.
 
   Args:
     encoder: the encoder, which has the sizes.
     batch: the batch, arrays or shapes.
   """
-  rows = batch["char_ids"].shape[0]
+  num_rows = batch["char_ids"].shape[0]
 
   def zeros(width: int) -> nn.LogicallyPartitioned:
-    states = jnp.zeros((rows, width), jnp.float32)
+    states = jnp.zeros((num_rows, width), jnp.float32)
     return nn.LogicallyPartitioned(states, ("batch", None))
 
   return tuple(
@@ -248,11 +253,11 @@ def zero_states(encoder: elmo.Elmo, batch: Batch) -> Any:
 
 def check_num_rows(batch: Batch, states: elmo.States) -> None:
   """Raises ValueError unless batch and states have the same number of rows."""
-  rows, expected = batch["char_ids"].shape[0], states[0][0][0].shape[0]
-  if rows != expected:
+  num_rows, num_states = batch["char_ids"].shape[0], states[0][0][0].shape[0]
+  if num_rows != num_states:
     raise ValueError(
-      f"objective.stateful has states for {expected} rows, but a micro-batch"
-      f" has {rows}; set micro_batches=1."
+      f"objective.stateful has states for {num_states} rows, but a micro-batch"
+      f" has {num_rows}; set micro_batches=1."
     )
 
 
@@ -271,16 +276,17 @@ def build(
 ) -> Objective:
   """Builds the bidirectional language model.
 
-  The loss is the average of the two directions' mean losses. An evaluation has
-  no states, and always uses the full softmax.
+  The loss is the average of the two directions' mean losses. In an evaluation
+  each row starts with states of zeros, and the softmax is always full.
 
   Args:
     model: keyword arguments of the family's `build`, and `family`.
     negatives: the number of words that are drawn for each direction's softmax
       in training, besides the true word (8,192 as published); 0 means the
       full softmax.
-    stateful: True starts each row with the states at the end of the same row of
-      the previous batch (as published). False starts each row with zeros.
+    stateful: in training, True starts row i of a batch with the states at the
+      end of row i of the batch before (as published). False starts each row
+      with zeros.
 
   Raises:
     ValueError: the objective does not train this family, or the vocabulary does
@@ -288,9 +294,9 @@ def build(
   """
   _, encoder = build_encoder("elmo", model)
   module = elmo.ForPreTraining(encoder)
-  size = encoder.vocab_size
+  vocab_size = encoder.vocab_size
   if negatives:
-    num_draws_for(negatives, size)
+    num_draws_for(negatives, vocab_size)
 
   def init(rng: Array, batch: Batch) -> Params:
     check_batch("elmo", batch, KEYS)
@@ -336,10 +342,13 @@ def build(
           labels = batch[f"{target}_ids"]
           weights = batch[f"{target}_weights"]
           table, bias = module.softmax_table()
-          sums.append(full_softmax_sum(x, labels, weights, table, bias, size))
+          sums.append(
+            full_softmax_sum(x, labels, weights, table, bias, vocab_size)
+          )
       names = (f"{direction}_loss" for direction in TARGET_OF_DIRECTION)
       return dict(zip(names, sums, strict=True)), last_states
 
+    # The keys 0 and 1 are for the candidates of the two directions.
     rngs = {"dropout": jax.random.fold_in(rng, 2)} if train else None
     sums, last_states = nn.apply(run, module)({"params": params}, rngs=rngs)
     if initial_states is None:
@@ -347,9 +356,9 @@ def build(
     return sums, jax.lax.stop_gradient(last_states)
 
   def flops(batch: Batch) -> float:
-    rows, length = batch["char_ids"].shape[:2]
-    predictions = negatives + 1 if negatives else size
-    return 3 * elmo.flops(encoder, rows, length, predictions)
+    num_rows, length = batch["char_ids"].shape[:2]
+    num_logits = negatives + 1 if negatives else vocab_size
+    return 3 * elmo.flops(encoder, num_rows, length, num_logits)
 
   coefficients = {f"{direction}_loss": 0.5 for direction in TARGET_OF_DIRECTION}
   return Objective(
@@ -380,34 +389,34 @@ def _direction_losses(
     rng: the key for the candidates.
     negatives: the number of candidates.
   """
-  size = module.encoder.vocab_size
+  vocab_size = module.encoder.vocab_size
   labels = [batch[f"{target}_ids"] for target in TARGET_OF_DIRECTION.values()]
   directions = range(len(labels))
   candidates = [
-    draw_classes(jax.random.fold_in(rng, direction), negatives, size)
+    draw_classes(jax.random.fold_in(rng, direction), negatives, vocab_size)
     for direction in directions
   ]
-  # Look up all rows at once, because the gradient of each look-up is as large
-  # as the table.
+  # Look up all vectors at once, because the gradient of each look-up is as
+  # large as the table.
   needed_ids = [*labels, *(ids for ids, _ in candidates)]
-  rows, biases = module.softmax_rows(
+  vectors, biases = module.softmax_rows(
     jnp.concatenate([ids.ravel() for ids in needed_ids])
   )
   ends = list(itertools.accumulate(ids.size for ids in needed_ids))[:-1]
-  decoders = [
-    (row.reshape(*ids.shape, -1), bias.reshape(ids.shape))
-    for ids, row, bias in zip(
-      needed_ids, jnp.split(rows, ends), jnp.split(biases, ends), strict=True
+  looked_up_rows = [
+    (id_vectors.reshape(*ids.shape, -1), id_biases.reshape(ids.shape))
+    for ids, id_vectors, id_biases in zip(
+      needed_ids, jnp.split(vectors, ends), jnp.split(biases, ends), strict=True
     )
   ]
   return [
     sampled_losses(
       hidden[direction],
       labels[direction],
-      decoders[direction],
-      decoders[len(labels) + direction],
+      looked_up_rows[direction],
+      looked_up_rows[len(labels) + direction],
       *candidates[direction],
-      size,
+      vocab_size,
     )
     for direction in directions
   ]

@@ -52,14 +52,13 @@ def task_sums(
 ) -> Sums:
   """Returns weighted sums `task_loss` and `task_accuracy`.
 
-    kind         loss of an example                        it is right if
-    regression   squared error                             (no accuracy)
-    multi_label  mean of the labels' binary cross-         all labels are right
-                 entropies
-    span         mean of the cross-entropies of start and  both are right
+    kind         loss of an example (of a word for tagging)  right if
+    regression   squared error                               (no accuracy)
+    multi_label  mean of the labels' binary cross-entropies  all labels right
+    span         mean of the cross-entropies of start and    both right
                  end (google-research/bert run_squad.py,
                  model_fn)
-    other kinds  cross-entropy                             the label is right
+    all others   cross-entropy                               label right
 
   Cross-entropies are in nats.
 
@@ -67,9 +66,8 @@ def task_sums(
     kind: the kind of the task, a key of `task_heads.TASK_BY_KIND`.
     logits: the head's logits, see models/task_heads.py.
     labels: int32 or float32: [b, n] for multi_label, [b, l] for tagging, [b, 2]
-      for spans, [b] for other kinds.
-    weights: [b, l] for tagging, [b] for other kinds. A label with weight 0 does
-      not count.
+      for spans, [b] for all others.
+    weights: [b, l] for tagging, else [b]. A label with weight 0 does not count.
   """
   if kind == "regression":
     error = jnp.where(weights > 0, logits[..., 0] - labels, 0.0)
@@ -103,10 +101,10 @@ def joint_head_sums(logits: question_head.AnswerLogits, batch: Batch) -> Sums:
   The loss, in nats, is the mean of the cross-entropies of start and end, plus
   `NULL_WEIGHT` times the binary cross-entropy of "no answer". To predict the
   end, the head reads the right start (google-research/electra
-  finetune/qa/qa_tasks.py, get_prediction_module). A row counts as right if both
-  start and end are right. If a window does not contain the answer, the labels
-  of start and end are at [CLS]. But `unanswerable` is 1 only if the question
-  has no answer at all.
+  finetune/qa/qa_tasks.py, get_prediction_module). A row counts as right if its
+  start and its end are right. If a window does not contain the answer, the
+  labels of start and end are at [CLS]. But `unanswerable` is 1 only if the
+  question has no answer at all.
 
   Args:
     logits: the logits given the starts of `labels`.
@@ -133,7 +131,8 @@ def language_model_sums(
   finetune-transformer-lm train.py, model: lm_losses).
 
   Args:
-    hidden: the last hidden states of the n rows, n = b or b c.
+    hidden: the last hidden states of the n rows, where n is b, or b * c for the
+      c choices of each example.
     module: a module with an encoder.
     batch: has `input_ids` and `sequence_ids`, [b, l] or [b, c, l].
   """
@@ -162,11 +161,11 @@ def _logits_and_lm_sums(
   The task's head and the language model read the same hidden states.
   """
   length = batch["input_ids"].shape[-1]
-  rows = {
+  flat_batch = {
     key: batch[key].reshape(-1, length) for key in INPUT_KEYS if key in batch
   }
-  hidden, _ = encode(module.encoder, rows, train=train)
-  logits = module.classify(hidden, rows, train)
+  hidden, _ = encode(module.encoder, flat_batch, train=train)
+  logits = module.classify(hidden, flat_batch, train)
   sums = language_model_sums(hidden, module, batch)
   if batch["input_ids"].ndim == 3:
     logits = logits.reshape(batch["input_ids"].shape[:2])
@@ -199,7 +198,7 @@ def freeze_padding(
   Args:
     params: the parameters.
     padding_id: the id of padding.
-    tables: the names of the tables whose row `padding_id` belongs to padding.
+    tables: the names of the tables in which row `padding_id` is padding's.
   """
   embeddings = dict(params["encoder"]["embeddings"])
   for name in tables:
@@ -212,7 +211,7 @@ def freeze_padding(
 def _make_sums(
   module: Any, kind: str, lm_weight: float, span_positions: str
 ) -> Callable[..., Sums]:
-  """Returns a function (params, batch, rngs, train) -> sums of all losses."""
+  """Returns a function (params, batch, rngs, train) -> the batch's sums."""
 
   def sum_losses(
     params: Params, batch: Batch, rngs: dict[str, Array] | None, train: bool
@@ -280,29 +279,29 @@ def _is_pretrained(path: str, family: str) -> bool:
 
 
 def _weights(batch: Batch, kind: str, has_language_model: bool) -> Sums:
-  """Returns the weights of the sums; see `base.Objective`."""
-  count = batch["label_weights"].sum(dtype=jnp.float32)
-  weights = {"task_loss": count}
+  """Returns the divisor of each sum: `weights` of `base.Objective`."""
+  total_weight = batch["label_weights"].sum(dtype=jnp.float32)
+  weights = {"task_loss": total_weight}
   if kind != "regression":
-    weights["task_accuracy"] = count
+    weights["task_accuracy"] = total_weight
   if has_language_model:
-    rows = (next_token_weights(batch).sum(-1) > 0).sum(dtype=jnp.float32)
-    weights |= {"lm_loss": rows, "lm_accuracy": rows}
+    num_rows = (next_token_weights(batch).sum(-1) > 0).sum(dtype=jnp.float32)
+    weights |= {"lm_loss": num_rows, "lm_accuracy": num_rows}
   return weights
 
 
 def training_flops(
   encoder: Encoder, shape: tuple[int, ...], has_language_model: bool
 ) -> float:
-  """Counts the floating-point operations of a training step.
+  """Counts a training step's floating-point operations, without the head's.
 
   Args:
     encoder: the encoder, which has the sizes.
     shape: the shape of `input_ids`, [b, l] or [b, c, l].
     has_language_model: True if there is a language-model loss.
   """
-  *rows, length = shape
-  num_rows = math.prod(rows)
+  *row_axes, length = shape
+  num_rows = math.prod(row_axes)
   total = stack_flops(encoder, num_rows, length)
   if has_language_model:
     total += 2.0 * num_rows * length * encoder.hidden * encoder.vocab_size
@@ -327,17 +326,19 @@ def build(
     model: keyword arguments of the family's `build`, and `family`.
     kind: the kind of the task, a key of `task_heads.TASK_BY_KIND`.
     labels: the names of the task's classes or tags.
-    head: "new" takes the encoder and the pooler of a pre-trained model and
-      draws the other parameters; "taken" also takes the model's classifier.
+    head: "new" takes the encoder from a pre-trained model, also the pooler if
+      pre-training trains it, and draws all other parameters. "taken" takes all
+      parameters from the model.
     head_dropout: see `task_heads.head_options`.
-    lm_weight: the weight of the loss of GPT-1's language model; 0.5 as
-      published. This loss is the mean over rows of each row's mean.
-    span_positions: "all" lets the softmax of a span's ends run over all
+    lm_weight: the weight of `lm_loss`, which is for GPT-1; 0.5 as published.
+      `lm_loss` is the mean over rows of each row's mean.
+    span_positions: "all" lets the softmaxes of start and end run over all
       positions of a row, also over padding (google-research/bert run_squad.py,
-      transformers). "real" lets it run over real tokens only, so that no loss
+      transformers). "real" lets them run over real tokens only, so that no loss
       depends on the padding.
-    train_padding: True lets a softmax over "all" also train the embedding of
-      padding (run_squad.py). False does not change it (transformers).
+    train_padding: for spans; True lets a softmax over padding also train the
+      embedding of padding (run_squad.py). False stops its gradient
+      (transformers).
     padding_id: the id of padding in the data's vocabulary; None means that
       there are no data.
     span_head: the head for questions. In BERT's head "apart", start and end are
@@ -350,20 +351,22 @@ def build(
       its range.
   """
   model = dict(model)
-  name = model.pop("family")
-  _check_options(name, kind, head, lm_weight, span_positions, span_head)
-  family = models.family(name)
+  family_name = model.pop("family")
+  _check_options(family_name, kind, head, lm_weight, span_positions, span_head)
+  family = models.family(family_name)
   encoder = family.build(**model)
-  options = task_heads.head_options(
+  head_arguments = task_heads.head_options(
     kind, family.POOLING, len(labels), head_dropout, span_head
   )
-  module = task_heads.build(task_heads.TASK_BY_KIND[kind], encoder, options)
+  module = task_heads.build(
+    task_heads.TASK_BY_KIND[kind], encoder, head_arguments
+  )
   sum_losses = _make_sums(module, kind, lm_weight, span_positions)
-  # If an encoder has a `padding_id`, the row with this index in its position
-  # table belongs to padding.
+  # If an encoder has a `padding_id`, this row of its position table is for
+  # padding.
   has_padding_row = "padding_id" in field_values(encoder)
   tables = ("word", "position") if has_padding_row else ("word",)
-  fixed_id = padding_id if kind == "span" and not train_padding else None
+  frozen_id = padding_id if kind == "span" and not train_padding else None
   keys = [*KEYS]
   if span_head == "joint":
     keys += ["segment_ids", "unanswerable"]
@@ -381,8 +384,8 @@ def build(
     train: bool,
   ) -> tuple[Sums, Carry]:
     del teacher_params
-    if fixed_id is not None:
-      params = freeze_padding(params, fixed_id, tables)
+    if frozen_id is not None:
+      params = freeze_padding(params, frozen_id, tables)
     rngs = dropout_rngs(rng, train)
     return sum_losses(params, batch, rngs, train), carry
 
@@ -393,7 +396,7 @@ def build(
     return module.apply({"params": params}, _module_inputs(module, batch))
 
   def is_pretrained(path: str) -> bool:
-    return head == "taken" or _is_pretrained(path, name)
+    return head == "taken" or _is_pretrained(path, family_name)
 
   lm_coefficients = {"lm_loss": lm_weight} if lm_weight else {}
   coefficients = {"task_loss": 1.0, **lm_coefficients}

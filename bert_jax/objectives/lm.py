@@ -34,31 +34,31 @@ def language_model_sums(
 ) -> Sums:
   """Returns weighted sums `lm_loss` (nats) and `lm_accuracy`.
 
-  They are computed in chunks; see `base.sum_by_chunks`.
+  The sums are computed in chunks; see `base.sum_by_chunks`.
 
   Args:
     hidden: the last hidden states.
     table: the word table.
     vocab_size: the number of pieces.
-    ids: the next token at each position.
+    ids: the id of the next token, for each position.
     weights: the weight of each position.
   """
-  size = min(CHUNK_POSITIONS, ids.shape[1])
+  chunk_size = min(CHUNK_POSITIONS, ids.shape[1])
 
   def sum_chunk(x: Array, ids: Array, weights: Array) -> Sums:
     logits = heads.word_logits(x, table, vocab_size)
     return classification_sums("lm", logits, ids, weights)
 
-  return sum_by_chunks(sum_chunk, size, hidden, ids, weights)
+  return sum_by_chunks(sum_chunk, chunk_size, hidden, ids, weights)
 
 
 def build(model: dict[str, Any]) -> Objective:
   """Builds the causal language model.
 
   The loss is the mean over the targets of the global batch. The softmax runs
-  over the pieces only. The released program keeps the vectors of the positions
-  in the same matrix, so that its softmax runs over those rows too (openai/
-  finetune-transformer-lm train.py). Those rows are never targets.
+  over the pieces only. The released program has pieces and positions in one
+  matrix, so that its softmax also runs over the positions, which are never
+  targets (openai/finetune-transformer-lm train.py).
 
   Args:
     model: keyword arguments of the family's `build`, and `family`.
@@ -74,8 +74,8 @@ def build(model: dict[str, Any]) -> Objective:
     return module.init(rng, batch)["params"]
 
   def weights(batch: Batch) -> Sums:
-    targets = batch["lm_weights"].sum(dtype=jnp.float32)
-    return {"lm_loss": targets, "lm_accuracy": targets}
+    num_targets = batch["lm_weights"].sum(dtype=jnp.float32)
+    return {"lm_loss": num_targets, "lm_accuracy": num_targets}
 
   def loss(
     params: Params,
@@ -97,8 +97,8 @@ def build(model: dict[str, Any]) -> Objective:
     return sums, carry
 
   def flops(batch: Batch) -> float:
-    rows, length = batch["input_ids"].shape
-    return 3 * gpt.flops(encoder, rows, length, length)
+    num_rows, length = batch["input_ids"].shape
+    return 3 * gpt.flops(encoder, num_rows, length, length)
 
   return Objective(
     init=init,

@@ -32,16 +32,16 @@ PAIR_KEYS = ("cls_positions", "pair_labels", "pair_weights")
 
 
 def span_weights(batch: Batch, span_edges: bool = False) -> Float[Array, "b m"]:
-  """Returns the weights of the boundary head's targets.
+  """Returns `mlm_weights`, but 0 where the boundary head does not predict.
 
-  They are `mlm_weights`, but 0 for tokens that the head does not predict. These
-  are tokens whose offset in the span has no row in the head's table, and tokens
-  of spans beside a special token, at an edge of a sequence (facebookresearch/
-  SpanBERT pretraining/fairseq/data/masking.py, pad_to_len and span_masking).
+  The head does not predict a token whose offset in its span has no row in the
+  head's table. Unless `span_edges`, it does not predict a span beside a special
+  token at an edge of a sequence either (facebookresearch/SpanBERT
+  pretraining/fairseq/data/masking.py, pad_to_len and span_masking).
 
   Args:
     batch: a batch with `span_positions`.
-    span_edges: True also predicts the spans at the edges.
+    span_edges: see `build`.
   """
   left_positions, right_positions = jnp.moveaxis(batch["span_positions"], -1, 0)
   offsets = batch["mlm_positions"] - left_positions
@@ -50,7 +50,7 @@ def span_weights(batch: Batch, span_edges: bool = False) -> Float[Array, "b m"]:
     return weights
   # In a packed row each sequence has its own edges.
   padded_ids = jnp.pad(batch["sequence_ids"], ((0, 0), (1, 1)))
-  # For each place between two columns, [b, l + 1].
+  # [b, l + 1]: is_edge[:, i] is True if an edge is just before column i.
   is_edge = padded_ids[:, 1:] != padded_ids[:, :-1]
   for columns in (left_positions, right_positions + 1):
     weights *= ~jnp.take_along_axis(is_edge, columns, 1)
@@ -69,7 +69,7 @@ def targets_by_prefix(
     batch: the batch.
     pair_name: the prefix of the pairs' metrics; None means no pair head.
     span_boundary: True if there is a boundary head.
-    span_edges: see `span_weights`.
+    span_edges: see `build`.
   """
   _, ids, weights = (batch[key] for key in MASKED_KEYS)
   head_targets = {"mlm": (ids, weights)}
@@ -89,9 +89,9 @@ def build(
 ) -> Objective:
   """Builds the masked LM, optionally with pairs and span boundaries.
 
-  The loss is a sum of means. Each head's mean is over its targets in the global
-  batch (Devlin et al. 2019, A.2: "the sum of the mean masked LM likelihood and
-  the mean next sentence prediction likelihood"; SpanBERT's
+  The loss is the sum of the heads' mean losses, each over the head's targets in
+  the global batch (Devlin et al. 2019, A.2: "the sum of the mean masked LM
+  likelihood and the mean next sentence prediction likelihood"; SpanBERT's
   pretraining/fairseq/criterions/spanbert_loss.py).
 
   Args:
@@ -100,8 +100,8 @@ def build(
     pair_name: the prefix of the pairs' metrics, a key of `PAIR_NAMES`. The
       recipe of the data decides the meaning of the label.
     span_boundary: True also trains SpanBERT's boundary head.
-    span_edges: True also trains the boundary head on spans beside the first or
-      last special token; the released program leaves these spans out.
+    span_edges: True also trains the boundary head on spans beside the special
+      token at an edge of a sequence; the released program leaves them out.
 
   Raises:
     ValueError: the objective does not train this family, or the name of the
@@ -127,8 +127,8 @@ def build(
 
   def weights(batch: Batch) -> Sums:
     return {
-      f"{prefix}_{metric}": weights.sum(dtype=jnp.float32)
-      for prefix, (_, weights) in head_targets(batch).items()
+      f"{prefix}_{metric}": target_weights.sum(dtype=jnp.float32)
+      for prefix, (_, target_weights) in head_targets(batch).items()
       for metric in ("loss", "accuracy")
     }
 
@@ -144,19 +144,19 @@ def build(
     rngs = dropout_rngs(rng, train)
     logits = module.apply({"params": params}, batch, train=train, rngs=rngs)
     sums: Sums = {}
-    for prefix, (labels, weights) in head_targets(batch).items():
+    for prefix, (labels, target_weights) in head_targets(batch).items():
       head = "pair" if prefix == pair_name else prefix
       head_logits = logits[f"{head}_logits"]
-      sums |= classification_sums(prefix, head_logits, labels, weights)
+      sums |= classification_sums(prefix, head_logits, labels, target_weights)
     return sums, carry
 
   def flops(batch: Batch) -> float:
-    rows, length = batch["input_ids"].shape
-    predictions = batch["mlm_positions"].shape[1]
-    total = family.flops(encoder, rows, length, predictions)
+    num_rows, length = batch["input_ids"].shape
+    num_slots = batch["mlm_positions"].shape[1]
+    total = family.flops(encoder, num_rows, length, num_slots)
     if span_boundary:
       total += heads.span_flops(
-        encoder.hidden, encoder.vocab_size, rows * predictions
+        encoder.hidden, encoder.vocab_size, num_rows * num_slots
       )
     return 3 * total
 

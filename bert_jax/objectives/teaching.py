@@ -12,8 +12,7 @@ from bert_jax import models
 from bert_jax.models.encoder import Encoder, encode
 from bert_jax.objectives.base import Batch, Params
 
-# Family -> the format of its rows. A family may teach any family with the same
-# format.
+# Family -> the format of its rows. A family may teach any family of its format.
 ROW_FORMATS = {
   "bert": "bert",
   "tinybert": "bert",
@@ -70,11 +69,11 @@ def check_sizes(
   Args:
     student: the student's encoder.
     teacher: the teacher's encoder.
-    layers: the layers of the teacher with which the student begins; may be
-      empty.
+    layers: the indices of the teacher's layers with which the student begins;
+      may be empty.
   """
   names = ["hidden", "vocab_size"]
-  # Copied layers compute the same function only if all of these are equal.
+  # A copied layer computes what it does in the teacher only if these are equal.
   if layers:
     names += ["heads", "mlp", "max_positions", "activation", "norm_epsilon"]
   names += ["padding_id"] if hasattr(student, "padding_id") else []
@@ -118,12 +117,13 @@ def check_weights(**weights: float) -> None:
 def copy_layers(
   params: Params, teacher: Params, layers: Sequence[int]
 ) -> Params:
-  """Replaces a student's parameters by the teacher's with the same paths.
+  """Returns a student's parameters, with the teacher's value for each path.
 
   Args:
-    params: the student's parameters. Parameters that the teacher lacks stay.
-    teacher: the teacher's parameters. Parameters that the student lacks, such
-      as the segment table, are left out, as in the released program.
+    params: the student's parameters. A path that the teacher lacks keeps the
+      student's value.
+    teacher: the teacher's parameters. A path that the student lacks, such as
+      the segment table's, is left out, as in the released program.
     layers: for each layer of the student the index of the teacher's layer.
   """
   flat_params = traverse_util.flatten_dict(params)

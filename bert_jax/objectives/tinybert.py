@@ -88,8 +88,8 @@ def attention_sum(
       jnp.where(x <= MASKED_SCORE, 0.0, x) for x in scores
     )
     squares = jnp.square(student_scores - teacher_scores)
-    differences = jnp.where(pairs, squares, 0.0)
-    return total + differences.sum() / student_scores.shape[1], None
+    counted_squares = jnp.where(pairs, squares, 0.0)
+    return total + counted_squares.sum() / student_scores.shape[1], None
 
   total, _ = jax.lax.scan(
     jax.checkpoint(add, prevent_cse=False),
@@ -116,17 +116,18 @@ def state_sums(
   Returns:
     `embedding_loss`, and `hidden_loss` summed over the layers.
   """
-  gap = student.astype(jnp.float32) - teacher.astype(jnp.float32)
-  sums = (jnp.square(gap).mean(-1) * is_real[None]).sum((1, 2))
+  differences = student.astype(jnp.float32) - teacher.astype(jnp.float32)
+  sums = (jnp.square(differences).mean(-1) * is_real[None]).sum((1, 2))
   return {"embedding_loss": sums[0], "hidden_loss": sums[1:].sum()}
 
 
 def real_pairs_and_tokens(
   batch: Batch,
 ) -> tuple[Bool[Array, "b 1 l l"], Float[Array, "b l"]]:
-  """Returns True for pairs of tokens that see each other, and 1 for tokens.
+  """Returns which tokens see each other, and which tokens are real.
 
-  Padding gets False and 0.
+  A pair of tokens that see each other is True, and a real token is 1. Padding
+  is False and 0.
   """
   ids = batch["sequence_ids"]
   pairs = attention.attention_mask(ids) & (ids > 0)[:, None, :, None]
@@ -134,13 +135,13 @@ def real_pairs_and_tokens(
 
 
 def count_targets(batch: Batch) -> Sums:
-  """Returns the weights of the terms: the counts of pairs and of tokens."""
+  """Returns each loss's divisor: the number of pairs or of real tokens."""
   pairs, is_real = real_pairs_and_tokens(batch)
-  tokens = is_real.sum()
+  num_tokens = is_real.sum()
   return {
     "attention_loss": pairs.sum(dtype=jnp.float32),
-    "hidden_loss": tokens,
-    "embedding_loss": tokens,
+    "hidden_loss": num_tokens,
+    "embedding_loss": num_tokens,
   }
 
 
@@ -154,22 +155,22 @@ def count_flops(student: Encoder, teacher: Encoder, batch: Batch) -> float:
     teacher: the teacher's encoder.
     batch: arrays or shapes.
   """
-  rows, length = batch["input_ids"].shape
-  num_mapped = rows * length * (student.num_layers + 1)
-  student_flops = stack_flops(student, rows, length)
+  num_rows, length = batch["input_ids"].shape
+  num_mapped = num_rows * length * (student.num_layers + 1)
+  student_flops = stack_flops(student, num_rows, length)
   student_flops += 2.0 * num_mapped * student.hidden * teacher.hidden
-  return 3 * student_flops + stack_flops(teacher, rows, length)
+  return 3 * student_flops + stack_flops(teacher, num_rows, length)
 
 
 def original_ids(batch: Batch) -> Int[Array, "b l"]:
-  """Returns `input_ids` with the original tokens in place of the masks."""
+  """Returns `input_ids` with the original tokens at the masked positions."""
   return write_ids(batch["input_ids"], *(batch[key] for key in MASKED_KEYS))
 
 
 def _attention_params(encoder: Params, step: int) -> Params:
   """Returns the attention parameters of every `step`-th layer of an encoder.
 
-  The first of these layers has the number `step`; the lowest layer has 1.
+  Layers are counted from 1, so the first one returned is layer `step`.
   """
   weights = encoder["layers"]["layer"]["attention"]
   return jax.tree.map(lambda x: x[step - 1 :: step], weights)
@@ -241,12 +242,12 @@ def layer_sums(
   rng: Array,
   train: bool,
 ) -> Sums:
-  """Returns the three sums of a batch; `count_targets` returns their weights.
+  """Returns the sums of the three losses; see `count_targets` and `build`.
 
   Args:
     student: the module of `make_module`, and its parameters.
     teacher: the teacher's encoder and its parameters, which get no gradient.
-    batch: see `heads.ForPreTraining`; no token is masked.
+    batch: see `heads.ForPreTraining`; no token may be masked.
     rng: the key of the student's dropout.
     train: True applies the student's dropout.
   """
@@ -255,7 +256,7 @@ def layer_sums(
   step = check_sizes(encoder, teacher_encoder)
   rngs = dropout_rngs(rng, train)
   outputs: Any = module.apply({"params": params}, batch, train=train, rngs=rngs)
-  states, mapped = outputs
+  states, mapped_states = outputs
   teacher_params = jax.lax.stop_gradient(teacher_params)
   apply_teacher = functools.partial(
     teacher_encoder.apply, {"params": teacher_params}
@@ -267,7 +268,7 @@ def layer_sums(
     teacher_states[:-1][step - 1 :: step],
   )
   pairs, is_real = real_pairs_and_tokens(batch)
-  sums = state_sums(mapped, teacher_states[::step], is_real)
+  sums = state_sums(mapped_states, teacher_states[::step], is_real)
   total = attention_sum(
     student_layers,
     teacher_layers,
@@ -290,8 +291,7 @@ def build(
   Each loss is a mean squared difference: `attention_loss` over heads and pairs
   of tokens, `hidden_loss` and `embedding_loss` over tokens and the teacher's
   width. The means of the layers are added. Padding does not count here, but it
-  counts in the released program. For a batch without padding both give the
-  same losses.
+  counts in the released program. Without padding, both give equal losses.
 
   No token is masked, as released (pregenerate_training_data.py,
   --masked_lm_prob 0.0). If the data have masks, the original tokens are put

@@ -43,9 +43,10 @@ def soft_losses(
   """Returns each row's soft cross-entropy minus the teacher's entropy, in nats.
 
   Equation 10 is the cross-entropy alone. The entropy does not depend on the
-  student, so it does not change the gradient. With the entropy, a student that
-  equals its teacher has loss 0. The released program also divides by the
-  number of classes (task_distill.py, soft_cross_entropy).
+  student, so it does not change the gradient. Because it is subtracted, a
+  student that equals its teacher has loss 0. The released program, unlike this
+  function, divides by the number of classes (task_distill.py,
+  soft_cross_entropy).
 
   Args:
     student: the student's logits.
@@ -88,8 +89,9 @@ def prediction_sum(
 def _row_weights(batch: Batch, targets: str) -> Float[Array, "b"]:
   """Returns 1 for the rows that count, else 0.
 
-  If the targets are the teacher's, a row counts even without a label. The rows
-  that fill up the last batch of an epoch have no tokens and no label.
+  If the targets are the teacher's, a row counts even without a label. A row
+  that fills up the last batch of an epoch has neither tokens nor a label, so it
+  never counts.
   """
   if targets == "labels":
     return (batch["label_weights"] > 0).astype(jnp.float32)
@@ -128,9 +130,12 @@ def build(
   """Builds one of the two stages; each stage is a separate run.
 
   Stage "layers" has the losses of `objectives/tinybert.py`. It trains only the
-  encoder and the maps, so the student has no head, and cannot predict. Stage
-  "prediction" trains on `prediction_loss`, a mean over rows. It also reports
-  `task_loss` and `task_accuracy` for the labels.
+  encoder and the maps (linear layers from the student's width to the
+  teacher's), so the student has no head, and cannot predict.
+
+  Stage "prediction" trains on `prediction_loss`, a mean over rows. It also
+  reports `task_loss` and `task_accuracy` for the gold labels (only `task_loss`
+  for a regression).
 
   Args:
     model: keyword arguments of the student's `build`, and `family`.
@@ -138,22 +143,23 @@ def build(
     kind: the kind of the task, one of `KINDS`.
     labels: the names of the task's classes.
     stage: one of `STAGES`.
-    maps: see `tinybert.build`; this option and the three weights are for stage
-      "layers".
+    maps: "shared" or "two" (see `models.tinybert.ForDistillation`). This option
+      and the following three are for stage "layers".
     attention_weight: see `tinybert.build`.
     hidden_weight: see `tinybert.build`.
     embedding_weight: see `tinybert.build`.
     head_dropout: see `task_heads.head_options`; this option and the following
       ones are for stage "prediction".
     targets: the targets of a regression. "teacher" takes the teacher's
-      predictions; "labels" takes the gold labels, as released
-      (task_distill.py, cls_loss).
+      predictions; "labels" takes the gold labels, as the released program does
+      (task_distill.py, cls_loss). For classes, only "teacher" is possible.
     temperature: the temperature of the softmaxes (section 4.2: 1).
 
   Raises:
     ValueError: teacher and student do not fit, or an option is out of range.
   """
   _check_options(kind, stage, targets, temperature)
+  # The student's encoder, and then the teacher's.
   encoders = teaching.make_encoders("tinybert_task", model, teacher)
   if stage == "layers":
     coefficients = {
@@ -163,14 +169,14 @@ def build(
     }
     return _build_layer_stage(*encoders, maps, coefficients)
   tinybert.check_vocabulary(*encoders)
-  student = _classifier(
+  student_model = _classifier(
     encoders[0], model["family"], kind, len(labels), head_dropout
   )
-  teacher_module = _classifier(
+  teacher_model = _classifier(
     encoders[1], teacher["family"], kind, len(labels), None
   )
   return _build_prediction_stage(
-    student, teacher_module, kind, targets, temperature
+    student_model, teacher_model, kind, targets, temperature
   )
 
 
@@ -181,7 +187,7 @@ def _classifier(
   num_labels: int,
   dropout: float | None,
 ) -> Any:
-  """Builds an encoder with the task's head; see `task_heads.head_options`."""
+  """Builds an encoder with a task head, for classes or for a regression."""
   pooling = models.family(family).POOLING
   head = task_heads.head_options(kind, pooling, num_labels, dropout)
   return task_heads.build(task_heads.TASK_BY_KIND[kind], encoder, head)
@@ -238,14 +244,14 @@ def _build_prediction_stage(
     return teacher.init(rng, batch)["params"]
 
   def weights(batch: Batch) -> Sums:
-    num_labels = batch["label_weights"].sum(dtype=jnp.float32)
-    sums = {
+    label_weight = batch["label_weights"].sum(dtype=jnp.float32)
+    divisors = {
       "prediction_loss": _row_weights(batch, targets).sum(),
-      "task_loss": num_labels,
+      "task_loss": label_weight,
     }
     if kind != "regression":
-      sums["task_accuracy"] = num_labels
-    return sums
+      divisors["task_accuracy"] = label_weight
+    return divisors
 
   def loss(
     params: Params,

@@ -37,14 +37,15 @@ CONTENTS_BY_TASK = {
 
 @pytest.mark.parametrize("name", CONTENTS_BY_TASK)
 def test_a_task_gives_the_rows_of_training(tmp_path, name):
+  # Through seqio, a task must give the rows that training reads (`expected`).
   ending = {"stsb": "csv", "swag": "csv", "squad": "json"}.get(name, "tsv")
   path = files.write_text(tmp_path / f"a.{ending}", CONTENTS_BY_TASK[name])
   vocab = files.write_wordpiece(tmp_path)
   split_files = [f"train={path}"]
-  task_files = TASKS[name]
-  inputs = task_inputs.parse_inputs(task_files, split_files)
+  task_format = TASKS[name]
+  inputs = task_inputs.parse_inputs(task_format, split_files)
   folder = str(tmp_path / "out")
-  prepare_task.prepare(task_files, inputs, vocab, folder, length=24)
+  prepare_task.prepare(task_format, inputs, vocab, folder, length=24)
   task, encoded, _ = encoded_rows.load(folder, "train")
   count = len(encoded.example_indices) // task.num_choices
   expected = batches.Batches(
@@ -53,8 +54,8 @@ def test_a_task_gives_the_rows_of_training(tmp_path, name):
   expected = expected.batch(0)
   task_of_files = downstream.register("one", name, split_files, vocab, 24)
   task_of_folder = downstream.register_folder("two", folder)
-  for task in (task_of_files, task_of_folder):
-    ds = task.get_dataset(split="train", shuffle=False)
+  for seqio_task in (task_of_files, task_of_folder):
+    ds = seqio_task.get_dataset(split="train", shuffle=False)
     task_rows = list(ds.as_numpy_iterator())
     assert len(task_rows) == count
     for key in KEYS:
@@ -118,25 +119,26 @@ def test_tensorflow_datasets_are_read_like_files(tmp_path, monkeypatch):
     tfds, "builder", lambda name: open_builder(name, data_dir=str(tmp_path))
   )
   path = "tfds:bert_jax_tiny_task:train"
+  # A class whose name is not in ("0", "1") is read as its number.
   (record,) = tfds_files.records(path, ("0", "1"))
   assert record.location == f"{path}: example 0"
   fields = record.fields
   assert fields["other"] == "1" and fields["idx"] == 7
   assert fields["words"] == ["a", "b"] and fields["tags"] == ["1", "0"]
   assert fields["answers"] == {"text": ["cat"], "answer_start": [4]}
-  task_files = TASKS["rte"]
+  task_format = TASKS["rte"]
   read = task_inputs.read(
-    task_files, task_inputs.parse_inputs(task_files, [f"train={path}"])
+    task_format, task_inputs.parse_inputs(task_format, [f"train={path}"])
   )
   assert read.splits["train"] == [
     {"id": "7", "texts": ["a\u00e9", "b"], "label": "not_entailment"}
   ]
-  tiny_task = task_files._replace(tfds_name="bert_jax_tiny_task")
+  tiny_task = task_format._replace(tfds_name="bert_jax_tiny_task")
   assert task_inputs.parse_inputs(tiny_task, ["tfds"]) == [
     task_inputs.Input("train", path)
   ]
-  task_files = task_inputs.find_task("mine", "tagging")
-  read = task_inputs.read(task_files, [task_inputs.Input("train", path)])
+  task_format = task_inputs.find_task("mine", "tagging")
+  read = task_inputs.read(task_format, [task_inputs.Input("train", path)])
   assert read.splits["train"][0]["tags"] == ["B-X", "O"]
   with pytest.raises(ValueError, match="no split 'dev'"):
     list(tfds_files.records("tfds:bert_jax_tiny_task:dev"))

@@ -21,7 +21,7 @@ from bert_jax.seqio_tasks import pretraining  # noqa: E402
 
 ROW_OPTIONS = {"length": 32, "max_predictions": 5}
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##able", "."]
-# The prepared folder has 64 pieces too.
+# `data_folder` also has 64 pieces.
 PIECES += [f"w{i}" for i in range(56)]
 
 
@@ -41,7 +41,7 @@ def data_folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def text_folder(tmp_path_factory):
-  """Makes a vocabulary and two files of 150 documents each in BERT's format."""
+  """Makes vocab.txt and two files of 150 documents each in BERT's format."""
   path = tmp_path_factory.mktemp("text")
   rng = np.random.default_rng(0)
   (path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
@@ -66,7 +66,10 @@ def register_text(text_folder, name="mine", **options):
 
 
 def read_rows(name, split, count=None, **arguments):
-  """Returns the rows of a task or mixture through seqio, as one batch."""
+  """Reads rows of a task or mixture through seqio; returns them as one batch.
+
+  `count` is the number of rows; None means all rows.
+  """
   converter = pretraining.PretrainFeatureConverter(name)
   ds = seqio.get_dataset(name, converter.lengths, converter, split, **arguments)
   task_rows = list(ds.take(count if count else -1).as_numpy_iterator())
@@ -83,7 +86,7 @@ def assert_equal_batches(a, b):
 
 
 def sorted_rows_as_bytes(batch):
-  """Returns each row as bytes, sorted, so that their order does not matter."""
+  """Returns the rows of a batch as bytes, sorted to compare them as sets."""
   keys = sorted(batch)
   count = len(batch[keys[0]])
   return sorted(
@@ -105,7 +108,7 @@ def test_prepared_task_equals_the_folder(data_folder):
 
 
 def rows_as_bytes(ds) -> list[bytes]:
-  """Returns each row of a dataset, with its masks, as bytes."""
+  """Returns all arrays of each row of a dataset, joined as bytes."""
   return [
     b"".join(row[key].tobytes() for key in sorted(row))
     for row in ds.as_numpy_iterator()
@@ -126,7 +129,7 @@ def test_a_second_pass_over_a_dataset_has_new_masks(
     second_pass
   )
   # A new dataset of the task begins at the first epoch again: its two passes
-  # give the rows of the two passes above, in the same order.
+  # equal `first_pass` and `second_pass`.
   two_passes = rows_as_bytes(task.get_dataset(num_epochs=1, seed=3).repeat(2))
   assert two_passes == first_pass + second_pass
   if source_type == "prepared":
@@ -136,7 +139,8 @@ def test_a_second_pass_over_a_dataset_has_new_masks(
   pairs = list(zip(*map(iterate_rows_as_bytes, (ds, ds)), strict=False))
   assert [a for a, _ in pairs] == first_pass[: len(pairs)]
   assert [b for _, b in pairs] == second_pass[: len(pairs)]
-  # Two passes over an endless dataset differ too. Held-out rows never change.
+  # Two passes over an endless dataset have no row in common. Held-out rows
+  # never change.
   endless = task.get_dataset(num_epochs=None, seed=3).take(50)
   assert not set(rows_as_bytes(endless)) & set(rows_as_bytes(endless))
   heldout = task.get_dataset(split="validation", seed=3)
@@ -154,7 +158,11 @@ def test_a_second_pass_over_a_dataset_has_new_masks(
 def test_passes_that_stop_early_give_their_own_epochs(
   data_folder, text_folder, monkeypatch, epochs, source_type
 ):
-  """A later pass costs as much as the first, and few readers stay open."""
+  """Reads 2 rows in each of 6 passes.
+
+  They must be the first 2 rows of the full passes. No pass may load the epochs
+  of earlier passes again, and at most `MAX_READERS` readers may stay open.
+  """
   from bert_jax.examples import streams
 
   monkeypatch.setattr(pretraining, "MAX_READERS", 2)
@@ -177,16 +185,16 @@ def test_passes_that_stop_early_give_their_own_epochs(
   first_rows = rows_as_bytes(task.get_dataset(**options).take(2).repeat(6))
   assert first_rows == [row for one_pass in passes for row in one_pass[:2]]
   if source_type == "prepared":
-    # A pass loads each of its epochs at most twice: to count their rows, and to
-    # read the first block of rows, which may hold all its epochs. The bound
-    # allows one more load for each pass.
+    # A pass loads each of its epochs at most twice: once to count the rows, and
+    # once to read the first block, which may hold the rows of all epochs of the
+    # pass. The bound allows one more load for each pass.
     assert (
       len(loaded_epochs) <= 6 * (2 * epochs + 1)
       and max(loaded_epochs) < 6 * epochs
     )
   gc.collect()
   assert len(pretraining._readers) - readers_before <= 2
-  # More iterators are open at the same time than readers are kept.
+  # 4 iterators are open at the same time, but only 2 readers are kept.
   ds = task.get_dataset(**options)
   iterators = [iterate_rows_as_bytes(ds) for _ in range(4)]
   first_rows = [[next(iterator) for iterator in iterators] for _ in range(3)]
@@ -220,12 +228,12 @@ def test_two_tasks_of_a_folder_in_a_mixture_have_their_own_rows(data_folder):
 
 
 def test_each_epoch_of_a_prepared_task_has_new_masks(data_folder):
-  """An epoch has a row for each chunk of the text; the next has other masks."""
+  """Epochs 0 and 1 must have no row in common; held-out rows must repeat."""
   task = pretraining.register_prepared("p", data_folder, **ROW_OPTIONS)
   one_epoch = read_rows("p", "train")
   count = task.num_input_examples("train")
   assert len(one_epoch["input_ids"]) == count
-  # The stream says where the next epoch begins.
+  # In the stream, row `count` is the first row of epoch 1.
   opened = loader.open_data(data_folder, "bert_pairs", **ROW_OPTIONS)
   opened.read(count - 1, 1)
   assert opened.position()["epoch"] == 0
@@ -288,7 +296,7 @@ def test_a_text_task_gives_the_rows_of_training(text_folder):
   epoch = read_rows("mine", "train", seed=3)
   count = len(epoch["input_ids"])
   assert 300 < count < 900
-  # The second epoch has the same text with different masks.
+  # The two epochs have no row in common, because their masks differ.
   second_epoch = {k: v[count : 2 * count] for k, v in task_rows.items()}
   assert not set(sorted_rows_as_bytes(epoch)) & set(
     sorted_rows_as_bytes(second_epoch)
@@ -329,7 +337,7 @@ def test_a_text_task_continues_with_the_next_row(text_folder):
   for start in (0, 1, 40, 119):
     opened = loader.open_data("mine", "bert_pairs", **ROW_OPTIONS)
     assert_equal_batches(opened.read(8 * start, 8), batches[start])
-  # A reader jumps back, and another reader continues at a saved position.
+  # `uninterrupted` jumps back. Then `opened` continues at its saved position.
   assert_equal_batches(uninterrupted.read(16, 8), batches[2])
   uninterrupted.read(8 * 99, 8)
   position = uninterrupted.position()
@@ -343,7 +351,7 @@ def test_a_text_task_continues_with_the_next_row(text_folder):
 
 
 def test_a_small_group_joins_its_neighbour(text_folder):
-  """5 documents give groups of 2 and 3: the last one joins the second group."""
+  """With groups of 2, the last of 5 documents joins the second group."""
   five_documents = text_folder / "five.txt"
   five_documents.write_text("\n\n".join(["w1 w2 w3\nw4 w5"] * 5) + "\n")
   task = register_text(
@@ -369,10 +377,10 @@ def test_text_without_pairs_is_refused(text_folder, content, message):
 
 
 def test_a_seqio_source_of_text_gives_its_documents(text_folder):
-  """Compares seqio's reader, which interleaves files, with our reader.
+  """Reads text files through a seqio source instead of their paths.
 
-  Text in BERT's format gives the same rows. Without `format`, each line that is
-  not empty is a document.
+  In BERT's format the rows must equal those of the paths. Without `format`,
+  each line that is not empty must be a document.
   """
   files = [str(text_folder / "a.txt"), str(text_folder / "b.txt")]
   source = seqio.TextLineDataSource({"train": files, "validation": files[:1]})
@@ -402,7 +410,7 @@ def test_a_seqio_source_of_text_gives_its_documents(text_folder):
 
 
 def test_seqio_and_training_mix_the_same_rows(data_folder, tmp_path):
-  """seqio and training mix the same rows: 3 of 4 rows are from `p`."""
+  """A mixture through seqio must equal `data.path` with weights 3 and 1."""
   other_folder = write_prepared(
     tmp_path / "other", random_documents(50, 5), random_documents(9, 6)
   )
