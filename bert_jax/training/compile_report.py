@@ -147,10 +147,12 @@ def as_markdown_row_of_cycles(report: dict[str, Any]) -> str:
   if cycles is None:
     cells += ["-"] * (len(CYCLE_COLUMNS) - len(cells))
   else:
-    kernels = sum(kernel["cycles"] for kernel in cycles["kernels"].values())
-    counts = [cycles["groups"][name] for name in tpu_cycles.GROUPS]
+    kernel_cycles = sum(
+      kernel["cycles"] for kernel in cycles["kernels"].values()
+    )
+    group_cycles = [cycles["groups"][name] for name in tpu_cycles.GROUPS]
     cells += [
-      *map(format_million, [*counts, kernels, cycles["total"]]),
+      *map(format_million, [*group_cycles, kernel_cycles, cycles["total"]]),
       f"{cycles['compute_ms']:.1f}",
       f"{cycles['collectives_ms']:.1f}",
       f"{cycles['mfu']:.1%}",
@@ -201,10 +203,10 @@ def compile_phases(
   Args:
     config: the config of a run that pre-trains.
     slices: names of TPU slices, for example "v2:4x4".
-    phase: the number of the only phase to compile, 1 is the first; None for
-      all phases.
+    phase: the number of the only phase to compile; the first phase has 1. None
+      means all phases.
     output_format: one of `FORMATS`.
-    cycles: True also estimates the time of a step.
+    cycles: True if the time of a step is to be estimated.
 
   Returns:
     True if every phase fits into the memory of every slice's devices.
@@ -216,16 +218,16 @@ def compile_phases(
   if not slices:
     raise UserError("--topology is empty; give a slice, for example v2:4x4.")
   parsed_config = topologies.with_published_vocabulary(config_lib.parse(config))
-  count = len(phases.plan(parsed_config))
-  numbers = list(range(count))
+  num_phases = len(phases.plan(parsed_config))
+  indices = list(range(num_phases))
   if phase is not None:
-    if not 1 <= phase <= count:
+    if not 1 <= phase <= num_phases:
       raise UserError(
-        f"--phase={phase}: the run's phases are 1 to {count}."
-        if count > 1
+        f"--phase={phase}: the run's phases are 1 to {num_phases}."
+        if num_phases > 1
         else f"--phase={phase}: the run has one phase only."
       )
-    numbers = [phase - 1]
+    indices = [phase - 1]
   for topology in slices:
     topologies.devices_of_slice(topology)
   format_report = FORMATS[output_format]
@@ -235,10 +237,10 @@ def compile_phases(
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)
   fits = True
   for topology in slices:
-    for number in numbers:
-      report = topologies.compile_step(config, number, topology, cycles)
+    for index in indices:
+      report = topologies.compile_step(config, index, topology, cycles)
       if not report["fits"]:
-        report |= suggestions.find_suggestion(config, number, report)
+        report |= suggestions.find_suggestion(config, index, report)
         fits = False
       print(format_report(report | topologies.compiler_versions()), flush=True)
   return fits

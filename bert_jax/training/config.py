@@ -2,9 +2,9 @@
 
 `parse` turns the dict of a config file into a `RunConfig`, which has one
 dataclass for each section. Each field says beside its name which values it may
-have. An unknown key, a wrong type or a value out of range raises `UserError`
-with one sentence. If the default of a field is None, the function that the
-section's docstring names has the real default.
+have. An unknown key, a wrong type or a value out of range raises a `UserError`
+whose message is one sentence. If the default of a field is None, the function
+that the section's docstring names has the real default.
 """
 
 # Each call of `_field` makes a new field.
@@ -47,14 +47,14 @@ MIN_LENGTHS = {"full_sentences": 3, "doc_sentences": 3, "lm": 2, "elmo": 2}
 TASK_OBJECTIVES = ("finetune", "tinybert_task")
 # Objectives that learn from a teacher. All other objectives refuse a teacher.
 TEACHER_OBJECTIVES = ("distil", "tinybert", "tinybert_task")
-# Builder -> the name of its task with pairs of segments. This name is a part of
-# the names of metrics, such as nsp_loss.
+# Builder -> the name of its loss on pairs of segments. The names of metrics
+# begin with it, for example nsp_loss.
 PAIR_NAMES = {"bert_pairs": "nsp", "albert_pairs": "sop"}
 # Builders of rows with two segments, and all builders of masked rows.
 SEGMENT_BUILDERS = (*PAIR_NAMES, "electra_segments")
 MASKED_BUILDERS = (*SEGMENT_BUILDERS, "full_sentences", "doc_sentences")
-# Builders whose rows have no masks. Each builder serves the objective of the
-# same name.
+# Builders whose rows have no masks. Each of them serves only the objective with
+# its name.
 UNMASKED_BUILDERS = ("lm", "elmo")
 # Objective -> the builders whose rows it can train on.
 OBJECTIVE_BUILDERS: dict[str, tuple[str, ...]] = {
@@ -69,7 +69,7 @@ def _whole_number(least: int, **options: Any) -> Any:
   """Returns a field for a whole number of at least `least`; see `_field`.
 
   Without this check, most smaller numbers would raise no error, but the run
-  would compute something else.
+  would compute something wrong.
   """
   return _field(int, least=least, **options)
 
@@ -95,8 +95,8 @@ def _field(
   """Returns a field of a section.
 
   Args:
-    value_type: int, float (which includes whole numbers), bool, str or dict;
-      object means that the value is not checked.
+    value_type: int, float (which includes whole numbers), bool or str; dict
+      for a section; object for a value that is not checked.
     default: the value if a config lacks the key. Without a default, a config
       must have the key.
     **rules: the rules that a value must fulfil.
@@ -138,7 +138,7 @@ class Mesh(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Log(Section):
-  """Holds how many steps are between two rows of metrics.jsonl; 0: no rows."""
+  """Holds the number of steps between two logged rows; 0 means no rows."""
 
   every: int = _whole_number(0)
 
@@ -162,7 +162,8 @@ class Checkpoint(Section):
   """Says when checkpoints are saved, and how many are kept.
 
   Attributes:
-    every: steps between two checkpoints; 0 means only one, at the end.
+    every: steps between two checkpoints; 0 means only one, at the end. An
+      evaluation with the lowest cost so far also saves a checkpoint.
     keep: the number of newest checkpoints that are kept.
     keep_best: the number of best checkpoints that are kept.
   """
@@ -174,7 +175,7 @@ class Checkpoint(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Profile(Section):
-  """Holds the first step that the profiler traces, and the number of steps."""
+  """Holds the first step and the number of steps that the profiler traces."""
 
   start: int = _whole_number(0)
   steps: int = _whole_number(0)
@@ -182,7 +183,7 @@ class Profile(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Spike(Section):
-  """Holds arguments of `logging.SpikeDetector`: what a too high loss causes."""
+  """Holds arguments of `logging.SpikeDetector`, which finds too high losses."""
 
   action: str = _field(str, "none")
   factor: float = _positive_number(default=2.0)
@@ -467,8 +468,8 @@ def to_json(config: dict[str, Any], parsed: RunConfig) -> dict[str, Any]:
   """Returns the content of config.json.
 
   Args:
-    config: the dict that was parsed. A key that this dict lacks is missing in
-      config.json too, except for the keys of `OPTIONAL_KEYS`.
+    config: the dict that was parsed. A key that its top level lacks is missing
+      in config.json too, except for the keys of `OPTIONAL_KEYS`.
     parsed: the config with the values that `setup.build` derived.
   """
   derived: dict[str, Any] = {
@@ -655,7 +656,7 @@ def _check_teacher(config: RunConfig) -> None:
 
 
 def _check_streams(config: RunConfig, streams: int) -> None:
-  """Raises UserError unless each stream of text has one row in every batch."""
+  """Raises UserError if stateful streams lack one row each in every batch."""
   if streams not in (0, config.batch_size):
     raise UserError(
       f"config.data.streams={streams} must be batch_size={config.batch_size},"
@@ -671,7 +672,7 @@ def _check_streams(config: RunConfig, streams: int) -> None:
 def check_builder(
   objective: Objective, builder: str, family: str | None
 ) -> None:
-  """Raises UserError if a builder's rows lack what an objective needs."""
+  """Raises UserError if an objective cannot train on a builder's rows."""
   name = objective.name
   if name not in OBJECTIVE_BUILDERS or builder not in (
     *MASKED_BUILDERS,
@@ -694,16 +695,16 @@ def check_builder(
 
 
 def _check_pair_name(objective: Objective, builder: str) -> None:
-  """Raises UserError if the objective's `pair_name` is not its builder's."""
+  """Raises UserError if the objective's `pair_name` contradicts PAIR_NAMES."""
   if objective.name != "mlm" or objective.pairs is False:
     return
   name = objective.options().get("pair_name")
-  builder_name = PAIR_NAMES.get(builder)
-  if builder_name and (name or "nsp") != builder_name:
+  right_name = PAIR_NAMES.get(builder)
+  if right_name and (name or "nsp") != right_name:
     raise UserError(
       f"config.objective.pair_name={name!r} does not fit data.builder"
-      f"={builder}, whose labels are {builder_name!r}; set"
-      f" objective.pair_name={builder_name}, or choose another builder."
+      f"={builder}, whose labels are {right_name!r}; set"
+      f" objective.pair_name={right_name}, or choose another builder."
     )
 
 

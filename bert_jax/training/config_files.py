@@ -1,4 +1,4 @@
-"""Finds config files by name, opens them, and prints them as flat lists.
+"""Finds config files by name, opens them, and formats configs as flat text.
 
 `bert:base` is the config `base` of the installed module
 `bert_jax.configs.bert`. `configs/bert.py:base` names the same config by the
@@ -82,7 +82,7 @@ def resolve_name(text: str) -> str:
 
 
 def open_config(text: str) -> ConfigDict:
-  """Returns the config that --config=TEXT means, without overrides.
+  """Returns the config that --config=TEXT names, without overrides.
 
   Args:
     text: see `resolve_name`.

@@ -52,16 +52,16 @@ def evaluate(
     mesh: the mesh of the arrays.
 
   Returns:
-    A dict of the means, of perplexities, and of `loss`, the weighted sum of the
-    mean losses.
+    A dict with the means, ELMo's perplexities, and `loss`, the weighted sum of
+    the mean losses.
   """
-  first_row, num_rows = host_rows(
+  host_start, num_host_rows = host_rows(
     0, batch_size, *sharding.batch_share_of_host(mesh)
   )
   totals = []
-  for first in range(0, len(heldout), batch_size):
+  for batch_start in range(0, len(heldout), batch_size):
     batch = sharding.to_global_batch(
-      mesh, heldout.read(first + first_row, num_rows)
+      mesh, heldout.read(batch_start + host_start, num_host_rows)
     )
     totals.append(eval_step(state.params, frozen, state.carry, batch))
   means = mean_losses(jax.device_get(totals))
@@ -70,7 +70,7 @@ def evaluate(
 
 
 def mean_losses(totals: Sequence[tuple[Sums, Sums]]) -> dict[str, float]:
-  """Computes the means over all batches; a mean is 0 where the weight is 0.
+  """Computes the means over all batches; a mean is 0 if its weight is 0.
 
   Args:
     totals: the sums and the weights of each batch, on the host.
@@ -84,7 +84,7 @@ def mean_losses(totals: Sequence[tuple[Sums, Sums]]) -> dict[str, float]:
 
 
 def perplexities(means: Mapping[str, float]) -> dict[str, float]:
-  """Returns ELMo's perplexities, exp(mean loss), or {} for other models."""
+  """Returns ELMo's perplexities, exp(mean loss); {} if there is no ELMo."""
   return {
     f"{direction}_perplexity": math.exp(min(means[f"{direction}_loss"], 700.0))
     for direction in ELMO_DIRECTIONS
@@ -102,7 +102,8 @@ def unigram_baseline(
 
   Args:
     heldout: the examples, with `TARGETS_ids` and `TARGETS_weights`.
-    counts: how often each piece occurs in the training text.
+    counts: [v] the frequency of each piece, such as its count in the training
+      text.
     targets: "mlm" for masked tokens, "lm" for next tokens; "next" or "previous"
       for ELMo.
 

@@ -44,8 +44,8 @@ def run_batches(
   Yields:
     The indices of a batch's units, and the result of `step`.
   """
-  host, hosts = sharding.batch_share_of_host(mesh)
-  host_size = batches.batch_size // hosts
+  host, num_hosts = sharding.batch_share_of_host(mesh)
+  host_size = batches.batch_size // num_hosts
   share = slice(host * host_size, (host + 1) * host_size)
   for number in range(batches.steps_per_epoch):
     batch = batches.batch(number)
@@ -74,6 +74,9 @@ def logits_by_unit(
     outputs: for each batch, the indices of its units and their logits. A unit
       that only fills the batch has the index -1.
     count: the number of units.
+
+  Returns:
+    The logits by the index of the unit; None for an index without a unit.
   """
   logits: list[Any] = [None] * count
   for units, batch_logits in outputs:
@@ -84,7 +87,7 @@ def logits_by_unit(
 
 
 class SplitEvaluator:
-  """Computes the logits and the losses of all rows of a split."""
+  """Computes the logits of all units of a split, and its mean losses."""
 
   def __init__(
     self,
@@ -132,9 +135,9 @@ class SplitEvaluator:
     """
     for split in splits:
       batches = split.batches(batch_size)
-      for row in shapes(split.task, split.rows, batches):
-        batch = sharding.batch_shapes(row, batch_size)
-        self._step.begin_compilation(pool, (state.params, frozen), batch)
+      for row_features in shapes(split.task, split.rows, batches):
+        batch_shapes = sharding.batch_shapes(row_features, batch_size)
+        self._step.begin_compilation(pool, (state.params, frozen), batch_shapes)
 
   def __call__(
     self, state: TrainState, frozen: Any, batches: Batches
@@ -151,8 +154,8 @@ class SplitEvaluator:
     if not self._predicts:
       return [], means
     count = 1 + max(int(units.max()) for units, _ in outputs)
-    logits = [(units, logits) for units, (_, logits) in outputs]
-    return logits_by_unit(logits, count), means
+    batch_logits = [(units, logits) for units, (_, logits) in outputs]
+    return logits_by_unit(batch_logits, count), means
 
 
 def split_predictions(split: Split, logits: list[np.ndarray]) -> list[Any]:
@@ -196,7 +199,7 @@ def evaluate_splits(
     FloatingPointError: the loss of a split is not finite.
   """
   scores: dict[str, float] = {}
-  for number, split in enumerate(splits):
+  for index, split in enumerate(splits):
     logits, means = evaluator(state, frozen, split.batches(batch_size))
     training_loss = sum(c * means[name] for name, c in coefficients.items())
     loss = means.get("task_loss", training_loss)
@@ -205,7 +208,7 @@ def evaluate_splits(
       _prediction_scores(split, logits) if logits else ({}, {})
     )
     split_scores = official_scores | means | {"loss": loss} | counts
-    prefix = f"{split.name}/" if number else ""
+    prefix = f"{split.name}/" if index else ""
     scores |= {prefix + name: score for name, score in split_scores.items()}
   return scores
 
@@ -213,13 +216,16 @@ def evaluate_splits(
 def _prediction_scores(
   split: Split, logits: list[np.ndarray]
 ) -> tuple[dict[str, float], dict[str, float]]:
-  """Returns (the official metrics, the number of predicted labels by name)."""
-  predicted = split_predictions(split, logits)
-  official_scores = metrics.evaluate(split.task, predicted, split.examples)
-  note_doubts(split, predicted)
+  """Returns the official metrics, and the number of distinct predicted labels.
+
+  The second dict is {"predicted_labels": number}, or {} if there are no labels.
+  """
+  predictions = split_predictions(split, logits)
+  official_scores = metrics.evaluate(split.task, predictions, split.examples)
+  note_doubts(split, predictions)
   if split.task.kind in ("regression", "span"):
     return official_scores, {}
-  labels = _distinct_labels(split.task.kind, predicted)
+  labels = _distinct_labels(split.task.kind, predictions)
   return official_scores, {"predicted_labels": float(len(labels))}
 
 
@@ -232,7 +238,7 @@ def note_doubts(split: Split, predictions: list[Any]) -> None:
 
 
 def _distinct_labels(kind: str, predicted: list[Any]) -> set[Hashable]:
-  """Returns the distinct labels, or tuples if an example has many labels."""
+  """Returns the distinct labels, tags or (for multi_label) tuples of labels."""
   if kind == "tagging":
     return {tag for tags in predicted for tag in tags if tag is not None}
   return set(map(tuple, predicted) if kind == "multi_label" else predicted)

@@ -39,11 +39,11 @@ RowCallback = Callable[[Mapping[str, Any], str, int], None]
 def read_rows(path: PathLike) -> list[dict[str, Any]]:
   """Reads the rows of a metrics.jsonl.
 
-  A line that is cut or damaged is reported and left out. An undefined metric is
-  null in the file, and is read as NaN.
+  A damaged line is reported and left out. A last line that was cut is left out.
+  An undefined metric is null in the file, and is read as NaN.
 
   Args:
-    path: the file. If it is missing, there are no rows.
+    path: the file. If it is missing, the result is [].
   """
   file = epath.Path(path)
   if not file.exists():
@@ -84,7 +84,7 @@ class _RowRecord:
     return {"steps": spans, "checksum": self._checksum}
 
   def describe_differences(self, saved: dict[str, Any] | None) -> list[str]:
-    """Returns sentences on saved rows that are missing or were changed."""
+    """Returns sentences on how the rows differ from a saved record."""
     if not saved:
       return []
     lines = []
@@ -148,7 +148,7 @@ def format_duration(seconds: float) -> str:
 
 
 class Logger:
-  """Writes rows and progress lines on process 0; elsewhere it does nothing."""
+  """Writes rows and progress lines; only process 0 writes."""
 
   def __init__(
     self,
@@ -163,14 +163,15 @@ class Logger:
 
     Args:
       workdir: the run's folder.
-      start_step: the restored step.
+      start_step: the restored step; 0 if the run starts without a checkpoint.
       total_steps: the number of steps of the run.
       saved: the dict that `row_record` returned when the checkpoint of
-        `start_step` was saved. Rows that are missing since then are reported.
+        `start_step` was saved. Rows that were lost or changed since then are
+        reported.
       repeats_evaluation: True if the evaluation at `start_step` will be
         repeated. Then its old row is dropped.
-      on_row: called with each new row and its progress line. If None,
-        `messages.say` prints the line.
+      on_row: called for each new row; see `RowCallback`. If None,
+        `messages.say` prints the row's progress line.
     """
     self._is_writer = jax.process_index() == 0
     self._total_steps, self._on_row = total_steps, on_row
@@ -178,7 +179,7 @@ class Logger:
     self._path, self._plot_path = folder / "metrics.jsonl", folder / "loss.png"
     # The time and the step from which the speed of the next row is measured.
     self._last_time, self._last_step = time.perf_counter(), start_step
-    # The time of the last line about steps.
+    # The time of the last printed line.
     self._line_time = time.perf_counter()
     self._waits = {"data": 0.0, "checkpoint": 0.0}
     if not self._is_writer:
@@ -224,7 +225,7 @@ class Logger:
     self._write_event(step=row["step"], summary=Summary(value=scalars))
 
   def row_record(self) -> dict[str, Any]:
-    """Describes the rows so far; a checkpoint saves this for `__init__`."""
+    """Returns a record of the rows; `__init__` gets it as `saved` later."""
     return self._record.to_save() if self._is_writer else {}
 
   @contextlib.contextmanager
@@ -276,7 +277,7 @@ class Logger:
   def report_progress(
     self, action: str
   ) -> contextlib.AbstractContextManager[Any]:
-    """Prints lines while a block takes seconds; see `messages.Progress`."""
+    """Prints lines during a slow block; see `messages.Progress`."""
     if not self._is_writer:
       return contextlib.nullcontext()
     # Another thread prints the lines. With this context, they go where this
@@ -305,7 +306,7 @@ class Logger:
       means: the metrics averaged over the steps since the last row, and other
         entries of the row.
       tokens: the number of tokens of a step without padding, over all hosts.
-      flops: the FLOPs of a step.
+      flops: the FLOPs of a step, over all hosts.
     """
     now = time.perf_counter()
     seconds, steps = now - self._last_time, step - self._last_step
@@ -333,7 +334,7 @@ class Logger:
     self._print_row(row, line)
 
   def log_evaluation(self, step: int, means: Mapping[str, float]) -> None:
-    """Writes a row and prints a line of the evaluation on held-out text."""
+    """Writes a row and prints a progress line of an evaluation."""
     if not self._is_writer:
       return
     row = {"step": step, "split": "heldout", **means}
@@ -433,7 +434,8 @@ class SpikeDetector:
   Attributes:
     action: what the run does at a spike. "none": it ignores the spike. "stop":
       it ends. "skip": it logs the step, but makes no update.
-    limit: the highest loss that is not a spike.
+    limit: the highest loss that is not a spike; infinite before the first
+      logged row.
   """
 
   def __init__(
@@ -444,10 +446,10 @@ class SpikeDetector:
     Args:
       action: one of `SPIKE_ACTIONS`.
       factor: the limit is this factor times the last logged row's mean loss.
-      limit: the value that `to_save` returned; None before the first row.
+      limit: the value that `to_save` returned; None for a new run.
 
     Raises:
-      ValueError: the action is unknown, or the factor is not above 1.
+      UserError: the action is unknown, or the factor is not above 1.
     """
     if action not in SPIKE_ACTIONS:
       raise UserError(
@@ -476,7 +478,7 @@ def steps_in_flight() -> int:
   """Returns how many steps may be queued behind the step that is computed.
 
   An accelerator must not wait for the host, whose time for a batch varies. A
-  CPU gains nothing from a queue, and a step can take seconds.
+  CPU gains nothing from a queue, and one of its steps can take seconds.
   """
   return 1 if jax.default_backend() == "cpu" else 8
 
@@ -510,7 +512,7 @@ class StepSums:
 
     The earlier step is `steps_in_flight` steps before this step. If the run did
     not wait, jax would queue all steps until the next logged row. A run that
-    must stop would first have to compute all these steps.
+    must stop would first have to compute all of them.
     """
     self._pending.append((step, metrics))
     if len(self._pending) > self._steps_in_flight:
@@ -549,7 +551,7 @@ class StepSums:
     self._pending = []
 
   def to_save(self) -> dict[str, Any]:
-    """Waits for the steps so far and returns the argument of `__init__`.
+    """Waits for the steps so far and returns the `saved` of `__init__`.
 
     Raises:
       FloatingPointError: see `wait`.
@@ -563,9 +565,9 @@ class StepSums:
     """Returns the means for a logged row, and begins with empty sums again.
 
     Returns:
-      The means of the metrics over all steps that were not skipped, and the
-      mean number of tokens of a step. The entry `skipped_steps` of the means
-      lists the skipped steps.
+      The means of the metrics over all steps that were not skipped (but the
+      last learning rate), and the mean number of tokens of a step. If steps
+      were skipped, the entry `skipped_steps` of the means lists them.
 
     Raises:
       FloatingPointError: every step was skipped, or see `wait`.
@@ -609,7 +611,7 @@ class Profiler:
 
   @contextlib.contextmanager
   def step(self, number: int) -> Iterator[None]:
-    """Wraps the dispatch of a step; starts the trace at the first traced step.
+    """Wraps the dispatch of a step; starts the trace if it is due.
 
     Args:
       number: the number of the step.

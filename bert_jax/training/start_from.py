@@ -71,7 +71,8 @@ def open_start_model(
     The model, and the config's section `model` with the sizes of this model.
 
   Raises:
-    ValueError: the model cannot be read, or fits neither data nor config.
+    ValueError: the model cannot be read, or does not fit the data or the
+      config.
   """
   pieces = data.prepared[0].vocab
   if config.trains_on_task:
@@ -86,11 +87,11 @@ def open_start_model(
       config.objective.options(),
       config.model.family,
     )
-  sizes, line = fill_model_section(config.model.options(), pretrained_model)
+  settings, line = fill_model_section(config.model.options(), pretrained_model)
   if line and not config.trains_on_task:
     notes = (line, *pretrained_model.notes)
     pretrained_model = dataclasses.replace(pretrained_model, notes=notes)
-  return pretrained_model, config_lib.Model.from_values(sizes)
+  return pretrained_model, config_lib.Model.from_values(settings)
 
 
 def read_for_fine_tuning(
@@ -164,15 +165,19 @@ def read_for_pretraining(
     remedy = "prepare the text with the model's tokenizer"
     vocabulary = _check_vocabulary(model, pieces, data_path, remedy)
   source = weights.config["source"]
-  default_task = "sop" if weights.config["family"] == "albert" else "nsp"
-  model_task = source.get("pair_name", default_task)
-  run_task = objective.get("pair_name", "nsp")
-  pair_head = [name for name in arrays if name.startswith("pair/")]
-  if objective["name"] == "mlm" and pair_head and run_task != model_task:
-    arrays = {k: v for k, v in arrays.items() if k not in pair_head}
+  default_pair_name = "sop" if weights.config["family"] == "albert" else "nsp"
+  model_pair_name = source.get("pair_name", default_pair_name)
+  run_pair_name = objective.get("pair_name", "nsp")
+  pair_head_names = [name for name in arrays if name.startswith("pair/")]
+  if (
+    objective["name"] == "mlm"
+    and pair_head_names
+    and run_pair_name != model_pair_name
+  ):
+    arrays = {k: v for k, v in arrays.items() if k not in pair_head_names}
     notes.append(
-      f"the model's pair head is left out: it was trained for {model_task}, and"
-      f" this run trains {run_task}"
+      f"the model's pair head is left out: it was trained for"
+      f" {model_pair_name}, and this run trains {run_pair_name}"
     )
   if "step" in source:
     notes.append(
@@ -283,8 +288,9 @@ def fill_model_section(
 ) -> tuple[dict[str, Any], str | None]:
   """Returns the section `model` for a run that starts from a pre-trained model.
 
-  The sizes come from the pre-trained model, even if the config's variant has
-  other sizes. Any other key that contradicts the model is an error.
+  The sizes come from the pre-trained model, not from the config's variant. If a
+  key of `settings` contradicts the model, this is an error, except for the keys
+  in _SETTINGS_THAT_MAY_DIFFER.
 
   Args:
     settings: the config's section, without keys whose value is None.
@@ -295,7 +301,7 @@ def fill_model_section(
     config's variant. The line is None if no size differs.
 
   Raises:
-    UserError: the config has another family, or a key contradicts the model.
+    UserError: a key, such as `family`, contradicts the model.
   """
   family = pretrained_model.config["family"]
   sizes = {"family": family} | pretrained_model.config["model"]
@@ -357,7 +363,8 @@ def take_parameters(
     params: the run's initial parameters.
     is_pretrained: path of a parameter -> True if the objective takes it from
       the model. A classifier that is taken gets its columns in the order of
-      `labels`. None means that the objective takes all of the model.
+      `labels`. None means that the objective takes all parameters that the
+      model has.
     labels: the names of the run's labels; () if it has none.
     vocabulary_axes: path -> axis along which a parameter has a row for each
       piece; see `state.vocabulary_axes`. None means the word table only.
@@ -371,7 +378,8 @@ def take_parameters(
     which name the parameters that are taken, new or not used.
 
   Raises:
-    ValueError: an array is missing or has a different shape.
+    UserError: an array is missing or has a different shape, or the model has
+      different labels.
   """
   takes_head = is_pretrained is not None and is_pretrained(
     "classifier/dense/kernel"
@@ -385,7 +393,7 @@ def take_parameters(
       p: 0 for p in flat_params if p.endswith("word/embedding")
     }
   taken_paths, new_paths = [], []
-  rows = VocabularyFitter(pretrained_model, vocab_size, init_new_rows)
+  fitter = VocabularyFitter(pretrained_model, vocab_size, init_new_rows)
   for path, initial in flat_params.items():
     is_missing = path not in pretrained_model.arrays
     if is_pretrained is None:
@@ -403,7 +411,7 @@ def take_parameters(
     if column_order is not None and path.startswith("classifier/"):
       array = array[..., column_order]
     if path in vocabulary_axes:
-      array = rows.fit(array, initial, vocabulary_axes[path], path)
+      array = fitter.fit(array, initial, vocabulary_axes[path], path)
     flat_params[path] = _place_like(
       array, initial, f"init_from={pretrained_model.path}: {path}"
     )
@@ -411,23 +419,27 @@ def take_parameters(
   unused_paths = [
     path for path in pretrained_model.arrays if path not in flat_params
   ]
-  lists = {
+  paths_by_group = {
     "taken": taken_paths,
     "newly initialized": new_paths,
     "not used": unused_paths,
   }
-  lines = [f"{name}: {_list_or_count(paths)}" for name, paths in lists.items()]
-  lines += [*rows.lines(), *pretrained_model.notes]
+  lines = [
+    f"{name}: {_list_or_count(paths)}" for name, paths in paths_by_group.items()
+  ]
+  lines += [*fitter.lines(), *pretrained_model.notes]
   return traverse_util.unflatten_dict(flat_params, sep="/"), lines
 
 
 def _label_order(
   pretrained_model: PretrainedModel, labels: Sequence[str]
 ) -> Any:
-  """Returns the columns of the model's classifier in the order of `labels`.
+  """Returns the indices of the classifier's columns in the order of `labels`.
+
+  Returns None if the run or the model has no names of labels.
 
   Raises:
-    ValueError: the model has different labels.
+    UserError: the model has different labels.
   """
   model_labels = pretrained_model.config["labels"]
   if not labels or model_labels is None:
@@ -479,41 +491,45 @@ class VocabularyFitter:
       path: the parameter's path, for messages.
 
     Raises:
-      ValueError: the shapes differ along another axis.
+      UserError: the shapes differ, not only along `axis`.
     """
     shapes = [list(x.shape) for x in (array, initial)]
-    other_axes = [shape[:axis] + shape[axis + 1 :] for shape in shapes]
-    if array.ndim != initial.ndim or other_axes[0] != other_axes[1]:
+    other_sizes = [shape[:axis] + shape[axis + 1 :] for shape in shapes]
+    if array.ndim != initial.ndim or other_sizes[0] != other_sizes[1]:
       raise UserError(
         f"init_from={self._pretrained_model.path}: {path} has shape"
         f" {shapes[0]}, not {shapes[1]}."
       )
-    array, count = np.moveaxis(array, axis, 0), initial.shape[axis]
+    array, num_rows = np.moveaxis(array, axis, 0), initial.shape[axis]
     pieces, vocabulary = (
       self._pretrained_model.pieces,
       self._pretrained_model.vocabulary,
     )
-    size = len(array)
+    num_model_rows = len(array)
     if vocabulary is not None:
-      size = min(size, len(vocabulary.pieces))
-    new_pieces = pieces[size:]
+      num_model_rows = min(num_model_rows, len(vocabulary.pieces))
+    new_pieces = pieces[num_model_rows:]
     if not new_pieces:
       # Rows beyond the pieces belong to ids that a task adds. These ids mean
       # the same in the model, so its rows for them are taken.
-      size = min(len(array), count)
-    self._num_unused = max(self._num_unused, len(array) - size)
-    fitted = array[:size]
-    if size < count:
+      num_model_rows = min(len(array), num_rows)
+    self._num_unused = max(self._num_unused, len(array) - num_model_rows)
+    fitted = array[:num_model_rows]
+    if num_model_rows < num_rows:
       initial_rows = np.moveaxis(np.asarray(_gather_on_host(initial)), axis, 0)
       if new_pieces and vocabulary is not None:
-        end = size + len(new_pieces)
-        old_ids = added_tokens.old_piece_cutter(vocabulary, size)
+        end = num_model_rows + len(new_pieces)
+        old_ids = added_tokens.old_piece_cutter(vocabulary, num_model_rows)
         piece_rows = new_word_rows(
-          fitted, new_pieces, old_ids, self._method, initial_rows[size:end]
+          fitted,
+          new_pieces,
+          old_ids,
+          self._method,
+          initial_rows[num_model_rows:end],
         )
         fitted = np.concatenate([fitted, piece_rows])
         self._new_pieces = new_pieces
-      num_without_piece = (self._vocab_size or count) - len(fitted)
+      num_without_piece = (self._vocab_size or num_rows) - len(fitted)
       self._num_without_piece = max(self._num_without_piece, num_without_piece)
       fitted = np.concatenate([fitted, initial_rows[len(fitted) :]])
     return np.moveaxis(fitted, 0, axis)
@@ -547,7 +563,7 @@ def _place_like(array: np.ndarray, initial: jax.Array, name: str) -> jax.Array:
   """Returns an array with the sharding of an initial array.
 
   Raises:
-    ValueError: the shapes differ.
+    UserError: the shapes differ.
   """
   if array.shape != initial.shape:
     raise UserError(
@@ -559,7 +575,7 @@ def _place_like(array: np.ndarray, initial: jax.Array, name: str) -> jax.Array:
 
 
 def _list_or_count(paths: list[str]) -> str:
-  """Lists the paths, or counts them by their first name if there are many."""
+  """Lists the paths; if there are many, counts them by their first names."""
   if len(paths) <= _MAX_LISTED:
     return ", ".join(paths) or "none"
   counts: dict[str, int] = {}
@@ -599,7 +615,7 @@ def new_word_rows(
     [new, ...] rows with the dtype of `table`.
 
   Raises:
-    ValueError: the method is unknown, or `random_rows` does not have one row
+    UserError: the method is unknown, or `random_rows` does not have one row
       for each piece.
   """
   check_init_new_rows(method)

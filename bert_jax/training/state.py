@@ -42,8 +42,8 @@ def abstract_state(
   """Returns the state as shapes and dtypes with shardings, without arrays.
 
   Args:
-    objective: the objective that has the parameters.
-    optimizer: the optimizer that has the state.
+    objective: the objective; its parameters are a part of the state.
+    optimizer: the optimizer; its moments are a part of the state.
     mesh: the mesh; its devices need not exist on this machine.
     batch: a batch, or its shapes.
   """
@@ -84,7 +84,8 @@ def checkpoint_layout(
   """Returns `abstract_state` with the shapes that a checkpoint has.
 
   In memory the "vocab" axes may be padded, so that the mesh divides them. In a
-  checkpoint they have `vocab_size` entries, and a padded axis is not split.
+  checkpoint they have `vocab_size` entries, and an axis that is padded in
+  memory is not split over devices.
   """
 
   def without_padding(
@@ -94,8 +95,8 @@ def checkpoint_layout(
     for axis, name in enumerate(names):
       if name == "vocab" and shape[axis] != vocab_size:
         shape[axis], spec[axis] = vocab_size, None
-    unpadded = NamedSharding(mesh, PartitionSpec(*spec))
-    return jax.ShapeDtypeStruct(shape, x.dtype, sharding=unpadded)
+    unpadded_sharding = NamedSharding(mesh, PartitionSpec(*spec))
+    return jax.ShapeDtypeStruct(shape, x.dtype, sharding=unpadded_sharding)
 
   boxed = _boxed_shapes(objective, optimizer, batch)
   names = nn.get_partition_spec(boxed)
@@ -110,7 +111,7 @@ def vocabulary_axes(
   """Finds the parameters that have one entry for each vocabulary piece.
 
   Args:
-    objective: the objective that has the parameters.
+    objective: the objective, whose parameters are searched.
     batch: a batch, or its shapes.
 
   Returns:
@@ -129,7 +130,7 @@ def resize_to_layout(tree: Any, layout: Any) -> Any:
   """Cuts arrays, or pads them with zeros, to the shapes of `layout`.
 
   Args:
-    tree: arrays, with the shapes of the memory or of a checkpoint.
+    tree: arrays, with the shapes that they have in memory or in a checkpoint.
     layout: arrays or shapes, with shardings. An array of `tree` that already
       has its shape in `layout` is returned unchanged.
   """
@@ -165,17 +166,17 @@ def init_state(
   """Draws the initial state; each array is made on the devices that hold it.
 
   Args:
-    objective: the objective that has the parameters.
-    optimizer: the optimizer that has the state.
+    objective: the objective; its parameters are a part of the state.
+    optimizer: the optimizer; its moments are a part of the state.
     mesh: the mesh; enter it with `sharding.use_mesh` first.
     seed: the seed of the initial parameters.
     batch: a batch, or its shapes.
   """
   init = _make_init(objective, optimizer)
-  abstract = abstract_state(objective, optimizer, mesh, batch)
+  state_shapes = abstract_state(objective, optimizer, mesh, batch)
   jitted = jax.jit(
     lambda key: nn.unbox(init(key, jax.tree.map(_zeros_like, batch))),
-    out_shardings=jax.tree.map(lambda x: x.sharding, abstract),
+    out_shardings=jax.tree.map(lambda x: x.sharding, state_shapes),
   )
   return jitted(jax.random.key(seed))
 
@@ -201,7 +202,8 @@ def _boxed_shapes(
 ) -> TrainState:
   """Returns the shapes of the initial state, boxed with logical axes."""
   init = _make_init(objective, optimizer)
-  # Make the key inside: a mesh of devices that do not exist cannot make one.
+  # Make the key inside the function, because it is only traced: the devices of
+  # a mesh may not exist.
   return jax.eval_shape(lambda x: init(jax.random.key(0), x), batch)
 
 

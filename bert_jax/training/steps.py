@@ -29,7 +29,7 @@ def split_into_micro_batches(batch: Batch, count: int) -> Batch:
 
 
 def divide_by_weights(sums: Sums, weights: Sums) -> Metrics:
-  """Divides each sum by the weight of its name; 0 where the weight is 0."""
+  """Divides each sum by the weight with its name; 0 if the weight is 0."""
   return {
     name: jnp.where(weights[name] > 0, total, 0.0)
     / jnp.maximum(weights[name], 1e-30)
@@ -68,8 +68,8 @@ def accumulate_gradients(
     micro_batches: the number of micro-batches, which divides b.
 
   Returns:
-    The gradients of the total loss, the means of the batch, and the
-    objective's new carry.
+    The gradients of the total loss, the mean losses and metrics of the batch,
+    and the objective's new carry.
   """
   weights = objective.weights(batch)
 
@@ -129,10 +129,11 @@ def make_train_step(
   | `tokens` | the number of tokens in the global batch without padding |
   | `padding` | the share of the global batch that is padding |
 
-  The train step may get a fifth argument, `limit`. If the loss is above it, or
-  the loss or the gradient is not finite, the step changes neither the
-  parameters nor the optimizer's averages, and its metric `skipped` is 1. The
-  counters still increase, so that the schedule fits the number of steps.
+  The train step may get a fifth argument, `limit`. Then it has a metric
+  `skipped`, which is 0 or 1. It is 1 if the loss is above the limit, or if the
+  loss or the gradient is not finite. A step that is skipped changes no array of
+  floating-point numbers, such as the parameters. The counters still increase,
+  so that the schedule fits the number of steps.
   """
 
   def train_step(
@@ -171,7 +172,7 @@ def make_train_step(
 def _keep_if_skipped(
   is_skipped: Array, old_state: TrainState, new_state: TrainState
 ) -> TrainState:
-  """Returns the new state, or of a skipped step the old with new counters."""
+  """Returns the new state; if skipped, the old state with the new counters."""
 
   def choose(old: Array, new: Array) -> Array:
     is_counter = not jnp.issubdtype(new.dtype, jnp.inexact)

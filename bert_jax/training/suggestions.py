@@ -43,8 +43,10 @@ def find_suggestion(
     if topology != report["topology"]:
       flags.insert(0, f"--topology={topology}")
     if new_report["fits"]:
-      total = new_report["total_bytes"]
-      return dict(offer=" ".join(flags), offer_total_bytes=total, tried=tried)
+      total_bytes = new_report["total_bytes"]
+      return dict(
+        offer=" ".join(flags), offer_total_bytes=total_bytes, tried=tried
+      )
     tried.append(" ".join(flags))
   return dict(offer=None, offer_total_bytes=None, tried=tried)
 
@@ -52,7 +54,7 @@ def find_suggestion(
 def candidate_changes(
   config: dict[str, Any], number: int, report: dict[str, Any]
 ) -> Iterator[tuple[dict[str, Any], str]]:
-  """Yields ({config key: value}, topology), the cheapest for a run first.
+  """Yields ({config key: value}, topology); what slows a run least comes first.
 
   `find_suggestion` describes the arguments.
   """
@@ -69,21 +71,25 @@ def candidate_changes(
     split_settings = _split_settings(config, report["devices"])
     yield split_settings, topology
   scales = _micro_scales(report)
-  micro_batches = [
+  micro_batch_settings = [
     _micro_batch_setting(config, number, scale) for scale in scales
   ]
   # More micro-batches cost hardly any time. Remat costs the time of a part of a
   # forward pass.
-  yield from ((split_settings | setting, topology) for setting in micro_batches)
+  yield from (
+    (split_settings | setting, topology) for setting in micro_batch_settings
+  )
   if remat_setting:
     yield split_settings | remat_setting, topology
     yield from (
       (split_settings | remat_setting | setting, topology)
-      for setting in micro_batches
+      for setting in micro_batch_settings
     )
   for larger_slice, factor in _larger_slices(topology):
-    devices = round(report["devices"] * factor)
-    larger_settings = _split_settings(config, devices) if split_settings else {}
+    num_devices = round(report["devices"] * factor)
+    larger_settings = (
+      _split_settings(config, num_devices) if split_settings else {}
+    )
     yield larger_settings, larger_slice
     if remat_setting:
       yield larger_settings | remat_setting, larger_slice
@@ -92,7 +98,7 @@ def candidate_changes(
 def with_settings(
   config: dict[str, Any], settings: dict[str, Any]
 ) -> dict[str, Any]:
-  """Returns a copy of a config with other settings.
+  """Returns a copy of a config with the given settings.
 
   Args:
     config: the config.
@@ -130,28 +136,28 @@ def _micro_batch_setting(
 def _micro_scales(report: dict[str, Any]) -> list[int]:
   """Returns up to three factors for the number of micro-batches, ascending.
 
-  The bytes of temporaries are proportional to the rows of a micro-batch, except
-  for the gradients. The first factor suffices if all temporaries are
-  proportional. The last factor leaves one row on a device.
+  Most bytes of temporaries are proportional to the rows of a micro-batch. The
+  smallest factor would suffice if all of them were. The largest factor leaves
+  at least one row on a device.
   """
   shards = report["mesh"]["data"] * report["mesh"]["fsdp"]
-  rows = report["batch_size"] // report["micro_batches"] // shards
+  rows_per_device = report["batch_size"] // report["micro_batches"] // shards
   fixed_bytes = report["arguments_bytes"] + report["gradient_bytes"]
   free_bytes = max(report["hbm_bytes"] - fixed_bytes, report["hbm_bytes"] // 4)
   ratio = (report["temporaries_bytes"] or 2 * free_bytes) / free_bytes
   first_factor = 2 ** max(1, math.ceil(math.log2(max(ratio, 1))))
-  factors = sorted({first_factor, 2 * first_factor, rows})
-  return [f for f in factors if f > 1 and rows % f == 0][:3]
+  factors = sorted({first_factor, 2 * first_factor, rows_per_device})
+  return [f for f in factors if f > 1 and rows_per_device % f == 0][:3]
 
 
 def _larger_slices(topology: str) -> Iterator[tuple[str, float]]:
-  """Yields the larger slices of a generation.
+  """Yields the known slices of the same generation that have more chips.
 
   Args:
     topology: the name of a slice, for example "v4:2x2x1".
 
   Yields:
-    The name of a larger slice, and the factor of its number of chips.
+    The name of a slice, and its number of chips divided by that of `topology`.
   """
   name, _, layout = topology.partition(":")
   for larger_layout in topologies.GENERATIONS[name].layouts:

@@ -38,8 +38,8 @@ class Teacher:
     path: the path of the files.
     model: the section `teacher.model` with all sizes.
     arrays: path in the parameter tree, joined by "/" -> float32 array.
-    digest: a digest of encoder and head. Equal parameters have equal digests in
-      any format.
+    digest: a digest of encoder and head. Equal parameters have equal digests,
+      whatever the format of the files.
   """
 
   path: str
@@ -56,17 +56,17 @@ def open_teacher(
   """Opens a teacher, and checks that it fits the config and the data.
 
   Args:
-    section: the section `teacher` of the config. A size of its model that is
-      None is taken from the files. If the variant is None, all sizes are taken
-      from the files.
+    section: the section `teacher` of the config. The sizes that its model sets,
+      by a variant or one by one, must be those of the files. All other sizes
+      are taken from the files.
     data_folder: the prepared text, or the task's folder, that the run reads.
     task: the task for which the teacher must have been fine-tuned. The columns
       of its classifier are put in the order of the task's labels. None means
       that the teacher has a masked-LM head.
 
   Raises:
-    UserError: the files cannot be read, or hold another model, another
-      vocabulary or another task.
+    UserError: the files cannot be read, or their model does not fit the
+      config, the data's vocabulary or the task.
   """
   path = section.path
   if not path:
@@ -104,7 +104,7 @@ def open_teacher(
 def _with_sizes_of_files(
   settings: dict[str, Any], weights: Weights
 ) -> dict[str, Any]:
-  """Returns a config's model with the missing sizes, taken from the files."""
+  """Returns a config's model; without a variant, the files add its sizes."""
   family = weights.config["family"]
   if "variant" in settings or family not in models.FAMILIES:
     return {"family": family} | settings
@@ -150,7 +150,7 @@ def _with_labels_of_task(path: str, weights: Weights, task: Task) -> Weights:
 
 
 def _check_model(path: str, weights: Weights, settings: dict[str, Any]) -> None:
-  """Raises UserError if the files hold another model than the config.
+  """Raises UserError if the model in the files contradicts the config.
 
   Args:
     path: the model's path, for messages.
@@ -167,8 +167,8 @@ def _check_model(path: str, weights: Weights, settings: dict[str, Any]) -> None:
     except ValueError as e:
       raise UserError(f"teacher.{e}") from e
     ignored_names = (*COMPUTATION_OPTIONS, *_TRAINING_SETTINGS, "variant")
-    names = family.VARIANTS[settings["variant"]] | arguments
-    names = [name for name in names if name not in ignored_names]
+    sizes = family.VARIANTS[settings["variant"]] | arguments
+    names = [name for name in sizes if name not in ignored_names]
     expected = {name: getattr(encoder, name) for name in names}
     actual = {name: weights.config["model"][name] for name in names}
   different_sizes = {n: actual[n] for n in expected if expected[n] != actual[n]}
@@ -228,24 +228,27 @@ def _cut_table(
   Raises:
     UserError: the table has too few rows.
   """
-  rows, size = weights.config["model"]["vocab_size"], len(data_folder.vocab)
-  if rows < size:
+  num_rows, num_pieces = (
+    weights.config["model"]["vocab_size"],
+    len(data_folder.vocab),
+  )
+  if num_rows < num_pieces:
     raise UserError(
-      f"teacher.path={path} has {rows:,} rows for the {size:,} pieces of"
-      f" {data_folder.path}; choose a teacher that has all of them."
+      f"teacher.path={path} has {num_rows:,} rows for the {num_pieces:,} pieces"
+      f" of {data_folder.path}; choose a teacher that has all of them."
     )
-  if rows == size:
+  if num_rows == num_pieces:
     return weights
   say(
-    f"the teacher has {rows:,} rows, and the data has {size:,} pieces; the"
-    " teacher predicts only these pieces"
+    f"the teacher has {num_rows:,} rows, and the data has {num_pieces:,} pieces"
+    "; the teacher predicts only these pieces"
   )
   names = ("word/embedding", "mlm/bias")
   arrays = {
-    name: array[:size] if name.endswith(names) else array
+    name: array[:num_pieces] if name.endswith(names) else array
     for name, array in weights.arrays.items()
   }
-  sizes = weights.config["model"] | {"vocab_size": size}
+  sizes = weights.config["model"] | {"vocab_size": num_pieces}
   return weights._replace(
     config=weights.config | {"model": sizes}, arrays=arrays
   )

@@ -43,7 +43,7 @@ from bert_jax.weights import checkpoint, run_config
 
 
 def print_row_statistics(setup: Setup) -> None:
-  """Prints on process 0 how much of the text the rows of each phase hold."""
+  """Prints how much of the text the rows of each phase hold, on process 0."""
   if setup.task or jax.process_index():
     return
   for feed in setup.feeds:
@@ -61,19 +61,20 @@ def starting_state(
 ) -> tuple[TrainState, dict[str, Any]]:
   """Returns the state to train from.
 
-  The state comes from the newest checkpoint, or else from `init_from`, or else
-  from the seed. In the last case, a student takes over those parameters of
-  its teacher that its objective names.
+  The state comes from the newest checkpoint. Without a checkpoint, its
+  parameters come from `init_from`. If `init_from` is empty, they are drawn at
+  random, but a student gets those parameters of its teacher that its objective
+  names.
 
   Args:
     setup: the objects that do not change during the run.
     saver: the run's checkpoints.
 
   Returns:
-    The state and the checkpoint's metadata ({} at a fresh start).
+    The state, and the checkpoint's metadata ({} without a checkpoint).
 
   Raises:
-    ValueError: the checkpoint belongs to another model, data or teacher.
+    ValueError: the checkpoint does not fit the model, the data or the teacher.
   """
   config = setup.config
   state = init_state(
@@ -120,7 +121,7 @@ def starting_state(
 
 
 def _check_inputs(setup: Setup, meta: dict[str, Any]) -> None:
-  """Raises UserError if a checkpoint belongs to other data or another teacher.
+  """Raises UserError if a checkpoint does not fit the data or the teacher.
 
   Args:
     setup: the objects that do not change during the run.
@@ -192,7 +193,7 @@ def run(
   workdir: str,
   on_row: logging.RowCallback | None = None,
 ) -> TrainState:
-  """Trains from `workdir`'s newest checkpoint, or from scratch, to the end.
+  """Trains to the end, from the newest checkpoint if the folder has one.
 
   Args:
     config: nested dict with the keys of `config.RunConfig`, or a ConfigDict;
@@ -209,7 +210,8 @@ def run(
   Raises:
     ValueError: the config, the data or the checkpoint cannot be used. The
       message is one sentence.
-    FloatingPointError: a loss is not finite; earlier checkpoints are kept.
+    FloatingPointError: a loss, a gradient or a parameter is not finite; earlier
+      checkpoints are kept.
   """
   if isinstance(config, ConfigDict):
     config = config.to_dict()

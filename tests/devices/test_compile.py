@@ -1,4 +1,4 @@
-"""Tests compiling for TPU slices that this machine lacks, and its reports."""
+"""Tests the compilation for TPU slices, without a TPU, and its reports."""
 
 import importlib.util
 import json
@@ -90,8 +90,8 @@ def test_bytes_of_types_are_counted():
 
 
 def test_collectives_are_counted_as_often_as_they_run():
-  """The program has a loop with a given count, a loop whose count is inferred,
-  a start-done pair and branches.
+  """The text of the outer loop gives its count, 5. The count of the inner loop,
+  3, follows from its condition.
   """
   program = hlo.parse_program(PROGRAM)
   assert program.entry == "main"
@@ -176,7 +176,7 @@ CONFIG = dict(
 
 
 def replace_compiler(monkeypatch, fits_memory):
-  """Replaces the compiler; returns a list that gets the values of each call."""
+  """Replaces the compiler; returns the list of the values of its calls."""
   calls = []
 
   def compile_step(config, number, topology):
@@ -197,16 +197,17 @@ def replace_compiler(monkeypatch, fits_memory):
 
 
 def test_only_settings_that_compiled_are_suggested(monkeypatch):
-  """Each suggestion has been compiled; a setting that fails is skipped."""
+  """A setting with which compiling raises an error is skipped."""
   calls = replace_compiler(
     monkeypatch,
     lambda micro, remat, **_: None if micro == 8 and not remat else remat,
   )
-  offer = suggestions.find_suggestion(CONFIG, 1, REPORT)
+  suggestion = suggestions.find_suggestion(CONFIG, 1, REPORT)
   # Temporaries of 28 do not fit into 16 - 4 - 1, so the rows are divided by at
-  # least 4. A device has 16 rows, so 4, 8 and 16 are tried, and then remat.
+  # least 4. A device has 16 rows, so the factors 4, 8 and 16 are tried, and
+  # then remat. Phase 2 has micro_scale=2, by which the factors are multiplied.
   assert [values["micro"] for values in calls] == [8, 16, 32, 2]
-  assert offer == dict(
+  assert suggestion == dict(
     offer="--config.model.remat=True",
     offer_total_bytes=9,
     tried=[
@@ -221,12 +222,12 @@ def test_a_larger_mesh_is_suggested_for_a_state_that_is_too_large(monkeypatch):
   calls = replace_compiler(
     monkeypatch, lambda topology, remat, **_: topology != "v5e:4x4" and remat
   )
-  offer = suggestions.find_suggestion(
+  suggestion = suggestions.find_suggestion(
     CONFIG, 0, REPORT | dict(arguments_bytes=16)
   )
   assert calls[0] == dict(micro=1, remat=False, fsdp=16, topology="v5e:4x4")
-  assert offer["tried"][0] == "--config.mesh.data=1 --config.mesh.fsdp=16"
-  assert offer["offer"] == (
+  assert suggestion["tried"][0] == "--config.mesh.data=1 --config.mesh.fsdp=16"
+  assert suggestion["offer"] == (
     "--topology=v5e:4x8 --config.mesh.data=1 --config.mesh.fsdp=32"
     " --config.model.remat=True"
   )
@@ -234,13 +235,13 @@ def test_a_larger_mesh_is_suggested_for_a_state_that_is_too_large(monkeypatch):
 
 def test_nothing_is_suggested_if_nothing_fits(monkeypatch):
   calls = replace_compiler(monkeypatch, lambda **_: False)
-  offer = suggestions.find_suggestion(CONFIG, 0, REPORT)
-  assert len(calls) == len(offer["tried"]) == suggestions.MAX_TRIALS
-  assert offer["offer"] is None and offer["offer_total_bytes"] is None
+  suggestion = suggestions.find_suggestion(CONFIG, 0, REPORT)
+  assert len(calls) == len(suggestion["tried"]) == suggestions.MAX_TRIALS
+  assert suggestion["offer"] is None and suggestion["offer_total_bytes"] is None
 
 
 def test_a_crash_of_the_compiler_is_reported(monkeypatch):
-  """The report offers a change that compiles; remat is turned off first."""
+  """After a crash, the first change that is compiled turns remat off."""
 
   def crash(function, *args):
     yield dict(REPORT)
@@ -252,8 +253,8 @@ def test_a_crash_of_the_compiler_is_reported(monkeypatch):
   assert report["fits"] is None
   assert report["crashed"] == "segmentation fault"
   calls = replace_compiler(monkeypatch, lambda **_: True)
-  offer = suggestions.find_suggestion(config, 1, report)
-  assert offer["offer"] == "--config.model.remat=False"
+  suggestion = suggestions.find_suggestion(config, 1, report)
+  assert suggestion["offer"] == "--config.model.remat=False"
   assert len(calls) == 1
 
 
@@ -339,11 +340,12 @@ def test_a_small_step_is_compiled_and_reported():
   assert report["length"] == 128 and report["loops"] == []
   # Each device holds all float32 parameters and both moments.
   assert report["arguments_bytes"] > 3 * report["gradient_bytes"]
-  # The outputs are written into the memory of the inputs.
+  # Nearly all outputs are written into the memory of the inputs.
   assert report["aliased_bytes"] > 0.99 * 3 * report["gradient_bytes"]
   assert report["total_bytes"] > report["temporaries_bytes"] > 0
   assert set(report["collectives"]) == {"all-reduce"}
-  # Nearly all gradients are summed, some of them in bfloat16.
+  # All-reduce sums nearly all gradients. It sums some of them in bfloat16,
+  # which halves their bytes.
   assert report["all_reduced_ratio"] > 0.5
   assert report["fits"]
   cycles = report["cycles"]
@@ -352,7 +354,7 @@ def test_a_small_step_is_compiled_and_reported():
   assert cycles["kernels"] == {}
   for name in ("products", "attention", "norms", "heads", "optimizer"):
     assert groups[name] > 0.01 * cycles["total"]
-  # Little is stacked without a loop, and nearly all has a group.
+  # Without a loop, little is stacked. Few cycles belong to no group.
   assert groups["stacking"] < 0.01 * cycles["total"]
   assert groups["other"] < 0.05 * cycles["total"]
   assert 0 < cycles["compute_ms"] < cycles["step_ms"]
@@ -374,22 +376,26 @@ def run_compile(topology, phase, *flags, config="bert:base"):
 @needs_libtpu
 @pytest.mark.slow
 def test_attention_in_a_kernel_needs_less_memory():
-  """The kernel does not save scores of long rows; TPUs before v4 lack it."""
+  """A kernel saves no attention scores; TPUs before v4 have no kernel."""
   kernel_flag = "--config.model.attention=tpu"
-  plain_report, report = (
+  default_report, kernel_report = (
     run_compile("v5e:2x2", 2, *TINY_FLAGS, "--cycles", *flags)
     for flags in ([], [kernel_flag])
   )
-  assert report["temporaries_bytes"] < 0.8 * plain_report["temporaries_bytes"]
-  kernels = report["cycles"]["kernels"]
-  assert plain_report["cycles"]["kernels"] == {}
+  assert (
+    kernel_report["temporaries_bytes"]
+    < 0.8 * default_report["temporaries_bytes"]
+  )
+  kernels = kernel_report["cycles"]["kernels"]
+  assert default_report["cycles"]["kernels"] == {}
   # The model has two layers.
   assert {name: kernel["count"] for name, kernel in kernels.items()} == {
     "attention_forward": 2,
     "attention_backward": 2,
   }
-  # A kernel keeps the scores in the core, so it needs less than plain products.
-  assert report["cycles"]["total"] < plain_report["cycles"]["total"]
+  # A kernel keeps the scores in the core, so it needs fewer cycles than
+  # separate products.
+  assert kernel_report["cycles"]["total"] < default_report["cycles"]["total"]
   process = run_command("--topology=v2:2x2", *TINY_FLAGS, kernel_flag)
   assert process.returncode != 0
   assert "TPUs from v4 on, but this device is 'TPU v2'" in process.stderr
@@ -398,8 +404,8 @@ def test_attention_in_a_kernel_needs_less_memory():
 @needs_libtpu
 @pytest.mark.slow
 def test_base_fits_the_published_slice():
-  """Phase 2 has longer rows and needs more memory, so it stands for both
-  phases.
+  """Only phase 2 is compiled. Its rows are longer than those of phase 1, so it
+  needs more memory.
   """
   run_compile("v2:4x4", 2)
 
@@ -407,8 +413,9 @@ def test_base_fits_the_published_slice():
 @needs_libtpu
 @pytest.mark.slow
 def test_large_fits_the_published_slice_with_the_suggested_setting():
-  """Without remat, phase 2 does not fit. The report then offers remat, which
-  the config sets.
+  """Without remat, phase 2 does not fit, and the report offers remat.
+
+  The published config has remat, with which phase 2 fits.
   """
   flags = ("--topology=v2:8x8", "--phase=2", "--json")
   process = run_command(
@@ -428,7 +435,7 @@ SMALL_FLAGS = ["--config.model.variant=small", "--config.model.unroll=4"]
 @needs_libtpu
 @pytest.mark.slow
 def test_the_counted_operations_are_those_of_the_model():
-  """The layers are unrolled, since a loop's body would count only once."""
+  """The layers are unrolled, since a loop's body would be counted only once."""
   assert 0.97 <= run_compile("v2:4x4", 2, *SMALL_FLAGS)["flops_ratio"] <= 1.1
 
 

@@ -15,12 +15,13 @@ from bert_jax.devices import sharding
 ROOT = str(pathlib.Path(__file__).parents[2])
 
 
-# The parameter has the mark, since a mark on a fixture does not mark its tests.
+# The fixture's parameter has the mark `slow`. A mark on the fixture would not
+# reach its tests.
 @pytest.fixture(
   scope="module", params=[pytest.param("meshes", marks=pytest.mark.slow)]
 )
 def folder_and_report(tmp_path_factory):
-  """Returns the report of `mesh_worker.py` on 8 forced devices."""
+  """Returns the folder and the report of `mesh_worker.py` on 8 CPU devices."""
   folder = tmp_path_factory.mktemp("mesh")
   environment = os.environ | {
     "JAX_PLATFORMS": "cpu",
@@ -39,7 +40,7 @@ def read_arrays(folder, name):
 
 
 def assert_same_runs(folder, report, first_run, other_run):
-  """Losses and all arrays of the state agree within 1e-5 in float32."""
+  """Losses and all arrays of the last states agree within 1e-5."""
   losses = report["losses"]
   np.testing.assert_allclose(
     losses[other_run], losses[first_run], rtol=0, atol=1e-5
@@ -56,17 +57,17 @@ def assert_same_runs(folder, report, first_run, other_run):
 
 
 def test_losses_and_parameters_are_equal_on_any_mesh(folder_and_report):
-  """The runs use dropout, and their rows have 0 to 11 targets."""
+  """The runs use dropout, and each row has 0 to 11 targets."""
   folder, report = folder_and_report
   for mesh in report["shards"]:
     assert_same_runs(folder, report, "1x1x1", mesh)
 
 
 def test_micro_batches_on_a_mesh_change_no_result(folder_and_report):
-  """Some devices get only one row of a micro-batch.
+  """A batch is split into micro-batches; some devices get one row of each.
 
-  Without the constraint on the hidden states that the masked-LM decoder reads,
-  the gradients were wrong.
+  The gradients were wrong before the hidden states that the masked-LM decoder
+  reads got a sharding constraint.
   """
   folder, report = folder_and_report
   names = {name for name in report["losses"] if name.startswith("parts")}
@@ -76,7 +77,7 @@ def test_micro_batches_on_a_mesh_change_no_result(folder_and_report):
 
 
 def test_arrays_are_split_as_the_rules_say(folder_and_report):
-  """Parameters and moments are split after init and after steps."""
+  """Parameters and moments are split so after init and after some steps."""
   _, report = folder_and_report
   layer = ".params['encoder']['layers']['layer']"
   for mesh, shards_by_time in report["shards"].items():
@@ -98,7 +99,7 @@ def test_arrays_are_split_as_the_rules_say(folder_and_report):
 
 
 def test_no_constraint_is_dropped(folder_and_report):
-  """The model has 10 constraints.
+  """The compiled step has all 10 sharding constraints of the model.
 
   They are on the tables of words and segments, the embeddings, the projection,
   the two norms (3 constraints), the MLP, the head's input and the logits.
@@ -108,9 +109,9 @@ def test_no_constraint_is_dropped(folder_and_report):
 
 
 def test_added_rows_of_the_word_table_stay_zero(folder_and_report):
-  """In memory, the word table has added rows of zeros.
+  """The word table has rows of zeros in memory, so that it can be split.
 
-  Files and outputs have 61 rows.
+  Checkpoints have only the 61 rows of the pieces.
   """
   folder, report = folder_and_report
   for mesh, rows in report["rows"].items():
@@ -132,7 +133,7 @@ def test_a_checkpoint_can_be_restored_on_any_mesh(folder_and_report):
 
 
 def test_dropout_does_not_depend_on_the_number_of_devices(folder_and_report):
-  """All shards of a mask differ, but the whole mask is the same on any mesh."""
+  """The shards of a mask differ, but the whole mask is equal on every mesh."""
   _, report = folder_and_report
   assert report["dropout"] == {
     str(n): {"distinct": n, "same": True} for n in (1, 2, 4)
@@ -140,7 +141,7 @@ def test_dropout_does_not_depend_on_the_number_of_devices(folder_and_report):
 
 
 def test_evaluation_counts_every_example_once(folder_and_report):
-  """For any batch size and number of devices, 8 of 10 examples are right."""
+  """For every batch size and mesh, 8 of 10 predictions are right."""
   _, report = folder_and_report
   assert len(report["evaluation"]) == 14
   for name, accuracy in report["evaluation"].items():
@@ -186,7 +187,7 @@ class FakeMesh:
   [
     ([0, 0, 1, 1], 1, [(0, 2), (1, 2)]),
     # In the next three cases, a tensor axis lies in one process, in both
-    # processes, or in two of the four processes.
+    # processes, and in two of four processes.
     ([0, 0, 1, 1], 2, [(0, 2), (1, 2)]),
     ([0, 0, 1, 1], 4, [(0, 1), (0, 1)]),
     ([0, 1, 2, 3], 2, [(0, 2), (0, 2), (1, 2), (1, 2)]),

@@ -28,7 +28,8 @@ main()
 """
 
 
-# The file of TensorBoard's events reaches the limit before any other file.
+# The limit on file sizes stands for a full disk. The file of TensorBoard's
+# events reaches it first.
 LOGGING_PROGRAM = """
 import resource, signal, sys
 from bert_jax.training import logging as logs
@@ -105,12 +106,13 @@ def test_events_are_written_in_the_format_of_tensorboard(tmp_path):
   log.log_evaluation(5, {"loss": 1.5})
   log.close()
   (path,) = tmp_path.glob("events.out.tfevents.*")
-  remaining, events = path.read_bytes(), []
-  # A record has the length of its event, a checksum, the event, and a checksum.
-  while remaining:
-    size = int.from_bytes(remaining[:8], "little")
-    events.append(Event.FromString(remaining[12 : 12 + size]))
-    remaining = remaining[16 + size :]
+  remaining_bytes, events = path.read_bytes(), []
+  # A record has the length of its event (8 bytes), a checksum (4), the event,
+  # and a checksum (4).
+  while remaining_bytes:
+    size = int.from_bytes(remaining_bytes[:8], "little")
+    events.append(Event.FromString(remaining_bytes[12 : 12 + size]))
+    remaining_bytes = remaining_bytes[16 + size :]
   assert [event.step for event in events[1:]] == [5, 5]
   assert events[1].session_log.status == SessionLog.START
   (summary,) = events[2].summary.value

@@ -13,7 +13,7 @@ from bert_jax.messages import UserError
 
 
 def instruction_line(text, path="", cycles=None):
-  """Returns an instruction as libtpu writes it."""
+  """Returns the line of an instruction as libtpu writes it."""
   estimate = "" if cycles is None else f'"estimated_cycles":"{cycles}",'
   path = f"jit(step)/{path}" if path else ""
   return (
@@ -123,9 +123,11 @@ def test_sizes_of_the_groups_of_collectives_are_read():
     collective("all-reduce", 12, 4000, 8),
     collective("all-gather", 1, 256, 16),
   ]
-  listed = "  %x = f32[2] reduce-scatter(%w), replica_groups={{0,1,2},{3,4,5}}"
+  instruction = (
+    "  %x = f32[2] reduce-scatter(%w), replica_groups={{0,1,2},{3,4,5}}"
+  )
   program = hlo.parse_program(
-    f"ENTRY %m (w: f32[8]) -> f32[2] {{\n{listed}\n}}\n"
+    f"ENTRY %m (w: f32[8]) -> f32[2] {{\n{instruction}\n}}\n"
   )
   assert tpu_cycles.list_collectives(program, 6) == [
     collective("reduce-scatter", 1, 8, 3)
@@ -142,11 +144,13 @@ def collective_seconds(kind, num_bytes, group_size, topology):
 
 
 def test_the_time_of_collectives_follows_from_the_links_of_chips():
-  # Two axes of a v5e slice, one link of 50 GB/s in each, no ring.
+  # A chip of this v5e slice has a link of 50 GB/s along each of two axes. The
+  # axes are no rings.
   assert collective_seconds("all-gather", 16e8, 16, "v5e:4x4") == pytest.approx(
     15e8 / 1e11
   )
-  # An all-reduce is a reduce-scatter, whose output is a share, and a gather.
+  # An all-reduce is a reduce-scatter and an all-gather, so it takes twice as
+  # long as an all-gather.
   assert collective_seconds("all-reduce", 16e8, 16, "v5e:4x4") == pytest.approx(
     30e8 / 1e11
   )
@@ -164,11 +168,13 @@ def test_the_time_of_collectives_follows_from_the_links_of_chips():
   assert collective_seconds(
     "all-gather", 64e8, 64, "v4:4x4x4"
   ) == pytest.approx(63e8 / 3e11)
-  # Two devices of a v2 chip share its links. A group of devices on one axis.
+  # The two devices of a v2 chip share its links. This group of 8 devices lies
+  # on one axis.
   assert collective_seconds("all-gather", 4e8, 8, "v2:4x4") == pytest.approx(
     3e8 / 62e9
   )
-  # Few bytes need as long as the longest way: 3 + 3 neighbours, twice.
+  # The time of few bytes depends only on the longest way: 3 + 3 neighbours. An
+  # all-reduce goes it twice.
   assert collective_seconds("all-reduce", 4, 16, "v5e:4x4") == pytest.approx(
     12e-6
   )
@@ -209,12 +215,13 @@ def test_operations_of_a_kernel_are_counted():
     name="forward",
     output_bytes=5 * 64 * 4,
     products=((64, 128, 256, 1),),
-    # The exponentials, their sum, and 8 registers for the 64 rows' ones.
+    # The exponentials, their sums, and the addition of 1.0 to 64 rows, which
+    # fill 8 registers.
     vector=2 * exponentials + 8,
     transcendental=exponentials,
     programs=5,
     is_independent=False,
-    # Columns of the output are padded to 128.
+    # The output has one column, which is padded to 128 columns.
     bytes=2 * 5 * 64 * 128 + 2 * 128 * 256 + 4 * 5 * 64 * 128,
   )
 
@@ -227,18 +234,25 @@ def test_bytes_of_arrays_include_their_padding():
 
 
 def test_calls_of_kernels_are_counted_with_loops():
-  """A kernel of another shape, which has the same name, is not confused."""
-  small, large = *operations_of_kernels(5), *operations_of_kernels(20)
+  """Two kernels have the name "forward"; the shape of the output decides."""
+  small_kernel, large_kernel = (
+    *operations_of_kernels(5),
+    *operations_of_kernels(20),
+  )
   chip = tpu_cycles.CHIPS["v5e"]
   program = hlo.parse_program(PROGRAM)
-  cycles = [tpu_cycles.kernel_cycles(call, chip) for call in (small, large)]
-  # Four times the programs need four times as long.
+  cycles = [
+    tpu_cycles.kernel_cycles(call, chip)
+    for call in (small_kernel, large_kernel)
+  ]
+  # The large kernel has four times as many programs, so it needs four times as
+  # many cycles.
   assert cycles[1] == pytest.approx(4 * cycles[0], abs=4)
-  for calls in ([small, large], [large, small]):
+  for calls in ([small_kernel, large_kernel], [large_kernel, small_kernel]):
     assert tpu_cycles.cycles_by_kernel(program, calls, chip) == {
       "forward": tpu_cycles.KernelCycles(12, 12 * cycles[0])
     }
-  assert tpu_cycles.cycles_by_kernel(program, [large], chip) == {
+  assert tpu_cycles.cycles_by_kernel(program, [large_kernel], chip) == {
     "unknown": tpu_cycles.KernelCycles(12, 0)
   }
 
@@ -247,11 +261,11 @@ def test_independent_programs_of_a_kernel_run_on_all_cores():
   (serial_kernel,) = operations_of_kernels(20)
   (independent_kernel,) = operations_of_kernels(20, semantics=("parallel",))
   assert independent_kernel.is_independent
-  for name, cores in (("v4", 2), ("v5p", 2), ("v5e", 1), ("v6e", 1)):
+  for name, num_cores in (("v4", 2), ("v5p", 2), ("v5e", 1), ("v6e", 1)):
     chip = tpu_cycles.CHIPS[name]
     cycles = tpu_cycles.kernel_cycles(independent_kernel, chip)
     assert tpu_cycles.kernel_cycles(serial_kernel, chip) == pytest.approx(
-      cores * cycles, rel=0.001
+      num_cores * cycles, rel=0.001
     )
 
 
@@ -259,9 +273,11 @@ def test_the_estimate_of_a_step_adds_up():
   estimate = tpu_cycles.estimate_step(
     hlo.parse_program(PROGRAM), operations_of_kernels(5), "v5e:4x4", 16, 1e9
   )
-  groups = sum(estimate["groups"].values())
-  assert groups == estimate["compiler"]
-  assert estimate["total"] == groups + estimate["kernels"]["forward"]["cycles"]
+  group_cycles = sum(estimate["groups"].values())
+  assert group_cycles == estimate["compiler"]
+  assert (
+    estimate["total"] == group_cycles + estimate["kernels"]["forward"]["cycles"]
+  )
   assert estimate["compute_ms"] == pytest.approx(
     estimate["total"] / 1.503e9 * 1e3, rel=0.01
   )

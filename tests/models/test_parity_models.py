@@ -1,4 +1,4 @@
-"""Encoders and heads compute the same numbers as transformers'."""
+"""Encoders and heads compute the same numbers as those of transformers."""
 
 import importlib.util
 import os
@@ -18,8 +18,8 @@ else:
     "torch and transformers are not installed", allow_module_level=True
   )
 
-# Both sides add some ten thousand float32 numbers, in different orders. The
-# compared numbers have a size of 1 to 10. A wrong epsilon or gelu would change
+# Both libraries add some ten thousand float32 numbers, in different orders. The
+# compared numbers are about 1 to 10. A wrong epsilon or gelu would change
 # them by 1e-4 or more.
 TOLERANCE = 2e-5
 GRADIENT_TOLERANCE = 1e-4
@@ -34,7 +34,7 @@ def assert_small_differences(differences):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_tiny_models_agree_with_transformers(name):
-  """Rows have padding and pairs, or are as short as possible."""
+  """One batch has pairs and padding. The rows of the other have one token."""
   only = ("padded", "one token")
   assert_small_differences(
     reference.largest_differences(reference.MODELS[name], batch_names=only)
@@ -44,7 +44,7 @@ def test_tiny_models_agree_with_transformers(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_tiny_models_agree_with_transformers_at_other_lengths(name):
-  """Two batches have a single row, of 9 tokens or of the greatest length."""
+  """Two batches have a single row: of 9 tokens, or of the full length."""
   only = ("padded", "one row", "longest")
   assert_small_differences(
     reference.largest_differences(reference.MODELS[name], batch_names=only)
