@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from bert_jax.messages import UserError
 
-# Type -> the number of bits of an element, for types whose names do not say it.
-# A token takes no space.
+# Type -> the bits of an element. For a type that is not here, the digits of its
+# name are the bits. XLA's type `token`, which only orders operations,
+# takes no space.
 BITS_BY_TYPE = {"pred": 8, "token": 0, "c64": 64, "c128": 128}
 COLLECTIVES = (
   "all-reduce",
@@ -64,7 +65,7 @@ class Program:
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-  """Holds how often a step runs a collective, and the bytes of its outputs."""
+  """Holds how often a step runs a collective, and the bytes of all outputs."""
 
   count: int
   bytes: int
@@ -73,8 +74,8 @@ class Traffic:
 def _split_type(text: str) -> tuple[str, str]:
   """Splits "TYPE opcode(...)" after the type, which may be a tuple."""
   if not text.startswith("("):
-    shape, _, call = text.partition(" ")
-    return shape, call
+    type_text, _, call = text.partition(" ")
+    return type_text, call
   depth = 0
   for i, character in enumerate(text):
     depth += (character == "(") - (character == ")")
@@ -90,15 +91,19 @@ def parse_program(text: str) -> Program:
     UserError: the text has no entry computation, or unbalanced brackets.
   """
   computations: dict[str, list[Instruction]] = {}
-  entry, current = "", None
+  entry, current_instructions = "", None
   for line in text.splitlines():
     if header := _COMPUTATION_HEADER.match(line):
-      current = computations.setdefault(header[2], [])
+      current_instructions = computations.setdefault(header[2], [])
       entry = header[2] if header[1] else entry
-    elif (assignment := _ASSIGNMENT.match(line)) and current is not None:
-      shape, call = _split_type(assignment[2])
+    elif (
+      assignment := _ASSIGNMENT.match(line)
+    ) and current_instructions is not None:
+      type_text, call = _split_type(assignment[2])
       if operation := _OPERATION.search(call):
-        current.append(Instruction(assignment[1], shape, operation[1], call))
+        current_instructions.append(
+          Instruction(assignment[1], type_text, operation[1], call)
+        )
   if not entry:
     raise UserError("the compiled program's text has no ENTRY computation.")
   return Program(computations, entry)
@@ -119,15 +124,16 @@ def trip_count(program: Program, loop: Instruction) -> int:
   """Returns how often a `while` runs its body; 1 if the text does not say.
 
   XLA writes the number as known_trip_count. The TPU compiler does not write it.
-  There, a scan counts from 0 to the only integer constant in its condition.
+  In a program for a TPU, a scan counts from 0 to the only integer constant in
+  its condition.
   """
   if count := _KNOWN_TRIP_COUNT.search(loop.call):
     return int(count[1])
   condition = re.search(r"\bcondition=%?([\w.-]+)", loop.call)
-  name = condition[1] if condition else ""
+  condition_name = condition[1] if condition else ""
   constants = [
     int(constant[1])
-    for instruction in program.computations.get(name, [])
+    for instruction in program.computations.get(condition_name, [])
     if instruction.operation == "constant"
     and (constant := re.match(r"\s*constant\((\d+)\)", instruction.call))
   ]
@@ -137,8 +143,8 @@ def trip_count(program: Program, loop: Instruction) -> int:
 def callees(instruction: Instruction) -> list[str]:
   """Returns the names of the computations that an instruction calls."""
   names = _CALLEE.findall(instruction.call)
-  for branches in _BRANCHES.findall(instruction.call):
-    names += [branch.strip().lstrip("%") for branch in branches.split(",")]
+  for branch_list in _BRANCHES.findall(instruction.call):
+    names += [branch.strip().lstrip("%") for branch in branch_list.split(",")]
   return names
 
 
@@ -157,25 +163,25 @@ def walk_instructions(
 ) -> Iterator[tuple[Instruction, int]]:
   """Yields each instruction, and how often it runs in a run of the program.
 
-  All branches count as if they ran. The scalar function that a reduction
-  applies is yielded once for each reduction.
+  All branches count as if they ran. The instructions of the scalar function
+  that a reduction applies are yielded once for each reduction.
 
   Args:
     program: the program.
     name: the computation to begin with; None means the entry.
-    num_runs: how often this computation runs.
+    num_runs: how often the computation `name` runs.
   """
   for instruction in program.computations.get(name or program.entry, []):
     yield instruction, num_runs
     inner_runs = num_runs
     if instruction.operation == "while":
       inner_runs *= trip_count(program, instruction)
-    for computation in callees(instruction):
-      yield from walk_instructions(program, computation, inner_runs)
+    for callee in callees(instruction):
+      yield from walk_instructions(program, callee, inner_runs)
 
 
 def loop_trip_counts(program: Program) -> list[int]:
-  """Returns the trip counts of all loops that run more than once."""
+  """Returns the trip counts of all loops whose bodies run more than once."""
   counts = [
     trip_count(program, instruction)
     for instruction, _ in walk_instructions(program)
@@ -196,9 +202,10 @@ def collective_traffic(program: Program) -> dict[str, Traffic]:
   for instruction, num_runs in walk_instructions(program):
     opcode = instruction.operation.removesuffix("-done")
     if opcode in COLLECTIVES:
-      previous = traffic.get(opcode, Traffic(0, 0))
-      size = num_bytes(instruction.shape)
+      earlier_traffic = traffic.get(opcode, Traffic(0, 0))
+      output_bytes = num_bytes(instruction.shape)
       traffic[opcode] = Traffic(
-        previous.count + num_runs, previous.bytes + num_runs * size
+        earlier_traffic.count + num_runs,
+        earlier_traffic.bytes + num_runs * output_bytes,
       )
   return traffic

@@ -4,8 +4,8 @@ This room imports `devices`, `text`, `models`, `weights`, `corpus`, `tasks`,
 `training` and the package's root. It also imports jax, flax, optax, etils,
 tokenizers, ml_collections and numpy. Only functions import h5py and tqdm.
 
-Start with `model.py`, whose methods are thin over the other files, and with
-`fill_mask.py`, the smallest of these. `weights.load.open_model` opens the model
+Start with `model.py`, whose methods only call the other files, and with
+`fill_mask.py`, a short one of them. `weights.load.open_model` opens the model
 that the functions take.
 
 * `model.py`: `bert_jax.load`, and the model for users that it returns.
@@ -13,7 +13,7 @@ that the functions take.
 * `pretrain.py`: `bert_jax.pretrain`, from a user's text to a model.
 * `labelled.py`: reads tables of labelled examples.
 * `trained.py`: runs a training, with its config, folder, progress and result.
-* `results.py`: what users pass as lists, and lists that notebooks show.
+* `results.py`: turns users' inputs into lists, and shows results in notebooks.
 * `fill_mask.py`: fills the masks in texts.
 * `predict.py`: predicts with a fine-tuned model, as JSON objects.
 * `serve.py`: predicts for lines as they arrive.
@@ -23,8 +23,8 @@ that the functions take.
 * `feature_files.py`: writes these vectors to a file: JSONL, npz, HDF5.
 * `text_inputs.py`: reads texts and encodes them.
 * `row_batches.py`: batches encoded rows of similar lengths.
-* `attention.py`: computes where the heads of a model look.
-* `likelihood.py`: computes how likely a model finds a text, and fills blanks.
+* `attention.py`: computes the attention weights of a model's heads.
+* `likelihood.py`: computes how probable texts are, and fills blanks.
 * `likelihood_tests.py`, `blimp.py`: test a model by likelihoods.
 * `augmentation.py`, `augment_task.py`: make more examples for a task, as
   TinyBERT does.

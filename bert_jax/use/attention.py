@@ -23,8 +23,8 @@ BATCH_TOKENS = 512
 def _probabilities(
   encoder: nn.Module, params: Any, batch: dict[str, Array]
 ) -> Float[Array, "n b h l l"]:
-  run = functools.partial(encoder.apply, {"params": params})
-  return encode(run, batch, collect=True)[1]["attention"]
+  apply_encoder = functools.partial(encoder.apply, {"params": params})
+  return encode(apply_encoder, batch, collect=True)[1]["attention"]
 
 
 def attention(
@@ -36,8 +36,8 @@ def attention(
 
   Args:
     model: a Transformer. If it is ELECTRA, it has one tower.
-    texts: the texts. No text is longer than the model's rows.
-    report: called with the number of texts that are done, batch by batch.
+    texts: the texts; each must fit into one row of the model.
+    report: called after each batch with the number of texts done so far.
 
   Returns:
     For each text, `tokens` and `attention`: float32 [layers, heads, from, to].
@@ -48,17 +48,17 @@ def attention(
   encoded = likelihood.encode_short_texts(model, texts)
   rows = [tokens.ids for tokens in encoded]
   results: list[dict[str, Any]] = [{} for _ in texts]
-  longest, num_done = model.module.encoder.max_length, 0
-  for batch in row_batches.batches(rows, longest, BATCH_TOKENS):
+  max_length, num_done = model.module.encoder.max_length, 0
+  for batch in row_batches.batches(rows, max_length, BATCH_TOKENS):
     layers = np.asarray(
       _probabilities(
         model.module.encoder, model.params["encoder"], batch.inputs
       )
     )
-    for i, number in enumerate(batch.row_numbers):
-      length = len(rows[number])
-      results[number] = {
-        "tokens": list(encoded[number].pieces),
+    for i, text_index in enumerate(batch.row_numbers):
+      length = len(rows[text_index])
+      results[text_index] = {
+        "tokens": list(encoded[text_index].pieces),
         # Copy the slice, so that padding and other texts can be freed.
         "attention": layers[:, i, :, :length, :length].copy(),
       }

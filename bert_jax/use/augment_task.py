@@ -1,6 +1,6 @@
 """Augments a task's training file for TinyBERT's task stages.
 
-The output has each line and its variants; all have the label of the line.
+The output has each line, and the line's variants with the line's label.
 `bert_jax prepare-task` reads the output as a file of the same task.
 """
 
@@ -57,8 +57,8 @@ def augment(
     task: the name of a published or custom task with one or two texts.
     source: the task's training file.
     target: the .tsv file to write. It is written completely or not at all.
-    vectors: a text file of GloVe. None means that a word of many pieces stays
-      unchanged.
+    vectors: a text file of GloVe. None means that a word of several pieces
+      stays unchanged.
     options: how variants are drawn.
     kind: the kind of a custom task; None means a published task.
     columns: the columns of a custom task; see `custom.parse_columns`.
@@ -129,12 +129,14 @@ def task_and_columns(
         " with one or two texts."
       )
     return task_files, [*glue.TEXT_COLUMNS[name], "label"]
-  roles = custom.parse_columns(columns, task_files.task.kind)
-  text_columns = [roles[role] for role in ("text", "pair") if role in roles]
-  label_columns = roles.get(custom.LABEL_COLUMNS)
+  name_by_role = custom.parse_columns(columns, task_files.task.kind)
+  text_columns = [
+    name_by_role[role] for role in ("text", "pair") if role in name_by_role
+  ]
+  label_columns = name_by_role.get(custom.LABEL_COLUMNS)
   return task_files, [
     *text_columns,
-    *(label_columns or [roles.get("label", "label")]),
+    *(label_columns or [name_by_role.get("label", "label")]),
   ]
 
 
@@ -146,9 +148,9 @@ def _read_examples(
     for example in task_files.parse_record(record, True):
       # Texts in JSON and CSV files may contain tabs and line breaks.
       texts = tuple(_BREAKS.sub(" ", text) for text in example["texts"])
-      columns = (task_files.columns or {}).get(custom.LABEL_COLUMNS)
-      if columns:
-        cells = (str(int(name in example["label"])) for name in columns)
+      label_columns = (task_files.columns or {}).get(custom.LABEL_COLUMNS)
+      if label_columns:
+        cells = (str(int(name in example["label"])) for name in label_columns)
         yield Example(texts, "\t".join(cells))
         continue
       label = str(example["label"])

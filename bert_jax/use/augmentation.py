@@ -1,8 +1,9 @@
-"""Makes more examples of a task by a masked language model and word vectors.
+"""Makes more examples of a task with a masked language model and word vectors.
 
 The method is from Jiao et al. 2020, section 3.2 and algorithm 1. The details
 are from the released program (huawei-noah/Pretrained-Language-Model TinyBERT
-data_augmentation.py). Words of ASCII letters are replaced, except stop words:
+data_augmentation.py). Words of ASCII letters, except stop words, are replaced
+at random:
 
 | word | its replacement |
 | --- | --- |
@@ -56,7 +57,7 @@ class Options(NamedTuple):
       variants are written once.
     threshold: the probability that a word is replaced.
     num_candidates: the number of candidates for a word. Pieces that do not
-      begin a word are then left out.
+      begin a word are then left out, so that fewer may remain.
     seed: the seed of all draws.
   """
 
@@ -98,7 +99,7 @@ def split_into_words(
 ) -> list[SplitText]:
   """Splits texts into the words that WordPiece cuts into pieces."""
   split_texts = []
-  unknown = vocabulary.special.unk
+  unknown_id = vocabulary.special.unk
   for text, (ids, offsets) in zip(
     texts, vocabulary.encode_offsets(texts), strict=True
   ):
@@ -108,8 +109,9 @@ def split_into_words(
       zip(ids, offsets, strict=True)
     ):
       piece = vocabulary.pieces[token_id]
-      # A word that has no pieces in the vocabulary keeps its text.
-      if token_id == unknown:
+      # An unknown word keeps its text, which is lower-cased if the vocabulary
+      # does that.
+      if token_id == unknown_id:
         piece = text[begin:end]
         piece = piece.lower() if vocabulary.lower_case else piece
       if vocabulary.at_word_boundary[token_id]:
@@ -135,7 +137,7 @@ def is_replaceable(word: str) -> bool:
 def masked_rows(
   masks: Sequence[tuple[np.ndarray, int]], special: SpecialIds, length: int
 ) -> tuple[Rows, np.ndarray]:
-  """Makes a row for each masked piece, with the whole text as second segment.
+  """Makes a row for each mask; its second segment is the unmasked text.
 
   The released program does this (data_augmentation.py, _masked_language_model).
   The paper does not mention that the model also sees the unmasked text.
@@ -204,11 +206,11 @@ def find_candidates(
     vectors: the vectors of words. None leaves words with several pieces
       unchanged.
     texts: the texts, from `split_into_words`.
-    count: the number of nearest words.
+    count: the largest number of near words for a word.
 
   Returns:
-    For each text, the candidates of the words that may change. If no other word
-    is found, the only candidate is the word itself.
+    For each text, the candidates of the words that may change. If no word is
+    found for a word, the word itself is its only candidate.
   """
   # The place of a mask: the index of its text, and of its word in the text.
   masks, places = [], []
@@ -241,7 +243,7 @@ def draw_variants(
   example_number: int,
   text_number: int,
 ) -> list[str]:
-  """Returns a text, and the distinct sentences that are drawn from it.
+  """Returns the raw text, and then the distinct sentences drawn from it.
 
   Args:
     text: the raw text.
@@ -256,20 +258,24 @@ def draw_variants(
   draw_numbers = (
     np.arange(options.num_samples)[:, None] * len(words) + word_indices
   )
-  counts = np.array([len(word_candidates[i]) for i in word_indices], np.int64)
+  candidate_counts = np.array(
+    [len(word_candidates[i]) for i in word_indices], np.int64
+  )
   replace_key = hashing.make_key("augment", options.seed, text_number, "which")
   choice_key = hashing.make_key("augment", options.seed, text_number, "what")
   is_replaced = (
     hashing.uniform(replace_key, example_number, draw_numbers)
     < options.threshold
   )
-  choices = hashing.randint(choice_key, example_number, draw_numbers, counts)
+  choices = hashing.randint(
+    choice_key, example_number, draw_numbers, candidate_counts
+  )
   for sample in range(options.num_samples):
     sentence = list(words)
-    for i, replaced, choice in zip(
+    for i, is_word_replaced, choice in zip(
       word_indices, is_replaced[sample], choices[sample], strict=True
     ):
-      if replaced:
+      if is_word_replaced:
         sentence[i] = word_candidates[i][choice]
     sentences.setdefault(" ".join(sentence))
   return [sentence for sentence in sentences if sentence or sentence == text]

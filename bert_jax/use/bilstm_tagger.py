@@ -119,8 +119,8 @@ def batches(
 
   Args:
     sentences: the sentences. A sentence without words is left out.
-    batch_size: the number of rows in a batch. Empty rows fill up the last
-      batch.
+    batch_size: the number of rows in a batch. Empty rows fill up a batch that
+      has fewer sentences.
     rng: shuffles the batches, and sentences of equal length; None means that
       the order stays.
 
@@ -128,26 +128,28 @@ def batches(
     The indices of the sentences, int64 [n], and their batch.
   """
   lengths = np.array([len(x) for x in sentences.features])
-  order = (
+  sentence_order = (
     np.arange(len(lengths)) if rng is None else rng.permutation(len(lengths))
   )
-  order = order[np.argsort(lengths[order], kind="stable")]
-  order = order[lengths[order] > 0]
-  starts = np.arange(0, len(order), batch_size)
+  sentence_order = sentence_order[
+    np.argsort(lengths[sentence_order], kind="stable")
+  ]
+  sentence_order = sentence_order[lengths[sentence_order] > 0]
+  starts = np.arange(0, len(sentence_order), batch_size)
   for start in starts if rng is None else rng.permutation(starts):
-    indices = order[start : start + batch_size]
-    longest = int(lengths[indices].max())
-    length = next((n for n in FEATURE_BUCKETS if n >= longest), longest)
+    indices = sentence_order[start : start + batch_size]
+    max_length = int(lengths[indices].max())
+    length = next((n for n in FEATURE_BUCKETS if n >= max_length), max_length)
     shape = sentences.features[indices[0]].shape[1:]
     features = np.zeros((batch_size, length, *shape), np.float32)
     tags = np.zeros((batch_size, length), np.int32)
     for row, index in enumerate(indices):
-      count = lengths[index]
-      features[row, :count] = sentences.features[index]
-      tags[row, :count] = sentences.tags[index]
-    counts = np.zeros(batch_size, np.int32)
-    counts[: len(indices)] = lengths[indices]
-    yield indices, dict(features=features, tags=tags, lengths=counts)
+      num_words = lengths[index]
+      features[row, :num_words] = sentences.features[index]
+      tags[row, :num_words] = sentences.tags[index]
+    word_counts = np.zeros(batch_size, np.int32)
+    word_counts[: len(indices)] = lengths[indices]
+    yield indices, dict(features=features, tags=tags, lengths=word_counts)
 
 
 def fit(
@@ -173,8 +175,8 @@ def fit(
       logits: Any = module.apply(
         params, batch["features"], batch["lengths"], train=True, rngs=rngs
       )
-      index = jnp.arange(logits.shape[1])[None]
-      is_word = index < batch["lengths"][:, None]
+      positions = jnp.arange(logits.shape[1])[None]
+      is_word = positions < batch["lengths"][:, None]
       losses = optax.softmax_cross_entropy_with_integer_labels(
         logits, batch["tags"]
       )
@@ -210,9 +212,9 @@ def predict(
     batch_size: the number of rows in a batch.
   """
   tags = [np.zeros(0, np.int32)] * len(sentences.features)
-  run = jax.jit(module.apply)
+  apply_module = jax.jit(module.apply)
   for indices, batch in batches(sentences, batch_size):
-    logits = run(params, batch["features"], batch["lengths"])
+    logits = apply_module(params, batch["features"], batch["lengths"])
     best_tags = np.asarray(logits.argmax(-1), np.int32)
     for row, index in enumerate(indices):
       tags[index] = best_tags[row, : batch["lengths"][row]]

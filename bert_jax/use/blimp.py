@@ -54,11 +54,13 @@ def read(path: str, max_pairs: int | None = None) -> list[MinimalPairs]:
   files: list[MinimalPairs] = []
   for name, content in sorted(_read_contents(path)):
     lines = content.removeprefix("\ufeff").split("\n")
-    numbers = [i for i, line in enumerate(lines, 1) if line.strip()][:max_pairs]
+    line_numbers = [
+      line_number for line_number, line in enumerate(lines, 1) if line.strip()
+    ][:max_pairs]
     pairs = []
-    for i in numbers:
-      location = f"{path}: {name}:{i}"
-      pair = parse_json_object(lines[i - 1], location)
+    for line_number in line_numbers:
+      location = f"{path}: {name}:{line_number}"
+      pair = parse_json_object(lines[line_number - 1], location)
       for field in _FIELDS:
         if not isinstance(pair.get(field), str):
           raise UserError(
@@ -125,21 +127,23 @@ def accuracies(
     bad_scores: the scores of the unacceptable sentences of each file, [pairs].
   """
   rows: dict[str, dict[str, Any]] = {}
-  for file, good, bad in zip(files, good_scores, bad_scores, strict=True):
+  for file, scores_of_good, scores_of_bad in zip(
+    files, good_scores, bad_scores, strict=True
+  ):
     rows[file.name] = {
       "phenomenon": file.phenomenon,
-      "accuracy": float(np.mean(good > bad)),
+      "accuracy": float(np.mean(scores_of_good > scores_of_bad)),
       "pairs": len(file.good_sentences),
-      "ties": int(np.sum(good == bad)),
+      "ties": int(np.sum(scores_of_good == scores_of_bad)),
     }
   phenomena = {}
   for name in sorted({row["phenomenon"] for row in rows.values()}):
-    accuracies = [
+    file_accuracies = [
       r["accuracy"] for r in rows.values() if r["phenomenon"] == name
     ]
     phenomena[name] = {
-      "accuracy": float(np.mean(accuracies)),
-      "files": len(accuracies),
+      "accuracy": float(np.mean(file_accuracies)),
+      "files": len(file_accuracies),
     }
   overall = float(np.mean([row["accuracy"] for row in rows.values()]))
   return {"accuracy": overall, "phenomena": phenomena, "files": rows}
@@ -155,15 +159,17 @@ def markdown_table(results: Mapping[str, Any]) -> str:
   rows = results["files"]
   for name, phenomenon in results["phenomena"].items():
     phenomenon_rows = {f: r for f, r in rows.items() if r["phenomenon"] == name}
-    count = sum(row["pairs"] for row in phenomenon_rows.values())
-    lines.append(f"| **{name}** | {count:,} | {phenomenon['accuracy']:.4f} |")
+    num_pairs = sum(row["pairs"] for row in phenomenon_rows.values())
+    lines.append(
+      f"| **{name}** | {num_pairs:,} | {phenomenon['accuracy']:.4f} |"
+    )
     lines += [
       f"| {f} | {r['pairs']:,} | {r['accuracy']:.4f} |"
       for f, r in phenomenon_rows.items()
     ]
-  total = sum(row["pairs"] for row in rows.values())
+  total_pairs = sum(row["pairs"] for row in rows.values())
   lines.append(
-    f"| **mean of {len(rows)} of {NUM_FILES} files** | {total:,} |"
+    f"| **mean of {len(rows)} of {NUM_FILES} files** | {total_pairs:,} |"
     f" {results['accuracy']:.4f} |"
   )
   return "\n".join(lines)

@@ -25,7 +25,7 @@ def evaluate(
   Args:
     model_path: a run's folder (RUN@best, RUN@STEP), a converted folder or a
       transformers folder.
-    data_path: the prepared folder of the task.
+    data_path: the task folder.
     split: the split's name.
     output: a folder for the predictions in the official format; if it is None,
       no files are written.
@@ -57,7 +57,7 @@ def evaluate(
   )
   predict.match_labels(
     predictor, task_split, data_path
-  )  # Refuses a wrong model.
+  )  # Refuses a model with other labels than the task's.
   if any(metrics.gold_label(task, e) is not None for e in task_split.examples):
     metrics.check_packages(task)
   if predictor.max_length < max_length:

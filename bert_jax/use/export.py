@@ -125,17 +125,17 @@ def save(
     "arrays": sorted(weights.arrays),
   }
   with (
-    files.atomic_file(path) as partial,
-    zipfile.ZipFile(partial, "w") as file,
+    files.atomic_file(path) as partial_path,
+    zipfile.ZipFile(partial_path, "w") as archive,
   ):
-    file.writestr(_META_NAME, json.dumps(meta, indent=2))
+    archive.writestr(_META_NAME, json.dumps(meta, indent=2))
     for name, content in weights.tokenizer_files.items():
-      file.writestr(f"tokenizer/{name}", content)
+      archive.writestr(f"tokenizer/{name}", content)
     for length in lengths:
       program_bytes = _export_program(program, weights, length, platforms)
-      file.writestr(f"program_{length}", bytes(program_bytes))
+      archive.writestr(f"program_{length}", bytes(program_bytes))
     for name, array in weights.arrays.items():
-      with file.open(f"params/{name}.npy", "w", force_zip64=True) as f:
+      with archive.open(f"params/{name}.npy", "w", force_zip64=True) as f:
         np.lib.format.write_array(f, np.asarray(array), allow_pickle=False)
   return meta
 
@@ -177,8 +177,8 @@ def _export_program(
     name: jax.ShapeDtypeStruct(a.shape, a.dtype)
     for name, a in weights.arrays.items()
   }
-  (rows,) = export.symbolic_shape("b")
-  ids = jax.ShapeDtypeStruct((rows, length), jnp.int32)
+  (num_rows,) = export.symbolic_shape("b")
+  ids = jax.ShapeDtypeStruct((num_rows, length), jnp.int32)
   exporter = export.export(jax.jit(program), platforms=list(platforms))
   return exporter(params, *[ids] * len(INPUT_KEYS)).serialize()
 
@@ -232,24 +232,24 @@ def load(path: str, batch_size: int = 32, no_answer: bool = False) -> Predictor:
       run on this platform.
   """
   _check_flatbuffers()
-  with _damage_as_user_error(path), zipfile.ZipFile(path) as file:
-    meta = files.parse_json(file.read(_META_NAME))
+  with _damage_as_user_error(path), zipfile.ZipFile(path) as archive:
+    meta = files.parse_json(archive.read(_META_NAME))
     if meta["format_version"] != FORMAT_VERSION:
       raise UserError(
         f"{path}: format_version is {meta['format_version']}, but this"
         f" program reads {FORMAT_VERSION}; export the model again."
       )
     tokenizer_files = {
-      name: file.read(f"tokenizer/{name}") for name in meta["tokenizer"]
+      name: archive.read(f"tokenizer/{name}") for name in meta["tokenizer"]
     }
     programs = {
-      length: _load_program(bytearray(file.read(f"program_{length}")), path)
+      length: _load_program(bytearray(archive.read(f"program_{length}")), path)
       for length in meta["lengths"]
     }
     params = {}
-    for name in file.namelist():
+    for name in archive.namelist():
       if name.startswith("params/"):
-        content = io.BytesIO(file.read(name))
+        content = io.BytesIO(archive.read(name))
         array = np.lib.format.read_array(content, allow_pickle=False)
         params[name.removeprefix("params/").removesuffix(".npy")] = array
     # Files of earlier versions do not list their arrays.

@@ -31,8 +31,8 @@ def write(path: str, features: Iterable[Features]) -> int:
 
   Args:
     path: the file, whose extension is .jsonl, .npz, .h5 or .hdf5.
-    features: the features of texts. Either all texts have one vector, or all
-      texts have a vector for each token.
+    features: the features of texts. Either all texts have one vector each, or
+      all have a vector for each token.
 
   Returns:
     The number of texts.
@@ -89,7 +89,7 @@ def _write_jsonl(path: str, features: Iterable[Features]) -> int:
 
 
 def _write_npz(path: str, features: Iterable[Features]) -> int:
-  """Writes arrays; collects all of them in memory first.
+  """Writes the arrays of all texts, which it first collects in memory.
 
   Raises:
     UserError: the ids or the tokens are too long for an array.
@@ -97,11 +97,11 @@ def _write_npz(path: str, features: Iterable[Features]) -> int:
   arrays = _arrays(list(features))
   for name in ("ids", "tokens"):
     strings = arrays.get(name, [])
-    longest = max(map(len, strings), default=0)
-    if 4 * longest * len(strings) > _MAX_STRING_BYTES:
+    max_size = max(map(len, strings), default=0)
+    if 4 * max_size * len(strings) > _MAX_STRING_BYTES:
       raise UserError(
         f"{name}: {len(strings):,} strings are too large for an .npz, because"
-        f" each takes as much space as the longest, of {longest:,} characters;"
+        f" each takes as much space as the longest, of {max_size:,} characters;"
         " write a .jsonl or .h5."
       )
     if name in arrays:
@@ -151,19 +151,19 @@ def _write_hdf5(path: str, features: Iterable[Features]) -> int:
 def _write_chunks(
   f: Any, file_for_h5py: "_ErrorKeepingFile", features: Iterator[Features]
 ) -> int:
-  token_count = count = 0
+  num_tokens = num_texts = 0
   for chunk in _chunks(features):
     arrays = _arrays(chunk)
     if "starts" in arrays:
       # The starts of each chunk begin at 0. The file keeps only the first 0.
-      starts = arrays["starts"] + token_count
-      token_count = int(starts[-1])
-      arrays["starts"] = starts[1:] if count else starts
+      starts = arrays["starts"] + num_tokens
+      num_tokens = int(starts[-1])
+      arrays["starts"] = starts[1:] if num_texts else starts
     for name, array in arrays.items():
       _append(f, name, array)
     file_for_h5py.raise_error()
-    count += len(chunk)
-  return count
+    num_texts += len(chunk)
+  return num_texts
 
 
 class _ErrorKeepingFile(io.FileIO):
@@ -178,10 +178,10 @@ class _ErrorKeepingFile(io.FileIO):
 
   def write(self, content: Any) -> int:
     """Writes bytes; after an error it only pretends to write them."""
-    unwritten = memoryview(content).cast("B")
+    unwritten_bytes = memoryview(content).cast("B")
     try:
-      while self.first_error is None and len(unwritten):
-        unwritten = unwritten[super().write(unwritten) :]
+      while self.first_error is None and len(unwritten_bytes):
+        unwritten_bytes = unwritten_bytes[super().write(unwritten_bytes) :]
     except OSError as e:
       self.first_error = e
     return len(memoryview(content).cast("B"))
@@ -195,12 +195,12 @@ class _ErrorKeepingFile(io.FileIO):
       return size or 0
 
   def readinto(self, buffer: Any) -> int:
-    """Reads bytes; returns zeros for bytes that could not be written."""
-    count = super().readinto(buffer)
+    """Reads bytes; after an error, zeros replace the bytes that are missing."""
+    num_read = super().readinto(buffer)
     if self.first_error is not None:
-      memoryview(buffer).cast("B")[count:] = bytes(len(buffer) - count)
+      memoryview(buffer).cast("B")[num_read:] = bytes(len(buffer) - num_read)
       return len(buffer)
-    return count
+    return num_read
 
   def raise_error(self) -> None:
     """Raises the first error, if there was one."""
@@ -262,13 +262,14 @@ def extract_file(
     source: a file with a text on each line, or .jsonl with "text" or "words".
     target: the .jsonl, .npz, .h5 or .hdf5 file to write, completely or not at
       all.
-    spec: which vectors to compute. If its `unit` is None, the unit follows from
-      the model's pooling. It is pieces if the model has no pooling.
+    spec: which vectors to compute. If its `unit` is None, the model's pooling
+      is taken, or pieces for a model without a pooling.
     batch_tokens: the largest number of tokens in a batch, with padding.
     dtype: the dtype of the computation.
     family: the family of a transformers folder; needed if its config.json does
       not name a family.
-    tower: "discriminator" or "generator" of an ELECTRA.
+    tower: "discriminator" or "generator" of an ELECTRA; None means the
+      discriminator.
 
   Returns:
     The number of texts.

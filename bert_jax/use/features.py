@@ -55,22 +55,23 @@ class Spec(NamedTuple):
   | --- | --- |
   | "piece" | one for each token, also for special tokens |
   | "word" | one for each word |
-  | "cls" | the vector of the text's first token (GPT-1: of its last token) |
+  | "cls" | the vector of the first token (GPT-1: last), averaged over windows |
   | "mean", "max" | the mean or maximum over all tokens, also special tokens |
 
   Attributes:
-    layers: the numbers of layers; None takes all layers. 0 is the embeddings
+    layers: the indices of layers; None takes all layers. 0 is the embeddings
       (for ELMo the vectors of the words), and -1 is the last layer.
     combine: how layers are combined.
     mix: the learnt weights of the layers, before their softmax. They are empty
       unless `combine` is "mix".
     gamma: the factor of the weighted sum of "mix".
-    unit: what gets a vector.
+    unit: what gets a vector. None is only for `complete_spec`, and means the
+      model's pooling.
     pieces: how the vector of a word is made: "first" takes the vector of its
       first piece, "mean" takes the mean over all its pieces.
     normalize: if True, divides each vector by its length.
-    max_length: the number of tokens in a window. None takes the largest number
-      that the model can read; ELMo has no limit.
+    max_length: the largest number of tokens in a window. None takes the largest
+      number that the model can read; ELMo has no limit.
     overlap: the least number of tokens that neighbouring windows share.
   """
 
@@ -105,7 +106,8 @@ class Features(NamedTuple):
 class _Window:
   """Holds a row for the model: a text, or a window of a long text.
 
-  Windows overlap, but each token's vector is taken from one window only.
+  Windows overlap, but each token's vector is taken from one window only. The
+  unit "cls" instead averages one vector of each window.
 
   Attributes:
     text_index: the index of the text in its block.
@@ -162,7 +164,8 @@ def extract_texts(
     texts: the texts.
     spec: see `extract`.
     batch_tokens: see `extract`.
-    report: called with the number of texts that are done, batch by batch.
+    report: called after each batch with an estimate of the number of texts
+      done, from the share of the rows done.
 
   Raises:
     UserError: the model cannot compute these vectors.
@@ -183,7 +186,10 @@ def extract_texts(
 def complete_spec(
   model: OpenedModel, spec: Spec, default_unit: str = "piece"
 ) -> tuple[Spec, list[str]]:
-  """Chooses the unit of the vectors if a spec has no unit.
+  """Fills in the unit of a spec whose `unit` is None.
+
+  If the model's pooling is taken, and the model divides its vectors by their
+  length, `normalize` becomes True.
 
   Args:
     model: a model of any family.
@@ -191,7 +197,7 @@ def complete_spec(
     default_unit: the unit for a model without a pooling.
 
   Returns:
-    The complete spec, and lines that say which pooling was chosen.
+    The complete spec, and notes for the user about the pooling.
 
   Raises:
     UserError: `unit` is None, and the model's pooling is not supported.
@@ -209,13 +215,13 @@ def choose_pooling(
   """Chooses a unit: the user's, or else the model's pooling.
 
   Args:
-    model: a model of sentence-transformers, or any other model.
+    model: any model; only those of sentence-transformers have a pooling.
     unit: the unit that the user names. None means the model's pooling, or
       pieces if the model has no pooling.
 
   Returns:
-    The unit; True if the model divides these vectors by their length; lines
-    that say what was chosen.
+    The unit; True if `unit` is None and the model divides its pooled vectors by
+    their length; notes for the user about the pooling.
 
   Raises:
     UserError: the user names no unit, and the model's pooling is not supported.
@@ -231,22 +237,22 @@ def choose_pooling(
       f"the model's own pooling is {model_unit}, which is not computed here;"
       f" choose another: {' or '.join(UNITS)}."
     )
-  lines = []
+  notes = []
   if unit not in (None, model_unit):
-    lines.append(
+    notes.append(
       f"the model's own pooling is {model_unit}; {unit} is used instead, as you"
       " asked"
     )
   if unit is None:
     scaling = ", divided by its length" if pooling["normalize"] else ""
-    lines.append(
+    notes.append(
       "one vector for each text, by the model's own pooling:"
       f" {model_unit}{scaling}; choose piece for a vector of each piece"
     )
   if pooling["others"]:
     names = ", ".join(pooling["others"])
-    lines.append(f"the model's {names} after the pooling is not computed here")
-  return unit or model_unit, unit is None and pooling["normalize"], lines
+    notes.append(f"the model's {names} after the pooling is not computed here")
+  return unit or model_unit, unit is None and pooling["normalize"], notes
 
 
 def num_layers(model: OpenedModel) -> int:
@@ -283,11 +289,13 @@ def check_spec(model: OpenedModel, spec: Spec) -> None:
     )
   if family == "elmo" and spec.unit == "cls":
     raise UserError("ELMo has no [CLS] token; choose the mean.")
-  max_length, length = _max_length_of(model), spec.max_length
-  if length is not None and not 8 <= length <= (max_length or length):
+  model_limit, window_length = _max_length_of(model), spec.max_length
+  if window_length is not None and not 8 <= window_length <= (
+    model_limit or window_length
+  ):
     raise UserError(
-      f"windows of {length} tokens are not possible: the model takes 8"
-      f" {f'to {max_length}' if max_length else 'or more'}."
+      f"windows of {window_length} tokens are not possible: the model takes 8"
+      f" {f'to {model_limit}' if model_limit else 'or more'}."
     )
   if spec.overlap < 0:
     raise UserError(f"overlap={spec.overlap} must be 0 or more.")
@@ -318,16 +326,20 @@ def compute_layers(
     char_ids, sequence_ids = batch["char_ids"], batch["sequence_ids"]
     all_layers: Any = encoder.apply(variables, char_ids, sequence_ids)
     return [all_layers[:, layer] for layer in layers]
-  count = encoder.num_layers + 1
-  numbers = [layer % count for layer in layers]
+  layer_count = encoder.num_layers + 1
+  layer_indices = [layer % layer_count for layer in layers]
   # The fast kernels compute only the last layer, so use them if that is enough.
-  collect = set(numbers) != {count - 1}
-  run = functools.partial(encoder.apply, variables)
-  last, collected = encode(run, batch, collect=collect)
-  if not collect:
-    return [last for _ in numbers]
+  needs_earlier_layers = set(layer_indices) != {layer_count - 1}
+  apply_encoder = functools.partial(encoder.apply, variables)
+  last_layer, collected = encode(
+    apply_encoder, batch, collect=needs_earlier_layers
+  )
+  if not needs_earlier_layers:
+    return [last_layer for _ in layer_indices]
   hidden = collected["hidden"]
-  return [hidden[n - 1] if n else collected["embeddings"] for n in numbers]
+  return [
+    hidden[n - 1] if n else collected["embeddings"] for n in layer_indices
+  ]
 
 
 @functools.partial(sharding.jit, static_argnums=(0, 1))
@@ -361,8 +373,8 @@ def _combine_layers(layers: list[Array], spec: Spec) -> Array:
   if spec.combine == "stack":
     return stacked
   if spec.combine == "mix":
-    weights = jax.nn.softmax(jnp.array(spec.mix, jnp.float32))
-    return spec.gamma * jnp.einsum("n,blnd->bld", weights, stacked)
+    layer_weights = jax.nn.softmax(jnp.array(spec.mix, jnp.float32))
+    return spec.gamma * jnp.einsum("n,blnd->bld", layer_weights, stacked)
   return stacked.sum(2) if spec.combine == "sum" else stacked.mean(2)
 
 
@@ -386,8 +398,8 @@ def _block_features(
     for i, tokens_of_text in enumerate(encoded)
     for window in _windows_of(i, tokens_of_text, max_length, spec.overlap)
   ]
-  weigh = _make_weigher(model, spec)
-  run = functools.partial(
+  weigh_rows = _make_weigher(model, spec)
+  compute_vectors = functools.partial(
     _compute_vectors,
     model.module.encoder,
     # Keep only the fields that change the compiled program, so that other
@@ -407,31 +419,39 @@ def _block_features(
     [r.ids for r in rows], max_length, batch_tokens
   ):
     batch_rows = [rows[i] for i in batch.row_numbers]
-    weights = weigh and weigh(batch_rows, batch.inputs["sequence_ids"].shape)
-    vectors = np.asarray(run(batch.inputs, weights))
+    weights = weigh_rows and weigh_rows(
+      batch_rows, batch.inputs["sequence_ids"].shape
+    )
+    vectors = np.asarray(compute_vectors(batch.inputs, weights))
     num_done += len(batch_rows)
     if report is not None:
       report(num_earlier_texts + num_done * len(texts) // len(rows))
     for window, x in zip(batch_rows, vectors, strict=False):
-      n = window.text_index
-      if weigh:
-        add = np.maximum if spec.unit == "max" else np.add
-        vectors_by_text[n] = (
-          x if vectors_by_text[n] is None else add(vectors_by_text[n], x)
+      text_index = window.text_index
+      if weigh_rows:
+        merge = np.maximum if spec.unit == "max" else np.add
+        vectors_by_text[text_index] = (
+          x
+          if vectors_by_text[text_index] is None
+          else merge(vectors_by_text[text_index], x)
         )
         continue
-      if vectors_by_text[n] is None:
-        vectors_by_text[n] = np.zeros(
-          (len(encoded[n].ids), *x.shape[1:]), np.float32
+      if vectors_by_text[text_index] is None:
+        vectors_by_text[text_index] = np.zeros(
+          (len(encoded[text_index].ids), *x.shape[1:]), np.float32
         )
       taken_vectors = x[window.begin : window.end]
-      end = window.text_position + len(taken_vectors)
-      vectors_by_text[n][window.text_position : end] = taken_vectors
-  counts = np.bincount([row.text_index for row in rows], minlength=len(texts))
-  for text, tokens_of_text, x, count in zip(
-    texts, encoded, vectors_by_text, counts, strict=True
+      text_end = window.text_position + len(taken_vectors)
+      vectors_by_text[text_index][window.text_position : text_end] = (
+        taken_vectors
+      )
+  row_counts = np.bincount(
+    [row.text_index for row in rows], minlength=len(texts)
+  )
+  for text, tokens_of_text, x, num_rows in zip(
+    texts, encoded, vectors_by_text, row_counts, strict=True
   ):
-    yield _features_of(text, tokens_of_text, x, int(count), spec)
+    yield _features_of(text, tokens_of_text, x, int(num_rows), spec)
 
 
 def _windows_of(
@@ -439,29 +459,32 @@ def _windows_of(
 ) -> Iterator[_Window]:
   """Yields the windows of a text: one row, or several if the text is long.
 
-  In the overlap of two windows, the vectors of the left half are taken from the
-  left window, and the vectors of the right half from the right window. So no
-  vector is taken from near the edge of a window.
+  In the overlap of two windows, the first half of the vectors is taken from the
+  first window, and the second half from the second window. So a token in the
+  overlap gets its vector from the window where it is farther from the edge.
   """
-  begin, end, count = encoded.begin, encoded.end, len(encoded.ids)
-  if max_length is None or count <= max_length:
-    yield _Window(text_index, encoded.ids, 0, count, 0)
+  begin, end, num_tokens = encoded.begin, encoded.end, len(encoded.ids)
+  if max_length is None or num_tokens <= max_length:
+    yield _Window(text_index, encoded.ids, 0, num_tokens, 0)
     return
   head, tail = encoded.ids[:begin], encoded.ids[end:]
-  inner = max_length - len(head) - len(tail)
-  stride = inner - min(overlap, inner // 2)
-  bounds = window_bounds(end - begin, inner, stride, last_is_full=True)
-  position = 0
+  inner_length = max_length - len(head) - len(tail)
+  stride = inner_length - min(overlap, inner_length // 2)
+  bounds = window_bounds(end - begin, inner_length, stride, last_is_full=True)
+  taken_begin = 0
   for i, (start, stop) in enumerate(bounds):
     ids = np.concatenate(
       [head, encoded.ids[begin + start : begin + stop], tail]
     )
     is_last = i + 1 == len(bounds)
-    taken_end = count if is_last else begin + (stop + bounds[i + 1][0]) // 2
-    yield _Window(
-      text_index, ids, position - start, taken_end - start, position
+    # The head has `begin` tokens, so position p of the text is p - start here.
+    taken_end = (
+      num_tokens if is_last else begin + (stop + bounds[i + 1][0]) // 2
     )
-    position = taken_end
+    yield _Window(
+      text_index, ids, taken_begin - start, taken_end - start, taken_begin
+    )
+    taken_begin = taken_end
 
 
 def _make_weigher(
@@ -498,11 +521,12 @@ def _features_of(
   Args:
     text: the text.
     encoded: the tokens of the text.
-    x: the vectors of the tokens, or their sum or maximum.
+    x: the vectors of the tokens; if the text has one vector, the sum or maximum
+      of the vectors of its rows.
     num_rows: the number of the text's rows.
     spec: which vectors to compute.
   """
-  names: Sequence[str] | None = None
+  token_names: Sequence[str] | None = None
   if spec.unit == "mean":
     x = x / np.float32(max(len(encoded.ids), 1))
   elif spec.unit == "max":
@@ -510,15 +534,17 @@ def _features_of(
   elif spec.unit == "cls":
     x = x / np.float32(num_rows)
   elif spec.unit == "piece":
-    names = encoded.pieces
+    token_names = encoded.pieces
   else:
-    names, x = _words_with_vectors(text, encoded, x, spec.pieces)
+    token_names, x = _words_with_vectors(text, encoded, x, spec.pieces)
   if spec.normalize:
     # sentence-transformers uses torch.nn.functional.normalize, which has this
     # bound.
     length = np.linalg.norm(x, axis=-1, keepdims=True)
     x = x / np.maximum(length, np.float32(1e-12))
-  return Features(text.id, None if names is None else tuple(names), x)
+  return Features(
+    text.id, None if token_names is None else tuple(token_names), x
+  )
 
 
 def _words_with_vectors(
@@ -528,16 +554,20 @@ def _words_with_vectors(
   # ELMo's tokens are words.
   if len(encoded.ids) and encoded.ids.ndim > 1:
     return encoded.pieces[1:-1], x[1:-1]
-  names = [text.text[begin:end] for begin, end in text.word_spans]
-  in_words = np.flatnonzero(encoded.word_indices >= 0)
-  vectors = np.zeros((len(names), *x.shape[1:]), np.float32)
+  words = [text.text[begin:end] for begin, end in text.word_spans]
+  positions_in_words = np.flatnonzero(encoded.word_indices >= 0)
+  vectors = np.zeros((len(words), *x.shape[1:]), np.float32)
   if pieces == "first":
-    words, first_pieces = np.unique(
-      encoded.word_indices[in_words], return_index=True
+    word_indices, first_pieces = np.unique(
+      encoded.word_indices[positions_in_words], return_index=True
     )
-    vectors[words] = x[in_words[first_pieces]]
-    return names, vectors
-  np.add.at(vectors, encoded.word_indices[in_words], x[in_words])
-  counts = np.bincount(encoded.word_indices[in_words], minlength=len(names))
-  counts = np.maximum(counts, 1).astype(np.float32)
-  return names, vectors / counts.reshape(-1, *[1] * (x.ndim - 1))
+    vectors[word_indices] = x[positions_in_words[first_pieces]]
+    return words, vectors
+  np.add.at(
+    vectors, encoded.word_indices[positions_in_words], x[positions_in_words]
+  )
+  piece_counts = np.bincount(
+    encoded.word_indices[positions_in_words], minlength=len(words)
+  )
+  piece_counts = np.maximum(piece_counts, 1).astype(np.float32)
+  return words, vectors / piece_counts.reshape(-1, *[1] * (x.ndim - 1))

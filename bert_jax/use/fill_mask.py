@@ -48,8 +48,8 @@ class MaskFillingModel(Protocol):
 def can_fill(config: Mapping[str, Any]) -> bool:
   """Returns True if a model's config names a head that predicts masks."""
   family, task = config["family"], config["task"]
-  with_head = task == "pretraining" and family not in ("gpt", "electra")
-  return with_head or task == "generator"
+  has_mlm_head = task == "pretraining" and family not in ("gpt", "electra")
+  return has_mlm_head or task == "generator"
 
 
 def log_probabilities(
@@ -64,8 +64,8 @@ def log_probabilities(
     module: a model with a masked-language-model head.
     params: the model's parameters.
     inputs: `input_ids` and the other inputs of the encoder, each [b, l].
-    positions: the masked positions. A row with fewer than m masks also has
-      other positions.
+    positions: the masked positions. A row with fewer than m masks is filled up
+      with any positions.
   """
   batch = {**inputs, "mlm_positions": positions}
   batch["cls_positions"] = jnp.zeros_like(positions[:, :1])
@@ -140,7 +140,7 @@ def fill(
     texts: texts with at least one mask each, in the tokenizer's spelling.
     top_k: the number of pieces to return, the likeliest first.
     batch_tokens: the largest number of tokens in a batch, with padding.
-    report: called with the number of texts that are done, batch by batch.
+    report: called after each batch with the number of texts done so far.
 
   Raises:
     UserError: the model has no head for masks, its vocabulary does not fit, or
@@ -167,8 +167,9 @@ def fill(
     )
   rows, positions = encode(model, texts)
   masks_of_texts: list[list[Candidates]] = [[] for _ in texts]
-  # Every row of a batch gets logits for the same number of masks. So batches
-  # are smaller if a text has many masks. Powers of two compile fewer programs.
+  # Every row gets logits for `num_masks` masks, so batches are smaller if a
+  # text has many masks. A power of two lets different texts share compiled
+  # programs.
   max_masks = max(map(len, positions), default=1)
   num_masks = 1 << (max_masks - 1).bit_length()
   max_length = model.module.encoder.max_length
@@ -176,10 +177,10 @@ def fill(
   for batch in row_batches.batches(
     rows, max_length, max(batch_tokens // num_masks, 1)
   ):
-    size = len(batch.inputs["sequence_ids"])
-    padded_positions = np.zeros((size, num_masks), np.int32)
-    for i, number in enumerate(batch.row_numbers):
-      row_positions = positions[number]
+    num_rows = len(batch.inputs["sequence_ids"])
+    padded_positions = np.zeros((num_rows, num_masks), np.int32)
+    for i, text_index in enumerate(batch.row_numbers):
+      row_positions = positions[text_index]
       padded_positions[i, : len(row_positions)] = row_positions
     log_p, ids = map(
       np.asarray,
@@ -192,10 +193,14 @@ def fill(
         padded_positions,
       ),
     )
-    for i, number in enumerate(batch.row_numbers):
-      for j in range(len(positions[number])):
-        pairs = zip(ids[i, j], np.exp(log_p[i, j]), strict=True)
-        masks_of_texts[number].append([(pieces[k], float(p)) for k, p in pairs])
+    for i, text_index in enumerate(batch.row_numbers):
+      for mask_index in range(len(positions[text_index])):
+        pairs = zip(
+          ids[i, mask_index], np.exp(log_p[i, mask_index]), strict=True
+        )
+        masks_of_texts[text_index].append(
+          [(pieces[k], float(p)) for k, p in pairs]
+        )
     num_done += len(batch.row_numbers)
     if report is not None:
       report(num_done)
@@ -220,9 +225,9 @@ def make_results(
     `filled`: the text with the likeliest pieces in place of its masks.
     `masks`: for each mask, a list of dicts with `token` and `probability`.
   """
-  mask = model.vocabulary.special.mask
-  assert mask is not None  # `encode` has checked this.
-  spelling = model.vocabulary.pieces[mask]
+  mask_id = model.vocabulary.special.mask
+  assert mask_id is not None  # `encode` has checked this.
+  spelling = model.vocabulary.pieces[mask_id]
   decode = model.vocabulary.literal_tokenizer.decoder.decode
   rows = []
   for text, masks in zip(texts, masks_of_texts, strict=True):

@@ -61,14 +61,15 @@ def finetune(
       `datasets.Dataset`; a list of (text, label), or of ((text, second text),
       label); a list of dicts; a dict of columns; or the path of a file, .csv,
       .tsv or .jsonl. A dict {"train": rows, "validation": rows} is taken, too.
-    validation: the rows to evaluate on after each epoch, in any of these forms;
-      or the share of `data` to hold out for this; or 0 for no evaluation. By
-      default 0.1.
-    text: the column of texts; by default "text", or "words" if there is no such
-      column. For tags, a text is a list of words.
+    validation: the rows to evaluate on after each epoch, in any form that
+      `data` may have; or the share of `data` to hold out for this; or 0 for no
+      evaluation. By default 0.1.
+    text: the column of texts; by default "text", or "words" if there is no
+      column "text". For tags, a text is a list of words.
     pair: the column of second texts, for tasks with pairs of texts; by
       default "text_pair", if there is one.
-    label: the column of labels; by default "label", or "tags".
+    label: the column of labels; by default "label", or "tags" if there is no
+      column "label".
     kind: what to predict: "classification", "multi_label" (labels are lists of
       names), "regression", "tagging" (a list of tags for a list of words), or
       "span" (columns question, context and answers, as in SQuAD). If None,
@@ -128,7 +129,7 @@ def _split_rows(
   text: str | None,
   label: str | None,
 ) -> tuple[dict[str, list[Record]], str]:
-  """Returns {split: its rows}, and a note on rows held out at random, or ""."""
+  """Returns {split: its rows}, and a note if rows were held out (else "")."""
   if validation is None:
     validation = HELD_OUT_SHARE
   if not isinstance(validation, int | float):
@@ -136,11 +137,11 @@ def _split_rows(
     return {"train": rows, "validation": evaluated_rows}, ""
   if validation == 0:
     return {"train": rows}, ""
-  train, evaluated_rows = labelled.hold_out(rows, validation, seed)
+  train_rows, evaluated_rows = labelled.hold_out(rows, validation, seed)
   held_out_note = (
     f", held out at random by validation={validation:g}, seed={seed}"
   )
-  return {"train": train, "validation": evaluated_rows}, held_out_note
+  return {"train": train_rows, "validation": evaluated_rows}, held_out_note
 
 
 def _say_task(
@@ -202,12 +203,12 @@ def _set_defaults(
     user_config: the argument `config` that the user passed.
     task_meta: the content of the task's `meta.json`.
   """
-  keys = trained.changed_keys(user_config)
-  if keys is None:
+  changed_keys = trained.changed_keys(user_config)
+  if changed_keys is None:
     return
-  if "model.dtype" not in keys and trained.computes_on_cpu():
+  if "model.dtype" not in changed_keys and trained.computes_on_cpu():
     config["model"]["dtype"] = "float32"
-  if "data.buckets" not in keys:
+  if "data.buckets" not in changed_keys:
     # The last bucket is the length, because the model may have no positions
     # for longer rows.
     length, buckets = task_meta["length"], config["data"]["buckets"]
@@ -215,7 +216,7 @@ def _set_defaults(
       buckets = {*buckets, *bucket_lengths.BUCKETS}
     shorter_buckets = sorted(bucket for bucket in buckets if bucket < length)
     config["data"]["buckets"] = (*shorter_buckets, length)
-  if "log.every" not in keys:
-    batches = task_meta["splits"]["train"]["rows"] / config["batch_size"]
-    steps = config["total_steps"] or batches * config["data"]["epochs"]
-    config["log"]["every"] = max(1, min(20, int(steps / _NUM_LOGGED_ROWS)))
+  if "log.every" not in changed_keys:
+    num_batches = task_meta["splits"]["train"]["rows"] / config["batch_size"]
+    num_steps = config["total_steps"] or num_batches * config["data"]["epochs"]
+    config["log"]["every"] = max(1, min(20, int(num_steps / _NUM_LOGGED_ROWS)))

@@ -58,11 +58,12 @@ def read(
     ]
   if not rows:
     raise UserError(f"{name} has no rows.")
-  names = _names_of_class_label(data, label)
-  if names:
+  label_names = _names_of_class_label(data, label)
+  if label_names:
     rows = [
       row._replace(
-        fields=row.fields | {label: _label_names_of_row(row, label, names)}
+        fields=row.fields
+        | {label: _label_names_of_row(row, label, label_names)}
       )
       for row in rows
       if label in row.fields
@@ -171,21 +172,21 @@ def hold_out(
   Args:
     rows: the rows.
     share: the share of the rows to evaluate on; at least one row is taken.
-    seed: the same seed takes the same rows.
+    seed: the seed of the random choice of rows.
 
   Raises:
     UserError: the share is not between 0 and 1, or there are too few rows.
   """
   if not 0 < share < 1:
     raise UserError(f"validation={share}: a share must be between 0 and 1.")
-  count = max(1, round(share * len(rows)))
-  if count >= len(rows):
+  num_held_out = max(1, round(share * len(rows)))
+  if num_held_out >= len(rows):
     raise UserError(
       f"data has {len(rows)} rows, too few to hold some out; pass more rows, or"
       " validation=0 to train without an evaluation."
     )
   held_out_indices = {
-    *np.random.default_rng(seed).permutation(len(rows))[:count]
+    *np.random.default_rng(seed).permutation(len(rows))[:num_held_out]
   }
   train = [row for i, row in enumerate(rows) if i not in held_out_indices]
   return train, [row for i, row in enumerate(rows) if i in held_out_indices]
@@ -196,7 +197,7 @@ def infer_kind(rows: Sequence[Record], text: str, label: str) -> str:
 
   If the text is a list of words, the kind is tagging. If a label is a list,
   several labels may apply. Numbers are a regression if one of them is not
-  whole. Other labels are classes.
+  whole. Whole numbers and all other labels are classes.
   """
   fields = rows[0].fields
   if isinstance(fields.get(text), list):
@@ -247,25 +248,31 @@ class Columns:
       raise UserError(
         f"kind={kind!r} is not a kind of task{did_you_mean(kind, KINDS)}"
       )
-    names = list(rows[0].fields)
-    if kind is None and text is None and {*QUESTION_COLUMNS} <= {*names}:
+    column_names = list(rows[0].fields)
+    if kind is None and text is None and {*QUESTION_COLUMNS} <= {*column_names}:
       kind = "span"
     if kind == "span":
       for name in QUESTION_COLUMNS:
-        _check_column(name, names, "a table of questions needs it")
+        _check_column(name, column_names, "a table of questions needs it")
       self.kind, self.name_by_role = kind, {}
       return
     text = text or (
-      "words" if {"text", "words"} & {*names} == {"words"} else "text"
+      "words" if {"text", "words"} & {*column_names} == {"words"} else "text"
     )
     label = label or (
-      "tags" if {"label", "tags"} & {*names} == {"tags"} else "label"
+      "tags" if {"label", "tags"} & {*column_names} == {"tags"} else "label"
     )
-    _check_column(text, names, "pass text= with the name of another column")
-    _check_column(label, names, "pass label= with the name of another column")
+    _check_column(
+      text, column_names, "pass text= with the name of another column"
+    )
+    _check_column(
+      label, column_names, "pass label= with the name of another column"
+    )
     if pair is not None:
-      _check_column(pair, names, "pass pair= with the name of another column")
-    elif _PAIR_COLUMN in names:
+      _check_column(
+        pair, column_names, "pass pair= with the name of another column"
+      )
+    elif _PAIR_COLUMN in column_names:
       pair = _PAIR_COLUMN
     self.kind = kind or infer_kind(rows, text, label)
     if self.kind == "tagging":
@@ -276,7 +283,10 @@ class Columns:
         self.name_by_role["pair"] = pair
 
   def rename_columns(self, row: Record) -> Record:
-    """Returns a row whose columns are renamed to their roles."""
+    """Returns a row whose columns are renamed to their roles.
+
+    A question keeps its columns, and gets an `id` and a `title` if it has none.
+    """
     if self.kind == "span":
       fields = {"id": row.location, "title": "", **row.fields}
       return row._replace(fields=fields | {"id": str(fields["id"])})
@@ -300,8 +310,8 @@ def make_task(
 ) -> tuple[TaskFiles, list[Input]]:
   """Returns a task and its inputs for `prepare_task.prepare`.
 
-  The inputs are in memory. Their names have a digest of the rows, so that a
-  task folder is only used again for the same rows.
+  The inputs are in memory. The name of an input has a digest of its rows, so
+  that a task folder is used again only if no row has changed.
 
   Args:
     columns: the columns of the rows.
@@ -314,14 +324,14 @@ def make_task(
     split: [columns.rename_columns(row) for row in rows]
     for split, rows in splits.items()
   }
-  inputs, records = [], {}
+  inputs, records_by_path = [], {}
   for split, rows in rows_by_split.items():
     digest = hashlib.sha256()
     for row in rows:
       digest.update(json.dumps(row.fields, default=str).encode() + b"\n")
     path = f"{split} {digest.hexdigest()}"
     inputs.append(Input(split, path))
-    records[path] = rows
+    records_by_path[path] = rows
   if columns.kind == "span":
     has_unanswered = any(
       not _has_answer(row.fields["answers"])
@@ -331,10 +341,10 @@ def make_task(
     files = TASKS["squad2" if has_unanswered else "squad"]
   else:
     labels = _find_label_names(columns.kind, rows_by_split)
-    names = ",".join(f"{role}={role}" for role in columns.name_by_role)
-    files = task_inputs.find_task("own", columns.kind, names, labels)
+    columns_text = ",".join(f"{role}={role}" for role in columns.name_by_role)
+    files = task_inputs.find_task("own", columns.kind, columns_text, labels)
   files_in_memory = files._replace(
-    read_records=lambda path, skipped: iter(records[path])
+    read_records=lambda path, skipped: iter(records_by_path[path])
   )
   return files_in_memory, inputs
 

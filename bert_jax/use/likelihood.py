@@ -1,15 +1,16 @@
-"""Computes how likely a model finds a text: `score` and `predict_blanks`.
+"""`score` computes how probable texts are; `predict_blanks` fills blanks.
 
 The score of a text is a sum of natural logarithms over its tokens, without the
 special tokens. The methods are:
 
-- "pll", pseudo-log-likelihood: log P(token | all other tokens), with each token
-  masked in turn (Salazar et al. 2020, equation 1).
-- "pll_word_l2r": like "pll", but the later pieces of the same word are masked
-  too, because they would reveal the masked piece (Kauf and Ivanova 2023).
+- "pll", pseudo-log-likelihood: log P(token | all other tokens), where only this
+  token is masked (Salazar et al. 2020, equation 1).
+- "pll_word_l2r": like "pll", but the later pieces of the token's word are
+  masked too, because they would reveal the masked piece (Kauf and Ivanova
+  2023).
 - "rtd": log P(token is original), from ELECTRA's discriminator in one pass.
-- "lm": log P(token | the tokens before it), from a causal model in one pass.
-  The first token does not count, because no token is before it.
+- "lm": log P(token | the tokens before it), from a causal model in one pass. A
+  token at position 0 does not count, because no token is before it.
 """
 
 import functools
@@ -60,7 +61,8 @@ class _Row(NamedTuple):
     ids: int32 [T], the ids of the row.
     arguments: two integers for the method's program. For "pll", "pll_word_l2r"
       and `predict_blanks` they are (position, token id) of a masked token. For
-      "rtd" and "lm" they are (begin, end) of the tokens that count.
+      "rtd" and "lm" they are the first position that counts and the position
+      after the last one.
   """
 
   text_index: int
@@ -106,10 +108,11 @@ def score(
 
   Args:
     model: a model with a pre-training head.
-    texts: N texts, which are not longer than the model's rows.
+    texts: N texts; each must fit into one row of the model.
     method: one of `METHODS`; None chooses the method by the model's head.
     batch_tokens: the largest number of tokens in a batch, with padding.
-    report: called with the number of texts that are done, batch by batch.
+    report: called after each batch with an estimate of the number of texts
+      done, from the share of the rows done.
 
   Returns:
     The scores, float64 [N].
@@ -120,7 +123,7 @@ def score(
   method = method or default_method(model)
   check_method(model, method)
   program = _PROGRAMS[method]
-  # A causal model computes logits at all positions, so take smaller batches.
+  # The program of "lm" has logits at all positions, so its batches are smaller.
   batch_tokens = batch_tokens if method != "lm" else max(batch_tokens // 4, 1)
   scores = np.zeros(len(texts), np.float64)
   for start in range(0, len(texts), BLOCK_SIZE):
@@ -142,7 +145,7 @@ def score(
 def encode_short_texts(
   model: OpenedModel, texts: Sequence[Text]
 ) -> list[Tokens]:
-  """Encodes texts; raises a UserError for a text that is too long."""
+  """Encodes texts; raises a UserError if one is longer than a model's row."""
   encoded = text_inputs.encode(model, texts)
   max_length = model.module.encoder.max_length
   for text, encoding in zip(texts, encoded, strict=True):
@@ -155,7 +158,7 @@ def encode_short_texts(
 
 
 def mask_token(model: OpenedModel) -> tuple[str, int]:
-  """Returns the mask's text and id; raises a UserError if there is no mask."""
+  """Returns the mask token's spelling and its id, or raises a UserError."""
   for token in _MASK_SPELLINGS:
     token_id = model.tokenizer and model.tokenizer.token_to_id(token)
     if token_id is not None:
@@ -169,23 +172,23 @@ def mask_token(model: OpenedModel) -> tuple[str, int]:
 def _make_rows(
   model: OpenedModel, encoded: Sequence[Tokens], method: str
 ) -> Iterator[_Row]:
-  """Yields the rows of texts: one for each token, or one for each text."""
+  """Yields one row for each token ("pll" methods), or one for each text."""
   mask_id = mask_token(model)[1] if method.startswith("pll") else 0
   for text_index, encoding in enumerate(encoded):
     if method in ("rtd", "lm"):
       yield _Row(text_index, encoding.ids, (encoding.begin, encoding.end))
       continue
-    for i in range(encoding.begin, encoding.end):
-      ids, end = encoding.ids.copy(), i + 1
+    for position in range(encoding.begin, encoding.end):
+      ids, mask_end = encoding.ids.copy(), position + 1
       if method == "pll_word_l2r":
         while (
-          end < encoding.end
-          and encoding.tokenizer_word_indices[end]
-          == encoding.tokenizer_word_indices[i]
+          mask_end < encoding.end
+          and encoding.tokenizer_word_indices[mask_end]
+          == encoding.tokenizer_word_indices[position]
         ):
-          end += 1
-      ids[i:end] = mask_id
-      yield _Row(text_index, ids, (i, int(encoding.ids[i])))
+          mask_end += 1
+      ids[position:mask_end] = mask_id
+      yield _Row(text_index, ids, (position, int(encoding.ids[position])))
 
 
 def _run_batches(
@@ -194,9 +197,10 @@ def _run_batches(
   rows: Sequence[_Row],
   batch_tokens: int,
 ) -> Iterator[tuple[np.ndarray, Any]]:
-  """Yields the indices of a batch's rows and the program's output for them.
+  """Yields the indices of each batch's rows, and the program's output.
 
-  The output may have more rows than indices, because a batch is padded.
+  The output may have more rows than there are indices: the last rows of a batch
+  may be padding.
   """
   max_length = model.module.encoder.max_length
   for batch in row_batches.batches(
@@ -209,7 +213,7 @@ def _run_batches(
     yield batch.row_numbers, jax.tree.map(np.asarray, outputs)
 
 
-# An integer for each row of a batch: a position or a token id.
+# An integer for each row of a batch, such as a position or a token id.
 RowIntegers = Int[Array, "b"]
 
 
@@ -244,8 +248,8 @@ def _is_between(
   length: int, begin: RowIntegers, end: RowIntegers
 ) -> Bool[Array, "b l"]:
   """Returns True at the positions from `begin` to `end` - 1 of each row."""
-  index = jnp.arange(length)[None]
-  return (index >= begin[:, None]) & (index < end[:, None])
+  positions = jnp.arange(length)[None]
+  return (positions >= begin[:, None]) & (positions < end[:, None])
 
 
 @_jit
@@ -296,7 +300,8 @@ def predict_blanks(
   """Fills the blank of each text with the most likely piece (a cloze test).
 
   To find the answer's piece, the text is also encoded with the answer in its
-  blank. If the answer is not a single piece there, no prediction is right.
+  blank. If the answer is not a single piece there, no prediction counts as
+  right.
 
   Args:
     model: a masked language model.
@@ -332,12 +337,12 @@ def predict_blanks(
     zip(encoded, encoded_with_answers, strict=True)
   ):
     position = int(np.flatnonzero(with_blank.ids == mask_id)[0])
-    ids, answer_id = with_answer.ids.copy(), 0
-    if len(ids) == len(with_blank.ids):
-      answer_id, ids[position] = int(ids[position]), mask_id
-    rows.append(_Row(i, with_blank.ids, (position, answer_id)))
-    is_single_piece = np.array_equal(ids, with_blank.ids)
-    answer_ids.append(answer_id if is_single_piece else None)
+    remasked_ids, token_id = with_answer.ids.copy(), 0
+    if len(remasked_ids) == len(with_blank.ids):
+      token_id, remasked_ids[position] = int(remasked_ids[position]), mask_id
+    rows.append(_Row(i, with_blank.ids, (position, token_id)))
+    is_single_piece = np.array_equal(remasked_ids, with_blank.ids)
+    answer_ids.append(token_id if is_single_piece else None)
   assert model.tokenizer is not None  # `mask_token` has checked this.
   predictions: list[Any] = [None] * len(texts)
   for indices, (best_ids, answer_log_p) in _run_batches(

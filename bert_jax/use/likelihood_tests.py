@@ -36,7 +36,8 @@ def run_tests(
     batch_tokens: the largest number of tokens in a batch, with padding.
     dtype: the dtype of the computation.
     family: the family of a transformers folder whose config.json names none.
-    tower: "discriminator" or "generator" of an ELECTRA.
+    tower: "discriminator" or "generator" of an ELECTRA; None means the
+      discriminator.
 
   Returns:
     A dict with the keys "model" and "method". The results of each test have the
@@ -99,8 +100,8 @@ def run_blimp(
     for file in files
     for sentences in (file.good_sentences, file.bad_sentences)
   ]
-  scores_of_lists = np.split(scores, np.cumsum(counts)[:-1])
-  return blimp.accuracies(files, scores_of_lists[::2], scores_of_lists[1::2])
+  scores_by_list = np.split(scores, np.cumsum(counts)[:-1])
+  return blimp.accuracies(files, scores_by_list[::2], scores_by_list[1::2])
 
 
 def run_cloze(
@@ -118,15 +119,15 @@ def run_cloze(
       finite. The message names the wrong line.
   """
   texts, answers = [], []
-  for number, line in enumerate(text_inputs.read_lines(path), 1):
-    row = text_inputs.parse_json_object(line, f"{path}:{number}")
+  for line_number, line in enumerate(text_inputs.read_lines(path), 1):
+    row = text_inputs.parse_json_object(line, f"{path}:{line_number}")
     text, answer = row.get("text"), row.get("answer")
     if not isinstance(text, str) or text.count("[MASK]") != 1:
       raise UserError(
-        f'{path}:{number}: the line must have a "text" with one [MASK].'
+        f'{path}:{line_number}: the line must have a "text" with one [MASK].'
       )
     if not isinstance(answer, str) or not answer.strip():
-      raise UserError(f'{path}:{number}: the line must have an "answer".')
+      raise UserError(f'{path}:{line_number}: the line must have an "answer".')
     texts.append(text)
     answers.append(answer)
   if not texts:
@@ -144,7 +145,7 @@ def run_cloze(
 
 
 def _check_finite(scores: Sequence[float] | np.ndarray) -> None:
-  """Raises a UserError for NaN, which would count as a wrong answer."""
+  """Raises a UserError if a score is not finite (NaN would count as wrong)."""
   if not np.isfinite(scores).all():
     raise UserError(
       "the model's scores are not finite; use a checkpoint whose parameters are"

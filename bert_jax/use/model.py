@@ -59,10 +59,10 @@ def load(
   'bert'
 
   Args:
-    path: the folder of a run, for its newest checkpoint; RUN@best or
-      RUN@STEP, for another one; a folder that `bert_jax convert` or `save`
-      wrote; a folder of transformers; "mini", the model that the package
-      ships; the name of a model on the Hugging Face hub.
+    path: the folder of a run, for its newest checkpoint; RUN@best or RUN@STEP,
+      for the best checkpoint or the checkpoint of a step; a folder that
+      `bert_jax convert` or `save` wrote; a folder of transformers; "mini", the
+      model that the package ships; the name of a model on the Hugging Face hub.
     family: the family of a folder of transformers, if its config.json does not
       name the family.
     tower: for ELECTRA: "generator" or "discriminator". If None, each method
@@ -133,7 +133,7 @@ class Model:
   Attributes:
     module: the Flax module: the encoder, `module.encoder`, with its head.
     params: the parameter tree; `module.apply({"params": params}, batch)`.
-    tokenizer: a `tokenizers.Tokenizer`; None for ELMo.
+    tokenizer: a `tokenizers.Tokenizer`; None if the model has no tokenizer.
     config: family, task, sizes and labels.
   """
 
@@ -194,7 +194,7 @@ class Model:
 
   @property
   def mask_token(self) -> str | None:
-    """The spelling of the mask in a text; None if the tokenizer has none."""
+    """The spelling of the mask in a text; None if texts can have no mask."""
     if not self._opened.has_vocabulary:
       return None
     mask_id = self.vocabulary.special.mask
@@ -205,13 +205,13 @@ class Model:
     """The names of the methods that this model has."""
     config = self.config
     family, task = config["family"], config["task"]
-    both_towers = family == "electra" and task == "pretraining"
-    can_fill = both_towers or fill_mask.can_fill(config)
+    has_both_towers = family == "electra" and task == "pretraining"
+    can_fill = has_both_towers or fill_mask.can_fill(config)
     can_score = can_fill or task in ("pretraining", "discriminator")
-    pretrained = ("encoder", "pretraining", "next_sentence", *TOWERS)
+    pretraining_tasks = ("encoder", "pretraining", "next_sentence", *TOWERS)
     has_method = {  # Messages offer the methods in this order.
       "fill_mask": can_fill,
-      "predict": task not in pretrained,
+      "predict": task not in pretraining_tasks,
       "likelihood": can_score and family != "elmo",
       "attention": family != "elmo",
     }
@@ -221,11 +221,11 @@ class Model:
   def __repr__(self) -> str:
     """Returns family, size, head, number of parameters, tokenizer, source."""
     arrays = self._opened.weights.arrays.values()
-    count = sum(int(array.size) for array in arrays)
+    num_parameters = sum(int(array.size) for array in arrays)
     step = self.config["source"].get("step")
     step_text = "" if step is None else f", step {step}"
     return (
-      f"Model({self._description()}, {count:,} parameters,"
+      f"Model({self._description()}, {num_parameters:,} parameters,"
       f" {self._tokenizer_description()}, from {self.path!r}{step_text})"
     )
 
@@ -246,9 +246,9 @@ class Model:
     """Returns family, size and head in words."""
     config = self.config
     family, task, sizes = config["family"], config["task"], config["model"]
-    name = _FAMILY_NAMES.get(family, family)
-    layers = self.module.encoder.num_layers
-    size = f"{layers} layers of {sizes['hidden']}"
+    family_name = _FAMILY_NAMES.get(family, family)
+    num_layers = self.module.encoder.num_layers
+    size = f"{num_layers} layers of {sizes['hidden']}"
     if task == "sequence_classification":
       kind = (config["problem"] or "classification").replace("_", "-")
       labels = self.labels
@@ -261,7 +261,7 @@ class Model:
       head = "generator and discriminator"
     else:
       head = _HEAD_NAMES.get(task, task)
-    return f"{name} of {size}: {head}"
+    return f"{family_name} of {size}: {head}"
 
   def _check_method(self, method: str) -> None:
     """Raises a UserError if the model does not have a method.
@@ -270,15 +270,19 @@ class Model:
     """
     if method in self.methods:
       return
-    needed = _NEEDED_MODELS[method]
-    other_methods = [
+    models = _NEEDED_MODELS[method]
+    offered_methods = [
       name for name in self.methods if name in (*_NEEDED_MODELS, "features")
     ]
-    *first, last = other_methods
-    choice = f"{', '.join(first)} or {last}" if first else last
+    *first_methods, last_method = offered_methods
+    choice = (
+      f"{', '.join(first_methods)} or {last_method}"
+      if first_methods
+      else last_method
+    )
     raise UserError(
       f"{self.path} is {_with_article(self._description())}, so it has no"
-      f" {method}, which needs {needed}; use its {choice}, or load such a"
+      f" {method}, which needs {models}; use its {choice}, or load such a"
       " model."
     )
 
@@ -372,7 +376,7 @@ class Model:
 
     Raises:
       UserError: the model predicts nothing, or an input is wrong; the message
-        then names the input by its number from 0.
+        then names the input by its index.
     """
     self._check_method("predict")
     predictor = self._predictor(max_length, no_answer)
@@ -388,8 +392,10 @@ class Model:
         raise UserError(f"input {number}: {e}.") from e
       examples.append({"id": str(number)} | example)
     # Few inputs get a smaller batch, which needs fewer rows of padding.
-    size = min(batch_size, 1 << max(len(examples) - 1, 0).bit_length())
-    predictor = predict_lib.with_batch_size(predictor, size)
+    smallest_batch_size = min(
+      batch_size, 1 << max(len(examples) - 1, 0).bit_length()
+    )
+    predictor = predict_lib.with_batch_size(predictor, smallest_batch_size)
     rows: list[dict[str, Any]] = []
     with Progress("predict", len(examples), "inputs") as progress:
       for chunk in predict_lib.chunks(iter(examples)):
@@ -431,7 +437,7 @@ class Model:
     Args:
       texts: a text or a collection of texts. A text may be a list of words if
         it is in a collection.
-      layers: the number of a layer, several numbers, or "all". 0 is the
+      layers: the index of a layer, several indices, or "all". 0 is the
         embeddings (for ELMo the vectors of the words), and -1 the last layer.
       unit: "mean", "cls" or "max" for a vector of each text; "word" or "piece"
         for vectors of its parts. If None, a model of sentence-transformers uses
@@ -447,7 +453,7 @@ class Model:
       dict for each text with `tokens` and `vectors`, float32 [tokens, width].
 
     Raises:
-      UserError: the model has no layer with such a number, or no tokenizer.
+      UserError: the model has no layer with this index, or no tokenizer.
     """
     is_collection, inputs = _texts_or_words(texts)
     spec = self._make_spec(layers, unit, combine, pieces, normalize)
@@ -480,15 +486,15 @@ class Model:
     normalize: bool,
   ) -> Spec:
     if layers == "all":
-      numbers: Any = None
+      layer_indices: Any = None
     elif isinstance(layers, str):
       raise UserError(f"layers={layers!r}: write numbers of layers, or 'all'.")
     elif isinstance(layers, Iterable):
-      numbers = tuple(int(layer) for layer in layers)
+      layer_indices = tuple(int(layer) for layer in layers)
     else:
-      numbers = (int(layers),)
+      layer_indices = (int(layers),)
     spec = Spec(
-      layers=numbers,
+      layers=layer_indices,
       combine=combine,
       unit=unit,  # type: ignore[arg-type]  # `complete_spec` replaces None.
       pieces=pieces,
@@ -544,7 +550,7 @@ class Model:
     return cosines if cosines.ndim else float(cosines)
 
   def likelihood(self, texts: Any, *, method: str | None = None) -> Any:
-    """Returns how likely the model finds texts: a sum of natural logarithms.
+    """Returns the likelihood of texts: for each a sum of natural logarithms.
 
     >>> model.likelihood(["the cat sat .", "cat the . sat"]).shape
     (2,)
@@ -574,9 +580,11 @@ class Model:
     """
     self._check_method("likelihood")
     is_collection, strings = _texts_as_strings(texts)
-    by_generator = method is not None and method.startswith("pll")
+    uses_generator = method is not None and method.startswith("pll")
     model = (
-      self._generator_or_model if by_generator else self._discriminator_or_model
+      self._generator_or_model
+      if uses_generator
+      else self._discriminator_or_model
     )
     with Progress("likelihood", len(strings), "texts") as progress:
       scores = likelihood.score(model, strings, method, report=progress.report)
@@ -659,7 +667,7 @@ class Model:
 
     Raises:
       UserError: the folder exists and is not empty, the format is unknown, or
-        transformers has no class for such a model.
+        transformers has no class for this model.
     """
     if format not in FORMATS:
       raise UserError(f"format={format!r}: choose {' or '.join(FORMATS)}.")

@@ -81,17 +81,17 @@ def kind_of(config: dict[str, Any], path: str) -> str:
   Raises:
     UserError: the model has no head that predicts.
   """
-  name = config["task"]
-  if name == "sequence_classification":
+  head = config["task"]
+  if head == "sequence_classification":
     return config["problem"] or "classification"
   if fill_mask.can_fill(config):
     return "fill"
-  if name not in _KIND_BY_TASK:
+  if head not in _KIND_BY_TASK:
     raise UserError(
-      f"{path} is a model for {name} of family {config['family']}: it has no"
+      f"{path} is a model for {head} of family {config['family']}: it has no"
       " head to predict with; fine-tune it first."
     )
-  return _KIND_BY_TASK[name]
+  return _KIND_BY_TASK[head]
 
 
 def vocabulary_of(model: OpenedModel) -> Vocabulary:
@@ -130,10 +130,10 @@ def task_of(config: dict[str, Any], kind: str, no_answer: bool) -> Task:
   else:
     has_labels = kind in ("classification", "multi_label", "tagging")
     labels = config["labels"] if has_labels else None
-    count = config["head"].get("num_labels") or 1
-    if kind == "regression" and count > 1:
+    num_outputs = config["head"].get("num_labels") or 1
+    if kind == "regression" and num_outputs > 1:
       # The predicted numbers of several outputs have the outputs' names.
-      labels = config["labels"] or hf_config.default_labels(count)
+      labels = config["labels"] or hf_config.default_labels(num_outputs)
     task = Task(
       name="", kind=kind, labels=tuple(labels or ()), num_choices=1, metrics=()
     )
@@ -203,10 +203,10 @@ def make_predictor(
       " leave out no_answer."
     )
   vocabulary = vocabulary_of(model)
-  size = vocabulary.vocab_size
+  num_pieces = vocabulary.vocab_size
   mesh = sharding.make_mesh()
   replicated = NamedSharding(mesh, PartitionSpec())
-  top_k = min(top_k, size)
+  top_k = min(top_k, num_pieces)
   predictor = Predictor(
     kind=kind,
     task=task_of(config, kind, no_answer),
@@ -216,7 +216,7 @@ def make_predictor(
     top_k=top_k,
     params=jax.device_put(model.params, replicated),
     step=evaluate_task.jit_replicated(
-      _make_step(module, kind, top_k, size), mesh
+      _make_step(module, kind, top_k, num_pieces), mesh
     ),
     mesh=mesh,
   )
@@ -231,8 +231,10 @@ def with_batch_size(predictor: Predictor, batch_size: int) -> Predictor:
     batch_size: the number of rows. It is rounded up to a multiple of the number
       of devices.
   """
-  devices = predictor.mesh.shape["data"]
-  return predictor._replace(batch_size=-(-batch_size // devices) * devices)
+  num_devices = predictor.mesh.shape["data"]
+  return predictor._replace(
+    batch_size=-(-batch_size // num_devices) * num_devices
+  )
 
 
 def _make_step(module: Any, kind: str, top_k: int, num_pieces: int) -> Any:
@@ -256,7 +258,7 @@ def _make_step(module: Any, kind: str, top_k: int, num_pieces: int) -> Any:
 def encode_examples(
   predictor: Predictor, examples: Sequence[dict[str, Any]]
 ) -> tuple[Rows, np.ndarray | None]:
-  """Encodes examples, each as one or several windows.
+  """Encodes each example as one row, or as several windows if it is long.
 
   Args:
     predictor: the model.
@@ -300,7 +302,8 @@ def compute_outputs(
     rows: the rows.
     positions: the position of the mask in each row, int32 [rows]; None if the
       rows have no masks.
-    report: called after each batch with the number of rows done so far.
+    report: called with the number of rows done so far, one batch late, and not
+      for the last batch.
   """
   if not len(rows.example_indices):
     return []
@@ -334,8 +337,8 @@ def compute_outputs(
     ):
       outputs.append((numbers, logits))
       if report is not None and len(outputs) > 1:
-        # Report the batch before the last. The device computes the last batch
-        # while the next one is prepared.
+        # Report the previous batch, and do not wait for the newest one: the
+        # device computes it while the next batch is prepared.
         numbers_done, logits_done = outputs[-2]
         jax.block_until_ready(logits_done)
         num_done += int((numbers_done >= 0).sum())
@@ -386,11 +389,11 @@ def match_labels(
 
   Args:
     predictor: the model.
-    split: a split of a prepared task.
-    data_path: the folder of the task, for messages.
+    split: a split of a task folder.
+    data_path: the task folder, for messages.
 
   Returns:
-    The number of each label's column; None if the task has no labels.
+    The index of each label's column; None if the kind has no label names.
 
   Raises:
     UserError: the model and the data differ in kind, vocabulary or labels.
@@ -410,13 +413,13 @@ def match_labels(
   )
   if task.kind not in ("classification", "multi_label", "tagging"):
     return None
-  columns = model_folder.columns_in_task_order(task.labels, model_labels)
-  if columns is None:
+  column_indices = model_folder.columns_in_task_order(task.labels, model_labels)
+  if column_indices is None:
     raise UserError(
       f"{data_path} has the labels {', '.join(task.labels)}, but the model"
       f" has {', '.join(model_labels)}; choose a model with the same labels."
     )
-  return columns
+  return column_indices
 
 
 def predict_split(
@@ -427,10 +430,10 @@ def predict_split(
   Labels are matched by name, because the model may have them in another order.
   `match_labels` describes the arguments and errors.
   """
-  columns = match_labels(predictor, split, data_path)
+  column_indices = match_labels(predictor, split, data_path)
   logits = compute_outputs(predictor, split.rows, None)
-  if columns is not None:
-    logits = [x[..., columns] for x in logits]
+  if column_indices is not None:
+    logits = [x[..., column_indices] for x in logits]
   return evaluate_task.split_predictions(split, logits)
 
 
@@ -476,12 +479,16 @@ def make_results(
     return [_answer_result(answer) for answer in answers]
   if kind == "tagging":
     tags = predictions.make_predictions(task, rows, logits, examples)
-    p_of_tags = tag_probabilities(rows, logits, examples, tags, task.labels)
+    tag_p_by_example = tag_probabilities(
+      rows, logits, examples, tags, task.labels
+    )
     marks_entities = tags_lib.scheme_letters(task.labels) is not None
     return [
       (_entity_result(example, names, tag_p) if marks_entities else {})
       | {"words": example["words"], "tags": names, "probabilities": tag_p}
-      for example, names, tag_p in zip(examples, tags, p_of_tags, strict=True)
+      for example, names, tag_p in zip(
+        examples, tags, tag_p_by_example, strict=True
+      )
     ]
   means = predictions.mean_of_windows(rows, np.asarray(logits, np.float64))
   predictions.check_finite(means)
@@ -515,9 +522,9 @@ def _score_result(names: Sequence[str], scores: np.ndarray) -> Result:
 
 def _labels_result(labels: Sequence[str], probabilities: np.ndarray) -> Result:
   """Makes the result of a classification with several labels."""
-  by_label = dict(zip(labels, probabilities.tolist(), strict=True))
-  predicted_labels = [label for label, p in by_label.items() if p > 0.5]
-  return {"labels": predicted_labels, "probabilities": by_label}
+  p_by_label = dict(zip(labels, probabilities.tolist(), strict=True))
+  predicted_labels = [label for label, p in p_by_label.items() if p > 0.5]
+  return {"labels": predicted_labels, "probabilities": p_by_label}
 
 
 def _choice_result(probabilities: np.ndarray) -> Result:
@@ -580,14 +587,14 @@ def _entity_result(
     text, spans = words.text, words.word_spans
   entities = []
   for label, begin, end in tags_lib.entities(tags):
-    start, stop = spans[begin][0], spans[end - 1][1]
+    char_begin, char_end = spans[begin][0], spans[end - 1][1]
     mean_probability = np.mean([p or 0.0 for p in probabilities[begin:end]])
     entities.append(
       {
-        "text": text[start:stop],
+        "text": text[char_begin:char_end],
         "label": label,
-        "start": start,
-        "end": stop,
+        "start": char_begin,
+        "end": char_end,
         "probability": float(mean_probability),
       }
     )
@@ -604,8 +611,8 @@ def tag_probabilities(
   """Returns the probability of each word's tag.
 
   `tagging.encode_sentences` chooses one window for each word. A word without
-  pieces has the tag O with probability 1. If the model has no tag O, such a
-  word has None as its tag and its probability.
+  pieces has the tag O with probability 1. If the model has no tag O, the word's
+  tag and probability are None.
 
   Args:
     rows: the rows of the examples.
@@ -614,17 +621,21 @@ def tag_probabilities(
     tags: the predicted tag of each word of each example.
     labels: the names of the tags, in the order of the logits.
   """
-  ids = {name: i for i, name in enumerate(labels)}
+  index_by_tag = {name: i for i, name in enumerate(labels)}
   probabilities: list[list[float | None]] = [
     [1.0 if tag else None for tag in row] for row in tags
   ]
-  for i, example in enumerate(rows.example_indices):
-    words = rows.offsets[rows.starts[i] : rows.starts[i + 1], 0]
-    positions = np.flatnonzero(words >= 0)
+  for i, example_index in enumerate(rows.example_indices):
+    word_indices = rows.offsets[rows.starts[i] : rows.starts[i + 1], 0]
+    positions = np.flatnonzero(word_indices >= 0)
     p_of_words = softmax(logits[i][positions])
-    for word, p_of_tags in zip(words[positions], p_of_words, strict=True):
-      tag = tags[example][word]
-      probabilities[example][word] = float(p_of_tags[ids[tag]])
+    for word_index, p_of_tags in zip(
+      word_indices[positions], p_of_words, strict=True
+    ):
+      tag = tags[example_index][word_index]
+      probabilities[example_index][word_index] = float(
+        p_of_tags[index_by_tag[tag]]
+      )
   return probabilities
 
 
@@ -634,12 +645,12 @@ def _mask_results(
   """Makes the results of texts with masks: candidates for each mask."""
   results: list[Result] = [{"masks": []} for _ in examples]
   pieces = predictor.vocabulary.pieces
-  for example, candidate_pairs in zip(
+  for example_index, candidate_pairs in zip(
     rows.example_indices, outputs, strict=True
   ):
     mask_candidates = [
-      {"token": pieces[int(i)], "probability": float(np.exp(log_p))}
-      for log_p, i in candidate_pairs
+      {"token": pieces[int(token_id)], "probability": float(np.exp(log_p))}
+      for log_p, token_id in candidate_pairs
     ]
-    results[example]["masks"].append(mask_candidates)
+    results[example_index]["masks"].append(mask_candidates)
   return results

@@ -38,9 +38,10 @@ _VOCABULARY_NAMES = {
 }
 # Slots for predictions, as a share of a row's tokens; as in BERT, 20 of 128.
 _SLOT_SHARE = 20 / 128
-# Family -> the number of positions that it has besides those of the tokens.
+# Family -> the number of positions that a model has in addition to one for each
+# token of a row.
 _NUM_OTHER_POSITIONS = {"roberta": 2}
-# Keys of a config's section `model` that a model does not decide.
+# Keys of a config's section `model` that are not taken from a start model.
 _TRAINING_SETTINGS = (
   "dropout",
   "attention_dropout",
@@ -97,11 +98,11 @@ def pretrain(
       sentence on each line and blank lines between documents (.txt), or
       {"text": ...} on each line (.jsonl); docs/corpus.md has all formats.
     text: the column of the documents in a table.
-    model: the model whose training continues on the texts: its path or name,
-      as `bert_jax.load` takes it, or a model that `load` returned. It decides
-      the family, the sizes and the vocabulary. The default `learning_rate` and
+    model: the model whose training continues on the texts: its path or name, as
+      `bert_jax.load` takes it, or a model that `load` returned. It decides the
+      family, the sizes and the vocabulary. The default `learning_rate` and
       `length` are those of a new small model; a model that reads longer rows
-      forgets less with a `length` of its own and a rate of about 1e-4.
+      forgets less with its own row length and a rate of about 1e-4.
     family: "bert", "roberta", "albert", "electra", "gpt" or "spanbert".
     size: "tiny", or a name in the family's file of configs, such as "base"; see
       `bert_jax config`. Such a config has the published settings, which need
@@ -139,38 +140,44 @@ def pretrain(
   if (texts is None) == (files is None):
     raise UserError("pass either texts= or files=, the text to train on.")
   documents = None if texts is None else _read_documents(texts, text)
-  start = None
+  start_model = None
   if model is not None:
     if vocabulary is not None:
       raise UserError(
         "pass either model= or vocabulary=: a model keeps its vocabulary."
       )
-    start = trained.open_start_model(model)
-    family = start.family
+    start_model = trained.open_start_model(model)
+    family = start_model.family
   if family not in _TINY_CONFIGS:
     raise UserError(
       f"family={family!r} is unknown{did_you_mean(family, _TINY_CONFIGS)}"
     )
-  default = _TINY_CONFIGS[family] if size == "tiny" else f"{family}:{size}"
-  if start and default == "quickstart" and not _predicts_pairs(start):
-    default = "quickstart:sentences"
+  default_config = (
+    _TINY_CONFIGS[family] if size == "tiny" else f"{family}:{size}"
+  )
+  if (
+    start_model
+    and default_config == "quickstart"
+    and not _predicts_pairs(start_model)
+  ):
+    default_config = "quickstart:sentences"
   changes = trained.config_changes(batch_size, learning_rate, seed)
   changes["total_steps"] = steps
-  full_config = trained.open_config(config, default, changes)
-  if start:
-    _take_sizes(full_config["model"], start)
-    full_config["init_from"] = start.path
+  full_config = trained.open_config(config, default_config, changes)
+  if start_model:
+    _take_sizes(full_config["model"], start_model)
+    full_config["init_from"] = start_model.path
   if length is not None:
-    if start:
-      trained.check_length(start, length)
+    if start_model:
+      trained.check_length(start_model, length)
     _set_length(full_config, length)
   folder = trained.make_folder(workdir, "pretrain")
   if documents is None:
     inputs = _list_paths(files)
   else:
     inputs = [f"jsonl:{_write_texts(documents, folder)}"]
-  if start:
-    vocabulary = trained.save_tokenizer(start, folder)
+  if start_model:
+    vocabulary = trained.save_tokenizer(start_model, folder)
   if vocabulary is None:
     vocabulary = _train_vocabulary(inputs, family, vocab_size, folder)
   meta = prepare.prepare(
@@ -187,8 +194,8 @@ def pretrain(
     if heldout:
       note("pretrain: too few documents to hold any out, so none are evaluated")
     full_config["evaluate"]["every"] = 0
-  keys = trained.changed_keys(config)
-  if keys is not None and "log.every" not in keys:
+  changed_keys = trained.changed_keys(config)
+  if changed_keys is not None and "log.every" not in changed_keys:
     log_every = full_config["total_steps"] // _NUM_LOGGED_ROWS
     full_config["log"]["every"] = max(1, min(100, log_every))
   return trained.run(full_config, folder, "pretrain")
@@ -201,10 +208,10 @@ def _predicts_pairs(model: Model) -> bool:
 
 
 def _take_sizes(section: dict[str, Any], model: Model) -> None:
-  """Gives the keys of a config's section `model` the values of a model."""
-  from_model = model.config["model"]
-  for name in section.keys() & from_model.keys() - {*_TRAINING_SETTINGS}:
-    section[name] = from_model[name]
+  """Copies the sizes of a model into a config's section `model`."""
+  sizes = model.config["model"]
+  for name in section.keys() & sizes.keys() - {*_TRAINING_SETTINGS}:
+    section[name] = sizes[name]
 
 
 def _read_documents(texts: Any, column: str) -> list[str]:
@@ -271,18 +278,18 @@ def _write_texts(documents: Sequence[str], folder: str) -> str:
     UserError: the file has other documents.
   """
   path = pathlib.Path(folder) / "texts.jsonl"
-  with files_lib.atomic_file(path) as partial:
-    with pathlib.Path(partial).open("w", encoding="utf-8") as file:
+  with files_lib.atomic_file(path) as partial_path:
+    with pathlib.Path(partial_path).open("w", encoding="utf-8") as file:
       file.writelines(_json_lines(documents))
     if path.exists():
-      if files_lib.file_digest(path) != files_lib.file_digest(partial):
+      if files_lib.file_digest(path) != files_lib.file_digest(partial_path):
         raise UserError(
           f"workdir={folder}: its run was started with other texts; give the"
           " same texts again, or another workdir."
         )
       # `prepare` recognises an unchanged file by its time, so keep the time.
       stat = path.stat()
-      os.utime(partial, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+      os.utime(partial_path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
   return str(path)
 
 

@@ -27,8 +27,9 @@ def batches(
   """Puts rows of similar lengths into batches with few different shapes.
 
   A row is padded to the next length in `FEATURE_BUCKETS`, or to a multiple of
-  the last length. All batches of a padded length have the same number of rows.
-  If there is only one batch of a length, this number is a power of two.
+  the last length, but not beyond `max_length`. All batches of a padded length
+  have the same number of rows. If one batch is enough for a length, this number
+  is the next power of two, or the most rows that `batch_tokens` allows.
 
   Args:
     rows: the ids of each row, int32 [T, ...].
@@ -41,24 +42,24 @@ def batches(
   """
   lengths = np.fromiter(map(len, rows), np.int64, len(rows))
   last_bucket = FEATURE_BUCKETS[-1]
-  bucket_numbers = np.searchsorted(FEATURE_BUCKETS, lengths)
+  bucket_indices = np.searchsorted(FEATURE_BUCKETS, lengths)
   padded_lengths = np.where(
     lengths > last_bucket,
     -(-lengths // last_bucket) * last_bucket,
-    np.array([*FEATURE_BUCKETS, 0])[bucket_numbers],
+    np.array([*FEATURE_BUCKETS, 0])[bucket_indices],
   )
   if max_length is not None:
     padded_lengths = np.minimum(padded_lengths, max_length)
   for length in np.unique(padded_lengths):
     rows_of_length = np.flatnonzero(padded_lengths == length)
-    max_count = max(batch_tokens // int(length), 1)
-    for start in range(0, len(rows_of_length), max_count):
-      row_numbers = rows_of_length[start : start + max_count]
-      count = max_count
+    max_rows = max(batch_tokens // int(length), 1)
+    for start in range(0, len(rows_of_length), max_rows):
+      row_indices = rows_of_length[start : start + max_rows]
+      num_rows = max_rows
       if not start:
-        count = min(_next_power_of_two(len(row_numbers)), max_count)
-      inputs = _pad_rows(rows, row_numbers, count, int(length))
-      yield Batch(row_numbers, inputs)
+        num_rows = min(_next_power_of_two(len(row_indices)), max_rows)
+      inputs = _pad_rows(rows, row_indices, num_rows, int(length))
+      yield Batch(row_indices, inputs)
 
 
 def _next_power_of_two(count: int) -> int:
@@ -73,8 +74,8 @@ def _pad_rows(
   inner_shape = rows[row_numbers[0]].shape[1:]
   ids = np.zeros((count, length, *inner_shape), np.int32)
   sequence_ids = np.zeros((count, length), np.int32)
-  for i, row_number in enumerate(row_numbers):
-    row = rows[row_number]
+  for i, row_index in enumerate(row_numbers):
+    row = rows[row_index]
     ids[i, : len(row)], sequence_ids[i, : len(row)] = row, 1
   name = "char_ids" if inner_shape else "input_ids"
   return {name: ids, "sequence_ids": sequence_ids}

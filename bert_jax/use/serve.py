@@ -62,8 +62,8 @@ class ArrivingLines:
     """Returns True if a line has arrived or arrives within `seconds`."""
     deadline = time.monotonic() + seconds
     while not self._lines and not self._has_ended:
-      wait = max(deadline - time.monotonic(), 0.0)
-      if not select.select([self._descriptor], [], [], wait)[0]:
+      seconds_left = max(deadline - time.monotonic(), 0.0)
+      if not select.select([self._descriptor], [], [], seconds_left)[0]:
         return False
       self._read()
     return bool(self._lines)
@@ -79,9 +79,9 @@ class ArrivingLines:
     old_length = len(self._incomplete_line)
     self._incomplete_line += content
     if self._incomplete_line.find(b"\n", old_length) >= 0:
-      *lines, last_line = bytes(self._incomplete_line).split(b"\n")
+      *lines, unfinished_line = bytes(self._incomplete_line).split(b"\n")
       self._lines.extend(lines)
-      self._incomplete_line = bytearray(last_line)
+      self._incomplete_line = bytearray(unfinished_line)
 
 
 class GroupMaker:
@@ -144,10 +144,10 @@ class GroupMaker:
         group.append(example)
         if len(group) == 1:
           deadline = time.monotonic() + MAX_SECONDS_OF_GROUP
-        wait = min(
+        max_wait = min(
           MAX_SECONDS_BETWEEN_LINES, max(deadline - time.monotonic(), 0.0)
         )
-        if len(group) >= self._size or not has_next_within(wait):
+        if len(group) >= self._size or not has_next_within(max_wait):
           break
     except ValueError as e:
       return group, e
@@ -172,14 +172,14 @@ def _answer_stdin(predictor: Predictor, out: IO[str]) -> int:
   )
   # Run a small group in the smallest batch, because most rows of a full batch
   # would be padding.
-  small_batches = predict.with_batch_size(predictor, 1)
+  small_predictor = predict.with_batch_size(predictor, 1)
   group_maker = GroupMaker(predictor.batch_size, predict.CHUNK_SIZE)
-  count = 0
+  num_answered = 0
   for group in group_maker.groups(examples, lines.has_line_within):
     is_small = len(group) <= predictor.batch_size // 4
-    answer_group(small_batches if is_small else predictor, group, out)
-    count += len(group)
-  return count
+    answer_group(small_predictor if is_small else predictor, group, out)
+    num_answered += len(group)
+  return num_answered
 
 
 def _answer_file(predictor: Predictor, path: str, out: IO[str]) -> int:
@@ -194,11 +194,11 @@ def _answer_file(predictor: Predictor, path: str, out: IO[str]) -> int:
   # Read all lines once, to report a bad line before the model runs.
   for _ in read_examples():
     pass
-  count = 0
+  num_answered = 0
   for group in predict.chunks(read_examples()):
     answer_group(predictor, group, out)
-    count += len(group)
-  return count
+    num_answered += len(group)
+  return num_answered
 
 
 def answer_group(
@@ -230,12 +230,12 @@ def answer_lines(predictor: Predictor, source: str, out: IO[str]) -> int:
       so none of its lines has been answered.
   """
   if source == "-":
-    count = _answer_stdin(predictor, out)
+    num_answered = _answer_stdin(predictor, out)
   else:
-    count = _answer_file(predictor, source, out)
-  if not count:
+    num_answered = _answer_file(predictor, source, out)
+  if not num_answered:
     raise UserError(f"{'stdin' if source == '-' else source} has no lines.")
-  return count
+  return num_answered
 
 
 def answer_file(

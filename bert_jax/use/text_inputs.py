@@ -24,8 +24,9 @@ class Text(NamedTuple):
   """Holds a text to encode.
 
   Attributes:
-    id: the text's id in the input, or its number from 0.
-    text: the unchanged text, or the separate words joined with spaces.
+    id: the text's id in the input, or its index in the input.
+    text: the text, or the separate words joined with spaces; surrogates are
+      replaced.
     word_spans: (begin, end) in `text` of each word.
     has_separate_words: True if the input has separate words, not only a text.
   """
@@ -45,11 +46,11 @@ class Tokens(NamedTuple):
     offsets: (begin, end) of each piece in the text, in characters.
     word_indices: int32 [T], the index in `Text.word_spans` of each piece's
       word; -1 if it has no word.
-    tokenizer_word_indices: int32 [T], the same for the words into which the
-      tokenizer splits the text. Punctuation is a word of its own. Special
-      tokens have -1.
-    begin: the number of special tokens at the beginning.
-    end: the position of the first special token at the end.
+    tokenizer_word_indices: int32 [T], the index of each piece's word among the
+      words into which the tokenizer splits the text, where punctuation is a
+      separate word. Special tokens have -1.
+    begin: the position of the text's first token.
+    end: the position after the text's last token.
   """
 
   ids: np.ndarray
@@ -81,8 +82,8 @@ def text_of_words(id: Any, words: Sequence[str]) -> Text:
   """Makes a text from separate words."""
   words = [replace_surrogates(word) for word in words]
   ends = np.cumsum([len(word) + 1 for word in words]).tolist()
-  pairs = zip(words, ends, strict=True)
-  spans = [(end - 1 - len(word), end - 1) for word, end in pairs]
+  words_with_ends = zip(words, ends, strict=True)
+  spans = [(end - 1 - len(word), end - 1) for word, end in words_with_ends]
   return Text(id, " ".join(words), spans, has_separate_words=True)
 
 
@@ -98,15 +99,15 @@ def read_texts(path: str) -> Iterator[Text]:
     UserError: a line is wrong, and the message names it; or the file has no
       lines.
   """
-  number = -1
-  for number, line in enumerate(read_lines(path)):
+  line_index = -1
+  for line_index, line in enumerate(read_lines(path)):
     if not tables.is_jsonl(path):
-      yield text_of_string(number, line)
+      yield text_of_string(line_index, line)
       continue
-    place = f"{path}:{number + 1}"
+    place = f"{path}:{line_index + 1}"
     row = parse_json_object(line, place)
     words = row.get("words")
-    text_id = row.get("id", number)
+    text_id = row.get("id", line_index)
     if isinstance(words, list) and all(isinstance(w, str) for w in words):
       yield text_of_words(text_id, words)
     elif isinstance(row.get("text"), str) and words is None:
@@ -116,7 +117,7 @@ def read_texts(path: str) -> Iterator[Text]:
         f'{place}: the object has neither "text" (a string) nor "words" (a list'
         " of strings)."
       )
-  if number < 0:
+  if line_index < 0:
     raise UserError(f"{path} has no lines.")
 
 
@@ -185,7 +186,8 @@ def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
   """Encodes texts with the model's tokenizer and its special tokens.
 
   A piece belongs to the word in which it begins. A piece between words, such as
-  a single mark for a space, belongs to the next word. A word may have no piece.
+  a single mark for a space, belongs to the next word; after the last word, to
+  the last word. A word may have no piece.
 
   Raises:
     UserError: the model has no tokenizer, or its tokenizer does not fit.
@@ -197,11 +199,11 @@ def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
       "the model's folder has no tokenizer; put its vocab.txt, vocab.json with"
       " merges.txt, spiece.model or tokenizer.json there."
     )
-  rows = model.tokenizer.encode_batch([text.text for text in texts])
+  encodings = model.tokenizer.encode_batch([text.text for text in texts])
   clean = joining_cleaner(model.tokenizer)
   encoded = [
-    _tokens_of_encoding(t, row, clean)
-    for t, row in zip(texts, rows, strict=True)
+    _tokens_of_encoding(t, encoding, clean)
+    for t, encoding in zip(texts, encodings, strict=True)
   ]
   size = model.config["model"]["vocab_size"]
   max_id = max((int(t.ids.max()) for t in encoded if len(t.ids)), default=0)
@@ -230,14 +232,14 @@ def _tokens_of_encoding(
   if not len(inner_positions) and count > 1:
     begin = end = count - 1
   word_indices = np.full(count, -1, np.int32)
-  ends = [e for _, e in text.word_spans]
+  word_ends = [e for _, e in text.word_spans]
   for i in range(begin, end):
     start, stop = row.offsets[i]
     # A space before the word may be the piece's first character.
     while start < stop - 1 and text.text[start].isspace():
       start += 1
-    word = bisect.bisect_right(ends, start)
-    word_indices[i] = min(word, len(ends) - 1)
+    word_index = bisect.bisect_right(word_ends, start)
+    word_indices[i] = min(word_index, len(word_ends) - 1)
   ids = np.array(row.ids, np.int32)
   tokenizer_word_indices = np.array(
     [-1 if n is None else n for n in row.word_ids], np.int32
@@ -256,7 +258,8 @@ def _tokens_of_encoding(
 def _tokens_of_characters(model: OpenedModel, text: Text) -> Tokens:
   """Encodes a text for ELMo, whose tokens are words.
 
-  If the model has a tokenizer, it splits a text without separate words.
+  If the model has a tokenizer, the tokenizer splits a text whose words are not
+  separate.
   """
   spans = text.word_spans
   if model.tokenizer is not None and not text.has_separate_words:
@@ -264,13 +267,13 @@ def _tokens_of_characters(model: OpenedModel, text: Text) -> Tokens:
     spans = [span for _, span in words_with_spans]
   words = [text.text[b:e] for b, e in spans]
   count = len(text.text)
-  word_numbers = np.array([-1, *range(len(words)), -1], np.int32)
+  word_indices = np.array([-1, *range(len(words)), -1], np.int32)
   return Tokens(
     ids=characters.sentence_ids(words),
     pieces=["<S>", *words, "</S>"],
     offsets=[(0, 0), *spans, (count, count)],
-    word_indices=word_numbers,
-    tokenizer_word_indices=word_numbers,
+    word_indices=word_indices,
+    tokenizer_word_indices=word_indices,
     begin=1,
     end=len(words) + 1,
   )

@@ -53,10 +53,10 @@ class Trained:
     last_numbers: dict[str, float] = {}
     for row in self.history:
       last_numbers |= {name: x for name, x in row.items() if not math.isnan(x)}
-    score = next(
+    score_name = next(
       (n for n in last_numbers if n.startswith("validation_")), "loss"
     )
-    names = dict.fromkeys(("loss", "validation_loss", score))
+    names = dict.fromkeys(("loss", "validation_loss", score_name))
     numbers = [
       f"{name} {last_numbers[name]:.4g}"
       for name in names
@@ -105,13 +105,13 @@ def make_folder(
         f"workdir={path}: the folder cannot be made ({e.strerror})."
       ) from e
     return str(path)
-  temporary = tempfile.mkdtemp(prefix=f"bert_jax-{function_name}-")
-  atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+  folder = tempfile.mkdtemp(prefix=f"bert_jax-{function_name}-")
+  atexit.register(shutil.rmtree, folder, ignore_errors=True)
   note(
-    f"{function_name}: without workdir=, the run is in {temporary} until Python"
+    f"{function_name}: without workdir=, the run is in {folder} until Python"
     " ends; keep its model with .model.save(path)."
   )
-  return temporary
+  return folder
 
 
 def open_config(
@@ -131,25 +131,25 @@ def open_config(
   """
   user_changes: dict[str, Any] = {}
   if isinstance(config, ConfigDict):
-    base = copy.deepcopy(config.to_dict())
+    base_config = copy.deepcopy(config.to_dict())
   elif isinstance(config, str):
     try:
-      base = config_files.open_config(config).to_dict()
+      base_config = config_files.open_config(config).to_dict()
     except UserError as e:
       raise UserError(str(e).removeprefix("--")) from e
   elif config is None or isinstance(config, Mapping):
-    base = config_files.open_config(default).to_dict()
+    base_config = config_files.open_config(default).to_dict()
     user_changes = dict(_flatten(config or {}))
   else:
     raise UserError(
       f"config={config!r:.60}: pass a ConfigDict, the name of a config or a"
       " dict of the keys to change."
     )
-  new_config = copy.deepcopy(base)
+  new_config = copy.deepcopy(base_config)
   function_changes = {key: x for key, x in changes.items() if x is not None}
   for key, setting in {**user_changes, **function_changes}.items():
     _set_key(new_config, key, copy.deepcopy(setting))
-  config_lib.check_types(new_config, base)
+  config_lib.check_types(new_config, base_config)
   return new_config
 
 
@@ -171,22 +171,22 @@ def check_length(model: Model, length: int) -> None:
 
 
 def save_tokenizer(model: Model, folder: str) -> str:
-  """Writes a model's tokenizer into a run's folder, unless it has one.
+  """Writes a model's tokenizer into a run's folder, if it is not there yet.
 
   Returns:
     The path of the tokenizer's folder.
   """
   path = pathlib.Path(folder) / "tokenizer"
   if not path.exists():
-    with files.atomic_folder(path) as partial:
-      open_vocabulary.save(model.vocabulary, partial)
+    with files.atomic_folder(path) as partial_path:
+      open_vocabulary.save(model.vocabulary, partial_path)
   return str(path)
 
 
 def config_changes(
   batch_size: int | None, learning_rate: float | None, seed: int | None
 ) -> dict[str, Any]:
-  """Returns these arguments of a user as changes of a config.
+  """Returns the changes of a config that a user's arguments ask for.
 
   Args:
     batch_size: the number of rows of a step.
@@ -225,15 +225,17 @@ def _set_key(config: dict[str, Any], key: str, setting: Any) -> None:
   """Sets a value of a nested dict.
 
   Raises:
-    UserError: the config has no such key. A model may get further keys,
-      since each attribute of its encoder can be set.
+    UserError: the config has no such key. The section `model` may get new keys,
+      because each attribute of an encoder can be set.
   """
   *sections, name = key.split(".")
   section = config
-  for part in sections:
-    if not isinstance(section.get(part), dict):
-      raise UserError(f"config.{key} is not a key{did_you_mean(part, section)}")
-    section = section[part]
+  for section_name in sections:
+    if not isinstance(section.get(section_name), dict):
+      raise UserError(
+        f"config.{key} is not a key{did_you_mean(section_name, section)}"
+      )
+    section = section[section_name]
   if name not in section and sections != ["model"]:
     raise UserError(f"config.{key} is not a key{did_you_mean(name, section)}")
   section[name] = setting
@@ -273,7 +275,7 @@ def run(config: dict[str, Any], workdir: str, function_name: str) -> Trained:
 
 @contextlib.contextmanager
 def orbax_warnings_hidden() -> Iterator[None]:
-  """Hides warnings of orbax in this block; they are about its own options."""
+  """Hides orbax's warnings in this block: they concern only orbax's options."""
 
   def is_shown(record: logs.LogRecord) -> bool:
     return record.levelno >= logs.ERROR or "orbax" not in record.pathname

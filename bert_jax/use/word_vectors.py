@@ -31,13 +31,13 @@ class WordVectors:
   def nearest(self, word: str, count: int) -> list[str]:
     """Returns the words whose vectors are most similar to a word's vector.
 
-    The similarity is the cosine. If the word begins with a capital, the
-    returned words do too, as in the released program (data_augmentation.py,
-    _word_distance).
+    The similarity is the cosine. If the word has a capital only at its
+    beginning, the returned words get one too, as in the released program
+    (data_augmentation.py, _word_distance).
 
     Args:
       word: the word; upper and lower case differ.
-      count: the number of words to return. `word` itself is not returned.
+      count: the largest number of words to return. `word` is not returned.
 
     Returns:
       The words, the nearest first; an empty list if `word` has no vector.
