@@ -309,7 +309,7 @@ def test_restart_is_exact(
   assert all(terms <= row.keys() for row in untimed_rows(full_run))
   assert not any("teacher" in key for key in expected_arrays)
   with checkpoint.Checkpointer.for_reading(full_run) as saver:
-    assert len(saver._meta(8)["teacher"]) == 64
+    assert len(saver.read_metadata(8)["teacher"]) == 64
 
   shutil.rmtree(f"{restarted_run}/checkpoints/8")
   other_teacher = write_teacher(tmp_path / "other", data_and_teacher[0], seed=1)
