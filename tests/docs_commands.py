@@ -6,10 +6,11 @@ Each command is taken from the page as it is printed. It runs in a folder with
 small versions of the files that it names. This program adds flags that make the
 sizes and step counts small. Some commands are not run:
 
-* Commands that install or clone are compared with pyproject.toml and the
-  Makefile.
-* The flags of benchmarks that need a GPU are only parsed. The flags of commands
-  that need the TPU's compiler are only parsed too, if it is not installed.
+* The extras of pip commands and the targets of make commands are looked up in
+  pyproject.toml and in the Makefile. `git clone` is not checked.
+* The flags of benchmarks that need a GPU or much time are only parsed. So are
+  the flags of commands that need the TPU's compiler, if it is not installed.
+* Commands that need ELMo's test data or pandas are left out without them.
 """
 
 import argparse
@@ -45,7 +46,7 @@ _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```", re.S | re.M)
 _INLINE = re.compile(
   r"`((?:bert_jax [a-z-]+ -|python |pip install |make )[^`]+)`", re.S
 )
-# A placeholder of the pages -> its replacement in the folder.
+# A placeholder in the commands -> the word that replaces it.
 REPLACEMENTS = {
   "PATH": "runs/mine",
   "MODEL": "runs/mine",
@@ -60,8 +61,8 @@ REPLACEMENTS = {
   "configs/FILE.py:NAME": "configs/bert.py:tiny",
   "SLICE": "v5e:2x2",
 }
-# A text in a program of a page -> its replacement. DIR holds the ELMo model of
-# the previous page.
+# A text in a program of a page -> its replacement. The folder DIR holds
+# the ELMo model that an earlier command wrote.
 PROGRAM_REPLACEMENTS = {
   '"DIR"': '"runs/mine"',
   '"runs/elmo_original"': '"DIR"',
@@ -88,7 +89,7 @@ sys.argv = sys.argv[1:]
 sys.path.insert(0, sys.argv[0].rpartition("/")[0])
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-# This code runs before a program of a page. It defines the program's names.
+# This code runs before a program of a page. It defines names that it uses.
 PRELUDE_CODE = """
 import numpy as np
 PATH, texts = "runs/mine", ["Some text here.", "Some more."]
@@ -135,10 +136,11 @@ class Outcome(NamedTuple):
 
   Attributes:
     command: the command as the page prints it.
-    command_run: the command that was run, with small sizes; empty if the
-      command was only compared.
-    seconds: the time that it took.
-    error: the last lines of its output if it failed, otherwise None.
+    command_run: the command that was run, with small sizes; empty if none was
+      run.
+    seconds: the time that the command took.
+    error: the last lines of its output, or what `check_install` found; None if
+      all is well.
   """
 
   command: Command
@@ -148,7 +150,7 @@ class Outcome(NamedTuple):
 
 
 def all_commands() -> list[Command]:
-  """Returns the commands of all pages, in order, each once."""
+  """Returns the commands of all pages, in order, without repetitions."""
   by_text: dict[tuple[str, str], Command] = {}
   for page in PAGES:
     for command in _commands_of_page(
@@ -161,13 +163,13 @@ def all_commands() -> list[Command]:
 
 
 def _commands_of_page(page: str, text: str) -> Iterator[Command]:
-  matches = []
+  found_texts = []
   for match in _BLOCK.finditer(text):
-    matches.append((match.start(), match[2], match[3]))
+    found_texts.append((match.start(), match[2], match[3]))
   text_without_blocks = _BLOCK.sub(lambda match: " " * len(match[0]), text)
   for match in _INLINE.finditer(text_without_blocks):
-    matches.append((match.start(), "inline", " ".join(match[1].split())))
-  for _, language, content in sorted(matches):
+    found_texts.append((match.start(), "inline", " ".join(match[1].split())))
+  for _, language, content in sorted(found_texts):
     if language == "python":
       yield Command(page, content, is_program=True)
       continue
@@ -196,24 +198,24 @@ def make_folder(folder: pathlib.Path) -> None:
   for name in ("configs", "benchmarks", "tests", "bert_jax"):
     (folder / name).symlink_to(ROOT / name)
   for name in ("text/a.txt", "text/b.txt"):
-    lines = ("\n".join(document()) for _ in range(60))
-    (folder / name).write_text("\n\n".join(lines) + "\n")
+    documents = ("\n".join(document()) for _ in range(60))
+    (folder / name).write_text("\n\n".join(documents) + "\n")
   rows = [json.dumps({"text": " ".join(document())}) + "\n" for _ in range(80)]
   for name in ("wiki-valid.jsonl.xz", "wiki-train-01-of-05.jsonl.xz"):
     (folder / name).write_bytes(lzma.compress("".join(rows).encode()))
   _write_zst(folder / "web" / "a.jsonl.zst", "".join(rows).encode())
-  pairs = [f"{sentence()}\t{i % 2}" for i in range(24)]
+  labelled_lines = [f"{sentence()}\t{i % 2}" for i in range(24)]
   for name in ("train.tsv", "dev.tsv"):
-    table = ["sentence\tlabel", *pairs, ""]
-    (folder / name).write_text("\n".join(table))
+    lines = ["sentence\tlabel", *labelled_lines, ""]
+    (folder / name).write_text("\n".join(lines))
   texts = [json.dumps({"text": sentence()}) + "\n" for _ in range(5)]
   for name in ("texts.jsonl", "in.jsonl"):
     (folder / name).write_text("".join(texts))
   (folder / "texts.txt").write_text("\n".join(sentence() for _ in range(5)))
   cloze_row = {"text": "Some [MASK] of words .", "answer": "text"}
   (folder / "blanks.jsonl").write_text(json.dumps(cloze_row) + "\n")
-  vectors = [f"{w} {rng.random()} {rng.random()}\n" for w in words]
-  (folder / "glove.txt").write_text("".join(vectors))
+  vector_lines = [f"{w} {rng.random()} {rng.random()}\n" for w in words]
+  (folder / "glove.txt").write_text("".join(vector_lines))
   for name, kind in FINE_TUNED_KINDS.items():
     tiny_tasks.write_fine_tuned(folder / "runs" / name, kind)
   (folder / "runs" / "one").mkdir()
@@ -275,7 +277,7 @@ def small_flags(path: str) -> list[str]:
 
 
 def make_small(words: list[str]) -> list[str] | None:
-  """Returns the command at a small size; None if only its flags are parsed."""
+  """Returns the small version of a command; None to parse its flags only."""
   program = " ".join(words[2:4]) if words[1] == "-m" else words[1]
   if program.rpartition("/")[2].removesuffix(".py") in GPU_PROGRAMS:
     return None
@@ -307,7 +309,7 @@ def make_small(words: list[str]) -> list[str] | None:
 
 
 def check_install(command: Command) -> str | None:
-  """Compares the extras and targets of a command with their definitions."""
+  """Returns what is wrong with the extras or targets of a command, or None."""
   project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
   makefile = (ROOT / "Makefile").read_text()
   for extras in re.findall(r"\[([\w,]+)\]", command.text):
@@ -322,7 +324,7 @@ def check_install(command: Command) -> str | None:
 
 
 def setup_commands() -> list[Command]:
-  """Returns the commands that make the models which the pages assume."""
+  """Returns the commands that make the files and models which pages assume."""
   run_flags = "--config.data.path=data/mine --config.teacher.path=runs/mine"
   lines = [
     "bert_jax vocab --input 'text/*.txt' --size 300 --output vocab.txt",
@@ -338,7 +340,7 @@ def setup_commands() -> list[Command]:
 
 
 def run_command(command: Command, folder: pathlib.Path) -> Outcome:
-  """Runs a command of a page in a folder of `make_folder`."""
+  """Runs a command of a page in a folder that `make_folder` filled."""
   start = time.monotonic()
   text = command.text
   if not command.is_program and not re.match(
@@ -352,11 +354,11 @@ def run_command(command: Command, folder: pathlib.Path) -> Outcome:
     # tests/use/test_model.py runs these programs with a stand-in for pandas.
     return Outcome(command, "", 0.0, None)
   environment = os.environ | {"JAX_PLATFORMS": "cpu"}
-  path = [str(ROOT), environment.get("PYTHONPATH", "")]
-  environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+  import_paths = [str(ROOT), environment.get("PYTHONPATH", "")]
+  environment["PYTHONPATH"] = os.pathsep.join(filter(None, import_paths))
   if command.is_program:
-    for name, path in PROGRAM_REPLACEMENTS.items():
-      text = text.replace(name, path)
+    for old, new in PROGRAM_REPLACEMENTS.items():
+      text = text.replace(old, new)
     arguments = [sys.executable, "-c", PRELUDE_CODE + text]
   else:
     words = shlex.split(text)
@@ -384,7 +386,7 @@ def run_command(command: Command, folder: pathlib.Path) -> Outcome:
   )
   seconds = time.monotonic() - start
   error = None
-  # A command that fails with this message has read its flags before.
+  # A command that needs the TPU's compiler reads its flags before it fails.
   lacks_compiler = (
     "the TPU compiler, libtpu, is not installed" in process.stderr
   )
@@ -395,7 +397,7 @@ def run_command(command: Command, folder: pathlib.Path) -> Outcome:
 
 
 def _replace_placeholder(word: str) -> str:
-  """Replaces the placeholder in a word of a page, also after "="."""
+  """Replaces a word that is a placeholder, or has one after "="."""
   if word in REPLACEMENTS:
     return REPLACEMENTS[word]
   flag, equal, word_after = word.partition("=")
@@ -403,9 +405,10 @@ def _replace_placeholder(word: str) -> str:
 
 
 def _make_room_for_output(words: list[str], folder: pathlib.Path) -> list[str]:
-  """Makes room for the output of a command, because pages repeat its name.
+  """Makes room for an output, because several commands write to one name.
 
-  An earlier output is removed, or the new output gets another name.
+  If later commands need the earlier output, the new one gets another name.
+  Otherwise the earlier output is removed.
   """
   is_training = words[1:4] == ["-m", "bert_jax", "train"]
   for flag in ("--output", *(["--workdir"] if is_training else [])):
@@ -427,7 +430,7 @@ def _make_room_for_output(words: list[str], folder: pathlib.Path) -> list[str]:
 
 
 def _expand_patterns(words: list[str], folder: pathlib.Path) -> list[str]:
-  """Expands patterns of files, as a shell would."""
+  """Expands the patterns in a command with `submission`, as a shell would."""
   expanded = []
   for word in words:
     is_pattern = "*" in word and "submission" in words
@@ -451,7 +454,7 @@ def _write_tf1(path: pathlib.Path) -> None:
 
 
 def run_all(folder: pathlib.Path, only: str = "") -> Iterator[Outcome]:
-  """Yields the outcome of each command that contains the text `only`."""
+  """Yields the outcomes of the set-up, and of commands that contain `only`."""
   first_commands = []
   if not (folder / "text").exists():
     make_folder(folder)

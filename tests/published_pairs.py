@@ -10,18 +10,18 @@ from typing import NamedTuple
 
 
 class Row(NamedTuple):
-  """Holds the two segments of an example, and how many tokens were removed."""
+  """Holds the two segments of an example, and how they were made."""
 
   a: list
   b: list
-  is_random: bool
+  is_random: bool  # True if B begins at a random sentence of any document
   removed_front: int  # tokens removed from the fronts of both segments
   removed_back: int  # tokens removed from the ends of both segments
-  num_masks: int
+  num_masks: int  # tokens to hide
 
 
 def truncate(a, b, max_tokens, rng):
-  """Removes tokens from the longer list until both fit into `max_tokens`.
+  """Removes tokens from the longer list until both have `max_tokens` in all.
 
   Returns:
     How many tokens were removed from the fronts, and how many from the ends.
@@ -41,7 +41,7 @@ def truncate(a, b, max_tokens, rng):
 def rows_of_document(
   documents, number, length, rng, short_probability=0.1, max_predictions=20
 ):
-  """Returns the rows of one pass over one document (a list of sentences)."""
+  """Returns the rows of one pass over the document with index `number`."""
   document = documents[number]
   max_tokens = length - 3
   target = max_tokens
@@ -82,10 +82,10 @@ def rows_of_document(
 
 
 def published_rows(documents, length, count, seed):
-  """Returns the rows of passes over all documents: at least `count` rows."""
+  """Passes over all documents until there are at least `count` rows."""
   rng = random.Random(seed)
   rows = []
   while len(rows) < count:
-    for number in range(len(documents)):
-      rows += rows_of_document(documents, number, length, rng)
+    for document_index in range(len(documents)):
+      rows += rows_of_document(documents, document_index, length, rng)
   return rows

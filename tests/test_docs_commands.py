@@ -9,7 +9,8 @@ import pytest
 
 from bert_jax.cli.main import parser_of
 
-# The commands run in child processes, which inherit these options.
+# The commands run in child processes, which inherit the options that these
+# fixtures set.
 pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 PAGE_TEXT = """
 Text with `bert_jax evaluate --model
@@ -76,7 +77,7 @@ def test_all_extras_and_targets_exist():
 
 
 def parse_flags(text):
-  """Parses the flags of a command line that begins with bert_jax."""
+  """Parses the flags of bert_jax; variables such as A=1 may come before it."""
   _, verb, *words = shlex.split(text[text.index("bert_jax ") :])
   parser_of(verb).parse([docs_commands.REPLACEMENTS.get(w, w) for w in words])
 
@@ -94,7 +95,7 @@ def test_verbs_have_the_flags_that_configs_give_them():
   count = 0
   for path in sorted((docs_commands.ROOT / "configs").glob("*.py")):
     docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
-    # Some docstrings keep the backslash at a line's end; others join the lines.
+    # In some docstrings a backslash at a line's end continues the command.
     for line in docstring.replace("\\\n", " ").split("\n"):
       if line.strip().startswith("bert_jax "):
         parse_flags(line.strip())
@@ -114,5 +115,9 @@ def test_the_glossary_is_short_and_names_files_that_exist():
 
 @pytest.mark.slow
 def test_every_command_runs(tmp_path):
-  failures = [d for d in docs_commands.run_all(tmp_path) if d.error]
-  assert not failures, "\n\n".join(f"{d.command}\n{d.error}" for d in failures)
+  failures = [
+    outcome for outcome in docs_commands.run_all(tmp_path) if outcome.error
+  ]
+  assert not failures, "\n\n".join(
+    f"{outcome.command}\n{outcome.error}" for outcome in failures
+  )

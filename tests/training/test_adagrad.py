@@ -12,9 +12,11 @@ from bert_jax.training import optim
 
 @pytest.mark.parametrize("name", ["adagrad", "adagrad_each"])
 def test_adagrad_equals_numpy(name):
-  """As in allenai/bilm-tf, the optimizer scales gradients and clips them.
+  """As in allenai/bilm-tf, the optimizer scales gradients by 20 and clips them.
 
-  Then it divides them by the root of their sum of squares.
+  "adagrad" clips by the norm of all arrays, "adagrad_each" by the norm of each
+  array and of each layer of `layers`. Each element is then divided by the root
+  of 1 plus the sum of its squares in all steps so far.
   """
   optimizer = optim.optimizer_factory(name)(
     lambda step: 0.2, name, 1.0, 20.0, 10.0
@@ -25,9 +27,9 @@ def test_adagrad_equals_numpy(name):
   params = jax.tree.map(lambda s: jnp.zeros(s), shapes, is_leaf=is_shape)
   state = optimizer.init(params)
   square_sums = jax.tree.map(lambda p: np.ones(p.shape), params)
-  for scale in (0.01, 3.0):
+  for gradient_size in (0.01, 3.0):
     grads = jax.tree.map(
-      lambda p, s=scale: rng.normal(size=p.shape) * s, params
+      lambda p, s=gradient_size: rng.normal(size=p.shape) * s, params
     )
     as_float32 = jax.tree.map(jnp.float32, grads)
     updates, state = optimizer.update(as_float32, state)

@@ -94,7 +94,7 @@ def test_bad_values_are_refused(key, value, pattern):
 
 
 def test_the_lowest_valid_value_of_every_number_is_accepted():
-  sections = {
+  classes_by_prefix = {
     "": config_lib.RunConfig,
     "data.": config_lib.Data,
     "model.": config_lib.Model,
@@ -107,7 +107,7 @@ def test_the_lowest_valid_value_of_every_number_is_accepted():
   }
   lowest_values = {
     f"{prefix}{field.name}": field.metadata["least"]
-    for prefix, cls in sections.items()
+    for prefix, cls in classes_by_prefix.items()
     for field in dataclasses.fields(cls)
     if field.metadata.get("least") is not None
   }
@@ -204,24 +204,24 @@ def test_too_few_held_out_documents_are_refused(tmp_path, heldout):
 def test_an_empty_path_and_bad_mixture_weights_are_refused():
   with pytest.raises(ValueError, match="--config.data.path=DIR"):
     building.build(config_lib.parse(two_step_config("")))
-  special = SpecialIds(0, 1, 2, 3, 4)
-  builder = recipes.bert_pairs(special, 64, random_share="0.5")
-  docs = reader.corpus_from_documents(random_documents(5, 0))
-  sources = [streams.Stream(docs, builder, 0, str(i)) for i in range(2)]
+  special_ids = SpecialIds(0, 1, 2, 3, 4)
+  recipe = recipes.bert_pairs(special_ids, 64, random_share="0.5")
+  corpus = reader.corpus_from_documents(random_documents(5, 0))
+  two_streams = [streams.Stream(corpus, recipe, 0, str(i)) for i in range(2)]
   with pytest.raises(ValueError, match="mixture weights"):
-    streams.Mixture(sources, [float("nan"), 1.0], 0)
+    streams.Mixture(two_streams, [float("nan"), 1.0], 0)
 
 
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory):
-  """Returns the prepared folder of the finished run."""
+  """Returns the prepared folder on which `finished_run` has trained."""
   path = tmp_path_factory.mktemp("data") / "p"
   return write_prepared(path, random_documents(20, 0), random_documents(5, 1))
 
 
 @pytest.fixture(scope="module")
 def finished_run(data_folder, tmp_path_factory):
-  """Returns the folder of a run of two steps."""
+  """Returns the folder of a finished run of two steps."""
   path = tmp_path_factory.mktemp("finished") / "run"
   train.run(two_step_config(data_folder), str(path))
   return path
@@ -229,7 +229,7 @@ def finished_run(data_folder, tmp_path_factory):
 
 @pytest.fixture
 def run_copy(finished_run, tmp_path):
-  """Returns a copy of the finished run."""
+  """Returns a copy of the folder `finished_run`, which a test may change."""
   shutil.copytree(finished_run, tmp_path / "run")
   return tmp_path / "run"
 
@@ -278,7 +278,7 @@ def test_damaged_metrics_do_not_stop_a_run(data_folder, run_copy, capsys):
 def test_parameters_of_another_vocabulary_are_refused(
   data_folder, finished_run, tmp_path
 ):
-  """The vocabularies have the same size, but one piece differs."""
+  """The two vocabularies have equal sizes, but piece 10 differs."""
   other_data = tmp_path / "p"
   shutil.copytree(data_folder, other_data)
   text = (other_data / "vocab.txt").read_text()
@@ -297,7 +297,7 @@ def test_parameters_of_another_vocabulary_are_refused(
 def test_parameters_that_are_not_finite_are_not_saved(
   data_folder, run_copy, monkeypatch
 ):
-  """A learning rate of inf in step 4 spoils the parameters of step 4."""
+  """The learning rate of step 4 is inf, so its parameters are not finite."""
   from bert_jax.training import optim
 
   monkeypatch.setattr(
@@ -367,11 +367,11 @@ def test_a_file_named_checkpoints_is_refused(data_folder, tmp_path):
 
 
 def test_a_bad_workdir_is_refused(tmp_path, data_folder):
-  prepared = pathlib.Path(data_folder)
-  paths = sorted(prepared.iterdir())
+  prepared_folder = pathlib.Path(data_folder)
+  paths_before = sorted(prepared_folder.iterdir())
   with pytest.raises(ValueError, match="this is a prepared folder"):
     train.run(two_step_config(data_folder), data_folder)
-  assert sorted(prepared.iterdir()) == paths
+  assert sorted(prepared_folder.iterdir()) == paths_before
   (tmp_path / "file").write_text("")
   for name in ("file", "file/below"):
     with (
@@ -412,16 +412,18 @@ def test_fill_mask_refuses_bytes_that_are_not_text(run_copy):
 
 
 def test_bad_output_paths_are_refused(tmp_path):
-  text = tmp_path / "a.txt"
-  text.write_text("some words .\n")
+  text_path = tmp_path / "a.txt"
+  text_path.write_text("some words .\n")
   with pytest.raises(ValueError, match="is a folder"):
-    split_text.split_text([str(text)], str(tmp_path), "auto", "strict", "en")
+    split_text.split_text(
+      [str(text_path)], str(tmp_path), "auto", "strict", "en"
+    )
   with pytest.raises(ValueError, match="size=2000000000 is too large"):
-    train_vocab.train_vocab(str(text), 2_000_000_000, str(tmp_path / "v"))
+    train_vocab.train_vocab(str(text_path), 2_000_000_000, str(tmp_path / "v"))
   with pytest.raises(ValueError, match="the output is empty"):
-    train_vocab.train_vocab(str(text), 600, "")
-  vocab = tmp_path / "vocab.txt"
-  vocab.write_text("\n".join([*SPECIAL_TOKENS, "some"]) + "\n")
+    train_vocab.train_vocab(str(text_path), 600, "")
+  vocab_path = tmp_path / "vocab.txt"
+  vocab_path.write_text("\n".join([*SPECIAL_TOKENS, "some"]) + "\n")
   with pytest.raises(ValueError, match="the output is empty"):
-    prepare.prepare(str(text), str(vocab), "")
-  assert sorted(tmp_path.iterdir()) == [text, vocab]
+    prepare.prepare(str(text_path), str(vocab_path), "")
+  assert sorted(tmp_path.iterdir()) == [text_path, vocab_path]

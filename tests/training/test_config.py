@@ -41,14 +41,14 @@ def data_folder(tmp_path_factory):
 
 
 def train_command(*flags, config="configs/bert.py:base"):
-  """Returns the arguments of a command that trains."""
+  """Returns the arguments of `bert_jax train` with these flags."""
   return ["train", f"--config={config}", "--workdir=unused", *flags]
 
 
 def last_line(stderr_text):
-  """Returns the last line that a failed command printed.
+  """Returns the last line of the output of a failed command.
 
-  Also checks that the command made no folder.
+  Also checks that the output has no traceback, and that no folder was made.
   """
   assert "Traceback" not in stderr_text
   assert not (pathlib.Path(ROOT) / "unused").exists()
@@ -56,7 +56,7 @@ def last_line(stderr_text):
 
 
 def error_of_command(*flags):
-  """Runs a command in this process; it must fail. Returns its last line."""
+  """Runs `train` with refused flags; returns the last line of the error."""
   with contextlib.chdir(ROOT), pytest.raises(SystemExit) as error:
     execute(train_command(*flags))
   assert isinstance(
@@ -84,7 +84,7 @@ def error_of_command(*flags):
   ],
 )
 def test_a_bad_flag_gives_one_line(flag, words):
-  """The command prints one line and no traceback."""
+  """There is no traceback; the last line is the error, and has all `words`."""
   line = error_of_command(flag)
   assert line.startswith("error: ")
   for word in words:
@@ -117,7 +117,7 @@ def test_a_flag_of_the_wrong_type_is_refused(monkeypatch, arguments, message):
 
 
 def test_sizes_that_the_variant_has_can_be_set(monkeypatch):
-  """The config file sets `model.variant`, and has no keys for single sizes."""
+  """Flags set sizes, although the config file sets only `model.variant`."""
   argv = [f"--config={BERT}", "--workdir=unused"]
   argv += ["--config.model.num_layers=3", "--config.model.mlp", "96"]
   argv += ["--config.seed=7", "--config.model.heads=4"]
@@ -132,7 +132,7 @@ def test_sizes_that_the_variant_has_can_be_set(monkeypatch):
   objective, *_ = building.make_objective_and_optimizer(
     config_lib.parse(config | {"total_steps": 10})
   )
-  assert objective.flops  # The encoder accepts these sizes.
+  assert objective.flops  # The encoder could be built.
 
 
 @pytest.mark.parametrize(
@@ -168,9 +168,9 @@ def test_a_bad_size_flag_is_refused(monkeypatch, path, flag, message):
 )
 def test_a_key_that_a_config_lacks_is_named(data_folder, key):
   config = shrink_config(configs.load_defaults(BERT), data_folder)
-  *sections, name = key.split(".")
+  *section_names, name = key.split(".")
   section = config
-  for section_name in sections:
+  for section_name in section_names:
     section = section[section_name]
   del section[name]
   with pytest.raises(ValueError, match=f"^config.{re.escape(key)} is missing"):
@@ -185,8 +185,10 @@ def test_checkpoint_every_0_saves_only_at_the_end(
   config["checkpoint"] |= {"every": 0, "keep": 9}
   config["evaluate"]["every"] = 0
   assert int(train.run(config, str(tmp_path / "run")).step) == 4
-  steps = [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()]
-  assert [name for name in steps if name.isdigit()] == ["4"]
+  checkpoint_names = [
+    p.name for p in (tmp_path / "run" / "checkpoints").iterdir()
+  ]
+  assert [name for name in checkpoint_names if name.isdigit()] == ["4"]
 
 
 @pytest.mark.parametrize(
@@ -197,27 +199,28 @@ def test_checkpoint_every_0_saves_only_at_the_end(
   ],
 )
 def test_rows_below_the_shortest_length_are_refused(builder, shortest):
-  """Each builder makes rows of length `shortest`, and refuses shorter rows."""
+  """A builder accepts the length `shortest`, and refuses a smaller one."""
   with pytest.raises(ValueError, match=f"must be at least {shortest}."):
     config_lib.check_length("data", builder, shortest - 1)
   config_lib.check_length("data", builder, shortest)
   if builder == "elmo":
     return
-  special, options = (
+  special_ids, options = (
     SpecialIds(0, 1, 2, 3, 4),
     {"length": shortest - 1},
   )
   with pytest.raises(ValueError, match=f"needs {shortest} to 32,768"):
-    recipes.make_recipe(builder, special, 64, options)
-  recipe = recipes.make_recipe(builder, special, 64, {"length": shortest})
+    recipes.make_recipe(builder, special_ids, 64, options)
+  recipe = recipes.make_recipe(builder, special_ids, 64, {"length": shortest})
   documents = [[[7, 8, 9, 10, 11], [12, 13]], [[14], [15, 16, 17]]]
-  text = reader.corpus_from_documents(documents)
-  stream = loader.Stream(text, recipe, seed=0)
+  corpus = reader.corpus_from_documents(documents)
+  stream = loader.Stream(corpus, recipe, seed=0)
   batch = stream.read(0, 20)
   assert batch["input_ids"].shape == (20, shortest)
   if builder == "lm":
     predictions_per_row = batch["lm_weights"].sum(1)
     assert set(predictions_per_row.tolist()) <= {1.0, 2.0}
+    # Each token of the documents has the id of the token before it, plus 1.
     ids = batch["input_ids"][batch["lm_weights"] > 0]
     np.testing.assert_array_equal(
       ids + 1, batch["lm_ids"][batch["lm_weights"] > 0]
@@ -243,13 +246,13 @@ def test_a_missing_config_file_is_named():
 
 
 def original_and_changed(section, **values):
-  """Returns a config, and a copy with other values in one section."""
+  """Returns a config, and a copy with changed values in one section."""
   config = configs.load_defaults(BERT)
   return config, config | {section: config[section] | values}
 
 
 def test_types_that_ml_collections_accepts_are_refused():
-  """ml_collections accepts True for an int, and any value if it was None."""
+  """ml_collections takes True for an int; `check_types` does not."""
   defaults, config = original_and_changed("checkpoint", keep=True)
   with pytest.raises(ValueError, match="checkpoint.keep=True.*int"):
     config_lib.check_types(config, defaults)
@@ -307,7 +310,7 @@ def test_a_restart_may_change_what_does_not_change_the_run():
 def test_a_restart_may_have_newer_keys_with_their_defaults(
   name, section, key, other_value
 ):
-  """A key that the old config lacks may have its default, but nothing else."""
+  """A key that the old config lacks must have its default in the new config."""
   old_config = configs.load_defaults(name)
   old_config["model"] = {"family": "bert", "variant": "base"} | {
     k: v for k, v in old_config["model"].items() if v is not None
@@ -322,18 +325,18 @@ def test_a_restart_may_have_newer_keys_with_their_defaults(
     )
   old_section.pop(key, None)
   default_values = building.default_values(new_config)
-  default = default_values
+  default_at_path = default_values
   for name_on_path in [*section.split("."), key]:
-    default = default[name_on_path]
-  assert default != other_value
-  new_section[key] = default
+    default_at_path = default_at_path[name_on_path]
+  assert default_at_path != other_value
+  new_section[key] = default_at_path
   assert config_lib.check_restart(old_config, new_config, default_values) == []
   new_section[key] = other_value
   with pytest.raises(ValueError, match=rf"config.{section}.{key}: .* -> "):
     config_lib.check_restart(old_config, new_config, default_values)
-  # If the old config has the key, its value there counts, not the default.
+  # If the old config has the key, the default of the key does not matter.
   old_section[key] = other_value
-  new_section[key] = default
+  new_section[key] = default_at_path
   with pytest.raises(ValueError, match=rf"config.{section}.{key}: "):
     config_lib.check_restart(old_config, new_config, default_values)
 
@@ -343,7 +346,8 @@ def test_a_run_without_newer_keys_continues(
 ):
   """The run's config.json lacks keys that were added to the program later.
 
-  The run continues, and prints no line about these keys.
+  With their defaults, the run continues, and prints no line about them. With
+  another value, it is refused.
   """
   workdir = tmp_path / "run"
   config = shrink_config(configs.load_defaults(BERT), data_folder)
@@ -369,7 +373,7 @@ def test_a_run_without_newer_keys_continues(
     train.run(config | {"total_steps": 2}, str(workdir))
 
 
-# The tests train one config of each objective and family, and build the others.
+# Configs that the tests train. They only build the others of `CONFIGS`.
 TRAINED_CONFIGS = ("bert:base", "roberta:base")
 SLOW_TRAINED_CONFIGS = (
   "spanbert:base",
@@ -391,7 +395,7 @@ SLOW_TRAINED_CONFIGS = (
 def test_every_config_trains_or_builds(
   name, data_folder, tmp_path, compilation_cache
 ):
-  """A run's config.json has its config, and the values from its data."""
+  """config.json of a trained run has its config, with values from its data."""
   for word in ("Paper:", "hardware:", "Command:"):
     assert word in config_file_text(name), f"{name}: its file has no {word!r}"
   config = shrink_config(configs.load_defaults(name), data_folder)
@@ -415,7 +419,7 @@ def test_every_config_trains_or_builds(
   if saved_config["model"]["family"] == "roberta":
     assert (
       saved_config["model"]["padding_id"] == 0
-      # The padding id is that of the text's vocabulary, not the default.
+      # This is the padding id of the text's vocabulary, not the default.
     )
 
 
@@ -497,15 +501,17 @@ def test_an_unknown_key_or_a_wrong_type_is_refused(key, value, pattern):
 
 def test_a_parsed_config_is_frozen():
   config = configs.load_defaults(BERT)
-  run = config_lib.parse(config)
-  assert run.schedule == config_lib.Schedule("bert", 1e-4, 0.01)
-  assert run.phases["phase2"].length == 512 and not run.model.remat
-  assert run.model.other_keys["attention"] == "auto"
-  assert run.data.other_keys["short_probability"] == 0.1
+  run_config = config_lib.parse(config)
+  assert run_config.schedule == config_lib.Schedule("bert", 1e-4, 0.01)
+  assert (
+    run_config.phases["phase2"].length == 512 and not run_config.model.remat
+  )
+  assert run_config.model.other_keys["attention"] == "auto"
+  assert run_config.data.other_keys["short_probability"] == 0.1
   with pytest.raises(dataclasses.FrozenInstanceError):
-    run.log.every = 5
+    run_config.log.every = 5
   with pytest.raises(TypeError):
-    run.data.other_keys["short_probability"] = 0.2
+    run_config.data.other_keys["short_probability"] = 0.2
 
 
 def test_a_run_takes_a_config_dict_and_does_not_change_it(tmp_path):

@@ -28,12 +28,12 @@ README_FLAGS = (*MASKING_FLAGS, "data.max_sequences=8", "data.static_masks=10")
 
 
 def open_config(path, *flags):
-  """Returns the config of a command line."""
+  """Returns the config of a command line with these flags."""
   return configs.read(path, [flag.split("=", 1) for flag in flags])
 
 
 def parse_with_published_vocabulary(path, *flags):
-  """Returns a command line's config, with the published vocabulary size."""
+  """Parses the config of a command line; sets the published vocabulary size."""
   return topologies.with_published_vocabulary(
     config_lib.parse(open_config(path, *flags))
   )
@@ -107,11 +107,11 @@ def test_packed_rows_fit_the_objective(name):
 
 
 def test_packed_roberta_trains_with_less_padding(tmp_path, compilation_cache):
-  """The run trains, and packed rows have less padding than single rows."""
+  """Packing up to 8 sequences into a row removes over half of the padding."""
   folder = write_prepared(
     tmp_path / "p", random_documents(60, 0), random_documents(9, 1)
   )
-  padding = []
+  padding_by_run = []
   for max_sequences in (1, 8):
     config = open_config(
       "small:roberta_cpu",
@@ -121,12 +121,14 @@ def test_packed_roberta_trains_with_less_padding(tmp_path, compilation_cache):
     config = shrink_config(config, folder)
     config["data"] |= dict(length=128, max_predictions=20)
     config["model"] |= dict(hidden=32, mlp=64)
-    run = tmp_path / f"run{max_sequences}"
-    assert int(train.run(config, str(run)).step) == 4
-    logged_rows = logging.read_rows(str(run / "metrics.jsonl"))
-    padding.append([r["padding"] for r in logged_rows if r["split"] == "train"])
+    workdir = tmp_path / f"run{max_sequences}"
+    assert int(train.run(config, str(workdir)).step) == 4
+    logged_rows = logging.read_rows(str(workdir / "metrics.jsonl"))
+    padding_by_run.append(
+      [r["padding"] for r in logged_rows if r["split"] == "train"]
+    )
     assert all(r["mlm_loss"] > 0 for r in logged_rows)
-  assert max(padding[1]) < min(padding[0]) / 2
+  assert max(padding_by_run[1]) < min(padding_by_run[0]) / 2
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def values_of(config: ConfigDict, prefix: str = "") -> dict[str, Any]:
-  """Returns the values of a config in the form of the JSON file."""
+  """Returns the values of a config as config_values.json writes them."""
   values: dict[str, Any] = {}
   for key, setting in config.items(preserve_field_references=True):
     name = prefix + key
@@ -45,13 +45,14 @@ def values_of(config: ConfigDict, prefix: str = "") -> dict[str, Any]:
 def table_line(name: str) -> str:
   """Returns the line of a config in config_values.json."""
   config_values = values_of(config_files.open_config(name))
-  values = json.dumps(config_values, sort_keys=True, separators=(",", ":"))
-  return f"{json.dumps(name)}: {values}"
+  values_text = json.dumps(config_values, sort_keys=True, separators=(",", ":"))
+  return f"{json.dumps(name)}: {values_text}"
 
 
 @pytest.mark.parametrize("name", CONFIG_VALUES)
 def test_a_config_has_the_same_keys_values_and_types(name):
-  # Compare as JSON, where 1 differs from 1.0 and from True.
+  # JSON turns tuples into lists. In Python 1 == 1.0 == True, so the types are
+  # compared, too.
   values = json.loads(json.dumps(values_of(config_files.open_config(name))))
   assert values == CONFIG_VALUES[name]
   for key, setting in values.items():
@@ -74,7 +75,7 @@ def test_a_wrong_name_gives_all_names(file):
   listed_names = (
     str(error.value).removeprefix(f"{message_start}choose ").strip(".")
   )
-  # "race,gpt1" is RACE with the settings of another family.
+  # A name such as "race,gpt1" is a task with the settings of a family.
   names = {name for name in listed_names.split(", ") if "," not in name}
   assert names == {
     name.partition(":")[2]
@@ -212,13 +213,13 @@ def test_flat_text_has_a_line_for_each_key():
   lines = config_files.flat_text(config_files.open_config("own")).splitlines()
   assert (
     len(lines) == len(CONFIG_VALUES["own"]) - 1
-  )  # Empty phases are left out.
+  )  # The empty section `phases` has no line.
   assert "model.family = None" in lines and "batch_size = 32" in lines
   assert "data.buckets = (16, 32, 48, 64, 96, 128)" in lines
 
 
 def test_a_wheel_has_the_configs(tmp_path):
-  """`--config bert:base` works from an installed package in any folder."""
+  """`--config bert:tiny` works from an installed package in any folder."""
   wheel_arguments = ["bdist_wheel", "--quiet", "--dist-dir", str(tmp_path)]
   command = [sys.executable, "setup.py", "build", "--build-base"]
   command += [str(tmp_path / "build"), "egg_info", "--egg-base", str(tmp_path)]

@@ -1,4 +1,4 @@
-"""Continues the pre-training of published models of every family."""
+"""Runs continue the pre-training of models that transformers has written."""
 
 import functools
 import importlib.util
@@ -32,10 +32,10 @@ from bert_jax.training import setup as building
 from bert_jax.training import train
 from bert_jax.weights import hf, runs
 
-# Relative tolerances of the first loss and of later losses. Both programs
-# compute in float32, but sum in different orders. The measured differences were
-# 1e-6 in the first step, and 1e-5 after 20 steps of Adam, which amplifies the
-# noise of small gradients.
+# Relative tolerances of the first loss and of later losses. bert_jax and
+# transformers compute in float32, but sum in different orders. The measured
+# differences were 1e-6 in the first step. They were 1e-5 after 20 steps of
+# Adam, which amplifies the noise of small gradients.
 FIRST_TOLERANCE, LATER_TOLERANCE = 2e-6, 5e-5
 FAMILIES = tuple(continued.REFERENCES)
 WORD_TABLE = "encoder/embeddings/word/embedding"
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory):
-  """Prepares a text. Its vocabulary has "new" and "##er"; "newer" is last."""
+  """Returns a prepared folder. Its vocabulary has "new", "##er" and "newer"."""
   path = tmp_path_factory.mktemp("data") / "prepared"
   write_prepared(path, random_documents(40, 0), random_documents(6, 1))
   pieces = (path / "vocab.txt").read_text().split()
@@ -60,7 +60,7 @@ def data_folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model_path_of(data_folder, tmp_path_factory):
-  """Returns a function: family -> folder of its model, written only once."""
+  """Returns a function: family -> the folder of its model, which is cached."""
 
   @functools.cache
   def write(family):
@@ -72,13 +72,13 @@ def model_path_of(data_folder, tmp_path_factory):
 
 
 def config_json_of(config):
-  """Returns the content of config.json that a run with this config writes."""
+  """Returns the content that a run with this config writes to config.json."""
   setup = building.build(config_lib.parse(config))
   return config_lib.to_json(config, setup.config)
 
 
 def start_run(config, capsys=None):
-  """Returns a run's first parameters, {path: array}, and its printed lines."""
+  """Returns a run's first parameters, {path: array}, and the printed lines."""
   setup = building.build(config_lib.parse(config))
   with sharding.use_mesh(setup.mesh):
     saver = types.SimpleNamespace(latest_step=lambda: None)
@@ -96,13 +96,15 @@ def assert_equal_arrays(arrays, others, names):
 
 
 def assert_losses_agree(rows, losses):
-  """Compares the losses of all steps; the first step's tolerance is smaller."""
+  """Compares the losses of all steps; that of the first step more strictly."""
   assert len(rows) == len(losses) > 0
-  for step, (row, reference) in enumerate(zip(rows, losses, strict=True)):
-    assert row["step"] == step + 1
-    for name, loss in reference.items():
-      tolerance = LATER_TOLERANCE if step else FIRST_TOLERANCE
-      assert row[name] == pytest.approx(loss, rel=tolerance), (step, name)
+  for index, (row, reference_losses) in enumerate(
+    zip(rows, losses, strict=True)
+  ):
+    assert row["step"] == index + 1
+    for name, loss in reference_losses.items():
+      tolerance = LATER_TOLERANCE if index else FIRST_TOLERANCE
+      assert row[name] == pytest.approx(loss, rel=tolerance), (index, name)
 
 
 @pytest.mark.parametrize(
@@ -125,9 +127,9 @@ def test_twenty_steps_equal_those_of_transformers(
   assert_losses_agree(
     rows, continued.train_reference(model, family, config, rates)
   )
-  text = capsys.readouterr().out
-  assert "newly initialized: none" in text and "not used: none" in text
-  assert "hidden=16" in text and "not those of model.variant" in text
+  printed = capsys.readouterr().out
+  assert "newly initialized: none" in printed and "not used: none" in printed
+  assert "hidden=16" in printed and "not those of model.variant" in printed
   assert config["model"]["hidden"] == 16
 
 
@@ -144,7 +146,7 @@ def test_a_longer_vocabulary_trains_as_in_transformers(
 ):
   """The vocabulary of the data has one piece that the model lacks: "newer".
 
-  The model's tokenizer splits this word into "new" and "##er".
+  The model's tokenizer splits "newer" into "new" and "##er".
   """
   pieces = (data_folder / "vocab.txt").read_text().split()
   short_vocabulary = tmp_path / "vocab.txt"
@@ -207,19 +209,21 @@ def test_heads_that_a_model_lacks_are_initialized_and_named(
   config = continued.config_of("bert", data_folder, tmp_path / "hf")
   arrays, lines = start_run(config, capsys)
   weights = hf.read(str(tmp_path / "hf"), "bert")
-  heads = {n for n in arrays if n.split("/")[0] in new_heads}
-  assert {n.split("/")[0] for n in heads} == new_heads
-  assert_equal_arrays(arrays, weights.arrays, arrays.keys() - heads)
+  paths_of_new_heads = {n for n in arrays if n.split("/")[0] in new_heads}
+  assert {n.split("/")[0] for n in paths_of_new_heads} == new_heads
+  assert_equal_arrays(
+    arrays, weights.arrays, arrays.keys() - paths_of_new_heads
+  )
   report = dict(line.split(": ", 1) for line in lines if ": " in line)
   for head in new_heads:
     assert head in report["newly initialized"] and head not in report["taken"]
   has_classifier = "classifier" in "".join(weights.arrays)
   assert ("classifier" in report["not used"]) == has_classifier
-  # The new heads equal those of a run of this size without `init_from`.
+  # A run of this size without `init_from` draws equal heads.
   model = config_json_of(config)["model"] | config["model"]
   config = config | {"init_from": "", "model": model}
   drawn_arrays, _ = start_run(config)
-  assert_equal_arrays(arrays, drawn_arrays, heads)
+  assert_equal_arrays(arrays, drawn_arrays, paths_of_new_heads)
 
 
 def test_a_key_that_contradicts_the_model_is_refused(
@@ -240,7 +244,7 @@ def test_a_key_that_contradicts_the_model_is_refused(
 def test_a_restart_does_not_need_the_model(
   data_folder, model_path_of, tmp_path
 ):
-  """A run stops after step 2. Then `init_from` is deleted, or left empty."""
+  """Runs continue from step 2, with the model deleted or `init_from` empty."""
   model_copy = tmp_path / "model"
   shutil.copytree(model_path_of("gpt"), model_copy)
 
@@ -267,8 +271,8 @@ def test_a_run_starts_from_a_step_of_another_run(
     "gpt", data_folder, model_path_of("gpt"), **changes
   )
   continued.run_config(config, tmp_path / "run")
-  for name, step in (("@2", 2), ("", 4)):
-    path = f"{tmp_path / 'run'}{name}"
+  for suffix, step in (("@2", 2), ("", 4)):
+    path = f"{tmp_path / 'run'}{suffix}"
     config = continued.config_of("gpt", data_folder, path)
     capsys.readouterr()
     arrays, lines = start_run(config, capsys)

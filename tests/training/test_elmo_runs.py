@@ -74,24 +74,24 @@ def load_config(name, changes):
 
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory):
-  """Returns a folder of sentences such as "w18 w19 w20"; w20 is unknown."""
-  path = tmp_path_factory.mktemp("elmo")
+  """Prepares sentences of the words w0 to w20; the vocabulary lacks w20."""
+  folder = tmp_path_factory.mktemp("elmo")
   vocabulary = [f"w{i}" for i in range(20)]
   documents = []
   for i in range(30):
     first_words = [(i * 7 + j) % 19 for j in range(5)]
-    lines = [
+    sentences = [
       " ".join(f"w{(s + k) % 21}" for k in range(8)) for s in first_words
     ]
-    documents.append("\n".join([*lines, f"other{i} w3 ."]))
-  (path / "t.txt").write_text("\n\n".join(documents) + "\n")
-  (path / "w.txt").write_text(
+    documents.append("\n".join([*sentences, f"other{i} w3 ."]))
+  (folder / "t.txt").write_text("\n\n".join(documents) + "\n")
+  (folder / "w.txt").write_text(
     "\n".join([*words.SPECIAL_WORDS, *vocabulary]) + "\n"
   )
-  output = str(path / "prepared")
+  output = str(folder / "prepared")
   prepare.prepare(
-    str(path / "t.txt"),
-    str(path / "w.txt"),
+    str(folder / "t.txt"),
+    str(folder / "w.txt"),
     output,
     heldout=0.2,
     processes=1,
@@ -102,7 +102,7 @@ def data_folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def finished_run(data_folder, tmp_path_factory, fast_compilation):
-  """Returns the folder of a run, and its last state."""
+  """Returns the folder of a finished run, and the last state of the run."""
   workdir = tmp_path_factory.mktemp("run") / "run"
   config = load_config(
     "elmo:original", TINY_VALUES | {"data.path": data_folder}
@@ -111,7 +111,7 @@ def finished_run(data_folder, tmp_path_factory, fast_compilation):
 
 
 def test_restart_is_exact(data_folder, finished_run, tmp_path):
-  """After a restart, the states of the LSTMs are exact, too."""
+  """A restarted run equals the whole run, also in the states of the LSTMs."""
   workdir, state = finished_run
   run_copy = tmp_path / "run"
   shutil.copytree(workdir, run_copy)
@@ -133,12 +133,12 @@ def test_restart_is_exact(data_folder, finished_run, tmp_path):
   train_rows = [row for row in untimed_rows(workdir) if row["split"] == "train"]
   metric_names = {"forward_loss", "backward_loss", "padding"}
   assert all(metric_names <= row.keys() for row in train_rows)
-  # Streams of text have no padding.
+  # Rows of a stateful stream have no padding.
   assert {row["padding"] for row in train_rows} == {0.0}
 
 
 def test_two_phases_and_a_restart_within_the_second(data_folder, tmp_path):
-  """Each row is a stretch of text, whose length differs by phase."""
+  """Rows have 5 words in phase 1 and 8 in phase 2. The restart is at step 4."""
   changes = TINY_VALUES | {"data.path": data_folder, "data.streams": 0}
   changes |= {"objective.negatives": 0, "checkpoint.every": 2}
   config = load_config("small:elmo_cpu", changes)
@@ -164,7 +164,7 @@ def test_two_phases_and_a_restart_within_the_second(data_folder, tmp_path):
 def test_last_lines_compare_losses_with_guessing(
   data_folder, finished_run, capsys
 ):
-  """Each loss is printed beside that of guessing words by their frequency."""
+  """Each loss is printed beside the loss of guessing words by frequency."""
   workdir, _ = finished_run
   train.run(
     load_config("elmo:original", TINY_VALUES | {"data.path": data_folder}),
@@ -184,8 +184,12 @@ def test_last_lines_compare_losses_with_guessing(
     ("forward", "next", words.BEGIN_ID),
     ("backward", "previous", words.END_ID),
   ):
-    p = np.where(np.arange(len(counts)) == excluded, 0, counts) + 1
-    unigram_loss = -np.log(p / p.sum())[batch[f"{targets}_ids"]].mean()
+    counts_plus_one = (
+      np.where(np.arange(len(counts)) == excluded, 0, counts) + 1
+    )
+    unigram_loss = -np.log(counts_plus_one / counts_plus_one.sum())[
+      batch[f"{targets}_ids"]
+    ].mean()
     assert (
       f"held-out {direction} loss: {last_row[f'{direction}_loss']:.4f} nats,"
       f" perplexity {last_row[f'{direction}_perplexity']:.2f}; unigram"
@@ -194,18 +198,18 @@ def test_last_lines_compare_losses_with_guessing(
 
 
 def test_a_run_is_loaded_as_an_encoder(finished_run):
-  """The encoder has no softmax, and its vectors equal those of the run."""
+  """The loaded model has no softmax; its vectors equal those of the run."""
   workdir, state = finished_run
   loaded_model = open_model(str(workdir))
   assert set(loaded_model.params) == {"encoder"}
   batch = characters.make_batch([["w1", "never", "seen"], ["w3"]])
-  out = loaded_model.module.apply({"params": loaded_model.params}, batch)[
+  vectors = loaded_model.module.apply({"params": loaded_model.params}, batch)[
     "layers"
   ]
-  assert out.shape == (2, 3, 5, 16)
+  assert vectors.shape == (2, 3, 5, 16)
   encoder = loaded_model.module.encoder
-  expected = encoder.apply({"params": state.params["encoder"]}, **batch)
-  np.testing.assert_allclose(out, expected, atol=1e-5)
+  expected_vectors = encoder.apply({"params": state.params["encoder"]}, **batch)
+  np.testing.assert_allclose(vectors, expected_vectors, atol=1e-5)
   weights = runs.read(str(workdir))
   assert weights.config["task"] == "encoder"
   assert all(name.startswith("encoder/") for name in weights.arrays)
@@ -243,18 +247,18 @@ def test_the_published_model_has_93_6_million_parameters():
   """The count leaves the softmax out. Every axis name has a sharding rule."""
   model = load_config("elmo:original", {"model.vocab_size": 793_471})["model"]
   objective = objectives.build("elmo", model, {})
-  shape = jax.ShapeDtypeStruct
-  batch = {"char_ids": shape((2, 4, 50), "int32")}
-  batch["sequence_ids"] = shape((2, 4), "int32")
+  make_shape = jax.ShapeDtypeStruct
+  batch = {"char_ids": make_shape((2, 4, 50), "int32")}
+  batch["sequence_ids"] = make_shape((2, 4), "int32")
   for name in ("next", "previous"):
-    batch[f"{name}_ids"] = shape((2, 4), "int32")
-    batch[f"{name}_weights"] = shape((2, 4), "float32")
+    batch[f"{name}_ids"] = make_shape((2, 4), "int32")
+    batch[f"{name}_weights"] = make_shape((2, 4), "float32")
   boxed_params = jax.eval_shape(objective.init, jax.random.key(0), batch)
   leaves = jax.tree.leaves(boxed_params, is_leaf=lambda x: hasattr(x, "names"))
   axis_names = {name for leaf in leaves for name in leaf.names} - {None}
   assert axis_names <= dict(sharding.AXIS_RULES).keys()
   params = nn.unbox(boxed_params)
-  count = sum(x.size for x in jax.tree.leaves(params["encoder"]))
-  assert count / 1e6 == pytest.approx(93.6, abs=0.05)
+  num_parameters = sum(x.size for x in jax.tree.leaves(params["encoder"]))
+  assert num_parameters / 1e6 == pytest.approx(93.6, abs=0.05)
   assert params["softmax"]["embedding"].shape == (793_471, 512)
   assert models.family("elmo").VARIANTS["original"]["cell"] == 4096

@@ -52,33 +52,44 @@ def softmax_loss(logits, label):
 
 def test_losses_of_every_kind_equal_numpy():
   rng = np.random.default_rng(0)
-  x = rng.normal(size=(3, 4)).astype(np.float32)
+  class_logits = rng.normal(size=(3, 4)).astype(np.float32)
   sums = finetune.task_sums(
-    "classification", x, jnp.array([1, 3, 0]), jnp.array([1.0, 0.0, 1.0])
+    "classification",
+    class_logits,
+    jnp.array([1, 3, 0]),
+    jnp.array([1.0, 0.0, 1.0]),
   )
-  expected = softmax_loss(x[0], 1) + softmax_loss(x[2], 0)
-  np.testing.assert_allclose(sums["task_loss"], expected, rtol=1e-6)
-  # A label of regression is not rounded, and an unlabelled row adds nothing.
+  expected_loss = softmax_loss(class_logits[0], 1) + softmax_loss(
+    class_logits[2], 0
+  )
+  np.testing.assert_allclose(sums["task_loss"], expected_loss, rtol=1e-6)
+  # The label of a regression is not rounded. An unlabelled row adds nothing.
   labels = jnp.array([3.8, jnp.nan], jnp.float32)
   sums = finetune.task_sums(
     "regression", jnp.array([[1.0], [9.0]]), labels, jnp.array([1.0, 0.0])
   )
   np.testing.assert_allclose(sums["task_loss"], 2.8**2, rtol=1e-6)
-  # A batch of one row gives a scalar, too.
+  # The sum over a batch of one row is a scalar, too.
   sums = finetune.task_sums(
     "regression", jnp.ones((1, 1)), jnp.zeros(1), jnp.ones(1)
   )
   assert sums["task_loss"].shape == () and sums.keys() == {"task_loss"}
   # Two examples of four choices have the logits 0 to 7.
-  choices = jnp.arange(8.0).reshape(2, 4)
-  sums = finetune.task_sums("choice", choices, jnp.array([3, 0]), jnp.ones(2))
-  expected = softmax_loss([0, 1, 2, 3], 3) + softmax_loss([4, 5, 6, 7], 0)
-  np.testing.assert_allclose(sums["task_loss"], expected, rtol=1e-6)
+  choice_logits = jnp.arange(8.0).reshape(2, 4)
+  sums = finetune.task_sums(
+    "choice", choice_logits, jnp.array([3, 0]), jnp.ones(2)
+  )
+  expected_loss = softmax_loss([0, 1, 2, 3], 3) + softmax_loss([4, 5, 6, 7], 0)
+  np.testing.assert_allclose(sums["task_loss"], expected_loss, rtol=1e-6)
   assert sums["task_accuracy"] == 1.0
-  spans = rng.normal(size=(1, 5, 2)).astype(np.float32)
-  sums = finetune.task_sums("span", spans, jnp.array([[1, 3]]), jnp.ones(1))
-  expected = softmax_loss(spans[0, :, 0], 1) + softmax_loss(spans[0, :, 1], 3)
-  np.testing.assert_allclose(sums["task_loss"], expected / 2, rtol=1e-6)
+  span_logits = rng.normal(size=(1, 5, 2)).astype(np.float32)
+  sums = finetune.task_sums(
+    "span", span_logits, jnp.array([[1, 3]]), jnp.ones(1)
+  )
+  expected_loss = softmax_loss(span_logits[0, :, 0], 1) + softmax_loss(
+    span_logits[0, :, 1], 3
+  )
+  np.testing.assert_allclose(sums["task_loss"], expected_loss / 2, rtol=1e-6)
 
 
 def tiny_batch(shape, labels):
@@ -116,7 +127,8 @@ def test_gpt_trains_its_language_model_with_the_task():
     sums["task_loss"], sums_without_lm["task_loss"], rtol=1e-6
   )
   assert objective.coefficients == {"task_loss": 1.0, "lm_loss": 0.5}
-  # The language model's loss is a mean over the three next tokens of each row.
+  # Each row has four tokens. Its loss of the language model is the mean over
+  # three predictions; the losses of the rows are added.
   encoder = tiny_families.build_encoder("gpt")
   ids, sequence_ids = (
     batch[k].reshape(4, 6) for k in ("input_ids", "sequence_ids")
@@ -126,11 +138,11 @@ def test_gpt_trains_its_language_model_with_the_task():
   )
   table = params["encoder"]["embeddings"]["word"]["embedding"]
   logits = np.asarray(hidden @ table.T)
-  rows = [
+  losses_of_rows = [
     np.mean([softmax_loss(logits[r, i], ids[r, i + 1]) for i in range(3)])
     for r in range(4)
   ]
-  np.testing.assert_allclose(sums["lm_loss"], np.sum(rows), rtol=1e-5)
+  np.testing.assert_allclose(sums["lm_loss"], np.sum(losses_of_rows), rtol=1e-5)
   assert objective.weights(batch)["lm_loss"] == 4.0
   with pytest.raises(ValueError, match="trains gpt"):
     finetune.build(model | {"family": "bert"}, "choice", (), lm_weight=0.5)
@@ -159,8 +171,8 @@ def test_the_embedding_of_padding_is_trained_only_on_request(family):
     )
     params = init(jax.random.key(0))
     args = {}, {}, batch, jax.random.key(0), False
-    loss = jax.grad(lambda p: objective.loss(p, *args)[0]["task_loss"])
-    return jax.tree.map(np.array, tiny_families.fast_jit(loss)(params))
+    take_gradient = jax.grad(lambda p: objective.loss(p, *args)[0]["task_loss"])
+    return jax.tree.map(np.array, tiny_families.fast_jit(take_gradient)(params))
 
   with_fixed_padding = gradients(padding_id=pad)
   with_trained_padding = gradients(padding_id=pad, train_padding=True)
@@ -213,9 +225,9 @@ def test_layers_near_the_input_learn_slower():
       lambda step: 0.1, "adamw", **options, layer_decay=decay
     )
     updates.append(optimizer.update(grads, optimizer.init(tree), tree)[0])
-  ratio = jax.tree.map(lambda a, b: (b / a).mean(), *updates)
+  ratios = jax.tree.map(lambda a, b: (b / a).mean(), *updates)
   np.testing.assert_allclose(
-    ratio["encoder"]["embeddings"]["word"]["embedding"], 0.5**5, rtol=1e-5
+    ratios["encoder"]["embeddings"]["word"]["embedding"], 0.5**5, rtol=1e-5
   )
   with pytest.raises(ValueError, match="layer_rule"):
     optim.build_optimizer(
@@ -242,7 +254,7 @@ def test_every_task_config_builds(name):
 
 @pytest.fixture(scope="module")
 def tuned_run(tmp_path_factory, compilation_cache):
-  """Trains for six steps; returns the config, folder and initial weights."""
+  """Fine-tunes a model; returns config, run folder and the model's weights."""
   path = tmp_path_factory.mktemp("finetune")
   weights = tiny_tasks.write_model(path / "model")
   config = configs.load_defaults("glue:cola")
@@ -253,9 +265,11 @@ def tuned_run(tmp_path_factory, compilation_cache):
   config["schedule"]["peak"] = 1e-2
   config["log"]["every"] = 1
   config["checkpoint"] |= dict(every=3, keep=3)
-  original = copy.deepcopy(config)
+  original_config = copy.deepcopy(config)
   train.run(config, str(path / "run"))
-  assert config == original  # Derived values are only in config.json.
+  assert (
+    config == original_config
+  )  # Values that the run derives are only in config.json.
   return config, path / "run", weights
 
 
@@ -267,9 +281,9 @@ def test_a_run_begins_with_the_encoder_and_pooler(tuned_run):
   takes_array = finetune.build(
     dict(family="bert", variant="tiny"), "classification", ("a", "b")
   ).is_pretrained
-  drawn_arrays = runs.read(str(run)).arrays
+  run_arrays = runs.read(str(run)).arrays
   tree = traverse_util.unflatten_dict(
-    {name: jnp.asarray(array) for name, array in drawn_arrays.items()}, sep="/"
+    {name: jnp.asarray(array) for name, array in run_arrays.items()}, sep="/"
   )
   params, lines = start_from.take_parameters(
     pretrained, tree, takes_array, ("cat", "dog")
@@ -283,7 +297,7 @@ def test_a_run_begins_with_the_encoder_and_pooler(tuned_run):
   )
   np.testing.assert_array_equal(
     params["classifier"]["dense"]["kernel"],
-    drawn_arrays["classifier/dense/kernel"],
+    run_arrays["classifier/dense/kernel"],
   )
   assert [line.split(":")[0] for line in lines] == [
     "taken",
@@ -299,16 +313,16 @@ def test_a_run_begins_with_the_encoder_and_pooler(tuned_run):
 def test_a_run_writes_its_scores_and_its_task(tuned_run):
   _, run, _ = tuned_run
   rows = logging.read_rows(str(run / "metrics.jsonl"))
-  # An epoch has 21 rows: with batches of 8, these are three steps.
+  # An epoch has 21 rows. In batches of 8 rows it takes three steps.
   assert [r["step"] for r in rows if r["split"] == "train"] == [*range(1, 7)]
   scored_rows = [r for r in rows if r["split"] == "heldout"]
   assert [r["step"] for r in scored_rows] == [3, 6]
   assert (
     scored_rows[-1]["examples"] == 10 and 0 <= scored_rows[-1]["accuracy"] <= 1
   )
-  loaded = open_model(str(run))
-  assert loaded.config["labels"] == ["cat", "dog"]
-  task = loaded.config["source"]["fine_tuned"]
+  model = open_model(str(run))
+  assert model.config["labels"] == ["cat", "dog"]
+  task = model.config["source"]["fine_tuned"]
   assert (task["name"], task["metrics"]) == ("animals", ["accuracy"])
   with Checkpointer.for_reading(str(run)) as saver:
     meta = saver.read_metadata(6)
@@ -317,14 +331,14 @@ def test_a_run_writes_its_scores_and_its_task(tuned_run):
     assert meta["best"] == -best_row["accuracy"]
   # The accuracy equals that of a plain loop over the examples.
   vocabulary = tiny_tasks.vocabulary()
-  apply = tiny_families.fast_jit(loaded.module.apply)
+  apply = tiny_families.fast_jit(model.module.apply)
   num_correct = 0
   for example in tiny_tasks.classified_examples(10, 2):
     ids = vocabulary.encode_batch(example["texts"])[0]
     row = np.zeros((1, 16), np.int32)
     row[0, : len(ids) + 2] = [2, *ids, 3]
     batch = {"input_ids": row, "sequence_ids": (row > 0).astype(np.int32)}
-    logits = apply({"params": loaded.params}, batch)
+    logits = apply({"params": model.params}, batch)
     num_correct += ("cat", "dog")[int(logits.argmax())] == example["label"]
   assert num_correct / 10 == scored_rows[-1]["accuracy"]
 
@@ -357,10 +371,11 @@ def test_a_killed_run_equals_an_uninterrupted_one(tuned_run, tmp_path):
 def test_a_step_is_saved_before_it_is_evaluated(
   tuned_run, tmp_path, monkeypatch, event, step
 ):
-  """A run loses no step if it ends before its evaluation is saved.
+  """A run is saved at steps 3 and 6, each time before it evaluates the step.
 
-  The run ends in the evaluation ("evaluate"), before the checkpoint gets the
-  evaluation's results ("add"), or by a signal before the evaluation ("signal").
+  The run ends in the evaluation ("evaluate"), before the results are added to
+  the checkpoint ("add"), or by a signal before the evaluation ("signal"). After
+  a restart it equals a run that did not end.
   """
   config, run, _ = tuned_run
   workdir = tmp_path / "run"
@@ -374,11 +389,11 @@ def test_a_step_is_saved_before_it_is_evaluated(
         "evaluate": (loop, "evaluate_step"),
         "add": (Checkpointer, "add_evaluation"),
       }[event]
-      function, steps = getattr(owner, name), []
+      function, reached_steps = getattr(owner, name), []
 
       def fail_at_step(*arguments):
-        steps.append(3 * len(steps) + 3)
-        if steps[-1] == step:
+        reached_steps.append(3 * len(reached_steps) + 3)
+        if reached_steps[-1] == step:
           raise OSError("killed")
         return function(*arguments)
 
@@ -393,16 +408,16 @@ def test_a_step_is_saved_before_it_is_evaluated(
   assert untimed_rows(workdir) == untimed_rows(run)
   with (
     Checkpointer.for_reading(str(run)) as saver,
-    Checkpointer.for_reading(str(workdir)) as reopened,
+    Checkpointer.for_reading(str(workdir)) as new_saver,
   ):
-    assert saver.best_step() == reopened.best_step()
+    assert saver.best_step() == new_saver.best_step()
     for saved_step in (3, 6):
       metas = [
         saver.read_metadata(saved_step),
-        reopened.read_metadata(saved_step),
+        new_saver.read_metadata(saved_step),
       ]
       for meta in metas:
-        # The text of the rows contains times, so the checksums differ.
+        # The checksums differ, because the rows of the log contain times.
         del meta["checksum"], meta["log"]["checksum"]
       assert metas[0] == metas[1]
 
@@ -471,8 +486,9 @@ def test_every_metric_says_which_package_it_needs(monkeypatch, module):
     ).task,
   }
   tasks = {name: task.task for name, task in TASKS.items()} | custom_tasks
-  for name in TASKS_BY_MODULE:
-    importlib.import_module(name)  # Load all modules before one is removed.
+  for module_name in TASKS_BY_MODULE:
+    # Load all modules before one is removed.
+    importlib.import_module(module_name)
   monkeypatch.setitem(sys.modules, module, None)
   dependent_tasks = []
   for name, task in tasks.items():
@@ -492,7 +508,7 @@ def test_labels_are_matched_by_name(tuned_run, tmp_path):
   assert hf_config["id2label"] == {"0": "cat", "1": "dog"}
   read_weights = hf.read(str(tmp_path / "hf"), "bert")
   assert read_weights.config["labels"] == ["cat", "dog"]
-  # The classes of the run have another order than the classes of the model.
+  # The run names the classes in another order than the model does.
   model = parts.PretrainedModel("x", read_weights.config, read_weights.arrays)
   tree = {"classifier": {"dense": {"kernel": jnp.zeros((32, 2))}}}
   params, _ = start_from.take_parameters(
@@ -524,20 +540,24 @@ def test_a_model_with_its_labels_in_another_order_scores_the_same(
   )
   folder = config["data"]["path"]
   split = batches.open_split(batches.open_folder(folder), "validation")
-  expected = logging.read_rows(str(run / "metrics.jsonl"))[-1]["accuracy"]
-  for path, size in ((run, 4), (tmp_path / "reordered", 7)):
-    predictor = predict.open_predictor(str(path), size, max_length=16)
+  expected_accuracy = logging.read_rows(str(run / "metrics.jsonl"))[-1][
+    "accuracy"
+  ]
+  for path, batch_size in ((run, 4), (tmp_path / "reordered", 7)):
+    predictor = predict.open_predictor(str(path), batch_size, max_length=16)
     predictions = predict.predict_split(predictor, split, folder)
     scores = metrics.evaluate(split.task, predictions, split.examples)
-    assert scores["accuracy"] == expected and scores["examples"] == 10
-  other_split = split._replace(task=split.task._replace(labels=("cat", "cow")))
+    assert scores["accuracy"] == expected_accuracy and scores["examples"] == 10
+  changed_split = split._replace(
+    task=split.task._replace(labels=("cat", "cow"))
+  )
   with pytest.raises(
     ValueError, match="has the labels cat, cow, but the model"
   ):
-    predict.predict_split(predictor, other_split, folder)
-  other_split = split._replace(pieces=split.pieces[:-1])
+    predict.predict_split(predictor, changed_split, folder)
+  changed_split = split._replace(pieces=split.pieces[:-1])
   with pytest.raises(ValueError, match="the model have different vocabularies"):
-    predict.predict_split(predictor, other_split, folder)
+    predict.predict_split(predictor, changed_split, folder)
 
 
 def test_a_sweep_goes_on_after_a_failed_run(tuned_run, tmp_path, capsys):
@@ -545,7 +565,8 @@ def test_a_sweep_goes_on_after_a_failed_run(tuned_run, tmp_path, capsys):
   planned_runs = sweep.plan(config, ["schedule.peak=1e-2,-1.0"], [0])
   assert [r.point["schedule.peak"] for r in planned_runs] == [1e-2, -1.0]
   folder = tmp_path / "sweep"
-  # The first run has finished. The rate of the second run is refused.
+  # The folder of the first run holds a finished run. The learning rate of the
+  # second run is refused.
   shutil.copytree(run, folder / planned_runs[0].name)
   outcomes = sweep.run_all(planned_runs, str(folder), "glue:cola", 0)
   jax.config.update("jax_compilation_cache_dir", None)

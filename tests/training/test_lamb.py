@@ -1,4 +1,4 @@
-"""Compares LAMB with a second version in numpy, variable by variable."""
+"""Compares LAMB with a plain version in numpy, variable by variable."""
 
 import flax.linen as nn
 import jax
@@ -15,8 +15,8 @@ OPTIMIZER_OPTIONS = dict(
   b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.1, clip_norm=0.0
 )
 # Path -> shape, for a stack of three layers, a stack of one shared layer, and
-# variables outside of stacks. The layers have different scales, so that one
-# ratio for a whole stack would be far off.
+# variables outside of stacks. `draw_tree` gives the layers different scales, so
+# that one ratio for a whole stack would be far off.
 SHAPES = {
   ("encoder", "layers", "layer", "mlp_in", "kernel"): (3, 4, 5),
   ("encoder", "layers", "layer", "mlp_in", "bias"): (3, 5),
@@ -35,7 +35,7 @@ RATE, STEPS = 0.01, 4
 
 
 def draw_tree(seed):
-  """Returns a tree of arrays; each layer of a stack has another scale."""
+  """Returns a tree of random arrays; layer i of a stack is scaled by 4**i."""
   rng = np.random.default_rng(seed)
   tree = {}
   for path, shape in SHAPES.items():
@@ -50,7 +50,7 @@ def draw_tree(seed):
 
 
 def arrays_of_variables(tree):
-  """Returns {(path, layer): array}; each layer of a stack is a variable."""
+  """Returns {(path, i): array}, with layer i of a stack; else i is 0."""
   arrays = {}
   for keys, leaf in jax.tree_util.tree_leaves_with_path(tree):
     path = tuple(key.key for key in keys)
@@ -114,9 +114,9 @@ def test_lamb_equals_the_published_rule_layer_by_layer():
 
 
 def test_lamb_optax_equals_optax_on_unstacked_layers():
-  """`lamb_optax` corrects the bias of the moments.
+  """Unlike `lamb`, `lamb_optax` corrects the bias of the moments.
 
-  It has a ratio for the parameters of norms and for biases too.
+  It also scales the updates of norms and biases by their trust ratios.
   """
   params, grads = (
     draw_tree(0),
@@ -130,40 +130,42 @@ def test_lamb_optax_equals_optax_on_unstacked_layers():
       for k, x in arrays_of_variables(tree).items()
     }
 
-  expected = unstack(params)
-  mask = {k: k[0][-1] not in ("bias", "scale") for k in expected}
+  reference_params = unstack(params)
+  mask = {k: k[0][-1] not in ("bias", "scale") for k in reference_params}
   reference = optax.lamb(RATE, 0.9, 0.999, 1e-6, weight_decay=0.1, mask=mask)
   state, update = (
-    reference.init(expected),
+    reference.init(reference_params),
     tiny_families.fast_jit(reference.update),
   )
   for g in grads:
-    updates, state = update(unstack(g), state, expected)
-    expected = optax.apply_updates(expected, updates)
-  for name, x in expected.items():
+    updates, state = update(unstack(g), state, reference_params)
+    reference_params = optax.apply_updates(reference_params, updates)
+  for name, x in reference_params.items():
     np.testing.assert_allclose(trained[name], x, rtol=2e-5, err_msg=str(name))
 
 
 @pytest.mark.parametrize("family", tiny_families.FAMILY_NAMES)
 def test_every_stack_is_recognised_by_its_path(family):
-  """If a first axis is named "layers", each of its layers has its own ratio."""
+  """If the first axis of an array is "layers", each layer has its own ratio."""
   module = models.family(family).ForPreTraining(
     tiny_families.build_encoder(family)
   )
   ids = jnp.zeros((1, 3), jnp.int32)
   batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids[:, :1])
-  names = nn.get_partition_spec(tiny_families.param_shapes(module, batch))
-  sizes = nn.unbox(tiny_families.param_shapes(module, batch))
-  params = jax.tree.map(lambda x: np.full(x.shape, 2.0, np.float32), sizes)
+  specs = nn.get_partition_spec(tiny_families.param_shapes(module, batch))
+  shapes = nn.unbox(tiny_families.param_shapes(module, batch))
+  params = jax.tree.map(lambda x: np.full(x.shape, 2.0, np.float32), shapes)
 
   def scale_layers(x):
-    """Gives each index of the first axis another scale."""
+    """Multiplies index i of the first axis, counted from 0, by i + 1."""
     scales = np.arange(1, len(x) + 1, dtype=np.float32)
     return x * scales.reshape(-1, *[1] * (x.ndim - 1))
 
   updates = jax.tree.map(scale_layers, params)
-  ratio = optim.scale_by_trust_ratio(optim.mask_of_all)
-  scaled_updates, _ = tiny_families.fast_jit(ratio.update)(updates, (), params)
+  scale_by_ratio = optim.scale_by_trust_ratio(optim.mask_of_all)
+  scaled_updates, _ = tiny_families.fast_jit(scale_by_ratio.update)(
+    updates, (), params
+  )
 
   def check(path, x, spec, update):
     ratios = np.asarray(x) / update
@@ -176,12 +178,12 @@ def test_every_stack_is_recognised_by_its_path(family):
       ratios, np.broadcast_to(expected, x.shape), rtol=1e-4, err_msg=str(path)
     )
 
-  jax.tree_util.tree_map_with_path(check, scaled_updates, names, updates)
+  jax.tree_util.tree_map_with_path(check, scaled_updates, specs, updates)
 
 
 @pytest.mark.parametrize("name", ["lamb", "lamb_optax"])
 def test_variables_and_updates_of_zero_norm_stay_finite(name):
-  """The ratio is 1 for zero parameters, and for a zero update."""
+  """The trust ratio is 1 for zero parameters, and for a zero update."""
   params = {"a": {"kernel": jnp.zeros((2, 2))}, "b": {"kernel": jnp.ones(2)}}
   grads = jax.tree.map(jnp.zeros_like, params)
   grads["a"]["kernel"] = jnp.ones((2, 2))
@@ -189,8 +191,10 @@ def test_variables_and_updates_of_zero_norm_stay_finite(name):
     lambda step: RATE, name, **OPTIMIZER_OPTIONS | {"weight_decay": 0.0}
   )
   updates, _ = optimizer.update(grads, optimizer.init(params), params)
-  adam = 0.1 / (0.001**0.5 + 1e-6) if name == "lamb" else 1.0
-  np.testing.assert_allclose(updates["a"]["kernel"], -RATE * adam, rtol=1e-4)
+  adam_update = 0.1 / (0.001**0.5 + 1e-6) if name == "lamb" else 1.0
+  np.testing.assert_allclose(
+    updates["a"]["kernel"], -RATE * adam_update, rtol=1e-4
+  )
   assert not np.asarray(updates["b"]["kernel"]).any()
 
 

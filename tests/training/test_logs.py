@@ -1,4 +1,4 @@
-"""The lines of metrics.jsonl are strict JSON, and are read as written."""
+"""Tests metrics.jsonl (strict JSON, with null for NaN) and printed lines."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from bert_jax.training import logging
 
 
 def parse_strictly(line):
-  """Returns the content of a line of JSON; refuses NaN."""
+  """Returns the content of a line of JSON; refuses NaN and Infinity."""
 
   def refuse(name):
     raise AssertionError(f"{name} is not JSON")
@@ -20,7 +20,7 @@ def parse_strictly(line):
 
 def test_a_metric_that_is_not_defined_is_null(tmp_path, capsys):
   path = tmp_path / "metrics.jsonl"
-  # Earlier versions wrote NaN.
+  # Earlier versions of the program wrote NaN.
   path.write_text('{"step": 1, "split": "heldout", "pearson": NaN}\n[1]\n')
   log = logging.Logger(str(tmp_path), 1, 3)
   log.log_evaluation(2, {"pearson": math.nan, "task_loss": 0.5})
@@ -28,16 +28,16 @@ def test_a_metric_that_is_not_defined_is_null(tmp_path, capsys):
   log.close()
   assert "metrics.jsonl:2 is damaged and is left out" in capsys.readouterr().out
   rows = [parse_strictly(line) for line in path.read_text().splitlines()]
-  expected = [
+  expected_rows = [
     {"step": 1, "split": "heldout", "pearson": None},
     {"step": 2, "split": "heldout", "pearson": None, "task_loss": 0.5},
   ]
-  assert rows == expected
+  assert rows == expected_rows
   # A restart keeps the rows.
   logging.Logger(str(tmp_path), 2, 3).close()
   assert [
     parse_strictly(line) for line in path.read_text().splitlines()
-  ] == expected
+  ] == expected_rows
   first_row, last_row = logging.read_rows(str(path))
   assert math.isnan(first_row["pearson"]) and math.isnan(last_row["pearson"])
   assert last_row["task_loss"] == 0.5

@@ -1,4 +1,4 @@
-"""Compares Muon with optax; tests the trapezoid schedule and mask rates."""
+"""Compares Muon with optax; tests trapezoid schedules and mask rates."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ RATE = 0.01
 
 
 def draw_tree(seed):
-  """Returns random parameters, with each type of leaf that encoders have."""
+  """Returns random parameters: kernels, a bias and an embedding."""
   keys = iter(jax.random.split(jax.random.key(seed), 6))
   shapes = {
     "query": (3, 8, 2, 4),
@@ -39,7 +39,7 @@ def draw_tree(seed):
 
 
 def optax_axes(params):
-  """Returns optax's input and output axes, or None for leaves of Adam."""
+  """Returns optax's input and output axes of each leaf; None means Adam."""
   axes = optax.contrib.MuonDimensionNumbers
   leaves = jax.tree.map(lambda _: None, params)
   layers = leaves["layers"]
@@ -51,9 +51,10 @@ def optax_axes(params):
 
 
 def test_matrices_are_orthogonalised_as_by_optax():
-  """Takes three steps. The test computes the momentum; optax does the rest.
+  """Compares three steps. The test computes the momentum; optax does the rest.
 
-  optax multiplies in another order, so float32 results differ by up to 1e-4.
+  optax multiplies in another order than `scale_by_muon`, so the relative
+  distance of float32 updates is up to 1e-4.
   """
   params = draw_tree(0)
   muon = optim.scale_by_muon(0.9, 0.98, 1e-6, dtype=jnp.float32)
@@ -69,15 +70,19 @@ def test_matrices_are_orthogonalised_as_by_optax():
   for seed in range(1, 4):
     grads = draw_tree(seed)
     momentum = jax.tree.map(lambda m, g: 0.95 * m + 0.05 * g, momentum, grads)
-    nesterov = jax.tree.map(lambda m, g: 0.95 * m + 0.05 * g, momentum, grads)
-    expected, _ = reference.update(nesterov, reference.init(params), params)
+    nesterov_momentum = jax.tree.map(
+      lambda m, g: 0.95 * m + 0.05 * g, momentum, grads
+    )
+    expected_updates, _ = reference.update(
+      nesterov_momentum, reference.init(params), params
+    )
     updates, state = jax.jit(muon.update)(grads, state, params)
     for name in ("query", "output", "mlp_in", "mlp_out"):
-      computed = -RATE * updates["layers"][name]["kernel"]
-      expected_update = expected["layers"][name]["kernel"]
-      distance = optax.tree.norm(computed - expected_update) / optax.tree.norm(
-        expected_update
-      )
+      computed_update = -RATE * updates["layers"][name]["kernel"]
+      expected_update = expected_updates["layers"][name]["kernel"]
+      distance = optax.tree.norm(
+        computed_update - expected_update
+      ) / optax.tree.norm(expected_update)
       assert distance < 1e-4, (seed, name, distance)
 
 
@@ -107,17 +112,24 @@ def test_other_leaves_use_adam():
 
 @pytest.mark.parametrize("shape", [(2, 8, 32), (2, 32, 8), (1, 16, 16)])
 def test_singular_values_become_about_one(shape):
-  """0.68 to 1.13 are the bounds of the iteration (Jordan et al. 2024)."""
+  """Jordan et al. 2024 give the bounds 0.68 and 1.13; the test allows more."""
   matrices = jax.random.normal(jax.random.key(3), shape)
-  values = np.linalg.svd(np.asarray(optim.orthogonalise(matrices)))[1]
-  # A square matrix has values near 0, which five iterations do not raise.
-  values = values if shape[1] != shape[2] else values[:, : shape[1] // 2]
-  assert values.min() > 0.6 and values.max() < 1.25, values
+  singular_values = np.linalg.svd(np.asarray(optim.orthogonalise(matrices)))[1]
+  # A random square matrix has singular values near 0, which five iterations do
+  # not raise to 1. So only its larger half is compared.
+  singular_values = (
+    singular_values
+    if shape[1] != shape[2]
+    else singular_values[:, : shape[1] // 2]
+  )
+  assert singular_values.min() > 0.6 and singular_values.max() < 1.25, (
+    singular_values
+  )
 
 
 @pytest.mark.parametrize("family", ["bert", "albert", "electra", "gpt"])
 def test_every_kernel_of_a_layer_is_a_matrix(family):
-  """`_as_matrices` merges the correct axes of every kernel."""
+  """Attention's kernels become square matrices, and those of the MLP do not."""
   module = models.family(family).ForPreTraining(
     tiny_families.build_encoder(family)
   )
@@ -155,17 +167,19 @@ def test_decay_is_refused_by_schedules_that_ignore_it():
 
 
 def test_a_phase_may_have_its_own_mask_rate():
-  section = dict(fraction=0.5, length=32, batch_scale=1.0, micro_scale=1)
-  run = dataclasses.replace(
+  phase_options = dict(fraction=0.5, length=32, batch_scale=1.0, micro_scale=1)
+  run_config = dataclasses.replace(
     config_lib.parse(configs.load_defaults("bert:tiny")),
     total_steps=10,
     batch_size=4,
     micro_batches=1,
     phases=dict(
-      phase1=config_lib.Phase(**section, max_predictions=13, mask_rate=0.4),
-      phase2=config_lib.Phase(**section, max_predictions=5),
+      phase1=config_lib.Phase(
+        **phase_options, max_predictions=13, mask_rate=0.4
+      ),
+      phase2=config_lib.Phase(**phase_options, max_predictions=5),
     ),
     data=config_lib.Data("x", "full_sentences", mask_rate=0.15),
   )
-  rates = [phase.data["mask_rate"] for phase in phases.plan(run)]
+  rates = [phase.data["mask_rate"] for phase in phases.plan(run_config)]
   assert rates == [0.4, 0.15]

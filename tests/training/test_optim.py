@@ -33,7 +33,7 @@ def test_linear_schedule_never_goes_below_zero():
 
 
 def test_bert_schedule_jumps_down_at_the_end_of_warm_up():
-  """Decay counts from step 0, so the highest rate is peak * (1 - w / T)."""
+  """The decay counts from step 0: after w of T steps it is 1 - w / T, not 1."""
   computed_rates = learning_rates(
     "bert", 1_000_000, 0.01, 1e-4, [0, 1, 9_999, 10_000, 500_000, 1_000_000]
   )
@@ -46,7 +46,7 @@ def test_bert_schedule_jumps_down_at_the_end_of_warm_up():
 
 
 def test_electra_schedule_multiplies_decay_and_warm_up():
-  """There is no jump: the rate is just below the peak at the end of warm-up."""
+  """There is no jump: the highest rate, after warm-up, is 0.9 of the peak."""
   computed_rates = learning_rates(
     "electra", 1000, 0.1, 2e-4, [0, 50, 99, 100, 500, 1000, 1001]
   )
@@ -69,14 +69,16 @@ def test_cosine_schedule_ends_at_zero():
 @pytest.mark.parametrize(
   "name, total, warmup, steps",
   [
-    # BERT and ELECTRA use int(num_train_steps * warmup_proportion).
+    # Rounded down: BERT and ELECTRA use
+    # int(num_train_steps * warmup_proportion).
     ("bert", 345, 0.1, 34),
     ("bert", 36_815, 0.1, 3681),
     ("bert", 19, 0.1, 1),
     ("bert", 9, 0.1, 0),
     ("electra", 2299, 0.1, 229),
     ("cosine", 1999, 0.2, 399),
-    # transformers uses math.ceil(num_training_steps * warmup_ratio).
+    # Rounded up: transformers uses
+    # math.ceil(num_training_steps * warmup_ratio).
     ("linear", 345, 0.1, 35),
     ("linear", 6150, 0.05, 308),
     ("linear", 500_000, 0.06, 30_000),
@@ -120,7 +122,7 @@ def bert_params():
 
 
 def test_kernels_and_embeddings_decay_and_nothing_else():
-  """The leaf's name decides, not the module's name or the rank."""
+  """The name of a leaf decides, not its rank or the name of its module."""
   params = bert_params()
   params["layer_norm"] = {"scale": jnp.ones((2, 3)), "bias": jnp.ones((2, 3))}
   params["ln_1"] = {"scale": jnp.ones(3)}
@@ -199,9 +201,9 @@ def test_gradients_are_clipped_by_the_global_norm():
   params = {"a": {"kernel": jnp.zeros(1)}, "b": {"kernel": jnp.zeros(1)}}
   grads = {"a": {"kernel": jnp.array([3.0])}, "b": {"kernel": jnp.array([4.0])}}
   _, state = optimizer.update(grads, optimizer.init(params), params)
-  adam = state[1]
-  np.testing.assert_allclose(adam.mu["a"]["kernel"], [0.6], rtol=1e-6)
-  np.testing.assert_allclose(adam.mu["b"]["kernel"], [0.8], rtol=1e-6)
+  adam_state = state[1]
+  np.testing.assert_allclose(adam_state.mu["a"]["kernel"], [0.6], rtol=1e-6)
+  np.testing.assert_allclose(adam_state.mu["b"]["kernel"], [0.8], rtol=1e-6)
 
 
 SMALL_SIZES = dict(hidden=8, heads=2, mlp=16, num_layers=2, vocab_size=11)
@@ -223,12 +225,12 @@ def test_every_family_has_a_rule_for_every_parameter(name):
   mask = optim.decay_mask(nn.unbox(shapes))
   for path, decays in jax.tree_util.tree_leaves_with_path(mask):
     names = [key.key for key in path]
-    norm_or_bias = "norm" in names[-2] or names[-1] == "bias"
-    assert decays == (not norm_or_bias), names
+    is_norm_or_bias = "norm" in names[-2] or names[-1] == "bias"
+    assert decays == (not is_norm_or_bias), names
 
 
 def test_a_mask_of_ones_own_says_what_decays():
-  """`decay_mask` would refuse these names."""
+  """The function `optim.decay_mask` would refuse the names "w" and "b"."""
   params = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
   optimizer = optim.build_optimizer(
     lambda step: 1.0,

@@ -1,4 +1,4 @@
-"""Tests the steps and examples of phases, and their shared learning rate."""
+"""Tests the steps, examples, slots and best checkpoints of phases."""
 
 import dataclasses
 import json
@@ -27,18 +27,18 @@ DATA_SECTION = dict(path="x", builder="bert_pairs")
 
 
 def plan_default_phases(total=1_000_000, batch=256, data=None, **sections):
-  """Returns the phases of sections that change keys of `PHASE_SECTION`."""
+  """Plans phases. Each section changes some values of `PHASE_SECTION`."""
   return plan_phases(
     total, batch, data, {k: PHASE_SECTION | v for k, v in sections.items()}
   )
 
 
 def plan_phases(total, batch, data, sections):
-  """Returns the phases of a run of BERT with these sections."""
-  run = config_lib.parse(configs.load_defaults("bert:tiny"))
+  """Returns the phases of a run of BERT whose config has these sections."""
+  run_config = config_lib.parse(configs.load_defaults("bert:tiny"))
   return phases.plan(
     dataclasses.replace(
-      run,
+      run_config,
       total_steps=total,
       batch_size=batch,
       micro_batches=2,
@@ -140,7 +140,7 @@ def test_rows_that_hide_nothing_have_no_slots():
 def test_too_few_slots_for_the_mask_rate_are_reported(
   tmp_path, capsys, monkeypatch, compilation_cache
 ):
-  """A run may have too few slots: ALBERT's data have 20 for 512 tokens."""
+  """Too few slots are allowed: ALBERT's data have 20 for 512 tokens."""
   published_options = dict(length=512, max_predictions=20)
   assert recipes.slots_warning("albert_pairs", published_options) == (
     "max_predictions 20 hides at most 3.9% of a full row of 512, not"
@@ -163,8 +163,8 @@ def test_too_few_slots_for_the_mask_rate_are_reported(
   path = f"{ROOT}/configs/bert.py:tiny"
   config = configs.load_defaults(path)
   config["model"] |= dict(hidden=32, heads=2, mlp=64)
-  for name, slots in (("phase1", 2), ("phase2", 1)):
-    sizes = dict(fraction=0.5, length=16, max_predictions=slots)
+  for name, num_slots in (("phase1", 2), ("phase2", 1)):
+    sizes = dict(fraction=0.5, length=16, max_predictions=num_slots)
     config["phases"][name] |= sizes
   config["evaluate"]["every"] = 0
   config |= dict(total_steps=2, batch_size=4)
@@ -183,7 +183,7 @@ def test_too_few_slots_for_the_mask_rate_are_reported(
 def test_each_phase_has_its_own_best_checkpoint(
   tmp_path, monkeypatch, compilation_cache
 ):
-  """With or without a restart, the newest and the phase's best step stay."""
+  """A run keeps its newest step, and the best of the phase evaluated last."""
   losses = {2: 0.5, 4: 0.4, 6: 0.9, 8: 0.8, 10: 0.85}
   monkeypatch.setattr(
     evaluate,
@@ -203,14 +203,14 @@ def test_each_phase_has_its_own_best_checkpoint(
   config["data"]["path"] = write_prepared(
     tmp_path / "p", random_documents(20, 0), random_documents(5, 1)
   )
-  run = str(tmp_path / "run")
+  workdir = str(tmp_path / "run")
   folder = tmp_path / "run" / "checkpoints"
-  assert int(train.run(config, run).step) == 6
+  assert int(train.run(config, workdir).step) == 6
   # Step 6 is saved but not evaluated yet, so step 4 is still the best.
   assert sorted(path.name for path in folder.iterdir()) == ["4", "6"]
-  assert int(train.run(config, run).step) == 10
+  assert int(train.run(config, workdir).step) == 10
   assert sorted(path.name for path in folder.iterdir()) == ["10", "8"]
-  with checkpoint.Checkpointer.for_reading(run) as saver:
+  with checkpoint.Checkpointer.for_reading(workdir) as saver:
     assert saver.best_step() == 8
   metadata = json.loads((folder / "10/meta/metadata").read_text())
   assert metadata["best"] == 0.8

@@ -17,10 +17,10 @@ from bert_jax.weights.run_config import flatten
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 
-# Config -> the published numbers of layers, width, heads and millions of
-# parameters. The parameters of the miniatures include both heads, and are
-# rounded to a tenth of a million (Turc et al. 2019, table 1). Those of base and
-# large are rounded to ten million (Devlin et al. 2019, section 3).
+# Config -> the published layers, width, attention heads and millions of
+# parameters, which include both pre-training heads. The millions of the
+# miniatures are rounded to a tenth (Turc et al. 2019, table 1), those of base
+# and large to tens (Devlin et al. 2019, section 3).
 BERT_SIZES = {
   "bert:tiny": (2, 128, 2, 4.4),
   "bert:mini": (4, 256, 4, 11.3),
@@ -69,8 +69,7 @@ def test_every_bert_config_is_in_the_table():
   assert names == set(BERT_SIZES)
 
 
-# These dicts are like `BERT_VALUES`, but schedule.warmup is replaced by
-# `warmup_steps`.
+# In the dicts below, `warmup_steps` is schedule.warmup times `total_steps`.
 NO_DROPOUT = {"model.dropout": 0.0, "model.attention_dropout": 0.0}
 DROPOUT = {"model.dropout": 0.1, "model.attention_dropout": 0.1}
 # Liu et al. 2019, Table 9; fairseq config/pretraining/base.yaml.
@@ -258,8 +257,8 @@ PUBLISHED_VALUES = {
     "schedule.peak": 2.5e-4,
   },
 }
-# Config -> layers, width, pieces, positions and segments of its encoder, which
-# does not project its embeddings.
+# Config -> layers, width, pieces, positions and segments of its encoder, if the
+# encoder does not project its embeddings.
 ENCODER_SIZES = {
   "roberta:base": (12, 768, 50265, 514, 1),
   "roberta:large": (24, 1024, 50265, 514, 1),
@@ -273,17 +272,21 @@ ENCODER_SIZES = {
 def test_configs_have_the_published_values(name):
   config = load_config(name)
   config_lib.parse(config)
-  flat = flatten(config)
+  flat_config = flatten(config)
   schedule = config["schedule"]
-  flat["warmup_steps"] = round(schedule["warmup"] * config["total_steps"])
-  for key, published in PUBLISHED_VALUES[name].items():
-    assert flat[key] == published, key
-    assert type(flat[key]) is type(published), key
+  flat_config["warmup_steps"] = round(
+    schedule["warmup"] * config["total_steps"]
+  )
+  for key, published_value in PUBLISHED_VALUES[name].items():
+    assert flat_config[key] == published_value, key
+    assert type(flat_config[key]) is type(published_value), key
   family, _, variant = name.partition(":")
   family = {"spanbert": "bert"}.get(family, family)
-  assert flat["model.family"] == family
-  assert flat["model.variant"] == (variant if name != "gpt:gpt1" else "base")
-  assert flat["model.initializer_range"] == 0.02
+  assert flat_config["model.family"] == family
+  assert flat_config["model.variant"] == (
+    variant if name != "gpt:gpt1" else "base"
+  )
+  assert flat_config["model.initializer_range"] == 0.02
 
 
 SMALL_CONFIGS = sorted(
@@ -293,7 +296,7 @@ SMALL_CONFIGS = sorted(
 
 @pytest.mark.parametrize("name", [*PUBLISHED_VALUES, *SMALL_CONFIGS])
 def test_builder_and_objective_of_a_config_fit(name):
-  """The builder's rows have every key that the objective needs."""
+  """The rows of the builder have every key that the objective needs."""
   config = topologies.with_published_vocabulary(
     config_lib.parse(load_config(name))
   )
@@ -302,15 +305,15 @@ def test_builder_and_objective_of_a_config_fit(name):
   batch = topologies.batch_shapes(config.model.vocab_size, phase)
   shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0), batch))
   if name in ENCODER_SIZES:
-    count = sum(x.size for x in jax.tree.leaves(shapes))
-    assert count == count_parameters(name, *ENCODER_SIZES[name])
+    num_parameters = sum(x.size for x in jax.tree.leaves(shapes))
+    assert num_parameters == count_parameters(name, *ENCODER_SIZES[name])
   weights = jax.eval_shape(objective.weights, batch)
   assert set(objective.coefficients) <= set(weights)
   assert objective.flops(batch) > 0
 
 
 def count_parameters(name, layers, hidden, vocab_size, positions, segments):
-  """Returns the number of parameters of a run, including its heads."""
+  """Returns the number of parameters, including those of the heads."""
   norm = 2 * hidden
   attention = 4 * (hidden * hidden + hidden) + norm
   mlp = hidden * 4 * hidden + 4 * hidden + 4 * hidden * hidden + hidden + norm
@@ -330,17 +333,26 @@ def count_parameters(name, layers, hidden, vocab_size, positions, segments):
 @pytest.mark.parametrize("name", BERT_SIZES)
 def test_bert_configs_have_the_published_values(name):
   config = load_config(name)
-  for key, published in BERT_VALUES.items():
+  for key, published_value in BERT_VALUES.items():
     setting = config
     for name_on_path in key.split("."):
       setting = setting[name_on_path]
-    assert setting == published and type(setting) is type(published), key
+    assert setting == published_value and type(setting) is type(
+      published_value
+    ), key
   masking = "whole_word" if name == "bert:large_wwm" else "token"
   assert config["data"]["masking"] == masking
   assert config["schedule"]["warmup"] * config["total_steps"] == 10_000
-  first, second = phases.plan(config_lib.parse(config))
-  assert (first.start, first.end, second.end) == (0, 900_000, 1_000_000)
-  for phase, length, predictions in ((first, 128, 20), (second, 512, 80)):
+  first_phase, second_phase = phases.plan(config_lib.parse(config))
+  assert (first_phase.start, first_phase.end, second_phase.end) == (
+    0,
+    900_000,
+    1_000_000,
+  )
+  for phase, length, predictions in (
+    (first_phase, 128, 20),
+    (second_phase, 512, 80),
+  ):
     assert phase.batch_size == 256
     assert phase.data["length"] == length
     assert phase.data["max_predictions"] == predictions
@@ -351,8 +363,8 @@ def test_parameters_are_as_many_as_published(name):
   """Counts parameters by their shapes, with a vocabulary of 30,522 pieces."""
   layers, hidden, heads, millions = BERT_SIZES[name]
   config = load_config(name)
-  model = bert.build(config["model"]["variant"])
-  assert (model.num_layers, model.hidden, model.heads) == (
+  encoder = bert.build(config["model"]["variant"])
+  assert (encoder.num_layers, encoder.hidden, encoder.heads) == (
     layers,
     hidden,
     heads,
@@ -362,10 +374,12 @@ def test_parameters_are_as_many_as_published(name):
   objective = objectives.build(
     "mlm", config["model"] | {"vocab_size": vocab_size}, {"pairs": True}
   )
-  run = topologies.with_published_vocabulary(config_lib.parse(config))
-  batch = topologies.batch_shapes(run.model.vocab_size, phases.plan(run)[0])
+  run_config = topologies.with_published_vocabulary(config_lib.parse(config))
+  batch = topologies.batch_shapes(
+    run_config.model.vocab_size, phases.plan(run_config)[0]
+  )
   shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0), batch))
-  count = sum(x.size for x in jax.tree.leaves(shapes))
+  num_parameters = sum(x.size for x in jax.tree.leaves(shapes))
 
   tables = (vocab_size + 512 + 2) * hidden + 2 * hidden
   attention = 4 * (hidden * hidden + hidden) + 2 * hidden
@@ -374,8 +388,11 @@ def test_parameters_are_as_many_as_published(name):
   )
   masked_head = hidden * hidden + hidden + 2 * hidden + vocab_size
   pair_head = hidden * hidden + hidden + 2 * hidden + 2
-  assert count == tables + layers * (attention + mlp) + masked_head + pair_head
+  assert (
+    num_parameters
+    == tables + layers * (attention + mlp) + masked_head + pair_head
+  )
   if millions < 100:
-    assert round(count / 1e6, 1) == millions
+    assert round(num_parameters / 1e6, 1) == millions
   else:
-    assert round(count / 1e6, -1) == millions
+    assert round(num_parameters / 1e6, -1) == millions

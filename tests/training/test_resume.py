@@ -28,7 +28,7 @@ CONFIG_VALUES = {
   "micro_batches": 2,
   "phases.phase1.length": 32,
   "phases.phase1.max_predictions": 5,
-  # Phase 2 begins at step 108, and its batches have twice as many rows.
+  # Phase 1 ends with step 108. Batches of phase 2 have twice as many rows.
   "phases.phase2.length": 48,
   "phases.phase2.max_predictions": 7,
   "phases.phase2.batch_scale": 2.0,
@@ -43,17 +43,14 @@ CONFIG_VALUES = {
 
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory):
-  """Makes a prepared folder of about 45 examples.
-
-  Thus 120 steps of 8 rows take many epochs.
-  """
+  """Makes a prepared folder with so few examples that a run has many epochs."""
   path = tmp_path_factory.mktemp("data") / "prepared"
   return write_prepared(path, random_documents(60, 0), random_documents(9, 1))
 
 
 def start_process(folder, workdir, **overrides):
   """Starts `bert_jax train` in a child process."""
-  flags = CONFIG_VALUES | {"data.path": folder} | overrides
+  settings = CONFIG_VALUES | {"data.path": folder} | overrides
   return subprocess.Popen(
     [
       sys.executable,
@@ -62,7 +59,7 @@ def start_process(folder, workdir, **overrides):
       "train",
       "--config=configs/bert.py:base",
       f"--workdir={workdir}",
-      *(f"--config.{key}={setting}" for key, setting in flags.items()),
+      *(f"--config.{key}={setting}" for key, setting in settings.items()),
     ],
     cwd=ROOT,
     env=os.environ | {"JAX_PLATFORMS": "cpu"},
@@ -94,8 +91,8 @@ def arrays_of_checkpoint(workdir, step):
   path = workdir / "checkpoints" / str(step) / "state"
   tree = ocp.StandardCheckpointer().restore(path)
   return {
-    jax.tree_util.keystr(path): np.asarray(x)
-    for path, x in jax.tree_util.tree_leaves_with_path(tree)
+    jax.tree_util.keystr(key_path): np.asarray(x)
+    for key_path, x in jax.tree_util.tree_leaves_with_path(tree)
   }
 
 
@@ -112,7 +109,7 @@ def assert_equal_runs(a, b):
 
 
 def wait_for_step(process, workdir, step):
-  """Waits until a row of this step, or of a later step, is written."""
+  """Waits until a running process has logged this step or a later one."""
   path = workdir / "metrics.jsonl"
   while process.poll() is None:
     if any(row["step"] >= step for row in logging.read_rows(path)):
@@ -122,7 +119,7 @@ def wait_for_step(process, workdir, step):
 
 
 def kill_and_finish(folder, workdir, steps, seed):
-  """Kills a run a moment after each of `steps`, then lets it finish."""
+  """Starts a run and kills it after each of `steps`; then lets it finish."""
   rng = random.Random(seed)
   for step in steps:
     process = start_process(folder, workdir)
@@ -138,18 +135,20 @@ def checkpoint_steps(workdir):
 
 
 def test_every_logged_step_has_one_row(uninterrupted_run):
-  """Every logged step has one row, with the learning rate of this step."""
+  """Every logged step has one row, with the rate that its update used."""
   train_rows = [
     r for r in untimed_rows(uninterrupted_run) if r["split"] == "train"
   ]
   assert [r["step"] for r in train_rows] == [*range(7, 120, 7), 120]
-  # The row of step s has the rate of step s - 1 of the schedule, which counts
-  # from 0. Warm-up is 1% of 120 steps, so all rows are in the linear decay.
+  # Rows count steps from 1, and the schedule counts from 0: row s has the rate
+  # schedule(s - 1). Warm-up is 1% of 120 steps, so all rows are in the decay.
   for row in train_rows:
-    expected = 1e-3 * (1 - (row["step"] - 1) / 120)
-    assert row["learning_rate"] == pytest.approx(expected, rel=1e-5)
-  state = arrays_of_checkpoint(uninterrupted_run, 120)
-  counts = [x for name, x in state.items() if "count" in name or "step" in name]
+    expected_rate = 1e-3 * (1 - (row["step"] - 1) / 120)
+    assert row["learning_rate"] == pytest.approx(expected_rate, rel=1e-5)
+  arrays = arrays_of_checkpoint(uninterrupted_run, 120)
+  counts = [
+    x for name, x in arrays.items() if "count" in name or "step" in name
+  ]
   assert counts and all(count == 120 for count in counts)
 
 
@@ -187,22 +186,23 @@ def test_sigterm_saves_and_continues(data_folder, uninterrupted_run, tmp_path):
 
 
 def test_latest_and_best_are_kept(uninterrupted_run):
-  """A run keeps its two newest checkpoints, and the best of the last phase."""
+  """A run keeps its two newest checkpoints, and the best one of phase 2."""
   heldout_rows = [
     r for r in untimed_rows(uninterrupted_run) if r["split"] == "heldout"
   ]
   assert [r["step"] for r in heldout_rows] == [25, 50, 75, 100, 120]
-  last_phase = [row for row in heldout_rows if row["step"] > 108]
-  best = min(last_phase, key=lambda r: r["loss"])["step"]
-  assert checkpoint_steps(uninterrupted_run) == {110, 120, best}
+  # In phase 2 only step 120 is evaluated, so it is the best.
+  rows_of_phase2 = [row for row in heldout_rows if row["step"] > 108]
+  best_step = min(rows_of_phase2, key=lambda r: r["loss"])["step"]
+  assert checkpoint_steps(uninterrupted_run) == {110, 120, best_step}
 
 
 def test_a_finished_run_repeats_its_last_lines(data_folder, uninterrupted_run):
-  lines = untimed_rows(uninterrupted_run)
+  rows_before = untimed_rows(uninterrupted_run)
   output = wait_for_output(start_process(data_folder, uninterrupted_run))
   assert "continuing from step 120" in output
   assert "held-out MLM loss" in output
-  assert untimed_rows(uninterrupted_run) == lines
+  assert untimed_rows(uninterrupted_run) == rows_before
 
 
 def test_restart_with_another_config_is_refused(data_folder, uninterrupted_run):

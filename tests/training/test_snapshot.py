@@ -12,7 +12,7 @@ from bert_jax.weights import checkpoint
 
 
 def make_state(mesh, rows):
-  """Returns a state whose table has `rows` rows, and a layout with 5 rows."""
+  """Returns a state whose table has `rows` rows, and its layout with 5 rows."""
   replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
   def build(count):
@@ -35,12 +35,12 @@ def test_a_snapshot_equals_resize_and_checksums(rows):
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   state, layout = make_state(mesh, rows)
   with sharding.use_mesh(mesh), compile_ahead.compile_threads() as pool:
-    file_state, sums = SnapshotMaker(pool, state, layout, mesh)(2, state)
+    file_state, checksums = SnapshotMaker(pool, state, layout, mesh)(2, state)
     expected = resize_to_layout(state, layout)
     jax.tree.map(np.testing.assert_array_equal, file_state, expected)
-    assert sums == checkpoint.checksums_of(vars(expected))
+    assert checksums == checkpoint.checksums_of(vars(expected))
   assert file_state.params["table"].shape == (5, 3)
-  assert file_state.params["bias"] is state.params["bias"]  # Nothing is copied.
+  assert file_state.params["bias"] is state.params["bias"]  # No copy.
 
 
 @pytest.mark.parametrize("bad_value", [jnp.nan, jnp.inf])

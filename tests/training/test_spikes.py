@@ -1,6 +1,6 @@
 """If the loss of a step has a spike, a run skips this step or stops before it.
 
-A checkpoint of a diverged run is never the best one.
+A checkpoint after the spike is never the best one, if the model diverges.
 """
 
 import copy
@@ -19,7 +19,7 @@ from bert_jax.training import logging, optim, train
 from bert_jax.training import setup as building
 from bert_jax.weights import checkpoint
 
-TOTAL_STEPS = 12  # Steps of a run.
+TOTAL_STEPS = 12  # The steps of each run.
 # The fixture `exploding_rate` spoils the update of step 6. The fixture
 # `bad_batch` spoils the loss of step 7.
 SPIKE_STEP = 6
@@ -48,7 +48,7 @@ def config_of(prepared, action="none", factor=1.5):
 
 @pytest.fixture
 def exploding_rate(monkeypatch):
-  """Makes the learning rate of one step so high that the model diverges."""
+  """Makes the learning rate of step 6 so high that the model diverges."""
   build_schedule = optim.build_schedule
 
   def build(total_steps, **options):
@@ -66,11 +66,11 @@ def best_and_kept_steps(workdir):
 def test_a_diverged_checkpoint_is_never_the_best(
   data_folder, tmp_path, exploding_rate, capsys
 ):
-  """Step 4 is evaluated before the spike, and steps 8 and 12 are after it."""
+  """Steps 4, 8 and 12 are evaluated. The spike is after step 6."""
   train.run(config_of(data_folder), str(tmp_path / "run"))
   assert best_and_kept_steps(tmp_path / "run") == (4, [4, 10, 12])
-  text = capsys.readouterr().out
-  assert text.count("never counts as the best") == 2
+  printed = capsys.readouterr().out
+  assert printed.count("never counts as the best") == 2
   # If only diverged steps were evaluated, there is no best checkpoint.
   config = config_of(data_folder)
   config["evaluate"]["every"] = 8
@@ -88,8 +88,8 @@ def test_a_run_stops_before_a_spike(data_folder, tmp_path, exploding_rate):
     FloatingPointError, match="step 7: .*spike.*init_from=RUN@"
   ):
     train.run(config_of(data_folder, "stop"), str(tmp_path / "run"))
-  best, steps = best_and_kept_steps(tmp_path / "run")
-  assert best == 4 and max(steps) == 6
+  best_step, kept_steps = best_and_kept_steps(tmp_path / "run")
+  assert best_step == 4 and max(kept_steps) == 6
 
 
 def test_a_run_that_skips_ends_if_the_model_has_diverged(
@@ -101,7 +101,7 @@ def test_a_run_that_skips_ends_if_the_model_has_diverged(
 
 @pytest.fixture
 def bad_batch(monkeypatch):
-  """Makes the loss of one step a hundred times too high."""
+  """Makes the training loss of step 7 a hundred times too high."""
   from bert_jax.objectives import lm
 
   build_lm = lm.build
@@ -155,8 +155,7 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
     jax.tree.leaves(params_after), jax.tree.leaves(params_later), strict=True
   )
   assert all(not np.array_equal(x, y) for x, y in pairs)
-  # A run that is killed after one of these steps and started again gives the
-  # same rows and parameters.
+  # A run that restarts from step 6 or 7 gives equal rows and parameters.
   for step in (SPIKE_STEP, SPIKE_STEP + 1):
     run_copy = tmp_path / f"again{step}"
     shutil.copytree(run, run_copy)
@@ -207,12 +206,12 @@ def test_bad_options_are_refused(data_folder, spike, pattern):
 
 
 def test_the_limit_comes_from_the_last_logged_row():
-  spikes = logging.SpikeDetector("skip", 1.5)
-  assert spikes.to_save() is None and spikes.step_arguments() == (np.inf,)
-  spikes.set_limit(4.0)
-  assert spikes.to_save() == 6.0 and spikes.step_arguments() == (
+  detector = logging.SpikeDetector("skip", 1.5)
+  assert detector.to_save() is None and detector.step_arguments() == (np.inf,)
+  detector.set_limit(4.0)
+  assert detector.to_save() == 6.0 and detector.step_arguments() == (
     np.float32(6.0),
   )
-  assert logging.SpikeDetector("skip", 1.5, spikes.to_save()).limit == 6.0
+  assert logging.SpikeDetector("skip", 1.5, detector.to_save()).limit == 6.0
   assert logging.SpikeDetector().step_arguments() == ()
-  assert json.dumps(spikes.to_save()) == "6.0"
+  assert json.dumps(detector.to_save()) == "6.0"

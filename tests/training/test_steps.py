@@ -21,24 +21,24 @@ NO_DROPOUT = dict(dropout=0.0, attention_dropout=0.0)
 
 
 def make_batch(target_counts, length=12, seed=0):
-  """Returns rows with the given numbers of targets, and random pair labels."""
+  """Returns a batch of random rows; row i has target_counts[i] targets."""
   rng = np.random.default_rng(seed)
-  rows, predictions = len(target_counts), max(max(target_counts), 1)
-  ids = rng.integers(5, 40, (rows, length), dtype=np.int32)
+  num_rows, num_slots = len(target_counts), max(max(target_counts), 1)
+  ids = rng.integers(5, 40, (num_rows, length), dtype=np.int32)
   positions = np.stack(
-    [rng.permutation(length)[:predictions] for _ in target_counts]
+    [rng.permutation(length)[:num_slots] for _ in target_counts]
   )
-  is_target = np.arange(predictions) < np.array(target_counts)[:, None]
+  is_target = np.arange(num_slots) < np.array(target_counts)[:, None]
   return {
     "input_ids": ids,
-    "segment_ids": np.tile(np.int32(np.arange(length) >= 6), (rows, 1)),
+    "segment_ids": np.tile(np.int32(np.arange(length) >= 6), (num_rows, 1)),
     "sequence_ids": np.ones_like(ids),
     "mlm_positions": positions.astype(np.int32),
-    "mlm_ids": rng.integers(5, 40, (rows, predictions), dtype=np.int32),
+    "mlm_ids": rng.integers(5, 40, (num_rows, num_slots), dtype=np.int32),
     "mlm_weights": is_target.astype(np.float32),
-    "pair_labels": rng.integers(0, 2, (rows, 1), dtype=np.int32),
-    "pair_weights": np.ones((rows, 1), np.float32),
-    "cls_positions": np.zeros((rows, 1), np.int32),
+    "pair_labels": rng.integers(0, 2, (num_rows, 1), dtype=np.int32),
+    "pair_weights": np.ones((num_rows, 1), np.float32),
+    "cls_positions": np.zeros((num_rows, 1), np.int32),
   }
 
 
@@ -49,11 +49,11 @@ def objective():
 
 @pytest.fixture(scope="module")
 def params(objective):
-  boxed = fast_jit(objective.init)(jax.random.key(0), make_batch([1, 1]))
-  return nn.unbox(boxed)
+  boxed_params = fast_jit(objective.init)(jax.random.key(0), make_batch([1, 1]))
+  return nn.unbox(boxed_params)
 
 
-# Id of an objective -> the objective and its jitted `accumulate_gradients`.
+# id(objective) -> the objective and its jitted `accumulate_gradients`.
 JITTED_BY_OBJECTIVE = {}
 
 
@@ -86,7 +86,7 @@ def test_micro_batches_add_up_to_the_batch(objective, params, micro_batches):
 
 
 def toy_objective():
-  """Returns an objective whose loss is a batch's sum times one parameter."""
+  """Returns an objective with the loss `kernel` times the sum of `sum`."""
   return Objective(
     init=lambda rng, batch: {"kernel": jnp.ones(())},
     weights=lambda batch: {"loss_a": batch["count"].sum()},
@@ -122,7 +122,7 @@ def test_batch_without_targets_has_zero_loss_and_gradient(objective, params):
 
 
 def test_row_without_targets_adds_nothing(objective, params):
-  """A batch with an ignored row equals the batch without this row."""
+  """A row without targets, with pair weight 0, changes no mean or gradient."""
   batch = make_batch([0, 5])
   batch["pair_weights"][0] = 0.0
   with_row = accumulated_gradients(objective, params, batch)
@@ -156,13 +156,13 @@ def test_optimizer_steps_count_not_micro_steps():
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 4])
 def test_padding_is_a_share_of_all_positions(micro_batches):
-  """The logged padding is the share in the whole batch, not in its parts."""
+  """The padding is the share of the whole batch, also with micro-batches."""
   schedule = optim.build_schedule(11, "linear", 1.0, 0.5)
   optimizer = optim.build_optimizer(
     schedule, "adamw_bert", 0.0, 0.0, 1e-9, 0.0, 0.0
   )
   lengths = np.array([8, 1, 3, 0])
-  # In packed rows the tokens have sequence numbers above 1, too.
+  # As in packed rows, some tokens have sequence numbers above 1.
   sequences = (np.arange(8) < lengths[:, None]) * np.array([[2], [1], [3], [1]])
   batch = {k: jnp.ones(4) for k in ("sum", "count")}
   batch["sequence_ids"] = jnp.asarray(sequences, jnp.int32)
@@ -177,7 +177,7 @@ def test_padding_is_a_share_of_all_positions(micro_batches):
 
 
 def test_padding_is_logged(tmp_path, capsys, monkeypatch):
-  """The steps' mean padding is in the row, the line and TensorBoard."""
+  """The mean over steps is in metrics.jsonl, the output and TensorBoard."""
   step_sums = logging.StepSums()
   row = {"loss": 1.0, "grad_norm": 1.0, "learning_rate": 0.1, "tokens": 5.0}
   step_sums.add(1, row | {"padding": 0.125})
@@ -203,12 +203,12 @@ def test_dropout_differs_by_step_seed_and_micro_batch():
   objective = objectives.build("mlm", MODEL | dict(dropout=0.5), {})
   batch = make_batch([3, 3])
   params = nn.unbox(fast_jit(objective.init)(jax.random.key(0), batch))
-  sums = fast_jit(
+  sums_of = fast_jit(
     lambda key: objective.loss(params, {}, {}, batch, key, True)[0]
   )
 
   def loss(key):
-    return float(sums(key)["mlm_loss"])
+    return float(sums_of(key)["mlm_loss"])
 
   key = jax.random.key(0)
   losses = [loss(jax.random.fold_in(key, step)) for step in range(3)]
@@ -225,7 +225,7 @@ def test_cross_entropy_of_simple_logits():
 
 
 class HeldoutRows:
-  """Holds a held-out set: the rows of a batch, then padding."""
+  """Holds the rows of a batch as held-out rows; rows after them are zeros."""
 
   def __init__(self, batch):
     self._batch = batch
@@ -327,17 +327,23 @@ def test_step_sums_survives_a_restart():
 
 
 def test_every_axis_of_the_state_has_a_rule():
-  """Every axis of every parameter has a rule, and every rule is used."""
+  """Every axis has a rule, and every rule is for a parameter or activation."""
   objective = objectives.build("mlm", MODEL, {})
-  boxed = jax.eval_shape(objective.init, jax.random.key(0), make_batch([1, 1]))
+  boxed_params = jax.eval_shape(
+    objective.init, jax.random.key(0), make_batch([1, 1])
+  )
   specs = jax.tree.leaves(
-    nn.get_partition_spec(boxed), is_leaf=lambda x: hasattr(x, "index")
+    nn.get_partition_spec(boxed_params), is_leaf=lambda x: hasattr(x, "index")
   )
   parameter_axes = {axis for spec in specs for axis in spec if axis}
-  rules = {axis for axis, _ in sharding.AXIS_RULES}
-  assert parameter_axes <= rules
+  axes_with_rules = {axis for axis, _ in sharding.AXIS_RULES}
+  assert parameter_axes <= axes_with_rules
   # Only activations have these axes.
-  assert rules - parameter_axes == {"batch", "length", "embed_activation"}
+  assert axes_with_rules - parameter_axes == {
+    "batch",
+    "length",
+    "embed_activation",
+  }
   optimizer = optim.build_optimizer(
     lambda s: 0.1, "adamw_bert", 0.9, 0.999, 1e-6, 0.01, 1.0
   )
@@ -348,11 +354,11 @@ def test_every_axis_of_the_state_has_a_rule():
 
 
 def test_only_a_few_steps_are_queued():
-  computed = []
+  computed_steps = []
 
   def slow_loss(number):
     time.sleep(0.02)
-    computed.append(int(number))
+    computed_steps.append(int(number))
     return np.float32(1.0)
 
   @jax.jit
@@ -366,5 +372,5 @@ def test_only_a_few_steps_are_queued():
   for number in range(1, 7):
     step_sums.add(number, step(number))
     # After a step is added, all steps before it are done.
-    assert set(range(1, number)) <= set(computed)
+    assert set(range(1, number)) <= set(computed_steps)
   assert step_sums.to_save()["count"] == 6

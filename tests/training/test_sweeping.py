@@ -34,16 +34,16 @@ def test_a_run_without_a_finite_metric_has_failed(tmp_path):
     "run seed=1 failed: pearson at the last step is not a finite number.",
     "run seed=4 failed: pearson at the last step is missing.",
   ]
-  text = (tmp_path / "sweep.json").read_text()
-  assert "NaN" not in text
-  errors = [run["error"] for run in json.loads(text)["runs"]]
+  report_text = (tmp_path / "sweep.json").read_text()
+  assert "NaN" not in report_text
+  errors = [run["error"] for run in json.loads(report_text)["runs"]]
   assert errors[0] is None and errors[3] == "diverged"
   assert "not a finite number" in errors[1]
-  # The only run failed, so there are no statistics.
+  # If all runs failed, there are no statistics.
   (row,) = sweep.summarise(outcomes[1:2], "pearson")
   assert row["failed"] == 1 and row["median"] is row["deviation"] is None
-  (checked,) = sweep.mark_missing_metric(outcomes[1:2], "pearson")
-  assert checked.error
+  (marked_outcome,) = sweep.mark_missing_metric(outcomes[1:2], "pearson")
+  assert marked_outcome.error
 
 
 @pytest.mark.parametrize("tag, labels", [("O", 1), ("B-X", 2)])
@@ -54,8 +54,8 @@ def test_runs_that_predict_one_tag_only_are_counted(tag, labels):
     for i, text in enumerate(tiny_tasks.random_sentences(4))
   ]
   encoded = prepare_task.encode_examples(task, examples, vocabulary, 16)
-  sizes = np.diff(encoded.rows.starts)
-  logits = [np.tile([1.0, 0.0, 0.0], (size, 1)) for size in sizes]
+  row_lengths = np.diff(encoded.rows.starts)
+  logits = [np.tile([1.0, 0.0, 0.0], (length, 1)) for length in row_lengths]
   # Token 1 is the first word; token 0 is [CLS].
   logits[0][1, task.labels.index(tag)] = 2.0
   split = Split("validation", task, 0, encoded.rows, examples, (16,), ())
