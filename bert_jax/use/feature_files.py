@@ -15,7 +15,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax import files
-from bert_jax.messages import UserError, note
+from bert_jax.messages import INTERVAL, Progress, UserError, note
 from bert_jax.use import features, text_inputs
 from bert_jax.use.features import Features
 from bert_jax.weights.load import open_model
@@ -293,4 +293,5 @@ def extract_file(
   vectors = features.extract_texts(
     opened_model, text_inputs.read_texts(source), spec, batch_tokens
   )
-  return write(target, vectors)
+  with Progress(f"writing {target}", first_wait=INTERVAL):
+    return write(target, vectors)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.messages import UserError
+from bert_jax.messages import INTERVAL, Progress, UserError
 from bert_jax.use import blimp, likelihood, text_inputs
 from bert_jax.weights.load import OpenedModel, open_model
 
@@ -93,7 +93,10 @@ def run_blimp(
     for file in files
     for text in (*file.good_sentences, *file.bad_sentences)
   ]
-  scores = likelihood.score(model, texts, method, batch_tokens)
+  with Progress("BLiMP", len(texts), "sentences", INTERVAL) as progress:
+    scores = likelihood.score(
+      model, texts, method, batch_tokens, progress.report
+    )
   _check_finite(scores)
   counts = [
     len(sentences)
@@ -132,7 +135,8 @@ def run_cloze(
     answers.append(answer)
   if not texts:
     raise UserError(f"{path} is empty.")
-  predictions = likelihood.predict_blanks(model, texts, answers, batch_tokens)
+  with Progress("filling blanks", first_wait=INTERVAL):
+    predictions = likelihood.predict_blanks(model, texts, answers, batch_tokens)
   log_p = [p.answer_log_p for p in predictions if p.answer_log_p is not None]
   _check_finite(log_p)
   return {

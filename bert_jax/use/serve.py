@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from bert_jax import files
-from bert_jax.messages import UserError
+from bert_jax.messages import INTERVAL, Progress, UserError
 from bert_jax.tasks.files import requests
 from bert_jax.use import predict, text_inputs
 from bert_jax.use.predict import Predictor
@@ -192,20 +192,34 @@ def _answer_file(predictor: Predictor, path: str, out: IO[str]) -> int:
     )
 
   # Read all lines once, to report a bad line before the model runs.
-  for _ in read_examples():
-    pass
+  num_examples = sum(1 for _ in read_examples())
   num_answered = 0
-  for group in predict.chunks(read_examples()):
-    answer_group(predictor, group, out)
-    num_answered += len(group)
+  with Progress("predicting", num_examples, "lines", INTERVAL) as progress:
+
+    def report(num_done: int) -> None:
+      progress.report(num_answered + num_done)
+
+    for group in predict.chunks(read_examples()):
+      answer_group(predictor, group, out, report)
+      num_answered += len(group)
   return num_answered
 
 
 def answer_group(
-  predictor: Predictor, examples: list[Example], out: IO[str]
+  predictor: Predictor,
+  examples: list[Example],
+  out: IO[str],
+  report: Callable[[int], None] | None = None,
 ) -> None:
-  """Predicts examples, and writes a line of JSON for each, in order."""
-  answers = predict.predict(predictor, examples)
+  """Predicts examples, and writes a line of JSON for each, in order.
+
+  Args:
+    predictor: the model.
+    examples: the examples.
+    out: the file to which the lines are written.
+    report: see `predict.predict`.
+  """
+  answers = predict.predict(predictor, examples, report)
   for example, answer in zip(examples, answers, strict=True):
     row = {"id": example["id"]} | answer
     out.write(json.dumps(row, ensure_ascii=False) + "\n")
