@@ -1,7 +1,7 @@
 """Finds the blocks of queries and keys that an attention kernel must read.
 
 In packed rows, most pairs of blocks have no query and key that see each other.
-A kernel loops only from the first block with such a pair to the last one.
+A kernel loops only from the first to the last block that it needs.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,8 @@ def token_ranges(
   A range goes from the first to the last key that a query sees, or from the
   first to the last query that sees a key. There are these exceptions:
 
-    a query sees no key               all keys, since its weights are equal
+    a query sees no key               all keys, since its weights are equal; and
+                                      all queries for each key of its row
     no query sees a key               a range that ends before it begins
     a sequence's number is above l    a range that contains its tokens
     a sequence is not contiguous      a range that contains its tokens
@@ -32,7 +33,7 @@ def token_ranges(
     causal: True lets no query see a key after it.
   """
   length = ids.shape[1]
-  index = jnp.arange(length)
+  positions = jnp.arange(length)
   key_ids = jnp.clip(ids, 0, length)
   query_ids = jnp.maximum(key_ids, 1)
 
@@ -41,7 +42,7 @@ def token_ranges(
   ) -> Iterator[Int[Array, "b l"]]:
     """Returns the first and last index of the group with each group number."""
     first, last = (
-      jax.vmap(lambda g, f=f: f(index, g, length + 1))(groups)
+      jax.vmap(lambda g, f=f: f(positions, g, length + 1))(groups)
       for f in (jax.ops.segment_min, jax.ops.segment_max)
     )
     return (jnp.take_along_axis(x, group_numbers, 1) for x in (first, last))
@@ -49,14 +50,14 @@ def token_ranges(
   first_key, last_key = group_ends(key_ids, query_ids)
   first_query, last_query = group_ends(query_ids, key_ids)
   if causal:
-    last_key = jnp.minimum(last_key, index[None])
-    first_query = jnp.maximum(first_query, index[None])
-  sees_none = first_key > last_key
-  row_has_blind_query = sees_none.any(1, keepdims=True)
+    last_key = jnp.minimum(last_key, positions[None])
+    first_query = jnp.maximum(first_query, positions[None])
+  sees_no_key = first_key > last_key
+  row_has_blind_query = sees_no_key.any(1, keepdims=True)
   return (
     (
-      jnp.where(sees_none, 0, first_key),
-      jnp.where(sees_none, length - 1, last_key),
+      jnp.where(sees_no_key, 0, first_key),
+      jnp.where(sees_no_key, length - 1, last_key),
     ),
     (
       jnp.where(row_has_blind_query, 0, first_query),

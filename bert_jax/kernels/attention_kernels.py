@@ -33,13 +33,13 @@ def forward_kernel(*refs: Ref, plan: Plan) -> None:
   first_query, hashes = program.block * plan.queries_per_block, None
   if plan.rate:
     first_hashes, head_numbers, out, log_sums, query_hashes = program.other_refs
-    index = (
+    token_indices = (
       head_numbers[program.head] * plan.length
       + first_query
       + jnp.arange(plan.queries_per_block)
     )
     hashes = fused.row_hashes(
-      first_hashes[program.row], index.astype(jnp.uint32)
+      first_hashes[program.row], token_indices.astype(jnp.uint32)
     )
     program.store_vector(
       query_hashes, hashes, first_query, plan.queries_per_block
@@ -50,7 +50,7 @@ def forward_kernel(*refs: Ref, plan: Plan) -> None:
   queries = program.tokens(first_query, hashes=hashes)
 
   def block_scores(j: Array | int) -> tuple[Array, Array, Tokens, Array]:
-    """Returns (scores, each query's highest score, keys, first position)."""
+    """Returns (scores, highest scaled scores, keys, position of first key)."""
     first_key = program.zero + j * plan.keys_per_block
     keys = program.tokens(first_key, are_keys=True)
     product = fused.dot(
@@ -102,7 +102,8 @@ def forward_kernel(*refs: Ref, plan: Plan) -> None:
 def queries_kernel(*refs: Ref, plan: Plan) -> None:
   """Computes the gradients of a block of queries.
 
-  It also writes `deltas`: each query's output times the output's gradient.
+  It also writes `deltas`: for each query, the sum of its output times the
+  output's gradient, without the scale of dropout.
   """
   program = Program(plan, refs)
   *hashes, log_sums, out, out_gradient, d_qkv, sums, deltas = program.other_refs

@@ -80,7 +80,7 @@ class Plan:
 
   @property
   def block_width(self) -> int:
-    """The width of a block: `head_dim` up to a power of 2, at least 16."""
+    """The width of a block: `head_dim` rounded up to a power of 2, or 16."""
     return fused.next_power_of_2(self.head_dim, 16)
 
   @property
@@ -213,7 +213,7 @@ class Program:
   def load_optional_vector(
     self, refs: Sequence[Ref], first: Array, size: int
   ) -> Array | None:
-    """Loads `vector` from the array in a list; None if the list is empty."""
+    """Calls `load_vector` with the entry of `refs`; None if `refs` is empty."""
     return self.load_vector(refs[0], first, size) if refs else None
 
   def store_vector(

@@ -1,9 +1,9 @@
 """Products of 8-bit floats, for GPUs that can multiply them (from H100 on).
 
 Only the option products="fp8" selects them. In each step every operand is
-scaled by its largest value in that step. Activations and weights are e4m3,
-gradients are e5m2 (Micikevicius et al. 2022, section 4). Sums are float32, and
-the product has the dtype of the computation. Everything else stays the same.
+scaled by its largest absolute value in that step. Activations and weights are
+e4m3, gradients are e5m2 (Micikevicius et al. 2022, section 4). Sums are
+float32, and the product has the dtype of the computation.
 """
 
 import math
@@ -74,7 +74,7 @@ _product.defvjp(_forward, _backward)
 def product(
   x: Float[Array, "..."], kernel: Float[Array, "..."], num_summed_axes: int
 ) -> Float[Array, "..."]:
-  """Multiplies an array by a kernel; both and the product have one dtype.
+  """Multiplies an array by a kernel of its dtype; keeps the dtype.
 
   Args:
     x: the array.

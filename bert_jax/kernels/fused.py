@@ -139,7 +139,7 @@ def random_bits(row: Array, column: Array | np.ndarray) -> Array:
 
   Args:
     row: the output of `row_hashes`.
-    column: the output of `column_hashes`; both broadcast.
+    column: the output of `column_hashes`, which broadcasts with `row`.
   """
   factor = row | np.uint32(1)
   return cast(Array, column * factor) + row * factor
@@ -261,15 +261,15 @@ def sum_groups_of_rows(x: Float[Array, "n ..."]) -> Float[Array, "m ..."]:
 
   The caller adds up the rows that are left. To sum over rows, the compiler
   gives each processor a few columns and all of their rows. With a thousand rows
-  and few columns most of the processors would be idle. An array of few rows is
-  returned as it is.
+  and few columns most of the processors would be idle. An array with few rows,
+  or with an odd number of rows, is returned as it is.
   """
-  count = len(x)
-  groups = math.gcd(count, 32)
+  num_rows = len(x)
+  num_groups = math.gcd(num_rows, 32)
   # An H100 has 132 processors.
-  if count <= 2 * 132 or groups == 1:
+  if num_rows <= 2 * 132 or num_groups == 1:
     return x
-  sums = x.reshape(groups, count // groups, *x.shape[1:]).sum(1)
+  sums = x.reshape(num_groups, num_rows // num_groups, *x.shape[1:]).sum(1)
   # The barrier keeps the compiler from merging the two sums into one.
   return jax.lax.optimization_barrier(sums)
 

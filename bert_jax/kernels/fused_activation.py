@@ -63,30 +63,32 @@ def _backward_kernel(
 ) -> None:
   """Computes `d_x` from the output's `gradient`, and sums of `d_x` over rows.
 
-  A program works on every `programs`-th block of some columns. Its sums are one
-  row of `sums`.
+  A program works on every n-th block of some columns, where n is
+  `num_programs`. Its sums are one row of `sums`.
   """
   height, breadth, _ = BACKWARD_TUNING
   columns = pl.ds(pl.program_id(0) * breadth, breadth)
   is_column = pl.program_id(0) * breadth + jnp.arange(breadth) < width
   bias_row = triton.load(bias.at[columns], mask=is_column, other=0.0)
-  program, programs = pl.program_id(1), pl.num_programs(1)
+  program, num_programs = pl.program_id(1), pl.num_programs(1)
 
   def add_block(i: Array, total: Array) -> Array:
-    first_row = (program + i * programs) * height
+    first_row = (program + i * num_programs) * height
     rows = pl.ds(first_row, height)
     mask = (first_row + jnp.arange(height) < count)[:, None] & is_column[None]
     block = triton.load(x.at[rows, columns], mask=mask, other=0.0)
     d_out = triton.load(gradient.at[rows, columns], mask=mask, other=0.0)
     block_32 = block.astype(jnp.float32) + bias_row[None]
-    d = derivative(block_32, interpret) * d_out.astype(jnp.float32)
-    triton.store(d_x.at[rows, columns], d.astype(block.dtype), mask=mask)
-    return total + d
+    d_block = derivative(block_32, interpret) * d_out.astype(jnp.float32)
+    triton.store(d_x.at[rows, columns], d_block.astype(block.dtype), mask=mask)
+    return total + d_block
 
-  blocks = pl.cdiv(count, height)
+  num_blocks = pl.cdiv(count, height)
   zero = jnp.zeros((height, breadth), jnp.float32)
-  program_blocks = (blocks - program + programs - 1) // programs
-  total = jax.lax.fori_loop(0, program_blocks, add_block, zero)
+  num_blocks_of_program = (
+    num_blocks - program + num_programs - 1
+  ) // num_programs
+  total = jax.lax.fori_loop(0, num_blocks_of_program, add_block, zero)
   triton.store(sums.at[program, columns], total.sum(0), mask=is_column)
 
 
@@ -110,7 +112,7 @@ def _normal_tail(x: Array, in_interpreter: bool) -> tuple[Array, Array]:
 def gelu(
   x: Float[Array, "..."], in_interpreter: bool = True
 ) -> Float[Array, "..."]:
-  """Returns the exact gelu, within 2e-7 times `x`; see `fused.exp2`."""
+  """Returns the exact gelu, within 2e-7 times `x`. Arguments: `fused.exp2`."""
   return jnp.maximum(x, 0.0) - jnp.abs(x) * _normal_tail(x, in_interpreter)[0]
 
 
@@ -248,7 +250,7 @@ def _backward(
     width = x.shape[-1]
     count = x.size // width
     height, breadth, warps = BACKWARD_TUNING
-    programs = min(PROGRAMS_PER_COLUMNS, pl.cdiv(count, height))
+    num_programs = min(PROGRAMS_PER_COLUMNS, pl.cdiv(count, height))
     d_x, sums = pl.pallas_call(
       functools.partial(
         _backward_kernel,
@@ -257,10 +259,10 @@ def _backward(
         width=width,
         interpret=interpret,
       ),
-      grid=(pl.cdiv(width, breadth), programs),
+      grid=(pl.cdiv(width, breadth), num_programs),
       out_shape=(
         jax.ShapeDtypeStruct((count, width), x.dtype),
-        jax.ShapeDtypeStruct((programs, width), jnp.float32),
+        jax.ShapeDtypeStruct((num_programs, width), jnp.float32),
       ),
       compiler_params=triton.CompilerParams(num_warps=warps),
       interpret=interpret,

@@ -66,11 +66,14 @@ def _block_sizes(
 ) -> tuple[int, int]:
   """Returns the numbers of queries and of keys in a block."""
   limit = fused.next_power_of_2(length, 16)
-  queries, keys = (min(size, limit) for size in tuning[:2])
+  queries_per_block, keys_per_block = (min(size, limit) for size in tuning[:2])
   if dtype == jnp.float32:
     # Float32 blocks take twice as much memory, and must still fit.
-    queries, keys = min(queries, 64), min(keys, 32)
-  return queries, keys
+    queries_per_block, keys_per_block = (
+      min(queries_per_block, 64),
+      min(keys_per_block, 32),
+    )
+  return queries_per_block, keys_per_block
 
 
 def _run_kernel(
@@ -86,7 +89,7 @@ def _run_kernel(
 
   Args:
     kernel: a function of `attention_kernels`.
-    tuning: a tuning such as `FORWARD_TUNING`.
+    tuning: the tuning of this kernel.
     side: see `attention_program.Plan`.
     options: the options of `attention`.
     output_shapes: (number of blocks) -> shapes of the outputs.
@@ -100,7 +103,7 @@ def _run_kernel(
   rate, causal, interpret = options
   ids, qkv, *other_arrays = arrays
   rows, length, heads, _, head_dim = qkv.shape
-  queries, keys = _block_sizes(tuning, length, qkv.dtype)
+  queries_per_block, keys_per_block = _block_sizes(tuning, length, qkv.dtype)
   plan = attention_program.Plan(
     rows=rows,
     length=length,
@@ -109,8 +112,8 @@ def _run_kernel(
     rate=rate,
     causal=causal,
     dtype=qkv.dtype,
-    queries_per_block=queries,
-    keys_per_block=keys,
+    queries_per_block=queries_per_block,
+    keys_per_block=keys_per_block,
     side=side,
     interpret=interpret,
   )
@@ -118,9 +121,13 @@ def _run_kernel(
   if plan.skips_blocks:
     ranges = attention_blocks.token_ranges(ids, causal)
     inputs.append(
-      attention_blocks.block_ranges(ranges[0], queries, keys)
+      attention_blocks.block_ranges(
+        ranges[0], queries_per_block, keys_per_block
+      )
       if side == "queries"
-      else attention_blocks.block_ranges(ranges[1], keys, queries)
+      else attention_blocks.block_ranges(
+        ranges[1], keys_per_block, queries_per_block
+      )
     )
   return pl.pallas_call(
     functools.partial(kernel, plan=plan),
@@ -146,9 +153,9 @@ def _forward(
 
     def output_shapes(_: int) -> OutputShapes:
       out = _shape((rows, length, heads, head_dim), qkv.dtype)
-      tokens = (rows, heads, length)
-      hashes = (_shape(tokens, jnp.uint32),) if has_dropout else ()
-      return out, _shape(tokens), *hashes
+      token_shape = (rows, heads, length)
+      hash_shapes = (_shape(token_shape, jnp.uint32),) if has_dropout else ()
+      return out, _shape(token_shape), *hash_shapes
 
     tuning = FORWARD_SHORT_TUNING if length <= 128 else FORWARD_TUNING
     return _run_kernel(
@@ -161,13 +168,13 @@ def _forward(
     )
 
   arrays: list[Array] = [ids, qkv]
-  axes: list[fused.Axes] = [IDS_AXES, PROJECTED_AXES]
+  in_axes: list[fused.Axes] = [IDS_AXES, PROJECTED_AXES]
   if has_dropout:
     rows, _, heads = qkv.shape[:3]
     arrays += [fused.first_hashes(seed, rows), jnp.arange(heads)]
-    axes += [("batch",), ("heads",)]
+    in_axes += [("batch",), ("heads",)]
   out_axes = [MIXED_AXES, TOKEN_AXES, *([TOKEN_AXES] if has_dropout else [])]
-  out, *saved = fused.run_on_shards(run_shard, axes, out_axes, *arrays)
+  out, *saved = fused.run_on_shards(run_shard, in_axes, out_axes, *arrays)
   return out, tuple(saved)
 
 

@@ -53,7 +53,7 @@ class _Plan:
 
   @property
   def columns(self) -> int:
-    """The columns of a block: the smallest power of 2 that holds the width."""
+    """The number of columns of a block: the width or the next power of 2."""
     return fused.next_power_of_2(self.width)
 
 
@@ -155,10 +155,11 @@ def _backward_kernel(
 ) -> None:
   """Computes `dx` and `dy` from the gradients `g1` and `g2` of the output.
 
-  A program works on every `programs`-th tile of rows. It adds up the gradients
-  of bias, scale and shift over its rows, and writes them to its row of `sums`.
+  A program works on every n-th tile of rows, where n is `num_programs`. It adds
+  up the gradients of bias, scale and shift over its rows, and writes them to
+  its row of `sums`.
   """
-  program, programs, tile = _Program(plan), pl.num_programs(0), plan.tile
+  program, num_programs, tile = _Program(plan), pl.num_programs(0), plan.tile
   bias_row = program.load_vector(bias)[None]
   scale_row = program.load_vector(scale)[None]
   column_hashes = program.load_vector(columns)[None]
@@ -175,22 +176,25 @@ def _backward_kernel(
 
   def add_tile(step: Array, carry: Any) -> Any:
     (d_bias, d_scale, d_shift), tile_arrays = carry
-    i = program.index + step * programs
+    i = program.index + step * num_programs
     # Read the next tile while this tile is summed up.
-    next_arrays = read(i + programs)
+    next_arrays = read(i + num_programs)
     blocks, (mean, inverse, row_hashes) = tile_arrays[:4], tile_arrays[4:]
-    x_row, y_row, g, second_g = (x.astype(jnp.float32) for x in blocks)
-    y_row, g = y_row + bias_row, g + second_g
+    x_tile, y_tile, g, second_g = (x.astype(jnp.float32) for x in blocks)
+    y_tile, g = y_tile + bias_row, g + second_g
     if plan.rate:
       factors = program.dropout_factors(row_hashes[:, None], column_hashes)
-      y_row = y_row * factors
+      y_tile = y_tile * factors
     inverse = inverse[:, None]
-    row = (x_row + y_row - mean[:, None]) * inverse
-    d_scale, d_shift = d_scale + (g * row).sum(0), d_shift + g.sum(0)
+    normalised_tile = (x_tile + y_tile - mean[:, None]) * inverse
+    d_scale, d_shift = (
+      d_scale + (g * normalised_tile).sum(0),
+      d_shift + g.sum(0),
+    )
     g = g * scale_row
     mean_g = jnp.sum(g, 1, keepdims=True) / plan.width
-    mean_g_row = jnp.sum(g * row, 1, keepdims=True) / plan.width
-    g = inverse * (g - mean_g - row * mean_g_row)
+    mean_g_tile = jnp.sum(g * normalised_tile, 1, keepdims=True) / plan.width
+    g = inverse * (g - mean_g - normalised_tile * mean_g_tile)
     program.store(dx, tile_rows(i), block=g)
     if plan.rate:
       g = g * factors
@@ -198,10 +202,12 @@ def _backward_kernel(
     return (d_bias + g.sum(0), d_scale, d_shift), next_arrays
 
   zero = jnp.zeros(plan.columns, jnp.float32)
-  # The program's tiles are index, index + programs, index + 2 programs, ...
-  count = (plan.count // tile - program.index + programs - 1) // programs
+  # The program's tiles are index + i * num_programs, for i = 0, 1, 2, ...
+  num_tiles = (
+    plan.count // tile - program.index + num_programs - 1
+  ) // num_programs
   start = ((zero, zero, zero), read(program.index))
-  totals, _ = jax.lax.fori_loop(0, count, add_tile, start)
+  totals, _ = jax.lax.fori_loop(0, num_tiles, add_tile, start)
   for i, total in enumerate(totals):
     program.store(sums, program.index, program.index * 0 + i, block=total)
 
@@ -229,7 +235,7 @@ def _run_kernel(
   )(*flat_arrays)
 
 
-# The logical axes of the arrays. ROW_SCALARS has a scalar for each row.
+# The logical axes of the arrays. `ROW_SCALAR_AXES`: a number for each row.
 HIDDEN_AXES = ("batch", "length", "embed_activation")
 ROW_AXES = ("embed_activation",)
 ROW_SCALAR_AXES = ("batch", "length")
@@ -238,11 +244,11 @@ HASH_AXES: list[fused.Axes] = [ROW_SCALAR_AXES, ROW_AXES]
 
 def _dropout_hashes(seed: Array, x: Array) -> tuple[Array, Array]:
   """Returns the hashes of rows [b, l] and of columns [d] for dropout."""
-  index = np.arange(x.shape[1], dtype=np.uint32)
-  rows = fused.first_hashes(seed, len(x))[:, None]
-  rows = fused.row_hashes(rows, index[None])
-  columns = np.arange(x.shape[2], dtype=np.uint32)
-  return rows, jnp.asarray(fused.column_hashes(columns))
+  positions = np.arange(x.shape[1], dtype=np.uint32)
+  row_hashes = fused.first_hashes(seed, len(x))[:, None]
+  row_hashes = fused.row_hashes(row_hashes, positions[None])
+  column_indices = np.arange(x.shape[2], dtype=np.uint32)
+  return row_hashes, jnp.asarray(fused.column_hashes(column_indices))
 
 
 def _forward(
@@ -360,21 +366,21 @@ def _add_norm_backward(
     hashes: Array, columns: Array, x: Array, *rest: Array
   ) -> tuple[Array, Array, Array]:
     rows, length, width = x.shape
-    warps, programs, tile = (
+    warps, num_programs, tile = (
       WIDE_TUNING if width >= MIN_WIDE_COLUMNS else NARROW_TUNING
     )
     count = rows * length
     plan = _Plan(count, width, rate, epsilon, math.gcd(tile, count))
     hidden_shape = jax.ShapeDtypeStruct((count, width), x.dtype)
-    programs = min(programs, count // plan.tile)
-    sums_shape = jax.ShapeDtypeStruct((programs, 3, width), jnp.float32)
+    num_programs = min(num_programs, count // plan.tile)
+    sums_shape = jax.ShapeDtypeStruct((num_programs, 3, width), jnp.float32)
     arrays = [
       a.reshape(-1) if a.ndim == 2 else a for a in (hashes, columns, x, *rest)
     ]
     dx, dy, sums = _run_kernel(
       _backward_kernel,
       plan,
-      programs,
+      num_programs,
       warps,
       (hidden_shape, hidden_shape, sums_shape),
       interpret,

@@ -23,7 +23,7 @@ from bert_jax.kernels import fused
 # the local memory.
 MAX_LENGTH = 512
 # The programs of a grid are independent. A chip of v4 and v5p has two cores. It
-# runs half of the grid on each of them only if it knows this.
+# runs half of the grid on each core only if it knows that they are independent.
 _INDEPENDENT = pltpu.CompilerParams(
   dimension_semantics=("parallel", "parallel")
 )
@@ -128,7 +128,7 @@ def _run_kernel(
 
   Args:
     kernel: `_forward_kernel` or `_backward_kernel`.
-    num_outputs: the number of outputs, which have the shape of the arrays.
+    num_outputs: the number of outputs; each has the shape of one of `arrays`.
     options: the options of `attention`.
     seed: the seed of the dropout.
     ids: the `sequence_ids`.
@@ -143,27 +143,37 @@ def _run_kernel(
     hashes: Array, columns: Array, ids: Array, *arrays: Array
   ) -> Any:
     rows, heads, length, width = arrays[0].shape
-    block = pl.BlockSpec((None, None, length, width), lambda b, h: (b, h, 0, 0))
-    row = pl.BlockSpec((None, None, length, 1), lambda b, h: (b, h, 0, 0))
-    column = pl.BlockSpec((1, length), lambda b, h: (0, 0))
-    q_ids = pl.BlockSpec((None, length, 1), lambda b, h: (b, 0, 0))
-    k_ids = pl.BlockSpec((None, 1, length), lambda b, h: (b, 0, 0))
-    out = jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)
+    block_spec = pl.BlockSpec(
+      (None, None, length, width), lambda b, h: (b, h, 0, 0)
+    )
+    row_spec = pl.BlockSpec((None, None, length, 1), lambda b, h: (b, h, 0, 0))
+    column_spec = pl.BlockSpec((1, length), lambda b, h: (0, 0))
+    query_ids_spec = pl.BlockSpec((None, length, 1), lambda b, h: (b, 0, 0))
+    key_ids_spec = pl.BlockSpec((None, 1, length), lambda b, h: (b, 0, 0))
+    output_shape = jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)
     return pl.pallas_call(
       functools.partial(kernel, rate=rate, causal=causal),
       grid=(rows, heads),
-      in_specs=[row, column, q_ids, k_ids, *[block] * len(arrays)],
-      out_specs=[block] * num_outputs,
-      out_shape=[out] * num_outputs,
+      in_specs=[
+        row_spec,
+        column_spec,
+        query_ids_spec,
+        key_ids_spec,
+        *[block_spec] * len(arrays),
+      ],
+      out_specs=[block_spec] * num_outputs,
+      out_shape=[output_shape] * num_outputs,
       interpret=interpret,
       compiler_params=_INDEPENDENT,
       name="attention_" + kernel.__name__.split("_")[1],
     )(hashes[..., None], columns, ids[:, :, None], ids[:, None, :], *arrays)
 
   rows, heads, length = arrays[0].shape[:3]
-  index = np.arange(heads * length, dtype=np.uint32).reshape(heads, length)
+  token_indices = np.arange(heads * length, dtype=np.uint32).reshape(
+    heads, length
+  )
   hashes = fused.first_hashes(seed, rows)[:, None, None]
-  hashes = fused.row_hashes(hashes, index[None]).astype(jnp.int32)
+  hashes = fused.row_hashes(hashes, token_indices[None]).astype(jnp.int32)
   columns = fused.column_hashes(np.arange(ids.shape[1], dtype=np.uint32))
   return fused.run_on_shards(
     run_shard,

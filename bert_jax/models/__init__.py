@@ -1,4 +1,4 @@
-"""Encoders and heads as pure Flax linen modules; one file a family.
+"""Encoders and heads as pure Flax linen modules; one file for each family.
 
   from bert_jax.models import bert
   encoder = bert.build("base")
@@ -45,7 +45,7 @@ from bert_jax.models import (
   tinybert,
 )
 
-# The modules of the families that read pieces. Such a module has these names:
+# The modules of the families that read pieces. Each module has these names:
 #   VARIANTS           the published sizes: name -> fields of the encoder
 #   build              (variant, **overrides) -> encoder
 #   ForPreTraining     the encoder with its heads

@@ -17,9 +17,10 @@ from bert_jax.models.encoder import (
 
 # The sizes are from google-research/electra util/training_utils.py,
 # get_bert_config. The generator is 1/4 (small, large) or 1/3 (base) as wide as
-# the discriminator (configure_pretraining.py, README). Its heads are 64 wide,
-# its MLP is 4 times as wide as its hidden states, and it has as many layers as
-# the discriminator. Both towers read tables of width `embedding_size`.
+# the discriminator (configure_pretraining.py, README). The generator's heads
+# are 64 wide, its MLP is 4 times as wide as its hidden states, and it has as
+# many layers as the discriminator. Both towers read tables of width
+# `embedding_size`.
 VARIANTS: dict[str, dict[str, int]] = {
   "small": dict(
     embedding_size=128,

@@ -315,7 +315,7 @@ class Elmo(nn.Module):
       clip=self.clip, dtype=self.dtype, unroll=self.unroll
     )
     layer_pairs = zip(self.lstm_forward, self.lstm_backward, strict=True)
-    for i, pair in enumerate(layer_pairs):
+    for i, layer_pair in enumerate(layer_pairs):
       # Dropout is outside of the residual connection, as published
       # (bilm/training.py: DropoutWrapper around ResidualWrapper).
       x = jnp.stack([self.drop(output, train) for output in outputs[-1]])
@@ -326,7 +326,7 @@ class Elmo(nn.Module):
           jnp.stack([forward[0], backward[0]]),
           jnp.stack([forward[1], backward[1]]),
         )
-      weights = [layer.weights(self.hidden) for layer in pair]
+      weights = [layer.weights(self.hidden) for layer in layer_pair]
       y, last_states = lstm.run_directions(
         weights, x, ids_as_read, first_states, loop
       )
@@ -397,7 +397,7 @@ class ForPreTraining(nn.Module):
   def softmax_rows(
     self, ids: Int[Array, "n"]
   ) -> tuple[Float[Array, "n d"], Float[Array, "n"]]:
-    """Returns the rows and biases of some words; NaN for ids out of range."""
+    """Returns the rows and biases of words; rows of NaN for wrong ids."""
     return self.softmax(ids), jnp.take(self.bias, ids)
 
   def __call__(
@@ -444,9 +444,9 @@ class ScalarMix(nn.Module):
       stacked: the layers, as `Elmo.__call__` returns them.
       sequence_ids: see `Elmo.__call__`.
     """
-    count = stacked.shape[1]
+    num_layers = stacked.shape[1]
     zeros, ones = nn.initializers.zeros_init(), nn.initializers.ones_init()
-    w = self.param("layer_weights", zeros, (count,), jnp.float32)
+    w = self.param("layer_weights", zeros, (num_layers,), jnp.float32)
     gamma = self.param("gamma", ones, (), jnp.float32)
     x = stacked.astype(jnp.float32)
     if self.normalises_layers:
@@ -456,7 +456,7 @@ class ScalarMix(nn.Module):
       squares = jnp.where(is_word, (x - mean) ** 2, 0)
       variance = squares.sum((0, 2, 3), keepdims=True) / size
       x = (x - mean) / jnp.sqrt(variance + 1e-12)
-    weights = jax.nn.softmax(w + 1.0 / count)
+    weights = jax.nn.softmax(w + 1.0 / num_layers)
     return gamma * jnp.einsum("n,bnld->bld", weights, x)
 
 

@@ -32,7 +32,7 @@ def accepted(**row_axes: int) -> Callable[[Method], Method]:
 
   Args:
     **row_axes: {key of a dict in the output: the axis that counts rows}, for
-      outputs whose first axis does not.
+      outputs whose first axis does not count rows.
   """
 
   def as_explicit(output: Any, mesh: Any, rows: Any) -> Any:
@@ -54,8 +54,8 @@ def accepted(**row_axes: int) -> Callable[[Method], Method]:
         return method(self, *arguments, **options)
       rows = sharding.spec[0]
       if self.is_initializing():
-        # The parameters do not depend on the ids. So nothing is split here, and
-        # no operation is refused. The parameters' types are explicit.
+        # The parameters do not depend on the ids. So no array is split here,
+        # and no operation is refused. The parameters get explicit types.
         arguments, named = reshard(arrays, NamedSharding(mesh, WHOLE))
         output = method(self, *arguments, **named, **flags)
       else:

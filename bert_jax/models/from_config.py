@@ -21,7 +21,7 @@ from bert_jax.models.encoder import encode
 # The largest number of layers. The deepest published encoders have 1,000.
 # Without a limit, a damaged number could fill the memory with layers' names.
 MAX_LAYERS = 10_000
-# Attributes of an encoder that change how it computes, but not its results.
+# Attributes of an encoder that change its results by rounding at most.
 COMPUTATION_OPTIONS = (
   *("dtype", "attention", "elementwise", "products"),
   *("unroll", "remat"),
@@ -52,7 +52,7 @@ def build(config: Mapping[str, Any], **computation: Any) -> nn.Module:
     **computation: encoder attributes that `COMPUTATION_OPTIONS` names.
 
   Raises:
-    UserError: the family, the task or an attribute is unknown.
+    ValueError: the family, the task or an attribute is unknown.
   """
   if config["family"] == "elmo":
     return WordEncoder(elmo.build("original", **config["model"], **computation))
@@ -87,7 +87,8 @@ def param_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
   because a classifier that starts from the folder needs it.
 
   Raises:
-    UserError: a size in the config is too large, or `build` refuses the config.
+    ValueError: a size in the config is too large, or `build` refuses the
+      config.
   """
   module = build(config)
   ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
@@ -125,7 +126,7 @@ class HeadlessModel(nn.Module):
 
   Attributes:
     encoder: an encoder of any family.
-    pooler: True if the model has a pooler, a dense layer and a tanh on the
+    pooler: True if the model has a pooler: a dense layer and a tanh on the
       first position.
   """
 
@@ -148,7 +149,7 @@ class HeadlessModel(nn.Module):
       batch: `input_ids`, and optionally `segment_ids`, `sequence_ids` (0 at
         padding) and `position_ids`, all [b, l].
       train: True applies dropout, which needs a "dropout" rng.
-      collect: True adds the hidden states and attention of each layer.
+      collect: True adds the dict of `Encoder.__call__`.
     """
     hidden, collected = encode(
       self.encoder, batch, train=train, collect=collect

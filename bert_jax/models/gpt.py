@@ -60,8 +60,8 @@ class ForPreTraining(nn.Module):
   ) -> tuple[Float[Array, "b l d"], Float[Array, "v d"]]:
     """Returns the last hidden states and the word table.
 
-    Their product is the logits. A caller that computes the logits in parts
-    needs both. The arguments are those of `__call__`.
+    The logits are the products of the two. A caller that computes the logits in
+    parts needs both. The arguments are those of `__call__`.
     """
     hidden, _ = encode(self.encoder, batch, train=train)
     return hidden, self.encoder.word_embedding

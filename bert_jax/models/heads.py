@@ -1,7 +1,7 @@
 """Defines heads on an encoder's hidden states, and encoders with heads.
 
-These heads are for pre-training. The heads of downstream tasks are in
-`task_heads.py`.
+The heads are for pre-training. `task_heads.py` has the heads of downstream
+tasks, which use `Pooler` and `Classifier` from this file.
 """
 
 from typing import Any, NamedTuple
@@ -110,7 +110,9 @@ class SpanBoundary(nn.Module):
       embedding: the word table.
     """
     rows, count = positions.shape
-    ends = layers.gather_positions(hidden, spans.reshape(rows, 2 * count))
+    side_states = layers.gather_positions(
+      hidden, spans.reshape(rows, 2 * count)
+    )
     offsets = jnp.clip(positions - spans[..., 0] - 1, 0, NUM_SPAN_OFFSETS - 1)
     table = layers.Embedding(
       NUM_SPAN_OFFSETS,
@@ -121,7 +123,10 @@ class SpanBoundary(nn.Module):
       name="position",
     )
     x = jnp.concatenate(
-      [ends.reshape(rows, count, -1), table(offsets).astype(ends.dtype)],
+      [
+        side_states.reshape(rows, count, -1),
+        table(offsets).astype(side_states.dtype),
+      ],
       axis=-1,
     )
     for number in (1, 2):
@@ -193,7 +198,8 @@ class Pooling(NamedTuple):
   Attributes:
     activation: the activation of a dense layer on the vector; None if there is
       no such layer.
-    last: True takes the vector of the last real position, False the first one.
+    last: True takes the vector of the last real position, False that of the
+      first position.
     input_dropout: True also applies dropout before the dense layer.
     dropout: the rate of the dropout before the classifier.
   """
@@ -205,7 +211,7 @@ class Pooling(NamedTuple):
 
 
 class Pooler(nn.Module):
-  """Applies dense and activation to the vectors at positions such as [CLS]."""
+  """Applies a dense layer and an activation to the vectors of some tokens."""
 
   dtype: jnp.dtype
   kernel_init: layers.Initializer

@@ -295,7 +295,7 @@ def layer_norm(
 
 
 def with_zero_rows(init: Initializer, rows: int) -> Initializer:
-  """Returns `init` for the first `rows` rows, and zeros for the later rows.
+  """Returns an initializer: `init` in the first `rows` rows, and then zeros.
 
   The first rows are drawn as if the array had no more rows. The added rows only
   let the devices share the table equally; no id points to them.

@@ -98,8 +98,9 @@ class Lstm(nn.Module):
   ) -> tuple[Float[Array, "b l p"], State]:
     """Reads the words of each sequence.
 
-    Each sequence begins with a state of zeros. Its outputs depend neither on
-    padding nor on the other sequences of its row.
+    Each sequence begins with a state of zeros, except the first one of a row if
+    `state` is given. Its outputs depend neither on padding nor on the other
+    sequences of its row.
 
     Args:
       x: the vectors of the words.
@@ -210,10 +211,10 @@ def _run_loop(
 ) -> tuple[Float[Array, "l w b p"], States]:
   """Runs the loop over time.
 
-  The gradient is written by hand, for speed. Automatic differentiation would,
-  in each backward step, add to an array as large as the parameters. Here each
+  The gradient is written by hand, for speed. Automatic differentiation would
+  add to an array as large as the parameters in each backward step. Here a
   backward step only saves two factors. After the loop, one matrix product over
-  all steps gives the gradient of the parameters.
+  all steps gives the gradient of a parameter.
 
   Args:
     loop: the settings of the loop.

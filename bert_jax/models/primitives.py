@@ -42,7 +42,8 @@ def dropout_bits(seed: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
     shape: the shape of the bits.
 
   Raises:
-    ValueError: an index of the first axis has too many elements.
+    ValueError: a row is too large: the last axis, or the axes between the first
+      and the last together, have over 2**31 indices.
   """
   *rows, columns = shape
   if max(math.prod(rows[1:]), columns) > 2**31:

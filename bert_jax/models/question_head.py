@@ -16,7 +16,7 @@ BEAM_SIZE = 20
 # get_prediction_module).
 HIDDEN_WIDTH = 512
 # This number is subtracted from the logits of positions where no answer may
-# begin or end (the same function).
+# begin or end (get_prediction_module).
 MASKED_PENALTY = 1000.0
 
 
@@ -87,10 +87,10 @@ class JointAnswerHead(nn.Module):
       mask: True where an answer may begin and end.
       starts: the positions of the right starts.
     """
-    start = self._start_logits(hidden, mask)
-    end = self._end_logits(hidden, mask, starts[:, None])[:, 0]
-    null = self._null_logit(hidden, start)
-    return AnswerLogits(start=start, end=end, null=null)
+    start_logits = self._start_logits(hidden, mask)
+    end_logits = self._end_logits(hidden, mask, starts[:, None])[:, 0]
+    null_logit = self._null_logit(hidden, start_logits)
+    return AnswerLogits(start=start_logits, end=end_logits, null=null_logit)
 
   def __call__(
     self, hidden: Float[Array, "b l d"], mask: Bool[Array, "b l"]
@@ -102,25 +102,28 @@ class JointAnswerHead(nn.Module):
       mask: True where an answer may begin and end.
 
     Returns:
-      Float32 with s = 1 + k * k, where k is the beam, or l if l is smaller. The
-      first row of each example is (0, 0, logit of no answer, 0). Each other row
-      is a span: its start, its end, the log probability of the start, and the
-      log probability of the end given the start. Likelier starts come first,
-      and so do likelier ends of a start. Float32 holds the positions exactly.
+      Float32 with s = 1 + k * k, where k is the smaller one of the beam and l.
+      The first row of each example is (0, 0, logit of no answer, 0). Each other
+      row is a span: its start, its end, the log probability of the start, and
+      the log probability of the end given the start. Likelier starts come
+      first, and so do likelier ends of a start. Float32 holds the positions
+      exactly.
     """
-    count, length = hidden.shape[:2]
+    num_examples, length = hidden.shape[:2]
     k = min(self.beam, length)
-    start = self._start_logits(hidden, mask)
-    start_scores, starts = jax.lax.top_k(jax.nn.log_softmax(start), k)
-    ends = self._end_logits(hidden, mask, starts)
-    end_scores, ends = jax.lax.top_k(jax.nn.log_softmax(ends), k)
+    start_logits = self._start_logits(hidden, mask)
+    start_scores, starts = jax.lax.top_k(jax.nn.log_softmax(start_logits), k)
+    end_logits = self._end_logits(hidden, mask, starts)
+    end_scores, ends = jax.lax.top_k(jax.nn.log_softmax(end_logits), k)
     columns = jnp.broadcast_arrays(
       starts[..., None], ends, start_scores[..., None], end_scores
     )
     spans = jnp.stack([x.astype(jnp.float32) for x in columns], -1)
-    null = self._null_logit(hidden, start)[:, None, None]
-    null = jnp.pad(null, [(0, 0), (0, 0), (2, 1)])
-    return jnp.concatenate([null, spans.reshape(count, k * k, 4)], 1)
+    null_rows = self._null_logit(hidden, start_logits)[:, None, None]
+    null_rows = jnp.pad(null_rows, [(0, 0), (0, 0), (2, 1)])
+    return jnp.concatenate(
+      [null_rows, spans.reshape(num_examples, k * k, 4)], 1
+    )
 
   def _start_logits(self, hidden: Array, mask: Array) -> Float[Array, "b l"]:
     return _penalise_masked(self.start(hidden)[..., 0], mask)

@@ -27,8 +27,8 @@ def make_position_ids(
 ) -> Int[Array, "b l"]:
   """Returns the row of the position table for each token.
 
-  Real tokens count from `padding_id` + 1 on. Padding reads row `padding_id`,
-  and may be anywhere in a row (fairseq utils.py, make_positions).
+  The positions of real tokens count from `padding_id` + 1 on. Padding has the
+  position `padding_id`, and may be anywhere (fairseq utils.py, make_positions).
   """
   is_token = (input_ids != padding_id).astype(jnp.int32)
   return jnp.cumsum(is_token, axis=1) * is_token + padding_id
@@ -39,8 +39,8 @@ class Roberta(Encoder):
 
   Attributes (besides those of `Encoder`):
     num_segments: the number of rows of the segment table. The published models
-      have one segment, so that a `segment_ids` of 1 gives NaN. Do not pass the
-      segment ids that the recipe of BERT's pairs makes.
+      have one segment, so the segment id 1 gives NaN. Do not pass the segment
+      ids that the recipe of BERT's pairs makes.
     padding_id: the id of padding in the vocabulary. The position of the first
       token is this number plus 1.
   """
@@ -64,7 +64,7 @@ class Roberta(Encoder):
     train: bool,
   ) -> Float[Array, "b l d"]:
     """See `Encoder.embed`; `make_position_ids` makes missing positions."""
-    # Packed rows may be longer, as in `Embeddings.__call__`.
+    # Packed rows may be longer than this, as in `Embeddings.__call__`.
     is_bounded = position_ids is None or train or self.is_initializing()
     if is_bounded and input_ids.shape[1] > self.max_length:
       raise ValueError(

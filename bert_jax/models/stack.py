@@ -14,7 +14,7 @@ from bert_jax.models.attention import Attention
 
 
 class TransformerLayer(nn.Module):
-  """Applies attention and MLP, each before dropout, residual and LayerNorm.
+  """Applies attention and MLP; dropout, residual and LayerNorm follow each.
 
   This is the post-LayerNorm block of Vaswani et al. 2017 as BERT uses it
   (google-research/bert modeling.py, transformer_model).
@@ -92,15 +92,15 @@ class Stack(nn.Module):
     num_layers: the number of layers.
     layer: the keyword arguments of `TransformerLayer`.
     unroll: the number of layers in an iteration of the loop; `num_layers`
-      unrolls the whole loop, which makes steps faster and compiling slower. If
-      0, it is unrolled on a GPU only. The tree of parameters and the dropout
-      bits do not depend on `unroll`.
+      unrolls the whole loop, which makes steps faster and compiling slower. 0
+      unrolls the whole loop on a GPU, and nothing on other devices. The tree of
+      parameters and the dropout bits do not depend on `unroll`.
     remat: True saves only the products with weights for the backward pass, and
       computes everything else in a layer again.
     groups: 0 if each layer has its own parameters. Otherwise the number of
       sets of parameters (ALBERT). Each set is applied `num_layers` / `groups`
-      times in succession, each time with other dropout bits, and the leading
-      axis of a parameter is the group's.
+      times in succession, each time with new dropout bits, and the leading
+      axis of a parameter counts the sets.
 
   Raises:
     ValueError: `num_layers` is not a multiple of `groups`.

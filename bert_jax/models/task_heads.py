@@ -144,10 +144,10 @@ class SequenceClassifier(nn.Module):
           f"input_ids of shape {shape} are choices: num_labels must be 1, not"
           f" {self.num_labels}."
         )
-      flat = {
+      flat_batch = {
         k: batch[k].reshape(-1, shape[2]) for k in INPUT_KEYS if k in batch
       }
-      return self(flat, train=train).reshape(shape[:2])
+      return self(flat_batch, train=train).reshape(shape[:2])
     hidden, _ = encode(self.encoder, batch, train=train)
     return self.classify(hidden, batch, train)
 
@@ -166,8 +166,8 @@ class SequenceClassifier(nn.Module):
       positions = positions + hidden.shape[1] - 1
       if "sequence_ids" in batch:
         is_real = batch["sequence_ids"] != 0
-        index = jnp.arange(hidden.shape[1], dtype=jnp.int32)
-        positions = jnp.where(is_real, index, 0).max(-1, keepdims=True)
+        indices = jnp.arange(hidden.shape[1], dtype=jnp.int32)
+        positions = jnp.where(is_real, indices, 0).max(-1, keepdims=True)
     if self.pooling.activation is None:
       x = layers.gather_positions(hidden, positions)
     else:

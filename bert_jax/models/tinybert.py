@@ -62,7 +62,7 @@ class ForDistillation(nn.Module):
   def __call__(
     self, batch: dict[str, Array], *, train: bool = False
   ) -> tuple[Float[Array, "n b l d"], Float[Array, "n b l w"]]:
-    """Returns the states of `layer_states`, and the same states after the maps.
+    """Returns the states of `layer_states`, before and after the maps.
 
     Args:
       batch: see `heads.ForPreTraining`.
@@ -98,6 +98,6 @@ def map_shapes(encoder: Encoder, width: int, maps: str) -> dict[str, Any]:
   """
   batch = {"input_ids": jax.ShapeDtypeStruct((1, 1), jnp.int32)}
   module = ForDistillation(encoder, width, maps)
-  boxed = jax.eval_shape(module.init, jax.random.key(0), batch)
-  params = nn.unbox(boxed)["params"]
+  boxed_params = jax.eval_shape(module.init, jax.random.key(0), batch)
+  params = nn.unbox(boxed_params)["params"]
   return {name: params[name] for name in params if name != "encoder"}

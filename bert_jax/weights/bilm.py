@@ -51,10 +51,10 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   except ValueError as e:
     raise UserError(f"{options_path}: {e}") from e
   arrays = _read_hdf5(weights_path)
-  skipped = sorted(
+  skipped_names = sorted(
     n for n in arrays if mapping.matches_pattern(n, SKIPPED_VARIABLES)
   )
-  config["source"] |= {"dtype": "float32", "skipped": skipped}
+  config["source"] |= {"dtype": "float32", "skipped": skipped_names}
   params = mapping.to_params(
     rules(model),
     _to_parameter_shapes(arrays),
@@ -142,7 +142,8 @@ def read_options(options: Mapping[str, Any], source: str) -> dict[str, Any]:
     lambda v: v == MAX_CHARS,
     f"{MAX_CHARS}",
   )
-  # Files of training do not count the id for "no character"; other files do.
+  # Options for training do not count the id for "no character"; options for
+  # prediction do.
   supported_counts = NUM_CHARS - 1, NUM_CHARS
   field(
     "char_cnn.n_characters",
@@ -241,15 +242,19 @@ def rules(model: Mapping[str, Any]) -> list[Rule]:
       Rule(f"{words_path}convolution_{i}/bias", f"CNN/b_cnn_{i}")
     )
   for i in range(model["highways"]):
-    for layer, name in (("gate", "carry"), ("new", "transform")):
-      path = f"{words_path}highway_{i}/{layer}"
-      mapping_rules.append(Rule(f"{path}/kernel", f"CNN_high_{i}/W_{name}"))
-      mapping_rules.append(Rule(f"{path}/bias", f"CNN_high_{i}/b_{name}"))
+    for dense_layer, name_in_file in (("gate", "carry"), ("new", "transform")):
+      path = f"{words_path}highway_{i}/{dense_layer}"
+      mapping_rules.append(
+        Rule(f"{path}/kernel", f"CNN_high_{i}/W_{name_in_file}")
+      )
+      mapping_rules.append(
+        Rule(f"{path}/bias", f"CNN_high_{i}/b_{name_in_file}")
+      )
   for side, direction in enumerate(("forward", "backward")):
     for i in range(model["num_layers"]):
-      name = _LSTM_NAME.format(side=side, layer=i)
+      name_in_file = _LSTM_NAME.format(side=side, layer=i)
       path = f"encoder/lstm_{direction}_{i}"
-      mapping_rules.append(Rule(f"{path}/kernel", f"{name}W_0"))
-      mapping_rules.append(Rule(f"{path}/bias", f"{name}B"))
-      mapping_rules.append(Rule(f"{path}/projection", f"{name}W_P_0"))
+      mapping_rules.append(Rule(f"{path}/kernel", f"{name_in_file}W_0"))
+      mapping_rules.append(Rule(f"{path}/bias", f"{name_in_file}B"))
+      mapping_rules.append(Rule(f"{path}/projection", f"{name_in_file}W_P_0"))
   return mapping_rules

@@ -188,7 +188,8 @@ class Checkpointer:
       tokenizer_files: name -> content of each tokenizer file.
     """
     digests = {
-      name: files.content_digest(text) for name, text in tokenizer_files.items()
+      name: files.content_digest(content)
+      for name, content in tokenizer_files.items()
     }
     self._run_meta = {"config": config, "tokenizer": digests}
 
@@ -222,7 +223,8 @@ class Checkpointer:
       name: "best", the digits of a step, or None.
 
     Returns:
-      The step; None for the newest checkpoint that is not damaged.
+      The step. None if `name` is None, which means the newest checkpoint that
+      is not damaged.
 
     Raises:
       UserError: there is no such checkpoint.
@@ -422,8 +424,8 @@ class Checkpointer:
       step: the step of the checkpoint.
 
     Raises:
-      Mismatch: the checkpoint has another format version, or the run's files
-        changed since it was saved.
+      Mismatch: the checkpoint's format version is not `FORMAT_VERSION`, or the
+        run's files changed since it was saved.
       DamagedFile: the metadata differ from what was saved.
     """
     return self._read_in_all_processes(step, lambda: self._read_metadata(step))
@@ -473,8 +475,8 @@ class Checkpointer:
 
     Args:
       step: the step of the checkpoint.
-      state: a state with the same tree, shapes, dtypes and shardings. Its
-        values are not used.
+      state: a state with the tree, shapes and dtypes of the saved state. Its
+        shardings are those of the result. Its values are not used.
 
     Returns:
       The state and the metadata.
@@ -503,10 +505,11 @@ class Checkpointer:
   def restore_newest(self, state: Any) -> tuple[Any, dict[str, Any], int]:
     """Restores the newest checkpoint that is undamaged in every process.
 
-    Damaged checkpoints that are newer than it are moved aside, and reported.
+    Newer checkpoints, which could not be restored, are moved aside and
+    reported.
 
     Args:
-      state: a state with the same tree, shapes, dtypes and shardings.
+      state: see `restore`.
 
     Returns:
       The state, the metadata, the step.
@@ -563,7 +566,7 @@ class Checkpointer:
       say(line)
 
   def _move_aside(self, step: int) -> None:
-    """Moves a damaged checkpoint away, so that its step can be saved again."""
+    """Moves a checkpoint away, so that its step can be saved again."""
     if jax.process_index() == 0 and not self._read_only:
       target = self.path.parent / "damaged" / f"{step}-{time.time_ns()}"
       target.parent.mkdir(parents=True, exist_ok=True)
@@ -575,6 +578,9 @@ class Checkpointer:
 
     Orbax reads the metrics of all checkpoints when it opens the folder, and
     fails if one file is not JSON. The metrics decide which checkpoint is best.
+
+    Raises:
+      DamagedFile: metrics are damaged, and the checkpointer only reads.
     """
     for path in sorted(self.path.glob("*/metrics/metrics")):
       step = path.parent.parent.name
@@ -709,18 +715,21 @@ def check_same_shapes(saved: Any, model: Any, source: str) -> None:
     model: the tree of this model: arrays, or shapes and dtypes.
     source: the checkpoint, for the message.
   """
-  saved_leaves, leaves = _shapes_and_dtypes(saved), _shapes_and_dtypes(model)
+  saved_leaves, model_leaves = (
+    _shapes_and_dtypes(saved),
+    _shapes_and_dtypes(model),
+  )
   problems = (
-    [f"{path} is missing" for path in leaves if path not in saved_leaves]
+    [f"{path} is missing" for path in model_leaves if path not in saved_leaves]
     + [
       f"{path} is not in the model"
       for path in saved_leaves
-      if path not in leaves
+      if path not in model_leaves
     ]
     + [
-      f"{path} is {saved_leaves[path]}, the model's {leaves[path]}"
-      for path in leaves
-      if path in saved_leaves and saved_leaves[path] != leaves[path]
+      f"{path} is {saved_leaves[path]}, the model's {model_leaves[path]}"
+      for path in model_leaves
+      if path in saved_leaves and saved_leaves[path] != model_leaves[path]
     ]
   )
   if problems:

@@ -19,14 +19,16 @@ def from_published(
 
   Args:
     source_format: a key of `READERS`.
-    path: a folder of that format, or a TF1 checkpoint.
-    output: the folder to write, which must not exist.
-    family: "bert", "roberta", ...; None reads it from a transformers folder.
+    path: a folder of that format, a TF1 checkpoint or an HDF5 file of ELMo.
+    output: the folder to write, which must be new or empty.
+    family: "bert", "roberta", ...; None finds it in a folder of transformers,
+      and is refused for the other formats.
     tower: for ELECTRA: "discriminator", "generator" or "both"; None takes all
       towers that the input has.
 
   Raises:
-    UserError: the input is not a model of that format, or the output exists.
+    UserError: the input is not a model of that format, or the output exists and
+      is not empty.
   """
   model_folder.check_new_folder(output)
   if family is None and source_format == "hf":
@@ -45,13 +47,13 @@ def to_published(
 
   Args:
     path: a run's folder (also RUN@best, RUN@STEP), or a converted folder.
-    output: the folder to write, which must not exist.
+    output: the folder to write, which must be new or empty.
     family: the family that the model must have; None allows any.
     tower: as in `from_published`.
 
   Raises:
-    UserError: the model cannot be read or is of another family, or the output
-      exists.
+    UserError: the model cannot be read or is not of this family, or the output
+      exists and is not empty.
   """
   model_folder.check_new_folder(output)
   is_run = checkpoint.split_path(path)[1] or runs.is_run(path)

@@ -22,7 +22,7 @@ _REMEDY = "pass tower=generator or tower=discriminator"
 
 
 def check_tower_name(family: str, tower: str | None) -> None:
-  """Raises a UserError if a family has no such tower."""
+  """Raises a UserError unless `tower` is None or a tower of the family."""
   if tower is None:
     return
   if family != "electra":
@@ -32,7 +32,7 @@ def check_tower_name(family: str, tower: str | None) -> None:
 
 
 def check_is_tower(weights: Weights, tower: str | None, path: str) -> None:
-  """Raises a UserError unless a model is the tower that the user names."""
+  """Raises a UserError unless a model is the named tower, if one is named."""
   task = weights.config["task"]
   if tower == "both":
     raise UserError(
@@ -44,7 +44,7 @@ def check_is_tower(weights: Weights, tower: str | None, path: str) -> None:
 
 
 def _prefixes(tower: str) -> tuple[tuple[str, str], ...]:
-  """Returns (prefix in a model with one tower, prefix with both towers)."""
+  """Returns pairs: (prefix in a model with one tower, prefix with both)."""
   return (_EMBEDDING_PREFIXES, ("encoder/tower/", f"{tower}/"))
 
 
@@ -105,14 +105,16 @@ def join_towers(towers: Mapping[str, Weights], folder: str) -> Weights:
         f" {tower}."
       )
   configs = {tower: weights.config for tower, weights in towers.items()}
-  hidden = configs["generator"]["model"]["hidden"]
-  model = configs["discriminator"]["model"] | {"generator_hidden": hidden}
-  generator = configs["generator"]["model"]
+  generator_hidden = configs["generator"]["model"]["hidden"]
+  model = configs["discriminator"]["model"] | {
+    "generator_hidden": generator_hidden
+  }
+  generator_model = configs["generator"]["model"]
   for name, size in _generator_attributes(model).items():
-    if generator[name] != size:
+    if generator_model[name] != size:
       raise UserError(
-        f"{folder}: the generator's {name} is {generator[name]}, but with this"
-        f" discriminator it must be {size}; {_REMEDY}."
+        f"{folder}: the generator's {name} is {generator_model[name]}, but with"
+        f" this discriminator it must be {size}; {_REMEDY}."
       )
   arrays: dict[str, np.ndarray] = {}
   for tower, weights in towers.items():
@@ -141,15 +143,18 @@ def join_towers(towers: Mapping[str, Weights], folder: str) -> Weights:
 
 
 def extract_tower(weights: Weights, tower: str) -> Weights:
-  """Takes one tower out of a model with both; returns it as a model."""
+  """Takes one tower out of a model with both towers; returns it as a model."""
   model = weights.config["model"]
   if tower == "generator":
-    sizes = _generator_attributes(model)
+    attributes = _generator_attributes(model)
   else:
-    sizes = model_folder.without_keys(model, "generator_hidden")
+    attributes = model_folder.without_keys(model, "generator_hidden")
   source = weights.config["source"]
   config = model_folder.make_config(
-    "electra", tower, sizes, source=source.get("towers", {tower: source})[tower]
+    "electra",
+    tower,
+    attributes,
+    source=source.get("towers", {tower: source})[tower],
   )
   prefixes = tuple(
     (joined_prefix, single_prefix)
@@ -168,7 +173,7 @@ def choose_tower(
   path: str,
   default_tower: str | None = None,
 ) -> Weights:
-  """Returns one of ELECTRA's towers; returns other models unchanged.
+  """Chooses from an ELECTRA with both towers; returns other models unchanged.
 
   Args:
     weights: a model of any family.

@@ -128,22 +128,24 @@ def _find_task(
       f" {' or '.join(map(repr, model_types))}; pass the right family."
     )
   has_pair_head = hf_tasks.file_has_pair_head(family, array_names)
-  names = config.get("architectures")
-  if names:
-    if not isinstance(names, list) or names[0] not in [*task_by_class]:
+  architectures = config.get("architectures")
+  if architectures:
+    if not isinstance(architectures, list) or architectures[0] not in [
+      *task_by_class
+    ]:
       raise UserError(
-        f"{config_path}: architectures is {names}; for {family} it can be one"
-        f" of {', '.join(task_by_class)}."
+        f"{config_path}: architectures is {architectures}; for {family} it can"
+        f" be one of {', '.join(task_by_class)}."
       )
-    has_pair_head |= names[0].endswith("ForPreTraining")
-    tasks = [task_by_class[names[0]]]
+    has_pair_head |= architectures[0].endswith("ForPreTraining")
+    tasks = [task_by_class[architectures[0]]]
   else:
     tasks = hf_tasks.guess_task(family, array_names)
   if len(tasks) != 1:
-    candidates = [hf_tasks.class_of(family, task) for task in tasks]
+    class_names = [hf_tasks.class_of(family, task) for task in tasks]
     raise UserError(
       f"{config_path} has no architectures, and the arrays could be of class"
-      f" {' or '.join(candidates) or 'unknown'}; write the class into"
+      f" {' or '.join(class_names) or 'unknown'}; write the class into"
       " architectures."
     )
   return tasks[0], has_pair_head and tasks[0] == "pretraining"
@@ -165,16 +167,18 @@ def _resolve_tied_arrays(
     UserError: a copy differs from its original.
   """
   tied_arrays = hf_names.NAMINGS[family].tied_arrays
-  for copy, (takes_prefix, name) in tied_arrays.items():
-    original = prefix + name if takes_prefix else name
-    if copy not in arrays:
+  for copy_name, (takes_prefix, name_without_prefix) in tied_arrays.items():
+    original_name = (
+      prefix + name_without_prefix if takes_prefix else name_without_prefix
+    )
+    if copy_name not in arrays:
       continue
-    if original not in arrays:
-      arrays[original] = arrays[copy]
-    elif not np.array_equal(arrays[copy], arrays[original]):
+    if original_name not in arrays:
+      arrays[original_name] = arrays[copy_name]
+    elif not np.array_equal(arrays[copy_name], arrays[original_name]):
       raise UserError(
-        f"{file}: {copy} differs from {original}. Here the two are tied, so a"
-        " model with a separate decoder cannot be converted."
+        f"{file}: {copy_name} differs from {original_name}. Here the two are"
+        " tied, so a model with a separate decoder cannot be converted."
       )
 
 
@@ -243,9 +247,11 @@ def _read_single_model(path: str, family: str) -> Weights:
   dtype = hf_files.common_dtype(
     {k: arrays[k] for k in used_names & arrays.keys()}, file
   )
-  name = hf_tasks.class_of(family, task, config["head"].get("pairs", False))
+  class_name = hf_tasks.class_of(
+    family, task, config["head"].get("pairs", False)
+  )
   params = mapping.to_params(
-    rules, arrays, shapes, skipped_patterns, f"{file} as {name}"
+    rules, arrays, shapes, skipped_patterns, f"{file} as {class_name}"
   )
   config["source"] = {
     "format": "hf",
@@ -283,14 +289,15 @@ def write(path: str, weights: Weights, tower: str | None = None) -> None:
       f"transformers has no family {family}, so it cannot open this model."
     )
   generator_discriminator.check_tower_name(family, tower)
-  split = generator_discriminator.extract_tower
+  extract_tower = generator_discriminator.extract_tower
   has_both_towers = family == "electra" and task == "pretraining"
   if has_both_towers and tower in (None, "both"):
     models = {
-      t: _to_hf(split(weights, t)) for t in generator_discriminator.TOWERS
+      t: _to_hf(extract_tower(weights, t))
+      for t in generator_discriminator.TOWERS
     }
   elif has_both_towers and tower:
-    models = {"": _to_hf(split(weights, tower))}
+    models = {"": _to_hf(extract_tower(weights, tower))}
   else:
     generator_discriminator.check_is_tower(weights, tower, "the model")
     models = {"": _to_hf(weights)}
@@ -331,7 +338,7 @@ def _to_hf(weights: Weights) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 # The file and the folder in which sentence-transformers describes a pooling.
 MODULES_FILE, POOLING_FOLDER = "modules.json", "1_Pooling"
-# Field of an older config -> the name of the pooling in newer configs.
+# Field of a config in the old format -> the pooling's name in the new format.
 _POOLING_MODES = {
   "pooling_mode_cls_token": "cls",
   "pooling_mode_mean_tokens": "mean",
@@ -351,7 +358,7 @@ def read_pooling(path: str) -> dict[str, Any] | None:
   Returns:
     None if the folder has no pooling. Otherwise a dict with these entries:
     "modes": names of poolings, whose vectors are concatenated.
-    "normalize": True if vectors are divided by their length.
+    "normalize": True if the vectors are divided by their norm.
     "others": names of modules that are not supported here.
 
   Raises:
@@ -380,7 +387,7 @@ def read_pooling(path: str) -> dict[str, Any] | None:
         normalize = True
       elif module_type not in ("Transformer", "Dropout"):
         unsupported.append(str(module.get("path") or module_type))
-  # The file may come from a stranger, so its path may not leave the folder.
+  # The file may come from a stranger, so it may not lead out of the folder.
   if not model_folder.is_file_name(pooling_folder):
     raise UserError(
       f"{modules_path}: {pooling_folder!r} is not the name of a folder in it."

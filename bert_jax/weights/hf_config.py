@@ -200,14 +200,14 @@ class Fields:
     return self.config[field]
 
   def size(self, field: str) -> int:
-    """Returns a whole number from 1; raises a UserError for other values."""
+    """Returns a field's whole number; a UserError unless it is 1 or more."""
     size = self.value(field)
     if type(size) is not int or size < 1:
       raise self.refusal(field, "it must be a whole number from 1")
     return size
 
   def number(self, field: str, limit: float = 1.0) -> float:
-    """Returns a number from 0 to below `limit`; else raises a UserError."""
+    """Returns a field's number; a UserError unless it is in [0, `limit`)."""
     number = self.value(field)
     is_number = isinstance(number, numbers.Real)
     if not is_number or isinstance(number, bool) or not 0 <= number < limit:
@@ -246,7 +246,7 @@ class HfFields(Fields):
     return [f"{self.source} lacks fields; transformers uses {defaults}"]
 
   def size(self, field: str) -> int:
-    """Returns a whole number from 1; raises a UserError for other values."""
+    """Returns a field's whole number; a UserError unless it is 1 or more."""
     if self.config.get(field) is None:
       raise UserError(
         f"{self.source} has no {field}, without which the model's shape is not"
@@ -291,7 +291,7 @@ def activation_names(family: str) -> dict[str, str]:
 def head_has_exact_gelu(family: str, task: str) -> bool:
   """Returns True if the head always has the exact gelu.
 
-  Such a head does not use the layers' activation.
+  Then the head does not use the layers' activation.
   """
   is_roberta_head = family == "roberta" and task == "pretraining"
   return is_roberta_head or task == "generator"
@@ -355,7 +355,7 @@ def dropout_field(family: str, task: str) -> str | None:
   """Returns the field with the dropout before a task's classifier.
 
   Returns:
-    The field; None if the family's class has no field for it.
+    The field; None if the family's class has no field for this dropout.
   """
   if family == "albert" and task != "span":
     return "classifier_dropout_prob"
@@ -467,7 +467,7 @@ def read_head(
 
 
 # The limit protects the memory, which holds a name for each label. A classifier
-# with a label for each token of a large vocabulary has 250,000 labels.
+# with a label for each piece of a large vocabulary has 250,000 labels.
 MAX_LABELS = 10_000_000
 
 
@@ -505,8 +505,8 @@ def read_labels(
     )
   labels = [name_by_id[i] for i in range(len(name_by_id))]
   if len(set(labels)) != len(labels):
-    repeated = next(name for name in labels if labels.count(name) > 1)
-    raise UserError(f"{source}: id2label names {repeated!r} twice.")
+    repeated_label = next(name for name in labels if labels.count(name) > 1)
+    raise UserError(f"{source}: id2label names {repeated_label!r} twice.")
   if not _labels_agree(labels, config.get("label2id")):
     raise UserError(
       f"{source}: id2label and label2id disagree; take out the wrong one."
@@ -561,8 +561,8 @@ def remaining_fields(
 ) -> Config:
   """Returns the fields that no other key of a converted config holds.
 
-  `make_config` writes them back unchanged. The fields of the activation and of
-  the heads' dropouts are among them, because each has several spellings.
+  `make_config` writes them back unchanged. They include the fields of the
+  activation and of the heads' dropouts, because a value has several spellings.
 
   Args:
     config: the content of transformers' config.json.
@@ -599,12 +599,12 @@ def make_config(
   naming = hf_names.NAMINGS[family]
   class_name = hf_tasks.class_of(family, task, has_pair_head)
   model_type = naming.model_type
-  for other_prefix, other_type in naming.models_with_same_names:
+  for class_prefix, model_type_with_same_names in naming.models_with_same_names:
     # Keep the model's type, because transformers chooses the tokenizer by it;
     # XLM-R, for example, has another tokenizer than RoBERTa.
-    if old_fields.get("model_type") == other_type:
-      class_name = other_prefix + class_name.removeprefix(naming.class_prefix)
-      model_type = other_type
+    if old_fields.get("model_type") == model_type_with_same_names:
+      class_name = class_prefix + class_name.removeprefix(naming.class_prefix)
+      model_type = model_type_with_same_names
   hf_config: Config = {"architectures": [class_name], "model_type": model_type}
   _check_storable(family, task, model)
   for table in (SIZE_FIELDS[family], NUMBER_FIELDS[family]):

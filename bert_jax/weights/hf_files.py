@@ -33,7 +33,7 @@ def read(path: str) -> tuple[dict[str, np.ndarray], str]:
   """Reads the arrays of a folder.
 
   LayerNorm's arrays get their new names, `weight` and `bias`, if the file has
-  the old ones, `gamma` and `beta`.
+  the old ones, `gamma` and `beta`. The names lose the `WRAPPER_PREFIXES`.
 
   Args:
     path: the folder.
@@ -147,30 +147,30 @@ def _to_numpy(tensor: Any, name: str, path: str) -> np.ndarray:
   try:
     return tensor.numpy()
   except (TypeError, RuntimeError) as e:
-    tensor_type = f"{tensor.dtype} ({tensor.layout})"
+    type_text = f"{tensor.dtype} ({tensor.layout})"
     raise UserError(
-      f"{path}: {name} is {tensor_type}, a type that is not supported."
+      f"{path}: {name} is {type_text}, a type that is not supported."
     ) from e
 
 
 def _clean_names(
   arrays: Mapping[str, np.ndarray], source: str
 ) -> dict[str, np.ndarray]:
-  """Removes wrappers' prefixes and old endings from the arrays' names."""
-  prefix, arrays = "", dict(arrays)
+  """Removes wrappers' prefixes, and replaces the old names of LayerNorm."""
+  removed_prefix, arrays = "", dict(arrays)
   while arrays:
-    wrapper = next(
+    wrapper_prefix = next(
       (p for p in WRAPPER_PREFIXES if all(k.startswith(p) for k in arrays)),
       None,
     )
-    if wrapper is None:
+    if wrapper_prefix is None:
       break
-    arrays = {k.removeprefix(wrapper): a for k, a in arrays.items()}
-    prefix += wrapper
-  if prefix:
+    arrays = {k.removeprefix(wrapper_prefix): a for k, a in arrays.items()}
+    removed_prefix += wrapper_prefix
+  if removed_prefix:
     note(
-      f"note: {source}: the names of all arrays begin with {prefix!r}; this"
-      " prefix is left out."
+      f"note: {source}: the names of all arrays begin with {removed_prefix!r};"
+      " this prefix is left out."
     )
   return _rename_norms(arrays, source)
 
@@ -195,7 +195,7 @@ def _rename_norms(
 
 
 def common_dtype(arrays: Mapping[str, np.ndarray], source: str) -> str:
-  """Returns the dtype of a model's parameters; "float32" if it has several.
+  """Returns the name of a model's dtype; "float32" if it has several dtypes.
 
   Args:
     arrays: name -> array.
@@ -204,12 +204,12 @@ def common_dtype(arrays: Mapping[str, np.ndarray], source: str) -> str:
   Raises:
     UserError: an array's dtype is not a key of `FLOAT_DTYPES`.
   """
-  names = {dtype: name for name, dtype in FLOAT_DTYPES.items()}
-  for key, array in arrays.items():
-    if array.dtype not in names:
+  name_by_dtype = {dtype: name for name, dtype in FLOAT_DTYPES.items()}
+  for array_name, array in arrays.items():
+    if array.dtype not in name_by_dtype:
       raise UserError(
-        f"{source}: {key} is {array.dtype}, not one of"
+        f"{source}: {array_name} is {array.dtype}, not one of"
         f" {', '.join(FLOAT_DTYPES)}."
       )
-  dtypes = {names[array.dtype] for array in arrays.values()}
-  return dtypes.pop() if len(dtypes) == 1 else "float32"
+  dtype_names = {name_by_dtype[array.dtype] for array in arrays.values()}
+  return dtype_names.pop() if len(dtype_names) == 1 else "float32"

@@ -2,7 +2,8 @@
 
 The names are those in the state dictionaries of transformers' classes
 (modeling_bert.py and similar files, version 5). Older names are included if
-published files still use them.
+published files still use them. The layouts of the rules, such as "heads", are
+keys of `mapping.LAYOUTS`.
 """
 
 from typing import Any, NamedTuple
@@ -20,9 +21,9 @@ class Naming(NamedTuple):
     tied_arrays: arrays that are copies of others. A key is the name of a copy.
       Its value is a pair: whether `prefix` precedes the original's name, and
       the original's name without `prefix`.
-    skipped_patterns: patterns of names that hold no parameter.
-    models_with_same_names: other models with the same parameters under the same
-      names, each as (the prefix of its classes, its `model_type`).
+    skipped_patterns: patterns of the names of arrays that are not read.
+    models_with_same_names: models of other classes whose arrays have this
+      family's names, each as (the prefix of its classes, its `model_type`).
   """
 
   class_prefix: str
@@ -149,7 +150,8 @@ def _layer_rules(path: str, name: str, names: dict[str, str]) -> list[Rule]:
   Args:
     path: the path of the stacked layers.
     name: the name of layer `{i}` in the file.
-    names: module in a layer -> its name in the file.
+    names: path of a module in a layer -> its name in the file, after the name
+      of the layer.
   """
   rules = []
   for module, module_name in names.items():
@@ -176,9 +178,10 @@ def _layer_rules(path: str, name: str, names: dict[str, str]) -> list[Rule]:
 def _gpt_rules(prefix: str) -> list[Rule]:
   """Returns the rules for the encoder of GPT-1.
 
-  Its kernels are [inputs, outputs], and one array holds query, key and value.
+  Its kernels are [inputs, outputs]. One array holds query, key and value side
+  by side: (i, 3) is section i of its 3 sections.
   """
-  layer, name = "encoder/layers/layer", f"{prefix}h.{{i}}"
+  layer_path, layer_name = "encoder/layers/layer", f"{prefix}h.{{i}}"
   rules = [
     Rule("encoder/embeddings/word/embedding", f"{prefix}tokens_embed.weight"),
     Rule(
@@ -186,13 +189,20 @@ def _gpt_rules(prefix: str) -> list[Rule]:
     ),
   ]
   for i, projection in enumerate(("query", "key", "value")):
-    path, name_in_file = (
-      f"{layer}/attention/{projection}",
-      f"{name}.attn.c_attn",
+    projection_path, name_in_file = (
+      f"{layer_path}/attention/{projection}",
+      f"{layer_name}.attn.c_attn",
     )
     rules += [
-      Rule(f"{path}/kernel", f"{name_in_file}.weight", "split_outputs", (i, 3)),
-      Rule(f"{path}/bias", f"{name_in_file}.bias", "heads_bias", (i, 3)),
+      Rule(
+        f"{projection_path}/kernel",
+        f"{name_in_file}.weight",
+        "split_outputs",
+        (i, 3),
+      ),
+      Rule(
+        f"{projection_path}/bias", f"{name_in_file}.bias", "heads_bias", (i, 3)
+      ),
     ]
   for module, module_name, layout in (
     ("attention/output", "attn.c_proj", "split_inputs"),
@@ -200,11 +210,15 @@ def _gpt_rules(prefix: str) -> list[Rule]:
     ("mlp_out", "mlp.c_proj", "same"),
   ):
     rules += [
-      Rule(f"{layer}/{module}/kernel", f"{name}.{module_name}.weight", layout),
-      Rule(f"{layer}/{module}/bias", f"{name}.{module_name}.bias"),
+      Rule(
+        f"{layer_path}/{module}/kernel",
+        f"{layer_name}.{module_name}.weight",
+        layout,
+      ),
+      Rule(f"{layer_path}/{module}/bias", f"{layer_name}.{module_name}.bias"),
     ]
-  rules += _norm_rules(f"{layer}/attention_norm", f"{name}.ln_1")
-  return rules + _norm_rules(f"{layer}/mlp_norm", f"{name}.ln_2")
+  rules += _norm_rules(f"{layer_path}/attention_norm", f"{layer_name}.ln_1")
+  return rules + _norm_rules(f"{layer_path}/mlp_norm", f"{layer_name}.ln_2")
 
 
 def encoder_rules(
@@ -219,37 +233,52 @@ def encoder_rules(
   """
   if family == "gpt":
     return _gpt_rules(prefix)
-  path, name = "encoder/embeddings", f"{prefix}embeddings"
+  embeddings_path, embeddings_name = "encoder/embeddings", f"{prefix}embeddings"
   rules = [
-    Rule(f"{path}/word/embedding", f"{name}.word_embeddings.weight"),
-    Rule(f"{path}/position/embedding", f"{name}.position_embeddings.weight"),
-    *_norm_rules(f"{path}/norm", f"{name}.LayerNorm"),
+    Rule(
+      f"{embeddings_path}/word/embedding",
+      f"{embeddings_name}.word_embeddings.weight",
+    ),
+    Rule(
+      f"{embeddings_path}/position/embedding",
+      f"{embeddings_name}.position_embeddings.weight",
+    ),
+    *_norm_rules(f"{embeddings_path}/norm", f"{embeddings_name}.LayerNorm"),
   ]
   if family == "distilbert":
-    layer = f"{prefix}transformer.layer.{{i}}"
+    layer_name = f"{prefix}transformer.layer.{{i}}"
     return rules + _layer_rules(
-      "encoder/layers/layer", layer, _DISTILBERT_LAYER
+      "encoder/layers/layer", layer_name, _DISTILBERT_LAYER
     )
   rules.append(
-    Rule(f"{path}/segment/embedding", f"{name}.token_type_embeddings.weight")
+    Rule(
+      f"{embeddings_path}/segment/embedding",
+      f"{embeddings_name}.token_type_embeddings.weight",
+    )
   )
   if family == "albert":
     rules += _dense_rules(
       "encoder/project", f"{prefix}encoder.embedding_hidden_mapping_in"
     )
-    layer = f"{prefix}encoder.albert_layer_groups.{{i}}.albert_layers.0"
-    return rules + _layer_rules("encoder/layers/layer", layer, _ALBERT_LAYER)
-  encoder = "encoder"
+    layer_name = f"{prefix}encoder.albert_layer_groups.{{i}}.albert_layers.0"
+    return rules + _layer_rules(
+      "encoder/layers/layer", layer_name, _ALBERT_LAYER
+    )
+  encoder_path = "encoder"
   if family == "electra":
-    encoder = "encoder/tower"
+    encoder_path = "encoder/tower"
     if model["embedding_size"] != model["hidden"]:
-      rules += _dense_rules(f"{encoder}/project", f"{prefix}embeddings_project")
-  layer = f"{prefix}encoder.layer.{{i}}"
-  return rules + _layer_rules(f"{encoder}/layers/layer", layer, _BERT_LAYER)
+      rules += _dense_rules(
+        f"{encoder_path}/project", f"{prefix}embeddings_project"
+      )
+  layer_name = f"{prefix}encoder.layer.{{i}}"
+  return rules + _layer_rules(
+    f"{encoder_path}/layers/layer", layer_name, _BERT_LAYER
+  )
 
 
 def pooler_rules(family: str, prefix: str) -> list[Rule]:
-  """Returns the rules for the pooler; an empty list if a family has none."""
+  """Returns the rules for a pre-trained pooler; no rules if there is none."""
   if family in ("bert", "tinybert", "roberta"):
     return _dense_rules("pooler/dense", f"{prefix}pooler.dense")
   return (
@@ -265,8 +294,8 @@ def _mlm_rules(dense: str, norm: str, bias: str) -> list[Rule]:
 
 
 def _next_sentence_rules(family: str, prefix: str) -> list[Rule]:
-  head = _dense_rules("pair/dense", "cls.seq_relationship")
-  return pooler_rules(family, prefix) + head
+  head_rules_of_pairs = _dense_rules("pair/dense", "cls.seq_relationship")
+  return pooler_rules(family, prefix) + head_rules_of_pairs
 
 
 def _pretraining_rules(
@@ -274,14 +303,18 @@ def _pretraining_rules(
 ) -> list[Rule]:
   pair_rules = pooler_rules(family, prefix) if has_pair_head else []
   if family in ("bert", "tinybert"):
-    name = "cls.predictions"
+    head_name = "cls.predictions"
     rules = _mlm_rules(
-      f"{name}.transform.dense", f"{name}.transform.LayerNorm", f"{name}.bias"
+      f"{head_name}.transform.dense",
+      f"{head_name}.transform.LayerNorm",
+      f"{head_name}.bias",
     )
     pair_rules = _next_sentence_rules(family, prefix)
   elif family == "albert":
-    name = "predictions"
-    rules = _mlm_rules(f"{name}.dense", f"{name}.LayerNorm", f"{name}.bias")
+    head_name = "predictions"
+    rules = _mlm_rules(
+      f"{head_name}.dense", f"{head_name}.LayerNorm", f"{head_name}.bias"
+    )
     pair_rules += _dense_rules("pair/dense", "sop_classifier.classifier")
   elif family == "roberta":
     rules = _mlm_rules("lm_head.dense", "lm_head.layer_norm", "lm_head.bias")
@@ -314,32 +347,32 @@ def head_rules(
   if task == "next_sentence":
     return _next_sentence_rules(family, prefix)
   if task == "generator":
-    name = "generator_predictions"
+    head_name = "generator_predictions"
     return _mlm_rules(
-      f"{name}.dense", f"{name}.LayerNorm", "generator_lm_head.bias"
+      f"{head_name}.dense", f"{head_name}.LayerNorm", "generator_lm_head.bias"
     )
   if task == "discriminator":
-    name = "discriminator_predictions"
-    return _dense_rules("rtd/dense", f"{name}.dense") + _dense_rules(
-      "rtd/output/dense", f"{name}.dense_prediction"
+    head_name = "discriminator_predictions"
+    return _dense_rules("rtd/dense", f"{head_name}.dense") + _dense_rules(
+      "rtd/output/dense", f"{head_name}.dense_prediction"
     )
-  path, is_choice = "classifier/dense", task == "multiple_choice"
+  classifier_path, is_choice = "classifier/dense", task == "multiple_choice"
   if task == "span":
-    return _dense_rules(path, "qa_outputs")
+    return _dense_rules(classifier_path, "qa_outputs")
   if task == "token_classification":
-    return _dense_rules(path, "classifier")
+    return _dense_rules(classifier_path, "classifier")
   if family == "gpt":
     if is_choice:
-      return _dense_rules(path, "multiple_choice_head.summary")
-    return [Rule(f"{path}/kernel", "score.weight", "transpose")]
+      return _dense_rules(classifier_path, "multiple_choice_head.summary")
+    return [Rule(f"{classifier_path}/kernel", "score.weight", "transpose")]
   if family == "distilbert":
     pooler = _dense_rules("pooler/dense", "pre_classifier")
-    return pooler + _dense_rules(path, "classifier")
+    return pooler + _dense_rules(classifier_path, "classifier")
   if family in ("roberta", "electra") and not is_choice:
     pooler = _dense_rules("pooler/dense", "classifier.dense")
-    return pooler + _dense_rules(path, "classifier.out_proj")
+    return pooler + _dense_rules(classifier_path, "classifier.out_proj")
   if family == "electra":
     pooler = _dense_rules("pooler/dense", "sequence_summary.summary")
   else:
     pooler = pooler_rules(family, prefix)
-  return pooler + _dense_rules(path, "classifier")
+  return pooler + _dense_rules(classifier_path, "classifier")

@@ -33,7 +33,7 @@ _IDENTIFIED_WITHOUT_PREFIX = ("albert", "distilbert", "gpt")
 
 
 def family_has_pair_head(family: str) -> bool:
-  """Returns True if transformers has a class with a head for pairs."""
+  """Returns True if transformers has the family with a head for pairs."""
   return family in ("bert", "tinybert", "albert")
 
 
@@ -42,7 +42,9 @@ def task_by_class(family: str) -> dict[str, str]:
   naming = hf_names.NAMINGS[family]
   if family == "gpt":
     class_endings = ("Model", "ForSequenceClassification")
-    task_by_ending = {end: _TASK_BY_ENDING[end] for end in class_endings}
+    task_by_ending = {
+      ending: _TASK_BY_ENDING[ending] for ending in class_endings
+    }
     task_by_ending |= {
       "LMHeadModel": "pretraining",
       "DoubleHeadsModel": "multiple_choice",
@@ -68,9 +70,9 @@ def task_by_class(family: str) -> dict[str, str]:
     *(class_prefix for class_prefix, _ in naming.models_with_same_names),
   ]
   return {
-    prefix + end: task
+    prefix + ending: task
     for prefix in prefixes
-    for end, task in task_by_ending.items()
+    for ending, task in task_by_ending.items()
   }
 
 
@@ -111,17 +113,22 @@ class UnknownFamily(UserError):
 
 def family_from_config(config: Mapping[str, Any], source: str) -> str:
   """Returns the family that a config.json names, or raises UnknownFamily."""
-  model_type, names = config.get("model_type"), config.get("architectures")
-  classes = names if isinstance(names, list) else []
+  model_type, architectures = (
+    config.get("model_type"),
+    config.get("architectures"),
+  )
+  class_names = architectures if isinstance(architectures, list) else []
   for family in hf_names.NAMINGS:
-    # This is a list, because a damaged config may hold names that have no hash.
+    # This is a list, because a damaged config may hold a name that cannot be
+    # hashed.
     family_classes = [*task_by_class(family)]
     if model_type in model_types(family) or any(
-      name in family_classes for name in classes
+      name in family_classes for name in class_names
     ):
       return family
   raise UnknownFamily(
-    f"{source}: model_type is {model_type!r}, architectures {names}. They name"
+    f"{source}: model_type is {model_type!r}, architectures {architectures}."
+    " They name"
     f" none of these families: {', '.join(hf_names.NAMINGS)}. If the model is"
     " one of them, pass family=NAME, or --family=NAME to a command."
   )
@@ -134,18 +141,18 @@ def family_from_arrays(array_names: Collection[str]) -> str | None:
     array_names: the names of the arrays.
 
   Returns:
-    The family; None if the names fit several families. For example, an encoder
-    of BERT without a prefix has the same names as RoBERTa's.
+    The family; None unless the names fit exactly one family. For example, an
+    encoder without a prefix has the same names in BERT and in RoBERTa.
   """
-  matching = []
+  matching_families = []
   for family, name in _IDENTIFYING_ARRAYS.items():
     prefix = hf_names.NAMINGS[family].prefix
     names = [prefix + name]
     if family in _IDENTIFIED_WITHOUT_PREFIX:
       names.append(name)
     if any(name in array_names for name in names):
-      matching.append(family)
-  return matching[0] if len(matching) == 1 else None
+      matching_families.append(family)
+  return matching_families[0] if len(matching_families) == 1 else None
 
 
 def file_has_pair_head(family: str, array_names: Collection[str]) -> bool:
@@ -192,13 +199,15 @@ def has_pooler(
 
 
 def encoder_prefix(family: str, array_names: Collection[str]) -> str:
-  """Returns the prefix of the encoder's arrays in a file; "" without prefix."""
+  """Returns the prefix of a file's encoder arrays; "" if they have none."""
   prefix = hf_names.NAMINGS[family].prefix
   return prefix if any(key.startswith(prefix) for key in array_names) else ""
 
 
 def guess_task(family: str, array_names: Collection[str]) -> list[str]:
-  """Returns the tasks whose heads have exactly the names that a file has.
+  """Returns each task whose head has exactly the head arrays of a file.
+
+  Arrays of the encoder and of the pooler do not count.
 
   Args:
     family: a key of `hf_names.NAMINGS`.
@@ -214,12 +223,14 @@ def guess_task(family: str, array_names: Collection[str]) -> list[str]:
   if family == "gpt" and "lm_head.weight" not in array_names:
     del heads["pretraining"]
   head_names = set().union(*heads.values())
-  file_names = {key for key in array_names if key in head_names}
+  file_head_names = {key for key in array_names if key in head_names}
   # A model with only a head for pairs has the task "next_sentence". If it also
   # has a masked-LM head, its task is pre-training: ignore the head for pairs.
-  if file_names - (pair_names := heads.get("next_sentence", set())):
-    file_names -= pair_names
-  fitting_tasks = [task for task, names in heads.items() if names == file_names]
+  if file_head_names - (pair_names := heads.get("next_sentence", set())):
+    file_head_names -= pair_names
+  fitting_tasks = [
+    task for task, names in heads.items() if names == file_head_names
+  ]
   # The head of GPT-1's language model is tied, so it adds no array.
   if family == "gpt" and "pretraining" in fitting_tasks:
     return ["pretraining"]

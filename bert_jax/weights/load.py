@@ -28,8 +28,8 @@ from bert_jax.weights.model_folder import Weights
 # The files that are fetched for a model on the hub.
 _HUB_PATTERNS = ("*.json", "*.txt", "*.model", "*.safetensors")
 # Torch's files are fetched only if the model's folder, or the folders of both
-# ELECTRA towers, have no safetensors. Safetensors in other folders of the
-# repository may be of another format, so they do not count.
+# ELECTRA towers, have no safetensors. Safetensors in any other folder of the
+# repository do not count, because they may be of another format.
 _HUB_TORCH_PATTERNS = tuple(
   f"{folder}pytorch_model*.bin"
   for folder in ("", *(f"{tower}/" for tower in generator_discriminator.TOWERS))
@@ -54,7 +54,7 @@ class OpenedModel:
 
   @property
   def config(self) -> dict[str, Any]:
-    """Family, task, sizes, label names, and where the model came from."""
+    """The content of config.json, such as family, task, sizes and labels."""
     return self.weights.config
 
   @functools.cached_property
@@ -77,7 +77,7 @@ class OpenedModel:
 
   @property
   def has_vocabulary(self) -> bool:
-    """True if the model has files of a tokenizer."""
+    """True if a vocabulary is among the tokenizer's files."""
     return open_vocabulary.has_tokenizer(self.weights.tokenizer_files)
 
   @functools.cached_property
@@ -106,15 +106,14 @@ def open_model(
 ) -> OpenedModel:
   """Opens a model from any path.
 
-  All functions that need a model call this one.
-
   Args:
     path: one of these: a folder that `bert_jax convert` wrote; a folder of
       transformers, which is converted in memory; the folder of a run, for
       its newest checkpoint; RUN@best or RUN@STEP, for another checkpoint; the
       name of a shipped model, "mini"; the name of a model on the Hugging Face
       hub.
-    family: the family of a folder of transformers whose config.json names none.
+    family: the family that the model must have; None allows any. A folder of
+      transformers whose config.json names no family may need it.
     tower: the tower of an ELECTRA to open: "generator", "discriminator" or
       "both".
     default_tower: the tower to open if the model has both and `tower` is None;
@@ -132,7 +131,7 @@ def open_model(
 
 
 def take_tower(model: OpenedModel, tower: str) -> OpenedModel:
-  """Returns one tower of an ELECTRA; returns other models unchanged.
+  """Takes one tower of an ELECTRA with both; returns other models unchanged.
 
   Args:
     model: a model of any family.
@@ -162,11 +161,11 @@ def read(
   folder, name_of_step = checkpoint.split_path(path)
   is_run = runs.is_run(folder)
   if (best or name_of_step) and not is_run:
-    step = f"step {name_of_step}"
+    step_text = f"step {name_of_step}"
     if best or name_of_step == checkpoint.BEST:
-      step = "best step"
+      step_text = "best step"
     raise UserError(
-      f"{folder} is not the folder of a run, so it has no {step}."
+      f"{folder} is not the folder of a run, so it has no {step_text}."
     )
   is_folder = epath.Path(folder).is_dir()
   is_shipped = not is_folder and folder in shipped.model_names()

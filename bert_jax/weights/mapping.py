@@ -1,6 +1,7 @@
 """Defines rules that turn the arrays of a file into parameters, and back.
 
-Each parameter needs exactly one rule, and each array must belong to a rule.
+Each parameter needs exactly one rule. Each array must belong to a rule, unless
+its name matches a pattern of names that are skipped.
 """
 
 import dataclasses
@@ -66,12 +67,13 @@ def _join_outputs(array: np.ndarray) -> np.ndarray:
 # | same | any shape | the same shape | |
 # | transpose | [outputs, inputs] | [inputs, outputs] | torch's Linear |
 # | heads | [h k, d] | [d, h, k] | torch's query, key, value |
-# | split_outputs | [d, h k] | [d, h, k] | TF1's query, key, value |
+# | split_outputs | [d, h k] | [d, h, k] | query, key, value of TF1, GPT-1 |
 # | heads_bias | [h k] | [h, k] | biases of query, key, value |
 # | output | [d, h k] | [h, k, d] | torch's output of attention |
-# | split_inputs | [h k, d] | [h, k, d] | TF1's output of attention |
+# | split_inputs | [h k, d] | [h, k, d] | output of attention of TF1, GPT-1 |
 #
-# In the joined axis `h k`, the heads `h` are the outer axis.
+# d is the width of the hidden states, h the number of heads, k the width of a
+# head. In the joined axis `h k`, the heads are the outer axis.
 LAYOUTS: dict[str, Layout] = {
   "same": Layout(lambda array, shape: array, lambda array: array),
   "transpose": Layout(lambda array, shape: array.T, np.transpose),
@@ -127,7 +129,7 @@ def shapes_in_file(
   """Returns name -> shape of every array that a file must have.
 
   Args:
-    rules: one rule for each parameter.
+    rules: the rules. A rule whose path is not in `shapes` adds no name.
     shapes: path -> shape of every parameter.
   """
   return {
@@ -214,7 +216,8 @@ def to_params(
 
   Raises:
     UserError: an array is missing, belongs to no parameter, or has the wrong
-      shape. One sentence names the first such arrays.
+      shape; or the paths of `rules` and `shapes` differ. The message is one
+      sentence.
   """
   rule_by_path = {rule.path: rule for rule in rules}
   unmatched_paths = sorted(rule_by_path.keys() ^ shapes.keys())
@@ -262,17 +265,17 @@ def to_arrays(
   Returns:
     Name -> contiguous array of the parameter's dtype.
   """
-  sections: dict[str, list[np.ndarray]] = {}
+  sections_by_name: dict[str, list[np.ndarray]] = {}
   for rule in rules:
     array = np.asarray(params[rule.path])
     layers = array if LAYER_INDEX in rule.name else array[None]
     names = names_in_file(rule, array.shape)
     for layer, name in zip(layers, names, strict=True):
       section = LAYOUTS[rule.layout].to_array(layer)
-      sections.setdefault(name, []).append(section)
+      sections_by_name.setdefault(name, []).append(section)
   return {
     name: np.ascontiguousarray(
-      arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=-1)
+      sections[0] if len(sections) == 1 else np.concatenate(sections, axis=-1)
     )
-    for name, arrays in sections.items()
+    for name, sections in sections_by_name.items()
   }

@@ -14,12 +14,14 @@ config.json has these keys:
 * `pooler`: true if the folder has a pooler that the head does not read.
 * `source`: the format from which the model was converted, the dtype of its
   arrays in this format, the names of dropped arrays, and the fields that a
-  conversion back to it writes again.
-* `sha256`: a digest of each key above and of each other file.
+  conversion back to this format writes again. For a model of a run, also the
+  step of its checkpoint.
+* `sha256`: a digest of each key above except `format_version`, and of each file
+  except config.json.
 * `checksum`: a checksum of the whole config.json.
 
-The arrays in model.safetensors are float32. Their names are their paths in the
-parameter tree.
+The arrays in model.safetensors are float32. The name of an array is its path in
+the parameter tree.
 """
 
 import contextlib
@@ -65,7 +67,7 @@ class Weights(NamedTuple):
   """Holds a model in memory.
 
   Attributes:
-    config: the content of config.json.
+    config: the content of config.json, without digests and checksum.
     arrays: path in the parameter tree, joined by "/" -> float32 array.
     tokenizer_files: name -> bytes of each tokenizer file, unchanged.
     training_arrays: path -> float32 array, for parameters that only training
@@ -94,7 +96,7 @@ def make_config(
     task: a task of `models.from_config.build`.
     model: the attributes of the encoder.
     **entries: values for other keys of the config: `head`, `labels`, `problem`,
-      `pooler`, `source`. All other keys are empty.
+      `pooler`, `source`. A key without a value here has its empty value.
   """
   config = {
     "format_version": FORMAT_VERSION,
@@ -141,7 +143,7 @@ def unflatten(
 
 
 def flatten(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
-  """Returns the arrays of an unboxed parameter tree, as float32."""
+  """Returns path -> float32 array of an unboxed parameter tree."""
   flat = traverse_util.flatten_dict(params, sep="/")
   return {path: np.asarray(leaf, np.float32) for path, leaf in flat.items()}
 
@@ -203,11 +205,11 @@ def write_tensors(
 
 def read_tokenizer(path: str) -> dict[str, bytes]:
   """Returns name -> bytes of the tokenizer files that a folder has."""
-  files_by_name = {name: epath.Path(path) / name for name in TOKENIZER_FILES}
+  path_by_name = {name: epath.Path(path) / name for name in TOKENIZER_FILES}
   return {
-    name: file.read_bytes()
-    for name, file in files_by_name.items()
-    if file.is_file()
+    name: file_path.read_bytes()
+    for name, file_path in path_by_name.items()
+    if file_path.is_file()
   }
 
 
@@ -218,11 +220,12 @@ def is_converted_folder(path: str) -> bool:
 
 
 def read(path: str) -> Weights:
-  """Reads a folder that `write` wrote, and checks all of it.
+  """Reads a folder that `write` wrote; checks digests, names and shapes.
 
   Raises:
-    UserError: a file or an array is missing or damaged, or an array has the
-      wrong shape or belongs to no parameter of the module.
+    UserError: a file or an array is missing or damaged, the folder has another
+      format version than this program reads, or an array is not float32, has
+      the wrong shape or belongs to no parameter of the module.
   """
   config_path = str(epath.Path(path) / CONFIG_FILE)
   config = read_json(config_path)
@@ -243,18 +246,18 @@ def read(path: str) -> Weights:
   _check_digests(path, config)
   config = without_keys(config, DIGESTS_KEY, "checksum")
   try:
-    shapes = from_config.param_shapes(config)
+    needed_shapes = from_config.param_shapes(config)
   # A size of zero causes ArithmeticError or IndexError.
   except (KeyError, TypeError, ValueError, ArithmeticError, IndexError) as e:
     raise DamagedFile(f"{config_path} is damaged: {e}") from e
   weights_path = str(epath.Path(path) / WEIGHTS_FILE)
   arrays = read_tensors(weights_path)
   array_shapes = {name: array.shape for name, array in arrays.items()}
-  mapping.check_shapes(array_shapes, shapes, weights_path)
+  mapping.check_shapes(array_shapes, needed_shapes, weights_path)
   for name, array in arrays.items():
     if array.dtype != np.float32:
       raise UserError(f"{weights_path}: {name} is {array.dtype}, not float32.")
-  ordered_arrays = {name: arrays[name] for name in shapes}
+  ordered_arrays = {name: arrays[name] for name in needed_shapes}
   return Weights(config, ordered_arrays, read_tokenizer(path))
 
 
@@ -270,12 +273,13 @@ def write(path: str, weights: Weights) -> None:
   mapping.check_shapes(array_shapes, shapes, path)
   with new_folder(path) as folder:
     write_files(folder, weights.config, weights.arrays, weights.tokenizer_files)
-    names = {file.name for file in epath.Path(folder).iterdir()}
+    file_names = {file.name for file in epath.Path(folder).iterdir()}
     digests: dict[str, Any] = dict(
-      files.folder_digests(folder, sorted(names - {CONFIG_FILE}))
+      files.folder_digests(folder, sorted(file_names - {CONFIG_FILE}))
     )
     digests[CONFIG_FILE] = _config_digests(weights.config)
-    # Seal the values that a reader of the JSON gets: lists in place of tuples.
+    # Make the checksum of the values that a reader of the JSON gets: lists in
+    # place of tuples.
     config = json.loads(json.dumps({**weights.config, DIGESTS_KEY: digests}))
     _write_config(folder, files.add_checksum(config))
 
@@ -305,9 +309,13 @@ def _check_digests(path: str, config: dict[str, Any]) -> None:
     digests = {CONFIG_FILE: {}}
   new_digests = _config_digests(config)
   old_digests = digests[CONFIG_FILE]
-  keys = [repr(k) for k in CONFIG_KEYS if old_digests.get(k) != new_digests[k]]
+  changed_keys = [
+    repr(k) for k in CONFIG_KEYS if old_digests.get(k) != new_digests[k]
+  ]
   changes = (
-    [f"{', '.join(keys)} of {CONFIG_FILE}"] if old_digests and keys else []
+    [f"{', '.join(changed_keys)} of {CONFIG_FILE}"]
+    if old_digests and changed_keys
+    else []
   )
   if not changes and not files.has_valid_checksum(config):
     changes = [CONFIG_FILE]
@@ -356,7 +364,7 @@ def _write_config(path: str, config: Mapping[str, Any]) -> None:
 
 
 def check_new_folder(path: str) -> None:
-  """Raises a UserError unless a folder can be made at `path`."""
+  """Raises a UserError unless `path` is free or an empty folder."""
   if path == "-":
     raise UserError(
       "--output -: a folder cannot be written to stdout; name its path."

@@ -1,11 +1,11 @@
-"""Compares a run's config.json with the config in a checkpoint."""
+"""Compares and merges a run's config.json and the config in a checkpoint."""
 
 import json
 from typing import Any
 
-# Keys that a restart may change, since they change at most the rounding
-# of results. The folders of `data.path` and `teacher.path` may move, but the
-# data's fingerprint and the teacher's digest must be the same.
+# Keys that a restart may change, since they change the results of a restarted
+# run at most by rounding. The folders of `data.path` and `teacher.path` may
+# move, but the data's fingerprint and the teacher's digest must be the same.
 CHANGEABLE_KEYS = (
   "mesh",
   "log",
@@ -57,14 +57,14 @@ def with_saved_model_keys(
   saved_config: dict[str, Any],
   prefix: str = "",
 ) -> dict[str, Any]:
-  """Returns a run's written config, in which the model is the saved one.
+  """Returns a run's written config with the model of its saved config.
 
   Args:
     written_config: the content of config.json.
     saved_config: the config in a checkpoint. Its values replace those of the
       keys that define the model and that a restart may not change.
-    prefix: the path of these sections with a dot at its end; "" for a whole
-      config.
+    prefix: the path of the section that the two arguments hold, with a dot at
+      its end; "" for whole configs.
   """
   merged = {}
   for key in written_config.keys() | saved_config.keys():
@@ -75,8 +75,10 @@ def with_saved_model_keys(
         written_value, saved_value, f"{path}."
       )
     else:
-      takes_saved = _defines_model(path) and not restart_may_change(path)
-      config = saved_config if takes_saved else written_config
+      is_saved_value_taken = _defines_model(path) and not restart_may_change(
+        path
+      )
+      config = saved_config if is_saved_value_taken else written_config
       if key in config:
         merged[key] = config[key]
   return merged
@@ -101,7 +103,8 @@ def list_changes(
     saved_config: the config in the checkpoint.
     only_model_keys: if True, only compare keys that define what the model
       computes.
-    defaults: the values of keys that config.json lacks.
+    defaults: a config. Its values count for keys that the checkpoint has and
+      config.json lacks.
 
   Returns:
     A line for each key that differs, except for keys that a restart may change.

@@ -12,8 +12,8 @@ from bert_jax.weights import checkpoint, hf_config, model_folder
 from bert_jax.weights.model_folder import Weights
 
 # The objectives whose models can be exported. A model has the parameters of the
-# family's ForPreTraining, unless its objective is in `ENCODER_OBJECTIVES` or is
-# "finetune".
+# family's ForPreTraining, unless its objective is in `ENCODER_OBJECTIVES`, is
+# "finetune" or is "tinybert_task".
 EXPORTABLE_OBJECTIVES = (
   *("mlm", "electra", "lm", "elmo", "distil", "tinybert"),
   *("finetune", "tinybert_task"),
@@ -53,10 +53,10 @@ def head_entries(objective: dict[str, Any], family: str) -> dict[str, Any]:
   if kind == "regression":
     # Name the only output as transformers does.
     labels = hf_config.default_labels(1)
-  text_kinds = ("classification", "multi_label", "regression")
-  if kind in (*text_kinds, "tagging"):
+  sequence_kinds = ("classification", "multi_label", "regression")
+  if kind in (*sequence_kinds, "tagging"):
     entries |= {"labels": labels}
-  if kind in text_kinds:
+  if kind in sequence_kinds:
     entries |= {"problem": kind}
   return entries
 
@@ -83,13 +83,13 @@ def read(path: str, best: bool = False) -> Weights:
 
   Args:
     path: the folder of the run, for its newest checkpoint; or RUN@best or
-      RUN@STEP for another one. The run may still be training.
+      RUN@STEP for another checkpoint. The run may still be training.
     best: if True, reads the best checkpoint instead of the newest, as
       RUN@best does.
 
   Raises:
-    UserError: `path` is not a run, there is no such checkpoint, or the run's
-      objective cannot be exported.
+    UserError: `path` is not a run, the checkpoint does not exist, or a model of
+      the run's objective cannot be exported.
   """
   path, name_of_step = checkpoint.split_path(path)
   if best and name_of_step not in (None, checkpoint.BEST):
@@ -101,41 +101,49 @@ def read(path: str, best: bool = False) -> Weights:
     run_config = files.read_json_object(str(epath.Path(path) / "config.json"))
     try:
       objective, model = run_config["objective"], dict(run_config["model"])
-      name, family = objective["name"], models.family(model.pop("family"))
+      objective_name, family = (
+        objective["name"],
+        models.family(model.pop("family")),
+      )
       encoder = family.build(**model)
     except (KeyError, TypeError) as e:
       raise DamagedFile(f"{path}/config.json is damaged ({e}).") from e
-    if name not in EXPORTABLE_OBJECTIVES:
+    if objective_name not in EXPORTABLE_OBJECTIVES:
       raise UserError(
-        f"{path}: the objective is {name!r}; only models of these objectives"
-        f" can be exported: {', '.join(EXPORTABLE_OBJECTIVES)}."
+        f"{path}: the objective is {objective_name!r}; only models of these"
+        f" objectives can be exported: {', '.join(EXPORTABLE_OBJECTIVES)}."
       )
     head = {k: v for k, v in objective.items() if k == "pairs"}
     # TinyBERT on a task has two stages. The first has the model of TinyBERT's
     # general stage, the second the model of fine-tuning.
-    if name == "tinybert_task":
+    if objective_name == "tinybert_task":
       stages = {"layers": "tinybert", "prediction": "finetune"}
-      name = stages[objective.get("stage", "layers")]
-    if family.OBJECTIVE == "mlm" and name not in ("mlm", *ENCODER_OBJECTIVES):
+      objective_name = stages[objective.get("stage", "layers")]
+    if family.OBJECTIVE == "mlm" and objective_name not in (
+      "mlm",
+      *ENCODER_OBJECTIVES,
+    ):
       # Without the option `pairs`, only "mlm" trains the head for pairs.
       head.setdefault("pairs", False)
     step = checkpointer.find_step(name_of_step)
     config = model_folder.make_config(
       run_config["model"]["family"],
-      "encoder" if name in ENCODER_OBJECTIVES else "pretraining",
+      "encoder" if objective_name in ENCODER_OBJECTIVES else "pretraining",
       from_config.model_attributes(encoder),
       head=head,
       source={"format": "run", "dtype": "float32"},
     )
-    if name == "finetune":
+    if objective_name == "finetune":
       config |= head_entries(objective, config["family"])
     shapes = from_config.param_shapes(config)
     abstract_params = model_folder.unflatten(
       {p: jax.ShapeDtypeStruct(s, "float32") for p, s in shapes.items()}
     )
-    abstract_params |= _training_only_shapes(run_config, name, encoder)
+    abstract_params |= _training_only_shapes(
+      run_config, objective_name, encoder
+    )
     params, step = checkpointer.restore_params(step, abstract_params)
-    if name == "finetune":
+    if objective_name == "finetune":
       config["source"] |= {
         "fine_tuned": checkpointer.read_metadata(step)["task"]
       }

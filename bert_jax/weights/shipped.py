@@ -4,10 +4,10 @@ A shipped model is a folder `shipped_models/NAME` with these files:
 
 * config.json: the keys of a converted folder's config.json (see
   `model_folder`), without `format_version` and digests.
-* parameters.npz: for each kernel and table, PATH.codes (int8, with its shape)
-  and PATH.steps (float16, with the same shape, but a last axis of size 1). The
-  weights are the codes times the steps. Other parameters are float16, under
-  their own paths.
+* parameters.npz: for each kernel and table, PATH.codes (int8, in the shape of
+  the parameter) and PATH.steps (float16, in this shape with a last axis of size
+  1). The parameter is the codes times the steps. Each parameter that is neither
+  kernel nor table is one float16 array, whose name is its path.
 * the tokenizer's files, and README.md, the model's card.
 
 experiments/mini/pack.py writes these files.
@@ -58,7 +58,9 @@ def read(name: str) -> Weights:
   try:
     with path.open("rb") as f, np.load(f, allow_pickle=False) as stored_arrays:
       arrays = dequantise(stored_arrays)
-    shapes = {array: values.shape for array, values in arrays.items()}
+    shapes = {
+      parameter_path: array.shape for parameter_path, array in arrays.items()
+    }
     mapping.check_shapes(shapes, from_config.param_shapes(config), str(path))
   except (
     *(OSError, ValueError, KeyError, EOFError),

@@ -25,10 +25,10 @@ from bert_jax.weights.model_folder import Weights
 
 Config = dict[str, Any]
 _INDEX_ENDING = ".index"
-# Name of a tokenizer's file in ALBERT's releases -> its name in our folders.
+# Name of a tokenizer's file in ALBERT's releases -> its name in a folder here.
 _SENTENCEPIECE_NAMES = {"30k-clean.model": "spiece.model"}
 # A vocabulary is cased if more than this share of its pieces has capitals.
-# Lower-cased vocabularies may have a few such pieces by accident.
+# Lower-cased vocabularies may have a few pieces with capitals by accident.
 _CASED_SHARE = 0.01
 # TensorFlow 2 saves a variable of this name, which describes Python objects.
 # The other variables then have no stable names.
@@ -56,9 +56,11 @@ def find_checkpoint(path: str) -> str:
       f"there is no checkpoint {path}; name its folder, its prefix (the files'"
       f" names up to {_INDEX_ENDING} and .data) or its {_INDEX_ENDING} file."
     )
-  files = [p.name for p in folder.iterdir()]
+  file_names = [p.name for p in folder.iterdir()]
   names = sorted(
-    n.removesuffix(_INDEX_ENDING) for n in files if n.endswith(_INDEX_ENDING)
+    n.removesuffix(_INDEX_ENDING)
+    for n in file_names
+    if n.endswith(_INDEX_ENDING)
   )
   if not names:
     raise UserError(
@@ -66,13 +68,13 @@ def find_checkpoint(path: str) -> str:
       f" {_INDEX_ENDING}."
     )
   if len(names) > 1:
-    latest = _latest_name(folder)
-    if latest not in names:
+    latest_name = _latest_name(folder)
+    if latest_name not in names:
       raise UserError(
         f"{path} holds several checkpoints, {', '.join(names)}; name one by"
         f" its prefix, as in {folder / names[0]}."
       )
-    names = [latest]
+    names = [latest_name]
   return str(folder / names[0])
 
 
@@ -162,9 +164,10 @@ def _find_tower(
       if has_variable(prefix)
     ]
     if family not in families:
-      actual = families[0] if families else "an unknown family"
+      actual_family = families[0] if families else "an unknown family"
       raise UserError(
-        f"{source}: its variables are those of {actual}, not of {family}, whose"
+        f"{source}: its variables are those of {actual_family}, not of"
+        f" {family}, whose"
         f" layers are called {tf1_names.LAYER_PREFIXES[family]}0 and so on."
       )
     return None
@@ -202,8 +205,8 @@ def _read_tokenizer(folder: epath.Path) -> dict[str, bytes]:
   """Returns the tokenizer's files, with the setting `do_lower_case`.
 
   The files of a release do not say whether it lower-cases text; only its name
-  does. So the setting is found from the vocabulary. If it were missing, a cased
-  model would get lower-cased text.
+  does. So the setting is found from `vocab.txt`. If the setting were missing, a
+  cased model would get lower-cased text.
   """
   files = model_folder.read_tokenizer(str(folder))
   for published_name, name in _SENTENCEPIECE_NAMES.items():
@@ -245,27 +248,29 @@ def _make_config(
 
   head: Config = {}
   entries: Config = {}
-  pairs = task == "pretraining" and has_variable("cls/seq_relationship/")
+  has_pair_head = task == "pretraining" and has_variable(
+    "cls/seq_relationship/"
+  )
   if task == "pretraining" and family != "electra":
-    head = {"pairs": pairs}
+    head = {"pairs": has_pair_head}
   elif task == "span":
     head = {"dropout": 0.0}
   elif task == "sequence_classification":
     # There is one bias for each label. If the bias is missing, count the rows
     # of the weights here; `to_params` then reports the missing bias.
     output_name = "output_bias" if "output_bias" in arrays else "output_weights"
-    count = len(np.atleast_1d(arrays[output_name]))
+    num_labels = len(np.atleast_1d(arrays[output_name]))
     # This dropout is always 0.1 (run_classifier.py, create_model).
     pooling = models.family(family).POOLING._asdict()
-    head = {"pooling": pooling, "num_labels": count}
+    head = {"pooling": pooling, "num_labels": num_labels}
     entries = {
-      "labels": hf_config.default_labels(count),
-      "problem": "regression" if count == 1 else "classification",
+      "labels": hf_config.default_labels(num_labels),
+      "problem": "regression" if num_labels == 1 else "classification",
     }
-  head_reads_pooler = pairs or task == "sequence_classification"
-  pooler = has_variable("bert/pooler/") and not head_reads_pooler
+  head_reads_pooler = has_pair_head or task == "sequence_classification"
+  has_unread_pooler = has_variable("bert/pooler/") and not head_reads_pooler
   return model_folder.make_config(
-    family, task, model, head=head, pooler=pooler, **entries
+    family, task, model, head=head, pooler=has_unread_pooler, **entries
   )
 
 
@@ -290,11 +295,13 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
     )
   generator_discriminator.check_tower_name(family, tower)
   prefix = find_checkpoint(path)
-  arrays, skipped = read_checkpoint(prefix)
+  arrays, skipped_names = read_checkpoint(prefix)
   tower = _find_tower(family, tower, arrays, prefix)
-  other_tower = tf1_names.OTHER_TOWER_VARIABLES.get(tower or "", ())
-  for name in [n for n in arrays if mapping.matches_pattern(n, other_tower)]:
-    skipped.append(name)
+  other_tower_patterns = tf1_names.OTHER_TOWER_VARIABLES.get(tower or "", ())
+  for name in [
+    n for n in arrays if mapping.matches_pattern(n, other_tower_patterns)
+  ]:
+    skipped_names.append(name)
     del arrays[name]
   task = tf1_names.find_task(tower, arrays)
   folder = epath.Path(prefix).parent
@@ -322,7 +329,7 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   config["source"] = {
     "format": "tf1",
     "dtype": hf_files.common_dtype(arrays, prefix),
-    "skipped": sorted(skipped),
+    "skipped": sorted(skipped_names),
     "config": unused_fields(family, fields),
   }
   if not fields:
@@ -363,9 +370,9 @@ NUMBER_FIELDS = {
 }
 HEADS_FIELD, ACTIVATION_FIELD = "num_attention_heads", "hidden_act"
 # The epsilon of tf.contrib.layers.layer_norm, which the repositories of BERT,
-# ALBERT and ELECTRA call. No config has it.
+# ALBERT and ELECTRA call. No published config has it.
 NORM_EPSILON = 1e-12
-# Field -> its supported value.
+# Field -> its only supported value.
 _SUPPORTED_VALUES: Config = {
   "inner_group_num": 1,
   "net_structure_type": 0,
@@ -432,33 +439,38 @@ def sizes_in_checkpoint(
   Raises:
     UserError: a variable whose shape is needed is missing.
   """
-  tables = "electra/embeddings" if family == "electra" else "bert/embeddings"
-  layer = (
+  tables_scope = (
+    "electra/embeddings" if family == "electra" else "bert/embeddings"
+  )
+  layer_prefix = (
     tf1_names.GENERATOR_LAYER_PREFIX
     if is_generator
     else tf1_names.LAYER_PREFIXES[family]
   )
-  attention, mlp = "attention/output/dense/bias", "intermediate/dense/bias"
+  attention_bias, mlp_bias = (
+    "attention/output/dense/bias",
+    "intermediate/dense/bias",
+  )
   if family == "albert":
-    attention = f"inner_group_0/{attention.replace('/', '_1/', 1)}"
-    mlp = f"inner_group_0/ffn_1/{mlp}"
-  variables = {
-    "vocab_size": f"{tables}/word_embeddings",
-    "max_positions": f"{tables}/position_embeddings",
-    "num_segments": f"{tables}/token_type_embeddings",
-    "embedding_size": f"{tables}/LayerNorm/beta",
-    "hidden": f"{layer}0/{attention}",
-    "mlp": f"{layer}0/{mlp}",
+    attention_bias = f"inner_group_0/{attention_bias.replace('/', '_1/', 1)}"
+    mlp_bias = f"inner_group_0/ffn_1/{mlp_bias}"
+  variable_by_size = {
+    "vocab_size": f"{tables_scope}/word_embeddings",
+    "max_positions": f"{tables_scope}/position_embeddings",
+    "num_segments": f"{tables_scope}/token_type_embeddings",
+    "embedding_size": f"{tables_scope}/LayerNorm/beta",
+    "hidden": f"{layer_prefix}0/{attention_bias}",
+    "mlp": f"{layer_prefix}0/{mlp_bias}",
   }
   if family == "bert":
-    del variables["embedding_size"]
-  names = variables.values()
+    del variable_by_size["embedding_size"]
+  names = variable_by_size.values()
   problems = [f"{n} is missing" for n in names if n not in shapes]
   problems += [f"{n} has shape []" for n in names if shapes.get(n) == ()]
   mapping.raise_if_problems(problems, source)
-  sizes = {size: shapes[name][0] for size, name in variables.items()}
+  sizes = {size: shapes[name][0] for size, name in variable_by_size.items()}
   count_name = "groups" if family == "albert" else "num_layers"
-  return sizes | {count_name: _count_layers(shapes, layer)}
+  return sizes | {count_name: _count_layers(shapes, layer_prefix)}
 
 
 def read_model(
@@ -492,20 +504,22 @@ def read_model(
     if field in config and config[field] != supported:
       raise fields.refusal(field, f"only {supported!r} is supported")
   is_generator = task == "generator"
-  sizes_in_file = sizes_in_checkpoint(family, shapes, checkpoint, is_generator)
+  checkpoint_sizes = sizes_in_checkpoint(
+    family, shapes, checkpoint, is_generator
+  )
   model: Config = {}
   for attribute, field in SIZE_FIELDS[family].items():
-    # The config describes the discriminator. The generator has other values of
-    # these three sizes.
+    # The config describes the discriminator. These three sizes of the generator
+    # are read from the checkpoint.
     differs_from_config = is_generator and attribute in (
       "hidden",
       "num_layers",
       "mlp",
     )
-    if attribute in sizes_in_file and (
+    if attribute in checkpoint_sizes and (
       differs_from_config or field not in config
     ):
-      model[attribute] = sizes_in_file[attribute]
+      model[attribute] = checkpoint_sizes[attribute]
     else:
       model[attribute] = fields.size(field)
   if family == "electra" and (is_generator or HEADS_FIELD not in config):
@@ -532,7 +546,7 @@ def read_model(
 
 
 def unused_fields(family: str, config: Mapping[str, Any]) -> Config:
-  """Returns the fields that `read_model` does not read.
+  """Returns the fields of a config that `read_model` does not read.
 
   Google's code does not use them either.
   """

@@ -24,8 +24,9 @@ LAYER_PREFIXES: dict[str, str] = {
 }
 GENERATOR_LAYER_PREFIX = "generator/encoder/layer_"
 # Variables that training saves beside the weights, such as an optimizer's
-# moments. Adam and LAMB of the releases call them adam_*, and other versions of
-# LAMB call them lamb_*. TensorFlow's optimizers name them after themselves.
+# moments. The moments are called adam_* by Adam and LAMB of the releases, and
+# lamb_* by other versions of LAMB. TensorFlow's optimizers use the optimizer's
+# name.
 SKIPPED_VARIABLES: tuple[str, ...] = (
   "global_step",
   "beta1_power",
@@ -153,7 +154,7 @@ def _mlm_rules(dense: str, norm: str, bias: str) -> list[Rule]:
 
 
 def find_task(tower: str | None, names: Iterable[str]) -> str:
-  """Returns the task whose head a checkpoint has.
+  """Returns the task whose head a checkpoint has; "encoder" if it has none.
 
   `models.from_config.build` lists the tasks.
 
@@ -184,25 +185,25 @@ def rules(config: Mapping[str, Any]) -> list[Rule]:
     return _electra_rules(task, config["model"])
   model_rules = _embedding_rules("encoder/embeddings", "bert/embeddings")
   if family == "albert":
-    mapping_in = "bert/encoder/embedding_hidden_mapping_in"
-    model_rules += _dense_rules("encoder/project", mapping_in)
-    layer = f"{LAYER_PREFIXES[family]}{{i}}/inner_group_0"
-    model_rules += _layer_rules("encoder", layer, _ALBERT_LAYER)
+    project_name = "bert/encoder/embedding_hidden_mapping_in"
+    model_rules += _dense_rules("encoder/project", project_name)
+    layer_name = f"{LAYER_PREFIXES[family]}{{i}}/inner_group_0"
+    model_rules += _layer_rules("encoder", layer_name, _ALBERT_LAYER)
   else:
     model_rules += _layer_rules(
       "encoder", f"{LAYER_PREFIXES[family]}{{i}}", _BERT_LAYER
     )
-  pairs = config["head"].get("pairs", False)
-  if config["pooler"] or pairs or task == "sequence_classification":
+  has_pair_head = config["head"].get("pairs", False)
+  if config["pooler"] or has_pair_head or task == "sequence_classification":
     model_rules += _dense_rules("pooler/dense", "bert/pooler/dense")
   if task == "pretraining":
-    scope = "cls/predictions"
+    head_scope = "cls/predictions"
     model_rules += _mlm_rules(
-      f"{scope}/transform/dense",
-      f"{scope}/transform/LayerNorm",
-      f"{scope}/output_bias",
+      f"{head_scope}/transform/dense",
+      f"{head_scope}/transform/LayerNorm",
+      f"{head_scope}/output_bias",
     )
-    if pairs:
+    if has_pair_head:
       model_rules += _output_rules("pair/dense", "cls/seq_relationship/")
   elif task == "span":
     model_rules += _output_rules("classifier/dense", "cls/squad/")
@@ -212,29 +213,35 @@ def rules(config: Mapping[str, Any]) -> list[Rule]:
 
 
 def _electra_rules(task: str, model: Mapping[str, Any]) -> list[Rule]:
-  has_both = task == "pretraining"
-  embeddings_path = "embeddings" if has_both else "encoder/embeddings"
+  has_both_towers = task == "pretraining"
+  embeddings_path = "embeddings" if has_both_towers else "encoder/embeddings"
   model_rules = _embedding_rules(embeddings_path, "electra/embeddings")
-  for tower, scope, width_key in (
+  for tower, tower_scope, width_key in (
     ("discriminator", "electra", "hidden"),
-    ("generator", "generator", "generator_hidden" if has_both else "hidden"),
+    (
+      "generator",
+      "generator",
+      "generator_hidden" if has_both_towers else "hidden",
+    ),
   ):
-    if not has_both and task != tower:
+    if not has_both_towers and task != tower:
       continue
-    path = tower if has_both else "encoder/tower"
+    tower_path = tower if has_both_towers else "encoder/tower"
     if model[width_key] != model["embedding_size"]:
       model_rules += _dense_rules(
-        f"{path}/project", f"{scope}/embeddings_project"
+        f"{tower_path}/project", f"{tower_scope}/embeddings_project"
       )
     model_rules += _layer_rules(
-      path, f"{scope}/encoder/layer_{{i}}", _BERT_LAYER
+      tower_path, f"{tower_scope}/encoder/layer_{{i}}", _BERT_LAYER
     )
-    head = f"{tower}_predictions"
+    head_scope = f"{tower}_predictions"
     if tower == "discriminator":
-      model_rules += _dense_rules("rtd/dense", f"{head}/dense")
-      model_rules += _dense_rules("rtd/output/dense", f"{head}/dense_1")
+      model_rules += _dense_rules("rtd/dense", f"{head_scope}/dense")
+      model_rules += _dense_rules("rtd/output/dense", f"{head_scope}/dense_1")
     else:
       model_rules += _mlm_rules(
-        f"{head}/dense", f"{head}/LayerNorm", f"{head}/output_bias"
+        f"{head_scope}/dense",
+        f"{head_scope}/LayerNorm",
+        f"{head_scope}/output_bias",
       )
   return model_rules
