@@ -1,4 +1,4 @@
-"""`bert_jax VERB`: its help, wrong verbs and flags, and what it imports."""
+"""Tests `bert_jax VERB`: help, wrong flags, errors, and what it imports."""
 
 import asyncio
 import contextlib
@@ -38,8 +38,10 @@ def test_the_overview_has_a_line_for_every_verb():
     assert overview().count(summary) == 1
   assert max(map(len, lines)) <= 80
   modules = {path.stem for path in (ROOT / "bert_jax" / "cli").glob("*.py")}
-  other_modules = {"__init__", "main", "flags", "configs", "errors"}
-  assert modules - other_modules == {verb.replace("-", "_") for verb in VERBS}
+  modules_without_verb = {"__init__", "main", "flags", "configs", "errors"}
+  assert modules - modules_without_verb == {
+    verb.replace("-", "_") for verb in VERBS
+  }
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -66,10 +68,10 @@ def test_a_flag_is_spelt_with_hyphens_and_means_one_thing():
   for verb in VERBS:
     for flag in parser_of(verb)._option_string_actions:
       verbs_by_flag.setdefault(flag, []).append(verb)
-  for flag, users in verbs_by_flag.items():
+  for flag, verbs in verbs_by_flag.items():
     assert "_" not in flag
-    if len(users) > 1 and flag not in ("-h", "--help", "--rules"):
-      assert flag.removeprefix("--") in flags.SHARED_FLAGS, (flag, users)
+    if len(verbs) > 1 and flag not in ("-h", "--help", "--rules"):
+      assert flag.removeprefix("--") in flags.SHARED_FLAGS, (flag, verbs)
   for flag in flags.SHARED_FLAGS:
     assert f"--{flag}" in verbs_by_flag
 
@@ -107,7 +109,7 @@ def test_config_prints_every_value(capsys):
 
 
 def test_a_fault_of_the_program_keeps_its_traceback(monkeypatch):
-  """Only errors of a user's input become a sentence."""
+  """A KeyError is no error of the user's input, so it is raised again."""
 
   def fail(*arguments):
     raise KeyError("a fault")
@@ -153,10 +155,10 @@ def test_a_verb_imports_no_other_verb():
   process = subprocess.run(
     [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
   )
-  *_, modules, jax = process.stdout.splitlines()
+  *_, modules_line, jax_line = process.stdout.splitlines()
   names = ("errors", "flags", "main", "split_text")
-  assert modules == str([f"bert_jax.cli.{name}" for name in names])
-  assert jax == "False"
+  assert modules_line == str([f"bert_jax.cli.{name}" for name in names])
+  assert jax_line == "False"
 
 
 @pytest.mark.parametrize(
@@ -184,9 +186,9 @@ def test_an_error_becomes_a_sentence_by_its_class(
 
   monkeypatch.setattr(split_text, "split_text", fail)
   monkeypatch.setattr(prepare, "prepare", fail)
-  flags = ["--vocab=v"] if verb == "prepare" else []
+  vocab_flags = ["--vocab=v"] if verb == "prepare" else []
   with pytest.raises(SystemExit) as exit_info:
-    execute([verb, "--input=i", "--output=o", *flags])
+    execute([verb, "--input=i", "--output=o", *vocab_flags])
   assert exit_info.value.code == f"error: {sentence}"
 
 
@@ -203,9 +205,9 @@ def test_a_stopped_command_says_how_to_continue(monkeypatch, verb, sentence):
 
   monkeypatch.setattr(split_text, "split_text", fail)
   monkeypatch.setattr(prepare, "prepare", fail)
-  flags = ["--vocab=v"] if verb == "prepare" else []
+  vocab_flags = ["--vocab=v"] if verb == "prepare" else []
   with pytest.raises(CommandStopped) as exit_info:
-    execute([verb, "--input=i", "--output=o", *flags])
+    execute([verb, "--input=i", "--output=o", *vocab_flags])
   assert exit_info.value.code == sentence
 
 
@@ -262,11 +264,14 @@ def test_later_failed_reads_of_a_checkpoint_print_one_line(module, capsys):
     coroutine = namespace["read"]()
     with pytest.raises(Exception, match="60 lines") as failure:
       coroutine.send(None)
-    # sys.__unraisablehook__ takes nothing but the type that Python makes.
-    args = types.SimpleNamespace(exc_value=failure.value, object=coroutine)
+    # A fault outside of orbax goes to sys.__unraisablehook__, which refuses
+    # this namespace, since Python did not make it.
+    unraisable = types.SimpleNamespace(
+      exc_value=failure.value, object=coroutine
+    )
     is_orbax = module.startswith("orbax.")
     with contextlib.nullcontext() if is_orbax else pytest.raises(TypeError):
-      errors.report_unraisable(args)
+      errors.report_unraisable(unraisable)
   line = "note: orbax could not read other arrays of the checkpoint either.\n"
   assert capsys.readouterr().err == (line if is_orbax else "")
 

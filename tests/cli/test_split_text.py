@@ -71,7 +71,10 @@ def test_an_unknown_language_is_refused(tmp_path):
   ],
 )
 def test_a_bad_flag_gets_one_sentence(monkeypatch, arguments, message):
-  with pytest.raises(SystemExit) as e:
+  with pytest.raises(SystemExit) as exit_info:
     run_command(monkeypatch, *arguments)
-  assert e.value.code.startswith("error: ") and message in e.value.code
-  assert "\n" not in e.value.code
+  assert (
+    exit_info.value.code.startswith("error: ")
+    and message in exit_info.value.code
+  )
+  assert "\n" not in exit_info.value.code

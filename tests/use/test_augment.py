@@ -21,7 +21,7 @@ from bert_jax.weights.load import open_model
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
-# "cats" has two pieces, "ox" has none, and "it" is a stop word.
+# "cats" has two pieces, "ox" is unknown, and "it" is a stop word.
 WORDS = (*tiny_tasks.WORDS, "cats", "it", "ox", "?", "12")
 OPTIONS = augmentation.Options(
   num_samples=6, threshold=0.5, num_candidates=4, seed=3
@@ -91,7 +91,7 @@ def find_likeliest_words(input_folder):
 
 
 def expected_variants(text, line_number, find_likeliest_words, near_words):
-  """Returns a text and its variants, computed in a second way."""
+  """Returns a text and its variants, computed without `augmentation`."""
   pieces = tiny_tasks.PIECES
   words = re.findall(r"[a-z0-9]+|\?", text.lower())
   pieces_by_word = [
@@ -110,17 +110,22 @@ def expected_variants(text, line_number, find_likeliest_words, near_words):
         ids, first_pieces[i], OPTIONS.num_candidates
       )
     candidates_by_word[i] = candidates or [word]
-  labels = ["augment", OPTIONS.seed, 0]
-  replace_key = hashing.make_key(*labels, "which")
-  choice_key = hashing.make_key(*labels, "what")
+  key_labels = ["augment", OPTIONS.seed, 0]
+  replace_key = hashing.make_key(*key_labels, "which")
+  choice_key = hashing.make_key(*key_labels, "what")
   sentences = [text]
   for sample in range(OPTIONS.num_samples):
     new_words = list(words)
     for i, candidates in candidates_by_word.items():
-      draw = sample * len(words) + i
-      if hashing.uniform(replace_key, line_number, draw) < OPTIONS.threshold:
+      draw_number = sample * len(words) + i
+      if (
+        hashing.uniform(replace_key, line_number, draw_number)
+        < OPTIONS.threshold
+      ):
         count = len(candidates)
-        choice = int(hashing.randint(choice_key, line_number, draw, count))
+        choice = int(
+          hashing.randint(choice_key, line_number, draw_number, count)
+        )
         new_words[i] = candidates[choice]
     if " ".join(new_words) not in sentences:
       sentences.append(" ".join(new_words))
@@ -172,7 +177,7 @@ def test_stop_words_and_other_characters_never_change():
 
 
 def test_only_words_within_the_row_may_change(predictor):
-  """Only the words that fit into the row may change."""
+  """A word beyond the row's end has only itself as a candidate."""
   length = predictor.max_length
   words = ["cat"] * (length + 5)
   (text,) = augmentation.split_into_words(
@@ -228,20 +233,21 @@ def test_the_output_is_a_file_of_the_task(input_folder, capsys):
   )
   assert (input_folder / "out.tsv").read_bytes() != first_output
   task = task_inputs.find_task("sst2")
-  augmented = task_inputs.read(
+  augmented_examples = task_inputs.read(
     task, [task_inputs.Input("train", str(input_folder / "out.tsv"))]
   ).splits["train"]
-  source = task_inputs.read(
+  source_examples = task_inputs.read(
     task, [task_inputs.Input("train", str(input_folder / "train.tsv"))]
   ).splits["train"]
-  assert len(source) == 10 < len(augmented)
-  texts = [(e["texts"], e["label"]) for e in augmented]
-  for example in source:
+  assert len(source_examples) == 10 < len(augmented_examples)
+  texts = [(e["texts"], e["label"]) for e in augmented_examples]
+  for example in source_examples:
     assert (example["texts"], example["label"]) in texts
   assert not list(input_folder.glob("*.partial"))
   last_line = capsys.readouterr().out.splitlines()[-1]
   assert (
-    last_line == f"{input_folder / 'out.tsv'}: {len(augmented)} examples of 10"
+    last_line
+    == f"{input_folder / 'out.tsv'}: {len(augmented_examples)} examples of 10"
   )
 
 
@@ -301,13 +307,13 @@ def test_bad_input_gets_one_sentence(input_folder, flags, message):
   (input_folder / "header.txt").write_text("4000 300\na 1 2 3\n")
   files = ("input", "model", "vectors")
   flags = {k: input_folder / v if k in files else v for k, v in flags.items()}
-  with pytest.raises(ValueError, match=message) as raised:
+  with pytest.raises(ValueError, match=message) as error:
     augment.run(
       parse_command(
         input_folder, **({"output": input_folder / "none.tsv"} | flags)
       )
     )
-  assert "\n" not in str(raised.value)
+  assert "\n" not in str(error.value)
   assert not list(input_folder.glob("none.tsv*"))
 
 

@@ -1,4 +1,4 @@
-"""Tests that exported files predict as the model does, and refuse damage."""
+"""Tests that exported files predict as the model, and that damage is found."""
 
 import json
 import os
@@ -111,8 +111,8 @@ def test_the_file_predicts_what_the_live_model_does(
   kind, model_folders, tmp_path
 ):
   path = str(tmp_path / "model.bin")
-  # Each length compiles two programs, so most kinds have only the length 32.
-  # These kinds pad rows of 16 tokens to 32.
+  # Each length compiles two programs, so only one kind has two lengths. The
+  # other kinds pad all rows to 32 tokens.
   lengths = (16, 32) if kind == "classification" else (32,)
   export.save(path, loading.open_model(model_folders[kind]), lengths, ("cpu",))
   exported_predictor = export.load(path, batch_size=2)
@@ -140,15 +140,19 @@ def assert_valid_predictions(kind, predictions):
   """Asserts that each line has a prediction with valid values."""
   for line, prediction in zip(LINES_BY_KIND[kind], predictions, strict=True):
     if kind == "classification":
-      p = prediction["probabilities"]
-      assert sum(p.values()) == pytest.approx(1) and list(p) == ["no", "yes"]
-      assert prediction["label"] == max(p, key=p.get)
+      probabilities = prediction["probabilities"]
+      assert sum(probabilities.values()) == pytest.approx(1) and list(
+        probabilities
+      ) == ["no", "yes"]
+      assert prediction["label"] == max(probabilities, key=probabilities.get)
     elif kind == "multi_label":
-      p = prediction["probabilities"]
-      assert list(p) == LABELS_BY_KIND[kind] and all(
-        0 < x < 1 for x in p.values()
+      probabilities = prediction["probabilities"]
+      assert list(probabilities) == LABELS_BY_KIND[kind] and all(
+        0 < x < 1 for x in probabilities.values()
       )
-      assert prediction["labels"] == [name for name in p if p[name] > 0.5]
+      assert prediction["labels"] == [
+        name for name in probabilities if probabilities[name] > 0.5
+      ]
     elif kind == "choice":
       assert len(prediction["probabilities"]) == len(line["texts"])
     elif kind == "tagging":
@@ -200,10 +204,10 @@ def exported_path(model_folders, tmp_path_factory):
 
 @pytest.mark.parametrize("begin", [0, -1500])
 def test_a_flipped_bit_gets_a_sentence(exported_path, tmp_path, begin):
-  """Flips bits at the beginning or in the table of contents at the end."""
+  """Flips one bit near the beginning, or near the table of contents."""
   content, rng = pathlib.Path(exported_path).read_bytes(), random.Random(0)
   path = tmp_path / "a.bin"
-  errors = 0
+  num_errors = 0
   for _ in range(10):
     changed_content, offset = bytearray(content), begin + rng.randrange(1500)
     changed_content[offset] ^= 1 << rng.randrange(8)
@@ -212,14 +216,14 @@ def test_a_flipped_bit_gets_a_sentence(exported_path, tmp_path, begin):
       predictor = export.load(str(path))
     except ValueError as e:
       assert str(path) in str(e)
-      errors += 1
+      num_errors += 1
       continue
     # The bit may be outside the model, for example in the date of a zip entry.
-    intact = export.load(exported_path)
-    assert predictor.params.keys() == intact.params.keys()
-    for name, array in intact.params.items():
+    intact_predictor = export.load(exported_path)
+    assert predictor.params.keys() == intact_predictor.params.keys()
+    for name, array in intact_predictor.params.items():
       np.testing.assert_array_equal(predictor.params[name], array)
-  assert errors > 3
+  assert num_errors > 3
 
 
 # Offset in an entry of the table of contents -> (bits to set, message).
@@ -234,12 +238,12 @@ DAMAGED_ENTRIES = {
 def test_a_wrong_table_of_contents_is_refused(exported_path, tmp_path, offset):
   content = bytearray(pathlib.Path(exported_path).read_bytes())
   with zipfile.ZipFile(exported_path) as f:
-    start = f.start_dir
-  bits, pattern = DAMAGED_ENTRIES[offset]
-  content[start + offset] |= bits
+    table_start = f.start_dir
+  bits, reason = DAMAGED_ENTRIES[offset]
+  content[table_start + offset] |= bits
   path = tmp_path / "a.bin"
   path.write_bytes(content)
-  with pytest.raises(ValueError, match=pattern) as error:
+  with pytest.raises(ValueError, match=reason) as error:
     export.load(str(path))
   message = str(error.value)
   assert message.startswith(
@@ -288,8 +292,8 @@ def test_a_damaged_file_is_refused_in_a_sentence(
   content = bytearray(pathlib.Path(exported_path).read_bytes())
   (tmp_path / "cut").write_bytes(content[: len(content) // 2])
   with zipfile.ZipFile(exported_path) as f:
-    largest = max(f.infolist(), key=lambda info: info.file_size)
-  content[largest.header_offset + largest.file_size // 2] ^= 255
+    largest_entry = max(f.infolist(), key=lambda info: info.file_size)
+  content[largest_entry.header_offset + largest_entry.file_size // 2] ^= 255
   (tmp_path / "flipped").write_bytes(content)
   write_changed_copy(tmp_path / "format", exported_path, format_version=9)
   write_changed_copy(tmp_path / "garbage", exported_path, program="no program")
@@ -326,10 +330,12 @@ def assert_run_exported_error(expected, model, source, target):
 
 
 def assert_command_error(expected, verb, *arguments):
-  with pytest.raises(SystemExit) as e:
+  with pytest.raises(SystemExit) as exit_info:
     execute([verb, *arguments])
-  assert str(e.value).startswith("error: ") and expected in str(e.value)
-  assert "\n" not in str(e.value)
+  assert str(exit_info.value).startswith("error: ") and expected in str(
+    exit_info.value
+  )
+  assert "\n" not in str(exit_info.value)
 
 
 def test_what_cannot_be_exported_is_refused(

@@ -16,8 +16,8 @@ from bert_jax.use.features import Spec
 from bert_jax.weights.load import open_model
 
 TEXT = "the cats sat. unaffable"
-# The compared float32 numbers are about 1. The two sides may add numbers in
-# different orders.
+# The compared float32 numbers are about 1. The two sides of a comparison may
+# add numbers in different orders.
 TOLERANCE = 1e-5
 
 
@@ -40,7 +40,7 @@ def extract(model, texts, **options):
 
 @functools.partial(jax.jit, static_argnums=0)
 def encode_layers(encoder, params, ids):
-  """Calls the encoder directly; returns a row's [tokens, layers, width]."""
+  """Calls the encoder on one row; returns [tokens, layers, width]."""
   if ids.ndim == 2:  # ELMo reads the characters of words, [words, 50].
     return encoder.apply({"params": params}, ids[None])[0].swapaxes(0, 1)
   _, collected = encoder.apply({"params": params}, ids[None], collect=True)
@@ -63,18 +63,18 @@ def test_layers_are_the_encoders_own(family, tmp_path):
     model, [text_inputs.text_of_string(0, text) for text in texts]
   )
   expected = expected_layers(model, encoded[0].ids)
-  count = features_lib.num_layers(model)
-  assert expected.shape[1] == count
-  features = extract(model, texts, layers=range(count), combine="stack")
+  num_layers = features_lib.num_layers(model)
+  assert expected.shape[1] == num_layers
+  features = extract(model, texts, layers=range(num_layers), combine="stack")
   lengths = [len(tokens.ids) for tokens in encoded]
   assert [len(f.vectors) for f in features] == lengths
   np.testing.assert_allclose(features[0].vectors, expected, atol=TOLERANCE)
   unit = "mean" if family == "elmo" else "cls"
   (text,) = extract(model, [TEXT], layers=(0, -1), unit=unit)
-  pooled = {"gpt": expected[-1], "elmo": expected.mean(0)}
-  rows = pooled.get(family, expected[0])
+  pooled_by_family = {"gpt": expected[-1], "elmo": expected.mean(0)}
+  pooled_layers = pooled_by_family.get(family, expected[0])
   np.testing.assert_allclose(
-    text.vectors, np.concatenate(rows[[0, -1]]), atol=TOLERANCE
+    text.vectors, np.concatenate(pooled_layers[[0, -1]]), atol=TOLERANCE
   )
 
 
@@ -131,16 +131,16 @@ def test_words_have_the_vector_of_the_first_piece_or_the_mean(bert):
   (text,) = extract(bert, [TEXT])
   # The tokens are [CLS] the cats sat . un ##aff ##able [SEP].
   pieces_by_word = [[1], [2], [3, 4], [5, 6, 7]]
-  (first_pieces,) = extract(bert, [TEXT], unit="word")
-  assert first_pieces.tokens == ("the", "cats", "sat.", "unaffable")
+  (first_piece_features,) = extract(bert, [TEXT], unit="word")
+  assert first_piece_features.tokens == ("the", "cats", "sat.", "unaffable")
   np.testing.assert_allclose(
-    first_pieces.vectors, text.vectors[[1, 2, 3, 5]], atol=TOLERANCE
+    first_piece_features.vectors, text.vectors[[1, 2, 3, 5]], atol=TOLERANCE
   )
-  (mean_pieces,) = extract(bert, [TEXT], unit="word", pieces="mean")
+  (mean_features,) = extract(bert, [TEXT], unit="word", pieces="mean")
   expected = [
     text.vectors[word_pieces].mean(0) for word_pieces in pieces_by_word
   ]
-  np.testing.assert_allclose(mean_pieces.vectors, expected, atol=TOLERANCE)
+  np.testing.assert_allclose(mean_features.vectors, expected, atol=TOLERANCE)
 
 
 def test_each_separate_word_has_one_vector(bert):
@@ -164,33 +164,33 @@ def test_a_space_belongs_to_the_word_after_it(tmp_path):
   (tokens,) = text_inputs.encode(
     model, [text_inputs.text_of_words(0, ["é", "a b", "c"])]
   )
-  # The first tokens are <s> and the two bytes of é. A space belongs to the word
-  # after it.
+  # The first tokens are <s> and the two bytes of é.
   assert tokens.word_indices.tolist() == [-1, 0, 0, 1, 1, 1, 1, 2, 2, -1]
 
 
 def test_windows_have_no_gaps_and_each_token_has_the_most_context():
   rng = np.random.default_rng(0)
   for _ in range(200):
-    count, longest = int(rng.integers(0, 60)), int(rng.integers(8, 20))
+    num_pieces, longest = int(rng.integers(0, 60)), int(rng.integers(8, 20))
     overlap = int(rng.integers(0, 12))
-    ids = np.arange(count + 2)
-    tokens = text_inputs.Tokens(ids, [], [], ids, ids, 1, count + 1)
+    ids = np.arange(num_pieces + 2)
+    tokens = text_inputs.Tokens(ids, [], [], ids, ids, 1, num_pieces + 1)
     rows = list(features_lib._windows_of(0, tokens, longest, overlap))
     taken_ids = []
     for row in rows:
       assert len(row.ids) <= longest and row.begin < row.end
-      assert row.ids[0] == 0 and row.ids[-1] == count + 1
+      assert row.ids[0] == 0 and row.ids[-1] == num_pieces + 1
       assert row.text_position == len(taken_ids)
       taken_ids += row.ids[row.begin : row.end].tolist()
     assert taken_ids == ids.tolist()
-    spans = [(row.ids[1], row.ids[-2]) for row in rows if count]
+    spans = [(row.ids[1], row.ids[-2]) for row in rows if num_pieces]
     for row in rows if len(rows) > 1 else []:
       for token in row.ids[row.begin : row.end]:
-        # Each number counts the tokens on the token's shorter side. The first
-        # number is that of this window; then come all windows with the token.
+        # The context of a token in a window is the number of tokens on its
+        # shorter side. A side that ends with the text counts as 99. The first
+        # context is that in this window; then come all windows with the token.
         contexts = [
-          min(token - a if a > 1 else 99, b - token if b < count else 99)
+          min(token - a if a > 1 else 99, b - token if b < num_pieces else 99)
           for a, b in [(row.ids[1], row.ids[-2]), *spans]
           if a <= token <= b
         ]
@@ -252,8 +252,10 @@ def test_jsonl_npz_and_hdf5_hold_the_same_features(bert, tmp_path, monkeypatch):
   h5py = pytest.importorskip("h5py")
   monkeypatch.setattr(feature_files, "_CHUNK_SIZE", 2)
   features = extract(bert, ["the cat", "", "a b c"], layers=(0, 1))
-  paths = {e: str(tmp_path / f"f.{e}") for e in ("jsonl", "npz", "h5")}
-  for path in paths.values():
+  path_by_extension = {
+    e: str(tmp_path / f"f.{e}") for e in ("jsonl", "npz", "h5")
+  }
+  for path in path_by_extension.values():
     assert feature_files.write(path, features) == 3
   vectors = np.concatenate([f.vectors for f in features])
   rows = read_rows(tmp_path / "f.jsonl")
@@ -262,8 +264,8 @@ def test_jsonl_npz_and_hdf5_hold_the_same_features(bert, tmp_path, monkeypatch):
     [np.array(r["vectors"], np.float32) for r in rows]
   )
   np.testing.assert_array_equal(json_vectors, vectors)
-  arrays = np.load(paths["npz"])
-  with h5py.File(paths["h5"]) as f:
+  arrays = np.load(path_by_extension["npz"])
+  with h5py.File(path_by_extension["h5"]) as f:
     for key in arrays:
       is_text = key in ("ids", "tokens")
       h5_array = f[key].asstr()[:] if is_text else f[key][:]
@@ -339,10 +341,12 @@ def test_bad_input_gets_one_sentence(
   (tmp_path / "latin.txt").write_bytes(b"a\n\xe9\n")
   (tmp_path / "empty.txt").touch()
   files_before = sorted(tmp_path.iterdir())
-  with pytest.raises(SystemExit) as e:
+  with pytest.raises(SystemExit) as exit_info:
     run_features(monkeypatch, *command_flags, "in.txt", *arguments)
-  assert str(e.value).startswith("error: ") and message in str(e.value)
-  assert "\n" not in str(e.value)
+  assert str(exit_info.value).startswith("error: ") and message in str(
+    exit_info.value
+  )
+  assert "\n" not in str(exit_info.value)
   assert sorted(tmp_path.iterdir()) == files_before
 
 
@@ -388,12 +392,14 @@ def test_a_tagger_on_frozen_features_learns(bert):
   module = bilstm_tagger.BiLstmTagger(2, hidden=16, num_layers=1, dropout=0.1)
   options = bilstm_tagger.TrainingOptions(epochs=60, batch_size=24, rate=0.03)
   *_, (params, loss) = bilstm_tagger.fit(module, sentences, options)
-  predicted = bilstm_tagger.predict(module, params, sentences, batch_size=24)
+  predicted_tags = bilstm_tagger.predict(
+    module, params, sentences, batch_size=24
+  )
   is_right = np.concatenate(
-    [a == b for a, b in zip(predicted, tags, strict=True)]
+    [a == b for a, b in zip(predicted_tags, tags, strict=True)]
   )
   assert loss < 0.1 and is_right.mean() > 0.97
-  assert [len(row) for row in predicted] == [len(row) for row in tags]
+  assert [len(row) for row in predicted_tags] == [len(row) for row in tags]
   # Vectors in the padding of a row do not change the logits of its words.
   _, batch = next(bilstm_tagger.batches(sentences, 24))
   apply = jax.jit(module.apply)
@@ -416,12 +422,15 @@ def test_a_tagger_learns_which_layer_to_read():
   *_, (params, loss) = bilstm_tagger.fit(module, sentences, options)
   mix = params["params"]["mix"]
   assert np.argmax(mix["weights"]) == 1 and loss < 0.3
-  # If the test mixes the layers, a tagger without a mix predicts the same tags.
+  # A tagger without a mix predicts these tags too, if the test mixes the
+  # layers.
   share = np.exp(mix["weights"]) / np.exp(mix["weights"]).sum()
-  mixed = [mix["gamma"] * np.einsum("lkd,k->ld", x, share) for x in features]
+  mixed_features = [
+    mix["gamma"] * np.einsum("lkd,k->ld", x, share) for x in features
+  ]
   params_without_mix = {k: v for k, v in params["params"].items() if k != "mix"}
   mixed_sentences = bilstm_tagger.TaggedSentences(
-    [np.asarray(x) for x in mixed], tags
+    [np.asarray(x) for x in mixed_features], tags
   )
   for a, b in zip(
     bilstm_tagger.predict(module, params, sentences, batch_size=32),

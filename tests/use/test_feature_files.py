@@ -22,8 +22,8 @@ def test_a_word_may_contain_nul(tmp_path):
   paths = [str(tmp_path / f"a.{end}") for end in ("jsonl", "npz", "h5")]
   for path in paths:
     assert feature_files.write(path, features) == 2
-  first, _ = (tmp_path / "a.jsonl").read_text("utf-8").splitlines()
-  assert json.loads(first)["tokens"] == ["a\0b", "c\0"]
+  first_line, _ = (tmp_path / "a.jsonl").read_text("utf-8").splitlines()
+  assert json.loads(first_line)["tokens"] == ["a\0b", "c\0"]
   with np.load(paths[1]) as arrays:
     assert arrays["tokens"].tolist() == tokens_without_nul
     assert arrays["ids"].tolist() == ["a\ufffd"] * 2
@@ -59,7 +59,7 @@ def test_four_extensions_are_read_as_json_lines(tmp_path, name):
 
 @pytest.mark.parametrize("extension", ["h5", "npz", "jsonl"])
 def test_a_full_disk_raises_and_leaves_no_file(tmp_path, extension):
-  """Without `_ErrorKeepingFile`, HDF5 ends with a segmentation fault."""
+  """Without `_ErrorKeepingFile`, HDF5 would end with a segmentation fault."""
   pytest.importorskip("h5py")
   vectors = np.random.default_rng(0).normal(size=(2, 64)).astype(np.float32)
   features = [Features(str(i), ("a", "b"), vectors) for i in range(600)]

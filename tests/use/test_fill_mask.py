@@ -1,4 +1,4 @@
-"""Fills [MASK] with models from every kind of path."""
+"""Tests that masks are filled by models from every kind of path."""
 
 import json
 
@@ -37,9 +37,9 @@ def test_probabilities_sum_to_one_in_any_batch(workdir):
   first, second = fill_mask.fill(model, texts, top_k=64)
   assert len(first) == 1 and len(second) == 2
   for candidates in (*first, *second):
-    p = [p for _, p in candidates]
-    assert p == sorted(p, reverse=True)
-    assert sum(p) == pytest.approx(1.0, abs=1e-5)
+    probabilities = [p for _, p in candidates]
+    assert probabilities == sorted(probabilities, reverse=True)
+    assert sum(probabilities) == pytest.approx(1.0, abs=1e-5)
     assert len({piece for piece, _ in candidates}) == 64
   # Neither padding nor other texts in the batch change the probabilities.
   (single_masks,) = fill_mask.fill(model, texts[:1], top_k=64)
@@ -75,11 +75,13 @@ def test_json_has_an_object_for_each_text(workdir, monkeypatch, capsys):
   ],
 )
 def test_bad_input_gets_one_sentence(workdir, monkeypatch, arguments, message):
-  with pytest.raises(SystemExit) as e:
+  with pytest.raises(SystemExit) as exit_info:
     arguments = [text.replace("RUN", workdir) for text in arguments]
     run_command(monkeypatch, "--model", workdir, *arguments)
-  assert str(e.value).startswith("error: ") and message in str(e.value)
-  assert "\n" not in str(e.value)
+  assert str(exit_info.value).startswith("error: ") and message in str(
+    exit_info.value
+  )
+  assert "\n" not in str(exit_info.value)
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path, monkeypatch):

@@ -45,7 +45,7 @@ def model_path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def first_run(model_path, tmp_path_factory):
-  """Returns the result of a training in a thread that changes no argument."""
+  """Returns the result of a training thread, which may change no argument."""
   config = config_files.open_config("own")
   config.model.dtype = "float32"
   config.log.every = 1
@@ -97,7 +97,7 @@ def test_a_table_gives_a_model_and_a_history(first_run):
 def test_a_stopped_run_continues_to_the_same_numbers(
   first_run, model_path, tmp_path, monkeypatch, capsys
 ):
-  """A list of tuples has the same rows as the table of the first run."""
+  """The stopped run reads the rows of the first run from a list of tuples."""
 
   def finetune_again():
     config = {"log": {"every": 1}}
@@ -294,7 +294,7 @@ def test_a_config_is_taken_as_it_is_and_dicts_change_the_default():
   ],
 )
 def test_no_row_is_padded_beyond_the_largest_length(length, buckets):
-  """A model may have no positions for tokens beyond this length."""
+  """A model may have no positions for tokens beyond `length`."""
   config = config_files.open_config("own").to_dict()
   prepared = {"length": length, "splits": {"train": {"rows": 64_000}}}
   finetune._set_defaults(config, None, prepared)

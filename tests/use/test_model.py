@@ -38,7 +38,7 @@ KIND_BY_RUN = {"sst2": "classification", "ner": "tagging", "squad": "span"}
 
 @pytest.fixture(scope="module")
 def page_folder(tmp_path_factory):
-  """Returns a folder with tiny models, which have the names in the page."""
+  """Returns a folder with tiny models under the names that `PAGE` uses."""
   path = tmp_path_factory.mktemp("page")
   tiny_tasks.write_model(path / "runs" / "mine")
   for name, kind in KIND_BY_RUN.items():
@@ -56,16 +56,16 @@ def classifier(page_folder):
   return bert_jax.load(str(page_folder / "runs" / "sst2"))
 
 
-# The examples of docstrings use these words. The vocabularies of the page's
-# models have the same size.
+# The examples of docstrings use these words. They are as many as the pieces of
+# the models in `page_folder`.
 WORDS = tiny_models.WORDS[: len(tiny_tasks.PIECES)]
 
 
 def write_constant_model(path, weights, name, bias, labels=None):
   """Returns a model that gives the same logits for every input.
 
-  It shares its programs with the page's models, so that each program is
-  compiled once.
+  It shares its programs with the models in `page_folder`, so that each program
+  is compiled once.
 
   Args:
     path: the new folder.
@@ -132,10 +132,13 @@ def test_examples_of_docstrings_run(doctest_names, tmp_path, monkeypatch):
     report = []
     runner.run(test, out=report.append)
     assert not report, "".join(report)
-  examples = {test.name for test in tests if test.examples}
-  methods = public_method_names()
-  assert examples >= {"model.load", *(f"model.Model.{m}" for m in methods)}
-  assert {*methods} == {
+  names_with_examples = {test.name for test in tests if test.examples}
+  method_names = public_method_names()
+  assert names_with_examples >= {
+    "model.load",
+    *(f"model.Model.{m}" for m in method_names),
+  }
+  assert {*method_names} == {
     *("fill_mask", "predict", "features", "similarity", "likelihood"),
     *("attention", "tokenize", "save"),
   }
@@ -335,8 +338,10 @@ def test_a_list_is_filled_as_single_texts_are(masked_lm):
     assert (
       single_row["filled"] == row["filled"] and "[MASK]" not in row["filled"]
     )
-    for mask, other in zip(row["masks"], single_row["masks"], strict=True):
-      for x, y in zip(mask, other, strict=True):
+    for candidates, single_candidates in zip(
+      row["masks"], single_row["masks"], strict=True
+    ):
+      for x, y in zip(candidates, single_candidates, strict=True):
         assert x["token"] == y["token"]
         assert x["probability"] == pytest.approx(y["probability"], rel=1e-4)
 
@@ -390,7 +395,7 @@ def test_entities_and_answers_have_their_characters(page_folder):
 
 
 def test_threads_get_what_one_caller_gets(page_folder):
-  """Two threads share a model that no thread has used before."""
+  """Two threads share a new model, and a third one opens its own model."""
   path = str(page_folder / "runs" / "mine")
   texts = ["red [MASK] runs", "dog"]
 

@@ -54,7 +54,7 @@ TASKS = {
 
 
 def load_copies(path, folder):
-  """Yields the models of a converted folder, of its run and of saved copies."""
+  """Yields one model from a converted folder, a run and its saved folders."""
   model = bert_jax.load(folder)
   yield model
   yield bert_jax.load(tiny_models.write_run(path / "run", folder))
@@ -135,11 +135,11 @@ def test_pretrained_models_agree_with_transformers(family, tmp_path):
     module = open_torch_model(path, "AutoModelForCausalLM")
     logits = run_torch(module, ids).logits[0].numpy()
     log_p = np.log(softmax(logits.astype(np.float64)))
-    log_ps = [log_p[i, token] for i, token in enumerate(ids[0][1:])]
-    assert_close(results["likelihood"][0], sum(log_ps))
+    token_log_ps = [log_p[i, token] for i, token in enumerate(ids[0][1:])]
+    assert_close(results["likelihood"][0], sum(token_log_ps))
     return
-  generator = path / "generator" if family == "electra" else path
-  module = open_torch_model(generator, "AutoModelForMaskedLM")
+  generator_path = path / "generator" if family == "electra" else path
+  module = open_torch_model(generator_path, "AutoModelForMaskedLM")
   model = bert_jax.load(path)
   mask_id = model.vocabulary.special.mask
   text = TEXT.replace("cat", model.mask_token)
@@ -148,11 +148,11 @@ def test_pretrained_models_agree_with_transformers(family, tmp_path):
     run_torch(module, [masked_ids]).logits[0, masked_ids.index(mask_id)].numpy()
   )
   (candidates,) = results["fill_mask"][0]["masks"]
-  p = softmax(logits)
-  order = np.argsort(-p)[:4]
-  assert_close([x["probability"] for x in candidates], p[order])
+  probabilities = softmax(logits)
+  best_ids = np.argsort(-probabilities)[:4]
+  assert_close([x["probability"] for x in candidates], probabilities[best_ids])
   pieces = model.vocabulary.pieces
-  assert [x["token"] for x in candidates] == [pieces[i] for i in order]
+  assert [x["token"] for x in candidates] == [pieces[i] for i in best_ids]
   if family == "electra":
     module = open_torch_model(path / "discriminator", "ElectraForPreTraining")
     logits = run_torch(module, ids).logits[0, 1:-1].numpy()
@@ -236,12 +236,12 @@ def test_fine_tuned_models_agree_with_transformers(
     ]
   else:
     models = list(load_copies(tmp_path, folder))
-  rows = [model.predict(inputs) for model in models]
-  for row in rows[1:]:
-    assert_same_results(row, rows[0])
-  row, model = rows[0], models[0]
-  rows_of_two = model.predict([inputs, inputs])
-  assert_same_results(rows_of_two[0], row)
+  predictions = [model.predict(inputs) for model in models]
+  for prediction in predictions[1:]:
+    assert_same_results(prediction, predictions[0])
+  prediction, model = predictions[0], models[0]
+  predictions_of_two = model.predict([inputs, inputs])
+  assert_same_results(predictions_of_two[0], prediction)
   with pytest.raises(UserError, match="so it has no fill_mask"):
     model.fill_mask(TEXT)
   assert model.features(TEXT).shape == (16,)
@@ -256,7 +256,7 @@ def test_fine_tuned_models_agree_with_transformers(
   execute(["predict", "--model", folder, *files])
   printed = json.loads((tmp_path / "outputs.jsonl").read_text())
   assert printed.pop("id") == 1
-  assert_same_results(printed, row)
+  assert_same_results(printed, prediction)
   if (family, task) in MISSING_CLASSES:
     return
   module = open_torch_model(tmp_path / "hf", name)
@@ -264,13 +264,13 @@ def test_fine_tuned_models_agree_with_transformers(
     ids, _ = ids_and_segments(model, family, [TEXT])
     module.config.pad_token_id = 0
     logits = run_torch(module, [ids]).logits[0].numpy()
-    assert_close([*row["probabilities"].values()], softmax(logits))
+    assert_close([*prediction["probabilities"].values()], softmax(logits))
   elif task == "multiple_choice":
     scores = []
     for choice in inputs["choices"]:
       ids, _ = ids_and_segments(model, family, [choice])
       scores.append(run_torch(module, [[ids]]).logits[0, 0].item())
-    assert_close(row["probabilities"], softmax(np.array(scores)))
+    assert_close(prediction["probabilities"], softmax(np.array(scores)))
   elif task == "token_classification":
     words = TEXT.split()
     ids, counts = model.vocabulary.encode_words(words)
@@ -282,8 +282,10 @@ def test_fine_tuned_models_agree_with_transformers(
     )
     first_positions = len(layout.begin) + np.cumsum([0, *counts[:-1]])
     probabilities = softmax(logits)[first_positions]
-    assert row["tags"] == [model.labels[i] for i in probabilities.argmax(-1)]
-    assert_close(row["probabilities"], probabilities.max(-1))
+    assert prediction["tags"] == [
+      model.labels[i] for i in probabilities.argmax(-1)
+    ]
+    assert_close(prediction["probabilities"], probabilities.max(-1))
   else:
     ids, segments = ids_and_segments(model, family, list(inputs))
     segment_inputs = {}
@@ -298,5 +300,5 @@ def test_fine_tuned_models_agree_with_transformers(
     scores = np.where(np.triu(np.ones_like(scores)), scores, -np.inf)
     i, j = np.unravel_index(scores.argmax(), scores.shape)
     answer = TEXT[offsets[i][0] : offsets[j][1]].strip()
-    assert row["answer"] == answer
-    assert TEXT[row["start"] : row["end"]] == answer
+    assert prediction["answer"] == answer
+    assert TEXT[prediction["start"] : prediction["end"]] == answer

@@ -1,4 +1,4 @@
-"""Tests that each input gets one prediction, with any batches and windows."""
+"""Tests that each input gets one prediction, for any batch size and windows."""
 
 import functools
 import json
@@ -210,7 +210,7 @@ def test_windows_of_a_context_overlap_by_half(model_paths):
 
 @pytest.mark.parametrize("odds", [-1.5, 0.7, 80.0])
 def test_null_odds_set_the_chance_of_no_answer(model_paths, odds):
-  """ELECTRA's head gives these odds, and answers as if an answer existed."""
+  """ELECTRA's head gives the odds. Its spans assume that there is an answer."""
   predictor = predicting.open_predictor(
     model_paths["span"], max_length=24, no_answer=True
   )
@@ -218,21 +218,23 @@ def test_null_odds_set_the_chance_of_no_answer(model_paths, odds):
   questions[0]["answers"] = None
   rows, _ = predicting.encode_examples(predictor, questions)
   (first_position,) = np.flatnonzero(rows.offsets[:, 0] == 0)
-  begins = first_position + np.arange(3)
-  spans = [[i, i, -1.0 - k, -0.5] for k, i in enumerate(begins)]
+  word_positions = first_position + np.arange(3)
+  spans = [[i, i, -1.0 - k, -0.5] for k, i in enumerate(word_positions)]
   beam = np.array([[0, 0, odds, 0], *spans])
   (answer,) = predicting.make_results(predictor, rows, [beam], questions)
   nbest = {x["text"]: x["probability"] for x in answer["nbest"]}
   assert list(nbest) == ["red", "cat", "runs"]
   np.testing.assert_allclose(sum(nbest.values()), 1.0)
-  p_none = 1 / (1 + np.exp(-odds))
+  no_answer_probability = 1 / (1 + np.exp(-odds))
   if odds > 0:
     assert answer["answer"] == "" and answer["probability"] > 0.5
-    np.testing.assert_allclose(answer["probability"], p_none)
+    np.testing.assert_allclose(answer["probability"], no_answer_probability)
   else:
     assert answer["answer"] == "red"
     np.testing.assert_allclose(
-      answer["probability"], (1 - p_none) * nbest["red"], rtol=1e-12
+      answer["probability"],
+      (1 - no_answer_probability) * nbest["red"],
+      rtol=1e-12,
     )
   # If no span is legal, "no answer" is the only prediction.
   (answer,) = predicting.make_results(predictor, rows, [beam[:1]], questions)

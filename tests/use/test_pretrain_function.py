@@ -29,7 +29,7 @@ OPTIONS = dict(
 
 @pytest.fixture(scope="module")
 def first_run(tmp_path_factory):
-  """Returns the result of a training in a thread that changes no argument."""
+  """Returns the result of a training thread, which may change no argument."""
   texts = list(TEXTS)
   originals = copy.deepcopy((texts, OPTIONS))
   results = []

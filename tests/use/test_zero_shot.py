@@ -44,7 +44,7 @@ def padded_batch(ids):
 
 
 def masked_log_p(model, ids, positions):
-  """Masks `positions`; returns log P of each piece at the first of them."""
+  """Masks `positions`; returns log P of each piece at the first position."""
   batch = padded_batch(ids)
   batch["input_ids"][0, positions] = MASK
   batch["cls_positions"] = np.zeros((1, 1), np.int32)
@@ -61,7 +61,7 @@ def apply_module(module, params, batch):
   return module.apply({"params": params}, batch)
 
 
-# The ids of each of `TEXTS`, and the positions of the pieces of each word.
+# For each of `TEXTS`: its ids, and for each word the positions of its pieces.
 ROWS = [
   ([2, 5, 7, 8, 12, 3], [[1], [2], [3], [4]]),
   ([2, 3], []),
@@ -334,10 +334,12 @@ def test_bad_input_gets_one_sentence(
   (tmp_path / "two.jsonl").write_text('{"text": "[MASK] [MASK]"}\n')
   long_cloze = {"text": "[MASK] " + "the " * 33, "answer": "a"}
   (tmp_path / "long.jsonl").write_text(json.dumps(long_cloze) + "\n")
-  with pytest.raises(SystemExit) as e:
+  with pytest.raises(SystemExit) as exit_info:
     run_command(monkeypatch, "--model", bert_folder, *arguments)
-  assert str(e.value).startswith("error: ") and message in str(e.value)
-  assert "\n" not in str(e.value)
+  assert str(exit_info.value).startswith("error: ") and message in str(
+    exit_info.value
+  )
+  assert "\n" not in str(exit_info.value)
 
 
 def test_a_model_without_such_a_head_is_refused(tmp_path, monkeypatch):
