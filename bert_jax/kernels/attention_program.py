@@ -118,11 +118,17 @@ class Program:
 
   Attributes:
     plan: the kernel's plan.
-    row: the row of the batch.
-    head: the head.
+    ids: the kernel's array of sequence ids.
+    qkv: the kernel's array of queries, keys and values.
+    row: the index of the row in the batch.
+    head: the index of the head.
     block: the index of the block.
     zero: an index 0 that is no constant; see `__init__`.
-    other_refs: the kernel's arrays after `ids`, `qkv` and the ranges of blocks.
+    features: the slice of a block's features.
+    is_feature: True for the features of a block that are below `head_dim`.
+    block_ranges: the array of `attention_blocks.block_ranges`; None if the plan
+      skips no blocks.
+    other_refs: the kernel's arrays after `ids`, `qkv` and `block_ranges`.
   """
 
   def __init__(self, plan: Plan, refs: Sequence[Ref]):

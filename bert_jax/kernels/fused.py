@@ -55,7 +55,8 @@ def choose_implementation(option: str, name: str, dtype: jnp.dtype) -> str:
     dtype: the dtype of the computation. The kernels are fast in 16 bits only.
 
   Raises:
-    ValueError: the name is unknown, or it is a kernel for another platform.
+    ValueError: the name is unknown, or the implementation does not run on the
+      device in use.
   """
   if name != "auto" and name not in IMPLEMENTATIONS[option]:
     raise ValueError(
@@ -85,8 +86,8 @@ def choose_implementation(option: str, name: str, dtype: jnp.dtype) -> str:
 def hash_uint32(x: Numbers) -> Numbers:
   """Hashes uint32 numbers by "lowbias32" (C. Wellons).
 
-  It is a bijection on 32 bits with full avalanche: each bit of `x` changes
-  each bit of the output with a probability of about 1/2.
+  The hash is a bijection on 32 bits with full avalanche: each bit of `x`
+  changes each bit of the output with a probability of about 1/2.
   """
   x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
   x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)

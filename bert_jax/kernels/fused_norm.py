@@ -61,7 +61,9 @@ class _Program:
   """Runs one program of a kernel, which works on whole rows.
 
   Attributes:
+    plan: the kernel's plan.
     index: the index of the program.
+    columns: the slice of a block's columns.
     is_column: True for the columns of a block that are below the width.
   """
 

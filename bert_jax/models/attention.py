@@ -25,8 +25,8 @@ def attention_mask(
   Args:
     sequence_ids: 0 at padding, 1, 2, ... for the sequences of a row.
   """
-  query = jnp.maximum(sequence_ids, 1)
-  return (query[:, :, None] == sequence_ids[:, None, :])[:, None]
+  query_ids = jnp.maximum(sequence_ids, 1)
+  return (query_ids[:, :, None] == sequence_ids[:, None, :])[:, None]
 
 
 def causal_mask(length: int) -> Bool[Array, "1 1 l l"]:

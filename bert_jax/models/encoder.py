@@ -81,8 +81,8 @@ class Embeddings(nn.Module):
     """Embeds the tokens of a batch.
 
     A packed row may be longer than the position table, since each of its
-    sequences counts positions from 0. Training refuses such rows, because
-    nothing there ensures that each sequence is short enough.
+    sequences counts positions from 0. Training refuses a longer row, because it
+    does not ensure that each sequence is short enough.
 
     Args:
       input_ids: token ids.

@@ -83,7 +83,7 @@ def rename_for_pretraining(weights: Weights, name: str) -> Weights:
 
 
 def _generator_attributes(model: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a generator's attributes from a discriminator's attributes."""
+  """Returns the generator's attributes from those of a model with both."""
   sizes = electra.generator_sizes(electra.Electra(**model))
   return model_folder.without_keys(model, "generator_hidden") | sizes
 

@@ -633,7 +633,7 @@ def make_config(
 
 
 def _padding_id(files: Mapping[str, bytes]) -> int | None:
-  """Returns the padding's id; None if the tokenizer has no padding."""
+  """Returns the padding's id; None if the tokenizer does not say it."""
   if "vocab.txt" in files:
     pieces = files["vocab.txt"].decode("utf-8").splitlines()
     return pieces.index("[PAD]") if "[PAD]" in pieces else None
