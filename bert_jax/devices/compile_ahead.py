@@ -88,31 +88,31 @@ class CompiledAhead:
   def begin_compilation(
     self, pool: concurrent.futures.Executor, *arguments: Any
   ) -> None:
-    """Begins to compile; does nothing in a run of several processes.
+    """Begins to compile for a batch shape; not in a run of several processes.
 
     Args:
       pool: the threads from `compile_threads`.
       *arguments: the arguments of a call, but with shapes in place of the
         batch.
     """
-    shape = arguments[self._batch_index]["sequence_ids"].shape
-    if shape not in self._programs:
+    batch_shape = arguments[self._batch_index]["sequence_ids"].shape
+    if batch_shape not in self._programs:
       shapes = list(arguments)
       batch = shapes.pop(self._batch_index)
       shapes = jax.tree.map(shape_of, shapes)
       batch_shapes = sharding.global_batch_shapes(self._mesh, batch)
       shapes.insert(self._batch_index, batch_shapes)
-      program = begin_compilation(pool, self._function, self._mesh, *shapes)
-      if program:
-        self._programs[shape] = program
+      future = begin_compilation(pool, self._function, self._mesh, *shapes)
+      if future:
+        self._programs[batch_shape] = future
 
   def __call__(self, *arguments: Any) -> Any:
     """Calls the function, with a program compiled ahead if there is one."""
-    shape = arguments[self._batch_index]["sequence_ids"].shape
-    if shape not in self._programs and jax.process_count() > 1:
-      self._programs[shape] = self._compile_with_others(arguments)
-    if shape in self._programs:
-      return self._programs[shape].result()(*arguments)
+    batch_shape = arguments[self._batch_index]["sequence_ids"].shape
+    if batch_shape not in self._programs and jax.process_count() > 1:
+      self._programs[batch_shape] = self._compile_with_others(arguments)
+    if batch_shape in self._programs:
+      return self._programs[batch_shape].result()(*arguments)
     return self._function(*arguments)
 
   def _compile_with_others(

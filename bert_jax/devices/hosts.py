@@ -41,7 +41,8 @@ _POLLS_PER_BEAT = 2
 # itself waits for 100 seconds, and then ends a process by a signal.
 _POLLS_UNTIL_GONE = 90
 # After a collective has failed, a process counts as gone after this many polls.
-# The limit is lower, since a process that is gone is the usual reason.
+# It is fewer polls than without a failure, since a process that is gone is the
+# usual reason.
 _POLLS_UNTIL_GONE_AFTER_FAILURE = 12
 _CONNECT_SECONDS = 3.0
 _WAIT_MILLISECONDS = 300_000
@@ -180,9 +181,9 @@ class _DelayedNativeOutput:
     with self._lock:
       end = self.num_collected_bytes() if end is None else end
       while self._num_written < end:
-        count = min(end - self._num_written, 2**16)
-        text = os.pread(self._file.fileno(), count, self._num_written)
-        self._num_written += os.write(self._stderr, text)
+        num_bytes = min(end - self._num_written, 2**16)
+        content = os.pread(self._file.fileno(), num_bytes, self._num_written)
+        self._num_written += os.write(self._stderr, content)
 
   def _on_abort(self, number: int) -> None:
     """Handles SIGABRT; the process ends when this function returns."""
@@ -251,7 +252,7 @@ class _ProcessWatch:
   def find_gone_process(self, polls: int = _POLLS_UNTIL_GONE) -> int | None:
     """Returns a process that sent no sign for `polls` polls, or None."""
     silent_processes = [
-      i for i, (_, count) in self._last_beats.items() if count >= polls
+      i for i, (_, num_polls) in self._last_beats.items() if num_polls >= polls
     ]
     silent_processes = [
       i for i in silent_processes if i != self._state.process_id
@@ -261,7 +262,7 @@ class _ProcessWatch:
     return min(silent_processes, default=None)
 
   def wait_for_gone_process(self) -> int | None:
-    """Returns the process that is gone after a collective failed, or None."""
+    """Waits after a failed collective; returns a gone process, or None."""
     for _ in range(_POLLS_UNTIL_GONE_AFTER_FAILURE + 2 * _POLLS_PER_BEAT):
       process = self.find_gone_process(_POLLS_UNTIL_GONE_AFTER_FAILURE)
       if process is not None:
@@ -274,31 +275,31 @@ class _ProcessWatch:
     self._native_output.write_collected()
 
   def _poll_processes(self) -> None:
-    """Counts polls and writes native output; makes no call that may block."""
-    sizes = [0, 0]
+    """Counts polls, finds a gone process, writes output; never blocks."""
+    sizes_at_polls = [0, 0]
     while not self._stop.wait(_POLL_SECONDS):
-      for process, (beat, count) in list(self._last_beats.items()):
-        self._last_beats[process] = beat, count + 1
-      lost = self.find_gone_process()
-      if lost is not None and not self._stop.is_set():
+      for process, (beat, num_polls) in list(self._last_beats.items()):
+        self._last_beats[process] = beat, num_polls + 1
+      gone_id = self.find_gone_process()
+      if gone_id is not None and not self._stop.is_set():
         seconds = _POLLS_UNTIL_GONE * _POLL_SECONDS
         _exit_with_error(
-          f"process {lost} is gone: it sent no sign for {seconds:.0f} s."
+          f"process {gone_id} is gone: it sent no sign for {seconds:.0f} s."
         )
-      sizes.append(self._native_output.num_collected_bytes())
-      self._native_output.write_collected(sizes.pop(0))
+      sizes_at_polls.append(self._native_output.num_collected_bytes())
+      self._native_output.write_collected(sizes_at_polls.pop(0))
 
   def _exchange_beats(self) -> None:
-    """Sends signs that this process is alive, and reads the others' signs."""
-    beats = 0
+    """Sends and reads signs of life; ends this process after a failure."""
+    poll_number = 0
     while not self._stop.wait(_POLL_SECONDS):
       try:
         failure = _read_failure()
-        if beats % _POLLS_PER_BEAT == 0:
-          self._send_and_read_beats(beats)
+        if poll_number % _POLLS_PER_BEAT == 0:
+          self._send_and_read_beats(poll_number)
       except RuntimeError:
         failure = _gone_message(0)
-      beats += 1
+      poll_number += 1
       # Do not end the process if it is ending by itself.
       if failure is not None and not self._stop.is_set():
         _exit_with_error(failure)
@@ -330,9 +331,9 @@ def _read_failure() -> str | None:
 
 
 def _exit_with_error(message: str) -> None:
-  """Exits at once, since a normal exit would wait for the other processes.
+  """Ends this process by `os._exit`; a normal exit would wait for the others.
 
-  Process 0 exits last, because the others read the reason from it.
+  Process 0 ends 2 seconds later, because the others read the message from it.
   """
   print(f"error: {message}", file=sys.stderr, flush=True)
   if distributed.global_state.process_id == 0:
@@ -344,8 +345,8 @@ def _exit_with_error(message: str) -> None:
 def end_all_on_error() -> Iterator[None]:
   """Reports an error in its block to all processes, and ends all of them.
 
-  Everything that waits for other processes must be inside this block. A context
-  that waits for other processes when it closes must be outside.
+  Code that waits for other processes must be inside this block. But a context
+  whose end waits for them must be around the block.
   """
   client = distributed.global_state.client
   try:
@@ -361,9 +362,9 @@ def end_all_on_error() -> Iterator[None]:
         if failure := _read_failure():
           _exit_with_error(failure)
       if isinstance(e, jax.errors.JaxRuntimeError) and _ProcessWatch.current:
-        lost = _ProcessWatch.current.wait_for_gone_process()
-        if lost is not None:
-          _exit_with_error(_gone_message(lost))
+        gone_process = _ProcessWatch.current.wait_for_gone_process()
+        if gone_process is not None:
+          _exit_with_error(_gone_message(gone_process))
       if _ProcessWatch.current:
         _ProcessWatch.current.write_collected()
       traceback.print_exc()
@@ -378,8 +379,8 @@ def check_same_as_process_0(name: str, values: dict[str, Any]) -> None:
   """Raises UserError unless the values are those of process 0.
 
   Args:
-    name: a name of the values, for messages. No two calls in a run may have the
-      same name.
+    name: a name of the values, for messages. Each process passes the same name,
+      and passes it only once in a run.
     values: {key: JSON value}, which are compared key by key.
   """
   client = distributed.global_state.client
@@ -406,14 +407,14 @@ def gather(json_value: Any) -> list[Any]:
   """Returns the values of all processes, in order; all processes call it."""
   if jax.process_count() == 1:
     return [json_value]
-  text = np.frombuffer(json.dumps(json_value).encode(), np.uint8)
-  sizes = multihost_utils.process_allgather(np.int32(len(text)))
-  padded = np.zeros(sizes.max(), np.uint8)
-  padded[: len(text)] = text
-  padded_texts = multihost_utils.process_allgather(padded)
+  encoded_value = np.frombuffer(json.dumps(json_value).encode(), np.uint8)
+  sizes = multihost_utils.process_allgather(np.int32(len(encoded_value)))
+  padded_value = np.zeros(sizes.max(), np.uint8)
+  padded_value[: len(encoded_value)] = encoded_value
+  padded_values = multihost_utils.process_allgather(padded_value)
   return [
     json.loads(row[:size].tobytes())
-    for row, size in zip(padded_texts, sizes, strict=True)
+    for row, size in zip(padded_values, sizes, strict=True)
   ]
 
 
@@ -421,7 +422,8 @@ def wait_for_all(name: str, seconds: int = _WAIT_MILLISECONDS // 1000) -> None:
   """Waits until every process calls this function.
 
   Args:
-    name: a name of the place in the program; no two calls have the same name.
+    name: the name of this wait, the same in all processes. Each process passes
+      a name only once in a run.
     seconds: the longest time to wait.
 
   Raises:
@@ -434,13 +436,13 @@ def wait_for_all(name: str, seconds: int = _WAIT_MILLISECONDS // 1000) -> None:
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[list[int]]:
-  """Collects SIGTERM and SIGINT in a list; a second SIGINT interrupts.
+  """Collects SIGTERM and SIGINT in a list; a SIGINT after them interrupts.
 
   Python handles signals in its main thread only. So a run in another thread
   leaves signals alone, and its list stays empty.
 
   In a run of several processes, jax handles SIGTERM and notifies all processes.
-  Such a run turns SIGINT into SIGTERM.
+  There, this function turns SIGINT into SIGTERM.
   """
   signals: list[int] = []
   has_several_processes = jax.process_count() > 1
@@ -453,15 +455,15 @@ def stop_signals() -> Iterator[list[int]]:
     if has_several_processes:
       os.kill(os.getpid(), signal.SIGTERM)
 
-  numbers = (
+  signal_numbers = (
     [signal.SIGINT]
     if has_several_processes
     else [signal.SIGINT, signal.SIGTERM]
   )
   if threading.current_thread() is not threading.main_thread():
-    numbers = []
+    signal_numbers = []
   old_handlers = {
-    number: signal.signal(number, record_signal) for number in numbers
+    number: signal.signal(number, record_signal) for number in signal_numbers
   }
   try:
     yield signals
@@ -473,11 +475,11 @@ def stop_signals() -> Iterator[list[int]]:
 def stop_requested(step: int, signals: list[int]) -> bool:
   """Returns True if the run must save and stop after this step.
 
-  All hosts get True at the same step.
+  All processes get True at the same step.
 
   Args:
     step: the number of steps done.
-    signals: the signals that `stop_signals` collected on this host.
+    signals: the signals that `stop_signals` collected in this process.
   """
   if jax.process_count() > 1:
     return multihost_utils.reached_preemption_sync_point(step)

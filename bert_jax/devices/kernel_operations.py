@@ -1,7 +1,7 @@
 """Counts what the Pallas kernels of a traced program compute and move.
 
-A TPU's compiler gives no estimate for a Pallas kernel. The counts here are the
-input of such an estimate; see `tpu_cycles.py`.
+A TPU's compiler gives no estimate for a Pallas kernel. `tpu_cycles.py` makes an
+estimate from the counts of this file.
 """
 
 import dataclasses
@@ -62,12 +62,12 @@ def padded_bytes(shape: tuple[int, ...], itemsize: int) -> int:
   to a multiple of 8 for 32-bit numbers, and of 16 for 16-bit numbers. A single
   row is not padded.
   """
-  *leading, rows, columns = (1, 1, *shape)
-  multiple = REGISTER_ROWS * max(4 // itemsize, 1)
+  *outer_sizes, rows, columns = (1, 1, *shape)
+  row_multiple = REGISTER_ROWS * max(4 // itemsize, 1)
   if rows > 1:
-    rows = -(-rows // multiple) * multiple
+    rows = -(-rows // row_multiple) * row_multiple
   return (
-    math.prod(leading)
+    math.prod(outer_sizes)
     * rows
     * -(-columns // REGISTER_COLUMNS)
     * REGISTER_COLUMNS
@@ -77,9 +77,9 @@ def padded_bytes(shape: tuple[int, ...], itemsize: int) -> int:
 
 def num_registers(shape: tuple[int, ...]) -> int:
   """Returns how many vector registers hold an array of 32-bit numbers."""
-  *leading, rows, columns = (1, 1, *shape)
+  *outer_sizes, rows, columns = (1, 1, *shape)
   return (
-    math.prod(leading)
+    math.prod(outer_sizes)
     * -(-rows // REGISTER_ROWS)
     * -(-columns // REGISTER_COLUMNS)
   )
@@ -95,13 +95,13 @@ def _inner_jaxprs(equation: Any) -> list[Any]:
 
 
 def _equations(jaxpr: Any, num_runs: int = 1) -> Iterator[tuple[Any, int]]:
-  """Yields each equation outside of kernels, and how often it runs."""
+  """Yields each equation and how often it runs; enters no `pallas_call`."""
   for equation in jaxpr.eqns:
     yield equation, num_runs
     if equation.primitive.name != "pallas_call":
-      trips = equation.params["length"] if _is_scan(equation) else 1
-      for inner in _inner_jaxprs(equation):
-        yield from _equations(inner, num_runs * trips)
+      num_trips = equation.params["length"] if _is_scan(equation) else 1
+      for inner_jaxpr in _inner_jaxprs(equation):
+        yield from _equations(inner_jaxpr, num_runs * num_trips)
 
 
 def _is_scan(equation: Any) -> bool:
@@ -109,13 +109,18 @@ def _is_scan(equation: Any) -> bool:
 
 
 def _product_sizes(equation: Any, num_runs: int) -> tuple[int, int, int, int]:
-  """Returns an entry of `Operations.products`."""
-  left, right = (x.aval.shape for x in equation.invars)
-  (left_depth, _), (left_batch, _) = equation.params["dimension_numbers"]
-  depth = math.prod(left[axis] for axis in left_depth)
-  batch = math.prod(left[axis] for axis in left_batch)
-  rows = math.prod(left) // (depth * batch)
-  return rows, depth, math.prod(right) // (depth * batch), num_runs * batch
+  """Returns an entry of `KernelOperations.products`."""
+  left_shape, right_shape = (x.aval.shape for x in equation.invars)
+  (depth_axes, _), (batch_axes, _) = equation.params["dimension_numbers"]
+  depth = math.prod(left_shape[axis] for axis in depth_axes)
+  batch_size = math.prod(left_shape[axis] for axis in batch_axes)
+  rows = math.prod(left_shape) // (depth * batch_size)
+  return (
+    rows,
+    depth,
+    math.prod(right_shape) // (depth * batch_size),
+    num_runs * batch_size,
+  )
 
 
 def _count_operations(call: Any) -> KernelOperations:

@@ -94,7 +94,7 @@ def make_mesh(
 def use_mesh(mesh: Mesh) -> Iterator[None]:
   """Enters the mesh and the rules.
 
-  Without either of them, the constraints in the models have no effect.
+  If one of the two is missing, the constraints in the models have no effect.
   """
   with jax.set_mesh(mesh), nn.logical_axis_rules(AXIS_RULES):
     yield
@@ -144,11 +144,11 @@ def check_parameter_sizes(mesh: Mesh, boxed: Any) -> None:
       axis = rules.get(name)
       if axis and size % mesh.shape[axis]:
         parameter = jax.tree_util.keystr(path, simple=True, separator="/")
-        largest = math.gcd(size, mesh.shape[axis])
+        divisor = math.gcd(size, mesh.shape[axis])
         raise UserError(
           f"{SIZE_KEYS[name]}={size} (of {parameter}) is not a multiple of"
           f" mesh.{axis}={mesh.shape[axis]}; choose a mesh.{axis} that divides"
-          f" it, for example {largest}."
+          f" it, for example {divisor}."
         )
 
 
@@ -242,22 +242,22 @@ def batch_share_of_host(mesh: Mesh) -> tuple[int, int]:
   Raises:
     UserError: two processes hold shares that overlap and are not equal.
   """
-  rows = mesh.devices.reshape(-1, mesh.shape["tensor"])
+  device_rows = mesh.devices.reshape(-1, mesh.shape["tensor"])
   rows_by_process: dict[int, set[int]] = {}
-  for number, row in enumerate(rows):
-    for device in row:
-      rows_by_process.setdefault(device.process_index, set()).add(number)
+  for row_index, devices in enumerate(device_rows):
+    for device in devices:
+      rows_by_process.setdefault(device.process_index, set()).add(row_index)
   shares = sorted(
     {tuple(sorted(indices)) for indices in rows_by_process.values()}
   )
-  if sum(map(len, shares)) != len(rows) or len({*map(len, shares)}) != 1:
+  if sum(map(len, shares)) != len(device_rows) or len({*map(len, shares)}) != 1:
     raise UserError(
       f"mesh.tensor={mesh.shape['tensor']} does not fit the devices of a"
       " process; choose a number that divides the number of these devices, or a"
       " multiple of it."
     )
-  own_rows = tuple(sorted(rows_by_process[jax.process_index()]))
-  return shares.index(own_rows), len(shares)
+  process_rows = tuple(sorted(rows_by_process[jax.process_index()]))
+  return shares.index(process_rows), len(shares)
 
 
 def batch_shapes(

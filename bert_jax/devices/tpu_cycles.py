@@ -1,8 +1,8 @@
-"""Sums the TPU compiler's estimate of a program's time, by its purpose.
+"""Sums the TPU compiler's estimate of a program's time, by groups.
 
 libtpu writes how many cycles it expects each fusion to take
 ("estimated_cycles") into the text of the compiled program. It gives no estimate
-for collectives and for Pallas kernels. Those are modelled here, from their
+for collectives and for Pallas kernels. This file models these two, from their
 bytes and operations. docs/tpu.md says what these numbers are worth.
 """
 
@@ -32,7 +32,7 @@ GROUPS = (
 _ESTIMATED_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _KERNEL_TARGET = 'custom_call_target="tpu_custom_call"'
 _PRODUCTS = ("convolution", "dot")
-# Instructions that change the place or the order of numbers, not the numbers.
+# Instructions that move or name numbers, but compute none.
 _MOVES = {
   *("parameter", "constant", "bitcast", "copy", "transpose", "reshape"),
   *("slice", "tuple", "get-tuple-element", "broadcast", "concatenate"),
@@ -54,8 +54,8 @@ _STACKING_ENDS = tuple(
 _LAYER_WORDS = {"layer", "layer.body"}
 _NORM_WORDS = {"attention_norm", "mlp_norm"}
 _ENCODER_WORDS = {"encoder", "generator", "discriminator", "layers", "tower"}
-# A kernel's program takes as long as its busiest unit, and this share of the
-# time of its other units, because the units wait for each other's results.
+# A kernel's program takes the time of its busiest unit, plus this share of the
+# time of its other units, because units wait for each other's results.
 _WAITING_SHARE = 0.45
 # Cycles that a program waits for its first and its last numbers. This number,
 # the one above, and `Chip.vector_operations` make the model fit libtpu's own
@@ -74,7 +74,7 @@ class Chip:
 
   Attributes:
     peak_flops: the FLOPs a second of products in bfloat16.
-    cycle_flops: the FLOPs of such products in a cycle.
+    cycle_flops: the FLOPs of products in bfloat16 in a cycle.
     cores: the number of cores of a device.
     unit_size: the number of rows, and of columns, of a unit for matrix
       products.
@@ -82,10 +82,10 @@ class Chip:
       them, that the vector unit of a core completes in a cycle on average.
     memory_bandwidth: bytes a second from and to the device's memory.
     link_bandwidth: bytes a second from a chip to a neighbour, in one direction.
-    ring_length: the number of chips along an axis of a slice from which on the
-      last chip of the axis is linked to the first one.
-    needs_cube: True if a slice has such links only if all of its axes are
-      multiples of `ring_length`.
+    ring_length: if the number of chips along an axis of a slice is a multiple
+      of this, the last chip of the axis is linked to the first one.
+    needs_cube: True if the last chips are linked to the first ones only in a
+      slice whose axes are all multiples of `ring_length`.
     chip_devices: the number of devices of a chip.
   """
 
@@ -114,8 +114,8 @@ class Chip:
 # 4): 940 and 1050 MHz, 4 links of 70 GB/s and 6 of 50 GB/s. The clocks of v5e,
 # v5p and v6e are not published; a peak divided by the FLOPs of a cycle gives
 # 1503, 1751 and 1751 MHz. v6e: the documentation names two units of 256 x 256,
-# but libtpu expects more FLOPs in a cycle than these could compute, and four of
-# them fit the peak. Rings: jax-ml.github.io/scaling-book/tpus.
+# but libtpu expects more FLOPs in a cycle than two could compute, and four fit
+# the peak. Rings: jax-ml.github.io/scaling-book/tpus.
 CHIPS: Mapping[str, Chip] = {
   "v2": Chip(22.9e12, 32768, 1, 128, 0.6, 350e9, 62e9, 16, chip_devices=2),
   "v3": Chip(61.5e12, 65536, 1, 128, 0.6, 450e9, 70e9, 32, chip_devices=2),
@@ -164,11 +164,11 @@ def _walk_unfused(
   for instruction in program.computations.get(name, []):
     yield instruction, num_runs
     if instruction.operation in ("while", "call", "conditional"):
-      trips = 1
+      num_trips = 1
       if instruction.operation == "while":
-        trips = hlo.trip_count(program, instruction)
+        num_trips = hlo.trip_count(program, instruction)
       for callee in hlo.callees(instruction):
-        yield from _walk_unfused(program, callee, num_runs * trips)
+        yield from _walk_unfused(program, callee, num_runs * num_trips)
 
 
 def _fused_instructions(
@@ -187,8 +187,9 @@ def _fused_instructions(
 def group_of(program: hlo.Program, instruction: hlo.Instruction) -> str:
   """Returns the group, one of `GROUPS`, in which an instruction counts.
 
-  A fusion counts as a whole. The path of its last operation says which module
-  it belongs to, unless it has a product.
+  A fusion counts as a whole. The path of its last matrix product says which
+  module it belongs to. If it has no product, the path of its last operation
+  does.
 
     group        what counts in it
     products     fusions with a product of a layer and a weight
@@ -207,8 +208,8 @@ def group_of(program: hlo.Program, instruction: hlo.Instruction) -> str:
   parts = _fused_instructions(program, instruction)
   operations = {part.operation for part in parts}
   products = [part for part in parts if part.operation in _PRODUCTS]
-  # The last operation comes last. If a product is among them, it says what the
-  # fusion is for; the others are fused with it.
+  # Take the first path that is not empty. A product says what its fusion is
+  # for, because the other operations are fused with it.
   path = next(
     filter(
       None,
@@ -216,24 +217,24 @@ def group_of(program: hlo.Program, instruction: hlo.Instruction) -> str:
     ),
     "",
   )
-  words = set(path.split("/"))
+  folders = set(path.split("/"))
   if not products:
     if "convert" in operations and operations <= _MOVES | {"convert"}:
       return "casts"
-    if words & _STACKING_WORDS or path.endswith(_STACKING_ENDS):
+    if folders & _STACKING_WORDS or path.endswith(_STACKING_ENDS):
       return "stacking"
     if not path and "dynamic-update-slice" in operations:
       return "stacking"
-  if "embeddings" in words:
+  if "embeddings" in folders:
     return "embedding"
-  if words & _NORM_WORDS:
+  if folders & _NORM_WORDS:
     return "norms"
-  if "attention" in words:
+  if "attention" in folders:
     # Products with weights are no einsum, whose path has its formula.
     return "products" if products and "->" not in path else "attention"
-  if words & _LAYER_WORDS:
+  if folders & _LAYER_WORDS:
     return "products" if products else "activations"
-  if words & _ENCODER_WORDS:
+  if folders & _ENCODER_WORDS:
     return "products" if products else "other"
   if "jvp(" in path:
     return "heads"
@@ -265,13 +266,15 @@ def _group_size(call: str, num_devices: int) -> int:
     replica_groups=[2,2]<=[4]
     replica_groups=mesh['data'=4,'fsdp'=2] {'data'}
   """
-  if listed := re.search(r"replica_groups=\{\{([\d,]+)\}", call):
-    return len(listed[1].split(","))
-  if tiled := re.search(r"replica_groups=\[\d+,(\d+)\]", call):
-    return int(tiled[1])
-  if named := re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", call):
-    sizes = dict(re.findall(r"('[^']+')=(\d+)", named[1]))
-    names = re.findall(r"'[^']+'", named[2])
+  if listed_groups := re.search(r"replica_groups=\{\{([\d,]+)\}", call):
+    return len(listed_groups[1].split(","))
+  if tiled_groups := re.search(r"replica_groups=\[\d+,(\d+)\]", call):
+    return int(tiled_groups[1])
+  if named_groups := re.search(
+    r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", call
+  ):
+    sizes = dict(re.findall(r"('[^']+')=(\d+)", named_groups[1]))
+    names = re.findall(r"'[^']+'", named_groups[2])
     return math.prod(int(sizes.get(name, 1)) for name in names)
   return num_devices
 
@@ -288,11 +291,11 @@ def list_collectives(
   listed_collectives = []
   group_sizes: dict[str, int] = {}
   for instruction, num_runs in hlo.walk_instructions(program):
-    start, _, ending = instruction.operation.partition("-start")
+    opcode, _, rest = instruction.operation.partition("-start")
     if (
-      start in hlo.COLLECTIVES and not ending and start != instruction.operation
+      opcode in hlo.COLLECTIVES and not rest and opcode != instruction.operation
     ):
-      # Only the first half of an asynchronous collective names the groups.
+      # Of an asynchronous collective, only the "-start" names the groups.
       group_sizes[instruction.name] = _group_size(instruction.call, num_devices)
       continue
     kind = instruction.operation.removesuffix("-done")
@@ -313,69 +316,71 @@ def collective_seconds(
 ) -> float:
   """Models the time of all runs of a collective from the speed of the links.
 
-  The devices of a whole slice exchange along all of its axes at a time. The
-  devices of a smaller group are taken to lie on one axis.
+  The devices of a whole slice exchange along all of its axes at the same time.
+  A smaller group of devices is taken to lie on one axis.
 
   Args:
     collective: the collective.
     chip: the chip of the slice.
     layout: the number of chips along each axis of the slice.
   """
-  chips = max(collective.group_size // chip.chip_devices, 1)
-  if chips == 1:
+  num_chips = max(collective.group_size // chip.chip_devices, 1)
+  if num_chips == 1:
     return 0.0
-  axes = [length for length in layout if length > 1]
-  if chips < math.prod(layout):
-    axes = [chips]
+  axis_lengths = [length for length in layout if length > 1]
+  if num_chips < math.prod(layout):
+    axis_lengths = [num_chips]
   is_cube = all(length % chip.ring_length == 0 for length in layout)
-  links, hops = 0, 0
-  for length in axes:
+  num_links, num_hops = 0, 0
+  for length in axis_lengths:
     is_ring = length % chip.ring_length == 0
     is_ring &= is_cube or not chip.needs_cube
-    links += 2 if is_ring else 1
-    hops += length // 2 if is_ring else length - 1
-  # A gathered array has the bytes of all shards. What a device does not have
-  # yet comes through its links.
+    num_links += 2 if is_ring else 1
+    num_hops += length // 2 if is_ring else length - 1
+  # A gathered array has the bytes of all shards. A device receives all of them
+  # but its own through its links.
   gathered_bytes = collective.bytes
   if collective.kind == "reduce-scatter":
-    gathered_bytes *= chips
-  passes = 2 if collective.kind == "all-reduce" else 1
-  received_bytes = gathered_bytes * (chips - 1) / chips
+    gathered_bytes *= num_chips
+  num_passes = 2 if collective.kind == "all-reduce" else 1
+  received_bytes = gathered_bytes * (num_chips - 1) / num_chips
   if collective.kind == "collective-permute":
-    received_bytes, hops, links = gathered_bytes, 1, 1
+    received_bytes, num_hops, num_links = gathered_bytes, 1, 1
   seconds = max(
-    received_bytes / (links * chip.link_bandwidth), hops * _HOP_SECONDS
+    received_bytes / (num_links * chip.link_bandwidth), num_hops * _HOP_SECONDS
   )
-  return collective.count * passes * seconds
+  return collective.count * num_passes * seconds
 
 
 def kernel_cycles(operations: KernelOperations, chip: Chip) -> int:
   """Models the cycles of a call of a Pallas kernel.
 
-  A program of the grid takes as long as its busiest unit, and a share of the
-  time of the other units. Reading and writing the kernel's arrays happens at
-  the same time, and counts only if it takes longer. Independent programs of the
-  grid run on all cores of the device, other ones on one core.
+  A program of the grid takes the time of its busiest unit, plus a share of the
+  time of the other units. The kernel reads and writes its arrays meanwhile,
+  which counts only if it takes longer than all programs. Independent programs
+  of the grid run on all cores of the device, dependent programs on one core.
   """
   size = chip.unit_size
-  passes = sum(
+  num_passes = sum(
     rows * -(-depth // size) * -(-columns // size) * num_runs
     for rows, depth, columns, num_runs in operations.products
   )
-  units = chip.cycle_flops // (2 * size * size) // chip.cores
+  num_units = chip.cycle_flops // (2 * size * size) // chip.cores
   unit_cycles = (
-    passes / units,
+    num_passes / num_units,
     operations.vector / chip.vector_operations,
     operations.transcendental,
   )
-  busiest = max(unit_cycles)
-  program = (
-    _STARTUP_CYCLES + busiest + _WAITING_SHARE * (sum(unit_cycles) - busiest)
+  busiest_cycles = max(unit_cycles)
+  program_cycles = (
+    _STARTUP_CYCLES
+    + busiest_cycles
+    + _WAITING_SHARE * (sum(unit_cycles) - busiest_cycles)
   )
-  cores = chip.cores if operations.is_independent else 1
-  programs_in_turn = math.ceil(operations.programs / cores)
-  memory = operations.bytes / chip.memory_bandwidth * chip.clock
-  return round(max(program * programs_in_turn, memory))
+  num_cores = chip.cores if operations.is_independent else 1
+  programs_in_turn = math.ceil(operations.programs / num_cores)
+  memory_cycles = operations.bytes / chip.memory_bandwidth * chip.clock
+  return round(max(program_cycles * programs_in_turn, memory_cycles))
 
 
 def cycles_by_kernel(
@@ -389,8 +394,8 @@ def cycles_by_kernel(
     chip: the chip of the slice.
 
   Returns:
-    The calls of each kernel, by its name. A kernel that `operations` lacks has
-    the name "unknown" and no cycles.
+    {name of a kernel: its calls and cycles}. A kernel that `operations` lacks
+    has the name "unknown" and no cycles.
   """
   results: dict[str, KernelCycles] = {}
   for instruction, num_runs in _walk_unfused(program, program.entry, 1):
@@ -398,17 +403,19 @@ def cycles_by_kernel(
       continue
     # The compiler keeps the kernel's name in the path of its operation.
     path = hlo.operation_path(instruction)
-    num_bytes = hlo.num_bytes(instruction.shape)
-    fitting = [
+    output_bytes = hlo.num_bytes(instruction.shape)
+    matching_calls = [
       call
       for call in operations
-      if call.name in path and call.output_bytes == num_bytes
+      if call.name in path and call.output_bytes == output_bytes
     ]
-    name = fitting[0].name if fitting else "unknown"
-    cycles = num_runs * kernel_cycles(fitting[0], chip) if fitting else 0
-    previous = results.get(name, KernelCycles(0, 0))
+    name = matching_calls[0].name if matching_calls else "unknown"
+    cycles = (
+      num_runs * kernel_cycles(matching_calls[0], chip) if matching_calls else 0
+    )
+    earlier_cycles = results.get(name, KernelCycles(0, 0))
     results[name] = KernelCycles(
-      previous.count + num_runs, previous.cycles + cycles
+      earlier_cycles.count + num_runs, earlier_cycles.cycles + cycles
     )
   return results
 
@@ -435,13 +442,13 @@ def estimate_step(
     | key | value |
     |---|---|
     | groups | cycles of each of `GROUPS`, which the compiler estimates |
-    | compiler | their sum |
+    | compiler | the sum of `groups` |
     | kernels | {name: {count, cycles}} of the Pallas kernels, modelled |
     | total | cycles of the compiler's estimate and of the kernels |
     | clock | cycles a second |
     | compute_ms | the time of `total` |
     | collectives_ms | the time of the collectives, modelled |
-    | step_ms | the sum of the two: no collective hides behind compute |
+    | step_ms | `compute_ms` plus `collectives_ms`, which do not overlap |
     | mfu | `model_flops` in `step_ms`, divided by the chip's peak |
 
   Raises:
@@ -451,15 +458,15 @@ def estimate_step(
   chip = CHIPS[generation]
   layout = tuple(int(size) for size in sizes.split("x"))
   groups = cycles_by_group(program)
-  kernel_counts = cycles_by_kernel(program, operations, chip)
+  kernels = cycles_by_kernel(program, operations, chip)
   compiler_cycles = sum(groups.values())
   if not compiler_cycles:
     raise UserError(
       "the TPU compiler gave no estimated_cycles; install the libtpu that the"
       " installed jax names: pip install 'bert_jax[tpu]'."
     )
-  total = compiler_cycles + sum(k.cycles for k in kernel_counts.values())
-  compute_seconds = total / chip.clock
+  total_cycles = compiler_cycles + sum(k.cycles for k in kernels.values())
+  compute_seconds = total_cycles / chip.clock
   exchange_seconds = sum(
     collective_seconds(collective, chip, layout)
     for collective in list_collectives(program, num_devices)
@@ -469,9 +476,9 @@ def estimate_step(
     groups=groups,
     compiler=compiler_cycles,
     kernels={
-      name: dataclasses.asdict(kernel) for name, kernel in kernel_counts.items()
+      name: dataclasses.asdict(kernel) for name, kernel in kernels.items()
     },
-    total=total,
+    total=total_cycles,
     clock=round(chip.clock),
     compute_ms=1e3 * compute_seconds,
     collectives_ms=1e3 * exchange_seconds,

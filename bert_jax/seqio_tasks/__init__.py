@@ -1,4 +1,4 @@
-"""The same examples and tasks for seqio; this room is optional.
+"""Gives the package's examples and tasks to seqio; this room is optional.
 
 It needs the packages seqio and tensorflow. No file of the package imports this
 room. A user's module imports it to register tasks, and then `examples.loader`

@@ -3,8 +3,8 @@
   downstream.register("sst2", "sst2", ["train=train.tsv"], "vocab.txt")
   downstream.register_folder("mine", "data/mine")
 
-A row is the same as in `bert_jax.tasks.batches`, but always padded to the
-task's length.
+A row has the same arrays as a row of `bert_jax.tasks.batches`, but is always
+padded to the task's length.
 """
 
 import functools
@@ -58,7 +58,7 @@ def register(
     lambda: open_vocabulary.load(vocab, **options)
   )
 
-  # Read all splits together, because the labels are those of all splits.
+  # Read all splits together, because the labels are collected from all splits.
   read_contents = functools.cache(
     lambda: task_inputs.read(task_files, split_inputs)
   )
@@ -85,7 +85,7 @@ def register_folder(name: str, folder: str) -> seqio.Task:
   """Registers a folder that `bert_jax prepare-task` wrote.
 
   Raises:
-    ValueError: `bert_jax prepare-task` did not write the folder.
+    UserError: `bert_jax prepare-task` did not write the folder.
   """
   meta = encoded_rows.read_meta(folder)
   task = encoded_rows.task_of(meta["task"])
@@ -152,15 +152,18 @@ def _register(
 def _padded_rows(
   task: Task, rows: Rows, length: int, pad: int
 ) -> tf.data.Dataset:
-  """Returns a split as a dataset: rows in order, each padded to `length`."""
-  ragged = functools.partial(
+  """Returns a split as a dataset: rows in order, each padded to `length`.
+
+  For multiple choice, an element of the dataset has the rows of all choices.
+  """
+  make_ragged = functools.partial(
     tf.RaggedTensor.from_row_splits, row_splits=rows.starts
   )
   labels = rows.labels
   table = {
-    "ids": ragged(rows.ids),
+    "ids": make_ragged(rows.ids),
     "second": rows.second_begins,
-    "labels": ragged(labels) if task.kind == "tagging" else labels,
+    "labels": make_ragged(labels) if task.kind == "tagging" else labels,
     "row": np.arange(len(rows.example_indices)),
   }
   if task.kind == "span":
@@ -172,22 +175,22 @@ def _padded_rows(
     return tf.ensure_shape(padded, [length])
 
   def lay_out(row: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    size, position = tf.shape(row["ids"])[0], tf.range(length)
-    is_token, labels = position < size, row["labels"]
+    num_tokens, positions = tf.shape(row["ids"])[0], tf.range(length)
+    is_token, labels = positions < num_tokens, row["labels"]
     if task.kind == "tagging":
       labels = pad_to_length(labels, -1)
     has_label = (
       tf.math.is_finite(labels) if labels.dtype.is_floating else labels >= 0
     )
-    has_list = task.kind in ("multi_label", "span")
-    weight = tf.reduce_all(has_label) if has_list else has_label
+    has_label_list = task.kind in ("multi_label", "span")
+    label_weight = tf.reduce_all(has_label) if has_label_list else has_label
     other_columns = {k: row[k] for k in ("row", "unanswerable") if k in row}
     return other_columns | {
       "input_ids": pad_to_length(row["ids"], pad),
-      "segment_ids": tf.cast(is_token & (position >= row["second"]), tf.int32),
+      "segment_ids": tf.cast(is_token & (positions >= row["second"]), tf.int32),
       "sequence_ids": tf.cast(is_token, tf.int32),
       "labels": tf.where(has_label, labels, tf.zeros_like(labels)),
-      "label_weights": tf.cast(weight, tf.float32),
+      "label_weights": tf.cast(label_weight, tf.float32),
     }
 
   ds = tf.data.Dataset.from_tensor_slices(table).map(lay_out)

@@ -7,7 +7,7 @@
 A task gives the same rows as a run with the same seed. Each pass (iteration)
 over a dataset gives the rows of the next epochs: two passes give the rows of
 one pass with `num_epochs=2`. Two tasks of a mixture that read the same folder
-give different rows, too. With `data.path=MODULE:NAME`, a run trains on a task
+give different rows. With `data.path=MODULE:NAME`, a run trains on a task
 that MODULE registers.
 """
 
@@ -39,14 +39,16 @@ from bert_jax.text.vocabulary import SpecialIds, Vocabulary
 
 # Batch keys whose values are ids of the vocabulary.
 ID_KEYS = ("input_ids", "mlm_ids", "lm_ids")
-# The number of rows of a block, which one call of a vectorised recipe makes.
+# The number of rows of a block for each shard. One call of a vectorised recipe
+# makes them.
 BLOCK_ROWS = 256
-# The number of rows of an endless dataset.
+# The number of rows, or of blocks, of an endless dataset.
 ENDLESS_ROWS = 2**62
 # The longest wait for all pipelines when Python ends, in seconds.
 MAX_EXIT_WAIT = 1.0
 
-# The largest number of open readers of a dataset. Each has an index of rows.
+# The largest number of open readers of a dataset. Each reader holds an index of
+# its rows.
 MAX_READERS = 8
 
 _readers: "weakref.WeakSet[_BlockReader]" = weakref.WeakSet()
@@ -83,12 +85,12 @@ class _BlockReader:
     shard: seqio.ShardInfo | None,
     start: int = 0,
   ):
-    """Describes a reader.
+    """Stores what to read; reads nothing yet.
 
     Args:
       source: reads rows by their indices.
-      end: the index after the last row. None means that `source.read` gives no
-        rows after the last row.
+      end: the index after the last row. None means that `source.read` ends by
+        itself: after the last row it gives no rows.
       shard: selects a share of each block; None selects the whole block.
       start: the index of the first row.
     """
@@ -101,7 +103,7 @@ class _BlockReader:
     _readers.add(self)
 
   def close(self) -> None:
-    """Gives no more rows after the block that is being made."""
+    """Makes each later call return no rows."""
     with self._lock:
       self._closed = True
 
@@ -116,31 +118,33 @@ class _BlockReader:
       return arrays
 
   def _read(self, block: int) -> Batch:
-    size = BLOCK_ROWS * self._shard.num_shards
-    first = self._start + block * size
+    block_size = BLOCK_ROWS * self._shard.num_shards
+    first_row = self._start + block * block_size
     if self._closed:
       return empty_rows(self._source.features, 0)
     if self.end is None:
-      batch = self._source.read(first, size)
+      batch = self._source.read(first_row, block_size)
       begin, end = self._range_of_shard(len(next(iter(batch.values()))))
       return {key: array[begin:end] for key, array in batch.items()}
-    begin, end = self._range_of_shard(min(size, max(self.end - first, 0)))
+    begin, end = self._range_of_shard(
+      min(block_size, max(self.end - first_row, 0))
+    )
     if begin == end:
       return empty_rows(self._source.features, 0)
-    return self._source.read(first + begin, end - begin)
+    return self._source.read(first_row + begin, end - begin)
 
   def _range_of_shard(self, num_rows: int) -> tuple[int, int]:
     """Returns this shard's rows (begin, end) in a block of `num_rows` rows."""
-    index, shards = self._shard.index, self._shard.num_shards
-    return num_rows * index // shards, num_rows * (index + 1) // shards
+    index, num_shards = self._shard.index, self._shard.num_shards
+    return num_rows * index // num_shards, num_rows * (index + 1) // num_shards
 
 
 class _PassReaders:
   """Holds the readers of a dataset, one for each pass (iteration) over it.
 
   TensorFlow does not tell when a pass stops before its end. So only the
-  `MAX_READERS` readers that were used last stay open. Another reader is opened
-  again when it is needed.
+  `MAX_READERS` readers that were used last stay open. A reader that was dropped
+  is opened again when it is needed.
   """
 
   def __init__(self, open_reader: Callable[[int, int], _BlockReader]):
@@ -190,8 +194,8 @@ class RowSource(seqio.DataSource):
   """Makes the rows of global example numbers.
 
   The stream (`streams.Stream`) decides the order and the epochs: `shuffle` has
-  no effect, a seed of None is 0, and no epoch repeats another. Each shard gets
-  an equal contiguous share of every block of rows.
+  no effect, a seed of None is 0, and no epoch repeats the rows of an earlier
+  epoch. Each shard gets an equal contiguous share of every block of rows.
 
   If a dataset is iterated again, by `repeat` or by another iterator, it
   continues with new epochs. An endless dataset has no next epoch, so it
@@ -272,7 +276,7 @@ class RowSource(seqio.DataSource):
 
   @functools.cache  # noqa: B019 (registered sources are never deleted)
   def num_input_examples(self, split: str) -> int | None:
-    """Returns the number of rows of seed 0's epoch; None for training text."""
+    """Counts the rows of the first epoch of seed 0; None for training text."""
     if split == "validation":
       return len(streams.make_heldout(self.corpus(split), self.recipe()))
     if isinstance(self.documents, Text):
@@ -304,7 +308,7 @@ class RowSource(seqio.DataSource):
     if split == "validation":
       heldout = streams.make_heldout(self.corpus(split), recipe)
       return _BlockReader(heldout, len(heldout), shard)
-    # `loader.open_data` gives the folders of a mixture the same names.
+    # `loader.open_data` names the folders of a mixture by their indices, too.
     name = str(self._index_in_mixture())
     continues_epochs = epochs and not isinstance(self.documents, Text)
     if index and not continues_epochs:
@@ -409,8 +413,8 @@ class RowTask(seqio.Task):
     """Returns the rows; see `seqio.Task.get_dataset` and `RowSource`.
 
     Raises:
-      ValueError: `sequence_length` is not the length of the rows. Rows are
-        never cut, because masked positions would be beyond the end of a row.
+      UserError: `sequence_length` is not the length of the rows. Rows are never
+        cut, because masked positions would be beyond the end of a row.
     """
     for key, length in (sequence_length or {}).items():
       shape = self.source.features.get(key, (None,))[0]
@@ -439,7 +443,7 @@ class PretrainFeatureConverter(seqio.FeatureConverter):
     """Makes a converter.
 
     Args:
-      name: the name of a registered task, or of a mixture of such tasks.
+      name: the name of a registered task, or of a mixture of registered tasks.
     """
     self._features: Features = sources_and_rates(name)[0][0].features
     self.TASK_FEATURES = self.MODEL_FEATURES = {
@@ -561,7 +565,7 @@ def register_text(
   """
 
   def open_documents() -> Text:
-    train, version = _record_reader(inputs, "train", format)
+    train_records, version = _record_reader(inputs, "train", format)
     heldout_records = None
     if validation is not None:
       heldout_records, heldout_version = _record_reader(
@@ -576,7 +580,7 @@ def register_text(
     tokenizer = open_vocabulary.load(vocab, **vocabulary_options)
     return Text(
       name,
-      train,
+      train_records,
       heldout_records,
       tokenizer,
       heldout=heldout,
@@ -606,15 +610,15 @@ def _read_records(
   """Yields the documents of a seqio source, shard by shard, in order."""
   # Read the shards one by one. Together they would be interleaved, so that a
   # document would get sentences of several files.
-  count = len(source.list_shards(split))
-  for shard in (seqio.ShardInfo(i, count) for i in range(count)):
+  num_shards = len(source.list_shards(split))
+  for shard in (seqio.ShardInfo(i, num_shards) for i in range(num_shards)):
     ds = source.get_dataset(split=split, shuffle=False, shard_info=shard)
     texts = map(_text_of_element, ds.as_numpy_iterator())
     if format != "bert":
       yield from (sources.Record(t, "paragraphs", 0.0) for t in texts)
       continue
-    for blank, lines in itertools.groupby(texts, lambda t: not t.strip()):
-      if not blank:
+    for is_blank, lines in itertools.groupby(texts, lambda t: not t.strip()):
+      if not is_blank:
         yield sources.Record("\n".join(lines), "lines", 0.0)
 
 
@@ -638,7 +642,7 @@ def sources_and_rates(name: str) -> tuple[list[RowSource], list[float]]:
   """Returns the sources of a task or mixture, and their rates.
 
   Raises:
-    ValueError: this module did not register one of the tasks.
+    UserError: this module did not register one of the tasks.
   """
   registered = seqio.get_mixture_or_task(name)
   is_mixture = isinstance(registered, seqio.Mixture)
@@ -680,17 +684,20 @@ def open_data(
   opened_documents: tuple[Any, ...] = tuple(
     source.documents for source in row_sources
   )
-  for data in opened_documents[1:]:
+  for documents in opened_documents[1:]:
     open_vocabulary.check_same_pieces(
       opened_documents[0].vocab,
-      data.vocab,
+      documents.vocab,
       f"{name}: {opened_documents[0].path}",
-      data.path,
+      documents.path,
       "register both with one vocab.txt",
     )
   loader.check_case(opened_documents, cased)
-  special, size = opened_documents[0].special, opened_documents[0].vocab_size
-  recipe = make_recipe(builder, special, size, options)
+  special, vocab_size = (
+    opened_documents[0].special,
+    opened_documents[0].vocab_size,
+  )
+  recipe = make_recipe(builder, special, vocab_size, options)
   row_streams = [
     source.stream(recipe, split, seed, str(i))
     for i, source in enumerate(row_sources)
@@ -699,7 +706,7 @@ def open_data(
     stream = row_streams[0]
   else:
     stream = streams.Mixture(row_streams, rates, seed)
-  return loader.PretrainingData(stream, size, special, opened_documents)
+  return loader.PretrainingData(stream, vocab_size, special, opened_documents)
 
 
 def open_heldout(
@@ -714,8 +721,11 @@ def open_heldout(
   row_sources, _ = sources_and_rates(name)
   opened_documents = [source.documents for source in row_sources]
   loader.check_case(opened_documents, cased)
-  special, size = opened_documents[0].special, opened_documents[0].vocab_size
-  recipe = make_recipe(builder, special, size, options)
+  special, vocab_size = (
+    opened_documents[0].special,
+    opened_documents[0].vocab_size,
+  )
+  recipe = make_recipe(builder, special, vocab_size, options)
   return streams.Heldout([s.corpus(split) for s in row_sources], recipe, limit)
 
 
