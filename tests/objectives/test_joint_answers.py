@@ -80,7 +80,7 @@ class NumpyHead:
 
 
 def make_head(beam, length, seed=0):
-  """Returns a head, its parameters, states and masks, and `NumpyHead`s."""
+  """Returns a head, parameters, states, masks, and a `NumpyHead` per row."""
   module = question_head.JointAnswerHead(beam, jnp.dtype("float32"))
   rng = np.random.default_rng(seed)
   hidden = rng.normal(size=(3, length, 8)).astype(np.float32)
@@ -88,8 +88,10 @@ def make_head(beam, length, seed=0):
   mask = (positions >= 3) & (positions < np.array([[length], [7], [5]]))
   mask[:, 0] = True
   params = tiny_families.random_params(module, hidden, mask)
-  rows = [NumpyHead(params, *row) for row in zip(hidden, mask, strict=True)]
-  return module, params, hidden, mask, rows
+  numpy_heads = [
+    NumpyHead(params, *row) for row in zip(hidden, mask, strict=True)
+  ]
+  return module, params, hidden, mask, numpy_heads
 
 
 def test_the_loss_agrees_with_the_released_program():
@@ -135,19 +137,24 @@ def test_the_loss_agrees_with_the_released_program():
 
 @pytest.mark.parametrize("beam", [3, 20])
 def test_a_beam_is_the_best_of_all_starts_and_ends(beam):
-  module, params, hidden, mask, rows = make_head(beam, 9)
+  module, params, hidden, mask, numpy_heads = make_head(beam, 9)
   beams = np.asarray(
     tiny_families.fast_jit(module.apply)({"params": params}, hidden, mask)
   )
-  k = min(beam, 9)
-  assert beams.shape == (3, 1 + k * k, 4) and beams.dtype == np.float32
-  for row, beam_rows in zip(rows, beams, strict=True):
-    np.testing.assert_allclose(beam_rows[0], [0, 0, row.null(), 0], rtol=1e-5)
-    starts = log_softmax(row.start)
+  beam_size = min(beam, 9)
+  assert (
+    beams.shape == (3, 1 + beam_size * beam_size, 4)
+    and beams.dtype == np.float32
+  )
+  for numpy_head, beam_rows in zip(numpy_heads, beams, strict=True):
+    np.testing.assert_allclose(
+      beam_rows[0], [0, 0, numpy_head.null(), 0], rtol=1e-5
+    )
+    starts = log_softmax(numpy_head.start)
     expected = []
-    for i in np.argsort(-starts, kind="stable")[:k]:
-      ends = log_softmax(row.end(i))
-      for j in np.argsort(-ends, kind="stable")[:k]:
+    for i in np.argsort(-starts, kind="stable")[:beam_size]:
+      ends = log_softmax(numpy_head.end(i))
+      for j in np.argsort(-ends, kind="stable")[:beam_size]:
         expected.append([i, j, starts[i], ends[j]])
     np.testing.assert_allclose(beam_rows[1:], expected, rtol=1e-4, atol=1e-5)
 
@@ -174,10 +181,13 @@ def test_every_family_answers_from_the_context(name):
   )
   for beam_rows, states, mask in zip(beams, hidden, context > 0, strict=True):
     mask[0] = True
-    row = NumpyHead(params["answers"], states, mask)
-    np.testing.assert_allclose(beam_rows[0, 2], row.null(), rtol=1e-4)
-    i = row.start.argmax()
-    assert beam_rows[1, :2].tolist() == [i, row.end(i).argmax()]
+    numpy_head = NumpyHead(params["answers"], states, mask)
+    np.testing.assert_allclose(beam_rows[0, 2], numpy_head.null(), rtol=1e-4)
+    best_start = numpy_head.start.argmax()
+    assert beam_rows[1, :2].tolist() == [
+      best_start,
+      numpy_head.end(best_start).argmax(),
+    ]
     assert all(mask[int(x)] for x in beam_rows[:, :2].ravel())
   del batch["segment_ids"]
   with pytest.raises(ValueError, match="needs segment_ids, which are 1 in"):
@@ -267,7 +277,7 @@ def test_batches_say_which_questions_have_no_answer(family, tmp_path):
   )
   rows, examples = encode_rows(vocabulary, 40), make_questions()
   split_batches = batches.Batches(TASK, rows, 0, 8, shuffle=False)
-  windows_without_answer = 0
+  num_windows_without_answer = 0
   for step in range(split_batches.steps_per_epoch):
     batch = split_batches.batch(step)
     for k, row in enumerate(batch["row"]):
@@ -275,17 +285,18 @@ def test_batches_say_which_questions_have_no_answer(family, tmp_path):
         row >= 0 and not examples[rows.example_indices[row]]["answers"]
       )
       assert batch["unanswerable"][k] == is_unanswerable
-      windows_without_answer += (
+      num_windows_without_answer += (
         row >= 0 and not is_unanswerable and not batch["labels"][k].any()
       )
       if row >= 0:
-        # The segment is 1 in the context and at the row's end, in all families.
+        # In all families, the segment id is 1 in the context and at the row's
+        # end.
         offsets = rows.offsets[rows.starts[row] : rows.starts[row + 1], 0]
-        segment = batch["segment_ids"][k, : len(offsets)]
-        assert segment[:-1].tolist() == (offsets[:-1] >= 0).tolist()
-        assert segment[-1] == 1
+        segment_ids = batch["segment_ids"][k, : len(offsets)]
+        assert segment_ids[:-1].tolist() == (offsets[:-1] >= 0).tolist()
+        assert segment_ids[-1] == 1
   assert (
-    batch["unanswerable"].dtype == np.float32 and windows_without_answer > 3
+    batch["unanswerable"].dtype == np.float32 and num_windows_without_answer > 3
   )
 
 

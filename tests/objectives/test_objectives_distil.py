@@ -92,10 +92,10 @@ def test_sums_agree_with_numpy(batch, model_params, kl_tokens, monkeypatch):
   monkeypatch.setattr(distil, "CHUNK_POSITIONS", 4)
   objective = build_objective(kl_tokens=kl_tokens)
   sums = measure(objective, *model_params, batch)
-  student_logits, x = logits_of_all_positions(
+  student_logits, student_states = logits_of_all_positions(
     model_params[0], batch, distilbert.build(**SIZES)
   )
-  teacher_logits, y = logits_of_all_positions(
+  teacher_logits, teacher_states = logits_of_all_positions(
     model_params[1], batch, bert.build(**SIZES | {"num_layers": 4})
   )
   p, q = softmax(teacher_logits / 2.0), softmax(student_logits / 2.0)
@@ -107,7 +107,10 @@ def test_sums_agree_with_numpy(batch, model_params, kl_tokens, monkeypatch):
   kl_places = token_places if kl_tokens == "all" else masked_places
   cosine = [
     1
-    - x[place] @ y[place] / np.linalg.norm(x[place]) / np.linalg.norm(y[place])
+    - student_states[place]
+    @ teacher_states[place]
+    / np.linalg.norm(student_states[place])
+    / np.linalg.norm(teacher_states[place])
     for place in token_places
   ]
   ids = np.asarray(batch["mlm_ids"])[[0, 0, 0, 1, 1], [0, 1, 2, 0, 1]]
@@ -135,14 +138,14 @@ def test_sums_agree_with_numpy(batch, model_params, kl_tokens, monkeypatch):
 
 
 def test_an_equal_student_has_nothing_to_learn(batch, model_params):
-  teacher = model_params[1]
+  teacher_params = model_params[1]
   # The word table has more rows than the vocabulary has pieces.
   equal_config = TEACHER | {"vocab_multiple": 8}
   objective = objectives.build_function("distil")(
     equal_config, equal_config, (0, 1, 2, 3)
   )
-  teacher = nn.unbox(fast_jit(objective.init)(jax.random.key(3), batch))
-  sums = measure(objective, teacher, teacher, batch)
+  teacher_params = nn.unbox(fast_jit(objective.init)(jax.random.key(3), batch))
+  sums = measure(objective, teacher_params, teacher_params, batch)
   assert sums["kl_loss"] == 0.0
   assert sums["cosine_loss"] == pytest.approx(0.0, abs=1e-5)
   assert sums["mlm_loss"] > 0.0
@@ -151,10 +154,10 @@ def test_an_equal_student_has_nothing_to_learn(batch, model_params):
 def test_padding_changes_nothing(batch, model_params):
   is_padding = np.asarray(batch["sequence_ids"]) == 0
   ids = np.where(is_padding, 30, np.asarray(batch["input_ids"]))
-  slots = np.where(np.asarray(batch["mlm_weights"]) > 0, 0, 7)
+  id_changes = np.where(np.asarray(batch["mlm_weights"]) > 0, 0, 7)
   changed_batch = batch | dict(
     input_ids=jnp.asarray(ids, jnp.int32),
-    mlm_ids=batch["mlm_ids"] + jnp.asarray(slots, jnp.int32),
+    mlm_ids=batch["mlm_ids"] + jnp.asarray(id_changes, jnp.int32),
   )
   objective = build_objective()
   a, b = (
@@ -284,7 +287,7 @@ def test_restart_is_exact(
 ):
   """A restarted run gives exactly the arrays of a run that did not stop.
 
-  Another teacher is refused. The run can be opened like any other run.
+  Another teacher is refused. `open_model` opens the run.
   """
   full_run, restarted_run = str(tmp_path / "whole"), str(tmp_path / "again")
   state = train.run(distillation_config(data_and_teacher), full_run)
@@ -303,13 +306,15 @@ def test_restart_is_exact(
   for key, x in expected_arrays.items():
     np.testing.assert_array_equal(x, restarted_arrays[key], err_msg=key)
   assert untimed_rows(full_run) == untimed_rows(restarted_run)
-  steps = [row for row in untimed_rows(full_run) if row["split"] == "train"]
-  assert all(0 < row["padding"] < 1 for row in steps)
+  train_rows = [
+    row for row in untimed_rows(full_run) if row["split"] == "train"
+  ]
+  assert all(0 < row["padding"] < 1 for row in train_rows)
   terms = {"kl_loss", "mlm_loss", "cosine_loss", "mlm_accuracy"}
   assert all(terms <= row.keys() for row in untimed_rows(full_run))
   assert not any("teacher" in key for key in expected_arrays)
-  with checkpoint.Checkpointer.for_reading(full_run) as saver:
-    assert len(saver.read_metadata(8)["teacher"]) == 64
+  with checkpoint.Checkpointer.for_reading(full_run) as checkpointer:
+    assert len(checkpointer.read_metadata(8)["teacher"]) == 64
 
   shutil.rmtree(f"{restarted_run}/checkpoints/8")
   other_teacher = write_teacher(tmp_path / "other", data_and_teacher[0], seed=1)
@@ -320,11 +325,11 @@ def test_restart_is_exact(
 
   opened_model = open_model(full_run)
   assert opened_model.module.encoder.num_layers == 2
-  loaded_model = open_model(full_run)
-  assert loaded_model.config["family"] == "distilbert"
+  reopened_model = open_model(full_run)
+  assert reopened_model.config["family"] == "distilbert"
   table = state.params["encoder"]["embeddings"]["word"]["embedding"]
   np.testing.assert_array_equal(
-    loaded_model.params["encoder"]["embeddings"]["word"]["embedding"], table
+    reopened_model.params["encoder"]["embeddings"]["word"]["embedding"], table
   )
 
 
@@ -337,13 +342,13 @@ def test_a_run_can_teach_and_a_loss_of_weight_0_teaches_nothing(
   A loss of weight 0 is measured, but nothing is learnt from it.
   """
   first_run = str(tmp_path / "first")
-  only_mlm = {
+  mlm_changes = {
     "objective.kl_weight": 0.0,
     "objective.cosine_weight": 0.0,
     "objective.mlm_weight": 1.0,
     "total_steps": 4,
   }
-  train.run(distillation_config(data_and_teacher, **only_mlm), first_run)
+  train.run(distillation_config(data_and_teacher, **mlm_changes), first_run)
   last_row = [
     row for row in untimed_rows(first_run) if row["split"] == "heldout"
   ][-1]
@@ -351,7 +356,7 @@ def test_a_run_can_teach_and_a_loss_of_weight_0_teaches_nothing(
   assert last_row["kl_loss"] > 0 and last_row["cosine_loss"] > 0
   config = distillation_config(
     (data_and_teacher[0], first_run),
-    **only_mlm,
+    **mlm_changes,
     **{
       "objective.layers": (1, 0),
       "teacher.model.family": "distilbert",
@@ -361,8 +366,8 @@ def test_a_run_can_teach_and_a_loss_of_weight_0_teaches_nothing(
   setup = setup_lib.build(config_lib.parse(config))
   teacher = setup.config.teacher
   assert setup.teacher_digest and teacher.model.dropout == 0.1
-  with checkpoint.Checkpointer.for_reading(first_run) as saver:
-    saved_params, _ = saver.restore_params(None, setup.frozen)
+  with checkpoint.Checkpointer.for_reading(first_run) as checkpointer:
+    saved_params, _ = checkpointer.restore_params(None, setup.frozen)
   jax.tree.map(np.testing.assert_array_equal, saved_params, setup.frozen)
 
 
@@ -497,18 +502,18 @@ def test_a_teacher_with_too_few_rows_or_pieces_is_refused(
   data_and_teacher, tmp_path
 ):
   prepared, _ = data_and_teacher
-  smaller_vocab = write_teacher(tmp_path / "rows", prepared, vocab_size=60)
+  smaller_teacher = write_teacher(tmp_path / "rows", prepared, vocab_size=60)
   with pytest.raises(ValueError, match="has 60 rows for the 64 pieces of"):
     setup_lib.build(
-      config_lib.parse(distillation_config((prepared, smaller_vocab)))
+      config_lib.parse(distillation_config((prepared, smaller_teacher)))
     )
-  tiny_models.delete_digests(smaller_vocab)
-  vocab = pathlib.Path(smaller_vocab, "vocab.txt")
+  tiny_models.delete_digests(smaller_teacher)
+  vocab = pathlib.Path(smaller_teacher, "vocab.txt")
   pieces = vocab.read_text().split()
   vocab.write_text("\n".join(pieces[:60]) + "\n")
   with pytest.raises(
     ValueError, match="piece 60 is 'w60', and teacher.*only 60"
   ):
     setup_lib.build(
-      config_lib.parse(distillation_config((prepared, smaller_vocab)))
+      config_lib.parse(distillation_config((prepared, smaller_teacher)))
     )

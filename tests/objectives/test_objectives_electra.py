@@ -114,8 +114,8 @@ def test_samples_follow_the_softmax(temperature):
 def test_rows_added_to_the_vocabulary_change_no_sample():
   """An added id is never drawn, and the other ids keep their noise."""
   logits = jax.random.normal(jax.random.key(1), (50, 4, 30))
-  added = jnp.full((50, 4, 2), jnp.finfo(jnp.float32).min)
-  padded_logits = jnp.concatenate([logits, added], axis=-1)
+  added_logits = jnp.full((50, 4, 2), jnp.finfo(jnp.float32).min)
+  padded_logits = jnp.concatenate([logits, added_logits], axis=-1)
   for key in map(jax.random.key, range(3)):
     np.testing.assert_array_equal(
       objective_lib.sample(logits, key, 1.0),
@@ -140,9 +140,9 @@ def test_sums_agree_with_numpy(params):
 
   sampled_input, is_replaced = original.copy(), np.zeros(original.shape, bool)
   for row, slot in np.argwhere(np.asarray(batch["mlm_weights"]) > 0):
-    place = batch["mlm_positions"][row, slot]
-    sampled_input[row, place] = samples[row, slot]
-    is_replaced[row, place] = samples[row, slot] != original[row, place]
+    position = batch["mlm_positions"][row, slot]
+    sampled_input[row, position] = samples[row, slot]
+    is_replaced[row, position] = samples[row, slot] != original[row, position]
   detection = apply(
     {"params": params},
     batch | {"input_ids": jnp.asarray(sampled_input)},
@@ -173,7 +173,7 @@ def test_sums_agree_with_numpy(params):
 def test_discriminator_gives_the_generator_no_gradient(params):
   """`rtd_loss` gives the generator no gradient, except in the shared tables.
 
-  Their gradient comes only from the discriminator's look-up.
+  The gradient of these tables comes only from the discriminator's look-up.
   """
   batch, _ = make_batch()
   objective, key = build_objective(), jax.random.key(7)
@@ -215,14 +215,20 @@ def test_discriminator_gives_the_generator_no_gradient(params):
     ]
 
   gradients, expected = fast_jit(grads)(params)
-  total = jax.tree.map(lambda g: float(jnp.abs(g).sum()), gradients)
+  gradient_sizes = jax.tree.map(lambda g: float(jnp.abs(g).sum()), gradients)
   for name in ("generator", "mlm"):
-    assert all(x == 0 for x in jax.tree.leaves(total["rtd_loss"][name]))
-    assert any(x > 0 for x in jax.tree.leaves(total["mlm_loss"][name]))
+    assert all(
+      x == 0 for x in jax.tree.leaves(gradient_sizes["rtd_loss"][name])
+    )
+    assert any(x > 0 for x in jax.tree.leaves(gradient_sizes["mlm_loss"][name]))
   for name in ("discriminator", "rtd", "embeddings"):
-    assert any(x > 0 for x in jax.tree.leaves(total["rtd_loss"][name])), name
+    assert any(
+      x > 0 for x in jax.tree.leaves(gradient_sizes["rtd_loss"][name])
+    ), name
   for name in ("discriminator", "rtd"):
-    assert all(x == 0 for x in jax.tree.leaves(total["mlm_loss"][name]))
+    assert all(
+      x == 0 for x in jax.tree.leaves(gradient_sizes["mlm_loss"][name])
+    )
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-4),
     gradients["rtd_loss"]["embeddings"],

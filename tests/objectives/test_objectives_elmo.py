@@ -84,18 +84,18 @@ def test_the_loss_agrees_with_numpy(full_softmax_case):
   sums, carry = loss(params, {}, {}, batch, jax.random.key(0), False)
   assert carry == {}
   encoder = elmo.build(**{k: v for k, v in MODEL.items() if k != "family"})
-  out = fast_jit(encoder.apply)(
+  all_layers = fast_jit(encoder.apply)(
     {"params": params["encoder"]}, batch["char_ids"]
   )
-  top = np.asarray(out)[:, -1].astype(np.float64)
+  last_layer = np.asarray(all_layers)[:, -1].astype(np.float64)
   table, bias = (
     np.asarray(x, np.float64)
     for x in (params["softmax"]["embedding"], params["bias"])
   )
   weights = objective.weights(batch)
   for direction, target, vectors in (
-    ("forward", "next", top[..., :5]),
-    ("backward", "previous", top[..., 5:]),
+    ("forward", "next", last_layer[..., :5]),
+    ("backward", "previous", last_layer[..., 5:]),
   ):
     logits = vectors @ table.T + bias
     logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
@@ -141,28 +141,28 @@ def test_a_direction_never_sees_the_word_that_it_predicts(full_softmax_case):
   )
   run = fast_jit(lambda params, batch: module.apply({"params": params}, batch))
   logits = run(params, batch)
-  place = 3
+  column = 3
   chars = batch["char_ids"]
-  chars = chars.at[0, place].set(np.array(characters.word_ids("zyz")))
+  chars = chars.at[0, column].set(np.array(characters.word_ids("zyz")))
   changed_logits = run(params, batch | {"char_ids": chars})
   # The forward direction predicts this word at the word before it, the backward
   # direction at the word after it.
   for name, predicted_at in (
-    ("next_logits", place - 1),
-    ("previous_logits", place + 1),
+    ("next_logits", column - 1),
+    ("previous_logits", column + 1),
   ):
     np.testing.assert_array_equal(
       logits[name][0, predicted_at], changed_logits[name][0, predicted_at]
     )
     assert (
-      np.asarray(logits[name][0, place]) != changed_logits[name][0, place]
+      np.asarray(logits[name][0, column]) != changed_logits[name][0, column]
     ).any()
 
 
 def test_the_softmax_in_chunks_gives_the_same_loss(monkeypatch):
   """A small `MAX_LOGITS` leaves the loss and its gradient as they are.
 
-  Then the program never has the logits of all words at once.
+  Then the program never has the logits of all positions at once.
   """
   rng = np.random.default_rng(0)
   x = jnp.asarray(rng.normal(size=(3, 7, 5)), jnp.float32)
@@ -175,16 +175,16 @@ def test_the_softmax_in_chunks_gives_the_same_loss(monkeypatch):
   def run(x, table, bias):
     return elmo_objective.full_softmax_sum(x, labels, weights, table, bias, 30)
 
-  at_once = fast_jit(jax.value_and_grad(run, (0, 1, 2)))(x, table, bias)
+  full_result = fast_jit(jax.value_and_grad(run, (0, 1, 2)))(x, table, bias)
   assert "f32[3,7,32]" in str(jax.make_jaxpr(run)(x, table, bias))
   monkeypatch.setattr(elmo_objective, "MAX_LOGITS", 2 * 3 * 32)
   graph = jax.make_jaxpr(jax.grad(run, (0, 1, 2)))(x, table, bias)
   assert "f32[3,2,32]" in str(graph) and "[3,7,32]" not in str(graph)
-  in_parts = fast_jit(jax.value_and_grad(run, (0, 1, 2)))(x, table, bias)
+  chunked_result = fast_jit(jax.value_and_grad(run, (0, 1, 2)))(x, table, bias)
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
-    at_once,
-    in_parts,
+    full_result,
+    chunked_result,
   )
 
 
@@ -211,8 +211,10 @@ def test_the_sampled_loss_agrees_with_numpy():
   for place in np.ndindex(2, 3):
     label = labels[place]
     classes = [label, *(i for i in ids if i != label)]
-    row = logits[place][classes]
-    expected_losses[place] = np.log(np.exp(row).sum()) - row[0]
+    class_logits = logits[place][classes]
+    expected_losses[place] = (
+      np.log(np.exp(class_logits).sum()) - class_logits[0]
+    )
   take = lambda i: (jnp.asarray(table[i], jnp.float32), jnp.asarray(bias[i]))  # noqa: E731
   losses = elmo_objective.sampled_losses(
     jnp.asarray(hidden),
@@ -261,7 +263,7 @@ def test_candidates_are_drawn_until_there_are_enough():
 
 
 def test_all_parts_of_a_large_vocabulary_are_drawn():
-  """Large classes that the steps of a float32 draw would skip are drawn too."""
+  """Also large ids are drawn that the steps of a float32 draw would skip."""
   v = 793_471
   ids, num_tries = fast_jit(elmo_objective.draw_classes, static_argnums=(1, 2))(
     jax.random.key(1), 8192, v
@@ -280,44 +282,50 @@ def test_only_training_samples_the_softmax(full_softmax_case):
   objective = objectives.build(
     "elmo", MODEL | {"dropout": 0.0}, {"negatives": 8}
   )
-  run = fast_jit(objective.loss, static_argnums=5)
-  sampled, resampled = (
-    run(params, {}, {}, batch, jax.random.key(i), True)[0] for i in (0, 1)
+  compute_loss = fast_jit(objective.loss, static_argnums=5)
+  sampled_sums, resampled_sums = (
+    compute_loss(params, {}, {}, batch, jax.random.key(i), True)[0]
+    for i in (0, 1)
   )
-  evaluated = run(params, {}, {}, batch, jax.random.key(0), False)[0]
+  evaluated_sums = compute_loss(
+    params, {}, {}, batch, jax.random.key(0), False
+  )[0]
   expected_sums = loss(params, {}, {}, batch, jax.random.key(0), False)[0]
   for name, expected in expected_sums.items():
-    assert sampled[name] != resampled[name]
-    np.testing.assert_allclose(evaluated[name], expected, rtol=1e-6)
+    assert sampled_sums[name] != resampled_sums[name]
+    np.testing.assert_allclose(evaluated_sums[name], expected, rtol=1e-6)
 
 
 def test_states_continue_in_the_next_batch():
-  """The state of the first batch enters the second: both equal one long batch.
+  """The state after the first batch enters the second batch.
 
-  This holds for the forward direction.
+  So in the forward direction, the sum of their losses is the loss of one long
+  batch.
   """
   options = {"stateful": True}
   objective = objectives.build("elmo", MODEL | {"dropout": 0.0}, options)
   batch = make_batch(2, 8, has_back_chars=True)
   parts = [{k: v[:, i : i + 4] for k, v in batch.items()} for i in (0, 4)]
   params = random_like(jax.eval_shape(objective.init, jax.random.key(0), batch))
-  run = fast_jit(objective.loss, static_argnums=5)
+  compute_loss = fast_jit(objective.loss, static_argnums=5)
   carry = nn.unbox(objective.init_carry(batch))
   key = jax.random.key(0)
-  long_batch_sums, _ = run(params, {}, carry, batch, key, True)
-  first, carry = run(params, {}, carry, parts[0], key, True)
-  second, next_carry = run(params, {}, carry, parts[1], key, True)
+  long_batch_sums, _ = compute_loss(params, {}, carry, batch, key, True)
+  first_sums, carry = compute_loss(params, {}, carry, parts[0], key, True)
+  second_sums, next_carry = compute_loss(params, {}, carry, parts[1], key, True)
   name = "forward_loss"
   np.testing.assert_allclose(
-    long_batch_sums[name], first[name] + second[name], rtol=1e-5
+    long_batch_sums[name], first_sums[name] + second_sums[name], rtol=1e-5
   )
   assert jax.tree.structure(next_carry) == jax.tree.structure(carry)
   # An evaluation begins without states, and does not change the carry.
-  sums, carry_after = run(params, {}, carry, parts[1], key, False)
-  sums_from_ones, _ = run(
+  evaluated_sums, carry_after = compute_loss(
+    params, {}, carry, parts[1], key, False
+  )
+  sums_from_ones, _ = compute_loss(
     params, {}, jax.tree.map(jnp.ones_like, carry), parts[1], key, False
   )
-  assert sums[name] == sums_from_ones[name] != second[name] and (
+  assert evaluated_sums[name] == sums_from_ones[name] != second_sums[name] and (
     jax.tree.map(lambda a, b: bool((a == b).all()), carry_after, carry)
     == jax.tree.map(lambda _: True, carry)
   )

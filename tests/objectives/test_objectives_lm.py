@@ -33,12 +33,12 @@ def batch():
   is_real = np.arange(LENGTH) < lengths[:, None]
   ids = rng.integers(0, 37, (ROWS, LENGTH)) * is_real
   next_ids = np.roll(ids, -1, axis=1)
-  targets = np.arange(LENGTH) < lengths[:, None] - 1
+  is_target = np.arange(LENGTH) < lengths[:, None] - 1
   return dict(
     input_ids=jnp.asarray(ids, jnp.int32),
     sequence_ids=jnp.asarray(is_real, jnp.int32),
-    lm_ids=jnp.asarray(next_ids * targets, jnp.int32),
-    lm_weights=jnp.asarray(targets, jnp.float32),
+    lm_ids=jnp.asarray(next_ids * is_target, jnp.int32),
+    lm_weights=jnp.asarray(is_target, jnp.float32),
   )
 
 
@@ -55,7 +55,10 @@ def params(objective, batch):
 def test_the_loss_in_chunks_is_the_full_loss(
   objective, params, batch, monkeypatch
 ):
-  """The length of a row is no multiple of the size of a chunk."""
+  """Chunks give the loss and the gradients that all logits at once give.
+
+  The length of a row is no multiple of the size of a chunk.
+  """
   monkeypatch.setattr(lm, "CHUNK_POSITIONS", 4)
   module = gpt.ForPreTraining(gpt.build(**MODEL))
 
@@ -106,14 +109,16 @@ def test_logits_of_all_positions_are_never_made(
 
 
 def test_no_later_token_is_seen(objective, params, batch):
-  """Another last token does not change the losses of the other positions."""
+  """A changed last token changes no loss of the positions before it."""
   weights = batch["lm_weights"].at[0, -2:].set(0.0)
   changed_ids = batch["input_ids"].at[0, -1].add(1) % 37
-  run = fast_jit(objective.loss, static_argnums=5)
+  compute_loss = fast_jit(objective.loss, static_argnums=5)
   original_batch = batch | {"lm_weights": weights}
   changed_batch = original_batch | {"input_ids": changed_ids}
   losses = [
-    float(run(params, {}, {}, b, jax.random.key(0), False)[0]["lm_loss"])
+    float(
+      compute_loss(params, {}, {}, b, jax.random.key(0), False)[0]["lm_loss"]
+    )
     for b in (original_batch, changed_batch)
   ]
   assert losses[0] == pytest.approx(losses[1], rel=1e-6)

@@ -113,7 +113,7 @@ def layer_norm(x, p):
 
 
 def test_spans_at_an_edge_have_no_boundary_loss():
-  """A span has this loss if `start > 0 and end < sent_length - 1`.
+  """A span has a boundary loss if `start > 0 and end < sent_length - 1`.
 
   This is the rule of the released code (span_masking), which adds the special
   tokens only after masking.
@@ -158,13 +158,13 @@ def test_the_boundary_head_agrees_with_numpy():
   encoder = bert.build(**{k: v for k, v in BERT.items() if k != "family"})
   module = heads.ForPreTraining(encoder, pairs=False, span_boundary=True)
   params = random_params(module, batch)
-  out = fast_jit(module.apply)({"params": params}, batch)
+  outputs = fast_jit(module.apply)({"params": params}, batch)
   inputs = ("input_ids", "segment_ids", "sequence_ids", "position_ids")
   hidden, _ = fast_jit(encoder.apply)(
     {"params": params["encoder"]}, *(batch[key] for key in inputs)
   )
-  p = jax.tree.map(np.asarray, params["span"])
-  assert p["position"]["embedding"].shape == (15, 200)
+  span_params = jax.tree.map(np.asarray, params["span"])
+  assert span_params["position"]["embedding"].shape == (15, 200)
   table = np.asarray(params["encoder"]["embeddings"]["word"]["embedding"])
   # The slots hold token 2 of the short span, and tokens 1, 15 and 18 of the
   # long span. Token 18 has the last offset of the table, 15.
@@ -176,15 +176,18 @@ def test_the_boundary_head_agrees_with_numpy():
       [
         hidden[row, left_position],
         hidden[row, right_position],
-        p["position"]["embedding"][offset - 1],
+        span_params["position"]["embedding"][offset - 1],
       ]
     )
     for number in ("1", "2"):
-      dense = p["dense_" + number]
+      dense = span_params["dense_" + number]
       x = gelu(x @ dense["kernel"] + dense["bias"])
-      x = layer_norm(x, p["norm_" + number])
+      x = layer_norm(x, span_params["norm_" + number])
     np.testing.assert_allclose(
-      out["span_logits"][row, slot], table @ x + p["bias"], rtol=1e-4, atol=1e-4
+      outputs["span_logits"][row, slot],
+      table @ x + span_params["bias"],
+      rtol=1e-4,
+      atol=1e-4,
     )
   del batch["span_positions"]
   assert fast_jit(module.apply)({"params": params}, batch).keys() == {
@@ -193,7 +196,7 @@ def test_the_boundary_head_agrees_with_numpy():
 
 
 def test_the_boundary_loss_counts_only_tokens_of_its_table():
-  """Tokens with offsets after the table are masked, but are no targets here."""
+  """Masked tokens with offsets after the table have no boundary loss."""
   batch = make_batch()
   options = dict(pairs=False, span_boundary=True)
   # The long span is the whole text of its sequence, so it counts only with
@@ -205,12 +208,14 @@ def test_the_boundary_loss_counts_only_tokens_of_its_table():
   assert weights["mlm_loss"] == 20 and weights["span_loss"] == 2 + 15
   assert objective.coefficients == {"mlm_loss": 1.0, "span_loss": 1.0}
   params = nn.unbox(fast_jit(objective.init)(jax.random.key(0), batch))
-  run = fast_jit(objective.loss, static_argnums=5)
-  sums, _ = run(params, {}, {}, batch, jax.random.key(0), False)
+  compute_loss = fast_jit(objective.loss, static_argnums=5)
+  sums, _ = compute_loss(params, {}, {}, batch, jax.random.key(0), False)
   assert sums.keys() == weights.keys()
   # Tokens whose offsets are outside the table do not count.
   other_batch = batch | {"mlm_ids": batch["mlm_ids"].at[1, 15:18].set(7)}
-  changed_sums, _ = run(params, {}, {}, other_batch, jax.random.key(0), False)
+  changed_sums, _ = compute_loss(
+    params, {}, {}, other_batch, jax.random.key(0), False
+  )
   assert changed_sums["span_loss"] == sums["span_loss"]
   assert changed_sums["mlm_loss"] != sums["mlm_loss"]
   flops_without_boundary = objectives.build(

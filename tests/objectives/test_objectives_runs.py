@@ -42,13 +42,16 @@ def prepared(tmp_path_factory):
 @pytest.fixture(scope="module")
 def finish_run(prepared, tmp_path_factory):
   """Returns a function: config's name -> (workdir, last state of its run)."""
-  results = {}
+  finished_runs = {}
 
   def run(name):
-    if name not in results:
+    if name not in finished_runs:
       workdir = str(tmp_path_factory.mktemp(name) / "run")
-      results[name] = workdir, train.run(tiny_config(name, prepared), workdir)
-    return results[name]
+      finished_runs[name] = (
+        workdir,
+        train.run(tiny_config(name, prepared), workdir),
+      )
+    return finished_runs[name]
 
   return run
 
@@ -63,8 +66,8 @@ def finish_run(prepared, tmp_path_factory):
   ],
 )
 def test_restart_is_exact(name, prepared, finish_run, tmp_path):
-  """A run from its middle checkpoint ends with the rows and the state of a run
-  that did not stop."""
+  """A run that restarts from its middle checkpoint ends with the rows and the
+  state of a run that did not stop."""
   workdir, state = finish_run(name)
   restarted_run = str(tmp_path / "run")
   shutil.copytree(workdir, restarted_run)
@@ -82,8 +85,8 @@ def test_restart_is_exact(name, prepared, finish_run, tmp_path):
     row for row in untimed_rows(restarted_run) if row["split"] == "train"
   ]
   assert [row["step"] for row in train_rows] == [*range(1, TOTAL_STEPS + 1)]
-  corpus = loader.open_data(seed=0, **tiny_config(name, prepared)["data"])
-  sequence_ids = corpus.read(0, 4 * TOTAL_STEPS)["sequence_ids"].reshape(
+  stream = loader.open_data(seed=0, **tiny_config(name, prepared)["data"])
+  sequence_ids = stream.read(0, 4 * TOTAL_STEPS)["sequence_ids"].reshape(
     TOTAL_STEPS, -1
   )
   np.testing.assert_allclose(
@@ -92,8 +95,10 @@ def test_restart_is_exact(name, prepared, finish_run, tmp_path):
     rtol=1e-6,
   )
   # The parameters changed after the checkpoint.
-  with checkpoint.Checkpointer.for_reading(workdir) as saver:
-    middle_params, _ = saver.restore_params(HALF_STEPS, restarted_state.params)
+  with checkpoint.Checkpointer.for_reading(workdir) as checkpointer:
+    middle_params, _ = checkpointer.restore_params(
+      HALF_STEPS, restarted_state.params
+    )
   has_changed = jax.tree.map(
     lambda a, b: bool((a != b).any()), middle_params, state.params
   )
@@ -101,7 +106,7 @@ def test_restart_is_exact(name, prepared, finish_run, tmp_path):
 
 
 def test_both_towers_are_exported(finish_run):
-  """Each exported tower computes the same as this tower in the run's model."""
+  """Each exported tower has the outputs of this tower in the run's model."""
   workdir, state = finish_run("electra:small")
   both_towers = runs.read(workdir)
   ids = np.random.default_rng(0).integers(5, 60, (2, 9)).astype(np.int32)
@@ -110,14 +115,17 @@ def test_both_towers_are_exported(finish_run):
   del config["family"]
   module = electra.ForPreTraining(electra.build(**config | {"vocab_size": 64}))
   outputs_of_both = fast_jit(module.apply)({"params": state.params}, batch)
-  for tower, logits in (("generator", "mlm_logits"), ("discriminator", "rtd")):
+  for tower, logits_name in (
+    ("generator", "mlm_logits"),
+    ("discriminator", "rtd"),
+  ):
     tower_weights = generator_discriminator.extract_tower(both_towers, tower)
     tower_module = from_config.build(tower_weights.config)
     params = jax.tree.map(
       jnp.asarray, model_folder.unflatten(tower_weights.arrays)
     )
     outputs = fast_jit(tower_module.apply)({"params": params}, batch)
-    name = logits if logits in outputs_of_both else "rtd_logits"
+    name = logits_name if logits_name in outputs_of_both else "rtd_logits"
     outputs = outputs[name] if isinstance(outputs, dict) else outputs
     np.testing.assert_allclose(outputs, outputs_of_both[name], atol=1e-5)
 

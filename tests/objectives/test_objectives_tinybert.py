@@ -1,4 +1,4 @@
-"""Compares TinyBERT's general stage with plain numpy."""
+"""Compares TinyBERT's general stage with plain numpy, and tests its restart."""
 
 import shutil
 
@@ -60,8 +60,8 @@ def original_ids(batch):
 
 
 def inner_states(encoder, params, ids, batch):
-  """Returns embeddings and hidden states [n + 1, b, l, d], and
-  attention probabilities.
+  """Returns embeddings and hidden states, n + 1 arrays [b, l, d], and attention
+  probabilities.
   """
   run = fast_jit(encoder.apply, static_argnames=("collect",))
   _, collected = run(
@@ -75,7 +75,7 @@ def inner_states(encoder, params, ids, batch):
 
 
 def raw_scores(params, layer, x):
-  """Returns a layer's scores [b, h, l, l], computed from its weights."""
+  """Returns a layer's scores [b, h, l, l], from the layer's weights."""
   weights = params["layers"]["layer"]["attention"]
   query, key = (
     np.einsum("bld,dhk->bhlk", x, np.asarray(weights[name]["kernel"][layer]))
@@ -94,37 +94,45 @@ def test_sums_agree_with_numpy(batch, teacher, maps):
   params = draw_params(STUDENT, batch, maps)
   sums = measure(build_objective(maps=maps), params, teacher, batch)
   ids = original_ids(batch)
-  student_states, student_chances = inner_states(
+  student_states, student_probabilities = inner_states(
     tinybert.build(**STUDENT), params["encoder"], ids, batch
   )
   teacher_states, _ = inner_states(
     bert.build(**TEACHER), teacher["encoder"], ids, batch
   )
-  counts = (11, 6)
+  lengths = (11, 6)
 
   # The model computes its probabilities from the same scores.
   scores = raw_scores(params["encoder"], 1, student_states[1])[1, :, :6, :6]
   e = np.exp(scores)
   np.testing.assert_allclose(
-    e / e.sum(-1, keepdims=True), student_chances[1][1, :, :6, :6], rtol=1e-4
+    e / e.sum(-1, keepdims=True),
+    student_probabilities[1][1, :, :6, :6],
+    rtol=1e-4,
   )
 
-  attention = hidden = 0.0
+  attention_loss = hidden_loss = 0.0
   for m in (1, 2):
     a = raw_scores(params["encoder"], m - 1, student_states[m - 1])
     b = raw_scores(teacher["encoder"], 3 * m - 1, teacher_states[3 * m - 1])
-    mapped = affine(params["fit"], student_states[m])
-    for row, n in enumerate(counts):
-      gap = np.square(a - b)[row, :, :n, :n]
-      attention += gap.mean(0).sum()
-      hidden += (
-        np.square(mapped - teacher_states[3 * m])[row, :n].mean(-1).sum()
+    mapped_states = affine(params["fit"], student_states[m])
+    for row, n in enumerate(lengths):
+      squared_gaps = np.square(a - b)[row, :, :n, :n]
+      attention_loss += squared_gaps.mean(0).sum()
+      hidden_loss += (
+        np.square(mapped_states - teacher_states[3 * m])[row, :n].mean(-1).sum()
       )
   embedding_map = params["fit_embeddings" if maps == "two" else "fit"]
-  gap = np.square(affine(embedding_map, student_states[0]) - teacher_states[0])
-  embedding = sum(gap[row, :n].mean(-1).sum() for row, n in enumerate(counts))
+  squared_gaps = np.square(
+    affine(embedding_map, student_states[0]) - teacher_states[0]
+  )
+  embedding_loss = sum(
+    squared_gaps[row, :n].mean(-1).sum() for row, n in enumerate(lengths)
+  )
   expected = dict(
-    attention_loss=attention, hidden_loss=hidden, embedding_loss=embedding
+    attention_loss=attention_loss,
+    hidden_loss=hidden_loss,
+    embedding_loss=embedding_loss,
   )
   assert sums == pytest.approx(expected, rel=1e-4)
   assert build_objective().weights(batch) == dict(
@@ -171,11 +179,11 @@ def test_padding_and_masks_change_nothing(batch, teacher):
 
 def test_packed_sequences_do_not_see_each_other(batch, teacher):
   """Only pairs of two tokens of the same sequence count."""
-  ids = np.where(np.arange(11) < 7, 1, 2) * np.ones((3, 1), np.int32)
-  pairs, real_tokens = objective_lib.real_pairs_and_tokens(
-    {"sequence_ids": jnp.asarray(ids)}
+  sequence_ids = np.where(np.arange(11) < 7, 1, 2) * np.ones((3, 1), np.int32)
+  is_pair, is_token = objective_lib.real_pairs_and_tokens(
+    {"sequence_ids": jnp.asarray(sequence_ids)}
   )
-  assert pairs.sum() == 3 * (49 + 16) and real_tokens.sum() == 33
+  assert is_pair.sum() == 3 * (49 + 16) and is_token.sum() == 33
 
 
 def test_no_gradient_reaches_the_teacher(batch, teacher):
@@ -230,26 +238,26 @@ def test_bad_sizes_and_options_are_refused(model, teacher, options, pattern):
 
 @pytest.mark.slow
 def test_restart_is_exact(tmp_path, compilation_cache):
-  """A restart gives the same arrays and rows; only the encoder is exported."""
+  """A restarted run equals a run that did not stop; it exports the encoder."""
   prepared = write_prepared(
     tmp_path / "p", random_documents(20, 0), random_documents(6, 1)
   )
-  folder = prepared, write_teacher(tmp_path / "teacher", prepared)
+  folders = prepared, write_teacher(tmp_path / "teacher", prepared)
   changes = {"total_steps": 4, "checkpoint.every": 2, "evaluate.every": 2}
   changes |= {"model.hidden": 8, "objective.layers": None}
   run_path, restart_path = str(tmp_path / "whole"), str(tmp_path / "again")
 
   def config():
-    return distillation_config(folder, "tinybert:4x312", **changes)
+    return distillation_config(folders, "tinybert:4x312", **changes)
 
   state = train.run(config(), run_path)
   shutil.copytree(run_path, restart_path)
   shutil.rmtree(f"{restart_path}/checkpoints/4")
-  expected, restarted_arrays = (
+  expected_arrays, restarted_arrays = (
     arrays_of_state(state),
     arrays_of_state(train.run(config(), restart_path)),
   )
-  for key, x in expected.items():
+  for key, x in expected_arrays.items():
     np.testing.assert_array_equal(x, restarted_arrays[key], err_msg=key)
   assert untimed_rows(run_path) == untimed_rows(restart_path)
   loaded = open_model(run_path)

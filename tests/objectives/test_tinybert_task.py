@@ -108,8 +108,8 @@ def layer_stage_params(batch, models):
 
 
 def model_logits(model, batch):
-  scores = fast_jit(model[0].apply)({"params": model[1]}, batch)
-  return np.asarray(scores, np.float64)
+  logits = fast_jit(model[0].apply)({"params": model[1]}, batch)
+  return np.asarray(logits, np.float64)
 
 
 def softmax(x):
@@ -121,24 +121,29 @@ def test_losses_of_class_predictions_agree_with_numpy(batch, models):
   student, teacher_model = models["classification"]
   objective, _ = pair = objective_and_loss(stage="prediction")
   sums = measure(pair, student[1], teacher_model[1], batch)
-  scores = [model_logits(model, batch) for model in (student, teacher_model)]
+  logits_of_both = [
+    model_logits(model, batch) for model in (student, teacher_model)
+  ]
 
   def divergence(temperature):
-    student_chances, teacher_chances = (
-      softmax(x / temperature) for x in scores
+    student_probabilities, teacher_probabilities = (
+      softmax(x / temperature) for x in logits_of_both
     )
     return (
-      teacher_chances * (np.log(teacher_chances) - np.log(student_chances))
+      teacher_probabilities
+      * (np.log(teacher_probabilities) - np.log(student_probabilities))
     ).sum(-1)
 
   expected = divergence(1.0)[:3].sum()
   assert sums["prediction_loss"] == pytest.approx(expected, rel=1e-4)
-  losses_at_2 = tinybert_task.soft_losses(*map(jnp.asarray, scores), 2.0)
+  losses_at_2 = tinybert_task.soft_losses(
+    *map(jnp.asarray, logits_of_both), 2.0
+  )
   np.testing.assert_allclose(losses_at_2, divergence(2.0), rtol=1e-3)
-  chances = softmax(scores[0])
-  expected = -np.log(chances[[0, 1], [2, 0]]).sum()
+  probabilities = softmax(logits_of_both[0])
+  expected = -np.log(probabilities[[0, 1], [2, 0]]).sum()
   assert sums["task_loss"] == pytest.approx(expected, rel=1e-5)
-  num_right = (chances.argmax(-1) == np.array([2, 0, -1, -1])).sum()
+  num_right = (probabilities.argmax(-1) == np.array([2, 0, -1, -1])).sum()
   assert sums["task_accuracy"] == num_right
   assert objective.weights(batch) == dict(
     prediction_loss=3, task_loss=2, task_accuracy=2
@@ -165,24 +170,24 @@ def test_losses_of_number_predictions_agree_with_numpy(batch, models):
   args = map(jnp.asarray, (student_numbers, teacher_numbers))
   total = tinybert_task.prediction_sum("regression", *args, batch, "labels")
   np.testing.assert_allclose(total, loss_to_labels, rtol=1e-5)
-  released = build_objective(**options, targets="labels")
-  for built, rows in ((objective, 3), (released, 2)):
-    assert built.weights(batch)["prediction_loss"] == rows
+  objective_of_labels = build_objective(**options, targets="labels")
+  for built_objective, num_rows in ((objective, 3), (objective_of_labels, 2)):
+    assert built_objective.weights(batch)["prediction_loss"] == num_rows
 
 
 def test_layers_are_those_of_the_general_stage(batch, layer_stage_params):
-  """For a batch without masks, both stages give the same losses and weights."""
+  """Without masks, the stage "layers" has the losses of the general stage."""
   sums = measure(objective_and_loss(), *layer_stage_params, batch)
-  general = objectives.build_function("tinybert")(
+  general_objective = objectives.build_function("tinybert")(
     STUDENT | {"family": "tinybert"}, TEACHER | {"family": "bert"}
   )
   zeros = jnp.zeros((4, 1), jnp.int32)
   masks = dict(mlm_positions=zeros, mlm_ids=zeros, mlm_weights=zeros * 0.0)
-  pair = general, fast_jit(general.loss, static_argnums=5)
+  pair = general_objective, fast_jit(general_objective.loss, static_argnums=5)
   assert sums == measure(pair, *layer_stage_params, batch | masks)
   assert min(sums.values()) > 0
   weights = objective_and_loss()[0].weights(batch)
-  assert weights == general.weights(batch | masks)
+  assert weights == general_objective.weights(batch | masks)
   assert weights["hidden_loss"] == sum(LENGTHS)
 
 
@@ -286,17 +291,27 @@ def open_teacher(folder, name, **model):
 
 
 def test_labels_of_a_teacher_are_matched_by_name(folder):
-  opened, opened_turned = (
+  opened_teacher, turned_teacher = (
     open_teacher(folder, "teacher"),
     open_teacher(folder, "turned"),
   )
-  assert opened.digest == opened_turned.digest and opened.model.family == "bert"
+  assert (
+    opened_teacher.digest == turned_teacher.digest
+    and opened_teacher.model.family == "bert"
+  )
   name = "classifier/dense/kernel"
-  np.testing.assert_array_equal(opened.arrays[name], opened_turned.arrays[name])
-  assert opened.model.num_layers == tiny_families.LAYERS
-  arrays = opened.arrays | {name: opened.arrays[name][..., ::-1]}
+  np.testing.assert_array_equal(
+    opened_teacher.arrays[name], turned_teacher.arrays[name]
+  )
+  assert opened_teacher.model.num_layers == tiny_families.LAYERS
+  arrays = opened_teacher.arrays | {
+    name: opened_teacher.arrays[name][..., ::-1]
+  }
   weights = model_folder.Weights({}, arrays, {})
-  assert teacher._digest(weights, ("encoder/", "classifier/")) != opened.digest
+  assert (
+    teacher._digest(weights, ("encoder/", "classifier/"))
+    != opened_teacher.digest
+  )
 
 
 @pytest.mark.parametrize(
@@ -349,10 +364,10 @@ def make_config(folder, stage, **changes):
 def trained_folder(folder, compilation_cache, fast_compilation):
   """Returns the folder after both stages; the second starts from the first."""
   train.run(make_config(folder, "layers"), str(folder / "layers"))
-  second = make_config(folder, "prediction") | {
+  second_config = make_config(folder, "prediction") | {
     "init_from": str(folder / "layers")
   }
-  train.run(second, str(folder / "prediction"))
+  train.run(second_config, str(folder / "prediction"))
   return folder
 
 
@@ -375,9 +390,9 @@ def test_both_stages_log_every_term_and_are_exported(trained_folder):
     assert ("accuracy" in rows_by_split["heldout"][0]) == (
       stage == "prediction"
     )
-  layers = runs.read(str(trained_folder / "layers"))
-  assert layers.config["task"] == "encoder"
-  assert not [name for name in layers.arrays if name.startswith("fit")]
+  layers_weights = runs.read(str(trained_folder / "layers"))
+  assert layers_weights.config["task"] == "encoder"
+  assert not [name for name in layers_weights.arrays if name.startswith("fit")]
   student = predict.open_predictor(
     str(trained_folder / "prediction"), max_length=16
   )
@@ -385,8 +400,8 @@ def test_both_stages_log_every_term_and_are_exported(trained_folder):
   last_row = logging.read_rows(
     str(trained_folder / "layers" / "metrics.jsonl")
   )[-1]
-  total = sum(last_row[name] for name in terms["layers"])
-  assert last_row["loss"] == pytest.approx(total, rel=1e-5)
+  loss_sum = sum(last_row[name] for name in terms["layers"])
+  assert last_row["loss"] == pytest.approx(loss_sum, rel=1e-5)
 
 
 @pytest.mark.parametrize(

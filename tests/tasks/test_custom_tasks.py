@@ -19,28 +19,30 @@ def labels_of(contents, split):
 
 
 def test_minus_one_is_a_class_of_a_custom_task(tmp_path):
-  table = files.write_text(
+  table_path = files.write_text(
     tmp_path / "a.tsv", "text\tlabel\na\t-1\nb\t0\nc\t1\n"
   )
   lines = [{"text": "a", "label": -1}, {"text": "b", "label": None}]
   lines += [{"text": "c", "label": " "}, {"text": "d"}]
-  other_table = files.write_jsonl(tmp_path / "b.jsonl", lines)
+  test_path = files.write_jsonl(tmp_path / "b.jsonl", lines)
   contents = read_contents(
-    {"train": table, "test": other_table}, columns=COLUMNS
+    {"train": table_path, "test": test_path}, columns=COLUMNS
   )
   assert contents.task.labels == ("-1", "0", "1")
   assert labels_of(contents, "train") == ["-1", "0", "1"]
   assert labels_of(contents, "test") == ["-1", None, None, None]
   # In a published task, -1 means that the label is hidden.
-  table = files.write_text(tmp_path / "c.tsv", "sentence\tlabel\na\t-1\n")
+  table_path = files.write_text(tmp_path / "c.tsv", "sentence\tlabel\na\t-1\n")
   (example,) = task_inputs.read(
-    task_inputs.find_task("sst2"), [Input("test", table)]
+    task_inputs.find_task("sst2"), [Input("test", table_path)]
   ).splits["test"]
   assert example["label"] is None
   with pytest.raises(
     ValueError, match=r"c\.tsv:2 has no label in column 'label'"
   ):
-    task_inputs.read(task_inputs.find_task("sst2"), [Input("train", table)])
+    task_inputs.read(
+      task_inputs.find_task("sst2"), [Input("train", table_path)]
+    )
 
 
 def test_whole_numbers_are_one_class_however_they_are_written(tmp_path):
@@ -107,22 +109,24 @@ def test_words_and_tags_are_read_from_every_format(
     for words, tags in zip(WORDS, TAGS, strict=True)
   ]
   path = files.write_jsonl(tmp_path / "b.jsonl", lines)
-  json_lines = read_contents(
+  json_contents = read_contents(
     {"train": path}, kind="tagging", columns=COLUMNS_BY_NAME
   )
-  assert json_lines.splits["train"] == [
+  assert json_contents.splits["train"] == [
     e | {"document": None} for e in examples
   ]
 
 
 def test_a_split_may_have_words_without_tags(tmp_path):
-  train = files.write_text(tmp_path / "a.tsv", TAGGED_TABLE)
+  train_path = files.write_text(tmp_path / "a.tsv", TAGGED_TABLE)
   # A no-break space is part of a word.
-  test = files.write_text(tmp_path / "b.tsv", "n\ttokens\nx\tin 5\u00a0km\n")
-  without_tags = files.write_text(
+  test_path = files.write_text(
+    tmp_path / "b.tsv", "n\ttokens\nx\tin 5\u00a0km\n"
+  )
+  path_without_tags = files.write_text(
     tmp_path / "c.tsv", "n\ttokens\tner\nx\tin\t\n"
   )
-  inputs = {"train": train, "test": test, "more": without_tags}
+  inputs = {"train": train_path, "test": test_path, "more": path_without_tags}
   contents = read_contents(
     inputs, kind="tagging", columns=COLUMNS_BY_NAME + ",id=n"
   )
@@ -133,19 +137,23 @@ def test_a_split_may_have_words_without_tags(tmp_path):
     ValueError, match=r"c\.tsv:2 has no tags; training needs th"
   ):
     read_contents(
-      {"train": without_tags}, kind="tagging", columns=COLUMNS_BY_NAME
+      {"train": path_without_tags}, kind="tagging", columns=COLUMNS_BY_NAME
     )
-  train = files.write_text(tmp_path / "d.conll", TAGS_BEFORE_WORDS)
-  test = files.write_text(tmp_path / "e.conll", "in\nRome\n")
+  train_path = files.write_text(tmp_path / "d.conll", TAGS_BEFORE_WORDS)
+  test_path = files.write_text(tmp_path / "e.conll", "in\nRome\n")
   contents = read_contents(
-    {"train": train, "test": test}, kind="tagging", columns=COLUMNS_BY_NUMBER
+    {"train": train_path, "test": test_path},
+    kind="tagging",
+    columns=COLUMNS_BY_NUMBER,
   )
   (example,) = contents.splits["test"]
   assert (example["words"], example["tags"]) == (["in", "Rome"], None)
   with pytest.raises(
     ValueError, match=r"e\.conll:1 has no tags: the first line has one column"
   ):
-    read_contents({"train": test}, kind="tagging", columns=COLUMNS_BY_NUMBER)
+    read_contents(
+      {"train": test_path}, kind="tagging", columns=COLUMNS_BY_NUMBER
+    )
 
 
 # Each case: the file's name, --columns, the file's content, and the message.

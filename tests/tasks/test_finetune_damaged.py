@@ -85,11 +85,14 @@ def test_one_flipped_bit_anywhere_is_noticed(prepared_folder, tmp_path):
   open_training_split(prepared_folder)
   for name in names:
     content = (pathlib.Path(prepared_folder) / name).read_bytes()
-    for number in range(12):
-      damaged_copy = tmp_path / f"{name}-{number}"
+    for copy_number in range(12):
+      damaged_copy = tmp_path / f"{name}-{copy_number}"
       shutil.copytree(prepared_folder, damaged_copy)
-      changed_content, index = bytearray(content), rng.randrange(len(content))
-      changed_content[index] ^= 1 << rng.randrange(8)
+      changed_content, byte_index = (
+        bytearray(content),
+        rng.randrange(len(content)),
+      )
+      changed_content[byte_index] ^= 1 << rng.randrange(8)
       (damaged_copy / name).write_bytes(changed_content)
       with pytest.raises(ValueError, match=f"{damaged_copy}.* is damaged"):
         open_training_split(str(damaged_copy))

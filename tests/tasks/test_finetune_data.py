@@ -39,8 +39,8 @@ def pieces_of(vocabulary, row):
 
 
 def row_ids(encoded, i):
-  r = encoded.rows
-  return r.ids[r.starts[i] : r.starts[i + 1]].tolist()
+  rows = encoded.rows
+  return rows.ids[rows.starts[i] : rows.starts[i + 1]].tolist()
 
 
 def text_example(*texts, label="no"):
@@ -167,8 +167,8 @@ def test_words_without_a_piece_are_named_and_words_stay_in_step(
 def test_every_word_has_one_first_piece_in_all_windows(bert_vocabulary, length):
   rng = np.random.default_rng(length)
   examples = []
-  for count in (1, 3, 9, 40, 83):
-    words = ["x" * int(n) for n in rng.integers(1, 9, count)]
+  for num_words in (1, 3, 9, 40, 83):
+    words = ["x" * int(n) for n in rng.integers(1, 9, num_words)]
     examples.append(
       tagged_example(words, [TAGGING.labels[len(w) % 3] for w in words])
     )
@@ -179,11 +179,13 @@ def test_every_word_has_one_first_piece_in_all_windows(bert_vocabulary, length):
   ).rows
   assert encoded_rows.lengths(rows).max() <= length
   example_of_token = np.repeat(rows.example_indices, encoded_rows.lengths(rows))
-  for e, example in enumerate(examples):
-    first_pieces = (example_of_token == e) & (rows.offsets[:, 0] >= 0)
-    words = rows.offsets[first_pieces, 0].tolist()
+  for example_index, example in enumerate(examples):
+    is_first_piece = (example_of_token == example_index) & (
+      rows.offsets[:, 0] >= 0
+    )
+    words = rows.offsets[is_first_piece, 0].tolist()
     assert words == list(range(len(example["words"])))
-    tags = [TAGGING.labels[i] for i in rows.labels[first_pieces]]
+    tags = [TAGGING.labels[i] for i in rows.labels[is_first_piece]]
     assert tags == example["tags"]
 
 
@@ -208,9 +210,9 @@ def test_a_sentence_has_its_document_around_it(bert_vocabulary):
   assert pieces_of(bert_vocabulary, row_ids(encoded, 3))[1:-1] == ["dog"] * 2
   for e, words in enumerate(sentences):
     a, b = encoded.rows.starts[e : e + 2]
-    word = encoded.rows.offsets[a:b, 0]
-    assert word[word >= 0].tolist() == list(range(len(words)))
-    labelled_words = encoded.rows.ids[a:b][word >= 0]
+    word_indices = encoded.rows.offsets[a:b, 0]
+    assert word_indices[word_indices >= 0].tolist() == list(range(len(words)))
+    labelled_words = encoded.rows.ids[a:b][word_indices >= 0]
     assert {bert_vocabulary.pieces[i] for i in labelled_words} == {words[0]}
 
 
@@ -233,7 +235,7 @@ def test_an_epoch_has_every_row_once(size, group):
   rows = random_rows(10)
   epoch_batches = batches.Batches(CLASSIFICATION, rows, 0, size, group=group)
   assert epoch_batches.steps_per_epoch == -(-10 // size)
-  orders = []
+  row_orders = []
   for epoch in range(3):
     row_order = []
     for step in range(epoch_batches.steps_per_epoch):
@@ -249,9 +251,11 @@ def test_an_epoch_has_every_row_once(size, group):
         assert batch["label_weights"][index] == (rows.labels[row] >= 0)
         row_order.append(int(row))
     assert sorted(row_order) == list(range(10))
-    orders.append(row_order)
+    row_orders.append(row_order)
   # If one batch has all rows, sorting by length makes the epochs equal.
-  assert orders[0] != orders[1] != orders[2] or (group and size >= 10)
+  assert row_orders[0] != row_orders[1] != row_orders[2] or (
+    group and size >= 10
+  )
 
 
 def test_a_batch_depends_only_on_its_number():
@@ -297,19 +301,21 @@ def test_lengths_are_few_and_grouping_pads_less():
     CLASSIFICATION, rows, 0, 8, buckets=(32, 64, 128), group=True
   )
   assert ungrouped_batches.buckets == (32, 64, 128, 199)
-  shares = []
+  padding_shares = []
   for split_batches in (ungrouped_batches, grouped_batches):
     all_batches = [
       split_batches.batch(i) for i in range(split_batches.steps_per_epoch)
     ]
-    size = sum(batch["input_ids"].size for batch in all_batches)
-    tokens = sum(int(batch["sequence_ids"].sum()) for batch in all_batches)
-    assert tokens == len(rows.ids)
-    assert split_batches.padding() == pytest.approx(1 - tokens / size)
-    sizes = {batch["input_ids"].shape[1] for batch in all_batches}
-    assert sizes <= set(split_batches.buckets)
-    shares.append(split_batches.padding())
-  assert shares[1] < 0.6 * shares[0]
+    num_positions = sum(batch["input_ids"].size for batch in all_batches)
+    num_tokens = sum(int(batch["sequence_ids"].sum()) for batch in all_batches)
+    assert num_tokens == len(rows.ids)
+    assert split_batches.padding() == pytest.approx(
+      1 - num_tokens / num_positions
+    )
+    lengths = {batch["input_ids"].shape[1] for batch in all_batches}
+    assert lengths <= set(split_batches.buckets)
+    padding_shares.append(split_batches.padding())
+  assert padding_shares[1] < 0.6 * padding_shares[0]
 
 
 def test_unshuffled_batches_keep_the_order_of_rows():
@@ -348,29 +354,35 @@ def test_a_folder_holds_the_encoded_rows_and_is_made_once(
 ):
   vocab = files.write_wordpiece(tmp_path)
   text = "sentence\tlabel\nthe good cat \t1\nbad mat\t0\n"
-  train = files.write_text(tmp_path / "train.tsv", text)
-  output, meta = prepare_folder(tmp_path, "sst2", [f"train={train}"], length=12)
-  task, encoded, examples = encoded_rows.load(output, "train")
+  train_path = files.write_text(tmp_path / "train.tsv", text)
+  output, meta = prepare_folder(
+    tmp_path, "sst2", [f"train={train_path}"], length=12
+  )
+  task, rows, examples = encoded_rows.load(output, "train")
   assert task.labels == ("0", "1") and meta["pad"] == 0
   expected = encode.encode_texts(task, examples, bert_vocabulary, 12).rows
   for name, array in expected._asdict().items():
-    np.testing.assert_array_equal(getattr(encoded, name), array)
+    np.testing.assert_array_equal(getattr(rows, name), array)
   assert examples[0] == {"id": "0", "texts": ["the good cat "], "label": "1"}
-  assert encoded.labels.tolist() == [1, 0]
-  # With the same inputs nothing happens. Any other input is an error.
+  assert rows.labels.tolist() == [1, 0]
+  # With the same inputs nothing is written again. Another length, tokenizer or
+  # input is an error.
   assert (
-    prepare_folder(tmp_path, "sst2", [f"train={train}"], length=12)[1] == meta
+    prepare_folder(tmp_path, "sst2", [f"train={train_path}"], length=12)[1]
+    == meta
   )
   with pytest.raises(ValueError, match="made with another length"):
-    prepare_folder(tmp_path, "sst2", [f"train={train}"], length=13)
+    prepare_folder(tmp_path, "sst2", [f"train={train_path}"], length=13)
   pieces = [*files.PIECES[:-1], "Cat"]
   files.write_text(tmp_path / "vocab.txt", "\n".join(pieces) + "\n")
   with pytest.raises(ValueError, match="made with another tokenizer"):
-    prepare_folder(tmp_path, "sst2", [f"train={train}"], length=12, vocab=vocab)
+    prepare_folder(
+      tmp_path, "sst2", [f"train={train_path}"], length=12, vocab=vocab
+    )
   files.write_text(tmp_path / "train.tsv", text + "dog\t0\n")
   files.write_wordpiece(tmp_path)
   with pytest.raises(ValueError, match="made with another input"):
-    prepare_folder(tmp_path, "sst2", [f"train={train}"], length=12)
+    prepare_folder(tmp_path, "sst2", [f"train={train_path}"], length=12)
   with pathlib.Path(output, "train.npz").open("r+b") as f:
     f.seek(300)
     f.write(b"\xff\xff\xff")

@@ -1,4 +1,4 @@
-"""Metrics agree with the official libraries and with simple programs here."""
+"""Metrics agree with official libraries, and with simple programs here."""
 
 import collections
 import json
@@ -61,11 +61,11 @@ def test_classes_agree_with_scikit_learn():
     [classes[i] for i in golds],
     [classes[i] for i in predicted],
   )
-  macro = sklearn_metrics.f1_score(golds, predicted, average="macro")
+  f1_macro = sklearn_metrics.f1_score(golds, predicted, average="macro")
   assert scores["accuracy"] == pytest.approx(np.mean(golds == predicted))
-  assert scores["f1_macro"] == pytest.approx(macro)
-  mean = (np.mean(golds == predicted) + macro) / 2
-  assert scores["accuracy_f1_macro"] == pytest.approx(mean)
+  assert scores["f1_macro"] == pytest.approx(f1_macro)
+  mean_score = (np.mean(golds == predicted) + f1_macro) / 2
+  assert scores["accuracy_f1_macro"] == pytest.approx(mean_score)
   matthews = sklearn_metrics.matthews_corrcoef(golds, predicted)
   assert scores["matthews"] == pytest.approx(matthews)
   assert next(iter(scores)) == "accuracy_f1_macro"
@@ -94,8 +94,8 @@ def test_numbers_agree_with_scipy():
   spearman = np.corrcoef(*ranks)[0, 1]
   assert scores["pearson"] == pytest.approx(pearson, abs=1e-9)
   assert scores["spearman"] == pytest.approx(spearman, abs=1e-9)
-  mean = (pearson + spearman) / 2
-  assert scores["pearson_spearman"] == pytest.approx(mean)
+  mean_score = (pearson + spearman) / 2
+  assert scores["pearson_spearman"] == pytest.approx(mean_score)
   scores = scores_of((), ["pearson_spearman"], [1.0, 2.0], [3.0, 3.0])
   assert math.isnan(scores["pearson_spearman"])
   # One example has no correlation.
@@ -113,10 +113,10 @@ def test_equal_predictions_are_scored():
 
 
 def test_labels_are_compared_by_name():
-  """Names are compared, since a model may order its classes differently."""
-  labels, other_order = ("c", "e", "n"), ("n", "e", "c")
+  """A model may order the classes in another way than the task does."""
+  labels, model_labels = ("c", "e", "n"), ("n", "e", "c")
   golds = [labels[i] for i in (2, 1, 0, 0)]
-  predicted = [other_order[i] for i in (0, 1, 2, 2)]
+  predicted = [model_labels[i] for i in (0, 1, 2, 2)]
   assert scores_of(labels, ["accuracy"], golds, predicted)["accuracy"] == 1
   with pytest.raises(
     ValueError, match="'x' of example 1 is not one of its labels"
@@ -155,11 +155,11 @@ def entities_by_strict_rule(tags):
 
 
 def f1_of_entities(find_entities, golds, predicted):
-  rows = list(
+  entity_sets = list(
     zip(map(find_entities, golds), map(find_entities, predicted), strict=True)
   )
-  num_shared = sum(len(a & b) for a, b in rows)
-  num_entities = sum(len(a) + len(b) for a, b in rows)
+  num_shared = sum(len(a & b) for a, b in entity_sets)
+  num_entities = sum(len(a) + len(b) for a, b in entity_sets)
   return 2 * num_shared / num_entities
 
 
@@ -251,7 +251,7 @@ def test_masked_accuracy_counts_pieces():
   task = make_task("choice", (), "masked_accuracy")
   golds, predicted = [[1, 2, 3], [4]], [[1, 0, 0], [4]]
   scores = metrics.evaluate(task, predicted, with_labels(golds))
-  # The mean of each text's own accuracy would be 2/3.
+  # The mean of the accuracies of the two texts would be 2/3.
   assert scores["masked_accuracy"] == 0.5
 
 
@@ -303,14 +303,14 @@ def expected_squad2(texts, golds, null_odds, threshold):
     results |= {f"{prefix}exact": em, f"{prefix}f1": f}
     results[f"{prefix}total"] = len(values)
   for column, name in enumerate(("exact", "f1")):
-    best = 0.0
+    best_score = 0.0
     for possible_threshold in [-math.inf, *null_odds]:
       scores_at_threshold = [
         (not g) if o > possible_threshold else s[column]
         for s, g, o in zip(scores, golds, null_odds, strict=True)
       ]
-      best = max(best, 100 * np.mean(scores_at_threshold))
-    results[f"best_{name}"] = best
+      best_score = max(best_score, 100 * np.mean(scores_at_threshold))
+    results[f"best_{name}"] = best_score
   return results
 
 
@@ -342,21 +342,22 @@ def official_search(texts, golds, null_odds, column):
     squad_metrics.best_scores(t, g)[column]
     for t, g in zip(texts, golds, strict=True)
   ]
-  current = best = sum(not g for g in golds)
-  threshold = 0.0
+  current_score = best_score = sum(not g for g in golds)
+  best_threshold = 0.0
   for i in sorted(range(len(texts)), key=lambda i: null_odds[i]):
     if golds[i]:
-      current += scores[i]
+      current_score += scores[i]
     elif texts[i]:
-      current -= 1
-    if current > best:
-      best, threshold = current, null_odds[i]
-  return 100.0 * best / len(texts), threshold
+      current_score -= 1
+    if current_score > best_score:
+      best_score, best_threshold = current_score, null_odds[i]
+  return 100.0 * best_score / len(texts), best_threshold
 
 
-# Each case has predicted answers, gold answers, and odds that there is no
+# Each case has predicted answers, gold answers, and log-odds that there is no
 # answer. After these come our best (score, threshold), the (score, threshold)
-# of the official search, and the score that its threshold really gives.
+# of the official search, and the score that the official threshold really
+# gives.
 THRESHOLD_CASES = [
   (["zz", "yy"], [[], []], [-5.0, -4.0], (100, -6.0), (100, 0.0), 0),
   (
@@ -433,12 +434,14 @@ def test_best_threshold_with_answers_without_words(seed):
   ]
   scores = squad_metrics.squad2(texts, golds, null_odds)
   for name in ("exact", "f1"):
-    best = max(scores_at_threshold[name] for scores_at_threshold in all_scores)
-    assert scores[f"best_{name}"] == pytest.approx(best)
+    best_score = max(
+      scores_at_threshold[name] for scores_at_threshold in all_scores
+    )
+    assert scores[f"best_{name}"] == pytest.approx(best_score)
     scores_at_best = squad_metrics.squad2(
       texts, golds, null_odds, scores[f"best_{name}_thresh"]
     )
-    assert scores_at_best[name] == pytest.approx(best)
+    assert scores_at_best[name] == pytest.approx(best_score)
   official = squad_metrics.squad2(texts, golds, null_odds, search="official")
   for column, name in enumerate(("exact", "f1")):
     expected_score, threshold = official_search(texts, golds, null_odds, column)

@@ -20,9 +20,9 @@ def make_task(kind, labels=(), *metric_names, num_choices=1, name="mine"):
 
 
 def make_rows(sizes, example_indices, labels, offsets=None):
-  total = sum(sizes)
+  num_tokens = sum(sizes)
   return Rows(
-    np.arange(total, dtype=np.int32),
+    np.arange(num_tokens, dtype=np.int32),
     np.cumsum([0, *sizes], dtype=np.int64),
     np.array(sizes, np.int32),
     np.array(example_indices, np.int64),
@@ -61,10 +61,10 @@ def test_a_single_number_is_predicted():
   task = make_task("regression", (), "pearson")
   rows = make_rows([3], [0], np.array([3.8], np.float32))
   for logits in (np.array([[3.8]]), np.array([3.8])):
-    (answers,) = predictions.make_predictions(
+    (number,) = predictions.make_predictions(
       task, rows, logits, [{"label": None}]
     )
-    assert answers == 3.8 and isinstance(answers, float)
+    assert number == 3.8 and isinstance(number, float)
 
 
 def test_choices_are_compared_within_their_example():
@@ -128,12 +128,10 @@ def make_sentence_rows(num_words, spans, pieces_per_word):
     spans: the (begin, end) of each window, in pieces.
     pieces_per_word: the number of pieces of each word.
   """
-  words_of_pieces = np.repeat(np.arange(num_words), pieces_per_word)
-  is_first = np.concatenate(
-    [[True], words_of_pieces[1:] != words_of_pieces[:-1]]
-  )
-  word_numbers = np.where(is_first, words_of_pieces, -1)
-  row_words = [[-1, *word_numbers[a:b], -1] for a, b in spans]
+  word_of_piece = np.repeat(np.arange(num_words), pieces_per_word)
+  is_first = np.concatenate([[True], word_of_piece[1:] != word_of_piece[:-1]])
+  word_indices = np.where(is_first, word_of_piece, -1)
+  row_words = [[-1, *word_indices[a:b], -1] for a, b in spans]
   offsets = np.repeat(np.concatenate(row_words), 2).reshape(-1, 2)
   sizes = [len(row) for row in row_words]
   return make_rows(sizes, [0] * len(spans), [-1] * sum(sizes), offsets)
@@ -193,7 +191,7 @@ def test_tags_do_not_depend_on_padding():
 def make_question_rows(context, capacity, stride, question_length=2):
   """Returns a question's rows and windows, and the offsets of the pieces.
 
-  Each word of the context is a piece; a word of over 4 characters is two.
+  A word of the context is one piece, or two if it has more than 4 characters.
   """
   offsets, begin = [], 0
   for word in context.split(" "):
@@ -228,8 +226,8 @@ def expected_answers(
 ):
   """Returns {text: score} of the best answers, the best first.
 
-  It tries all spans of all windows, like `write_predictions` of
-  google-research/bert run_squad.py.
+  It tries each pair of one of the `n_best` starts and one of the `n_best` ends
+  in each window, like `write_predictions` of google-research/bert run_squad.py.
   """
   spans_found, null_scores = [], []
   for k, (begin, end) in enumerate(spans):
@@ -243,15 +241,15 @@ def expected_answers(
       a, b = i - context_column, j - context_column
       if not (0 <= a <= b < end - begin and b - a < rules.max_length):
         continue
-      contexts = [
+      context_sizes = [
         min(begin + a - p, q - 1 - begin - a) + 0.01 * (q - p)
         if p <= begin + a < q
         else -1
         for p, q in spans
       ]
-      if rules.max_context and max(contexts) > contexts[k]:
+      if rules.max_context and max(context_sizes) > context_sizes[k]:
         continue
-      if rules.max_context and contexts.index(max(contexts)) != k:
+      if rules.max_context and context_sizes.index(max(context_sizes)) != k:
         continue
       text = context[offsets[begin + a][0] : offsets[begin + b][1]]
       spans_found.append((x[i, 0] + x[j, 1], text))
@@ -299,9 +297,9 @@ def test_answers_are_those_of_run_squad(may_lack_answer, max_context):
     best_text = next((text for text in expected if text), "")
     assert answers["best"] == best_text and answers["text"] in context
     if may_lack_answer:
-      gap = expected[""] - (expected[best_text] if best_text else 0)
-      assert answers["null_odds"] == pytest.approx(gap)
-      assert answers["text"] == ("" if gap > 0 else best_text)
+      null_odds = expected[""] - (expected[best_text] if best_text else 0)
+      assert answers["null_odds"] == pytest.approx(null_odds)
+      assert answers["text"] == ("" if null_odds > 0 else best_text)
       rules_without_answers = rules._replace(threshold=-1e9)
       (answers,) = predictions.make_predictions(
         task, rows, logits, [example], rules_without_answers
@@ -312,7 +310,7 @@ def test_answers_are_those_of_run_squad(may_lack_answer, max_context):
 
 
 def make_one_window(context="red cat", peaks=()):
-  """Returns the row, logits and example of a question with one window.
+  """Returns a question with one window: rows, logits and examples.
 
   Args:
     context: the context.
@@ -381,13 +379,13 @@ def test_answers_are_slices_of_the_raw_context(leading_space):
 
 
 def test_windows_are_found_by_characters():
-  for count, capacity, stride in (
+  for num_pieces, capacity, stride in (
     (157, 114, 128),
     (400, 370, 128),
     (114, 114, 9),
   ):
-    offsets = np.repeat(np.arange(count)[:, None], 2, 1)
-    spans = window_bounds(count, capacity, stride)
+    offsets = np.repeat(np.arange(num_pieces)[:, None], 2, 1)
+    spans = window_bounds(num_pieces, capacity, stride)
     window_offsets = [offsets[a:b] for a, b in spans]
     assert predictions._piece_ranges(window_offsets) == spans
   # Several pieces of one character have the same offsets.

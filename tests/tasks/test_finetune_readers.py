@@ -192,7 +192,7 @@ def test_multirc_and_record_have_an_example_for_each_answer(tmp_path):
   assert examples[1]["texts"] == ["p", "q? y"]
   text = "Ann met Bob.\n@highlight\nBob left"
   spans = [(0, 2), (8, 10), (24, 26)]
-  entities = [dict(start=a, end=b) for a, b in spans]
+  entities = [dict(start=begin, end=last) for begin, last in spans]
   queries = [
     dict(query="@placeholder left", idx=9, answers=[dict(text="Bob", start=8)])
   ]
@@ -370,8 +370,8 @@ def test_bad_flags_and_custom_files_are_refused(tmp_path):
   files.write_text(tmp_path / "a.jsonl", '{"x": "a"\n')
   with pytest.raises(ValueError, match=r"a\.jsonl:1 is not a JSON object"):
     read_examples("mine", path, **options)
-  line = {"words": ["a", "b"], "tags": ["O"]}
-  files.write_jsonl(tmp_path / "a.jsonl", [line])
+  json_object = {"words": ["a", "b"], "tags": ["O"]}
+  files.write_jsonl(tmp_path / "a.jsonl", [json_object])
   with pytest.raises(ValueError, match=r"a\.jsonl:1 has 1 tags for 2 words"):
     read_examples("mine", path, kind="tagging")
   vocab = files.write_wordpiece(tmp_path)
@@ -395,8 +395,8 @@ def test_real_files_have_their_published_sizes():
     ("stsb", "stsb/stsb-en-test.csv"): 1379,
     ("wnut17", "wnut17/wnut17train.conll"): 3394,
   }
-  for (name, file), count in counts.items():
-    assert len(read_examples(name, f"{DATA}/eval/{file}")) == count
+  for (name, file_name), count in counts.items():
+    assert len(read_examples(name, f"{DATA}/eval/{file_name}")) == count
 
 
 def test_published_tasks_are_read_from_json_lines(tmp_path):
@@ -411,14 +411,14 @@ def test_published_tasks_are_read_from_json_lines(tmp_path):
     f"ending{k}": str(k) for k in range(4)
   }
   tagged_words = dict(words=["EU", "ran"], tags=["I-ORG", "O"])
-  expected = {
+  expected_by_task = {
     "squad": ([squad_question], [[dict(text="cat", answer_start=2)]]),
     "race": ([race_passage, race_question], ["A", "C", "D"]),
     "swag": ([swag_sentence], ["2"]),
     "conll2003": ([tagged_words], [["B-ORG", "O"]]),
   }
-  for name, (lines, expected_values) in expected.items():
-    path = files.write_jsonl(tmp_path / f"{name}.jsonl", lines)
+  for name, (json_objects, expected_values) in expected_by_task.items():
+    path = files.write_jsonl(tmp_path / f"{name}.jsonl", json_objects)
     examples = read_examples(name, path)
     field = {"squad": "answers", "conll2003": "tags"}.get(name, "label")
     assert [e[field] for e in examples] == expected_values

@@ -47,10 +47,10 @@ def test_windows_of_published_sizes():
 def test_no_window_leaves_a_gap():
   rng = np.random.default_rng(0)
   for _ in range(500):
-    count, capacity, stride = (int(x) for x in rng.integers(1, 200, 3))
-    spans = window_bounds(count, capacity, stride)
+    num_tokens, capacity, stride = (int(x) for x in rng.integers(1, 200, 3))
+    spans = window_bounds(num_tokens, capacity, stride)
     covered_tokens = set().union(*(range(a, b) for a, b in spans))
-    assert covered_tokens == set(range(count))
+    assert covered_tokens == set(range(num_tokens))
     assert max(b - a for a, b in spans) <= capacity
     # Each window begins and ends later than the window before it, so each is
     # needed.
@@ -59,20 +59,20 @@ def test_no_window_leaves_a_gap():
 
 def test_the_best_window_has_most_context():
   spans = window_bounds(20, 10, 4)
-  best = best_windows(20, spans)
+  best_window = best_windows(20, spans)
   for token in range(20):
     scores = [
       min(token - a, b - 1 - token) + 0.01 * (b - a) if a <= token < b else -1
       for a, b in spans
     ]
-    assert scores[best[token]] == max(scores)
+    assert scores[best_window[token]] == max(scores)
   # A very long text needs no array [windows, tokens].
-  best = best_windows(10**6, window_bounds(10**6, 100, 50))
-  assert (np.diff(best) >= 0).all() and best[-1] == 19_998
+  best_window = best_windows(10**6, window_bounds(10**6, 100, 50))
+  assert (np.diff(best_window) >= 0).all() and best_window[-1] == 19_998
 
 
 def label_text(example, rows, i):
-  """Returns the text of the context at the label of row i."""
+  """Returns the part of the context that the label of row i marks."""
   start, end = rows.labels[i]
   offsets = rows.offsets[rows.starts[i] : rows.starts[i + 1]]
   return example["context"][offsets[start][0] : offsets[end][1]]
@@ -128,8 +128,8 @@ def test_only_windows_with_the_whole_answer_are_labelled(bert_vocabulary):
   begins = np.cumsum([0] + [len(w) + 1 for w in words[:-1]])
   # A row of length 15 has 15 - 3 - 2 = 10 tokens of the context.
   for first_word in range(len(words)):
-    for count in (1, 3, 10, 11):
-      last_word = first_word + count - 1
+    for num_words in (1, 3, 10, 11):
+      last_word = first_word + num_words - 1
       if last_word >= len(words):
         continue
       start, end = begins[first_word], begins[last_word] + len(words[last_word])
@@ -137,12 +137,12 @@ def test_only_windows_with_the_whole_answer_are_labelled(bert_vocabulary):
       rows = questions.encode_questions(
         [example], bert_vocabulary, 15, stride=4
       ).rows
-      windows_with_answer = 0
+      num_windows_with_answer = 0
       for i, (a, b) in enumerate(window_bounds(len(words), 10, 4)):
         is_inside = a <= first_word and last_word < b
         assert (rows.labels[i, 0] > 0) == is_inside
         if is_inside:
-          windows_with_answer += 1
+          num_windows_with_answer += 1
           assert label_text(example, rows, i) == context[start:end]
           assert rows.labels[i].tolist() == [
             first_word - a + 4,
@@ -150,7 +150,9 @@ def test_only_windows_with_the_whole_answer_are_labelled(bert_vocabulary):
           ]
         else:
           assert rows.labels[i].tolist() == [0, 0]
-      assert windows_with_answer or count > 6
+      # Neighbouring windows share 6 tokens, so an answer of up to 6 words is
+      # whole in a window.
+      assert num_windows_with_answer or num_words > 6
 
 
 def test_labels_of_unanswerable_unlabelled_and_misplaced_questions(
@@ -166,9 +168,9 @@ def test_labels_of_unanswerable_unlabelled_and_misplaced_questions(
   )
   labels = rows.rows.labels.tolist()
   assert labels == [[0, 0], [6, 6], [-1, -1], [-1, -1]]
-  event = "answers that are not at their offset, not trained on"
-  assert rows.notes == {event: ["moved"]}
-  # Spaces have no piece, so no piece holds such an answer.
+  note = "answers that are not at their offset, not trained on"
+  assert rows.notes == {note: ["moved"]}
+  # Spaces have no piece, so no piece holds the answer " ".
   rows = questions.encode_questions(
     [make_question("the  cat", " ", 4)], bert_vocabulary, 32
   )
@@ -249,9 +251,9 @@ def test_answers_of_real_questions_are_found(tmp_path):
   rows = encoded.rows
   assert len(examples) == 1190 and not encoded.notes
   answered_examples = set()
-  for i, e in enumerate(rows.example_indices):
+  for i, example_index in enumerate(rows.example_indices):
     if rows.labels[i, 0] > 0:
-      answered_examples.add(int(e))
-      gold = examples[e]["answers"][0]["text"]
-      assert gold in label_text(examples[e], rows, i)
+      answered_examples.add(int(example_index))
+      gold = examples[example_index]["answers"][0]["text"]
+      assert gold in label_text(examples[example_index], rows, i)
   assert answered_examples == set(range(1190))

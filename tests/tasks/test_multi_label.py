@@ -38,10 +38,10 @@ def test_lists_and_names_with_commas_read_the_same(tmp_path):
   expected = [["joy", "hope, at last"], [], ["joy"], ["7"]]
   moods = [["joy", " hope, at last"], [], ["joy"], [7.0]]
   lines = [{"text": "a", "moods": names} for names in moods]
-  train = files.write_jsonl(tmp_path / "a.jsonl", lines)
+  list_path = files.write_jsonl(tmp_path / "a.jsonl", lines)
   rows = 'a\tjoy, "hope, at last"\nb\t\nc\t joy \nd\t7\n'
-  table = files.write_text(tmp_path / "a.tsv", "text\tmoods\n" + rows)
-  contents = read_contents({"train": train, "validation": table})
+  table_path = files.write_text(tmp_path / "a.tsv", "text\tmoods\n" + rows)
+  contents = read_contents({"train": list_path, "validation": table_path})
   assert (
     labels_of(contents, "train")
     == expected
@@ -50,13 +50,15 @@ def test_lists_and_names_with_commas_read_the_same(tmp_path):
   assert contents.task.labels == ("7", "hope, at last", "joy")
   assert contents.task.metrics == ("f1_micro",)
   # A test set may have no labels, or no labels for some of its texts.
-  empty_labels = files.write_text(tmp_path / "b.csv", "text,moods\na,\nb,\n")
-  no_column = files.write_text(tmp_path / "c.csv", "text\na\n")
+  path_of_empty_labels = files.write_text(
+    tmp_path / "b.csv", "text,moods\na,\nb,\n"
+  )
+  path_without_labels = files.write_text(tmp_path / "c.csv", "text\na\n")
   inputs = {
-    "train": train,
-    "test": empty_labels,
-    "more": no_column,
-    "some": table,
+    "train": list_path,
+    "test": path_of_empty_labels,
+    "more": path_without_labels,
+    "some": table_path,
   }
   contents = read_contents(inputs)
   assert labels_of(contents, "test") == [None, None]
@@ -85,15 +87,15 @@ def test_bad_labels_are_named(tmp_path, line, message):
 
 def test_the_loss_is_the_mean_binary_cross_entropy():
   rng = np.random.default_rng(0)
-  x = rng.normal(size=(3, 4)).astype(np.float32) * 3
+  logits = rng.normal(size=(3, 4)).astype(np.float32) * 3
   labels = rng.integers(0, 2, (3, 4))
-  labels[1] = x[1] > 0
+  labels[1] = logits[1] > 0
   weights = jnp.array([1.0, 1.0, 0.0])
-  sums = finetune.task_sums("multi_label", x, jnp.array(labels), weights)
-  probabilities = 1 / (1 + np.exp(-x.astype(np.float64)))
+  sums = finetune.task_sums("multi_label", logits, jnp.array(labels), weights)
+  probabilities = 1 / (1 + np.exp(-logits.astype(np.float64)))
   losses = -np.log(np.where(labels, probabilities, 1 - probabilities)).mean(-1)
   np.testing.assert_allclose(sums["task_loss"], losses[:2].sum(), rtol=1e-5)
-  assert sums["task_accuracy"] == 1.0 + (labels[0] == (x[0] > 0)).all()
+  assert sums["task_accuracy"] == 1.0 + (labels[0] == (logits[0] > 0)).all()
 
 
 def test_scores_agree_with_counts_of_labels():
@@ -111,13 +113,13 @@ def test_scores_agree_with_counts_of_labels():
   assert predicted == [names[x > 0].tolist() for x in logits]
   is_predicted = logits > 0
   num_shared = (is_label & is_predicted).sum(0)
-  counts = is_label.sum(0) + is_predicted.sum(0)
+  label_counts = is_label.sum(0) + is_predicted.sum(0)
   scores = metrics.evaluate(TASK, predicted, examples)
   assert list(scores) == metrics.score_names(TASK)
   assert scores["f1_micro"] == pytest.approx(
-    2 * num_shared.sum() / counts.sum()
+    2 * num_shared.sum() / label_counts.sum()
   )
-  f1_by_label = 2 * num_shared / np.maximum(counts, 1)
+  f1_by_label = 2 * num_shared / np.maximum(label_counts, 1)
   assert f1_by_label[2] == 0 and scores["f1_macro"] == pytest.approx(
     f1_by_label.mean()
   )
@@ -171,7 +173,8 @@ def test_a_run_learns_and_predicts(tmp_path, capsys):
   for name in ("f1_micro", "f1_macro", "exact", "task_loss", "task_accuracy"):
     assert name in last_row
     sweep.check_metric(name, runs)
-  # The run and the converted folder give the same predictions.
+  # `evaluate`, and `predict` with the run and with its copy in the format of
+  # transformers, give the same labels.
   flags = dict(model=run, data=tmp_path / "task", split="train")
   run_command("evaluate", **flags, output=tmp_path / "out")
   printed = capsys.readouterr().out

@@ -62,7 +62,7 @@ def test_a_list_with_a_number_for_each_label_is_read(tmp_path, values):
   if isinstance(values[0], str):
     path = write_csv(tmp_path / "a.csv", values)
     assert labels_of(read_contents({"train": path})) == [["2"], ["0"], []]
-  # If labels have no names, their numbers are used, and a note says so.
+  # If labels have no names, their indices are their names, and a note says so.
   contents = read_contents({"train": path})
   assert labels_of(contents) == [["2"], ["0"], []]
   assert contents.task.labels == ("0", "1", "2")
@@ -81,7 +81,7 @@ def test_a_list_with_a_number_for_each_label_is_read(tmp_path, values):
     ),
     (['["радость"]', "", "{'страх'}"], [["радость"], [], ["страх"]]),
     (["joy", '"hope, at last", joy'], [["joy"], ["hope, at last", "joy"]]),
-    # These are numbers of labels, because the lists have different lengths.
+    # Here each number names a label, because the lists have unequal lengths.
     (["[0]", "[0, 1]", "[1]"], [["0"], ["0", "1"], ["1"]]),
     (["(none)", "joy"], [["(none)"], ["joy"]]),
   ],
@@ -178,8 +178,10 @@ def test_a_column_for_each_label_is_read(tmp_path):
   path = files.write_text(tmp_path / "a.csv", table)
   lines = [{"text": "a", "toxic": 0, "an insult": True}, {"text": "b"}]
   lines.append({"text": "c", "toxic": -1, "an insult": -1})
-  test = files.write_jsonl(tmp_path / "b.jsonl", lines)
-  contents = read_contents({"train": path, "test": test}, columns=LABEL_COLUMNS)
+  test_path = files.write_jsonl(tmp_path / "b.jsonl", lines)
+  contents = read_contents(
+    {"train": path, "test": test_path}, columns=LABEL_COLUMNS
+  )
   both_labels = ["toxic", "an insult"]
   expected = [
     ["an insult"],
@@ -234,11 +236,15 @@ SCHEME_LETTERS = {
 
 
 def tags_of(entities, letters, has_type=True):
-  begin, inside, end, single = letters
+  first_letter, inner_letter, last_letter, only_letter = letters
   word_tags = ["O"] * 8
   for first, stop, entity_type in entities:
-    span_tags = [begin, *[inside] * (stop - first - 2), end]
-    word_tags[first:stop] = span_tags if stop - first > 1 else [single]
+    span_tags = [
+      first_letter,
+      *[inner_letter] * (stop - first - 2),
+      last_letter,
+    ]
+    word_tags[first:stop] = span_tags if stop - first > 1 else [only_letter]
     for i in range(first, stop):
       word_tags[i] += f"-{entity_type}" if has_type else ""
   return word_tags
@@ -323,10 +329,10 @@ def test_tags_without_prefixes_are_scored_word_by_word(tmp_path, names, metric):
     predicted = [[example["tags"][0], None, None]]
     assert metrics.evaluate(task, predicted, [example])["accuracy"] == 1 / 3
     assert metrics.score_names(task) == ["accuracy", "examples"]
-  task_input = task_inputs.find_task(
+  task_files = task_inputs.find_task(
     "mine", "tagging", None, [str(n) for n in names]
   )
-  assert task_input.task.metrics == (metric,)
+  assert task_files.task.metrics == (metric,)
 
 
 @pytest.mark.parametrize(
