@@ -77,18 +77,23 @@ PUBLISHED_SETTINGS = dict(
 
 def get_config(name: str = "base_v2") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
-  total = STEPS[check_name(name, STEPS)]
-  rate = 0.0 if name.endswith("v2") or name == "xxlarge_v1" else 0.1
+  total_steps = STEPS[check_name(name, STEPS)]
+  dropout_rate = 0.0 if name.endswith("v2") or name == "xxlarge_v1" else 0.1
   changes = dict(
     micro_batches=16 if "xlarge" in name else 8,
     model=dict(
       variant=name,
-      dropout=rate,
-      attention_dropout=rate,
+      dropout=dropout_rate,
+      attention_dropout=dropout_rate,
       remat=not name.startswith("base"),
     ),
   )
-  length = steps_and_peak(total, 3_125, peak=1.76e-3)
+  steps_and_rate = steps_and_peak(total_steps, 3_125, peak=1.76e-3)
   return merge(
-    PRETRAIN, MASKED, FAMILY_SETTINGS, PUBLISHED_SETTINGS, changes, length
+    PRETRAIN,
+    MASKED,
+    FAMILY_SETTINGS,
+    PUBLISHED_SETTINGS,
+    changes,
+    steps_and_rate,
   )

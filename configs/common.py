@@ -92,7 +92,7 @@ TASK = dict(
   evaluate=dict(every=unset(int)),  # once an epoch
   checkpoint=dict(every=unset(int), keep=1, keep_best=1),
 )
-# Published settings of other families for many tasks.
+# Published settings for many tasks, of families other than BERT.
 FAIRSEQ = dict(  # RoBERTa
   optimizer=dict(name="adamw_fairseq", b2=0.98, weight_decay=0.1, clip_norm=0.0)
 )
@@ -135,11 +135,11 @@ def steps_and_peak(total: int, warmup: int, peak: float) -> dict[str, Any]:
 
 
 def check_name(name: str, names: Iterable[str]) -> str:
-  """Returns a name that is one of `names`.
+  """Returns `name` if it is one of `names`.
 
   Raises:
-    ValueError: the name is not one of `names`. The message lists all of them,
-      the nearest first.
+    ValueError: the name is not one of `names`. The message lists `names`; the
+      most similar name comes first.
   """
   names = list(names)
   if name in names:

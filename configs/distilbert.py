@@ -77,7 +77,7 @@ NAMES = {
       family="roberta",
       num_layers=6,
       max_positions=514,
-      padding_id=unset(int),  # of the data
+      padding_id=unset(int),  # from the data
     ),
     teacher=dict(model=dict(family="roberta")),
     data=dict(cased=True),

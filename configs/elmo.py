@@ -28,11 +28,11 @@ Command:
 from bert_jax.configs.common import PRETRAIN, check_name, merge, unset
 from ml_collections import ConfigDict
 
-# An LSTM has neither attention nor positions.
+# An LSTM has neither attention nor positions, so it has no settings for them.
 FAMILY_SETTINGS = PRETRAIN | dict(
   model=dict(
     family="elmo",
-    vocab_size=unset(int),  # the vocabulary of the data has it
+    vocab_size=unset(int),  # from the vocabulary of the data
     num_layers=2,
     dropout=0.1,
     clip=3.0,

@@ -60,7 +60,8 @@ from bert_jax.configs.common import (
 )
 from ml_collections import ConfigDict
 
-# Task -> (steps between two log lines, batches of rows of similar length).
+# Task -> (steps between two log lines, whether the rows of a batch have similar
+# lengths).
 TASKS = {
   "cola": (50, False),
   "mnli": (500, True),
@@ -98,15 +99,17 @@ ALBERT = {
 
 
 def _roberta_settings(task: str) -> list[dict[str, Any]]:
-  total, warmup, rows, peak = ROBERTA[check_name(task, ROBERTA)]
-  length = steps_and_peak(total, warmup, peak)
-  changes = dict(batch_size=rows, schedule=dict(name="linear"))
-  return [FAIRSEQ, length, changes]
+  total, warmup, batch_size, peak = ROBERTA[check_name(task, ROBERTA)]
+  steps_and_rate = steps_and_peak(total, warmup, peak)
+  changes = dict(batch_size=batch_size, schedule=dict(name="linear"))
+  return [FAIRSEQ, steps_and_rate, changes]
 
 
 def _albert_settings(task: str) -> list[dict[str, Any]]:
-  total, warmup, rows, peak, rate = ALBERT[task]
-  changes = dict(batch_size=rows, objective=dict(head_dropout=rate))
+  total, warmup, batch_size, peak, head_dropout = ALBERT[task]
+  changes = dict(
+    batch_size=batch_size, objective=dict(head_dropout=head_dropout)
+  )
   return [steps_and_peak(total, warmup, peak), changes]
 
 

@@ -45,5 +45,5 @@ PUBLISHED_SETTINGS = dict(
 def get_config(name: str = "gpt1") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
   check_name(name, ("gpt1",))
-  length = steps_and_peak(3_600_000, 2_000, peak=2.5e-4)
-  return merge(PRETRAIN, FAMILY_SETTINGS, PUBLISHED_SETTINGS, length)
+  steps_and_rate = steps_and_peak(3_600_000, 2_000, peak=2.5e-4)
+  return merge(PRETRAIN, FAMILY_SETTINGS, PUBLISHED_SETTINGS, steps_and_rate)

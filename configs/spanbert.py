@@ -56,15 +56,15 @@ PUBLISHED_SETTINGS = dict(
 
 def get_config(name: str = "base") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
-  large = check_name(name, ("base", "large")) == "large"
-  variant = dict(model=dict(variant=name, remat=large))
-  length = steps_and_peak(2_400_000, 10_000, peak=1e-4)
+  is_large = check_name(name, ("base", "large")) == "large"
+  variant = dict(model=dict(variant=name, remat=is_large))
+  steps_and_rate = steps_and_peak(2_400_000, 10_000, peak=1e-4)
   return merge(
     PRETRAIN,
     MASKED,
     FAMILY_SETTINGS,
     FAIRSEQ,
     PUBLISHED_SETTINGS,
-    length,
+    steps_and_rate,
     variant,
   )

@@ -107,8 +107,14 @@ def get_config(name: str = "4x312") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
   if check_name(name, ("4x312", "6x768", "sst2")) == "sst2":
     return merge(TASK_STAGES, SST2)
-  length = steps_and_peak(300_000, 10_000, peak=1e-4)
+  steps_and_rate = steps_and_peak(300_000, 10_000, peak=1e-4)
   variant = dict(model=dict(variant=name))
   return merge(
-    PRETRAIN, MASKED, PAIR_ROWS, GENERAL_STAGE, ROW_SIZES, length, variant
+    PRETRAIN,
+    MASKED,
+    PAIR_ROWS,
+    GENERAL_STAGE,
+    ROW_SIZES,
+    steps_and_rate,
+    variant,
   )

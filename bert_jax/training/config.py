@@ -699,12 +699,12 @@ def _check_pair_name(objective: Objective, builder: str) -> None:
   if objective.name != "mlm" or objective.pairs is False:
     return
   name = objective.options().get("pair_name")
-  right_name = PAIR_NAMES.get(builder)
-  if right_name and (name or "nsp") != right_name:
+  expected_name = PAIR_NAMES.get(builder)
+  if expected_name and (name or "nsp") != expected_name:
     raise UserError(
       f"config.objective.pair_name={name!r} does not fit data.builder"
-      f"={builder}, whose labels are {right_name!r}; set"
-      f" objective.pair_name={right_name}, or choose another builder."
+      f"={builder}, whose labels are {expected_name!r}; set"
+      f" objective.pair_name={expected_name}, or choose another builder."
     )
 
 

@@ -84,7 +84,7 @@ def mean_losses(totals: Sequence[tuple[Sums, Sums]]) -> dict[str, float]:
 
 
 def perplexities(means: Mapping[str, float]) -> dict[str, float]:
-  """Returns ELMo's perplexities, exp(mean loss); {} if there is no ELMo."""
+  """Returns ELMo's perplexities, exp(mean loss); {} for any other model."""
   return {
     f"{direction}_perplexity": math.exp(min(means[f"{direction}_loss"], 700.0))
     for direction in ELMO_DIRECTIONS

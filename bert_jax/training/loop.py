@@ -285,7 +285,8 @@ def make_missed_evaluation(
 ) -> None:
   """Makes the evaluation that a stopped run did not make at its last step.
 
-  If the run no longer evaluates, the checkpoint is only marked as complete.
+  If the run no longer evaluates, the checkpoint only loses its mark that an
+  evaluation is pending.
   """
   step = int(progress.state.step)
   if not feed.heldout:

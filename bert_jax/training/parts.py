@@ -29,7 +29,8 @@ class PretrainedModel:
     config: the model's config; see weights/model_folder.py.
     arrays: path in the run's parameter tree, joined by "/", -> float32 array.
     pieces: the pieces of the data's vocabulary, in the order of their ids.
-    vocabulary: the model's own vocabulary; None if the run needs none.
+    vocabulary: the model's own vocabulary; None if no array has a row for each
+      piece.
     notes: lines for the report of `start_from.take_parameters`.
   """
 

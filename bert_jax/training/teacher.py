@@ -62,7 +62,7 @@ def open_teacher(
     data_folder: the prepared text, or the task's folder, that the run reads.
     task: the task for which the teacher must have been fine-tuned. The columns
       of its classifier are put in the order of the task's labels. None means
-      that the teacher has a masked-LM head.
+      a run on text, for which the teacher must have a masked-LM head.
 
   Raises:
     UserError: the files cannot be read, or their model does not fit the

@@ -347,7 +347,7 @@ def test_another_config_is_refused_by_all_processes(
     "process 1: config differs from that of process 0: seed=7, not 0"
     in (outputs[0][1])
   )
-  # Now both processes get the changed seed, and restart a run without it.
+  # Both processes restart a run, with another seed than the run has.
   outputs = wait_for_outputs(
     start_processes(folder, run_of_two, 2, ["--config.seed=7"]), code=1
   )

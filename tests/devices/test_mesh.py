@@ -99,7 +99,7 @@ def test_arrays_are_split_as_the_rules_say(folder_and_report):
 
 
 def test_no_constraint_is_dropped(folder_and_report):
-  """The compiled step has all 10 sharding constraints of the model.
+  """With sharding rules, the model has all of its 10 constraints.
 
   They are on the tables of words and segments, the embeddings, the projection,
   the two norms (3 constraints), the MLP, the head's input and the logits.
@@ -141,7 +141,7 @@ def test_dropout_does_not_depend_on_the_number_of_devices(folder_and_report):
 
 
 def test_evaluation_counts_every_example_once(folder_and_report):
-  """For every batch size and mesh, 8 of 10 predictions are right."""
+  """For any batch size and number of devices, 8 of 10 predictions are right."""
   _, report = folder_and_report
   assert len(report["evaluation"]) == 14
   for name, accuracy in report["evaluation"].items():

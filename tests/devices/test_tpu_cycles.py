@@ -145,7 +145,7 @@ def collective_seconds(kind, num_bytes, group_size, topology):
 
 def test_the_time_of_collectives_follows_from_the_links_of_chips():
   # A chip of this v5e slice has a link of 50 GB/s along each of two axes. The
-  # axes are no rings.
+  # axes are not rings.
   assert collective_seconds("all-gather", 16e8, 16, "v5e:4x4") == pytest.approx(
     15e8 / 1e11
   )

@@ -24,7 +24,7 @@ KEY = jax.random.key(3)
 
 
 def split_parameters(mesh, params):
-  """Puts parameters on the mesh, with last axes of even sizes over "model"."""
+  """Puts parameters on the mesh; even last axes are split over "model"."""
 
   def put(x):
     spec = PartitionSpec(*[None] * (x.ndim - 1), "model")

@@ -72,12 +72,15 @@ def test_a_layer_equals_a_loop_over_single_words(unroll):
       expected = expected[::-1] if reverse else expected
       np.testing.assert_allclose(out[row, :length], expected, atol=1e-5)
       assert not np.asarray(out[row, length:]).any()
-    # The largest values reached the bound of clipping.
+    # The largest value is equal to the bound, so clipping acts.
     assert np.isclose(abs(np.asarray(out)).max(), 0.3)
 
 
 def test_neither_padding_nor_others_in_the_batch_matter(tiny_elmo):
-  """A sentence has the same vectors alone, in a batch, or padded on a side."""
+  """A sentence has the same vectors alone, in a batch, and with padding.
+
+  The padding may be on either side.
+  """
   _, params, apply = tiny_elmo
   batch = characters.make_batch(SENTENCES)
   batch_vectors = apply(params, **batch)
@@ -119,19 +122,19 @@ def test_sentences_of_a_packed_row_do_not_see_each_other(tiny_elmo):
 
 @pytest.mark.parametrize("shape", [(1, 0, 50), (0, 3, 50), (2, 0, 50)])
 def test_a_batch_without_words_gives_no_vectors(tiny_elmo, shape):
-  """A batch has empty sentences without adds_sentence_ends, or no sentence."""
+  """The batch has no sentences, or sentences without words and ends."""
   encoder, params, _ = tiny_elmo
   batch = characters.make_batch([[]] * shape[0], adds_sentence_ends=False)
   ids = np.zeros(shape, np.int32)
   if shape[1] == 0:
     np.testing.assert_array_equal(batch["char_ids"], ids)
   vectors = encoder.apply({"params": params}, ids)
-  layers = encoder.num_layers + 1
-  assert vectors.shape == (shape[0], layers, shape[1], 2 * encoder.hidden)
+  num_states = encoder.num_layers + 1
+  assert vectors.shape == (shape[0], num_states, shape[1], 2 * encoder.hidden)
 
 
 def test_each_direction_sees_only_its_side(tiny_elmo):
-  """The layer of words sees only the word itself."""
+  """Layer 0 sees only the word itself. Later layers also see one side of it."""
   _, params, apply = tiny_elmo
   vectors = apply(params, **characters.make_batch([["a", "b", "c"]]))[0]
   changed_vectors = apply(params, **characters.make_batch([["a", "X", "c"]]))[0]
@@ -274,8 +277,7 @@ def test_character_ids_of_words_are_as_published():
 
 
 def test_published_sizes_have_the_published_numbers_of_parameters():
-  """allennlp.org/elmo gives 93.6M, 28.0M and 13.6M parameters without the
-  softmax."""
+  """The numbers are those of allennlp.org/elmo, without the softmax."""
   chars = jax.ShapeDtypeStruct((1, 1, 50), jnp.int32)
   for variant, millions in dict(original=93.6, medium=28.0, small=13.6).items():
     module = elmo.build(variant)
@@ -306,8 +308,8 @@ def test_padding_gets_no_gradient(tiny_elmo):
   char_gradients = np.asarray(gradient(params)["words"]["chars"]["embedding"])
   assert np.isfinite(char_gradients).all()
   assert char_gradients[ord("a") + 1].any()
-  for absent in (0, ord("b") + 1, ord("c") + 1):
-    assert not char_gradients[absent].any()
+  for padding_char_id in (0, ord("b") + 1, ord("c") + 1):
+    assert not char_gradients[padding_char_id].any()
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
@@ -368,10 +370,10 @@ def open_fixture(name):
 def test_embeddings_agree_with_published_ones(name, sentences):
   """The top layers agree with those of bilm-tf within 1e-5.
 
-  Residuals are off in one model and on in the other. When bilm-tf's vectors
-  were recorded, the state after each sentence of a group went to the next
-  sentence. So for the first sentence of a group they equal our vectors without
-  a state, and for later sentences those with the previous sentence's state.
+  One model has residuals, and the other has none. When bilm-tf's vectors were
+  recorded, the state after each sentence of a group went to the next sentence.
+  So only the vectors of the first sentence of a group equal our vectors without
+  a state.
   """
   path, module, params, h5py = open_fixture(name)
   groups = json.loads((path / sentences).read_text())
@@ -388,8 +390,10 @@ def test_embeddings_agree_with_published_ones(name, sentences):
   zeros = np.zeros((3, 64), np.float32), np.zeros((3, 16), np.float32)
   states = ((zeros,) * 2,) * 2
   files = [h5py.File(path / f"lm_embeddings_{i}.hdf5") for i in range(3)]
-  for number in range(10):
-    batch = characters.make_batch([group[number].split() for group in groups])
+  for sentence_index in range(10):
+    batch = characters.make_batch(
+      [group[sentence_index].split() for group in groups]
+    )
     # All batches have one length, so that jax compiles once. Padding
     # changes nothing.
     num_padding = 55 - batch["char_ids"].shape[1]
@@ -400,26 +404,28 @@ def test_embeddings_agree_with_published_ones(name, sentences):
     vectors, states = run(batch, states)
     vectors_without_state = np.asarray(apply_without_state(batch))
     for row, file in enumerate(files):
-      expected = np.concatenate(file[str(number)][...], -1)
+      expected = np.concatenate(file[str(sentence_index)][...], -1)
       top = vectors[row, -1, 1 : len(expected) + 1]
       np.testing.assert_allclose(top, expected, rtol=0, atol=1e-5)
       difference = abs(
         vectors_without_state[row, -1, 1 : len(expected) + 1] - expected
       ).max()
-      assert difference < 1e-5 if number == 0 else difference > 1e-4
+      assert difference < 1e-5 if sentence_index == 0 else difference > 1e-4
 
 
 @needs_fixtures
 def test_vectors_of_words_agree_with_published_ones():
-  """The vectors of 458 words, which depend on no state, agree with the
-  published vectors within 1e-5."""
+  """The vectors of 458 words agree with published vectors within 1e-5.
+
+  The vectors are those of layer 0, which depends on no state.
+  """
   path, module, params, h5py = open_fixture("allennlp")
-  marks = {
+  word_by_mark = {
     "<S>": characters.BEGIN_SENTENCE,
     "</S>": characters.END_SENTENCE,
   }
   words = (path / "vocab_test.txt").read_text().split("\n")
-  ids = [characters.word_ids(marks.get(word, word)) for word in words]
+  ids = [characters.word_ids(word_by_mark.get(word, word)) for word in words]
   chars = np.array(ids, np.int32)[:, None]
   outputs = fast_jit(
     lambda: module.apply({"params": params}, {"char_ids": chars})

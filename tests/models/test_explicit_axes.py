@@ -13,7 +13,7 @@ PROGRAM = pathlib.Path(__file__).with_name("explicit_mesh.py")
 
 @pytest.mark.usefixtures("fast_compilation")
 def test_outputs_and_gradients_are_those_of_one_device():
-  """The program compares them, with dropout, and checks how they are split."""
+  """The program compares them, with dropout, and prints the rows' axes."""
   flags = "--xla_force_host_platform_device_count=8"
   paths = [str(PROGRAM.parents[1]), str(PROGRAM.parents[2])]
   environment = {"XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join(paths)}
@@ -24,6 +24,7 @@ def test_outputs_and_gradients_are_those_of_one_device():
     text=True,
   )
   assert process.returncode == 0, process.stderr
+  # Axis 0 counts rows, or layers; then axis 1 counts rows.
   row_axes = ast.literal_eval(process.stdout)
   assert row_axes.pop("hidden") == row_axes.pop("attention") == 1
   assert row_axes == dict(embeddings=0, mlm_logits=0, pair_logits=0)

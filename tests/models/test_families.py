@@ -33,13 +33,13 @@ def make_segment_ids(name, ids):
 
 
 def padded_inputs(name, ids, length, left=False):
-  """Returns padded ids, segments and sequence ids."""
+  """Returns ids, segment ids and sequence ids, all padded to `length`."""
   padding_length = length - ids.shape[1]
-  width = ((0, 0), (padding_length, 0) if left else (0, padding_length))
+  pad_width = ((0, 0), (padding_length, 0) if left else (0, padding_length))
   return (
-    np.pad(ids, width, constant_values=PADDING_ID),
-    np.pad(make_segment_ids(name, ids), width),
-    np.pad(np.ones_like(ids), width),
+    np.pad(ids, pad_width, constant_values=PADDING_ID),
+    np.pad(make_segment_ids(name, ids), pad_width),
+    np.pad(np.ones_like(ids), pad_width),
   )
 
 
@@ -72,8 +72,8 @@ def three_rows_and_outputs(name):
 @EVERY_FAMILY
 def test_padding_and_other_rows_change_nothing(name):
   """No positions are given, so RoBERTa makes them from the ids."""
-  padded = hidden_states(name, *padded_inputs(name, IDS, 16))
-  assert_close(padded[:, :NUM_REAL], states_without_padding(name))
+  padded_states = hidden_states(name, *padded_inputs(name, IDS, 16))
+  assert_close(padded_states[:, :NUM_REAL], states_without_padding(name))
   # An encoder that collects its states has the same output.
   for hidden in (
     three_rows_and_outputs(name)[1][0],
@@ -85,18 +85,23 @@ def test_padding_and_other_rows_change_nothing(name):
 @EVERY_FAMILY
 def test_padding_on_the_left_changes_nothing(name):
   positions = np.maximum(np.arange(16) - 9, 0)[None].astype(np.int32)
-  padded = hidden_states(
+  padded_states = hidden_states(
     name, *padded_inputs(name, IDS, 16, left=True), positions
   )
-  assert_close(padded[:, 9:], states_without_padding(name))
+  assert_close(padded_states[:, 9:], states_without_padding(name))
   if name == "roberta":
-    padded = hidden_states(name, *padded_inputs(name, IDS, 16, left=True))
-    assert_close(padded[:, 9:], states_without_padding(name))
+    padded_states = hidden_states(
+      name, *padded_inputs(name, IDS, 16, left=True)
+    )
+    assert_close(padded_states[:, 9:], states_without_padding(name))
 
 
 @functools.cache
 def gradient_function(name, dtype="float32"):
-  """Returns a function: (positions, inputs) -> (gradients, hidden states)."""
+  """Returns a function: (weights, *inputs) -> (gradients, hidden states).
+
+  The weights, one for each position, multiply the loss.
+  """
   module = build_encoder(name, dtype=dtype)
 
   def loss(params, positions, *inputs):
@@ -113,13 +118,13 @@ def test_no_gradient_reaches_padding(name):
   """Table rows that only padding reads get a gradient of exactly 0."""
   inputs = padded_inputs(name, IDS, 16)
   tables = gradient_function(name)(inputs[2], *inputs)[0]["embeddings"]
-  word, position = (
+  word_rows, position_rows = (
     np.flatnonzero(np.abs(tables[key]["embedding"]).max(-1)).tolist()
     for key in ("word", "position")
   )
   first_position = 2 if name == "roberta" else 0
-  assert word == sorted({*IDS[0].tolist()})
-  assert position == list(range(first_position, first_position + NUM_REAL))
+  assert word_rows == sorted({*IDS[0].tolist()})
+  assert position_rows == list(range(first_position, first_position + NUM_REAL))
 
 
 @EVERY_FAMILY
@@ -135,9 +140,11 @@ def test_sequences_of_a_packed_row_do_not_meet(name):
   )
   sequence_ids = is_real + (np.arange(16) >= NUM_REAL) * is_real
   positions = np.array([[*range(NUM_REAL), *range(NUM_REAL), 0, 0]], np.int32)
-  packed = hidden_states(name, ids, segment_ids, sequence_ids, positions)
-  assert_close(packed[:, :NUM_REAL], states_without_padding(name))
-  assert_close(packed[:, NUM_REAL:-2], states_without_padding(name, seed=1))
+  packed_states = hidden_states(name, ids, segment_ids, sequence_ids, positions)
+  assert_close(packed_states[:, :NUM_REAL], states_without_padding(name))
+  assert_close(
+    packed_states[:, NUM_REAL:-2], states_without_padding(name, seed=1)
+  )
 
 
 @pytest.mark.parametrize(
@@ -151,7 +158,7 @@ def test_sequences_of_a_packed_row_do_not_meet(name):
   ],
 )
 def test_fully_masked_rows_stay_finite(name, dtype):
-  """Outputs and gradients of whole encoders are finite."""
+  """If all tokens are padding, the outputs and gradients are finite."""
   ids, segment_ids, _ = padded_inputs(name, IDS, 16)
   zeros, ones = np.zeros_like(ids), np.ones_like(ids)
   grads, hidden = gradient_function(name, dtype)(ones, ids, segment_ids, zeros)
@@ -206,7 +213,7 @@ def test_first_layer_alone_gives_the_first_collected_state(name):
 
 @EVERY_FAMILY
 def test_only_gpt_is_causal(name):
-  """In GPT, later tokens do not change earlier states. In encoders, they do."""
+  """Only in GPT, changed tokens do not change the states before them."""
   ids = token_ids(1, NUM_REAL)
   changed_ids = np.concatenate([ids[:, :4], ids[:, 4:] + 1], 1)
   inputs = make_segment_ids(name, ids), np.ones_like(ids)

@@ -16,20 +16,20 @@ BATCH_SHAPES = {
   "mlm_positions": jax.ShapeDtypeStruct((1, 2), jnp.int32),
   "cls_positions": jax.ShapeDtypeStruct((1, 1), jnp.int32),
 }
-# Each line has what is counted, the published number in millions, and the
-# slack. The slack is half a unit of the last published digit, or as the comment
-# says.
+# Each row has a model, what is counted, the published number of parameters in
+# millions, and the tolerance. The tolerance is half a unit of the last
+# published digit, or as the comment says.
 PUBLISHED_COUNTS = [
   # Turc et al. 2019, Table 1, and their model cards, which count both heads.
   ("bert", "tiny", "heads", 4.4, 0.05),
   ("bert", "mini", "heads", 11.3, 0.05),
   ("bert", "small", "heads", 29.1, 0.05),
   ("bert", "medium", "heads", 41.7, 0.05),
-  # Devlin et al. 2019, section 3. Large has 336.2M however it is counted; the
-  # paper rounds it up.
+  # Devlin et al. 2019, section 3. The paper rounds up the 336.2M of large.
   ("bert", "base", "heads", 110.0, 0.5),
   ("bert", "large", "heads", 340.0, 5.0),
-  # Lan et al. 2020, Table 2; their 30,000 pieces give 1.1M fewer.
+  # Lan et al. 2020, Table 2. Their vocabulary of 30,000 pieces is smaller, so
+  # their model has 1.1M fewer parameters.
   ("bert", "xlarge", "encoder", 1270.0, 5.0),
   # fairseq README, which counts the masked-LM head.
   ("roberta", "base", "heads", 125.0, 0.5),
@@ -93,15 +93,17 @@ def test_numbers_of_parameters_are_as_published(
     tree = param_shapes(heads, BATCH_SHAPES)
   else:
     tree = param_shapes(module, IDS)
-  total = sum(x.size for x in jax.tree.leaves(tree))
+  num_parameters = sum(x.size for x in jax.tree.leaves(tree))
   if counted_part == "pooler":
-    total += module.hidden * (module.hidden + 1)
-  assert abs(total / 1e6 - millions) <= tolerance, total
+    num_parameters += module.hidden * (module.hidden + 1)
+  assert abs(num_parameters / 1e6 - millions) <= tolerance, num_parameters
 
 
 def test_sizes_of_electras_generator_are_as_published():
-  """Clark et al. 2020, Table 6: 1/4, 1/3 and 1/4 of the width; heads are 64
-  wide."""
+  """Generators have 1/4, 1/3 and 1/4 of the width, and heads that are 64 wide.
+
+  The source is Clark et al. 2020, Table 6.
+  """
   sizes = {
     v: electra.generator_sizes(electra.build(v)) for v in electra.VARIANTS
   }
@@ -124,8 +126,10 @@ def test_sizes_of_electras_generator_are_as_published():
 
 
 def test_every_axis_has_a_rule_and_every_rule_an_axis(monkeypatch):
-  """The axes are those of arrays and activations, in pre-training and in a
-  task."""
+  """These are the axes of parameters and activations.
+
+  The models are those for pre-training and for a task.
+  """
   used_axes = set()
   constrain = nn.with_logical_constraint
 
@@ -157,15 +161,14 @@ def test_a_mesh_of_two_by_two_splits_published_sizes_evenly(name, variant):
 
 
 def test_maps_between_widths_split_only_the_width_of_the_model():
-  """The table's width is not split; the model's width is split as in
-  other layers."""
+  """Each kernel maps between two widths. Only the model's width is split."""
   for name in ("albert", "electra"):
     variant = next(iter(models.family(name).VARIANTS))
     axis_names = axes_by_name(
       param_shapes(build_for_pretraining(name, variant), BATCH_SHAPES)
     )
-    maps = {k: v for k, v in axis_names.items() if "project" in k}
-    assert len(maps) == (2 if name == "albert" else 4)
-    for key, names in maps.items():
+    map_axis_names = {k: v for k, v in axis_names.items() if "project" in k}
+    assert len(map_axis_names) == (2 if name == "albert" else 4)
+    for key, names in map_axis_names.items():
       expected = (None, "embed") if key.endswith("kernel") else ("embed",)
       assert names == expected, key

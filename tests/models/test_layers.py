@@ -73,23 +73,24 @@ def kept_elements(shape, rate, seed=0):
 def test_dropout_bits_are_uniform_and_independent():
   shape = (64, 50, 128)
   is_kept = kept_elements(shape, 0.1)
-  count = is_kept.size
+  num_elements = is_kept.size
   # The bound is five standard deviations of a binomial mean.
-  bound = 5 * np.sqrt(0.09 / count)
+  bound = 5 * np.sqrt(0.09 / num_elements)
   assert abs(is_kept.mean() - 0.9) < bound
   for axis in range(3):
     mean_by_index = is_kept.mean(axis=tuple(a for a in range(3) if a != axis))
     assert abs(mean_by_index - 0.9).max() < 6 * np.sqrt(
-      0.09 * shape[axis] / count
+      0.09 * shape[axis] / num_elements
     )
-    # Neighbours along an axis agree as often as independent draws do.
+    # Elements at two places are both kept as often as with independent draws.
+    # The places are half the axis apart, or are neighbours.
     a, b = np.split(is_kept, [shape[axis] // 2], axis)
     for first, second in ((a, b), (is_kept, np.roll(is_kept, 1, axis))):
       share_of_both = (first & second).mean()
       assert abs(share_of_both - 0.81) < 6 * np.sqrt(0.81 * 0.19 / first.size)
   other_is_kept = kept_elements(shape, 0.1, seed=1)
   assert abs((is_kept & other_is_kept).mean() - 0.81) < 6 * np.sqrt(
-    0.81 * 0.19 / count
+    0.81 * 0.19 / num_elements
   )
 
 
@@ -99,9 +100,9 @@ def test_dropout_bits_are_uniform_and_independent():
 def test_dropout_of_rectangles_is_independent(rate, bound):
   """Products of the four corners of rectangles have a mean of 0.
 
-  No other test fails if the hash mixes too little. With an exclusive or instead
-  of its product, the mean squares would be 1.04 to 1.4. The bounds are four
-  standard deviations of independent draws.
+  No other test fails if the hash mixes too little. If the hash had an exclusive
+  or in place of its product, the mean squares would be 1.04 to 1.4. The bounds
+  are four standard deviations of independent draws.
   """
   is_dropped = ~kept_elements((8, 256, 512), rate, seed=5).reshape(-1, 512)
   x = (is_dropped - rate) / np.sqrt(rate * (1 - rate))
@@ -113,7 +114,7 @@ def test_dropout_of_rectangles_is_independent(rate, bound):
 
 
 def test_each_high_dropout_bit_is_random():
-  """Each high bit is 1 half of the time: dropout compares the high bits."""
+  """Each high bit is 1 in half of the draws; dropout compares these bits."""
   bits = np.asarray(
     primitives.dropout_bits(jnp.array([1, 2], jnp.uint32), (256, 1024))
   )
@@ -166,7 +167,7 @@ def params():
 @pytest.mark.slow
 @pytest.mark.parametrize("overrides", [dict(unroll=3), dict(remat=True)])
 def test_unroll_and_remat_keep_tree_bits_and_gradients(params, overrides):
-  """The loss and its gradients stay equal, with dropout.
+  """The loss and its gradients stay equal but for rounding, with dropout.
 
   A Python loop over the layers would draw other dropout bits.
   """

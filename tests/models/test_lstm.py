@@ -10,8 +10,10 @@ from bert_jax.models import lstm
 
 
 def test_the_gradient_by_hand_equals_the_automatic_gradient():
-  """The expected gradient is jax's own for a loop in Python. The rows
-  have padding and initial states."""
+  """The expected gradient is jax's own gradient of a loop in Python.
+
+  The rows have padding and initial states.
+  """
   rng = np.random.default_rng(0)
   draw = lambda *s: jnp.asarray(rng.normal(size=s), jnp.float32)  # noqa: E731
   weights = [lstm.Weights(draw(9, 24), draw(24), draw(6, 4)) for _ in (0, 1)]
@@ -82,7 +84,8 @@ def test_the_gradient_by_hand_equals_the_automatic_gradient():
 def test_no_gradient_of_the_size_of_the_weights_is_in_the_loop():
   """The gradient of a weight is a sum over all steps.
 
-  One product after the loop computes it, so the loop carries no such sum.
+  One product after the loop computes it, so the loop carries no array that has
+  the shape of a weight.
   """
   layer = lstm.Lstm(7, 5, 3.0, jnp.dtype("float32"))
   x, ids = jnp.ones((2, 6, 5)), jnp.ones((2, 6), jnp.int32)
@@ -95,5 +98,6 @@ def test_no_gradient_of_the_size_of_the_weights_is_in_the_loop():
   graph = jax.make_jaxpr(jax.grad(loss))(weights)
   scans = [e for e in graph.eqns if e.primitive.name == "scan"]
   assert len(scans) == 2
-  shapes = [v.aval.shape for e in scans for v in e.outvars]
-  assert not [s for s in shapes if s[-2:] in ((5, 28), (7, 5), (10, 28))]
+  output_shapes = [v.aval.shape for e in scans for v in e.outvars]
+  # The shapes of half a kernel, of the projection and of a kernel.
+  assert not [s for s in output_shapes if s[-2:] in ((5, 28), (7, 5), (10, 28))]

@@ -1,4 +1,4 @@
-"""Tests an encoder as a module of flax.nnx, and its parameters' names."""
+"""Tests an encoder as a module of flax.nnx, and the names of its axes."""
 
 import flax.linen as nn
 import jax
@@ -39,6 +39,6 @@ def test_an_encoder_in_nnx_has_the_same_tree_and_outputs():
 def test_a_box_has_its_names_after_the_way_to_nnx_and_back():
   init = layers.with_axes(nn.initializers.zeros_init(), ("embed", "mlp"))
   box = init(jax.random.key(0), (2, 3), "float32")
-  back = type(box).from_nnx_metadata(box.to_nnx_metadata())
-  assert back.names == box.names == ("embed", "mlp")
+  box_from_nnx = type(box).from_nnx_metadata(box.to_nnx_metadata())
+  assert box_from_nnx.names == box.names == ("embed", "mlp")
   assert box.add_axis(0, {nn.PARTITION_NAME: "layers"}).names[0] == "layers"

@@ -25,7 +25,8 @@ LENGTH, MAX_SEQUENCES, VOCAB_SIZE, NUM_ROWS = 96, 5, 64, 3
 SIZES = dict(vocab_size=VOCAB_SIZE, hidden=16, num_layers=2, heads=2, mlp=32)
 SIZES |= dict(max_positions=LENGTH, dropout=0.0, initializer_range=0.3)
 SIZES |= dict(attention_dropout=0.0)
-# Name -> builder, its options, the model, the objective's options and name.
+# Name -> builder, the builder's options, model, the objective's options, and
+# the objective's name.
 CASES = {
   "spanbert": (
     "doc_sentences",
@@ -41,29 +42,29 @@ CASES = {
 @functools.cache
 def make_batches(case):
   """Returns an objective, parameters, packed rows, and unpacked rows."""
-  name, options, model, objective_options, objective = CASES[case]
+  builder, options, model, objective_options, objective = CASES[case]
   docs = random_documents(60, 0, VOCAB_SIZE, max_sentences=4, max_words=8)
   corpus = corpus_from_documents(
     docs, [[[True] * len(s) for s in d] for d in docs]
   )
   packed_recipe, single_recipe = (
-    recipes.RECIPES[name](
+    recipes.RECIPES[builder](
       SPECIAL, VOCAB_SIZE, length=LENGTH, max_sequences=n, **options
     )
     for n in (MAX_SEQUENCES, 1)
   )
-  units = packed_recipe.index(corpus, 0, corpus.num_documents, 0)
-  units = units[(units["length"] > 0).sum(1) >= 3][:NUM_ROWS]
-  assert len(units) == NUM_ROWS
-  numbers = np.arange(NUM_ROWS, dtype=np.uint64)
-  batch = packed_recipe.build(corpus, units, numbers, 0)
-  row, sequence_number = np.nonzero(units["length"])
-  sequence_numbers = numbers[row] * np.uint64(
+  examples = packed_recipe.index(corpus, 0, corpus.num_documents, 0)
+  examples = examples[(examples["length"] > 0).sum(1) >= 3][:NUM_ROWS]
+  assert len(examples) == NUM_ROWS
+  global_numbers = np.arange(NUM_ROWS, dtype=np.uint64)
+  batch = packed_recipe.build(corpus, examples, global_numbers, 0)
+  row_indices, sequence_indices = np.nonzero(examples["length"])
+  sequence_numbers = global_numbers[row_indices] * np.uint64(
     MAX_SEQUENCES
-  ) + sequence_number.astype(np.uint64)
+  ) + sequence_indices.astype(np.uint64)
   single_batch = assembly.assemble(
     corpus,
-    units[row, sequence_number][:, None],
+    examples[row_indices, sequence_indices][:, None],
     sequence_numbers[:, None],
     0,
     single_recipe.build.keywords["layout"],
@@ -148,7 +149,10 @@ def test_a_packed_row_trains_as_its_sequences_alone(case):
 
 
 def with_other_tokens(batch, sequence_number):
-  """Changes one sequence of each row; also returns True at its tokens."""
+  """Returns a batch in which one sequence of each row is changed.
+
+  Also returns a mask, which is True at the tokens of this sequence.
+  """
   is_inside = batch["sequence_ids"] == sequence_number
   changed_batch = dict(batch)
   is_text = is_inside & (batch["input_ids"] > 4)
@@ -173,7 +177,7 @@ def with_other_tokens(batch, sequence_number):
 @pytest.mark.parametrize("sequence_number", [1, 2, 3])
 @pytest.mark.parametrize("case", CASES)
 def test_a_changed_sequence_changes_no_other_sequence(case, sequence_number):
-  """The other sequences keep all bits of their states and gradients."""
+  """The unchanged sequences keep all bits of their states and gradients."""
   _, params, batch, _ = make_batches(case)
   changed_batch, is_inside = with_other_tokens(batch, sequence_number)
   family = models.family(CASES[case][2]["family"])
@@ -197,7 +201,7 @@ def test_a_changed_sequence_changes_no_other_sequence(case, sequence_number):
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_sequences_loss_reaches_no_other_embeddings(case):
-  """If only sequence 2 has weights, no gradient reaches the other ones."""
+  """If only sequence 2 has a loss, only its embeddings get a gradient."""
   _, params, batch, _ = make_batches(case)
   in_sequence_2 = batch["sequence_ids"] == 2
   batch_with_one_loss = dict(batch)

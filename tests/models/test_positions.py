@@ -25,8 +25,7 @@ from bert_jax.models import layers, roberta
 def test_positions_of_roberta_begin_after_the_padding_id(
   padding_id, ids, positions
 ):
-  """Positions count from the padding's id plus 1; padding has a row of its
-  own."""
+  """Tokens count from `padding_id` + 1. Padding has position `padding_id`."""
   position_ids = roberta.make_position_ids(jnp.array(ids), padding_id)
   assert position_ids.tolist() == positions and position_ids.dtype == jnp.int32
 
@@ -71,7 +70,7 @@ def test_lengths_over_the_longest_are_refused(name):
 
 @pytest.mark.parametrize("name", FAMILY_NAMES)
 def test_ids_out_of_range_are_not_a_number(name):
-  """An id out of range gives NaN, and neither a wrong row nor zeros."""
+  """An id out of range gives NaN, not another row or zeros."""
   zero = np.zeros((1, 7), np.int32)
   inputs = dict(
     input_ids=token_ids(1, 7),
@@ -82,9 +81,9 @@ def test_ids_out_of_range_are_not_a_number(name):
   run = jitted_encoder(name)
   assert np.isfinite(run(*inputs.values())[0]).all()
   bad_ids_by_key = {"input_ids": (-100, -1, 50), "position_ids": (-100, 40)}
-  segments = NUM_SEGMENTS.get(name, build_encoder(name).num_segments)
-  if segments:
-    bad_ids_by_key["segment_ids"] = (-1, segments)
+  num_segments = NUM_SEGMENTS.get(name, build_encoder(name).num_segments)
+  if num_segments:
+    bad_ids_by_key["segment_ids"] = (-1, num_segments)
   for key, bad_ids in bad_ids_by_key.items():
     for bad_id in bad_ids:
       changed_ids = inputs[key].copy()
@@ -95,7 +94,10 @@ def test_ids_out_of_range_are_not_a_number(name):
 
 @pytest.mark.parametrize("one_hot", [False, True])
 def test_gradient_of_a_table_is_a_sum_over_its_readers(one_hot):
-  """Ids out of range add nothing to the gradient."""
+  """A row's gradient is a sum over the tokens that read the row.
+
+  Ids out of range add nothing to it.
+  """
   table = layers.Embedding(
     5, 3, jax.nn.initializers.ones, (None, "embed"), one_hot=one_hot
   )
@@ -107,8 +109,8 @@ def test_gradient_of_a_table_is_a_sum_over_its_readers(one_hot):
   @jax.grad
   def gradient(params):
     rows = table.apply({"params": params}, ids)
-    valid = ((ids >= 0) & (ids < 5))[..., None]
-    return (jnp.where(valid, rows, 0) * weights).sum()
+    is_valid = ((ids >= 0) & (ids < 5))[..., None]
+    return (jnp.where(is_valid, rows, 0) * weights).sum()
 
   expected = np.zeros((5, 3))
   for i, w in zip(ids.ravel(), weights.reshape(-1, 3), strict=True):

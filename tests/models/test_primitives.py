@@ -23,7 +23,10 @@ def random_array(*shape, dtype="float32", seed=0):
 
 
 def saved_shapes(function, *arguments):
-  """Returns what the forward pass saves, beside the arguments."""
+  """Returns the dtypes and shapes that the forward pass saves.
+
+  The arguments of the function are left out.
+  """
   with redirect_stdout(io.StringIO()) as text:
     print_saved_residuals(function, *arguments)
   lines = text.getvalue().splitlines()
@@ -81,7 +84,7 @@ def test_vmap_of_dropout_equals_single_calls(x_axis, seed_axis):
 
 
 def test_dropout_saves_only_its_seed():
-  """The mask is computed again, also if a scan or a `remat` is around it."""
+  """The backward pass computes the mask again, also in a scan or a `remat`."""
 
   def apply_dropout_in_a_scan(x):
     return jax.lax.scan(lambda x, _: (apply_dropout(x), None), x, length=3)[
@@ -136,7 +139,7 @@ def test_jvp_and_vmap_of_the_product_equal_single_products(dtype):
     batched = jax.vmap(multiply, axes)(*operands)
     power = 2 - axes.count(None)
     for i, batch_row in enumerate(batched):
-      # All factors are exact, except that 3 x has other roundings.
+      # Multiplication by 2 is exact. `3 * x` is rounded.
       rtol = 1e-6 if dtype == "float32" else 0.03
       np.testing.assert_allclose(batch_row, y * (i + 1) ** power, rtol, 1e-2)
 
@@ -160,7 +163,10 @@ def params():
 def test_forward_and_reverse_derivatives_of_an_encoder_agree(
   params, dtype, rtol
 ):
-  """`jvp` agrees with `grad`, and products with the Hessian with `jacfwd`."""
+  """`jvp` agrees with `grad`.
+
+  A product with the Hessian agrees with the product that uses `jacfwd`.
+  """
   tangents = jax.tree.map(
     lambda x: np.cos(np.arange(x.size, dtype="f")).reshape(x.shape), params
   )
@@ -199,13 +205,13 @@ def test_forward_and_reverse_derivatives_of_an_encoder_agree(
 
 
 def test_vmap_over_batches_keys_and_models_equals_single_calls(params):
-  """Each index gives what a call of its own gives."""
+  """Each index of the mapped axis gives the result of a single call."""
   ids = np.stack([IDS, IDS[::-1]])
   keys = jax.random.split(jax.random.key(1), 2)
-  models = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), params)
-  batched = tiny_families.fast_jit(jax.vmap(encode))(models, ids, keys)
+  stacked_params = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), params)
+  batched = tiny_families.fast_jit(jax.vmap(encode))(stacked_params, ids, keys)
   encode_one = tiny_families.fast_jit(encode)
   for i, actual in enumerate(batched):
-    model = jax.tree.map(lambda x, i=i: x[i], models)
-    expected = encode_one(model, ids[i], keys[i])
+    single_params = jax.tree.map(lambda x, i=i: x[i], stacked_params)
+    expected = encode_one(single_params, ids[i], keys[i])
     np.testing.assert_allclose(actual, expected, atol=1e-5)

@@ -48,7 +48,7 @@ SLOW_CASES += [("albert", groups) for groups in (1, 2, 4)]
   ],
 )
 def test_unrolled_layers_with_remat_equal_the_loop(name, groups):
-  """Outputs with dropout and gradients differ from the loop's by roundings."""
+  """Outputs and gradients are equal but for rounding, with dropout."""
   if groups:
     make, params = (
       functools.partial(build_shared, groups),
@@ -64,7 +64,7 @@ def test_unrolled_layers_with_remat_equal_the_loop(name, groups):
 
   def run(module):
     def loss(params):
-      # With some seeds the roundings are 1.4e-6, just above the bound.
+      # With some other seeds, rounding errors are 1.4e-6, just above the bound.
       options = dict(train=True, rngs=dropout_rngs(1))
       hidden, _ = module.apply({"params": params}, IDS, **options)
       return (hidden * weights).sum(), hidden
@@ -74,10 +74,10 @@ def test_unrolled_layers_with_remat_equal_the_loop(name, groups):
     )
     return [hidden, *jax.tree.leaves(grads)]
 
-  unroll = make().num_layers
+  num_layers = make().num_layers
   loop_arrays, unrolled_arrays = (
     run(make()),
-    run(make(unroll=unroll, remat=True)),
+    run(make(unroll=num_layers, remat=True)),
   )
   for expected, array in zip(loop_arrays, unrolled_arrays, strict=True):
     atol = 1e-6 * max(1.0, float(np.abs(expected).max()))
@@ -138,8 +138,9 @@ def test_a_group_equals_repeated_copies_of_its_layer(groups):
 
 
 def test_shared_layers_run_at_any_depth():
-  """The same parameters run with more or fewer layers, as in a Universal
-  Transformer.
+  """The parameters of a shared layer run with 6, 4 and 1 layers.
+
+  A Universal Transformer does this too.
   """
   params = shared_parameters(1)
   deep_states = hidden_states(build_encoder("albert", num_layers=6), params)
@@ -171,7 +172,7 @@ def kept_by_dropout(module, params, train=True):
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_each_use_of_a_layer_has_other_dropout(groups):
-  """The MLP's dropout acts, and no two applications have the same bits."""
+  """The MLP's dropout draws independent bits each time that a layer is used."""
   masks = kept_by_dropout(
     build_shared(groups, dropout=0.5), shared_parameters(groups)
   )
@@ -208,7 +209,7 @@ def test_a_branch_is_dropped_before_it_is_added():
 
 
 def test_albert_without_dropout_has_dropout_before_its_classifier():
-  """In version 2 the encoder has no dropout, but the logits vary."""
+  """The encoders xxlarge_v1 and *_v2 have no dropout, but their logits vary."""
   published = {name: albert.build(name) for name in albert.VARIANTS}
   rates = {n: (m.dropout, m.attention_dropout) for n, m in published.items()}
   names_with_dropout = [

@@ -24,7 +24,7 @@ assert_close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-5)
 
 
 def make_batch(lengths, length=8):
-  """Returns padded rows of these lengths."""
+  """Returns a batch of padded rows; row i has `lengths[i]` tokens."""
   ids = token_ids(len(lengths), length)
   is_real = np.arange(length) < np.array(lengths)[:, None]
   return {
@@ -34,8 +34,10 @@ def make_batch(lengths, length=8):
 
 
 def make_model(name, head_class, *args):
-  """Returns a task's parameters, and a function batch -> logits, hidden
-  states."""
+  """Returns a model's parameters, and its function.
+
+  The function is batch -> (logits, hidden states).
+  """
   model = head_class(build_encoder(name), *args)
   params = random_params(model, make_batch([4]))
 
@@ -106,9 +108,9 @@ def head_in_numpy(params, vectors, activation=None):
   ],
 )
 def test_classifier_reads_the_published_vector(name, pooling):
-  """Only one vector is read: that of the first token.
+  """A classifier reads one vector: that of the first token.
 
-  GPT's classifier reads the vector of the last token before the padding.
+  GPT's classifier reads that of the last token before the padding.
   """
   lengths = [3, 8, 1]
   params, run = make_model(name, task_heads.SequenceClassifier, pooling, 3)
@@ -149,20 +151,22 @@ def test_each_choice_has_its_own_logit(name):
   _, run = make_model(
     name, task_heads.SequenceClassifier, family_pooling(name), 1
   )
-  flat = make_batch([3, 8, 5, 1, 7, 2, 8, 4])
-  choices = {key: x.reshape(2, 4, 8) for key, x in flat.items()}
-  logits = np.asarray(run(choices)[0])
+  flat_batch = make_batch([3, 8, 5, 1, 7, 2, 8, 4])
+  choice_batch = {key: x.reshape(2, 4, 8) for key, x in flat_batch.items()}
+  logits = np.asarray(run(choice_batch)[0])
   assert logits.shape == (2, 4) and len(np.unique(logits.round(4))) == 8
   order = np.array([2, 0, 3, 1])
-  permuted = {k: x.copy() for k, x in choices.items()}
-  for x in permuted.values():
+  permuted_batch = {k: x.copy() for k, x in choice_batch.items()}
+  for x in permuted_batch.values():
     x[0] = x[0, order]
-  permuted_logits = np.asarray(run(permuted)[0])
+  permuted_logits = np.asarray(run(permuted_batch)[0])
   assert_close(permuted_logits[0], logits[0, order])
   # The rows of the other example have the same logits.
   assert_close(permuted_logits[1], logits[1])
   for row in (0, 5):
-    row_logits = run({key: x[row : row + 1] for key, x in flat.items()})[0]
+    row_logits = run({key: x[row : row + 1] for key, x in flat_batch.items()})[
+      0
+    ]
     assert row_logits.shape == (1, 1)
     assert_close(row_logits[0, 0], logits.ravel()[row])
 
@@ -185,7 +189,7 @@ def test_dropout_of_heads_acts_in_training_only():
   pooling_without_dropout = heads.Pooling(
     "tanh", dropout=0.0, input_dropout=True
   )
-  for model, expected in (
+  for model, has_dropout in (
     (
       task_heads.SequenceClassifier(
         encoder_without_dropout, heads.Pooling(None), 2
@@ -213,11 +217,11 @@ def test_dropout_of_heads_acts_in_training_only():
     logits, other_logits = (
       np.asarray(run(params, jax.random.key(s))) for s in (0, 1)
     )
-    assert (logits != other_logits).any() == expected, model
+    assert (logits != other_logits).any() == has_dropout, model
 
 
 def test_the_head_of_roberta_has_dropout_before_its_dense_layer():
-  """RoBERTa's head also has dropout on the input of its dense layer."""
+  """Dropout with rate 0.5 turns each input of the dense layer into 0 or 2."""
   hidden = np.ones((1, 2, 64), np.float32)
   positions = np.zeros((1, 1), np.int32)
   pooler = heads.Pooler(
@@ -249,8 +253,8 @@ def test_both_towers_read_the_same_tables():
     "rtd_logits": (2, 8),
   }
   assert {x.dtype for x in old_outputs.values()} == {jnp.dtype("float32")}
-  row = int(batch["input_ids"][0, 1])
-  for table, index in (("word", row), ("position", 1), ("segment", 0)):
+  token_id = int(batch["input_ids"][0, 1])
+  for table, index in (("word", token_id), ("position", 1), ("segment", 0)):
     changed_table = params["embeddings"][table]["embedding"].at[index].add(0.5)
     tables = params["embeddings"] | {table: {"embedding": changed_table}}
     new_outputs = run({"params": params | {"embeddings": tables}}, batch)
@@ -287,7 +291,10 @@ def test_the_loss_of_the_discriminator_gives_the_generator_no_gradient():
 
 
 def test_discriminator_is_the_encoder_to_fine_tune():
-  """An encoder of ELECTRA has the tables and the discriminator as its tower."""
+  """An ELECTRA encoder consists of the tables and one tower.
+
+  The tower is the discriminator.
+  """
   module, params, batch, _ = make_towers()
   assert set(random_encoder_params("electra")) == {"embeddings", "tower"}
   encoder_params = {

@@ -16,7 +16,7 @@ def make_state(**layers):
 
 
 def test_newest_and_best_are_kept_and_survive_a_restart(tmp_path):
-  """A run whose metric becomes worse resumes from its last step."""
+  """A run whose loss becomes worse resumes from its last step, not its best."""
   state = make_state()
   with Checkpointer(str(tmp_path), keep=1) as saver:
     for step, loss in ((100, 0.6), (200, 0.7), (300, 0.8), (400, 0.9)):
@@ -34,10 +34,10 @@ def test_newest_and_best_are_kept_and_survive_a_restart(tmp_path):
 
 @pytest.mark.parametrize("keep", [1, 2])
 def test_a_loss_added_after_the_save_keeps_the_same_checkpoints(tmp_path, keep):
-  """The same checkpoints are kept if the loss is part of the save."""
+  """`save` or, later, `add_evaluation` gets the loss. This changes nothing."""
   losses = (0.6, 0.7, None, 0.6, 0.9, 0.6, 0.8, 0.5, 0.9)
   results: dict[str, list] = {"with": [], "after": []}
-  for name, steps in results.items():
+  for name, records in results.items():
     with Checkpointer(str(tmp_path / name), keep=keep, keep_best=2) as saver:
       for step, loss in enumerate(losses):
         state = make_state().replace(step=jnp.int32(step))
@@ -50,10 +50,10 @@ def test_a_loss_added_after_the_save_keeps_the_same_checkpoints(tmp_path, keep):
           saver.add_evaluation(step, meta, loss, 0)
         kept_steps = sorted(int(p.name) for p in tmp_path.glob(f"{name}/*/*"))
         metas = [saver.read_metadata(step) for step in kept_steps]
-        steps.append((kept_steps, saver.best_step(), metas))
+        records.append((kept_steps, saver.best_step(), metas))
     # A new Checkpointer finds the same best step.
     with Checkpointer(str(tmp_path / name), keep=keep) as saver:
-      assert saver.best_step() == steps[-1][1] == 7
+      assert saver.best_step() == records[-1][1] == 7
   assert results["with"] == results["after"]
   with Checkpointer(str(tmp_path / "after"), keep=keep, keep_best=2) as saver:
     saver.remove(8)
@@ -61,7 +61,7 @@ def test_a_loss_added_after_the_save_keeps_the_same_checkpoints(tmp_path, keep):
 
 
 def test_the_best_step_is_of_the_latest_phase(tmp_path):
-  """A later phase has other lengths, so its losses cannot be compared."""
+  """Losses of phases with different row lengths cannot be compared."""
   saves = ((100, 0.4, 0), (200, 0.9, 1), (300, 0.7, 1), (400, 0.8, 1))
   best_steps = []
   for step, loss, phase in saves:
@@ -88,7 +88,7 @@ def test_the_best_step_is_of_the_latest_phase(tmp_path):
   ],
 )
 def test_parameters_that_do_not_fit_are_refused(tmp_path, layers, message):
-  """The model's parameters are more, fewer, larger, smaller or renamed."""
+  """The model has more, fewer, larger, smaller or renamed parameters."""
   with Checkpointer(str(tmp_path)) as saver:
     saver.save(1, make_state(), {}, None)
     saver.wait()
@@ -116,7 +116,7 @@ def test_values_and_dtypes_are_restored(tmp_path):
 
 
 def test_a_donated_state_does_not_change_what_is_saved(tmp_path):
-  """A save continues while the next step reuses the buffers."""
+  """A save continues while later steps reuse the buffers of the state."""
   add = jax.jit(lambda s: jax.tree.map(lambda x: x + 1, s), donate_argnums=0)
   state = {"kernel": jnp.zeros((512, 1024))}
   with Checkpointer(str(tmp_path), keep=50) as saver:

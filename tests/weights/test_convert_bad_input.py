@@ -186,10 +186,12 @@ def test_damaged_safetensors_are_refused(tmp_path):
   content = weights_path.read_bytes()
   length = int.from_bytes(content[:8], "little")
   header = json.loads(content[8 : 8 + length])
-  out_of_file = dict(
+  header_out_of_file = dict(
     header, **{QUERY: dict(header[QUERY], data_offsets=[0, 10**9])}
   )
-  unknown_dtype = dict(header, **{QUERY: dict(header[QUERY], dtype="F8")})
+  header_with_unknown_dtype = dict(
+    header, **{QUERY: dict(header[QUERY], dtype="F8")}
+  )
 
   def pack(header):
     text = json.dumps(header).encode()
@@ -202,8 +204,8 @@ def test_damaged_safetensors_are_refused(tmp_path):
     content[:-1],
     content + b"\0",
     (2**60).to_bytes(8, "little") + content[8:],
-    pack(out_of_file),
-    pack(unknown_dtype),  # NumPy does not have this dtype.
+    pack(header_out_of_file),
+    pack(header_with_unknown_dtype),  # NumPy does not have this dtype.
     pack([1]),
     pack(dict(header, x=3)),
   ):
@@ -230,12 +232,15 @@ def test_an_index_may_not_name_a_file_outside_its_folder(tmp_path):
 
 
 def write_both_towers(path, **options):
-  """Writes a folder of both towers, which have equal embeddings."""
-  generator = dict(num_attention_heads=1, intermediate_size=32)
+  """Writes a folder with both towers of ELECTRA; their embeddings are equal."""
+  generator_fields = dict(num_attention_heads=1, intermediate_size=32)
   shapes = tiny_hf.array_shapes("ElectraForMaskedLM", f=32)
   arrays = {k: np.ones(s, np.float32) for k, s in shapes.items()}
   tiny_hf.write_folder(
-    path / "generator", "ElectraForMaskedLM", arrays, **generator | options
+    path / "generator",
+    "ElectraForMaskedLM",
+    arrays,
+    **generator_fields | options,
   )
   shapes = tiny_hf.array_shapes("ElectraForPreTraining")
   arrays = {k: np.ones(s, np.float32) for k, s in shapes.items()}
@@ -256,8 +261,10 @@ def test_towers_that_do_not_fit_are_refused(tmp_path):
   )
   assert_refused(generator_path, "does not hold both towers", "electra", "both")
   assert_refused(both_path, "not one of discriminator", "electra", "left")
-  other = write_both_towers(tmp_path / "other", hidden_dropout_prob=0.3)
-  assert_refused(other, ["generator's dropout is 0.3", "tower="], "electra")
+  other_path = write_both_towers(tmp_path / "other", hidden_dropout_prob=0.3)
+  assert_refused(
+    other_path, ["generator's dropout is 0.3", "tower="], "electra"
+  )
   weights_path = str(both_path / "generator" / "model.safetensors")
   arrays = {
     k: np.array(v) for k, v in model_folder.read_tensors(weights_path).items()
@@ -399,7 +406,7 @@ def test_an_error_of_the_command_is_one_line(tmp_path):
   ["num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size"],
 )
 def test_sizes_that_no_file_has_take_no_memory(tmp_path, field, size):
-  """Huge sizes in a config.json are refused before they take memory."""
+  """Huge sizes in a config.json are refused before arrays are made."""
   path = tiny_hf.write_folder(tmp_path / "hf", "BertForSequenceClassification")
   config_path = tmp_path / "hf" / "config.json"
   config_path.write_text(
@@ -409,5 +416,5 @@ def test_sizes_that_no_file_has_take_no_memory(tmp_path, field, size):
   with pytest.raises(ValueError, match="config.json|model.safetensors"):
     hf.read(str(path), "bert")
   growth = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_before
-  # The limit is in kilobytes. The word table alone would take gigabytes.
+  # `growth` is in kilobytes.
   assert growth < 200_000

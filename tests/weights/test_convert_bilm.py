@@ -51,7 +51,7 @@ SHAPES = {
 
 
 def write_folder(path, shapes=SHAPES, options=FULL_OPTIONS):
-  """Writes a folder in which all elements of array number n are n."""
+  """Writes a folder; all elements of the n-th array, counted from 1, are n."""
   path.mkdir(exist_ok=True)
   with h5py.File(path / "lm_weights.hdf5", "w") as file:
     for number, (name, shape) in enumerate(shapes.items(), 1):
@@ -94,12 +94,14 @@ def test_files_that_do_not_fit_are_named(tmp_path):
     with pytest.raises(ValueError, match=message):
       bilm.read(path, "elmo")
 
-  without_bias = {k: v for k, v in SHAPES.items() if k != "CNN_proj/b_proj"}
-  assert_refused("CNN_proj/b_proj is missing", without_bias)
+  shapes_without_bias = {
+    k: v for k, v in SHAPES.items() if k != "CNN_proj/b_proj"
+  }
+  assert_refused("CNN_proj/b_proj is missing", shapes_without_bias)
   assert_refused("extra/W belongs to no parameter", SHAPES | {"extra/W": (2,)})
   assert_refused(r"b_proj has shape \[6\]", SHAPES | {"CNN_proj/b_proj": (6,)})
-  deep_kernel = SHAPES | {"CNN/W_cnn_0": (2, 1, 4, 3)}
-  assert_refused(r"W_cnn_0 has shape \[2, 1, 4, 3\]", deep_kernel)
+  shapes_with_deep_kernel = SHAPES | {"CNN/W_cnn_0": (2, 1, 4, 3)}
+  assert_refused(r"W_cnn_0 has shape \[2, 1, 4, 3\]", shapes_with_deep_kernel)
   assert_refused(
     r"char_embed has shape \[261\]", SHAPES | {"char_embed": (261,)}
   )

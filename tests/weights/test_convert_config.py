@@ -17,13 +17,13 @@ def read_tiny(path, name, drop=(), **options):
 
 
 def write_fields(path, weights):
-  """Writes a folder of transformers; returns its config.json."""
+  """Writes a folder of transformers; returns the content of its config.json."""
   hf.write(str(path), weights)
   return json.loads((path / "config.json").read_text())
 
 
 def test_every_field_becomes_an_attribute(tmp_path):
-  common = dict(
+  common_attributes = dict(
     vocab_size=20,
     hidden=8,
     num_layers=2,
@@ -66,7 +66,7 @@ def test_every_field_becomes_an_attribute(tmp_path):
     ),
   ):
     config = read_tiny(tmp_path / name, name).config
-    assert config["model"] == common | attributes, name
+    assert config["model"] == common_attributes | attributes, name
     assert config["family"] == tiny_hf.family_of(name)
 
 
@@ -337,9 +337,9 @@ def test_inconsistent_labels_are_refused(options, word, tmp_path):
 
 
 def test_labels_without_names_get_default_names(tmp_path, capsys):
-  default = {"0": "LABEL_0", "1": "LABEL_1"}
+  default_names = {"0": "LABEL_0", "1": "LABEL_1"}
   for i, options in enumerate(
-    (dict(num_labels=3), dict(num_labels=3, id2label=default))
+    (dict(num_labels=3), dict(num_labels=3, id2label=default_names))
   ):
     options = dict(id2label=None, label2id=None) | options
     config = read_tiny(tmp_path / str(i), CLASSIFIER, **options).config
@@ -351,9 +351,11 @@ def test_labels_without_names_get_default_names(tmp_path, capsys):
   ]
   assert "num_labels=3 is used" in capsys.readouterr().err
   # A model without a classifier keeps the maps, although it does not use them.
-  weights = read_tiny(tmp_path / "lm", "BertForMaskedLM", id2label=default)
+  weights = read_tiny(
+    tmp_path / "lm", "BertForMaskedLM", id2label=default_names
+  )
   assert weights.config["labels"] is None
-  assert write_fields(tmp_path / "back", weights)["id2label"] == default
+  assert write_fields(tmp_path / "back", weights)["id2label"] == default_names
 
 
 def test_problem_types_are_read_and_written(tmp_path):

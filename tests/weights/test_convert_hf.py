@@ -77,8 +77,8 @@ def path_of(key, is_in_tower):
   path = path.format("bias" if key.endswith("bias") else array_name)
   if path.startswith(("layers", "project")):
     path = f"encoder/tower/{path}" if is_in_tower else f"encoder/{path}"
-  layer = re.search(r"(?:layer|h|groups)\.(\d)\.", key)
-  return path, int(layer[1]) if layer else None
+  layer_match = re.search(r"(?:layer|h|groups)\.(\d)\.", key)
+  return path, int(layer_match[1]) if layer_match else None
 
 
 @pytest.mark.parametrize("name", tiny_hf.HEADS)
@@ -184,9 +184,9 @@ def with_renamed_arrays(arrays, *pairs):
 
 
 def test_other_spellings_of_the_arrays_give_the_same_model(tmp_path):
-  """Arrays may have old names or no prefix, and be copied or in shards.
+  """Arrays may have old names or no prefix, be there twice, or be in shards.
 
-  Files may also have buffers, which are skipped.
+  A file may also have buffers, which are skipped.
   """
   name = "BertForMaskedLM"
   arrays = random_arrays(name)

@@ -1,4 +1,4 @@
-"""Tests models of other types that have the parameters of RoBERTa or BERT.
+"""Tests models with the parameters of RoBERTa or BERT, but another model_type.
 
 Also tests folders that lack files or fields.
 """
@@ -67,7 +67,7 @@ def sentencepiece_path(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=ROBERTA_TYPES)
 def roberta_model(request, sentencepiece_path, tmp_path_factory):
-  """Returns a tokenizer class's name, and a folder, tokenizer and model."""
+  """Returns a tokenizer's class name, a model's folder, and both objects."""
   path = tmp_path_factory.mktemp("kin") / "model"
   class_prefix, model_type, _, _ = ROBERTA_TYPES[request.param]
   path.mkdir()
@@ -110,8 +110,10 @@ def test_ids_of_fairseq_are_those_of_transformers(
   processor = sentencepiece.SentencePieceProcessor(
     str(roberta_model[1] / "sentencepiece.bpe.model")
   )
-  for number in range(3, processor.get_piece_size()):
-    assert opened.pieces[number + offset] == processor.id_to_piece(number)
+  for piece_number in range(3, processor.get_piece_size()):
+    assert opened.pieces[piece_number + offset] == processor.id_to_piece(
+      piece_number
+    )
   special = opened.special
   assert special == (
     tokenizer.pad_token_id,
@@ -148,9 +150,11 @@ def test_a_model_of_another_type_is_read_as_roberta(
   batch = {"input_ids": np.array([ids]), "mlm_positions": np.array([[2]])}
   outputs = fast_jit(loaded.module.apply)({"params": loaded.params}, batch)
   with torch.no_grad():
-    reference = model(torch.tensor([ids])).logits[0, 2].numpy()
+    reference_logits = model(torch.tensor([ids])).logits[0, 2].numpy()
   # The logits are 1 to 10, and each library has its own order of float32 sums.
-  np.testing.assert_allclose(outputs["mlm_logits"][0, 0], reference, atol=2e-5)
+  np.testing.assert_allclose(
+    outputs["mlm_logits"][0, 0], reference_logits, atol=2e-5
+  )
   command = ["--from", "hf", "--model", str(path), "--output"]
   run_command(monkeypatch, "convert", *command, str(tmp_path / "ours"))
   command = ["--to", "hf", "--model", str(tmp_path / "ours"), "--output"]
@@ -163,7 +167,7 @@ def test_a_model_of_another_type_is_read_as_roberta(
   )
   with torch.no_grad():
     logits = reopened.eval()(torch.tensor([ids])).logits[0, 2].numpy()
-  np.testing.assert_allclose(logits, reference, atol=1e-6)
+  np.testing.assert_allclose(logits, reference_logits, atol=1e-6)
   (tmp_path / "in.jsonl").write_text('{"text": "the cat <mask> on"}\n')
   flags = ["--input", str(tmp_path / "in.jsonl"), "--top", "2"]
   flags += ["--output", str(tmp_path / "out.jsonl"), "--model", str(path)]
@@ -203,15 +207,15 @@ def run_command(monkeypatch, verb, *arguments):
 )
 @pytest.mark.parametrize("name", ["BertForMaskedLM", "BertModel"])
 def test_the_prefix_of_a_wrapper_is_left_out(tmp_path, capsys, prefix, name):
-  plain_weights = hf.read(
+  unwrapped_weights = hf.read(
     tiny_hf.write_folder(tmp_path / "plain", name), "bert"
   )
   arrays = tiny_hf.constant_arrays(name)
   wrapped_arrays = {prefix + key: array for key, array in arrays.items()}
   path = tiny_hf.write_folder(tmp_path / "wrapped", name, wrapped_arrays)
   weights = hf.read(path, "bert")
-  assert weights.config == plain_weights.config
-  for key, array in plain_weights.arrays.items():
+  assert weights.config == unwrapped_weights.config
+  for key, array in unwrapped_weights.arrays.items():
     np.testing.assert_array_equal(weights.arrays[key], array)
   line = f"model.safetensors: the names of all arrays begin with {prefix!r}"
   assert line in capsys.readouterr().err
@@ -239,8 +243,10 @@ def test_a_model_for_next_sentences_is_read_and_written(tmp_path):
   outputs = fast_jit(loaded.module.apply)({"params": loaded.params}, batch)
   ids, segments = map(torch.from_numpy, batch.values())
   with torch.no_grad():
-    reference = model(ids, token_type_ids=segments).logits.numpy()
-  np.testing.assert_allclose(outputs["pair_logits"][:, 0], reference, atol=1e-5)
+    reference_logits = model(ids, token_type_ids=segments).logits.numpy()
+  np.testing.assert_allclose(
+    outputs["pair_logits"][:, 0], reference_logits, atol=1e-5
+  )
   model_folder.write(
     str(tmp_path / "ours"), hf.read(str(tmp_path / "hf"), "bert")
   )
@@ -375,7 +381,7 @@ def test_the_arrays_identify_the_family_without_a_config(
 
 
 def test_every_command_has_the_flag_family(tmp_path, monkeypatch):
-  """If no field names the family, a command needs --family."""
+  """If no field of config.json names the family, a command needs --family."""
   path = tiny_hf.write_folder(tmp_path / "hf", "BertModel", drop=NAMING_FIELDS)
   (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
   file_flags = ["--input", str(tmp_path / "in.jsonl"), "--output"]

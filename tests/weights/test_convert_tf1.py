@@ -42,11 +42,13 @@ def layer_params(path, variables, names, name_by_module, heads):
     name_by_module: module of a layer -> its name in the checkpoint.
     heads: the number of attention heads.
   """
-  count = len(names)
+  num_layers = len(names)
   expected = {}
 
   def stack(name):
-    return np.stack([variables[f"{names[i]}/{name}"] for i in range(count)])
+    return np.stack(
+      [variables[f"{names[i]}/{name}"] for i in range(num_layers)]
+    )
 
   for module, name in name_by_module.items():
     target = f"{path}/layers/layer/{module}"
@@ -56,10 +58,10 @@ def layer_params(path, variables, names, name_by_module, heads):
       continue
     kernel, bias = stack(f"{name}/kernel"), stack(f"{name}/bias")
     if module == "attention/output":
-      kernel = kernel.reshape(count, heads, -1, kernel.shape[-1])
+      kernel = kernel.reshape(num_layers, heads, -1, kernel.shape[-1])
     elif module.startswith("attention"):
-      kernel = kernel.reshape(count, kernel.shape[1], heads, -1)
-      bias = bias.reshape(count, heads, -1)
+      kernel = kernel.reshape(num_layers, kernel.shape[1], heads, -1)
+      bias = bias.reshape(num_layers, heads, -1)
     expected[f"{target}/kernel"], expected[f"{target}/bias"] = kernel, bias
   return expected
 
@@ -149,7 +151,8 @@ def assert_equal(weights, expected):
 def bert_release(tmp_path_factory):
   """Writes a release of BERT that has the arrays of an optimizer.
 
-  Returns its path, all arrays and the names of the optimizer's arrays.
+  Returns the release's path, the model's arrays, and the names of the
+  optimizer's arrays.
   """
   path, arrays = (
     str(tmp_path_factory.mktemp("bert")),
@@ -357,7 +360,7 @@ def test_a_fine_tuned_bert_is_read(tmp_path, head):
   assert config["model"]["activation"] == "relu"
   # The config has no type_vocab_size, so the size of the table is used.
   assert config["model"]["num_segments"] == NUM_SEGMENTS
-  # A span head does not read the pooler, which is kept nevertheless.
+  # Only a classifier reads the pooler. Without one, the pooler is kept.
   assert config["pooler"] == (head != "classifier")
   if head == "classifier":
     assert config["task"] == "sequence_classification"

@@ -247,7 +247,7 @@ def test_one_of_several_checkpoints_must_be_named(tmp_path):
   prefix = f"{path}/model.ckpt-1"
   assert tf1.find_checkpoint(prefix) == prefix
   assert tf1.find_checkpoint(f"{prefix}.index") == prefix
-  # The file may name the folder in which the checkpoints were first written.
+  # The file `checkpoint` may name the folder into which TensorFlow wrote.
   (tmp_path / "checkpoint").write_text(
     'model_checkpoint_path: "/home/somebody/model.ckpt-20"\n'
     'all_model_checkpoint_paths: "/home/somebody/model.ckpt-1"\n'

@@ -92,7 +92,7 @@ LABELS = {0: "contra", 1: "neutral", 2: "entail"}
 
 
 def random_model(family, head, **options):
-  """Makes a random model without parameters that are 0 or 1."""
+  """Makes a model with random parameters, none of which is 0 or 1."""
   cls = getattr(transformers, CLASS_PREFIXES[family] + head)
   options = CONFIG_OPTIONS[family] | options
   if head in ("ForSequenceClassification", "ForTokenClassification"):
@@ -146,18 +146,20 @@ def torch_outputs(model, head, ids, mask):
       "logits": torch.stack([outputs.start_logits, outputs.end_logits], -1)
     }
   elif hasattr(outputs, "prediction_logits"):
-    pair = outputs.get("seq_relationship_logits", outputs.get("sop_logits"))
+    pair_logits = outputs.get(
+      "seq_relationship_logits", outputs.get("sop_logits")
+    )
     output_by_name = {
       "mlm_logits": outputs.prediction_logits,
-      "pair_logits": pair[:, None],
+      "pair_logits": pair_logits[:, None],
     }
   else:
-    names = {
+    logits_name_by_head = {
       "ForMaskedLM": "mlm_logits",
       "LMHeadModel": "lm_logits",
       "ForPreTraining": "rtd_logits",
     }
-    output_by_name = {names.get(head, "logits"): outputs.logits}
+    output_by_name = {logits_name_by_head.get(head, "logits"): outputs.logits}
   return {name: tensor.numpy() for name, tensor in output_by_name.items()}
 
 

@@ -15,8 +15,9 @@ from bert_jax.training.state import TrainState
 from bert_jax.weights import checkpoint
 from bert_jax.weights.checkpoint import Checkpointer
 
-# If one array of a checkpoint is damaged, orbax abandons its reads of the
-# others. Python reports each of them as an exception that nobody can catch.
+# If one array of a checkpoint is damaged, orbax abandons its reads of all other
+# arrays. Python reports each of these reads as an exception that nobody can
+# catch.
 pytestmark = pytest.mark.filterwarnings(
   "ignore::pytest.PytestUnraisableExceptionWarning"
 )
@@ -99,8 +100,8 @@ def test_a_damaged_file_never_gives_a_wrong_state(
       assert names_in(workdir / "damaged")[0].startswith("20-")
       printed = capfd.readouterr().out
       assert "damaged" in printed and "bound method" not in printed
-  # Damage of the arrays and of the metadata is noticed. Other files do not
-  # matter.
+  # Damage of the arrays and of the metadata is noticed. Damage of any other
+  # file changes nothing.
   assert steps.count(10) >= 2
 
 
@@ -133,7 +134,7 @@ def test_a_run_with_only_damaged_checkpoints_is_refused(saved_run, tmp_path):
 def test_messages_about_a_damaged_run_are_plain(
   saved_run, tmp_path, capfd, change
 ):
-  """Messages have no terms of libraries, and do not advise a new run."""
+  """A message has one word of a library's error, and advises no new run."""
   run = tmp_path / "run"
   shutil.copytree(saved_run, run)
   for path in files_in(run / "checkpoints" / "20" / "state"):
@@ -165,7 +166,7 @@ def test_messages_about_a_damaged_run_are_plain(
 def test_a_checkpoint_that_is_damaged_in_one_process_is_not_used(
   saved_run, tmp_path, fails_late, monkeypatch, capsys
 ):
-  """The other process may fail before checksums are compared, or after."""
+  """Process 1 finds the damage before or after checksums are compared."""
   shutil.copytree(saved_run, tmp_path / "run")
   calls = []
 

@@ -21,7 +21,7 @@ from bert_jax.training.state import TrainState
 from bert_jax.weights import checkpoint, hf, model_folder
 from bert_jax.weights.load import open_model
 
-WORDS = [
+PIECES = [
   "[PAD]",
   "[UNK]",
   "[CLS]",
@@ -64,14 +64,14 @@ def test_importing_the_package_imports_no_libraries():
 def test_a_converted_folder_and_its_source_are_one_model(tmp_path, monkeypatch):
   name = "BertForSequenceClassification"
   path = tiny_hf.write_folder(tmp_path / "hf", name)
-  (tmp_path / "hf" / "vocab.txt").write_text("\n".join(WORDS))
+  (tmp_path / "hf" / "vocab.txt").write_text("\n".join(PIECES))
   common_flags = ["--family", "bert", "--model", path, "--output"]
   run_convert(monkeypatch, "--from", "hf", *common_flags, tmp_path / "ours")
-  source, model = open_model(path), open_model(str(tmp_path / "ours"))
-  assert source.config == model.config
+  source_model, model = open_model(path), open_model(str(tmp_path / "ours"))
+  assert source_model.config == model.config
   assert model.config["labels"] == ["contra", "neutral", "entail"]
-  assert model.module == source.module
-  assert_equal(source.params, model.params)
+  assert model.module == source_model.module
+  assert_equal(source_model.params, model.params)
   assert model.tokenizer.encode("abc CAFÉ").ids == [2, 5, 6, 7, 3]
   batch = {"input_ids": jnp.array([[2, 5, 6, 3]])}
   logits = fast_jit(model.module.apply)({"params": model.params}, batch)
@@ -156,15 +156,15 @@ def test_towers_are_opened_together_or_alone(tmp_path):
 
 @pytest.fixture
 def run_and_params(tmp_path):
-  """Makes the folder of a run with two checkpoints; returns it and params."""
-  model = dict(family="bert", variant="tiny", vocab_size=len(WORDS))
+  """Makes a run with two checkpoints; returns folder and newest parameters."""
+  model = dict(family="bert", variant="tiny", vocab_size=len(PIECES))
   model |= dict(hidden=8, heads=2, mlp=16, max_positions=8, dtype="bfloat16")
   path = tmp_path / "run"
   path.mkdir()
   objective = {"name": "mlm", "pairs": True}
   text = json.dumps({"objective": objective, "model": model})
   (path / "config.json").write_text(text)
-  (path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+  (path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
   (path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
   encoder = models.bert.build(**{k: model[k] for k in model if k != "family"})
   config = model_folder.make_config(
@@ -199,7 +199,7 @@ def test_a_run_is_opened_and_exported(run_and_params, tmp_path, monkeypatch):
   fields = json.loads((tmp_path / "hf" / "config.json").read_text())
   assert fields["architectures"] == ["BertForPreTraining"]
   assert fields["pad_token_id"] == 0 and fields["hidden_act"] == "gelu"
-  assert (tmp_path / "hf" / "vocab.txt").read_text().split() == WORDS
+  assert (tmp_path / "hf" / "vocab.txt").read_text().split() == PIECES
 
 
 def test_runs_that_cannot_be_opened_are_refused(run_and_params, tmp_path):
@@ -235,7 +235,7 @@ def test_a_name_is_fetched_from_the_hub(tmp_path, monkeypatch):
   hub = types.SimpleNamespace(snapshot_download=snapshot_download)
   monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
   assert open_model("somebody/model").config["family"] == "bert"
-  # A model that has files of safetensors is fetched without its files of Torch.
+  # If a model has files of safetensors, its files of torch are not fetched.
   assert len(requests) == 1 and not any("bin" in p for p in requests[0])
   with pytest.raises(ValueError, match="did not give it .401 Client Error.."):
     open_model("somebody/else")

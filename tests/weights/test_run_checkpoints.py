@@ -15,17 +15,17 @@ from bert_jax.training.state import TrainState
 from bert_jax.weights import checkpoint, hf, model_folder, runs
 from bert_jax.weights import load as loading
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ab", "##c", "cafe"]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ab", "##c", "cafe"]
 # Step -> held-out loss. Step 8 is the best, and step 12 the newest.
 LOSSES = {4: 3.0, 8: 1.5, 12: 2.0}
 MODEL = dict(
   **dict(hidden=8, heads=2, mlp=16, num_layers=2, max_positions=12),
-  **dict(vocab_size=len(WORDS), dtype="float32"),
+  **dict(vocab_size=len(PIECES), dtype="float32"),
 )
 
 
 def word_table(step):
-  return np.full((len(WORDS), 8), step, np.float32)
+  return np.full((len(PIECES), 8), step, np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def run(tmp_path_factory):
   model = dict(family="bert", variant="tiny", **MODEL)
   run_config = {"objective": {"name": "mlm", "pairs": False}, "model": model}
   (path / "config.json").write_text(json.dumps(run_config))
-  (path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+  (path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
   (path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
   encoder = models.bert.build("tiny", **MODEL)
   model_config = model_folder.make_config(
@@ -51,7 +51,7 @@ def run(tmp_path_factory):
   with checkpoint.Checkpointer(str(path), keep=3) as saver:
     for step, loss in LOSSES.items():
       arrays["encoder/embeddings/word/embedding"] = word_table(step)
-      arrays["mlm/bias"] = np.arange(len(WORDS), dtype="f") / step
+      arrays["mlm/bias"] = np.arange(len(PIECES), dtype="f") / step
       params = model_folder.unflatten(arrays)
       state = TrainState(jnp.int32(step), params, {}, {})
       saver.save(step, state, {}, loss)
@@ -60,7 +60,10 @@ def run(tmp_path_factory):
 
 
 def step_of(weights):
-  """Returns the step in the word table; the config must have it too."""
+  """Returns the step with which the word table is filled.
+
+  The config must name this step.
+  """
   table = weights.arrays["encoder/embeddings/word/embedding"]
   (step,) = set(table.ravel().tolist())
   assert weights.config["source"]["step"] == step

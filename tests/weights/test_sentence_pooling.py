@@ -1,4 +1,4 @@
-"""`run_features` uses the pooling of a model of sentence-transformers."""
+"""The verb `features` uses the pooling of a model of sentence-transformers."""
 
 import json
 
@@ -50,7 +50,7 @@ def write_model(
 
 
 def run_features(monkeypatch, tmp_path, capsys, model, *flags):
-  """Runs the command; returns the vectors and the text on stderr."""
+  """Runs the verb `features`; returns the vectors and the text on stderr."""
   (tmp_path / "in.txt").write_text("\n".join(TEXTS) + "\n")
   out = tmp_path / "out.npz"
   out.unlink(missing_ok=True)
@@ -78,14 +78,14 @@ def test_the_pooling_of_the_model_is_used(
   model = write_model(
     tmp_path / "model", [mode], normalize, is_new_format=normalize
   )
-  vectors, stderr = run_features(monkeypatch, tmp_path, capsys, model)
+  vectors, printed = run_features(monkeypatch, tmp_path, capsys, model)
   expected = expected_vectors(model, mode)
   if normalize:
     expected = expected / np.linalg.norm(expected, axis=-1, keepdims=True)
   # The order of the float32 sums differs.
   np.testing.assert_allclose(vectors, expected, atol=1e-5)
-  assert f"by the model's own pooling: {mode}" in stderr
-  assert ("divided by its length" in stderr) == normalize
+  assert f"by the model's own pooling: {mode}" in printed
+  assert ("divided by its length" in printed) == normalize
   # A converted folder keeps the pooling.
   model_folder.write(str(tmp_path / "ours"), hf.read(model, "bert"))
   vectors_of_copy, _ = run_features(
@@ -169,7 +169,7 @@ def test_damaged_modules_are_refused(tmp_path):
 def test_max_pooling_covers_all_windows_of_a_text(tmp_path):
   """The text has several windows, since a row has at most ten tokens.
 
-  The pooled vector has the largest numbers of all windows.
+  Each number of the pooled vector is the largest one over all windows.
   """
   model = open_model(write_model(tmp_path / "model", ["max"]))
   text = "a b c d " * 5

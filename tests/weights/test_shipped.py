@@ -11,7 +11,7 @@ import bert_jax
 from bert_jax.messages import UserError
 from bert_jax.weights import load, shipped
 
-MAX_BYTES = 10_000_000  # bytes, vocabulary and card included
+MAX_BYTES = 10_000_000  # of all files, with the vocabulary and the card
 
 
 def test_shipped_files_are_smaller_than_10_mb():
