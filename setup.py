@@ -1,4 +1,4 @@
-"""For tools that ask for a setup.py; pyproject.toml holds the metadata."""
+"""Serves tools that need a setup.py; pyproject.toml holds the metadata."""
 
 from setuptools import setup
 

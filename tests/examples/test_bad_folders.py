@@ -15,19 +15,22 @@ from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
 @pytest.fixture(scope="module")
 def prepare_text(tmp_path_factory):
-  """Returns a function that prepares the same text into a given folder."""
-  path = tmp_path_factory.mktemp("text")
+  """Returns a function that prepares one text into the folder it is given."""
+  text_folder = tmp_path_factory.mktemp("text")
   pieces = [*SPECIAL_TOKENS, *(f"w{i}" for i in range(50)), "."]
-  (path / "vocab.txt").write_text("\n".join(pieces) + "\n")
+  (text_folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
   rng = np.random.default_rng(0)
   lines = [
     "\n" if i % 5 == 4 else " ".join(f"w{j}" for j in rng.integers(50, size=9))
     for i in range(200)
   ]
-  (path / "a.txt").write_text("\n".join(lines) + "\n")
-  source, vocab = str(path / "a.txt"), str(path / "vocab.txt")
+  (text_folder / "a.txt").write_text("\n".join(lines) + "\n")
+  text_path, vocab_path = (
+    str(text_folder / "a.txt"),
+    str(text_folder / "vocab.txt"),
+  )
   return lambda output: prepare.prepare(
-    source, vocab, output, heldout=0.1, processes=1
+    text_path, vocab_path, output, heldout=0.1, processes=1
   )
 
 
@@ -40,7 +43,7 @@ def folder(prepare_text, tmp_path_factory):
 
 
 def flip_bit(path, share):
-  """Flips one bit of a file, in the byte number `share` * its size."""
+  """Flips a bit of a file, in the byte at the index `share` times its size."""
   content = bytearray(path.read_bytes())
   content[int(share * len(content))] ^= 2
   path.write_bytes(bytes(content))
@@ -51,11 +54,11 @@ def test_one_flipped_bit_anywhere_in_a_folder_is_noticed(folder, tmp_path):
   assert len(names) == 12
   for name in names:
     for share in (0.0, 0.5, 0.99):
-      output = tmp_path / f"{name}-{share}"
-      shutil.copytree(folder, output)
-      flip_bit(output / name, share)
-      with pytest.raises(ValueError, match=str(output)):
-        reader.open_prepared(str(output))
+      folder_copy = tmp_path / f"{name}-{share}"
+      shutil.copytree(folder, folder_copy)
+      flip_bit(folder_copy / name, share)
+      with pytest.raises(ValueError, match=str(folder_copy)):
+        reader.open_prepared(str(folder_copy))
 
 
 @pytest.mark.parametrize(
@@ -74,45 +77,45 @@ def test_one_flipped_bit_anywhere_in_a_folder_is_noticed(folder, tmp_path):
   ],
 )
 def test_damaged_metadata_is_refused(folder, tmp_path, key, value):
-  output = tmp_path / "out"
-  shutil.copytree(folder, output)
-  meta = json.loads((output / "meta.json").read_text())
+  folder_copy = tmp_path / "out"
+  shutil.copytree(folder, folder_copy)
+  meta = json.loads((folder_copy / "meta.json").read_text())
   for damaged_meta in (
     {**meta, key: value},
     {k: meta[k] for k in meta if k != key},
   ):
-    (output / "meta.json").write_text(json.dumps(damaged_meta))
-    with pytest.raises(ValueError, match=str(output)):
-      reader.open_prepared(str(output))
+    (folder_copy / "meta.json").write_text(json.dumps(damaged_meta))
+    with pytest.raises(ValueError, match=str(folder_copy)):
+      reader.open_prepared(str(folder_copy))
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff\xfe", b"{"])
 def test_a_meta_json_without_metadata_is_refused(folder, tmp_path, content):
-  output = tmp_path / "out"
-  shutil.copytree(folder, output)
-  (output / "meta.json").write_bytes(content)
+  folder_copy = tmp_path / "out"
+  shutil.copytree(folder, folder_copy)
+  (folder_copy / "meta.json").write_bytes(content)
   with pytest.raises(ValueError, match="meta.json is damaged"):
-    reader.open_prepared(str(output))
+    reader.open_prepared(str(folder_copy))
 
 
 def test_a_large_folder_is_checked_by_prepare_only(
   folder, prepare_text, tmp_path, monkeypatch, capsys
 ):
-  output = tmp_path / "out"
-  shutil.copytree(folder, output)
+  folder_copy = tmp_path / "out"
+  shutil.copytree(folder, folder_copy)
   monkeypatch.setattr(reader, "MAX_CHECKED_BYTES", 0)
-  prepare_text(str(output))
-  flip_bit(output / "train.tokens", 0.5)
+  prepare_text(str(folder_copy))
+  flip_bit(folder_copy / "train.tokens", 0.5)
   for _ in range(2):
-    reader.open_prepared(str(output))
+    reader.open_prepared(str(folder_copy))
   assert capsys.readouterr().err.count("not checked at every start") == 1
   with pytest.raises(ValueError, match="is damaged"):
-    prepare_text(str(output))
+    prepare_text(str(folder_copy))
 
 
 def test_files_are_read_once_unless_they_change(folder, tmp_path, monkeypatch):
-  output = tmp_path / "out"
-  shutil.copytree(folder, output)
+  folder_copy = tmp_path / "out"
+  shutil.copytree(folder, folder_copy)
   files_read, original_digest = [], hashlib.file_digest
   monkeypatch.setattr(
     hashlib,
@@ -120,11 +123,11 @@ def test_files_are_read_once_unless_they_change(folder, tmp_path, monkeypatch):
     lambda f, kind: files_read.append(f) or original_digest(f, kind),
   )
   for _ in range(3):
-    reader.open_prepared(str(output))
+    reader.open_prepared(str(folder_copy))
   assert len(files_read) == 11
-  flip_bit(output / "train.sentences", 0.5)
+  flip_bit(folder_copy / "train.sentences", 0.5)
   with pytest.raises(ValueError, match="is damaged"):
-    reader.open_prepared(str(output))
+    reader.open_prepared(str(folder_copy))
   assert len(files_read) == 12
 
 
@@ -132,28 +135,30 @@ def test_files_are_read_once_unless_they_change(folder, tmp_path, monkeypatch):
 def test_prepare_refuses_metadata_without_inputs(
   folder, prepare_text, tmp_path, inputs
 ):
-  output = tmp_path / "out"
-  shutil.copytree(folder, output)
-  meta = json.loads((output / "meta.json").read_text()) | {"inputs": inputs}
+  folder_copy = tmp_path / "out"
+  shutil.copytree(folder, folder_copy)
+  meta = json.loads((folder_copy / "meta.json").read_text()) | {
+    "inputs": inputs
+  }
   if inputs is None:
     del meta["inputs"]
-  (output / "meta.json").write_text(json.dumps(files.add_checksum(meta)))
+  (folder_copy / "meta.json").write_text(json.dumps(files.add_checksum(meta)))
   with pytest.raises(ValueError, match="meta.json is damaged.*Delete the fold"):
-    prepare_text(str(output))
+    prepare_text(str(folder_copy))
 
 
 def test_a_damaged_progress_file_is_refused(prepare_text, tmp_path):
-  partial = tmp_path / "out.partial"
-  partial.write_text("")
+  partial_folder = tmp_path / "out.partial"
+  partial_folder.write_text("")
   with pytest.raises(
     ValueError, match="out.partial is a file, and is in the way"
   ):
     prepare_text(str(tmp_path / "out"))
-  partial.unlink()
-  partial.mkdir()
-  path = partial / writer.PROGRESS_FILE
-  writer.write_progress(str(partial), {"records": 12345})
-  assert writer.read_progress(str(partial))["records"] == 12345
+  partial_folder.unlink()
+  partial_folder.mkdir()
+  path = partial_folder / writer.PROGRESS_FILE
+  writer.write_progress(str(partial_folder), {"records": 12345})
+  assert writer.read_progress(str(partial_folder))["records"] == 12345
   progress_text = path.read_text()
   for text in (
     "",

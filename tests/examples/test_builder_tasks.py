@@ -1,4 +1,4 @@
-"""Tests that a recipe gives equal rows from folders, text and seqio."""
+"""Tests the rows of recipes from prepared folders, seqio tasks and text."""
 
 import numpy as np
 import pytest
@@ -45,17 +45,18 @@ def test_a_seqio_task_gives_the_rows_of_its_folder(folder, name):
   try:
     pretraining.register_prepared("p", folder, name, **options)
     converter = pretraining.PretrainFeatureConverter("p")
-    for split, expected in (
+    for split, expected_batch in (
       ("train", data.read(0, 300)),
       ("validation", heldout.read(0, len(heldout))),
     ):
-      ds = seqio.get_dataset(
+      dataset = seqio.get_dataset(
         "p", converter.lengths, converter, split, seed=2, num_epochs=None
       )
-      count = len(expected["input_ids"])
-      rows = list(ds.take(count).as_numpy_iterator())
+      num_rows = len(expected_batch["input_ids"])
+      rows = list(dataset.take(num_rows).as_numpy_iterator())
       assert_equal_batches(
-        {k: np.stack([r[k] for r in rows]) for k in expected}, expected
+        {k: np.stack([r[k] for r in rows]) for k in expected_batch},
+        expected_batch,
       )
   finally:
     seqio.TaskRegistry.reset()
@@ -67,11 +68,11 @@ def make_text():
 
   def read():
     for _ in range(80):
-      lines = [
+      sentences = [
         " ".join(f"w{w}" for w in rng.integers(40, size=rng.integers(2, 9)))
         for _ in range(rng.integers(1, 6))
       ]
-      yield sources.Record("\n".join(lines), "lines", 0.0)
+      yield sources.Record("\n".join(sentences), "lines", 0.0)
 
   records = list(read())
   return Text(
@@ -100,12 +101,12 @@ def test_a_restarted_stream_of_text_continues(name):
   old_stream.read(0, 150)
   new_stream = make_text_stream(name, OPTIONS_BY_BUILDER[name])
   new_stream.restore(old_stream.position())
-  expected = {key: value[150:] for key, value in full_batch.items()}
-  assert_equal_batches(new_stream.read(150, 50), expected)
+  expected_batch = {key: value[150:] for key, value in full_batch.items()}
+  assert_equal_batches(new_stream.read(150, 50), expected_batch)
 
 
 def test_static_masks_of_text_repeat():
-  """With two copies of masks, epoch 2 repeats epoch 0. Epoch 1 is different."""
+  """Epoch 2 has the rows of epoch 0 in another order; epoch 1 has new masks."""
   options = dict(max_predictions=5, static_masks=2)
   ends = [
     len(
@@ -134,8 +135,8 @@ def test_missing_special_tokens_are_named(folder):
     "lm_ids",
     "lm_weights",
   }
-  prepared = reader.open_prepared(folder)
-  rows = Stream(prepared.splits["train"], recipe, 0).read(0, 50)
+  prepared_folder = reader.open_prepared(folder)
+  rows = Stream(prepared_folder.splits["train"], recipe, 0).read(0, 50)
   assert rows["lm_weights"].any()
   message = "no token for pad, cls, sep, mask"
   for name in ("bert_pairs", "doc_sentences"):

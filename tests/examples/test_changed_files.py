@@ -1,4 +1,4 @@
-"""A file of a run that another program has changed raises a clear error."""
+"""If a file of a run was changed by another program, a message names it."""
 
 import json
 import pathlib
@@ -35,7 +35,7 @@ def six_step_config(data):
 
 @pytest.fixture(scope="module")
 def finished_runs(data, tmp_path_factory):
-  """Returns a folder with a run of six steps and its converted folder."""
+  """Returns a folder with a run of six steps, and with its converted folder."""
   path = tmp_path_factory.mktemp("finished")
   train.run(six_step_config(data), str(path / "run"))
   model_folder.write(str(path / "model"), loading.read(str(path / "run")))
@@ -55,27 +55,28 @@ def model(finished_runs, tmp_path):
 
 
 def read_model(path):
-  """Returns the config, tokenizer files and arrays of a model."""
+  """Returns the config (as JSON), tokenizer files and arrays of a model."""
   weights = loading.read(str(path))
   config = {k: v for k, v in weights.config.items() if k != "source"}
   return json.dumps(config), weights.tokenizer_files, weights.arrays
 
 
 def count_errors(path, name, times, rng):
-  """Flips a random bit of a file `times` times; counts how many are errors.
+  """Flips one random bit of a file and reads the model, `times` times.
 
-  A bit that is no error must not change the config or the arrays of the model.
+  Returns how many readings fail. A flipped bit of config.json may be accepted,
+  but then it must not change the config or the arrays of the model.
   """
   original_parts, content = read_model(path), (path / name).read_bytes()
-  errors = 0
+  num_errors = 0
   for _ in range(times):
-    flipped, index = bytearray(content), rng.randrange(len(content))
-    flipped[index] ^= 1 << rng.randrange(8)
-    (path / name).write_bytes(flipped)
+    flipped_content, index = bytearray(content), rng.randrange(len(content))
+    flipped_content[index] ^= 1 << rng.randrange(8)
+    (path / name).write_bytes(flipped_content)
     try:
       read_parts = read_model(path)
     except ValueError:
-      errors += 1
+      num_errors += 1
       continue
     # The bit may be in a value that the model does not use, such as the seed.
     assert read_parts[0] == original_parts[0] and name == "config.json"
@@ -83,15 +84,15 @@ def count_errors(path, name, times, rng):
       (read_parts[2][k] == a).all() for k, a in original_parts[2].items()
     )
   (path / name).write_bytes(content)
-  return errors
+  return num_errors
 
 
 @pytest.mark.parametrize(
   "name", ["config.json", "vocab.txt", "tokenizer_config.json"]
 )
 def test_a_flipped_bit_of_a_run_is_noticed(run, name):
-  errors = count_errors(run, name, 16, random.Random(0))
-  assert errors == 16 if name != "config.json" else errors > 4
+  num_errors = count_errors(run, name, 16, random.Random(0))
+  assert num_errors == 16 if name != "config.json" else num_errors > 4
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,7 @@ def test_keys_that_do_not_change_the_model_may_be_edited(run):
 
 
 def test_an_edit_is_accepted_if_the_digests_are_deleted(model, capsys):
-  """The error names the key that was edited.
+  """The error names the section that was edited.
 
   If the user also deletes the digests, the edit is accepted.
   """
@@ -174,7 +175,7 @@ def test_tokenizer_files_of_a_converted_folder_may_not_change(model):
 
 
 def remove_metadata(run, step):
-  """Removes from a checkpoint the metadata that earlier versions lack."""
+  """Removes the metadata that a checkpoint of an earlier version lacks."""
   path = run / "checkpoints" / str(step) / "meta" / "metadata"
   meta = json.loads(path.read_text())
   for key in ("config", "tokenizer", "log", "step", "measured"):
@@ -203,9 +204,9 @@ def test_a_restart_says_what_was_changed(data, finished_runs, run, capsys):
   config = json.loads((run / "config.json").read_text())
   config["model"]["initializer_range"] = 0.5
   (run / "config.json").write_text(json.dumps(config))
-  out = restart_output(data, run, capsys)
-  assert "vocab.txt was changed or deleted, and is written again" in out
-  assert "written: model.initializer_range is 0.5, was 0.05" in out
+  printed = restart_output(data, run, capsys)
+  assert "vocab.txt was changed or deleted, and is written again" in printed
+  assert "written: model.initializer_range is 0.5, was 0.05" in printed
   assert untimed_rows(run) == untimed_rows(finished_runs / "run")
   assert read_model(run)[0] == read_model(finished_runs / "run")[0]
 
@@ -227,12 +228,12 @@ def test_missing_rows_are_named_by_their_steps(data, run, capsys, keep, words):
   elif keep is not None:
     # The restart drops the rows of steps 5 and 6 in any case.
     path.write_text("".join(lines[: keep if keep > 0 else -len(lines) + 4]))
-  out = restart_output(data, run, capsys)
+  printed = restart_output(data, run, capsys)
   if words:
-    assert f"{path}: {words}" in out
-    assert ("the heldout rows of step" in out) == (keep is not None)
+    assert f"{path}: {words}" in printed
+    assert ("the heldout rows of step" in printed) == (keep is not None)
   else:
-    assert "are missing" not in out and "a row was changed" not in out
+    assert "are missing" not in printed and "a row was changed" not in printed
   # The line is printed once, since later checkpoints know the missing rows.
   train.run(six_step_config(data), str(run))
   assert "are missing" not in capsys.readouterr().out
@@ -256,27 +257,30 @@ def test_a_run_stops_if_its_data_are_overwritten(
   When the old data are back, a restart gives the rows of a run whose data
   never changed.
   """
-  copy = pathlib.Path(shutil.copytree(data, tmp_path / "p"))
-  path, read_batches = copy / "train.tokens", loader.PretrainingData.read
-  content = path.read_bytes()
+  data_copy = pathlib.Path(shutil.copytree(data, tmp_path / "p"))
+  tokens_path, read_batches = (
+    data_copy / "train.tokens",
+    loader.PretrainingData.read,
+  )
+  content = tokens_path.read_bytes()
 
   def change(batches, first, count):
     if first >= 12:
-      with path.open("r+b") as f:
+      with tokens_path.open("r+b") as f:
         f.write(np.full(len(content) // 2, 9, np.uint16).tobytes())
     if put_back and first >= 16:
-      path.write_bytes(content)
+      tokens_path.write_bytes(content)
     return read_batches(batches, first, count)
 
   monkeypatch.setattr(loader.PretrainingData, "read", change)
   run = tmp_path / "run"
   with pytest.raises(OSError, match="train.tokens was changed while this run"):
-    train.run(six_step_config(str(copy)), str(run))
+    train.run(six_step_config(str(data_copy)), str(run))
   monkeypatch.undo()
-  steps = [int(folder.name) for folder in (run / "checkpoints").iterdir()]
-  assert max(steps, default=0) < 4
-  path.write_bytes(content)
-  train.run(six_step_config(str(copy)), str(run))
+  saved_steps = [int(folder.name) for folder in (run / "checkpoints").iterdir()]
+  assert max(saved_steps, default=0) < 4
+  tokens_path.write_bytes(content)
+  train.run(six_step_config(str(data_copy)), str(run))
   assert untimed_rows(run) == untimed_rows(finished_runs / "run")
 
 
@@ -286,6 +290,6 @@ def test_a_checkpoint_copied_to_another_number_is_noticed(
   shutil.copytree(run / "checkpoints" / "4", run / "checkpoints" / "20")
   assert read_model(run)[0] == read_model(finished_runs / "run")[0]
   assert "is a copy of the checkpoint of step 4" in capsys.readouterr().err
-  out = restart_output(data, run, capsys)
-  assert "20 is a copy of the checkpoint of step 4. Using step 4" in out
+  printed = restart_output(data, run, capsys)
+  assert "20 is a copy of the checkpoint of step 4. Using step 4" in printed
   assert untimed_rows(run) == untimed_rows(finished_runs / "run")

@@ -30,8 +30,8 @@ def corpus_with_unique_ids(sizes: list[list[int]]) -> reader.Corpus:
     sizes: the sizes of the sentences of each document.
   """
   next_id, documents = 5, []
-  for sentences in sizes:
-    ends = next_id + np.cumsum([0, *sentences])
+  for sentence_sizes in sizes:
+    ends = next_id + np.cumsum([0, *sentence_sizes])
     documents.append([range(*pair) for pair in itertools.pairwise(ends)])
     next_id = int(ends[-1])
   return reader.corpus_from_documents(documents, dtype=np.uint32)
@@ -82,40 +82,41 @@ def test_measured_shares_are_those_of_the_rows(corpora, kind, name):
 
 
 def test_packed_rows_count_every_text(corpora):
-  text = corpora["single"]
+  corpus = corpora["single"]
   options = dict(length=128, max_predictions=25, max_sequences=8)
   packed_rows, single_rows = [
     coverage.measure_coverage(
-      text,
-      recipes.make_recipe("bert_pairs", SPECIAL, text.num_tokens + 5, o),
+      corpus,
+      recipes.make_recipe("bert_pairs", SPECIAL, corpus.num_tokens + 5, o),
     )
     for o in (options, options | {"max_sequences": 1})
   ]
   # Every document is one sentence, so all pairs are random.
   assert packed_rows.random_share == single_rows.random_share == 1.0
-  # With packing, the same first texts get other second texts.
+  # With packing, the first texts are paired with other second texts, so the
+  # shares are not quite equal.
   assert packed_rows.held_share == pytest.approx(
     single_rows.held_share, abs=0.05
   )
 
 
 def test_a_large_text_is_sampled(corpora, monkeypatch):
-  text = corpora["short"]
+  corpus = corpora["short"]
   options = OPTIONS_BY_BUILDER["doc_sentences"] | {"length": 32}
   recipe = recipes.make_recipe("doc_sentences", SPECIAL, 9999, options)
-  assert list(coverage._document_ranges(text)) == [(0, text.num_documents)]
+  assert list(coverage._document_ranges(corpus)) == [(0, corpus.num_documents)]
   monkeypatch.setattr(coverage, "SAMPLE_TOKENS", 400)
-  ranges = list(coverage._document_ranges(text))
+  ranges = list(coverage._document_ranges(corpus))
   assert len(ranges) == 4 and all(a < b for a, b in ranges)
-  assert ranges[0][0] == 0 and ranges[-1][1] <= text.num_documents
-  assert coverage.measure_coverage(text, recipe).held_share == 1.0
+  assert ranges[0][0] == 0 and ranges[-1][1] <= corpus.num_documents
+  assert coverage.measure_coverage(corpus, recipe).held_share == 1.0
 
 
 @pytest.mark.parametrize("block", [1, 3, 2**20])
 def test_sizes_of_sentences_and_documents(monkeypatch, block):
   monkeypatch.setattr(text_sizes, "_BLOCK_OFFSETS", block)
-  text = corpus_with_unique_ids([[3, 5], [10], [1, 1, 4], [2]])
-  sizes = text_sizes.measure_lengths(text.sentences, text.documents)
+  corpus = corpus_with_unique_ids([[3, 5], [10], [1, 1, 4], [2]])
+  sizes = text_sizes.measure_lengths(corpus.sentences, corpus.documents)
   assert sizes == text_sizes.LengthStatistics(26 / 7, 10, 2, 4)
 
 
@@ -175,7 +176,7 @@ def test_a_run_says_what_its_rows_hold(tmp_path):
 
 @pytest.mark.parametrize("length, block", [(32, 2**20), (48, 4)])
 def test_the_warning_says_why_pairs_are_random(monkeypatch, length, block):
-  """The warning differs for long sentences and documents of one sentence."""
+  """The reason is long sentences, or documents of one sentence."""
   monkeypatch.setattr(text_sizes, "_BLOCK_OFFSETS", block)
   filling_documents, limit = [[length, length - 3, 90], [200] * 4], length - 3
   text = corpus_with_unique_ids(
@@ -196,7 +197,7 @@ def test_the_warning_says_why_pairs_are_random(monkeypatch, length, block):
   warning = f"21 of the 39 sentences fills a whole row of {length} tokens (an"
   assert warning in last_line(text)
   assert "data.length" in last_line(text)
-  # Here most of the sentences that fill a row are whole documents.
+  # Here 30 of the sentences that fill a row are whole documents.
   text = corpus_with_unique_ids([[length]] * 30 + filling_documents)
   assert "30 of 32 documents are one sentence and have" in last_line(text)
   # There is no warning if sentences are short and documents have several.

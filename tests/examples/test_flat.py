@@ -1,4 +1,4 @@
-"""Tests that a sequence has the same vectors in one long row and alone."""
+"""Tests flat rows: a sequence has equal vectors in a flat row and alone."""
 
 import flax.linen as nn
 import jax
@@ -14,7 +14,7 @@ from bert_jax.models import bert, roberta
 
 def random_sequences(*lengths):
   rng = np.random.default_rng(0)
-  # Id 1 is the padding of RoBERTa, and has no position.
+  # Id 1 is RoBERTa's padding, so the ids begin at 2.
   return [rng.integers(2, 50, n).astype(np.int32) for n in lengths]
 
 
@@ -40,21 +40,21 @@ def test_flat_row_holds_its_sequences():
 def test_vectors_are_those_of_each_sequence_alone(family):
   sizes = dict(hidden=32, num_layers=2, heads=2, mlp=64, max_positions=14)
   model = family.build(next(iter(family.VARIANTS)), vocab_size=50, **sizes)
-  texts = random_sequences(12, 3, 7, 2)
-  row = jax.tree.map(jnp.asarray, flat_row(texts, multiple=16))
+  sequences = random_sequences(12, 3, 7, 2)
+  row = jax.tree.map(jnp.asarray, flat_row(sequences, multiple=16))
   assert row["input_ids"].shape == (1, 32)  # Longer than the position table.
   init, apply = fast_jit(model.init), fast_jit(model.apply)
   params = nn.unbox(init(jax.random.key(0), row["input_ids"][:, :12]))
   hidden, _ = apply(params, **row)
   assert np.isfinite(hidden).all()
-  for number, ids in enumerate(texts, 1):
+  for number, ids in enumerate(sequences, 1):
     single_vectors, _ = apply(params, ids[None])
     vectors = hidden[0][row["sequence_ids"][0] == number]
     np.testing.assert_allclose(vectors, single_vectors[0], atol=2e-6, rtol=0)
 
 
 def visible_pairs(sequence_ids, causal):
-  """Returns bool [b, l, l], True where a query sees a key by the definition."""
+  """Returns bool [rows, queries, keys]: True if the query sees the key."""
   query_ids = np.maximum(sequence_ids, 1)
   is_visible = query_ids[:, :, None] == sequence_ids[:, None]
   if causal:
@@ -67,10 +67,10 @@ def visible_pairs(sequence_ids, causal):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("block_size, other_size", [(4, 4), (8, 2), (16, 5)])
 def test_block_ranges_hold_every_visible_pair(block_size, other_size, causal):
-  """A block of queries must read every block of keys with a visible pair.
+  """The range of a block of queries holds all blocks of keys that it sees.
 
-  The same holds for a block of keys and the queries. In the first row, whose
-  sequences are contiguous, the range has no other blocks.
+  The range of a block of keys holds all blocks of queries that see it. In the
+  first row, whose sequences are contiguous, a range holds no further blocks.
   """
   contiguous_ids = np.repeat([1, 2, 3, 4], [9, 2, 17, 8])
   rng = np.random.default_rng(1)
@@ -84,11 +84,11 @@ def test_block_ranges_hold_every_visible_pair(block_size, other_size, causal):
   sequence_ids = np.array(rows, np.int32)
   is_visible = visible_pairs(sequence_ids, causal)
   ranges = attention_blocks.token_ranges(jnp.asarray(sequence_ids), causal)
-  for side, mask in zip(
+  for side_ranges, mask in zip(
     ranges, (is_visible, is_visible.swapaxes(1, 2)), strict=True
   ):
-    blocks = np.asarray(
-      attention_blocks.block_ranges(side, block_size, other_size)
+    ranges_of_blocks = np.asarray(
+      attention_blocks.block_ranges(side_ranges, block_size, other_size)
     )
     for row_index, row in enumerate(mask):
       for i in range(-(-36 // block_size)):
@@ -96,7 +96,7 @@ def test_block_ranges_hold_every_visible_pair(block_size, other_size, causal):
           np.flatnonzero(row[i * block_size : (i + 1) * block_size].any(0))
           // other_size
         )
-        begin, end = blocks[row_index, i]
+        begin, end = ranges_of_blocks[row_index, i]
         if not needed_blocks.size:
           assert end <= begin or row_index > 1
           continue

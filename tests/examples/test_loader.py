@@ -1,4 +1,4 @@
-"""Tests that the number of hosts does not change the rows of streams."""
+"""Tests streams, mixtures and loaders: order, restarts, hosts and errors."""
 
 import json
 import threading
@@ -63,7 +63,7 @@ def portions_of_an_epoch(source):
 
 
 def epoch_sizes(source, epochs):
-  """Counts the examples of each of the first epochs."""
+  """Returns the number of examples of each of the first `epochs` epochs."""
   return [
     sum(len(portion.elements) for portion in portions_of_an_epoch(source))
     for _ in range(epochs)
@@ -71,22 +71,25 @@ def epoch_sizes(source, epochs):
 
 
 def test_rows_do_not_depend_on_how_many_are_read_at_once():
-  count = 2 * sum(epoch_sizes(make_stream(), 2))
-  full_batch = make_stream().read(0, count)
-  for size in (1, 7, 64):
-    source = make_stream()
+  num_rows = 2 * sum(epoch_sizes(make_stream(), 2))
+  full_batch = make_stream().read(0, num_rows)
+  for batch_size in (1, 7, 64):
+    stream = make_stream()
     batches = [
-      source.read(i, min(size, count - i)) for i in range(0, count, size)
+      stream.read(i, min(batch_size, num_rows - i))
+      for i in range(0, num_rows, batch_size)
     ]
     assert equal_batches(join_batches(batches), full_batch)
-  source = make_stream()
-  for first_row in (count - 9, 3, count // 2, 0):  # Any order is allowed.
-    batch = source.read(first_row, 9)
+  stream = make_stream()
+  for first_row in (num_rows - 9, 3, num_rows // 2, 0):  # Any order.
+    batch = stream.read(first_row, 9)
     assert equal_batches(
       batch, {k: v[first_row : first_row + 9] for k, v in full_batch.items()}
     )
-  assert not equal_batches(make_stream(seed=1).read(0, count), full_batch)
-  assert not equal_batches(make_stream(name="other").read(0, count), full_batch)
+  assert not equal_batches(make_stream(seed=1).read(0, num_rows), full_batch)
+  assert not equal_batches(
+    make_stream(name="other").read(0, num_rows), full_batch
+  )
 
 
 def test_a_restart_gives_the_same_rows_with_and_without_a_position():
@@ -120,7 +123,7 @@ def test_a_restart_gives_the_same_rows_with_and_without_a_position():
 def test_a_restart_at_the_end_of_an_epoch_repeats_no_row():
   """Reads 3 epochs of 10 examples in batches of 2.
 
-  A run stops after step 5, 7 or 10, and a second loader continues.
+  The first loader stops after 5, 7 or 10 batches; a second one continues.
   """
   corpus = corpus_from_documents([[[i] * 3] for i in range(10, 20)])
 
@@ -130,44 +133,45 @@ def test_a_restart_at_the_end_of_an_epoch_repeats_no_row():
   ids = [
     make_short_stream().read(2 * s, 2)["input_ids"].tolist() for s in range(15)
   ]
-  for hosts in (1, 2):
-    for stop in (5, 7, 10):
-      runs = []
-      for host in range(hosts):
+  for num_hosts in (1, 2):
+    for last_step in (5, 7, 10):
+      ids_by_host = []
+      for host in range(num_hosts):
         with loader.batches_from_step(
-          make_short_stream(), 0, 2, host, hosts
+          make_short_stream(), 0, 2, host, num_hosts
         ) as first_loader:
-          batches_before = [next(first_loader) for _ in range(stop)]
-        source = make_short_stream()
-        source.restore(batches_before[-1].position)
+          batches_before = [next(first_loader) for _ in range(last_step)]
+        restored_stream = make_short_stream()
+        restored_stream.restore(batches_before[-1].position)
         with loader.batches_from_step(
-          source, stop, 2, host, hosts
+          restored_stream, last_step, 2, host, num_hosts
         ) as second_loader:
-          batches_after = [next(second_loader) for _ in range(15 - stop)]
-        runs.append(
+          batches_after = [next(second_loader) for _ in range(15 - last_step)]
+        ids_by_host.append(
           [x.batch["input_ids"] for x in batches_before + batches_after]
         )
       joined_rows = [
-        np.concatenate(step).tolist() for step in zip(*runs, strict=True)
+        np.concatenate(host_shares).tolist()
+        for host_shares in zip(*ids_by_host, strict=True)
       ]
       assert joined_rows == ids
-  # In each epoch, every document begins one row. Each epoch has another order.
+  # In each epoch, every document begins one row. The orders of epochs differ.
   rows = [unmasked_rows(make_short_stream().read(10 * e, 10)) for e in range(3)]
-  starts = [[row[1] for row in epoch] for epoch in rows]
-  assert all(sorted(epoch) == list(range(10, 20)) for epoch in starts)
-  assert starts[0] != starts[1] != starts[2]
+  first_tokens = [[row[1] for row in epoch] for epoch in rows]
+  assert all(sorted(epoch) == list(range(10, 20)) for epoch in first_tokens)
+  assert first_tokens[0] != first_tokens[1] != first_tokens[2]
 
 
 def test_masks_are_fresh_in_every_epoch_and_equal_on_a_second_run():
   corpus = corpus_from_documents([[[7] * 100] for _ in range(5)])
 
   def masks(seed):
-    source = streams.Stream(corpus, make_recipe(length=128), seed)
-    return source.read(0, 15)["mlm_positions"].reshape(3, 5, -1)
+    stream = streams.Stream(corpus, make_recipe(length=128), seed)
+    return stream.read(0, 15)["mlm_positions"].reshape(3, 5, -1)
 
   first_masks = masks(0)
   np.testing.assert_array_equal(first_masks, masks(0))
-  # All rows have the same text, and no two of them may have the same masks.
+  # All rows have equal texts, and all must have different masks.
   assert len(np.unique(first_masks.reshape(15, -1), axis=0)) == 15
   masks_of_both_seeds = np.concatenate([first_masks, masks(1)]).reshape(30, -1)
   assert len(np.unique(masks_of_both_seeds, axis=0)) == 30
@@ -177,9 +181,9 @@ def test_an_epoch_is_every_chunk_once():
   corpus = random_corpus()
   bounds = streams.shard_bounds(corpus, 100)
   assert bounds[0] == 0 and bounds[-1] == 40 and len(bounds) > 10
-  source = make_stream()
+  stream = make_stream()
   for _ in range(2):
-    portions = list(portions_of_an_epoch(source))
+    portions = list(portions_of_an_epoch(stream))
     chunks = np.concatenate([portion.elements for portion in portions])
     order = np.argsort(chunks["sentence"])
     sentences_used = np.where(
@@ -201,32 +205,37 @@ def test_a_mixture_has_exact_shares_and_restarts():
   names = "abc"
   components = [make_stream(name=n) for n in names]
   mixture = streams.Mixture(components, [5, 3, 2], seed=1)
-  count = 2 * streams.MIXTURE_BLOCK
-  slots = np.concatenate([mixture._components(i) for i in range(2)])
-  for block in slots.reshape(2, -1):
+  num_rows = 2 * streams.MIXTURE_BLOCK
+  component_indices = np.concatenate([mixture._components(i) for i in range(2)])
+  for block in component_indices.reshape(2, -1):
     shares = np.bincount(block) / streams.MIXTURE_BLOCK
     np.testing.assert_allclose(shares, [0.5, 0.3, 0.2], atol=1 / 4096)
-  assert not np.array_equal(*slots.reshape(2, -1))
-  full_batch = mixture.read(0, count)
+  assert not np.array_equal(*component_indices.reshape(2, -1))
+  full_batch = mixture.read(0, num_rows)
   for i, name in enumerate(names):
-    single_batch = make_stream(name=name).read(0, int((slots == i).sum()))
+    single_batch = make_stream(name=name).read(
+      0, int((component_indices == i).sum())
+    )
     assert equal_batches(
-      single_batch, {k: v[slots == i] for k, v in full_batch.items()}
+      single_batch,
+      {k: v[component_indices == i] for k, v in full_batch.items()},
     )
   for first_row in (4090, 17, 0):
     new_mixture = streams.Mixture(
       [make_stream(name=n) for n in names], [5, 3, 2], 1
     )
-    expected = {k: v[first_row : first_row + 30] for k, v in full_batch.items()}
-    assert equal_batches(new_mixture.read(first_row, 30), expected)
+    expected_batch = {
+      k: v[first_row : first_row + 30] for k, v in full_batch.items()
+    }
+    assert equal_batches(new_mixture.read(first_row, 30), expected_batch)
   restarted_mixture = streams.Mixture(
     [make_stream(name=n) for n in names], [5, 3, 2], 1
   )
   mixture.read(4000, 96)
   restarted_mixture.restore(mixture.position())
   assert restarted_mixture._streams[0]._first == components[0]._first > 0
-  expected = {k: v[4096:4200] for k, v in full_batch.items()}
-  assert equal_batches(restarted_mixture.read(4096, 104), expected)
+  expected_batch = {k: v[4096:4200] for k, v in full_batch.items()}
+  assert equal_batches(restarted_mixture.read(4096, 104), expected_batch)
 
 
 @pytest.mark.parametrize("weights", [[1, 0], [1, -1], [1, 1e-5]])
@@ -236,9 +245,9 @@ def test_bad_mixture_weights_are_refused(weights):
 
 
 def test_a_mixture_of_different_batches_is_refused():
-  other = streams.Stream(random_corpus(), make_recipe(length=32), 0)
+  longer_stream = streams.Stream(random_corpus(), make_recipe(length=32), 0)
   with pytest.raises(ValueError, match="different batches"):
-    streams.Mixture([make_stream(), other], [1, 1], 0)
+    streams.Mixture([make_stream(), longer_stream], [1, 1], 0)
 
 
 def test_a_held_out_subset_has_rows_of_the_full_set():
@@ -267,14 +276,14 @@ def test_a_held_out_subset_has_rows_of_the_full_set():
 
 def test_hosts_share_a_batch():
   full_batches = [make_stream().read(24 * s, 24) for s in range(5)]
-  for hosts in (1, 2, 4):
-    runs = []
-    for host in range(hosts):
+  for num_hosts in (1, 2, 4):
+    batches_by_host = []
+    for host in range(num_hosts):
       with loader.batches_from_step(
-        make_stream(), 0, 24, host, hosts
+        make_stream(), 0, 24, host, num_hosts
       ) as host_batches:
-        runs.append([next(host_batches).batch for _ in range(5)])
-    for step, shares in enumerate(zip(*runs, strict=True)):
+        batches_by_host.append([next(host_batches).batch for _ in range(5)])
+    for step, shares in enumerate(zip(*batches_by_host, strict=True)):
       assert equal_batches(join_batches(shares), full_batches[step])
   with pytest.raises(ValueError, match="batch size 24 .* 5 hosts"):
     loader.batches_from_step(make_stream(), 0, 24, 0, 5)
@@ -292,7 +301,7 @@ def test_batches_end_after_the_last_range():
 
 
 class FailingSource:
-  """Gives rows, and fails at row 16."""
+  """Gives rows, but raises an error from row 16 on."""
 
   def __init__(self):
     self.features = {}
@@ -332,10 +341,10 @@ def test_close_stops_the_thread():
 def write_folder(
   path, pieces=VOCAB_SIZE, splits=("train", "validation"), lower_case=True
 ):
-  """Writes a prepared folder without `prepare`."""
+  """Writes a prepared folder of random documents."""
   path.mkdir()
-  vocab = [*SPECIAL_TOKENS, *(f"w{i}" for i in range(pieces - 5))]
-  (path / "vocab.txt").write_text("\n".join(vocab) + "\n")
+  vocabulary = [*SPECIAL_TOKENS, *(f"w{i}" for i in range(pieces - 5))]
+  (path / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
   sizes = {}
   for seed, split in enumerate(reader.SPLITS):
     corpus = random_corpus(30 if split in splits else 0, seed)
@@ -398,7 +407,9 @@ def test_opened_data_have_the_rows_of_a_stream(tmp_path):
 
 def test_open_data_names_what_is_wrong(tmp_path):
   a = write_folder(tmp_path / "a", splits=("train",))
-  other_vocabulary = write_folder(tmp_path / "small", pieces=VOCAB_SIZE + 1)
+  folder_with_more_pieces = write_folder(
+    tmp_path / "small", pieces=VOCAB_SIZE + 1
+  )
   for arguments, message in (
     (dict(lenght=24), "no option 'lenght'; did you mean length"),
     (dict(length=3), "length is 3"),
@@ -407,11 +418,17 @@ def test_open_data_names_what_is_wrong(tmp_path):
       dict(builder="bert_pair"),
       "there is no builder 'bert_pair'; did you mean bert_p",
     ),
-    (dict(path=f"{a}=0.5,{other_vocabulary}=0.5"), "different vocabularies"),
-    (dict(path=f"{a}=0.5,{other_vocabulary}"), "not a component of a mixture"),
+    (
+      dict(path=f"{a}=0.5,{folder_with_more_pieces}=0.5"),
+      "different vocabularies",
+    ),
+    (
+      dict(path=f"{a}=0.5,{folder_with_more_pieces}"),
+      "not a component of a mixture",
+    ),
     (dict(path=f"{a}=nan"), "weight nan is not a positive number"),
     (
-      dict(path=f"{a}=0,{other_vocabulary}=1"),
+      dict(path=f"{a}=0,{folder_with_more_pieces}=1"),
       "weight 0 is not a positive number",
     ),
     (dict(path=f"{a}=0.5,{a}/=0.5"), "is there twice"),

@@ -17,21 +17,22 @@ from bert_jax.text import bpe, open_vocabulary
 DATA = os.environ.get("BERT_JAX_TEST_DATA")
 if not DATA:
   pytest.skip("BERT_JAX_TEST_DATA names no folder", allow_module_level=True)
-ROWS, LENGTH, SLOTS = 20_000, 64, 12
+NUM_ROWS, LENGTH, NUM_SLOTS = 20_000, 64, 12
 # Algorithm of a tokenizer -> a function that says whether a piece begins a
 # word.
 BEGINS_WORD = {
   "wordpiece": lambda piece: not piece.startswith("##"),
   "bytelevel": lambda piece: piece.startswith("Ġ"),
-  # As in ALBERT's program, a word begins at a piece that is not English letters
-  # and signs, or that is a single sign.
+  # As in ALBERT's program, every piece begins a word, except a single English
+  # letter, and two or more English letters or signs.
   "unigram": lambda piece: (
     not re.fullmatch(r"[A-Za-z]|[A-Za-z!-&(-/:;?@\[-`{-~]{2,}", piece)
   ),
 }
-# The shares of predicted tokens that become [MASK], and that stay unchanged.
+# The share of predicted tokens that become [MASK], and the share that stay
+# unchanged.
 BERT_SHARES, ELECTRA_SHARES = (0.8, 0.1), (0.85, 0.15)
-# Name -> the recipe, its options, and the shares.
+# Name -> the name of the recipe, its options, and the two shares.
 OBJECTIVES = {
   "bert": ("bert_pairs", dict(masking="token"), BERT_SHARES),
   "bert_words": ("bert_pairs", dict(masking="whole_word"), BERT_SHARES),
@@ -48,23 +49,25 @@ OBJECTIVES = {
 
 
 def open_tokenizer(algorithm):
-  vocab = pathlib.Path(DATA) / "vocab"
+  vocab_folder = pathlib.Path(DATA) / "vocab"
   if algorithm == "wordpiece":
-    return open_vocabulary.load(str(vocab / "bert-base-uncased-vocab.txt"))
+    return open_vocabulary.load(
+      str(vocab_folder / "bert-base-uncased-vocab.txt")
+    )
   if algorithm == "unigram":
-    path = vocab / "albert_like" / "30k-clean.model"
+    path = vocab_folder / "albert_like" / "30k-clean.model"
     return open_vocabulary.load(str(path))
-  pieces = json.loads((vocab / "roberta" / "vocab.json").read_text())
-  # The three filler ids are not in the file.
-  unused = sorted(set(range(50_265)) - set(pieces.values()))
-  pieces |= {f"madeupword{i}": unused[i] for i in range(len(unused))}
-  merges = (vocab / "gpt2" / "vocab.bpe").read_text(encoding="utf-8")
+  pieces = json.loads((vocab_folder / "roberta" / "vocab.json").read_text())
+  # The file lacks three ids that no token uses.
+  unused_ids = sorted(set(range(50_265)) - set(pieces.values()))
+  pieces |= {f"madeupword{i}": unused_ids[i] for i in range(len(unused_ids))}
+  merges = (vocab_folder / "gpt2" / "vocab.bpe").read_text(encoding="utf-8")
   return bpe.build_bytelevel(pieces, bpe.read_merges(merges, "vocab.bpe"))
 
 
 @pytest.fixture(scope="module", params=BEGINS_WORD)
 def tokenized_articles(request):
-  """Returns a vocabulary, articles, and [V] True if a piece begins a word."""
+  """Returns vocabulary, corpus, and bool [V]: whether a piece begins a word."""
   vocabulary = open_tokenizer(request.param)
   path = pathlib.Path(DATA) / "pretrain" / "wiki-valid.jsonl.xz"
   documents = []
@@ -73,14 +76,16 @@ def tokenized_articles(request):
       article = json.loads(line)["text"][:20_000]
       sentences = [s for s in article.replace("\n", " ").split(". ") if s]
       documents.append(vocabulary.encode_batch(sentences))
-  starts = [[vocabulary.find_word_starts(s) for s in d if s] for d in documents]
+  word_starts = [
+    [vocabulary.find_word_starts(s) for s in d if s] for d in documents
+  ]
   documents = [[s for s in d if s] for d in documents]
   begins_word = np.array(
     [BEGINS_WORD[request.param](p) for p in vocabulary.pieces]
   )
   return (
     vocabulary,
-    reader.corpus_from_documents(documents, starts),
+    reader.corpus_from_documents(documents, word_starts),
     begins_word,
   )
 
@@ -94,23 +99,25 @@ def test_masks_follow_the_published_rules(tokenized_articles, objective):
     special,
     vocabulary.vocab_size,
     length=LENGTH,
-    max_predictions=SLOTS,
+    max_predictions=NUM_SLOTS,
     **options,
   )
-  batch = streams.Stream(corpus, recipe, 0).read(0, ROWS)
+  batch = streams.Stream(corpus, recipe, 0).read(0, NUM_ROWS)
   is_used = batch["mlm_weights"] > 0
   counts = is_used.sum(1)
-  row, slot = np.nonzero(is_used)
-  column, old_ids = (
-    batch["mlm_positions"][row, slot],
-    batch["mlm_ids"][row, slot],
+  rows, slots = np.nonzero(is_used)
+  columns, old_ids = (
+    batch["mlm_positions"][rows, slots],
+    batch["mlm_ids"][rows, slots],
   )
-  new_ids = batch["input_ids"][row, column]
-  original = batch["input_ids"].copy()
-  original[row, column] = old_ids
+  new_ids = batch["input_ids"][rows, columns]
+  original_ids = batch["input_ids"].copy()
+  original_ids[rows, columns] = old_ids
   special_ids = np.array(sorted({i for i in special if i is not None}))
-  unmaskable = [special.pad, special.cls, special.sep]
-  maskable = (batch["sequence_ids"] > 0) & ~np.isin(original, unmaskable)
+  unmaskable_ids = [special.pad, special.cls, special.sep]
+  is_maskable = (batch["sequence_ids"] > 0) & ~np.isin(
+    original_ids, unmaskable_ids
+  )
 
   # Check the number of predictions.
   num_real = (batch["sequence_ids"] > 0).sum(1)
@@ -121,9 +128,9 @@ def test_masks_follow_the_published_rules(tokenized_articles, objective):
   else:
     largest_count = np.maximum(np.rint(0.15 * num_real), 1)
     if objective == "spanbert":
-      largest_count = np.ceil(0.15 * maskable.sum(1))
+      largest_count = np.ceil(0.15 * is_maskable.sum(1))
     largest_count = np.minimum(
-      np.minimum(largest_count, SLOTS), maskable.sum(1)
+      np.minimum(largest_count, NUM_SLOTS), is_maskable.sum(1)
     )
     assert (counts <= largest_count).all()
     if objective in ("bert", "electra"):
@@ -135,17 +142,19 @@ def test_masks_follow_the_published_rules(tokenized_articles, objective):
 
   # Check the positions: no special token is hidden, and no token is hidden
   # twice. If words are hidden, all pieces of a word are hidden, or none.
-  assert maskable[row, column].all()
-  is_hidden = np.zeros(maskable.shape, bool)
-  is_hidden[row, column] = True
-  assert is_hidden.sum() == len(row)
+  assert is_maskable[rows, columns].all()
+  is_hidden = np.zeros(is_maskable.shape, bool)
+  is_hidden[rows, columns] = True
+  assert is_hidden.sum() == len(rows)
   if "masking" in options and options["masking"] != "token":
-    maskable_before = np.pad(maskable, ((0, 0), (1, 0)))[:, :-1]
-    continues_word = maskable & maskable_before & ~begins_word[original]
+    is_maskable_before = np.pad(is_maskable, ((0, 0), (1, 0)))[:, :-1]
+    continues_word = (
+      is_maskable & is_maskable_before & ~begins_word[original_ids]
+    )
     # The first piece of a sentence begins a word in any case, and tokenizers
     # say that the unknown piece begins a word.
     first_pieces = np.unique(corpus.tokens[corpus.sentences[:-1]])
-    continues_word &= ~np.isin(original, [*first_pieces, special.unk])
+    continues_word &= ~np.isin(original_ids, [*first_pieces, special.unk])
     positions_inside = np.nonzero(continues_word)
     assert len(positions_inside[0]) > 10_000
     assert (

@@ -28,17 +28,17 @@ WHOLE_WORD = "whole_word"
 @pytest.mark.parametrize("pad_left", [False, True])
 def test_padding_and_special_tokens_are_never_masked(pad, pad_left):
   ids, maskable, lengths = make_rows([5, 12], 12, pad, pad_left)
-  out = mask_rows(ids, maskable, lengths, mask_rate=1.0, max_predictions=12)
-  np.testing.assert_array_equal(out["input_ids"][~maskable], ids[~maskable])
-  assert out["mlm_weights"].sum(1).tolist() == [3, 10]
+  batch = mask_rows(ids, maskable, lengths, mask_rate=1.0, max_predictions=12)
+  np.testing.assert_array_equal(batch["input_ids"][~maskable], ids[~maskable])
+  assert batch["mlm_weights"].sum(1).tolist() == [3, 10]
   for i in range(2):
-    used = out["mlm_weights"][i] > 0
-    assert out["mlm_positions"][i][used].tolist() == (
+    is_used = batch["mlm_weights"][i] > 0
+    assert batch["mlm_positions"][i][is_used].tolist() == (
       np.flatnonzero(maskable[i]).tolist()
     )
-    assert out["mlm_ids"][i][used].tolist() == ids[i][maskable[i]].tolist()
-    assert not out["mlm_positions"][i][~used].any()
-    assert not out["mlm_ids"][i][~used].any()
+    assert batch["mlm_ids"][i][is_used].tolist() == ids[i][maskable[i]].tolist()
+    assert not batch["mlm_positions"][i][~is_used].any()
+    assert not batch["mlm_ids"][i][~is_used].any()
 
 
 def test_maskable_without_padding_is_refused():
@@ -49,25 +49,25 @@ def test_maskable_without_padding_is_refused():
 
 def test_positions_are_distinct():
   ids, maskable, lengths = make_rows([102] * 200, 102)
-  out = mask_rows(ids, maskable, lengths)
-  assert (out["mlm_weights"].sum(1) == 15).all()
-  positions = out["mlm_positions"][:, :15]
+  batch = mask_rows(ids, maskable, lengths)
+  assert (batch["mlm_weights"].sum(1) == 15).all()
+  positions = batch["mlm_positions"][:, :15]
   assert all(len(set(row)) == 15 for row in positions.tolist())
   assert (np.diff(positions) > 0).all()
   labels = np.take_along_axis(ids, positions, 1)
-  np.testing.assert_array_equal(out["mlm_ids"][:, :15], labels)
+  np.testing.assert_array_equal(batch["mlm_ids"][:, :15], labels)
 
 
 def test_the_number_of_masks_is_rounded():
   lengths = [2, 3, 4, 9, 10, 11, 16, 17, 23, 30, 128, 137]
   ids, maskable, lengths = make_rows(lengths, 140)
-  out = mask_rows(ids, maskable, lengths)
+  batch = mask_rows(ids, maskable, lengths)
   # The number is round(0.15 n). It is at least 1, at most 20, and at most the
   # number of maskable tokens.
-  # Python rounds 1.5 (n = 10) to 2, and 2.5 down to 2.
-  expected = [0, 1, 1, 1, 2, 2, 2, 3, 3, 4, 19, 20]
-  assert out["mlm_weights"].sum(1).tolist() == expected
-  assert expected[1:] == [
+  # Python rounds 1.5 (n = 10) to 2.
+  expected_counts = [0, 1, 1, 1, 2, 2, 2, 3, 3, 4, 19, 20]
+  assert batch["mlm_weights"].sum(1).tolist() == expected_counts
+  assert expected_counts[1:] == [
     min(20, max(1, round(n * 0.15))) for n in lengths[1:].tolist()
   ]
 
@@ -92,44 +92,46 @@ def test_random_pieces_are_drawn_by_their_counts():
   counts = np.zeros(VOCAB_SIZE, np.int64)
   counts[[7, 50, 999]] = 6, 3, 1
   ids, maskable, lengths = make_rows([400] * 400, 400)
-  out = mask_rows(
+  batch = mask_rows(
     *(ids, maskable, lengths),
     replacement="unigram",
     mask_rate=1.0,
     max_predictions=400,
     unigrams=counts,
   )
-  new_ids = out["input_ids"][maskable]
+  new_ids = batch["input_ids"][maskable]
   drawn_ids = new_ids[(new_ids != MASK) & (new_ids != ids[maskable])]
   assert set(drawn_ids.tolist()) == {7, 50, 999}
-  # There are 16,000 draws, so the standard deviation is 0.004.
+  # There are about 16,000 draws, so a share has a standard deviation of 0.004.
   shares = [np.mean(drawn_ids == piece) for piece in (7, 50, 999)]
   np.testing.assert_allclose(shares, [0.6, 0.3, 0.1], atol=0.015)
   assert abs(np.mean(new_ids == MASK) - 0.8) < 0.005
-  text = reader.corpus_from_documents([[[10, 11]]] * 2)
+  corpus = reader.corpus_from_documents([[[10, 11]]] * 2)
   recipe = recipes.doc_sentences(
     SpecialIds(0, 1, CLS, SEP, MASK), VOCAB_SIZE, replacement="unigram"
   )
   with pytest.raises(ValueError, match="how often each piece occurs"):
-    recipe.check(text)
-  recipe.check(text._replace(unigrams=counts))
+    recipe.check(corpus)
+  recipe.check(corpus._replace(unigrams=counts))
 
 
 def test_a_row_without_text_has_no_masks():
   ids, maskable, lengths = make_rows([2, 3], 8)
-  out = mask_rows(ids, maskable, lengths)
-  assert out["mlm_weights"].sum(1).tolist() == [0, 1]
-  assert not out["mlm_positions"][0].any() and not out["mlm_ids"][0].any()
-  np.testing.assert_array_equal(out["input_ids"][0], ids[0])
-  assert out["mlm_positions"].shape == (2, 20)
+  batch = mask_rows(ids, maskable, lengths)
+  assert batch["mlm_weights"].sum(1).tolist() == [0, 1]
+  assert not batch["mlm_positions"][0].any() and not batch["mlm_ids"][0].any()
+  np.testing.assert_array_equal(batch["input_ids"][0], ids[0])
+  assert batch["mlm_positions"].shape == (2, 20)
 
 
 def test_replacements_have_the_published_shares():
   ids, maskable, lengths = make_rows([128] * 4000, 128)
-  out = mask_rows(ids, maskable, lengths)
-  used = out["mlm_weights"] > 0
-  new_ids = np.take_along_axis(out["input_ids"], out["mlm_positions"], 1)[used]
-  old_ids = out["mlm_ids"][used]
+  batch = mask_rows(ids, maskable, lengths)
+  is_used = batch["mlm_weights"] > 0
+  new_ids = np.take_along_axis(batch["input_ids"], batch["mlm_positions"], 1)[
+    is_used
+  ]
+  old_ids = batch["mlm_ids"][is_used]
   assert abs((new_ids == MASK).mean() - 0.8) < 0.005
   assert abs((new_ids == old_ids).mean() - 0.1) < 0.005
   drawn_ids = new_ids[(new_ids != MASK) & (new_ids != old_ids)]
@@ -139,24 +141,24 @@ def test_replacements_have_the_published_shares():
   assert len(counts) == VOCAB_SIZE
   assert counts[[0, 1, CLS, SEP]].min() > 0
   ordinary_counts = counts[200:]
-  statistic = (
+  chi_square = (
     (ordinary_counts - ordinary_counts.mean()) ** 2 / ordinary_counts.mean()
   ).sum()
-  assert abs(statistic - len(ordinary_counts)) < 5 * np.sqrt(
+  assert abs(chi_square - len(ordinary_counts)) < 5 * np.sqrt(
     2 * len(ordinary_counts)
   )
   is_untouched = np.ones(ids.shape, bool)
-  np.put_along_axis(is_untouched, out["mlm_positions"], False, 1)
+  np.put_along_axis(is_untouched, batch["mlm_positions"], False, 1)
   np.testing.assert_array_equal(
-    out["input_ids"][is_untouched], ids[is_untouched]
+    batch["input_ids"][is_untouched], ids[is_untouched]
   )
 
 
 def test_every_position_is_equally_likely():
   ids, maskable, lengths = make_rows([128] * 8000, 128)
-  out = mask_rows(ids, maskable, lengths)
+  batch = mask_rows(ids, maskable, lengths)
   counts = np.bincount(
-    out["mlm_positions"][out["mlm_weights"] > 0], minlength=128
+    batch["mlm_positions"][batch["mlm_weights"] > 0], minlength=128
   )
   assert counts[0] == counts[127] == 0
   expected = 8000 * 19 / 126
@@ -169,16 +171,18 @@ def test_draws_depend_on_seed_and_number_only():
   second_half = mask_rows(ids[4:], maskable[4:], lengths[4:], first_number=44)
   for key, array in second_half.items():
     np.testing.assert_array_equal(array, full_batch[key][4:])
-  # Masks differ for every example of the same text, and for every seed.
-  other_seed = mask_rows(ids, maskable, lengths, first_number=40, seed=1)
+  # The masks of equal texts differ by example and by seed.
+  batch_of_other_seed = mask_rows(
+    ids, maskable, lengths, first_number=40, seed=1
+  )
   rows_seen = np.concatenate(
-    [full_batch["mlm_positions"], other_seed["mlm_positions"]]
+    [full_batch["mlm_positions"], batch_of_other_seed["mlm_positions"]]
   )
   assert len(np.unique(rows_seen, axis=0)) == 16
 
 
 def words_hidden_by_bert(words, count, rng):
-  """Returns the columns that BERT's program hides, chosen word by word."""
+  """Returns the columns that BERT's program hides; it takes words in turn."""
   words, hidden_columns = list(words), []
   rng.shuffle(words)
   for word in words:
@@ -194,9 +198,9 @@ def test_all_pieces_of_a_word_or_none():
   """All pieces of a word are hidden, or none, as in ["test", "##ing"]."""
   ids, maskable, lengths = make_rows([4] * 500, 4)
   starts = np.array([[False, True, False, False]] * 500)
-  for rate, number in ((0.15, 0), (0.5, 2)):
+  for rate, expected_count in ((0.15, 0), (0.5, 2)):
     # A count of 1 is too small for a word of two pieces, so nothing is masked.
-    out = mask_rows(
+    batch = mask_rows(
       ids,
       maskable,
       lengths,
@@ -204,31 +208,33 @@ def test_all_pieces_of_a_word_or_none():
       word_starts=starts,
       mask_rate=rate,
     )
-    assert (out["mlm_weights"].sum(1) == number).all()
+    assert (batch["mlm_weights"].sum(1) == expected_count).all()
 
   ids, maskable, lengths, starts = make_word_rows(500, 128, 0)
   token_masks = mask_rows(ids, maskable, lengths)
-  out = mask_rows(
+  batch = mask_rows(
     ids, maskable, lengths, masking=WHOLE_WORD, word_starts=starts
   )
-  counts = out["mlm_weights"].sum(1)
+  counts = batch["mlm_weights"].sum(1)
   assert (counts <= token_masks["mlm_weights"].sum(1)).all()
   assert (counts >= token_masks["mlm_weights"].sum(1) - 1).mean() > 0.9
-  for i, hidden_columns in enumerate(chosen_columns(out)):
+  for i, hidden_columns in enumerate(chosen_columns(batch)):
     for word in words_of(maskable[i], starts[i]):
       assert len(hidden_columns & set(word)) in (0, len(word))
-  # Order, labels, padding and the other ids follow the rules of single tokens.
-  row, slot = np.nonzero(out["mlm_weights"])
-  column = out["mlm_positions"][row, slot]
-  np.testing.assert_array_equal(out["mlm_ids"][row, slot], ids[row, column])
-  assert (np.diff(row * 128 + column) > 0).all()
-  assert (slot < counts[row]).all()
-  is_untouched = np.ones(ids.shape, bool)
-  is_untouched[row, column] = False
+  # Order, labels, padding and unhidden ids are as if single tokens were hidden.
+  rows, slots = np.nonzero(batch["mlm_weights"])
+  columns = batch["mlm_positions"][rows, slots]
   np.testing.assert_array_equal(
-    out["input_ids"][is_untouched], ids[is_untouched]
+    batch["mlm_ids"][rows, slots], ids[rows, columns]
   )
-  assert not out["mlm_positions"][out["mlm_weights"] == 0].any()
+  assert (np.diff(rows * 128 + columns) > 0).all()
+  assert (slots < counts[rows]).all()
+  is_untouched = np.ones(ids.shape, bool)
+  is_untouched[rows, columns] = False
+  np.testing.assert_array_equal(
+    batch["input_ids"][is_untouched], ids[is_untouched]
+  )
+  assert not batch["mlm_positions"][batch["mlm_weights"] == 0].any()
 
 
 def test_words_of_one_piece_are_single_tokens():
@@ -246,27 +252,33 @@ def test_words_of_one_piece_are_single_tokens():
 
 
 def test_whole_words_are_chosen_as_published():
-  """Over 20,000 rows, the shares differ by at most 1% from BERT's program."""
+  """Over 20,000 rows, the shares differ by at most 0.01 from BERT's program."""
   ids, maskable, lengths, starts = make_word_rows(20_000, 128, 1)
-  out = mask_rows(
+  batch = mask_rows(
     ids, maskable, lengths, masking=WHOLE_WORD, word_starts=starts
   )
   rng = random.Random(2)
   totals = []
-  chosen_by_row = chosen_columns(out)
+  chosen_by_row = chosen_columns(batch)
   words = [words_of(*row) for row in zip(maskable, starts, strict=True)]
   columns_of_program = [
     words_hidden_by_bert(words[i], min(20, max(1, round(n * 0.15))), rng)
     for i, n in enumerate(lengths.tolist())
   ]
   for columns_by_row in (chosen_by_row, columns_of_program):
-    sizes, by_column, counts = np.zeros(6), np.zeros(128), np.zeros(21)
+    hidden_by_size, hidden_by_column, rows_by_count = (
+      np.zeros(6),
+      np.zeros(128),
+      np.zeros(21),
+    )
     for i, columns in enumerate(columns_by_row):
-      counts[len(columns)] += 1
-      by_column[list(columns)] += 1
+      rows_by_count[len(columns)] += 1
+      hidden_by_column[list(columns)] += 1
       for word in words[i]:
-        sizes[len(word)] += word[0] in columns
-    totals.append((sizes, by_column.reshape(16, 8).sum(1), counts))
+        hidden_by_size[len(word)] += word[0] in columns
+    totals.append(
+      (hidden_by_size, hidden_by_column.reshape(16, 8).sum(1), rows_by_count)
+    )
   for total, expected in zip(*totals, strict=True):
     assert total.sum() > 0
     np.testing.assert_allclose(
@@ -279,13 +291,13 @@ def test_each_piece_has_its_own_replacement():
   ids, maskable, lengths = make_rows([128] * 4000, 128)
   starts = np.zeros(ids.shape, bool)
   starts[:, 1::2] = True
-  out = mask_rows(
+  batch = mask_rows(
     ids, maskable, lengths, masking=WHOLE_WORD, word_starts=starts
   )
-  new_ids = np.take_along_axis(out["input_ids"], out["mlm_positions"], 1)[
+  new_ids = np.take_along_axis(batch["input_ids"], batch["mlm_positions"], 1)[
     :, :18
   ]
-  assert (out["mlm_weights"].sum(1) == 18).all()
+  assert (batch["mlm_weights"].sum(1) == 18).all()
   is_mask = (new_ids == MASK).reshape(-1, 2)
   assert abs(is_mask.mean() - 0.8) < 0.005
   assert abs(is_mask.all(1).mean() - 0.64) < 0.01
@@ -296,24 +308,24 @@ def test_pieces_of_a_word_stay_together_in_pairs():
   rng = np.random.default_rng(3)
   documents = [
     [
-      # Ids from 500 on continue a word; no sentence begins with such an id.
+      # Ids from 500 on continue a word; no sentence begins with one of them.
       [10, *rng.choice([*range(11, 20), *range(500, 510)], 12).tolist()]
       for _ in range(6)
     ]
     for _ in range(40)
   ]
   starts = [[[t < 500 for t in s] for s in d] for d in documents]
-  text = reader.corpus_from_documents(documents, starts)
+  corpus = reader.corpus_from_documents(documents, starts)
   special = SpecialIds(0, 1, CLS, SEP, MASK)
   recipe = bert_pairs(special, VOCAB_SIZE, length=32, masking=WHOLE_WORD)
-  chunks = recipe.index(text, 0, text.num_documents, 0)
+  chunks = recipe.index(corpus, 0, corpus.num_documents, 0)
   numbers = np.arange(len(chunks), dtype=np.uint64)
-  out = recipe.build(text, chunks, numbers, 0)
-  ids, num_cut_words = out["input_ids"].copy(), 0
-  row, slot = np.nonzero(out["mlm_weights"])
-  ids[row, out["mlm_positions"][row, slot]] = out["mlm_ids"][row, slot]
+  batch = recipe.build(corpus, chunks, numbers, 0)
+  ids, num_cut_words = batch["input_ids"].copy(), 0
+  rows, slots = np.nonzero(batch["mlm_weights"])
+  ids[rows, batch["mlm_positions"][rows, slots]] = batch["mlm_ids"][rows, slots]
   num_masked_words = 0
-  for tokens, hidden_columns in zip(ids, chosen_columns(out), strict=True):
+  for tokens, hidden_columns in zip(ids, chosen_columns(batch), strict=True):
     words = words_of(tokens >= 10, tokens < 500)
     num_cut_words += sum(tokens[word[0]] >= 500 for word in words)
     num_masked_words += sum(
@@ -322,7 +334,7 @@ def test_pieces_of_a_word_stay_together_in_pairs():
     for word in words:
       assert len(hidden_columns & set(word)) in (0, len(word))
   assert num_cut_words > 20 and num_masked_words > 100
-  # The masks of some rows do not depend on the other rows of the batch.
-  part_of_batch = recipe.build(text, chunks[7:20], numbers[7:20], 0)
+  # The masks of a row do not depend on which rows the batch has besides it.
+  part_of_batch = recipe.build(corpus, chunks[7:20], numbers[7:20], 0)
   for key, array in part_of_batch.items():
-    np.testing.assert_array_equal(array, out[key][7:20])
+    np.testing.assert_array_equal(array, batch[key][7:20])

@@ -1,4 +1,4 @@
-"""Tests sentence order: segments of one document, half of the pairs swapped."""
+"""Tests ALBERT's pairs: segments of one document, which may be swapped."""
 
 import random
 
@@ -48,9 +48,9 @@ def make_recipe(corpus, **options):
 
 
 def test_the_label_is_1_if_segments_are_swapped(corpus):
-  """In 20,000 rows, the label is 1 if the segments are swapped."""
+  """The label is 1 if the segments are swapped, and 0 if they are not."""
   recipe = make_recipe(corpus, length=128, max_predictions=20)
-  labels, neighbours = [], 0
+  labels, num_neighbours = [], 0
   for batch in epoch_batches(corpus, recipe, 20_000):
     for a, b, label in unmasked_segments(batch):
       labels.append(label)
@@ -61,19 +61,19 @@ def test_the_label_is_1_if_segments_are_swapped(corpus):
       assert first_segment[-1] < second_segment[0]
       if len(a) + len(b) < 125:  # The pair was not truncated.
         assert second_segment[0] == first_segment[-1] + 1
-        neighbours += 1
-  assert neighbours > 5000
+        num_neighbours += 1
+  assert num_neighbours > 5000
   assert abs(np.mean(labels) - 0.5) < 0.015
 
 
 def test_segments_are_as_long_as_published(corpus):
-  """The lengths of segments are those of the published program."""
+  """The lengths of segments are distributed as in the published program."""
   recipe = make_recipe(corpus, length=128, max_predictions=20)
   rng, published_lengths = random.Random(4), []
   sizes = np.diff(corpus.sentences)
   while len(published_lengths) < 20_000:
-    for number in range(corpus.num_documents):
-      begin, end = corpus.documents[number : number + 2]
+    for document_index in range(corpus.num_documents):
+      begin, end = corpus.documents[document_index : document_index + 2]
       target = rng.randint(2, 125) if rng.random() < 0.1 else 125
       chunk = []
       for i in range(begin, end):
@@ -83,7 +83,8 @@ def test_segments_are_as_long_as_published(corpus):
         n = 1 if len(chunk) == 1 else rng.randint(1, len(chunk) - 1)
         a, b = sum(chunk[:n]), sum(chunk[n:])
         if len(chunk) == 1:
-          # The program takes a random second segment; the recipe splits here.
+          # The program takes a random second segment here. The recipe splits
+          # the sentence, and so does this test.
           a = rng.randint(1, chunk[0] - 1) if chunk[0] > 1 else 0
           b = chunk[0] - a
         chunk = []
@@ -116,19 +117,21 @@ def test_one_sentence_is_split_into_a_pair():
   documents_seen = set()
   for batch in epoch_batches(corpus, recipe, 600):
     for a, b, label in unmasked_segments(batch):
-      numbers = document_of(corpus, [a[0], b[0]])
-      assert numbers[0] == numbers[1] and label == (a[0] > b[0])
-      documents_seen.add(int(numbers[0]))
-      if not numbers[0]:
+      document_indices = document_of(corpus, [a[0], b[0]])
+      assert document_indices[0] == document_indices[1] and label == (
+        a[0] > b[0]
+      )
+      documents_seen.add(int(document_indices[0]))
+      if not document_indices[0]:
         assert sorted([*a, *b]) == documents[0][0]
   # A single token makes no pair.
   assert documents_seen == {0, 1}
-  # The recipe needs no other document.
+  # The recipe accepts a corpus of one document.
   recipe.check(corpus_from_documents([[[7, 8]]]))
 
 
 def test_the_option_random_document_takes_a_random_text():
-  """As released, a document of one sentence gets a random text and label 1."""
+  """As in the released program, one sentence gets a random text and label 1."""
   documents, vocab = numbered_documents([[4], [3, 3, 3, 3, 3, 3], [1]])
   corpus = corpus_from_documents(documents)
   recipe = albert_pairs(SPECIAL, vocab, length=32, single="random_document")

@@ -34,8 +34,8 @@ def corpus():
     rng.integers(1, 16, n).tolist() for n in rng.integers(1, 7, 700).tolist()
   ]
   documents, _ = numbered_documents(sizes)
-  starts = [[rng.random(len(s)) < 0.7 for s in d] for d in documents]
-  return corpus_from_documents(documents, starts, dtype=np.uint32)
+  word_starts = [[rng.random(len(s)) < 0.7 for s in d] for d in documents]
+  return corpus_from_documents(documents, word_starts, dtype=np.uint32)
 
 
 def make_recipe(corpus, name, max_sequences, **options):
@@ -62,51 +62,51 @@ def test_a_packed_sequence_equals_its_single_row(corpus, name):
   for key, (shape, dtype) in recipe.features.items():
     assert batch[key].shape == (len(elements), *shape)
     assert batch[key].dtype == dtype
-  # Assemble the same examples with one sequence in each row.
-  row, rank = np.nonzero(elements["length"])
-  sequence_numbers = numbers[row] * np.uint64(5) + rank.astype(np.uint64)
+  # Assemble the examples again, with one sequence in each row.
+  rows, ranks = np.nonzero(elements["length"])
+  sequence_numbers = numbers[rows] * np.uint64(5) + ranks.astype(np.uint64)
   layout = single_recipe.build.keywords["layout"]
   single_rows = assembly.assemble(
-    corpus, elements[row, rank][:, None], sequence_numbers[:, None], 3, layout
+    corpus, elements[rows, ranks][:, None], sequence_numbers[:, None], 3, layout
   )
-  sequences = np.bincount(row)
-  assert sequences.max() >= 4 and (sequences > 1).mean() > 0.5
-  for i in range(len(row)):
-    (columns,) = np.nonzero(batch["sequence_ids"][row[i]] == rank[i] + 1)
+  num_sequences = np.bincount(rows)
+  assert num_sequences.max() >= 4 and (num_sequences > 1).mean() > 0.5
+  for i in range(len(rows)):
+    (columns,) = np.nonzero(batch["sequence_ids"][rows[i]] == ranks[i] + 1)
     n, begin = len(columns), columns[0]
     assert columns.tolist() == list(range(begin, begin + n))
     assert n == (single_rows["sequence_ids"][i] == 1).sum()
     for key in ("input_ids", "segment_ids", "lm_ids", "lm_weights"):
       if key in batch:
         np.testing.assert_array_equal(
-          batch[key][row[i], columns], single_rows[key][i, :n]
+          batch[key][rows[i], columns], single_rows[key][i, :n]
         )
-    assert batch["position_ids"][row[i], columns].tolist() == list(range(n))
+    assert batch["position_ids"][rows[i], columns].tolist() == list(range(n))
     if "mlm_ids" in batch:
-      positions = batch["mlm_positions"][row[i]]
+      positions = batch["mlm_positions"][rows[i]]
       is_inside = (positions >= begin) & (positions < begin + n)
-      is_inside &= batch["mlm_weights"][row[i]] > 0
+      is_inside &= batch["mlm_weights"][rows[i]] > 0
       is_used = single_rows["mlm_weights"][i] > 0
       np.testing.assert_array_equal(
         positions[is_inside] - begin, single_rows["mlm_positions"][i][is_used]
       )
       np.testing.assert_array_equal(
-        batch["mlm_ids"][row[i]][is_inside], single_rows["mlm_ids"][i][is_used]
+        batch["mlm_ids"][rows[i]][is_inside], single_rows["mlm_ids"][i][is_used]
       )
       if "span_positions" in batch:
         np.testing.assert_array_equal(
-          batch["span_positions"][row[i]][is_inside] - begin,
+          batch["span_positions"][rows[i]][is_inside] - begin,
           single_rows["span_positions"][i][is_used],
         )
     if "pair_labels" in batch:
-      assert batch["pair_weights"][row[i], rank[i]] == 1
-      assert batch["cls_positions"][row[i], rank[i]] == begin
-      label = batch["pair_labels"][row[i], rank[i]]
+      assert batch["pair_weights"][rows[i], ranks[i]] == 1
+      assert batch["cls_positions"][rows[i], ranks[i]] == begin
+      label = batch["pair_labels"][rows[i], ranks[i]]
       assert label == single_rows["pair_labels"][i, 0]
-  padding = batch["sequence_ids"] == 0
+  is_padding = batch["sequence_ids"] == 0
   for key in ("position_ids", "segment_ids", "lm_weights", "input_ids"):
     if key in batch:
-      assert not batch[key][padding].any()
+      assert not batch[key][is_padding].any()
   if "pair_weights" in batch:
     is_unused = elements["length"] == 0
     for key in ("pair_labels", "cls_positions", "pair_weights"):
@@ -142,20 +142,20 @@ def test_little_padding_is_left(corpus):
 
 def test_assigned_rows_keep_every_limit():
   rng = np.random.default_rng(1)
-  for slots, max_sequences in ((20, 8), (9, 8), (20, 2), (9, 1)):
+  for num_slots, max_sequences in ((20, 8), (9, 8), (20, 2), (9, 1)):
     lengths = np.sort(rng.integers(1, 65, 3000))[::-1]
-    slots_needed = np.minimum(np.ceil(lengths * 0.15).astype(int), slots)
+    slots_needed = np.minimum(np.ceil(lengths * 0.15).astype(int), num_slots)
     rows, ranks = assembly.assign_rows(
-      lengths, slots_needed, 64, slots, max_sequences
+      lengths, slots_needed, 64, num_slots, max_sequences
     )
-    count = max(rows) + 1
+    num_rows = max(rows) + 1
     assert (np.bincount(rows, lengths) <= 64).all()
-    assert (np.bincount(rows, slots_needed) <= slots).all()
+    assert (np.bincount(rows, slots_needed) <= num_slots).all()
     assert np.bincount(rows).max() <= max_sequences
     assert len(set(zip(rows, ranks, strict=True))) == 3000
     assert max(ranks) < max_sequences and min(np.bincount(rows)) > 0
-    if (slots, max_sequences) == (20, 8):
-      assert lengths.sum() / (64 * count) > 0.99
+    if (num_slots, max_sequences) == (20, 8):
+      assert lengths.sum() / (64 * num_rows) > 0.99
 
 
 def make_stream(corpus, name, max_sequences=5, seed=0):
@@ -169,26 +169,26 @@ def make_stream(corpus, name, max_sequences=5, seed=0):
 @pytest.mark.parametrize("name", OPTIONS_BY_NAME)
 def test_hosts_steps_and_restarts_give_the_same_rows(corpus, name):
   full_batch = make_stream(corpus, name).read(0, 24 * 60)
-  for hosts in (1, 3):
-    runs = []
-    for host in range(hosts):
+  for num_hosts in (1, 3):
+    batches_by_host = []
+    for host in range(num_hosts):
       with loader.batches_from_step(
-        make_stream(corpus, name), 0, 24, host, hosts
+        make_stream(corpus, name), 0, 24, host, num_hosts
       ) as host_batches:
-        runs.append([next(host_batches).batch for _ in range(8)])
-    for step, shares in enumerate(zip(*runs, strict=True)):
-      expected = {
+        batches_by_host.append([next(host_batches).batch for _ in range(8)])
+    for step, shares in enumerate(zip(*batches_by_host, strict=True)):
+      expected_batch = {
         k: v[24 * step : 24 * step + 24] for k, v in full_batch.items()
       }
-      assert equal_batches(join_batches(shares), expected)
+      assert equal_batches(join_batches(shares), expected_batch)
   first_stream = make_stream(corpus, name)
   first_stream.read(0, 24 * 41)
   position = json.loads(json.dumps(first_stream.position()))
   assert position["epoch"] >= 1
   resumed_stream = make_stream(corpus, name)
   resumed_stream.restore(position)
-  expected = {k: v[24 * 41 :] for k, v in full_batch.items()}
-  assert equal_batches(resumed_stream.read(24 * 41, 24 * 19), expected)
+  expected_batch = {k: v[24 * 41 :] for k, v in full_batch.items()}
+  assert equal_batches(resumed_stream.read(24 * 41, 24 * 19), expected_batch)
   assert not equal_batches(
     make_stream(corpus, name, seed=1).read(0, 24), first_stream.read(0, 24)
   )
@@ -232,19 +232,21 @@ def test_static_masks_repeat_after_three_epochs(corpus, max_sequences):
   stream = streams.Stream(
     corpus, recipe, 0, shard_tokens=2000, shards_per_portion=3
   )
-  rows, next_begin = [], 0
+  rows_by_epoch, next_begin = [], 0
   for epoch in range(7):
     begin = next_begin
     next_begin = stream.count_examples(epoch + 1, epoch, begin)
     batch = streams.Stream(
       corpus, recipe, 0, shard_tokens=2000, shards_per_portion=3
     ).read(begin, next_begin - begin)
-    flat = [
+    flat_arrays = [
       v.reshape(next_begin - begin, -1).astype(float) for v in batch.values()
     ]
-    rows.append([tuple(row) for row in np.concatenate(flat, 1).tolist()])
+    rows_by_epoch.append(
+      [tuple(row) for row in np.concatenate(flat_arrays, 1).tolist()]
+    )
   for epoch in range(3, 7):
-    assert sorted(rows[epoch]) == sorted(rows[epoch - 3])
-    assert rows[epoch] != rows[epoch - 3]
-  assert len(set(rows[0]) & set(rows[1])) < 5
-  assert len(set(rows[1]) & set(rows[2])) < 5
+    assert sorted(rows_by_epoch[epoch]) == sorted(rows_by_epoch[epoch - 3])
+    assert rows_by_epoch[epoch] != rows_by_epoch[epoch - 3]
+  assert len(set(rows_by_epoch[0]) & set(rows_by_epoch[1])) < 5
+  assert len(set(rows_by_epoch[1]) & set(rows_by_epoch[2])) < 5

@@ -26,12 +26,12 @@ def batch_of(corpus, recipe, seed=0, count=None):
 
 @pytest.fixture(scope="module")
 def both_statistics():
-  """Returns statistics of 40,000 rows of the recipe, and of the program."""
+  """Returns statistics of rows of the recipe, and of the published program."""
   documents, vocab_size = numbered_documents(realistic_sizes(3000, 1))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
-  rows = []
+  recipe_statistics = []
   epoch = 0
-  while sum(len(x["total"]) for x in rows) < 40_000:
+  while sum(len(x["total"]) for x in recipe_statistics) < 40_000:
     key = hashing.make_key(epoch)
     chunks = pairs.index_chunks(
       corpus, 0, corpus.num_documents, key, max_tokens=125
@@ -50,7 +50,7 @@ def both_statistics():
       - full_segments.b_start
     )
     batch = bert_pairs(SPECIAL, vocab_size).build(corpus, chunks, numbers, key)
-    rows.append(
+    recipe_statistics.append(
       {
         "total": row_lengths,
         "a": cut_segments.a_length,
@@ -61,25 +61,31 @@ def both_statistics():
       }
     )
     epoch += 1
-  rows = {key: np.concatenate([x[key] for x in rows]) for key in rows[0]}
-  published = published_rows(documents, 128, 40_000, 7)
-  published = {
-    "total": np.array([len(r.a) + len(r.b) + 3 for r in published]),
-    "a": np.array([len(r.a) for r in published]),
-    "random": np.array([r.is_random for r in published]),
-    "front": np.array([r.removed_front for r in published]),
-    "back": np.array([r.removed_back for r in published]),
-    "masks": np.array([r.num_masks for r in published]),
+  recipe_statistics = {
+    key: np.concatenate([x[key] for x in recipe_statistics])
+    for key in recipe_statistics[0]
   }
-  return rows, published
+  program_rows = published_rows(documents, 128, 40_000, 7)
+  program_statistics = {
+    "total": np.array([len(r.a) + len(r.b) + 3 for r in program_rows]),
+    "a": np.array([len(r.a) for r in program_rows]),
+    "random": np.array([r.is_random for r in program_rows]),
+    "front": np.array([r.removed_front for r in program_rows]),
+    "back": np.array([r.removed_back for r in program_rows]),
+    "masks": np.array([r.num_masks for r in program_rows]),
+  }
+  return recipe_statistics, program_statistics
 
 
 @pytest.mark.parametrize("key", ["total", "a", "masks", "front", "back"])
 def test_distributions_match_the_published_program(both_statistics, key):
-  rows, published = (x[key] for x in both_statistics)
-  for decile in np.quantile(published, np.arange(1, 10) / 10):
-    share, expected = (rows <= decile).mean(), (published <= decile).mean()
-    assert abs(share - expected) < 0.01, (decile, share, expected)
+  recipe_values, program_values = (x[key] for x in both_statistics)
+  for decile in np.quantile(program_values, np.arange(1, 10) / 10):
+    share, expected_share = (
+      (recipe_values <= decile).mean(),
+      (program_values <= decile).mean(),
+    )
+    assert abs(share - expected_share) < 0.01, (decile, share, expected_share)
 
 
 def test_shares_match_the_published_program(both_statistics):
@@ -100,7 +106,7 @@ def test_shares_match_the_published_program(both_statistics):
 
 
 def test_truncation_equals_a_loop_over_tokens():
-  """The final lengths are those of a loop that removes one token at a time."""
+  """The lengths equal those of a loop that removes one token at a time."""
   a, b = (x.ravel() for x in np.meshgrid(np.arange(1, 40), np.arange(1, 40)))
   for limit in (2, 3, 12, 13):
     segments = pairs.Segments(a * 0, a, b * 0, b)
@@ -141,12 +147,12 @@ def test_rows_are_cls_a_sep_b_sep():
       not row[row_length:].any()
       and (batch["sequence_ids"][i, row_length:] == 0).all()
     )
-    segments = (
+    expected_segment_ids = (
       [0] * (seps[0] + 1)
       + [1] * (row_length - seps[0] - 1)
       + [0] * (64 - row_length)
     )
-    assert batch["segment_ids"][i].tolist() == segments
+    assert batch["segment_ids"][i].tolist() == expected_segment_ids
     a, b = row[1 : seps[0]], row[seps[0] + 1 : seps[1]]
     assert len(a) and len(b)
     # Each segment has consecutive tokens of the text. So do both segments of a
@@ -174,9 +180,9 @@ def test_random_segments_come_from_another_document():
       row = row.copy()
       is_used = batch["mlm_weights"][i] > 0
       row[batch["mlm_positions"][i][is_used]] = batch["mlm_ids"][i][is_used]
-      text = row[row >= FIRST_ID]
+      text_ids = row[row >= FIRST_ID]
       segment = batch["segment_ids"][i][row >= FIRST_ID]
-      document_numbers = document_of(corpus, text)
+      document_numbers = document_of(corpus, text_ids)
       is_same_document = (
         document_numbers[segment == 0][0] == document_numbers[segment == 1][0]
       )
@@ -211,8 +217,8 @@ def test_every_sentence_is_in_an_epoch():
   )
   for seed in range(5):
     chunks = pairs.index_chunks(corpus, 0, 300, seed, max_tokens=125)
-    # A random pair uses only the first `first` sentences of its chunk. The next
-    # chunk begins with the other sentences.
+    # A random pair uses only the first `a_count` sentences of its chunk. The
+    # next chunk begins with the sentences that it leaves.
     num_sentences_used = np.where(
       chunks["random"], chunks["a_count"], chunks["count"]
     )
@@ -239,18 +245,18 @@ def test_a_range_of_documents_is_a_part_of_the_whole():
 def test_a_random_share_of_one_half():
   documents, vocab_size = numbered_documents([[200] * 40 for _ in range(100)])
   corpus = corpus_from_documents(documents, dtype=np.uint32)
-  published = batch_of(corpus, bert_pairs(SPECIAL, vocab_size))
-  assert published["pair_labels"].all()
-  half_random = batch_of(
+  published_batch = batch_of(corpus, bert_pairs(SPECIAL, vocab_size))
+  assert published_batch["pair_labels"].all()
+  half_random_batch = batch_of(
     corpus, bert_pairs(SPECIAL, vocab_size, random_share=0.5)
   )
-  assert abs(half_random["pair_labels"].mean() - 0.5) < 0.03
-  # A "next" pair is one sentence that was split: its two segments together have
-  # consecutive tokens of the text.
-  for i in np.flatnonzero(half_random["pair_labels"][:, 0] == 0)[:50]:
-    row = half_random["input_ids"][i]
-    is_visible = (row >= FIRST_ID) & (half_random["sequence_ids"][i] > 0)
-    is_visible[half_random["mlm_positions"][i]] = False
+  assert abs(half_random_batch["pair_labels"].mean() - 0.5) < 0.03
+  # A "next" pair is one sentence that was split, so the ids of its two segments
+  # rise.
+  for i in np.flatnonzero(half_random_batch["pair_labels"][:, 0] == 0)[:50]:
+    row = half_random_batch["input_ids"][i]
+    is_visible = (row >= FIRST_ID) & (half_random_batch["sequence_ids"][i] > 0)
+    is_visible[half_random_batch["mlm_positions"][i]] = False
     assert (np.diff(row[is_visible]) > 0).all()
     assert len(set(document_of(corpus, row[is_visible]))) == 1
 

@@ -1,4 +1,4 @@
-"""Compares rows of running text with simple versions of the programs."""
+"""Compares rows of running text with plain versions of published programs."""
 
 import random
 
@@ -46,7 +46,7 @@ def unmasked_rows(batch):
 
 
 def rows_of_the_paper(documents, length, crosses_documents):
-  """Returns the paper's rows, built one sentence at a time."""
+  """Returns the rows of RoBERTa's paper, built one sentence at a time."""
   capacity, rows, row, follows_document = length - 2, [], [], False
 
   def end_row():
@@ -84,9 +84,9 @@ def test_whole_sentences_fill_rows(name, length):
   rows = unmasked_rows(epoch_batch(corpus, recipe))
   assert rows == rows_of_the_paper(documents, length, name == "full_sentences")
   assert max(map(len, rows)) == length
-  separators = [row[1:-1].count(SEP) for row in rows]
-  assert (max(separators) > 0) == (name == "full_sentences")
-  # The rows of a range of documents do not depend on other documents.
+  num_separators = [row[1:-1].count(SEP) for row in rows]
+  assert (max(num_separators) > 0) == (name == "full_sentences")
+  # The rows of a range of documents do not depend on documents outside of it.
   elements = recipe.index(corpus, 20, 40, 0)
   numbers = np.arange(len(elements), dtype=np.uint64)
   rows = unmasked_rows(recipe.build(corpus, elements, numbers, 0))
@@ -95,7 +95,7 @@ def test_whole_sentences_fill_rows(name, length):
 
 
 def test_a_row_may_hold_many_documents():
-  """One row has many more ends of documents than other rows."""
+  """The first row has many more ends of documents than the later rows."""
   documents, vocab = numbered_documents([[2]] * 40 + [[30] * 3] + [[1]] * 7)
   corpus = corpus_from_documents(documents)
   recipe = recipes.full_sentences(SPECIAL, vocab, length=64, max_predictions=12)
@@ -137,7 +137,7 @@ def rows_of_the_electra_program(document, length, draw):
       row's target length, True if the row has one segment, and True if the
       sentence that crosses the half belongs to the first segment.
   """
-  rows, sentences, size, draws = [], [], 0, draw(0)
+  rows, sentences, num_tokens, draws = [], [], 0, draw(0)
 
   def add_row():
     target, is_single, first_is_longer = draws
@@ -157,10 +157,10 @@ def rows_of_the_electra_program(document, length, draw):
     if not sentences:
       draws = draw(number)
     sentences.append(sentence)
-    size += len(sentence)
-    if size >= draws[0]:
+    num_tokens += len(sentence)
+    if num_tokens >= draws[0]:
       add_row()
-      sentences, size = [], 0
+      sentences, num_tokens = [], 0
   if sentences:
     add_row()
   return rows
@@ -179,13 +179,13 @@ def segments_of_rows(batch):
 
 @pytest.mark.parametrize("length, share", [(32, 0), (128, 0.06), (512, 0.1)])
 def test_electra_rows_equal_those_of_the_program(length, share):
-  """The rows are those that the program makes from the same draws."""
+  """From equal draws, the recipe and the program make equal rows."""
   documents, vocab = numbered_documents(realistic_sizes(1500, 8))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   recipe = recipes.electra_segments(
     SPECIAL, vocab, length=length, short_probability=0.3
   )
-  rows, num_interleaved = 0, 0
+  num_rows, num_interleaved = 0, 0
   for key in range(3):
     segments_key = hashing.make_key(key, "segments")
     numbers = np.arange(len(corpus.sentences) - 1)
@@ -197,30 +197,32 @@ def test_electra_rows_equal_those_of_the_program(length, share):
     draws = list(
       zip(targets, single_draws < 0.1, longer_draws < 0.5, strict=True)
     )
-    expected = []
+    expected_rows = []
     for document, begin in zip(documents, corpus.documents, strict=False):
       draw = draws[begin : begin + len(document)].__getitem__
-      expected += rows_of_the_electra_program(document, length, draw)
-    assert list(segments_of_rows(epoch_batch(corpus, recipe, key))) == expected
-    rows += len(expected)
-    num_interleaved += sum(bool(b) and a[-1] > b[0] for a, b in expected)
-  assert rows > 5000 and num_interleaved > share * rows
+      expected_rows += rows_of_the_electra_program(document, length, draw)
+    assert (
+      list(segments_of_rows(epoch_batch(corpus, recipe, key))) == expected_rows
+    )
+    num_rows += len(expected_rows)
+    num_interleaved += sum(bool(b) and a[-1] > b[0] for a, b in expected_rows)
+  assert num_rows > 5000 and num_interleaved > share * num_rows
 
 
 def test_electra_segments_have_the_published_statistics():
-  """20,000 rows have the statistics of the program's rows with other draws."""
+  """20,000 rows of the recipe have the statistics of rows of the program."""
   documents, vocab = numbered_documents(realistic_sizes(1500, 8))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   recipe = recipes.electra_segments(SPECIAL, vocab, length=128)
-  recipe_rows, published, rng, key = [], [], random.Random(1), 0
+  recipe_rows, program_rows, rng, key = [], [], random.Random(1), 0
 
   def draw(number):
     target = rng.randint(5, 128) if rng.random() < 0.05 else 128
     return target, rng.random() < 0.1, rng.random() < 0.5
 
-  while len(published) < 20_000:
+  while len(program_rows) < 20_000:
     for document in documents:
-      published += rows_of_the_electra_program(document, 128, draw)
+      program_rows += rows_of_the_electra_program(document, 128, draw)
   while len(recipe_rows) < 20_000:
     batch = epoch_batch(corpus, recipe, key)
     for a, b in segments_of_rows(batch):
@@ -228,10 +230,10 @@ def test_electra_segments_have_the_published_statistics():
       assert len(set(document_of(corpus, [*a, *b]))) == 1
       recipe_rows.append((a, b))
     key += 1
-  assert len(published) > 20_000
+  assert len(program_rows) > 20_000
   statistics = [
     np.array([(len(a), len(b), bool(b) and a[-1] > b[0]) for a, b in rows])
-    for rows in (recipe_rows, published)
+    for rows in (recipe_rows, program_rows)
   ]
   share, expected = ((x[:, 1] == 0).mean() for x in statistics)
   assert abs(share - expected) < 0.01
@@ -254,7 +256,7 @@ def test_a_language_model_predicts_each_token_once():
   no_special_ids = SpecialIds(None, None, None, None, None)
   recipe = recipes.lm(no_special_ids, vocab, length=9)
   assert recipe.required_tokens == ()
-  starts = []
+  first_column_by_epoch = []
   for key in range(20):
     batch = epoch_batch(corpus, recipe, key)
     is_real = batch["sequence_ids"] == 1
@@ -273,12 +275,13 @@ def test_a_language_model_predicts_each_token_once():
     assert sorted(batch["input_ids"][is_real]) == sorted(
       all_ids - set(last_ids)
     )
-    # Rows are contiguous. Only at the ends of documents may they be shorter.
+    # Each row is contiguous. Only where a document begins or ends may it be
+    # shorter.
     for row, n in zip(batch["input_ids"], is_real.sum(1), strict=True):
       assert n and (np.diff(row[:n]) == 1).all()
       assert n == 9 or row[0] in first_ids or row[n - 1] + 1 in last_ids
-    starts.append(tuple(batch["input_ids"][:, 0].tolist()))
-  assert len(set(starts)) > 15
+    first_column_by_epoch.append(tuple(batch["input_ids"][:, 0].tolist()))
+  assert len(set(first_column_by_epoch)) > 15
 
 
 def test_ids_beyond_the_vocabulary_are_refused():

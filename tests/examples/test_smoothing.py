@@ -34,20 +34,22 @@ def choose_masks(rows, masks, counts, ids, lengths=None):
 
 
 def test_chances_of_a_draw_are_in_proportion_to_the_weights():
-  """One of four pieces with counts of 1 to 10,000 is drawn in each of 40,000
+  """One of four pieces with counts of 0 to 10,000 is drawn in each of 40,000
   rows."""
-  rows, counts = 40_000, np.zeros(64, np.int64)
+  num_rows, counts = 40_000, np.zeros(64, np.int64)
   # A piece that was never seen counts as seen once.
   counts[5:9] = (10_000, 100, 10, 0)
-  ids = np.tile(np.array([2, 5, 6, 7, 8, 3], np.int32), (rows, 1))
+  ids = np.tile(np.array([2, 5, 6, 7, 8, 3], np.int32), (num_rows, 1))
   masks = masking.MaskOptions(mask_rate=0.1, **RULE_OPTIONS)
-  out = choose_masks(rows, masks, counts, ids)
-  assert (out["mlm_weights"].sum(1) == 1).all()
-  shares = np.bincount(out["mlm_ids"][:, 0], minlength=64)[5:9] / rows
+  batch = choose_masks(num_rows, masks, counts, ids)
+  assert (batch["mlm_weights"].sum(1) == 1).all()
+  shares = np.bincount(batch["mlm_ids"][:, 0], minlength=64)[5:9] / num_rows
   weights = np.array([10_000, 100, 10, 1.0]) ** -0.7
-  expected = weights / weights.sum()
-  standard_error = np.sqrt(expected * (1 - expected) / rows)
-  assert (np.abs(shares - expected) < 5 * standard_error + 1e-4).all(), shares
+  expected_shares = weights / weights.sum()
+  standard_error = np.sqrt(expected_shares * (1 - expected_shares) / num_rows)
+  assert (np.abs(shares - expected_shares) < 5 * standard_error + 1e-4).all(), (
+    shares
+  )
 
 
 def test_draws_without_replacement_follow_one_another():
@@ -55,20 +57,24 @@ def test_draws_without_replacement_follow_one_another():
 
   The second draw is from the two pieces that the first draw leaves.
   """
-  rows, counts = 40_000, np.zeros(64, np.int64)
+  num_rows, counts = 40_000, np.zeros(64, np.int64)
   counts[5:8] = (16, 4, 1)
-  ids = np.tile(np.array([2, 5, 6, 7, 3], np.int32), (rows, 1))
+  ids = np.tile(np.array([2, 5, 6, 7, 3], np.int32), (num_rows, 1))
   masks = masking.MaskOptions(mask_rate=0.4, **RULE_OPTIONS)
-  out = choose_masks(rows, masks, counts, ids)
-  assert (out["mlm_weights"].sum(1) == 2).all()
-  p = np.array([16, 4, 1.0]) ** -0.7
-  p /= p.sum()
-  unmasked_ids = 11 + 7 - out["mlm_ids"][:, :2].sum(1)
+  batch = choose_masks(num_rows, masks, counts, ids)
+  assert (batch["mlm_weights"].sum(1) == 2).all()
+  chances = np.array([16, 4, 1.0]) ** -0.7
+  chances /= chances.sum()
+  unmasked_ids = 11 + 7 - batch["mlm_ids"][:, :2].sum(1)
   for i in range(3):
     j, k = {0, 1, 2} - {i}
-    expected = p[j] * p[k] * (1 / (1 - p[j]) + 1 / (1 - p[k]))
-    standard_error = np.sqrt(expected / rows)
-    assert abs((unmasked_ids == 5 + i).mean() - expected) < 5 * standard_error
+    expected_share = (
+      chances[j] * chances[k] * (1 / (1 - chances[j]) + 1 / (1 - chances[k]))
+    )
+    standard_error = np.sqrt(expected_share / num_rows)
+    assert (
+      abs((unmasked_ids == 5 + i).mean() - expected_share) < 5 * standard_error
+    )
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.7])
@@ -78,29 +84,29 @@ def test_packed_rows_choose_as_single_ones(smoothing):
   counts = rng.integers(0, 1000, 64)
   ids = rng.integers(5, 64, (1, 24)).astype(np.int32)
   weights = np.maximum(counts[ids], 1.0) ** -smoothing
-  key, expected = hashing.make_key("k"), np.array([3, 4])
+  key, mask_counts = hashing.make_key("k"), np.array([3, 4])
   numbers = np.array([7, 9], np.uint64)
-  packed_columns, slot = masked_units.choose_tokens(
+  packed_columns, sequence_index = masked_units.choose_tokens(
     np.ones((1, 24), bool),
     masked_units.make_sequences(np.array([[10, 14]]), numbers[None], 24),
-    expected,
+    mask_counts,
     key,
     weights,
   )
-  assert np.bincount(slot).tolist() == [3, 4]
+  assert np.bincount(sequence_index).tolist() == [3, 4]
   for i, (first_column, end_column) in enumerate(((0, 10), (10, 24))):
     single_columns, _ = masked_units.choose_tokens(
       np.ones((1, end_column - first_column), bool),
       masked_units.make_sequences(
         np.array([end_column - first_column]), numbers[i : i + 1], end_column
       ),
-      expected[i : i + 1],
+      mask_counts[i : i + 1],
       key,
       weights[:, first_column:end_column],
     )
     # Packed rows compare fewer bits of the draws; here these bits all differ.
     assert (
-      packed_columns[slot == i].tolist()
+      packed_columns[sequence_index == i].tolist()
       == (single_columns + first_column).tolist()
     )
 
@@ -131,14 +137,14 @@ def test_a_stream_weighs_by_the_counts_of_training(tmp_path):
     tmp_path / "p", random_documents(60, 0), random_documents(9, 1)
   )
   options = dict(length=32, replacement="bert", mask_rate=0.15) | RULE_OPTIONS
-  corpus = loader.open_data(path, "doc_sentences", **options)
-  batch = corpus.read(0, 64)
-  reread = loader.open_data(path, "doc_sentences", **options).read(0, 64)
+  data = loader.open_data(path, "doc_sentences", **options)
+  batch = data.read(0, 64)
+  second_batch = loader.open_data(path, "doc_sentences", **options).read(0, 64)
   for key, x in batch.items():
-    np.testing.assert_array_equal(x, reread[key])
+    np.testing.assert_array_equal(x, second_batch[key])
   lengths = (batch["sequence_ids"] > 0).sum(1)
-  expected = np.minimum(np.ceil(lengths * 0.15), lengths - 2)
-  np.testing.assert_array_equal(batch["mlm_weights"].sum(1), expected)
+  expected_counts = np.minimum(np.ceil(lengths * 0.15), lengths - 2)
+  np.testing.assert_array_equal(batch["mlm_weights"].sum(1), expected_counts)
   counts = reader.open_prepared(path).unigrams
   heldout = loader.open_heldout(path, "doc_sentences", **options)
   assert heldout.read(0, len(heldout))["mlm_weights"].sum() > 0
@@ -159,9 +165,9 @@ def test_a_stream_weighs_by_the_counts_of_training(tmp_path):
   ],
 )
 def test_bad_options_are_refused(options, words):
-  special = SpecialIds(0, 1, 2, 3, 4)
+  special_ids = SpecialIds(0, 1, 2, 3, 4)
   with pytest.raises(ValueError, match=words):
-    recipes.doc_sentences(special, 64, **options)
+    recipes.doc_sentences(special_ids, 64, **options)
 
 
 def test_a_weight_beyond_32_bits_is_refused(tmp_path):
@@ -171,11 +177,11 @@ def test_a_weight_beyond_32_bits_is_refused(tmp_path):
 
 
 def test_a_corpus_without_counts_is_refused():
-  special = SpecialIds(0, 1, 2, 3, 4)
-  recipe = recipes.doc_sentences(special, 64, smoothing=0.7)
-  text = reader.corpus_from_documents(random_documents(3, 0))
+  special_ids = SpecialIds(0, 1, 2, 3, 4)
+  recipe = recipes.doc_sentences(special_ids, 64, smoothing=0.7)
+  corpus = reader.corpus_from_documents(random_documents(3, 0))
   with pytest.raises(ValueError, match="prepare the text, or choose smoothing"):
-    recipe.check(text)
+    recipe.check(corpus)
 
 
 def test_the_summary_guesses_by_how_often_a_piece_is_hidden():

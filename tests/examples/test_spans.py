@@ -1,4 +1,4 @@
-"""Compares masked words, n-grams and spans with simple second versions."""
+"""Compares masked words, n-grams and spans with plain versions."""
 
 import collections
 import itertools
@@ -37,8 +37,11 @@ def albert_ngrams(words, count, rng):
     n = rng.choices([1, 2, 3], [1, 1 / 2, 1 / 3])[0]
     # A stretch of text ends if the next word does not begin at the next column.
     for i in range(1, n):
-      after = start + i
-      if after == len(words) or words[after][0] != words[after - 1][-1] + 1:
+      next_index = start + i
+      if (
+        next_index == len(words)
+        or words[next_index][0] != words[next_index - 1][-1] + 1
+      ):
         n = i
         break
     while (
@@ -87,11 +90,11 @@ def hidden_stretches(words, hidden_columns):
   [(dict(masking="ngram"), albert_ngrams), (SPAN, spanbert_spans)],
 )
 def test_units_are_chosen_as_published(options, published):
-  """Totals and shares over 20,000 rows are within 1% of `published`'s."""
+  """Over 20,000 rows, totals and shares agree with `published` within 0.01."""
   ids, maskable, lengths, starts = make_word_rows(20_000, 128, 1)
   # This column is like a [SEP]: no unit crosses it.
   maskable[:, 40] = False
-  out = mask_rows(ids, maskable, lengths, word_starts=starts, **options)
+  batch = mask_rows(ids, maskable, lengths, word_starts=starts, **options)
   rng = random.Random(2)
   words = [words_of(*row) for row in zip(maskable, starts, strict=True)]
   num_maskable = maskable.sum(1).tolist()
@@ -102,19 +105,21 @@ def test_units_are_chosen_as_published(options, published):
       count = math.ceil(num_maskable[i] * 0.15)
     published_columns.append(published(words[i], min(20, count), rng))
   totals = []
-  for columns_by_row in (chosen_columns(out), published_columns):
-    length_counts, sizes = collections.Counter(), np.zeros(6)
-    by_column, counts = np.zeros(128), np.zeros(21)
+  for columns_by_row in (chosen_columns(batch), published_columns):
+    length_counts, hidden_by_size = collections.Counter(), np.zeros(6)
+    hidden_by_column, rows_by_count = np.zeros(128), np.zeros(21)
     for i, columns in enumerate(columns_by_row):
-      counts[len(columns)] += 1
-      by_column[list(columns)] += 1
+      rows_by_count[len(columns)] += 1
+      hidden_by_column[list(columns)] += 1
       length_counts.update(hidden_stretches(words[i], columns))
       for word in words[i]:
         assert len(columns & set(word)) in (0, len(word))
-        sizes[len(word)] += word[0] in columns
-    by_length = np.array([length_counts[n] for n in range(1, 16)])
-    by_column = by_column.reshape(16, 8).sum(1)
-    totals.append((by_length, sizes, by_column, counts))
+        hidden_by_size[len(word)] += word[0] in columns
+    stretches_by_length = np.array([length_counts[n] for n in range(1, 16)])
+    hidden_by_column = hidden_by_column.reshape(16, 8).sum(1)
+    totals.append(
+      (stretches_by_length, hidden_by_size, hidden_by_column, rows_by_count)
+    )
   for total, expected in zip(*totals, strict=True):
     assert total.sum() > 0 and abs(total.sum() / expected.sum() - 1) < 0.01
     np.testing.assert_allclose(
@@ -125,7 +130,7 @@ def test_units_are_chosen_as_published(options, published):
     lengths, maskable.sum(1), masking.MaskOptions(**options)
   )
   assert (
-    out["mlm_weights"].sum(1) == np.minimum(wanted_counts, 20)
+    batch["mlm_weights"].sum(1) == np.minimum(wanted_counts, 20)
   ).mean() > 0.95
 
 
@@ -136,7 +141,7 @@ def test_ngram_lengths_have_the_published_chances():
   """
   ids, maskable, lengths = make_rows([128] * 20_000, 128)
   starts = np.ones(ids.shape, bool)
-  out = mask_rows(
+  batch = mask_rows(
     ids,
     maskable,
     lengths,
@@ -144,8 +149,8 @@ def test_ngram_lengths_have_the_published_chances():
     word_starts=starts,
     mask_rate=3 / 128,
   )
-  assert (out["mlm_weights"].sum(1) == 3).all()
-  are_adjacent = np.diff(out["mlm_positions"][:, :3], axis=1) == 1
+  assert (batch["mlm_weights"].sum(1) == 3).all()
+  are_adjacent = np.diff(batch["mlm_positions"][:, :3], axis=1) == 1
   shares_by_joins = np.bincount(are_adjacent.sum(1), minlength=3) / len(ids)
   # The tolerance covers n-grams that touch by chance: a row hides 3 of about
   # 126 columns.
@@ -157,7 +162,7 @@ def test_ngram_lengths_have_the_published_chances():
 def test_span_lengths_are_geometric():
   """Lengths are geometric with p = 0.2, 1 to 10 words, 3.8 on average.
 
-  The source is section 3.1 of the paper.
+  The source is section 3.1 of SpanBERT's paper.
   """
   ends = masked_units.UNIT_RULES["span"].cumulative_chances
   chances = np.diff(ends, prepend=0)
@@ -167,11 +172,11 @@ def test_span_lengths_are_geometric():
   # Long rows with few spans are used, so that few spans are cut or touch.
   ids, maskable, lengths = make_rows([514] * 3000, 514)
   starts = np.ones(ids.shape, bool)
-  out = mask_rows(
+  batch = mask_rows(
     ids, maskable, lengths, word_starts=starts, max_predictions=77, **SPAN
   )
-  assert (out["mlm_weights"].sum(1) == 77).all()
-  columns_before, columns_after = np.moveaxis(out["span_positions"], 2, 0)
+  assert (batch["mlm_weights"].sum(1) == 77).all()
+  columns_before, columns_after = np.moveaxis(batch["span_positions"], 2, 0)
   shares = np.bincount((columns_after - columns_before - 1).ravel())[1:]
   # A span was counted once for each of its words.
   shares = shares / np.arange(1, len(shares) + 1)
@@ -186,22 +191,24 @@ def test_span_lengths_are_geometric():
 def test_tokens_of_a_span_share_their_replacement():
   ids, maskable, lengths, starts = make_word_rows(6000, 128, 5)
   options = dict(replacement="roberta", reserved_ids=(MASK,))
-  out = mask_rows(ids, maskable, lengths, word_starts=starts, **SPAN, **options)
-  all_new_ids = out["input_ids"]
+  batch = mask_rows(
+    ids, maskable, lengths, word_starts=starts, **SPAN, **options
+  )
+  all_new_ids = batch["input_ids"]
   replacement_counts = collections.Counter()
   for i in range(len(ids)):
-    n = int(out["mlm_weights"][i].sum())
-    hidden_columns = set(out["mlm_positions"][i, :n].tolist())
+    n = int(batch["mlm_weights"][i].sum())
+    hidden_columns = set(batch["mlm_positions"][i, :n].tolist())
     for position, (column_before, column_after) in zip(
-      out["mlm_positions"][i, :n], out["span_positions"][i, :n], strict=True
+      batch["mlm_positions"][i, :n], batch["span_positions"][i, :n], strict=True
     ):
       assert column_before < position < column_after
       assert not {column_before, column_after} & hidden_columns
       assert hidden_columns >= set(range(column_before + 1, column_after))
       assert column_before >= 0 and column_after < lengths[i]
-    assert not out["span_positions"][i, n:].any()
+    assert not batch["span_positions"][i, n:].any()
     for column_before, column_after in set(
-      map(tuple, out["span_positions"][i, :n].tolist())
+      map(tuple, batch["span_positions"][i, :n].tolist())
     ):
       new_ids, old_ids = (
         all_new_ids[i, column_before + 1 : column_after],
@@ -230,7 +237,8 @@ def test_tokens_of_a_span_share_their_replacement():
 
 
 # Algorithm of a tokenizer -> some pieces, and a function that says whether a
-# piece starts a word. The first pieces are from huggingface/transformers#9866.
+# piece starts a word. The byte-level pieces are from
+# huggingface/transformers#9866.
 TOKENIZERS = {
   "bytelevel": (
     ["Testing", "Ġmask", "ing", "Ġwhole", "Ġwords"],
@@ -248,11 +256,11 @@ TOKENIZERS = {
 @pytest.mark.parametrize("unit", ["whole_word", "ngram", "span"])
 def test_all_pieces_of_a_word_or_none(algorithm, unit):
   """In each of 500 rows, either all pieces of a word are hidden, or none."""
-  pieces, begins = TOKENIZERS[algorithm]
-  flags = np.array([begins(piece) for piece in pieces])
-  flags = reader.mark_sentence_starts(flags, np.array([0]))
+  pieces, begins_word = TOKENIZERS[algorithm]
+  starts_word = np.array([begins_word(piece) for piece in pieces])
+  starts_word = reader.mark_sentence_starts(starts_word, np.array([0]))
   tokens = list(range(10, 10 + len(pieces)))
-  text = reader.corpus_from_documents([[tokens]], [[flags.tolist()]])
+  corpus = reader.corpus_from_documents([[tokens]], [[starts_word.tolist()]])
   recipe = recipes.doc_sentences(
     SPECIAL,
     64,
@@ -262,28 +270,30 @@ def test_all_pieces_of_a_word_or_none(algorithm, unit):
     masking=unit,
     count="round",
   )
-  elements = recipe.index(text, 0, 1, 0)
+  elements = recipe.index(corpus, 0, 1, 0)
   numbers = np.arange(500, dtype=np.uint64)
-  out = recipe.build(text, np.repeat(elements, 500), numbers, 0)
-  hidden_columns = [{c - 1 for c in columns} for columns in chosen_columns(out)]
-  words = np.cumsum(flags) - 1
+  batch = recipe.build(corpus, np.repeat(elements, 500), numbers, 0)
+  hidden_columns = [
+    {c - 1 for c in columns} for columns in chosen_columns(batch)
+  ]
+  word_of_piece = np.cumsum(starts_word) - 1
   word_counts = collections.Counter()
   for columns in hidden_columns:
-    for word in range(words[-1] + 1):
-      word_columns = set(np.flatnonzero(words == word).tolist())
+    for word in range(word_of_piece[-1] + 1):
+      word_columns = set(np.flatnonzero(word_of_piece == word).tolist())
       assert columns & word_columns in (set(), word_columns)
       word_counts[word] += word_columns <= columns
-  assert all(word_counts[word] for word in range(words[-1] + 1))
+  assert all(word_counts[word] for word in range(word_of_piece[-1] + 1))
 
 
 def test_a_corpus_without_word_starts_is_refused():
-  text = reader.corpus_from_documents([[[10, 11]] * 9] * 2)
-  text = text._replace(word_starts=text.word_starts[:1])
+  corpus = reader.corpus_from_documents([[[10, 11]] * 9] * 2)
+  corpus = corpus._replace(word_starts=corpus.word_starts[:1])
   for unit in ("whole_word", "ngram", "span"):
     recipe = recipes.bert_pairs(SPECIAL, 64, masking=unit)
     with pytest.raises(ValueError, match=f"masking='{unit}' needs to know wh"):
-      recipe.check(text)
-  recipes.bert_pairs(SPECIAL, 64).check(text)
+      recipe.check(corpus)
+  recipes.bert_pairs(SPECIAL, 64).check(corpus)
 
 
 @pytest.mark.parametrize(
@@ -310,20 +320,22 @@ def test_stochastic_and_ceil_give_the_published_counts():
   """A stochastic count is the integer part of 0.15 n + U(0, 1)."""
   sizes = [5, 64, 100, 512]
   ids, maskable, lengths = make_rows(sizes * 5000, 512)
-  out = mask_rows(
+  batch = mask_rows(
     ids, maskable, lengths, count="stochastic", max_predictions=80
   )
-  counts = out["mlm_weights"].sum(1).reshape(-1, len(sizes))
-  for size, column in zip(sizes, counts.T, strict=True):
+  counts = batch["mlm_weights"].sum(1).reshape(-1, len(sizes))
+  for size, counts_of_size in zip(sizes, counts.T, strict=True):
     least = math.floor(0.15 * size)
-    assert set(column.tolist()) <= {least, least + 1}
-    assert abs(column.mean() - 0.15 * size) < 0.03
+    assert set(counts_of_size.tolist()) <= {least, least + 1}
+    assert abs(counts_of_size.mean() - 0.15 * size) < 0.03
   masks = masking.MaskOptions(count="stochastic")
-  largest = masking.count_masks(np.array(sizes), np.array(sizes) - 2, masks)
-  assert largest.tolist() == [1, 10, 15, 77]
-  out = mask_rows(ids, maskable, lengths, count="ceil", max_predictions=80)
-  expected = [math.ceil((size - 2) * 0.15) for size in sizes]
-  assert out["mlm_weights"].sum(1)[:4].tolist() == expected
+  largest_counts = masking.count_masks(
+    np.array(sizes), np.array(sizes) - 2, masks
+  )
+  assert largest_counts.tolist() == [1, 10, 15, 77]
+  batch = mask_rows(ids, maskable, lengths, count="ceil", max_predictions=80)
+  expected_counts = [math.ceil((size - 2) * 0.15) for size in sizes]
+  assert batch["mlm_weights"].sum(1)[:4].tolist() == expected_counts
 
 
 def new_and_old_ids(out, ids):
@@ -338,28 +350,30 @@ def new_and_old_ids(out, ids):
 def test_roberta_draws_no_special_token():
   ids, maskable, lengths = make_rows([128] * 12_000, 128)
   reserved_ids = (0, 1, CLS, SEP, MASK, VOCAB_SIZE - 1)
-  out = mask_rows(
+  batch = mask_rows(
     ids, maskable, lengths, replacement="roberta", reserved_ids=reserved_ids
   )
-  new_ids, old_ids = new_and_old_ids(out, ids)
+  new_ids, old_ids = new_and_old_ids(batch, ids)
   assert abs((new_ids == MASK).mean() - 0.8) < 0.005
   assert abs((new_ids == old_ids).mean() - 0.1) < 0.005
   random_ids = new_ids[(new_ids != MASK) & (new_ids != old_ids)]
   counts = np.bincount(random_ids, minlength=VOCAB_SIZE)
   assert not counts[list(reserved_ids)].any()
   counts = counts[200 : VOCAB_SIZE - 1]
-  statistic = ((counts - counts.mean()) ** 2 / counts.mean()).sum()
-  assert abs(statistic - len(counts)) < 5 * np.sqrt(2 * len(counts))
+  chi_square = ((counts - counts.mean()) ** 2 / counts.mean()).sum()
+  assert abs(chi_square - len(counts)) < 5 * np.sqrt(2 * len(counts))
 
 
 def test_other_never_draws_the_original_id():
   ids, maskable, lengths = make_rows([128] * 4000, 128)
   ids[maskable] %= 5  # The text has ids 0 to 4 of a vocabulary of 7.
   options = dict(mask_id=6, vocab_size=7)
-  for replacement, unchanged in (("bert", 0.1 + 0.1 / 7), ("other", 0.1)):
-    out = mask_rows(ids, maskable, lengths, replacement=replacement, **options)
-    new_ids, old_ids = new_and_old_ids(out, ids)
-    assert abs((new_ids == old_ids).mean() - unchanged) < 0.004
+  for replacement, unchanged_share in (("bert", 0.1 + 0.1 / 7), ("other", 0.1)):
+    batch = mask_rows(
+      ids, maskable, lengths, replacement=replacement, **options
+    )
+    new_ids, old_ids = new_and_old_ids(batch, ids)
+    assert abs((new_ids == old_ids).mean() - unchanged_share) < 0.004
     # All ids that may be drawn are equally likely, even the mask's id.
     share = 0.1 / (7 if replacement == "bert" else 6)
     assert abs((new_ids == 5).mean() - share) < 0.002
@@ -368,27 +382,29 @@ def test_other_never_draws_the_original_id():
 
 def test_electra_masks_or_keeps():
   ids, maskable, lengths = make_rows([128] * 12_000, 128)
-  out = mask_rows(ids, maskable, lengths, replacement="electra")
-  new_ids, old_ids = new_and_old_ids(out, ids)
+  batch = mask_rows(ids, maskable, lengths, replacement="electra")
+  new_ids, old_ids = new_and_old_ids(batch, ids)
   assert ((new_ids == MASK) | (new_ids == old_ids)).all()
   assert abs((new_ids == MASK).mean() - 0.85) < 0.003
-  assert all(len(set(row[:19])) == 19 for row in out["mlm_positions"].tolist())
+  assert all(
+    len(set(row[:19])) == 19 for row in batch["mlm_positions"].tolist()
+  )
 
 
 def test_repeated_positions_have_separate_draws():
-  """The program draws one of 126 tokens 19 times; each draw may mask it."""
+  """ELECTRA draws one of 126 tokens 19 times, and each draw may mask it."""
   ids, maskable, lengths = make_rows([128] * 12_000, 128)
-  out = mask_rows(
+  batch = mask_rows(
     ids, maskable, lengths, replacement="electra", repeat_positions=True
   )
-  is_used = out["mlm_weights"] > 0
+  is_used = batch["mlm_weights"] > 0
   assert (is_used.sum(1) == 19).all()
-  positions = out["mlm_positions"][:, :19]
+  positions = batch["mlm_positions"][:, :19]
   counts = np.bincount(positions.ravel(), minlength=128)[1:127]
   assert (abs(counts - counts.mean()) < 5 * np.sqrt(counts.mean())).all()
   num_distinct = np.array([len(set(row)) for row in positions.tolist()])
   assert abs(num_distinct.mean() - 126 * (1 - (125 / 126) ** 19)) < 0.05
-  is_hidden = np.take_along_axis(out["input_ids"], positions, 1) == MASK
+  is_hidden = np.take_along_axis(batch["input_ids"], positions, 1) == MASK
   is_repeated = np.zeros(positions.shape, bool)
   is_repeated[:, 1:] = np.diff(positions, axis=1) == 0
   is_repeated[:, :-1] |= np.diff(positions, axis=1) == 0
@@ -397,7 +413,7 @@ def test_repeated_positions_have_separate_draws():
   # 1 - 0.15 ** 2.
   assert abs(is_hidden[is_repeated].mean() - 0.9775) < 0.01
   labels = np.take_along_axis(ids, positions, 1)
-  np.testing.assert_array_equal(out["mlm_ids"][:, :19], labels)
+  np.testing.assert_array_equal(batch["mlm_ids"][:, :19], labels)
 
 
 @pytest.mark.parametrize("unit", ["ngram", "span"])
@@ -406,7 +422,7 @@ def test_any_part_of_a_batch_has_the_same_units(unit):
   options = dict(masking=unit, count="stochastic")
   full_batch = mask_rows(ids, maskable, lengths, word_starts=starts, **options)
   for begin, end in itertools.pairwise((0, 1, 20, 64)):
-    slice_out = mask_rows(
+    slice_batch = mask_rows(
       ids[begin:end],
       maskable[begin:end],
       lengths[begin:end],
@@ -414,5 +430,5 @@ def test_any_part_of_a_batch_has_the_same_units(unit):
       word_starts=starts[begin:end],
       **options,
     )
-    for key, array in slice_out.items():
+    for key, array in slice_batch.items():
       np.testing.assert_array_equal(array, full_batch[key][begin:end])

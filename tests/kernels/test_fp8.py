@@ -25,21 +25,23 @@ def test_products_and_gradients_use_rounded_operands():
   )
   y, vjp_function = jax.vjp(lambda x, k: fp8.product(x, k, 1), x, kernel)
   e4, e5 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
-  rx, rk, rg = (
+  rounded_x, rounded_kernel, rounded_g = (
     round_to_8_bits(x, e4),
     round_to_8_bits(kernel, e4),
     round_to_8_bits(g, e5),
   )
-  np.testing.assert_allclose(y, np.tensordot(rx, rk, 1), atol=1e-5)
+  np.testing.assert_allclose(
+    y, np.tensordot(rounded_x, rounded_kernel, 1), atol=1e-5
+  )
   dx, dk = vjp_function(g)
   np.testing.assert_allclose(
-    dx, np.tensordot(rg, rk, ((2, 3), (1, 2))), atol=1e-5
+    dx, np.tensordot(rounded_g, rounded_kernel, ((2, 3), (1, 2))), atol=1e-5
   )
   np.testing.assert_allclose(
-    dk, np.tensordot(rx, rg, ((0, 1), (0, 1))), atol=1e-5
+    dk, np.tensordot(rounded_x, rounded_g, ((0, 1), (0, 1))), atol=1e-5
   )
-  # A product without rounding would fail here: 3 bits of mantissa are off by up
-  # to 1/16.
+  # Without rounding, the largest error would be about 0. A factor with 3 bits
+  # of mantissa is off by up to 1/16.
   error = np.abs(y - np.tensordot(x, kernel, 1))
   bound = np.tensordot(np.abs(x), np.abs(kernel), 1) * (2 / 16 + 1 / 256)
   assert (error <= bound + 1e-2).all() and error.max() > 1e-3

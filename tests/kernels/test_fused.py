@@ -71,8 +71,8 @@ def test_add_norm_equals_the_formula(shape, rate):
     y = y + bias[None, None]
     if rate:
       y = primitives.dropout(y, SEED, rate)
-    out = layers.normalise(x + y, scale, shift, 1e-5)
-    return out, out
+    norm_output = layers.normalise(x + y, scale, shift, 1e-5)
+    return norm_output, norm_output
 
   def run_kernel(*arrays):
     return fused_norm.add_norm(*arrays, SEED, rate, 1e-5, True)
@@ -86,8 +86,8 @@ def test_bias_activation_equals_the_formula(name):
   (bias,) = random_arrays((200,))
   function = run_formula = layers.activation(name)
   if name == "gelu_new":
-    # This form is exact too. jax's derivative of the tanh form has an error of
-    # 3.5e-6.
+    # This form equals the tanh form. jax's derivative of the tanh form has an
+    # error of 3.5e-6.
     root = math.sqrt(8 / math.pi)
 
     def run_formula(x):
@@ -120,7 +120,7 @@ def attention_by_formula(qkv, bias, ids, rate, causal):
 
 SHAPES = [(3, 16, 2, 16), (2, 100, 3, 24), (1, 192, 1, 64)]
 DROPOUT_AND_CAUSAL = [(0.0, False), (0.2, True), (0.2, False)]
-# Each of the two smaller shapes has one quick case. All other cases are slow.
+# The first two shapes have one quick case each. The remaining cases are slow.
 CASES = [
   pytest.param(s, *r, marks=[] if i == j < 2 else [pytest.mark.slow])
   for i, s in enumerate(SHAPES)
@@ -182,10 +182,10 @@ def test_attention_for_tpus_equals_the_formula(rate, causal):
 
   def run_kernel(qkv, bias):
     heads_first = jnp.moveaxis(qkv + bias[None, None], (3, 2), (0, 2))
-    out = tpu_attention.attention(
+    attention_output = tpu_attention.attention(
       *heads_first, jnp.asarray(ids), SEED, rate, causal, True
     )
-    return jnp.swapaxes(out, 1, 2)
+    return jnp.swapaxes(attention_output, 1, 2)
 
   def run_formula(qkv, bias):
     return attention_by_formula(qkv, bias, ids, rate, causal)
@@ -197,7 +197,7 @@ def test_attention_for_tpus_equals_the_formula(rate, causal):
 
 
 def test_gelu_of_kernels_is_the_exact_gelu():
-  """The error of float32 and of the kernels' formula is 2e-7 times x."""
+  """In float32, the kernels' formula has an error of about 2e-7 times x."""
   x = np.linspace(-12, 12, 10_001)
   probability = 0.5 * np.array([math.erfc(-v / math.sqrt(2)) for v in x])
   expected_derivative = probability + x * np.exp(-0.5 * x * x) / math.sqrt(
@@ -217,8 +217,8 @@ def test_gelu_new_of_kernels_is_the_tanh_form():
   x = np.linspace(-30, 30, 10_001)
   u = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
   factor = 0.5 * (1 + np.tanh(u))
-  slope = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x**2)
-  slope = factor + 0.5 * x * slope / np.cosh(np.clip(u, -300, 300)) ** 2
+  slope_of_u = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x**2)
+  slope = factor + 0.5 * x * slope_of_u / np.cosh(np.clip(u, -300, 300)) ** 2
   x_float32 = jnp.asarray(x, jnp.float32)
   bound = 3e-7 * np.maximum(np.abs(x), 1.0)
   assert (
@@ -232,12 +232,14 @@ def run_all_kernels(x, y, qkv, mid, ids):
   """Runs each kernel once, with dropout; returns the sum of squared outputs."""
   width, (_, _, h, _, k) = x.shape[-1], qkv.shape
   vector = jnp.linspace(0.5, 1.5, width)
-  normed, _ = fused_norm.add_norm(
+  norm_output, _ = fused_norm.add_norm(
     x, y, vector, vector, vector, SEED, 0.1, 1e-5, True
   )
   bias = jnp.linspace(-1, 1, h * 3 * k).reshape(h, 3, k)
-  mixed = fused_attention.attention(qkv, bias, ids, SEED, 0.1, False, True)
-  mixed_for_tpus = tpu_attention.attention(
+  attention_output = fused_attention.attention(
+    qkv, bias, ids, SEED, 0.1, False, True
+  )
+  tpu_attention_output = tpu_attention.attention(
     *jnp.moveaxis(qkv + bias[None, None], (3, 2), (0, 2)),
     ids,
     SEED,
@@ -249,12 +251,14 @@ def run_all_kernels(x, y, qkv, mid, ids):
     "gelu", layers.activation("gelu")
   )
   bias = jnp.linspace(-1, 1, mid.shape[-1])
-  activated = fused_activation.bias_activation(mid, bias, *gelu_functions, True)
+  activation_output = fused_activation.bias_activation(
+    mid, bias, *gelu_functions, True
+  )
   return (
-    (normed**2).sum()
-    + (mixed**2).sum()
-    + (mixed_for_tpus**2).sum()
-    + (activated**2).sum()
+    (norm_output**2).sum()
+    + (attention_output**2).sum()
+    + (tpu_attention_output**2).sum()
+    + (activation_output**2).sum()
   )
 
 
@@ -268,10 +272,10 @@ def compare_on_a_mesh():
     jnp.ones((8, 4), jnp.int32).at[:, 3].set(0),
   )
   grad = jax.value_and_grad(run_all_kernels, argnums=(0, 1, 2, 3))
-  without_mesh = jax.jit(grad)(*arrays, ids)
+  results_without_mesh = jax.jit(grad)(*arrays, ids)
   with sharding.use_mesh(sharding.make_mesh(2, 2, 2)):
-    with_mesh = jax.jit(lambda *a: grad(*a))(*arrays, ids)
-  assert_close(without_mesh, with_mesh)
+    results_with_mesh = jax.jit(lambda *a: grad(*a))(*arrays, ids)
+  assert_close(results_without_mesh, results_with_mesh)
 
 
 @pytest.mark.slow
