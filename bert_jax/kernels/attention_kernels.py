@@ -185,8 +185,8 @@ def row_kernel(*refs: Ref, plan: Plan) -> None:
   """Computes all gradients of a row whose keys are one block.
 
   The program has all keys, so it computes the weights only once for the three
-  gradients. It also needs no `deltas` from another kernel: it computes them as
-  sums over the keys.
+  gradients. Unlike `keys_kernel`, it needs no array of `deltas`: it computes
+  them as sums over the keys.
   """
   program = Program(plan, refs)
   *hashes, log_sums, out_gradient, d_qkv, sums = program.other_refs

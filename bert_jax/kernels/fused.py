@@ -244,7 +244,7 @@ def dot(a: Array, b: Array, summed_axes: tuple[int, int]) -> Array:
 
   Args:
     a: the first matrix.
-    b: the second matrix, of the same dtype.
+    b: the second matrix, in the dtype of `a`.
     summed_axes: the axes of `a` and of `b` that the product sums over.
   """
   is_float32 = a.dtype == jnp.float32

@@ -285,8 +285,8 @@ def _backward(options: Options, *arrays: Array) -> tuple[Array, Array]:
     (*forward_arrays, deltas, gradient, d_qkv),
     aliases=[(len(forward_arrays), 0)],
   )
-  # The first kernel writes only the sums of the queries, and the second one
-  # only those of keys and values.
+  # `queries_kernel` writes only the sums of the queries, and `keys_kernel` only
+  # the sums of keys and values.
   query_sums, key_sums = (
     jax.lax.optimization_barrier(sums.sum((0, 1)))
     for sums in (query_sums[..., :1, :], key_sums[..., 1:, :])

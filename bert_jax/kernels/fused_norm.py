@@ -225,7 +225,8 @@ def _run_kernel(
 ) -> Any:
   """Runs a kernel; arrays [b, l, d] become [b l, d]."""
   flat_arrays = [
-    a.reshape(plan.count, plan.width) if a.ndim == 3 else a for a in arrays
+    array.reshape(plan.count, plan.width) if array.ndim == 3 else array
+    for array in arrays
   ]
   return pl.pallas_call(
     functools.partial(kernel, plan=plan),
@@ -317,7 +318,7 @@ def add_norm(
   """Returns LayerNorm(x + dropout(y + bias)), twice.
 
   The caller reads the output in two places. Since it is returned twice, the two
-  gradients arrive separately, and the kernel adds them without another pass.
+  gradients arrive separately, and the kernel adds them without an extra pass.
   All sums are float32. The only large arrays that the forward pass saves are x
   and y. The backward pass computes the rest again.
 

@@ -18,7 +18,7 @@ Families (each has an encoder, and its published sizes with their sources):
   bert.py: BERT.
   roberta.py: RoBERTa, whose positions count from the padding's id plus 1.
   albert.py: ALBERT, with narrow tables and one layer that is applied often.
-  electra.py: ELECTRA, a generator and a discriminator on the same tables.
+  electra.py: ELECTRA, a generator and a discriminator that share tables.
   distilbert.py: DistilBERT, without segments.
   tinybert.py: TinyBERT's sizes of BERT, and maps to a teacher's width.
   gpt.py: GPT-1, in which a token sees only itself and the tokens before it.

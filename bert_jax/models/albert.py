@@ -28,8 +28,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
   "xlarge_v2": _XLARGE | _NO_DROPOUT,
   "xxlarge_v2": _XXLARGE | _NO_DROPOUT,
 }
-# Dropout follows the pooler. Its rate is not the encoder's, but a field of its
-# own (albert_config: classifier_dropout_prob).
+# Dropout follows the pooler. Its rate is a field of the published configuration
+# (albert_config: classifier_dropout_prob), apart from the encoder's rate.
 POOLING = heads.Pooling(activation="tanh")
 PRETRAINED_POOLER = True
 

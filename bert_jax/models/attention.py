@@ -19,8 +19,8 @@ def attention_mask(
 
   No query sees padding. A query at padding sees the first sequence of its row,
   as published (google-research/bert modeling.py,
-  create_attention_mask_from_input_mask). Nothing reads the output of such a
-  query.
+  create_attention_mask_from_input_mask). Nothing reads the output of a query at
+  padding.
 
   Args:
     sequence_ids: 0 at padding, 1, 2, ... for the sequences of a row.
@@ -57,8 +57,8 @@ def attention(
     causal: True means that no query sees a key that is after it.
     dropout_rate: the dropout rate on the probabilities, in [0, 1).
     dropout_key: a jax PRNG key; required if the rate is above 0.
-    implementation: "auto", or one of `fused.IMPLEMENTATIONS["attention"]`. All
-      draw the same bits for dropout, except that "cudnn" has no dropout.
+    implementation: "auto", or one of `fused.IMPLEMENTATIONS["attention"]`. The
+      bits of dropout do not depend on it, but "cudnn" has no dropout.
 
   Returns:
     The mixed values in the dtype of `qkv`, and the float32 probabilities before

@@ -61,7 +61,7 @@ class Tower(nn.Module):
   """The stack of the generator or of the discriminator, without embeddings.
 
   Attributes:
-    hidden: the width of the stack. If the embeddings have another width, a
+    hidden: the width of the stack. If the width of the embeddings differs, a
       linear map changes it to `hidden`.
     dtype: the dtype of the map.
     kernel_init: the initializer of the map's kernel.
@@ -191,8 +191,8 @@ class ForPreTraining(nn.Module):
   """Joins generator and discriminator, with heads and shared embeddings.
 
   Attributes:
-    encoder: an encoder with the discriminator's fields. It only describes the
-      sizes; its own parameters are not used.
+    encoder: an encoder with the discriminator's fields. It only gives the sizes
+      and settings; the tree has no parameters of `encoder`.
   """
 
   encoder: Electra
@@ -245,7 +245,7 @@ class ForPreTraining(nn.Module):
   def __call__(
     self, batch: dict[str, Array], *, train: bool = False
   ) -> dict[str, Array]:
-    """Returns float32 "mlm_logits" and "rtd_logits" for the same ids.
+    """Returns float32 "mlm_logits" and "rtd_logits", both for `input_ids`.
 
     Args:
       batch: see `heads.ForPreTraining`.
@@ -287,7 +287,7 @@ def build(variant: str, **overrides: Any) -> Electra:
 def flops(encoder: Electra, rows: int, length: int, predictions: int) -> float:
   """Counts the operations of a forward pass of both towers and their heads.
 
-  Its arguments are those of `heads.flops`.
+  The arguments are those of `heads.flops`.
   """
   total_flops = 0.0
   for tower in (encoder, generator_encoder(encoder)):

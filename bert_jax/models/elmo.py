@@ -483,7 +483,7 @@ def _filter_pairs(filters: Any) -> tuple[tuple[int, int], ...]:
   except (TypeError, ValueError):
     pairs = ()
   are_positive = all(
-    isinstance(n, int) and n > 0 for pair in pairs for n in pair
+    isinstance(number, int) and number > 0 for pair in pairs for number in pair
   )
   if not pairs or not are_positive or max(pairs)[0] > MAX_CHARS:
     raise ValueError(

@@ -32,7 +32,7 @@ class Embeddings(nn.Module):
     features: the width of every table.
     max_positions: the number of rows of the position table.
     num_segments: the number of rows of the segment table; 0 means that there is
-      no such table (DistilBERT, GPT-1).
+      no segment table (DistilBERT, GPT-1).
     dropout: the rate of the dropout after the LayerNorm.
     norm_epsilon: the epsilon of the LayerNorm; None means that there is no
       LayerNorm (GPT-1).
@@ -117,8 +117,8 @@ class Embeddings(nn.Module):
 class Encoder(nn.Module):
   """Embeddings and a stack of layers, without a head.
 
-  A family adds fields and sets its own defaults. It overrides `setup` if its
-  modules differ, and `embed` if the input of its first layer differs.
+  A family adds fields and changes defaults. It overrides `setup` if its modules
+  differ, and `embed` if the input of its first layer differs.
 
   Attributes:
     vocab_size: the number of pieces; the word table has a row for each.
@@ -162,9 +162,9 @@ class Encoder(nn.Module):
   remat: bool = False
   vocab_multiple: int = 1
 
-  # The number of rows of the segment table. Families with such a table declare
-  # it as a field. Here it is a class attribute, so that other families have no
-  # such option.
+  # The number of rows of the segment table. A family with segments declares it
+  # as a field. Here it is a class attribute, so that a family without segments
+  # has no option for it.
   num_segments = 0
 
   @property

@@ -197,7 +197,7 @@ class Pooling(NamedTuple):
 
   Attributes:
     activation: the activation of a dense layer on the vector; None if there is
-      no such layer.
+      no dense layer.
     last: True takes the vector of the last real position, False that of the
       first position.
     input_dropout: True also applies dropout before the dense layer.
@@ -335,7 +335,7 @@ class ForPreTraining(nn.Module):
 def span_shapes(encoder: Encoder) -> dict[str, Any]:
   """Returns the shapes of the boundary head's parameters.
 
-  No published file has these parameters.
+  No published file has a boundary head.
   """
   ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
   spans = jax.ShapeDtypeStruct((1, 1, 2), jnp.int32)

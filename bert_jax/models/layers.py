@@ -82,8 +82,8 @@ class Dropout(nn.Module):
 class Named(nn.LogicallyPartitioned):
   """Boxes a parameter with the names of its logical axes.
 
-  `nnx.bridge.ToNNX` keeps the names. Flax's own box would also ask for a mesh
-  whose axes have these names.
+  `nnx.bridge.ToNNX` keeps the names. `nn.LogicallyPartitioned` would also ask
+  for a mesh whose axes have these names.
   """
 
   def to_nnx_metadata(self) -> dict[str, Any]:

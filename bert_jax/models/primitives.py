@@ -63,7 +63,7 @@ def dropout(
 ) -> Array:
   """Sets elements to 0 with probability `rate`, and scales all other elements.
 
-  Dropout is linear in `x`, and it is its own transpose. The derivatives compute
+  Dropout is linear in `x`, and equals its transpose. The derivatives compute
   the bits again from the seed, so the seed is all that the forward pass saves.
 
   Args:
@@ -85,7 +85,8 @@ def _apply_dropout(
     seed: a seed with a leading axis for each 0 in `seed_axes`.
     rate: the rate of `dropout`.
     seed_axes: an entry for each `jax.vmap` around the call, the outermost
-      first: 0 if each index has a seed of its own, None if all share a seed.
+      first: 0 if each index of this `jax.vmap` has a seed, None if all indices
+      share one.
   """
 
   def drop_elements(x: Array, seed: Array) -> Array:
@@ -161,7 +162,7 @@ def float32_einsum(spec: str, a: Array, b: Array) -> Float[Array, "..."]:
     b: the second array.
   """
   if a.dtype == b.dtype == jnp.float32:
-    # There is nothing to round, so jax's own rules do the same.
+    # There is nothing to round, so jax's rules for einsum suffice.
     return jnp.einsum(spec, a, b, preferred_element_type=jnp.float32)
   precision = jax.config.values["jax_default_matmul_precision"]
   y = _product_primitive.bind(a, b, spec=spec, precision=precision)

@@ -78,8 +78,9 @@ class TransformerLayer(nn.Module):
 def _unroll_of_scan(unroll: int, length: int) -> int:
   """Returns the `unroll` of lax.scan; 0 makes no loop.
 
-  It is 0 if the loop would have one iteration. Even such a loop would copy
-  everything that its layers save for the backward pass, in order to stack it.
+  It is 0 if the loop would have one iteration. Even a loop of one iteration
+  would copy everything that its layers save for the backward pass, in order to
+  stack it.
   """
   unroll = max(unroll, 1)
   return unroll if unroll < length else 0
@@ -97,8 +98,8 @@ class Stack(nn.Module):
       parameters and the dropout bits do not depend on `unroll`.
     remat: True saves only the products with weights for the backward pass, and
       computes everything else in a layer again.
-    groups: 0 if each layer has its own parameters. Otherwise the number of
-      sets of parameters (ALBERT). Each set is applied `num_layers` / `groups`
+    groups: 0 if no layers share parameters. Otherwise the number of sets of
+      parameters (ALBERT). Each set is applied `num_layers` / `groups`
       times in succession, each time with new dropout bits, and the leading
       axis of a parameter counts the sets.
 

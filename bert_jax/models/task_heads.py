@@ -101,7 +101,7 @@ class SequenceClassifier(nn.Module):
 
   Attributes:
     encoder: an encoder of any family.
-    pooling: the family's `POOLING`, or another pooling.
+    pooling: the family's `POOLING`, or a pooling that replaces it.
     num_labels: the number of classes; 1 for a regression or multiple choice.
   """
 
@@ -145,7 +145,9 @@ class SequenceClassifier(nn.Module):
           f" {self.num_labels}."
         )
       flat_batch = {
-        k: batch[k].reshape(-1, shape[2]) for k in INPUT_KEYS if k in batch
+        key: batch[key].reshape(-1, shape[2])
+        for key in INPUT_KEYS
+        if key in batch
       }
       return self(flat_batch, train=train).reshape(shape[:2])
     hidden, _ = encode(self.encoder, batch, train=train)
@@ -279,6 +281,8 @@ class JointSpanClassifier(nn.Module):
       mask &= batch["sequence_ids"] > 0
     mask |= jnp.arange(mask.shape[1])[None] == 0
     if self.encoder.num_segments < 2:
-      batch = {k: x for k, x in batch.items() if k != "segment_ids"}
+      batch = {
+        key: array for key, array in batch.items() if key != "segment_ids"
+      }
     hidden, _ = encode(self.encoder, batch, train=train)
     return self.drop(hidden, train), mask

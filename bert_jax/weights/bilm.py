@@ -52,7 +52,7 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
     raise UserError(f"{options_path}: {e}") from e
   arrays = _read_hdf5(weights_path)
   skipped_names = sorted(
-    n for n in arrays if mapping.matches_pattern(n, SKIPPED_VARIABLES)
+    name for name in arrays if mapping.matches_pattern(name, SKIPPED_VARIABLES)
   )
   config["source"] |= {"dtype": "float32", "skipped": skipped_names}
   params = mapping.to_params(
@@ -99,7 +99,9 @@ def _is_filter_list(filters: Any) -> bool:
     isinstance(filters, list)
     and len(filters) > 0
     and all(isinstance(pair, list) and len(pair) == 2 for pair in filters)
-    and all(type(n) is int and n > 0 for pair in filters for n in pair)
+    and all(
+      type(number) is int and number > 0 for pair in filters for number in pair
+    )
     and max(width for width, _ in filters) <= MAX_CHARS
   )
 
@@ -227,7 +229,7 @@ def _to_parameter_shapes(
 
 
 def rules(model: Mapping[str, Any]) -> list[Rule]:
-  """Returns the rules for an encoder with these attributes of `Elmo`."""
+  """Returns the rules for an encoder; `model` has its attributes of `Elmo`."""
   words_path = "encoder/words/"
   mapping_rules = [
     Rule(f"{words_path}chars/embedding", "char_embed"),

@@ -67,7 +67,9 @@ def split_path(path: str) -> tuple[str, str | None]:
 def has_checkpoint(workdir: str) -> bool:
   """Returns True if a run's folder has a checkpoint, even a damaged one."""
   folder = epath.Path(workdir) / "checkpoints"
-  return folder.is_dir() and any(p.name.isdigit() for p in folder.iterdir())
+  return folder.is_dir() and any(
+    file.name.isdigit() for file in folder.iterdir()
+  )
 
 
 def _rank_key(metrics: dict[str, float]) -> tuple[float, float]:
@@ -101,8 +103,8 @@ class Checkpointer:
       keep: the number of newest checkpoints to keep.
       keep_best: the number of best checkpoints to keep, by held-out loss.
         Losses of different phases cannot be compared, since the lengths differ.
-        So checkpoints of a later phase always rank before those of earlier
-        phases.
+        So a checkpoint of a later phase always ranks before a checkpoint of an
+        earlier phase.
       read_only: if True, changes nothing in the folder, because its run may
         still be training.
 
@@ -121,8 +123,8 @@ class Checkpointer:
     # `for_reading` sets this to True. Then config.json and the tokenizer's
     # files are compared with each checkpoint that is read.
     self._checks_run_files = False
-    # `set_run_metadata` sets these metadata of the run. Every checkpoint stores
-    # them.
+    # The metadata of the run, which `set_run_metadata` sets. Every checkpoint
+    # stores them.
     self._run_meta: dict[str, Any] = {}
     if self.path.exists() and not self.path.is_dir():
       raise UserError(
@@ -227,7 +229,7 @@ class Checkpointer:
       is not damaged.
 
     Raises:
-      UserError: there is no such checkpoint.
+      UserError: the checkpoint does not exist.
     """
     if name is None:
       return None
@@ -307,7 +309,7 @@ class Checkpointer:
 
     Args:
       step: the step of the checkpoint. Its save is completed first.
-      meta: JSON values; they replace values of the same name.
+      meta: JSON values, which replace the values with these keys.
       heldout_loss: the held-out loss at this step; None if it is not measured.
       phase: the number of the phase to which the step belongs.
 
@@ -705,7 +707,7 @@ def _shapes_and_dtypes(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
 
 
 def check_same_shapes(saved: Any, model: Any, source: str) -> None:
-  """Raises Mismatch unless both trees have the same paths, shapes, dtypes.
+  """Raises Mismatch unless two trees agree in paths, shapes and dtypes.
 
   Orbax's partial restore and `strict=False` would silently keep, pad or cut
   arrays that do not match.
@@ -771,12 +773,18 @@ def checksums_of(tree: Any) -> dict[str, int]:
   """Returns path -> checksum of a tree of arrays; see `checksum`."""
   arrays = leaves_by_path(tree)
   sums = jax.device_get(_checksums(list(arrays.values())))
-  return {path: int(s) for path, s in zip(arrays, sums, strict=True)}
+  return {
+    path: int(array_sum) for path, array_sum in zip(arrays, sums, strict=True)
+  }
 
 
 def changed_paths(saved: dict[str, int], tree: Any) -> list[str]:
   """Returns the paths of `tree` whose checksums differ from the saved ones."""
-  return [p for p, s in checksums_of(tree).items() if saved.get(p) != s]
+  return [
+    path
+    for path, new_checksum in checksums_of(tree).items()
+    if saved.get(path) != new_checksum
+  ]
 
 
 def check_run_files(workdir: str, step: int, meta: dict[str, Any]) -> None:

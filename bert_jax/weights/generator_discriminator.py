@@ -161,9 +161,12 @@ def extract_tower(weights: Weights, tower: str) -> Weights:
     for single_prefix, joined_prefix in _prefixes(tower)
   )
   shapes = from_config.param_shapes(config)
-  arrays = {_replace_prefix(p, prefixes): a for p, a in weights.arrays.items()}
+  arrays = {
+    _replace_prefix(path, prefixes): array
+    for path, array in weights.arrays.items()
+  }
   return Weights(
-    config, {p: arrays[p] for p in shapes}, weights.tokenizer_files
+    config, {path: arrays[path] for path in shapes}, weights.tokenizer_files
   )
 
 

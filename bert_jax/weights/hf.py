@@ -67,7 +67,9 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
 
 def _has_towers(folder: epath.Path) -> bool:
   """Returns True if a folder has a folder for each of ELECTRA's towers."""
-  return all((folder / t).is_dir() for t in generator_discriminator.TOWERS)
+  return all(
+    (folder / tower).is_dir() for tower in generator_discriminator.TOWERS
+  )
 
 
 def find_family(path: str) -> str:

@@ -311,7 +311,9 @@ def read_model(fields: HfFields, task: str) -> Config:
   family = fields.family
   for field, allowed in _SUPPORTED_VALUES.items():
     fields.check_value(field, allowed)
-  model: Config = {a: fields.size(f) for a, f in SIZE_FIELDS[family].items()}
+  model: Config = {
+    attribute: fields.size(f) for attribute, f in SIZE_FIELDS[family].items()
+  }
   model |= {
     attribute: fields.number(f, NUMBER_LIMITS.get(attribute, 1.0))
     for attribute, f in NUMBER_FIELDS[family].items()
@@ -576,7 +578,11 @@ def remaining_fields(
     used_fields |= {"model_type"}
   if task in TASKS_WITH_LABELS:
     used_fields |= {"id2label", "label2id", "num_labels"}
-  return {field: v for field, v in config.items() if field not in used_fields}
+  return {
+    field: field_value
+    for field, field_value in config.items()
+    if field not in used_fields
+  }
 
 
 def make_config(
@@ -590,7 +596,7 @@ def make_config(
     dtype: the dtype of the arrays that are written.
 
   Raises:
-    UserError: transformers has no such model; the message says why.
+    UserError: transformers cannot hold the model; the message says why.
   """
   family, task, model = config["family"], config["task"], config["model"]
   source = config["source"]
@@ -600,8 +606,8 @@ def make_config(
   class_name = hf_tasks.class_of(family, task, has_pair_head)
   model_type = naming.model_type
   for class_prefix, model_type_with_same_names in naming.models_with_same_names:
-    # Keep the model's type, because transformers chooses the tokenizer by it;
-    # XLM-R, for example, has another tokenizer than RoBERTa.
+    # Keep the model's type, because transformers chooses the tokenizer by it.
+    # For example, the tokenizers of XLM-R and RoBERTa differ.
     if old_fields.get("model_type") == model_type_with_same_names:
       class_name = class_prefix + class_name.removeprefix(naming.class_prefix)
       model_type = model_type_with_same_names

@@ -74,7 +74,7 @@ def has_weights(path: str) -> bool:
 
   folder = epath.Path(path)
   towers = generator_discriminator.TOWERS
-  return has_file(folder) or all(has_file(folder / t) for t in towers)
+  return has_file(folder) or all(has_file(folder / tower) for tower in towers)
 
 
 def _shard_names(index: str) -> list[str]:
@@ -160,12 +160,18 @@ def _clean_names(
   removed_prefix, arrays = "", dict(arrays)
   while arrays:
     wrapper_prefix = next(
-      (p for p in WRAPPER_PREFIXES if all(k.startswith(p) for k in arrays)),
+      (
+        candidate
+        for candidate in WRAPPER_PREFIXES
+        if all(name.startswith(candidate) for name in arrays)
+      ),
       None,
     )
     if wrapper_prefix is None:
       break
-    arrays = {k.removeprefix(wrapper_prefix): a for k, a in arrays.items()}
+    arrays = {
+      name.removeprefix(wrapper_prefix): array for name, array in arrays.items()
+    }
     removed_prefix += wrapper_prefix
   if removed_prefix:
     note(

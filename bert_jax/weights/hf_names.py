@@ -18,9 +18,9 @@ class Naming(NamedTuple):
     class_prefix: the prefix of the names of its classes.
     model_type: the value of `model_type` in config.json.
     prefix: the prefix of the encoder's arrays in a file with a head.
-    tied_arrays: arrays that are copies of others. A key is the name of a copy.
-      Its value is a pair: whether `prefix` precedes the original's name, and
-      the original's name without `prefix`.
+    tied_arrays: arrays that are copies of an original array. A key is the name
+      of a copy. Its value is a pair: whether `prefix` precedes the original's
+      name, and the original's name without `prefix`.
     skipped_patterns: patterns of the names of arrays that are not read.
     models_with_same_names: models of other classes whose arrays have this
       family's names, each as (the prefix of its classes, its `model_type`).

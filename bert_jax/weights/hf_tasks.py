@@ -94,13 +94,19 @@ def class_of(family: str, task: str, has_pair_head: bool = False) -> str:
     has_pair_head: True if a model of "pretraining" has a head for pairs.
 
   Raises:
-    UserError: transformers has no such class.
+    UserError: transformers has no class for the task.
   """
-  classes = [c for c, t in task_by_class(family).items() if t == task]
+  classes = [
+    class_name
+    for class_name, class_task in task_by_class(family).items()
+    if class_task == task
+  ]
   if task == "pretraining":
     ending = "ForPreTraining" if has_pair_head else "ForMaskedLM"
     ending = "LMHeadModel" if family == "gpt" else ending
-    classes = [c for c in classes if c.endswith(ending)]
+    classes = [
+      class_name for class_name in classes if class_name.endswith(ending)
+    ]
   if not classes:
     head = f"{task} with a head for pairs" if has_pair_head else task
     raise UserError(f"transformers has no class for {family} with {head}.")
@@ -156,11 +162,13 @@ def family_from_arrays(array_names: Collection[str]) -> str | None:
 
 
 def file_has_pair_head(family: str, array_names: Collection[str]) -> bool:
-  """Returns True if a head for pairs has arrays among these names."""
+  """Returns True if an array of a head for pairs is in `array_names`."""
   if not family_has_pair_head(family):
     return False
   rules = hf_names.head_rules(family, "pretraining", "", has_pair_head=True)
-  return any(r.name in array_names for r in rules if r.path.startswith("pair/"))
+  return any(
+    rule.name in array_names for rule in rules if rule.path.startswith("pair/")
+  )
 
 
 def rules_of(config: Mapping[str, Any], prefix: str) -> list[Rule]:
@@ -240,7 +248,7 @@ def guess_task(family: str, array_names: Collection[str]) -> list[str]:
 def skipped_patterns(family: str, task: str, prefix: str) -> tuple[str, ...]:
   """Returns patterns of the names of arrays in a file that are not read.
 
-  A RoBERTa classifier does not use the pooler, since it has its own dense
+  A RoBERTa classifier does not use the pooler, since its head has a dense
   layer. Older versions of transformers saved the pooler nevertheless.
 
   Args:

@@ -109,9 +109,9 @@ def open_model(
   Args:
     path: one of these: a folder that `bert_jax convert` wrote; a folder of
       transformers, which is converted in memory; the folder of a run, for
-      its newest checkpoint; RUN@best or RUN@STEP, for another checkpoint; the
-      name of a shipped model, "mini"; the name of a model on the Hugging Face
-      hub.
+      its newest checkpoint; RUN@best or RUN@STEP, for the best checkpoint or
+      that of a step; the name of a shipped model, "mini"; the name of a model
+      on the Hugging Face hub.
     family: the family that the model must have; None allows any. A folder of
       transformers whose config.json names no family may need it.
     tower: the tower of an ELECTRA to open: "generator", "discriminator" or

@@ -27,7 +27,7 @@ class Rule:
   Attributes:
     path: the parameter's path, such as "encoder/embeddings/word/embedding".
     name: the array's name in the file. A name with `{i}` stands for one array
-      per layer; the parameter stacks these arrays along a new first axis.
+      per layer; the parameter stacks the layers' arrays along a new first axis.
     layout: how the array is laid out in the file, a key of `LAYOUTS`.
     section: (index, count) if several parameters share one array. The array's
       last axis has `count` equal sections, and section `index` is this

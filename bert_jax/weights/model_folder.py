@@ -72,7 +72,7 @@ class Weights(NamedTuple):
     tokenizer_files: name -> bytes of each tokenizer file, unchanged.
     training_arrays: path -> float32 array, for parameters that only training
       uses: a run's head for span boundaries, ELMo's softmax, TinyBERT's maps. A
-      folder does not hold these parameters.
+      converted folder does not hold them.
   """
 
   config: dict[str, Any]
@@ -195,7 +195,7 @@ def write_tensors(
   from safetensors.numpy import save
 
   contiguous_arrays = {
-    name: np.asarray(a, order="C") for name, a in arrays.items()
+    name: np.asarray(array, order="C") for name, array in arrays.items()
   }
   content = save(contiguous_arrays, dict(metadata) if metadata else None)
   # Do not use `safetensors.numpy.save_file`, because only the owner can read
@@ -223,9 +223,9 @@ def read(path: str) -> Weights:
   """Reads a folder that `write` wrote; checks digests, names and shapes.
 
   Raises:
-    UserError: a file or an array is missing or damaged, the folder has another
-      format version than this program reads, or an array is not float32, has
-      the wrong shape or belongs to no parameter of the module.
+    UserError: a file or an array is missing or damaged, the format version is
+      not `FORMAT_VERSION`, or an array is not float32, has the wrong shape or
+      belongs to no parameter of the module.
   """
   config_path = str(epath.Path(path) / CONFIG_FILE)
   config = read_json(config_path)
@@ -310,7 +310,7 @@ def _check_digests(path: str, config: dict[str, Any]) -> None:
   new_digests = _config_digests(config)
   old_digests = digests[CONFIG_FILE]
   changed_keys = [
-    repr(k) for k in CONFIG_KEYS if old_digests.get(k) != new_digests[k]
+    repr(key) for key in CONFIG_KEYS if old_digests.get(key) != new_digests[key]
   ]
   changes = (
     [f"{', '.join(changed_keys)} of {CONFIG_FILE}"]

@@ -5,7 +5,7 @@ from typing import Any
 
 # Keys that a restart may change, since they change the results of a restarted
 # run at most by rounding. The folders of `data.path` and `teacher.path` may
-# move, but the data's fingerprint and the teacher's digest must be the same.
+# move, but the data's fingerprint and the teacher's digest must not change.
 CHANGEABLE_KEYS = (
   "mesh",
   "log",
@@ -61,7 +61,7 @@ def with_saved_model_keys(
 
   Args:
     written_config: the content of config.json.
-    saved_config: the config in a checkpoint. Its values replace those of the
+    saved_config: the config in a checkpoint. The result has its values for the
       keys that define the model and that a restart may not change.
     prefix: the path of the section that the two arguments hold, with a dot at
       its end; "" for whole configs.

@@ -18,7 +18,7 @@ EXPORTABLE_OBJECTIVES = (
   *("mlm", "electra", "lm", "elmo", "distil", "tinybert"),
   *("finetune", "tinybert_task"),
 )
-# For these objectives only the encoder is converted. Only training needs their
+# The objectives of which only the encoder is converted. Only training needs the
 # heads.
 ENCODER_OBJECTIVES = ("elmo", "tinybert")
 
@@ -82,8 +82,8 @@ def read(path: str, best: bool = False) -> Weights:
   """Reads all parameters of a run's checkpoint, and its tokenizer.
 
   Args:
-    path: the folder of the run, for its newest checkpoint; or RUN@best or
-      RUN@STEP for another checkpoint. The run may still be training.
+    path: the folder of the run, for its newest checkpoint; RUN@best, for its
+      best one; or RUN@STEP, for that of a step. The run may still be training.
     best: if True, reads the best checkpoint instead of the newest, as
       RUN@best does.
 
@@ -137,7 +137,10 @@ def read(path: str, best: bool = False) -> Weights:
       config |= head_entries(objective, config["family"])
     shapes = from_config.param_shapes(config)
     abstract_params = model_folder.unflatten(
-      {p: jax.ShapeDtypeStruct(s, "float32") for p, s in shapes.items()}
+      {
+        parameter_path: jax.ShapeDtypeStruct(shape, "float32")
+        for parameter_path, shape in shapes.items()
+      }
     )
     abstract_params |= _training_only_shapes(
       run_config, objective_name, encoder

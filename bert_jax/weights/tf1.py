@@ -56,11 +56,11 @@ def find_checkpoint(path: str) -> str:
       f"there is no checkpoint {path}; name its folder, its prefix (the files'"
       f" names up to {_INDEX_ENDING} and .data) or its {_INDEX_ENDING} file."
     )
-  file_names = [p.name for p in folder.iterdir()]
+  file_names = [file.name for file in folder.iterdir()]
   names = sorted(
-    n.removesuffix(_INDEX_ENDING)
-    for n in file_names
-    if n.endswith(_INDEX_ENDING)
+    name.removesuffix(_INDEX_ENDING)
+    for name in file_names
+    if name.endswith(_INDEX_ENDING)
   )
   if not names:
     raise UserError(
@@ -120,7 +120,7 @@ def read_checkpoint(prefix: str) -> tuple[dict[str, np.ndarray], list[str]]:
         skipped_names.append(name)
       else:
         arrays[name] = np.asarray(reader.get_tensor(name))
-  # The reader turns some TensorFlow errors into Python's own errors.
+  # The reader turns some TensorFlow errors into Python's built-in errors.
   except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as e:
     reason = str(e).splitlines()[0] if str(e) else type(e).__name__
     raise UserError(
@@ -150,7 +150,7 @@ def _find_tower(
     "discriminator" or "both". None if the family is not ELECTRA.
 
   Raises:
-    UserError: the checkpoint is of another family, or lacks the tower.
+    UserError: the checkpoint is not of `family`, or lacks the tower.
   """
   names = tuple(names)
 
@@ -159,8 +159,8 @@ def _find_tower(
 
   if family != "electra" or not has_variable("electra/"):
     families = [
-      f
-      for f, prefix in tf1_names.LAYER_PREFIXES.items()
+      candidate
+      for candidate, prefix in tf1_names.LAYER_PREFIXES.items()
       if has_variable(prefix)
     ]
     if family not in families:
@@ -220,10 +220,12 @@ def _read_tokenizer(folder: epath.Path) -> dict[str, bytes]:
     except UnicodeDecodeError as e:
       raise UserError(f"{folder / 'vocab.txt'}: {e}.") from e
     ordinary_pieces = [
-      p for p in pieces if not (p.startswith("[") and p.endswith("]"))
+      piece
+      for piece in pieces
+      if not (piece.startswith("[") and piece.endswith("]"))
     ]
     is_cased = sum(
-      p != p.lower() for p in ordinary_pieces
+      piece != piece.lower() for piece in ordinary_pieces
     ) > _CASED_SHARE * len(ordinary_pieces)
     text = json.dumps({"do_lower_case": not is_cased}) + "\n"
     files[settings_name] = text.encode("utf-8")
@@ -556,4 +558,8 @@ def unused_fields(family: str, config: Mapping[str, Any]) -> Config:
     *SIZE_FIELDS[family].values(),
     *NUMBER_FIELDS.values(),
   }
-  return {field: v for field, v in config.items() if field not in used_fields}
+  return {
+    field: field_value
+    for field, field_value in config.items()
+    if field not in used_fields
+  }

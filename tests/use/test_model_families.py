@@ -204,7 +204,7 @@ def ids_and_segments(model, family, texts):
   return ids, segments
 
 
-# transformers has no class with the head of these families and tasks.
+# (family, task) whose model no class of transformers can hold.
 MISSING_CLASSES = {
   ("gpt", "sequence_classification"),
   ("gpt", "multiple_choice"),
