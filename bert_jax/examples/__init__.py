@@ -1,16 +1,17 @@
 """Makes rows and batches from a prepared folder, with pure numpy functions.
 
 A recipe cuts documents into examples, and turns any set of examples into a
-batch. Every random draw depends only on a key and the number of an example.
-Therefore a row does not depend on what was read before it. This room imports
-numpy, the root's files, `text` and `corpus`. None of its files imports jax.
+batch. Every random draw depends only on a key, the number of an example and a
+place in it. Therefore a row does not depend on what was read before it. This
+room imports numpy, the root's files, `text` and `corpus`. None of its files
+imports jax.
 
 Start with `recipes.py`: it names every recipe and its options. These files
 follow the way from a path to a batch:
 
   loader.py: opens a path, and makes this host's batches in a thread
-  streams.py: puts examples in order: endless, mixed, held out, ELMo's streams
-  portions.py: the portions of an epoch; each is shuffled as a whole
+  streams.py: gives examples in order: endless, mixed, held out, for ELMo
+  portions.py: reads an epoch in portions, which are shuffled as a whole
   plain_text.py: text that is tokenised during training, without a folder
   recipes.py: the recipes by name, and the options of their rows
   pairs.py: pairs for next-sentence and sentence-order prediction

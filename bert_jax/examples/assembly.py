@@ -1,10 +1,10 @@
 """Turns examples into a batch: rows, packed or not, with masks and labels.
 
 A packed row holds several sequences. Best fit decides which sequences share a
-row, beginning with the longest. The recipe's index of a range of documents
-lists the packed rows. It depends only on the range and the epoch, so streams,
-restarts and hosts need no knowledge of packing. The index takes 24 bytes for
-each of the `max_sequences` of a row, used or not.
+row; the longest sequence comes first. The recipe's index of a range of
+documents lists the packed rows. It depends only on the range and the epoch, so
+streams, restarts and hosts need no knowledge of packing. The index takes 24
+bytes for each of the `max_sequences` places of a row, used or not.
 """
 
 from collections.abc import Callable
@@ -20,8 +20,8 @@ from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import SpecialIds
 
 # `assign_rows` looks for a row with enough free tokens and enough free
-# prediction slots. It tries this many rows, each with more free tokens than the
-# previous row. Then it begins a new row.
+# prediction slots. It tries at most this many rows, each with more free tokens
+# than the row before. Then it begins a new row.
 MAX_TRIES = 8
 
 # (corpus, [N] elements of an index, [N] uint64 example numbers, key) -> [N] of
@@ -39,7 +39,7 @@ class Layout(NamedTuple):
     mask_options: how tokens are masked; None for a language model, whose rows
       have no masks.
     has_pairs: True if a row is a pair of texts with a label.
-    has_segments: True if the two texts have different segment ids.
+    has_segments: True if the two texts of a pair have different segment ids.
     moves_sentences: True if sentences of the second text may move to the first,
       see `rows.parts_with_moved_sentences`.
     crosses_documents: True if a row may hold text of several documents.
@@ -62,8 +62,8 @@ def check_layout(layout: Layout) -> Layout:
   """Returns `layout`.
 
   Raises:
-    ValueError: an option is out of range, or packed rows have too few
-      prediction slots for all their tokens.
+    UserError: an option is out of range, or a packed row has fewer
+      prediction slots than `length` tokens need.
   """
   min_length, description = 3, "<s> A </s>"
   if layout.mask_options is None:
@@ -80,12 +80,12 @@ def check_layout(layout: Layout) -> Layout:
       f" length={layout.length}."
     )
   if layout.mask_options and layout.max_sequences > 1:
-    needed = round(layout.length * layout.mask_options.mask_rate)
-    if layout.mask_options.max_predictions < needed:
+    min_slots = round(layout.length * layout.mask_options.mask_rate)
+    if layout.mask_options.max_predictions < min_slots:
       raise UserError(
         f"max_predictions is {layout.mask_options.max_predictions}, but packed"
-        f" rows of length={layout.length} need {needed}, since all sequences of"
-        " a row share the predictions."
+        f" rows of length={layout.length} need {min_slots}, since all sequences"
+        " of a row share the predictions."
       )
   return layout
 
@@ -116,7 +116,7 @@ def axis_sizes(layout: Layout) -> dict[str, int]:
 def return_elements(
   corpus: Corpus, elements: np.ndarray, numbers: np.ndarray, key: int
 ) -> np.ndarray:
-  """Returns `elements`, whose dtype is `rows.EXAMPLE`; see `FindTexts`."""
+  """Returns `elements`, which must be of `rows.EXAMPLE`; a `FindTexts`."""
   return elements
 
 
@@ -127,7 +127,9 @@ def assign_rows(
   slots: int,
   max_sequences: int,
 ) -> tuple[list[int], list[int]]:
-  """Puts each sequence into the fullest row that has space for it.
+  """Puts each sequence into the fullest row with enough free tokens and slots.
+
+  It tries only a few rows, see `MAX_TRIES`.
 
   Args:
     lengths: [N] the number of tokens of each sequence, at most `width`. The
@@ -148,8 +150,8 @@ def assign_rows(
   space_bits = 0
   slots_left: list[int] = []
   num_sequences: list[int] = []
-  row_numbers, ranks = [], []
-  for length, needed in zip(
+  row_indices, ranks = [], []
+  for length, num_slots in zip(
     lengths.tolist(), slots_needed.tolist(), strict=True
   ):
     fitting_bits, row = space_bits >> length << length, -1
@@ -158,7 +160,7 @@ def assign_rows(
         break
       lowest_bit = fitting_bits & -fitting_bits
       space = lowest_bit.bit_length() - 1
-      if slots_left[rows_by_space[space][-1]] >= needed:
+      if slots_left[rows_by_space[space][-1]] >= num_slots:
         row = rows_by_space[space].pop()
         if not rows_by_space[space]:
           space_bits ^= lowest_bit
@@ -168,15 +170,15 @@ def assign_rows(
       row, space = len(num_sequences), width
       num_sequences.append(0)
       slots_left.append(slots)
-    row_numbers.append(row)
+    row_indices.append(row)
     ranks.append(num_sequences[row])
     num_sequences[row] += 1
-    slots_left[row] -= needed
+    slots_left[row] -= num_slots
     space -= length
     if num_sequences[row] < max_sequences:
       rows_by_space[space].append(row)
       space_bits |= 1 << space
-  return row_numbers, ranks
+  return row_indices, ranks
 
 
 def pack(
@@ -218,12 +220,12 @@ def pack(
     hashing.make_key(key, "pack"), np.arange(len(lengths))
   )
   order = np.lexsort((random_bits, -lengths))
-  row_numbers, ranks = assign_rows(
+  row_indices, ranks = assign_rows(
     lengths[order], slots_needed[order], width, slots, max_sequences
   )
-  shape = max(row_numbers, default=-1) + 1, max_sequences
+  shape = max(row_indices, default=-1) + 1, max_sequences
   packed_rows = np.zeros(shape, rows.EXAMPLE)
-  packed_rows[row_numbers, ranks] = examples[order]
+  packed_rows[row_indices, ranks] = examples[order]
   return np.concatenate([single_rows, packed_rows])
 
 
@@ -243,9 +245,9 @@ def index_packed(
     corpus: the documents.
     first_document: the first document of the range.
     end_document: the end of the range, which is not part of the range.
-    key: a key from `make_key`; the key of another epoch gives other rows.
+    key: a key from `make_key`; each epoch has a key, and so different rows.
     layout: the layout of the rows.
-    index: a function like `Recipe.index`; each element is one sequence.
+    index: a function like `Recipe.index`, whose elements are single sequences.
     find_texts: finds the texts of the elements of `index`.
 
   Returns:
@@ -288,18 +290,18 @@ def build(
   Args:
     corpus: the documents.
     elements: elements of the index: [B], or [B, S] if rows are packed.
-    row_numbers: [B] uint64, the number of each row.
+    row_numbers: [B] uint64, the global number of each row.
     key: a key from `make_key`.
     layout: the layout of the rows.
     find_texts: finds the texts of the elements.
 
   Raises:
-    ValueError: the corpus has ids beyond the vocabulary.
+    UserError: the corpus has ids beyond the vocabulary.
   """
   examples = find_texts(corpus, elements, row_numbers, key)
   examples = examples.reshape(len(elements), -1)
-  # Number the sequences of a packed row separately. A row with one sequence
-  # keeps its number, so packing does not change its masks.
+  # Give each sequence of a packed row a number. If S is 1, the number of a
+  # sequence is the number of its row.
   max_sequences = examples.shape[1]
   ranks = np.arange(max_sequences, dtype=np.uint64)
   numbers = row_numbers[:, None] * np.uint64(max_sequences) + ranks
@@ -313,7 +315,7 @@ def assemble(
   key: int,
   layout: Layout,
 ) -> Batch:
-  """Makes a batch of rows with these sequences.
+  """Makes a batch of rows from sequences.
 
   Args:
     corpus: the documents.
@@ -324,7 +326,7 @@ def assemble(
     layout: the layout of the rows.
 
   Raises:
-    ValueError: the corpus has ids beyond the vocabulary.
+    UserError: the corpus has ids beyond the vocabulary.
   """
   special, tokens = layout.special, np.asarray(corpus.tokens)
   if layout.mask_options is None:
@@ -355,19 +357,19 @@ def assemble(
   batch |= _mask(corpus, filled, numbers, key, layout, layout.mask_options)
   if layout.has_pairs:
     has_sequence = filled.lengths > 0
-    begin = np.cumsum(filled.lengths, axis=1) - filled.lengths
+    begins = np.cumsum(filled.lengths, axis=1) - filled.lengths
     batch["pair_labels"] = examples["label"].astype(np.int32)
-    batch["cls_positions"] = np.where(has_sequence, begin, 0).astype(np.int32)
+    batch["cls_positions"] = np.where(has_sequence, begins, 0).astype(np.int32)
     batch["pair_weights"] = has_sequence.astype(np.float32)
   return batch
 
 
 def _check_ids(ids: np.ndarray, vocab_size: int) -> None:
-  """Raises ValueError if an id is not in the vocabulary."""
-  highest = int(ids.max(initial=0))
-  if highest >= vocab_size:
+  """Raises UserError if an id is not in the vocabulary."""
+  highest_id = int(ids.max(initial=0))
+  if highest_id >= vocab_size:
     raise UserError(
-      f"token id {highest} in the corpus, but the vocabulary has"
+      f"token id {highest_id} in the corpus, but the vocabulary has"
       f" {vocab_size} pieces; prepare the text with this vocabulary."
     )
 
@@ -381,10 +383,10 @@ def _mask(
   mask_options: masking.MaskOptions,
 ) -> Batch:
   """Returns the masked `input_ids` and the keys of the predictions."""
-  starts, maskable = None, filled.is_text
+  word_starts, maskable = None, filled.is_text
   if masking.hides_whole_words(mask_options):
     bits = np.asarray(corpus.word_starts)
-    starts = rows.word_starts(bits, filled.token_index)
+    word_starts = rows.word_starts(bits, filled.token_index)
   if corpus.never_masked_ids:
     maskable = maskable & ~np.isin(filled.ids, corpus.never_masked_ids)
   special = layout.special
@@ -400,7 +402,7 @@ def _mask(
     mask_id=special.mask,
     vocab_size=layout.vocab_size,
     reserved_ids=tuple(reserved_ids.union(corpus.never_masked_ids)),
-    word_starts=starts,
+    word_starts=word_starts,
     weights=masking.token_weights(filled.ids, corpus.unigrams, mask_options),
     unigrams=corpus.unigrams,
   )

@@ -10,8 +10,8 @@ the row. The other axes have these sizes:
 | S | the most sequences in a row: 1 unless rows are packed |
 | C | characters of a word |
 
-An empty row has weight 0 in every `*_weights`, and 0 in `sequence_ids`. So the
-share of padding is the share of zeros in `sequence_ids`.
+An empty row has weight 0 in every `*_weights`. Padding and empty rows have 0 in
+`sequence_ids`, so the share of padding is the share of zeros in this array.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,8 +28,8 @@ FEATURES = {
   "segment_ids": ("L", np.int32),
   # Only packed rows have positions: 0, 1, ... in each sequence.
   "position_ids": ("L", np.int32),
-  # 1, 2, ... for the sequences of a row, 0 for padding. The attention mask is
-  # computed from this key only.
+  # 1 at the first sequence of a row, 2 at the second, ...; 0 at padding. The
+  # attention mask is computed from this key only.
   "sequence_ids": ("L", np.int32),
   # An unused slot has position 0, id 0 and weight 0.
   "mlm_positions": ("M", np.int32),
@@ -39,7 +39,7 @@ FEATURES = {
   # "2" has length 2. The first token of a span has index 1 in the span, so the
   # index of a prediction is its position minus the column before its span.
   "span_positions": ("M2", np.int32),
-  # The token after each token. At padding, weight and id are 0.
+  # The token after each token of the text; at padding, weight and id are 0.
   "lm_ids": ("L", np.int32),
   "lm_weights": ("L", np.float32),
   # The characters of words, 0 at padding. `back_char_ids` is only there if the
@@ -67,7 +67,7 @@ def features_of(keys: Iterable[str], sizes: Mapping[str, int]) -> Features:
 
   Args:
     keys: the keys, from `FEATURES`.
-    sizes: the length of every axis of these keys, for example {"L": 128}.
+    sizes: the length of every axis that the keys have, for example {"L": 128}.
   """
   sizes = {"2": 2, **sizes}
   return {

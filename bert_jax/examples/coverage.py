@@ -16,13 +16,14 @@ from bert_jax.corpus.reader import Corpus
 from bert_jax.corpus.sizes import count_long_sentences, measure_lengths
 from bert_jax.examples.recipes import Recipe
 
-# Warn if rows hold a smaller share of the text's tokens. ELECTRA's rows of 128
-# tokens hold 0.86 of a text with ordinary sentences.
+# A run warns if rows hold a smaller share than this of the text's tokens.
+# ELECTRA's rows of 128 tokens hold 0.86 of a text with ordinary sentences.
 MIN_HELD_SHARE = 0.75
-# Warn if a larger share of the pairs is random. BERT's own text has about 0.57.
+# A run warns if a larger share than this of the pairs is random. BERT's text
+# has about 0.57.
 MAX_RANDOM_SHARE = 0.75
-# A large corpus is measured by a sample of this many tokens, from this many
-# ranges of the corpus.
+# A corpus with more than SAMPLE_TOKENS tokens is measured by a sample of about
+# SAMPLE_TOKENS tokens, from SAMPLE_RANGES ranges of the corpus.
 SAMPLE_TOKENS, SAMPLE_RANGES = 2**22, 4
 # The number of special tokens in a row with a pair.
 _NUM_SPECIAL = 3
@@ -33,8 +34,8 @@ class Coverage(NamedTuple):
 
   Attributes:
     held_share: the share of the text's tokens that are in at least one row.
-    random_share: the share of the pairs whose second text is from another
-      document; None if the rows have no pairs.
+    random_share: the share of the pairs whose texts are from different
+      documents; None if the rows have no pairs.
   """
 
   held_share: float
@@ -42,7 +43,7 @@ class Coverage(NamedTuple):
 
 
 def measure_coverage(corpus: Corpus, recipe: Recipe) -> Coverage | None:
-  """Measures the rows of the first epoch. A large corpus is sampled.
+  """Measures rows of one epoch; of a large corpus, it measures a sample.
 
   Args:
     corpus: the documents.
@@ -67,8 +68,8 @@ def measure_coverage(corpus: Corpus, recipe: Recipe) -> Coverage | None:
     if recipe.has_pairs:
       num_pairs += len(examples)
       num_random += _count_random(corpus, examples)
-  share = num_random / num_pairs if num_pairs else None
-  return Coverage(num_held / max(num_tokens, 1), share)
+  random_share = num_random / num_pairs if num_pairs else None
+  return Coverage(num_held / max(num_tokens, 1), random_share)
 
 
 def _document_ranges(corpus: Corpus) -> Iterator[tuple[int, int]]:
@@ -78,11 +79,11 @@ def _document_ranges(corpus: Corpus) -> Iterator[tuple[int, int]]:
     return
   for i in range(SAMPLE_RANGES):
     start = corpus.num_tokens * i // SAMPLE_RANGES
-    tokens = [start, start + SAMPLE_TOKENS // SAMPLE_RANGES]
-    sentences = np.searchsorted(corpus.sentences, tokens)
-    first, last = np.searchsorted(corpus.documents, sentences).tolist()
+    token_bounds = [start, start + SAMPLE_TOKENS // SAMPLE_RANGES]
+    sentence_bounds = np.searchsorted(corpus.sentences, token_bounds)
+    first, end = np.searchsorted(corpus.documents, sentence_bounds).tolist()
     first = min(first, corpus.num_documents - 1)
-    yield first, min(max(last, first + 1), corpus.num_documents)
+    yield first, min(max(end, first + 1), corpus.num_documents)
 
 
 def _count_held(examples: np.ndarray, begin: int, end: int) -> int:
@@ -91,15 +92,17 @@ def _count_held(examples: np.ndarray, begin: int, end: int) -> int:
   second = examples["second_start"]
   second_length = examples["second_length"].astype(np.int64)
   # ELECTRA's first segment may also take sentences that follow the beginning of
-  # the second. Count such segments as one text of their total length.
+  # the second segment. Count such a pair as one text of its total length.
   is_inside = (second_length > 0) & (start < second) & (second < start + length)
   length = np.where(is_inside, length + second_length, length)
   second_length = np.where(is_inside, 0, second_length)
-  change = np.zeros(end - begin + 1, np.int64)
-  for first, count in ((start, length), (second, second_length)):
-    np.add.at(change, np.clip(first, begin, end) - begin, 1)
-    np.add.at(change, np.clip(first + count, begin, end) - begin, -1)
-  return int(np.count_nonzero(np.cumsum(change[:-1]) > 0))
+  count_change = np.zeros(end - begin + 1, np.int64)
+  for text_start, text_length in ((start, length), (second, second_length)):
+    np.add.at(count_change, np.clip(text_start, begin, end) - begin, 1)
+    np.add.at(
+      count_change, np.clip(text_start + text_length, begin, end) - begin, -1
+    )
+  return int(np.count_nonzero(np.cumsum(count_change[:-1]) > 0))
 
 
 def _count_random(corpus: Corpus, examples: np.ndarray) -> int:
@@ -121,8 +124,8 @@ def coverage_lines(corpus: Corpus, recipe: Recipe) -> Iterator[str]:
   if coverage is None:
     return
   # Round down, so that 100% means all tokens.
-  held = math.floor(coverage.held_share * 1000) / 1000
-  line = f"an epoch's rows hold {held:.1%} of the text's tokens"
+  held_share = math.floor(coverage.held_share * 1000) / 1000
+  line = f"an epoch's rows hold {held_share:.1%} of the text's tokens"
   if coverage.random_share is not None:
     line += (
       f"; {coverage.random_share:.1%} of the pairs have a random second text"
@@ -131,10 +134,10 @@ def coverage_lines(corpus: Corpus, recipe: Recipe) -> Iterator[str]:
   statistics = measure_lengths(corpus.sentences, corpus.documents)
   if coverage.held_share < MIN_HELD_SHARE:
     yield (
-      f"warning: an epoch does not train on the other {1 - held:.1%} of the"
-      f" text: a sentence has {statistics.mean_tokens:.0f} tokens on average,"
-      " and tokens that do not fit into a row are cut off. Prepare the text"
-      " with one sentence on each line, or with --format for plain text."
+      f"warning: an epoch does not train on the other {1 - held_share:.1%} of"
+      f" the text: a sentence has {statistics.mean_tokens:.0f} tokens on"
+      " average, and tokens that do not fit into a row are cut off. Prepare the"
+      " text with one sentence on each line, or with --format for plain text."
     )
   if coverage.random_share is None or coverage.random_share <= MAX_RANDOM_SHARE:
     return

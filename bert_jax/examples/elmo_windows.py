@@ -1,8 +1,9 @@
 """ELMo's rows: windows of a text of words, and the words to predict.
 
-The text is read sentence after sentence, each between `<S>` and `</S>`, as in
-allenai/bilm-tf bilm/data.py. The forward direction predicts the word after each
-word that it reads. The backward direction predicts the word before it.
+The text is read sentence after sentence, as in allenai/bilm-tf bilm/data.py.
+Each sentence stands between `<S>` and `</S>`. The forward direction predicts
+the word after each word that it reads. The backward direction predicts the word
+before it.
 """
 
 import numpy as np
@@ -29,7 +30,7 @@ BATCH_KEYS = (
 
 
 def check_words(corpus: Corpus) -> None:
-  """Raises ValueError unless the pieces of a corpus are words."""
+  """Raises UserError unless the pieces of a corpus are words."""
   if corpus.spellings is None:
     raise UserError(
       "this text is not prepared with a vocabulary of words; make one with"
@@ -42,7 +43,7 @@ def char_ids(corpus: Corpus, ids: np.ndarray) -> np.ndarray:
 
   Args:
     corpus: a corpus that `check_words` has passed.
-    ids: integers of any shape [...], the ids of words.
+    ids: the ids of words, integers of any shape [...].
 
   Returns:
     int32 [..., MAX_CHARS].
@@ -52,24 +53,24 @@ def char_ids(corpus: Corpus, ids: np.ndarray) -> np.ndarray:
   # Look up each word once, because a batch often repeats a word.
   ids, inverse = np.unique(ids, return_inverse=True)
   begin = spellings.bounds[ids]
-  size = (spellings.bounds[ids + 1] - begin)[:, None]
+  num_letters = (spellings.bounds[ids + 1] - begin)[:, None]
   column = np.arange(MAX_CHARS)
   rows = np.full((len(ids), MAX_CHARS), PAD, np.int32)
-  is_letter = (column >= 1) & (column <= size)
-  lengths = size[:, 0]
+  is_letter = (column >= 1) & (column <= num_letters)
+  lengths = num_letters[:, 0]
   first_letters = np.repeat(begin - np.cumsum(lengths) + lengths, lengths)
   rows[is_letter] = spellings.letters[
     first_letters + np.arange(len(first_letters))
   ]
   rows[:, 0] = BEGIN_WORD
   rows[np.arange(len(ids)), lengths + 1] = END_WORD
-  for word, mark in (
+  for word_id, symbol in (
     (words.BEGIN_ID, BEGIN_SENTENCE),
     (words.END_ID, END_SENTENCE),
   ):
     special_row = np.full(MAX_CHARS, PAD)
-    special_row[:3] = BEGIN_WORD, mark, END_WORD
-    rows[ids == word] = special_row
+    special_row[:3] = BEGIN_WORD, symbol, END_WORD
+    rows[ids == word_id] = special_row
   rows += 1
   return rows[inverse]
 
@@ -77,7 +78,7 @@ def char_ids(corpus: Corpus, ids: np.ndarray) -> np.ndarray:
 def _targets(
   ids: np.ndarray, predicted: np.ndarray, vocab_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns ids and weights of words to predict, 0 where `predicted` is False.
+  """Returns ids and weights of words to predict; 0 where `predicted` is False.
 
   Args:
     ids: integers [B, L], the ids of words.
@@ -97,12 +98,14 @@ def index_windows(
   Args:
     corpus: the documents.
     first_document: the first document of the range.
-    end_document: the document after the last one of the range.
-    key: a key from `make_key`; another key (epoch) cuts at other words.
+    end_document: the first document after the range.
+    key: a key from `make_key`; each epoch has a key, and cuts at different
+      words.
     length: L.
 
   Returns:
-    [N, 2] int64, the first word and the end of each window, in the corpus.
+    [N, 2] int64: the index in the corpus of each window's first word, and the
+    index after its last word.
   """
   first_sentence, end_sentence = corpus.documents[
     [first_document, end_document]
@@ -126,8 +129,8 @@ def build_windows(
 ) -> Batch:
   """Makes a batch of windows that both directions read; a `Recipe.build`.
 
-  The words directly before and after a window are predicted too. No word is
-  predicted across the beginning or the end of a sentence.
+  The words directly before and after a window are also predicted. No word is
+  predicted from a word of a different sentence.
 
   Args:
     corpus: the documents.
@@ -173,12 +176,13 @@ def index_links(
 ) -> np.ndarray:
   """Cuts a range of documents into whole windows of links; a `Recipe.index`.
 
-  It is used for the held-out text, where both directions read the same windows.
-  Links that do not fill a window at the end are left out. The arguments are
-  those of `index_windows`, but `key` is not used.
+  It is used for held-out documents, where both directions read the same
+  windows. Links at the end that do not fill a window are left out. The
+  arguments are those of `index_windows`, but `key` is not used.
 
   Returns:
-    [N, 2] int64, the first link of the forward and of the backward direction.
+    [N, 2] int64: for each window, the first link that the forward direction
+    reads, and the first that the backward direction reads. They are equal.
   """
   del key
   first_sentence, end_sentence = corpus.documents[
@@ -192,10 +196,10 @@ def index_links(
 
 
 def _left_words(corpus: Corpus, links: np.ndarray, length: int) -> np.ndarray:
-  """Finds the left words of the links of rows.
+  """Finds the left word of each link in rows of L links.
 
-  If every sentence had one word less, link k would be word k of the text. So a
-  binary search over the sentences finds the sentence of a link.
+  A sentence has one link less than it has words. A binary search over the
+  sentences finds the sentence of a link.
 
   Args:
     corpus: the documents.
@@ -231,29 +235,34 @@ def build_links(
   """Makes a batch of windows of L links for each direction; a `Recipe.build`.
 
   A link is two neighbouring words in a sentence, see `count_links`. The forward
-  direction reads the left word and predicts the right one. The backward
-  direction reads the right word and predicts the left one. So the forward
+  direction reads the left word and predicts the right word. The backward
+  direction reads the right word and predicts the left word. So the forward
   direction never reads `</S>`, and the backward direction never reads `<S>`, as
-  published. The words of both rows are in the order of the text.
+  published. For both directions, a row has words in the order of the text.
 
   Args:
     corpus: the documents.
-    rows: [B, 2] int64, the first link of the forward and of the backward row.
+    rows: [B, 2] int64: the first link that the forward direction reads, and the
+      first that the backward direction reads.
     numbers: not used, because no random number is drawn.
     key: not used.
     length: L.
     vocab_size: the number of words that can be predicted.
   """
   del numbers, key
-  forward, backward = (_left_words(corpus, rows[:, i], length) for i in (0, 1))
+  forward_left, backward_left = (
+    _left_words(corpus, rows[:, i], length) for i in (0, 1)
+  )
   tokens = corpus.tokens
-  predicted = np.ones(forward.shape, bool)
+  is_predicted = np.ones(forward_left.shape, bool)
   arrays = (
-    char_ids(corpus, tokens[forward].astype(np.int64)),
-    predicted.astype(np.int32),
-    *_targets(tokens[forward + 1].astype(np.int64), predicted, vocab_size),
-    *_targets(tokens[backward].astype(np.int64), predicted, vocab_size),
+    char_ids(corpus, tokens[forward_left].astype(np.int64)),
+    is_predicted.astype(np.int32),
+    *_targets(
+      tokens[forward_left + 1].astype(np.int64), is_predicted, vocab_size
+    ),
+    *_targets(tokens[backward_left].astype(np.int64), is_predicted, vocab_size),
   )
   batch = dict(zip(BATCH_KEYS, arrays, strict=True))
-  back_char_ids = char_ids(corpus, tokens[backward + 1].astype(np.int64))
+  back_char_ids = char_ids(corpus, tokens[backward_left + 1].astype(np.int64))
   return batch | {"back_char_ids": back_char_ids}

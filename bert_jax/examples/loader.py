@@ -51,7 +51,8 @@ class PretrainingData:
     source: the source of the rows.
     vocab_size: the number of pieces; every id in a batch is below it.
     special: the ids of the special tokens.
-    prepared: the opened folder or text of each component.
+    prepared: for each data set of the mixture the opened folder, or the opened
+      text of a seqio task; one entry if the source is no mixture.
   """
 
   source: Source
@@ -81,20 +82,20 @@ def parse_mixture(path: str) -> list[tuple[str, float]]:
   """Splits `DIR` or `DIR1=0.7,DIR2=0.3` into folders and weights.
 
   Raises:
-    ValueError: a weight is missing or is not a positive number, or a folder is
+    UserError: a weight is missing or is not a positive number, or a folder is
       repeated.
   """
   if epath.Path(path).is_dir() or not ("=" in path or "," in path):
     return [(path, 1.0)]
   components = []
-  for text in path.split(","):
-    folder, _, weight = text.rpartition("=")
+  for component in path.split(","):
+    folder, _, weight = component.rpartition("=")
     try:
       components.append((folder.strip(), float(weight)))
     except ValueError as e:
       raise UserError(
-        f"data path {path!r}: {text!r} is not a component of a mixture; write"
-        " DIR1=0.7,DIR2=0.3."
+        f"data path {path!r}: {component!r} is not a component of a mixture;"
+        " write DIR1=0.7,DIR2=0.3."
       ) from e
     if not 0 < components[-1][1] < math.inf:
       raise UserError(
@@ -110,10 +111,10 @@ def parse_mixture(path: str) -> list[tuple[str, float]]:
 
 
 def _open_folders(path: str) -> tuple[tuple[PreparedFolder, ...], list[float]]:
-  """Opens the folders of a path and returns them with their weights.
+  """Opens the folders of a data path; returns the folders and their weights.
 
   Raises:
-    ValueError: the path is empty, a folder cannot be opened, or two folders
+    UserError: the path is empty, a folder cannot be opened, or two folders
       have different vocabularies.
   """
   if not path:
@@ -135,11 +136,11 @@ def _open_folders(path: str) -> tuple[tuple[PreparedFolder, ...], list[float]]:
 
 
 class _OpenedText(Protocol):
-  """Describes the type of an opened folder or text.
+  """Describes the type of an opened folder or an opened seqio task.
 
   Attributes:
     path: the name of the folder or text, for messages.
-    meta: has the key `lower_case`, which says whether the text was lower-cased.
+    meta: a dict; its key `lower_case` says whether the text was lower-cased.
   """
 
   @property
@@ -157,7 +158,7 @@ def check_case(folders: Iterable[_OpenedText], cased: bool | None) -> None:
       must not; None accepts both.
 
   Raises:
-    ValueError: `cased` is True and the text was lower-cased, or `cased` is
+    UserError: `cased` is True and the text was lower-cased, or `cased` is
       False and the text was not lower-cased.
   """
   for folder in folders:
@@ -174,7 +175,7 @@ def corpus_of_split(prepared: PreparedFolder, split: str) -> Corpus:
   """Returns the corpus of a split.
 
   Raises:
-    ValueError: the folder has no documents in this split.
+    UserError: the folder has no documents in this split.
   """
   if split not in prepared.splits:
     raise UserError(
@@ -200,7 +201,7 @@ class Opener:
   open_heldout: Callable[..., Heldout]
 
 
-# A module that registers data under names adds its opener when it is imported.
+# `bert_jax.seqio_tasks.pretraining` appends its opener when it is imported.
 OPENERS: list[Opener] = []
 
 
@@ -208,13 +209,15 @@ def _find_opener(path: str) -> tuple[Opener, str] | None:
   """Finds the opener of a registered name.
 
   Args:
-    path: `NAME`, or `MODULE:NAME`. MODULE is imported, and registers NAME.
+    path: a data path. `MODULE:NAME` imports MODULE, which must register NAME;
+      `NAME` must be registered already.
 
   Returns:
-    The opener and NAME; None if `path` is a folder or a mixture of folders.
+    The opener and NAME; None if `path` is a folder, or is neither
+    MODULE:NAME nor a registered NAME.
 
   Raises:
-    ValueError: the package seqio is missing, or there is no such module or
+    UserError: the package seqio is missing, or there is no such module or
       name.
   """
   if epath.Path(path).is_dir():
@@ -279,7 +282,7 @@ def open_data(
     **options: options of the recipe, for example `length=512`.
 
   Raises:
-    ValueError: the data cannot be opened or used; the message says what to
+    UserError: the data cannot be opened or used; the message says what to
       change.
   """
   if registered := _find_opener(path):
@@ -316,7 +319,7 @@ def open_heldout(
 ) -> Heldout:
   """Opens the held-out documents of a folder, or of all folders of a mixture.
 
-  The rows do not depend on any seed or weight.
+  The rows depend on no seed, and not on the weights of a mixture.
 
   Args:
     path: see `open_data`.
@@ -327,7 +330,7 @@ def open_heldout(
     **options: see `open_data`.
 
   Raises:
-    ValueError: the data cannot be opened or used; the message says what to
+    UserError: the data cannot be opened or used; the message says what to
       change.
   """
   if registered := _find_opener(path):
@@ -349,18 +352,18 @@ def describe_rows(
   cased: bool | None = None,
   **options: Any,
 ) -> Iterator[tuple[str, str]]:
-  """Yields (folder, line); the line says which share of the text is in rows.
+  """Yields (folder, line): each says which share of a folder's text is in rows.
 
   Args:
-    data: the data that `open_data` returned for the other arguments.
-    path: not used.
+    data: what `open_data` returned for the arguments below.
+    path: not used; a caller can pass all options of `open_data`.
     builder: see `open_data`.
-    cased: not used.
+    cased: not used, like `path`.
     **options: see `open_data`.
   """
   del path, cased
   for folder in data.prepared:
-    # The share of a text that is tokenised during training is not known.
+    # If a text is tokenised during training, its share in rows is not known.
     if isinstance(folder, PreparedFolder):
       recipe = make_recipe(builder, folder.special, folder.vocab_size, options)
       for line in coverage.coverage_lines(
@@ -384,10 +387,11 @@ class HostBatch(NamedTuple):
 def host_rows(
   first: int, count: int, host_index: int, host_count: int
 ) -> tuple[int, int]:
-  """Returns (first, count) of one host's share of a global batch.
+  """Returns (first row, number of rows) of one host's share of a global batch.
 
   Raises:
-    ValueError: the hosts do not divide the batch, or there is no such host.
+    UserError: `count` is not a positive multiple of `host_count`, or
+      no host has the index `host_index`.
   """
   if not 0 <= host_index < host_count:
     raise UserError(f"host {host_index} of {host_count} does not exist.")
@@ -402,8 +406,8 @@ def host_rows(
 class Batches:
   """Iterates over this host's batches, which a daemon thread makes ahead.
 
-  If the thread fails, the consumer gets its error in place of the next batch.
-  Until `close`, only the thread may use the source.
+  If the thread fails, the consumer gets the thread's error in place of the next
+  batch. Until `close`, only the thread may use the source.
   """
 
   def __init__(
@@ -419,9 +423,9 @@ class Batches:
     Args:
       source: the source of the rows.
       example_ranges: (first, count) of the global batch of each step.
-      host_index: the index of this host, from 0. The host reads the contiguous
-        share of each batch with the same index.
-      host_count: the number of hosts, which have equal shares.
+      host_index: the index of this host, from 0. Each global batch is cut into
+        `host_count` contiguous shares; host i reads share i.
+      host_count: the number of hosts, which have shares of equal size.
       prefetch: the number of batches to make ahead, at least 1.
     """
     self._queue: queue.Queue[HostBatch | Exception]
@@ -443,7 +447,7 @@ class Batches:
     host_index: int,
     host_count: int,
   ) -> None:
-    """Puts the batches into the queue; the last entry is an exception."""
+    """Puts the batches into the queue, and then StopIteration or an error."""
     try:
       for first, count in example_ranges:
         rows = host_rows(first, count, host_index, host_count)
@@ -468,7 +472,7 @@ class Batches:
     return self
 
   def __next__(self) -> HostBatch:
-    """Returns the next batch, or raises the error of the thread."""
+    """Returns the next batch, or raises StopIteration or the thread's error."""
     if self._ended:
       raise StopIteration
     entry = self._queue.get()
@@ -478,7 +482,7 @@ class Batches:
     return entry
 
   def close(self) -> None:
-    """Stops the thread and waits for the batch it may be making."""
+    """Stops the thread; waits until it has made a batch that it has begun."""
     self._ended = True
     self._stop.set()
     self._thread.join()
@@ -488,7 +492,7 @@ class Batches:
     return self
 
   def __exit__(self, *exception: object) -> None:
-    """Closes the iterator."""
+    """Stops the thread, see `close`."""
     self.close()
 
 
@@ -513,7 +517,8 @@ def batches_from_step(
     prefetch: see `Batches`.
 
   Raises:
-    ValueError: the hosts do not divide the batch.
+    UserError: `batch_size` is not a positive multiple of `host_count`, or
+      no host has the index `host_index`.
   """
   host_rows(0, batch_size, host_index, host_count)
   example_ranges = (

@@ -1,8 +1,8 @@
 """Chooses the tokens to hide: single tokens, words, n-grams or spans of words.
 
-A row has one or more sequences. The draws of a sequence depend on the number of
-its example. So the same tokens are hidden, whether the sequence has a row alone
-or is in a packed row.
+A row has one or more sequences. The draws of a sequence depend on its number
+and on columns that are counted from its beginning. So they do not depend on the
+place of the sequence in a packed row.
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ class UnitRule(NamedTuple):
   """Says how many consecutive words are hidden together, as a unit.
 
   Attributes:
-    cumulative_chances: [N] cumulative chances of 1, 2, ... N words.
+    cumulative_chances: [N]; entry n - 1 is the chance of at most n words.
     may_overlap: True if a unit may contain words that are already hidden; False
       if such a unit is left out. In both cases, a unit with more tokens than
       may still be hidden loses words at its end.
@@ -49,16 +49,15 @@ class Sequences(NamedTuple):
   The arrays have the shape [B * S], except `sequence_of_column`.
 
   Attributes:
-    length: the number of tokens of the sequence, 0 if the row has fewer
-      sequences.
+    length: the number of tokens of the sequence; 0 at an unused place of a row.
     begin: the column of its first token. The sequences of a row follow each
       other from column 0. If S is 1, `begin` is 0, even if the row begins with
       padding.
     row: the index of its row in the batch.
-    number: uint64, the number of the example. This number, a key and a column
+    number: uint64, the number of the sequence. This number, a key and a column
       in the sequence determine every draw.
-    sequence_of_column: [B, L] the index of the sequence of each column; None if
-      S is 1.
+    sequence_of_column: [B, L] the index, in [0, B * S), of the sequence of each
+      column; None if S is 1.
   """
 
   length: np.ndarray
@@ -75,34 +74,34 @@ def make_sequences(
 
   Args:
     lengths: [B] or [B, S] integers, the tokens of each sequence.
-    numbers: [B] or [B, S] uint64, the numbers of the examples.
+    numbers: [B] or [B, S] uint64, the numbers of the sequences.
     width: L, the columns of a row.
   """
-  rows = len(lengths)
-  lengths = lengths.reshape(rows, -1).astype(np.int64)
+  num_rows = len(lengths)
+  lengths = lengths.reshape(num_rows, -1).astype(np.int64)
   max_sequences = lengths.shape[1]
   sequence_of_column = None
   if max_sequences > 1:
     repeats = lengths.copy()
     repeats[:, -1] += width - lengths.sum(1)
     sequence_indices = np.repeat(np.arange(lengths.size), repeats.ravel())
-    sequence_of_column = sequence_indices.reshape(rows, width)
+    sequence_of_column = sequence_indices.reshape(num_rows, width)
   return Sequences(
     lengths.ravel(),
     (np.cumsum(lengths, axis=1) - lengths).ravel(),
-    np.repeat(np.arange(rows), max_sequences),
+    np.repeat(np.arange(num_rows), max_sequences),
     numbers.ravel(),
     sequence_of_column,
   )
 
 
 class ColumnOrder(NamedTuple):
-  """The eligible columns of each sequence, in random order.
+  """Holds the eligible columns of each sequence, in random order.
 
   Attributes:
     columns: [B, L] columns, counted from the beginning of their sequence. The
-      entries of a row's sequences follow each other. Entries after the last
-      one have no meaning.
+      entries of a row's sequences follow each other. Entries after those of
+      the last sequence have no meaning.
     first: [B * S] the index in its row of a sequence's first entry.
     size: [B * S] the number of a sequence's entries.
   """
@@ -122,7 +121,7 @@ class ColumnOrder(NamedTuple):
     Args:
       sequences: the sequences of the batch.
       sequence_indices: [N] the indices of sequences, in [0, B * S).
-      rank: [N] for each of these sequences, a rank in its order.
+      rank: [N] a rank in the order of each sequence, or one rank for all.
 
     Returns:
       [N] int64 columns in the sequence, and [N] int64 flat columns, which are
@@ -139,8 +138,8 @@ def _weighted_draws(bits: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
   The new draws are exponential times, whose rates are the weights. The chance
   that a draw is the lowest of all is proportional to its weight (Efraimidis &
-  Spirakis 2006). The function returns the bits of the times as integers.
-  For positive floats, these integers have the same order as the floats.
+  Spirakis 2006). The function returns the bits of the float32 times as
+  integers, which have the order of the times, because times are positive.
   """
   times = -np.log((bits + 0.5) * 2.0**-32) / weights
   return times.astype(np.float32).view(np.uint32)
@@ -158,10 +157,10 @@ def shuffle_columns(
     eligible: [B, L] bool.
     sequences: the sequences of the batch.
     key: a key from `make_key`.
-    weights: [B, L] positive. Each of the remaining columns comes next with a
-      chance in proportion to its weight. None gives equal chances.
+    weights: [B, L] positive. Of the columns that are left, each comes next with
+      a chance in proportion to its weight. None gives equal chances.
   """
-  rows, length = eligible.shape
+  num_rows, length = eligible.shape
   columns = np.arange(length, dtype=np.uint32)
   low_bits = np.uint32((1 << (length - 1).bit_length()) - 1)
   # Sort by random scores. The column replaces the low bits of its score. So no
@@ -175,7 +174,7 @@ def shuffle_columns(
     scores.sort(axis=1)
     scores &= low_bits
     size = np.count_nonzero(eligible, axis=1)
-    return ColumnOrder(scores, np.zeros(rows, np.int64), size)
+    return ColumnOrder(scores, np.zeros(num_rows, np.int64), size)
   sequence_of_column = sequences.sequence_of_column
   local_columns = (columns - sequences.begin[sequence_of_column]).astype(
     np.uint32
@@ -191,7 +190,7 @@ def shuffle_columns(
   np.copyto(sort_keys, ~np.uint64(0), where=~eligible)
   sort_keys.sort(axis=1)
   size = np.bincount(sequence_of_column[eligible], minlength=len(sequences.row))
-  sizes_by_row = size.reshape(rows, -1)
+  sizes_by_row = size.reshape(num_rows, -1)
   first = (np.cumsum(sizes_by_row, axis=1) - sizes_by_row).ravel()
   return ColumnOrder(sort_keys.astype(np.uint32) & low_bits, first, size)
 
@@ -232,10 +231,10 @@ def choose_with_repeats(
   maskable: np.ndarray, sequences: Sequences, counts: np.ndarray, key: int
 ) -> tuple[np.ndarray, np.ndarray]:
   """Does what `choose_tokens` does, but may draw a token more than once."""
-  eligible = np.flatnonzero(maskable)
+  maskable_columns = np.flatnonzero(maskable)
   starts = sequences.row * maskable.shape[1] + sequences.begin
-  first = np.searchsorted(eligible, starts)
-  size = np.diff(first, append=len(eligible))
+  first = np.searchsorted(maskable_columns, starts)
+  size = np.diff(first, append=len(maskable_columns))
   sequence_indices = np.repeat(np.arange(len(counts)), counts)
   rank = np.arange(len(sequence_indices)) - np.repeat(
     np.cumsum(counts) - counts, counts
@@ -243,7 +242,9 @@ def choose_with_repeats(
   draw = hashing.randint(
     key, sequences.number[sequence_indices], rank, size[sequence_indices]
   )
-  return np.sort(eligible[first[sequence_indices] + draw]), sequence_indices
+  return np.sort(
+    maskable_columns[first[sequence_indices] + draw]
+  ), sequence_indices
 
 
 def choose_words(
@@ -259,8 +260,8 @@ def choose_words(
   The words of a sequence are tried in random order. Each one is tried as the
   first word of a unit, and the number of words in the unit is drawn. A unit
   ends at the first token that is not maskable. A unit with more tokens than may
-  still be hidden is shortened (see `UnitRule`). If its first word alone has too
-  many tokens, the next word is tried. So fewer tokens than `counts` may be
+  still be hidden is shortened (see `UnitRule`). If the unit's first word alone
+  has too many tokens, no word is drawn. So fewer tokens than `counts` may be
   drawn.
 
   There are three deviations from the published programs:
@@ -278,7 +279,7 @@ def choose_words(
     word_starts: [B, L] bool, True where a word starts. The first of
       adjacent maskable tokens always counts as the start of a word.
     sequences: the sequences of the batch.
-    counts: [B * S] the most tokens to draw from each sequence.
+    counts: [B * S] the largest number of tokens to draw from each sequence.
     key: a key from `make_key`.
     unit_rule: a value of `UNIT_RULES`.
 
@@ -288,18 +289,18 @@ def choose_words(
   is_start = maskable & word_starts
   is_start[:, :1] = maskable[:, :1]
   is_start[:, 1:] |= maskable[:, 1:] & ~maskable[:, :-1]
-  # Cut the flat columns into blocks: a block is a word, or a token that is not
-  # maskable.
+  # Cut the flat columns into blocks. A block is a word, or one token that is
+  # not maskable.
   cuts = np.flatnonzero(is_start | ~maskable)
   block_sizes = np.diff(cuts, append=maskable.size)
-  block_of = np.zeros(maskable.size, np.int64)
-  block_of[cuts] = np.arange(len(cuts))
+  block_of_column = np.zeros(maskable.size, np.int64)
+  block_of_column[cuts] = np.arange(len(cuts))
 
   max_words = len(unit_rule.cumulative_chances)
-  step = np.arange(max_words)
+  word_offsets = np.arange(max_words)
   # There are no words after the last block.
   is_word = np.append(is_start.ravel()[cuts], np.zeros(max_words, bool))
-  size = np.append(block_sizes, np.zeros(max_words, np.int64))
+  sizes = np.append(block_sizes, np.zeros(max_words, np.int64))
   is_picked = np.zeros(len(is_word), bool)
   order = shuffle_columns(is_start, sequences, key)
   lengths_key = hashing.make_key(key, "units")
@@ -309,25 +310,27 @@ def choose_words(
     if not len(sequence_indices):
       break
     column, flat_columns = order.take(sequences, sequence_indices, rank)
-    block = block_of[flat_columns]
+    block = block_of_column[flat_columns]
     is_free = ~is_picked[block]
     sequence_indices, column, block = (
       sequence_indices[is_free],
       column[is_free],
       block[is_free],
     )
-    unit_blocks = block[:, None] + step
+    unit_blocks = block[:, None] + word_offsets
     is_inside = np.logical_and.accumulate(is_word[unit_blocks], axis=1)
     if max_words > 1:
-      draw = hashing.uniform(
+      draws = hashing.uniform(
         lengths_key, sequences.number[sequence_indices], column
       )
       is_inside &= (
-        step
-        <= np.searchsorted(unit_rule.cumulative_chances, draw, "right")[:, None]
+        word_offsets
+        <= np.searchsorted(unit_rule.cumulative_chances, draws, "right")[
+          :, None
+        ]
       )
     is_hidden = is_picked[unit_blocks]
-    costs = size[unit_blocks]
+    costs = sizes[unit_blocks]
     if unit_rule.may_overlap:
       costs = np.where(is_hidden, 0, costs)
     is_inside &= (

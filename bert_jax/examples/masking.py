@@ -18,8 +18,9 @@ from bert_jax.examples import masked_units
 from bert_jax.messages import UserError, did_you_mean
 
 # Replacement -> the share of the chosen tokens that become [MASK], and the
-# share that do not change. The other chosen tokens become a random id. The
-# source for ELECTRA is google-research/electra pretrain/pretrain_helpers.py.
+# share that do not change. The rest of the chosen tokens become a random id.
+# The source for ELECTRA is google-research/electra
+# pretrain/pretrain_helpers.py.
 REPLACEMENTS = {
   "bert": (0.8, 0.1),
   "roberta": (0.8, 0.1),
@@ -89,7 +90,7 @@ def check_mask_options(mask_options: MaskOptions) -> MaskOptions:
   """Returns `mask_options`.
 
   Raises:
-    ValueError: an option is out of range, or two options exclude each other.
+    UserError: an option is out of range, or two options exclude each other.
   """
   if mask_options.max_predictions < 1:
     raise UserError(
@@ -137,12 +138,15 @@ def check_mask_options(mask_options: MaskOptions) -> MaskOptions:
 
 
 def hides_whole_words(mask_options: MaskOptions) -> bool:
-  """Returns True if whole words are hidden."""
+  """Returns True if only whole words are hidden."""
   return masked_units.UNIT_RULES[mask_options.masking] is not None
 
 
 def check_corpus(corpus: Corpus, mask_options: MaskOptions) -> None:
-  """Raises ValueError if a corpus lacks counts or word starts for the masks."""
+  """Raises UserError if masks cannot be drawn for a corpus.
+
+  It may lack counts of pieces or starts of words, or have too large counts.
+  """
   if mask_options.smoothing and corpus.unigrams is None:
     raise UserError(
       f"smoothing={mask_options.smoothing} needs to know how often each piece"
@@ -187,7 +191,7 @@ def count_masks(
     text_lengths: integers of the same shape, without special tokens.
     mask_options: the options.
     draw: floats of the same shape, uniform in [0, 1), for the count
-      "stochastic". If None, the largest count that a draw can give.
+      "stochastic". None gives the largest count that a draw can give.
 
   Returns:
     int64 of the same shape.
@@ -209,8 +213,8 @@ def count_masks(
 
 def _round_up(lengths: np.ndarray, rate: float) -> np.ndarray:
   """Returns `rate * lengths` rounded up, without rounding errors."""
-  size = 1 << int(np.max(lengths, initial=0)).bit_length()
-  return _ceiling_table(float(rate), size)[lengths]
+  table_size = 1 << int(np.max(lengths, initial=0)).bit_length()
+  return _ceiling_table(float(rate), table_size)[lengths]
 
 
 @functools.cache
@@ -223,7 +227,7 @@ def _ceiling_table(rate: float, size: int) -> np.ndarray:
 def token_weights(
   ids: np.ndarray, unigrams: np.ndarray | None, mask_options: MaskOptions
 ) -> np.ndarray | None:
-  """Returns the weight of each token to be chosen; None if all are equal.
+  """Returns the weight with which each token is drawn; None if all are equal.
 
   Args:
     ids: [B, L] int32.
@@ -257,11 +261,11 @@ def mask_tokens(
 ) -> dict[str, np.ndarray]:
   """Hides tokens, and returns the predictions of the original ids.
 
-  A sequence gets `count_masks` predictions. It gets at most one for each
-  maskable token, and a row gets at most M. If whole words are hidden, there may
-  be fewer. The replacement is drawn for each token. With masking="span", it is
-  drawn for each span of adjacent hidden tokens: all of them become [MASK], or
-  all become random ids, or none is changed.
+  A sequence gets `count_masks` predictions, but not more than it has maskable
+  tokens. A row gets at most M. If whole words are hidden, there may be fewer.
+  The replacement is drawn for each token. With masking="span", it is drawn for
+  each stretch of adjacent hidden tokens: all of its tokens become [MASK], or
+    all become random ids, or none is changed.
 
   Args:
     ids: [B, L] int32.
@@ -269,8 +273,8 @@ def mask_tokens(
     lengths: [B] or [B, S] integers, the number of tokens of each sequence,
       special tokens included; 0 means that there is no sequence. The sequences
       of a row follow each other from its first column.
-    numbers: [B] or [B, S] uint64, the numbers of the examples. With `key` and
-      the column in the sequence they determine every draw.
+    numbers: [B] or [B, S] uint64, the number of each sequence. The number,
+      `key` and a column in the sequence determine every draw.
     key: a key from `make_key`.
     mask_options: the options, from `check_mask_options`.
     mask_id: the id of [MASK].
@@ -287,7 +291,7 @@ def mask_tokens(
     `batch_keys.FEATURES`.
 
   Raises:
-    ValueError: `maskable` has another shape than `ids`.
+    ValueError: `maskable` and `ids` have different shapes.
   """
   if maskable.shape != ids.shape:
     raise ValueError(
@@ -296,20 +300,22 @@ def mask_tokens(
     )
   width = ids.shape[1]
   sequences = masked_units.make_sequences(lengths, numbers, width)
-  indices, sequence = _choose_hidden(
+  flat_columns, sequence_indices = _choose_hidden(
     maskable, sequences, key, mask_options, word_starts, weights
   )
-  row, column = np.divmod(indices, width)
-  labels = ids.ravel()[indices]
-  index = column - sequences.begin[sequence]
+  row, column = np.divmod(flat_columns, width)
+  labels = ids.ravel()[flat_columns]
+  draw_indices = column - sequences.begin[sequence_indices]
   if mask_options.repeat_positions:
     # Two predictions of one token must have different draws.
-    index = np.arange(len(sequence)) - np.searchsorted(sequence, sequence)
+    draw_indices = np.arange(len(sequence_indices)) - np.searchsorted(
+      sequence_indices, sequence_indices
+    )
   key = hashing.make_key(key, "replacements")
-  draws = hashing.bits(key, sequences.number[sequence], index)
+  draws = hashing.bits(key, sequences.number[sequence_indices], draw_indices)
   is_span = mask_options.masking == "span"
   starts, sizes = (
-    _stretches(indices) if is_span else (np.arange(len(indices)), 1)
+    _stretches(flat_columns) if is_span else (np.arange(len(flat_columns)), 1)
   )
   # The tokens of a span share the draw of its first token.
   span_starts = np.repeat(starts, sizes)
@@ -324,14 +330,14 @@ def mask_tokens(
     labels, drawn_ids, draws[span_starts], mask_options.replacement, mask_id
   )
   input_ids = ids.copy()
-  # A position with several predictions is masked if one of them masks it.
+  # A token with several predictions is masked if one of them masks it.
   is_changed = new_ids != labels
-  input_ids.ravel()[indices[is_changed]] = new_ids[is_changed]
+  input_ids.ravel()[flat_columns[is_changed]] = new_ids[is_changed]
 
   predictions = {
     "mlm_positions": column.astype(np.int32),
     "mlm_ids": labels,
-    "mlm_weights": np.ones(len(indices), np.float32),
+    "mlm_weights": np.ones(len(flat_columns), np.float32),
   }
   if is_span:
     # Special tokens are never hidden, so both columns are in the sequence.
@@ -343,10 +349,13 @@ def mask_tokens(
 
 
 def _stretches(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the first index and the size of each stretch of adjacent numbers.
+  """Finds stretches of numbers that follow each other by 1.
 
   Args:
     indices: [N] ascending integers.
+
+  Returns:
+    [K] where each stretch starts in `indices`, and [K] its size.
   """
   starts = np.flatnonzero(np.diff(indices, prepend=-2) > 1)
   return starts, np.diff(starts, append=len(indices))
@@ -381,13 +390,15 @@ def _fill_slots(
   Returns:
     key -> [B, M, ...].
   """
-  count = np.bincount(row, minlength=rows)
-  slot = np.arange(len(row)) - (np.cumsum(count) - count)[row]
-  filled = {}
+  num_predictions = np.bincount(row, minlength=rows)
+  slot = (
+    np.arange(len(row)) - (np.cumsum(num_predictions) - num_predictions)[row]
+  )
+  slots_by_key = {}
   for key, values in predictions.items():
-    filled[key] = np.zeros((rows, slots, *values.shape[1:]), values.dtype)
-    filled[key][row, slot] = values
-  return filled
+    slots_by_key[key] = np.zeros((rows, slots, *values.shape[1:]), values.dtype)
+    slots_by_key[key][row, slot] = values
+  return slots_by_key
 
 
 def _choose_hidden(
@@ -427,9 +438,11 @@ def _choose_hidden(
 
 def _frequent_ids(draws: np.ndarray, unigrams: np.ndarray) -> np.ndarray:
   """Maps the low 32 bits of uint64 draws to int32 ids, weighted by counts."""
-  ends = np.cumsum(unigrams, dtype=np.float64)
+  cumulative_counts = np.cumsum(unigrams, dtype=np.float64)
   shares = (draws & np.uint64(0xFFFFFFFF)) * 2.0**-32
-  return np.searchsorted(ends, shares * ends[-1], "right").astype(np.int32)
+  return np.searchsorted(
+    cumulative_counts, shares * cumulative_counts[-1], "right"
+  ).astype(np.int32)
 
 
 def _random_ids(
@@ -445,9 +458,9 @@ def _random_ids(
     excluded += sorted(reserved_ids)
   elif replacement == "other":
     excluded.append(labels)
-  size = vocab_size - len(excluded)
+  num_choices = vocab_size - len(excluded)
   # A product of 32 bits and a vocabulary below 2**32 fits into 64 bits.
-  ids = (draws & np.uint64(0xFFFFFFFF)) * np.uint64(size)
+  ids = (draws & np.uint64(0xFFFFFFFF)) * np.uint64(num_choices)
   ids = (ids >> np.uint64(32)).astype(np.int32)
   for excluded_ids in excluded:
     ids += ids >= excluded_ids

@@ -2,9 +2,9 @@
 
 The functions follow `create_instances_from_document` and `truncate_seq_pair` of
 google-research's bert/create_pretraining_data.py, with one deviation: the
-random document is always another document. (The program tries ten times, and
-may end with the same document, so that a true continuation can be labelled
-random.) ALBERT's pairs are cut in the same way (google-research/albert).
+random document is never the document of the pair. (The program tries ten times,
+and may end with the document of the pair, so that a true continuation can be
+labelled random.) ALBERT's pairs are cut like BERT's (google-research/albert).
 
 `index_chunks` first cuts an epoch into chunks. This is cheap, because it reads
 no tokens. `find_texts` later finds the tokens of a batch of chunks.
@@ -22,12 +22,12 @@ from bert_jax.messages import UserError
 # A chunk: consecutive sentences of one document, from which a pair is made.
 CHUNK = np.dtype(
   [
-    ("sentence", np.int64),  # the first sentence, in the corpus
-    ("document", np.uint32),  # the document, in the corpus
+    ("sentence", np.int64),  # the index of its first sentence in the corpus
+    ("document", np.uint32),  # the index of its document in the corpus
     ("a_count", np.uint32),  # the number of sentences in segment A
     ("count", np.uint32),  # the number of sentences in the chunk
-    ("target", np.uint16),  # the number of tokens to reach
-    ("random", np.bool_),  # True if B is from a random other document
+    ("target", np.uint16),  # the number of tokens that a chunk is to reach
+    ("random", np.bool_),  # True if B is from a random document
     ("swapped", np.bool_),  # True if segment B comes first
   ],
   align=True,
@@ -35,7 +35,7 @@ CHUNK = np.dtype(
 
 
 class Segments(NamedTuple):
-  """The first tokens and the lengths of segments A and B, int64 arrays."""
+  """Holds the first tokens and the lengths of segments A and B, as int64."""
 
   a_start: np.ndarray
   a_length: np.ndarray
@@ -44,7 +44,7 @@ class Segments(NamedTuple):
 
 
 def check_pairs(corpus: Corpus) -> None:
-  """Raises ValueError if there is no other document to draw from."""
+  """Raises UserError if there is no second document to draw from."""
   if corpus.num_documents < 2:
     raise UserError(
       "next-sentence pairs need at least 2 documents, but the corpus has"
@@ -65,16 +65,16 @@ def follow_links(following: np.ndarray) -> np.ndarray:
   """Follows links from element 0 until a link leads beyond the last element.
 
   Args:
-    following: [N] integers, the index of the element to which each one links.
+    following: [N] integers: element i links to the element `following[i]`.
 
   Returns:
-    int64, the indices of the elements that are passed.
+    int64, the indices of the elements that are passed, with element 0.
   """
-  links, passed, i = following.tolist(), [], 0
+  links, passed_indices, i = following.tolist(), [], 0
   while i < len(links):
-    passed.append(i)
+    passed_indices.append(i)
     i = links[i]
-  return np.array(passed, np.int64)
+  return np.array(passed_indices, np.int64)
 
 
 def index_chunks(
@@ -95,19 +95,20 @@ def index_chunks(
   `max_tokens`. A chunk takes sentences until the target is reached or the
   document ends.
   Segment A takes a uniform number of the chunk's sentences, but leaves at least
-  one. Segment B is random with probability 1/2, and always if the chunk is one
-  sentence. If B is random, the sentences after A start the next chunk.
+  one if the chunk has several. Segment B is random with probability 1/2, and
+  always if the chunk is one sentence. If B is random, the sentences after A
+  start the next chunk. The last two arguments change these rules.
 
   The draws belong to the first sentence of a chunk. Each sentence starts at
   most one chunk, so the draws of chunks are independent. The chunk that would
   start at each sentence can be computed for all sentences at once. Then
-  `follow_links` goes from chunk to chunk, with one look-up in a list for each.
+  `follow_links` goes from chunk to chunk, with one look-up for each chunk.
 
   Args:
     corpus: the documents.
     first_document: the first document of the range.
     end_document: the end of the range, which is not part of the range.
-    key: a key from `make_key`; another key (epoch) gives other chunks.
+    key: a key from `make_key`; each epoch has a key, and so different chunks.
     max_tokens: the row length without special tokens.
     short_probability: 0.1 in the program's flags.
     splits_single: True if a chunk of one sentence may be split inside, to make
@@ -123,7 +124,7 @@ def index_chunks(
   begin, end = int(documents[0]), int(documents[-1])
   offsets = np.asarray(corpus.sentences[begin : end + 1])
   sentence = np.arange(end - begin)
-  # `document`, `stop`, `count` and `first` have one value for each sentence.
+  # `document`, `stop`, `count` and `a_count` have one value for each sentence.
   document = np.repeat(np.arange(len(documents) - 1), np.diff(documents))
 
   draws = hashing.bits(
@@ -143,19 +144,19 @@ def index_chunks(
   is_single = count == 1
   if splits_single:
     is_single &= np.diff(offsets) == 1
-  coin = draws >> np.uint64(63) == 1
-  is_random = is_single if predicts_order else coin | is_single
-  first = 1 + _draws_below(draws, np.maximum(count - 1, 1))
+  is_heads = draws >> np.uint64(63) == 1
+  is_random = is_single if predicts_order else is_heads | is_single
+  a_count = 1 + _draws_below(draws, np.maximum(count - 1, 1))
 
-  starts = follow_links(sentence + np.where(is_random, first, count))
+  starts = follow_links(sentence + np.where(is_random, a_count, count))
   chunks = np.empty(len(starts), CHUNK)
   chunks["sentence"] = starts + begin
   chunks["document"] = document[starts] + first_document
-  chunks["a_count"] = first[starts]
+  chunks["a_count"] = a_count[starts]
   chunks["count"] = count[starts]
   chunks["target"] = target[document[starts]]
   chunks["random"] = is_random[starts]
-  chunks["swapped"] = (predicts_order & coin & ~is_random)[starts]
+  chunks["swapped"] = (predicts_order & is_heads & ~is_random)[starts]
   if predicts_order and splits_single:
     return chunks[~chunks["random"]]
   return chunks
@@ -186,25 +187,25 @@ def find_segments(
   a_length = a_stop - a_start
 
   b_start, b_length = a_stop.copy(), b_stop - a_stop
-  random_rows = np.flatnonzero(chunks["random"])
-  if len(random_rows):
+  random_indices = np.flatnonzero(chunks["random"])
+  if len(random_indices):
     num_others = corpus.num_documents - 1
-    random_numbers = numbers[random_rows]
-    other_document = hashing.randint(key, random_numbers, 1, num_others)
-    other_document += other_document >= chunks["document"][random_rows]
+    random_numbers = numbers[random_indices]
+    random_document = hashing.randint(key, random_numbers, 1, num_others)
+    random_document += random_document >= chunks["document"][random_indices]
     first_sentence, end_sentence = (
-      documents[other_document],
-      documents[other_document + 1],
+      documents[random_document],
+      documents[random_document + 1],
     )
     start_sentence = first_sentence + hashing.randint(
       key, random_numbers, 2, end_sentence - first_sentence
     )
     start_token = sentences[start_sentence]
     # B has at least one sentence, even if A alone reaches the target.
-    max_length = np.maximum(chunks["target"] - a_length, 1)[random_rows]
+    max_length = np.maximum(chunks["target"] - a_length, 1)[random_indices]
     stop = np.searchsorted(sentences, start_token + max_length)
-    b_start[random_rows] = start_token
-    b_length[random_rows] = (
+    b_start[random_indices] = start_token
+    b_length[random_indices] = (
       sentences[np.minimum(stop, end_sentence)] - start_token
     )
   is_swapped = chunks["swapped"]
@@ -222,7 +223,7 @@ def truncate_pairs(
   """Shortens pairs to `max_tokens`: the longer segment loses tokens.
 
   The program removes tokens one by one from the longer segment (from B if both
-  are equally long), each from the front or the back with equal chance. Here the
+  are equally long), each with equal chance from the front or the back. Here the
   final lengths are computed in closed form. A segment that loses t tokens loses
   Binomial(t, 1/2) of them at the front.
 
@@ -230,16 +231,20 @@ def truncate_pairs(
     segments: the pairs that `find_segments` returned.
     numbers: [B] uint64 global numbers of the examples.
     key: a key from `make_key`.
-    max_tokens: the most tokens of a pair.
+    max_tokens: the largest number of tokens in a pair.
   """
-  a_start, a, b_start, b = segments
-  a_final = np.minimum(a, np.maximum(max_tokens - b, (max_tokens + 1) // 2))
-  b_final = np.minimum(b, np.maximum(max_tokens - a, max_tokens // 2))
+  a_start, a_length, b_start, b_length = segments
+  a_final = np.minimum(
+    a_length, np.maximum(max_tokens - b_length, (max_tokens + 1) // 2)
+  )
+  b_final = np.minimum(
+    b_length, np.maximum(max_tokens - a_length, max_tokens // 2)
+  )
   fronts = hashing.half_binomial(
     key,
     np.concatenate([numbers, numbers]) * np.uint64(2)
     + np.repeat(np.arange(2, dtype=np.uint64), len(numbers)),
-    np.concatenate([a - a_final, b - b_final]),
+    np.concatenate([a_length - a_final, b_length - b_final]),
   )
   a_front, b_front = np.split(fronts, 2)
   return Segments(a_start + a_front, a_final, b_start + b_front, b_final)

@@ -1,10 +1,10 @@
-"""Examples directly from text, which is tokenised in memory.
+"""Makes examples directly from text, which is tokenised in memory.
 
 Use this module for a small text, or to look at a model's input. The documents
 are read in groups. Each group becomes a small corpus in memory, and the recipes
 of prepared folders make its examples. Examples are shuffled only within their
-group, and every epoch reads and tokenises the text again. Prepare a folder for
-text that is used often.
+group, and every epoch reads and tokenises the text again. Prepare a folder if
+the text is used often.
 """
 
 import functools
@@ -27,8 +27,8 @@ class Text:
 
   Attributes:
     path: the text's name, for messages.
-    meta: `lower_case`, and `fingerprint`, a hash of everything that the
-      examples depend on.
+    meta: a dict with `lower_case`, and with `fingerprint`, a hash of everything
+      that the examples depend on.
     vocab: the vocabulary's pieces in the order of their ids.
     special: the ids of the special tokens.
     tokenizer: the vocabulary, which turns text into ids.
@@ -60,7 +60,7 @@ class Text:
       language: one of `sources.LANGUAGES`; its rules split sentences.
       group: the number of documents that are tokenised, paired and shuffled
         together.
-      version: any value that changes when the text changes.
+      version: any value; the caller changes it when the text changes.
 
     Raises:
       UserError: `heldout` is not a share, `group` is below 2, or the language
@@ -103,41 +103,46 @@ class Text:
 
   def _corpus(self, groups: Sequence[writer.EncodedDocuments]) -> reader.Corpus:
     """Joins groups into a corpus in memory."""
-    tokens, sentences, documents = (
+    tokens, sentence_lengths, document_lengths = (
       np.concatenate(arrays) for arrays in zip(*groups, strict=True)
     )
-    ends = np.append(0, np.cumsum(sentences))
-    starts = reader.mark_sentence_starts(
-      self.tokenizer.find_word_starts(tokens), ends
+    sentence_offsets = np.append(0, np.cumsum(sentence_lengths))
+    word_starts = reader.mark_sentence_starts(
+      self.tokenizer.find_word_starts(tokens), sentence_offsets
     )
     return reader.Corpus(
       tokens,
-      ends,
-      np.append(0, np.cumsum(documents)),
-      np.packbits(starts, bitorder="little"),
+      sentence_offsets,
+      np.append(0, np.cumsum(document_lengths)),
+      np.packbits(word_starts, bitorder="little"),
       never_masked_ids=tuple(self.tokenizer.never_masked_ids),
     )
 
   def groups(self, record: int) -> Iterator[tuple[int, reader.Corpus]]:
-    """Yields each training group as (the index of its first record, corpus).
+    """Yields (index of the first record, corpus) of each training group.
 
     A group of fewer than 2 documents is joined to a neighbour, because a random
     next sentence must come from another document of the group.
 
     Args:
-      record: the index of the record to begin with: the first of a group.
+      record: the index of the record to begin with; it must be the first record
+        of a group.
     """
     records = itertools.islice(self._train(), record, None)
-    begin, count = record, 0
-    pending: list[writer.EncodedDocuments] = []
+    first_record, num_documents = record, 0
+    pending_groups: list[writer.EncodedDocuments] = []
     for group in self._encode(records, "train", self._threshold):
-      if count >= 2 and len(group.document_lengths) >= 2:
-        yield begin, self._corpus(pending)
-        begin, pending, count = begin + len(pending) * self._group, [], 0
-      pending.append(group)
-      count += len(group.document_lengths)
-    if count:
-      yield begin, self._corpus(pending)
+      if num_documents >= 2 and len(group.document_lengths) >= 2:
+        yield first_record, self._corpus(pending_groups)
+        first_record, pending_groups, num_documents = (
+          first_record + len(pending_groups) * self._group,
+          [],
+          0,
+        )
+      pending_groups.append(group)
+      num_documents += len(group.document_lengths)
+    if num_documents:
+      yield first_record, self._corpus(pending_groups)
 
   @functools.cached_property
   def unigrams(self) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The portions of an epoch. The examples of a portion are shuffled together.
+"""Reads an epoch in portions; the examples of a portion are shuffled together.
 
 A stream reads an epoch portion by portion. A portion of a prepared corpus has
 several shards. A portion of text that is tokenised during training is a group
@@ -24,7 +24,7 @@ SHARDS_PER_PORTION = 16
 
 @dataclasses.dataclass(frozen=True)
 class Portion:
-  """The shuffled examples of a portion.
+  """Holds the shuffled examples of a portion.
 
   Attributes:
     start: the number of the portion in a prepared corpus, or the number of its
@@ -43,7 +43,7 @@ class Portion:
 
 
 class GroupedText(Protocol):
-  """Text that is tokenised during training, such as `plain_text.Text`.
+  """Describes text that is tokenised during training, as `plain_text.Text` is.
 
   Attributes:
     path: the name of the text, for messages.
@@ -54,18 +54,18 @@ class GroupedText(Protocol):
   meta: dict[str, Any]
 
   def groups(self, record: int) -> Iterator[tuple[int, Corpus]]:
-    """Yields the number of each group's first record, and the group."""
+    """Yields (index of the first record, corpus) of groups from `record` on."""
 
 
 class Portions(Protocol):
-  """The portions of every epoch.
+  """Describes a reader of the portions of every epoch.
 
   Attributes:
     key: the key of the stream.
     identity_key: the key of `identity` in the dict `Stream.position`.
     start_key: the key of a portion's `start` in the dict `Stream.position`.
-    identity: a number below 2**53, for JSON. If two streams have the same
-      number, one can continue from the position of the other.
+    identity: a number below 2**53, for JSON. A stream can continue from any
+      position that has the stream's `identity`.
     empty_message: the error message if a whole epoch gives no example.
   """
 
@@ -76,28 +76,30 @@ class Portions(Protocol):
   empty_message: str
 
   def read(self, epoch: int, start: int) -> Iterator[Portion]:
-    """Yields the portions of an epoch, beginning with the one at `start`."""
+    """Yields the portions of an epoch from the portion at `start` on."""
     ...
 
 
 def shard_bounds(corpus: Corpus, shard_tokens: int) -> np.ndarray:
-  """Returns [shards + 1] document numbers, about `shard_tokens` tokens apart.
+  """Returns the first document of each shard, and the number of documents.
 
-  Documents are not divided, so one giant document is one shard.
+  A shard has about `shard_tokens` tokens.
+
+  Documents are not divided, so even a giant document is in one shard.
   """
-  marks = np.arange(0, corpus.num_tokens, shard_tokens)
-  marks = np.searchsorted(corpus.sentences, marks)
-  marks = np.searchsorted(corpus.documents, marks)
-  return np.unique(np.append(marks, corpus.num_documents))
+  tokens = np.arange(0, corpus.num_tokens, shard_tokens)
+  sentences = np.searchsorted(corpus.sentences, tokens)
+  documents = np.searchsorted(corpus.documents, sentences)
+  return np.unique(np.append(documents, corpus.num_documents))
 
 
 class ShardPortions:
-  """The portions of a prepared corpus; see `Portions`.
+  """Reads the portions of a prepared corpus; see `Portions`.
 
-  Epoch e visits all shards in a random order that depends on (seed, e). A
+  Epoch e visits all shards in a random order that depends on (name, seed, e). A
   portion is 16 consecutive shards of this order. So a corpus below 2**28 tokens
-  is one portion and is shuffled as a whole. A larger corpus needs no more
-  memory.
+  is one portion and is shuffled as a whole. A larger corpus has several
+  portions, so its index takes no more memory than that of 2**28 tokens.
   """
 
   # A saved position has the number of a portion under the key "window".
@@ -127,7 +129,7 @@ class ShardPortions:
       shards_per_portion: the number of shards in a portion.
 
     Raises:
-      ValueError: the corpus cannot be used for the recipe.
+      UserError: the corpus cannot be used for the recipe.
     """
     recipe.check(corpus)
     self._corpus, self._recipe = corpus, recipe
@@ -140,36 +142,42 @@ class ShardPortions:
 
   def read(self, epoch: int, start: int) -> Iterator[Portion]:
     """Returns the portions of an epoch, beginning with portion `start`."""
-    count = -(-(len(self._bounds) - 1) // self._shards_per_portion)
-    return (self._portion(epoch, number) for number in range(start, count))
+    num_portions = -(-(len(self._bounds) - 1) // self._shards_per_portion)
+    return (
+      self._portion(epoch, number) for number in range(start, num_portions)
+    )
 
   def _portion(self, epoch: int, number: int) -> Portion:
     """Indexes the shards of a portion, and shuffles their examples."""
     key = hashing.make_key(self.key, "epoch", epoch)
     key_of_draws = draws_key(self._recipe, self.key, epoch)
     shards = np.arange(len(self._bounds) - 1)
-    order = np.argsort(hashing.bits(hashing.make_key(key, "shards"), shards))
+    shard_order = np.argsort(
+      hashing.bits(hashing.make_key(key, "shards"), shards)
+    )
     begin = number * self._shards_per_portion
-    indices, numbers = [], []
-    for shard in order[begin : begin + self._shards_per_portion]:
+    elements_by_shard, numbers_by_shard = [], []
+    for shard in shard_order[begin : begin + self._shards_per_portion]:
       first_document, end_document = self._bounds[shard : shard + 2].tolist()
       index_key = hashing.make_key(key_of_draws, "index")
-      index = self._recipe.index(
+      shard_elements = self._recipe.index(
         self._corpus, first_document, end_document, index_key
       )
-      indices.append(index)
+      elements_by_shard.append(shard_elements)
       if self._recipe.copies:
         shard_key = hashing.make_key(key_of_draws, "shard", first_document)
-        numbers.append(fixed_numbers(shard_key, len(index)))
-    elements = np.concatenate(indices)
+        numbers_by_shard.append(fixed_numbers(shard_key, len(shard_elements)))
+    elements = np.concatenate(elements_by_shard)
     key = hashing.make_key(key, "chunks", number)
     order = np.argsort(hashing.bits(key, np.arange(len(elements))))
-    portion_numbers = np.concatenate(numbers)[order] if numbers else None
+    portion_numbers = (
+      np.concatenate(numbers_by_shard)[order] if numbers_by_shard else None
+    )
     return Portion(number, self._corpus, elements[order], portion_numbers)
 
 
 class TextPortions:
-  """Groups of documents, in the order of the text; see `Portions`."""
+  """Reads groups of documents, in the order of the text; see `Portions`."""
 
   identity_key, start_key = "text", "record"
 

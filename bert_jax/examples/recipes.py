@@ -35,16 +35,16 @@ class Recipe:
 
   Attributes:
     features: key -> (shape of one row, dtype).
-    check: a function of a corpus; it raises ValueError if the corpus cannot be
+    check: a function of a corpus; it raises UserError if the corpus cannot be
       used for the objective.
     index: (corpus, first document, end document, key) -> array. Each element
-      along its first axis is an example of this epoch. The range of documents
-      does not include the end.
+      along its first axis is an example of one epoch. The end document is not
+      in the range.
     build: (corpus, [B] elements of the index, [B] uint64 numbers of the
       examples, key) -> batch. The numbers and the key determine every draw.
     required_tokens: the fields of `SpecialIds` that the vocabulary must have.
     copies: 0 if every epoch has new examples. Otherwise epoch e repeats the
-      examples of epoch e mod `copies`, with the same masks, in another order.
+      examples of epoch e mod `copies`, with the same masks, in a new order.
     num_streams: the number of text streams, one for each row of a batch, that
       continue in the next batch; 0 if there are none. See
       `streams.StatefulStreams`.
@@ -68,13 +68,13 @@ class Recipe:
 def draws_key(recipe: Recipe, key: int, epoch: int, *subkeys: int) -> int:
   """Returns the key of an epoch's draws.
 
-  Epochs that repeat the same copy have the same key.
+  All epochs that repeat one copy have the same key.
 
   Args:
     recipe: the recipe of a stream.
     key: the key of the stream.
     epoch: the number of the epoch, from 0.
-    *subkeys: further numbers that the key depends on.
+    *subkeys: numbers that the returned key also depends on.
   """
   if not recipe.copies:
     return hashing.make_key(key, "epoch", epoch, *subkeys)
@@ -82,7 +82,7 @@ def draws_key(recipe: Recipe, key: int, epoch: int, *subkeys: int) -> int:
 
 
 def fixed_numbers(key: int, count: int) -> np.ndarray:
-  """Returns example numbers that are the same in every epoch of a copy.
+  """Returns numbers of examples that every epoch of a copy repeats.
 
   Args:
     key: a key that depends on the copy and the range of documents.
@@ -106,10 +106,11 @@ class RowOptions:
     max_predictions, mask_rate, masking, replacement, count, repeat_positions,
       smoothing: see `masking.MaskOptions`.
     short_probability: the share of documents that are cut into shorter
-      examples. ELECTRA has a share of rows instead.
+      examples; for ELECTRA, the share of rows that may be shorter.
     random_share: the share of BERT's pairs whose second segment is random.
-      With "published", every pair from a chunk of a single sentence is random,
-      and half of the other pairs are. So more than half of all are random.
+      With "published", every pair from a chunk of one sentence is random, and
+      half of the pairs from longer chunks. So more than half of all pairs are
+      random.
       With 0.5, half of the pairs are random. Then a chunk that is a single
       sentence can make a "next" pair, by a split at a uniform position inside
       it. (At the end of a document, a chunk of a single token still makes a
@@ -149,7 +150,7 @@ class RowOptions:
   streams: int = 0
 
   def mask_options(self) -> MaskOptions:
-    """Returns the masking options; raises ValueError if one is out of range."""
+    """Returns the masking options; raises UserError if one is out of range."""
     names = [field.name for field in dataclasses.fields(MaskOptions)]
     return check_mask_options(
       MaskOptions(**{name: getattr(self, name) for name in names})
@@ -181,7 +182,7 @@ class RecipeFactory:
       **options: fields of `RowOptions` that are in `defaults`.
 
     Raises:
-      ValueError: there is no such option, or an option is out of range.
+      UserError: there is no such option, or an option is out of range.
     """
     for option in options:
       if option not in self.defaults:
@@ -344,7 +345,7 @@ def full_sentences(
 
   If a document ends inside a row, one more </s> follows it, and tokens attend
   across this </s> (Liu et al. 2019, section 4.2; fairseq "complete"). Special
-  tokens are never hidden here; fairseq hides them like other tokens.
+  tokens are never hidden here; fairseq hides them like tokens of the text.
   """
   if options.max_sequences > 1:
     raise UserError(
@@ -423,7 +424,7 @@ def make_recipe(
   """Makes a recipe from its name in `RECIPES` and its options.
 
   Raises:
-    ValueError: there is no such recipe or option, a value is out of range, or
+    UserError: there is no such recipe or option, a value is out of range, or
       the vocabulary lacks a special token.
   """
   if name not in RECIPES:
@@ -445,7 +446,8 @@ def make_recipe(
 def slots_warning(name: str, options: Mapping[str, Any]) -> str | None:
   """Returns a warning if full rows have fewer slots than `mask_rate` asks for.
 
-  Returns None if there are enough slots. ALBERT's released data have too few.
+  It returns None if there are enough slots, or if the recipe has no slots.
+  ALBERT's released data have too few.
 
   Args:
     name: a key of `RECIPES`.
@@ -467,7 +469,7 @@ def slots_warning(name: str, options: Mapping[str, Any]) -> str | None:
 
 
 def _check_share(options: RowOptions) -> None:
-  """Raises ValueError if `short_probability` is out of range."""
+  """Raises UserError if `short_probability` is out of range."""
   share = options.short_probability
   if not 0 <= share <= 1:
     raise UserError(f"short_probability is {share}; it is a share, 0 to 1.")
@@ -535,7 +537,7 @@ def _sentence_recipe(
 def _check_documents(
   corpus: Corpus, mask_options: MaskOptions | None, needs_two_documents: bool
 ) -> None:
-  """Raises ValueError if a corpus cannot be used; see `_layout_recipe`."""
+  """Raises UserError if a corpus cannot be used; see `_layout_recipe`."""
   if needs_two_documents:
     pairs.check_pairs(corpus)
   if mask_options is not None:
@@ -553,7 +555,7 @@ def _layout_recipe(
 
   Args:
     layout: the layout of the rows.
-    index: a function like `Recipe.index`; each element is one sequence.
+    index: a function like `Recipe.index`, whose elements are single sequences.
     static_masks: see `Recipe.copies`.
     find_texts: finds the texts of the elements of `index`.
     needs_two_documents: True if a corpus must have at least two documents.

@@ -13,13 +13,14 @@ import numpy as np
 from bert_jax.corpus.reader import Corpus
 from bert_jax.text.vocabulary import SpecialIds
 
-# One sequence: a text, or a pair of texts if `second_length` is not 0.
+# A sequence: one text, or a pair of texts if `second_length` is not 0.
 EXAMPLE = np.dtype(
   [
     ("start", np.int64),  # the first token of the text, in the corpus
-    ("second_start", np.int64),  # the first token of the second text
+    ("second_start", np.int64),  # the same for the second text
     # The number of tokens of the text; 0 means that there is no sequence. If
-    # start < second_start < start + length, see `parts_with_moved_sentences`.
+    # the second text begins inside the first (start < second_start < start +
+    # length), sentences move: see `parts_with_moved_sentences`.
     ("length", np.uint16),
     ("second_length", np.uint16),
     ("label", np.uint8),  # the label of a pair
@@ -34,9 +35,11 @@ class Rows(NamedTuple):
   All arrays except `lengths` are [B, L].
 
   Attributes:
-    ids: int32 token ids, special tokens and padding included.
-    sequences: int32; the sequences of a row have 1, 2, ..., padding has 0.
-    segments: int32; 1 in the second text of a pair and its separator, else 0.
+    ids: int32 token ids, with special tokens and padding.
+    sequences: int32; 1 in the first sequence of a row, 2 in the second, ...; 0
+      at padding.
+    segments: int32; 1 in the second text of a pair and at the [SEP] after it,
+      else 0.
     positions: int32; 0, 1, ... in each sequence, 0 at padding.
     is_text: bool, False at special tokens and padding.
     token_index: int64, the index of each text token in the corpus; it has no
@@ -57,11 +60,12 @@ class Rows(NamedTuple):
 class Parts(NamedTuple):
   """Holds the parts of rows, in their order in the row.
 
-  Each array is [B, P] or [P]. A part is a stretch of text tokens, or one
-  special token. Its length may be 0.
+  P is the number of parts in a row. `start` and `length` are [B, P]. The other
+  arrays are [P], because they are equal in all rows. A part is a stretch of
+  text tokens, or one special token; its length may be 0.
 
   Attributes:
-    start: the index of the part's first token in the corpus, if it is text.
+    start: if the part is text, the index of its first token in the corpus.
     length: the number of tokens.
     special: the id of the special token; -1 for text.
     sequence: the index of the part's sequence in its row.
@@ -84,7 +88,7 @@ def pair_parts(examples: np.ndarray, special: SpecialIds) -> Parts:
     examples: [B, S] of `EXAMPLE`.
     special: the ids of [CLS] and [SEP].
   """
-  rows, max_sequences = examples.shape
+  num_rows, max_sequences = examples.shape
   first_length = examples["length"].astype(np.int64)
   second_length = examples["second_length"].astype(np.int64)
   has_first = (first_length > 0).astype(np.int64)
@@ -98,8 +102,8 @@ def pair_parts(examples: np.ndarray, special: SpecialIds) -> Parts:
   )
   specials = np.array([special.cls, -1, special.sep, -1, special.sep])
   return Parts(
-    part_starts.reshape(rows, -1),
-    part_lengths.reshape(rows, -1),
+    part_starts.reshape(num_rows, -1),
+    part_lengths.reshape(num_rows, -1),
     np.tile(specials, max_sequences),
     np.repeat(np.arange(max_sequences), 5),
     np.tile([0, 0, 0, 1, 1], max_sequences),
@@ -111,37 +115,41 @@ def _moved_sentences(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Finds the sentences after B's beginning that belong to A.
 
-  A and B are the first and the second text of a pair. The sentences are tried
-  in their order. A takes each sentence that fits into its remaining tokens.
+  A and B are the first and the second text of a pair. The sentences from B's
+  beginning on are tried in order, until A is full. A takes each sentence that
+  is not longer than the rest of `spare`.
 
   Args:
     sentences: `Corpus.sentences`.
     second: [N] the index of the first token of each B.
-    spare: [N] the number of tokens of each A beyond B's beginning.
+    spare: [N] how many tokens of moved sentences each A may have.
 
   Returns:
-    [N, K] the first token of each moved sentence, and [N, K] the lengths of
-    the sentences, with 0 after the last sentence.
+    [N, K] the index of the first token of each moved sentence, and [N, K] the
+    lengths of these sentences. A pair with fewer than K moved sentences has
+    length 0 in the columns after them.
   """
-  sentence = np.searchsorted(sentences, second)
-  (rows,) = np.nonzero(spare > 0)
-  count, moves = np.zeros(len(second), np.int64), []
+  next_sentence = np.searchsorted(sentences, second)
+  (open_pairs,) = np.nonzero(spare > 0)
+  num_moved, moves = np.zeros(len(second), np.int64), []
   spare = spare.copy()
-  while len(rows):
-    begin = np.asarray(sentences[sentence[rows]])
-    size = np.asarray(sentences[sentence[rows] + 1]) - begin
-    fits = size <= spare[rows]
-    fitting_rows = rows[fits]
-    moves.append((fitting_rows, count[fitting_rows], begin[fits], size[fits]))
-    count[fitting_rows] += 1
-    spare[fitting_rows] -= size[fits]
-    sentence[rows] += 1
-    rows = rows[spare[rows] > 0]
-  shape = len(second), int(count.max(initial=0))
+  while len(open_pairs):
+    begin = np.asarray(sentences[next_sentence[open_pairs]])
+    length = np.asarray(sentences[next_sentence[open_pairs] + 1]) - begin
+    fits = length <= spare[open_pairs]
+    fitting_pairs = open_pairs[fits]
+    moves.append(
+      (fitting_pairs, num_moved[fitting_pairs], begin[fits], length[fits])
+    )
+    num_moved[fitting_pairs] += 1
+    spare[fitting_pairs] -= length[fits]
+    next_sentence[open_pairs] += 1
+    open_pairs = open_pairs[spare[open_pairs] > 0]
+  shape = len(second), int(num_moved.max(initial=0))
   starts, lengths = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-  for fitting_rows, column, begin, size in moves:
-    starts[fitting_rows, column] = begin
-    lengths[fitting_rows, column] = size
+  for fitting_pairs, column, begin, length in moves:
+    starts[fitting_pairs, column] = begin
+    lengths[fitting_pairs, column] = length
   return starts, lengths
 
 
@@ -150,37 +158,43 @@ def parts_with_moved_sentences(
 ) -> Parts:
   """Returns what `pair_parts` returns, but sentences of B may move to A.
 
-  A has the tokens from its beginning to B's beginning. If A is longer, it also
-  takes each later sentence that fits into the rest of its length, in order. B
-  has all sentences that do not move.
+  A has the tokens from its beginning to B's beginning. If A's `length` is more
+  than that, A also takes, in order, each later sentence that still fits into
+  it, as in ELECTRA's recipe. B has all sentences that do not move.
 
   Args:
     corpus: the documents.
     examples: [B, S] of `EXAMPLE`.
     special: the ids of [CLS] and [SEP].
   """
-  rows, max_sequences = examples.shape
+  num_rows, max_sequences = examples.shape
   flat = examples.ravel()
   start, second = flat["start"], flat["second_start"]
   length = flat["length"].astype(np.int64)
   spare = length - (second - start)
   spare = np.where(length > 0, np.maximum(spare, 0), 0)
-  starts, lengths = _moved_sentences(corpus.sentences, second, spare)
-  if not starts.shape[1]:
+  moved_starts, moved_lengths = _moved_sentences(
+    corpus.sentences, second, spare
+  )
+  if not moved_starts.shape[1]:
     return pair_parts(examples, special)
-  # The parts of B are before, between and after the moved sentences.
+  # B's stretches are before, between and after the moved sentences. A stretch
+  # ends at the next moved sentence; the last one has the rest of
+  # `second_length`.
   zeros = np.zeros((len(flat), 1), np.int64)
   second_length = flat["second_length"].astype(np.int64)[:, None]
-  begins = np.append(second[:, None], starts + lengths, 1)
-  gaps = np.append(starts, zeros, 1) - begins
-  gaps = np.where(np.append(lengths, zeros, 1) > 0, gaps, second_length)
-  sizes = np.diff(
-    np.minimum(np.cumsum(gaps, 1), second_length), axis=1, prepend=0
+  b_starts = np.append(second[:, None], moved_starts + moved_lengths, 1)
+  b_limits = np.append(moved_starts, zeros, 1) - b_starts
+  b_limits = np.where(
+    np.append(moved_lengths, zeros, 1) > 0, b_limits, second_length
+  )
+  b_lengths = np.diff(
+    np.minimum(np.cumsum(b_limits, 1), second_length), axis=1, prepend=0
   )
   has_first, has_second = length[:, None] > 0, second_length > 0
   first_length = (length - spare)[:, None]
-  first_sep = 2 + lengths.shape[1]
-  specials = np.full(first_sep + sizes.shape[1] + 2, -1)
+  first_sep = 2 + moved_lengths.shape[1]
+  specials = np.full(first_sep + b_lengths.shape[1] + 2, -1)
   specials[0], specials[first_sep], specials[-1] = (
     special.cls,
     special.sep,
@@ -188,11 +202,19 @@ def parts_with_moved_sentences(
   )
   return Parts(
     np.concatenate(
-      [zeros, start[:, None], starts, zeros, begins, zeros], 1
-    ).reshape(rows, -1),
+      [zeros, start[:, None], moved_starts, zeros, b_starts, zeros], 1
+    ).reshape(num_rows, -1),
     np.concatenate(
-      [has_first, first_length, lengths, has_first, sizes, has_second], 1
-    ).reshape(rows, -1),
+      [
+        has_first,
+        first_length,
+        moved_lengths,
+        has_first,
+        b_lengths,
+        has_second,
+      ],
+      1,
+    ).reshape(num_rows, -1),
     np.tile(specials, max_sequences),
     np.repeat(np.arange(max_sequences), len(specials)),
     np.tile(
@@ -202,10 +224,10 @@ def parts_with_moved_sentences(
 
 
 def text_parts(examples: np.ndarray) -> Parts:
-  """Returns the text of each sequence as a part, without special tokens.
+  """Returns the text of each sequence as one part, and no special tokens.
 
   Args:
-    examples: [B, S] of `EXAMPLE`, one text in each sequence.
+    examples: [B, S] of `EXAMPLE`; each is one text.
   """
   max_sequences = examples.shape[1]
   return Parts(
@@ -220,37 +242,41 @@ def text_parts(examples: np.ndarray) -> Parts:
 def parts_with_separators(
   corpus: Corpus, examples: np.ndarray, special: SpecialIds
 ) -> Parts:
-  """Returns the parts [CLS] A [SEP], with a [SEP] after each document in A.
+  """Returns the parts [CLS] D1 [SEP] D2 [SEP] ...
+
+  D1, D2, ... are the stretches of the sequence's text in each document. A row
+  with fewer documents than another row has parts of length 0 at its end.
 
   Args:
     corpus: the documents.
-    examples: [B, 1] of `EXAMPLE`, one text in each sequence.
+    examples: [B, 1] of `EXAMPLE`; each is one text.
     special: the ids of [CLS] and [SEP].
   """
   start = examples["start"][:, 0]
   stop = start + examples["length"][:, 0]
   sentences, documents = corpus.sentences, corpus.documents
-  first_document, last_document = (
+  # The index in `documents` of the end of the first and the last document.
+  first_end, last_end = (
     np.searchsorted(
-      documents, np.searchsorted(sentences, tokens, "right") - 1, "right"
+      documents, np.searchsorted(sentences, token_index, "right") - 1, "right"
     )
-    for tokens in (start, stop - 1)
+    for token_index in (start, stop - 1)
   )
-  max_documents = int((last_document - first_document).max(initial=0)) + 1
-  document_numbers = np.minimum(
-    first_document[:, None] + np.arange(max_documents), last_document[:, None]
+  max_documents = int((last_end - first_end).max(initial=0)) + 1
+  end_indices = np.minimum(
+    first_end[:, None] + np.arange(max_documents), last_end[:, None]
   )
   ends = np.minimum(
-    np.asarray(sentences)[documents[document_numbers]], stop[:, None]
+    np.asarray(sentences)[documents[end_indices]], stop[:, None]
   )
-  begins = np.concatenate([start[:, None], ends[:, :-1]], 1)
-  text_lengths = ends - begins
+  starts = np.concatenate([start[:, None], ends[:, :-1]], 1)
+  text_lengths = ends - starts
   num_parts = 1 + 2 * max_documents
   part_lengths = np.ones((len(examples), num_parts), np.int64)
   part_lengths[:, 1::2] = text_lengths
   part_lengths[:, 2::2] = text_lengths > 0
   part_starts = np.zeros_like(part_lengths)
-  part_starts[:, 1::2] = begins
+  part_starts[:, 1::2] = starts
   specials = np.full(num_parts, special.sep)
   specials[0], specials[1::2] = special.cls, -1
   zeros = np.zeros(num_parts, np.int64)
@@ -266,17 +292,17 @@ def lay_out(
 
   Args:
     tokens: [T] the token ids of the corpus.
-    parts: the parts of the rows, at most `width` tokens in each row.
+    parts: the parts of the rows; a row has at most `width` tokens.
     max_sequences: S, the largest number of sequences in a row.
     width: L, the length of a row.
     pad: the id of padding.
   """
-  rows = len(parts.length)
-  shape = rows, width
+  num_rows = len(parts.length)
+  shape = num_rows, width
 
   def spread(values: np.ndarray, padding: int, dtype: Any) -> np.ndarray:
-    """Returns [B, L]: the value of each part in all columns of the part."""
-    values_and_padding = np.empty((rows, parts.length.shape[1] + 1), dtype)
+    """Returns [B, L]: each column has the value of its part, or `padding`."""
+    values_and_padding = np.empty((num_rows, parts.length.shape[1] + 1), dtype)
     values_and_padding[:, :-1], values_and_padding[:, -1] = values, padding
     return np.repeat(values_and_padding.ravel(), repeats).reshape(shape)
 
@@ -284,7 +310,7 @@ def lay_out(
   repeats = np.append(parts.length, width - num_tokens[:, None], axis=1).ravel()
   ends = np.cumsum(parts.length, axis=1)
   part_begins = ends - parts.length
-  lengths = np.zeros((rows, max_sequences), np.int64)
+  lengths = np.zeros((num_rows, max_sequences), np.int64)
   for sequence in range(max_sequences):
     in_sequence = parts.sequence == sequence
     lengths[:, sequence] = parts.length[:, in_sequence].sum(1)
@@ -296,7 +322,7 @@ def lay_out(
   ids = tokens.take(token_index, mode="clip").astype(np.int32)
   sequences = spread(parts.sequence + 1, 0, np.int32)
   ids[sequences == 0] = pad
-  # Replace the tokens of the corpus in the columns of special tokens.
+  # Write the special tokens over the ids that were fetched at their columns.
   row, part = np.nonzero((parts.special >= 0) & (parts.length > 0))
   ids[row, part_begins[row, part]] = parts.special[part]
   positions = np.arange(width, dtype=np.int32)
@@ -319,15 +345,15 @@ def word_starts(bits: np.ndarray, token_index: np.ndarray) -> np.ndarray:
   """Looks up which tokens start a word.
 
   Args:
-    bits: `Corpus.word_starts`.
+    bits: `Corpus.word_starts`, one bit for each token.
     token_index: `Rows.token_index`.
 
   Returns:
     [B, L] bool; it has no meaning at special tokens and padding.
   """
-  starts = bits.take(token_index >> 3, mode="clip")
-  starts >>= (token_index & 7).astype(np.uint8)
-  return (starts & 1).astype(bool)
+  shifted_bits = bits.take(token_index >> 3, mode="clip")
+  shifted_bits >>= (token_index & 7).astype(np.uint8)
+  return (shifted_bits & 1).astype(bool)
 
 
 def flat_row(
@@ -346,12 +372,12 @@ def flat_row(
 
   Returns:
     `input_ids`, `position_ids` (from 0 in each sequence) and `sequence_ids`
-    (1, 2, ...), int32 [1, t]. The padding at the end has id 0, and is one more
-    sequence with the next number.
+    (1, 2, ...), int32 [1, t]. The padding at the end has input id 0. It is one
+    more sequence, with the next number.
 
   Raises:
-    ValueError: there are no sequences, a sequence has no tokens or is not an
-      array of ids [l], or `multiple` is below 1.
+    ValueError: there are no sequences, a sequence is empty or not an array of
+      ids [l], or `multiple` is below 1.
   """
   if multiple < 1:
     raise ValueError(f"flat_row: multiple={multiple} must be at least 1.")
@@ -373,9 +399,9 @@ def flat_row(
   input_ids = np.zeros(row_length, np.int32)
   input_ids[:num_tokens] = np.concatenate(list(sequences))
   sequence_ids = np.repeat(np.arange(1, len(lengths) + 1), lengths)
-  begins = np.repeat(np.cumsum(lengths) - lengths, lengths)
-  # The padding must have no larger position than the other sequences have.
-  positions = (np.arange(row_length) - begins) % lengths[:-1].max()
+  starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+  # No position in the padding may be larger than all positions of sequences.
+  positions = (np.arange(row_length) - starts) % lengths[:-1].max()
   return {
     "input_ids": input_ids[None],
     "position_ids": positions.astype(np.int32)[None],

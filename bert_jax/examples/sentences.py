@@ -1,4 +1,4 @@
-"""Rows of running text: whole sentences, ELECTRA's segments, plain tokens.
+"""Cuts text into rows: whole sentences, ELECTRA's segments, plain tokens.
 
 Each public function is a `Recipe.index`: it cuts a range of documents into the
 examples of an epoch. No function reads a token.
@@ -35,15 +35,15 @@ def index_sentences(
   """Fills each row with as many whole consecutive sentences as fit.
 
   The rows are RoBERTa's FULL-SENTENCES and DOC-SENTENCES (Liu et al. 2019,
-  section 4.2; fairseq's sample-break-mode "complete" and "complete_doc"). They
-  are the same in every epoch. There is one deviation: a sentence that is longer
-  than a row is cut into rows here. In fairseq it becomes a row that is too
+  section 4.2; fairseq's sample-break-mode "complete" and "complete_doc"). Every
+  epoch has the same rows. There is one deviation: here a sentence that is
+  longer than a row is cut into rows; in fairseq it becomes a row that is too
   long.
 
   Args:
     corpus: the documents.
     first_document: the first document of the range.
-    end_document: the end of the range.
+    end_document: the first document after the range.
     key: not used.
     max_tokens: the row length without its first and last special token.
     crosses_documents: True if a row may continue in the next document, after a
@@ -59,21 +59,25 @@ def index_sentences(
   document = np.repeat(np.arange(len(documents) - 1), np.diff(documents))
 
   # A sentence that is longer than a row is cut into several stretches.
-  stretches = -(-np.diff(offsets) // max_tokens)
-  index_in_sentence = np.arange(stretches.sum()) - np.repeat(
-    np.cumsum(stretches) - stretches, stretches
+  num_stretches = -(-np.diff(offsets) // max_tokens)
+  index_in_sentence = np.arange(num_stretches.sum()) - np.repeat(
+    np.cumsum(num_stretches) - num_stretches, num_stretches
   )
-  starts = np.repeat(offsets[:-1], stretches) + max_tokens * index_in_sentence
+  starts = (
+    np.repeat(offsets[:-1], num_stretches) + max_tokens * index_in_sentence
+  )
   stops = np.append(starts[1:], offsets[-1:])
-  document = np.repeat(document, stretches)
+  document = np.repeat(document, num_stretches)
   if crosses_documents:
     # Each end of a document inside a row needs one more token, a separator.
     limits = starts + document + max_tokens
     row_ends = np.searchsorted(stops + document, limits, "right")
   else:
     row_ends = np.searchsorted(stops, starts + max_tokens, "right")
-    ends = np.searchsorted(document, np.arange(len(documents) - 1), "right")
-    row_ends = np.minimum(row_ends, ends[document])
+    document_ends = np.searchsorted(
+      document, np.arange(len(documents) - 1), "right"
+    )
+    row_ends = np.minimum(row_ends, document_ends[document])
   row_starts = follow_links(row_ends)
   start = starts[row_starts]
   return _make_examples(start, stops[row_ends[row_starts] - 1] - start)
@@ -92,18 +96,18 @@ def index_segments(
 
   The source is `ExampleBuilder` of google-research/electra
   build_pretraining_dataset.py. A row takes sentences until its target length is
-  reached or the document ends. One row in ten has one segment, the others have
-  two. With one of the sentences, the first segment would reach half of the row.
-  With equal chance, this sentence ends the first segment or begins the second.
-  A later sentence also goes to the first segment if that segment remains
-  shorter than half of the row, see `rows.parts_with_moved_sentences`. Each
+  reached or the document ends. With chance 0.1 a row has one segment, else two.
+  With one of the sentences, the first segment would reach half of the target
+  length. With equal chance, this sentence ends the first segment or begins the
+  second. A later sentence also goes to the first segment if that segment stays
+  shorter than half of the target, see `rows.parts_with_moved_sentences`. Each
   segment is cut at its end if the row has no space for all of it.
 
   Args:
     corpus: the documents.
     first_document: the first document of the range.
-    end_document: the end of the range.
-    key: a key from `make_key`; another key (epoch) gives other rows.
+    end_document: the first document after the range.
+    key: a key from `make_key`; each epoch has a key, and so different rows.
     length: L, the number of tokens of a row, with [CLS] and each [SEP].
     short_probability: the share of rows whose target length is uniform between
       5 and L, instead of L (0.05 in the program).
@@ -117,8 +121,7 @@ def index_segments(
   sentence = np.arange(end - begin)
   stops = np.repeat(documents[1:] - begin, np.diff(documents))
 
-  # The draws belong to the sentence that a row starts with, see
-  # `pairs.index_chunks`.
+  # The draws of a row belong to its first sentence, see `pairs.index_chunks`.
   numbers = np.arange(begin, end)
   key = hashing.make_key(key, "segments")
   is_short = hashing.uniform(key, numbers, 0) < short_probability
@@ -132,18 +135,20 @@ def index_segments(
   next_sentence = np.minimum(next_sentence, stops)[row_starts]
   half_length = (target[row_starts] - 3) // 2
   # The first segment gets the sentences that end before the half, at least one.
-  split = np.searchsorted(offsets, start + half_length) - 1
-  split = np.maximum(split, sentence[row_starts] + 1)
-  reaches_half = offsets[split] - start < half_length
-  takes_it = hashing.uniform(key, numbers[row_starts], 2) < 0.5
-  split = np.minimum(split + (reaches_half & takes_it), next_sentence)
+  second_begin = np.searchsorted(offsets, start + half_length) - 1
+  second_begin = np.maximum(second_begin, sentence[row_starts] + 1)
+  reaches_half = offsets[second_begin] - start < half_length
+  ends_first = hashing.uniform(key, numbers[row_starts], 2) < 0.5
+  second_begin = np.minimum(
+    second_begin + (reaches_half & ends_first), next_sentence
+  )
   is_single = hashing.uniform(key, numbers[row_starts], 3) < 0.1
-  split = np.where(is_single, next_sentence, split)
+  second_begin = np.where(is_single, next_sentence, second_begin)
 
-  first_length = offsets[split] - start
+  first_length = offsets[second_begin] - start
   num_spare = np.where(is_single, 0, half_length - 1 - first_length)
   first_length = first_length + _count_moved(
-    offsets, split + 1, next_sentence, num_spare
+    offsets, second_begin + 1, next_sentence, num_spare
   )
   num_remaining = offsets[next_sentence] - start - first_length
   first_length = np.minimum(first_length, length - 2)
@@ -151,7 +156,7 @@ def index_segments(
     num_remaining, np.maximum(length - 3 - first_length, 0)
   )
   examples = _make_examples(start, first_length, second_length)
-  examples["second_start"] = offsets[split]
+  examples["second_start"] = offsets[second_begin]
   return examples
 
 
@@ -161,7 +166,7 @@ def _count_moved(
   """Counts the tokens that move from second segments to first segments.
 
   Args:
-    offsets: the first token of each sentence.
+    offsets: the index of the first token of each sentence.
     first: [N] the first sentence that may move, for each row.
     stop: [N] the end of the sentences that may move.
     spare: [N] how many tokens each first segment may still take.
@@ -170,15 +175,15 @@ def _count_moved(
     [N] integers.
   """
   num_moved = np.zeros_like(spare)
-  (rows,) = np.nonzero((spare > 0) & (first < stop))
-  sentence, stop, spare = first[rows], stop[rows], spare[rows]
-  while len(rows):
-    size = offsets[sentence + 1] - offsets[sentence]
-    size = np.where(size <= spare, size, 0)
-    num_moved[rows] += size
-    spare, sentence = spare - size, sentence + 1
+  (open_rows,) = np.nonzero((spare > 0) & (first < stop))
+  sentence, stop, spare = first[open_rows], stop[open_rows], spare[open_rows]
+  while len(open_rows):
+    length = offsets[sentence + 1] - offsets[sentence]
+    length = np.where(length <= spare, length, 0)
+    num_moved[open_rows] += length
+    spare, sentence = spare - length, sentence + 1
     continues = (spare > 0) & (sentence < stop)
-    rows, sentence = rows[continues], sentence[continues]
+    open_rows, sentence = open_rows[continues], sentence[continues]
     stop, spare = stop[continues], spare[continues]
   return num_moved
 
@@ -194,20 +199,20 @@ def index_tokens(
   """Cuts documents into rows of `length` tokens, also inside sentences.
 
   GPT-1 is trained on contiguous sequences (Radford et al. 2018, section 4.1).
-  In a document that is longer than a row, the first row ends at a different
-  token in every epoch. Each token is predicted once in an epoch, except the
-  first token of a document.
+  In a document that is longer than a row, the first row ends at a random token,
+  which is drawn anew in every epoch. Each token except the first token of a
+  document is predicted once in an epoch.
 
   Args:
     corpus: the documents.
     first_document: the first document of the range.
-    end_document: the end of the range.
-    key: a key from `make_key`; another key (epoch) gives other rows.
+    end_document: the first document after the range.
+    key: a key from `make_key`; each epoch has a key, and so different rows.
     length: L.
 
   Returns:
-    `EXAMPLE` array in corpus order. It describes the tokens that are read. The
-    tokens to predict are one token further.
+    `EXAMPLE` array in corpus order. It describes the tokens that are read; the
+    token to predict is the token after each of them.
   """
   documents = np.asarray(corpus.documents[first_document : end_document + 1])
   offsets = np.asarray(corpus.sentences)[documents]

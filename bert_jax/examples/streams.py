@@ -1,9 +1,10 @@
 """Gives examples in order: endless streams, their mixtures, held-out sets.
 
 Each class has `read(first, count)`, which returns rows [first, first + count)
-as a batch. The rows depend only on the arguments. They are the same for any
-number of hosts, any batch size and any number of restarts. `position()` only
-makes a restart faster: with it, `restore` need not count examples again.
+as a batch. The rows depend only on their numbers, and on the arguments with
+which the object was made. So they are the same for any number of hosts, any
+batch size and any number of restarts. `position()` only makes a restart faster:
+with it, `restore` need not count examples again.
 """
 
 import itertools
@@ -34,7 +35,7 @@ MIXTURE_BLOCK = 4096
 
 
 class Source(Protocol):
-  """A source of rows for the loader."""
+  """Describes a source of rows for the loader."""
 
   @property
   def features(self) -> Features:
@@ -44,14 +45,14 @@ class Source(Protocol):
     """Returns rows [first, first + count)."""
 
   def position(self) -> dict[str, int]:
-    """Returns where the last `read` ended, for `restore`."""
+    """Returns what `restore` needs to continue after the last `read`."""
 
   def restore(self, position: dict[str, int]) -> None:
     """Continues from a `position()`, and counts no examples before it."""
 
 
 class Stream:
-  """The endless sequence of the examples of a corpus or a text.
+  """Gives the examples of a corpus or a text as an endless sequence.
 
   Every epoch has new examples, with new pairs and masks. They are shuffled
   portion by portion (see `portions`). An epoch has all examples of all
@@ -77,7 +78,7 @@ class Stream:
     Args:
       source: the documents.
       recipe: makes the rows.
-      seed: another seed gives another order and other pairs and masks.
+      seed: determines the order, the pairs and the masks.
       name: the name of the stream. Streams with the same seed need different
         names.
       epochs: the number of epochs; None for an endless sequence.
@@ -85,7 +86,7 @@ class Stream:
         `portions.ShardPortions`; only for a corpus.
 
     Raises:
-      ValueError: the corpus cannot be used for the recipe.
+      UserError: the corpus cannot be used for the recipe.
     """
     self.features = recipe.features
     self._recipe, self._epochs = recipe, epochs
@@ -100,7 +101,7 @@ class Stream:
     self._go_to(0, 0, 0)
 
   def _go_to(self, epoch: int, start: int, first: int) -> None:
-    """Moves to the portion at `start`, whose first example is `first`."""
+    """Moves to the portion at `start`; `first` numbers its first example."""
     self._epoch, self._start, self._first = epoch, start, first
     self._iterator: Iterator[Portion] | None = None
     self._portion: Portion | None = None
@@ -109,7 +110,7 @@ class Stream:
     """Returns the current portion; None after the last epoch.
 
     Raises:
-      ValueError: an epoch has no examples.
+      UserError: an epoch has no examples.
     """
     while self._portion is None:
       if self._epoch == self._epochs:
@@ -135,16 +136,16 @@ class Stream:
 
     Args:
       epochs: the number of epochs.
-      epoch: the epoch where counting begins, at most `epochs`. The stream
-        is then at the beginning of this epoch.
-      first: the number of the first example of `epoch`.
+      epoch: the epoch where counting begins, at most `epochs`. After the call
+        the stream is at the beginning of this epoch.
+      first: the global number of the first example of `epoch`.
     """
-    limit, self._epochs = self._epochs, epochs
+    own_epochs, self._epochs = self._epochs, epochs
     self._go_to(epoch, 0, first)
     while portion := self._current_portion():
       self._advance(portion)
     end = self._first
-    self._epochs = limit
+    self._epochs = own_epochs
     self._go_to(epoch, 0, first)
     return end
 
@@ -152,23 +153,23 @@ class Stream:
     """Returns examples [first, first + count); fewer after the last epoch."""
     if first < self._first:
       self._go_to(0, 0, 0)
-    batches, size = [], 0
-    while size < count and (portion := self._current_portion()):
-      begin = first + size - self._first
-      elements = portion.elements[begin : begin + count - size]
+    batches, num_read = [], 0
+    while num_read < count and (portion := self._current_portion()):
+      begin = first + num_read - self._first
+      elements = portion.elements[begin : begin + count - num_read]
       end = begin + len(elements)
       if len(elements):
         # Draws depend on the global number of an example, so that every epoch
-        # has other pairs and masks.
-        numbers = np.arange(first + size, first + size + len(elements))
+        # has new pairs and masks.
+        numbers = np.arange(first + num_read, first + num_read + len(elements))
         numbers = numbers.astype(np.uint64)
         if portion.numbers is not None:
           numbers = portion.numbers[begin:end]
         batches.append(
           self._recipe.build(portion.corpus, elements, numbers, self._key)
         )
-        size += len(elements)
-      if size < count:
+        num_read += len(elements)
+      if num_read < count:
         self._advance(portion)
     if len(batches) == 1:
       return batches[0]
@@ -179,7 +180,7 @@ class Stream:
     }
 
   def position(self) -> dict[str, int]:
-    """Returns where the last `read` ended, for `restore`."""
+    """Returns what `restore` needs to continue after the last `read`."""
     return {
       self._portions.identity_key: self._portions.identity,
       "epoch": self._epoch,
@@ -190,7 +191,7 @@ class Stream:
   def restore(self, position: dict[str, int]) -> None:
     """Continues from a `position()`, and counts no examples before it.
 
-    The position of another stream (another seed, corpus or row length) is
+    A position of a stream with a different seed, corpus or row length is
     ignored. A position only saves time; the examples do not depend on it.
     """
     if position.get(self._portions.identity_key) == self._portions.identity:
@@ -201,9 +202,9 @@ class Stream:
 class Mixture:
   """Mixes the examples of several streams in fixed shares.
 
-  Each block of 4096 examples has the same number of examples from each stream,
-  in a random order that depends on (seed, block). The stream of an example
-  depends only on the number of the example.
+  A stream gives equally many examples to every block of 4096 examples. The
+  order in a block is random, and depends on (seed, block). So the number of an
+  example determines from which stream it comes.
   """
 
   def __init__(
@@ -214,10 +215,10 @@ class Mixture:
     Args:
       streams: streams with equal features.
       weights: the positive weight of each stream; their sum may be any number.
-      seed: another seed gives another order within blocks.
+      seed: determines the order within blocks.
 
     Raises:
-      ValueError: features differ, or a weight is too small or not positive.
+      UserError: features differ, or a weight is too small or not positive.
     """
     self.features = streams[0].features
     for stream in streams:
@@ -227,19 +228,21 @@ class Mixture:
           f" {stream.features} and {self.features}; give them equal options."
         )
     self._streams = streams
-    ends = np.cumsum(weights, dtype=np.float64)
-    small = min(weights) * MIXTURE_BLOCK < ends[-1]
-    if small or min(weights) <= 0 or not np.isfinite(ends[-1]):
+    cumulative = np.cumsum(weights, dtype=np.float64)
+    has_small_weight = min(weights) * MIXTURE_BLOCK < cumulative[-1]
+    if has_small_weight or min(weights) <= 0 or not np.isfinite(cumulative[-1]):
       raise UserError(
         f"mixture weights {list(weights)}: each must be positive and at least"
         f" 1/{MIXTURE_BLOCK} of their sum; leave out the smallest."
       )
-    ends = np.rint(ends / ends[-1] * MIXTURE_BLOCK).astype(np.int64)
-    self._counts = np.diff(ends, prepend=0)
+    cumulative = np.rint(cumulative / cumulative[-1] * MIXTURE_BLOCK).astype(
+      np.int64
+    )
+    self._counts = np.diff(cumulative, prepend=0)
     self._key = hashing.make_key("mixture", seed)
 
   def _components(self, block: int) -> np.ndarray:
-    """Returns the stream of each example of a block, [4096] integers."""
+    """Returns [4096], the index of the stream of each example of a block."""
     columns = np.arange(MIXTURE_BLOCK)
     order = np.argsort(hashing.bits(self._key, np.array(block), columns))
     return np.repeat(np.arange(len(self._counts)), self._counts)[order]
@@ -268,7 +271,7 @@ class Mixture:
     return batch
 
   def position(self) -> dict[str, int]:
-    """Returns where the last `read` ended, for `restore`."""
+    """Returns what `restore` needs to continue after the last `read`."""
     return {
       f"{i}.{key}": number
       for i, stream in enumerate(self._streams)
@@ -289,7 +292,7 @@ class Mixture:
 
 
 class Heldout:
-  """The fixed evaluation set: the same rows, pairs and masks in every run."""
+  """Gives the evaluation set: the same rows, pairs and masks in every run."""
 
   def __init__(
     self, corpora: Sequence[Corpus], recipe: Recipe, limit: int | None
@@ -297,13 +300,13 @@ class Heldout:
     """Indexes the held-out documents.
 
     Args:
-      corpora: the held-out documents of each component of a mixture.
+      corpora: the held-out documents of each data set of a mixture.
       recipe: makes the rows.
-      limit: the number of examples. They are chosen by a hash, and are in the
-        order of the corpora. If it is None, all examples are used.
+      limit: the largest number of examples. They are chosen by a hash, and are
+        in the order of the corpora. None means all examples.
 
     Raises:
-      ValueError: a corpus cannot be used for the recipe, or `limit` is below 1.
+      UserError: a corpus cannot be used for the recipe, or `limit` is below 1.
     """
     if limit is not None and limit < 1:
       raise UserError(
@@ -363,11 +366,11 @@ def make_heldout(
 class StatefulStreams:
   """Gives the windows of a corpus endlessly, with one stream for each row.
 
-  With B streams, example n is window n // B of stream n % B. So a row of a
-  batch continues where the same row of the last batch ended. In an epoch, the B
-  streams have equal lengths and follow each other in the text. The first stream
-  begins at another word in every epoch. Up to one window of words for each
-  stream is left out.
+  With B streams, example n is window n // B of stream n % B. So row i of a
+  batch of B rows continues where row i of the batch before ended. In an epoch,
+  the B streams have equal lengths and follow each other in the text. In every
+  epoch, the first stream begins at a new random word. Fewer than B windows of
+  words are left out.
   """
 
   def __init__(self, corpus: Corpus, recipe: Recipe, seed: int):
@@ -375,11 +378,11 @@ class StatefulStreams:
 
     Args:
       corpus: the documents.
-      recipe: a recipe whose `streams` is not 0.
+      recipe: a recipe whose `num_streams` is not 0.
       seed: decides at which word each epoch begins.
 
     Raises:
-      ValueError: the corpus cannot be used for the recipe, or is too short.
+      UserError: the corpus cannot be used for the recipe, or is too short.
     """
     recipe.check(corpus)
     self.features = recipe.features
@@ -404,11 +407,15 @@ class StatefulStreams:
       np.arange(first, first + count), self._recipe.num_streams
     )
     epoch, window = np.divmod(window, self._windows_per_stream)
-    size = self._windows_per_stream * self._length
-    num_spare = self._num_links - self._recipe.num_streams * size
-    begin = stream * size + hashing.randint(self._key, epoch, 0, num_spare + 1)
-    forward = begin + window * self._length
-    backward = begin + (self._windows_per_stream - 1 - window) * self._length
+    words_per_stream = self._windows_per_stream * self._length
+    num_spare = self._num_links - self._recipe.num_streams * words_per_stream
+    stream_begin = stream * words_per_stream + hashing.randint(
+      self._key, epoch, 0, num_spare + 1
+    )
+    forward = stream_begin + window * self._length
+    backward = (
+      stream_begin + (self._windows_per_stream - 1 - window) * self._length
+    )
     rows = np.stack([forward, backward], -1)
     numbers = np.arange(first, first + count, dtype=np.uint64)
     return self._recipe.build(self._corpus, rows, numbers, self._key)

@@ -1,8 +1,8 @@
 """Text to ids and back: tokenizers of every kind, opened, written and trained.
 
-This room imports no other room, only `files.py` and `messages.py` of the
-package's root. Its packages are etils, numpy and tokenizers, and sentencepiece
-in functions.
+This room imports no room of the package, only `files.py` and `messages.py` of
+the package's root. Its packages are etils, numpy and tokenizers, and
+sentencepiece in functions.
 
 Start with `vocabulary.py`, the class that all kinds share, and
 `open_vocabulary.load`, which opens a tokenizer from any path.

@@ -4,7 +4,7 @@ The tokenizers library first finds the added tokens in a text. Then it cuts the
 text between them into the model's pieces. The flags of a token say how it is
 found:
 * `single_word`: it does not match inside a word.
-* `lstrip`, `rstrip`: it includes the white space before or after it.
+* `lstrip`: it includes the white space before it; `rstrip`: that after it.
 * `normalized`: it is matched in the normalized text, for example in lower case.
 * `special`: it is a special token.
 
@@ -69,7 +69,7 @@ class DeclaredToken(NamedTuple):
     token: the token's content and flags.
     token_id: the token's id; None if the files give a special token no id.
     source: the file that declares the token, for messages.
-    has_name_only: True if the file gives the token's name, but no flags.
+    has_name_only: True if the file gives the token's text, but no flags.
   """
 
   token: AddedToken
@@ -136,11 +136,15 @@ def read_declared_tokens(
   ):
     source = paths[name]
     for token, token_id in tokens:
-      earlier = by_content.get(token.content)
-      if earlier is not None and earlier.token_id != token_id:
+      earlier_declaration = by_content.get(token.content)
+      if (
+        earlier_declaration is not None
+        and earlier_declaration.token_id != token_id
+      ):
         raise UserError(
           f"{source}: the token {token.content!r} has the id {token_id}, but"
-          f" the id {earlier.token_id} in {earlier.source}; use one id in both."
+          f" the id {earlier_declaration.token_id} in"
+          f" {earlier_declaration.source}; use one id in both."
         )
       by_content[token.content] = DeclaredToken(token, token_id, source)
   tokens_with_id = sorted(
@@ -171,7 +175,7 @@ def _named_tokens(
   """Reads the special tokens that a file names.
 
   Returns:
-    Content -> (token, True if the file gives only its name and no flags).
+    Content -> (token, True if the file gives only its text and no flags).
   """
   declarations = [settings.get(key) for key in _SPECIAL_KEYS]
   for key in _SPECIAL_LIST_KEYS:
@@ -188,9 +192,9 @@ def _named_tokens(
 
 def make_token(fields: Mapping[str, Any]) -> AddedToken:
   """Builds a token; missing flags get the defaults of the library."""
-  special = bool(fields.get("special", False))
+  is_special = bool(fields.get("special", False))
   flags = {name: bool(fields.get(name, False)) for name in FLAGS}
-  flags["normalized"] = bool(fields.get("normalized", not special))
+  flags["normalized"] = bool(fields.get("normalized", not is_special))
   return AddedToken(fields["content"], **flags)
 
 
@@ -200,7 +204,9 @@ def _added_json_tokens(
   unnormalized_contents: Collection[str],
   path: str,
 ) -> list[tuple[AddedToken, int]]:
-  """Returns the tokens of `added_tokens.json`, which holds no flags.
+  """Returns (token, id) for the tokens of `added_tokens.json`.
+
+  The file holds no flags.
 
   Args:
     ids_by_content: the content of the file: token -> id.
@@ -215,9 +221,9 @@ def _added_json_tokens(
       raise UserError(
         f"{path} must be a JSON object with a token and its id in each entry."
       )
-    special = content in special_contents
-    normalized = content not in unnormalized_contents
-    token = AddedToken(content, normalized=normalized, special=special)
+    is_special = content in special_contents
+    is_normalized = content not in unnormalized_contents
+    token = AddedToken(content, normalized=is_normalized, special=is_special)
     tokens.append((token, token_id))
   return tokens
 
@@ -225,7 +231,7 @@ def _added_json_tokens(
 def _tokenizer_json_tokens(
   content: Mapping[str, Any], path: str
 ) -> list[tuple[AddedToken, int]]:
-  """Returns the tokens of `tokenizer.json` with their ids."""
+  """Returns (token, id) for the added tokens of `tokenizer.json`."""
   entries = content.get("added_tokens") or []
   try:
     return [(make_token(entry), _parse_id(entry["id"])) for entry in entries]
@@ -236,7 +242,7 @@ def _tokenizer_json_tokens(
 def _settings_tokens(
   settings: Mapping[str, Any], path: str
 ) -> list[tuple[AddedToken, int]]:
-  """Returns the tokens of `tokenizer_config.json` with their ids."""
+  """Returns (token, id) for the added tokens of `tokenizer_config.json`."""
   entries = settings.get("added_tokens_decoder") or {}
   try:
     return [(make_token(entries[key]), _parse_id(key)) for key in entries]
@@ -307,11 +313,12 @@ def make_distinct(tokenizer: Tokenizer) -> None:
   """Makes added tokens different if cleaning makes them equal.
 
   Tokens that are looked for in cleaned text may be equal there, for example
-  COVID and covid in lower case. The library then finds only one of them; in
-  another process, it may find another one. So the later tokens are changed:
+  COVID and covid in lower case. The library then finds only one of them, and
+  which one may differ between two processes. So all but the first are changed:
   they are looked for in the raw text, by their exact spelling. The first token
-  is found for all other spellings. A warning is printed for each group of equal
-  tokens.
+  is found for every spelling that none of them has. If a longer added token
+  contains equal tokens, they are left as they are. A warning is printed for
+  each group of equal tokens.
 
   Args:
     tokenizer: the library's tokenizer; the flags of its added tokens change.
@@ -320,18 +327,18 @@ def make_distinct(tokenizer: Tokenizer) -> None:
     return
   token_by_id = tokenizer.get_added_tokens_decoder()
   tokens_by_text: dict[str, list[AddedToken]] = {}
-  for number in sorted(token_by_id):
-    if token_by_id[number].normalized:
-      text = tokenizer.normalizer.normalize_str(token_by_id[number].content)
-      tokens_by_text.setdefault(text, []).append(token_by_id[number])
+  for token_id in sorted(token_by_id):
+    if token_by_id[token_id].normalized:
+      text = tokenizer.normalizer.normalize_str(token_by_id[token_id].content)
+      tokens_by_text.setdefault(text, []).append(token_by_id[token_id])
   for text, (first_token, *other_tokens) in tokens_by_text.items():
     if not (text and other_tokens):
       continue
-    names = " and ".join(
+    quoted_tokens = " and ".join(
       repr(token.content) for token in (first_token, *other_tokens)
     )
-    line = (
-      f"warning: the added tokens {names} are equal in the text as the"
+    warning = (
+      f"warning: the added tokens {quoted_tokens} are equal in the text as the"
       " tokenizer cleans it;"
     )
     longer_text = next(
@@ -341,7 +348,7 @@ def make_distinct(tokenizer: Tokenizer) -> None:
       # The library looks for tokens in the raw text first. It would find the
       # changed token inside the longer token, and so cut the longer token.
       longer_token = tokens_by_text[longer_text][0]
-      line += (
+      warning += (
         " each process may find a different one, and the tokenizer cannot tell"
         f" them apart, since {longer_token.content!r} contains them; remove one"
         " of them."
@@ -350,11 +357,11 @@ def make_distinct(tokenizer: Tokenizer) -> None:
       tokenizer.add_tokens(
         [_without_normalization(token) for token in other_tokens]
       )
-      line += (
+      warning += (
         f" {first_token.content!r} is found in every spelling except"
         f" {short_list([token.content for token in other_tokens])}."
       )
-    note_once(line)
+    note_once(warning)
 
 
 def _without_normalization(token: AddedToken) -> AddedToken:
@@ -365,7 +372,10 @@ def _without_normalization(token: AddedToken) -> AddedToken:
 def _missing_tokens(
   tokenizer: Tokenizer, tokens: Sequence[DeclaredToken]
 ) -> list[AddedToken]:
-  """Returns the tokens that a tokenizer does not have with these flags."""
+  """Returns the declared tokens that a tokenizer lacks or has with other flags.
+
+  If a file gives only the text of a token, its flags are not compared.
+  """
   present_tokens = tokenizer.get_added_tokens_decoder().values()
   flags_by_content = {
     token.content: flags_of(token) for token in present_tokens
@@ -395,8 +405,8 @@ def _check_ids(tokenizer: Tokenizer, tokens: Sequence[DeclaredToken]) -> None:
 def family_special_tokens(vocabulary: Vocabulary) -> set[str]:
   """Returns the special tokens of a tokenizer's family ([CLS], [SEP], ...)."""
   size = len(vocabulary.pieces)
-  numbers = {i for i in vocabulary.special if i is not None and i < size}
-  return {vocabulary.pieces[i] for i in numbers}
+  special_ids = {i for i in vocabulary.special if i is not None and i < size}
+  return {vocabulary.pieces[i] for i in special_ids}
 
 
 def add_tokens(
@@ -433,12 +443,12 @@ def add_tokens(
   # If tokenizer.json is the only file, its tokenizer has a post-processor that
   # adds the special tokens around a text.
   has_processor = {*vocabulary.files} == {TOKENIZER_JSON}
-  to_write = (
+  tokenizer_to_write = (
     special_tokenizer if has_processor else make_model_tokenizer(extended)
   )
   files = {
     **vocabulary.files,
-    TOKENIZER_JSON: to_write.to_str().encode("utf-8"),
+    TOKENIZER_JSON: tokenizer_to_write.to_str().encode("utf-8"),
   }
   return dataclasses.replace(extended, files=files)
 
@@ -452,11 +462,11 @@ def _fill_id_gaps(vocabulary: Vocabulary) -> Vocabulary:
 
   def fill(tokenizer: Tokenizer) -> Tokenizer:
     content = json.loads(copy_without_added_tokens(tokenizer).to_str())
-    pieces = content["model"]["vocab"]
-    numbers = set(pieces.values())
-    for number, piece in enumerate(vocabulary.pieces):
-      if number not in numbers:
-        pieces[piece] = number
+    id_by_piece = content["model"]["vocab"]
+    used_ids = set(id_by_piece.values())
+    for token_id, piece in enumerate(vocabulary.pieces):
+      if token_id not in used_ids:
+        id_by_piece[piece] = token_id
     return copy_added_tokens(tokenizer, Tokenizer.from_str(json.dumps(content)))
 
   return dataclasses.replace(
@@ -472,7 +482,8 @@ def take_library_tokens(
   """Returns the tokenizer with all added tokens of `special_tokenizer`.
 
   Args:
-    vocabulary: the tokenizer; `special_tokenizer` has its pieces first.
+    vocabulary: the tokenizer; its pieces have the first ids of
+      `special_tokenizer`.
     special_tokenizer: the library's tokenizer that reads `[SEP]` in a text as
       the special token.
 
@@ -482,20 +493,20 @@ def take_library_tokens(
   make_distinct(special_tokenizer)
   family_tokens = family_special_tokens(vocabulary)
   token_by_id = special_tokenizer.get_added_tokens_decoder()
-  sorted_tokens = [token_by_id[number] for number in sorted(token_by_id)]
-  added = tuple(
+  sorted_tokens = [token_by_id[token_id] for token_id in sorted(token_by_id)]
+  non_family_tokens = tuple(
     token for token in sorted_tokens if token.content not in family_tokens
   )
-  if not added:
+  if not non_family_tokens:
     return dataclasses.replace(
       vocabulary, special_tokenizer=special_tokenizer, _caches=[{}]
     )
   literal_tokenizer = copy_without_added_tokens(vocabulary.literal_tokenizer)
   size = vocabulary.vocab_size
   new_pieces = [
-    token_by_id[number].content
-    for number in sorted(token_by_id)
-    if number >= size
+    token_by_id[token_id].content
+    for token_id in sorted(token_by_id)
+    if token_id >= size
   ]
   pieces = [*vocabulary.pieces, *new_pieces]
   at_word_boundary = np.append(
@@ -511,7 +522,7 @@ def take_library_tokens(
   # text. So `_tokens_for_literal` removed this flag from all tokens except the
   # special tokens of the family.
   literal_tokenizer.encode_special_tokens = True
-  for token in added:
+  for token in non_family_tokens:
     content = token.content
     if literal_tokenizer.token_to_id(content) != special_tokenizer.token_to_id(
       content
@@ -526,15 +537,15 @@ def take_library_tokens(
     special_tokenizer=special_tokenizer,
     at_word_boundary=at_word_boundary,
     uncut_pattern=_make_finder(
-      added, literal_tokenizer, _base_pattern(vocabulary)
+      non_family_tokens, literal_tokenizer, _base_pattern(vocabulary)
     ),
-    added_tokens=added,
+    added_tokens=non_family_tokens,
     _caches=[{}],
   )
 
 
 def _base_pattern(vocabulary: Vocabulary) -> re.Pattern | None:
-  """Returns `uncut_pattern` of a vocabulary before tokens were added to it."""
+  """Returns the `uncut_pattern` that a vocabulary has without added tokens."""
   pattern = vocabulary.uncut_pattern
   return (
     pattern.base_pattern if isinstance(pattern, AddedTokenFinder) else pattern
@@ -549,8 +560,8 @@ def _tokens_for_literal(
 ) -> list[AddedToken]:
   """Returns the added tokens that `literal_tokenizer` needs.
 
-  This tokenizer reads the special tokens of the family as text, so it needs
-  them only if later ids depend on them.
+  `literal_tokenizer` reads the special tokens of the family as text, so it
+  needs them only if later ids depend on them.
 
   Args:
     tokens: all added tokens in the order of their ids.
@@ -566,8 +577,8 @@ def _tokens_for_literal(
       flags = flags_of(token) | {"special": False}
       literal_tokens.append(AddedToken(token.content, **flags))
     elif vocabulary.pieces.index(token.content) >= size:
-      # This special token is no piece of the library's model. If it were left
-      # out, all later tokens would get too small ids.
+      # The library's model does not have this special token as a piece. If it
+      # were left out, all later tokens would get too small ids.
       literal_tokens.append(token)
   return literal_tokens
 
@@ -630,7 +641,7 @@ def _branches(contents: Sequence[str], depth: int) -> str:
 
 
 def short_list(contents: Sequence[str]) -> str:
-  """Returns a text that lists the first few contents and counts the rest."""
+  """Returns a text with the first `_MAX_LISTED` contents; counts the rest."""
   listed_contents = ", ".join(
     repr(content) for content in contents[:_MAX_LISTED]
   )
@@ -645,8 +656,9 @@ def short_list(contents: Sequence[str]) -> str:
 def make_model_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
   """Returns a library tokenizer that adds special tokens as transformers does.
 
-  It encodes a text as [CLS] text [SEP], with the token names and the segments
-  of this kind of tokenizer.
+  It encodes a text as [CLS] text [SEP], with the names and the segment ids that
+  the tokenizer's algorithm uses. If the vocabulary has no [CLS], [SEP] or
+  [MASK], it returns `special_tokenizer`, which adds no special tokens.
   """
   special, pieces = vocabulary.special, vocabulary.pieces
   if special.mask is None or special.sep is None or special.cls is None:
@@ -669,13 +681,16 @@ def make_model_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
 
 
 def settings_of(vocabulary: Vocabulary) -> dict[str, Any]:
-  """Returns the entries for added tokens in `tokenizer_config.json`."""
+  """Returns the entries that declare added tokens in tokenizer_config.json."""
   if not vocabulary.added_tokens:
     return {}
-  tokens = vocabulary.special_tokenizer.get_added_tokens_decoder()
+  token_by_id = vocabulary.special_tokenizer.get_added_tokens_decoder()
   entries = {
-    str(number): {"content": tokens[number].content, **flags_of(tokens[number])}
-    for number in sorted(tokens)
+    str(token_id): {
+      "content": token_by_id[token_id].content,
+      **flags_of(token_by_id[token_id]),
+    }
+    for token_id in sorted(token_by_id)
   }
   settings: dict[str, Any] = {"added_tokens_decoder": entries}
   special_contents = [
@@ -688,9 +703,11 @@ def settings_of(vocabulary: Vocabulary) -> dict[str, Any]:
 
 def _without_tokens_from(vocabulary: Vocabulary, size: int) -> Vocabulary:
   """Returns the tokenizer without the added tokens whose id is >= `size`."""
-  tokens = vocabulary.special_tokenizer.get_added_tokens_decoder()
+  token_by_id = vocabulary.special_tokenizer.get_added_tokens_decoder()
   special_tokenizer = copy_without_added_tokens(vocabulary.special_tokenizer)
-  special_tokenizer.add_tokens([tokens[i] for i in sorted(tokens) if i < size])
+  special_tokenizer.add_tokens(
+    [token_by_id[i] for i in sorted(token_by_id) if i < size]
+  )
   base = dataclasses.replace(
     vocabulary,
     pieces=vocabulary.pieces[:size],

@@ -72,7 +72,8 @@ def build_bytelevel(
       like a word in the middle.
 
   Raises:
-    UserError: bytes, special tokens or ids are missing.
+    UserError: a byte, a special token or an id is missing, or a merge has a
+      piece that is not in `vocab`.
   """
   pieces = pieces_by_id(vocab, source)
   missing = [p for p in pre_tokenizers.ByteLevel.alphabet() if p not in vocab]
@@ -126,7 +127,7 @@ def _bytelevel_tokenizer(
 
 
 def chunk_fields(add_prefix_space: bool) -> dict[str, Any]:
-  """Returns the fields of `Vocabulary` that say how a text is cut."""
+  """Returns the fields of `Vocabulary` that say how text becomes chunks."""
   if add_prefix_space:
     # Take whole words, because each chunk gets a space before it.
     return dict(chunk_pattern=SPACE_WORD_PATTERN, uncut_pattern=_UNCUT_PATTERN)
@@ -138,7 +139,7 @@ def chunk_fields(add_prefix_space: bool) -> dict[str, Any]:
 
 
 def _to_byte_letters(word: str) -> str:
-  """Spells printable ASCII in the letters that stand for bytes."""
+  """Spells printable ASCII in the letters that stand for its bytes."""
   return word.replace(" ", SPACE_LETTER)
 
 
@@ -155,7 +156,8 @@ def build_gpt1(
     source: the file of the vocabulary, for messages.
 
   Raises:
-    UserError: `<unk>` or ids are missing.
+    UserError: `<unk>` or an id is missing, or a merge has a piece that is not
+      in `vocab`.
   """
   pieces = pieces_by_id(vocab, source)
   tokenizer = _gpt1_tokenizer(vocab, check_merges(merges, vocab, source))
@@ -198,8 +200,9 @@ def _gpt1_tokenizer(
 def pieces_by_id(vocab: Mapping[str, int], source: str) -> list[str]:
   """Returns the pieces in the order of their ids.
 
-  fairseq's fillers may be missing. These pieces come before RoBERTa's `<mask>`,
-  and make the size of its dictionary a multiple of eight.
+  fairseq's fillers may be missing from `vocab`, and are put back: up to seven
+  pieces before RoBERTa's `<mask>` make the vocabulary's size a multiple of
+  eight.
 
   Args:
     vocab: piece -> id.
@@ -209,20 +212,20 @@ def pieces_by_id(vocab: Mapping[str, int], source: str) -> list[str]:
     UserError: two pieces have the same id, or an id is negative or has no
       piece.
   """
-  by_id = {i: piece for piece, i in vocab.items()}
-  size = max(by_id, default=-1) + 1
-  if len(by_id) != len(vocab) or not by_id or min(by_id) < 0:
+  piece_by_id = {i: piece for piece, i in vocab.items()}
+  size = max(piece_by_id, default=-1) + 1
+  if len(piece_by_id) != len(vocab) or not piece_by_id or min(piece_by_id) < 0:
     raise UserError(f"{source}: ids must be different and not below 0.")
   mask = vocab.get(ROBERTA_TOKENS["mask"], 0)
-  fillers = [i for i in range(max(mask - 7, 0), mask) if i not in by_id]
-  by_id |= {i: f"madeupword{n:04d}" for n, i in enumerate(fillers)}
-  if missing := size - len(by_id):
-    first_missing = next(i for i in range(size) if i not in by_id)
+  fillers = [i for i in range(max(mask - 7, 0), mask) if i not in piece_by_id]
+  piece_by_id |= {i: f"madeupword{n:04d}" for n, i in enumerate(fillers)}
+  if num_missing := size - len(piece_by_id):
+    first_missing = next(i for i in range(size) if i not in piece_by_id)
     raise UserError(
-      f"{source}: {missing} ids below {size} have no piece, the first is"
+      f"{source}: {num_missing} ids below {size} have no piece, the first is"
       f" {first_missing}; is a piece there twice?"
     )
-  return [by_id[i] for i in range(size)]
+  return [piece_by_id[i] for i in range(size)]
 
 
 def check_merges(
@@ -233,11 +236,15 @@ def check_merges(
   Raises:
     UserError: a piece of a merge is not in the vocabulary.
   """
-  for i, (left, right) in enumerate(merges):
-    if not (left in vocab and right in vocab and left + right in vocab):
+  for i, (left_piece, right_piece) in enumerate(merges):
+    if not (
+      left_piece in vocab
+      and right_piece in vocab
+      and left_piece + right_piece in vocab
+    ):
       raise UserError(
-        f"{source}: merge {i + 1}, {left!r} and {right!r}, has pieces that are"
-        " not in the vocabulary; are both files of one model?"
+        f"{source}: merge {i + 1}, {left_piece!r} and {right_piece!r}, has"
+        " pieces that are not in the vocabulary; are both files of one model?"
       )
   return list(merges)
 
@@ -256,11 +263,16 @@ def special_ids(
   Raises:
     UserError: a special token is not in the vocabulary.
   """
-  missing = [token for token in token_by_role.values() if token not in vocab]
-  if missing:
-    raise UserError(f"{source}: special tokens are missing: {missing}.")
+  missing_tokens = [
+    token for token in token_by_role.values() if token not in vocab
+  ]
+  if missing_tokens:
+    raise UserError(f"{source}: special tokens are missing: {missing_tokens}.")
   return SpecialIds(
-    **{r: vocab.get(token_by_role.get(r, "")) for r in SpecialIds._fields}
+    **{
+      role: vocab.get(token_by_role.get(role, ""))
+      for role in SpecialIds._fields
+    }
   )
 
 
@@ -274,7 +286,7 @@ def read_merges(text: str, source: str) -> list[tuple[str, str]]:
     source: the name of the file, for messages.
 
   Raises:
-    UserError: a line is not a pair; the message has its number.
+    UserError: a line is not a pair; the message has the line's number.
   """
   merges = []
   for number, line in enumerate(text.split("\n"), 1):
@@ -288,7 +300,7 @@ def read_merges(text: str, source: str) -> list[tuple[str, str]]:
 
 
 def check_ids(vocab: Mapping[str, Any], source: str) -> dict[str, int]:
-  """Returns piece -> id.
+  """Returns `vocab`, a mapping from pieces to ids, as a dict.
 
   Raises:
     UserError: an id is not an integer.
@@ -301,7 +313,7 @@ def check_ids(vocab: Mapping[str, Any], source: str) -> dict[str, int]:
 def to_files(
   vocab: Mapping[str, int], merges: Sequence[tuple[str, str]]
 ) -> dict[str, bytes]:
-  """Returns name -> content of Hugging Face's two files."""
+  """Returns name -> content of the files `vocab.json` and `merges.txt`."""
   lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
   return {
     "vocab.json": json.dumps(vocab, ensure_ascii=False).encode("utf-8"),

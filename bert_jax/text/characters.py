@@ -33,21 +33,21 @@ _WORD = re.compile(r"\S+")
 
 @dataclasses.dataclass(frozen=True)
 class Characters:
-  """Turns text into ids of characters, and back, instead of a `Vocabulary`.
+  """Turns text into ids of characters, and back; ELMo has no `Vocabulary`.
 
   Words are separated by white space. Only the first 48 UTF-8 bytes of a word
   are used. Lone surrogates have no bytes: they are left out, as published.
 
   Attributes:
-    adds_sentence_ends: True if each text gets a row before it and a row after
-      it, for the begin and the end of a sentence.
+    adds_sentence_ends: True if each text gets a token before it and a token
+      after it, for the begin and the end of a sentence.
   """
 
   adds_sentence_ends: bool = False
 
   @property
   def vocab_size(self) -> int:
-    """The number of ids of characters."""
+    """The number of ids in arrays: 261, and 0 for no character."""
     return NUM_CHARS
 
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -63,11 +63,15 @@ class Characters:
 
     Returns:
       An int32 array [T, 50] with the ids of all texts, and an int64 array [N]
-      with the number of rows of each text.
+      with the number of tokens of each text.
     """
-    rows = [self._add_symbols(text.split()) for text in texts]
-    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    return _char_ids([token for row in rows for token in row]), lengths
+    tokens_by_text = [self._add_symbols(text.split()) for text in texts]
+    lengths = np.fromiter(
+      map(len, tokens_by_text), np.int64, len(tokens_by_text)
+    )
+    return _char_ids(
+      [token for tokens in tokens_by_text for token in tokens]
+    ), lengths
 
   def encode_special(self, text: str) -> np.ndarray:
     """Returns int32 ids [T, 50]; `<S>` and `</S>` are read as symbols."""
@@ -101,12 +105,15 @@ class Characters:
   def decode(self, ids: Iterable[Sequence[int]]) -> str:
     """Returns the words of ids [T, 50] with spaces between them.
 
-    A word of up to 48 bytes comes back whole. If the limit cut the last
-    character of a longer word, this character is left out. Symbols of a
+    A word of up to 48 bytes comes back whole. Of a longer word, the characters
+    whose bytes are all among the first 48 come back. Symbols of a
     sentence and padding are left out too.
     """
-    rows = np.asarray(list(ids), np.int64).reshape(-1, MAX_CHARS) - 1
-    words = [bytes(row[(row >= 0) & (row < 256)].tolist()) for row in rows]
+    byte_ids = np.asarray(list(ids), np.int64).reshape(-1, MAX_CHARS) - 1
+    words = [
+      bytes(word_bytes[(word_bytes >= 0) & (word_bytes < 256)].tolist())
+      for word_bytes in byte_ids
+    ]
     return " ".join(word.decode("utf-8", "ignore") for word in words if word)
 
 
@@ -126,7 +133,7 @@ def sentence_ids(
 
   Args:
     words: the words of the sentence.
-    adds_sentence_ends: True if the sentence also gets rows for its begin and
+    adds_sentence_ends: True if the sentence also gets tokens for its begin and
       end.
 
   Raises:
@@ -144,8 +151,10 @@ def _with_symbols(words: Sequence[str | int]) -> list[str | int]:
 
 
 def _char_ids(words: Sequence[str | int]) -> np.ndarray:
-  """Returns int32 ids [T, 50], a row for each word."""
-  symbols = [(i, word) for i, word in enumerate(words) if isinstance(word, int)]
+  """Returns int32 ids [T, 50]: 50 for each word or symbol."""
+  symbols_with_index = [
+    (i, word) for i, word in enumerate(words) if isinstance(word, int)
+  ]
   encoded_words = [
     b"\0" if isinstance(word, int) else word.encode("utf-8", "ignore")
     for word in words
@@ -158,8 +167,8 @@ def _char_ids(words: Sequence[str | int]) -> np.ndarray:
   rows[:, 0] = BEGIN_WORD
   rows[is_byte] = np.frombuffer(b"".join(encoded_words), np.uint8)
   rows[np.arange(len(encoded_words)), lengths + 1] = END_WORD
-  for row, symbol in symbols:
-    rows[row, 1] = symbol
+  for index, symbol in symbols_with_index:
+    rows[index, 1] = symbol
   return rows + 1
 
 
@@ -170,18 +179,21 @@ def make_batch(
 
   Args:
     sentences: the words of each sentence.
-    adds_sentence_ends: True if a sentence also gets rows for its begin and end.
+    adds_sentence_ends: True if a sentence also gets tokens for its begin and
+      end.
 
   Returns:
     int32 arrays `char_ids` [b, l, 50], and `sequence_ids` [b, l], which is 1
     for words and 0 for padding.
   """
-  rows = [sentence_ids(words, adds_sentence_ends) for words in sentences]
-  length = max((len(row) for row in rows), default=0)
-  char_ids = np.zeros((len(rows), length, MAX_CHARS), np.int32)
-  sequence_ids = np.zeros((len(rows), length), np.int32)
-  for i, row in enumerate(rows):
-    char_ids[i, : len(row)], sequence_ids[i, : len(row)] = row, 1
+  ids_of_sentences = [
+    sentence_ids(words, adds_sentence_ends) for words in sentences
+  ]
+  max_length = max((len(ids) for ids in ids_of_sentences), default=0)
+  char_ids = np.zeros((len(ids_of_sentences), max_length, MAX_CHARS), np.int32)
+  sequence_ids = np.zeros((len(ids_of_sentences), max_length), np.int32)
+  for i, ids in enumerate(ids_of_sentences):
+    char_ids[i, : len(ids)], sequence_ids[i, : len(ids)] = ids, 1
   return {"char_ids": char_ids, "sequence_ids": sequence_ids}
 
 
@@ -199,7 +211,7 @@ class Spellings:
 
 
 def spell(words: Sequence[str]) -> Spellings:
-  """Returns the bytes of words."""
+  """Returns the first `MAX_BYTES` bytes of each word."""
   encoded_words = [word.encode("utf-8", "ignore")[:MAX_BYTES] for word in words]
   lengths = np.fromiter(map(len, encoded_words), np.int64, len(encoded_words))
   letters = np.frombuffer(b"".join(encoded_words), np.uint8)

@@ -1,9 +1,9 @@
 """Cleans text before a vocabulary is trained and before tokenization.
 
-Both steps must clean text in the same way. So the cleaning is one setting,
-which is stored with the vocabulary. A SentencePiece `.model` stores it as its
+Both steps must clean text in the same way. So the cleaning is a setting that
+is stored with the vocabulary. A SentencePiece `.model` stores it as its
 normalization rules, and `tokenizer.json` as its normalizer. For other files, a
-`tokenizer_config.json` in the same folder stores it.
+`tokenizer_config.json` beside them stores it.
 """
 
 import functools
@@ -28,9 +28,13 @@ class Cleaning(NamedTuple):
   keep_accents: bool | None = None
 
   def with_defaults(self, lower_case: bool = True) -> "Cleaning":
-    """Fills in the fields that are None.
+    """Returns a copy in which no field is None.
 
-    By default accents are stripped if the text is changed to lower case.
+    If `keep_accents` is None, accents are stripped exactly if text is changed
+    to lower case.
+
+    Args:
+      lower_case: the value of the field `lower_case` if it is None.
     """
     lower = lower_case if self.lower_case is None else self.lower_case
     keep = not lower if self.keep_accents is None else self.keep_accents
@@ -46,7 +50,7 @@ class Cleaning(NamedTuple):
 
 # Names of normalizers in a `.model`. SentencePiece writes the names in
 # `FOLDING_RULES`, which fold case and keep accents. This package writes the
-# names in `PACKAGE_RULES`; each name has the cleaning that the rules do.
+# names in `PACKAGE_RULES`: name -> the cleaning that the rules apply.
 FOLDING_RULES = ("nmt_nfkc_cf", "nfkc_cf")
 PACKAGE_RULES = {
   "nmt_nfkc_lower_unaccented": Cleaning(True, False),
@@ -60,37 +64,39 @@ RULE_NAMES = {cleaning: name for name, cleaning in PACKAGE_RULES.items()}
 def options_for_load(
   lower_case: bool | None, keep_accents: bool | None
 ) -> dict[str, bool]:
-  """Returns the options for `open_vocabulary.load` that are not None."""
-  options = Cleaning(lower_case, keep_accents)._asdict()
-  return {name: flag for name, flag in options.items() if flag is not None}
+  """Returns the arguments that are not None, for `open_vocabulary.load`."""
+  settings = Cleaning(lower_case, keep_accents)._asdict()
+  return {name: flag for name, flag in settings.items() if flag is not None}
 
 
 def check_same_cleaning(
   stored_cleaning: Cleaning, asked_cleaning: Cleaning, path: str
 ) -> None:
-  """Checks that a caller asks for the cleaning of the vocabulary.
+  """Checks that a caller asks for the cleaning that the vocabulary has.
+
+  A field that is None in either cleaning is not compared.
 
   Args:
     stored_cleaning: the cleaning that is stored with the vocabulary.
     asked_cleaning: the cleaning that the caller asks for.
-    path: the vocabulary, for messages.
+    path: the file or folder of the vocabulary, for messages.
 
   Raises:
-    UserError: the two settings differ.
+    UserError: the two cleanings differ.
   """
-  for name, stored_flag, asked_flag in zip(
+  for name, stored, asked in zip(
     Cleaning._fields, stored_cleaning, asked_cleaning, strict=True
   ):
-    if None not in (stored_flag, asked_flag) and stored_flag != asked_flag:
-      flag = {
+    if None not in (stored, asked) and stored != asked:
+      flag_text = {
         "lower_case": "--no-lower-case (lower_case=False)",
         "keep_accents": "--keep-accents (keep_accents=True)",
       }[name]
-      if asked_flag == (name == "lower_case"):
-        flag = f"{name}={asked_flag}"
+      if asked == (name == "lower_case"):
+        flag_text = f"{name}={asked}"
       raise UserError(
         f"{path}: its pieces were learnt from text"
-        f" {stored_cleaning.describe()}, and {flag} asks for text"
+        f" {stored_cleaning.describe()}, and {flag_text} asks for text"
         f" {asked_cleaning.describe()}; leave that flag out, or train another"
         " vocabulary with it."
       )
@@ -112,8 +118,9 @@ class MarkCounter:
   not counted, because writers may omit them.
 
   Attributes:
-    num_changed: the number of characters that are such a mark or lose one.
-    num_characters: the number of all characters.
+    num_changed: the number of characters that are counted marks or letters that
+      lose one.
+    num_characters: the number of all characters in the texts.
     example: the first character that `num_changed` counts.
   """
 
@@ -127,17 +134,17 @@ class MarkCounter:
     """
     self.num_changed = self.num_characters = 0
     self.example = ""
-    points = (
-      point
-      for point in range(0x0900, 0xFB00)
-      if not any(low <= point < high for low, high in _ACCENT_BLOCKS)
+    code_points = (
+      code_point
+      for code_point in range(0x0900, 0xFB00)
+      if not any(begin <= code_point < end for begin, end in _ACCENT_BLOCKS)
     )
-    letters = "".join(
-      chr(point)
-      for point in points
-      if _loses_marks(chr(point), by_combining_class)
+    changed_characters = "".join(
+      chr(code_point)
+      for code_point in code_points
+      if _loses_marks(chr(code_point), by_combining_class)
     )
-    self._pattern = re.compile(f"[{letters}]")
+    self._pattern = re.compile(f"[{changed_characters}]")
 
   def add(self, text: str) -> None:
     """Counts the marks of one more text."""
@@ -178,17 +185,16 @@ def normalization_rules(cleaning: Cleaning) -> dict[str, str]:
 
   SentencePiece replaces the longest match of a rule and does not apply rules to
   the result. So the rule of a character must do all steps at once: NFKC with
-  SentencePiece's own treatment of controls and spaces, ALBERT's replacement of
-  quotes, lower case, and stripping of accents. Accents are characters with a
-  combining class (google-research/albert tokenization.py). Sequences of a
-  letter and marks that NFKC composes have rules as well, for every order of the
-  marks.
+  SentencePiece's special treatment of controls and spaces, ALBERT's replacement
+  of quotes, lower case, and stripping of accents. Accents are characters with a
+  combining class (google-research/albert tokenization.py). A letter and marks
+  that NFKC composes have a rule for every order of the marks.
 
   Args:
     cleaning: how capitals and accents are treated.
 
   Returns:
-    Text -> its replacement, sorted by text.
+    Text -> the replacement, which differs from it; sorted by text.
   """
   import sentencepiece
 
@@ -212,8 +218,8 @@ def normalization_rules(cleaning: Cleaning) -> dict[str, str]:
 def _apply_cleaning(text: str, cleaning: Cleaning) -> str:
   """Applies a cleaning to a text that is in NFKC."""
   if not cleaning.keep_accents:
-    letters = unicodedata.normalize("NFKD", text)
-    text = "".join(c for c in letters if not unicodedata.combining(c))
+    decomposed = unicodedata.normalize("NFKD", text)
+    text = "".join(c for c in decomposed if not unicodedata.combining(c))
   if cleaning.lower_case:
     # Lower each letter alone, because `str.lower` changes a capital sigma in
     # different ways, depending on the letters around it.
@@ -230,14 +236,14 @@ def _assigned_characters() -> Iterator[str]:
 
 def _find_compositions() -> dict[str, dict[str, str]]:
   """Returns letter -> mark -> the character that NFC makes of the two."""
-  composed: dict[str, dict[str, str]] = {}
+  compositions: dict[str, dict[str, str]] = {}
   for character in _assigned_characters():
-    points = unicodedata.decomposition(character).split()
-    if len(points) == 2 and points[0][0] != "<":
-      letter, mark = (chr(int(point, 16)) for point in points)
+    hex_codes = unicodedata.decomposition(character).split()
+    if len(hex_codes) == 2 and hex_codes[0][0] != "<":
+      letter, mark = (chr(int(hex_code, 16)) for hex_code in hex_codes)
       if unicodedata.normalize("NFC", letter + mark) == character:
-        composed.setdefault(letter, {})[mark] = character
-  return composed
+        compositions.setdefault(letter, {})[mark] = character
+  return compositions
 
 
 @functools.cache
@@ -247,25 +253,30 @@ def _sequences_to_compose() -> dict[str, str]:
   The sequences are of these kinds:
   * a letter with two marks, if NFC changes it;
   * a letter with one mark, since SentencePiece's tables lack newer characters;
-  * a capital letter with a mark that composes only with its small letter;
-  * marks in a different order, as vowelled Arabic and Hebrew are often typed.
+  * a capital letter with a mark that composes with its small letter;
+  * two or three marks of a block that are not in NFC's order: vowelled Arabic
+    and Hebrew are often typed in another order.
   """
   sequences: dict[str, str] = {}
-  for letter, marks in _find_compositions().items():
-    texts = [x + mark for mark in marks for x in (letter, letter.upper())]
-    for first_mark in {*marks, *_marks_of_script(letter)}:
-      for second_mark in marks:
+  for letter, composed_by_mark in _find_compositions().items():
+    texts = [
+      x + mark for mark in composed_by_mark for x in (letter, letter.upper())
+    ]
+    for first_mark in {*composed_by_mark, *_marks_of_script(letter)}:
+      for second_mark in composed_by_mark:
         text = letter + first_mark + second_mark
-        composed = marks.get(first_mark, "") + second_mark
+        with_first_composed = composed_by_mark.get(first_mark, "") + second_mark
         texts += [
-          t for t in (text, composed) if t != second_mark and not _is_nfc(t)
+          candidate
+          for candidate in (text, with_first_composed)
+          if candidate != second_mark and not _is_nfc(candidate)
         ]
     sequences |= {text: unicodedata.normalize("NFC", text) for text in texts}
-  for script_marks in _marks_by_script().values():
-    # Take three marks in a row only for combining classes below 100, which
-    # Hebrew points have.
-    points = [m for m in script_marks if unicodedata.combining(m) < 100]
-    for length, choices in ((2, script_marks), (3, points)):
+  for block_marks in _marks_by_script().values():
+    # There are rules for three marks in a row only if their combining classes
+    # are below 100, as those of Hebrew and Arabic vowels are.
+    low_class_marks = [m for m in block_marks if unicodedata.combining(m) < 100]
+    for length, choices in ((2, block_marks), (3, low_class_marks)):
       for sequence in itertools.product(choices, repeat=length):
         if not _is_nfc(text := "".join(sequence)):
           sequences[text] = unicodedata.normalize("NFC", text)
@@ -273,12 +284,12 @@ def _sequences_to_compose() -> dict[str, str]:
 
 
 def _marks_by_script() -> dict[int, list[str]]:
-  """Returns the combining marks of each block of 256 characters."""
-  marks: dict[int, list[str]] = {}
+  """Returns the combining marks by block: a block is code point // 256."""
+  marks_by_block: dict[int, list[str]] = {}
   for character in _assigned_characters():
     if unicodedata.combining(character):
-      marks.setdefault(ord(character) >> 8, []).append(character)
-  return marks
+      marks_by_block.setdefault(ord(character) >> 8, []).append(character)
+  return marks_by_block
 
 
 @functools.cache
@@ -288,38 +299,39 @@ def misordered_marks_pattern() -> str:
   NFC and SentencePiece compose a letter with the marks that follow it directly.
   NFC also sorts marks by their combining classes, and composes a letter with a
   mark that follows another mark. The pattern matches the empty text between two
-  such marks. If a caller inserts a character there that is no mark, NFC changes
-  neither of the marks.
+  marks that NFC would swap, or of which it would compose the second with the
+  letter. If a caller inserts a character there that is no mark, NFC does
+  neither.
   """
   marks_by_class: dict[int, list[str]] = {}
   for character in _assigned_characters():
     if combining_class := unicodedata.combining(character):
       marks_by_class.setdefault(combining_class, []).append(character)
   marks: list[str] = []
-  positions = []
+  patterns = []
   for combining_class in sorted(marks_by_class):
-    if marks:  # `marks` have a lower class, so NFC puts them first.
+    if marks:  # They have lower classes, so NFC puts them first.
       higher_marks = _character_class(marks_by_class[combining_class])
-      positions.append(f"(?<={higher_marks})(?={_character_class(marks)})")
+      patterns.append(f"(?<={higher_marks})(?={_character_class(marks)})")
     marks += marks_by_class[combining_class]
-  letters: dict[str, list[str]] = {}
-  for letter, joins in _find_compositions().items():
-    for mark in joins:
-      letters.setdefault(mark, []).append(letter)
+  letters_by_mark: dict[str, list[str]] = {}
+  for letter, composed_by_mark in _find_compositions().items():
+    for mark in composed_by_mark:
+      letters_by_mark.setdefault(mark, []).append(letter)
   never_composed_marks = _character_class(
-    [mark for mark in marks if mark not in letters]
+    [mark for mark in marks if mark not in letters_by_mark]
   )
-  positions += [
+  patterns += [
     f"(?<={_character_class(letters_of_mark)}{never_composed_marks})(?={mark})"
-    for mark, letters_of_mark in letters.items()
+    for mark, letters_of_mark in letters_by_mark.items()
     if unicodedata.combining(mark)
   ]
   any_mark = _character_class(marks)
-  return f"(?<={any_mark})(?={any_mark})(?:{'|'.join(positions)})"
+  return f"(?<={any_mark})(?={any_mark})(?:{'|'.join(patterns)})"
 
 
 def _character_class(characters: Iterable[str]) -> str:
-  """Returns a pattern that matches one of the characters."""
+  """Returns a regular expression for any one of the characters."""
   return f"[{''.join(map(re.escape, sorted(characters)))}]"
 
 
@@ -328,9 +340,9 @@ def _is_nfc(text: str) -> bool:
 
 
 def _marks_of_script(letter: str) -> list[str]:
-  """Returns the combining marks that are written with letters of its script."""
+  """Returns the combining marks that are written with the letter's script."""
   block = ord(letter) >> 8
-  # The marks of Latin, Greek and Cyrillic letters are in the block from U+0300.
+  # The marks of Latin, Greek and Cyrillic letters are from U+0300 to U+03FF.
   if block < 0x05 or 0x1E <= block < 0x20:
     block = 0x03
   marks = map(chr, range(block << 8, (block + 1) << 8))

@@ -22,8 +22,9 @@ from bert_jax.text.vocabulary import Vocabulary
 
 # The name of the SentencePiece file in folders of these models.
 MODEL_FILE = "sentencepiece.bpe.model"
-# Tokenizer class in tokenizer_config.json -> the first pieces with their
-# scores, and the number of pieces in the SentencePiece file that they replace.
+# The first letters of the tokenizer class in tokenizer_config.json -> the first
+# pieces with their scores, and the number of pieces at the beginning of the
+# SentencePiece file that they replace.
 _FIRST_PIECES = {
   "XLMRoberta": (
     [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)],
@@ -66,10 +67,10 @@ def build(content: bytes, source: str, tokenizer_class: str = "") -> Vocabulary:
   first_pieces, num_replaced = _FIRST_PIECES[
     "Camembert" if is_camembert else "XLMRoberta"
   ]
-  other_pieces = zip(
+  later_pieces = zip(
     parsed.pieces[num_replaced:], parsed.scores[num_replaced:], strict=True
   )
-  vocab = [*first_pieces, *other_pieces, (bpe.ROBERTA_TOKENS["mask"], 0.0)]
+  vocab = [*first_pieces, *later_pieces, (bpe.ROBERTA_TOKENS["mask"], 0.0)]
   tokenizer = Tokenizer(models.Unigram(vocab, _UNKNOWN_ID, False))
   if parsed.charsmap:
     tokenizer.normalizer = normalizers.Precompiled(parsed.charsmap)
@@ -78,11 +79,11 @@ def build(content: bytes, source: str, tokenizer_class: str = "") -> Vocabulary:
     [pre_tokenizers.WhitespaceSplit(), metaspace]
   )
   tokenizer.decoder = decoders.Metaspace(_SPACE, "always")
-  *special, mask = (
+  *special_tokens, mask = (
     bpe.ROBERTA_TOKENS[r] for r in ("pad", "unk", "cls", "sep", "mask")
   )
   tokenizer.add_special_tokens(
-    [AddedToken(t, normalized=False) for t in special]
+    [AddedToken(t, normalized=False) for t in special_tokens]
   )
   mask_token = AddedToken(mask, lstrip=is_camembert, normalized=False)
   tokenizer.add_special_tokens([mask_token])

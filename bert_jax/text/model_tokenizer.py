@@ -36,7 +36,7 @@ def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
     return None
   name = open_vocabulary.TOKENIZER_JSON
   if name in files:
-    # tokenizer.json says itself which special tokens are added to a text.
+    # tokenizer.json says which special tokens are added around a text.
     path = file_contents.path_of(folder, name)
     open_vocabulary.check_digests(files, folder)
     text = file_contents.decode_file(files, folder, name)
@@ -63,16 +63,20 @@ def missing_rows_message(tokenizer: Tokenizer, num_rows: int, path: str) -> str:
   Returns:
     The message; "" means that every piece has a row.
   """
-  ids = tokenizer.get_vocab(with_added_tokens=True)
-  pieces = {i: piece for piece, i in ids.items() if i >= num_rows}
-  if not pieces:
+  id_by_piece = tokenizer.get_vocab(with_added_tokens=True)
+  pieces_without_row = {
+    i: piece for piece, i in id_by_piece.items() if i >= num_rows
+  }
+  if not pieces_without_row:
     return ""
-  names = added_tokens.short_list([pieces[i] for i in sorted(pieces)])
+  names = added_tokens.short_list(
+    [pieces_without_row[i] for i in sorted(pieces_without_row)]
+  )
   return (
-    f"{path}: the tokenizer has {max(ids.values()) + 1} pieces, but the word"
-    f" table has {num_rows} rows; these pieces have no row: {names}. A text"
-    " with one of them cannot be read. To train rows for them, start a run from"
-    " this model with init_from."
+    f"{path}: the tokenizer has {max(id_by_piece.values()) + 1} pieces, but the"
+    f" word table has {num_rows} rows; these pieces have no row: {names}. A"
+    " text with one of them cannot be read. To train rows for them, start a run"
+    " from this model with init_from."
   )
 
 
@@ -81,7 +85,8 @@ def read_missing_rows_message(
 ) -> str:
   """Returns the `missing_rows_message` for the files of a tokenizer.
 
-  If the files are damaged, it returns a message about the damage.
+  If the files are damaged, it returns a message about the damage. If they have
+  no vocabulary, it returns "".
 
   Args:
     files: file name -> content.

@@ -36,15 +36,15 @@ from bert_jax.text import (
 from bert_jax.text.tokenizer_json import from_json
 from bert_jax.text.vocabulary import Vocabulary
 
-# The file with a tokenizer's settings. A setting that transformers has too
-# stands under the key of transformers.
+# The file with a tokenizer's settings. If transformers has a setting too, its
+# key is the key of transformers.
 SETTINGS_FILE = added_tokens.SETTINGS_JSON
 # transformers' file for a tokenizer of any kind.
 TOKENIZER_JSON = added_tokens.TOKENIZER_JSON
 # Files of a prepared folder: all pieces, and `Vocabulary.other_words`.
 PIECES_FILE, OTHER_WORDS_FILE = "pieces.json", "others.txt"
-# The files that `to_files` may write. A file that transformers writes too has
-# the same name there.
+# The files of a tokenizer that `to_files` may write. If transformers writes a
+# file too, its name is the name that transformers gives it.
 TOKENIZER_FILES = (
   "vocab.txt",
   PIECES_FILE,
@@ -64,7 +64,7 @@ _TRANSFORMERS_CLASSES = {
   "gpt1": "OpenAIGPTTokenizer",
 }
 # The class of transformers that uses tokenizer.json as it is. AlbertTokenizer,
-# RobertaTokenizer and GPT2Tokenizer replace rules of the file by their own.
+# RobertaTokenizer and GPT2Tokenizer replace some of the file's rules.
 _JSON_CLASS = "PreTrainedTokenizerFast"
 # Option of `load` -> its type.
 _OPTION_TYPES = {
@@ -76,14 +76,15 @@ _OPTION_TYPES = {
   "strip_accents": bool,
   "tokenize_chinese_chars": bool,
 }
-# The options that say how text is cleaned. The last two are opposites.
+# The options that say how text is cleaned. keep_accents=True means the same as
+# strip_accents=False.
 _CLEANING_OPTIONS = ("lower_case", "keep_accents", "strip_accents")
-# Each list begins with transformers' name of a file. The other names are those
-# of other releases.
+# The names that a file of a vocabulary may have. Each list begins with the name
+# that transformers uses; the names after it are from original releases.
 _PIECE_ID_FILES = ("vocab.json", "encoder.json", "encoder_bpe_40000.json")
 _MERGES_FILES = ("merges.txt", "vocab.bpe", "vocab_40000.bpe")
 _MODEL_FILES = ("spiece.model", "30k-clean.model", fairseq_pieces.MODEL_FILE)
-# The names of vocabularies' files, in the order in which they are searched.
+# The names of vocabularies' files, in the order in which they are looked for.
 _VOCABULARY_FILES = (
   TOKENIZER_JSON,
   "vocab.txt",
@@ -98,8 +99,8 @@ INPUT_FILES = tuple(
     [*_VOCABULARY_FILES, *_MERGES_FILES, *added_tokens.DECLARING_FILES]
   )
 )
-# Matches the key of the model in tokenizer.json. It matches nothing in
-# vocab.json, where no value is an object.
+# Matches the key "model" in tokenizer.json. It matches nothing in vocab.json,
+# where no value is an object.
 _MODEL_KEY_PATTERN = re.compile(r'"model"\s*:\s*\{')
 
 
@@ -109,34 +110,35 @@ def load(path: PathLike, **options: Any) -> Vocabulary:
   Args:
     path: a vocabulary of WordPiece or of words (one on each line), a
       SentencePiece `.model`, `tokenizer.json`, or `vocab.json` with its merges
-      in the same folder. It may also be a folder with any of these files, such
-      as the folder of a Hugging Face model.
+      in the same folder. Or a folder with one of these vocabularies, such as
+      the folder of a Hugging Face model.
     **options: `lower_case` and `keep_accents` (or `strip_accents`) say how the
       vocabulary's training text was cleaned. They are needed only if the files
-      do not say this. The other options override the settings in the files:
+      do not say how. These options override the settings in the files:
       `rules` and `tokenize_chinese_chars` (WordPiece), `add_prefix_space`
       (byte-level BPE), `word_starts` (SentencePiece).
 
   Raises:
     UserError: there is no vocabulary, a file is damaged, this kind of tokenizer
-      lacks an option, or an option contradicts how the text was cleaned.
+      does not have an option, or an option contradicts how the text was
+      cleaned.
   """
   source = os.fspath(path)
-  root = epath.Path(path)
-  if not root.exists():
+  vocabulary_path = epath.Path(path)
+  if not vocabulary_path.exists():
     raise UserError(
       f"there is no vocabulary {source}; make one with `bert_jax vocab`."
     )
-  if root.is_dir():
-    contents_by_name = _read_existing(root, INPUT_FILES)
+  if vocabulary_path.is_dir():
+    contents_by_name = _read_existing(vocabulary_path, INPUT_FILES)
     vocabulary = _build_from_folder(contents_by_name, source, options)
     _check_uncased(vocabulary, source)
     tokens = added_tokens.read_declared_tokens(contents_by_name, source)
     return added_tokens.add_declared_tokens(vocabulary, tokens)
-  name, folder = root.name, str(root.parent)
+  name, folder = vocabulary_path.name, str(vocabulary_path.parent)
   settings_name = settings_name_for(path)
   contents_by_name = _read_existing(
-    root.parent, [name, *_MERGES_FILES, settings_name]
+    vocabulary_path.parent, [name, *_MERGES_FILES, settings_name]
   )
   contents_by_name = _without_foreign_settings(
     contents_by_name, folder, settings_name, name
@@ -158,7 +160,7 @@ def _read_existing(
 
 
 def _check_uncased(vocabulary: Vocabulary, source: str) -> None:
-  """Calls `wordpiece.check_uncased` if no file gives the rules."""
+  """Calls `wordpiece.check_uncased` for WordPiece without a tokenizer.json."""
   if (
     vocabulary.algorithm == "wordpiece"
     and TOKENIZER_JSON not in vocabulary.files
@@ -167,7 +169,7 @@ def _check_uncased(vocabulary: Vocabulary, source: str) -> None:
 
 
 def unreachable_warning(vocabulary: Vocabulary, path: PathLike) -> str | None:
-  """Returns a warning if more than 1% of the pieces can come from no text.
+  """Returns a warning if no text can give more than 1% of the pieces.
 
   Args:
     vocabulary: the tokenizer.
@@ -181,7 +183,7 @@ def unreachable_warning(vocabulary: Vocabulary, path: PathLike) -> str | None:
   special_pieces = {
     vocabulary.pieces[i] for i in vocabulary.special if i is not None
   }
-  unreachable = [
+  lost_pieces = [
     piece
     for piece in vocabulary.pieces
     if piece not in special_pieces
@@ -190,11 +192,11 @@ def unreachable_warning(vocabulary: Vocabulary, path: PathLike) -> str | None:
     )
     and normalizer.normalize_str(piece) not in (piece, _decompose(piece))
   ]
-  if len(unreachable) <= 0.01 * len(vocabulary.pieces):
+  if len(lost_pieces) <= 0.01 * len(vocabulary.pieces):
     return None
   return (
-    f"warning: {path}: {len(unreachable):,} of {vocabulary.num_ids:,} pieces,"
-    f" such as {unreachable[0]!r}, have capitals or accents. These are removed"
+    f"warning: {path}: {len(lost_pieces):,} of {vocabulary.num_ids:,} pieces,"
+    f" such as {lost_pieces[0]!r}, have capitals or accents. These are removed"
     " from a text before it is cut into pieces, so no text gives them. If the"
     " vocabulary is meant for text that keeps them, pass --no-lower-case"
     " (lower_case=False) or --keep-accents (keep_accents=True)."
@@ -204,7 +206,7 @@ def unreachable_warning(vocabulary: Vocabulary, path: PathLike) -> str | None:
 def _is_changed_by_cleaning(
   piece: str, lower_case: bool, keep_accents: bool
 ) -> bool:
-  """Returns True if a piece has capitals or accents that cleaning removes."""
+  """Returns True if a piece has capitals or marks that cleaning removes."""
   if lower_case and piece != piece.lower():
     return not _BRACKETS_PATTERN.fullmatch(piece)
   return not (keep_accents or piece.isascii()) and any(
@@ -215,16 +217,21 @@ def _is_changed_by_cleaning(
 def settings_name_for(path: PathLike) -> str:
   """Returns the name of the file with the settings of a vocabulary's file.
 
-  The settings of `vocab.txt`, and of the other names that transformers uses,
-  are in `tokenizer_config.json`. The settings of any other vocabulary, such as
-  `mine.txt`, are in `mine.tokenizer_config.json`, because a folder may hold
-  several vocabularies.
+  The settings of a file in `_VOCABULARY_FILES`, such as `vocab.txt`, are in
+  `vocab.tokenizer_config.json` if that file exists, or else in
+  `tokenizer_config.json`. The settings of any other file, such as `mine.txt`,
+  are in `mine.tokenizer_config.json`, because a folder may hold several
+  vocabularies.
   """
-  vocabulary = epath.Path(path)
-  prefixed = f"{vocabulary.stem}.{SETTINGS_FILE}"
-  if vocabulary.name not in _VOCABULARY_FILES:
-    return prefixed
-  return prefixed if (vocabulary.parent / prefixed).is_file() else SETTINGS_FILE
+  vocabulary_path = epath.Path(path)
+  prefixed_name = f"{vocabulary_path.stem}.{SETTINGS_FILE}"
+  if vocabulary_path.name not in _VOCABULARY_FILES:
+    return prefixed_name
+  return (
+    prefixed_name
+    if (vocabulary_path.parent / prefixed_name).is_file()
+    else SETTINGS_FILE
+  )
 
 
 def from_files(
@@ -250,13 +257,13 @@ def _build_from_folder(
   files: Mapping[str, bytes], folder: str, options: Mapping[str, Any]
 ) -> Vocabulary:
   """Builds the tokenizer of a folder's files, without the declared tokens."""
-  # tokenizer.json is exact, but it cannot follow most options. If such an
-  # option is given, another vocabulary of the folder is tried first.
+  # tokenizer.json is exact, but it cannot follow most options. If an option is
+  # given that it cannot follow, tokenizer.json is the last choice.
   needs_options = bool(options.keys() - {*_CLEANING_OPTIONS, "word_starts"})
-  order = sorted(
+  names_in_order = sorted(
     _VOCABULARY_FILES, key=lambda n: n == TOKENIZER_JSON and needs_options
   )
-  name = next((name for name in order if name in files), None)
+  name = next((name for name in names_in_order if name in files), None)
   if name is None:
     raise UserError(
       f"{folder} has no vocabulary; put one of these files into it:"
@@ -277,7 +284,7 @@ def _without_foreign_settings(
   """Leaves out settings that were written with a vocabulary of another kind.
 
   A folder may hold two vocabularies. Settings that `to_files` wrote list the
-  files to which they belong.
+  files to which they belong; other settings are never left out.
 
   Args:
     files: file name -> content.
@@ -388,7 +395,7 @@ def _cleaning_from(options: Mapping[str, Any]) -> cleaning.Cleaning:
 def _as_builder_options(
   wanted_cleaning: cleaning.Cleaning, allowed: Collection[str]
 ) -> dict[str, bool]:
-  """Returns a cleaning as options of a builder, without those that are None.
+  """Returns the fields of a cleaning that are not None, as a builder's options.
 
   Args:
     wanted_cleaning: the cleaning.
@@ -403,7 +410,7 @@ def _as_builder_options(
 def _check_rules(
   settings: Mapping[str, Any], options: Mapping[str, Any], path: str
 ) -> None:
-  """Raises UserError if options ask for other rules than the settings have."""
+  """Raises UserError if settings and options have different rules for words."""
   saved_rules, asked_rules = settings.get("rules"), options.get("rules")
   has_both = saved_rules in words.RULES and asked_rules in words.RULES
   if has_both and saved_rules != asked_rules:
@@ -495,11 +502,11 @@ def parse_pieces(content: bytes, source: str) -> list[str]:
     pieces.pop()
   if not pieces:
     raise UserError(f"{source}: the vocabulary is empty.")
-  first_lines: dict[str, int] = {}
+  first_index: dict[str, int] = {}
   for i, piece in enumerate(pieces):
-    if first_lines.setdefault(piece, i) != i:
+    if first_index.setdefault(piece, i) != i:
       raise UserError(
-        f"{source}: {piece!r:.40} is in line {first_lines[piece] + 1} and again"
+        f"{source}: {piece!r:.40} is in line {first_index[piece] + 1} and again"
         f" in line {i + 1}; every piece needs one id. Remove one of them."
       )
   return pieces
@@ -509,8 +516,7 @@ def read_vocab(path: PathLike) -> list[str]:
   """Reads a vocabulary file with a piece on each line.
 
   Raises:
-    UserError: there is no such file, or its content is bad; see
-      `parse_pieces`.
+    UserError: there is no such file, or `parse_pieces` raises it.
   """
   if not epath.Path(path).is_file():
     raise UserError(
@@ -521,7 +527,7 @@ def read_vocab(path: PathLike) -> list[str]:
 
 
 def read_pieces(folder: PathLike) -> list[str]:
-  """Reads the pieces of a prepared folder's vocabulary, of any kind.
+  """Reads the pieces of a prepared folder's vocabulary; it may be of any kind.
 
   Raises:
     UserError: the file is missing or damaged.
@@ -541,20 +547,20 @@ def read_pieces(folder: PathLike) -> list[str]:
 
 
 def tokenizer_files(folder: PathLike) -> list[str]:
-  """Returns the names of the tokenizer's files in a folder."""
-  present = {path.name for path in epath.Path(folder).iterdir()}
-  return [name for name in TOKENIZER_FILES if name in present]
+  """Returns which of `TOKENIZER_FILES` a folder has."""
+  names_in_folder = {path.name for path in epath.Path(folder).iterdir()}
+  return [name for name in TOKENIZER_FILES if name in names_in_folder]
 
 
 def _has_all_in_vocab_txt(vocabulary: Vocabulary) -> bool:
-  """Returns True if there is a vocab.txt that lists all pieces."""
+  """Returns True if it is a WordPiece with all its pieces in vocab.txt."""
   if vocabulary.algorithm != "wordpiece" or vocabulary.added_tokens:
     return False
   return "vocab.txt" in vocabulary.files
 
 
 def _unusual_settings(vocabulary: Vocabulary) -> dict[str, Any]:
-  """Returns settings of a transformers class that are not its defaults.
+  """Returns the settings of the transformers class that are not its defaults.
 
   BertTokenizer and RobertaTokenizer build their rules from these settings, even
   if there is a `tokenizer.json`.
@@ -582,7 +588,7 @@ def _unusual_settings(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _transformers_class(vocabulary: Vocabulary) -> str | None:
-  """Returns transformers' class; None for words, which have no such class."""
+  """Returns the name of transformers' class; None for the algorithm "words"."""
   if vocabulary.algorithm == "bytelevel" and "vocab.json" in vocabulary.files:
     has_mask = vocabulary.special.mask is not None
     return "RobertaTokenizer" if has_mask else "GPT2Tokenizer"
@@ -594,7 +600,7 @@ def _transformers_class(vocabulary: Vocabulary) -> str | None:
 def to_files(
   vocabulary: Vocabulary, with_digests: bool = True
 ) -> dict[str, bytes]:
-  """Returns name -> content of all files of a tokenizer, with its settings.
+  """Returns name -> content of a tokenizer's files, with the file of settings.
 
   Args:
     vocabulary: the tokenizer.
@@ -615,9 +621,9 @@ def to_files(
   if tokenizer_class := _transformers_class(vocabulary):
     settings = {"tokenizer_class": tokenizer_class} | settings
   if tokenizer_class == _JSON_CLASS and vocabulary.special.mask is not None:
-    id_of_role = vocabulary.special._asdict().items()
+    roles_and_ids = vocabulary.special._asdict().items()
     settings |= {
-      f"{role}_token": vocabulary.pieces[i] for role, i in id_of_role
+      f"{role}_token": vocabulary.pieces[i] for role, i in roles_and_ids
     }
   settings |= added_tokens.settings_of(vocabulary)
   if with_digests:
@@ -626,7 +632,7 @@ def to_files(
 
 
 def digest_settings(files: Mapping[str, bytes]) -> bytes:
-  """Returns settings with only digests, for files that need no other settings.
+  """Returns a file of settings that holds only the digests of files.
 
   Args:
     files: file name -> content.
@@ -637,7 +643,7 @@ def digest_settings(files: Mapping[str, bytes]) -> bytes:
 def _with_digests(
   settings: Mapping[str, Any], files: Mapping[str, bytes]
 ) -> dict[str, Any]:
-  """Adds the digests of files to settings."""
+  """Returns settings with the digests of files and a checksum."""
   digests = {name: content_digest(content) for name, content in files.items()}
   return add_checksum({**settings, DIGESTS_KEY: digests})
 
@@ -650,17 +656,18 @@ def check_digests(
 ) -> None:
   """Checks that files are as `to_files` made them.
 
-  A file may be missing. Files of another program have no digests, and are not
-  checked.
+  A file may be missing. Files that another program wrote have no digests, and
+  are not checked.
 
   Args:
     files: file name -> content.
     folder: the folder of the files, for messages.
     settings_name: the name of the settings among the files.
-    name: the name of the vocabulary's file, if the user chose it.
+    name: the name of the vocabulary's file, if the user named it; the user may
+      have renamed it.
 
   Raises:
-    UserError: a file is not the one that `to_files` made.
+    UserError: a file differs from the file that `to_files` made.
   """
   entries = file_contents.parse_file(files, folder, settings_name)
   # Skip the check only if both keys are missing. If one is missing, the file
@@ -708,8 +715,8 @@ def meta_entries(vocabulary: Vocabulary) -> dict[str, Any]:
 def read_prepared_files(folder: PathLike, lower_case: bool) -> dict[str, bytes]:
   """Reads a tokenizer's files in a prepared folder.
 
-  A folder of an earlier version may have no file of settings. Then this file is
-  added to the return value.
+  A folder that an earlier version of this package wrote may have no file of
+  settings. Then the return value gets one.
 
   Args:
     folder: the prepared folder.
@@ -731,14 +738,14 @@ def read_prepared_files(folder: PathLike, lower_case: bool) -> dict[str, bytes]:
 
 
 def load_prepared(folder: PathLike, lower_case: bool) -> Vocabulary:
-  """Opens the tokenizer of a prepared folder; see `read_prepared_files`."""
+  """Opens the tokenizer of a prepared folder, see `read_prepared_files`."""
   if epath.Path(folder, SETTINGS_FILE).exists():
     return load(folder)
   return load(folder, lower_case=lower_case)
 
 
 class DifferentVocabularies(UserError):
-  """An error: two vocabularies that must agree have different pieces."""
+  """An error: two vocabularies that must have equal pieces differ."""
 
 
 def check_same_pieces(
@@ -748,13 +755,13 @@ def check_same_pieces(
   other_name: str,
   remedy: str,
 ) -> None:
-  """Raises DifferentVocabularies unless two vocabularies have the same pieces.
+  """Raises DifferentVocabularies unless two vocabularies have equal pieces.
 
   Args:
     pieces: the pieces of the first vocabulary.
-    other_pieces: the pieces of the second one.
+    other_pieces: the pieces of the second vocabulary.
     name: the owner of the first vocabulary, for the message.
-    other_name: the owner of the second one, for the message.
+    other_name: the owner of the second vocabulary, for the message.
     remedy: the end of the message.
   """
   if list(pieces) != list(other_pieces):
@@ -774,9 +781,10 @@ def check_begins_with(
 
   Args:
     pieces: the pieces of the first vocabulary.
-    longer_pieces: the pieces of the second one, which may have more at its end.
+    longer_pieces: the pieces of the second vocabulary, which may have more
+      pieces at its end.
     name: the owner of the first vocabulary, for the message.
-    longer_name: the owner of the second one, for the message.
+    longer_name: the owner of the second vocabulary, for the message.
     remedy: the end of the message.
   """
   ending = f"; {remedy}." if remedy else "."

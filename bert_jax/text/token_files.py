@@ -24,17 +24,17 @@ def add_from_file(
 ) -> tuple[Vocabulary, str]:
   """Adds the tokens of a file after the last piece of a vocabulary.
 
-  A token is left out if the vocabulary reads it as one piece already, or if an
-  earlier line of the file has it.
+  A token is left out if an earlier line of the file has it, or if adding it
+  would change nothing (`_is_one_piece`).
 
   Args:
-    vocabulary: a tokenizer of any kind except WordPiece with the original
-      rules, which cannot have added tokens.
+    vocabulary: any vocabulary except WordPiece with --rules=original, which
+      cannot have added tokens.
     path: the file of tokens.
 
   Returns:
-    The longer vocabulary, and a sentence that says what was added and what was
-    left out.
+    The vocabulary with the tokens, and a sentence that says what was added and
+    what was left out.
 
   Raises:
     UserError: the file is missing, damaged or has no tokens, a line is not a
@@ -43,11 +43,11 @@ def add_from_file(
   """
   existing_tokens: list[str] = []
   repeated_tokens: list[str] = []
-  num_empty = 0
+  num_empty_lines = 0
   tokens: dict[str, AddedToken] = {}
   for location, token in _read_tokens(path):
     if token is None:
-      num_empty += 1
+      num_empty_lines += 1
       continue
     matched_text = _matched_text(vocabulary, token, location)
     if matched_text in tokens:
@@ -66,14 +66,16 @@ def add_from_file(
   )
   new_pieces = list(extended.pieces[vocabulary.vocab_size :])
   new_set = set(new_pieces)
-  old_pieces = [t.content for t in tokens.values() if t.content not in new_set]
+  pieces_now_uncut = [
+    t.content for t in tokens.values() if t.content not in new_set
+  ]
   names = f": {added_tokens.short_list(new_pieces)}" if new_pieces else ""
   phrases = [
     f"{path}: {len(new_pieces)} new pieces after the"
     f" {vocabulary.vocab_size:,} pieces of the vocabulary{names}"
   ]
-  if old_pieces:
-    names = added_tokens.short_list(old_pieces)
+  if pieces_now_uncut:
+    names = added_tokens.short_list(pieces_now_uncut)
     phrases.append(
       f"pieces that keep their ids and are never cut from now on: {names}"
     )
@@ -83,13 +85,13 @@ def add_from_file(
   if repeated_tokens:
     names = added_tokens.short_list(repeated_tokens)
     phrases.append(f"left out, since each is on an earlier line: {names}")
-  if num_empty:
-    phrases.append(f"empty lines: {num_empty}")
+  if num_empty_lines:
+    phrases.append(f"empty lines: {num_empty_lines}")
   return extended, "; ".join(phrases) + "."
 
 
 def _read_tokens(path: PathLike) -> Iterator[tuple[str, AddedToken | None]]:
-  """Yields ("FILE:LINE", token) for each line; an empty line has token None."""
+  """Yields ("FILE:LINE", token) for each line; token is None if it is empty."""
   try:
     content = epath.Path(path).read_bytes()
   except OSError as e:
@@ -101,12 +103,12 @@ def _read_tokens(path: PathLike) -> Iterator[tuple[str, AddedToken | None]]:
     location = f"{path}:{number}"
     if line:
       yield location, _parse_line(line, location)
-    elif number < len(lines):  # The text after the last line end is no line.
+    elif number < len(lines):  # After the last line end is no line.
       yield location, None
 
 
 def _parse_line(line: str, location: str) -> AddedToken:
-  """Parses a line of the file."""
+  """Returns the token of a line; raises UserError if the line is wrong."""
   fields = _parse_object(line)
   if fields is None:
     return AddedToken(line, normalized=True, special=False)
@@ -123,7 +125,7 @@ def _parse_line(line: str, location: str) -> AddedToken:
 
 
 def _parse_object(line: str) -> dict[str, Any] | None:
-  """Parses a JSON object with `content`; None if the line is plain text."""
+  """Parses a JSON object with the key `content`; None for any other line."""
   if not line.startswith("{"):
     return None
   try:
@@ -139,7 +141,7 @@ def _matched_text(
   """Returns the text that the tokenizer matches for a token.
 
   Raises:
-    UserError: normalization leaves nothing of the token.
+    UserError: normalization leaves nothing but white space of the token.
   """
   text, normalizer = token.content, vocabulary.literal_tokenizer.normalizer
   if token.normalized and normalizer is not None:
@@ -153,7 +155,11 @@ def _matched_text(
 
 
 def _is_one_piece(vocabulary: Vocabulary, token: AddedToken) -> bool:
-  """Returns True if the vocabulary reads the token as one piece already."""
+  """Returns True if adding the token would change nothing.
+
+  This is true of a special token of the family, and of a token with default
+  flags that the vocabulary reads as one piece.
+  """
   if token.content in added_tokens.family_special_tokens(vocabulary):
     return True
   if added_tokens.flags_of(token) != added_tokens.flags_of(
@@ -172,7 +178,7 @@ _TOKEN_WITH_DEFAULTS = AddedToken("x", normalized=True, special=False)
 def _check_is_word(
   vocabulary: Vocabulary, token: AddedToken, location: str
 ) -> None:
-  """Raises UserError if a vocabulary of words would cut the token."""
+  """Raises UserError if pieces are whole words, but the token is no word."""
   if vocabulary.algorithm != "words":
     return
   parts = vocabulary.literal_tokenizer.pre_tokenizer.pre_tokenize_str(

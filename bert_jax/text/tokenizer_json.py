@@ -1,4 +1,4 @@
-"""Opens Hugging Face's `tokenizer.json` as a `Vocabulary` with its rules."""
+"""Opens a `tokenizer.json` of Hugging Face as a `Vocabulary` with its rules."""
 
 import base64
 import json
@@ -52,24 +52,25 @@ def from_json(
   Args:
     text: the content of the file.
     source: the name of the file, for messages.
-    keep_accents: the value in the settings of the same folder. It does not
+    keep_accents: the value in the folder's tokenizer_config.json. It does not
       change the normalizer of the file.
-    word_starts: one of `unigram.WORD_STARTS`, for a unigram model; None means
-      its first entry.
+    word_starts: one of `unigram.WORD_STARTS`, only for a unigram model; None
+      means the first of them.
 
   Raises:
     UserError: the file is damaged, its model is not WordPiece, BPE or
-      Unigram, or no family has its special tokens.
+      Unigram, it has the special tokens of no family, or `word_starts` is
+      wrong.
   """
   special_tokenizer = open_tokenizer(text, source)
   algorithm = _read_algorithm(special_tokenizer, source)
   pieces = bpe.pieces_by_id(special_tokenizer.get_vocab(), source)
-  ids = {piece: i for i, piece in enumerate(pieces)}
+  id_by_piece = {piece: i for i, piece in enumerate(pieces)}
   token_by_role = next(
     (
       family_tokens
       for family_tokens in _FAMILY_TOKENS
-      if set(family_tokens.values()) <= ids.keys()
+      if set(family_tokens.values()) <= id_by_piece.keys()
     ),
     None,
   )
@@ -94,7 +95,7 @@ def from_json(
   vocabulary = Vocabulary(
     algorithm=algorithm,
     pieces=pieces,
-    special=bpe.special_ids(ids, token_by_role, source),
+    special=bpe.special_ids(id_by_piece, token_by_role, source),
     literal_tokenizer=literal_tokenizer,
     special_tokenizer=special_tokenizer,
     at_word_boundary=np.array(
@@ -114,8 +115,8 @@ def from_json(
 def open_tokenizer(text: str, source: str) -> Tokenizer:
   """Opens the file with `tokenizers`; turns padding and truncation off.
 
-  A file may store the lengths of the last batch, which transformers ignores
-  too.
+  A file may store the padding and truncation of the last batch; transformers
+  also ignores them.
 
   Args:
     text: the content of the file.
@@ -174,19 +175,19 @@ def _model_without_special(text: str, tokens: Iterable[str]) -> models.Model:
     text: the content of the file.
     tokens: the special tokens.
   """
-  spec = parse_json(text)["model"]
+  model_fields = parse_json(text)["model"]
   # A piece with a space at its end is never matched, because no word has a
   # space in it.
-  vocab = [(p + " " if p in tokens else p, s) for p, s in spec["vocab"]]
-  fallback = spec.get("byte_fallback", False)
-  return models.Unigram(vocab, spec["unk_id"], fallback)
+  vocab = [(p + " " if p in tokens else p, s) for p, s in model_fields["vocab"]]
+  byte_fallback = model_fields.get("byte_fallback", False)
+  return models.Unigram(vocab, model_fields["unk_id"], byte_fallback)
 
 
 def _chunk_fields(rules: dict[str, Any]) -> dict[str, Any]:
-  """Returns the fields of `Vocabulary` that say how a text is cut.
+  """Returns the fields of `Vocabulary` that say how text becomes chunks.
 
-  If this module does not know the rules of the file, there are no such fields,
-  and a text is one chunk.
+  If this module does not know the rules of the file, it returns {}, and a text
+  is one chunk.
   """
   normalizer, splitter = (
     rules[key] or {} for key in ("normalizer", "pre_tokenizer")

@@ -4,9 +4,10 @@
 
 The `tokenizers` library learns WordPiece and byte-level BPE. Its trainers give
 different pieces in every run: they number characters in the order of a randomly
-seeded hash table, and these numbers decide ties between merges. So this file
-counts the words first, and gives the trainer the alphabet in a fixed order. The
-pieces then depend only on the text, and not on the number of threads.
+seeded hash table, and these numbers decide between merges with equal counts. So
+this file counts the words first, and gives the trainer the alphabet in a fixed
+order. The pieces then depend only on the text, and not on the number of
+threads.
 
 The library SentencePiece learns unigram models, with ALBERT's settings
 (google-research/albert README, the `spm_train` command): pad 0, unk 1, then
@@ -51,14 +52,15 @@ MAX_ALPHABET = 1000
 # with the last pieces.
 FIRST_PIECES = ("<s>", "<pad>", "</s>", "<unk>")
 LAST_PIECES = ("<mask>",)
-# Unigram: special pieces, and characters that are always pieces.
+# Unigram: special pieces besides <pad> and <unk>, and characters that are
+# always pieces.
 CONTROL_PIECES = ("[CLS]", "[SEP]", "[MASK]")
 REQUIRED_PIECES = ("(", ")", '"', "-", ".", "–", "£", "€")
 MAX_LINES = 10_000_000
 # SentencePiece silently drops lines of more than 4,192 bytes. So lines are cut
 # to this many characters, which have at most 4 bytes each.
 MAX_LINE_CHARS = 1_000
-# With more threads, the sums over sentences would be rounded differently.
+# With more than one thread, sums over sentences would be rounded differently.
 NUM_THREADS = 1
 _BATCH_CHARS = 2**18
 
@@ -73,13 +75,13 @@ def train(
   """Learns a vocabulary; the result is the same in every run.
 
   Args:
-    algorithm: one of `ALGORITHMS`; in this order, they are the algorithms of
-      BERT, RoBERTa, ALBERT and ELMo.
+    algorithm: one of `ALGORITHMS`: "wordpiece" (BERT), "bytelevel" (RoBERTa),
+      "unigram" (ALBERT) or "words" (ELMo).
     texts: the texts, which are read once.
-    size: the number of pieces, special tokens included. There are fewer if the
-      text is too small.
+    size: the number of pieces, with special tokens. There are fewer pieces if
+      the text is too small.
     text_cleaning: how capitals and accents are treated. Byte-level BPE and
-      words keep both.
+      words ignore it and keep both.
     rules: one of `words.RULES`; only the algorithm "words" uses it.
 
   Returns:
@@ -98,8 +100,8 @@ def train(
   counts = count_wordpiece_words(texts, text_cleaning)
   if not counts:
     return None
-  if line := _long_words_warning(counts):
-    note(line)
+  if warning := _long_words_warning(counts):
+    note(warning)
   return wordpiece.build(
     train_wordpiece(counts, size),
     bool(text_cleaning.lower_case),
@@ -108,9 +110,9 @@ def train(
 
 
 def _cut_at_line_ends(text: str) -> Iterator[str]:
-  """Cuts a long text at line ends, to save memory.
+  """Cuts a text of more than `_BATCH_CHARS` characters at line ends.
 
-  A normalizer stores the offset of every character of a text.
+  This saves memory: a normalizer stores the offset of every character.
   """
   if len(text) <= _BATCH_CHARS:
     yield text
@@ -126,17 +128,17 @@ def _repeat_words(
   The library's trainers cannot take counts.
   """
   batch: list[str] = []
-  size = 0
+  num_chars = 0
   for word in words:
     remaining = counts[word]
     while remaining:
       repeats = min(remaining, max(1, _BATCH_CHARS // (len(word) + 1)))
       batch.append((word + " ") * repeats)
-      size += repeats * (len(word) + 1)
+      num_chars += repeats * (len(word) + 1)
       remaining -= repeats
-      if size >= _BATCH_CHARS:
+      if num_chars >= _BATCH_CHARS:
         yield "".join(batch)
-        batch, size = [], 0
+        batch, num_chars = [], 0
   if batch:
     yield "".join(batch)
 
@@ -162,13 +164,17 @@ def count_wordpiece_words(
 
 
 def train_wordpiece(counts: Mapping[str, int], size: int) -> list[str]:
-  """Returns at most `size` pieces for words that occur `counts` times."""
-  characters: Counter[str] = Counter()
+  """Learns at most `size` pieces; `counts` is word -> how often it occurs."""
+  count_by_character: Counter[str] = Counter()
   for word, count in counts.items():
     for character in word:
-      characters[character] += count
-  ranked_characters = sorted(characters, key=lambda c: (-characters[c], c))
-  alphabet = _choose_alphabet(ranked_characters, characters, counts, size)
+      count_by_character[character] += count
+  ranked_characters = sorted(
+    count_by_character, key=lambda c: (-count_by_character[c], c)
+  )
+  alphabet = _choose_alphabet(
+    ranked_characters, count_by_character, counts, size
+  )
   short_words = sorted(
     word
     for word in counts
@@ -197,7 +203,7 @@ def train_wordpiece(counts: Mapping[str, int], size: int) -> list[str]:
 
 
 def _long_words_warning(counts: Mapping[str, int]) -> str | None:
-  """Returns a warning if over 1% of the text are words that are too long."""
+  """Returns a warning if over 1% of the characters are in too long words."""
   limit = MAX_WORD_CHARS["huggingface"]
   long_chars = total_chars = 0
   for word, count in counts.items():
@@ -222,18 +228,18 @@ def _choose_alphabet(
 
   Args:
     ranked_characters: all characters, the most frequent first.
-    characters: character -> number of times that it occurs.
-    counts: word -> number of times that it occurs.
+    characters: character -> how often it occurs.
+    counts: word -> how often it occurs.
     size: the number of pieces of the vocabulary.
   """
   inner_characters = {character for word in counts for character in word[1:]}
-  num_to_cover = COVERAGE * sum(characters.values())
-  num_covered = num_pieces = num_taken = 0
+  num_needed = COVERAGE * sum(characters.values())
+  num_occurrences = num_pieces = num_taken = 0
   for character in ranked_characters:
     num_pieces += 1 + (character in inner_characters)
-    if num_covered >= num_to_cover or num_pieces > size * 3 // 4:
+    if num_occurrences >= num_needed or num_pieces > size * 3 // 4:
       break
-    num_covered += characters[character]
+    num_occurrences += characters[character]
     num_taken += 1
   return set(ranked_characters[: max(num_taken, min(MAX_ALPHABET, size // 4))])
 
@@ -263,8 +269,9 @@ def train_bytelevel(counts: Mapping[str, int], size: int) -> Vocabulary:
   """Returns a byte-level BPE with RoBERTa's special tokens.
 
   Args:
-    counts: word, in the letters that stand for bytes -> its count.
-    size: the largest number of pieces, special tokens included.
+    counts: word -> how often it occurs; a word is spelled in the letters that
+      stand for bytes.
+    size: the largest number of pieces, with special tokens.
 
   Raises:
     UserError: `size` is too small for the bytes and the special tokens.
@@ -301,9 +308,9 @@ def train_unigram(
 
   Args:
     texts: the texts, which are read once.
-    size: the number of pieces, special tokens included (ALBERT: 30,000).
+    size: the largest number of pieces, with special tokens (ALBERT: 30,000).
     text_cleaning: how capitals and accents are treated. The model's file stores
-      it as normalization rules, which every reader of the file applies.
+      this as normalization rules, which every reader of the file applies.
 
   Returns:
     The tokenizer; None if there is no text.
@@ -326,7 +333,7 @@ def train_unigram(
   errors: list[BaseException] = []
 
   def lines() -> Iterator[str]:
-    """Yields the lines. Keeps an error, because the library hides it."""
+    """Yields lines; keeps an error of `texts`, because the library hides it."""
     nonlocal has_text
     try:
       for text in texts:
@@ -384,13 +391,13 @@ def _write_rules(folder: str, text_cleaning: Cleaning) -> str:
   path = pathlib.Path(folder, "rules.tsv")
   with path.open("w", encoding="ascii") as f:
     for pair in cleaning.normalization_rules(text_cleaning).items():
-      points = (" ".join(f"{ord(c):X}" for c in text) for text in pair)
-      f.write("\t".join(points) + "\n")
+      hex_texts = (" ".join(f"{ord(c):X}" for c in text) for text in pair)
+      f.write("\t".join(hex_texts) + "\n")
   return str(path)
 
 
 def _cut_line(line: str) -> Iterator[str]:
-  """Cuts a line to `MAX_LINE_CHARS`, at a space if there is one."""
+  """Cuts a line to at most `MAX_LINE_CHARS`, at spaces if possible."""
   while len(line) > MAX_LINE_CHARS:
     end = line.rfind(" ", 1, MAX_LINE_CHARS)
     end = MAX_LINE_CHARS if end < 0 else end
@@ -406,7 +413,7 @@ def train_words(
 
   Args:
     texts: the texts, which are read once.
-    size: the number of pieces, special tokens included.
+    size: the largest number of pieces, with special tokens.
     rules: one of `words.RULES`.
 
   Returns:

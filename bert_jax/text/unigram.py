@@ -57,9 +57,9 @@ LETTERS = string.ascii_lowercase
 SIGNS = '!"#$%&()*+,-./:;?@[\\]^_`{|}~'
 # Two code points that Unicode defines as noncharacters, so no text has them.
 _PLACEHOLDER, _SEPARATOR = "\ufdd0", "\ufdd1"
-# The rules that say which pieces begin a word. With the rule "space", these are
-# the pieces with a space before them. "albert" is the published rule, for
-# English.
+# The names of the rules that say which pieces begin a word; see `begins_word`.
+# By the rule "space", a piece with a space before it does. "albert" is the
+# published rule, which is for English.
 WORD_STARTS = ("space", "albert")
 # The numbers of ModelProto's fields pieces, trainer_spec and normalizer_spec.
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
@@ -70,8 +70,8 @@ _PIECE, _SCORE = 1, 2
 _MODEL_TYPE, _UNIGRAM = 3, 1
 # The numbers of NormalizerSpec's fields name and precompiled_charsmap.
 _NAME, _CHARSMAP = 1, 2
-# The wire types of fields. A field of type _COUNTED_BYTES holds a count, and
-# then as many bytes.
+# The wire types of fields. A field of type _COUNTED_BYTES holds a number n, and
+# then n bytes.
 _VARINT, _EIGHT_BYTES, _COUNTED_BYTES, _FOUR_BYTES = 0, 1, 2, 5
 
 
@@ -82,7 +82,7 @@ class ModelFile(NamedTuple):
     pieces: the pieces in the order of their ids.
     scores: the log probability of each piece.
     charsmap: compiled rules of normalization; empty if there are none.
-    rules_name: the name of these rules; empty if they have no name.
+    rules_name: the name of the rules; empty if they have no name.
   """
 
   pieces: list[str]
@@ -94,9 +94,11 @@ class ModelFile(NamedTuple):
 def begins_word(piece: str, word_starts: str = WORD_STARTS[0]) -> bool:
   """Returns True if a piece begins a word.
 
-  By the rule "albert", a piece of one sign (one of `SIGNS`) also begins a word.
-  So does a piece with a character that is neither an English letter nor a sign:
-  a digit, an apostrophe, a letter of another script (google-research/albert
+  By both rules, a piece with a space before it and a special token begin a
+  word. By the rule "albert", these pieces also do: a piece of one sign (one of
+  `SIGNS`), a piece that begins with <, and a piece with a character that is
+  neither an English letter nor a sign, such as a digit, an apostrophe or a
+  letter of a different script (google-research/albert
   create_pretraining_data.py, _is_start_piece_sp).
 
   Args:
@@ -125,40 +127,40 @@ def make_normalizer(
   model: ModelFile, cleaning: Cleaning
 ) -> normalizers.Normalizer:
   """Builds the library's normalizer from a model's rules and a cleaning."""
-  chain: list[normalizers.Normalizer] = [
+  steps: list[normalizers.Normalizer] = [
     normalizers.Replace("``", '"'),
     normalizers.Replace("''", '"'),
   ]
   rules = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
-  # The library applies the rule of a cluster's first character to the whole
-  # cluster. So other steps do as much as possible before the rules.
+  # The library may apply the rule of a cluster's first character to the whole
+  # cluster. So the steps before the rules do as much as possible.
   if model.rules_name in PACKAGE_RULES:
     keeps_accents = cleaning.keep_accents
-    chain.append(normalizers.NFKC() if keeps_accents else normalizers.NFKD())
+    steps.append(normalizers.NFKC() if keeps_accents else normalizers.NFKD())
     if cleaning.lower_case:
-      chain.append(normalizers.Lowercase())
+      steps.append(normalizers.Lowercase())
     return normalizers.Sequence(
-      [*chain, *rules, *([] if keeps_accents else [normalizers.NFC()])]
+      [*steps, *rules, *([] if keeps_accents else [normalizers.NFC()])]
     )
   if not cleaning.keep_accents:
-    chain += [normalizers.NFKD(), normalizers.StripAccents()]
+    steps += [normalizers.NFKD(), normalizers.StripAccents()]
   elif rules:
     misordered_marks = Regex(misordered_marks_pattern())
-    chain += [
+    steps += [
       normalizers.Replace(misordered_marks, _SEPARATOR),
       normalizers.NFC(),
     ]
   if model.rules_name in FOLDING_RULES:
-    # Hide this letter from `Lowercase`, because SentencePiece does not fold it.
-    chain.append(normalizers.Replace("İ", _PLACEHOLDER))
+    # Hide İ from `Lowercase`, because SentencePiece does not fold it.
+    steps.append(normalizers.Replace("İ", _PLACEHOLDER))
   if cleaning.lower_case:
-    chain.append(normalizers.Lowercase())
+    steps.append(normalizers.Lowercase())
   if model.rules_name in FOLDING_RULES:
-    chain.append(normalizers.Replace(_PLACEHOLDER, "İ"))
+    steps.append(normalizers.Replace(_PLACEHOLDER, "İ"))
   if rules:
-    chain += [normalizers.NFC(), *rules, normalizers.NFC()]
-    chain.append(normalizers.Replace(_SEPARATOR, ""))
-  return normalizers.Sequence(chain)
+    steps += [normalizers.NFC(), *rules, normalizers.NFC()]
+    steps.append(normalizers.Replace(_SEPARATOR, ""))
+  return normalizers.Sequence(steps)
 
 
 def choose_cleaning(
@@ -168,27 +170,29 @@ def choose_cleaning(
 
   Args:
     name: the name of the normalizer in the model's file.
-    lower_case: the caller's setting; None means the setting of the model.
-    keep_accents: the caller's setting; None means the setting of the model.
+    lower_case: the caller's setting; None means the setting of the model, or
+      else True.
+    keep_accents: the caller's setting; None means the setting of the model, or
+      else the opposite of `lower_case`.
     source: the model's name, for messages.
 
   Raises:
     UserError: the caller's settings contradict the model's settings.
   """
-  requested = Cleaning(lower_case, keep_accents)
+  requested_cleaning = Cleaning(lower_case, keep_accents)
   if name in PACKAGE_RULES:
-    check_same_cleaning(PACKAGE_RULES[name], requested, source)
+    check_same_cleaning(PACKAGE_RULES[name], requested_cleaning, source)
     return PACKAGE_RULES[name]
   if name in FOLDING_RULES:
     check_same_cleaning(
       Cleaning(True, None), Cleaning(lower_case, None), source
     )
     return Cleaning(True, keep_accents is not False)
-  return requested.with_defaults()
+  return requested_cleaning.with_defaults()
 
 
 def cleaning_in_rules(model: bytes, source: str) -> Cleaning:
-  """Returns the cleaning that the rules of a SentencePiece file do.
+  """Returns the cleaning that the rules of a SentencePiece file apply.
 
   Args:
     model: the content of a `.model` file.
@@ -224,14 +228,14 @@ def build(
     word_starts: one of `WORD_STARTS`.
 
   Raises:
-    UserError: the file is not a unigram model, special pieces are missing, or
-      the caller's settings contradict the file.
+    UserError: the file is not a unigram model, special pieces are missing,
+      `word_starts` is unknown, or the caller's settings contradict the file.
   """
   check_word_starts(word_starts, source)
   parsed = parse_model(model, source)
   pieces, scores = parsed.pieces, parsed.scores
-  ids = {piece: i for i, piece in enumerate(pieces)}
-  special = bpe.special_ids(ids, ALBERT_TOKENS, source)
+  id_by_piece = {piece: i for i, piece in enumerate(pieces)}
+  special = bpe.special_ids(id_by_piece, ALBERT_TOKENS, source)
   # A special piece with a space at its end is never matched, because no word
   # has a space in it.
   unmatched_pieces = [
@@ -240,7 +244,7 @@ def build(
   cleaning = choose_cleaning(
     parsed.rules_name, lower_case, keep_accents, source
   )
-  chain = make_normalizer(parsed, cleaning)
+  normalizer = make_normalizer(parsed, cleaning)
 
   def build_tokenizer(names: list[str]) -> Tokenizer:
     tokenizer = Tokenizer(
@@ -250,7 +254,7 @@ def build(
         byte_fallback=False,
       )
     )
-    tokenizer.normalizer = chain
+    tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
       [
         pre_tokenizers.WhitespaceSplit(),
@@ -272,7 +276,7 @@ def build(
   )
   sep, cls = (ALBERT_TOKENS[role] for role in ("sep", "cls"))
   tokenizer_with_ends.post_processor = processors.BertProcessing(
-    (sep, ids[sep]), (cls, ids[cls])
+    (sep, id_by_piece[sep]), (cls, id_by_piece[cls])
   )
   return Vocabulary(
     algorithm="unigram",
@@ -324,11 +328,11 @@ def parse_model(content: bytes, source: str) -> ModelFile:
   if not pieces or model_type != _UNIGRAM:
     raise UserError(f"{source} is not a unigram model of SentencePiece.")
   check_charsmap(charsmap, source)
-  first_ids: dict[str, int] = {}
+  id_by_piece: dict[str, int] = {}
   for i, piece in enumerate(pieces):
-    if first_ids.setdefault(piece, i) != i:
+    if id_by_piece.setdefault(piece, i) != i:
       raise UserError(
-        f"{source}: {piece!r} is piece {first_ids[piece]} and also piece {i}."
+        f"{source}: {piece!r} is piece {id_by_piece[piece]} and also piece {i}."
       )
   return ModelFile(pieces, scores, charsmap, rules_name)
 
@@ -341,21 +345,23 @@ def check_charsmap(charsmap: bytes, source: str) -> None:
     source: the file of the rules, for messages.
 
   Raises:
-    DamagedFile: the rules are cut off, or are something else.
+    DamagedFile: the rules are cut off or are no compiled rules.
   """
   if not charsmap:
     return
-  size = int.from_bytes(charsmap[:4], "little")
+  trie_size = int.from_bytes(charsmap[:4], "little")
   try:
-    if size % 4 or len(charsmap) < 4 + size:
-      raise ValueError(f"{len(charsmap)} bytes cannot hold a trie of {size}")
-    charsmap[4 + size :].decode("utf-8")
+    if trie_size % 4 or len(charsmap) < 4 + trie_size:
+      raise ValueError(
+        f"{len(charsmap)} bytes cannot hold a trie of {trie_size}"
+      )
+    charsmap[4 + trie_size :].decode("utf-8")
   except ValueError as e:
     raise DamagedFile(f"{source}: its charsmap is damaged ({e}).") from e
 
 
 def _read_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-  """Yields the (number, content) of each field of a protocol buffer's message.
+  """Yields (number, content) of each field in a message of a protocol buffer.
 
   Raises:
     ValueError: the message is damaged or cut off.

@@ -1,8 +1,8 @@
 """Defines the tokenizer, which maps text to ids and offsets, and ids to text.
 
-It uses the `tokenizers` library. One class serves every kind of tokenizer.
-Other files of this room build it: `wordpiece`, `bpe` (byte-level and GPT-1's),
-`unigram` (SentencePiece models), `words`. The ids are the ids of Hugging Face's
+It uses the `tokenizers` library. One class serves every kind of tokenizer. The
+modules that build it are `wordpiece`, `bpe` (byte-level and GPT-1's), `unigram`
+(SentencePiece models) and `words`. The ids are the ids of Hugging Face's
 fast tokenizers, unless a docstring says otherwise.
 
 A chunk is a substring whose ids do not depend on the text around it. Texts are
@@ -65,7 +65,7 @@ class EncodedText(NamedTuple):
   """Holds the ids of a text, and the characters from which they come.
 
   Attributes:
-    ids: [T] ids; `characters.Characters` gives an int32 array [T, 50].
+    ids: a list [T]; `characters.Characters` gives an int32 array [T, 50].
     offsets: [T] pairs (begin, end) of character positions in the raw text.
   """
 
@@ -85,8 +85,8 @@ class AddedTokenFinder:
     normalized_pattern: matches the tokens that are looked for in the normalized
       text; None if there are no such tokens.
     normalizer: normalizes a text; None if texts are not normalized.
-    base_pattern: the `uncut_pattern` of the same vocabulary without added
-      tokens.
+    base_pattern: the `uncut_pattern` that the vocabulary would have without
+      added tokens.
     normalize_ascii: normalizes printable ASCII five times as fast as
       `normalizer`; None if there is no such function.
   """
@@ -198,11 +198,14 @@ class Vocabulary:
     No special token is added. A literal `[SEP]` is read as text, so that the
     text of a corpus cannot contain special tokens.
     """
-    rows = self._encode_as_bytes(texts)
-    return [np.frombuffer(row, np.int32).tolist() for row in rows]
+    encoded_texts = self._encode_as_bytes(texts)
+    return [
+      np.frombuffer(encoded_text, np.int32).tolist()
+      for encoded_text in encoded_texts
+    ]
 
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ids of `encode_batch` in one array, twice as fast.
+    """Returns the ids of `encode_batch` in one array, in half the time.
 
     Args:
       texts: N texts.
@@ -211,10 +214,12 @@ class Vocabulary:
       An int32 array [T] with the ids of all texts, and an int64 array [N] with
       the number of ids of each text.
     """
-    rows = self._encode_as_bytes(texts)
-    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    size = np.dtype(np.int32).itemsize
-    return np.frombuffer(b"".join(rows), np.int32), lengths // size
+    encoded_texts = self._encode_as_bytes(texts)
+    lengths = np.fromiter(map(len, encoded_texts), np.int64, len(encoded_texts))
+    bytes_per_id = np.dtype(np.int32).itemsize
+    return np.frombuffer(
+      b"".join(encoded_texts), np.int32
+    ), lengths // bytes_per_id
 
   def _encode_as_bytes(self, texts: Sequence[str]) -> list[bytes]:
     """Returns the int32 ids of each text as bytes."""
@@ -222,14 +227,18 @@ class Vocabulary:
       # Do not clear the old cache, because another thread may be reading it.
       self._caches[0] = {}
     cache = self._caches[0]
-    chunks = [self._chunks(text) for text in texts]
-    new_chunks = set(itertools.chain.from_iterable(chunks)).difference(cache)
+    chunks_by_text = [self._chunks(text) for text in texts]
+    new_chunks = set(itertools.chain.from_iterable(chunks_by_text)).difference(
+      cache
+    )
     encoded = self._encode_chunks(new_chunks)
     uncached = {
       c: encoded.pop(c) for c in new_chunks if len(c) > _MAX_CACHED_CHARS
     }
     cache.update(encoded)
-    return [_join_ids(row, cache, uncached) for row in chunks]
+    return [
+      _join_ids(text_chunks, cache, uncached) for text_chunks in chunks_by_text
+    ]
 
   def _chunks(self, text: str) -> list[str]:
     """Cuts a text into chunks."""
@@ -311,8 +320,8 @@ class Vocabulary:
   def encode_special(self, text: str) -> list[int]:
     """Returns the ids of a text in which special tokens may be spelled out.
 
-    Only the exact spelling is read as a special token. So `[MASK]` has one id
-    and `[mask]` has three ids, even if the tokenizer changes text to lower
+    Only the exact spelling is read as a special token. So `[MASK]` is a special
+    token and `[mask]` is text, even if the tokenizer changes text to lower
     case. No special token is added around the text.
     """
     return self.encode_offsets([text], special=True)[0].ids
@@ -377,14 +386,14 @@ class Vocabulary:
     cleaned: list[str] = []
     origin: list[int] = []
     begin = 0
-    for segment in re.split(f"({tokens})", text):
-      if segment in self._special_contents:
-        clean_segment, indices = segment, list(range(len(segment)))
+    for part in re.split(f"({tokens})", text):
+      if part in self._special_contents:
+        clean_part, indices = part, list(range(len(part)))
       else:
-        clean_segment, indices = self.clean(segment)
-      cleaned.append(f"{clean_segment} ")
+        clean_part, indices = self.clean(part)
+      cleaned.append(f"{clean_part} ")
       origin += [*(i + begin if i >= 0 else -1 for i in indices), -1]
-      begin += len(segment)
+      begin += len(part)
     return "".join(cleaned), origin
 
   @functools.cached_property
@@ -400,38 +409,38 @@ class Vocabulary:
     word of a text has no space before it.
     """
     ids = np.asarray(ids, np.int64)
-    flags = self.at_word_boundary[ids]
+    is_start = self.at_word_boundary[ids]
     if self.marks_word_ends:
-      # An added token begins a word even if the piece before it does not end a
-      # word.
-      flags = np.roll(flags, 1, axis=-1) | self.is_added[ids]
+      # `is_start` still marks word ends: a word starts after an end. An added
+      # token begins a word even if the piece before it does not end a word.
+      is_start = np.roll(is_start, 1, axis=-1) | self.is_added[ids]
     elif self.added_tokens:
-      flags |= np.roll(self.is_added[ids], 1, axis=-1)
-    if flags.size:
-      flags[..., 0] = True
-    return flags
+      is_start |= np.roll(self.is_added[ids], 1, axis=-1)
+    if is_start.size:
+      is_start[..., 0] = True
+    return is_start
 
   @functools.cached_property
   def is_added(self) -> np.ndarray:
-    """[V] bool, True for an added token, which is always a whole word."""
-    flags = np.zeros(self.num_ids, bool)
-    flags[self.added_ids] = True
-    return flags
+    """[V + len(other_words)] bool, True for added tokens; each is a word."""
+    is_added_id = np.zeros(self.num_ids, bool)
+    is_added_id[self.added_ids] = True
+    return is_added_id
 
   @functools.cached_property
   def added_ids(self) -> list[int]:
     """The ids of `added_tokens`."""
-    ids = (
+    ids_or_none = (
       self.special_tokenizer.token_to_id(token.content)
       for token in self.added_tokens
     )
-    return [number for number in ids if number is not None]
+    return [token_id for token_id in ids_or_none if token_id is not None]
 
   @functools.cached_property
   def never_masked_ids(self) -> list[int]:
     """The ids of added tokens that are special; they are never masked."""
     pairs = zip(self.added_tokens, self.added_ids, strict=True)
-    return [number for token, number in pairs if token.special]
+    return [token_id for token, token_id in pairs if token.special]
 
   def decode(self, ids: Iterable[int]) -> str:
     """Returns the text of ids; byte-level BPE gives the exact encoded text."""
@@ -449,9 +458,9 @@ class Vocabulary:
         pieces.append(piece)
       return decode(pieces)
     texts = []
-    for added, group in itertools.groupby(ids, lambda i: self.is_added[i]):
+    for are_added, group in itertools.groupby(ids, lambda i: self.is_added[i]):
       pieces = [self.pieces[i] for i in group]
-      texts.append("".join(pieces) if added else decode(pieces))
+      texts.append("".join(pieces) if are_added else decode(pieces))
     return "".join(texts)
 
   def __getstate__(self) -> dict[str, Any]:
@@ -465,7 +474,7 @@ class Vocabulary:
     self.literal_tokenizer.encode_special_tokens = True
 
   def __eq__(self, other: object) -> bool:
-    """Returns True if both tokenizers give every text the same ids."""
+    """Returns True if the library's tokenizer and the special ids are equal."""
     if not isinstance(other, Vocabulary):
       return False
     return (self.literal_tokenizer.to_str(), self.special) == (
@@ -484,14 +493,14 @@ def copy_without_added_tokens(tokenizer: Tokenizer) -> Tokenizer:
 
 def copy_added_tokens(source: Tokenizer, target: Tokenizer) -> Tokenizer:
   """Adds to `target` all tokens that were added to `source`; returns it."""
-  added = source.get_added_tokens_decoder()
-  target.add_tokens([added[number] for number in sorted(added)])
+  token_by_id = source.get_added_tokens_decoder()
+  target.add_tokens([token_by_id[token_id] for token_id in sorted(token_by_id)])
   target.encode_special_tokens = source.encode_special_tokens
   return target
 
 
 def copy_that_reads(tokenizer: Tokenizer, tokens: Iterable[str]) -> Tokenizer:
-  """Returns a copy that reads exactly these texts as special tokens."""
+  """Returns a copy that reads only `tokens` as special tokens."""
   copy = copy_without_added_tokens(tokenizer)
   copy.add_special_tokens([AddedToken(t, normalized=False) for t in tokens])
   return copy
@@ -517,10 +526,10 @@ def extend_offsets(
   offsets: list[tuple[int, int]],
   clean: Callable[[str], str] | None = None,
 ) -> list[tuple[int, int]]:
-  """Extends each piece to the characters that belong only to this piece.
+  """Extends each piece by the raw characters that also belong to it.
 
-  These characters are the marks after the piece, and the characters that
-  cleaning joins with its first or last character. The library gives a joined
+  These are the marks after the piece, and the characters that cleaning joins
+  with the first or last character of the piece. The library gives a joined
   character the position of only one of the raw characters.
 
   Args:
@@ -532,7 +541,7 @@ def extend_offsets(
     offsets = _extend_begins(text, offsets, clean)
   elif text.isascii():
     return offsets
-  covered = []
+  extended = []
   extended_ends: dict[int, int] = {}
   stop = len(text)
   for begin, end in reversed(offsets):
@@ -542,15 +551,15 @@ def extend_offsets(
         extended_ends[end] = _extended_end(text, end, stop, clean)
       stop = min(stop, begin)
       end = extended_ends[end]
-    covered.append((begin, end))
-  return covered[::-1]
+    extended.append((begin, end))
+  return extended[::-1]
 
 
 def _extend_begins(
   text: str, offsets: list[tuple[int, int]], clean: Callable[[str], str]
 ) -> list[tuple[int, int]]:
-  """Extends pieces to the characters before them that cleaning joins."""
-  covered = []
+  """Extends pieces by the characters before them that cleaning joins."""
+  extended = []
   # All pieces that begin at the character `last_begin` get the same extended
   # begin. It is never before `stop`, where the earlier pieces end.
   last_begin, extended_begin = -1, 0
@@ -562,8 +571,8 @@ def _extend_begins(
         extended_begin = _extended_begin(text, begin, stop, clean)
       last_end = max(last_end, end)
       begin = extended_begin
-    covered.append((begin, end))
-  return covered
+    extended.append((begin, end))
+  return extended
 
 
 def _extended_begin(
@@ -580,10 +589,10 @@ def _extended_begin(
   first = begin
   while first > stop and not text[first - 1].isspace():
     starts = range(first - 1, max(stop, first - _MAX_RULE_CHARS) - 1, -1)
-    joined = (
+    joined_starts = (
       i for i in starts if _are_joined(text, i, first, begin + 1, clean)
     )
-    start = next(joined, None)
+    start = next(joined_starts, None)
     if start is None:
       break
     first = start
@@ -601,14 +610,16 @@ def _extended_end(
     stop: the largest index that may be returned.
     clean: see `joining_cleaner`.
   """
-  last = end - 1
+  last_index = end - 1
   while end < stop:
     if _is_attached(text[end]):
       end += 1
     elif clean is not None and not text[end].isspace():
       ends = range(end + 1, min(stop, end + _MAX_RULE_CHARS) + 1)
-      joined = (i for i in ends if _are_joined(text, last, end, i, clean))
-      new_end = next(joined, None)
+      joined_ends = (
+        i for i in ends if _are_joined(text, last_index, end, i, clean)
+      )
+      new_end = next(joined_ends, None)
       if new_end is None:
         break
       end = new_end
@@ -626,14 +637,14 @@ def _are_joined(
 
 
 def _is_attached(character: str) -> bool:
-  """Returns True for a mark, or another character of `_ATTACHED_CHARS`."""
+  """Returns True for a mark or a character of `_ATTACHED_CHARS`."""
   return unicodedata.category(character)[0] == "M" or bool(
     _ATTACHED_CHARS.match(character)
   )
 
 
 def is_simple_chunk(chunk: str) -> bool:
-  """Returns True for printable ASCII without a space after the first sign."""
+  """Returns True for printable ASCII with no space but its first character."""
   return chunk.isascii() and chunk.isprintable() and " " not in chunk[1:]
 
 

@@ -38,7 +38,8 @@ RULES = tuple(MAX_WORD_CHARS)
 # Chunks for the original rules. The lower case of a capital sigma depends on
 # the punctuation around it, so a text is cut only at spaces.
 _ORIGINAL_CHUNK_PATTERN = re.compile("[^ ]+")
-# Blocks of CJK ideographs, from _is_chinese_char of the original program.
+# First and last code points of the blocks of CJK ideographs, from
+# _is_chinese_char of the original program.
 _CHINESE_BLOCKS = (
   (0x4E00, 0x9FFF),
   (0x3400, 0x4DBF),
@@ -83,7 +84,7 @@ def build(
 
   Args:
     pieces: the pieces in the order of their ids.
-    lower_case: True means an uncased vocabulary.
+    lower_case: True if text is changed to lower case.
     source: the file of the pieces, for messages.
     rules: one of `RULES`.
     strip_accents: see `make_normalizer`. A few published models change text to
@@ -91,8 +92,8 @@ def build(
     tokenize_chinese_chars: see `make_normalizer`.
 
   Raises:
-    UserError: a special token is missing, `rules` is unknown, or the last two
-      arguments are set although the original rules lack these options.
+    UserError: a special token is missing, `rules` is unknown, or `rules` is
+      "original" and one of the last two arguments differs from its default.
   """
   if rules not in RULES:
     raise UserError(f"{source}: rules {rules!r} is not one of {list(RULES)}.")
@@ -174,8 +175,8 @@ def clean_by_original_rules(
   """Cleans a raw text, and splits it into words and punctuation.
 
   This function does what BasicTokenizer in google-research/bert tokenization.py
-  does, and also returns from where each character comes. Both functions use the
-  Unicode data of the running Python.
+  does, and also returns from where each character comes. Like BasicTokenizer,
+  it uses the Unicode data of the running Python.
 
   Args:
     text: the raw text.
@@ -205,7 +206,7 @@ def _split_words(text: str) -> list[list[tuple[str, int]]]:
   """Splits a text at white space and ideographs, and drops controls.
 
   Returns:
-    The words, as pairs of a character and its index in the text.
+    The words; a word is a list of (character, its index in the text).
   """
   words: list[list[tuple[str, int]]] = [[]]
   for index, character in enumerate(text):
@@ -225,19 +226,19 @@ def _split_words(text: str) -> list[list[tuple[str, int]]]:
 def _fold(word: list[tuple[str, int]]) -> list[tuple[str, int]]:
   """Changes a word to lower case, decomposes it, and drops its marks (Mn)."""
   lowered = "".join(character for character, _ in word).lower()
-  # The lower case of the whole word has as many characters as the lower cases
-  # of its single characters. Only the lower case of a sigma depends on letters
-  # around it, and it is always one character.
-  origins = [i for character, i in word for _ in character.lower()]
-  origins = [
+  # Lower-casing the whole word gives as many characters as lower-casing each
+  # character alone. Only the lower case of a sigma depends on the letters
+  # around it, and that is always one character.
+  indices = [i for character, i in word for _ in character.lower()]
+  indices = [
     i
-    for character, i in zip(lowered, origins, strict=True)
+    for character, i in zip(lowered, indices, strict=True)
     for _ in unicodedata.normalize("NFD", character)
   ]
   decomposed = unicodedata.normalize("NFD", lowered)
   return [
     (character, i)
-    for character, i in zip(decomposed, origins, strict=True)
+    for character, i in zip(decomposed, indices, strict=True)
     if unicodedata.category(character) != "Mn"
   ]
 
@@ -274,7 +275,7 @@ def is_punctuation(character: str) -> bool:
 
 def is_chinese(character: str) -> bool:
   """Returns True for a CJK ideograph, but not for Hangul and kana."""
-  point = ord(character)
-  return point > 0x33FF and any(
-    low <= point <= high for low, high in _CHINESE_BLOCKS
+  code_point = ord(character)
+  return code_point > 0x33FF and any(
+    first <= code_point <= last for first, last in _CHINESE_BLOCKS
   )

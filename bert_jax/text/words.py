@@ -1,12 +1,12 @@
 """Builds the tokenizer of ELMo, whose pieces are whole words.
 
 A vocabulary file has a word on each line. `<S>`, `</S>` and `<UNK>` come first.
-The other words are sorted from the most to the least frequent
-(allenai/bilm-tf README.md). ELMo's softmax predicts these words.
+The words after them are sorted from the most to the least frequent
+(allenai/bilm-tf README.md). ELMo's softmax predicts the words of the file.
 
-A prepared folder also has ids for all other words of its text; they follow the
-ids of the vocabulary. For such a word the model predicts `<UNK>`, but it reads
-the characters of the word itself.
+A prepared folder also has ids for the words of its text that are not in the
+vocabulary; these ids follow the ids of the vocabulary. In place of a word with
+such an id the model predicts `<UNK>`, but it reads the word's characters.
 """
 
 import re
@@ -25,8 +25,8 @@ BEGIN_ID, END_ID, UNKNOWN_ID = range(3)
 # How text is split into words.
 # "words": a word is a run of letters and digits. Inside the run there may be
 # zero-width joiners and the accent signs of Armenian. Between two letters or
-# digits there may be one mark: ' ’ . , - or · (Catalan) or ׳ ״ (Hebrew). Every
-# other character except white space is a word by itself.
+# digits there may be one mark: ' ’ . , - or · (Catalan) or ׳ ״ (Hebrew). Any
+# character that is in no run and no white space is a word by itself.
 # "spaces": words are separated by white space, for text that is split already.
 RULES = ("words", "spaces")
 _LETTERS_PATTERN = (
@@ -59,7 +59,7 @@ def build(
 
   Args:
     pieces: `SPECIAL_WORDS`, then the words of the vocabulary.
-    other_words: more words; their ids follow the ids of `pieces`.
+    other_words: words after the vocabulary; their ids follow those of `pieces`.
     source: the file of the pieces, for messages.
     rules: one of `RULES`.
 
@@ -72,9 +72,13 @@ def build(
       " put these lines first, in this order."
     )
   # A name with a space is never matched, because no word has a space in it.
-  names = [f" {piece}" for piece in SPECIAL_WORDS]
-  ids = {w: i for i, w in enumerate([*names, *pieces[3:], *other_words])}
-  tokenizer = Tokenizer(models.WordLevel(ids, unk_token=names[UNKNOWN_ID]))
+  unmatched_names = [f" {piece}" for piece in SPECIAL_WORDS]
+  id_by_word = {
+    w: i for i, w in enumerate([*unmatched_names, *pieces[3:], *other_words])
+  }
+  tokenizer = Tokenizer(
+    models.WordLevel(id_by_word, unk_token=unmatched_names[UNKNOWN_ID])
+  )
   tokenizer.pre_tokenizer = _make_splitter(rules)
   tokenizer.decoder = decoders.WordPiece(prefix=" ", cleanup=False)
   return Vocabulary(
@@ -101,13 +105,13 @@ def count_after_split(
   """Counts the words in chunks of text; splits each distinct chunk once.
 
   Args:
-    chunks: chunk -> number of times that it occurs.
+    chunks: chunk -> how often it occurs.
     split: a function from a chunk to (word, offsets) of its words.
   """
   counts: Counter[str] = Counter()
-  for chunk, times in chunks.items():
+  for chunk, chunk_count in chunks.items():
     for word, _ in split(chunk):
-      counts[word] += times
+      counts[word] += chunk_count
   return counts
 
 
@@ -127,12 +131,12 @@ def count_words(texts: Iterable[str], rules: str) -> Counter[str]:
 
 
 def sort_by_count(counts: dict[str, int]) -> list[str]:
-  """Returns the words by falling count; equal counts in alphabetical order."""
+  """Returns the words by falling count; with equal counts, by code points."""
   return sorted(counts, key=lambda word: (-counts[word], word))
 
 
 def with_words_from(vocabulary: Vocabulary, texts: Iterable[str]) -> Vocabulary:
-  """Returns the tokenizer with ids for all words of texts.
+  """Returns the tokenizer with all further words of texts as `other_words`.
 
   Args:
     vocabulary: a tokenizer of the algorithm "words".
