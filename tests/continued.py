@@ -1,4 +1,4 @@
-"""Continues the pre-training of a model with this project and transformers.
+"""Continues the pre-training of a model with bert_jax and with transformers.
 
 The reference trains classes of transformers with torch's AdamW on the batches
 that the run reads, in float32 and without dropout.
@@ -88,8 +88,8 @@ def write_reference(path, family, vocabulary, vocab_size=64, seed=0):
     path: the new folder.
     family: a key of `REFERENCES`.
     vocabulary: the vocab.txt to copy.
-    vocab_size: rows of the word table.
-    seed: seed of the parameters.
+    vocab_size: the number of rows of the word table.
+    seed: the seed of the random parameters.
 
   Returns:
     The model. For ELECTRA, the discriminator and the generator, which share
@@ -126,7 +126,7 @@ def build_reference(name, sizes, seed=0):
 
 
 def config_of(family, prepared, model, **changes):
-  """Returns a published config that continues `model` and takes its sizes."""
+  """Returns a published config, made small, of a run that continues `model`."""
   config = configs.load_defaults(REFERENCES[family][2])
   values = {
     "init_from": str(model),
@@ -156,8 +156,8 @@ def config_of(family, prepared, model, **changes):
     values | _CHANGES_BY_FAMILY.get(family, {}) | changes
   ).items():
     section = config
-    *parts, last = key.split(".")
-    for name in parts:
+    *section_names, last = key.split(".")
+    for name in section_names:
       section = section[name]
     if setting is None:
       section.pop(last, None)
@@ -177,9 +177,11 @@ def run_config(config, workdir):
 
 def batches_of_run(config):
   """Returns the batches of a run's steps, as numpy arrays."""
-  opened = loader.open_data(seed=config["seed"], **config["data"])
-  rows = config["batch_size"]
-  return [opened.read(i * rows, rows) for i in range(config["total_steps"])]
+  data = loader.open_data(seed=config["seed"], **config["data"])
+  batch_size = config["batch_size"]
+  return [
+    data.read(i * batch_size, batch_size) for i in range(config["total_steps"])
+  ]
 
 
 def _tensors(batch, family):
@@ -215,7 +217,7 @@ def _masked_lm_loss(logits, tensors):
 
 
 def reference_losses(model, family, batch, sample_key):
-  """Returns {name: loss} of a batch; "loss" is the sum, which is trained.
+  """Returns {name: loss} of a batch. The model is trained on the one at "loss".
 
   Args:
     model: the model that `write_reference` returned.
@@ -226,15 +228,17 @@ def reference_losses(model, family, batch, sample_key):
   tensors, inputs = _tensors(batch, family)
   if family == "electra":
     return _electra_losses(model, tensors, inputs, batch, sample_key)
-  out = model(**inputs)
+  outputs = model(**inputs)
   if family == "gpt":
     losses = functional.cross_entropy(
-      out.logits.transpose(1, 2), tensors["lm_ids"].long(), reduction="none"
+      outputs.logits.transpose(1, 2), tensors["lm_ids"].long(), reduction="none"
     )
     losses_by_name = {"lm_loss": _weighted_mean(losses, tensors["lm_weights"])}
   else:
     logits = (
-      out.prediction_logits if family in ("bert", "albert") else out.logits
+      outputs.prediction_logits
+      if family in ("bert", "albert")
+      else outputs.logits
     )
     losses_by_name = {"mlm_loss": _masked_lm_loss(logits, tensors)}
   if family in ("bert", "albert"):
@@ -243,7 +247,7 @@ def reference_losses(model, family, batch, sample_key):
       albert=("sop_loss", "sop_logits"),
     )[family]
     labels = tensors["pair_labels"][:, 0].long()
-    losses_by_name[name] = functional.cross_entropy(out[key], labels)
+    losses_by_name[name] = functional.cross_entropy(outputs[key], labels)
   return losses_by_name | {"loss": sum(losses_by_name.values())}
 
 
@@ -285,7 +289,7 @@ def train_reference(model, family, config, rates):
   # A parameter that ELECTRA's networks share is trained once.
   parameters = {id(p): p for m in modules for p in m.parameters()}
   optimizer = torch.optim.AdamW(parameters.values(), **ADAM)
-  rows, key = [], jax.random.key(config["seed"])
+  losses_by_step, key = [], jax.random.key(config["seed"])
   for step, batch in enumerate(batches_of_run(config)[: len(rates)]):
     sample_key = jax.random.split(jax.random.fold_in(key, step), 3)[2]
     losses = reference_losses(model, family, batch, sample_key)
@@ -294,12 +298,14 @@ def train_reference(model, family, config, rates):
     for group in optimizer.param_groups:
       group["lr"] = rates[step]
     optimizer.step()
-    rows.append({name: tensor.item() for name, tensor in losses.items()})
-  return rows
+    losses_by_step.append(
+      {name: tensor.item() for name, tensor in losses.items()}
+    )
+  return losses_by_step
 
 
 def add_piece(model, row, bias):
-  """Returns a model with one more piece.
+  """Adds a piece to a model, and returns the model.
 
   Args:
     model: the model that `write_reference` returned; it is changed in place.

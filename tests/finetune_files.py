@@ -41,7 +41,7 @@ def write_wordpiece(folder):
 
 
 def write_roberta(folder):
-  """Writes a byte-level vocabulary with RoBERTa's special tokens, no merges."""
+  """Writes RoBERTa's special tokens and all bytes as pieces, without merges."""
   from tokenizers import pre_tokenizers
 
   pieces = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -74,9 +74,9 @@ def squad_json(paragraphs):
   paragraph_dicts = []
   for context, questions in paragraphs:
     qas = []
-    for name, question, answers in questions:
+    for question_id, question, answers in questions:
       spans = [dict(text=text, answer_start=start) for text, start in answers]
-      qas.append(dict(id=name, question=question, answers=spans))
+      qas.append(dict(id=question_id, question=question, answers=spans))
     paragraph_dicts.append(dict(context=context, qas=qas))
   articles = [dict(title="t", paragraphs=paragraph_dicts)]
   return json.dumps(dict(version="1.1", data=articles))

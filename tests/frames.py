@@ -8,7 +8,7 @@ class Frame:
   """Has the attributes of pandas' DataFrame that the package reads."""
 
   def __init__(self, rows=(), **columns):
-    """Takes rows, which are dicts with the same keys, or columns by name."""
+    """Takes either rows (dicts with equal keys), or columns by name."""
     if rows:
       assert len({tuple(row) for row in rows}) == 1
       columns = {name: [row[name] for row in rows] for name in rows[0]}

@@ -37,19 +37,19 @@ def mask_rows(ids, maskable, lengths, seed=0, first_number=0, **options):
 
 
 def make_word_rows(count, width, seed):
-  """Returns the arrays of `make_rows`, and one that is True at word starts.
+  """Returns the arrays of `make_rows`, and a bool array of word starts.
 
   A word has 1 to 5 pieces.
   """
   rng = np.random.default_rng(seed)
   lengths = rng.choice([width, width, width, 9, 30], count)
   ids, maskable, lengths = make_rows(lengths.tolist(), width)
-  starts = np.zeros(ids.shape, bool)
-  for row in starts:
+  word_starts = np.zeros(ids.shape, bool)
+  for row in word_starts:
     sizes = rng.choice([1, 1, 1, 1, 2, 2, 3, 5], width)
     begins = np.cumsum(sizes) - sizes + 1
     row[begins[begins < width]] = True
-  return ids, maskable, lengths, starts
+  return ids, maskable, lengths, word_starts
 
 
 def words_of(maskable, starts):
@@ -67,4 +67,4 @@ def chosen_columns(out):
   """Returns the set of masked columns of each row."""
   is_used = out["mlm_weights"] > 0
   pairs = zip(out["mlm_positions"], is_used, strict=True)
-  return [set(row[use].tolist()) for row, use in pairs]
+  return [set(row[is_used_in_row].tolist()) for row, is_used_in_row in pairs]

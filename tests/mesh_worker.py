@@ -131,13 +131,13 @@ def run_meshes(folder, report, meshes):
         with checkpoint.Checkpointer(str(folder)) as saver:
           saver.save(STEPS, state_in_file, {}, None)
       with checkpoint.Checkpointer(str(folder)) as saver:
-        saved, _ = saver.restore(STEPS, layout)
-      restored = resize_to_layout(saved, state)
+        saved_state, _ = saver.restore(STEPS, layout)
+      restored_state = resize_to_layout(saved_state, state)
       same_shardings = jax.tree.map(
-        lambda a, b: a.sharding == b.sharding, restored, state
+        lambda a, b: a.sharding == b.sharding, restored_state, state
       )
       states_in_file = jax.device_get(
-        [resize_to_layout(restored, layout), first_state]
+        [resize_to_layout(restored_state, layout), first_state]
       )
       equal_arrays = jax.tree.map(np.array_equal, *states_in_file)
       report["restored"][name] = all(
@@ -167,7 +167,7 @@ def make_logits_function(mesh, **model):
 
 
 def report_graphs(report):
-  """Counts sharding constraints with and without rules, and looks for masks."""
+  """Counts sharding constraints with and without a mesh; looks for masks."""
   mesh = make_mesh((2, 2, 2))
   batch = make_batch(0)
   objective, optimizer, _ = make_objective_and_optimizer(mesh)
@@ -184,21 +184,23 @@ def report_graphs(report):
   report["constraints"]["without"] = count_constraints(
     make_logits_function(mesh)
   )
-  for size in (60, 61):
+  for vocab_size in (60, 61):
     objective, optimizer, _ = make_objective_and_optimizer(
-      mesh, vocab_size=size
+      mesh, vocab_size=vocab_size
     )
     params = abstract_state(objective, optimizer, mesh, batch).params
     with sharding.use_mesh(mesh):
       text = (
-        make_logits_function(mesh, vocab_size=size)
+        make_logits_function(mesh, vocab_size=vocab_size)
         .lower(params, batch)
         .as_text()
       )
-    # Only the masked-LM head has arrays with 11 slots. The attention's masks
-    # have other shapes.
-    masks = [s for s in text.splitlines() if "select" in s and "32x11x" in s]
-    report["masks_in_graph"][str(size)] = bool(masks)
+    # Only the masked-LM head has arrays with 11 slots, so masks of the
+    # attention are not found.
+    mask_lines = [
+      s for s in text.splitlines() if "select" in s and "32x11x" in s
+    ]
+    report["masks_in_graph"][str(vocab_size)] = bool(mask_lines)
 
 
 def run_micro_batches(folder, report, counts):
@@ -207,25 +209,30 @@ def run_micro_batches(folder, report, counts):
     for micro_batches in counts:
       losses, _, state, layout = train(mesh, micro_batches, **NO_DROPOUT)
       report["losses"][f"parts{micro_batches}"] = losses
-      saved = jax.device_get(leaves_by_name(resize_to_layout(state, layout)))
-      np.savez(folder / f"parts{micro_batches}", **saved)
+      saved_arrays = jax.device_get(
+        leaves_by_name(resize_to_layout(state, layout))
+      )
+      np.savez(folder / f"parts{micro_batches}", **saved_arrays)
 
 
 def run_dropout(report):
-  for count in (1, 2, 4):
-    mesh = make_mesh((count, 1, 1))
+  for num_devices in (1, 2, 4):
+    mesh = make_mesh((num_devices, 1, 1))
     sharding_of_rows = NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
     apply_dropout = jax.jit(
       lambda x: layers.dropout(x, 0.5, jax.random.key(0)),
       out_shardings=sharding_of_rows,
     )
-    dropped = apply_dropout(jax.device_put(jnp.ones((8, 16)), sharding_of_rows))
-    shards = {np.asarray(s.data).tobytes() for s in dropped.addressable_shards}
-    expected = np.asarray(
+    output = apply_dropout(jax.device_put(jnp.ones((8, 16)), sharding_of_rows))
+    shards = {np.asarray(s.data).tobytes() for s in output.addressable_shards}
+    expected_output = np.asarray(
       layers.dropout(jnp.ones((8, 16)), 0.5, jax.random.key(0))
     )
-    is_same = bool((np.asarray(dropped) == expected).all())
-    report["dropout"][str(count)] = {"distinct": len(shards), "same": is_same}
+    is_equal = bool((np.asarray(output) == expected_output).all())
+    report["dropout"][str(num_devices)] = {
+      "distinct": len(shards),
+      "same": is_equal,
+    }
 
 
 class TenExamples:
@@ -235,9 +242,9 @@ class TenExamples:
     return 10
 
   def read(self, first, count):
-    number = np.arange(first, first + count)
-    weight = (number < 10).astype(np.float32)
-    return {"right": (number < 8).astype(np.float32), "weight": weight}
+    numbers = np.arange(first, first + count)
+    weights = (numbers < 10).astype(np.float32)
+    return {"right": (numbers < 8).astype(np.float32), "weight": weights}
 
 
 def run_evaluation(report):
@@ -253,15 +260,21 @@ def run_evaluation(report):
   )
   state = type("State", (), dict(params={}, carry={}))
   step = jax.jit(steps.make_eval_step(objective))
-  for devices in (1, 2, 4):
-    mesh = make_mesh((devices, 1, 1))
+  for num_devices in (1, 2, 4):
+    mesh = make_mesh((num_devices, 1, 1))
     with sharding.use_mesh(mesh):
-      for size in {1, 3, 4, 7, 10, 16, 8}:
-        if size % devices == 0:
+      for batch_size in {1, 3, 4, 7, 10, 16, 8}:
+        if batch_size % num_devices == 0:
           means = evaluate.evaluate(
-            step, objective.coefficients, state, {}, TenExamples(), size, mesh
+            step,
+            objective.coefficients,
+            state,
+            {},
+            TenExamples(),
+            batch_size,
+            mesh,
           )
-          name = f"{devices} devices, batch {size}"
+          name = f"{num_devices} devices, batch {batch_size}"
           report["evaluation"][name] = means["accuracy"]
 
 
@@ -276,8 +289,10 @@ def run_refusals(report):
   def check_sizes(shape, **model):
     mesh = make_mesh(shape)
     objective, _, _ = make_objective_and_optimizer(mesh, **model)
-    boxed = jax.eval_shape(objective.init, jax.random.key(0), make_batch(0))
-    sharding.check_parameter_sizes(mesh, boxed)
+    boxed_params = jax.eval_shape(
+      objective.init, jax.random.key(0), make_batch(0)
+    )
+    sharding.check_parameter_sizes(mesh, boxed_params)
 
   report_refusal(report, "heads", lambda: check_sizes((2, 1, 4), heads=2))
   report_refusal(report, "mlp", lambda: check_sizes((2, 1, 4), mlp=62))

@@ -11,26 +11,27 @@ FIRST_ID = 5
 
 def numbered_documents(sizes):
   """Returns documents with sentences of these sizes, and the next free id."""
-  documents, token = [], FIRST_ID
-  for document in sizes:
+  documents, next_id = [], FIRST_ID
+  for sentence_sizes in sizes:
     documents.append([])
-    for size in document:
-      documents[-1].append(list(range(token, token + size)))
-      token += size
-  return documents, token
+    for sentence_size in sentence_sizes:
+      documents[-1].append(list(range(next_id, next_id + sentence_size)))
+      next_id += sentence_size
+  return documents, next_id
 
 
 def realistic_sizes(count, seed):
   """Returns sizes like Wikipedia's: many short documents, a few long ones."""
   rng = np.random.default_rng(seed)
-  lengths = np.ceil(rng.lognormal(2.3, 1.0, count)).astype(int)
+  sentence_counts = np.ceil(rng.lognormal(2.3, 1.0, count)).astype(int)
   return [
-    np.ceil(rng.lognormal(3.1, 0.65, n)).astype(int).tolist() for n in lengths
+    np.ceil(rng.lognormal(3.1, 0.65, n)).astype(int).tolist()
+    for n in sentence_counts
   ]
 
 
 def document_of(corpus, tokens):
-  """Returns for each token the number of its document.
+  """Returns for each token the index of its document.
 
   The corpus is made of the documents of `numbered_documents`.
   """

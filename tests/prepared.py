@@ -9,7 +9,7 @@ from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
 
 def write_prepared(path, documents, heldout, vocab_size=64):
-  """Writes a prepared folder.
+  """Writes a prepared folder; returns its path.
 
   Args:
     path: the folder to write.
@@ -17,25 +17,29 @@ def write_prepared(path, documents, heldout, vocab_size=64):
     heldout: the documents of the split `validation`.
     vocab_size: the number of pieces in the vocabulary.
   """
-  partial = str(path) + ".partial"
-  pathlib.Path(partial).mkdir(parents=True)
+  partial_folder = str(path) + ".partial"
+  pathlib.Path(partial_folder).mkdir(parents=True)
   pieces = list(SPECIAL_TOKENS)
   pieces += [f"w{i}" for i in range(len(pieces), vocab_size)]
-  (pathlib.Path(partial) / "vocab.txt").write_text("\n".join(pieces) + "\n")
+  (pathlib.Path(partial_folder) / "vocab.txt").write_text(
+    "\n".join(pieces) + "\n"
+  )
   dtype = reader.token_dtype(vocab_size)
-  split_writer = writer.SplitWriter(partial, dtype, {"files": {}})
-  for split, docs in (("train", documents), ("validation", heldout)):
-    tokens = [t for d in docs for s in d for t in s]
-    encoded = writer.EncodedDocuments(
+  split_writer = writer.SplitWriter(partial_folder, dtype, {"files": {}})
+  for split, split_documents in (("train", documents), ("validation", heldout)):
+    tokens = [t for d in split_documents for s in d for t in s]
+    encoded_documents = writer.EncodedDocuments(
       np.array(tokens, dtype),
-      np.array([len(s) for d in docs for s in d], np.int64),
-      np.array([len(d) for d in docs], np.int64),
+      np.array([len(s) for d in split_documents for s in d], np.int64),
+      np.array([len(d) for d in split_documents], np.int64),
     )
-    split_writer.append(split, encoded)
+    split_writer.append(split, encoded_documents)
   split_writer.save({})
   sizes = split_writer.sizes()
   split_writer.close()
-  writer.write_derived_files(partial, vocab_size, np.ones(vocab_size, bool))
+  writer.write_derived_files(
+    partial_folder, vocab_size, np.ones(vocab_size, bool)
+  )
   options = {"lower_case": True}
   meta = {
     "format_version": reader.FORMAT_VERSION,
@@ -43,16 +47,17 @@ def write_prepared(path, documents, heldout, vocab_size=64):
     "splits": sizes,
     "lower_case": True,
     "options": options,
-    "fingerprint": reader.compute_fingerprint(partial, options),
+    "fingerprint": reader.compute_fingerprint(partial_folder, options),
   }
-  writer.finish_folder(partial, str(path), meta)
+  writer.finish_folder(partial_folder, str(path), meta)
   return str(path)
 
 
 def random_documents(count, seed, vocab_size=64, max_sentences=8, max_words=9):
   """Returns random documents, which are lists of sentences.
 
-  A sentence has consecutive ids. The first id follows the last one.
+  The ids of a sentence count up. After the last id of the vocabulary comes the
+  first id that is not special.
   """
   rng = np.random.default_rng(seed)
   first_id = len(SPECIAL_TOKENS)

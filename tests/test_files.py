@@ -30,10 +30,10 @@ def test_deep_json_is_a_decode_error(text):
 
 
 def test_wide_json_and_brackets_in_text_are_not_deep():
-  wide_text = {"a": ["[" * 500, [[1]] * 500, {"b": {}}]}
-  assert files.parse_json(json.dumps(wide_text)) == wide_text
-  deep_text = json.loads("[" * 100 + "]" * 100)
-  assert files.parse_json(json.dumps(deep_text)) == deep_text
+  wide_value = {"a": ["[" * 500, [[1]] * 500, {"b": {}}]}
+  assert files.parse_json(json.dumps(wide_value)) == wide_value
+  deep_value = json.loads("[" * 100 + "]" * 100)
+  assert files.parse_json(json.dumps(deep_value)) == deep_value
 
 
 def test_a_number_with_too_many_digits_is_refused():
@@ -175,10 +175,10 @@ def test_names_of_temporary_files_cannot_be_guessed(tmp_path, monkeypatch):
     "a.tmp",
     "victim",
   ]
-  # A new file has the permissions of the user's other files.
-  other_file = tmp_path / "plain"
-  other_file.write_text("")
-  assert (tmp_path / "a").stat().st_mode == other_file.stat().st_mode
+  # The new file has the permissions of a file that is written directly.
+  direct_file = tmp_path / "plain"
+  direct_file.write_text("")
+  assert (tmp_path / "a").stat().st_mode == direct_file.stat().st_mode
 
 
 def test_a_link_in_place_of_an_unfinished_folder_is_refused(tmp_path):

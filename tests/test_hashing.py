@@ -9,10 +9,10 @@ from bert_jax import hashing
 
 
 def chi_square(values: np.ndarray, cells: int) -> float:
-  """Returns the statistic in standard deviations from its expectation."""
+  """Returns how many standard deviations the statistic is above its mean."""
   counts = np.bincount(values.ravel().astype(np.int64), minlength=cells)
-  expected = values.size / cells
-  statistic = ((counts - expected) ** 2 / expected).sum()
+  expected_count = values.size / cells
+  statistic = ((counts - expected_count) ** 2 / expected_count).sum()
   return (statistic - (cells - 1)) / np.sqrt(2 * (cells - 1))
 
 
@@ -116,16 +116,16 @@ def test_half_binomial_counts_fair_coins():
   np.testing.assert_allclose(
     shares, np.array([1, 5, 10, 10, 5, 1]) / 32, atol=0.02
   )
-  many_repeats = hashing.half_binomial(1, np.arange(20), np.full(20, 100_000))
-  assert (abs(many_repeats - 50_000) < 1000).all() and len(
-    set(many_repeats.tolist())
+  large_counts = hashing.half_binomial(1, np.arange(20), np.full(20, 100_000))
+  assert (abs(large_counts - 50_000) < 1000).all() and len(
+    set(large_counts.tolist())
   ) > 10
 
 
 def test_the_hash_of_a_text_never_changes():
   """`prepare` chooses held-out documents by the hash.
 
-  With another hash, old folders would have other held-out documents.
+  If the hash changed, `prepare` would hold out other documents than before.
   """
   assert hashing.text_hash("a b") == 13490496012286425384
   assert hashing.text_hash("é") == 14635220546840893743

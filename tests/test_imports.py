@@ -38,8 +38,8 @@ class Room(NamedTuple):
   """Lists the imports that a room may have beside the standard library.
 
   Attributes:
-    rooms: other rooms, which are above it in `ROOMS`.
-    packages: other packages.
+    rooms: the names of rooms, which stand above it in `ROOMS`.
+    packages: the names of packages that a file may import at once.
     lazy_packages: packages that only functions may import, because most users
       lack them or should not wait for them.
   """
@@ -158,7 +158,7 @@ def imports_of(tree):
 
 
 def imported_module(name):
-  """Returns the package's module that an import names; None for other names."""
+  """Returns the module of bert_jax that an import names, or None."""
   if name.partition(".")[0] != "bert_jax":
     return None
   module = name if name in FILES else name.rpartition(".")[0]
@@ -166,8 +166,8 @@ def imported_module(name):
   return module
 
 
-# Each entry has a module, one of its imports, and the package's module that it
-# imports, or None.
+# Each entry has a module, one of its imports, and the module of bert_jax that
+# this import names, or None.
 IMPORTS = [
   (module, imported, imported_module(imported.name))
   for module, path in FILES.items()
@@ -216,16 +216,16 @@ def test_a_room_imports_exactly_what_its_line_lists(room):
   for module, imported, target in IMPORTS:
     if room_of(module) != room:
       continue
-    top = imported.name.partition(".")[0]
+    top_level_name = imported.name.partition(".")[0]
     if target is not None:
       used_imports.add(room_of(target))
       is_allowed = room_of(target) in allowed_rooms
-    elif top in sys.stdlib_module_names:
+    elif top_level_name in sys.stdlib_module_names:
       continue
     else:
-      used_imports.add(top)
-      is_allowed = top in packages or (
-        top in lazy_packages and not imported.is_eager
+      used_imports.add(top_level_name)
+      is_allowed = top_level_name in packages or (
+        top_level_name in lazy_packages and not imported.is_eager
       )
     if not is_allowed:
       wrong_imports.append(describe_import(module, imported))
@@ -270,9 +270,9 @@ def test_no_file_imports_an_entry_module():
 
 
 def test_modules_of_the_package_are_not_put_together_from_strings():
-  """The other tests do not see an import whose name is such a string.
+  """The tests above do not see imports whose names are put together.
 
-  Such strings are allowed only for modules of the file's own room.
+  An f-string may begin with "bert_jax." only for modules of the file's room.
   """
   for path in FILES.values():
     room = f"bert_jax.{path.parent.name}."
@@ -289,15 +289,18 @@ def test_modules_of_the_package_are_not_put_together_from_strings():
 def test_configs_need_ml_collections_alone():
   for path in sorted((ROOT / "configs").rglob("*.py")):
     for imported in imports_of(parse(path)):
-      top = imported.name.partition(".")[0]
-      if top not in sys.stdlib_module_names | {"ml_collections", "configs"}:
+      top_level_name = imported.name.partition(".")[0]
+      if top_level_name not in sys.stdlib_module_names | {
+        "ml_collections",
+        "configs",
+      }:
         assert imported.name.startswith("bert_jax.configs"), (
           f"{path}:{imported.line}"
         )
 
 
 def test_importing_the_models_needs_jax_flax_and_jaxtyping_alone():
-  """All other packages that an installation may lack fail to import here."""
+  """The program imports the models, while all other packages are missing."""
   allowed_packages = {"jax", "flax", "jaxtyping", "numpy"}
   other_packages = {
     name
@@ -345,10 +348,10 @@ def test_neither_tensorflow_nor_seqio_is_loaded(modules):
 
 
 def test_no_file_is_too_long():
-  """A longer file has a second subject, which should be another file."""
+  """A longer file has a second subject, which belongs in a file of its own."""
   for file in source_files("bert_jax", "configs", "benchmarks", "tests"):
-    count = len(file.read_text(encoding="utf-8").splitlines())
-    assert count <= MAX_LINES, f"{file} has {count} lines"
+    num_lines = len(file.read_text(encoding="utf-8").splitlines())
+    assert num_lines <= MAX_LINES, f"{file} has {num_lines} lines"
 
 
 def public_functions(body):
@@ -413,10 +416,10 @@ def test_commands_use_the_cpu_if_there_is_no_tpu(
     "atexit.register(lambda: print(os.environ.get('JAX_PLATFORMS', '')))\n"
   )
   variables = {k: v for k, v in os.environ.items() if k != "JAX_PLATFORMS"}
-  path = os.pathsep.join([str(tmp_path), str(ROOT)])
+  python_path = os.pathsep.join([str(tmp_path), str(ROOT)])
   process = subprocess.run(
     [sys.executable, "-m", "bert_jax", "split-text", "--help"],
-    env=variables | {"PYTHONPATH": path} | environment,
+    env=variables | {"PYTHONPATH": python_path} | environment,
     capture_output=True,
     text=True,
   )

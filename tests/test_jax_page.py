@@ -40,8 +40,11 @@ def folder(tmp_path_factory):
     (path / name).mkdir()
   documents = ["Some text.\nMore words.\nMore text."] * 60
   (path / "text" / "a.txt").write_text("\n\n".join(documents))
-  train, heldout = random_documents(40, 0), random_documents(10, 1)
-  write_prepared(path / "data" / "mine", train, heldout)
+  train_documents, heldout_documents = (
+    random_documents(40, 0),
+    random_documents(10, 1),
+  )
+  write_prepared(path / "data" / "mine", train_documents, heldout_documents)
   return path
 
 

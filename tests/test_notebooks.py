@@ -34,6 +34,6 @@ def test_notebook_runs_without_saved_outputs(path, tmp_path, monkeypatch):
     if cell["cell_type"] == "code":
       assert not cell["outputs"], "commit notebooks without outputs"
       exec(compile("".join(cell["source"]), path, "exec"), namespace)
-  # The last section shows the attention weights, which sum to one in each row
-  # of each head.
+  # The last section shows the attention weights, which sum to one for each
+  # query of each head.
   np.testing.assert_allclose(namespace["attention"].sum(-1), 1.0, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""Tests that folders of an earlier commit open and give the same numbers.
+"""Tests that folders of an earlier commit open and give their old numbers.
 
 tests/data/folders_of_083eab5/README.md says how the folders were made.
 """
@@ -59,10 +59,10 @@ def test_a_prepared_folder_opens(old_folders):
   """The sums of the first batch depend on every array of the folder."""
   config = json.loads((old_folders / "pretrained" / "config.json").read_text())
   options = config["data"] | {"path": str(old_folders / "prepared")}
-  opened = loader.open_data(
+  data = loader.open_data(
     seed=config["seed"], length=32, max_predictions=5, **options
   )
-  batch = opened.read(0, 8)
+  batch = data.read(0, 8)
   sums = {key: int(np.abs(array).sum()) for key, array in batch.items()}
   assert sums == {
     "input_ids": 8551,
@@ -85,13 +85,13 @@ def test_a_prepared_folder_opens(old_folders):
   ],
 )
 def test_a_run_continues(old_folders, tmp_path, name, data, recipe):
-  """The run continues from step 10 and keeps the rows that were logged."""
-  run = tmp_path / name
-  shutil.copytree(old_folders / name, run)
-  shutil.rmtree(run / "checkpoints" / "20")
+  """From step 10 the run logs the rows that the old run logged."""
+  run_copy = tmp_path / name
+  shutil.copytree(old_folders / name, run_copy)
+  shutil.rmtree(run_copy / "checkpoints" / "20")
   # config.json also has values that the run added to its config.
   config = configs.load_defaults(recipe)
-  saved_config = json.loads((run / "config.json").read_text())
+  saved_config = json.loads((run_copy / "config.json").read_text())
   for key, section in config.items():
     if isinstance(section, dict):
       config[key] = {k: v for k, v in saved_config[key].items() if k in section}
@@ -102,12 +102,14 @@ def test_a_run_continues(old_folders, tmp_path, name, data, recipe):
   config["data"]["path"] = str(old_folders / data)
   if config["init_from"]:
     config["init_from"] = str(old_folders / config["init_from"])
-  assert int(train.run(config, str(run)).step) == 20
-  expected = untimed_rows(old_folders / name)
-  assert expected[-1]["step"] == 20 and expected[-1]["split"] == "heldout"
-  logged_rows = untimed_rows(run)
-  assert len(logged_rows) == len(expected)
-  for row, expected_row in zip(logged_rows, expected, strict=True):
+  assert int(train.run(config, str(run_copy)).step) == 20
+  expected_rows = untimed_rows(old_folders / name)
+  assert (
+    expected_rows[-1]["step"] == 20 and expected_rows[-1]["split"] == "heldout"
+  )
+  logged_rows = untimed_rows(run_copy)
+  assert len(logged_rows) == len(expected_rows)
+  for row, expected_row in zip(logged_rows, expected_rows, strict=True):
     assert_close_json(row, expected_row, TRAINING_TOLERANCE)
 
 
@@ -146,7 +148,7 @@ def test_models_predict_as_before(old_folders, tmp_path, name, texts):
 
 @pytest.mark.parametrize("name", ["converted", "hf"])
 def test_a_converted_folder_holds_the_run_s_parameters(old_folders, name):
-  loaded = open_model(str(old_folders / name)).params
-  run = open_model(str(old_folders / "pretrained")).params
-  assert len(jax.tree.leaves(run)) == 30
-  jax.tree.map(np.testing.assert_array_equal, loaded, run)
+  converted_params = open_model(str(old_folders / name)).params
+  run_params = open_model(str(old_folders / "pretrained")).params
+  assert len(jax.tree.leaves(run_params)) == 30
+  jax.tree.map(np.testing.assert_array_equal, converted_params, run_params)

@@ -38,12 +38,14 @@ def norm_shapes(name, width):
 
 
 def table_shapes(scope, width):
-  names = {
+  num_rows_by_name = {
     "word": VOCAB_SIZE,
     "position": NUM_POSITIONS,
     "token_type": NUM_SEGMENTS,
   }
-  shapes = {f"{scope}/{n}_embeddings": (r, width) for n, r in names.items()}
+  shapes = {
+    f"{scope}/{n}_embeddings": (r, width) for n, r in num_rows_by_name.items()
+  }
   return shapes | norm_shapes(f"{scope}/LayerNorm", width)
 
 
@@ -151,7 +153,7 @@ def random_arrays(shapes, seed=0):
 
 
 def save_checkpoint(path, name, arrays, has_slots=True):
-  """Writes a checkpoint as TF1 does; returns the names that training adds."""
+  """Writes a TF1 checkpoint; returns the names of arrays only for training."""
   import tensorflow as tf
 
   extra_arrays = {}
@@ -178,7 +180,7 @@ def write_json(path, content):
 
 
 def write_release(path, arrays, has_slots=False, **changes):
-  """Writes a folder like BERT's releases; returns names that training adds."""
+  """Writes a folder like BERT's releases; returns as `save_checkpoint` does."""
   extra_names = save_checkpoint(path, "bert_model.ckpt", arrays, has_slots)
   config = {k: v for k, v in (CONFIG | changes).items() if v is not None}
   path = pathlib.Path(path)

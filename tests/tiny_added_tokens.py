@@ -67,12 +67,12 @@ MODEL_TYPES = {"gpt1": "openai-gpt"}
 def added_by_id(vocabulary):
   """Returns {id: added token}. The ids of new tokens follow those of pieces."""
   pieces = list(vocabulary.pieces)
-  by_id = {}
+  token_by_id = {}
   for token in ADDED_TOKENS:
     if token.content not in pieces:
       pieces.append(token.content)
-    by_id[pieces.index(token.content)] = token
-  return by_id
+    token_by_id[pieces.index(token.content)] = token
+  return token_by_id
 
 
 def write_model(path, family, declaring_file):
@@ -98,19 +98,19 @@ def write_model(path, family, declaring_file):
   files.pop("tokenizer.json", None)
   if family == "albert":
     settings["tokenizer_class"] = "AlbertTokenizer"
-  by_id = added_by_id(vocabulary)
+  token_by_id = added_by_id(vocabulary)
   if declaring_file == "tokenizer.json":
     tokenizer = added_tokens.make_model_tokenizer(vocabulary)
-    tokenizer.add_tokens([by_id[i] for i in sorted(by_id)])
+    tokenizer.add_tokens([token_by_id[i] for i in sorted(token_by_id)])
     files = {"tokenizer.json": tokenizer.to_str().encode()}
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"
   elif declaring_file == "tokenizer_config.json":
     settings["added_tokens_decoder"] = {
       str(i): {"content": t.content, **added_tokens.flags_of(t)}
-      for i, t in by_id.items()
+      for i, t in token_by_id.items()
     }
   else:
-    ids_by_content = {token.content: i for i, token in by_id.items()}
+    ids_by_content = {token.content: i for i, token in token_by_id.items()}
     files["added_tokens.json"] = json.dumps(ids_by_content).encode()
     special_tokens = {"additional_special_tokens": ["[E1]"]}
     files["special_tokens_map.json"] = json.dumps(special_tokens).encode()

@@ -25,8 +25,8 @@ MORE_SIZES = {
   "albert": dict(embedding_size=16),
   "electra": dict(embedding_size=16, generator_hidden=8),
 }
-# These tests spend most of their time compiling. Without optimization they take
-# a third of the time.
+# Tests of tiny models spend most of their time compiling. Without optimization
+# they take a third of the time.
 fast_jit = functools.partial(
   jax.jit, compiler_options={"xla_backend_optimization_level": 0}
 )
@@ -59,7 +59,7 @@ def random_params(module, *inputs, seed=0, scale=0.2, **static):
 
 @functools.cache
 def random_encoder_params(name):
-  """Returns the parameters of `build_encoder(name)`."""
+  """Returns random parameters of `build_encoder(name)`."""
   return random_params(build_encoder(name), jnp.ones((1, 4), jnp.int32))
 
 

@@ -197,8 +197,8 @@ classifier 3,{d}""",
 
 def family_of(name):
   """Returns the family of a class."""
-  begin = re.split("For|Model|LMHead|DoubleHeads", name)[0].lower()
-  return {"openaigpt": "gpt"}.get(begin, begin)
+  class_prefix = re.split("For|Model|LMHead|DoubleHeads", name)[0].lower()
+  return {"openaigpt": "gpt"}.get(class_prefix, class_prefix)
 
 
 def array_shapes(name, **sizes):
@@ -219,22 +219,22 @@ def array_shapes(name, **sizes):
   prefix = "" if has_no_head else PREFIXES[family]
   lines = [prefix + x for x in _ENCODERS[family].split("\n") if x]
   lines += [x.replace("+", prefix) for x in HEADS[name].split("\n") if x]
-  by_name = {}
+  shape_by_name = {}
   for line in lines:
-    key, shape = line.format(**sizes).split()
+    name_in_line, shape = line.format(**sizes).split()
     shape = tuple(int(n) for n in shape.split(","))
-    for i in range(LAYERS) if ".I." in key else [0]:
-      array_name = key.replace(".I.", f".{i}.")
+    for i in range(LAYERS) if ".I." in name_in_line else [0]:
+      array_name = name_in_line.replace(".I.", f".{i}.")
       if array_name.endswith((".bias", "score.weight")):
-        by_name[array_name] = shape
+        shape_by_name[array_name] = shape
         continue
-      by_name[f"{array_name}.weight"] = shape
+      shape_by_name[f"{array_name}.weight"] = shape
       if not array_name.endswith(("_embeddings", "_embed")):
         # The outputs are the last axis of GPT-1's kernels.
-        by_name[f"{array_name}.bias"] = (
+        shape_by_name[f"{array_name}.bias"] = (
           shape[-1:] if ".c_" in array_name else shape[:1]
         )
-  return by_name
+  return shape_by_name
 
 
 def constant_arrays(name):

@@ -67,13 +67,16 @@ def write_model(
   if family == "elmo":
     encoder, files = elmo.build("original", **ELMO | sizes), {}
   else:
-    files, size = _tokenizer_files(family)
+    files, num_pieces = _tokenizer_files(family)
     embedding_size = (
       dict(embedding_size=8) if family in ("albert", "electra") else {}
     )
     encoder = models.family(family).build(
       next(iter(models.family(family).VARIANTS)),
-      **SIZES | embedding_size | sizes | dict(vocab_size=size + extra_rows),
+      **SIZES
+      | embedding_size
+      | sizes
+      | dict(vocab_size=num_pieces + extra_rows),
     )
   head = dict(head or {})
   if task in ("sequence_classification", "multiple_choice"):
@@ -119,8 +122,12 @@ def write_run(path, folder):
     objective["pairs"] = "pair/dense/kernel" in arrays
   if objective_name == "elmo":
     encoder = from_config.build(config).encoder
-    flat = traverse_util.flatten_dict(elmo.softmax_shapes(encoder), sep="/")
-    arrays |= {k: np.zeros(x.shape, np.float32) for k, x in flat.items()}
+    softmax_shapes = traverse_util.flatten_dict(
+      elmo.softmax_shapes(encoder), sep="/"
+    )
+    arrays |= {
+      k: np.zeros(x.shape, np.float32) for k, x in softmax_shapes.items()
+    }
   if task in task_heads.TASK_BY_KIND.values():
     kind = config["problem"] or next(
       kind for kind, name in task_heads.TASK_BY_KIND.items() if name == task

@@ -1,4 +1,4 @@
-"""Shrinks published configs, so that a run takes seconds; reads its rows."""
+"""Shrinks published configs to runs of seconds; reads the rows of runs."""
 
 import pathlib
 
@@ -96,8 +96,8 @@ def set_values(config, values):
   """Sets values of a config by dotted keys; skips values that are None."""
   for key, setting in values.items():
     section = config
-    *sections, name = key.split(".")
-    for section_name in sections:
+    *section_names, name = key.split(".")
+    for section_name in section_names:
       section = section[section_name]
     if setting is not None:
       section[name] = setting
@@ -148,10 +148,10 @@ def distillation_config(folder, name="distilbert:base", **changes):
     **changes: values to set, by dotted keys.
   """
   config = configs.load_defaults(name)
-  prepared, teacher = folder
+  prepared_folder, teacher_folder = folder
   changes = {
-    "data.path": prepared,
-    "teacher.path": teacher,
+    "data.path": prepared_folder,
+    "teacher.path": teacher_folder,
     "teacher.model.hidden": 16,
     "teacher.model.num_layers": 4,
     "teacher.model.heads": 2,

@@ -43,7 +43,7 @@ def vocabulary():
 
 
 def write_model(path, task="pretraining", seed=0, **options):
-  """Writes a converted folder of a tiny BERT with random weights."""
+  """Writes a converted folder of a random tiny BERT; returns its weights."""
   encoder = tiny_families.build_encoder("bert", vocab_size=len(PIECES))
   head = {"pairs": True} if task == "pretraining" else options.pop("head")
   config = model_folder.make_config(
@@ -91,7 +91,7 @@ def random_sentences(count, seed=0, max_words=9):
 
 
 def classified_examples(count, seed=0):
-  """Returns examples whose first word, an animal, is their label."""
+  """Returns examples; the first word of each, "cat" or "dog", is its label."""
   rng = np.random.default_rng(seed)
   examples = []
   for i, text in enumerate(random_sentences(count, seed)):
@@ -101,7 +101,7 @@ def classified_examples(count, seed=0):
 
 
 def write_task(path, length=16, num_train=21, num_validation=10):
-  """Writes the task folder of a classification task."""
+  """Writes the task folder of a classification task; returns its path."""
   task, tokenizer = TASKS["classification"], vocabulary()
   splits = {}
   for split, count, seed in (
@@ -109,8 +109,10 @@ def write_task(path, length=16, num_train=21, num_validation=10):
     ("validation", num_validation, 2),
   ):
     examples = classified_examples(count, seed)
-    encoded = prepare_task.encode_examples(task, examples, tokenizer, length)
-    splits[split] = encoded.rows, examples
+    encoded_examples = prepare_task.encode_examples(
+      task, examples, tokenizer, length
+    )
+    splits[split] = encoded_examples.rows, examples
   meta = dict(
     pad=0,
     vocab_size=len(PIECES),

@@ -13,7 +13,7 @@ SIZES = dict(hidden=16, num_layers=4, heads=2, mlp=32, max_positions=34)
 
 
 def write_teacher(path, prepared, family="bert", seed=0, **sizes):
-  """Writes a converted folder with a masked-LM head.
+  """Writes a converted folder with a masked-LM head; returns its path.
 
   Args:
     path: the folder to write.
@@ -24,8 +24,8 @@ def write_teacher(path, prepared, family="bert", seed=0, **sizes):
   """
   family_module = models.family(family)
   variant = next(iter(family_module.VARIANTS))
-  vocab = pathlib.Path(prepared, "vocab.txt").read_bytes()
-  sizes = SIZES | dict(vocab_size=len(vocab.split())) | sizes
+  vocab_content = pathlib.Path(prepared, "vocab.txt").read_bytes()
+  sizes = SIZES | dict(vocab_size=len(vocab_content.split())) | sizes
   encoder = family_module.build(variant, **sizes)
   module = heads.ForPreTraining(encoder, pairs=False)
   ids = np.ones((1, 2), np.int32)
@@ -40,7 +40,7 @@ def write_teacher(path, prepared, family="bert", seed=0, **sizes):
     source={"format": "test"},
   )
   weights = model_folder.Weights(
-    config, model_folder.flatten(params), {"vocab.txt": vocab}
+    config, model_folder.flatten(params), {"vocab.txt": vocab_content}
   )
   model_folder.write(str(path), weights)
   return str(path)

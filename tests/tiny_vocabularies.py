@@ -22,8 +22,8 @@ def bert_vocabulary(words, rules="huggingface", lower_case=True):
 def roberta_vocabulary(**options):
   pieces = ["<s>", "<pad>", "</s>", "<unk>", *BYTES]
   pieces += [a + b for a, b in MERGES] + ["<mask>"]
-  vocab = {p: i for i, p in enumerate(pieces)}
-  return bpe.build_bytelevel(vocab, MERGES, **options)
+  id_of_piece = {p: i for i, p in enumerate(pieces)}
+  return bpe.build_bytelevel(id_of_piece, MERGES, **options)
 
 
 def gpt1_vocabulary():
@@ -35,15 +35,22 @@ def gpt1_vocabulary():
 def random_texts(count, seed=0):
   """Returns random texts that mix scripts, marks, emoji and spaces."""
   rng = random.Random(seed)
-  points = [*range(0x250), *range(0x300, 0x370), *range(0x5D0, 0x5EB)]
-  points += [*range(0x4E00, 0x4E40), *range(0x1F600, 0x1F640), 0x200D, 0x2028]
-  points += [0xFFFD, 0xE000, 0x378, 0x0, 0xFEFF]
+  code_points = [*range(0x250), *range(0x300, 0x370), *range(0x5D0, 0x5EB)]
+  code_points += [
+    *range(0x4E00, 0x4E40),
+    *range(0x1F600, 0x1F640),
+    0x200D,
+    0x2028,
+  ]
+  code_points += [0xFFFD, 0xE000, 0x378, 0x0, 0xFEFF]
 
   def word():
     chance = rng.random()
     if chance < 0.5:
       return rng.choice(["the", "a", "an", "Word", "don't", "x" * 150, "  "])
-    return "".join(chr(rng.choice(points)) for _ in range(rng.randrange(6)))
+    return "".join(
+      chr(rng.choice(code_points)) for _ in range(rng.randrange(6))
+    )
 
   return [
     rng.choice([" ", "", " "]).join(word() for _ in range(rng.randrange(9)))
@@ -61,10 +68,10 @@ def pieces_and_slices(vocabulary, text, with_special=False):
 
 def protobuf_field(number, content):
   """Returns a field of a protocol buffer that holds bytes."""
-  size, length = len(content), b""
+  size, length_bytes = len(content), b""
   while size > 127:
-    length, size = length + bytes([size & 127 | 128]), size >> 7
-  return bytes([number << 3 | 2]) + length + bytes([size]) + content
+    length_bytes, size = length_bytes + bytes([size & 127 | 128]), size >> 7
+  return bytes([number << 3 | 2]) + length_bytes + bytes([size]) + content
 
 
 def sentencepiece_model(pieces):

@@ -1,4 +1,4 @@
-"""Compares this project's models with transformers': outputs and gradients.
+"""Compares outputs and gradients of bert_jax with those of transformers.
 
 All parameters of the models are random, also every bias and LayerNorm. The
 models are converted as `bert_jax convert` does it. The tests and the script
@@ -133,7 +133,7 @@ def convert_reference(
 
 
 class Batch(NamedTuple):
-  """Holds arrays [b, l].
+  """Holds arrays [rows, length].
 
   `mask` is 1 at real tokens. `labels` are -100 at tokens without a target.
   """
@@ -205,15 +205,17 @@ def reference_outputs(
       else "sentence_order_label"
     )
     inputs[name] = torch.arange(len(batch.ids)) % 2
-  out = reference(**inputs, output_hidden_states=True, output_attentions=True)
+  outputs = reference(
+    **inputs, output_hidden_states=True, output_attentions=True
+  )
   reference.zero_grad()
-  out.loss.backward()
-  logits = [v for k, v in out.items() if k.endswith("logits")]
+  outputs.loss.backward()
+  logits = [v for k, v in outputs.items() if k.endswith("logits")]
   return dict(
-    hidden=np.stack([h.detach().numpy() for h in out.hidden_states]),
-    attention=np.stack([a.detach().numpy() for a in out.attentions]),
+    hidden=np.stack([h.detach().numpy() for h in outputs.hidden_states]),
+    attention=np.stack([a.detach().numpy() for a in outputs.attentions]),
     logits=[x.detach().numpy() for x in logits],
-    loss=out.loss.item(),
+    loss=outputs.loss.item(),
   )
 
 
@@ -221,7 +223,7 @@ def reference_gradients(
   reference: torch.nn.Module, family: str
 ) -> dict[str, np.ndarray]:
   """Returns the gradients in `reference`, converted as parameters are."""
-  originals = [p.detach().clone() for p in reference.parameters()]
+  original_arrays = [p.detach().clone() for p in reference.parameters()]
   with torch.no_grad():
     for parameter in reference.parameters():
       grad = parameter.grad
@@ -229,7 +231,7 @@ def reference_gradients(
   arrays = convert_reference(reference, family).arrays
   with torch.no_grad():
     for parameter, original in zip(
-      reference.parameters(), originals, strict=True
+      reference.parameters(), original_arrays, strict=True
     ):
       parameter.copy_(original)
   return arrays
@@ -238,7 +240,7 @@ def reference_gradients(
 def module_outputs(
   model: ModelClass, weights: model_folder.Weights, batch: Batch, gradient: bool
 ) -> dict[str, Any]:
-  """Returns what `reference_outputs` returns, for this project's module.
+  """Returns what `reference_outputs` returns, for the module of bert_jax.
 
   If `gradient` is True, the outputs include {path: gradient}.
   """
@@ -326,7 +328,9 @@ def largest_differences(
   """
   reference = make_reference(model, published)
   weights = convert_reference(reference, model.family)
-  largest = dict.fromkeys(("hidden", "attention", "logits", "loss"), 0.0)
+  largest_by_name = dict.fromkeys(
+    ("hidden", "attention", "logits", "loss"), 0.0
+  )
   for name, batch in make_batches(reference, 128 if published else 12).items():
     if batch_names and name not in batch_names:
       continue
@@ -338,23 +342,25 @@ def largest_differences(
         expected[key].shape,
         outputs[key].shape,
       )
-      largest[key] = max(
-        largest[key], float(abs(expected[key] - outputs[key]).max())
+      largest_by_name[key] = max(
+        largest_by_name[key], float(abs(expected[key] - outputs[key]).max())
       )
     assert len(expected["logits"]) == len(outputs["logits"]) > 0
     for x, y in zip(expected["logits"], outputs["logits"], strict=True):
       assert x.shape == y.shape
-      largest["logits"] = max(largest["logits"], float(abs(x - y).max()))
+      largest_by_name["logits"] = max(
+        largest_by_name["logits"], float(abs(x - y).max())
+      )
     # The loss of GPT-1 is NaN for rows of one token, which have no target.
     if np.isfinite(expected["loss"]):
-      largest["loss"] = max(
-        largest["loss"], abs(expected["loss"] - outputs["loss"])
+      largest_by_name["loss"] = max(
+        largest_by_name["loss"], abs(expected["loss"] - outputs["loss"])
       )
     if outputs["gradients"]:
-      largest["gradients"] = _gradient_difference(
+      largest_by_name["gradients"] = _gradient_difference(
         reference_gradients(reference, model.family), outputs["gradients"]
       )
-  return largest
+  return largest_by_name
 
 
 def _gradient_difference(

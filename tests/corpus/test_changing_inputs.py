@@ -23,14 +23,14 @@ def append_text(path):
 
 
 def overwrite_half(path):
-  """Writes other text of the same size into the file."""
+  """Overwrites the first half of the file. The size of the file stays."""
   size = pathlib.Path(path).stat().st_size
   with pathlib.Path(path).open("r+") as f:
     f.write("x" * (size // 2))
 
 
 def replace_file(path):
-  """Puts another file with the same size and time in place of the file."""
+  """Replaces the file by a changed copy with equal size and time."""
   old_path, new_path = pathlib.Path(path), pathlib.Path(f"{path}.new")
   stat = old_path.stat()
   new_path.write_bytes(old_path.read_bytes().replace(b"words", b"wordy"))
@@ -39,7 +39,7 @@ def replace_file(path):
 
 
 def write_half_character(path):
-  """Writes the beginning of a new text, which ends inside a character."""
+  """Replaces the content by the first of the two bytes of a character."""
   pathlib.Path(path).write_bytes("é".encode()[:1])
 
 
@@ -130,17 +130,17 @@ def test_prepare_task_refuses_rows_that_change(
   text_path, tmp_path, monkeypatch, change, name
 ):
   path = tmp_path / name
-  lines = '{"text": "some words", "label": %d}\n' * 2
+  row_template = '{"text": "some words", "label": %d}\n' * 2
   header = "" if name == "a.jsonl" else "text\tlabel\n"
-  lines = lines if name == "a.jsonl" else "some words\t%d\n" * 2
-  path.write_text(header + lines % (0, 1) * 9)
+  row_template = row_template if name == "a.jsonl" else "some words\t%d\n" * 2
+  path.write_text(header + row_template % (0, 1) * 9)
   task = task_inputs.find_task("mine", columns="text=text,label=label")
   inputs = task_inputs.parse_inputs(task, [f"train={path}"])
   output = tmp_path / "task"
   arguments = task, inputs, str(tmp_path / "vocab.txt"), str(output), 16
   with monkeypatch.context() as patch:
-    function = "jsonl_records" if name == "a.jsonl" else "table_records"
-    read = getattr(tables, function)
+    function_name = "jsonl_records" if name == "a.jsonl" else "table_records"
+    read = getattr(tables, function_name)
 
     def change_first(path, *arguments):
       records = read(path, *arguments)
@@ -148,9 +148,9 @@ def test_prepare_task_refuses_rows_that_change(
       change(path)
       yield from records
 
-    patch.setattr(tables, function, change_first)
+    patch.setattr(tables, function_name, change_first)
     with pytest.raises(files.ChangedInput, match=CHANGED_MESSAGE):
       prepare_task.prepare(*arguments)
   assert not output.exists()
-  path.write_text(header + lines % (0, 1) * 9)
+  path.write_text(header + row_template % (0, 1) * 9)
   assert prepare_task.prepare(*arguments)["length"] == 16

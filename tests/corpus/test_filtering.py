@@ -35,7 +35,7 @@ ALL_FILTERS = Filters(
 
 @pytest.fixture
 def run_in_one_process(monkeypatch):
-  """Runs `prepare` in one process, because starting others takes seconds."""
+  """Runs `prepare` in one process, because more processes start slowly."""
 
   def ordered_map(make_function, arguments, inputs, processes):
     yield from map(make_function(*arguments), inputs)
@@ -58,12 +58,12 @@ def write_jsonl(path, texts) -> str:
 
 def read_texts(folder: str) -> list[str]:
   """Returns all documents of a prepared folder, split after split."""
-  prepared = reader.open_prepared(folder)
+  prepared_folder = reader.open_prepared(folder)
   texts = []
-  for corpus in prepared.splits.values():
+  for corpus in prepared_folder.splits.values():
     starts = np.asarray(corpus.sentences)[np.asarray(corpus.documents)]
     for begin, end in itertools.pairwise(starts):
-      pieces = [prepared.vocab[i] for i in corpus.tokens[begin:end]]
+      pieces = [prepared_folder.vocab[i] for i in corpus.tokens[begin:end]]
       texts.append(" ".join(pieces).replace(" ##", ""))
   return texts
 
@@ -96,12 +96,12 @@ def test_each_filter_drops_and_counts(tmp_path, vocab_path, run_in_one_process):
     output = str(tmp_path / "_".join(map(str, filters.values())))
     meta = prepare.prepare(path, vocab_path, output, filters=Filters(**filters))
     assert meta["filtered"]["read"] == counts_of(*TEXT_BY_NAME)
-    total = {
+    total_dropped = {
       key: sum(c[key] for c in meta["filtered"]["dropped"].values())
       for key in ("documents", "words")
     }
     remaining = meta["filtered"]["kept"]
-    assert {k: remaining[k] + total[k] for k in remaining} == counts_of(
+    assert {k: remaining[k] + total_dropped[k] for k in remaining} == counts_of(
       *TEXT_BY_NAME
     )
     assert len(read_texts(output)) == remaining["documents"]
@@ -114,10 +114,12 @@ def test_each_filter_drops_and_counts(tmp_path, vocab_path, run_in_one_process):
   assert count_dropped(max_repetition=0.3) == {
     "max_repetition": counts_of("loop")
   }
-  exact = {"drop_duplicates": counts_of("copy", "nearer again")}
-  assert count_dropped(drop_duplicates=True) == exact
-  near = counts_of("copy", "nearer", "nearer again")
-  assert count_dropped(near_duplicates=0.8) == {"near_duplicates": near}
+  dropped_exact_copies = {"drop_duplicates": counts_of("copy", "nearer again")}
+  assert count_dropped(drop_duplicates=True) == dropped_exact_copies
+  counts_of_near_copies = counts_of("copy", "nearer", "nearer again")
+  assert count_dropped(near_duplicates=0.8) == {
+    "near_duplicates": counts_of_near_copies
+  }
   assert count_dropped(**ALL_FILTERS._asdict()) == {
     "min_words": counts_of("short"),
     "max_symbols": counts_of("signs"),
@@ -143,7 +145,7 @@ def test_all_filters_keep_the_first_copy_and_normalise(
   ]
   assert meta["filtered"]["normalised"] == {"documents": 1}
   assert meta["filtered"]["kept"] == counts_of("kept", "near", "ligature")
-  # In the opposite order, other copies come first, and these are kept.
+  # In the reverse order, the copies that were dropped come first and are kept.
   path = write_jsonl(
     tmp_path / "other.jsonl", list(TEXT_BY_NAME.values())[::-1]
   )
@@ -151,8 +153,8 @@ def test_all_filters_keep_the_first_copy_and_normalise(
   prepare.prepare(
     path, vocab_path, other_output, filters=ALL_FILTERS, heldout=0
   )
-  expected = ["five flags fly fine over there", NEAR_COPY, KEPT_TEXT]
-  assert read_texts(other_output) == expected
+  expected_texts = ["five flags fly fine over there", NEAR_COPY, KEPT_TEXT]
+  assert read_texts(other_output) == expected_texts
   # Without filters there is no report, and nothing is dropped.
   meta = prepare.prepare(path, vocab_path, str(tmp_path / "none"))
   assert "filtered" not in meta and not set(meta["options"]) & set(
@@ -200,15 +202,15 @@ def many_texts() -> list[str]:
 
 def test_bytes_do_not_depend_on_processes(tmp_path, vocab_path, monkeypatch):
   path = write_jsonl(tmp_path / "in.jsonl", many_texts())
-  folders = []
-  for processes, size in ((1, 2**18), (3, 700)):
-    monkeypatch.setattr(tokenize, "_BATCH_CHARS", size)
+  contents = []
+  for processes, batch_chars in ((1, 2**18), (3, 700)):
+    monkeypatch.setattr(tokenize, "_BATCH_CHARS", batch_chars)
     output = str(tmp_path / f"out{processes}")
     meta = prepare.prepare(
       path, vocab_path, output, processes=processes, filters=ALL_FILTERS
     )
-    folders.append(contents_of(output))
-  assert folders[0] == folders[1]
+    contents.append(contents_of(output))
+  assert contents[0] == contents[1]
   dropped = meta["filtered"]["dropped"]
   assert all(
     dropped[name]["documents"]
@@ -292,7 +294,7 @@ def test_an_existing_folder_with_other_filters_is_refused(
   ):
     with pytest.raises(ValueError, match=message):
       prepare.prepare(path, vocab_path, output, filters=other_filters)
-  # The fingerprint differs even if the other filter drops nothing.
+  # The fingerprint differs even if the added filter drops nothing.
   with_min_words = base_filters._replace(min_words=2)
   other_meta = prepare.prepare(
     path, vocab_path, str(tmp_path / "other"), filters=with_min_words
@@ -310,16 +312,18 @@ def test_the_report_counts_for_each_filter(
 ):
   path = write_jsonl(tmp_path / "in.jsonl", TEXT_BY_NAME.values())
   output = tmp_path / "out"
-  files = ["--input", path, "--vocab", vocab_path, "--output", output]
+  file_flags = ["--input", path, "--vocab", vocab_path, "--output", output]
   filter_flags = "--normalise NFKC --min-words 5 --max-symbols 0.1"
   filter_flags += (
     " --max-repetition 0.3 --drop-duplicates --near-duplicates 0.7"
   )
-  run_prepare(*files, *filter_flags.split())
+  run_prepare(*file_flags, *filter_flags.split())
   lines = capfd.readouterr().err.splitlines()
-  words = sum(len(text.split()) for text in TEXT_BY_NAME.values())
-  first = lines.index(f"filters: 9 documents, {words} words read")
-  assert lines[first + 1 : first + 8] == [
+  num_words = sum(len(text.split()) for text in TEXT_BY_NAME.values())
+  index_of_first_line = lines.index(
+    f"filters: 9 documents, {num_words} words read"
+  )
+  assert lines[index_of_first_line + 1 : index_of_first_line + 8] == [
     "  normalise: 1 documents changed",
     "  min_words: 1 documents, 2 words dropped",
     "  max_symbols: 1 documents, 18 words dropped",
@@ -354,9 +358,16 @@ def test_bad_filters_are_refused(
 ):
   path = write_jsonl(tmp_path / "in.jsonl", TEXT_BY_NAME.values())
   names_before = names_in(tmp_path)
-  files = ["--input", path, "--vocab", vocab_path, "--output", tmp_path / "out"]
+  file_flags = [
+    "--input",
+    path,
+    "--vocab",
+    vocab_path,
+    "--output",
+    tmp_path / "out",
+  ]
   with pytest.raises(SystemExit) as e:
-    run_prepare(*files, *arguments.split())
+    run_prepare(*file_flags, *arguments.split())
   assert e.value.code.startswith("error: ") and message in e.value.code
   assert "\n" not in e.value.code
   assert names_in(tmp_path) == names_before
@@ -398,7 +409,8 @@ def test_a_data_set_that_changes_between_passes_is_refused(
 ):
   """An input without a file, such as a data set, cannot be watched for changes.
 
-  So each pass counts its documents, and another count is an error.
+  So each pass counts its documents, and a second count that differs from the
+  first is an error.
   """
   path = write_jsonl(tmp_path / "in.jsonl", TEXT_BY_NAME.values())
   read_records, counts_of_passes = sources.read_records, []
@@ -411,12 +423,12 @@ def test_a_data_set_that_changes_between_passes_is_refused(
     return iter(records)
 
   monkeypatch.setattr(sources, "read_records", read)
-  count = len(TEXT_BY_NAME)
+  total = len(TEXT_BY_NAME)
   message = (
-    f"had {count} documents and now has {count + change}: it was changed"
+    f"had {total} documents and now has {total + change}: it was changed"
   )
   with pytest.raises(ValueError, match=message):
     prepare.prepare(
       path, vocab_path, str(tmp_path / "out"), filters=ALL_FILTERS
     )
-  assert counts_of_passes == [count] * 2 and not (tmp_path / "out").exists()
+  assert counts_of_passes == [total] * 2 and not (tmp_path / "out").exists()

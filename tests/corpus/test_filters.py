@@ -28,7 +28,7 @@ def test_shares_are_those_found_by_hand():
   symbol_share = filters.symbol_share
   assert symbol_share("") == symbol_share("Plain, «text» 12% naïve!\t\n") == 0
   assert symbol_share("a|b$") == 0.5
-  # Vowel signs and viramas are marks of letters; U+FFFD and controls are not.
+  # Vowel signs and viramas are no symbols; U+FFFD and controls are symbols.
   assert symbol_share("हिन्दी नमस्ते") == 0
   assert symbol_share("ab\ufffd\x00") == 0.5
 
@@ -36,10 +36,10 @@ def test_shares_are_those_found_by_hand():
     return filters.repetition_share(words, filters.hash_shingles(words))
 
   assert repetition(["one", "two", "three", "four", "five"]) == 0
-  # The five words occur twice; only the second time counts as repeated.
+  # The second time, the five words are repeated: 10 of 21 letters.
   five_words = ["aa", "bb", "cc", "dd", "ee"]
   assert repetition([*five_words, "x", *five_words]) == 10 / 21
-  # A word in several repeated 5-grams is counted once: 10 of 18 words.
+  # A word in several repeated 5-grams is counted once: 10 of 18 letters.
   assert repetition(list("abcde" * 3 + "xyz")) == 10 / 18
   assert repetition(list("aaaaaaa")) == 6 / 7
   assert filters.lower_case_words("It's 3 O’clock, naïve_ONE!") == [
@@ -107,15 +107,15 @@ def test_only_copies_above_the_threshold_are_found():
     text = text_of_words(*words)
     assert verdict(text) == 0
     # Change every 100th or 16th word; each change affects five 5-grams.
-    for every in (100, 16):
+    for interval in (100, 16):
       changed_words = [
-        500_000 + w if i % every == every // 2 else w
+        500_000 + w if i % interval == interval // 2 else w
         for i, w in enumerate(words)
       ]
       changed_text = text_of_words(*changed_words)
-      verdicts.setdefault(every, []).append(verdict(changed_text))
+      verdicts.setdefault(interval, []).append(verdict(changed_text))
       similarity = jaccard(text, changed_text)
-      assert similarity > 0.89 if every == 100 else similarity < 0.54
+      assert similarity > 0.89 if interval == 100 else similarity < 0.54
   near_code = filters.DROPPING_FILTERS.index("near_duplicates") + 1
   assert set(verdicts[100]) == {near_code} and set(verdicts[16]) == {0}
   # A document without words is never a copy.
@@ -130,7 +130,7 @@ def test_only_copies_above_the_threshold_are_found():
 
 @pytest.mark.parametrize("form", filters.NORMAL_FORMS)
 def test_text_is_normalised_in_blocks(monkeypatch, form):
-  """The result is the same as without blocks."""
+  """Text normalised block by block equals text normalised at once."""
   rng = random.Random(0)
   # These are letters and marks that normalization changes or composes.
   characters = [
@@ -163,8 +163,8 @@ def test_a_text_that_normalization_lengthens_takes_little_memory():
   _, peak = tracemalloc.get_traced_memory()
   tracemalloc.stop()
   assert rows["words"].tolist() == [600_001]
-  words = " ".join(unicodedata.normalize("NFKC", text).split())
-  assert rows["digest"].tolist() == [filters.text_digest(words)]
+  normalized_text = " ".join(unicodedata.normalize("NFKC", text).split())
+  assert rows["digest"].tolist() == [filters.text_digest(normalized_text)]
   # The normalized text has 7 MB. There are also its blocks, a copy with single
   # spaces, and that copy in UTF-8. A list of its words would have 60 MB.
   assert peak < 40e6

@@ -84,10 +84,10 @@ def test_folder_holds_the_corpus(tmp_path, text_path, vocab_path):
   meta = prepare.prepare(
     text_path, vocab_path, output, heldout=0.2, processes=1
   )
-  prepared = reader.open_prepared(output)
+  prepared_folder = reader.open_prepared(output)
   expected_splits = build_splits(text_path, 0.2)
-  assert set(prepared.splits) == {"train", "validation"}
-  for split, corpus in prepared.splits.items():
+  assert set(prepared_folder.splits) == {"train", "validation"}
+  for split, corpus in prepared_folder.splits.items():
     assert corpus.spellings is None
     for name, array in zip(corpus._fields[:4], corpus[:4], strict=True):
       assert array.dtype == getattr(expected_splits[split], name).dtype
@@ -99,10 +99,10 @@ def test_folder_holds_the_corpus(tmp_path, text_path, vocab_path):
       "sentences": len(corpus.sentences) - 1,
       "documents": corpus.num_documents,
     }
-  assert 20 < prepared.splits["validation"].num_documents < 60
+  assert 20 < prepared_folder.splits["validation"].num_documents < 60
   counts = np.bincount(expected_splits["train"].tokens, minlength=len(PIECES))
-  np.testing.assert_array_equal(prepared.unigrams, counts)
-  assert prepared.vocab == PIECES
+  np.testing.assert_array_equal(prepared_folder.unigrams, counts)
+  assert prepared_folder.vocab == PIECES
   assert meta["lower_case"] is True and meta["tokenizer"] == "wordpiece"
   assert len(meta["fingerprint"]) == 64
   assert names_in(tmp_path) == ["out", "text.txt", "vocab.txt"]
@@ -111,13 +111,13 @@ def test_folder_holds_the_corpus(tmp_path, text_path, vocab_path):
 def test_bytes_do_not_depend_on_processes(
   tmp_path, text_path, vocab_path, monkeypatch
 ):
-  folders = []
-  for processes, size in ((1, 2**18), (3, 500), (2, 10)):
-    monkeypatch.setattr(tokenize, "_BATCH_CHARS", size)
+  contents = []
+  for processes, batch_chars in ((1, 2**18), (3, 500), (2, 10)):
+    monkeypatch.setattr(tokenize, "_BATCH_CHARS", batch_chars)
     output = str(tmp_path / f"out{processes}")
     prepare.prepare(text_path, vocab_path, output, processes=processes)
-    folders.append(contents_of(output))
-  assert folders[0] == folders[1] == folders[2]
+    contents.append(contents_of(output))
+  assert contents[0] == contents[1] == contents[2]
 
 
 def child_pids(pid: int) -> list[int]:
@@ -249,7 +249,7 @@ def test_a_run_that_is_interrupted_at_a_new_threshold_continues(
     prepare.prepare(str(path), vocab_path, output, heldout=0.001)
   monkeypatch.undo()
   meta = prepare.prepare(str(path), vocab_path, output, heldout=0.001)
-  # No split is empty, and copies are in the same split.
+  # No split is empty, and the two copies are in one split.
   documents = [meta["splits"][s]["documents"] for s in reader.SPLITS]
   assert sorted(documents) == [1, 2]
 
@@ -372,7 +372,7 @@ def test_a_difference_of_inputs_is_described():
   assert "order" in difference(origin("a", "b"), origin("b", "a"))
 
 
-# Limits the size of files, and then runs Python with the other arguments.
+# Limits the size of files, and then runs Python with the script's arguments.
 FILE_LIMIT_SCRIPT = """
 import os, resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
@@ -457,7 +457,7 @@ def _make_divide_by():
 def test_a_wordpiece_vocabulary_only_in_tokenizer_json(
   text_path, vocab_path, tmp_path
 ):
-  """A folder of transformers' fast tokenizer has no vocab.txt."""
+  """A folder of a fast tokenizer of transformers may have no vocab.txt."""
   fast_folder = tmp_path / "model"
   fast_folder.mkdir()
   vocabulary = open_vocabulary.load(vocab_path)
@@ -524,18 +524,20 @@ def _make_kill_at_3(signal_number):
 def test_task_folders_and_text_folders_are_not_mixed_up(
   tmp_path, text_path, vocab_path
 ):
-  """Each error names the command that takes such a folder."""
-  prepared = str(tmp_path / "text_folder")
-  prepare.prepare(text_path, vocab_path, prepared, processes=1)
+  """Each error says for which command the folder is."""
+  text_folder = str(tmp_path / "text_folder")
+  prepare.prepare(text_path, vocab_path, text_folder, processes=1)
   with pytest.raises(
     ValueError, match="holds text for pre-training; to fine-tune"
   ):
-    encoded_rows.read_meta(prepared)
+    encoded_rows.read_meta(text_folder)
   (tmp_path / "train.tsv").write_text("sentence\tlabel\n" + "word\t0\n" * 4)
-  task = str(tmp_path / "task_folder")
+  task_folder = str(tmp_path / "task_folder")
   inputs = [task_inputs.Input("train", str(tmp_path / "train.tsv"))]
-  prepare_task.prepare(task_inputs.find_task("sst2"), inputs, vocab_path, task)
+  prepare_task.prepare(
+    task_inputs.find_task("sst2"), inputs, vocab_path, task_folder
+  )
   with pytest.raises(ValueError, match="rows of a task, which .*to pre-train"):
-    reader.open_prepared(task)
+    reader.open_prepared(task_folder)
   with pytest.raises(ValueError, match="rows of a task"):
-    loader.open_data(task, "bert_pairs")
+    loader.open_data(task_folder, "bert_pairs")

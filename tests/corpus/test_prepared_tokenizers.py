@@ -93,41 +93,43 @@ def prepared(request, tmp_path, capsys, monkeypatch):
   """Returns (config, vocabulary's path, prepared folder, last printed line)."""
 
   def ordered_map(make_function, arguments, inputs, processes):
-    """Works in this process, because starting others takes seconds."""
+    """Runs in this process, because more processes start slowly."""
     yield from map(make_function(*arguments), inputs)
 
   monkeypatch.setattr(tokenize, "ordered_map", ordered_map)
   make_files, config = TOKENIZER_CASES[request.param]
-  vocab = write_files(tmp_path / "vocab", make_files())
+  vocab_path = write_files(tmp_path / "vocab", make_files())
   (tmp_path / "text.txt").write_text("the a.\nan a.\n\nan the.\na an.\n" * 2)
   output = str(tmp_path / "out")
-  flags = ["--input", str(tmp_path / "text.txt"), "--vocab", vocab]
+  flags = ["--input", str(tmp_path / "text.txt"), "--vocab", vocab_path]
   execute(["prepare", *flags, "--output", output, "--processes=1"])
   line = capsys.readouterr().out.splitlines()[-1]
-  return config, vocab, output, line
+  return config, vocab_path, output, line
 
 
 def test_transformers_reads_the_folder_and_the_config_fits(prepared):
   transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed"
   )
-  config, vocab, output, line = prepared
+  config, vocab_path, output, line = prepared
   meta = reader.open_prepared(output).meta
   assert line == (
     f"next: bert_jax train --config {config} --workdir runs/mine"
     f" --config.data.path={output} --config.data.cased={not meta['lower_case']}"
   )
-  vocabulary = open_vocabulary.load(vocab)
-  special = vocabulary.special
-  loaded = open_vocabulary.load(output)
+  vocabulary = open_vocabulary.load(vocab_path)
+  special_ids = vocabulary.special
+  prepared_vocabulary = open_vocabulary.load(output)
   tokenizer = transformers.AutoTokenizer.from_pretrained(output)
   for text in TEXTS:
     ids = vocabulary.encode_special(text)
-    assert loaded.encode_special(text) == ids, text
+    assert prepared_vocabulary.encode_special(text) == ids, text
     text_ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert text_ids == ids, text
-    ids_with_special = [special.cls, *ids, special.sep] if special.mask else ids
+    ids_with_special = (
+      [special_ids.cls, *ids, special_ids.sep] if special_ids.mask else ids
+    )
     assert tokenizer(text)["input_ids"] == ids_with_special, text
-  assert tokenizer.mask_token_id == special.mask
-  if special.mask is not None:
-    assert tokenizer.pad_token_id == special.pad
+  assert tokenizer.mask_token_id == special_ids.mask
+  if special_ids.mask is not None:
+    assert tokenizer.pad_token_id == special_ids.pad

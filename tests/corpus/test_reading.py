@@ -1,4 +1,4 @@
-"""Reads files with little memory; tests messages about files that are bad."""
+"""Tests that files are read with little memory, and that bad ones are named."""
 
 import gzip
 import json
@@ -48,11 +48,11 @@ def measure_reading(path, format: str) -> tuple[int, int, int]:
   """
   tracemalloc.start()
   try:
-    count = longest = 0
+    num_chars = longest = 0
     for raw in sources.read_file(str(path), format, "strict"):
-      count += len(raw.text)
+      num_chars += len(raw.text)
       longest = max(longest, len(raw.text))
-    return count, longest, tracemalloc.get_traced_memory()[1]
+    return num_chars, longest, tracemalloc.get_traced_memory()[1]
   finally:
     tracemalloc.stop()
 
@@ -84,12 +84,12 @@ def test_memory_does_not_grow_with_a_line(
   path = write_file(
     tmp_path / f"a.txt{suffix}", COMPRESSORS[suffix](text.encode())
   )
-  count, longest, peak = measure_reading(path, format)
+  num_chars, longest, peak = measure_reading(path, format)
   if unit.isspace():
-    assert count == 0
+    assert num_chars == 0
   else:
     # Documents that are cut from a longer text get additional newlines.
-    assert len(text) <= count <= len(text) * 1.01
+    assert len(text) <= num_chars <= len(text) * 1.01
   assert longest <= 2 * lines.MAX_CHARS + 1
   # The memory holds blocks of the file, a few copies of a document, and a
   # decompressor. The whole text would need over 1 MB.
@@ -118,10 +118,10 @@ def test_the_parts_of_a_cut_line_join_to_the_line(tmp_path, monkeypatch):
   monkeypatch.setattr(lines, "_BLOCK_BYTES", 7)
   words = [f"w{i}" for i in range(300)]
   path = write_file(tmp_path / "a.txt", " ".join(words))
-  raws = read_raw(path, "text_lines")
-  assert "".join(raw.text for raw in raws) == " ".join(words)
-  assert max(len(raw.text) for raw in raws) <= 50
-  assert all(raw.text.endswith(" ") for raw in raws[:-1])
+  raw_documents = read_raw(path, "text_lines")
+  assert "".join(raw.text for raw in raw_documents) == " ".join(words)
+  assert max(len(raw.text) for raw in raw_documents) <= 50
+  assert all(raw.text.endswith(" ") for raw in raw_documents[:-1])
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\r\r\n"])
@@ -138,7 +138,7 @@ def test_every_kind_of_line_end_is_read(tmp_path, monkeypatch, end, block):
     ["Two there."],
     ["Third document."],
   ]
-  # Every other separator is an ordinary character of its line.
+  # All further separators are ordinary characters of a line.
   path = write_file(tmp_path / "b.txt", f"A\u2028b\x0bc\x0cd\x85e.{end}F.")
   assert read_documents(path) == [["A\u2028b\x0bc\x0cd\x85e.", "F."]]
 
@@ -168,8 +168,8 @@ def test_damaged_files_say_where(tmp_path, suffix):
   content = COMPRESSORS[suffix](text)
   if suffix == ".zst":
     zstandard = pytest.importorskip("zstandard")
-    # The command zstd writes a checksum too. Without a checksum the reader may
-    # not notice the damage.
+    # Like the command zstd, write a checksum. Without it the reader may not
+    # notice the damage.
     compressor = zstandard.ZstdCompressor(write_checksum=True)
     content = compressor.compress(text)
   path = write_file(tmp_path / f"a.txt{suffix}", content[: len(content) // 2])
@@ -360,12 +360,12 @@ class TestParquet:
 
   def test_batches_of_large_rows_are_smaller(self, tmp_path):
     path = tmp_path / "a.parquet"
-    for count, size in ((1000, 10), (20, 2**20)):
-      texts = [f"{i} " + "x" * size for i in range(count)]
+    for num_rows, size in ((1000, 10), (20, 2**20)):
+      texts = [f"{i} " + "x" * size for i in range(num_rows)]
       self.write(path, texts, use_dictionary=False, compression="none")
       group = self.pq.read_metadata(path).row_group(0)
-      rows = parquet._rows_per_batch(group)
-      assert rows == (8 if size == 10 else 3)
+      rows_per_batch = parquet._rows_per_batch(group)
+      assert rows_per_batch == (8 if size == 10 else 3)
       assert [raw.text for raw in read_raw(path, "parquet")] == texts
 
 

@@ -59,7 +59,7 @@ def test_plain_text_joins_wrapped_lines(tmp_path):
   path = write_file(tmp_path / "a.txt", text)
   expected = [["Dr. Smith came in.", "He sat down.", "A new para- graph"]]
   assert read_documents(path, format="text") == expected
-  # A plain text without blank lines is one paragraph, which joins its lines.
+  # A plain text without blank lines is one paragraph. Its lines are joined.
   write_file(path, "One line goes\non. Then stops.")
   assert read_documents(path, format="text") == [
     ["One line goes on.", "Then stops."]
@@ -156,9 +156,9 @@ def test_data_sets_of_tfds_are_read(tmp_path, monkeypatch):
   monkeypatch.setattr(
     tfds, "builder", lambda name: open_builder(name, data_dir=str(tmp_path))
   )
-  train = read_documents("tfds:bert_jax_tiny_text")
-  assert sorted(train) == [[f"Text {i}.", "End."] for i in range(3)]
-  assert read_documents("tfds:bert_jax_tiny_text") == train
+  train_documents = read_documents("tfds:bert_jax_tiny_text")
+  assert sorted(train_documents) == [[f"Text {i}.", "End."] for i in range(3)]
+  assert read_documents("tfds:bert_jax_tiny_text") == train_documents
   assert read_documents("tfds:bert_jax_tiny_text:test") == [["Text 0.", "End."]]
   with pytest.raises(ValueError, match="tfds:no_such_thing: cannot be loaded"):
     read_documents("tfds:no_such_thing")
@@ -178,7 +178,7 @@ def test_globs_are_sorted_and_read_once(tmp_path):
 def test_names_of_inputs_are_kept_as_they_are(tmp_path, monkeypatch):
   """A prepared folder stores the names of its inputs.
 
-  If `prepare` is called again, it compares these names.
+  If `prepare` is called again, it compares the stored names with the new ones.
   """
   write_file(tmp_path / "a.txt", "a")
   monkeypatch.chdir(tmp_path)
@@ -209,7 +209,7 @@ def test_an_unknown_format_is_named(tmp_path, monkeypatch, name):
     read_documents(name)
   write_file(tmp_path / name.replace("*", "b"), "c")
   assert read_documents(name) == [["c"]]
-  # This format exists, but the file is missing.
+  # The format `text` exists, but the file is missing.
   with pytest.raises(ValueError, match=r"there is no file x\.txt\.$"):
     read_documents("text:x.txt")
 
@@ -218,11 +218,11 @@ def test_long_documents_are_cut(tmp_path, monkeypatch):
   monkeypatch.setattr(lines, "MAX_CHARS", 10)
   texts = [f"Line {i}." for i in range(5)]
   path = write_file(tmp_path / "a.txt", "\n".join(texts))
-  expected = [texts[:2], texts[2:4], texts[4:]]
-  assert read_documents(path) == expected
-  assert read_documents(path, format="text") == expected
+  expected_documents = [texts[:2], texts[2:4], texts[4:]]
+  assert read_documents(path) == expected_documents
+  assert read_documents(path, format="text") == expected_documents
   path = write_file(tmp_path / "a.jsonl", jsonl_text("\n".join(texts)))
-  assert read_documents(path) == expected
+  assert read_documents(path) == expected_documents
 
 
 @pytest.mark.parametrize("sentence", ['He said " so. ', "no-stop ", "x"])
