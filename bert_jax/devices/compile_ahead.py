@@ -13,10 +13,10 @@ from jax.sharding import Mesh
 from bert_jax.devices import hosts, sharding
 
 # All processes compile the same programs in the same order, so a program has
-# the same number in each of them.
+# one number in all processes.
 _PROGRAM_NUMBERS = itertools.count()
-# Compiling takes minutes at most. If a process is lost, `hosts` ends the others
-# sooner.
+# Compiling takes minutes at most. If a process is lost, `hosts` ends the
+# remaining processes sooner.
 _COMPILE_TIMEOUT_SECONDS = 3600
 
 
@@ -107,7 +107,7 @@ class CompiledAhead:
         self._programs[batch_shape] = future
 
   def __call__(self, *arguments: Any) -> Any:
-    """Calls the function, with a program compiled ahead if there is one."""
+    """Calls the function, with its program for this batch shape if compiled."""
     batch_shape = arguments[self._batch_index]["sequence_ids"].shape
     if batch_shape not in self._programs and jax.process_count() > 1:
       self._programs[batch_shape] = self._compile_with_others(arguments)

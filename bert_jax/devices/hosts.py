@@ -106,7 +106,7 @@ def join_run(
     coordinator: HOST:PORT of process 0.
     num_processes: the number of processes of the run.
     process_id: the number of this process.
-    from_environment: True takes the other three arguments from the environment:
+    from_environment: True takes the first three arguments from the environment:
       a TPU pod slice, Slurm or Open MPI.
 
   Raises:
@@ -133,8 +133,8 @@ def join_run(
     native_output = stack.enter_context(_DelayedNativeOutput())
     stack.enter_context(_ProcessWatch(native_output))
     if distributed.global_state.process_id:
-      null = stack.enter_context(pathlib.Path(os.devnull).open("w"))
-      stack.enter_context(contextlib.redirect_stdout(null))
+      null_file = stack.enter_context(pathlib.Path(os.devnull).open("w"))
+      stack.enter_context(contextlib.redirect_stdout(null_file))
     stack.enter_context(end_all_on_error())
     yield
 
@@ -217,12 +217,13 @@ def _write_error(descriptor: int, message: str) -> None:
 class _ProcessWatch:
   """Ends this process when another process has failed.
 
-  It does so even while the main thread waits for the other process.
+  It does so even while the main thread waits for the failed process.
 
   Each process increases a value in the shared table. If the value of a process
   stays the same for `_POLLS_UNTIL_GONE` polls, the process is gone: it was
   killed or stopped, or the network failed. The limit is in polls and not in
-  seconds, so that a pause of all processes does not count as the loss of one.
+  seconds, so that a pause of all processes does not count as the loss of a
+  process.
   """
 
   current: "_ProcessWatch | None" = None
@@ -305,7 +306,7 @@ class _ProcessWatch:
         _exit_with_error(failure)
 
   def _send_and_read_beats(self, number: int) -> None:
-    """Sends beat `number` of this process, and reads the others' beats."""
+    """Sends beat `number` of this process; reads the beats of all processes."""
     client: Any = self._state.client
     key = f"{_ALIVE_KEY_PREFIX}{self._state.process_id}"
     client.key_value_set(key, str(number), allow_overwrite=True)
@@ -369,14 +370,14 @@ def end_all_on_error() -> Iterator[None]:
         _ProcessWatch.current.write_collected()
       traceback.print_exc()
       message = f"{type(e).__name__}: {message.strip().splitlines()[:1]}"
-    # The call fails if another process reported its failure first.
+    # The call fails if a process has already reported a failure.
     with contextlib.suppress(RuntimeError):
       client.key_value_set(_FAILURE_KEY, f"process {process}: {message}")
     _exit_with_error(message)
 
 
 def check_same_as_process_0(name: str, values: dict[str, Any]) -> None:
-  """Raises UserError unless the values are those of process 0.
+  """Raises UserError if a value differs from the value in process 0.
 
   Args:
     name: a name of the values, for messages. Each process passes the same name,

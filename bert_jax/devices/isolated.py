@@ -39,8 +39,12 @@ def run_in_process(
       yield message
   except EOFError:
     child.join()
-    code = child.exitcode or 0
-    cause = signal.strsignal(-code) if code < 0 else f"exit code {code}"
+    exit_code = child.exitcode or 0
+    cause = (
+      signal.strsignal(-exit_code)
+      if exit_code < 0
+      else f"exit code {exit_code}"
+    )
     raise Crash(f"{cause}".lower()) from None
   finally:
     child.join()

@@ -38,7 +38,7 @@ class KernelOperations:
       the kernel's grid, with how often the program computes it.
     vector: the number of operations on vector registers in a program of the
       grid. A register holds 1,024 numbers of 32 bits.
-    transcendental: the number of those operations that need the unit for
+    transcendental: how many of the operations in `vector` need the unit for
       transcendental functions.
     programs: the number of programs of the grid.
     is_independent: True if the programs may run on several cores.
@@ -125,20 +125,21 @@ def _product_sizes(equation: Any, num_runs: int) -> tuple[int, int, int, int]:
 
 def _count_operations(call: Any) -> KernelOperations:
   """Counts the operations of a `pallas_call` equation."""
-  products, vector, transcendental = [], 0, 0
+  products, num_vector, num_transcendental = [], 0, 0
   for equation, num_runs in _equations(call.params["jaxpr"]):
     name = equation.primitive.name
     if name == "dot_general":
       products.append(_product_sizes(equation, num_runs))
     elif name not in _FREE_OPERATIONS and not _inner_jaxprs(equation):
       arrays = (*equation.outvars, *equation.invars)
-      # A reduction works on all of its input, other operations on their output.
+      # A reduction works on all of its input, any other operation on its
+      # output.
       is_reduction = name.startswith(("reduce", "arg", "cum"))
       shapes = [x.aval.shape for x in arrays if hasattr(x.aval, "shape")]
       shape = max(shapes, key=math.prod) if is_reduction else shapes[0]
       if shape:
-        vector += num_runs * num_registers(shape)
-        transcendental += (
+        num_vector += num_runs * num_registers(shape)
+        num_transcendental += (
           num_runs * num_registers(shape)
           if name in _TRANSCENDENTAL_OPERATIONS
           else 0
@@ -150,8 +151,8 @@ def _count_operations(call: Any) -> KernelOperations:
     name=_kernel_name(call),
     output_bytes=sum(x.size * x.dtype.itemsize for x in outputs),
     products=tuple(products),
-    vector=vector,
-    transcendental=transcendental,
+    vector=num_vector,
+    transcendental=num_transcendental,
     programs=math.prod(call.params["grid_mapping"].grid),
     is_independent="parallel" in map(str, semantics or ()),
     bytes=sum(padded_bytes(x.shape, x.dtype.itemsize) for x in all_arrays),
@@ -174,7 +175,7 @@ def count_kernel_operations(
 
   Returns:
     The operations of each call in the function's text, also of equal calls. A
-    call in a loop is there once.
+    call in a loop counts once.
   """
   return [
     _count_operations(equation)

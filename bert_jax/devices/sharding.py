@@ -1,4 +1,4 @@
-"""The mesh, the table of rules for logical axes, and the sharding of arrays.
+"""Makes meshes, and shards arrays by a table of rules for logical axes.
 
 An array has logical axes, such as "heads". `AXIS_RULES` says which axes of the
 mesh split each logical axis.
@@ -68,8 +68,8 @@ def make_mesh(
       all devices divided by `fsdp` times `tensor`.
     fsdp: the number of devices that split the batch and the parameters.
     tensor: the number of devices that split heads, MLP and vocabulary.
-    devices: the devices of another machine, to compile for it; `jax.devices()`
-      if None.
+    devices: the devices; None means `jax.devices()`. To compile for a machine
+      that is not here, pass its devices.
 
   Raises:
     UserError: the product of the sizes is not the number of devices.
@@ -188,7 +188,7 @@ def _gpu_options() -> dict[str, Any]:
     "xla_gpu_enable_triton_gemm": False,
     "xla_gpu_enable_cublaslt": True,
   }
-  # Another version of the compiler may not know these options.
+  # Some versions of the compiler do not know these options.
   try:
     jax.jit(lambda: 0, compiler_options=options).lower().compile()
   except Exception:
@@ -236,8 +236,8 @@ def check_batch_size(mesh: Mesh, batch_size: int, micro_batches: int) -> None:
 def batch_share_of_host(mesh: Mesh) -> tuple[int, int]:
   """Returns (index of this process's share of a batch, number of shares).
 
-  All shares are equally large. Two processes whose devices hold the same rows,
-  because the tensor axis connects them, read the same share.
+  All shares have the same number of rows. Two processes whose devices hold the
+  same rows, because the tensor axis connects them, read the same share.
 
   Raises:
     UserError: two processes hold shares that overlap and are not equal.

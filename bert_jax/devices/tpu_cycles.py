@@ -3,7 +3,7 @@
 libtpu writes how many cycles it expects each fusion to take
 ("estimated_cycles") into the text of the compiled program. It gives no estimate
 for collectives and for Pallas kernels. This file models these two, from their
-bytes and operations. docs/tpu.md says what these numbers are worth.
+bytes and operations. docs/tpu.md says how exact the numbers are.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from bert_jax.devices import hlo
 from bert_jax.devices.kernel_operations import KernelOperations
 from bert_jax.messages import UserError
 
-# Each instruction counts in one of these groups; see `group_of`.
+# The groups in which instructions count; see `group_of`.
 GROUPS = (
   "products",
   "attention",
@@ -50,16 +50,16 @@ _STACKING_ENDS = tuple(
   for module in ("layers", "tower")
   for operation in ("broadcast_in_dim", "concatenate", "slice")
 )
-# Names of modules, which are folders of the path of an operation too.
+# Names of modules. They are also folders of the path of an operation.
 _LAYER_WORDS = {"layer", "layer.body"}
 _NORM_WORDS = {"attention_norm", "mlp_norm"}
 _ENCODER_WORDS = {"encoder", "generator", "discriminator", "layers", "tower"}
 # A kernel's program takes the time of its busiest unit, plus this share of the
 # time of its other units, because units wait for each other's results.
 _WAITING_SHARE = 0.45
-# Cycles that a program waits for its first and its last numbers. This number,
-# the one above, and `Chip.vector_operations` make the model fit libtpu's own
-# schedules of the attention kernels; see docs/tpu.md.
+# Cycles that a program waits for its first and its last numbers.
+# `_STARTUP_CYCLES`, `_WAITING_SHARE` and `Chip.vector_operations` make the
+# model fit libtpu's schedules of the attention kernels; see docs/tpu.md.
 _STARTUP_CYCLES = 330
 # The time that a message needs to the neighbouring chip at least
 # (jax-ml.github.io/scaling-book/sharding, "A note on ICI latency").
@@ -142,7 +142,7 @@ class Collective:
     kind: its opcode, without "-start" and "-done".
     count: how often a step runs it.
     bytes: bytes of its output on a device.
-    group_size: the number of devices that exchange with each other.
+    group_size: the number of devices of a group, which exchange data.
   """
 
   kind: str
@@ -152,7 +152,7 @@ class Collective:
 
 
 def _estimated_cycles(instruction: hlo.Instruction) -> int | None:
-  """Returns the compiler's estimate for one run; None if there is none."""
+  """Returns the compiler's estimate for one run; None if it gives none."""
   cycles = _ESTIMATED_CYCLES.search(instruction.call)
   return int(cycles[1]) if cycles else None
 
@@ -175,13 +175,13 @@ def _fused_instructions(
   program: hlo.Program, instruction: hlo.Instruction
 ) -> list[hlo.Instruction]:
   """Returns the instructions in a fusion, or the instruction itself."""
-  parts = [
-    part
+  instructions = [
+    inner_instruction
     for callee in hlo.callees(instruction)
     if instruction.operation == "fusion"
-    for part, _ in hlo.walk_instructions(program, callee)
+    for inner_instruction, _ in hlo.walk_instructions(program, callee)
   ]
-  return parts or [instruction]
+  return instructions or [instruction]
 
 
 def group_of(program: hlo.Program, instruction: hlo.Instruction) -> str:
@@ -203,17 +203,19 @@ def group_of(program: hlo.Program, instruction: hlo.Instruction) -> str:
                  the update of parameters
     stacking     reading and writing arrays that have a layer axis
     casts        fusions that only convert dtypes
-    other        the rest
+    other        instructions of no other group
   """
-  parts = _fused_instructions(program, instruction)
-  operations = {part.operation for part in parts}
-  products = [part for part in parts if part.operation in _PRODUCTS]
+  instructions = _fused_instructions(program, instruction)
+  operations = {part.operation for part in instructions}
+  products = [part for part in instructions if part.operation in _PRODUCTS]
   # Take the first path that is not empty. A product says what its fusion is
   # for, because the other operations are fused with it.
   path = next(
     filter(
       None,
-      map(hlo.operation_path, [*products[::-1], instruction, *parts[::-1]]),
+      map(
+        hlo.operation_path, [*products[::-1], instruction, *instructions[::-1]]
+      ),
     ),
     "",
   )
@@ -304,9 +306,9 @@ def list_collectives(
       group_size = group_sizes.get(operand[1] if operand else "")
       if group_size is None:
         group_size = _group_size(instruction.call, num_devices)
-      num_bytes = hlo.num_bytes(instruction.shape)
+      output_bytes = hlo.num_bytes(instruction.shape)
       listed_collectives.append(
-        Collective(kind, num_runs, num_bytes, group_size)
+        Collective(kind, num_runs, output_bytes, group_size)
       )
   return listed_collectives
 
@@ -360,12 +362,12 @@ def kernel_cycles(operations: KernelOperations, chip: Chip) -> int:
   which counts only if it takes longer than all programs. Independent programs
   of the grid run on all cores of the device, dependent programs on one core.
   """
-  size = chip.unit_size
+  unit_size = chip.unit_size
   num_passes = sum(
-    rows * -(-depth // size) * -(-columns // size) * num_runs
+    rows * -(-depth // unit_size) * -(-columns // unit_size) * num_runs
     for rows, depth, columns, num_runs in operations.products
   )
-  num_units = chip.cycle_flops // (2 * size * size) // chip.cores
+  num_units = chip.cycle_flops // (2 * unit_size * unit_size) // chip.cores
   unit_cycles = (
     num_passes / num_units,
     operations.vector / chip.vector_operations,

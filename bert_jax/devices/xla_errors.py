@@ -1,4 +1,4 @@
-"""Errors of XLA and of its libraries, distinguished by their status.
+"""Tells errors of XLA and of its libraries apart by their status.
 
 These libraries raise only a few classes of errors (RuntimeError, ValueError).
 The name of the status is only in their message, and this file is the only one
@@ -16,11 +16,11 @@ RESOURCE_EXHAUSTED = "RESOURCE_EXHAUSTED"
 
 
 def has_status(error: BaseException, status: str) -> bool:
-  """Returns True if an error of these libraries has the given status.
+  """Returns True if an error of XLA or of its libraries has a status.
 
   Args:
     error: the error that was raised.
-    status: the name of the status, one of the constants above.
+    status: the name of the status, a constant of this file.
   """
   return status in str(error)
 

@@ -148,7 +148,7 @@ class _PassReaders:
   """
 
   def __init__(self, open_reader: Callable[[int, int], _BlockReader]):
-    """Opens the first reader, so that errors are raised here.
+    """Opens the first reader, so that this call raises its errors.
 
     Args:
       open_reader: returns the reader of a pass. Its arguments are the index of
@@ -199,8 +199,9 @@ class RowSource(seqio.DataSource):
 
   If a dataset is iterated again, by `repeat` or by another iterator, it
   continues with new epochs. An endless dataset has no next epoch, so it
-  continues with another seed. The held-out rows are always the same. If several
-  tasks of a mixture read the same folder or text, each has different examples.
+  continues with another seed. The held-out rows are the same in each iteration.
+  If several tasks of a mixture read the same folder or text, each has different
+  examples.
 
   Attributes:
     path_key: a key that is different for each folder or text.
@@ -309,18 +310,20 @@ class RowSource(seqio.DataSource):
       heldout = streams.make_heldout(self.corpus(split), recipe)
       return _BlockReader(heldout, len(heldout), shard)
     # `loader.open_data` names the folders of a mixture by their indices, too.
-    name = str(self._index_in_mixture())
+    stream_name = str(self._index_in_mixture())
     continues_epochs = epochs and not isinstance(self.documents, Text)
     if index and not continues_epochs:
       seed = hashing.make_key("pass", index, seed)
     if isinstance(self.documents, Text):
-      rows = streams.Stream(self.documents, recipe, seed, name, epochs=epochs)
-      return _BlockReader(rows, None, shard)
-    rows = streams.Stream(self.corpus(split), recipe, seed, name)
+      stream = streams.Stream(
+        self.documents, recipe, seed, stream_name, epochs=epochs
+      )
+      return _BlockReader(stream, None, shard)
+    stream = streams.Stream(self.corpus(split), recipe, seed, stream_name)
     if not epochs:
-      return _BlockReader(rows, ENDLESS_ROWS, shard)
-    end = rows.count_examples((index + 1) * epochs, index * epochs, first)
-    return _BlockReader(rows, end, shard, first)
+      return _BlockReader(stream, ENDLESS_ROWS, shard)
+    end = stream.count_examples((index + 1) * epochs, index * epochs, first)
+    return _BlockReader(stream, end, shard, first)
 
   def _index_in_mixture(self) -> int:
     """Returns an index that differs between tasks of the same folder or text.
@@ -351,7 +354,7 @@ class RowSource(seqio.DataSource):
     """Returns the rows of `num_epochs` epochs; None gives endless rows.
 
     Raises:
-      UserError: there is no such split.
+      UserError: no split has this name.
     """
     if split not in self.splits:
       raise UserError(
@@ -608,8 +611,8 @@ def _read_records(
   source: seqio.DataSource, split: str, format: str
 ) -> Iterator[sources.Record]:
   """Yields the documents of a seqio source, shard by shard, in order."""
-  # Read the shards one by one. Together they would be interleaved, so that a
-  # document would get sentences of several files.
+  # Read one shard after another. If seqio read them together, it would mix
+  # them, and a document would get sentences of several files.
   num_shards = len(source.list_shards(split))
   for shard in (seqio.ShardInfo(i, num_shards) for i in range(num_shards)):
     ds = source.get_dataset(split=split, shuffle=False, shard_info=shard)

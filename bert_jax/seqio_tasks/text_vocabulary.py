@@ -20,7 +20,7 @@ class TextVocabulary(seqio.Vocabulary):
 
   Text is encoded without special tokens, as in a corpus. `eos_id` is None,
   because seqio's `decode` would otherwise stop at the first [SEP]. Padding is
-  decoded like any other piece.
+  decoded like the rest of the pieces.
   """
 
   def __init__(self, make_tokenizer: Callable[[], Vocabulary]):
@@ -50,12 +50,12 @@ class TextVocabulary(seqio.Vocabulary):
 
   @property
   def pad_id(self) -> int:
-    """The id of padding; 0 if the vocabulary has no such piece."""
+    """The id of padding; 0 if the vocabulary has no padding."""
     return self.tokenizer.special.pad or 0
 
   @property
   def unk_id(self) -> int | None:
-    """The id of unknown words; None if the vocabulary has no such piece."""
+    """The id of unknown words; None if the vocabulary has no unknown words."""
     return self.tokenizer.special.unk
 
   @property

@@ -20,7 +20,7 @@ that the functions take.
 * `evaluate.py`: scores a model on a split of a task.
 * `export.py`: writes a fine-tuned model and its compiled program to one file.
 * `features.py`: computes vectors of texts with a frozen encoder.
-* `feature_files.py`: writes these vectors to a file: JSONL, npz, HDF5.
+* `feature_files.py`: writes vectors of texts to a file: JSONL, npz, HDF5.
 * `text_inputs.py`: reads texts and encodes them.
 * `row_batches.py`: batches encoded rows of similar lengths.
 * `attention.py`: computes the attention weights of a model's heads.

@@ -50,7 +50,7 @@ def attention(
   results: list[dict[str, Any]] = [{} for _ in texts]
   max_length, num_done = model.module.encoder.max_length, 0
   for batch in row_batches.batches(rows, max_length, BATCH_TOKENS):
-    layers = np.asarray(
+    attention_by_layer = np.asarray(
       _probabilities(
         model.module.encoder, model.params["encoder"], batch.inputs
       )
@@ -59,8 +59,8 @@ def attention(
       length = len(rows[text_index])
       results[text_index] = {
         "tokens": list(encoded[text_index].pieces),
-        # Copy the slice, so that padding and other texts can be freed.
-        "attention": layers[:, i, :, :length, :length].copy(),
+        # Copy the slice, so that the memory of the whole batch can be freed.
+        "attention": attention_by_layer[:, i, :, :length, :length].copy(),
       }
     num_done += len(batch.row_numbers)
     if report is not None:

@@ -118,7 +118,7 @@ def task_and_columns(
     columns: the columns of a custom task; None means a published task.
 
   Raises:
-    UserError: there is no such task, or its examples are not one or two texts.
+    UserError: no task has this name, or its examples are not one or two texts.
   """
   task_files = task_inputs.find_task(name, kind, columns)
   if columns is None:

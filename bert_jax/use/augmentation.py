@@ -259,7 +259,7 @@ def draw_variants(
     np.arange(options.num_samples)[:, None] * len(words) + word_indices
   )
   candidate_counts = np.array(
-    [len(word_candidates[i]) for i in word_indices], np.int64
+    [len(word_candidates[word_index]) for word_index in word_indices], np.int64
   )
   replace_key = hashing.make_key("augment", options.seed, text_number, "which")
   choice_key = hashing.make_key("augment", options.seed, text_number, "what")
@@ -272,11 +272,11 @@ def draw_variants(
   )
   for sample in range(options.num_samples):
     sentence = list(words)
-    for i, is_word_replaced, choice in zip(
+    for word_index, is_word_replaced, choice in zip(
       word_indices, is_replaced[sample], choices[sample], strict=True
     ):
       if is_word_replaced:
-        sentence[i] = word_candidates[i][choice]
+        sentence[word_index] = word_candidates[word_index][choice]
     sentences.setdefault(" ".join(sentence))
   return [sentence for sentence in sentences if sentence or sentence == text]
 

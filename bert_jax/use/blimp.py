@@ -42,8 +42,8 @@ def read(path: str, max_pairs: int | None = None) -> list[MinimalPairs]:
   """Reads the .jsonl files in a folder or in a tar file.
 
   Args:
-    path: a folder, whose sub-folders are read too, or a tar file, compressed or
-      not.
+    path: a folder, whose sub-folders are also read; or a tar file, which may be
+      compressed.
     max_pairs: the largest number of pairs to read from each file; None means
       all.
 
@@ -69,7 +69,7 @@ def read(path: str, max_pairs: int | None = None) -> list[MinimalPairs]:
       pairs.append(pair)
     if not pairs:
       raise UserError(f"{path}: {name} is empty.")
-    good, bad, uid, term = (
+    good_sentences, bad_sentences, uid, term = (
       [pair[field] for pair in pairs] for field in _FIELDS
     )
     if uid[0] in (file.name for file in files):
@@ -77,7 +77,12 @@ def read(path: str, max_pairs: int | None = None) -> list[MinimalPairs]:
         f"{path}: two files have the UID {uid[0]!r}; remove one of them."
       )
     files.append(
-      MinimalPairs(uid[0], PHENOMENON_BY_TERM.get(term[0], term[0]), good, bad)
+      MinimalPairs(
+        uid[0],
+        PHENOMENON_BY_TERM.get(term[0], term[0]),
+        good_sentences,
+        bad_sentences,
+      )
     )
   if not files:
     raise UserError(f"{path} has no .jsonl file.")

@@ -4,9 +4,9 @@ The file is a zip archive with `meta.json`, a `jax.export` program for each of a
 few lengths, the parameters as .npy files, and the tokenizer's files. A program
 takes any number of rows.
 
-The file runs without the Python code of models, also on other platforms and
-with later versions of jax. jax promises to read exported programs for at least
-half a year.
+The file runs without the Python code of models, on the platforms that it names,
+also with later versions of jax. jax promises to read exported programs for at
+least half a year.
 """
 
 import contextlib
@@ -202,9 +202,9 @@ def _damage_as_user_error(path: str) -> Iterator[None]:
     yield
   except OSError as e:
     raise UserError(f"{path}: {e.strerror or e}.") from e
-  # zipfile and numpy raise all these errors for damaged files. RuntimeError
-  # occurs because a flipped bit can make a member look encrypted, or compressed
-  # by another method.
+  # zipfile and numpy raise the errors of this list for damaged files.
+  # RuntimeError occurs because a flipped bit can make a member look encrypted,
+  # or compressed by a method that zipfile does not know.
   except (
     *(zipfile.BadZipFile, zlib.error, KeyError, TypeError, EOFError),
     *(json.JSONDecodeError, UnicodeDecodeError, AttributeError),
@@ -275,7 +275,7 @@ def _make_step(programs: Mapping[int, Program]) -> Program:
   """Returns a function from parameters and a batch to logits.
 
   The function pads a batch to the next length that has a program. If each token
-  has logits, the padding then has logits too.
+  has logits, the logits have the length of that program.
   """
 
   def step(params: dict[str, Array], batch: dict[str, Array]) -> Array:

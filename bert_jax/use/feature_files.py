@@ -38,11 +38,11 @@ def write(path: str, features: Iterable[Features]) -> int:
     The number of texts.
 
   Raises:
-    UserError: the file has another extension, or h5py is missing.
+    UserError: the extension is none of these, or h5py is missing.
   """
   writer = writer_of(path)
-  with files.atomic_file(path) as partial:
-    return writer(partial, features)
+  with files.atomic_file(path) as partial_path:
+    return writer(partial_path, features)
 
 
 def writer_of(path: str) -> Callable[[str, Iterable[Features]], int]:
@@ -68,24 +68,24 @@ def writer_of(path: str) -> Callable[[str, Iterable[Features]], int]:
 
 
 def _shortest_decimals(x: np.ndarray) -> list[Any]:
-  """Returns the shortest decimals that give the same float32 numbers again."""
+  """Returns the shortest decimals from which float32 reads equal numbers."""
   return x.astype(str).astype(np.float64).tolist()
 
 
 def _write_jsonl(path: str, features: Iterable[Features]) -> int:
   """Writes a JSON object for each text, with its id and its vectors."""
-  count = 0
+  num_texts = 0
   with epath.Path(path).open("w", encoding="utf-8") as f:
     for text in features:
-      row: dict[str, Any] = {"id": text.id}
+      json_object: dict[str, Any] = {"id": text.id}
       if text.tokens is None:
-        row["vector"] = _shortest_decimals(text.vectors)
+        json_object["vector"] = _shortest_decimals(text.vectors)
       else:
-        row["tokens"] = text.tokens
-        row["vectors"] = _shortest_decimals(text.vectors)
-      f.write(json.dumps(row, ensure_ascii=False) + "\n")
-      count += 1
-  return count
+        json_object["tokens"] = text.tokens
+        json_object["vectors"] = _shortest_decimals(text.vectors)
+      f.write(json.dumps(json_object, ensure_ascii=False) + "\n")
+      num_texts += 1
+  return num_texts
 
 
 def _write_npz(path: str, features: Iterable[Features]) -> int:
@@ -136,7 +136,7 @@ def _without_nul(text: str) -> str:
 
 
 def _write_hdf5(path: str, features: Iterable[Features]) -> int:
-  """Writes the same arrays as `_write_npz`, a chunk of texts at a time."""
+  """Writes the arrays that `_write_npz` writes, a chunk of texts at a time."""
   import h5py
 
   with _ErrorKeepingFile(path, "w+b") as file_for_h5py:
@@ -209,7 +209,7 @@ class _ErrorKeepingFile(io.FileIO):
 
 
 def _chunks(features: Iterator[Features]) -> Iterator[list[Features]]:
-  """Yields chunks of texts; one empty chunk if there are no texts."""
+  """Yields chunks of texts; without any text, yields one empty chunk."""
   chunk = list(itertools.islice(features, _CHUNK_SIZE))
   yield chunk
   while chunk := list(itertools.islice(features, _CHUNK_SIZE)):

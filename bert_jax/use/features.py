@@ -139,7 +139,7 @@ def extract(
     batch_tokens: the largest number of tokens in a batch, with padding.
 
   Raises:
-    UserError: the model cannot compute these vectors.
+    UserError: the model cannot compute the vectors of the spec.
   """
   prepared_texts = (
     text_inputs.text_of_string(i, text)
@@ -168,7 +168,7 @@ def extract_texts(
       done, from the share of the rows done.
 
   Raises:
-    UserError: the model cannot compute these vectors.
+    UserError: the model cannot compute the vectors of the spec.
   """
   if spec.layers is None:
     spec = spec._replace(layers=tuple(range(num_layers(model))))
@@ -177,9 +177,9 @@ def extract_texts(
   blocks = iter(lambda: list(itertools.islice(texts, BLOCK_SIZE)), [])
   return itertools.chain.from_iterable(
     _block_features(
-      model, block, spec, batch_tokens, report, number * BLOCK_SIZE
+      model, block, spec, batch_tokens, report, block_index * BLOCK_SIZE
     )
-    for number, block in enumerate(blocks)
+    for block_index, block in enumerate(blocks)
   )
 
 
@@ -215,7 +215,7 @@ def choose_pooling(
   """Chooses a unit: the user's, or else the model's pooling.
 
   Args:
-    model: any model; only those of sentence-transformers have a pooling.
+    model: any model; only a model of sentence-transformers has a pooling.
     unit: the unit that the user names. None means the model's pooling, or
       pieces if the model has no pooling.
 
@@ -317,8 +317,7 @@ def compute_layers(
   Args:
     encoder: the encoder of an opened model.
     params: the parameters of the encoder.
-    batch: `sequence_ids`, and `char_ids` (ELMo) or `input_ids` (other
-      families).
+    batch: `sequence_ids`, and `char_ids` for ELMo or else `input_ids`.
     layers: numbers of layers; see `Spec`.
   """
   variables = {"params": params}
@@ -402,8 +401,8 @@ def _block_features(
   compute_vectors = functools.partial(
     _compute_vectors,
     model.module.encoder,
-    # Keep only the fields that change the compiled program, so that other
-    # options reuse the jit cache.
+    # Keep only the fields that change the compiled program, so that specs that
+    # differ in the rest share one program.
     Spec(
       tuple(spec.layers or ()),
       spec.combine,
@@ -467,14 +466,14 @@ def _windows_of(
   if max_length is None or num_tokens <= max_length:
     yield _Window(text_index, encoded.ids, 0, num_tokens, 0)
     return
-  head, tail = encoded.ids[:begin], encoded.ids[end:]
-  inner_length = max_length - len(head) - len(tail)
+  head_ids, tail_ids = encoded.ids[:begin], encoded.ids[end:]
+  inner_length = max_length - len(head_ids) - len(tail_ids)
   stride = inner_length - min(overlap, inner_length // 2)
   bounds = window_bounds(end - begin, inner_length, stride, last_is_full=True)
   taken_begin = 0
   for i, (start, stop) in enumerate(bounds):
     ids = np.concatenate(
-      [head, encoded.ids[begin + start : begin + stop], tail]
+      [head_ids, encoded.ids[begin + start : begin + stop], tail_ids]
     )
     is_last = i + 1 == len(bounds)
     # The head has `begin` tokens, so position p of the text is p - start here.
@@ -540,8 +539,8 @@ def _features_of(
   if spec.normalize:
     # sentence-transformers uses torch.nn.functional.normalize, which has this
     # bound.
-    length = np.linalg.norm(x, axis=-1, keepdims=True)
-    x = x / np.maximum(length, np.float32(1e-12))
+    norms = np.linalg.norm(x, axis=-1, keepdims=True)
+    x = x / np.maximum(norms, np.float32(1e-12))
   return Features(
     text.id, None if token_names is None else tuple(token_names), x
   )

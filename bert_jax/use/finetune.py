@@ -12,11 +12,11 @@ from bert_jax.use import labelled, trained
 from bert_jax.use.model import Model
 from bert_jax.use.trained import Config, Trained
 
-# The share of the rows that is held out if there is no `validation`.
+# The share of the rows that is held out if `validation` is None.
 HELD_OUT_SHARE = 0.1
 # The default config logs about this many rows, which are enough for a plot.
 _NUM_LOGGED_ROWS = 50
-# Kind -> its config. Other kinds have the config "own".
+# Kind -> its config. A kind that is not here has the config "own".
 _CONFIG_BY_KIND = {"span": "squad:squad"}
 
 
@@ -60,14 +60,14 @@ def finetune(
     data: the rows to train on: a DataFrame of pandas or polars; a
       `datasets.Dataset`; a list of (text, label), or of ((text, second text),
       label); a list of dicts; a dict of columns; or the path of a file, .csv,
-      .tsv or .jsonl. A dict {"train": rows, "validation": rows} is taken, too.
+      .tsv or .jsonl. It may also be a dict {"train": rows, "validation": rows}.
     validation: the rows to evaluate on after each epoch, in any form that
       `data` may have; or the share of `data` to hold out for this; or 0 for no
       evaluation. By default 0.1.
     text: the column of texts; by default "text", or "words" if there is no
       column "text". For tags, a text is a list of words.
-    pair: the column of second texts, for tasks with pairs of texts; by
-      default "text_pair", if there is one.
+    pair: the column of second texts, for tasks with pairs of texts; by default
+      "text_pair", if `data` has this column.
     label: the column of labels; by default "label", or "tags" if there is no
       column "label".
     kind: what to predict: "classification", "multi_label" (labels are lists of
@@ -77,17 +77,18 @@ def finetune(
     epochs: how often each row is used.
     batch_size: the number of rows of a step.
     learning_rate: the highest learning rate, after the warm-up.
-    length: the most tokens of a row; a longer text is cut. By default
-      128, for questions 384, but never more than the model can read.
+    length: the most tokens of a row; a longer text is cut, or read in windows
+      if the kind is tagging or span. By default 128, for questions 384, but
+      never more than the model can read.
     seed: decides the order of rows, the held-out rows and the new head's
       parameters. None means 0.
     config: a ConfigDict, which is taken as it is; the name of a config, such as
       "glue:rte,roberta"; or a dict of keys to change, such as
-      {"schedule.warmup": 0.06}. `bert_jax config own` prints all keys. The
-      other arguments override it.
-    workdir: the run's folder. The same call with the same folder continues a
-      run that was stopped, and returns at once if the run is complete. By
-      default a temporary folder, which is deleted when Python ends.
+      {"schedule.warmup": 0.06}. `bert_jax config own` prints all keys.
+      `batch_size`, `learning_rate`, `seed` and `epochs` override it.
+    workdir: the run's folder. A repeated call with this folder continues a run
+      that was stopped, and returns at once if the run is complete. By default a
+      temporary folder, which is deleted when Python ends.
 
   Returns:
     `Trained`, with `model`, `history` and `workdir`.

@@ -43,7 +43,7 @@ def read(
     The rows, whose fields have plain values of Python. NaN is None.
 
   Raises:
-    UserError: there are no rows, or `data` is of another type.
+    UserError: there are no rows, or `data` is of no type that can be read.
   """
   text, label = text or "text", label or "label"
   if isinstance(data, str | os.PathLike):
@@ -51,10 +51,10 @@ def read(
   else:
     rows = [
       Record(
-        _fields_of_row(item, text, label, name, number),
-        f"row {number} of {name}",
+        _fields_of_row(item, text, label, name, row_index),
+        f"row {row_index} of {name}",
       )
-      for number, item in enumerate(_rows_in_memory(data, name))
+      for row_index, item in enumerate(_rows_in_memory(data, name))
     ]
   if not rows:
     raise UserError(f"{name} has no rows.")
@@ -112,10 +112,10 @@ def _rows_of_columns(
   if len(set(sizes.values())) > 1:
     counts = ", ".join(f"{column} {size}" for column, size in sizes.items())
     raise UserError(f"{name}: the columns have unequal lengths: {counts}.")
-  lists = [list(values) for values in columns.values()]
+  column_values = [list(values) for values in columns.values()]
   return [
     dict(zip(columns, values, strict=True))
-    for values in zip(*lists, strict=True)
+    for values in zip(*column_values, strict=True)
   ]
 
 
@@ -188,16 +188,18 @@ def hold_out(
   held_out_indices = {
     *np.random.default_rng(seed).permutation(len(rows))[:num_held_out]
   }
-  train = [row for i, row in enumerate(rows) if i not in held_out_indices]
-  return train, [row for i, row in enumerate(rows) if i in held_out_indices]
+  train_rows = [row for i, row in enumerate(rows) if i not in held_out_indices]
+  return train_rows, [
+    row for i, row in enumerate(rows) if i in held_out_indices
+  ]
 
 
 def infer_kind(rows: Sequence[Record], text: str, label: str) -> str:
   """Returns the kind of a task, from its first text and from all labels.
 
   If the text is a list of words, the kind is tagging. If a label is a list,
-  several labels may apply. Numbers are a regression if one of them is not
-  whole. Whole numbers and all other labels are classes.
+  several labels may apply. If all labels are numbers, and one is not whole, the
+  kind is regression. All other labels are classes.
   """
   fields = rows[0].fields
   if isinstance(fields.get(text), list):
@@ -236,7 +238,7 @@ class Columns:
 
     Args:
       rows: the rows to train on.
-      kind: one of `KINDS`; if None, it is inferred from the data.
+      kind: one of `KINDS`; None means that the data decide.
       text: the column of texts; by default "text", or else "words".
       pair: the column of second texts; by default "text_pair", if it exists.
       label: the column of labels; by default "label", or else "tags".
@@ -338,15 +340,17 @@ def make_task(
       for rows in rows_by_split.values()
       for row in rows
     )
-    files = TASKS["squad2" if has_unanswered else "squad"]
+    task_files = TASKS["squad2" if has_unanswered else "squad"]
   else:
     labels = _find_label_names(columns.kind, rows_by_split)
     columns_text = ",".join(f"{role}={role}" for role in columns.name_by_role)
-    files = task_inputs.find_task("own", columns.kind, columns_text, labels)
-  files_in_memory = files._replace(
+    task_files = task_inputs.find_task(
+      "own", columns.kind, columns_text, labels
+    )
+  task_in_memory = task_files._replace(
     read_records=lambda path, skipped: iter(records_by_path[path])
   )
-  return files_in_memory, inputs
+  return task_in_memory, inputs
 
 
 def _has_answer(answers: Any) -> bool:
@@ -380,11 +384,13 @@ def _find_label_names(
     tags = [list(map(str, row.fields["tags"] or ())) for row in rows]
     return custom.collect_labels(kind, [{"tags": names} for names in tags])
   if kind == "multi_label":
-    lists = [(label_fields.read_list(row, "label", True), True) for row in rows]
-    if label_fields.labels_if_marks(lists, ()) is None:
+    label_lists = [
+      (label_fields.read_list(row, "label", True), True) for row in rows
+    ]
+    if label_fields.labels_if_marks(label_lists, ()) is None:
       label_names = {
         name
-        for (values, _), row in zip(lists, rows, strict=True)
+        for (values, _), row in zip(label_lists, rows, strict=True)
         for name in label_fields.label_names(values or (), (), row.location)
       }
       return tuple(sorted(label_names))

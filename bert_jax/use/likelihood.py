@@ -137,8 +137,8 @@ def score(
       num_done += len(indices)
       if report is not None:
         report(start + num_done * len(block) // len(rows))
-      scored_texts = [start + rows[i].text_index for i in indices]
-      np.add.at(scores, scored_texts, log_p[: len(indices)].astype(np.float64))
+      text_indices = [start + rows[i].text_index for i in indices]
+      np.add.at(scores, text_indices, log_p[: len(indices)].astype(np.float64))
   return scores
 
 

@@ -94,7 +94,7 @@ _NEEDED_MODELS = {
   ),
   "attention": "a Transformer",
 }
-# These dicts turn tasks, families and kinds of tokenizers into words.
+# Three dicts turn tasks, families and kinds of tokenizers into words.
 _HEAD_NAMES = {
   "encoder": "encoder without a head",
   "pretraining": "masked language model",
@@ -169,7 +169,7 @@ class Model:
 
   @property
   def vocabulary(self) -> Vocabulary:
-    """The tokenizer in the form that bert_jax's own functions use."""
+    """The tokenizer as a `Vocabulary`, which the functions of bert_jax take."""
     return self._opened.vocabulary
 
   @property
@@ -353,7 +353,7 @@ class Model:
         | tags | text or words | text, or a list of words |
         | answers | question, context | (question, context) |
 
-        Other fields are not read.
+        A dict's fields that are not in the table are not read.
       batch_size: the number of rows that are run together.
       max_length: the most tokens in a row. A longer text is read in windows.
       no_answer: True if a question may have no answer, as in SQuAD 2.0.
@@ -382,16 +382,16 @@ class Model:
     predictor = self._predictor(max_length, no_answer)
     if batch_size < 1:
       raise UserError(f"batch_size={batch_size} must be at least 1.")
-    is_collection, input_rows = results.items_of(inputs, (Mapping, tuple))
+    is_collection, items = results.items_of(inputs, (Mapping, tuple))
     examples = []
-    for number, row in enumerate(input_rows):
-      fields = results.fields_of(row, predictor.kind, number)
+    for input_index, item in enumerate(items):
+      fields = results.fields_of(item, predictor.kind, input_index)
       try:
         example = requests.parse(fields, predictor.kind)
       except UserError as e:
-        raise UserError(f"input {number}: {e}.") from e
-      examples.append({"id": str(number)} | example)
-    # Few inputs get a smaller batch, which needs fewer rows of padding.
+        raise UserError(f"input {input_index}: {e}.") from e
+      examples.append({"id": str(input_index)} | example)
+    # For few inputs, a small batch needs little padding.
     smallest_batch_size = min(
       batch_size, 1 << max(len(examples) - 1, 0).bit_length()
     )
@@ -404,7 +404,7 @@ class Model:
     return _one_or_all(is_collection, rows)
 
   def _predictor(self, max_length: int, no_answer: bool) -> Predictor:
-    """Returns the predictor for these options, which is made only once."""
+    """Returns the predictor for the two options; makes each only once."""
     options = max_length, no_answer
     if options not in self._predictors:
       if max_length < 1:
@@ -441,7 +441,8 @@ class Model:
         embeddings (for ELMo the vectors of the words), and -1 the last layer.
       unit: "mean", "cls" or "max" for a vector of each text; "word" or "piece"
         for vectors of its parts. If None, a model of sentence-transformers uses
-        the pooling of its own files, and any other model uses "mean".
+        the pooling that its files name, and a model without a pooling uses
+        "mean".
       combine: how several layers are joined: "concat", "sum", "mean", or
         "stack", which adds an axis of layers.
       pieces: "first" takes the vector of a word's first piece; "mean" takes the
@@ -663,7 +664,7 @@ class Model:
     Args:
       path: the new folder.
       format: "bert_jax" for a folder of this package; "hf" for a folder
-        that transformers opens, too.
+        that transformers also opens.
 
     Raises:
       UserError: the folder exists and is not empty, the format is unknown, or
@@ -714,6 +715,6 @@ def _texts_or_words(texts: Any) -> tuple[bool, list[Text]]:
 
 def _with_article(description: str) -> str:
   """Puts "a" or "an" before a description."""
-  # Only these names of families begin with the sound of a vowel.
-  vowel = description.startswith(("ALBERT", "ELECTRA", "ELMo"))
-  return f"{'an' if vowel else 'a'} {description}"
+  # Only three names of families begin with the sound of a vowel.
+  begins_with_vowel = description.startswith(("ALBERT", "ELECTRA", "ELMo"))
+  return f"{'an' if begins_with_vowel else 'a'} {description}"

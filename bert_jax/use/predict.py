@@ -224,7 +224,7 @@ def make_predictor(
 
 
 def with_batch_size(predictor: Predictor, batch_size: int) -> Predictor:
-  """Returns a predictor with another number of rows in a batch.
+  """Returns a copy of a predictor with a new number of rows in a batch.
 
   Args:
     predictor: the predictor.
@@ -307,11 +307,13 @@ def compute_outputs(
   """
   if not len(rows.example_indices):
     return []
-  # The step reads no labels, so the same batches without labels fit all kinds.
+  # The step reads no labels, so batches without labels fit all kinds.
   task = predictor.task._replace(kind="classification", num_choices=1)
   rows = rows._replace(labels=np.full(len(rows.example_indices), -1, np.int32))
   pad = layouts.layout_of(predictor.vocabulary).pad
-  shorter_lengths = [size for size in BUCKETS if size < predictor.max_length]
+  shorter_lengths = [
+    length for length in BUCKETS if length < predictor.max_length
+  ]
   batches = Batches(
     task,
     rows,
@@ -339,9 +341,9 @@ def compute_outputs(
       if report is not None and len(outputs) > 1:
         # Report the previous batch, and do not wait for the newest one: the
         # device computes it while the next batch is prepared.
-        numbers_done, logits_done = outputs[-2]
+        row_indices_done, logits_done = outputs[-2]
         jax.block_until_ready(logits_done)
-        num_done += int((numbers_done >= 0).sum())
+        num_done += int((row_indices_done >= 0).sum())
         report(num_done)
   return evaluate_task.logits_by_unit(
     jax.device_get(outputs), len(rows.example_indices)
@@ -427,8 +429,8 @@ def predict_split(
 ) -> list[Any]:
   """Returns the predictions for a split; see `evaluate_task.split_predictions`.
 
-  Labels are matched by name, because the model may have them in another order.
-  `match_labels` describes the arguments and errors.
+  Labels are matched by name, because the model may have them in a different
+  order than the task. `match_labels` describes the arguments and errors.
   """
   column_indices = match_labels(predictor, split, data_path)
   logits = compute_outputs(predictor, split.rows, None)
@@ -572,7 +574,7 @@ def _entity_result(
 
   Args:
     example: an example with `words`, and with `text` and `spans` if the words
-      were split from a text. Other words are joined with spaces.
+      were split from a text. Words without a text are joined with spaces.
     tags: the tag of each word.
     probabilities: the probability of each tag.
 

@@ -15,7 +15,7 @@ from bert_jax.use.trained import Config, Trained
 
 Path = str | os.PathLike[str]
 # Family -> the config of its size "tiny": 2 layers of width 128, for two CPU
-# cores. Other sizes are names in the family's file, as in `bert:base`.
+# cores. Any other size is a name in the family's file, as in `bert:base`.
 _TINY_CONFIGS = {
   "bert": "quickstart",
   "roberta": "small:roberta_cpu",
@@ -24,7 +24,7 @@ _TINY_CONFIGS = {
   "gpt": "small:gpt_cpu",
   "spanbert": "small:spanbert_cpu",
 }
-# Family -> kind of its vocabulary. Other families have WordPiece.
+# Family -> kind of its vocabulary. A family that is not here has WordPiece.
 _VOCABULARY_KINDS = {
   "roberta": "bytelevel",
   "gpt": "bytelevel",
@@ -109,8 +109,8 @@ def pretrain(
       many accelerators for days.
     vocabulary: the vocabulary of any model: a file or folder. If None, one is
       trained on the text.
-    vocab_size: the number of pieces of a trained vocabulary. For little text
-      there are fewer.
+    vocab_size: the number of pieces of a trained vocabulary. Little text gives
+      fewer pieces.
     heldout: the share of the documents to evaluate on; 0 for none.
     processes: the number of processes that tokenize the text. A script that
       sets it must call `pretrain` under `if __name__ == "__main__":`. If
@@ -125,7 +125,7 @@ def pretrain(
       A ConfigDict or a name takes the place of `size`. The other arguments
       override it.
     workdir: the run's folder, which also gets the vocabulary and the prepared
-      text. The same call with the same folder continues a run that was stopped,
+      text. A repeated call with this folder continues a run that was stopped,
       and returns at once if the run is complete. If None, the folder is a
       temporary one, which is deleted when Python ends.
 
@@ -218,7 +218,7 @@ def _read_documents(texts: Any, column: str) -> list[str]:
   """Returns the texts of a user as a list of strings.
 
   Raises:
-    UserError: there is no text, or one is not a string.
+    UserError: no document has text, or a document is not a string.
   """
   if isinstance(texts, os.PathLike):
     raise UserError(
@@ -232,11 +232,11 @@ def _read_documents(texts: Any, column: str) -> list[str]:
     texts = _read_column(texts, column, "texts")
   items = results.items_of(texts, ())[1]
   documents = []
-  for number, item in enumerate(items):
+  for index, item in enumerate(items):
     if isinstance(item, Mapping):
-      item = _read_column(item, column, f"row {number} of texts")
+      item = _read_column(item, column, f"row {index} of texts")
     if not isinstance(item, str):
-      raise UserError(f"text {number} is {item!r:.60}, not a string.")
+      raise UserError(f"text {index} is {item!r:.60}, not a string.")
     documents.append(str(item))
   if not any(document.strip() for document in documents):
     raise UserError("texts has no text in it.")
@@ -250,7 +250,7 @@ def _is_file(text: str) -> bool:
 
 
 def _read_column(fields: Mapping[Any, Any], column: str, place: str) -> Any:
-  """Returns the value of a column; raises a UserError if there is none."""
+  """Returns a column's value; raises a UserError if the column is missing."""
   if column not in fields:
     raise UserError(
       f"{place} has no column {column!r}, only {', '.join(map(str, fields))};"
@@ -275,7 +275,7 @@ def _write_texts(documents: Sequence[str], folder: str) -> str:
     The path of the file.
 
   Raises:
-    UserError: the file has other documents.
+    UserError: the file has documents that differ from `documents`.
   """
   path = pathlib.Path(folder) / "texts.jsonl"
   with files_lib.atomic_file(path) as partial_path:

@@ -14,16 +14,16 @@ _MAX_ROWS, _MAX_ENTRIES, _MAX_CHARACTERS = 50, 5, 100
 
 
 class Results(list[dict[str, Any]]):
-  """A list of dicts, one for each text. A notebook shows it as a table."""
+  """A list of dicts, for example one for each text; notebooks show a table."""
 
   def _repr_html_(self) -> str:
     columns = list(dict.fromkeys(key for row in self for key in row))
     head = "".join(f"<th>{html.escape(str(name))}</th>" for name in columns)
     lines = [f"<tr><th></th>{head}</tr>"]
-    for number, row in enumerate(self[:_MAX_ROWS]):
+    for row_index, row in enumerate(self[:_MAX_ROWS]):
       cells = [html.escape(_short_text(row.get(name, ""))) for name in columns]
       line = "".join(f"<td>{cell}</td>" for cell in cells)
-      lines.append(f"<tr><th>{number}</th>{line}</tr>")
+      lines.append(f"<tr><th>{row_index}</th>{line}</tr>")
     if len(self) > _MAX_ROWS:
       lines.append(f"<tr><th>...</th><td>{len(self):,} rows</td></tr>")
     return f"<table>{''.join(lines)}</table>"
@@ -107,7 +107,7 @@ def text_of(item: Any, number: int) -> str:
 def fields_of(item: Any, kind: str, number: int) -> dict[str, Any]:
   """Returns the fields of an input: name -> value.
 
-  `tasks.files.requests.parse` takes such a dict.
+  `tasks.files.requests.parse` takes this dict.
 
   Args:
     item: a string; a tuple or list of values, in the order of the fields; or a
@@ -117,7 +117,8 @@ def fields_of(item: Any, kind: str, number: int) -> dict[str, Any]:
     number: the number of the input, for messages.
 
   Raises:
-    UserError: the input has another type, or the wrong number of entries.
+    UserError: the input is not of these types, or has the wrong number of
+      entries.
   """
   if isinstance(item, str):
     return {"text": str(item)}
@@ -137,8 +138,8 @@ def fields_of(item: Any, kind: str, number: int) -> dict[str, Any]:
   return dict(zip(names, entries, strict=True))
 
 
-# Kind -> the names of a tuple's entries. For other kinds, a tuple is a pair of
-# texts.
+# Kind -> the names of a tuple's entries. For tagging, a tuple is a list of
+# words. For all other kinds, it is a pair of texts.
 _FIELD_NAMES = {"span": ("question", "context"), "choice": ("text", "choices")}
 
 

@@ -16,12 +16,12 @@ from bert_jax.tasks.files import requests
 from bert_jax.use import predict, text_inputs
 from bert_jax.use.predict import Predictor
 
-# Lines of stdin are collected into groups. The model gets a group if no other
-# line arrives within `MAX_SECONDS_BETWEEN_LINES`, or if the first line of the
-# group has waited `MAX_SECONDS_OF_GROUP`.
+# Lines of stdin are collected into groups. The model gets a group if it is
+# full, if no further line arrives within `MAX_SECONDS_BETWEEN_LINES`, or if the
+# first line of the group has waited `MAX_SECONDS_OF_GROUP`.
 MAX_SECONDS_BETWEEN_LINES, MAX_SECONDS_OF_GROUP = 0.05, 0.3
-# Groups become larger if the model takes less than `_FAST_SECONDS` for a group,
-# and smaller if it takes more than `_SLOW_SECONDS`.
+# The size of groups doubles if the model takes less than `_FAST_SECONDS` for a
+# full group, and halves if it takes more than `_SLOW_SECONDS`.
 _FAST_SECONDS, _SLOW_SECONDS = 0.25, 0.75
 
 Example = dict[str, Any]
@@ -114,8 +114,8 @@ class GroupMaker:
     Args:
       examples: the examples in order. If this iterator raises an error, the
         examples before the error are yielded first.
-      has_next_within: a function that takes seconds, and returns True if
-        another example arrives within this time.
+      has_next_within: a function that takes seconds, and returns True if a
+        further example arrives within this time.
 
     Raises:
       ValueError: the error that `examples` raises.

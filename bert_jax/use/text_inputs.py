@@ -174,7 +174,7 @@ def parse_json_object(line: str, place: str) -> dict[str, Any]:
 
 
 def check_not_same_file(source: str, target: str) -> None:
-  """Raises a UserError if the output is the same file as the input."""
+  """Raises a UserError if the output is the file of the input."""
   # Unlike epath's, pathlib's `resolve` follows links.
   if pathlib.Path(target).resolve() == pathlib.Path(source).resolve():
     raise UserError(
@@ -220,18 +220,18 @@ def _tokens_of_encoding(
 ) -> Tokens:
   """Turns an encoding of the tokenizers library into `Tokens`."""
   is_special = np.array(row.special_tokens_mask, bool)
-  count = len(is_special)
+  num_pieces = len(is_special)
   inner_positions = np.flatnonzero(~is_special)
-  # In an empty text, the last special token is the end, and all others are the
-  # beginning.
+  # In an empty text, the last special token is the end, and the special tokens
+  # before it are the beginning.
   begin, end = (
     (inner_positions[0], inner_positions[-1] + 1)
     if len(inner_positions)
-    else (count, count)
+    else (num_pieces, num_pieces)
   )
-  if not len(inner_positions) and count > 1:
-    begin = end = count - 1
-  word_indices = np.full(count, -1, np.int32)
+  if not len(inner_positions) and num_pieces > 1:
+    begin = end = num_pieces - 1
+  word_indices = np.full(num_pieces, -1, np.int32)
   word_ends = [e for _, e in text.word_spans]
   for i in range(begin, end):
     start, stop = row.offsets[i]
@@ -266,12 +266,12 @@ def _tokens_of_characters(model: OpenedModel, text: Text) -> Tokens:
     words_with_spans = model.tokenizer.pre_tokenizer.pre_tokenize_str(text.text)
     spans = [span for _, span in words_with_spans]
   words = [text.text[b:e] for b, e in spans]
-  count = len(text.text)
+  num_characters = len(text.text)
   word_indices = np.array([-1, *range(len(words)), -1], np.int32)
   return Tokens(
     ids=characters.sentence_ids(words),
     pieces=["<S>", *words, "</S>"],
-    offsets=[(0, 0), *spans, (count, count)],
+    offsets=[(0, 0), *spans, (num_characters, num_characters)],
     word_indices=word_indices,
     tokenizer_word_indices=word_indices,
     begin=1,

@@ -26,7 +26,7 @@ from bert_jax.training import config_files, logging, train
 from bert_jax.use.model import Model, load
 from bert_jax.use.results import Results
 
-# A user may pass these types as `config`.
+# The types that a user may pass as `config`.
 Config: TypeAlias = ConfigDict | Mapping[str, Any] | str | None
 # Columns of metrics.jsonl that say nothing about learning.
 _HIDDEN_COLUMNS = ("data_wait", "checkpoint_wait")
@@ -39,7 +39,7 @@ class Trained:
     model: the model at the last step.
     history: a dict for each logged step, for `pandas.DataFrame(history)`. The
       dict has `step`, `loss` and `learning_rate` of training, and after an
-      evaluation `validation_loss` and other numbers that begin with
+      evaluation `validation_loss` and further numbers whose names begin with
       `validation_`. A number that a step lacks is NaN.
     workdir: the folder of the run, which `bert_jax.load` opens.
   """
@@ -225,8 +225,8 @@ def _set_key(config: dict[str, Any], key: str, setting: Any) -> None:
   """Sets a value of a nested dict.
 
   Raises:
-    UserError: the config has no such key. The section `model` may get new keys,
-      because each attribute of an encoder can be set.
+    UserError: the config does not have the key. The section `model` may get new
+      keys, because each attribute of an encoder can be set.
   """
   *sections, name = key.split(".")
   section = config

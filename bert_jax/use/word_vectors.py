@@ -1,4 +1,4 @@
-"""Word vectors in GloVe's text format, and the nearest words of a word."""
+"""Reads word vectors in GloVe's text format, and finds the nearest words."""
 
 import numpy as np
 from etils import epath
@@ -49,9 +49,9 @@ class WordVectors:
     return self._nearest[word, count]
 
   def _find_nearest(self, word: str, count: int) -> list[str]:
-    row = self._row_of_word[word]
-    cosines = self.matrix @ self.matrix[row]
-    cosines[row] = -np.inf
+    row_index = self._row_of_word[word]
+    cosines = self.matrix @ self.matrix[row_index]
+    cosines[row_index] = -np.inf
     order = np.argsort(-cosines, kind="stable")[: min(count, len(cosines) - 1)]
     words = [self.words[i] for i in order]
     return [w.title() for w in words] if word.istitle() else words
@@ -107,7 +107,7 @@ def _parse_line(line: bytes, size: int | None) -> tuple[str, np.ndarray | None]:
   """Returns a line's word and its vector, float32 [size].
 
   The vector is None if the line does not have this format. If the size is
-  known, the line is split from its end, because a few words of the larger files
+  known, the line is split from its end, because a few words of GloVe's files
   contain spaces.
   """
   try:

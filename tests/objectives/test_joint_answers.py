@@ -411,11 +411,11 @@ def test_evaluate_predict_and_the_exported_file_agree(fine_tuned_run, tmp_path):
   # Rows of 20 tokens are padded to 32 tokens, but the beam's 401 spans are not
   # padded.
   export.save(path, model, (32, 40), ("cpu",))
-  loaded = export.load(path, batch_size=3, no_answer=True)._replace(
+  loaded_predictor = export.load(path, batch_size=3, no_answer=True)._replace(
     max_length=20
   )
   for answer, expected in zip(
-    live_answers, predict.predict(loaded, examples), strict=True
+    live_answers, predict.predict(loaded_predictor, examples), strict=True
   ):
     assert answer["answer"] == expected["answer"]
     np.testing.assert_allclose(

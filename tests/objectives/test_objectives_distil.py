@@ -98,14 +98,20 @@ def test_sums_agree_with_numpy(batch, model_params, kl_tokens, monkeypatch):
   teacher_logits, teacher_states = logits_of_all_positions(
     model_params[1], batch, bert.build(**SIZES | {"num_layers": 4})
   )
-  p, q = softmax(teacher_logits / 2.0), softmax(student_logits / 2.0)
-  kl = 4.0 * (p * np.log(p / q)).sum(-1)
+  teacher_probabilities, student_probabilities = (
+    softmax(teacher_logits / 2.0),
+    softmax(student_logits / 2.0),
+  )
+  kl_losses = 4.0 * (
+    teacher_probabilities
+    * np.log(teacher_probabilities / student_probabilities)
+  ).sum(-1)
   masked_places = [(0, 1), (0, 4), (0, 8), (1, 2), (1, 3)]
   token_places = [
     (r, c) for r, count in ((0, 11), (1, 6)) for c in range(count)
   ]
   kl_places = token_places if kl_tokens == "all" else masked_places
-  cosine = [
+  cosine_losses = [
     1
     - student_states[place]
     @ teacher_states[place]
@@ -114,7 +120,7 @@ def test_sums_agree_with_numpy(batch, model_params, kl_tokens, monkeypatch):
     for place in token_places
   ]
   ids = np.asarray(batch["mlm_ids"])[[0, 0, 0, 1, 1], [0, 1, 2, 0, 1]]
-  mlm = [
+  mlm_losses = [
     -np.log(softmax(student_logits[place])[i])
     for place, i in zip(masked_places, ids, strict=True)
   ]
@@ -123,9 +129,9 @@ def test_sums_agree_with_numpy(batch, model_params, kl_tokens, monkeypatch):
     for place, i in zip(masked_places, ids, strict=True)
   ]
   expected = dict(
-    kl_loss=sum(kl[place] for place in kl_places),
-    cosine_loss=sum(cosine),
-    mlm_loss=sum(mlm),
+    kl_loss=sum(kl_losses[place] for place in kl_places),
+    cosine_loss=sum(cosine_losses),
+    mlm_loss=sum(mlm_losses),
     mlm_accuracy=sum(is_right),
   )
   assert sums == pytest.approx(expected, rel=2e-5)
@@ -192,7 +198,7 @@ def test_gradients_of_chunks_are_those_of_the_full_batch(
     for path, x in jax.tree_util.tree_leaves_with_path(full_gradients)
   }
   paths_without_gradient = [
-    path for path, has_one in has_gradient.items() if not has_one
+    path for path, is_nonzero in has_gradient.items() if not is_nonzero
   ]
   assert paths_without_gradient == [
     "['encoder']['embeddings']['position']['embedding']"
@@ -212,10 +218,10 @@ def test_only_the_student_has_dropout(batch, model_params):
   assert all(
     sums_without[name] != sums_with[name] for name in ("kl_loss", "cosine_loss")
   )
-  without_dropout = objectives.build_function("distil")(
+  objective_without_dropout = objectives.build_function("distil")(
     STUDENT | dict(dropout=0.0, attention_dropout=0.0), TEACHER, (0, 2)
   )
-  sums = measure(without_dropout, *model_params, batch, True)
+  sums = measure(objective_without_dropout, *model_params, batch, True)
   assert sums == pytest.approx(sums_without, rel=1e-6)
 
 

@@ -112,7 +112,7 @@ def test_samples_follow_the_softmax(temperature):
 
 
 def test_rows_added_to_the_vocabulary_change_no_sample():
-  """An added id is never drawn, and the other ids keep their noise."""
+  """An added id is never drawn, and the old ids keep their noise."""
   logits = jax.random.normal(jax.random.key(1), (50, 4, 30))
   added_logits = jnp.full((50, 4, 2), jnp.finfo(jnp.float32).min)
   padded_logits = jnp.concatenate([logits, added_logits], axis=-1)
@@ -124,7 +124,7 @@ def test_rows_added_to_the_vocabulary_change_no_sample():
 
 
 def test_sums_agree_with_numpy(params):
-  batch, original = make_batch()
+  batch, original_ids = make_batch()
   objective = build_objective()
   key = jax.random.key(7)
   sums, _ = fast_jit(objective.loss, static_argnums=5)(
@@ -138,31 +138,40 @@ def test_sums_agree_with_numpy(params):
   _, _, noise = jax.random.split(key, 3)
   samples = np.asarray(objective_lib.sample(logits, noise, 1.0))
 
-  sampled_input, is_replaced = original.copy(), np.zeros(original.shape, bool)
+  sampled_input, is_replaced = (
+    original_ids.copy(),
+    np.zeros(original_ids.shape, bool),
+  )
   for row, slot in np.argwhere(np.asarray(batch["mlm_weights"]) > 0):
     position = batch["mlm_positions"][row, slot]
     sampled_input[row, position] = samples[row, slot]
-    is_replaced[row, position] = samples[row, slot] != original[row, position]
-  detection = apply(
+    is_replaced[row, position] = (
+      samples[row, slot] != original_ids[row, position]
+    )
+  detection_logits = apply(
     {"params": params},
     batch | {"input_ids": jnp.asarray(sampled_input)},
     method="discriminate",
   )
   is_real = np.asarray(batch["sequence_ids"]) > 0
-  detection, is_replaced = (
-    np.asarray(detection, np.float64)[is_real],
+  detection_logits, is_replaced = (
+    np.asarray(detection_logits, np.float64)[is_real],
     is_replaced[is_real],
   )
-  p = 1 / (1 + np.exp(-detection))
-  loss = -np.where(is_replaced, np.log(p), np.log(1 - p)).sum()
+  replaced_probabilities = 1 / (1 + np.exp(-detection_logits))
+  loss = -np.where(
+    is_replaced,
+    np.log(replaced_probabilities),
+    np.log(1 - replaced_probabilities),
+  ).sum()
   assert sums["rtd_loss"] == pytest.approx(loss, rel=1e-5)
   assert weights["rtd_loss"] == 12 + 9 + 5 + 12 + 7
   assert 3 <= is_replaced.sum() <= 12
   counts = dict(
-    accuracy=((detection > 0) == is_replaced).sum(),
+    accuracy=((detection_logits > 0) == is_replaced).sum(),
     replaced=is_replaced.sum(),
-    flagged=(detection > 0).sum(),
-    found=((detection > 0) & is_replaced).sum(),
+    flagged=(detection_logits > 0).sum(),
+    found=((detection_logits > 0) & is_replaced).sum(),
   )
   for name, count in counts.items():
     assert sums[f"rtd_{name}"] == count, name

@@ -66,7 +66,7 @@ def random_like(tree, seed=0):
 def full_softmax_case():
   """Returns an objective, random parameters, a batch and the compiled loss.
 
-  The parameters are larger than initial parameters.
+  The parameters are drawn with a larger deviation than initial parameters.
   """
   objective = objectives.build("elmo", MODEL, {})
   batch = make_batch(3, 7, lengths=[7, 4, 1])
@@ -112,7 +112,7 @@ def test_the_loss_agrees_with_numpy(full_softmax_case):
 
 
 def test_padding_enters_no_loss(full_softmax_case):
-  """Other characters and other targets at padding change no loss."""
+  """Changed characters and targets at padding change no loss."""
   _, params, batch, loss = full_softmax_case
   sums, _ = loss(params, {}, {}, batch, jax.random.key(0), False)
   is_word = batch["sequence_ids"] != 0
@@ -134,7 +134,7 @@ def test_padding_enters_no_loss(full_softmax_case):
 
 
 def test_a_direction_never_sees_the_word_that_it_predicts(full_softmax_case):
-  """With another word at t, the logits that predict word t stay bit-equal."""
+  """If word t is changed, the logits that predict it stay bit-equal."""
   _, params, batch, _ = full_softmax_case
   module = elmo.ForPreTraining(
     elmo.build(**{k: v for k, v in MODEL.items() if k != "family"})
@@ -336,17 +336,19 @@ def test_bad_models_and_batches_are_refused():
     objectives.build("elmo", MODEL | {"family": "gpt"}, {})
   batch = make_batch(2, 4)
   key = jax.random.key(0)
-  stateful = objectives.build("elmo", MODEL, {"stateful": True})
+  stateful_objective = objectives.build("elmo", MODEL, {"stateful": True})
   with pytest.raises(ValueError, match="stateful=True.*streams=batch_size"):
-    stateful.init(key, batch)
-  stateless = objectives.build("elmo", MODEL, {})
+    stateful_objective.init(key, batch)
+  stateless_objective = objectives.build("elmo", MODEL, {})
   with pytest.raises(ValueError, match="stateful=False.*streams=0"):
-    stateless.init(key, make_batch(2, 4, has_back_chars=True))
+    stateless_objective.init(key, make_batch(2, 4, has_back_chars=True))
   with pytest.raises(ValueError, match="'elmo' needs next_ids"):
-    stateless.init(key, {k: batch[k] for k in ("char_ids", "sequence_ids")})
-  states = nn.unbox(stateful.init_carry(make_batch(4, 4)))
+    stateless_objective.init(
+      key, {k: batch[k] for k in ("char_ids", "sequence_ids")}
+    )
+  states = nn.unbox(stateful_objective.init_carry(make_batch(4, 4)))
   with pytest.raises(ValueError, match="4 rows.*micro_batches=1"):
-    stateful.loss(
+    stateful_objective.loss(
       {}, {}, states, make_batch(2, 4, has_back_chars=True), key, True
     )
 

@@ -75,10 +75,10 @@ def test_the_loss_in_chunks_is_the_full_loss(
     assert carry == {}
     return sums["lm_loss"], sums["lm_accuracy"]
 
-  (loss, num_right), grads = fast_jit(
+  (loss, num_right), gradients = fast_jit(
     jax.value_and_grad(full_loss, has_aux=True)
   )(params)
-  (chunked_loss, chunked_num_right), chunked_grads = fast_jit(
+  (chunked_loss, chunked_num_right), chunked_gradients = fast_jit(
     jax.value_and_grad(loss_in_chunks, has_aux=True)
   )(params)
   assert (
@@ -87,8 +87,8 @@ def test_the_loss_in_chunks_is_the_full_loss(
   )
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
-    chunked_grads,
-    grads,
+    chunked_gradients,
+    gradients,
   )
   weights = objective.weights(batch)
   assert weights == {"lm_loss": 15.0, "lm_accuracy": 15.0}

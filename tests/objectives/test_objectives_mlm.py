@@ -118,7 +118,8 @@ def test_spans_at_an_edge_have_no_boundary_loss():
   This is the rule of the released code (span_masking), which adds the special
   tokens only after masking.
   """
-  # The first row has sequences of 6 and 5 columns, the second has one of 12.
+  # The first row has sequences of 6 and 5 tokens, the second row has a sequence
+  # of 12 tokens.
   sequences = jnp.array([[1] * 6 + [2] * 5 + [0], [1] * 12])
   spans = {
     0: [(1, 2), (3, 4), (7, 7), (8, 8), (9, 9)],

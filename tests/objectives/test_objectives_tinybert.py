@@ -112,22 +112,35 @@ def test_sums_agree_with_numpy(batch, teacher, maps):
   )
 
   attention_loss = hidden_loss = 0.0
-  for m in (1, 2):
-    a = raw_scores(params["encoder"], m - 1, student_states[m - 1])
-    b = raw_scores(teacher["encoder"], 3 * m - 1, teacher_states[3 * m - 1])
-    mapped_states = affine(params["fit"], student_states[m])
-    for row, n in enumerate(lengths):
-      squared_gaps = np.square(a - b)[row, :, :n, :n]
+  for student_layer in (1, 2):
+    student_scores = raw_scores(
+      params["encoder"], student_layer - 1, student_states[student_layer - 1]
+    )
+    teacher_scores = raw_scores(
+      teacher["encoder"],
+      3 * student_layer - 1,
+      teacher_states[3 * student_layer - 1],
+    )
+    mapped_states = affine(params["fit"], student_states[student_layer])
+    for row, length in enumerate(lengths):
+      squared_gaps = np.square(student_scores - teacher_scores)[
+        row, :, :length, :length
+      ]
       attention_loss += squared_gaps.mean(0).sum()
       hidden_loss += (
-        np.square(mapped_states - teacher_states[3 * m])[row, :n].mean(-1).sum()
+        np.square(mapped_states - teacher_states[3 * student_layer])[
+          row, :length
+        ]
+        .mean(-1)
+        .sum()
       )
   embedding_map = params["fit_embeddings" if maps == "two" else "fit"]
   squared_gaps = np.square(
     affine(embedding_map, student_states[0]) - teacher_states[0]
   )
   embedding_loss = sum(
-    squared_gaps[row, :n].mean(-1).sum() for row, n in enumerate(lengths)
+    squared_gaps[row, :length].mean(-1).sum()
+    for row, length in enumerate(lengths)
   )
   expected = dict(
     attention_loss=attention_loss,
@@ -260,7 +273,10 @@ def test_restart_is_exact(tmp_path, compilation_cache):
   for key, x in expected_arrays.items():
     np.testing.assert_array_equal(x, restarted_arrays[key], err_msg=key)
   assert untimed_rows(run_path) == untimed_rows(restart_path)
-  loaded = open_model(run_path)
-  assert loaded.config["task"] == "encoder" and "fit" not in loaded.params
-  word_table = loaded.params["encoder"]["embeddings"]["word"]["embedding"]
+  opened_model = open_model(run_path)
+  assert (
+    opened_model.config["task"] == "encoder"
+    and "fit" not in opened_model.params
+  )
+  word_table = opened_model.params["encoder"]["embeddings"]["word"]["embedding"]
   assert word_table.shape == (64, 8)

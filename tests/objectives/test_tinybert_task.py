@@ -258,7 +258,7 @@ def test_heads_and_layers_are_free_where_predictions_alone_count():
 
 
 def write_with_turned_labels(path, weights):
-  """Writes the same model with its labels in another order."""
+  """Writes a model with its labels in the reverse order."""
   arrays = {
     name: x[..., ::-1] if name.startswith("classifier/") else x
     for name, x in weights.arrays.items()
@@ -416,7 +416,7 @@ def test_a_killed_stage_equals_an_uninterrupted_one(
   restart_path = str(tmp_path / "again")
   shutil.copytree(trained_folder / stage, restart_path)
   shutil.rmtree(f"{restart_path}/checkpoints/6")
-  # This is the same teacher under another name, with its labels in another
+  # `turned` is the model of the first teacher, with its labels in the reverse
   # order.
   config["teacher"]["path"] = str(trained_folder / "turned")
   train.run(copy.deepcopy(config), restart_path)

@@ -103,7 +103,7 @@ def test_words_and_tags_are_read_from_every_format(
   assert [e["words"] for e in examples] == WORDS
   assert [e["tags"] for e in examples] == TAGS
   assert contents.task.labels == ("O", "B-LOC", "I-LOC")
-  # Lists in JSON give the same examples.
+  # Lists in JSON give the examples that the file gives.
   lines = [
     dict(tokens=words, ner=tags)
     for words, tags in zip(WORDS, TAGS, strict=True)

@@ -1,4 +1,4 @@
-"""A task folder that another program has changed is refused."""
+"""A task folder that was changed after `prepare-task` is refused."""
 
 import json
 import pathlib

@@ -135,7 +135,7 @@ def tagged_example(words, tags, **fields):
 
 
 def test_the_first_piece_has_the_tag(bert_vocabulary):
-  # Each word has two pieces. The second piece must not get the tag B-X too.
+  # Each word has two pieces. The second piece must not get the tag B-X.
   encoded = tagging.encode_sentences(
     TAGGING, [tagged_example(["xy", "zx"], ["B-X", "I-X"])], bert_vocabulary, 16
   )
@@ -172,7 +172,7 @@ def test_every_word_has_one_first_piece_in_all_windows(bert_vocabulary, length):
     examples.append(
       tagged_example(words, [TAGGING.labels[len(w) % 3] for w in words])
     )
-  # Add a word that is longer than any window.
+  # Add a word that is longer than a window.
   examples.append(tagged_example(["cat", "x" * 60, "dog"], ["O", "B-X", "I-X"]))
   rows = tagging.encode_sentences(
     TAGGING, examples, bert_vocabulary, length
@@ -267,11 +267,11 @@ def test_a_batch_depends_only_on_its_number():
   batches_of_other_seed = batches.Batches(
     CLASSIFICATION, rows, 0, 4, seed=4, group=True
   )
-  made_in_order = [read_batches.batch(i) for i in range(40)]
+  batches_in_order = [read_batches.batch(i) for i in range(40)]
   for name, array in unread_batches.batch(39).items():
-    np.testing.assert_array_equal(array, made_in_order[39][name])
+    np.testing.assert_array_equal(array, batches_in_order[39][name])
   equal_batches = [
-    (batches_of_other_seed.batch(i)["row"] == made_in_order[i]["row"]).all()
+    (batches_of_other_seed.batch(i)["row"] == batches_in_order[i]["row"]).all()
     for i in range(40)
   ]
   assert not all(equal_batches)
@@ -279,14 +279,14 @@ def test_a_batch_depends_only_on_its_number():
 
 def test_hosts_have_shares_of_one_batch():
   rows = random_rows(21)
-  single_host = batches.Batches(CLASSIFICATION, rows, 0, 8)
-  hosts = [
+  batches_of_single_host = batches.Batches(CLASSIFICATION, rows, 0, 8)
+  batches_of_hosts = [
     batches.Batches(CLASSIFICATION, rows, 0, 8, host=h, hosts=4)
     for h in range(4)
   ]
-  for step in range(single_host.steps_per_epoch):
-    expected = single_host.batch(step)
-    shares = [host.batch(step) for host in hosts]
+  for step in range(batches_of_single_host.steps_per_epoch):
+    expected = batches_of_single_host.batch(step)
+    shares = [host.batch(step) for host in batches_of_hosts]
     for name in expected:
       joined_shares = np.concatenate([share[name] for share in shares])
       np.testing.assert_array_equal(joined_shares, expected[name])

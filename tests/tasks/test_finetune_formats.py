@@ -30,7 +30,9 @@ def test_squad_files_hold_answers_and_odds(tmp_path):
   ]
   task = make_task("span", (), "squad2")
   paths = server_files.write(str(tmp_path / "a"), task, predicted, examples)
-  texts, nbest_lists, odds = (json.loads(read_text(path)) for path in paths)
+  texts, nbest_lists, null_odds = (
+    json.loads(read_text(path)) for path in paths
+  )
   assert [p.rsplit("/")[-1] for p in paths] == [
     "predictions.json",
     "nbest_predictions.json",
@@ -38,7 +40,7 @@ def test_squad_files_hold_answers_and_odds(tmp_path):
   ]
   assert texts == {"é1": "", "2": "red"}
   assert nbest_lists == {"é1": [candidate], "2": [candidate]}
-  assert odds == {"é1": 2.5, "2": -1.0}
+  assert null_odds == {"é1": 2.5, "2": -1.0}
   with pytest.raises(ValueError, match="question id '2' occurs twice"):
     server_files.write(str(tmp_path), task, predicted, [{"id": "2"}] * 2)
   with pytest.raises(ValueError, match="are 2 predictions for 1 examples"):

@@ -403,7 +403,9 @@ def test_best_thresholds_between_equal_odds(seed):
   null_odds = rng.randint(-2, 3, 30).astype(float).tolist()
   scores = squad_metrics.squad2(texts, golds, null_odds)
   expected = expected_squad2(texts, golds, null_odds, 1.0)
-  official = squad_metrics.squad2(texts, golds, null_odds, search="official")
+  official_scores = squad_metrics.squad2(
+    texts, golds, null_odds, search="official"
+  )
   for column, name in enumerate(("exact", "f1")):
     assert scores[f"best_{name}"] == pytest.approx(expected[f"best_{name}"])
     threshold = scores[f"best_{name}_thresh"]
@@ -412,8 +414,8 @@ def test_best_thresholds_between_equal_odds(seed):
     )
     assert scores_at_threshold[name] == pytest.approx(scores[f"best_{name}"])
     expected_score, threshold = official_search(texts, golds, null_odds, column)
-    assert official[f"best_{name}"] == pytest.approx(expected_score)
-    assert official[f"best_{name}_thresh"] == threshold
+    assert official_scores[f"best_{name}"] == pytest.approx(expected_score)
+    assert official_scores[f"best_{name}_thresh"] == threshold
   with pytest.raises(
     ValueError, match="search 'x' is not one of reachable, off"
   ):
@@ -442,11 +444,13 @@ def test_best_threshold_with_answers_without_words(seed):
       texts, golds, null_odds, scores[f"best_{name}_thresh"]
     )
     assert scores_at_best[name] == pytest.approx(best_score)
-  official = squad_metrics.squad2(texts, golds, null_odds, search="official")
+  official_scores = squad_metrics.squad2(
+    texts, golds, null_odds, search="official"
+  )
   for column, name in enumerate(("exact", "f1")):
     expected_score, threshold = official_search(texts, golds, null_odds, column)
-    assert official[f"best_{name}"] == pytest.approx(expected_score)
-    assert official[f"best_{name}_thresh"] == threshold
+    assert official_scores[f"best_{name}"] == pytest.approx(expected_score)
+    assert official_scores[f"best_{name}_thresh"] == threshold
 
 
 def test_an_answer_without_words_counts_as_no_answer():
@@ -458,8 +462,10 @@ def test_an_answer_without_words_counts_as_no_answer():
   assert (
     squad_metrics.squad2(texts, golds, null_odds, threshold=3)["exact"] == 80
   )
-  official = squad_metrics.squad2(texts, golds, null_odds, search="official")
-  assert official["best_exact"] == 60
+  official_scores = squad_metrics.squad2(
+    texts, golds, null_odds, search="official"
+  )
+  assert official_scores["best_exact"] == 60
 
 
 def test_squad_scores_leave_out_unlabelled_questions():

@@ -85,8 +85,10 @@ def test_choices_are_compared_within_their_example():
     assert answers == ["D", "D"]
   logits = np.random.RandomState(0).randn(8)
   for order in itertools.permutations(range(4)):
-    permuted = np.concatenate([logits[:4][list(order)], logits[4:]])
-    answers = predictions.make_predictions(task, rows, permuted, examples)
+    permuted_logits = np.concatenate([logits[:4][list(order)], logits[4:]])
+    answers = predictions.make_predictions(
+      task, rows, permuted_logits, examples
+    )
     assert order["ABCD".index(answers[0])] == logits[:4].argmax()
     assert "ABCD".index(answers[1]) == logits[4:].argmax()
   for batch_size in (1, 2, 3):

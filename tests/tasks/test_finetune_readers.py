@@ -241,12 +241,12 @@ def test_columns_of_words_and_tags_are_read(tmp_path):
     "-DOCSTART- -X- -X- O\n\nEU NNP B-NP I-ORG\nUN NNP I-NP B-ORG\nand CC O O\n"
     "\n-DOCSTART- -X- -X- O\n\nBonn NNP B-NP I-LOC\n",
   )
-  first, second = read_examples("conll2003", path)
+  first_example, second_example = read_examples("conll2003", path)
   # In the original files, a tag begins with B- only if the word before belongs
   # to another entity of the same type.
-  assert first["words"] == ["EU", "UN", "and"]
-  assert first["tags"] == ["B-ORG", "B-ORG", "O"]
-  assert (first["document"], second["document"]) == (1, 2)
+  assert first_example["words"] == ["EU", "UN", "and"]
+  assert first_example["tags"] == ["B-ORG", "B-ORG", "O"]
+  assert (first_example["document"], second_example["document"]) == (1, 2)
   path = files.write_text(
     tmp_path / "w.conll", "@a\tO\n\t\nBig Ben\tB-location\n"
   )
@@ -423,7 +423,7 @@ def test_published_tasks_are_read_from_json_lines(tmp_path):
     field = {"squad": "answers", "conll2003": "tags"}.get(name, "label")
     assert [e[field] for e in examples] == expected_values
     assert len({e["id"] for e in examples}) == len(examples)
-  # A file .json may have JSON lines too, unless the task's own format is JSON.
+  # A .json file may have JSON lines, unless the task's files are JSON.
   path = files.write_jsonl(tmp_path / "a.json", [tagged_words])
   assert read_examples("conll2003", path)[0]["words"] == ["EU", "ran"]
 

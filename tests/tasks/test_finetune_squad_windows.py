@@ -158,38 +158,45 @@ def test_only_windows_with_the_whole_answer_are_labelled(bert_vocabulary):
 def test_labels_of_unanswerable_unlabelled_and_misplaced_questions(
   bert_vocabulary,
 ):
-  correct = make_question("the cat sat", "sat", 8)
-  misplaced = make_question("  the cat sat", "sat", 8) | {"id": "moved"}
-  unlabelled = correct | {"answers": None, "id": "hidden"}
-  rows = questions.encode_questions(
-    [make_question("the cat"), correct, misplaced, unlabelled],
+  correct_question = make_question("the cat sat", "sat", 8)
+  misplaced_question = make_question("  the cat sat", "sat", 8) | {
+    "id": "moved"
+  }
+  unlabelled_question = correct_question | {"answers": None, "id": "hidden"}
+  encoded = questions.encode_questions(
+    [
+      make_question("the cat"),
+      correct_question,
+      misplaced_question,
+      unlabelled_question,
+    ],
     bert_vocabulary,
     32,
   )
-  labels = rows.rows.labels.tolist()
+  labels = encoded.rows.labels.tolist()
   assert labels == [[0, 0], [6, 6], [-1, -1], [-1, -1]]
   note = "answers that are not at their offset, not trained on"
-  assert rows.notes == {note: ["moved"]}
+  assert encoded.notes == {note: ["moved"]}
   # Spaces have no piece, so no piece holds the answer " ".
-  rows = questions.encode_questions(
+  encoded = questions.encode_questions(
     [make_question("the  cat", " ", 4)], bert_vocabulary, 32
   )
-  assert rows.notes == {"answers that no piece holds, not trained on": ["q"]}
+  assert encoded.notes == {"answers that no piece holds, not trained on": ["q"]}
 
 
 def test_questions_and_contexts_of_any_size_fit(bert_vocabulary):
   long_text = " ".join(["dog"] * 100)
-  rows = questions.encode_questions(
+  encoded = questions.encode_questions(
     [make_question(long_text, question_text=long_text)], bert_vocabulary, 32
   )
-  assert encoded_rows.lengths(rows.rows).max() <= 32
-  assert rows.notes == {"questions cut": ["q"]}
-  first_characters = rows.rows.offsets[rows.rows.offsets[:, 0] >= 0, 0]
+  assert encoded_rows.lengths(encoded.rows).max() <= 32
+  assert encoded.notes == {"questions cut": ["q"]}
+  first_characters = encoded.rows.offsets[encoded.rows.offsets[:, 0] >= 0, 0]
   assert set(first_characters) == {4 * i for i in range(100)}
-  rows = questions.encode_questions(
+  encoded = questions.encode_questions(
     [make_question(" \n ", question_text="")], bert_vocabulary, 32
   )
-  assert [bert_vocabulary.pieces[i] for i in rows.rows.ids] == [
+  assert [bert_vocabulary.pieces[i] for i in encoded.rows.ids] == [
     "[CLS]",
     "[SEP]",
     "[SEP]",

@@ -293,8 +293,8 @@ def test_entities_of_one_type_without_its_name(tmp_path):
 
 def test_iob1_is_scored_by_its_entities(tmp_path):
   """In IOB1, B- stands only between adjacent entities of one type."""
-  iob1 = ["I-X", "B-X", "I-X", "O", "I-Y", "I-Y", "I-Y", "I-X"]
-  lines = [dict(words=["a"] * 8, tags=iob1)]
+  iob1_tags = ["I-X", "B-X", "I-X", "O", "I-Y", "I-Y", "I-Y", "I-X"]
+  lines = [dict(words=["a"] * 8, tags=iob1_tags)]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
   task = read_contents({"train": path}, "tagging", None).task
   assert task.metrics == ("tagging_f1",)
@@ -398,9 +398,12 @@ def test_words_and_tags_as_lists_in_a_table_are_read(tmp_path):
   table_rows = table_rows.replace("'it''s'", '""it\'s""') + '[ 1 ],"O O O"\n'
   path = files.write_text(tmp_path / "a.csv", "words,tags\n" + table_rows)
   examples = read_contents({"train": path}, "tagging", "words=words,tags=tags")
-  first, second = examples.splits["train"]
-  assert first["words"] == ["EU", "it's"] and first["tags"] == ["B-ORG", "O"]
-  assert second["words"] == ["[", "1", "]"]
+  first_example, second_example = examples.splits["train"]
+  assert first_example["words"] == ["EU", "it's"] and first_example["tags"] == [
+    "B-ORG",
+    "O",
+  ]
+  assert second_example["words"] == ["[", "1", "]"]
 
 
 def test_a_tagger_without_o_gives_no_tag_to_a_word_without_piece(tmp_path):
