@@ -116,16 +116,18 @@ def format_million(cycles: float) -> str:
 
 def cycle_lines(cycles: dict[str, Any]) -> list[str]:
   """Formats the dict of `tpu_cycles.estimate_step` as lines of text."""
-  parts = dict(cycles["groups"])
+  cycles_by_part = dict(cycles["groups"])
   for name, kernel in cycles["kernels"].items():
-    parts[f"{name}, {kernel['count']} calls (modelled)"] = kernel["cycles"]
-  largest_first = sorted(parts.items(), key=lambda item: -item[1])
+    cycles_by_part[f"{name}, {kernel['count']} calls (modelled)"] = kernel[
+      "cycles"
+    ]
+  largest_first = sorted(cycles_by_part.items(), key=lambda item: -item[1])
   return [
     f"  cycles       {format_million(cycles['total'])} million at"
     f" {cycles['clock'] / 1e6:.0f} MHz, by estimate:",
     *(
-      f"    {format_million(count):>9} {count / cycles['total']:4.0%}  {name}"
-      for name, count in largest_first
+      f"    {format_million(part):>9} {part / cycles['total']:4.0%}  {name}"
+      for name, part in largest_first
     ),
     f"  time         {cycles['compute_ms']:.1f} ms to compute,"
     f" {cycles['collectives_ms']:.1f} ms for collectives (modelled); MFU"

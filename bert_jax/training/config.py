@@ -581,9 +581,9 @@ def _check_value(
     rules: the field's rules; see `_field`.
     on_task: True if the run trains on a task.
   """
-  allowed = ("always", "task") if on_task else ("always",)
+  none_rules = ("always", "task") if on_task else ("always",)
   if rules["type"] not in _VALUE_TYPES or (
-    value is None and rules.get("may_be_none") in allowed
+    value is None and rules.get("may_be_none") in none_rules
   ):
     return
   value_types, description = _VALUE_TYPES[rules["type"]]
@@ -611,10 +611,10 @@ def _check_bounds(key: str, value: Any, rules: Mapping[str, Any]) -> None:
   if "below" in rules:
     power = rules["below"].bit_length() - 1
     bounds.append((value < rules["below"], f"below 2**{power}"))
-  for fits, bound in bounds:
+  for is_inside, bound in bounds:
     if math.isinf(value):
       raise UserError(f"{key}={value!r} must be {bound}, and finite.")
-    if not fits:
+    if not is_inside:
       raise UserError(f"{key}={value!r} must be {bound}.")
 
 
@@ -627,10 +627,10 @@ def parse_optimizer(values: dict[str, Any]) -> Adam | Adagrad:
 
 def check_length(path: str, builder: str, length: int | None) -> None:
   """Raises UserError if rows are too short for their builder."""
-  shortest = MIN_LENGTHS.get(builder, 5)
-  if length is not None and length < shortest:
+  min_length = MIN_LENGTHS.get(builder, 5)
+  if length is not None and length < min_length:
     raise UserError(
-      f"config.{path}.length={length} must be at least {shortest}."
+      f"config.{path}.length={length} must be at least {min_length}."
     )
 
 
@@ -765,9 +765,13 @@ def check_types(config: dict[str, Any], defaults: dict[str, Any]) -> None:
     default = default_settings.get(key)
     if default is None or setting is default:
       continue
-    allowed = (int, float) if isinstance(default, float) else type(default)
+    allowed_types = (
+      (int, float) if isinstance(default, float) else type(default)
+    )
     is_bool = isinstance(setting, bool)
-    if is_bool != isinstance(default, bool) or not isinstance(setting, allowed):
+    if is_bool != isinstance(default, bool) or not isinstance(
+      setting, allowed_types
+    ):
       raise UserError(
         f"config.{key}={setting!r} must be of type {type(default).__name__}."
       )

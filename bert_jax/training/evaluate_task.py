@@ -46,13 +46,13 @@ def run_batches(
   """
   host, num_hosts = sharding.batch_share_of_host(mesh)
   host_size = batches.batch_size // num_hosts
-  share = slice(host * host_size, (host + 1) * host_size)
+  host_slice = slice(host * host_size, (host + 1) * host_size)
   for number in range(batches.steps_per_epoch):
     batch = batches.batch(number)
     units = batch.pop("row")
     batch |= make_extra_arrays(units) if make_extra_arrays else {}
     global_batch = sharding.to_global_batch(
-      mesh, {key: x[share] for key, x in batch.items()}
+      mesh, {key: x[host_slice] for key, x in batch.items()}
     )
     yield units, step(params, global_batch)
 
@@ -61,8 +61,8 @@ def jit_replicated(
   function: Callable[..., Any], mesh: Mesh
 ) -> Callable[..., Any]:
   """Jits a function so that every process gets all of its results."""
-  replicated = NamedSharding(mesh, PartitionSpec())
-  return sharding.jit(function, out_shardings=replicated)
+  replicated_sharding = NamedSharding(mesh, PartitionSpec())
+  return sharding.jit(function, out_shardings=replicated_sharding)
 
 
 def logits_by_unit(
@@ -153,9 +153,9 @@ class SplitEvaluator:
     means = mean_losses([totals for _, (totals, _) in outputs])
     if not self._predicts:
       return [], means
-    count = 1 + max(int(units.max()) for units, _ in outputs)
+    num_units = 1 + max(int(units.max()) for units, _ in outputs)
     batch_logits = [(units, logits) for units, (_, logits) in outputs]
-    return logits_by_unit(batch_logits, count), means
+    return logits_by_unit(batch_logits, num_units), means
 
 
 def split_predictions(split: Split, logits: list[np.ndarray]) -> list[Any]:

@@ -77,8 +77,8 @@ def open_task(
     labels=training_split.task.labels,
   )
   if objective.name == "finetune":
-    pad = training_split.folder.meta["pad"]
-    objective = dataclasses.replace(objective, padding_id=pad)
+    padding_id = training_split.folder.meta["pad"]
+    objective = dataclasses.replace(objective, padding_id=padding_id)
   config = dataclasses.replace(
     config,
     total_steps=config.total_steps or training_split.steps_of_all_epochs,

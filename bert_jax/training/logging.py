@@ -132,8 +132,8 @@ def _format_steps(spans: list[list[int]]) -> str:
     if (last - first) // every < 3:
       names += map(str, range(first, last + 1, every))
     else:
-      distance = f" (every {every})" if every > 1 else ""
-      names.append(f"{first} to {last}{distance}")
+      every_note = f" (every {every})" if every > 1 else ""
+      names.append(f"{first} to {last}{every_note}")
   return f"step{'s' if len(_steps_in(spans)) > 1 else ''} {', '.join(names)}"
 
 
@@ -573,23 +573,25 @@ class StepSums:
       FloatingPointError: every step was skipped, or see `wait`.
     """
     saved = self.to_save()
-    steps = [step for step, _ in self._skipped]
+    skipped_steps = [step for step, _ in self._skipped]
     if not saved["count"]:
       raise FloatingPointError(
-        f"steps {steps[0]} to {steps[-1]}: every loss is a spike, see"
-        f" config.spike (the last is {self._skipped[-1][1]}), so the model has"
-        " diverged. Earlier checkpoints are kept; continue from one of them in"
-        " a new workdir with --config.init_from=RUN@STEP."
+        f"steps {skipped_steps[0]} to {skipped_steps[-1]}: every loss is a"
+        f" spike, see config.spike (the last is {self._skipped[-1][1]}), so the"
+        " model has diverged. Earlier checkpoints are kept; continue from one"
+        " of them in a new workdir with --config.init_from=RUN@STEP."
       )
     means = {
       name: total if name == "learning_rate" else total / saved["count"]
       for name, total in saved["sums"].items()
     }
     means.pop("tokens")
-    if steps:
-      means["skipped_steps"] = steps
-      listed = ", ".join(f"{step} (loss {x})" for step, x in self._skipped)
-      say(f"skipped: the updates of steps {listed}")
+    if skipped_steps:
+      means["skipped_steps"] = skipped_steps
+      skipped_text = ", ".join(
+        f"{step} (loss {x})" for step, x in self._skipped
+      )
+      say(f"skipped: the updates of steps {skipped_text}")
     self._count, self._sums, self._skipped = 0, {}, []
     return means, saved["sums"]["tokens"] / saved["count"]
 

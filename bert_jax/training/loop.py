@@ -89,7 +89,7 @@ def run_phase(
     profiler: traces some steps.
   """
   phase, objective, config = feed.phase, setup.objective, setup.config
-  total = config.steps
+  total_steps = config.steps
   intervals = {
     "log": config.log.every,
     "checkpoint": config.checkpoint.every,
@@ -112,8 +112,8 @@ def run_phase(
   def is_due(name: str, step: int) -> bool:
     interval = intervals[name]
     if not interval:  # 0 means never, but a checkpoint is saved at the end.
-      return name == "checkpoint" and step == total
-    return step % interval == 0 or step == total
+      return name == "checkpoint" and step == total_steps
+    return step % interval == 0 or step == total_steps
 
   def take_step(step: int, batch: dict[str, Any]) -> None:
     progress.flops.append(objective.flops(batch) * num_hosts)
@@ -188,7 +188,7 @@ def run_phase(
         # Save before the evaluation. If the evaluation fails or is killed, no
         # step is lost.
         save_step(evaluation_pending=must_evaluate)
-      if progress.stop_requested and step < total:
+      if progress.stop_requested and step < total_steps:
         return  # The continued run begins with this step's evaluation.
       if must_evaluate and must_save:
         evaluate_checkpoint(evaluate_state, phase, progress, saver, log, step)

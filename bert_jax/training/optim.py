@@ -246,7 +246,7 @@ def layer_scales(
 
 
 def scale_by_layer(decay: float, rule: str) -> optax.GradientTransformation:
-  """Scales updates by `layer_scales`."""
+  """Scales updates by the factors of `layer_scales`."""
 
   def update(updates: Updates, params: Params | None) -> Updates:
     del params
@@ -289,8 +289,8 @@ def _as_matrices(
   # Attention's output kernel has two input axes: heads and head size. All other
   # kernels have one.
   num_input_axes = stack.ndim - 2 if "output" in _names_on_path(path) else 1
-  rows = math.prod(stack.shape[1 : 1 + num_input_axes])
-  return stack.reshape(stack.shape[0], rows, -1)
+  num_inputs = math.prod(stack.shape[1 : 1 + num_input_axes])
+  return stack.reshape(stack.shape[0], num_inputs, -1)
 
 
 def orthogonalise(
@@ -576,14 +576,14 @@ def build_optimizer(
       f"optimizer.layer_rule={layer_rule!r} is not one of"
       f" {', '.join(LAYER_RULES)}."
     )
-  uncorrected = scale_by_uncorrected_adam(b1, b2, epsilon)
-  corrected = scale_by_corrected_adam(b1, b2, epsilon)
+  uncorrected_adam = scale_by_uncorrected_adam(b1, b2, epsilon)
+  corrected_adam = scale_by_corrected_adam(b1, b2, epsilon)
   rules = {
-    "adamw_bert": (uncorrected, decay_mask, None),
-    "adamw": (corrected, decay_mask, None),
-    "adamw_fairseq": (corrected, mask_of_all, None),
-    "lamb": (uncorrected, decay_mask, decay_mask),
-    "lamb_optax": (corrected, decay_mask, mask_of_all),
+    "adamw_bert": (uncorrected_adam, decay_mask, None),
+    "adamw": (corrected_adam, decay_mask, None),
+    "adamw_fairseq": (corrected_adam, mask_of_all, None),
+    "lamb": (uncorrected_adam, decay_mask, decay_mask),
+    "lamb_optax": (corrected_adam, decay_mask, mask_of_all),
     "muon": (scale_by_muon(b1, b2, epsilon), decay_mask, None),
   }
   if name not in rules:

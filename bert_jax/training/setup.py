@@ -70,8 +70,8 @@ def build(
   start_model, opened_teacher = None, None
   model = config.model
   if resumed_config and not task and resumed_config.get("init_from"):
-    sizes = resumed_config.get("model", {}) | model.options()
-    model = config_lib.Model.from_values(sizes)
+    model_options = resumed_config.get("model", {}) | model.options()
+    model = config_lib.Model.from_values(model_options)
   elif config.init_from:
     start_model, model = start_from.open_start_model(config, first_data)
   elif model.family is None:
@@ -99,10 +99,12 @@ def build(
   frozen = {}
   if opened_teacher:
     try:
-      shapes = [frozen_shapes(objective, mesh, feed.shapes) for feed in feeds]
+      frozen_layouts = [
+        frozen_shapes(objective, mesh, feed.shapes) for feed in feeds
+      ]
     except ValueError as e:  # Raised by the teacher's encoder.
       raise UserError(f"teacher.path={opened_teacher.path}: {e}") from e
-    frozen = teacher.place_on_devices(opened_teacher, shapes[0])
+    frozen = teacher.place_on_devices(opened_teacher, frozen_layouts[0])
   return Setup(
     config=config,
     mesh=mesh,
@@ -153,8 +155,8 @@ def fill_from_data(
     # RoBERTa numbers its positions from the number after the padding's id, and
     # skips tokens that have this id.
     padding_id = data.special.pad
-  from_data = {"vocab_size": vocab_size, "padding_id": padding_id}
-  for name, data_value in from_data.items():
+  values_from_data = {"vocab_size": vocab_size, "padding_id": padding_id}
+  for name, data_value in values_from_data.items():
     setting = getattr(model, name)
     if setting is not None and setting != data_value:
       raise UserError(
@@ -189,7 +191,7 @@ def default_values(config: dict[str, Any]) -> dict[str, Any]:
     "objective": objectives.option_defaults(config["objective"]["name"]),
     "model": _model_defaults(config["model"]),
   }
-  nested = config_lib.OPTIONAL_KEYS | {
+  nested_defaults = config_lib.OPTIONAL_KEYS | {
     name: {
       key: default
       for key, default in section.items()
@@ -198,8 +200,10 @@ def default_values(config: dict[str, Any]) -> dict[str, Any]:
     for name, section in sections.items()
   }
   if "teacher" in config:
-    nested["teacher"] = {"model": _model_defaults(config["teacher"]["model"])}
-  return nested
+    nested_defaults["teacher"] = {
+      "model": _model_defaults(config["teacher"]["model"])
+    }
+  return nested_defaults
 
 
 def _model_defaults(model: dict[str, Any]) -> dict[str, Any]:
@@ -250,8 +254,8 @@ def _teacher_model(
     section: the section `teacher`.
     model: the student's `family` and arguments, in the same form.
   """
-  from_student = {
+  options_from_student = {
     k: model[k] for k in (*KEYS_FROM_DATA, *KEYS_FROM_STUDENT) if k in model
   }
   multiple = {"vocab_multiple": model["vocab_multiple"]}
-  return from_student | section.model.options() | multiple
+  return options_from_student | section.model.options() | multiple

@@ -324,11 +324,11 @@ def fill_model_section(
       " take the values of the model."
     )
   variants = models.family(family).VARIANTS
-  published = variants.get(settings.get("variant"), {})
+  published_sizes = variants.get(settings.get("variant"), {})
   differing_sizes = [
     f"{name}={sizes[name]}"
-    for name in published
-    if name in sizes and not _equal_in_json(published[name], sizes[name])
+    for name in published_sizes
+    if name in sizes and not _equal_in_json(published_sizes[name], sizes[name])
   ]
   line = None
   if differing_sizes:
@@ -387,7 +387,9 @@ def take_parameters(
   column_order = _label_order(pretrained_model, labels) if takes_head else None
   flat_params = traverse_util.flatten_dict(params, sep="/")
   is_electra = any(path.startswith("discriminator/") for path in flat_params)
-  required = _REQUIRED_OF_ELECTRA if is_electra else _REQUIRED_OF_OTHERS
+  required_prefixes = (
+    _REQUIRED_OF_ELECTRA if is_electra else _REQUIRED_OF_OTHERS
+  )
   if vocabulary_axes is None:
     vocabulary_axes = {
       p: 0 for p in flat_params if p.endswith("word/embedding")
@@ -397,7 +399,7 @@ def take_parameters(
   for path, initial in flat_params.items():
     is_missing = path not in pretrained_model.arrays
     if is_pretrained is None:
-      is_new = is_missing and not path.startswith(required)
+      is_new = is_missing and not path.startswith(required_prefixes)
     else:
       is_new = not is_pretrained(path)
       is_new |= is_missing and path.startswith("pooler/") and not takes_head
@@ -514,25 +516,27 @@ class VocabularyFitter:
       # the same in the model, so its rows for them are taken.
       num_model_rows = min(len(array), num_rows)
     self._num_unused = max(self._num_unused, len(array) - num_model_rows)
-    fitted = array[:num_model_rows]
+    fitted_array = array[:num_model_rows]
     if num_model_rows < num_rows:
       initial_rows = np.moveaxis(np.asarray(_gather_on_host(initial)), axis, 0)
       if new_pieces and vocabulary is not None:
         end = num_model_rows + len(new_pieces)
-        old_ids = added_tokens.old_piece_cutter(vocabulary, num_model_rows)
+        old_ids_of = added_tokens.old_piece_cutter(vocabulary, num_model_rows)
         piece_rows = new_word_rows(
-          fitted,
+          fitted_array,
           new_pieces,
-          old_ids,
+          old_ids_of,
           self._method,
           initial_rows[num_model_rows:end],
         )
-        fitted = np.concatenate([fitted, piece_rows])
+        fitted_array = np.concatenate([fitted_array, piece_rows])
         self._new_pieces = new_pieces
-      num_without_piece = (self._vocab_size or num_rows) - len(fitted)
+      num_without_piece = (self._vocab_size or num_rows) - len(fitted_array)
       self._num_without_piece = max(self._num_without_piece, num_without_piece)
-      fitted = np.concatenate([fitted, initial_rows[len(fitted) :]])
-    return np.moveaxis(fitted, 0, axis)
+      fitted_array = np.concatenate(
+        [fitted_array, initial_rows[len(fitted_array) :]]
+      )
+    return np.moveaxis(fitted_array, 0, axis)
 
   def lines(self) -> list[str]:
     """Returns the lines of the report on rows."""
@@ -554,8 +558,8 @@ def _gather_on_host(x: jax.Array) -> np.ndarray:
   """Returns all values of an array of any sharding, on this host."""
   if not x.is_fully_addressable:
     assert isinstance(x.sharding, NamedSharding)
-    replicated = NamedSharding(x.sharding.mesh, PartitionSpec())
-    x = jax.jit(lambda y: y, out_shardings=replicated)(x)
+    replicated_sharding = NamedSharding(x.sharding.mesh, PartitionSpec())
+    x = jax.jit(lambda y: y, out_shardings=replicated_sharding)(x)
   return jax.device_get(x)
 
 
@@ -627,10 +631,10 @@ def new_word_rows(
     )
   rows = np.array(random_rows, table.dtype)
   if method == "mean":
-    for row, piece in enumerate(new_pieces):
+    for row_index, piece in enumerate(new_pieces):
       ids = [i for i in old_ids_of(piece) if i < len(table)]
       if ids:
-        rows[row] = table[ids].mean(0)
+        rows[row_index] = table[ids].mean(0)
   return rows
 
 

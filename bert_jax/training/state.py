@@ -66,12 +66,12 @@ def frozen_shapes(
   if objective.init_teacher is None:
     return {}
   init = objective.init_teacher
-  boxed = jax.eval_shape(lambda x: init(jax.random.key(0), x), batch)
+  boxed_shapes = jax.eval_shape(lambda x: init(jax.random.key(0), x), batch)
   try:
-    sharding.check_parameter_sizes(mesh, boxed)
+    sharding.check_parameter_sizes(mesh, boxed_shapes)
   except ValueError as e:
     raise ValueError(f"the teacher's {e}") from e
-  return sharding.with_shardings(mesh, boxed)
+  return sharding.with_shardings(mesh, boxed_shapes)
 
 
 def checkpoint_layout(
@@ -98,10 +98,10 @@ def checkpoint_layout(
     unpadded_sharding = NamedSharding(mesh, PartitionSpec(*spec))
     return jax.ShapeDtypeStruct(shape, x.dtype, sharding=unpadded_sharding)
 
-  boxed = _boxed_shapes(objective, optimizer, batch)
-  names = nn.get_partition_spec(boxed)
+  boxed_shapes = _boxed_shapes(objective, optimizer, batch)
+  names = nn.get_partition_spec(boxed_shapes)
   return jax.tree.map(
-    without_padding, sharding.with_shardings(mesh, boxed), names
+    without_padding, sharding.with_shardings(mesh, boxed_shapes), names
   )
 
 
@@ -117,11 +117,15 @@ def vocabulary_axes(
   Returns:
     {path of the parameter, joined by "/": its vocabulary axis}.
   """
-  boxed = jax.eval_shape(lambda x: objective.init(jax.random.key(0), x), batch)
-  flat = traverse_util.flatten_dict(nn.get_partition_spec(boxed), sep="/")
+  boxed_shapes = jax.eval_shape(
+    lambda x: objective.init(jax.random.key(0), x), batch
+  )
+  names_by_path = traverse_util.flatten_dict(
+    nn.get_partition_spec(boxed_shapes), sep="/"
+  )
   return {
     path: list(names).index("vocab")
-    for path, names in flat.items()
+    for path, names in names_by_path.items()
     if "vocab" in names
   }
 

@@ -80,9 +80,11 @@ def accumulate_gradients(
     means = divide_by_weights(sums, weights)
     return total_loss(objective.coefficients, means), (sums, carry)
 
-  grad = jax.grad(loss, has_aux=True)
+  compute_gradient = jax.grad(loss, has_aux=True)
   if micro_batches == 1:
-    grads, (sums, carry) = grad(state.params, state.carry, batch, rng)
+    grads, (sums, carry) = compute_gradient(
+      state.params, state.carry, batch, rng
+    )
     return grads, divide_by_weights(sums, weights), carry
 
   def body(
@@ -91,20 +93,20 @@ def accumulate_gradients(
     grads, sums, carry = totals
     index, micro_batch = inputs
     new_rng = jax.random.fold_in(rng, index)
-    new_grads, (new_sums, carry) = grad(
+    new_grads, (new_sums, carry) = compute_gradient(
       state.params, carry, micro_batch, new_rng
     )
     grads, sums = jax.tree.map(jnp.add, (grads, sums), (new_grads, new_sums))
     return (grads, sums, carry), None
 
-  zeros = (
+  initial_totals = (
     jax.tree.map(jnp.zeros_like, state.params),
     {name: jnp.zeros((), jnp.float32) for name in weights},
     state.carry,
   )
   (grads, sums, carry), _ = jax.lax.scan(
     body,
-    zeros,
+    initial_totals,
     (jnp.arange(micro_batches), split_into_micro_batches(batch, micro_batches)),
   )
   return grads, divide_by_weights(sums, weights), carry

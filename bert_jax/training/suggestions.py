@@ -30,9 +30,9 @@ def find_suggestion(
     "offer_total_bytes": bytes that a device then needs, "tried": the flags of
     changes that do not fit}.
   """
-  tried: list[str] = []
+  tried_flags: list[str] = []
   for settings, topology in candidate_changes(config, number, report):
-    if len(tried) == MAX_TRIALS:
+    if len(tried_flags) == MAX_TRIALS:
       break
     changed_config = with_settings(config, settings)
     try:
@@ -45,10 +45,10 @@ def find_suggestion(
     if new_report["fits"]:
       total_bytes = new_report["total_bytes"]
       return dict(
-        offer=" ".join(flags), offer_total_bytes=total_bytes, tried=tried
+        offer=" ".join(flags), offer_total_bytes=total_bytes, tried=tried_flags
       )
-    tried.append(" ".join(flags))
-  return dict(offer=None, offer_total_bytes=None, tried=tried)
+    tried_flags.append(" ".join(flags))
+  return dict(offer=None, offer_total_bytes=None, tried=tried_flags)
 
 
 def candidate_changes(

@@ -88,14 +88,17 @@ def parse_axis(text: str, config: dict[str, Any]) -> tuple[str, list[Any]]:
   """
   key, _, values_text = text.partition("=")
   key = key.removeprefix("config.")
-  flat = flatten(config)
-  if key not in flat:
+  flat_config = flatten(config)
+  if key not in flat_config:
     raise UserError(
-      f"--grid {text}: the config has no such key{did_you_mean(key, flat)}"
+      f"--grid {text}: the config has no such key"
+      f"{did_you_mean(key, flat_config)}"
     )
   if not values_text:
     raise UserError(f"--grid {text} has no values; write {key}=A,B.")
-  return key, [_parse(word, flat[key], text) for word in values_text.split(",")]
+  return key, [
+    _parse(word, flat_config[key], text) for word in values_text.split(",")
+  ]
 
 
 def _parse(text: str, default: Any, axis: str) -> Any:
@@ -110,16 +113,16 @@ def _parse(text: str, default: Any, axis: str) -> Any:
   if isinstance(default, str):
     return text
   try:
-    parsed = ast.literal_eval(text)
+    parsed_value = ast.literal_eval(text)
   except (ValueError, SyntaxError):
-    parsed = text
-  if isinstance(default, float) and type(parsed) is int:
-    return float(parsed)
-  if default is not None and type(parsed) is not type(default):
+    parsed_value = text
+  if isinstance(default, float) and type(parsed_value) is int:
+    return float(parsed_value)
+  if default is not None and type(parsed_value) is not type(default):
     raise UserError(
       f"--grid {axis}: {text!r} is not of type {type(default).__name__}."
     )
-  return parsed
+  return parsed_value
 
 
 def plan(
@@ -318,8 +321,8 @@ def _train_in_this_process(run: PlannedRun, workdir: epath.Path) -> str | None:
     return str(e) or type(e).__name__
   finally:
     jax.clear_caches()  # Free the memory. Shared programs are read from disk.
-  total = files.read_json_object(workdir / "config.json")["total_steps"]
-  if int(state.step) < total:
+  total_steps = files.read_json_object(workdir / "config.json")["total_steps"]
+  if int(state.step) < total_steps:
     raise UserError(
       f"run {run.name} was stopped; the same command continues the sweep."
     )
@@ -444,12 +447,12 @@ def write_report(
   lines = [["point", "runs", "failed", "one label", *statistics_names]]
   for row in table:
     point = " ".join(f"{k}={v}" for k, v in row["point"].items()) or "all"
-    counts = [str(row[name]) for name in count_names]
-    numbers = [
+    count_cells = [str(row[name]) for name in count_names]
+    statistic_cells = [
       "-" if row[name] is None else f"{row[name]:.4f}"
       for name in statistics_names
     ]
-    lines.append([point, *counts, *numbers])
+    lines.append([point, *count_cells, *statistic_cells])
   widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
   table_lines = [
     "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True))
@@ -457,8 +460,10 @@ def write_report(
   ]
   table_lines += [
     f"run {outcome.run.name} failed: {outcome.error}"
-    for outcome, unchecked in zip(checked_outcomes, outcomes, strict=True)
-    if outcome.error != unchecked.error
+    for outcome, unchecked_outcome in zip(
+      checked_outcomes, outcomes, strict=True
+    )
+    if outcome.error != unchecked_outcome.error
   ]
   return [
     f"{metric} at the last step:",

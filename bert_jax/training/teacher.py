@@ -135,15 +135,15 @@ def _with_labels_of_task(path: str, weights: Weights, task: Task) -> Weights:
     )
   if task.kind != "classification":
     return weights
-  order = columns_in_task_order(task.labels, config["labels"])
-  if order is None:
+  column_order = columns_in_task_order(task.labels, config["labels"])
+  if column_order is None:
     raise UserError(
       f"teacher.path={path} has the labels {', '.join(config['labels'])}, but"
       f" the task {task.name} has {', '.join(task.labels)}; choose a model that"
       " was fine-tuned for this task."
     )
   arrays = {
-    name: array[..., order] if name.startswith("classifier/") else array
+    name: array[..., column_order] if name.startswith("classifier/") else array
     for name, array in weights.arrays.items()
   }
   return weights._replace(arrays=arrays)

@@ -205,8 +205,8 @@ def with_published_vocabulary(
   published_model = family.build(next(iter(family.VARIANTS)))
   if model.vocab_size is None:
     is_cased = model.family == "bert" and config.data.cased
-    size = CASED_VOCAB_SIZE if is_cased else published_model.vocab_size
-    model = dataclasses.replace(model, vocab_size=size)
+    vocab_size = CASED_VOCAB_SIZE if is_cased else published_model.vocab_size
+    model = dataclasses.replace(model, vocab_size=vocab_size)
   if model.family == "roberta" and model.padding_id is None:
     model = dataclasses.replace(model, padding_id=published_model.padding_id)
   return dataclasses.replace(config, model=model)
@@ -226,22 +226,22 @@ def make_step(
   Raises:
     ValueError: the config is wrong, or there is no such slice.
   """
-  parsed = with_published_vocabulary(config_lib.parse(config))
+  parsed_config = with_published_vocabulary(config_lib.parse(config))
   mesh = sharding.make_mesh(
-    parsed.mesh.data,
-    parsed.mesh.fsdp,
-    parsed.mesh.tensor,
+    parsed_config.mesh.data,
+    parsed_config.mesh.fsdp,
+    parsed_config.mesh.tensor,
     devices_of_slice(topology),
   )
-  phase = phases.plan(parsed)[number]
+  phase = phases.plan(parsed_config)[number]
   sharding.check_batch_size(mesh, phase.batch_size, phase.micro_batches)
   objective, schedule, optimizer = make_objective_and_optimizer(
-    parsed, sharding.vocab_multiple(mesh)
+    parsed_config, sharding.vocab_multiple(mesh)
   )
   function = steps.make_train_step(
     objective, optimizer, schedule, phase.micro_batches
   )
-  vocab_size = parsed.model.vocab_size
+  vocab_size = parsed_config.model.vocab_size
   assert vocab_size, "`with_published_vocabulary` sets it."
   batch = sharding.global_batch_shapes(mesh, batch_shapes(vocab_size, phase))
   key = jax.eval_shape(lambda: jax.random.key(0))
@@ -258,7 +258,7 @@ def make_step(
   flops = objective.flops(cast(Batch, batch))
   arguments = (state, frozen, batch, key)
   return StepToCompile(
-    phase, mesh, function, arguments, flops, parsed.model.remat
+    phase, mesh, function, arguments, flops, parsed_config.model.remat
   )
 
 
@@ -356,10 +356,10 @@ def compile_in_this_process(
     that are known afterwards; see `compile_step`.
   """
   step = make_step(config, number, topology)
-  phase, devices = step.phase, step.mesh.size
+  phase, num_devices = step.phase, step.mesh.size
   report = dict(
     topology=topology,
-    devices=devices,
+    devices=num_devices,
     mesh=dict(step.mesh.shape),
     phase=phase.name or "the only phase",
     number=number + 1,
@@ -369,16 +369,18 @@ def compile_in_this_process(
     hbm_bytes=GENERATIONS[topology.partition(":")[0]].hbm * GIB,
     arguments_bytes=bytes_per_device(step.arguments),
     gradient_bytes=bytes_per_device(step.arguments[0].params),
-    model_flops=step.flops / devices,
+    model_flops=step.flops / num_devices,
   )
   yield report
   start = time.monotonic()
   try:
-    traced = trace_program(step)
-    compiled = compile_program(step, traced)
-    new_entries = compiled_entries(compiled, report)
+    traced_step = trace_program(step)
+    compiled_step = compile_program(step, traced_step)
+    new_entries = compiled_entries(compiled_step, report)
     if cycles:
-      new_entries["cycles"] = estimate_cycles(step, traced, compiled, topology)
+      new_entries["cycles"] = estimate_cycles(
+        step, traced_step, compiled_step, topology
+      )
   except jax.errors.JaxRuntimeError as e:
     memory = parse_memory_message(str(e))
     if memory is None:

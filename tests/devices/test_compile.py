@@ -86,7 +86,7 @@ def test_bytes_of_types_are_counted():
     "c64[2]": 16,
     "bf16[0,7]": 0,
   }
-  assert {shape: hlo.num_bytes(shape) for shape in sizes} == sizes
+  assert {type_text: hlo.num_bytes(type_text) for type_text in sizes} == sizes
 
 
 def test_collectives_are_counted_as_often_as_they_run():
@@ -187,10 +187,10 @@ def replace_compiler(monkeypatch, fits_memory):
       topology=topology,
     )
     calls.append(values)
-    answer = fits_memory(**values)
-    if answer is None:
+    fits = fits_memory(**values)
+    if fits is None:
       raise ValueError("does not divide")
-    return dict(fits=answer, total_bytes=9)
+    return dict(fits=fits, total_bytes=9)
 
   monkeypatch.setattr(topologies, "compile_step", compile_step)
   return calls
@@ -322,9 +322,9 @@ def test_an_unknown_slice_gets_the_nearest_and_all_generations(monkeypatch):
     " are v2, v3, v4, v5e, v5p, v6e; the slices of v4 are 2x2x1, 2x2x2, 2x2x4,"
     " 2x4x4, 4x4x4, 4x4x8, 4x8x8."
   )
-  for shape in ("v2:4x4x4", "v4:4x4", "v5p:1000x1000x1000"):
-    with pytest.raises(ValueError, match=f"{shape} is no slice"):
-      topologies.devices_of_slice(shape)
+  for topology in ("v2:4x4x4", "v4:4x4", "v5p:1000x1000x1000"):
+    with pytest.raises(ValueError, match=f"{topology} is no slice"):
+      topologies.devices_of_slice(topology)
 
 
 @needs_libtpu

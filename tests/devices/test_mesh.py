@@ -99,7 +99,7 @@ def test_arrays_are_split_as_the_rules_say(folder_and_report):
 
 
 def test_no_constraint_is_dropped(folder_and_report):
-  """With sharding rules, the model has all of its 10 constraints.
+  """On a mesh, the graph of the model has all 10 sharding constraints.
 
   They are on the tables of words and segments, the embeddings, the projection,
   the two norms (3 constraints), the MLP, the head's input and the logits.

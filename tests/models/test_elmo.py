@@ -168,19 +168,21 @@ def test_the_first_layer_is_the_words_twice_and_the_second_has_a_residual(
 ):
   module, params, apply = tiny_elmo
   batch = characters.make_batch(SENTENCES)
-  with_residual = np.asarray(apply(params, **batch))
+  vectors_with_residual = np.asarray(apply(params, **batch))
   np.testing.assert_array_equal(
-    with_residual[:, 0, :, :5], with_residual[:, 0, :, 5:]
+    vectors_with_residual[:, 0, :, :5], vectors_with_residual[:, 0, :, 5:]
   )
   module_without_residual = module.copy(residual=False)
-  without_residual = fast_jit(
+  vectors_without_residual = fast_jit(
     lambda p: module_without_residual.apply({"params": p}, **batch)
   )(params)
   np.testing.assert_allclose(
-    with_residual[:, 1], without_residual[:, 1], atol=1e-6
+    vectors_with_residual[:, 1], vectors_without_residual[:, 1], atol=1e-6
   )
   np.testing.assert_allclose(
-    with_residual[:, 2], without_residual[:, 2] + with_residual[:, 1], atol=1e-6
+    vectors_with_residual[:, 2],
+    vectors_without_residual[:, 2] + vectors_with_residual[:, 1],
+    atol=1e-6,
   )
 
 
@@ -205,8 +207,8 @@ def test_states_continue_a_text(tiny_elmo):
   second_half, _ = run(row[:, 3:], ids[:, 3:], states)
   joined_vectors = jnp.concatenate([first_half, second_half], 2)[..., :5]
   np.testing.assert_allclose(joined_vectors, full_vectors[..., :5], atol=1e-6)
-  without_state, _ = run(row[:, 3:], ids[:, 3:], None)
-  assert abs(without_state - second_half).max() > 1e-3
+  half_without_state, _ = run(row[:, 3:], ids[:, 3:], None)
+  assert abs(half_without_state - second_half).max() > 1e-3
 
 
 def test_dropout_depends_on_its_key_and_bfloat16_is_finite(tiny_elmo):
@@ -230,27 +232,27 @@ def test_dropout_depends_on_its_key_and_bfloat16_is_finite(tiny_elmo):
 
 def test_a_mixture_of_layers_equals_its_formula():
   rng = np.random.default_rng(0)
-  stacked = rng.normal(2.0, 3.0, (2, 3, 4, 6)).astype(np.float32)
+  layer_vectors = rng.normal(2.0, 3.0, (2, 3, 4, 6)).astype(np.float32)
   ids = np.array([[1, 1, 1, 0], [1, 0, 0, 0]], np.int32)
   w, gamma = np.array([0.3, -1.0, 2.0], np.float32), np.float32(1.7)
   params = {"layer_weights": w, "gamma": gamma}
   exps = np.exp(w + 1 / 3)
-  mixture = elmo.ScalarMix().apply({"params": params}, stacked, ids)
-  expected = gamma * np.einsum("n,bnld->bld", exps / exps.sum(), stacked)
+  mixture = elmo.ScalarMix().apply({"params": params}, layer_vectors, ids)
+  expected = gamma * np.einsum("n,bnld->bld", exps / exps.sum(), layer_vectors)
   np.testing.assert_allclose(mixture, expected, rtol=1e-5)
-  words = stacked.transpose(1, 0, 2, 3)[:, ids != 0]
-  normalized = [
+  words = layer_vectors.transpose(1, 0, 2, 3)[:, ids != 0]
+  normalized_layers = [
     (s - x.mean()) / x.std()
-    for s, x in zip(stacked.transpose(1, 0, 2, 3), words, strict=True)
+    for s, x in zip(layer_vectors.transpose(1, 0, 2, 3), words, strict=True)
   ]
   mixture = elmo.ScalarMix(normalises_layers=True).apply(
-    {"params": params}, stacked, ids
+    {"params": params}, layer_vectors, ids
   )
   expected = gamma * np.einsum(
-    "n,nbld->bld", exps / exps.sum(), np.array(normalized)
+    "n,nbld->bld", exps / exps.sum(), np.array(normalized_layers)
   )
   np.testing.assert_allclose(mixture, expected, rtol=1e-4, atol=1e-5)
-  initial_params = elmo.ScalarMix().init(jax.random.key(0), stacked, ids)[
+  initial_params = elmo.ScalarMix().init(jax.random.key(0), layer_vectors, ids)[
     "params"
   ]
   assert (
@@ -282,8 +284,8 @@ def test_published_sizes_have_the_published_numbers_of_parameters():
   for variant, millions in dict(original=93.6, medium=28.0, small=13.6).items():
     module = elmo.build(variant)
     shapes = jax.eval_shape(module.init, jax.random.key(0), chars)
-    count = sum(x.size for x in jax.tree.leaves(shapes))
-    assert abs(count / 1e6 - millions) < 0.05, variant
+    num_parameters = sum(x.size for x in jax.tree.leaves(shapes))
+    assert abs(num_parameters / 1e6 - millions) < 0.05, variant
   with pytest.raises(ValueError, match="widest filter needs words of 7"):
     elmo.build("small").init(jax.random.key(0), jnp.ones((1, 1, 6), jnp.int32))
 
@@ -405,8 +407,8 @@ def test_embeddings_agree_with_published_ones(name, sentences):
     vectors_without_state = np.asarray(apply_without_state(batch))
     for row, file in enumerate(files):
       expected = np.concatenate(file[str(sentence_index)][...], -1)
-      top = vectors[row, -1, 1 : len(expected) + 1]
-      np.testing.assert_allclose(top, expected, rtol=0, atol=1e-5)
+      top_vectors = vectors[row, -1, 1 : len(expected) + 1]
+      np.testing.assert_allclose(top_vectors, expected, rtol=0, atol=1e-5)
       difference = abs(
         vectors_without_state[row, -1, 1 : len(expected) + 1] - expected
       ).max()

@@ -179,11 +179,11 @@ def test_collected_states_and_probabilities_are_consistent(name):
   attention = np.asarray(collected["attention"])
   assert attention.dtype == np.float32
   assert_close(attention.sum(-1), 1)
-  key_is_real = inputs[2][:, None, :] * np.ones((1, 32, 1), int)
+  is_real_key = inputs[2][:, None, :] * np.ones((1, 32, 1), int)
   if name == "gpt":
-    key_is_real = np.tril(key_is_real)
-  masked_weights = attention.transpose(1, 3, 4, 0, 2)[key_is_real == 0]
-  real_weights = attention.transpose(1, 3, 4, 0, 2)[key_is_real == 1]
+    is_real_key = np.tril(is_real_key)
+  masked_weights = attention.transpose(1, 3, 4, 0, 2)[is_real_key == 0]
+  real_weights = attention.transpose(1, 3, 4, 0, 2)[is_real_key == 1]
   assert (
     masked_weights.size
     and not masked_weights.any()

@@ -85,9 +85,9 @@ def test_dropout_bits_are_uniform_and_independent():
     # Elements at two places are both kept as often as with independent draws.
     # The places are half the axis apart, or are neighbours.
     a, b = np.split(is_kept, [shape[axis] // 2], axis)
-    for first, second in ((a, b), (is_kept, np.roll(is_kept, 1, axis))):
-      share_of_both = (first & second).mean()
-      assert abs(share_of_both - 0.81) < 6 * np.sqrt(0.81 * 0.19 / first.size)
+    for mask, other_mask in ((a, b), (is_kept, np.roll(is_kept, 1, axis))):
+      share_of_both = (mask & other_mask).mean()
+      assert abs(share_of_both - 0.81) < 6 * np.sqrt(0.81 * 0.19 / mask.size)
   other_is_kept = kept_elements(shape, 0.1, seed=1)
   assert abs((is_kept & other_is_kept).mean() - 0.81) < 6 * np.sqrt(
     0.81 * 0.19 / num_elements
@@ -118,8 +118,10 @@ def test_each_high_dropout_bit_is_random():
   bits = np.asarray(
     primitives.dropout_bits(jnp.array([1, 2], jnp.uint32), (256, 1024))
   )
-  ones = [((bits >> b) & 1).mean() for b in range(8, 32)]
-  assert np.abs(np.array(ones) - 0.5).max() < 5 * 0.5 / np.sqrt(bits.size)
+  shares_of_ones = [((bits >> b) & 1).mean() for b in range(8, 32)]
+  assert np.abs(np.array(shares_of_ones) - 0.5).max() < 5 * 0.5 / np.sqrt(
+    bits.size
+  )
   assert len(np.unique(bits)) > 0.9999 * bits.size
 
 
@@ -209,12 +211,14 @@ def test_layers_draw_different_dropout(params):
   _, collected = run_module(
     module, params | {"layers": zero_layers}, input_ids=ids, collect=True
   )
-  first, second = collected["hidden"][0], collected["hidden"][1]
-  assert not np.allclose(first, second, atol=1e-3)
-  _, repeated = run_module(
+  first_states, second_states = collected["hidden"][0], collected["hidden"][1]
+  assert not np.allclose(first_states, second_states, atol=1e-3)
+  _, repeated_collection = run_module(
     module, params | {"layers": zero_layers}, input_ids=ids, collect=True
   )
-  np.testing.assert_array_equal(collected["hidden"], repeated["hidden"])
+  np.testing.assert_array_equal(
+    collected["hidden"], repeated_collection["hidden"]
+  )
 
 
 def test_wrong_sizes_and_names_are_refused():

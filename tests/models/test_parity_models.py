@@ -35,9 +35,11 @@ def assert_small_differences(differences):
 @pytest.mark.parametrize("name", MODELS)
 def test_tiny_models_agree_with_transformers(name):
   """One batch has pairs and padding. The rows of the other have one token."""
-  only = ("padded", "one token")
+  batch_names = ("padded", "one token")
   assert_small_differences(
-    reference.largest_differences(reference.MODELS[name], batch_names=only)
+    reference.largest_differences(
+      reference.MODELS[name], batch_names=batch_names
+    )
   )
 
 
@@ -45,16 +47,18 @@ def test_tiny_models_agree_with_transformers(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_tiny_models_agree_with_transformers_at_other_lengths(name):
   """Two batches have a single row: of 9 tokens, or of the full length."""
-  only = ("padded", "one row", "longest")
+  batch_names = ("padded", "one row", "longest")
   assert_small_differences(
-    reference.largest_differences(reference.MODELS[name], batch_names=only)
+    reference.largest_differences(
+      reference.MODELS[name], batch_names=batch_names
+    )
   )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_models_of_published_size_agree_with_transformers(name):
-  only = ("padded",)
+  batch_names = ("padded",)
   assert_small_differences(
-    reference.largest_differences(reference.MODELS[name], True, only)
+    reference.largest_differences(reference.MODELS[name], True, batch_names)
   )

@@ -53,7 +53,8 @@ def test_the_longest_row_of_roberta_is_as_published(padding_id, max_length):
     init(max_length + 1)
 
 
-# The number of segments of each published model.
+# The number of segments of each published model. A family that is not in this
+# table has the number of its encoder.
 NUM_SEGMENTS = dict(bert=2, roberta=1, albert=2, electra=2, distilbert=0, gpt=0)
 
 

@@ -136,9 +136,9 @@ def test_jvp_and_vmap_of_the_product_equal_single_products(dtype):
       x if axis is None else jnp.stack([x, 2 * x, 3 * x], axis)
       for x, axis in zip((a, b), axes, strict=True)
     ]
-    batched = jax.vmap(multiply, axes)(*operands)
+    batched_output = jax.vmap(multiply, axes)(*operands)
     power = 2 - axes.count(None)
-    for i, batch_row in enumerate(batched):
+    for i, batch_row in enumerate(batched_output):
       # Multiplication by 2 is exact. `3 * x` is rounded.
       rtol = 1e-6 if dtype == "float32" else 0.03
       np.testing.assert_allclose(batch_row, y * (i + 1) ** power, rtol, 1e-2)
@@ -209,9 +209,11 @@ def test_vmap_over_batches_keys_and_models_equals_single_calls(params):
   ids = np.stack([IDS, IDS[::-1]])
   keys = jax.random.split(jax.random.key(1), 2)
   stacked_params = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), params)
-  batched = tiny_families.fast_jit(jax.vmap(encode))(stacked_params, ids, keys)
+  batched_outputs = tiny_families.fast_jit(jax.vmap(encode))(
+    stacked_params, ids, keys
+  )
   encode_one = tiny_families.fast_jit(encode)
-  for i, actual in enumerate(batched):
+  for i, actual in enumerate(batched_outputs):
     single_params = jax.tree.map(lambda x, i=i: x[i], stacked_params)
     expected = encode_one(single_params, ids[i], keys[i])
     np.testing.assert_allclose(actual, expected, atol=1e-5)

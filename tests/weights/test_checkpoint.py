@@ -34,7 +34,10 @@ def test_newest_and_best_are_kept_and_survive_a_restart(tmp_path):
 
 @pytest.mark.parametrize("keep", [1, 2])
 def test_a_loss_added_after_the_save_keeps_the_same_checkpoints(tmp_path, keep):
-  """`save` or, later, `add_evaluation` gets the loss. This changes nothing."""
+  """The loss is given to `save`, or later to `add_evaluation`.
+
+  The same checkpoints are kept in both cases.
+  """
   losses = (0.6, 0.7, None, 0.6, 0.9, 0.6, 0.8, 0.5, 0.9)
   results: dict[str, list] = {"with": [], "after": []}
   for name, records in results.items():

@@ -175,12 +175,12 @@ def test_a_round_trip_is_bit_equal(name, dtype, tmp_path, capsys):
 
 
 def with_renamed_arrays(arrays, *pairs):
-  renamed = {}
+  renamed_arrays = {}
   for key, array in arrays.items():
     for old, new in pairs:
       key = re.sub(old, new, key)
-    renamed[key] = array
-  return renamed
+    renamed_arrays[key] = array
+  return renamed_arrays
 
 
 def test_other_spellings_of_the_arrays_give_the_same_model(tmp_path):
@@ -218,11 +218,11 @@ def test_other_spellings_of_the_arrays_give_the_same_model(tmp_path):
       np.testing.assert_array_equal(
         weights.arrays[path], array, err_msg=spelling
       )
-    skipped = sorted(copies) if spelling == "copies" else []
-    skipped = (
-      ["cls.predictions.decoder.bias"] if spelling == "moved" else skipped
+    skipped_names = sorted(copies) if spelling == "copies" else []
+    skipped_names = (
+      ["cls.predictions.decoder.bias"] if spelling == "moved" else skipped_names
     )
-    assert weights.config["source"]["skipped"] == skipped
+    assert weights.config["source"]["skipped"] == skipped_names
   shards = tmp_path / "shards"
   tiny_hf.write_folder(shards, name, {})
   (shards / "model.safetensors").unlink()

@@ -67,7 +67,11 @@ def sentencepiece_path(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=ROBERTA_TYPES)
 def roberta_model(request, sentencepiece_path, tmp_path_factory):
-  """Returns a tokenizer's class name, a model's folder, and both objects."""
+  """Makes the folder of a model.
+
+  Returns the name of the tokenizer's class, the folder, the tokenizer and the
+  model.
+  """
   path = tmp_path_factory.mktemp("kin") / "model"
   class_prefix, model_type, _, _ = ROBERTA_TYPES[request.param]
   path.mkdir()

@@ -250,7 +250,10 @@ def test_half_precision_comes_back_bit_equal(dtype, tmp_path):
 
 
 def test_torch_files_and_shards_are_read(tmp_path):
-  """Reads files of torch before 1.6, which are no zip files, and shards."""
+  """Files of torch give the arrays of safetensors, also if they are shards.
+
+  Before torch 1.6, these files were not zip files.
+  """
   model = random_model("bert", "Model")
   model.save_pretrained(tmp_path / "safe")
   expected = hf.read(str(tmp_path / "safe"), "bert")

@@ -134,7 +134,7 @@ def test_a_run_with_only_damaged_checkpoints_is_refused(saved_run, tmp_path):
 def test_messages_about_a_damaged_run_are_plain(
   saved_run, tmp_path, capfd, change
 ):
-  """A message has one word of a library's error, and advises no new run."""
+  """Of a library's error, only the class is named. No new run is advised."""
   run = tmp_path / "run"
   shutil.copytree(saved_run, run)
   for path in files_in(run / "checkpoints" / "20" / "state"):
