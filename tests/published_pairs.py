@@ -21,7 +21,7 @@ class Row(NamedTuple):
 
 
 def truncate(a, b, max_tokens, rng):
-  """Removes tokens from the longer list until both have `max_tokens` in all.
+  """Removes tokens from the longer list until both lists fit in `max_tokens`.
 
   Returns:
     How many tokens were removed from the fronts, and how many from the ends.

@@ -92,15 +92,15 @@ def test_verbs_have_the_flags_that_the_pages_give_them():
 
 def test_verbs_have_the_flags_that_configs_give_them():
   """Parses the commands in the docstrings of configs."""
-  count = 0
+  num_commands = 0
   for path in sorted((docs_commands.ROOT / "configs").glob("*.py")):
     docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
     # In some docstrings a backslash at a line's end continues the command.
     for line in docstring.replace("\\\n", " ").split("\n"):
       if line.strip().startswith("bert_jax "):
         parse_flags(line.strip())
-        count += 1
-  assert count > 20
+        num_commands += 1
+  assert num_commands > 20
 
 
 def test_the_glossary_is_short_and_names_files_that_exist():

@@ -300,7 +300,7 @@ def test_configs_need_ml_collections_alone():
 
 
 def test_importing_the_models_needs_jax_flax_and_jaxtyping_alone():
-  """The program imports the models, while all other packages are missing."""
+  """A process imports the models without the further packages of `ROOMS`."""
   allowed_packages = {"jax", "flax", "jaxtyping", "numpy"}
   other_packages = {
     name

@@ -21,8 +21,8 @@ from bert_jax.weights.load import open_model
 
 pytestmark = pytest.mark.usefixtures("compilation_cache")
 DATA = pathlib.Path(__file__).parent / "data" / "folders_of_083eab5"
-# These tolerances are relative. Another CPU adds in another order, and 20 steps
-# of Adam enlarge the differences of rounding.
+# Relative tolerances. CPUs add in different orders, and 20 steps of Adam
+# enlarge the differences of rounding.
 PREDICTION_TOLERANCE, TRAINING_TOLERANCE = 1e-5, 5e-5
 
 
@@ -114,13 +114,13 @@ def test_a_run_continues(old_folders, tmp_path, name, data, recipe):
 
 
 def test_masks_are_filled_as_before(old_folders, capsys):
-  expected = read_lines(DATA / "fill_mask.jsonl")
-  texts = [line["text"] for line in expected]
+  expected_lines = read_lines(DATA / "fill_mask.jsonl")
+  texts = [line["text"] for line in expected_lines]
   execute(
     ["fill-mask", "--json", "--model", str(old_folders / "pretrained"), *texts]
   )
   printed = capsys.readouterr().out.splitlines()
-  assert_close_json([json.loads(line) for line in printed], expected)
+  assert_close_json([json.loads(line) for line in printed], expected_lines)
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,9 @@ def gpt2_vocabulary():
 def roberta_files_with_gap():
   """Returns files with RoBERTa's gap: three ids before <mask> have no piece."""
   files = dict(roberta_vocabulary().files)
-  vocab = json.loads(files["vocab.json"])
-  vocab["<mask>"] += 3
-  files["vocab.json"] = json.dumps(vocab).encode()
+  id_of_piece = json.loads(files["vocab.json"])
+  id_of_piece["<mask>"] += 3
+  files["vocab.json"] = json.dumps(id_of_piece).encode()
   return files
 
 

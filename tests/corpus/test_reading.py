@@ -130,8 +130,8 @@ def test_every_kind_of_line_end_is_read(tmp_path, monkeypatch, end, block):
   monkeypatch.setattr(lines, "_BLOCK_BYTES", block)
   texts = ["One hére.", "Two there.", "", "Third document.", ""]
   path = write_file(tmp_path / "a.txt", "\ufeff" + end.join(texts))
-  expected = [["One hére.", "Two there."], ["Third document."]]
-  assert read_documents(path) == expected
+  expected_documents = [["One hére.", "Two there."], ["Third document."]]
+  assert read_documents(path) == expected_documents
   path = write_file(tmp_path / "a.jsonl", end.join(map(jsonl_line, texts)))
   assert read_documents(path) == [
     ["One hére."],

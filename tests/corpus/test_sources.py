@@ -57,8 +57,10 @@ def test_compressed_files_are_read(tmp_path, name, suffix, compress):
 def test_plain_text_joins_wrapped_lines(tmp_path):
   text = "Dr. Smith came\nin. He sat\r\ndown.\r\n \r\nA new para-\ngraph\n"
   path = write_file(tmp_path / "a.txt", text)
-  expected = [["Dr. Smith came in.", "He sat down.", "A new para- graph"]]
-  assert read_documents(path, format="text") == expected
+  expected_documents = [
+    ["Dr. Smith came in.", "He sat down.", "A new para- graph"]
+  ]
+  assert read_documents(path, format="text") == expected_documents
   # A plain text without blank lines is one paragraph. Its lines are joined.
   write_file(path, "One line goes\non. Then stops.")
   assert read_documents(path, format="text") == [

@@ -47,9 +47,9 @@ def test_vectors_are_those_of_each_sequence_alone(family):
   params = nn.unbox(init(jax.random.key(0), row["input_ids"][:, :12]))
   hidden, _ = apply(params, **row)
   assert np.isfinite(hidden).all()
-  for number, ids in enumerate(sequences, 1):
+  for sequence_number, ids in enumerate(sequences, 1):
     single_vectors, _ = apply(params, ids[None])
-    vectors = hidden[0][row["sequence_ids"][0] == number]
+    vectors = hidden[0][row["sequence_ids"][0] == sequence_number]
     np.testing.assert_allclose(vectors, single_vectors[0], atol=2e-6, rtol=0)
 
 

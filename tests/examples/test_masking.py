@@ -75,8 +75,8 @@ def test_the_number_of_masks_is_rounded():
 def test_electra_rounds_in_single_precision():
   """The expected numbers are from tf.round(tf.cast(n, tf.float32) * 0.15)."""
   lengths = np.arange(2, 513)
-  masks = masking.MaskOptions(99, count="round_single")
-  counts = masking.count_masks(lengths, lengths - 2, masks)
+  mask_options = masking.MaskOptions(99, count="round_single")
+  counts = masking.count_masks(lengths, lengths - 2, mask_options)
   bert_counts = masking.count_masks(
     lengths, lengths - 2, masking.MaskOptions(99)
   )
@@ -197,7 +197,7 @@ def words_hidden_by_bert(words, count, rng):
 def test_all_pieces_of_a_word_or_none():
   """All pieces of a word are hidden, or none, as in ["test", "##ing"]."""
   ids, maskable, lengths = make_rows([4] * 500, 4)
-  starts = np.array([[False, True, False, False]] * 500)
+  word_starts = np.array([[False, True, False, False]] * 500)
   for rate, expected_count in ((0.15, 0), (0.5, 2)):
     # A count of 1 is too small for a word of two pieces, so nothing is masked.
     batch = mask_rows(
@@ -205,21 +205,21 @@ def test_all_pieces_of_a_word_or_none():
       maskable,
       lengths,
       masking=WHOLE_WORD,
-      word_starts=starts,
+      word_starts=word_starts,
       mask_rate=rate,
     )
     assert (batch["mlm_weights"].sum(1) == expected_count).all()
 
-  ids, maskable, lengths, starts = make_word_rows(500, 128, 0)
+  ids, maskable, lengths, word_starts = make_word_rows(500, 128, 0)
   token_masks = mask_rows(ids, maskable, lengths)
   batch = mask_rows(
-    ids, maskable, lengths, masking=WHOLE_WORD, word_starts=starts
+    ids, maskable, lengths, masking=WHOLE_WORD, word_starts=word_starts
   )
   counts = batch["mlm_weights"].sum(1)
   assert (counts <= token_masks["mlm_weights"].sum(1)).all()
   assert (counts >= token_masks["mlm_weights"].sum(1) - 1).mean() > 0.9
   for i, hidden_columns in enumerate(chosen_columns(batch)):
-    for word in words_of(maskable[i], starts[i]):
+    for word in words_of(maskable[i], word_starts[i]):
       assert len(hidden_columns & set(word)) in (0, len(word))
   # Order, labels, padding and unhidden ids are as if single tokens were hidden.
   rows, slots = np.nonzero(batch["mlm_weights"])
@@ -253,14 +253,14 @@ def test_words_of_one_piece_are_single_tokens():
 
 def test_whole_words_are_chosen_as_published():
   """Over 20,000 rows, the shares differ by at most 0.01 from BERT's program."""
-  ids, maskable, lengths, starts = make_word_rows(20_000, 128, 1)
+  ids, maskable, lengths, word_starts = make_word_rows(20_000, 128, 1)
   batch = mask_rows(
-    ids, maskable, lengths, masking=WHOLE_WORD, word_starts=starts
+    ids, maskable, lengths, masking=WHOLE_WORD, word_starts=word_starts
   )
   rng = random.Random(2)
-  totals = []
+  statistics = []
   chosen_by_row = chosen_columns(batch)
-  words = [words_of(*row) for row in zip(maskable, starts, strict=True)]
+  words = [words_of(*row) for row in zip(maskable, word_starts, strict=True)]
   columns_of_program = [
     words_hidden_by_bert(words[i], min(20, max(1, round(n * 0.15))), rng)
     for i, n in enumerate(lengths.tolist())
@@ -276,23 +276,26 @@ def test_whole_words_are_chosen_as_published():
       hidden_by_column[list(columns)] += 1
       for word in words[i]:
         hidden_by_size[len(word)] += word[0] in columns
-    totals.append(
+    statistics.append(
       (hidden_by_size, hidden_by_column.reshape(16, 8).sum(1), rows_by_count)
     )
-  for total, expected in zip(*totals, strict=True):
-    assert total.sum() > 0
+  for recipe_statistic, program_statistic in zip(*statistics, strict=True):
+    assert recipe_statistic.sum() > 0
     np.testing.assert_allclose(
-      total / total.sum(), expected / expected.sum(), rtol=0, atol=0.01
+      recipe_statistic / recipe_statistic.sum(),
+      program_statistic / program_statistic.sum(),
+      rtol=0,
+      atol=0.01,
     )
-  assert abs(totals[0][1].sum() / totals[1][1].sum() - 1) < 0.01
+  assert abs(statistics[0][1].sum() / statistics[1][1].sum() - 1) < 0.01
 
 
 def test_each_piece_has_its_own_replacement():
   ids, maskable, lengths = make_rows([128] * 4000, 128)
-  starts = np.zeros(ids.shape, bool)
-  starts[:, 1::2] = True
+  word_starts = np.zeros(ids.shape, bool)
+  word_starts[:, 1::2] = True
   batch = mask_rows(
-    ids, maskable, lengths, masking=WHOLE_WORD, word_starts=starts
+    ids, maskable, lengths, masking=WHOLE_WORD, word_starts=word_starts
   )
   new_ids = np.take_along_axis(batch["input_ids"], batch["mlm_positions"], 1)[
     :, :18
@@ -314,10 +317,10 @@ def test_pieces_of_a_word_stay_together_in_pairs():
     ]
     for _ in range(40)
   ]
-  starts = [[[t < 500 for t in s] for s in d] for d in documents]
-  corpus = reader.corpus_from_documents(documents, starts)
-  special = SpecialIds(0, 1, CLS, SEP, MASK)
-  recipe = bert_pairs(special, VOCAB_SIZE, length=32, masking=WHOLE_WORD)
+  word_starts = [[[t < 500 for t in s] for s in d] for d in documents]
+  corpus = reader.corpus_from_documents(documents, word_starts)
+  special_ids = SpecialIds(0, 1, CLS, SEP, MASK)
+  recipe = bert_pairs(special_ids, VOCAB_SIZE, length=32, masking=WHOLE_WORD)
   chunks = recipe.index(corpus, 0, corpus.num_documents, 0)
   numbers = np.arange(len(chunks), dtype=np.uint64)
   batch = recipe.build(corpus, chunks, numbers, 0)

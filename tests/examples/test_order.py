@@ -111,9 +111,9 @@ def test_segments_are_as_long_as_published(corpus):
 
 def test_one_sentence_is_split_into_a_pair():
   """The documents have one sentence, six sentences, and a single token."""
-  documents, vocab = numbered_documents([[4], [3, 3, 3, 3, 3, 3], [1]])
+  documents, vocab_size = numbered_documents([[4], [3, 3, 3, 3, 3, 3], [1]])
   corpus = corpus_from_documents(documents)
-  recipe = albert_pairs(SPECIAL, vocab, length=32)
+  recipe = albert_pairs(SPECIAL, vocab_size, length=32)
   documents_seen = set()
   for batch in epoch_batches(corpus, recipe, 600):
     for a, b, label in unmasked_segments(batch):
@@ -132,9 +132,11 @@ def test_one_sentence_is_split_into_a_pair():
 
 def test_the_option_random_document_takes_a_random_text():
   """As in the released program, one sentence gets a random text and label 1."""
-  documents, vocab = numbered_documents([[4], [3, 3, 3, 3, 3, 3], [1]])
+  documents, vocab_size = numbered_documents([[4], [3, 3, 3, 3, 3, 3], [1]])
   corpus = corpus_from_documents(documents)
-  recipe = albert_pairs(SPECIAL, vocab, length=32, single="random_document")
+  recipe = albert_pairs(
+    SPECIAL, vocab_size, length=32, single="random_document"
+  )
   num_random = 0
   for batch in epoch_batches(corpus, recipe, 600):
     for a, b, label in unmasked_segments(batch):
@@ -148,7 +150,7 @@ def test_the_option_random_document_takes_a_random_text():
   with pytest.raises(ValueError, match="at least 2 documents"):
     recipe.check(corpus_from_documents([[[7, 8]]]))
   with pytest.raises(ValueError, match="single is 'both'; choose random_d"):
-    albert_pairs(SPECIAL, vocab, single="both")
+    albert_pairs(SPECIAL, vocab_size, single="both")
 
 
 def test_a_corpus_without_another_document_is_refused():

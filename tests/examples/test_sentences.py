@@ -56,11 +56,11 @@ def rows_of_the_paper(documents, length, crosses_documents):
     row = []
 
   for document in documents:
-    for number, sentence in enumerate(document):
+    for sentence_index, sentence in enumerate(document):
       for begin in range(0, len(sentence), capacity):
         tokens = sentence[begin : begin + capacity]
         follows_document = (
-          crosses_documents and number == 0 and begin == 0 and bool(row)
+          crosses_documents and sentence_index == 0 and begin == 0 and bool(row)
         )
         if len(row) + follows_document + len(tokens) > capacity:
           end_row()
@@ -76,10 +76,10 @@ def rows_of_the_paper(documents, length, crosses_documents):
 @pytest.mark.parametrize("name", ["full_sentences", "doc_sentences"])
 def test_whole_sentences_fill_rows(name, length):
   sizes = [*realistic_sizes(60, 2), [1], [100, 1], [14], [1, 1]]
-  documents, vocab = numbered_documents(sizes)
+  documents, vocab_size = numbered_documents(sizes)
   corpus = corpus_from_documents(documents)
   recipe = getattr(recipes, name)(
-    SPECIAL, vocab, length=length, max_predictions=20
+    SPECIAL, vocab_size, length=length, max_predictions=20
   )
   rows = unmasked_rows(epoch_batch(corpus, recipe))
   assert rows == rows_of_the_paper(documents, length, name == "full_sentences")
@@ -96,18 +96,24 @@ def test_whole_sentences_fill_rows(name, length):
 
 def test_a_row_may_hold_many_documents():
   """The first row has many more ends of documents than the later rows."""
-  documents, vocab = numbered_documents([[2]] * 40 + [[30] * 3] + [[1]] * 7)
+  documents, vocab_size = numbered_documents(
+    [[2]] * 40 + [[30] * 3] + [[1]] * 7
+  )
   corpus = corpus_from_documents(documents)
-  recipe = recipes.full_sentences(SPECIAL, vocab, length=64, max_predictions=12)
+  recipe = recipes.full_sentences(
+    SPECIAL, vocab_size, length=64, max_predictions=12
+  )
   rows = unmasked_rows(epoch_batch(corpus, recipe))
   assert rows == rows_of_the_paper(documents, 64, True)
 
 
 def test_roberta_masks_have_the_published_statistics():
   """In 20,000 rows, counts vary at random, and no random id is special."""
-  documents, vocab = numbered_documents([[20] * 1500] * 10)
+  documents, vocab_size = numbered_documents([[20] * 1500] * 10)
   corpus = corpus_from_documents(documents, dtype=np.uint32)
-  recipe = recipes.doc_sentences(SPECIAL, vocab, length=42, max_predictions=10)
+  recipe = recipes.doc_sentences(
+    SPECIAL, vocab_size, length=42, max_predictions=10
+  )
   elements = recipe.index(corpus, 0, 10, 0)
   elements = np.tile(elements, -(-20_000 // len(elements)))
   numbers = np.arange(len(elements), dtype=np.uint64)
@@ -142,20 +148,24 @@ def rows_of_the_electra_program(document, length, draw):
   def add_row():
     target, is_single, first_is_longer = draws
     goal = 100_000 if is_single else (target - 3) // 2
-    first, second = [], []
+    first_segment, second_segment = [], []
     for sentence in sentences:
-      crosses = len(first) + len(sentence) >= goal
-      may_cross = not second and len(first) < goal and first_is_longer
-      if not first or not crosses or may_cross:
-        first += sentence
+      crosses = len(first_segment) + len(sentence) >= goal
+      may_cross = (
+        not second_segment and len(first_segment) < goal and first_is_longer
+      )
+      if not first_segment or not crosses or may_cross:
+        first_segment += sentence
       else:
-        second += sentence
-    first = first[: length - 2]
-    rows.append((first, second[: max(0, length - len(first) - 3)]))
+        second_segment += sentence
+    first_segment = first_segment[: length - 2]
+    rows.append(
+      (first_segment, second_segment[: max(0, length - len(first_segment) - 3)])
+    )
 
-  for number, sentence in enumerate(document):
+  for sentence_index, sentence in enumerate(document):
     if not sentences:
-      draws = draw(number)
+      draws = draw(sentence_index)
     sentences.append(sentence)
     num_tokens += len(sentence)
     if num_tokens >= draws[0]:
@@ -180,10 +190,10 @@ def segments_of_rows(batch):
 @pytest.mark.parametrize("length, share", [(32, 0), (128, 0.06), (512, 0.1)])
 def test_electra_rows_equal_those_of_the_program(length, share):
   """From equal draws, the recipe and the program make equal rows."""
-  documents, vocab = numbered_documents(realistic_sizes(1500, 8))
+  documents, vocab_size = numbered_documents(realistic_sizes(1500, 8))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   recipe = recipes.electra_segments(
-    SPECIAL, vocab, length=length, short_probability=0.3
+    SPECIAL, vocab_size, length=length, short_probability=0.3
   )
   num_rows, num_interleaved = 0, 0
   for key in range(3):
@@ -211,9 +221,9 @@ def test_electra_rows_equal_those_of_the_program(length, share):
 
 def test_electra_segments_have_the_published_statistics():
   """20,000 rows of the recipe have the statistics of rows of the program."""
-  documents, vocab = numbered_documents(realistic_sizes(1500, 8))
+  documents, vocab_size = numbered_documents(realistic_sizes(1500, 8))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
-  recipe = recipes.electra_segments(SPECIAL, vocab, length=128)
+  recipe = recipes.electra_segments(SPECIAL, vocab_size, length=128)
   recipe_rows, program_rows, rng, key = [], [], random.Random(1), 0
 
   def draw(number):
@@ -248,13 +258,13 @@ def test_electra_segments_have_the_published_statistics():
 
 
 def test_a_language_model_predicts_each_token_once():
-  documents, vocab = numbered_documents(
+  documents, vocab_size = numbered_documents(
     [[5] * 30, [1], [2], [9], [10], [11], [3, 6, 40]]
   )
   corpus = corpus_from_documents(documents)
   # This vocabulary has no special token.
   no_special_ids = SpecialIds(None, None, None, None, None)
-  recipe = recipes.lm(no_special_ids, vocab, length=9)
+  recipe = recipes.lm(no_special_ids, vocab_size, length=9)
   assert recipe.required_tokens == ()
   first_column_by_epoch = []
   for key in range(20):
@@ -270,7 +280,7 @@ def test_a_language_model_predicts_each_token_once():
     )
     first_ids = [document[0][0] for document in documents]
     last_ids = [document[-1][-1] for document in documents]
-    all_ids = set(range(FIRST_ID, vocab))
+    all_ids = set(range(FIRST_ID, vocab_size))
     assert sorted(batch["lm_ids"][is_real]) == sorted(all_ids - set(first_ids))
     assert sorted(batch["input_ids"][is_real]) == sorted(
       all_ids - set(last_ids)

@@ -40,8 +40,8 @@ def test_chances_of_a_draw_are_in_proportion_to_the_weights():
   # A piece that was never seen counts as seen once.
   counts[5:9] = (10_000, 100, 10, 0)
   ids = np.tile(np.array([2, 5, 6, 7, 8, 3], np.int32), (num_rows, 1))
-  masks = masking.MaskOptions(mask_rate=0.1, **RULE_OPTIONS)
-  batch = choose_masks(num_rows, masks, counts, ids)
+  mask_options = masking.MaskOptions(mask_rate=0.1, **RULE_OPTIONS)
+  batch = choose_masks(num_rows, mask_options, counts, ids)
   assert (batch["mlm_weights"].sum(1) == 1).all()
   shares = np.bincount(batch["mlm_ids"][:, 0], minlength=64)[5:9] / num_rows
   weights = np.array([10_000, 100, 10, 1.0]) ** -0.7
@@ -60,8 +60,8 @@ def test_draws_without_replacement_follow_one_another():
   num_rows, counts = 40_000, np.zeros(64, np.int64)
   counts[5:8] = (16, 4, 1)
   ids = np.tile(np.array([2, 5, 6, 7, 3], np.int32), (num_rows, 1))
-  masks = masking.MaskOptions(mask_rate=0.4, **RULE_OPTIONS)
-  batch = choose_masks(num_rows, masks, counts, ids)
+  mask_options = masking.MaskOptions(mask_rate=0.4, **RULE_OPTIONS)
+  batch = choose_masks(num_rows, mask_options, counts, ids)
   assert (batch["mlm_weights"].sum(1) == 2).all()
   chances = np.array([16, 4, 1.0]) ** -0.7
   chances /= chances.sum()
@@ -112,9 +112,11 @@ def test_packed_rows_choose_as_single_ones(smoothing):
 
 
 def test_counts_are_those_of_all_tokens_rounded_up():
-  masks = masking.MaskOptions(count="ceil_all")
+  mask_options = masking.MaskOptions(count="ceil_all")
   lengths = np.array([0, 1, 20, 21, 40])
-  counts = masking.count_masks(lengths, np.maximum(lengths - 2, 0), masks)
+  counts = masking.count_masks(
+    lengths, np.maximum(lengths - 2, 0), mask_options
+  )
   assert counts.tolist() == [0, 1, 3, 4, 6]
 
 
@@ -123,12 +125,12 @@ def test_counts_are_rounded_up_from_the_decimal_as_written(count):
   """As a float, 0.07 * 100 is above 7 and would count as 8."""
   numbers = np.arange(513)
   for percent in range(1, 51):
-    masks = masking.MaskOptions(count=count, mask_rate=percent / 100)
-    rate = Fraction(str(masks.mask_rate))
-    counts = masking.count_masks(numbers, numbers, masks)
+    mask_options = masking.MaskOptions(count=count, mask_rate=percent / 100)
+    rate = Fraction(str(mask_options.mask_rate))
+    counts = masking.count_masks(numbers, numbers, mask_options)
     assert counts.tolist() == [math.ceil(rate * n) for n in range(513)], rate
-  masks = masking.MaskOptions(count=count, mask_rate=0.07)
-  assert masking.count_masks(numbers, numbers, masks)[100] == 7
+  mask_options = masking.MaskOptions(count=count, mask_rate=0.07)
+  assert masking.count_masks(numbers, numbers, mask_options)[100] == 7
 
 
 def test_a_stream_weighs_by_the_counts_of_training(tmp_path):

@@ -91,12 +91,12 @@ def hidden_stretches(words, hidden_columns):
 )
 def test_units_are_chosen_as_published(options, published):
   """Over 20,000 rows, totals and shares agree with `published` within 0.01."""
-  ids, maskable, lengths, starts = make_word_rows(20_000, 128, 1)
+  ids, maskable, lengths, word_starts = make_word_rows(20_000, 128, 1)
   # This column is like a [SEP]: no unit crosses it.
   maskable[:, 40] = False
-  batch = mask_rows(ids, maskable, lengths, word_starts=starts, **options)
+  batch = mask_rows(ids, maskable, lengths, word_starts=word_starts, **options)
   rng = random.Random(2)
-  words = [words_of(*row) for row in zip(maskable, starts, strict=True)]
+  words = [words_of(*row) for row in zip(maskable, word_starts, strict=True)]
   num_maskable = maskable.sum(1).tolist()
   published_columns = []
   for i, n in enumerate(lengths.tolist()):
@@ -104,7 +104,7 @@ def test_units_are_chosen_as_published(options, published):
     if options is SPAN:
       count = math.ceil(num_maskable[i] * 0.15)
     published_columns.append(published(words[i], min(20, count), rng))
-  totals = []
+  statistics = []
   for columns_by_row in (chosen_columns(batch), published_columns):
     length_counts, hidden_by_size = collections.Counter(), np.zeros(6)
     hidden_by_column, rows_by_count = np.zeros(128), np.zeros(21)
@@ -117,13 +117,19 @@ def test_units_are_chosen_as_published(options, published):
         hidden_by_size[len(word)] += word[0] in columns
     stretches_by_length = np.array([length_counts[n] for n in range(1, 16)])
     hidden_by_column = hidden_by_column.reshape(16, 8).sum(1)
-    totals.append(
+    statistics.append(
       (stretches_by_length, hidden_by_size, hidden_by_column, rows_by_count)
     )
-  for total, expected in zip(*totals, strict=True):
-    assert total.sum() > 0 and abs(total.sum() / expected.sum() - 1) < 0.01
+  for recipe_statistic, program_statistic in zip(*statistics, strict=True):
+    assert (
+      recipe_statistic.sum() > 0
+      and abs(recipe_statistic.sum() / program_statistic.sum() - 1) < 0.01
+    )
     np.testing.assert_allclose(
-      total / total.sum(), expected / expected.sum(), rtol=0, atol=0.01
+      recipe_statistic / recipe_statistic.sum(),
+      program_statistic / program_statistic.sum(),
+      rtol=0,
+      atol=0.01,
     )
   # Nearly every row has exactly the number of masks that it should have.
   wanted_counts = masking.count_masks(
@@ -140,13 +146,13 @@ def test_ngram_lengths_have_the_published_chances():
   The chances follow from p(n) = (1/n) / (1 + 1/2 + 1/3) = 6/11, 3/11, 2/11.
   """
   ids, maskable, lengths = make_rows([128] * 20_000, 128)
-  starts = np.ones(ids.shape, bool)
+  word_starts = np.ones(ids.shape, bool)
   batch = mask_rows(
     ids,
     maskable,
     lengths,
     masking="ngram",
-    word_starts=starts,
+    word_starts=word_starts,
     mask_rate=3 / 128,
   )
   assert (batch["mlm_weights"].sum(1) == 3).all()
@@ -171,9 +177,9 @@ def test_span_lengths_are_geometric():
   assert round((chances * np.arange(1, 11)).sum(), 1) == 3.8
   # Long rows with few spans are used, so that few spans are cut or touch.
   ids, maskable, lengths = make_rows([514] * 3000, 514)
-  starts = np.ones(ids.shape, bool)
+  word_starts = np.ones(ids.shape, bool)
   batch = mask_rows(
-    ids, maskable, lengths, word_starts=starts, max_predictions=77, **SPAN
+    ids, maskable, lengths, word_starts=word_starts, max_predictions=77, **SPAN
   )
   assert (batch["mlm_weights"].sum(1) == 77).all()
   columns_before, columns_after = np.moveaxis(batch["span_positions"], 2, 0)
@@ -189,10 +195,10 @@ def test_span_lengths_are_geometric():
 
 
 def test_tokens_of_a_span_share_their_replacement():
-  ids, maskable, lengths, starts = make_word_rows(6000, 128, 5)
+  ids, maskable, lengths, word_starts = make_word_rows(6000, 128, 5)
   options = dict(replacement="roberta", reserved_ids=(MASK,))
   batch = mask_rows(
-    ids, maskable, lengths, word_starts=starts, **SPAN, **options
+    ids, maskable, lengths, word_starts=word_starts, **SPAN, **options
   )
   all_new_ids = batch["input_ids"]
   replacement_counts = collections.Counter()
@@ -328,9 +334,9 @@ def test_stochastic_and_ceil_give_the_published_counts():
     least = math.floor(0.15 * size)
     assert set(counts_of_size.tolist()) <= {least, least + 1}
     assert abs(counts_of_size.mean() - 0.15 * size) < 0.03
-  masks = masking.MaskOptions(count="stochastic")
+  mask_options = masking.MaskOptions(count="stochastic")
   largest_counts = masking.count_masks(
-    np.array(sizes), np.array(sizes) - 2, masks
+    np.array(sizes), np.array(sizes) - 2, mask_options
   )
   assert largest_counts.tolist() == [1, 10, 15, 77]
   batch = mask_rows(ids, maskable, lengths, count="ceil", max_predictions=80)
@@ -418,16 +424,18 @@ def test_repeated_positions_have_separate_draws():
 
 @pytest.mark.parametrize("unit", ["ngram", "span"])
 def test_any_part_of_a_batch_has_the_same_units(unit):
-  ids, maskable, lengths, starts = make_word_rows(64, 128, 9)
+  ids, maskable, lengths, word_starts = make_word_rows(64, 128, 9)
   options = dict(masking=unit, count="stochastic")
-  full_batch = mask_rows(ids, maskable, lengths, word_starts=starts, **options)
+  full_batch = mask_rows(
+    ids, maskable, lengths, word_starts=word_starts, **options
+  )
   for begin, end in itertools.pairwise((0, 1, 20, 64)):
     slice_batch = mask_rows(
       ids[begin:end],
       maskable[begin:end],
       lengths[begin:end],
       first_number=begin,
-      word_starts=starts[begin:end],
+      word_starts=word_starts[begin:end],
       **options,
     )
     for key, array in slice_batch.items():

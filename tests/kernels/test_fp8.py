@@ -12,8 +12,8 @@ from bert_jax.models import bert
 
 
 def round_to_8_bits(x, dtype):
-  largest = np.float32(ml_dtypes.finfo(dtype).max)
-  scale = np.float32(np.abs(x).max()) / largest
+  largest_value = np.float32(ml_dtypes.finfo(dtype).max)
+  scale = np.float32(np.abs(x).max()) / largest_value
   return (x / scale).astype(dtype).astype(np.float32) * scale
 
 

@@ -49,13 +49,13 @@ def test_adagrad_equals_numpy(name):
     square_sums = jax.tree.map(
       lambda a, g: a + g**2, square_sums, clipped_grads
     )
-    expected = jax.tree.map(
+    expected_updates = jax.tree.map(
       lambda g, a: -0.2 * g / np.sqrt(a), clipped_grads, square_sums
     )
     jax.tree.map(
       lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5),
       updates,
-      expected,
+      expected_updates,
     )
   with pytest.raises(ValueError, match="initial_accumulator=0"):
     optim.build_adagrad(lambda step: 0.2, name, 0.0, 1.0, 10.0)

@@ -515,7 +515,7 @@ def test_a_parsed_config_is_frozen():
 
 
 def test_a_run_takes_a_config_dict_and_does_not_change_it(tmp_path):
-  """A ConfigDict is read like a dict, so both give the same first error."""
+  """A ConfigDict is read like a dict: for each, the error names `data.path`."""
   config = config_files.open_config("own")
   original_dict = config.to_dict()
   for same_config in (config, config.to_dict()):

@@ -52,7 +52,7 @@ def table_line(name: str) -> str:
 @pytest.mark.parametrize("name", CONFIG_VALUES)
 def test_a_config_has_the_same_keys_values_and_types(name):
   # JSON turns tuples into lists. In Python 1 == 1.0 == True, so the types are
-  # compared, too.
+  # compared after the values.
   values = json.loads(json.dumps(values_of(config_files.open_config(name))))
   assert values == CONFIG_VALUES[name]
   for key, setting in values.items():

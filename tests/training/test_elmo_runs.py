@@ -198,7 +198,7 @@ def test_last_lines_compare_losses_with_guessing(
 
 
 def test_a_run_is_loaded_as_an_encoder(finished_run):
-  """The loaded model has no softmax; its vectors equal those of the run."""
+  """The loaded model has no softmax, and gives the vectors of the run."""
   workdir, state = finished_run
   loaded_model = open_model(str(workdir))
   assert set(loaded_model.params) == {"encoder"}

@@ -204,12 +204,12 @@ def test_layers_near_the_input_learn_slower():
   for rule, last_power in (("released", 2), ("written", 1)):
     scales = optim.layer_scales(tree, 0.5, rule)
     layer_scales = scales["encoder"]["layers"]["mlp"]["kernel"].ravel()
-    expected = [
+    expected_scales = [
       0.5 ** (last_power + 2),
       0.5 ** (last_power + 1),
       0.5**last_power,
     ]
-    np.testing.assert_allclose(layer_scales, expected)
+    np.testing.assert_allclose(layer_scales, expected_scales)
     embedding_scale = scales["encoder"]["embeddings"]["word"]["embedding"]
     assert embedding_scale == 0.5 ** (3 + last_power)
     assert scales["pooler"]["dense"]["kernel"] == 1.0

@@ -170,12 +170,15 @@ def test_every_stack_is_recognised_by_its_path(family):
   def check(path, x, spec, update):
     ratios = np.asarray(x) / update
     if spec and spec[0] == "layers":
-      expected = 1 / np.arange(1.0, len(x) + 1)
-      expected = expected.reshape(-1, *[1] * (x.ndim - 1))
+      expected_ratios = 1 / np.arange(1.0, len(x) + 1)
+      expected_ratios = expected_ratios.reshape(-1, *[1] * (x.ndim - 1))
     else:
-      expected = 1 / np.sqrt(np.mean(np.arange(1.0, len(x) + 1) ** 2))
+      expected_ratios = 1 / np.sqrt(np.mean(np.arange(1.0, len(x) + 1) ** 2))
     np.testing.assert_allclose(
-      ratios, np.broadcast_to(expected, x.shape), rtol=1e-4, err_msg=str(path)
+      ratios,
+      np.broadcast_to(expected_ratios, x.shape),
+      rtol=1e-4,
+      err_msg=str(path),
     )
 
   jax.tree_util.tree_map_with_path(check, scaled_updates, specs, updates)

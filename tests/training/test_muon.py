@@ -96,16 +96,17 @@ def test_other_leaves_use_adam():
   states = [muon.init(params), adam.init(params)]
   for seed in range(1, 4):
     grads = draw_tree(seed)
-    computed, states[0] = muon.update(grads, states[0], params)
-    expected, states[1] = adam.update(grads, states[1], params)
+    muon_updates, states[0] = muon.update(grads, states[0], params)
+    adam_updates, states[1] = adam.update(grads, states[1], params)
     np.testing.assert_array_equal(
-      computed["word"]["embedding"], expected["word"]["embedding"]
+      muon_updates["word"]["embedding"], adam_updates["word"]["embedding"]
     )
     np.testing.assert_array_equal(
-      computed["layers"]["mlp_in"]["bias"], expected["layers"]["mlp_in"]["bias"]
+      muon_updates["layers"]["mlp_in"]["bias"],
+      adam_updates["layers"]["mlp_in"]["bias"],
     )
   kernels = [
-    tree["layers"]["mlp_in"]["kernel"] for tree in (computed, expected)
+    tree["layers"]["mlp_in"]["kernel"] for tree in (muon_updates, adam_updates)
   ]
   assert not np.allclose(*kernels)
 

@@ -318,16 +318,16 @@ def count_parameters(name, layers, hidden, vocab_size, positions, segments):
   attention = 4 * (hidden * hidden + hidden) + norm
   mlp = hidden * 4 * hidden + 4 * hidden + 4 * hidden * hidden + hidden + norm
   tables = (vocab_size + positions + segments) * hidden
-  total = tables + layers * (attention + mlp)
+  num_parameters = tables + layers * (attention + mlp)
   if name == "gpt:gpt1":
-    return total
-  total += norm + hidden * hidden + hidden + norm + vocab_size
+    return num_parameters
+  num_parameters += norm + hidden * hidden + hidden + norm + vocab_size
   if name.startswith("spanbert"):
     span_dense = (2 * hidden + 200) * hidden + hidden + norm
-    total += (
+    num_parameters += (
       15 * 200 + span_dense + hidden * hidden + hidden + norm + vocab_size
     )
-  return total
+  return num_parameters
 
 
 @pytest.mark.parametrize("name", BERT_SIZES)

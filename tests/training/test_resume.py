@@ -98,10 +98,10 @@ def arrays_of_checkpoint(workdir, step):
 
 def assert_equal_runs(a, b):
   assert untimed_rows(a) == untimed_rows(b)
-  total = CONFIG_VALUES["total_steps"]
+  total_steps = CONFIG_VALUES["total_steps"]
   arrays_a, arrays_b = (
-    arrays_of_checkpoint(a, total),
-    arrays_of_checkpoint(b, total),
+    arrays_of_checkpoint(a, total_steps),
+    arrays_of_checkpoint(b, total_steps),
   )
   assert arrays_a.keys() == arrays_b.keys() and len(arrays_a) > 60
   for name, array in arrays_a.items():

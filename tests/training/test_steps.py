@@ -318,10 +318,10 @@ def test_step_sums_survives_a_restart():
   ]
   step_sums = logging.StepSums()
   step_sums.add(1, metrics[0])
-  restored = logging.StepSums(step_sums.to_save())
-  restored.add(2, metrics[1])
-  restored.add(3, metrics[2])
-  means, tokens = restored.take_means()
+  restored_sums = logging.StepSums(step_sums.to_save())
+  restored_sums.add(2, metrics[1])
+  restored_sums.add(3, metrics[2])
+  means, tokens = restored_sums.take_means()
   assert means == {"loss": 3.0, "grad_norm": 1.0, "learning_rate": 0.6}
   assert tokens == 5.0
 

@@ -53,12 +53,16 @@ def test_runs_that_predict_one_tag_only_are_counted(tag, labels):
     dict(id=str(i), words=text.split(), tags=["O"] * len(text.split()))
     for i, text in enumerate(tiny_tasks.random_sentences(4))
   ]
-  encoded = prepare_task.encode_examples(task, examples, vocabulary, 16)
-  row_lengths = np.diff(encoded.rows.starts)
+  encoded_examples = prepare_task.encode_examples(
+    task, examples, vocabulary, 16
+  )
+  row_lengths = np.diff(encoded_examples.rows.starts)
   logits = [np.tile([1.0, 0.0, 0.0], (length, 1)) for length in row_lengths]
   # Token 1 is the first word; token 0 is [CLS].
   logits[0][1, task.labels.index(tag)] = 2.0
-  split = Split("validation", task, 0, encoded.rows, examples, (16,), ())
+  split = Split(
+    "validation", task, 0, encoded_examples.rows, examples, (16,), ()
+  )
 
   def evaluator(*_):
     return logits, {"task_loss": 0.5}
