@@ -188,8 +188,8 @@ def group_of(program: hlo.Program, instruction: hlo.Instruction) -> str:
   """Returns the group, one of `GROUPS`, in which an instruction counts.
 
   A fusion counts as a whole. The path of its last matrix product says which
-  module it belongs to. If it has no product, the path of its last operation
-  does.
+  module it belongs to. If it has no product, its own path does; if it has no
+  path, the path of its last operation does.
 
     group        what counts in it
     products     fusions with a product of a layer and a weight

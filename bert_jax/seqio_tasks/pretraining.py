@@ -97,7 +97,7 @@ class _BlockReader:
     self._source, self._start, self.end = source, start, end
     self._shard = shard or seqio.ShardInfo(0, 1)
     self._lock, self._closed = threading.Lock(), _python_is_ending.is_set()
-    # Set if no pipeline waits for another block.
+    # Set before a pipeline's first block and after its last block.
     self.idle = threading.Event()
     self.idle.set()
     _readers.add(self)

@@ -38,7 +38,7 @@ def write(path: str, features: Iterable[Features]) -> int:
     The number of texts.
 
   Raises:
-    UserError: the extension is none of these, or h5py is missing.
+    UserError: the file has none of these extensions, or h5py is missing.
   """
   writer = writer_of(path)
   with files.atomic_file(path) as partial_path:
@@ -275,8 +275,8 @@ def extract_file(
     The number of texts.
 
   Raises:
-    UserError: the input cannot be read, or the model cannot compute these
-      vectors.
+    UserError: the input cannot be read, or the model cannot compute the
+      vectors of the spec.
   """
   writer_of(target)  # Refuse a bad extension before the model is opened.
   text_inputs.check_not_same_file(source, target)

@@ -72,7 +72,8 @@ class Spec(NamedTuple):
     normalize: if True, divides each vector by its length.
     max_length: the largest number of tokens in a window. None takes the largest
       number that the model can read; ELMo has no limit.
-    overlap: the least number of tokens that neighbouring windows share.
+    overlap: the number of tokens that neighbouring windows share, at most half
+      a window. The last two windows may share more.
   """
 
   layers: tuple[int, ...] | None = (-1,)
@@ -114,7 +115,7 @@ class _Window:
     ids: int32 [T, ...], the ids of the row's tokens.
     begin: the first position in the row whose vector is taken.
     end: the position after the last position whose vector is taken.
-    text_position: the position of token `begin` in the text.
+    text_position: the position of token `begin` among all tokens of the text.
   """
 
   text_index: int
@@ -537,8 +538,8 @@ def _features_of(
   else:
     token_names, x = _words_with_vectors(text, encoded, x, spec.pieces)
   if spec.normalize:
-    # sentence-transformers uses torch.nn.functional.normalize, which has this
-    # bound.
+    # torch.nn.functional.normalize, which sentence-transformers uses, also
+    # divides by 1e-12 at least.
     norms = np.linalg.norm(x, axis=-1, keepdims=True)
     x = x / np.maximum(norms, np.float32(1e-12))
   return Features(

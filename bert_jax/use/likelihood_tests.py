@@ -74,7 +74,7 @@ def run_blimp(
   max_pairs: int | None,
   batch_tokens: int,
 ) -> dict[str, Any]:
-  """Scores both sentences of each pair; returns what `blimp.accuracies` does.
+  """Scores both sentences of each pair; returns `blimp.accuracies` of them.
 
   Args:
     model: a model with a pre-training head.

@@ -162,7 +162,7 @@ class GroupMaker:
 
 
 def _answer_stdin(predictor: Predictor, out: IO[str]) -> int:
-  """Answers lines of stdin as they arrive; returns their count."""
+  """Answers lines of stdin as they arrive; returns the number of lines."""
   lines = ArrivingLines(sys.stdin.buffer)
   examples = requests.read(
     text_inputs.decode_lines(lines, "stdin"),
@@ -183,7 +183,7 @@ def _answer_stdin(predictor: Predictor, out: IO[str]) -> int:
 
 
 def _answer_file(predictor: Predictor, path: str, out: IO[str]) -> int:
-  """Answers the lines of a file; returns their count."""
+  """Answers the lines of a file; returns the number of lines."""
 
   def read_examples() -> Iterator[Example]:
     mask = predict.mask_token(predictor)
@@ -257,7 +257,7 @@ def answer_file(
 ) -> int:
   """Answers every line of a file.
 
-  The output is written completely or not at all.
+  An output file is written completely or not at all.
 
   Args:
     open_predictor: opens the model. It is called after the output is opened, so
