@@ -475,12 +475,12 @@ def main() -> None:
     "--keep", help="run in this folder, keep it, and use what it has already"
   )
   args = parser.parse_args()
-  failed = 0
+  num_failed = 0
   with tempfile.TemporaryDirectory() as scratch:
     folder = pathlib.Path(args.keep or scratch)
     folder.mkdir(exist_ok=True)
     for outcome in run_all(folder, args.only):
-      failed += outcome.error is not None
+      num_failed += outcome.error is not None
       state = (
         "FAILED"
         if outcome.error
@@ -495,7 +495,7 @@ def main() -> None:
       if outcome.error:
         print(f"  {outcome.command_run}\n  {outcome.error}")
       sys.stdout.flush()
-  sys.exit(f"error: {failed} commands failed." if failed else 0)
+  sys.exit(f"error: {num_failed} commands failed." if num_failed else 0)
 
 
 if __name__ == "__main__":

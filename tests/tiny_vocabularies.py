@@ -60,9 +60,9 @@ def random_texts(count, seed=0):
 
 def pieces_and_slices(vocabulary, text, with_special=False):
   """Returns [(piece, slice of the raw text)] of the tokens of a text."""
-  (encoded,) = vocabulary.encode_offsets([text], with_special)
-  pieces = [vocabulary.pieces[i] for i in encoded.ids]
-  slices = [text[begin:end] for begin, end in encoded.offsets]
+  (encoded_text,) = vocabulary.encode_offsets([text], with_special)
+  pieces = [vocabulary.pieces[i] for i in encoded_text.ids]
+  slices = [text[begin:end] for begin, end in encoded_text.offsets]
   return list(zip(pieces, slices, strict=True))
 
 

@@ -149,12 +149,12 @@ def test_all_filters_keep_the_first_copy_and_normalise(
   path = write_jsonl(
     tmp_path / "other.jsonl", list(TEXT_BY_NAME.values())[::-1]
   )
-  other_output = str(tmp_path / "other")
+  output_of_reversed = str(tmp_path / "other")
   prepare.prepare(
-    path, vocab_path, other_output, filters=ALL_FILTERS, heldout=0
+    path, vocab_path, output_of_reversed, filters=ALL_FILTERS, heldout=0
   )
   expected_texts = ["five flags fly fine over there", NEAR_COPY, KEPT_TEXT]
-  assert read_texts(other_output) == expected_texts
+  assert read_texts(output_of_reversed) == expected_texts
   # Without filters there is no report, and nothing is dropped.
   meta = prepare.prepare(path, vocab_path, str(tmp_path / "none"))
   assert "filtered" not in meta and not set(meta["options"]) & set(

@@ -186,8 +186,10 @@ def test_damaged_files_say_where(tmp_path, suffix):
     read_documents(path)
   # A file may hold two compressed texts.
   write_file(path, content + content)
-  (first, second) = [raw.text for raw in read_raw(path, "text_blocks")] * 2
-  assert first == second == (text + text).decode().strip()
+  (first_text, second_text) = [
+    raw.text for raw in read_raw(path, "text_blocks")
+  ] * 2
+  assert first_text == second_text == (text + text).decode().strip()
 
 
 def test_xz_with_a_huge_dictionary_is_refused(tmp_path):

@@ -273,15 +273,17 @@ def test_a_run_stops_if_its_data_are_overwritten(
     return read_batches(batches, first, count)
 
   monkeypatch.setattr(loader.PretrainingData, "read", change)
-  run = tmp_path / "run"
+  run_folder = tmp_path / "run"
   with pytest.raises(OSError, match="train.tokens was changed while this run"):
-    train.run(six_step_config(str(data_copy)), str(run))
+    train.run(six_step_config(str(data_copy)), str(run_folder))
   monkeypatch.undo()
-  saved_steps = [int(folder.name) for folder in (run / "checkpoints").iterdir()]
+  saved_steps = [
+    int(folder.name) for folder in (run_folder / "checkpoints").iterdir()
+  ]
   assert max(saved_steps, default=0) < 4
   tokens_path.write_bytes(content)
-  train.run(six_step_config(str(data_copy)), str(run))
-  assert untimed_rows(run) == untimed_rows(finished_runs / "run")
+  train.run(six_step_config(str(data_copy)), str(run_folder))
+  assert untimed_rows(run_folder) == untimed_rows(finished_runs / "run")
 
 
 def test_a_checkpoint_copied_to_another_number_is_noticed(

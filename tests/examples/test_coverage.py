@@ -124,8 +124,8 @@ def lines_of_prepare(tmp_path, capsys, text: str, **options) -> list[str]:
   (tmp_path / "text.txt").write_text(text)
   pieces = [*SPECIAL_TOKENS, "word", ".", "a", "b"]
   (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
-  out = str(tmp_path / "out")
-  args = str(tmp_path / "text.txt"), str(tmp_path / "vocab.txt"), out
+  output = str(tmp_path / "out")
+  args = str(tmp_path / "text.txt"), str(tmp_path / "vocab.txt"), output
   prepare.prepare(*args, processes=1, heldout=0.0, **options)
   return capsys.readouterr().err.splitlines()
 

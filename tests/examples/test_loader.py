@@ -374,8 +374,11 @@ def write_folder(
 
 
 def test_opened_data_have_the_rows_of_a_stream(tmp_path):
-  a, b = write_folder(tmp_path / "a"), write_folder(tmp_path / "b")
-  data = loader.open_data(a, "bert_pairs", seed=3, length=24)
+  first_folder, second_folder = (
+    write_folder(tmp_path / "a"),
+    write_folder(tmp_path / "b"),
+  )
+  data = loader.open_data(first_folder, "bert_pairs", seed=3, length=24)
   assert data.vocab_size == VOCAB_SIZE and data.special == SpecialIds(
     0, 1, 2, 3, 4
   )
@@ -386,17 +389,21 @@ def test_opened_data_have_the_rows_of_a_stream(tmp_path):
   data.restore(position)
   assert data.position() == position
 
-  mixture = loader.open_data(f"{a}=0.7,{b}=0.3", "bert_pairs", length=24)
+  mixture = loader.open_data(
+    f"{first_folder}=0.7,{second_folder}=0.3", "bert_pairs", length=24
+  )
   assert isinstance(mixture.source, streams.Mixture)
   assert mixture.read(0, 10)["input_ids"].shape == (10, 24)
-  validation = loader.open_data(a, "bert_pairs", "validation", length=24)
+  validation = loader.open_data(
+    first_folder, "bert_pairs", "validation", length=24
+  )
   assert not equal_batches(validation.read(0, 50), data.read(0, 50))
 
-  heldout = loader.open_heldout(a, "bert_pairs", limit=5, length=24)
+  heldout = loader.open_heldout(first_folder, "bert_pairs", limit=5, length=24)
   assert len(heldout) == 5
-  single_heldout = loader.open_heldout(a, "bert_pairs", length=24)
+  single_heldout = loader.open_heldout(first_folder, "bert_pairs", length=24)
   mixed_heldout = loader.open_heldout(
-    f"{a}=0.7,{b}=0.3", "bert_pairs", length=24
+    f"{first_folder}=0.7,{second_folder}=0.3", "bert_pairs", length=24
   )
   assert len(mixed_heldout) == 2 * len(single_heldout)
   assert equal_batches(
@@ -406,7 +413,7 @@ def test_opened_data_have_the_rows_of_a_stream(tmp_path):
 
 
 def test_open_data_names_what_is_wrong(tmp_path):
-  a = write_folder(tmp_path / "a", splits=("train",))
+  folder = write_folder(tmp_path / "a", splits=("train",))
   folder_with_more_pieces = write_folder(
     tmp_path / "small", pieces=VOCAB_SIZE + 1
   )
@@ -419,23 +426,23 @@ def test_open_data_names_what_is_wrong(tmp_path):
       "there is no builder 'bert_pair'; did you mean bert_p",
     ),
     (
-      dict(path=f"{a}=0.5,{folder_with_more_pieces}=0.5"),
+      dict(path=f"{folder}=0.5,{folder_with_more_pieces}=0.5"),
       "different vocabularies",
     ),
     (
-      dict(path=f"{a}=0.5,{folder_with_more_pieces}"),
+      dict(path=f"{folder}=0.5,{folder_with_more_pieces}"),
       "not a component of a mixture",
     ),
-    (dict(path=f"{a}=nan"), "weight nan is not a positive number"),
+    (dict(path=f"{folder}=nan"), "weight nan is not a positive number"),
     (
-      dict(path=f"{a}=0,{folder_with_more_pieces}=1"),
+      dict(path=f"{folder}=0,{folder_with_more_pieces}=1"),
       "weight 0 is not a positive number",
     ),
-    (dict(path=f"{a}=0.5,{a}/=0.5"), "is there twice"),
+    (dict(path=f"{folder}=0.5,{folder}/=0.5"), "is there twice"),
     (dict(path=str(tmp_path / "none")), "there is no prepared folder"),
   ):
     with pytest.raises(ValueError, match=message):
-      loader.open_data(**{"path": a, "builder": "bert_pairs"} | arguments)
+      loader.open_data(**{"path": folder, "builder": "bert_pairs"} | arguments)
 
 
 @pytest.mark.parametrize("cased", [False, True])

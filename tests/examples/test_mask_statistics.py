@@ -120,13 +120,13 @@ def test_masks_follow_the_published_rules(tokenized_articles, objective):
   )
 
   # Check the number of predictions.
-  num_real = (batch["sequence_ids"] > 0).sum(1)
+  num_tokens = (batch["sequence_ids"] > 0).sum(1)
   if objective.startswith("roberta"):
-    least_count = np.floor(0.15 * num_real)
+    least_count = np.floor(0.15 * num_tokens)
     assert ((counts == least_count) | (counts == least_count + 1)).all()
-    assert abs(counts.sum() / num_real.sum() - 0.15) < 0.001
+    assert abs(counts.sum() / num_tokens.sum() - 0.15) < 0.001
   else:
-    largest_count = np.maximum(np.rint(0.15 * num_real), 1)
+    largest_count = np.maximum(np.rint(0.15 * num_tokens), 1)
     if objective == "spanbert":
       largest_count = np.ceil(0.15 * is_maskable.sum(1))
     largest_count = np.minimum(

@@ -139,21 +139,23 @@ def test_rows_are_cls_a_sep_b_sep():
     is_used = batch["mlm_weights"][i] > 0
     row[batch["mlm_positions"][i][is_used]] = batch["mlm_ids"][i][is_used]
     row_length = batch["sequence_ids"][i].sum()
-    seps = np.flatnonzero(row == SPECIAL.sep)
+    sep_columns = np.flatnonzero(row == SPECIAL.sep)
     assert (
-      row[0] == SPECIAL.cls and len(seps) == 2 and seps[1] == row_length - 1
+      row[0] == SPECIAL.cls
+      and len(sep_columns) == 2
+      and sep_columns[1] == row_length - 1
     )
     assert (
       not row[row_length:].any()
       and (batch["sequence_ids"][i, row_length:] == 0).all()
     )
     expected_segment_ids = (
-      [0] * (seps[0] + 1)
-      + [1] * (row_length - seps[0] - 1)
+      [0] * (sep_columns[0] + 1)
+      + [1] * (row_length - sep_columns[0] - 1)
       + [0] * (64 - row_length)
     )
     assert batch["segment_ids"][i].tolist() == expected_segment_ids
-    a, b = row[1 : seps[0]], row[seps[0] + 1 : seps[1]]
+    a, b = row[1 : sep_columns[0]], row[sep_columns[0] + 1 : sep_columns[1]]
     assert len(a) and len(b)
     # Each segment has consecutive tokens of the text. So do both segments of a
     # "next" pair together, unless tokens between them were removed.

@@ -210,9 +210,9 @@ def test_a_run_is_loaded_as_an_encoder(finished_run):
   encoder = loaded_model.module.encoder
   expected_vectors = encoder.apply({"params": state.params["encoder"]}, **batch)
   np.testing.assert_allclose(vectors, expected_vectors, atol=1e-5)
-  weights = runs.read(str(workdir))
-  assert weights.config["task"] == "encoder"
-  assert all(name.startswith("encoder/") for name in weights.arrays)
+  encoder_weights = runs.read(str(workdir))
+  assert encoder_weights.config["task"] == "encoder"
+  assert all(name.startswith("encoder/") for name in encoder_weights.arrays)
   assert loaded_model.tokenizer.encode("w1 w2").tokens == ["w1", "w2"]
 
 

@@ -274,14 +274,14 @@ def tuned_run(tmp_path_factory, compilation_cache):
 
 
 def test_a_run_begins_with_the_encoder_and_pooler(tuned_run):
-  config, run, weights = tuned_run
+  config, run_folder, weights = tuned_run
   pretrained = start_from.read_for_fine_tuning(
     config["init_from"], tiny_tasks.PIECES, "task"
   )
   takes_array = finetune.build(
     dict(family="bert", variant="tiny"), "classification", ("a", "b")
   ).is_pretrained
-  run_arrays = runs.read(str(run)).arrays
+  run_arrays = runs.read(str(run_folder)).arrays
   tree = traverse_util.unflatten_dict(
     {name: jnp.asarray(array) for name, array in run_arrays.items()}, sep="/"
   )
@@ -311,8 +311,8 @@ def test_a_run_begins_with_the_encoder_and_pooler(tuned_run):
 
 
 def test_a_run_writes_its_scores_and_its_task(tuned_run):
-  _, run, _ = tuned_run
-  rows = logging.read_rows(str(run / "metrics.jsonl"))
+  _, run_folder, _ = tuned_run
+  rows = logging.read_rows(str(run_folder / "metrics.jsonl"))
   # An epoch has 21 rows. In batches of 8 rows it takes three steps.
   assert [r["step"] for r in rows if r["split"] == "train"] == [*range(1, 7)]
   scored_rows = [r for r in rows if r["split"] == "heldout"]
@@ -320,11 +320,11 @@ def test_a_run_writes_its_scores_and_its_task(tuned_run):
   assert (
     scored_rows[-1]["examples"] == 10 and 0 <= scored_rows[-1]["accuracy"] <= 1
   )
-  model = open_model(str(run))
+  model = open_model(str(run_folder))
   assert model.config["labels"] == ["cat", "dog"]
   task = model.config["source"]["fine_tuned"]
   assert (task["name"], task["metrics"]) == ("animals", ["accuracy"])
-  with Checkpointer.for_reading(str(run)) as saver:
+  with Checkpointer.for_reading(str(run_folder)) as saver:
     meta = saver.read_metadata(6)
     assert meta["task"] == task and saver.best_step() in (3, 6)
     best_row = max(scored_rows, key=lambda r: (r["accuracy"], -r["step"]))
@@ -344,13 +344,13 @@ def test_a_run_writes_its_scores_and_its_task(tuned_run):
 
 
 def test_a_killed_run_equals_an_uninterrupted_one(tuned_run, tmp_path):
-  config, run, _ = tuned_run
+  config, run_folder, _ = tuned_run
   run_copy = tmp_path / "again"
-  shutil.copytree(run, run_copy)
+  shutil.copytree(run_folder, run_copy)
   shutil.rmtree(run_copy / "checkpoints" / "6")
   train.run(copy.deepcopy(config), str(run_copy))
   old_arrays, new_arrays = (
-    runs.read(str(workdir)).arrays for workdir in (run, run_copy)
+    runs.read(str(workdir)).arrays for workdir in (run_folder, run_copy)
   )
   for name in old_arrays:
     np.testing.assert_array_equal(old_arrays[name], new_arrays[name], name)
@@ -377,7 +377,7 @@ def test_a_step_is_saved_before_it_is_evaluated(
   the checkpoint ("add"), or by a signal before the evaluation ("signal"). After
   a restart it equals a run that did not end.
   """
-  config, run, _ = tuned_run
+  config, run_folder, _ = tuned_run
   workdir = tmp_path / "run"
 
   with monkeypatch.context() as patch:
@@ -405,9 +405,9 @@ def test_a_step_is_saved_before_it_is_evaluated(
       assert saver.latest_step() == step
       assert saver.read_metadata(step)["pending"]
     train.run(copy.deepcopy(config), str(workdir))
-  assert untimed_rows(workdir) == untimed_rows(run)
+  assert untimed_rows(workdir) == untimed_rows(run_folder)
   with (
-    Checkpointer.for_reading(str(run)) as saver,
+    Checkpointer.for_reading(str(run_folder)) as saver,
     Checkpointer.for_reading(str(workdir)) as new_saver,
   ):
     assert saver.best_step() == new_saver.best_step()
@@ -501,8 +501,8 @@ def test_every_metric_says_which_package_it_needs(monkeypatch, module):
 
 
 def test_labels_are_matched_by_name(tuned_run, tmp_path):
-  _, run, _ = tuned_run
-  weights = runs.read(str(run))
+  _, run_folder, _ = tuned_run
+  weights = runs.read(str(run_folder))
   hf.write(str(tmp_path / "hf"), weights)
   hf_config = json.loads((tmp_path / "hf" / "config.json").read_text())
   assert hf_config["id2label"] == {"0": "cat", "1": "dog"}
@@ -525,8 +525,8 @@ def test_labels_are_matched_by_name(tuned_run, tmp_path):
 def test_a_model_with_its_labels_in_another_order_scores_the_same(
   tuned_run, tmp_path
 ):
-  config, run, _ = tuned_run
-  weights = runs.read(str(run))
+  config, run_folder, _ = tuned_run
+  weights = runs.read(str(run_folder))
   arrays = dict(weights.arrays)
   for name in ("classifier/dense/kernel", "classifier/dense/bias"):
     arrays[name] = arrays[name][..., ::-1]
@@ -540,10 +540,10 @@ def test_a_model_with_its_labels_in_another_order_scores_the_same(
   )
   folder = config["data"]["path"]
   split = batches.open_split(batches.open_folder(folder), "validation")
-  expected_accuracy = logging.read_rows(str(run / "metrics.jsonl"))[-1][
+  expected_accuracy = logging.read_rows(str(run_folder / "metrics.jsonl"))[-1][
     "accuracy"
   ]
-  for path, batch_size in ((run, 4), (tmp_path / "reordered", 7)):
+  for path, batch_size in ((run_folder, 4), (tmp_path / "reordered", 7)):
     predictor = predict.open_predictor(str(path), batch_size, max_length=16)
     predictions = predict.predict_split(predictor, split, folder)
     scores = metrics.evaluate(split.task, predictions, split.examples)
@@ -561,13 +561,13 @@ def test_a_model_with_its_labels_in_another_order_scores_the_same(
 
 
 def test_a_sweep_goes_on_after_a_failed_run(tuned_run, tmp_path, capsys):
-  config, run, _ = tuned_run
+  config, run_folder, _ = tuned_run
   planned_runs = sweep.plan(config, ["schedule.peak=1e-2,-1.0"], [0])
   assert [r.point["schedule.peak"] for r in planned_runs] == [1e-2, -1.0]
   folder = tmp_path / "sweep"
   # The folder of the first run holds a finished run. The learning rate of the
   # second run is refused.
-  shutil.copytree(run, folder / planned_runs[0].name)
+  shutil.copytree(run_folder, folder / planned_runs[0].name)
   outcomes = sweep.run_all(planned_runs, str(folder), "glue:cola", 0)
   jax.config.update("jax_compilation_cache_dir", None)
   assert outcomes[0].error is None and "schedule.peak" in outcomes[1].error
@@ -586,7 +586,7 @@ def test_a_sweep_goes_on_after_a_failed_run(tuned_run, tmp_path, capsys):
   with pytest.raises(ValueError, match="did you mean schedule.peak"):
     sweep.plan(config, ["schedule.peek=1"], [0])
   # A metric that no run has is refused before the first run begins.
-  for name in logging.read_rows(str(run / "metrics.jsonl"))[-1]:
+  for name in logging.read_rows(str(run_folder / "metrics.jsonl"))[-1]:
     if name not in ("split", "step", "time"):
       sweep.check_metric(name, planned_runs)
   with pytest.raises(ValueError, match="--metric=acuracy: .* mean accuracy?"):

@@ -99,15 +99,15 @@ def test_lamb_equals_the_published_rule_layer_by_layer():
     draw_tree(0),
     [draw_tree(seed) for seed in range(1, STEPS + 1)],
   )
-  trained = arrays_of_variables(train_params("lamb", params, grads))
-  initial, grads_by_step = (
+  trained_arrays = arrays_of_variables(train_params("lamb", params, grads))
+  initial_arrays, grads_by_step = (
     arrays_of_variables(params),
     [arrays_of_variables(g) for g in grads],
   )
-  for name in initial:
+  for name in initial_arrays:
     np.testing.assert_allclose(
-      trained[name],
-      lamb_in_numpy(name, initial, grads_by_step),
+      trained_arrays[name],
+      lamb_in_numpy(name, initial_arrays, grads_by_step),
       rtol=2e-5,
       err_msg=str(name),
     )
@@ -122,7 +122,9 @@ def test_lamb_optax_equals_optax_on_unstacked_layers():
     draw_tree(0),
     [draw_tree(seed) for seed in range(1, STEPS + 1)],
   )
-  trained = arrays_of_variables(train_params("lamb_optax", params, grads))
+  trained_arrays = arrays_of_variables(
+    train_params("lamb_optax", params, grads)
+  )
 
   def unstack(tree):
     return {
@@ -141,7 +143,9 @@ def test_lamb_optax_equals_optax_on_unstacked_layers():
     updates, state = update(unstack(g), state, reference_params)
     reference_params = optax.apply_updates(reference_params, updates)
   for name, x in reference_params.items():
-    np.testing.assert_allclose(trained[name], x, rtol=2e-5, err_msg=str(name))
+    np.testing.assert_allclose(
+      trained_arrays[name], x, rtol=2e-5, err_msg=str(name)
+    )
 
 
 @pytest.mark.parametrize("family", tiny_families.FAMILY_NAMES)

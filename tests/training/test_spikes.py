@@ -132,12 +132,12 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
   config = config_of(data_folder, "skip")
   config["seed"] = 0
   config["checkpoint"] |= dict(every=1, keep=TOTAL_STEPS)
-  run = tmp_path / "run"
-  train.run(copy.deepcopy(config), str(run))
+  run_folder = tmp_path / "run"
+  train.run(copy.deepcopy(config), str(run_folder))
   assert f"skipped: the updates of steps {SPIKE_STEP + 1} (loss" in (
     capsys.readouterr().out
   )
-  logged_rows = [r for r in untimed_rows(run) if r["split"] == "train"]
+  logged_rows = [r for r in untimed_rows(run_folder) if r["split"] == "train"]
   skipped_by_step = {r["step"]: r.get("skipped_steps") for r in logged_rows}
   assert skipped_by_step == {
     s: [SPIKE_STEP + 1] if s == 8 else None for s in range(2, 13, 2)
@@ -145,7 +145,7 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
   # The means do not include the skipped step.
   assert all(r["loss"] < 10 for r in logged_rows)
   setup = building.build(config_lib.parse(copy.deepcopy(config)))
-  with checkpoint.Checkpointer.for_reading(str(run)) as saver:
+  with checkpoint.Checkpointer.for_reading(str(run_folder)) as saver:
     params_before, params_after, params_later = (
       saver.restore_params(step, setup.checkpoint_layout.params)[0]
       for step in (SPIKE_STEP, SPIKE_STEP + 1, SPIKE_STEP + 2)
@@ -158,17 +158,17 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
   # A run that restarts from step 6 or 7 gives equal rows and parameters.
   for step in (SPIKE_STEP, SPIKE_STEP + 1):
     run_copy = tmp_path / f"again{step}"
-    shutil.copytree(run, run_copy)
+    shutil.copytree(run_folder, run_copy)
     for path in (run_copy / "checkpoints").iterdir():
       if path.name.isdigit() and int(path.name) > step:
         shutil.rmtree(path)
     train.run(copy.deepcopy(config), str(run_copy))
-    assert untimed_rows(run_copy) == untimed_rows(run)
+    assert untimed_rows(run_copy) == untimed_rows(run_folder)
     with checkpoint.Checkpointer.for_reading(str(run_copy)) as saver:
       last_params = saver.restore_params(
         TOTAL_STEPS, setup.checkpoint_layout.params
       )[0]
-    with checkpoint.Checkpointer.for_reading(str(run)) as saver:
+    with checkpoint.Checkpointer.for_reading(str(run_folder)) as saver:
       expected_params = saver.restore_params(
         TOTAL_STEPS, setup.checkpoint_layout.params
       )[0]
