@@ -193,7 +193,7 @@ def word_logits(
 
 
 class Pooling(NamedTuple):
-  """Says how a family reduces a sequence to one vector for a classifier.
+  """Says how a family reduces a row to one vector for a classifier.
 
   Attributes:
     activation: the activation of a dense layer on the vector; None if there is

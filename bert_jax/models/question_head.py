@@ -95,7 +95,7 @@ class JointAnswerHead(nn.Module):
   def __call__(
     self, hidden: Float[Array, "b l d"], mask: Bool[Array, "b l"]
   ) -> Float[Array, "b s 4"]:
-    """Returns the logit of no answer and the likeliest spans.
+    """Returns the logit of no answer, and the likeliest spans.
 
     Args:
       hidden: the encoder's last hidden states.
@@ -103,13 +103,13 @@ class JointAnswerHead(nn.Module):
 
     Returns:
       Float32 with s = 1 + k * k, where k is the smaller one of the beam and l.
-      The first row of each example is (0, 0, logit of no answer, 0). Each other
-      row is a span: its start, its end, the log probability of the start, and
+      The first entry of each row is (0, 0, logit of no answer, 0). Each later
+      entry is a span: its start, its end, the log probability of the start, and
       the log probability of the end given the start. Likelier starts come
       first, and so do likelier ends of a start. Float32 holds the positions
       exactly.
     """
-    num_examples, length = hidden.shape[:2]
+    num_rows, length = hidden.shape[:2]
     k = min(self.beam, length)
     start_logits = self._start_logits(hidden, mask)
     start_scores, starts = jax.lax.top_k(jax.nn.log_softmax(start_logits), k)
@@ -119,10 +119,10 @@ class JointAnswerHead(nn.Module):
       starts[..., None], ends, start_scores[..., None], end_scores
     )
     spans = jnp.stack([x.astype(jnp.float32) for x in columns], -1)
-    null_rows = self._null_logit(hidden, start_logits)[:, None, None]
-    null_rows = jnp.pad(null_rows, [(0, 0), (0, 0), (2, 1)])
+    no_answer_entries = self._null_logit(hidden, start_logits)[:, None, None]
+    no_answer_entries = jnp.pad(no_answer_entries, [(0, 0), (0, 0), (2, 1)])
     return jnp.concatenate(
-      [null_rows, spans.reshape(num_examples, k * k, 4)], 1
+      [no_answer_entries, spans.reshape(num_rows, k * k, 4)], 1
     )
 
   def _start_logits(self, hidden: Array, mask: Array) -> Float[Array, "b l"]:

@@ -197,6 +197,7 @@ def test_words_are_nearest_by_cosine(input_folder):
   vectors = word_vectors.read(str(input_folder / "vectors.txt"))
   # If a word has two lines, the first one is used.
   assert vectors.nearest("cats", 2) == ["dogs", "of two"]
+  # Each word that is near to "Cats" gets a capital.
   assert vectors.nearest("Cats", 3) == ["Cats", "Dogs", "Trees"]
   assert vectors.nearest("cow", 3) == []
   assert len(vectors.nearest("cats", 99)) == 5
@@ -306,7 +307,10 @@ def test_bad_input_gets_one_sentence(input_folder, flags, message):
   (input_folder / "bad.txt").write_text("a 1 2 3\nb 1 2\n")
   (input_folder / "header.txt").write_text("4000 300\na 1 2 3\n")
   files = ("input", "model", "vectors")
-  flags = {k: input_folder / v if k in files else v for k, v in flags.items()}
+  flags = {
+    flag: input_folder / setting if flag in files else setting
+    for flag, setting in flags.items()
+  }
   with pytest.raises(ValueError, match=message) as error:
     augment.run(
       parse_command(

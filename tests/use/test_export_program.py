@@ -88,7 +88,9 @@ def split_floats(tree):
   if isinstance(tree, (dict, list, tuple)):
     keys = list(tree) if isinstance(tree, dict) else range(len(tree))
     branches = [split_floats(tree[key]) for key in keys]
-    floats = [n for branch_floats, _ in branches for n in branch_floats]
+    floats = [
+      number for branch_floats, _ in branches for number in branch_floats
+    ]
     branches_without_floats = [branch for _, branch in branches]
     return floats, list(zip(keys, branches_without_floats, strict=True))
   return [], tree
@@ -171,6 +173,7 @@ def test_commands_need_nothing_but_the_file(
   path = str(tmp_path / "model.bin")
   arguments = ["--model", model_folders["classification"], "--output", path]
   execute(["export", *arguments, "--lengths", "32,512"])
+  # The model takes at most 34 tokens, so 34 stands for 512.
   with zipfile.ZipFile(path) as f:
     assert json.loads(f.read("meta.json"))["lengths"] == [32, 34]
   lines = write_lines(tmp_path / "in.jsonl", LINES_BY_KIND["classification"])

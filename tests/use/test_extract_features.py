@@ -235,6 +235,7 @@ def test_batches_hold_every_row_once_in_few_shapes():
     assert not token_masks[len(batch.row_numbers) :].any()
     row_numbers += batch.row_numbers.tolist()
   assert sorted(row_numbers) == list(range(300))
+  # The lengths are 16, 24, 32, 48, 64 and 80.
   assert len({length for _, length in shapes}) == len(shapes) == 6
 
 
@@ -428,7 +429,9 @@ def test_a_tagger_learns_which_layer_to_read():
   mixed_features = [
     mix["gamma"] * np.einsum("lkd,k->ld", x, share) for x in features
   ]
-  params_without_mix = {k: v for k, v in params["params"].items() if k != "mix"}
+  params_without_mix = {
+    name: param for name, param in params["params"].items() if name != "mix"
+  }
   mixed_sentences = bilstm_tagger.TaggedSentences(
     [np.asarray(x) for x in mixed_features], tags
   )

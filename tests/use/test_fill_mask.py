@@ -59,8 +59,8 @@ def test_json_has_an_object_for_each_text(workdir, monkeypatch, capsys):
   lines = capsys.readouterr().out.splitlines()
   first, second = map(json.loads, lines)
   assert first["text"] == "[MASK] w9"
-  assert [len(m) for m in first["masks"]] == [5]
-  assert [len(m) for m in second["masks"]] == [5, 5]
+  assert [len(candidates) for candidates in first["masks"]] == [5]
+  assert [len(candidates) for candidates in second["masks"]] == [5, 5]
   assert set(first["masks"][0][0]) == {"token", "probability"}
 
 

@@ -136,7 +136,7 @@ def test_examples_of_docstrings_run(doctest_names, tmp_path, monkeypatch):
   method_names = public_method_names()
   assert names_with_examples >= {
     "model.load",
-    *(f"model.Model.{m}" for m in method_names),
+    *(f"model.Model.{name}" for name in method_names),
   }
   assert {*method_names} == {
     *("fill_mask", "predict", "features", "similarity", "likelihood"),
@@ -443,6 +443,7 @@ def test_the_repr_of_a_model_is_short(page_folder, masked_lm, classifier):
 def test_a_notebook_shows_a_table(classifier):
   row = {"text": "<b>", "p": {"x": 0.25, "y": 0.75}, "v": np.zeros((2, 3))}
   html = Results([row] * 60)._repr_html_()
+  # The lines are the heading, the first 50 rows, and the number of rows.
   assert html.count("<tr>") == 52 and "60 rows" in html
   assert "&lt;b&gt;" in html and "<b>" not in html
   assert "y 0.7500, x 0.2500" in html and "float64 [2, 3]" in html

@@ -117,7 +117,9 @@ def test_several_labels_are_predicted_at_once(tmp_path):
       [*prediction["probabilities"].values()], probabilities, atol=1e-6
     )
     likely_labels = [
-      n for n, p in zip(labels, probabilities, strict=True) if p > 0.5
+      label
+      for label, probability in zip(labels, probabilities, strict=True)
+      if probability > 0.5
     ]
     assert prediction["labels"] == likely_labels
 
@@ -134,11 +136,13 @@ def test_a_long_text_is_the_mean_of_its_windows(model_paths):
 
 @pytest.mark.parametrize("sizes", [(3, 40), (40, 3), (30, 40), (25,), (4, 4)])
 def test_windows_leave_no_token_and_no_pair_out(sizes):
-  texts = [np.arange(n, dtype=np.int32) + 100 * i for i, n in enumerate(sizes)]
+  texts = [
+    np.arange(size, dtype=np.int32) + 100 * i for i, size in enumerate(sizes)
+  ]
   windows = long_texts.cut_into_windows(texts, 12)
   assert all(sum(map(len, w)) <= 12 for w in windows)
   for i, text in enumerate(texts):
-    window_tokens = {int(t) for window in windows for t in window[i]}
+    window_tokens = {int(token) for window in windows for token in window[i]}
     assert window_tokens == set(text.tolist())
   if sum(sizes) <= 12:
     assert len(windows) == 1
@@ -203,7 +207,9 @@ def test_windows_of_a_context_overlap_by_half(model_paths):
     np.flatnonzero(rows.offsets[a:b, 0] >= 0) + a
     for a, b in zip(rows.starts[:-1], rows.starts[1:], strict=True)
   ]
-  first_words = [int(rows.offsets[p[0], 0]) // 4 for p in context_positions]
+  first_words = [
+    int(rows.offsets[positions[0], 0]) // 4 for positions in context_positions
+  ]
   # The context has 20 of the 24 tokens.
   assert len(context_positions[0]) == 20 and set(np.diff(first_words)) == {10}
 
@@ -219,7 +225,7 @@ def test_null_odds_set_the_chance_of_no_answer(model_paths, odds):
   rows, _ = predicting.encode_examples(predictor, questions)
   (first_position,) = np.flatnonzero(rows.offsets[:, 0] == 0)
   word_positions = first_position + np.arange(3)
-  spans = [[i, i, -1.0 - k, -0.5] for k, i in enumerate(word_positions)]
+  spans = [[i, i, -1.0 - rank, -0.5] for rank, i in enumerate(word_positions)]
   beam = np.array([[0, 0, odds, 0], *spans])
   (answer,) = predicting.make_results(predictor, rows, [beam], questions)
   nbest = {x["text"]: x["probability"] for x in answer["nbest"]}
@@ -245,9 +251,17 @@ def test_masks_are_filled_in_texts_of_any_length(model_paths):
   texts = ["red [MASK] runs .", "cat", "[MASK] dog [MASK]"]
   texts.append(" ".join(["blue"] * 30 + ["[MASK]"] + ["bird"] * 30))
   _, predictions = predict(
-    model_paths["fill"], [{"text": t} for t in texts], top_k=3, max_length=16
+    model_paths["fill"],
+    [{"text": text} for text in texts],
+    top_k=3,
+    max_length=16,
   )
-  assert [len(r["masks"]) for r in predictions] == [1, 0, 2, 1]
+  assert [len(prediction["masks"]) for prediction in predictions] == [
+    1,
+    0,
+    2,
+    1,
+  ]
   candidates = predictions[0]["masks"][0]
   assert len(candidates) == 3
   assert candidates[0]["probability"] >= candidates[1]["probability"]
@@ -316,7 +330,7 @@ def run_predict(*flags, devices=1):
 
 def test_several_devices_predict_the_same(model_paths, tmp_path):
   texts = tiny_tasks.random_sentences(7, seed=3)
-  lines = [{"text": t, "id": f"n{i}"} for i, t in enumerate(texts)]
+  lines = [{"text": text, "id": f"n{i}"} for i, text in enumerate(texts)]
   source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
   source.write_text("".join(json.dumps(line) + "\n" for line in lines))
   flags = [f"--model={model_paths['classification']}", "--batch-size=3"]

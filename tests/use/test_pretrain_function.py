@@ -152,7 +152,8 @@ def test_training_continues_from_a_model(first_run, tmp_path):
   assert continued.model.config["head"] == model.config["head"]
   # The rate is too small to change a parameter.
   old, new = (
-    m.params["encoder"]["embeddings"] for m in (model, continued.model)
+    trained_model.params["encoder"]["embeddings"]
+    for trained_model in (model, continued.model)
   )
   np.testing.assert_array_equal(
     new["word"]["embedding"], old["word"]["embedding"]

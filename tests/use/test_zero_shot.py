@@ -71,7 +71,7 @@ ROWS = [
 
 
 def test_rows_have_the_ids_of_the_texts(bert):
-  texts = [text_inputs.text_of_string(0, t) for t in TEXTS]
+  texts = [text_inputs.text_of_string(0, text) for text in TEXTS]
   encoded = text_inputs.encode(bert, texts)
   assert [tokens.ids.tolist() for tokens in encoded] == [ids for ids, _ in ROWS]
 
@@ -240,7 +240,7 @@ def test_other_models_prefer_the_sentences_that_numpy_does(family, tmp_path):
     return log_p_original(outputs[1 : len(ids) - 1]).sum()
 
   expected = np.array(
-    [[expected_score(t) for t in texts] for texts in (good, bad)]
+    [[expected_score(text) for text in texts] for texts in (good, bad)]
   )
   scores = likelihood.score(model, [*good, *bad]).reshape(2, -1)
   np.testing.assert_allclose(scores, expected, atol=1e-4)
