@@ -108,16 +108,16 @@ def queries_kernel(*refs: Ref, plan: Plan) -> None:
   program = Program(plan, refs)
   *hashes, log_sums, out, out_gradient, d_qkv, sums, deltas = program.other_refs
   size = plan.queries_per_block
-  first = program.block * size
-  query = program.load_projected(0, first, size)
+  first_query = program.block * size
+  query = program.load_projected(0, first_query, size)
   queries = program.tokens(
-    first, hashes=program.load_optional_vector(hashes, first, size)
+    first_query, hashes=program.load_optional_vector(hashes, first_query, size)
   )
-  d_out = program.load(out_gradient, first, size)
-  mixed = program.load(out, first, size).astype(jnp.float32)
+  d_out = program.load(out_gradient, first_query, size)
+  mixed = program.load(out, first_query, size).astype(jnp.float32)
   delta = (d_out.astype(jnp.float32) * mixed).sum(1) * (1.0 / plan.keep_scale)
-  program.store_vector(deltas, delta, first, size)
-  log_sum = program.load_vector(log_sums, first, size)
+  program.store_vector(deltas, delta, first_query, size)
+  log_sum = program.load_vector(log_sums, first_query, size)
 
   def add_block(j: Array, d_query: Array) -> Array:
     """Adds the gradient from a block of keys."""
@@ -136,7 +136,7 @@ def queries_kernel(*refs: Ref, plan: Plan) -> None:
   zero = jnp.zeros((size, plan.block_width), jnp.float32)
   d_query = program.run_loop(add_block, zero)
   d_query = d_query * program.score_factor(log_sum)[:, None]
-  program.store_gradient(d_qkv, sums, 0, d_query, first, size)
+  program.store_gradient(d_qkv, sums, 0, d_query, first_query, size)
 
 
 def keys_kernel(*refs: Ref, plan: Plan) -> None:
@@ -144,9 +144,9 @@ def keys_kernel(*refs: Ref, plan: Plan) -> None:
   program = Program(plan, refs)
   *hashes, log_sums, deltas, out_gradient, _, d_qkv, sums = program.other_refs
   size = plan.keys_per_block
-  first = program.block * size
-  key, value = (program.load_projected(n, first, size) for n in (1, 2))
-  keys = program.tokens(first, are_keys=True, is_transposed=True)
+  first_key = program.block * size
+  key, value = (program.load_projected(n, first_key, size) for n in (1, 2))
+  keys = program.tokens(first_key, are_keys=True, is_transposed=True)
 
   def add_block(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
     """Adds the gradients from a block of queries."""
@@ -178,7 +178,7 @@ def keys_kernel(*refs: Ref, plan: Plan) -> None:
   zero = jnp.zeros((size, plan.block_width), jnp.float32)
   d_key, d_value = program.run_loop(add_block, (zero, zero))
   for number, gradient in ((1, d_key), (2, d_value * plan.keep_scale)):
-    program.store_gradient(d_qkv, sums, number, gradient, first, size)
+    program.store_gradient(d_qkv, sums, number, gradient, first_key, size)
 
 
 def row_kernel(*refs: Ref, plan: Plan) -> None:
@@ -197,14 +197,16 @@ def row_kernel(*refs: Ref, plan: Plan) -> None:
   def add_block(i: Array, carry: Carry) -> Carry:
     """Adds the gradients from a block of queries."""
     d_key, d_value, d_queries = carry
-    first = program.zero + i * plan.queries_per_block
-    query = program.load_projected(0, first, plan.queries_per_block)
-    d_out = program.load(out_gradient, first, plan.queries_per_block)
-    log_sum = program.load_vector(log_sums, first, plan.queries_per_block)
+    first_query = program.zero + i * plan.queries_per_block
+    query = program.load_projected(0, first_query, plan.queries_per_block)
+    d_out = program.load(out_gradient, first_query, plan.queries_per_block)
+    log_sum = program.load_vector(log_sums, first_query, plan.queries_per_block)
     query_hashes = program.load_optional_vector(
-      hashes, first, plan.queries_per_block
+      hashes, first_query, plan.queries_per_block
     )
-    queries = program.tokens(first, is_transposed=True, hashes=query_hashes)
+    queries = program.tokens(
+      first_query, is_transposed=True, hashes=query_hashes
+    )
     product = fused.dot(key, query, (1, 1))
     d_weights = fused.dot(value, d_out, (1, 1))
     weights = program.probabilities(product, queries, keys, log_sum)
@@ -215,7 +217,9 @@ def row_kernel(*refs: Ref, plan: Plan) -> None:
     )
     dropped = dropped.astype(plan.dtype)
     d_query = fused.dot(d_scores, key, (0, 0))
-    program.store(d_qkv, d_query, first, plan.queries_per_block, program.zero)
+    program.store(
+      d_qkv, d_query, first_query, plan.queries_per_block, program.zero
+    )
     d_key += fused.dot(d_scores, query, (1, 0))
     d_value += fused.dot(dropped, d_out, (1, 0))
     return d_key, d_value, d_queries + d_query

@@ -211,9 +211,9 @@ class Program:
       first: the position of the block's first token.
       size: the number of tokens in the block.
     """
-    index = (self.row, self.head)[: len(ref.shape) - 1]
+    leading_indices = (self.row, self.head)[: len(ref.shape) - 1]
     mask = self.inside_mask(first, size)
-    vector_ref = ref.at[(*index, pl.ds(first, size))]
+    vector_ref = ref.at[(*leading_indices, pl.ds(first, size))]
     return triton.load(vector_ref, mask=mask, other=None if mask is None else 0)
 
   def load_optional_vector(

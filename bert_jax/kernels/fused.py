@@ -101,8 +101,8 @@ def first_hashes(seed: UInt32[Array, "2"], count: int) -> Array:
     seed: the seed of the hashes; see `layers.dropout_seed`.
     count: the size of the first axis.
   """
-  index = jnp.arange(count, dtype=jnp.uint32)
-  return hash_uint32(hash_uint32(index + seed[0]) ^ seed[1])
+  indices = jnp.arange(count, dtype=jnp.uint32)
+  return hash_uint32(hash_uint32(indices + seed[0]) ^ seed[1])
 
 
 def row_hashes(first: Array, index: Numbers) -> Array:

@@ -201,22 +201,22 @@ def bias_activation(
 
   def run_shard(x: Array, bias: Array) -> tuple[Array]:
     width = x.shape[-1]
-    count = x.size // width
+    num_rows = x.size // width
     height, breadth, warps = FORWARD_TUNING
     y = pl.pallas_call(
       functools.partial(
         _forward_kernel,
         function=function,
-        count=count,
+        count=num_rows,
         width=width,
         interpret=interpret,
       ),
-      grid=(pl.cdiv(count, height), pl.cdiv(width, breadth)),
-      out_shape=jax.ShapeDtypeStruct((count, width), x.dtype),
+      grid=(pl.cdiv(num_rows, height), pl.cdiv(width, breadth)),
+      out_shape=jax.ShapeDtypeStruct((num_rows, width), x.dtype),
       compiler_params=triton.CompilerParams(num_warps=warps),
       interpret=interpret,
       name="bias_activation_forward",
-    )(x.reshape(count, width), bias)
+    )(x.reshape(num_rows, width), bias)
     return (y.reshape(x.shape),)
 
   (y,) = fused.run_on_shards(
@@ -248,26 +248,26 @@ def _backward(
 
   def run_shard(x: Array, bias: Array, gradient: Array) -> tuple[Array, Array]:
     width = x.shape[-1]
-    count = x.size // width
+    num_rows = x.size // width
     height, breadth, warps = BACKWARD_TUNING
-    num_programs = min(PROGRAMS_PER_COLUMNS, pl.cdiv(count, height))
+    num_programs = min(PROGRAMS_PER_COLUMNS, pl.cdiv(num_rows, height))
     d_x, sums = pl.pallas_call(
       functools.partial(
         _backward_kernel,
         derivative=derivative,
-        count=count,
+        count=num_rows,
         width=width,
         interpret=interpret,
       ),
       grid=(pl.cdiv(width, breadth), num_programs),
       out_shape=(
-        jax.ShapeDtypeStruct((count, width), x.dtype),
+        jax.ShapeDtypeStruct((num_rows, width), x.dtype),
         jax.ShapeDtypeStruct((num_programs, width), jnp.float32),
       ),
       compiler_params=triton.CompilerParams(num_warps=warps),
       interpret=interpret,
       name="bias_activation_backward",
-    )(x.reshape(count, width), bias, gradient.reshape(count, width))
+    )(x.reshape(num_rows, width), bias, gradient.reshape(num_rows, width))
     return d_x.reshape(x.shape), sums
 
   d_x, sums = fused.run_on_shards(

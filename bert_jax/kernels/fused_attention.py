@@ -133,7 +133,10 @@ def _run_kernel(
     functools.partial(kernel, plan=plan),
     grid=(rows * heads, plan.num_blocks),
     out_shape=output_shapes(plan.num_blocks),
-    input_output_aliases={len(inputs) + i: o for i, o in aliases},
+    input_output_aliases={
+      len(inputs) + array_index: output_index
+      for array_index, output_index in aliases
+    },
     compiler_params=triton.CompilerParams(
       num_warps=tuning[2], num_stages=tuning[3]
     ),

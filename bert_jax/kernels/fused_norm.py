@@ -372,13 +372,14 @@ def _add_norm_backward(
     warps, num_programs, tile = (
       WIDE_TUNING if width >= MIN_WIDE_COLUMNS else NARROW_TUNING
     )
-    count = rows * length
-    plan = _Plan(count, width, rate, epsilon, math.gcd(tile, count))
-    hidden_shape = jax.ShapeDtypeStruct((count, width), x.dtype)
-    num_programs = min(num_programs, count // plan.tile)
+    num_rows = rows * length
+    plan = _Plan(num_rows, width, rate, epsilon, math.gcd(tile, num_rows))
+    hidden_shape = jax.ShapeDtypeStruct((num_rows, width), x.dtype)
+    num_programs = min(num_programs, num_rows // plan.tile)
     sums_shape = jax.ShapeDtypeStruct((num_programs, 3, width), jnp.float32)
     arrays = [
-      a.reshape(-1) if a.ndim == 2 else a for a in (hashes, columns, x, *rest)
+      array.reshape(-1) if array.ndim == 2 else array
+      for array in (hashes, columns, x, *rest)
     ]
     dx, dy, sums = _run_kernel(
       _backward_kernel,

@@ -102,8 +102,8 @@ class Tower(nn.Module):
       )(x)
       x = nn.with_logical_constraint(x, layers.ACTIVATION_AXES)
     layer_stack = stack.Stack(**self.stack_options, name="layers")
-    last, collected = layer_stack(x, sequence_ids, train, collect)
-    return last, dict(embeddings=x, **collected) if collect else {}
+    last_states, collected = layer_stack(x, sequence_ids, train, collect)
+    return last_states, dict(embeddings=x, **collected) if collect else {}
 
 
 class Electra(Encoder):

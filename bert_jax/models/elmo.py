@@ -142,9 +142,9 @@ class CharCnn(nn.Module):
     batch, length = char_ids.shape[:2]
     x = x.reshape(batch * length, *x.shape[2:]).astype(self.dtype)
     outputs = []
-    for i, (width, count) in enumerate(self.filters):
+    for i, (width, num_filters) in enumerate(self.filters):
       convolution = nn.Conv(
-        count,
+        num_filters,
         (width,),
         padding="VALID",
         dtype=self.dtype,
@@ -479,7 +479,7 @@ def _filter_pairs(filters: Any) -> tuple[tuple[int, int], ...]:
     ValueError: `filters` are not pairs, or a number is out of its range.
   """
   try:
-    pairs = tuple((width, count) for width, count in filters)
+    pairs = tuple((width, num_filters) for width, num_filters in filters)
   except (TypeError, ValueError):
     pairs = ()
   are_positive = all(
@@ -519,11 +519,11 @@ def flops(encoder: Elmo, rows: int, length: int, predictions: int) -> float:
     length: the number of words in a row.
     predictions: the number of logits for a word in one direction.
   """
-  filters = sum(count for _, count in encoder.filters)
+  filters = sum(num_filters for _, num_filters in encoder.filters)
   word_flops = 2.0 * filters * (2 * encoder.highways * filters + encoder.hidden)
-  for width, count in encoder.filters:
+  for width, num_filters in encoder.filters:
     word_flops += (
-      2.0 * (MAX_CHARS - width + 1) * width * encoder.char_dim * count
+      2.0 * (MAX_CHARS - width + 1) * width * encoder.char_dim * num_filters
     )
   weights = (
     2 * encoder.hidden * 4 * encoder.cell + encoder.cell * encoder.hidden

@@ -46,8 +46,11 @@ def accepted(**row_axes: int) -> Callable[[Method], Method]:
   def decorate(method: Method) -> Method:
     @functools.wraps(method)
     def call(self: nn.Module, *arguments: Any, **options: Any) -> Any:
-      flags = {k: v for k, v in options.items() if isinstance(v, bool)}
-      arrays = arguments, {k: v for k, v in options.items() if k not in flags}
+      bool_options = {k: v for k, v in options.items() if isinstance(v, bool)}
+      arrays = (
+        arguments,
+        {k: v for k, v in options.items() if k not in bool_options},
+      )
       sharding = jax.typeof(jax.tree.leaves(arrays)[0]).sharding
       mesh = sharding.mesh
       if AxisType.Explicit not in mesh.axis_types:
@@ -57,11 +60,13 @@ def accepted(**row_axes: int) -> Callable[[Method], Method]:
         # The parameters do not depend on the ids. So no array is split here,
         # and no operation is refused. The parameters get explicit types.
         arguments, named = reshard(arrays, NamedSharding(mesh, WHOLE))
-        output = method(self, *arguments, **named, **flags)
+        output = method(self, *arguments, **named, **bool_options)
       else:
         run = transforms.lift_transform(
           _with_automatic_axes,
-          lambda self, arrays: method(self, *arrays[0], **arrays[1], **flags),
+          lambda self, arrays: method(
+            self, *arrays[0], **arrays[1], **bool_options
+          ),
           mesh=mesh,
           rows=rows,
         )

@@ -109,9 +109,9 @@ class SpanBoundary(nn.Module):
       spans: the positions just left and just right of each token's span.
       embedding: the word table.
     """
-    rows, count = positions.shape
+    rows, num_positions = positions.shape
     side_states = layers.gather_positions(
-      hidden, spans.reshape(rows, 2 * count)
+      hidden, spans.reshape(rows, 2 * num_positions)
     )
     offsets = jnp.clip(positions - spans[..., 0] - 1, 0, NUM_SPAN_OFFSETS - 1)
     table = layers.Embedding(
@@ -124,7 +124,7 @@ class SpanBoundary(nn.Module):
     )
     x = jnp.concatenate(
       [
-        side_states.reshape(rows, count, -1),
+        side_states.reshape(rows, num_positions, -1),
         table(offsets).astype(side_states.dtype),
       ],
       axis=-1,

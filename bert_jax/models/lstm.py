@@ -165,8 +165,8 @@ def run_directions(
       jnp.zeros((*shape, projection.shape[2])),
     )
   resets, is_word = (
-    jnp.moveaxis(flags, -1, 0)[..., None]
-    for flags in (_reset_mask(sequence_ids), sequence_ids != 0)
+    jnp.moveaxis(masks, -1, 0)[..., None]
+    for masks in (_reset_mask(sequence_ids), sequence_ids != 0)
   )
   outputs, states = _run_loop(
     loop, inputs, kernel[:, width:], projection, states, resets, is_word

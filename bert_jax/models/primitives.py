@@ -45,15 +45,17 @@ def dropout_bits(seed: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
     ValueError: a row is too large: the last axis, or the axes between the first
       and the last together, have over 2**31 indices.
   """
-  *rows, columns = shape
-  if max(math.prod(rows[1:]), columns) > 2**31:
+  *leading_sizes, num_columns = shape
+  if max(math.prod(leading_sizes[1:]), num_columns) > 2**31:
     raise ValueError(f"dropout over {shape}: a row has over 2**31 elements.")
-  first, *middle = rows or [1]
-  hashes = fused.first_hashes(seed, first).reshape(first, *(1 for _ in rows))
-  indices = np.arange(math.prod(middle), dtype=np.uint32)
-  indices = indices.reshape(*(1 for _ in rows[:1]), *middle, 1)
+  first_size, *middle_sizes = leading_sizes or [1]
+  hashes = fused.first_hashes(seed, first_size).reshape(
+    first_size, *(1 for _ in leading_sizes)
+  )
+  indices = np.arange(math.prod(middle_sizes), dtype=np.uint32)
+  indices = indices.reshape(*(1 for _ in leading_sizes[:1]), *middle_sizes, 1)
   hashes = fused.row_hashes(hashes, indices)
-  column_hashes = fused.column_hashes(np.arange(columns, dtype=np.uint32))
+  column_hashes = fused.column_hashes(np.arange(num_columns, dtype=np.uint32))
   column_hashes = column_hashes.reshape(*(1 for _ in hashes.shape[1:]), -1)
   return fused.random_bits(hashes, column_hashes).reshape(shape)
 

@@ -133,11 +133,13 @@ class Stack(nn.Module):
       The last hidden states, and a dict. The dict is empty unless `collect` is
       True; then it has "hidden" and "attention" of `Encoder.__call__`.
     """
-    count, groups = self.num_layers, self.groups or self.num_layers
-    if count % groups:
-      raise ValueError(f"num_layers={count} is not a multiple of {groups}.")
+    num_layers, num_sets = self.num_layers, self.groups or self.num_layers
+    if num_layers % num_sets:
+      raise ValueError(
+        f"num_layers={num_layers} is not a multiple of {num_sets}."
+      )
 
-    unroll = self.unroll or (count if fused.runs_on_gpu() else 1)
+    unroll = self.unroll or (num_layers if fused.runs_on_gpu() else 1)
 
     def body(
       layer: TransformerLayer, x: Array, sequence_ids: Array
@@ -155,9 +157,9 @@ class Stack(nn.Module):
         policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
         # Outside of a loop, the compiler would find the repeated operations
         # equal to the first ones, and would save their outputs after all.
-        prevent_cse=unroll >= count,
+        prevent_cse=unroll >= num_layers,
       )
-    repeats = count // groups
+    repeats = num_layers // num_sets
     if self.groups:
       apply_layers = nn.scan(
         apply_layers,
@@ -172,8 +174,8 @@ class Stack(nn.Module):
       variable_axes={"params": 0},
       split_rngs={"params": True, "dropout": True},
       in_axes=nn.broadcast,
-      length=groups,
-      unroll=_unroll_of_scan(unroll // repeats, groups),
+      length=num_sets,
+      unroll=_unroll_of_scan(unroll // repeats, num_sets),
       metadata_params={nn.PARTITION_NAME: "layers"},
     )
     fields = dict(self.layer)
@@ -188,7 +190,7 @@ class Stack(nn.Module):
     x, collected = apply_layers(layer, x, sequence_ids)
     if self.groups:
       collected = jax.tree.map(
-        lambda s: s.reshape(count, *s.shape[2:]), collected
+        lambda s: s.reshape(num_layers, *s.shape[2:]), collected
       )
     return x, collected
 

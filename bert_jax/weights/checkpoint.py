@@ -691,8 +691,8 @@ def leaves_by_path(tree: Any) -> dict[str, Any]:
   leaves = jax.tree_util.tree_leaves_with_path(tree)
   return {
     "/".join(
-      str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k))))
-      for k in path
+      str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key))))
+      for key in path
     ): leaf
     for path, leaf in leaves
   }

@@ -247,7 +247,11 @@ def _read_single_model(path: str, family: str) -> Weights:
   rules = hf_tasks.rules_of(config, prefix)
   used_names = set(mapping.shapes_in_file(rules, shapes))
   dtype = hf_files.common_dtype(
-    {k: arrays[k] for k in used_names & arrays.keys()}, file
+    {
+      array_name: arrays[array_name]
+      for array_name in used_names & arrays.keys()
+    },
+    file,
   )
   class_name = hf_tasks.class_of(
     family, task, config["head"].get("pairs", False)

@@ -491,17 +491,17 @@ def read_labels(
     UserError: the ids are not 0, 1, 2 and so on; two labels have the same name;
       or `id2label`, `label2id` and `num_labels` disagree.
   """
-  names, count = config.get("id2label"), config.get("num_labels")
-  if names is None:
-    if count is None:
+  id2label, num_labels = config.get("id2label"), config.get("num_labels")
+  if id2label is None:
+    if num_labels is None:
       labels = default_labels(2)
       return labels, [f"{source} has no labels; transformers reads {labels}"]
-    return default_labels(_checked_label_count(count, source)), []
+    return default_labels(_checked_label_count(num_labels, source)), []
   try:
-    name_by_id = {int(key): str(name) for key, name in names.items()}
+    name_by_id = {int(key): str(name) for key, name in id2label.items()}
   except (AttributeError, ValueError) as e:
     raise UserError(f"{source}: id2label must map ids to names.") from e
-  if sorted(name_by_id) != list(range(len(names))) or not name_by_id:
+  if sorted(name_by_id) != list(range(len(id2label))) or not name_by_id:
     raise UserError(
       f"{source}: the ids of id2label are {sorted(name_by_id)}, not 0, 1, ... ."
     )
@@ -513,16 +513,17 @@ def read_labels(
     raise UserError(
       f"{source}: id2label and label2id disagree; take out the wrong one."
     )
-  if count is None or count == len(labels):
+  if num_labels is None or num_labels == len(labels):
     return labels, []
   # In files of 2019, `num_labels` has the right count, and `id2label` is often
   # the unchanged default.
   if labels == default_labels(2):
-    return default_labels(_checked_label_count(count, source)), [
-      f"{source}: id2label is the default, so num_labels={count} is used"
+    return default_labels(_checked_label_count(num_labels, source)), [
+      f"{source}: id2label is the default, so num_labels={num_labels} is used"
     ]
   raise UserError(
-    f"{source}: num_labels is {count}, but id2label has {len(labels)} names."
+    f"{source}: num_labels is {num_labels}, but id2label has {len(labels)}"
+    " names."
   )
 
 
@@ -695,8 +696,8 @@ def _set_problem(hf_config: Config, config: Mapping[str, Any]) -> None:
   """Writes a classifier's problem, unless the fields already mean it."""
   if config["task"] != "sequence_classification":
     return
-  count, source = len(config["labels"]), "config.json"
-  if problem_of(hf_config, count, source) == config["problem"]:
+  num_labels, source = len(config["labels"]), "config.json"
+  if problem_of(hf_config, num_labels, source) == config["problem"]:
     return
   problem_types = {problem: name for name, problem in PROBLEMS.items()}
   hf_config["problem_type"] = problem_types[config["problem"]]

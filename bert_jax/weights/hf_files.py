@@ -69,8 +69,8 @@ def has_weights(path: str) -> bool:
   """Returns True if a folder, or each of its ELECTRA towers, has weights."""
 
   def has_file(folder: epath.Path) -> bool:
-    names = (SAFETENSORS, SAFETENSORS_INDEX, TORCH, TORCH_INDEX)
-    return any((folder / name).is_file() for name in names)
+    file_names = (SAFETENSORS, SAFETENSORS_INDEX, TORCH, TORCH_INDEX)
+    return any((folder / name).is_file() for name in file_names)
 
   folder = epath.Path(path)
   towers = generator_discriminator.TOWERS
@@ -188,9 +188,9 @@ def _rename_norms(
   new_arrays = {}
   for name, array in arrays.items():
     new_name = name
-    for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
-      if name.endswith(old):
-        new_name = name.removesuffix(old) + new
+    for old_ending, new_ending in ((".gamma", ".weight"), (".beta", ".bias")):
+      if name.endswith(old_ending):
+        new_name = name.removesuffix(old_ending) + new_ending
     if new_name in new_arrays:
       raise UserError(
         f"{source}: {new_name} is there twice, once under its old name (with"

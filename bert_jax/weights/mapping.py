@@ -245,8 +245,8 @@ def to_params(
     for layer, name in zip(layers, names_in_file(rule, shape), strict=True):
       array = arrays[name]
       if rule.section:
-        index, count = rule.section
-        array = np.split(array, count, axis=-1)[index]
+        section_index, num_sections = rule.section
+        array = np.split(array, num_sections, axis=-1)[section_index]
       to_parameter = LAYOUTS[rule.layout].to_parameter
       layer[...] = to_parameter(array, _shape_of_layer(rule, shape))
   return params

@@ -417,7 +417,7 @@ def electra_head_count(hidden: int) -> int:
 def _count_layers(names: Iterable[str], prefix: str) -> int:
   """Counts the layers, or groups: the highest index plus one."""
   matches = (re.match(re.escape(prefix) + r"(\d+)/", name) for name in names)
-  return max((int(m[1]) + 1 for m in matches if m), default=0)
+  return max((int(match[1]) + 1 for match in matches if match), default=0)
 
 
 def sizes_in_checkpoint(
