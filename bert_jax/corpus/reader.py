@@ -1,12 +1,11 @@
 """Opens a tokenised corpus: flat arrays, in memory or in a prepared folder.
 
-`bert_jax prepare` writes a prepared folder once. The folder needs no other
-files:
+`bert_jax prepare` writes a prepared folder once. The folder has these files:
 
   meta.json             format version, sizes, fingerprint; written last
   vocab.txt             a WordPiece vocabulary, with a piece on each line
-  pieces.json           a list of the pieces, for all other tokenizers. Their
-                        published files are in the folder, too.
+  pieces.json           a list of the pieces, if the tokenizer is not WordPiece.
+                        Its published files are in the folder, too.
   others.txt            for ELMo, the words outside the vocabulary. Their ids
                         follow the vocabulary's ids.
   SPLIT.tokens          [T] token ids, uint16, or uint32 for over 65,536 ids
@@ -14,9 +13,10 @@ files:
                         sentence begins, and at the end T
   SPLIT.documents       [D + 1] int64, the position in sentences where each
                         document begins, and at the end S
-  SPLIT.word_starts     a bit for each token, 1 if it starts a word
-                        (little-endian)
-  train.unigrams        [V] int64, how often each id occurs in training
+  SPLIT.word_starts     a bit for each token, 1 if it starts a word; the lowest
+                        bit of a byte is for the first of its 8 tokens
+  train.unigrams        int64, how often each id occurs in the training split,
+                        also for the words in others.txt
 
 SPLIT is `train`, or `validation` for the held-out documents. All arrays are
 read through memory maps, so a corpus may be larger than the host's memory.
@@ -73,9 +73,10 @@ class Corpus(NamedTuple):
     documents: [D + 1] int64, offsets into `sentences`; no document is empty.
     word_starts: [ceil(T / 8)] uint8, `np.packbits(..., bitorder="little")`.
     spellings: the spelling of every id; None unless pieces are whole words.
-    unigrams: [V] int64, counts of ids in the training split; None if they are
-      not known.
-    never_masked_ids: the ids of added special tokens, which are never masked.
+    unigrams: [V] int64, the count of each id in the training split; None if
+      the counts are not known.
+    never_masked_ids: the ids of special tokens that were added to the
+      vocabulary; they are never masked.
   """
 
   tokens: np.ndarray
@@ -106,8 +107,8 @@ class PreparedFolder(NamedTuple):
     splits: a `Corpus` for each split that has at least one document.
     vocab: the pieces in the order of their ids.
     special: the ids of the special tokens.
-    unigrams: [V] int64, counts of ids in the training split. Words outside
-      the vocabulary are counted as the unknown token.
+    unigrams: [V] int64, the count of each piece in the training split. Words
+      outside the vocabulary are counted as the unknown token.
     watch: notices if a file is changed while it is read.
   """
 
@@ -126,7 +127,7 @@ class PreparedFolder(NamedTuple):
 
   @property
   def tokenizer(self) -> Vocabulary:
-    """The tokenizer of the folder; its files are read at each call."""
+    """The tokenizer of the folder; each access reads its files."""
     return open_vocabulary.load_prepared(self.path, self.meta["lower_case"])
 
   def tokenizer_files(self) -> dict[str, bytes]:
@@ -137,7 +138,7 @@ class PreparedFolder(NamedTuple):
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-  """Returns the type of token ids for a number of ids."""
+  """Returns the smallest dtype for token ids below `vocab_size`."""
   return np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
 
 
@@ -152,11 +153,11 @@ def corpus_from_documents(
     documents: the token ids of each sentence of each document.
     word_starts: True for each token that starts a word, nested like
       `documents`; None means that every token starts a word.
-    dtype: the type of the token ids.
+    dtype: the dtype of the token ids.
   """
   tokens: list[int] = []
   starts: list[bool] = []
-  sentences, offsets = [0], [0]
+  sentence_offsets, document_offsets = [0], [0]
   for d, document in enumerate(documents):
     for s, sentence in enumerate(document):
       if not len(sentence):
@@ -164,13 +165,13 @@ def corpus_from_documents(
       tokens.extend(sentence)
       flags = word_starts[d][s] if word_starts else [True] * len(sentence)
       starts.extend(flags)
-      sentences.append(len(tokens))
-    if len(sentences) - 1 > offsets[-1]:
-      offsets.append(len(sentences) - 1)
+      sentence_offsets.append(len(tokens))
+    if len(sentence_offsets) - 1 > document_offsets[-1]:
+      document_offsets.append(len(sentence_offsets) - 1)
   return Corpus(
     np.asarray(tokens, dtype),
-    np.asarray(sentences, np.int64),
-    np.asarray(offsets, np.int64),
+    np.asarray(sentence_offsets, np.int64),
+    np.asarray(document_offsets, np.int64),
     np.packbits(np.asarray(starts, np.bool_), bitorder="little"),
   )
 
@@ -182,7 +183,8 @@ def mark_sentence_starts(
 
   Args:
     flags: [T] bool, True for a token that starts a word; changed in place.
-    sentences: the offset of each sentence; offsets out of range are ignored.
+    sentences: the offset of each sentence; an offset that is not in [0, T) is
+      ignored.
 
   Returns:
     `flags`.
@@ -222,11 +224,11 @@ def open_split(
   Args:
     folder: the prepared folder.
     split: one of `SPLITS`.
-    sizes: the entry of the split in `meta.json`.
-    dtype: the type of the token ids.
+    sizes: the split's entry of "splits" in `meta.json`.
+    dtype: the dtype of the token ids.
 
   Raises:
-    DamagedFile: a file is missing, or has a different size.
+    DamagedFile: a file is missing, or has not the size that `sizes` needs.
   """
   t, s, d = sizes["tokens"], sizes["sentences"], sizes["documents"]
   tokens, sentences, documents, word_starts = (
@@ -241,7 +243,7 @@ def open_split(
 
 
 def file_digests(path: PathLike) -> dict[str, str]:
-  """Returns name -> SHA-256 of the tokenizer's files and of all data files."""
+  """Returns name -> SHA-256 for all files of a folder except `meta.json`."""
   names = [*open_vocabulary.tokenizer_files(path), *_DATA_FILES]
   names += (
     [OTHER_WORDS_FILE] if pathlib.Path(path, OTHER_WORDS_FILE).exists() else []
@@ -250,7 +252,7 @@ def file_digests(path: PathLike) -> dict[str, str]:
 
 
 def compute_fingerprint(path: PathLike, options: dict[str, Any]) -> str:
-  """Returns a SHA-256 of the options, the vocabulary and every data file."""
+  """Returns a SHA-256 of the options and of all files except `meta.json`."""
   digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
   for name, file_digest in file_digests(path).items():
     digest.update(f"{name} {file_digest}\n".encode())
@@ -290,8 +292,8 @@ def open_prepared(path: PathLike) -> PreparedFolder:
   fingerprint.
 
   Raises:
-    UserError: there is no such folder, or it is unfinished, damaged or has
-      another format version.
+    UserError: there is no such folder, or it is unfinished or damaged, is a
+      task folder, or has a format version that is not `FORMAT_VERSION`.
   """
   folder = pathlib.Path(path)
   meta_path = folder / "meta.json"
@@ -322,8 +324,8 @@ def open_prepared(path: PathLike) -> PreparedFolder:
     prepared = _map_folder(folder, meta)._replace(path=os.fspath(path))
     if not isinstance(meta["options"], dict):
       raise TypeError("its options are no JSON object")
-    # Skip the check only if both keys are missing. If one is missing, the file
-    # is damaged.
+    # Skip the check only if both keys are missing. If only one is missing, the
+    # file is damaged.
     if "files" not in meta and "checksum" not in meta:
       note_once(
         f"note: {path} was prepared by an earlier version: its meta.json has no"
@@ -348,11 +350,11 @@ def _read_other_words(path: pathlib.Path, count: int) -> list[str]:
   """Reads the words outside a folder's vocabulary, one on each line.
 
   Args:
-    path: the file, which is missing if the folder has no such words.
+    path: the file; it may be missing if `count` is 0.
     count: the number of words.
 
   Raises:
-    DamagedFile: the file has a different number of words.
+    DamagedFile: the file does not have `count` words.
   """
   if not count:
     return []
@@ -381,7 +383,7 @@ def _map_folder(path: pathlib.Path, meta: dict[str, Any]) -> PreparedFolder:
 
   Raises:
     KeyError, TypeError: `meta` is damaged.
-    UserError: another file is damaged.
+    UserError: a file that is not `meta.json` is missing or damaged.
   """
   vocab_path = path / (PIECES_FILE if "special" in meta else "vocab.txt")
   _check_exists(vocab_path)
@@ -403,8 +405,10 @@ def _map_folder(path: pathlib.Path, meta: dict[str, Any]) -> PreparedFolder:
   }
   never_masked_ids = tuple(meta.get("unmasked", ()))
   splits = {
-    name: split._replace(spellings=spellings, never_masked_ids=never_masked_ids)
-    for name, split in splits.items()
+    split: corpus._replace(
+      spellings=spellings, never_masked_ids=never_masked_ids
+    )
+    for split, corpus in splits.items()
   }
   unigrams = _map_file(
     path / "train.unigrams", np.int64, len(vocab) + len(other_words)

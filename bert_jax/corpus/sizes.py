@@ -1,8 +1,8 @@
 """Measures the sentences and documents of prepared text.
 
 Plain text may be read by mistake as text with a sentence on each line. Training
-on it raises no error, but it uses only a small part of the text, or all its
-pairs are random. So `prepare` prints the length of sentences and the number of
+then raises no error, but uses only a small part of the text, or makes only
+random pairs. So `prepare` prints the lengths of sentences and the number of
 documents with only one sentence.
 """
 
@@ -47,20 +47,20 @@ class LengthStatistics(NamedTuple):
 def measure_lengths(
   sentences: np.ndarray, documents: np.ndarray
 ) -> LengthStatistics:
-  """Measures sentences and documents by the offsets of `reader.Corpus`.
+  """Measures sentences and documents.
 
   Args:
-    sentences: the offset of the first token of each sentence, and the end.
-    documents: the offset of the first sentence of each document, and the end.
+    sentences: the array `sentences` of a `reader.Corpus`.
+    documents: the array `documents` of the corpus.
   """
   longest = num_single = 0
   for lengths in _lengths(sentences):
     longest = max(longest, int(lengths.max(initial=0)))
   for lengths in _lengths(documents):
     num_single += int(np.count_nonzero(lengths == 1))
-  count = len(sentences) - 1
-  mean = int(sentences[-1]) / max(count, 1)
-  return LengthStatistics(mean, longest, num_single, len(documents) - 1)
+  num_sentences = len(sentences) - 1
+  mean_tokens = int(sentences[-1]) / max(num_sentences, 1)
+  return LengthStatistics(mean_tokens, longest, num_single, len(documents) - 1)
 
 
 def _lengths(offsets: np.ndarray) -> Iterator[np.ndarray]:
@@ -96,31 +96,31 @@ def statistics_lines(
     statistics: the result of `measure_lengths`.
     formats: the formats in which the text was read.
   """
-  share = statistics.num_single / max(statistics.num_documents, 1)
+  single_share = statistics.num_single / max(statistics.num_documents, 1)
   yield (
     f"{split}: {statistics.mean_tokens:.1f} tokens a sentence,"
     f" {statistics.longest_sentence:,} in the longest;"
     f" {statistics.num_single:,} of {statistics.num_documents:,} documents"
-    f" ({share:.1%}) are one sentence"
+    f" ({single_share:.1%}) are one sentence"
   )
   if split != "train":
     return
   if statistics.mean_tokens > MAX_MEAN_TOKENS:
-    # Only "bert" takes a line for a sentence; other formats split their text.
+    # Only "bert" takes a line for a sentence; the others split their text.
     advice = _format_advice(formats) if "bert" in formats else ""
     yield (
       f"warning: a sentence has {statistics.mean_tokens:.0f} tokens on average,"
       f" which is long{advice}."
     )
-  elif share > MAX_SINGLE_SHARE and statistics.num_documents > 1:
+  elif single_share > MAX_SINGLE_SHARE and statistics.num_documents > 1:
     yield (
-      f"warning: {share:.0%} of the documents are one sentence, so there is no"
-      f" next sentence in them{_format_advice(formats)}."
+      f"warning: {single_share:.0%} of the documents are one sentence, so there"
+      f" is no next sentence in them{_format_advice(formats)}."
     )
 
 
 def _format_advice(formats: Set[str]) -> str:
-  """Returns the end of a warning, which names formats that were not used."""
+  """Returns the end of a warning: formats to try instead; "" for no advice."""
   other_formats = [
     f"{name} ({documents})"
     for name, documents in _PLAIN_FORMATS.items()

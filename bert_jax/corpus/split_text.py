@@ -19,7 +19,7 @@ def split_text(
 ) -> tuple[int, int]:
   """Writes a file with a sentence on each line.
 
-  There are blank lines between documents. After an error there is no file.
+  A blank line separates two documents. After an error there is no file.
 
   Args:
     inputs: see `sources.read_documents`.

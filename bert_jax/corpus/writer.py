@@ -1,9 +1,9 @@
 """Writes a prepared folder step by step, safe against any interruption.
 
-Everything is written to the partial folder `DIR.partial`. Its file
-`progress.json` holds the length of every file at the last save. A later run
-cuts the files to these lengths and continues. When the folder is complete, it
-is renamed to `DIR`. `reader.py` describes the format.
+Everything is written to the unfinished folder `DIR.partial`. Its file
+`progress.json` holds the length of every file at the last save. After an
+interruption, a run cuts the files to these lengths and continues. When the
+folder is complete, it is renamed to `DIR`. `reader.py` describes the format.
 """
 
 import contextlib
@@ -29,13 +29,13 @@ from bert_jax.files import (
 from bert_jax.messages import DamagedFile, UserError
 
 PROGRESS_FILE = "progress.json"
-# The file on which a run holds a lock while it writes the folder.
+# The file on which a process holds a lock while it writes the folder.
 LOCK_FILE = "lock"
-# The arrays that `SplitWriter` writes -> their types. None means the type of
-# token ids.
+# The name of each array that `SplitWriter` writes -> its dtype. None means the
+# dtype of token ids.
 _ARRAYS = {"tokens": None, "sentences": np.int64, "documents": np.int64}
-# The number of tokens that are read at once. It is a multiple of 8, so that
-# their word-start bits fill whole bytes.
+# The number of tokens that are read at once. It is a multiple of 8, so that the
+# bits of each block's word starts fill whole bytes.
 _BLOCK_TOKENS = 2**22
 
 
@@ -60,7 +60,7 @@ class Job:
   Attributes:
     partial_folder: the unfinished folder.
     sources: the inputs.
-    progress: the content of `progress.json`, which the steps of the job change.
+    progress: the content of `progress.json`; each step of the job changes it.
     processes: the number of worker processes.
     save_seconds: the seconds between saves.
   """
@@ -76,7 +76,7 @@ def read_progress(partial_folder: str) -> dict[str, Any] | None:
   """Returns the progress that `write_progress` wrote; None for a new folder.
 
   Raises:
-    UserError: the folder holds other files, or the progress is damaged.
+    UserError: the folder has files but no `progress.json`, or this is damaged.
   """
   path = pathlib.Path(partial_folder, PROGRESS_FILE)
   if not path.parent.is_dir():
@@ -106,10 +106,10 @@ def write_progress(partial_folder: str, progress: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def hold_folder_lock(partial_folder: str) -> Iterator[None]:
-  """Makes the unfinished folder, and keeps other runs from writing it.
+  """Makes the unfinished folder, and keeps all other processes from writing it.
 
   Raises:
-    UserError: another run writes the folder, or a file or link has its name.
+    UserError: another process writes it, or a file or link has its name.
   """
   folder = pathlib.Path(partial_folder)
   if folder.is_symlink():
@@ -138,8 +138,8 @@ class SplitWriter:
 
     Args:
       partial_folder: the unfinished folder.
-      dtype: the type of token ids.
-      progress: the content of `progress.json`; "files" has the lengths.
+      dtype: the dtype of token ids.
+      progress: the content of `progress.json`; its "files" has the lengths.
 
     Raises:
       OSError: a file is too short, or cannot be written.
@@ -150,44 +150,48 @@ class SplitWriter:
     # File -> the number of tokens, sentences or documents in it.
     self._counts: dict[str, int] = {}
     for split in reader.SPLITS:
-      for array, array_dtype in _ARRAYS.items():
-        name = f"{split}.{array}"
-        path = pathlib.Path(partial_folder, name)
+      for array_name, array_dtype in _ARRAYS.items():
+        file_name = f"{split}.{array_name}"
+        path = pathlib.Path(partial_folder, file_name)
         file = open_unless_link(path)
-        length = progress["files"].get(name, 0)
+        length = progress["files"].get(file_name, 0)
         if file.seek(0, os.SEEK_END) < length:
           raise OSError(f"{path} is damaged; delete {partial_folder}.")
         file.seek(length)
         file.truncate()
-        self._files[name] = file
+        self._files[file_name] = file
         if array_dtype and not file.tell():
           file.write(np.zeros(1, array_dtype).tobytes())
         itemsize = np.dtype(array_dtype or dtype).itemsize
         # A file of offsets begins with a 0, which is not counted.
         num_zeros = 1 if array_dtype else 0
-        self._counts[name] = file.tell() // itemsize - num_zeros
+        self._counts[file_name] = file.tell() // itemsize - num_zeros
 
   def append(self, split: str, documents: EncodedDocuments) -> None:
     """Appends documents to a split; `save` makes them durable."""
     self._write(split, "tokens", documents.tokens.astype(self._dtype))
-    for array, lengths, unit in (
+    for array_name, lengths, counted_file in (
       ("sentences", documents.sentence_lengths, f"{split}.tokens"),
       ("documents", documents.document_lengths, f"{split}.sentences"),
     ):
-      # The count of the unit includes the new documents already.
-      start = self._counts[unit] - int(lengths.sum())
-      self._write(split, array, start + np.cumsum(lengths, dtype=np.int64))
+      # The new tokens (or sentences) are counted already, so subtract them to
+      # get the first new offset.
+      start = self._counts[counted_file] - int(lengths.sum())
+      self._write(split, array_name, start + np.cumsum(lengths, dtype=np.int64))
 
   def _write(self, split: str, array: str, numbers: np.ndarray) -> None:
     """Appends numbers to the file of an array."""
-    name = f"{split}.{array}"
-    self._files[name].write(numbers.tobytes())
-    self._counts[name] += len(numbers)
+    file_name = f"{split}.{array}"
+    self._files[file_name].write(numbers.tobytes())
+    self._counts[file_name] += len(numbers)
 
   def sizes(self) -> dict[str, dict[str, int]]:
     """Returns the numbers of tokens, sentences and documents of each split."""
     return {
-      split: {array: self._counts[f"{split}.{array}"] for array in _ARRAYS}
+      split: {
+        array_name: self._counts[f"{split}.{array_name}"]
+        for array_name in _ARRAYS
+      }
       for split in reader.SPLITS
     }
 
@@ -218,10 +222,11 @@ def write_derived_files(
   Args:
     partial_folder: the unfinished folder, with all tokens in it.
     vocab_size: V, the number of ids.
-    at_word_boundary: [V] bool, see `Vocabulary.at_word_boundary`.
+    at_word_boundary: [V] bool, True for a piece that begins a word (that ends a
+      word, if `marks_word_ends`).
     marks_word_ends: see `Vocabulary.marks_word_ends`.
-    is_added: [V] bool, True for a piece that is always a whole word; None if
-      there are no such pieces.
+    is_added: [V] bool, True for an added token, which is always a whole word;
+      None if the vocabulary has no added tokens.
 
   Returns:
     An array of int64 [V] with the number of times that each id occurs in the
@@ -234,7 +239,7 @@ def write_derived_files(
       pathlib.Path(partial_folder, f"{split}.sentences"), np.int64
     )
     begin = 0
-    # True if it is certain that the token before this block ends a word.
+    # True if it is known that the token before this block ends a word.
     word_ended = np.True_
     with (
       pathlib.Path(partial_folder, f"{split}.tokens").open("rb") as tokens,
@@ -244,17 +249,24 @@ def write_derived_files(
     ):
       while block := tokens.read(_BLOCK_TOKENS * dtype.itemsize):
         ids = np.frombuffer(block, dtype)
-        flags = at_word_boundary[ids]
+        is_word_start = at_word_boundary[ids]
         if marks_word_ends:
-          flags, word_ended = np.append(word_ended, flags[:-1]), flags[-1]
+          # A token starts a word if the token before it ends a word.
+          is_word_start, word_ended = (
+            np.append(word_ended, is_word_start[:-1]),
+            is_word_start[-1],
+          )
           if is_added is not None:
-            flags |= is_added[ids]
+            is_word_start |= is_added[ids]
         elif is_added is not None:
-          is_whole_word = is_added[ids]
-          flags |= np.append(word_ended, is_whole_word[:-1])
-          word_ended = is_whole_word[-1]
-        flags = reader.mark_sentence_starts(flags, sentences - begin)
-        bits.write(np.packbits(flags, bitorder="little").tobytes())
+          # An added token ends a word, so the token after it starts one.
+          is_added_piece = is_added[ids]
+          is_word_start |= np.append(word_ended, is_added_piece[:-1])
+          word_ended = is_added_piece[-1]
+        is_word_start = reader.mark_sentence_starts(
+          is_word_start, sentences - begin
+        )
+        bits.write(np.packbits(is_word_start, bitorder="little").tobytes())
         begin += len(ids)
         if split == "train":
           unigrams += np.bincount(ids, minlength=vocab_size)

@@ -1,10 +1,10 @@
 """Downstream tasks: from files to rows, from logits to metrics.
 
-This room imports numpy, the root's files, `text` and `examples`. None of its
-files imports jax. Packages for metrics are imported when a metric is computed.
+This room imports numpy, the package's single files, `text` and `examples`. None
+of its files imports jax. A metric's package is imported when it is computed.
 
 Start with `encoded_rows.py`: it defines a task, its examples and its rows. The
-files below follow the way of an example:
+list follows the way of an example from its file to a metric:
 
   published.py: the published tasks: their labels, metrics and files
   files/: the readers of the files' formats
@@ -14,7 +14,7 @@ files below follow the way of an example:
   tagging.py: encodes words with tags as rows
   questions.py: encodes questions and contexts as rows
   windows.py: windows over texts that are longer than a row
-  prepare_task.py: does all of this: makes a task folder from files
+  prepare_task.py: makes a task folder from files, with the modules above
   encoded_rows.py: the task, its rows, and the task folder
   bucket_lengths.py: the lengths of batches
   batches.py: a task folder for a run: training batches, splits to evaluate

@@ -1,9 +1,9 @@
 """Opens a task folder for a run, and makes batches of its rows.
 
-A batch depends only on its step, so a restart needs only the step. An epoch
-is a permutation of the rows, which depends on (seed, epoch). Rows of weight 0
-fill up the last batch of an epoch. The length of a batch is the smallest bucket
-that holds its longest row (see `bucket_lengths`).
+In a run, a batch depends only on its step, so a restart needs only the step. An
+epoch has each row once, in an order that depends on the seed and the epoch.
+Empty rows, whose weight is 0, fill up the last batch of an epoch. The length of
+a batch is the smallest bucket that holds its longest row (`bucket_lengths`).
 """
 
 import functools
@@ -35,13 +35,14 @@ class Batches:
   """Makes the batches of one split.
 
   An entry of a batch is one row. For multiple choice, an entry is all rows of
-  one example. Batch `step` belongs to epoch `step // steps_per_epoch`.
+  one example. Steps and epochs count from 0: batch `step` belongs to epoch
+  `step // steps_per_epoch`.
 
   Attributes:
     batch_size: the number of entries in a batch, over all hosts.
     steps_per_epoch: the number of batches in an epoch; the last batch is
       filled up.
-    buckets: the lengths of batches.
+    buckets: the lengths that batches may have, ascending.
   """
 
   def __init__(
@@ -66,12 +67,12 @@ class Batches:
       pad: the id of padding.
       batch_size: the number of entries in a batch, over all hosts. It must be
         a multiple of `hosts`.
-      seed: another seed gives another order.
-      shuffle: False keeps the order of the file in every epoch.
-      group: True puts rows of similar lengths together, within shuffled
+      seed: the seed of the order.
+      shuffle: False keeps the order of `rows` in every epoch.
+      group: True puts entries of similar lengths together, within shuffled
         pools.
-      buckets: the lengths of batches. If the longest row fits into no bucket,
-        its length is added.
+      buckets: the lengths to choose from. If the longest row fits into no
+        bucket, its length is added.
       host: the index of this host, which makes only its share of each batch.
       hosts: the number of hosts.
 
@@ -102,29 +103,31 @@ class Batches:
     # The length of an entry is the length of its longest row.
     self._lengths = lengths(rows).reshape(-1, self._rows_per_entry).max(1)
     longest = int(self._lengths.max())
-    fitting = [b for b in sorted(buckets) if b >= longest]
+    fitting_buckets = [b for b in sorted(buckets) if b >= longest]
     self.buckets = tuple(b for b in sorted(buckets) if b < longest)
-    self.buckets += (fitting[0] if fitting else longest,)
+    self.buckets += (fitting_buckets[0] if fitting_buckets else longest,)
     self.steps_per_epoch = -(-self._num_entries // batch_size)
     self._epoch_order = functools.lru_cache(2)(self._make_order)
 
   def _make_order(self, epoch: int) -> np.ndarray:
-    """Returns the entries of an epoch, int64 [steps, batch_size].
+    """Returns the indices of an epoch's entries, int64 [steps, batch_size].
 
-    Entries of -1 fill up the last batch.
+    Indices of -1 fill up the last batch.
     """
-    count, size = self._num_entries, self.batch_size
-    order = np.arange(count)
+    num_entries, batch_size = self._num_entries, self.batch_size
+    order = np.arange(num_entries)
     if self._shuffle:
       key = hashing.make_key(self._seed, "finetune", epoch)
       order = np.argsort(hashing.bits(key, order), kind="stable")
     if self._group:
       order = self._group_by_length(order)
-    filler = np.full(self.steps_per_epoch * size - count, -1, np.int64)
-    batches = np.append(order, filler).reshape(-1, size)
+    filler = np.full(
+      self.steps_per_epoch * batch_size - num_entries, -1, np.int64
+    )
+    batches = np.append(order, filler).reshape(-1, batch_size)
     if self._group:
       # Shuffle the batches, but keep an incomplete batch at the end.
-      num_full = count // size
+      num_full = num_entries // batch_size
       key = hashing.make_key(self._seed, "finetune batches", epoch)
       bits = hashing.bits(key, np.arange(num_full))
       batches[:num_full] = batches[np.argsort(bits, kind="stable")]
@@ -136,8 +139,10 @@ class Batches:
     Args:
       order: the entries in the order in which they are cut into pools.
     """
-    batches_of_pool = len(order) // (MIN_POOLS * self.batch_size)
-    pool_size = min(max(batches_of_pool, 1), MAX_POOL_BATCHES) * self.batch_size
+    num_pool_batches = len(order) // (MIN_POOLS * self.batch_size)
+    pool_size = (
+      min(max(num_pool_batches, 1), MAX_POOL_BATCHES) * self.batch_size
+    )
     pools = [order[i : i + pool_size] for i in range(0, len(order), pool_size)]
     # Sort the longest first, so that the incomplete last batch holds the
     # shortest rows.
@@ -147,9 +152,11 @@ class Batches:
 
   def length(self, step: int) -> int:
     """Returns the length of batch `step`, which is the same on all hosts."""
-    epoch, index = divmod(step, self.steps_per_epoch)
+    epoch, batch_index = divmod(step, self.steps_per_epoch)
     return int(
-      self._batch_lengths(self._epoch_order(epoch)[index : index + 1])[0]
+      self._batch_lengths(
+        self._epoch_order(epoch)[batch_index : batch_index + 1]
+      )[0]
     )
 
   def _batch_lengths(self, entries: np.ndarray) -> np.ndarray:
@@ -163,17 +170,18 @@ class Batches:
     return list(dict.fromkeys(lengths))
 
   def padding(self, epoch: int = 0) -> float:
-    """Returns the share of padding in the batches of an epoch."""
+    """Returns the share of padding in an epoch's batches, with empty rows."""
     order = self._epoch_order(epoch)
-    size = (
+    num_positions = (
       self._batch_lengths(order).sum() * self.batch_size * self._rows_per_entry
     )
-    return 1.0 - len(self._rows.ids) / float(size)
+    return 1.0 - len(self._rows.ids) / float(num_positions)
 
   def batch(self, step: int) -> Batch:
     """Makes this host's share of batch `step`.
 
-    The share has b entries of length l. A task has c choices or n labels.
+    The share has b entries of length l. An example has c choices, and a task
+    has n labels.
 
     Returns:
       `input_ids`, `segment_ids`, `sequence_ids`: int32 [b, l]; for multiple
@@ -186,8 +194,8 @@ class Batches:
       `row`: int64 [b], the index of the entry's first row; -1 if the entry only
       fills the batch up.
     """
-    epoch, index = divmod(step, self.steps_per_epoch)
-    entries = self._epoch_order(epoch)[index]
+    epoch, batch_index = divmod(step, self.steps_per_epoch)
+    entries = self._epoch_order(epoch)[batch_index]
     length = self.length(step)
     host_size = self.batch_size // self._hosts
     entries = entries[self._host * host_size : (self._host + 1) * host_size]
@@ -211,7 +219,7 @@ class Batches:
 
 
 def mark_unanswerable(rows: Rows) -> np.ndarray:
-  """Marks the rows of questions without an answer by 1, other rows by 0.
+  """Marks the rows of questions without an answer.
 
   A question has no answer if none of its windows holds a whole answer.
 
@@ -219,16 +227,18 @@ def mark_unanswerable(rows: Rows) -> np.ndarray:
     rows: N rows of kind span.
 
   Returns:
-    float32 [N].
+    float32 [N], 1 for a row of a question without an answer, else 0.
   """
-  num_answers = np.bincount(rows.example_indices, (rows.labels > 0).any(1))
-  return (num_answers[rows.example_indices] == 0).astype(np.float32)
+  num_answer_windows = np.bincount(
+    rows.example_indices, (rows.labels > 0).any(1)
+  )
+  return (num_answer_windows[rows.example_indices] == 0).astype(np.float32)
 
 
 def _lay_out(
   rows: Rows, row_indices: np.ndarray, length: int, pad: int
 ) -> Batch:
-  """Returns the inputs of rows.
+  """Returns the arrays of a batch that a model reads.
 
   Args:
     rows: the rows of a split.
@@ -236,15 +246,17 @@ def _lay_out(
     length: l, the length of the batch.
     pad: the id of padding.
   """
-  column = np.arange(length)
-  sizes = np.where(row_indices < 0, 0, lengths(rows)[row_indices])[:, None]
-  is_token = column < sizes
+  columns = np.arange(length)
+  row_lengths = np.where(row_indices < 0, 0, lengths(rows)[row_indices])[
+    :, None
+  ]
+  is_token = columns < row_lengths
   second_begin = rows.second_begins[row_indices][:, None]
-  index = rows.starts[row_indices][:, None] + column
-  ids = np.where(is_token, rows.ids.take(index, mode="clip"), pad)
+  token_indices = rows.starts[row_indices][:, None] + columns
+  ids = np.where(is_token, rows.ids.take(token_indices, mode="clip"), pad)
   return {
     "input_ids": ids.astype(np.int32),
-    "segment_ids": (is_token & (column >= second_begin)).astype(np.int32),
+    "segment_ids": (is_token & (columns >= second_begin)).astype(np.int32),
     "sequence_ids": is_token.astype(np.int32),
   }
 
@@ -252,13 +264,15 @@ def _lay_out(
 def _label_arrays(
   task: Task, rows: Rows, row_indices: np.ndarray, length: int
 ) -> Batch:
-  """Returns the labels and their weights; for the arguments see `_lay_out`."""
+  """Returns `labels` and `label_weights` for the first row of each entry."""
   if task.kind == "tagging":
-    column = np.arange(length)
-    sizes = np.where(row_indices < 0, 0, lengths(rows)[row_indices])[:, None]
-    index = rows.starts[row_indices][:, None] + column
-    labels = rows.labels.take(index, mode="clip")
-    has_label = (column < sizes) & (labels >= 0)
+    columns = np.arange(length)
+    row_lengths = np.where(row_indices < 0, 0, lengths(rows)[row_indices])[
+      :, None
+    ]
+    token_indices = rows.starts[row_indices][:, None] + columns
+    labels = rows.labels.take(token_indices, mode="clip")
+    has_label = (columns < row_lengths) & (labels >= 0)
     labels = np.where(has_label, labels, 0)
   else:
     labels = rows.labels[row_indices]
@@ -279,8 +293,7 @@ class TaskFolder(NamedTuple):
 
   Attributes:
     path: the path of the folder.
-    meta: the content of `meta.json`; in a run also the fingerprint of the
-      training rows.
+    meta: the content of `meta.json`; in a run also `ROWS_FINGERPRINT`.
     tokenizer: the tokenizer that made the rows.
   """
 
@@ -307,7 +320,7 @@ class Split(NamedTuple):
     pad: the id of padding.
     rows: the rows.
     examples: the raw fields of the examples.
-    buckets: the lengths of the split's batches.
+    buckets: the lengths that the split's batches may have.
     pieces: the pieces of the tokenizer that made the rows.
   """
 
@@ -320,7 +333,7 @@ class Split(NamedTuple):
   pieces: Sequence[str]
 
   def batches(self, batch_size: int) -> Batches:
-    """Returns batches that have each row once, sorted by length in pools."""
+    """Returns batches with each row once in an epoch, grouped by length."""
     return Batches(
       self.task,
       self.rows,
@@ -340,7 +353,7 @@ class TrainingSplit:
   Attributes:
     task: the task of the folder.
     folder: the opened folder.
-    prepared: a tuple with only this folder.
+    prepared: a tuple with only `folder`.
     vocab_size: the number of ids that a model needs.
     special: the ids of the special tokens.
     features: key -> (shape of one entry of the longest batch, dtype).
@@ -389,11 +402,11 @@ class TrainingSplit:
     return self._batches.padding()
 
   def shapes(self) -> list[Features]:
-    """Returns the result of the function `shapes` for the training batches."""
+    """Returns `Features` for each length of the first epoch's batches."""
     return shapes(self.task, self._rows, self._batches)
 
   def read(self, first: int, count: int) -> Batch:
-    """Returns entries [first, first + count), which are in one batch."""
+    """Returns entries [first, first + count), which must be in one batch."""
     step, begin = divmod(first, self._batches.batch_size)
     batch = self._batches.batch(step)
     entries = slice(begin, begin + count)
@@ -424,13 +437,13 @@ def _features(task: Task, rows: Rows, length: int) -> Features:
   row_shape = (task.num_choices, length) if task.kind == "choice" else (length,)
   label_shape = (length,) if task.kind == "tagging" else rows.labels.shape[1:]
   weight_shape = (length,) if task.kind == "tagging" else ()
-  ids = dict.fromkeys(("input_ids", "segment_ids", "sequence_ids"))
-  row_shapes: Features = {key: (row_shape, np.dtype(np.int32)) for key in ids}
-  row_shapes["labels"] = (label_shape, rows.labels.dtype)
-  row_shapes["label_weights"] = (weight_shape, np.dtype(np.float32))
+  id_keys = dict.fromkeys(("input_ids", "segment_ids", "sequence_ids"))
+  features: Features = {key: (row_shape, np.dtype(np.int32)) for key in id_keys}
+  features["labels"] = (label_shape, rows.labels.dtype)
+  features["label_weights"] = (weight_shape, np.dtype(np.float32))
   if task.kind == "span":
-    row_shapes["unanswerable"] = ((), np.dtype(np.float32))
-  return row_shapes
+    features["unanswerable"] = ((), np.dtype(np.float32))
+  return features
 
 
 def _fingerprint(rows: Rows) -> str:
@@ -479,15 +492,16 @@ def open_task(
 
   Args:
     batch_size: the number of entries in a batch, over all hosts.
-    seed: another seed gives another order.
+    seed: the seed of the order.
     path: the task folder.
     train: the name of the training split.
     validation: the names of the splits to evaluate, separated by commas. The
       first split decides which checkpoint is the best.
     epochs: the number of epochs to train if the config has no `total_steps`.
     shuffle: True gives a new order in every epoch, False the file's order.
-    group: True groups rows of similar lengths, see `Batches`.
-    buckets: the lengths of batches.
+    group: True groups rows of similar lengths, see `Batches`; it has no effect
+      without `shuffle`.
+    buckets: the lengths from which batches choose.
 
   Raises:
     ValueError: the folder cannot be opened, or no example of the split has a
@@ -498,7 +512,7 @@ def open_task(
   if not _has_labels(task, rows):
     raise UserError(f"{path}: no example of split {train!r} has a label.")
   row_digest = _fingerprint(rows)
-  # A folder of an earlier version has no digest of all its files.
+  # A folder of an earlier version has no fingerprint.
   fingerprint = folder.meta.get("fingerprint", row_digest)
   digests = {ROWS_FINGERPRINT: row_digest, "fingerprint": fingerprint}
   folder = folder._replace(meta=folder.meta | digests)
@@ -522,7 +536,7 @@ def open_splits(
   """Opens the splits to evaluate.
 
   Args:
-    training_split: the training split, which has the names of these splits.
+    training_split: the training split; its `validation_splits` are opened.
     predicts_labels: True if the model predicts labels, which a metric can
       compare.
 

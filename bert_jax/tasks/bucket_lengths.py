@@ -1,8 +1,9 @@
-"""The lengths of batches, called buckets. Rows are padded to the next bucket.
+"""The lengths of batches, called buckets: rows are padded to the next larger.
 
-A program is compiled for each bucket, so there are few. An exported model has
-the fewest, because it compiles all of them in advance. Features of texts have
-the most, because one pass over many texts is worth more compilations.
+A program is compiled for each bucket, so there are few buckets. An exported
+model has the fewest, because all its programs are compiled in advance. Features
+of texts have the most: they are computed for many texts at once, and less
+padding saves more time than the compilations cost.
 """
 
 # These are for training a task's model, and for predictions with it.

@@ -13,13 +13,12 @@ from bert_jax.text.vocabulary import Vocabulary
 
 
 class EncodedExamples(NamedTuple):
-  """Rows, and notes about them for the user.
+  """Holds the rows of examples, and notes for the user.
 
   Attributes:
     rows: the rows.
     notes: what happened, such as "texts cut to the length" -> the ids of the
-      examples to which it happened. The note "words without a piece" has the
-      words.
+      examples to which it happened. Only "words without a piece" has words.
   """
 
   rows: Rows
@@ -46,7 +45,7 @@ def label_ids(task: Task, labels: Sequence[Any]) -> np.ndarray:
 
 
 def _marks(task: Task, labels: Sequence[list[str] | None]) -> np.ndarray:
-  """Returns int32 [N, labels]: 1 if a label applies, else 0; -1 if unknown."""
+  """Returns int32 [N, labels]: 1 if a label applies, else 0; -1 for None."""
   marks = np.zeros((len(labels), len(task.labels)), np.int32)
   for mark, names in zip(marks, labels, strict=True):
     if names is None:
@@ -77,12 +76,12 @@ def encode_texts(
   if is_choice:
     texts_of_rows = [texts for e in examples for texts in e["texts"]]
   flat_texts = [text for texts in texts_of_rows for text in texts]
-  ids = iter(_encode(vocabulary, flat_texts))
+  encoded_texts = iter(_encode(vocabulary, flat_texts))
   rows: list[layouts.LaidOutRow] = []
   last_texts = []  # The last text of each row, before it is cut.
   cut_examples = []
   for i, row_texts in enumerate(texts_of_rows):
-    text_ids = list(itertools.islice(ids, len(row_texts)))
+    text_ids = list(itertools.islice(encoded_texts, len(row_texts)))
     rows.append(layouts.lay_out(layout, text_ids, length))
     last_texts.append(text_ids[-1])
     if rows[-1].is_cut:
@@ -100,7 +99,8 @@ def encode_texts(
     np.zeros((0, 2), np.int32),
   )
   return EncodedExamples(
-    encoded, {event: ids for event, ids in notes.items() if ids}
+    encoded,
+    {event: example_ids for event, example_ids in notes.items() if example_ids},
   )
 
 
@@ -119,33 +119,39 @@ def _cut_choices(
   last_texts: Sequence[np.ndarray],
   id_arrays: Sequence[Sequence[np.ndarray]],
 ) -> dict[str, list[str]]:
-  """Finds the examples whose choices lost tokens when rows were cut.
+  """Finds the examples whose choices lost tokens, or became equal, by cutting.
 
   Args:
     task: a task of kind choice.
     examples: the E examples.
     last_texts: for each row, the uncut ids of its last text, which has the
       choice.
-    id_arrays: the arrays of each row, see `layouts.LaidOutRow`; the
-      array before the last one has the last text.
+    id_arrays: the arrays of each row, see `layouts.LaidOutRow`; the last but
+      one has the last text.
 
   Returns:
     What happened -> the ids of the examples. The choices of an example differ
     only between their common beginning and their common end. A choice has lost
-    tokens if some of the tokens between these two are missing.
+    tokens if a token between these two is missing. Choices became equal if
+    their rows are equal, but their uncut texts are not.
   """
   examples_with_lost_tokens, examples_with_equal_choices = [], []
   for i, example in enumerate(examples):
     example_rows = slice(i * task.num_choices, (i + 1) * task.num_choices)
     texts = [text.tolist() for text in last_texts[example_rows]]
-    lengths = [len(arrays[-2]) for arrays in id_arrays[example_rows]]
+    kept_lengths = [len(arrays[-2]) for arrays in id_arrays[example_rows]]
     prefix = _common_prefix(texts)
     suffix = _common_prefix([text[prefix:][::-1] for text in texts])
-    pairs = zip(texts, lengths, strict=True)
-    if any(length < len(text) - suffix for text, length in pairs):
+    texts_and_lengths = zip(texts, kept_lengths, strict=True)
+    if any(
+      kept_length < len(text) - suffix
+      for text, kept_length in texts_and_lengths
+    ):
       examples_with_lost_tokens.append(str(example["id"]))
-    rows = {np.concatenate(p).tobytes() for p in id_arrays[example_rows]}
-    if len(rows) < len({*map(tuple, texts)}):
+    distinct_rows = {
+      np.concatenate(p).tobytes() for p in id_arrays[example_rows]
+    }
+    if len(distinct_rows) < len({*map(tuple, texts)}):
       examples_with_equal_choices.append(str(example["id"]))
   return {
     "examples whose choices lost tokens": examples_with_lost_tokens,
@@ -154,7 +160,7 @@ def _cut_choices(
 
 
 def _common_prefix(texts: Sequence[Sequence[int]]) -> int:
-  """Returns the number of first ids that are equal in all texts."""
+  """Returns the length of the longest beginning that all texts share."""
   columns = zip(*texts, strict=False)
   is_equal = (len({*column}) == 1 for column in columns)
   return sum(itertools.takewhile(bool, is_equal))

@@ -4,7 +4,7 @@ A task folder has these files:
 * `meta.json`: the task, how the rows were made, a checksum, and a digest of
   every other file;
 * `SPLIT.npz`: the arrays of `Rows`;
-* `SPLIT.examples.jsonl`: the raw fields, one example on each line, in order;
+* `SPLIT.examples.jsonl`: an example on each line, with its raw fields;
 * the tokenizer's files.
 A folder gets its name only when it is complete.
 
@@ -49,7 +49,7 @@ KINDS = (
   *("choice", "tagging", "span"),
 )
 META_FILE = "meta.json"
-# Keys of `meta.json` whose values check the other keys.
+# The keys of `meta.json` whose values are hashes of its other entries.
 FINGERPRINTS = ("fingerprint", "checksum")
 # numpy and json raise these errors for a file that is cut off, empty or of
 # another format.
@@ -67,8 +67,8 @@ class Task(NamedTuple):
     kind: one of `KINDS`.
     labels: the names of classes or tags, in the order of their ids. A task of
       kind regression or span has ().
-    num_choices: the number of choices of an example, each of which has a row;
-      1 for every other kind.
+    num_choices: for kind choice, the number of choices of an example, each of
+      which has a row; else 1.
     metrics: the names of the metrics; the first one decides which checkpoint is
       the best.
   """
@@ -93,10 +93,10 @@ class Rows(NamedTuple):
   | multi_label | [N, labels] int32 | 1 if a label applies, else 0 | -1 |
   | choice | [N] int32 | index of the example's right choice | -1 |
   | tagging | [T] int32 | id of a word's tag, at its first piece | -1 |
-  | span | [N, 2] int32 | the answer's first and last token | (-1, -1) |
+  | span | [N, 2] int32 | columns of the answer's first and last token | -1 |
 
-  For tagging, all other tokens have -1. For span, a window that does not hold
-  the whole answer has (0, 0).
+  For tagging, a token that is not the first piece of a word has -1. For span, a
+  window that does not hold the whole answer has (0, 0).
 
   Attributes:
     ids: int32 [T], token ids.
@@ -108,9 +108,9 @@ class Rows(NamedTuple):
       example has several rows if it has a long text or choices.
     labels: see the table.
     offsets: int32 [T, 2] for span and tagging, else [0, 2]. For span, a token
-      has its characters (begin, end) in the raw context. For tagging, a word's
-      first piece has the index of the word in its example, twice. All other
-      tokens have (-1, -1).
+      of the context has (begin, end) of its characters in the raw context. For
+      tagging, a word's first piece has the index of the word in its example,
+      twice. Every other token has (-1, -1).
   """
 
   ids: np.ndarray
@@ -196,7 +196,7 @@ def save(
 
 
 def _fingerprint(meta: Mapping[str, Any]) -> str:
-  """Returns a hash of everything in a folder that a run reads.
+  """Returns a hash of `meta.json`, which has a digest of every other file.
 
   The hash does not depend on the names of the input files or on notes.
   """
@@ -209,8 +209,8 @@ def read_meta(folder: files.PathLike) -> dict[str, Any]:
   """Reads `meta.json`, and checks all files.
 
   Raises:
-    ValueError: the folder is no task folder, has another version, or is
-      damaged.
+    ValueError: the folder is no task folder, has a format version that is not
+      `FORMAT_VERSION`, or is damaged.
   """
   path = epath.Path(folder) / META_FILE
   try:
@@ -246,7 +246,7 @@ def read_meta(folder: files.PathLike) -> dict[str, Any]:
 
 
 def _check_files(folder: files.PathLike, meta: Mapping[str, Any]) -> None:
-  """Raises ValueError if a file was changed or added since `save`."""
+  """Raises ValueError if `save` did not write all files as they are now."""
   if "files" not in meta:
     note_once(
       f"note: {folder} was prepared by an earlier version, without digests: its"
@@ -272,7 +272,7 @@ def _check_files(folder: files.PathLike, meta: Mapping[str, Any]) -> None:
 
 
 def task_fields(task: Task) -> dict[str, Any]:
-  """Returns a task as the values of a `meta.json` or a checkpoint."""
+  """Returns a task as a dict for `meta.json` or a checkpoint."""
   file_names = {"num_choices": "columns"}
   return {
     file_names.get(name, name): value for name, value in task._asdict().items()
@@ -280,7 +280,7 @@ def task_fields(task: Task) -> dict[str, Any]:
 
 
 def task_of(fields: Mapping[str, Any]) -> Task:
-  """Returns the task that `task_fields` turned into these fields."""
+  """Returns the task for which `task_fields` returned `fields`."""
   return Task(
     fields["name"],
     fields["kind"],
@@ -394,23 +394,27 @@ def _check_rows(
       f"{location}: `second` is not where the contexts begin, as in folders of"
       " earlier versions."
     )
-  counts = (
+  rows_per_example = (
     np.bincount(rows.example_indices, minlength=num_examples)
     if n
     else np.zeros(0)
   )
-  if (np.diff(rows.example_indices) < 0).any() or len(counts) != num_examples:
+  if (np.diff(rows.example_indices) < 0).any() or len(
+    rows_per_example
+  ) != num_examples:
     raise UserError(
       f"{location}: `example` does not fit {num_examples} examples."
     )
-  if task.num_choices > 1 and (counts != task.num_choices).any():
+  if task.num_choices > 1 and (rows_per_example != task.num_choices).any():
     raise UserError(
       f"{location}: an example does not have {task.num_choices} rows."
     )
-  if (counts < 1).any():
+  if (rows_per_example < 1).any():
     raise UserError(f"{location}: an example has no row.")
-  has_ids = task.kind in ("classification", "tagging")
-  if has_ids and rows.labels.size and rows.labels.max() >= len(task.labels):
+  has_label_ids = task.kind in ("classification", "tagging")
+  if (
+    has_label_ids and rows.labels.size and rows.labels.max() >= len(task.labels)
+  ):
     raise UserError(
       f"{location}: label {rows.labels.max()} is not below"
       f" {len(task.labels)}, the number of labels."

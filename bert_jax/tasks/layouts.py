@@ -7,8 +7,8 @@
 
 The sources are google-research/bert run_classifier.py; fairseq's `encode` in
 models/roberta/hub_interface.py; and openai/finetune-transformer-lm train.py.
-RoBERTa has no segments. GPT-1's vocabulary of V pieces lacks its three tokens,
-so they get the new ids V, V + 1 and V + 2.
+RoBERTa and GPT-1 have no segments. GPT-1's vocabulary of V pieces lacks the
+three special tokens, so they get the new ids V, V + 1 and V + 2.
 """
 
 from collections.abc import Sequence
@@ -84,7 +84,7 @@ def layout_of(vocabulary: Vocabulary) -> Layout:
     return Layout(
       (start,), (between,), (classify,), 0, False, size + 3, GPT1_TOKENS
     )
-  # A vocabulary with a mask has the other special tokens too.
+  # A vocabulary with a mask also has these three special tokens.
   cls, sep, pad = special.cls, special.sep, special.pad
   assert cls is not None and sep is not None and pad is not None
   # XLM-R and CamemBERT have unigram pieces, but rows like RoBERTa's.
@@ -97,11 +97,11 @@ def layout_of(vocabulary: Vocabulary) -> Layout:
 def cut_lengths(
   first_length: int, second_length: int, capacity: int
 ) -> tuple[int, int]:
-  """Returns the lengths that two texts keep when the longer one is cut.
+  """Returns the lengths to which two texts are cut, the longer one first.
 
-  `_truncate_seq_pair` in google-research/bert run_classifier.py gives the same
-  lengths. It removes one token at a time from the longer text, and from the
-  second one if both are equally long.
+  `_truncate_seq_pair` in google-research/bert run_classifier.py gives these
+  lengths, too. It removes one token at a time from the longer text, and from
+  the second one if both are equally long.
 
   Args:
     first_length: the number of tokens of the first text.
@@ -135,21 +135,27 @@ def lay_out(
   capacity = length - len(begin) - len(end)
   if len(texts) == 1:
     text = texts[0][:capacity]
-    total = len(begin) + len(text) + len(end)
-    return LaidOutRow([begin, text, end], total, len(text) < len(texts[0]))
+    row_length = len(begin) + len(text) + len(end)
+    return LaidOutRow([begin, text, end], row_length, len(text) < len(texts[0]))
   first, second = texts
-  sizes = cut_lengths(len(first), len(second), capacity - len(between))
-  id_arrays = [begin, first[: sizes[0]], between, second[: sizes[1]], end]
-  total = sum(map(len, id_arrays))
-  second_begin = len(begin) + sizes[0] + len(between)
-  is_cut = sum(sizes) < len(first) + len(second)
+  kept_lengths = cut_lengths(len(first), len(second), capacity - len(between))
+  id_arrays = [
+    begin,
+    first[: kept_lengths[0]],
+    between,
+    second[: kept_lengths[1]],
+    end,
+  ]
+  row_length = sum(map(len, id_arrays))
+  second_begin = len(begin) + kept_lengths[0] + len(between)
+  is_cut = sum(kept_lengths) < len(first) + len(second)
   return LaidOutRow(
-    id_arrays, second_begin if layout.has_segments else total, is_cut
+    id_arrays, second_begin if layout.has_segments else row_length, is_cut
   )
 
 
 def check_length(layout: Layout, length: int) -> None:
-  """Raises ValueError if rows of this length have no space for texts."""
+  """Raises ValueError if a row has space for fewer than 4 tokens of text."""
   min_length = len(layout.begin) + len(layout.between) + len(layout.end) + 4
   if length < min_length:
     raise UserError(

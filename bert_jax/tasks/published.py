@@ -30,9 +30,9 @@ class TaskFiles(NamedTuple):
     read_records: reads the records of a file.
     parse_record: makes the examples of a record.
     tfds_name: the task's name in TensorFlow Datasets; "" if it has none.
-    length: the tokens in a row, as published.
-    with_context: True if a row also has the text around a sentence, from the
-      same document.
+    length: the most tokens in a row, as published.
+    with_context: True if a row with a sentence also has the text around it,
+      from its document.
     columns: role -> column, for a custom task; None for a published task.
   """
 
@@ -66,8 +66,8 @@ _GLUE: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
   "rte": (_ENTAILMENT, ("accuracy",), "glue/rte"),
   "wnli": (_ZERO_ONE, ("accuracy",), "glue/wnli"),
 }
-# Task -> labels, metrics, tokens in a row. The metrics come from Wang et al.
-# 2019, table 1. CB's classes are in the order of TensorFlow Datasets.
+# Task -> labels, metrics, the most tokens in a row. The metrics come from Wang
+# et al. 2019, table 1. CB's labels are in the order of TensorFlow Datasets.
 _SUPERGLUE: dict[str, tuple[tuple[str, ...], tuple[str, ...], int]] = {
   "boolq": (_FALSE_TRUE, ("accuracy",), 256),
   "cb": (
@@ -111,19 +111,19 @@ def _without_skipping(read: Callable[[str], Iterator[Record]]) -> Reader:
 
 
 def _glue_task(name: str) -> TaskFiles:
-  labels, metrics, tfds = _GLUE[name]
+  labels, metrics, tfds_name = _GLUE[name]
   kind = "classification" if labels else "regression"
   task = Task(name, kind, labels, 1, metrics)
   read = functools.partial(glue.records, name)
-  return TaskFiles(task, read, _one_example(glue.parse, task), tfds)
+  return TaskFiles(task, read, _one_example(glue.parse, task), tfds_name)
 
 
 def _superglue_task(name: str) -> TaskFiles:
   labels, metrics, length = _SUPERGLUE[name]
-  kind, columns = "classification", 1
+  kind, num_choices = "classification", 1
   if name == "copa":
-    kind, columns = "choice", 2
-  task = Task(name, kind, labels, columns, metrics)
+    kind, num_choices = "choice", 2
+  task = Task(name, kind, labels, num_choices, metrics)
   return TaskFiles(
     task,
     _without_skipping(functools.partial(superglue.records, name)),
@@ -148,7 +148,7 @@ def _choice_task(name: str) -> TaskFiles:
 def _tagging_task(name: str) -> TaskFiles:
   labels = _iob2_tags(_ENTITY_TYPES[name])
   task = Task(name, "tagging", labels, 1, ("tagging_f1",))
-  # The task of Devlin et al. 2018, section 5.3.
+  # CoNLL 2003 is the task of Devlin et al. 2018, section 5.3.
   is_conll2003 = name == "conll2003"
   return TaskFiles(
     task,
@@ -162,9 +162,11 @@ def _tagging_task(name: str) -> TaskFiles:
 
 def _squad_task(name: str) -> TaskFiles:
   task = Task(name, "span", (), 1, (name,))
-  tfds = "squad/v2.0" if name == "squad2" else "squad/v1.1"
+  tfds_name = "squad/v2.0" if name == "squad2" else "squad/v1.1"
   parser = _one_example(squad.parse, task)
-  return TaskFiles(task, _without_skipping(squad.records), parser, tfds, 384)
+  return TaskFiles(
+    task, _without_skipping(squad.records), parser, tfds_name, 384
+  )
 
 
 TASKS: dict[str, TaskFiles] = {

@@ -17,17 +17,18 @@ def window_bounds(
 ) -> list[tuple[int, int]]:
   """Returns windows [begin, end) over `count` tokens, without gaps.
 
-  Each window begins `stride` tokens after the window before it. The last window
-  holds the last token. A text without tokens has one empty window.
+  Each window begins `stride` tokens after the window before it (see
+  `last_is_full` for the last one). The last window holds the last token. A text
+  without tokens has one empty window.
 
   Args:
     count: the number of tokens.
     capacity: the largest number of tokens in a window.
     stride: the number of tokens from the beginning of a window to the beginning
-      of the next window. It is at most `capacity`, because no token may be left
-      out.
-    last_is_full: True if the last window begins earlier, so that it is as long
-      as the other windows.
+      of the next window. If it is above `capacity`, `capacity` is used, because
+      no token may be left out.
+    last_is_full: True if the last window begins earlier, so that it has
+      `capacity` tokens (or all tokens, if there are fewer).
 
   Raises:
     ValueError: `capacity` or `stride` is below 1.
@@ -49,24 +50,24 @@ def best_windows(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray:
   """Finds the window in which each token has the most context.
 
   The context of a token is the number of tokens on its left or on its right in
-  the window, whichever is smaller, as in `_check_is_max_context` of
-  google-research/bert run_squad.py. If two windows give a token the same
-  context, the first window counts.
+  the window, whichever is smaller, plus 0.01 times the window's length. If two
+  windows give a token equal contexts, the first window is taken. This is
+  `_check_is_max_context` of google-research/bert run_squad.py.
 
   Args:
     count: the number of tokens.
     spans: the windows [begin, end).
 
   Returns:
-    int64 [count], the index of a window for each token.
+    int64 [count], the index of the window for each token.
   """
   best_window = np.zeros(count, np.int64)
   most_context = np.full(count, -1, np.float64)
-  for k, (begin, end) in enumerate(spans):
-    column = np.arange(end - begin)
-    context = np.minimum(column, column[::-1]) + 0.01 * (end - begin)
+  for window_index, (begin, end) in enumerate(spans):
+    columns = np.arange(end - begin)
+    context = np.minimum(columns, columns[::-1]) + 0.01 * (end - begin)
     is_better = context > most_context[begin:end]
-    best_window[begin:end][is_better] = k
+    best_window[begin:end][is_better] = window_index
     most_context[begin:end][is_better] = context[is_better]
   return best_window
 
@@ -76,15 +77,16 @@ def cut_into_windows(texts: Sequence[Ids], capacity: int) -> list[list[Ids]]:
 
   Windows overlap by half. If a pair is too long, the longer text is cut into
   windows, and each row has one window and the whole shorter text. If the
-  shorter text has more than half of the capacity, both texts are cut. Then each
-  window of the first text is combined with each window of the second text.
+  shorter text has more than half of the capacity, both texts are cut into
+  windows of half of the capacity. Then each window of the first text is in a
+  row with each window of the second text.
 
   Args:
     texts: the int32 ids of each text.
-    capacity: the number of tokens of a row, without special tokens.
+    capacity: the most tokens in a row besides the special tokens.
 
   Returns:
-    The texts of each row.
+    For each row its one or two texts, or windows of them.
   """
   if sum(map(len, texts)) <= capacity:
     return [list(texts)]
@@ -127,7 +129,12 @@ def encode_in_windows(
   num_special = len(layout.begin) + len(layout.end)
   flat_ids, counts = vocabulary.encode_flat([t for pair in texts for t in pair])
   ids = iter(np.split(flat_ids, np.cumsum(counts)[:-1]))
-  tokens, sizes, second_starts, indices = [np.zeros(0, np.int32)], [0], [], []
+  tokens, sizes, second_starts, example_indices = (
+    [np.zeros(0, np.int32)],
+    [0],
+    [],
+    [],
+  )
   for i, example_texts in enumerate(texts):
     text_ids = [next(ids) for _ in example_texts]
     num_between = len(layout.between) if len(text_ids) == 2 else 0
@@ -138,13 +145,13 @@ def encode_in_windows(
       tokens += row.id_arrays
       sizes.append(row.size)
       second_starts.append(row.second_begin)
-      indices.append(i)
+      example_indices.append(i)
   return Rows(
     np.concatenate(tokens),
     np.cumsum(sizes, dtype=np.int64),
     np.array(second_starts, np.int32),
-    np.array(indices, np.int64),
-    np.full(len(indices), -1, np.int32),
+    np.array(example_indices, np.int64),
+    np.full(len(example_indices), -1, np.int32),
     np.zeros((0, 2), np.int32),
   )
 
@@ -152,9 +159,9 @@ def encode_in_windows(
 def encode_masked_texts(
   texts: Sequence[str], vocabulary: Vocabulary, length: int
 ) -> tuple[Rows, np.ndarray]:
-  """Encodes texts with mask tokens: each mask token gets a row.
+  """Encodes texts with mask tokens: there is a row for each mask token.
 
-  A row has the tokens around its mask. The other masks of the text stay masks.
+  A row has the tokens around its mask, among them nearby masks of the text.
 
   Args:
     texts: texts with the tokenizer's mask token.
@@ -173,21 +180,21 @@ def encode_masked_texts(
   if mask is None:
     raise UserError("the tokenizer has no mask token to fill.")
   capacity = length - len(layout.begin) - len(layout.end)
-  tokens, sizes, indices, columns = [np.zeros(0, np.int32)], [0], [], []
+  tokens, sizes, text_indices, columns = [np.zeros(0, np.int32)], [0], [], []
   for i, text in enumerate(texts):
     ids = np.array(vocabulary.encode_special(text), np.int32)
-    for index in np.flatnonzero(ids == mask):
-      begin = max(0, min(int(index) - capacity // 2, len(ids) - capacity))
+    for mask_index in np.flatnonzero(ids == mask):
+      begin = max(0, min(int(mask_index) - capacity // 2, len(ids) - capacity))
       window = [layout.begin, ids[begin : begin + capacity], layout.end]
       tokens += [np.array(x, np.int32) for x in window]
       sizes.append(sum(map(len, window)))
-      indices.append(i)
-      columns.append(len(layout.begin) + int(index) - begin)
+      text_indices.append(i)
+      columns.append(len(layout.begin) + int(mask_index) - begin)
   return Rows(
     np.concatenate(tokens),
     np.cumsum(sizes, dtype=np.int64),
     np.array(sizes[1:], np.int32),
-    np.array(indices, np.int64),
-    np.full(len(indices), -1, np.int32),
+    np.array(text_indices, np.int64),
+    np.full(len(text_indices), -1, np.int32),
     np.zeros((0, 2), np.int32),
   ), np.array(columns, np.int32)
