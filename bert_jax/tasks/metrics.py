@@ -2,12 +2,12 @@
 
 A metric takes the predictions of all examples, from
 `predictions.make_predictions`. It is computed once for all examples, because
-the mean over batches would be another number. Scores are between 0 and 1, as in
-scikit-learn, scipy and seqeval. SQuAD's scores are in percent, as its official
-scripts print them.
+the mean over batches is not equal to it. Scores are shares or correlations, as
+in scikit-learn, scipy and seqeval. SQuAD's scores are in percent, as its
+official scripts print them.
 
-Every metric is a function of the task, the predictions and the examples, which
-all have labels. It returns name -> score.
+Every metric is a function of the task, the predictions and the examples. All
+these examples must have labels. The function returns name -> score.
 """
 
 import importlib
@@ -41,7 +41,7 @@ def gold_label(task: Task, example: dict[str, Any]) -> Any:
   """Returns the label of an example; None if the example has no label.
 
   For a span task, the label is a list of the texts of the right answers. For
-  other kinds, see the fields of examples in `encoded_rows`.
+  every other kind, see the fields of examples in `encoded_rows`.
   """
   if task.kind == "span" and example["answers"] is not None:
     return [answer["text"] for answer in example["answers"]]
@@ -59,24 +59,25 @@ def evaluate(
     examples: the raw fields of the examples.
 
   Returns:
-    name -> score; {} if no example has a label. The first name is the name of
-    the task's first metric, which decides which checkpoint is the best. The
-    score `examples` is the number of examples with a label.
+    name -> score; {} if no example has a label. The first score is the main one
+    of the task's first metric; it decides which checkpoint is the best. The
+    last score, `examples`, is the number of examples with a label.
 
   Raises:
-    ValueError: the numbers of predictions and examples differ, a metric does
-      not exist or does not fit the task, or a package is missing.
+    ValueError: the numbers of predictions and examples differ, a label is
+      unknown, a metric does not exist or does not fit the task, or a package is
+      missing.
   """
   if len(predictions) != len(examples):
     raise UserError(
       f"task {task.name}: there are {len(predictions)} predictions for"
       f" {len(examples)} examples; give one for each example, in order."
     )
-  unknown = set(task.metrics) - METRICS.keys()
-  if unknown:
+  unknown_metrics = set(task.metrics) - METRICS.keys()
+  if unknown_metrics:
     raise UserError(
-      f"task {task.name}: there is no metric {min(unknown)!r}; the metrics are"
-      f" {', '.join(METRICS)}."
+      f"task {task.name}: there is no metric {min(unknown_metrics)!r}; the"
+      f" metrics are {', '.join(METRICS)}."
     )
   labelled_indices = [
     i for i, e in enumerate(examples) if gold_label(task, e) is not None
@@ -95,10 +96,12 @@ def evaluate(
 def _check_labels(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> None:
-  """Raises ValueError if a label or a prediction is not in `task.labels`."""
+  """Raises ValueError if a task with labels lacks a label or a prediction."""
   if not task.labels:
     return
-  allowed = {*task.labels, None} | ({"O"} if task.kind == "tagging" else set())
+  allowed_labels = {*task.labels, None} | (
+    {"O"} if task.kind == "tagging" else set()
+  )
   for i, (prediction, example) in enumerate(
     zip(predictions, examples, strict=True)
   ):
@@ -106,11 +109,13 @@ def _check_labels(
       ("label", gold_label(task, example)),
       ("prediction", prediction),
     ):
-      unknown = set(value if isinstance(value, list) else [value]) - allowed
-      if unknown:
+      unknown_labels = (
+        set(value if isinstance(value, list) else [value]) - allowed_labels
+      )
+      if unknown_labels:
         raise UserError(
-          f"task {task.name}: the {role} {min(unknown)!r} of example {i} is not"
-          f" one of its labels {', '.join(task.labels)}."
+          f"task {task.name}: the {role} {min(unknown_labels)!r} of example {i}"
+          f" is not one of its labels {', '.join(task.labels)}."
         )
 
 
@@ -119,22 +124,24 @@ def _labels_and_predictions(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the labels and the predictions of N examples or words, [N] each."""
   golds = [gold_label(task, example) for example in examples]
-  if any(isinstance(row, list) for row in golds):
+  if any(isinstance(label_list, list) for label_list in golds):
     _check_lengths(task, predictions, golds)
-    golds = [label for row in golds for label in row]
-    predictions = [label for row in predictions for label in row]
+    golds = [label for label_list in golds for label in label_list]
+    predictions = [label for label_list in predictions for label in label_list]
   return np.array(golds), np.array(predictions)
 
 
 def _check_lengths(
   task: Task, predictions: Sequence[Any], golds: Sequence[Any]
 ) -> None:
-  """Raises ValueError unless every label has one prediction."""
-  for i, (row, gold_row) in enumerate(zip(predictions, golds, strict=True)):
-    if len(row) != len(gold_row):
+  """Raises ValueError unless each example has a prediction for each label."""
+  for i, (predicted_labels, gold_labels) in enumerate(
+    zip(predictions, golds, strict=True)
+  ):
+    if len(predicted_labels) != len(gold_labels):
       raise UserError(
-        f"task {task.name}: example {i} has {len(gold_row)} labels and"
-        f" {len(row)} predictions; each needs one."
+        f"task {task.name}: example {i} has {len(gold_labels)} labels and"
+        f" {len(predicted_labels)} predictions; each needs one."
       )
 
 
@@ -196,10 +203,10 @@ def f1_micro(
   ids = {name: i for i, name in enumerate(task.labels)}
   true_and_predicted = np.zeros((2, len(examples), len(ids)), bool)
   golds = [gold_label(task, example) for example in examples]
-  for applies, label_lists in zip(
+  for is_label, label_lists in zip(
     true_and_predicted, (golds, predictions), strict=True
   ):
-    for row, names in zip(applies, label_lists, strict=True):
+    for row, names in zip(is_label, label_lists, strict=True):
       row[[ids[name] for name in names]] = True
   f1_score = _import_module("sklearn.metrics", "scikit-learn").f1_score
   means = {
@@ -218,7 +225,10 @@ def f1_micro(
 def matthews(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """Computes Matthews' correlation (CoLA); 0 if all predictions are equal."""
+  """Computes Matthews' correlation (CoLA).
+
+  It is 0 if all predictions or all labels are equal.
+  """
   score = _import_module("sklearn.metrics", "scikit-learn").matthews_corrcoef(
     *_labels_and_predictions(task, predictions, examples)
   )
@@ -245,7 +255,7 @@ def spearman(
 def _correlation(
   name: str, task: Task, predictions: Sequence[Any], examples: Examples
 ) -> float:
-  """Computes a function of `scipy.stats`; NaN if all values are equal."""
+  """Computes `scipy.stats.NAME`; NaN if all labels or predictions are equal."""
   golds, predicted = _labels_and_predictions(task, predictions, examples)
   if np.ptp(predicted) == 0 or np.ptp(golds) == 0:
     return float("nan")
@@ -257,7 +267,7 @@ def _correlation(
 
 
 def _mean_of(name: str, *metrics: Metric) -> Metric:
-  """Returns the mean of some metrics as a metric, as in GLUE and SuperGLUE."""
+  """Returns a metric: the mean of `metrics`, followed by their scores."""
 
   def mean(
     task: Task, predictions: Sequence[Any], examples: Examples
@@ -275,16 +285,18 @@ def multirc(
 ) -> Scores:
   """Computes SuperGLUE's score of MultiRC, the mean of `f1a` and `em`.
 
-  `f1a` is F1 over all answers. `em` is the share of questions whose answers are
-  all judged right. The examples of one question have the same `group`.
+  `f1a` is F1 over all possible answers. `em` is the share of questions for
+  which all predictions are right. The examples of a question have one `group`.
   """
   golds, predicted = _labels_and_predictions(task, predictions, examples)
-  questions: dict[Any, bool] = {}
+  right_by_question: dict[Any, bool] = {}
   for example, is_right in zip(examples, golds == predicted, strict=True):
     group = example["group"]
-    questions[group] = questions.get(group, True) and bool(is_right)
+    right_by_question[group] = right_by_question.get(group, True) and bool(
+      is_right
+    )
   f1a = f1(task, predictions, examples)["f1"]
-  em = float(np.mean(list(questions.values())))
+  em = float(np.mean(list(right_by_question.values())))
   return {"multirc": (f1a + em) / 2, "f1a": f1a, "em": em}
 
 
@@ -293,17 +305,18 @@ def record(
 ) -> Scores:
   """Computes SuperGLUE's score of ReCoRD, the mean of `f1` and `em`.
 
-  The examples of one query have the same `group`. The answer to a query is the
-  `answer` of its first example with the prediction "true", the second label.
+  The examples of one query have one `group`. The answer to a query is the
+  `answer` of its first example with the prediction "true" (the second label);
+  it is "" if there is none.
   """
-  texts: dict[Any, str] = {}
+  answers: dict[Any, str] = {}
   golds: dict[Any, list[str]] = {}
   for example, predicted in zip(examples, predictions, strict=True):
     golds[example["group"]] = example["answers"]
     if predicted == task.labels[1]:
-      texts.setdefault(example["group"], example["answer"])
+      answers.setdefault(example["group"], example["answer"])
   pairs = [
-    squad_metrics.best_scores(texts.get(group, ""), golds[group], "1.1")
+    squad_metrics.best_scores(answers.get(group, ""), golds[group], "1.1")
     for group in golds
   ]
   em, f = (float(x) for x in np.mean(pairs, 0))
@@ -315,9 +328,9 @@ def tagging_f1(
 ) -> Scores:
   """Computes F1, precision and recall of entities by the rule of conlleval.
 
-  conlleval is CoNLL-2003's script. By its rule an entity begins at B-. It also
-  begins at I- if the tag before is O or of another type. Tags of all schemes in
-  `files/tags.py` are read as IOBES.
+  conlleval is CoNLL-2003's script. By its rule an entity begins at B-, and also
+  at I- if the tag before it is O or has a different type. Tags of all schemes
+  in `files/tags.py` are read as IOBES.
   """
   return _entity_scores(task, predictions, examples)
 
@@ -343,9 +356,9 @@ def _entity_scores(
   golds = [list(gold_label(task, example)) for example in examples]
   predicted = [list(p) for p in predictions]
   _check_lengths(task, predicted, golds)
-  names = {tag or "O" for row in golds + predicted for tag in row}
+  tag_names = {tag or "O" for row in golds + predicted for tag in row}
   iobes_by_tag: dict[str, str] = {}
-  for name in sorted(names | {*task.labels}):
+  for name in sorted(tag_names | {*task.labels}):
     iobes = tags.to_iobes(name)
     if iobes is None:
       raise UserError(
@@ -386,8 +399,8 @@ def squad2(
 ) -> Scores:
   """Computes SQuAD 2.0's scores; `squad2` is F1. See `squad_metrics.squad2`.
 
-  The search for the best threshold uses the best answers that are not empty. So
-  its result does not depend on the threshold that the predictions used.
+  The search for the best threshold takes each question's best answer that is
+  not empty. So its result does not depend on the threshold of the predictions.
   """
   return _squad2(task, predictions, examples, "reachable")
 
@@ -441,8 +454,8 @@ def score_warnings(
         first_metric, tags_of_words, predicted_tags, "words"
       )
     lines = []
-    for adjective, rows in (("predicted", predicted), ("gold", golds)):
-      if all((tag or "O") == "O" for row in rows for tag in row):
+    for adjective, tag_lists in (("predicted", predicted), ("gold", golds)):
+      if all((tag or "O") == "O" for tag_list in tag_lists for tag in tag_list):
         lines.append(
           f"all {adjective} tags are O, so there is no entity: {first_metric}"
           " is 0."
@@ -462,21 +475,21 @@ def _warnings_if_all_equal(
     metric: the name of the task's first metric.
     golds: the labels.
     predicted: the predictions.
-    unit: "words" or "examples", the unit that has one label.
+    unit: "words" or "examples": what has one label each.
   """
   lines = []
-  undefined = " is not defined" if metric in CORRELATIONS else " says little"
-  for content, labels in (("predictions", predicted), ("labels", golds)):
+  verdict = " is not defined" if metric in CORRELATIONS else " says little"
+  for role, labels in (("predictions", predicted), ("labels", golds)):
     if len(labels) > 1 and len(set(labels)) == 1:
       label = list(labels[0]) if type(labels[0]) is tuple else labels[0]
       lines.append(
-        f"all {content} of {len(labels)} {unit} are {label!r:.40}: {metric}"
-        f"{undefined}."
+        f"all {role} of {len(labels)} {unit} are {label!r:.40}: {metric}"
+        f"{verdict}."
       )
   return lines
 
 
-# Metrics that are not defined if all examples have the same label.
+# The metrics that are not defined if all labels are equal.
 CORRELATIONS = ("pearson", "spearman", "pearson_spearman")
 METRICS: dict[str, Metric] = {
   "accuracy": accuracy,

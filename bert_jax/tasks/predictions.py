@@ -6,8 +6,8 @@ are two differences. An answer is a slice of the characters of the raw context.
 If no span is legal, the answer is "", while run_squad.py fails or answers
 "empty".
 
-ELECTRA's head gives the spans of a beam search instead. They are read as in
-google-research/electra finetune/qa/qa_metrics.py. The scores of spans are log
+ELECTRA's head gives the spans of a beam search instead. The spans are read as
+in google-research/electra finetune/qa/qa_metrics.py. Their scores are log
 probabilities. "No answer" has a separate score, and is not in the list of
 answers.
 """
@@ -32,14 +32,14 @@ class SpanRules(NamedTuple):
 
   Attributes:
     n_best: the number of starts and the number of ends that are tried in each
-      window, and the largest number of answers in a list. A model with a beam
-      chooses its own starts and ends.
+      window, and the largest number of answers in a list (one more if "" must
+      be added). A model with a beam chooses the starts and ends itself.
     max_length: the largest number of pieces in an answer.
     threshold: in SQuAD 2.0, the answer is "" if `null_odds` is larger than the
       threshold. (For the test set, ELECTRA's configure_finetuning.py has -2.75:
       qa_na_threshold.)
     max_context: True if a start is legal only in the window where it has the
-      most context; Hugging Face's run_qa.py allows it in all windows.
+      most context; Hugging Face's run_qa.py allows it in every window.
   """
 
   n_best: int = 20
@@ -80,8 +80,10 @@ def make_predictions(
     | tagging | [length, tags] | the name of a tag for each word |
     | span | [length, 2], or the spans of a beam | see `answer_questions` |
 
-    A word without a piece gets the tag O, or None if the task has no tag O. A
-    span task may have questions without an answer if it has the metric squad2.
+    A word without a piece gets the tag O, or None if the task has no tag O. In
+    ReCoRD, only the likeliest example of each `group` gets the positive label.
+    A question of a span task may have no answer if the task has the metric
+    squad2.
 
   Raises:
     ValueError: the logits are not finite, or do not fit the rows and labels.
@@ -117,8 +119,8 @@ def example_logits(task: Task, rows: Rows, logits: Logits) -> np.ndarray:
   Raises:
     ValueError: the logits are not finite, or do not fit the rows and labels.
   """
-  has_names = task.kind in ("classification", "multi_label")
-  width = len(task.labels) if has_names else 1
+  has_label_logits = task.kind in ("classification", "multi_label")
+  width = len(task.labels) if has_label_logits else 1
   scores = np.asarray(logits, np.float64)
   if scores.size != len(rows.example_indices) * width:
     raise UserError(
@@ -140,10 +142,10 @@ def mean_of_windows(rows: Rows, logits: np.ndarray) -> np.ndarray:
     rows: N rows; the windows of a long text are several rows of one example.
     logits: [N, width].
   """
-  count = np.bincount(rows.example_indices)
-  sums = np.zeros((len(count), logits.shape[1]))
+  num_rows = np.bincount(rows.example_indices)
+  sums = np.zeros((len(num_rows), logits.shape[1]))
   np.add.at(sums, rows.example_indices, logits)
-  return sums / count[:, None]
+  return sums / num_rows[:, None]
 
 
 def num_words_without_row(rows: Rows, examples: Examples) -> int:
@@ -192,13 +194,13 @@ def _predict_tags(
 ) -> list[list[str | None]]:
   """Returns the tag of each word, which is the tag of its first piece.
 
-  If several rows have this piece, the row with the most context around the
-  piece decides.
+  If several rows have the first piece of a word, the row with the most context
+  around the piece decides.
   """
   outside_tag = "O" if "O" in task.labels else None
   tags = [[outside_tag] * len(example["words"]) for example in examples]
   most_context = [[-1.0] * len(example["words"]) for example in examples]
-  for i, (example, length) in enumerate(
+  for i, (example_index, length) in enumerate(
     zip(rows.example_indices, lengths(rows), strict=True)
   ):
     word_indices = rows.offsets[rows.starts[i] : rows.starts[i + 1], 0]
@@ -207,26 +209,26 @@ def _predict_tags(
     # The context is measured as in google-research/bert run_squad.py,
     # _check_is_max_context.
     contexts = np.minimum(columns, length - 1 - columns) + 0.01 * length
-    for word, tag, context in zip(
+    for word_index, tag_id, context in zip(
       word_indices[columns], best_tags, contexts, strict=True
     ):
-      if context > most_context[example][word]:
-        tags[example][word] = task.labels[tag]
-        most_context[example][word] = context
+      if context > most_context[example_index][word_index]:
+        tags[example_index][word_index] = task.labels[tag_id]
+        most_context[example_index][word_index] = context
   return tags
 
 
 def _likeliest_of_groups(
   task: Task, scores: np.ndarray, examples: Examples
 ) -> list[str]:
-  """Returns the positive label for the likeliest example of each group."""
+  """Returns label 1 for the likeliest example of each group, else label 0."""
   margin = scores[:, 1] - scores[:, 0]
-  best: dict[Any, int] = {}
+  best_by_group: dict[Any, int] = {}
   for i, example in enumerate(examples):
     group = example["group"]
-    if group not in best or margin[i] > margin[best[group]]:
-      best[group] = i
-  best_indices = set(best.values())
+    if group not in best_by_group or margin[i] > margin[best_by_group[group]]:
+      best_by_group[group] = i
+  best_indices = set(best_by_group.values())
   return [task.labels[i in best_indices] for i in range(len(examples))]
 
 
@@ -234,8 +236,8 @@ class _Spans(NamedTuple):
   """Holds K possible answers to a question.
 
   Attributes:
-    begin: [K] the first character in the context.
-    end: [K] the character after the answer.
+    begin: [K] the index of the first character in the context.
+    end: [K] the index of the character after the last one.
     start_logit: [K] the logit of the start.
     end_logit: [K] the logit of the end.
   """
@@ -285,8 +287,8 @@ def answer_questions(
     `text`: the answer.
     `best`: the best answer that is not ""; "" if no answer is legal.
     `starts`: text of an answer -> the character of the context where it begins.
-    `nbest`: a list of answers with `text`, `probability`, `start_logit` and
-      `end_logit`.
+    `nbest`: a list of answers, the best first, each with `text`, `probability`,
+      `start_logit` and `end_logit`.
     `null_odds`: the score of "no answer" minus the score of `best`, only if
       `may_lack_answer` is True. The score of `best` is 0 if no answer is legal.
       For a beam, `null_odds` is the logit of "no answer".
@@ -297,11 +299,11 @@ def answer_questions(
   bounds = np.searchsorted(rows.example_indices, np.arange(len(examples) + 1))
   answers = []
   for index, example in enumerate(examples):
-    windows = range(bounds[index], bounds[index + 1])
+    row_indices = range(bounds[index], bounds[index + 1])
     offsets = [
-      rows.offsets[rows.starts[i] : rows.starts[i + 1]] for i in windows
+      rows.offsets[rows.starts[i] : rows.starts[i + 1]] for i in row_indices
     ]
-    scores = [np.asarray(logits[i], np.float64) for i in windows]
+    scores = [np.asarray(logits[i], np.float64) for i in row_indices]
     # Use the window in which "no answer" has the lowest score.
     null_logits = (
       min((s[0, -2:] for s in scores), key=sum) if may_lack_answer else None
@@ -363,24 +365,28 @@ def _legal_spans(
   start_masks = in_context
   if rules.max_context and len(offsets) > 1:
     start_masks = [mask.copy() for mask in in_context]
-    contexts = [o[mask] for o, mask in zip(offsets, in_context, strict=True)]
-    piece_ranges = _piece_ranges(contexts)
-    best_window = best_windows(piece_ranges[-1][1], piece_ranges)
-    for k, (begin, end) in enumerate(piece_ranges):
-      start_masks[k][in_context[k]] = best_window[begin:end] == k
+    context_offsets = [
+      o[mask] for o, mask in zip(offsets, in_context, strict=True)
+    ]
+    piece_ranges = _piece_ranges(context_offsets)
+    window_of_piece = best_windows(piece_ranges[-1][1], piece_ranges)
+    for window_index, (begin, end) in enumerate(piece_ranges):
+      start_masks[window_index][in_context[window_index]] = (
+        window_of_piece[begin:end] == window_index
+      )
   spans_by_window = []
-  for offset, pair, can_start, can_end in zip(
+  for window_offsets, window_pairs, can_start, can_end in zip(
     offsets, pairs, start_masks, in_context, strict=True
   ):
-    size = pair.end - pair.start + 1
-    is_legal = can_start[pair.start] & can_end[pair.end]
-    is_legal &= (size >= 1) & (size <= rules.max_length)
+    num_pieces = window_pairs.end - window_pairs.start + 1
+    is_legal = can_start[window_pairs.start] & can_end[window_pairs.end]
+    is_legal &= (num_pieces >= 1) & (num_pieces <= rules.max_length)
     spans_by_window.append(
       _Spans(
-        offset[pair.start[is_legal], 0],
-        offset[pair.end[is_legal], 1],
-        pair.start_logit[is_legal],
-        pair.end_logit[is_legal],
+        window_offsets[window_pairs.start[is_legal], 0],
+        window_offsets[window_pairs.end[is_legal], 1],
+        window_pairs.start_logit[is_legal],
+        window_pairs.end_logit[is_legal],
       )
     )
   return _Spans(*map(np.concatenate, zip(*spans_by_window, strict=True)))
@@ -393,18 +399,18 @@ def _piece_ranges(contexts: list[np.ndarray]) -> list[tuple[int, int]]:
     contexts: for each window the characters (begin, end) of its pieces.
 
   Returns:
-    For each window its pieces [begin, end).
+    For each window the indices [begin, end) of its pieces in the whole context.
   """
-  spans = [(0, len(contexts[0]))]
+  ranges = [(0, len(contexts[0]))]
   for previous, current in itertools.pairwise(contexts):
     shift = len(previous)
     for index in np.flatnonzero((previous[1:] == current[0]).all(1)) + 1:
       if np.array_equal(previous[index:], current[: len(previous) - index]):
         shift = int(index)
         break
-    begin = spans[-1][0] + shift
-    spans.append((begin, begin + len(current)))
-  return spans
+    begin = ranges[-1][0] + shift
+    ranges.append((begin, begin + len(current)))
+  return ranges
 
 
 def _answer(
@@ -414,7 +420,7 @@ def _answer(
   rules: SpanRules,
   from_beam: bool,
 ) -> dict[str, Any]:
-  """Lists the best answers to a question, and chooses one of them.
+  """Lists the best answers to a question, and chooses one answer.
 
   Args:
     context: the raw context.

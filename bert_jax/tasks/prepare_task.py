@@ -102,10 +102,11 @@ def prepare(
 
   Returns:
     The content of `meta.json`. Its entry `notes` is split -> event -> a list of
-    two: the number of examples, and a list of the first ten examples.
+    two: the number of examples, and the ids of the first ten examples.
 
   Raises:
-    ValueError: an input is wrong, or the folder was made from other inputs.
+    ValueError: an input is wrong, or the folder exists and was not made from
+      these inputs and settings.
   """
   vocabulary = open_vocabulary.load(vocab, **options)
   if line := open_vocabulary.unreachable_warning(vocabulary, vocab):
@@ -139,7 +140,7 @@ def prepare(
   try:
     contents = task_inputs.read(task_files, inputs)
   except ValueError:
-    # If a file is being written, report that: half of a file often
+    # If a program is still writing a file, report that: a part of a file often
     # has a wrong format.
     watch.check_input()
     raise
@@ -182,8 +183,10 @@ def _input_notes(
   """Returns notes about the inputs as a whole, in the form of `meta.json`."""
   notes: dict[str, dict[str, list[Any]]] = {}
   if contents.skipped:
-    lines = [len(contents.skipped), contents.skipped[:10]]
-    notes["files"] = {"lines left out for their number of columns": lines}
+    count_and_lines = [len(contents.skipped), contents.skipped[:10]]
+    notes["files"] = {
+      "lines left out for their number of columns": count_and_lines
+    }
   if contents.notes:
     notes["labels"] = {sentence: [0, []] for sentence in contents.notes}
   return notes
@@ -210,23 +213,23 @@ def note_lines(meta: dict[str, Any]) -> list[str]:
   """
   lines = []
   for split, events in meta["notes"].items():
-    for event, (count, examples) in events.items():
-      dots = ", ..." if count > len(examples) else ""
-      event_line = f"{count} {event}: {', '.join(examples)}{dots}"
+    for event, (count, names) in events.items():
+      dots = ", ..." if count > len(names) else ""
+      event_line = f"{count} {event}: {', '.join(names)}{dots}"
       lines.append(f"{split}: {event_line if count else event}")
   return lines
 
 
 def _read_same_meta(output: str, made_from: dict[str, Any]) -> dict[str, Any]:
-  """Returns the metadata of an existing folder.
+  """Returns the content of an existing folder's `meta.json`.
 
   Raises:
-    ValueError: the folder was made from other inputs or settings.
+    ValueError: the folder was not made from `made_from`.
   """
   meta = encoded_rows.read_meta(output)
-  old_origin = meta.get("made_from", {})
+  old_made_from = meta.get("made_from", {})
   changed = [
-    name for name in made_from if old_origin.get(name) != made_from[name]
+    name for name in made_from if old_made_from.get(name) != made_from[name]
   ]
   if changed:
     raise TaskFolderDiffers(

@@ -23,8 +23,9 @@ class Context(NamedTuple):
   """Holds the T pieces of a context.
 
   Attributes:
-    ids: int32 [T].
-    offsets: int32 [T, 2], the characters (begin, end) of each piece.
+    ids: int32 [T], the ids of the pieces.
+    offsets: int32 [T, 2], the characters (begin, end) of each piece in the
+      context.
   """
 
   ids: np.ndarray
@@ -32,7 +33,7 @@ class Context(NamedTuple):
 
 
 def has_misplaced_answer(example: dict[str, Any]) -> bool:
-  """Returns True if the context has another text at an answer's offset."""
+  """Returns True if an answer's text is not in the context at its offset."""
   return any(
     example["context"][a["answer_start"] :][: len(a["text"])] != a["text"]
     or a["answer_start"] < 0
@@ -41,7 +42,7 @@ def has_misplaced_answer(example: dict[str, Any]) -> bool:
 
 
 def encode_context(vocabulary: Vocabulary, context: str) -> Context:
-  """Returns the pieces of a context; offsets leave out spaces at their ends."""
+  """Returns a context's pieces; offsets leave out a piece's outer spaces."""
   encoded = vocabulary.encode_offsets([context])[0]
   offsets = []
   for begin, end in encoded.offsets:
@@ -59,9 +60,10 @@ def encode_context(vocabulary: Vocabulary, context: str) -> Context:
 
 
 def answer_pieces(context: Context, begin: int, end: int) -> tuple[int, int]:
-  """Returns the first and last piece that overlap characters [begin, end).
+  """Returns the indices of the first and last piece in characters [begin, end).
 
-  If no piece overlaps them, the result is (-1, -1).
+  A piece counts if it overlaps these characters. If no piece does, the result
+  is (-1, -1).
   """
   starts, ends = context.offsets.T
   pieces = np.flatnonzero((ends > begin) & (starts < end) & (ends > starts))
@@ -79,9 +81,9 @@ def encode_questions(
 ) -> EncodedExamples:
   """Encodes questions, with as many windows as each context needs.
 
-  If an answer is not at its offset, or no piece holds it, the rows of its
-  example have labels -1 and are not trained on. A window with only a part of
-  the answer counts as a window without it.
+  If an answer is not at its offset, or no piece holds the first answer, the
+  rows of the example have labels -1 and are not trained on. A window with only
+  a part of the answer counts as a window without the answer.
 
   Args:
     examples: examples of kind span, see `encoded_rows`.
@@ -90,7 +92,8 @@ def encode_questions(
     stride: the number of tokens from the beginning of one window to the
       beginning of the next. None means `STRIDE`, or half a window if that is
       less.
-    max_question: the most tokens of the question; at most half of the row.
+    max_question: the most tokens of the question. The question never gets more
+      than half of the row's tokens, without special tokens.
 
   Raises:
     ValueError: `length` has no space for text.
@@ -98,42 +101,63 @@ def encode_questions(
   layout = layouts.layout_of(vocabulary)
   layouts.check_length(layout, length)
   num_special = sum(map(len, (layout.begin, layout.between, layout.end)))
-  max_tokens = min(max_question, (length - num_special) // 2)
+  max_question_tokens = min(max_question, (length - num_special) // 2)
   questions = vocabulary.encode_batch([e["question"] for e in examples])
-  parts, sizes, starts, indices, labels, offsets = [], [], [], [], [], []
+  id_arrays, sizes, second_begins, example_indices, labels, offsets = (
+    [],
+    [],
+    [],
+    [],
+    [],
+    [],
+  )
   notes: dict[str, list[str]] = {}
   begin, between, end = (
     np.array(x, np.int32) for x in (layout.begin, layout.between, layout.end)
   )
   # The questions about one context follow each other, so encode it once.
   encode = functools.lru_cache(1)(functools.partial(encode_context, vocabulary))
-  for e, (example, ids) in enumerate(zip(examples, questions, strict=True)):
+  for example_index, (example, question_ids) in enumerate(
+    zip(examples, questions, strict=True)
+  ):
     context = encode(example["context"])
-    if len(ids) > max_tokens:
+    if len(question_ids) > max_question_tokens:
       notes.setdefault("questions cut", []).append(example["id"])
     answer, fault = _find_answer(example, context)
     if fault:
       notes.setdefault(fault, []).append(example["id"])
-    query = np.array(ids[:max_tokens], np.int32)
-    column = len(begin) + len(query) + len(between)
-    capacity = length - num_special - len(query)
+    question = np.array(question_ids[:max_question_tokens], np.int32)
+    context_column = len(begin) + len(question) + len(between)
+    capacity = length - num_special - len(question)
     step = min(STRIDE, max(capacity // 2, 1)) if stride is None else stride
-    for a, b in window_bounds(len(context.ids), capacity, step):
-      row = [begin, query, between, context.ids[a:b], end]
+    for window_begin, window_end in window_bounds(
+      len(context.ids), capacity, step
+    ):
+      row = [
+        begin,
+        question,
+        between,
+        context.ids[window_begin:window_end],
+        end,
+      ]
       size = sum(map(len, row))
       row_offsets = np.full((size, 2), -1, np.int32)
-      row_offsets[column : column + b - a] = context.offsets[a:b]
-      parts += row
+      row_offsets[
+        context_column : context_column + window_end - window_begin
+      ] = context.offsets[window_begin:window_end]
+      id_arrays += row
       sizes.append(size)
-      starts.append(column)
-      indices.append(e)
+      second_begins.append(context_column)
+      example_indices.append(example_index)
       offsets.append(row_offsets)
-      labels.append(_answer_columns(answer, a, b, column))
+      labels.append(
+        _answer_columns(answer, window_begin, window_end, context_column)
+      )
   encoded = Rows(
-    np.concatenate([np.zeros(0, np.int32), *parts]),
+    np.concatenate([np.zeros(0, np.int32), *id_arrays]),
     np.cumsum([0, *sizes], dtype=np.int64),
-    np.array(starts, np.int32),
-    np.array(indices, np.int64),
+    np.array(second_begins, np.int32),
+    np.array(example_indices, np.int64),
     np.array(labels, np.int32).reshape(-1, 2),
     np.concatenate([np.zeros((0, 2), np.int32), *offsets]),
   )
@@ -146,9 +170,9 @@ def _find_answer(
   """Finds the answer of an example.
 
   Returns:
-    A pair. First the first and last piece of the answer; () if there is no
-    answer; None if the example has no label or a wrong label. Then a note about
-    a wrong label; "" if no label is wrong.
+    A pair. Its first entry is the indices of the answer's first and last piece;
+    () if there is no answer; None if the example has no label or a wrong label.
+    Its second entry is a note about a wrong label; "" if no label is wrong.
   """
   if not example["answers"]:
     return None if example["answers"] is None else (), ""
@@ -166,6 +190,9 @@ def _answer_columns(
   answer: tuple[int, ...] | None, begin: int, end: int, column: int
 ) -> tuple[int, int]:
   """Returns the columns of the answer's first and last piece in a row.
+
+  They are (-1, -1) if `answer` is None, and (0, 0) if the row does not hold the
+  whole answer.
 
   Args:
     answer: see `_find_answer`.

@@ -41,8 +41,8 @@ SUPERGLUE = {
 SUPERGLUE_FILES = tuple(
   f"{n}.jsonl" for n in (*SUPERGLUE.values(), "AX-b", "AX-g")
 )
-# Other test sets that a task's model also predicts: task -> word in the name of
-# the test set's split -> file.
+# The further test sets that a task's model predicts: task -> word in the name
+# of the test set's split -> file.
 OTHER_TEST_SETS = {
   "mnli": {
     "mismatched": "MNLI-mm.tsv",
@@ -51,8 +51,8 @@ OTHER_TEST_SETS = {
   },
   "rte": {"axb": "AX-b.jsonl", "axg": "AX-g.jsonl"},
 }
-# Tasks whose classes GLUE's server reads by name. It reads the classes of other
-# tasks by number.
+# The tasks whose classes GLUE's server reads by name. It reads the classes of
+# every other task by index.
 _TASKS_WITH_CLASS_NAMES = ("mnli", "qnli", "rte")
 
 
@@ -89,7 +89,7 @@ def write(
   | span, if a question may have no answer | also `null_odds.json` |
   | tagging | `predictions.conll` |
   | GLUE, SuperGLUE | see `server_files` |
-  | other tasks | `predictions.jsonl` with `id` and `prediction` |
+  | all others | `predictions.jsonl` with `id` and `prediction` |
 
   Args:
     folder: the folder for the files; it is made if it does not exist.
@@ -149,13 +149,13 @@ def _write_squad(
       f"question id {repeated_id!r} occurs twice; SQuAD's files have one answer"
       " for each id."
     )
-  files = {"predictions.json": "text", "nbest_predictions.json": "nbest"}
+  key_by_file = {"predictions.json": "text", "nbest_predictions.json": "nbest"}
   if predictions and "null_odds" in predictions[0]:
-    files["null_odds.json"] = "null_odds"
-  for file, key in files.items():
+    key_by_file["null_odds.json"] = "null_odds"
+  for file_name, key in key_by_file.items():
     answers = (prediction[key] for prediction in predictions)
-    write_json(folder / file, dict(zip(ids, answers, strict=True)))
-  return [str(folder / file) for file in files]
+    write_json(folder / file_name, dict(zip(ids, answers, strict=True)))
+  return [str(folder / file_name) for file_name in key_by_file]
 
 
 def conll_text(predictions: Sequence[Sequence[str]], examples: Examples) -> str:
@@ -266,7 +266,7 @@ def pack_submission(path: PathLike, files: Sequence[PathLike]) -> list[str]:
       GLUE, or all of SuperGLUE.
 
   Returns:
-    The names of the files that the server needs too, but the zip lacks.
+    The names of the files that the server needs, but the zip lacks.
 
   Raises:
     ValueError: the server does not know a name, or a name is repeated.

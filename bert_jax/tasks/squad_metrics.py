@@ -1,7 +1,7 @@
 """Compares answers like the official scripts of SQuAD and ReCoRD.
 
 The rules "1.1" and "2.0" come from evaluate-v1.1.py and evaluate-v2.0.py of
-rajpurkar.github.io/SQuAD-explorer. ReCoRD's script has the rules of v1.1.
+rajpurkar.github.io/SQuAD-explorer. ReCoRD's script has the rules "1.1".
 """
 
 import collections
@@ -47,24 +47,26 @@ def f1(prediction: str, gold: str, rule: str = "2.0") -> float:
   )
   if rule == "2.0" and not (predicted_words and gold_words):
     return float(predicted_words == gold_words)
-  common = collections.Counter(predicted_words) & collections.Counter(
+  common_words = collections.Counter(predicted_words) & collections.Counter(
     gold_words
   )
-  count = common.total()
+  num_common = common_words.total()
   return (
-    2.0 * count / (len(predicted_words) + len(gold_words)) if count else 0.0
+    2.0 * num_common / (len(predicted_words) + len(gold_words))
+    if num_common
+    else 0.0
   )
 
 
 def best_scores(
   prediction: str, golds: Sequence[str], rule: str = "2.0"
 ) -> tuple[float, float]:
-  """Returns the largest (exact, F1) over the true answers.
+  """Returns the largest exact match and the largest F1 over the true answers.
 
   Args:
     prediction: the predicted answer, "" for no answer.
     golds: the true answers. By rule "2.0", an answer without words after
-      `normalise` does not count. If none counts, "" is the true answer.
+      `normalise` does not count. If no answer counts, "" is the true answer.
     rule: see `f1`.
   """
   if rule == "2.0":
@@ -103,18 +105,20 @@ def squad2(
     texts: the predicted answer to each question, "" for no answer.
     golds: the true answers to each question, [] if it has no answer.
     null_odds: for each question, the score of "no answer" minus the score of
-      the answer, or a probability of "no answer".
-    threshold: a question with larger odds counts as "no answer".
+      the answer, or a probability of "no answer"; None takes `texts` as they
+      are.
+    threshold: if the odds of a question are larger, its prediction counts as
+      "no answer".
     search: how the best threshold is found. "reachable" finds a threshold that
       gives the best score. "official" is the search of evaluate-v2.0.py. It may
       separate questions with equal odds, which no threshold can do, and its
       threshold is 0.0 if it is best to answer no question.
 
   Returns:
-    `exact`, `f1` and `total` of all questions. The prefix
-    `HasAns_` marks scores of questions with an answer, `NoAns_` scores of
-    questions without one. If there are `null_odds`, also `best_exact` and
-    `best_f1`, and their thresholds `best_exact_thresh` and `best_f1_thresh`.
+    `exact`, `f1` and `total` of all questions. The prefix `HasAns_` marks the
+    scores of the questions with an answer, and `NoAns_` those of the questions
+    without an answer. If there are `null_odds`, also `best_exact` and
+    `best_f1`, with their thresholds `best_exact_thresh` and `best_f1_thresh`.
   """
   raw_scores = np.array(
     [best_scores(t, g) for t, g in zip(texts, golds, strict=True)]
@@ -170,8 +174,8 @@ def _best_threshold(
   if search not in SEARCHES:
     raise ValueError(f"search {search!r} is not one of {', '.join(SEARCHES)}.")
   odds = np.asarray(null_odds, np.float64)
-  # First count all questions as "no answer". Then answer one after the other,
-  # beginning with the lowest odds.
+  # First predict "no answer" for all questions. Then predict answer after
+  # answer, beginning with the lowest odds. A gain changes the total score.
   unanswerable_gains = np.where(is_empty, 0.0, -1.0)
   if search == "reachable":
     # An answer without words, such as "the" or ".", is correct if the question

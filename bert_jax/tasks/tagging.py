@@ -1,9 +1,9 @@
 """Encodes tagged words as rows: a word's first piece has the word's tag.
 
 A sentence that is too long is cut into windows that overlap by half. A word has
-its label only in the window where it has the most context. The published recipe
-(Devlin et al. 2018, section 5.3) labels first pieces, and fills a row with the
-text around a sentence.
+its label only in the window where its first piece has the most context. The
+published recipe (Devlin et al. 2018, section 5.3) labels first pieces, and
+fills a row with the text around its sentence (`with_context`).
 """
 
 import itertools
@@ -45,8 +45,8 @@ def encode_sentences(
     examples: examples with `words` and `tags`, see `encoded_rows`.
     vocabulary: turns text into ids.
     length: the most tokens in a row.
-    with_context: True to fill the row with words from the same `document`,
-      about equally many before and after the sentence.
+    with_context: True to fill the row of a sentence with pieces of its
+      `document`, about equally many before and after the sentence.
 
   Raises:
     ValueError: `length` has no space for text, or a tag is unknown.
@@ -57,9 +57,9 @@ def encode_sentences(
   words = [word for e in examples for word in e["words"]]
   ids, piece_counts = word_pieces(vocabulary, words)
   tags = [t for e in examples for t in e["tags"] or [None] * len(e["words"])]
-  counts = [len(e["words"]) for e in examples]
-  first_words = np.cumsum([0, *counts], dtype=np.int64)
-  sentence_indices = np.repeat(np.arange(len(examples)), counts)
+  word_counts = [len(e["words"]) for e in examples]
+  first_words = np.cumsum([0, *word_counts], dtype=np.int64)
+  sentence_indices = np.repeat(np.arange(len(examples)), word_counts)
   flat_words = _FlatWords(
     ids, label_ids(task, tags), piece_counts, first_words, sentence_indices
   )
@@ -67,21 +67,26 @@ def encode_sentences(
   bounds = flat_words.word_bounds[first_words].tolist()
   documents = _document_bounds(examples, bounds) if with_context else None
   row_windows, long_sentences = [], []
-  for e, (begin, end) in enumerate(itertools.pairwise(bounds)):
+  for example_index, (begin, end) in enumerate(itertools.pairwise(bounds)):
     spans = window_bounds(end - begin, capacity, max(capacity // 2, 1))
     if documents is not None and len(spans) == 1:
-      widened_span = _widen(begin, end, *documents[e], capacity)
-      row_windows.append(_Window(e, *widened_span, begin, end))
+      widened_span = _widen(begin, end, *documents[example_index], capacity)
+      row_windows.append(_Window(example_index, *widened_span, begin, end))
       continue
     window_of_piece = best_windows(end - begin, spans)
     if len(spans) > 1:
-      long_sentences.append(str(examples[e]["id"]))
-    for k, (a, b) in enumerate(spans):
+      long_sentences.append(str(examples[example_index]["id"]))
+    for window_index, (window_begin, window_end) in enumerate(spans):
       # `window_of_piece` ascends, so a window's labelled pieces are adjacent.
       label_bounds = (
-        begin + np.searchsorted(window_of_piece, [k, k + 1])
+        begin
+        + np.searchsorted(window_of_piece, [window_index, window_index + 1])
       ).tolist()
-      row_windows.append(_Window(e, begin + a, begin + b, *label_bounds))
+      row_windows.append(
+        _Window(
+          example_index, begin + window_begin, begin + window_end, *label_bounds
+        )
+      )
   words_without_piece = [
     ascii(words[i]) for i in np.flatnonzero(piece_counts == 0)
   ]
@@ -98,8 +103,8 @@ class _FlatWords:
 
   Attributes:
     ids: int32 [T], the ids of the pieces.
-    word_of_piece: int64 [T], the index of a word at its first piece, and -1 at
-      its other pieces.
+    word_of_piece: int64 [T], the word's index for the first piece of a word, -1
+      for every other piece.
     word_bounds: int64 [W + 1]. Word w has the pieces [word_bounds[w],
       word_bounds[w + 1]).
     tags: int32 [W], the ids of the tags.
@@ -122,7 +127,7 @@ class _FlatWords:
       piece_counts: int64 [W], the number of pieces of each word.
       first_words: int64 [E + 1], the index of each example's first word, then
         W.
-      sentence_indices: int64 [W], the example of each word.
+      sentence_indices: int64 [W], the index of each word's example.
     """
     self.ids, self.tags = ids, tags
     self.word_bounds = np.cumsum(
@@ -135,7 +140,7 @@ class _FlatWords:
 
 
 class _Window(NamedTuple):
-  """Says which pieces a row has, and which of them may have labels.
+  """Says which pieces a row has, and which pieces may have labels.
 
   Attributes:
     example: the index of the example.
@@ -165,23 +170,26 @@ def _document_bounds(
   """
   names = [e["document"] for e in examples]
   names = [(i,) if name is None else name for i, name in enumerate(names)]
-  pieces: dict[Any, tuple[int, int]] = {}
+  bounds_by_name: dict[Any, tuple[int, int]] = {}
   for i, name in enumerate(names):
-    pieces[name] = pieces.get(name, (bounds[i], 0))[0], bounds[i + 1]
-  return [pieces[name] for name in names]
+    bounds_by_name[name] = (
+      bounds_by_name.get(name, (bounds[i], 0))[0],
+      bounds[i + 1],
+    )
+  return [bounds_by_name[name] for name in names]
 
 
 def _widen(
   begin: int, end: int, first: int, limit: int, capacity: int
 ) -> tuple[int, int]:
-  """Widens [begin, end) to `capacity` pieces, equally on both sides.
+  """Widens [begin, end) to at most `capacity` pieces, equally on both sides.
 
   The result stays in the document's pieces [first, limit). If one side has too
-  few pieces, the other side gets more.
+  few pieces, the opposite side gets more.
   """
   num_spare = capacity - (end - begin)
-  added = min(begin - first, max(num_spare // 2, num_spare - (limit - end)))
-  return begin - added, min(limit, end + num_spare - added)
+  num_added = min(begin - first, max(num_spare // 2, num_spare - (limit - end)))
+  return begin - num_added, min(limit, end + num_spare - num_added)
 
 
 def _build_rows(
@@ -197,20 +205,23 @@ def _build_rows(
   for window in windows:
     begin, end = window.begin, window.end
     id_arrays += [prefix, flat.ids[begin:end], suffix]
-    # For each token of the row: the word whose first piece it is, or -1.
-    word = np.full(len(prefix) + end - begin + len(suffix), -1, np.int64)
+    # For each token of the row, the index of the word whose first piece it is,
+    # or -1.
+    word_of_token = np.full(
+      len(prefix) + end - begin + len(suffix), -1, np.int64
+    )
     pieces = slice(window.label_begin, window.label_end)
     shift = len(prefix) - begin
     columns = slice(shift + pieces.start, shift + pieces.stop)
-    word[columns] = flat.word_of_piece[pieces]
-    word_arrays.append(word)
-    sizes.append(len(word))
-  word = np.concatenate(word_arrays)
-  labels = np.full(len(word), -1, np.int32)
-  offsets = np.full((len(word), 2), -1, np.int32)
-  is_labelled = word >= 0
-  labels[is_labelled] = flat.tags[word[is_labelled]]
-  offsets[is_labelled] = flat.index_in_example[word[is_labelled]][:, None]
+    word_of_token[columns] = flat.word_of_piece[pieces]
+    word_arrays.append(word_of_token)
+    sizes.append(len(word_of_token))
+  all_words = np.concatenate(word_arrays)
+  labels = np.full(len(all_words), -1, np.int32)
+  offsets = np.full((len(all_words), 2), -1, np.int32)
+  is_labelled = all_words >= 0
+  labels[is_labelled] = flat.tags[all_words[is_labelled]]
+  offsets[is_labelled] = flat.index_in_example[all_words[is_labelled]][:, None]
   return Rows(
     np.concatenate(id_arrays),
     np.cumsum(sizes, dtype=np.int64),

@@ -59,8 +59,8 @@ def find_task(
     kind: the kind of a custom task, one of `custom.KINDS`; None means
       classification.
     columns: see `custom.parse_columns`.
-    labels: the names of the labels in the order of their ids; () means
-      the sorted labels of the examples.
+    labels: the names of the labels in the order of their ids; () means the
+      sorted labels of the training examples.
 
   Raises:
     ValueError: the name is unknown, a custom task has the name of a published
@@ -130,7 +130,7 @@ def parse_inputs(task_files: TaskFiles, texts: Iterable[str]) -> list[Input]:
       `tfds`, which means all splits of its data set.
 
   Raises:
-    ValueError: a text has neither of these forms.
+    ValueError: a text has neither form.
   """
   inputs = []
   for text in texts:
@@ -151,7 +151,7 @@ def parse_inputs(task_files: TaskFiles, texts: Iterable[str]) -> list[Input]:
 
 
 def needs_labels(split: str) -> bool:
-  """Returns True for training and validation, whose lines must have labels."""
+  """Returns True if each line of the split must have a label (by its name)."""
   return split.startswith(("train", "validation", "dev"))
 
 
@@ -215,7 +215,7 @@ def _name_labels(
     task_files: the task and its columns.
     splits: split -> examples.
     records: split -> the record of each example, for messages.
-    notes: gets sentences that say how the lists were read.
+    notes: sentences that say how the lists were read are appended to it.
 
   Returns:
     The task. If the lists are numbers, its labels are set.
@@ -276,30 +276,32 @@ def _training_labels(
   splits: Mapping[str, Examples],
   records: Mapping[str, list[Record]],
 ) -> tuple[str, ...]:
-  """Returns the labels of the training split, or of the first split.
+  """Returns the labels of the split "train"; without it, of the first split.
 
   Raises:
-    ValueError: there are fewer than two labels, or another split has a label
-      that this split lacks.
+    ValueError: there are fewer than two labels, or an example of any split has
+      a label that is not among them.
   """
-  first_split = "train" if "train" in splits else next(iter(splits))
+  label_split = "train" if "train" in splits else next(iter(splits))
   if task.kind == "tagging":
     _check_tags(splits, records)
-  labels = custom.collect_labels(task.kind, splits[first_split])
+  labels = custom.collect_labels(task.kind, splits[label_split])
   if len(labels) < 2:
     raise UserError(
-      f"split {first_split} has {len(labels)} labels ({', '.join(labels)}); a"
+      f"split {label_split} has {len(labels)} labels ({', '.join(labels)}); a"
       f" task of kind {task.kind} needs two or more."
     )
   for split, examples in splits.items():
     for example, record in zip(examples, records[split], strict=True):
       content = example[_LIST_FIELDS.get(task.kind, "label")]
-      has_list = task.kind in _LIST_FIELDS
-      for i, label in enumerate((content or ()) if has_list else [content]):
+      has_label_list = task.kind in _LIST_FIELDS
+      for i, label in enumerate(
+        (content or ()) if has_label_list else [content]
+      ):
         if label is not None and label not in labels:
           location = conll.location_of(record, i)
           raise UserError(
-            f"{location}: label {label!r:.60} is not in split {first_split}"
+            f"{location}: label {label!r:.60} is not in split {label_split}"
             f" ({', '.join(labels)}); correct it, or give all with --labels."
           )
   return labels
@@ -308,11 +310,11 @@ def _training_labels(
 def _check_tags(
   splits: Mapping[str, Examples], records: Mapping[str, list[Record]]
 ) -> None:
-  """Raises ValueError if some tags have a prefix and other tags do not."""
-  names = {
+  """Raises ValueError if some tags have a prefix and some have none."""
+  tag_names = {
     t for examples in splits.values() for e in examples for t in e["tags"] or ()
   }
-  unprefixed = tags.find_unprefixed(names)
+  unprefixed = tags.find_unprefixed(tag_names)
   if unprefixed is None:
     return
   for split, examples in splits.items():
@@ -327,7 +329,7 @@ def _set_ids(task: Task, split: str, examples: Examples) -> None:
   """Sets the `id` of each example to a text.
 
   Raises:
-    ValueError: two questions of a span task have the same id.
+    ValueError: two questions of a span task have one id.
   """
   earlier_ids = set()
   for i, example in enumerate(examples):

@@ -31,15 +31,15 @@ def race_records(path: str) -> Iterator[Record]:
   files, root = [source], source.parent
   if source.is_dir():
     root = source
-    texts = (file for file in source.rglob("*.txt") if not file.is_dir())
-    files = sorted(texts, key=str)
+    text_files = (file for file in source.rglob("*.txt") if not file.is_dir())
+    files = sorted(text_files, key=str)
     if not files:
       raise UserError(f"{path}: the folder has no .txt files of RACE.")
   for file in files:
-    name = str(file.relative_to(root).with_suffix(""))
+    passage_name = str(file.relative_to(root).with_suffix(""))
     try:
       fields = tables.parse_json("\n".join(tables.read_lines(str(file))))
-      questions = list(race_questions(Record(fields, str(file)), name))
+      questions = list(race_questions(Record(fields, str(file)), passage_name))
     except json.JSONDecodeError as e:
       raise UserError(f"{file}:{e.lineno} is not JSON ({e.msg}).") from e
     yield from questions
@@ -48,11 +48,13 @@ def race_records(path: str) -> Iterator[Record]:
 def _race_lines(path: str) -> Iterator[Record]:
   """Yields the questions of a .jsonl file."""
   for number, record in enumerate(tables.jsonl_records(path), 1):
-    name = record.fields.get("id", record.fields.get("example_id", number))
+    passage_name = record.fields.get(
+      "id", record.fields.get("example_id", number)
+    )
     if "questions" in record.fields:
-      yield from race_questions(record, str(name))
+      yield from race_questions(record, str(passage_name))
     else:
-      yield record._replace(fields={**record.fields, "id": str(name)})
+      yield record._replace(fields={**record.fields, "id": str(passage_name)})
 
 
 def race_questions(passage: Record, name: str) -> Iterator[Record]:

@@ -19,8 +19,8 @@ TEXT_COLUMNS = {
   "rte": ("sentence1", "sentence2"),
   "wnli": ("sentence1", "sentence2"),
 }
-# Other name of a column -> its name here. The other names are from MRPC, QQP,
-# MNLI, STS-B and TensorFlow Datasets.
+# The name of a column in a published file -> its name here. The published names
+# are from MRPC, QQP, MNLI, STS-B and TensorFlow Datasets.
 _USUAL_NAMES = {
   "#1 String": "sentence1",
   "#2 String": "sentence2",
@@ -56,9 +56,9 @@ def records(
   Args:
     name: the name of the task.
     path: the file: .tsv, .txt or .csv, or .jsonl (SuperGLUE's RTE).
-    skipped: FILE:LINE is appended for each skipped line. Some lines of QQP's
-      published file lack columns, and are skipped; if this is None, they are an
-      error.
+    skipped: FILE:LINE is appended for each skipped line. Only lines of QQP's
+      file that lack columns are skipped. If `skipped` is None, these lines are
+      an error.
 
   Raises:
     ValueError: a line is wrong; the message names the file and line.
@@ -97,7 +97,7 @@ def parse(task: Task, record: Record, needs_label: bool) -> dict[str, Any]:
     ValueError: the record is wrong; the message names the file and line.
   """
   fields = {_USUAL_NAMES.get(k, k): v for k, v in record.fields.items()}
-  # If there is also a column with the usual name, that column is used.
+  # If there is a column with the name here, too, that column is used.
   fields |= record.fields
   record = Record(fields, record.location)
   texts = [

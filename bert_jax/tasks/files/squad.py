@@ -18,8 +18,8 @@ def records(path: str) -> Iterator[Record]:
       `question`, `context`, `answers`.
 
   Raises:
-    ValueError: the file is not as SQuAD's are; the message names the file and
-      the line or article.
+    ValueError: the file has not SQuAD's form; the message names the file, and
+      the line or article if one is wrong.
   """
   if tables.is_jsonl(path, json_is_one_value=True):
     yield from _jsonl_records(path)
@@ -41,10 +41,10 @@ def records(path: str) -> Iterator[Record]:
     for article_number, article in enumerate(articles):
       for i, paragraph in enumerate(article["paragraphs"]):
         for j, question in enumerate(paragraph["qas"]):
-          name = question.get("id", f"question {article_number}.{i}.{j}")
+          question_id = question.get("id", f"question {article_number}.{i}.{j}")
           fields = {**question, "context": paragraph["context"]}
           fields["title"] = article.get("title", "")
-          yield Record(fields, f"{path}: id {name}")
+          yield Record(fields, f"{path}: id {question_id}")
   except (KeyError, TypeError, AttributeError) as e:
     raise UserError(
       f"{path}: article {article_number + 1} is not as SQuAD's are ({e!r:.60})."
@@ -120,8 +120,10 @@ def _answers(record: Record) -> list[dict[str, Any]] | None:
     )
   parsed = []
   for answer in answers:
-    fields = Record(answer, record.location)
-    start = get_int(fields, "answer_start")
-    parsed.append(dict(text=get_text(fields, "text"), answer_start=start))
+    answer_record = Record(answer, record.location)
+    start = get_int(answer_record, "answer_start")
+    parsed.append(
+      dict(text=get_text(answer_record, "text"), answer_start=start)
+    )
   # An answer with an empty text is no answer.
   return [answer for answer in parsed if answer["text"]]
