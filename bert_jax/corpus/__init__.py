@@ -1,8 +1,8 @@
 """Text on disk to a prepared folder: sources, sentences, filters, token ids.
 
-This room imports text/, and `files.py`, `messages.py` and `hashing.py` of the
-package's root. Its packages are etils and numpy, and in functions
-tensorflow_datasets, pyarrow, datasketch and sentencex.
+This room imports text/, and the single files `files.py`, `messages.py` and
+`hashing.py` of bert_jax. It needs the packages etils and numpy. Some functions
+also import tensorflow_datasets, pyarrow, datasketch or sentencex.
 
 Start with `prepare.prepare`, which goes from inputs to a finished folder, and
 `reader.py`, whose docstring describes the folder's format.
@@ -15,7 +15,7 @@ Start with `prepare.prepare`, which goes from inputs to a finished folder, and
 * `tokenize.py`: documents to token ids, in several processes.
 * `writer.py`: writes a prepared folder, safe against any interruption.
 * `reader.py`: the folder's format; opens and checks it; `Corpus`.
-* `prepare.py`: runs all of these, for `bert_jax prepare`.
+* `prepare.py`: runs the modules above, for `bert_jax prepare`.
 * `sizes.py`: lengths of sentences and documents, with warnings.
 * `train_vocab.py`: trains a vocabulary on inputs, for `bert_jax vocab`.
 * `split_text.py`: writes any text with a sentence on each line.

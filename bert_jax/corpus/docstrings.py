@@ -5,7 +5,7 @@ module. Documentation repeats itself: descriptions of arguments are copied from
 one function to another, and several versions of an API are installed side by
 side. So a paragraph is dropped if too many of its word 5-grams occur in earlier
 paragraphs. Without this rule, 30% of the 8-grams of held-out modules occur in
-the other modules.
+modules for training.
 """
 
 import ast
@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 from bert_jax.messages import UserError
 
-# The packages that are read if they are installed, and the name under which
-# Python's own library is read.
+# The packages that are read if they are installed. `STANDARD_LIBRARY` is the
+# name for Python's library.
 PACKAGES = ("tensorflow", "scipy", "numpy", "jax", "keras")
 STANDARD_LIBRARY = "python"
 # A paragraph of prose has at least this many words.
@@ -127,8 +127,8 @@ def package_versions(modules: Sequence[Module]) -> dict[str, str]:
 def read_modules(modules: Sequence[Module]) -> Iterator[tuple[Module, str]]:
   """Yields each module with its prose.
 
-  There are blank lines between the paragraphs of a module. Near-copies of
-  earlier paragraphs are left out.
+  A blank line separates two paragraphs of a module. A near-copy of an earlier
+  paragraph is left out.
   """
   duplicates = NearDuplicateFinder()
   for module in modules:
@@ -146,8 +146,8 @@ class NearDuplicateFinder:
 
   def __init__(self) -> None:
     """Begins without any paragraph."""
-    # Words are numbered, because a tuple of integers has the same hash in every
-    # process. A string has another hash in each process.
+    # Words are numbered, because the hash of a tuple of integers is equal in
+    # every process. The hash of a string differs from process to process.
     self._word_ids: dict[str, int] = {}
     self._seen_ngrams: set[int] = set()
 
@@ -177,9 +177,9 @@ class NearDuplicateFinder:
 def module_docstrings(path: str) -> list[str]:
   """Returns the docstrings of a source file, from top to bottom.
 
-  They include the docstrings that numpy and scipy attach with a call
-  `add_newdoc(name, docstring)`. The list is empty if the file cannot be parsed
-  or has no triple quotes.
+  The list includes docstrings that numpy and scipy attach with a call
+  `add_newdoc(name, docstring)`. It is empty if the file cannot be parsed or has
+  no triple quotes.
   """
   try:
     source = pathlib.Path(path).read_text(encoding="utf-8")
@@ -245,7 +245,7 @@ def _indent_of(line: str) -> int:
 def _without_code(lines: Sequence[str]) -> Iterator[str]:
   """Yields the lines outside fenced blocks, doctests and literal blocks.
 
-  Directives are dropped too. After a heading, a form feed is yielded.
+  Directives are dropped too. The underline of a heading becomes a form feed.
   """
   in_fence = in_doctest = False
   # The indentation of the line that opened a literal block.
@@ -324,8 +324,8 @@ def _group_lines(lines: Iterator[str]) -> Iterator[list[str]]:
 def _is_prose(text: str) -> bool:
   """Returns True if a text looks like English sentences.
 
-  It begins with a letter, at least 70% of its words are plain, and at least 15%
-  are function words.
+  Such a text has `MIN_WORDS` words or more and begins with a letter. At least
+  70% of its words are plain, and at least 15% are function words.
   """
   words = text.split()
   if len(words) < MIN_WORDS or not re.match(r"[\"'(]?[A-Za-z]", text):

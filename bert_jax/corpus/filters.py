@@ -1,11 +1,11 @@
-"""Drops documents that are short, odd, repetitive or copies of others.
+"""Drops documents that are short, odd, repetitive or copies of earlier ones.
 
 Worker processes judge each document by itself (`make_judge`, a pure function of
 the text). The main process finds the copies, in the order of the input
 (`judge_documents`). The verdicts are written to a file in the unfinished
-folder, with a row for each document. So an interrupted pass can continue, and
-later steps can read the text again without judging it. `docs/corpus.md` has
-published values for the filters.
+folder, with a record of fixed size (a row) for each document. So an interrupted
+pass can continue, and later steps can read the text again without judging it.
+`docs/corpus.md` has published values for the filters.
 """
 
 import collections
@@ -75,7 +75,7 @@ _EXACT_COPY, _NEAR_COPY = (
 
 
 class Filters(NamedTuple):
-  """The filters in use. A filter with the value None or False is not used.
+  """Holds the value of each filter; with None or False a filter is not used.
 
   Attributes:
     normalise: one of `NORMAL_FORMS`, to which text is normalized; this filter
@@ -215,7 +215,7 @@ def lower_case_words(text: str) -> list[str]:
 def hash_shingles(words: Sequence[str]) -> np.ndarray:
   """Returns a hash of each run of 5 consecutive words.
 
-  The hashes are the same in every process and on every machine.
+  The hash of a run is equal in every process and on every machine.
 
   Args:
     words: N words.
@@ -237,8 +237,8 @@ def hash_shingles(words: Sequence[str]) -> np.ndarray:
 def repetition_share(words: Sequence[str], shingle_hashes: np.ndarray) -> float:
   """Returns the share of characters that are in repeated 5-grams.
 
-  A 5-gram is repeated if it occurred earlier in the document. A word is counted
-  once if any 5-gram that contains it is repeated.
+  A 5-gram is repeated if it occurred earlier in the document. The characters of
+  a word count, once, if a 5-gram that contains the word is repeated.
 
   Args:
     words: the words, from `lower_case_words`.
@@ -246,13 +246,13 @@ def repetition_share(words: Sequence[str], shingle_hashes: np.ndarray) -> float:
   """
   if len(words) <= NGRAM_WORDS:
     return 0.0
-  repeated = np.ones(len(shingle_hashes), bool)
-  repeated[np.unique(shingle_hashes, return_index=True)[1]] = False
-  covered = np.zeros(len(words), bool)
+  is_repeated = np.ones(len(shingle_hashes), bool)
+  is_repeated[np.unique(shingle_hashes, return_index=True)[1]] = False
+  is_covered = np.zeros(len(words), bool)
   for i in range(NGRAM_WORDS):
-    covered[i : i + len(shingle_hashes)] |= repeated
+    is_covered[i : i + len(shingle_hashes)] |= is_repeated
   lengths = np.array([len(word) for word in words])
-  return float(lengths[covered].sum() / lengths.sum())
+  return float(lengths[is_covered].sum() / lengths.sum())
 
 
 def text_digest(text: str) -> int:
@@ -313,8 +313,7 @@ def make_judge(
 
   Returns:
     A function of records. It returns their rows (see `row_type`), and the share
-    of the inputs that has been read. In these rows, copies still have the
-    verdict 0.
+    of the inputs that has been read. In the rows, copies still have verdict 0.
   """
   dtype = row_type(filters)
   empty_minhash = None if filters.near_duplicates is None else empty_sketch()
@@ -339,7 +338,9 @@ def make_judge(
 def _judge_text(
   filters: Filters, text: str, count: int
 ) -> tuple[int, np.ndarray | None]:
-  """Returns the verdict on a text, and its shingles if a later step needs them.
+  """Returns the verdict on a text, and its shingles' hashes if they are needed.
+
+  The verdict is 0 for a text that only the search for copies may still drop.
 
   Args:
     filters: the filters in use.
@@ -388,7 +389,7 @@ class _EarlierDocuments:
     """Returns the verdict on a document, and remembers the document.
 
     Args:
-      row: the document's row. Its verdict is 0: no other filter drops it.
+      row: the document's row. Its verdict is 0: no earlier filter dropped it.
     """
     if self._filters.drop_duplicates:
       digest = int(row["digest"])
@@ -456,21 +457,23 @@ def judge_documents(job: writer.Job, filters: Filters) -> None:
 
 
 def _judge_remaining(job: writer.Job, filters: Filters) -> None:
-  """Writes the rows of all documents after those that are judged already."""
+  """Writes the rows of all documents that no earlier run has judged."""
   dtype = row_type(filters)
-  earlier = _EarlierDocuments(filters)
+  earlier_documents = _EarlierDocuments(filters)
   path = pathlib.Path(job.partial_folder, ROWS_FILE)
-  count = job.progress.get("judged", 0)
+  num_judged = job.progress.get("judged", 0)
   with open_unless_link(path) as file:
-    if file.seek(0, os.SEEK_END) < count * dtype.itemsize:
+    if file.seek(0, os.SEEK_END) < num_judged * dtype.itemsize:
       raise OSError(f"{path} is damaged; delete {job.partial_folder}.")
-    file.seek(count * dtype.itemsize)
+    file.seek(num_judged * dtype.itemsize)
     file.truncate()
-    if count:
-      note(f"filters: going on after {count:,} documents")
+    if num_judged:
+      note(f"filters: going on after {num_judged:,} documents")
     for row in _read_rows(job.partial_folder, filters):
-      earlier.remember_judged(row)
-    records = itertools.islice(sources.read_records(job.sources), count, None)
+      earlier_documents.remember_judged(row)
+    records = itertools.islice(
+      sources.read_records(job.sources), num_judged, None
+    )
     judged_batches = tokenize.ordered_map(
       make_judge, (filters,), tokenize.make_batches(records), job.processes
     )
@@ -478,19 +481,19 @@ def _judge_remaining(job: writer.Job, filters: Filters) -> None:
 
     def save() -> None:
       sync_file(file)
-      job.progress["judged"] = count
+      job.progress["judged"] = num_judged
       writer.write_progress(job.partial_folder, job.progress)
 
     with contextlib.closing(judged_batches):
       for rows, share in judged_batches:
         for row in rows:
           if not row["verdict"]:
-            row["verdict"] = earlier.judge(row)
+            row["verdict"] = earlier_documents.judge(row)
         file.write(rows.tobytes())
-        count += len(rows)
+        num_judged += len(rows)
         if time.monotonic() >= last_save + job.save_seconds:
           save()
-          note(f"filters: {count:,} documents, {share:.0%}")
+          note(f"filters: {num_judged:,} documents, {share:.0%}")
           last_save = time.monotonic()
     save()
 
@@ -521,14 +524,14 @@ def kept_records(
     yield from records
     return
   verdicts = _read_rows(partial_folder, filters)["verdict"]
-  count = 0
-  for count, record in enumerate(records, 1):
-    if count <= len(verdicts) and not verdicts[count - 1]:
+  record_number = 0
+  for record_number, record in enumerate(records, 1):
+    if record_number <= len(verdicts) and not verdicts[record_number - 1]:
       yield normalise_record(record, filters.normalise)
-  if count != len(verdicts):
+  if record_number != len(verdicts):
     raise UserError(
-      f"the input had {len(verdicts):,} documents and now has {count:,}: it was"
-      " changed meanwhile. Give the same command again."
+      f"the input had {len(verdicts):,} documents and now has {record_number:,}:"
+      " it was changed meanwhile. Give the same command again."
     )
 
 

@@ -35,7 +35,7 @@ _MAX_XZ_MEMORY = 2**28
 _SPACE_RANGE = 1000
 
 COMPRESSED_EXTENSIONS = (".gz", ".xz", ".zst")
-# The first bytes of files that are not text -> what the message says of a file.
+# The first bytes of a file that is not text -> what the message says about it.
 _MESSAGE_BY_MAGIC = {
   b"PAR1": "a Parquet file; leave --format out, or give --format=parquet",
   b"\x1f\x8b": "compressed by gzip; let its name end with .gz",
@@ -68,12 +68,12 @@ def open_stream(path: str) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
 
 
 def _read_block(path: str, stream: IO[bytes], offset: int) -> bytes:
-  """Reads the next `_BLOCK_BYTES` bytes of a stream; b"" at its end.
+  """Reads up to `_BLOCK_BYTES` further bytes of a stream; b"" at its end.
 
   Args:
     path: the file, for messages.
     stream: the uncompressed stream from `open_stream`.
-    offset: the number of bytes that were read before, for messages.
+    offset: the number of bytes that were read so far, for messages.
 
   Raises:
     UserError: the compressed file is damaged or incomplete.
@@ -127,7 +127,7 @@ class _XzReader(io.RawIOBase):
     return True
 
   def readinto(self, buffer: Any) -> int:
-    """Fills a buffer with text; returns the number of bytes, 0 at the end.
+    """Puts uncompressed bytes into a buffer; returns how many, 0 at the end.
 
     Raises:
       EOFError: the file is truncated.
@@ -165,18 +165,18 @@ def read_lines(
     path: the file, for messages.
     stream: the uncompressed stream of the file.
     errors: `strict` or `replace`, for bytes that are not UTF-8.
-    cuts_lines: True if a line of more than `MAX_CHARS` is cut into several;
-      False if a line of more than `MAX_RECORD_CHARS` is an error.
+    cuts_lines: True if a line of more than `MAX_CHARS` characters is cut into
+      several; False if a line of more than `MAX_RECORD_CHARS` is an error.
 
   Raises:
     UserError: the file is not UTF-8, a line is too long, or the file is
       damaged.
   """
   decoder = codecs.getincrementaldecoder("utf-8")(errors)
-  number, offset, held_back_text, has_begun = 1, 0, "", False
+  line_number, offset, held_back_text, has_begun = 1, 0, "", False
   # The line that has not ended yet, and its number of characters.
   line_parts: list[str] = []
-  size, limit = 0, MAX_CHARS if cuts_lines else MAX_RECORD_CHARS
+  line_size, limit = 0, MAX_CHARS if cuts_lines else MAX_RECORD_CHARS
   while True:
     block = _read_block(path, stream, offset)
     if not offset:
@@ -186,7 +186,7 @@ def read_lines(
     except UnicodeDecodeError as e:
       start = offset + len(block) - len(e.object) + e.start
       valid_text = held_back_text + e.object[: e.start].decode("utf-8")
-      bad_line = number + len(_LINE_END.findall(valid_text))
+      bad_line = line_number + len(_LINE_END.findall(valid_text))
       raise UserError(
         f"{path}: the text is not UTF-8 in line {bad_line}, at byte {start};"
         " convert the file, or pass --errors=replace to put U+FFFD for such"
@@ -203,24 +203,24 @@ def read_lines(
       _LINE_END.split(text) if "\r" in text else text.split("\n")
     )
     line_parts.append(first_line)
-    size += len(first_line)
+    line_size += len(first_line)
     if other_lines:
       for line in ("".join(line_parts), *other_lines[:-1]):
         if len(line) > limit:
-          yield from _cut_line(path, number, line, cuts_lines)
+          yield from _cut_line(path, line_number, line, cuts_lines)
         else:
           yield line
-        number += 1
-      line_parts, size = [other_lines[-1]], len(other_lines[-1])
-    if size > limit:
+        line_number += 1
+      line_parts, line_size = [other_lines[-1]], len(other_lines[-1])
+    if line_size > limit:
       *finished_parts, last_part = _cut_line(
-        path, number, "".join(line_parts), cuts_lines
+        path, line_number, "".join(line_parts), cuts_lines
       )
       yield from finished_parts
-      line_parts, size = [last_part], len(last_part)
+      line_parts, line_size = [last_part], len(last_part)
     if not block:
       break
-  yield from _cut_line(path, number, "".join(line_parts), cuts_lines)
+  yield from _cut_line(path, line_number, "".join(line_parts), cuts_lines)
 
 
 def _cut_line(
@@ -305,7 +305,7 @@ def _split_lines(text: str) -> Iterator[str]:
 
 
 def note_null_rows(path: str, num_nulls: int, num_rows: int) -> None:
-  """Prints once for a file how many rows without text were left out."""
+  """Prints, once for a file, how many rows are left out for lack of a text."""
   if num_nulls:
     note_once(
       f"{path}: {num_nulls:,} of {num_rows:,} rows have no text (null); they"

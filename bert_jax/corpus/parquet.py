@@ -40,7 +40,7 @@ def read_texts(path: str, errors: str) -> Iterator[tuple[str, str, int]]:
   try:
     with pq.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
       _check_column(path, file.schema_arrow, pa)
-      rows = file.metadata.num_rows
+      num_rows = file.metadata.num_rows
       for group in range(file.metadata.num_row_groups):
         for batch in file.iter_batches(
           batch_size=_rows_per_batch(file.metadata.row_group(group)),
@@ -52,7 +52,7 @@ def read_texts(path: str, errors: str) -> Iterator[tuple[str, str, int]]:
             text = _cell_text(cell, f"{path}: row {row_number}", errors)
             num_nulls += text is None
             for document, layout in lines.cut_text(text or ""):
-              yield document, layout, size * row_number // rows
+              yield document, layout, size * row_number // num_rows
   except OSError as e:
     # pyarrow raises an OSError without a number if the file is damaged.
     if e.errno is not None:
@@ -83,7 +83,7 @@ def _unreadable_error(
 
 
 def _check_column(path: str, schema: Any, pa: Any) -> None:
-  """Raises UserError unless just one column is named `text` and has strings."""
+  """Raises UserError unless exactly one column is `text` and it has strings."""
   count = schema.names.count("text")
   if count > 1:
     raise UserError(f"{path}: {count} columns have the name `text`.")
@@ -104,9 +104,9 @@ def _check_column(path: str, schema: Any, pa: Any) -> None:
 def _rows_per_batch(group: Any) -> int:
   """Returns how many rows make a batch of about `MAX_CHARS` bytes, at most 8.
 
-  The limit of 8 is for dictionary columns. In these, the mean size of a row
-  says nothing about the longest row. Larger batches would save less than two
-  microseconds for each row.
+  The limit of 8 is for dictionary columns. In a dictionary column, the mean
+  size of a row says nothing about the longest row. Batches of more than 8 rows
+  would save less than two microseconds for each row.
   """
   names = [group.column(i).path_in_schema for i in range(group.num_columns)]
   column = group.column(names.index("text"))
@@ -119,7 +119,7 @@ def _cell_text(cell: Any, location: str, errors: str) -> str | None:
 
   Args:
     cell: the library's value of the cell.
-    location: the file and row_number, for messages.
+    location: the file and the row's number, for messages.
     errors: `strict` or `replace`, for bytes that are not UTF-8.
   """
   buffer = cell.as_buffer() if hasattr(cell, "as_buffer") else None

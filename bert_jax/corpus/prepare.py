@@ -103,8 +103,8 @@ def prepare(
 
   Raises:
     UserError: the inputs, the vocabulary or the options are bad, the text is
-      empty, or the output exists and was made from something else. Then the
-      unfinished folder is deleted.
+      empty, or the output exists and was made from something else. If the fault
+      is in the text, the unfinished folder is deleted.
     OSError: a file cannot be read or written, or a worker was killed. The same
       call can continue the run.
   """
@@ -116,14 +116,18 @@ def prepare(
   filters.check()
   if not (output := os.fspath(output).rstrip("/")):
     raise UserError("the output is empty; name the folder to make.")
-  choices = {
+  given_settings = {
     "lower_case": lower_case,
     "keep_accents": keep_accents,
     "rules": rules,
     "word_starts": word_starts,
   }
-  choices = {k: choice for k, choice in choices.items() if choice is not None}
-  tokenizer = open_vocabulary.load(vocab, **choices)
+  given_settings = {
+    name: setting
+    for name, setting in given_settings.items()
+    if setting is not None
+  }
+  tokenizer = open_vocabulary.load(vocab, **given_settings)
   if line := open_vocabulary.unreachable_warning(tokenizer, vocab):
     note(line)
   if add_tokens is not None:
@@ -253,7 +257,7 @@ def _delete_if_useless(partial_folder: str) -> Iterator[None]:
   try:
     yield
   except ValueError:
-    # The text is bad. The corrected text will be another input, so the work
+    # The text is bad. The corrected text will differ from it, so the work
     # cannot be continued.
     shutil.rmtree(partial_folder)
     raise
@@ -430,7 +434,7 @@ def _better_threshold(
 
   Next-sentence pairs need two documents, also in the held-out split. So this
   split gets two documents if there are four or more, else one. Returns None if
-  the old threshold is good enough.
+  the threshold of `progress` must not or cannot be improved.
   """
   if not sizes["train"]["documents"]:
     return progress["largest"]

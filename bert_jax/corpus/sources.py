@@ -56,9 +56,8 @@ LANGUAGES = tuple(_LANGUAGE_CODES.split())
 Document = list[str]
 
 # A paragraph with more than this many characters is cut before it is split into
-# sentences.
-# `sentencex` keeps quotations whole, so one stray quotation mark would make a
-# single sentence of all text after it.
+# sentences. `sentencex` keeps quotations whole, so one stray quotation mark
+# would make a single sentence of all text after it.
 MAX_PARAGRAPH_CHARS = 5000
 
 _BLANK_LINE_PATTERN = re.compile(r"\n[ \t\r\f\v]*\n")
@@ -75,7 +74,7 @@ class RawDocument(NamedTuple):
 
   Attributes:
     text: the text.
-    layout: what the text's newlines mean; one of these three.
+    layout: what the text's newlines mean:
       `lines`: each line is a sentence.
       `wrapped`: a blank line ends a paragraph; a newline is a space.
       `paragraphs`: like `wrapped`, but if the text has no blank lines, each
@@ -215,7 +214,8 @@ def _file_source(path: str, format: str, errors: str) -> Source:
     try:
       yield from read_file(path, format, errors)
     except ValueError:
-      # If the file was changed while it was read, this is the better message.
+      # If the file was changed while it was read, `check_input` raises an error
+      # that says so.
       watch.check_input()
       raise
     watch.check_input()
@@ -281,7 +281,7 @@ def _tfds_source(name: str) -> Source:
 
 
 def read_records(sources: Sequence[Source]) -> Iterator[Record]:
-  """Yields the raw documents of all sources; leaves out blank ones.
+  """Yields the raw documents of all sources; leaves out blank documents.
 
   Raises:
     UserError: see `read_file`.
@@ -426,14 +426,14 @@ def read_file(path: str, format: str, errors: str) -> Iterator[RawDocument]:
       for raw in parquet.read_texts(path, errors):
         yield RawDocument(*raw)
       return
-    with lines.open_stream(path) as (stream, position):
+    with lines.open_stream(path) as (stream, get_position):
       text_lines = lines.read_lines(path, stream, errors, format != "jsonl")
       if format == "jsonl":
         documents = _parse_jsonl(path, text_lines, errors)
       else:
         documents = _PARSERS[format](text_lines)
       for text, layout in documents:
-        yield RawDocument(text, layout, position())
+        yield RawDocument(text, layout, get_position())
   except MemoryError as e:
     raise MemoryError(f"{path}: there is too little memory to read it") from e
 

@@ -32,8 +32,8 @@ _BATCH_CHARS = 2**18
 # its size in memory.
 _MAX_SENTENCES = 1024
 _MAX_SENTENCE_CHARS = 2**20
-# The number of inputs that a worker has at once: while it works on one of them,
-# it has the next one already.
+# The number of inputs that a worker has at once: the input on which it works,
+# and the next input.
 _INPUTS_PER_WORKER = 2
 
 
@@ -44,7 +44,8 @@ class TokenizedBatch(NamedTuple):
     documents: split -> its documents, in order.
     num_records: the number of records in the batch.
     share: the share of all inputs that is read at the end of the batch.
-    smallest_hashes: the four smallest different hashes of documents, or fewer.
+    smallest_hashes: the four smallest different hashes of documents; all hashes
+      if there are fewer.
     largest_hash: the largest hash of a document; None if there is no document.
   """
 
@@ -138,7 +139,7 @@ def encode_document(
 
 
 def _sentence_groups(document: sources.Document) -> Iterator[list[str]]:
-  """Groups sentences that are encoded at once."""
+  """Yields groups of sentences that may be encoded at once."""
   group: list[str] = []
   size = 0
   for sentence in document:
@@ -205,17 +206,17 @@ def ordered_map(
       process.start()
       child_end.close()
       workers.append(_Worker(process, pipe))
-    pending: deque[_Worker] = deque()
+    pending_workers: deque[_Worker] = deque()
     for number, item in enumerate(inputs):
-      if len(pending) == processes * _INPUTS_PER_WORKER:
-        yield pending.popleft().receive()
+      if len(pending_workers) == processes * _INPUTS_PER_WORKER:
+        yield pending_workers.popleft().receive()
       worker = workers[number % processes]
       # If the worker has died, `receive` raises the error.
       with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         worker.pipe.send(item)
-      pending.append(worker)
-    while pending:
-      yield pending.popleft().receive()
+      pending_workers.append(worker)
+    while pending_workers:
+      yield pending_workers.popleft().receive()
   finally:
     for worker in workers:
       worker.pipe.close()
@@ -243,7 +244,7 @@ class _Worker:
     """Returns the next output; raises the errors of `ordered_map`."""
     try:
       if not self._has_begun:
-        self.pipe.recv()  # The word "begun", which comes before all outputs.
+        self.pipe.recv()  # This is "begun", which comes before all outputs.
         self._has_begun = True
       succeeded, output = self.pipe.recv()
     except (EOFError, ConnectionResetError):

@@ -42,16 +42,16 @@ def train_vocab(
   """Trains a vocabulary on all text of `inputs` and writes it.
 
   Special tokens have the published order. If the text is too small for `size`
-  pieces, there are fewer, and a note on stderr says so. The pieces are the same
-  in every run. The files get their names only when they are complete.
+  pieces, there are fewer, and a note on stderr says so. Every run on the text
+  gives equal pieces. The files get their names only when they are complete.
 
   Args:
     inputs: see `sources.find_sources`.
     size: the number of pieces.
     output: the file or folder to write. For WordPiece and words it is a file
       with a piece on each line; for unigram a SentencePiece model, whose name
-      ends with .model; for byte-level BPE a new folder. A second file, beside
-      the first one, has the settings and the digest of the vocabulary.
+      ends with .model; for byte-level BPE a new folder. A second file beside it
+      (for byte-level BPE in it) has the vocabulary's settings and digest.
     algorithm: one of `train_vocabulary.ALGORITHMS`; in this order, they are the
       algorithms of BERT, RoBERTa, ALBERT and ELMo.
     format: see `sources.find_sources`.
@@ -60,14 +60,15 @@ def train_vocab(
       Byte-level BPE and words always keep capitals and accents.
     keep_accents: True to keep accents; None means the opposite of `lower_case`.
     rules: one of `words.RULES`, for the algorithm "words"; None means the first
-      of them.
+      one.
 
   Returns:
     The pieces.
 
   Raises:
     UserError: an input is bad or has no text, `size` is far too small, the name
-      of `output` is wrong for the algorithm, or there is such a file already.
+      of `output` is wrong for the algorithm, or a file that would be written
+      exists already.
   """
   output = os.fspath(output)
   if size < 100:
@@ -127,14 +128,14 @@ def _read_texts(
 
 
 class _SpaceCounter:
-  """Counts the characters and the white space of texts."""
+  """Counts the characters of texts, and their spaces and newlines."""
 
   def __init__(self) -> None:
     """Begins without any text."""
     self.characters = self.spaces = 0
 
   def count_while_read(self, texts: Iterable[str]) -> Iterator[str]:
-    """Yields the texts, and counts their characters and white space."""
+    """Yields the texts, and counts; the end of a text counts as a space."""
     for text in texts:
       self.characters += len(text)
       self.spaces += text.count(" ") + text.count("\n") + 1
@@ -236,9 +237,8 @@ def _write_files(vocabulary: Vocabulary, output: str) -> None:
     # The model has all settings except its digest.
     settings = open_vocabulary.digest_settings({path.name: vocabulary_content})
   path.parent.mkdir(parents=True, exist_ok=True)
-  # Both files are written before one of them gets its name. The settings get
-  # their name first, since without them the vocabulary would be read with other
-  # rules.
+  # Both files are written before either gets its name. The settings get their
+  # name first: without them, the vocabulary would be read with default rules.
   with (
     files.atomic_file(path) as new_vocabulary,
     files.atomic_file(_settings_path(path)) as new_settings,

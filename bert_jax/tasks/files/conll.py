@@ -25,6 +25,8 @@ class Sentence(Record):
 def location_of(record: Record, word_index: int) -> str:
   """Returns FILE:LINE of a word.
 
+  If the record is no `Sentence`, this is the location of the record.
+
   Args:
     record: a record with words.
     word_index: the index of the word, from 0.
@@ -64,18 +66,19 @@ def records(
     path: the file. If it has only one column, this column has the words.
     tag_column: the number of the column of tags. The first column is 1, the
       last one is -1.
-    word_column: the number of the column of words, counted in the same way.
+    word_column: the number of the column of words, counted like `tag_column`.
 
   Raises:
-    ValueError: a line has another number of columns than the first line, or
-      there is no such column of tags or words.
+    ValueError: a line has not as many columns as the first line, or there is no
+      such column of tags or words.
   """
   words: list[str] = []
   tags: list[str] = []
-  document, begin, columns = 0, 0, None
+  document, begin, num_columns = 0, 0, None
   for number, line in enumerate([*tables.read_lines(path), ""], 1):
-    # WNUT17 has a tab in its blank lines. Other white space may be a word.
-    is_blank = not line.strip(_SPACES if columns == 1 else None)
+    # WNUT17 has a tab in its blank lines. In a file with one column, any white
+    # space except tabs and spaces may be a word.
+    is_blank = not line.strip(_SPACES if num_columns == 1 else None)
     cells = line.split("\t") if "\t" in line else line.split(" ")
     if "\t" not in line:
       cells = [cell for cell in cells if cell]
@@ -86,14 +89,14 @@ def records(
       document += not is_blank
       continue
     location = f"{path}:{number}"
-    if columns is None:
-      columns = len(cells)
+    if num_columns is None:
+      num_columns = len(cells)
       _check_commas(path, cells, location)
-      indices = _column_indices(columns, word_column, tag_column, location)
-    if len(cells) != columns:
+      indices = _column_indices(num_columns, word_column, tag_column, location)
+    if len(cells) != num_columns:
       raise UserError(
         f"{location} has {len(cells)} columns, but the first line has"
-        f" {columns}; each line needs a word and its tag."
+        f" {num_columns}; each line needs a word and its tag."
       )
     if not cells[indices[0]].strip(_SPACES):
       raise UserError(
@@ -116,8 +119,8 @@ def _check_commas(path: str, cells: list[str], location: str) -> None:
   """
   if len(cells) > 1 or not path.lower().endswith(".csv"):
     return
-  columns = cells[0].split(",")
-  if len(columns) > 1 and all(columns[:2]):
+  column_texts = cells[0].split(",")
+  if len(column_texts) > 1 and all(column_texts[:2]):
     raise UserError(
       f"{location} has commas between the columns of a file with a word on each"
       " line; write tabs or spaces instead. If each line has a sentence, give"
@@ -138,10 +141,10 @@ def _column_indices(
   """
   if columns == 1:
     return [0]
-  for content, number in (("words", word_column), ("tags", tag_column)):
+  for role, number in (("words", word_column), ("tags", tag_column)):
     if not 1 <= abs(number) <= columns:
       raise UserError(
-        f"{location} has no column {number} for the {content}; it has {columns}"
+        f"{location} has no column {number} for the {role}; it has {columns}"
         " columns."
       )
   indices = [

@@ -71,15 +71,16 @@ def parse_columns(text: str, kind: str) -> dict[str, Any]:
 
   Args:
     text: the value of --columns.
-    kind: the kind of the task. Tagging has the roles words, tags and id; the
-      other kinds have text, pair, label and id.
+    kind: the kind of the task. Tagging has the roles words, tags and id; every
+      other kind has text, pair, label and id.
 
   Returns:
     Role -> column. If each label has its own column, the key `LABEL_COLUMNS`
     replaces the role "label", and has a list of these columns.
 
   Raises:
-    ValueError: a role is unknown or repeated, or the first role is missing.
+    ValueError: a role is unknown or repeated, or text (for tagging: words) is
+      missing.
   """
   roles = _ROLES_OF_KIND[kind]
   columns_by_role: dict[str, Any] = {}
@@ -258,7 +259,7 @@ def parse(
   Raises:
     ValueError: the record is wrong; the message names the file and line.
   """
-  name = (
+  example_id = (
     get_cell(record, columns_by_role["id"]) if "id" in columns_by_role else None
   )
   if task.kind == "tagging":
@@ -267,7 +268,7 @@ def parse(
     if tags_column in record.fields or needs_label:
       fields["tags"] = get_cell(record, tags_column)
     example = conll.parse(task, record._replace(fields=fields), needs_label)
-    return example | {"id": name}
+    return example | {"id": example_id}
   texts = [
     get_text(record, columns_by_role[role])
     for role in ("text", "pair")
@@ -287,7 +288,7 @@ def parse(
     label = label_fields.read_name(
       record, column, task.labels, needs_label, label_fields.EMPTY_CELLS
     )
-  return dict(id=name, texts=texts, label=label)
+  return dict(id=example_id, texts=texts, label=label)
 
 
 def collect_labels(

@@ -1,6 +1,6 @@
 """Reads the labels of files as names.
 
-Files write several labels of one text in one of these ways:
+A file may have several labels for each text, written in one of three ways:
 
 | content | in JSON | in a table |
 |---|---|---|
@@ -24,9 +24,9 @@ from bert_jax.messages import UserError
 from bert_jax.tasks.files import tables
 from bert_jax.tasks.files.tables import Record, get_cell
 
-# Cells that mean "no label". In published tasks, -1 means this too, because
+# The cells that mean "no label". In published tasks, -1 means this too, because
 # TensorFlow Datasets writes it for a hidden label. In a custom task's file, -1
-# is a class like any other.
+# is the name of a class.
 EMPTY_CELLS = ("", None)
 HIDDEN_CELLS = (*EMPTY_CELLS, "-1", -1)
 # Labels of regressions are float32.
@@ -35,7 +35,7 @@ _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 # lower case, because spreadsheets write TRUE and FALSE.
 _ZERO_MARKS = (0, "0", "0.0", "false")
 _ONE_MARKS = (1, "1", "1.0", "true")
-# Some people write one of these between two marks in place of a comma.
+# What some people write between two marks in place of a comma.
 _BETWEEN_MARKS = re.compile(r"\s*[|;]\s*|\s+")
 # Cells that may hold several names without a comma between them.
 _NAMES_WITHOUT_COMMA = re.compile(r".*[|;].*|\d+(?:\s+\d+)+", re.DOTALL)
@@ -268,7 +268,7 @@ def read_columns(
     The names of the columns that have 1; None if all are missing, empty or -1.
 
   Raises:
-    ValueError: a column is missing, or has another value.
+    ValueError: a column is missing, or its value is not 0 or 1.
   """
   values = [record.fields.get(column) for column in columns]
   values = [v.strip() if isinstance(v, str) else v for v in values]

@@ -133,12 +133,13 @@ def _parse_choices(fields: Example) -> Example:
       [_text_field(fields, "text")] if fields.get("text") is not None else []
     )
     return {"texts": [[*first_texts, choice] for choice in choices]}
-  rows = fields.get("texts")
-  if not isinstance(rows, list) or not rows:
+  texts_by_choice = fields.get("texts")
+  if not isinstance(texts_by_choice, list) or not texts_by_choice:
     raise UserError("it has no field 'choices' with a list of texts")
   return {
     "texts": [
-      _parse_texts({"texts": row} if row else {})["texts"] for row in rows
+      _parse_texts({"texts": choice_texts} if choice_texts else {})["texts"]
+      for choice_texts in texts_by_choice
     ]
   }
 

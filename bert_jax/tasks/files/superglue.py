@@ -96,7 +96,7 @@ def _object_field(record: Record, name: str) -> dict[str, Any]:
 
 
 def _object_records(record: Record, name: str) -> list[Record]:
-  """Returns the objects in a field as records with the same location."""
+  """Returns the objects in a field as records with the record's location."""
   objects = get_cell(record, name)
   if not isinstance(objects, list) or not all(
     isinstance(fields, dict) for fields in objects
@@ -110,8 +110,8 @@ def parse(
 ) -> Iterator[dict[str, Any]]:
   """Makes the examples of a record.
 
-  A record of ReCoRD gives an example for each entity. A record of another task
-  gives one example.
+  A record of ReCoRD gives an example for each entity. A record of every other
+  task gives one example.
 
   Args:
     task: a task of SuperGLUE.
@@ -153,22 +153,22 @@ def _record_examples(
     r"(\.|\?|!|\"|')\n@highlight\n", r"\1 ", get_text(record, "passage")
   ).replace("\n@highlight\n", ". ")
   query = get_text(record, "query")
-  number = str(get_cell(record, "idx")["query"])
+  query_id = str(get_cell(record, "idx")["query"])
   answers = [
     _decode_text(answer) for answer in record.fields.get("answers", ())
   ]
   if needs_label and not answers:
-    raise UserError(f"{record.location}: query {number} has no answers.")
+    raise UserError(f"{record.location}: query {query_id} has no answers.")
   entities = [_decode_text(entity) for entity in get_cell(record, "entities")]
   if not entities:
     raise UserError(
-      f"{record.location}: query {number} has no entities to choose from."
+      f"{record.location}: query {query_id} has no entities to choose from."
     )
   for k, entity in enumerate(entities):
     label = str(entity in answers).lower() if answers else None
     yield dict(
-      id=f"{number}-{k}",
-      group=number,
+      id=f"{query_id}-{k}",
+      group=query_id,
       answer=entity,
       answers=answers,
       texts=[passage, query.replace("@placeholder", entity)],

@@ -63,7 +63,7 @@ def read_lines(path: str) -> list[str]:
 
 
 def split_rows(path: str, delimiter: str) -> Iterator[tuple[list[str], int]]:
-  """Yields the fields of each row of a table, and its first line's number.
+  """Yields the fields of each row of a table, and the number of its first line.
 
   In a file with tabs, every tab separates two fields, and quotes are part of
   the text (GLUE's files have unpaired quotes). In a file with commas, a field
@@ -83,7 +83,8 @@ def split_rows(path: str, delimiter: str) -> Iterator[tuple[list[str], int]]:
         yield line.split("\t"), line_number
     return
   text = "\n".join(read_lines(path)) + "\n"
-  # Some texts are longer than the default limit, which is set for the process.
+  # Some texts are longer than csv's default limit. A limit holds for the whole
+  # process.
   csv.field_size_limit(max(csv.field_size_limit(), len(text)))
   reader = csv.reader(
     io.StringIO(text, newline=""), delimiter=delimiter, strict=True
@@ -114,10 +115,10 @@ def headless_records(
   Args:
     path: the file.
     names: the names of its columns.
-    allow_extra: True if a row may have more columns, which are left out.
+    allow_extra: True if a row may have further columns, which are left out.
 
   Raises:
-    ValueError: `split_rows` raises it, or a row has another number of columns.
+    ValueError: `split_rows` raises it, or a row does not have these columns.
   """
   rows = split_rows(path, delimiter_of(path))
   if allow_extra:
@@ -137,12 +138,12 @@ def table_records(
   Args:
     path: the file, with tabs or (.csv) commas between columns.
     skipped: a list, to which FILE:LINE of each skipped row is appended. A row
-      is skipped if it has another number of columns. If None, such a row is an
-      error.
+      is skipped if it has not as many columns as the first line. If `skipped`
+      is None, this is an error.
 
   Raises:
-    ValueError: `split_rows` raises it, two columns have the same name, or a row
-      has another number of columns and `skipped` is None.
+    ValueError: `split_rows` raises it, two columns have one name, or a row has
+      not as many columns as the first line and `skipped` is None.
   """
   rows = split_rows(path, delimiter_of(path))
   names = [name.strip() for name in next(rows)[0]]
@@ -166,10 +167,10 @@ def _records(
     rows: the cells of each row and its line number, from `split_rows`.
     names: the names of the columns.
     skipped: see `table_records`.
-    remedy: the end of the message about a row with another number of columns.
+    remedy: the end of the message about a row with too many or too few columns.
 
   Raises:
-    ValueError: a row has another number of columns, and `skipped` is None.
+    ValueError: a row has too many or too few columns, and `skipped` is None.
   """
   for cells, line_number in rows:
     location = f"{path}:{line_number}"
@@ -187,7 +188,7 @@ def _records(
 def parse_json(text: str) -> Any:
   """Parses JSON. Half of a surrogate pair becomes U+FFFD.
 
-  JSON can spell such a half, but a file in UTF-8 cannot hold it.
+  JSON can spell half of a pair, but a file in UTF-8 cannot hold it.
 
   Raises:
     ValueError: the text is not JSON, or is nested too deeply.

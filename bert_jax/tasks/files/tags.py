@@ -1,4 +1,4 @@
-"""Reads tags of words: tags with prefixes mark entities, other tags do not.
+"""Reads tags of words: tags with prefixes mark entities, all others do not.
 
 | scheme | begin, inside, end, single word |
 |---|---|
@@ -20,7 +20,7 @@ from bert_jax.messages import UserError
 
 _SCHEMES = ("BI", "BIES", "BILU", "BMES", "BMEW")
 _PREFIXED_TAG = re.compile(r"([BIESLUMW])(?:-(.+))?", re.DOTALL)
-# Letter of another scheme -> letter of IOBES.
+# A prefix letter that IOBES lacks -> the letter of IOBES for it.
 _IOBES_LETTERS = {"L": "E", "U": "S", "M": "I", "W": "S"}
 # The type of a tag that is only a letter, as seqeval names it.
 _NO_TYPE = "_"
@@ -57,7 +57,7 @@ def unprefixed_message(tag: str) -> str:
 
 
 def find_unprefixed(tags: Iterable[str]) -> str | None:
-  """Finds a tag without prefix, if other tags have the prefix B- or I-."""
+  """Returns a tag without prefix if a tag begins with B- or I-, else None."""
   entity_tags = sorted({*tags} - {"O"})
   prefixed_tags = [
     tag for tag in entity_tags if tag[:2] in ("B-", "I-") and tag[2:]
@@ -73,7 +73,7 @@ def find_unprefixed(tags: Iterable[str]) -> str | None:
 def scheme_letters(tags: Iterable[str]) -> str | None:
   """Returns the letters of the tags' scheme; None if they have no scheme.
 
-  Tags have no scheme if `find_unprefixed` finds a tag without a prefix.
+  In a scheme, every tag but O has one of the scheme's letters as its prefix.
   """
   entity_tags = {*tags} - {"O"}
   matches = [m for tag in entity_tags if (m := _PREFIXED_TAG.fullmatch(tag))]
@@ -178,8 +178,8 @@ def entities(tags: Sequence[str | None]) -> list[tuple[str, int, int]]:
   """Returns the entities of a sentence's tags, of any scheme.
 
   Tags of a model may break the rules of their scheme. An entity begins at every
-  tag with B or S of IOBES. It also begins at a tag with I or E if the
-  previous tag is O, has another type, or ends an entity.
+  tag with B or S of IOBES. It also begins at a tag with I or E if the tag
+  before it is O, has a different type, or ends an entity.
 
   Args:
     tags: the tag of each word; None counts as O.
@@ -206,11 +206,11 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
   """Converts the tags of a sentence from IOB1 to IOB2; IOB2 is not changed.
 
   The files of CoNLL-2003 are in IOB1, where B- is only used for an entity that
-  directly follows another one of the same type.
+  directly follows an entity of its type.
   """
   new_tags, previous_tag = [], "O"
   for tag in tags:
-    begins = tag[:2] == "I-" and previous_tag[2:] != tag[2:]
-    new_tags.append("B-" + tag[2:] if begins else tag)
+    begins_entity = tag[:2] == "I-" and previous_tag[2:] != tag[2:]
+    new_tags.append("B-" + tag[2:] if begins_entity else tag)
     previous_tag = tag
   return new_tags

@@ -94,8 +94,8 @@ def _to_python(content: Any, feature: Any, labels: tuple[str, ...]) -> Any:
   is_class = isinstance(feature, tfds.features.ClassLabel)
   if is_class and np.ndim(content) == 0:
     name = feature.int2str(int(content)) if content >= 0 else None
-    is_label = name is None or not labels or {name, name.lower()} & {*labels}
-    return name if is_label else str(int(content))
+    is_known = name is None or not labels or {name, name.lower()} & {*labels}
+    return name if is_known else str(int(content))
   is_ragged = hasattr(content, "to_list")  # This is a `tf.RaggedTensor`.
   if is_ragged or isinstance(content, list | tuple | np.ndarray):
     inner_feature = getattr(feature, "feature", feature)
