@@ -530,8 +530,9 @@ def kept_records(
       yield normalise_record(record, filters.normalise)
   if record_number != len(verdicts):
     raise UserError(
-      f"the input had {len(verdicts):,} documents and now has {record_number:,}:"
-      " it was changed meanwhile. Give the same command again."
+      f"the input had {len(verdicts):,} documents and now has"
+      f" {record_number:,}: it was changed meanwhile. Give the same command"
+      " again."
     )
 
 
