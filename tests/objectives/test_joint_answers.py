@@ -195,7 +195,7 @@ def test_every_family_answers_from_the_context(name):
 
 
 def make_questions(windows=True):
-  """Returns examples with short contexts; a third of them have no answer."""
+  """Returns 12 questions about short contexts; 4 of them have no answer."""
   rng = np.random.default_rng(0)
   examples = []
   for number in range(12):
@@ -310,7 +310,7 @@ def test_bad_options_and_old_rows_are_refused(tmp_path):
   batch = dict.fromkeys([*finetune.KEYS, "segment_ids"])
   with pytest.raises(ValueError, match="needs unanswerable"):
     objective.init(jax.random.key(0), batch)
-  # These rows do not say where the contexts begin.
+  # `old_rows` do not say where the contexts begin.
   vocabulary = tiny_tasks.vocabulary()
   rows = encode_rows(vocabulary)
   old_rows = rows._replace(second_begins=np.diff(rows.starts).astype(np.int32))

@@ -69,7 +69,7 @@ def params():
 
 
 def test_labels_of_a_correct_sample_and_a_wrong_one():
-  """One slot is unused and points at [CLS]."""
+  """Only the wrong sample is labelled as replaced; an unused slot is not."""
   ids = jnp.array([[5, 4, 4, 8]])
   positions = jnp.array([[1, 2, 0]])
   weights = jnp.array([[1.0, 1.0, 0.0]])
@@ -83,7 +83,7 @@ def test_labels_of_a_correct_sample_and_a_wrong_one():
 
 
 def test_first_of_two_slots_at_one_position_counts():
-  """As in the released program, two slots may have the same position."""
+  """Two slots may have one position, as in the released program."""
   sampled_input = objective_lib.write_ids(
     jnp.array([[1, 4, 2]]),
     jnp.array([[1, 1]]),

@@ -263,7 +263,7 @@ def test_candidates_are_drawn_until_there_are_enough():
 
 
 def test_all_parts_of_a_large_vocabulary_are_drawn():
-  """Also large ids are drawn that the steps of a float32 draw would skip."""
+  """Large ids have all remainders; a draw in float32 would skip some ids."""
   v = 793_471
   ids, num_tries = fast_jit(elmo_objective.draw_classes, static_argnums=(1, 2))(
     jax.random.key(1), 8192, v

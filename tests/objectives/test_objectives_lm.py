@@ -27,7 +27,7 @@ ROWS, LENGTH = 3, 11
 
 @pytest.fixture(scope="module")
 def batch():
-  """Returns three rows of 11 tokens; one has padding, one has only padding."""
+  """Returns rows of 11, 6 and 0 tokens, padded to 11 tokens."""
   rng = np.random.default_rng(0)
   lengths = np.array([11, 6, 0])
   is_real = np.arange(LENGTH) < lengths[:, None]

@@ -106,7 +106,7 @@ def test_restart_is_exact(name, prepared, finish_run, tmp_path):
 
 
 def test_both_towers_are_exported(finish_run):
-  """Each exported tower has the outputs of this tower in the run's model."""
+  """Each exported tower has the outputs that it has in the run's model."""
   workdir, state = finish_run("electra:small")
   both_towers = runs.read(workdir)
   ids = np.random.default_rng(0).integers(5, 60, (2, 9)).astype(np.int32)

@@ -102,7 +102,7 @@ def test_sums_agree_with_numpy(batch, teacher, maps):
   )
   lengths = (11, 6)
 
-  # The model computes its probabilities from the same scores.
+  # The model computes its probabilities from the scores of `raw_scores`.
   scores = raw_scores(params["encoder"], 1, student_states[1])[1, :, :6, :6]
   e = np.exp(scores)
   np.testing.assert_allclose(

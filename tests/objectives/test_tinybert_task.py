@@ -101,7 +101,7 @@ def models(batch):
 
 @pytest.fixture(scope="module")
 def layer_stage_params(batch, models):
-  """Returns parameters of a student in the first stage, and of its teacher."""
+  """Returns the student's and the teacher's parameters in stage "layers"."""
   student = tinybert.ForDistillation(tinybert.build(**STUDENT), 12, "shared")
   teacher_params = {"encoder": models["classification"][1][1]["encoder"]}
   return random_params(student, batch), teacher_params
@@ -362,7 +362,7 @@ def make_config(folder, stage, **changes):
 
 @pytest.fixture(scope="module")
 def trained_folder(folder, compilation_cache, fast_compilation):
-  """Returns the folder after both stages; the second starts from the first."""
+  """Returns the folder with a run of each stage; "layers" starts the second."""
   train.run(make_config(folder, "layers"), str(folder / "layers"))
   second_config = make_config(folder, "prediction") | {
     "init_from": str(folder / "layers")

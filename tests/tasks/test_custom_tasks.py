@@ -69,7 +69,7 @@ TAGGED_TABLE = (
   "n\ttokens\tner\n7\tin New  York\tO B-LOC I-LOC\n8\tit ran \tO O\n"
 )
 TAGS_BEFORE_WORDS = "O\tin\nB-LOC\tNew\nI-LOC\tYork\n\nO\tit\nO\tran\n"
-# Each case: the file's name, --columns, and the file's content.
+# Each case has the file's name, --columns, and the file's content.
 TAGGED_FILES = [
   ("a.tsv", COLUMNS_BY_NAME, TAGGED_TABLE),
   ("a.txt", COLUMNS_BY_NAME, TAGGED_TABLE),
@@ -156,7 +156,7 @@ def test_a_split_may_have_words_without_tags(tmp_path):
     )
 
 
-# Each case: the file's name, --columns, the file's content, and the message.
+# Each case has the file's name, --columns, the file's content, and the message.
 BAD_FILES = [
   (
     "x.tsv",

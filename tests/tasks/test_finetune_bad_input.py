@@ -290,7 +290,7 @@ def test_a_causal_model_without_the_new_ids_is_refused(tmp_path):
 def test_gaps_between_ids_are_filled_as_in_the_data(
   tmp_path, has_tokenizer_json
 ):
-  """fairseq pads its dictionaries before <mask> with ids that have no piece."""
+  """Ids without a piece, as fairseq has them, become "madeupword" pieces."""
   path = tiny_models.write_model(tmp_path / "roberta", "roberta")
   vocab = tmp_path / "roberta" / "vocab.json"
   ids = json.loads(vocab.read_text("utf-8"))

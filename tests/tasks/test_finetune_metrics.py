@@ -1,4 +1,4 @@
-"""Metrics agree with official libraries, and with simple programs here."""
+"""Metrics agree with official libraries and with programs of this file."""
 
 import collections
 import json

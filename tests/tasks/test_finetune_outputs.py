@@ -157,7 +157,7 @@ def test_a_words_tag_comes_from_the_window_with_most_context():
   assert predictions.num_words_without_row(rows, [example]) == 1
   gold = ["B-X", "O", "B-X", "O", "O", "O"]
   scores = metrics.evaluate(task, [tags], [{**example, "tags": gold}])
-  assert scores["recall"] == 0.5  # A word without a piece is counted.
+  assert scores["recall"] == 0.5  # The word without a piece is missed.
 
 
 def test_pieces_after_the_first_do_not_count():
@@ -340,7 +340,7 @@ def test_without_a_legal_span_the_answer_is_empty(metric, rules, tmp_path):
   for path in server_files.write(str(tmp_path), task, [answers], examples):
     content = pathlib.Path(path).read_text(encoding="utf-8")
     assert list(json.loads(content)) == ["q1"]
-  # Here a span is legal, and the threshold always accepts it.
+  # With `rules_with_answers` a span is legal, and the threshold accepts it.
   rules_with_answers = SpanRules(threshold=1e9)
   (answers,) = predictions.make_predictions(
     task, rows, logits, examples, rules_with_answers

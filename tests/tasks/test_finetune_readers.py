@@ -170,7 +170,8 @@ def test_broken_lines_of_qqp_are_skipped_and_named(tmp_path):
   examples = task_inputs.read(TASKS["qqp"], [Input("train", path)])
   assert [e["id"] for e in examples.splits["train"]] == ["0", "2"]
   assert examples.skipped == [f"{path}:3"]
-  # A server matches predictions to the lines of a test set by their order.
+  # A server matches predictions to the lines of a test set by their order, so
+  # no line of a test set is skipped.
   with pytest.raises(
     ValueError, match=r"q\.tsv:3 has 2 columns, but the first line has 4"
   ):
@@ -360,7 +361,7 @@ def test_bad_flags_and_custom_files_are_refused(tmp_path):
     ValueError, match=r"a\.jsonl:1: label 's' is not in split"
   ):
     task_inputs.read(task, inputs)
-  # The file has a label that the flag does not have.
+  # The file has a label that --labels does not name.
   with pytest.raises(
     ValueError, match=r"b\.jsonl:3: label 'r' is not one of p, q"
   ):

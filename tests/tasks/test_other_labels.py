@@ -194,7 +194,7 @@ def test_a_column_for_each_label_is_read(tmp_path):
   assert labels_of(contents) == expected
   assert labels_of(contents, "test") == [["an insult"], None, None]
   assert contents.task.labels == ("toxic", "an insult")
-  # The flag --labels may give the labels another order.
+  # The flag --labels decides the order of the labels.
   contents = read_contents(
     {"train": path}, columns=LABEL_COLUMNS, labels=both_labels[::-1]
   )
