@@ -195,7 +195,16 @@ def config_changes(
 
   Returns:
     Key with dots -> value, for `open_config`. None changes nothing.
+
+  Raises:
+    UserError: `batch_size` is not a whole number above 0.
   """
+  if batch_size is not None and not (
+    isinstance(batch_size, int) and batch_size > 0
+  ):
+    raise UserError(
+      f"batch_size={batch_size!r} must be a whole number above 0."
+    )
   return {
     "batch_size": batch_size,
     "schedule.peak": None if learning_rate is None else float(learning_rate),

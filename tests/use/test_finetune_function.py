@@ -336,3 +336,9 @@ def test_other_kinds_of_tasks_are_learnt(model_path, tmp_path, kind):
   text = {"tagging": "red cat", "span": ("dog ?", "red cat .")}.get(kind, "cat")
   assert run.model.predict(text)
   assert math.isfinite(run.history[-1]["validation_loss"])
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 2.5])
+def test_batch_size_is_a_whole_number_above_0(batch_size):
+  with pytest.raises(UserError, match=f"batch_size={batch_size} must be"):
+    bert_jax.finetune("mini", [("a", 0), ("b", 1)] * 4, batch_size=batch_size)
