@@ -7,8 +7,8 @@ reads batches of every recipe and every unit of masks. On the same text, it
 measures the usual pipeline with Hugging Face's libraries: tokenise,
 concatenate, cut into rows, and mask in `DataCollatorForLanguageModeling` (with
 numpy, so torch is not needed). Without `transformers`, it uses `tokenizers` and
-the collator's rule in numpy instead. That pipeline has no row for pairs,
-because current `transformers` has no next-sentence data set.
+the collator's rule in numpy instead. Hugging Face's pipeline is not measured
+for pairs, because current `transformers` has no next-sentence data set.
 
 Rates are per second of CPU time of all threads of the process, so libraries
 with and without threads can be compared. Real tokens are those that are not
@@ -103,7 +103,7 @@ def read_masks(
 def pipelines(
   args: argparse.Namespace, folder: str
 ) -> Iterator[tuple[str, str, dict]]:
-  """Yields (name of the pipeline, its builder, the builder's options).
+  """Yields (name of the pipeline, builder, options of the builder).
 
   Without --builder, yields all builders that fit the prepared folder: only
   ELMo's for a vocabulary of words, else all except ELMo's.
@@ -165,9 +165,9 @@ def open_hugging_face(vocab: str) -> tuple[str, Callable, Callable]:
   try:
     import transformers
   except ImportError:
-    special = [wordpiece.token_to_id(piece) for piece in SPECIAL_TOKENS]
+    special_ids = [wordpiece.token_to_id(piece) for piece in SPECIAL_TOKENS]
     collate = make_collator(
-      wordpiece.get_vocab_size(), special, wordpiece.token_to_id("[MASK]")
+      wordpiece.get_vocab_size(), special_ids, wordpiece.token_to_id("[MASK]")
     )
     return (
       f"tokenizers {tokenizers.__version__} and numpy",
@@ -199,7 +199,7 @@ def measure_hugging_face(
 ) -> list[dict]:
   """Measures Hugging Face's pipeline, with and without tokenisation."""
   name, tokenise, collate = open_hugging_face(vocab)
-  # Reading and splitting is not measured on either side.
+  # The time to read and split the text is measured for neither pipeline.
   documents = itertools.islice(sources.read_documents(pattern), 5000)
   texts = [sentence for document in documents for sentence in document]
 

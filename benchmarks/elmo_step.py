@@ -30,7 +30,7 @@ import numpy as np
 import side_by_side
 
 NUM_BATCHES = 4
-# (Width in characters, number) of each filter.
+# (Width in characters, number of filters) for each width.
 FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 # Size -> (width, cells, highway layers).
 SIZES = {
@@ -70,7 +70,7 @@ def make_batches(args: argparse.Namespace) -> list[dict[str, np.ndarray]]:
 def measure_speed(
   args: argparse.Namespace, run_steps, compile_seconds: float
 ) -> dict:
-  """Returns the milliseconds of a step, and the words per second."""
+  """Returns the milliseconds of a step, words per second and other times."""
   median_ms, all_ms = side_by_side.time_calls(
     run_steps, args.steps, args.windows
   )

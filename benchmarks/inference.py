@@ -9,7 +9,7 @@ A sentence's vector is the mean over its tokens without padding. bert_jax reads
 the sentences of a batch in one row without padding. With `--padded`, or without
 the kernels that read only the blocks of each sentence, it reads padded rows.
 The peer is compiled for each length, with SDPA. The program prints one JSON
-object. The ratio is that of the medians.
+object. Its ratio compares the medians of sentences per second.
 """
 
 import argparse

@@ -83,7 +83,7 @@ def kernels_with_tunings(
 
   Returns:
     For each kernel: its name, its module, the name of its tuning in the module,
-    and other tunings to try.
+    and tunings to try in place of that tuning.
   """
   attention, norm, activation = fused_attention, fused_norm, fused_activation
   if length <= 128:
@@ -192,23 +192,23 @@ def print_times_of_tunings(
   pool: concurrent.futures.Executor,
 ) -> None:
   """Prints a line for each tuning of a kernel; compiles all in parallel."""
-  name, module, tuning, other_settings = kernel
-  default_setting = getattr(module, tuning)
-  settings = [default_setting]
-  settings += [
-    setting
-    for setting in other_settings
-    if args.sweep and setting != default_setting
+  name, module, tuning_name, tunings_to_try = kernel
+  default_tuning = getattr(module, tuning_name)
+  tunings = [default_tuning]
+  tunings += [
+    tuning
+    for tuning in tunings_to_try
+    if args.sweep and tuning != default_tuning
   ]
   call, inputs = make_call(module, args)
   programs = []
-  for setting in settings:
-    setattr(module, tuning, setting)
+  for tuning in tunings:
+    setattr(module, tuning_name, tuning)
     jax.clear_caches()  # Do not reuse a program of another tuning.
     programs.append(pool.submit(jax.jit(call).lower(*inputs).compile))
-  setattr(module, tuning, default_setting)
-  for setting, program in zip(settings, programs, strict=True):
-    row: dict[str, Any] = {"kernel": name, tuning: setting}
+  setattr(module, tuning_name, default_tuning)
+  for tuning, program in zip(tunings, programs, strict=True):
+    row: dict[str, Any] = {"kernel": name, tuning_name: tuning}
     try:
       row |= measure_kernel(name, program.result(), inputs, args.calls)
     except Exception as e:

@@ -69,7 +69,7 @@ def run_both_sides(script: str, arguments: dict[str, Any], key: str) -> str:
 
 
 def kernel_times(folder: str, steps: int) -> dict[str, float]:
-  """Returns the milliseconds of a step by kernel name, the largest first.
+  """Returns kernel name -> its milliseconds in a step, the largest first.
 
   Args:
     folder: the folder of a trace by `jax.profiler`.

@@ -1,4 +1,4 @@
-"""The sizes of the train steps that are timed, and their random rows."""
+"""Defines the sizes of the train steps that are timed; makes random rows."""
 
 import argparse
 from typing import NamedTuple
@@ -23,13 +23,13 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
 
 
 class StepSizes(NamedTuple):
-  """The default sizes of a family's step; flags change them.
+  """Holds the default sizes of a family's step; flags change them.
 
   Attributes:
     size: the name of a published size, without a version.
     rows: the rows of a batch. RoBERTa and ALBERT were trained with thousands.
     length: the tokens of a row, as in the configuration of that size.
-    predictions: the predictions of a row, as in the same configuration.
+    predictions: the predictions of a row, as in that configuration.
     vocab: the number of pieces of the published vocabulary.
     has_pairs: True if rows are two segments with a label.
   """

@@ -92,7 +92,7 @@ class Electra(torch.nn.Module):
     positions: torch.Tensor,
     original: torch.Tensor,
   ) -> tuple[torch.Tensor]:
-    """Returns 1 x the generator's loss + 50 x the discriminator's.
+    """Returns (the generator's loss + 50 x the discriminator's loss,).
 
     Args:
       input_ids: [b, l], with masks.

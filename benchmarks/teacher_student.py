@@ -9,8 +9,8 @@ padding included, and its rows are half full to full. The output is the mean
 over each row's real tokens, as in benchmarks/inference.py. The weights are
 random with the published sizes, or those of a folder that `open_model` opens.
 The program prints one JSON object; `speedup` is the speed divided by that of
-the first model. Parameters are counted without heads. A length is left out if
-it is larger than a model can read.
+the first model. Parameters are counted without heads. A length is left out
+for a model that cannot read rows of this length.
 """
 
 import argparse

@@ -43,12 +43,12 @@ def measure(name: str, counts: Iterable[int]) -> Row:
 
 def read_lines(pattern: str, megabytes: float) -> list[str]:
   """Returns lines that are not blank, up to `megabytes` million characters."""
-  lines, size = [], 0
+  lines, num_chars = [], 0
   for record in sources.read_records(sources.find_sources(pattern)):
     for line in filter(str.strip, record.text.split("\n")):
       lines.append(line)
-      size += len(line)
-      if size > megabytes * 1e6:
+      num_chars += len(line)
+      if num_chars > megabytes * 1e6:
         return lines
   return lines
 
@@ -89,7 +89,7 @@ def measure_function(
   lines: list[str],
   batch_size: int,
 ) -> Row:
-  """Measures a function that returns a text's ids, or something as long."""
+  """Measures a function that returns ids, or objects as long as the ids."""
   calls = batches(lines, batch_size)
   return measure(name, (sum(map(len, encode(texts))) for texts in calls))
 
@@ -97,7 +97,7 @@ def measure_function(
 def measure_hugging_face(
   tokenizer: Vocabulary, lines: list[str], batch_size: int
 ):
-  """Measures the library's fastest call, and transformers' usual one."""
+  """Measures the library's fastest call, and transformers' usual call."""
   library_tokenizer = tokenizer.literal_tokenizer
 
   def encode_fast(texts: list[str]) -> list[Any]:

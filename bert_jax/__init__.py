@@ -14,7 +14,7 @@ __all__ = ["Model", "__version__", "finetune", "load", "pretrain"]
 
 messages.refuse_module_as_command()
 
-# These names are imported when they are first used, because that takes seconds.
+# These names are imported at their first use, because the import takes seconds.
 __getattr__, __dir__ = messages.lazy_names(
   globals(),
   {

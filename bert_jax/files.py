@@ -1,8 +1,9 @@
 """Writes files atomically, locks them, reads JSON, and checks digests.
 
-A new file is written in the same folder under a random name and then renamed.
-So a reader sees either the whole old file or the whole new one. Only a local
-file system can do this, so the functions that write or lock take local paths.
+A new file is written in the folder of its target, under a random name, and then
+renamed. So a reader sees either the whole old file or the whole new file. Only
+a local file system can do this, so the functions that write or lock take local
+paths.
 """
 
 import concurrent.futures
@@ -28,10 +29,11 @@ from bert_jax.messages import DamagedFile, UserError, note_once
 
 # The type of a path that a caller gives: a str or a path object.
 PathLike = str | os.PathLike[str]
-# The digest of a larger file takes seconds, so a line announces it.
+# The digest of a file with more bytes takes seconds, so a line announces it.
 _LARGE_BYTES = 2**32
-# The most levels of nested JSON. Python's own limit of about 1,000 depends on
-# the caller's depth, and the files that are read here need only a few levels.
+# The largest number of levels of nested JSON. Python's own limit of about 1,000
+# depends on the caller's depth, and the files that are read here need only a
+# few levels.
 _MAX_DEPTH = 100
 _TEMPORARY_NAME = re.compile(r"\..+\.[0-9a-f]{16}\.(tmp|partial)")
 
@@ -45,7 +47,7 @@ class ChangedInput(UserError):
 
 
 def temporary_path(path: PathLike) -> str:
-  """Returns the path of a file that does not exist yet, in the same folder.
+  """Returns a path in the folder of `path` at which no file exists yet.
 
   Its name is random, so that nobody can put a link there in advance.
   """
@@ -92,7 +94,7 @@ def hold_lock(path: PathLike) -> Iterator[None]:
     path: the lock's file, which is made if needed and never deleted.
 
   Raises:
-    LockHeld: another process, or another block of this one, holds the lock.
+    LockHeld: another process, or a block of this process, holds the lock.
     OSError: the file cannot be written, or it is a symbolic link.
   """
   lock = filelock.FileLock(path, timeout=0)
@@ -122,33 +124,33 @@ def atomic_file(path: PathLike) -> Iterator[str]:
   """Yields the path of a new file, which is renamed to `path` at the end.
 
   The content is on the disk before the file is renamed. So if the process is
-  killed or the disk is full, `path` is either the old file or the new one.
+  killed or the disk is full, `path` is either the old file or the new file.
   After an error the old file is as it was, and the temporary file is deleted.
 
   Raises:
     OSError: the file cannot be written; the error names `path`.
   """
-  temporary = temporary_path(path)
+  temporary_file = temporary_path(path)
   try:
-    create_file(temporary).close()
-    yield temporary
-    with pathlib.Path(temporary).open("rb") as f:
+    create_file(temporary_file).close()
+    yield temporary_file
+    with pathlib.Path(temporary_file).open("rb") as f:
       os.fsync(f.fileno())
-    pathlib.Path(temporary).replace(path)
+    pathlib.Path(temporary_file).replace(path)
   except OSError as e:
-    if e.filename in (None, temporary):
+    if e.filename in (None, temporary_file):
       e.filename = os.fspath(path)
     e.filename2 = None
     raise
   finally:
-    pathlib.Path(temporary).unlink(missing_ok=True)
+    pathlib.Path(temporary_file).unlink(missing_ok=True)
   sync_folder(pathlib.Path(path).parent)
 
 
 def write_atomically(path: PathLike, content: str | bytes) -> None:
   """Writes a file with `atomic_file`; a text is written as UTF-8."""
-  with atomic_file(path) as temporary:
-    pathlib.Path(temporary).write_bytes(
+  with atomic_file(path) as temporary_file:
+    pathlib.Path(temporary_file).write_bytes(
       content if isinstance(content, bytes) else content.encode()
     )
 
@@ -169,8 +171,8 @@ def open_text_output(path: PathLike) -> Iterator[IO[str]]:
       stdout.flush()
     return
   with (
-    atomic_file(path) as temporary,
-    pathlib.Path(temporary).open("w", encoding="utf-8") as f,
+    atomic_file(path) as temporary_file,
+    pathlib.Path(temporary_file).open("w", encoding="utf-8") as f,
   ):
     yield f
 
@@ -188,18 +190,18 @@ def atomic_folder(path: PathLike) -> Iterator[str]:
   """
   # Do not use `resolve`: messages must name a link in the path, not its target.
   target = pathlib.Path(os.path.abspath(path))  # noqa: PTH100
-  temporary = temporary_path(target)
+  temporary_folder = temporary_path(target)
   try:
     target.parent.mkdir(parents=True, exist_ok=True)
-    pathlib.Path(temporary).mkdir()
-    yield temporary
-    rename_durably(temporary, target)
+    pathlib.Path(temporary_folder).mkdir()
+    yield temporary_folder
+    rename_durably(temporary_folder, target)
   except OSError as e:
-    if e.filename is None or str(e.filename).startswith(temporary):
+    if e.filename is None or str(e.filename).startswith(temporary_folder):
       raise OSError(e.errno, e.strerror, str(target)) from e
     raise
   finally:
-    shutil.rmtree(temporary, ignore_errors=True)
+    shutil.rmtree(temporary_folder, ignore_errors=True)
 
 
 def rename_durably(source: PathLike, target: PathLike) -> None:
@@ -255,25 +257,25 @@ def parse_json(text: str | bytes) -> Any:
   except ValueError as e:
     raise json.JSONDecodeError("a number of too many digits", "", 0) from e
   if isinstance(text, bytes):
-    brackets = text.count(b"[") + text.count(b"{")
+    num_brackets = text.count(b"[") + text.count(b"{")
   else:
-    brackets = text.count("[") + text.count("{")
-  if brackets > _MAX_DEPTH:
+    num_brackets = text.count("[") + text.count("{")
+  if num_brackets > _MAX_DEPTH:
     _check_depth(content)
   return content
 
 
 def _check_depth(content: Any) -> None:
-  """Raises JSONDecodeError if a value is nested too deeply for recursion."""
-  level = [content] if isinstance(content, dict | list) else []
+  """Raises JSONDecodeError if a value has more than `_MAX_DEPTH` levels."""
+  containers = [content] if isinstance(content, dict | list) else []
   for _ in range(_MAX_DEPTH):
-    level = [
+    containers = [
       child
-      for parent in level
+      for parent in containers
       for child in (parent.values() if isinstance(parent, dict) else parent)
       if isinstance(child, dict | list)
     ]
-  if level:
+  if containers:
     raise json.JSONDecodeError("nested too deeply", "", 0)
 
 
@@ -435,9 +437,11 @@ def changed_files(saved: Mapping[str, str], folder: PathLike) -> list[str]:
     saved: name -> SHA-256 from the time when the files were written.
     folder: the folder of the files.
   """
-  present = [name for name in saved if pathlib.Path(folder, name).is_file()]
-  current = folder_digests(folder, present)
-  return [name for name in saved if current.get(name) != saved[name]]
+  present_names = [
+    name for name in saved if pathlib.Path(folder, name).is_file()
+  ]
+  current_digests = folder_digests(folder, present_names)
+  return [name for name in saved if current_digests.get(name) != saved[name]]
 
 
 class FileWatch:
@@ -487,6 +491,6 @@ class FileWatch:
 
 
 def _file_state(path: PathLike) -> tuple[int, int, int]:
-  """Returns the size, time of change and inode of a file."""
+  """Returns the size, the time of the last write and the inode of a file."""
   stat = pathlib.Path(path).stat()
   return stat.st_size, stat.st_mtime_ns, stat.st_ino

@@ -1,6 +1,6 @@
 """Stateless randomness for data: a counter hash of (key, index, column).
 
-A draw depends only on the key (seed, epoch, purpose), on the global index of
+A draw depends only on the key (seed, epoch, purpose), on the global number of
 the example and on the column in it. So the draw is the same for any number of
 hosts, for any batch size, after any restart and with any numpy version. Numpy's
 generators promise none of this.
@@ -141,11 +141,11 @@ def randint(
 def half_binomial(
   key: int, index: np.ndarray, trials: np.ndarray
 ) -> np.ndarray:
-  """Counts the heads among `trials` fair coins, with a random bit for a coin.
+  """Counts the heads among `trials` fair coins; each coin is a random bit.
 
   Args:
     key: from `make_key`.
-    index: [B] integers, a different one for each row.
+    index: [B] integers, a different number for each row.
     trials: [B] integers >= 0, the number of coins.
 
   Returns:
@@ -157,8 +157,10 @@ def half_binomial(
   word_in_row = np.arange(len(row)) - np.repeat(
     np.cumsum(words_per_row) - words_per_row, words_per_row
   )
-  coins = bits(key, np.asarray(index)[row], word_in_row)
+  words_of_coins = bits(key, np.asarray(index)[row], word_in_row)
   # Shift out the bits of a row's last word that stand for no coin.
   num_spare = np.maximum(64 - (trials[row] - 64 * word_in_row), 0)
-  heads = np.bitwise_count(coins << num_spare.astype(np.uint64))
-  return np.bincount(row, heads, len(trials)).astype(np.int64)
+  heads_in_word = np.bitwise_count(
+    words_of_coins << num_spare.astype(np.uint64)
+  )
+  return np.bincount(row, heads_in_word, len(trials)).astype(np.int64)

@@ -1,7 +1,7 @@
 """Defines errors, notes and progress for users, and asks "did you mean".
 
-The command `bert_jax` (cli/errors.py) prints each of these classes as one
-sentence and ends with a status that is not zero. Code that reacts to an error
+The command `bert_jax` (cli/errors.py) prints an error of these classes as one
+sentence, and ends with a status that is not zero. Code that reacts to an error
 checks its class, never its text.
 """
 
@@ -69,11 +69,11 @@ def pass_lines_to(listener: Callable[[str], None]) -> Iterator[None]:
   Args:
     listener: gets each line in place of stdout.
   """
-  token = _listener.set(listener)
+  reset_token = _listener.set(listener)
   try:
     yield
   finally:
-    _listener.reset(token)
+    _listener.reset(reset_token)
 
 
 @functools.cache
@@ -106,7 +106,7 @@ class Progress:
       action: what the call does.
       total: the number of things that the call works on; 0 if it does not
         count things.
-      unit: the name of these things, in the plural.
+      unit: the name of the things, in the plural.
       first_wait: seconds until the first line; None means `FIRST_WAIT`.
       write: prints a line.
     """
@@ -139,7 +139,7 @@ class Progress:
     error: BaseException | None,
     trace: types.TracebackType | None,
   ) -> None:
-    """Ends the thread, and prints a last line if there was a first one."""
+    """Ends the thread; after printed lines and no error, prints a last line."""
     self._stop_event.set()
     self._thread.join()
     if self._has_printed and error is None:

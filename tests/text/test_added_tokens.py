@@ -79,24 +79,26 @@ def test_ids_and_offsets_are_those_of_transformers(
     )
     ids = expected["input_ids"]
     offsets = [tuple(pair) for pair in expected["offset_mapping"]]
-    for same_vocabulary in (
+    for tested_vocabulary in (
       vocabulary,
       saved_vocabulary,
       pickle.loads(pickle.dumps(vocabulary)),
     ):
-      (encoded,) = same_vocabulary.encode_offsets([text])
+      (encoded,) = tested_vocabulary.encode_offsets([text])
       assert (encoded.ids, encoded.offsets) == (ids, offsets), text
-      assert same_vocabulary.encode_batch([text]) == [ids], text
-      assert same_vocabulary.encode_batch([text, text]) == [ids, ids], text
-      assert same_vocabulary.encode_special(text) == ids, text
+      assert tested_vocabulary.encode_batch([text]) == [ids], text
+      assert tested_vocabulary.encode_batch([text, text]) == [ids, ids], text
+      assert tested_vocabulary.encode_special(text) == ids, text
     assert (
       tokenizer_with_special.encode(text).ids == reference(text)["input_ids"]
     )
     assert saved_reference(text)["input_ids"] == reference(text)["input_ids"], (
       text
     )
-  flat, lengths = vocabulary.encode_flat(texts)
-  assert flat.tolist() == list(itertools.chain(*vocabulary.encode_batch(texts)))
+  flat_ids, lengths = vocabulary.encode_flat(texts)
+  assert flat_ids.tolist() == list(
+    itertools.chain(*vocabulary.encode_batch(texts))
+  )
   assert lengths.tolist() == list(map(len, vocabulary.encode_batch(texts)))
 
 
@@ -158,14 +160,14 @@ def test_ids_after_a_mask_that_is_an_added_token_stay_right():
   content = json.loads(added_tokens.make_model_tokenizer(vocabulary).to_str())
   size = len(content["model"]["vocab"])
   del content["model"]["vocab"]["[MASK]"]
-  for piece, number in content["model"]["vocab"].items():
-    content["model"]["vocab"][piece] = number - (
-      number > vocabulary.special.mask
+  for piece, token_id in content["model"]["vocab"].items():
+    content["model"]["vocab"][piece] = token_id - (
+      token_id > vocabulary.special.mask
     )
   content["added_tokens"] = [
-    {"id": number, "content": name}
+    {"id": token_id, "content": name}
     | added_tokens.flags_of(AddedToken(name, special=True))
-    for number, name in ((size - 1, "[MASK]"), (size, "[E1]"))
+    for token_id, name in ((size - 1, "[MASK]"), (size, "[E1]"))
   ]
   opened = open_vocabulary.from_json(json.dumps(content))
   assert opened.special.mask == size - 1 and opened.added_ids == [size]
@@ -192,8 +194,8 @@ def test_tagged_words_are_those_of_transformers():
   )
   ids, counts = tagging.word_pieces(vocabulary, words)
   assert ids.tolist() == expected["input_ids"]
-  numbers = np.repeat(np.arange(len(words)), counts).tolist()
-  assert numbers == expected.word_ids()
+  word_indices = np.repeat(np.arange(len(words)), counts).tolist()
+  assert word_indices == expected.word_ids()
 
 
 def test_context_offsets_leave_out_spaces_that_a_token_strips():
@@ -217,7 +219,7 @@ def test_an_added_token_is_one_word(family, tmp_path):
   (ids,) = vocabulary.encode_batch([TEXT_WITH_ADDED_TOKENS])
   starts = vocabulary.find_word_starts(ids)
   added_positions = [
-    i for i, number in enumerate(ids) if number in vocabulary.added_ids
+    i for i, token_id in enumerate(ids) if token_id in vocabulary.added_ids
   ]
   assert len(added_positions) >= 4 and starts[added_positions].all()
   positions_after = [i + 1 for i in added_positions if i + 1 < len(ids)]
@@ -238,15 +240,17 @@ def test_an_added_token_is_one_word(family, tmp_path):
     vocabulary.is_added,
   )
   bits = np.fromfile(tmp_path / "train.word_starts", np.uint8)
-  flags = np.unpackbits(bits, bitorder="little")[: len(ids)].astype(bool)
-  assert flags.tolist() == starts.tolist()
+  stored_starts = np.unpackbits(bits, bitorder="little")[: len(ids)].astype(
+    bool
+  )
+  assert stored_starts.tolist() == starts.tolist()
 
 
 @pytest.mark.parametrize("name", ["token", "whole_word", "span"])
 def test_special_added_tokens_are_never_masked_or_drawn(name):
-  """Other added tokens are masked like any word.
+  """Added tokens that are not special are masked like any word.
 
-  With this many rows, every possible random replacement is drawn at least once.
+  There are so many rows that more than 100 different random ids are drawn.
   """
   vocabulary = make_with_added("roberta", *ADDED_TOKENS[:2])
   ordinary_id, special_id = vocabulary.added_ids
@@ -259,8 +263,8 @@ def test_special_added_tokens_are_never_masked_or_drawn(name):
   starts = [
     [vocabulary.find_word_starts(s) for s in document] for document in documents
   ]
-  text = reader.corpus_from_documents(documents, starts)
-  text = text._replace(never_masked_ids=tuple(vocabulary.never_masked_ids))
+  corpus = reader.corpus_from_documents(documents, starts)
+  corpus = corpus._replace(never_masked_ids=tuple(vocabulary.never_masked_ids))
   recipe = recipes.doc_sentences(
     vocabulary.special,
     vocabulary.vocab_size,
@@ -271,25 +275,25 @@ def test_special_added_tokens_are_never_masked_or_drawn(name):
     replacement="roberta",
     count="ceil",
   )
-  rows = recipe.index(text, 0, text.num_documents, 1)
+  rows = recipe.index(corpus, 0, corpus.num_documents, 1)
   numbers = np.arange(len(rows), dtype=np.uint64)
   random_ids = set()
   for key in range(5):
-    batch = recipe.build(text, rows, numbers, key)
-    used = batch["mlm_weights"] > 0
-    labels = batch["mlm_ids"][used]
+    batch = recipe.build(corpus, rows, numbers, key)
+    is_used = batch["mlm_weights"] > 0
+    labels = batch["mlm_ids"][is_used]
     assert special_id not in labels and ordinary_id in labels
     new_ids = np.take_along_axis(
       batch["input_ids"], batch["mlm_positions"].astype(np.int64), 1
-    )[used]
+    )[is_used]
     random_ids |= set(
       new_ids[
         (new_ids != labels) & (new_ids != vocabulary.special.mask)
       ].tolist()
     )
-    # The special added token is still in all its places.
-    count = sum(s.count(special_id) for d in documents for s in d)
-    assert (batch["input_ids"] == special_id).sum() == count
+    # The special added token is still everywhere where it was in the corpus.
+    num_special = sum(s.count(special_id) for d in documents for s in d)
+    assert (batch["input_ids"] == special_id).sum() == num_special
   assert len(random_ids) > 100 and special_id not in random_ids
   assert not random_ids & {i for i in vocabulary.special if i is not None}
 
@@ -359,23 +363,29 @@ def test_tokens_that_cleaning_makes_equal_are_told_apart(
     ids_by_content = {content: size + i for i, content in enumerate(contents)}
     files[declaring_file] = json.dumps(ids_by_content).encode()
   elif declaring_file == "tokenizer_config.json":
-    by_id = {
+    entries_by_id = {
       str(size + i): {"content": t.content, **added_tokens.flags_of(t)}
       for i, t in enumerate(new_tokens)
     }
-    settings = {"do_lower_case": True, "added_tokens_decoder": by_id}
+    settings = {"do_lower_case": True, "added_tokens_decoder": entries_by_id}
     files[declaring_file] = json.dumps(settings).encode()
   else:
     vocabulary.special_tokenizer.add_tokens(new_tokens)
     files = {declaring_file: vocabulary.special_tokenizer.to_str().encode()}
   path = write_files(tmp_path / "a", files)
   opened = open_vocabulary.load(path)
-  line = capfd.readouterr().err
-  assert line.startswith("warning: the added tokens ") and line.count("\n") == 1
+  warning = capfd.readouterr().err
+  assert (
+    warning.startswith("warning: the added tokens ")
+    and warning.count("\n") == 1
+  )
   equal_contents = [c for c in contents if c not in ("a1", "[E]")]
-  assert " and ".join(map(repr, equal_contents)) + " are equal" in line
-  first, second = equal_contents[:2]
-  assert f"{first!r} is found in every spelling except {second!r}" in line
+  assert " and ".join(map(repr, equal_contents)) + " are equal" in warning
+  first_content, second_content = equal_contents[:2]
+  assert (
+    f"{first_content!r} is found in every spelling except {second_content!r}"
+    in warning
+  )
   expected_ids = [size + int(digit) for digit in expected]
 
   def added_ids_in(ids):
@@ -388,10 +398,14 @@ def test_tokens_that_cleaning_makes_equal_are_told_apart(
   reopened = open_vocabulary.load(str(tmp_path / "b"))
   (tmp_path / "b" / "config.json").write_text('{"model_type": "bert"}')
   reference = transformers.AutoTokenizer.from_pretrained(tmp_path / "b")
-  for same_vocabulary in (opened, reopened, pickle.loads(pickle.dumps(opened))):
-    (ids,) = same_vocabulary.encode_batch([text])
+  for tested_vocabulary in (
+    opened,
+    reopened,
+    pickle.loads(pickle.dumps(opened)),
+  ):
+    (ids,) = tested_vocabulary.encode_batch([text])
     assert added_ids_in(ids) == expected_ids
-    assert added_ids_in(same_vocabulary.encode_special(text)) == expected_ids
+    assert added_ids_in(tested_vocabulary.encode_special(text)) == expected_ids
   assert added_ids_in(tokenizer_with_special.encode(text).ids) == expected_ids
   assert added_ids_in(reference(text)["input_ids"]) == expected_ids
   reference_ids = reference.get_added_vocab()
@@ -407,16 +421,16 @@ def test_tokens_that_cleaning_makes_equal_are_told_apart(
 def test_equal_tokens_inside_a_longer_one_give_a_warning(capfd):
   messages.note_once.cache_clear()
   make_with_added("bert", *map(AddedToken, ("covid", "COVID", "Covid19", "b")))
-  line = capfd.readouterr().err
-  assert "'covid' and 'COVID' are equal" in line
-  assert "each process may find a different one" in line
-  assert "since 'Covid19' contains them; remove one" in line
+  warning = capfd.readouterr().err
+  assert "'covid' and 'COVID' are equal" in warning
+  assert "each process may find a different one" in warning
+  assert "since 'Covid19' contains them; remove one" in warning
 
 
 def test_a_pickled_vocabulary_gives_the_same_ids():
-  """A pickled tokenizer of `tokenizers` loses a setting.
+  """A pickle of `tokenizers` loses the setting `encode_special_tokens`.
 
-  `Vocabulary` sets `encode_special_tokens` again.
+  `Vocabulary` sets it again.
   """
   vocabulary = make_with_added("bert")
   copy = pickle.loads(pickle.dumps(vocabulary))

@@ -1,4 +1,4 @@
-"""Tests that all commands agree with transformers for added tokens."""
+"""Tests that models with added tokens give the results of transformers."""
 
 import json
 
@@ -36,17 +36,19 @@ def write_random_model(path, family, head, declaring_file):
   """Writes a random model of transformers and its tokenizer; returns both."""
   write_model(path, family, declaring_file)
   tokenizer = transformers.AutoTokenizer.from_pretrained(path)
-  name = family.capitalize()
+  class_prefix = family.capitalize()
   family_sizes = {
     "bert": {},
     "roberta": {"type_vocab_size": 1},
     "albert": {"embedding_size": 8, "num_hidden_groups": 1},
   }
-  config = getattr(transformers, f"{name}Config")(
+  config = getattr(transformers, f"{class_prefix}Config")(
     vocab_size=len(tokenizer), num_labels=3, **SIZES, **family_sizes[family]
   )
   torch.manual_seed(0)
-  model = getattr(transformers, name + CLASS_ENDINGS[head])(config).eval()
+  model = getattr(transformers, class_prefix + CLASS_ENDINGS[head])(
+    config
+  ).eval()
   model.save_pretrained(path)
   return model, tokenizer
 
@@ -104,7 +106,7 @@ def test_probabilities_are_those_of_transformers(
 
 
 def _check_task_ids(tmp_path, path, tokenizer):
-  """The ids of pairs and of single texts equal those of transformers."""
+  """Prepares a task; its ids must be those of transformers."""
   lines = [
     json.dumps({"a": a, "b": b, "label": "x"})
     for a, b in zip(TEXTS_WITHOUT_SEP, TEXTS_WITHOUT_SEP[::-1], strict=True)
@@ -149,8 +151,8 @@ def test_scores_masks_and_vectors_are_those_of_transformers(tmp_path):
       row[position] = mask
     with torch.no_grad():
       log_p = torch.log_softmax(model(input_ids=rows).logits, -1)
-    picked = [log_p[i - 1, i, ids[i]] for i in inner_positions]
-    expected.append(float(sum(picked)))
+    label_log_p = [log_p[i - 1, i, ids[i]] for i in inner_positions]
+    expected.append(float(sum(label_log_p)))
   opened = open_model(path, default_tower="discriminator")
   scores = likelihood.score(opened, TEXTS_WITHOUT_SEP[:3])
   np.testing.assert_allclose(scores, expected, rtol=1e-5)

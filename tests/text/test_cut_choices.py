@@ -24,7 +24,8 @@ def prepare_and_count(folder, passage, question, options, length=512):
   """Prepares one question of RACE.
 
   Returns:
-    A dict: note -> its count, and the number of different rows.
+    A dict from each note to its number of examples or texts; and the number of
+    different rows.
   """
   content = dict(
     article=passage, questions=[question], options=[options], answers=["A"]
@@ -45,8 +46,9 @@ def prepare_and_count(folder, passage, question, options, length=512):
 
 
 # A row of 512 tokens has space for 509 tokens of texts. Two long texts get 255
-# and 254 of them. The parameters are numbers of words. A question with a
-# negative number begins with a blank, and has so many words after it.
+# and 254 of them. The first three parameters are numbers of words. If
+# `question_words` is negative, the question is a blank and then that many
+# words.
 @pytest.mark.parametrize(
   "passage_words, question_words, option_words, suffix, expected_counts,"
   " num_different_rows",
@@ -95,7 +97,7 @@ def test_options_that_were_equal_before_are_not_counted(tmp_path):
 
 
 def test_the_command_prints_the_examples(tmp_path, monkeypatch, capsys):
-  """A line has the number of examples with cut choices, and the first ids."""
+  """A printed line has the number of examples of a note, and their ids."""
   header = ",sent1,sent2,ending0,ending1,ending2,ending3,label\n"
   examples = [
     f"{i},{random_words(30, i)},{random_words(size)},a,b,cat,dog,1\n"

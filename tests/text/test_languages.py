@@ -239,8 +239,8 @@ def test_ids_are_those_of_sentencepiece(options, vocabulary_path):
 LONE_MARKS = (
   "\u0344\u0385\u1fc1\u1fcd\u1fce\u1fcf\u1fdd\u1fde\u1fdf\u1fed\u1fee"
 )
-# `tokenizers` has no rule for this pair, because SentencePiece's tables are
-# older.
+# SentencePiece's tables are older than this character, so `tokenizers` has no
+# rule that composes it.
 NEW_PAIRS = "\U00011938"
 
 
@@ -311,7 +311,10 @@ def test_models_of_other_programs_give_their_ids(rule, options, clean_text):
 
 @pytest.mark.parametrize("algorithm", ["unigram", "wordpiece"])
 def test_korean_words_are_not_unknown(algorithm, tmp_path):
-  """Syllables may be composed or decomposed, and accents may be stripped."""
+  """Decomposed syllables also get the ids of composed syllables.
+
+  Only WordPiece that keeps accents is excepted.
+  """
   korean_words = [
     "바다",
     "학교",
@@ -483,7 +486,7 @@ def test_the_rules_for_words_are_stored(tmp_path):
 
 
 def test_settings_are_in_the_same_folder(vocabulary_path, tmp_path):
-  """The settings have transformers' name only if the vocabulary does, too."""
+  """The settings' file has transformers' name only if the vocabulary's has."""
   vocabulary = open_vocabulary.load(vocabulary_path("wordpiece", **ACCENTS))
   content = vocabulary.files["vocab.txt"]
   settings = open_vocabulary.to_files(vocabulary)["tokenizer_config.json"]
@@ -494,7 +497,7 @@ def test_settings_are_in_the_same_folder(vocabulary_path, tmp_path):
     assert vocabulary.keep_accents == keeps_accents
   (tmp_path / "other.tokenizer_config.json").write_bytes(settings)
   assert open_vocabulary.load(str(tmp_path / "other.txt")).keep_accents
-  # A new vocabulary must not get the settings of another one.
+  # A new vocabulary must not get the settings of a deleted vocabulary.
   (tmp_path / "vocab.txt").unlink()
   with pytest.raises(ValueError, match="tokenizer_config.json is in the way"):
     train_vocab.train_vocab(
@@ -539,15 +542,15 @@ def test_the_digest_of_a_model_changes_no_ids(vocabulary_path, tmp_path):
   assert settings.keys() == {"sha256", "checksum"}
   assert settings["sha256"].keys() == {path.name}
   (tmp_path / path.name).write_bytes(path.read_bytes())
-  with_digest, without_digest = str(path.parent), str(tmp_path)
+  folder_with_digest, folder_without_digest = str(path.parent), str(tmp_path)
   model = sentencepiece.SentencePieceProcessor(model_file=str(path))
   lines = [line for line in LINES if line.isascii()]
-  ids = open_vocabulary.load(with_digest).encode_batch(lines)
-  assert ids == open_vocabulary.load(without_digest).encode_batch(lines)
+  ids = open_vocabulary.load(folder_with_digest).encode_batch(lines)
+  assert ids == open_vocabulary.load(folder_without_digest).encode_batch(lines)
   assert ids == model.encode(lines) and lines
   reference_ids = [
     transformers.AlbertTokenizer.from_pretrained(folder)(lines).input_ids
-    for folder in (with_digest, without_digest)
+    for folder in (folder_with_digest, folder_without_digest)
   ]
   assert reference_ids[0] == reference_ids[1]
 
@@ -565,12 +568,12 @@ def test_words_begin_by_the_released_rule_on_request(vocabulary_path, tmp_path):
       heldout=0.0,
       word_starts=rule,
     )
-    opened = reader.open_prepared(folder).splits["train"]
-    bits = np.unpackbits(opened.word_starts, bitorder="little")
-    num_starts[rule] = bits[: opened.num_tokens].sum()
+    corpus = reader.open_prepared(folder).splits["train"]
+    bits = np.unpackbits(corpus.word_starts, bitorder="little")
+    num_starts[rule] = bits[: corpus.num_tokens].sum()
     assert open_vocabulary.load(folder).options["word_starts"] == rule
-  count = sum(len(line.split()) for line in LINES) * 3
-  assert num_starts["space"] == count < num_starts["albert"]
+  num_words = sum(len(line.split()) for line in LINES) * 3
+  assert num_starts["space"] == num_words < num_starts["albert"]
   with pytest.raises(ValueError, match="from something else: word_starts was"):
     prepare.prepare(
       vocabulary_path.text_path,
@@ -603,9 +606,9 @@ def test_prepare_warns_of_pieces_that_no_text_gives(
     prepare.prepare(
       vocabulary_path.text_path, path, folder, processes=1, **options
     )
-    lines = capsys.readouterr().err
-    assert ("of 3,000 pieces, such as" in lines) == warns, lines
-    assert ("no text gives them" in lines) == warns
+    stderr = capsys.readouterr().err
+    assert ("of 3,000 pieces, such as" in stderr) == warns, stderr
+    assert ("no text gives them" in stderr) == warns
 
 
 def test_a_seqio_task_uses_the_settings_of_the_vocabulary(vocabulary_path):

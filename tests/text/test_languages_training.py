@@ -28,12 +28,15 @@ CASED = dict(lower_case=False)
 def test_stripped_marks_that_are_no_accents_are_counted(
   algorithm, language, share
 ):
-  """Stripping accents removes such marks too, so training prints a warning."""
-  marks = cleaning.MarkCounter(algorithm == "unigram")
+  """Stripping accents also removes marks that letters need.
+
+  The warning has the share of the characters that change.
+  """
+  counter = cleaning.MarkCounter(algorithm == "unigram")
   for line in TEXTS[language]:
-    marks.add(line)
-  line = marks.warning()
-  assert line is None if share is None else f"warning: {share} of" in line
+    counter.add(line)
+  warning = counter.warning()
+  assert warning is None if share is None else f"warning: {share} of" in warning
 
 
 def test_training_warns_that_it_strips_marks(tmp_path, capsys):
@@ -86,7 +89,7 @@ def test_long_lines_are_not_dropped(tmp_path):
 
 
 def test_many_characters_are_pieces_of_a_large_vocabulary(tmp_path):
-  """Hugging Face's trainer keeps 1,000 characters, ours more if needed."""
+  """Hugging Face's trainer keeps 1,000 characters, and ours keeps more."""
   characters = [chr(0x4E00 + i) for i in range(1500)]
   text = tmp_path / "text.txt"
   text.write_text("".join(characters) * 2, encoding="utf-8")

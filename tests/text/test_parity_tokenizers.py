@@ -23,7 +23,7 @@ def read_file(name):
   return (VOCAB / name).read_text(encoding="utf-8")
 
 
-# Each of these functions returns a tokenizer and transformers' reference.
+# The functions up to `TOKENIZERS` return our tokenizer and transformers'.
 def wordpiece(name, lower_case):
   path = str(VOCAB / f"bert-base-{name}-vocab.txt")
   return (
@@ -105,18 +105,18 @@ def extend_to_marks(text, offsets):
   first sign of a quote of two signs. ALBERT's cleaning turns the two signs into
   one; other tokenizers have a piece for each sign.
   """
-  covered = {i for begin, end in offsets for i in range(begin, end)}
-  attached = {0x200C, 0x200D, 0xFF9E, 0xFF9F}
-  attached |= {*range(0x1160, 0x1200), *range(0xD7B0, 0xD800)}
+  covered_indices = {i for begin, end in offsets for i in range(begin, end)}
+  attached_points = {0x200C, 0x200D, 0xFF9E, 0xFF9F}
+  attached_points |= {*range(0x1160, 0x1200), *range(0xD7B0, 0xD800)}
   extended = []
   for begin, end in offsets:
-    while begin < end < len(text) and end not in covered:
+    while begin < end < len(text) and end not in covered_indices:
       is_mark = unicodedata.category(text[end]).startswith("M")
-      if not is_mark and ord(text[end]) not in attached:
+      if not is_mark and ord(text[end]) not in attached_points:
         break
       end += 1
     is_quote = text[max(begin - 1, 0) : begin + 1] in ("''", "``")
-    if begin < end and is_quote and begin - 1 not in covered:
+    if begin < end and is_quote and begin - 1 not in covered_indices:
       begin -= 1
     extended.append((begin, end))
   return extended
@@ -155,7 +155,7 @@ def test_sampled_code_points_give_the_reference_ids(tokenizer_name):
 @pytest.mark.slow
 @pytest.mark.parametrize("tokenizer_name", TOKENIZERS)
 def test_every_code_point_gives_the_reference_ids(tokenizer_name):
-  # The other tokenizers clean text as one of these two does.
+  # Each of the tokenizers cleans text as one of these two does.
   step = 1 if tokenizer_name in ("uncased", "albert") else 5
   compare_with_reference(tokenizer_name, step=step, count=5_000)
 

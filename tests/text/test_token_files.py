@@ -53,11 +53,16 @@ def test_each_line_is_added_or_reported(tmp_path):
     " 'the', '[MASK]'; left out, since each is on an earlier line: 'covid19',"
     " 'COVID19'; empty lines: 1."
   )
-  by_name = {token.content: token for token in new_vocabulary.added_tokens}
-  assert by_name["art"].single_word and not by_name["covid19"].single_word
+  token_by_content = {
+    token.content: token for token in new_vocabulary.added_tokens
+  }
+  assert (
+    token_by_content["art"].single_word
+    and not token_by_content["covid19"].single_word
+  )
   assert new_vocabulary.never_masked_ids == [new_vocabulary.pieces.index("[X]")]
   # transformers' add_tokens has the same defaults: normalized and not special.
-  flags = added_tokens.flags_of(by_name["[E1]"])
+  flags = added_tokens.flags_of(token_by_content["[E1]"])
   assert flags == added_tokens.flags_of(added_tokens.AddedToken("a"))
   (ids,) = new_vocabulary.encode_batch(["the [e1] COVID19 new york"])
   pieces = [new_vocabulary.pieces[i] for i in ids]
@@ -98,8 +103,8 @@ def test_ids_are_those_of_add_tokens(family, tmp_path):
     assert tokenizer(text)["input_ids"] == expected
     ids = reference(text, add_special_tokens=False)["input_ids"]
     assert new_vocabulary.encode_batch([text]) == [ids]
-    saved = open_vocabulary.load(str(tmp_path / "after"))
-    assert saved.encode_batch([text]) == [ids]
+    saved_vocabulary = open_vocabulary.load(str(tmp_path / "after"))
+    assert saved_vocabulary.encode_batch([text]) == [ids]
   # Adding the same tokens again changes nothing.
   unchanged_vocabulary, report = write_and_add(
     new_vocabulary, tmp_path / "a.txt", "\n".join(new_tokens)
@@ -214,7 +219,7 @@ def test_the_command_writes_a_folder_with_the_tokens(tmp_path, capsys):
   assert opened.vocab_size == len(opened.unigrams) == 13
   assert opened.unigrams[opened.vocab.index("covid19")] == 6
   # The same command has nothing to do now. Without --add-tokens, it refuses the
-  # folder, which has another vocabulary.
+  # folder, which has a different vocabulary.
   run_verb("prepare", *flags, "--add-tokens", tmp_path / "add.txt")
   assert "nothing to do" in capsys.readouterr().err
   with pytest.raises(SystemExit, match="the vocabulary differs"):
@@ -272,12 +277,12 @@ def test_new_rows_are_means_or_random():
 
 @pytest.fixture(scope="module")
 def models_without_rows(tmp_path_factory):
-  """Writes three models with 17 rows; the tokenizers of two have 19 pieces."""
+  """Writes three models with 17 rows; two have tokenizers with 19 pieces."""
   path = tmp_path_factory.mktemp("short")
   weights = tiny_tasks.write_fine_tuned(path / "tuned", "classification")
   num_rows = len(tiny_tasks.PIECES)
-  numbers = json.dumps({"covid19": num_rows, "[E1]": num_rows + 1}).encode()
-  files = tiny_tasks.tokenizer_files() | {"added_tokens.json": numbers}
+  ids_json = json.dumps({"covid19": num_rows, "[E1]": num_rows + 1}).encode()
+  files = tiny_tasks.tokenizer_files() | {"added_tokens.json": ids_json}
   weights = weights._replace(tokenizer_files=files)
   model_folder.write(str(path / "model"), weights)
   hf.write(str(path / "hf"), weights)
@@ -321,8 +326,8 @@ def test_pieces_without_rows_are_named_when_a_model_is_opened(
 def test_init_from_names_the_rows_it_makes(method, tmp_path):
   """The word table has 17 rows; the tokenizer and the data have 19 pieces."""
   pieces = [*tiny_tasks.PIECES, "[E1]", "red dogs"]
-  numbers = {piece: i for i, piece in enumerate(pieces) if i >= 17}
-  files = {"added_tokens.json": json.dumps(numbers).encode()}
+  id_by_piece = {piece: i for i, piece in enumerate(pieces) if i >= 17}
+  files = {"added_tokens.json": json.dumps(id_by_piece).encode()}
   weights = tiny_tasks.write_model(tmp_path / "short")
   files |= tiny_tasks.tokenizer_files()
   path = tmp_path / "longer"
@@ -349,7 +354,7 @@ def test_init_from_names_the_rows_it_makes(method, tmp_path):
 
 
 def test_rows_without_pieces_are_never_filled_in(tmp_path):
-  """The table is longer than the vocabulary: its last rows have no pieces."""
+  """The last rows of the word table have no pieces in the vocabulary."""
   weights = tiny_tasks.write_model(tmp_path / "m")
   path = str(tmp_path / "longer")
   config = json.loads(json.dumps(weights.config))
@@ -371,7 +376,7 @@ def test_rows_without_pieces_are_never_filled_in(tmp_path):
 
 
 def test_a_tokenizer_json_of_wordpiece_prepares_text(tmp_path):
-  """The folder has no vocab.txt, as transformers saves it; accents are kept."""
+  """Like a folder of transformers, it has no vocab.txt. Accents are kept."""
   content = bert_vocabulary("the é e").special_tokenizer.to_str()
   content = content.replace('"strip_accents":true', '"strip_accents":false')
   (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")

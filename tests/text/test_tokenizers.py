@@ -57,9 +57,9 @@ def test_dashes_and_quotes_stand_alone(rules):
 
 @pytest.mark.parametrize("rules", wordpiece.RULES)
 def test_special_tokens_are_text_by_default(rules):
-  """With `with_special=True`, their spellings in a text are special tokens.
+  """With `with_special=True`, the exact spelling of one is a special token.
 
-  They may have spaces around them or not.
+  Spaces around the spelling make no difference.
   """
   vocabulary = bert_vocabulary("i [ mask ] to", rules)
   text = "i [MASK]to[mask] [MASK]"
@@ -81,24 +81,28 @@ def test_special_tokens_are_text_by_default(rules):
 def test_original_rules_differ_as_documented():
   """The rules differ for private characters, long words and capital sigma."""
   words = "ab a\u0378b σας " + "x" * 101
-  by_hugging_face, original = (
+  hugging_face_vocabulary, original_vocabulary = (
     bert_vocabulary(words),
     bert_vocabulary(words, "original"),
   )
   # Both rules keep characters that Unicode has not assigned.
-  for vocabulary in (by_hugging_face, original):
+  for vocabulary in (hugging_face_vocabulary, original_vocabulary):
     assert [p for p, _ in pieces_and_slices(vocabulary, "a\u0378b")] == [
       "a\u0378b"
     ]
-  assert [p for p, _ in pieces_and_slices(by_hugging_face, "a\ue000b")] == [
-    "ab"
+  assert [
+    p for p, _ in pieces_and_slices(hugging_face_vocabulary, "a\ue000b")
+  ] == ["ab"]
+  assert [p for p, _ in pieces_and_slices(original_vocabulary, "a\ue000b")] == [
+    "[UNK]"
   ]
-  assert [p for p, _ in pieces_and_slices(original, "a\ue000b")] == ["[UNK]"]
-  assert pieces_and_slices(by_hugging_face, "x" * 101)[0][0] == "[UNK]"
-  assert pieces_and_slices(original, "x" * 101)[0][0] == "x" * 101
-  assert [p for p, _ in pieces_and_slices(original, "ΣΑΣ")] == ["σας"]
+  assert pieces_and_slices(hugging_face_vocabulary, "x" * 101)[0][0] == "[UNK]"
+  assert pieces_and_slices(original_vocabulary, "x" * 101)[0][0] == "x" * 101
+  assert [p for p, _ in pieces_and_slices(original_vocabulary, "ΣΑΣ")] == [
+    "σας"
+  ]
   # A mark that is stripped belongs to the letter before it.
-  for vocabulary in (by_hugging_face, original):
+  for vocabulary in (hugging_face_vocabulary, original_vocabulary):
     text = "A\u0301b\u0323\u0301 ab\u0301"
     assert pieces_and_slices(vocabulary, text) == [
       ("ab", text[:5]),
@@ -143,7 +147,7 @@ def test_byte_level_pieces_and_offsets():
   assert [s for _, s in pieces_and_slices(vocabulary, "é")] == ["é", "é"]
 
 
-# Texts whose boundaries depend on the characters around them.
+# Texts in which the ends of words depend on the characters around them.
 TEXTS_WITH_CONTEXT = [
   "'ll  's",
   "a  'd",
@@ -182,7 +186,7 @@ TEXTS_WITH_CONTEXT += [
   ],
 )
 def test_batches_give_what_single_texts_give(make_vocabulary):
-  """The cache of earlier texts does not change the ids."""
+  """The cache, which holds chunks of earlier texts, does not change the ids."""
   vocabulary, all_texts = (
     make_vocabulary(),
     random_texts(2000) + TEXTS_WITH_CONTEXT,
@@ -281,7 +285,7 @@ def test_words_of_sentence_pieces_begin_with_a_space_in_any_script():
 
 
 def test_the_first_piece_of_a_text_starts_a_word():
-  """The first piece of a text starts a word, whatever piece it is."""
+  """A first piece that begins no word in the vocabulary also starts a word."""
   vocabulary = roberta_vocabulary()
   (ids,) = vocabulary.encode_batch(["than the an"])
   starts = vocabulary.find_word_starts(np.array(ids)).astype(int).tolist()
@@ -390,7 +394,7 @@ def test_bad_files_are_named(tmp_path):
 
 @needs_data
 def test_published_vocabularies_have_their_sizes_and_ids():
-  """Sizes, ids and special tokens are those of the papers' models."""
+  """Sizes, ids and special tokens are those of the published models."""
   vocabularies = {}
   for name, path in {
     "uncased": "bert-base-uncased-vocab.txt",
@@ -415,15 +419,17 @@ def test_published_vocabularies_have_their_sizes_and_ids():
   (ids,) = albert.encode_batch(["<pad> [MASK] [CLS] <unk>"])
   assert not {0, 2, 3, 4} & set(ids)
   assert albert.encode_special("<pad>[MASK]") == [0, 4]
-  words = albert.encode_batch(["Testing masking"])[0]
-  pieces = [albert.pieces[i] for i in words]
-  assert albert.find_word_starts(words).tolist() == [
+  ids_of_words = albert.encode_batch(["Testing masking"])[0]
+  pieces = [albert.pieces[i] for i in ids_of_words]
+  assert albert.find_word_starts(ids_of_words).tolist() == [
     p.startswith(unigram.SPACE) for p in pieces
   ]
   path = f"{DATA}/vocab/albert_like/30k-clean.model"
   albert = open_vocabulary.load(path, word_starts="albert")
   (ids,) = albert.encode_batch(["masking, don't re-mask 25ths"])
-  starts = zip(
+  pieces_and_starts = zip(
     (albert.pieces[i] for i in ids), albert.find_word_starts(ids), strict=True
   )
-  assert [p for p, begins in starts if not begins and p in ",'-"] == []
+  assert [
+    p for p, begins in pieces_and_starts if not begins and p in ",'-"
+  ] == []

@@ -79,8 +79,8 @@ def test_too_little_text_gives_fewer_pieces_and_a_warning(tmp_path):
 def test_frequent_pairs_are_merged_first():
   counts = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
   pieces = train_vocabulary.train_wordpiece(counts, 100)
-  # First come the letters, then the letters inside words. The most frequent
-  # pairs are e-s and s-t, which occur 9 times each.
+  # First come the letters, then the letters inside words, with ##. The most
+  # frequent pairs are e-s and s-t, which occur 9 times each.
   alphabet = sorted(set("lowernewestwidest"))
   assert pieces[5 : 5 + len(alphabet)] == alphabet
   inner_letters = sorted({c for word in counts for c in word[1:]})

@@ -22,7 +22,10 @@ from bert_jax.use import text_inputs
 
 
 def make_files(family, as_json=False):
-  """Returns name -> content of a folder with that kind of tokenizer."""
+  """Returns name -> content of the files of a family's tokenizer.
+
+  With `as_json`, the only file is tokenizer.json; else it is left out.
+  """
   vocabulary = {
     "bert": lambda: bert_vocabulary("the a ##n é ##é 中 x中"),
     "roberta": roberta_vocabulary,
@@ -65,11 +68,11 @@ def test_tokenizer_json_gives_the_same_tokenizer(family, tmp_path):
   json_vocabulary = open_vocabulary.load(
     write_files(tmp_path / "b", make_files(family, True))
   )
-  rows = random_texts(200)
-  assert vocabulary.encode_batch(rows) == json_vocabulary.encode_batch(rows)
+  texts = random_texts(200)
+  assert vocabulary.encode_batch(texts) == json_vocabulary.encode_batch(texts)
   assert vocabulary.encode_offsets(
-    rows, True
-  ) == json_vocabulary.encode_offsets(rows, True)
+    texts, True
+  ) == json_vocabulary.encode_offsets(texts, True)
   assert vocabulary.special == json_vocabulary.special
   assert list(vocabulary.pieces) == list(json_vocabulary.pieces)
   assert vocabulary.chunk_pattern == json_vocabulary.chunk_pattern
@@ -122,8 +125,8 @@ def load_error(folder, damage):
 
   Args:
     folder: a folder with a damaged tokenizer.
-    damage: describes the damage; None if the folder may also be accepted. The
-      function then returns None.
+    damage: describes the damage, which must be refused. None means that the
+      folder may be accepted; if it is, the function returns None.
   """
   try:
     vocabulary = open_vocabulary.load(folder)
@@ -146,7 +149,8 @@ def test_damaged_files_are_named(family, as_json, tmp_path):
       "cut": content[: len(content) // 2 - 1],
     }
     if name == "merges.txt":
-      # A shorter file of merges is valid. Half a pair or another piece is not.
+      # A shorter file of merges is valid. A pair that makes no piece, or a line
+      # with three pieces, is not.
       damaged_contents["empty"], damaged_contents["cut"] = (
         b"a b",
         content[:-1] + b" x",
@@ -155,7 +159,7 @@ def test_damaged_files_are_named(family, as_json, tmp_path):
       folder = write_files(tmp_path / "x", contents | {name: damaged_content})
       message = load_error(folder, f"{name} ({damage})")
       assert name in message or name == "merges.txt", message
-  # Any other damage may be accepted, but no other error may be raised.
+  # Random damage may be accepted, but may raise only a ValueError.
   for _ in range(60):
     name = rng.choice(list(contents))
     damaged_content = bytearray(contents[name])
@@ -265,15 +269,15 @@ def test_offsets_include_all_characters_that_become_one(
 ):
   pieces = [*ALBERT_PIECES, "a", "t", ".", '"', "\u2026", "\u2192"]
   content = unigram.build(sentencepiece_model(pieces)).files["tokenizer.json"]
-  spec = json.loads(content)
-  spec["normalizer"] = {
+  json_object = json.loads(content)
+  json_object["normalizer"] = {
     "type": "Sequence",
     "normalizers": [
       {"type": "Replace", "pattern": {"String": old}, "content": new}
       for old, new in rules
     ],
   }
-  files = {"tokenizer.json": json.dumps(spec).encode()}
+  files = {"tokenizer.json": json.dumps(json_object).encode()}
   vocabulary = open_vocabulary.load(write_files(tmp_path / "x", files))
   (encoded,) = vocabulary.encode_offsets([text])
   assert texts_at(text, encoded.offsets) == expected

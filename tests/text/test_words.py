@@ -147,7 +147,7 @@ def test_the_folder_has_every_word(prepared):
 
 
 class Word(NamedTuple):
-  """A word of a split's text, as ELMo reads and predicts it.
+  """Describes a word of a split's text, as ELMo reads and predicts it.
 
   Attributes:
     chars: the 50 ids of its characters.
@@ -220,10 +220,10 @@ def test_windows_have_the_words_and_their_neighbours(prepared):
 
 
 def test_streams_continue_from_batch_to_batch(prepared):
-  """Each row of a batch reads its own part of the text, batch after batch.
+  """Row i of each batch continues part i of the text.
 
-  The forward words start at the part's beginning, the backward words at its
-  end, as published.
+  The forward words start at the beginning of the part, and the backward words
+  at its end, as published.
   """
   num_rows = 3
   data = loader.open_data(prepared, "elmo", length=LENGTH, streams=num_rows)
@@ -249,15 +249,15 @@ def test_streams_continue_from_batch_to_batch(prepared):
     backward_chars = np.concatenate(
       [b["back_char_ids"][row] for b in batches[::-1]]
     )
-    size = num_windows * LENGTH
+    num_row_links = num_windows * LENGTH
     begins = [
       begin
-      for begin in range(len(links) - size + 1)
-      if [word.chars for word, _ in links[begin : begin + size]]
+      for begin in range(len(links) - num_row_links + 1)
+      if [word.chars for word, _ in links[begin : begin + num_row_links]]
       == forward_chars
     ]
-    (begin,) = [b for b in begins if b // size == row]
-    row_links = links[begin : begin + size]
+    (begin,) = [b for b in begins if b // num_row_links == row]
+    row_links = links[begin : begin + num_row_links]
     assert [next_word.target for _, next_word in row_links] == next_ids.tolist()
     assert [word.target for word, _ in row_links] == previous_ids.tolist()
     assert [
