@@ -198,8 +198,8 @@ def index_links(
 def _left_words(corpus: Corpus, links: np.ndarray, length: int) -> np.ndarray:
   """Finds the left word of each link in rows of L links.
 
-  A sentence has one link less than it has words. A binary search over the
-  sentences finds the sentence of a link.
+  A sentence of n words has n - 1 links, so the first link of sentence s is
+  `corpus.sentences[s]` - s. A binary search finds the sentence of a link.
 
   Args:
     corpus: the documents.

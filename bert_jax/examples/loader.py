@@ -352,7 +352,7 @@ def describe_rows(
   cased: bool | None = None,
   **options: Any,
 ) -> Iterator[tuple[str, str]]:
-  """Yields (folder, line): each says which share of a folder's text is in rows.
+  """Yields (folder, line); a line has the share of the folder's text in rows.
 
   Args:
     data: what `open_data` returned for the arguments below.

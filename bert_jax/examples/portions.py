@@ -81,9 +81,10 @@ class Portions(Protocol):
 
 
 def shard_bounds(corpus: Corpus, shard_tokens: int) -> np.ndarray:
-  """Returns the first document of each shard, and the number of documents.
+  """Returns the bounds of shards, as [shards + 1] numbers of documents.
 
-  A shard has about `shard_tokens` tokens.
+  Shard i begins at bound i and ends before bound i + 1. A shard has about
+  `shard_tokens` tokens.
 
   Documents are not divided, so even a giant document is in one shard.
   """

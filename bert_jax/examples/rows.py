@@ -17,7 +17,7 @@ from bert_jax.text.vocabulary import SpecialIds
 EXAMPLE = np.dtype(
   [
     ("start", np.int64),  # the first token of the text, in the corpus
-    ("second_start", np.int64),  # the same for the second text
+    ("second_start", np.int64),  # the second text's first token
     # The number of tokens of the text; 0 means that there is no sequence. If
     # the second text begins inside the first (start < second_start < start +
     # length), sentences move: see `parts_with_moved_sentences`.

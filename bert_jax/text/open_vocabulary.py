@@ -169,7 +169,7 @@ def _check_uncased(vocabulary: Vocabulary, source: str) -> None:
 
 
 def unreachable_warning(vocabulary: Vocabulary, path: PathLike) -> str | None:
-  """Returns a warning if no text can give more than 1% of the pieces.
+  """Returns a warning if over 1% of the pieces occur in no cleaned text.
 
   Args:
     vocabulary: the tokenizer.
@@ -284,7 +284,7 @@ def _without_foreign_settings(
   """Leaves out settings that were written with a vocabulary of another kind.
 
   A folder may hold two vocabularies. Settings that `to_files` wrote list the
-  files to which they belong; other settings are never left out.
+  files to which they belong. Settings that list no files are never left out.
 
   Args:
     files: file name -> content.

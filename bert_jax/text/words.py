@@ -136,7 +136,9 @@ def sort_by_count(counts: dict[str, int]) -> list[str]:
 
 
 def with_words_from(vocabulary: Vocabulary, texts: Iterable[str]) -> Vocabulary:
-  """Returns the tokenizer with all further words of texts as `other_words`.
+  """Returns the tokenizer with ids for all words of texts.
+
+  Words that are no pieces become `Vocabulary.other_words`.
 
   Args:
     vocabulary: a tokenizer of the algorithm "words".

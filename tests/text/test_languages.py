@@ -311,9 +311,9 @@ def test_models_of_other_programs_give_their_ids(rule, options, clean_text):
 
 @pytest.mark.parametrize("algorithm", ["unigram", "wordpiece"])
 def test_korean_words_are_not_unknown(algorithm, tmp_path):
-  """Decomposed syllables also get the ids of composed syllables.
+  """Decomposed syllables get the ids of composed syllables.
 
-  Only WordPiece that keeps accents is excepted.
+  This is not tested for WordPiece that keeps accents.
   """
   korean_words = [
     "바다",
