@@ -160,8 +160,8 @@ def open_text_output(path: PathLike) -> Iterator[IO[str]]:
   """Opens a command's output, a UTF-8 text file; "-" is stdout.
 
   A file gets its name only when it is complete. If the output is stdout, all
-  other text that the program or a library prints goes to stderr, so that it
-  does not mix with the data. A command opens its output before it loads
+  text that the program or a library prints besides it goes to stderr, so that
+  it does not mix with the data. A command opens its output before it loads
   anything.
   """
   if path == "-":
@@ -246,7 +246,8 @@ def parse_json(text: str | bytes) -> Any:
   Raises:
     json.JSONDecodeError: the text is not JSON, is nested too deeply, or has a
       number with too many digits. This error is a ValueError.
-    UnicodeDecodeError: the bytes are not UTF-8. This error is a ValueError too.
+    UnicodeDecodeError: the bytes are not UTF-8. This error is also a
+      ValueError.
   """
   try:
     content = json.loads(text)

@@ -1,13 +1,13 @@
 """Defines the one table of batch keys, with their shapes and dtypes.
 
-A batch is a dict with a subset of these keys. The first axis of each array is
-the row. The other axes have these sizes:
+A batch is a dict with some of the keys of `FEATURES`. The first axis of each
+array is the row. The other axes have these sizes:
 
 | axis | size |
 |---|---|
 | L | tokens in a row |
 | M | prediction slots in a row; a slot holds one masked-LM prediction |
-| S | the most sequences in a row: 1 unless rows are packed |
+| S | the largest number of sequences in a row: 1 unless rows are packed |
 | C | characters of a word |
 
 An empty row has weight 0 in every `*_weights`. Padding and empty rows have 0 in
@@ -43,7 +43,7 @@ FEATURES = {
   "lm_ids": ("L", np.int32),
   "lm_weights": ("L", np.float32),
   # The characters of words, 0 at padding. `back_char_ids` is only there if the
-  # backward direction reads other words than the forward direction.
+  # backward direction does not read the words of the forward direction.
   "char_ids": ("LC", np.int32),
   "back_char_ids": ("LC", np.int32),
   # The word after and the word before each word. If there is no such word to

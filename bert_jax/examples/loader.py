@@ -187,7 +187,7 @@ def corpus_of_split(prepared: PreparedFolder, split: str) -> Corpus:
 
 @dataclasses.dataclass(frozen=True)
 class Opener:
-  """Opens data by the names in a registry of another package.
+  """Opens data by names that a package such as seqio has registered.
 
   Attributes:
     names: returns the names that can be opened.

@@ -18,8 +18,8 @@ class UnitRule(NamedTuple):
   Attributes:
     cumulative_chances: [N]; entry n - 1 is the chance of at most n words.
     may_overlap: True if a unit may contain words that are already hidden; False
-      if such a unit is left out. In both cases, a unit with more tokens than
-      may still be hidden loses words at its end.
+      if a unit with hidden words is left out. In both cases, a unit with more
+      tokens than may still be hidden loses words at its end.
   """
 
   cumulative_chances: np.ndarray
@@ -266,9 +266,9 @@ def choose_words(
 
   There are three deviations from the published programs:
 
-  * Truncation may separate pieces from the start of their word. Here these
-    pieces are a word, also at the front of the second segment. BERT's program
-    adds them to the last word of the first segment.
+  * Truncation may separate pieces from the start of their word. Here the
+    separated pieces are a word, also at the front of the second segment. BERT's
+    program adds them to the last word of the first segment.
   * Here no unit continues after a [SEP]. ALBERT's n-grams may.
   * Here the first word of a span is drawn uniformly, and no word is cut. In
     SpanBERT a token is drawn uniformly, the span begins at its word, and the

@@ -3,7 +3,7 @@
 The sources for BERT are Devlin et al. 2019, section 3.1, and
 `create_masked_lm_predictions` of google-research/bert's
 create_pretraining_data.py. `MaskOptions` and `masked_units.UNIT_RULES` name the
-sources of the other families.
+sources for families other than BERT.
 """
 
 import dataclasses

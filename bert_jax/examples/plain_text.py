@@ -50,7 +50,7 @@ class Text:
 
     Args:
       path: the text's name, for messages.
-      train: a function that yields the same raw documents at every call.
+      train: a function that yields all raw documents, equal at every call.
       validation: a function that yields the held-out documents; if None, they
         are taken from `train`.
       tokenizer: the vocabulary, which turns text into ids.

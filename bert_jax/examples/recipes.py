@@ -49,7 +49,7 @@ class Recipe:
       continue in the next batch; 0 if there are none. See
       `streams.StatefulStreams`.
     find_texts: finds the texts that elements of the index stand for, see
-      `assembly.FindTexts`; None if these texts cannot be described by
+      `assembly.FindTexts`; None if texts cannot be described by
       `rows.EXAMPLE`.
     has_pairs: True if a row has two texts and a label for their relation.
   """
@@ -447,7 +447,7 @@ def slots_warning(name: str, options: Mapping[str, Any]) -> str | None:
   """Returns a warning if full rows have fewer slots than `mask_rate` asks for.
 
   It returns None if there are enough slots, or if the recipe has no slots.
-  ALBERT's released data have too few.
+  ALBERT's released data have fewer slots.
 
   Args:
     name: a key of `RECIPES`.

@@ -244,8 +244,8 @@ def parts_with_separators(
 ) -> Parts:
   """Returns the parts [CLS] D1 [SEP] D2 [SEP] ...
 
-  D1, D2, ... are the stretches of the sequence's text in each document. A row
-  with fewer documents than another row has parts of length 0 at its end.
+  D1, D2, ... are the stretches of the sequence's text in each document. Rows
+  with few documents have parts of length 0 at their ends.
 
   Args:
     corpus: the documents.

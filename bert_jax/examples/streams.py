@@ -79,7 +79,7 @@ class Stream:
       source: the documents.
       recipe: makes the rows.
       seed: determines the order, the pairs and the masks.
-      name: the name of the stream. Streams with the same seed need different
+      name: the name of the stream. Two streams with equal seeds need different
         names.
       epochs: the number of epochs; None for an endless sequence.
       **shard_options: `shard_tokens` and `shards_per_portion`, see
@@ -218,7 +218,8 @@ class Mixture:
       seed: determines the order within blocks.
 
     Raises:
-      UserError: features differ, or a weight is too small or not positive.
+      UserError: features differ, or a weight is not positive or not finite, or
+        is below 1/4096 of the sum of all weights.
     """
     self.features = streams[0].features
     for stream in streams:

@@ -210,7 +210,7 @@ def _added_json_tokens(
 
   Args:
     ids_by_content: the content of the file: token -> id.
-    special_contents: the special tokens that other files name.
+    special_contents: the special tokens that the folder's files name.
     unnormalized_contents: the tokens that are matched in the text before it is
       normalized.
     path: the file, for messages.
@@ -488,7 +488,7 @@ def take_library_tokens(
       the special token.
 
   Raises:
-    UserError: an added token is spelled like another piece.
+    UserError: an added token is spelled like a piece with a different id.
   """
   make_distinct(special_tokenizer)
   family_tokens = family_special_tokens(vocabulary)

@@ -107,7 +107,7 @@ class Characters:
 
     A word of up to 48 bytes comes back whole. Of a longer word, the characters
     whose bytes are all among the first 48 come back. Symbols of a
-    sentence and padding are left out too.
+    sentence and padding are also left out.
     """
     byte_ids = np.asarray(list(ids), np.int64).reshape(-1, MAX_CHARS) - 1
     words = [

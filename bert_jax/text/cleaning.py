@@ -2,8 +2,9 @@
 
 Both steps must clean text in the same way. So the cleaning is a setting that
 is stored with the vocabulary. A SentencePiece `.model` stores it as its
-normalization rules, and `tokenizer.json` as its normalizer. For other files, a
-`tokenizer_config.json` beside them stores it.
+normalization rules, and `tokenizer.json` as its normalizer. If the vocabulary
+is in neither of these files, a `tokenizer_config.json` beside it has the
+setting.
 """
 
 import functools
@@ -102,8 +103,8 @@ def check_same_cleaning(
       )
 
 
-# Unicode blocks of Latin, Greek and Cyrillic from U+0900 on. The marks in these
-# blocks are accents.
+# Ranges from U+0900 on that hold blocks of Latin, Greek and Cyrillic. The marks
+# in these ranges are accents.
 _ACCENT_BLOCKS = (
   *((0x1AB0, 0x1B00), (0x1C80, 0x1C90), (0x1D00, 0x2000), (0x20D0, 0x2100)),
   *((0x2C60, 0x2C80), (0x2DE0, 0x2E00), (0xA640, 0xA6A0), (0xA700, 0xA800)),

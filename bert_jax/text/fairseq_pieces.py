@@ -1,7 +1,7 @@
 """Opens the SentencePiece models of XLM-R and CamemBERT, with fairseq's ids.
 
-fairseq puts its own special pieces before the pieces of the model, and <mask>
-after them. So a piece's id differs from its id in the SentencePiece file
+fairseq puts special pieces before the pieces of the SentencePiece file, and
+<mask> after them. So a piece's id differs from its id in the SentencePiece file
 (transformers convert_slow_tokenizer.py, XLMRobertaConverter and
 CamembertConverter).
 """
@@ -20,7 +20,7 @@ from bert_jax.messages import UserError
 from bert_jax.text import bpe, tokenizer_json, unigram
 from bert_jax.text.vocabulary import Vocabulary
 
-# The name of the SentencePiece file in folders of these models.
+# The name of the SentencePiece file in folders of XLM-R and CamemBERT.
 MODEL_FILE = "sentencepiece.bpe.model"
 # The first letters of the tokenizer class in tokenizer_config.json -> the first
 # pieces with their scores, and the number of pieces at the beginning of the
@@ -55,7 +55,7 @@ def build(content: bytes, source: str, tokenizer_class: str = "") -> Vocabulary:
       class of XLM-R.
 
   Raises:
-    UserError: the file is damaged, or is a model of another kind.
+    UserError: the file is damaged, or is no unigram model of XLM-R's kind.
   """
   parsed = unigram.parse_model(content, source)
   if parsed.pieces[:3] != ["<unk>", "<s>", "</s>"]:

@@ -54,7 +54,7 @@ TOKENIZER_FILES = (
   "tokenizer.json",
   "tokenizer_config.json",
 )
-# A key of the settings: digests of the other files.
+# The key of the settings that holds the digests of the tokenizer's files.
 DIGESTS_KEY = "sha256"
 # Option of `load` -> transformers' key in the settings, if the names differ.
 _SETTINGS_KEYS = {"lower_case": "do_lower_case"}
@@ -281,7 +281,7 @@ def _build_from_folder(
 def _without_foreign_settings(
   files: Mapping[str, bytes], folder: str, settings_name: str, name: str
 ) -> Mapping[str, bytes]:
-  """Leaves out settings that were written with a vocabulary of another kind.
+  """Leaves out settings that were written with a file of a different kind.
 
   A folder may hold two vocabularies. Settings that `to_files` wrote list the
   files to which they belong. Settings that list no files are never left out.
@@ -351,7 +351,7 @@ def _build_with_options(
       # Take the default of transformers' AlbertTokenizer for accents.
       default_accents = None if learnt_cleaning.lower_case else False
   if isinstance(build, functools.partial) and build.func is unigram.build:
-    # The rules in a `.model` override the settings in another file.
+    # The rules in a `.model` override the file of settings.
     fixed_cleaning = unigram.cleaning_in_rules(*build.args, **build.keywords)
     if fixed_cleaning.lower_case is not None:
       learnt_cleaning, default_accents = fixed_cleaning, None
@@ -562,7 +562,7 @@ def _has_all_in_vocab_txt(vocabulary: Vocabulary) -> bool:
 def _unusual_settings(vocabulary: Vocabulary) -> dict[str, Any]:
   """Returns the settings of the transformers class that are not its defaults.
 
-  BertTokenizer and RobertaTokenizer build their rules from these settings, even
+  BertTokenizer and RobertaTokenizer build their rules from the settings, even
   if there is a `tokenizer.json`.
   """
   settings: dict[str, Any] = {}

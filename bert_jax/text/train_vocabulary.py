@@ -72,7 +72,7 @@ def train(
   text_cleaning: Cleaning,
   rules: str = words.RULES[0],
 ) -> Vocabulary | None:
-  """Learns a vocabulary; the result is the same in every run.
+  """Learns a vocabulary; every run with equal arguments gives equal pieces.
 
   Args:
     algorithm: one of `ALGORITHMS`: "wordpiece" (BERT), "bytelevel" (RoBERTa),

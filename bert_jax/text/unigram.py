@@ -2,7 +2,7 @@
 
 The pieces, scores and normalization come from the model's file. The file of a
 model that `bert_jax vocab` trained has all rules of cleaning, so the library
-SentencePiece gives the same ids as this tokenizer. For any other model, the
+SentencePiece gives the same ids as this tokenizer. For a published model, the
 rules of transformers' AlbertTokenizer are added: quotes become `"`, letters are
 decomposed, accents are stripped, and text is changed to lower case. As in
 transformers, words are cut into pieces one at a time, and a comma after a digit

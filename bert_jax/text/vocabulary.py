@@ -224,7 +224,7 @@ class Vocabulary:
   def _encode_as_bytes(self, texts: Sequence[str]) -> list[bytes]:
     """Returns the int32 ids of each text as bytes."""
     if len(self._caches[0]) > _MAX_CACHED_CHUNKS:
-      # Do not clear the old cache, because another thread may be reading it.
+      # Do not clear the old cache, because a second thread may be reading it.
       self._caches[0] = {}
     cache = self._caches[0]
     chunks_by_text = [self._chunks(text) for text in texts]
@@ -484,7 +484,7 @@ class Vocabulary:
 
 
 def copy_without_added_tokens(tokenizer: Tokenizer) -> Tokenizer:
-  """Returns a tokenizer with the same rules and model, but no added tokens."""
+  """Returns a copy with the rules and the model, but without added tokens."""
   copy = Tokenizer(tokenizer.model)
   for step in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
     setattr(copy, step, getattr(tokenizer, step))

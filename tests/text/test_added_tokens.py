@@ -149,7 +149,7 @@ def test_special_tokens_of_the_family_are_read_as_text(family):
   }
   assert not special_ids & set(ids)
   assert ids.count(vocabulary.pieces.index("[E1]")) == len(names)
-  # `encode_special` reads the family's special tokens as well.
+  # `encode_special` also reads the family's special tokens.
   ids = vocabulary.encode_special(text)
   assert set(ids) >= {vocabulary.pieces.index(name) for name in names}
 

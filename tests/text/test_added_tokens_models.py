@@ -141,7 +141,7 @@ def test_scores_masks_and_vectors_are_those_of_transformers(tmp_path):
     tmp_path / "fill", "bert", "fill", "added_tokens.json"
   )
   mask = tokenizer.mask_token_id
-  # Mask each token in turn, each in its own row.
+  # Make a row for each token between [CLS] and [SEP], and mask it there.
   expected = []
   for text in TEXTS_WITHOUT_SEP[:3]:
     ids = torch.tensor(tokenizer(text)["input_ids"])

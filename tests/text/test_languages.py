@@ -365,7 +365,7 @@ FRENCH_LINE = LANGUAGES["french"][-1]
 def test_text_is_prepared_as_the_vocabulary_was_trained(
   algorithm, options, expected_text, vocabulary_path, tmp_path
 ):
-  """`prepare` needs no flags, and its folder contains the settings, too."""
+  """`prepare` needs no flags, and its folder also has the settings."""
   path = vocabulary_path(algorithm, **options)
   folder = str(tmp_path / "prepared")
   meta = prepare.prepare(

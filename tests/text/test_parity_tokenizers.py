@@ -103,7 +103,7 @@ def extend_to_marks(text, offsets):
 
   They then include the marks after the last character of the piece, and the
   first sign of a quote of two signs. ALBERT's cleaning turns the two signs into
-  one; other tokenizers have a piece for each sign.
+  one; all tokenizers but ALBERT's have a piece for each sign.
   """
   covered_indices = {i for begin, end in offsets for i in range(begin, end)}
   attached_points = {0x200C, 0x200D, 0xFF9E, 0xFF9F}

@@ -136,7 +136,7 @@ def test_the_folder_has_every_word(prepared):
   counts[2] = sum(word not in VOCABULARY for word in flat_words) + num_literal
   assert opened.unigrams.tolist() == counts
   assert opened.special == SpecialIds(None, 2, 0, 1, None)
-  # A run gets the vocabulary, but not the other words of its text.
+  # A run gets the vocabulary, but not the words that are not in it.
   assert sorted(opened.tokenizer_files()) == [
     "pieces.json",
     "tokenizer_config.json",
