@@ -180,7 +180,7 @@ def write_json(path, content):
 
 
 def write_release(path, arrays, has_slots=False, **changes):
-  """Writes a folder like BERT's releases; returns as `save_checkpoint` does."""
+  """Writes a folder like BERT's releases; returns `save_checkpoint`'s names."""
   extra_names = save_checkpoint(path, "bert_model.ckpt", arrays, has_slots)
   config = {k: v for k, v in (CONFIG | changes).items() if v is not None}
   path = pathlib.Path(path)

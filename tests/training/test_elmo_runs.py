@@ -74,7 +74,7 @@ def load_config(name, changes):
 
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory):
-  """Prepares sentences of the words w0 to w20; the vocabulary lacks w20."""
+  """Returns a prepared folder with the words w0 to w20; w20 is unknown."""
   folder = tmp_path_factory.mktemp("elmo")
   vocabulary = [f"w{i}" for i in range(20)]
   documents = []

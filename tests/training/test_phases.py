@@ -27,7 +27,7 @@ DATA_SECTION = dict(path="x", builder="bert_pairs")
 
 
 def plan_default_phases(total=1_000_000, batch=256, data=None, **sections):
-  """Plans phases. Each section changes some values of `PHASE_SECTION`."""
+  """Returns the phases of sections, which are changes to `PHASE_SECTION`."""
   return plan_phases(
     total, batch, data, {k: PHASE_SECTION | v for k, v in sections.items()}
   )

@@ -18,9 +18,9 @@ from bert_jax.weights.run_config import flatten
 ROOT = str(pathlib.Path(__file__).parents[2])
 
 # Config -> the published layers, width, attention heads and millions of
-# parameters, which include both pre-training heads. The millions of the
-# miniatures are rounded to a tenth (Turc et al. 2019, table 1), those of base
-# and large to tens (Devlin et al. 2019, section 3).
+# parameters. The millions of the miniatures include both pre-training heads,
+# and are rounded to a tenth (Turc et al. 2019, table 1). Those of base and
+# large are rounded to tens (Devlin et al. 2019, section 3).
 BERT_SIZES = {
   "bert:tiny": (2, 128, 2, 4.4),
   "bert:mini": (4, 256, 4, 11.3),
