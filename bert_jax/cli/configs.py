@@ -129,11 +129,11 @@ def _remedy_for_key(
     for recipe_name, recipe in RECIPES.items()
     if option in recipe.defaults
   ]
-  recipe_name = flat_config.get("data.builder")
-  if section != "data" or not recipes or recipe_name in (None, *recipes):
+  builder = flat_config.get("data.builder")
+  if section != "data" or not recipes or builder in (None, *recipes):
     return did_you_mean(name, {*flat_config, *attribute_keys})
   return (
-    f": data.builder={recipe_name} does not use this key; choose a config with"
+    f": data.builder={builder} does not use this key; choose a config with"
     f" one of {', '.join(recipes)}."
   )
 
@@ -178,7 +178,7 @@ def _parse_attribute(key: str, text: str, default: Any) -> Any:
     default: the attribute's value in the variant, which has the right type.
 
   Raises:
-    UserError: the value has a different type.
+    UserError: the value does not have the type of `default`.
   """
   if isinstance(default, str) or not isinstance(default, int | float | tuple):
     return text
@@ -197,7 +197,7 @@ def _parse_attribute(key: str, text: str, default: Any) -> Any:
 def _split_attributes(
   overrides: Sequence[Override], config: dict[str, Any]
 ) -> tuple[list[Override], dict[str, Any]]:
-  """Separates the overrides that set attributes of the model's variant.
+  """Separates overrides that set attributes of a model's variant from the rest.
 
   A config names a published size by `model.variant`. Flags can set each
   attribute of the size (num_layers, hidden, heads, ...), even if the config
@@ -208,19 +208,19 @@ def _split_attributes(
     config: the config of the file.
 
   Returns:
-    (The other overrides, the attributes: {"model.num_layers": 3, ...}).
+    (The remaining overrides, the attributes: {"model.num_layers": 3, ...}).
 
   Raises:
     UserError: a value has the wrong type.
   """
   flat_config = flatten(config)
-  models = _model_sections(config)
+  sections = _model_sections(config)
   other_overrides, settings = [], {}
   for key, text in overrides:
     section, _, name = key.rpartition(".")
     attributes = {}
-    if key not in flat_config and section in models:
-      attributes = _encoder_attributes(models[section])
+    if key not in flat_config and section in sections:
+      attributes = _encoder_attributes(sections[section])
     if name in attributes:
       settings[key] = _parse_attribute(key, text, attributes[name])
     else:

@@ -96,9 +96,9 @@ def report_thread(args: threading.ExceptHookArgs) -> None:
   """Reports the exception of a thread (`threading.excepthook`).
 
   A full disk stops the thread that saves a checkpoint. The training loop raises
-  the same error and ends the command with a sentence, so one line is enough
-  here. Any other exception is a fault of the program, and is printed with its
-  traceback.
+  this error too, and ends the command with a sentence, so one line is enough
+  here. An exception that is no OSError is a fault of the program, and is
+  printed with its traceback.
   """
   if isinstance(args.exc_value, OSError):
     name = args.thread.name if args.thread else "unknown"
@@ -135,8 +135,8 @@ def _is_late_callback(error: BaseException | None) -> bool:
   """Returns True if asyncio refused a callback because its loop is closed.
 
   If a process cannot read an array of a checkpoint, orbax closes the event
-  loop, while other arrays are still being read. tensorstore and Python's
-  garbage collector report the callback of each of these reads. The training
+  loop, while it is still reading further arrays. tensorstore and Python's
+  garbage collector report the callback of each unfinished read. The training
   loop has raised the error that matters by then, so one line is enough.
   """
   if not isinstance(error, RuntimeError):
@@ -145,11 +145,11 @@ def _is_late_callback(error: BaseException | None) -> bool:
 
 
 def _is_later_failed_read(source: Any, error: BaseException | None) -> bool:
-  """Returns True if orbax failed to read an array after another read failed.
+  """Returns True if orbax failed to read an array after a first failure.
 
-  After the first failure nothing waits for the coroutines of other reads, so
-  the garbage collector reports their failures, with some 60 lines for each
-  array.
+  After the first failure nothing waits for the coroutines of the remaining
+  reads, so the garbage collector reports their failures, with some 60 lines for
+  each array.
   """
   if not isinstance(source, types.CoroutineType) or error is None:
     return False
@@ -164,5 +164,5 @@ def _module_that_raised(trace: types.TracebackType | None) -> str | None:
 
 
 def _note(line: str) -> None:
-  """Prints a line only once, because many reads fail for the same reason."""
+  """Prints a line only once, because many reads fail for one reason."""
   note_once(line.replace("\n", " "))

@@ -53,5 +53,5 @@ def run(args: argparse.Namespace) -> None:
     args.dtype,
     args.family,
   )
-  lengths = ", ".join(map(str, meta["lengths"]))
-  print(f"{args.output}: {meta['kind']}, rows of {lengths} tokens.")
+  row_lengths = ", ".join(map(str, meta["lengths"]))
+  print(f"{args.output}: {meta['kind']}, rows of {row_lengths} tokens.")

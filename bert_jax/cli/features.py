@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> None:
     max_length=args.length,
     overlap=args.overlap,
   )
-  count = feature_files.extract_file(
+  num_texts = feature_files.extract_file(
     args.model,
     args.input,
     args.output,
@@ -100,4 +100,4 @@ def run(args: argparse.Namespace) -> None:
     tower=args.tower,
   )
   seconds = time.monotonic() - begin
-  print(f"{args.output}: {count:,} texts in {seconds:.1f} s.")
+  print(f"{args.output}: {num_texts:,} texts in {seconds:.1f} s.")

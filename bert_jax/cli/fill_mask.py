@@ -35,6 +35,6 @@ def run(args: argparse.Namespace) -> None:
   lines = []
   for row in rows:
     fields = {key: row[key] for key in ("text", "masks")}
-    as_json = json.dumps(fields, ensure_ascii=False)
-    lines.append(as_json if args.json else fill_mask.format_row(row))
+    json_line = json.dumps(fields, ensure_ascii=False)
+    lines.append(json_line if args.json else fill_mask.format_row(row))
   print("\n".join(lines), flush=True)

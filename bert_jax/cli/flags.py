@@ -9,9 +9,8 @@ from typing import Any, NoReturn
 
 from bert_jax.messages import UserError, did_you_mean
 
-# Name -> options of `argparse.add_argument`. A verb takes flags from this table
-# with `add`, which can replace some of the options, such as the default or
-# help.
+# The name of a flag -> options of `argparse.add_argument`. A verb takes flags
+# from this table with `add`, which can replace some options, such as the help.
 SHARED_FLAGS: dict[str, dict[str, Any]] = {
   "model": dict(
     required=True,
@@ -227,9 +226,9 @@ class Parser(argparse.ArgumentParser):
       prog: the command as the user writes it.
       description: a sentence that says what the command does.
       example: a command line, which the help shows below the flags.
-      takes_stdout: True if `--output -` means standard output. Otherwise this
-        flag is an error, because the command would write a file with the name
-        "-".
+      takes_stdout: True if `--output -` means standard output. If False,
+        `--output -` is an error, because the command would write a file with
+        the name "-".
       takes_config: True if the verb takes `--config.KEY=VALUE`. `parse` puts
         these flags into the list `overrides` of the namespace.
     """
@@ -259,25 +258,25 @@ class Parser(argparse.ArgumentParser):
       is_defined = flag in self._option_string_actions
       if flag.startswith("--") and not is_defined and not is_override:
         self._refuse_argument(argument)
-    parsed, others = self.parse_known_args(arguments)
+    namespace, other_arguments = self.parse_known_args(arguments)
     if self._takes_config:
-      parsed.overrides, others = _split_overrides(others)
-    if others:
-      self._refuse_argument(others[0])
-    if getattr(parsed, "output", None) == "-" and not self._takes_stdout:
+      namespace.overrides, other_arguments = _split_overrides(other_arguments)
+    if other_arguments:
+      self._refuse_argument(other_arguments[0])
+    if getattr(namespace, "output", None) == "-" and not self._takes_stdout:
       self.error(
         "--output -: this command does not write to stdout; name a"
         " file or folder"
       )
-    return parsed
+    return namespace
 
   def _refuse_argument(self, argument: str) -> NoReturn:
     """Raises UserError for an argument that the verb does not have."""
     if not argument.startswith("-"):
       self.error(f"unexpected argument {argument!r}")
     flag = argument.partition("=")[0]
-    flags = [f for f in self._option_string_actions if f.startswith("--")]
-    remedy = did_you_mean(f"--{flag.lstrip('-')}", flags)
+    known_flags = [f for f in self._option_string_actions if f.startswith("--")]
+    remedy = did_you_mean(f"--{flag.lstrip('-')}", known_flags)
     if remedy.startswith("; did"):
       raise UserError(f"{flag} is no flag{remedy}")
     self.error(f"{flag} is no flag")
@@ -315,17 +314,17 @@ class Parser(argparse.ArgumentParser):
 def _split_overrides(
   arguments: Sequence[str],
 ) -> tuple[list[tuple[str, str]], list[str]]:
-  """Separates `--config.KEY=VALUE` and `--config.KEY VALUE` from other words.
+  """Separates `--config.KEY=VALUE` and `--config.KEY VALUE` from the rest.
 
   Returns:
-    (The (key, value) pairs, the other words).
+    (The (key, value) pairs, the remaining words).
   """
-  overrides, others = [], []
+  overrides, other_words = [], []
   remaining = iter(arguments)
   for argument in remaining:
     if not argument.startswith("--config."):
-      others.append(argument)
+      other_words.append(argument)
       continue
     key, equals, text = argument.removeprefix("--config.").partition("=")
     overrides.append((key, text if equals else next(remaining, "")))
-  return overrides, others
+  return overrides, other_words

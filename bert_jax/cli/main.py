@@ -18,7 +18,8 @@ from bert_jax.cli import errors
 from bert_jax.cli.flags import Parser
 from bert_jax.messages import UserError, did_you_mean
 
-# In the order of a project: prepare text, train, use the model, convert it.
+# The verbs are in the order of a project: prepare text, train, use the model,
+# convert it.
 VERBS = {
   "vocab": "train a vocabulary from text",
   "prepare": "tokenise text into a folder that training reads",
@@ -42,7 +43,7 @@ VERBS = {
 
 
 def load_verb(name: str) -> ModuleType:
-  """Imports the module of one verb, and of no other."""
+  """Imports and returns the module of a verb, but of no further verb."""
   return importlib.import_module(f"bert_jax.cli.{name.replace('-', '_')}")
 
 
@@ -84,7 +85,7 @@ def execute(argv: Sequence[str]) -> None:
     argv: the verb and its flags.
 
   Raises:
-    SystemExit: the command failed, or the verb returned a status.
+    SystemExit: the command failed, or the verb returned a status that is not 0.
   """
   name, *arguments = argv or ["--help"]
   args, continues, status = None, False, None
@@ -141,6 +142,11 @@ def _skip_search_for_tpu() -> None:
   platforms = os.environ.get("JAX_PLATFORMS")
   devices = Path("/dev")
   chips = [*devices.glob("accel*"), *devices.glob("vfio/[0-9]*")]
-  find = importlib.util.find_spec
-  if not platforms and not chips and find("libtpu") and not find("jax_plugins"):
+  find_spec = importlib.util.find_spec
+  if (
+    not platforms
+    and not chips
+    and find_spec("libtpu")
+    and not find_spec("jax_plugins")
+  ):
     os.environ["JAX_PLATFORMS"] = "cpu"

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
   from bert_jax.use import predict, serve
 
   flags.check_at_least(1, args, "batch_size", "length", "top")
-  count = serve.answer_file(
+  num_predictions = serve.answer_file(
     lambda: predict.open_predictor(
       args.model,
       args.batch_size,
@@ -55,4 +55,4 @@ def run(args: argparse.Namespace) -> None:
     args.output,
   )
   if args.output != "-":
-    print(f"{args.output}: {count:,} predictions.")
+    print(f"{args.output}: {num_predictions:,} predictions.")

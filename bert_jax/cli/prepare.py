@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> None:
   print(f"preparing {args.output} ...", flush=True)
   from bert_jax.corpus import prepare
 
-  names = filters.Filters._fields
+  filter_names = filters.Filters._fields
   meta = prepare.prepare(
     args.input,
     args.vocab,
@@ -103,7 +103,9 @@ def run(args: argparse.Namespace) -> None:
     word_starts=args.word_starts,
     **flags.cleaning_options(args),
     language=args.language,
-    filters=filters.Filters(**{name: getattr(args, name) for name in names}),
+    filters=filters.Filters(
+      **{name: getattr(args, name) for name in filter_names}
+    ),
     add_tokens=args.add_tokens,
   )
   print(

@@ -12,7 +12,7 @@ reads. docs/finetune.md lists the tasks and their files."""
 EXAMPLE = """\
   bert_jax prepare-task --task sst2 --input train=train.tsv \\
     --input validation=dev.tsv --vocab vocab.txt --output data/sst2"""
-# File of configs/ -> its tasks. Other tasks use configs/own.py.
+# A file of configs/ -> its tasks. Every other task uses configs/own.py.
 TASKS_BY_CONFIG: dict[str, tuple[str, ...]] = {
   "glue": (
     *("cola", "mnli", "mrpc", "qnli", "qqp"),
@@ -92,20 +92,20 @@ def run(args: argparse.Namespace) -> None:
     **flags.cleaning_options(args),
   )
   print("\n".join(prepare_task.size_lines(meta)))
-  for note in prepare_task.note_lines(meta):
-    print(note, file=sys.stderr)
-  settings = meta["task"]
+  for line in prepare_task.note_lines(meta):
+    print(line, file=sys.stderr)
+  task_fields = meta["task"]
   print(
-    f"{args.output}: task {settings['name']}, labels"
-    f" {settings['labels'] or 'none'}, metric {settings['metrics'][0]}"
+    f"{args.output}: task {task_fields['name']}, labels"
+    f" {task_fields['labels'] or 'none'}, metric {task_fields['metrics'][0]}"
   )
-  names = (
+  config_names = (
     f"{file}:{args.task}"
     for file, tasks in TASKS_BY_CONFIG.items()
     if args.task in tasks
   )
   print(
-    f"next: bert_jax train --config {next(names, 'own')} --workdir"
+    f"next: bert_jax train --config {next(config_names, 'own')} --workdir"
     f" runs/{args.task} --config.data.path={args.output}"
     " --config.init_from=PRETRAINED"
   )

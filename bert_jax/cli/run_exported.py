@@ -25,11 +25,11 @@ def run(args: argparse.Namespace) -> None:
 
   begin = time.monotonic()
   flags.check_at_least(1, args, "batch_size")
-  count = serve.answer_file(
+  num_predictions = serve.answer_file(
     lambda: export.load(args.model, args.batch_size, args.no_answer),
     args.input,
     args.output,
   )
   seconds = time.monotonic() - begin
   if args.output != "-":
-    print(f"{args.output}: {count:,} predictions in {seconds:.1f} s.")
+    print(f"{args.output}: {num_predictions:,} predictions in {seconds:.1f} s.")

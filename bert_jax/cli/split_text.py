@@ -20,7 +20,7 @@ def add_flags(parser: flags.Parser) -> None:
 def run(args: argparse.Namespace) -> None:
   from bert_jax.corpus import split_text
 
-  documents, words = split_text.split_text(
+  num_documents, num_words = split_text.split_text(
     args.input, args.output, args.format, args.errors, args.language
   )
-  print(f"{args.output}: {documents:,} documents, {words:,} words.")
+  print(f"{args.output}: {num_documents:,} documents, {num_words:,} words.")

@@ -25,7 +25,7 @@ def add_flags(parser: flags.Parser) -> None:
 def run(args: argparse.Namespace) -> None:
   from bert_jax.tasks import server_files
 
-  missing = server_files.pack_submission(args.output, args.input)
+  missing_files = server_files.pack_submission(args.output, args.input)
   print(args.output)
-  if missing:
-    print(f"The server also wants {', '.join(missing)}.", file=sys.stderr)
+  if missing_files:
+    print(f"The server also wants {', '.join(missing_files)}.", file=sys.stderr)

@@ -13,7 +13,7 @@ EXAMPLE = """\
     --config.data.path=data/mine --config.micro_batches=4"""
 TAKES_CONFIG = True
 CONTINUES = True
-# At other levels, orbax logs every step of a save, and prints tracebacks of
+# At a lower level, orbax logs every step of a save, and prints tracebacks of
 # errors that the loop raises as well.
 VERBOSITY = logging.FATAL
 
