@@ -175,7 +175,7 @@ class SplitWriter:
       ("documents", documents.document_lengths, f"{split}.sentences"),
     ):
       # The new tokens (or sentences) are counted already, so subtract them to
-      # get the first new offset.
+      # get the offset at which they begin.
       start = self._counts[counted_file] - int(lengths.sum())
       self._write(split, array_name, start + np.cumsum(lengths, dtype=np.int64))
 
@@ -251,7 +251,8 @@ def write_derived_files(
         ids = np.frombuffer(block, dtype)
         is_word_start = at_word_boundary[ids]
         if marks_word_ends:
-          # A token starts a word if the token before it ends a word.
+          # So far the array says which tokens end a word. A token starts a word
+          # if the token before it ends a word.
           is_word_start, word_ended = (
             np.append(word_ended, is_word_start[:-1]),
             is_word_start[-1],

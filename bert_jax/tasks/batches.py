@@ -229,10 +229,10 @@ def mark_unanswerable(rows: Rows) -> np.ndarray:
   Returns:
     float32 [N], 1 for a row of a question without an answer, else 0.
   """
-  num_answer_windows = np.bincount(
+  answer_window_counts = np.bincount(
     rows.example_indices, (rows.labels > 0).any(1)
   )
-  return (num_answer_windows[rows.example_indices] == 0).astype(np.float32)
+  return (answer_window_counts[rows.example_indices] == 0).astype(np.float32)
 
 
 def _lay_out(

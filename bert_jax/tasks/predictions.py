@@ -142,10 +142,10 @@ def mean_of_windows(rows: Rows, logits: np.ndarray) -> np.ndarray:
     rows: N rows; the windows of a long text are several rows of one example.
     logits: [N, width].
   """
-  num_rows = np.bincount(rows.example_indices)
-  sums = np.zeros((len(num_rows), logits.shape[1]))
+  row_counts = np.bincount(rows.example_indices)
+  sums = np.zeros((len(row_counts), logits.shape[1]))
   np.add.at(sums, rows.example_indices, logits)
-  return sums / num_rows[:, None]
+  return sums / row_counts[:, None]
 
 
 def num_words_without_row(rows: Rows, examples: Examples) -> int:
