@@ -138,7 +138,7 @@ class PreparedFolder(NamedTuple):
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-  """Returns the smallest dtype for token ids below `vocab_size`."""
+  """Returns uint16 if it holds all ids below `vocab_size`, else uint32."""
   return np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
 
 
@@ -243,7 +243,7 @@ def open_split(
 
 
 def file_digests(path: PathLike) -> dict[str, str]:
-  """Returns name -> SHA-256 for all files of a folder except `meta.json`."""
+  """Returns name -> SHA-256 of the files of the tokenizer and of the data."""
   names = [*open_vocabulary.tokenizer_files(path), *_DATA_FILES]
   names += (
     [OTHER_WORDS_FILE] if pathlib.Path(path, OTHER_WORDS_FILE).exists() else []
@@ -252,7 +252,7 @@ def file_digests(path: PathLike) -> dict[str, str]:
 
 
 def compute_fingerprint(path: PathLike, options: dict[str, Any]) -> str:
-  """Returns a SHA-256 of the options and of all files except `meta.json`."""
+  """Returns a SHA-256 of the options and of the result of `file_digests`."""
   digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
   for name, file_digest in file_digests(path).items():
     digest.update(f"{name} {file_digest}\n".encode())

@@ -246,7 +246,7 @@ def read_meta(folder: files.PathLike) -> dict[str, Any]:
 
 
 def _check_files(folder: files.PathLike, meta: Mapping[str, Any]) -> None:
-  """Raises ValueError if `save` did not write all files as they are now."""
+  """Raises ValueError if a file changed, or a tokenizer's file was added."""
   if "files" not in meta:
     note_once(
       f"note: {folder} was prepared by an earlier version, without digests: its"

@@ -96,7 +96,10 @@ def evaluate(
 def _check_labels(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> None:
-  """Raises ValueError if a task with labels lacks a label or a prediction."""
+  """Raises ValueError for a label or a prediction that the task does not have.
+
+  None and, for tagging, "O" are always allowed.
+  """
   if not task.labels:
     return
   allowed_labels = {*task.labels, None} | (
