@@ -297,7 +297,7 @@ def list_collectives(
     if (
       opcode in hlo.COLLECTIVES and not rest and opcode != instruction.operation
     ):
-      # Of an asynchronous collective, only the "-start" names the groups.
+      # Only the "-start" of an asynchronous collective names the groups.
       group_sizes[instruction.name] = _group_size(instruction.call, num_devices)
       continue
     kind = instruction.operation.removesuffix("-done")

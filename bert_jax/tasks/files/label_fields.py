@@ -35,7 +35,7 @@ _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 # lower case, because spreadsheets write TRUE and FALSE.
 _ZERO_MARKS = (0, "0", "0.0", "false")
 _ONE_MARKS = (1, "1", "1.0", "true")
-# What some people write between two marks in place of a comma.
+# Separators that some people write between two marks in place of a comma.
 _BETWEEN_MARKS = re.compile(r"\s*[|;]\s*|\s+")
 # Cells that may hold several names without a comma between them.
 _NAMES_WITHOUT_COMMA = re.compile(r".*[|;].*|\d+(?:\s+\d+)+", re.DOTALL)
