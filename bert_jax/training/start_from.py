@@ -42,7 +42,7 @@ _MAX_LISTED = 6
 NEW_ROW_METHODS = ("mean", "drawn")
 # Settings in which a run may differ from its model. They do not change the
 # parameters that are taken.
-_SETTINGS_THAT_MAY_DIFFER = (
+SETTINGS_THAT_MAY_DIFFER = (
   "dropout",
   "attention_dropout",
   "vocab_size",
@@ -290,7 +290,7 @@ def fill_model_section(
 
   The sizes come from the pre-trained model, not from the config's variant. If a
   key of `settings` contradicts the model, this is an error, except for the keys
-  in _SETTINGS_THAT_MAY_DIFFER.
+  in SETTINGS_THAT_MAY_DIFFER.
 
   Args:
     settings: the config's section, without keys whose value is None.
@@ -307,7 +307,7 @@ def fill_model_section(
   sizes = {"family": family} | pretrained_model.config["model"]
   wrong_names = sorted(
     name
-    for name in settings.keys() & sizes.keys() - {*_SETTINGS_THAT_MAY_DIFFER}
+    for name in settings.keys() & sizes.keys() - {*SETTINGS_THAT_MAY_DIFFER}
     if not _equal_in_json(settings[name], sizes[name])
   )
   if wrong_names:

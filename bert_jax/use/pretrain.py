@@ -9,6 +9,7 @@ from typing import Any
 from bert_jax import files as files_lib
 from bert_jax.corpus import prepare, train_vocab
 from bert_jax.messages import UserError, did_you_mean, note
+from bert_jax.training import start_from
 from bert_jax.use import results, trained
 from bert_jax.use.model import Model
 from bert_jax.use.trained import Config, Trained
@@ -41,13 +42,6 @@ _SLOT_SHARE = 20 / 128
 # Family -> the number of positions that a model has in addition to one for each
 # token of a row.
 _NUM_OTHER_POSITIONS = {"roberta": 2}
-# Keys of a config's section `model` that are not taken from a start model.
-_TRAINING_SETTINGS = (
-  "dropout",
-  "attention_dropout",
-  "initializer_range",
-  "vocab_size",
-)
 # The default config logs about this many rows, which are enough for a plot.
 _NUM_LOGGED_ROWS = 50
 
@@ -210,7 +204,8 @@ def _predicts_pairs(model: Model) -> bool:
 def _take_sizes(section: dict[str, Any], model: Model) -> None:
   """Copies the sizes of a model into a config's section `model`."""
   sizes = model.config["model"]
-  for name in section.keys() & sizes.keys() - {*_TRAINING_SETTINGS}:
+  names_to_keep = start_from.SETTINGS_THAT_MAY_DIFFER
+  for name in section.keys() & sizes.keys() - {*names_to_keep}:
     section[name] = sizes[name]
 
 
