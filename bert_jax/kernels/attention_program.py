@@ -199,9 +199,9 @@ class Program:
     block_ref, mask = self._block(ref, first, size, index)
     triton.store(block_ref, block.astype(self.plan.dtype), mask=mask)
 
-  def load_projected(self, number: int, first: Array, size: int) -> Array:
-    """Loads a block of queries (number 0), keys (1) or values (2)."""
-    return self.load(self.qkv, first, size, self.zero + number)
+  def load_projected(self, projection: int, first: Array, size: int) -> Array:
+    """Loads a block of queries (projection 0), keys (1) or values (2)."""
+    return self.load(self.qkv, first, size, self.zero + projection)
 
   def load_vector(self, ref: Ref, first: Array, size: int) -> Array:
     """Loads a number for each token of a block.

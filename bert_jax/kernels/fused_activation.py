@@ -32,18 +32,18 @@ def _forward_kernel(
   y: Ref,
   *,
   function: Function,
-  count: int,
-  width: int,
+  num_rows: int,
+  num_columns: int,
   interpret: bool,
 ) -> None:
-  """Computes a block of `y` = function(x + bias), [count, width]."""
+  """Computes a block of `y` = function(x + bias), [num_rows, num_columns]."""
   height, breadth, _ = FORWARD_TUNING
   columns = pl.ds(pl.program_id(1) * breadth, breadth)
-  is_column = pl.program_id(1) * breadth + jnp.arange(breadth) < width
+  is_column = pl.program_id(1) * breadth + jnp.arange(breadth) < num_columns
   bias_row = triton.load(bias.at[columns], mask=is_column, other=0.0)
   first_row = pl.program_id(0) * height
   rows = pl.ds(first_row, height)
-  mask = (first_row + jnp.arange(height) < count)[:, None] & is_column[None]
+  mask = (first_row + jnp.arange(height) < num_rows)[:, None] & is_column[None]
   block = triton.load(x.at[rows, columns], mask=mask, other=0.0)
   out = function(block.astype(jnp.float32) + bias_row[None], interpret)
   triton.store(y.at[rows, columns], out.astype(block.dtype), mask=mask)
@@ -52,38 +52,40 @@ def _forward_kernel(
 def _backward_kernel(
   x: Ref,
   bias: Ref,
-  gradient: Ref,
+  d_y: Ref,
   d_x: Ref,
   sums: Ref,
   *,
   derivative: Function,
-  count: int,
-  width: int,
+  num_rows: int,
+  num_columns: int,
   interpret: bool,
 ) -> None:
-  """Computes `d_x` from the output's `gradient`, and sums of `d_x` over rows.
+  """Computes `d_x` from `d_y`, and sums of `d_x` over rows.
 
   A program works on every n-th block of some columns, where n is
   `num_programs`. Its sums are one row of `sums`.
   """
   height, breadth, _ = BACKWARD_TUNING
   columns = pl.ds(pl.program_id(0) * breadth, breadth)
-  is_column = pl.program_id(0) * breadth + jnp.arange(breadth) < width
+  is_column = pl.program_id(0) * breadth + jnp.arange(breadth) < num_columns
   bias_row = triton.load(bias.at[columns], mask=is_column, other=0.0)
   program, num_programs = pl.program_id(1), pl.num_programs(1)
 
   def add_block(i: Array, total: Array) -> Array:
     first_row = (program + i * num_programs) * height
     rows = pl.ds(first_row, height)
-    mask = (first_row + jnp.arange(height) < count)[:, None] & is_column[None]
+    mask = (first_row + jnp.arange(height) < num_rows)[:, None] & is_column[
+      None
+    ]
     block = triton.load(x.at[rows, columns], mask=mask, other=0.0)
-    d_out = triton.load(gradient.at[rows, columns], mask=mask, other=0.0)
+    d_y_block = triton.load(d_y.at[rows, columns], mask=mask, other=0.0)
     block_32 = block.astype(jnp.float32) + bias_row[None]
-    d_block = derivative(block_32, interpret) * d_out.astype(jnp.float32)
+    d_block = derivative(block_32, interpret) * d_y_block.astype(jnp.float32)
     triton.store(d_x.at[rows, columns], d_block.astype(block.dtype), mask=mask)
     return total + d_block
 
-  num_blocks = pl.cdiv(count, height)
+  num_blocks = pl.cdiv(num_rows, height)
   zero = jnp.zeros((height, breadth), jnp.float32)
   num_blocks_of_program = (
     num_blocks - program + num_programs - 1
@@ -207,8 +209,8 @@ def bias_activation(
       functools.partial(
         _forward_kernel,
         function=function,
-        count=num_rows,
-        width=width,
+        num_rows=num_rows,
+        num_columns=width,
         interpret=interpret,
       ),
       grid=(pl.cdiv(num_rows, height), pl.cdiv(width, breadth)),
@@ -241,12 +243,12 @@ def _backward(
   derivative: Function,
   interpret: bool,
   saved: tuple[Array, Array],
-  gradient: Array,
+  d_y: Array,
 ) -> tuple[Array, Array]:
   del function
   x, bias = saved
 
-  def run_shard(x: Array, bias: Array, gradient: Array) -> tuple[Array, Array]:
+  def run_shard(x: Array, bias: Array, d_y: Array) -> tuple[Array, Array]:
     width = x.shape[-1]
     num_rows = x.size // width
     height, breadth, warps = BACKWARD_TUNING
@@ -255,8 +257,8 @@ def _backward(
       functools.partial(
         _backward_kernel,
         derivative=derivative,
-        count=num_rows,
-        width=width,
+        num_rows=num_rows,
+        num_columns=width,
         interpret=interpret,
       ),
       grid=(pl.cdiv(width, breadth), num_programs),
@@ -267,7 +269,7 @@ def _backward(
       compiler_params=triton.CompilerParams(num_warps=warps),
       interpret=interpret,
       name="bias_activation_backward",
-    )(x.reshape(num_rows, width), bias, gradient.reshape(num_rows, width))
+    )(x.reshape(num_rows, width), bias, d_y.reshape(num_rows, width))
     return d_x.reshape(x.shape), sums
 
   d_x, sums = fused.run_on_shards(
@@ -276,7 +278,7 @@ def _backward(
     [HIDDEN_AXES, ("batch", "mlp")],
     x,
     bias,
-    gradient,
+    d_y,
   )
   return d_x, sums.sum(0)
 

@@ -38,23 +38,24 @@ class _Plan:
   """Holds the static settings of a kernel on a device's shard.
 
   Attributes:
-    count: the number of rows, which are all tokens of the shard.
-    width: the number of columns.
+    num_rows: the number of rows, which are all tokens of the shard.
+    num_columns: the width of a row.
     rate: the rate of the dropout.
     epsilon: the epsilon of the LayerNorm.
-    tile: the number of rows that a program reads at once. It divides `count`.
+    rows_per_tile: the number of rows that a program reads at once. It divides
+      `num_rows`.
   """
 
-  count: int
-  width: int
+  num_rows: int
+  num_columns: int
   rate: float
   epsilon: float
-  tile: int = 1
+  rows_per_tile: int = 1
 
   @property
-  def columns(self) -> int:
-    """The number of columns of a block: the width or the next power of 2."""
-    return fused.next_power_of_2(self.width)
+  def columns_per_block(self) -> int:
+    """The smallest power of 2 that is at least `num_columns`."""
+    return fused.next_power_of_2(self.num_columns)
 
 
 class _Program:
@@ -64,28 +65,30 @@ class _Program:
     plan: the kernel's plan.
     index: the index of the program.
     columns: the slice of a block's columns.
-    is_column: True for the columns of a block that are below the width.
+    is_column: True for the columns of a block that hold the row.
   """
 
   def __init__(self, plan: _Plan):
     self.plan, self.index = plan, pl.program_id(0)
     # A constant 0 cannot be the start: Pallas checks the end of a slice that
     # begins with a constant, even if a mask excludes the end.
-    self.columns = pl.ds(self.index * 0, plan.columns)
-    self.is_column = jnp.arange(plan.columns) < plan.width
+    self.columns = pl.ds(self.index * 0, plan.columns_per_block)
+    self.is_column = jnp.arange(plan.columns_per_block) < plan.num_columns
 
   def _mask(self, rows: Rows) -> Array:
     if isinstance(rows, jax.Array):
       return self.is_column
-    return jnp.broadcast_to(self.is_column, (rows.size, self.plan.columns))
+    return jnp.broadcast_to(
+      self.is_column, (rows.size, self.plan.columns_per_block)
+    )
 
   def load_rows(self, ref: Ref, rows: Rows) -> Array:
-    """Loads a row or a slice of rows; columns after the width are 0."""
+    """Loads a row or a slice of rows; columns after the row's end are 0."""
     block_ref = ref.at[rows, self.columns]
     return triton.load(block_ref, mask=self._mask(rows), other=0.0)
 
   def load_vector(self, ref: Ref) -> Array:
-    """Loads an array [width]; columns after the width are 0."""
+    """Loads an array [width]; columns after the row's end are 0."""
     return triton.load(ref.at[self.columns], mask=self.is_column, other=0)
 
   def store(self, ref: Ref, *index: Rows, block: Array) -> None:
@@ -128,10 +131,10 @@ def _forward_kernel(
       row_hash, program.load_vector(columns)
     )
   row = program.load_rows(x, row_index).astype(jnp.float32) + y_row
-  # The columns after the width are 0 and do not change the sum.
-  mean = jnp.sum(row) / plan.width
+  # The columns after the row's end are 0 and do not change the sum.
+  mean = jnp.sum(row) / plan.num_columns
   row = jnp.where(program.is_column, row - mean, 0.0)
-  inverse = jax.lax.rsqrt(jnp.sum(row * row) / plan.width + plan.epsilon)
+  inverse = jax.lax.rsqrt(jnp.sum(row * row) / plan.num_columns + plan.epsilon)
   for ref, value in zip(stats, (mean, inverse), strict=False):
     triton.store(ref.at[row_index], value)
   row = row * inverse * program.load_vector(scale) + program.load_vector(shift)
@@ -147,31 +150,38 @@ def _backward_kernel(
   scale: Ref,
   means: Ref,
   inverses: Ref,
-  g1: Ref,
-  g2: Ref,
-  dx: Ref,
-  dy: Ref,
+  first_gradient: Ref,
+  second_gradient: Ref,
+  d_x: Ref,
+  d_y: Ref,
   sums: Ref,
   *,
   plan: _Plan,
 ) -> None:
-  """Computes `dx` and `dy` from the gradients `g1` and `g2` of the output.
+  """Computes `d_x` and `d_y` from the two gradients of the output.
 
   A program works on every n-th tile of rows, where n is `num_programs`. It adds
   up the gradients of bias, scale and shift over its rows, and writes them to
   its row of `sums`.
   """
-  program, num_programs, tile = _Program(plan), pl.num_programs(0), plan.tile
+  program, num_programs, tile = (
+    _Program(plan),
+    pl.num_programs(0),
+    plan.rows_per_tile,
+  )
   bias_row = program.load_vector(bias)[None]
   scale_row = program.load_vector(scale)[None]
   column_hashes = program.load_vector(columns)[None]
 
   def tile_rows(i: Array) -> Rows:
-    return pl.ds(jnp.minimum(i * tile, plan.count - tile), tile)
+    return pl.ds(jnp.minimum(i * tile, plan.num_rows - tile), tile)
 
   def read(i: Array) -> tuple[Array, ...]:
     rows = tile_rows(i)
-    blocks = [program.load_rows(ref, rows) for ref in (x, y, g1, g2)]
+    blocks = [
+      program.load_rows(ref, rows)
+      for ref in (x, y, first_gradient, second_gradient)
+    ]
     return *blocks, *(
       triton.load(ref.at[rows]) for ref in (means, inverses, hashes)
     )
@@ -194,19 +204,21 @@ def _backward_kernel(
       d_shift + g.sum(0),
     )
     g = g * scale_row
-    mean_g = jnp.sum(g, 1, keepdims=True) / plan.width
-    mean_g_tile = jnp.sum(g * normalised_tile, 1, keepdims=True) / plan.width
+    mean_g = jnp.sum(g, 1, keepdims=True) / plan.num_columns
+    mean_g_tile = (
+      jnp.sum(g * normalised_tile, 1, keepdims=True) / plan.num_columns
+    )
     g = inverse * (g - mean_g - normalised_tile * mean_g_tile)
-    program.store(dx, tile_rows(i), block=g)
+    program.store(d_x, tile_rows(i), block=g)
     if plan.rate:
       g = g * factors
-      program.store(dy, tile_rows(i), block=g)
+      program.store(d_y, tile_rows(i), block=g)
     return (d_bias + g.sum(0), d_scale, d_shift), next_arrays
 
-  zero = jnp.zeros(plan.columns, jnp.float32)
+  zero = jnp.zeros(plan.columns_per_block, jnp.float32)
   # The program's tiles are index + i * num_programs, for i = 0, 1, 2, ...
   num_tiles = (
-    plan.count // tile - program.index + num_programs - 1
+    plan.num_rows // tile - program.index + num_programs - 1
   ) // num_programs
   start = ((zero, zero, zero), read(program.index))
   totals, _ = jax.lax.fori_loop(0, num_tiles, add_tile, start)
@@ -217,22 +229,22 @@ def _backward_kernel(
 def _run_kernel(
   kernel: Callable[..., None],
   plan: _Plan,
-  programs: int,
-  warps: int,
+  num_programs: int,
+  num_warps: int,
   outputs: tuple[jax.ShapeDtypeStruct, ...],
   interpret: bool,
   *arrays: Array,
 ) -> Any:
   """Runs a kernel; arrays [b, l, d] become [b l, d]."""
   flat_arrays = [
-    array.reshape(plan.count, plan.width) if array.ndim == 3 else array
+    array.reshape(plan.num_rows, plan.num_columns) if array.ndim == 3 else array
     for array in arrays
   ]
   return pl.pallas_call(
     functools.partial(kernel, plan=plan),
-    grid=(programs,),
+    grid=(num_programs,),
     out_shape=outputs,
-    compiler_params=triton.CompilerParams(num_warps=warps),
+    compiler_params=triton.CompilerParams(num_warps=num_warps),
     interpret=interpret,
     name=kernel.__name__.strip("_"),
   )(*flat_arrays)
@@ -274,12 +286,14 @@ def _forward(
   ) -> tuple[Array, ...]:
     rows, length, width = x.shape
     plan = _Plan(rows * length, width, rate, epsilon)
-    scalar_shape = jax.ShapeDtypeStruct((plan.count,), jnp.float32)
-    hidden_shape = jax.ShapeDtypeStruct((plan.count, plan.width), x.dtype)
+    scalar_shape = jax.ShapeDtypeStruct((plan.num_rows,), jnp.float32)
+    hidden_shape = jax.ShapeDtypeStruct(
+      (plan.num_rows, plan.num_columns), x.dtype
+    )
     out, *row_stats = _run_kernel(
       _forward_kernel,
       plan,
-      plan.count,
+      plan.num_rows,
       FORWARD_WARPS,
       (hidden_shape, *[scalar_shape] * num_stats),
       interpret,
@@ -375,13 +389,13 @@ def _add_norm_backward(
     num_rows = rows * length
     plan = _Plan(num_rows, width, rate, epsilon, math.gcd(tile, num_rows))
     hidden_shape = jax.ShapeDtypeStruct((num_rows, width), x.dtype)
-    num_programs = min(num_programs, num_rows // plan.tile)
+    num_programs = min(num_programs, num_rows // plan.rows_per_tile)
     sums_shape = jax.ShapeDtypeStruct((num_programs, 3, width), jnp.float32)
     arrays = [
       array.reshape(-1) if array.ndim == 2 else array
       for array in (hashes, columns, x, *rest)
     ]
-    dx, dy, sums = _run_kernel(
+    d_x, d_y, sums = _run_kernel(
       _backward_kernel,
       plan,
       num_programs,
@@ -390,11 +404,11 @@ def _add_norm_backward(
       interpret,
       *arrays,
     )
-    dx = dx.reshape(x.shape)
-    dy = dy.reshape(x.shape) if rate else dx
-    return dx, dy, fused.sum_groups_of_rows(sums)
+    d_x = d_x.reshape(x.shape)
+    d_y = d_y.reshape(x.shape) if rate else d_x
+    return d_x, d_y, fused.sum_groups_of_rows(sums)
 
-  dx, dy, sums = fused.run_on_shards(
+  d_x, d_y, sums = fused.run_on_shards(
     run_shard,
     [
       *HASH_AXES,
@@ -415,7 +429,7 @@ def _add_norm_backward(
   # The compiler would make one pass over the sums for each of the three
   # gradients. With the barrier, it makes one pass for all of them.
   d_bias, d_scale, d_shift = jax.lax.optimization_barrier(sums.sum(0))
-  return dx, dy, d_bias, d_scale, d_shift, fused.zero_cotangent(seed)
+  return d_x, d_y, d_bias, d_scale, d_shift, fused.zero_cotangent(seed)
 
 
 add_norm.defvjp(_add_norm_forward, _add_norm_backward)

@@ -35,10 +35,10 @@ def accepted(**row_axes: int) -> Callable[[Method], Method]:
       outputs whose first axis does not count rows.
   """
 
-  def as_explicit(output: Any, mesh: Any, rows: Any) -> Any:
+  def as_explicit(output: Any, mesh: Any, row_axis: Any) -> Any:
     def with_sharding(path: Any, x: jax.Array) -> jax.Array:
       key = getattr(path[-1], "key", "") if path else ""
-      spec = PartitionSpec(*[None] * row_axes.get(key, 0), rows)
+      spec = PartitionSpec(*[None] * row_axes.get(key, 0), row_axis)
       return reshard(x, NamedSharding(mesh, spec))
 
     return jax.tree_util.tree_map_with_path(with_sharding, output)
@@ -55,7 +55,7 @@ def accepted(**row_axes: int) -> Callable[[Method], Method]:
       mesh = sharding.mesh
       if AxisType.Explicit not in mesh.axis_types:
         return method(self, *arguments, **options)
-      rows = sharding.spec[0]
+      row_axis = sharding.spec[0]
       if self.is_initializing():
         # The parameters do not depend on the ids. So no array is split here,
         # and no operation is refused. The parameters get explicit types.
@@ -68,10 +68,10 @@ def accepted(**row_axes: int) -> Callable[[Method], Method]:
             self, *arrays[0], **arrays[1], **bool_options
           ),
           mesh=mesh,
-          rows=rows,
+          row_axis=row_axis,
         )
         output = run(self, arrays)
-      return as_explicit(output, mesh, rows)
+      return as_explicit(output, mesh, row_axis)
 
     return cast(Method, call)
 
@@ -79,14 +79,14 @@ def accepted(**row_axes: int) -> Callable[[Method], Method]:
 
 
 def _with_automatic_axes(
-  function: Callable[..., Any], *, mesh: Any, rows: Any
+  function: Callable[..., Any], *, mesh: Any, row_axis: Any
 ) -> Callable[..., Any]:
   """Returns a function of scopes that runs with automatic axes.
 
   Args:
     function: (scopes, arrays) -> output.
     mesh: the mesh, with explicit axes.
-    rows: the mesh's axes that split rows.
+    row_axis: the mesh axis, or axes, that split the rows.
   """
   types = {
     name: AxisType.Auto
@@ -96,7 +96,7 @@ def _with_automatic_axes(
   # Without rules for logical axes, split the activations as the batch.
   rules: Any = contextlib.nullcontext()
   if not nn.get_logical_axis_rules():
-    rules = nn.logical_axis_rules((("batch", rows),))
+    rules = nn.logical_axis_rules((("batch", row_axis),))
 
   def run(
     scope_function: Callable[..., Any],

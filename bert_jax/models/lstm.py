@@ -203,7 +203,7 @@ def _update_cells(
 def _run_loop(
   loop: LoopSettings,
   inputs: Float[Array, "l w b g"],
-  recurrent: Float[Array, "w p g"],
+  recurrent_kernel: Float[Array, "w p g"],
   projection: Float[Array, "w c p"],
   states: States,
   resets: Bool[Array, "l w b 1"],
@@ -219,7 +219,7 @@ def _run_loop(
   Args:
     loop: the settings of the loop.
     inputs: the words times the kernel, plus the bias; g is 4 c.
-    recurrent: the kernel's rows for the previous output, float32.
+    recurrent_kernel: the kernel's rows for the previous output, float32.
     projection: the projection, float32.
     states: the states before the first words.
     resets: True at words where the state is set to zeros.
@@ -230,20 +230,20 @@ def _run_loop(
     is the last output before the padding.
   """
   result, _ = _forward(
-    loop, inputs, recurrent, projection, states, resets, is_word
+    loop, inputs, recurrent_kernel, projection, states, resets, is_word
   )
   return result
 
 
 # The arrays that `_forward` saves for `_backward`: gates, cells, outputs,
-# recurrent, projection, states, resets and is_word.
+# recurrent_kernel, projection, states, resets and is_word.
 _SavedArrays = tuple[Array, Array, Array, Array, Array, States, Array, Array]
 
 
 def _forward(
   loop: LoopSettings,
   inputs: Float[Array, "l w b g"],
-  recurrent: Float[Array, "w p g"],
+  recurrent_kernel: Float[Array, "w p g"],
   projection: Float[Array, "w c p"],
   states: States,
   resets: Bool[Array, "l w b 1"],
@@ -251,7 +251,7 @@ def _forward(
 ) -> tuple[tuple[Float[Array, "l w b p"], States], _SavedArrays]:
   """Computes the output of `_run_loop`, and what `_backward` needs."""
   clip, dtype = loop.clip, loop.dtype
-  recurrent_cast = recurrent.astype(dtype)
+  recurrent_kernel_cast = recurrent_kernel.astype(dtype)
   projection_cast = projection.astype(dtype)
 
   def step(
@@ -260,7 +260,7 @@ def _forward(
     inputs, resets, is_word = word
     cells, output = (jnp.where(resets, 0.0, state) for state in states)
     gates = inputs + jnp.einsum(
-      "wbp,wpg->wbg", output.astype(dtype), recurrent_cast
+      "wbp,wpg->wbg", output.astype(dtype), recurrent_kernel_cast
     )
     new_cells, cell_output = _update_cells(gates, cells, clip)
     new_output = jnp.einsum(
@@ -275,7 +275,16 @@ def _forward(
   last_states, (gates, cells, outputs) = jax.lax.scan(
     step, states, (inputs, resets, is_word), unroll=loop.unroll or True
   )
-  saved = gates, cells, outputs, recurrent, projection, states, resets, is_word
+  saved = (
+    gates,
+    cells,
+    outputs,
+    recurrent_kernel,
+    projection,
+    states,
+    resets,
+    is_word,
+  )
   return (outputs, last_states), saved
 
 
@@ -287,8 +296,17 @@ def _backward(
   A local with the prefix `d_` is the gradient of the array with that name.
   """
   clip, dtype = loop.clip, loop.dtype
-  gates, cells, outputs, recurrent, projection, states, resets, is_word = saved
-  recurrent_cast = recurrent.astype(dtype)
+  (
+    gates,
+    cells,
+    outputs,
+    recurrent_kernel,
+    projection,
+    states,
+    resets,
+    is_word,
+  ) = saved
+  recurrent_kernel_cast = recurrent_kernel.astype(dtype)
   projection_cast = projection.astype(dtype)
   d_outputs, d_last_states = gradients
 
@@ -319,7 +337,7 @@ def _backward(
       (jnp.where(is_word, d_cells, 0.0), d_cell_output)
     )
     d_previous_output = jnp.einsum(
-      "wbg,wpg->wbp", d_gates, recurrent_cast
+      "wbg,wpg->wbp", d_gates, recurrent_kernel_cast
     ).astype(jnp.float32)
     # Padding passes the gradients on as they are.
     d_previous_cells = jnp.where(is_word, d_previous_cells, d_cells)
@@ -337,10 +355,10 @@ def _backward(
   )
   product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
   previous_outputs = previous(states[1], outputs)
-  d_recurrent = product("lwbp,lwbg->wpg", previous_outputs, d_gates)
+  d_recurrent_kernel = product("lwbp,lwbg->wpg", previous_outputs, d_gates)
   d_projection = product("lwbc,lwbp->wcp", cell_outputs, d_new_outputs)
   d_flags = fused.zero_cotangent(resets), fused.zero_cotangent(is_word)
-  return d_gates, d_recurrent, d_projection, d_states, *d_flags
+  return d_gates, d_recurrent_kernel, d_projection, d_states, *d_flags
 
 
 _run_loop.defvjp(_forward, _backward)

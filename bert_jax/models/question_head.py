@@ -24,14 +24,14 @@ class AnswerLogits(NamedTuple):
   """The float32 logits when the right start is known.
 
   Attributes:
-    start: [b, l], for each position as the start.
-    end: [b, l], for each position as the end, given the right start.
-    null: [b]; a value above 0 means that the question has no answer.
+    start_logits: [b, l], for each position as the start.
+    end_logits: [b, l], for each position as the end, given the right start.
+    no_answer_logits: [b]; a value above 0 means that there is no answer.
   """
 
-  start: Float[Array, "b l"]
-  end: Float[Array, "b l"]
-  null: Float[Array, "b"]
+  start_logits: Float[Array, "b l"]
+  end_logits: Float[Array, "b l"]
+  no_answer_logits: Float[Array, "b"]
 
 
 class JointAnswerHead(nn.Module):
@@ -89,8 +89,9 @@ class JointAnswerHead(nn.Module):
     """
     start_logits = self._start_logits(hidden, mask)
     end_logits = self._end_logits(hidden, mask, starts[:, None])[:, 0]
-    null_logit = self._null_logit(hidden, start_logits)
-    return AnswerLogits(start=start_logits, end=end_logits, null=null_logit)
+    return AnswerLogits(
+      start_logits, end_logits, self._no_answer_logits(hidden, start_logits)
+    )
 
   def __call__(
     self, hidden: Float[Array, "b l d"], mask: Bool[Array, "b l"]
@@ -119,7 +120,9 @@ class JointAnswerHead(nn.Module):
       starts[..., None], ends, start_scores[..., None], end_scores
     )
     spans = jnp.stack([x.astype(jnp.float32) for x in columns], -1)
-    no_answer_entries = self._null_logit(hidden, start_logits)[:, None, None]
+    no_answer_entries = self._no_answer_logits(hidden, start_logits)[
+      :, None, None
+    ]
     no_answer_entries = jnp.pad(no_answer_entries, [(0, 0), (0, 0), (2, 1)])
     return jnp.concatenate(
       [no_answer_entries, spans.reshape(num_rows, k * k, 4)], 1
@@ -153,7 +156,7 @@ class JointAnswerHead(nn.Module):
     logits = jax.lax.map(end_logits, start_states.swapaxes(0, 1))
     return logits.swapaxes(0, 1)
 
-  def _null_logit(
+  def _no_answer_logits(
     self, hidden: Array, start: Float[Array, "b l"]
   ) -> Float[Array, "b"]:
     """Returns the logit of no answer; `start` are the logits of the starts."""

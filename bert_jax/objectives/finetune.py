@@ -113,12 +113,16 @@ def joint_head_sums(logits: question_head.AnswerLogits, batch: Batch) -> Sums:
   """
   (start, end), weights = batch["labels"].T, batch["label_weights"]
   span_loss = (
-    cross_entropy(logits.start, start) + cross_entropy(logits.end, end)
+    cross_entropy(logits.start_logits, start)
+    + cross_entropy(logits.end_logits, end)
   ) / 2
-  null_loss = jax.nn.softplus(logits.null) - logits.null * batch["unanswerable"]
-  is_right = logits.start.argmax(-1) == start
-  is_right &= logits.end.argmax(-1) == end
-  losses = span_loss + NULL_WEIGHT * null_loss
+  no_answer_loss = (
+    jax.nn.softplus(logits.no_answer_logits)
+    - logits.no_answer_logits * batch["unanswerable"]
+  )
+  is_right = logits.start_logits.argmax(-1) == start
+  is_right &= logits.end_logits.argmax(-1) == end
+  losses = span_loss + NULL_WEIGHT * no_answer_loss
   return _weighted_sums(losses, is_right.astype(jnp.float32), weights)
 
 

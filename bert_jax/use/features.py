@@ -250,8 +250,8 @@ def choose_pooling(
       "one vector for each text, by the model's own pooling:"
       f" {model_unit}{scaling}; choose piece for a vector of each piece"
     )
-  if pooling["others"]:
-    names = ", ".join(pooling["others"])
+  if pooling["unsupported"]:
+    names = ", ".join(pooling["unsupported"])
     notes.append(f"the model's {names} after the pooling is not computed here")
   return unit or model_unit, unit is None and pooling["normalize"], notes
 

@@ -778,12 +778,12 @@ def checksums_of(tree: Any) -> dict[str, int]:
   }
 
 
-def changed_paths(saved: dict[str, int], tree: Any) -> list[str]:
+def changed_paths(saved_checksums: dict[str, int], tree: Any) -> list[str]:
   """Returns the paths of `tree` whose checksums differ from the saved ones."""
   return [
     path
     for path, new_checksum in checksums_of(tree).items()
-    if saved.get(path) != new_checksum
+    if saved_checksums.get(path) != new_checksum
   ]
 
 

@@ -365,7 +365,7 @@ def read_pooling(path: str) -> dict[str, Any] | None:
     None if the folder has no pooling. Otherwise a dict with these entries:
     "modes": names of poolings, whose vectors are concatenated.
     "normalize": True if the vectors are divided by their norm.
-    "others": names of modules that are not supported here.
+    "unsupported": names of modules that are not supported here.
 
   Raises:
     DamagedFile: a file is damaged.
@@ -412,4 +412,4 @@ def read_pooling(path: str) -> dict[str, Any] | None:
   if not isinstance(modes, list) or not modes:
     raise DamagedFile(f"{config_path} is damaged: it names no pooling.")
   modes = [_POOLING_MODES.get(mode, str(mode)) for mode in modes]
-  return {"modes": modes, "normalize": normalize, "others": unsupported}
+  return {"modes": modes, "normalize": normalize, "unsupported": unsupported}

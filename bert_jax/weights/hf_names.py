@@ -144,18 +144,23 @@ def _norm_rules(path: str, name: str) -> list[Rule]:
   ]
 
 
-def _layer_rules(path: str, name: str, names: dict[str, str]) -> list[Rule]:
+def _layer_rules(
+  path: str, layer_name: str, name_by_module: dict[str, str]
+) -> list[Rule]:
   """Returns the rules for the layers of an encoder.
 
   Args:
     path: the path of the stacked layers.
-    name: the name of layer `{i}` in the file.
-    names: path of a module in a layer -> its name in the file, after the name
-      of the layer.
+    layer_name: the name of layer `{i}` in the file.
+    name_by_module: path of a module in a layer -> its name in the file, after
+      the name of the layer.
   """
   rules = []
-  for module, module_name in names.items():
-    module_path, name_in_file = f"{path}/{module}", f"{name}.{module_name}"
+  for module, module_name in name_by_module.items():
+    module_path, name_in_file = (
+      f"{path}/{module}",
+      f"{layer_name}.{module_name}",
+    )
     if module.endswith("norm"):
       rules += _norm_rules(module_path, name_in_file)
     elif module == "attention/output":
@@ -179,7 +184,7 @@ def _gpt_rules(prefix: str) -> list[Rule]:
   """Returns the rules for the encoder of GPT-1.
 
   Its kernels are [inputs, outputs]. One array holds query, key and value side
-  by side: (i, 3) is section i of its 3 sections.
+  by side, as its three sections.
   """
   layer_path, layer_name = "encoder/layers/layer", f"{prefix}h.{{i}}"
   rules = [
@@ -198,10 +203,13 @@ def _gpt_rules(prefix: str) -> list[Rule]:
         f"{projection_path}/kernel",
         f"{name_in_file}.weight",
         "split_outputs",
-        (i, 3),
+        section=(i, 3),
       ),
       Rule(
-        f"{projection_path}/bias", f"{name_in_file}.bias", "heads_bias", (i, 3)
+        f"{projection_path}/bias",
+        f"{name_in_file}.bias",
+        "heads_bias",
+        section=(i, 3),
       ),
     ]
   for module, module_name, layout in (

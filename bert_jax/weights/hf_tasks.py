@@ -167,7 +167,9 @@ def file_has_pair_head(family: str, array_names: Collection[str]) -> bool:
     return False
   rules = hf_names.head_rules(family, "pretraining", "", has_pair_head=True)
   return any(
-    rule.name in array_names for rule in rules if rule.path.startswith("pair/")
+    rule.name_in_file in array_names
+    for rule in rules
+    if rule.path.startswith("pair/")
   )
 
 
@@ -203,7 +205,7 @@ def has_pooler(
   if _reads_pooler(hf_names.head_rules(family, task, prefix, has_pair_head)):
     return False
   rules = hf_names.pooler_rules(family, prefix)
-  return any(rule.name in array_names for rule in rules)
+  return any(rule.name_in_file in array_names for rule in rules)
 
 
 def encoder_prefix(family: str, array_names: Collection[str]) -> str:
@@ -222,9 +224,11 @@ def guess_task(family: str, array_names: Collection[str]) -> list[str]:
     array_names: the names of all arrays in the file.
   """
   prefix = encoder_prefix(family, array_names)
-  pooler = {rule.name for rule in hf_names.pooler_rules(family, prefix)}
+  pooler = {rule.name_in_file for rule in hf_names.pooler_rules(family, prefix)}
   heads = {
-    task: {rule.name for rule in hf_names.head_rules(family, task, prefix)}
+    task: {
+      rule.name_in_file for rule in hf_names.head_rules(family, task, prefix)
+    }
     - pooler
     for task in sorted(set(task_by_class(family).values()))
   }

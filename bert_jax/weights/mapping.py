@@ -26,7 +26,7 @@ class Rule:
 
   Attributes:
     path: the parameter's path, such as "encoder/embeddings/word/embedding".
-    name: the array's name in the file. A name with `{i}` stands for one array
+    name_in_file: the array's name. A name with `{i}` stands for one array
       per layer; the parameter stacks the layers' arrays along a new first axis.
     layout: how the array is laid out in the file, a key of `LAYOUTS`.
     section: (index, count) if several parameters share one array. The array's
@@ -36,7 +36,7 @@ class Rule:
   """
 
   path: str
-  name: str
+  name_in_file: str
   layout: str = "same"
   section: tuple[int, int] | None = None
 
@@ -104,14 +104,16 @@ def names_in_file(rule: Rule, shape: Shape) -> list[str]:
     rule: the rule.
     shape: the shape of the parameter.
   """
-  if LAYER_INDEX not in rule.name:
-    return [rule.name]
-  return [rule.name.replace(LAYER_INDEX, str(i)) for i in range(shape[0])]
+  if LAYER_INDEX not in rule.name_in_file:
+    return [rule.name_in_file]
+  return [
+    rule.name_in_file.replace(LAYER_INDEX, str(i)) for i in range(shape[0])
+  ]
 
 
 def _shape_of_layer(rule: Rule, shape: Shape) -> Shape:
   """Returns a parameter's shape without the axis of layers."""
-  return shape[1:] if LAYER_INDEX in rule.name else shape
+  return shape[1:] if LAYER_INDEX in rule.name_in_file else shape
 
 
 def _array_shape(rule: Rule, shape: Shape) -> Shape:
@@ -241,7 +243,9 @@ def to_params(
     rule = rule_by_path[path]
     params[path] = np.empty(shape, np.float32)
     # Fill the stack layer by layer, so that memory holds it only once.
-    layers = params[path] if LAYER_INDEX in rule.name else params[path][None]
+    layers = (
+      params[path] if LAYER_INDEX in rule.name_in_file else params[path][None]
+    )
     for layer, name in zip(layers, names_in_file(rule, shape), strict=True):
       array = arrays[name]
       if rule.section:
@@ -268,7 +272,7 @@ def to_arrays(
   sections_by_name: dict[str, list[np.ndarray]] = {}
   for rule in rules:
     array = np.asarray(params[rule.path])
-    layers = array if LAYER_INDEX in rule.name else array[None]
+    layers = array if LAYER_INDEX in rule.name_in_file else array[None]
     names = names_in_file(rule, array.shape)
     for layer, name in zip(layers, names, strict=True):
       section = LAYOUTS[rule.layout].to_array(layer)

@@ -115,19 +115,21 @@ def _embedding_rules(path: str, scope: str) -> list[Rule]:
   return rules + _norm_rules(f"{path}/norm", f"{scope}/LayerNorm")
 
 
-def _layer_rules(path: str, name: str, names: Mapping[str, str]) -> list[Rule]:
+def _layer_rules(
+  encoder_path: str, layer_name: str, name_by_module: Mapping[str, str]
+) -> list[Rule]:
   """Returns the rules for the layers of an encoder.
 
   Args:
-    path: the path of the encoder.
-    name: the name of layer `{i}` in the file.
-    names: module in a layer -> its name in the file.
+    encoder_path: the path of the encoder.
+    layer_name: the name of layer `{i}` in the file.
+    name_by_module: module in a layer -> its name in the file.
   """
   rules = []
-  for module, scope in names.items():
+  for module, scope in name_by_module.items():
     module_path, name_in_file = (
-      f"{path}/layers/layer/{module}",
-      f"{name}/{scope}",
+      f"{encoder_path}/layers/layer/{module}",
+      f"{layer_name}/{scope}",
     )
     if module.endswith("norm"):
       rules += _norm_rules(module_path, name_in_file)

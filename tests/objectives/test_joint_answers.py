@@ -114,7 +114,9 @@ def test_the_loss_agrees_with_the_released_program():
     losses.append(loss)
     span = row.start.argmax(), row.end(start).argmax()
     is_right.append(span == (start, end))
-  np.testing.assert_allclose(logits.start, [r.start for r in rows], rtol=1e-5)
+  np.testing.assert_allclose(
+    logits.start_logits, [r.start for r in rows], rtol=1e-5
+  )
   for weights in ([1.0, 1.0, 1.0], [1.0, 0.5, 0.0]):
     weights = np.array(weights, np.float32)
     batch = dict(

@@ -190,8 +190,8 @@ def families_with_tasks():
       yield family, task
 
 
-def ids_and_segments(model, family, texts):
-  """Returns ids and segments of texts, as a family's classifiers read them."""
+def ids_and_segments(model, texts):
+  """Returns ids and segments of texts, as the model's classifier reads them."""
   layout = layouts.layout_of(model.vocabulary)
   first, *second = model.vocabulary.encode_batch(texts)
   ids = [*layout.begin, *first]
@@ -261,14 +261,14 @@ def test_fine_tuned_models_agree_with_transformers(
     return
   module = open_torch_model(tmp_path / "hf", name)
   if task == "sequence_classification":
-    ids, _ = ids_and_segments(model, family, [TEXT])
+    ids, _ = ids_and_segments(model, [TEXT])
     module.config.pad_token_id = 0
     logits = run_torch(module, [ids]).logits[0].numpy()
     assert_close([*prediction["probabilities"].values()], softmax(logits))
   elif task == "multiple_choice":
     scores = []
     for choice in inputs["choices"]:
-      ids, _ = ids_and_segments(model, family, [choice])
+      ids, _ = ids_and_segments(model, [choice])
       scores.append(run_torch(module, [[ids]]).logits[0, 0].item())
     assert_close(prediction["probabilities"], softmax(np.array(scores)))
   elif task == "token_classification":
@@ -287,7 +287,7 @@ def test_fine_tuned_models_agree_with_transformers(
     ]
     assert_close(prediction["probabilities"], probabilities.max(-1))
   else:
-    ids, segments = ids_and_segments(model, family, list(inputs))
+    ids, segments = ids_and_segments(model, list(inputs))
     segment_inputs = {}
     if family in ("bert", "albert", "electra"):
       segment_inputs["token_type_ids"] = [segments]

@@ -92,11 +92,11 @@ FLAGS_BY_VERB = {
 }
 
 
-@pytest.mark.parametrize("name", FLAGS_BY_VERB)
-def test_no_command_makes_a_file_called_minus(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize("verb", FLAGS_BY_VERB)
+def test_no_command_makes_a_file_called_minus(verb, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   with pytest.raises(SystemExit, match="error: .*--output -: .*stdout; name"):
-    execute([name, *FLAGS_BY_VERB[name], "--output=-"])
+    execute([verb, *FLAGS_BY_VERB[verb], "--output=-"])
   assert not list(tmp_path.iterdir())
 
 

@@ -65,10 +65,10 @@ def test_every_array_becomes_a_parameter(tmp_path):
   number_by_name = {name: i for i, name in enumerate(SHAPES, 1)}
   for rule in bilm.rules(weights.config["model"]):
     param = weights.arrays[rule.path]
-    if rule.name == "char_embed":
+    if rule.name_in_file == "char_embed":
       assert not param[0].any()
       param = param[1:]
-    assert (param == number_by_name[rule.name]).all(), rule
+    assert (param == number_by_name[rule.name_in_file]).all(), rule
   assert len(weights.arrays) == len(SHAPES) - 1
   assert weights.config["source"]["skipped"] == ["softmax/W"]
   model = weights.config["model"]
