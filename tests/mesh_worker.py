@@ -15,10 +15,10 @@ from bert_jax.models import bert, layers
 from bert_jax.objectives.base import Objective
 from bert_jax.training import evaluate, optim, steps
 from bert_jax.training.state import (
-  abstract_state,
   checkpoint_layout,
   init_state,
   resize_to_layout,
+  state_shapes,
 )
 from bert_jax.weights import checkpoint
 
@@ -171,7 +171,7 @@ def report_graphs(report):
   mesh = make_mesh((2, 2, 2))
   batch = make_batch(0)
   objective, optimizer, _ = make_objective_and_optimizer(mesh)
-  params = abstract_state(objective, optimizer, mesh, batch).params
+  params = state_shapes(objective, optimizer, mesh, batch).params
 
   def count_constraints(function):
     text = function.lower(params, batch).as_text()
@@ -188,7 +188,7 @@ def report_graphs(report):
     objective, optimizer, _ = make_objective_and_optimizer(
       mesh, vocab_size=vocab_size
     )
-    params = abstract_state(objective, optimizer, mesh, batch).params
+    params = state_shapes(objective, optimizer, mesh, batch).params
     with sharding.use_mesh(mesh):
       text = (
         make_logits_function(mesh, vocab_size=vocab_size)
@@ -250,7 +250,7 @@ class TenExamples:
 def run_evaluation(report):
   objective = Objective(
     init=None,
-    weights=lambda batch: {"accuracy": batch["weight"].sum()},
+    divisors=lambda batch: {"accuracy": batch["weight"].sum()},
     loss=lambda params, frozen, carry, batch, rng, train: (
       {"accuracy": (batch["right"] * batch["weight"]).sum()},
       carry,

@@ -222,18 +222,20 @@ def jit(function: Callable[..., Any], **keywords: Any) -> JittedFunction:
   return wrapper
 
 
-def check_batch_size(mesh: Mesh, batch_size: int, micro_batches: int) -> None:
+def check_batch_size(
+  mesh: Mesh, batch_size: int, num_micro_batches: int
+) -> None:
   """Raises UserError unless each micro-batch splits evenly over the mesh."""
   shards = mesh.shape["data"] * mesh.shape["fsdp"]
-  if batch_size % (micro_batches * shards):
+  if batch_size % (num_micro_batches * shards):
     raise UserError(
       f"batch_size={batch_size} is not a multiple of micro_batches="
-      f"{micro_batches} times the {shards} devices that split the batch; change"
-      " batch_size, micro_batches or the mesh."
+      f"{num_micro_batches} times the {shards} devices that split the batch;"
+      " change batch_size, micro_batches or the mesh."
     )
 
 
-def batch_share_of_host(mesh: Mesh) -> tuple[int, int]:
+def batch_share_of_process(mesh: Mesh) -> tuple[int, int]:
   """Returns (index of this process's share of a batch, number of shares).
 
   All shares have the same number of rows. Two processes whose devices hold the

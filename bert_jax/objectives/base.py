@@ -25,7 +25,7 @@ class Objective(NamedTuple):
 
   Attributes:
     init: (rng, batch) -> parameters, in flax's boxes with logical axis names.
-    weights: batch -> {name: float32 divisor of the sum with this name}. It is
+    divisors: batch -> {name: float32 divisor of the sum with this name}. It is
       called with the whole global batch, before the split into micro-batches.
     loss: (parameters, teacher's parameters, carry, batch, rng, train) ->
       ({name: float32 sum}, carry). The loop adds the sums of all micro-batches
@@ -48,7 +48,7 @@ class Objective(NamedTuple):
   """
 
   init: Callable[[Array, Batch], Params]
-  weights: Callable[[Batch], Sums]
+  divisors: Callable[[Batch], Sums]
   loss: Callable[
     [Params, Params, Carry, Batch, Array, bool], tuple[Sums, Carry]
   ]

@@ -133,7 +133,7 @@ def cosine_distance(
   return 1.0 - (a * b).sum(-1) * jax.lax.rsqrt(squared_norms)
 
 
-def count_targets(batch: Batch, kl_tokens: str) -> Sums:
+def sum_divisors(batch: Batch, kl_tokens: str) -> Sums:
   """Returns each sum's divisor: the number of masked tokens or of real tokens.
 
   Args:
@@ -142,12 +142,12 @@ def count_targets(batch: Batch, kl_tokens: str) -> Sums:
   """
   num_masked = batch["mlm_weights"].sum(dtype=jnp.float32)
   num_real = (batch["sequence_ids"] > 0).sum(dtype=jnp.float32)
-  weights = {
+  divisors = {
     "mlm_loss": num_masked,
     "mlm_accuracy": num_masked,
     "cosine_loss": num_real,
   }
-  return weights | {"kl_loss": num_real if kl_tokens == "all" else num_masked}
+  return divisors | {"kl_loss": num_real if kl_tokens == "all" else num_masked}
 
 
 def distillation_sums(
@@ -347,7 +347,7 @@ def build(
 
   return Objective(
     init=init,
-    weights=functools.partial(count_targets, kl_tokens=kl_tokens),
+    divisors=functools.partial(sum_divisors, kl_tokens=kl_tokens),
     loss=loss,
     coefficients=make_coefficients(kl_weight, mlm_weight, cosine_weight),
     flops=functools.partial(

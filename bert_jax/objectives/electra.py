@@ -140,14 +140,14 @@ def build(
     check_batch("electra", batch, KEYS)
     return module.init(rng, batch)["params"]
 
-  def weights(batch: Batch) -> Sums:
+  def divisors(batch: Batch) -> Sums:
     num_masked = batch["mlm_weights"].sum(dtype=jnp.float32)
     num_real = (batch["sequence_ids"] > 0).sum(dtype=jnp.float32)
-    detection_weights = {f"rtd_{name}": num_real for name in DETECTION_METRICS}
+    detection_divisors = {f"rtd_{name}": num_real for name in DETECTION_METRICS}
     return {
       "mlm_loss": num_masked,
       "mlm_accuracy": num_masked,
-    } | detection_weights
+    } | detection_divisors
 
   def loss(
     params: Params,
@@ -192,7 +192,7 @@ def build(
   coefficients = {"mlm_loss": 1.0, "rtd_loss": discriminator_weight}
   return Objective(
     init=init,
-    weights=weights,
+    divisors=divisors,
     loss=loss,
     coefficients=coefficients,
     flops=flops,

@@ -306,7 +306,7 @@ def build(
   def init_carry(batch: Batch) -> Any:
     return zero_states(encoder, batch) if stateful else {}
 
-  def weights(batch: Batch) -> Sums:
+  def divisors(batch: Batch) -> Sums:
     return {
       f"{direction}_loss": batch[f"{target}_weights"].sum(dtype=jnp.float32)
       for direction, target in TARGET_OF_DIRECTION.items()
@@ -363,7 +363,7 @@ def build(
   coefficients = {f"{direction}_loss": 0.5 for direction in TARGET_OF_DIRECTION}
   return Objective(
     init=init,
-    weights=weights,
+    divisors=divisors,
     loss=loss,
     coefficients=coefficients,
     flops=flops,

@@ -282,16 +282,16 @@ def _is_pretrained(path: str, family: str) -> bool:
   return path.startswith("encoder/")
 
 
-def _weights(batch: Batch, kind: str, has_language_model: bool) -> Sums:
-  """Returns the divisor of each sum: `weights` of `base.Objective`."""
+def _sum_divisors(batch: Batch, kind: str, has_language_model: bool) -> Sums:
+  """Returns the divisor of each sum; see `divisors` of `base.Objective`."""
   total_weight = batch["label_weights"].sum(dtype=jnp.float32)
-  weights = {"task_loss": total_weight}
+  divisors = {"task_loss": total_weight}
   if kind != "regression":
-    weights["task_accuracy"] = total_weight
+    divisors["task_accuracy"] = total_weight
   if has_language_model:
     num_rows = (next_token_weights(batch).sum(-1) > 0).sum(dtype=jnp.float32)
-    weights |= {"lm_loss": num_rows, "lm_accuracy": num_rows}
-  return weights
+    divisors |= {"lm_loss": num_rows, "lm_accuracy": num_rows}
+  return divisors
 
 
 def training_flops(
@@ -404,12 +404,12 @@ def build(
 
   lm_coefficients = {"lm_loss": lm_weight} if lm_weight else {}
   coefficients = {"task_loss": 1.0, **lm_coefficients}
-  weights = functools.partial(
-    _weights, kind=kind, has_language_model=bool(lm_weight)
+  divisors = functools.partial(
+    _sum_divisors, kind=kind, has_language_model=bool(lm_weight)
   )
   return Objective(
     init=init,
-    weights=weights,
+    divisors=divisors,
     loss=loss,
     coefficients=coefficients,
     flops=flops,

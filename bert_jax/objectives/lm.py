@@ -73,7 +73,7 @@ def build(model: dict[str, Any]) -> Objective:
     check_batch("lm", batch, ("sequence_ids", "lm_ids", "lm_weights"))
     return module.init(rng, batch)["params"]
 
-  def weights(batch: Batch) -> Sums:
+  def divisors(batch: Batch) -> Sums:
     num_targets = batch["lm_weights"].sum(dtype=jnp.float32)
     return {"lm_loss": num_targets, "lm_accuracy": num_targets}
 
@@ -102,7 +102,7 @@ def build(model: dict[str, Any]) -> Objective:
 
   return Objective(
     init=init,
-    weights=weights,
+    divisors=divisors,
     loss=loss,
     coefficients={"lm_loss": 1.0},
     flops=flops,

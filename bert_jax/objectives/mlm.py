@@ -125,7 +125,7 @@ def build(
     check_segments(batch, encoder.num_segments)
     return module.init(rng, batch)["params"]
 
-  def weights(batch: Batch) -> Sums:
+  def divisors(batch: Batch) -> Sums:
     return {
       f"{prefix}_{metric}": target_weights.sum(dtype=jnp.float32)
       for prefix, (_, target_weights) in head_targets(batch).items()
@@ -165,7 +165,7 @@ def build(
   coefficients |= {"span_loss": 1.0} if span_boundary else {}
   return Objective(
     init=init,
-    weights=weights,
+    divisors=divisors,
     loss=loss,
     coefficients=coefficients,
     flops=flops,

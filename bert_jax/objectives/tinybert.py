@@ -134,7 +134,7 @@ def real_pairs_and_tokens(
   return pairs, (ids > 0).astype(jnp.float32)
 
 
-def count_targets(batch: Batch) -> Sums:
+def sum_divisors(batch: Batch) -> Sums:
   """Returns each loss's divisor: the number of pairs or of real tokens."""
   pairs, is_real = real_pairs_and_tokens(batch)
   num_tokens = is_real.sum()
@@ -242,7 +242,7 @@ def layer_sums(
   rng: Array,
   train: bool,
 ) -> Sums:
-  """Returns the sums of the three losses; see `count_targets` and `build`.
+  """Returns the sums of the three losses; see `sum_divisors` and `build`.
 
   Args:
     student: the module of `make_module`, and its parameters.
@@ -343,7 +343,7 @@ def build(
   flops = functools.partial(count_flops, encoder, teacher_encoder)
   return Objective(
     init=init,
-    weights=count_targets,
+    divisors=sum_divisors,
     loss=loss,
     coefficients=coefficients,
     flops=flops,

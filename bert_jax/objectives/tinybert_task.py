@@ -222,7 +222,7 @@ def _build_layer_stage(
 
   return Objective(
     init=init,
-    weights=tinybert.count_targets,
+    divisors=tinybert.sum_divisors,
     loss=loss,
     coefficients=coefficients,
     flops=functools.partial(tinybert.count_flops, student, teacher),
@@ -243,15 +243,15 @@ def _build_prediction_stage(
   def init_teacher(rng: Array, batch: Batch) -> Params:
     return teacher.init(rng, batch)["params"]
 
-  def weights(batch: Batch) -> Sums:
+  def divisors(batch: Batch) -> Sums:
     label_weight = batch["label_weights"].sum(dtype=jnp.float32)
-    divisors = {
+    divisor_by_name = {
       "prediction_loss": _row_weights(batch, targets).sum(),
       "task_loss": label_weight,
     }
     if kind != "regression":
-      divisors["task_accuracy"] = label_weight
-    return divisors
+      divisor_by_name["task_accuracy"] = label_weight
+    return divisor_by_name
 
   def loss(
     params: Params,
@@ -288,7 +288,7 @@ def _build_prediction_stage(
 
   return Objective(
     init=init,
-    weights=weights,
+    divisors=divisors,
     loss=loss,
     coefficients={"prediction_loss": 1.0},
     flops=flops,

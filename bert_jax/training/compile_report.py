@@ -51,7 +51,7 @@ def describe_suggestion(report: dict[str, Any]) -> str:
       f" {format_gib(report['offer_total_bytes'])} GiB)"
     )
   tried_flags = "; ".join(report["tried"]) or "nothing"
-  return f"found nothing that makes it fit (compiled: {tried_flags})"
+  return f"no change that was compiled makes it fit (compiled: {tried_flags})"
 
 
 def describe_fit(report: dict[str, Any]) -> str:
@@ -196,19 +196,19 @@ FORMATS: dict[str, Callable[[dict[str, Any]], str]] = {
 def compile_phases(
   config: dict[str, Any],
   slices: Sequence[str],
-  phase: int | None = None,
+  phase_number: int | None = None,
   output_format: str = "text",
-  cycles: bool = False,
+  estimates_cycles: bool = False,
 ) -> bool:
   """Compiles every phase for every slice, and prints what each needs.
 
   Args:
     config: the config of a run that pre-trains.
     slices: names of TPU slices, for example "v2:4x4".
-    phase: the number of the only phase to compile; the first phase has 1. None
-      means all phases.
+    phase_number: the number of the only phase to compile; the first phase has
+      1. None means all phases.
     output_format: one of `FORMATS`.
-    cycles: True if the time of a step is to be estimated.
+    estimates_cycles: whether to estimate the time of a step.
 
   Returns:
     True if every phase fits into the memory of every slice's devices.
@@ -222,25 +222,29 @@ def compile_phases(
   parsed_config = topologies.with_published_vocabulary(config_lib.parse(config))
   num_phases = len(phases.plan(parsed_config))
   indices = list(range(num_phases))
-  if phase is not None:
-    if not 1 <= phase <= num_phases:
+  if phase_number is not None:
+    if not 1 <= phase_number <= num_phases:
       raise UserError(
-        f"--phase={phase}: the run's phases are 1 to {num_phases}."
+        f"--phase={phase_number}: the run's phases are 1 to {num_phases}."
         if num_phases > 1
-        else f"--phase={phase}: the run has one phase only."
+        else f"--phase={phase_number}: the run has one phase only."
       )
-    indices = [phase - 1]
+    indices = [phase_number - 1]
   for topology in slices:
     topologies.devices_of_slice(topology)
   format_report = FORMATS[output_format]
   if output_format == "markdown":
-    columns = CYCLE_COLUMNS if cycles else COLUMNS
-    format_report = as_markdown_row_of_cycles if cycles else as_markdown_row
+    columns = CYCLE_COLUMNS if estimates_cycles else COLUMNS
+    format_report = (
+      as_markdown_row_of_cycles if estimates_cycles else as_markdown_row
+    )
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)
   fits = True
   for topology in slices:
     for index in indices:
-      report = topologies.compile_step(config, index, topology, cycles)
+      report = topologies.compile_step(
+        config, index, topology, estimates_cycles
+      )
       if not report["fits"]:
         report |= suggestions.find_suggestion(config, index, report)
         fits = False

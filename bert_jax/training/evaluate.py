@@ -32,7 +32,7 @@ def evaluate(
   eval_step: Callable[..., tuple[Sums, Sums]],
   coefficients: Mapping[str, float],
   state: TrainState,
-  frozen: Any,
+  teacher_params: Any,
   heldout: Heldout,
   batch_size: int,
   mesh: Mesh,
@@ -43,10 +43,10 @@ def evaluate(
   same means.
 
   Args:
-    eval_step: (params, frozen, carry, batch) -> (sums, weights), jitted.
+    eval_step: the jitted function of `steps.make_eval_step`.
     coefficients: the coefficients of the losses.
     state: the train state.
-    frozen: the teacher's parameters; {} if there is no teacher.
+    teacher_params: the teacher's parameters; {} if there is no teacher.
     heldout: the held-out examples.
     batch_size: the number of rows of a batch, over all hosts.
     mesh: the mesh of the arrays.
@@ -56,30 +56,30 @@ def evaluate(
     the mean losses.
   """
   host_start, num_host_rows = host_rows(
-    0, batch_size, *sharding.batch_share_of_host(mesh)
+    0, batch_size, *sharding.batch_share_of_process(mesh)
   )
   totals = []
   for batch_start in range(0, len(heldout), batch_size):
     batch = sharding.to_global_batch(
       mesh, heldout.read(batch_start + host_start, num_host_rows)
     )
-    totals.append(eval_step(state.params, frozen, state.carry, batch))
+    totals.append(eval_step(state.params, teacher_params, state.carry, batch))
   means = mean_losses(jax.device_get(totals))
   loss = sum(factor * means[name] for name, factor in coefficients.items())
   return {"loss": loss, **means, **perplexities(means)}
 
 
 def mean_losses(totals: Sequence[tuple[Sums, Sums]]) -> dict[str, float]:
-  """Computes the means over all batches; a mean is 0 if its weight is 0.
+  """Computes the means over all batches; a mean is 0 if its divisor is 0.
 
   Args:
-    totals: the sums and the weights of each batch, on the host.
+    totals: the sums and the divisors of each batch, on the host.
   """
   means = {}
   for name in totals[0][0]:
     total = sum(float(sums[name]) for sums, _ in totals)
-    weight = sum(float(weights[name]) for _, weights in totals)
-    means[name] = total / weight if weight else 0.0
+    divisor = sum(float(divisors[name]) for _, divisors in totals)
+    means[name] = total / divisor if divisor else 0.0
   return means
 
 

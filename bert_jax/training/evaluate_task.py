@@ -44,7 +44,7 @@ def run_batches(
   Yields:
     The indices of a batch's units, and the result of `step`.
   """
-  host, num_hosts = sharding.batch_share_of_host(mesh)
+  host, num_hosts = sharding.batch_share_of_process(mesh)
   host_size = batches.batch_size // num_hosts
   host_slice = slice(host * host_size, (host + 1) * host_size)
   for number in range(batches.steps_per_epoch):
@@ -98,18 +98,18 @@ class SplitEvaluator:
     """Stores the functions; `prepare` begins to compile them.
 
     Args:
-      eval_step: (params, frozen, carry, batch) -> (sums, weights).
+      eval_step: (params, teacher_params, carry, batch) -> (sums, divisors).
       predict: (params, batch) -> logits; None if the objective predicts
         nothing.
       mesh: the mesh of the arrays.
     """
 
     def step(
-      params_and_frozen: tuple[Any, Any], batch: Batch
+      both_params: tuple[Any, Any], batch: Batch
     ) -> tuple[tuple[Sums, Sums], Any]:
-      params, frozen = params_and_frozen
+      params, teacher_params = both_params
       logits = predict(params, batch) if predict else ()
-      return eval_step(params, frozen, {}, batch), logits
+      return eval_step(params, teacher_params, {}, batch), logits
 
     self._mesh, self._predicts = mesh, predict is not None
     self._step = compile_ahead.CompiledAhead(
@@ -120,7 +120,7 @@ class SplitEvaluator:
     self,
     pool: Executor,
     state: TrainState,
-    frozen: Any,
+    teacher_params: Any,
     splits: Splits,
     batch_size: int,
   ) -> None:
@@ -129,7 +129,7 @@ class SplitEvaluator:
     Args:
       pool: the threads that compile, from `compile_ahead.compile_threads`.
       state: the train state.
-      frozen: the teacher's parameters; {} without a teacher.
+      teacher_params: the teacher's parameters; {} without a teacher.
       splits: the splits to be evaluated.
       batch_size: the number of units of a batch, over all hosts.
     """
@@ -137,17 +137,21 @@ class SplitEvaluator:
       batches = split.batches(batch_size)
       for row_features in shapes(split.task, split.rows, batches):
         batch_shapes = sharding.batch_shapes(row_features, batch_size)
-        self._step.begin_compilation(pool, (state.params, frozen), batch_shapes)
+        self._step.begin_compilation(
+          pool, (state.params, teacher_params), batch_shapes
+        )
 
   def __call__(
-    self, state: TrainState, frozen: Any, batches: Batches
+    self, state: TrainState, teacher_params: Any, batches: Batches
   ) -> tuple[list[np.ndarray], dict[str, float]]:
     """Returns the logits of each unit, and the mean losses of the split.
 
     The list of logits is empty if the objective predicts nothing.
     """
     outputs = list(
-      run_batches(self._step, (state.params, frozen), batches, self._mesh)
+      run_batches(
+        self._step, (state.params, teacher_params), batches, self._mesh
+      )
     )
     outputs = jax.device_get(outputs)
     means = mean_losses([totals for _, (totals, _) in outputs])
@@ -172,7 +176,7 @@ def split_predictions(split: Split, logits: list[np.ndarray]) -> list[Any]:
 def evaluate_splits(
   evaluator: SplitEvaluator,
   state: TrainState,
-  frozen: Any,
+  teacher_params: Any,
   splits: Splits,
   batch_size: int,
   coefficients: Mapping[str, float],
@@ -186,7 +190,7 @@ def evaluate_splits(
   Args:
     evaluator: evaluates one split.
     state: the train state.
-    frozen: the teacher's parameters; {} without a teacher.
+    teacher_params: the teacher's parameters; {} without a teacher.
     splits: the splits.
     batch_size: the number of units of a batch, over all hosts.
     coefficients: the coefficients of the losses.
@@ -200,7 +204,7 @@ def evaluate_splits(
   """
   scores: dict[str, float] = {}
   for index, split in enumerate(splits):
-    logits, means = evaluator(state, frozen, split.batches(batch_size))
+    logits, means = evaluator(state, teacher_params, split.batches(batch_size))
     training_loss = sum(c * means[name] for name, c in coefficients.items())
     loss = means.get("task_loss", training_loss)
     check_loss(int(state.step), split.name, loss)

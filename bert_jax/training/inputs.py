@@ -32,14 +32,14 @@ def open_text(
     # Each phase begins a new stream. Later phases have other seeds than the
     # first, so that no phase repeats the examples of another phase.
     phase_seed = (
-      hashing.make_key("phase", phase.number, seed) if phase.number else seed
+      hashing.make_key("phase", phase.index, seed) if phase.index else seed
     )
-    stream = loader.open_data(seed=phase_seed, **phase.data)
+    stream = loader.open_data(seed=phase_seed, **phase.data_options)
     heldout = None
     if evaluate.every:
       limit = evaluate.examples or None
       try:
-        heldout = loader.open_heldout(limit=limit, **phase.data)
+        heldout = loader.open_heldout(limit=limit, **phase.data_options)
       except ValueError as e:
         raise ValueError(
           f"held-out documents: {e} Prepare the text with a larger --heldout,"

@@ -106,7 +106,7 @@ def run_phase(
     (phase.first_example(step), phase.batch_size)
     for step in range(start_step, phase.end)
   )
-  host, num_hosts = sharding.batch_share_of_host(setup.mesh)
+  host, num_hosts = sharding.batch_share_of_process(setup.mesh)
   compiled_shapes = set()
 
   def is_due(name: str, step: int) -> bool:
@@ -120,7 +120,7 @@ def run_phase(
     with profiler.step(step):
       progress.state, metrics = train_step(
         progress.state,
-        setup.frozen,
+        setup.teacher_params,
         sharding.to_global_batch(setup.mesh, batch),
         key,
         *progress.spike_detector.step_arguments(),
@@ -130,14 +130,16 @@ def run_phase(
 
   with (
     compile_ahead.compile_threads() as pool,
-    loader.Batches(feed.data, example_ranges, host, num_hosts) as batches,
+    loader.Batches(
+      feed.training_rows, example_ranges, host, num_hosts
+    ) as batches,
   ):
-    if isinstance(feed.data, task_batches.TrainingSplit):
-      for features in feed.data.shapes():
+    if isinstance(feed.training_rows, task_batches.TrainingSplit):
+      for features in feed.training_rows.shapes():
         train_step.begin_compilation(
           pool,
           progress.state,
-          setup.frozen,
+          setup.teacher_params,
           sharding.batch_shapes(features, phase.batch_size),
           key,
           *progress.spike_detector.step_arguments(),
@@ -273,7 +275,7 @@ def evaluate_checkpoint(
     log=log.row_record(),
   )
   with log.count_wait("checkpoint"):
-    saver.add_evaluation(step, meta, cost, phase.number)
+    saver.add_evaluation(step, meta, cost, phase.index)
 
 
 def make_missed_evaluation(
@@ -290,7 +292,7 @@ def make_missed_evaluation(
   """
   step = int(progress.state.step)
   if not feed.heldout:
-    saver.add_evaluation(step, dict(pending=False), None, feed.phase.number)
+    saver.add_evaluation(step, dict(pending=False), None, feed.phase.index)
     return
   with compile_ahead.compile_threads() as pool:
     evaluate_state = make_state_evaluator(setup, feed, progress.state, pool)
@@ -303,7 +305,7 @@ def jit_step(
   """Returns the jitted step of a phase; see `steps.make_train_step`."""
   return jax.jit(
     steps.make_train_step(
-      setup.objective, setup.optimizer, setup.schedule, phase.micro_batches
+      setup.objective, setup.optimizer, setup.schedule, phase.num_micro_batches
     ),
     donate_argnums=0,
     # The state keeps its shardings. Otherwise the compiler may replicate an
@@ -327,7 +329,7 @@ def make_state_evaluator(
     pool: the threads that compile a task's evaluation ahead.
   """
   objective, phase = setup.objective, feed.phase
-  num_rows = phase.batch_size // phase.micro_batches
+  num_rows = phase.batch_size // phase.num_micro_batches
   eval_step = steps.make_eval_step(objective)
   heldout = feed.heldout
   if setup.task:
@@ -337,13 +339,18 @@ def make_state_evaluator(
       eval_step, objective.predict, setup.mesh
     )
     if splits:
-      evaluator.prepare(pool, state, setup.frozen, splits, num_rows)
+      evaluator.prepare(pool, state, setup.teacher_params, splits, num_rows)
 
     def evaluate_on_task(
       state: TrainState,
     ) -> tuple[dict[str, float], float | None]:
       means = evaluate_task.evaluate_splits(
-        evaluator, state, setup.frozen, splits, num_rows, objective.coefficients
+        evaluator,
+        state,
+        setup.teacher_params,
+        splits,
+        num_rows,
+        objective.coefficients,
       )
       score = means.get(task.metrics[0], -means["loss"])
       # A correlation is undefined if all predictions are equal.
@@ -362,7 +369,7 @@ def make_state_evaluator(
       compiled_step,
       objective.coefficients,
       state,
-      setup.frozen,
+      setup.teacher_params,
       heldout,
       num_rows,
       setup.mesh,
@@ -406,7 +413,7 @@ def save_checkpoint(
   """
   check_data_unchanged(setup)
   meta = dict(
-    phase=phase.number,
+    phase=phase.index,
     data=position,
     best=progress.best_cost,
     pending=evaluation_pending,
@@ -422,4 +429,4 @@ def save_checkpoint(
     meta["task"] = encoded_rows.task_fields(setup.task)
   with log.count_wait("checkpoint"):
     file_state, checksums = make_snapshot(step, progress.state)
-    saver.save(step, file_state, meta, cost, phase.number, checksums)
+    saver.save(step, file_state, meta, cost, phase.index, checksums)

@@ -28,7 +28,7 @@ class PretrainedModel:
     path: the model's folder, run or name, as in the run's config.
     config: the model's config; see weights/model_folder.py.
     arrays: path in the run's parameter tree, joined by "/", -> float32 array.
-    pieces: the pieces of the data's vocabulary, in the order of their ids.
+    data_pieces: the pieces of the data's vocabulary, in the order of their ids.
     vocabulary: the model's own vocabulary; None if no array has a row for each
       piece.
     notes: lines for the report of `start_from.take_parameters`.
@@ -37,7 +37,7 @@ class PretrainedModel:
   path: str
   config: dict[str, Any]
   arrays: Mapping[str, np.ndarray]
-  pieces: Sequence[str] = ()
+  data_pieces: Sequence[str] = ()
   vocabulary: Vocabulary | None = None
   notes: tuple[str, ...] = ()
 
@@ -48,18 +48,20 @@ class Feed:
 
   Attributes:
     phase: the phase.
-    data: the rows to train on.
+    training_rows: the rows to train on.
     heldout: the rows to evaluate; None if the run never evaluates.
   """
 
   phase: phases.Phase
-  data: loader.PretrainingData | batches.TrainingSplit
+  training_rows: loader.PretrainingData | batches.TrainingSplit
   heldout: loader.Heldout | batches.Splits | None
 
   @property
   def shapes(self) -> sharding.BatchShapes:
     """The shapes of the phase's largest batch, with the rows of all hosts."""
-    return sharding.batch_shapes(self.data.features, self.phase.batch_size)
+    return sharding.batch_shapes(
+      self.training_rows.features, self.phase.batch_size
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,7 +77,7 @@ class Setup:
     optimizer: the optimizer.
     schedule: step -> learning rate; steps are counted from 0.
     checkpoint_layout: the shapes and shardings of a checkpoint's state.
-    frozen: the teacher's parameters; {} if there is no teacher.
+    teacher_params: the teacher's parameters; {} if there is no teacher.
     teacher_digest: a digest of the teacher's parameters; None if there is no
       teacher.
     task: the task of a run that fine-tunes; None means pre-training.
@@ -90,7 +92,7 @@ class Setup:
   optimizer: optax.GradientTransformation
   schedule: optim.Schedule
   checkpoint_layout: TrainState
-  frozen: Any
+  teacher_params: Any
   teacher_digest: str | None
   task: Task | None = None
   start_model: PretrainedModel | None = None
@@ -100,7 +102,7 @@ class Setup:
     self,
   ) -> Sequence[reader.PreparedFolder | batches.TaskFolder]:
     """The folders of the first phase's data."""
-    return self.feeds[0].data.prepared
+    return self.feeds[0].training_rows.prepared
 
   @property
   def fingerprints(self) -> list[str | None]:
@@ -122,5 +124,7 @@ class Setup:
   @property
   def mapped_folders(self) -> list[reader.PreparedFolder]:
     """The prepared folders of all phases; training reads them from disk."""
-    folders = [folder for feed in self.feeds for folder in feed.data.prepared]
+    folders = [
+      folder for feed in self.feeds for folder in feed.training_rows.prepared
+    ]
     return [f for f in folders if isinstance(f, reader.PreparedFolder)]

@@ -21,22 +21,22 @@ class Phase:
 
   Attributes:
     name: the name of the section, "phase1", ...; "" in a run of one phase.
-    number: the index of the phase; the first phase has 0.
+    index: the index of the phase; the first phase has 0.
     start: the first step; the run's first step is 0.
     end: the step after the last step.
     batch_size: the number of rows of a batch, over all hosts.
-    micro_batches: the number of micro-batches into which a batch is split.
-    data: for a text, the keyword arguments of `loader.open_data` without the
-      seed; for a task, the options of the config's section `data`.
+    num_micro_batches: the number of micro-batches into which a batch is split.
+    data_options: for a text, the keyword arguments of `loader.open_data`
+      without the seed; for a task, the options of the config's section `data`.
   """
 
   name: str
-  number: int
+  index: int
   start: int
   end: int
   batch_size: int
-  micro_batches: int
-  data: dict[str, Any]
+  num_micro_batches: int
+  data_options: dict[str, Any]
 
   def first_example(self, step: int) -> int:
     """Returns the index, in the phase, of the first example of a step."""

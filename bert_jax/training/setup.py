@@ -23,7 +23,7 @@ from bert_jax.training import (
   teacher,
 )
 from bert_jax.training.parts import Feed, Setup
-from bert_jax.training.state import checkpoint_layout, frozen_shapes
+from bert_jax.training.state import checkpoint_layout, teacher_shapes
 
 # Keys of the student's section `model` that also hold for its teacher, unless
 # the section `teacher.model` has them too.
@@ -61,12 +61,12 @@ def build(
     config.mesh.data, config.mesh.fsdp, config.mesh.tensor
   )
   for phase in plan:
-    sharding.check_batch_size(mesh, phase.batch_size, phase.micro_batches)
+    sharding.check_batch_size(mesh, phase.batch_size, phase.num_micro_batches)
   if task:
     feeds = [Feed(phase, training_split, splits) for phase in plan]
   else:
     feeds = inputs.open_text(plan, config.seed, config.evaluate)
-  first_data = feeds[0].data
+  first_data = feeds[0].training_rows
   start_model, opened_teacher = None, None
   model = config.model
   if resumed_config and not task and resumed_config.get("init_from"):
@@ -96,15 +96,17 @@ def build(
       objective.init, jax.random.key(0), feed.shapes
     )
   sharding.check_parameter_sizes(mesh, boxed_shapes)
-  frozen = {}
+  teacher_params = {}
   if opened_teacher:
     try:
-      frozen_layouts = [
-        frozen_shapes(objective, mesh, feed.shapes) for feed in feeds
+      teacher_layouts = [
+        teacher_shapes(objective, mesh, feed.shapes) for feed in feeds
       ]
     except ValueError as e:  # Raised by the teacher's encoder.
       raise UserError(f"teacher.path={opened_teacher.path}: {e}") from e
-    frozen = teacher.place_on_devices(opened_teacher, frozen_layouts[0])
+    teacher_params = teacher.place_on_devices(
+      opened_teacher, teacher_layouts[0]
+    )
   return Setup(
     config=config,
     mesh=mesh,
@@ -115,7 +117,7 @@ def build(
     checkpoint_layout=checkpoint_layout(
       objective, optimizer, mesh, feeds[-1].shapes, first_data.vocab_size
     ),
-    frozen=frozen,
+    teacher_params=teacher_params,
     teacher_digest=opened_teacher.digest if opened_teacher else None,
     task=task,
     start_model=start_model,

@@ -36,14 +36,14 @@ class SnapshotMaker:
       mesh: the mesh of the arrays.
     """
     pairs = zip(jax.tree.leaves(state), jax.tree.leaves(layout), strict=True)
-    self._resized_shapes = {
+    self._resized_leaf_layouts = {
       index: leaf_layout
       for index, (x, leaf_layout) in enumerate(pairs)
       if x.shape != leaf_layout.shape
     }
     shardings = {
       index: leaf_layout.sharding
-      for index, leaf_layout in self._resized_shapes.items()
+      for index, leaf_layout in self._resized_leaf_layouts.items()
     }
     self._jitted = jax.jit(
       self._resize_and_checksum, out_shardings=(shardings, None, None)
@@ -66,7 +66,7 @@ class SnapshotMaker:
     leaves = jax.tree.leaves(state)
     resized_arrays = {
       index: cut_or_pad(leaves[index], leaf_layout.shape)
-      for index, leaf_layout in self._resized_shapes.items()
+      for index, leaf_layout in self._resized_leaf_layouts.items()
     }
     arrays = checkpoint.leaves_by_path(
       vars(self._with_resized_arrays(state, resized_arrays))

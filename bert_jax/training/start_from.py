@@ -504,7 +504,7 @@ class VocabularyFitter:
       )
     array, num_rows = np.moveaxis(array, axis, 0), initial.shape[axis]
     pieces, vocabulary = (
-      self._pretrained_model.pieces,
+      self._pretrained_model.data_pieces,
       self._pretrained_model.vocabulary,
     )
     num_model_rows = len(array)

@@ -33,7 +33,7 @@ class TrainState(struct.PyTreeNode):
   carry: Any
 
 
-def abstract_state(
+def state_shapes(
   objective: Objective,
   optimizer: optax.GradientTransformation,
   mesh: Mesh,
@@ -52,13 +52,13 @@ def abstract_state(
   )
 
 
-def frozen_shapes(
+def teacher_shapes(
   objective: Objective, mesh: Mesh, batch: BatchOrShapes
 ) -> Any:
   """Returns the teacher's parameters as shapes and dtypes with shardings.
 
   Returns {} for an objective without a teacher. For the arguments see
-  `abstract_state`.
+  `state_shapes`.
 
   Raises:
     ValueError: the mesh does not divide the teacher's axes.
@@ -81,7 +81,7 @@ def checkpoint_layout(
   batch: BatchOrShapes,
   vocab_size: int,
 ) -> TrainState:
-  """Returns `abstract_state` with the shapes that a checkpoint has.
+  """Returns `state_shapes` with the shapes that a checkpoint has.
 
   In memory the "vocab" axes may be padded, so that the mesh divides them. In a
   checkpoint they have `vocab_size` entries, and an axis that is padded in
@@ -177,10 +177,10 @@ def init_state(
     batch: a batch, or its shapes.
   """
   init = _make_init(objective, optimizer)
-  state_shapes = abstract_state(objective, optimizer, mesh, batch)
+  shapes = state_shapes(objective, optimizer, mesh, batch)
   jitted = jax.jit(
     lambda key: nn.unbox(init(key, jax.tree.map(_zeros_like, batch))),
-    out_shardings=jax.tree.map(lambda x: x.sharding, state_shapes),
+    out_shardings=jax.tree.map(lambda x: x.sharding, shapes),
   )
   return jitted(jax.random.key(seed))
 

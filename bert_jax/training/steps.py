@@ -15,24 +15,24 @@ from bert_jax.training.state import TrainState
 Metrics = dict[str, Float[Array, ""]]
 
 
-def split_into_micro_batches(batch: Batch, count: int) -> Batch:
-  """Splits a batch into micro-batches: [b, ...] -> [count, b / count, ...].
+def split_into_micro_batches(batch: Batch, num_micro_batches: int) -> Batch:
+  """Splits a batch into micro-batches: [b, ...] -> [n, b / n, ...].
 
-  Micro-batch i has the rows i, i + count, i + 2 * count, ... With this stride
-  each micro-batch is spread over the devices in the same way as the batch.
+  With n micro-batches, micro-batch i has the rows i, i + n, i + 2 * n, ... With
+  this stride each micro-batch is spread over the devices as the batch is.
   """
 
   def split(x: Array) -> Array:
-    return x.reshape((-1, count, *x.shape[1:])).swapaxes(0, 1)
+    return x.reshape((-1, num_micro_batches, *x.shape[1:])).swapaxes(0, 1)
 
   return jax.tree.map(split, batch)
 
 
-def divide_by_weights(sums: Sums, weights: Sums) -> Metrics:
-  """Divides each sum by the weight with its name; 0 if the weight is 0."""
+def divide_sums(sums: Sums, divisors: Sums) -> Metrics:
+  """Divides each sum by its divisor; the result is 0 if the divisor is 0."""
   return {
-    name: jnp.where(weights[name] > 0, total, 0.0)
-    / jnp.maximum(weights[name], 1e-30)
+    name: jnp.where(divisors[name] > 0, total, 0.0)
+    / jnp.maximum(divisors[name], 1e-30)
     for name, total in sums.items()
   }
 
@@ -48,10 +48,10 @@ def total_loss(
 def accumulate_gradients(
   objective: Objective,
   state: TrainState,
-  frozen: Any,
+  teacher_params: Any,
   batch: Batch,
   rng: Array,
-  micro_batches: int,
+  num_micro_batches: int,
 ) -> tuple[Any, Metrics, Any]:
   """Computes the gradients of a batch, micro-batch by micro-batch.
 
@@ -62,30 +62,32 @@ def accumulate_gradients(
   Args:
     objective: the objective.
     state: the train state; its parameters are differentiated.
-    frozen: the teacher's parameters; {} without a teacher.
+    teacher_params: the teacher's parameters; {} without a teacher.
     batch: the global batch, b rows.
     rng: the random key of the step.
-    micro_batches: the number of micro-batches, which divides b.
+    num_micro_batches: the number of micro-batches, which divides b.
 
   Returns:
     The gradients of the total loss, the mean losses and metrics of the batch,
     and the objective's new carry.
   """
-  weights = objective.weights(batch)
+  divisors = objective.divisors(batch)
 
   def loss(
     params: Any, carry: Any, micro_batch: Batch, rng: Array
   ) -> tuple[Float[Array, ""], tuple[Sums, Any]]:
-    sums, carry = objective.loss(params, frozen, carry, micro_batch, rng, True)
-    means = divide_by_weights(sums, weights)
+    sums, carry = objective.loss(
+      params, teacher_params, carry, micro_batch, rng, True
+    )
+    means = divide_sums(sums, divisors)
     return total_loss(objective.coefficients, means), (sums, carry)
 
   compute_gradient = jax.grad(loss, has_aux=True)
-  if micro_batches == 1:
+  if num_micro_batches == 1:
     grads, (sums, carry) = compute_gradient(
       state.params, state.carry, batch, rng
     )
-    return grads, divide_by_weights(sums, weights), carry
+    return grads, divide_sums(sums, divisors), carry
 
   def body(
     totals: tuple[Any, Sums, Any], inputs: tuple[Array, Batch]
@@ -101,24 +103,27 @@ def accumulate_gradients(
 
   initial_totals = (
     jax.tree.map(jnp.zeros_like, state.params),
-    {name: jnp.zeros((), jnp.float32) for name in weights},
+    {name: jnp.zeros((), jnp.float32) for name in divisors},
     state.carry,
   )
   (grads, sums, carry), _ = jax.lax.scan(
     body,
     initial_totals,
-    (jnp.arange(micro_batches), split_into_micro_batches(batch, micro_batches)),
+    (
+      jnp.arange(num_micro_batches),
+      split_into_micro_batches(batch, num_micro_batches),
+    ),
   )
-  return grads, divide_by_weights(sums, weights), carry
+  return grads, divide_sums(sums, divisors), carry
 
 
 def make_train_step(
   objective: Objective,
   optimizer: optax.GradientTransformation,
   schedule: Schedule,
-  micro_batches: int,
+  num_micro_batches: int,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
-  """Returns the train step, (state, frozen, batch, key) -> (state, metrics).
+  """Returns the step (state, teacher_params, batch, key) -> (state, metrics).
 
   All randomness derives from (key, state.step). The metrics are float32
   scalars: the objective's means, and the metrics of this table.
@@ -140,14 +145,14 @@ def make_train_step(
 
   def train_step(
     state: TrainState,
-    frozen: Any,
+    teacher_params: Any,
     batch: Batch,
     key: Array,
     limit: Float[Array, ""] | None = None,
   ) -> tuple[TrainState, Metrics]:
     rng = jax.random.fold_in(key, state.step)
     grads, means, carry = accumulate_gradients(
-      objective, state, frozen, batch, rng, micro_batches
+      objective, state, teacher_params, batch, rng, num_micro_batches
     )
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
@@ -186,14 +191,16 @@ def _keep_if_skipped(
 def make_eval_step(objective: Objective) -> Callable[..., tuple[Sums, Sums]]:
   """Returns the eval step, which has no dropout.
 
-  The step is (params, frozen, carry, batch) -> (sums, weights).
+  The step is (params, teacher_params, carry, batch) -> (sums, divisors).
   """
 
   def eval_step(
-    params: Any, frozen: Any, carry: Any, batch: Batch
+    params: Any, teacher_params: Any, carry: Any, batch: Batch
   ) -> tuple[Sums, Sums]:
     unused_key = jax.random.key(0)
-    sums, _ = objective.loss(params, frozen, carry, batch, unused_key, False)
-    return sums, objective.weights(batch)
+    sums, _ = objective.loss(
+      params, teacher_params, carry, batch, unused_key, False
+    )
+    return sums, objective.divisors(batch)
 
   return eval_step

@@ -16,13 +16,13 @@ MAX_TRIALS = 10
 
 
 def find_suggestion(
-  config: dict[str, Any], number: int, report: dict[str, Any]
+  config: dict[str, Any], phase_index: int, report: dict[str, Any]
 ) -> dict[str, Any]:
   """Looks for a change with which a phase's step fits.
 
   Args:
     config: a config whose step does not fit or crashes the compiler.
-    number: the index of the phase; the first phase has 0.
+    phase_index: the index of the phase; the first phase has 0.
     report: the result of `topologies.compile_step` for this config and phase.
 
   Returns:
@@ -31,12 +31,14 @@ def find_suggestion(
     changes that do not fit}.
   """
   tried_flags: list[str] = []
-  for settings, topology in candidate_changes(config, number, report):
+  for settings, topology in candidate_changes(config, phase_index, report):
     if len(tried_flags) == MAX_TRIALS:
       break
     changed_config = with_settings(config, settings)
     try:
-      new_report = topologies.compile_step(changed_config, number, topology)
+      new_report = topologies.compile_step(
+        changed_config, phase_index, topology
+      )
     except ValueError:
       continue  # The devices cannot divide the batch or a layer.
     flags = [f"--config.{key}={settings[key]}" for key in settings]
@@ -52,7 +54,7 @@ def find_suggestion(
 
 
 def candidate_changes(
-  config: dict[str, Any], number: int, report: dict[str, Any]
+  config: dict[str, Any], phase_index: int, report: dict[str, Any]
 ) -> Iterator[tuple[dict[str, Any], str]]:
   """Yields ({config key: value}, topology); what slows a run least comes first.
 
@@ -72,7 +74,7 @@ def candidate_changes(
     yield split_settings, topology
   scales = _micro_scales(report)
   micro_batch_settings = [
-    _micro_batch_setting(config, number, scale) for scale in scales
+    _micro_batch_setting(config, phase_index, scale) for scale in scales
   ]
   # More micro-batches cost hardly any time. Remat costs the time of a part of a
   # forward pass.
@@ -114,20 +116,20 @@ def with_settings(
   return changed_config
 
 
-def _split_settings(config: dict[str, Any], devices: int) -> dict[str, Any]:
+def _split_settings(config: dict[str, Any], num_devices: int) -> dict[str, Any]:
   """Returns the settings with which all devices split the state."""
   return {
     "mesh.data": 1,
-    "mesh.fsdp": devices // config["mesh"]["tensor"],
+    "mesh.fsdp": num_devices // config["mesh"]["tensor"],
   }
 
 
 def _micro_batch_setting(
-  config: dict[str, Any], number: int, scale: int
+  config: dict[str, Any], phase_index: int, scale: int
 ) -> dict[str, Any]:
   """Returns the setting that multiplies a phase's micro-batches by `scale`."""
   if config["phases"]:
-    name = f"phase{number + 1}"
+    name = f"phase{phase_index + 1}"
     old_scale = config["phases"][name]["micro_scale"]
     return {f"phases.{name}.micro_scale": old_scale * scale}
   return {"micro_batches": config["micro_batches"] * scale}

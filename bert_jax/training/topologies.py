@@ -30,7 +30,7 @@ from bert_jax.text.vocabulary import SpecialIds
 from bert_jax.training import config as config_lib
 from bert_jax.training import phases, steps
 from bert_jax.training.setup import make_objective_and_optimizer
-from bert_jax.training.state import abstract_state, frozen_shapes
+from bert_jax.training.state import state_shapes, teacher_shapes
 
 GIB = 2**30
 # The number of pieces of BERT's cased vocabulary (google-research/bert README).
@@ -45,17 +45,17 @@ class Generation:
   """Describes a generation of TPUs.
 
   Attributes:
-    hbm: GiB of memory of a jax device. A device is a core on v2 and v3, and a
-      chip from v4 on.
-    cores: cores of a chip, as the names of Cloud TPU count them: v3-32 has 32
-      cores. It is 1 if the names count chips.
+    hbm_gib: GiB of memory of a jax device. A device is a core on v2 and v3, and
+      a chip from v4 on.
+    cores_per_chip: the cores of a chip, as the names of Cloud TPU count them:
+      v3-32 has 32 cores. It is 1 if the names count chips.
     layouts: layouts of known slices, from small to large. Messages suggest one
       of them if a slice is unknown or too small.
     options: the options of jax's function that describes a topology.
   """
 
-  hbm: int
-  cores: int
+  hbm_gib: int
+  cores_per_chip: int
   layouts: tuple[str, ...]
   options: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -87,7 +87,7 @@ class StepToCompile:
   Attributes:
     phase: the phase.
     mesh: the mesh of the slice's devices.
-    function: (state, frozen, batch, key) -> (state, metrics).
+    function: (state, teacher_params, batch, key) -> (state, metrics).
     arguments: the arguments of `function`, as shapes with shardings.
     flops: FLOPs of a step on the whole slice, as the model counts them.
     remat: the model's remat setting.
@@ -107,16 +107,16 @@ def compiler_versions() -> dict[str, str]:
   return {name: importlib.metadata.version(name) for name in names}
 
 
-def nearest_topology(topology: str) -> str:
+def nearest_topology(slice_name: str) -> str:
   """Returns the known slice that an unknown name most likely means.
 
   The names of Cloud TPU are understood too; for example, v3-32 is v3:4x4.
   """
-  prefix = re.findall(r"^[a-z]*\d*[a-z]*", topology.lower())[0]
-  name, layout = prefix.replace("litepod", "e"), topology[len(prefix) :]
+  prefix = re.findall(r"^[a-z]*\d*[a-z]*", slice_name.lower())[0]
+  name, layout = prefix.replace("litepod", "e"), slice_name[len(prefix) :]
   (generation,) = difflib.get_close_matches(name, GENERATIONS, 1, cutoff=0.0)
   cores, layouts = (
-    GENERATIONS[generation].cores,
+    GENERATIONS[generation].cores_per_chip,
     GENERATIONS[generation].layouts,
   )
   wanted_chips = math.prod(int(n) for n in re.findall(r"\d+", layout))
@@ -130,11 +130,11 @@ def num_chips(layout: str) -> int:
   return math.prod(int(n) for n in layout.split("x"))
 
 
-def devices_of_slice(topology: str) -> list[jax.Device]:
+def devices_of_slice(slice_name: str) -> list[jax.Device]:
   """Returns a slice's devices. Programs can be compiled for them, but not run.
 
   Args:
-    topology: the generation and the number of chips along each axis, for
+    slice_name: the generation and the number of chips along each axis, for
       example "v2:4x4".
 
   Raises:
@@ -144,11 +144,11 @@ def devices_of_slice(topology: str) -> list[jax.Device]:
     raise UserError(
       "the TPU compiler, libtpu, is not installed: pip install 'bert_jax[tpu]'."
     )
-  name, _, layout = topology.partition(":")
-  nearest_slice = nearest_topology(topology)
+  name, _, layout = slice_name.partition(":")
+  nearest_slice = nearest_topology(slice_name)
   generation = nearest_slice.partition(":")[0]
   unknown_slice_error = ValueError(
-    f"--topology={topology} is no slice; did you mean {nearest_slice}? The"
+    f"--topology={slice_name} is not a slice; did you mean {nearest_slice}? The"
     f" generations are {', '.join(GENERATIONS)}; the slices of {generation} are"
     f" {', '.join(GENERATIONS[generation].layouts)}."
   )
@@ -161,7 +161,7 @@ def devices_of_slice(topology: str) -> list[jax.Device]:
   try:
     options = GENERATIONS[name].options
     return list(
-      topologies.get_topology_desc(topology, "tpu", **options).devices
+      topologies.get_topology_desc(slice_name, "tpu", **options).devices
     )
   except jax.errors.JaxRuntimeError as e:
     if has_status(e, INVALID_ARGUMENT):
@@ -178,7 +178,9 @@ def batch_shapes(vocab_size: int, phase: phases.Phase) -> sharding.BatchShapes:
     vocab_size: the number of pieces of the vocabulary.
     phase: the phase, whose length, batch size and recipe decide the shapes.
   """
-  options = {k: v for k, v in phase.data.items() if k not in TEXT_OPTIONS}
+  options = {
+    k: v for k, v in phase.data_options.items() if k not in TEXT_OPTIONS
+  }
   builder = options.pop("builder")
   recipe = make_recipe(builder, SpecialIds(0, 1, 2, 3, 4), vocab_size, options)
   return sharding.batch_shapes(recipe.features, phase.batch_size)
@@ -213,15 +215,15 @@ def with_published_vocabulary(
 
 
 def make_step(
-  config: dict[str, Any], number: int, topology: str
+  config: dict[str, Any], phase_index: int, slice_name: str
 ) -> StepToCompile:
   """Makes the train step of a phase for a slice.
 
   Args:
     config: the config that `train.run` takes. The folder `data.path` is not
       read.
-    number: the index of the phase; the first phase has 0.
-    topology: the slice, see `devices_of_slice`.
+    phase_index: the index of the phase; the first phase has 0.
+    slice_name: the slice, see `devices_of_slice`.
 
   Raises:
     ValueError: the config is wrong, or there is no such slice.
@@ -231,15 +233,15 @@ def make_step(
     parsed_config.mesh.data,
     parsed_config.mesh.fsdp,
     parsed_config.mesh.tensor,
-    devices_of_slice(topology),
+    devices_of_slice(slice_name),
   )
-  phase = phases.plan(parsed_config)[number]
-  sharding.check_batch_size(mesh, phase.batch_size, phase.micro_batches)
+  phase = phases.plan(parsed_config)[phase_index]
+  sharding.check_batch_size(mesh, phase.batch_size, phase.num_micro_batches)
   objective, schedule, optimizer = make_objective_and_optimizer(
     parsed_config, sharding.vocab_multiple(mesh)
   )
   function = steps.make_train_step(
-    objective, optimizer, schedule, phase.micro_batches
+    objective, optimizer, schedule, phase.num_micro_batches
   )
   vocab_size = parsed_config.model.vocab_size
   assert vocab_size, "`with_published_vocabulary` sets it."
@@ -252,11 +254,11 @@ def make_step(
       lambda x: objective.init(jax.random.key(0), x), batch
     )
     sharding.check_parameter_sizes(mesh, boxed_params)
-    state = abstract_state(objective, optimizer, mesh, batch)
-    frozen = frozen_shapes(objective, mesh, batch)
+    state = state_shapes(objective, optimizer, mesh, batch)
+    teacher_params = teacher_shapes(objective, mesh, batch)
   # `flops` reads only the shapes of the batch.
   flops = objective.flops(cast(Batch, batch))
-  arguments = (state, frozen, batch, key)
+  arguments = (state, teacher_params, batch, key)
   return StepToCompile(
     phase, mesh, function, arguments, flops, parsed_config.model.remat
   )
@@ -297,7 +299,10 @@ def parse_memory_message(message: str) -> dict[str, int] | None:
 
 
 def compile_step(
-  config: dict[str, Any], number: int, topology: str, cycles: bool = False
+  config: dict[str, Any],
+  phase_index: int,
+  slice_name: str,
+  estimates_cycles: bool = False,
 ) -> dict[str, Any]:
   """Compiles a phase's step, and reports what a device would hold and do.
 
@@ -306,9 +311,9 @@ def compile_step(
 
   Args:
     config: the run's config, see `make_step`.
-    number: the index of the phase; the first phase has 0.
-    topology: the slice, see `devices_of_slice`.
-    cycles: True if the step's time is to be estimated.
+    phase_index: the index of the phase; the first phase has 0.
+    slice_name: the slice, see `devices_of_slice`.
+    estimates_cycles: whether to estimate the step's time.
 
   Returns:
     The report, which can be written as JSON. Bytes and FLOPs are for one
@@ -320,8 +325,8 @@ def compile_step(
     | out of memory | `refused` is the compiler's sentence; `fits` is False |
     | crashed | `crashed` says how; `fits` is None (not known) |
 
-    With `cycles`, a step that was compiled has the entry `cycles`, the dict of
-    `tpu_cycles.estimate_step`.
+    With `estimates_cycles`, a step that was compiled also has the entry
+    `cycles`, the dict of `tpu_cycles.estimate_step`.
     If the memory does not suffice, `temporaries_bytes` is the number of bytes
     that the step needs according to the compiler; None if its message has no
     number.
@@ -333,7 +338,7 @@ def compile_step(
   start = time.monotonic()
   try:
     for entries in isolated.run_in_process(
-      compile_in_this_process, config, number, topology, cycles
+      compile_in_this_process, config, phase_index, slice_name, estimates_cycles
     ):
       report |= entries
   except isolated.Crash as e:
@@ -347,7 +352,10 @@ def compile_step(
 
 
 def compile_in_this_process(
-  config: dict[str, Any], number: int, topology: str, cycles: bool = False
+  config: dict[str, Any],
+  phase_index: int,
+  slice_name: str,
+  estimates_cycles: bool = False,
 ) -> Iterator[dict[str, Any]]:
   """Compiles a phase's step in this process.
 
@@ -355,18 +363,18 @@ def compile_in_this_process(
     The report's entries that are known before compiling, and then the entries
     that are known afterwards; see `compile_step`.
   """
-  step = make_step(config, number, topology)
+  step = make_step(config, phase_index, slice_name)
   phase, num_devices = step.phase, step.mesh.size
   report = dict(
-    topology=topology,
+    topology=slice_name,
     devices=num_devices,
     mesh=dict(step.mesh.shape),
     phase=phase.name or "the only phase",
-    number=number + 1,
-    length=phase.data["length"],
+    number=phase_index + 1,
+    length=phase.data_options["length"],
     batch_size=phase.batch_size,
-    micro_batches=phase.micro_batches,
-    hbm_bytes=GENERATIONS[topology.partition(":")[0]].hbm * GIB,
+    micro_batches=phase.num_micro_batches,
+    hbm_bytes=GENERATIONS[slice_name.partition(":")[0]].hbm_gib * GIB,
     arguments_bytes=bytes_per_device(step.arguments),
     gradient_bytes=bytes_per_device(step.arguments[0].params),
     model_flops=step.flops / num_devices,
@@ -377,9 +385,9 @@ def compile_in_this_process(
     traced_step = trace_program(step)
     compiled_step = compile_program(step, traced_step)
     new_entries = compiled_entries(compiled_step, report)
-    if cycles:
+    if estimates_cycles:
       new_entries["cycles"] = estimate_cycles(
-        step, traced_step, compiled_step, topology
+        step, traced_step, compiled_step, slice_name
       )
   except jax.errors.JaxRuntimeError as e:
     memory = parse_memory_message(str(e))
@@ -427,7 +435,7 @@ def estimate_cycles(
   step: StepToCompile,
   traced: jax.stages.Traced,
   compiled: jax.stages.Compiled,
-  topology: str,
+  slice_name: str,
 ) -> dict[str, Any]:
   """Estimates the time of a compiled step; see `tpu_cycles.estimate_step`.
 
@@ -435,14 +443,14 @@ def estimate_cycles(
     step: the step.
     traced: what `trace_program` returned for the step.
     compiled: what `compile_program` returned for the step.
-    topology: the slice, see `devices_of_slice`.
+    slice_name: the slice, see `devices_of_slice`.
   """
   program_text = compiled.as_text()
   assert program_text, "libtpu gives it."
   return tpu_cycles.estimate_step(
     hlo.parse_program(program_text),
     kernel_operations.count_kernel_operations(traced),
-    topology,
+    slice_name,
     step.mesh.size,
     step.flops / step.mesh.size,
   )

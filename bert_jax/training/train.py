@@ -47,11 +47,11 @@ def print_row_statistics(setup: Setup) -> None:
   if setup.task or jax.process_index():
     return
   for feed in setup.feeds:
-    assert isinstance(feed.data, loader.PretrainingData)
-    options = feed.phase.data
+    assert isinstance(feed.training_rows, loader.PretrainingData)
+    options = feed.phase.data_options
     if line := recipes.slots_warning(options["builder"], options):
       say(": ".join(filter(None, [feed.phase.name, line])))
-    for folder, line in loader.describe_rows(feed.data, **options):
+    for folder, line in loader.describe_rows(feed.training_rows, **options):
       names = [feed.phase.name, folder if len(setup.data_folders) > 1 else ""]
       say(": ".join(filter(None, [*names, line])))
 
@@ -87,14 +87,16 @@ def starting_state(
   if saver.latest_step() is not None:
     saved_state, meta, step = saver.restore_newest(setup.checkpoint_layout)
     _check_inputs(setup, meta)
-    setup.feeds[meta["phase"]].data.restore(meta["data"])
+    setup.feeds[meta["phase"]].training_rows.restore(meta["data"])
     say(f"continuing from step {step}")
     return resize_to_layout(saved_state, state), meta
   start_model = setup.start_model
   if start_model is None and config.init_from:
     # `build` opened no model, because the run had checkpoints. All of them are
     # damaged, so the run begins again.
-    start_model, _ = start_from.open_start_model(config, setup.feeds[0].data)
+    start_model, _ = start_from.open_start_model(
+      config, setup.feeds[0].training_rows
+    )
   if start_model:
     params, lines = start_from.take_parameters(
       start_model,
@@ -115,7 +117,7 @@ def starting_state(
   elif setup.objective.inherit:
     shardings = jax.tree.map(lambda x: x.sharding, state.params)
     inherit = jax.jit(setup.objective.inherit, out_shardings=shardings)
-    params = inherit(state.params, setup.frozen)
+    params = inherit(state.params, setup.teacher_params)
     state = dataclasses.replace(state, params=params)
   return state, {}
 
@@ -151,14 +153,14 @@ def print_summary(setup: Setup, means: dict[str, float], workdir: str) -> None:
     means: the results of the last evaluation.
     workdir: the run's folder.
   """
-  first_data, last_feed = setup.feeds[0].data, setup.feeds[-1]
+  first_data, last_feed = setup.feeds[0].training_rows, setup.feeds[-1]
   if setup.task:
     for name, mean in means.items():
       say(f"{name}: {mean:.4f}")
   elif isinstance(last_feed.heldout, loader.Heldout) and means:
     assert isinstance(first_data, loader.PretrainingData)
     counts = np.sum([folder.unigrams for folder in first_data.prepared], 0)
-    smoothing = last_feed.phase.data.get("smoothing", 0.0)
+    smoothing = last_feed.phase.data_options.get("smoothing", 0.0)
     for line in evaluate.summary_lines(
       last_feed.heldout, counts, means, smoothing
     ):
@@ -180,7 +182,7 @@ def next_command(setup: Setup, workdir: str) -> str:
     output = "--input texts.jsonl --output predictions.jsonl"
     return f"bert_jax predict --model {workdir} {output}"
   mask = folder.special.mask
-  builder = setup.feeds[0].phase.data["builder"]
+  builder = setup.feeds[0].phase.data_options["builder"]
   if mask is None or builder in config_lib.UNMASKED_BUILDERS:
     output = "--input texts.txt --output vectors.npz"
     return f"bert_jax features --model {workdir} {output}"

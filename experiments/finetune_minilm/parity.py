@@ -137,7 +137,7 @@ def bert_jax_losses_in_double(config):
       step = steps.make_train_step(objective, optimizer, setup.schedule, 1)
       step, losses = jax.jit(step), []
       for number in range(config["total_steps"]):
-        batch = feed.data.read(number * BATCH_SIZE, BATCH_SIZE)
+        batch = feed.training_rows.read(number * BATCH_SIZE, BATCH_SIZE)
         train_state, values = step(train_state, {}, batch, key)
         losses.append(float(values["loss"]))
   assert all(

@@ -82,7 +82,10 @@ def estimate(size, phase, topology, remat):
 
   config = configs.read(f"bert:{size}")
   own_step = topologies.make_step(config, phase - 1, topology)
-  rows, length = own_step.phase.batch_size, own_step.phase.data["length"]
+  rows, length = (
+    own_step.phase.batch_size,
+    own_step.phase.data_options["length"],
+  )
   devices = own_step.mesh.devices.reshape(-1)
   mesh = Mesh(np.array(devices), ("data",))
   replicated = NamedSharding(mesh, PartitionSpec())

@@ -318,12 +318,12 @@ def test_an_unknown_slice_gets_the_nearest_and_all_generations(monkeypatch):
   with pytest.raises(ValueError) as e:
     topologies.devices_of_slice("v9:4x4")
   assert str(e.value) == (
-    "--topology=v9:4x4 is no slice; did you mean v4:2x2x4? The generations"
+    "--topology=v9:4x4 is not a slice; did you mean v4:2x2x4? The generations"
     " are v2, v3, v4, v5e, v5p, v6e; the slices of v4 are 2x2x1, 2x2x2, 2x2x4,"
     " 2x4x4, 4x4x4, 4x4x8, 4x8x8."
   )
   for topology in ("v2:4x4x4", "v4:4x4", "v5p:1000x1000x1000"):
-    with pytest.raises(ValueError, match=f"{topology} is no slice"):
+    with pytest.raises(ValueError, match=f"{topology} is not a slice"):
       topologies.devices_of_slice(topology)
 
 

@@ -169,7 +169,7 @@ def test_sizes_that_do_not_divide_are_refused(folder_and_report):
 
 
 class FakeDevice:
-  """Has the attribute of a device that `batch_share_of_host` reads."""
+  """Has the attribute of a device that `batch_share_of_process` reads."""
 
   def __init__(self, process_index):
     self.process_index = process_index
@@ -201,12 +201,12 @@ def test_each_host_has_its_share_of_a_batch(
   mesh = FakeMesh(process_by_device, tensor)
   for process, share in enumerate(shares):
     monkeypatch.setattr(jax, "process_index", lambda p=process: p)
-    assert sharding.batch_share_of_host(mesh) == share
+    assert sharding.batch_share_of_process(mesh) == share
 
 
 def test_a_tensor_axis_that_splits_hosts_unevenly_is_refused():
   with pytest.raises(ValueError, match="mesh.tensor=2 does not fit"):
-    sharding.batch_share_of_host(FakeMesh([0, 0, 0, 1, 1, 1], 2))
+    sharding.batch_share_of_process(FakeMesh([0, 0, 0, 1, 1, 1], 2))
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_sums_agree_with_numpy(batch, model_params, kl_tokens, monkeypatch):
     mlm_accuracy=sum(is_right),
   )
   assert sums == pytest.approx(expected, rel=2e-5)
-  assert objective.weights(batch) == dict(
+  assert objective.divisors(batch) == dict(
     kl_loss=len(kl_places), cosine_loss=17, mlm_loss=5, mlm_accuracy=5
   )
   assert objective.coefficients == dict(
@@ -373,8 +373,10 @@ def test_a_run_can_teach_and_a_loss_of_weight_0_teaches_nothing(
   teacher = setup.config.teacher
   assert setup.teacher_digest and teacher.model.dropout == 0.1
   with checkpoint.Checkpointer.for_reading(first_run) as checkpointer:
-    saved_params, _ = checkpointer.restore_params(None, setup.frozen)
-  jax.tree.map(np.testing.assert_array_equal, saved_params, setup.frozen)
+    saved_params, _ = checkpointer.restore_params(None, setup.teacher_params)
+  jax.tree.map(
+    np.testing.assert_array_equal, saved_params, setup.teacher_params
+  )
 
 
 def test_teachers_that_do_not_fit_are_refused(data_and_teacher, tmp_path):
@@ -499,7 +501,9 @@ def test_a_teacher_is_cut_to_the_pieces_of_the_data(
     message = f"the teacher has {rows:,} rows, and the data has 64 pieces"
     assert (message in capsys.readouterr().out) == (teacher == larger_folder)
   jax.tree.map(
-    np.testing.assert_array_equal, setups[0].frozen, setups[1].frozen
+    np.testing.assert_array_equal,
+    setups[0].teacher_params,
+    setups[1].teacher_params,
   )
   assert setups[0].teacher_digest == setups[1].teacher_digest
 

@@ -130,8 +130,8 @@ def test_sums_agree_with_numpy(params):
   sums, _ = fast_jit(objective.loss, static_argnums=5)(
     params, {}, {}, batch, key, False
   )
-  weights = objective.weights(batch)
-  assert sums.keys() == weights.keys()
+  divisors = objective.divisors(batch)
+  assert sums.keys() == divisors.keys()
   module = electra.ForPreTraining(electra.build(**MODEL))
   apply = fast_jit(module.apply, static_argnames="method")
   logits = apply({"params": params}, batch, method="generate")
@@ -165,7 +165,7 @@ def test_sums_agree_with_numpy(params):
     np.log(1 - replaced_probabilities),
   ).sum()
   assert sums["rtd_loss"] == pytest.approx(loss, rel=1e-5)
-  assert weights["rtd_loss"] == 12 + 9 + 5 + 12 + 7
+  assert divisors["rtd_loss"] == 12 + 9 + 5 + 12 + 7
   assert 3 <= is_replaced.sum() <= 12
   counts = dict(
     accuracy=((detection_logits > 0) == is_replaced).sum(),
@@ -175,7 +175,7 @@ def test_sums_agree_with_numpy(params):
   )
   for name, count in counts.items():
     assert sums[f"rtd_{name}"] == count, name
-  assert weights["mlm_loss"] == 12
+  assert divisors["mlm_loss"] == 12
   assert objective.coefficients == {"mlm_loss": 1.0, "rtd_loss": 50.0}
 
 

@@ -92,7 +92,7 @@ def test_the_loss_agrees_with_numpy(full_softmax_case):
     np.asarray(x, np.float64)
     for x in (params["softmax"]["embedding"], params["bias"])
   )
-  weights = objective.weights(batch)
+  divisors = objective.divisors(batch)
   for direction, target, vectors in (
     ("forward", "next", last_layer[..., :5]),
     ("backward", "previous", last_layer[..., 5:]),
@@ -107,7 +107,7 @@ def test_the_loss_agrees_with_numpy(full_softmax_case):
       sums[f"{direction}_loss"], expected.sum(), rtol=1e-5
     )
     # 6, 3 and 0 words of the three rows have a neighbour in this direction.
-    assert weights[f"{direction}_loss"] == 9
+    assert divisors[f"{direction}_loss"] == 9
   assert objective.coefficients == {"forward_loss": 0.5, "backward_loss": 0.5}
 
 

@@ -90,8 +90,8 @@ def test_the_loss_in_chunks_is_the_full_loss(
     chunked_gradients,
     gradients,
   )
-  weights = objective.weights(batch)
-  assert weights == {"lm_loss": 15.0, "lm_accuracy": 15.0}
+  divisors = objective.divisors(batch)
+  assert divisors == {"lm_loss": 15.0, "lm_accuracy": 15.0}
 
 
 def test_logits_of_all_positions_are_never_made(

@@ -86,10 +86,10 @@ def test_sentence_order_of_packed_pairs():
   sums, _ = fast_jit(objective.loss, static_argnums=5)(
     params, {}, {}, batch, jax.random.key(0), False
   )
-  weights = objective.weights(batch)
+  divisors = objective.divisors(batch)
   names = {"mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy"}
-  assert sums.keys() == weights.keys() == names
-  assert weights["sop_loss"] == 3 and weights["mlm_loss"] == 20
+  assert sums.keys() == divisors.keys() == names
+  assert divisors["sop_loss"] == 3 and divisors["mlm_loss"] == 20
   assert objective.coefficients == {"mlm_loss": 1.0, "sop_loss": 1.0}
 
   family = models.family("albert")
@@ -203,15 +203,15 @@ def test_the_boundary_loss_counts_only_tokens_of_its_table():
   # The long span is the whole text of its sequence, so it counts only with
   # `span_edges`.
   released_objective = objectives.build("mlm", BERT, options)
-  assert released_objective.weights(batch)["span_loss"] == 2
+  assert released_objective.divisors(batch)["span_loss"] == 2
   objective = objectives.build("mlm", BERT, options | {"span_edges": True})
-  weights = objective.weights(batch)
-  assert weights["mlm_loss"] == 20 and weights["span_loss"] == 2 + 15
+  divisors = objective.divisors(batch)
+  assert divisors["mlm_loss"] == 20 and divisors["span_loss"] == 2 + 15
   assert objective.coefficients == {"mlm_loss": 1.0, "span_loss": 1.0}
   params = nn.unbox(fast_jit(objective.init)(jax.random.key(0), batch))
   compute_loss = fast_jit(objective.loss, static_argnums=5)
   sums, _ = compute_loss(params, {}, {}, batch, jax.random.key(0), False)
-  assert sums.keys() == weights.keys()
+  assert sums.keys() == divisors.keys()
   # Tokens whose offsets are outside the table do not count.
   other_batch = batch | {"mlm_ids": batch["mlm_ids"].at[1, 15:18].set(7)}
   changed_sums, _ = compute_loss(

@@ -148,7 +148,7 @@ def test_sums_agree_with_numpy(batch, teacher, maps):
     embedding_loss=embedding_loss,
   )
   assert sums == pytest.approx(expected, rel=1e-4)
-  assert build_objective().weights(batch) == dict(
+  assert build_objective().divisors(batch) == dict(
     attention_loss=11 * 11 + 6 * 6, hidden_loss=17, embedding_loss=17
   )
 

@@ -145,7 +145,7 @@ def test_losses_of_class_predictions_agree_with_numpy(batch, models):
   assert sums["task_loss"] == pytest.approx(expected, rel=1e-5)
   num_right = (probabilities.argmax(-1) == np.array([2, 0, -1, -1])).sum()
   assert sums["task_accuracy"] == num_right
-  assert objective.weights(batch) == dict(
+  assert objective.divisors(batch) == dict(
     prediction_loss=3, task_loss=2, task_accuracy=2
   )
   assert objective.coefficients == {"prediction_loss": 1.0}
@@ -172,7 +172,7 @@ def test_losses_of_number_predictions_agree_with_numpy(batch, models):
   np.testing.assert_allclose(total, loss_to_labels, rtol=1e-5)
   objective_of_labels = build_objective(**options, targets="labels")
   for built_objective, num_rows in ((objective, 3), (objective_of_labels, 2)):
-    assert built_objective.weights(batch)["prediction_loss"] == num_rows
+    assert built_objective.divisors(batch)["prediction_loss"] == num_rows
 
 
 def test_layers_are_those_of_the_general_stage(batch, layer_stage_params):
@@ -186,9 +186,9 @@ def test_layers_are_those_of_the_general_stage(batch, layer_stage_params):
   pair = general_objective, fast_jit(general_objective.loss, static_argnums=5)
   assert sums == measure(pair, *layer_stage_params, batch | masks)
   assert min(sums.values()) > 0
-  weights = objective_and_loss()[0].weights(batch)
-  assert weights == general_objective.weights(batch | masks)
-  assert weights["hidden_loss"] == sum(LENGTHS)
+  divisors = objective_and_loss()[0].divisors(batch)
+  assert divisors == general_objective.divisors(batch | masks)
+  assert divisors["hidden_loss"] == sum(LENGTHS)
 
 
 @pytest.mark.parametrize("stage", tinybert_task.STAGES)

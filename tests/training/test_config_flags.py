@@ -102,8 +102,8 @@ def test_packed_rows_fit_the_objective(name):
   for batch in shapes_of_phases(config):
     assert batch["position_ids"].shape == batch["input_ids"].shape
     jax.eval_shape(objective.init, jax.random.key(0), batch)
-    weights = jax.eval_shape(objective.weights, batch)
-    assert set(objective.coefficients) <= set(weights)
+    divisors = jax.eval_shape(objective.divisors, batch)
+    assert set(objective.coefficients) <= set(divisors)
 
 
 def test_packed_roberta_trains_with_less_padding(tmp_path, compilation_cache):

@@ -157,7 +157,9 @@ def test_two_phases_and_a_restart_within_the_second(data_folder, tmp_path):
   jax.tree.map(np.testing.assert_array_equal, state, new_state)
   assert untimed_rows(full_run) == untimed_rows(run_copy)
   setup = building.build(config_lib.parse(config))
-  lengths = [feed.data.read(0, 2)["char_ids"].shape[1] for feed in setup.feeds]
+  lengths = [
+    feed.training_rows.read(0, 2)["char_ids"].shape[1] for feed in setup.feeds
+  ]
   assert lengths == [5, 8]
 
 

@@ -143,7 +143,7 @@ def test_gpt_trains_its_language_model_with_the_task():
     for r in range(4)
   ]
   np.testing.assert_allclose(sums["lm_loss"], np.sum(losses_of_rows), rtol=1e-5)
-  assert objective.weights(batch)["lm_loss"] == 4.0
+  assert objective.divisors(batch)["lm_loss"] == 4.0
   with pytest.raises(ValueError, match="trains gpt"):
     finetune.build(model | {"family": "bert"}, "choice", (), lm_weight=0.5)
 

@@ -182,5 +182,5 @@ def test_a_phase_may_have_its_own_mask_rate():
     ),
     data=config_lib.Data("x", "full_sentences", mask_rate=0.15),
   )
-  rates = [phase.data["mask_rate"] for phase in phases.plan(run_config)]
+  rates = [phase.data_options["mask_rate"] for phase in phases.plan(run_config)]
   assert rates == [0.4, 0.15]

@@ -69,10 +69,12 @@ def test_bert_has_its_two_published_phases():
   )
   assert (first_phase.start, first_phase.end) == (0, 900_000)
   assert (second_phase.start, second_phase.end) == (900_000, 1_000_000)
-  assert (first_phase.batch_size, first_phase.micro_batches) == (256, 2)
-  assert (second_phase.batch_size, second_phase.micro_batches) == (128, 8)
-  assert first_phase.data == DATA_SECTION | dict(length=128, max_predictions=20)
-  assert second_phase.data == DATA_SECTION | dict(
+  assert (first_phase.batch_size, first_phase.num_micro_batches) == (256, 2)
+  assert (second_phase.batch_size, second_phase.num_micro_batches) == (128, 8)
+  assert first_phase.data_options == DATA_SECTION | dict(
+    length=128, max_predictions=20
+  )
+  assert second_phase.data_options == DATA_SECTION | dict(
     length=512, max_predictions=80
   )
   assert (
@@ -96,7 +98,11 @@ def test_every_step_is_in_one_phase(total):
 
 def test_a_run_without_phases_has_one_phase():
   (only_phase,) = plan_default_phases(data=dict(path="x", length=64))
-  assert (only_phase.start, only_phase.end, only_phase.data["length"]) == (
+  assert (
+    only_phase.start,
+    only_phase.end,
+    only_phase.data_options["length"],
+  ) == (
     0,
     1_000_000,
     64,
@@ -129,7 +135,7 @@ def test_rows_that_hide_nothing_have_no_slots():
   for builder in ("lm", "elmo"):
     options = dict(builder=builder)
     (phase,) = plan_phases(10, 4, options, dict(phase1=section))
-    assert phase.data == dict(path="x", builder=builder, length=128)
+    assert phase.data_options == dict(path="x", builder=builder, length=128)
     with pytest.raises(ValueError, match=f"{builder} hides no tokens; remove"):
       plan_phases(10, 4, options, dict(phase1=PHASE_SECTION))
   # For a builder that hides tokens, a phase must set the number of slots.

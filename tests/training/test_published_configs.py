@@ -307,8 +307,8 @@ def test_builder_and_objective_of_a_config_fit(name):
   if name in ENCODER_SIZES:
     num_parameters = sum(x.size for x in jax.tree.leaves(shapes))
     assert num_parameters == count_parameters(name, *ENCODER_SIZES[name])
-  weights = jax.eval_shape(objective.weights, batch)
-  assert set(objective.coefficients) <= set(weights)
+  divisors = jax.eval_shape(objective.divisors, batch)
+  assert set(objective.coefficients) <= set(divisors)
   assert objective.flops(batch) > 0
 
 
@@ -354,8 +354,8 @@ def test_bert_configs_have_the_published_values(name):
     (second_phase, 512, 80),
   ):
     assert phase.batch_size == 256
-    assert phase.data["length"] == length
-    assert phase.data["max_predictions"] == predictions
+    assert phase.data_options["length"] == length
+    assert phase.data_options["max_predictions"] == predictions
 
 
 @pytest.mark.parametrize("name", BERT_SIZES)

@@ -89,7 +89,7 @@ def toy_objective():
   """Returns an objective with the loss `kernel` times the sum of `sum`."""
   return Objective(
     init=lambda rng, batch: {"kernel": jnp.ones(())},
-    weights=lambda batch: {"loss_a": batch["count"].sum()},
+    divisors=lambda batch: {"loss_a": batch["count"].sum()},
     loss=lambda params, teacher_params, carry, batch, rng, train: (
       {"loss_a": params["kernel"] * batch["sum"].sum()},
       carry,
