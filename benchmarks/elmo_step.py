@@ -156,8 +156,8 @@ def make_peer(args: argparse.Namespace):
   from torch import nn
   from torch.nn import functional
 
-  hidden, cell, num_highways = SIZES[args.size]
-  width = sum(count for _, count in FILTERS)
+  width, num_cells, num_highways = SIZES[args.size]
+  num_filters = sum(count for _, count in FILTERS)
 
   class WordEncoder(nn.Module):
     def __init__(self):
@@ -165,9 +165,9 @@ def make_peer(args: argparse.Namespace):
       self.chars = nn.Embedding(262, 16, padding_idx=0)
       self.convolutions = nn.ModuleList(nn.Conv1d(16, n, w) for w, n in FILTERS)
       self.gates = nn.ModuleList(
-        nn.Linear(width, 2 * width) for _ in range(num_highways)
+        nn.Linear(num_filters, 2 * num_filters) for _ in range(num_highways)
       )
-      self.project = nn.Linear(width, hidden)
+      self.project = nn.Linear(num_filters, width)
 
     def forward(self, ids):
       x = self.chars(ids.flatten(0, 1)).transpose(1, 2)
@@ -182,12 +182,12 @@ def make_peer(args: argparse.Namespace):
     def __init__(self):
       super().__init__()
       self.word_encoder = WordEncoder()
-      sizes = dict(num_layers=2, proj_size=hidden, dropout=args.dropout)
+      sizes = dict(num_layers=2, proj_size=width, dropout=args.dropout)
       self.directions = nn.ModuleList(
-        nn.LSTM(hidden, cell, batch_first=True, **sizes) for _ in range(2)
+        nn.LSTM(width, num_cells, batch_first=True, **sizes) for _ in range(2)
       )
-      self.softmax = nn.Linear(hidden, args.vocab)
-      nn.init.normal_(self.softmax.weight, std=hidden**-0.5)
+      self.softmax = nn.Linear(width, args.vocab)
+      nn.init.normal_(self.softmax.weight, std=width**-0.5)
 
     def sampled_loss(self, x, labels):
       scale = math.log(args.vocab + 1)

@@ -98,7 +98,7 @@ def measure_hugging_face(
   tokenizer: Vocabulary, lines: list[str], batch_size: int
 ):
   """Measures the library's fastest call, and transformers' usual call."""
-  library_tokenizer = tokenizer.literal_tokenizer
+  library_tokenizer = tokenizer.plain_text_tokenizer
 
   def encode_fast(texts: list[str]) -> list[Any]:
     return library_tokenizer.encode_batch_fast(texts, add_special_tokens=False)

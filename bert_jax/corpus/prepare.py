@@ -213,7 +213,7 @@ def _vocabulary_digest(tokenizer: Vocabulary) -> str:
   """Returns a SHA-256 of all that decides the ids, except for lower case."""
   contents = ["\n".join(tokenizer.pieces).encode("utf-8")]
   if tokenizer.algorithm != "wordpiece":
-    contents += [tokenizer.literal_tokenizer.to_str().encode("utf-8")]
+    contents += [tokenizer.plain_text_tokenizer.to_str().encode("utf-8")]
   elif tokenizer.clean is not None:
     contents += [b"original"]
   elif tokenizer.added_tokens:
@@ -473,7 +473,7 @@ def _complete_folder(
     tokenizer.num_ids,
     tokenizer.at_word_boundary,
     marks_word_ends=tokenizer.marks_word_ends,
-    is_added=tokenizer.is_added if tokenizer.added_tokens else None,
+    is_added_token=tokenizer.is_added_token if tokenizer.added_tokens else None,
   )
   meta = {
     "format_version": reader.FORMAT_VERSION,

@@ -25,7 +25,7 @@ from bert_jax.text.vocabulary import SpecialIds
 MAX_TRIES = 8
 
 # (corpus, [N] elements of an index, [N] uint64 example numbers, key) -> [N] of
-# `rows.EXAMPLE`, which say where the tokens of each element are in the corpus.
+# `rows.SEQUENCE_DTYPE`: where the tokens of each element are in the corpus.
 FindTexts = Callable[[Corpus, np.ndarray, np.ndarray, int], np.ndarray]
 
 
@@ -116,7 +116,7 @@ def axis_sizes(layout: Layout) -> dict[str, int]:
 def return_elements(
   corpus: Corpus, elements: np.ndarray, numbers: np.ndarray, key: int
 ) -> np.ndarray:
-  """Returns `elements`, which must be of `rows.EXAMPLE`; a `FindTexts`."""
+  """Returns `elements`, if they have `rows.SEQUENCE_DTYPE`; a `FindTexts`."""
   return elements
 
 
@@ -124,7 +124,7 @@ def assign_rows(
   lengths: np.ndarray,
   slots_needed: np.ndarray,
   width: int,
-  slots: int,
+  slots_per_row: int,
   max_sequences: int,
 ) -> tuple[list[int], list[int]]:
   """Puts each sequence into the fullest row with enough free tokens and slots.
@@ -135,9 +135,9 @@ def assign_rows(
     lengths: [N] the number of tokens of each sequence, at most `width`. The
       sequences are put into rows in this order.
     slots_needed: [N] the number of prediction slots that each sequence needs,
-      at most `slots`.
+      at most `slots_per_row`.
     width: the number of tokens of a row.
-    slots: the number of prediction slots of a row.
+    slots_per_row: the number of prediction slots of a row.
     max_sequences: the largest number of sequences in a row.
 
   Returns:
@@ -169,7 +169,7 @@ def assign_rows(
     if row < 0:
       row, space = len(num_sequences), width
       num_sequences.append(0)
-      slots_left.append(slots)
+      slots_left.append(slots_per_row)
     row_indices.append(row)
     ranks.append(num_sequences[row])
     num_sequences[row] += 1
@@ -182,50 +182,50 @@ def assign_rows(
 
 
 def pack(
-  examples: np.ndarray,
+  sequences: np.ndarray,
   lengths: np.ndarray,
   slots_needed: np.ndarray,
   key: int,
   *,
   width: int,
-  slots: int,
+  slots_per_row: int,
   max_sequences: int,
 ) -> np.ndarray:
   """Arranges sequences in rows.
 
   Args:
-    examples: [N] of `rows.EXAMPLE`.
+    sequences: [N] of `rows.SEQUENCE_DTYPE`.
     lengths: [N] the number of tokens of each sequence, special tokens included,
       at most `width`.
     slots_needed: [N] the largest number of predictions of each sequence. A
-      number above `slots` counts as `slots`.
+      number above `slots_per_row` counts as `slots_per_row`.
     key: a key from `make_key`; it orders sequences of equal length.
     width: L.
-    slots: M.
+    slots_per_row: M.
     max_sequences: S.
 
   Returns:
-    [R, S] of `rows.EXAMPLE`, with zeros where a row has fewer sequences.
+    [R, S] of `rows.SEQUENCE_DTYPE`, with zeros where a row has fewer sequences.
   """
   # Most sequences leave no space even for the shortest sequence. Each of them
   # gets a whole row, without a search by `assign_rows`.
   is_alone = lengths + lengths.min(initial=width) > width
   num_alone = np.count_nonzero(is_alone)
-  single_rows = np.zeros((num_alone, max_sequences), rows.EXAMPLE)
-  single_rows[:, 0] = examples[is_alone]
-  examples, lengths = examples[~is_alone], lengths[~is_alone]
-  slots_needed = np.minimum(slots_needed[~is_alone], slots)
+  single_rows = np.zeros((num_alone, max_sequences), rows.SEQUENCE_DTYPE)
+  single_rows[:, 0] = sequences[is_alone]
+  sequences, lengths = sequences[~is_alone], lengths[~is_alone]
+  slots_needed = np.minimum(slots_needed[~is_alone], slots_per_row)
 
   random_bits = hashing.bits(
     hashing.make_key(key, "pack"), np.arange(len(lengths))
   )
   order = np.lexsort((random_bits, -lengths))
   row_indices, ranks = assign_rows(
-    lengths[order], slots_needed[order], width, slots, max_sequences
+    lengths[order], slots_needed[order], width, slots_per_row, max_sequences
   )
   shape = max(row_indices, default=-1) + 1, max_sequences
-  packed_rows = np.zeros(shape, rows.EXAMPLE)
-  packed_rows[row_indices, ranks] = examples[order]
+  packed_rows = np.zeros(shape, rows.SEQUENCE_DTYPE)
+  packed_rows[row_indices, ranks] = sequences[order]
   return np.concatenate([single_rows, packed_rows])
 
 
@@ -236,7 +236,7 @@ def index_packed(
   key: int,
   *,
   layout: Layout,
-  index: Callable[[Corpus, int, int, int], np.ndarray],
+  index_sequences: Callable[[Corpus, int, int, int], np.ndarray],
   find_texts: FindTexts,
 ) -> np.ndarray:
   """Plans the packed rows of a range of documents; see `Recipe.index`.
@@ -247,31 +247,36 @@ def index_packed(
     end_document: the end of the range, which is not part of the range.
     key: a key from `make_key`; each epoch has a key, and so different rows.
     layout: the layout of the rows.
-    index: a function like `Recipe.index`, whose elements are single sequences.
-    find_texts: finds the texts of the elements of `index`.
+    index_sequences: a function like `Recipe.index`; each element of its array
+      is one sequence of a row.
+    find_texts: finds the texts of the elements of `index_sequences`.
 
   Returns:
-    [R, S] of `rows.EXAMPLE`.
+    [R, S] of `rows.SEQUENCE_DTYPE`.
   """
-  elements = index(corpus, first_document, end_document, key)
+  elements = index_sequences(corpus, first_document, end_document, key)
   # The range is part of the key, because ranges must not share draws.
   key = hashing.make_key(key, "range", first_document)
-  numbers = np.arange(len(elements), dtype=np.uint64)
-  examples = find_texts(corpus, elements, numbers, key)
-  text_lengths = examples["length"].astype(np.int64) + examples["second_length"]
+  sequence_numbers = np.arange(len(elements), dtype=np.uint64)
+  sequences = find_texts(corpus, elements, sequence_numbers, key)
+  text_lengths = (
+    sequences["length"].astype(np.int64) + sequences["second_length"]
+  )
   lengths, slots_needed = text_lengths, np.zeros_like(text_lengths)
   if layout.mask_options:
-    lengths = text_lengths + 2 + (examples["second_length"] > 0)
+    lengths = text_lengths + 2 + (sequences["second_length"] > 0)
     slots_needed = masking.count_masks(
       lengths, text_lengths, layout.mask_options
     )
   return pack(
-    examples,
+    sequences,
     lengths,
     slots_needed,
     key,
     width=layout.length,
-    slots=layout.mask_options.max_predictions if layout.mask_options else 0,
+    slots_per_row=layout.mask_options.max_predictions
+    if layout.mask_options
+    else 0,
     max_sequences=layout.max_sequences,
   )
 
@@ -298,20 +303,20 @@ def build(
   Raises:
     UserError: the corpus has ids beyond the vocabulary.
   """
-  examples = find_texts(corpus, elements, row_numbers, key)
-  examples = examples.reshape(len(elements), -1)
+  sequences = find_texts(corpus, elements, row_numbers, key)
+  sequences = sequences.reshape(len(elements), -1)
   # Give each sequence of a packed row a number. If S is 1, the number of a
   # sequence is the number of its row.
-  max_sequences = examples.shape[1]
+  max_sequences = sequences.shape[1]
   ranks = np.arange(max_sequences, dtype=np.uint64)
-  numbers = row_numbers[:, None] * np.uint64(max_sequences) + ranks
-  return assemble(corpus, examples, numbers, key, layout)
+  sequence_numbers = row_numbers[:, None] * np.uint64(max_sequences) + ranks
+  return assemble(corpus, sequences, sequence_numbers, key, layout)
 
 
 def assemble(
   corpus: Corpus,
-  examples: np.ndarray,
-  numbers: np.ndarray,
+  sequences: np.ndarray,
+  sequence_numbers: np.ndarray,
   key: int,
   layout: Layout,
 ) -> Batch:
@@ -319,8 +324,8 @@ def assemble(
 
   Args:
     corpus: the documents.
-    examples: [B, S] of `rows.EXAMPLE`.
-    numbers: [B, S] uint64, the number of each sequence. The number and `key`
+    sequences: [B, S] of `rows.SEQUENCE_DTYPE`.
+    sequence_numbers: [B, S] uint64. The number of a sequence and `key`
       determine all draws for the sequence.
     key: a key from `make_key`.
     layout: the layout of the rows.
@@ -330,35 +335,37 @@ def assemble(
   """
   special, tokens = layout.special, np.asarray(corpus.tokens)
   if layout.mask_options is None:
-    parts = rows.text_parts(examples)
+    parts = rows.text_parts(sequences)
   elif layout.crosses_documents:
-    parts = rows.parts_with_separators(corpus, examples, special)
+    parts = rows.parts_with_separators(corpus, sequences, special)
   elif layout.moves_sentences:
-    parts = rows.parts_with_moved_sentences(corpus, examples, special)
+    parts = rows.parts_with_moved_sentences(corpus, sequences, special)
   else:
-    parts = rows.pair_parts(examples, special)
-  max_sequences = examples.shape[1]
-  filled = rows.lay_out(
+    parts = rows.pair_parts(sequences, special)
+  max_sequences = sequences.shape[1]
+  batch_rows = rows.lay_out(
     tokens, parts, max_sequences, layout.length, special.pad or 0
   )
-  _check_ids(filled.ids, layout.vocab_size)
-  batch = {"input_ids": filled.ids, "sequence_ids": filled.sequences}
+  _check_ids(batch_rows.ids, layout.vocab_size)
+  batch = {"input_ids": batch_rows.ids, "sequence_ids": batch_rows.sequences}
   if layout.has_segments:
-    batch["segment_ids"] = filled.segments
+    batch["segment_ids"] = batch_rows.segments
   if max_sequences > 1:
-    batch["position_ids"] = filled.positions
+    batch["position_ids"] = batch_rows.positions
   if layout.mask_options is None:
-    next_ids = tokens.take(filled.token_index + 1, mode="clip")
+    next_ids = tokens.take(batch_rows.token_index + 1, mode="clip")
     next_ids = next_ids.astype(np.int32)
-    batch["lm_ids"] = np.where(filled.is_text, next_ids, 0).astype(np.int32)
+    batch["lm_ids"] = np.where(batch_rows.is_text, next_ids, 0).astype(np.int32)
     _check_ids(batch["lm_ids"], layout.vocab_size)
-    batch["lm_weights"] = filled.is_text.astype(np.float32)
+    batch["lm_weights"] = batch_rows.is_text.astype(np.float32)
     return batch
-  batch |= _mask(corpus, filled, numbers, key, layout, layout.mask_options)
+  batch |= _mask(
+    corpus, batch_rows, sequence_numbers, key, layout, layout.mask_options
+  )
   if layout.has_pairs:
-    has_sequence = filled.lengths > 0
-    begins = np.cumsum(filled.lengths, axis=1) - filled.lengths
-    batch["pair_labels"] = examples["label"].astype(np.int32)
+    has_sequence = batch_rows.lengths > 0
+    begins = np.cumsum(batch_rows.lengths, axis=1) - batch_rows.lengths
+    batch["pair_labels"] = sequences["label"].astype(np.int32)
     batch["cls_positions"] = np.where(has_sequence, begins, 0).astype(np.int32)
     batch["pair_weights"] = has_sequence.astype(np.float32)
   return batch
@@ -376,33 +383,35 @@ def _check_ids(ids: np.ndarray, vocab_size: int) -> None:
 
 def _mask(
   corpus: Corpus,
-  filled: rows.Rows,
-  numbers: np.ndarray,
+  batch_rows: rows.Rows,
+  sequence_numbers: np.ndarray,
   key: int,
   layout: Layout,
   mask_options: masking.MaskOptions,
 ) -> Batch:
   """Returns the masked `input_ids` and the keys of the predictions."""
-  word_starts, maskable = None, filled.is_text
+  word_starts, maskable = None, batch_rows.is_text
   if masking.hides_whole_words(mask_options):
     bits = np.asarray(corpus.word_starts)
-    word_starts = rows.word_starts(bits, filled.token_index)
+    word_starts = rows.word_starts(bits, batch_rows.token_index)
   if corpus.never_masked_ids:
-    maskable = maskable & ~np.isin(filled.ids, corpus.never_masked_ids)
+    maskable = maskable & ~np.isin(batch_rows.ids, corpus.never_masked_ids)
   special = layout.special
   assert special.mask is not None  # `recipes.make_recipe` has checked it.
   reserved_ids = {i for i in special if i is not None}
   return masking.mask_tokens(
-    filled.ids,
+    batch_rows.ids,
     maskable,
-    filled.lengths,
-    numbers,
+    batch_rows.lengths,
+    sequence_numbers,
     hashing.make_key(key, "masks"),
     mask_options,
     mask_id=special.mask,
     vocab_size=layout.vocab_size,
     reserved_ids=tuple(reserved_ids.union(corpus.never_masked_ids)),
     word_starts=word_starts,
-    weights=masking.token_weights(filled.ids, corpus.unigrams, mask_options),
+    weights=masking.token_weights(
+      batch_rows.ids, corpus.unigrams, mask_options
+    ),
     unigrams=corpus.unigrams,
   )

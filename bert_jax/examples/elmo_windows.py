@@ -59,7 +59,7 @@ def char_ids(corpus: Corpus, ids: np.ndarray) -> np.ndarray:
   is_letter = (column >= 1) & (column <= num_letters)
   lengths = num_letters[:, 0]
   first_letters = np.repeat(begin - np.cumsum(lengths) + lengths, lengths)
-  rows[is_letter] = spellings.letters[
+  rows[is_letter] = spellings.letter_bytes[
     first_letters + np.arange(len(first_letters))
   ]
   rows[:, 0] = BEGIN_WORD
@@ -76,18 +76,18 @@ def char_ids(corpus: Corpus, ids: np.ndarray) -> np.ndarray:
 
 
 def _targets(
-  ids: np.ndarray, predicted: np.ndarray, vocab_size: int
+  ids: np.ndarray, is_predicted: np.ndarray, vocab_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns ids and weights of words to predict; 0 where `predicted` is False.
+  """Returns ids and weights of the words to predict; both are 0 elsewhere.
 
   Args:
     ids: integers [B, L], the ids of words.
-    predicted: bool [B, L], True where a word is predicted.
+    is_predicted: bool [B, L], True where a word is predicted.
     vocab_size: ids from this number on become the id of `<UNK>`.
   """
   ids = np.where(ids < vocab_size, ids, words.UNKNOWN_ID)
-  ids = np.where(predicted, ids, 0).astype(np.int32)
-  return ids, predicted.astype(np.float32)
+  ids = np.where(is_predicted, ids, 0).astype(np.int32)
+  return ids, is_predicted.astype(np.float32)
 
 
 def index_windows(

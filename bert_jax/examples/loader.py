@@ -135,7 +135,7 @@ def _open_folders(path: str) -> tuple[tuple[PreparedFolder, ...], list[float]]:
   return prepared, list(weights)
 
 
-class _OpenedText(Protocol):
+class _OpenedInput(Protocol):
   """Describes the type of an opened folder or an opened seqio task.
 
   Attributes:
@@ -149,11 +149,13 @@ class _OpenedText(Protocol):
   def meta(self) -> dict[str, Any]: ...
 
 
-def check_case(folders: Iterable[_OpenedText], cased: bool | None) -> None:
+def check_case(
+  opened_inputs: Iterable[_OpenedInput], cased: bool | None
+) -> None:
   """Checks whether the text was lower-cased.
 
   Args:
-    folders: opened folders or texts.
+    opened_inputs: opened folders or seqio tasks.
     cased: True if the text must have kept its capitals and accents, False if it
       must not; None accepts both.
 
@@ -161,13 +163,14 @@ def check_case(folders: Iterable[_OpenedText], cased: bool | None) -> None:
     UserError: `cased` is True and the text was lower-cased, or `cased` is
       False and the text was not lower-cased.
   """
-  for folder in folders:
-    if cased is not None and folder.meta["lower_case"] == cased:
+  for opened_input in opened_inputs:
+    if cased is not None and opened_input.meta["lower_case"] == cased:
       negation, remedy = ("", "with") if cased else ("not ", "without")
       raise UserError(
-        f"{folder.path} was {negation}lower-cased, but data.cased={cased}; pass"
-        f" --config.data.cased={not cased}, or prepare the text {remedy}"
-        f" --no-lower-case (a task: register it with lower_case={not cased})."
+        f"{opened_input.path} was {negation}lower-cased, but"
+        f" data.cased={cased}; pass --config.data.cased={not cased}, or prepare"
+        f" the text {remedy} --no-lower-case. For a seqio task, pass"
+        f" lower_case={not cased} where it is registered."
       )
 
 
@@ -179,8 +182,8 @@ def corpus_of_split(prepared: PreparedFolder, split: str) -> Corpus:
   """
   if split not in prepared.splits:
     raise UserError(
-      f"{prepared.path} has no documents in split {split!r}, only in"
-      f" {', '.join(prepared.splits) or 'none'}."
+      f"{prepared.path} has no documents in split {split!r}; splits"
+      f" with documents: {', '.join(prepared.splits) or 'none'}."
     )
   return prepared.splits[split]._replace(unigrams=prepared.unigrams)
 
@@ -222,7 +225,7 @@ def _find_opener(path: str) -> tuple[Opener, str] | None:
   """
   if epath.Path(path).is_dir():
     return None
-  if opener := _opener_of(path):
+  if opener := _opener_with_name(path):
     return opener, path
   match = re.fullmatch(r"([A-Za-z_][\w.]*):([\w.:#]+)", path)
   if not match:
@@ -237,8 +240,8 @@ def _find_opener(path: str) -> tuple[Opener, str] | None:
     importlib.import_module(module)
   except ModuleNotFoundError as e:
     raise UserError(
-      f"data path {path!r}: there is no module {e.name}; start where it can"
-      " be imported (one in the current folder can), or correct the name."
+      f"data path {path!r}: there is no module {e.name}; run the command in"
+      " the folder with that module, or correct the name."
     ) from e
   if not OPENERS:
     raise UserError(
@@ -246,17 +249,17 @@ def _find_opener(path: str) -> tuple[Opener, str] | None:
       " bert_jax.seqio_tasks.pretraining, which opens seqio tasks; add"
       " `from bert_jax.seqio_tasks import pretraining` to it."
     )
-  if opener := _opener_of(name):
+  if opener := _opener_with_name(name):
     return opener, name
   names = sorted(name for opener in OPENERS for name in opener.names())
   raise UserError(
-    f"no seqio task or mixture {name!r} is registered, only"
-    f" {', '.join(names) or 'none'}; as data.path write MODULE:NAME, where"
-    " MODULE registers it."
+    f"no seqio task or mixture {name!r} is registered; registered are:"
+    f" {', '.join(names) or 'none'}. As data.path write MODULE:NAME, where"
+    " MODULE registers NAME."
   )
 
 
-def _opener_of(name: str) -> Opener | None:
+def _opener_with_name(name: str) -> Opener | None:
   return next((o for o in OPENERS if name in o.names()), None)
 
 
@@ -345,7 +348,7 @@ def open_heldout(
   return Heldout(corpora, recipe, limit)
 
 
-def describe_rows(
+def describe_coverage(
   data: PretrainingData,
   path: str,
   builder: str,

@@ -49,21 +49,22 @@ class Sequences(NamedTuple):
   The arrays have the shape [B * S], except `sequence_of_column`.
 
   Attributes:
-    length: the number of tokens of the sequence; 0 at an unused place of a row.
-    begin: the column of its first token. The sequences of a row follow each
-      other from column 0. If S is 1, `begin` is 0, even if the row begins with
-      padding.
-    row: the index of its row in the batch.
-    number: uint64, the number of the sequence. This number, a key and a column
-      in the sequence determine every draw.
+    lengths: the number of tokens of each sequence; 0 at an unused place of a
+      row.
+    begins: the column of each first token. The sequences of a row follow each
+      other from column 0. If S is 1, all begins are 0, even if a row begins
+      with padding.
+    rows: the index of each sequence's row in the batch.
+    numbers: uint64, the number of each sequence. This number, a key and a
+      column in the sequence determine every draw.
     sequence_of_column: [B, L] the index, in [0, B * S), of the sequence of each
       column; None if S is 1.
   """
 
-  length: np.ndarray
-  begin: np.ndarray
-  row: np.ndarray
-  number: np.ndarray
+  lengths: np.ndarray
+  begins: np.ndarray
+  rows: np.ndarray
+  numbers: np.ndarray
   sequence_of_column: np.ndarray | None
 
 
@@ -102,13 +103,13 @@ class ColumnOrder(NamedTuple):
     columns: [B, L] columns, counted from the beginning of their sequence. The
       entries of a row's sequences follow each other. Entries after those of
       the last sequence have no meaning.
-    first: [B * S] the index in its row of a sequence's first entry.
-    size: [B * S] the number of a sequence's entries.
+    first_entries: [B * S] the index in its row of each sequence's first entry.
+    sizes: [B * S] the number of entries of each sequence.
   """
 
   columns: np.ndarray
-  first: np.ndarray
-  size: np.ndarray
+  first_entries: np.ndarray
+  sizes: np.ndarray
 
   def take(
     self,
@@ -127,9 +128,9 @@ class ColumnOrder(NamedTuple):
       [N] int64 columns in the sequence, and [N] int64 flat columns, which are
       indices into the raveled [B, L].
     """
-    rows = sequences.row[sequence_indices]
-    column = self.columns[rows, self.first[sequence_indices] + rank]
-    start = rows * self.columns.shape[1] + sequences.begin[sequence_indices]
+    rows = sequences.rows[sequence_indices]
+    column = self.columns[rows, self.first_entries[sequence_indices] + rank]
+    start = rows * self.columns.shape[1] + sequences.begins[sequence_indices]
     return column.astype(np.int64), start + column
 
 
@@ -166,21 +167,21 @@ def shuffle_columns(
   # Sort by random scores. The column replaces the low bits of its score. So no
   # two scores are equal, and the column of a sorted score can be read from it.
   if sequences.sequence_of_column is None:
-    scores = hashing.bits32(key, sequences.number[:, None], columns)
+    scores = hashing.bits32(key, sequences.numbers[:, None], columns)
     scores = scores if weights is None else _weighted_draws(scores, weights)
     scores &= ~low_bits
     scores |= columns
     np.copyto(scores, np.uint32(0xFFFFFFFF), where=~eligible)
     scores.sort(axis=1)
     scores &= low_bits
-    size = np.count_nonzero(eligible, axis=1)
-    return ColumnOrder(scores, np.zeros(num_rows, np.int64), size)
+    sizes = np.count_nonzero(eligible, axis=1)
+    return ColumnOrder(scores, np.zeros(num_rows, np.int64), sizes)
   sequence_of_column = sequences.sequence_of_column
-  local_columns = (columns - sequences.begin[sequence_of_column]).astype(
+  local_columns = (columns - sequences.begins[sequence_of_column]).astype(
     np.uint32
   )
   scores = hashing.bits32(
-    key, sequences.number[sequence_of_column], local_columns
+    key, sequences.numbers[sequence_of_column], local_columns
   )
   scores = scores if weights is None else _weighted_draws(scores, weights)
   scores &= ~low_bits
@@ -189,10 +190,14 @@ def shuffle_columns(
   sort_keys |= scores
   np.copyto(sort_keys, ~np.uint64(0), where=~eligible)
   sort_keys.sort(axis=1)
-  size = np.bincount(sequence_of_column[eligible], minlength=len(sequences.row))
-  sizes_by_row = size.reshape(num_rows, -1)
-  first = (np.cumsum(sizes_by_row, axis=1) - sizes_by_row).ravel()
-  return ColumnOrder(sort_keys.astype(np.uint32) & low_bits, first, size)
+  sizes = np.bincount(
+    sequence_of_column[eligible], minlength=len(sequences.rows)
+  )
+  sizes_by_row = sizes.reshape(num_rows, -1)
+  first_entries = (np.cumsum(sizes_by_row, axis=1) - sizes_by_row).ravel()
+  return ColumnOrder(
+    sort_keys.astype(np.uint32) & low_bits, first_entries, sizes
+  )
 
 
 def choose_tokens(
@@ -232,18 +237,18 @@ def choose_with_repeats(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Does what `choose_tokens` does, but may draw a token more than once."""
   maskable_columns = np.flatnonzero(maskable)
-  starts = sequences.row * maskable.shape[1] + sequences.begin
-  first = np.searchsorted(maskable_columns, starts)
-  size = np.diff(first, append=len(maskable_columns))
+  starts = sequences.rows * maskable.shape[1] + sequences.begins
+  first_entries = np.searchsorted(maskable_columns, starts)
+  sizes = np.diff(first_entries, append=len(maskable_columns))
   sequence_indices = np.repeat(np.arange(len(counts)), counts)
   rank = np.arange(len(sequence_indices)) - np.repeat(
     np.cumsum(counts) - counts, counts
   )
   draw = hashing.randint(
-    key, sequences.number[sequence_indices], rank, size[sequence_indices]
+    key, sequences.numbers[sequence_indices], rank, sizes[sequence_indices]
   )
   return np.sort(
-    maskable_columns[first[sequence_indices] + draw]
+    maskable_columns[first_entries[sequence_indices] + draw]
   ), sequence_indices
 
 
@@ -305,8 +310,8 @@ def choose_words(
   order = shuffle_columns(is_start, sequences, key)
   lengths_key = hashing.make_key(key, "units")
   remaining = counts.copy()
-  for rank in range(order.size.max(initial=0)):
-    sequence_indices = np.flatnonzero((remaining > 0) & (rank < order.size))
+  for rank in range(order.sizes.max(initial=0)):
+    sequence_indices = np.flatnonzero((remaining > 0) & (rank < order.sizes))
     if not len(sequence_indices):
       break
     column, flat_columns = order.take(sequences, sequence_indices, rank)
@@ -321,7 +326,7 @@ def choose_words(
     is_inside = np.logical_and.accumulate(is_word[unit_blocks], axis=1)
     if max_words > 1:
       draws = hashing.uniform(
-        lengths_key, sequences.number[sequence_indices], column
+        lengths_key, sequences.numbers[sequence_indices], column
       )
       is_inside &= (
         word_offsets

@@ -305,14 +305,14 @@ def mask_tokens(
   )
   row, column = np.divmod(flat_columns, width)
   labels = ids.ravel()[flat_columns]
-  draw_indices = column - sequences.begin[sequence_indices]
+  draw_indices = column - sequences.begins[sequence_indices]
   if mask_options.repeat_positions:
     # Two predictions of one token must have different draws.
     draw_indices = np.arange(len(sequence_indices)) - np.searchsorted(
       sequence_indices, sequence_indices
     )
   key = hashing.make_key(key, "replacements")
-  draws = hashing.bits(key, sequences.number[sequence_indices], draw_indices)
+  draws = hashing.bits(key, sequences.numbers[sequence_indices], draw_indices)
   is_span = mask_options.masking == "span"
   starts, sizes = (
     _stretches(flat_columns) if is_span else (np.arange(len(flat_columns)), 1)
@@ -377,27 +377,33 @@ def _replacement_ids(
 
 
 def _fill_slots(
-  predictions: dict[str, np.ndarray], row: np.ndarray, rows: int, slots: int
+  predictions: dict[str, np.ndarray],
+  row_of_prediction: np.ndarray,
+  num_rows: int,
+  slots_per_row: int,
 ) -> dict[str, np.ndarray]:
   """Puts predictions into the slots of their rows.
 
   Args:
     predictions: key -> [N, ...], an entry for each prediction.
-    row: [N] the row of each prediction, ascending.
-    rows: B.
-    slots: M.
+    row_of_prediction: [N] the row of each prediction, ascending.
+    num_rows: B.
+    slots_per_row: M.
 
   Returns:
     key -> [B, M, ...].
   """
-  num_predictions = np.bincount(row, minlength=rows)
-  slot = (
-    np.arange(len(row)) - (np.cumsum(num_predictions) - num_predictions)[row]
+  num_predictions = np.bincount(row_of_prediction, minlength=num_rows)
+  slot_of_prediction = (
+    np.arange(len(row_of_prediction))
+    - (np.cumsum(num_predictions) - num_predictions)[row_of_prediction]
   )
   slots_by_key = {}
   for key, values in predictions.items():
-    slots_by_key[key] = np.zeros((rows, slots, *values.shape[1:]), values.dtype)
-    slots_by_key[key][row, slot] = values
+    slots_by_key[key] = np.zeros(
+      (num_rows, slots_per_row, *values.shape[1:]), values.dtype
+    )
+    slots_by_key[key][row_of_prediction, slot_of_prediction] = values
   return slots_by_key
 
 
@@ -415,12 +421,12 @@ def _choose_hidden(
   else:
     sequence_indices = sequences.sequence_of_column[maskable]
     text_lengths = np.bincount(
-      sequence_indices, minlength=len(sequences.length)
+      sequence_indices, minlength=len(sequences.lengths)
     )
   draw = None
   if mask_options.count == "stochastic":
-    draw = hashing.uniform(hashing.make_key(key, "counts"), sequences.number)
-  counts = count_masks(sequences.length, text_lengths, mask_options, draw)
+    draw = hashing.uniform(hashing.make_key(key, "counts"), sequences.numbers)
+  counts = count_masks(sequences.lengths, text_lengths, mask_options, draw)
   counts = np.minimum(counts, text_lengths).reshape(len(maskable), -1)
   ends = np.minimum(np.cumsum(counts, axis=1), mask_options.max_predictions)
   counts = np.diff(ends, prepend=0, axis=1).ravel()

@@ -16,7 +16,7 @@ import numpy as np
 
 from bert_jax import hashing
 from bert_jax.corpus.reader import Corpus
-from bert_jax.examples.rows import EXAMPLE
+from bert_jax.examples.rows import SEQUENCE_DTYPE
 from bert_jax.messages import UserError
 
 # A chunk: consecutive sentences of one document, from which a pair is made.
@@ -268,8 +268,8 @@ def find_texts(
     max_tokens: the row length without special tokens.
 
   Returns:
-    [N] of `EXAMPLE`, with label 1 if the second segment is random or the order
-    is swapped.
+    [N] of `SEQUENCE_DTYPE`, with label 1 if the second segment is random or the
+    order is swapped.
   """
   segments = find_segments(
     corpus, chunks, numbers, hashing.make_key(key, "pairs")
@@ -277,7 +277,7 @@ def find_texts(
   segments = truncate_pairs(
     segments, numbers, hashing.make_key(key, "truncation"), max_tokens
   )
-  examples = np.zeros(len(chunks), EXAMPLE)
+  examples = np.zeros(len(chunks), SEQUENCE_DTYPE)
   for field, values in zip(
     ("start", "length", "second_start", "second_length"), segments, strict=True
   ):

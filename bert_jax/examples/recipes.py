@@ -50,7 +50,7 @@ class Recipe:
       `streams.StatefulStreams`.
     find_texts: finds the texts that elements of the index stand for, see
       `assembly.FindTexts`; None if texts cannot be described by
-      `rows.EXAMPLE`.
+      `rows.SEQUENCE_DTYPE`.
     has_pairs: True if a row has two texts and a label for their relation.
   """
 
@@ -551,7 +551,7 @@ def _layout_recipe(
   find_texts: assembly.FindTexts = assembly.return_elements,
   needs_two_documents: bool = False,
 ) -> Recipe:
-  """Makes a recipe whose examples can be described by `rows.EXAMPLE`.
+  """Makes a recipe whose examples can be described by `rows.SEQUENCE_DTYPE`.
 
   Args:
     layout: the layout of the rows.
@@ -568,7 +568,10 @@ def _layout_recipe(
     )
   if layout.max_sequences > 1:
     index = functools.partial(
-      assembly.index_packed, layout=layout, index=index, find_texts=find_texts
+      assembly.index_packed,
+      layout=layout,
+      index_sequences=index,
+      find_texts=find_texts,
     )
     find_texts = assembly.return_elements
   return Recipe(

@@ -1,8 +1,8 @@
 """Lays sequences out in rows: one in each row, or several (packed rows).
 
-A sequence is described by positions in the corpus (`EXAMPLE`). The functions
-here split each sequence into parts (`Parts`), fetch the tokens of the parts,
-and pad the rows. A part is a stretch of text tokens, or one special token.
+A sequence is described by positions in the corpus (`SEQUENCE_DTYPE`). The
+functions here split each sequence into parts (`Parts`), fetch the tokens of the
+parts, and pad the rows.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ import numpy as np
 from bert_jax.corpus.reader import Corpus
 from bert_jax.text.vocabulary import SpecialIds
 
-# A sequence: one text, or a pair of texts if `second_length` is not 0.
-EXAMPLE = np.dtype(
+# One sequence: a text, or a pair of texts if `second_length` is not 0.
+SEQUENCE_DTYPE = np.dtype(
   [
     ("start", np.int64),  # the first token of the text, in the corpus
     ("second_start", np.int64),  # the second text's first token
@@ -79,18 +79,18 @@ class Parts(NamedTuple):
   segment: np.ndarray
 
 
-def pair_parts(examples: np.ndarray, special: SpecialIds) -> Parts:
+def pair_parts(sequences: np.ndarray, special: SpecialIds) -> Parts:
   """Returns the parts [CLS] A [SEP] B [SEP] of each sequence.
 
   If B is empty, B and its [SEP] have length 0.
 
   Args:
-    examples: [B, S] of `EXAMPLE`.
+    sequences: [B, S] of `SEQUENCE_DTYPE`.
     special: the ids of [CLS] and [SEP].
   """
-  num_rows, max_sequences = examples.shape
-  first_length = examples["length"].astype(np.int64)
-  second_length = examples["second_length"].astype(np.int64)
+  num_rows, max_sequences = sequences.shape
+  first_length = sequences["length"].astype(np.int64)
+  second_length = sequences["second_length"].astype(np.int64)
   has_first = (first_length > 0).astype(np.int64)
   has_second = (second_length > 0).astype(np.int64)
   zeros = np.zeros_like(first_length)
@@ -98,7 +98,7 @@ def pair_parts(examples: np.ndarray, special: SpecialIds) -> Parts:
     [has_first, first_length, has_first, second_length, has_second], 2
   )
   part_starts = np.stack(
-    [zeros, examples["start"], zeros, examples["second_start"], zeros], 2
+    [zeros, sequences["start"], zeros, sequences["second_start"], zeros], 2
   )
   specials = np.array([special.cls, -1, special.sep, -1, special.sep])
   return Parts(
@@ -111,41 +111,41 @@ def pair_parts(examples: np.ndarray, special: SpecialIds) -> Parts:
 
 
 def _moved_sentences(
-  sentences: np.ndarray, second: np.ndarray, spare: np.ndarray
+  sentences: np.ndarray, b_starts: np.ndarray, remaining_lengths: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
   """Finds the sentences after B's beginning that belong to A.
 
   A and B are the first and the second text of a pair. The sentences from B's
   beginning on are tried in order, until A is full. A takes each sentence that
-  is not longer than the rest of `spare`.
+  is not longer than what remains of A's length.
 
   Args:
     sentences: `Corpus.sentences`.
-    second: [N] the index of the first token of each B.
-    spare: [N] how many tokens of moved sentences each A may have.
+    b_starts: [N] the index of the first token of each B.
+    remaining_lengths: [N] how many tokens of moved sentences each A may have.
 
   Returns:
     [N, K] the index of the first token of each moved sentence, and [N, K] the
     lengths of these sentences. A pair with fewer than K moved sentences has
     length 0 in the columns after them.
   """
-  next_sentence = np.searchsorted(sentences, second)
-  (open_pairs,) = np.nonzero(spare > 0)
-  num_moved, moves = np.zeros(len(second), np.int64), []
-  spare = spare.copy()
+  next_sentence = np.searchsorted(sentences, b_starts)
+  (open_pairs,) = np.nonzero(remaining_lengths > 0)
+  num_moved, moves = np.zeros(len(b_starts), np.int64), []
+  remaining_lengths = remaining_lengths.copy()
   while len(open_pairs):
     begin = np.asarray(sentences[next_sentence[open_pairs]])
     length = np.asarray(sentences[next_sentence[open_pairs] + 1]) - begin
-    fits = length <= spare[open_pairs]
+    fits = length <= remaining_lengths[open_pairs]
     fitting_pairs = open_pairs[fits]
     moves.append(
       (fitting_pairs, num_moved[fitting_pairs], begin[fits], length[fits])
     )
     num_moved[fitting_pairs] += 1
-    spare[fitting_pairs] -= length[fits]
+    remaining_lengths[fitting_pairs] -= length[fits]
     next_sentence[open_pairs] += 1
-    open_pairs = open_pairs[spare[open_pairs] > 0]
-  shape = len(second), int(num_moved.max(initial=0))
+    open_pairs = open_pairs[remaining_lengths[open_pairs] > 0]
+  shape = len(b_starts), int(num_moved.max(initial=0))
   starts, lengths = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
   for fitting_pairs, column, begin, length in moves:
     starts[fitting_pairs, column] = begin
@@ -154,7 +154,7 @@ def _moved_sentences(
 
 
 def parts_with_moved_sentences(
-  corpus: Corpus, examples: np.ndarray, special: SpecialIds
+  corpus: Corpus, sequences: np.ndarray, special: SpecialIds
 ) -> Parts:
   """Returns what `pair_parts` returns, but sentences of B may move to A.
 
@@ -164,37 +164,37 @@ def parts_with_moved_sentences(
 
   Args:
     corpus: the documents.
-    examples: [B, S] of `EXAMPLE`.
+    sequences: [B, S] of `SEQUENCE_DTYPE`.
     special: the ids of [CLS] and [SEP].
   """
-  num_rows, max_sequences = examples.shape
-  flat = examples.ravel()
-  start, second = flat["start"], flat["second_start"]
+  num_rows, max_sequences = sequences.shape
+  flat = sequences.ravel()
+  start, b_starts = flat["start"], flat["second_start"]
   length = flat["length"].astype(np.int64)
-  spare = length - (second - start)
-  spare = np.where(length > 0, np.maximum(spare, 0), 0)
+  remaining_lengths = length - (b_starts - start)
+  remaining_lengths = np.where(length > 0, np.maximum(remaining_lengths, 0), 0)
   moved_starts, moved_lengths = _moved_sentences(
-    corpus.sentences, second, spare
+    corpus.sentences, b_starts, remaining_lengths
   )
   if not moved_starts.shape[1]:
-    return pair_parts(examples, special)
+    return pair_parts(sequences, special)
   # B's stretches are before, between and after the moved sentences. A stretch
   # ends at the next moved sentence; the last one has the rest of
   # `second_length`.
   zeros = np.zeros((len(flat), 1), np.int64)
   second_length = flat["second_length"].astype(np.int64)[:, None]
-  b_starts = np.append(second[:, None], moved_starts + moved_lengths, 1)
-  b_limits = np.append(moved_starts, zeros, 1) - b_starts
-  b_limits = np.where(
-    np.append(moved_lengths, zeros, 1) > 0, b_limits, second_length
+  stretch_starts = np.append(b_starts[:, None], moved_starts + moved_lengths, 1)
+  stretch_limits = np.append(moved_starts, zeros, 1) - stretch_starts
+  stretch_limits = np.where(
+    np.append(moved_lengths, zeros, 1) > 0, stretch_limits, second_length
   )
-  b_lengths = np.diff(
-    np.minimum(np.cumsum(b_limits, 1), second_length), axis=1, prepend=0
+  stretch_lengths = np.diff(
+    np.minimum(np.cumsum(stretch_limits, 1), second_length), axis=1, prepend=0
   )
   has_first, has_second = length[:, None] > 0, second_length > 0
-  first_length = (length - spare)[:, None]
+  first_length = (length - remaining_lengths)[:, None]
   first_sep = 2 + moved_lengths.shape[1]
-  specials = np.full(first_sep + b_lengths.shape[1] + 2, -1)
+  specials = np.full(first_sep + stretch_lengths.shape[1] + 2, -1)
   specials[0], specials[first_sep], specials[-1] = (
     special.cls,
     special.sep,
@@ -202,7 +202,7 @@ def parts_with_moved_sentences(
   )
   return Parts(
     np.concatenate(
-      [zeros, start[:, None], moved_starts, zeros, b_starts, zeros], 1
+      [zeros, start[:, None], moved_starts, zeros, stretch_starts, zeros], 1
     ).reshape(num_rows, -1),
     np.concatenate(
       [
@@ -210,7 +210,7 @@ def parts_with_moved_sentences(
         first_length,
         moved_lengths,
         has_first,
-        b_lengths,
+        stretch_lengths,
         has_second,
       ],
       1,
@@ -223,16 +223,16 @@ def parts_with_moved_sentences(
   )
 
 
-def text_parts(examples: np.ndarray) -> Parts:
+def text_parts(sequences: np.ndarray) -> Parts:
   """Returns the text of each sequence as one part, and no special tokens.
 
   Args:
-    examples: [B, S] of `EXAMPLE`; each is one text.
+    sequences: [B, S] of `SEQUENCE_DTYPE`; each is one text.
   """
-  max_sequences = examples.shape[1]
+  max_sequences = sequences.shape[1]
   return Parts(
-    examples["start"],
-    examples["length"].astype(np.int64),
+    sequences["start"],
+    sequences["length"].astype(np.int64),
     np.full(max_sequences, -1),
     np.arange(max_sequences),
     np.zeros(max_sequences, np.int64),
@@ -240,7 +240,7 @@ def text_parts(examples: np.ndarray) -> Parts:
 
 
 def parts_with_separators(
-  corpus: Corpus, examples: np.ndarray, special: SpecialIds
+  corpus: Corpus, sequences: np.ndarray, special: SpecialIds
 ) -> Parts:
   """Returns the parts [CLS] D1 [SEP] D2 [SEP] ...
 
@@ -249,11 +249,11 @@ def parts_with_separators(
 
   Args:
     corpus: the documents.
-    examples: [B, 1] of `EXAMPLE`; each is one text.
+    sequences: [B, 1] of `SEQUENCE_DTYPE`; each is one text.
     special: the ids of [CLS] and [SEP].
   """
-  start = examples["start"][:, 0]
-  stop = start + examples["length"][:, 0]
+  start = sequences["start"][:, 0]
+  stop = start + sequences["length"][:, 0]
   sentences, documents = corpus.sentences, corpus.documents
   # The index in `documents` of the end of the first and the last document.
   first_end, last_end = (
@@ -272,7 +272,7 @@ def parts_with_separators(
   starts = np.concatenate([start[:, None], ends[:, :-1]], 1)
   text_lengths = ends - starts
   num_parts = 1 + 2 * max_documents
-  part_lengths = np.ones((len(examples), num_parts), np.int64)
+  part_lengths = np.ones((len(sequences), num_parts), np.int64)
   part_lengths[:, 1::2] = text_lengths
   part_lengths[:, 2::2] = text_lengths > 0
   part_starts = np.zeros_like(part_lengths)

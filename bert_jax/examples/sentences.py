@@ -9,18 +9,18 @@ import numpy as np
 from bert_jax import hashing
 from bert_jax.corpus.reader import Corpus
 from bert_jax.examples.pairs import follow_links
-from bert_jax.examples.rows import EXAMPLE
+from bert_jax.examples.rows import SEQUENCE_DTYPE
 
 
-def _make_examples(
+def _make_sequences(
   start: np.ndarray, length: np.ndarray, second_length: np.ndarray | int = 0
 ) -> np.ndarray:
-  """Returns `EXAMPLE`s whose second text directly follows the first."""
-  examples = np.zeros(len(start), EXAMPLE)
-  examples["start"], examples["length"] = start, length
-  examples["second_start"] = start + length
-  examples["second_length"] = second_length
-  return examples
+  """Returns sequences whose second text directly follows the first."""
+  sequences = np.zeros(len(start), SEQUENCE_DTYPE)
+  sequences["start"], sequences["length"] = start, length
+  sequences["second_start"] = start + length
+  sequences["second_length"] = second_length
+  return sequences
 
 
 def index_sentences(
@@ -50,7 +50,7 @@ def index_sentences(
       separator.
 
   Returns:
-    `EXAMPLE` array in corpus order.
+    `SEQUENCE_DTYPE` array in corpus order.
   """
   del key
   documents = np.asarray(corpus.documents[first_document : end_document + 1])
@@ -80,7 +80,7 @@ def index_sentences(
     row_ends = np.minimum(row_ends, document_ends[document])
   row_starts = follow_links(row_ends)
   start = starts[row_starts]
-  return _make_examples(start, stops[row_ends[row_starts] - 1] - start)
+  return _make_sequences(start, stops[row_ends[row_starts] - 1] - start)
 
 
 def index_segments(
@@ -113,7 +113,7 @@ def index_segments(
       5 and L, instead of L (0.05 in the program).
 
   Returns:
-    `EXAMPLE` array in corpus order.
+    `SEQUENCE_DTYPE` array in corpus order.
   """
   documents = np.asarray(corpus.documents[first_document : end_document + 1])
   begin, end = int(documents[0]), int(documents[-1])
@@ -146,45 +146,52 @@ def index_segments(
   second_begin = np.where(is_single, next_sentence, second_begin)
 
   first_length = offsets[second_begin] - start
-  num_spare = np.where(is_single, 0, half_length - 1 - first_length)
+  remaining_lengths = np.where(is_single, 0, half_length - 1 - first_length)
   first_length = first_length + _count_moved(
-    offsets, second_begin + 1, next_sentence, num_spare
+    offsets, second_begin + 1, next_sentence, remaining_lengths
   )
   num_remaining = offsets[next_sentence] - start - first_length
   first_length = np.minimum(first_length, length - 2)
   second_length = np.minimum(
     num_remaining, np.maximum(length - 3 - first_length, 0)
   )
-  examples = _make_examples(start, first_length, second_length)
-  examples["second_start"] = offsets[second_begin]
-  return examples
+  sequences = _make_sequences(start, first_length, second_length)
+  sequences["second_start"] = offsets[second_begin]
+  return sequences
 
 
 def _count_moved(
-  offsets: np.ndarray, first: np.ndarray, stop: np.ndarray, spare: np.ndarray
+  offsets: np.ndarray,
+  starts: np.ndarray,
+  ends: np.ndarray,
+  remaining_lengths: np.ndarray,
 ) -> np.ndarray:
   """Counts the tokens that move from second segments to first segments.
 
   Args:
     offsets: the index of the first token of each sentence.
-    first: [N] the first sentence that may move, for each row.
-    stop: [N] the end of the sentences that may move.
-    spare: [N] how many tokens each first segment may still take.
+    starts: [N] the first sentence of each row that may move.
+    ends: [N] the end of the sentences of each row that may move.
+    remaining_lengths: [N] how many tokens each first segment may still take.
 
   Returns:
     [N] integers.
   """
-  num_moved = np.zeros_like(spare)
-  (open_rows,) = np.nonzero((spare > 0) & (first < stop))
-  sentence, stop, spare = first[open_rows], stop[open_rows], spare[open_rows]
+  num_moved = np.zeros_like(remaining_lengths)
+  (open_rows,) = np.nonzero((remaining_lengths > 0) & (starts < ends))
+  sentence, ends, remaining_lengths = (
+    starts[open_rows],
+    ends[open_rows],
+    remaining_lengths[open_rows],
+  )
   while len(open_rows):
     length = offsets[sentence + 1] - offsets[sentence]
-    length = np.where(length <= spare, length, 0)
+    length = np.where(length <= remaining_lengths, length, 0)
     num_moved[open_rows] += length
-    spare, sentence = spare - length, sentence + 1
-    continues = (spare > 0) & (sentence < stop)
+    remaining_lengths, sentence = remaining_lengths - length, sentence + 1
+    continues = (remaining_lengths > 0) & (sentence < ends)
     open_rows, sentence = open_rows[continues], sentence[continues]
-    stop, spare = stop[continues], spare[continues]
+    ends, remaining_lengths = ends[continues], remaining_lengths[continues]
   return num_moved
 
 
@@ -211,8 +218,8 @@ def index_tokens(
     length: L.
 
   Returns:
-    `EXAMPLE` array in corpus order. It describes the tokens that are read; the
-    token to predict is the token after each of them.
+    `SEQUENCE_DTYPE` array in corpus order. It describes the tokens that are
+    read; the token to predict is the token after each of them.
   """
   documents = np.asarray(corpus.documents[first_document : end_document + 1])
   offsets = np.asarray(corpus.sentences)[documents]
@@ -231,4 +238,6 @@ def index_tokens(
   begin = index_in_document * length + np.where(shift > 0, shift - length, 0)
   stop = np.minimum(begin + length, size)
   begin = np.maximum(begin, 0)
-  return _make_examples(np.repeat(offsets[:-1], num_rows) + begin, stop - begin)
+  return _make_sequences(
+    np.repeat(offsets[:-1], num_rows) + begin, stop - begin
+  )

@@ -471,7 +471,7 @@ def _fill_id_gaps(vocabulary: Vocabulary) -> Vocabulary:
 
   return dataclasses.replace(
     vocabulary,
-    literal_tokenizer=fill(vocabulary.literal_tokenizer),
+    plain_text_tokenizer=fill(vocabulary.plain_text_tokenizer),
     special_tokenizer=fill(vocabulary.special_tokenizer),
   )
 
@@ -501,7 +501,9 @@ def take_library_tokens(
     return dataclasses.replace(
       vocabulary, special_tokenizer=special_tokenizer, _caches=[{}]
     )
-  literal_tokenizer = copy_without_added_tokens(vocabulary.literal_tokenizer)
+  plain_text_tokenizer = copy_without_added_tokens(
+    vocabulary.plain_text_tokenizer
+  )
   size = vocabulary.vocab_size
   new_pieces = [
     token_by_id[token_id].content
@@ -513,31 +515,31 @@ def take_library_tokens(
     vocabulary.at_word_boundary, np.ones(len(new_pieces), bool)
   )
   at_word_boundary[[*token_by_id]] = True
-  literal_tokenizer.add_tokens(
-    _tokens_for_literal(
-      sorted_tokens, family_tokens, vocabulary, literal_tokenizer
+  plain_text_tokenizer.add_tokens(
+    _tokens_for_plain_text(
+      sorted_tokens, family_tokens, vocabulary, plain_text_tokenizer
     )
   )
-  # From now on `literal_tokenizer` reads every token with the flag `special` as
-  # text. So `_tokens_for_literal` removed this flag from all tokens except the
-  # special tokens of the family.
-  literal_tokenizer.encode_special_tokens = True
+  # From now on `plain_text_tokenizer` reads tokens with the flag `special` as
+  # text. So `_tokens_for_plain_text` removed this flag from all tokens except
+  # the special tokens of the family.
+  plain_text_tokenizer.encode_special_tokens = True
   for token in non_family_tokens:
     content = token.content
-    if literal_tokenizer.token_to_id(content) != special_tokenizer.token_to_id(
+    if plain_text_tokenizer.token_to_id(
       content
-    ):
+    ) != special_tokenizer.token_to_id(content):
       raise UserError(
         f"the added token {content!r} is spelled like another piece; remove it."
       )
   return dataclasses.replace(
     vocabulary,
     pieces=pieces,
-    literal_tokenizer=literal_tokenizer,
+    plain_text_tokenizer=plain_text_tokenizer,
     special_tokenizer=special_tokenizer,
     at_word_boundary=at_word_boundary,
     uncut_pattern=_make_finder(
-      non_family_tokens, literal_tokenizer, _base_pattern(vocabulary)
+      non_family_tokens, plain_text_tokenizer, _base_pattern(vocabulary)
     ),
     added_tokens=non_family_tokens,
     _caches=[{}],
@@ -552,50 +554,50 @@ def _base_pattern(vocabulary: Vocabulary) -> re.Pattern | None:
   )
 
 
-def _tokens_for_literal(
+def _tokens_for_plain_text(
   tokens: Iterable[AddedToken],
   family_tokens: set[str],
   vocabulary: Vocabulary,
-  literal_tokenizer: Tokenizer,
+  plain_text_tokenizer: Tokenizer,
 ) -> list[AddedToken]:
-  """Returns the added tokens that `literal_tokenizer` needs.
+  """Returns the added tokens that `plain_text_tokenizer` needs.
 
-  `literal_tokenizer` reads the special tokens of the family as text, so it
+  `plain_text_tokenizer` reads the special tokens of the family as text, so it
   needs them only if later ids depend on them.
 
   Args:
     tokens: all added tokens in the order of their ids.
     family_tokens: the special tokens of the family.
     vocabulary: the tokenizer, for its pieces.
-    literal_tokenizer: the library's tokenizer, to which the caller adds the
+    plain_text_tokenizer: the library's tokenizer, to which the caller adds the
       tokens.
   """
-  literal_tokens = []
-  size = literal_tokenizer.get_vocab_size(with_added_tokens=False)
+  tokens_for_plain_text = []
+  size = plain_text_tokenizer.get_vocab_size(with_added_tokens=False)
   for token in tokens:
     if token.content not in family_tokens:
       flags = flags_of(token) | {"special": False}
-      literal_tokens.append(AddedToken(token.content, **flags))
+      tokens_for_plain_text.append(AddedToken(token.content, **flags))
     elif vocabulary.pieces.index(token.content) >= size:
       # The library's model does not have this special token as a piece. If it
       # were left out, all later tokens would get too small ids.
-      literal_tokens.append(token)
-  return literal_tokens
+      tokens_for_plain_text.append(token)
+  return tokens_for_plain_text
 
 
 def _make_finder(
   tokens: Sequence[AddedToken],
-  literal_tokenizer: Tokenizer,
+  plain_text_tokenizer: Tokenizer,
   base_pattern: re.Pattern | None,
 ) -> AddedTokenFinder:
   """Returns a finder of texts that may hold one of the tokens.
 
   Args:
     tokens: the added tokens.
-    literal_tokenizer: the library's tokenizer, for its normalizer.
+    plain_text_tokenizer: the library's tokenizer, for its normalizer.
     base_pattern: the `uncut_pattern` of the vocabulary without added tokens.
   """
-  normalizer = literal_tokenizer.normalizer
+  normalizer = plain_text_tokenizer.normalizer
   raw_contents = [token.content for token in tokens if not token.normalized]
   normalized_contents = [token.content for token in tokens if token.normalized]
   if normalizer is not None:
@@ -711,7 +713,9 @@ def _without_tokens_from(vocabulary: Vocabulary, size: int) -> Vocabulary:
   base = dataclasses.replace(
     vocabulary,
     pieces=vocabulary.pieces[:size],
-    literal_tokenizer=copy_without_added_tokens(vocabulary.literal_tokenizer),
+    plain_text_tokenizer=copy_without_added_tokens(
+      vocabulary.plain_text_tokenizer
+    ),
     at_word_boundary=vocabulary.at_word_boundary[:size],
     uncut_pattern=_base_pattern(vocabulary),
     added_tokens=(),

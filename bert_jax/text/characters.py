@@ -202,11 +202,11 @@ class Spellings:
   """Holds the bytes of words, at most `MAX_BYTES` of each word.
 
   Attributes:
-    letters: [N] uint8, the bytes of all words one after another.
-    bounds: [W + 1] int64; word w is letters[bounds[w]:bounds[w + 1]].
+    letter_bytes: [N] uint8, the bytes of all words one after another.
+    bounds: [W + 1] int64; word w is letter_bytes[bounds[w]:bounds[w + 1]].
   """
 
-  letters: np.ndarray
+  letter_bytes: np.ndarray
   bounds: np.ndarray
 
 
@@ -214,5 +214,5 @@ def spell(words: Sequence[str]) -> Spellings:
   """Returns the first `MAX_BYTES` bytes of each word."""
   encoded_words = [word.encode("utf-8", "ignore")[:MAX_BYTES] for word in words]
   lengths = np.fromiter(map(len, encoded_words), np.int64, len(encoded_words))
-  letters = np.frombuffer(b"".join(encoded_words), np.uint8)
-  return Spellings(letters, np.append(0, np.cumsum(lengths)))
+  letter_bytes = np.frombuffer(b"".join(encoded_words), np.uint8)
+  return Spellings(letter_bytes, np.append(0, np.cumsum(lengths)))

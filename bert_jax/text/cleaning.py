@@ -273,7 +273,7 @@ def _sequences_to_compose() -> dict[str, str]:
           if candidate != second_mark and not _is_nfc(candidate)
         ]
     sequences |= {text: unicodedata.normalize("NFC", text) for text in texts}
-  for block_marks in _marks_by_script().values():
+  for block_marks in _marks_by_block().values():
     # There are rules for three marks in a row only if their combining classes
     # are below 100, as those of Hebrew and Arabic vowels are.
     low_class_marks = [m for m in block_marks if unicodedata.combining(m) < 100]
@@ -284,13 +284,13 @@ def _sequences_to_compose() -> dict[str, str]:
   return sequences
 
 
-def _marks_by_script() -> dict[int, list[str]]:
+def _marks_by_block() -> dict[int, list[str]]:
   """Returns the combining marks by block: a block is code point // 256."""
-  marks_by_block: dict[int, list[str]] = {}
+  marks: dict[int, list[str]] = {}
   for character in _assigned_characters():
     if unicodedata.combining(character):
-      marks_by_block.setdefault(ord(character) >> 8, []).append(character)
-  return marks_by_block
+      marks.setdefault(ord(character) >> 8, []).append(character)
+  return marks
 
 
 @functools.cache

@@ -175,7 +175,7 @@ def unreachable_warning(vocabulary: Vocabulary, path: PathLike) -> str | None:
     vocabulary: the tokenizer.
     path: the path from which it was opened.
   """
-  normalizer = vocabulary.literal_tokenizer.normalizer
+  normalizer = vocabulary.plain_text_tokenizer.normalizer
   if normalizer is None or (
     vocabulary.keep_accents and not vocabulary.lower_case
   ):
@@ -566,8 +566,8 @@ def _unusual_settings(vocabulary: Vocabulary) -> dict[str, Any]:
   if there is a `tokenizer.json`.
   """
   settings: dict[str, Any] = {}
-  rules = vocabulary.literal_tokenizer.normalizer
-  splitter = vocabulary.literal_tokenizer.pre_tokenizer
+  rules = vocabulary.plain_text_tokenizer.normalizer
+  splitter = vocabulary.plain_text_tokenizer.pre_tokenizer
   if vocabulary.algorithm == "bytelevel":
     if getattr(splitter, "add_prefix_space", False):
       settings["add_prefix_space"] = True

@@ -76,9 +76,7 @@ def add_from_file(
   ]
   if pieces_now_uncut:
     names = added_tokens.short_list(pieces_now_uncut)
-    phrases.append(
-      f"pieces that keep their ids and are never cut from now on: {names}"
-    )
+    phrases.append(f"already pieces, now found whole in any text: {names}")
   if existing_tokens:
     names = added_tokens.short_list(existing_tokens)
     phrases.append(f"left out, since each is one piece already: {names}")
@@ -143,7 +141,7 @@ def _matched_text(
   Raises:
     UserError: normalization leaves nothing but white space of the token.
   """
-  text, normalizer = token.content, vocabulary.literal_tokenizer.normalizer
+  text, normalizer = token.content, vocabulary.plain_text_tokenizer.normalizer
   if token.normalized and normalizer is not None:
     text = normalizer.normalize_str(text)
   if not text.strip():
@@ -181,14 +179,15 @@ def _check_is_word(
   """Raises UserError if pieces are whole words, but the token is no word."""
   if vocabulary.algorithm != "words":
     return
-  parts = vocabulary.literal_tokenizer.pre_tokenizer.pre_tokenize_str(
+  parts = vocabulary.plain_text_tokenizer.pre_tokenizer.pre_tokenize_str(
     token.content
   )
   if len(parts) != 1:
     raise UserError(
       f"{location}: {token.content!r} is {len(parts)} words by the rules"
       f" {vocabulary.options['rules']!r}; only single words can be added to a"
-      " vocabulary of words (with --rules=spaces, text without white space)."
+      " vocabulary of words. With --rules=spaces, a word is any text without"
+      " white space."
     )
 
 

@@ -79,9 +79,9 @@ def from_json(
       f"{source}: its special tokens are not those of BERT, ALBERT, RoBERTa,"
       " GPT-2 or GPT-1."
     )
-  literal_tokenizer = copy_without_added_tokens(special_tokenizer)
+  plain_text_tokenizer = copy_without_added_tokens(special_tokenizer)
   if algorithm == "unigram":
-    literal_tokenizer.model = _model_without_special(
+    plain_text_tokenizer.model = _model_without_special(
       text, token_by_role.values()
     )
   rules = _read_rules(special_tokenizer)
@@ -96,7 +96,7 @@ def from_json(
     algorithm=algorithm,
     pieces=pieces,
     special=bpe.special_ids(id_by_piece, token_by_role, source),
-    literal_tokenizer=literal_tokenizer,
+    plain_text_tokenizer=plain_text_tokenizer,
     special_tokenizer=special_tokenizer,
     at_word_boundary=np.array(
       [

@@ -220,7 +220,7 @@ def _long_words_warning(counts: Mapping[str, int]) -> str | None:
 
 def _choose_alphabet(
   ranked_characters: list[str],
-  characters: Mapping[str, int],
+  count_by_character: Mapping[str, int],
   counts: Mapping[str, int],
   size: int,
 ) -> set[str]:
@@ -228,18 +228,18 @@ def _choose_alphabet(
 
   Args:
     ranked_characters: all characters, the most frequent first.
-    characters: character -> how often it occurs.
+    count_by_character: character -> how often it occurs.
     counts: word -> how often it occurs.
     size: the number of pieces of the vocabulary.
   """
   inner_characters = {character for word in counts for character in word[1:]}
-  num_needed = COVERAGE * sum(characters.values())
+  num_needed = COVERAGE * sum(count_by_character.values())
   num_occurrences = num_pieces = num_taken = 0
   for character in ranked_characters:
     num_pieces += 1 + (character in inner_characters)
     if num_occurrences >= num_needed or num_pieces > size * 3 // 4:
       break
-    num_occurrences += characters[character]
+    num_occurrences += count_by_character[character]
     num_taken += 1
   return set(ranked_characters[: max(num_taken, min(MAX_ALPHABET, size // 4))])
 

@@ -282,7 +282,7 @@ def build(
     algorithm="unigram",
     pieces=pieces,
     special=special,
-    literal_tokenizer=build_tokenizer(unmatched_pieces),
+    plain_text_tokenizer=build_tokenizer(unmatched_pieces),
     special_tokenizer=special_tokenizer,
     at_word_boundary=np.array(at_word_boundary),
     chunk_pattern=SPACED_PATTERN,

@@ -125,8 +125,8 @@ class Vocabulary:
     algorithm: "wordpiece", "bytelevel", "gpt1", "unigram" or "words".
     pieces: the V pieces of the vocabulary in the order of their ids.
     special: the ids of the special tokens.
-    literal_tokenizer: the library's tokenizer, which reads `[SEP]` in a text as
-      text.
+    plain_text_tokenizer: the library's tokenizer, which reads `[SEP]` in a text
+      as text.
     special_tokenizer: a copy of it that reads `[SEP]` as the special token.
     at_word_boundary: [V + len(other_words)] bool, True for a piece that begins
       a word. If `marks_word_ends`, it is True for a piece that ends a word.
@@ -152,7 +152,7 @@ class Vocabulary:
   algorithm: str
   pieces: Sequence[str]
   special: SpecialIds
-  literal_tokenizer: Tokenizer
+  plain_text_tokenizer: Tokenizer
   special_tokenizer: Tokenizer
   at_word_boundary: np.ndarray
   options: Mapping[str, Any]
@@ -250,7 +250,10 @@ class Vocabulary:
     """Returns chunk -> its int32 ids as bytes."""
     complex_chunks: list[str] = []
     ids: dict[str, list[int]] = {}
-    model, normalize_ascii = self.literal_tokenizer.model, self.normalize_ascii
+    model, normalize_ascii = (
+      self.plain_text_tokenizer.model,
+      self.normalize_ascii,
+    )
     finder = self.uncut_pattern
     finds_token = (
       finder.finds_token if isinstance(finder, AddedTokenFinder) else None
@@ -271,7 +274,7 @@ class Vocabulary:
 
   def _encode(self, texts: list[str]) -> list[list[int]]:
     cleaned = [self._clean(text, False)[0] for text in texts]
-    encodings = self.literal_tokenizer.encode_batch_fast(
+    encodings = self.plain_text_tokenizer.encode_batch_fast(
       cleaned, add_special_tokens=False
     )
     return [encoding.ids for encoding in encodings]
@@ -290,7 +293,7 @@ class Vocabulary:
     """
     if self.algorithm != "bytelevel":
       return self.encode_flat(words)
-    splitter = self.literal_tokenizer.pre_tokenizer
+    splitter = self.plain_text_tokenizer.pre_tokenizer
     if not self.added_tokens or not isinstance(
       splitter, pre_tokenizers.ByteLevel
     ):
@@ -300,16 +303,17 @@ class Vocabulary:
   @functools.cached_property
   def _with_space_before(self) -> "Vocabulary":
     """A copy of this byte-level BPE that puts a space before every text."""
-    literal_tokenizer = copy_added_tokens(
-      self.literal_tokenizer, copy_without_added_tokens(self.literal_tokenizer)
+    plain_text_tokenizer = copy_added_tokens(
+      self.plain_text_tokenizer,
+      copy_without_added_tokens(self.plain_text_tokenizer),
     )
-    regex = self.literal_tokenizer.pre_tokenizer.use_regex
-    literal_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
+    regex = self.plain_text_tokenizer.pre_tokenizer.use_regex
+    plain_text_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
       True, use_regex=regex
     )
     return dataclasses.replace(
       self,
-      literal_tokenizer=literal_tokenizer,
+      plain_text_tokenizer=plain_text_tokenizer,
       chunk_pattern=WHOLE_TEXT_PATTERN,
       # This pattern matches every text, so no text is cut into chunks.
       uncut_pattern=WHOLE_TEXT_PATTERN,
@@ -344,7 +348,7 @@ class Vocabulary:
     """
     cleaned = [self._clean(text, special) for text in texts]
     encodings = (
-      self.special_tokenizer if special else self.literal_tokenizer
+      self.special_tokenizer if special else self.plain_text_tokenizer
     ).encode_batch([text for text, _ in cleaned], add_special_tokens=False)
     encoded = []
     for text, encoding, (_, origin) in zip(
@@ -362,7 +366,7 @@ class Vocabulary:
     return (
       None
       if self.clean is not None
-      else joining_cleaner(self.literal_tokenizer)
+      else joining_cleaner(self.plain_text_tokenizer)
     )
 
   def _clean(self, text: str, special: bool) -> tuple[str, list[int] | None]:
@@ -413,15 +417,15 @@ class Vocabulary:
     if self.marks_word_ends:
       # `is_start` still marks word ends: a word starts after an end. An added
       # token begins a word even if the piece before it does not end a word.
-      is_start = np.roll(is_start, 1, axis=-1) | self.is_added[ids]
+      is_start = np.roll(is_start, 1, axis=-1) | self.is_added_token[ids]
     elif self.added_tokens:
-      is_start |= np.roll(self.is_added[ids], 1, axis=-1)
+      is_start |= np.roll(self.is_added_token[ids], 1, axis=-1)
     if is_start.size:
       is_start[..., 0] = True
     return is_start
 
   @functools.cached_property
-  def is_added(self) -> np.ndarray:
+  def is_added_token(self) -> np.ndarray:
     """[V + len(other_words)] bool, True for added tokens; each is a word."""
     is_added_id = np.zeros(self.num_ids, bool)
     is_added_id[self.added_ids] = True
@@ -444,7 +448,7 @@ class Vocabulary:
 
   def decode(self, ids: Iterable[int]) -> str:
     """Returns the text of ids; byte-level BPE gives the exact encoded text."""
-    decode = self.literal_tokenizer.decoder.decode
+    decode = self.plain_text_tokenizer.decoder.decode
     if not self.added_tokens:
       return decode([self.pieces[i] for i in ids])
     if self.algorithm != "bytelevel":
@@ -453,12 +457,14 @@ class Vocabulary:
       pieces: list[str] = []
       for i in ids:
         piece = self.pieces[i]
-        if self.is_added[i] and pieces[-1:] != ["▁"]:
+        if self.is_added_token[i] and pieces[-1:] != ["▁"]:
           piece = spelling.format(piece)
         pieces.append(piece)
       return decode(pieces)
     texts = []
-    for are_added, group in itertools.groupby(ids, lambda i: self.is_added[i]):
+    for are_added, group in itertools.groupby(
+      ids, lambda i: self.is_added_token[i]
+    ):
       pieces = [self.pieces[i] for i in group]
       texts.append("".join(pieces) if are_added else decode(pieces))
     return "".join(texts)
@@ -471,14 +477,14 @@ class Vocabulary:
     """Restores the fields of `__getstate__`."""
     self.__dict__.update(state)
     # The library's pickle does not store this setting.
-    self.literal_tokenizer.encode_special_tokens = True
+    self.plain_text_tokenizer.encode_special_tokens = True
 
   def __eq__(self, other: object) -> bool:
     """Returns True if the library's tokenizer and the special ids are equal."""
     if not isinstance(other, Vocabulary):
       return False
-    return (self.literal_tokenizer.to_str(), self.special) == (
-      other.literal_tokenizer.to_str(),
+    return (self.plain_text_tokenizer.to_str(), self.special) == (
+      other.plain_text_tokenizer.to_str(),
       other.special,
     )
 

@@ -134,7 +134,7 @@ def build(
     algorithm="wordpiece",
     pieces=pieces,
     special=special,
-    literal_tokenizer=tokenizer,
+    plain_text_tokenizer=tokenizer,
     special_tokenizer=copy_that_reads(tokenizer, SPECIAL_TOKENS),
     at_word_boundary=np.array([not p.startswith(CONTINUATION) for p in pieces]),
     options=dict(lower_case=lower_case, rules=rules) | unusual_options,

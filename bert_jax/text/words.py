@@ -87,7 +87,7 @@ def build(
     special=SpecialIds(
       pad=None, unk=UNKNOWN_ID, cls=BEGIN_ID, sep=END_ID, mask=None
     ),
-    literal_tokenizer=tokenizer,
+    plain_text_tokenizer=tokenizer,
     special_tokenizer=copy_that_reads(tokenizer, ()),
     at_word_boundary=np.ones(len(pieces) + len(other_words), bool),
     options=dict(rules=rules),

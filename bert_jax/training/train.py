@@ -51,7 +51,7 @@ def print_row_statistics(setup: Setup) -> None:
     options = feed.phase.data_options
     if line := recipes.slots_warning(options["builder"], options):
       say(": ".join(filter(None, [feed.phase.name, line])))
-    for folder, line in loader.describe_rows(feed.training_rows, **options):
+    for folder, line in loader.describe_coverage(feed.training_rows, **options):
       names = [feed.phase.name, folder if len(setup.data_folders) > 1 else ""]
       say(": ".join(filter(None, [*names, line])))
 

@@ -228,7 +228,7 @@ def make_results(
   mask_id = model.vocabulary.special.mask
   assert mask_id is not None  # `encode` has checked this.
   spelling = model.vocabulary.pieces[mask_id]
-  decode = model.vocabulary.literal_tokenizer.decoder.decode
+  decode = model.vocabulary.plain_text_tokenizer.decoder.decode
   rows = []
   for text, masks in zip(texts, masks_of_texts, strict=True):
     filled_text, *texts_after = text.split(spelling)

@@ -162,7 +162,7 @@ def test_a_run_says_what_its_rows_hold(tmp_path):
     path=mixture, builder="bert_pairs", length=32, max_predictions=5
   )
   data = loader.open_data(**options)
-  lines = list(loader.describe_rows(data, **options))
+  lines = list(loader.describe_coverage(data, **options))
   good_lines = [line for path, line in lines if path == f"{tmp_path}/good"]
   poor_lines = [line for path, line in lines if path == f"{tmp_path}/single"]
   assert len(good_lines) == 1 and "of the text's tokens; " in good_lines[0]

@@ -237,7 +237,7 @@ def test_an_added_token_is_one_word(family, tmp_path):
     vocabulary.num_ids,
     vocabulary.at_word_boundary,
     vocabulary.marks_word_ends,
-    vocabulary.is_added,
+    vocabulary.is_added_token,
   )
   bits = np.fromfile(tmp_path / "train.word_starts", np.uint8)
   stored_starts = np.unpackbits(bits, bitorder="little")[: len(ids)].astype(
@@ -434,7 +434,7 @@ def test_a_pickled_vocabulary_gives_the_same_ids():
   """
   vocabulary = make_with_added("bert")
   copy = pickle.loads(pickle.dumps(vocabulary))
-  assert copy == vocabulary and copy.literal_tokenizer.encode_special_tokens
+  assert copy == vocabulary and copy.plain_text_tokenizer.encode_special_tokens
   text = "[SEP] covid19 [E1]"
   assert copy.encode_batch([text]) == vocabulary.encode_batch([text])
   assert vocabulary.special.sep not in copy.encode_batch([text])[0]

@@ -118,8 +118,8 @@ def test_words_begin_after_spaces_and_at_punctuation(
     if algorithm in ("unigram", "bytelevel"):
       assert found_words == line.split()
     elif algorithm == "wordpiece":
-      pieces = vocabulary.literal_tokenizer.pre_tokenizer.pre_tokenize_str(
-        vocabulary.literal_tokenizer.normalizer.normalize_str(line)
+      pieces = vocabulary.plain_text_tokenizer.pre_tokenizer.pre_tokenize_str(
+        vocabulary.plain_text_tokenizer.normalizer.normalize_str(line)
       )
       assert len(found_words) == len(pieces)
       assert "".join(found_words) == "".join(line.split())
@@ -257,7 +257,7 @@ def test_every_code_point_is_cleaned_as_sentencepiece_does(
     escape_whitespaces=False,
     remove_extra_whitespaces=False,
   )
-  normalizer = open_vocabulary.load(path).literal_tokenizer.normalizer
+  normalizer = open_vocabulary.load(path).plain_text_tokenizer.normalizer
   different_characters = set()
   for character in map(chr, range(0x110000)):
     if unicodedata.category(character) in ("Cn", "Cs"):

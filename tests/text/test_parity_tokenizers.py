@@ -71,10 +71,10 @@ TOKENIZERS = {
 }
 
 
-def make_texts(points, count):
+def make_texts(characters, count):
   """Yields test texts.
 
-  The first texts have each code point between two letters. Then come `count`
+  The first texts have each character between two letters. Then come `count`
   random mixtures, each with a text of random bytes, which are mostly not UTF-8.
   """
   rng = random.Random(0)
@@ -89,9 +89,9 @@ def make_texts(points, count):
       return rng.choice(["[MASK]", "<mask>", "</s>", "<pad>", "[SEP]"])
     if chance < 0.7:
       return rng.choice(["\U0001f468\u200d\U0001f469", "\u2764\ufe0f", "\t\n"])
-    return rng.choice(points)
+    return rng.choice(characters)
 
-  yield from (f"a{point}b" for point in points)
+  yield from (f"a{character}b" for character in characters)
   for _ in range(count):
     yield "".join(random_text() for _ in range(rng.randrange(20)))
     broken = bytes(rng.randrange(256) for _ in range(9))
@@ -124,9 +124,9 @@ def extend_to_marks(text, offsets):
 
 def compare_with_reference(tokenizer_name, step, count):
   vocabulary, reference = TOKENIZERS[tokenizer_name]()
-  points = [chr(p) for p in range(0x110000) if not 0xD800 <= p < 0xE000]
-  points = [p for p in points if unicodedata.category(p) != "Cn"][::step]
-  texts = list(make_texts(points, count))
+  characters = [chr(p) for p in range(0x110000) if not 0xD800 <= p < 0xE000]
+  characters = [c for c in characters if unicodedata.category(c) != "Cn"]
+  texts = list(make_texts(characters[::step], count))
   for begin in range(0, len(texts), 10_000):
     batch = texts[begin : begin + 10_000]
     expected = reference(
@@ -192,9 +192,9 @@ def test_a_models_tokenizer_gives_the_reference_ids(tokenizer_name, tmp_path):
   reference = write_folder(tokenizer_name, tmp_path)
   files = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
   tokenizer = model_tokenizer.build(files, str(tmp_path))
-  points = map(chr, range(0x3000))
-  points = [c for c in points if unicodedata.category(c) != "Cn"]
-  texts = list(make_texts(points, 500))
+  characters = map(chr, range(0x3000))
+  characters = [c for c in characters if unicodedata.category(c) != "Cn"]
+  texts = list(make_texts(characters, 500))
   expected = list(map(list, reference(texts)["input_ids"]))
   assert [e.ids for e in tokenizer.encode_batch(texts)] == expected
   encoded_pairs = tokenizer.encode_batch(

@@ -48,8 +48,8 @@ def test_each_line_is_added_or_reported(tmp_path):
   )
   assert report == (
     f"{tmp_path}/add.txt: 4 new pieces after the 9 pieces of the vocabulary:"
-    " 'covid19', '[E1]', 'New York', '[X]'; pieces that keep their ids and are"
-    " never cut from now on: 'art'; left out, since each is one piece already:"
+    " 'covid19', '[E1]', 'New York', '[X]'; already pieces, now found whole in"
+    " any text: 'art'; left out, since each is one piece already:"
     " 'the', '[MASK]'; left out, since each is on an earlier line: 'covid19',"
     " 'COVID19'; empty lines: 1."
   )

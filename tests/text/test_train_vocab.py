@@ -171,7 +171,7 @@ def test_a_model_is_cased_beside_an_uncased_vocabulary(tmp_path):
 
   def clean(path, **options):
     vocabulary = open_vocabulary.load(str(path), **options)
-    return vocabulary.literal_tokenizer.normalizer.normalize_str("Été")
+    return vocabulary.plain_text_tokenizer.normalizer.normalize_str("Été")
 
   folder = tmp_path / "folder"
   folder.mkdir()
@@ -218,7 +218,7 @@ def test_the_caller_sets_accents_if_the_settings_do_not(tmp_path):
 
   def clean(**options):
     vocabulary = open_vocabulary.load(str(tmp_path), **options)
-    return vocabulary.literal_tokenizer.normalizer.normalize_str("Été")
+    return vocabulary.plain_text_tokenizer.normalizer.normalize_str("Été")
 
   # transformers' AlbertTokenizer strips accents with these settings.
   assert clean() == "Ete" and clean(keep_accents=False) == "Ete"

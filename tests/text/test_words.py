@@ -32,7 +32,7 @@ def write_text(path):
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
+def prepared_folder(tmp_path_factory):
   """Returns a prepared folder of the documents; words are split at spaces.
 
   Its vocabulary has 12 pieces.
@@ -52,11 +52,13 @@ def prepared(tmp_path_factory):
   return output
 
 
-def read_sentences(prepared, split):
+def read_sentences(prepared_folder, split):
   """Returns the words of each sentence of a split, and the split's corpus."""
-  opened = reader.open_prepared(prepared)
+  opened = reader.open_prepared(prepared_folder)
   corpus = opened.splits[split]
-  other_words = pathlib.Path(prepared, "others.txt").read_text(encoding="utf-8")
+  other_words = pathlib.Path(prepared_folder, "others.txt").read_text(
+    encoding="utf-8"
+  )
   spellings = [*opened.vocab, *other_words.split("\n")[:-1]]
   word_lists = []
   for begin, end in itertools.pairwise(corpus.sentences):
@@ -65,7 +67,7 @@ def read_sentences(prepared, split):
 
 
 def split_words(vocabulary, text):
-  pairs = vocabulary.literal_tokenizer.pre_tokenizer.pre_tokenize_str(text)
+  pairs = vocabulary.plain_text_tokenizer.pre_tokenizer.pre_tokenize_str(text)
   return [word for word, _ in pairs]
 
 
@@ -115,19 +117,19 @@ def test_a_vocabulary_is_words_by_count(tmp_path, capsys):
     train_vocab.train_vocab(text, 100, str(output) + "2", rules="spaces")
 
 
-def test_the_folder_has_every_word(prepared):
+def test_the_folder_has_every_word(prepared_folder):
   """Words that are not in the vocabulary keep their letters."""
-  opened = reader.open_prepared(prepared)
+  opened = reader.open_prepared(prepared_folder)
   assert opened.vocab == VOCABULARY and opened.vocab_size == 12
   all_sentences = []
   for split in reader.SPLITS:
-    word_lists, corpus = read_sentences(prepared, split)
+    word_lists, corpus = read_sentences(prepared_folder, split)
     assert all(s[0] == "<S>" and s[-1] == "</S>" for s in word_lists)
     all_sentences += [" ".join(s[1:-1]) for s in word_lists]
     assert corpus.spellings is not None
   input_sentences = [s for document in DOCUMENTS for s in document]
   assert sorted(all_sentences) == sorted(input_sentences)
-  train, _ = read_sentences(prepared, "train")
+  train, _ = read_sentences(prepared_folder, "train")
   flat_words = [word for sentence in train for word in sentence]
   counts = [flat_words.count(word) for word in VOCABULARY]
   # A literal `<S>` in a text is a word that is not in the vocabulary.
@@ -152,19 +154,19 @@ class Word(NamedTuple):
   Attributes:
     chars: the 50 ids of its characters.
     target: the id that is predicted for it.
-    begins: True for the first word of a sentence.
-    ends: True for the last word of a sentence.
+    begins_sentence: True for the first word of a sentence.
+    ends_sentence: True for the last word of a sentence.
   """
 
   chars: list[int]
   target: int
-  begins: bool
-  ends: bool
+  begins_sentence: bool
+  ends_sentence: bool
 
 
-def read_words(prepared, split):
+def read_words(prepared_folder, split):
   """Returns all words of a split, with the begins and ends of sentences."""
-  word_lists, _ = read_sentences(prepared, split)
+  word_lists, _ = read_sentences(prepared_folder, split)
   all_words = []
   for sentence in word_lists:
     last_index = len(sentence) - 1
@@ -180,10 +182,10 @@ def read_words(prepared, split):
   return all_words
 
 
-def test_windows_have_the_words_and_their_neighbours(prepared):
+def test_windows_have_the_words_and_their_neighbours(prepared_folder):
   """A row has words in the order of the text, and an epoch has all words."""
-  data = loader.open_data(prepared, "elmo", seed=3, length=LENGTH)
-  text = read_words(prepared, "train")
+  data = loader.open_data(prepared_folder, "elmo", seed=3, length=LENGTH)
+  text = read_words(prepared_folder, "train")
   num_words = 0
   batch = data.read(0, len(text) // LENGTH + 2)
   for row in range(len(batch["char_ids"])):
@@ -200,16 +202,22 @@ def test_windows_have_the_words_and_their_neighbours(prepared):
     candidates = []
     for begin in starts:
       window = range(begin, begin + count)
-      following = [0 if text[i].ends else text[i + 1].target for i in window]
-      preceding = [0 if text[i].begins else text[i - 1].target for i in window]
+      following = [
+        0 if text[i].ends_sentence else text[i + 1].target for i in window
+      ]
+      preceding = [
+        0 if text[i].begins_sentence else text[i - 1].target for i in window
+      ]
       candidates.append((following, preceding))
     targets = tuple(
       batch[f"{name}_ids"][row, :count].tolist()
       for name in ("next", "previous")
     )
     assert targets in candidates
-    ends = [word.ends for word in text[starts[0] : starts[0] + count]]
-    begins = [word.begins for word in text[starts[0] : starts[0] + count]]
+    ends = [word.ends_sentence for word in text[starts[0] : starts[0] + count]]
+    begins = [
+      word.begins_sentence for word in text[starts[0] : starts[0] + count]
+    ]
     weights = np.zeros((2, LENGTH))
     weights[0, :count] = np.logical_not(ends)
     weights[1, :count] = np.logical_not(begins)
@@ -219,20 +227,22 @@ def test_windows_have_the_words_and_their_neighbours(prepared):
   assert num_words >= len(text)
 
 
-def test_streams_continue_from_batch_to_batch(prepared):
+def test_streams_continue_from_batch_to_batch(prepared_folder):
   """Row i of each batch continues part i of the text.
 
   The forward words start at the beginning of the part, and the backward words
   at its end, as published.
   """
   num_rows = 3
-  data = loader.open_data(prepared, "elmo", length=LENGTH, streams=num_rows)
-  text = read_words(prepared, "train")
+  data = loader.open_data(
+    prepared_folder, "elmo", length=LENGTH, streams=num_rows
+  )
+  text = read_words(prepared_folder, "train")
   # Pairs of neighbours in a sentence.
   links = [
     (word, next_word)
     for word, next_word in itertools.pairwise(text)
-    if not word.ends
+    if not word.ends_sentence
   ]
   num_windows = len(links) // (num_rows * LENGTH)
   batches = [
@@ -270,25 +280,25 @@ def test_streams_continue_from_batch_to_batch(prepared):
 
 
 @pytest.mark.parametrize("streams", [0, 4])
-def test_rows_depend_only_on_their_number(prepared, streams):
+def test_rows_depend_only_on_their_number(prepared_folder, streams):
   """The rows do not depend on hosts, steps or restarts."""
   options = dict(seed=1, length=LENGTH, streams=streams)
-  expected = loader.open_data(prepared, "elmo", **options).read(0, 48)
+  expected = loader.open_data(prepared_folder, "elmo", **options).read(0, 48)
   batches = [
-    loader.open_data(prepared, "elmo", **options).read(first, 2)
+    loader.open_data(prepared_folder, "elmo", **options).read(first, 2)
     for first in range(46, -1, -2)
   ][::-1]
   for key, array in expected.items():
     joined = np.concatenate([batch[key] for batch in batches])
     np.testing.assert_array_equal(array, joined)
-  data = loader.open_data(prepared, "elmo", **options)
+  data = loader.open_data(prepared_folder, "elmo", **options)
   with loader.batches_from_step(
     data, 2, 4, host_index=1, host_count=2
   ) as batches:
     batch = next(batches).batch
   np.testing.assert_array_equal(batch["next_ids"], expected["next_ids"][10:12])
   heldout = loader.open_heldout(
-    prepared, "elmo", length=LENGTH, streams=streams
+    prepared_folder, "elmo", length=LENGTH, streams=streams
   )
   batch = heldout.read(0, len(heldout) + 2)
   assert not batch["next_weights"][-2:].any()
@@ -301,20 +311,23 @@ def test_words_in_another_order_are_refused(tmp_path):
     open_vocabulary.load(str(path))
 
 
-def test_bad_options_are_refused(prepared, tmp_path):
+def test_bad_options_are_refused(prepared_folder, tmp_path):
   with pytest.raises(ValueError, match="length is 1"):
-    loader.open_data(prepared, "elmo", length=1)
+    loader.open_data(prepared_folder, "elmo", length=1)
   with pytest.raises(ValueError, match="streams is -1"):
-    loader.open_data(prepared, "elmo", streams=-1)
+    loader.open_data(prepared_folder, "elmo", streams=-1)
   with pytest.raises(ValueError, match="too few for data.streams=900"):
-    loader.open_data(prepared, "elmo", streams=900)
-  other_folder = shutil.copytree(prepared, tmp_path / "other")
+    loader.open_data(prepared_folder, "elmo", streams=900)
+  other_folder = shutil.copytree(prepared_folder, tmp_path / "other")
   with pytest.raises(ValueError, match="one folder only"):
     loader.open_data(
-      f"{prepared}=0.5,{other_folder}=0.5", "elmo", length=LENGTH, streams=2
+      f"{prepared_folder}=0.5,{other_folder}=0.5",
+      "elmo",
+      length=LENGTH,
+      streams=2,
     )
   with pytest.raises(ValueError, match="no token for pad, mask"):
-    loader.open_data(prepared, "doc_sentences", length=16)
+    loader.open_data(prepared_folder, "doc_sentences", length=16)
   file_of_words = tmp_path / "others.txt"
   file_of_words.write_text("a\nb\n")
   with pytest.raises(ValueError, match="others.txt has 2 words.*says 3"):
