@@ -93,17 +93,19 @@ def perplexities(means: Mapping[str, float]) -> dict[str, float]:
 
 
 def unigram_baseline(
-  heldout: Heldout, counts: Float[np.ndarray, " v"], targets: str = "mlm"
+  heldout: Heldout,
+  weights_of_pieces: Float[np.ndarray, " v"],
+  targets: str = "mlm",
 ) -> float:
   """Computes the cross-entropy of guessing the targets by their frequency.
 
   A model that ignores the context can reach this loss. The number 1 is added to
-  every count, so that a piece that never occurs has a finite cost.
+  every weight, so that a piece of weight 0 has a finite cost.
 
   Args:
     heldout: the examples, with `TARGETS_ids` and `TARGETS_weights`.
-    counts: [v] the frequency of each piece, such as its count in the training
-      text.
+    weights_of_pieces: [v] the frequency of each piece, such as its count in the
+      training text.
     targets: "mlm" for masked tokens, "lm" for next tokens; "next" or "previous"
       for ELMo.
 
@@ -112,13 +114,16 @@ def unigram_baseline(
   """
   batch = heldout.read(0, len(heldout))
   ids, weights = batch[f"{targets}_ids"], batch[f"{targets}_weights"]
-  log_p = np.log(counts + 1.0) - np.log((counts + 1.0).sum())
+  frequencies = weights_of_pieces + 1.0
+  log_p = np.log(frequencies) - np.log(frequencies.sum())
   return float(-(log_p[ids] * weights).sum() / weights.sum())
 
 
-def binary_entropy(share: float) -> float:
-  """Returns the entropy in nats of a coin with this probability of heads."""
-  return -sum(p * math.log(p) for p in (share, 1.0 - share) if p > 0.0)
+def binary_entropy(probability: float) -> float:
+  """Returns the entropy in nats of an event with this probability."""
+  return -sum(
+    p * math.log(p) for p in (probability, 1.0 - probability) if p > 0.0
+  )
 
 
 def summary_lines(

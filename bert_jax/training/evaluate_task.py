@@ -66,19 +66,19 @@ def jit_replicated(
 
 
 def logits_by_unit(
-  outputs: list[tuple[np.ndarray, np.ndarray]], count: int
+  outputs: list[tuple[np.ndarray, np.ndarray]], num_units: int
 ) -> list[np.ndarray]:
   """Puts the logits of all units in order.
 
   Args:
     outputs: for each batch, the indices of its units and their logits. A unit
       that only fills the batch has the index -1.
-    count: the number of units.
+    num_units: the number of units.
 
   Returns:
     The logits by the index of the unit; None for an index without a unit.
   """
-  logits: list[Any] = [None] * count
+  logits: list[Any] = [None] * num_units
   for units, batch_logits in outputs:
     for unit, unit_logits in zip(units, np.asarray(batch_logits), strict=True):
       if unit >= 0:
@@ -95,7 +95,7 @@ class SplitEvaluator:
     predict: Callable[[Any, Batch], jax.Array] | None,
     mesh: Mesh,
   ):
-    """Stores the functions; `prepare` begins to compile them.
+    """Stores the functions; `begin_compilation` begins to compile them.
 
     Args:
       eval_step: (params, teacher_params, carry, batch) -> (sums, divisors).
@@ -111,12 +111,12 @@ class SplitEvaluator:
       logits = predict(params, batch) if predict else ()
       return eval_step(params, teacher_params, {}, batch), logits
 
-    self._mesh, self._predicts = mesh, predict is not None
+    self._mesh, self._has_predictions = mesh, predict is not None
     self._step = compile_ahead.CompiledAhead(
       jit_replicated(step, mesh), 1, mesh
     )
 
-  def prepare(
+  def begin_compilation(
     self,
     pool: Executor,
     state: TrainState,
@@ -155,7 +155,7 @@ class SplitEvaluator:
     )
     outputs = jax.device_get(outputs)
     means = mean_losses([totals for _, (totals, _) in outputs])
-    if not self._predicts:
+    if not self._has_predictions:
       return [], means
     num_units = 1 + max(int(units.max()) for units, _ in outputs)
     batch_logits = [(units, logits) for units, (_, logits) in outputs]
@@ -226,14 +226,14 @@ def _prediction_scores(
   """
   predictions = split_predictions(split, logits)
   official_scores = metrics.evaluate(split.task, predictions, split.examples)
-  note_doubts(split, predictions)
+  note_score_warnings(split, predictions)
   if split.task.kind in ("regression", "span"):
     return official_scores, {}
   labels = _distinct_labels(split.task.kind, predictions)
   return official_scores, {"predicted_labels": float(len(labels))}
 
 
-def note_doubts(split: Split, predictions: list[Any]) -> None:
+def note_score_warnings(split: Split, predictions: list[Any]) -> None:
   """Prints notes, on process 0, if a split's metrics say little."""
   if jax.process_index():
     return

@@ -77,7 +77,7 @@ class _RowRecord:
     self._checksum = zlib.crc32(_json_line(row).encode(), self._checksum)
     _add_step(self._spans.setdefault(row["split"], []), row["step"])
 
-  def to_save(self) -> dict[str, Any]:
+  def value_to_save(self) -> dict[str, Any]:
     # Copy the spans, because they grow while a checkpoint is written in the
     # background.
     spans = {split: [[*span] for span in s] for split, s in self._spans.items()}
@@ -226,7 +226,7 @@ class Logger:
 
   def row_record(self) -> dict[str, Any]:
     """Returns a record of the rows; `__init__` gets it as `saved` later."""
-    return self._record.to_save() if self._is_writer else {}
+    return self._record.value_to_save() if self._is_writer else {}
 
   @contextlib.contextmanager
   def count_wait(self, name: str) -> Iterator[None]:
@@ -325,7 +325,7 @@ class Logger:
       row |= shares
       line += f" {rate:.2f} steps/s {tokens * rate:,.0f} tokens/s"
       line += f" padding {row['padding']:.1%}"
-      mfu = flops_utilisation(flops * steps, seconds)
+      mfu = share_of_peak_flops(flops * steps, seconds)
       if mfu is not None:
         row["mfu"] = mfu
         line += f" mfu {mfu:.1%}"
@@ -409,7 +409,7 @@ def peak_flops(device: jax.Device) -> float | None:
   return PEAK_FLOPS[max(names, key=len)] if names else None
 
 
-def flops_utilisation(flops: float, seconds: float) -> float | None:
+def share_of_peak_flops(flops: float, seconds: float) -> float | None:
   """Returns the share of all devices' peak FLOP/s that a run uses.
 
   Returns None if the peak is not known.
@@ -434,19 +434,22 @@ class SpikeDetector:
   Attributes:
     action: what the run does at a spike. "none": it ignores the spike. "stop":
       it ends. "skip": it logs the step, but makes no update.
-    limit: the highest loss that is not a spike; infinite before the first
+    max_loss: the highest loss that is not a spike; infinite before the first
       logged row.
   """
 
   def __init__(
-    self, action: str = "none", factor: float = 2.0, limit: float | None = None
+    self,
+    action: str = "none",
+    factor: float = 2.0,
+    max_loss: float | None = None,
   ):
     """Begins a run or continues one.
 
     Args:
       action: one of `SPIKE_ACTIONS`.
-      factor: the limit is this factor times the last logged row's mean loss.
-      limit: the value that `to_save` returned; None for a new run.
+      factor: `max_loss` is this factor times the last logged row's mean loss.
+      max_loss: the value that `value_to_save` returned; None for a new run.
 
     Raises:
       UserError: the action is unknown, or the factor is not above 1.
@@ -458,20 +461,20 @@ class SpikeDetector:
     if not factor > 1:
       raise UserError(f"spike.factor={factor} must be above 1.")
     self.action, self._factor = action, factor
-    self.limit = math.inf if limit is None else limit
+    self.max_loss = math.inf if max_loss is None else max_loss
 
   def step_arguments(self) -> tuple[np.float32, ...]:
     """Returns the train step's arguments that follow the random key."""
-    return () if self.action == "none" else (np.float32(self.limit),)
+    return () if self.action == "none" else (np.float32(self.max_loss),)
 
-  def set_limit(self, mean: float) -> None:
-    """Sets the limit for the next steps from the mean loss of a logged row."""
-    self.limit = self._factor * mean
+  def set_max_loss(self, mean_loss: float) -> None:
+    """Sets `max_loss` for the next steps from a logged row's mean loss."""
+    self.max_loss = self._factor * mean_loss
 
-  def to_save(self) -> float | None:
-    """Returns the argument `limit` of `__init__` for a restart."""
-    has_limit = self.action != "none" and math.isfinite(self.limit)
-    return self.limit if has_limit else None
+  def value_to_save(self) -> float | None:
+    """Returns the argument `max_loss` of `__init__` for a restart."""
+    is_limited = self.action != "none" and math.isfinite(self.max_loss)
+    return self.max_loss if is_limited else None
 
 
 def steps_in_flight() -> int:
@@ -495,7 +498,7 @@ class StepSums:
     """Begins with empty sums, or continues saved sums.
 
     Args:
-      saved: the value that the method `to_save` returned; None for empty sums.
+      saved: the dict that `value_to_save` returned; None for empty sums.
       skip_is_error: True if a skipped step is an error.
     """
     saved = saved or {"count": 0, "sums": {}}
@@ -550,7 +553,7 @@ class StepSums:
       self._count += 1
     self._pending = []
 
-  def to_save(self) -> dict[str, Any]:
+  def value_to_save(self) -> dict[str, Any]:
     """Waits for the steps so far and returns the `saved` of `__init__`.
 
     Raises:
@@ -572,7 +575,7 @@ class StepSums:
     Raises:
       FloatingPointError: every step was skipped, or see `wait`.
     """
-    saved = self.to_save()
+    saved = self.value_to_save()
     skipped_steps = [step for step, _ in self._skipped]
     if not saved["count"]:
       raise FloatingPointError(
@@ -612,26 +615,22 @@ class Profiler:
     self._is_tracing = False
 
   @contextlib.contextmanager
-  def step(self, number: int) -> Iterator[None]:
-    """Wraps the dispatch of a step; starts the trace if it is due.
-
-    Args:
-      number: the number of the step.
-    """
-    if self._start <= number < self._end and not self._is_tracing:
+  def trace_step(self, step: int) -> Iterator[None]:
+    """Wraps the dispatch of a step; starts the trace if it is due."""
+    if self._start <= step < self._end and not self._is_tracing:
       jax.profiler.start_trace(self._path)
       self._is_tracing = True
-    with jax.profiler.StepTraceAnnotation("train", step_num=number):
+    with jax.profiler.StepTraceAnnotation("train", step_num=step):
       yield
 
-  def stop_if_complete(self, number: int, wait_for: jax.Array) -> None:
+  def stop_if_complete(self, step: int, wait_for: jax.Array) -> None:
     """Ends the trace if this was its last step.
 
     Args:
-      number: the number of the step that was dispatched.
+      step: the step that was dispatched.
       wait_for: a result of this step.
     """
-    if self._is_tracing and number + 1 >= self._end:
+    if self._is_tracing and step + 1 >= self._end:
       wait_for.block_until_ready()
       self.close()
 

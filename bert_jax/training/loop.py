@@ -46,11 +46,11 @@ class RunProgress:
     step_sums: sums of the steps since the last logged row.
     best_cost: the lowest cost in this phase; None before its first evaluation.
       Each phase starts anew, since longer rows are easier to predict.
-    results: the results of the last evaluation, by name.
+    evaluation_results: the results of the last evaluation, by name.
     spike_detector: finds losses that are too high.
     first_loss: the mean loss of the first logged row; None before this row,
       and always None for a task.
-    flops: the number of floating-point operations of each step since the last
+    flops_of_steps: the floating-point operations of each step since the last
       logged row.
     stop_requested: True after a SIGTERM or SIGINT.
   """
@@ -58,10 +58,10 @@ class RunProgress:
   state: TrainState
   step_sums: logging.StepSums
   best_cost: float | None
-  results: dict[str, float]
+  evaluation_results: dict[str, float]
   spike_detector: logging.SpikeDetector
   first_loss: float | None = None
-  flops: list[float] = dataclasses.field(default_factory=list)
+  flops_of_steps: list[float] = dataclasses.field(default_factory=list)
   stop_requested: bool = False
 
 
@@ -116,8 +116,8 @@ def run_phase(
     return step % interval == 0 or step == total_steps
 
   def take_step(step: int, batch: dict[str, Any]) -> None:
-    progress.flops.append(objective.flops(batch) * num_hosts)
-    with profiler.step(step):
+    progress.flops_of_steps.append(objective.flops(batch) * num_hosts)
+    with profiler.trace_step(step):
       progress.state, metrics = train_step(
         progress.state,
         setup.teacher_params,
@@ -166,11 +166,11 @@ def run_phase(
       progress.stop_requested = hosts.stop_requested(step, signals)
       log.print_if_silent(step)
       if is_due("log", step):
-        flops = sum(progress.flops) / len(progress.flops)
+        flops = sum(progress.flops_of_steps) / len(progress.flops_of_steps)
         means, tokens = progress.step_sums.take_means()
         log.log_training(step, means, tokens, flops)
-        progress.flops.clear()
-        progress.spike_detector.set_limit(means["loss"])
+        progress.flops_of_steps.clear()
+        progress.spike_detector.set_max_loss(means["loss"])
         if progress.first_loss is None and not setup.task:
           progress.first_loss = means["loss"]
       must_evaluate = is_due("evaluate", step)
@@ -223,8 +223,8 @@ def evaluate_step(
   progress.step_sums.wait()
   title = f"evaluating step {step}"
   with log.exclude_from_speed(), log.report_progress(title):
-    progress.results, cost = evaluate_state(progress.state)
-  log.log_evaluation(step, progress.results)
+    progress.evaluation_results, cost = evaluate_state(progress.state)
+  log.log_evaluation(step, progress.evaluation_results)
   first_loss = progress.first_loss
   limit = math.inf if first_loss is None else DIVERGENCE_FACTOR * first_loss
   if cost is not None and cost > limit:
@@ -270,7 +270,7 @@ def evaluate_checkpoint(
     raise
   meta = dict(
     best=progress.best_cost,
-    heldout=progress.results,
+    heldout=progress.evaluation_results,
     pending=False,
     log=log.row_record(),
   )
@@ -278,14 +278,14 @@ def evaluate_checkpoint(
     saver.add_evaluation(step, meta, cost, phase.index)
 
 
-def make_missed_evaluation(
+def evaluate_pending_checkpoint(
   setup: Setup,
   feed: Feed,
   progress: RunProgress,
   saver: checkpoint.Checkpointer,
   log: logging.Logger,
 ) -> None:
-  """Makes the evaluation that a stopped run did not make at its last step.
+  """Evaluates a checkpoint that a stopped run saved without an evaluation.
 
   If the run no longer evaluates, the checkpoint only loses its mark that an
   evaluation is pending.
@@ -339,7 +339,9 @@ def make_state_evaluator(
       eval_step, objective.predict, setup.mesh
     )
     if splits:
-      evaluator.prepare(pool, state, setup.teacher_params, splits, num_rows)
+      evaluator.begin_compilation(
+        pool, state, setup.teacher_params, splits, num_rows
+      )
 
     def evaluate_on_task(
       state: TrainState,
@@ -417,13 +419,13 @@ def save_checkpoint(
     data=position,
     best=progress.best_cost,
     pending=evaluation_pending,
-    window=progress.step_sums.to_save(),
-    heldout=progress.results,
+    window=progress.step_sums.value_to_save(),
+    heldout=progress.evaluation_results,
     fingerprint=setup.fingerprints,
     teacher=setup.teacher_digest,
     log=log.row_record(),
     first=progress.first_loss,
-    limit=progress.spike_detector.to_save(),
+    limit=progress.spike_detector.value_to_save(),
   )
   if setup.task:
     meta["task"] = encoded_rows.task_fields(setup.task)

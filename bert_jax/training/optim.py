@@ -434,19 +434,16 @@ def scale_by_adagrad(initial_sum: float) -> optax.GradientTransformation:
   return optax.GradientTransformation(init, update)
 
 
-def clip_each_variable(norm: float) -> optax.GradientTransformation:
-  """Clips the gradient of each variable to a norm.
+def clip_each_variable(max_norm: float) -> optax.GradientTransformation:
+  """Scales each variable's gradient down to a norm of at most `max_norm`.
 
   Each layer of a stack is a variable.
-
-  Args:
-    norm: the largest norm of a variable's gradient.
   """
 
   def clip(path: KeyPath, grad: jax.Array) -> jax.Array:
     axes = _axes_of_variable(path, grad)
     grad_norm = jnp.sqrt(jnp.square(grad).sum(axes, keepdims=True))
-    return grad * (norm / jnp.maximum(grad_norm, norm))
+    return grad * (max_norm / jnp.maximum(grad_norm, max_norm))
 
   def update(updates: Updates, params: Params | None) -> Updates:
     del params

@@ -157,7 +157,7 @@ def read_for_pretraining(
     weights = generator_discriminator.rename_for_pretraining(weights, name)
   arrays = {**weights.arrays, **weights.training_arrays}
   if objective["name"] == "elmo":
-    vocabulary, note = _words_of_elmo(model, pieces, data_path)
+    vocabulary, note = _check_words_of_elmo(model, pieces, data_path)
     if note:
       arrays = {k: v for k, v in arrays.items() if k.startswith("encoder/")}
       notes.append(note)
@@ -259,7 +259,7 @@ def _check_vocabulary(
   return vocabulary
 
 
-def _words_of_elmo(
+def _check_words_of_elmo(
   model: OpenedModel, pieces: Sequence[str], data_path: str
 ) -> tuple[Vocabulary | None, str | None]:
   """Compares the words of an ELMo with the words of the data.
@@ -284,16 +284,16 @@ def _words_of_elmo(
 
 
 def fill_model_section(
-  settings: Mapping[str, Any], pretrained_model: PretrainedModel
+  section_options: Mapping[str, Any], pretrained_model: PretrainedModel
 ) -> tuple[dict[str, Any], str | None]:
   """Returns the section `model` for a run that starts from a pre-trained model.
 
   The sizes come from the pre-trained model, not from the config's variant. If a
-  key of `settings` contradicts the model, this is an error, except for the keys
-  in SETTINGS_THAT_MAY_DIFFER.
+  key of `section_options` contradicts the model, this is an error, except for
+  the keys in SETTINGS_THAT_MAY_DIFFER.
 
   Args:
-    settings: the config's section, without keys whose value is None.
+    section_options: the config's section, without keys whose value is None.
     pretrained_model: the pre-trained model.
 
   Returns:
@@ -307,12 +307,13 @@ def fill_model_section(
   sizes = {"family": family} | pretrained_model.config["model"]
   wrong_names = sorted(
     name
-    for name in settings.keys() & sizes.keys() - {*SETTINGS_THAT_MAY_DIFFER}
-    if not _equal_in_json(settings[name], sizes[name])
+    for name in section_options.keys()
+    & sizes.keys() - {*SETTINGS_THAT_MAY_DIFFER}
+    if not _equal_in_json(section_options[name], sizes[name])
   )
   if wrong_names:
     values = ", ".join(
-      f"model.{name}={settings[name]!r}" for name in wrong_names
+      f"model.{name}={section_options[name]!r}" for name in wrong_names
     )
     model_values = ", ".join(f"{name}={sizes[name]!r}" for name in wrong_names)
     flags = " ".join(
@@ -324,7 +325,7 @@ def fill_model_section(
       " take the values of the model."
     )
   variants = models.family(family).VARIANTS
-  published_sizes = variants.get(settings.get("variant"), {})
+  published_sizes = variants.get(section_options.get("variant"), {})
   differing_sizes = [
     f"{name}={sizes[name]}"
     for name in published_sizes
@@ -334,10 +335,10 @@ def fill_model_section(
   if differing_sizes:
     line = (
       f"sizes: {', '.join(differing_sizes)}, not those of"
-      f" model.variant={settings['variant']!r}"
+      f" model.variant={section_options['variant']!r}"
     )
   sizes.pop("vocab_size")
-  return {"variant": next(iter(variants))} | sizes | settings, line
+  return {"variant": next(iter(variants))} | sizes | section_options, line
 
 
 def _equal_in_json(a: Any, b: Any) -> bool:
@@ -429,7 +430,7 @@ def take_parameters(
   lines = [
     f"{name}: {_list_or_count(paths)}" for name, paths in paths_by_group.items()
   ]
-  lines += [*fitter.lines(), *pretrained_model.notes]
+  lines += [*fitter.report_lines(), *pretrained_model.notes]
   return traverse_util.unflatten_dict(flat_params, sep="/"), lines
 
 
@@ -538,7 +539,7 @@ class VocabularyFitter:
       )
     return np.moveaxis(fitted_array, 0, axis)
 
-  def lines(self) -> list[str]:
+  def report_lines(self) -> list[str]:
     """Returns the lines of the report on rows."""
     lines = []
     if self._new_pieces:

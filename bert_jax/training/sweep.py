@@ -75,52 +75,52 @@ class Outcome:
 TrainRun = Callable[[PlannedRun, epath.Path], str | None]
 
 
-def parse_axis(text: str, config: dict[str, Any]) -> tuple[str, list[Any]]:
+def parse_axis(axis: str, config: dict[str, Any]) -> tuple[str, list[Any]]:
   """Splits `KEY=A,B` into the key and its values.
 
   Args:
-    text: the axis of a grid.
+    axis: the axis of a grid.
     config: the config. Its value for the key decides the type of the values.
 
   Raises:
     UserError: the key is unknown, there are no values, or a value has another
       type.
   """
-  key, _, values_text = text.partition("=")
+  key, _, values_text = axis.partition("=")
   key = key.removeprefix("config.")
   flat_config = flatten(config)
   if key not in flat_config:
     raise UserError(
-      f"--grid {text}: the config has no such key"
+      f"--grid {axis}: the config has no such key"
       f"{did_you_mean(key, flat_config)}"
     )
   if not values_text:
-    raise UserError(f"--grid {text} has no values; write {key}=A,B.")
+    raise UserError(f"--grid {axis} has no values; write {key}=A,B.")
   return key, [
-    _parse(word, flat_config[key], text) for word in values_text.split(",")
+    _parse(word, flat_config[key], axis) for word in values_text.split(",")
   ]
 
 
-def _parse(text: str, default: Any, axis: str) -> Any:
+def _parse(word: str, config_value: Any, axis: str) -> Any:
   """Parses a value of a grid.
 
   Args:
-    text: the value.
-    default: the config's value, whose type the result must have. If it is None,
-      a value of any type is allowed.
+    word: the value.
+    config_value: the config's value, whose type the result must have. If it is
+      None, a value of any type is allowed.
     axis: the axis of the grid, for the message.
   """
-  if isinstance(default, str):
-    return text
+  if isinstance(config_value, str):
+    return word
   try:
-    parsed_value = ast.literal_eval(text)
+    parsed_value = ast.literal_eval(word)
   except (ValueError, SyntaxError):
-    parsed_value = text
-  if isinstance(default, float) and type(parsed_value) is int:
+    parsed_value = word
+  if isinstance(config_value, float) and type(parsed_value) is int:
     return float(parsed_value)
-  if default is not None and type(parsed_value) is not type(default):
+  if config_value is not None and type(parsed_value) is not type(config_value):
     raise UserError(
-      f"--grid {axis}: {text!r} is not of type {type(default).__name__}."
+      f"--grid {axis}: {word!r} is not of type {type(config_value).__name__}."
     )
   return parsed_value
 
@@ -143,8 +143,8 @@ def plan(
   keys = [key for key, _ in axes]
   if len(set(keys)) < len(keys) or "seed" in keys:
     raise UserError(
-      "give no key twice in --grid, and set seeds by --seeds; the keys are"
-      f" {', '.join(keys)}."
+      f"--grid has the keys {', '.join(keys)}; give each key only once, and set"
+      " seeds by --seeds."
     )
   points = [
     dict(zip(keys, values, strict=True))

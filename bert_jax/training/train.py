@@ -32,17 +32,17 @@ from bert_jax.training.state import (
   vocabulary_axes,
 )
 from bert_jax.training.workdir import (
+  add_file_to_errors,
   lock,
-  name_files_of_errors,
   print_changed_tokenizer,
-  read_resumed_config,
+  read_config_if_resumed,
   read_saved_config,
   write_config_and_tokenizer,
 )
 from bert_jax.weights import checkpoint, run_config
 
 
-def print_row_statistics(setup: Setup) -> None:
+def print_text_coverage(setup: Setup) -> None:
   """Prints how much of the text the rows of each phase hold, on process 0."""
   if setup.task or jax.process_index():
     return
@@ -56,7 +56,7 @@ def print_row_statistics(setup: Setup) -> None:
       say(": ".join(filter(None, [*names, line])))
 
 
-def starting_state(
+def make_first_state(
   setup: Setup, saver: checkpoint.Checkpointer
 ) -> tuple[TrainState, dict[str, Any]]:
   """Returns the state to train from.
@@ -218,7 +218,7 @@ def run(
   if isinstance(config, ConfigDict):
     config = config.to_dict()
   parsed_config = config_lib.parse(config)
-  setup = build(parsed_config, read_resumed_config(workdir))
+  setup = build(parsed_config, read_config_if_resumed(workdir))
   parsed_config = setup.config
   config = config_lib.to_json(config, parsed_config)
   # Hosts may have the same data and teacher in different folders.
@@ -239,21 +239,21 @@ def run(
     )
     stack.callback(saver.close)
     stack.enter_context(hosts.end_all_on_error())
-    stack.enter_context(name_files_of_errors(workdir))
+    stack.enter_context(add_file_to_errors(workdir))
     # Until a first checkpoint exists, a restart may use a different config.
     if saver.latest_step() is not None:
       defaults = default_values(config)
       old_config = read_saved_config(workdir, saver, defaults)
       for line in config_lib.check_restart(old_config, config, defaults):
         say(f"changed: {line}")
-    state, meta = starting_state(setup, saver)
-    # Write config.json only now: `starting_state` has checked that the folder's
-    # checkpoints belong to this run.
+    state, meta = make_first_state(setup, saver)
+    # Write config.json only now: `make_first_state` has checked that the
+    # folder's checkpoints belong to this run.
     tokenizer = setup.data_folders[0].tokenizer_files()
     print_changed_tokenizer(workdir, meta.get("tokenizer"))
     write_config_and_tokenizer(workdir, config, tokenizer)
     saver.set_run_metadata(config, tokenizer)
-    print_row_statistics(setup)
+    print_text_coverage(setup)
     is_pending = meta.get("pending", False)
     logger = logging.Logger(
       workdir,
@@ -284,7 +284,7 @@ def run(
     stack.callback(profiler.close)
     if is_pending:
       feed = setup.feeds[meta["phase"]]
-      loop.make_missed_evaluation(setup, feed, progress, saver, logger)
+      loop.evaluate_pending_checkpoint(setup, feed, progress, saver, logger)
     for feed in setup.feeds:
       if not progress.stop_requested and progress.state.step < feed.phase.end:
         loop.run_phase(setup, feed, progress, saver, logger, signals, profiler)
@@ -292,7 +292,7 @@ def run(
     logger.plot_losses()
   step = int(progress.state.step)
   if step == parsed_config.steps:
-    print_summary(setup, progress.results, workdir)
+    print_summary(setup, progress.evaluation_results, workdir)
   else:
     say(f"stopped at step {step}; the same command continues.")
   return progress.state

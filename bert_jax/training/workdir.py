@@ -57,7 +57,7 @@ def lock(workdir: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def name_files_of_errors(workdir: str) -> Iterator[None]:
+def add_file_to_errors(workdir: str) -> Iterator[None]:
   """Adds the file's name and a remedy to the message of an OSError.
 
   Args:
@@ -92,7 +92,7 @@ def write_config_and_tokenizer(
     files.write_atomically(folder / name, content)
 
 
-def read_resumed_config(workdir: str) -> dict[str, Any] | None:
+def read_config_if_resumed(workdir: str) -> dict[str, Any] | None:
   """Reads a run's config.json; None if the run has saved no checkpoint."""
   if not checkpoint.has_checkpoint(workdir):
     return None
@@ -119,7 +119,7 @@ def read_saved_config(
   for line in run_config.list_changes(
     written_config, checkpoint_config, defaults=default_values
   ):
-    say(f"config.json was changed since it was written: {line}")
+    say(f"config.json was changed after the last checkpoint: {line}")
   return run_config.with_saved_model_keys(written_config, checkpoint_config)
 
 

@@ -75,7 +75,7 @@ def evaluate(
   if official_threshold:
     scored_task = task._replace(metrics=("squad2_official",))
   scores = metrics.evaluate(scored_task, predictions, task_split.examples)
-  evaluate_task.note_doubts(task_split, predictions)
+  evaluate_task.note_score_warnings(task_split, predictions)
   paths: Sequence[str] = ()
   if output:
     paths = server_files.write(

@@ -82,7 +82,7 @@ def start_run(config, capsys=None):
   setup = building.build(config_lib.parse(config))
   with sharding.use_mesh(setup.mesh):
     saver = types.SimpleNamespace(latest_step=lambda: None)
-    state, meta = train.starting_state(setup, saver)
+    state, meta = train.make_first_state(setup, saver)
   assert meta == {} and int(state.step) == 0
   arrays = traverse_util.flatten_dict(jax.device_get(state.params), sep="/")
   lines = capsys.readouterr().out.splitlines() if capsys else []

@@ -207,11 +207,15 @@ def test_bad_options_are_refused(data_folder, spike, pattern):
 
 def test_the_limit_comes_from_the_last_logged_row():
   detector = logging.SpikeDetector("skip", 1.5)
-  assert detector.to_save() is None and detector.step_arguments() == (np.inf,)
-  detector.set_limit(4.0)
-  assert detector.to_save() == 6.0 and detector.step_arguments() == (
+  assert detector.value_to_save() is None and detector.step_arguments() == (
+    np.inf,
+  )
+  detector.set_max_loss(4.0)
+  assert detector.value_to_save() == 6.0 and detector.step_arguments() == (
     np.float32(6.0),
   )
-  assert logging.SpikeDetector("skip", 1.5, detector.to_save()).limit == 6.0
+  assert (
+    logging.SpikeDetector("skip", 1.5, detector.value_to_save()).max_loss == 6.0
+  )
   assert logging.SpikeDetector().step_arguments() == ()
-  assert json.dumps(detector.to_save()) == "6.0"
+  assert json.dumps(detector.value_to_save()) == "6.0"

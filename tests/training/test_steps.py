@@ -308,7 +308,7 @@ def test_step_sums_names_the_step_of_a_loss_that_is_not_finite():
   step_sums.add(7, metrics)
   step_sums.add(8, metrics | {"loss": float("nan")})
   with pytest.raises(FloatingPointError, match="step 8"):
-    step_sums.to_save()
+    step_sums.value_to_save()
 
 
 def test_step_sums_survives_a_restart():
@@ -318,7 +318,7 @@ def test_step_sums_survives_a_restart():
   ]
   step_sums = logging.StepSums()
   step_sums.add(1, metrics[0])
-  restored_sums = logging.StepSums(step_sums.to_save())
+  restored_sums = logging.StepSums(step_sums.value_to_save())
   restored_sums.add(2, metrics[1])
   restored_sums.add(3, metrics[2])
   means, tokens = restored_sums.take_means()
@@ -373,4 +373,4 @@ def test_only_a_few_steps_are_queued():
     step_sums.add(number, step(number))
     # After a step is added, all steps before it are done.
     assert set(range(1, number)) <= set(computed_steps)
-  assert step_sums.to_save()["count"] == 6
+  assert step_sums.value_to_save()["count"] == 6
