@@ -18,7 +18,7 @@ RUN = dict(
   init_from="",  # a pre-trained model
   init_new_rows="mean",
   spike=dict(action="none", factor=2.0),
-  mesh=dict(data=-1, fsdp=1, tensor=1),
+  mesh=dict(data=-1, fsdp=1, tensor=1, split_update="auto"),
   profile=dict(start=0, steps=0),
 )
 # How a model of any family computes.

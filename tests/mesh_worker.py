@@ -10,13 +10,14 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax import objectives
-from bert_jax.devices import sharding
+from bert_jax.devices import sharding, update_sharding
 from bert_jax.models import bert, layers
 from bert_jax.objectives.base import Objective
 from bert_jax.training import evaluate, optim, steps
 from bert_jax.training.state import (
   checkpoint_layout,
   init_state,
+  make_update_sharding,
   resize_to_layout,
   state_shapes,
 )
@@ -87,7 +88,7 @@ def count_shards(state):
   }
 
 
-def train(mesh, micro_batches=1, **model):
+def train(mesh, micro_batches=1, splits_update=False, **model):
   """Trains for `STEPS` steps.
 
   Returns:
@@ -96,11 +97,18 @@ def train(mesh, micro_batches=1, **model):
   """
   objective, optimizer, schedule = make_objective_and_optimizer(mesh, **model)
   batches = [make_batch(i) for i in range(STEPS)]
-  state = init_state(objective, optimizer, mesh, 0, batches[0])
-  layout = checkpoint_layout(objective, optimizer, mesh, batches[0], 61)
+  state = init_state(objective, optimizer, mesh, 0, batches[0], splits_update)
+  layout = checkpoint_layout(
+    objective, optimizer, mesh, batches[0], 61, splits_update
+  )
+  sharded_update = None
+  if splits_update:
+    sharded_update = make_update_sharding(objective, mesh, batches[0], 0)
   shards = {"init": count_shards(state)}
   step = jax.jit(
-    steps.make_train_step(objective, optimizer, schedule, micro_batches),
+    steps.make_train_step(
+      objective, optimizer, schedule, micro_batches, sharded_update
+    ),
     donate_argnums=0,
     out_shardings=(jax.tree.map(lambda x: x.sharding, state), None),
   )
@@ -143,6 +151,35 @@ def run_meshes(folder, report, meshes):
       report["restored"][name] = all(
         jax.tree.leaves([same_shardings, equal_arrays])
       )
+
+
+def run_split_updates(folder, report):
+  """Repeats three runs with split updates, and restores a checkpoint."""
+  # The arrays of the tiny model are smaller than those that stay whole.
+  update_sharding.MIN_ELEMENTS = 64
+  for name, shape, micro_batches, options in (
+    ("8x1x1", (8, 1, 1), 1, {}),
+    ("2x2x2", (2, 2, 2), 1, {}),
+    ("parts2", (2, 2, 2), 2, NO_DROPOUT),
+  ):
+    mesh, name = make_mesh(shape), f"{name} split"
+    with sharding.use_mesh(mesh):
+      losses, shards, state, layout = train(
+        mesh, micro_batches, True, **options
+      )
+      with checkpoint.Checkpointer(str(folder)) as saver:
+        saved_state, _ = saver.restore(STEPS, layout)
+      restored_state = resize_to_layout(saved_state, state)
+      arrays = jax.device_get(leaves_by_name(resize_to_layout(state, layout)))
+    np.savez(folder / name, **arrays)
+    report["losses"][name] = losses
+    report["split_shards"][name] = shards
+    report["restored"][name] = all(
+      restored.sharding == x.sharding
+      for restored, x in zip(
+        jax.tree.leaves(restored_state), jax.tree.leaves(state), strict=True
+      )
+    )
 
 
 def report_padding(report, mesh, state):
@@ -318,6 +355,7 @@ def main(folder):
       "dropout",
       "evaluation",
       "refused",
+      "split_shards",
     )
   }
   run_refusals(report)
@@ -326,6 +364,7 @@ def main(folder):
   report_graphs(report)
   run_meshes(folder, report, meshes)
   run_micro_batches(folder, report, micro_batch_counts)
+  run_split_updates(folder, report)
   (folder / "results.json").write_text(json.dumps(report), encoding="utf-8")
 
 

@@ -5,6 +5,7 @@ numpy. Start with `sharding.py`: how a mesh is made, and which device holds
 which part of an array.
 
 * `sharding.py`: meshes, the sharding of parameters and batches, `jit`.
+* `update_sharding.py`: which device updates which part of a parameter.
 * `hosts.py`: several processes as one run; stop signals.
 * `compile_ahead.py`: compiles programs in threads before their batches come.
 * `hlo.py`: reads a compiled program: loops, collectives, bytes.

@@ -30,6 +30,7 @@ _CALLEE = re.compile(
 )
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 _OPERATION_PATH = re.compile(r'\bop_name="([^"]*)"')
+_CHANNEL = re.compile(r"\bchannel_id=(\d+)")
 _KNOWN_TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 
 
@@ -190,6 +191,26 @@ def loop_trip_counts(program: Program) -> list[int]:
   return [count for count in counts if count > 1]
 
 
+def walk_collectives(
+  program: Program,
+) -> Iterator[tuple[Instruction, int]]:
+  """Yields each collective, and how often it runs in a run of the program.
+
+  The start of an asynchronous collective is left out, because its end counts.
+  The compiler may also split a collective into steps that run inside several
+  fusions of other operations. All steps have the collective's channel and its
+  whole output, so only the first step counts.
+  """
+  names: dict[str, str] = {}
+  for instruction, num_runs in walk_instructions(program):
+    if instruction.operation.removesuffix("-done") not in COLLECTIVES:
+      continue
+    channel = _CHANNEL.search(instruction.call)
+    name = instruction.name
+    if channel is None or names.setdefault(channel[1], name) == name:
+      yield instruction, num_runs
+
+
 def collective_traffic(program: Program) -> dict[str, Traffic]:
   """Counts the collectives of a step by opcode; each trip of a loop counts.
 
@@ -199,13 +220,12 @@ def collective_traffic(program: Program) -> dict[str, Traffic]:
   all-gather is the whole array.
   """
   traffic: dict[str, Traffic] = {}
-  for instruction, num_runs in walk_instructions(program):
+  for instruction, num_runs in walk_collectives(program):
     opcode = instruction.operation.removesuffix("-done")
-    if opcode in COLLECTIVES:
-      earlier_traffic = traffic.get(opcode, Traffic(0, 0))
-      output_bytes = num_bytes(instruction.shape)
-      traffic[opcode] = Traffic(
-        earlier_traffic.count + num_runs,
-        earlier_traffic.bytes + num_runs * output_bytes,
-      )
+    earlier_traffic = traffic.get(opcode, Traffic(0, 0))
+    output_bytes = num_bytes(instruction.shape)
+    traffic[opcode] = Traffic(
+      earlier_traffic.count + num_runs,
+      earlier_traffic.bytes + num_runs * output_bytes,
+    )
   return traffic

@@ -33,6 +33,7 @@ AXIS_RULES: tuple[tuple[str, Any], ...] = (
   ("mlp", "tensor"),
   ("norm", None),
   ("layers", None),
+  ("layer_groups", None),
 )
 BATCH_SPEC = PartitionSpec(("data", "fsdp"))
 # Logical axis of a parameter -> the config key that sets its size.
@@ -163,23 +164,34 @@ def vocab_multiple(mesh: Mesh) -> int:
   return math.lcm(width, mesh.shape["tensor"])
 
 
-def compiler_options(device: jax.Device, remat: bool = False) -> dict[str, Any]:
+def compiler_options(
+  device: jax.Device, remat: bool = False, splits_update: bool = False
+) -> dict[str, Any]:
   """Returns the options for the compiler.
 
     devices      option                            reason
     TPU v4, v6e  no dot-dot fusion, if `remat`     libtpu 0.0.42 overflows its
                                                    stack over some layers that
                                                    are computed again
+    TPU          no products in a loop around      the loops make the products
+                 collectives, if `splits_update`   of BERT-base take 1.5 times
+                                                   the compiler's cycles
     GPU          cuBLASLt and not Triton for       cuBLASLt adds biases and
                  matrix products                   residuals in the same pass
 
   Args:
     device: one of the devices to compile for.
     remat: the remat setting of a train step; see `models.stack.Stack`.
+    splits_update: True for a train step whose devices split the update; see
+      devices/update_sharding.py.
   """
+  options = {}
   if remat and device.device_kind.startswith(("TPU v4", "TPU v6")):
-    return {"xla_tpu_dot_dot_fusion": "false"}
-  return _gpu_options() if device.platform == "gpu" else {}
+    options["xla_tpu_dot_dot_fusion"] = "false"
+  if splits_update and device.platform == "tpu":
+    for name in ("all_gather", "reduce_scatter"):
+      options[f"xla_tpu_enable_windowed_einsum_for_{name}"] = "false"
+  return options or (_gpu_options() if device.platform == "gpu" else {})
 
 
 @functools.cache

@@ -290,26 +290,23 @@ def list_collectives(
     program: the compiled program.
     num_devices: the number of devices of the slice.
   """
+  # Only the "-start" of an asynchronous collective names the groups.
+  group_sizes = {
+    instruction.name: _group_size(instruction.call, num_devices)
+    for instruction, _ in hlo.walk_instructions(program)
+    if instruction.operation.endswith("-start")
+  }
   listed_collectives = []
-  group_sizes: dict[str, int] = {}
-  for instruction, num_runs in hlo.walk_instructions(program):
-    opcode, _, rest = instruction.operation.partition("-start")
-    if (
-      opcode in hlo.COLLECTIVES and not rest and opcode != instruction.operation
-    ):
-      # Only the "-start" of an asynchronous collective names the groups.
-      group_sizes[instruction.name] = _group_size(instruction.call, num_devices)
-      continue
+  for instruction, num_runs in hlo.walk_collectives(program):
     kind = instruction.operation.removesuffix("-done")
-    if kind in hlo.COLLECTIVES:
-      operand = re.search(r"\(%?([\w.-]+)", instruction.call)
-      group_size = group_sizes.get(operand[1] if operand else "")
-      if group_size is None:
-        group_size = _group_size(instruction.call, num_devices)
-      output_bytes = hlo.num_bytes(instruction.shape)
-      listed_collectives.append(
-        Collective(kind, num_runs, output_bytes, group_size)
-      )
+    operand = re.search(r"\(%?([\w.-]+)", instruction.call)
+    group_size = group_sizes.get(operand[1] if operand else "")
+    if group_size is None:
+      group_size = _group_size(instruction.call, num_devices)
+    output_bytes = hlo.num_bytes(instruction.shape)
+    listed_collectives.append(
+      Collective(kind, num_runs, output_bytes, group_size)
+    )
   return listed_collectives
 
 

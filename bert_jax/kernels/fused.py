@@ -39,6 +39,11 @@ def runs_on_gpu() -> bool:
   return device_in_use().platform in ("gpu", "cuda")
 
 
+def runs_on_cpu() -> bool:
+  """Returns True if `device_in_use` is a CPU."""
+  return device_in_use().platform == "cpu"
+
+
 def choose_implementation(option: str, name: str, dtype: jnp.dtype) -> str:
   """Chooses the implementation for one of an encoder's options.
 

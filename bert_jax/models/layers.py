@@ -8,6 +8,7 @@ from typing import Any, cast
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax.kernels import fp8, fused_activation, fused_norm
@@ -84,7 +85,13 @@ class Named(nn.LogicallyPartitioned):
 
   `nnx.bridge.ToNNX` keeps the names. `nn.LogicallyPartitioned` would also ask
   for a mesh whose axes have these names.
+
+  Attributes:
+    compute_dtype: the dtype to which the model casts the parameter before each
+      use; None if it does not cast it.
   """
+
+  compute_dtype: Any = struct.field(default=None, pytree_node=False)
 
   def to_nnx_metadata(self) -> dict[str, Any]:
     """Returns the fields of the parameter's `nnx.Variable`."""
@@ -97,8 +104,12 @@ class Named(nn.LogicallyPartitioned):
     )
 
 
-def with_axes(init: Initializer, axes: tuple[str | None, ...]) -> Initializer:
-  """Returns an initializer whose array is boxed with logical axis names.
+def with_axes(
+  init: Initializer,
+  axes: tuple[str | None, ...],
+  compute_dtype: jnp.dtype | None = None,
+) -> Initializer:
+  """Returns an initializer whose array is boxed; see `Named`.
 
   The initializer's type says "array", because `nn.Module.param` returns the
   array without the box.
@@ -106,7 +117,7 @@ def with_axes(init: Initializer, axes: tuple[str | None, ...]) -> Initializer:
 
   @functools.wraps(init)
   def named(*arguments: Any) -> Named:
-    return Named(init(*arguments), axes)
+    return Named(init(*arguments), axes, compute_dtype=compute_dtype)
 
   return cast(Initializer, named)
 
@@ -143,7 +154,7 @@ class Dense(nn.Module):
     """Returns the float32 kernel and bias for an input of this shape."""
     kernel = self.param(
       "kernel",
-      with_axes(self.kernel_init, self.axes),
+      with_axes(self.kernel_init, self.axes, jnp.dtype(self.dtype)),
       input_shape[len(input_shape) - self.num_summed_axes :] + self.features,
       jnp.float32,
     )

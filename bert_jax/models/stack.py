@@ -94,7 +94,7 @@ class Stack(nn.Module):
     layer: the keyword arguments of `TransformerLayer`.
     unroll: the number of layers in an iteration of the loop; `num_layers`
       unrolls the whole loop, which makes steps faster and compiling slower. 0
-      unrolls the whole loop on a GPU, and nothing on other devices. The tree of
+      unrolls the whole loop on GPUs and TPUs, and nothing on a CPU. The tree of
       parameters and the dropout bits do not depend on `unroll`.
     remat: True saves only the products with weights for the backward pass, and
       computes everything else in a layer again.
@@ -139,7 +139,7 @@ class Stack(nn.Module):
         f"num_layers={num_layers} is not a multiple of {num_sets}."
       )
 
-    unroll = self.unroll or (num_layers if fused.runs_on_gpu() else 1)
+    unroll = self.unroll or (1 if fused.runs_on_cpu() else num_layers)
 
     def body(
       layer: TransformerLayer, x: Array, sequence_ids: Array
@@ -176,7 +176,9 @@ class Stack(nn.Module):
       in_axes=nn.broadcast,
       length=num_sets,
       unroll=_unroll_of_scan(unroll // repeats, num_sets),
-      metadata_params={nn.PARTITION_NAME: "layers"},
+      metadata_params={
+        nn.PARTITION_NAME: "layer_groups" if self.groups else "layers"
+      },
     )
     fields = dict(self.layer)
     for name in fused.IMPLEMENTATIONS:

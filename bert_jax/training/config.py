@@ -129,11 +129,15 @@ class Section:
 
 @dataclasses.dataclass(frozen=True)
 class Mesh(Section):
-  """Says how the devices split the work; see `sharding.make_mesh`."""
+  """Says how the devices split the work.
+
+  See `sharding.make_mesh`, and `update_sharding.splits_update`.
+  """
 
   data: int = _field(int, -1)
   fsdp: int = _whole_number(1, default=1)
   tensor: int = _whole_number(1, default=1)
+  split_update: str = _field(str, "auto", choices=("auto", "on", "off"))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -305,14 +305,18 @@ def jit_step(
   """Returns the jitted step of a phase; see `steps.make_train_step`."""
   return jax.jit(
     steps.make_train_step(
-      setup.objective, setup.optimizer, setup.schedule, phase.num_micro_batches
+      setup.objective,
+      setup.optimizer,
+      setup.schedule,
+      phase.num_micro_batches,
+      setup.update_sharding,
     ),
     donate_argnums=0,
     # The state keeps its shardings. Otherwise the compiler may replicate an
     # array that is split over devices.
     out_shardings=(jax.tree.map(lambda x: x.sharding, state), None),
     compiler_options=sharding.compiler_options(
-      setup.mesh.devices.flat[0], remat
+      setup.mesh.devices.flat[0], remat, setup.update_sharding is not None
     ),
   )
 
@@ -328,7 +332,8 @@ def make_state_evaluator(
     state: the train state, or its shapes.
     pool: the threads that compile a task's evaluation ahead.
   """
-  objective, phase = setup.objective, feed.phase
+  objective = steps.gather_first(setup.objective, setup.update_sharding)
+  phase = feed.phase
   num_rows = phase.batch_size // phase.num_micro_batches
   eval_step = steps.make_eval_step(objective)
   heldout = feed.heldout

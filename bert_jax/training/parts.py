@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from bert_jax.corpus import reader
 from bert_jax.devices import sharding
+from bert_jax.devices.update_sharding import UpdateSharding
 from bert_jax.examples import loader
 from bert_jax.objectives.base import Objective
 from bert_jax.tasks import batches
@@ -78,6 +79,8 @@ class Setup:
     schedule: step -> learning rate; steps are counted from 0.
     checkpoint_layout: the shapes and shardings of a checkpoint's state.
     teacher_params: the teacher's parameters; {} if there is no teacher.
+    update_sharding: what gathers parameters and splits gradients; None if each
+      device updates all parameters that it uses.
     teacher_digest: a digest of the teacher's parameters; None if there is no
       teacher.
     task: the task of a run that fine-tunes; None means pre-training.
@@ -93,6 +96,7 @@ class Setup:
   schedule: optim.Schedule
   checkpoint_layout: TrainState
   teacher_params: Any
+  update_sharding: UpdateSharding | None
   teacher_digest: str | None
   task: Task | None = None
   start_model: PretrainedModel | None = None

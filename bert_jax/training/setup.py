@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from bert_jax import models, objectives
-from bert_jax.devices import sharding
+from bert_jax.devices import sharding, update_sharding
 from bert_jax.examples import loader, recipes
 from bert_jax.messages import UserError
 from bert_jax.models.encoder import field_values
@@ -23,7 +23,11 @@ from bert_jax.training import (
   teacher,
 )
 from bert_jax.training.parts import Feed, Setup
-from bert_jax.training.state import checkpoint_layout, teacher_shapes
+from bert_jax.training.state import (
+  checkpoint_layout,
+  make_update_sharding,
+  teacher_shapes,
+)
 
 # Keys of the student's section `model` that also hold for its teacher, unless
 # the section `teacher.model` has them too.
@@ -96,6 +100,7 @@ def build(
       objective.init, jax.random.key(0), feed.shapes
     )
   sharding.check_parameter_sizes(mesh, boxed_shapes)
+  splits_update = update_sharding.splits_update(mesh, config.mesh.split_update)
   teacher_params = {}
   if opened_teacher:
     try:
@@ -115,8 +120,18 @@ def build(
     optimizer=optimizer,
     schedule=schedule,
     checkpoint_layout=checkpoint_layout(
-      objective, optimizer, mesh, feeds[-1].shapes, first_data.vocab_size
+      objective,
+      optimizer,
+      mesh,
+      feeds[-1].shapes,
+      first_data.vocab_size,
+      splits_update,
     ),
+    update_sharding=make_update_sharding(
+      objective, mesh, feeds[-1].shapes, config.model.unroll or 0
+    )
+    if splits_update
+    else None,
     teacher_params=teacher_params,
     teacher_digest=opened_teacher.digest if opened_teacher else None,
     task=task,

@@ -10,7 +10,8 @@ import optax
 from flax import struct, traverse_util
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.devices import sharding
+from bert_jax.devices import sharding, update_sharding
+from bert_jax.devices.update_sharding import UpdateSharding
 from bert_jax.objectives.base import Batch, Objective
 
 # A batch, or only the shapes of its arrays.
@@ -38,6 +39,7 @@ def state_shapes(
   optimizer: optax.GradientTransformation,
   mesh: Mesh,
   batch: BatchOrShapes,
+  splits_update: bool = False,
 ) -> TrainState:
   """Returns the state as shapes and dtypes with shardings, without arrays.
 
@@ -46,10 +48,42 @@ def state_shapes(
     optimizer: the optimizer; its moments are a part of the state.
     mesh: the mesh; its devices need not exist on this machine.
     batch: a batch, or its shapes.
+    splits_update: True if the devices split the update; then the step needs
+      `make_update_sharding`.
   """
-  return sharding.with_shardings(
-    mesh, _boxed_shapes(objective, optimizer, batch)
+  return _with_shardings(
+    mesh, _boxed_shapes(objective, optimizer, batch), splits_update
   )
+
+
+def _with_shardings(
+  mesh: Mesh, boxed_shapes: TrainState, splits_update: bool
+) -> TrainState:
+  """Returns the state's shapes with shardings; see `state_shapes`."""
+  shapes = sharding.with_shardings(mesh, boxed_shapes)
+  if not splits_update:
+    return shapes
+  params, opt_state = jax.tree.map(
+    update_sharding.split_over_data, (shapes.params, shapes.opt_state)
+  )
+  return shapes.replace(params=params, opt_state=opt_state)
+
+
+def make_update_sharding(
+  objective: Objective, mesh: Mesh, batch: BatchOrShapes, unroll: int
+) -> UpdateSharding:
+  """Returns what gathers parameters and splits gradients in a step.
+
+  Args:
+    objective: the objective.
+    mesh: the mesh.
+    batch: a batch, or its shapes.
+    unroll: the model's option; see `models.stack.Stack`.
+  """
+  boxed_shapes = jax.eval_shape(
+    lambda x: objective.init(jax.random.key(0), x), batch
+  )
+  return update_sharding.plan(mesh, boxed_shapes, unroll)
 
 
 def teacher_shapes(
@@ -80,6 +114,7 @@ def checkpoint_layout(
   mesh: Mesh,
   batch: BatchOrShapes,
   vocab_size: int,
+  splits_update: bool = False,
 ) -> TrainState:
   """Returns `state_shapes` with the shapes that a checkpoint has.
 
@@ -101,7 +136,7 @@ def checkpoint_layout(
   boxed_shapes = _boxed_shapes(objective, optimizer, batch)
   names = nn.get_partition_spec(boxed_shapes)
   return jax.tree.map(
-    without_padding, sharding.with_shardings(mesh, boxed_shapes), names
+    without_padding, _with_shardings(mesh, boxed_shapes, splits_update), names
   )
 
 
@@ -166,6 +201,7 @@ def init_state(
   mesh: Mesh,
   seed: int,
   batch: BatchOrShapes,
+  splits_update: bool = False,
 ) -> TrainState:
   """Draws the initial state; each array is made on the devices that hold it.
 
@@ -175,9 +211,10 @@ def init_state(
     mesh: the mesh; enter it with `sharding.use_mesh` first.
     seed: the seed of the initial parameters.
     batch: a batch, or its shapes.
+    splits_update: see `state_shapes`.
   """
   init = _make_init(objective, optimizer)
-  shapes = state_shapes(objective, optimizer, mesh, batch)
+  shapes = state_shapes(objective, optimizer, mesh, batch, splits_update)
   jitted = jax.jit(
     lambda key: nn.unbox(init(key, jax.tree.map(_zeros_like, batch))),
     out_shardings=jax.tree.map(lambda x: x.sharding, shapes),

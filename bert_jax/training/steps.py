@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
+from bert_jax.devices.update_sharding import UpdateSharding
 from bert_jax.objectives.base import Batch, Objective, Sums
 from bert_jax.training.optim import Schedule
 from bert_jax.training.state import TrainState
@@ -52,6 +53,7 @@ def accumulate_gradients(
   batch: Batch,
   rng: Array,
   num_micro_batches: int,
+  update_sharding: UpdateSharding | None = None,
 ) -> tuple[Any, Metrics, Any]:
   """Computes the gradients of a batch, micro-batch by micro-batch.
 
@@ -66,6 +68,7 @@ def accumulate_gradients(
     batch: the global batch, b rows.
     rng: the random key of the step.
     num_micro_batches: the number of micro-batches, which divides b.
+    update_sharding: see `make_train_step`.
 
   Returns:
     The gradients of the total loss, the mean losses and metrics of the batch,
@@ -82,11 +85,20 @@ def accumulate_gradients(
     means = divide_sums(sums, divisors)
     return total_loss(objective.coefficients, means), (sums, carry)
 
-  compute_gradient = jax.grad(loss, has_aux=True)
+  params = state.params
+  if update_sharding:
+    params = update_sharding.gather(params)
+
+  def compute_gradient(
+    carry: Any, micro_batch: Batch, rng: Array
+  ) -> tuple[Any, tuple[Sums, Any]]:
+    grads, aux = jax.grad(loss, has_aux=True)(params, carry, micro_batch, rng)
+    if update_sharding:
+      grads = update_sharding.scatter(grads)
+    return grads, aux
+
   if num_micro_batches == 1:
-    grads, (sums, carry) = compute_gradient(
-      state.params, state.carry, batch, rng
-    )
+    grads, (sums, carry) = compute_gradient(state.carry, batch, rng)
     return grads, divide_sums(sums, divisors), carry
 
   def body(
@@ -95,9 +107,7 @@ def accumulate_gradients(
     grads, sums, carry = totals
     index, micro_batch = inputs
     new_rng = jax.random.fold_in(rng, index)
-    new_grads, (new_sums, carry) = compute_gradient(
-      state.params, carry, micro_batch, new_rng
-    )
+    new_grads, (new_sums, carry) = compute_gradient(carry, micro_batch, new_rng)
     grads, sums = jax.tree.map(jnp.add, (grads, sums), (new_grads, new_sums))
     return (grads, sums, carry), None
 
@@ -122,6 +132,7 @@ def make_train_step(
   optimizer: optax.GradientTransformation,
   schedule: Schedule,
   num_micro_batches: int,
+  update_sharding: UpdateSharding | None = None,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
   """Returns the step (state, teacher_params, batch, key) -> (state, metrics).
 
@@ -141,6 +152,14 @@ def make_train_step(
   loss or the gradient is not finite. A step that is skipped changes no array of
   floating-point numbers, such as the parameters. The counters still increase,
   so that the schedule fits the number of steps.
+
+  Args:
+    objective: the objective.
+    optimizer: the optimizer.
+    schedule: step -> learning rate; for the metrics only.
+    num_micro_batches: the number of micro-batches of a batch.
+    update_sharding: gathers the parameters and splits the gradients, if the
+      devices split the update; see devices/update_sharding.py.
   """
 
   def train_step(
@@ -152,7 +171,13 @@ def make_train_step(
   ) -> tuple[TrainState, Metrics]:
     rng = jax.random.fold_in(key, state.step)
     grads, means, carry = accumulate_gradients(
-      objective, state, teacher_params, batch, rng, num_micro_batches
+      objective,
+      state,
+      teacher_params,
+      batch,
+      rng,
+      num_micro_batches,
+      update_sharding,
     )
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
@@ -186,6 +211,28 @@ def _keep_if_skipped(
     return new if is_counter else jnp.where(is_skipped, old, new)
 
   return jax.tree.map(choose, old_state, new_state)
+
+
+def gather_first(
+  objective: Objective, update_sharding: UpdateSharding | None
+) -> Objective:
+  """Returns an objective whose `loss` and `predict` take stored parameters.
+
+  Args:
+    objective: the objective.
+    update_sharding: what gathers the parameters; None returns the objective.
+  """
+  if not update_sharding:
+    return objective
+  gather = update_sharding.gather
+  loss, predict = objective.loss, objective.predict
+  gathering_predict = predict and (
+    lambda params, batch: predict(gather(params), batch)
+  )
+  return objective._replace(
+    loss=lambda params, *arguments: loss(gather(params), *arguments),
+    predict=gathering_predict,
+  )
 
 
 def make_eval_step(objective: Objective) -> Callable[..., tuple[Sums, Sums]]:

@@ -21,6 +21,7 @@ from bert_jax.devices import (
   kernel_operations,
   sharding,
   tpu_cycles,
+  update_sharding,
 )
 from bert_jax.devices.xla_errors import INVALID_ARGUMENT, has_status
 from bert_jax.examples.recipes import make_recipe
@@ -30,7 +31,11 @@ from bert_jax.text.vocabulary import SpecialIds
 from bert_jax.training import config as config_lib
 from bert_jax.training import phases, steps
 from bert_jax.training.setup import make_objective_and_optimizer
-from bert_jax.training.state import state_shapes, teacher_shapes
+from bert_jax.training.state import (
+  make_update_sharding,
+  state_shapes,
+  teacher_shapes,
+)
 
 GIB = 2**30
 # The number of pieces of BERT's cased vocabulary (google-research/bert README).
@@ -91,6 +96,7 @@ class StepToCompile:
     arguments: the arguments of `function`, as shapes with shardings.
     flops: FLOPs of a step on the whole slice, as the model counts them.
     remat: the model's remat setting.
+    splits_update: True if the devices split the update.
   """
 
   phase: phases.Phase
@@ -99,6 +105,7 @@ class StepToCompile:
   arguments: tuple[Any, ...]
   flops: float
   remat: bool | None
+  splits_update: bool
 
 
 def compiler_versions() -> dict[str, str]:
@@ -240,9 +247,6 @@ def make_step(
   objective, schedule, optimizer = make_objective_and_optimizer(
     parsed_config, sharding.vocab_multiple(mesh)
   )
-  function = steps.make_train_step(
-    objective, optimizer, schedule, phase.num_micro_batches
-  )
   vocab_size = parsed_config.model.vocab_size
   assert vocab_size, "`with_published_vocabulary` sets it."
   batch = sharding.global_batch_shapes(mesh, batch_shapes(vocab_size, phase))
@@ -254,13 +258,33 @@ def make_step(
       lambda x: objective.init(jax.random.key(0), x), batch
     )
     sharding.check_parameter_sizes(mesh, boxed_params)
-    state = state_shapes(objective, optimizer, mesh, batch)
+    splits_update = update_sharding.splits_update(
+      mesh, parsed_config.mesh.split_update
+    )
+    state = state_shapes(objective, optimizer, mesh, batch, splits_update)
     teacher_params = teacher_shapes(objective, mesh, batch)
+    function = steps.make_train_step(
+      objective,
+      optimizer,
+      schedule,
+      phase.num_micro_batches,
+      make_update_sharding(
+        objective, mesh, batch, parsed_config.model.unroll or 0
+      )
+      if splits_update
+      else None,
+    )
   # `flops` reads only the shapes of the batch.
   flops = objective.flops(cast(Batch, batch))
   arguments = (state, teacher_params, batch, key)
   return StepToCompile(
-    phase, mesh, function, arguments, flops, parsed_config.model.remat
+    phase,
+    mesh,
+    function,
+    arguments,
+    flops,
+    parsed_config.model.remat,
+    splits_update,
   )
 
 
@@ -410,7 +434,7 @@ def trace_program(step: StepToCompile) -> jax.stages.Traced:
     donate_argnums=0,
     out_shardings=(state_shardings, None),
     compiler_options=sharding.compiler_options(
-      step.mesh.devices.flat[0], bool(step.remat)
+      step.mesh.devices.flat[0], bool(step.remat), step.splits_update
     ),
   )
   with sharding.use_mesh(step.mesh):

@@ -83,6 +83,7 @@ def make_first_state(
     setup.mesh,
     config.seed,
     setup.feeds[0].shapes,
+    setup.update_sharding is not None,
   )
   if saver.latest_step() is not None:
     saved_state, meta, step = saver.restore_newest(setup.checkpoint_layout)

@@ -403,7 +403,9 @@ def test_every_config_trains_or_builds(
   if name not in TRAINED_CONFIGS + SLOW_TRAINED_CONFIGS:
     setup = building.build(config_lib.parse(config))
     assert setup.config.model.vocab_size == 64
-    assert all(f.data.read(0, 8)["input_ids"].size for f in setup.feeds)
+    assert all(
+      f.training_rows.read(0, 8)["input_ids"].size for f in setup.feeds
+    )
     return
   original_config = copy.deepcopy(config)
   state = train.run(config, str(tmp_path / "run"))

@@ -242,7 +242,7 @@ def test_every_config_is_loaded_and_built(data_folder):
     config = load_config(name, changes)
     setup = building.build(config_lib.parse(config))
     assert setup.config.model.vocab_size == 23
-    assert all(f.data.read(0, 8)["char_ids"].size for f in setup.feeds)
+    assert all(f.training_rows.read(0, 8)["char_ids"].size for f in setup.feeds)
 
 
 def test_the_published_model_has_93_6_million_parameters():

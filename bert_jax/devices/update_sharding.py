@@ -1,0 +1,160 @@
+"""Splits the optimizer's update over the devices that split only the batch.
+
+Without this, all devices of the mesh's axis "data" hold the same parameters and
+the same moments, and compute the same update. With it, each of them holds and
+updates a part. The devices gather the parameters before they compute gradients,
+and each keeps its part of the summed gradients afterwards. This is the method
+of Xu et al. 2020, "Automatic Cross-Replica Sharding of Weight Update in
+Data-Parallel Training".
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bert_jax.devices import sharding
+
+# A parameter with fewer elements stays whole on each device, because a
+# collective takes longer than its update. Biases and norms are below, and the
+# smallest matrices of BERT-base are above.
+MIN_ELEMENTS = 2**16
+
+
+def splits_update(mesh: Mesh, setting: str) -> bool:
+  """Returns True if the devices of a mesh split the update.
+
+  Args:
+    mesh: the mesh.
+    setting: "on", "off"; or "auto", which is "on" for TPUs only. By the TPU
+      compiler's estimate the update takes a third of a step of BERT-base if
+      each chip computes all of it (docs/tpu.md).
+  """
+  if setting == "auto":
+    setting = "on" if mesh.devices.flat[0].platform == "tpu" else "off"
+  return setting == "on" and mesh.shape["data"] > 1
+
+
+def split_over_data(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+  """Returns an array's shape, with the sharding that the update gives it.
+
+  The axis "data" splits the array's first axis that it divides evenly, besides
+  the axes of the mesh that split the array already. An array without such an
+  axis, or with fewer than `MIN_ELEMENTS` elements, keeps its sharding.
+
+  Args:
+    x: the shape of a parameter or of a moment, sharded as the model needs it.
+  """
+  mesh, spec = x.sharding.mesh, list(x.sharding.spec)
+  spec += [None] * (x.ndim - len(spec))
+  if math.prod(x.shape) < MIN_ELEMENTS:
+    return x
+  for axis, size in enumerate(x.shape):
+    names = spec[axis] or ()
+    names = (*((names,) if isinstance(names, str) else names), "data")
+    if size % math.prod(mesh.shape[name] for name in names) == 0:
+      spec[axis] = names
+      new_sharding = NamedSharding(mesh, PartitionSpec(*spec))
+      return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=new_sharding)
+  return x
+
+
+@dataclasses.dataclass(frozen=True)
+class _Parameter:
+  """Says how one parameter is stored, and how the model gets it.
+
+  Attributes:
+    stored: the shape, the dtype and the sharding in the train state.
+    gathered: the same for the model. The dtype is that of the products.
+    is_layered: True if the first axis counts layers that are gathered one by
+      one. Then each gather can run while earlier layers compute.
+  """
+
+  stored: jax.ShapeDtypeStruct
+  gathered: jax.ShapeDtypeStruct
+  is_layered: bool
+
+  def gather(self, x: jax.Array) -> jax.Array:
+    if self.stored.sharding == self.gathered.sharding:
+      return x
+    # Cast before gathering, so that the devices send fewer bytes.
+    return self._constrain(x.astype(self.gathered.dtype), self.gathered)
+
+  def scatter(self, gradient: jax.Array) -> jax.Array:
+    if self.stored.sharding != self.gathered.sharding:
+      gradient = self._constrain(gradient, self.stored)
+    return gradient.astype(self.stored.dtype)
+
+  def _constrain(self, x: jax.Array, layout: jax.ShapeDtypeStruct) -> jax.Array:
+    """Asks for the sharding of `layout`, of the whole or of each layer."""
+    if not self.is_layered:
+      return jax.lax.with_sharding_constraint(x, layout.sharding)
+    layer_spec = PartitionSpec(*layout.sharding.spec[1:])
+    layer_sharding = NamedSharding(layout.sharding.mesh, layer_spec)
+    return jnp.stack(
+      [jax.lax.with_sharding_constraint(y, layer_sharding) for y in x]
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdateSharding:
+  """Gathers the parameters of a train state, and splits their gradients.
+
+  Attributes:
+    parameters: a `_Parameter` for each parameter of the train state.
+  """
+
+  parameters: Any
+
+  def gather(self, params: Any) -> Any:
+    """Returns the train state's parameters as the model uses them.
+
+    A kernel that a model casts has already the dtype of the model's products,
+    so its gradient has this dtype too.
+    """
+    return jax.tree.map(lambda x, p: p.gather(x), params, self.parameters)
+
+  def scatter(self, gradients: Any) -> Any:
+    """Returns gradients of gathered parameters in float32, split like `params`.
+
+    Args:
+      gradients: the gradients with respect to the result of `gather`.
+    """
+    return jax.tree.map(lambda g, p: p.scatter(g), gradients, self.parameters)
+
+
+def plan(mesh: Mesh, boxed: Any, unroll: int) -> UpdateSharding:
+  """Plans how the parameters of an objective are stored and gathered.
+
+  Args:
+    mesh: the mesh.
+    boxed: the shapes of the parameters, boxed with logical axis names, as
+      `jax.eval_shape` of a linen `init` gives.
+    unroll: the option of `models.stack.Stack`; 0 means that the loop over
+      layers is unrolled.
+  """
+
+  def plan_parameter(box: Any, gathered: jax.ShapeDtypeStruct) -> _Parameter:
+    # A kernel of the axis "layers" is used once in a step. The gradient of a
+    # kernel that several layers share is a sum, which needs float32.
+    has_layers = box.names[0] == "layers"
+    compute_dtype = getattr(box, "compute_dtype", None) if has_layers else None
+    return _Parameter(
+      stored=split_over_data(gathered),
+      gathered=jax.ShapeDtypeStruct(
+        gathered.shape,
+        compute_dtype or gathered.dtype,
+        sharding=gathered.sharding,
+      ),
+      is_layered=has_layers and not 0 < unroll < gathered.shape[0],
+    )
+
+  shapes = sharding.with_shardings(mesh, boxed)
+  return UpdateSharding(
+    jax.tree.map(
+      plan_parameter, boxed, shapes, is_leaf=lambda x: hasattr(x, "names")
+    )
+  )
