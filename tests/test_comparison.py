@@ -47,10 +47,11 @@ def test_plan_counts_the_objective_and_all_parameters(compare):
   assert parameters > kernels + embeddings
   assert parameters < 1.2 * (kernels + embeddings) + 2 * hidden**2
   # A student of 4 layers pays for the forward pass of its teacher's 8 layers,
-  # so for 3 * 4 + 8 layers instead of the 3 * 8 of its teacher's training.
+  # so for 3 * 4 + 8 layers instead of the 3 * 8 of its teacher's training, and
+  # a little more for the logits of all positions.
   (teacher, _), _ = compare.read_plan("roberta", vocab_size)
   (student, _), _ = compare.read_plan("distilbert", vocab_size)
-  assert student.flops / teacher.flops == pytest.approx(20 / 24, rel=0.02)
+  assert 20 / 24 < student.flops / teacher.flops < 21 / 24
 
 
 def test_every_system_has_a_config_of_both_sizes(compare):

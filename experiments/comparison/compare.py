@@ -288,12 +288,11 @@ class Driver:
     if self.records.read(name, self.args.seed, "train"):
       return True
     start_time = time.monotonic()
-    scaled_name = name + (",tiny" if self.args.tiny else "")
     data = self.args.words if name == "elmo" else self.args.data
     with open(os.path.join(data, "meta.json"), encoding="utf-8") as f:
       vocab_size = json.load(f)["vocab_size"]
-    costs, parameters = read_plan(scaled_name, vocab_size)
-    flags = [f"--config.data.path={data}", f"--config.seed={self.args.seed}"]
+    costs, parameters = read_plan(self.scaled_name(name), vocab_size)
+    flags = self.run_flags(name)
     record: dict[str, Any] = {"system": name, "seed": self.args.seed}
     if name in systems.STUDENTS:
       record["teacher"] = best_teacher(self.records, self.args.seed)
@@ -302,7 +301,7 @@ class Driver:
         return False
       flags.append(f"--config.teacher.path={self.folder(record['teacher'])}")
     if name == "elmo":
-      steps = self.steps_of_elmo(scaled_name, flags)
+      steps = self.steps_of_elmo()
     else:
       steps = steps_for_flops(costs, self.args.flops)
     record |= {"steps": steps, "parameters": parameters}
@@ -310,7 +309,7 @@ class Driver:
     say(f"{name}: training {record}")
     folder = self.folder(name)
     flags += interval_flags(steps)
-    status = self.train_run(scaled_name, folder, flags)
+    status = self.train_run(name, folder, flags)
     record["status"] = status
     if not status:
       record |= summarise_training(
@@ -321,33 +320,47 @@ class Driver:
     self.records.write(record, name, self.args.seed, piece)
     return not status
 
-  def train_run(self, scaled_name: str, folder: str, flags: list[str]) -> int:
+  def scaled_name(self, name: str) -> str:
+    """Returns the name of a system's config."""
+    return name + (",tiny" if self.args.tiny else "")
+
+  def train_run(self, name: str, folder: str, flags: list[str]) -> int:
     """Runs `bert_jax train` for a system; returns the exit status."""
     first = [
       *("-m", "bert_jax", "train"),
-      f"--config={HERE}/config.py:{scaled_name}",
+      f"--config={HERE}/config.py:{self.scaled_name(name)}",
       f"--workdir={folder}",
     ]
     return self.run(folder + ".log", 0.45, [*first, *flags])
 
-  def steps_of_elmo(self, scaled_name: str, flags: list[str]) -> int:
+  def steps_of_elmo(self) -> int:
     """Returns ELMo's steps for the seconds that BERT's steps take.
 
     The FLOPs of an LSTM cannot be compared with those of attention, so ELMo
-    gets the same seconds. A short trial measures its speed.
+    gets the same seconds.
     """
     seconds = self.args.seconds
     for name in ("bert", "roberta"):
       if record := self.records.read(name, self.args.seed, "train"):
         seconds = record["seconds"]
         break
-    folder = self.folder("elmo") + "-trial"
-    if not read_rows(f"{folder}/metrics.jsonl"):
-      shorter = ["--config.total_steps=60", "--config.log.every=10"]
-      shorter += ["--config.evaluate.every=0", "--config.checkpoint.every=60"]
-      self.train_run(scaled_name, folder, [*flags, *shorter])
-    rows = read_rows(f"{folder}/metrics.jsonl")
+    rows = read_rows(f"{self.folder('elmo')}-trial/metrics.jsonl")
     return steps_for_seconds(fast_rate(rows, "steps_per_second"), seconds)
+
+  def try_elmo(self) -> None:
+    """Measures ELMo's speed in a short run, while nothing is scored."""
+    folder = self.folder("elmo") + "-trial"
+    if self.records.read("elmo", self.args.seed, "train"):
+      return
+    if not read_rows(f"{folder}/metrics.jsonl"):
+      flags = [*self.run_flags("elmo"), "--config.total_steps=60"]
+      flags += ["--config.log.every=10", "--config.evaluate.every=0"]
+      self.train_run("elmo", folder, flags)
+
+  def run_flags(self, name: str) -> list[str]:
+    """Returns the flags for a run's data and seed."""
+    data = self.args.words if name == "elmo" else self.args.data
+    return [f"--config.data.path={data}", f"--config.seed={self.args.seed}"]
 
   def submit(self, function: Any, *arguments: Any) -> None:
     """Lets a thread call a function; `wait` raises its error."""
@@ -502,6 +515,8 @@ def train_all(args: argparse.Namespace) -> None:
   names = args.systems.split(",")
   for name in names:
     systems.check_name(name, systems.NAMES)
+  if "elmo" in names:
+    driver.try_elmo()
   for name in names:
     try:
       if driver.train(name):
