@@ -42,6 +42,7 @@ from bert_jax.configs.common import (
   check_name,
   merge,
   steps_and_peak,
+  unset,
 )
 from ml_collections import ConfigDict
 
@@ -85,7 +86,7 @@ def get_config(name: str = "base_v2") -> ConfigDict:
       variant=name,
       dropout=dropout_rate,
       attention_dropout=dropout_rate,
-      remat=not name.startswith("base"),
+      remat=False if name.startswith("base") else unset(bool),
     ),
   )
   steps_and_rate = steps_and_peak(total_steps, 3_125, peak=1.76e-3)

@@ -38,7 +38,13 @@ Cased: --config.data.cased=True, with text prepared with --no-lower-case and a
   several hosts: docs/hosts.md.
 """
 
-from bert_jax.configs.common import MASKED, PRETRAIN, check_name, merge
+from bert_jax.configs.common import (
+  MASKED,
+  PRETRAIN,
+  check_name,
+  merge,
+  unset,
+)
 from ml_collections import ConfigDict
 
 NAMES = ("tiny", "mini", "small", "medium", "base", "large", "large_wwm")
@@ -75,7 +81,9 @@ def get_config(name: str = "base") -> ConfigDict:
   variant = check_name(name, NAMES).removesuffix("_wwm")
   masking = "whole_word" if name == "large_wwm" else "token"
   changes = dict(
-    model=dict(variant=variant, remat=variant == "large"),
+    model=dict(
+      variant=variant, remat=unset(bool) if variant == "large" else False
+    ),
     data=dict(masking=masking),
   )
   return merge(PRETRAIN, MASKED, PAIR_ROWS, PUBLISHED_SETTINGS, changes)

@@ -62,7 +62,7 @@ SIZES = {
   "base": dict(schedule=dict(peak=6e-4, warmup=0.048)),
   "large": dict(
     schedule=dict(peak=4e-4, warmup=0.06),
-    model=dict(variant="large", remat=True),
+    model=dict(variant="large", remat=unset(bool)),
   ),
 }
 

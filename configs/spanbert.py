@@ -33,6 +33,7 @@ from bert_jax.configs.common import (
   check_name,
   merge,
   steps_and_peak,
+  unset,
 )
 from bert_jax.configs.roberta import FAIRSEQ
 from ml_collections import ConfigDict
@@ -57,7 +58,9 @@ PUBLISHED_SETTINGS = dict(
 def get_config(name: str = "base") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
   is_large = check_name(name, ("base", "large")) == "large"
-  variant = dict(model=dict(variant=name, remat=is_large))
+  variant = dict(
+    model=dict(variant=name, remat=unset(bool) if is_large else False)
+  )
   steps_and_rate = steps_and_peak(2_400_000, 10_000, peak=1e-4)
   return merge(
     PRETRAIN,

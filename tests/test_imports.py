@@ -74,7 +74,7 @@ ROOMS = {
     "tensorflow_datasets sklearn scipy seqeval",
   ),
   "training": Room(
-    "root devices text models objectives weights corpus examples tasks",
+    "root devices text kernels models objectives weights corpus examples tasks",
     "etils jax flax jaxtyping ml_collections numpy optax",
     "matplotlib tensorboardX",
   ),

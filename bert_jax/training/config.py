@@ -291,7 +291,7 @@ class Model(Section):
 
   RESERVED_KEYS = ("vocab_multiple",)
 
-  remat: bool | None = _field(bool, None)
+  remat: bool | None = _field(bool, None, may_be_none="always")
   family: str | None = _field(str, None, may_be_none="task")
   variant: str | None = _field(str, None, may_be_none="task")
   dtype: str | None = _field(str, None, choices=DTYPES)

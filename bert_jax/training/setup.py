@@ -17,6 +17,7 @@ from bert_jax.training import config as config_lib
 from bert_jax.training import (
   inputs,
   logging,
+  memory,
   optim,
   phases,
   start_from,
@@ -84,6 +85,9 @@ def build(
       " the folder of a run, a converted folder or one of transformers."
     )
   model = fill_from_data(model, first_data, config.data.path)
+  model = dataclasses.replace(
+    model, remat=memory.choose_remat(model, plan, mesh)
+  )
   config = dataclasses.replace(config, model=model)
   if config.teacher:
     opened_teacher = teacher.open_teacher(

@@ -29,7 +29,7 @@ from bert_jax.messages import UserError
 from bert_jax.objectives.base import Batch
 from bert_jax.text.vocabulary import SpecialIds
 from bert_jax.training import config as config_lib
-from bert_jax.training import phases, steps
+from bert_jax.training import memory, phases, steps
 from bert_jax.training.setup import make_objective_and_optimizer
 from bert_jax.training.state import (
   make_update_sharding,
@@ -37,7 +37,6 @@ from bert_jax.training.state import (
   teacher_shapes,
 )
 
-GIB = 2**30
 # The number of pieces of BERT's cased vocabulary (google-research/bert README).
 CASED_VOCAB_SIZE = 28996
 # Keys of the config's section `data` that choose the text. The other keys are
@@ -50,7 +49,7 @@ class Generation:
   """Describes a generation of TPUs.
 
   Attributes:
-    hbm_gib: GiB of memory of a jax device. A device is a core on v2 and v3, and
+    device_kind: the kind of a jax device. A device is a core on v2 and v3, and
       a chip from v4 on.
     cores_per_chip: the cores of a chip, as the names of Cloud TPU count them:
       v3-32 has 32 cores. It is 1 if the names count chips.
@@ -59,7 +58,7 @@ class Generation:
     options: the options of jax's function that describes a topology.
   """
 
-  hbm_gib: int
+  device_kind: str
   cores_per_chip: int
   layouts: tuple[str, ...]
   options: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -67,18 +66,15 @@ class Generation:
 
 _LAYOUTS_2D = ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16")
 _LAYOUTS_3D = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8")
-# A chip has 16 GiB on v2, 32 on v3 and v4, 16 on v5e, 95 on v5p and 32 on v6e
-# (cloud.google.com/tpu/docs, "TPU versions"). On v2 and v3 two devices share
-# the memory of a chip.
 GENERATIONS = {
-  "v2": Generation(8, 2, _LAYOUTS_2D),
-  "v3": Generation(16, 2, (*_LAYOUTS_2D, "16x32", "32x32")),
+  "v2": Generation("TPU v2", 2, _LAYOUTS_2D),
+  "v3": Generation("TPU v3", 2, (*_LAYOUTS_2D, "16x32", "32x32")),
   # With this option both cores of a chip are one device, as on a real v4;
   # libtpu's default differs.
-  "v4": Generation(32, 2, _LAYOUTS_3D, {"chip_config_name": "megacore"}),
-  "v5e": Generation(16, 1, _LAYOUTS_2D),
-  "v5p": Generation(95, 2, _LAYOUTS_3D),
-  "v6e": Generation(32, 1, _LAYOUTS_2D),
+  "v4": Generation("TPU v4", 2, _LAYOUTS_3D, {"chip_config_name": "megacore"}),
+  "v5e": Generation("TPU v5 lite", 1, _LAYOUTS_2D),
+  "v5p": Generation("TPU v5", 2, _LAYOUTS_3D),
+  "v6e": Generation("TPU v6 lite", 1, _LAYOUTS_2D),
 }
 # The number of chips of the largest slice, which is a v5p slice (see the page
 # above).
@@ -242,7 +238,13 @@ def make_step(
     parsed_config.mesh.tensor,
     devices_of_slice(slice_name),
   )
-  phase = phases.plan(parsed_config)[phase_index]
+  plan = phases.plan(parsed_config)
+  phase = plan[phase_index]
+  model = dataclasses.replace(
+    parsed_config.model,
+    remat=memory.choose_remat(parsed_config.model, plan, mesh),
+  )
+  parsed_config = dataclasses.replace(parsed_config, model=model)
   sharding.check_batch_size(mesh, phase.batch_size, phase.num_micro_batches)
   objective, schedule, optimizer = make_objective_and_optimizer(
     parsed_config, sharding.vocab_multiple(mesh)
@@ -398,7 +400,7 @@ def compile_in_this_process(
     length=phase.data_options["length"],
     batch_size=phase.batch_size,
     micro_batches=phase.num_micro_batches,
-    hbm_bytes=GENERATIONS[slice_name.partition(":")[0]].hbm_gib * GIB,
+    hbm_bytes=memory.device_memory(step.mesh.devices.flat[0]),
     arguments_bytes=bytes_per_device(step.arguments),
     gradient_bytes=bytes_per_device(step.arguments[0].params),
     model_flops=step.flops / num_devices,
@@ -414,12 +416,12 @@ def compile_in_this_process(
         step, traced_step, compiled_step, slice_name
       )
   except jax.errors.JaxRuntimeError as e:
-    memory = parse_memory_message(str(e))
-    if memory is None:
+    memory_sizes = parse_memory_message(str(e))
+    if memory_sizes is None:
       raise UserError(f"the TPU compiler failed: {_first_sentence(e)}") from e
     new_entries = dict(
-      temporaries_bytes=memory.get("needed"),
-      usable_bytes=memory.get("usable"),
+      temporaries_bytes=memory_sizes.get("needed"),
+      usable_bytes=memory_sizes.get("usable"),
       fits=False,
       refused=_first_sentence(e),
     )

@@ -338,11 +338,12 @@ def test_every_axis_of_the_state_has_a_rule():
   parameter_axes = {axis for spec in specs for axis in spec if axis}
   axes_with_rules = {axis for axis, _ in sharding.AXIS_RULES}
   assert parameter_axes <= axes_with_rules
-  # Only activations have these axes.
+  # Only activations have three of these axes, and only ALBERT has groups.
   assert axes_with_rules - parameter_axes == {
     "batch",
     "length",
     "embed_activation",
+    "layer_groups",
   }
   optimizer = optim.build_optimizer(
     lambda s: 0.1, "adamw_bert", 0.9, 0.999, 1e-6, 0.01, 1.0
