@@ -2,7 +2,7 @@ r"""Trains systems with equal compute, one after the other, and scores each.
 
   python experiments/comparison/compare.py train --systems bert,roberta \\
     --workdir OUT --data DATA --words WORDS --tasks TASKS --blimp TAR \\
-    --wnut17 FOLDER --flops 3.5e16
+    --wnut17 FOLDER --flops 2.5e16
   python experiments/comparison/compare.py table --workdir OUT
 
 DATA is the prepared text, WORDS is the same text prepared for ELMo, TASKS has
@@ -597,8 +597,8 @@ def main() -> None:
   for flag in ("data", "words", "tasks", "blimp"):
     add(f"--{flag}", type=os.path.abspath, required=True)
   add("--wnut17", type=os.path.abspath, help="WNUT17's original files")
-  add("--flops", type=float, default=3.5e16, help="budget of each system")
-  add("--seconds", type=float, default=120.0, help="ELMo's, without a BERT")
+  add("--flops", type=float, default=2.5e16, help="budget of each system")
+  add("--seconds", type=float, default=90.0, help="ELMo's, without a BERT")
   add("--jobs", type=int, default=4, help="measurements at the same time")
   add("--fine-tune", type=lambda x: x.split(","), default=list(TASKS))
   add("--task-seeds", type=int, default=3)
