@@ -127,3 +127,109 @@ def test_best_teacher_has_the_highest_score_on_blimp(compare, tmp_path):
   for name, accuracy in [("bert", 0.6), ("roberta", 0.7), ("albert", 0.9)]:
     records.write({"accuracy": accuracy}, name, 0, "blimp")
   assert compare.best_teacher(records, 0) == "roberta"
+
+
+class FakeChildren:
+  """Stands for the child processes: notes them, and writes their results."""
+
+  def __init__(self):
+    self.started = []
+
+  def __call__(self, driver, log, share, arguments):
+    self.started.append(arguments)
+    flags = dict(a.split("=", 1) for a in arguments if a.startswith("--config"))
+    workdir = [a.partition("=")[2] for a in arguments if "--workdir=" in a]
+    if workdir:
+      steps = int(flags.get("--config.total_steps", 40))
+      row = {"step": steps, "split": "heldout", "matthews": 0.25, "loss": 2.0}
+      rows = [
+        {
+          "step": step,
+          "split": "train",
+          "steps_per_second": 8.0,
+          "tokens_per_second": 800.0,
+        }
+        for step in range(1, steps + 1)
+      ]
+      folder = pathlib.Path(workdir[0])
+      folder.mkdir(exist_ok=True)
+      lines = "".join(json.dumps(row) + "\n" for row in [*rows, row])
+      (folder / "metrics.jsonl").write_text(lines, "utf-8")
+    else:
+      output = pathlib.Path(arguments[arguments.index("--output") + 1])
+      text = json.dumps({"accuracy": 0.5, "mlm_loss": 3.0})
+      output.write_text(text + "\n", "utf-8")
+    return 0
+
+  def configs(self):
+    """Returns the names of the systems that were trained, in order."""
+    return [
+      argument.rpartition(":")[2]
+      for arguments in self.started
+      for argument in arguments
+      if argument.startswith("--config=") and "comparison" in argument
+    ]
+
+
+def test_driver_trains_scores_and_continues(
+  compare, tmp_path, monkeypatch, capsys
+):
+  children = FakeChildren()
+  monkeypatch.setattr(
+    compare.Driver, "run", lambda self, *args: children(self, *args)
+  )
+  (tmp_path / "meta.json").write_text('{"vocab_size": 100}', "utf-8")
+  command = ["compare.py", "train", "--tiny", "--workdir", str(tmp_path)]
+  for flag in ("data", "words", "tasks", "blimp", "wnut17"):
+    command += [f"--{flag}", str(tmp_path)]
+  command += ["--flops", "6e10", "--fine-tune", "cola", "--task-seeds", "2"]
+  first, all_systems = "elmo,bert", "elmo,bert,distilbert,tinybert"
+  monkeypatch.setattr(sys, "argv", [*command, "--systems", first])
+  compare.main()
+  # ELMo's trial comes first. Without a BERT, ELMo gets 90 seconds.
+  assert children.configs() == ["elmo,tiny", "elmo,tiny", "bert,tiny"]
+  records = compare.Records(str(tmp_path))
+  assert records.read("elmo", 0, "train")["steps"] == 8 * 90
+  bert = records.read("bert", 0, "train")
+  assert bert["steps"] % 40 == 0
+  assert 0.3 * 6e10 < bert["flops"] <= 6e10
+  assert bert["seconds"] == bert["steps"] / 8
+  names = {path.name for path in (tmp_path / "records").iterdir()}
+  pieces = ("train", "blimp", "heldout", "cola.0", "cola.1", "features")
+  bert_names = {f"bert.0.{piece}.json" for piece in (*pieces, "speed")}
+  elmo_names = {f"elmo.0.{piece}.json" for piece in ("train", "blimp", "speed")}
+  assert names == bert_names | elmo_names
+  # The second call does what is missing only.
+  children.started.clear()
+  (tmp_path / "records" / "bert.0.cola.1.json").unlink()
+  (tmp_path / "records" / "elmo.0.train.json").unlink()
+  monkeypatch.setattr(sys, "argv", [*command, "--systems", all_systems])
+  compare.main()
+  assert children.configs() == [
+    *("elmo,tiny", "distilbert,tiny", "tinybert,tiny")
+  ]
+  steps_of_bert_in_seconds = bert["seconds"] * 8
+  assert records.read("elmo", 0, "train")["steps"] == steps_of_bert_in_seconds
+  assert records.read("bert", 0, "cola", 1)["scores"][-1]["matthews"] == 0.25
+  assert records.read("distilbert", 0, "train")["teacher"] == "bert"
+  teacher_flag = f"--config.teacher.path={tmp_path / 'bert-0'}"
+  assert any(teacher_flag in arguments for arguments in children.started)
+  assert records.read("tinybert", 0, "blimp") is None
+  assert "failed" not in capsys.readouterr().out
+
+
+def test_driver_goes_on_after_a_failure(compare, tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(compare.Driver, "run", lambda self, *args: 1)
+  (tmp_path / "meta.json").write_text('{"vocab_size": 100}', "utf-8")
+  command = ["compare.py", "train", "--tiny", "--workdir", str(tmp_path)]
+  for flag in ("data", "words", "tasks", "blimp"):
+    command += [f"--{flag}", str(tmp_path)]
+  command += ["--flops", "6e10", "--systems", "gpt,distilbert,roberta"]
+  monkeypatch.setattr(sys, "argv", command)
+  compare.main()
+  out = capsys.readouterr().out
+  assert "distilbert: no teacher has been scored" in out
+  records = compare.Records(str(tmp_path))
+  assert records.read("gpt", 0, "train") is None
+  assert records.read("gpt", 0, "failed")["status"] == 1
+  assert records.read("roberta", 0, "failed")["status"] == 1

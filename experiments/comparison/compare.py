@@ -18,6 +18,7 @@ import argparse
 import concurrent.futures
 import dataclasses
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -121,7 +122,7 @@ def read_plan(name: str, vocab_size: int) -> tuple[list[PhaseCost], int]:
       PhaseCost(
         (phase.end - phase.start) / parsed.steps,
         objective.flops(shapes),  # type: ignore[arg-type]
-        phase.batch_size * phase.data["length"],
+        math.prod(shapes["sequence_ids"].shape),
       )
     )
   params = jax.eval_shape(objective.init, jax.random.key(0), shapes)
