@@ -134,6 +134,31 @@ def test_sizes_of_the_groups_of_collectives_are_read():
   ]
 
 
+def test_the_steps_of_a_collective_count_once():
+  """The compiler may spread a collective over fusions of other operations."""
+  program = hlo.parse_program(
+    """
+%fused_step.1 (x.1: f32[2]) -> f32[8] {
+  ROOT %gather.1 = f32[8]{0} all-gather(%x.1), channel_id=7, replica_groups={}
+}
+
+%fused_step.2 (x.2: f32[2]) -> f32[8] {
+  ROOT %gather.2 = f32[8]{0} all-gather(%x.2), channel_id=7, replica_groups={}
+}
+
+ENTRY %main (x: f32[2]) -> f32[8] {
+  %x = f32[2]{0} parameter(0)
+  %first = f32[8]{0} fusion(%x), kind=kCustom, calls=%fused_step.1
+  %second = f32[8]{0} fusion(%x), kind=kCustom, calls=%fused_step.2
+  ROOT %other = f32[8]{0} all-gather(%x), channel_id=8, replica_groups={}
+}
+"""
+  )
+  assert hlo.collective_traffic(program) == {"all-gather": hlo.Traffic(2, 64)}
+  collective = tpu_cycles.Collective("all-gather", 1, 32, 4)
+  assert tpu_cycles.list_collectives(program, 4) == [collective] * 2
+
+
 def collective_seconds(kind, num_bytes, group_size, topology):
   generation, sizes = topology.split(":")
   return tpu_cycles.collective_seconds(
