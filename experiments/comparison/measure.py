@@ -31,6 +31,7 @@ import numpy as np
 
 from bert_jax import files
 from bert_jax.examples import loader
+from bert_jax.models import elmo
 from bert_jax.use import (
   blimp,
   features,
@@ -113,6 +114,10 @@ def score_with_elmo(
   A word that is not in the vocabulary counts as `<UNK>`, but its characters are
   read.
   """
+  # The softmax is not part of an opened ELMo, whose use is its features.
+  module = elmo.ForPreTraining(model.module.encoder)
+  softmax = model_folder.unflatten(dict(model.weights.training_arrays))
+  params = model.params | jax.tree.map(jnp.asarray, softmax)
   ids = {word: i for i, word in enumerate(model.vocabulary.pieces)}
   encoded = text_inputs.encode(
     model, [text_inputs.text_of_string(i, t) for i, t in enumerate(texts)]
@@ -129,9 +134,7 @@ def score_with_elmo(
         ids.get(word, UNKNOWN_WORD) for word in words
       ]
       is_word[i, tokens.begin : tokens.end] = True
-    log_p = words_log_p(
-      model.module, model.params, batch.inputs, targets, is_word
-    )
+    log_p = words_log_p(module, params, batch.inputs, targets, is_word)
     scores[batch.row_numbers] = np.asarray(log_p)[: len(batch.row_numbers)]
   return scores
 
