@@ -52,19 +52,19 @@ def make_word_rows(count, width, seed):
   return ids, maskable, lengths, word_starts
 
 
-def words_of(maskable, starts):
+def words_of(is_maskable, starts_word):
   """Returns the words of a row as lists of columns."""
   words = []
-  for column in np.flatnonzero(maskable).tolist():
-    if words and words[-1][-1] == column - 1 and not starts[column]:
+  for column in np.flatnonzero(is_maskable).tolist():
+    if words and words[-1][-1] == column - 1 and not starts_word[column]:
       words[-1].append(column)
     else:
       words.append([column])
   return words
 
 
-def chosen_columns(out):
+def chosen_columns(batch):
   """Returns the set of masked columns of each row."""
-  is_used = out["mlm_weights"] > 0
-  pairs = zip(out["mlm_positions"], is_used, strict=True)
+  is_used = batch["mlm_weights"] > 0
+  pairs = zip(batch["mlm_positions"], is_used, strict=True)
   return [set(row[is_used_in_row].tolist()) for row, is_used_in_row in pairs]

@@ -36,23 +36,25 @@ NO_DROPOUT = dict(dropout=0.0, attention_dropout=0.0)
 STEPS = 3
 
 
-def make_batch(seed, rows=32, length=12, slots=11):
+def make_batch(seed, num_rows=32, length=12, num_slots=11):
   """Returns rows that have different numbers of targets, from 0 to 11."""
   rng = np.random.default_rng(seed)
-  ids = rng.integers(5, 60, (rows, length), dtype=np.int32)
-  counts = rng.choice([0, 1, 2, 11], rows, p=[0.3, 0.3, 0.2, 0.2])
-  counts[: rows // 4] = 11
-  positions = np.stack([rng.permutation(length)[:slots] for _ in range(rows)])
+  ids = rng.integers(5, 60, (num_rows, length), dtype=np.int32)
+  counts = rng.choice([0, 1, 2, 11], num_rows, p=[0.3, 0.3, 0.2, 0.2])
+  counts[: num_rows // 4] = 11
+  positions = np.stack(
+    [rng.permutation(length)[:num_slots] for _ in range(num_rows)]
+  )
   return {
     "input_ids": ids,
     "segment_ids": rng.integers(0, 2, ids.shape, dtype=np.int32),
     "sequence_ids": np.ones_like(ids),
     "mlm_positions": positions.astype(np.int32),
-    "mlm_ids": rng.integers(5, 61, (rows, slots), dtype=np.int32),
-    "mlm_weights": (np.arange(slots) < counts[:, None]).astype(np.float32),
-    "pair_labels": rng.integers(0, 2, (rows, 1), dtype=np.int32),
-    "pair_weights": np.ones((rows, 1), np.float32),
-    "cls_positions": np.zeros((rows, 1), np.int32),
+    "mlm_ids": rng.integers(5, 61, (num_rows, num_slots), dtype=np.int32),
+    "mlm_weights": (np.arange(num_slots) < counts[:, None]).astype(np.float32),
+    "pair_labels": rng.integers(0, 2, (num_rows, 1), dtype=np.int32),
+    "pair_weights": np.ones((num_rows, 1), np.float32),
+    "cls_positions": np.zeros((num_rows, 1), np.int32),
   }
 
 

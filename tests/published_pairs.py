@@ -39,10 +39,15 @@ def truncate(a, b, max_tokens, rng):
 
 
 def rows_of_document(
-  documents, number, length, rng, short_probability=0.1, max_predictions=20
+  documents,
+  document_index,
+  length,
+  rng,
+  short_probability=0.1,
+  max_predictions=20,
 ):
-  """Returns the rows of one pass over the document with index `number`."""
-  document = documents[number]
+  """Returns the rows of one pass over one of the documents."""
+  document = documents[document_index]
   max_tokens = length - 3
   target = max_tokens
   if rng.random() < short_probability:
@@ -58,13 +63,13 @@ def rows_of_document(
     a = [token for sentence in chunk[:first_count] for token in sentence]
     is_random = len(chunk) == 1 or rng.random() < 0.5
     if is_random:
-      other_number = number
+      other_index = document_index
       for _ in range(10):
-        other_number = rng.randint(0, len(documents) - 1)
-        if other_number != number:
+        other_index = rng.randint(0, len(documents) - 1)
+        if other_index != document_index:
           break
-      b, start = [], rng.randint(0, len(documents[other_number]) - 1)
-      for sentence in documents[other_number][start:]:
+      b, start = [], rng.randint(0, len(documents[other_index]) - 1)
+      for sentence in documents[other_index][start:]:
         b.extend(sentence)
         if len(b) >= target - len(a):
           break

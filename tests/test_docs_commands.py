@@ -29,7 +29,7 @@ print(1)
 """
 
 
-def test_every_command_of_a_page_is_found():
+def test_all_commands_of_the_page_text_are_found():
   commands = list(docs_commands._commands_of_page("README.md", PAGE_TEXT))
   assert [(c.text, c.is_program) for c in commands] == [
     ("bert_jax evaluate --model A", False),
@@ -42,7 +42,7 @@ def test_every_command_of_a_page_is_found():
   ]
 
 
-def test_commands_of_every_page_are_found():
+def test_pages_have_many_different_commands():
   commands = docs_commands.all_commands()
   texts = [c.text for c in commands]
   assert len(commands) > 50 and len(texts) == len(set(texts))
@@ -82,7 +82,7 @@ def parse_flags(text):
   parser_of(verb).parse([docs_commands.REPLACEMENTS.get(w, w) for w in words])
 
 
-def test_verbs_have_the_flags_that_the_pages_give_them():
+def test_commands_on_pages_parse():
   texts = [c.text for c in docs_commands.all_commands() if not c.is_program]
   texts = [text for text in texts if re.match(r"(\w+=\S+ )*bert_jax ", text)]
   for text in texts:
@@ -90,7 +90,7 @@ def test_verbs_have_the_flags_that_the_pages_give_them():
   assert len(texts) > 30
 
 
-def test_verbs_have_the_flags_that_configs_give_them():
+def test_commands_in_docstrings_of_configs_parse():
   """Parses the commands in the docstrings of configs."""
   num_commands = 0
   for path in sorted((docs_commands.ROOT / "configs").glob("*.py")):

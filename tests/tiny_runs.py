@@ -139,16 +139,16 @@ def two_step_config(folder):
   return config | dict(total_steps=2, batch_size=4, phases={})
 
 
-def distillation_config(folder, name="distilbert:base", **changes):
+def distillation_config(folders, name="distilbert:base", **changes):
   """Returns a config of distillation at a small size.
 
   Args:
-    folder: (the prepared folder, the teacher's folder).
+    folders: (the prepared folder, the teacher's folder).
     name: the name of the published config.
     **changes: values to set, by dotted keys.
   """
   config = configs.load_defaults(name)
-  prepared_folder, teacher_folder = folder
+  prepared_folder, teacher_folder = folders
   changes = {
     "data.path": prepared_folder,
     "teacher.path": teacher_folder,

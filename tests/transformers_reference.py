@@ -259,7 +259,7 @@ def module_outputs(
   def run(params):
     out = module.apply({"params": params}, inputs)
     out = out if isinstance(out, dict) else {"logits": out}
-    return _loss(model, out, batch), out
+    return _loss(out, batch), out
 
   def encode(params):
     names = ("input_ids", "segment_ids", "sequence_ids")
@@ -291,25 +291,23 @@ def module_outputs(
   )
 
 
-def _loss(
-  model: ModelClass, out: dict[str, jax.Array], batch: Batch
-) -> jax.Array:
+def _loss(outputs: dict[str, jax.Array], batch: Batch) -> jax.Array:
   """Returns the published loss, computed from its definition."""
   labels, is_real = jnp.asarray(batch.labels), jnp.asarray(batch.mask)
-  if "rtd_logits" in out:
-    logits, is_replaced = out["rtd_logits"], labels != IGNORED
+  if "rtd_logits" in outputs:
+    logits, is_replaced = outputs["rtd_logits"], labels != IGNORED
     losses = jnp.logaddexp(0.0, jnp.where(is_replaced, -logits, logits))
     return (losses * is_real).sum() / is_real.sum()
-  if "lm_logits" in out:
-    logits, labels = out["lm_logits"][:, :-1], labels[:, 1:]
+  if "lm_logits" in outputs:
+    logits, labels = outputs["lm_logits"][:, :-1], labels[:, 1:]
   else:
-    logits = out["mlm_logits"]
+    logits = outputs["mlm_logits"]
   has_target = labels != IGNORED
   losses = cross_entropy(logits, jnp.where(has_target, labels, 0))
   loss = (losses * has_target).sum() / has_target.sum()
-  if "pair_logits" in out:
+  if "pair_logits" in outputs:
     pair = jnp.arange(len(batch.ids)) % 2
-    loss += cross_entropy(out["pair_logits"][:, 0], pair).mean()
+    loss += cross_entropy(outputs["pair_logits"][:, 0], pair).mean()
   return loss
 
 

@@ -36,7 +36,7 @@ if __name__ == "__main__":
 """
 
 
-def make_text(documents: int, seed: int = 0) -> str:
+def make_text(num_documents: int, seed: int = 0) -> str:
   rng = random.Random(seed)
 
   def sentence() -> str:
@@ -44,7 +44,7 @@ def make_text(documents: int, seed: int = 0) -> str:
 
   texts = [
     "\n".join(sentence() for _ in range(rng.randint(1, 6)))
-    for _ in range(documents)
+    for _ in range(num_documents)
   ]
   return "\n\n".join(texts) + "\n"
 

@@ -89,7 +89,7 @@ TOKENIZER_CASES = {
 
 
 @pytest.fixture(params=TOKENIZER_CASES)
-def prepared(request, tmp_path, capsys, monkeypatch):
+def prepared_case(request, tmp_path, capsys, monkeypatch):
   """Returns (config, vocabulary's path, prepared folder, last printed line)."""
 
   def ordered_map(make_function, arguments, inputs, processes):
@@ -107,11 +107,11 @@ def prepared(request, tmp_path, capsys, monkeypatch):
   return config, vocab_path, output, line
 
 
-def test_transformers_reads_the_folder_and_the_config_fits(prepared):
+def test_transformers_reads_the_folder_and_the_config_fits(prepared_case):
   transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed"
   )
-  config, vocab_path, output, line = prepared
+  config, vocab_path, output, line = prepared_case
   meta = reader.open_prepared(output).meta
   assert line == (
     f"next: bert_jax train --config {config} --workdir runs/mine"

@@ -21,34 +21,34 @@ pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data_folder(tmp_path_factory):
   path = tmp_path_factory.mktemp("data") / "p"
   return write_prepared(path, random_documents(20, 0), random_documents(5, 1))
 
 
-def six_step_config(data):
-  config = two_step_config(data) | {"total_steps": 6}
+def six_step_config(data_folder):
+  config = two_step_config(data_folder) | {"total_steps": 6}
   config["log"]["every"] = 1
   config["checkpoint"]["every"] = config["evaluate"]["every"] = 2
   return config
 
 
 @pytest.fixture(scope="module")
-def finished_runs(data, tmp_path_factory):
+def finished_runs(data_folder, tmp_path_factory):
   """Returns a folder with a run of six steps, and with its converted folder."""
   path = tmp_path_factory.mktemp("finished")
-  train.run(six_step_config(data), str(path / "run"))
+  train.run(six_step_config(data_folder), str(path / "run"))
   model_folder.write(str(path / "model"), loading.read(str(path / "run")))
   return path
 
 
 @pytest.fixture
-def run(finished_runs, tmp_path):
+def run_copy(finished_runs, tmp_path):
   return pathlib.Path(shutil.copytree(finished_runs / "run", tmp_path / "run"))
 
 
 @pytest.fixture
-def model(finished_runs, tmp_path):
+def model_copy(finished_runs, tmp_path):
   return pathlib.Path(
     shutil.copytree(finished_runs / "model", tmp_path / "model")
   )
@@ -90,8 +90,8 @@ def count_errors(path, name, times, rng):
 @pytest.mark.parametrize(
   "name", ["config.json", "vocab.txt", "tokenizer_config.json"]
 )
-def test_a_flipped_bit_of_a_run_is_noticed(run, name):
-  num_errors = count_errors(run, name, 16, random.Random(0))
+def test_a_flipped_bit_of_a_run_is_noticed(run_copy, name):
+  num_errors = count_errors(run_copy, name, 16, random.Random(0))
   assert num_errors == 16 if name != "config.json" else num_errors > 4
 
 
@@ -99,8 +99,8 @@ def test_a_flipped_bit_of_a_run_is_noticed(run, name):
   "name",
   ["config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"],
 )
-def test_a_flipped_bit_of_a_converted_folder_is_noticed(model, name):
-  assert count_errors(model, name, 16, random.Random(0)) == 16
+def test_a_flipped_bit_of_a_converted_folder_is_noticed(model_copy, name):
+  assert count_errors(model_copy, name, 16, random.Random(0)) == 16
 
 
 def replace_text(path, old, new):
@@ -117,61 +117,63 @@ def replace_text(path, old, new):
     ("objective", "name", "distil", "objective.name is 'distil', was 'mlm'"),
   ],
 )
-def test_an_edited_config_is_named_by_its_key(run, section, key, value, words):
-  config = json.loads((run / "config.json").read_text())
+def test_an_edited_config_is_named_by_its_key(
+  run_copy, section, key, value, words
+):
+  config = json.loads((run_copy / "config.json").read_text())
   config[section][key] = value
-  (run / "config.json").write_text(json.dumps(config))
+  (run_copy / "config.json").write_text(json.dumps(config))
   for open_run in (open_model, read_model):
     with pytest.raises(ValueError, match=f"config.json was changed.*{words}"):
-      open_run(str(run))
+      open_run(str(run_copy))
 
 
-def test_two_swapped_lines_of_a_vocabulary_are_noticed(run):
-  lines = (run / "vocab.txt").read_text().split("\n")
+def test_two_swapped_lines_of_a_vocabulary_are_noticed(run_copy):
+  lines = (run_copy / "vocab.txt").read_text().split("\n")
   lines[10], lines[11] = lines[11], lines[10]
-  (run / "vocab.txt").write_text("\n".join(lines))
+  (run_copy / "vocab.txt").write_text("\n".join(lines))
   for open_run in (open_model, read_model):
     with pytest.raises(ValueError, match="vocab.txt is not the file that the"):
-      open_run(str(run))
+      open_run(str(run_copy))
 
 
-def test_an_added_tokenizer_json_is_noticed(run):
-  (run / "tokenizer.json").write_text("{}")
+def test_an_added_tokenizer_json_is_noticed(run_copy):
+  (run_copy / "tokenizer.json").write_text("{}")
   with pytest.raises(ValueError, match="tokenizer.json is not the file that"):
-    read_model(run)
+    read_model(run_copy)
 
 
-def test_keys_that_do_not_change_the_model_may_be_edited(run):
-  config = json.loads((run / "config.json").read_text())
+def test_keys_that_do_not_change_the_model_may_be_edited(run_copy):
+  config = json.loads((run_copy / "config.json").read_text())
   config["model"]["unroll"], config["log"]["every"] = 2, 9
-  (run / "config.json").write_text(json.dumps(config))
-  read_model(run)
+  (run_copy / "config.json").write_text(json.dumps(config))
+  read_model(run_copy)
 
 
-def test_an_edit_is_accepted_if_the_digests_are_deleted(model, capsys):
+def test_an_edit_is_accepted_if_the_digests_are_deleted(model_copy, capsys):
   """The error names the section that was edited.
 
   If the user also deletes the digests, the edit is accepted.
   """
-  config = json.loads((model / "config.json").read_text())
+  config = json.loads((model_copy / "config.json").read_text())
   config["model"]["activation"] = "relu"
-  (model / "config.json").write_text(json.dumps(config))
+  (model_copy / "config.json").write_text(json.dumps(config))
   with pytest.raises(ValueError, match="'model' of config.json changed since"):
-    read_model(model)
+    read_model(model_copy)
   del config["sha256"], config["checksum"]
-  (model / "config.json").write_text(json.dumps(config))
-  assert json.loads(read_model(model)[0])["model"]["activation"] == "relu"
-  assert f"note: {model} has no digests" in capsys.readouterr().err
+  (model_copy / "config.json").write_text(json.dumps(config))
+  assert json.loads(read_model(model_copy)[0])["model"]["activation"] == "relu"
+  assert f"note: {model_copy} has no digests" in capsys.readouterr().err
 
 
-def test_tokenizer_files_of_a_converted_folder_may_not_change(model):
-  (model / "added_tokens.json").write_text("{}")
+def test_tokenizer_files_of_a_converted_folder_may_not_change(model_copy):
+  (model_copy / "added_tokens.json").write_text("{}")
   with pytest.raises(ValueError, match="added_tokens.json changed since"):
-    read_model(model)
-  (model / "added_tokens.json").unlink()
-  (model / "vocab.txt").unlink()
+    read_model(model_copy)
+  (model_copy / "added_tokens.json").unlink()
+  (model_copy / "vocab.txt").unlink()
   with pytest.raises(ValueError, match="vocab.txt changed since"):
-    read_model(model)
+    read_model(model_copy)
 
 
 def remove_metadata(run, step):
@@ -183,32 +185,38 @@ def remove_metadata(run, step):
   path.write_text(json.dumps(files.add_checksum(meta)))
 
 
-def test_a_run_of_an_earlier_version_is_opened_and_continued(data, run, capsys):
-  for checkpoint in (run / "checkpoints").iterdir():
-    remove_metadata(run, checkpoint.name)
-  read_model(run)
-  assert f"note: {run}: the checkpoint of step 6" in capsys.readouterr().err
-  train.run(six_step_config(data), str(run))
+def test_a_run_of_an_earlier_version_is_opened_and_continued(
+  data_folder, run_copy, capsys
+):
+  for checkpoint in (run_copy / "checkpoints").iterdir():
+    remove_metadata(run_copy, checkpoint.name)
+  read_model(run_copy)
+  assert (
+    f"note: {run_copy}: the checkpoint of step 6" in capsys.readouterr().err
+  )
+  train.run(six_step_config(data_folder), str(run_copy))
   assert "continuing from step 6" in capsys.readouterr().out
 
 
-def restart_output(data, run, capsys):
+def restart_output(data_folder, run, capsys):
   shutil.rmtree(run / "checkpoints" / "6")
   capsys.readouterr()
-  train.run(six_step_config(data), str(run))
+  train.run(six_step_config(data_folder), str(run))
   return capsys.readouterr().out
 
 
-def test_a_restart_says_what_was_changed(data, finished_runs, run, capsys):
-  replace_text(run / "vocab.txt", "w10\n", "zzz\n")
-  config = json.loads((run / "config.json").read_text())
+def test_a_restart_says_what_was_changed(
+  data_folder, finished_runs, run_copy, capsys
+):
+  replace_text(run_copy / "vocab.txt", "w10\n", "zzz\n")
+  config = json.loads((run_copy / "config.json").read_text())
   config["model"]["initializer_range"] = 0.5
-  (run / "config.json").write_text(json.dumps(config))
-  printed = restart_output(data, run, capsys)
+  (run_copy / "config.json").write_text(json.dumps(config))
+  printed = restart_output(data_folder, run_copy, capsys)
   assert "vocab.txt was changed or deleted, and is written again" in printed
   assert "written: model.initializer_range is 0.5, was 0.05" in printed
-  assert untimed_rows(run) == untimed_rows(finished_runs / "run")
-  assert read_model(run)[0] == read_model(finished_runs / "run")[0]
+  assert untimed_rows(run_copy) == untimed_rows(finished_runs / "run")
+  assert read_model(run_copy)[0] == read_model(finished_runs / "run")[0]
 
 
 @pytest.mark.parametrize(
@@ -220,44 +228,48 @@ def test_a_restart_says_what_was_changed(data, finished_runs, run, capsys):
     (None, None),
   ],
 )
-def test_missing_rows_are_named_by_their_steps(data, run, capsys, keep, words):
-  path = run / "metrics.jsonl"
+def test_missing_rows_are_named_by_their_steps(
+  data_folder, run_copy, capsys, keep, words
+):
+  path = run_copy / "metrics.jsonl"
   lines = path.read_text().splitlines(keepends=True)
   if keep == 0:
     path.unlink()
   elif keep is not None:
     # The restart drops the rows of steps 5 and 6 in any case.
     path.write_text("".join(lines[: keep if keep > 0 else -len(lines) + 4]))
-  printed = restart_output(data, run, capsys)
+  printed = restart_output(data_folder, run_copy, capsys)
   if words:
     assert f"{path}: {words}" in printed
     assert ("the heldout rows of step" in printed) == (keep is not None)
   else:
     assert "are missing" not in printed and "a row was changed" not in printed
   # The line is printed once, since later checkpoints know the missing rows.
-  train.run(six_step_config(data), str(run))
+  train.run(six_step_config(data_folder), str(run_copy))
   assert "are missing" not in capsys.readouterr().out
 
 
-def test_a_changed_row_is_noticed(data, run, capsys):
-  path = run / "metrics.jsonl"
+def test_a_changed_row_is_noticed(data_folder, run_copy, capsys):
+  path = run_copy / "metrics.jsonl"
   content = path.read_text()
   row = json.loads(content.split("\n")[0])
   row["loss"] += 1
   path.write_text(json.dumps(row) + content[content.index("\n") :])
-  assert f"{path}: a row was changed" in restart_output(data, run, capsys)
+  assert f"{path}: a row was changed" in restart_output(
+    data_folder, run_copy, capsys
+  )
 
 
 @pytest.mark.parametrize("put_back", [False, True])
 def test_a_run_stops_if_its_data_are_overwritten(
-  data, finished_runs, tmp_path, monkeypatch, put_back
+  data_folder, finished_runs, tmp_path, monkeypatch, put_back
 ):
   """The run stops, and saves no checkpoint after the data have changed.
 
   When the old data are back, a restart gives the rows of a run whose data
   never changed.
   """
-  data_copy = pathlib.Path(shutil.copytree(data, tmp_path / "p"))
+  data_copy = pathlib.Path(shutil.copytree(data_folder, tmp_path / "p"))
   tokens_path, read_batches = (
     data_copy / "train.tokens",
     loader.PretrainingData.read,
@@ -287,11 +299,13 @@ def test_a_run_stops_if_its_data_are_overwritten(
 
 
 def test_a_checkpoint_copied_to_another_number_is_noticed(
-  data, finished_runs, run, capsys
+  data_folder, finished_runs, run_copy, capsys
 ):
-  shutil.copytree(run / "checkpoints" / "4", run / "checkpoints" / "20")
-  assert read_model(run)[0] == read_model(finished_runs / "run")[0]
+  shutil.copytree(
+    run_copy / "checkpoints" / "4", run_copy / "checkpoints" / "20"
+  )
+  assert read_model(run_copy)[0] == read_model(finished_runs / "run")[0]
   assert "is a copy of the checkpoint of step 4" in capsys.readouterr().err
-  printed = restart_output(data, run, capsys)
+  printed = restart_output(data_folder, run_copy, capsys)
   assert "20 is a copy of the checkpoint of step 4. Using step 4" in printed
-  assert untimed_rows(run) == untimed_rows(finished_runs / "run")
+  assert untimed_rows(run_copy) == untimed_rows(finished_runs / "run")

@@ -18,12 +18,12 @@ SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 VOCAB_SIZE = 500
 
 
-def random_corpus(documents=40, seed=0):
+def random_corpus(num_documents=40, seed=0):
   rng = np.random.default_rng(seed)
   return corpus_from_documents(
     [
       [rng.integers(5, VOCAB_SIZE, rng.integers(1, 12)) for _ in range(n)]
-      for n in rng.integers(1, 15, documents)
+      for n in rng.integers(1, 15, num_documents)
     ]
   )
 
@@ -339,11 +339,11 @@ def test_close_stops_the_thread():
 
 
 def write_folder(
-  path, pieces=VOCAB_SIZE, splits=("train", "validation"), lower_case=True
+  path, num_pieces=VOCAB_SIZE, splits=("train", "validation"), lower_case=True
 ):
   """Writes a prepared folder of random documents."""
   path.mkdir()
-  vocabulary = [*SPECIAL_TOKENS, *(f"w{i}" for i in range(pieces - 5))]
+  vocabulary = [*SPECIAL_TOKENS, *(f"w{i}" for i in range(num_pieces - 5))]
   (path / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
   sizes = {}
   for seed, split in enumerate(reader.SPLITS):
@@ -359,11 +359,11 @@ def write_folder(
       "sentences": len(corpus.sentences) - 1,
       "documents": corpus.num_documents,
     }
-  np.zeros(pieces, np.int64).tofile(path / "train.unigrams")
+  np.zeros(num_pieces, np.int64).tofile(path / "train.unigrams")
   options = {"lower_case": lower_case}
   meta = {
     "format_version": 1,
-    "vocab_size": pieces,
+    "vocab_size": num_pieces,
     "splits": sizes,
     "lower_case": lower_case,
     "options": options,
@@ -415,7 +415,7 @@ def test_opened_data_have_the_rows_of_a_stream(tmp_path):
 def test_open_data_names_what_is_wrong(tmp_path):
   folder = write_folder(tmp_path / "a", splits=("train",))
   folder_with_more_pieces = write_folder(
-    tmp_path / "small", pieces=VOCAB_SIZE + 1
+    tmp_path / "small", num_pieces=VOCAB_SIZE + 1
   )
   for arguments, message in (
     (dict(lenght=24), "no option 'lenght'; did you mean length"),

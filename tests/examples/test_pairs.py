@@ -199,7 +199,7 @@ def test_a_corpus_of_one_document_is_refused(empty_documents):
     bert_pairs(SPECIAL, vocab_size).check(corpus)
 
 
-def test_random_documents_are_uniform_over_the_others():
+def test_random_segments_are_uniform_over_all_other_documents():
   documents, _ = numbered_documents([[3]] * 10)
   corpus = corpus_from_documents(documents)
   chunks = np.zeros(9000, pairs.CHUNK)
@@ -234,7 +234,7 @@ def test_every_sentence_is_in_an_epoch():
     assert (chunks["sentence"] + chunks["count"] <= ends).all()
 
 
-def test_a_range_of_documents_is_a_part_of_the_whole():
+def test_chunks_of_ranges_join_to_the_chunks_of_all_documents():
   corpus = corpus_from_documents(numbered_documents(realistic_sizes(100, 4))[0])
   all_chunks = pairs.index_chunks(corpus, 0, 100, 9, max_tokens=61)
   chunks_of_ranges = [

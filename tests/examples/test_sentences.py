@@ -226,7 +226,7 @@ def test_electra_segments_have_the_published_statistics():
   recipe = recipes.electra_segments(SPECIAL, vocab_size, length=128)
   recipe_rows, program_rows, rng, key = [], [], random.Random(1), 0
 
-  def draw(number):
+  def draw(sentence_index):
     target = rng.randint(5, 128) if rng.random() < 0.05 else 128
     return target, rng.random() < 0.1, rng.random() < 0.5
 

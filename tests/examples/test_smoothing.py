@@ -16,32 +16,31 @@ from bert_jax.training import evaluate
 RULE_OPTIONS = dict(count="ceil_all", smoothing=0.7, max_predictions=12)
 
 
-def choose_masks(rows, masks, counts, ids, lengths=None):
+def choose_masks(num_rows, mask_options, piece_counts, ids, lengths=None):
   maskable = np.ones(ids.shape, bool)
   maskable[:, 0] = maskable[:, -1] = False
-  lengths = np.full(rows, ids.shape[1]) if lengths is None else lengths
+  lengths = np.full(num_rows, ids.shape[1]) if lengths is None else lengths
   return masking.mask_tokens(
     ids,
     maskable,
     lengths,
-    np.arange(rows, dtype=np.uint64),
+    np.arange(num_rows, dtype=np.uint64),
     hashing.make_key("test"),
-    masks,
+    mask_options,
     mask_id=4,
     vocab_size=64,
-    weights=masking.token_weights(ids, counts, masks),
+    weights=masking.token_weights(ids, piece_counts, mask_options),
   )
 
 
 def test_chances_of_a_draw_are_in_proportion_to_the_weights():
-  """One of four pieces with counts of 0 to 10,000 is drawn in each of 40,000
-  rows."""
-  num_rows, counts = 40_000, np.zeros(64, np.int64)
+  """Each of 40,000 rows draws one of four pieces with counts of 0 to 10,000."""
+  num_rows, piece_counts = 40_000, np.zeros(64, np.int64)
   # A piece that was never seen counts as seen once.
-  counts[5:9] = (10_000, 100, 10, 0)
+  piece_counts[5:9] = (10_000, 100, 10, 0)
   ids = np.tile(np.array([2, 5, 6, 7, 8, 3], np.int32), (num_rows, 1))
   mask_options = masking.MaskOptions(mask_rate=0.1, **RULE_OPTIONS)
-  batch = choose_masks(num_rows, mask_options, counts, ids)
+  batch = choose_masks(num_rows, mask_options, piece_counts, ids)
   assert (batch["mlm_weights"].sum(1) == 1).all()
   shares = np.bincount(batch["mlm_ids"][:, 0], minlength=64)[5:9] / num_rows
   weights = np.array([10_000, 100, 10, 1.0]) ** -0.7
@@ -57,11 +56,11 @@ def test_draws_without_replacement_follow_one_another():
 
   The second draw is from the two pieces that the first draw leaves.
   """
-  num_rows, counts = 40_000, np.zeros(64, np.int64)
-  counts[5:8] = (16, 4, 1)
+  num_rows, piece_counts = 40_000, np.zeros(64, np.int64)
+  piece_counts[5:8] = (16, 4, 1)
   ids = np.tile(np.array([2, 5, 6, 7, 3], np.int32), (num_rows, 1))
   mask_options = masking.MaskOptions(mask_rate=0.4, **RULE_OPTIONS)
-  batch = choose_masks(num_rows, mask_options, counts, ids)
+  batch = choose_masks(num_rows, mask_options, piece_counts, ids)
   assert (batch["mlm_weights"].sum(1) == 2).all()
   chances = np.array([16, 4, 1.0]) ** -0.7
   chances /= chances.sum()
@@ -78,12 +77,12 @@ def test_draws_without_replacement_follow_one_another():
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.7])
-def test_packed_rows_choose_as_single_ones(smoothing):
+def test_a_packed_sequence_has_the_masks_of_its_single_row(smoothing):
   """A sequence has the same masks in a row of its own and in a packed row."""
   rng = np.random.default_rng(0)
-  counts = rng.integers(0, 1000, 64)
+  piece_counts = rng.integers(0, 1000, 64)
   ids = rng.integers(5, 64, (1, 24)).astype(np.int32)
-  weights = np.maximum(counts[ids], 1.0) ** -smoothing
+  weights = np.maximum(piece_counts[ids], 1.0) ** -smoothing
   key, mask_counts = hashing.make_key("k"), np.array([3, 4])
   numbers = np.array([7, 9], np.uint64)
   packed_columns, sequence_index = masked_units.choose_tokens(

@@ -27,12 +27,12 @@ SPECIAL = SpecialIds(0, 1, CLS, SEP, MASK)
 SPAN = dict(masking="span", count="ceil")
 
 
-def albert_ngrams(words, count, rng):
+def albert_ngrams(words, max_columns, rng):
   """Returns the columns that ALBERT hides, chosen one n-gram at a time."""
   starts, hidden_columns = list(range(len(words))), set()
   rng.shuffle(starts)
   for start in starts:
-    if len(hidden_columns) >= count:
+    if len(hidden_columns) >= max_columns:
       break
     n = rng.choices([1, 2, 3], [1, 1 / 2, 1 / 3])[0]
     # A stretch of text ends if the next word does not begin at the next column.
@@ -46,7 +46,8 @@ def albert_ngrams(words, count, rng):
         break
     while (
       n
-      and len(hidden_columns) + sum(map(len, words[start : start + n])) > count
+      and len(hidden_columns) + sum(map(len, words[start : start + n]))
+      > max_columns
     ):
       n -= 1
     columns = {c for word in words[start : start + n] for c in word}
@@ -55,7 +56,7 @@ def albert_ngrams(words, count, rng):
   return hidden_columns
 
 
-def spanbert_spans(words, count, rng):
+def spanbert_spans(words, max_columns, rng):
   """Returns the columns that SpanBERT hides, one span of words at a time."""
   starts, hidden_columns = list(range(len(words))), set()
   rng.shuffle(starts)
@@ -66,7 +67,7 @@ def spanbert_spans(words, count, rng):
     for i in range(start, min(start + n[0], len(words))):
       if i > start and words[i][0] != words[i - 1][-1] + 1:
         break
-      if len(hidden_columns | set(words[i])) > count:
+      if len(hidden_columns | set(words[i])) > max_columns:
         break
       hidden_columns |= set(words[i])
   return hidden_columns
@@ -344,13 +345,13 @@ def test_stochastic_and_ceil_give_the_published_counts():
   assert batch["mlm_weights"].sum(1)[:4].tolist() == expected_counts
 
 
-def new_and_old_ids(out, ids):
+def new_and_old_ids(batch):
   """Returns the new ids and the original ids of all predictions."""
-  is_used = out["mlm_weights"] > 0
-  new_ids = np.take_along_axis(out["input_ids"], out["mlm_positions"], 1)[
+  is_used = batch["mlm_weights"] > 0
+  new_ids = np.take_along_axis(batch["input_ids"], batch["mlm_positions"], 1)[
     is_used
   ]
-  return new_ids, out["mlm_ids"][is_used]
+  return new_ids, batch["mlm_ids"][is_used]
 
 
 def test_roberta_draws_no_special_token():
@@ -359,7 +360,7 @@ def test_roberta_draws_no_special_token():
   batch = mask_rows(
     ids, maskable, lengths, replacement="roberta", reserved_ids=reserved_ids
   )
-  new_ids, old_ids = new_and_old_ids(batch, ids)
+  new_ids, old_ids = new_and_old_ids(batch)
   assert abs((new_ids == MASK).mean() - 0.8) < 0.005
   assert abs((new_ids == old_ids).mean() - 0.1) < 0.005
   random_ids = new_ids[(new_ids != MASK) & (new_ids != old_ids)]
@@ -370,7 +371,7 @@ def test_roberta_draws_no_special_token():
   assert abs(chi_square - len(counts)) < 5 * np.sqrt(2 * len(counts))
 
 
-def test_other_never_draws_the_original_id():
+def test_the_replacement_other_never_draws_the_original_id():
   ids, maskable, lengths = make_rows([128] * 4000, 128)
   ids[maskable] %= 5  # The text has ids 0 to 4 of a vocabulary of 7.
   options = dict(mask_id=6, vocab_size=7)
@@ -378,7 +379,7 @@ def test_other_never_draws_the_original_id():
     batch = mask_rows(
       ids, maskable, lengths, replacement=replacement, **options
     )
-    new_ids, old_ids = new_and_old_ids(batch, ids)
+    new_ids, old_ids = new_and_old_ids(batch)
     assert abs((new_ids == old_ids).mean() - unchanged_share) < 0.004
     # All ids that may be drawn are equally likely, even the mask's id.
     share = 0.1 / (7 if replacement == "bert" else 6)
@@ -389,7 +390,7 @@ def test_other_never_draws_the_original_id():
 def test_electra_masks_or_keeps():
   ids, maskable, lengths = make_rows([128] * 12_000, 128)
   batch = mask_rows(ids, maskable, lengths, replacement="electra")
-  new_ids, old_ids = new_and_old_ids(batch, ids)
+  new_ids, old_ids = new_and_old_ids(batch)
   assert ((new_ids == MASK) | (new_ids == old_ids)).all()
   assert abs((new_ids == MASK).mean() - 0.85) < 0.003
   assert all(

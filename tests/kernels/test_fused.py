@@ -228,7 +228,7 @@ def test_gelu_new_of_kernels_is_the_tanh_form():
   assert (np.abs(derivative - slope) < 4e-7).all()
 
 
-def run_all_kernels(x, y, qkv, mid, ids):
+def run_all_kernels(x, y, qkv, mlp_inputs, sequence_ids):
   """Runs each kernel once, with dropout; returns the sum of squared outputs."""
   width, (_, _, h, _, k) = x.shape[-1], qkv.shape
   vector = jnp.linspace(0.5, 1.5, width)
@@ -237,11 +237,11 @@ def run_all_kernels(x, y, qkv, mid, ids):
   )
   bias = jnp.linspace(-1, 1, h * 3 * k).reshape(h, 3, k)
   attention_output = fused_attention.attention(
-    qkv, bias, ids, SEED, 0.1, False, True
+    qkv, bias, sequence_ids, SEED, 0.1, False, True
   )
   tpu_attention_output = tpu_attention.attention(
     *jnp.moveaxis(qkv + bias[None, None], (3, 2), (0, 2)),
-    ids,
+    sequence_ids,
     SEED,
     0.1,
     False,
@@ -250,9 +250,9 @@ def run_all_kernels(x, y, qkv, mid, ids):
   gelu_functions = fused_activation.function_and_derivative(
     "gelu", layers.activation("gelu")
   )
-  bias = jnp.linspace(-1, 1, mid.shape[-1])
+  bias = jnp.linspace(-1, 1, mlp_inputs.shape[-1])
   activation_output = fused_activation.bias_activation(
-    mid, bias, *gelu_functions, True
+    mlp_inputs, bias, *gelu_functions, True
   )
   return (
     (norm_output**2).sum()

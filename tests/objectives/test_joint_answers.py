@@ -381,7 +381,9 @@ def test_a_run_learns_answers_and_that_there_is_none(fine_tuned_run):
   assert weights.arrays["answers/end_hidden/kernel"].shape == (64, 512)
 
 
-def test_a_killed_run_equals_an_uninterrupted_one(fine_tuned_run, tmp_path):
+def test_a_run_from_an_earlier_checkpoint_equals_the_whole_run(
+  fine_tuned_run, tmp_path
+):
   config, run = fine_tuned_run
   run_copy = str(tmp_path / "again")
   shutil.copytree(run, run_copy)

@@ -66,7 +66,7 @@ def error_of_command(*flags):
 
 
 @pytest.mark.parametrize(
-  "flag, words",
+  "flag, parts_of_message",
   [
     ("--config.seed=1e-3", ["config.seed", "1e-3"]),
     ("--config.seed=True", ["config.seed", "True"]),
@@ -83,12 +83,12 @@ def error_of_command(*flags):
     ("--config.mesh.data=7", ["data=7", "device"]),
   ],
 )
-def test_a_bad_flag_gives_one_line(flag, words):
-  """There is no traceback; the last line is the error, and has all `words`."""
+def test_the_error_of_a_bad_flag_is_the_last_line(flag, parts_of_message):
+  """There is no traceback, and the last line has all parts of the message."""
   line = error_of_command(flag)
   assert line.startswith("error: ")
-  for word in words:
-    assert word in line, line
+  for part in parts_of_message:
+    assert part in line, line
 
 
 @pytest.mark.parametrize(

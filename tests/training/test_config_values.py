@@ -50,7 +50,7 @@ def table_line(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", CONFIG_VALUES)
-def test_a_config_has_the_same_keys_values_and_types(name):
+def test_a_config_has_the_keys_values_and_types_of_the_table(name):
   # JSON turns tuples into lists. In Python 1 == 1.0 == True, so the types are
   # compared after the values.
   values = json.loads(json.dumps(values_of(config_files.open_config(name))))
@@ -203,7 +203,9 @@ def test_every_file_has_a_name_in_the_table():
     ),
   ],
 )
-def test_other_families_have_their_published_settings(name, values):
+def test_tasks_of_families_other_than_bert_have_published_settings(
+  name, values
+):
   """The numbers are from the papers that the config files name."""
   all_values = run_config.flatten(config_files.open_config(name).to_dict())
   assert {key: all_values[key] for key in values} == values

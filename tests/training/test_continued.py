@@ -248,17 +248,17 @@ def test_a_restart_does_not_need_the_model(
   model_copy = tmp_path / "model"
   shutil.copytree(model_path_of("gpt"), model_copy)
 
-  def config(path=model_copy):
+  def make_config(model_path=model_copy):
     changes = {"total_steps": 4, "checkpoint.every": 2}
-    return continued.config_of("gpt", data_folder, path, **changes)
+    return continued.config_of("gpt", data_folder, model_path, **changes)
 
-  rows, _ = continued.run_config(config(), tmp_path / "whole")
+  rows, _ = continued.run_config(make_config(), tmp_path / "whole")
   shutil.rmtree(model_copy)
-  for name, path in (("gone", model_copy), ("unnamed", "")):
+  for name, model_path in (("gone", model_copy), ("unnamed", "")):
     run_copy = tmp_path / name
     shutil.copytree(tmp_path / "whole", run_copy)
     shutil.rmtree(run_copy / "checkpoints" / "4")
-    new_rows, _ = continued.run_config(config(path), run_copy)
+    new_rows, _ = continued.run_config(make_config(model_path), run_copy)
     assert [r["loss"] for r in new_rows] == [r["loss"] for r in rows]
 
 

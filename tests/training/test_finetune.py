@@ -343,7 +343,9 @@ def test_a_run_writes_its_scores_and_its_task(tuned_run):
   assert num_correct / 10 == scored_rows[-1]["accuracy"]
 
 
-def test_a_killed_run_equals_an_uninterrupted_one(tuned_run, tmp_path):
+def test_a_run_from_an_earlier_checkpoint_equals_the_whole_run(
+  tuned_run, tmp_path
+):
   config, run_folder, _ = tuned_run
   run_copy = tmp_path / "again"
   shutil.copytree(run_folder, run_copy)

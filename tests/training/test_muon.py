@@ -86,7 +86,7 @@ def test_matrices_are_orthogonalised_as_by_optax():
       assert distance < 1e-4, (seed, name, distance)
 
 
-def test_other_leaves_use_adam():
+def test_parameters_that_are_no_matrices_use_adam():
   params = draw_tree(0)
   names = ("muon", "adamw")
   muon, adam = (

@@ -229,7 +229,7 @@ def test_every_family_has_a_rule_for_every_parameter(name):
     assert decays == (not is_norm_or_bias), names
 
 
-def test_a_mask_of_ones_own_says_what_decays():
+def test_a_given_mask_says_what_decays():
   """The function `optim.decay_mask` would refuse the names "w" and "b"."""
   params = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
   optimizer = optim.build_optimizer(

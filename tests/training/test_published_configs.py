@@ -209,12 +209,14 @@ TINYBERT_VALUES = DROPOUT | {
 }
 
 
-def electra_values(batch_size, length, predictions, rate, peak, total_steps):
+def electra_values(
+  batch_size, length, predictions, mask_rate, peak, total_steps
+):
   return ELECTRA_VALUES | {
     "batch_size": batch_size,
     "data.length": length,
     "data.max_predictions": predictions,
-    "data.mask_rate": rate,
+    "data.mask_rate": mask_rate,
     "schedule.peak": peak,
     "total_steps": total_steps,
   }
@@ -312,20 +314,22 @@ def test_builder_and_objective_of_a_config_fit(name):
   assert objective.flops(batch) > 0
 
 
-def count_parameters(name, layers, hidden, vocab_size, positions, segments):
+def count_parameters(
+  name, num_layers, width, vocab_size, num_positions, num_segments
+):
   """Returns the number of parameters, including those of the heads."""
-  norm = 2 * hidden
-  attention = 4 * (hidden * hidden + hidden) + norm
-  mlp = hidden * 4 * hidden + 4 * hidden + 4 * hidden * hidden + hidden + norm
-  tables = (vocab_size + positions + segments) * hidden
-  num_parameters = tables + layers * (attention + mlp)
+  norm = 2 * width
+  attention = 4 * (width * width + width) + norm
+  mlp = width * 4 * width + 4 * width + 4 * width * width + width + norm
+  tables = (vocab_size + num_positions + num_segments) * width
+  num_parameters = tables + num_layers * (attention + mlp)
   if name == "gpt:gpt1":
     return num_parameters
-  num_parameters += norm + hidden * hidden + hidden + norm + vocab_size
+  num_parameters += norm + width * width + width + norm + vocab_size
   if name.startswith("spanbert"):
-    span_dense = (2 * hidden + 200) * hidden + hidden + norm
+    span_dense = (2 * width + 200) * width + width + norm
     num_parameters += (
-      15 * 200 + span_dense + hidden * hidden + hidden + norm + vocab_size
+      15 * 200 + span_dense + width * width + width + norm + vocab_size
     )
   return num_parameters
 

@@ -48,9 +48,9 @@ def data_folder(tmp_path_factory):
   return write_prepared(path, random_documents(60, 0), random_documents(9, 1))
 
 
-def start_process(folder, workdir, **overrides):
+def start_process(data_folder, workdir, **overrides):
   """Starts `bert_jax train` in a child process."""
-  settings = CONFIG_VALUES | {"data.path": folder} | overrides
+  settings = CONFIG_VALUES | {"data.path": data_folder} | overrides
   return subprocess.Popen(
     [
       sys.executable,
@@ -118,16 +118,16 @@ def wait_for_step(process, workdir, step):
   raise AssertionError(process.communicate()[0])
 
 
-def kill_and_finish(folder, workdir, steps, seed):
+def kill_and_finish(data_folder, workdir, steps, seed):
   """Starts a run and kills it after each of `steps`; then lets it finish."""
   rng = random.Random(seed)
   for step in steps:
-    process = start_process(folder, workdir)
+    process = start_process(data_folder, workdir)
     wait_for_step(process, workdir, step)
     time.sleep(rng.uniform(0, 0.4))
     process.kill()
     process.communicate()
-  wait_for_output(start_process(folder, workdir))
+  wait_for_output(start_process(data_folder, workdir))
 
 
 def checkpoint_steps(workdir):
@@ -197,7 +197,9 @@ def test_latest_and_best_are_kept(uninterrupted_run):
   assert checkpoint_steps(uninterrupted_run) == {110, 120, best_step}
 
 
-def test_a_finished_run_repeats_its_last_lines(data_folder, uninterrupted_run):
+def test_a_finished_run_prints_its_last_lines_again(
+  data_folder, uninterrupted_run
+):
   rows_before = untimed_rows(uninterrupted_run)
   output = wait_for_output(start_process(data_folder, uninterrupted_run))
   assert "continuing from step 120" in output

@@ -46,8 +46,8 @@ def test_a_run_without_a_finite_metric_has_failed(tmp_path):
   assert marked_outcome.error
 
 
-@pytest.mark.parametrize("tag, labels", [("O", 1), ("B-X", 2)])
-def test_runs_that_predict_one_tag_only_are_counted(tag, labels):
+@pytest.mark.parametrize("tag, num_labels", [("O", 1), ("B-X", 2)])
+def test_runs_that_predict_one_tag_only_are_counted(tag, num_labels):
   task, vocabulary = tiny_tasks.TASKS["tagging"], tiny_tasks.vocabulary()
   examples = [
     dict(id=str(i), words=text.split(), tags=["O"] * len(text.split()))
@@ -69,6 +69,6 @@ def test_runs_that_predict_one_tag_only_are_counted(tag, labels):
 
   state = SimpleNamespace(step=1)
   scores = evaluate_task.evaluate_splits(evaluator, state, {}, [split], 4, {})
-  assert scores["predicted_labels"] == labels
+  assert scores["predicted_labels"] == num_labels
   (row,) = sweep.summarise([make_outcome(0, **scores)], "tagging_f1")
-  assert row["constant"] == (labels == 1)
+  assert row["constant"] == (num_labels == 1)
