@@ -2,7 +2,7 @@
 # Runs every system at a tiny size on the CPU, on slices of the data:
 #   trial.sh TEXT EVAL OUT
 # TEXT is a .jsonl.xz file of the training text. EVAL has blimp.tar.xz, cola,
-# sst2 and wnut17 as published. It took an hour on two busy cores.
+# sst2 and wnut17 as published. SYSTEMS and FINE_TUNE choose systems and tasks.
 set -euo pipefail
 text=$1 eval=$2 out=$3
 here=$(cd "$(dirname "$0")" && pwd)
