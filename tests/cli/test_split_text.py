@@ -8,18 +8,16 @@ from bert_jax.cli.main import execute
 from bert_jax.corpus import prepare, sources, split_text
 
 
-def run_command(monkeypatch, *arguments):
+def run_command(*arguments):
   execute(["split-text", *map(str, arguments)])
 
 
-def test_the_output_reads_back_as_the_same_documents(
-  tmp_path, monkeypatch, capsys
-):
+def test_the_output_reads_back_as_the_same_documents(tmp_path, capsys):
   texts = ["One here. Two  here.\n\nThree\there.", "Four."]
   path = tmp_path / "in.jsonl"
   path.write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
   out = tmp_path / "out.txt"
-  run_command(monkeypatch, "--input", path, "--output", out)
+  run_command("--input", path, "--output", out)
   assert out.read_text() == "One here.\nTwo here.\nThree here.\n\nFour.\n"
   assert list(sources.read_documents(str(out))) == [
     ["One here.", "Two here.", "Three here."],
@@ -38,11 +36,11 @@ def test_words_that_no_tokenizer_keeps_are_left_out(tmp_path):
 @pytest.mark.parametrize(
   "content", [b"\n \n", b"a\xff", b"\x00\x01\n\x02 \x03\n"]
 )
-def test_bad_text_leaves_no_output(tmp_path, monkeypatch, content):
+def test_bad_text_leaves_no_output(tmp_path, content):
   (tmp_path / "in.txt").write_bytes(content)
   out = tmp_path / "out.txt"
   with pytest.raises(SystemExit, match="error: .*in.txt"):
-    run_command(monkeypatch, "--input", tmp_path / "in.txt", "--output", out)
+    run_command("--input", tmp_path / "in.txt", "--output", out)
   assert [p.name for p in tmp_path.iterdir()] == ["in.txt"]
 
 
@@ -70,9 +68,9 @@ def test_an_unknown_language_is_refused(tmp_path):
     ),
   ],
 )
-def test_a_bad_flag_gets_one_sentence(monkeypatch, arguments, message):
+def test_a_bad_flag_gets_one_sentence(arguments, message):
   with pytest.raises(SystemExit) as exit_info:
-    run_command(monkeypatch, *arguments)
+    run_command(*arguments)
   assert (
     exit_info.value.code.startswith("error: ")
     and message in exit_info.value.code

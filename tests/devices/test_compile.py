@@ -175,19 +175,22 @@ CONFIG = dict(
 )
 
 
-def replace_compiler(monkeypatch, fits_memory):
-  """Replaces the compiler; returns the list of the values of its calls."""
+def replace_compiler(monkeypatch, does_fit):
+  """Replaces the compiler; returns a list that gets the settings of each call.
+
+  `does_fit` gets the same settings; None means that the mesh does not fit.
+  """
   calls = []
 
-  def compile_step(config, number, topology):
+  def compile_step(config, phase_index, slice_name):
     values = dict(
-      micro=config["phases"][f"phase{number + 1}"]["micro_scale"],
+      micro=config["phases"][f"phase{phase_index + 1}"]["micro_scale"],
       remat=config["model"]["remat"],
       fsdp=config["mesh"]["fsdp"],
-      topology=topology,
+      topology=slice_name,
     )
     calls.append(values)
-    fits = fits_memory(**values)
+    fits = does_fit(**values)
     if fits is None:
       raise ValueError("does not divide")
     return dict(fits=fits, total_bytes=9)

@@ -67,17 +67,23 @@ def free_port():
 
 
 def start_processes(
-  folder, workdir, count, flags=(), own_flags=None, devices=1, code=None
+  folder,
+  workdir,
+  num_processes,
+  flags=(),
+  flags_by_process=None,
+  devices_per_process=1,
+  code=None,
 ):
   """Starts the processes of a run and returns them.
 
   Args:
     folder: the folder with the config and the data.
     workdir: the run's folder.
-    count: the number of processes; 1 starts without `jax.distributed`.
+    num_processes: the number of processes; 1 starts without `jax.distributed`.
     flags: the flags of all processes.
-    own_flags: {index of a process: the flags that only this process gets}.
-    devices: the number of devices of each process.
+    flags_by_process: {index of a process: the flags of this process only}.
+    devices_per_process: the number of devices of each process.
     code: Python code that runs instead of `-m bert_jax`.
   """
   main = ["-c", code, "train"] if code else ["-m", "bert_jax", "train"]
@@ -89,20 +95,22 @@ def start_processes(
     f"--config.data.path={folder / 'prepared'}",
     *flags,
   ]
-  device_count_flag = f"--xla_force_host_platform_device_count={devices}"
+  device_count_flag = (
+    f"--xla_force_host_platform_device_count={devices_per_process}"
+  )
   environment = os.environ | {
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": device_count_flag,
   }
   port, processes = free_port(), []
-  for i in range(count):
+  for i in range(num_processes):
     join_flags = [
       f"--coordinator=127.0.0.1:{port}",
-      f"--num-processes={count}",
+      f"--num-processes={num_processes}",
       f"--process-id={i}",
     ]
-    process_flags = join_flags if count > 1 else []
-    process_flags += (own_flags or {}).get(i, [])
+    process_flags = join_flags if num_processes > 1 else []
+    process_flags += (flags_by_process or {}).get(i, [])
     processes.append(
       subprocess.Popen(
         command + process_flags,
@@ -162,16 +170,16 @@ def read_arrays(workdir, step):
   }
 
 
-def assert_close_runs(run_of_one, run_of_many):
+def assert_close_runs(first_run, second_run):
   """Checks that two runs log the same rows, and have the same last parameters.
 
   Numbers may differ by 1e-5, gradient norms by a factor of 1 + 1e-4.
   """
   assert (
-    len(untimed_rows(run_of_one)) == len(untimed_rows(run_of_many)) == STEPS + 2
+    len(untimed_rows(first_run)) == len(untimed_rows(second_run)) == STEPS + 2
   )
   for a, b in zip(
-    untimed_rows(run_of_one), untimed_rows(run_of_many), strict=True
+    untimed_rows(first_run), untimed_rows(second_run), strict=True
   ):
     assert a.keys() == b.keys()
     for key, number in a.items():
@@ -187,19 +195,19 @@ def assert_close_runs(run_of_one, run_of_many):
         )
       else:
         assert b[key] == number
-  a, b = read_arrays(run_of_one, STEPS), read_arrays(run_of_many, STEPS)
+  a, b = read_arrays(first_run, STEPS), read_arrays(second_run, STEPS)
   assert a.keys() == b.keys() and len(a) > 60
   for name, array in a.items():
     np.testing.assert_allclose(b[name], array, atol=1e-5, err_msg=name)
 
 
-def own_lines(output):
+def lines_without_gloo(output):
   """Returns the lines of stdout that are not from the library Gloo."""
   return [line for line in output.splitlines() if "[Gloo]" not in line]
 
 
 @pytest.fixture(scope="module")
-def run_of_one(folder, tmp_path_factory):
+def one_process_run(folder, tmp_path_factory):
   """Returns the folder of a run of one process."""
   workdir = tmp_path_factory.mktemp("one") / "run"
   wait_for_outputs(start_processes(folder, workdir, 1))
@@ -207,7 +215,7 @@ def run_of_one(folder, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run_of_two(folder, tmp_path_factory):
+def two_process_run(folder, tmp_path_factory):
   """Returns the folder of a run of two processes."""
   workdir = tmp_path_factory.mktemp("two") / "run"
   outputs = wait_for_outputs(start_processes(folder, workdir, 2))
@@ -215,20 +223,22 @@ def run_of_two(folder, tmp_path_factory):
   return workdir
 
 
-def test_a_run_of_two_processes_equals_a_run_of_one(run_of_one, run_of_two):
-  assert_close_runs(run_of_one, run_of_two)
+def test_a_run_of_two_processes_equals_a_run_of_one(
+  one_process_run, two_process_run
+):
+  assert_close_runs(one_process_run, two_process_run)
   # Only process 0 writes.
-  assert own_lines((run_of_two / "stdout-1").read_text()) == []
-  assert len(list(run_of_two.glob("events*"))) == 1
+  assert lines_without_gloo((two_process_run / "stdout-1").read_text()) == []
+  assert len(list(two_process_run.glob("events*"))) == 1
   step_folders = [
-    names_in(run / "checkpoints") for run in (run_of_one, run_of_two)
+    names_in(run / "checkpoints") for run in (one_process_run, two_process_run)
   ]
   assert step_folders[0] == step_folders[1] == {"8", "12"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  "count, devices, mesh",
+  "num_processes, devices_per_process, mesh",
   [
     (4, 1, {}),
     (2, 2, {}),
@@ -239,12 +249,16 @@ def test_a_run_of_two_processes_equals_a_run_of_one(run_of_one, run_of_two):
   ],
 )
 def test_a_run_of_several_processes_and_devices_equals_a_run_of_one(
-  folder, run_of_one, tmp_path, count, devices, mesh
+  folder, one_process_run, tmp_path, num_processes, devices_per_process, mesh
 ):
   flags = [f"--config.mesh.{axis}={size}" for axis, size in mesh.items()]
   run = tmp_path / "run"
-  wait_for_outputs(start_processes(folder, run, count, flags, devices=devices))
-  assert_close_runs(run_of_one, run)
+  wait_for_outputs(
+    start_processes(
+      folder, run, num_processes, flags, devices_per_process=devices_per_process
+    )
+  )
+  assert_close_runs(one_process_run, run)
 
 
 @pytest.fixture(scope="module")
@@ -261,21 +275,21 @@ def stopped_run(folder, tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("num_processes", [1, 2, 4])
 def test_sigterm_to_one_process_stops_all(
-  folder, stopped_run, run_of_two, tmp_path, count
+  folder, stopped_run, two_process_run, tmp_path, num_processes
 ):
   """The run continues with 1, 2 or 4 processes."""
   workdir, step = stopped_run
   assert 2 <= step < STEPS
   run = tmp_path / "run"
   subprocess.run(["cp", "-r", str(workdir), str(run)], check=True)
-  outputs = wait_for_outputs(start_processes(folder, run, count))
+  outputs = wait_for_outputs(start_processes(folder, run, num_processes))
   assert f"continuing from step {step}" in outputs[0][0]
-  assert_close_runs(run_of_two, run)
-  if count == 2:
-    assert untimed_rows(run) == untimed_rows(run_of_two)
-    a, b = read_arrays(run_of_two, STEPS), read_arrays(run, STEPS)
+  assert_close_runs(two_process_run, run)
+  if num_processes == 2:
+    assert untimed_rows(run) == untimed_rows(two_process_run)
+    a, b = read_arrays(two_process_run, STEPS), read_arrays(run, STEPS)
     for name, array in a.items():
       np.testing.assert_array_equal(b[name], array, err_msg=name)
 
@@ -337,11 +351,11 @@ def test_a_checkpoint_that_one_process_cannot_read_is_used_by_none(
 
 @pytest.mark.slow
 def test_another_config_is_refused_by_all_processes(
-  folder, run_of_two, tmp_path
+  folder, two_process_run, tmp_path
 ):
   flags = {1: ["--config.seed=7"]}
   outputs = wait_for_outputs(
-    start_processes(folder, tmp_path / "run", 2, own_flags=flags), code=1
+    start_processes(folder, tmp_path / "run", 2, flags_by_process=flags), code=1
   )
   assert (
     "process 1: config differs from that of process 0: seed=7, not 0"
@@ -349,7 +363,7 @@ def test_another_config_is_refused_by_all_processes(
   )
   # Both processes restart a run, with another seed than the run has.
   outputs = wait_for_outputs(
-    start_processes(folder, run_of_two, 2, ["--config.seed=7"]), code=1
+    start_processes(folder, two_process_run, 2, ["--config.seed=7"]), code=1
   )
   assert all("config.seed: 0 -> 7" in err for _, err in outputs)
 

@@ -39,24 +39,26 @@ def read_arrays(folder, name):
     return {key: file[key] for key in file}
 
 
-def assert_same_runs(folder, report, first_run, other_run, tolerance=1e-5):
+def assert_same_runs(folder, report, expected_run, actual_run, tolerance=1e-5):
   """Losses and all arrays of the last states agree within the tolerance."""
   losses = report["losses"]
   np.testing.assert_allclose(
-    losses[other_run], losses[first_run], rtol=0, atol=tolerance
+    losses[actual_run], losses[expected_run], rtol=0, atol=tolerance
   )
-  first_arrays, other_arrays = (
-    read_arrays(folder, first_run),
-    read_arrays(folder, other_run),
+  expected_arrays, actual_arrays = (
+    read_arrays(folder, expected_run),
+    read_arrays(folder, actual_run),
   )
-  assert first_arrays.keys() == other_arrays.keys() and len(first_arrays) > 60
-  for key, array in first_arrays.items():
+  assert (
+    expected_arrays.keys() == actual_arrays.keys() and len(expected_arrays) > 60
+  )
+  for key, array in expected_arrays.items():
     np.testing.assert_allclose(
-      other_arrays[key],
+      actual_arrays[key],
       array,
       rtol=0,
       atol=tolerance,
-      err_msg=f"{other_run} {key}",
+      err_msg=f"{actual_run} {key}",
     )
 
 

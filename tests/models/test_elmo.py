@@ -76,7 +76,7 @@ def test_a_layer_equals_a_loop_over_single_words(unroll):
     assert np.isclose(abs(np.asarray(out)).max(), 0.3)
 
 
-def test_neither_padding_nor_others_in_the_batch_matter(tiny_elmo):
+def test_vectors_do_not_depend_on_padding_or_batch(tiny_elmo):
   """A sentence has the same vectors alone, in a batch, and with padding.
 
   The padding may be on either side.

@@ -22,7 +22,7 @@ from tiny_families import (
 PADDING_ID = 1
 NUM_REAL = 7
 IDS = token_ids(1, NUM_REAL)
-EVERY_FAMILY = pytest.mark.parametrize("name", FAMILY_NAMES)
+for_every_family = pytest.mark.parametrize("name", FAMILY_NAMES)
 assert_close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-5)
 
 
@@ -32,10 +32,13 @@ def make_segment_ids(name, ids):
   return (is_second & (name != "roberta")).astype(np.int32) + np.zeros_like(ids)
 
 
-def padded_inputs(name, ids, length, left=False):
+def padded_inputs(name, ids, length, pads_left=False):
   """Returns ids, segment ids and sequence ids, all padded to `length`."""
   padding_length = length - ids.shape[1]
-  pad_width = ((0, 0), (padding_length, 0) if left else (0, padding_length))
+  pad_width = (
+    (0, 0),
+    (padding_length, 0) if pads_left else (0, padding_length),
+  )
   return (
     np.pad(ids, pad_width, constant_values=PADDING_ID),
     np.pad(make_segment_ids(name, ids), pad_width),
@@ -69,7 +72,7 @@ def three_rows_and_outputs(name):
   return inputs, jitted_encoder(name, collect=True)(*inputs)
 
 
-@EVERY_FAMILY
+@for_every_family
 def test_padding_and_other_rows_change_nothing(name):
   """No positions are given, so RoBERTa makes them from the ids."""
   padded_states = hidden_states(name, *padded_inputs(name, IDS, 16))
@@ -82,16 +85,16 @@ def test_padding_and_other_rows_change_nothing(name):
     assert_close(hidden[:1, :NUM_REAL], states_without_padding(name))
 
 
-@EVERY_FAMILY
+@for_every_family
 def test_padding_on_the_left_changes_nothing(name):
   positions = np.maximum(np.arange(16) - 9, 0)[None].astype(np.int32)
   padded_states = hidden_states(
-    name, *padded_inputs(name, IDS, 16, left=True), positions
+    name, *padded_inputs(name, IDS, 16, pads_left=True), positions
   )
   assert_close(padded_states[:, 9:], states_without_padding(name))
   if name == "roberta":
     padded_states = hidden_states(
-      name, *padded_inputs(name, IDS, 16, left=True)
+      name, *padded_inputs(name, IDS, 16, pads_left=True)
     )
     assert_close(padded_states[:, 9:], states_without_padding(name))
 
@@ -113,7 +116,7 @@ def gradient_function(name, dtype="float32"):
   return functools.partial(run, random_encoder_params(name))
 
 
-@EVERY_FAMILY
+@for_every_family
 def test_no_gradient_reaches_padding(name):
   """Table rows that only padding reads get a gradient of exactly 0."""
   inputs = padded_inputs(name, IDS, 16)
@@ -127,7 +130,7 @@ def test_no_gradient_reaches_padding(name):
   assert position_rows == list(range(first_position, first_position + NUM_REAL))
 
 
-@EVERY_FAMILY
+@for_every_family
 def test_sequences_of_a_packed_row_do_not_meet(name):
   """A row of 16 has two sequences, whose positions both start from 0."""
   second_ids = token_ids(1, NUM_REAL, seed=1)
@@ -167,7 +170,7 @@ def test_fully_masked_rows_stay_finite(name, dtype):
     assert np.isfinite(np.asarray(x, np.float32)).all()
 
 
-@EVERY_FAMILY
+@for_every_family
 def test_collected_states_and_probabilities_are_consistent(name):
   inputs, (hidden, collected) = three_rows_and_outputs(name)
   assert {key: x.shape for key, x in collected.items()} == {
@@ -211,7 +214,7 @@ def test_first_layer_alone_gives_the_first_collected_state(name):
   assert_close(hidden, collected["hidden"][0])
 
 
-@EVERY_FAMILY
+@for_every_family
 def test_only_gpt_is_causal(name):
   """Only in GPT, changed tokens do not change the states before them."""
   ids = token_ids(1, NUM_REAL)

@@ -99,7 +99,7 @@ def test_numbers_of_parameters_are_as_published(
   assert abs(num_parameters / 1e6 - millions) <= tolerance, num_parameters
 
 
-def test_sizes_of_electras_generator_are_as_published():
+def test_sizes_of_generators_of_electra_are_as_published():
   """Generators have 1/4, 1/3 and 1/4 of the width, and heads that are 64 wide.
 
   The source is Clark et al. 2020, Table 6.

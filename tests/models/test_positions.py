@@ -59,7 +59,7 @@ NUM_SEGMENTS = dict(bert=2, roberta=1, albert=2, electra=2, distilbert=0, gpt=0)
 
 
 @pytest.mark.parametrize("name", FAMILY_NAMES)
-def test_lengths_over_the_longest_are_refused(name):
+def test_rows_over_the_longest_length_are_refused(name):
   module = build_encoder(name)
   assert module.max_length == (38 if name == "roberta" else 40)
   ids = jnp.ones((1, module.max_length + 1), jnp.int32)

@@ -184,7 +184,7 @@ def test_each_use_of_a_layer_has_other_dropout(groups):
       assert abs((mask == other).mean() - 0.5) < bound
 
 
-def test_a_branch_is_dropped_before_it_is_added():
+def test_dropout_comes_before_the_residual_sum():
   """The residual is added after the dropout."""
   rng = np.random.default_rng(2)
   x, y = rng.normal(size=(2, 3, 4, HIDDEN)).astype(np.float32)

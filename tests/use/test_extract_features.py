@@ -280,7 +280,7 @@ def read_rows(path):
   return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def run_features(monkeypatch, *arguments):
+def run_features(*arguments):
   execute(["features", *map(str, arguments)])
 
 
@@ -291,9 +291,7 @@ def command_flags(tmp_path):
   return "--model", model, "--output", tmp_path / "out.jsonl", "--input"
 
 
-def test_the_command_keeps_ids_and_order(
-  command_flags, tmp_path, monkeypatch, capsys
-):
+def test_the_command_keeps_ids_and_order(command_flags, tmp_path, capsys):
   lines = [
     {"id": "x", "words": ["un", "cats"]},
     {"text": "the cat sat"},
@@ -301,9 +299,7 @@ def test_the_command_keeps_ids_and_order(
   ]
   path = tmp_path / "in.jsonl"
   path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-  run_features(
-    monkeypatch, *command_flags, path, "--pooling", "word", "--layers", "all"
-  )
+  run_features(*command_flags, path, "--pooling", "word", "--layers", "all")
   assert "3 texts" in capsys.readouterr().out
   rows = read_rows(tmp_path / "out.jsonl")
   assert [row["id"] for row in rows] == ["x", 1, 7]
@@ -343,7 +339,7 @@ def test_bad_input_gets_one_sentence(
   (tmp_path / "empty.txt").touch()
   files_before = sorted(tmp_path.iterdir())
   with pytest.raises(SystemExit) as exit_info:
-    run_features(monkeypatch, *command_flags, "in.txt", *arguments)
+    run_features(*command_flags, "in.txt", *arguments)
   assert str(exit_info.value).startswith("error: ") and message in str(
     exit_info.value
   )

@@ -48,14 +48,12 @@ def test_probabilities_sum_to_one_in_any_batch(workdir):
   )
 
 
-def run_command(monkeypatch, *arguments):
+def run_command(*arguments):
   execute(["fill-mask", *arguments])
 
 
-def test_json_has_an_object_for_each_text(workdir, monkeypatch, capsys):
-  run_command(
-    monkeypatch, "--json", "--model", workdir, "[MASK] w9", "w9 [MASK] [MASK]"
-  )
+def test_json_has_an_object_for_each_text(workdir, capsys):
+  run_command("--json", "--model", workdir, "[MASK] w9", "w9 [MASK] [MASK]")
   lines = capsys.readouterr().out.splitlines()
   first, second = map(json.loads, lines)
   assert first["text"] == "[MASK] w9"
@@ -74,19 +72,19 @@ def test_json_has_an_object_for_each_text(workdir, monkeypatch, capsys):
     (["--top", "0", "[MASK]"], "0 candidates for a mask are not possible"),
   ],
 )
-def test_bad_input_gets_one_sentence(workdir, monkeypatch, arguments, message):
+def test_bad_input_gets_one_sentence(workdir, arguments, message):
   with pytest.raises(SystemExit) as exit_info:
     arguments = [text.replace("RUN", workdir) for text in arguments]
-    run_command(monkeypatch, "--model", workdir, *arguments)
+    run_command("--model", workdir, *arguments)
   assert str(exit_info.value).startswith("error: ") and message in str(
     exit_info.value
   )
   assert "\n" not in str(exit_info.value)
 
 
-def test_a_folder_without_a_model_is_refused(tmp_path, monkeypatch):
+def test_a_folder_without_a_model_is_refused(tmp_path):
   with pytest.raises(SystemExit, match="config.json.* is missing"):
-    run_command(monkeypatch, "--model", str(tmp_path), "[MASK]")
+    run_command("--model", str(tmp_path), "[MASK]")
 
 
 def test_every_kind_of_path_gives_the_same_candidates(workdir, tmp_path):

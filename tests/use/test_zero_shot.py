@@ -252,20 +252,18 @@ def test_other_models_prefer_the_sentences_that_numpy_does(family, tmp_path):
   assert 0.0 < results["accuracy"] < 1.0
 
 
-def run_command(monkeypatch, *arguments):
+def run_command(*arguments):
   execute(["likelihood", *map(str, arguments)])
 
 
 def test_the_command_reads_blimp_and_cloze_files(
-  bert_folder, bert, tmp_path, monkeypatch, capsys
+  bert_folder, bert, tmp_path, capsys
 ):
   path = write_blimp(tmp_path / "blimp")
   (tmp_path / "c.jsonl").write_text('{"text": "a [MASK]", "answer": "b"}\n')
   output = tmp_path / "results.json"
   arguments = ["--model", bert_folder, "--output", output]
-  run_command(
-    monkeypatch, *arguments, "--blimp", path, "--cloze", tmp_path / "c.jsonl"
-  )
+  run_command(*arguments, "--blimp", path, "--cloze", tmp_path / "c.jsonl")
   assert "cloze: accuracy" in capsys.readouterr().out
   results = json.loads(output.read_text())
   assert results["method"] == "pll" and results["cloze"]["texts"] == 1
@@ -273,9 +271,9 @@ def test_the_command_reads_blimp_and_cloze_files(
   assert results["blimp"]["files"]["x"]["accuracy"] == float(good > bad)
   assert results["blimp"]["files"]["y"]["ties"] == 1
   assert results["blimp"]["phenomena"]["argument_structure"]["files"] == 2
-  run_command(monkeypatch, *arguments, "--blimp", tmp_path / "blimp.tar.xz")
+  run_command(*arguments, "--blimp", tmp_path / "blimp.tar.xz")
   assert json.loads(output.read_text())["blimp"] == results["blimp"]
-  run_command(monkeypatch, *arguments, "--blimp", path, "--pairs", 1)
+  run_command(*arguments, "--blimp", path, "--pairs", 1)
   rows = json.loads(output.read_text())["blimp"]["files"]
   assert [row["pairs"] for row in rows.values()] == [1, 1, 1]
 
@@ -335,18 +333,16 @@ def test_bad_input_gets_one_sentence(
   long_cloze = {"text": "[MASK] " + "the " * 33, "answer": "a"}
   (tmp_path / "long.jsonl").write_text(json.dumps(long_cloze) + "\n")
   with pytest.raises(SystemExit) as exit_info:
-    run_command(monkeypatch, "--model", bert_folder, *arguments)
+    run_command("--model", bert_folder, *arguments)
   assert str(exit_info.value).startswith("error: ") and message in str(
     exit_info.value
   )
   assert "\n" not in str(exit_info.value)
 
 
-def test_a_model_without_such_a_head_is_refused(tmp_path, monkeypatch):
+def test_a_model_without_such_a_head_is_refused(tmp_path):
   path = tiny_models.write_model(tmp_path / "encoder", "bert")
   with pytest.raises(
     SystemExit, match="family bert for encoder has no likelihood; use"
   ):
-    run_command(
-      monkeypatch, "--model", path, "--blimp", write_blimp(tmp_path / "b")
-    )
+    run_command("--model", path, "--blimp", write_blimp(tmp_path / "b"))

@@ -18,14 +18,14 @@ CLASS_NAME = "BertForMaskedLM"
 QUERY = "bert.encoder.layer.1.attention.self.query.weight"
 
 
-def assert_refused(path, expected_words, family="bert", tower=None):
+def assert_refused(path, expected_texts, family="bert", tower=None):
   with pytest.raises(ValueError) as error:
     hf.read(str(path), family, tower)
   message = str(error.value)
-  for word in (
-    [expected_words] if isinstance(expected_words, str) else expected_words
+  for text in (
+    [expected_texts] if isinstance(expected_texts, str) else expected_texts
   ):
-    assert word in message
+    assert text in message
   assert "\n" not in message
 
 

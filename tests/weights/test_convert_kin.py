@@ -66,7 +66,7 @@ def sentencepiece_path(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=ROBERTA_TYPES)
-def roberta_model(request, sentencepiece_path, tmp_path_factory):
+def roberta_files_and_model(request, sentencepiece_path, tmp_path_factory):
   """Makes the folder of a model.
 
   Returns the name of the tokenizer's class, the folder, the tokenizer and the
@@ -100,9 +100,9 @@ def roberta_model(request, sentencepiece_path, tmp_path_factory):
 
 @pytest.mark.parametrize("is_fast", [False, True])
 def test_ids_of_fairseq_are_those_of_transformers(
-  roberta_model, tmp_path, is_fast
+  roberta_files_and_model, tmp_path, is_fast
 ):
-  name, path, tokenizer, _ = roberta_model
+  name, path, tokenizer, _ = roberta_files_and_model
   if is_fast:
     tokenizer.save_pretrained(tmp_path)
     path = tmp_path
@@ -112,7 +112,7 @@ def test_ids_of_fairseq_are_those_of_transformers(
   assert opened.pieces[0] == first_piece and opened.pieces[1] == "<pad>"
   assert opened.pieces[-1] == "<mask>"
   processor = sentencepiece.SentencePieceProcessor(
-    str(roberta_model[1] / "sentencepiece.bpe.model")
+    str(roberta_files_and_model[1] / "sentencepiece.bpe.model")
   )
   for piece_number in range(3, processor.get_piece_size()):
     assert opened.pieces[piece_number + offset] == processor.id_to_piece(
@@ -126,8 +126,10 @@ def test_ids_of_fairseq_are_those_of_transformers(
     tokenizer.sep_token_id,
     tokenizer.mask_token_id,
   )
-  loaded = loading.read(str(roberta_model[1]))
-  loaded_tokenizer = loading.open_model(str(roberta_model[1])).tokenizer
+  loaded = loading.read(str(roberta_files_and_model[1]))
+  loaded_tokenizer = loading.open_model(
+    str(roberta_files_and_model[1])
+  ).tokenizer
   layout = layouts.layout_of(opened)
   assert layout.between == (special.sep,) * 2 and not layout.has_segments
   for text in TEXTS:
@@ -143,9 +145,9 @@ def test_ids_of_fairseq_are_those_of_transformers(
 
 
 def test_a_model_of_another_type_is_read_as_roberta(
-  roberta_model, tmp_path, monkeypatch
+  roberta_files_and_model, tmp_path
 ):
-  name, path, tokenizer, model = roberta_model
+  name, path, tokenizer, model = roberta_files_and_model
   class_prefix, model_type = ROBERTA_TYPES[name][:2]
   loaded = loading.open_model(str(path))
   assert loaded.config["family"] == "roberta"
@@ -160,9 +162,9 @@ def test_a_model_of_another_type_is_read_as_roberta(
     outputs["mlm_logits"][0, 0], reference_logits, atol=2e-5
   )
   command = ["--from", "hf", "--model", str(path), "--output"]
-  run_command(monkeypatch, "convert", *command, str(tmp_path / "ours"))
+  run_command("convert", *command, str(tmp_path / "ours"))
   command = ["--to", "hf", "--model", str(tmp_path / "ours"), "--output"]
-  run_command(monkeypatch, "convert", *command, str(tmp_path / "back"))
+  run_command("convert", *command, str(tmp_path / "back"))
   fields = json.loads((tmp_path / "back" / "config.json").read_text())
   assert fields["model_type"] == model_type
   assert fields["architectures"] == [f"{class_prefix}ForMaskedLM"]
@@ -175,7 +177,7 @@ def test_a_model_of_another_type_is_read_as_roberta(
   (tmp_path / "in.jsonl").write_text('{"text": "the cat <mask> on"}\n')
   flags = ["--input", str(tmp_path / "in.jsonl"), "--top", "2"]
   flags += ["--output", str(tmp_path / "out.jsonl"), "--model", str(path)]
-  run_command(monkeypatch, "predict", *flags)
+  run_command("predict", *flags)
   row = json.loads((tmp_path / "out.jsonl").read_text())
   encoded = tokenizer("the cat <mask> on", return_tensors="pt")
   with torch.no_grad():
@@ -190,7 +192,7 @@ def test_a_model_of_another_type_is_read_as_roberta(
 
 
 def test_a_damaged_or_different_sentencepiece_model_is_refused(
-  roberta_model, tmp_path, sentencepiece_path
+  roberta_files_and_model, tmp_path, sentencepiece_path
 ):
   path = tmp_path / "sentencepiece.bpe.model"
   path.write_bytes(b"\x00\x01")
@@ -202,7 +204,7 @@ def test_a_damaged_or_different_sentencepiece_model_is_refused(
     open_vocabulary.load(str(tmp_path))
 
 
-def run_command(monkeypatch, verb, *arguments):
+def run_command(verb, *arguments):
   execute([verb, *arguments])
 
 
@@ -364,7 +366,7 @@ NAMING_FIELDS = ("model_type", "architectures")
   ],
 )
 def test_the_arrays_identify_the_family_without_a_config(
-  tmp_path, monkeypatch, capsys, name, family
+  tmp_path, capsys, name, family
 ):
   path = tiny_hf.write_folder(tmp_path / "hf", name, drop=NAMING_FIELDS)
   if family is None:
@@ -384,7 +386,7 @@ def test_the_arrays_identify_the_family_without_a_config(
     loading.read(other_path)
 
 
-def test_every_command_has_the_flag_family(tmp_path, monkeypatch):
+def test_every_command_has_the_flag_family(tmp_path):
   """If no field of config.json names the family, a command needs --family."""
   path = tiny_hf.write_folder(tmp_path / "hf", "BertModel", drop=NAMING_FIELDS)
   (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
@@ -401,8 +403,8 @@ def test_every_command_has_the_flag_family(tmp_path, monkeypatch):
   for command, flags, message in commands:
     flags = ["--model", path, *flags]
     with pytest.raises(SystemExit, match="pass family="):
-      run_command(monkeypatch, command, *flags)
+      run_command(command, *flags)
     with pytest.raises(SystemExit, match=message):
-      run_command(monkeypatch, command, *flags, "--family", "bert")
+      run_command(command, *flags, "--family", "bert")
   flags = ["--model", "m", "--data", "d", "--family", "bert"]
   assert parser_of("evaluate").parse(flags).family == "bert"

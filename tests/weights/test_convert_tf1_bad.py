@@ -76,11 +76,11 @@ DAMAGES = {
     lambda v: v.update({QUERY.replace("_1", "_2"): v[QUERY]}),
     [f"{QUERY.replace('_1', '_2')} belongs to no parameter"],
   ),
-  "a slot of nobody": (
+  "a slot without optimizer": (
     lambda v: v.update({f"{QUERY}/momentum": v[QUERY]}),
     [f"{QUERY}/momentum belongs to no parameter"],
   ),
-  "no weight": (
+  "an integer array": (
     lambda v: v.update({QUERY: v[QUERY].astype(np.int32)}),
     [f"{QUERY} is int32"],
   ),

@@ -162,9 +162,9 @@ def test_messages_about_a_damaged_run_are_plain(
   assert text.count("a file in it cannot be read (") == 2 and ".)" not in text
 
 
-@pytest.mark.parametrize("fails_late", [False, True])
+@pytest.mark.parametrize("is_found_by_checksums", [False, True])
 def test_a_checkpoint_that_is_damaged_in_one_process_is_not_used(
-  saved_run, tmp_path, fails_late, monkeypatch, capsys
+  saved_run, tmp_path, is_found_by_checksums, monkeypatch, capsys
 ):
   """Process 1 finds the damage before or after checksums are compared."""
   shutil.copytree(saved_run, tmp_path / "run")
@@ -175,7 +175,7 @@ def test_a_checkpoint_that_is_damaged_in_one_process_is_not_used(
     calls.append(report)
     if isinstance(report, list):
       return [report, report]
-    is_refused = len(calls) == (3 if fails_late else 2)
+    is_refused = len(calls) == (3 if is_found_by_checksums else 2)
     return [
       report,
       ["DamagedFile", "a shard of 20 is damaged."] if is_refused else None,

@@ -36,7 +36,7 @@ PIECES = [
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
-def run_convert(monkeypatch, *arguments):
+def run_convert(*arguments):
   execute(["convert", *map(str, arguments)])
 
 
@@ -61,12 +61,12 @@ def test_importing_the_package_imports_no_libraries():
   assert first_line == "[]" and "no attribute 'nothing'" in second_line
 
 
-def test_a_converted_folder_and_its_source_are_one_model(tmp_path, monkeypatch):
+def test_a_converted_folder_and_its_source_are_one_model(tmp_path):
   name = "BertForSequenceClassification"
   path = tiny_hf.write_folder(tmp_path / "hf", name)
   (tmp_path / "hf" / "vocab.txt").write_text("\n".join(PIECES))
   common_flags = ["--family", "bert", "--model", path, "--output"]
-  run_convert(monkeypatch, "--from", "hf", *common_flags, tmp_path / "ours")
+  run_convert("--from", "hf", *common_flags, tmp_path / "ours")
   source_model, model = open_model(path), open_model(str(tmp_path / "ours"))
   assert source_model.config == model.config
   assert model.config["labels"] == ["contra", "neutral", "entail"]
@@ -186,14 +186,14 @@ def run_and_params(tmp_path):
   return path, params
 
 
-def test_a_run_is_opened_and_exported(run_and_params, tmp_path, monkeypatch):
+def test_a_run_is_opened_and_exported(run_and_params, tmp_path):
   path, params = run_and_params
   opened = open_model(str(path))
   assert_equal(opened.params, params)
   assert opened.config["source"]["step"] == 2
   assert opened.tokenizer.encode("Ab ab").ids == [2, 8, 5, 3]
   arguments = ["--family", "bert", "--to", "hf", "--model", path, "--output"]
-  run_convert(monkeypatch, *arguments, tmp_path / "hf")
+  run_convert(*arguments, tmp_path / "hf")
   exported = hf.read(str(tmp_path / "hf"), "bert")
   assert_equal(model_folder.unflatten(exported.arrays), params)
   fields = json.loads((tmp_path / "hf" / "config.json").read_text())

@@ -22,7 +22,7 @@ FIELD_BY_MODE = {
 
 
 def write_model(
-  path, modes, normalize=False, has_dense=False, is_new_format=False
+  path, modes, is_normalized=False, has_dense=False, is_new_format=False
 ):
   """Writes a model with a pooling, as sentence-transformers does."""
   rng = np.random.default_rng(0)
@@ -32,7 +32,7 @@ def write_model(
   (path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
   module_types = [("", "Transformer"), ("1_Pooling", "Pooling")]
   module_types += [("2_Dense", "Dense")] if has_dense else []
-  module_types += [("3_Normalize", "Normalize")] if normalize else []
+  module_types += [("3_Normalize", "Normalize")] if is_normalized else []
   modules = [
     {"path": folder, "type": f"sentence_transformers.models.{module_type}"}
     for folder, module_type in module_types
@@ -49,7 +49,7 @@ def write_model(
   return str(path)
 
 
-def run_features(monkeypatch, tmp_path, capsys, model, *flags):
+def run_features(tmp_path, capsys, model, *flags):
   """Runs the verb `features`; returns the vectors and the text on stderr."""
   (tmp_path / "in.txt").write_text("\n".join(TEXTS) + "\n")
   out = tmp_path / "out.npz"
@@ -72,13 +72,11 @@ def expected_vectors(model, mode):
 
 @pytest.mark.parametrize("mode", ["cls", "mean", "max"])
 @pytest.mark.parametrize("normalize", [False, True])
-def test_the_pooling_of_the_model_is_used(
-  tmp_path, monkeypatch, capsys, mode, normalize
-):
+def test_the_pooling_of_the_model_is_used(tmp_path, capsys, mode, normalize):
   model = write_model(
     tmp_path / "model", [mode], normalize, is_new_format=normalize
   )
-  vectors, printed = run_features(monkeypatch, tmp_path, capsys, model)
+  vectors, printed = run_features(tmp_path, capsys, model)
   expected = expected_vectors(model, mode)
   if normalize:
     expected = expected / np.linalg.norm(expected, axis=-1, keepdims=True)
@@ -88,31 +86,21 @@ def test_the_pooling_of_the_model_is_used(
   assert ("divided by its length" in printed) == normalize
   # A converted folder keeps the pooling.
   model_folder.write(str(tmp_path / "ours"), hf.read(model, "bert"))
-  vectors_of_copy, _ = run_features(
-    monkeypatch, tmp_path, capsys, str(tmp_path / "ours")
-  )
+  vectors_of_copy, _ = run_features(tmp_path, capsys, str(tmp_path / "ours"))
   np.testing.assert_array_equal(vectors_of_copy, vectors)
 
 
-def test_another_pooling_by_flag_is_used_and_noted(
-  tmp_path, monkeypatch, capsys
-):
-  model = write_model(tmp_path / "model", ["cls"], normalize=True)
-  vectors, printed = run_features(
-    monkeypatch, tmp_path, capsys, model, "--pooling", "mean"
-  )
+def test_another_pooling_by_flag_is_used_and_noted(tmp_path, capsys):
+  model = write_model(tmp_path / "model", ["cls"], is_normalized=True)
+  vectors, printed = run_features(tmp_path, capsys, model, "--pooling", "mean")
   np.testing.assert_allclose(
     vectors, expected_vectors(model, "mean"), atol=1e-5
   )
   assert "own pooling is cls; mean is used instead, as" in printed
-  vectors, printed = run_features(
-    monkeypatch, tmp_path, capsys, model, "--pooling", "cls"
-  )
+  vectors, printed = run_features(tmp_path, capsys, model, "--pooling", "cls")
   np.testing.assert_allclose(vectors, expected_vectors(model, "cls"), atol=1e-5)
   assert "is used instead" not in printed
-  _, printed = run_features(
-    monkeypatch, tmp_path, capsys, model, "--pooling", "piece"
-  )
+  _, printed = run_features(tmp_path, capsys, model, "--pooling", "piece")
   assert "pooling" not in printed
 
 
@@ -120,30 +108,26 @@ def test_another_pooling_by_flag_is_used_and_noted(
   "modes, name",
   [(["weightedmean"], "weightedmean"), (["cls", "max"], "cls and max")],
 )
-def test_an_unknown_pooling_is_named(
-  tmp_path, monkeypatch, capsys, modes, name
-):
+def test_an_unknown_pooling_is_named(tmp_path, capsys, modes, name):
   model = write_model(tmp_path / "model", modes)
   with pytest.raises(SystemExit, match=f"own pooling is {name}, which is not"):
-    run_features(monkeypatch, tmp_path, capsys, model)
+    run_features(tmp_path, capsys, model)
   assert not (tmp_path / "out.npz").exists()
-  vectors, printed = run_features(
-    monkeypatch, tmp_path, capsys, model, "--pooling", "max"
-  )
+  vectors, printed = run_features(tmp_path, capsys, model, "--pooling", "max")
   np.testing.assert_allclose(vectors, expected_vectors(model, "max"), atol=1e-5)
   assert f"own pooling is {name}; max is used instead" in printed
 
 
-def test_modules_after_the_pooling_are_named(tmp_path, monkeypatch, capsys):
+def test_modules_after_the_pooling_are_named(tmp_path, capsys):
   model = write_model(tmp_path / "model", ["mean"], has_dense=True)
-  _, printed = run_features(monkeypatch, tmp_path, capsys, model)
+  _, printed = run_features(tmp_path, capsys, model)
   assert "the model's 2_Dense after the pooling is not computed here" in printed
 
 
-def test_a_model_without_a_pooling_gives_pieces(tmp_path, monkeypatch, capsys):
+def test_a_model_without_a_pooling_gives_pieces(tmp_path, capsys):
   model = write_model(tmp_path / "model", ["cls"])
   (tmp_path / "model" / "1_Pooling" / "config.json").unlink()
-  vectors, printed = run_features(monkeypatch, tmp_path, capsys, model)
+  vectors, printed = run_features(tmp_path, capsys, model)
   assert len(vectors) == sum(len(text.split()) + 2 for text in TEXTS)
   assert "pooling" not in printed
 
